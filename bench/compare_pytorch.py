@@ -2,10 +2,11 @@
 """Compare psbench's four reference systems with the same loops in PyTorch, side by side.
 
 Runs ./bin/psbench and bench/pytorch_systems.py in turn, several turns in one session, since figures of one machine drift by a
-factor of two within an hour; prints the medians of both, the ratio of the medians, and what is to be reached. Every process of
-either side has one thread of arithmetic and they are all on this host.
+factor of two within an hour. Of PyTorch there are two sides: its RPC by shared memory, which it takes on one host, and by TCP, which
+psbench takes too. A line says the medians of both, the ratio of the medians, the least and the most ratio of one turn, and what is
+to be reached. Every process has one thread of arithmetic, and they are all on this host.
 
-    bench/compare_pytorch.py                     everything, three turns; about six minutes on two quiet cores
+    bench/compare_pytorch.py                     everything, three turns; about ten minutes on two quiet cores
     bench/compare_pytorch.py --only A,C --turns 5
     bench/compare_pytorch.py --only B1 --json
     bench/compare_pytorch.py --quick             short runs: shows that it works, its figures mean little
@@ -28,7 +29,12 @@ TORCH = ROOT / "bench" / "pytorch_systems.py"
 
 # Case: a line of the table. ours and theirs are commands with {n} for how much to do; full and quick are that n for either side. field is
 # the figure in the JSON of both, or two names of it. more tells whether more is better; want is the ratio to reach.
-Case = collections.namedtuple("Case", "key name ours theirs full quick field unit more want")
+# rpc tells whether PyTorch's side has RPC.
+Case = collections.namedtuple("Case", "key name ours theirs full quick field unit more want rpc", defaults=[True])
+
+# The transports of PyTorch's RPC by the names of the table, as bench/pytorch_systems.py has them.
+TRANSPORTS = {"shared memory": "auto", "TCP": "tcp"}
+NO_RPC = "none"
 
 UPDATE = "--in {i} --out {o} --trainer-batch {b} --batches {{n}}"
 SMALL, WIDE, LARGE = (UPDATE.format(i=i, o=o, b=b) for i, o, b in ((100, 30, 20), (1024, 1024, 32), (4096, 1600, 32)))
@@ -54,18 +60,27 @@ CASES = [
     Case("D2", "D  hosted, 2 trainers pull : 1 trainer", "hosted --trainers 2 --mode pull --input synthetic --batches {n}", "hosted --batches {n}",
          (150, 150), (30, 20), "images_per_second", "images/s", True, 1.8),
     Case("D3", "D  one training step of the model, 1 thread", "hosted --local-step --input synthetic --batches {n}", "local --batches {n}",
-         (60, 60), (3, 3), ("local_step_ms", "step_ms"), "ms", False, 1),
+         (60, 60), (3, 3), ("local_step_ms", "step_ms"), "ms", False, 1, False),
 ]
+
+
+# ATTEMPTS is how often a run is tried: PyTorch's processes meet at a port that was free a moment ago, which another program may take.
+ATTEMPTS = 3
 
 
 def run(command, field, env, verbose):
     """The figure of one run, from the one line of JSON on its standard output."""
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    if verbose:
-        print("$", " ".join(map(str, command)), "->", done.stdout.strip(), file=sys.stderr)
-    if done.returncode:
+    for attempt in range(1, ATTEMPTS + 1):
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        if verbose:
+            print("$", " ".join(map(str, command)), "->", done.stdout.strip(), file=sys.stderr)
+        if done.returncode == 0:
+            break
         said = done.stderr.strip().splitlines() or ["it said nothing"]
-        sys.exit(f"compare_pytorch.py: {' '.join(map(str, command))}: status {done.returncode}: {said[-1]}")
+        failure = f"compare_pytorch.py: {' '.join(map(str, command))}: status {done.returncode}: {said[-1]}"
+        if attempt == ATTEMPTS or TORCH not in command:
+            sys.exit(failure)
+        print(failure + "; once more", file=sys.stderr)
     try:
         return float(json.loads(done.stdout)[field])
     except (ValueError, KeyError, TypeError) as e:
@@ -91,22 +106,39 @@ def find_python(given):
 
 
 def measure(case, options, python, env):
-    ours, theirs = [], []
+    """The results of a case: one for each transport of PyTorch's. Whoever comes first changes from turn to turn."""
     n_ours, n_theirs = case.quick if options.quick else case.full
     field_ours, field_theirs = case.field if isinstance(case.field, tuple) else (case.field, case.field)
-    sides = [
-        (ours, [ROOT / options.psbench, *case.ours.format(n=n_ours).split(), "--json"], field_ours),
-        (theirs, [python, TORCH, *case.theirs.format(n=n_theirs).split()], field_theirs),
-    ]
-    if python is None:
-        sides.pop()
+    ours, theirs = [], {}
+    sides = [(ours, [ROOT / options.psbench, *case.ours.format(n=n_ours).split(), "--json"], field_ours)]
+    if python:
+        command = [python, TORCH, *case.theirs.format(n=n_theirs).split()]
+        if case.rpc:
+            for name, flag in TRANSPORTS.items():
+                theirs[name] = []
+                sides.append((theirs[name], [*command, "--transport", flag], field_theirs))
+        else:
+            theirs[NO_RPC] = []
+            sides.append((theirs[NO_RPC], command, field_theirs))
     for turn in range(options.turns):
-        for figures, command, field in sides if turn % 2 == 0 else reversed(sides):
+        at = turn % len(sides)
+        for figures, command, field in sides[at:] + sides[:at]:
             figures.append(run(command, field, env, options.verbose))
-    a, b = statistics.median(ours), statistics.median(theirs) if theirs else None
-    ratio = None if b is None else a / b if case.more else b / a
-    return {"key": case.key, "name": case.name, "unit": case.unit, "gradbus": ours, "pytorch": theirs, "gradbus_median": a, "pytorch_median": b,
-            "ratio": ratio, "to_reach": case.want, "psbench": case.ours.format(n=n_ours)}
+
+    def ratio(a, b):
+        return a / b if case.more else b / a
+
+    common = {"key": case.key, "name": case.name, "unit": case.unit, "to_reach": case.want, "psbench": case.ours.format(n=n_ours),
+              "gradbus": ours, "gradbus_median": statistics.median(ours)}
+    if not theirs:
+        return [common]
+    results = []
+    for transport, figures in theirs.items():
+        median = statistics.median(figures)
+        turns = [ratio(a, b) for a, b in zip(ours, figures)]
+        results.append({**common, "transport": transport, "pytorch": figures, "pytorch_median": median,
+                        "ratio": ratio(common["gradbus_median"], median), "ratio_least": min(turns), "ratio_most": max(turns)})
+    return results
 
 
 def short(x):
@@ -114,12 +146,11 @@ def short(x):
 
 
 def line(r):
-    if r["ratio"] is None:
-        return f"| {r['name']} | {short(r['gradbus_median'])} | | {r['unit']} | | {r['to_reach']} | | {short(min(r['gradbus']))}..{short(max(r['gradbus']))} |"
+    if "ratio" not in r:
+        return f"| {r['name']} | | {short(r['gradbus_median'])} | | {r['unit']} | | | {r['to_reach']} | |"
     reached = "yes" if r["ratio"] >= r["to_reach"] else "no"
-    spread = f"{short(min(r['gradbus']))}..{short(max(r['gradbus']))} : {short(min(r['pytorch']))}..{short(max(r['pytorch']))}"
-    return (f"| {r['name']} | {short(r['gradbus_median'])} | {short(r['pytorch_median'])} | {r['unit']} | {r['ratio']:.2f} | "
-            f"{r['to_reach']} | {reached} | {spread} |")
+    return (f"| {r['name']} | {r['transport']} | {short(r['gradbus_median'])} | {short(r['pytorch_median'])} | {r['unit']} | "
+            f"{r['ratio']:.2f} | {r['ratio_least']:.2f} to {r['ratio_most']:.2f} | {r['to_reach']} | {reached} |")
 
 
 def main():
@@ -144,12 +175,13 @@ def main():
     results, begin = [], time.time()
     if not options.json:
         print(f"medians of {options.turns} turns; load at the start {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, PyTorch {version or 'left out'}\n")
-        print("| system | gradbus | PyTorch | | ratio | to reach | reached | runs, gradbus : PyTorch |")
-        print("|---|---|---|---|---|---|---|---|", flush=True)
+        print("| system | PyTorch's RPC by | gradbus | PyTorch | | ratio | of one turn | to reach | reached |")
+        print("|---|---|---|---|---|---|---|---|---|", flush=True)
     for case in cases:
-        results.append(measure(case, options, python, env))
+        found = measure(case, options, python, env)
+        results += found
         if not options.json:
-            print(line(results[-1]), flush=True)
+            print("\n".join(map(line, found)), flush=True)
     if options.json:
         print(json.dumps({"pytorch_version": version, "turns": options.turns, "cores": os.cpu_count(), "results": results}))
     else:

@@ -2,8 +2,9 @@
 """The loops of four parameter-server programs in PyTorch, for comparison with psbench.
 
 Written for this comparison against torch.distributed.rpc (TensorPipe), gloo and DistributedDataParallel as of PyTorch 1.13: what
-each program does on a batch, without what it prints. Every role is a process of its own with one thread, as psbench's are. TensorPipe
-chooses its transport itself, which on one host is shared memory rather than TCP. Prints one line of JSON.
+each program does on a batch, without what it prints. Every role is a process of its own with one thread, as psbench's are. Prints
+one line of JSON. With --transport auto TensorPipe chooses, which on one host is shared memory; with tcp it has sockets alone, as
+between hosts. What gloo adds up goes by TCP in both.
 
     bench/pytorch_systems.py update  --trainers 3 --batches 200 --in 100 --out 30 --trainer-batch 20
     bench/pytorch_systems.py average --hook rpc --epochs 1
@@ -46,9 +47,14 @@ def free_port():
         return s.getsockname()[1]
 
 
-def join_rpc(name, rank, world, port):
-    options = rpc.TensorPipeRpcBackendOptions(num_worker_threads=max(16, world), rpc_timeout=TIMEOUT, init_method=f"tcp://{HOST}:{port}")
-    rpc.init_rpc(name, rank=rank, world_size=world, rpc_backend_options=options)
+# What TensorPipe is told: nothing, so that on one host it takes shared memory, or to use sockets alone.
+TRANSPORTS = {"auto": {}, "tcp": {"_transports": ["uv"], "_channels": ["basic"]}}
+
+
+def join_rpc(name, rank, world, port, options):
+    settings = rpc.TensorPipeRpcBackendOptions(num_worker_threads=max(16, world), rpc_timeout=TIMEOUT, init_method=f"tcp://{HOST}:{port}",
+                                               **TRANSPORTS[options.transport])
+    rpc.init_rpc(name, rank=rank, world_size=world, rpc_backend_options=settings)
 
 
 def child(role, rank, world, ports, options, results):
@@ -140,7 +146,7 @@ class BatchServer:
 
 
 def update_trainer(rank, world, ports, options):
-    join_rpc(f"trainer{rank}", rank, world, ports[0])
+    join_rpc(f"trainer{rank}", rank, world, ports[0], options)
     dist.init_process_group("gloo", init_method=f"tcp://{HOST}:{ports[1]}", rank=rank, world_size=world - 1)
     server = rpc.rpc_sync("server", hold, args=(BatchServer, options.update_size or options.trainers, options.inputs, options.outputs,
                                                   options.lr, options.momentum))
@@ -160,7 +166,7 @@ def update_trainer(rank, world, ports, options):
 
 def serve(rank, world, ports, options):
     servers = getattr(options, "servers", 0)
-    join_rpc(f"ps{rank - world + servers}" if servers else "server", rank, world, ports[0])
+    join_rpc(f"ps{rank - world + servers}" if servers else "server", rank, world, ports[0], options)
     rpc.shutdown()
 
 
@@ -244,7 +250,7 @@ class Hook:
 
 
 def average_trainer(rank, world, ports, options):
-    join_rpc(f"trainer{rank}", rank, world, ports[0])
+    join_rpc(f"trainer{rank}", rank, world, ports[0], options)
     dist.init_process_group("gloo", init_method=f"tcp://{HOST}:{ports[1]}", rank=rank, world_size=world - 1)
     server = rpc.rpc_sync("server", hold, args=(AveragingServer, options.trainers))
     torch.manual_seed(options.seed)
@@ -304,7 +310,7 @@ def hybrid_batches():
 
 
 def hybrid_trainer(rank, world, ports, options):
-    join_rpc(f"trainer{rank}", rank, world, ports[0])
+    join_rpc(f"trainer{rank}", rank, world, ports[0], options)
     dist.init_process_group("gloo", init_method=f"tcp://{HOST}:{ports[1]}", rank=rank, world_size=options.trainers)
     embeddings = [rpc.rpc_sync(f"ps{i}", hold, args=(Embedding, options.embeddings, options.dim)) for i in range(options.servers)]
     torch.manual_seed(options.seed)
@@ -367,7 +373,7 @@ def images(options):
 
 
 def hosted_trainer(rank, world, ports, options):
-    join_rpc(f"trainer{rank}", rank, world, ports[0])
+    join_rpc(f"trainer{rank}", rank, world, ports[0], options)
     model, data = rpc.rpc_sync("server", hold, args=(Hosted,)), images(options)
     optimizer = DistributedOptimizer(torch.optim.SGD, model.rpc_sync().parameters(), lr=0.03)
     for i in range(options.warmup + options.batches):
@@ -419,6 +425,8 @@ def main():
         command.set_defaults(do=do)
         for name, value in {**defaults, **own}.items():
             command.add_argument(f"--{name}", type=type(value), default=value, dest={"in": "inputs", "out": "outputs"}.get(name))
+        if do is not local:
+            command.add_argument("--transport", choices=TRANSPORTS, default="auto", help="of RPC: auto, by shared memory on one host, or tcp")
     commands.choices["hosted"].add_argument("--skip-gradients", action="store_true", help="do not fetch the gradients only to see that there are some")
     options = parser.parse_args()
     if options.system == "average" and options.hook not in ("rpc", "sparse-rpc", "allreduce"):
