@@ -70,7 +70,7 @@ func TestWindowsOfOneMessage(t *testing.T) {
 // Whoever gives a join up while the model is drawn need not wait for that, and its place is free.
 func TestDrawingEndsWithTheJoin(t *testing.T) {
 	server, job := startServer(t, 1), toyJob("drawn", 2, 2, schema.ApplyUpdate)
-	j, err := newJoiner(t.Context(), testConfig(t, server).withDefaults(), job, nil)
+	j, err := newJoiner(t.Context(), testConfig(t, server).withDefaults(), job)
 	if err != nil {
 		t.Fatal(err)
 	}

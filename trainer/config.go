@@ -39,9 +39,12 @@ type Config struct {
 	// TLS encrypts the connections to Server, and to those ps whose address begins with tls://, where it is not nil.
 	TLS *tls.Config
 	// DataHost is where this trainer's own data server listens in a job that reduces between trainers: a name or IP of
-	// this machine, empty for 127.0.0.1. Anything but loopback needs a Token of at least 16 characters.
+	// this machine, or host:port for a port of choice. Anything but loopback needs a Token of at least 16 characters, and
+	// DataTLS where the way to Server is encrypted. Empty is the address of this machine on the way to Server where that
+	// is elsewhere and these are given, else 127.0.0.1.
 	DataHost string
-	// Advertise is the host by which the other trainers reach the data server; empty means DataHost.
+	// Advertise is the host, or host:port, by which the other trainers reach the data server; empty means DataHost, or
+	// where that is all addresses the one of this machine on the way to Server.
 	Advertise string
 	// DataTLS holds the data server's certificate; nil means that it speaks plain TCP. TLS says how others' are checked.
 	DataTLS *tls.Config

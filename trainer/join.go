@@ -84,19 +84,14 @@ func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 // join joins with a Config and a manifest that are whole.
 func join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
-	own, err := startOwnServer(ctx, c, job)
+	j, err := newJoiner(ctx, c, job)
 	if err != nil {
-		return nil, fmt.Errorf("join job %s: %w", job.Name, err)
-	}
-	j, err := newJoiner(ctx, c, job, own)
-	if err != nil {
-		own.close()
 		return nil, fmt.Errorf("join job %s: %w", job.Name, err)
 	}
 	defer j.conn.Close()
 	s, err := j.join(ctx)
 	if err != nil {
-		own.close()
+		j.own.close()
 		return nil, fmt.Errorf("join job %s at %s: %w", job.Name, c.serverName(), err)
 	}
 	return s, nil
@@ -115,27 +110,30 @@ type joiner struct {
 	answers chan schema.Control
 }
 
-func newJoiner(ctx context.Context, c Config, job *schema.Job, own *ownServer) (*joiner, error) {
+// newJoiner dials the server, and starts this trainer's data server where the job needs one.
+func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) {
 	var random [6]byte
 	_, _ = rand.Read(random[:]) // never fails
-	j := &joiner{config: c, job: job, own: own, name: "j-" + hex.EncodeToString(random[:]),
-		answers: make(chan schema.Control, 1)}
-	join := &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
-		Resume: c.Resume, Process: process.Self(), Run: c.Rejoin}
-	if own != nil {
-		join.URL = own.url
-	}
-	var err error
-	if j.request, err = schema.EncodeControl(schema.Head{Lanes: uint16(job.Lanes)},
-		schema.Control{Join: join}); err != nil {
-		return nil, err
-	}
+	j := &joiner{config: c, job: job, name: "j-" + hex.EncodeToString(random[:]), answers: make(chan schema.Control, 1)}
 	j.subject = fabric.At(string(job.Name), j.name, fabric.KindCtl, string(schema.Coordinator)).String()
+	var err error
 	if j.conn, err = fabric.DialControl(ctx, c.fabricConfig(job, j.name, nil)); err != nil {
 		return nil, err
 	}
 	pattern := fabric.Pattern(string(job.Name), string(schema.Coordinator), fabric.KindCtl, j.name, false)
-	if err := j.conn.Subscribe(pattern, j.receive); err != nil {
+	if err = j.conn.Subscribe(pattern, j.receive); err == nil {
+		j.own, err = startOwnServer(ctx, c, job, j.conn.LocalHost())
+	}
+	join := &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
+		Resume: c.Resume, Process: process.Self(), Run: c.Rejoin}
+	if j.own != nil {
+		join.URL = j.own.url
+	}
+	if err == nil {
+		j.request, err = schema.EncodeControl(schema.Head{Lanes: uint16(job.Lanes)}, schema.Control{Join: join})
+	}
+	if err != nil {
+		j.own.close()
 		j.conn.Close()
 		return nil, err
 	}

@@ -1,11 +1,13 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"gradbus/fabric"
@@ -21,10 +23,39 @@ type ownServer struct {
 	fail   func(error) // set before anything is published
 }
 
+// dataAddress is where a trainer's data server listens: Config.DataHost, or the address of this machine on the way to
+// the server where that is elsewhere and whoever reaches the address has to show a token there; else loopback.
+func dataAddress(c Config, local string) (host string, port int, err error) {
+	if c.DataHost == "" {
+		c.DataHost = local
+		if checkDataHost(c) != nil {
+			return "", 0, nil
+		}
+		return local, 0, nil
+	}
+	host, portText := splitPort(c.DataHost)
+	if portText != "" {
+		port, err = strconv.Atoi(portText)
+	}
+	if host == "" || err != nil || port < 0 || port > 65535 {
+		return "", 0, fmt.Errorf("data host %q: want a name or an IP, and maybe a port, as in 10.0.0.2:4300", c.DataHost)
+	}
+	return host, port, checkDataHost(c)
+}
+
+// splitPort is the host and the port, or none, of an address whose port may be left out.
+func splitPort(address string) (host, port string) {
+	if host, port, err := net.SplitHostPort(address); err == nil {
+		return host, port
+	}
+	return strings.Trim(address, "[]"), ""
+}
+
 // checkDataHost refuses a data server that other machines reach and anybody may use.
 func checkDataHost(c Config) error {
-	ip := net.ParseIP(c.DataHost)
-	if c.DataHost == "" || c.DataHost == "localhost" || ip != nil && ip.IsLoopback() {
+	host, _ := splitPort(c.DataHost)
+	ip := net.ParseIP(host)
+	if host == "" || host == "localhost" || ip != nil && ip.IsLoopback() {
 		return nil
 	}
 	if c.Token == "" {
@@ -41,12 +72,14 @@ func checkDataHost(c Config) error {
 	return nil
 }
 
-// startOwnServer starts this trainer's data server. It gives nil where shards add up everything.
-func startOwnServer(ctx context.Context, c Config, job *schema.Job) (*ownServer, error) {
+// startOwnServer starts this trainer's data server. It gives nil where shards add up everything. local is this
+// machine's address on the way to the server; "" within one process.
+func startOwnServer(ctx context.Context, c Config, job *schema.Job, local string) (*ownServer, error) {
 	if !job.Plan().Reduces(schema.ByTrainers) {
 		return nil, nil
 	}
-	if err := checkDataHost(c); err != nil {
+	host, port, err := dataAddress(c, local)
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	guard := &fabric.Guard{Publish: []string{fabric.All}, Member: func(name string) int {
@@ -55,7 +88,7 @@ func startOwnServer(ctx context.Context, c Config, job *schema.Job) (*ownServer,
 		}
 		return 0
 	}}
-	server, err := fabric.StartServer(fabric.ServerConfig{Bus: c.Bus, Host: c.DataHost, Name: string(job.Name),
+	server, err := fabric.StartServer(fabric.ServerConfig{Bus: c.Bus, Host: host, Port: port, Name: string(job.Name),
 		Token: c.Token, TLS: c.DataTLS, Guard: guard, Log: c.Log})
 	if err != nil {
 		return nil, fmt.Errorf("start this trainer's data server: %w", err)
@@ -65,16 +98,28 @@ func startOwnServer(ctx context.Context, c Config, job *schema.Job) (*ownServer,
 		o.close()
 		return nil, fmt.Errorf("connect to this trainer's data server: %w", err)
 	}
-	if c.Advertise != "" {
-		u, err := url.Parse(o.url)
-		if err != nil {
-			o.close()
-			return nil, fmt.Errorf("address of this trainer's data server: %w", err)
-		}
-		u.Host = net.JoinHostPort(c.Advertise, u.Port())
-		o.url = u.String()
+	if o.url, err = c.advertised(o.url, host, local); err != nil {
+		o.close()
+		return nil, fmt.Errorf("address of this trainer's data server: %w", err)
 	}
 	return o, nil
+}
+
+// advertised is the address by which other trainers reach the data server that listens at host, with the URL own.
+func (c *Config) advertised(own, host, local string) (string, error) {
+	u, err := url.Parse(own)
+	if err != nil {
+		return "", err
+	}
+	switch ip := net.ParseIP(host); {
+	case c.Advertise != "":
+		host, port := splitPort(c.Advertise)
+		u.Host = net.JoinHostPort(host, cmp.Or(port, u.Port()))
+	case ip != nil && ip.IsUnspecified() && local != "":
+		// Of all addresses, the one by which this machine reaches the server is as good a guess as any.
+		u.Host = net.JoinHostPort(local, u.Port())
+	}
+	return u.String(), nil
 }
 
 // publish sends a frame to other trainers. It cannot fail on a connection within this process unless that is closing;

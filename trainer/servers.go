@@ -215,7 +215,7 @@ func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
 			return err
 		case d.peer != "":
 			return fmt.Errorf("%w: %s announces its data server at %s, where this one does not reach it: %w; it has to "+
-				"advertise an address that leads to it from here",
+				"listen and advertise where that leads to it from here (--data-host, --advertise), with a token (--token-file)",
 				ErrPeerLost, d.peer, d.url, err)
 		}
 		return fmt.Errorf("ps %s announces itself at %s, where this trainer does not reach it: %w; if it has died a moment "+
