@@ -186,7 +186,7 @@ func TestNearest(t *testing.T) {
 		{"trainer mnist --batch-size 2", "did you mean --batch?"},
 		{"trainer packages --data cluster", "did you mean --input or --route?"},
 		{"psbench hosted --batch-size 2", "did you mean --trainer-batch?"},
-		{"psbench hosted --data mnist", "did you mean --input?"},
+		{"psbench hosted --data mnist", "did you mean --input or --route?"},
 		{"psbench kernels --device cuda", "did you mean --backend?"},
 		{"psbench update --join nats://127.0.0.1:4222", "did you mean --server?"},
 		{"psbench hybird", "did you mean hybrid?"},

@@ -161,6 +161,14 @@ func (c Config) Validate() error {
 	if c.Route != "" && c.Route != schema.DataDirect && c.Route != schema.DataCluster {
 		wrong = append(wrong, fmt.Errorf("route %q: want %s or %s", c.Route, schema.DataDirect, schema.DataCluster))
 	}
+	for _, at := range [][2]string{{"data host", c.DataHost}, {"advertise", c.Advertise}} {
+		if at[1] == "" {
+			continue
+		}
+		if _, _, err := parseHost(at[0], at[1]); err != nil {
+			wrong = append(wrong, err)
+		}
+	}
 	if c.Member != "" {
 		if err := schema.CheckName("member", string(c.Member)); err != nil {
 			wrong = append(wrong, err)

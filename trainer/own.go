@@ -33,14 +33,22 @@ func dataAddress(c Config, local string) (host string, port int, err error) {
 		}
 		return local, 0, nil
 	}
-	host, portText := splitPort(c.DataHost)
-	if portText != "" {
-		port, err = strconv.Atoi(portText)
-	}
-	if host == "" || err != nil || port < 0 || port > 65535 {
-		return "", 0, fmt.Errorf("data host %q: want a name or an IP, and maybe a port, as in 10.0.0.2:4300", c.DataHost)
+	if host, port, err = parseHost("data host", c.DataHost); err != nil {
+		return "", 0, err
 	}
 	return host, port, checkDataHost(c)
+}
+
+// parseHost reads an address whose port may be left out; 0 is none.
+func parseHost(what, address string) (host string, port int, err error) {
+	host, text := splitPort(address)
+	if text != "" {
+		port, err = strconv.Atoi(text)
+	}
+	if host == "" || strings.ContainsAny(host, "/@ ") || err != nil || port < 0 || port > 65535 {
+		return "", 0, fmt.Errorf("%s %q: want a name or an IP, and maybe a port, as in 10.0.0.2:4300", what, address)
+	}
+	return host, port, nil
 }
 
 // splitPort is the host and the port, or none, of an address whose port may be left out.

@@ -301,7 +301,7 @@ func strayTrainer(ctx context.Context, m *harness.Member, grief func(context.Con
 	if err != nil {
 		return err
 	}
-	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Member: schema.Member(s.Member), Backend: e.Backend},
+	session, err := trainer.Join(ctx, trainer.Config{Server: s.Way.Server, Member: s.Member, Backend: e.Backend},
 		job)
 	if err != nil {
 		return err

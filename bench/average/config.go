@@ -12,6 +12,7 @@ import (
 
 	"gradbus/bench/harness"
 	"gradbus/cuda"
+	"gradbus/internal/config"
 	"gradbus/schema"
 )
 
@@ -196,6 +197,35 @@ func (c *Config) Validate() error {
 		}
 	}
 	return c.Flags.Validate(c.Trainers)
+}
+
+// Idle are the flags that change nothing as these are.
+func (c *Config) Idle() []config.Idle {
+	return append(c.Flags.Idle(c.reduce(schema.ByTrainers)),
+		config.Idle{When: !c.reduce(schema.ByShards), Flags: []string{"server-kind"},
+			Why: "with hook " + c.Hook + " no server adds anything up: want --hook rpc or sparse-rpc with it"},
+		config.Idle{When: c.Joined() && len(c.Hosts) == 0, Flags: []string{"servers", "server-backend"},
+			Why: "the ps at --server run already, as they were started: leave it out"})
+}
+
+// reduce tells whether a party adds anything up. Of a job that cannot be, which its run says, both do.
+func (c *Config) reduce(by schema.Party) bool {
+	s, err := c.system()
+	if err != nil {
+		return true
+	}
+	j, err := s.job(c.Job, "")
+	return err != nil || j.Plan().Reduces(by)
+}
+
+// Layout is what runs where.
+func (c *Config) Layout() harness.Layout {
+	l := harness.Layout{Trainers: c.Trainers, Shards: c.Servers, Reduces: c.reduce(schema.ByTrainers),
+		Server: []string{"--deadline", c.Timeout.String()}}
+	if c.ServerDevice != deviceCPU {
+		l.Server = append(l.Server, "--backend", c.ServerDevice)
+	}
+	return l
 }
 
 // checkDevices opens each device once, so that one that is not there is one clear error, before anything is started.

@@ -109,7 +109,7 @@ func TestBadSettings(t *testing.T) {
 		{func(c *Config) { c.Timeout = time.Millisecond }, "rpc-timeout 1ms: want 1s to 1h0m0s"},
 		{func(c *Config) { c.BucketBytes = 100 }, "bucket-bytes 100: want 4096 to 1073741824"},
 		{func(c *Config) { c.LR = -1 }, "lr -1: want a number, at least 0"},
-		{func(c *Config) { c.Join = "x" }, `server "x": want an address`},
+		{func(c *Config) { c.Way.Server = "x" }, `server "x": want an address`},
 		{func(c *Config) { c.Here = 1 }, "here 1: only with --server"},
 		{func(c *Config) { c.Job = "A" }, "A"},
 		{func(c *Config) { c.CSV = "/proc/x" }, `csv "/proc/x": want a folder that can be written`},

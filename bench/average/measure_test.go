@@ -148,7 +148,7 @@ func TestJoin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Join, c.Here = url, 1
+	c.Way.Server, c.Here = url, 1
 	type outcome struct {
 		r   *Result
 		err error

@@ -45,7 +45,7 @@ func newResult(c *Config, s *system, trained []trainerResult, served []serverRes
 	r := &Result{Hook: c.Hook, Server: c.Server, Trainers: c.Trainers, Servers: c.Servers, Sparse: s.Model.Sparse,
 		Device:       c.Device,
 		ServerDevice: c.ServerDevice, Runs: c.Runs}
-	if c.Join != "" {
+	if c.Joined() {
 		r.Servers = 0
 	}
 	slices.SortFunc(trained, func(a, b trainerResult) int { return cmp.Compare(a.Rank, b.Rank) })

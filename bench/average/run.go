@@ -8,6 +8,7 @@ import (
 
 	"gradbus/bench/harness"
 	"gradbus/internal/atomicfile"
+	"gradbus/internal/connect"
 	"gradbus/schema"
 )
 
@@ -139,8 +140,8 @@ func (d *driver) startServers(ctx context.Context) ([]*harness.Handle, string, e
 // trainerSpecs are the trainers that run here.
 func (d *driver) trainerSpecs(url string) []harness.Spec {
 	c := d.config
-	return c.TrainerSpecs(trainerRoleName, c.Trainers, func(member schema.Member) any {
-		return trainerSettings{System: d.system, URL: url, Member: member, Jobs: c.jobs(), Device: c.Device,
+	return c.TrainerSpecs(trainerRoleName, c.Trainers, url, func(way connect.Flags, member schema.Member) any {
+		return trainerSettings{System: d.system, Way: way, Member: member, Jobs: c.jobs(), Device: c.Device,
 			Timeout: c.Timeout, Timeline: c.Trace != ""}
 	})
 }

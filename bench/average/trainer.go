@@ -5,10 +5,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"gradbus/bench/harness"
 	"gradbus/cuda"
+	"gradbus/internal/connect"
 	"gradbus/nn"
 	"gradbus/schema"
 	"gradbus/trainer"
@@ -17,7 +19,7 @@ import (
 // trainerSettings are those of one trainer.
 type trainerSettings struct {
 	System   system        `json:"system"`
-	URL      string        `json:"url"`
+	Way      connect.Flags `json:"way"`
 	Member   schema.Member `json:"member"` // to ask for; empty is the next that is free
 	Jobs     []string      `json:"jobs"`   // one after the other; the first is to warm up
 	Device   string        `json:"device"`
@@ -104,9 +106,13 @@ func (r *recorder) run(ctx context.Context, m *harness.Member, s *trainerSetting
 	if err != nil {
 		return 0, err
 	}
-	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Member: s.Member, Backend: e.Backend,
-		BackWithin:  s.Timeout,
-		LeaveWithin: s.Timeout, Timeline: true}, job)
+	config, err := s.Way.Config(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return 0, err
+	}
+	config.Member, config.Backend, config.Timeline = s.Member, e.Backend, true
+	config.BackWithin, config.LeaveWithin = s.Timeout, s.Timeout
+	session, err := trainer.Join(ctx, config, job)
 	if err != nil {
 		return 0, err
 	}

@@ -41,10 +41,10 @@
 //
 // harness.go starts and ends members, handle.go is a member as the driver sees it, member.go as the role does; child.go
 // is the process, bar.go the bar of progress, server.go the role of a parameter server, flags.go the flags that all
-// systems have, percentile.go what they say of many times.
+// systems have, hosts.go the commands for several hosts, percentile.go what they say of many times.
 //
 // # What it knows, and what it must not know
 //
-// It knows package ps, to run servers, and internal/spawn. It must not know any one system, nor package trainer: what a
-// member does is its role's.
+// It knows package ps, to run servers, internal/connect, the way of trainers to servers that run, and internal/spawn.
+// It must not know any one system, nor package trainer: what a member does is its role's.
 package harness

@@ -1,11 +1,11 @@
 package harness
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -15,20 +15,23 @@ import (
 	"golang.org/x/term"
 
 	"gradbus/internal/config"
+	"gradbus/internal/connect"
 	"gradbus/schema"
 )
 
 // Flags are those that every measured system has. Their names are those of the command line.
 type Flags struct {
-	JSON      bool   // print one line of JSON and nothing else
-	InProcess bool   // members are goroutines
-	Join      string // (server) address of a running ps, or of a control server; empty starts servers
-	TokenFile string // whose first line is its token
-	Here      int    // how many of the job's trainers run on this host; 0 is all
-	Job       string // name of the job
-	Seed      uint64
-	Runs      int // figures are medians over them
-	Profile   string
+	JSON      bool // print one line of JSON and nothing else
+	InProcess bool // members are goroutines
+	// Way is that to a running ps, or to where several find each other; without an address (server), servers are started.
+	Way  connect.Flags
+	Here int // how many of the job's trainers run on this host; 0 is all
+	// Hosts (hosts) are those that commands are printed for, in place of a run; empty runs.
+	Hosts   []string
+	Job     string // name of the job
+	Seed    uint64
+	Runs    int // figures are medians over them
+	Profile string
 }
 
 // DefaultFlags are the flags of a system whose job has its name.
@@ -38,11 +41,14 @@ func DefaultFlags(system string) Flags { return Flags{Job: system, Seed: 1, Runs
 func (f *Flags) AddTo(set *pflag.FlagSet) {
 	set.Uint64Var(&f.Seed, "seed", f.Seed, "`number` that initial values and data follow from")
 	set.IntVar(&f.Runs, "runs", f.Runs, "`number` of runs; figures are medians over them")
-	set.StringVar(&f.Join, "server", f.Join,
-		"`address` of a running ps, as in nats://10.0.0.1:4222: no server is started, and the trainers join the job there")
-	config.Addresses(set, "server")
-	set.StringVar(&f.TokenFile, "token-file", f.TokenFile, "`file` whose first line is that server's token")
+	f.Way.AddServer(set, f.Way.Server)
+	set.Lookup("server").Usage = "`address` of a running ps, or of the NATS server where several find each other: no " +
+		"server is started, and the trainers join the job there"
+	f.Way.AddData(set)
 	set.IntVar(&f.Here, "here", f.Here, "`number` of the job's trainers that run on this host, with --server; 0 is all")
+	set.StringSliceVar(&f.Hosts, "hosts", f.Hosts,
+		"run nothing, and print the commands for each of these `hosts`, as in a,b,c: the names by which they reach each "+
+			"other, HOST or HOST:PORT of its ps")
 	set.StringVar(&f.Job, "job", f.Job, "`name` of the job")
 	set.BoolVar(&f.InProcess, "in-process", f.InProcess,
 		"run servers and trainers as goroutines of this process, for debugging")
@@ -55,17 +61,17 @@ func (f *Flags) AddTo(set *pflag.FlagSet) {
 // Validate says what is wrong with the flags of a system with so many trainers: the flag, its value and what would be
 // right.
 func (f *Flags) Validate(trainers int) error {
-	switch u, err := url.Parse(f.Join); {
-	case f.Runs < 1:
+	if f.Runs < 1 {
 		return fmt.Errorf("runs %d: want at least 1", f.Runs)
-	case f.Join != "" && (err != nil || u.Host == ""):
-		return fmt.Errorf("server %q: want an address such as nats://127.0.0.1:4222", f.Join)
-	case f.Join == "" && f.TokenFile != "":
-		return fmt.Errorf("token-file %s: only with --server, whose token it holds", f.TokenFile)
-	case f.Here != 0 && f.Join == "":
+	}
+	if f.Here != 0 && !f.Joined() {
 		return fmt.Errorf("here %d: only with --server, where other hosts run the other trainers", f.Here)
-	case f.Here < 0 || f.Here > trainers:
+	}
+	if f.Here < 0 || f.Here > trainers {
 		return fmt.Errorf("here %d: want 1 to %d, the number of trainers, or 0 for all", f.Here, trainers)
+	}
+	if err := cmp.Or(f.Way.Check(), f.checkHosts()); err != nil {
+		return err
 	}
 	return schema.CheckName("job", f.Job)
 }
@@ -86,22 +92,29 @@ func OneOf(flag, value string, words ...string) error {
 	return nil
 }
 
-// Address is that of the running ps, with the token that the file holds; empty where servers are started. A token in it
-// stays between this process and its members, to whom it goes by their standard input.
+// Idle are the flags of this kind that change nothing as these flags are. reduces says whether trainers listen to each
+// other.
+func (f *Flags) Idle(reduces bool) []config.Idle {
+	const started = "servers are started here: want --server with it, the address of those that run"
+	return []config.Idle{
+		{When: !f.Joined() && len(f.Hosts) == 0, Flags: slices.Concat(connect.Serving, connect.Between), Why: started},
+		{When: !reduces, Flags: connect.Between, Why: "these trainers send to servers alone: leave it out"},
+		{When: len(f.Hosts) > 0, Flags: append([]string{"here", "in-process"}, connect.Between...),
+			Why: "what is printed for --hosts says it for each host: leave it out"},
+	}
+}
+
+// Joined tells whether servers run already.
+func (f *Flags) Joined() bool { return f.Way.Server != "" }
+
+// Address is that of the running server; empty where servers are started. What is wrong with the files of the way there
+// is said here, once, before members find it out.
 func (f *Flags) Address() (string, error) {
-	if f.TokenFile == "" {
-		return f.Join, nil
+	if !f.Joined() {
+		return "", nil
 	}
-	token, err := config.Secret(f.TokenFile, slog.New(slog.NewTextHandler(os.Stderr, nil)))
-	if err != nil {
-		return "", err
-	}
-	u, err := url.Parse(f.Join)
-	if err != nil {
-		return "", fmt.Errorf("server %q: %w", f.Join, err)
-	}
-	u.User = url.User(token)
-	return u.String(), nil
+	_, err := f.Way.Config(slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	return f.Way.Server, err
 }
 
 // TrainersHere is how many of the job's trainers this process starts.
@@ -112,17 +125,19 @@ func (f *Flags) TrainersHere(trainers int) int {
 	return f.Here
 }
 
-// TrainerSpecs are the job's trainers that this process starts, t0, t1 and so on; settings gives those of one by the
-// member id that it is to ask for, which is empty with --server: there the job gives the next that is free.
-func (f *Flags) TrainerSpecs(role string, trainers int, settings func(member schema.Member) any) []Spec {
+// TrainerSpecs are the job's trainers that this process starts, t0, t1 and so on, at servers that run or at url, where
+// they were started; settings gives those of one by the way that it goes and the member id that it is to ask for, which
+// is empty with --server: there the job gives the next that is free.
+func (f *Flags) TrainerSpecs(role string, trainers int, url string, settings func(connect.Flags,
+	schema.Member) any) []Spec {
 	specs := make([]Spec, f.TrainersHere(trainers))
 	for i := range specs {
 		name := schema.TrainerMember(i)
-		member := name
-		if f.Join != "" {
-			member = ""
+		way, member := connect.Flags{Server: url}, name
+		if f.Joined() {
+			way, member = f.Way.Of(i), ""
 		}
-		specs[i] = Spec{Role: role, Name: string(name), Settings: settings(member)}
+		specs[i] = Spec{Role: role, Name: string(name), Settings: settings(way, member)}
 	}
 	return specs
 }
@@ -137,7 +152,7 @@ func (f *Flags) Harness(title string, roles map[string]Role, out, errs io.Writer
 	if f.JSON {
 		c.Out = errs
 	}
-	if f.Join != "" { // whoever looks at that server sees how the job ends; elsewhere the server ends with it
+	if f.Joined() { // whoever looks at that server sees how the job ends; elsewhere the server ends with it
 		c.Patience = patience
 	}
 	if file, ok := errs.(*os.File); ok && term.IsTerminal(int(file.Fd())) {

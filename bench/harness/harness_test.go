@@ -440,11 +440,11 @@ func TestFlags(t *testing.T) {
 		want   string
 	}{
 		{func(*Flags) {}, ""},
-		{func(f *Flags) { f.Join, f.Here = "nats://10.0.0.1:4222", 2 }, ""},
+		{func(f *Flags) { f.Way.Server, f.Here = "nats://10.0.0.1:4222", 2 }, ""},
 		{func(f *Flags) { f.Runs = 0 }, "runs 0: want at least 1"},
-		{func(f *Flags) { f.Join = "here" }, `server "here": want an address such as nats://127.0.0.1:4222`},
+		{func(f *Flags) { f.Way.Server = "here" }, `invalid trainer configuration: server "here": want an address such as nats://127.0.0.1:4222`},
 		{func(f *Flags) { f.Here = 1 }, "here 1: only with --server"},
-		{func(f *Flags) { f.Join, f.Here = "nats://10.0.0.1:4222", 4 }, "here 4: want 1 to 3, the number of trainers"},
+		{func(f *Flags) { f.Way.Server, f.Here = "nats://10.0.0.1:4222", 4 }, "here 4: want 1 to 3, the number of trainers"},
 		{func(f *Flags) { f.Job = "Ü" }, `job "Ü": want 1 to 63 of a-z, 0-9 and -`},
 	} {
 		f := ok

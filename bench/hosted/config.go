@@ -6,6 +6,8 @@ import (
 
 	"gradbus/bench/harness"
 	"gradbus/examples/mnist"
+	"gradbus/internal/config"
+	"gradbus/internal/connect"
 	"gradbus/schema"
 )
 
@@ -78,6 +80,27 @@ func (c *Config) Validate() error {
 	return c.Flags.Validate(c.Trainers)
 }
 
+// Idle are the flags that change nothing as these are.
+func (c *Config) Idle() []config.Idle {
+	local := []string{"trainers", "epochs", "mode", "sync", "gpus", "momentum", "runs", "job", "in-process", "server",
+		"hosts"}
+	return append(c.Flags.Idle(c.reduces()),
+		config.Idle{When: c.LocalStep, Flags: local, Why: "--local-step is one process and no server: leave it out"},
+		config.Idle{When: c.Mode == Remote, Flags: []string{"sync"},
+			Why: "in mode remote the server steps for each gradient as it comes: want --mode pull with it"},
+		config.Idle{When: c.Batches > 0, Flags: []string{"epochs"}, Why: "--batches says how long: give one of the two"},
+		config.Idle{When: c.Data == mnist.DataSynthetic, Flags: []string{"data-dir"},
+			Why: "synthetic images are generated: want --input mnist or fashion with it"})
+}
+
+// reduces tells whether trainers listen to each other.
+func (c *Config) reduces() bool { return c.Mode == Pull && c.Sync == Reduce }
+
+// Layout is what runs where.
+func (c *Config) Layout() harness.Layout {
+	return harness.Layout{Trainers: c.Trainers, Shards: 1, Reduces: c.reduces()}
+}
+
 // moduleName is the hosted module's.
 const moduleName = "mnist"
 
@@ -118,7 +141,7 @@ func (c *Config) pullSettings() mnist.Settings {
 
 // settings are those of one member, as they travel.
 type settings struct {
-	URL    string        `json:"url"`
+	Way    connect.Flags `json:"way"`
 	Member schema.Member `json:"member"` // to ask for; empty is the next that is free
 	Config Config        `json:"config"`
 }

@@ -127,7 +127,7 @@ func TestConfigRefuses(t *testing.T) {
 		"gpus -1: want 0":                                      func(c *Config) { c.GPUs = -1 },
 		`device "cuda": want cpu: its layers have no GPU path`: func(c *Config) { c.Device.Device = "cuda" },
 		"gpus 2: want 0: its layers": func(c *Config) {
-			c.GPUs, c.Mode, c.Join = 2, Pull, "nats://127.0.0.1:4222"
+			c.GPUs, c.Mode, c.Way.Server = 2, Pull, "nats://127.0.0.1:4222"
 		},
 		`input "emnist": want mnist or fashion or synthetic`:    func(c *Config) { c.Data = "emnist" },
 		`sync "never": want async or sync or bounded or reduce`: func(c *Config) { c.Sync = "never" },

@@ -7,6 +7,7 @@ import (
 
 	"gradbus/bench/harness"
 	"gradbus/examples/mnist"
+	"gradbus/internal/connect"
 	"gradbus/schema"
 )
 
@@ -71,7 +72,9 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 		}
 	}
 	trainers, err := team.Start(ctx,
-		c.TrainerSpecs(RoleTrainer, c.Trainers, func(member schema.Member) any { return settings{url, member, of} })...)
+		c.TrainerSpecs(RoleTrainer, c.Trainers, url, func(way connect.Flags, member schema.Member) any {
+			return settings{way, member, of}
+		})...)
 	if err != nil {
 		return nil, err
 	}

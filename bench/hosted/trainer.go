@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"gradbus/bench/harness"
 	"gradbus/cuda"
 	"gradbus/examples/mnist"
+	"gradbus/internal/connect"
 	"gradbus/lane"
 	"gradbus/nn"
 	"gradbus/schema"
@@ -43,7 +45,7 @@ const lossEvery = 5
 type runner struct {
 	config  Config
 	member  *harness.Member
-	url     string
+	way     connect.Flags
 	id      schema.Member // to ask for; empty is the next that is free
 	data    *mnist.Data
 	backend cuda.Backend
@@ -60,7 +62,7 @@ func trainerRole(ctx context.Context, m *harness.Member) (result any, err error)
 	if err := m.Settings(&s); err != nil {
 		return nil, err
 	}
-	r := &runner{config: s.Config, member: m, url: s.URL, id: s.Member}
+	r := &runner{config: s.Config, member: m, way: s.Way, id: s.Member}
 	if r.data, err = mnist.Load(r.config.Data, r.config.DataDir); err != nil {
 		return nil, err
 	}
@@ -80,7 +82,12 @@ func trainerRole(ctx context.Context, m *harness.Member) (result any, err error)
 
 // join joins the job. The caller leaves by leave.
 func (r *runner) join(ctx context.Context, job *schema.Job) (err error) {
-	r.session, err = trainer.Join(ctx, trainer.Config{Server: r.url, Member: r.id, Backend: r.backend}, job)
+	config, err := r.way.Config(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	config.Member, config.Backend = r.id, r.backend
+	r.session, err = trainer.Join(ctx, config, job)
 	return err
 }
 

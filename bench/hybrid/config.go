@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"gradbus/bench/harness"
+	"gradbus/internal/config"
 	"gradbus/lane"
 	"gradbus/schema"
 )
@@ -55,6 +56,14 @@ const (
 	membersMax = 64
 	epochsMax  = 1 << 20
 )
+
+// Idle are the flags that change nothing as these are.
+func (c *Config) Idle() []config.Idle { return c.Flags.Idle(true) }
+
+// Layout is what runs where.
+func (c *Config) Layout() harness.Layout {
+	return harness.Layout{Trainers: c.Trainers, Shards: c.Servers, Reduces: true}
+}
 
 // Validate says what is wrong: the flag, its value and what would be right.
 func (c *Config) Validate() error {

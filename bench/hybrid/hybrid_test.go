@@ -101,7 +101,7 @@ func TestJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := run(t, c).WeightsSHA256
-	c.Join = url
+	c.Way.Server = url
 	if got := run(t, c).WeightsSHA256; got != want {
 		t.Errorf("joined: %s, want %s", got, want)
 	}

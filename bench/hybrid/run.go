@@ -7,6 +7,7 @@ import (
 	"runtime"
 
 	"gradbus/bench/harness"
+	"gradbus/internal/connect"
 	"gradbus/schema"
 )
 
@@ -47,9 +48,10 @@ func once(ctx context.Context, c Config, out, errs io.Writer) (found []measured,
 			return nil, err
 		}
 	}
-	trainers, err := all.Start(ctx, c.TrainerSpecs(trainerRole, c.Trainers, func(member schema.Member) any {
-		return settings{Config: c, URL: url, Member: member}
-	})...)
+	specs := c.TrainerSpecs(trainerRole, c.Trainers, url, func(way connect.Flags, member schema.Member) any {
+		return settings{Config: c, Way: way, Member: member}
+	})
+	trainers, err := all.Start(ctx, specs...)
 	if err != nil {
 		return nil, err
 	}

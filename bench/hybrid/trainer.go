@@ -3,11 +3,13 @@ package hybrid
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
 	"gradbus/bench/harness"
 	"gradbus/cuda"
+	"gradbus/internal/connect"
 	"gradbus/lane"
 	"gradbus/nn"
 	"gradbus/schema"
@@ -24,7 +26,7 @@ func Roles() map[string]harness.Role {
 // settings are those of one trainer.
 type settings struct {
 	Config Config        `json:"config"`
-	URL    string        `json:"url"`
+	Way    connect.Flags `json:"way"`
 	Member schema.Member `json:"member"` // empty: the next that is free
 }
 
@@ -60,7 +62,12 @@ func train(ctx context.Context, m *harness.Member) (result any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Member: s.Member, Backend: backend}, s.Config.job())
+	config, err := s.Way.Config(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	config.Member, config.Backend = s.Member, backend
+	session, err := trainer.Join(ctx, config, s.Config.job())
 	if err != nil {
 		return nil, err
 	}

@@ -46,7 +46,7 @@ func Systems() []System {
 			[]string{"hybrid", "--trainers", "2", "--servers", "2", "--epochs", "3", "--warmup", "1", "--mode", "sync"},
 			[]Figure{{"p50_seconds_per_epoch", "s an epoch"}, {"samples_per_second", "samples/s"}}, false},
 		{"hosted", "the whole model on a server",
-			[]string{"hosted", "--trainers", "2", "--epochs", "1", "--batches", "10", "--mode", "remote", "--input",
+			[]string{"hosted", "--trainers", "2", "--batches", "10", "--mode", "remote", "--input",
 				"synthetic"},
 			[]Figure{{"images_per_second", "images/s"}, {"loss", "loss"}}, false},
 		{"packages", "the workload packages, beside PyTorch where a python3 has it",

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"gradbus/bench/harness"
+	"gradbus/internal/config"
+	"gradbus/internal/connect"
 	"gradbus/nn"
 	"gradbus/schema"
 )
@@ -79,6 +81,15 @@ func (c *Config) Validate() error {
 	return c.Flags.Validate(c.Trainers)
 }
 
+// Idle are the flags that change nothing as these are.
+func (c *Config) Idle() []config.Idle {
+	return append(c.Flags.Idle(false), config.Idle{When: c.Model == Convnet, Flags: []string{"in", "out"},
+		Why: "the convolutional model has images and classes of its own: want --model linear with it"})
+}
+
+// Layout is what runs where.
+func (c *Config) Layout() harness.Layout { return harness.Layout{Trainers: c.Trainers, Shards: 1} }
+
 // chunkBytes makes a message a read of the NATS server's, which larger ones are put together from (docs/memory.md,
 // Copies).
 const chunkBytes = 65024
@@ -140,6 +151,6 @@ func (c *Config) Job(name string) *schema.Job {
 
 // settings are those of one member, as they travel.
 type settings struct {
-	URL    string `json:"url"`
-	Config Config `json:"config"`
+	Way    connect.Flags `json:"way"`
+	Config Config        `json:"config"`
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gradbus/bench/harness"
+	"gradbus/internal/connect"
 	"gradbus/schema"
 )
 
@@ -83,7 +84,9 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 		}
 	}
 	trainers, err := team.Start(ctx,
-		c.TrainerSpecs(RoleTrainer, c.Trainers, func(schema.Member) any { return settings{url, of} })...)
+		c.TrainerSpecs(RoleTrainer, c.Trainers, url, func(way connect.Flags, _ schema.Member) any {
+			return settings{way, of}
+		})...)
 	if err != nil {
 		return nil, err
 	}

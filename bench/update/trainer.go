@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"gradbus/bench/harness"
@@ -53,8 +54,12 @@ func trainerRole(ctx context.Context, m *harness.Member) (any, error) {
 		return nil, err
 	}
 	defer dense.Close()
-	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Backend: backend, TelemetryEvery: c.TelemetryEvery,
-		HeartbeatEvery: c.HeartbeatEvery}, c.Job(c.Flags.Job))
+	config, err := s.Way.Config(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	config.Backend, config.TelemetryEvery, config.HeartbeatEvery = backend, c.TelemetryEvery, c.HeartbeatEvery
+	session, err := trainer.Join(ctx, config, c.Job(c.Flags.Job))
 	if err != nil {
 		return nil, err
 	}

@@ -12,17 +12,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus/internal/config"
+	"gradbus/internal/connect"
 	"gradbus/schema"
 	"gradbus/trainer"
 )
 
 // scaling is what ps scale-lr is told.
 type scaling struct {
-	trainer.Config
-	tokenFile string
-	from      uint64
-	tls       config.TLS
-	log       config.Log
+	way    connect.Flags
+	from   uint64
+	within time.Duration
+	log    config.Log
 }
 
 func scaleCommand() *cobra.Command {
@@ -43,14 +43,9 @@ The change is recorded with the job. SCALE is absolute: 1 is the manifest's own 
 	}
 	set := c.Flags()
 	set.SortFlags = false
-	set.StringVar(&s.Server, "server", "nats://127.0.0.1:4222",
-		"`address` of the ps, or of the NATS server where several ps find each other")
-	set.StringVar(&s.tokenFile, "token-file", "", "`file` whose first line is the server's token")
-	set.StringVar(&s.CredsFile, "nats-creds", "",
-		"`file` with credentials, where --server is a NATS server that wants them")
-	s.tls.Add(set, "command shows to servers that ask for one", "--server; empty is the system's")
+	s.way.AddServer(set, "nats://127.0.0.1:4222")
 	set.Uint64Var(&s.from, "from-batch", 0, "`batch` to begin with; 0 is the first that no trainer has begun")
-	set.DurationVar(&s.AnswerWithin, "timeout", 30*time.Second, "`time` that the trainers may take to agree")
+	set.DurationVar(&s.within, "timeout", 30*time.Second, "`time` that the trainers may take to agree")
 	s.log.Add(set)
 	config.AddFileFlag(set)
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -65,16 +60,16 @@ The change is recorded with the job. SCALE is absolute: 1 is the manifest's own 
 }
 
 func (s *scaling) run(ctx context.Context, out, logTo io.Writer, job schema.JobName, scale float32) (err error) {
-	if s.Log, err = s.log.Logger(logTo); err != nil {
+	log, err := s.log.Logger(logTo)
+	if err != nil {
 		return err
 	}
-	if s.Token, err = config.Secret(s.tokenFile, s.Log); err != nil {
+	c, err := s.way.Config(log)
+	if err != nil {
 		return err
 	}
-	if _, s.TLS, err = s.tls.Load(s.Log); err != nil {
-		return err
-	}
-	from, err := trainer.ScaleLR(ctx, s.Config, job, schema.Batch(s.from), scale)
+	c.Log, c.AnswerWithin = log, s.within
+	from, err := trainer.ScaleLR(ctx, c, job, schema.Batch(s.from), scale)
 	if errors.Is(err, trainer.ErrRefused) {
 		return config.Exit{Status: 1, Err: err}
 	}

@@ -10,16 +10,16 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/internal/config"
+	"gradbus/internal/connect"
 	"gradbus/ps/ops/tap"
 )
 
 // tapping is what ps tap is told.
 type tapping struct {
 	tap.Config
-	server, tokenFile, creds string
-	batch, bucket            string
-	tls                      config.TLS
-	log                      config.Log
+	way           connect.Flags
+	batch, bucket string
+	log           config.Log
 }
 
 func tapCommand() *cobra.Command {
@@ -37,11 +37,7 @@ it can be written is missed, and counted. Frames between trainers (--reduce trai
 	}
 	set := c.Flags()
 	set.SortFlags = false
-	set.StringVar(&t.server, "server", "nats://127.0.0.1:4222",
-		"`address` of the ps, or of the NATS server where several ps find each other")
-	set.StringVar(&t.tokenFile, "token-file", "", "`file` whose first line is the server's token")
-	set.StringVar(&t.creds, "nats-creds", "", "`file` with credentials, where --server is a NATS server that wants them")
-	t.tls.Add(set, "command shows to servers that ask for one", "--server and ps; empty is the system's")
+	t.way.AddServer(set, "nats://127.0.0.1:4222")
 	set.StringVar(&t.From, "from", "", "`member` that sends: t0, s1, coordinator, ...; empty is all")
 	set.StringVar(&t.To, "to", "", "`member` that is sent to, or all; empty is all of them")
 	set.StringVar(&t.Kind, "kind", "",
@@ -82,16 +78,12 @@ func (t *tapping) run(ctx context.Context, out, logTo io.Writer) error {
 		bucket := uint32(n)
 		t.Bucket = &bucket
 	}
-	token, err := config.Secret(t.tokenFile, log)
-	if err != nil {
-		return err
-	}
-	_, dial, err := t.tls.Load(log)
+	c, err := t.way.Config(log)
 	if err != nil {
 		return err
 	}
 	// what is missed is said in a line
-	t.Out, t.Server = out, fabric.Config{URL: t.server, Name: "tap", Token: token, CredsFile: t.creds, TLS: dial}
+	t.Out, t.Server = out, fabric.Config{URL: c.Server, Name: "tap", Token: c.Token, CredsFile: c.CredsFile, TLS: c.TLS}
 	result, err := tap.Run(ctx, t.Config)
 	if err != nil {
 		return err

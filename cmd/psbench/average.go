@@ -17,7 +17,9 @@ func averageCommand() *cobra.Command {
   ./bin/psbench diff tables/trainer_all.csv before/trainer_all.csv`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return average.Run(c.Context(), settings, c.OutOrStdout(), c.ErrOrStderr())
+			return measured(c, &settings, func() error {
+				return average.Run(c.Context(), settings, c.OutOrStdout(), c.ErrOrStderr())
+			})
 		},
 	}
 	c.Flags().SortFlags = false

@@ -18,17 +18,18 @@ func hostedCommand() *cobra.Command {
   ./bin/psbench hosted --mode pull --trainers 4 --epochs 3`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			var found interface{ Print(io.Writer) error }
-			var err error
-			if f.LocalStep {
-				found, err = hosted.LocalStep(c.Context(), f)
-			} else {
-				found, err = hosted.Run(c.Context(), f, c.OutOrStdout(), c.ErrOrStderr())
-			}
-			if err != nil {
-				return err
-			}
-			return f.Show(c.OutOrStdout(), found)
+			return measured(c, &f, func() (err error) {
+				var found interface{ Print(io.Writer) error }
+				if f.LocalStep {
+					found, err = hosted.LocalStep(c.Context(), f)
+				} else {
+					found, err = hosted.Run(c.Context(), f, c.OutOrStdout(), c.ErrOrStderr())
+				}
+				if err != nil {
+					return err
+				}
+				return f.Show(c.OutOrStdout(), found)
+			})
 		},
 	}
 	set := c.Flags()

@@ -18,19 +18,18 @@ func hybridCommand() *cobra.Command {
   ./bin/psbench hybrid --trainers 3 --servers 5 --dim 50 --placement rows`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := f.Validate(); err != nil {
-				return err
-			}
-			if !f.JSON {
-				if err := hybrid.Banner(c.OutOrStdout(), &f); err != nil {
-					return err
+			return measured(c, &f, func() error {
+				if !f.JSON {
+					if err := hybrid.Banner(c.OutOrStdout(), &f); err != nil {
+						return err
+					}
 				}
-			}
-			found, err := hybrid.Run(c.Context(), f, c.OutOrStdout(), c.ErrOrStderr())
-			if err != nil {
-				return fmt.Errorf("hybrid: %w", err)
-			}
-			return f.Show(c.OutOrStdout(), found)
+				found, err := hybrid.Run(c.Context(), f, c.OutOrStdout(), c.ErrOrStderr())
+				if err != nil {
+					return fmt.Errorf("hybrid: %w", err)
+				}
+				return f.Show(c.OutOrStdout(), found)
+			})
 		},
 	}
 	set := c.Flags()

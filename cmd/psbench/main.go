@@ -6,10 +6,12 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"gradbus/bench/average"
 	"gradbus/bench/exchange"
@@ -102,6 +104,29 @@ func command() *cobra.Command {
 	root.AddCommand(memberCommand())
 	config.Program(root, cuda.Built())
 	return root
+}
+
+// system is a measured system as it was told to be.
+type system interface {
+	Validate() error
+	Idle() []config.Idle
+	Layout() harness.Layout
+	PrintHosts(to io.Writer, set *pflag.FlagSet, name string, l harness.Layout) error
+	Elsewhere() bool
+}
+
+// measured runs a system, or prints how to on several hosts, where nothing is wrong with what it was told.
+func measured(c *cobra.Command, s system, run func() error) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	if err := config.RefuseIdle(c.Flags(), s.Idle()); err != nil {
+		return err
+	}
+	if s.Elsewhere() {
+		return s.PrintHosts(c.OutOrStdout(), c.Flags(), c.Name(), s.Layout())
+	}
+	return run()
 }
 
 func memberCommand() *cobra.Command {

@@ -17,11 +17,13 @@ func updateCommand() *cobra.Command {
   ./bin/psbench update --model convnet --trainers 5 --batches 6 --warmup 1`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			found, err := update.Run(c.Context(), f, c.OutOrStdout(), c.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			return f.Show(c.OutOrStdout(), found)
+			return measured(c, &f, func() error {
+				found, err := update.Run(c.Context(), f, c.OutOrStdout(), c.ErrOrStderr())
+				if err != nil {
+					return err
+				}
+				return f.Show(c.OutOrStdout(), found)
+			})
 		},
 	}
 	set := c.Flags()

@@ -84,8 +84,8 @@ func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i i
 // serverArgs are the flags by which started trainers find the server. An address with a password goes by a file of
 // settings that nobody else reads, which forget removes: it must stand on no command line.
 func (o *common) serverArgs() (args []string, forget func(), err error) {
-	if !config.HasPassword(o.server) {
-		return []string{"--server", o.server}, func() {}, nil
+	if !config.HasPassword(o.way.Server) {
+		return []string{"--server", o.way.Server}, func() {}, nil
 	}
 	folder, err := os.MkdirTemp("", "gradbus-trainer-")
 	if err != nil {
@@ -94,7 +94,7 @@ func (o *common) serverArgs() (args []string, forget func(), err error) {
 	forget = func() { os.RemoveAll(folder) }
 	path := filepath.Join(folder, "server.yaml")
 	err = atomicfile.Write(path, 0o600,
-		func(w io.Writer) error { return json.NewEncoder(w).Encode(map[string]string{"server": o.server}) })
+		func(w io.Writer) error { return json.NewEncoder(w).Encode(map[string]string{"server": o.way.Server}) })
 	if err != nil {
 		forget()
 		return nil, nil, fmt.Errorf("hand on the address of the server: %w", err)

@@ -15,6 +15,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/internal/config"
+	"gradbus/internal/connect"
 	"gradbus/internal/health/monitor"
 	"gradbus/internal/health/watch"
 	"gradbus/internal/process"
@@ -30,32 +31,30 @@ import (
 
 // common is what every workload's command is told: where the server is, what computes, and what to write.
 type common struct {
-	server, tokenFile, id string
-	creds, route          string
-	tls                   config.TLS
-	dataHost, advertise   string
-	backWithin            time.Duration
-	resume                bool
-	session               *trainer.Session // the last
-	rejoin                schema.RunID     // of which it was part
-	windowMiB             int
-	backend, isa          string
-	threads               int
-	verify                verification.Flags
-	spawn, json           bool
-	save, load            string
-	tensorboard           string
-	predict               string
-	gpu                   watch.Flags
-	gpus                  *monitor.Monitor // nil where this process computes on none
-	watchedFrom           time.Time
-	endTraining           func() // see trained; nil where no GPU is watched
-	events                string // of a trainer that another one started: what it writes
-	logging               config.Log
-	local                 localFlags
-	shards                *local.Shards // where --local has them; else nil
-	quiet                 bool          // another trainer of this process shows progress
-	shared                *settings.Shared
+	way          connect.Flags
+	id           string
+	backWithin   time.Duration
+	resume       bool
+	session      *trainer.Session // the last
+	rejoin       schema.RunID     // of which it was part
+	windowMiB    int
+	backend, isa string
+	threads      int
+	verify       verification.Flags
+	spawn, json  bool
+	save, load   string
+	tensorboard  string
+	predict      string
+	gpu          watch.Flags
+	gpus         *monitor.Monitor // nil where this process computes on none
+	watchedFrom  time.Time
+	endTraining  func() // see trained; nil where no GPU is watched
+	events       string // of a trainer that another one started: what it writes
+	logging      config.Log
+	local        localFlags
+	shards       *local.Shards // where --local has them; else nil
+	quiet        bool          // another trainer of this process shows progress
+	shared       *settings.Shared
 
 	out    io.Writer
 	errOut *os.File
@@ -66,20 +65,8 @@ const serverDefault = "nats://127.0.0.1:4222"
 
 // addServer adds the flags of the way to the server.
 func (o *common) addServer(set *pflag.FlagSet) {
-	set.StringVar(&o.server, "server", serverDefault,
-		"`address` of the ps, or of the NATS server where several ps find each other")
-	config.Addresses(set, "server")
-	set.StringVar(&o.tokenFile, "token-file", "", "`file` whose first line is the server's token")
-	set.StringVar(&o.creds, "nats-creds", "", "`file` with credentials, where --server is a NATS server that wants them")
-	o.tls.Add(set, "trainer shows to servers that ask for one, and with --reduce trainers to the other trainers",
-		"--server, ps and, with --reduce trainers, the other trainers, who must then show one of theirs; empty is "+
-			"the system's")
-	set.StringVar(&o.route, "route", schema.DataDirect,
-		"`way` to the shards: direct dials every ps; cluster goes by --server alone, and is slower")
-	set.StringVar(&o.dataHost, "data-host", "", "`host` at which this trainer listens to the others, with --reduce "+
-		"trainers; empty is 127.0.0.1. Others than loopback need --token-file")
-	set.StringVar(&o.advertise, "advertise", "",
-		"`host` by which the other trainers reach it, where --data-host does not say it")
+	o.way.AddServer(set, serverDefault)
+	o.way.AddData(set)
 	set.DurationVar(&o.backWithin, "back-within", 30*time.Second,
 		"`time` that a lost connection to shards may take to come back")
 	set.IntVar(&o.windowMiB, "window-mib", 0, "`MiB` of gradients on the way to each shard at most; 0 is what the server "+
@@ -173,13 +160,13 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 		"--on-lost", s.Policy, "--on-nonfinite", s.OnNonfinite,
 		"--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback),
 		"--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
-		"--threads", strconv.Itoa(o.threads), "--token-file", o.tokenFile, "--nats-creds", o.creds, "--route", o.route,
-		"--data-host", o.dataHost, "--advertise", o.advertise, "--back-within", o.backWithin.String(), "--window-mib",
+		"--threads", strconv.Itoa(o.threads), "--back-within", o.backWithin.String(), "--window-mib",
 		strconv.Itoa(o.windowMiB)}
+	way := o.way.Of(i)
+	args = append(args, way.Args()...)
 	if o.resume {
 		args = append(args, "--resume")
 	}
-	args = append(args, o.tls.Args()...)
 	args = append(args, o.logging.Args(config.LogJSON)...) // which is read and handed on
 	if o.tensorboard != "" {
 		args = append(args, "--tensorboard", o.tensorboard)
@@ -234,23 +221,16 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 
 // join makes this process a trainer of a job.
 func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job) (*trainer.Session, error) {
-	token, err := config.Secret(o.tokenFile, o.log)
+	c, err := o.way.Config(o.log)
 	if err != nil {
 		return nil, err
 	}
-	serve, dial, err := o.tls.Load(o.log)
-	if err != nil {
-		return nil, err
-	}
-	var gpus func() []schema.GPUReport
 	if o.gpus != nil {
-		gpus = verification.GPUs(backend, o.gpus)
+		c.GPUs = verification.GPUs(backend, o.gpus)
 	}
-	c := trainer.Config{GPUs: gpus, Writes: o.writes(job), Server: o.server, Member: schema.Member(o.id), Token: token,
-		CredsFile: o.creds, TLS: dial,
-		DataTLS: serve, DataHost: o.dataHost, Advertise: o.advertise, Route: o.route, WindowBytes: o.windowMiB << 20,
-		BackWithin: o.backWithin, Resume: o.resume,
-		Backend: backend, Log: o.log, OnWaiting: func(missing int) { o.showWaiting(string(job.Name), missing) }}
+	c.Member, c.WindowBytes, c.BackWithin, c.Resume = schema.Member(o.id), o.windowMiB<<20, o.backWithin, o.resume
+	c.Backend, c.Log, c.Writes = backend, o.log, o.writes(job)
+	c.OnWaiting = func(missing int) { o.showWaiting(string(job.Name), missing) }
 	if o.shards != nil {
 		there := o.shards.Config()
 		c.Server, c.Bus, c.Route = there.Server, there.Bus, ""

@@ -162,9 +162,13 @@ var layers = map[string]layer{
 	"internal/rules": {},             // tests over the whole repository
 	"internal/config": {own: []string{"", "internal/atomicfile", "internal/certificate", "internal/process",
 		"schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
+	// The way to the servers of a job, as flags.
+	"internal/connect": {own: []string{"internal/config", "schema", "trainer"}, others: []string{"github.com/spf13/"},
+		noStd: []string{"net/http", "os/exec"}},
 	// Processes of a measured system; what they do is not its business.
 	"bench/harness": {
-		own:    []string{"internal/atomicfile", "internal/config", "cuda", "ps", "schema", "internal/spawn"},
+		own: []string{"internal/atomicfile", "internal/config", "internal/connect", "internal/process", "cuda", "ps",
+			"schema", "internal/spawn"},
 		others: []string{"github.com/schollz/progressbar/", "github.com/spf13/pflag", "golang.org/x/term"},
 		noStd:  []string{"net/http", "os/exec"},
 	},
@@ -173,7 +177,8 @@ var layers = map[string]layer{
 	"bench/suite": {own: []string{"internal/spawn"}, noStd: []string{"net", "net/http", "os/exec"}},
 	// A benchmark uses everything as its users do.
 	"bench/average": {
-		own:    []string{"internal/atomicfile", "bench/harness", "cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
+		own: []string{"internal/atomicfile", "internal/config", "internal/connect", "bench/harness", "cuda", "lane", "nn",
+			"philox", "ps", "schema", "trainer"},
 		others: []string{"github.com/spf13/pflag"},
 		noStd:  []string{"net/http", "os/exec"},
 	},
@@ -183,15 +188,18 @@ var layers = map[string]layer{
 		noStd: []string{"net", "net/http"},
 	},
 	"bench/hosted": {
-		own:   []string{"bench/harness", "cuda", "lane", "nn", "schema", "trainer", "examples/mnist"},
+		own: []string{"bench/harness", "internal/config", "internal/connect", "cuda", "lane", "nn", "schema", "trainer",
+			"examples/mnist"},
 		noStd: []string{"net", "net/http", "os/exec"},
 	},
 	"bench/hybrid": {
-		own:   []string{"bench/harness", "bench/machine", "cuda", "lane", "nn", "philox", "schema", "trainer"},
+		own: []string{"bench/harness", "bench/machine", "internal/config", "internal/connect", "cuda", "lane", "nn", "philox",
+			"schema", "trainer"},
 		noStd: []string{"net", "net/http", "os/exec"},
 	},
 	"bench/update": {
-		own:   []string{"bench/harness", "cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
+		own: []string{"bench/harness", "internal/config", "internal/connect", "cuda", "lane", "nn", "philox", "ps", "schema",
+			"trainer"},
 		noStd: []string{"net", "net/http", "os/exec"},
 	},
 	"bench/exchange": {
