@@ -121,7 +121,7 @@ type Options struct {
 	// for nothing. Shards call it at the same time.
 	Journal func(job schema.JobName, shard int, entry shard.Journal)
 	// Rounds is told how each bucket of each batch has fared on a shard here, once its last result is published; nil for
-	// nothing, which costs nothing. It is called by whoever publishes for a shard, by several at a time, and must return
+	// nothing. It is called by whoever publishes for a shard, by several at a time, and must return
 	// at once. Jobs in grouped, and those whose tables are applied alone, are not told of.
 	Rounds func(RoundTimes)
 

@@ -19,7 +19,7 @@ type item struct {
 	from    schema.Member
 	view    schema.View
 	payload shard.Payload
-	came    time.Time // when it arrived, where that is watched
+	came    time.Time // when it arrived
 }
 
 // queue holds frames that could not be stepped by whoever received them. The reader takes all that is there at once, so

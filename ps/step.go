@@ -23,7 +23,7 @@ const sparseHereBytes = 16 << 10
 // from one goroutine a connection, in their order, which is kept.
 func (w *worker) deliver(it *item) bool {
 	h := it.view.Head()
-	w.watch.arrived(it)
+	it.came = time.Now()
 	ask, small := isAsk(h.Kind), len(it.view.Bytes()) <= sparseHereBytes
 	if (ask || h.Kind == schema.KindDense || h.Kind == schema.KindSparse && small) && w.stepLock.TryLock() {
 		free := w.end != nil && w.err == nil && (ask || w.nextItem == len(w.items) && w.queue.empty())
@@ -149,6 +149,7 @@ func (w *worker) step(it *item) (err error) {
 		w.wished = wish
 		w.end.CopyAt(wish.At, copiesBytesMax)
 	}
+	before := w.watch.begin()
 	taken, err := w.end.Step(it.from, &it.view, it.payload)
 	if err != nil {
 		return err
@@ -168,9 +169,10 @@ func (w *worker) step(it *item) (err error) {
 		w.tally.stepped(&h, taken.Reason, len(it.view.Bytes()), began)
 	}
 	var over []RoundTimes
-	if taken.Reason == schema.ReasonOK && !taken.Dropped && !isAsk(h.Kind) && w.watch != nil {
-		if whose, ok := w.end.Answers(w.end.Contributor(it.from)); ok {
-			over = w.watch.stepped(it, whose, began, taken.Outputs)
+	if taken.Reason == schema.ReasonOK && !taken.Dropped && !isAsk(h.Kind) {
+		contributor := w.end.Contributor(it.from)
+		if whose, ok := w.end.Answers(contributor); ok {
+			over = w.watch.stepped(it, contributor, whose, before, taken.Outputs)
 		}
 	}
 	w.put(&taken, over)
@@ -212,7 +214,7 @@ func (w *worker) answerParked(wait bool) (err error) {
 			return err
 		}
 		var over []RoundTimes
-		if whose, ok := w.end.Answers(w.end.Contributor(outputs[0].To)); ok && w.watch != nil {
+		if whose, ok := w.end.Answers(w.end.Contributor(outputs[0].To)); ok {
 			over = w.watch.answered(&outputs[0], whose)
 		}
 		w.put(&endpoint.Taken{Outputs: outputs}, over)

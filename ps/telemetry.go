@@ -151,7 +151,7 @@ func (p *reporter) send(now time.Time) {
 // error the heartbeat is without a report.
 func (p *reporter) encode(report *schema.Telemetry) (frame []byte, err error) {
 	most := p.server.control.PayloadBytesMax()
-	for _, shrink := range []func(*schema.ServerReport){nil, leaveOutQuiet, leaveOutShards} {
+	for _, shrink := range []func(*schema.ServerReport){nil, leaveOutBuckets, leaveOutQuiet, leaveOutShards} {
 		if shrink != nil {
 			server, smaller := *report.Server, *report
 			shrink(&server)
@@ -169,6 +169,14 @@ func (p *reporter) encode(report *schema.Telemetry) (frame []byte, err error) {
 	}
 	frame, _ = schema.EncodeHeartbeat(schema.Head{}, nil)
 	return frame, cmp.Or(err, fabric.ErrPayload)
+}
+
+// leaveOutBuckets leaves out what shards have to say of each bucket.
+func leaveOutBuckets(s *schema.ServerReport) {
+	s.Shards = slices.Clone(s.Shards)
+	for i := range s.Shards {
+		s.Shards[i].Buckets = nil
+	}
 }
 
 // leaveOutQuiet leaves out the members of whom nothing is to be said.

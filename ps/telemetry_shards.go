@@ -54,7 +54,7 @@ func (w *worker) report(a *assignment) schema.ShardReport {
 		StagedBytesMax: w.config.StagedBytesMax,
 		MemoryBytes:    a.memory.Bytes() / int64(len(a.own)), StepSeconds: schema.Real(t.step.Seconds()),
 		PublishSeconds: schema.Real(t.publish.Seconds()), ApplySeconds: schema.Real(t.apply.Seconds()),
-		ApplyBytes: t.applyBytes,
+		ApplyBytes: t.applyBytes, Buckets: w.watch.times.report(),
 	}
 	p.QueueFrames, p.QueueBytes = w.queue.load()
 	if len(waiting.Members) > 0 {

@@ -1,6 +1,9 @@
 package ps
 
 import (
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"gradbus/schema"
@@ -17,95 +20,161 @@ type RoundTimes struct {
 	Sparse bool
 	Bytes  int64 // of the frames that were taken
 
-	First    time.Time     // when the first frame had arrived, from whichever trainer
-	Last     time.Time     // when the last one had
-	Answered time.Time     // when the last result had been handed to the network
-	Average  time.Duration // spent in the shard on these frames: checking them, adding them up, dividing
+	First         time.Time     // when the first frame had arrived, from whichever trainer
+	FirstGradient time.Time     // when the first trainer's gradient had: all frames of all its lanes
+	LastGradient  time.Time     // when the last one's had
+	Answered      time.Time     // when the last result had been handed to the network
+	OnArrival     time.Duration // spent in adding gradients up as they came
+	// in what was left of the sum, and in the division; with the optimizer where the shard has one
+	Average time.Duration
 }
 
-// watch times the rounds of a worker for whoever wants to know (Options.Rounds); nil where nobody does. Rounds are
-// not watched where no result says by its batch that one is over (shard.Answers): they would never be forgotten. The
-// shard reads no time. It belongs to whoever holds the step lock.
+// Straggler is from the first gradient to the last; 0 where one trainer contributes.
+func (r *RoundTimes) Straggler() time.Duration { return r.LastGradient.Sub(r.FirstGradient) }
+
+// Turnaround is from the first gradient until all were answered.
+func (r *RoundTimes) Turnaround() time.Duration { return r.Answered.Sub(r.FirstGradient) }
+
+// watch times the rounds of a worker, and sums up what its buckets took (bucketTimes). Rounds are not watched where no
+// result says by its batch that one is over (shard.Answers). The shard reads no time. But for times it belongs to
+// whoever holds the step lock.
 type watch struct {
-	tell   func(RoundTimes)
-	chunks map[schema.Bucket]int // of a dense bucket on this shard
-	shard  int
-	job    schema.JobName
-
-	rows schema.Bucket // of sparse rounds
-
-	// open has the rounds that something has come of. At most ahead+1 batches are under way, so it is bounded by the
-	// buckets here, and in async by those times the trainers.
-	open map[watchKey]*watched
+	tell         func(RoundTimes)      // Options.Rounds; may be nil
+	timed        *timedBackend         // what the shard adds up with
+	chunks       map[schema.Bucket]int // of a dense bucket on this shard
+	shard        int
+	job          schema.JobName
+	contributors int
+	rows         schema.Bucket // of sparse rounds
+	open         map[watchKey]*watched
+	slots        schema.Batch // batches of a bucket that may be open at once
+	free         []*watched
+	closings     []closing // of the step under way
+	times        bucketTimes
 }
 
+// watchKey is where a round is watched. A newer batch takes the place of one that no result has ended, so what is open
+// is bounded by the buckets here times ahead+1, and in async by those times the trainers.
 type watchKey struct {
-	batch  schema.Batch
 	bucket schema.Bucket
 	whose  schema.Member // a trainer, or schema.All
+	slot   schema.Batch
 }
 
+// watched is a round that something has come of.
 type watched struct {
 	RoundTimes
-	left int // chunks that are not answered
+	left int         // chunks that are not answered
+	came []time.Time // by contributor: when its last frame had arrived; zero where none has
 }
 
-func newWatch(c *shard.Config, tell func(RoundTimes)) *watch {
-	if tell == nil {
-		return nil
+// gradients finds the first and the last gradient that is here whole: in a round that has closed all are.
+func (w *watched) gradients() {
+	for _, at := range w.came {
+		if at.IsZero() {
+			continue
+		}
+		if w.FirstGradient.IsZero() || at.Before(w.FirstGradient) {
+			w.FirstGradient = at
+		}
+		if at.After(w.LastGradient) {
+			w.LastGradient = at
+		}
 	}
-	t := &watch{tell: tell, chunks: map[schema.Bucket]int{}, shard: c.Index, job: c.Job.Name,
-		open: map[watchKey]*watched{},
-		rows: c.Placement.SparseBucket(c.Index)}
+}
+
+// closing is the moment at which a shard began to close a round, as the time that its backend had spent.
+type closing struct {
+	key   watchKey
+	batch schema.Batch
+	spent time.Duration
+}
+
+func newWatch(c *shard.Config, timed *timedBackend, tell func(RoundTimes)) *watch {
+	t := &watch{tell: tell, timed: timed, chunks: map[schema.Bucket]int{}, shard: c.Index, job: c.Job.Name,
+		contributors: len(c.Contributors), open: map[watchKey]*watched{}, rows: c.Placement.SparseBucket(c.Index),
+		slots: schema.Batch(c.Placement.Plan.Ahead) + 1}
 	for _, chunk := range c.Placement.OwnedChunks(c.Index) {
 		t.chunks[chunk.Bucket]++
 	}
+	t.times.begin(slices.Sorted(maps.Keys(t.chunks)), t.rows)
 	return t
 }
 
-// arrived stamps a frame.
-func (t *watch) arrived(it *item) {
-	if t != nil {
-		it.came = time.Now()
-	}
+func (t *watch) key(b schema.Batch, bucket schema.Bucket, whose schema.Member) watchKey {
+	return watchKey{bucket, whose, b % t.slots}
 }
 
-// stepped notes a frame of a contribution that was taken in a step that began at some time, and what the step has put
-// out. It gives the rounds that are over once that is published.
-func (t *watch) stepped(it *item, whose schema.Member, began time.Time, outputs []shard.Output) (over []RoundTimes) {
+// closing is shard.Config.OnClosing.
+func (t *watch) closing(whose schema.Member, b schema.Batch, bucket schema.Bucket) {
+	t.closings = append(t.closings, closing{t.key(b, bucket, whose), b, t.timed.spent})
+}
+
+// begin is called before a step. It gives what the shard's backend has spent so far.
+func (t *watch) begin() time.Duration {
+	t.closings = t.closings[:0]
+	return t.timed.spent
+}
+
+// stepped notes a frame of a contribution that was taken, what the step has put out, and what the shard's backend had
+// spent before. It gives the rounds that are over once that is published.
+func (t *watch) stepped(it *item, contributor int, whose schema.Member, before time.Duration,
+	outputs []shard.Output) (over []RoundTimes) {
 	h := it.view.Head()
 	w := t.round(it, &h, whose)
 	w.Bytes += int64(len(it.view.Bytes()))
-	w.Average += time.Since(began)
-	if it.came.After(w.Last) {
-		w.Last = it.came
-	}
 	if it.came.Before(w.First) {
 		w.First = it.came
 	}
+	if it.came.After(w.came[contributor]) {
+		w.came[contributor] = it.came
+	}
+	t.spent(w, before)
 	for i := range outputs { // in bounded, of later batches too, whose rounds have waited for this one
 		if o := &outputs[i]; o.Kind == schema.KindMean {
-			over = t.closed(over, watchKey{o.Batch, o.Bucket, whose})
+			over = t.closed(over, t.key(o.Batch, o.Bucket, whose), o.Batch)
 		}
 	}
 	return over
+}
+
+// spent deals what the backend has spent in a step to the rounds that it was for.
+func (t *watch) spent(w *watched, before time.Duration) {
+	for i := range t.closings {
+		c, end := &t.closings[i], t.timed.spent
+		if i+1 < len(t.closings) {
+			end = t.closings[i+1].spent
+		}
+		if i == 0 {
+			w.OnArrival += c.spent - before
+		}
+		if of := t.open[c.key]; of != nil && of.Batch == c.batch {
+			of.Average += end - c.spent
+		}
+	}
+	if len(t.closings) == 0 {
+		w.OnArrival += t.timed.spent - before
+	}
 }
 
 // answered notes the answer to a parked lookup, which says in place of a result that a round over rows is over.
 func (t *watch) answered(o *shard.Output, whose schema.Member) (over []RoundTimes) {
 	v := o.Built.View()
 	h := v.Head()
-	return t.closed(nil, watchKey{h.Batch - schema.Batch(h.Offset) - 1, t.rows, whose})
+	b := h.Batch - schema.Batch(h.Offset) - 1
+	return t.closed(nil, t.key(b, t.rows, whose), b)
 }
 
 // closed notes a result of a round, and appends that round where it is the last one.
-func (t *watch) closed(over []RoundTimes, key watchKey) []RoundTimes {
+func (t *watch) closed(over []RoundTimes, key watchKey, b schema.Batch) []RoundTimes {
 	w := t.open[key]
-	if w == nil {
+	if w == nil || w.Batch != b {
 		return over
 	}
 	if w.left--; w.left == 0 {
 		delete(t.open, key) // and the further frames of a result over rows are of no round
+		t.free = append(t.free, w)
+		w.gradients()
 		over = append(over, w.RoundTimes)
 	}
 	return over
@@ -113,16 +182,25 @@ func (t *watch) closed(over []RoundTimes, key watchKey) []RoundTimes {
 
 // round is the round of a frame, made anew where it is the first.
 func (t *watch) round(it *item, h *schema.Head, whose schema.Member) *watched {
-	key := watchKey{h.Batch, h.Bucket, whose}
+	key := t.key(h.Batch, h.Bucket, whose)
 	w := t.open[key]
-	if w == nil {
-		w = &watched{left: 1, RoundTimes: RoundTimes{Job: t.job, Shard: t.shard, Batch: h.Batch, Bucket: h.Bucket,
-			Sparse: h.Kind == schema.KindSparse, First: it.came, Last: it.came}}
-		if !w.Sparse {
-			w.left = t.chunks[h.Bucket]
-		}
-		t.open[key] = w
+	if w != nil && w.Batch == h.Batch {
+		return w
 	}
+	if last := len(t.free) - 1; w == nil && last >= 0 {
+		w, t.free = t.free[last], t.free[:last]
+	}
+	if w == nil {
+		w = &watched{came: make([]time.Time, t.contributors)}
+	}
+	w.RoundTimes = RoundTimes{Job: t.job, Shard: t.shard, Batch: h.Batch, Bucket: h.Bucket,
+		Sparse: h.Kind == schema.KindSparse, First: it.came}
+	w.left = 1
+	if !w.Sparse {
+		w.left = t.chunks[h.Bucket]
+	}
+	clear(w.came)
+	t.open[key] = w
 	return w
 }
 
@@ -130,6 +208,61 @@ func (t *watch) round(it *item, h *schema.Head, whose schema.Member) *watched {
 func (t *watch) published(over []RoundTimes) {
 	for i := range over {
 		over[i].Answered = time.Now()
-		t.tell(over[i])
+		t.times.add(&over[i])
+		if t.tell != nil {
+			t.tell(over[i])
+		}
+	}
+}
+
+// bucketTimes is what the rounds of each bucket came to, of the first buckets of a shard and its rows.
+type bucketTimes struct {
+	mu    sync.Mutex // a leaf
+	of    []schema.BucketReport
+	since time.Time // of the last reset: rounds that began before do not count
+}
+
+func (s *bucketTimes) begin(dense []schema.Bucket, rows schema.Bucket) {
+	for _, b := range dense[:min(len(dense), schema.TelemetryBucketsMax-1)] {
+		s.of = append(s.of, schema.BucketReport{Bucket: b})
+	}
+	s.of = append(s.of, schema.BucketReport{Bucket: rows, Sparse: true})
+}
+
+func (s *bucketTimes) add(r *RoundTimes) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := slices.IndexFunc(s.of, func(b schema.BucketReport) bool { return b.Bucket == r.Bucket })
+	if at < 0 || r.First.Before(s.since) {
+		return
+	}
+	b := &s.of[at]
+	b.Rounds++
+	for _, of := range []struct {
+		sum, most *schema.Real
+		took      time.Duration
+	}{{&b.StragglerSeconds, &b.StragglerMaxSeconds, r.Straggler()},
+		{&b.BatchSeconds, &b.BatchMaxSeconds, r.Turnaround()},
+		{&b.ArrivalSeconds, &b.ArrivalMaxSeconds, r.OnArrival},
+		{&b.AverageSeconds, &b.AverageMaxSeconds, r.Average}} {
+		took := schema.Real(of.took.Seconds())
+		*of.sum, *of.most = *of.sum+took, max(*of.most, took)
+	}
+}
+
+// report lists the buckets that have had a round since the last reset.
+func (s *bucketTimes) report() []schema.BucketReport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(s.of), func(b schema.BucketReport) bool { return b.Rounds == 0 })
+}
+
+// reset begins anew.
+func (s *bucketTimes) reset(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.since = now
+	for i := range s.of {
+		s.of[i] = schema.BucketReport{Bucket: s.of[i].Bucket, Sparse: s.of[i].Sparse}
 	}
 }

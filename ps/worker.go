@@ -86,13 +86,14 @@ const acknowledgeEvery = fabric.AckDelayMax / 3
 func newWorker(s *Server, c shard.Config, window int64, log *slog.Logger, send func(schema.Member, fabric.Subject,
 	fabric.Payload), result func(error)) *worker {
 	w := &worker{
-		timed:  &timedBackend{Backend: c.Backend},
-		watch:  newWatch(&c, s.rounds),
-		server: s, config: c, name: string(c.Job.Name), member: schema.ShardMember(c.Index), log: log,
+		timed: &timedBackend{Backend: c.Backend}, server: s, config: c, name: string(c.Job.Name),
+		member: schema.ShardMember(c.Index), log: log,
 		queue: newQueue(int(queueBytes(len(c.Contributors), window))), ask: make(chan struct{}, 1),
 		left: make(chan struct{}, 1), ackWake: make(chan struct{}, 1), done: make(chan struct{}),
 		limit: fabric.Limiter{PerSecond: refusalsPerSecond}, send: send, result: result, window: window,
 	}
+	w.watch = newWatch(&c, w.timed, s.rounds)
+	w.config.OnClosing = w.watch.closing
 	if len(c.Job.Modules) > 0 {
 		w.modules = w.newModules()
 	}

@@ -80,6 +80,7 @@ const (
 	TelemetryJobsMax    = 256         // of which a ps tells
 	TelemetryRefusedMax = 16          // joins, by job and reason
 	TelemetryShardsMax  = 1024        // of all jobs on one ps
+	TelemetryBucketsMax = 64          // of one shard: its first ones, and its rows
 	TelemetryNamesMax   = ShardsMax   // members of a job, those that a round waits for, ps that keep its shards
 	TelemetryCountsMax  = 256         // entries of a map: reasons, codes of XIDs
 	TelemetryEveryMax   = 3600 * 1000 // milliseconds between two reports
@@ -339,6 +340,26 @@ type ShardReport struct {
 	ApplySeconds   Real     `json:"apply_seconds"`   // in kernels: sums and optimizer
 	ApplyBytes     uint64   `json:"apply_bytes"`     // read and written by these
 	Waiting        *Waiting `json:"waiting,omitempty"`
+
+	Buckets []BucketReport `json:"buckets,omitempty"` // that have had a round, ascending; at most TelemetryBucketsMax
+}
+
+// BucketReport is how the rounds of one bucket have fared on a shard since it was made, or since somebody had that
+// begin anew. Each time is a sum over the rounds, and the most of one. Jobs in grouped have none.
+type BucketReport struct {
+	Bucket Bucket `json:"bucket"`
+	Sparse bool   `json:"sparse,omitempty"` // all rows on the shard
+	Rounds uint64 `json:"rounds"`           // answered
+
+	StragglerSeconds    Real `json:"straggler_seconds"` // from the first trainer's whole gradient to the last one's
+	StragglerMaxSeconds Real `json:"straggler_max_seconds"`
+	BatchSeconds        Real `json:"batch_seconds"` // from the first until all were answered
+	BatchMaxSeconds     Real `json:"batch_max_seconds"`
+	ArrivalSeconds      Real `json:"arrival_seconds"` // adding gradients up as they came
+	ArrivalMaxSeconds   Real `json:"arrival_max_seconds"`
+	// what was left of the sum, and the division; with the optimizer where the shard has it
+	AverageSeconds    Real `json:"average_seconds"`
+	AverageMaxSeconds Real `json:"average_max_seconds"`
 }
 
 // GPUReport is a GPU of a machine and what is thought of it. What the driver does not tell is nil, never 0.

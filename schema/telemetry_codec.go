@@ -139,6 +139,8 @@ func boundOf(element reflect.Type) int {
 		return TelemetryRefusedMax
 	case reflect.TypeFor[ShardReport]():
 		return TelemetryShardsMax
+	case reflect.TypeFor[BucketReport]():
+		return TelemetryBucketsMax
 	}
 	return TelemetryNamesMax
 }

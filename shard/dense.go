@@ -95,6 +95,7 @@ func (s *Shard) closeDense(l *round.Line, i int) error {
 		if err := s.clock.Begin(c.Batch); err != nil {
 			return err
 		}
+		s.closing(l, c.Batch, l.Dense.Chunk(i).Bucket)
 		if err := s.outcome(i, &c); err != nil {
 			return l.Dense.NameMismatch(i, err)
 		}

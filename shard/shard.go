@@ -12,8 +12,8 @@ import (
 	"gradbus/shard/state"
 )
 
-// Config is what a shard is made from. Every field but Advice, Own, Lent, KeepsPast, Resumed, OnGroup and
-// Journal is needed.
+// Config is what a shard is made from. Every field but Advice, Own, Lent, KeepsPast, Resumed, OnGroup,
+// OnClosing and Journal is needed.
 type Config struct {
 	Job        *schema.Job       // validated; the shard keeps and does not change it
 	Placement  *schema.Placement // of the job over all shards
@@ -43,6 +43,10 @@ type Config struct {
 	Resumed *Resumed
 	// OnGroup is told, in grouped, what becomes of groups, in the order in which it happens; nil for nobody.
 	OnGroup func(GroupEvent)
+	// OnClosing is told, within Step, which round is about to be closed: whose (schema.All where all trainers share
+	// it), its number and its bucket, once for each chunk. What is computed until the next one, or until Step returns,
+	// is its outcome. nil for nobody.
+	OnClosing func(whose schema.Member, round schema.Batch, bucket schema.Bucket)
 	// Journal, where it is set, is told of every lookup that is answered and of every round over rows that is
 	// applied, in their order, within Step and Answer. With it a run whose order depends on timing can be replayed.
 	Journal func(Journal)
@@ -305,6 +309,13 @@ func (s *Shard) Gone(members []schema.Member) ([]Output, error) {
 		}
 	}
 	return s.outputs, nil
+}
+
+// closing tells that a round is about to be closed.
+func (s *Shard) closing(l *round.Line, b schema.Batch, bucket schema.Bucket) {
+	if s.config.OnClosing != nil {
+		s.config.OnClosing(l.Whose, b, bucket)
+	}
 }
 
 // closed tells the clock that a round has closed, and publishes its result to those who hear of it.

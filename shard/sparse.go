@@ -80,6 +80,7 @@ func (s *Shard) closeSparse(l *round.Line) error {
 		if !ok {
 			return nil
 		}
+		s.closing(l, b, s.config.Placement.SparseBucket(s.config.Index))
 		for id, t := range s.tables {
 			if t == nil || total == 0 {
 				continue

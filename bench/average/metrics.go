@@ -14,11 +14,13 @@ const (
 	metricForward = "forward_metric,forward_pass" // with the loss
 	// with what is left of communication, and the optimizer
 	metricBackward = "backward_metric,backward"
-	// of a bucket, from its first to its last gradient
+	// of a bucket, from its first trainer's whole gradient to its last one's
 	metricStraggler = "parameter_server_straggler_metric,param_index_straggler"
-	// of a bucket, from its first gradient to the answer
+	// of a bucket, from its first whole gradient until all were answered
 	metricAnswered = "parameter_server_batch_metric,param_index_batch"
-	metricAverage  = "method_metric,average computation" // of a bucket
+	// of a bucket, what a server computes once all gradients are there: the division, and of what it has not added up
+	// before, the sum
+	metricAverage = "method_metric,average computation"
 
 	hookFuture = "hook_future_metric," // of a bucket, from the first byte sent to the whole result applied; asynchronous
 	hookC10D   = "hook_c10d_metric,"   // the same of the second group

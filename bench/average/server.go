@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"gradbus/bench/harness"
 	"gradbus/ps"
@@ -23,6 +24,9 @@ type serverResult struct {
 	Rank    int     `json:"rank"`
 	Metrics Metrics `json:"metrics"`
 	Spans   []Span  `json:"spans"`
+	// OnArrival is what adding up took before a bucket closed, in milliseconds. The original has no name for it, so it is
+	// in no table.
+	OnArrival []float64 `json:"on_arrival"`
 }
 
 // rounds records the rounds of a server.
@@ -41,15 +45,18 @@ func (r *rounds) record(t ps.RoundTimes) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.found.Metrics
-	m.add(metricStraggler, t.Last.Sub(t.First))
-	m.add(metricAnswered, t.Answered.Sub(t.First))
+	m.add(metricStraggler, t.Straggler())
+	m.add(metricAnswered, t.Turnaround())
 	m.add(metricAverage, t.Average)
+	r.found.OnArrival = append(r.found.OnArrival, float64(t.OnArrival)/float64(time.Millisecond))
 	if !r.timeline {
 		return
 	}
 	track := fmt.Sprintf("bucket %d", t.Bucket)
-	r.found.Spans = append(r.found.Spans, span(track, "param_index_batch", uint64(t.Batch), t.First, t.Answered, t.Bytes),
-		span(track, "param_index_straggler", uint64(t.Batch), t.First, t.Last, 0),
+	r.found.Spans = append(r.found.Spans,
+		span(track, "param_index_batch", uint64(t.Batch), t.FirstGradient, t.Answered, 0),
+		span(track, "param_index_straggler", uint64(t.Batch), t.FirstGradient, t.LastGradient, 0),
+		span(track+" receiving", "receive", uint64(t.Batch), t.First, t.LastGradient, t.Bytes),
 		span(track+" averaging", "average computation", uint64(t.Batch), t.Answered.Add(-t.Average), t.Answered, 0))
 }
 
