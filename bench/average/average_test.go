@@ -104,6 +104,30 @@ func TestKnobs(t *testing.T) {
 	}
 }
 
+// A mean over lanes is that of a single process that takes each lane's mean, and the mean of these; of batches of one
+// size it is the mean over samples, bit for bit.
+func TestMeanOverLanes(t *testing.T) {
+	for _, of := range []struct {
+		trainers, batchSize int
+		even                bool
+	}{{2, 4, false}, {3, 4, false}, {2, 11, true}} {
+		config := func(mean, hook string) Config {
+			c := small(t, of.trainers, hook, true)
+			c.Mean, c.BatchSize = mean, of.batchSize
+			return c
+		}
+		samples, want := reference(t, config("samples", "rpc")), reference(t, config("lanes", "rpc"))
+		if (want == samples) != of.even {
+			t.Errorf("%+v: the weights of both means are equal: %v", of, want == samples)
+		}
+		for _, hook := range []string{"rpc", "allreduce"} {
+			if got := measure(t, config("lanes", hook)).WeightsSHA256; got != want {
+				t.Errorf("%+v: %s: weights %s, want %s", of, hook, got, want)
+			}
+		}
+	}
+}
+
 // It learns: the loss on the same samples falls.
 func TestLearns(t *testing.T) {
 	c := small(t, 2, "rpc", true)
@@ -154,10 +178,18 @@ func reference(t *testing.T, c Config) string {
 		weights[embeddingName] = w
 	}
 	for step := range s.steps() {
-		gradients, samples := make([]map[string][]float32, s.Trainers), 0
+		gradients, samples, sizes := make([]map[string][]float32, s.Trainers), 0, make([]int, s.Trainers)
+		for l := range s.Trainers {
+			lo, hi := d.of(step, l)
+			sizes[l], samples = hi-lo, samples+hi-lo
+		}
 		for l := range s.Trainers {
 			if lo, hi := d.of(step, l); hi > lo {
-				gradients[l], samples = laneGradient(t, m, &s.Model, data, weights, lo, hi), samples+hi-lo
+				scale := float32(1)
+				if s.Mean == "lanes" {
+					scale = harness.LaneScale(sizes, l)
+				}
+				gradients[l] = laneGradient(t, m, &s.Model, data, weights, lo, hi, scale)
 			}
 		}
 		for name, sum := range alongTree(gradients, lane.Root(s.Trainers)) {
@@ -169,10 +201,10 @@ func reference(t *testing.T, c Config) string {
 	return digestOf(t, &s, weights)
 }
 
-// laneGradient is the gradient of the sum of the losses of samples [lo, hi), with all rows of the embedding, whether it
-// is sparse or not.
+// laneGradient is the gradient of the sum of the losses of samples [lo, hi), times scale, with all rows of the
+// embedding, whether it is sparse or not.
 func laneGradient(t *testing.T, m *Model, c *ModelConfig, data *Data, weights map[string][]float32,
-	lo, hi int) map[string][]float32 {
+	lo, hi int, scale float32) map[string][]float32 {
 	t.Helper()
 	bags := nn.Bags{Offsets: []int64{0}}
 	for _, id := range data.IDs[lo*data.Length : hi*data.Length] {
@@ -192,6 +224,9 @@ func laneGradient(t *testing.T, m *Model, c *ModelConfig, data *Data, weights ma
 	}
 	if _, err := m.Forward(params, bags, data.Targets[lo:hi]); err != nil {
 		t.Fatal(err)
+	}
+	for i := range m.gradY {
+		m.gradY[i] *= scale
 	}
 	pooled, err := m.Backward(params, func(i int) []float32 { return out[m.names[i]] }, nil)
 	if err != nil {

@@ -25,12 +25,13 @@ type Config struct {
 	Server            string
 	Hook              string // (hook) who averages what: allreduce, hybrid, rpc or sparse-rpc
 	Epochs, BatchSize int
-	DataFile          string // (data) a configuration of DummyData, FILE or FILE:ID; empty is the default one
+	DataFile          string // (data) a configuration of DummyData, a name, FILE or FILE:ID; empty is DummyData
 	ModelFile         string // (model) a configuration of DummyModel, likewise
 	Sparse            *bool  // (sparse) instead of what the model's configuration says; nil leaves that
 	FirstBucketBytes  int    // (first-bucket-bytes) size of the bucket that is ready first; 0 is 1 MiB
 	BucketBytes       int    // (bucket-bytes) of the others; 0 is 25 MiB
 	LR                float64
+	Mean              string        // (mean) what a mean weighs alike: samples, or lanes, which are the trainers' batches
 	Timeout           time.Duration // (rpc-timeout) how long a member may be silent or out of reach before the run ends
 	Criterion         string
 	Preprocess        string
@@ -45,7 +46,8 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{Flags: harness.DefaultFlags("average"), Trainers: 2, Servers: 1, Server: servers[0].name, Hook: "rpc",
 		Epochs: 1, BatchSize: 32,
-		LR: 1e-4, Timeout: 30 * time.Second, Criterion: criteria[0].name, Preprocess: preprocessings[0].name,
+		LR: 1e-4, Mean: means[0].name, Timeout: 30 * time.Second, Criterion: criteria[0].name,
+		Preprocess:    preprocessings[0].name,
 		IterationStep: iterationSteps[0].name, Device: deviceCPU, ServerDevice: deviceCPU}
 }
 
@@ -65,13 +67,14 @@ var servers = choice[string]{{"average", schema.SumArrival}, {"average-batch", s
 type hook struct {
 	dense  string // schema.Job.Reduce
 	sparse string // schema.TableSpec.Reduce
+	served bool   // servers average something
 }
 
 var hooks = choice[hook]{
-	{"allreduce", hook{schema.ReduceTrainers, schema.ReduceTrainers}},
-	{"hybrid", hook{schema.ReduceTrainers, schema.ReduceTrainers}},
-	{"rpc", hook{schema.ReduceShards, schema.ReduceShards}},
-	{"sparse-rpc", hook{schema.ReduceTrainers, schema.ReduceShards}},
+	{"allreduce", hook{schema.ReduceTrainers, schema.ReduceTrainers, false}},
+	{"hybrid", hook{schema.ReduceTrainers, schema.ReduceTrainers, false}},
+	{"rpc", hook{schema.ReduceShards, schema.ReduceShards, true}},
+	{"sparse-rpc", hook{schema.ReduceTrainers, schema.ReduceShards, true}},
 }
 
 // seconds is a flag that takes a time with its unit, or a number of seconds.
@@ -113,16 +116,20 @@ func (m maybe) Set(text string) error {
 // AddTo gives a command the flags, with what is in c as their defaults.
 func (c *Config) AddTo(set *pflag.FlagSet) {
 	set.IntVar(&c.Trainers, "trainers", c.Trainers, "`number` of trainers")
-	set.IntVar(&c.Servers, "servers", c.Servers, "`number` of servers, which share the buckets")
+	set.IntVar(&c.Servers, "servers", c.Servers, "`number` of servers, which share the buckets; 0 with the hooks "+
+		"allreduce and hybrid, which need none")
 	set.StringVar(&c.Server, "server-kind", c.Server,
 		"`kind` of server: average adds gradients as they arrive, average-batch when the last is there")
-	set.StringVar(&c.Hook, "hook", c.Hook, "who averages, a `name`: allreduce, hybrid, rpc or sparse-rpc")
+	set.StringVar(&c.Hook, "hook", c.Hook, "who averages, a `name`: allreduce, hybrid, rpc or sparse-rpc; hybrid is "+
+		"allreduce here, with a metric of its own for the embedding's rows")
 	set.IntVar(&c.Epochs, "epochs", c.Epochs, "`number` of epochs")
 	set.IntVar(&c.BatchSize, "trainer-batch", c.BatchSize,
 		"`number` of samples in a batch; batches are dealt to the trainers in turn")
-	set.StringVar(&c.DataFile, "input", c.DataFile, "configuration of the data, a `file`, or FILE:ID for one of several")
+	set.StringVar(&c.DataFile, "input", c.DataFile,
+		"configuration of the data: a `name`, DummyData or Small, a file, or FILE:ID for one of several in it")
 	set.StringVar(&c.ModelFile, "model", c.ModelFile,
-		"configuration of the model, a `file`, or FILE:ID for one of several")
+		"configuration of the model: a `name`, DummyModel, DummyModelSparse or Small, a file, or FILE:ID for one of several "+
+			"in it")
 	set.VarPF(maybe{&c.Sparse}, "sparse", "", "the embedding's gradient travels as rows; --sparse=false is whole; "+
 		"instead of what the model says").NoOptDefVal = "true"
 	set.IntVar(&c.FirstBucketBytes, "first-bucket-bytes", c.FirstBucketBytes,
@@ -130,6 +137,7 @@ func (c *Config) AddTo(set *pflag.FlagSet) {
 	set.IntVar(&c.BucketBytes, "bucket-bytes", c.BucketBytes,
 		"`bytes` at which the other dense buckets are cut; 0 is 25 MiB")
 	set.Float64Var(&c.LR, "lr", c.LR, "learning `rate` of SGD")
+	set.StringVar(&c.Mean, "mean", c.Mean, harness.MeanUsage)
 	set.Var((*seconds)(&c.Timeout), "rpc-timeout",
 		"`seconds` that a member may be silent or out of reach before the run ends")
 	set.StringVar(&c.Criterion, "criterion", c.Criterion,
@@ -161,7 +169,7 @@ const (
 func (c *Config) Validate() error {
 	if err := cmp.Or(
 		harness.Between("trainers", c.Trainers, 1, trainersMax),
-		harness.Between("servers", c.Servers, 1, serversMax),
+		harness.Between("servers", c.Servers, 0, serversMax),
 		harness.Between("epochs", c.Epochs, 1, epochsMax),
 		harness.Between("trainer-batch", c.BatchSize, 1, batchMax),
 		harness.Between("runs", c.Runs, 1, runsMax),
@@ -186,6 +194,7 @@ func (c *Config) Validate() error {
 	for _, find := range []func() error{
 		func() error { _, err := servers.find("server-kind", c.Server); return err },
 		func() error { _, err := hooks.find("hook", c.Hook); return err },
+		func() error { _, err := means.find("mean", c.Mean); return err },
 		func() error { _, err := criteria.find("criterion", c.Criterion); return err },
 		func() error { _, err := preprocessings.find("preprocess", c.Preprocess); return err },
 		func() error { _, err := iterationSteps.find("iteration-step", c.IterationStep); return err },
@@ -195,6 +204,10 @@ func (c *Config) Validate() error {
 		if err := find(); err != nil {
 			return err
 		}
+	}
+	if h, _ := hooks.find("hook", c.Hook); c.Servers == 0 && h.served {
+		return fmt.Errorf("servers 0: want 1 to %d with hook %s, by which servers average; 0 is for allreduce and hybrid",
+			serversMax, c.Hook)
 	}
 	return c.Flags.Validate(c.Trainers)
 }
@@ -256,6 +269,7 @@ type system struct {
 	Model         ModelConfig `json:"model"`
 	Seed          uint64      `json:"seed"`
 	LR            float32     `json:"lr"`
+	Mean          string      `json:"mean"`
 	FirstBucket   int         `json:"first_bucket_bytes"`
 	Bucket        int         `json:"bucket_bytes"`
 	Criterion     string      `json:"criterion"`
@@ -266,7 +280,7 @@ type system struct {
 // system loads the configurations.
 func (c *Config) system() (s system, err error) {
 	s = system{Trainers: c.Trainers, Server: c.Server, Hook: c.Hook, Epochs: c.Epochs, BatchSize: c.BatchSize,
-		Seed: c.Seed, LR: float32(c.LR), FirstBucket: c.FirstBucketBytes, Bucket: c.BucketBytes,
+		Seed: c.Seed, LR: float32(c.LR), Mean: c.Mean, FirstBucket: c.FirstBucketBytes, Bucket: c.BucketBytes,
 		Criterion: c.Criterion, Preprocess: c.Preprocess, IterationStep: c.IterationStep}
 	if s.Model, err = LoadModel(c.ModelFile); err != nil {
 		return s, err
@@ -311,7 +325,8 @@ func (s *system) job(name, dense string) (*schema.Job, error) {
 	j := &schema.Job{Name: schema.JobName(name), Workload: "average", Seed: s.Seed, Trainers: s.Trainers,
 		Lanes: s.Trainers,
 		Settings: map[string]string{"model": string(model), "data": string(data), "hook": s.Hook, "criterion": s.Criterion,
-			"preprocess": s.Preprocess, "dense": dense, "batch_size": fmt.Sprint(s.BatchSize), "epochs": fmt.Sprint(s.Epochs)},
+			"preprocess": s.Preprocess, "mean": s.Mean, "dense": dense,
+			"batch_size": fmt.Sprint(s.BatchSize), "epochs": fmt.Sprint(s.Epochs)},
 		Consistency: schema.ConsistencySync, Reduce: by.dense, Sum: sum, Apply: schema.ApplyMean, Policy: schema.PolicyFail,
 		ChunkBytes:       chunkBytes,
 		FirstBucketBytes: s.FirstBucket, BucketBytes: s.Bucket, Wire: schema.Wire{Sparse: schema.SparseAuto},

@@ -64,9 +64,10 @@ type number struct {
 	low, high int
 }
 
-// LoadModel reads the configuration of a model. where is a file, or FILE:ID for one of its entries; without an id it is
-// the entry DummyModel, or the only one. Empty means the configurations of this package. A file may also hold one entry
-// alone, or its fields. Errors name file, field, value and what would be right.
+// LoadModel reads the configuration of a model. where is the name of one of this package's, empty for DummyModel, or a
+// file, or FILE:ID for one of its entries; without an id it is the entry DummyModel, or the only one. A file may also
+// hold one entry alone, or its fields. A file with a name of this package's is had with its folder: ./DummyModel.
+// Errors name file, field, value and what would be right.
 func LoadModel(where string) (ModelConfig, error) {
 	var m ModelConfig
 	numbers := []number{{"num_embeddings", &m.NumEmbeddings, 1, sizeMax},
@@ -174,9 +175,13 @@ func (l *loader) load(where string) error {
 
 // read gives the text of the file, and the id behind it.
 func (l *loader) read(where string) (text []byte, id string, err error) {
-	if where == "" {
+	known, err := l.object(l.embedded)
+	if err != nil {
+		return nil, "", err
+	}
+	if where == "" || known[where] != nil {
 		l.from = l.what + " configurations"
-		return l.embedded, "", nil
+		return l.embedded, where, nil
 	}
 	file := where
 	if _, err := os.Stat(file); err != nil {
@@ -187,7 +192,8 @@ func (l *loader) read(where string) (text []byte, id string, err error) {
 	l.from = file
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, "", fmt.Errorf("%s %q: want a file of configurations, or FILE:ID: %w", l.what, where, reason(err))
+		return nil, "", fmt.Errorf("%s %q: want %s, or a file of configurations, or FILE:ID: %w", l.what, where,
+			strings.Join(slices.Sorted(maps.Keys(known)), ", "), reason(err))
 	}
 	defer f.Close()
 	if text, err = io.ReadAll(io.LimitReader(f, fileBytesMax+1)); err != nil {

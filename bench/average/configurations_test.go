@@ -24,8 +24,13 @@ func TestDefaultConfigurations(t *testing.T) {
 	if values != 9445376 || len(tables) != 0 {
 		t.Errorf("%d values in parameters, %d tables: want 9445376 and none", values, len(tables))
 	}
-	if m, err = LoadModel("configurations/model_configurations.json:DummyModelSparse"); err != nil || !m.Sparse {
-		t.Errorf("sparse model %+v, %v", m, err)
+	for _, where := range []string{"DummyModelSparse", "configurations/model_configurations.json:DummyModelSparse"} {
+		if m, err = LoadModel(where); err != nil || !m.Sparse || m.NumEmbeddings != 1024 {
+			t.Errorf("%s: sparse model %+v, %v", where, m, err)
+		}
+	}
+	if small, err := LoadData("Small"); err != nil || small.MaxVal != 64 {
+		t.Errorf("small data %+v, %v", small, err)
 	}
 	parameters, tables = m.tensors()
 	if p := parameters[0]; p.Name != "dense.0.weight" || len(tables) != 1 || tables[0].Name != embeddingName ||
@@ -70,7 +75,7 @@ func TestConfigurationFiles(t *testing.T) {
 	}
 	_, err := LoadData("/nowhere/data.json")
 	checkError(t, "no file", err,
-		`data "/nowhere/data.json": want a file of configurations, or FILE:ID: no such file or directory`)
+		`data "/nowhere/data.json": want DummyData, Small, or a file of configurations, or FILE:ID: no such file or directory`)
 	_, err = LoadModel(t.TempDir())
 	checkError(t, "folder", err, "is a directory")
 	_, err = LoadModel(
@@ -94,7 +99,11 @@ func TestBadSettings(t *testing.T) {
 		want   string
 	}{
 		{func(c *Config) { c.Trainers = 0 }, "trainers 0: want 1 to 256"},
-		{func(c *Config) { c.Servers = 65 }, "servers 65: want 1 to 64"},
+		{func(c *Config) { c.Servers = 65 }, "servers 65: want 0 to 64"},
+		{func(c *Config) { c.Servers = -1 }, "servers -1: want 0 to 64"},
+		{func(c *Config) { c.Servers = 0 }, "servers 0: want 1 to 64 with hook rpc"},
+		{func(c *Config) { c.Servers, c.Hook = 0, "sparse-rpc" }, "servers 0: want 1 to 64 with hook sparse-rpc"},
+		{func(c *Config) { c.Mean = "trainers" }, `mean "trainers": want samples or lanes`},
 		{func(c *Config) { c.Epochs = 0 }, "epochs 0: want 1 to"},
 		{func(c *Config) { c.BatchSize = -1 }, "trainer-batch -1: want 1 to"},
 		{func(c *Config) { c.Runs = 0 }, "runs 0: want"},
@@ -115,7 +124,7 @@ func TestBadSettings(t *testing.T) {
 		{func(c *Config) { c.CSV = "/proc/x" }, `csv "/proc/x": want a folder that can be written`},
 		{func(c *Config) { c.Trace = "/nowhere/x" }, `trace "/nowhere/x": want a file that can be written`},
 		{func(c *Config) { c.DataFile = "" }, "data: max_val 1024: want at most num_embeddings of the model, 12"},
-		{func(c *Config) { c.ModelFile = "/nowhere" }, `model "/nowhere": want a file`},
+		{func(c *Config) { c.ModelFile = "/nowhere" }, `model "/nowhere": want DummyModel, DummyModelSparse, Small, or a file`},
 	} {
 		config := small(t, 2, "rpc", true)
 		c.change(&config)

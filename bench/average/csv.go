@@ -96,25 +96,56 @@ func parseRow(fields []string) (Row, error) {
 	return r, nil
 }
 
-// Diff is a less b, metric by metric, in the order of a; metrics of one of them alone are named apart.
-func Diff(a, b Table) (differences Table, onlyA, onlyB []string) {
-	find := func(t Table, name string) int { return slices.IndexFunc(t, func(r Row) bool { return r.Name == name }) }
-	for _, r := range a {
-		at := find(b, r.Name)
-		if at < 0 {
-			onlyA = append(onlyA, r.Name)
+// Difference is one table less another.
+type Difference struct {
+	Table                          // in the order of the first, under its names
+	Other                 []string // what the second calls each row of Table
+	OnlyFirst, OnlySecond []string // metrics of the first, and of the second, that the other lacks
+}
+
+// Diff is a less b, metric by metric. The name of an all-reduce has in it what carried the gradients: nats here, gloo
+// or nccl in the original. A metric whose name b lacks is taken with one whose name is the same but for that.
+func Diff(a, b Table) (d Difference) {
+	other, taken := make([]int, len(a)), make([]bool, len(b)) // of b, by row of a: -1 for none
+	for i := range other {
+		other[i] = -1
+	}
+	for _, of := range []func(name string) string{func(name string) string { return name }, anyTransport} {
+		for i := range a {
+			for at := 0; at < len(b) && other[i] < 0; at++ {
+				if !taken[at] && of(a[i].Name) == of(b[at].Name) {
+					other[i], taken[at] = at, true
+				}
+			}
+		}
+	}
+	for i, r := range a {
+		if other[i] < 0 {
+			d.OnlyFirst = append(d.OnlyFirst, r.Name)
 			continue
 		}
-		o := b[at]
-		differences = append(differences, Row{r.Name, r.Min - o.Min, r.Max - o.Max, r.Mean - o.Mean, r.Variance - o.Variance,
+		o := b[other[i]]
+		d.Other = append(d.Other, o.Name)
+		d.Table = append(d.Table, Row{r.Name, r.Min - o.Min, r.Max - o.Max, r.Mean - o.Mean, r.Variance - o.Variance,
 			r.Stdev - o.Stdev})
 	}
-	for _, r := range b {
-		if find(a, r.Name) < 0 {
-			onlyB = append(onlyB, r.Name)
+	for i, r := range b {
+		if !taken[i] {
+			d.OnlySecond = append(d.OnlySecond, r.Name)
 		}
 	}
-	return differences, onlyA, onlyB
+	return d
+}
+
+// anyTransport is the name of a metric without what carries the gradients.
+//
+//	hook_future_metric,nats_dense_allreduce   ->   hook_future_metric,_dense_allreduce
+func anyTransport(name string) string {
+	group, metric, _ := strings.Cut(name, ",")
+	if at := strings.IndexByte(metric, '_'); at > 0 && strings.HasSuffix(metric, "_allreduce") {
+		return group + "," + metric[at:]
+	}
+	return name
 }
 
 // DiffFiles prints the difference of two files, and saves it where output is not empty.
@@ -127,26 +158,31 @@ func DiffFiles(a, b, output string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	differences, onlyA, onlyB := Diff(first, second)
+	d := Diff(first, second)
 	if output != "" {
-		if err := differences.Save(output); err != nil {
+		if err := d.Save(output); err != nil {
 			return err
 		}
 	}
-	if err := differences.Print(to, fmt.Sprintf("%s less %s (ms)", a, b)); err != nil {
+	if err := d.Print(to, fmt.Sprintf("%s less %s (ms)", a, b)); err != nil {
 		return err
+	}
+	var notes strings.Builder
+	for i, r := range d.Table {
+		if r.Name != d.Other[i] {
+			fmt.Fprintf(&notes, "%s: less %s\n", r.Name, d.Other[i])
+		}
 	}
 	for _, only := range []struct {
 		file  string
 		names []string
-	}{{a, onlyA}, {b, onlyB}} {
+	}{{a, d.OnlyFirst}, {b, d.OnlySecond}} {
 		for _, name := range only.names {
-			if _, err := fmt.Fprintf(to, "only in %s: %s\n", only.file, name); err != nil {
-				return err
-			}
+			fmt.Fprintf(&notes, "only in %s: %s\n", only.file, name)
 		}
 	}
-	return nil
+	_, err = io.WriteString(to, notes.String())
+	return err
 }
 
 // saveTables writes the tables of one kind of member into a folder: each rank's, and that of all.

@@ -8,12 +8,14 @@
 //
 //	            dense buckets            rows of the embedding
 //	allreduce   the trainers             the trainers
-//	hybrid      the trainers             the trainers, a group of its own
+//	hybrid      the trainers             the trainers, with a metric of its own
 //	rpc         the servers              the servers
 //	sparse-rpc  the trainers             the servers
 //
-// An average server adds gradients up as they arrive, an average-batch server when the last is there. All of these end
-// with the same weights, bit for bit, at any number of servers; Measure fails where two replicas differ.
+// An average server adds each gradient when it arrives (schema.SumArrival), an average-batch server all of them when
+// the last is there (schema.SumClose). With --servers 0 there is a ps at which trainers meet, and no server of
+// gradients. All of these end with the same weights, bit for bit, at any number of servers; Measure fails where two
+// replicas differ.
 //
 // The model is DummyModel, the data DummyData (configurations.go, model.go, data.go), with the configurations' fields
 // of the original. Batches are dealt to the trainers in turn; where they do not come out even, trainers without a batch
@@ -28,8 +30,11 @@
 // pass counts there. The optimizer runs on each chunk when its mean arrives, so it is in backward too. grid.go prints,
 // csv.go saves and compares, trace.go writes a timeline.
 //
-// Means weigh samples: a batch that is smaller than the others counts for as many samples as it has. Where batches are
-// equal this is the mean over trainers.
+// A server's times are ps.RoundTimes: a gradient counts from when all of it is there, and the average computation is
+// what was left to compute then. What was added before is in no table, as the original has no name for it.
+//
+// Means weigh samples: a batch that is smaller than the others counts for as many samples as it has. With --mean lanes
+// all batches count the same (harness.LaneScale). Where batches are equal these are one.
 //
 // # What is where
 //

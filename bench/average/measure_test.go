@@ -3,6 +3,7 @@ package average
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -38,6 +39,42 @@ func TestWarmUpIsNotCounted(t *testing.T) {
 	for _, name := range []string{metricStraggler, metricAnswered, metricAverage} {
 		if n := len(allOf(r.servers)[name]); n != dense+sparse {
 			t.Errorf("%d samples of %s, want %d", n, name, dense+sparse)
+		}
+	}
+}
+
+// A gradient that comes alone has no straggler. A server of kind average has nothing left to add when the last is
+// there; one of kind average-batch has added nothing before, and both have something to do then.
+func TestServersDiffer(t *testing.T) {
+	for _, trainers := range []int{1, 2, 4} {
+		for _, kind := range servers.names() {
+			t.Run(fmt.Sprintf("%s/trainers=%d", kind, trainers), func(t *testing.T) {
+				t.Parallel()
+				c := small(t, trainers, "rpc", true)
+				c.Server = kind
+				r := measure(t, c)
+				for _, v := range allOf(r.servers)[metricStraggler] {
+					if (v == 0) != (trainers == 1) {
+						t.Errorf("straggler of %v ms with %d trainers", v, trainers)
+					}
+				}
+				if adds := kind == "average" && trainers > 1; *r.AverageMS <= 0 || (*r.ArrivalMS > 0) != adds {
+					t.Errorf("%v ms of average computation, %v ms of sums on arrival, want some of these: %v", *r.AverageMS,
+						*r.ArrivalMS, adds)
+				}
+			})
+		}
+	}
+}
+
+// All-reduce needs no server: none is told of, and the weights are the same.
+func TestNoServers(t *testing.T) {
+	want := reference(t, small(t, 2, "rpc", true))
+	for _, hook := range []string{"allreduce", "hybrid"} {
+		c := small(t, 2, hook, true)
+		c.Servers = 0
+		if r := measure(t, c); r.WeightsSHA256 != want || r.Servers != 0 || len(r.servers) != 0 || r.BatchMS != nil {
+			t.Errorf("%s: weights %s, want %s; %d servers", hook, r.WeightsSHA256, want, len(r.servers))
 		}
 	}
 }
@@ -123,7 +160,7 @@ func TestOutput(t *testing.T) {
 		t.Fatalf("%v: %s", err, out.String())
 	}
 	for _, name := range []string{"batch_all_ms", "forward_ms", "backward_ms", "straggler_ms", "batch_ms", "average_ms",
-		"bytes_sent"} {
+		"arrival_ms", "bytes_sent"} {
 		if v, ok := fields[name].(float64); !ok || v <= 0 {
 			t.Errorf("%s is %v, want a number above 0", name, fields[name])
 		}

@@ -2,6 +2,7 @@ package average
 
 import (
 	"bytes"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -75,6 +76,80 @@ func TestDiff(t *testing.T) {
 	again, err := LoadTable(a)
 	if err != nil || len(again) != 2 || !math.IsNaN(again[0].Stdev) || again[1] != rowOf("x,y", []float64{3, 5}) {
 		t.Errorf("read again %+v, %v", again, err)
+	}
+}
+
+// A file of the original, as pandas writes one, lines up with what a run of each hook saves, also where what carries
+// the gradients has another name.
+func TestDiffWithTheOriginal(t *testing.T) {
+	const head = "name,min,max,mean,variance,stdev\n"
+	for hook, original := range map[string][2]string{
+		"allreduce":  {"hook_future_metric,gloo_dense_allreduce", "hook_future_metric,gloo_sparse_allreduce"},
+		"hybrid":     {"hook_c10d_metric,gloo_sparse_allreduce", "hook_future_metric,nccl_dense_allreduce"},
+		"rpc":        {"hook_future_metric,rpc_dense", "hook_future_metric,rpc_sparse"},
+		"sparse-rpc": {"hook_future_metric,nccl_dense_allreduce", "hook_future_metric,rpc_sparse"},
+	} {
+		c := small(t, 2, hook, true)
+		c.CSV = t.TempDir()
+		if err := Run(testContext(t), c, io.Discard, io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		theirs := map[string][]string{
+			"trainer_all.csv": {"backward_metric,backward", "batch_level_metric,batch_all", "forward_metric,forward_pass",
+				original[0], original[1]},
+			"server_all.csv": {"method_metric,average computation", "parameter_server_batch_metric,param_index_batch",
+				"parameter_server_straggler_metric,param_index_straggler"},
+		}
+		if hook == "allreduce" || hook == "hybrid" {
+			delete(theirs, "server_all.csv")
+		}
+		for name, metrics := range theirs {
+			text := head
+			for _, m := range metrics {
+				text += `"` + m + `",0.11059200018644333,12.5,3.0625,2.25,1.5` + "\n"
+			}
+			ours, err := LoadTable(filepath.Join(c.CSV, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			original, err := LoadTable(file(t, name, text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := Diff(ours, original); len(d.Table) != len(metrics) || len(d.OnlyFirst)+len(d.OnlySecond) != 0 {
+				t.Errorf("%s, %s: %d of %d rows line up; only here %q, only there %q", hook, name, len(d.Table), len(metrics),
+					d.OnlyFirst, d.OnlySecond)
+			}
+		}
+	}
+}
+
+// One row lines up with one, the one of its own name first, and what was taken for another is said.
+func TestDiffOfTransports(t *testing.T) {
+	rows := func(names ...string) (all Table) {
+		for i, n := range names {
+			all = append(all, rowOf(n, []float64{float64(i), 7}))
+		}
+		return all
+	}
+	const nats, gloo, other = "h,nats_dense_allreduce", "h,gloo_dense_allreduce", "g,gloo_dense_allreduce"
+	d := Diff(rows(nats), rows(gloo, nats, other))
+	if !slices.Equal(d.Other, []string{nats}) || !slices.Equal(d.OnlySecond, []string{gloo, other}) {
+		t.Errorf("%+v", d)
+	}
+	d = Diff(rows(nats, gloo), rows(gloo))
+	if !slices.Equal(d.Other, []string{gloo}) || !slices.Equal(d.OnlyFirst, []string{nats}) || len(d.OnlySecond) != 0 {
+		t.Errorf("%+v", d)
+	}
+	var out bytes.Buffer
+	a, b := file(t, "a.csv", ""), file(t, "b.csv", "")
+	for path, table := range map[string]Table{a: rows(nats), b: rows(gloo)} {
+		if err := table.Save(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := DiffFiles(a, b, "", &out); err != nil || !strings.Contains(out.String(), nats+": less "+gloo+"\n") {
+		t.Errorf("%v: %s", err, out.String())
 	}
 }
 

@@ -30,6 +30,7 @@ type Result struct {
 	StragglerMS   *float64 `json:"straggler_ms"`
 	BatchMS       *float64 `json:"batch_ms"`
 	AverageMS     *float64 `json:"average_ms"`
+	ArrivalMS     *float64 `json:"arrival_ms"` // adding up before a bucket closed; the original has no such figure
 	Seconds       float64  `json:"seconds"`    // of one run, the longest of the trainers
 	BytesSent     uint64   `json:"bytes_sent"` // by the trainers here, in one run
 	LossFirst     float64  `json:"loss_first"`
@@ -87,21 +88,26 @@ func newResult(c *Config, s *system, trained []trainerResult, served []serverRes
 		r.servers = append(r.servers, ranked{s.Rank, s.Metrics})
 		r.processes = append(r.processes, process{fmt.Sprintf("server %d", s.Rank), s.Spans})
 	}
-	r.medians()
+	r.medians(served)
 	return r, nil
 }
 
-func (r *Result) medians() {
+func (r *Result) medians(served []serverResult) {
 	all := allOf(r.trainers)
 	r.BatchAllMS, r.ForwardMS, r.BackwardMS = harness.Median(all[metricBatch]), harness.Median(all[metricForward]),
 		harness.Median(all[metricBackward])
 	all = allOf(r.servers)
+	var onArrival []float64
+	for i := range served {
+		onArrival = append(onArrival, served[i].OnArrival...)
+	}
 	for _, of := range []struct {
-		to   **float64
-		name string
-	}{{&r.StragglerMS, metricStraggler}, {&r.BatchMS, metricAnswered}, {&r.AverageMS, metricAverage}} {
-		if values := all[of.name]; len(values) > 0 {
-			v := harness.Median(values)
+		to     **float64
+		values []float64
+	}{{&r.StragglerMS, all[metricStraggler]}, {&r.BatchMS, all[metricAnswered]}, {&r.AverageMS, all[metricAverage]},
+		{&r.ArrivalMS, onArrival}} {
+		if len(of.values) > 0 {
+			v := harness.Median(of.values)
 			*of.to = &v
 		}
 	}
@@ -151,11 +157,20 @@ func (r *Result) Print(to io.Writer) error {
 			}
 		}
 	}
-	_, err := fmt.Fprintf(to, "\nhook       %s, server %s, trainers %d, servers %d\nbatch      %.2f ms: forward %.2f, "+
-		"backward %.2f (medians)\nloss       %.6f, then %.6f\nsent       %.1f MB in %d batches, %.2f s\nweights "+
+	buckets := ""
+	if r.BatchMS != nil {
+		buckets = fmt.Sprintf("buckets    %.2f ms: straggler %.2f, sums on arrival %.2f, average computation %.2f "+
+			"(medians)\n", *r.BatchMS, *r.StragglerMS, *r.ArrivalMS, *r.AverageMS)
+	}
+	server := ""
+	if h, err := hooks.find("hook", r.Hook); err == nil && h.served {
+		server = ", server " + r.Server
+	}
+	_, err := fmt.Fprintf(to, "\nhook       %s%s, trainers %d, servers %d\nbatch      %.2f ms: forward %.2f, "+
+		"backward %.2f (medians)\n%sloss       %.6f, then %.6f\nsent       %.1f MB in %d batches, %.2f s\nweights "+
 		"   sha256 %s\n",
-		r.Hook, r.Server, r.Trainers, r.Servers, r.BatchAllMS, r.ForwardMS, r.BackwardMS, r.LossFirst, r.LossLast,
-		float64(r.BytesSent)/1e6, r.Batches, r.Seconds, r.WeightsSHA256)
+		r.Hook, server, r.Trainers, r.Servers, r.BatchAllMS, r.ForwardMS, r.BackwardMS, buckets, r.LossFirst,
+		r.LossLast, float64(r.BytesSent)/1e6, r.Batches, r.Seconds, r.WeightsSHA256)
 	return err
 }
 

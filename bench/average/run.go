@@ -122,7 +122,7 @@ func (d *driver) run(ctx context.Context) (*Result, error) {
 	if err := d.members.StopServersAs(ctx, servers, func(i int) any { return &served[i] }); err != nil {
 		return nil, err
 	}
-	return newResult(d.config, &d.system, trained, served)
+	return newResult(d.config, &d.system, trained, served[:min(len(served), d.config.Servers)])
 }
 
 func (d *driver) startServers(ctx context.Context) ([]*harness.Handle, string, error) {
@@ -130,7 +130,8 @@ func (d *driver) startServers(ctx context.Context) ([]*harness.Handle, string, e
 	if err != nil {
 		return nil, "", err
 	}
-	return d.members.StartServersAs(ctx, serverRoleName, d.config.Servers, func(i int, its harness.ServerSettings) any {
+	processes := max(1, d.config.Servers) // with none there is a ps all the same, at which the trainers meet
+	return d.members.StartServersAs(ctx, serverRoleName, processes, func(i int, its harness.ServerSettings) any {
 		its.Backend, its.Deadline = device, d.config.Timeout
 		return serverSettings{Server: its, Rank: i,
 			Jobs: d.config.jobs()[1:], Timeline: d.config.Trace != ""}

@@ -3,6 +3,7 @@ package average
 import (
 	"time"
 
+	"gradbus/bench/harness"
 	"gradbus/cuda"
 	"gradbus/lane"
 	"gradbus/nn"
@@ -15,6 +16,8 @@ import (
 type workload struct {
 	data   *Data
 	dealt  dealt
+	scale  func(sizes []int, lane int) float32 // of a lane's gradient, by the mean
+	sizes  []int                               // of the lanes of a step
 	model  *Model
 	sparse bool
 	step   iterationStep
@@ -43,11 +46,16 @@ func newWorkload(s *system, e nn.Env) (*workload, error) {
 	if err != nil {
 		return nil, err
 	}
+	scale, err := means.find("mean", s.Mean)
+	if err != nil {
+		return nil, err
+	}
 	model, err := NewModel(s.Model, s.Criterion, e)
 	if err != nil {
 		return nil, err
 	}
-	w := &workload{data: NewData(s.Data, s.Seed), dealt: s.dealt(), model: model, sparse: s.Model.Sparse, step: step}
+	w := &workload{data: NewData(s.Data, s.Seed), dealt: s.dealt(), scale: scale, model: model,
+		sparse: s.Model.Sparse, step: step}
 	w.grad = func(i int) []float32 { return w.now.Grad(model.names[i]) }
 	w.done = func(i int) { w.now.Done(model.names[i]) }
 	preprocess(w.data)
@@ -93,8 +101,23 @@ func (w *workload) forward(s *trainer.LaneStep) (lossSum float64, err error) {
 		bags.IDs = w.ids
 	}
 	lossSum, err = w.model.Forward(w.params, bags, w.data.Targets[lo:hi])
+	if scale := w.scale(w.laneSizes(uint64(s.Batch)), int(s.Lane)); scale != 1 {
+		for i := range w.model.gradY {
+			w.model.gradY[i] *= scale
+		}
+	}
 	w.times.forward = time.Now()
 	return lossSum, err
+}
+
+// laneSizes are the samples of each lane of a step.
+func (w *workload) laneSizes(step uint64) []int {
+	w.sizes = w.sizes[:0]
+	for l := range w.dealt.trainers {
+		lo, hi := w.dealt.of(step, l)
+		w.sizes = append(w.sizes, hi-lo)
+	}
+	return w.sizes
 }
 
 // backward is its backward pass; done is told which gradients are final.
@@ -108,6 +131,12 @@ func (w *workload) backward(s *trainer.LaneStep, done func(i int)) error {
 	}
 	w.times.backward = time.Now()
 	return nil
+}
+
+// means are the choices of --mean.
+var means = choice[func(sizes []int, lane int) float32]{
+	{harness.MeanSamples, func([]int, int) float32 { return 1 }},
+	{harness.MeanLanes, harness.LaneScale},
 }
 
 // iterationStep is what a trainer does with a batch, by name.

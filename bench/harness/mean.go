@@ -1,0 +1,29 @@
+package harness
+
+// What a mean over the gradients of a batch weighs alike.
+const (
+	MeanSamples = "samples" // a lane counts for as many samples as it has
+	MeanLanes   = "lanes"   // all lanes that have any count the same: the mean of their means, as DDP takes it of trainers
+)
+
+// MeanUsage is what a command says of its flag --mean.
+const MeanUsage = "what a mean weighs alike, a `name`: samples, or lanes, as DDP weighs trainers; they differ where " +
+	"trainers' batches differ in size"
+
+// LaneScale is what a lane's gradient, the sum over its samples, is multiplied by so that the mean over the samples of
+// all lanes becomes MeanLanes: with sizes the samples of each lane, and L lanes that have any,
+//
+//	sum over lanes of scale*gradient / sum(sizes)  =  sum over lanes of gradient/size / L
+//
+// It is exactly 1 where all of these are of one size.
+//
+//	LaneScale([]int{4, 2}, 1)   ->   1.5
+func LaneScale(sizes []int, lane int) float32 {
+	all, lanes := 0, 0
+	for _, n := range sizes {
+		if n > 0 {
+			all, lanes = all+n, lanes+1
+		}
+	}
+	return float32(float64(all) / float64(lanes*sizes[lane]))
+}
