@@ -19,7 +19,7 @@ import (
 // says what it shows, as a duration since the job was registered.
 //
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
-//	    [returning=run]
+//	    [returning=run] [start=batches]
 //	join from= [at=] [wanted=] [host=] [lr=] [rows=] [cluster] [resume]
 //	ready [ps=a] [serial=] [generation=] [done=]
 //	unready ps= [serial=]
@@ -50,6 +50,7 @@ func TestCoordinatorScripts(t *testing.T) {
 
 type membership struct {
 	consistency string // of the job
+	start       int    // batches that assign, of the job
 	policyOfJob string // likewise; empty: as shardtest has it
 	t           *testing.T
 	d           *datadriven.TestData
@@ -116,6 +117,9 @@ func (s *membership) manifest() *schema.Job {
 		s.consistency = schema.ConsistencyGrouped
 		j.Consistency, j.Apply, j.Group, j.Tables = schema.ConsistencyGrouped, schema.ApplyUpdate, 1, nil
 	}
+	if s.start = s.count("start", s.start); s.start > 0 {
+		j.Start = &schema.StartModel{Digest: strings.Repeat("ab", 32), Batches: s.start}
+	}
 	if s.policyOfJob = s.text("policy", s.policyOfJob); s.policyOfJob != "" {
 		j.Policy = s.policyOfJob
 	}
@@ -136,7 +140,7 @@ func (s *membership) run() string {
 	from := schema.Member(s.text("from", ""))
 	switch s.d.Cmd {
 	case "job":
-		s.now, s.consistency, s.policyOfJob = epoch, "", ""
+		s.now, s.consistency, s.policyOfJob, s.start = epoch, "", "", 0
 		job := s.manifest()
 		must(s.t, job.Validate())
 		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: s.servers(),

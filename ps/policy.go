@@ -59,11 +59,15 @@ func (goingOn) goesOn() bool   { return true }
 func (goingOn) excludes() bool { return false }
 
 // excluding names the trainer, and groups are made without it from then on. Nobody comes back: the others' updates
-// have been made without it. The job fails when nobody else is there.
+// have been made without it. The job fails when nobody else is there, or before all values are there that it begins
+// with.
 type excluding struct{}
 
 // tick implements policy: it notes who was lost, or has kept a group waiting for too long, and tells the shards.
 func (excluding) tick(c *Coordinator, now time.Time) []Decision {
+	if !c.valuesThere() {
+		return failing{}.tick(c, now)
+	}
 	var decisions []Decision
 	waiting := c.waiting()
 	for i := range c.members {

@@ -54,10 +54,15 @@ func (recovering) tick(c *Coordinator, now time.Time) []Decision {
 	return append(decisions, c.offer(now)...)
 }
 
-// recovers reports that places may be taken over: not before all values are there that the job begins with.
+// recovers reports that places may be taken over.
 func (c *Coordinator) recovers() bool {
 	_, recovers := c.policy.(recovering)
-	return recovers && c.begun() >= schema.Batch(c.config.Job.StartVersion())
+	return recovers && c.valuesThere()
+}
+
+// valuesThere reports that all values are there that the job begins with: until then every trainer has a part in them.
+func (c *Coordinator) valuesThere() bool {
+	return c.begun() >= schema.Batch(c.config.Job.StartVersion())
 }
 
 // outdated reports that who speaks has a place no more.

@@ -3,7 +3,7 @@ package schema
 // StartModel is the model whose values a job begins with, in place of those that Init draws. Its first Batches batches
 // assign: lane 0 alone contributes, with weight 1, values in place of gradients, and every owner stores their sum by
 // the weight. They are no steps: what an optimizer keeps stays as it was made, nothing is clipped, and schedules count
-// from the batch behind them.
+// from the batch behind them. In grouped these are groups of all trainers.
 type StartModel struct {
 	Digest  string `json:"digest"`  // of the model's weights, 64 hexadecimal digits
 	Batches int    `json:"batches"` // 1 to StartBatchesMax

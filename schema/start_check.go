@@ -14,9 +14,9 @@ func (c *jobCheck) start(j *Job) {
 		c.add("start.digest", j.Start.Digest, "64 hexadecimal digits")
 	}
 	c.between("start.batches", j.Start.Batches, 1, StartBatchesMax)
-	if n.Consistency != ConsistencySync && n.Consistency != ConsistencyBounded {
-		c.add("start", n.Consistency, "consistency %s or %s: else no batch is one of all trainers", ConsistencySync,
-			ConsistencyBounded)
+	if n.Consistency == ConsistencyAsync {
+		c.add("start", n.Consistency, "consistency %s, %s or %s: else no batch is one of all trainers", ConsistencySync,
+			ConsistencyBounded, ConsistencyGrouped)
 	}
 	if n.TableConsistency == ConsistencyAsync {
 		c.add("start", n.TableConsistency, "table_consistency %s: else no batch is one of all trainers", ConsistencySync)

@@ -29,7 +29,7 @@ func TestValidateStart(t *testing.T) {
 		{"start.digest", `"AB"`, "64 hexadecimal", func(j *Job) { j.Start.Digest = "AB" }},
 		{"start.batches", "1048577", "1 to 1048576", func(j *Job) { j.Start.Batches = 1<<20 + 1 }},
 		{"start", `"float16"`, "float32", func(j *Job) { j.Wire.Gradients = GradientsFloat16 }},
-		{"start", `"async"`, "sync or bounded", func(j *Job) { j.Consistency = ConsistencyAsync }},
+		{"start", `"async"`, "sync, bounded or grouped", func(j *Job) { j.Consistency = ConsistencyAsync }},
 		{"start", `"async"`, "table_consistency sync",
 			func(j *Job) { j.Apply, j.Reduce, j.TableConsistency = ApplyMean, ReduceTrainers, ConsistencyAsync }},
 		{"start", "1", "no modules", func(j *Job) { j.Modules = []ModuleSpec{{}} }},

@@ -219,6 +219,64 @@ func TestGroupedOfAllIsSync(t *testing.T) {
 	}
 }
 
+// A grouped job that begins with a model has its bits at once, whatever the size of a group, and is from there on the
+// job that drew them.
+func TestGroupedStartsFromModel(t *testing.T) {
+	const trainers, lanes, batches = 3, 5, 4
+	server := startServer(t, 2)
+	drawn := groupedJob("drawn", trainers, lanes, trainers)
+	o, w := newOracle(t, drawn), &pull{job: drawn}
+	m := &Model{job: drawn}
+	for _, p := range o.params {
+		m.params = append(m.params, slices.Clone(p))
+	}
+	var err error
+	if m.digest, err = m.weigh(); err != nil {
+		t.Fatal(err)
+	}
+	for b := range schema.Batch(batches) {
+		o.step(t, w, b)
+	}
+	for _, size := range []int{1, 2, trainers} {
+		for _, start := range []int{1, 3} {
+			job := groupedJob(fmt.Sprintf("started-%d-%d", size, start), trainers, lanes, size)
+			for i := range job.Parameters {
+				job.Parameters[i].Init = schema.Zeros()
+			}
+			job.Start = &schema.StartModel{Digest: fmt.Sprintf("%x", m.digest), Batches: start}
+			with := testConfig(t, server)
+			with.From = m
+			sessions := joinAll(t, with, job)
+			var all sync.WaitGroup
+			for i, s := range sessions {
+				for p := range m.params {
+					if !sameBits(s.Param(job.Parameters[p].Name), m.params[p]) {
+						t.Errorf("groups of %d: trainer %d begins with other values of parameter %d", size, i, p)
+					}
+				}
+				all.Go(func() {
+					versions := map[schema.Version]bool{}
+					if err := s.Run(testContext(t), &pull{job: job}, batches, func(p Progress) { versions[p.Version] = true }); err != nil {
+						t.Errorf("groups of %d: trainer %d: %v", size, i, err)
+					}
+					if len(versions) != batches || versions[0] {
+						t.Errorf("groups of %d: trainer %d: updates %v, want %d of them from 1 on", size, i, versions, batches)
+					}
+					if err := s.Close(); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			for p := range m.params {
+				if got := sessions[0].Param(job.Parameters[p].Name); size == trainers && !sameBits(got, o.params[p]) {
+					t.Errorf("parameter %d differs from that of a single process after %d steps", p, batches)
+				}
+			}
+		}
+	}
+}
+
 // A trainer that dies in the middle of a group is named in the server's log, and the others go on without it, to the
 // end.
 func TestGroupedGoesOnWithoutTheLost(t *testing.T) { testkit.Waits(t, groupedGoesOnWithoutTheLost) }

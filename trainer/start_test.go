@@ -255,7 +255,7 @@ func TestStartThatIsRefused(t *testing.T) {
 		`wire.gradients float32`: func(j *schema.Job, _ *Config) {
 			j.Wire.Gradients = schema.GradientsBFloat16
 		},
-		`consistency sync or bounded`: func(j *schema.Job, _ *Config) {
+		`consistency sync, bounded or grouped`: func(j *schema.Job, _ *Config) {
 			j.Consistency = schema.ConsistencyAsync
 		},
 		`begins with a model whose digest is ` + strings.Repeat("ab", 32): func(j *schema.Job, _ *Config) {

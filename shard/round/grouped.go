@@ -15,7 +15,8 @@ import (
 // one request at a time, which is parked here, at the cost of an entry in its group, until its group has what it
 // waits for.
 //
-// A group takes requests until it has the job's number of them, or those of all trainers who are still there. Its
+// A group takes requests until it has the job's number of them, or those of all trainers who are still there; one that
+// assigns the values of a model (schema.StartModel) takes those of all. Its
 // rounds close chunk by chunk, those of one chunk in the order of groups, so what is applied is a sequence of updates
 // that can be replayed.
 type Grouped struct {
@@ -56,15 +57,16 @@ type snapshot struct {
 	refs    int // trainers who may ask for it again
 }
 
-// GroupEvent is that a request was taken into a group, or that all rounds of a group have closed. What a grouped job
-// has computed can be replayed from these.
+// GroupEvent is that a request was taken into a group, or that all rounds of a group have closed; what follows Closed
+// is then zero, but for Start. What a grouped job has computed can be replayed from these.
 type GroupEvent struct {
 	Group  schema.Batch
-	Closed bool          // all of the group has been answered; what follows is then zero
+	Closed bool          // all of the group has been answered
 	Member schema.Member // whose request it is
 	Batch  schema.Batch  // of that trainer's own
 	Parked int           // requests that the group has now
 	Size   int           // that it waits for, unless trainers are gone
+	Start  bool          // it assigns the values of a model
 }
 
 // groupsOpen is how many groups may be open at once: those that are full, of different trainers, and the one that is
@@ -146,6 +148,17 @@ func (g *Grouped) recycle() {
 	})
 }
 
+// starts reports that a group assigns the values of a model.
+func (g *Grouped) starts(group schema.Batch) bool { return group < g.config.Job.StartVersion() }
+
+// size is how many requests a group waits for, unless trainers are gone.
+func (g *Grouped) size(group schema.Batch) int {
+	if g.starts(group) {
+		return len(g.contributors)
+	}
+	return g.config.Job.Group
+}
+
 // full reports that the group that is filling takes no more requests: it has its number, or those of all who are there.
 func (g *Grouped) full() bool {
 	n := 0
@@ -154,7 +167,7 @@ func (g *Grouped) full() bool {
 			n++
 		}
 	}
-	return n > 0 && n >= min(g.config.Job.Group, g.there)
+	return n > 0 && n >= min(g.size(g.filling), g.there)
 }
 
 // fill begins the next group where this one takes no more.
@@ -234,7 +247,7 @@ func (g *Grouped) Enter(e Entry) {
 	k.next, k.group = k.next+1, g.filling
 	g.tell(GroupEvent{Group: k.group, Member: g.config.Contributors[e.contributor].Member, Batch: k.next - 1,
 		Parked: len(*members),
-		Size:   g.config.Job.Group})
+		Size:   g.size(k.group), Start: g.starts(k.group)})
 	g.fill()
 }
 
@@ -264,7 +277,7 @@ func (g *Grouped) Closed(l *Line, group schema.Batch) []Hearer {
 	l.closed(group)
 	g.recycle()
 	if l.done > group {
-		g.tell(GroupEvent{Group: group, Closed: true})
+		g.tell(GroupEvent{Group: group, Closed: true, Start: g.starts(group)})
 	}
 	members := *g.of(group)
 	alike := len(members) == len(g.contributors)
