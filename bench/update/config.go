@@ -10,6 +10,7 @@ import (
 	"gradbus/internal/connect"
 	"gradbus/nn"
 	"gradbus/schema"
+	"gradbus/trainer"
 )
 
 // The models.
@@ -31,6 +32,7 @@ type Config struct {
 	Momentum       float64
 	UpdateSize     int // requests that make an update; 0 is the number of trainers
 	Model          string
+	Load           string        // safetensors file of the weights that the server begins with; empty draws them
 	TelemetryEvery time.Duration // of a trainer, who says then how it fares
 	HeartbeatEvery time.Duration // of a trainer, whose reports leave with heartbeats
 	Procs          int           // of Go's scheduler in each process; 0 is what Go takes
@@ -78,6 +80,9 @@ func (c *Config) Validate() error {
 	if err := c.Job("update").Validate(); err != nil {
 		return err
 	}
+	if _, err := c.weights(); err != nil { // so that what is wrong with them is said once, before anything is started
+		return err
+	}
 	return c.Flags.Validate(c.Trainers)
 }
 
@@ -89,6 +94,18 @@ func (c *Config) Idle() []config.Idle {
 
 // Layout is what runs where.
 func (c *Config) Layout() harness.Layout { return harness.Layout{Trainers: c.Trainers, Shards: 1} }
+
+// weights are those that the job begins with; nil where it draws them.
+func (c *Config) weights() (*trainer.Model, error) {
+	if c.Load == "" {
+		return nil, nil
+	}
+	m, err := trainer.OpenWeights(c.Load, c.Job(c.Flags.Job))
+	if err != nil {
+		return nil, fmt.Errorf("load %q: %w", c.Load, err)
+	}
+	return m, nil
+}
 
 // chunkBytes makes a message a read of the NATS server's, which larger ones are put together from (docs/memory.md,
 // Copies).

@@ -59,6 +59,9 @@ func trainerRole(ctx context.Context, m *harness.Member) (any, error) {
 		return nil, err
 	}
 	config.Backend, config.TelemetryEvery, config.HeartbeatEvery = backend, c.TelemetryEvery, c.HeartbeatEvery
+	if config.From, err = c.weights(); err != nil {
+		return nil, err
+	}
 	session, err := trainer.Join(ctx, config, c.Job(c.Flags.Job))
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"gradbus/bench/harness"
 	"gradbus/cuda"
 	"gradbus/fabric/fabrictest"
+	"gradbus/internal/safetensors"
 	"gradbus/lane"
 	"gradbus/nn"
 	"gradbus/philox"
@@ -39,17 +41,23 @@ func run(t *testing.T, change func(*Config)) (*Result, string) {
 	return found, people.String()
 }
 
-// reference trains the linear model in one process in float64: the mean over all trainers' samples, momentum and all.
-// It returns the loss of every batch.
-func reference(t *testing.T, c *Config) []float64 {
+// initial draws the first values of the linear model.
+func initial(t *testing.T, c *Config) (weight, bias []float32) {
 	t.Helper()
-	weight, bias := make([]float32, c.In*c.Out), make([]float32, c.Out)
+	weight, bias = make([]float32, c.In*c.Out), make([]float32, c.Out)
 	for _, p := range (nn.LinearLayer{In: c.In, Out: c.Out}).Parameters() {
 		into := map[string][]float32{"weight": weight, "bias": bias}[p.Name]
 		if err := philox.FillTensor(into, p.Kind, p.Scale, c.Seed, p.Name); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return weight, bias
+}
+
+// reference trains the linear model in one process in float64, from given values on: the mean over all trainers'
+// samples, momentum and all. It returns the loss of every batch.
+func reference(t *testing.T, c *Config, weight, bias []float32) []float64 {
+	t.Helper()
 	p, m := make([]float64, len(weight)+len(bias)), make([]float64, len(weight)+len(bias))
 	for i, v := range append(weight, bias...) {
 		p[i] = float64(v)
@@ -106,14 +114,15 @@ func TestLossesOfASingleProcess(t *testing.T) {
 			of.InProcess, of.LR = inProcess, 0.05
 			c = *of
 		})
-		want := reference(t, &c)
+		weight, bias := initial(t, &c)
+		want := reference(t, &c, weight, bias)
 		for _, x := range []struct{ have, want float64 }{{found.LossFirst, want[0]}, {found.LossLast, want[len(want)-1]}} {
 			if math.Abs(x.have-x.want) > 1e-6 {
 				t.Errorf("in process %v: loss %v, want %v", inProcess, x.have, x.want)
 			}
 		}
 		c.Momentum = 0
-		if without := reference(t, &c); math.Abs(without[len(without)-1]-want[len(want)-1]) < 1e-3 {
+		if without := reference(t, &c, weight, bias); math.Abs(without[len(without)-1]-want[len(want)-1]) < 1e-3 {
 			t.Error("momentum does not show in the last loss")
 		}
 		if found.Updates != 10 || found.UpdateSize != 3 || found.Parameters != 65 || !(found.RoundsPerSecond > 0) ||
@@ -166,6 +175,75 @@ func TestLog(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(log)
+	}
+}
+
+// A run that begins with given weights goes on from these, in groups of any size, and files that do not fit are refused
+// before anything is started.
+func TestGivenWeights(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "begin.safetensors")
+	save := func(name string, shape ...int) {
+		t.Helper()
+		weight, bias := make([]float32, 60), make([]float32, shape[0])
+		for i := range weight {
+			weight[i] = float32(i%7)/8 - 0.25
+		}
+		for i := range bias {
+			bias[i] = float32(i) / 4
+		}
+		if err := safetensors.Save(path, nil, []safetensors.Tensor{{Name: "weight", Shape: []int{5, 12}, Values: weight},
+			{Name: name, Shape: shape, Values: bias}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save("bias", 5)
+	for _, size := range []int{1, 2, 3} {
+		var c Config
+		found, _ := run(t, func(of *Config) {
+			of.Load, of.UpdateSize, of.LR, of.InProcess = path, size, 0.05, size != 3
+			c = *of
+		})
+		_, tensors, err := safetensors.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := reference(t, &c, tensors["weight"].Values, tensors["bias"].Values)
+		if size == 3 && math.Abs(found.LossLast-want[len(want)-1]) > 1e-6 {
+			t.Errorf("last loss %v, want %v", found.LossLast, want[len(want)-1])
+		}
+		if math.Abs(found.LossFirst-want[0]) > 1e-6 {
+			t.Errorf("groups of %d: first loss %v, want %v", size, found.LossFirst, want[0])
+		}
+		if least := 30 / size; int(found.Updates) < least || size != 2 && int(found.Updates) != least {
+			t.Errorf("groups of %d: %d updates, want %d", size, found.Updates, least)
+		}
+	}
+	for _, x := range []struct {
+		want  string
+		spoil func(c *Config)
+	}{
+		{`parameter "bias": the model's has the shape [4]: want [5]`, func(*Config) { save("bias", 4) }},
+		{`parameter "bias": the model has none of that name`, func(*Config) { save("biases", 5) }},
+		{"the model has a parameter biases of shape [5]: the job has none", func(*Config) { save("biases", 5) }},
+		{`parameter "weight": the model's has the shape [5 12]: want [5 13]`, func(c *Config) { save("bias", 5); c.In = 13 }},
+		{"no such file", func(c *Config) { c.Load += ".lost" }},
+		{`dtype "F64", want F32`, func(*Config) {
+			data, err := os.ReadFile(path)
+			if err == nil {
+				err = os.WriteFile(path, bytes.Replace(data, []byte(`"F32"`), []byte(`"F64"`), 1), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		save("bias", 5)
+		c := DefaultConfig()
+		c.In, c.Out, c.Load = 12, 5, path
+		x.spoil(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), x.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v, want %s, in one line", err, x.want)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ func updateCommand() *cobra.Command {
 		Example: `  ./bin/psbench update
   ./bin/psbench update --update-size 2 --log --batches 4 --warmup 0
   ./bin/psbench update --trainers 4 --in 1024 --out 1024 --trainer-batch 32
+  ./bin/psbench update --load begin.safetensors
   ./bin/psbench update --model convnet --trainers 5 --batches 6 --warmup 1`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -39,6 +40,8 @@ func updateCommand() *cobra.Command {
 	set.IntVar(&f.UpdateSize, "update-size", f.UpdateSize,
 		"`number` of gradients that make an update, 1 to the number of trainers; 0 is all of them")
 	set.StringVar(&f.Model, "model", f.Model, "`model`: linear, with the L1 loss, or convnet, with squared errors")
+	set.StringVar(&f.Load, "load", f.Load,
+		"safetensors `file` of the weights that the server begins with, by the names and shapes of its model; empty draws them")
 	f.Device.AddTo(set)
 	set.BoolVar(&f.Log, "log", f.Log, "say what happens, line by line")
 	set.IntVar(&f.Procs, "procs", f.Procs,
