@@ -256,7 +256,8 @@ func TestGroupedStartsFromModel(t *testing.T) {
 				}
 				all.Go(func() {
 					versions := map[schema.Version]bool{}
-					if err := s.Run(testContext(t), &pull{job: job}, batches, func(p Progress) { versions[p.Version] = true }); err != nil {
+					err := s.Run(testContext(t), &pull{job: job}, batches, func(p Progress) { versions[p.Version] = true })
+					if err != nil {
 						t.Errorf("groups of %d: trainer %d: %v", size, i, err)
 					}
 					if len(versions) != batches || versions[0] {

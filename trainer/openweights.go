@@ -15,9 +15,10 @@ import (
 var ErrWeights = errors.New("no weights for job")
 
 // OpenWeights reads the values that a job is to begin with (Job.From, Config.From) from a safetensors file of whoever
-// wrote it: of PyTorch's state_dict, an export of a checkpoint, a model that Save wrote. The file has the tensors of the
-// job, float32, by their names and in their shapes, a table as [rows, dim], and no others. The digest of a file that
-// Save wrote is checked. Errors: ErrWeights, which names all tensors that do not fit, and that of opening the file.
+// wrote it: of PyTorch's state_dict, an export of a checkpoint, a model that Save wrote. The file has the tensors of
+// the job, float32, by their names and in their shapes, a table as [rows, dim], and no others. The digest of a file
+// that Save wrote is checked. Errors: ErrWeights, which names all tensors that do not fit, and that of opening the
+// file.
 //
 //	m, err := trainer.OpenWeights("begin.safetensors", job)
 func OpenWeights(path string, job *schema.Job) (*Model, error) {

@@ -41,7 +41,7 @@ func updateCommand() *cobra.Command {
 		"`number` of gradients that make an update, 1 to the number of trainers; 0 is all of them")
 	set.StringVar(&f.Model, "model", f.Model, "`model`: linear, with the L1 loss, or convnet, with squared errors")
 	set.StringVar(&f.Load, "load", f.Load,
-		"safetensors `file` of the weights that the server begins with, by the names and shapes of its model; empty draws them")
+		"safetensors `file` with the weights that the server begins with, of its model's names and shapes; empty draws them")
 	f.Device.AddTo(set)
 	set.BoolVar(&f.Log, "log", f.Log, "say what happens, line by line")
 	set.IntVar(&f.Procs, "procs", f.Procs,

@@ -78,7 +78,7 @@ func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i i
 		}
 		return report.Result{}, err
 	}
-	return report.Add(results, schema.ClockOf(s.Consistency).Waits())
+	return report.Add(results, schema.ClockOf(s.Consistency).Common())
 }
 
 // serverArgs are the flags by which started trainers find the server. An address with a password goes by a file of

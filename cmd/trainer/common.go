@@ -106,9 +106,11 @@ func (o *common) addTraining(set *pflag.FlagSet, s *settings.Shared, drawn, dens
 	set.StringVar(&s.Apply, "apply", s.Apply,
 		"`who` owns the "+dense+"parameters and their optimizer: update is the shards, mean the trainers")
 	set.StringVar(&s.Consistency, "consistency", schema.ConsistencySync,
-		"`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody, and each trainer ends "+
-			"with the weights of its own moment")
+		"`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody, grouped updates "+
+			"dense parameters for every --group trainers; in the last two each trainer ends with the weights of its own moment")
 	set.IntVar(&s.Ahead, "ahead", 0, "`number` of batches that a trainer may run ahead, in bounded")
+	set.IntVar(&s.Group, "group", 0,
+		"`number` of trainers whose gradients make one update, whoever comes first, in grouped; 0 is all of them")
 	set.StringVar(&s.Policy, "on-lost", s.Policy, "`policy` for a lost trainer: recover (the others compute its lanes, "+
 		"until a new one takes its place), wait (a new one has to) or fail; empty is recover where that changes no bit")
 	set.StringVar(&s.OnNonfinite, "on-nonfinite", schema.NonfiniteFail,
@@ -157,6 +159,7 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 		"--lr", settings.Number(s.LR), "--momentum", settings.Number(s.Momentum), "--optimizer", s.Optimizer, "--schedule",
 		s.Schedule, "--clip", s.Clip, "--seed", strconv.FormatUint(s.Seed, 10),
 		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead),
+		"--group", strconv.Itoa(s.Group),
 		"--on-lost", s.Policy, "--on-nonfinite", s.OnNonfinite,
 		"--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback),
 		"--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,

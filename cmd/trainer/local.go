@@ -124,7 +124,7 @@ func (o *common) trainLocal(ctx context.Context, backend cuda.Backend, s *settin
 	if err != nil {
 		return r, because(ctx, err)
 	}
-	return report.Add(results, schema.ClockOf(s.Consistency).Waits())
+	return report.Add(results, schema.ClockOf(s.Consistency).Common())
 }
 
 // openPage begins to serve the page of a job in this process; nil where none is wanted.

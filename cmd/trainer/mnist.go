@@ -166,7 +166,7 @@ func (o *mnistOptions) trainOne(ctx context.Context) (r report.Result, err error
 		return r, err
 	}
 	defer func() { err = leave(ctx, session, err) }()
-	meter := newMeter(&o.common, o.settings.BatchesPerEpoch(data.Train.Len()))
+	meter := newMeter(&o.common, o.settings.BatchesPerEpoch(data.Train.Len()), session.Job())
 	if meter.board, err = o.openBoard(session); err != nil {
 		return r, err
 	}

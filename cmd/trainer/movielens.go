@@ -150,7 +150,7 @@ func (o *movielensOptions) trainOne(ctx context.Context, backend cuda.Backend) (
 	if err != nil {
 		return r, err
 	}
-	m := newMeter(&o.common, o.settings.BatchesPerEpoch(len(data.Train)))
+	m := newMeter(&o.common, o.settings.BatchesPerEpoch(len(data.Train)), session.Job())
 	if m.board, err = o.openBoard(session); err != nil {
 		return r, err
 	}

@@ -10,6 +10,7 @@ import (
 	"gradbus/examples/packages"
 	"gradbus/examples/packages/corpus"
 	"gradbus/internal/report"
+	"gradbus/schema"
 	"gradbus/trainer"
 )
 
@@ -34,7 +35,7 @@ func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.
 	if err != nil {
 		return r, err
 	}
-	m := newMeter(&o.common, o.settings.BatchesPerEpoch(data.Train.Len()))
+	m := newMeter(&o.common, o.settings.BatchesPerEpoch(data.Train.Len()), session.Job())
 	if m.board, err = o.openBoard(session); err != nil {
 		return r, err
 	}
@@ -88,21 +89,26 @@ type meter struct {
 	board    *board
 	perEpoch uint64
 	batches  uint64  // of the job; 0: of the Run
-	samples  float64 // of all trainers
+	common   bool    // batches are those of all trainers
+	samples  float64 // of all trainers where batches are common, else of this one
 	own      float64 // of this trainer, in the epoch under way
 	loss     float64 // sum over own
 	last     trainer.Progress
 }
 
-func newMeter(o *common, perEpoch int) *meter {
-	return &meter{show: newShower(o), perEpoch: uint64(perEpoch)}
+func newMeter(o *common, perEpoch int, job *schema.Job) *meter {
+	return &meter{show: newShower(o), perEpoch: uint64(perEpoch), common: job.Plan().Clock.Common()}
 }
 
 func (m *meter) batch(p trainer.Progress) {
 	if uint64(p.Batch)%m.perEpoch == 0 {
 		m.own, m.loss = 0, 0
 	}
-	m.samples += p.SamplesAll
+	if m.common {
+		m.samples += p.SamplesAll
+	} else {
+		m.samples += float64(p.Samples)
+	}
 	m.own += float64(p.Samples)
 	m.loss += p.Loss * float64(p.Samples)
 	m.last = p
@@ -122,7 +128,7 @@ func (m *meter) rate() float64 {
 func (m *meter) result(session *trainer.Session, backend cuda.Backend) report.Result {
 	stats, job := session.Stats(), session.Job()
 	of := ""
-	if !job.Plan().Clock.Waits() && job.Trainers > 1 {
+	if !m.common && job.Trainers > 1 {
 		of = string(session.Member())
 	}
 	return report.Result{

@@ -123,8 +123,10 @@ func TestTrainersGiveTheSameBits(t *testing.T) {
 	one := train(t, settings(1, 4), data, "go")[0]
 	mean := settings(2, 4)
 	mean.Apply = "mean"
+	grouped := settings(3, 4)
+	grouped.Consistency = "grouped" // by groups of all
 	for name, s := range map[string]mnist.Settings{"two": settings(2, 4), "three": settings(3, 4),
-		"two that apply": mean} {
+		"two that apply": mean, "three grouped": grouped} {
 		for i, o := range train(t, s, data, "auto") {
 			if o.digest != one.digest || o.accuracy != one.accuracy {
 				t.Errorf("%s trainers: trainer %d has digest %x, accuracy %v, one trainer has %x, %v", name, i, o.digest[:4],

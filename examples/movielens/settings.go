@@ -72,6 +72,7 @@ func (s Settings) Validate() error {
 		c.Add("split %q: want %q or %q", s.Split, SplitUser, SplitTime)
 	}
 	s.CheckTraining(&c)
+	s.CheckTables(&c)
 	return c.Err(ErrSettings)
 }
 

@@ -63,6 +63,7 @@ func (s Settings) Validate() error {
 	c.Between("batch", s.Batch, 1, batchMax)
 	c.Between("dim", s.Dim, 1, dimMax)
 	s.CheckTraining(&c)
+	s.CheckTables(&c)
 	switch s.Placement {
 	case "", schema.PlacementRows:
 	case schema.PlacementColumns, schema.PlacementTables:

@@ -52,12 +52,17 @@ func TestSettingsValidate(t *testing.T) {
 		`momentum -0.1: want at least 0 and below 1`:   func(s *Settings) { s.Momentum = -0.1 },
 		`apply "both": want "update" or "mean"`:        func(s *Settings) { s.Apply = "both" },
 
-		`consistency "lazy": want "sync", "bounded" or "async"`: func(s *Settings) { s.Consistency = "lazy" },
-		`ahead 1 with consistency "sync": want 0 to 0`:          func(s *Settings) { s.Ahead = 1 },
-		`ahead 0 with consistency "bounded": want 1 to 16`:      func(s *Settings) { s.Consistency = "bounded" },
+		`consistency "lazy": want "sync", "bounded", "async" or "grouped"`: func(s *Settings) { s.Consistency = "lazy" },
+		`ahead 1 with consistency "sync": want 0 to 0`:                     func(s *Settings) { s.Ahead = 1 },
+		`ahead 0 with consistency "bounded": want 1 to 16`:                 func(s *Settings) { s.Consistency = "bounded" },
 		`apply "mean" with consistency "async": want "update"`: func(s *Settings) {
 			s.Consistency, s.Apply = "async", "mean"
 		},
+
+		`consistency "grouped": want "sync", "bounded" or "async", since this workload has tables`: func(s *Settings) {
+			s.Consistency = "grouped"
+		},
+		`group 2 with consistency "sync": want 0`: func(s *Settings) { s.Group = 2 },
 
 		`wire "int8": want "float32", "bfloat16" or "float16"`:       func(s *Settings) { s.Wire.Gradients = "int8" },
 		`error feedback with wire float32: want bfloat16 or float16`: func(s *Settings) { s.Wire.ErrorFeedback = true },

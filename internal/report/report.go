@@ -93,17 +93,21 @@ func ParseEvent(line []byte) (Event, error) {
 }
 
 // Add makes one result of those of all trainers of a job: bytes and messages are added up, the rate is over the longest
-// time, the loss is the mean over all samples, and times are means. All must have ended with the same weights where
-// same says so; else those of the result are the first one's.
-func Add(results []Result, same bool) (Result, error) {
+// time, the loss is the mean over all samples, and times are means. Where batches are common, all of them say the
+// samples of all and must have ended with the same weights; else each says its own, and the weights of the result are
+// the first one's.
+func Add(results []Result, common bool) (Result, error) {
 	if len(results) == 0 {
 		return Result{}, errors.New("no results")
 	}
 	sum := results[0]
 	sum.BytesSent, sum.BytesReceived, sum.MessagesSent, sum.MessagesReceived = 0, 0, 0, 0
 	sum.Loss, sum.LossSamples, sum.Time = 0, 0, Time{}
-	for _, r := range results {
-		if same && r.WeightsSHA256 != sum.WeightsSHA256 {
+	for i, r := range results {
+		if !common && i > 0 {
+			sum.Samples += r.Samples
+		}
+		if common && r.WeightsSHA256 != sum.WeightsSHA256 {
 			return Result{}, fmt.Errorf("trainers ended with different weights: %s and %s", sum.WeightsSHA256, r.WeightsSHA256)
 		}
 		sum.Seconds = max(sum.Seconds, r.Seconds)

@@ -44,7 +44,8 @@ func TestAdd(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	a.WeightsOf, b.WeightsOf = "t0", "t1"
-	if got, err := Add([]Result{a, b}, false); err != nil || got.WeightsSHA256 != "ab" || got.WeightsOf != "t0" {
+	if got, err := Add([]Result{a, b}, false); err != nil || got.WeightsSHA256 != "ab" || got.WeightsOf != "t0" ||
+		got.Samples != a.Samples+b.Samples {
 		t.Errorf("where weights may differ: %q of %q, %v; want the first one's", got.WeightsSHA256, got.WeightsOf, err)
 	}
 	if _, err := Add(nil, true); err == nil {
@@ -121,7 +122,7 @@ saved      m.safetensors
 	of := r
 	of.WeightsOf = "t1"
 	if err := of.Print(&out); err != nil ||
-		!strings.Contains(out.String(), "\nmoment     the end of trainer t1: in async others may have trained on, ") {
+		!strings.Contains(out.String(), "\nmoment     the end of trainer t1: in async and grouped others may have trained on, ") {
 		t.Errorf("%v: it is not said whose weights these are:\n%s", err, out.String())
 	}
 	out.Reset()

@@ -33,8 +33,9 @@ type Shared struct {
 	Apply  string // who owns the dense parameters and their optimizer: "update" is the shards, "mean" the trainers
 	Reduce string // who adds gradients up: "shards" (also ""), or "trainers", who then keep tables too; needs "mean"
 
-	Consistency string // mode of the job: "sync" (also ""), "bounded" or "async"
+	Consistency string // mode of the job: "sync" (also ""), "bounded", "async" or "grouped"
 	Ahead       int    // batches that a trainer may run ahead, 1 to 16 in bounded, else 0
+	Group       int    // trainers whose gradients make one update in grouped, 0 for all; else 0
 
 	Policy      string // what becomes of the job when a trainer is lost; "" is as schema.Job.WithDefaults says
 	OnNonfinite string // what becomes of a lane whose gradient is not finite: "fail" (also "") or "skip"
@@ -121,16 +122,29 @@ func (s Shared) checkMode(c *Check) {
 	case schema.ConsistencySync:
 	case schema.ConsistencyBounded:
 		least, most = 1, schema.AheadMax
-	case schema.ConsistencyAsync:
+	case schema.ConsistencyAsync, schema.ConsistencyGrouped:
 		if s.Apply == schema.ApplyMean {
 			c.Add("apply %q with consistency %q: want %q", s.Apply, s.Consistency, schema.ApplyUpdate)
 		}
 	default:
-		c.Add("consistency %q: want %q, %q or %q", s.Consistency, schema.ConsistencySync, schema.ConsistencyBounded,
-			schema.ConsistencyAsync)
+		c.Add("consistency %q: want %q, %q, %q or %q", s.Consistency, schema.ConsistencySync, schema.ConsistencyBounded,
+			schema.ConsistencyAsync, schema.ConsistencyGrouped)
+	}
+	if s.Consistency == schema.ConsistencyGrouped {
+		c.Between("group", s.Group, 0, max(1, s.Trainers))
+	} else if s.Group != 0 {
+		c.Add("group %d with consistency %q: want 0, or consistency %q", s.Group, s.consistency(), schema.ConsistencyGrouped)
 	}
 	if s.Ahead < least || s.Ahead > most {
 		c.Add("ahead %d with consistency %q: want %d to %d", s.Ahead, s.consistency(), least, most)
+	}
+}
+
+// CheckTables adds what is wrong with the mode of a workload that has tables.
+func (s Shared) CheckTables(c *Check) {
+	if s.Consistency == schema.ConsistencyGrouped {
+		c.Add("consistency %q: want %q, %q or %q, since this workload has tables, and groups update dense parameters alone",
+			s.Consistency, schema.ConsistencySync, schema.ConsistencyBounded, schema.ConsistencyAsync)
 	}
 }
 
@@ -172,6 +186,10 @@ func (s Shared) Manifest(workload string) *schema.Job {
 	if s.clipsRows() {
 		optimizer.Clip = nil // see TableOptimizer
 	}
+	group := s.Group
+	if group == 0 && s.Consistency == schema.ConsistencyGrouped {
+		group = s.Trainers
+	}
 	return &schema.Job{
 		Name:        schema.JobName(s.Job),
 		Workload:    workload,
@@ -180,6 +198,7 @@ func (s Shared) Manifest(workload string) *schema.Job {
 		Lanes:       s.LaneCount(),
 		Consistency: s.consistency(),
 		Ahead:       s.Ahead,
+		Group:       group,
 		Wire:        s.Wire,
 		Apply:       s.Apply,
 		Reduce:      s.Reduce,
