@@ -60,7 +60,7 @@ weights    sha256 %s
 		Thousands(r.SamplesPerSecond), Thousands(float64(r.Samples)), r.Seconds, Bytes(r.BytesSent), Bytes(r.BytesReceived),
 		count(r.Trainers, "trainer"), count(r.Shards, "shard"), count(r.Lanes, "lane"), r.Backend, r.WeightsSHA256)
 	if err == nil && r.WeightsOf != "" {
-		_, err = fmt.Fprintf(to, "moment     the end of trainer %s: in async and grouped others may have trained on, and end with other "+
+		_, err = fmt.Fprintf(to, "moment     the end of trainer %s: others may have trained on, and end with other "+
 			"weights, accuracy and model\n", schema.Printable(r.WeightsOf))
 	}
 	if err == nil && r.Suspect != "" {

@@ -122,7 +122,7 @@ saved      m.safetensors
 	of := r
 	of.WeightsOf = "t1"
 	if err := of.Print(&out); err != nil ||
-		!strings.Contains(out.String(), "\nmoment     the end of trainer t1: in async and grouped others may have trained on, ") {
+		!strings.Contains(out.String(), "\nmoment     the end of trainer t1: others may have trained on, ") {
 		t.Errorf("%v: it is not said whose weights these are:\n%s", err, out.String())
 	}
 	out.Reset()
