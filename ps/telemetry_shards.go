@@ -24,6 +24,22 @@ func (p *reporter) shards() []schema.ShardReport {
 	return all
 }
 
+// ResetBuckets has the reports of this ps begin anew what they say of each bucket: of a job, or of all jobs where it is
+// empty. Other ps keep what they say of theirs. It reports whether this ps has shards of the job.
+func (s *Server) ResetBuckets(job schema.JobName) (found bool) {
+	now := time.Now()
+	for name, a := range *s.jobs.Load() {
+		if job != "" && name != job {
+			continue
+		}
+		for _, i := range a.own {
+			a.workers[i].watch.times.reset(now)
+			found = true
+		}
+	}
+	return found || job == ""
+}
+
 // stepped counts a frame that was stepped.
 func (t *tally) stepped(h *schema.Head, reason schema.Reason, bytes int, began time.Time) {
 	t.step += time.Since(began)

@@ -144,6 +144,13 @@ func TestReportsTellOfAJob(t *testing.T) {
 			t.Errorf("shard %d: %+v", shard.Shard, shard)
 		}
 	}
+	checkBuckets(t, running.Shards, batches)
+	if s.ResetBuckets("nobody") || !s.ResetBuckets("told") {
+		t.Error("reset of a job that is not here, or none of one that is")
+	}
+	l.own(s, "buckets begin anew", func(p *schema.ServerReport) bool {
+		return len(p.Shards) == 2 && len(p.Shards[0].Buckets)+len(p.Shards[1].Buckets) == 0
+	})
 	a.leave("")
 	b.leave("disk full")
 	ended := l.own(s, "the job has ended",
@@ -151,6 +158,22 @@ func TestReportsTellOfAJob(t *testing.T) {
 	if j := ended.Jobs[0]; j.Failed == nil || j.Failed.Member != b.joined.Member || j.EndedMS < j.StartedMS ||
 		!j.Members[0].Left || len(ended.Shards) != 0 {
 		t.Errorf("after its end: %+v", j)
+	}
+}
+
+// checkBuckets checks what shards tell of their buckets after so many batches of two trainers.
+func checkBuckets(t *testing.T, shards []schema.ShardReport, batches uint64) {
+	t.Helper()
+	for _, shard := range shards {
+		if len(shard.Buckets) == 0 {
+			t.Errorf("shard %d tells of no bucket", shard.Shard)
+		}
+		for _, k := range shard.Buckets {
+			if k.Rounds != batches || k.StragglerMaxSeconds > k.StragglerSeconds || k.BatchSeconds < k.StragglerSeconds ||
+				k.BatchMaxSeconds > k.BatchSeconds || k.StragglerSeconds <= 0 || k.AverageSeconds <= 0 {
+				t.Errorf("shard %d: %+v", shard.Shard, k)
+			}
+		}
 	}
 }
 

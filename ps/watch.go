@@ -238,16 +238,11 @@ func (s *bucketTimes) add(r *RoundTimes) {
 	}
 	b := &s.of[at]
 	b.Rounds++
-	for _, of := range []struct {
-		sum, most *schema.Real
-		took      time.Duration
-	}{{&b.StragglerSeconds, &b.StragglerMaxSeconds, r.Straggler()},
-		{&b.BatchSeconds, &b.BatchMaxSeconds, r.Turnaround()},
-		{&b.ArrivalSeconds, &b.ArrivalMaxSeconds, r.OnArrival},
-		{&b.AverageSeconds, &b.AverageMaxSeconds, r.Average}} {
-		took := schema.Real(of.took.Seconds())
-		*of.sum, *of.most = *of.sum+took, max(*of.most, took)
-	}
+	straggler, batch := schema.Real(r.Straggler().Seconds()), schema.Real(r.Turnaround().Seconds())
+	b.StragglerSeconds, b.StragglerMaxSeconds = b.StragglerSeconds+straggler, max(b.StragglerMaxSeconds, straggler)
+	b.BatchSeconds, b.BatchMaxSeconds = b.BatchSeconds+batch, max(b.BatchMaxSeconds, batch)
+	b.ArrivalSeconds += schema.Real(r.OnArrival.Seconds())
+	b.AverageSeconds += schema.Real(r.Average.Seconds())
 }
 
 // report lists the buckets that have had a round since the last reset.

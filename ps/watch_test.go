@@ -190,3 +190,48 @@ func TestRoundsWithoutResultsAreNotTimed(t *testing.T) {
 		}
 	}
 }
+
+// A report has what the rounds of a bucket came to since the last reset; one that began before does not count.
+func TestBucketsAreSummedUp(t *testing.T) {
+	var s bucketTimes
+	s.begin([]schema.Bucket{3, 4}, 7)
+	began := time.Now()
+	at := func(second int) time.Time { return began.Add(time.Duration(second) * time.Second) }
+	round := func(bucket schema.Bucket, first, last, answered int) {
+		s.add(&RoundTimes{Bucket: bucket, First: at(first), FirstGradient: at(first), LastGradient: at(last),
+			Answered: at(answered), OnArrival: 2 * time.Second, Average: time.Second})
+	}
+	round(4, 0, 3, 5)
+	round(4, 10, 11, 12)
+	round(7, 0, 0, 1)
+	round(9, 0, 0, 1) // none of the first
+	want := []schema.BucketReport{{Bucket: 4, Rounds: 2, StragglerSeconds: 4, StragglerMaxSeconds: 3, BatchSeconds: 7,
+		BatchMaxSeconds: 5, ArrivalSeconds: 4, AverageSeconds: 2},
+		{Bucket: 7, Sparse: true, Rounds: 1, BatchSeconds: 1, BatchMaxSeconds: 1, ArrivalSeconds: 2, AverageSeconds: 1}}
+	if got := s.report(); !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	s.reset(at(20))
+	round(4, 19, 25, 26)
+	if got := s.report(); len(got) != 0 {
+		t.Errorf("after a reset: %+v", got)
+	}
+	round(4, 21, 25, 26)
+	if got := s.report(); len(got) != 1 || got[0].Rounds != 1 || got[0].StragglerMaxSeconds != 4 {
+		t.Errorf("after a reset and a round: %+v", got)
+	}
+}
+
+// However many buckets a shard has, it tells of some of them, its rows among these.
+func TestBucketsAreBounded(t *testing.T) {
+	var s bucketTimes
+	dense := make([]schema.Bucket, 1000)
+	for i := range dense {
+		dense[i] = schema.Bucket(i)
+	}
+	s.begin(dense, 1000)
+	n := len(s.of)
+	if n != schema.TelemetryBucketsMax || s.of[n-1].Bucket != 1000 || s.of[n-2].Bucket != schema.Bucket(n-2) {
+		t.Errorf("%d buckets", n)
+	}
+}

@@ -344,8 +344,8 @@ type ShardReport struct {
 	Buckets []BucketReport `json:"buckets,omitempty"` // that have had a round, ascending; at most TelemetryBucketsMax
 }
 
-// BucketReport is how the rounds of one bucket have fared on a shard since it was made, or since somebody had that
-// begin anew. Each time is a sum over the rounds, and the most of one. Jobs in grouped have none.
+// BucketReport is how the rounds of one bucket have fared on a shard since it was made, or since the figures were
+// reset. Times are sums over the rounds, and where the name says max, those of the slowest. Jobs in grouped have none.
 type BucketReport struct {
 	Bucket Bucket `json:"bucket"`
 	Sparse bool   `json:"sparse,omitempty"` // all rows on the shard
@@ -356,10 +356,8 @@ type BucketReport struct {
 	BatchSeconds        Real `json:"batch_seconds"` // from the first until all were answered
 	BatchMaxSeconds     Real `json:"batch_max_seconds"`
 	ArrivalSeconds      Real `json:"arrival_seconds"` // adding gradients up as they came
-	ArrivalMaxSeconds   Real `json:"arrival_max_seconds"`
 	// what was left of the sum, and the division; with the optimizer where the shard has it
-	AverageSeconds    Real `json:"average_seconds"`
-	AverageMaxSeconds Real `json:"average_max_seconds"`
+	AverageSeconds Real `json:"average_seconds"`
 }
 
 // GPUReport is a GPU of a machine and what is thought of it. What the driver does not tell is nil, never 0.

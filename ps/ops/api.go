@@ -25,6 +25,7 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("/api/v1/gpus", s.api(s.gpus))
 	mux.HandleFunc("/api/v1/trainers", s.api(s.trainers, "job"))
 	mux.HandleFunc("/api/v1/shards", s.api(s.shards, "job"))
+	mux.HandleFunc(resetPath, s.taking(http.HandlerFunc(s.resetBuckets), "job"))
 	mux.HandleFunc("/api/v1/stream", s.taking(http.HandlerFunc(s.stream)))
 	mux.HandleFunc("/healthz", s.taking(http.HandlerFunc(s.healthz)))
 	mux.HandleFunc("/readyz", s.taking(http.HandlerFunc(s.readyz), "verbose"))
@@ -36,10 +37,25 @@ func (s *Server) handler() http.Handler {
 	return s.guarded(s.guard, mux)
 }
 
+// resetPath is the one path that changes what others are shown.
+const resetPath = "/api/v1/buckets/reset"
+
 var (
 	readMethods  = []string{http.MethodGet, http.MethodHead}
 	loginMethods = []string{http.MethodGet, http.MethodHead, http.MethodPost}
+	resetMethods = []string{http.MethodPost}
 )
+
+// methods are those that a path takes.
+func (s *Server) methods(path string) []string {
+	switch {
+	case path == "/login" && s.token != nil:
+		return loginMethods
+	case path == resetPath:
+		return resetMethods
+	}
+	return readMethods
+}
 
 // guarded puts the rules before a handler, and lets Close wait for it.
 func (s *Server) guarded(g *guard, next http.Handler) http.Handler {
@@ -51,10 +67,7 @@ func (s *Server) guarded(g *guard, next http.Handler) http.Handler {
 			return
 		}
 		defer s.requests.Done()
-		methods := readMethods
-		if r.URL.Path == "/login" && s.token != nil {
-			methods = loginMethods
-		}
+		methods := s.methods(r.URL.Path)
 		if why := g.check(r, methods); why != nil {
 			if why.status == http.StatusMethodNotAllowed {
 				w.Header().Set("Allow", strings.Join(methods, ", "))
@@ -237,6 +250,20 @@ func listedOfJobs[T any](view *status.Status, values url.Values, name string, of
 		return nil, noJob(view, values, func(j *status.Job) string { return j.Name })
 	}
 	return listed(view, name, all)
+}
+
+// resetBuckets begins anew what is shown of each bucket.
+func (s *Server) resetBuckets(w http.ResponseWriter, r *http.Request) {
+	view, values := s.hub.Status(), r.URL.Query()
+	switch {
+	case view == nil:
+		w.Header().Set("Retry-After", "1")
+		fail(w, http.StatusServiceUnavailable, ErrStarting.Error())
+	case s.config.ResetBuckets != nil && s.config.ResetBuckets(values.Get("job")):
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		fail(w, http.StatusNotFound, fmt.Sprintf("no shard of job %q is on this ps", clip(values.Get("job"))))
+	}
 }
 
 // noJob names those that there are, by what of says of each.

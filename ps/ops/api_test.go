@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -96,6 +97,62 @@ func TestAPIErrors(t *testing.T) {
 	if _, body := s.get(t, "/api/v1/trainers"); string(fields(t, body)["trainers"]) != "[]" {
 		t.Errorf("no trainers: %s", body)
 	}
+}
+
+// A call resets the figures of buckets of a job, or of all: by POST alone, without a body, with the token where one is
+// asked for, and not by a page of another site.
+func TestBucketsAreReset(t *testing.T) {
+	t.Parallel()
+	var reset []string
+	give := func(c *Config) {
+		c.ResetBuckets = func(job string) bool {
+			reset = append(reset, job)
+			return job == "" || job == "packages"
+		}
+	}
+	s := start(t, give)
+	for _, c := range []struct {
+		method, path, body string
+		headers            []string
+		status             int
+		parts              []string
+	}{
+		{"POST", "?job=packages", "", nil, 204, nil},
+		{"POST", "", "", nil, 204, nil},
+		{"POST", "?job=nope", "", nil, 404, []string{`no shard of job "nope"`}},
+		{"POST", "?name=packages", "", nil, 400, []string{`parameter "name"`, "want job"}},
+		{"GET", "?job=packages", "", nil, 405, []string{"method GET", "want POST"}},
+		{"DELETE", "", "", nil, 405, []string{"want POST"}},
+		{"POST", "", "x", nil, 413, []string{"a body"}},
+		{"POST", "", "", []string{"Origin: http://evil.example"}, 403, []string{"another site"}},
+		{"POST", "", "", []string{"Sec-Fetch-Site: cross-site"}, 403, []string{"another site"}},
+	} {
+		var sent io.Reader
+		if c.body != "" {
+			sent = strings.NewReader(c.body)
+		}
+		answer, body := s.do(t, c.method, resetPath+c.path, sent, c.headers...)
+		if c.status == 204 {
+			if answer.StatusCode != 204 || body != "" {
+				t.Errorf("%s %s: %d %q", c.method, c.path, answer.StatusCode, body)
+			}
+			continue
+		}
+		wantError(t, answer, body, c.status, c.parts...)
+	}
+	if want := []string{"packages", "", "nope"}; !slices.Equal(reset, want) {
+		t.Errorf("reset of %q, want %q", reset, want)
+	}
+	s = start(t, func(c *Config) { give(c); withToken(c) })
+	answer, body := s.do(t, "POST", resetPath, nil)
+	wantError(t, answer, body, http.StatusUnauthorized)
+	if answer, _ := s.do(t, "POST", resetPath, nil, "Authorization: Bearer "+someToken); answer.StatusCode != 204 ||
+		len(reset) != 4 {
+		t.Errorf("with the token: %d", answer.StatusCode)
+	}
+	s = start(t, nil)
+	answer, body = s.do(t, "POST", resetPath, nil)
+	wantError(t, answer, body, http.StatusNotFound)
 }
 
 // Before the first view everything says so, and the probes answer.

@@ -39,6 +39,9 @@ type Config struct {
 	Runbooks string
 	// Metrics answers /metrics; nil is none.
 	Metrics http.Handler
+	// ResetBuckets begins anew what the shards of a job here say of each bucket, of all jobs where it is empty. It reports
+	// whether the job has shards here, and must not block. nil resets nothing.
+	ResetBuckets func(job string) bool
 	// Alive is when the control loop of the ps last turned; zero before it does. It must not block.
 	Alive func() time.Time
 	// Checks is what has to hold for the ps to be ready. It must not block.

@@ -111,10 +111,10 @@ func (g *guard) check(r *http.Request, methods []string) *refusal {
 		return &refusal{http.StatusForbidden,
 			fmt.Sprintf("host %q is none of this server's: ask by its address, or name the host with --http-host", clip(r.Host))}
 	case !slices.Contains(methods, r.Method):
-		return &refusal{http.StatusMethodNotAllowed, fmt.Sprintf("method %s: this server shows and changes nothing, want %s",
+		return &refusal{http.StatusMethodNotAllowed, fmt.Sprintf("method %s: this path takes others, want %s",
 			clip(r.Method), strings.Join(methods, " or "))}
-	case r.Method != http.MethodPost && r.ContentLength != 0:
-		return &refusal{http.StatusRequestEntityTooLarge, "the request has a body: no path takes one with " + r.Method}
+	case (r.Method != http.MethodPost || r.URL.Path == resetPath) && r.ContentLength != 0:
+		return &refusal{http.StatusRequestEntityTooLarge, "the request has a body: want none with " + r.Method}
 	case g.cross.Check(r) != nil:
 		return &refusal{http.StatusForbidden, "the request comes from a page of another site"}
 	}

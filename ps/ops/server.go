@@ -21,7 +21,7 @@ import (
 	"gradbus/internal/certificate"
 )
 
-// Server is the HTTP side of a ps. It shows and changes nothing.
+// Server is the HTTP side of a ps. It shows, and changes nothing but what it shows of buckets.
 type Server struct {
 	config  Config
 	limits  limits

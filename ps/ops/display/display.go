@@ -42,7 +42,7 @@ func Open(ctx context.Context, c ops.Config, notKept func() string) (*Display, e
 		}})
 	var err error
 	c.Hub, c.Page, c.Runbooks, c.Metrics = d.hub, page.Files, process.AsInvoked(docs.Runbooks()), exporter
-	c.Alive, c.Checks = d.alive, d.checks
+	c.Alive, c.Checks, c.ResetBuckets = d.alive, d.checks, d.resetBuckets
 	if d.server, err = ops.Start(ctx, c); err != nil {
 		return nil, err
 	}
@@ -87,6 +87,11 @@ func (d *Display) reportsDropped() uint64 {
 		n += server.ReportsDropped()
 	}
 	return n
+}
+
+func (d *Display) resetBuckets(job string) bool {
+	server := d.of.Load()
+	return server != nil && server.ResetBuckets(schema.JobName(job))
 }
 
 func (d *Display) alive() time.Time {

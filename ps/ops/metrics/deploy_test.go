@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"go.yaml.in/yaml/v3"
 
 	"gradbus/docs"
@@ -100,7 +101,7 @@ func exported(t *testing.T) (names, labels map[string]bool) {
 		map[string]bool{"job": true, "instance": true, "alertstate": true, "alertname": true, "severity": true}
 	for _, f := range newTables().of {
 		names[f.name] = true
-		if strings.Contains(f.help, "their number and their sum") || strings.HasSuffix(f.name, "_scrape_seconds") {
+		if f.kind == dto.MetricType_SUMMARY {
 			names[f.name+"_sum"], names[f.name+"_count"] = true, true
 		}
 		for _, l := range f.labels {

@@ -66,6 +66,7 @@ type tables struct {
 	trainer table[trainer]
 	moment  table[trainer]
 	shard   table[shard]
+	bucket  table[*schema.BucketReport]
 	gpu     table[gpu]
 	disk    table[disk]
 }
@@ -76,7 +77,8 @@ func newTables() (t tables) {
 	t.ops, t.problem = enter(&t, &at, opsTable()), enter(&t, &at, problemTable())
 	t.job, t.place = enter(&t, &at, jobTable()), enter(&t, &at, placeTable())
 	t.trainer, t.moment = enter(&t, &at, trainerTable()), enter(&t, &at, momentTable())
-	t.shard, t.gpu, t.disk = enter(&t, &at, shardTable()), enter(&t, &at, gpuTable()), enter(&t, &at, diskTable())
+	t.shard, t.bucket = enter(&t, &at, shardTable()), enter(&t, &at, bucketTable())
+	t.gpu, t.disk = enter(&t, &at, gpuTable()), enter(&t, &at, diskTable())
 	slices.SortFunc(at, func(a, b *int) int { return cmp.Compare(t.of[*a].name, t.of[*b].name) })
 	sorted := make([]family, len(at))
 	for i, index := range at {
@@ -160,6 +162,7 @@ func (e *Exporter) write(s *sheet) {
 		sh := &own.Server.Shards[i]
 		member := string(schema.ShardMember(sh.Shard))
 		t.shard.write(s, shard{sh, shownShard(view, sh.Job, member)}, string(sh.Job), member)
+		t.writeBuckets(s, sh, member)
 	}
 	e.writeGPUs(s, own, own.Server.GPUs, now)
 	e.writeDisks(s, own, own.Server.Disks, now)

@@ -59,7 +59,9 @@ func everything(trainers, shards int) *cluster {
 		own.Shards = append(own.Shards, schema.ShardReport{Job: "words", Shard: i, Ready: true, Version: 19, Frames: 10,
 			Bytes: 1000, Acks: 10, Rounds: 20,
 			StagedBytes: 5, StagedBytesMax: 50, Waiting: &schema.Waiting{Members: []schema.Member{"t1"}}, StepSeconds: 1.5,
-			ApplySeconds: 0.5, ApplyBytes: 4096})
+			ApplySeconds: 0.5, ApplyBytes: 4096,
+			Buckets: []schema.BucketReport{{Bucket: 2, Rounds: 4, StragglerSeconds: 2, StragglerMaxSeconds: 1, BatchSeconds: 3,
+				BatchMaxSeconds: 2, ArrivalSeconds: 0.5, AverageSeconds: 0.25}}})
 	}
 	view := &status.Status{NowMS: moment.UnixMilli(),
 		Jobs: []status.Job{{Name: "words", RunID: "77", Phase: "running", Loss: ptr(schema.Real(0.25)),

@@ -40,7 +40,8 @@ func TestDocumentation(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, left := string(data), newTables().of
-	for _, prefix := range []string{"job", "trainer", "shard", "ps", "disk", "gpu", "problem", "ops", "build"} {
+	for _, prefix := range []string{"job", "trainer", "shard_bucket", "shard",
+		"ps", "disk", "gpu", "problem", "ops", "build"} {
 		var mine, others []family
 		for _, f := range left {
 			if strings.HasPrefix(f.name, "gradbus_"+prefix) {
@@ -113,7 +114,11 @@ func TestNames(t *testing.T) {
 			switch l {
 			case "job", "instance": // Prometheus puts labels of that name on every series, and hides ours
 				t.Errorf("%s has the label %s, which Prometheus has", f.name, l)
-			case "batch", "bucket", "chunk", "version", "pid", "url":
+			case "bucket": // of which a report has schema.TelemetryBucketsMax for a shard
+				if !strings.HasPrefix(f.name, "gradbus_shard_bucket_") {
+					t.Errorf("%s has the label %s, of which there is no end", f.name, l)
+				}
+			case "batch", "chunk", "version", "pid", "url":
 				if f.name != "gradbus_build_info" {
 					t.Errorf("%s has the label %s, of which there is no end", f.name, l)
 				}

@@ -108,6 +108,16 @@ func (t *Tracker) fillShard(out *Shard, k *shard) {
 		out.BytesPerSecond, out.RoundsPerSec = schema.Real(sp.rate(sBytes)), schema.Real(sp.rate(sRounds))
 		out.Load = schema.Real(sp.rate(sStep) + sp.rate(sPublish))
 	}
+	for i := range h.Buckets {
+		out.Buckets = append(out.Buckets, bucketOf(&h.Buckets[i]))
+	}
+}
+
+func bucketOf(b *schema.BucketReport) Bucket {
+	mean := func(sum schema.Real) schema.Real { return sum / schema.Real(max(1, b.Rounds)) }
+	return Bucket{Bucket: uint32(b.Bucket), Sparse: b.Sparse, Rounds: b.Rounds, Straggler: mean(b.StragglerSeconds),
+		StragglerMax: b.StragglerMaxSeconds, Batch: mean(b.BatchSeconds), BatchMax: b.BatchMaxSeconds,
+		Arrival: mean(b.ArrivalSeconds), Average: mean(b.AverageSeconds)}
 }
 
 func (t *Tracker) buildServer(s *server) Server {

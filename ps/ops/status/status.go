@@ -163,6 +163,22 @@ type Shard struct {
 	WaitsFor       []string    `json:"waits_for"` // trainers
 	WaitsBatch     uint64      `json:"waits_batch"`
 	WaitsMS        int64       `json:"waits_ms"`
+	Buckets        []Bucket    `json:"buckets,omitempty"` // that have had a round, ascending
+}
+
+// Bucket is how the rounds of one bucket fare on a shard, since it was made or since POST /api/v1/buckets/reset. Times
+// are means over its rounds, and where the name says max, those of the slowest.
+type Bucket struct {
+	Bucket    uint32      `json:"bucket"`
+	Sparse    bool        `json:"sparse,omitempty"` // all rows on the shard
+	Rounds    uint64      `json:"rounds"`
+	Straggler schema.Real `json:"straggler_seconds"` // from the first trainer's whole gradient to the last one's
+
+	StragglerMax schema.Real `json:"straggler_max_seconds"`
+	Batch        schema.Real `json:"batch_seconds"` // from the first until all were answered
+	BatchMax     schema.Real `json:"batch_max_seconds"`
+	Arrival      schema.Real `json:"arrival_seconds"` // adding gradients up as they came
+	Average      schema.Real `json:"average_seconds"` // the rest of the sum, and the division
 }
 
 // Replicas compares the trainers' replicas at one version.

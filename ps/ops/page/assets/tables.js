@@ -96,6 +96,27 @@ function waits(s) {
   return `${some}, batch ${count(s.waits_batch)}, ${age(s.waits_ms)}`;
 }
 
+const took = (v) => (real(v) === 0 ? "0" : seconds(v));
+
+/** buckets: how the rounds of each bucket fare on each shard, since the shard was made or the figures were reset. */
+function buckets() {
+  const times = (id, title, hint) => ({ id, title, hint, num: true, value: (b) => real(b[id + "_seconds"]), text: (b) => took(b[id + "_seconds"]) });
+  return new Table({
+    section: "buckets", title: "Buckets", noun: "buckets", limit: 8, first: true, key: (b) => `${b.member} ${b.bucket}`,
+    order: (a, b) => byName(a.member, b.member) || a.bucket - b.bucket,
+    columns: [
+      { id: "bucket", title: "Bucket", value: (b) => `${b.member} ${b.bucket}`, text: (b) => `${b.member} / ${b.bucket}${b.sparse ? ", rows" : ""}` },
+      { id: "rounds", title: "Rounds", num: true, value: (b) => b.rounds, text: (b) => count(b.rounds) },
+      times("straggler", "Straggler", "From the first trainer's whole gradient to the last one's, mean"),
+      times("straggler_max", "Longest", "The longest time between these gradients"),
+      times("batch", "Batch", "From the first whole gradient until all trainers were answered, mean"),
+      times("batch_max", "Longest", "The longest time until all were answered"),
+      times("arrival", "Sums", "Adding gradients up as they came, mean"),
+      times("average", "Average", "The rest of the sum and the division, mean; with the optimizer where the shard has it"),
+    ],
+  });
+}
+
 /** gpuLevel is what the sign of a GPU shows: of one that nobody can ask or find, that nothing is known. */
 function gpuLevel(g) {
   const level = levelOf(g.level);
@@ -192,11 +213,12 @@ function onlyThere(address) {
   }
 }
 
-/** Tables owns the sections of trainers, shards, replicas, GPUs and servers. */
+/** Tables owns the sections of trainers, shards, buckets, replicas, GPUs and servers. */
 export class Tables {
   constructor() {
     this.trainers = trainers();
     this.shards = shards();
+    this.buckets = buckets();
     this.replicas = byId("s-replicas");
     this.gpus = gpus();
     this.servers = servers();
@@ -210,10 +232,14 @@ export class Tables {
       this.trainers.update({ rows: stale(job.trainers || [], over).map((t) => (t.state === "free" ? { ...t, over: true, stale: false } : t)), summary: states(job.trainers || []), nothing: "No trainer has joined." });
       if (over && !(job.shards || []).length) this.shards.hide();
       else this.shards.update({ rows: stale(job.shards || [], over), summary: "", nothing: "No shard has told of itself yet." });
+      const rounds = (job.shards || []).flatMap((s) => (s.buckets || []).map((b) => ({ ...b, member: s.member })));
+      if (rounds.length) this.buckets.update({ rows: rounds });
+      else this.buckets.hide();
       this.digests(job.replicas);
     } else {
       this.trainers.hide();
       this.shards.hide();
+      this.buckets.hide();
       show(this.replicas, false);
     }
     this.gpus.update({ rows: stale(status.gpus || []), summary: states(status.gpus || []), nothing: "No GPU is seen by any process: the arithmetic runs on processors." });

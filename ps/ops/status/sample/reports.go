@@ -170,6 +170,10 @@ func (c *Cluster) addShards(s *Server, p *schema.ServerReport) {
 			PublishSeconds: schema.Real(s.busy * 0.2), ApplySeconds: schema.Real(s.busy * 0.5),
 			ApplyBytes: uint64(c.batch * 400_000),
 		}
+		if n := uint64(c.batch); n > 0 && !schema.ClockOf(c.Consistency).Renumbers() {
+			h.Buckets = []schema.BucketReport{bucketReport(h.Shard, n, 0.0042), bucketReport(c.Shards+h.Shard, n, 0.0061)}
+			h.Buckets[1].Sparse = true
+		}
 		if s.Idle {
 			h = schema.ShardReport{Job: h.Job, Shard: h.Shard, Ready: h.Ready, StagedBytesMax: h.StagedBytesMax,
 				MemoryBytes: mib}
@@ -188,6 +192,14 @@ func (c *Cluster) addShards(s *Server, p *schema.ServerReport) {
 		}
 		p.Shards = append(p.Shards, h)
 	}
+}
+
+// bucketReport is a bucket with so many rounds, of which each waited so many seconds for its last gradient.
+func bucketReport(bucket int, rounds uint64, straggler schema.Real) schema.BucketReport {
+	n := schema.Real(rounds)
+	return schema.BucketReport{Bucket: schema.Bucket(bucket), Rounds: rounds, StragglerSeconds: n * straggler,
+		StragglerMaxSeconds: 3 * straggler, BatchSeconds: n * (straggler + 0.002), BatchMaxSeconds: 3*straggler + 0.004,
+		ArrivalSeconds: n * 0.0009, AverageSeconds: n * 0.0006}
 }
 
 func (c *Cluster) jobReport() schema.JobReport {
