@@ -67,14 +67,13 @@ var servers = choice[string]{{"average", schema.SumArrival}, {"average-batch", s
 type hook struct {
 	dense  string // schema.Job.Reduce
 	sparse string // schema.TableSpec.Reduce
-	served bool   // servers average something
 }
 
 var hooks = choice[hook]{
-	{"allreduce", hook{schema.ReduceTrainers, schema.ReduceTrainers, false}},
-	{"hybrid", hook{schema.ReduceTrainers, schema.ReduceTrainers, false}},
-	{"rpc", hook{schema.ReduceShards, schema.ReduceShards, true}},
-	{"sparse-rpc", hook{schema.ReduceTrainers, schema.ReduceShards, true}},
+	{"allreduce", hook{schema.ReduceTrainers, schema.ReduceTrainers}},
+	{"hybrid", hook{schema.ReduceTrainers, schema.ReduceTrainers}},
+	{"rpc", hook{schema.ReduceShards, schema.ReduceShards}},
+	{"sparse-rpc", hook{schema.ReduceTrainers, schema.ReduceShards}},
 }
 
 // seconds is a flag that takes a time with its unit, or a number of seconds.
@@ -205,7 +204,7 @@ func (c *Config) Validate() error {
 			return err
 		}
 	}
-	if h, _ := hooks.find("hook", c.Hook); c.Servers == 0 && h.served {
+	if c.Servers == 0 && c.reduce(schema.ByShards) {
 		return fmt.Errorf("servers 0: want 1 to %d with hook %s, by which servers average; 0 is for allreduce and hybrid",
 			serversMax, c.Hook)
 	}
@@ -233,7 +232,7 @@ func (c *Config) reduce(by schema.Party) bool {
 
 // Layout is what runs where.
 func (c *Config) Layout() harness.Layout {
-	l := harness.Layout{Trainers: c.Trainers, Shards: c.Servers, Reduces: c.reduce(schema.ByTrainers),
+	l := harness.Layout{Trainers: c.Trainers, Shards: max(1, c.Servers), Reduces: c.reduce(schema.ByTrainers),
 		Server: []string{"--deadline", c.Timeout.String()}}
 	if c.ServerDevice != deviceCPU {
 		l.Server = append(l.Server, "--backend", c.ServerDevice)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"gradbus/bench/harness"
+	"gradbus/schema"
 )
 
 // Result is what a run of the benchmark found, as JSON. Times are in milliseconds, medians over the batches of all
@@ -37,6 +38,7 @@ type Result struct {
 	LossLast      float64  `json:"loss_last"`
 	WeightsSHA256 string   `json:"weights_sha256"`
 
+	served            bool // servers have averaged something
 	trainers, servers []ranked
 	processes         []process
 }
@@ -45,7 +47,7 @@ type Result struct {
 func newResult(c *Config, s *system, trained []trainerResult, served []serverResult) (*Result, error) {
 	r := &Result{Hook: c.Hook, Server: c.Server, Trainers: c.Trainers, Servers: c.Servers, Sparse: s.Model.Sparse,
 		Device:       c.Device,
-		ServerDevice: c.ServerDevice, Runs: c.Runs}
+		ServerDevice: c.ServerDevice, Runs: c.Runs, served: c.reduce(schema.ByShards)}
 	if c.Joined() {
 		r.Servers = 0
 	}
@@ -163,7 +165,7 @@ func (r *Result) Print(to io.Writer) error {
 			"(medians)\n", *r.BatchMS, *r.StragglerMS, *r.ArrivalMS, *r.AverageMS)
 	}
 	server := ""
-	if h, err := hooks.find("hook", r.Hook); err == nil && h.served {
+	if r.served {
 		server = ", server " + r.Server
 	}
 	_, err := fmt.Fprintf(to, "\nhook       %s%s, trainers %d, servers %d\nbatch      %.2f ms: forward %.2f, "+
