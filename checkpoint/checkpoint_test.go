@@ -96,7 +96,7 @@ func newFleet(t testing.TB, backend cuda.Backend, job *schema.Job, shards int) *
 				continue
 			}
 			a, err := state.NewArray(t.Context(), state.ArrayConfig{Backend: backend, Spec: &job.Tables[i],
-				Optimizer: job.OptimizerOf(id), Seed: job.Seed, Column: column, Columns: columns,
+				Optimizer: job.OptimizerOf(id), Seed: job.Seed, Column: column, Columns: columns, Touches: true,
 				Here: func(p schema.Partition) bool { return f.place.Holds(id, p, shard) }})
 			must(t, err)
 			t.Cleanup(a.Close)
@@ -322,7 +322,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Fatalf("%v, %v", skipped, err)
 	}
 	if m.ID != at(1) || m.Shards != 2 || len(m.LR) != 1 || m.LR[0] != (schema.LRChange{From: 2, Scale: 0.1}) ||
-		time.Since(m.Created) > time.Hour || m.Format != Format {
+		time.Since(m.Created) > time.Hour || m.Format != formatFull || !m.Full() {
 		t.Errorf("manifest %+v", m)
 	}
 	want, saying := f.text(t), f.string()

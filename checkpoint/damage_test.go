@@ -166,9 +166,10 @@ func TestManifestsThatSayWrongThings(t *testing.T) {
 		from, to string
 		want     error
 	}{
-		"2, and this program reads up to 1": {`"format": 1`, `"format": 2`, ErrNewer},
-		"3, and this program reads up to 1": {`"format": 1`, `"format": 3, "more": 1`, ErrNewer},
+		"3, and this program reads up to 2": {`"format": 1`, `"format": 3`, ErrNewer},
+		"4, and this program reads up to 2": {`"format": 1`, `"format": 4, "more": 1`, ErrNewer},
 		"format 0":                          {`"format": 1`, `"format": 0`, ErrDamaged},
+		"want 1 of a full checkpoint":       {`"format": 1`, `"format": 2`, ErrDamaged},
 		`unknown field "more"`:              {`"shards"`, `"more": 1, "shards"`, ErrDamaged},
 		"want the number of a run":          {at(1).String(), "1-2-3", ErrDamaged},
 		"is of checkpoint 000002-":          {at(1).String(), at(2).String(), ErrDamaged},

@@ -16,6 +16,8 @@
 //   - Part (part.go) is one that is written, from the pieces of a snapshot in any order. part_file.go reads one.
 //   - Manifest (manifest.go) is complete.json. It names all parts with their sizes and checksums, and ends with a
 //     checksum of its own. Verify (verify.go) reads every byte; Read (read.go) gives the pieces again.
+//   - increment.go is what an increment has: what has changed since another checkpoint of its run. chain.go is what goes
+//     on from what, and merged.go reads a full part with the increments over it.
 //   - folder.go finds checkpoints: List, Newest, NextEpoch. prune.go removes old ones.
 //   - export.go makes one file of a model, as trainer.Session.Save does, so that trainer.OpenModel reads it.
 //
@@ -32,10 +34,21 @@
 // Names of tensors may have slashes, and have no colon. The metadata say of which checkpoint, job and shard the part
 // is, and how many steps each tensor has had.
 //
+// # An increment
+//
+// Its part has the same tensors, with the elements and rows that have changed since its base, and perhaps others:
+//
+//	dense/<parameter>       elements, ascending; the metadata say which (gradbus.runs)
+//	table/<table>           rows, in the order of a full part
+//	table/<table>:key       [rows, 2] the key of each, as marks are
+//
+// The manifest has the id of the base and the checksum of its complete.json, so no other can take its place. Both are
+// of one run, so of as many shards. An increment counts with all that it goes on from, or not at all.
+//
 // # What it leaves out
 //
 // A checkpoint is of one version, so it is of jobs that have versions in common, and whose state is on shards
-// (CheckJob). Nothing is compressed, and no file is shared by two checkpoints: each is read without another.
+// (CheckJob). Nothing is compressed.
 //
 // The package knows files, snapshots, manifests and placement. It must not know frames, rounds, who coordinates or when
 // a checkpoint is due; it starts no goroutine, logs nothing and keeps no state between calls. A newcomer may add a

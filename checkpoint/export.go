@@ -37,11 +37,11 @@ func (m *Manifest) export(dir, path string) error {
 	defer e.close()
 	place := schema.NewPlacement(m.Job, m.Shards)
 	for shard := range m.Parts {
-		p, err := m.openPart(dir, place, shard)
+		f, err := m.openShard(dir, place, shard)
 		if err != nil {
 			return err
 		}
-		e.parts = append(e.parts, p)
+		e.parts = append(e.parts, f)
 	}
 	metadata, err := m.modelMetadata([32]byte{})
 	if err != nil {
@@ -91,15 +91,15 @@ func (m *Manifest) modelTensors() (all []safetensors.Tensor) {
 // exporter brings the values of all parts together.
 type exporter struct {
 	m     *Manifest
-	parts []*partFile // by shard
+	parts []*shardFile // by shard
 	out   *safetensors.Writer
 
 	values, columns, block []float32
 }
 
 func (e *exporter) close() {
-	for _, p := range e.parts {
-		p.Close()
+	for _, f := range e.parts {
+		f.Close()
 	}
 }
 
@@ -123,27 +123,26 @@ func (e *exporter) parameters() ([32]byte, error) {
 // placed is a stretch of a parameter, with the part that has it.
 type placed struct {
 	stretch
-	part *partFile
+	layout *denseLayout
+	part   *shardFile
 }
 
 // parameter writes a parameter, in the order of its elements.
 func (e *exporter) parameter(name string, d *schema.WeightsDigest) error {
 	var all []placed
 	tensor := ""
-	for _, p := range e.parts {
-		for i := range p.layout.dense {
-			if l := &p.layout.dense[i]; l.parameter == name {
-				tensor = l.name()
-				for _, s := range l.stretches {
-					all = append(all, placed{s, p})
-				}
+	for _, f := range e.parts {
+		if d, err := f.parameter(name); err == nil {
+			tensor = d.name()
+			for _, s := range d.stretches {
+				all = append(all, placed{s, d, f})
 			}
 		}
 	}
 	slices.SortFunc(all, func(a, b placed) int { return a.from - b.from })
 	for _, s := range all {
 		for done := 0; done < s.elements; {
-			values, err := read(s.part, tensor, s.at+int64(done), min(valuesMax, s.elements-done), &e.values)
+			values, err := s.part.elements(s.layout, tensor, s.at+int64(done), min(valuesMax, s.elements-done), &e.values)
 			if err != nil {
 				return err
 			}
@@ -220,23 +219,21 @@ func (e *exporter) table(table schema.Table) error {
 func (e *exporter) rows(table schema.Table, partition schema.Partition, position uint64, n int) ([]float32, error) {
 	dim := e.m.Job.Tables[table].Dim
 	e.values = resized(e.values, n*dim)
-	for _, p := range e.parts {
-		for i := range p.layout.tables {
-			t := &p.layout.tables[i]
-			if t.table != table || t.first[partition] == t.first[partition+1] {
-				continue
-			}
-			at := (t.first[partition] + int64(position)) * int64(t.columns)
-			if t.columns == dim {
-				return read(p, t.name(), at, n*dim, &e.values)
-			}
-			columns, err := read(p, t.name(), at, n*t.columns, &e.columns)
-			if err != nil {
-				return nil, err
-			}
-			for k := range n {
-				copy(e.values[k*dim+t.column:], columns[k*t.columns:(k+1)*t.columns])
-			}
+	for _, f := range e.parts {
+		t, err := f.tableOf(e.m.Job.Tables[table].Name)
+		if err != nil || t.first[partition] == t.first[partition+1] {
+			continue
+		}
+		at := t.first[partition] + int64(position)
+		if t.columns == dim {
+			return f.rows(t, t.name(), dim, at, n, &e.values)
+		}
+		columns, err := f.rows(t, t.name(), t.columns, at, n, &e.columns)
+		if err != nil {
+			return nil, err
+		}
+		for k := range n {
+			copy(e.values[k*dim+t.column:], columns[k*t.columns:(k+1)*t.columns])
 		}
 	}
 	return e.values, nil

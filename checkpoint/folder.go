@@ -103,9 +103,10 @@ func List(dir string, job schema.JobName) ([]Found, error) {
 		return nil, err
 	}
 	var all []Found
+	o := newOpener(dir, job)
 	for _, id := range ids {
 		f := Found{ID: id}
-		f.Manifest, f.Err = Open(dir, job, id)
+		f.Manifest, f.Err = o.open(id)
 		if f.Bytes, err = bytesOf(folderOf(dir, job, id)); err != nil {
 			return nil, fmt.Errorf("checkpoint %s of job %s: %w", id, job, err)
 		}
@@ -128,7 +129,8 @@ func bytesOf(folder string) (n int64, err error) {
 	return n, err
 }
 
-// Newest is the newest checkpoint of a job that is whole: all of it was read and compared. Incomplete ones are passed
+// Newest is the newest checkpoint of a job that is whole: all of it was read and compared, also what it goes on from.
+// Incomplete ones are passed
 // over; damaged ones are, too, and named in skipped. It is ErrNone where there is no other.
 //
 // It is ErrOther where the newest that is not damaged is of another manifest, and ErrNewer where it is of a newer
@@ -139,11 +141,12 @@ func Newest(dir string, job *schema.Job, since uint64) (m *Manifest, skipped []e
 	if err != nil {
 		return nil, nil, err
 	}
+	o, v := newOpener(dir, job.Name), NewVerifier(dir)
 	for _, id := range ids {
 		if id.Epoch < since {
 			break // newest first
 		}
-		m, err := Open(dir, job.Name, id)
+		m, err := o.open(id)
 		if errors.Is(err, ErrIncomplete) {
 			continue
 		}
@@ -151,7 +154,7 @@ func Newest(dir string, job *schema.Job, since uint64) (m *Manifest, skipped []e
 			if err := m.checkSame(job); err != nil {
 				return nil, skipped, err
 			}
-			err = m.Verify(dir)
+			err = v.Verify(m)
 		}
 		switch {
 		case err == nil:

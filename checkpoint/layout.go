@@ -13,6 +13,7 @@ import (
 // layout is what the part of one shard holds, and where. It follows from the job's manifest, the number of shards and
 // the shard, so writer and reader agree on it. Read only once made.
 type layout struct {
+	shard  int
 	dense  []denseLayout // in the manifest's order
 	tables []tableLayout // likewise
 }
@@ -68,7 +69,7 @@ func CheckJob(job *schema.Job) error {
 
 // newLayout is that of a shard of a job that CheckJob has found right.
 func newLayout(job *schema.Job, place *schema.Placement, shard int) *layout {
-	l := &layout{}
+	l := &layout{shard: shard}
 	l.addDense(job, place, shard)
 	for i := range job.Tables {
 		l.addTable(job, place, schema.Table(i), shard)
@@ -147,26 +148,35 @@ func (t *tableLayout) lastName() string { return slotName(t.name(), "last") }
 // tensors are those of the part's file.
 func (l *layout) tensors() (all []safetensors.Tensor) {
 	for i := range l.dense {
-		d := &l.dense[i]
-		all = append(all, safetensors.Tensor{Name: d.name(), Shape: []int{int(d.elements)}})
-		for _, s := range d.slots {
-			all = append(all, safetensors.Tensor{Name: slotName(d.name(), s.Name), Shape: []int{int(d.elements)}})
-		}
+		all = append(all, l.dense[i].tensors(l.dense[i].elements)...)
 	}
 	for i := range l.tables {
-		t := &l.tables[i]
-		rows := int(t.rows())
-		all = append(all, safetensors.Tensor{Name: t.name(), Shape: []int{rows, t.columns}})
-		for _, s := range t.slots {
-			shape := []int{rows}
-			if !s.PerRow {
-				shape = []int{rows, t.columns}
-			}
-			all = append(all, safetensors.Tensor{Name: slotName(t.name(), s.Name), Shape: shape})
+		all = append(all, l.tables[i].tensors(int(l.tables[i].rows()))...)
+	}
+	return all
+}
+
+// tensors are those with so many elements of the parameter.
+func (d *denseLayout) tensors(elements int64) []safetensors.Tensor {
+	all := []safetensors.Tensor{{Name: d.name(), Shape: []int{int(elements)}}}
+	for _, s := range d.slots {
+		all = append(all, safetensors.Tensor{Name: slotName(d.name(), s.Name), Shape: []int{int(elements)}})
+	}
+	return all
+}
+
+// tensors are those with so many rows of the table.
+func (t *tableLayout) tensors(rows int) []safetensors.Tensor {
+	all := []safetensors.Tensor{{Name: t.name(), Shape: []int{rows, t.columns}}}
+	for _, s := range t.slots {
+		shape := []int{rows}
+		if !s.PerRow {
+			shape = []int{rows, t.columns}
 		}
-		if t.marks {
-			all = append(all, safetensors.Tensor{Name: t.lastName(), Shape: []int{rows, 2}})
-		}
+		all = append(all, safetensors.Tensor{Name: slotName(t.name(), s.Name), Shape: shape})
+	}
+	if t.marks {
+		all = append(all, safetensors.Tensor{Name: t.lastName(), Shape: []int{rows, 2}})
 	}
 	return all
 }

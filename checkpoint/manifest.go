@@ -15,8 +15,11 @@ import (
 	"gradbus/schema/crc32c"
 )
 
-// Format is the number of the format that this package writes, and the highest that it reads.
-const Format = 1
+// Formats that this package writes and reads: a full checkpoint is of format 1, an increment of format 2.
+const (
+	formatFull = 1
+	Format     = 2 // the highest
+)
 
 // Why a checkpoint cannot be used.
 var (
@@ -42,6 +45,10 @@ type Manifest struct {
 	Parts   []PartInfo        `json:"parts"` // of all shards, ascending
 	LR      []schema.LRChange `json:"lr"`    // the changes of the learning rates by then, ascending by batch
 	Created time.Time         `json:"created"`
+	Base    *Base             `json:"base,omitempty"` // of an increment; nil of a full one
+
+	base *Manifest // as it was opened
+	sum  uint32    // of the text, as Base.Checksum has it
 }
 
 // manifestFile is complete.json, field by field. The checksum is the last field of every format, and is the CRC-32C of
@@ -59,9 +66,9 @@ const (
 	checksumTail   = "\"\n}\n"
 )
 
-// Complete writes the manifest of a checkpoint, which counts from then on. It sets Format, and Created where that is
-// zero. It is refused where a part is not there with its size, or the manifest is not right by itself; then nothing on
-// the disk has changed.
+// Complete writes the manifest of a checkpoint, which counts from then on. It sets Format, Base.Checksum, and Created
+// where that is zero. It is refused where a part is not there with its size, or is not what it should be, where the
+// base of an increment cannot be used, or the manifest is not right by itself; then nothing on the disk has changed.
 func Complete(dir string, m *Manifest) error {
 	if err := complete(dir, m); err != nil {
 		return fmt.Errorf("complete checkpoint %s in %s: %w", m.ID, dir, err)
@@ -70,7 +77,9 @@ func Complete(dir string, m *Manifest) error {
 }
 
 func complete(dir string, m *Manifest) error {
-	m.Format = Format
+	if m.Format = formatFull; m.Base != nil {
+		m.Format = Format
+	}
 	if m.Created.IsZero() {
 		m.Created = time.Now()
 	}
@@ -79,6 +88,12 @@ func complete(dir string, m *Manifest) error {
 		return err
 	}
 	if err := m.sizes(dir); err != nil {
+		return err
+	}
+	if err := m.onBase(dir); err != nil {
+		return err
+	}
+	if err := m.eachPart(dir, func(int, *partFile) error { return nil }); err != nil {
 		return err
 	}
 	text, err := m.encode()
@@ -97,8 +112,10 @@ func complete(dir string, m *Manifest) error {
 // check says what is wrong with a manifest by itself.
 func (m *Manifest) check() error {
 	switch {
-	case m.Format != Format:
-		return fmt.Errorf("format %d: want %d", m.Format, Format)
+	case m.Format == formatFull && m.Base != nil || m.Format == Format && m.Base == nil:
+		return fmt.Errorf("format %d: want %d of a full checkpoint, and %d of one with a base", m.Format, formatFull, Format)
+	case m.Format < formatFull || m.Format > Format:
+		return fmt.Errorf("format %d: want %d or %d", m.Format, formatFull, Format)
 	case m.Job == nil:
 		return errors.New("no job: want its manifest")
 	case m.ID.Epoch == 0:
@@ -109,6 +126,11 @@ func (m *Manifest) check() error {
 	for i, p := range m.Parts {
 		if p.Shard != i {
 			return fmt.Errorf("part %d is of shard %d: want them by shard, each once", i, p.Shard)
+		}
+	}
+	if m.Base != nil {
+		if err := m.Base.check(m.ID); err != nil {
+			return err
 		}
 	}
 	for i := range m.LR {
@@ -186,6 +208,7 @@ func decodeManifest(text []byte) (*Manifest, error) {
 		return nil, fmt.Errorf("%w: its manifest: %w", ErrDamaged, err)
 	}
 	m := &file.Manifest
+	m.sum = crc32c.Update(0, text)
 	var job bytes.Buffer
 	err := json.Compact(&job, file.Job) // which has a bound, that blanks do not count for
 	if err == nil {
@@ -200,21 +223,26 @@ func decodeManifest(text []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// Open reads the manifest of a checkpoint, and looks at the sizes of its parts. It is ErrIncomplete, ErrDamaged or
-// ErrNewer where the checkpoint cannot be used.
+// Open reads the manifest of a checkpoint, and of those that it goes on from, and looks at the sizes of their parts. It
+// is ErrIncomplete, ErrDamaged or ErrNewer where the checkpoint cannot be used.
 func Open(dir string, job schema.JobName, id ID) (*Manifest, error) {
+	return newOpener(dir, job).open(id)
+}
+
+// openAlone opens a checkpoint without what it goes on from.
+func openAlone(dir string, job schema.JobName, id ID) (*Manifest, error) {
 	path := completePath(dir, job, id)
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("checkpoint %s of job %s: %w: no %s", id, job, ErrIncomplete, completeName)
+		return nil, fmt.Errorf("%w: no %s", ErrIncomplete, completeName)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("checkpoint %s of job %s: %w", id, job, judged(err))
+		return nil, judged(err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, manifestBytesMax+1))
 	if err != nil {
-		return nil, fmt.Errorf("checkpoint %s of job %s: %w", id, job, judged(err))
+		return nil, judged(err)
 	}
 	m, err := decodeManifest(text)
 	switch {
@@ -227,7 +255,7 @@ func Open(dir string, job schema.JobName, id ID) (*Manifest, error) {
 		err = m.sizes(dir)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("checkpoint %s of job %s: %w", id, job, err)
+		return nil, err
 	}
 	return m, nil
 }

@@ -35,16 +35,18 @@ type Part struct {
 	shards    int
 	shard     int
 	digest    string
-	layout    *layout
+	content   content
 	writer    *safetensors.Writer
 	came      map[string]*arrived // by layout.names
-	pairs     []float32           // scratch: marks as they are written
+	keys      []int64             // scratch
+	pairs     []float32           // scratch: marks and keys as they are written
 	failed    error               // of the first piece that was refused; then nothing is committed
 }
 
 // arrived is what has come of one parameter or table.
 type arrived struct {
 	covered covered // elements or rows
+	last    int64   // of an increment: the place of the newest row in a full part
 	any     bool
 	steps   uint64
 }
@@ -58,6 +60,23 @@ const (
 // NewPart begins a part, and makes the folders that are not there. It fails where the checkpoint is complete already,
 // the job can have none (CheckJob), or the file cannot be written; then it leaves nothing of the checkpoint.
 func NewPart(dir string, job *schema.Job, id ID, shards, shard int) (*Part, error) {
+	return newPart(dir, job, id, shards, shard, nil)
+}
+
+// NewIncrement begins a part of a checkpoint that goes on from another: what came since then, which is as much as
+// touched says. Rows of a table come in the order of a full part, and of every table with rows on the shard comes a
+// piece, perhaps without rows, which says how many steps it has had. It fails as NewPart does.
+func NewIncrement(dir string, job *schema.Job, id, base ID, shards, shard int, touched *state.Extent) (*Part, error) {
+	return newPart(dir, job, id, shards, shard, func(l *layout) (*increment, error) {
+		if err := (&Base{ID: base}).check(id); err != nil {
+			return nil, err
+		}
+		return newIncrement(l, base, touched)
+	})
+}
+
+func newPart(dir string, job *schema.Job, id ID, shards, shard int, over func(*layout) (*increment, error)) (*Part,
+	error) {
 	if err := checkShards(job, shards); err != nil {
 		return nil, fmt.Errorf("begin part of checkpoint %s: %w", id, err)
 	}
@@ -69,9 +88,15 @@ func NewPart(dir string, job *schema.Job, id ID, shards, shard int) (*Part, erro
 		return nil, fmt.Errorf("begin part of checkpoint %s: %w", id, err)
 	}
 	p := &Part{dir: dir, path: partPath(dir, job.Name, id, shard), job: job, id: id, shards: shards, shard: shard,
-		digest: digest, layout: newLayout(job, schema.NewPlacement(job, shards), shard), came: map[string]*arrived{}}
-	for name := range p.layout.names() {
-		p.came[name] = &arrived{}
+		digest: digest, content: content{layout: newLayout(job, schema.NewPlacement(job, shards), shard)},
+		came: map[string]*arrived{}}
+	if over != nil {
+		if p.content.inc, err = over(p.content.layout); err != nil {
+			return nil, fmt.Errorf("begin part %d of checkpoint %s of job %s: %w", shard, id, job.Name, err)
+		}
+	}
+	for name := range p.content.names() {
+		p.came[name] = &arrived{last: -1}
 	}
 	if err := p.create(); err != nil {
 		removeEmpty(dir, job.Name, id)
@@ -90,7 +115,7 @@ func (p *Part) create() error {
 		return err
 	}
 	var err error
-	p.writer, err = safetensors.Create(p.path, p.metadata(), p.layout.tensors())
+	p.writer, err = safetensors.Create(p.path, p.metadata(), p.content.tensors())
 	return err
 }
 
@@ -100,7 +125,7 @@ func (p *Part) metadata() map[string]string {
 	for name, a := range p.came {
 		steps[name] = a.steps
 	}
-	return partMetadata(p.digest, p.id, p.shards, p.shard, steps)
+	return partMetadata(p.digest, p.id, p.shards, p.shard, steps, p.content.inc)
 }
 
 // Tensor writes a stretch of a dense parameter, with its slots.
@@ -113,18 +138,13 @@ func (p *Part) Tensor(t state.Tensor) error {
 }
 
 func (p *Part) tensor(t *state.Tensor) error {
-	var d *denseLayout
-	for i := range p.layout.dense {
-		if p.layout.dense[i].parameter == t.Name {
-			d = &p.layout.dense[i]
-		}
+	d, err := p.content.parameter(t.Name)
+	if err != nil {
+		return err
 	}
-	if d == nil {
-		return fmt.Errorf("shard %d has none of it", p.shard)
-	}
-	s, ok := d.stretch(t.From, len(t.Values))
-	if !ok {
-		return fmt.Errorf("not all of them are on shard %d", p.shard)
+	at, err := p.content.at(d, t.From, len(t.Values))
+	if err != nil {
+		return err
 	}
 	a := p.came[d.name()]
 	if err := a.check(p.id.Version, t.Version, t.Steps); err != nil {
@@ -133,7 +153,6 @@ func (p *Part) tensor(t *state.Tensor) error {
 	if err := checkSlots(d.slots, t.Slots, func(state.SlotShape) int { return len(t.Values) }); err != nil {
 		return err
 	}
-	at := s.at + int64(t.From-s.from)
 	if err := a.covered.add(at, at+int64(len(t.Values))); err != nil {
 		return fmt.Errorf("value %w", err)
 	}
@@ -151,23 +170,18 @@ func (p *Part) Rows(r state.Rows) error {
 }
 
 func (p *Part) rows(r *state.Rows) error {
-	var t *tableLayout
-	for i := range p.layout.tables {
-		if p.layout.tables[i].spec.Name == r.Table {
-			t = &p.layout.tables[i]
-		}
-	}
-	if t == nil {
-		return fmt.Errorf("shard %d has none of it", p.shard)
-	}
-	if len(r.Keys) == 0 {
-		return nil
-	}
-	place, err := t.place(r)
+	t, err := p.content.tableOf(r.Table)
 	if err != nil {
 		return err
 	}
 	a, n := p.came[t.name()], int64(len(r.Keys))
+	if n == 0 {
+		return a.check(p.id.Version, r.Version, r.Steps)
+	}
+	place, err := p.place(t, a, r)
+	if err != nil {
+		return err
+	}
 	if err := a.check(p.id.Version, r.Version, r.Steps); err != nil {
 		return err
 	}
@@ -178,15 +192,56 @@ func (p *Part) rows(r *state.Rows) error {
 		return fmt.Errorf("row %w", err)
 	}
 	if t.marks {
-		if p.pairs, err = split(p.pairs[:0], r.Last); err != nil {
+		if err := p.putPairs(t.lastName(), place, r.Last); err != nil {
 			return err
 		}
-		if err := p.writer.Put(t.lastName(), 2*place, p.pairs); err != nil {
+	}
+	if p.content.inc != nil {
+		p.keys = p.keys[:0]
+		for _, key := range r.Keys {
+			p.keys = append(p.keys, int64(key))
+		}
+		if err := p.putPairs(t.keyName(), place, p.keys); err != nil {
 			return err
 		}
 	}
 	return p.put(t.name(), place*int64(t.columns), r.Values, r.Slots,
 		func(s state.SlotShape) int64 { return place * int64(t.width(s)) }, t.slots)
+}
+
+// place is where the first of rows lies in the part.
+func (p *Part) place(t *tableLayout, a *arrived, r *state.Rows) (int64, error) {
+	if p.content.inc == nil {
+		return t.place(r)
+	}
+	at, last := int64(0), a.last
+	if len(a.covered) > 0 {
+		at = a.covered[0].hi // they come in their order, so there is one span
+	}
+	for _, key := range r.Keys {
+		place, ok := t.placeOf(key)
+		partition, _ := t.keys.At(key)
+		if !ok || partition != r.Partition {
+			return 0, fmt.Errorf("key %d is not in partition %d, or not on shard %d", key, r.Partition, p.shard)
+		}
+		if place <= last {
+			return 0, fmt.Errorf("key %d, which is row %d here, after row %d: want them ascending", key, place, last)
+		}
+		last = place
+	}
+	if n := p.content.inc.rows[t.name()]; at+int64(len(r.Keys)) > n {
+		return 0, fmt.Errorf("more than the %d rows that were touched", n)
+	}
+	a.last = last
+	return at, nil
+}
+
+// putPairs writes numbers as pairs, from a row on.
+func (p *Part) putPairs(name string, row int64, numbers []int64) (err error) {
+	if p.pairs, err = split(p.pairs[:0], numbers); err != nil {
+		return err
+	}
+	return p.writer.Put(name, 2*row, p.pairs)
 }
 
 // put writes values and slots.
@@ -203,7 +258,7 @@ func (p *Part) put(name string, at int64, values []float32, slots []state.Slot, 
 	return nil
 }
 
-// place is where the first of rows lies in the part.
+// place is where the first of consecutive rows lies in a full part.
 func (t *tableLayout) place(r *state.Rows) (int64, error) {
 	if int(r.Partition) >= t.spec.Partitions || t.first[r.Partition] == t.first[r.Partition+1] {
 		return 0, errors.New("the partition is not on this shard")
@@ -290,9 +345,12 @@ func (p *Part) commit() (PartInfo, error) {
 	if p.failed != nil {
 		return PartInfo{}, fmt.Errorf("a piece was refused: %w", p.failed)
 	}
-	for name, n := range p.layout.names() {
+	for name, n := range p.content.names() {
 		if at, missing := p.came[name].covered.missing(n); missing {
 			return PartInfo{}, fmt.Errorf("value or row %d of %s, which has %d, did not come", at, name, n)
+		}
+		if !p.came[name].any {
+			return PartInfo{}, fmt.Errorf("nothing of %s has come, so it is not known how many steps it has had", name)
 		}
 	}
 	if err := p.writer.Commit(p.metadata()); err != nil {

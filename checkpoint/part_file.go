@@ -23,6 +23,7 @@ import (
 // What the metadata of a part say.
 const (
 	partFormat    = "gradbus checkpoint part 1"
+	incFormat     = "gradbus checkpoint increment 1"
 	formatEntry   = "format"
 	idEntry       = "gradbus.checkpoint"
 	jobEntry      = "gradbus.job" // the digest of its manifest
@@ -30,19 +31,25 @@ const (
 	shardsEntry   = "gradbus.shards"
 	versionEntry  = "gradbus.version"
 	stepsEntry    = "gradbus.steps" // of each parameter and table that has anything in the part
+	baseEntry     = "gradbus.base"  // of an increment
+	runsEntry     = "gradbus.runs"  // of an increment: which elements of parameters it has
 	checksumBytes = 1 << 20         // read at once
 )
 
 // partMetadata are those of a part. They have as many bytes whatever the steps are.
-func partMetadata(digest string, id ID, shards, shard int, steps map[string]uint64) map[string]string {
+func partMetadata(digest string, id ID, shards, shard int, steps map[string]uint64, inc *increment) map[string]string {
 	most := map[string]uint64{}
 	for name := range steps {
 		most[name] = math.MaxUint64
 	}
-	return map[string]string{formatEntry: partFormat, idEntry: id.String(), jobEntry: digest,
+	metadata := map[string]string{formatEntry: partFormat, idEntry: id.String(), jobEntry: digest,
 		shardEntry: strconv.Itoa(shard), shardsEntry: strconv.Itoa(shards),
 		versionEntry: strconv.FormatUint(uint64(id.Version), 10),
 		stepsEntry:   fmt.Sprintf("%-*s", len(encodeSteps(most)), encodeSteps(steps))}
+	if inc != nil {
+		metadata[formatEntry], metadata[baseEntry], metadata[runsEntry] = incFormat, inc.base.String(), inc.encodeRuns()
+	}
+	return metadata
 }
 
 func encodeSteps(steps map[string]uint64) []byte {
@@ -73,13 +80,14 @@ func checkShards(job *schema.Job, shards int) error {
 // partFile is a part that is read.
 type partFile struct {
 	*safetensors.Reader
-	layout *layout
-	steps  map[string]uint64 // by layout.names
+	content content
+	steps   map[string]uint64    // by content.names
+	indices map[string]*rowIndex // of an increment, by tableLayout.name; nil where there are no rows
 }
 
 // openPart opens the part of a shard, and compares what it says of itself with what the manifest says of it. It reads
-// no value.
-func (m *Manifest) openPart(dir string, place *schema.Placement, shard int) (_ *partFile, err error) {
+// no value, and the keys of an increment.
+func (m *Manifest) openPart(dir string, l *layout, shard int) (_ *partFile, err error) {
 	path := partPath(dir, m.Job.Name, m.ID, shard)
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -92,10 +100,16 @@ func (m *Manifest) openPart(dir string, place *schema.Placement, shard int) (_ *
 	if err != nil {
 		return nil, judged(err)
 	}
-	p := &partFile{Reader: r, layout: newLayout(m.Job, place, shard)}
-	if err := p.check(m, shard); err != nil {
+	p := &partFile{Reader: r, content: content{layout: l}, indices: map[string]*rowIndex{}}
+	err = p.check(m, shard)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrDamaged, err)
+	} else {
+		err = p.readKeys()
+	}
+	if err != nil {
 		r.Close()
-		return nil, fmt.Errorf("%s: %w: %w", path, ErrDamaged, err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return p, nil
 }
@@ -114,25 +128,29 @@ func judged(err error) error {
 
 // check compares names, shapes and metadata with those that the part must have.
 func (p *partFile) check(m *Manifest, shard int) error {
-	got, want := p.Tensors(), p.layout.tensors()
-	if len(got) != len(want) {
-		return fmt.Errorf("%d tensors, want %d", len(got), len(want))
-	}
-	shapes := map[string][]int{}
-	for _, t := range got {
+	shapes, metadata := map[string][]int{}, p.Metadata()
+	for _, t := range p.Tensors() {
 		shapes[t.Name] = t.Shape
+	}
+	if m.Base != nil {
+		if err := p.increment(m.Base.ID, shapes); err != nil {
+			return err
+		}
+	}
+	want := p.content.tensors()
+	if len(shapes) != len(want) {
+		return fmt.Errorf("%d tensors, want %d", len(shapes), len(want))
 	}
 	for _, t := range want {
 		if shape, ok := shapes[t.Name]; !ok || !slices.Equal(shape, t.Shape) {
 			return fmt.Errorf("tensor %q of shape %v, want %v", t.Name, shape, t.Shape)
 		}
 	}
-	metadata := p.Metadata()
 	d := json.NewDecoder(strings.NewReader(metadata[stepsEntry]))
 	if err := d.Decode(&p.steps); err != nil {
 		return fmt.Errorf("metadata %s: %q: %w", stepsEntry, metadata[stepsEntry], err)
 	}
-	names := p.layout.names()
+	names := p.content.names()
 	for name := range names {
 		if _, ok := p.steps[name]; !ok || len(p.steps) != len(names) {
 			return fmt.Errorf("metadata %s: %q: want the steps of each of its %d parameters and tables", stepsEntry,
@@ -143,12 +161,28 @@ func (p *partFile) check(m *Manifest, shard int) error {
 	if err != nil {
 		return err
 	}
-	for key, want := range partMetadata(digest, m.ID, m.Shards, shard, p.steps) {
+	for key, want := range partMetadata(digest, m.ID, m.Shards, shard, p.steps, p.content.inc) {
 		if metadata[key] != want {
 			return fmt.Errorf("metadata %s: %q, want %q", key, metadata[key], want)
 		}
 	}
 	return nil
+}
+
+// increment takes what the file says of what it has.
+func (p *partFile) increment(base ID, shapes map[string][]int) error {
+	inc := &increment{base: base, runs: map[string][]run{}, rows: map[string]int64{}}
+	p.content.inc = inc
+	for i := range p.content.tables {
+		t := &p.content.tables[i]
+		if shape := shapes[t.name()]; len(shape) > 0 {
+			inc.rows[t.name()] = int64(shape[0])
+		}
+		if n := inc.rows[t.name()]; n > t.rows() {
+			return fmt.Errorf("%d rows of %s, which has %d", n, t.name(), t.rows())
+		}
+	}
+	return inc.decodeRuns(p.content.layout, p.Metadata()[runsEntry])
 }
 
 // checksum is the length of a file and the CRC-32C of all of it.

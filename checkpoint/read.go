@@ -18,8 +18,8 @@ const valuesMax = 1 << 18
 func (m *Manifest) Read(dir string, tensor func(state.Tensor) error, rows func(state.Rows) error) error {
 	err := m.check()
 	if err == nil {
-		r := pieces{version: m.ID.Version, tensor: tensor, rows: rows}
-		err = m.eachPart(dir, func(_ int, p *partFile) error { return r.read(p) })
+		r := pieces{tensor: tensor, rows: rows}
+		err = m.eachShard(dir, r.read)
 	}
 	if err != nil {
 		return fmt.Errorf("read checkpoint %s of job %s: %w", m.ID, m.Job.Name, err)
@@ -29,9 +29,8 @@ func (m *Manifest) Read(dir string, tensor func(state.Tensor) error, rows func(s
 
 // pieces reads parts piece by piece, into memory of its own that it uses again.
 type pieces struct {
-	version schema.Version
-	tensor  func(state.Tensor) error
-	rows    func(state.Rows) error
+	tensor func(state.Tensor) error
+	rows   func(state.Rows) error
 
 	values []float32
 	slots  [][]float32
@@ -40,19 +39,19 @@ type pieces struct {
 	pairs  []float32
 }
 
-func (r *pieces) read(p *partFile) error {
-	for i := range p.layout.dense {
-		d := &p.layout.dense[i]
+func (r *pieces) read(f *shardFile) error {
+	for i := range f.dense {
+		d := &f.dense[i]
 		for _, s := range d.stretches {
-			if err := r.readStretch(p, d, s); err != nil {
+			if err := r.readStretch(f, d, s); err != nil {
 				return err
 			}
 		}
 	}
-	for i := range p.layout.tables {
-		t := &p.layout.tables[i]
+	for i := range f.tables {
+		t := &f.tables[i]
 		for partition := range schema.Partition(t.spec.Partitions) {
-			if err := r.readPartition(p, t, partition); err != nil {
+			if err := r.readPartition(f, t, partition); err != nil {
 				return err
 			}
 		}
@@ -60,17 +59,19 @@ func (r *pieces) read(p *partFile) error {
 	return nil
 }
 
-func (r *pieces) readStretch(p *partFile, d *denseLayout, s stretch) error {
+func (r *pieces) readStretch(f *shardFile, d *denseLayout, s stretch) error {
 	most := valuesMax / (1 + len(d.slots))
 	for done := 0; done < s.elements; {
 		n := min(most, s.elements-done)
 		at := s.at + int64(done)
-		t := state.Tensor{Name: d.parameter, From: s.from + done, Version: r.version, Steps: p.steps[d.name()]}
+		t := state.Tensor{Name: d.parameter, From: s.from + done, Version: f.version, Steps: f.steps[d.name()]}
 		var err error
-		if t.Values, err = read(p, d.name(), at, n, &r.values); err != nil {
+		if t.Values, err = f.elements(d, d.name(), at, n, &r.values); err != nil {
 			return err
 		}
-		t.Slots, err = r.readSlots(p, d.name(), d.slots, func(state.SlotShape) (int64, int) { return at, n })
+		t.Slots, err = r.readSlots(d.slots, func(s state.SlotShape, memory *[]float32) ([]float32, error) {
+			return f.elements(d, slotName(d.name(), s.Name), at, n, memory)
+		})
 		if err != nil {
 			return err
 		}
@@ -82,7 +83,7 @@ func (r *pieces) readStretch(p *partFile, d *denseLayout, s stretch) error {
 	return nil
 }
 
-func (r *pieces) readPartition(p *partFile, t *tableLayout, partition schema.Partition) error {
+func (r *pieces) readPartition(f *shardFile, t *tableLayout, partition schema.Partition) error {
 	each := t.columns
 	for _, s := range t.slots {
 		each += t.width(s)
@@ -93,7 +94,7 @@ func (r *pieces) readPartition(p *partFile, t *tableLayout, partition schema.Par
 	most := int64(max(1, valuesMax/each))
 	for at, end := t.first[partition], t.first[partition+1]; at < end; {
 		n := min(most, end-at)
-		if err := r.readRows(p, t, partition, at, int(n)); err != nil {
+		if err := r.readRows(f, t, partition, at, int(n)); err != nil {
 			return err
 		}
 		at += n
@@ -102,26 +103,26 @@ func (r *pieces) readPartition(p *partFile, t *tableLayout, partition schema.Par
 }
 
 // readRows reads n rows of a partition, from the one at a place of the part on.
-func (r *pieces) readRows(p *partFile, t *tableLayout, partition schema.Partition, at int64, n int) error {
-	rows := state.Rows{Table: t.spec.Name, Partition: partition, Column: t.column, Columns: t.columns, Version: r.version,
-		Steps: p.steps[t.name()]}
+func (r *pieces) readRows(f *shardFile, t *tableLayout, partition schema.Partition, at int64, n int) error {
+	rows := state.Rows{Table: t.spec.Name, Partition: partition, Column: t.column, Columns: t.columns, Version: f.version,
+		Steps: f.steps[t.name()]}
 	r.keys = r.keys[:0]
 	for i := range n {
 		r.keys = append(r.keys, t.keys.Key(partition, uint64(at-t.first[partition])+uint64(i)))
 	}
 	rows.Keys = r.keys
 	var err error
-	if rows.Values, err = read(p, t.name(), at*int64(t.columns), n*t.columns, &r.values); err != nil {
+	if rows.Values, err = f.rows(t, t.name(), t.columns, at, n, &r.values); err != nil {
 		return err
 	}
-	rows.Slots, err = r.readSlots(p, t.name(), t.slots, func(s state.SlotShape) (int64, int) {
-		return at * int64(t.width(s)), n * t.width(s)
+	rows.Slots, err = r.readSlots(t.slots, func(s state.SlotShape, memory *[]float32) ([]float32, error) {
+		return f.rows(t, slotName(t.name(), s.Name), t.width(s), at, n, memory)
 	})
 	if err != nil {
 		return err
 	}
 	if t.marks {
-		pairs, err := read(p, t.lastName(), 2*at, 2*n, &r.pairs)
+		pairs, err := f.rows(t, t.lastName(), 2, at, n, &r.pairs)
 		if err != nil {
 			return err
 		}
@@ -133,20 +134,19 @@ func (r *pieces) readRows(p *partFile, t *tableLayout, partition schema.Partitio
 	return r.rows(rows)
 }
 
-// readSlots reads values of every slot; where says which.
-func (r *pieces) readSlots(p *partFile, tensor string, shapes []state.SlotShape,
-	where func(state.SlotShape) (first int64, n int)) ([]state.Slot, error) {
+// readSlots reads values of every slot, as values does.
+func (r *pieces) readSlots(shapes []state.SlotShape, values func(state.SlotShape, *[]float32) ([]float32,
+	error)) ([]state.Slot, error) {
 	var slots []state.Slot
 	for len(r.slots) < len(shapes) {
 		r.slots = append(r.slots, nil)
 	}
 	for i, s := range shapes {
-		first, n := where(s)
-		values, err := read(p, slotName(tensor, s.Name), first, n, &r.slots[i])
+		all, err := values(s, &r.slots[i])
 		if err != nil {
 			return nil, err
 		}
-		slots = append(slots, state.Slot{Name: s.Name, Values: values})
+		slots = append(slots, state.Slot{Name: s.Name, Values: all})
 	}
 	return slots, nil
 }

@@ -6,11 +6,40 @@ import (
 	"gradbus/schema"
 )
 
-// Verify reads every byte of every part, and compares sizes, checksums, tensors and steps with what they must be. It is
-// ErrDamaged where one differs.
-func (m *Manifest) Verify(dir string) error {
-	if err := m.verify(dir); err != nil {
-		return fmt.Errorf("verify checkpoint %s of job %s: %w", m.ID, m.Job.Name, err)
+// Verify reads every byte of every part, also of those that the checkpoint goes on from, and compares sizes, checksums,
+// tensors and steps with what they must be. It is ErrDamaged where one differs.
+func (m *Manifest) Verify(dir string) error { return NewVerifier(dir).Verify(m) }
+
+// Verifier verifies checkpoints of a folder, each file once, also where many go on from it. It is to be used for a
+// short time: what it has read is not read again.
+type Verifier struct {
+	dir  string
+	seen map[verified]error
+}
+
+type verified struct {
+	job schema.JobName
+	id  ID
+}
+
+// NewVerifier makes one that has read nothing.
+func NewVerifier(dir string) *Verifier { return &Verifier{dir, map[verified]error{}} }
+
+// Verify is Manifest.Verify.
+func (v *Verifier) Verify(m *Manifest) error {
+	for _, link := range m.Chain() {
+		key := verified{m.Job.Name, link.ID}
+		err, known := v.seen[key]
+		if !known {
+			err = link.verify(v.dir)
+			v.seen[key] = err
+		}
+		switch {
+		case err != nil && link != m:
+			return fmt.Errorf("verify checkpoint %s of job %s: what it goes on from, %s: %w", m.ID, m.Job.Name, link.ID, err)
+		case err != nil:
+			return fmt.Errorf("verify checkpoint %s of job %s: %w", m.ID, m.Job.Name, err)
+		}
 	}
 	return nil
 }
@@ -34,29 +63,42 @@ func (m *Manifest) verify(dir string) error {
 	return m.eachPart(dir, func(int, *partFile) error { return nil })
 }
 
-// eachPart opens one part after the other. All of a tensor's parts must have had as many steps.
+// eachPart opens the part of one shard after the other, without what it goes on from. All of a tensor's parts must have
+// had as many steps.
 func (m *Manifest) eachPart(dir string, use func(shard int, p *partFile) error) error {
-	place := schema.NewPlacement(m.Job, m.Shards)
-	steps, first := map[string]uint64{}, map[string]int{}
+	place, steps := schema.NewPlacement(m.Job, m.Shards), agreement{}
 	for shard := range m.Parts {
-		p, err := m.openPart(dir, place, shard)
+		p, err := m.openPart(dir, newLayout(m.Job, place, shard), shard)
 		if err != nil {
 			return err
 		}
-		for name, n := range p.steps {
-			if other, ok := first[name]; !ok {
-				first[name], steps[name] = shard, n
-			} else if n != steps[name] {
-				err = fmt.Errorf("%w: part %d has %s after %d steps, and part %d after %d", ErrDamaged, shard, name, n, other,
-					steps[name])
-			}
-		}
-		if err == nil {
+		if err = steps.agree(shard, p.steps); err == nil {
 			err = use(shard, p)
 		}
 		p.Close()
 		if err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// agreement is how many steps tensors have had, and the part that has said so first.
+type agreement map[string]struct {
+	shard int
+	steps uint64
+}
+
+func (a agreement) agree(shard int, steps map[string]uint64) error {
+	for name, n := range steps {
+		first, ok := a[name]
+		if !ok {
+			first.shard, first.steps = shard, n
+			a[name] = first
+		}
+		if n != first.steps {
+			return fmt.Errorf("%w: part %d has %s after %d steps, and part %d after %d", ErrDamaged, shard, name, n,
+				first.shard, first.steps)
 		}
 	}
 	return nil

@@ -81,7 +81,7 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 			Lent:         s.bus != nil, StagedBytesMax: stagedFor(assign.Job, s.config.StagedBytesMax, told),
 			ParkedBytesMax: parkedBytes(assign.Job), KeepsPast: assign.Job.Policy != schema.PolicyFail,
 		}
-		config.Resumed = resumed
+		config.Resumed, config.Touches = resumed, assign.Checkpoints != nil && s.config.CheckpointDir != ""
 		if tell := s.journal; tell != nil {
 			config.Journal = func(e shard.Journal) { tell(assign.Job.Name, i, e) }
 		}

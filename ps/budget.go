@@ -86,7 +86,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 			here := rowsHere(&t, own, shards)
 			mine = func(bytes int64) int64 { return bytes/rows*here + bytes%rows }
 		}
-		slots, marks := state.SlotBytes(job.OptimizerOf(schema.Table(i)), rows, int64(t.Dim))
+		slots, marks := slotBytes(&c, job, schema.Table(i))
 		copies = max(copies, 1+(slots+values-1)/values)
 		m.outside += mine(values + slots + marks*in)
 		m.Tables += mine(values+slots+marks*in) + int64(own*t.Partitions)*partitionBytes
@@ -125,11 +125,24 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		m.Links = int64(own) * linkBytes
 	}
 	m.Modules = module.Bytes(job)
-	if c.CheckpointDir != "" && checkpoint.CheckJob(job) == nil {
+	if saves(&c, job) {
 		m.Copies = int64(own) * (copiesBytesMax + 1<<20)
 	}
 	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, batches*here+share(sparse)+frames*shard.FrameBytesOver)
 	return m
+}
+
+// saves says whether versions of a job are written down.
+func saves(c *Config, job *schema.Job) bool { return c.CheckpointDir != "" && checkpoint.CheckJob(job) == nil }
+
+// slotBytes is state.SlotBytes of a table, with what tells when rows have changed where versions are written down.
+func slotBytes(c *Config, job *schema.Job, table schema.Table) (slots, marks int64) {
+	t := &job.Tables[table]
+	slots, marks = state.SlotBytes(job.OptimizerOf(table), int64(t.Rows), int64(t.Dim))
+	if saves(c, job) {
+		marks += int64(t.Rows) * state.TouchedBytes
+	}
+	return slots, marks
 }
 
 // rowsHere is how many rows own shards have at most of a table that is cut by rows: partitions go to the shards in

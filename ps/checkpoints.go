@@ -44,6 +44,7 @@ type checkpointing struct {
 	durable durability
 	drains  bool           // this ps is to end
 	last    schema.Version // that was asked for since; 0: none
+	chain   chain          // of the newest durable version
 }
 
 // askedVersion is a version that shards write.
@@ -51,7 +52,11 @@ type askedVersion struct {
 	version schema.Version
 	at      time.Time                     // when it was asked for
 	parts   map[int]schema.CheckpointPart // by shard
+	since   schema.Version                // what was touched since this one is told; 0: everything
+	chain   chain                         // of that version
 	failed  bool                          // and was counted
+	// increment is that the rest is not written.
+	increment bool
 }
 
 // askedMax bounds the versions that are waited for. A shard that has written so many later ones removes its part of one
@@ -93,8 +98,10 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	}
 	// What is known of trainers is up to two ticks old.
 	k.since = now
-	k.asked = append(k.asked, askedVersion{version: schema.Version(begun + 3*pace + 2), at: now,
-		parts: map[int]schema.CheckpointPart{}})
+	a := askedVersion{version: schema.Version(begun + 3*pace + 2), at: now, parts: map[int]schema.CheckpointPart{},
+		chain: k.chain}
+	a.since, a.increment = k.base()
+	k.asked = append(k.asked, a)
 	if k.drains && k.last == 0 {
 		k.last = k.at()
 	}
@@ -123,7 +130,12 @@ func (c *Coordinator) checkpointsAssigned() *schema.Checkpoints {
 	if c.config.Checkpoints == nil {
 		return nil
 	}
-	return &schema.Checkpoints{Epoch: c.config.Checkpoints.Epoch, At: c.checkpoints.at()}
+	told := &schema.Checkpoints{Epoch: c.config.Checkpoints.Epoch, At: c.checkpoints.at()}
+	if told.At > 0 {
+		a := &c.checkpoints.asked[len(c.checkpoints.asked)-1]
+		told.Since, told.Increment = a.since, a.increment
+	}
+	return told
 }
 
 // partsWritten takes what shards have written. With the last part of a version that was asked for it is durable, and

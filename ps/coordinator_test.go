@@ -35,7 +35,7 @@ import (
 //	scale-lr from= [scale=] [batch=]
 //	lr-taken from= begun= [serial=]
 //	lr-recorded
-//	written ps= version= shards=0+1 [serial=] [writing] [failure=word-word]
+//	written ps= version= shards=0+1 [serial=] [writing] [failure=word-word] [bytes=] [touched=]
 //	completed version= asked= [bytes=] [failure=word-word]
 //	durable [at=]
 func TestCoordinatorScripts(t *testing.T) {
@@ -58,6 +58,8 @@ type membership struct {
 	now         time.Time
 
 	several bool // ps, who report by themselves
+
+	completing completion // of the newest version whose parts have all come
 }
 
 // servers reads a:2+b:1: the ps and how many shards each keeps.
@@ -251,8 +253,8 @@ func (s *membership) parts() (all []schema.CheckpointPart) {
 	for shard := range strings.SplitSeq(s.text("shards", "0"), "+") {
 		n, err := strconv.Atoi(shard)
 		must(s.t, err)
-		all = append(all, schema.CheckpointPart{Version: schema.Version(s.count("version", 0)), Shard: n, Bytes: 100,
-			Failure: s.words("failure")})
+		all = append(all, schema.CheckpointPart{Version: schema.Version(s.count("version", 0)), Shard: n,
+			Bytes: int64(s.count("bytes", 100)), Touched: int64(s.count("touched", 0)), Failure: s.words("failure")})
 	}
 	return all
 }
@@ -262,6 +264,9 @@ func (s *membership) durable() string {
 	if s.d.Cmd == "completed" {
 		done := completion{version: schema.Version(s.count("version", 0)), bytes: int64(s.count("bytes", 200)),
 			asked: time.Unix(1000, 0).Add(s.duration("asked", "0s"))}
+		if done.version == s.completing.version {
+			done.chain = s.completing.chain
+		}
 		if failure := s.words("failure"); failure != "" {
 			done.err = errors.New(failure)
 		}
@@ -335,6 +340,7 @@ func (s *membership) tell(decisions []Decision) string {
 			text, err := json.Marshal(d.Durable)
 			must(s.t, err)
 			fmt.Fprintf(&b, "durable: %s\n", text)
+			s.completing = s.c.completing()
 		}
 		if d.Record != nil {
 			text, err := json.Marshal(d.Record)

@@ -171,8 +171,12 @@ func (l *controlLoop) durable(j *job, parts []schema.CheckpointPart) {
 	for _, p := range parts {
 		m.Parts = append(m.Parts, checkpoint.PartInfo{Shard: p.Shard, Bytes: p.Bytes, Checksum: p.Checksum})
 	}
-	c := completedJob{j, completion{version: m.ID.Version, bytes: bytesOf(m),
-		asked: j.coordinator.checkpoints.asked[0].at}}
+	if a := &j.coordinator.checkpoints.asked[0]; a.increment {
+		base := m.ID
+		base.Version = a.since
+		m.Base = &checkpoint.Base{ID: base}
+	}
+	c := completedJob{j, j.coordinator.completing()}
 	s.releasing.Go(func() {
 		c.err = s.complete(m)
 		select {
@@ -198,7 +202,7 @@ func (s *Server) complete(m *checkpoint.Manifest) error {
 		log.Error("version is not durable", "err", err)
 		return err
 	}
-	log.Info("version is durable", "bytes", bytesOf(m), "checkpoint", m.ID.String())
+	log.Info("version is durable", "bytes", bytesOf(m), "checkpoint", m.ID.String(), "increments", len(m.Chain())-1)
 	if _, err := checkpoint.Prune(dir, m.Job.Name, s.config.CheckpointKeep); err != nil {
 		log.Warn("older checkpoints are not removed", "err", err)
 	}
@@ -238,9 +242,13 @@ func (v *saver) run(ctx context.Context) {
 func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	defer v.worker.recovered(&err)
 	w, began := v.worker, time.Now()
-	wish := w.checkpoints.Load()
+	wish, touched := w.checkpoints.Load(), state.Extent{}
+	of := shard.CopyWish{Since: wish.Since, All: !wish.Increment}
 	w.stepLock.Lock()
 	at, copying := w.end.Copying()
+	if copying {
+		of, touched = w.end.Touched() // there may be a newer wish
+	}
 	idle := w.end.Idle()
 	w.stepLock.Unlock()
 	if version = at; !copying {
@@ -253,7 +261,7 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	w.saving.Store(true)
 	defer w.saving.Store(false)
 	id := checkpoint.ID{Epoch: wish.Epoch, Run: w.config.RunID, Version: version}
-	part, err := checkpoint.NewPart(v.dir, w.config.Job, id, v.shards, w.config.Index)
+	part, err := v.begin(id, &of, &touched)
 	if err != nil {
 		return version, err
 	}
@@ -272,9 +280,21 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	}
 	v.wrote(id)
 	v.failed.Store(nil)
-	w.part.Store(&schema.CheckpointPart{Version: version, Shard: info.Shard, Bytes: info.Bytes, Checksum: info.Checksum})
+	w.part.Store(&schema.CheckpointPart{Version: version, Shard: info.Shard, Bytes: info.Bytes, Checksum: info.Checksum,
+		Touched: touched.Bytes})
 	w.log.Debug("part written", "version", uint64(version), "bytes", info.Bytes, "seconds", time.Since(began).Seconds())
 	return version, nil
+}
+
+// begin begins the part of a version.
+func (v *saver) begin(id checkpoint.ID, of *shard.CopyWish, touched *state.Extent) (*checkpoint.Part, error) {
+	job, index := v.worker.config.Job, v.worker.config.Index
+	if of.All {
+		return checkpoint.NewPart(v.dir, job, id, v.shards, index)
+	}
+	base := id
+	base.Version = of.Since
+	return checkpoint.NewIncrement(v.dir, job, id, base, v.shards, index, touched)
 }
 
 // wrote notes a part that is on the disk, and removes the one that nobody waits for any more, unless its version has

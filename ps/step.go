@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gradbus/schema"
+	"gradbus/shard"
 	"gradbus/shard/endpoint"
 	"gradbus/shard/round"
 )
@@ -147,7 +148,7 @@ func (w *worker) step(it *item) (err error) {
 	}
 	if wish := w.checkpoints.Load(); wish != w.wished {
 		w.wished = wish
-		w.end.CopyAt(wish.At, copiesBytesMax)
+		w.end.CopyAt(shard.CopyWish{At: wish.At, Since: wish.Since, All: !wish.Increment, BytesMax: copiesBytesMax})
 	}
 	before := w.watch.begin()
 	taken, err := w.end.Step(it.from, &it.view, it.payload)

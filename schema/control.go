@@ -169,6 +169,10 @@ type Assign struct {
 type Checkpoints struct {
 	Epoch uint64  `json:"epoch"`        // of this run among those of the job's name, from 1
 	At    Version `json:"at,omitempty"` // the version to write next; 0: none
+	// Since is the newest durable version of the run when At was asked for: parts say how much was touched since then.
+	// With Increment they have that alone.
+	Since     Version `json:"since,omitempty"`
+	Increment bool    `json:"increment,omitempty"`
 }
 
 // CheckpointPart is what a shard has written of a version, or why it could not.
@@ -177,6 +181,7 @@ type CheckpointPart struct {
 	Shard    int     `json:"shard"`
 	Bytes    int64   `json:"bytes"`
 	Checksum uint32  `json:"crc32c"`            // of the file
+	Touched  int64   `json:"touched,omitempty"` // bytes of what was touched since Checkpoints.Since
 	Failure  string  `json:"failure,omitempty"` // why there is none; at most FailureBytesMax
 }
 

@@ -18,28 +18,28 @@ import (
 // ErrCopyBehind says that a copy was ended, because batches change more than is copied meanwhile.
 var ErrCopyBehind = errors.New("copy fell behind")
 
-// copyWish says of which version a copy is wanted.
-type copyWish struct {
-	at       schema.Version // of this one; 0: none
-	newest   schema.Version // the last that a copy was begun of
-	bytesMax int64          // of old values, beyond which a copy ends
+// CopyWish says of which version a copy is wanted.
+type CopyWish struct {
+	At       schema.Version // of this one; 0: none
+	Since    schema.Version // an earlier one, from whose copy on it is told what was touched; 0: none
+	All      bool           // everything is copied; else what may have changed since that version
+	BytesMax int64          // of old values, beyond which a copy ends
 }
 
 // copying is a copy that is being taken.
 type copying struct {
 	version schema.Version
+	wish    CopyWish
+	touched state.Extent
 	dense   *state.DenseCopy // nil where the shard has no parameters
 	tables  []state.RowsCopy
 	next    int // of tables
 	err     error
 }
 
-// CopyAt asks for a copy of a version, in place of what was asked for before and has not begun; 0 is none. A version
-// that was reached before is not copied any more, nor one that is reached while another is copied. Old values may take
-// so many bytes.
-func (s *Shard) CopyAt(v schema.Version, bytesMax int64) {
-	s.copies.at, s.copies.bytesMax = v, bytesMax
-}
+// CopyAt asks for a copy of a version, in place of what was asked for before and has not begun. A version that was
+// reached before is not copied any more, nor one that is reached while another is copied.
+func (s *Shard) CopyAt(w CopyWish) { s.copies = w }
 
 // enter opens the round of a contribution, and begins the copy of the version that its batch is computed on.
 func (s *Shard) enter(e round.Entry) {
@@ -51,18 +51,24 @@ func (s *Shard) enter(e round.Entry) {
 // being taken.
 func (s *Shard) beginCopy(l *round.Line) {
 	v, w := schema.Version(l.Batch()), &s.copies
-	wanted := v == w.at && v > w.newest && v > s.config.Job.StartVersion()
+	wanted := v == w.At && v > s.copied && v > s.config.Job.StartVersion()
 	if !wanted || s.copy != nil || l.Whose != schema.All || l.Ahead > 0 || l.Open() < l.Rounds() {
 		return
 	}
-	w.newest = v
-	c := &copying{version: v}
+	s.copied = v
+	c := &copying{version: v, wish: *w, touched: state.Extent{Rows: map[string]int64{}}}
 	if s.dense != nil {
-		c.dense, c.err = s.dense.Copy(v)
+		if c.dense, c.err = s.dense.Copy(v, w.Since, w.All); c.err == nil {
+			c.touched.Tensors, c.touched.Bytes = c.dense.Touched()
+		}
 	}
-	for _, t := range s.tables {
+	for i, t := range s.tables {
 		if t != nil {
-			c.tables = append(c.tables, t.Copy())
+			rows := t.Copy(w.Since, w.All)
+			n, bytes := rows.Touched()
+			c.touched.Rows[s.config.Job.Tables[i].Name] = n
+			c.touched.Bytes += bytes
+			c.tables = append(c.tables, rows)
 		}
 	}
 	s.copy = c
@@ -75,6 +81,9 @@ func (s *Shard) Copying() (v schema.Version, ok bool) {
 	}
 	return s.copy.version, true
 }
+
+// Touched is what the copy that is being taken was to be, and what may have changed since the earlier version of that.
+func (s *Shard) Touched() (CopyWish, state.Extent) { return s.copy.wish, s.copy.touched }
 
 // Piece is a piece of a copy, in memory of its own: stretches of parameters, or rows.
 type Piece struct {
@@ -106,11 +115,11 @@ func (s *Shard) NextPiece(valuesMax int) (p Piece, more bool, err error) {
 // limitCopy ends a copy that holds more than it may, so that no step adds to that.
 func (s *Shard) limitCopy() {
 	c := s.copy
-	if c == nil || c.err != nil || c.bytes() <= s.copies.bytesMax {
+	if c == nil || c.err != nil || c.bytes() <= s.copies.BytesMax {
 		return
 	}
 	c.err = fmt.Errorf("version %d of %s: %w: rows that have changed since take %d bytes, want at most %d", c.version,
-		s.member, ErrCopyBehind, c.bytes(), s.copies.bytesMax)
+		s.member, ErrCopyBehind, c.bytes(), s.copies.BytesMax)
 	c.close()
 }
 

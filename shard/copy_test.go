@@ -15,8 +15,56 @@ import (
 type copied struct {
 	every   schema.Version
 	version schema.Version // of the copy that is under way
+	since   schema.Version // what was touched since this one; 0: all
+	rows    int64          // that have come
 	now     state.Snapshot
 	whole   map[schema.Version]state.Snapshot
+}
+
+// over puts pieces over those of an earlier version: of each element and row the newer one stays.
+func over(now, before state.Snapshot) (all state.Snapshot) {
+	type place struct {
+		name string
+		at   uint64
+	}
+	rows, tensors, version, steps := map[place]bool{}, map[place]bool{}, schema.Version(0), map[string]uint64{}
+	for _, t := range now.Tensors {
+		version, steps[t.Name], tensors[place{t.Name, uint64(t.From)}] = t.Version, t.Steps, true
+	}
+	for _, r := range now.Rows {
+		version, steps[r.Table] = r.Version, r.Steps
+		for _, key := range r.Keys {
+			rows[place{r.Table, key}] = true
+		}
+	}
+	all = now
+	for _, t := range before.Tensors {
+		if t.Version = version; !tensors[place{t.Name, uint64(t.From)}] {
+			if n, ok := steps[t.Name]; ok {
+				t.Steps = n
+			}
+			all.Tensors = append(all.Tensors, t)
+		}
+	}
+	for _, r := range before.Rows {
+		r.Version, r.Steps = version, steps[r.Table]
+		for i, key := range r.Keys {
+			if rows[place{r.Table, key}] {
+				continue
+			}
+			one := r
+			one.Keys, one.Values, one.Slots = r.Keys[i:i+1], r.Values[i*r.Columns:(i+1)*r.Columns], nil
+			for _, s := range r.Slots {
+				each := len(s.Values) / len(r.Keys)
+				one.Slots = append(one.Slots, state.Slot{Name: s.Name, Values: s.Values[i*each : (i+1)*each]})
+			}
+			if len(r.Last) > 0 {
+				one.Last = r.Last[i : i+1]
+			}
+			all.Rows = append(all.Rows, one)
+		}
+	}
+	return all
 }
 
 // copySome copies some pieces of shards, or ends copies of which nothing is left.
@@ -36,20 +84,42 @@ func (s *simulation) copySome(pieces int) {
 			}
 			if p.Rows != nil {
 				must(s.t, c.now.AddRows(*p.Rows))
+				c.rows += int64(len(p.Rows.Keys))
 			}
 			if !more {
+				s.checkExtent(i, c)
 				s.shards[i].EndCopy()
-				c.whole[v], c.now = c.now, state.Snapshot{}
-				s.shards[i].CopyAt(v+c.every, 1<<30)
+				if c.since > 0 {
+					c.now = over(c.now, c.whole[c.since])
+				}
+				c.whole[v], c.now, c.rows, c.since = c.now, state.Snapshot{}, 0, 0
+				if s.r.IntN(4) > 0 {
+					c.since = v
+				}
+				s.shards[i].CopyAt(CopyWish{At: v + c.every, Since: v, All: c.since == 0, BytesMax: 1 << 30})
 			}
 		}
+	}
+}
+
+// checkExtent compares what a copy since an earlier version has had with what it said at its start.
+func (s *simulation) checkExtent(i int, c *copied) {
+	s.t.Helper()
+	_, e := s.shards[i].Touched()
+	said := int64(0)
+	for _, n := range e.Rows {
+		said += n
+	}
+	if c.since > 0 && (said != c.rows || len(e.Tensors) != len(c.now.Tensors)) {
+		s.t.Errorf("shard %d said %d rows and %d stretches, and %d and %d came", i, said, len(e.Tensors), c.rows,
+			len(c.now.Tensors))
 	}
 }
 
 // copying has all shards copy versions that are multiples of every, which copySome asks for.
 func (s *simulation) copying(every schema.Version) {
 	for _, shard := range s.shards {
-		shard.CopyAt(every, 1<<30)
+		shard.CopyAt(CopyWish{At: every, All: true, BytesMax: 1 << 30})
 		s.copies = append(s.copies, &copied{every: every, whole: map[schema.Version]state.Snapshot{}})
 	}
 }
@@ -121,7 +191,7 @@ func TestCopiesAreResumed(t *testing.T) {
 func TestCopiesThatAreWanted(t *testing.T) {
 	s := newSimulation(t, 1)
 	for _, shard := range s.shards {
-		shard.CopyAt(2, 1<<30)
+		shard.CopyAt(CopyWish{At: 2, All: true, BytesMax: 1 << 30})
 	}
 	s.run(5)
 	for i, shard := range s.shards {
@@ -152,7 +222,7 @@ func TestCopyFallsBehind(t *testing.T) {
 func fallsBehind(t *testing.T, s *simulation) {
 	t.Helper()
 	for _, shard := range s.shards {
-		shard.CopyAt(1, 100)
+		shard.CopyAt(CopyWish{At: 1, All: true, BytesMax: 100})
 	}
 	s.run(6)
 	behind := 0

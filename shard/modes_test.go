@@ -404,7 +404,7 @@ func (s *simulation) makeShards(resumed *Resumed) {
 	for i := range s.place.Shards {
 		shard, err := New(context.Background(), Config{Job: job, Placement: s.place, Index: i, RunID: shardtest.RunID,
 			Generation: shardtest.Generation, Backend: s.p.Backend, Contributors: s.contributors,
-			StagedBytesMax: 64 << 20, ParkedBytesMax: 1 << 20, KeepsPast: true,
+			StagedBytesMax: 64 << 20, ParkedBytesMax: 1 << 20, KeepsPast: true, Touches: s.r.IntN(4) > 0,
 			Resumed: resumed})
 		must(t, err)
 		t.Cleanup(shard.Close)

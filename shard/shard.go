@@ -12,7 +12,7 @@ import (
 	"gradbus/shard/state"
 )
 
-// Config is what a shard is made from. Every field but Advice, Own, Lent, KeepsPast, Resumed, OnGroup,
+// Config is what a shard is made from. Every field but Advice, Own, Lent, KeepsPast, Touches, Resumed, OnGroup,
 // OnClosing and Journal is needed.
 type Config struct {
 	Job        *schema.Job       // validated; the shard keeps and does not change it
@@ -39,6 +39,8 @@ type Config struct {
 	// KeepsPast is that a trainer's place may be taken over (TakeOver): rows that a round changes are kept as they were
 	// until the next round over rows closes.
 	KeepsPast bool
+	// Touches is that rows note when they change, so that copies may have those that were touched alone.
+	Touches bool
 	// Resumed is what the shard begins with in place of what is drawn; nil for that.
 	Resumed *Resumed
 	// OnGroup is told, in grouped, what becomes of groups, in the order in which it happens; nil for nobody.
@@ -111,9 +113,10 @@ type Shard struct {
 	since     []schema.Generation // by contributor: of the frames that are taken of it
 	held      *round.Held         // by contributor: bytes of its contributions to open rounds
 	copy      *copying            // of a version; nil where there is none
-	copies    copyWish
-	parked    []parking // by contributor
-	answering []int     // contributors whose parked lookups are being answered, in their order
+	copies    CopyWish
+	copied    schema.Version // the last that a copy was begun of
+	parked    []parking      // by contributor
+	answering []int          // contributors whose parked lookups are being answered, in their order
 
 	rows    *schema.Frame // the answer to a lookup, refilled each time
 	outputs []Output

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,10 +17,10 @@ import (
 	"gradbus/schema"
 )
 
-// trainUntilDurable trains two batches at a time until a version is durable, and a few more. It gives that version,
-// and the number of batches.
-func trainUntilDurable(t *testing.T, dir string, sessions []*Session,
-	job *schema.Job) (version, batches schema.Version) {
+// trainUntilDurable trains two batches at a time until a version is durable that is a full checkpoint, or an increment,
+// and a few more. It gives that version, and the number of batches.
+func trainUntilDurable(t *testing.T, dir string, sessions []*Session, job *schema.Job, full bool) (version,
+	batches schema.Version) {
 	t.Helper()
 	var durable, end atomic.Uint64 // the version; the batch to end with, once it is known
 	end.Store(1 << 40)
@@ -36,7 +37,8 @@ func trainUntilDurable(t *testing.T, dir string, sessions []*Session,
 					continue
 				}
 				time.Sleep(50 * time.Millisecond)
-				if found, _ := checkpoint.List(dir, job.Name); len(found) > 0 && found[0].Manifest != nil {
+				if found, _ := checkpoint.List(dir, job.Name); len(found) > 0 && found[0].Manifest != nil &&
+					found[0].Manifest.Full() == full {
 					durable.Store(uint64(found[0].ID.Version))
 					end.Store(uint64(s.Version()) + 4) // the others are in the next two batches at most
 				}
@@ -59,7 +61,7 @@ func resume(t *testing.T) {
 	}
 	server := startServerWith(t, config(2))
 	job := toyJob("resumed", 2, lanes, schema.ApplyUpdate)
-	version, reached := trainUntilDurable(t, dir, joinAll(t, testConfig(t, server), job), job)
+	version, reached := trainUntilDurable(t, dir, joinAll(t, testConfig(t, server), job), job, true)
 	server.Close()
 	if version == 0 || version >= reached {
 		t.Fatalf("version %d is durable after %d batches", version, reached)
@@ -81,18 +83,82 @@ func resume(t *testing.T) {
 				t.Fatalf("trainer %d: %v", i, err)
 			}
 		}
-		digests := make([][32]byte, len(sessions))
-		var all sync.WaitGroup
-		for i, s := range sessions {
-			all.Go(func() {
-				var err error
-				if digests[i], err = s.Digest(testContext(t)); err != nil {
-					t.Error(err)
-				}
-			})
+		for i, digest := range digestsOf(t, sessions) {
+			if digest != want {
+				t.Errorf("%d shards, trainer %d of %d: weights %x, want %x", c.shards, i, c.trainers, digest[:6], want[:6])
+			}
 		}
-		all.Wait()
-		for i, digest := range digests {
+		server.Close()
+	}
+}
+
+// digestsOf is what each of all trainers of a job takes for its weights.
+func digestsOf(t *testing.T, sessions []*Session) [][32]byte {
+	digests := make([][32]byte, len(sessions))
+	var all sync.WaitGroup
+	for i, s := range sessions {
+		all.Go(func() {
+			var err error
+			if digests[i], err = s.Digest(testContext(t)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	return digests
+}
+
+// The same from an increment, of a job with a table of which most rows are not touched; and from what is before it
+// where its file is damaged.
+func TestResumeFromIncrements(t *testing.T) { testkit.Waits(t, resumeFromIncrements) }
+
+func resumeFromIncrements(t *testing.T) {
+	dir := t.TempDir()
+	job := func(trainers int) *schema.Job {
+		j := toyJob("grown", trainers, 4, schema.ApplyUpdate)
+		j.Tables = append(j.Tables, schema.TableSpec{Name: "idle", Rows: 20000, Dim: 4, Init: schema.Normal(1)})
+		return j.WithDefaults()
+	}
+	config := func(shards int) ps.Config {
+		return ps.Config{Shards: shards, CheckpointDir: dir, CheckpointBatches: 1, CheckpointKeep: 100}
+	}
+	server := startServerWith(t, config(2))
+	sessions := joinAll(t, testConfig(t, server), job(2))
+	version, reached := trainUntilDurable(t, dir, sessions, job(2), false)
+	want := digestsOf(t, sessions)[0]
+	server.Close()
+	var other schema.Version // the newest at the moment
+	for _, c := range []struct {
+		shards, trainers int
+		damaged          bool
+	}{{1, 1, false}, {3, 2, false}, {2, 1, true}} {
+		found, err := checkpoint.List(dir, "grown")
+		// One may have been on its way.
+		found = slices.DeleteFunc(found, func(f checkpoint.Found) bool { return f.Err != nil })
+		if err != nil || len(found) < 2 {
+			t.Fatalf("%v, %v", found, err)
+		}
+		if c.damaged {
+			path := filepath.Join(dir, "grown", found[0].ID.String(), "s0.safetensors")
+			if err := os.Truncate(path, 100); err != nil {
+				t.Fatal(err)
+			}
+			other = found[1].ID.Version
+		}
+		server := startServerWith(t, ps.Config{Shards: c.shards, CheckpointDir: dir, CheckpointEvery: time.Hour})
+		from := testConfig(t, server)
+		from.Resume = true
+		sessions := joinAll(t, from, job(c.trainers))
+		at := sessions[0].Version()
+		if at > reached || !c.damaged && at < version || c.damaged && at != other {
+			t.Fatalf("resumed at version %d of %d, want %d or later", at, reached, version)
+		}
+		for i, err := range runAll(testContext(t), sessions, newToy(t, job(c.trainers)), uint64(reached-at)) {
+			if err != nil {
+				t.Fatalf("trainer %d: %v", i, err)
+			}
+		}
+		for i, digest := range digestsOf(t, sessions) {
 			if digest != want {
 				t.Errorf("%d shards, trainer %d of %d: weights %x, want %x", c.shards, i, c.trainers, digest[:6], want[:6])
 			}

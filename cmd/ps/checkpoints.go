@@ -58,6 +58,12 @@ const (
 	stateUnknown    = "unknown"
 )
 
+// Kinds of checkpoints.
+const (
+	kindFull      = "full"
+	kindIncrement = "increment" // what has changed since its base
+)
+
 // shownCheckpoint is one as a command prints it.
 type shownCheckpoint struct {
 	Job     schema.JobName `json:"job"`
@@ -66,6 +72,8 @@ type shownCheckpoint struct {
 	State   string         `json:"state"`
 	Why     string         `json:"why,omitempty"` // of what is not durable
 	Bytes   int64          `json:"bytes"`
+	Kind    string         `json:"kind,omitempty"`   // where the manifest says it: full, or increment
+	Base    *checkpoint.ID `json:"base,omitempty"`   // that an increment goes on from
 	Shards  int            `json:"shards,omitempty"` // where the manifest says it
 	Created *time.Time     `json:"created,omitempty"`
 }
@@ -91,7 +99,10 @@ func showing(job schema.JobName, f checkpoint.Found, err error, well string) sho
 		s.Why = err.Error()
 	}
 	if f.Manifest != nil {
-		s.Shards, s.Created = f.Manifest.Shards, &f.Manifest.Created
+		s.Shards, s.Created, s.Kind = f.Manifest.Shards, &f.Manifest.Created, kindFull
+		if !f.Manifest.Full() {
+			s.Kind, s.Base = kindIncrement, &f.Manifest.Base.ID
+		}
 	}
 	return s
 }
@@ -139,7 +150,8 @@ func listCheckpointsCommand() *cobra.Command {
 		Use:   "list DIR [JOB]",
 		Short: "List checkpoints, newest first",
 		Long: `List the checkpoints of a job, or of all, newest first. durable are those that are complete: their manifest is well and all parts are
-there in their sizes. verify reads the rest.`,
+there in their sizes, also of those that they go on from. An increment has what was touched since its BASE, a version of the same run.
+verify reads the rest.`,
 		Args: arguments(1, 2, "checkpoints list DIR packages"),
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print exactly one line of JSON, a list")
@@ -160,17 +172,19 @@ func verifyCheckpointsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify DIR [JOB]",
 		Short: "Read all of every complete checkpoint, and compare it with its checksums",
-		Long: `Read all of every complete checkpoint of a job, or of all jobs, and compare it with its checksums.
+		Long: `Read all of every complete checkpoint of a job, or of all jobs, and compare it with its checksums. An increment is whole where all that
+it goes on from is.
 
 The exit status is 1 where one is damaged, or cannot be judged.`,
 		Args: arguments(1, 2, "checkpoints verify DIR packages"),
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print exactly one line of JSON, a list")
 	c.RunE = func(c *cobra.Command, args []string) error {
+		verifier := checkpoint.NewVerifier(args[0])
 		all, err := eachCheckpoint(args, func(job schema.JobName, f checkpoint.Found) shownCheckpoint {
 			err := f.Err
 			if err == nil && c.Context().Err() == nil {
-				err = f.Manifest.Verify(args[0])
+				err = verifier.Verify(f.Manifest)
 			}
 			return showing(job, f, err, stateWhole)
 		})
@@ -196,7 +210,7 @@ func exportCheckpointCommand() *cobra.Command {
 		Use:   "export DIR JOB FILE",
 		Short: "Write the model of a checkpoint to one file, as a trainer saves it",
 		Long: `Write the model of a checkpoint to one safetensors file, as a trainer's --save does at that version: the newest that is whole, or the one
-that --id names. It is verified first.`,
+that --id names, with what it goes on from. It is verified first.`,
 		Args: arguments(3, 3, "checkpoints export DIR packages model.safetensors"),
 	}
 	c.Flags().StringVar(&id, "id", "", "`id` of the checkpoint, as list prints it; empty is the newest that is whole")
@@ -257,7 +271,8 @@ func pruneCheckpointsCommand() *cobra.Command {
 		Use:   "prune DIR JOB",
 		Short: "Remove old checkpoints of a job",
 		Long: `Remove the checkpoints of a job but for the newest that are complete, as many as --keep says, and those that are newer than the newest
-complete one, which may be on their way.`,
+complete one, which may be on their way. What a checkpoint that stays goes on from stays, too. Where all of them go on from one full
+checkpoint, the newest that goes on from another stays besides.`,
 		Args: arguments(2, 2, "checkpoints prune DIR packages --keep 3"),
 	}
 	c.Flags().IntVar(&keep, "keep", 0, "`number` of complete checkpoints that stay, at least 2")
@@ -284,13 +299,17 @@ func printCheckpoints(to io.Writer, all []shownCheckpoint, asJSON bool, now time
 		return json.NewEncoder(to).Encode(all)
 	}
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "JOB\tID\tVERSION\tSTATE\tBYTES\tAGE")
+	fmt.Fprintln(w, "JOB\tID\tVERSION\tSTATE\tKIND\tBASE\tBYTES\tAGE")
 	for _, s := range all {
-		age := "-"
+		age, base := "-", "-"
 		if s.Created != nil {
 			age = ageOf(now.Sub(*s.Created))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", s.Job, s.ID, s.Version, s.State, report.Bytes(uint64(s.Bytes)), age)
+		if s.Base != nil {
+			base = fmt.Sprint(s.Base.Version)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", s.Job, s.ID, s.Version, s.State, cmp.Or(s.Kind, "-"), base,
+			report.Bytes(uint64(s.Bytes)), age)
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -22,16 +22,29 @@ import (
 // saveCheckpoint writes a checkpoint of a job with one parameter, whose values are the version.
 func saveCheckpoint(t *testing.T, dir string, version schema.Version) checkpoint.ID {
 	t.Helper()
+	return saveOver(t, dir, version, 0)
+}
+
+// saveOver writes an increment over another version, in which the last three values are the version; 0 is a full one.
+func saveOver(t *testing.T, dir string, version, base schema.Version) checkpoint.ID {
+	t.Helper()
 	job := (&schema.Job{Name: "films", Optimizer: schema.Optimizer{LR: 0.1},
 		Parameters: []schema.Parameter{{Name: "w", Shape: []int{2, 3}, Init: schema.Zeros()}}}).WithDefaults()
 	id := checkpoint.ID{Epoch: 1, Run: 7, Version: version}
 	p, err := checkpoint.NewPart(dir, job, id, 1, 0)
+	manifest, first := &checkpoint.Manifest{ID: id, Job: job, Shards: 1}, 0
+	if base > 0 {
+		p.Discard()
+		manifest.Base, first = &checkpoint.Base{ID: checkpoint.ID{Epoch: 1, Run: 7, Version: base}}, 3
+		p, err = checkpoint.NewIncrement(dir, job, id, manifest.Base.ID, 1, 0,
+			&state.Extent{Tensors: []state.Stretch{{Name: "w", From: first, Elements: 3}}})
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Discard()
 	v := float32(version)
-	if err := p.Tensor(state.Tensor{Name: "w", Values: []float32{v, v, v, v, v, v}, Version: version,
+	if err := p.Tensor(state.Tensor{Name: "w", From: first, Values: []float32{v, v, v, v, v, v}[first:], Version: version,
 		Steps: uint64(version)}); err != nil {
 		t.Fatal(err)
 	}
@@ -39,8 +52,8 @@ func saveCheckpoint(t *testing.T, dir string, version schema.Version) checkpoint
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := checkpoint.Complete(dir, &checkpoint.Manifest{ID: id, Job: job, Shards: 1,
-		Parts: []checkpoint.PartInfo{part}}); err != nil {
+	manifest.Parts = []checkpoint.PartInfo{part}
+	if err := checkpoint.Complete(dir, manifest); err != nil {
 		t.Fatal(err)
 	}
 	return id
@@ -86,7 +99,7 @@ func TestCheckpointsCommands(t *testing.T) {
 	out, _, err := checkpoints(t, "list", dir)
 	lines := strings.Split(out, "\n")
 	if err != nil || len(lines) != 6 || !slices.Equal(strings.Fields(lines[0]),
-		[]string{"JOB", "ID", "VERSION", "STATE", "BYTES", "AGE"}) {
+		[]string{"JOB", "ID", "VERSION", "STATE", "KIND", "BASE", "BYTES", "AGE"}) {
 		t.Fatalf("list: %v\n%s", err, out)
 	}
 	for i, want := range []string{"films " + ids[3].String() + " 4 durable", "films " + ids[2].String() + " 3 durable",
@@ -131,6 +144,58 @@ func TestCheckpointsCommands(t *testing.T) {
 	out, _, err = checkpoints(t, "prune", dir, "films", "--keep", "2")
 	if want := fmt.Sprintf("removed %s\nremoved %s\n", ids[1], ids[0]); err != nil || out != want {
 		t.Errorf("prune: %v, %s, want %s", err, out, want)
+	}
+}
+
+// Increments are shown with what they go on from, are whole with that alone, and are one model with it.
+func TestCheckpointsCommandsOfIncrements(t *testing.T) {
+	dir := t.TempDir()
+	full := saveCheckpoint(t, dir, 1)
+	var ids []checkpoint.ID
+	for v := schema.Version(2); v <= 4; v++ {
+		ids = append(ids, saveOver(t, dir, v, v-1))
+	}
+	out, _, err := checkpoints(t, "list", dir)
+	var rows []string
+	for line := range strings.Lines(out) {
+		if f := strings.Fields(line); len(f) > 6 {
+			rows = append(rows, strings.Join(f[2:6], " "))
+		}
+	}
+	if want := []string{"VERSION STATE KIND BASE", "4 durable increment 3", "3 durable increment 2",
+		"2 durable increment 1", "1 durable full -"}; err != nil || !slices.Equal(rows, want) {
+		t.Errorf("list: %v, %q, want %q\n%s", err, rows, want, out)
+	}
+	model := filepath.Join(t.TempDir(), "m.safetensors")
+	if out, _, err = checkpoints(t, "export", dir, "films", model); err != nil || !strings.Contains(out, "at version 4") {
+		t.Fatalf("export: %v, %s", err, out)
+	}
+	m, err := trainer.OpenModel(model)
+	if err != nil || m.Version != 4 || !slices.Equal(m.Param("w"), []float32{1, 1, 1, 4, 4, 4}) {
+		t.Errorf("model: %+v, %v", m, err)
+	}
+	if out, _, err = checkpoints(t, "prune", dir, "films", "--keep", "2"); err != nil || out != "" {
+		t.Errorf("prune removes what others go on from: %v, %s", err, out)
+	}
+	damage(t, dir, ids[1])
+	out, _, err = checkpoints(t, "verify", dir, "--json")
+	var shown []shownCheckpoint
+	var exit config.Exit
+	if !errors.As(err, &exit) || json.Unmarshal([]byte(out), &shown) != nil || len(shown) != 4 {
+		t.Fatalf("verify: %v, %s", err, out)
+	}
+	for i, want := range []string{stateDamaged, stateDamaged, stateWhole, stateWhole} {
+		if s := shown[i]; s.State != want || (s.Base == nil) != (i == 3) || want == stateDamaged &&
+			!strings.Contains(s.Why, ids[1].String()) {
+			t.Errorf("verify: %+v, want %s", s, want)
+		}
+	}
+	if shown[2].Kind != kindIncrement || shown[3].Kind != kindFull || *shown[2].Base != full {
+		t.Errorf("verify: %s", out)
+	}
+	out, notes, err := checkpoints(t, "export", dir, "films", model)
+	if err != nil || !strings.Contains(out, "at version 2") || strings.Count(notes, "passed over: ") != 2 {
+		t.Errorf("export: %v, %s, %s", err, out, notes)
 	}
 }
 

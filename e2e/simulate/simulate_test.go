@@ -43,7 +43,8 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	job := manifest(r)
 	s := &system{t: t, r: r, job: job, bus: fabric.NewBus(), backend: backend, shards: 1 + r.IntN(3),
-		done: make(chan struct{}), digests: map[string]string{}, inputs: map[input][2]uint32{}, began: time.Now()}
+		done: make(chan struct{}), digests: map[string]string{}, inputs: map[input][2]uint32{}, began: time.Now(),
+		calm: 1 + 4*time.Duration(seed%2)}
 	want, err := s.quiet()
 	if err != nil {
 		t.Fatalf("the job to which nothing happens: %v", err)
@@ -133,7 +134,7 @@ func (s *system) finished(within time.Duration) bool {
 // happen has faults happen, and whoever ends be replaced, sooner or later.
 func (s *system) happen() {
 	for range faults {
-		if s.finished(time.Duration(s.r.IntN(1200)) * time.Millisecond) {
+		if s.finished(s.calm * time.Duration(s.r.IntN(1200)) * time.Millisecond) {
 			return
 		}
 		alive := s.alive()

@@ -34,6 +34,7 @@ type system struct {
 	dir     string
 	server  *ps.Server
 	shards  int
+	calm    time.Duration // by what faults are further apart, and batches longer: versions become durable in between
 	log     *slog.Logger
 
 	all  sync.WaitGroup
@@ -181,7 +182,7 @@ func (s *system) train(ctx context.Context, config trainer.Config, m *member, r 
 		hold := m.hold
 		m.hold = 0
 		s.mu.Unlock()
-		time.Sleep(hold + time.Duration(r.IntN(100))*time.Millisecond)
+		time.Sleep(hold + s.calm*time.Duration(r.IntN(100))*time.Millisecond)
 	})
 	if err != nil {
 		return session, err

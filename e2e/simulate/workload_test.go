@@ -10,6 +10,7 @@ import (
 
 const (
 	rows    = 90
+	few     = 3000 // rows of another table, of which few are touched between checkpoints: these are increments
 	dim     = 3
 	weights = 1500 // more than a chunk
 )
@@ -19,7 +20,8 @@ func manifest(r *rand.Rand) *schema.Job {
 	job := &schema.Job{Name: "simulated", Workload: "noise", Seed: r.Uint64(), Trainers: 1 + (1+r.IntN(8))/2,
 		ChunkBytes: schema.ChunkBytesMin,
 		Parameters: []schema.Parameter{{Name: "w", Shape: []int{weights}, Init: schema.Normal(1)}},
-		Tables:     []schema.TableSpec{{Name: "t", Rows: rows, Dim: dim, Partitions: 8, Init: schema.Normal(1)}}}
+		Tables: []schema.TableSpec{{Name: "t", Rows: rows, Dim: dim, Partitions: 8, Init: schema.Normal(1)},
+			{Name: "few", Rows: few, Dim: dim, Partitions: 8, Init: schema.Normal(1)}}}
 	job.Lanes = job.Trainers + r.IntN(4)
 	switch r.IntN(3) {
 	case 0:
@@ -53,6 +55,9 @@ func (n noise) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (int, [][]uint
 	for range 3 * samples {
 		keys[0] = append(keys[0], r.Uint64N(rows))
 	}
+	for range samples {
+		keys[1] = append(keys[1], r.Uint64N(few))
+	}
 	return samples, keys
 }
 
@@ -60,21 +65,23 @@ func (n noise) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (int, [][]uint
 func (n noise) Lane(step *trainer.LaneStep) (float64, error) {
 	r := n.draw(step.Batch, step.Lane)
 	w, grad := step.Param("w"), step.Grad("w")
-	of, ids := step.Rows(0), step.IDs(0)
-	sum := float32(0)
-	gradients, read := make([]float32, len(ids)*dim), make([]float32, 0, len(ids)*dim)
-	for i, id := range ids {
-		for k := range dim {
-			x := of[int(id)*dim+k]
-			read = append(read, x)
-			sum += float32(x * w[(i*dim+k)%len(w)])
-			gradients[i*dim+k] = float32(x*0.01) + float32(r.NormFloat64())
+	sum, read := float32(0), []float32(nil)
+	for table := range schema.Table(2) {
+		of, ids := step.Rows(table), step.IDs(table)
+		gradients := make([]float32, len(ids)*dim)
+		for i, id := range ids {
+			for k := range dim {
+				x := of[int(id)*dim+k]
+				read = append(read, x)
+				sum += float32(x * w[(i*dim+k)%len(w)])
+				gradients[i*dim+k] = float32(x*0.01) + float32(r.NormFloat64())
+			}
 		}
+		step.BagGrad(table, 0, nil, gradients)
 	}
 	for i := range grad {
 		grad[i] = float32(w[i]*0.001) + float32(sum*0.0001) + float32(r.NormFloat64())
 	}
 	n.seen(step.Batch, step.Lane, checksum(w), checksum(read))
-	step.BagGrad(0, 0, nil, gradients)
 	return float64(sum), nil
 }

@@ -27,6 +27,9 @@ type ArrayConfig struct {
 	// KeepsPast is that rows of the version before are kept where the last Commit has changed them: see Table.Past.
 	KeepsPast bool
 
+	// Touches is that rows note when they change, for copies of what was touched: a byte a row.
+	Touches bool
+
 	// For tests: what gives zeroed memory and how to free it, nil for Backend.Alloc; and whether rows are drawn when they
 	// are first wanted, however few they are.
 	alloc func(values int) ([]float32, func(), error)
@@ -50,6 +53,7 @@ type Array struct {
 	last    []int64     // [places] the newest step of the row, from 1; in place of stepped where steps are made up for
 
 	copying *arrayCopy // nil where nothing is copied
+	touched touched
 
 	staged staged
 	past   past
@@ -92,6 +96,12 @@ func NewArray(ctx context.Context, c ArrayConfig) (_ *Array, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.Touches {
+		if t.touched.at, err = alloc[uint8](t, n); err != nil {
+			return nil, err
+		}
+		t.touched.forget()
+	}
 	t.staged.slots = make([][]float32, len(t.slots))
 	return t, t.draw(ctx)
 }
@@ -123,7 +133,7 @@ func (t *Array) Close() {
 	for _, free := range t.free {
 		free()
 	}
-	t.free, t.rows, t.slots, t.stepped, t.last, t.initial.drawn = nil, nil, nil, nil, nil, nil
+	t.free, t.rows, t.slots, t.stepped, t.last, t.initial.drawn, t.touched.at = nil, nil, nil, nil, nil, nil, nil
 }
 
 // String is what is known of the table, and checksums of what is there, for tests and logs.

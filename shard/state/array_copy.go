@@ -6,9 +6,21 @@ import (
 	"gradbus/schema"
 )
 
-// Copy begins to copy the rows of the version that the table is at. One copy at a time.
-func (t *Array) Copy() RowsCopy {
-	t.copying = &arrayCopy{table: t, version: t.version, steps: t.steps, old: map[int64]int{},
+// Copy begins to copy rows of the version that the table is at. One copy at a time.
+func (t *Array) Copy(since schema.Version, all bool) RowsCopy {
+	c := t.copyAll()
+	c.all = all
+	c.touched = int64(t.places.count())
+	from, until := t.touched.since(since), t.touched.now
+	if known := t.touched.rowsSince(from); !t.touched.begin(t.version) && t.touched.at != nil {
+		c.since, c.until, c.touched = from, until, known
+	}
+	return c
+}
+
+// copyAll begins to copy all rows.
+func (t *Array) copyAll() *arrayCopy {
+	t.copying = &arrayCopy{table: t, version: t.version, steps: t.steps, all: true, old: map[int64]int{},
 		slots: make([][]float32, len(t.rule.slots))}
 	return t.copying
 }
@@ -19,6 +31,10 @@ type arrayCopy struct {
 	table   *Array
 	version schema.Version
 	steps   uint64
+
+	all          bool // rows; else those that have changed in intervals from since to until
+	since, until uint8
+	touched      int64 // rows that have, at the start
 
 	partition schema.Partition // where the next place is, or before it
 	next      int              // places before it are copied
@@ -36,7 +52,7 @@ func (c *arrayCopy) keep(places []int64) {
 	}
 	t := c.table
 	for _, at := range places {
-		if _, kept := c.old[at]; kept || int(at) < c.next {
+		if _, kept := c.old[at]; kept || int(at) < c.next || !c.all && !c.wants(at) {
 			continue
 		}
 		c.old[at] = len(c.old)
@@ -59,37 +75,103 @@ func (c *arrayCopy) Next(valuesMax int) (r Rows, more bool) {
 		if first >= end {
 			continue
 		}
+		if !c.all {
+			return c.nextTouched(first, end, max(1, valuesMax/t.dim)), true
+		}
 		end = min(end, first+max(1, valuesMax/t.dim))
 		r = t.rowsAt(c.partition, first, end)
 		r.Version, r.Steps = c.version, c.steps
 		r.Values, r.Slots = slices.Clone(r.Values), cloned(r.Slots)
-		c.undo(&r, first, end)
+		for at := first; at < end && len(c.old) > 0; at++ {
+			c.undo(&r, at-first, int64(at))
+		}
 		c.next = end
 		return r, true
 	}
 	return Rows{}, false
 }
 
-// undo puts old values in the place of what has changed of the rows at [first, end).
-func (c *arrayCopy) undo(r *Rows, first, end int) {
-	if len(c.old) == 0 {
+// scanMax is how many rows are looked at for a piece, at most: some 50 us.
+const scanMax = 1 << 16
+
+// nextTouched gives the first rows, up to so many, of those at places [first, end) that were touched.
+func (c *arrayCopy) nextTouched(first, end, rows int) Rows {
+	t := c.table
+	end = min(end, first+scanMax)
+	places := make([]int64, 0, min(rows, end-first, 256))
+	at := first
+	for ; at < end && len(places) < rows; at++ {
+		if c.wants(int64(at)) {
+			places = append(places, int64(at))
+		}
+	}
+	c.next = at
+	t.want(places)
+	r := t.piece(c.partition, len(places))
+	r.Version, r.Steps = c.version, c.steps
+	r.Values = make([]float32, 0, len(places)*t.dim)
+	for _, s := range t.rule.slots {
+		r.Slots = append(r.Slots, Slot{s.name, make([]float32, 0, len(places)*s.width(t.dim))})
+	}
+	for i, at := range places {
+		t.places.list(c.partition, int(at), r.Keys[i:i+1])
+		r.Values = append(r.Values, t.row(int(at))...)
+		for k, s := range t.rule.slots {
+			width := s.width(t.dim)
+			r.Slots[k].Values = append(r.Slots[k].Values, t.slots[k][int(at)*width:(int(at)+1)*width]...)
+		}
+		if t.marked() {
+			r.Last = append(r.Last, t.mark(int(at)))
+		}
+		c.undo(&r, i, at)
+	}
+	return r
+}
+
+// wants says whether a row was touched in time. One that has changed since the copy began is in the undo log if it was.
+func (c *arrayCopy) wants(at int64) bool {
+	notes := c.table.touched.at
+	if notes == nil {
+		return true
+	}
+	if notes[at] > c.until {
+		_, kept := c.old[at]
+		return kept
+	}
+	return notes[at] >= c.since
+}
+
+// undo puts old values in the place of row i of a piece, which is at a place, where it has changed.
+func (c *arrayCopy) undo(r *Rows, i int, at int64) {
+	kept, changed := c.old[at]
+	if !changed {
 		return
 	}
 	t := c.table
-	for at := first; at < end; at++ {
-		kept, changed := c.old[int64(at)]
-		if !changed {
-			continue
-		}
-		copy(r.Values[(at-first)*t.dim:(at-first+1)*t.dim], c.rows[kept*t.dim:])
-		for k, s := range t.rule.slots {
-			width := s.width(t.dim)
-			copy(r.Slots[k].Values[(at-first)*width:(at-first+1)*width], c.slots[k][kept*width:])
-		}
-		if t.marked() {
-			r.Last[at-first] = c.last[kept]
-		}
+	copy(r.Values[i*t.dim:(i+1)*t.dim], c.rows[kept*t.dim:])
+	for k, s := range t.rule.slots {
+		width := s.width(t.dim)
+		copy(r.Slots[k].Values[i*width:(i+1)*width], c.slots[k][kept*width:])
 	}
+	if t.marked() {
+		r.Last[i] = c.last[kept]
+	}
+}
+
+// keyBytes is what the key of a row takes where rows are not consecutive.
+const keyBytes = 8
+
+// Touched implements RowsCopy.
+func (c *arrayCopy) Touched() (rows, bytes int64) {
+	t := c.table
+	each := int64(t.dim*valueBytes) + keyBytes
+	for _, s := range t.rule.slots {
+		each += int64(s.width(t.dim)) * valueBytes
+	}
+	if t.marked() {
+		each += stepBytes
+	}
+	return c.touched, c.touched * each
 }
 
 // oldEntryBytes is what the undo log takes for a row besides its values: an entry of its index, and growth.

@@ -10,7 +10,7 @@ import (
 // Snapshot gives yield all rows of the table's version, without what is staged: partitions and keys ascending, about
 // valuesMax values at a time. Its error ends the snapshot and is returned.
 func (t *Array) Snapshot(valuesMax int, yield func(Rows) error) error {
-	c := t.Copy()
+	c := t.copyAll()
 	defer c.Close()
 	for r, more := c.Next(valuesMax); more; r, more = c.Next(valuesMax) {
 		if err := yield(r); err != nil {
@@ -22,9 +22,8 @@ func (t *Array) Snapshot(valuesMax int, yield func(Rows) error) error {
 
 // rowsAt is the rows at places [first, end). Keys and marks are in new memory.
 func (t *Array) rowsAt(p schema.Partition, first, end int) Rows {
-	r := Rows{Table: t.config.Spec.Name, Partition: p, Column: t.config.Column, Columns: t.dim,
-		Version: t.version, Steps: t.steps,
-		Keys: make([]uint64, end-first), Values: t.rows[first*t.dim : end*t.dim]}
+	r := t.piece(p, end-first)
+	r.Values = t.rows[first*t.dim : end*t.dim]
 	t.places.list(p, first, r.Keys)
 	t.wantAll(first, end)
 	for at := first; at < end && t.marked(); at++ {
@@ -37,11 +36,18 @@ func (t *Array) rowsAt(p schema.Partition, first, end int) Rows {
 	return r
 }
 
+// piece is rows of a partition, with room for n keys, and without values.
+func (t *Array) piece(p schema.Partition, n int) Rows {
+	return Rows{Table: t.config.Spec.Name, Partition: p, Column: t.config.Column, Columns: t.dim, Version: t.version,
+		Steps: t.steps, Keys: make([]uint64, n)}
+}
+
 // Restore begins a restore.
 func (t *Array) Restore() RowsRestore {
 	t.cut(0)
 	t.staged.step = false
 	t.initial.drawn = nil // no row stays
+	t.touched.reset()
 	return &arrayRestore{table: t, there: make([]int32, t.places.count())}
 }
 

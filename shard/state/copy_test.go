@@ -62,7 +62,7 @@ func TestRowsCopyWhileStepsGoOn(t *testing.T) {
 			want, got, copies := make([]flat, len(g.owners)), make([]flat, len(g.owners)), make([]RowsCopy, len(g.owners))
 			for i, a := range g.owners {
 				must(t, a.Snapshot(1<<20, func(rows Rows) error { want[i].add(t, rows); return nil }))
-				copies[i] = a.Copy()
+				copies[i] = a.Copy(0, true)
 			}
 			for open := len(copies); open > 0; {
 				for i, c := range copies {
@@ -105,7 +105,7 @@ func TestRowsCopyKeepsWhatItNeeds(t *testing.T) {
 		g.stage(t, w)
 		g.commit()
 	}
-	c := a.Copy()
+	c := a.Copy(0, true)
 	if c.Bytes() != 0 {
 		t.Errorf("%d bytes before anything has changed", c.Bytes())
 	}
@@ -142,7 +142,7 @@ func TestDenseCopyWhileStepsGoOn(t *testing.T) {
 			for i := range r.IntN(len(d.chunks)) { // some may be at the next version already
 				d.stepChunk(t, i, seed, at)
 			}
-			c, err := d.Copy(at)
+			c, err := d.Copy(at, 0, true)
 			must(t, err)
 			for pieces, more := c.Next(); more; pieces, more = c.Next() {
 				for _, p := range pieces {
@@ -173,7 +173,7 @@ func TestDenseCopyOfAVersionThatIsNotKept(t *testing.T) {
 	d.step(t, 1, 0)
 	d.step(t, 1, 1)
 	for _, v := range []schema.Version{0, 3} {
-		if _, err := d.Copy(v); !errors.Is(err, ErrVersion) {
+		if _, err := d.Copy(v, 0, true); !errors.Is(err, ErrVersion) {
 			t.Errorf("copy of version %d: %v, want %v", v, err, ErrVersion)
 		}
 	}

@@ -57,6 +57,8 @@ type Dense struct {
 	chunks []denseChunk
 	memory *cuda.Buffer
 
+	intervals intervals // between copies
+
 	copying *DenseCopy // nil where nothing is copied
 }
 
@@ -67,6 +69,7 @@ type denseChunk struct {
 	kept    [][][]float32 // of each version, each slot of the rule
 	slots   [][]cuda.Slot // the same, from each version to the next
 	steps   [2]uint64     // that were done by then
+	touched uint8         // the interval in which it changed last
 }
 
 // NewDense makes state whose values are what Values holds: see Draw.
@@ -205,6 +208,7 @@ func (c *denseChunk) slotsNow() []cuda.Slot {
 // the chunk is as it was, unless the error says that the backend failed.
 func (d *Dense) Average(i int, weight float64, terms []cuda.Term) error {
 	c, now, out := d.begin(i)
+	c.touched = d.intervals.now
 	if c.version < d.config.Start {
 		return d.assign(c, out, d.config.Lanes, weight, terms)
 	}
@@ -223,6 +227,7 @@ func (d *Dense) Average(i int, weight float64, terms []cuda.Term) error {
 // Step is Average of one sum. scale is by what the gradient is multiplied once it is divided: 1, or what Norm says.
 func (d *Dense) Step(i int, weight float64, sum []float32, scale float32) error {
 	c, now, out := d.begin(i)
+	c.touched = d.intervals.now
 	if c.version < d.config.Start {
 		return d.assign(c, out, 1, weight, []cuda.Term{{Count: 1, Values: cuda.Float32s(sum)}})
 	}
@@ -271,6 +276,7 @@ func (c *denseChunk) keepSlots() {
 // Set makes values the next version of a chunk: somebody else has stepped it.
 func (d *Dense) Set(i int, values []float32) {
 	c, _, out := d.begin(i)
+	c.touched = d.intervals.now
 	copy(out, values)
 	c.done(0)
 }

@@ -12,21 +12,65 @@ import (
 type DenseCopy struct {
 	dense   *Dense
 	version schema.Version
-	next    int // chunks before it are copied
+	next    int    // chunks before it are copied
+	wanted  []bool // [chunks]
+	touched []bool // [chunks] may have changed since the earlier version
 	early   map[int][]Tensor
 	bytes   int64 // of early
 }
 
-// Copy begins to copy version v of every chunk, which each must have; one copy at a time. It is ErrVersion where one
-// does not.
-func (d *Dense) Copy(v schema.Version) (*DenseCopy, error) {
+// Copy begins to copy version v of chunks: of all of them, or of those that may have changed since an earlier version
+// that was copied. Each must have it; one copy at a time. It is ErrVersion where one does not.
+func (d *Dense) Copy(v, since schema.Version, all bool) (*DenseCopy, error) {
 	for i := range d.chunks {
 		if err := d.has(i, v); err != nil {
 			return nil, fmt.Errorf("copy dense parameters: %w", err)
 		}
 	}
-	d.copying = &DenseCopy{dense: d, version: v, early: map[int][]Tensor{}}
-	return d.copying, nil
+	c := &DenseCopy{dense: d, version: v, early: map[int][]Tensor{}}
+	from := d.intervals.since(since)
+	for i := range d.chunks {
+		touched := d.chunks[i].touched >= from || d.chunks[i].version != v
+		c.touched, c.wanted = append(c.touched, touched), append(c.wanted, all || touched)
+	}
+	d.begun(v)
+	d.copying = c
+	return c, nil
+}
+
+// begun begins the next interval, with version v. Chunks that are at a later one have changed in it.
+func (d *Dense) begun(v schema.Version) {
+	if d.intervals.mark(v) {
+		for i := range d.chunks {
+			d.chunks[i].touched = 0
+		}
+	}
+	for i := range d.chunks {
+		if d.chunks[i].version != v {
+			d.chunks[i].touched = d.intervals.now
+		}
+	}
+}
+
+// Touched is what may have changed since the earlier version, piece by piece, and what that takes in bytes.
+func (c *DenseCopy) Touched() (all []Stretch, bytes int64) {
+	for i, touched := range c.touched {
+		for _, p := range c.dense.config.Chunks[i].Pieces {
+			if touched {
+				all = append(all, Stretch{Name: p.Name, From: p.From, Elements: p.Elements})
+				bytes += int64(p.Elements*(1+c.dense.chunks[i].slotCount())) * valueBytes
+			}
+		}
+	}
+	return all, bytes
+}
+
+// slotCount is how many values the optimizer keeps for each of the chunk's.
+func (c *denseChunk) slotCount() int {
+	if c.rule == nil {
+		return 0
+	}
+	return len(c.rule.slots)
 }
 
 // has says whether a chunk keeps a version.
@@ -39,7 +83,8 @@ func (d *Dense) has(i int, v schema.Version) error {
 
 // keep copies a chunk whose next step takes the memory of the version that is copied.
 func (c *DenseCopy) keep(i int) {
-	if c == nil || i < c.next || c.early[i] != nil || c.dense.chunks[i].version == c.version && !c.dense.config.InPlace {
+	if c == nil || i < c.next || !c.wanted[i] || c.early[i] != nil ||
+		c.dense.chunks[i].version == c.version && !c.dense.config.InPlace {
 		return
 	}
 	tensors := c.chunk(i)
@@ -60,6 +105,9 @@ func (c *DenseCopy) chunk(i int) (all []Tensor) {
 
 // Next gives the pieces of the next chunk, in memory of their own. It is false where none is left.
 func (c *DenseCopy) Next() (pieces []Tensor, more bool) {
+	for c.next < len(c.dense.chunks) && !c.wanted[c.next] {
+		c.next++
+	}
 	if c.next == len(c.dense.chunks) {
 		return nil, false
 	}

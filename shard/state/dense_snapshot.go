@@ -58,6 +58,10 @@ type span struct{ lo, hi int }
 
 // Restore begins a restore. Until its Done has returned nil the Dense must not be used otherwise.
 func (d *Dense) Restore() *DenseRestore {
+	d.intervals = intervals{}
+	for i := range d.chunks {
+		d.chunks[i].touched = 0
+	}
 	return &DenseRestore{dense: d, there: make([][]span, len(d.chunks))}
 }
 

@@ -104,7 +104,7 @@ func (t *Array) cut(n int) {
 // not depend on how a table is cut.
 func (t *Array) Commit() {
 	st := &t.staged
-	t.copying.keep(st.places)
+	t.change(st.places)
 	if t.config.KeepsPast {
 		t.keepPast()
 	} else {
@@ -118,6 +118,12 @@ func (t *Array) Commit() {
 	st.step = false
 	st.places, st.rows = st.places[:0], st.rows[:0]
 	t.version++
+}
+
+// change is told of rows that are about to change.
+func (t *Array) change(places []int64) {
+	t.copying.keep(places)
+	t.touched.note(places)
 }
 
 // commitStep moves what the optimizer keeps of staged rows.
@@ -158,7 +164,7 @@ func (t *Array) catchUp(places []int64) error {
 	}
 	slices.Sort(late)
 	late = slices.Compact(late)
-	t.copying.keep(late)
+	t.change(late)
 	if n := len(late) * t.dim; len(t.zeros) < n {
 		t.zeros = make([]float32, n)
 	}

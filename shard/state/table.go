@@ -36,9 +36,9 @@ type Table interface {
 	Left(p schema.Partition, cursor uint64) int
 	// Scan reads the rows of a partition from a key on, keys ascending: len(keys) of them, not more than are left.
 	Scan(p schema.Partition, cursor uint64, keys []uint64, rows []float32) error
-	// Copy begins to copy all rows of the version, without what is staged, while later versions are made. The copy before
-	// it is closed.
-	Copy() RowsCopy
+	// Copy begins to copy the rows of the version, without what is staged, while later versions are made: all of them, or
+	// those that may have changed since an earlier version that was copied. The copy before it is closed.
+	Copy(since schema.Version, all bool) RowsCopy
 	// Restore begins to put a snapshot in the place of what is here. Until Done has returned nil the table must not be
 	// used.
 	Restore() RowsRestore
@@ -49,8 +49,11 @@ type Table interface {
 // RowsCopy copies the rows of the version that its table was at when it began. Steps that change rows meanwhile keep
 // the old ones until they are copied. It is used by whoever may use the table.
 type RowsCopy interface {
-	// Next gives the next rows, in memory of their own: partitions and keys ascending, about so many values. It is false
-	// where none are left.
+	// Touched is how many rows may have changed since the earlier version, and what they take; all where that is not
+	// known.
+	Touched() (rows, bytes int64)
+	// Next gives the next rows, in memory of their own: partitions and keys ascending, about so many values. There may be
+	// none among those that it has looked at. It is false where none are left.
 	Next(valuesMax int) (r Rows, more bool)
 	// Bytes is what old rows take.
 	Bytes() int64
