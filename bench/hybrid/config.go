@@ -25,6 +25,7 @@ type Config struct {
 	Batches    int     // batches of an epoch and trainer
 	LR         float64 // lr
 	Mode       string  // mode: ModeAsync or ModeSync
+	Mean       string  // mean: harness.MeanSamples or MeanLanes, over the trainers' batches
 	Placement  string  // placement of the table: schema.PlacementColumns, PlacementRows or PlacementTables
 	Dense      string  // dense: what multiplies matrices, see cuda.DenseOptions
 	ChunkBytes int     // chunk: bytes of dense gradients in one message; 0 is all of them, or half
@@ -41,7 +42,7 @@ func DefaultConfig() Config {
 	return Config{Flags: harness.DefaultFlags("hybrid"), Device: harness.DefaultDevice(),
 		Trainers: 8, Servers: 8, Embeddings: 300, Dim: 64, Epochs: 100,
 		Warmup: 5, Batches: 10,
-		LR: 0.05, Mode: ModeAsync, Placement: schema.PlacementColumns, Dense: "auto"}
+		LR: 0.05, Mode: ModeAsync, Mean: harness.MeanSamples, Placement: schema.PlacementColumns, Dense: "auto"}
 }
 
 // What a batch is drawn from, and what it is classified into.
@@ -80,6 +81,7 @@ func (c *Config) Validate() error {
 		harness.Between("batches", c.Batches, 1, epochsMax),
 		c.Device.Validate(),
 		harness.OneOf("mode", c.Mode, ModeAsync, ModeSync),
+		harness.OneOf("mean", c.Mean, harness.MeanSamples, harness.MeanLanes),
 		harness.OneOf("placement", c.Placement, schema.PlacementColumns, schema.PlacementRows, schema.PlacementTables),
 		harness.OneOf("library", c.Dense, "auto", "onednn", "openblas", "own"),
 	); err != nil {

@@ -3,6 +3,7 @@ package hybrid
 import (
 	"bytes"
 	"context"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,7 +12,10 @@ import (
 	"time"
 
 	"gradbus/bench/harness"
+	"gradbus/cuda"
+	"gradbus/lane"
 	"gradbus/schema"
+	"gradbus/trainer"
 )
 
 func TestMain(m *testing.M) {
@@ -60,6 +64,87 @@ func TestSyncIsTheSameAtAnyPlacement(t *testing.T) {
 	if again := run(t, small(2, 3, 5, ModeSync, schema.PlacementColumns)); again.WeightsSHA256 != want {
 		t.Errorf("once more gives %s, want %s", again.WeightsSHA256, want)
 	}
+}
+
+// A mean over lanes gives other weights than one over samples, since batches differ in size, and the same ones at any
+// placement; with one trainer there is nothing to choose.
+func TestMeanOverLanes(t *testing.T) {
+	lanes := func(c Config) Config { c.Mean = harness.MeanLanes; return c }
+	want := run(t, lanes(small(2, 3, 5, ModeSync, schema.PlacementColumns))).WeightsSHA256
+	if got := run(t, lanes(small(2, 3, 5, ModeSync, schema.PlacementRows))).WeightsSHA256; got != want {
+		t.Errorf("by rows %s, by columns %s", got, want)
+	}
+	if run(t, small(2, 3, 5, ModeSync, schema.PlacementColumns)).WeightsSHA256 == want {
+		t.Error("both means give the same weights")
+	}
+	one := small(1, 2, 4, ModeAsync, schema.PlacementColumns)
+	if run(t, one).WeightsSHA256 != run(t, lanes(one)).WeightsSHA256 {
+		t.Error("with one trainer the means differ")
+	}
+}
+
+// Of lanes of 2 and more samples, each one's gradient is scaled so that its mean counts as one of all lanes; what async
+// tables get is not, as they take no mean.
+func TestLanesAreScaled(t *testing.T) {
+	for _, mode := range []string{ModeSync, ModeAsync} {
+		c := small(3, 1, 4, mode, schema.PlacementColumns)
+		c.Mean = harness.MeanLanes
+		w := newTestWorkload(t, &c)
+		sizes := make([]int, 3)
+		for l := range sizes {
+			sizes[l], _ = w.Keys(1, lane.Lane(l), [][]uint64{nil})
+		}
+		if slices.Min(sizes) == slices.Max(sizes) {
+			t.Fatalf("lanes of %v samples show nothing", sizes)
+		}
+		for l, n := range sizes {
+			step := &trainer.LaneStep{Batch: 1, Lane: lane.Lane(l), Samples: n}
+			y, plain, scaled := make([]float32, n*classes), make([]float32, n*classes), make([]float32, n*classes)
+			for i := range y {
+				y[i] = float32(i % 5)
+			}
+			if _, err := w.Loss(step, y, scaled); err != nil {
+				t.Fatal(err)
+			}
+			w.config.Mean = harness.MeanSamples
+			if _, err := w.Loss(step, y, plain); err != nil {
+				t.Fatal(err)
+			}
+			w.config.Mean = harness.MeanLanes
+			by := harness.LaneScale(sizes, l)
+			for i := range plain {
+				if scaled[i] != by*plain[i] {
+					t.Fatalf("lane %d: gradient %v, want %v times %v", l, scaled[i], by, plain[i])
+				}
+			}
+			want := float32(1)
+			if mode == ModeSync {
+				want = by
+			}
+			if got := w.tableGrad(step, []float32{by})[0]; math.Abs(float64(got-want)) > 1e-6 {
+				t.Errorf("%s, lane %d: tables get %v of the gradient, want %v", mode, l, got, want)
+			}
+		}
+	}
+}
+
+func newTestWorkload(t *testing.T, c *Config) *workload {
+	t.Helper()
+	backend, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = backend.Close() })
+	dense, err := cuda.OpenDense(backend, cuda.DenseOptions{Library: c.Dense})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = dense.Close() })
+	w, err := newWorkload(c, backend, dense)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
 }
 
 // As processes, in the way that does not wait, with one table for each server.
@@ -152,6 +237,7 @@ func TestConfigsRefused(t *testing.T) {
 		{func(c *Config) { c.Dim = 0 }, "dim 0: want 1 to"},
 		{func(c *Config) { c.Epochs = 0 }, "epochs 0: want 1 to"},
 		{func(c *Config) { c.Mode = "eventual" }, `mode "eventual": want async or sync`},
+		{func(c *Config) { c.Mean = "trainers" }, `mean "trainers": want samples or lanes`},
 		{func(c *Config) { c.Placement = "diagonals" }, `placement "diagonals": want columns or rows or tables`},
 		{func(c *Config) { c.GPUs = 1 }, "gpus 1: want 0: its layers have no GPU path"},
 		{func(c *Config) { c.Device.Device = "gpu" }, `device "gpu": want cpu`},

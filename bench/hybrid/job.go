@@ -25,7 +25,7 @@ func (c *Config) job() *schema.Job {
 		Consistency: schema.ConsistencySync, Reduce: schema.ReduceTrainers, Apply: schema.ApplyMean,
 		Policy:    schema.PolicyFail,
 		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: float32(c.LR)},
-		Settings:  map[string]string{"batches": strconv.Itoa(c.Batches), "dense": c.Dense}}
+		Settings:  map[string]string{"batches": strconv.Itoa(c.Batches), "dense": c.Dense, "mean": c.Mean}}
 	values := 0
 	for _, p := range c.model().Parameters() {
 		j.Parameters = append(j.Parameters,

@@ -146,6 +146,8 @@ type workload struct {
 	config *Config
 
 	batches map[lane.Lane]*batch // of the lanes that this trainer computes, made anew for each batch
+	other   batch                // of a lane that another one may compute
+	sizes   []int                // of all lanes
 	x       []float32
 	part    []float32 // of one table
 	tables  int
@@ -162,7 +164,9 @@ func newWorkload(c *Config, backend cuda.Backend, dense *cuda.Dense) (*workload,
 	w.NetWorkload = trainer.NetWorkload{Net: net, InputGrad: w.giveBack,
 		Input: func(step *trainer.LaneStep) ([]float32, error) { return w.pooled(step), nil },
 		Loss: func(step *trainer.LaneStep, y, gradY []float32) (float64, error) {
-			return loss.Loss(y, w.batches[step.Lane].targets, gradY)
+			sum, err := loss.Loss(y, w.batches[step.Lane].targets, gradY)
+			multiply(gradY, w.scale(step))
+			return sum, err
 		}}
 	return w, nil
 }
@@ -205,8 +209,40 @@ func (w *workload) pooled(step *trainer.LaneStep) []float32 {
 	return w.x
 }
 
+// scale is what a lane's gradient is multiplied by so that the mean over all lanes is the one that is wanted.
+func (w *workload) scale(step *trainer.LaneStep) float32 {
+	if w.config.Mean != harness.MeanLanes {
+		return 1
+	}
+	w.sizes = w.sizes[:0]
+	for l := range uint64(w.config.Trainers) {
+		w.other.draw(w.config.Seed, uint64(step.Batch), l, w.config.Embeddings)
+		w.sizes = append(w.sizes, len(w.other.targets))
+	}
+	return harness.LaneScale(w.sizes, int(step.Lane))
+}
+
+// tableGrad is the gradient of the input as tables get it. In ModeAsync no mean is taken of them: each trainer's is
+// applied as it is.
+func (w *workload) tableGrad(step *trainer.LaneStep, gradX []float32) []float32 {
+	if w.config.Mode == ModeAsync {
+		multiply(gradX, 1/w.scale(step))
+	}
+	return gradX
+}
+
+func multiply(values []float32, by float32) {
+	if by == 1 {
+		return
+	}
+	for i := range values {
+		values[i] *= by
+	}
+}
+
 // giveBack gives the gradient of the input to the tables.
 func (w *workload) giveBack(step *trainer.LaneStep, gradX []float32) {
+	gradX = w.tableGrad(step, gradX)
 	if w.tables == 1 {
 		step.PooledGrad(0, gradX)
 		return

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gradbus/bench/harness"
 	"gradbus/bench/hybrid"
 )
 
@@ -44,6 +45,7 @@ func hybridCommand() *cobra.Command {
 	set.Float64Var(&f.LR, "lr", f.LR, "learning `rate`")
 	set.StringVar(&f.Mode, "mode", f.Mode,
 		"`how` gradients of tables are applied: async (each trainer's when it arrives), sync (their mean, once a batch)")
+	set.StringVar(&f.Mean, "mean", f.Mean, harness.MeanUsage)
 	set.StringVar(&f.Placement, "placement", f.Placement, "`where` the embeddings lie: columns, rows, tables")
 	set.StringVar(&f.Dense, "library", f.Dense, "products: `name` is one of auto, onednn, openblas, own")
 	set.IntVar(&f.ChunkBytes, "chunk", f.ChunkBytes,
