@@ -211,12 +211,15 @@ func (c *Config) Validate() error {
 	return c.Flags.Validate(c.Trainers)
 }
 
+// aboutServers are the flags that say what is started beside the trainers.
+var aboutServers = []string{"servers", "server-backend"}
+
 // Idle are the flags that change nothing as these are.
 func (c *Config) Idle() []config.Idle {
 	return append(c.Flags.Idle(c.reduce(schema.ByTrainers)),
 		config.Idle{When: !c.reduce(schema.ByShards), Flags: []string{"server-kind"},
 			Why: "with hook " + c.Hook + " no server adds anything up: want --hook rpc or sparse-rpc with it"},
-		config.Idle{When: c.Joined() && len(c.Hosts) == 0, Flags: []string{"servers", "server-backend"},
+		config.Idle{When: c.Joined() && len(c.Hosts) == 0, Flags: aboutServers,
 			Why: "the ps at --server run already, as they were started: leave it out"})
 }
 
@@ -233,7 +236,7 @@ func (c *Config) reduce(by schema.Party) bool {
 // Layout is what runs where.
 func (c *Config) Layout() harness.Layout {
 	l := harness.Layout{Trainers: c.Trainers, Shards: max(1, c.Servers), Reduces: c.reduce(schema.ByTrainers),
-		Server: []string{"--deadline", c.Timeout.String()}}
+		Server: []string{"--deadline", c.Timeout.String()}, Serving: aboutServers}
 	if c.ServerDevice != deviceCPU {
 		l.Server = append(l.Server, "--backend", c.ServerDevice)
 	}

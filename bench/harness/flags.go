@@ -142,6 +142,9 @@ func (f *Flags) TrainerSpecs(role string, trainers int, url string, settings fun
 	return specs
 }
 
+// Apart tells whether other hosts run some of the job's trainers.
+func (f *Flags) Apart(trainers int) bool { return f.TrainersHere(trainers) < trainers }
+
 // patience is time enough for a server to find out which trainer was killed, and to say so to the others.
 const patience = 15 * time.Second
 

@@ -20,6 +20,7 @@ type Layout struct {
 	Trainers int
 	Shards   int      // of all servers
 	Server   []string // flags of the ps besides those of any
+	Serving  []string // flags of the system that say what its servers are, and nothing to its trainers
 	Reduces  bool     // trainers listen to each other
 }
 
@@ -112,7 +113,7 @@ func (f *Flags) PrintHosts(to io.Writer, set *pflag.FlagSet, name string, l Layo
 	p.line("\n# Trainers: they begin when all have come.")
 	way.Server = meet
 	for i, text := range f.Hosts {
-		here := spread(l.Trainers, len(f.Hosts), i)
+		here := spread(l.Trainers, len(f.Hosts), len(f.Hosts)-1-i) // more where there are fewer shards
 		if here == 0 {
 			continue
 		}
@@ -122,7 +123,7 @@ func (f *Flags) PrintHosts(to io.Writer, set *pflag.FlagSet, name string, l Layo
 			way.Advertise, _, _ = hostOf(text) // it was read above
 		}
 		args := []string{name, "--server", way.Server, "--here", strconv.Itoa(here)}
-		p.command(text, process.Invoked("psbench"), slices.Concat(args, given(way.Args()), settingsGiven(set)))
+		p.command(text, process.Invoked("psbench"), slices.Concat(args, given(way.Args()), settingsGiven(set, l.Serving)))
 	}
 	return p.err
 }
@@ -145,9 +146,9 @@ func given(pairs []string) (out []string) {
 	return out
 }
 
-// settingsGiven are the flags that were given, but for those of the way to the servers and of hosts.
-func settingsGiven(set *pflag.FlagSet) (args []string) {
-	own := slices.Concat(connect.Serving, connect.Between, []string{"server", "hosts", "here", config.FileFlag})
+// settingsGiven are the flags that were given, but for those of the servers, of the way there and of hosts.
+func settingsGiven(set *pflag.FlagSet, serving []string) (args []string) {
+	own := slices.Concat(serving, connect.Serving, connect.Between, []string{"server", "hosts", "here", config.FileFlag})
 	own = slices.DeleteFunc(own, func(name string) bool { return name == "route" })
 	set.VisitAll(func(f *pflag.Flag) {
 		if config.Given(f) && !slices.Contains(own, f.Name) {

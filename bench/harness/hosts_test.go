@@ -23,17 +23,21 @@ func TestPrintHosts(t *testing.T) {
 				"--nats nats://a:4222 --advertise b:4300",
 			"c: ps --listen 0.0.0.0:4222 --shards 1 --id ps02 --token-file token --control-token-file control-token " +
 				"--nats nats://a:4222 --advertise c:4222",
-			"a: psbench toy --server nats://a:4222 --here 2 --token-file token --data-host 0.0.0.0 --advertise a " +
+			"a: psbench toy --server nats://a:4222 --here 1 --token-file token --data-host 0.0.0.0 --advertise a " +
 				"--seed=3 --json",
 			"b:4300: psbench toy --server nats://a:4222 --here 1 --token-file token --data-host 0.0.0.0 --advertise b " +
 				"--seed=3 --json",
-			"c: psbench toy --server nats://a:4222 --here 1 --token-file token --data-host 0.0.0.0 --advertise c " +
+			"c: psbench toy --server nats://a:4222 --here 2 --token-file token --data-host 0.0.0.0 --advertise c " +
 				"--seed=3 --json",
+		}},
+		{"--seed 3 --hosts a --token-file mine", Layout{Trainers: 1, Shards: 1, Serving: []string{"seed"}}, []string{
+			"a: ps --listen 0.0.0.0:4222 --shards 1 --id ps00 --token-file mine",
+			"a: psbench toy --server nats://a:4222 --here 1 --token-file mine",
 		}},
 		{"--hosts a,b --token-file mine --tls-cert c.pem --tls-key k.pem --route cluster",
 			Layout{Trainers: 1, Shards: 1, Server: []string{"--deadline", "5s"}}, []string{
 				"a: ps --listen 0.0.0.0:4222 --shards 1 --id ps00 --token-file mine --tls-cert c.pem --tls-key k.pem --deadline 5s",
-				"a: psbench toy --server tls://a:4222 --here 1 --token-file mine --tls-cert c.pem --tls-key k.pem --route=cluster",
+				"b: psbench toy --server tls://a:4222 --here 1 --token-file mine --tls-cert c.pem --tls-key k.pem --route=cluster",
 			}},
 		{"--hosts [::1]:7,b --server nats://n:4222 --nats-creds f.creds --token-file mine", Layout{Trainers: 2, Shards: 2},
 			[]string{
@@ -58,17 +62,7 @@ func TestPrintHosts(t *testing.T) {
 		if err := f.PrintHosts(&out, set, "toy", c.layout); err != nil {
 			t.Fatal(err)
 		}
-		var got []string
-		host := ""
-		for line := range strings.Lines(out.String()) {
-			switch line = strings.TrimSuffix(line, "\n"); {
-			case strings.HasPrefix(line, "# on "):
-				host = strings.TrimPrefix(line, "# on ") + ": "
-			case line == "", strings.HasPrefix(line, "#"):
-			default:
-				got, host = append(got, host+regexp.MustCompile(`^\S*/`).ReplaceAllString(line, "")), ""
-			}
-		}
+		got := shellLines(out.String())
 		if text, want := strings.Join(got, "\n"), strings.Join(c.want, "\n"); text != want {
 			t.Errorf("%s prints\n%s\nwant\n%s", c.line, text, want)
 		}
@@ -76,6 +70,21 @@ func TestPrintHosts(t *testing.T) {
 			t.Error("what cannot be written is no error")
 		}
 	}
+}
+
+// shellLines are the lines that a shell runs, each behind its host.
+func shellLines(text string) (got []string) {
+	host := ""
+	for line := range strings.Lines(text) {
+		switch line = strings.TrimSuffix(line, "\n"); {
+		case strings.HasPrefix(line, "# on "):
+			host = strings.TrimPrefix(line, "# on ") + ": "
+		case line == "", strings.HasPrefix(line, "#"):
+		default:
+			got, host = append(got, host+regexp.MustCompile(`^\S*/`).ReplaceAllString(line, "")), ""
+		}
+	}
+	return got
 }
 
 type broken struct{}

@@ -63,7 +63,7 @@ func (r *runner) pull(ctx context.Context) (err error) {
 	}
 	digest, err := r.session.Digest(ctx)
 	r.result.Digest = fmt.Sprintf("%x", digest)
-	return errors.Join(err, r.member.Wait(ctx))
+	return errors.Join(err, r.wait(ctx, "tested"))
 }
 
 // evaluateHere goes through this trainer's share of the test set with the parameters as it has them.

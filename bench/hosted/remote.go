@@ -41,7 +41,7 @@ func (r *runner) remote(ctx context.Context) (err error) {
 		return err
 	}
 	// an early leave would end the contexts of nobody, but the job where all others have left too
-	return r.member.Wait(ctx)
+	return r.wait(ctx, "tested")
 }
 
 func (r *runner) remoteBatches(ctx context.Context, module *trainer.Module, feed *mnist.Feed) error {

@@ -50,6 +50,7 @@ type runner struct {
 	data    *mnist.Data
 	backend cuda.Backend
 	session *trainer.Session
+	others  connect.Meeting
 
 	all, warmup int
 	began       time.Time
@@ -88,6 +89,7 @@ func (r *runner) join(ctx context.Context, job *schema.Job) (err error) {
 	}
 	config.Member, config.Backend = r.id, r.backend
 	r.session, err = trainer.Join(ctx, config, job)
+	r.others = connect.Meeting{Config: config, Session: r.session, Apart: r.config.Apart(r.config.Trainers)}
 	return err
 }
 
@@ -118,14 +120,22 @@ func (r *runner) batchDone(b, samples int, lossSum float64) error {
 
 // begin waits for the others and takes the time; end takes it again and waits until all have trained.
 func (r *runner) begin(ctx context.Context) error {
-	err := r.member.Wait(ctx)
+	err := r.wait(ctx, "warm")
 	r.began = time.Now()
 	return err
 }
 
 func (r *runner) end(ctx context.Context) error {
 	r.result.Seconds, r.result.Images = time.Since(r.began).Seconds(), r.images
-	return r.member.Wait(ctx)
+	return r.wait(ctx, "trained")
+}
+
+// wait waits for the trainers of this host, and of others.
+func (r *runner) wait(ctx context.Context, occasion string) error {
+	if err := r.member.Wait(ctx); err != nil {
+		return err
+	}
+	return r.others.Wait(ctx, occasion)
 }
 
 // share is this trainer's part of the test set.

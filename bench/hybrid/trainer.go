@@ -76,7 +76,14 @@ func train(ctx context.Context, m *harness.Member) (result any, err error) {
 			err = e
 		}
 	}()
-	found, err := measure(ctx, m, session, w, &s.Config)
+	others := connect.Meeting{Config: config, Session: session, Apart: s.Config.Apart(s.Config.Trainers)}
+	wait := func(occasion string) error {
+		if err := m.Wait(ctx); err != nil {
+			return err
+		}
+		return others.Wait(ctx, occasion)
+	}
+	found, err := measure(ctx, m, session, w, &s.Config, wait)
 	if err != nil {
 		return nil, err
 	}
@@ -85,12 +92,12 @@ func train(ctx context.Context, m *harness.Member) (result any, err error) {
 }
 
 // measure runs the warm-up, waits for the others, and times every epoch.
-func measure(ctx context.Context, m *harness.Member, session *trainer.Session, w *workload,
-	c *Config) (*measured, error) {
+func measure(ctx context.Context, m *harness.Member, session *trainer.Session, w *workload, c *Config,
+	wait func(occasion string) error) (*measured, error) {
 	if err := session.Run(ctx, w, uint64(c.Warmup*c.Batches), nil); err != nil {
 		return nil, err
 	}
-	if err := m.Wait(ctx); err != nil {
+	if err := wait("warm"); err != nil {
 		return nil, err
 	}
 	found := &measured{Member: session.Member()}
@@ -114,7 +121,7 @@ func measure(ctx context.Context, m *harness.Member, session *trainer.Session, w
 	if last == 0 {
 		return nil, fmt.Errorf("an epoch without samples")
 	}
-	if err := m.Wait(ctx); err != nil { // else who is through would change rows that another one reads
+	if err := wait("trained"); err != nil { // else who is through would change rows that another one reads
 		return nil, err
 	}
 	digest, err := session.Digest(ctx)
@@ -122,7 +129,7 @@ func measure(ctx context.Context, m *harness.Member, session *trainer.Session, w
 		return nil, err
 	}
 	found.Digest = fmt.Sprintf("%x", digest)
-	return found, m.Wait(ctx)
+	return found, wait("read")
 }
 
 // less is what was counted since before.

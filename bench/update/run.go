@@ -25,6 +25,7 @@ type Result struct {
 	EndedMS            int64   `json:"ended_ms"` // since 1970: when the first trainer had done its last batch
 	Parameters         int     `json:"parameters"`
 	Model              string  `json:"model"`
+	WeightsSHA256      string  `json:"weights_sha256"` // of the newest answer
 }
 
 // Run runs the benchmark. What members say goes to out or errs, as harness.Flags.Harness tells.
@@ -121,7 +122,9 @@ func (c *Config) collect(ctx context.Context, trainers []*harness.Handle) (*Resu
 			return nil, err
 		}
 		rates = append(rates, float64(t.Updates)/t.Seconds)
-		r.Seconds, r.Updates = max(r.Seconds, t.Seconds), max(r.Updates, t.Version)
+		if r.Seconds = max(r.Seconds, t.Seconds); t.Version >= r.Updates {
+			r.Updates, r.WeightsSHA256 = t.Version, t.Digest
+		}
 		if r.BeganMS = max(r.BeganMS, t.BeganMS); r.EndedMS == 0 || t.EndedMS < r.EndedMS {
 			r.EndedMS = t.EndedMS
 		}
@@ -138,8 +141,8 @@ func (c *Config) collect(ctx context.Context, trainers []*harness.Handle) (*Resu
 // Print writes a result for people.
 func (r *Result) Print(to io.Writer) error {
 	_, err := fmt.Fprintf(to, "%s, %d trainers, an update for every %d: %.1f updates/s, %.3f GB/s of gradients, %d "+
-		"updates, %.3f s\nloss %.6f -> %.6f\n",
+		"updates, %.3f s\nloss %.6f -> %.6f; weights %.16s\n",
 		r.Model, r.Trainers, r.UpdateSize, r.RoundsPerSecond, r.PushBytesPerSecond/1e9, r.Updates, r.Seconds,
-		r.LossFirst, r.LossLast)
+		r.LossFirst, r.LossLast, r.WeightsSHA256)
 	return err
 }

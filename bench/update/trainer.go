@@ -2,6 +2,7 @@ package update
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -34,6 +35,7 @@ type trainerResult struct {
 	EndedMS int64   `json:"ended_ms"`
 	First   float64 `json:"first"` // losses: of the first batch of all, and of the last
 	Last    float64 `json:"last"`
+	Digest  string  `json:"digest"` // SHA-256 of the weights of the last answer
 }
 
 // trainerRole joins, waits for the others, and trains.
@@ -112,6 +114,11 @@ func (c *Config) train(ctx context.Context, m *harness.Member, session *trainer.
 	})
 	found.BeganMS, found.EndedMS = began.UnixMilli(), time.Now().UnixMilli()
 	found.Seconds, found.Updates = time.Since(began).Seconds(), found.Version-from
+	if err == nil {
+		var sum [32]byte
+		sum, err = session.Digest(ctx)
+		found.Digest = hex.EncodeToString(sum[:])
+	}
 	if errors.Is(err, trainer.ErrJobFailed) && context.Cause(ctx) != nil {
 		err = context.Cause(ctx)
 	}
