@@ -5,13 +5,13 @@ import (
 	"context"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"gradbus/bench/harness"
+	"gradbus/bench/machine"
 	"gradbus/cuda"
 	"gradbus/lane"
 	"gradbus/schema"
@@ -147,6 +147,17 @@ func newTestWorkload(t *testing.T, c *Config) *workload {
 	return w
 }
 
+// A trainer's rows have all of its own updates also where nobody waits for others: alone, it ends with the weights of
+// sync, in which every batch is computed on those of the one before.
+func TestOwnUpdatesAreSeen(t *testing.T) {
+	for _, placement := range []string{schema.PlacementColumns, schema.PlacementRows, schema.PlacementTables} {
+		sync, async := run(t, small(1, 2, 4, ModeSync, placement)), run(t, small(1, 2, 4, ModeAsync, placement))
+		if sync.WeightsSHA256 != async.WeightsSHA256 {
+			t.Errorf("%s: weights %.12s, want %.12s", placement, async.WeightsSHA256, sync.WeightsSHA256)
+		}
+	}
+}
+
 // As processes, in the way that does not wait, with one table for each server.
 func TestAsyncAsProcesses(t *testing.T) {
 	c := small(3, 2, 4, ModeAsync, schema.PlacementTables)
@@ -255,21 +266,17 @@ func TestConfigsRefused(t *testing.T) {
 	}
 }
 
-func TestTopology(t *testing.T) {
-	folder := t.TempDir()
-	if got := topologyAt(folder); !strings.Contains(got, "none") {
-		t.Errorf("without a GPU: %q", got)
+// The banner has what the driver says, and how the processors lie.
+func TestBanner(t *testing.T) {
+	c := DefaultConfig()
+	var out bytes.Buffer
+	if err := Banner(&out, &c, "GPUs: told by the driver"); err != nil {
+		t.Fatal(err)
 	}
-	for _, bus := range []string{"0000:01:00.0", "0000:02:00.0"} {
-		if err := os.Mkdir(filepath.Join(folder, bus), 0o755); err != nil {
-			t.Fatal(err)
+	for _, want := range []string{"gradbus ", machine.TheseProcessors().String() + "\nGPUs: told by the driver\n",
+		"8 trainers, 8 servers, embeddings 300 x 512 by columns"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
 		}
-		if err := os.WriteFile(filepath.Join(folder, bus, "information"), []byte("Model: \t\t NVIDIA X\nIRQ: 7\n"),
-			0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got, want := topologyAt(folder), "GPU 0: NVIDIA X at 0000:01:00.0\nGPU 1: NVIDIA X at 0000:02:00.0"; got != want {
-		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"gradbus/bench/update"
 	"gradbus/cuda"
 	"gradbus/internal/config"
+	"gradbus/internal/health/watch"
 	_ "gradbus/internal/timerslack" // in every process of this program
 )
 
@@ -101,7 +102,7 @@ func command() *cobra.Command {
 	}
 	cobra.EnableCommandSorting = false // a variable of the library's
 	root.AddCommand(all...)
-	root.AddCommand(memberCommand())
+	root.AddCommand(memberCommand(), watch.Probe())
 	config.Program(root, cuda.Built())
 	return root
 }

@@ -8,6 +8,8 @@ type Line struct {
 	Sample *Sample `json:"sample,omitempty"`
 	XID    *XID    `json:"xid,omitempty"`
 	Poll   *Poll   `json:"poll,omitempty"`
+
+	Topology *Topology `json:"topology,omitempty"`
 }
 
 // Hello is a probe's first line, once the driver has answered for the first time.
@@ -145,7 +147,8 @@ const (
 // Valid says that exactly one thing is in a line, and that it names what it is of.
 func (l *Line) Valid() bool {
 	n := 0
-	for _, there := range []bool{l.Hello != nil, l.None != nil, l.Sample != nil, l.XID != nil, l.Poll != nil} {
+	for _, there := range []bool{l.Hello != nil, l.None != nil, l.Sample != nil, l.XID != nil, l.Poll != nil,
+		l.Topology != nil} {
 		if there {
 			n++
 		}
@@ -155,6 +158,8 @@ func (l *Line) Valid() bool {
 		return false
 	case l.Sample != nil:
 		return l.Sample.UUID != "" && l.Sample.Index >= 0 && l.Sample.Index < GPUsMax
+	case l.Topology != nil:
+		return l.Topology.valid()
 	case l.XID != nil:
 		return l.XID.UUID != "" || l.XID.PCI != ""
 	case l.Hello != nil:

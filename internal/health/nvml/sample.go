@@ -11,7 +11,8 @@ import (
 	"gradbus/internal/health"
 )
 
-// functions are all that a probe may call once it has begun, each with the names that go-nvml has for it, newest first.
+// functions are all that a probe may call once it has begun, but for those of topology, each with the names that
+// go-nvml has for it, newest first.
 func functions() [][]string {
 	return [][]string{
 		{"nvmlSystemGetDriverVersion"}, {"nvmlSystemGetNVMLVersion"}, {"nvmlDeviceGetName"}, fnPCI(),

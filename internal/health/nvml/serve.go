@@ -80,6 +80,9 @@ func Serve(ctx context.Context, o Options) error {
 	if none := p.open(nvml.New(nvml.WithLibraryPath(o.Library)), openLibrary); none != nil {
 		return p.out.write(health.Line{None: none})
 	}
+	if o.Topology {
+		return p.out.write(health.Line{Topology: p.topology()})
+	}
 	return p.serve(ctx, stop)
 }
 
@@ -202,7 +205,7 @@ func (p *probe) add(index int) {
 		}
 		if pci, ok := ask(p, nil, handle.GetPciInfo, "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2",
 			"nvmlDeviceGetPciInfo"); ok {
-			d.id.PCI = fmt.Sprintf("%04x:%02x:%02x.0", pci.Domain, pci.Bus, pci.Device)
+			d.id.PCI = address(pci)
 		}
 	}
 	p.devices = append(p.devices, d)
