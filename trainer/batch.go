@@ -50,6 +50,8 @@ type Batch struct {
 	skipped int // lanes
 	lossSum float64
 	err     error // first broken rule that no call could return yet
+
+	passes []*Activation // of hosted modules, which step with the batch
 }
 
 // stage is how far a batch is.
@@ -405,6 +407,9 @@ func (b *Batch) Commit(ctx context.Context) error {
 	defer stop()
 	if b.err != nil {
 		return b.failed(ctx, b.err)
+	}
+	if err := b.stepModules(ctx); err != nil {
+		return b.failed(ctx, err)
 	}
 	if err := b.send(); err != nil {
 		return b.failed(ctx, err)
