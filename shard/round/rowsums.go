@@ -51,8 +51,7 @@ func (s *Sparse) there(r *sparseRound, n lane.Node) bool {
 
 // addChildren makes the sum over a node of what is there of its two children.
 func (s *Sparse) addChildren(r *sparseRound, parent lane.Node) error {
-	sum := s.newSum()
-	sum.node = parent
+	sum := s.newSum(parent)
 	for id := range s.config.Tables {
 		t := &sum.tables[id]
 		keys, rows, merged, err := s.mergeNode(r, schema.Table(id), s.config.Tables[id].Dim, parent, t)
@@ -82,7 +81,7 @@ func (s *Sparse) addChildren(r *sparseRound, parent lane.Node) error {
 	}
 	r.sums = slices.DeleteFunc(r.sums, func(x *sparseSum) bool {
 		if parent.Contains(x.node) {
-			s.free = append(s.free, x)
+			s.freeSum(x)
 			return true
 		}
 		return false
@@ -93,14 +92,28 @@ func (s *Sparse) addChildren(r *sparseRound, parent lane.Node) error {
 	return nil
 }
 
-// newSum is a sum of the free list, or a new one.
-func (s *Sparse) newSum() *sparseSum {
-	if last := len(s.free) - 1; last >= 0 {
-		sum := s.free[last]
-		s.free = s.free[:last]
+// newSum is a sum over a node, of the free list, or a new one.
+func (s *Sparse) newSum(n lane.Node) *sparseSum {
+	free := s.freeList(n)
+	if last := len(*free) - 1; last >= 0 {
+		sum := (*free)[last]
+		sum.node, *free = n, (*free)[:last]
 		return sum
 	}
-	return &sparseSum{tables: make([]sumRows, len(s.config.Tables))}
+	return &sparseSum{node: n, tables: make([]sumRows, len(s.config.Tables))}
+}
+
+// freeSum puts a sum of which nothing is needed any more on the free list.
+func (s *Sparse) freeSum(sum *sparseSum) {
+	free := s.freeList(sum.node)
+	*free = append(*free, sum)
+}
+
+func (s *Sparse) freeList(n lane.Node) *[]*sparseSum {
+	if int(n.Count) == s.config.Lanes {
+		return &s.roots
+	}
+	return &s.free
 }
 
 // over is the sum that a contribution was added to.

@@ -40,6 +40,7 @@ type Sparse struct {
 	open   []sparseRound // of batch b at b % len: Ahead+1
 	merge  merging
 	free   []*sparseSum // free list: of no round, to be used again
+	roots  []*sparseSum // the same of sums over all lanes, so that no other grows to their size
 }
 
 // sparseRound is the round of one batch.
@@ -314,7 +315,10 @@ func (s *Sparse) Close(w *Weights, total float64) {
 	for i := range r.terms {
 		s.release(&r.terms[i])
 	}
-	s.free, r.sums = append(s.free, r.sums...), r.sums[:0]
+	for _, sum := range r.sums {
+		s.freeSum(sum)
+	}
+	r.sums = r.sums[:0]
 	w.NoteTotal(total)
 	s.closed, s.weight, s.before = s.closed+1, total, s.weight
 }
