@@ -68,6 +68,15 @@ func testDurableReport() *Telemetry {
 	return p
 }
 
+// testBucketsReport tells of a bucket and of the rows of a shard.
+func testBucketsReport() *Telemetry {
+	p := testServerReport()
+	p.Server.Shards[0].Buckets = []BucketReport{{Bucket: 0, Rounds: 17, StragglerSeconds: 0.5, StragglerMaxSeconds: 0.0625,
+		BatchSeconds: 0.75, BatchMaxSeconds: 0.125, ArrivalSeconds: 0.03125, AverageSeconds: 0.015625},
+		{Bucket: 1, Sparse: true, Rounds: 17, BatchSeconds: 0.25, BatchMaxSeconds: 0.125, AverageSeconds: 0.015625}}
+	return p
+}
+
 // encodeReport is a heartbeat with a report.
 func encodeReport(h Head, p *Telemetry) ([]byte, error) {
 	report, err := EncodeTelemetry(p)
@@ -115,8 +124,12 @@ func reportSamples(t testing.TB) []sample {
 	if err != nil {
 		t.Fatal(err)
 	}
+	buckets, err := encodeReport(Head{}, testBucketsReport())
+	if err != nil {
+		t.Fatal(err)
+	}
 	return []sample{{"beat-trainer", trainer}, {"beat-server", server}, {"beat-disks", disks}, {"beat-refused", refused},
-		{"beat-durable", durable}}
+		{"beat-durable", durable}, {"beat-buckets", buckets}}
 }
 
 func TestReportSurvives(t *testing.T) {
@@ -193,6 +206,8 @@ func TestReportRefused(t *testing.T) {
 		"durable": {testDurableReport, func(p *Telemetry) { p.Server.Jobs[0].Durability.DurableMS = -1 }, "durable_ms -1"},
 		"took": {testDurableReport, func(p *Telemetry) { p.Server.Jobs[0].Durability.TookSeconds = Real(math.NaN()) },
 			"took_seconds NaN"},
+		"buckets": {testBucketsReport, func(p *Telemetry) { p.Server.Shards[0].Buckets = make([]BucketReport, 65) },
+			"buckets of 65"},
 		"keepers": {testServerReport, func(p *Telemetry) { p.Server.Jobs[0].Keepers = make([]string, TelemetryNamesMax+1) },
 			"keepers of 4097"},
 	} {
