@@ -94,16 +94,19 @@ int32_t gradbus_local_close(gradbus_handle shards);
  *   {"local": HANDLE}                                            of gradbus_local
  *   {"server": "nats://host:4222", "id": "t0", "token_file": "/path", "creds": "/path", "tls_ca": "/path",
  *    "tls_cert": "/path", "tls_key": "/path", "route": "direct", "back_within": 30, "from": "/path",
- *    "backend": "auto", "threads": 1, "library": "/path",
+ *    "resume": false, "backend": "auto", "threads": 1, "library": "/path",
  *    "log": "/path"}
  * all of it optional: server is nats://127.0.0.1:4222, id the next free one. back_within: seconds that a lost server
  * may take to come back before the session ends (GRADBUS_SERVER). from: a file of gradbus_save, with whose values the
  * job begins; then dense_start is NULL, tensors have the names and shapes of the job's, and every trainer reads the
- * whole file (GRADBUS_FILE, GRADBUS_CONFIG). The others are as above, and what the flags of ./bin/trainer of these
- * names are. job is the manifest, JSON: name, trainers, lanes, seed, optimizer {kind, lr, ...}, parameters [{name,
- * shape, init {kind, scale}, optimizer}], tables [{name, rows, dim, init {kind, scale}, optimizer, partitions}],
- * settings {name: value} and whatever else docs/protocol.md names; what is left out has its default, and the init of a
- * parameter is zeros. Manifests of all trainers are equal.
+ * whole file (GRADBUS_FILE, GRADBUS_CONFIG). resume: the job goes on from its newest durable version, and all of its
+ * trainers say so (GRADBUS_JOB where a trainer does not, or there is none); gradbus_dense then gives the parameters of
+ * that version, dense_start and from are what the job had when it began, and of dense_start the values may be others.
+ * The others are as above, and what the flags of ./bin/trainer of these names are. job is the manifest, JSON: name,
+ * trainers, lanes, seed, optimizer {kind, lr, ...}, parameters [{name, shape, init {kind, scale}, optimizer}], tables
+ * [{name, rows, dim, init {kind, scale}, optimizer, partitions}], settings {name: value} and whatever else
+ * docs/protocol.md names; what is left out has its default, and the init of a parameter is zeros. Manifests of all
+ * trainers are equal.
  *
  * dense_start has a pointer for each parameter of the manifest, in its order, to the values that the job begins with;
  * NULL where the manifest draws them. All trainers give equal values, or are refused (GRADBUS_JOB).
@@ -113,7 +116,9 @@ int32_t gradbus_local_close(gradbus_handle shards);
 int32_t gradbus_join(const char *config, const char *job, const float *const *dense_start, gradbus_handle *session);
 
 /* The manifest with all defaults, and what this trainer is, as JSON: {"job": {...}, "member": "t0", "run": "...",
- * "shards": 1, "first_lane": 0, "lanes": 1}. *json is the caller's, to be given to gradbus_free. */
+ * "shards": 1, "first_lane": 0, "lanes": 1, "version": 0, "lr_scale": 1}. version is how many batches are complete,
+ * more than 0 at first where the job was resumed; lr_scale is what gradbus_scale_lr has multiplied rates by. *json is
+ * the caller's, to be given to gradbus_free. */
 int32_t gradbus_job(gradbus_handle session, char **json);
 
 /* Frees what gradbus_job, _model_job and _stats gave. NULL is nothing. */

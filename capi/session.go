@@ -56,7 +56,8 @@ type config struct {
 	Log       string `json:"log"`
 	// BackWithin is how many seconds a lost server may take to come back; 0 for trainer.Config's default.
 	BackWithin float64 `json:"back_within"`
-	From       string  `json:"from"` // a saved model
+	From       string  `json:"from"`   // a saved model
+	Resume     bool    `json:"resume"` // begin with the newest durable version
 }
 
 func (c *config) trainer() (to trainer.Config, s *session, err error) {
@@ -97,6 +98,7 @@ func (c *config) begin(to *trainer.Config) (err error) {
 		return fmt.Errorf("%w: back_within: %g: want seconds, or 0 for the default", errConfig, c.BackWithin)
 	}
 	to.BackWithin = time.Duration(c.BackWithin * float64(time.Second))
+	to.Resume = c.Resume
 	if c.From != "" {
 		to.From, err = trainer.OpenModel(c.From)
 	}

@@ -130,12 +130,11 @@ func bytesOf(folder string) (n int64, err error) {
 }
 
 // Newest is the newest checkpoint of a job that is whole: all of it was read and compared, also what it goes on from.
-// Incomplete ones are passed
-// over; damaged ones are, too, and named in skipped. It is ErrNone where there is no other.
+// Incomplete ones are passed over; damaged ones are, too, and named in skipped. It is ErrNone where there is no other.
 //
 // It is ErrOther where the newest that is not damaged is of another manifest, and ErrNewer where it is of a newer
-// format: going on from an older one would lose what was trained. trainers, chunk_bytes and policy may differ. Those of
-// runs before since are passed over.
+// format: going on from an older one would lose what was trained. trainers, chunk_bytes and policy may differ, and so
+// may the dense values that a program began with. Those of runs before since are passed over.
 func Newest(dir string, job *schema.Job, since uint64) (m *Manifest, skipped []error, err error) {
 	ids, err := idsOf(dir, job.Name)
 	if err != nil {
@@ -174,6 +173,9 @@ func Newest(dir string, job *schema.Job, since uint64) (m *Manifest, skipped []e
 func (m *Manifest) checkSame(job *schema.Job) error {
 	other := *job
 	other.Trainers, other.ChunkBytes, other.Policy = m.Job.Trainers, m.Job.ChunkBytes, m.Job.Policy
+	if a, b := m.Job.Start, job.Start; a != nil && b != nil && a.Dense && b.Dense {
+		other.Start = a // values that a program had before it knew better
+	}
 	if field, have, want, differs := m.Job.Diff(&other); differs {
 		return fmt.Errorf("checkpoint %s of job %s: %w: %s is %s in the checkpoint and %s in the job: want the same, or "+
 			"another folder or name", m.ID, job.Name, ErrOther, field, have, want)

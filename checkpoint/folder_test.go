@@ -63,6 +63,21 @@ func TestNewestComparesManifests(t *testing.T) {
 	}
 }
 
+// The dense values that a program began with may be others, since they are of no version but the first. A saved model
+// that it named may not.
+func TestNewestComparesStarts(t *testing.T) {
+	with := func(digest string, dense bool) *schema.Job {
+		job := testJob()
+		job.Start = &schema.StartModel{Digest: strings.Repeat(digest, 64), Batches: 1, Dense: dense}
+		return job
+	}
+	must(t, (&Manifest{Job: with("a", true)}).checkSame(with("b", true)))
+	for what, other := range map[string]*schema.Job{"another model": with("b", false), "dense values": with("a", true),
+		"none": testJob()} {
+		wants(t, what, (&Manifest{Job: with("a", false)}).checkSame(other), ErrOther, "start")
+	}
+}
+
 func TestFoldersThatCannotBeRead(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none")
 	if epoch, err := NextEpoch(missing, "films"); err != nil || epoch != 1 {

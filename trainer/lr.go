@@ -30,6 +30,18 @@ func newLearningRates(decided []schema.LRChange) *learningRates {
 	return l
 }
 
+// LRScale is by what the rates of the manifest are multiplied by the newest decision that is known here: 1 where none
+// has changed them.
+func (s *Session) LRScale() float32 {
+	l := s.lr
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.decided); n > 0 {
+		return l.decided[n-1].Scale
+	}
+	return 1
+}
+
 // take takes a word of the coordinator's. answer says that it is to be answered, with the batches that have begun.
 func (l *learningRates) take(w *schema.LR) (begun schema.Batch, answer bool) {
 	l.mu.Lock()

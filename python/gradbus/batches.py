@@ -169,6 +169,15 @@ class Batches:
         self.number = self._batch.number
         self._lanes = [Lane(self._batch.first_lane)]
 
+    def resumed(self, done: int) -> None:
+        """The session has joined where so many batches were done: parameters get their values."""
+        session, optimizer = self._session, self._session._optimizer
+        assert optimizer is not None
+        self.number = done
+        if optimizer.moves_parameters():
+            self._waited(session.native.dense, session.handle, optimizer.values())
+            optimizer.take_values()
+
     def _waited(self, function: Any, handle: int, *arguments: Any) -> None:
         """Waits for a call whose failure ends the session."""
         try:

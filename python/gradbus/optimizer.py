@@ -161,7 +161,7 @@ class Optimizer(torch.optim.Optimizer):
                     f"learning rates of {self.rates()}: want one factor for all groups; each can have a schedule of "
                     "its own in gradbus"
                 )
-        if scale is None or scale == self._scale:
+        if scale is None or abs(scale - self._scale) <= 1e-9 * self._scale:  # far below a float32
             return None
         if scale == float("inf"):
             raise ConfigError(
@@ -174,6 +174,12 @@ class Optimizer(torch.optim.Optimizer):
         """For an error: of each group, what the rate was and is."""
         groups = zip(self.param_groups, self._base)
         return ", ".join(f"{group['name']} {base:g} to {float(group['lr']):g}" for group, base in groups)
+
+    def resumed(self, scale: float) -> None:
+        """The job goes on with rates of this scale: groups get them."""
+        self._scale = scale
+        for group, base in zip(self.param_groups, self._base):
+            group["lr"] = base * scale
 
     def scaled(self, scale: float) -> None:
         """Takes note that the job's rates have this scale."""

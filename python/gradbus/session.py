@@ -215,6 +215,42 @@ class Session:
                     self._join()
         return self
 
+    def resume(self) -> int:
+        """Joins the job as :meth:`start` does, at its newest durable version in place of the first one, and gives how many
+        batches that has had. All trainers of the job resume, or none. The ``ps`` has a folder for checkpoints.
+
+        Rows, dense parameters that servers train and what optimizers keep are those of the version; parameters have
+        their values when it returns, and groups of the optimizer their rates. :attr:`next_batch` and a
+        :class:`~gradbus.LaneSampler` go on from there. Trainers and shards may be others than before. Tables,
+        optimizers with their first rates, lanes and seed are those of before; the values that the model was made with
+        may be others, equal in all trainers. What the script trains by itself (``dense=None``) it loads by itself.
+
+        Errors: OrderError where the session has joined; ConfigError of a local session; JobError where there is no
+        durable version, naming the folder, or it is of another job, naming the field: the session may then
+        :meth:`start`."""
+        with self._lock:
+            self._check_open()
+            if self.handle:
+                raise OrderError(
+                    f"session {self.name!r} has joined its job: want resume() before the first forward, and before lanes "
+                    "and start()"
+                )
+            if "server" not in self._config:
+                raise ConfigError(
+                    f"session {self.name!r} is local, and keeps no checkpoints: want gradbus.join(...) at a ps with "
+                    "--checkpoint-dir"
+                )
+            self._config["resume"] = True
+            try:
+                self._join()
+            finally:
+                del self._config["resume"]
+            done = int(self._job["version"])
+            self._batches.resumed(done)
+            assert self._optimizer is not None
+            self._optimizer.resumed(float(self._job["lr_scale"]))
+        return done
+
     def _join(self) -> None:
         self._check_open()
         if self._optimizer is None:

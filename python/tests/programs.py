@@ -193,10 +193,11 @@ class Starter:
             ),
         )
 
-    def ps(self):
-        """A ps on a free port: (program, address)."""
+    def ps(self, *flags):
+        """A ps on a free port, with further flags: (program, address)."""
         port = self.folder / f"port{self._files}"
         arguments = [server.program(), "--listen", "127.0.0.1:0", "--port-file", str(port), "--http", "127.0.0.1:0"]
+        arguments += map(str, flags)
         ps = self._add(
             "ps",
             lambda p: subprocess.Popen(
