@@ -31,7 +31,7 @@ func diffCommand() *cobra.Command {
 	output := ""
 	c := &cobra.Command{
 		Use:     "diff A.csv B.csv",
-		Short:   "The difference of two tables of metrics that psbench average has saved",
+		Short:   "The difference of two tables of metrics, of psbench average or of the PyTorch program that it rebuilds",
 		Example: `  ./bin/psbench diff tables/trainer_all.csv before/trainer_all.csv --output diff.csv`,
 		Args:    cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
