@@ -101,26 +101,40 @@ func newWorker(s *Server, c shard.Config, window int64, log *slog.Logger, send f
 	return w
 }
 
-// What the log says, at level debug, of a grouped job: that a request was taken (member, batch, update, parked, group),
-// and that an update was made (update).
-const (
-	LogParked  = "request parked"
-	LogUpdated = "update made"
-)
-
-// watchGroups logs groups where the log wants to know.
+// watchGroups tells of groups: the log, at level debug, and the trainers, where the manifest asks for it.
 func (w *worker) watchGroups() {
-	if !w.log.Enabled(context.Background(), slog.LevelDebug) {
+	logged, told := w.log.Enabled(context.Background(), slog.LevelDebug), w.config.Job.GroupEvents
+	if !logged && !told {
 		return
 	}
+	last := int64(0)
 	w.config.OnGroup = func(e shard.GroupEvent) {
-		if e.Closed {
-			w.log.Debug(LogUpdated, "update", uint64(e.Group))
-			return
+		if told {
+			last = max(time.Now().UnixNano(), last+1)
+			w.tellGroup(&schema.Group{Update: e.Group, Closed: e.Closed, Start: e.Start, Member: e.Member, Batch: e.Batch,
+				Parked: e.Parked, Size: e.Size, AtNS: last})
 		}
-		w.log.Debug(LogParked, "update", uint64(e.Group), "member", e.Member, "batch", uint64(e.Batch), "parked", e.Parked,
-			"group", e.Size)
+		switch {
+		case !logged:
+		case e.Closed:
+			w.log.Debug("update made", "update", uint64(e.Group))
+		default:
+			w.log.Debug("request parked", "update", uint64(e.Group), "member", e.Member, "batch", uint64(e.Batch), "parked",
+				e.Parked, "group", e.Size)
+		}
 	}
+}
+
+// tellGroup tells all trainers, by the way of results, so that they hear it before what the group made.
+func (w *worker) tellGroup(g *schema.Group) {
+	frame, err := schema.EncodeControl(schema.Head{Job: w.config.RunID, Generation: w.config.Generation},
+		schema.Control{Group: g})
+	if err != nil {
+		w.log.Error("an event of a group cannot be told", "err", err) // a broken invariant, of which nothing depends
+		return
+	}
+	w.send(schema.All, fabric.At(w.name, string(w.member), fabric.KindCtl, string(schema.All)).WithBatch(uint64(g.Update)),
+		fabric.WithoutRoom(frame))
 }
 
 // run is the worker's goroutine. It ends with ctx, having freed the shard's memory.

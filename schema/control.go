@@ -19,6 +19,7 @@ type Control struct {
 	LRTaken *LRTaken `json:"lr_taken,omitempty"`
 	// TakeOver has a trainer take the place of one that was lost, besides its own.
 	TakeOver *Joined `json:"take_over,omitempty"`
+	Group    *Group  `json:"group,omitempty"`
 }
 
 // Join asks the coordinator to admit a trainer. Wanted is a member id, or empty for the next free one.

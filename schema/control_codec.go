@@ -122,6 +122,8 @@ func (c Control) check() error {
 		texts = append(texts, string(c.Failed.Member), c.Failed.Text)
 	case c.Assign != nil:
 		return c.Assign.check()
+	case c.Group != nil:
+		return c.Group.check()
 	case c.ScaleLR != nil:
 		return checkScale(c.ScaleLR.Scale)
 	case c.LR != nil:

@@ -26,6 +26,7 @@ func testControls() []Control {
 		{ScaleLR: &ScaleLR{From: 500, Scale: 0.1}},
 		{LR: &LR{Serial: 3, Changes: []LRChange{{From: 500, Scale: 0.1}, {From: 900, Scale: 0.01}}}},
 		{LRTaken: &LRTaken{Serial: 3, Begun: 480}},
+		{Group: &Group{Update: 7, Member: "t1", Batch: 3, Parked: 2, Size: 3, AtNS: 1 << 60}},
 		{TakeOver: &Joined{Member: "t2", RunID: 5, Generation: 3, LaneCount: 1, Shards: 1, DeadlineMS: 30000, Version: 7}},
 	}
 }
@@ -76,6 +77,10 @@ func TestDecodeControlRefuses(t *testing.T) {
 		`{"left":{},"start":null}`: "", // null is absent
 		`{"left":{},"leave":{}}`:   "more than one",
 		`{"left":{},"left":{}}`:    "twice",
+		`{"group":{"update":1,"closed":true,"parked":1,"at_ns":"1"}}`:                                   "want no request with it",
+		`{"group":{"update":1,"member":"t0","parked":1,"at_ns":"1"}}`:                                   "1 requests of 0",
+		`{"group":{"update":1,"member":"T","parked":1,"size":1,"at_ns":"1"}}`:                           "member",
+		`{"group":{"update":1,"closed":true,"at_ns":"1"}}`:                                              "",
 		`{"assign":{"serial":1,"shards":2,"own":[0],"deadline_ms":1}}`:                                  "no job",
 		`{"assign":{"job":{},"serial":1,"shards":2,"own":[],"deadline_ms":1}}`:                          "own shards",
 		`{"assign":{"job":{},"serial":1,"shards":2,"own":[1,0],"deadline_ms":1}}`:                       "own shards",

@@ -52,6 +52,8 @@ type Job struct {
 	// TableConsistency is "" or ConsistencySync where tables keep to Consistency; ConsistencyAsync where each trainer's
 	// contribution to them is applied when it arrives, undivided by others, while dense gradients stay in step.
 	TableConsistency string `json:"table_consistency,omitempty"`
+	// GroupEvents has shards tell all trainers what becomes of groups, where Consistency is grouped: Control.Group.
+	GroupEvents bool `json:"group_events,omitempty"`
 	// Start is the model whose values the job begins with; nil where Init draws them.
 	Start *StartModel `json:"start,omitempty"`
 }

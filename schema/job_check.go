@@ -156,6 +156,9 @@ func (c *jobCheck) consistency(j *Job) {
 func (c *jobCheck) group(j *Job) {
 	if j.Consistency != ConsistencyGrouped {
 		c.between("group", j.Group, 0, 0)
+		if j.GroupEvents {
+			c.add("group_events", j.GroupEvents, "consistency %s with it", ConsistencyGrouped)
+		}
 		return
 	}
 	c.between("group", j.Group, 1, max(1, j.Trainers))

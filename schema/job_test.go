@@ -156,6 +156,7 @@ func TestDiffFindsEveryField(t *testing.T) {
 		{"wire.sparse", `"rows"`, `"auto"`, func(j *Job) { j.Wire.Sparse = SparseAuto }},
 		{"reduce", `"shards"`, `"trainers"`, func(j *Job) { j.Reduce = ReduceTrainers }},
 		{"start", "absent", `{"digest":"ab","batches":3}`, func(j *Job) { j.Start = &StartModel{Digest: "ab", Batches: 3} }},
+		{"group_events", "false", "true", func(j *Job) { j.GroupEvents = true }},
 		{"sum", `""`, `"close"`, func(j *Job) { j.Sum = SumClose }},
 		{"first_bucket_bytes", "0", "4096", func(j *Job) { j.FirstBucketBytes = 4096 }},
 		{"bucket_bytes", "0", "8192", func(j *Job) { j.BucketBytes = 8192 }},

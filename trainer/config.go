@@ -78,6 +78,10 @@ type Config struct {
 	// there is. It is asked every ten seconds, and nothing ever waits for an answer.
 	Writes []Folder
 
+	// OnGroup is told what becomes of groups, in the order in which it happens and before this trainer has what a group
+	// made, in a grouped job whose manifest asks for it (schema.Job.GroupEvents); nil for nobody. It must return at once.
+	OnGroup func(schema.Group)
+
 	// Timeline asks for Progress.Buckets: when each bucket's gradient left and when its result was in place.
 	Timeline bool
 

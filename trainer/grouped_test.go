@@ -278,6 +278,57 @@ func TestGroupedStartsFromModel(t *testing.T) {
 	}
 }
 
+// Trainers hear what becomes of groups in the order in which it happens: each of their requests before its answer, and
+// each group's end before what it made.
+func TestGroupEventsComeBeforeAnswers(t *testing.T) {
+	const trainers, batches = 3, 5
+	job := groupedJob("told", trainers, trainers, 2)
+	job.GroupEvents = true
+	server := startServer(t, 1)
+	heard := make([][]schema.Group, trainers)
+	var mu sync.Mutex // guards heard
+	var all sync.WaitGroup
+	for i := range trainers {
+		c := testConfig(t, server)
+		c.Member = schema.TrainerMember(i)
+		c.OnGroup = func(g schema.Group) {
+			mu.Lock()
+			defer mu.Unlock()
+			heard[i] = append(heard[i], g)
+		}
+		all.Go(func() {
+			s, err := Join(testContext(t), c, job)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := s.Run(testContext(t), &pull{job: job}, batches, func(p Progress) {
+				mu.Lock()
+				defer mu.Unlock()
+				find := func(is func(g schema.Group) bool) int { return slices.IndexFunc(heard[i], is) }
+				parked := find(func(g schema.Group) bool { return g.Member == c.Member && g.Batch == p.Batch })
+				closed := find(func(g schema.Group) bool { return g.Closed && g.Update+1 == p.Version })
+				if parked < 0 || closed < parked || heard[i][parked].Update+1 != p.Version {
+					t.Errorf("trainer %d has update %d and has heard %+v", i, p.Version, heard[i])
+				}
+			}); err != nil {
+				t.Error(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for i, events := range heard {
+		for k := 1; k < len(events); k++ {
+			if events[k].AtNS <= events[k-1].AtNS {
+				t.Errorf("trainer %d hears of %d after %d", i, events[k].AtNS, events[k-1].AtNS)
+			}
+		}
+	}
+}
+
 // A trainer that dies in the middle of a group is named in the server's log, and the others go on without it, to the
 // end.
 func TestGroupedGoesOnWithoutTheLost(t *testing.T) { testkit.Waits(t, groupedGoesOnWithoutTheLost) }

@@ -6,10 +6,9 @@ import (
 )
 
 // Step has the module of a pass stepped with the batch, so that one optimizer, the job's, moves the parameters of the
-// job and those of the module: Commit gives the module the gradients of all passes that its lanes were given here, which
-// are divided once by the samples of these passes, and the job's parameters take part as ever. The pass has gone
-// Backward, and ends with the batch. A pass that is given twice, or was given to no batch, is the caller's to Step or to
-// Release.
+// job and those of the module. Commit steps the module by the gradients of all passes that lanes of this trainer were
+// given here, divided once by the samples of these passes; the job's parameters take part as ever. The pass has gone
+// Backward, and ends with the batch. One that no lane was given is the caller's to Step or to Release.
 //
 //	pass, y, err := head.Forward(ctx, features, trainer.Pass{Batch: b.Number(), Lane: step.Lane})
 //	lossSum, err := loss.Loss(y, classes, gradY)

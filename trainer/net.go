@@ -26,10 +26,13 @@ type NetWorkload struct {
 	Input func(step *LaneStep) (x []float32, err error)
 	// Loss gives the sum of the losses of the samples from y [samples, Out], and writes the gradient of that sum by y.
 	Loss func(step *LaneStep, y, gradY []float32) (lossSum float64, err error)
+	// Sending is called when the first gradient of a lane is about to leave; nil for nothing.
+	Sending func(step *LaneStep)
 	// InputGrad takes the gradient by the input, where Net.GradX is set; else nil.
 	InputGrad func(step *LaneStep, gradX []float32)
 
 	step   *LaneStep // under way
+	sent   bool      // a gradient of it was to leave
 	names  []string  // of parameters, in the net's order
 	params [][]float32
 	gradY  []float32
@@ -49,7 +52,7 @@ func (w *NetWorkload) Lane(step *LaneStep) (lossSum float64, err error) {
 	if w.names == nil {
 		w.begin()
 	}
-	w.step = step
+	w.step, w.sent = step, false
 	for i, name := range w.names {
 		w.params[i] = step.Param(name)
 	}
@@ -83,5 +86,11 @@ func (w *NetWorkload) begin() {
 	}
 	w.params = make([][]float32, len(w.names))
 	w.grad = func(i int) []float32 { return w.step.Grad(w.names[i]) }
-	w.done = func(i int) { w.step.Done(w.names[i]) }
+	w.done = func(i int) {
+		if w.Sending != nil && !w.sent {
+			w.Sending(w.step)
+		}
+		w.sent = true
+		w.step.Done(w.names[i])
+	}
 }

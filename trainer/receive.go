@@ -119,6 +119,16 @@ func (s *Session) use(owner int, subject *fabric.Subject, v *schema.View) error 
 		}
 	case schema.KindRefusal:
 		return s.refused(from, v)
+	case schema.KindControl:
+		if s.config.OnGroup == nil {
+			return nil
+		}
+		switch c, err := schema.DecodeControl(v); {
+		case err != nil:
+			return fmt.Errorf("control from %s: %w", from, err)
+		case c.Group != nil:
+			s.config.OnGroup(*c.Group)
+		}
 	}
 	return nil
 }

@@ -39,9 +39,10 @@
 //
 // # What is where
 //
-// harness.go starts and ends members, handle.go is a member as the driver sees it, member.go as the role does; child.go
-// is the process, bar.go the bar of progress, server.go the role of a parameter server, flags.go the flags that all
-// systems have, hosts.go the commands for several hosts, percentile.go what they say of many times.
+// harness.go starts and ends members, handle.go is a member as the driver sees it, member.go as the role does; lines.go
+// brings lines of all of them into the order of their times, child.go is the process, bar.go the bar of progress,
+// server.go the role of a parameter server, flags.go the flags that all systems have, hosts.go the commands for several
+// hosts, percentile.go what they say of many times.
 //
 // # What it knows, and what it must not know
 //

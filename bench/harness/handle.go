@@ -74,6 +74,13 @@ func (h *Handle) take(m message) {
 		if json.Unmarshal(m.Value, &line) == nil {
 			h.harness.Say(line)
 		}
+	case opEvent:
+		var line string
+		if json.Unmarshal(m.Value, &line) == nil {
+			h.harness.order(func(l *lines) { l.feed(h, m.Key, m.At, line) })
+		}
+	case opResult:
+		h.harness.order(func(l *lines) { l.end(h) })
 	case opProgress:
 		h.harness.draw()
 	}
@@ -190,11 +197,26 @@ func (h *Handle) Result(ctx context.Context, into any) error {
 
 // Say prints a line of a member, or of the driver, who speak in turn.
 func (c *Harness) Say(line string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.print(line)
+}
+
+// order changes the lines of events, and prints those that are in order then.
+func (c *Harness) order(change func(*lines)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(&c.lines)
+	for _, line := range c.lines.ready() {
+		c.print(line)
+	}
+}
+
+// print prints a line. c.mu is held.
+func (c *Harness) print(line string) {
 	if c.Out == nil {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.bar.clear()
 	_, _ = io.WriteString(c.Out, line+"\n") // the result tells, whether anybody reads lines or not
 }

@@ -55,6 +55,7 @@ type Harness struct {
 	mu      sync.Mutex // guards what follows, and writes to Out and Bar; taken after no other lock
 	handles []*Handle
 	bar     bar
+	lines   lines
 	closed  bool
 	first   error // that a member failed with; what others say of it afterwards is not told
 }
@@ -249,6 +250,12 @@ func (c *Harness) Close() error {
 	c.members.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for _, h := range c.handles {
+		c.lines.end(h)
+	}
+	for _, line := range c.lines.ready() { // of members that have failed
+		c.print(line)
+	}
 	c.bar.end()
 	err := c.profile()
 	c.profile = func() error { return nil }

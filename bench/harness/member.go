@@ -36,6 +36,7 @@ type Member struct {
 	send   func(message) error
 	shown  time.Time
 	counts [2]int // of the last progress that was sent
+	clock  clockOf
 }
 
 // goesMax bounds the orders to go on that are ahead of the waits they are for: the driver sends one only where it saw
@@ -61,10 +62,48 @@ func (m *Member) Tell(key string, value any) error { return m.say(opTell, key, v
 // Say gives the driver a line to print. Lines of all members come out in the order in which they arrive.
 func (m *Member) Say(line string) error { return m.say(opSay, "", line) }
 
+// Feed tells the driver that SayAt will be called for streams: "" is the member's own. It comes before a Wait, so that
+// the driver knows of all streams before the first line.
+func (m *Member) Feed(streams ...string) error {
+	for _, stream := range streams {
+		if err := m.event(stream, 0, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SayAt gives the driver a line about an event at a time. Lines of all streams come out in the order of their times. In
+// a stream times rise. Several members may feed one with the same lines, of which each comes out once; the own stream,
+// "", is nobody else's.
+func (m *Member) SayAt(stream string, at time.Time, line string) error {
+	ns := at.UnixNano()
+	if stream == "" {
+		m.mu.Lock()
+		ns = m.clock.next(at)
+		m.mu.Unlock()
+	}
+	return m.event(stream, ns, line)
+}
+
+func (m *Member) event(stream string, at int64, line string) error {
+	if stream == "" {
+		stream = "member " + m.Name
+	}
+	return m.tell(message{Op: opEvent, Key: stream, At: at}, line)
+}
+
 func (m *Member) say(op, key string, value any) error {
+	return m.tell(message{Op: op, Key: key}, value)
+}
+
+// tell sends a message with a value.
+func (m *Member) tell(whole message, value any) error {
+	op, key := whole.Op, whole.Key
 	data, err := json.Marshal(value)
 	if err == nil {
-		err = m.sendAll(message{Op: op, Key: key, Value: data})
+		whole.Value = data
+		err = m.sendAll(whole)
 	}
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", op, key, err)

@@ -19,6 +19,7 @@ const (
 	opWait     = "wait"     // the member has reached a Wait
 	opProgress = "progress" // Count of Total
 	opSay      = "say"      // Value is a line
+	opEvent    = "event"    // likewise, of the time At in the stream Key; empty: the member feeds the stream
 	opPart     = "part"     // Part of the value of the message after the parts
 	opResult   = "result"   // Value; the last message
 )
@@ -38,6 +39,7 @@ type message struct {
 	Key   string          `json:"key,omitempty"`
 	Value json.RawMessage `json:"value,omitempty"`
 	Part  []byte          `json:"part,omitempty"`
+	At    int64           `json:"at,omitempty,string"` // nanoseconds since 1970
 	Count int             `json:"count,omitempty"`
 	Total int             `json:"total,omitempty"`
 }

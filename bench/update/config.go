@@ -156,6 +156,7 @@ func (c *Config) Job(name string) *schema.Job {
 		ChunkBytes: chunkBytes,
 		Optimizer:  schema.Optimizer{Kind: schema.OptimizerSGD, LR: float32(c.LR), Momentum: float32(c.Momentum)},
 	}
+	j.GroupEvents = c.Log
 	if j.Group == 0 {
 		j.Group = c.Trainers
 	}

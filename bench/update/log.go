@@ -1,53 +1,50 @@
 package update
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"gradbus/bench/harness"
-	"gradbus/ps"
+	"gradbus/schema"
 )
 
 // stamped is a line of the log: the time of day and what happened.
-func stamped(text string) string { return time.Now().Format("15:04:05") + " " + text }
+func stamped(at time.Time, text string) string { return at.Format("15:04:05") + " " + text }
 
-// updates is a slog.Handler that says what a server does of a grouped job.
-type updates struct{ member *harness.Member }
+// serverStream is the stream of lines that the server is told of by every trainer.
+const serverStream = "server"
 
-// Enabled implements slog.Handler.
-func (h updates) Enabled(_ context.Context, level slog.Level) bool { return level == slog.LevelDebug }
-
-// WithAttrs implements slog.Handler.
-func (h updates) WithAttrs([]slog.Attr) slog.Handler { return h }
-
-// WithGroup implements slog.Handler.
-func (h updates) WithGroup(string) slog.Handler { return h }
-
-// Handle implements slog.Handler.
-func (h updates) Handle(_ context.Context, r slog.Record) error {
-	number := map[string]int64{}
-	r.Attrs(func(a slog.Attr) bool {
-		if a.Value.Kind() == slog.KindInt64 {
-			number[a.Key] = a.Value.Int64()
-		}
-		return true
-	})
-	switch r.Message {
-	case ps.LogParked:
-		return h.member.Say(stamped(fmt.Sprintf("PS got %d/%d updates", number["parked"], number["group"])))
-	case ps.LogUpdated:
-		return h.member.Say(stamped("PS updated model"))
-	}
-	return nil
+// log says what happens to a trainer, and what its server tells it, in the words of the program that this one stands
+// beside. A nil log says nothing.
+type log struct {
+	member *harness.Member
+	name   string
 }
 
-// serverRole is a parameter server that says what it does.
-func serverRole(ctx context.Context, m *harness.Member) (any, error) {
-	var s harness.ServerSettings
-	if err := m.Settings(&s); err != nil {
-		return nil, err
+// begin tells the driver who will say something.
+func (l *log) begin() error {
+	if l == nil {
+		return nil
 	}
-	return harness.Serve(ctx, m, s, func(o *ps.Options) { o.Log = slog.New(updates{m}) })
+	return l.member.Feed("", serverStream)
+}
+
+// say says what has just happened to the trainer.
+func (l *log) say(what string) {
+	if l != nil {
+		now := time.Now()
+		_ = l.member.SayAt("", now, stamped(now, l.name+" "+what)) // a driver that is gone ends this member anyway
+	}
+}
+
+// group says what has become of a group, at the time of the server's clock.
+func (l *log) group(g schema.Group) {
+	if l == nil || g.Start {
+		return
+	}
+	at, text := time.Unix(0, g.AtNS), "PS updated model"
+	if !g.Closed {
+		text = fmt.Sprintf("PS got %d/%d updates", g.Parked, g.Size)
+	}
+	_ = l.member.SayAt(serverStream, at, stamped(at, text))
 }

@@ -72,15 +72,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 		return nil, err
 	}
 	if url == "" {
-		role := harness.RoleServer
-		if c.Log {
-			role = RoleServer
-		}
-		_, url, err = team.StartServersAs(ctx, role, 1, func(_ int, its harness.ServerSettings) any {
-			its.Procs = c.Procs
-			return its
-		})
-		if err != nil {
+		if _, url, err = team.StartServers(ctx, 1, harness.ServerSettings{Procs: c.Procs}); err != nil {
 			return nil, err
 		}
 	}
@@ -93,7 +85,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 	}
 	begun := time.Now()
 	if c.Log {
-		team.Say(stamped("Start training"))
+		team.Say(stamped(begun, "Start training"))
 	}
 	if err := team.Go(ctx, trainers...); err != nil {
 		return nil, err
@@ -102,7 +94,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 		return nil, err
 	}
 	if c.Log {
-		team.Say(stamped("Finish training"))
+		team.Say(stamped(time.Now(), "Finish training"))
 		team.Say(fmt.Sprintf("Time spent training: %.3fs", time.Since(begun).Seconds()))
 	}
 	return found, nil

@@ -11,19 +11,15 @@ import (
 	"gradbus/bench/harness"
 	"gradbus/cuda"
 	"gradbus/nn"
-	"gradbus/schema"
 	"gradbus/trainer"
 )
 
-// The roles.
-const (
-	RoleTrainer = "update-trainer"
-	RoleServer  = "update-server"
-)
+// RoleTrainer is the role of a trainer.
+const RoleTrainer = "update-trainer"
 
 // Roles are what member processes of this system can be.
 func Roles() map[string]harness.Role {
-	return map[string]harness.Role{RoleTrainer: trainerRole, RoleServer: serverRole}
+	return map[string]harness.Role{RoleTrainer: trainerRole}
 }
 
 // trainerResult is what one trainer has to say of its measured batches.
@@ -64,11 +60,19 @@ func trainerRole(ctx context.Context, m *harness.Member) (any, error) {
 	if config.From, err = c.weights(); err != nil {
 		return nil, err
 	}
+	var says *log
+	if c.Log {
+		says = &log{member: m}
+		config.OnGroup = says.group
+	}
+	if err := says.begin(); err != nil {
+		return nil, err
+	}
 	session, err := trainer.Join(ctx, config, c.Job(c.Flags.Job))
 	if err != nil {
 		return nil, err
 	}
-	found, err := c.train(ctx, m, session, nn.Env{Backend: backend, Dense: dense})
+	found, err := c.train(ctx, m, session, says, nn.Env{Backend: backend, Dense: dense})
 	_ = session.Abort(err) // the others hear what err says
 	if err != nil {
 		return nil, err
@@ -77,8 +81,8 @@ func trainerRole(ctx context.Context, m *harness.Member) (any, error) {
 }
 
 // train runs the warm-up and the measured batches, in one run: groups go on from one to the other.
-func (c *Config) train(ctx context.Context, m *harness.Member, session *trainer.Session, env nn.Env) (*trainerResult,
-	error) {
+func (c *Config) train(ctx context.Context, m *harness.Member, session *trainer.Session, says *log,
+	env nn.Env) (*trainerResult, error) {
 	first, count := session.Lanes()
 	if count != 1 {
 		return nil, fmt.Errorf("%d lanes: want one a trainer", count)
@@ -87,20 +91,18 @@ func (c *Config) train(ctx context.Context, m *harness.Member, session *trainer.
 	if err != nil {
 		return nil, err
 	}
-	name := "trainer" + string(session.Member()[1:])
-	if c.Log {
-		w.began = func(schema.Batch) { _ = m.Say(stamped(name + " processing one batch")) }
-		w.ended = func(schema.Batch) { _ = m.Say(stamped(name + " reporting grads")) }
+	if says != nil {
+		says.name = "trainer" + string(session.Member()[1:])
 	}
+	w.began = func() { says.say("processing one batch") }
+	w.Sending = func(*trainer.LaneStep) { says.say("reporting grads") }
 	if err := m.Wait(ctx); err != nil {
 		return nil, err
 	}
 	all := c.Warmup + c.Batches
 	found, began, from := &trainerResult{}, time.Now(), uint64(0)
 	err = session.Run(ctx, w, uint64(all), func(p trainer.Progress) {
-		if c.Log {
-			_ = m.Say(stamped(name + " got updated model"))
-		}
+		says.say("got updated model")
 		if p.Done == 1 {
 			found.First = p.Loss
 		}

@@ -3,9 +3,11 @@ package update
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -144,37 +146,111 @@ func TestUpdateSizeBelowTrainers(t *testing.T) {
 	}
 }
 
-// The log has the original's lines, in an order that is possible.
+// The log has the original's lines, in the order of what happened: a trainer is parked after it has reported, an update
+// follows its requests, and an answer its update. So it is in one process, in several, with groups of fewer than all,
+// and where the server is another's.
 func TestLog(t *testing.T) {
-	_, log := run(t, func(c *Config) { c.Log, c.Batches, c.Warmup = true, 2, 0 })
-	count := map[string]int{}
+	for name, change := range map[string]func(*Config){
+		"goroutines":   func(*Config) {},
+		"processes":    func(c *Config) { c.InProcess = false },
+		"groups of 2":  func(c *Config) { c.UpdateSize = 2 },
+		"groups of 1":  func(c *Config) { c.UpdateSize, c.InProcess = 1, false },
+		"other server": func(c *Config) { c.Way.Server = startServer(t) },
+	} {
+		var c Config
+		_, log := run(t, func(of *Config) {
+			of.Log, of.Batches, of.Warmup = true, 3, 1
+			change(of)
+			c = *of
+		})
+		checkLog(t, name, log, c.Trainers, 4, c.Job("log").Group)
+		if t.Failed() {
+			t.Log(log)
+		}
+	}
+}
+
+// startServer starts a server for the test, and gives its address.
+func startServer(t *testing.T) string {
+	t.Helper()
+	c := DefaultConfig()
+	c.InProcess = true
+	servers := c.Harness("server", Roles(), nil, nil)
+	t.Cleanup(func() {
+		if err := servers.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	_, url, err := servers.StartServers(context.Background(), 1, harness.ServerSettings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return url
+}
+
+// checkLog follows a log of trainers that do so many batches each, in groups of a size.
+func checkLog(t *testing.T, name, log string, trainers, batches, size int) {
+	t.Helper()
 	lines := strings.Split(strings.TrimSpace(log), "\n")
-	for i, line := range lines {
-		if i == len(lines)-1 {
-			if !strings.HasPrefix(line, "Time spent training: ") {
-				t.Errorf("the last line is %q", line)
+	last := len(lines) - 1
+	if last < 2 || !strings.HasSuffix(lines[0], " Start training") ||
+		!strings.HasSuffix(lines[last-1], " Finish training") || !strings.HasPrefix(lines[last], "Time spent training: ") {
+		t.Errorf("%s: the log begins with %q and ends with %q", name, lines[0], lines[last])
+		return
+	}
+	at := make([]int, trainers) // of each: how many lines it has said
+	parked, answered, answers := 0, 0, 0
+	var open []int // groups: requests of each
+	for _, line := range lines[1 : last-1] {
+		clock, text, _ := strings.Cut(line, " ")
+		if _, err := time.Parse("15:04:05", clock); err != nil {
+			t.Errorf("%s: line %q: %v", name, line, err)
+		}
+		reported := 0
+		for _, n := range at {
+			reported += (n + 1) / 3
+		}
+		var trainer, i, n int
+		var what string
+		if k, _ := fmt.Sscanf(text, "PS got %d/%d updates", &i, &n); k == 2 {
+			if parked++; i == 1 {
+				open = append(open, 0)
+			}
+			if len(open) == 0 {
+				t.Errorf("%s: %q is of no group", name, line)
+				continue
+			}
+			if open[len(open)-1]++; i != open[len(open)-1] || n != size || parked > reported {
+				t.Errorf("%s: %q is request %d, with %d reported; groups %v", name, line, parked, reported, open)
 			}
 			continue
 		}
-		clock, text, _ := strings.Cut(line, " ")
-		if _, err := time.Parse("15:04:05", clock); err != nil {
-			t.Errorf("line %q: %v", line, err)
+		if text == "PS updated model" {
+			if len(open) == 0 || open[0] < size && !slices.Contains(at, 3*batches) { // those who are done leave remainders
+				t.Errorf("%s: an update of groups %v", name, open)
+				continue
+			}
+			answered, open = answered+open[0], open[1:]
+			continue
 		}
-		for _, name := range []string{"trainer0", "trainer1", "trainer2"} {
-			text = strings.Replace(text, name, "trainer", 1)
+		before, after, _ := strings.Cut(text, " ")
+		if _, err := fmt.Sscanf(before, "trainer%d", &trainer); err != nil || trainer < 0 || trainer >= trainers {
+			t.Errorf("%s: %q is of nobody", name, line)
+			continue
 		}
-		count[text]++
+		what = []string{"processing one batch", "reporting grads", "got updated model"}[at[trainer]%3]
+		if at[trainer]++; after != what {
+			t.Errorf("%s: %q, want %q", name, line, what)
+		}
+		if what == "got updated model" {
+			if answers++; answers > answered {
+				t.Errorf("%s: %q is answer %d of %d requests in updates", name, line, answers, answered)
+			}
+		}
 	}
-	for text, n := range map[string]int{"Start training": 1, "trainer processing one batch": 6,
-		"trainer reporting grads": 6, "PS got 1/3 updates": 2,
-		"PS got 2/3 updates": 2, "PS got 3/3 updates": 2, "PS updated model": 2, "trainer got updated model": 6,
-		"Finish training": 1} {
-		if count[text] != n {
-			t.Errorf("%d lines %q, want %d", count[text], text, n)
-		}
-	}
-	if t.Failed() {
-		t.Log(log)
+	if parked != trainers*batches || answers != parked || answered != parked {
+		t.Errorf("%s: %d requests, %d in updates and %d answers of %d batches", name, parked, answered, answers,
+			trainers*batches)
 	}
 }
 

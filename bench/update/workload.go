@@ -19,8 +19,7 @@ type workload struct {
 	x         []float32 // inputs of the batch under way
 	labels    []float32 // of every batch, [batchSize, out]
 
-	began func(b schema.Batch) // a batch is about to be computed; nil for nothing
-	ended func(b schema.Batch) // its gradients are written
+	began func() // a batch is about to be computed; nil for nothing
 }
 
 func newWorkload(c *Config, env nn.Env, l lane.Lane) (*workload, error) {
@@ -70,11 +69,7 @@ func (w *workload) drawLabels(lane uint64) []float32 {
 // samples of a batch is what PyTorch's losses with reduction "mean" give.
 func (w *workload) Lane(step *trainer.LaneStep) (lossSum float64, err error) {
 	if w.began != nil {
-		w.began(step.Batch)
+		w.began()
 	}
-	lossSum, err = w.NetWorkload.Lane(step)
-	if w.ended != nil {
-		w.ended(step.Batch)
-	}
-	return lossSum, err
+	return w.NetWorkload.Lane(step)
 }
