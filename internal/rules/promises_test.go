@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -76,6 +77,39 @@ func TestReferenceSystemsNameTests(t *testing.T) {
 	for system, least := range map[string]int{"A": 8, "B": 8, "C": 5, "D": 5} {
 		if rows[system] < least {
 			t.Errorf("%s: %d defects of system %s: want at least %d", document, rows[system], system, least)
+		}
+	}
+}
+
+// Every feature of the originals has a row with a verdict, of those that are explained.
+func TestReferenceSystemsHaveVerdicts(t *testing.T) {
+	const document = "docs/reference-systems.md"
+	_, text, found := strings.Cut(markdown(t)[document], "\n## Every feature\n")
+	text, _, ended := strings.Cut(text, "\n## ")
+	if !found || !ended {
+		t.Fatalf("%s: no table of features", document)
+	}
+	rows := map[string]int{}
+	system, verdicts := "", regexp.MustCompile(`(?m)^- (\w+): `).FindAllStringSubmatch(text, -1)
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if name, is := strings.CutPrefix(line, "### Features of "); is {
+			system = name
+		}
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") || strings.HasPrefix(line, "| feature ") {
+			continue
+		}
+		rows[system]++
+		cells := strings.Split(strings.Trim(line, "|"), "|")
+		known := func(v []string) bool { return v[1] == strings.TrimSpace(cells[len(cells)-1]) }
+		if len(cells) != 3 || !slices.ContainsFunc(verdicts, known) || strings.TrimSpace(cells[0]) == "" ||
+			strings.TrimSpace(cells[1]) == "" {
+			t.Errorf("%s: no verdict, or an empty cell, in the row %s", document, line)
+		}
+	}
+	for system, least := range map[string]int{"A": 20, "B": 40, "C": 20, "D": 20} {
+		if rows[system] < least {
+			t.Errorf("%s: %d features of system %s: want at least %d", document, rows[system], system, least)
 		}
 	}
 }
