@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"gradbus/internal/report"
 )
 
 // A job in one process ends with the weights of a server's, and shows its page while it runs.
@@ -49,5 +52,37 @@ func TestLocalRefusals(t *testing.T) {
 			p := start(t, "trainer", append([]string{workload, "--input", "synthetic"}, strings.Fields(flags)...)...)
 			p.fails(t, want)
 		}
+	}
+}
+
+// A job begins with the weights of a saved model, on any number of trainers, in one process and at a server, in every
+// workload; what does not fit is refused.
+func TestLoadBeginsWithTheModel(t *testing.T) {
+	data := index(t, 200)
+	_, url := server(t)
+	for workload, flags := range map[string]string{
+		"packages": "--input " + data + " --lanes 4 --batch 32 --dim 8 --epochs 1",
+		"mnist":    "--input synthetic --lanes 4 --batch 16 --batches 3 --library own",
+	} {
+		model := filepath.Join(t.TempDir(), "model.safetensors")
+		run := func(more ...string) report.Result {
+			t.Helper()
+			p := start(t, "trainer", append(append([]string{workload, "--json"}, strings.Fields(flags)...), more...)...)
+			p.succeeds(t)
+			return p.result(t)
+		}
+		first := run("--local", "--save", model).WeightsSHA256
+		want := run("--local", "--load", model).WeightsSHA256
+		if want == first {
+			t.Errorf("%s: the job that begins with the model ends with the weights of one that draws them", workload)
+		}
+		if got := run("--local", "--load", model, "--trainers", "2").WeightsSHA256; got != want {
+			t.Errorf("%s: two trainers end with %s, want %s", workload, got, want)
+		}
+		if got := run("--spawn", "--server", url, "--load", model, "--trainers", "2").WeightsSHA256; got != want {
+			t.Errorf("%s: at a server %s, want %s", workload, got, want)
+		}
+		other := map[string]string{"packages": "mnist", "mnist": "movielens"}[workload]
+		start(t, "trainer", other, "--local", "--input", "synthetic", "--load", model).fails(t, "no weights for job")
 	}
 }

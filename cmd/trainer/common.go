@@ -133,7 +133,8 @@ func (o *common) addOutput(set *pflag.FlagSet) {
 	set.BoolVar(&o.json, "json", false, "print one line of JSON and nothing else on standard output")
 	set.StringVar(&o.save, "save", "",
 		"safetensors `file` to write the trained model to; it takes the place of whatever file or link has that name")
-	set.StringVar(&o.load, "load", "", "safetensors `file` to read a model from instead of training")
+	set.StringVar(&o.load, "load", "",
+		"safetensors `file` with a model: to be asked with --predict, else its weights are those that the job begins with")
 	set.StringVar(&o.tensorboard, "tensorboard", "",
 		"`folder` to write curves for TensorBoard to, of each trainer in JOB-RUN/MEMBER below it")
 	o.logging.Add(set)
@@ -170,6 +171,9 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 	if o.resume {
 		args = append(args, "--resume")
 	}
+	if o.load != "" {
+		args = append(args, "--load", o.load)
+	}
 	args = append(args, o.logging.Args(config.LogJSON)...) // which is read and handed on
 	if o.tensorboard != "" {
 		args = append(args, "--tensorboard", o.tensorboard)
@@ -200,8 +204,8 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 			return err
 		}
 		for _, training := range []string{"save", "local", "spawn"} {
-			if o.load != "" && c.Flags().Changed(training) {
-				return fmt.Errorf("--%s is of training, and --load asks a model that is there: give one of the two", training)
+			if o.asks() && c.Flags().Changed(training) {
+				return fmt.Errorf("--%s is of training, and --predict asks a model that is there: give one of the two", training)
 			}
 		}
 		given := func(flag string) bool { // a workload's own optimizer has its own rate
@@ -222,6 +226,9 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 	return c
 }
 
+// asks tells that a model is asked, and nothing trained.
+func (o *common) asks() bool { return o.load != "" && o.predict != "" }
+
 // join makes this process a trainer of a job.
 func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job) (*trainer.Session, error) {
 	c, err := o.way.Config(o.log)
@@ -234,6 +241,11 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	c.Member, c.WindowBytes, c.BackWithin, c.Resume = schema.Member(o.id), o.windowMiB<<20, o.backWithin, o.resume
 	c.Backend, c.Log, c.Writes = backend, o.log, o.writes(job)
 	c.OnWaiting = func(missing int) { o.showWaiting(string(job.Name), missing) }
+	if o.load != "" {
+		if c.From, err = trainer.OpenWeights(o.load, job); err != nil {
+			return nil, fmt.Errorf("--load: %w", err)
+		}
+	}
 	if o.shards != nil {
 		there := o.shards.Config()
 		c.Server, c.Bus, c.Route = there.Server, there.Bus, ""

@@ -77,7 +77,7 @@ func (o *mnistOptions) add(set *pflag.FlagSet) {
 
 func (o *mnistOptions) run(ctx context.Context) error {
 	switch {
-	case o.load != "":
+	case o.asks():
 		return o.ask()
 	case o.predict != "":
 		return errors.New("--predict needs a model: name its file with --load")
@@ -212,9 +212,6 @@ func (o *mnistOptions) conclude(ctx context.Context, session *trainer.Session, e
 
 // ask answers --predict with a saved model; no server is needed.
 func (o *mnistOptions) ask() error {
-	if o.predict == "" {
-		return errors.New("--load needs a question: give a PNG file with --predict")
-	}
 	model, err := mnist.LoadModel(o.load)
 	if err != nil {
 		return err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"gradbus/cuda"
@@ -18,9 +17,6 @@ const suspectNote = "note: this model may be wrong, and should be trained again:
 
 // ask answers --predict with a saved model; no server is needed.
 func (o *options) ask() error {
-	if o.predict == "" {
-		return errors.New("--load needs a question: give a text with --predict")
-	}
 	model, err := packages.LoadModel(o.load)
 	if err != nil {
 		return err

@@ -76,7 +76,7 @@ func (o *movielensOptions) add(set *pflag.FlagSet) {
 
 func (o *movielensOptions) run(ctx context.Context) error {
 	switch {
-	case o.load != "":
+	case o.asks():
 		return o.ask()
 	case o.predict != "":
 		return errors.New("--predict needs a model: name its file with --load")
@@ -230,7 +230,7 @@ func (o *movielensOptions) dumpRatings() error {
 func (o *movielensOptions) ask() error {
 	user, err := strconv.ParseUint(o.predict, 10, 64)
 	if err != nil {
-		return fmt.Errorf("--load needs a question: give the number of a user with --predict, not %q", o.predict)
+		return fmt.Errorf("--predict %q: want the number of a user", o.predict)
 	}
 	model, err := movielens.LoadModel(o.load)
 	if err != nil {

@@ -70,7 +70,7 @@ func (o *options) add(set *pflag.FlagSet) {
 
 func (o *options) run(ctx context.Context) error {
 	switch {
-	case o.load != "":
+	case o.asks():
 		return o.ask()
 	case o.predict != "":
 		return errors.New("--predict needs a model: name its file with --load")
