@@ -11,17 +11,18 @@ import (
 type lines struct {
 	streams map[string]*stream
 	waiting []timedLine // in the order of their times
+	given   int64       // time of the last that is ready
 }
 
 // stream is a sequence of lines whose times rise. It is open while one of those that have fed it lives.
 type stream struct {
 	feeders map[*Handle]bool
-	mark    int64 // of the last line: what comes from now on is later, or a repeat
+	mark    int64 // of the latest line: what its member says from now on is later
 }
 
 type timedLine struct {
-	at   int64 // nanoseconds since 1970
-	text string
+	at           int64 // nanoseconds since 1970
+	stream, text string
 }
 
 // feed takes a line of a stream from a member, or, where the text is empty, the word that the member feeds it.
@@ -37,17 +38,24 @@ func (l *lines) feed(from *Handle, name string, at int64, text string) {
 	if !from.hasEnded() {
 		s.feeders[from] = true
 	}
-	if text == "" || at <= s.mark { // another member has said it
+	said := func(line timedLine) bool { return line.at == at && line.stream == name }
+	if text == "" || at <= l.given || slices.ContainsFunc(l.waiting, said) { // by another member
 		return
 	}
-	s.mark = at
-	place, _ := slices.BinarySearchFunc(l.waiting, at, func(line timedLine, at int64) int {
+	s.mark = max(s.mark, at)
+	place := l.before(at)
+	l.waiting = slices.Insert(l.waiting, place, timedLine{at, name, text})
+}
+
+// before is how many of those that wait are not later than a time.
+func (l *lines) before(at int64) int {
+	n, _ := slices.BinarySearchFunc(l.waiting, at, func(line timedLine, at int64) int {
 		if line.at <= at {
 			return -1
 		}
 		return 1
 	})
-	l.waiting = slices.Insert(l.waiting, place, timedLine{at, text})
+	return n
 }
 
 // end closes the streams that a member fed alone.
@@ -62,17 +70,11 @@ func (l *lines) ready() (texts []string) {
 	n := len(l.waiting)
 	for _, s := range l.streams {
 		if len(s.feeders) > 0 {
-			at, _ := slices.BinarySearchFunc(l.waiting, s.mark, func(line timedLine, mark int64) int {
-				if line.at <= mark {
-					return -1
-				}
-				return 1
-			})
-			n = min(n, at)
+			n = min(n, l.before(s.mark))
 		}
 	}
 	for _, line := range l.waiting[:n] {
-		texts = append(texts, line.text)
+		texts, l.given = append(texts, line.text), line.at
 	}
 	l.waiting = slices.Delete(l.waiting, 0, n)
 	return texts

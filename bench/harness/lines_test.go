@@ -36,8 +36,10 @@ func TestLines(t *testing.T) {
 	step(a, "server", 13, "got 2") // a's own next line may be of 11
 	step(a, "a", 20, "a has it", "got 1", "b sends")
 	step(b, "server", 13, "got 2")
-	step(b, "server", 14, "made")
-	step(b, "b", 19, "b has it", "got 2", "made")
+	step(b, "server", 15, "made")
+	step(a, "server", 14, "got 3") // which b has not heard
+	step(b, "b", 19, "b has it", "got 2", "got 3", "made")
+	step(a, "server", 14, "got 3")
 	b.ended = true
 	l.end(b)
 	if got := l.ready(); got != nil { // the server may have something before 19 yet
