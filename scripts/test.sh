@@ -4,7 +4,8 @@
 #   native       the C++ tests
 #   race         Go's tests with the native backend, under the race detector
 #   long         of these the packages of which short leaves something out
-#   cuda         the packages whose arithmetic takes ten times as long under it: without it, then with it what goroutines share
+#   cuda         packages that take ten times as long under it, by their arithmetic or their many runs: without it, then with it what
+#                goroutines of cuda share
 #   portable     Go's tests without cgo
 #   hosts        several hosts, in network namespaces (as root)
 #   faults       every fault, at its whole volume; jobs that are killed, resumed and replaced; 500 seeds of
@@ -46,13 +47,13 @@ shared='Concurrent|Goroutines|Closed|Lost|Parks|Stream|^TestBatch|^TestThreads$'
 built() { make --no-print-directory deps && make --no-print-directory all TESTS=ON; }
 native() { ctest --test-dir build --output-on-failure; }
 race() {
-  local without=(-e '/cuda$' -e '/bench/exchange$')
+  local without=(-e '/cuda$' -e '/bench/exchange$' -e '/cmd/')
   [ ${#short[@]} = 0 ] || without+=(-e '/e2e/faults$' -e '/examples' -e '/internal/rules$' -e '/schema$' -e '/bench/average$')
   "${go_test[@]}" "${short[@]}" -race "${native[@]}" "${slow[@]}" $(go list ./... | grep -v "${without[@]}")
 }
 long() { "${go_test[@]}" -race "${native[@]}" ./trainer ./schema ./fabric ./examples/... ./internal/rules ./bench/average; }
 cuda() {
-  local packages=(./cuda ./bench/exchange)
+  local packages=(./cuda ./bench/exchange ./cmd/...)
   [ ${#short[@]} = 0 ] || packages+=(./examples/... ./internal/rules ./schema ./bench/average)
   "${go_test[@]}" "${short[@]}" "${native[@]}" "${packages[@]}"
   local status=$?
@@ -60,7 +61,7 @@ cuda() {
 }
 portable() {
   local packages=(./cuda/... ./nn ./shard/...)
-  [ ${#short[@]} -gt 0 ] || mapfile -t packages < <(go list ./... | grep -v -e /e2e -e /bench/) # those run processes
+  [ ${#short[@]} -gt 0 ] || mapfile -t packages < <(go list ./... | grep -v -e /e2e -e /bench/ -e /cmd/) # those run processes
   CGO_ENABLED=0 "${go_test[@]}" "${short[@]}" "${portable[@]}" -vet=off "${packages[@]}"
 }
 hosts() { go test -tags native -count 1 ./e2e -run SeveralHosts -need-hosts; }

@@ -59,7 +59,10 @@ const (
 )
 
 // Idle are the flags that change nothing as these are.
-func (c *Config) Idle() []config.Idle { return c.Flags.Idle(true) }
+func (c *Config) Idle() []config.Idle {
+	return append(c.Flags.Idle(true), config.Idle{When: c.JSON, Flags: []string{"gpu-library"},
+		Why: "it is for the banner, which --json leaves out"})
+}
 
 // Layout is what runs where.
 func (c *Config) Layout() harness.Layout {

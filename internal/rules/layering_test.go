@@ -165,6 +165,8 @@ var layers = map[string]layer{
 	// The way to the servers of a job, as flags.
 	"internal/connect": {own: []string{"internal/config", "schema", "trainer"}, others: []string{"github.com/spf13/"},
 		noStd: []string{"net/http", "os/exec"}},
+	// The walk of all flags of a command, for tests.
+	"internal/flagwalk": {others: []string{"github.com/spf13/"}, noStd: noNetwork},
 	// Processes of a measured system; what they do is not its business.
 	"bench/harness": {
 		own: []string{"internal/atomicfile", "internal/config", "internal/connect", "internal/process", "cuda", "ps",
