@@ -91,3 +91,36 @@ func TestKilledAndReplaced(t *testing.T) {
 		})
 	}
 }
+
+// Of two ps that stand by for each other the one with the job is killed, then, once the first is there again, the
+// other: nothing is on a disk, and the weights are those of a job in which nothing has happened.
+func TestKilledAndStoodByFor(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: trainer.TestStandbyGoesOnWithTheJob and e2e/simulate do the same in one process")
+	}
+	flags := []string{"movielens", "--input", "synthetic", "--epochs", "1500", "--optimizer", "adam", "--lr", "0.001"}
+	quiet := start(t, "trainer", append(flags, "--local", "--json")...)
+	first, at := server(t)
+	second, other := server(t, "--standby", at)
+	trainers := make([]*process, 3)
+	for i := range trainers {
+		trainers[i] = start(t, "trainer", append(flags, "--server", at, "--trainers", "3", "--json")...)
+	}
+	second.says(t, "standing by with all of a job")
+	first.signal(t, syscall.SIGKILL)
+	first.status(t)
+	second.says(t, "job goes on here")
+	first, _ = server(t, "--listen", strings.TrimPrefix(at, "nats://"), "--standby", other)
+	first.says(t, "standing by with all of a job")
+	second.signal(t, syscall.SIGTERM)
+	second.status(t)
+	first.says(t, "job goes on here")
+	quiet.succeeds(t)
+	want := quiet.result(t).WeightsSHA256
+	for i, p := range trainers {
+		p.succeeds(t)
+		if got := p.result(t).WeightsSHA256; got != want {
+			t.Errorf("trainer %d: weights %s, want %s", i, got, want)
+		}
+	}
+}

@@ -226,6 +226,14 @@ func (c *Conn) publishError(l line, subject string, bytes int, err error) error 
 	return fmt.Errorf("publish %s: %w: %w", subject, ErrLost, err)
 }
 
+// LocalHost is this machine's address on the way to the server; "" within one process.
+func (c *Conn) LocalHost() string {
+	if l, ok := c.lines[controlLine].(*natsLine); ok {
+		return l.localHost()
+	}
+	return ""
+}
+
 // PayloadBytesMax is the size of the largest message that the server takes.
 func (c *Conn) PayloadBytesMax() int { return c.lines[bulkLine].payloadMax() }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -107,10 +106,7 @@ func (c *Control) LocalHost() string {
 	if c.nats == nil {
 		return ""
 	}
-	if at, ok := c.nats.local().(*net.TCPAddr); ok {
-		return at.IP.String()
-	}
-	return ""
+	return c.nats.localHost()
 }
 
 // Publish sends data, which may be reused at once. Nothing is queued while the server is lost. Errors: ErrSubject,

@@ -164,6 +164,14 @@ func (l *natsLine) local() net.Addr {
 	return l.socket.LocalAddr()
 }
 
+// localHost is this machine's address on the way to the server.
+func (l *natsLine) localHost() string {
+	if at, ok := l.local().(*net.TCPAddr); ok {
+		return at.IP.String()
+	}
+	return ""
+}
+
 // cut ends whatever the line is doing.
 func (l *natsLine) cut() {
 	l.cancel()

@@ -20,6 +20,7 @@ const (
 	KindAck       = "ack"
 	KindCtl       = "ctl"
 	KindHeartbeat = "beat"   // with what a member says of itself, when that is due
+	KindState     = "state"  // what a shard has, to a ps that stands by
 	KindModule    = "module" // to and from a hosted module, whose name the subject ends with
 
 	// KindFill is what the data connection sends to nobody, now and then; it is no frame.

@@ -18,6 +18,7 @@ type acquireRequest struct {
 	joiner schema.Member // who wants to join
 	resume bool          // it wants the newest durable version
 	back   schema.RunID  // the run that it comes back from; 0: none
+	alone  bool          // all its shards are to be here
 	over   schema.RunID  // an earlier run of it with shards here, whose coordinator is no more; 0 is none
 }
 
@@ -43,7 +44,7 @@ func (r *registry) acquire(ctx context.Context, q *acquireRequest) acquisition {
 		err := r.settle(ctx)
 		if err == nil {
 			var c acquisition
-			if c, err = r.tryAcquire(ctx, job, q.joiner); err == nil {
+			if c, err = r.tryAcquire(ctx, job, q.joiner, q.alone); err == nil {
 				c.resume, c.back = q.resume, q.back
 				return c
 			}
@@ -77,7 +78,8 @@ func (r *registry) settle(ctx context.Context) error {
 // errAgain says that the record has changed under our hands.
 var errAgain = errors.New("changed meanwhile")
 
-func (r *registry) tryAcquire(ctx context.Context, job *schema.Job, joiner schema.Member) (acquisition, error) {
+func (r *registry) tryAcquire(ctx context.Context, job *schema.Job, joiner schema.Member, alone bool) (acquisition,
+	error) {
 	nobody := acquisition{job: job}
 	servers, err := r.list(ctx)
 	if err != nil {
@@ -88,6 +90,9 @@ func (r *registry) tryAcquire(ctx context.Context, job *schema.Job, joiner schem
 			return nobody, err
 		}
 		return nobody, errAgain
+	}
+	if alone {
+		servers = slices.DeleteFunc(servers, func(a leaseRecord) bool { return a.ID != r.self.ID })
 	}
 	run, err := newRunID()
 	if err != nil {

@@ -43,6 +43,10 @@ type assignment struct {
 	coordinator liveness.Peer // heard of by heartbeats and assignments
 	routes      atomic.Pointer[routes]
 	links       []*link          // by shard of the job, as workers
+	mirroring   *mirroring       // nil: nobody stands by for the job
+	announcedAt time.Time        // when
+	announced   bool             // whoever stands by has been told of it, and is to say when it is ready
+	series      uint32           // of what is told then
 	trainers    *trainerLiveness // where modules are hosted here; else nil
 }
 
@@ -55,12 +59,8 @@ type routes struct {
 
 // newAssignment makes workers for our shards of a job, whose goroutines begin to draw version 0. news is told when they
 // are done, or fail. They count on the window that trainers were told; ours is what other jobs leave of our queues.
-func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *schema.Assign, window int64,
-	news chan<- shardNews) (*assignment, error) {
-	resumed, err := s.resumed(assign.Job, assign.Resume)
-	if err != nil {
-		return nil, err
-	}
+func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *schema.Assign,
+	resumed func(int) *shard.Resumed, window int64, news chan<- shardNews) *assignment {
 	told := cmp.Or(assign.WindowBytes, window)
 	a := &assignment{
 		server: s, manifest: assign.Job, run: run, shards: assign.Shards, own: assign.Own, building: len(assign.Own),
@@ -75,13 +75,10 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 	a.ctx, a.cancel = context.WithCancel(ctx)
 	place, contributors := schema.NewPlacement(assign.Job, assign.Shards), round.ContributorsOf(assign.Job)
 	for _, i := range assign.Own {
-		config := shard.Config{
-			Job: assign.Job, Placement: place, Index: i, RunID: run, Generation: generationFirst, Backend: s.backend,
-			Contributors: contributors,
-			Lent:         s.bus != nil, StagedBytesMax: stagedFor(assign.Job, s.config.StagedBytesMax, told),
-			ParkedBytesMax: parkedBytes(assign.Job), KeepsPast: assign.Job.Policy != schema.PolicyFail,
-		}
-		config.Resumed, config.Touches = resumed, assign.Checkpoints != nil && s.config.CheckpointDir != ""
+		config := s.shardConfig(assign.Job, place, i)
+		config.RunID, config.Contributors, config.Lent = run, contributors, s.bus != nil
+		config.StagedBytesMax = stagedFor(assign.Job, s.config.StagedBytesMax, told)
+		config.Resumed = resumed(i)
 		if tell := s.journal; tell != nil {
 			config.Journal = func(e shard.Journal) { tell(assign.Job.Name, i, e) }
 		}
@@ -108,7 +105,13 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 		a.links[i] = s.links.take(i)
 		go a.workers[i].run(a.ctx)
 	}
-	return a, nil
+	return a
+}
+
+// shardConfig is what a shard of a job is made from, whether it serves it or stands by.
+func (s *Server) shardConfig(job *schema.Job, place *schema.Placement, i int) shard.Config {
+	return shard.Config{Job: job, Placement: place, Index: i, Generation: generationFirst, Backend: s.backend,
+		ParkedBytesMax: parkedBytes(job), KeepsPast: job.Policy != schema.PolicyFail, Touches: isCopied(&s.config, job)}
 }
 
 // shardNews says that a shard is ready, or why it is not or no more; or that the routes to trainers are open; or that

@@ -157,10 +157,11 @@ func (l *controlLoop) makeShards(ctx context.Context, name schema.JobName, run s
 	} else if r != nil {
 		return nil, errors.New(r.Text)
 	}
-	a, err := newAssignment(ctx, l.server, run, assign, l.window(assign.Job, len(assign.Own), l.held()), l.news)
+	resumed, err := l.resumed(assign.Job, assign.Resume)
 	if err != nil {
 		return nil, err
 	}
+	a := newAssignment(ctx, l.server, run, assign, resumed, l.window(assign.Job, len(assign.Own), l.held()), l.news)
 	l.assignments[name] = a
 	l.shareJobs()
 	return a, nil

@@ -125,21 +125,23 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		m.Links = int64(own) * linkBytes
 	}
 	m.Modules = module.Bytes(job)
-	if saves(&c, job) {
+	if isCopied(&c, job) {
 		m.Copies = int64(own) * (copiesBytesMax + 1<<20)
 	}
 	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, batches*here+share(sparse)+frames*shard.FrameBytesOver)
 	return m
 }
 
-// saves says whether versions of a job are written down.
-func saves(c *Config, job *schema.Job) bool { return c.CheckpointDir != "" && checkpoint.CheckJob(job) == nil }
+// isCopied says whether versions of a job are copied: for files, or for a ps that stands by, now or later.
+func isCopied(c *Config, job *schema.Job) bool {
+	return (c.CheckpointDir != "" || job.Policy != schema.PolicyFail) && checkpoint.CheckJob(job) == nil
+}
 
-// slotBytes is state.SlotBytes of a table, with what tells when rows have changed where versions are written down.
+// slotBytes is state.SlotBytes of a table, with what tells when rows have changed where versions are copied.
 func slotBytes(c *Config, job *schema.Job, table schema.Table) (slots, marks int64) {
 	t := &job.Tables[table]
 	slots, marks = state.SlotBytes(job.OptimizerOf(table), int64(t.Rows), int64(t.Dim))
-	if saves(c, job) {
+	if isCopied(c, job) {
 		marks += int64(t.Rows) * state.TouchedBytes
 	}
 	return slots, marks

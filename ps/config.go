@@ -61,6 +61,10 @@ type Config struct {
 	// NATS.
 	Advertise string
 
+	// Standby (standby) is the address of another ps, which has its own control server. This one stands by for it: it has
+	// what the shards of its jobs have, and goes on with them when that ps is lost. Empty means for nobody.
+	Standby string
+
 	// Deadline (deadline) is how long a trainer may be silent, or keep others waiting, before it counts as lost and its
 	// job ends: 1 s to 1 h. 0 means 30 s.
 	Deadline time.Duration
@@ -230,8 +234,11 @@ func (c Config) Validate() error {
 		"control_token: it is also the token, which every trainer knows: want another")
 	check(c.ID == "" || len(c.ID) <= schema.ServerIDBytesMax && schema.CheckName("id", c.ID) == nil,
 		"id %q: want 1 to %d of a-z, 0-9 and -", c.ID, schema.ServerIDBytesMax)
-	check(c.NATS != "" || c.NATSCredsFile == "" && c.NATSTLS == nil && c.Advertise == "",
-		"nats_creds, nats_tls, advertise: want them only with nats, the address that they are for")
+	check(c.NATS != "" || c.NATSCredsFile == "" && (c.Standby != "" || c.NATSTLS == nil && c.Advertise == ""),
+		"nats_creds, nats_tls, advertise: want them only with nats, the address that they are for, or the last two with "+
+			"standby")
+	check(c.NATS == "" || c.Standby == "",
+		"standby %s: want it without nats: who stands by has a control server of its own", fabric.WithoutUser(c.Standby))
 	if c.Advertise != "" {
 		host, port, err := net.SplitHostPort(c.Advertise)
 		number, errPort := strconv.Atoi(port)

@@ -35,6 +35,7 @@ type controlLoop struct {
 	found     chan foundJob     // jobs whose checkpoints have been looked for
 	completed chan completedJob // versions whose parts are all there
 	deaths    chan death
+	mirrored  chan struct{} // of one: see tellSoon
 	done      chan struct{}
 
 	drains   chan chan struct{}
@@ -59,6 +60,7 @@ type controlLoop struct {
 	shown       []schema.JobReport // jobs that have ended lately, as reports tell of them
 	refused     refusedJoins
 	heap        int64           // bytes that the heap was limited to last
+	follower    *follower       // that stands by for this ps; nil: nobody does
 	drained     []chan struct{} // closed when the last versions of all jobs are durable
 }
 
@@ -73,7 +75,7 @@ type message struct {
 func newControlLoop(s *Server) *controlLoop {
 	l := &controlLoop{
 		server: s, messages: make(chan message, messagesMax), news: make(chan shardNews), found: make(chan foundJob),
-		deaths: make(chan death), completed: make(chan completedJob),
+		deaths: make(chan death), mirrored: make(chan struct{}, 1), completed: make(chan completedJob),
 		done: make(chan struct{}), drains: make(chan chan struct{}),
 		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
 		leaving: map[*assignment]struct{}{},
@@ -161,6 +163,9 @@ func (l *controlLoop) run(ctx context.Context) {
 		case c := <-l.completed:
 			l.tellCompleted(&c)
 			l.tellDrained()
+		case <-l.mirrored:
+			l.mirrorAll(l.server.now(), false)
+			l.tellDrained()
 		case done := <-l.drains:
 			l.drained = append(l.drained, done)
 			l.tellDrained()
@@ -241,6 +246,7 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 			l.heartbeat(j)
 		}
 	}
+	l.mirrorAll(now, true)
 	l.report(now)
 	l.tellDrained()
 }
@@ -338,6 +344,9 @@ func (l *controlLoop) free(j *job) {
 // drop takes a job out of the registry and has its shards released.
 func (l *controlLoop) drop(j *job) {
 	delete(l.jobs, j.manifest.Name)
+	if j.standing != nil { // its shards were not made
+		j.standing.state.Close()
+	}
 	for i := range j.watching {
 		j.watching[i].stop()
 	}

@@ -67,10 +67,17 @@ type Coordinator struct {
 	fewest      int              // missing trainers that there have ever been while the job gathers
 	grew        liveness.Silence // since when; before the first Tick it does not last
 	blind       liveness.Silence // since nothing can be heard
+	standby     standbyAt
 	lr          learningRates
 	checkpoints checkpointing
 	// who left before the start, under the names they joined under; the latest, at most formerMax
 	former []schema.Member
+}
+
+// standbyAt is where the job goes on when this ps is lost.
+type standbyAt struct {
+	url    string // empty: nowhere
+	silent bool   // it was not heard lately: trainers that are lost may have gone on there
 }
 
 // formerMax bounds who is remembered of those that left before the start: a job may wait for long.
@@ -289,7 +296,7 @@ func (c *Coordinator) joined(i int) Decision {
 		DeadlineMS: c.config.Deadline.Milliseconds(),
 		Peers:      c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: parkedBytes(c.config.Job),
 		ChunkBytes: chunks, LR: c.lr.decided, Version: c.begins(i), Resumed: c.config.Resume.version(),
-		Durable: c.config.Checkpoints != nil,
+		Durable: c.config.Checkpoints != nil, Standby: c.standby.url,
 	}}}
 }
 
@@ -457,11 +464,12 @@ func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
 	return []Decision{{To: schema.All, Control: schema.Control{Failed: c.failed}, Note: "job failed: " + text, Who: who}}
 }
 
-// FailServers is Fail where servers of the job are lost: where its versions are durable, its trainers come back.
+// FailServers is Fail where servers of the job are lost: where its versions are durable, or somebody stands by, its
+// trainers come back.
 func (c *Coordinator) FailServers(who schema.Member, text string) []Decision {
 	decisions := c.Fail(who, text)
 	if decisions != nil {
-		c.failed.Back = c.config.Checkpoints != nil
+		c.failed.Back = c.config.Checkpoints != nil || c.standby.url != ""
 	}
 	return decisions
 }

@@ -18,6 +18,7 @@ type job struct {
 	registered  time.Time
 	servers     []leaseRecord // that have its shards, in the coordinator's order
 	watching    []watching    // by trainer
+	standing    *standing     // what its shards begin with, until they do; nil: nothing that this ps has
 	notSaved    string        // why no version of it is written
 	ended       []endedRun    // earlier runs of the name, whose trainers' joins come too late
 }
@@ -25,7 +26,7 @@ type job struct {
 // newJob makes a job that this ps has acquired. fitted is its manifest with the chunks that there is room for.
 func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window int64) *job {
 	j := &job{manifest: fitted, run: c.record.RunID, registered: time.Now(), servers: c.servers, ended: c.record.Ended,
-		watching: make([]watching, fitted.Trainers), notSaved: found.not}
+		watching: make([]watching, fitted.Trainers), notSaved: found.not, standing: found.standing}
 	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline,
 		Gather: s.config.Gather, WindowBytes: window, Checkpoints: found.policy(&s.config),
 		Resume: found.from(), Returning: found.back}

@@ -22,7 +22,16 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 		return
 	}
 	j := l.jobs[m.job]
-	if request.Run != 0 && !request.Resume && !l.runs(m.job, request.Run) {
+	goesOn := false
+	if b := l.server.standby; b != nil && j == nil {
+		mine, refused := b.comes(m.job, m.from, request.Run)
+		if refused != nil {
+			l.send(m.job, 0, m.from, schema.Control{Refused: refused})
+			return
+		}
+		goesOn = mine
+	}
+	if request.Run != 0 && !request.Resume && !goesOn && !l.runs(m.job, request.Run) {
 		l.send(m.job, 0, m.from, schema.Control{Refused: runOver(m.job)})
 		return
 	}
@@ -49,8 +58,8 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	}
 	if j == nil && !asked {
 		select {
-		case l.server.registry.acquires <- acquireRequest{request.Job, m.from, request.Resume, request.Run,
-			l.server.runHere(m.job)}:
+		case l.server.registry.acquires <- acquireRequest{job: request.Job, joiner: m.from, resume: request.Resume,
+			back: request.Run, alone: goesOn, over: l.server.runHere(m.job)}:
 		default:
 			return // many others come first
 		}

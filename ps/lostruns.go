@@ -53,20 +53,48 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 
 // lookForLost finds what is on the disk of a job, and notes that a run of it begins.
 func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refused) {
+	if b := s.standby; b != nil && c.back != 0 {
+		if found.standing = b.goOn(c.job.Name, c.back); found.standing != nil {
+			found.back = c.back
+			s.numberRun(c.job, &found)
+			s.noteRun(c, &found)
+			return found, nil
+		}
+	}
 	from, refused := s.comesBack(c)
 	if refused != nil {
 		return found, refused
 	}
 	found, refused = s.lookForSaved(c.job, &from)
+	s.noteRun(c, &found)
+	return found, refused
+}
+
+// noteRun notes that a run begins, where its versions are written down.
+func (s *Server) noteRun(c *acquisition, found *saved) {
 	if found.epoch == 0 {
-		return found, refused
+		return
 	}
 	s.noting.Lock()
 	defer s.noting.Unlock()
 	if err := checkpoint.Begin(s.config.CheckpointDir, c.job.Name, c.record.RunID, found.since); err != nil {
 		s.log.Error("a ps that is started again will not know of the job", "job", c.job.Name, "err", err)
 	}
-	return found, refused
+}
+
+// numberRun finds the number of a run that begins with what this ps has.
+func (s *Server) numberRun(job *schema.Job, found *saved) {
+	dir := s.config.CheckpointDir
+	if dir == "" {
+		found.not = errNoFolder.Error()
+		return
+	}
+	var err error
+	if found.epoch, err = checkpoint.NextEpoch(dir, job.Name); err != nil { // a broken disk stops no training
+		s.log.Error("no version of the job is written down", "job", job.Name, "err", err)
+		found.not = err.Error()
+	}
+	found.since = found.epoch
 }
 
 // otherSettings reports that a run was lost of which the job is another with the same name, although nobody has asked

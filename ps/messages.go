@@ -193,6 +193,14 @@ func (l *controlLoop) readControl(j *job, m *message, head *schema.Head) *refusa
 		return schema.Refusing(err)
 	}
 	switch {
+	case control.Follow != nil:
+		return l.follow(m, control.Follow)
+	case control.AskLost != nil:
+		answer := schema.Lost{Run: control.AskLost.Run, Text: "this ps stands by for nobody"}
+		if b := l.server.standby; b != nil {
+			answer = b.lost(m.job, control.AskLost.Run)
+		}
+		l.send(m.job, 0, m.from, schema.Control{Lost: &answer})
 	case control.Join != nil && !isJoiner(m.from):
 		return schema.Refuse(schema.ReasonUnknownSender,
 			"a join from %s: want a name that begins with j-, since members have names already", m.from)

@@ -104,6 +104,8 @@ func kindToken(k schema.Kind) string {
 		return fabric.KindAck
 	case schema.KindHeartbeat:
 		return fabric.KindHeartbeat
+	case schema.KindState:
+		return fabric.KindState
 	case schema.KindForward, schema.KindBackward, schema.KindStep, schema.KindWeights, schema.KindOutput:
 		return fabric.KindModule
 	}

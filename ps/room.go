@@ -124,5 +124,10 @@ func (l *controlLoop) freeBytes(jobs []*assignment) int64 {
 	for _, a := range jobs {
 		free -= a.memory.Bytes()
 	}
+	if b := l.server.standby; b != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		free -= b.promised()
+	}
 	return free
 }

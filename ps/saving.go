@@ -32,6 +32,8 @@ type saved struct {
 	not    string               // why its versions are not written down
 	back   schema.RunID         // the run that was lost, and that its trainers come back from; 0: none
 	since  uint64               // the first run of the name whose versions are its own
+
+	standing *standing // what it begins with in place of resume, where this ps stood by for it; else nil
 }
 
 // find looks for the checkpoints of a job that this ps has acquired, on a goroutine of its own, and has it registered.
@@ -129,8 +131,14 @@ func (f *saved) policy(c *Config) *CheckpointPolicy {
 	return &CheckpointPolicy{Epoch: f.epoch, Every: c.CheckpointEvery, Batches: schema.Version(c.CheckpointBatches)}
 }
 
+// standingID stands for the id of a checkpoint where a job goes on with what this ps has.
+const standingID = "standby"
+
 // from is the version that the job begins with; nil: version 0.
 func (f *saved) from() *ResumeFrom {
+	if j := f.standing; j != nil {
+		return &ResumeFrom{ID: standingID, Version: j.state.Version(), LR: j.lr}
+	}
 	if f.resume == nil {
 		return nil
 	}
@@ -138,10 +146,16 @@ func (f *saved) from() *ResumeFrom {
 		Bytes: bytesOf(f.resume), Durable: f.resume.Created}
 }
 
-// resumed is what shards read that begin with a checkpoint; nil where they draw version 0.
-func (s *Server) resumed(job *schema.Job, id string) (*shard.Resumed, error) {
+// resumed is what shards, by their numbers, read that begin with a version; nil where they draw version 0.
+func (l *controlLoop) resumed(job *schema.Job, id string) (func(int) *shard.Resumed, error) {
+	s := l.server
 	if id == "" {
-		return nil, nil
+		return func(int) *shard.Resumed { return nil }, nil
+	}
+	if j := l.jobs[job.Name]; id == standingID && j != nil && j.standing != nil {
+		state := j.standing.state
+		j.standing = nil
+		return state.Resumed, nil
 	}
 	at, err := checkpoint.ParseID(id)
 	if err != nil {
@@ -151,14 +165,14 @@ func (s *Server) resumed(job *schema.Job, id string) (*shard.Resumed, error) {
 	if dir == "" {
 		return nil, fmt.Errorf("job %s cannot be resumed from checkpoint %s: %w", job.Name, id, errNoFolder)
 	}
-	return &shard.Resumed{Version: at.Version,
-		Read: func(tensor func(state.Tensor) error, rows func(state.Rows) error) error {
-			m, err := checkpoint.Open(dir, job.Name, at)
-			if err != nil {
-				return err
-			}
-			return m.Read(dir, tensor, rows)
-		}}, nil
+	read := func(tensor func(state.Tensor) error, rows func(state.Rows) error) error {
+		m, err := checkpoint.Open(dir, job.Name, at)
+		if err != nil {
+			return err
+		}
+		return m.Read(dir, tensor, rows)
+	}
+	return func(int) *shard.Resumed { return &shard.Resumed{Version: at.Version, Read: read} }, nil
 }
 
 // durable completes a checkpoint whose parts all shards have written, on a goroutine, and removes older ones.
@@ -365,6 +379,10 @@ func (l *controlLoop) tellDrained() {
 	}
 	open := false
 	for _, j := range l.jobs {
+		if waits, done := l.handsOver(j); waits {
+			open = open || !done
+			continue
+		}
 		j.coordinator.Drain()
 		open = open || !j.coordinator.Drained()
 	}

@@ -54,6 +54,7 @@ type Server struct {
 	control    *fabric.Control                          // where members, jobs and the other ps are heard of
 	posts      *sender                                  // to it
 	registry   *registry
+	standby    *standby         // nil: this ps stands by for nobody
 	lease      time.Duration    // of our lease record
 	clock      func() time.Time // nil is time.Now
 	dialing    func(context.Context, int) error
@@ -121,6 +122,9 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	s.running, s.end = context.WithCancelCause(ctx)
 	s.links = newLinks(s.running, s.dialLink)
 	s.posts = newSender(func(at fabric.Subject, frame []byte) { s.publish(s.control, at, frame) }, &s.counters.dropped)
+	if config.Standby != "" {
+		s.standby = newStandby(s)
+	}
 	s.loop, s.reporter = newControlLoop(s), newReporter(s, &options)
 	s.reporter.start(s.running)
 	go s.loop.run(s.running)
@@ -131,7 +135,11 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		s.Close()
 	})
 	close(watched)
-	if err := s.subscribe(); err != nil {
+	err := s.subscribe()
+	if err == nil && s.standby != nil {
+		err = s.standby.start(ctx)
+	}
+	if err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -223,13 +231,18 @@ func (s *Server) advertised() string {
 	if err != nil {
 		return s.nats.URL() // which we made ourselves
 	}
+	return s.announced(u, s.control.LocalHost())
+}
+
+// announced is where others find our data server at u; local is by which address we reach them.
+func (s *Server) announced(u *url.URL, local string) string {
 	if s.config.Advertise != "" {
 		u.Host = s.config.Advertise
 		return u.String()
 	}
 	// Where all addresses are listened at, the one by which we reach the control server is as good a guess as any.
 	if ip := net.ParseIP(s.config.Host); ip != nil && ip.IsUnspecified() {
-		if local := s.control.LocalHost(); local != "" {
+		if local != "" {
 			u.Host = net.JoinHostPort(local, u.Port())
 		}
 	}
@@ -370,6 +383,9 @@ func (s *Server) Close() {
 		<-s.loop.done
 		s.end(nil)
 		<-s.registry.done
+		if s.standby != nil {
+			s.standby.close()
+		}
 		s.reporter.ended.Wait()
 		s.reporter.send(time.Now()) // how all jobs have ended
 		s.reporter.meter.Close()

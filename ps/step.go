@@ -159,6 +159,9 @@ func (w *worker) step(it *item) (err error) {
 		w.copying = true
 		w.saver.tell()
 	}
+	if m := w.mirror.Load(); m != nil {
+		m.copies(w.end.Shard, &w.mirrored)
+	}
 	if taken.Dropped {
 		w.server.counters.dropped.Add(1)
 	} else {

@@ -141,16 +141,35 @@ func (c *Coordinator) findDeserted(now time.Time) []Decision {
 	for i := range c.members {
 		// where all others are done, nobody needs the place
 		if v := c.members[i].vacancy; v != nil && v.For(now) > c.config.Deadline && (c.members[i].waited || !c.anybody()) {
-			return c.Fail(schema.TrainerMember(i), fmt.Sprintf("%s; and nobody has taken its place within %s", v.why,
-				rounded(v.For(now))))
+			why := fmt.Sprintf("%s; and nobody has taken its place within %s", v.why, rounded(v.For(now)))
+			if c.outnumbered() {
+				why += fmt.Sprintf(", since less than half of the trainers are here, and the ps that stands by is out of "+
+					"reach: the job may go on there, at %s", c.standby.url)
+			}
+			return c.Fail(schema.TrainerMember(i), why)
 		}
 	}
 	return nil
 }
 
+// outnumbered reports that less than half of the trainers are here and whoever stands by is not heard: the others may
+// go on with the job there, and it is not to go on twice.
+func (c *Coordinator) outnumbered() bool {
+	here := 0
+	for i := range c.members {
+		if m := &c.members[i]; m.here() && m.by < 0 {
+			here++
+		}
+	}
+	return c.standby.silent && 2*here < len(c.members)
+}
+
 // offer says to whom vacant places are given, once all shard servers know that they are vacant. What they are to be
 // told then is for the caller to send, by assign.
 func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
+	if c.outnumbered() {
+		return nil
+	}
 	for i := range c.members {
 		v := c.members[i].vacancy
 		if v == nil || !c.risen(c.members[i].generation) {

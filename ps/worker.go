@@ -57,8 +57,10 @@ type worker struct {
 	checkpoints atomic.Pointer[schema.Checkpoints]
 	wished      *schema.Checkpoints
 	copying     bool
-	saver       *saver      // nil where nothing is written
-	saving      atomic.Bool // a part is being written
+	mirror      atomic.Pointer[mirroring] // nil: nobody stands by
+	mirrored    schema.Version            // that it was told of last
+	saver       *saver                    // nil where nothing is written
+	saving      atomic.Bool               // a part is being written
 	part        atomic.Pointer[schema.CheckpointPart]
 
 	send func(to schema.Member, subject fabric.Subject, frame fabric.Payload)

@@ -20,6 +20,13 @@ type Control struct {
 	// TakeOver has a trainer take the place of one that was lost, besides its own.
 	TakeOver *Joined `json:"take_over,omitempty"`
 	Group    *Group  `json:"group,omitempty"`
+
+	Follow  *Follow  `json:"follow,omitempty"`
+	Heard   *Heard   `json:"heard,omitempty"`
+	Mirror  *Mirror  `json:"mirror,omitempty"`
+	Standby *Standby `json:"standby,omitempty"`
+	AskLost *AskLost `json:"ask_lost,omitempty"`
+	Lost    *Lost    `json:"lost,omitempty"`
 }
 
 // Join asks the coordinator to admit a trainer. Wanted is a member id, or empty for the next free one.
@@ -85,6 +92,9 @@ type Joined struct {
 	Durable bool `json:"durable,omitempty"`
 	// Resumed is the version that the job began with; 0: it was not resumed.
 	Resumed Version `json:"resumed,omitempty"`
+
+	// Standby is where the job goes on when its ps is lost; empty: nobody stands by.
+	Standby string `json:"standby,omitempty"`
 
 	Servers []DataServer `json:"servers,omitempty"` // empty: all shards are on the server that answered
 	Peers   []Peer       `json:"peers,omitempty"`   // of all trainers, once started, where trainers reduce
@@ -217,3 +227,74 @@ type Waiting struct {
 
 // Release tells a ps that the job has ended.
 type Release struct{}
+
+// Follow asks a ps, some times a second, to be told what its shards have, so that the sender can go on with its jobs.
+// It goes to the coordinator of TelemetryJob.
+type Follow struct {
+	URL string `json:"url"` // where trainers find the sender
+	// Incarnation was drawn when the sender was started.
+	Incarnation uint64 `json:"incarnation,string"`
+	Host        string `json:"host"` // host name and process id, for messages to people
+	// Jobs are what the sender has of each.
+	Jobs []Followed `json:"jobs,omitempty"`
+	// Over are runs with which the sender has gone on, so that they are over where it found them.
+	Over []OverRun `json:"over,omitempty"`
+	// Leaving is the sender's last word.
+	Leaving bool `json:"leaving,omitempty"`
+}
+
+// Heard answers Follow.
+type Heard struct {
+	// Incarnation was drawn when the ps that answers was started.
+	Incarnation uint64 `json:"incarnation,string"`
+	// Jobs are those that are there, or whose trainers are awaited there.
+	Jobs []JobName `json:"jobs"`
+}
+
+// OverRun is a run of a job that is over.
+type OverRun struct {
+	Job JobName `json:"job"`
+	Run RunID   `json:"run_id,string"`
+}
+
+// Followed is what a ps that stands by has of a job.
+type Followed struct {
+	Run     RunID   `json:"run_id,string"`
+	Series  uint32  `json:"series"`            // of Mirror
+	Version Version `json:"version"`           // that it has whole; 0: none
+	Failure string  `json:"failure,omitempty"` // why it has none, and will have none; at most FailureBytesMax
+}
+
+// Mirror tells a ps that stands by of a job, and is repeated each second. Frames of kind state follow.
+type Mirror struct {
+	Job    *Job   `json:"job"`
+	Shards int    `json:"shards"` // that have it, each of which sends a series of frames
+	Series uint32 `json:"series"` // of these frames, their generation: what is of another is of an earlier attempt
+	// Process is the process of the sender, so that its end is seen on the same machine.
+	Process string `json:"process,omitempty"`
+	// LR is every change of the learning rates that is decided.
+	LR []LRChange `json:"lr,omitempty"`
+	// Last says that the sender ends, and that the job is to go on at once.
+	Last bool `json:"last,omitempty"`
+}
+
+// Standby tells trainers, each second, where the job goes on when its ps is lost.
+type Standby struct {
+	URL string `json:"url"`
+}
+
+// AskLost asks a ps that stands by whether the ps that serves a run is lost.
+type AskLost struct {
+	Run RunID `json:"run_id,string"`
+}
+
+// Lost answers AskLost.
+type Lost struct {
+	Run  RunID  `json:"run_id,string"`
+	Lost bool   `json:"lost"` // the run is over there, and goes on here
+	Text string `json:"text,omitempty"`
+}
+
+// RefusedElsewhere is the reason of a Refused by a ps that stands by: the ps that has the job is there, at Have, as far
+// as it sees.
+const RefusedElsewhere = "elsewhere"

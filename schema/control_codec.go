@@ -44,6 +44,10 @@ func (c Control) clipped() Control {
 		m := *c.Failed
 		m.Text = Clip(m.Text)
 		c.Failed = &m
+	case c.Mirror != nil:
+		m := *c.Mirror
+		m.Job = m.Job.normal()
+		c.Mirror = &m
 	}
 	return c
 }
@@ -128,6 +132,17 @@ func (c Control) check() error {
 		return checkScale(c.ScaleLR.Scale)
 	case c.LR != nil:
 		return checkLR(c.LR.Changes)
+	case c.Mirror != nil:
+		if c.Mirror.Job == nil || c.Mirror.Shards < 1 {
+			return fmt.Errorf("%d shards: want the manifest and at least 1", c.Mirror.Shards)
+		}
+		return checkLR(c.Mirror.LR)
+	case c.Follow != nil:
+		texts = append(texts, c.Follow.URL, c.Follow.Host)
+	case c.Standby != nil:
+		texts = append(texts, c.Standby.URL)
+	case c.Lost != nil:
+		texts = append(texts, c.Lost.Text)
 	}
 	for _, t := range texts {
 		if len(t) > TextBytesMax {

@@ -27,6 +27,13 @@ func testControls() []Control {
 		{LR: &LR{Serial: 3, Changes: []LRChange{{From: 500, Scale: 0.1}, {From: 900, Scale: 0.01}}}},
 		{LRTaken: &LRTaken{Serial: 3, Begun: 480}},
 		{Group: &Group{Update: 7, Member: "t1", Batch: 3, Parked: 2, Size: 3, AtNS: 1 << 60}},
+		{Follow: &Follow{URL: "nats://10.0.0.2:4222", Incarnation: 1<<64 - 1, Host: "box 18",
+			Jobs: []Followed{{Run: 5, Series: 1, Version: 17}}, Over: []OverRun{{Job: "demo", Run: 4}}}},
+		{Heard: &Heard{Incarnation: 7, Jobs: []JobName{"demo"}}},
+		{Mirror: &Mirror{Job: testJob(), Shards: 2, Series: 1, LR: []LRChange{{From: 500, Scale: 0.1}}, Last: true}},
+		{Standby: &Standby{URL: "nats://10.0.0.2:4222"}},
+		{AskLost: &AskLost{Run: 5}},
+		{Lost: &Lost{Run: 5, Lost: true, Text: "nothing listens any more where its ps was"}},
 		{TakeOver: &Joined{Member: "t2", RunID: 5, Generation: 3, LaneCount: 1, Shards: 1, DeadlineMS: 30000, Version: 7}},
 	}
 }

@@ -108,6 +108,17 @@ func samples(t testing.TB) []sample {
 			sampleValues(8, 9, 10))},
 		{"mean-closed",
 			build(t, Layout{Kind: KindMean}, Head{Batch: 7, Bucket: 3, Chunks: 1, Node: root(), Lanes: 4, Weight: 64}, nil)},
+		{"state-rows", build(t, Layout{Kind: KindState, Values: 24, Keys: 2, Sections: 1}, Head{
+			Batch: 7, Chunk: 3, Weight: 7, Flags: FlagMore, Sequence: 13}, func(f *Frame) {
+			f.SetSection(0, Section{Table: 0, Dim: 2, Count: 2})
+			copy(f.Keys(), []uint64{3, 9})
+			copy(f.Float32s(), []float32{1, 2, 3, 4, 0.5, 0.25}) // rows, then a slot with one value a row
+		})},
+		{"state-parameter", build(t, Layout{Kind: KindState, Values: 16}, Head{
+			Batch: 7, Bucket: 1, Chunk: 4, Offset: 2, Weight: 7, Flags: FlagMore | FlagParameters, Sequence: 14},
+			sampleValues(1, 2, 0.5, 0.25))},
+		{"state-end", build(t, Layout{Kind: KindState}, Head{
+			Batch: 7, Chunk: 5, Chunks: 6, Offset: 5, Flags: FlagMore, Sequence: 15}, nil)},
 		{"lookup", build(t, Layout{Kind: KindLookup, Keys: 3, Sections: 2}, Head{Batch: 7, Chunks: 1}, sampleKeys)},
 		{"lookup-empty", build(t, Layout{Kind: KindLookup}, Head{Batch: 7, Chunks: 1}, nil)},
 		{"rows", build(t, Layout{Kind: KindRows, Values: 20, Keys: 3, Sections: 2}, Head{Batch: 7, Chunks: 1}, sampleKeys)},

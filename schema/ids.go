@@ -76,6 +76,9 @@ const ServerIDBytesMax = 61
 // ServerMember is the member name of the ps with an id.
 func ServerMember(id string) Member { return Member("p-" + id) }
 
+// ServerID is the id of a ps that is a member.
+func (m Member) ServerID() string { return strings.TrimPrefix(string(m), "p-") }
+
 // IsServer reports whether a member is a ps.
 func (m Member) IsServer() bool { return strings.HasPrefix(string(m), "p-") }
 

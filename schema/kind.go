@@ -22,15 +22,18 @@ const (
 	KindStep     Kind = 13 // a request to step a module's parameters by the gradients of contexts: trainer to shard
 	KindWeights  Kind = 14 // a request for a module's parameters, or for a context's gradients: trainer to shard
 	KindOutput   Kind = 15 // what a module answers: shard to trainer
+
+	KindState Kind = 16 // a piece of what a shard has at one version: shard to the ps that stands by
 )
 
 // kindMax is the greatest kind of this version.
-const kindMax = KindOutput
+const kindMax = KindState
 
 var kindNames = [kindMax + 1]string{
 	KindDense: "dense", KindSparse: "sparse", KindMean: "mean", KindLookup: "lookup", KindRows: "rows", KindPull: "pull",
 	KindAck: "ack", KindControl: "control", KindHeartbeat: "beat", KindRefusal: "refusal",
 	KindForward: "forward", KindBackward: "backward", KindStep: "step", KindWeights: "weights", KindOutput: "output",
+	KindState: "state",
 }
 
 // String is the kind's name, or its number where it has none.
@@ -78,9 +81,11 @@ func (d DType) String() string {
 
 // Flags of a head. Bits that are not listed are zero.
 const (
-	// FlagMore, of rows that answer a pull: keys above the last one are still to be asked for.
+	// FlagMore, of rows that answer a pull: keys above the last one are still to be asked for. Of state: the piece is of
+	// what has changed since the version before in the series, and the rest is as it was.
 	FlagMore uint32 = 1 << 0
 	// FlagParameters, of a mean: the values are the new parameters, not an average. Of a pull: parameters are asked for.
+	// Of state: the piece is of a parameter.
 	FlagParameters uint32 = 1 << 1
 	// FlagEvaluate, of a forward: nothing is dropped, and no context is opened.
 	FlagEvaluate uint32 = 1 << 2
@@ -162,4 +167,7 @@ var rules = [kindMax + 1]rule{
 	KindStep:    {module: true, place: placeChunk, weight: true, contexts: contexts{1, ModuleContextsMax}},
 	KindWeights: {module: true, place: placeSeries, flags: FlagGradients, contexts: contexts{0, 1}},
 	KindOutput:  {module: true, place: placeChunk, offset: true, values: true, contexts: contexts{0, 1}},
+
+	KindState: {place: placeSeries, weight: true, offset: true, flags: FlagMore | FlagParameters, values: true,
+		keys: true},
 }

@@ -15,6 +15,9 @@ import (
 // every chunk has it. So a version that all shards copy is one version. A step waits for the copy of what it is about
 // to change at most. Clocks without a common version have no copies.
 
+// A copy is for files, or for a ps that stands by (MirrorAt). There is one at a time, and the first goes before the
+// second, which is asked for again soon.
+
 // ErrCopyBehind says that a copy was ended, because batches change more than is copied meanwhile.
 var ErrCopyBehind = errors.New("copy fell behind")
 
@@ -29,6 +32,7 @@ type CopyWish struct {
 // copying is a copy that is being taken.
 type copying struct {
 	version schema.Version
+	mirror  bool // it is for a ps that stands by
 	wish    CopyWish
 	touched state.Extent
 	dense   *state.DenseCopy // nil where the shard has no parameters
@@ -41,6 +45,23 @@ type copying struct {
 // reached before is not copied any more, nor one that is reached while another is copied.
 func (s *Shard) CopyAt(w CopyWish) { s.copies = w }
 
+// MirrorAt asks for a copy of a version for a ps that stands by. It reports whether one will begin, unless one for
+// files is under way then: it does not where the batch that is computed on the version has begun.
+func (s *Shard) MirrorAt(w CopyWish) bool {
+	if s.Began(w.At) {
+		return false
+	}
+	s.mirror = w
+	return true
+}
+
+// Began reports whether the batch that is computed on a version, or a later one, has begun here, of all trainers.
+func (s *Shard) Began(v schema.Version) bool {
+	l := s.clock.Line(0)
+	at := schema.Version(l.Batch())
+	return at > v || at == v && l.Open() < l.Rounds()
+}
+
 // enter opens the round of a contribution, and begins the copy of the version that its batch is computed on.
 func (s *Shard) enter(e round.Entry) {
 	s.clock.Enter(e)
@@ -50,13 +71,18 @@ func (s *Shard) enter(e round.Entry) {
 // beginCopy begins the copy of the version that the batch under way is computed on, where it is wanted and no other is
 // being taken.
 func (s *Shard) beginCopy(l *round.Line) {
-	v, w := schema.Version(l.Batch()), &s.copies
+	v, w, mirror := schema.Version(l.Batch()), &s.copies, false
+	if v != w.At {
+		w, mirror = &s.mirror, true
+	}
 	wanted := v == w.At && v > s.copied && v > s.config.Job.StartVersion()
-	if !wanted || s.copy != nil || l.Whose != schema.All || l.Ahead > 0 || l.Open() < l.Rounds() {
+	if !wanted || s.copy != nil && (mirror || !s.copy.mirror) || l.Whose != schema.All || l.Ahead > 0 ||
+		l.Open() < l.Rounds() {
 		return
 	}
+	s.EndCopy()
 	s.copied = v
-	c := &copying{version: v, wish: *w, touched: state.Extent{Rows: map[string]int64{}}}
+	c := &copying{version: v, mirror: mirror, wish: *w, touched: state.Extent{Rows: map[string]int64{}}}
 	if s.dense != nil {
 		if c.dense, c.err = s.dense.Copy(v, w.Since, w.All); c.err == nil {
 			c.touched.Tensors, c.touched.Bytes = c.dense.Touched()
@@ -74,9 +100,17 @@ func (s *Shard) beginCopy(l *round.Line) {
 	s.copy = c
 }
 
-// Copying is the version that is being copied.
+// Copying is the version that is being copied for files.
 func (s *Shard) Copying() (v schema.Version, ok bool) {
-	if s.copy == nil {
+	if s.copy == nil || s.copy.mirror {
+		return 0, false
+	}
+	return s.copy.version, true
+}
+
+// Mirroring is the version that is being copied for a ps that stands by.
+func (s *Shard) Mirroring() (v schema.Version, ok bool) {
+	if s.copy == nil || !s.copy.mirror {
 		return 0, false
 	}
 	return s.copy.version, true
@@ -115,11 +149,11 @@ func (s *Shard) NextPiece(valuesMax int) (p Piece, more bool, err error) {
 // limitCopy ends a copy that holds more than it may, so that no step adds to that.
 func (s *Shard) limitCopy() {
 	c := s.copy
-	if c == nil || c.err != nil || c.bytes() <= s.copies.BytesMax {
+	if c == nil || c.err != nil || c.bytes() <= c.wish.BytesMax {
 		return
 	}
 	c.err = fmt.Errorf("version %d of %s: %w: rows that have changed since take %d bytes, want at most %d", c.version,
-		s.member, ErrCopyBehind, c.bytes(), s.copies.BytesMax)
+		s.member, ErrCopyBehind, c.bytes(), c.wish.BytesMax)
 	c.close()
 }
 

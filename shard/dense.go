@@ -28,7 +28,7 @@ func (s *Shard) makeDense(ctx context.Context, chunks []round.Chunk) (err error)
 	if s.config.Placement.Plan.Owner != schema.ByShards {
 		return nil
 	}
-	config := state.DenseConfig{Backend: s.config.Backend, LR: &s.lr, Lanes: s.config.Job.Lanes,
+	config := state.DenseConfig{Backend: s.config.Backend, LR: s.lr, Lanes: s.config.Job.Lanes,
 		Start:  s.config.Job.StartVersion(),
 		Values: s.values}
 	for i := range chunks {

@@ -400,16 +400,20 @@ func newSimulationOf(t *testing.T, seed uint64, consistency string, ahead int) *
 
 // makeShards makes the shards, at version 0 or at one that they resume.
 func (s *simulation) makeShards(resumed *Resumed) {
-	t, job := s.t, s.p.Job
 	for i := range s.place.Shards {
-		shard, err := New(context.Background(), Config{Job: job, Placement: s.place, Index: i, RunID: shardtest.RunID,
-			Generation: shardtest.Generation, Backend: s.p.Backend, Contributors: s.contributors,
-			StagedBytesMax: 64 << 20, ParkedBytesMax: 1 << 20, KeepsPast: true, Touches: s.r.IntN(4) > 0,
-			Resumed: resumed})
-		must(t, err)
-		t.Cleanup(shard.Close)
-		s.shards = append(s.shards, shard)
+		s.makeShard(i, resumed)
 	}
+}
+
+// makeShard makes the next shard.
+func (s *simulation) makeShard(i int, resumed *Resumed) {
+	shard, err := New(context.Background(), Config{Job: s.p.Job, Placement: s.place, Index: i, RunID: shardtest.RunID,
+		Generation: shardtest.Generation, Backend: s.p.Backend, Contributors: s.contributors,
+		StagedBytesMax: 64 << 20, ParkedBytesMax: 1 << 20, KeepsPast: true, Touches: s.r.IntN(4) > 0,
+		Resumed: resumed})
+	must(s.t, err)
+	s.t.Cleanup(shard.Close)
+	s.shards = append(s.shards, shard)
 }
 
 // A lookup of no keys is answered, however far ahead, also where a shard has no rows of which the answer could be

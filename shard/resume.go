@@ -13,6 +13,9 @@ import (
 type Resumed struct {
 	Version schema.Version // 1 or later
 	Read    func(tensor func(state.Tensor) error, rows func(state.Rows) error) error
+
+	tables []state.Table // that are at the version: Read gives no rows; nil: it does
+	lr     *state.LRChanges
 }
 
 // resume puts a version in the place of what was drawn, as the outcome of the batch before it.
@@ -23,7 +26,7 @@ func (s *Shard) resume(from *Resumed) error {
 	}
 	var tables []state.RowsRestore
 	for _, t := range s.tables {
-		if t != nil {
+		if t != nil && from.tables == nil {
 			tables = append(tables, t.Restore())
 		}
 	}

@@ -107,16 +107,17 @@ type Shard struct {
 
 	clock  round.Clock
 	dense  *state.Dense // nil where the trainers have the parameters
-	lr     state.LRChanges
+	lr     *state.LRChanges
 	tables []state.Table // nil where no column is on this shard
 
 	since     []schema.Generation // by contributor: of the frames that are taken of it
 	held      *round.Held         // by contributor: bytes of its contributions to open rounds
 	copy      *copying            // of a version; nil where there is none
-	copies    CopyWish
-	copied    schema.Version // the last that a copy was begun of
-	parked    []parking      // by contributor
-	answering []int          // contributors whose parked lookups are being answered, in their order
+	copies    CopyWish            // for files
+	mirror    CopyWish            // for a ps that stands by
+	copied    schema.Version      // the last that a copy was begun of
+	parked    []parking           // by contributor
+	answering []int               // contributors whose parked lookups are being answered, in their order
 
 	rows    *schema.Frame // the answer to a lookup, refilled each time
 	outputs []Output
@@ -130,8 +131,9 @@ type Shard struct {
 // 15 ns a value and uses all processors. ctx only cuts that short. Close frees the tables.
 func New(ctx context.Context, c Config) (*Shard, error) {
 	c.Advice = cmp.Or(c.Advice, "raise the server's --staged-mib or send smaller batches")
-	s := &Shard{config: c, member: c.Placement.Owner(c.Index), parked: make([]parking, len(c.Contributors)),
-		held: round.NewHeld(len(c.Contributors)), since: make([]schema.Generation, len(c.Contributors))}
+	s := &Shard{config: c, lr: &state.LRChanges{}, member: c.Placement.Owner(c.Index),
+		parked: make([]parking, len(c.Contributors)),
+		held:   round.NewHeld(len(c.Contributors)), since: make([]schema.Generation, len(c.Contributors))}
 	for i := range s.since {
 		s.since[i] = c.Generation
 	}

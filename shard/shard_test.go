@@ -68,6 +68,7 @@ type simulation struct {
 	asked  schema.Sequence
 	waited *int       // where not nil: counts the answers to these
 	copies []*copied  // by shard; nil where nothing is copied
+	mirror *mirrored  // nil where nobody stands by
 	old    []delivery // of batches that are over
 	sent   []delivery // of this batch
 	counts map[schema.Reason]int
@@ -126,6 +127,7 @@ func (s *simulation) runFrom(first schema.Batch, batches int) {
 			}
 			s.disturb(at, i)
 			s.copySome(1 + s.r.IntN(3))
+			s.mirrorSome()
 		}
 		for i := range s.sent { // what was dropped when places were taken
 			if s.takingOver {

@@ -10,6 +10,10 @@ import (
 
 // makeTables lays out every table's partitions that are here and draws their initial rows.
 func (s *Shard) makeTables(ctx context.Context) error {
+	if r := s.config.Resumed; r != nil && r.tables != nil {
+		s.tables, s.lr = r.tables, r.lr
+		return nil
+	}
 	s.tables = make([]state.Table, len(s.config.Job.Tables))
 	for i := range s.config.Job.Tables {
 		if err := s.makeTable(ctx, schema.Table(i), &s.config.Job.Tables[i]); err != nil {
@@ -26,7 +30,7 @@ func (s *Shard) makeTable(ctx context.Context, id schema.Table, spec *schema.Tab
 		return nil
 	}
 	t, err := state.NewArray(ctx, state.ArrayConfig{
-		Backend: s.config.Backend, Spec: spec, Optimizer: s.config.Job.OptimizerOf(id), LR: &s.lr, Seed: s.config.Job.Seed,
+		Backend: s.config.Backend, Spec: spec, Optimizer: s.config.Job.OptimizerOf(id), LR: s.lr, Seed: s.config.Job.Seed,
 		Here:   func(p schema.Partition) bool { return s.config.Placement.Holds(id, p, s.config.Index) },
 		Column: column, Columns: columns, Start: s.config.Job.StartVersion(),
 		KeepsPast: s.config.KeepsPast, Touches: s.config.Touches})

@@ -11,7 +11,8 @@ import (
 
 // Again reports whether a trainer whose session has ended by an error may join anew, and sets Rejoin and Resume for
 // that: where the others have gone on without it (ErrReplaced), and where servers were lost that had made versions of
-// the job durable (ErrServerLost). Of these the job then begins with the newest. A nil Session is none that has begun.
+// the job durable, or for which another ps stood by (ErrServerLost). Of these the job then begins with the newest. It
+// also sets Server and Standby, since the job may be elsewhere by now. A nil Session is none that has begun.
 //
 //	for {
 //		session, err := trainer.Join(ctx, config, job)
@@ -24,10 +25,11 @@ func (c *Config) Again(s *Session, err error) bool {
 	if s == nil {
 		return false
 	}
+	c.Server, c.Standby = s.config.Server, s.standbyAt()
 	switch {
 	case errors.Is(err, ErrReplaced):
 		c.Rejoin, c.Resume = s.joined.RunID, false
-	case errors.Is(err, ErrServerLost) && s.joined.Durable:
+	case errors.Is(err, ErrServerLost) && (s.joined.Durable || c.Standby != ""):
 		c.Rejoin, c.Resume = s.joined.RunID, true
 	default:
 		return false
@@ -44,14 +46,32 @@ const backEvery = 250 * time.Millisecond
 // joinBack is join, which it tries again for BackWithin: where the place was lost before the trainer had begun, and
 // where one comes back from a run whose servers were lost.
 func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
+	sent := false
 	for began := time.Now(); ; {
+		pause := backEvery
+		if c.Standby != "" && c.Rejoin != 0 && c.Resume {
+			at := c.atStandby()
+			at.soon = true
+			s, err := join(ctx, at, job)
+			if err == nil {
+				return s, nil
+			}
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			pause = askEvery
+		}
 		s, err := join(ctx, c, job)
+		if !sent && c.Standby == "" && c.sentOn(err) {
+			sent = true
+			continue
+		}
 		again := errors.Is(err, ErrReplaced) || c.Rejoin != 0 && c.Resume && mayComeBack(err)
 		if err == nil || !again || time.Since(began) > c.BackWithin {
 			return s, err
 		}
 		select {
-		case <-time.After(backEvery):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return nil, err
 		}

@@ -102,6 +102,10 @@ type Config struct {
 	RetryAfter time.Duration
 	// AnswerWithin is how long the coordinator may take for its first answer to a join. Zero means 10 s.
 	AnswerWithin time.Duration
+	// Standby is where the job goes on when the ps at Server is lost: Again sets it. Empty is nowhere else.
+	Standby string
+	soon    bool // a join is put off for a moment only
+
 	// BackWithin is how long a lost connection to shards may take to come back before the session ends with ErrServerLost.
 	// Zero means 30 s, after which a job's other members give up this one too, unless the server's deadline is another.
 	BackWithin time.Duration

@@ -2,8 +2,6 @@ package trainer
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -112,9 +110,7 @@ type joiner struct {
 
 // newJoiner dials the server, and starts this trainer's data server where the job needs one.
 func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) {
-	var random [6]byte
-	_, _ = rand.Read(random[:]) // never fails
-	j := &joiner{config: c, job: job, name: "j-" + hex.EncodeToString(random[:]), answers: make(chan schema.Control, 1)}
+	j := &joiner{config: c, job: job, name: joinerName(), answers: make(chan schema.Control, 1)}
 	j.subject = fabric.At(string(job.Name), j.name, fabric.KindCtl, string(schema.Coordinator)).String()
 	var err error
 	if j.conn, err = fabric.DialControl(ctx, c.fabricConfig(job, j.name, nil)); err != nil {
@@ -244,8 +240,12 @@ func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
 			told = answer.Refused.Text
 			j.config.Log.Info("join put off, asked for again", "job", j.job.Name, "text", told)
 		}
+		retry := j.config.RetryAfter
+		if j.config.soon {
+			retry = askEvery
+		}
 		select {
-		case <-time.After(j.config.RetryAfter):
+		case <-time.After(retry):
 		case <-ctx.Done():
 			return answer, fmt.Errorf("%w; it was put off: %s", context.Cause(ctx), told)
 		}
@@ -294,6 +294,9 @@ func refusedError(r *schema.Refused) error {
 	want := ""
 	if r.Field == "start.digest" {
 		want = ": want all trainers to begin with the same values: seed them alike, or give them one model"
+	}
+	if r.Reason == schema.RefusedElsewhere {
+		return fmt.Errorf("%w (%s): %w", ErrRefused, r.Reason, &elsewhereError{r.Have, r.Text})
 	}
 	if r.Text == "" {
 		return fmt.Errorf("%w (%s): %s: registered %s, this trainer has %s%s", ErrRefused, r.Reason, r.Field, r.Have,

@@ -160,6 +160,9 @@ func (s *Session) word(from string, v *schema.View) error {
 	switch {
 	case c.LR != nil:
 		return s.takeLR(c.LR)
+	case c.Standby != nil:
+		s.setStandby(c.Standby.URL)
+		return nil
 	case c.Refused != nil && c.Refused.Reason == schema.RefusedLR:
 		s.lr.refuse(c.Refused)
 		return nil
@@ -253,6 +256,7 @@ func (s *Session) dataChanged(d *dataServer, state fabric.State) {
 	case fabric.Lost:
 		s.watch.note(func() { d.lost.Begin(time.Now()) })
 		s.logOf(d).Warn("server lost", "server", d.name(), "job", s.job.Name, "member", s.joined.Member)
+		s.serverLost()
 	case fabric.Back:
 		s.watch.note(d.lost.End)
 		s.config.Log.Info("server back", "server", d.name(), "job", s.job.Name, "member", s.joined.Member)
@@ -278,6 +282,7 @@ func (s *Session) controlChanged(state fabric.State) {
 		s.watch.note(func() { s.watch.control.Begin(time.Now()) })
 		s.config.Log.Warn("control server lost", "control", s.config.serverName(), "job", s.job.Name, "member",
 			s.joined.Member)
+		s.serverLost()
 	case fabric.Back:
 		s.hear(string(schema.Coordinator)) // who could not be heard
 		s.watch.note(s.watch.control.End)

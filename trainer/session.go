@@ -46,10 +46,12 @@ type Session struct {
 	ctx  context.Context
 	fail context.CancelCauseFunc
 
-	run      *run           // the run of batches under way; nil between two
-	training atomic.Bool    // one is
-	complete atomic.Bool    // the last Run went well, and no other has begun
-	clock    sync.WaitGroup // the goroutines of keepTime and of links
+	run      *run                   // the run of batches under way; nil between two
+	training atomic.Bool            // one is
+	complete atomic.Bool            // the last Run went well, and no other has begun
+	clock    sync.WaitGroup         // the goroutines of keepTime and of links
+	standby  atomic.Pointer[string] // where the job goes on when its ps is lost; nil: nobody stands by
+	asking   atomic.Bool            // whoever stands by is being asked
 	controls chan schema.Control
 	batch    atomic.Uint64 // under way; also the version that is whole here
 	watch    watch
@@ -97,6 +99,7 @@ func newSession(ctx context.Context, c Config, job *schema.Job, joined schema.Jo
 		owners:   map[string]int{},
 		controls: make(chan schema.Control, 8), epoch: time.Now(), retry: time.NewTimer(time.Hour),
 		lr: newLearningRates(joined.LR)}
+	s.setStandby(joined.Standby)
 	own, fail := context.WithCancelCause(context.Background())
 	s.ctx, s.fail = own, func(err error) { fail(s.withPause(err)) }
 	s.retry.Stop()

@@ -3,7 +3,7 @@
 // many batches were computed again. Each job's weights are compared, bit by bit, with those of one in which nothing
 // happened.
 //
-//   - faults.go runs jobs and kills.
+//   - faults.go runs jobs and kills. server.go is the ps, one or two.
 //   - member.go is a trainer of them, which tells of every batch.
 //   - history.go is what all trainers have told, and what follows from it.
 //   - report.go is the outcome.

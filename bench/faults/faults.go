@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,9 +26,12 @@ var kinds = []struct {
 	{"trainer interrupted", 2},   // SIGINT: it hands its lanes over
 	{"trainer stopped", 2},       // SIGSTOP for at most a second, which nobody may take for a loss
 	{"two trainers killed", 2},   // at once
-	{"ps killed", 2},             // and started again at once
+	{"ps killed", 2},             // and started again at once; where another one stands by, that goes on
 	{"ps and trainer killed", 1}, // at once
 }
+
+// early follows the name of a kind where a ps was killed before the other one could go on.
+const early = " before a standby had caught up"
 
 // Config is what to do.
 type Config struct {
@@ -37,6 +39,7 @@ type Config struct {
 	Seed                    uint64
 	Only                    []string      // kinds; none is all
 	Every                   time.Duration // between two versions that become durable
+	Standby                 bool          // two ps, each of which stands by for the other
 
 	Server   string                   // the program ps
 	Member   func(m Member) *exec.Cmd // a trainer process
@@ -70,14 +73,14 @@ type bench struct {
 	ctx    context.Context
 	r      *rand.Rand
 	work   string // folder
-	url    string
-	ps     *exec.Cmd
-	ended  chan struct{} // with ps
+	ps     []*server
 	result Result
 	kinds  map[string]*Kind
 
 	mu      sync.Mutex
-	notices []time.Time // when ps said that a place is vacant
+	notices []time.Time // when a ps said that a place is vacant, or that its ps is lost
+	serving int         // of ps, which has the jobs
+	whole   [2]bool     // by ps, whether it could go on with the job of the other
 }
 
 // Run measures.
@@ -86,15 +89,19 @@ func Run(ctx context.Context, c Config) (_ *Result, err error) {
 		return nil, err
 	}
 	b := &bench{Config: c, ctx: ctx, r: rand.New(rand.NewPCG(c.Seed, 0)), kinds: map[string]*Kind{},
-		result: Result{Seed: c.Seed, Trainers: c.Trainers}}
+		result: Result{Seed: c.Seed, Trainers: c.Trainers, Standby: c.Standby}}
 	if b.work, err = os.MkdirTemp("", "psbench-faults-"); err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(b.work)
-	if err := b.startServer("127.0.0.1:0"); err != nil {
+	defer func() {
+		for _, p := range b.ps {
+			p.stop(syscall.SIGTERM)
+		}
+	}()
+	if err := b.startServers(); err != nil {
 		return nil, err
 	}
-	defer func() { b.stopServer(syscall.SIGTERM) }()
 	quiet := b.newJob()
 	if err := quiet.run(0); err != nil {
 		return nil, fmt.Errorf("the job in which nothing happens: %w", err)
@@ -112,60 +119,17 @@ func Run(ctx context.Context, c Config) (_ *Result, err error) {
 			b.result.Differ)
 	}
 	for _, name := range Kinds() {
-		if k := b.kinds[name]; k != nil {
-			k.finish()
-			b.result.Kinds = append(b.result.Kinds, *k)
+		for _, when := range []string{"", early} {
+			if k := b.kinds[name+when]; k != nil {
+				k.finish()
+				b.result.Kinds = append(b.result.Kinds, *k)
+			}
 		}
 	}
 	return &b.result, ctx.Err()
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
-// startServer starts ps at an address and waits until it is there.
-func (b *bench) startServer(at string) error {
-	file := filepath.Join(b.work, "url")
-	_ = os.Remove(file)
-	b.ps = exec.CommandContext(b.ctx, b.Server, "--listen", at, "--http", "127.0.0.1:0", "--port-file", file,
-		"--checkpoint-dir", filepath.Join(b.work, "checkpoints"), "--checkpoint-every", b.Every.String())
-	log, err := b.ps.StderrPipe()
-	if err != nil {
-		return err
-	}
-	if err := b.ps.Start(); err != nil {
-		return fmt.Errorf("start the server: %w", err)
-	}
-	ps, ended := b.ps, make(chan struct{})
-	b.ended = ended
-	go func() {
-		defer close(ended)
-		for lines := bufio.NewScanner(log); lines.Scan(); {
-			if strings.Contains(lines.Text(), "begins without it") {
-				b.mu.Lock()
-				b.notices = append(b.notices, time.Now())
-				b.mu.Unlock()
-			}
-		}
-		_ = ps.Wait()
-	}()
-	for began := time.Now(); ; {
-		if url, err := os.ReadFile(file); err == nil {
-			b.url = strings.TrimSpace(string(url))
-			return nil
-		}
-		if time.Since(began) > 30*time.Second {
-			return errors.New("the server is not ready within 30 s")
-		}
-		if err := b.sleep(5 * time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
-
-func (b *bench) stopServer(s syscall.Signal) {
-	_ = b.ps.Process.Signal(s)
-	<-b.ended
-}
 
 func (b *bench) sleep(d time.Duration) error {
 	select {
@@ -246,7 +210,7 @@ func (j *job) run(most int) error {
 
 // start starts a trainer.
 func (j *job) start() error {
-	p := &process{Cmd: j.Member(Member{Server: j.url, Job: j.name, Trainers: j.Trainers, Epochs: j.Epochs}),
+	p := &process{Cmd: j.Member(Member{Server: j.url(), Job: j.name, Trainers: j.Trainers, Epochs: j.Epochs}),
 		ended: make(chan struct{})}
 	out, err := p.StdoutPipe()
 	if err != nil {
@@ -342,6 +306,9 @@ func (j *job) fault() error {
 	if victims > len(j.trainers) {
 		return nil
 	}
+	if strings.HasPrefix(kind, "ps") && j.Standby && !j.stoodBy() {
+		kind += early
+	}
 	chosen := j.r.Perm(len(j.trainers))[:victims]
 	j.faults = append(j.faults, fault{kind, time.Now()})
 	signal := syscall.SIGKILL
@@ -355,15 +322,16 @@ func (j *job) fault() error {
 		_ = p.Process.Signal(syscall.SIGCONT)
 		return err
 	}
+	lost := j.server()
 	if strings.HasPrefix(kind, "ps") {
-		j.stopServer(syscall.SIGKILL)
+		lost.stop(syscall.SIGKILL)
 	}
 	for _, i := range chosen {
 		j.trainers[i].gone = true
 		_ = j.trainers[i].Process.Signal(signal)
 	}
 	if strings.HasPrefix(kind, "ps") {
-		if err := j.startServer(strings.TrimPrefix(j.url, "nats://")); err != nil {
+		if err := j.startServer(lost); err != nil {
 			return err
 		}
 	}
@@ -423,7 +391,7 @@ func (j *job) note() {
 		k.Kills++
 		j.result.Kills++
 		k.pauses = append(k.pauses, ms(pause(times, f.at, until)))
-		if at := j.noticed(f.at); !at.IsZero() && at.Before(until) && !strings.Contains(f.kind, "ps") {
+		if at := j.noticed(f.at); !at.IsZero() && at.Before(until) && (j.Standby || !strings.Contains(f.kind, "ps")) {
 			k.notices = append(k.notices, ms(at.Sub(f.at)))
 		}
 		if strings.Contains(f.kind, "ps") {

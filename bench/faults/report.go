@@ -12,6 +12,7 @@ import (
 type Result struct {
 	Seed     uint64 `json:"seed"`
 	Trainers int    `json:"trainers"`
+	Standby  bool   `json:"standby"`
 	Jobs     int    `json:"jobs"`
 	Kills    int    `json:"kills"`
 	// Differ is how many digests were others than that of the job in which nothing happened, and Lost how many jobs did
@@ -45,8 +46,12 @@ func (k *Kind) finish() {
 
 // Print writes a table.
 func (r *Result) Print(to io.Writer) error {
-	fmt.Fprintf(to, "%d kills in %d jobs of %d trainers, seed %d: %d digests differ, %d jobs lost\n", r.Kills, r.Jobs,
-		r.Trainers, r.Seed, r.Differ, r.Lost)
+	by := ""
+	if r.Standby {
+		by = " and a ps that stands by"
+	}
+	fmt.Fprintf(to, "%d kills in %d jobs of %d trainers%s, seed %d: %d digests differ, %d jobs lost\n", r.Kills, r.Jobs,
+		r.Trainers, by, r.Seed, r.Differ, r.Lost)
 	fmt.Fprintf(to, "longest pause of a job in which nothing happened: %.1f ms\n\n", r.QuietMS)
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "fault\tkills\tnoticed p50\tpause p50\tp99\tmax\tbatches again")

@@ -65,7 +65,9 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
                                                        the page for other machines; it is at 127.0.0.1:8080 otherwise
   ./bin/ps --config ps.yaml --shards 4                 settings from a file; flags win over it
   ./bin/ps --listen 0.0.0.0:4222 --token-file secret --nats nats://10.0.0.1:4222
-                                                       one of several: they find each other at that NATS server, or ps`,
+                                                       one of several: they find each other at that NATS server, or ps
+  ./bin/ps --listen 0.0.0.0:4222 --token-file secret --standby nats://10.0.0.1:4222
+                                                       goes on with the jobs of the ps there when that is lost`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArguments,
@@ -108,7 +110,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.BoolVar(&s.Insecure, "insecure", false,
 		"listen beyond this machine without a token: whoever reaches the port may do anything")
 	f.tls.Add(set, "ps shows to trainers, and to --nats; with it all connections are TLS",
-		"trainers and other ps, who must then show a certificate of theirs, and for --nats")
+		"trainers and other ps, who must then show a certificate of theirs, and for --nats and --standby")
 	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
 	set.StringVar(&s.NATS, "nats", "",
 		"`address` of a NATS server or cluster with JetStream, or of another ps, where several ps find each other")
@@ -122,6 +124,8 @@ func (f *flags) add(c *cobra.Command) {
 		"`host:port` on loopback for the monitoring of the embedded NATS server: /varz, /connz, /subsz; empty is none")
 	set.StringVar(&s.Advertise, "advertise", "",
 		"`host:port` at which trainers find this ps, where --listen does not say it")
+	set.StringVar(&s.Standby, "standby", "",
+		"`address` of another ps, to stand by for: this one goes on with its jobs when it is lost")
 	set.StringVar(&s.ID, "id", "", "`name` of this ps among several; empty is that of the machine, and the port")
 	set.StringVar(&s.Backend, "backend", s.Backend, "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
 	set.StringVar(&s.ISA, "isa", "",
@@ -141,7 +145,7 @@ func (f *flags) add(c *cobra.Command) {
 	f.gpu.Add(set)
 	f.log.Add(set)
 	config.AddFileFlag(set)
-	config.Addresses(set, "nats")
+	config.Addresses(set, "nats", "standby")
 }
 
 // run serves until ctx ends, which is a clean end.
@@ -333,7 +337,7 @@ func (f *flags) fill(log *slog.Logger) error {
 
 // fillTLS is fill for the certificates.
 func (f *flags) fillTLS(log *slog.Logger) error {
-	if f.tls.CA != "" && f.tls.Cert == "" && f.server.NATS == "" {
+	if f.tls.CA != "" && f.tls.Cert == "" && f.server.NATS == "" && f.server.Standby == "" {
 		return errors.New("tls-ca: want tls-cert and tls-key with it, or nats, whose certificate it vouches for")
 	}
 	serve, dial, err := f.tls.Load(log)
@@ -346,7 +350,7 @@ func (f *flags) fillTLS(log *slog.Logger) error {
 	}
 	f.server.TLS = serve
 	switch {
-	case own == nil && f.server.NATS != "":
+	case own == nil && (f.server.NATS != "" || f.server.Standby != ""):
 		f.server.NATSTLS = dial
 	case own != nil && dial != nil:
 		dial.RootCAs = own.RootCAs

@@ -25,6 +25,7 @@ func faultsCommand() *cobra.Command {
 		Short: "Kill trainers and ps of running jobs: pauses, batches computed again, and whether a bit of the weights " +
 			"differs",
 		Example: `  ./bin/psbench faults --kills 200
+  ./bin/psbench faults --kills 20 --standby --only "ps killed"
   ./bin/psbench faults --kills 20 --only "trainer killed" --json`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -41,6 +42,7 @@ func faultsCommand() *cobra.Command {
 	set.IntVar(&c.Trainers, "trainers", 3, "`number` of trainers of each job")
 	set.IntVar(&c.Epochs, "epochs", 400, "`number` of epochs of each job, of 43 batches")
 	set.Uint64Var(&c.Seed, "seed", 1, "`number` that moments and victims follow from")
+	set.BoolVar(&c.Standby, "standby", false, "two ps, each of which stands by for the other")
 	set.StringSliceVar(&c.Only, "only", nil, "`kinds` of faults, of: "+strings.Join(faults.Kinds(), ", ")+"; none is all")
 	set.DurationVar(&c.Every, "every", time.Second, "`time` between two versions that become durable")
 	set.BoolVar(&asJSON, "json", false, "print one line of JSON and nothing else")

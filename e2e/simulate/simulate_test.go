@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -42,19 +41,16 @@ func TestSimulate(t *testing.T) {
 func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	job := manifest(r)
-	s := &system{t: t, r: r, job: job, bus: fabric.NewBus(), backend: backend, shards: 1 + r.IntN(3),
+	s := &system{t: t, r: r, job: job, bus: fabric.NewBus(), backend: backend,
 		done: make(chan struct{}), digests: map[string]string{}, inputs: map[input][2]uint32{}, began: time.Now(),
 		calm: 1 + 4*time.Duration(seed%2)}
 	want, err := s.quiet()
 	if err != nil {
 		t.Fatalf("the job to which nothing happens: %v", err)
 	}
-	if s.dir, err = os.MkdirTemp(t.TempDir(), ""); err != nil {
-		t.Fatal(err)
-	}
 	s.log = slog.New(slog.NewTextHandler(s, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
 	s.bus.Harm = harm(seed, r.IntN(3))
-	s.startServer()
+	s.startServers(1 + r.IntN(2))
 	for range job.Trainers {
 		s.startTrainer()
 	}
@@ -74,7 +70,9 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 		s.kill(m)
 	}
 	s.all.Wait()
-	s.server.Close()
+	for _, v := range s.servers {
+		v.Close()
+	}
 	for name, digest := range s.digests {
 		if digest != want {
 			t.Errorf("%s: weights %s, want %s", name, digest, want)
@@ -143,7 +141,7 @@ func (s *system) happen() {
 			continue
 		}
 		m := alive[s.r.IntN(len(alive))]
-		switch s.r.IntN(8) {
+		switch s.r.IntN(9) {
 		case 0, 1:
 			s.kill(m)
 			if s.r.IntN(3) > 0 {
@@ -176,6 +174,8 @@ func (s *system) happen() {
 			s.mu.Unlock()
 		case 7:
 			s.startTrainer()
+		case 8:
+			s.cutServer(time.Duration(s.r.IntN(12000)) * time.Millisecond)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -31,10 +32,8 @@ type system struct {
 	job     *schema.Job
 	bus     *fabric.Bus
 	backend cuda.Backend
-	dir     string
-	server  *ps.Server
-	shards  int
 	calm    time.Duration // by what faults are further apart, and batches longer: versions become durable in between
+	servers []*server     // one, or two of which each stands by for the other
 	log     *slog.Logger
 
 	all  sync.WaitGroup
@@ -100,25 +99,63 @@ func (s *system) Write(line []byte) (int, error) {
 
 var _ io.Writer = (*system)(nil)
 
-// startServer starts the server at the address that it always has.
-func (s *system) startServer() {
-	server, err := ps.Start(context.Background(), ps.Config{Port: 4222, ID: "a", Shards: s.shards,
-		Deadline: 3 * time.Second, CheckpointDir: s.dir, CheckpointEvery: time.Second},
-		ps.Options{Bus: s.bus, Backend: s.backend, Log: s.log})
+// server is a ps on a machine of its own.
+type server struct {
+	*ps.Server
+	host         *fabric.Bus
+	id, dir      string
+	url, standby string
+	port         int
+}
+
+// start starts a server at the address that it always has.
+func (s *system) start(v *server) {
+	started, err := ps.Start(context.Background(), ps.Config{Port: v.port, ID: v.id, Shards: 1 + s.r.IntN(3),
+		Deadline: 3 * time.Second, CheckpointDir: v.dir, CheckpointEvery: time.Second, Standby: v.standby},
+		ps.Options{Bus: v.host, Backend: s.backend, Log: s.log.With("ps", v.id)})
 	if err != nil {
 		s.t.Errorf("start the server: %v", err)
 		return
 	}
-	s.server = server
+	v.Server = started
 }
 
-// killServer ends the server without a word, and starts another one after a time.
+// startServers starts the servers.
+func (s *system) startServers(n int) {
+	urls := []string{"memory://local:4222", "memory://local:4223"}
+	for i := range n {
+		v := &server{id: string(rune('a' + i)), port: 4222 + i, host: s.bus.Host(), url: urls[i]}
+		if n > 1 {
+			v.standby = urls[1-i]
+		}
+		var err error
+		if v.dir, err = os.MkdirTemp(s.t.TempDir(), ""); err != nil {
+			s.t.Fatal(err)
+		}
+		s.servers = append(s.servers, v)
+		s.start(v)
+	}
+}
+
+// killServer ends a server without a word, and starts it again after a time.
 func (s *system) killServer(down time.Duration) {
-	s.note("ps killed, for %v", down)
-	_ = s.server.RestartNATS(s.server.Close) // which cannot be heard, nor started again
+	v := s.servers[s.r.IntN(len(s.servers))]
+	s.note("ps %s killed, for %v", v.id, down)
+	_ = v.RestartNATS(v.Close) // which cannot be heard, nor started again
 	time.Sleep(down)
-	s.shards = 1 + s.r.IntN(3)
-	s.startServer()
+	s.start(v)
+}
+
+// cutServer cuts a server off from everybody for a while.
+func (s *system) cutServer(cut time.Duration) {
+	v := s.servers[s.r.IntN(len(s.servers))]
+	s.note("ps %s cut off for %v", v.id, cut)
+	v.host.Cut(true)
+	s.all.Go(func() {
+		time.Sleep(cut)
+		s.note("ps %s cut off no more", v.id)
+		v.host.Cut(false)
+	})
 }
 
 // startTrainer starts a process that trains to the end of the job.
@@ -134,7 +171,9 @@ func (s *system) startTrainer() {
 	s.mu.Unlock()
 	ctx, end := context.WithCancelCause(context.Background())
 	m.end = end
-	config := trainer.Config{Server: s.server.URL(), Bus: m.host, Backend: s.backend, Log: s.log.With("process", m.name),
+	at := rand.New(rand.NewPCG(seed, 2))
+	config := trainer.Config{Server: s.servers[at.IntN(len(s.servers))].url, Bus: m.host, Backend: s.backend,
+		Log:            s.log.With("process", m.name),
 		HeartbeatEvery: 200 * time.Millisecond, RetryAfter: 300 * time.Millisecond, BackWithin: 20 * time.Second,
 		LeaveWithin: time.Second, AnswerWithin: 5 * time.Second, TelemetryEvery: -1}
 	s.note("%s starts", m.name)
@@ -150,7 +189,8 @@ func (s *system) startTrainer() {
 			}
 			s.note("%s ends, and is started again: %v", m.name, err)
 			s.expect(m, err)
-			config.Rejoin, config.Resume = 0, false
+			config.Rejoin, config.Resume, config.Standby = 0, false, ""
+			config.Server = s.servers[at.IntN(len(s.servers))].url
 			if time.Sleep(time.Second); s.isOver() {
 				return
 			}

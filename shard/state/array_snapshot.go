@@ -51,11 +51,18 @@ func (t *Array) Restore() RowsRestore {
 	return &arrayRestore{table: t, there: make([]int32, t.places.count())}
 }
 
+// Update begins a restore of rows that have changed.
+func (t *Array) Update() RowsRestore {
+	t.cut(0)
+	t.staged.step = false
+	return &arrayRestore{table: t}
+}
+
 // arrayRestore puts a snapshot in the place of what an Array has.
 type arrayRestore struct {
 	table *Array
 	any   bool
-	there []int32 // [places] columns that have been restored
+	there []int32 // [places] columns that have been restored; nil: the others stay
 }
 
 // Rows restores those that are here.
@@ -65,11 +72,14 @@ func (r *arrayRestore) Rows(rows Rows) error {
 		return nil
 	}
 	lo, hi := max(rows.Column, t.config.Column), min(rows.Column+rows.Columns, t.config.Column+t.dim)
-	if lo >= hi || len(rows.Keys) == 0 {
+	if r.there != nil && (lo >= hi || len(rows.Keys) == 0) {
 		return nil
 	}
 	if err := r.check(&rows); err != nil {
 		return fmt.Errorf("restore %d rows of table %q: %w", len(rows.Keys), rows.Table, err)
+	}
+	if lo >= hi {
+		return nil
 	}
 	var place [1]int64
 	for i, key := range rows.Keys {
@@ -93,7 +103,9 @@ func (r *arrayRestore) Rows(rows Rows) error {
 		case t.stepped != nil:
 			t.stepped[at] = uint8(min(rows.Last[i], 1))
 		}
-		r.there[at] += int32(n)
+		if r.there != nil {
+			r.there[at] += int32(n)
+		}
 	}
 	return nil
 }
@@ -118,8 +130,11 @@ func (r *arrayRestore) check(rows *Rows) error {
 	return t.rule.checkSlots(rows.Slots, func(s slotShape) int { return n * s.width(rows.Columns) })
 }
 
-// Done says whether every row was restored, once.
+// Done says whether every row was restored, once, or, of an update, whether anything was.
 func (r *arrayRestore) Done() error {
+	if r.there == nil && !r.any {
+		return fmt.Errorf("update table %q: %w: nothing came of it", r.table.config.Spec.Name, ErrSnapshot)
+	}
 	for at, n := range r.there {
 		if int(n) != r.table.dim {
 			return fmt.Errorf("restore table %q: %w: %d values came of row %d, which has %d here",

@@ -42,6 +42,8 @@ type Table interface {
 	// Restore begins to put a snapshot in the place of what is here. Until Done has returned nil the table must not be
 	// used.
 	Restore() RowsRestore
+	// Update begins to put rows of another version in the place of what is here; the others are the same in both.
+	Update() RowsRestore
 	// Close frees memory. The table must not be used afterwards.
 	Close()
 }

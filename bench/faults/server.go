@@ -1,0 +1,120 @@
+package faults
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// server is a ps process.
+type server struct {
+	*exec.Cmd
+	number int
+	at     string // host:port
+	ended  chan struct{}
+}
+
+// startServers starts the servers. Where they stand by for each other, the first is started again to know the second.
+func (b *bench) startServers() error {
+	number := 1
+	if b.Standby {
+		number = 2
+	}
+	for i := range number {
+		b.ps = append(b.ps, &server{number: i, at: "127.0.0.1:0"})
+		if err := b.startServer(b.ps[i]); err != nil {
+			return err
+		}
+	}
+	if !b.Standby {
+		return nil
+	}
+	b.ps[0].stop(syscall.SIGTERM)
+	return b.startServer(b.ps[0])
+}
+
+// startServer starts a ps and waits until it is there.
+func (b *bench) startServer(p *server) error {
+	name := strconv.Itoa(p.number)
+	file := filepath.Join(b.work, "url"+name)
+	_ = os.Remove(file)
+	p.Cmd = exec.CommandContext(b.ctx, b.Server, "--listen", p.at, "--http", "127.0.0.1:0", "--port-file", file,
+		"--checkpoint-dir", filepath.Join(b.work, "checkpoints"+name), "--checkpoint-every", b.Every.String())
+	if other := b.ps[len(b.ps)-1-p.number%len(b.ps)]; other != p && other.at != "127.0.0.1:0" {
+		p.Args = append(p.Args, "--standby", "nats://"+other.at)
+	}
+	log, err := p.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if err := p.Start(); err != nil {
+		return fmt.Errorf("start the server: %w", err)
+	}
+	p.ended = make(chan struct{})
+	go func() {
+		defer close(p.ended)
+		for lines := bufio.NewScanner(log); lines.Scan(); {
+			b.told(p.number, lines.Text())
+		}
+		_ = p.Wait()
+	}()
+	for began := time.Now(); ; {
+		if url, err := os.ReadFile(file); err == nil {
+			p.at = strings.TrimPrefix(strings.TrimSpace(string(url)), "nats://")
+			return nil
+		}
+		if time.Since(began) > 30*time.Second {
+			return errors.New("the server is not ready within 30 s")
+		}
+		if err := b.sleep(5 * time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// told notes what the log of a ps says.
+func (b *bench) told(number int, line string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case strings.Contains(line, "begins without it"), strings.Contains(line, "its trainers are awaited here"):
+		b.notices = append(b.notices, time.Now())
+	case strings.Contains(line, "standing by with all of a job"):
+		b.whole[number] = true
+	case strings.Contains(line, "standing by for a job"):
+		b.whole[number] = false
+	case strings.Contains(line, "job registered"):
+		b.serving, b.whole[number] = number, false
+	}
+}
+
+func (p *server) stop(s syscall.Signal) {
+	if p.Cmd == nil || p.Process == nil {
+		return
+	}
+	_ = p.Process.Signal(s)
+	<-p.ended
+}
+
+// url is where the ps is that has the jobs.
+func (b *bench) url() string { return "nats://" + b.server().at }
+
+// stoodBy reports whether the job would go on if its ps were lost now.
+func (b *bench) stoodBy() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.whole[1-b.serving]
+}
+
+func (b *bench) server() *server {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ps[b.serving]
+}

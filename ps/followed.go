@@ -1,0 +1,197 @@
+package ps
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"gradbus/checkpoint"
+	"gradbus/internal/liveness"
+	"gradbus/schema"
+)
+
+// A ps that stands by follows this one: it says so some times a second (Follow), is told of each job (Mirror), and of
+// what the job's shards have (mirroring). Trainers are told where it is (Standby).
+
+// followedMax is how long a ps that stands by may be silent before it counts as none.
+const followedMax = 5 * time.Second
+
+// mirrorRetry is the time between two attempts to tell all of a job, where the ps that stands by could not take it.
+const mirrorRetry = 10 * time.Second
+
+// follower is the ps that stands by for this one.
+type follower struct {
+	member schema.Member
+	url    string
+	host   string
+	drawn  uint64 // at its start
+	heard  liveness.Silence
+	jobs   map[schema.RunID]schema.Followed
+	over   []schema.OverRun // that were noted
+}
+
+// follow takes the word of a ps that stands by, or wants to. There is one.
+func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
+	now := l.server.now()
+	if !m.from.IsServer() {
+		return schema.Refuse(schema.ReasonUnknownSender, "%s wants to stand by, and is no ps", m.from)
+	}
+	is := l.follower
+	switch {
+	case is != nil && is.member != m.from && is.heard.For(now) < followedMax:
+		l.send(schema.TelemetryJob, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "member_taken",
+			Text: fmt.Sprintf("ps %s on %s stands by already", is.member.ServerID(), is.host)}})
+		return nil
+	case f.Leaving:
+		if is != nil && is.member == m.from {
+			l.unfollow("has left")
+			for _, j := range l.jobs {
+				j.coordinator.standby = standbyAt{}
+			}
+		}
+		return nil
+	case is == nil || is.member != m.from || is.drawn != f.Incarnation:
+		l.unfollow("was started anew")
+		is = &follower{member: m.from, drawn: f.Incarnation, host: f.Host}
+		l.follower = is
+		l.server.log.Info("a ps stands by", "server", m.from.ServerID(), "host", f.Host, "url", f.URL)
+	}
+	is.url = f.URL
+	is.heard.Begin(now)
+	is.jobs = map[schema.RunID]schema.Followed{}
+	for _, j := range f.Jobs {
+		is.jobs[j.Run] = j
+	}
+	for _, over := range f.Over {
+		l.goneOn(over)
+	}
+	heard := &schema.Heard{Incarnation: l.server.registry.self.Incarnation, Jobs: slices.Sorted(maps.Keys(l.jobs))}
+	if b := l.server.standby; b != nil {
+		heard.Jobs = append(heard.Jobs, b.awaited()...)
+	}
+	l.send(schema.TelemetryJob, 0, m.from, schema.Control{Heard: heard})
+	l.mirrorAll(now, false)
+	return nil
+}
+
+// goneOn ends a run that the ps which stands by has gone on with.
+func (l *controlLoop) goneOn(over schema.OverRun) {
+	if slices.Contains(l.follower.over, over) {
+		return
+	}
+	l.follower.over = append(l.follower.over, over)
+	if j := l.jobs[over.Job]; j != nil && j.run == over.Run {
+		l.carryOut(j, j.coordinator.FailServers(l.follower.member,
+			"this ps was out of reach, and ps "+l.follower.member.ServerID()+", which stood by, has gone on with the job"))
+	}
+	l.runOver(over.Job, over.Run)
+}
+
+// unfollow takes it that nobody stands by any more.
+func (l *controlLoop) unfollow(why string) {
+	is := l.follower
+	if is == nil {
+		return
+	}
+	l.follower = nil
+	for _, j := range l.jobs {
+		j.coordinator.standby.silent = true
+	}
+	l.server.log.Warn("nobody stands by", "server", is.member.ServerID(), "host", is.host, "why", why)
+	for _, a := range l.assignments {
+		a.unmirror()
+	}
+}
+
+func (a *assignment) unmirror() {
+	a.announced = false
+	if a.mirroring != nil {
+		a.mirroring.stop()
+		a.mirroring = nil
+	}
+}
+
+// tellSoon has the control loop look at what it is to tell a ps that stands by.
+func (l *controlLoop) tellSoon() {
+	select {
+	case l.mirrored <- struct{}{}:
+	default:
+	}
+}
+
+// mirrorAll has all jobs told that can be, says who stands by, and finds out whether it still does. It is called at
+// each tick, when all is said again, and when something may have changed.
+func (l *controlLoop) mirrorAll(now time.Time, tick bool) {
+	is := l.follower
+	if is == nil {
+		return
+	}
+	if silent := is.heard.For(now); silent > followedMax {
+		l.unfollow(fmt.Sprintf("was last heard %s ago", rounded(silent)))
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
+		j, a := l.jobs[name], l.assignments[name]
+		if a == nil || a.run != j.run || l.notMirrored(j, a) != "" {
+			continue
+		}
+		followed := is.jobs[j.run]
+		fresh := !a.announced
+		switch answered := a.announced && followed.Series == a.series; {
+		case fresh:
+		case answered && followed.Failure != "" && now.Sub(a.announcedAt) < mirrorRetry:
+		case answered && followed.Failure != "":
+			l.server.log.Warn("the ps that stands by is told of all anew", "job", name, "why", followed.Failure)
+			a.unmirror()
+			fresh = true
+		case answered && a.mirroring == nil:
+			a.mirroring = newMirroring(a, is.member, a.series)
+		}
+		if fresh {
+			a.announced, a.announcedAt = true, now
+			a.series++
+		}
+		last := a.mirroring != nil && a.mirroring.last.Load() > 0
+		if fresh || tick || last {
+			l.send(name, j.run, is.member, schema.Control{Mirror: &schema.Mirror{Job: a.manifest, Shards: a.shards,
+				Series: a.series, Process: l.server.process, LR: j.coordinator.lr.decided, Last: last}})
+		}
+		at := standbyAt{url: is.url, silent: is.heard.For(now) > 2*followEvery+tickEvery}
+		before := j.coordinator.standby
+		if is.stands(j.run) {
+			j.coordinator.standby = at
+		}
+		if is.stands(j.run) && (tick || before.url != at.url) {
+			l.send(name, j.run, schema.All, schema.Control{Standby: &schema.Standby{URL: is.url}})
+		}
+	}
+}
+
+// stands reports whether it could go on with a run.
+func (f *follower) stands(run schema.RunID) bool { return f != nil && f.jobs[run].Version > 0 }
+
+// notMirrored says why nobody can stand by for a job; empty: somebody can.
+func (l *controlLoop) notMirrored(j *job, a *assignment) string {
+	switch err := checkpoint.CheckJob(a.manifest); {
+	case err != nil:
+		return err.Error()
+	case j.coordinator.Phase() != Running:
+		return "it has not started"
+	case len(a.own) < a.shards || len(j.servers) > 1:
+		return "its shards are on several ps"
+	case a.manifest.Policy == schema.PolicyFail:
+		return "its policy is " + schema.PolicyFail
+	}
+	return ""
+}
+
+// handsOver has a job go on with whoever stands by, if anybody does, and reports whether that has been told all of it.
+func (l *controlLoop) handsOver(j *job) (stands, told bool) {
+	a := l.assignments[j.manifest.Name]
+	if a == nil || a.mirroring == nil || !l.follower.stands(j.run) || !j.coordinator.anybody() {
+		return false, false
+	}
+	a.mirroring.handOver()
+	return true, a.mirroring.last.Load() > 0 // which mirrorAll tells
+}

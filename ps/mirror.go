@@ -1,0 +1,307 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+	"gradbus/shard"
+)
+
+const (
+	// mirrorEvery is the time between two versions that a ps which stands by is told of: what is computed again when it
+	// takes over. Where telling takes long it is mirrorShare times that.
+	mirrorEvery = 100 * time.Millisecond
+	mirrorShare = 5
+	// mirrorAgain is how long a mirroring waits after an error.
+	mirrorAgain = time.Second
+	// mirrorTick is how often it looks at its window.
+	mirrorTick = 10 * time.Millisecond
+)
+
+// mirroring tells a ps that stands by what the shards of a job here have: all of it first, and then again and again
+// what has changed since. All shards copy one version, at the same batch, as for a checkpoint. Training goes on
+// meanwhile.
+type mirroring struct {
+	a       *assignment
+	to      schema.Member
+	series  uint32
+	conn    *fabric.Conn
+	outbox  *fabric.Outbox
+	wake    chan struct{} // of one: a shard has begun to copy
+	hurry   chan struct{} // of one: the next version is wanted at once
+	cancel  context.CancelFunc
+	done    chan struct{}
+	version atomic.Uint64 // the newest that the other ps has whole; 0: none
+	bytes   atomic.Uint64 // that were told
+	took    atomic.Int64  // of the last version, nanoseconds
+	last    atomic.Uint64 // the version from which on the other ps is to go on; 0: none
+	ending  atomic.Bool   // somebody waits for that
+}
+
+var (
+	errPreempted = errors.New("a checkpoint was begun meanwhile")
+	errMissed    = errors.New("a shard had begun a later batch")
+)
+
+// newMirroring begins to tell a ps of a job. Its goroutines end with stop.
+func newMirroring(a *assignment, to schema.Member, series uint32) *mirroring {
+	m := &mirroring{a: a, to: to, series: series, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
+		done: make(chan struct{})}
+	var ctx context.Context
+	ctx, m.cancel = context.WithCancel(a.ctx)
+	a.asides.Go(func() {
+		defer close(m.done)
+		if err := m.run(ctx); err != nil && ctx.Err() == nil {
+			a.server.log.Error("the ps that stands by is told nothing of the job", "job", a.manifest.Name, "err", err)
+		}
+	})
+	return m
+}
+
+// stop ends it, and does not wait.
+func (m *mirroring) stop() {
+	for _, i := range m.a.own {
+		m.a.workers[i].mirror.CompareAndSwap(m, nil)
+	}
+	m.cancel()
+}
+
+// run connects, and tells until ctx ends.
+func (m *mirroring) run(ctx context.Context) (err error) {
+	s, name := m.a.server, string(m.a.manifest.Name)
+	m.conn, err = fabric.Dial(ctx, fabric.Config{Server: s.nats, Direct: true, Name: "ps", Token: s.config.Token,
+		Log: s.log})
+	if err != nil {
+		return err
+	}
+	defer m.conn.Close()
+	m.outbox = fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{},
+		Publish: func(at fabric.Subject, frame fabric.Payload) error { return m.conn.SendInPlace(at, frame) }})
+	acks := fabric.Pattern(name, string(m.to), fabric.KindAck, string(s.member), false)
+	if err := m.conn.Subscribe(acks, m.acknowledged); err != nil {
+		return err
+	}
+	var ticking sync.WaitGroup
+	defer ticking.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ticking.Go(func() { m.tick(ctx) })
+	for _, i := range m.a.own {
+		m.a.workers[i].mirror.Store(m)
+	}
+	m.tell(ctx)
+	return nil
+}
+
+// tick looks at the window, until ctx ends.
+func (m *mirroring) tick(ctx context.Context) {
+	ticker := time.NewTicker(mirrorTick)
+	defer ticker.Stop()
+	for {
+		select {
+		case now := <-ticker.C:
+			if err := m.outbox.Tick(now); err != nil {
+				m.a.server.log.Error("send to the ps that stands by", "job", m.a.manifest.Name, "err", err)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// acknowledged takes an ack.
+func (m *mirroring) acknowledged(message fabric.Message) {
+	v, err := schema.Verify(message.Data, schema.Limits{})
+	if err == nil && v.Head().Job == m.a.run && v.Head().Generation == schema.Generation(m.series) {
+		if ack, ok := v.Ack(); ok {
+			err = m.outbox.Ack(fabric.Ack(ack))
+		}
+	}
+	if err != nil {
+		m.a.server.log.Warn("ack of the ps that stands by", "job", m.a.manifest.Name, "err", err)
+	}
+	message.Release()
+}
+
+// tell tells of one version after the other, until ctx ends.
+func (m *mirroring) tell(ctx context.Context) {
+	var since schema.Version
+	for ctx.Err() == nil {
+		began := time.Now()
+		v, err := m.ask(ctx, since)
+		var sending time.Duration
+		if err == nil {
+			from := time.Now()
+			if err = m.send(ctx, v, since); err == nil {
+				err = m.outbox.Drained(ctx)
+			}
+			sending = time.Since(from)
+		}
+		pause := max(mirrorEvery-time.Since(began), mirrorShare*sending)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, errPreempted), errors.Is(err, errMissed):
+			pause = mirrorTick
+		case err != nil:
+			m.a.server.log.Warn("the ps that stands by is told later", "job", m.a.manifest.Name, "version", uint64(v),
+				"err", err)
+			pause = mirrorAgain
+		default:
+			m.a.server.log.Debug("version told", "job", m.a.manifest.Name, "version", uint64(v), "since", uint64(since),
+				"seconds", sending.Seconds(), "bytes", m.bytes.Load())
+			if since == 0 { // all of it, and not what is usual
+				pause = 0
+			}
+			since = v
+			m.version.Store(uint64(v))
+			m.took.Store(int64(sending))
+			if m.ending.Load() && m.last.Load() == 0 {
+				m.last.Store(uint64(v))
+				m.a.server.loop.tellSoon()
+			}
+		}
+		select {
+		case <-time.After(pause):
+		case <-m.hurry:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// ask has all shards copy one version, the next that none of them has begun a batch on, and returns when all do.
+func (m *mirroring) ask(ctx context.Context, since schema.Version) (v schema.Version, err error) {
+	for _, i := range m.a.own {
+		m.a.workers[i].shard(func(e *shard.Shard) { v = max(v, schema.Version(e.Batch())) })
+	}
+	wish := shard.CopyWish{At: v + 1, Since: since, All: since == 0, BytesMax: copiesBytesMax}
+	for _, i := range m.a.own {
+		ready := false
+		if !m.a.workers[i].shard(func(e *shard.Shard) { ready = e.Idle() || e.MirrorAt(wish) }) {
+			return 0, context.Canceled
+		}
+		if !ready {
+			return 0, errMissed
+		}
+	}
+	for {
+		copied, missed := true, false
+		for _, i := range m.a.own {
+			m.a.workers[i].shard(func(e *shard.Shard) {
+				at, copies := e.Mirroring()
+				copies = copies && at == wish.At || e.Idle()
+				copied, missed = copied && copies, missed || !copies && e.Began(wish.At)
+			})
+		}
+		switch {
+		case copied:
+			return wish.At, nil
+		case missed:
+			return 0, errMissed
+		}
+		select {
+		case <-m.wake:
+		case <-time.After(mirrorEvery):
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// shard calls do with the worker's shard, where that is there, between two steps.
+func (w *worker) shard(do func(*shard.Shard)) bool {
+	w.stepLock.Lock()
+	defer w.stepLock.Unlock()
+	if w.end == nil {
+		return false
+	}
+	do(w.end.Shard)
+	return true
+}
+
+// copies is told, after a step, whether a copy for a ps that stands by is being taken.
+func (m *mirroring) copies(e *shard.Shard, told *schema.Version) {
+	if v, ok := e.Mirroring(); ok && v != *told {
+		*told = v
+		select {
+		case m.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// send tells of a version, all shards at once.
+func (m *mirroring) send(ctx context.Context, v, since schema.Version) error {
+	var all sync.WaitGroup
+	errs := make([]error, len(m.a.own))
+	for n, i := range m.a.own {
+		all.Go(func() { errs[n] = m.sendShard(ctx, i, v, since) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// sendShard tells what a shard has.
+func (m *mirroring) sendShard(ctx context.Context, i int, v, since schema.Version) (err error) {
+	w := m.a.workers[i]
+	defer w.recovered(&err)
+	head := schema.Head{Job: m.a.run, Generation: schema.Generation(m.series), Batch: schema.Batch(v),
+		Lanes: uint16(m.a.manifest.Lanes)}
+	if since > 0 {
+		head.Flags = schema.FlagMore
+	}
+	at := fabric.At(string(m.a.manifest.Name), string(m.a.server.member), fabric.KindState, string(m.to)).
+		WithBucket(uint64(v), uint32(i))
+	series := shard.Series{Head: head, Send: func(f *schema.Frame) error {
+		f.Seal()
+		m.bytes.Add(uint64(f.Bytes()))
+		return m.outbox.Send(ctx, at, fabric.NewPayload(f.Room()))
+	}}
+	pieces, idle := shard.NewPieces(m.a.manifest), false
+	for more := true; more; {
+		var piece shard.Piece
+		err = context.Canceled
+		w.shard(func(e *shard.Shard) {
+			at, ok := e.Mirroring()
+			if idle = e.Idle(); idle {
+				more, err = false, nil
+			} else if ok && at == v {
+				piece, more, err = e.NextPiece(pieceValues)
+			} else {
+				err = errPreempted
+			}
+		})
+		if err == nil {
+			err = pieces.Write(&series, &piece)
+		}
+		if err != nil {
+			break
+		}
+	}
+	w.shard(func(e *shard.Shard) {
+		if at, ok := e.Mirroring(); ok && at == v {
+			e.EndCopy()
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("version %d of %s: %w", v, w.member, err)
+	}
+	return series.End(since)
+}
+
+// handOver has the other ps go on from the next version. It is told of that when last says so.
+func (m *mirroring) handOver() {
+	if m.ending.Swap(true) {
+		return
+	}
+	select {
+	case m.hurry <- struct{}{}:
+	default:
+	}
+}

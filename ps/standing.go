@@ -1,0 +1,350 @@
+package ps
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"gradbus/checkpoint"
+	"gradbus/fabric"
+	"gradbus/internal/process"
+	"gradbus/schema"
+	"gradbus/shard"
+)
+
+// standing is a job that is stood by for. mu of the standby guards it.
+type standing struct {
+	job     *schema.Job
+	run     schema.RunID
+	series  uint32
+	from    schema.Member // the ps that has it
+	process string        // of that
+	unwatch func()        // nil where it is not watched
+	memory  Memory
+	lr      []schema.LRChange
+	state   *shard.Standby // nil while it is made
+	receipt *fabric.Receipt
+	frame   *schema.Frame // of acks
+	failure string
+	gone    string    // why the ps that has it is lost; empty: it is not
+	since   time.Time // then
+	came    map[schema.Member]time.Time
+}
+
+// mirror takes it that the other ps has a job.
+func (b *standby) mirror(name schema.JobName, run schema.RunID, told *schema.Mirror) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	j := b.jobs[name]
+	if b.isOver(name, run) {
+		return
+	}
+	if j != nil && j.run != run && j.gone != "" && j.whole() && b.server.now().Sub(j.since) < backMax {
+		return // whose trainers are on their way
+	}
+	if j == nil || j.run != run || told.Series > j.series {
+		b.drop(name)
+		j = b.begin(name, run, told)
+	}
+	if told.Series < j.series {
+		return
+	}
+	j.lr = told.LR
+	if j.gone != "" && !told.Last {
+		b.server.log.Info("ps is back", "job", name)
+		j.gone = ""
+		clear(j.came)
+	}
+	if told.Last {
+		b.lose(name, j, "its ps ends, and has handed it over")
+	}
+}
+
+// isOver reports whether this ps has gone on with a run. mu is held.
+func (b *standby) isOver(name schema.JobName, run schema.RunID) bool {
+	return slices.Contains(b.over, schema.OverRun{Job: name, Run: run})
+}
+
+// begin makes room for what a job's shards have, where there is any.
+func (b *standby) begin(name schema.JobName, run schema.RunID, told *schema.Mirror) *standing {
+	s := b.server
+	j := &standing{job: told.Job, run: run, series: told.Series, came: map[schema.Member]time.Time{},
+		receipt: fabric.NewReceipt(0, fabric.WindowBytesDefault, pieceFrameBytes)}
+	b.jobs[name] = j
+	fail := func(err error) *standing {
+		j.failure = schema.ClipFailure(err.Error())
+		s.log.Error("nobody stands by for the job", "job", name, "err", err)
+		return j
+	}
+	if told.Job.Name != name {
+		return fail(fmt.Errorf("manifest of job %s told as job %s", told.Job.Name, name))
+	}
+	if refused := checkManifest(told.Job); refused != nil {
+		return fail(errors.New(refused.Text))
+	}
+	if err := checkpoint.CheckJob(told.Job); err != nil {
+		return fail(err)
+	}
+	need := MemoryOf(s.config, told.Job, s.config.Shards, s.config.Shards)
+	free := s.config.MemoryBytesMax - b.promised()
+	for _, a := range *s.jobs.Load() {
+		free -= a.memory.Bytes()
+	}
+	if need.Bytes() > free {
+		return fail(fmt.Errorf("job %s needs %d bytes, and %d of this server's %d are free", name, need.Bytes(), free,
+			s.config.MemoryBytesMax))
+	}
+	var err error
+	if j.frame, err = schema.NewFrame(schema.Layout{Kind: schema.KindAck}); err != nil {
+		return fail(err)
+	}
+	j.memory = need
+	if told.Process != "" && told.Process != s.process {
+		stop, err := process.Watch(told.Process, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if b.jobs[name] == j {
+				b.lose(name, j, "its ps has ended")
+			}
+		})
+		if err == nil {
+			j.unwatch = stop
+		}
+	}
+	s.log.Info("standing by for a job", "job", name, "bytes", need.Bytes())
+	b.done.Go(func() { b.build(name, j, told.Shards) })
+	return j
+}
+
+// pieceFrameBytes bounds the frames of a series, but for those of very wide rows.
+const pieceFrameBytes = 1<<20 + 64<<10
+
+// build makes the tables that are filled then.
+func (b *standby) build(name schema.JobName, j *standing, told int) {
+	s := b.server
+	var configs []shard.Config
+	place := schema.NewPlacement(j.job, s.config.Shards)
+	for i := range s.config.Shards {
+		configs = append(configs, s.shardConfig(j.job, place, i))
+	}
+	state, err := shard.NewStandby(s.running, told, configs, j.memory.Bytes()-j.memory.Tables)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.tellSoon()
+	switch {
+	case err != nil:
+		j.failure = schema.ClipFailure(err.Error())
+	case b.jobs[name] != j:
+		state.Close()
+	default:
+		j.state = state
+	}
+}
+
+// take takes a frame of what a job's shards have.
+func (b *standby) take(m fabric.Message) {
+	m.Keep()
+	if !b.taken(&m) {
+		m.Release()
+	}
+}
+
+// taken reports whether the message is released by somebody else.
+func (b *standby) taken(m *fabric.Message) bool {
+	subject, err := m.Parse()
+	if err != nil {
+		return false
+	}
+	view, err := schema.Verify(m.Data, b.server.limits)
+	if err != nil || view.Head().Kind != schema.KindState {
+		b.server.log.Warn("state of a job not understood", "job", subject.Job, "err", err)
+		return false
+	}
+	h := view.Head()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	j := b.jobs[schema.JobName(subject.Job)]
+	if j == nil || j.state == nil || j.failure != "" || j.gone != "" || h.Job != j.run ||
+		h.Generation != schema.Generation(j.series) {
+		return false // said again until there is room, or for nobody
+	}
+	j.from = schema.Member(subject.From)
+	defer b.acknowledge(schema.JobName(subject.Job), j, (*fabric.Receipt).Due)
+	fresh, _ := j.receipt.Accept(uint64(h.Sequence), len(m.Data), false)
+	j.receipt.Holds(0)
+	if !fresh {
+		return false
+	}
+	before := j.state.Version()
+	whole, err := j.state.Take(int(subject.Bucket), &view, m.Lease())
+	if err != nil {
+		j.failure = schema.ClipFailure(err.Error())
+		return true
+	}
+	if whole && before == 0 {
+		b.tellSoon()
+		b.server.log.Info("standing by with all of a job", "job", j.job.Name, "version", uint64(j.state.Version()))
+	}
+	return true
+}
+
+// acknowledge tells the other ps what has come, where that is due.
+func (b *standby) acknowledge(name schema.JobName, j *standing, due func(*fabric.Receipt) bool) {
+	if j.frame == nil || !due(j.receipt) {
+		return
+	}
+	j.frame.SetHead(schema.Head{Job: j.run, Generation: schema.Generation(j.series)})
+	j.frame.SetAck(schema.Ack(j.receipt.Ack()))
+	at := fabric.At(string(name), string(b.server.member), fabric.KindAck, string(j.from))
+	b.server.publish(b.conn, at, j.frame.Seal())
+}
+
+// acknowledgeLate tells what has waited for long enough.
+func (b *standby) acknowledgeLate() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name, j := range b.jobs {
+		if j.state != nil && j.gone == "" {
+			b.acknowledge(name, j, (*fabric.Receipt).Tick)
+		}
+	}
+}
+
+// lose takes it that the ps is lost that has a job. mu is held.
+func (b *standby) lose(name schema.JobName, j *standing, why string) {
+	if j.gone != "" {
+		return
+	}
+	j.gone, j.since = why, b.server.now()
+	version := schema.Version(0)
+	if j.state != nil {
+		version = j.state.Version()
+	}
+	b.server.log.Warn("the ps of a job is lost, its trainers are awaited here", "job", name, "why", why, "version",
+		uint64(version))
+}
+
+// drop forgets a job. mu is held.
+func (b *standby) drop(name schema.JobName) {
+	j := b.jobs[name]
+	if j == nil {
+		return
+	}
+	delete(b.jobs, name)
+	if j.unwatch != nil {
+		j.unwatch()
+	}
+	if j.state != nil {
+		j.state.Close()
+	}
+}
+
+// promised is what jobs that are stood by for are promised. mu is held.
+func (b *standby) promised() (n int64) {
+	for _, j := range b.jobs {
+		n += j.memory.Bytes()
+	}
+	return n
+}
+
+// lost answers whether a run is over where it was, and goes on here.
+func (b *standby) lost(name schema.JobName, run schema.RunID) (answer schema.Lost) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	answer.Run = run
+	switch j := b.jobs[name]; {
+	case b.isOver(name, run):
+		answer.Lost, answer.Text = true, "it goes on here"
+	case j == nil || j.run != run:
+		answer.Text = "the run is not known here"
+	case j.gone != "" && j.whole():
+		answer.Lost, answer.Text = true, j.gone
+	case j.gone != "":
+		answer.Text = j.gone + ", and not all of it had been told here"
+	}
+	return answer
+}
+
+// whole reports whether the job could go on here.
+func (j *standing) whole() bool { return j.state != nil && j.failure == "" && j.state.Version() > 0 }
+
+// awaited are the jobs that are to go on here.
+func (b *standby) awaited() (all []schema.JobName) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name, j := range b.jobs {
+		if j.gone != "" && j.whole() && b.server.now().Sub(j.since) < backMax {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// comes is told that a trainer wants to join a job that is stood by for. mine says that this is for the standby to
+// answer, and refused how; where it is nil the job is to go on here.
+func (b *standby) comes(name schema.JobName, from schema.Member, run schema.RunID) (mine bool,
+	refused *schema.Refused) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	j, now := b.jobs[name], b.server.now()
+	goesOn := j != nil && j.gone != "" && j.whole()
+	switch {
+	case j == nil && b.there == nil:
+		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
+			"this ps stands by for the one at %s, and has to hear first which jobs are there", fabric.WithoutUser(b.url)))}
+	case !goesOn && b.there[name] && b.silent.For(now) < cutMax, j != nil && j.gone == "":
+		there := fabric.WithoutUser(b.url)
+		return true, &schema.Refused{Reason: schema.RefusedElsewhere, Field: "server", Have: there,
+			Text: schema.Clip(fmt.Sprintf("job %s is on the ps at %s, which this one stands by for", name, there))}
+	case !goesOn || run != 0 && run != j.run || now.Sub(j.since) > backMax:
+		return false, nil
+	}
+	if run != 0 {
+		j.came[from] = now
+	}
+	here := 0
+	for who, at := range j.came {
+		if now.Sub(at) > cameWithin {
+			delete(j.came, who)
+		} else {
+			here++
+		}
+	}
+	if 2*here <= j.job.Trainers {
+		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
+			"%s. The job goes on here when more than half of its %d trainers have come, and %d have: %s", j.gone,
+			j.job.Trainers, here, strings.Join(names(j.came), " ")))}
+	}
+	return true, nil
+}
+
+func names(came map[schema.Member]time.Time) (all []string) {
+	for who := range came {
+		all = append(all, string(who))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// goOn gives what a job goes on with, once.
+func (b *standby) goOn(name schema.JobName, run schema.RunID) *standing {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	j := b.jobs[name]
+	if j == nil || j.run != run || j.gone == "" || !j.whole() {
+		return nil
+	}
+	delete(b.jobs, name)
+	if j.unwatch != nil {
+		j.unwatch()
+		j.unwatch = nil
+	}
+	if b.over = append(b.over, schema.OverRun{Job: name, Run: run}); len(b.over) > endedMax {
+		b.over = b.over[1:]
+	}
+	b.server.log.Info("job goes on here", "job", name, "version", uint64(j.state.Version()), "why", j.gone)
+	return j
+}

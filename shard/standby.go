@@ -1,0 +1,267 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"gradbus/schema"
+	"gradbus/shard/round"
+	"gradbus/shard/state"
+)
+
+// Standby is what the shards of a job have at one version, on a ps that goes on with the job when the one that serves
+// it is lost. It takes the series of frames by which the shards there tell of it, and gives shards here something to
+// begin with: rows lie where they will be needed. It is always of one version, whole: changes wait until all of them
+// are there. It is not safe for concurrent use.
+type Standby struct {
+	job     *schema.Job
+	most    int64 // bytes that may wait
+	pieces  *Pieces
+	lr      *state.LRChanges
+	tables  [][]state.Table // by shard here, by table
+	dense   []state.Tensor  // of version
+	version schema.Version  // 0: none is whole
+
+	next    schema.Version // that is being told of
+	since   schema.Version // after which it tells of changes, in the word of the first series that has ended
+	series  []seriesHeard  // by shard that tells
+	ended   int
+	waiting []waitingPiece // of what has changed
+	bytes   int64          // of these
+	tensors []state.Tensor // of next
+	rows    [][]state.RowsRestore
+}
+
+// seriesHeard is what has come of a series.
+type seriesHeard struct {
+	frames, chunks schema.Chunk // chunks is 0 before the last has come
+}
+
+// waitingPiece is changes of rows, which lie in a payload.
+type waitingPiece struct {
+	rows    *state.Rows
+	payload Payload
+}
+
+// ErrSeries says that a series does not follow what is there, so that all has to be told anew.
+var ErrSeries = errors.New("series of frames does not follow")
+
+// NewStandby makes room for what so many shards there tell. configs are those of the shards here, of which job,
+// placement, index, backend, KeepsPast and Touches are needed. What is told of a version that is not whole may take so
+// many bytes.
+func NewStandby(ctx context.Context, told int, configs []Config, bytesMax int64) (*Standby, error) {
+	s := &Standby{job: configs[0].Job, most: bytesMax, pieces: NewPieces(configs[0].Job), lr: &state.LRChanges{},
+		series: make([]seriesHeard, told)}
+	for i := range configs {
+		one := &Shard{config: configs[i], lr: s.lr}
+		err := one.makeTables(ctx)
+		s.tables = append(s.tables, one.tables)
+		if err != nil {
+			s.Close()
+			return nil, fmt.Errorf("stand by for job %s: %w", s.job.Name, err)
+		}
+	}
+	return s, nil
+}
+
+// Close frees memory. What was given to shards is theirs.
+func (s *Standby) Close() {
+	s.forget()
+	for _, tables := range s.tables {
+		for _, t := range tables {
+			if t != nil {
+				t.Close()
+			}
+		}
+	}
+	s.tables, s.dense = nil, nil
+}
+
+// Version is the one that is whole; 0: none is.
+func (s *Standby) Version() schema.Version { return s.version }
+
+// Bytes is what waits until a version is whole.
+func (s *Standby) Bytes() int64 { return s.bytes }
+
+// Take takes a frame of the series that a shard there tells, each once and in any order. whole says that with it all
+// have told of a later version, which is the standby's from here on. The payload is released when its bytes are needed
+// no more. After ErrSeries, and after errors of what does not fit, all is to be told anew.
+func (s *Standby) Take(from int, v *schema.View, payload Payload) (whole bool, err error) {
+	h := v.Head()
+	at := schema.Version(h.Batch)
+	if at < s.next || at <= s.version { // of one that was given up
+		round.Release(payload)
+		return false, nil
+	}
+	changes := h.Flags&schema.FlagMore != 0
+	if at > s.next {
+		s.forget()
+		s.next = at
+		if !changes {
+			s.begin()
+		}
+	}
+	piece, err := s.pieces.Read(v)
+	if err == nil && !changes && s.rows == nil || changes && s.rows != nil {
+		err = fmt.Errorf("%w: version %d is told as changes and as a whole", ErrSeries, at)
+	}
+	if err != nil {
+		round.Release(payload)
+		return false, err
+	}
+	heard := &s.series[from]
+	heard.frames++
+	if h.Chunks > 0 {
+		s.ended++
+		if heard.chunks = h.Chunks; changes && schema.Version(h.Offset) != s.version {
+			round.Release(payload)
+			return false, fmt.Errorf("%w: version %d is told as changes since version %d, and version %d is there", ErrSeries,
+				at, h.Offset, s.version)
+		}
+	}
+	if err := s.put(&piece, payload, len(v.Bytes())); err != nil {
+		return false, err
+	}
+	if s.ended < len(s.series) || slices.ContainsFunc(s.series, func(h seriesHeard) bool { return h.frames < h.chunks }) {
+		return false, nil
+	}
+	return true, s.commit()
+}
+
+// begin begins to take all that there is: nothing is whole until it has come.
+func (s *Standby) begin() {
+	s.version = 0
+	s.rows = nil
+	for _, tables := range s.tables {
+		var all []state.RowsRestore
+		for _, t := range tables {
+			if t != nil {
+				all = append(all, t.Restore())
+			}
+		}
+		s.rows = append(s.rows, all)
+	}
+}
+
+// put restores a piece, or keeps what it changes.
+func (s *Standby) put(piece *Piece, payload Payload, bytes int) error {
+	waits := piece.Rows == nil || s.rows == nil
+	if waits && s.bytes+int64(bytes) > s.most {
+		round.Release(payload)
+		return fmt.Errorf("%w: what is told of version %d takes more than %d bytes", ErrSeries, s.next, s.most)
+	}
+	if waits {
+		s.bytes += int64(bytes)
+	}
+	for _, t := range piece.Tensors {
+		t.Values, t.Slots = slices.Clone(t.Values), slices.Clone(t.Slots)
+		for i := range t.Slots {
+			t.Slots[i].Values = slices.Clone(t.Slots[i].Values)
+		}
+		s.tensors = append(s.tensors, t)
+	}
+	if piece.Rows != nil && s.rows == nil {
+		s.waiting = append(s.waiting, waitingPiece{piece.Rows, payload})
+		return nil
+	}
+	defer round.Release(payload)
+	if piece.Rows == nil {
+		return nil
+	}
+	for _, tables := range s.rows {
+		for _, t := range tables {
+			if err := t.Rows(*piece.Rows); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// commit makes the version that was told of the standby's.
+func (s *Standby) commit() error {
+	whole := s.rows != nil
+	if !whole {
+		for _, tables := range s.tables {
+			var all []state.RowsRestore
+			for _, t := range tables {
+				if t != nil {
+					all = append(all, t.Update())
+				}
+			}
+			s.rows = append(s.rows, all)
+		}
+	}
+	for i := range s.waiting {
+		for _, tables := range s.rows {
+			for _, t := range tables {
+				if err := t.Rows(*s.waiting[i].rows); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for _, tables := range s.rows {
+		for _, t := range tables {
+			if err := t.Done(); err != nil {
+				return err
+			}
+		}
+	}
+	s.version = s.next
+	s.keepTensors(whole)
+	s.forget()
+	return nil
+}
+
+// keepTensors makes the stretches that were told of the standby's. Where they are changes, the others stay as they are,
+// at the same version.
+func (s *Standby) keepTensors(whole bool) {
+	told := s.tensors
+	if whole {
+		s.dense = nil
+	}
+	type place struct {
+		name string
+		from int
+	}
+	at := map[place]int{}
+	for i := range s.dense {
+		s.dense[i].Version = s.version
+		at[place{s.dense[i].Name, s.dense[i].From}] = i
+	}
+	for _, t := range told {
+		if i, ok := at[place{t.Name, t.From}]; ok {
+			s.dense[i] = t
+		} else {
+			s.dense = append(s.dense, t)
+		}
+	}
+}
+
+// forget drops what was told of a version that is not whole.
+func (s *Standby) forget() {
+	for i := range s.waiting {
+		round.Release(s.waiting[i].payload)
+	}
+	s.waiting, s.tensors, s.rows, s.bytes, s.ended = nil, nil, nil, 0, 0
+	clear(s.series)
+}
+
+// Resumed is what the i-th shard here begins with, in place of what it would draw. It is called once for each: what
+// the standby has becomes theirs, and only Close may follow.
+func (s *Standby) Resumed(i int) *Resumed {
+	tables := s.tables[i]
+	s.tables[i] = nil
+	return &Resumed{Version: s.version, tables: tables, lr: s.lr,
+		Read: func(tensor func(state.Tensor) error, _ func(state.Rows) error) error {
+			for _, t := range s.dense {
+				if err := tensor(t); err != nil {
+					return err
+				}
+			}
+			return nil
+		}}
+}

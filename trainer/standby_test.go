@@ -1,0 +1,181 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gradbus/internal/testkit"
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// startPair is a server, and one that stands by for it.
+func startPair(t *testing.T, shards, standbyShards int, memory int64) (server, standby *ps.Server) {
+	server = startServerWith(t, ps.Config{Shards: shards, ID: "a"})
+	return server, startServerWith(t, ps.Config{Shards: standbyShards, ID: "b", Standby: server.URL(),
+		MemoryBytesMax: memory})
+}
+
+// outlived is what a trainer has seen that has come to its end.
+type outlived struct {
+	digest  [32]byte
+	server  string
+	resumed schema.Version
+	err     error
+}
+
+// outlive trains to the end of a job, wherever that is, and calls end once somebody stands by and a batch or two more
+// are complete.
+func outlive(t *testing.T, config Config, job *schema.Job, batches uint64, end func()) (o outlived) {
+	for {
+		session, err := Join(testContext(t), config, job)
+		if err == nil {
+			at, left := uint64(0), batches-min(batches, uint64(session.Version()))
+			err = session.Run(testContext(t), newToy(t, job), left, func(p Progress) {
+				time.Sleep(10 * time.Millisecond)
+				if end == nil || session.joined.Resumed > 0 {
+					return
+				}
+				if at == 0 && session.standbyAt() != "" {
+					at = uint64(p.Version) + 2
+				}
+				switch uint64(p.Version) {
+				case at:
+					end()
+				case batches - 1:
+					if at == 0 {
+						t.Error("nobody stood by until the end")
+					}
+				}
+			})
+		}
+		if err == nil {
+			o.digest, err = session.Digest(testContext(t))
+			o.server, o.resumed = session.config.Server, session.joined.Resumed
+		}
+		if session != nil {
+			err = errors.Join(err, session.Abort(err))
+		}
+		if err == nil || !config.Again(session, err) {
+			o.err = err
+			return o
+		}
+	}
+}
+
+// A ps ends, with a word or without, and whoever stands by goes on with its job, on other numbers of shards: the
+// weights are those of a job in which nothing has happened, and nothing is on any disk.
+func TestStandbyGoesOnWithTheJob(t *testing.T) {
+	for name, end := range map[string]func(*ps.Server){
+		"killed": func(s *ps.Server) { _ = s.RestartNATS(s.Close) }, // which cannot be heard, nor started again
+		"ended": func(s *ps.Server) {
+			within, cancel := context.WithTimeout(context.Background(), testTimeout)
+			defer cancel()
+			s.Drain(within)
+			s.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { goOn(t, end) }) })
+	}
+}
+
+func goOn(t *testing.T, end func(*ps.Server)) {
+	const batches, trainers, lanes = 150, 3, 5
+	server, standby := startPair(t, 2, 3, 0)
+	job := toyJob("outlived", trainers, lanes, schema.ApplyUpdate)
+	job.Policy = schema.PolicyRecover
+	want, _ := toyOutcome(t, lanes, batches)
+	out := make([]outlived, trainers)
+	var ending atomic.Bool
+	var all sync.WaitGroup
+	for i := range out {
+		all.Go(func() {
+			out[i] = outlive(t, testConfig(t, server), job, batches, func() {
+				if !ending.Swap(true) {
+					all.Go(func() { end(server) })
+				}
+			})
+		})
+	}
+	all.Wait()
+	for i, o := range out {
+		switch {
+		case o.err != nil:
+			t.Errorf("trainer %d: %v", i, o.err)
+		case o.server != standby.URL() || o.resumed == 0:
+			t.Errorf("trainer %d ended at %s, where it began with version %d: want a later one at %s", i, o.server, o.resumed,
+				standby.URL())
+		case o.digest != want:
+			t.Errorf("trainer %d: weights %x, want %x", i, o.digest[:8], want[:8])
+		}
+	}
+}
+
+// Who comes to a ps that stands by is sent on to where the job is.
+func TestNewcomersAreSentOn(t *testing.T) {
+	testkit.Waits(t, func(t *testing.T) {
+		server, standby := startPair(t, 1, 1, 0)
+		job := toyJob("sent-on", 2, 2, schema.ApplyUpdate)
+		job.Policy = schema.PolicyRecover
+		var all sync.WaitGroup
+		var out [2]outlived
+		for i, at := range []*ps.Server{server, standby} {
+			if i > 0 { // once the job is there, and the other ps knows
+				time.Sleep(2 * time.Second)
+			}
+			all.Go(func() { out[i] = outlive(t, testConfig(t, at), job, 5, nil) })
+		}
+		all.Wait()
+		for i, o := range out {
+			if o.err != nil || o.server != server.URL() {
+				t.Errorf("trainer %d ended at %s (%v): want %s", i, o.server, o.err, server.URL())
+			}
+		}
+	})
+}
+
+// Without memory for a job nobody stands by for it, and it trains as ever.
+func TestStandbyWithoutRoom(t *testing.T) {
+	testkit.Waits(t, func(t *testing.T) {
+		server, _ := startPair(t, 1, 1, 1<<20)
+		job := toyJob("no-room", 1, 2, schema.ApplyUpdate)
+		job.Policy = schema.PolicyRecover
+		session, err := Join(testContext(t), testConfig(t, server), job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = session.Run(testContext(t), newToy(t, job), 150, func(Progress) { time.Sleep(20 * time.Millisecond) })
+		if at := session.standbyAt(); err != nil || at != "" {
+			t.Errorf("%v, and %q stands by", err, at)
+		}
+		if err := session.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// One ps stands by for another, and no further one.
+func TestOneStandsBy(t *testing.T) {
+	testkit.Waits(t, func(t *testing.T) {
+		server, first := startPair(t, 1, 1, 0)
+		startServerWith(t, ps.Config{ID: "c", Standby: server.URL()})
+		job := toyJob("one", 1, 2, schema.ApplyUpdate)
+		job.Policy = schema.PolicyRecover
+		o := outlive(t, testConfig(t, server), job, 150, func() {})
+		if o.err != nil {
+			t.Error(o.err)
+		}
+		session, err := Join(testContext(t), testConfig(t, server), toyJob("two", 1, 1, schema.ApplyUpdate))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = session.Close() }()
+		if at := session.standbyAt(); at != "" && at != first.URL() {
+			t.Errorf("%s stands by, want %s", at, first.URL())
+		}
+	})
+}
