@@ -11,9 +11,11 @@ func (t *Array) Copy(since schema.Version, all bool) RowsCopy {
 	c := t.copyAll()
 	c.all = all
 	c.touched = int64(t.places.count())
-	from, until := t.touched.since(since), t.touched.now
-	if known := t.touched.rowsSince(from); !t.touched.begin(t.version) && t.touched.at != nil {
-		c.since, c.until, c.touched = from, until, known
+	if n := &t.touched; n.at != nil {
+		n.room()
+		c.since, c.until = n.since(since), n.now
+		c.touched = n.rowsSince(c.since)
+		n.mark(t.version)
 	}
 	return c
 }

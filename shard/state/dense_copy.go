@@ -28,6 +28,10 @@ func (d *Dense) Copy(v, since schema.Version, all bool) (*DenseCopy, error) {
 		}
 	}
 	c := &DenseCopy{dense: d, version: v, early: map[int][]Tensor{}}
+	less := d.intervals.room()
+	for i := range d.chunks {
+		d.chunks[i].touched -= min(d.chunks[i].touched, less)
+	}
 	from := d.intervals.since(since)
 	for i := range d.chunks {
 		touched := d.chunks[i].touched >= from || d.chunks[i].version != v
@@ -40,11 +44,7 @@ func (d *Dense) Copy(v, since schema.Version, all bool) (*DenseCopy, error) {
 
 // begun begins the next interval, with version v. Chunks that are at a later one have changed in it.
 func (d *Dense) begun(v schema.Version) {
-	if d.intervals.mark(v) {
-		for i := range d.chunks {
-			d.chunks[i].touched = 0
-		}
-	}
+	d.intervals.mark(v)
 	for i := range d.chunks {
 		if d.chunks[i].version != v {
 			d.chunks[i].touched = d.intervals.now

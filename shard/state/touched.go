@@ -1,6 +1,10 @@
 package state
 
-import "gradbus/schema"
+import (
+	"slices"
+
+	"gradbus/schema"
+)
 
 // Extent is what a copy of what was touched since an earlier version will have. What one has that was not touched does
 // no harm, so who does not know takes everything.
@@ -24,17 +28,28 @@ type intervals struct {
 	began []schema.Version // interval i+1 begins with version began[i]
 }
 
-const intervalsMax = 255
+const (
+	intervalsMax = 255
+	// forgotten is how many intervals are forgotten at once: a copy for files follows some hundred for a ps that stands
+	// by.
+	forgotten = 128
+)
 
-// mark begins the next interval, with version v. It is true where numbers have run out: then they begin anew, no
-// earlier version is known any more, and the caller clears its notes.
-func (s *intervals) mark(v schema.Version) (anew bool) {
-	if anew = s.now == intervalsMax; anew {
-		*s = intervals{}
+// room makes room for one more interval, where numbers have run out: the oldest are forgotten, and count as before all
+// others from then on. The caller takes what room gives from its notes, none of which gets below 0.
+func (s *intervals) room() (less uint8) {
+	if s.now < intervalsMax {
+		return 0
 	}
+	s.began = slices.Delete(s.began, 0, forgotten)
+	s.now -= forgotten
+	return forgotten
+}
+
+// mark begins the next interval, with version v. There is room for it.
+func (s *intervals) mark(v schema.Version) {
 	s.now++
 	s.began = append(s.began, v)
-	return anew
 }
 
 // since is the first interval after a version; 0, which is before all others, where it is not known.
@@ -79,14 +94,22 @@ func (s *touched) rowsSince(interval uint8) (n int64) {
 	return n
 }
 
-// begin begins the next interval, as mark does. Clearing takes some 10 ms for 100 million rows, once in 255 copies.
-func (s *touched) begin(v schema.Version) (anew bool) {
-	if s.at != nil && s.mark(v) {
-		clear(s.at)
-		s.forget()
-		return true
+// room makes room for one more interval. That takes some 10 ms for 100 million rows, once in 128 copies.
+func (s *touched) room() {
+	less := s.intervals.room()
+	if less == 0 {
+		return
 	}
-	return false
+	for i, at := range s.at {
+		s.at[i] = at - min(at, less)
+	}
+	before := int64(0)
+	for _, rows := range s.count[:less+1] {
+		before += rows
+	}
+	copy(s.count[1:], s.count[less+1:])
+	clear(s.count[intervalsMax+1-int(less):])
+	s.count[0] = before
 }
 
 // reset forgets everything: rows were put there.
