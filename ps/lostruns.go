@@ -53,9 +53,9 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 
 // lookForLost finds what is on the disk of a job, and notes that a run of it begins.
 func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refused) {
-	if b := s.standby; b != nil && c.back != 0 {
-		if found.standing = b.goOn(c.job.Name, c.back); found.standing != nil {
-			found.back = c.back
+	if b := s.standby; b != nil {
+		if found.standing = b.goOn(c.job, c.back); found.standing != nil {
+			found.back = found.standing.run
 			s.numberRun(c.job, &found)
 			s.noteRun(c, &found)
 			return found, nil

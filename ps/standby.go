@@ -26,9 +26,10 @@ const (
 	cameWithin = 3 * time.Second
 )
 
-// standby follows another ps and has what the shards of its jobs have. When that ps is lost, and more than half of a
-// job's trainers have come from it, the job goes on here, from the version that was told last. Nobody counts twice,
-// since a trainer is in one run at a time; so no two ps go on with a job.
+// standby follows another ps and has what the shards of its jobs have. When that ps has ended, the job goes on here with
+// the first trainer that comes, from the version that was told last. Where it is only out of reach it may be there all
+// the same: then more than half of the trainers have to come. Nobody counts twice, since a trainer is in one run at a
+// time; so no two ps go on with a job.
 //
 // Its methods are called by the control loop, by fabric's goroutines, and by its own, which end with the server.
 type standby struct {
@@ -162,7 +163,7 @@ func (b *standby) follow(ctx context.Context) {
 			Over: slices.Clone(b.over)}
 		for name, j := range b.jobs {
 			if silent := b.silent.For(now); silent > b.server.config.Deadline+graceOfCoordinator {
-				b.lose(name, j, fmt.Sprintf("its ps has said nothing for %s", rounded(silent)))
+				b.lose(name, j, fmt.Sprintf("its ps has said nothing for %s", rounded(silent)), false)
 			}
 			if j.gone != "" && now.Sub(j.since) > backMax {
 				b.server.log.Warn("nobody has come for a job", "job", name)
@@ -234,12 +235,11 @@ func (b *standby) heard(h *schema.Heard) {
 	for _, name := range h.Jobs {
 		b.there[name] = true
 	}
-	anew := b.other != 0 && b.other != h.Incarnation
 	b.other = h.Incarnation
 	for name, j := range b.jobs {
 		switch {
-		case anew:
-			b.lose(name, j, "its ps was started anew")
+		case j.other != h.Incarnation:
+			b.lose(name, j, "its ps was started anew", true)
 		case !b.there[name]:
 			b.server.log.Info("job has ended where it was", "job", name)
 			b.drop(name)
@@ -272,7 +272,7 @@ func (b *standby) probe() {
 		b.mu.Lock()
 		cut, lasts := b.cut.For(s.now()), b.cut.Lasts()
 		b.mu.Unlock()
-		why := ""
+		why, ended := "", false
 		if cut > cutMax {
 			why = fmt.Sprintf("its ps has been out of reach for %s", rounded(cut))
 		}
@@ -286,14 +286,14 @@ func (b *standby) probe() {
 			if err == nil {
 				conn.Close()
 			} else if errors.Is(err, fabric.ErrNoServer) {
-				why = "nothing listens any more where its ps was"
+				why, ended = "nothing listens any more where its ps was", true
 			}
 		}
 		if why != "" {
 			b.mu.Lock()
 			b.there = map[schema.JobName]bool{}
 			for name, j := range b.jobs {
-				b.lose(name, j, why)
+				b.lose(name, j, why, ended)
 			}
 			b.mu.Unlock()
 			return

@@ -20,6 +20,7 @@ type standing struct {
 	run     schema.RunID
 	series  uint32
 	from    schema.Member // the ps that has it
+	other   uint64        // what that drew at its start
 	process string        // of that
 	unwatch func()        // nil where it is not watched
 	memory  Memory
@@ -30,6 +31,7 @@ type standing struct {
 	failure string
 	gone    string    // why the ps that has it is lost; empty: it is not
 	since   time.Time // then
+	ended   bool      // it is no more, and not only out of reach
 	came    map[schema.Member]time.Time
 }
 
@@ -54,11 +56,11 @@ func (b *standby) mirror(name schema.JobName, run schema.RunID, told *schema.Mir
 	j.lr = told.LR
 	if j.gone != "" && !told.Last {
 		b.server.log.Info("ps is back", "job", name)
-		j.gone = ""
+		j.gone, j.ended = "", false
 		clear(j.came)
 	}
 	if told.Last {
-		b.lose(name, j, "its ps ends, and has handed it over")
+		b.lose(name, j, "its ps ends, and has handed it over", true)
 	}
 }
 
@@ -70,7 +72,7 @@ func (b *standby) isOver(name schema.JobName, run schema.RunID) bool {
 // begin makes room for what a job's shards have, where there is any.
 func (b *standby) begin(name schema.JobName, run schema.RunID, told *schema.Mirror) *standing {
 	s := b.server
-	j := &standing{job: told.Job, run: run, series: told.Series, came: map[schema.Member]time.Time{},
+	j := &standing{job: told.Job, run: run, series: told.Series, other: b.other, came: map[schema.Member]time.Time{},
 		receipt: fabric.NewReceipt(0, fabric.WindowBytesDefault, pieceFrameBytes)}
 	b.jobs[name] = j
 	fail := func(err error) *standing {
@@ -106,7 +108,7 @@ func (b *standby) begin(name schema.JobName, run schema.RunID, told *schema.Mirr
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			if b.jobs[name] == j {
-				b.lose(name, j, "its ps has ended")
+				b.lose(name, j, "its ps has ended", true)
 			}
 		})
 		if err == nil {
@@ -212,8 +214,9 @@ func (b *standby) acknowledgeLate() {
 	}
 }
 
-// lose takes it that the ps is lost that has a job. mu is held.
-func (b *standby) lose(name schema.JobName, j *standing, why string) {
+// lose takes it that the ps is lost that has a job; ended says that it is no more. mu is held.
+func (b *standby) lose(name schema.JobName, j *standing, why string, ended bool) {
+	j.ended = j.ended || ended
 	if j.gone != "" {
 		return
 	}
@@ -313,7 +316,7 @@ func (b *standby) comes(name schema.JobName, from schema.Member, run schema.RunI
 			here++
 		}
 	}
-	if 2*here <= j.job.Trainers {
+	if !j.ended && 2*here <= j.job.Trainers {
 		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
 			"%s. The job goes on here when more than half of its %d trainers have come, and %d have: %s", j.gone,
 			j.job.Trainers, here, strings.Join(names(j.came), " ")))}
@@ -329,12 +332,19 @@ func names(came map[schema.Member]time.Time) (all []string) {
 	return all
 }
 
-// goOn gives what a job goes on with, once.
-func (b *standby) goOn(name schema.JobName, run schema.RunID) *standing {
+// goOn gives what a job goes on with, once. run is the one that a trainer comes back from; 0: it is new.
+func (b *standby) goOn(job *schema.Job, run schema.RunID) *standing {
+	name := job.Name
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	j := b.jobs[name]
-	if j == nil || j.run != run || j.gone == "" || !j.whole() {
+	if j == nil || j.run != run && (run != 0 || !j.ended) || j.gone == "" || !j.whole() {
+		return nil
+	}
+	run = j.run
+	if field, have, want, differs := j.job.WithChunkBytes(job.ChunkBytes).Diff(job); differs {
+		b.server.log.Warn("job begins anew: its settings are others than those of the one that was stood by for", "job", name,
+			"field", field, "have", have, "want", want)
 		return nil
 	}
 	delete(b.jobs, name)

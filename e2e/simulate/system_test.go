@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -44,11 +45,43 @@ type system struct {
 	trace    []string
 	trainers []*member
 	digests  map[string]string // by member
+	runs     []*progress       // in the order in which they got anywhere
 
 	// of the job to which nothing happens: the weights of every version, and what each lane is computed on
 	weights []uint32
 	inputs  map[input][2]uint32
 	over    bool
+}
+
+// progress is how far a run of the job is.
+type progress struct {
+	run    schema.RunID
+	newest schema.Batch // that somebody has completed
+	most   schema.Batch // that may be, since another run goes on
+	over   bool         // another does
+}
+
+// complete notes that a batch of a run is complete. What was under way when another run began may be, and nothing that
+// comes after.
+func (s *system) complete(m *member, run schema.RunID, b schema.Batch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.runs, func(p *progress) bool { return p.run == run })
+	if i < 0 {
+		for _, p := range s.runs {
+			if !p.over {
+				p.over, p.most = true, p.newest+1
+			}
+		}
+		i = len(s.runs)
+		s.runs = append(s.runs, &progress{run: run})
+	}
+	p := s.runs[i]
+	if p.newest = max(p.newest, b); p.over && b > p.most {
+		s.trace = append(s.trace, fmt.Sprintf("%10v  %s completes batch %d of run %d, while another goes on",
+			time.Since(s.began), m.name, b, run))
+		s.t.Errorf("%s completes batch %d of a run that was at batch %d when another began", m.name, b, p.most-1)
+	}
 }
 
 // input is a lane of a batch.
@@ -214,6 +247,7 @@ func (s *system) train(ctx context.Context, config trainer.Config, m *member, r 
 			s.t.Errorf("%s: version %d after version %d", m.name, p.Version, last)
 		}
 		last = p.Version
+		s.complete(m, session.RunID(), p.Batch)
 		if have, want := checksum(session.Param("w")), s.weights[p.Batch]; have != want {
 			s.note("%s: version %d has other weights than it should", m.name, p.Version)
 			s.t.Errorf("%s: weights of version %d: %08x, want %08x", m.name, p.Version, have, want)
