@@ -56,6 +56,8 @@ type common struct {
 	shards       *local.Shards // where --local has them; else nil
 	quiet        bool          // another trainer of this process shows progress
 	shared       *settings.Shared
+	asides       []aside
+	own          func() []config.Idle // of the workload; nil for none
 
 	out    io.Writer
 	errOut *os.File
@@ -201,12 +203,12 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 		if o.log, err = o.logging.Logger(o.errOut); err != nil {
 			return err
 		}
-		if err := o.local.check(c.Flags()); err != nil {
+		if err := o.local.check(); err != nil {
 			return err
 		}
-		for _, training := range []string{"save", "local", "spawn"} {
-			if o.asks() && c.Flags().Changed(training) {
-				return fmt.Errorf("--%s is of training, and --predict asks a model that is there: give one of the two", training)
+		if o.events == "" { // else it is told all flags by who started it
+			if err := config.RefuseIdle(c.Flags(), o.idle(c.Flags())); err != nil {
+				return err
 			}
 		}
 		given := func(flag string) bool { // a workload's own optimizer has its own rate

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"gradbus/cuda"
+	"gradbus/internal/config"
+	"gradbus/internal/connect"
 	"gradbus/internal/report"
 	"gradbus/internal/settings"
 	"gradbus/internal/verification"
@@ -38,46 +40,41 @@ func (f *localFlags) add(set *pflag.FlagSet) {
 		"`host:port` of a page that shows the job, with --local; port 0 is any free one, empty is none")
 }
 
-// check refuses flags that contradict each other.
-func (f *localFlags) check(set *pflag.FlagSet) error {
-	if !f.on {
-		for _, name := range []string{"shards", "memory-mib", "http"} {
-			if set.Changed(name) {
-				return fmt.Errorf("--%s is of a job in this process: want --local with it; elsewhere ./bin/ps has that flag", name)
-			}
-		}
-		return nil
-	}
-	if f.shards < 1 {
+// check refuses values that are out of range.
+func (f *localFlags) check() error {
+	switch {
+	case !f.on:
+	case f.shards < 1:
 		return fmt.Errorf("shards %d: want 1 to 64", f.shards)
-	}
-	if f.memoryMiB < 0 || f.memoryMiB > memoryMiBMax {
+	case f.memoryMiB < 0 || f.memoryMiB > memoryMiBMax:
 		return fmt.Errorf("memory-mib %d: want at most %d MiB, or 0 for three quarters of the machine's", f.memoryMiB,
 			memoryMiBMax)
-	}
-	for _, with := range [][2]string{
-		{"spawn", "starts every trainer as a process, and --local runs all of them in this one"},
-		{"id", "names one trainer, and --local runs all of them"},
-		{"server", "says where a ps is, and --local needs none"},
-		{"route", "says how to reach the shards of a ps, and --local needs none"},
-		{"token-file", "is for a ps, and --local needs none"},
-		{"nats-creds", "is for a NATS server, and --local needs none"},
-		{"tls-cert", secure}, {"tls-key", secure}, {"tls-ca", secure},
-		{"data-host", "says where other processes reach this one, and --local has no others"},
-		{"resume", "is of a ps that keeps checkpoints, and --local needs none"},
-		{"advertise", "says where other processes reach this one, and --local has no others"},
-	} {
-		if set.Changed(with[0]) {
-			return fmt.Errorf("--%s %s: give one of the two", with[0], with[1])
-		}
 	}
 	return nil
 }
 
+// idle are the flags that change nothing with --local, or without it.
+func (f *localFlags) idle() []config.Idle {
+	rules := []config.Idle{{When: !f.on, Flags: []string{"shards", "memory-mib", "http"},
+		Why: "it is of a job in this process: want --local with it; elsewhere ./bin/ps has that flag"}}
+	for _, r := range []config.Idle{
+		{Flags: []string{"spawn"}, Why: "it starts every trainer as a process, and --local runs all of them in this one"},
+		{Flags: []string{"id"}, Why: "it names one trainer, and --local runs all of them"},
+		{Flags: []string{"server", "route", "token-file"}, Why: "it is of the way to a ps, and --local needs none"},
+		{Flags: []string{"nats-creds"}, Why: "it is for a NATS server, and --local needs none"},
+		{Flags: []string{"tls-cert", "tls-key", "tls-ca", "back-within"},
+			Why: "it is for connections, and --local has none"},
+		{Flags: connect.Between, Why: "it says where other processes reach this one, and --local has no others"},
+		{Flags: []string{"resume"}, Why: "it is of a ps that keeps checkpoints, and --local needs none"},
+	} {
+		r.When, r.Why = f.on, r.Why+": give one of the two"
+		rules = append(rules, r)
+	}
+	return rules
+}
+
 // memoryMiBMax keeps --memory-mib within what a number of bytes can say.
 const memoryMiBMax = 1 << 30
-
-const secure = "is for connections, and --local has none"
 
 // trainLocal runs the whole job of s in this process, every trainer by a call of train with its own part of what this
 // process was told, and adds up their results.

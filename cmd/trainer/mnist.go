@@ -73,6 +73,13 @@ func (o *mnistOptions) add(set *pflag.FlagSet) {
 		"products and convolutions: `name` is one of "+strings.Join(cuda.DenseNames(), ", "))
 	set.StringVar(&o.predict, "predict", "", "PNG `file` to name the digit of, with --load")
 	config.AddFileFlag(set)
+	o.asides = []aside{o.asking("backend", "isa", "threads", "library")}
+	o.own = func() []config.Idle {
+		return []config.Idle{
+			{When: s.Batches > 0, Flags: []string{"epochs"}, Why: "--batches says how long: give one of the two"},
+			{When: o.input == mnist.DataSynthetic, Flags: []string{"data-dir"},
+				Why: "synthetic images are generated: want --input mnist or fashion with it"}}
+	}
 }
 
 func (o *mnistOptions) run(ctx context.Context) error {

@@ -72,6 +72,11 @@ func (o *movielensOptions) add(set *pflag.FlagSet) {
 	set.StringVar(&o.predict, "predict", "", "`user` to recommend films to, with --load")
 	set.StringVar(&o.dump, "dump", "", "write the ratings to this `file` as a ratings.csv, and train nothing")
 	config.AddFileFlag(set)
+	o.asides = []aside{o.asking(), dumping(&o.dump, "input", "split")}
+	o.own = func() []config.Idle {
+		return []config.Idle{{When: true, Flags: []string{"error-feedback"},
+			Why: "all that this workload learns is rows of tables, whose gradients have none: leave it out"}}
+	}
 }
 
 func (o *movielensOptions) run(ctx context.Context) error {

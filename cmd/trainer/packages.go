@@ -66,6 +66,11 @@ func (o *options) add(set *pflag.FlagSet) {
 	set.StringVar(&o.predict, "predict", "", "`text` to name the most probable sections of, with --load")
 	set.StringVar(&o.dump, "dump", "", "write the examples to this `file` as text, and train nothing")
 	config.AddFileFlag(set)
+	o.asides = []aside{o.asking("backend", "isa", "threads"), dumping(&o.dump, "input")}
+	o.own = func() []config.Idle {
+		return []config.Idle{{When: s.PooledByShards(), Flags: []string{"sparse"},
+			Why: "shards pool the table, whose gradients travel as bags: want --placement rows with it"}}
+	}
 }
 
 func (o *options) run(ctx context.Context) error {

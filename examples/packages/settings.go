@@ -86,6 +86,11 @@ func (s Settings) poolsOnShards() bool {
 	return s.Reduce != schema.ReduceTrainers && (s.Consistency == "" || s.Consistency == schema.ConsistencySync)
 }
 
+// PooledByShards says whether shards pool the table: then the gradients of its rows travel as bags.
+func (s Settings) PooledByShards() bool {
+	return s.placement() == schema.PlacementTables || s.placement() == schema.PlacementColumns
+}
+
 // placement is how the table lies on the shards, the default filled in.
 func (s Settings) placement() string {
 	if s.Placement == "" && s.poolsOnShards() {

@@ -138,10 +138,12 @@ func (w *Walker) one(t *testing.T, s Setting, name string, before map[string]str
 	if _, there := before[line]; !there {
 		first, err := w.outcome(t, s, line, "")
 		if err != nil && !s.Fails {
-			t.Fatalf("%s: %v", line, err)
+			t.Errorf("%s: %v", line, err)
+			return
 		}
 		if again, _ := w.outcome(t, s, line, ""); again != first {
-			t.Fatalf("%s does one thing and then another:\n%s\n%s", line, first, again)
+			t.Errorf("%s does one thing and then another:\n%s\n%s", line, first, again)
+			return
 		}
 		before[line] = first
 	}
