@@ -61,6 +61,7 @@ type controlLoop struct {
 	refused     refusedJoins
 	heap        int64           // bytes that the heap was limited to last
 	follower    *follower       // that stands by for this ps; nil: nobody does
+	gone        string          // why nobody does any more; empty: nobody ever has, or somebody does
 	drained     []chan struct{} // closed when the last versions of all jobs are durable
 }
 
@@ -247,6 +248,7 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 		}
 	}
 	l.mirrorAll(now, true)
+	l.noteStandby(now)
 	l.report(now)
 	l.tellDrained()
 }

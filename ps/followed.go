@@ -54,7 +54,7 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	case is == nil || is.member != m.from || is.drawn != f.Incarnation:
 		l.unfollow("was started anew")
 		is = &follower{member: m.from, drawn: f.Incarnation, host: f.Host}
-		l.follower = is
+		l.follower, l.gone = is, ""
 		l.server.log.Info("a ps stands by", "server", m.from.ServerID(), "host", f.Host, "url", f.URL)
 	}
 	is.url = f.URL
@@ -66,6 +66,7 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	for _, over := range f.Over {
 		l.goneOn(over)
 	}
+	l.noteStandby(now)
 	heard := &schema.Heard{Incarnation: l.server.registry.self.Incarnation, Jobs: slices.Sorted(maps.Keys(l.jobs))}
 	if b := l.server.standby; b != nil {
 		heard.Jobs = append(heard.Jobs, b.awaited()...)
@@ -94,7 +95,7 @@ func (l *controlLoop) unfollow(why string) {
 	if is == nil {
 		return
 	}
-	l.follower = nil
+	l.follower, l.gone = nil, is.goneText(why)
 	for _, j := range l.jobs {
 		j.coordinator.standby.silent = true
 	}

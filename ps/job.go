@@ -20,13 +20,15 @@ type job struct {
 	watching    []watching    // by trainer
 	standing    *standing     // what its shards begin with, until they do; nil: nothing that this ps has
 	notSaved    string        // why no version of it is written
+	stoodBy     stoodBy       // what is told of who stands by
 	ended       []endedRun    // earlier runs of the name, whose trainers' joins come too late
 }
 
 // newJob makes a job that this ps has acquired. fitted is its manifest with the chunks that there is room for.
 func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window int64) *job {
 	j := &job{manifest: fitted, run: c.record.RunID, registered: time.Now(), servers: c.servers, ended: c.record.Ended,
-		watching: make([]watching, fitted.Trainers), notSaved: found.not, standing: found.standing}
+		watching: make([]watching, fitted.Trainers), notSaved: found.not, standing: found.standing,
+		stoodBy: stoodBy{was: found.standing != nil}}
 	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline,
 		Gather: s.config.Gather, WindowBytes: window, Checkpoints: found.policy(&s.config),
 		Resume: found.from(), Returning: found.back}

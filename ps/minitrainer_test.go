@@ -255,7 +255,7 @@ func (m *miniTrainer) next() *schema.View {
 		case v := <-m.data:
 			return v
 		case v := <-m.mail:
-			if c, err := schema.DecodeControl(v); err != nil || c.Joined == nil && c.Start == nil {
+			if c, err := schema.DecodeControl(v); err != nil || c.Joined == nil && c.Start == nil && c.Standby == nil {
 				m.t.Fatalf("%s got a message instead of a result: %s", m.member(), v.Body())
 			}
 		case <-late:

@@ -47,6 +47,8 @@ type standby struct {
 	there  map[schema.JobName]bool // jobs that the other ps has; nil: it has not said yet, though it is there
 	over   []schema.OverRun        // that this ps has gone on with, the latest last; at most endedMax
 	cut    liveness.Silence
+	// why the other ps wants nobody to stand by, or somebody else; empty since it answers
+	refused string
 }
 
 // newStandby is for the ps that a server stands by for. Nothing is dialed yet.
@@ -219,6 +221,9 @@ func (b *standby) hear(m fabric.Message) {
 		b.server.log.Warn("word of the ps that is stood by for not understood", "err", err)
 	case c.Refused != nil:
 		b.server.log.Warn("standing by for nobody", "text", c.Refused.Text)
+		b.mu.Lock()
+		b.refused = c.Refused.Text
+		b.mu.Unlock()
 	case c.Heard != nil:
 		b.heard(c.Heard)
 	case c.Mirror != nil:
@@ -231,6 +236,7 @@ func (b *standby) heard(h *schema.Heard) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.silent.Begin(b.server.now())
+	b.refused = ""
 	b.there = map[schema.JobName]bool{}
 	for _, name := range h.Jobs {
 		b.there[name] = true

@@ -200,6 +200,11 @@ func leaveOutQuiet(s *schema.ServerReport) {
 func leaveOutShards(s *schema.ServerReport) {
 	s.Shards, s.GPUs, s.Refused = nil, nil, nil
 	s.Jobs = s.Jobs[:min(len(s.Jobs), 16)]
+	if s.StandsBy != nil {
+		fewer := *s.StandsBy
+		fewer.Jobs = fewer.Jobs[:min(len(fewer.Jobs), 16)]
+		s.StandsBy = &fewer
+	}
 }
 
 // url is where the data server of this ps is.
@@ -241,6 +246,9 @@ func (p *reporter) fill(now time.Time) *schema.ServerReport {
 		t.Jobs, t.Refused = jobs.at(now), jobs.refused
 	}
 	t.Shards = p.shards()
+	if s.standby != nil {
+		t.StandsBy = s.standby.report(s.now())
+	}
 	return t
 }
 

@@ -79,6 +79,9 @@ func (j *job) telemetry(now time.Time) schema.JobReport {
 	if p.Durability.Off != "" {
 		p.Durability.Off = schema.ClipFailure(cmp.Or(j.notSaved, p.Durability.Off))
 	}
+	if j.coordinator.Phase() != Ended {
+		p.Standby = j.stoodBy.report(now)
+	}
 	return p
 }
 

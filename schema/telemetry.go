@@ -172,6 +172,8 @@ type ServerReport struct {
 	GPUs   []GPUReport   `json:"gpus,omitempty"`   // of its machine
 
 	Refused []RefusedReport `json:"refused,omitempty"` // joins that it refused in the last minutes, the latest last
+
+	StandsBy *StandsByReport `json:"stands_by,omitempty"` // nil where it stands by for no other ps
 }
 
 // RefusedReport is trainers that wanted to join a job and were refused, for one reason.
@@ -260,6 +262,7 @@ type JobReport struct {
 	Keepers     []string       `json:"keepers"` // ids of the ps that keep its shards
 
 	Durability *DurabilityReport `json:"durability,omitempty"` // nil from a ps that does not say
+	Standby    *StandbyReport    `json:"standby,omitempty"`    // nil where nobody has stood by
 }
 
 // DurabilityReport is what of a job outlives all of its processes, and how old that is.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -133,7 +134,7 @@ func boundOf(element reflect.Type) int {
 		return TelemetryGPUsMax
 	case reflect.TypeFor[DiskReport]():
 		return TelemetryDisksMax
-	case reflect.TypeFor[JobReport]():
+	case reflect.TypeFor[JobReport](), reflect.TypeFor[HeldReport]():
 		return TelemetryJobsMax
 	case reflect.TypeFor[RefusedReport]():
 		return TelemetryRefusedMax
@@ -144,6 +145,9 @@ func boundOf(element reflect.Type) int {
 	}
 	return TelemetryNamesMax
 }
+
+// failures are the texts that say what is wrong with one of many jobs.
+var failures = [...]string{"failure", "off", "lost"}
 
 // checkWord checks a text, or what names something.
 func checkWord(at string, v reflect.Value) error {
@@ -161,7 +165,7 @@ func checkWord(at string, v reflect.Value) error {
 		return fmt.Errorf("%s %q: want %s, %s or %s", at, Clip(text), PhaseGathering, PhaseRunning, PhaseEnded)
 	case (at == "code" || at == "throttled") && text != "" && !labelForm.MatchString(text):
 		return fmt.Errorf("%s %q: want 1 to 63 of a-z, 0-9, _ and -", at, Clip(text))
-	case (at == "failure" || at == "off") && len(text) > FailureBytesMax:
+	case slices.Contains(failures[:], at) && len(text) > FailureBytesMax:
 		return fmt.Errorf("%s of %d bytes: want at most %d", at, len(text), FailureBytesMax)
 	case len(text) > TextBytesMax:
 		return fmt.Errorf("%s of %d bytes: want at most %d", at, len(text), TextBytesMax)

@@ -68,6 +68,17 @@ func testDurableReport() *Telemetry {
 	return p
 }
 
+// testStandbyReport tells of a job that another ps stands by for, and of one that this ps stands by for.
+func testStandbyReport() *Telemetry {
+	p := testServerReport()
+	p.Server.Jobs[0].Standby = &StandbyReport{Server: "box-4223", URL: "nats://10.0.0.2:4222", Ready: true, Version: 16,
+		ToldMS: 1700000002900, TookSeconds: 0.0625, Bytes: 65536, LateMS: 100}
+	p.Server.StandsBy = &StandsByReport{URL: "nats://10.0.0.2:4222", Reached: true, SilentMS: 200, Jobs: []HeldReport{
+		{Job: "digits", RunID: sampleRun + 1, Version: 7, Lost: "its ps has ended"},
+		{Job: "large", RunID: sampleRun + 2, Failure: "job large needs 9 bytes, and 8 of this server's 8 are free"}}}
+	return p
+}
+
 // testBucketsReport tells of a bucket and of the rows of a shard.
 func testBucketsReport() *Telemetry {
 	p := testServerReport()
@@ -128,12 +139,17 @@ func reportSamples(t testing.TB) []sample {
 	if err != nil {
 		t.Fatal(err)
 	}
+	standby, err := encodeReport(Head{}, testStandbyReport())
+	if err != nil {
+		t.Fatal(err)
+	}
 	return []sample{{"beat-trainer", trainer}, {"beat-server", server}, {"beat-disks", disks}, {"beat-refused", refused},
-		{"beat-durable", durable}, {"beat-buckets", buckets}}
+		{"beat-durable", durable}, {"beat-buckets", buckets}, {"beat-standby", standby}}
 }
 
 func TestReportSurvives(t *testing.T) {
-	for _, want := range []*Telemetry{testTrainerReport(), testServerReport(), testDurableReport()} {
+	for _, want := range []*Telemetry{testTrainerReport(), testServerReport(), testDurableReport(),
+		testStandbyReport()} {
 		frame, err := encodeReport(Head{Job: 9}, want)
 		check(t, err)
 		v, err := Verify(frame, Limits{})
@@ -154,14 +170,33 @@ func TestReportSurvives(t *testing.T) {
 	}
 }
 
+// changedReport is a report that no reader takes once it is changed, and why.
+type changedReport struct {
+	of     func() *Telemetry
+	change func(*Telemetry)
+	want   string
+}
+
+// refused has it refused by who writes it and by who reads it.
+func (c changedReport) refused(t *testing.T, name string) {
+	t.Helper()
+	p := c.of()
+	c.change(p)
+	if _, err := EncodeTelemetry(p); err == nil || !strings.Contains(err.Error(), c.want) {
+		t.Errorf("%s is encoded: %v, want %q", name, err, c.want)
+	}
+	body, err := json.Marshal(p)
+	check(t, err)
+	if _, err := DecodeTelemetry(controlView(t, KindHeartbeat, string(body))); ReasonOf(err) != ReasonMalformed ||
+		!strings.Contains(err.Error(), c.want) {
+		t.Errorf("%s is decoded: %v, want %q", name, err, c.want)
+	}
+}
+
 // Every path of the two reports, changed to what no reader takes.
 func TestReportRefused(t *testing.T) {
 	far := ShardsMax
-	for name, c := range map[string]struct {
-		of     func() *Telemetry
-		change func(*Telemetry)
-		want   string
-	}{
+	for name, c := range map[string]changedReport{
 		"both":    {testTrainerReport, func(p *Telemetry) { p.Server = testServerReport().Server }, "exactly one"},
 		"neither": {testTrainerReport, func(p *Telemetry) { p.Trainer = nil }, "exactly one"},
 		"every":   {testTrainerReport, func(p *Telemetry) { p.EveryMS = 0 }, "every_ms 0"},
@@ -211,17 +246,22 @@ func TestReportRefused(t *testing.T) {
 		"keepers": {testServerReport, func(p *Telemetry) { p.Server.Jobs[0].Keepers = make([]string, TelemetryNamesMax+1) },
 			"keepers of 4097"},
 	} {
-		p := c.of()
-		c.change(p)
-		if _, err := EncodeTelemetry(p); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s is encoded: %v, want %q", name, err, c.want)
-		}
-		body, err := json.Marshal(p)
-		check(t, err)
-		if _, err := DecodeTelemetry(controlView(t, KindHeartbeat, string(body))); ReasonOf(err) != ReasonMalformed ||
-			!strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s is decoded: %v, want %q", name, err, c.want)
-		}
+		c.refused(t, name)
+	}
+}
+
+func TestStandbyReportRefused(t *testing.T) {
+	for name, c := range map[string]changedReport{
+		"told": {testStandbyReport, func(p *Telemetry) { p.Server.Jobs[0].Standby.ToldMS = -1 }, "told_ms -1"},
+		"held": {testStandbyReport, func(p *Telemetry) {
+			p.Server.StandsBy.Jobs = make([]HeldReport, TelemetryJobsMax+1)
+		}, "jobs of 257"},
+		"held job": {testStandbyReport, func(p *Telemetry) { p.Server.StandsBy.Jobs[0].Job = "a.b" }, `job "a.b"`},
+		"lost": {testStandbyReport, func(p *Telemetry) {
+			p.Server.StandsBy.Jobs[0].Lost = strings.Repeat("x", FailureBytesMax+1)
+		}, "lost of 513 bytes"},
+	} {
+		c.refused(t, name)
 	}
 }
 

@@ -1,0 +1,166 @@
+package ps
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"gradbus/checkpoint"
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// stoodBy is what is told of who stands by for a job. It is noted when the other ps has said what it has, and at each
+// tick.
+type stoodBy struct {
+	known bool           // somebody stands by for this ps, or has
+	off   string         // why nobody can for this job
+	by    *follower      // nil: nobody does
+	gone  string         // why not
+	was   bool           // somebody could go on with the job, or has: this ps
+	ready bool           // somebody can
+	at    time.Time      // when version became that
+	late  time.Time      // since when trainers are past it; zero: they are not
+	since time.Time      // since when the job is not ready, though it was or was to be; zero: see StandbyReport
+	batch schema.Version // that trainers have begun
+
+	version schema.Version // that is whole there; 0: none
+	failure string         // why the job has none there; empty since it has one
+
+	mirroring *mirroring // the latest; nil before the first
+	bytes     uint64     // that were told before that
+}
+
+// noteStandby notes of all jobs what whoever stands by has of them.
+func (l *controlLoop) noteStandby(now time.Time) {
+	for name, j := range l.jobs {
+		s, a := &j.stoodBy, l.assignments[name]
+		if a != nil && a.run != j.run {
+			a = nil
+		}
+		if a != nil && a.mirroring != nil && a.mirroring != s.mirroring {
+			if s.mirroring != nil {
+				s.bytes += s.mirroring.bytes.Load()
+			}
+			s.mirroring = a.mirroring
+		}
+		s.off, s.gone, s.batch = l.notStoodBy(j, a), l.gone, schema.Version(j.coordinator.foremost())
+		s.note(now, l.follower, j.run)
+	}
+}
+
+// notStoodBy says why nobody can stand by for a job; empty: somebody can.
+func (l *controlLoop) notStoodBy(j *job, a *assignment) string {
+	if a != nil {
+		return l.notMirrored(j, a)
+	}
+	switch err := checkpoint.CheckJob(j.manifest); {
+	case err != nil:
+		return err.Error()
+	case j.coordinator.Phase() != Running:
+		return "it has not started"
+	}
+	return "its shards are on other ps"
+}
+
+// note notes what whoever stands by has of a run; by is nil where nobody does.
+func (s *stoodBy) note(now time.Time, by *follower, run schema.RunID) {
+	var said schema.Followed
+	s.ready = false
+	if by != s.by {
+		s.by, s.failure = by, ""
+	}
+	if by != nil {
+		said = by.jobs[run]
+		s.ready = s.off == "" && by.stands(run) && by.heard.For(now) <= 2*followEvery+tickEvery
+	}
+	fresh := said.Version != s.version
+	if fresh {
+		s.version, s.at = said.Version, now
+	}
+	if said.Version > 0 || said.Failure != "" { // else it is told all anew
+		s.failure = said.Failure
+	}
+	s.known = s.known || by != nil || s.gone != "" || s.was
+	s.was = s.was || s.ready
+	switch {
+	case s.ready || s.off != "":
+		s.since = time.Time{}
+	case s.since.IsZero() && (s.was || s.failure != "" || by == nil && s.known):
+		s.since = now
+	}
+	switch {
+	case !s.ready || s.batch <= s.version:
+		s.late = time.Time{}
+	case fresh || s.late.IsZero():
+		s.late = now
+	}
+}
+
+// report is what is told of it; nil where nobody has ever stood by.
+func (s *stoodBy) report(now time.Time) *schema.StandbyReport {
+	if !s.known {
+		return nil
+	}
+	p := &schema.StandbyReport{Off: schema.ClipFailure(s.off), Ready: s.ready, Version: s.version,
+		Failure: s.failure, Bytes: s.bytes}
+	if s.version > 0 {
+		p.ToldMS = s.at.UnixMilli()
+	}
+	if m := s.mirroring; m != nil {
+		p.Bytes += m.bytes.Load()
+		p.TookSeconds = schema.Real(time.Duration(m.took.Load()).Seconds())
+	}
+	switch {
+	case s.by != nil:
+		p.Server, p.URL = s.by.member.ServerID(), schema.Clip(fabric.WithoutUser(s.by.url))
+	case s.gone != "":
+		p.Failure = schema.ClipFailure(s.gone)
+	default:
+		p.Failure = "it has gone on here, and no ps stands by for this one"
+	}
+	if !s.since.IsZero() {
+		p.UnreadyMS = max(0, now.Sub(s.since).Milliseconds())
+	}
+	if !s.late.IsZero() {
+		p.LateMS = max(0, now.Sub(s.late).Milliseconds())
+	}
+	return p
+}
+
+// foremost is the batch that a trainer has begun, the furthest.
+func (c *Coordinator) foremost() (batch schema.Batch) {
+	for i := range c.members {
+		batch = max(batch, c.members[i].batch)
+	}
+	return batch
+}
+
+// goneText says that nobody stands by any more.
+func (f *follower) goneText(why string) string {
+	return fmt.Sprintf("ps %s on %s %s", f.member.ServerID(), f.host, why)
+}
+
+// report is what a ps tells of the one that it stands by for.
+func (b *standby) report(now time.Time) *schema.StandsByReport {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := &schema.StandsByReport{URL: schema.Clip(fabric.WithoutUser(b.url)), Refused: schema.ClipFailure(b.refused)}
+	if b.other != 0 {
+		silent := b.silent.For(now)
+		p.Reached, p.SilentMS = silent < cutMax && !b.cut.Lasts(), silent.Milliseconds()
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.jobs)) {
+		if len(p.Jobs) == schema.TelemetryJobsMax {
+			break
+		}
+		j := b.jobs[name]
+		one := schema.HeldReport{Job: name, RunID: j.run, Failure: j.failure, Lost: schema.ClipFailure(j.gone)}
+		if j.whole() {
+			one.Version = j.state.Version()
+		}
+		p.Jobs = append(p.Jobs, one)
+	}
+	return p
+}

@@ -1,0 +1,148 @@
+package ps
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"gradbus/schema"
+	"gradbus/shard/shardtest"
+)
+
+// What is told of a job that another ps stands by for, second by second.
+func TestStoodBy(t *testing.T) {
+	const run = schema.RunID(7)
+	at := time.UnixMilli(1_700_000_000_000)
+	var s stoodBy
+	by := &follower{member: "p-b", host: "box", url: "nats://u:secret@10.0.0.2:4222"}
+	has := func(version schema.Version, failure string) { // what the other ps says
+		by.heard.Begin(at)
+		by.jobs = map[schema.RunID]schema.Followed{run: {Run: run, Version: version, Failure: failure}}
+	}
+	for _, step := range []struct {
+		name string
+		do   func()
+		want schema.StandbyReport
+	}{
+		{"it is told all for the first time", func() { s.batch = 3; has(0, "") }, schema.StandbyReport{}},
+		{"it has no room", func() { has(0, "too large") }, schema.StandbyReport{Failure: "too large"}},
+		{"and is told anew", func() { has(0, "") }, schema.StandbyReport{Failure: "too large", UnreadyMS: 1000}},
+		{"it has a version, and trainers are at it", func() { has(3, "") }, schema.StandbyReport{Ready: true, Version: 3}},
+		{"trainers are past it", func() { s.batch = 4; has(3, "") }, schema.StandbyReport{Ready: true, Version: 3}},
+		{"still", func() { s.batch = 9; has(3, "") }, schema.StandbyReport{Ready: true, Version: 3, LateMS: 1000}},
+		{"they are past the next one, too", func() { has(8, "") }, schema.StandbyReport{Ready: true, Version: 8}},
+		{"nobody can stand by", func() { s.off = "why"; has(8, "") }, schema.StandbyReport{Off: "why", Version: 8}},
+		{"somebody can", func() { s.off = ""; has(9, "") }, schema.StandbyReport{Ready: true, Version: 9}},
+		{"it is silent", func() {}, schema.StandbyReport{Ready: true, Version: 9}},
+		{"for too long", func() {}, schema.StandbyReport{Version: 9}},
+		{"and is back", func() { has(9, "") }, schema.StandbyReport{Ready: true, Version: 9}},
+		{"it is gone", func() { by, s.gone = nil, "ps b on box has left" },
+			schema.StandbyReport{Failure: "ps b on box has left"}},
+		{"still", func() {}, schema.StandbyReport{Failure: "ps b on box has left", UnreadyMS: 1000}},
+		{"another one is told all", func() { by, s.gone = &follower{member: "p-c", url: "nats://c"}, ""; has(0, "") },
+			schema.StandbyReport{UnreadyMS: 2000}},
+		{"and has it", func() { has(12, "") }, schema.StandbyReport{Ready: true, Version: 12}},
+	} {
+		at = at.Add(time.Second)
+		step.do()
+		s.note(at, by, run)
+		got := *s.report(at)
+		if by != nil && got.Server != by.member.ServerID() || by == nil && got.Server+got.URL != "" ||
+			strings.Contains(got.URL, "secret") || (got.ToldMS > 0) != (got.Version > 0) {
+			t.Errorf("%s: %+v", step.name, got)
+		}
+		if got.Server, got.URL, got.ToldMS = "", "", 0; got != step.want {
+			t.Errorf("%s: %+v, want %+v", step.name, got, step.want)
+		}
+	}
+	if p := (&stoodBy{}).report(at); p != nil {
+		t.Errorf("nobody has ever stood by, and it is told: %+v", p)
+	}
+	s = stoodBy{was: true}
+	s.note(at, nil, run)
+	p := s.report(at.Add(time.Second))
+	if p == nil || p.UnreadyMS != 1000 || !strings.Contains(p.Failure, "gone on here") {
+		t.Errorf("a job that has gone on here, where nobody stands by: %+v", p)
+	}
+}
+
+// A ps tells who stands by for its job, and that one what it has of it: while it does, when it ends, and when another
+// one has no room. A ps that nobody has stood by for tells nothing of it.
+func TestStandbyIsTold(t *testing.T) {
+	t.Parallel()
+	s, l := startWatched(t, Config{Shards: 2, ID: "a"})
+	job := shardtest.SmallJob("kept", 1, 2)
+	job.Policy = schema.PolicyRecover
+	m := gather(t, s, shardtest.New(t, job), "j-a")[0]
+	stop := m.train()
+	told := func(what string, ok func(p *schema.StandbyReport) bool) schema.StandbyReport {
+		t.Helper()
+		p := l.own(s, what, func(p *schema.ServerReport) bool {
+			return len(p.Jobs) == 1 && p.Jobs[0].Standby != nil && ok(p.Jobs[0].Standby)
+		})
+		return *p.Jobs[0].Standby
+	}
+	l.own(s, "a job that nobody has stood by for", func(p *schema.ServerReport) bool {
+		return len(p.Jobs) == 1 && p.Jobs[0].Batch > 0 && p.Jobs[0].Standby == nil && p.StandsBy == nil
+	})
+
+	b, lb := startWatched(t, Config{Shards: 1, ID: "b", Standby: s.URL()})
+	first := told("who stands by", func(p *schema.StandbyReport) bool { return p.Ready && p.TookSeconds > 0 })
+	if first.Server != "b" || first.URL != b.URL() || first.Version == 0 || first.ToldMS == 0 || first.Bytes == 0 ||
+		first.Off+first.Failure != "" || first.UnreadyMS != 0 {
+		t.Errorf("%+v", first)
+	}
+	told("a later version", func(p *schema.StandbyReport) bool {
+		return p.Ready && p.Version > first.Version && p.Bytes > first.Bytes
+	})
+	held := lb.own(b, "what it stands by for", func(p *schema.ServerReport) bool {
+		return p.StandsBy != nil && p.StandsBy.Reached && len(p.StandsBy.Jobs) == 1 && p.StandsBy.Jobs[0].Version > 0
+	})
+	if h := held.StandsBy; h.URL != s.URL() || h.Refused != "" || len(held.Jobs) != 0 || h.Jobs[0].Job != "kept" ||
+		h.Jobs[0].RunID != m.joined.RunID || h.Jobs[0].Failure+h.Jobs[0].Lost != "" {
+		t.Errorf("%+v", h)
+	}
+	second, ls := startWatched(t, Config{Shards: 1, ID: "second", Standby: s.URL()})
+	ls.own(second, "that it may not stand by", func(p *schema.ServerReport) bool {
+		return p.StandsBy != nil && strings.Contains(p.StandsBy.Refused, "ps b on ")
+	})
+	second.Close()
+
+	b.Close()
+	gone := told("that nobody stands by", func(p *schema.StandbyReport) bool { return p.Server == "" && p.UnreadyMS > 0 })
+	if !strings.HasPrefix(gone.Failure, "ps b on ") || gone.Ready || gone.Version != 0 || gone.Bytes < first.Bytes {
+		t.Errorf("%+v", gone)
+	}
+	small, lc := startWatched(t, Config{Shards: 1, ID: "c", Standby: s.URL(), MemoryBytesMax: 1 << 20})
+	told("that there is no room", func(p *schema.StandbyReport) bool {
+		return p.Server == "c" && !p.Ready && strings.Contains(p.Failure, " are free") && p.UnreadyMS > 0
+	})
+	lc.own(small, "what there is no room for", func(p *schema.ServerReport) bool {
+		return p.StandsBy != nil && len(p.StandsBy.Jobs) == 1 && strings.Contains(p.StandsBy.Jobs[0].Failure, " are free")
+	})
+	stop()
+	m.leave("")
+	l.own(s, "the end of the job", func(p *schema.ServerReport) bool {
+		return len(p.Jobs) == 1 && p.Jobs[0].Phase == schema.PhaseEnded && p.Jobs[0].Standby == nil
+	})
+}
+
+// The largest reports there can be still find room in a frame, without what may be left out.
+func TestManyHeldJobsFitAReport(t *testing.T) {
+	long := strings.Repeat("x", schema.FailureBytesMax)
+	report := &schema.ServerReport{ID: "a", StandsBy: &schema.StandsByReport{URL: "nats://b", Refused: long}}
+	for range schema.TelemetryJobsMax {
+		report.StandsBy.Jobs = append(report.StandsBy.Jobs, schema.HeldReport{Job: "held", Failure: long, Lost: long})
+		report.Jobs = append(report.Jobs, schema.JobReport{Name: "own", Phase: schema.PhaseRunning,
+			Standby:    &schema.StandbyReport{Off: long, Failure: long},
+			Durability: &schema.DurabilityReport{Off: long, Failure: long}})
+	}
+	whole := report.StandsBy
+	leaveOutShards(report)
+	if _, err := schema.EncodeTelemetry(&schema.Telemetry{EveryMS: 1000, Server: report}); err != nil {
+		t.Error(err)
+	}
+	if len(whole.Jobs) != schema.TelemetryJobsMax || len(report.StandsBy.Jobs) >= len(whole.Jobs) {
+		t.Errorf("%d jobs are left, and %d of what was told", len(report.StandsBy.Jobs), len(whole.Jobs))
+	}
+}

@@ -1,0 +1,41 @@
+package schema
+
+// StandbyReport is which ps stands by for a job, and what that has of it. The ps that coordinates the job tells it once
+// another one has stood by.
+type StandbyReport struct {
+	Off    string `json:"off,omitempty"`    // why nobody can stand by for the job; empty: somebody can
+	Server string `json:"server,omitempty"` // id of the ps that stands by; empty: none does
+	URL    string `json:"url,omitempty"`    // where trainers find that
+	Ready  bool   `json:"ready,omitempty"`  // the job would go on there now
+
+	Version     Version `json:"version"`                // the newest that is whole there; 0: none
+	ToldMS      int64   `json:"told_ms,omitempty"`      // when it became that, by the clock of this ps
+	TookSeconds Real    `json:"took_seconds,omitempty"` // to tell the last version
+	Bytes       uint64  `json:"bytes,omitempty"`        // that were told in all
+
+	// Failure says why the job is not ready to go on there: what the other ps has said, or that it is gone.
+	Failure string `json:"failure,omitempty"`
+	// UnreadyMS is for how long the job has not been ready, though it was, or was to be; 0: it is, or becomes so for the
+	// first time.
+	UnreadyMS int64 `json:"unready_ms,omitempty"`
+	// LateMS is for how long trainers have been past the newest version; 0: they are not.
+	LateMS int64 `json:"late_ms,omitempty"`
+}
+
+// StandsByReport is the ps that another one stands by for, as that sees it.
+type StandsByReport struct {
+	URL      string       `json:"url"`               // as it was told, without a password
+	Reached  bool         `json:"reached,omitempty"` // it answers
+	SilentMS int64        `json:"silent_ms"`         // since it did; 0: it never has
+	Refused  string       `json:"refused,omitempty"` // why this ps may not stand by for it
+	Jobs     []HeldReport `json:"jobs,omitempty"`    // of the other ps, by name
+}
+
+// HeldReport is what a ps that stands by has of a job.
+type HeldReport struct {
+	Job     JobName `json:"job"`
+	RunID   RunID   `json:"run_id,string"`
+	Version Version `json:"version"`           // that it has whole; 0: none
+	Failure string  `json:"failure,omitempty"` // why it has none, and will have none
+	Lost    string  `json:"lost,omitempty"`    // why the job's ps counts as lost, so that its trainers are awaited here
+}
