@@ -18,8 +18,8 @@ import (
 const (
 	// copiesBytesMax bounds what a shard keeps of rows that change while a version is copied.
 	copiesBytesMax = 64 << 20
-	// pieceValues is how many values are copied at once: 256 KiB, which hold up a step for some 50 us.
-	pieceValues = 1 << 16
+	// pieceValues is how many values are copied at once, with slots: 64 KiB, which hold up a step for some 0.1 ms.
+	pieceValues = 1 << 14
 )
 
 // errNoFolder says that versions of jobs are not written down here.

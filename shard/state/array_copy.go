@@ -22,8 +22,12 @@ func (t *Array) Copy(since schema.Version, all bool) RowsCopy {
 
 // copyAll begins to copy all rows.
 func (t *Array) copyAll() *arrayCopy {
-	t.copying = &arrayCopy{table: t, version: t.version, steps: t.steps, all: true, old: map[int64]int{},
-		slots: make([][]float32, len(t.rule.slots))}
+	t.copying = &arrayCopy{table: t, version: t.version, steps: t.steps, all: true, old: map[int64]int{}}
+	each := t.dim
+	for _, s := range t.rule.slots {
+		each += s.width(t.dim)
+	}
+	t.copying.undo = newUndoLog(each, t.places.count())
 	return t.copying
 }
 
@@ -41,10 +45,8 @@ type arrayCopy struct {
 	partition schema.Partition // where the next place is, or before it
 	next      int              // places before it are copied
 
-	old   map[int64]int // place to index in what follows
-	rows  []float32
-	slots [][]float32 // [rule.slots]
-	last  []int64     // marks, where the table has any
+	old  map[int64]int // place to number of its record
+	undo undoLog
 }
 
 // keep saves what is at places that are about to change.
@@ -57,14 +59,16 @@ func (c *arrayCopy) keep(places []int64) {
 		if _, kept := c.old[at]; kept || int(at) < c.next || !c.all && !c.wants(at) {
 			continue
 		}
+		mark := int64(0)
+		if t.marked() {
+			mark = t.mark(int(at))
+		}
 		c.old[at] = len(c.old)
-		c.rows = append(c.rows, t.row(int(at))...)
+		record := c.undo.add(mark)
+		done := copy(record, t.row(int(at)))
 		for k, s := range t.rule.slots {
 			width := s.width(t.dim)
-			c.slots[k] = append(c.slots[k], t.slots[k][int(at)*width:(int(at)+1)*width]...)
-		}
-		if t.marked() {
-			c.last = append(c.last, t.mark(int(at)))
+			done += copy(record[done:], t.slots[k][int(at)*width:(int(at)+1)*width])
 		}
 	}
 }
@@ -78,14 +82,14 @@ func (c *arrayCopy) Next(valuesMax int) (r Rows, more bool) {
 			continue
 		}
 		if !c.all {
-			return c.nextTouched(first, end, max(1, valuesMax/t.dim)), true
+			return c.nextTouched(first, end, max(1, valuesMax/c.undo.each)), true
 		}
-		end = min(end, first+max(1, valuesMax/t.dim))
+		end = min(end, first+max(1, valuesMax/c.undo.each))
 		r = t.rowsAt(c.partition, first, end)
 		r.Version, r.Steps = c.version, c.steps
 		r.Values, r.Slots = slices.Clone(r.Values), cloned(r.Slots)
 		for at := first; at < end && len(c.old) > 0; at++ {
-			c.undo(&r, at-first, int64(at))
+			c.restore(&r, at-first, int64(at))
 		}
 		c.next = end
 		return r, true
@@ -125,7 +129,7 @@ func (c *arrayCopy) nextTouched(first, end, rows int) Rows {
 		if t.marked() {
 			r.Last = append(r.Last, t.mark(int(at)))
 		}
-		c.undo(&r, i, at)
+		c.restore(&r, i, at)
 	}
 	return r
 }
@@ -143,20 +147,21 @@ func (c *arrayCopy) wants(at int64) bool {
 	return notes[at] >= c.since
 }
 
-// undo puts old values in the place of row i of a piece, which is at a place, where it has changed.
-func (c *arrayCopy) undo(r *Rows, i int, at int64) {
+// restore puts old values in the place of row i of a piece, which is at a place, where it has changed.
+func (c *arrayCopy) restore(r *Rows, i int, at int64) {
 	kept, changed := c.old[at]
 	if !changed {
 		return
 	}
 	t := c.table
-	copy(r.Values[i*t.dim:(i+1)*t.dim], c.rows[kept*t.dim:])
+	record, mark := c.undo.at(kept)
+	done := copy(r.Values[i*t.dim:(i+1)*t.dim], record)
 	for k, s := range t.rule.slots {
 		width := s.width(t.dim)
-		copy(r.Slots[k].Values[i*width:(i+1)*width], c.slots[k][kept*width:])
+		done += copy(r.Slots[k].Values[i*width:(i+1)*width], record[done:])
 	}
 	if t.marked() {
-		r.Last[i] = c.last[kept]
+		r.Last[i] = mark
 	}
 }
 
@@ -176,17 +181,11 @@ func (c *arrayCopy) Touched() (rows, bytes int64) {
 	return c.touched, c.touched * each
 }
 
-// oldEntryBytes is what the undo log takes for a row besides its values: an entry of its index, and growth.
+// oldEntryBytes is what the index of the undo log takes for a row, with growth.
 const oldEntryBytes = 64
 
 // Bytes implements RowsCopy.
-func (c *arrayCopy) Bytes() int64 {
-	values := cap(c.rows)
-	for _, s := range c.slots {
-		values += cap(s)
-	}
-	return int64(values)*valueBytes + int64(cap(c.last))*8 + int64(len(c.old))*oldEntryBytes
-}
+func (c *arrayCopy) Bytes() int64 { return c.undo.bytes() + int64(len(c.old))*oldEntryBytes }
 
 // Close implements RowsCopy.
 func (c *arrayCopy) Close() {

@@ -54,8 +54,8 @@ type RowsCopy interface {
 	// Touched is how many rows may have changed since the earlier version, and what they take; all where that is not
 	// known.
 	Touched() (rows, bytes int64)
-	// Next gives the next rows, in memory of their own: partitions and keys ascending, about so many values. There may be
-	// none among those that it has looked at. It is false where none are left.
+	// Next gives the next rows, in memory of their own: partitions and keys ascending, about so many values with those of
+	// slots. There may be none among those that it has looked at. It is false where none are left.
 	Next(valuesMax int) (r Rows, more bool)
 	// Bytes is what old rows take.
 	Bytes() int64

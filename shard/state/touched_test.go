@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"gradbus/schema"
 )
@@ -154,8 +155,8 @@ func TestRowsTouchedAreFew(t *testing.T) {
 		t.Errorf("%d rows since version 1", rows)
 	}
 	touch(9, 11)
-	if kept := c.Bytes(); kept == 0 || kept > 2*(testDim*2*4+8+oldEntryBytes) {
-		t.Errorf("%d bytes of one old row: row 11 was not touched before", kept)
+	if kept := len(a.copying.old); kept != 1 {
+		t.Errorf("%d old rows are kept, want that of row 9: row 11 was not touched before", kept)
 	}
 	if keys := keysOf(c); !slices.Equal(keys, []uint64{2, 7, 9}) {
 		t.Errorf("since version 1 again: %v", keys)
@@ -356,5 +357,51 @@ func BenchmarkTouches(b *testing.B) {
 				a.Commit()
 			}
 		})
+	}
+}
+
+// What a step may have to wait for: the copy of a piece, and the old values that it keeps itself.
+//
+//	go test ./shard/state -run '^$' -bench Pieces -benchtime 2000x
+func BenchmarkPieces(b *testing.B) {
+	backend := testBackend(b)
+	const rows, keys, dim = 1 << 18, 1 << 11, 64
+	spec := schema.TableSpec{Name: "t", Rows: rows, Dim: dim, Partitions: 8, Init: schema.Zeros()}
+	a, err := NewArray(b.Context(), ArrayConfig{Backend: backend, Spec: &spec, Optimizer: testOptimizers()["momentum"],
+		Here: func(schema.Partition) bool { return true }, Columns: dim, Touches: true})
+	must(b, err)
+	defer a.Close()
+	r := rand.New(rand.NewPCG(1, 2))
+	var pieces, without, during []time.Duration
+	commit := func() time.Duration {
+		a.staged.places = a.staged.places[:0]
+		for range keys {
+			a.staged.places = append(a.staged.places, int64(r.IntN(rows)))
+		}
+		a.staged.rows = grown(a.staged.rows, keys*dim)
+		a.staged.slots[0] = grown(a.staged.slots[0], keys*dim)
+		began := time.Now()
+		a.Commit()
+		return time.Since(began)
+	}
+	var c RowsCopy
+	since := schema.Version(0)
+	for b.Loop() {
+		without = append(without, commit())
+		if c == nil {
+			c, since = a.Copy(since, len(pieces)%2 == 0), a.version
+		}
+		began := time.Now()
+		_, more := c.Next(1 << 14)
+		pieces = append(pieces, time.Since(began))
+		if during = append(during, commit()); !more {
+			c.Close()
+			c = nil
+		}
+	}
+	for what, all := range map[string][]time.Duration{"piece": pieces, "commit": without, "commit-during": during} {
+		slices.Sort(all)
+		b.ReportMetric(all[len(all)/2].Seconds()*1e6, "us-p50-"+what)
+		b.ReportMetric(all[len(all)*99/100].Seconds()*1e6, "us-p99-"+what)
 	}
 }
