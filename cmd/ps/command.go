@@ -20,6 +20,7 @@ import (
 	"gradbus/fabric"
 	"gradbus/internal/atomicfile"
 	"gradbus/internal/config"
+	"gradbus/internal/health/monitor"
 	"gradbus/internal/health/watch"
 	"gradbus/internal/process"
 	"gradbus/internal/verification"
@@ -72,6 +73,9 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
 		SilenceUsage:  true,
 		Args:          noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := config.RefuseIdle(c.Flags(), f.idle()); err != nil {
+				return err
+			}
 			f.page.anyPort = f.page.listen == httpDefault && !c.Flags().Changed("http")
 			return f.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr())
 		},
@@ -88,6 +92,21 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
 		{Title: "Log and settings", First: "log-format"},
 	})
 	return c
+}
+
+// idle are the flags that change nothing as they are.
+func (f *flags) idle() []config.Idle {
+	return []config.Idle{
+		{When: f.server.NATS == "", Flags: []string{"nats-creds"}, Why: "it is for --nats: want that with it"},
+		{When: f.tokenFile != "", Flags: []string{"insecure"},
+			Why: "with --token-file nobody comes in without the token: give one of the two"},
+		{When: f.server.CheckpointDir == "", Flags: []string{"checkpoint-every", "checkpoint-keep"},
+			Why: "nothing is written: want --checkpoint-dir with it"},
+		{When: f.page.listen == "off", Flags: []string{"http-host", "http-token-file", "http-tls-cert", "http-tls-key",
+			"http-insecure"}, Why: "there is no page with --http off: leave it out"},
+		{When: f.gpu.Mode == string(monitor.Off), Flags: []string{"gpu-expected", "gpu-state", "gpu-library"},
+			Why: "nobody asks for GPUs with --gpu off: leave it out"},
+	}
 }
 
 // shardsDefault suits a machine of two cores and keeps the parts honest on a larger one.

@@ -81,6 +81,14 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 
 // run prints what is found, and gives the worst of it.
 func (d *doctoring) run(c *cobra.Command) (status.Level, error) {
+	if err := config.RefuseIdle(c.Flags(), []config.Idle{
+		{When: d.nats == "", Flags: []string{"nats-creds", "tls-cert", "tls-key", "tls-ca", "nats-monitor"},
+			Why: "it is for --nats: want that with it"},
+		{When: d.gpu == string(monitor.Off), Flags: []string{"gpu-state", "gpu-library"},
+			Why: "nobody asks for GPUs with --gpu off: leave it out"},
+	}); err != nil {
+		return "", err
+	}
 	client, err := d.looking.client()
 	if err != nil {
 		return "", err
@@ -101,8 +109,6 @@ func (d *doctoring) run(c *cobra.Command) (status.Level, error) {
 			return "", err
 		}
 		examined.Control = &fabric.Config{URL: d.nats, Name: "doctor", CredsFile: d.creds, TLS: dial}
-	} else if d.monitor != "" {
-		return "", fmt.Errorf("nats-monitor %q: want --nats too", d.monitor)
 	}
 	all := doctor.Examine(c.Context(), examined)
 	if err := c.Context().Err(); err != nil {

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"gradbus/internal/certificate/certtest"
+	"gradbus/internal/flagwalk"
+)
+
+// untilReady is what a command writes to, until it has said that it serves.
+type untilReady struct {
+	to    io.Writer
+	ready func()
+}
+
+func (u *untilReady) Write(text []byte) (int, error) {
+	if bytes.Contains(text, []byte("is ready at")) {
+		u.ready()
+	}
+	return u.to.Write(text)
+}
+
+var walker = flagwalk.Walker{New: command, Root: "../..", Exact: true, Run: serve}
+
+// serve runs a command, and ends a ps that serves.
+func serve(ctx context.Context, c *cobra.Command, _ string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.SetOut(&untilReady{c.OutOrStdout(), cancel})
+	return c.ExecuteContext(ctx)
+}
+
+func write(t *testing.T, folder, name, text string) string {
+	t.Helper()
+	path := filepath.Join(folder, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestServeFlags(t *testing.T) {
+	folder, authority := t.TempDir(), certtest.NewAuthority(t)
+	pair := authority.Issue(t, "127.0.0.1")
+	secret := write(t, folder, "secret", "0123456789abcdef\n")
+	keeps := "--checkpoint-dir DIR"
+	flags := flagwalk.Flags{
+		"listen": flagwalk.Set("127.0.0.2:0"), "shards": flagwalk.Set("3"), "deadline": flagwalk.Set("9s"),
+		"gather": flagwalk.Held("ps.TestJobsGatherForABoundedTime"), "token-file": flagwalk.Set(secret),
+		"insecure":  {Value: "true", With: "--token-file " + secret, Refused: "give one of the two"},
+		"tls-cert":  {Value: pair.CertFile, With: "--tls-key " + pair.KeyFile, Test: "e2e.TestSeveralHostsTLS"},
+		"tls-key":   flagwalk.Refused(pair.KeyFile, "want both or neither"),
+		"tls-ca":    flagwalk.Refused(authority.File, "want tls-cert and tls-key with it"),
+		"port-file": flagwalk.Held("e2e.TestPortFileOnFullDisk"), "nats": flagwalk.Fails("nats://127.0.0.1:1", "127.0.0.1:1"),
+		"control-token-file": flagwalk.Held("ps.TestPeersHaveATokenOfTheirOwn"),
+		"nats-creds":         flagwalk.Refused("none", "want that with it"),
+		"nats-ca":            flagwalk.Fails(authority.File, "want them only with nats"),
+		"nats-monitor":       flagwalk.Held("fabric.TestMonitor"),
+		"advertise":          flagwalk.Refused("a:1", "want them only with nats"),
+		"standby":            flagwalk.Held("trainer.TestStandbyGoesOnWithTheJob"), "id": flagwalk.Set("other"),
+		"backend": flagwalk.Set("go"), "isa": flagwalk.Set("baseline"), "threads": flagwalk.Set("2"),
+		"verify": flagwalk.Held("e2e.TestWrongBitOnServer"), "memory-mib": flagwalk.Set("64"),
+		"staged-mib":  flagwalk.Fails("15", "want at least 16"),
+		"pending-mib": flagwalk.Fails("31", "want at least 32"), "jobs-max": flagwalk.Fails("0", "want at least 1"),
+		"checkpoint-dir":   flagwalk.Set("DIR"),
+		"checkpoint-every": {Value: "7s", With: keeps}, "checkpoint-keep": {Value: "1", With: keeps, Fails: "checkpoint"},
+		"http": flagwalk.Set("off"), "http-host": flagwalk.Held("ps/ops.TestForeignHostsAreRefused"),
+		"http-token-file": flagwalk.Held("ps/ops.TestTokenIsAskedFor"),
+		"http-tls-cert":   flagwalk.Fails(pair.CertFile, "key"), "http-tls-key": flagwalk.Fails(pair.KeyFile, "cert"),
+		"http-insecure":  flagwalk.Held("ps/ops.TestTokenIsAskedFor"),
+		"http-port-file": flagwalk.Held("e2e.TestPagePortTaken"),
+		"pprof":          flagwalk.Fails("0.0.0.0:0", "pprof"), "gpu": flagwalk.Held("e2e.TestGPUFlags"),
+		"gpu-expected": flagwalk.Held("e2e.TestGPUFlags"), "gpu-use": flagwalk.Held("e2e.TestServerGPUFault"),
+		"gpu-state": flagwalk.Held("e2e.TestGPUFlags"), "gpu-library": flagwalk.Held("e2e.TestServerGPUFault"),
+		"inject": flagwalk.Fails("xid", "inject"), "log-format": flagwalk.Set("text"), "log-level": flagwalk.Set("error"),
+		"config": flagwalk.Set(write(t, folder, "ps.yaml", "shards: 5\n")),
+	}
+	line := "--listen 127.0.0.1:0 --http 127.0.0.1:0 --id walk"
+	walker.Walk(t, flagwalk.Setting{Line: line, Flags: flags})
+	off, on := "no page with --http off", "is for --nats"
+	for name, words := range map[string]string{"http-host": off, "http-token-file": off, "http-tls-cert": off,
+		"http-tls-key": off, "http-insecure": off, "http-port-file": "no page with http off", "pprof": "http off",
+		"nats-creds": on, "checkpoint-every": "want --checkpoint-dir", "checkpoint-keep": "want --checkpoint-dir"} {
+		refused(t, "--listen 127.0.0.1:0 --http off", name, words)
+	}
+	for _, name := range []string{"gpu-expected", "gpu-state"} {
+		refused(t, "--listen 127.0.0.1:0 --gpu off", name, "with --gpu off")
+	}
+	for _, name := range []string{"nats-creds", "tls-cert", "tls-key", "tls-ca", "nats-monitor"} {
+		refused(t, "doctor", name, on)
+	}
+	refused(t, "doctor --gpu off", "gpu-state", "with --gpu off")
+}
+
+// refused wants a flag refused, with its name and these words.
+func refused(t *testing.T, line, name, words string) {
+	t.Helper()
+	c := command()
+	c.SetOut(io.Discard)
+	c.SetErr(io.Discard)
+	value := map[string]string{"http-insecure": "true", "checkpoint-every": "5s"}[name]
+	if value == "" {
+		value = "3"
+	}
+	c.SetArgs(append(strings.Fields(line), "--"+name+"="+value))
+	if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), name) ||
+		!strings.Contains(err.Error(), words) {
+		t.Errorf("%s --%s: %v, want it refused with %q", line, name, err, words)
+	}
+}
+
+// The commands beside it: what they are told of the way to a ps is seen where there is none.
+func TestSubcommandFlags(t *testing.T) {
+	folder := t.TempDir()
+	none := filepath.Join(folder, "none")
+	held := func(test string, names ...string) flagwalk.Flags {
+		all := flagwalk.Flags{}
+		for _, name := range names {
+			all[name] = flagwalk.Held(test)
+		}
+		return all
+	}
+	looks := flagwalk.Flags{"ps": flagwalk.Fails("http://127.0.0.1:2", "127.0.0.1:2"),
+		"http-token-file": flagwalk.Fails(none, none), "http-ca": flagwalk.Fails(none, none),
+		"timeout": flagwalk.Held("ps/ops/terminal.TestStatusErrors")}
+	joins := flagwalk.Flags{"server": flagwalk.Fails("nats://127.0.0.1:2", "127.0.0.1:2"),
+		"token-file": flagwalk.Fails(none, none), "nats-creds": flagwalk.Fails(none, none),
+		"tls-cert": flagwalk.Refused(none, "want both or neither"), "tls-key": flagwalk.Refused(none, "want both or neither"),
+		"tls-ca": flagwalk.Fails(none, none), "log-format": flagwalk.Fails("xml", "xml"),
+		"log-level": flagwalk.Fails("loud", "loud"),
+		"config":    flagwalk.Fails(write(t, folder, "tap.yaml", "log-level: loud\n"), "loud")}
+	nats := " --nats nats://127.0.0.1:1 "
+	settings := []flagwalk.Setting{
+		{Line: "status --ps http://127.0.0.1:1", Flags: looks.And(held("e2e.TestStatus", "json"))},
+		{Line: "top --ps http://127.0.0.1:1", Flags: held("ps/ops/terminal.TestTop", "ps", "http-token-file", "http-ca",
+			"timeout", "job")}, // which needs a terminal, before it looks
+		{Line: "tap --server nats://127.0.0.1:1", Flags: joins.And(held("ps/ops/tap.TestFilters", "from", "to", "kind",
+			"batch", "bucket")).And(held("ps/ops/tap.TestLines", "values")).And(held("ps/ops/tap.TestCount", "count")).And(
+			held("ps/ops/tap.TestJSON", "json"))},
+		{Line: "scale-lr job 0.5 --server nats://127.0.0.1:1", Flags: joins.And(held("trainer.TestScaleLRWhileRunning",
+			"from-batch", "timeout"))},
+		{Line: "checkpoints list " + folder, Flags: held("cmd/ps.TestCheckpointsCommands", "json")},
+		{Line: "checkpoints verify " + folder, Flags: held("cmd/ps.TestCheckpointsCommands", "json")},
+		{Line: "checkpoints export " + folder + " job file", Flags: held("cmd/ps.TestCheckpointsCommands", "id")},
+		{Line: "checkpoints prune " + folder + " job", Flags: flagwalk.Flags{"keep": flagwalk.Fails("1", "--keep 1")}},
+		{Line: "doctor --ps http://127.0.0.1:1" + nats, Flags: held("e2e.TestDoctorAsksTheDriver", "gpu", "gpu-library",
+			"json").And(held("e2e.TestStatus", "ps", "timeout")).And(held("ps/ops/doctor.TestListeners", "listen", "http")).And(
+			held("ps/ops/doctor.TestNATS", "nats", "nats-creds", "nats-monitor")).And(
+			held("ps/ops/doctor.TestKept", "gpu-state")).And(
+			held("ps/ops/doctor.TestExamine", "dir")).And(flagwalk.Flags{
+			"http-token-file": looks["http-token-file"], "http-ca": looks["http-ca"],
+			"tls-cert": joins["tls-cert"], "tls-key": joins["tls-key"], "tls-ca": flagwalk.Fails(none, none)})},
+		{Line: "gpu-list", Flags: held("internal/health/watch.TestList", "gpu-state", "json")},
+		{Line: "gpu-ack 0", Flags: held("internal/health/watch.TestAcknowledgeIn", "gpu-state")},
+	}
+	walked := map[*cobra.Command]bool{}
+	root := command()
+	for _, s := range settings {
+		walker.Walk(t, s)
+		leaf, _, err := root.Find(strings.Fields(s.Line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		walked[leaf] = true
+	}
+	var look func(c *cobra.Command)
+	look = func(c *cobra.Command) {
+		if c.HasParent() && !walked[c] && c.IsAvailableCommand() && c.Parent().Name() != "completion" {
+			c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+				if f.Name != "help" && f.Name != "version" {
+					t.Errorf("ps %s --%s is not walked", c.Name(), f.Name)
+				}
+			})
+		}
+		for _, below := range c.Commands() {
+			look(below)
+		}
+	}
+	look(root)
+}
