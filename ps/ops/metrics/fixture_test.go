@@ -48,6 +48,8 @@ func everything(trainers, shards int) *cluster {
 			Reduce:   "shards",
 			Trainers: trainers, Shards: shards, Lanes: trainers, Batch: 20, Parameters: 12345, StartedMS: 1_700_000_000_000}},
 		GPUs: []schema.GPUReport{fullGPU(0)},
+		StandsBy: &schema.StandsByReport{URL: "nats://b:4222", Reached: true, Jobs: []schema.HeldReport{
+			{Job: "digits", RunID: 78, Version: 7}, {Job: "large", RunID: 79, Failure: "too large"}}},
 	}
 	for i := range trainers {
 		own.Jobs[0].Members = append(own.Jobs[0].Members, schema.MemberReport{
@@ -67,7 +69,9 @@ func everything(trainers, shards int) *cluster {
 		Jobs: []status.Job{{Name: "words", RunID: "77", Phase: "running", Loss: ptr(schema.Real(0.25)),
 			Replicas: &status.Replicas{Version: 19, Equal: true, Digests: map[string]string{"t0": "1", "t1": "1"}},
 			Durability: &status.Durability{Version: 15, AgeMS: 12_000, Bytes: 4096, TookMS: 2500, EveryMS: 10_000, Failures: 2,
-				Failure: "write x: no space left on device", LateMS: 1500}}},
+				Failure: "write x: no space left on device", LateMS: 1500},
+			Standby: &status.Standby{Server: "b-4222", Ready: true, Version: 18, AgeMS: 250, TookMS: 18, Bytes: 8192,
+				LateMS: 500}}},
 		Problems: []status.Problem{
 			{Code: "made-up", Level: status.Critical, Job: "words", Member: "t1"},
 			{Code: "made-up", Level: status.Critical, Job: "words", Member: "t0"},

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strconv"
 
 	"gradbus/ps/ops/status"
@@ -20,7 +21,7 @@ type job struct {
 
 // jobTable tells of jobs.
 func jobTable() table[job] {
-	return table[job]{[]string{"job_name"}, append(checkpointFigures(), []figure[job]{
+	return table[job]{[]string{"job_name"}, append(slices.Concat(checkpointFigures(), standbyFigures()), []figure[job]{
 		gauges("gradbus_job_info", "What the job is; always 1.",
 			[]string{"run_id", "workload", "consistency", "apply", "reduce"}, func(j job, r *row) {
 				r.value(1, strconv.FormatUint(uint64(j.RunID), 10), j.Workload, j.Consistency, j.Apply, j.Reduce)

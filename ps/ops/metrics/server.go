@@ -28,7 +28,7 @@ func buildTable() table[string] {
 
 // serverTable tells of this ps.
 func serverTable() table[server] {
-	return table[server]{nil, []figure[server]{
+	return table[server]{nil, append(standsByFigures(), []figure[server]{
 		gauges("gradbus_ps_info", "Who this ps is; always 1.", []string{"id", "host", "backend"},
 			func(s server, r *row) { r.value(1, s.s.ID, s.Host, s.s.Backend) }),
 		gauge("gradbus_ps_control_loop_age_seconds", "Time since the control loop of this ps last turned: above some "+
@@ -78,7 +78,7 @@ func serverTable() table[server] {
 			nil, ifVerified(server.verification, func(v *schema.VerifyReport) float64 { return float64(v.Mismatches) })),
 		gauges("gradbus_ps_verify_interval_blocks", "One in so many blocks is computed again; absent where none are.", nil,
 			ifVerified(server.verification, func(v *schema.VerifyReport) float64 { return float64(v.OneIn) })),
-	}}
+	}...)}
 }
 
 // refused has every reason there is, 0 or not: a series that begins with its first frame has no increase.

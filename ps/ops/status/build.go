@@ -102,7 +102,7 @@ func (t *Tracker) buildJob(r *run) Job {
 		if s := t.servers[r.coordinator]; s != nil { // the coordinator's times, by the clock here
 			j.StartedMS, j.EndedMS = hereMS(said.StartedMS, s), hereMS(said.EndedMS, s)
 		}
-		j.Durability = t.durabilityOf(r)
+		j.Durability, j.Standby = t.durabilityOf(r), t.standbyOf(r)
 		if j.Failed = r.failed(); said.Failed != nil {
 			j.FailedBy = string(said.Failed.Member)
 		}

@@ -53,6 +53,7 @@ const (
 	CodeDiskLow      = "disk-low"
 	CodeDiskHangs    = "disk-hangs"
 	CodeNotDurable   = "not-durable"
+	CodeNotStoodBy   = "not-stood-by"
 	CodeMissing      = "trainers-missing"
 	CodeClaimed      = "job-claimed-twice"
 	CodeVersions     = "versions-differ"
@@ -157,6 +158,9 @@ var codes = [...]Code{
 	{Code: CodeNotDurable, Level: Warning, Title: "versions of a job do not become durable", hold: 3_000,
 		Action: "Look at the disk under `--checkpoint-dir` and at the log of that ps: a crash now costs all that was " +
 			"trained since the newest durable version."},
+	{Code: CodeNotStoodBy, Level: Warning, Title: "no ps stands by for a job any more", hold: 3_000,
+		Action: "Start the ps that stood by again, or look at its log: when this one is lost now, the job goes on from its " +
+			"newest durable version, or ends."},
 	{Code: CodeMissing, Level: Warning, Title: "a job waits for trainers to join",
 		Action: "Start the trainers that are missing."},
 	{Code: CodeClaimed, Level: Warning, Title: "two ps say that they coordinate one job", linger: 10_000,

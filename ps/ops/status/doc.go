@@ -11,6 +11,7 @@
 //	job_health, progress    what is wrong with jobs: who is silent, gone, waited for
 //	server_health, disks    what is wrong with machines, ps and GPUs; what is full, lost or refused
 //	durability              which version outlives a crash, and whether the next is late
+//	standby                 who stands by for a job, what it has of it, and whether it still does
 //	control                 whether anybody can be heard at all
 //	throughput, slowdown    whether training is slower than it was, and whose part of a batch has grown
 //	straggler, bottleneck   who is waited for, and who is busy

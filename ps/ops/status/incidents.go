@@ -246,6 +246,7 @@ func compareMembers(a, b string) int {
 //	pace:JOB/t3          that it is slow
 //	gpu:NAME             a GPU
 //	disk:ID              the disk of the checkpoints that a ps writes
+//	standby:ID           that nobody stands by for a ps
 //	way:JOB              the network between a job's trainers and its shards
 const (
 	byControl = "control"
@@ -256,6 +257,7 @@ const (
 	byPace    = "pace:"
 	byGPU     = "gpu:"
 	byDisk    = "disk:"
+	byStandby = "standby:"
 	byWay     = "way:"
 )
 

@@ -41,6 +41,7 @@ func (j *ranking) job(job *Job, r *run) {
 	}
 	j.progress(job, r)
 	j.durability(job, r)
+	j.standby(job, r)
 	j.replicas(job)
 	j.slow(job, r)
 	j.load(job, r)

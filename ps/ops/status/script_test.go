@@ -28,6 +28,7 @@ import (
 //	gpu t1 state= [code= reason= action= xid= throttled= injected]
 //	end [failed=t3 text=]
 //	durable [every=seconds batches= failure=word_word off=word_word]
+//	standby [server=b failure=word_word off=word_word stuck]
 //	restart ps=0 | t1
 //	events               what has happened since they were asked for last
 //	rows                 trainers and shards: state, level, lag, what they do
@@ -77,6 +78,10 @@ func (s *script) run() string {
 		d := &s.c.Durable
 		d.Every, d.Batches = s.number("every"), schema.Batch(s.number("batches"))
 		d.Off, d.Failure = strings.ReplaceAll(s.text("off"), "_", " "), strings.ReplaceAll(s.text("failure"), "_", " ")
+	case "standby":
+		b := &s.c.StoodBy
+		b.Server, b.Stuck = s.text("server"), s.d.HasArg("stuck")
+		b.Off, b.Failure = strings.ReplaceAll(s.text("off"), "_", " "), strings.ReplaceAll(s.text("failure"), "_", " ")
 	case "restart":
 		s.restart()
 	case "end":
@@ -131,6 +136,11 @@ func (s *script) rows() string {
 		if d := j.Durability; d != nil {
 			fmt.Fprintf(&b, "durable %d age %s, %d bytes in %s, failed %d %q, late %s, off %q\n", d.Version, since(d.AgeMS),
 				d.Bytes, since(d.TookMS), d.Failures, d.Failure, since(d.LateMS), d.Off)
+		}
+		if d := j.Standby; d != nil {
+			fmt.Fprintf(&b, "standby %q at %q, ready %v, version %d age %s, %d bytes, the last in %s, unready %s, late %s, "+
+				"failure %q, off %q\n", d.Server, d.URL, d.Ready, d.Version, since(d.AgeMS), d.Bytes, since(d.TookMS),
+				since(d.UnreadyMS), since(d.LateMS), d.Failure, d.Off)
 		}
 		for _, t := range j.Trainers {
 			fmt.Fprintf(&b, "%s %s %s %s, batch %d lag %d held %s, %.0f samples/s\n", t.Member, t.Host, t.State, t.Level,

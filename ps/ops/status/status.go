@@ -92,6 +92,7 @@ type Job struct {
 	Replicas *Replicas `json:"replicas"` // nil but in mean
 	// nil where its coordinator does not say
 	Durability *Durability `json:"durability"`
+	Standby    *Standby    `json:"standby"` // nil where nobody has stood by
 	// key of GET /api/v1/series?job=: the name, and for a run that a later one has followed NAME.RUN_ID
 	Series string `json:"series"`
 	Why    Why    `json:"why"`
@@ -227,6 +228,7 @@ type Server struct {
 	Verified         uint64            `json:"verified"`
 	Mismatches       uint64            `json:"mismatches"`
 	Disks            []Disk            `json:"disks"`
+	StandsBy         *StandsBy         `json:"stands_by,omitempty"` // nil where it stands by for no other ps
 }
 
 // Disk is a file system that a ps or a trainer writes to.

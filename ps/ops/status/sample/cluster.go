@@ -60,6 +60,7 @@ type Cluster struct {
 	Far      float64           // seconds that every lookup and every result is longer on its way
 	Deaf     bool              // the control server hangs: the first ps hears itself alone
 	Durable  Checkpoints
+	StoodBy  Standby
 
 	before  []schema.JobReport // runs that have ended
 	began   time.Time
@@ -260,6 +261,7 @@ func (c *Cluster) Second() []Heard {
 	c.second++
 	c.advance()
 	c.write()
+	c.tell()
 	var all []Heard
 	for i, s := range c.Servers {
 		if !s.Stopped && (i == 0 || !c.Deaf) {

@@ -207,7 +207,7 @@ func (c *Cluster) jobReport() schema.JobReport {
 		Name: schema.JobName(c.Job), Workload: c.Workload, RunID: c.RunID, Phase: c.Phase, Consistency: c.Consistency,
 		Apply: c.Apply, Reduce: "shards",
 		Trainers: len(c.Trainers), Shards: c.Shards, Lanes: 2 * len(c.Trainers), Ahead: c.Ahead, Batch: schema.Batch(c.batch),
-		Parameters: 4_300_000, Failed: c.Failed, Durability: c.durability(),
+		Parameters: 4_300_000, Failed: c.Failed, Durability: c.durability(), Standby: c.standby(),
 	}
 	if c.Phase != "gathering" {
 		j.StartedMS = c.began.UnixMilli()
