@@ -128,7 +128,8 @@ func (t *Tracker) buildServer(s *server) Server {
 		Reasons: map[string]uint64{}, Dropped: said.Dropped,
 		SlowReaders: said.SlowReaders, ResidentBytes: said.Process.ResidentBytes, PromisedBytes: said.Memory.PromisedBytes,
 		MemoryMaxBytes: said.Memory.MaxBytes, Verified: said.Verification.Blocks, Mismatches: said.Verification.Mismatches,
-		Disks: append([]Disk{}, disksOf(&s.heard, said.Disks, t.now)...), StandsBy: standsByOf(&s.heard, said.StandsBy, t.now)}
+		Disks:    append([]Disk{}, disksOf(&s.heard, said.Disks, t.now)...),
+		StandsBy: standsByOf(&s.heard, said.StandsBy, t.now)}
 	for reason, n := range said.Reasons {
 		if n > 0 && len(out.Reasons) < schema.ReasonCount {
 			out.Reasons[reason] = n

@@ -22,6 +22,8 @@ func samples() map[string]*status.Status {
 		"many":    running(64),
 		"gpus":    gpus(),
 		"hostile": hostile(),
+		"stoodby": stoodBy(),
+		"stands":  stands(),
 	}
 }
 
@@ -93,6 +95,32 @@ func stalled() *status.Status {
 	return s
 }
 
+// stoodBy has jobs that would go on elsewhere, and one that has no room there.
+func stoodBy() *status.Status {
+	s := running(1)
+	s.Jobs[0].Standby = &status.Standby{Server: "host-b-4222", URL: "nats://host-b:4222", Ready: true, Version: 10_430,
+		AgeMS: 140, TookMS: 18, Bytes: 3 << 30}
+	large, policy := s.Jobs[0], s.Jobs[0]
+	large.Name, large.Series, large.Standby = "large", "large", &status.Standby{Server: "host-b-4222",
+		Failure: "job large needs 9000000000 bytes, and 4000000000 of this server's 8000000000 are free", UnreadyMS: 90_000}
+	policy.Name, policy.Series, policy.Standby = "strict", "strict", &status.Standby{Off: "its policy is fail"}
+	s.Jobs = append(s.Jobs, large, policy)
+	return s
+}
+
+// stands is a ps without jobs that stands by for another.
+func stands() *status.Status {
+	s := idle()
+	s.Servers[0].StandsBy = &status.StandsBy{URL: "nats://host-b:4222", SilentMS: 3_400, Jobs: []status.Held{
+		{Job: "large", Failure: "job large needs 9000000000 bytes, and 4000000000 of this server's 8000000000 are free"},
+		{Job: "packages", Version: 10_430, Lost: "nothing listens any more where its ps was"}}}
+	alone := s.Servers[0]
+	alone.ID, alone.StandsBy = "host-c-4222", &status.StandsBy{URL: "nats://host-d:4222", Reached: true, SilentMS: 80,
+		Refused: "ps host-e-4222 on host-e (pid 17) stands by already", Jobs: []status.Held{}}
+	s.Servers = append(s.Servers, alone)
+	return s
+}
+
 func gpus() *status.Status {
 	s := running(1)
 	s.Injected = true
@@ -117,6 +145,8 @@ func hostile() *status.Status {
 	s.Why.Text = "\x1b]0;owned\x07 a\u202eb \x1b[2J 日本語 " + strings.Repeat("long ", 100)
 	s.Server = "\x1b[31mred\x9b"
 	j.Trainers[0].Host, j.Trainers[0].Member = "evil\r\nline\x00", "t0\u200b"
+	j.Standby = &status.Standby{Server: "b\x1b[2J", URL: "x\r", Failure: "no\x07", Bytes: 1<<64 - 1}
+	s.Servers[0].StandsBy = &status.StandsBy{URL: "u\x1b[1m", Jobs: []status.Held{{Job: "j\n", Failure: "f\u202e"}}}
 	j.Trainers[0].Loss, j.Loss = real(nan()), real(-inf())
 	j.Trainers[0].RoundTripSeconds, j.Trainers[0].SentPerSecond, j.SamplesPerSecond = schema.Real(inf()),
 		schema.Real(nan()), schema.Real(nan())

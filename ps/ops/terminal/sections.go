@@ -37,6 +37,10 @@ func (s Screen) sections(view *status.Status, events []status.Event) []section {
 		add(ViewAll, s.jobs(view, job))
 		if s.roomy() { // else the age alone is among the jobs
 			add(ViewAll, s.durability(view))
+			add(ViewAll, s.standby(view))
+		}
+		if s.roomy() || len(view.Jobs) == 0 {
+			add(ViewAll, s.standsBy(view))
 		}
 	}
 	if job != nil {
@@ -103,6 +107,10 @@ func (s Screen) jobs(view *status.Status, shown *status.Job) *table {
 	if durable {
 		t.columns = append(t.columns, column{head: "DURABLE", right: true, keep: 4})
 	}
+	standby := !s.roomy() && slices.ContainsFunc(view.Jobs, func(j status.Job) bool { return j.Standby != nil })
+	if standby {
+		t.columns = append(t.columns, column{head: "STANDBY", right: true, keep: 4})
+	}
 	for i := range view.Jobs {
 		j := &view.Jobs[i]
 		name := Span{Text: clean(j.Name)}
@@ -129,6 +137,9 @@ func (s Screen) jobs(view *status.Status, shown *status.Job) *table {
 			told})
 		if durable {
 			t.also(durableAge(j))
+		}
+		if standby {
+			t.also(standbyAge(j))
 		}
 	}
 	return t

@@ -131,6 +131,7 @@ export class Jobs {
     this.set("coordinator", "coordinator", job.coordinator || null);
     this.set("run", "run", job.run_id || null);
     this.durable(job.durability);
+    this.standby(job.standby);
     this.set("age", "told", stale ? `${age(job.age_ms)} ago` : null);
   }
 
@@ -142,6 +143,13 @@ export class Jobs {
     this.set("every", "wanted every", !written ? null : d.every_ms ? span(d.every_ms).replace(".0", "") : `${count(d.every_batches)} batches`);
     this.set("failures", "not durable", written && d.failures ? `${count(d.failures)} ${d.failures === 1 ? "version" : "versions"}` + (d.failure ? `; the last: ${d.failure}` : "") : null);
     for (const name of ["durable", "failures"]) attr(this.facts[name].box, "data-level", written && d.failure ? "warning" : null);
+  }
+
+  /** standby shows where the job would go on if its ps were lost; b is null where nobody has ever stood by. */
+  standby(b) {
+    this.set("standby", "standby", !b ? null : b.off ? `nobody: ${b.off}` : b.ready ? `${b.server}, version ${count(b.version)}, ${age(b.age_ms)} ago` : `not ready: ${b.failure || `${b.server} is told all of it`}`);
+    this.set("mirrored", "told the standby", b && b.bytes ? bytes(b.bytes) + (b.took_ms ? `, the last in ${span(b.took_ms)}` : "") : null);
+    attr(this.facts.standby.box, "data-level", b && !b.off && !b.ready ? "warning" : null);
   }
 }
 
