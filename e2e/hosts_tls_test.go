@@ -130,7 +130,10 @@ func TestSeveralHostsTLS(t *testing.T) {
 			var trainers []*process
 			for i, h := range []*host{first, second} {
 				args := append([]string{"--trainers", "2", "--json", "--job", name, "--token-file", token,
-					"--id", []string{"t0", "t1"}[i], "--data-host", h.address}, append(c.shows(h), more...)...)
+					"--id", []string{"t0", "t1"}[i]}, append(c.shows(h), more...)...)
+				if name == "trainers" {
+					args = append(args, "--data-host", h.address)
+				}
 				trainers = append(trainers, h.start("trainer", short(url, data, args...)...))
 			}
 			for _, p := range trainers {
