@@ -122,6 +122,7 @@ type Server struct {
 	Mismatches  uint64
 	Amnesic     bool                   // knows no job
 	Joins       []schema.RefusedReport // that it refused
+	StandsBy    *schema.StandsByReport // nil: for nobody
 
 	id      string
 	life    life

@@ -133,7 +133,7 @@ func (c *Cluster) serverReport(s *Server) *schema.Telemetry {
 		Verification: schema.VerifyReport{OneIn: 1000, Blocks: uint64(c.batch / 100), Mismatches: s.Mismatches},
 		Disks:        []schema.DiskReport{s.Disk}, GPUs: slices.Clone(s.GPUs),
 	}
-	p.Server.Refused = slices.Clone(s.Joins)
+	p.Server.Refused, p.Server.StandsBy = slices.Clone(s.Joins), s.StandsBy
 	if p.Server.Control = c.Control; s != c.Servers[0] {
 		p.Server.URL = fmt.Sprintf("nats://%s:4222", s.Host)
 		if c.Control == "" {

@@ -1,0 +1,108 @@
+package status_test
+
+import (
+	"slices"
+	"testing"
+
+	"gradbus/ps/ops/status"
+	"gradbus/ps/ops/status/sample"
+	"gradbus/schema"
+)
+
+// stoodBy plays a cluster of one trainer. change may change what its ps says each second.
+func stoodBy(seconds int, change func(*sample.Cluster, *schema.ServerReport)) status.Update {
+	c := sample.NewCluster(sample.Options{Trainers: 1, Shards: 1})
+	tracker := c.NewTracker()
+	var u status.Update
+	for range seconds {
+		for _, h := range c.Second() {
+			if h.Telemetry.Server != nil {
+				change(c, h.Telemetry.Server)
+			}
+			tracker.Take(c.Now, h.Job, h.From, h.Telemetry)
+		}
+		u = tracker.Tick(c.Now)
+	}
+	return u
+}
+
+// A ps that stood by and is gone is one problem, whatever number of jobs it stood by for: the others are told below it.
+// What one of them has alone stands for itself.
+func TestOneGoneStandbyIsOneProblem(t *testing.T) {
+	t.Parallel()
+	u := stoodBy(40, func(c *sample.Cluster, p *schema.ServerReport) {
+		gone := &schema.StandbyReport{Failure: "ps b on box has left", UnreadyMS: 40_000}
+		p.Jobs[0].Standby = gone
+		for i, name := range []schema.JobName{"digits", "large", "quick"} {
+			other := p.Jobs[0]
+			other.Name, other.RunID, other.Batch = name, schema.RunID(100+i), schema.Batch(c.Now.Unix())
+			other.Members = slices.Clone(other.Members)
+			if name == "large" { // the ps that stands by now has no room for it
+				other.Standby = &schema.StandbyReport{Server: "c", Failure: "too large", UnreadyMS: 40_000}
+			}
+			p.Jobs = append(p.Jobs, other)
+		}
+	})
+	var jobs, below []string
+	for _, p := range u.Status.Problems {
+		switch {
+		case p.Code != status.CodeNotStoodBy:
+		case p.Symptom:
+			below = append(below, p.Job)
+		default:
+			jobs = append(jobs, p.Job)
+		}
+	}
+	if !slices.Equal(jobs, []string{"digits", "large"}) || !slices.Equal(below, []string{"packages", "quick"}) {
+		t.Errorf("problems of %v, and below them of %v: %+v", jobs, below, u.Status.Problems)
+	}
+}
+
+// Between two versions lie two batches at least, some times what telling takes, and a checkpoint: what is no later than
+// a few of these is not late.
+func TestLateStandbyIsMeasuredByWhatIsUsual(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		took    schema.Real
+		written schema.Real // of a checkpoint
+		late    int64
+		want    bool
+	}{
+		"15 s at least":               {0.01, 0, 14_000, false},
+		"more than that":              {0.01, 0, 16_000, true},
+		"telling takes 4 s":           {4, 0, 70_000, false}, // 3 * 6 * 4 s, and batches
+		"and it is later":             {4, 0, 80_000, true},
+		"a checkpoint takes a minute": {0.01, 60, 170_000, false},
+		"and it is later than that":   {0.01, 60, 190_000, true},
+	} {
+		u := stoodBy(60, func(_ *sample.Cluster, p *schema.ServerReport) {
+			p.Jobs[0].Standby = &schema.StandbyReport{Server: "b", Ready: true, Version: 7, TookSeconds: c.took,
+				LateMS: c.late}
+			p.Jobs[0].Durability = &schema.DurabilityReport{EveryMS: 60_000, Version: 7, TookSeconds: c.written}
+		})
+		if got := slices.Contains(codesOf(&u.Status), status.CodeNotStoodBy); got != c.want {
+			t.Errorf("%s: a problem %v, want %v: %+v", name, got, c.want, u.Status.Problems)
+		}
+	}
+}
+
+// What a ps says of the one that it stands by for is shown, and once it is silent that is in reach no more.
+func TestStandsByIsShown(t *testing.T) {
+	t.Parallel()
+	said := &schema.StandsByReport{URL: "nats://b:4222", Reached: true, SilentMS: 200, Jobs: []schema.HeldReport{
+		{Job: "digits", RunID: 7, Version: 12}, {Job: "large", RunID: 8, Failure: "too large"}}}
+	c := sample.NewCluster(sample.Options{Trainers: 1, Shards: 1})
+	c.NoJob, c.Servers[0].StandsBy = true, said
+	tracker := c.NewTracker()
+	s := c.Play(tracker, 5).Status
+	b := s.Servers[0].StandsBy
+	if b == nil || b.URL != said.URL || !b.Reached || b.SilentMS != 200 || len(b.Jobs) != 2 ||
+		b.Jobs[0] != (status.Held{Job: "digits", RunID: "7", Version: 12}) ||
+		b.Jobs[1] != (status.Held{Job: "large", RunID: "8", Failure: "too large"}) || len(s.Jobs)+len(s.Problems) != 0 {
+		t.Errorf("%+v of %+v", b, s)
+	}
+	c.Servers[0].Stopped = true
+	if b = c.Play(tracker, 10).Status.Servers[0].StandsBy; b == nil || b.Reached {
+		t.Errorf("of a ps that is silent: %+v", b)
+	}
+}
