@@ -126,14 +126,12 @@ func TestSeveralHostsTLS(t *testing.T) {
 			far = h.start("ps", args...)
 			far.says(t, "is ready at "+c.scheme)
 		}
-		for name, more := range map[string][]string{"shards": nil, "trainers": {"--apply", "mean", "--reduce", "trainers"}} {
+		for name, more := range map[string][]string{"shards": nil, "trainers": {"--apply", "mean", "--reduce", "trainers",
+			"--data-host", "0.0.0.0"}} {
 			var trainers []*process
 			for i, h := range []*host{first, second} {
 				args := append([]string{"--trainers", "2", "--json", "--job", name, "--token-file", token,
 					"--id", []string{"t0", "t1"}[i]}, append(c.shows(h), more...)...)
-				if name == "trainers" {
-					args = append(args, "--data-host", h.address)
-				}
 				trainers = append(trainers, h.start("trainer", short(url, data, args...)...))
 			}
 			for _, p := range trainers {
