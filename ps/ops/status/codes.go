@@ -159,8 +159,8 @@ var codes = [...]Code{
 		Action: "Look at the disk under `--checkpoint-dir` and at the log of that ps: a crash now costs all that was " +
 			"trained since the newest durable version."},
 	{Code: CodeNotStoodBy, Level: Warning, Title: "no ps stands by for a job any more", hold: 3_000,
-		Action: "Start the ps that stood by again, or look at its log: when this one is lost now, the job goes on from its " +
-			"newest durable version, or ends."},
+		Action: "Start another ps with `--standby` of this one, as before: when this one is lost now, the job goes on from " +
+			"its newest durable version, or from nothing."},
 	{Code: CodeMissing, Level: Warning, Title: "a job waits for trainers to join",
 		Action: "Start the trainers that are missing."},
 	{Code: CodeClaimed, Level: Warning, Title: "two ps say that they coordinate one job", linger: 10_000,

@@ -76,10 +76,10 @@ func (t *Tracker) buildShards(r *run, j *Job) {
 }
 
 // works reports whether anything was ever sent to a shard. One of a job with fewer buckets than shards has nothing to
-// do: it stays at version 0, and is not behind.
+// do: it stays at the version with which the job began, and is not behind.
 func (k *shard) works() bool {
 	h := k.report
-	return h.Version > 0 || h.Frames > 0 || h.Lookups > 0
+	return h.Frames > 0 || h.Lookups > 0
 }
 
 // shardsShown is the number of shards to show: those that some ps told of, and what is missing, up to a bound.

@@ -10,8 +10,8 @@ import (
 )
 
 // stoodBy plays a cluster of one trainer. change may change what its ps says each second.
-func stoodBy(seconds int, change func(*sample.Cluster, *schema.ServerReport)) status.Update {
-	c := sample.NewCluster(sample.Options{Trainers: 1, Shards: 1})
+func stoodBy(shards, seconds int, change func(*sample.Cluster, *schema.ServerReport)) status.Update {
+	c := sample.NewCluster(sample.Options{Trainers: 1, Shards: shards})
 	tracker := c.NewTracker()
 	var u status.Update
 	for range seconds {
@@ -30,7 +30,7 @@ func stoodBy(seconds int, change func(*sample.Cluster, *schema.ServerReport)) st
 // What one of them has alone stands for itself.
 func TestOneGoneStandbyIsOneProblem(t *testing.T) {
 	t.Parallel()
-	u := stoodBy(40, func(c *sample.Cluster, p *schema.ServerReport) {
+	u := stoodBy(1, 40, func(c *sample.Cluster, p *schema.ServerReport) {
 		gone := &schema.StandbyReport{Failure: "ps b on box has left", UnreadyMS: 40_000}
 		p.Jobs[0].Standby = gone
 		for i, name := range []schema.JobName{"digits", "large", "quick"} {
@@ -75,7 +75,7 @@ func TestLateStandbyIsMeasuredByWhatIsUsual(t *testing.T) {
 		"a checkpoint takes a minute": {0.01, 60, 170_000, false},
 		"and it is later than that":   {0.01, 60, 190_000, true},
 	} {
-		u := stoodBy(60, func(_ *sample.Cluster, p *schema.ServerReport) {
+		u := stoodBy(1, 60, func(_ *sample.Cluster, p *schema.ServerReport) {
 			p.Jobs[0].Standby = &schema.StandbyReport{Server: "b", Ready: true, Version: 7, TookSeconds: c.took,
 				LateMS: c.late}
 			p.Jobs[0].Durability = &schema.DurabilityReport{EveryMS: 60_000, Version: 7, TookSeconds: c.written}
@@ -104,5 +104,16 @@ func TestStandsByIsShown(t *testing.T) {
 	c.Servers[0].Stopped = true
 	if b = c.Play(tracker, 10).Status.Servers[0].StandsBy; b == nil || b.Reached {
 		t.Errorf("of a ps that is silent: %+v", b)
+	}
+}
+
+// A shard that has nothing to do stays at the version with which its job has gone on, and is not behind.
+func TestIdleShardOfAJobThatHasGoneOn(t *testing.T) {
+	t.Parallel()
+	u := stoodBy(2, 300, func(_ *sample.Cluster, p *schema.ServerReport) {
+		p.Shards[1] = schema.ShardReport{Job: p.Shards[1].Job, Shard: 1, Ready: true, Version: 12}
+	})
+	if len(u.Status.Problems) > 0 || u.Status.Jobs[0].Shards[1].Lag != 0 {
+		t.Errorf("%+v", u.Status.Problems)
 	}
 }
