@@ -26,10 +26,10 @@ const (
 	cameWithin = 3 * time.Second
 )
 
-// standby follows another ps and has what the shards of its jobs have. When that ps has ended, the job goes on here with
-// the first trainer that comes, from the version that was told last. Where it is only out of reach it may be there all
-// the same: then more than half of the trainers have to come. Nobody counts twice, since a trainer is in one run at a
-// time; so no two ps go on with a job.
+// standby follows another ps and has what the shards of its jobs have. When that ps has ended, the job goes on here
+// with the first trainer that comes, from the version that was told last. Where it is only out of reach it may be
+// there all the same: then more than half of the trainers have to come. Nobody counts twice, since a trainer is in one
+// run at a time; so no two ps go on with a job.
 //
 // Its methods are called by the control loop, by fabric's goroutines, and by its own, which end with the server.
 type standby struct {
