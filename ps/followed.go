@@ -156,7 +156,8 @@ func (l *controlLoop) mirrorAll(now time.Time, tick bool) {
 		last := a.mirroring != nil && a.mirroring.last.Load() > 0
 		if fresh || tick || last {
 			l.send(name, j.run, is.member, schema.Control{Mirror: &schema.Mirror{Job: a.manifest, Shards: a.shards,
-				Series: a.series, Process: l.server.process, LR: j.coordinator.lr.decided, Last: last}})
+				Series: a.series, Incarnation: l.server.registry.self.Incarnation, Process: l.server.process,
+				LR: j.coordinator.lr.decided, Last: last}})
 		}
 		at := standbyAt{url: is.url, silent: is.heard.For(now) > 2*followEvery+tickEvery}
 		before := j.coordinator.standby

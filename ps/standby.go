@@ -43,7 +43,6 @@ type standby struct {
 	mu     sync.Mutex // a leaf, but for what state's tables do
 	jobs   map[schema.JobName]*standing
 	silent liveness.Silence        // the other ps, since it was heard
-	other  uint64                  // that it drew at its start; 0: it was never heard
 	there  map[schema.JobName]bool // jobs that the other ps has; nil: it has not said yet, though it is there
 	over   []schema.OverRun        // that this ps has gone on with, the latest last; at most endedMax
 	cut    liveness.Silence
@@ -241,7 +240,6 @@ func (b *standby) heard(h *schema.Heard) {
 	for _, name := range h.Jobs {
 		b.there[name] = true
 	}
-	b.other = h.Incarnation
 	for name, j := range b.jobs {
 		switch {
 		case j.other != h.Incarnation:

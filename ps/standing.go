@@ -46,7 +46,7 @@ func (b *standby) mirror(name schema.JobName, run schema.RunID, told *schema.Mir
 	if j != nil && j.run != run && j.gone != "" && j.whole() && b.server.now().Sub(j.since) < backMax {
 		return // whose trainers are on their way
 	}
-	if j == nil || j.run != run || told.Series > j.series {
+	if j == nil || j.run != run || told.Series > j.series || told.Incarnation != j.other {
 		b.drop(name)
 		j = b.begin(name, run, told)
 	}
@@ -72,7 +72,7 @@ func (b *standby) isOver(name schema.JobName, run schema.RunID) bool {
 // begin makes room for what a job's shards have, where there is any.
 func (b *standby) begin(name schema.JobName, run schema.RunID, told *schema.Mirror) *standing {
 	s := b.server
-	j := &standing{job: told.Job, run: run, series: told.Series, other: b.other, came: map[schema.Member]time.Time{},
+	j := &standing{job: told.Job, run: run, series: told.Series, other: told.Incarnation, came: map[schema.Member]time.Time{},
 		receipt: fabric.NewReceipt(0, fabric.WindowBytesDefault, pieceFrameBytes)}
 	b.jobs[name] = j
 	fail := func(err error) *standing {

@@ -270,6 +270,8 @@ type Mirror struct {
 	Job    *Job   `json:"job"`
 	Shards int    `json:"shards"` // that have it, each of which sends a series of frames
 	Series uint32 `json:"series"` // of these frames, their generation: what is of another is of an earlier attempt
+	// Incarnation was drawn when the sender was started.
+	Incarnation uint64 `json:"incarnation,string"`
 	// Process is the process of the sender, so that its end is seen on the same machine.
 	Process string `json:"process,omitempty"`
 	// LR is every change of the learning rates that is decided.

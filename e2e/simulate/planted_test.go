@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -30,9 +31,20 @@ var defects = []struct {
 		"	t.exchange(t.past.places, t.past.rows)\n	defer t.exchange(t.past.places, t.past.rows)\n", "", 120},
 	{"the weights of a batch without samples", "trainer/results.go",
 		"h.Weight == 0 && r.shared && (r.average || len(values) == 0)", "h.Weight == 0 && r.shared", 400},
+	{"a ps that is out of reach taken for one that has ended", "ps/standby.go",
+		"		why, ended := \"\", false\n", "		why, ended := \"\", true\n", 400},
+	{"less than half of the trainers go on elsewhere", "ps/standing.go",
+		"	if !j.ended && 2*here <= j.job.Trainers {", "	if here == 0 {", 400},
+	{"steps of rows that a standby is not told of", "shard/pieces.go",
+		"			r.Last = append(r.Last, mark)\n", "			r.Last = append(r.Last, 0*mark)\n", 60},
+	{"stretches of parameters that stay as they were told first", "shard/standby.go",
+		"			s.dense[i] = t\n", "			s.dense[i].Steps = t.Steps\n", 60},
 	{"a batch under way left out by who takes a place", "ps/takeover.go",
 		"	return max(done, c.config.Resume.version())\n", "	return max(done+1, c.config.Resume.version())\n", 40},
 }
+
+// hangs is what is said of a seed that has no end.
+var hangs = regexp.MustCompile(`TestSimulate/\d+ \((\d+m)?[1-9]\d+s\)`)
 
 // Every planted defect is found.
 func TestPlantedDefectsAreFound(t *testing.T) {
@@ -65,7 +77,7 @@ func TestPlantedDefectsAreFound(t *testing.T) {
 				}
 			}
 			command := exec.Command("go", "test", "-overlay", list, "./e2e/simulate", "-run", "Simulate", "-failfast",
-				"-timeout", "40s", "-seeds", fmt.Sprint(d.seeds))
+				"-timeout", "3m", "-seeds", fmt.Sprint(d.seeds))
 			command.Dir = root
 			out, err := command.CombinedOutput()
 			text := string(out)
@@ -76,6 +88,8 @@ func TestPlantedDefectsAreFound(t *testing.T) {
 				t.Errorf("not found within %d seeds", d.seeds)
 			case strings.Contains(text, "[build failed]"):
 				t.Errorf("it does not build: %s", text)
+			case seed == "" && !hangs.MatchString(text):
+				t.Errorf("not found within the time, nor is any seed without an end: %s", text[max(0, len(text)-2000):])
 			default:
 				t.Logf("found at seed %q", seed)
 			}

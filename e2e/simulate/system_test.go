@@ -204,8 +204,8 @@ func (s *system) startTrainer() {
 	s.mu.Unlock()
 	ctx, end := context.WithCancelCause(context.Background())
 	m.end = end
-	at := rand.New(rand.NewPCG(seed, 2))
-	config := trainer.Config{Server: s.servers[at.IntN(len(s.servers))].url, Bus: m.host, Backend: s.backend,
+	at := 0 // all name one server, and another one only where that does not answer
+	config := trainer.Config{Server: s.servers[at].url, Bus: m.host, Backend: s.backend,
 		Log:            s.log.With("process", m.name),
 		HeartbeatEvery: 200 * time.Millisecond, RetryAfter: 300 * time.Millisecond, BackWithin: 20 * time.Second,
 		LeaveWithin: time.Second, AnswerWithin: 5 * time.Second, TelemetryEvery: -1}
@@ -223,7 +223,10 @@ func (s *system) startTrainer() {
 			s.note("%s ends, and is started again: %v", m.name, err)
 			s.expect(m, err)
 			config.Rejoin, config.Resume, config.Standby = 0, false, ""
-			config.Server = s.servers[at.IntN(len(s.servers))].url
+			if at = 0; errors.Is(err, fabric.ErrNoServer) || errors.Is(err, trainer.ErrNoAnswer) {
+				at = len(s.servers) - 1
+			}
+			config.Server = s.servers[at].url
 			if time.Sleep(time.Second); s.isOver() {
 				return
 			}
