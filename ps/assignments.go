@@ -207,6 +207,9 @@ func (l *controlLoop) limitHeap() {
 	for _, a := range l.held() {
 		all = append(all, a.memory)
 	}
+	if b := l.server.standby; b != nil {
+		all = append(all, b.memories()...)
+	}
 	if bytes := heapBytes(l.server.config.Shards, all, l.server.nats.GuestBytes()); bytes != l.heap {
 		l.heap = bytes
 		limit(bytes)

@@ -281,6 +281,9 @@ func (l *controlLoop) carryOut(j *job, decisions []Decision) {
 		if decision.Record != nil {
 			l.server.registry.noteLR(lrRecord{j.manifest.Name, j.run, decision.Record})
 		}
+		if decision.Control.LR != nil {
+			l.tellSoon()
+		}
 		if decision.Durable != nil {
 			l.durable(j, decision.Durable)
 		}

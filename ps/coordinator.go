@@ -14,7 +14,7 @@ import (
 )
 
 // CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes,
-// Checkpoints, Resume, Returning and ChunkBytes is needed.
+// Checkpoints, Resume, Returning, Doubt and ChunkBytes is needed.
 type CoordinatorConfig struct {
 	Job          *schema.Job // validated
 	RunID        schema.RunID
@@ -32,6 +32,9 @@ type CoordinatorConfig struct {
 	// Returning is the run that was lost and that trainers come back from; 0 is none. Those who do not are not waited for
 	// for long, where others may have their places.
 	Returning schema.RunID
+	// Doubt is how many trainers trained in that run, where its ps was only out of reach and may go on with it: more than
+	// half of them have to come. 0 is no doubt.
+	Doubt int
 	// ChunkBytes is what the manifests of trainers have in place of Job's; 0 is Job's, which else trainers are told.
 	ChunkBytes int
 }
@@ -78,6 +81,8 @@ type Coordinator struct {
 type standbyAt struct {
 	url    string // empty: nowhere
 	silent bool   // it was not heard lately: trainers that are lost may have gone on there
+	// who trained when it was heard last, by the names that they joined under
+	with []schema.Member
 }
 
 // formerMax bounds who is remembered of those that left before the start: a job may wait for long.

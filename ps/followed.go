@@ -66,6 +66,7 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	for _, over := range f.Over {
 		l.goneOn(over)
 	}
+	is.over = f.Over
 	l.noteStandby(now)
 	heard := &schema.Heard{Incarnation: l.server.registry.self.Incarnation, Jobs: slices.Sorted(maps.Keys(l.jobs))}
 	if b := l.server.standby; b != nil {
@@ -81,7 +82,6 @@ func (l *controlLoop) goneOn(over schema.OverRun) {
 	if slices.Contains(l.follower.over, over) {
 		return
 	}
-	l.follower.over = append(l.follower.over, over)
 	if j := l.jobs[over.Job]; j != nil && j.run == over.Run {
 		l.carryOut(j, j.coordinator.FailServers(l.follower.member,
 			"this ps was out of reach, and ps "+l.follower.member.ServerID()+", which stood by, has gone on with the job"))
@@ -153,14 +153,18 @@ func (l *controlLoop) mirrorAll(now time.Time, tick bool) {
 			a.announced, a.announcedAt = true, now
 			a.series++
 		}
-		last := a.mirroring != nil && a.mirroring.last.Load() > 0
-		if fresh || tick || last {
+		last := a.mirroring != nil && a.mirroring.handedOver(followed.Version)
+		if fresh || tick || last || a.toldLR != len(j.coordinator.lr.decided) {
 			l.send(name, j.run, is.member, schema.Control{Mirror: &schema.Mirror{Job: a.manifest, Shards: a.shards,
 				Series: a.series, Incarnation: l.server.registry.self.Incarnation, Process: l.server.process,
-				LR: j.coordinator.lr.decided, Last: last}})
+				Trainers: len(j.coordinator.training()), LR: j.coordinator.lr.decided, Last: last}})
+			a.toldLR = len(j.coordinator.lr.decided)
 		}
-		at := standbyAt{url: is.url, silent: is.heard.For(now) > 2*followEvery+tickEvery}
 		before := j.coordinator.standby
+		at := standbyAt{url: is.url, silent: is.heard.For(now) > 2*followEvery+tickEvery, with: before.with}
+		if !at.silent {
+			at.with = j.coordinator.training()
+		}
 		if is.stands(j.run) {
 			j.coordinator.standby = at
 		}
@@ -195,5 +199,5 @@ func (l *controlLoop) handsOver(j *job) (stands, told bool) {
 		return false, false
 	}
 	a.mirroring.handOver()
-	return true, a.mirroring.last.Load() > 0 // which mirrorAll tells
+	return true, a.mirroring.handedOver(l.follower.jobs[j.run].Version) // which mirrorAll tells
 }

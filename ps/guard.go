@@ -15,6 +15,7 @@ func (s *Server) guard() *fabric.Guard {
 		Publish: []string{fabric.All, fabric.AllServices, serviceName + ".>"},
 		Deny:    []string{fabric.AllFrom(string(schema.Coordinator))},
 	}
+	g.Deny = append(g.Deny, fabric.Pattern(fabric.Any, fabric.Any, fabric.KindState, fabric.Any, true))
 	for i := range shardsMax { // of more, only jobs over several ps have any
 		g.Deny = append(g.Deny, fabric.AllFrom(string(schema.ShardMember(i))))
 	}

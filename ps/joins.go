@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,7 +25,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	j := l.jobs[m.job]
 	goesOn := false
 	if b := l.server.standby; b != nil && j == nil {
-		mine, refused := b.comes(m.job, m.from, request.Run)
+		mine, refused := b.comes(m.job, cmp.Or(request.Was, m.from), request.Run)
 		if refused != nil {
 			l.send(m.job, 0, m.from, schema.Control{Refused: refused})
 			return
@@ -144,6 +145,10 @@ func (l *controlLoop) register(f *foundJob) {
 		refused = l.checkServers(&c, fitted)
 	}
 	if refused != nil {
+		if j := f.saved.standing; j != nil { // it can go on when there is room
+			l.server.standby.putBack(j)
+			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
+		}
 		l.server.registry.end(name, endedRun{})
 		l.turnAway(name, refused)
 		l.runOver(name, c.record.RunID)

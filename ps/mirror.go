@@ -20,6 +20,9 @@ const (
 	mirrorShare = 5
 	// mirrorAgain is how long a mirroring waits after an error.
 	mirrorAgain = time.Second
+	// mirrorValues is how many values are copied at once: with what optimizers keep of them, and keys, they fit the
+	// smallest payload that a ps may take.
+	mirrorValues = 1 << 15
 	// mirrorTick is how often it looks at its window.
 	mirrorTick = 10 * time.Millisecond
 )
@@ -272,7 +275,7 @@ func (m *mirroring) sendShard(ctx context.Context, i int, v, since schema.Versio
 			if idle = e.Idle(); idle {
 				more, err = false, nil
 			} else if ok && at == v {
-				piece, more, err = e.NextPiece(pieceValues)
+				piece, more, err = e.NextPiece(mirrorValues)
 			} else {
 				err = errPreempted
 			}
@@ -293,6 +296,12 @@ func (m *mirroring) sendShard(ctx context.Context, i int, v, since schema.Versio
 		return fmt.Errorf("version %d of %s: %w", v, w.member, err)
 	}
 	return series.End(since)
+}
+
+// handedOver reports whether the other ps has the version from which on it is to go on; has is what it has.
+func (m *mirroring) handedOver(has schema.Version) bool {
+	last := m.last.Load()
+	return last > 0 && uint64(has) >= last
 }
 
 // handOver has the other ps go on from the next version. It is told of that when last says so.

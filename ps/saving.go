@@ -134,6 +134,14 @@ func (f *saved) policy(c *Config) *CheckpointPolicy {
 // standingID stands for the id of a checkpoint where a job goes on with what this ps has.
 const standingID = "standby"
 
+// doubt is how many trainers the run had which the job goes on from, where that may still go on; 0: it does not.
+func (f *saved) doubt() int {
+	if f.standing == nil || f.standing.ended {
+		return 0
+	}
+	return f.standing.trainers
+}
+
 // from is the version that the job begins with; nil: version 0.
 func (f *saved) from() *ResumeFrom {
 	if j := f.standing; j != nil {

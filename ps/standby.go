@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"gradbus/fabric"
@@ -43,6 +44,7 @@ type standby struct {
 	mu     sync.Mutex // a leaf, but for what state's tables do
 	jobs   map[schema.JobName]*standing
 	silent liveness.Silence        // the other ps, since it was heard
+	other  uint64                  // what it drew at its start; 0: it was never heard
 	there  map[schema.JobName]bool // jobs that the other ps has; nil: it has not said yet, though it is there
 	over   []schema.OverRun        // that this ps has gone on with, the latest last; at most endedMax
 	cut    liveness.Silence
@@ -219,14 +221,21 @@ func (b *standby) hear(m fabric.Message) {
 	case err != nil:
 		b.server.log.Warn("word of the ps that is stood by for not understood", "err", err)
 	case c.Refused != nil:
-		b.server.log.Warn("standing by for nobody", "text", c.Refused.Text)
-		b.mu.Lock()
-		b.refused = c.Refused.Text
-		b.mu.Unlock()
+		b.turnedAway(c.Refused.Text)
 	case c.Heard != nil:
 		b.heard(c.Heard)
 	case c.Mirror != nil:
 		b.mirror(schema.JobName(subject.Job), view.Head().Job, c.Mirror)
+	}
+}
+
+// turnedAway takes it that the other ps wants nobody to stand by, or somebody else.
+func (b *standby) turnedAway(why string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.there = map[schema.JobName]bool{}; b.refused != why {
+		b.refused = why
+		b.server.log.Warn("standing by for nobody", "text", why)
 	}
 }
 
@@ -235,7 +244,7 @@ func (b *standby) heard(h *schema.Heard) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.silent.Begin(b.server.now())
-	b.refused = ""
+	b.refused, b.other = "", h.Incarnation
 	b.there = map[schema.JobName]bool{}
 	for _, name := range h.Jobs {
 		b.there[name] = true
@@ -289,7 +298,7 @@ func (b *standby) probe() {
 			cancel()
 			if err == nil {
 				conn.Close()
-			} else if errors.Is(err, fabric.ErrNoServer) {
+			} else if errors.Is(err, syscall.ECONNREFUSED) || s.bus != nil && errors.Is(err, fabric.ErrNoServer) {
 				why, ended = "nothing listens any more where its ps was", true
 			}
 		}

@@ -16,23 +16,24 @@ import (
 
 // standing is a job that is stood by for. mu of the standby guards it.
 type standing struct {
-	job     *schema.Job
-	run     schema.RunID
-	series  uint32
-	from    schema.Member // the ps that has it
-	other   uint64        // what that drew at its start
-	process string        // of that
-	unwatch func()        // nil where it is not watched
-	memory  Memory
-	lr      []schema.LRChange
-	state   *shard.Standby // nil while it is made
-	receipt *fabric.Receipt
-	frame   *schema.Frame // of acks
-	failure string
-	gone    string    // why the ps that has it is lost; empty: it is not
-	since   time.Time // then
-	ended   bool      // it is no more, and not only out of reach
-	came    map[schema.Member]time.Time
+	job      *schema.Job
+	run      schema.RunID
+	series   uint32
+	from     schema.Member // the ps that has it
+	other    uint64        // what that drew at its start
+	process  string        // of that
+	unwatch  func()        // nil where it is not watched
+	memory   Memory
+	trainers int // that train there
+	lr       []schema.LRChange
+	state    *shard.Standby // nil while it is made
+	receipt  *fabric.Receipt
+	frame    *schema.Frame // of acks
+	failure  string
+	gone     string    // why the ps that has it is lost; empty: it is not
+	since    time.Time // then
+	ended    bool      // it is no more, and not only out of reach
+	came     map[schema.Member]time.Time
 }
 
 // mirror takes it that the other ps has a job.
@@ -53,7 +54,7 @@ func (b *standby) mirror(name schema.JobName, run schema.RunID, told *schema.Mir
 	if told.Series < j.series {
 		return
 	}
-	j.lr = told.LR
+	j.lr, j.trainers = told.LR, told.Trainers
 	if j.gone != "" && !told.Last {
 		b.server.log.Info("ps is back", "job", name)
 		j.gone, j.ended = "", false
@@ -185,8 +186,10 @@ func (b *standby) taken(m *fabric.Message) bool {
 		j.failure = schema.ClipFailure(err.Error())
 		return true
 	}
-	if whole && before == 0 {
+	if whole {
 		b.tellSoon()
+	}
+	if whole && before == 0 {
 		b.server.log.Info("standing by with all of a job", "job", j.job.Name, "version", uint64(j.state.Version()))
 	}
 	return true
@@ -242,6 +245,16 @@ func (b *standby) drop(name schema.JobName) {
 	if j.state != nil {
 		j.state.Close()
 	}
+}
+
+// memories are what jobs that are stood by for are promised.
+func (b *standby) memories() (all []Memory) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, j := range b.jobs {
+		all = append(all, j.memory)
+	}
+	return all
 }
 
 // promised is what jobs that are stood by for are promised. mu is held.
@@ -316,10 +329,10 @@ func (b *standby) comes(name schema.JobName, from schema.Member, run schema.RunI
 			here++
 		}
 	}
-	if !j.ended && 2*here <= j.job.Trainers {
+	if !j.ended && 2*here <= j.trainers {
 		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
 			"%s. The job goes on here when more than half of its %d trainers have come, and %d have: %s", j.gone,
-			j.job.Trainers, here, strings.Join(names(j.came), " ")))}
+			j.trainers, here, strings.Join(names(j.came), " ")))}
 	}
 	return true, nil
 }
@@ -357,4 +370,12 @@ func (b *standby) goOn(job *schema.Job, run schema.RunID) *standing {
 	}
 	b.server.log.Info("job goes on here", "job", name, "version", uint64(j.state.Version()), "why", j.gone)
 	return j
+}
+
+// putBack is told that a job which was to go on here cannot, for now.
+func (b *standby) putBack(j *standing) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = slices.DeleteFunc(b.over, func(o schema.OverRun) bool { return o.Run == j.run })
+	b.jobs[j.job.Name] = j
 }

@@ -152,16 +152,26 @@ func (c *Coordinator) findDeserted(now time.Time) []Decision {
 	return nil
 }
 
-// outnumbered reports that less than half of the trainers are here and whoever stands by is not heard: the others may
-// go on with the job there, and it is not to go on twice.
+// outnumbered reports that whoever stands by is not heard, and of those who trained when it was heard last less than
+// half are here: the others may go on with the job there, and it is not to go on twice.
 func (c *Coordinator) outnumbered() bool {
 	here := 0
-	for i := range c.members {
-		if m := &c.members[i]; m.here() && m.by < 0 {
+	for _, m := range c.training() {
+		if slices.Contains(c.standby.with, m) {
 			here++
 		}
 	}
-	return c.standby.silent && 2*here < len(c.members)
+	return c.standby.silent && c.standby.url != "" && 2*here < len(c.standby.with)
+}
+
+// training are those who have a place, by the names that they joined under.
+func (c *Coordinator) training() (all []schema.Member) {
+	for i := range c.members {
+		if m := &c.members[i]; m.here() && m.by < 0 {
+			all = append(all, m.joiner)
+		}
+	}
+	return all
 }
 
 // offer says to whom vacant places are given, once all shard servers know that they are vacant. What they are to be
@@ -360,6 +370,9 @@ const returnMax = 10 * time.Second
 func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
 	if c.phase != Gathering || c.config.Returning == 0 || c.policy != (recovering{}) || !c.ready() || !c.anybody() ||
 		c.grew.For(now) < returnMax {
+		return nil
+	}
+	if here := len(c.members) - c.missing(); 2*here <= c.config.Doubt {
 		return nil
 	}
 	for i := range c.members {

@@ -41,6 +41,8 @@ type Join struct {
 	// Run is the run of the job that the trainer was part of. It wants to be part of it again, or, with Resume, of
 	// one that goes on from its newest durable version, which is 0 where there is none; 0: any.
 	Run RunID `json:"run_id,omitempty,string"`
+	// Was is the member that the trainer was in Run; empty where it does not say.
+	Was Member `json:"was,omitempty"`
 	// Process is the process of the trainer, so that a ps on the same machine sees its end; empty: it does not.
 	Process string `json:"process,omitempty"`
 }
@@ -243,6 +245,9 @@ type Follow struct {
 	Leaving bool `json:"leaving,omitempty"`
 }
 
+// FollowMax bounds the jobs and the runs in a Follow.
+const FollowMax = 1024
+
 // Heard answers Follow.
 type Heard struct {
 	// Incarnation was drawn when the ps that answers was started.
@@ -274,6 +279,8 @@ type Mirror struct {
 	Incarnation uint64 `json:"incarnation,string"`
 	// Process is the process of the sender, so that its end is seen on the same machine.
 	Process string `json:"process,omitempty"`
+	// Trainers is how many train, of whom more than half have to come where the sender is only out of reach.
+	Trainers int `json:"trainers"`
 	// LR is every change of the learning rates that is decided.
 	LR []LRChange `json:"lr,omitempty"`
 	// Last says that the sender ends, and that the job is to go on at once.

@@ -138,6 +138,9 @@ func (c Control) check() error {
 		}
 		return checkLR(c.Mirror.LR)
 	case c.Follow != nil:
+		if n := max(len(c.Follow.Over), len(c.Follow.Jobs)); n > FollowMax {
+			return fmt.Errorf("%d jobs or runs: want at most %d", n, FollowMax)
+		}
 		texts = append(texts, c.Follow.URL, c.Follow.Host)
 	case c.Standby != nil:
 		texts = append(texts, c.Standby.URL)

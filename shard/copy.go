@@ -48,6 +48,9 @@ func (s *Shard) CopyAt(w CopyWish) { s.copies = w }
 // MirrorAt asks for a copy of a version for a ps that stands by. It reports whether one will begin, unless one for
 // files is under way then: it does not where the batch that is computed on the version has begun.
 func (s *Shard) MirrorAt(w CopyWish) bool {
+	if s.copy != nil && s.copy.mirror { // of one that was given up
+		s.EndCopy()
+	}
 	if s.Began(w.At) {
 		return false
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // pieceBytesMax bounds the values of a frame of kind state, but for one row.
-const pieceBytesMax = 1 << 20
+const pieceBytesMax = 1 << 19
 
 // A series is the frames, of kind state, by which one shard tells what it has at one version: a frame for each stretch
 // of a parameter, and for each run of rows, each numbered by its chunk. The last holds nothing: its chunks says how
@@ -186,7 +186,7 @@ func (p *Pieces) readTensor(v *schema.View) (Piece, error) {
 	}
 	spec, slots := &p.job.Parameters[h.Bucket], p.dense[h.Bucket]
 	n := len(values) / (1 + len(slots))
-	if n == 0 || n*(1+len(slots)) != len(values) || h.Offset > uint64(spec.Elements()-n) {
+	if n == 0 || n*(1+len(slots)) != len(values) || n > spec.Elements() || h.Offset > uint64(spec.Elements()-n) {
 		return Piece{}, schema.Refuse(schema.ReasonWrongShape, "%d values from element %d on of parameter %q, which has %d "+
 			"elements and %d slots", len(values), h.Offset, spec.Name, spec.Elements(), len(slots))
 	}
@@ -204,7 +204,7 @@ func (p *Pieces) readRows(v *schema.View, s schema.Section) (Piece, error) {
 		return Piece{}, schema.Refuse(schema.ReasonUnknownTable, "table %d of %d", s.Table, len(p.rows))
 	}
 	shape, spec := &p.rows[s.Table], &p.job.Tables[s.Table]
-	if want := n * shape.values(columns); len(values) != want || h.Offset+uint64(columns) > uint64(spec.Dim) {
+	if want := n * shape.values(columns); len(values) != want || columns > spec.Dim || h.Offset > uint64(spec.Dim-columns) {
 		return Piece{}, schema.Refuse(schema.ReasonWrongShape, "%d values for %d rows of columns %d to %d of table %q: want "+
 			"%d of at most %d columns", len(values), n, h.Offset, h.Offset+uint64(columns)-1, spec.Name, want, spec.Dim)
 	}

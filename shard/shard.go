@@ -168,7 +168,9 @@ func (s *Shard) build(ctx context.Context) (err error) {
 	if err := s.makeDense(ctx, config.Chunks); err != nil || c.Resumed == nil {
 		return err
 	}
-	return s.resume(c.Resumed)
+	err = s.resume(c.Resumed)
+	s.config.Resumed = nil // which may hold much
+	return err
 }
 
 // Close frees the shard's memory and releases the payloads of open rounds and parked lookups. The shard must not be

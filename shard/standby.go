@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"gradbus/schema"
 	"gradbus/shard/round"
@@ -22,10 +23,10 @@ type Standby struct {
 	lr      *state.LRChanges
 	tables  [][]state.Table // by shard here, by table
 	dense   []state.Tensor  // of version
+	given   atomic.Int64    // shards that have it
 	version schema.Version  // 0: none is whole
 
 	next    schema.Version // that is being told of
-	since   schema.Version // after which it tells of changes, in the word of the first series that has ended
 	series  []seriesHeard  // by shard that tells
 	ended   int
 	waiting []waitingPiece // of what has changed
@@ -91,6 +92,10 @@ func (s *Standby) Bytes() int64 { return s.bytes }
 func (s *Standby) Take(from int, v *schema.View, payload Payload) (whole bool, err error) {
 	h := v.Head()
 	at := schema.Version(h.Batch)
+	if from < 0 || from >= len(s.series) {
+		round.Release(payload)
+		return false, schema.Refuse(schema.ReasonUnknownSender, "shard %d of %d", from, len(s.series))
+	}
 	if at < s.next || at <= s.version { // of one that was given up
 		round.Release(payload)
 		return false, nil
@@ -261,6 +266,9 @@ func (s *Standby) Resumed(i int) *Resumed {
 				if err := tensor(t); err != nil {
 					return err
 				}
+			}
+			if s.given.Add(1) == int64(len(s.tables)) {
+				s.dense = nil
 			}
 			return nil
 		}}

@@ -25,7 +25,7 @@ func (c *Config) Again(s *Session, err error) bool {
 	if s == nil {
 		return false
 	}
-	c.Server, c.Standby = s.config.Server, s.standbyAt()
+	c.Server, c.Standby, c.RejoinAs = s.config.Server, s.standbyAt(), s.joined.Member
 	switch {
 	case errors.Is(err, ErrReplaced):
 		c.Rejoin, c.Resume = s.joined.RunID, false
@@ -59,7 +59,9 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) 
 			if ctx.Err() != nil {
 				return nil, err
 			}
-			pause = askEvery
+			if mayComeBack(err) {
+				pause = askEvery
+			}
 		}
 		s, err := join(ctx, c, job)
 		if !sent && c.Standby == "" && c.sentOn(err) {

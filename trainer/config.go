@@ -64,6 +64,8 @@ type Config struct {
 	Resume bool
 	// Rejoin is the run of the job that the trainer was part of, and wants to be part of again: Again sets it. 0 is none.
 	Rejoin schema.RunID
+	// RejoinAs is the member that the trainer was in that run: Again sets it.
+	RejoinAs schema.Member
 	// Log receives what a person may want to know later; nil discards it, but for the warning of a build whose arithmetic
 	// is slow.
 	Log *slog.Logger

@@ -121,7 +121,7 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 		j.own, err = startOwnServer(ctx, c, job, j.conn.LocalHost())
 	}
 	join := &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
-		Resume: c.Resume, Process: process.Self(), Run: c.Rejoin}
+		Resume: c.Resume, Process: process.Self(), Run: c.Rejoin, Was: c.RejoinAs}
 	if j.own != nil {
 		join.URL = j.own.url
 	}
@@ -227,6 +227,7 @@ const busyWithin = 30 * time.Second
 // finalAnswer asks until somebody admits this trainer, or refuses it for good.
 func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
 	var told string
+	soon := askEvery / 2
 	for began := time.Now(); ; {
 		answer, err := j.answer(ctx)
 		if err != nil && told != "" {
@@ -240,12 +241,11 @@ func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
 			told = answer.Refused.Text
 			j.config.Log.Info("join put off, asked for again", "job", j.job.Name, "text", told)
 		}
-		retry := j.config.RetryAfter
-		if j.config.soon {
-			retry = askEvery
+		if soon = min(2*soon, j.config.RetryAfter); soon == 0 || !j.config.soon {
+			soon = j.config.RetryAfter
 		}
 		select {
-		case <-time.After(retry):
+		case <-time.After(soon):
 		case <-ctx.Done():
 			return answer, fmt.Errorf("%w; it was put off: %s", context.Cause(ctx), told)
 		}

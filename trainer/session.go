@@ -52,6 +52,7 @@ type Session struct {
 	clock    sync.WaitGroup         // the goroutines of keepTime and of links
 	standby  atomic.Pointer[string] // where the job goes on when its ps is lost; nil: nobody stands by
 	asking   atomic.Bool            // whoever stands by is being asked
+	ending   sync.Mutex             // of the end of ctx by close, after which no goroutine is started. A leaf
 	controls chan schema.Control
 	batch    atomic.Uint64 // under way; also the version that is whole here
 	watch    watch
@@ -328,7 +329,9 @@ func (s *Session) leave(reason string) error {
 }
 
 func (s *Session) close() {
+	s.ending.Lock()
 	s.fail(ErrLeft)
+	s.ending.Unlock()
 	for _, d := range s.servers { // first, since a frame may be on its way to one that does not read
 		if d.conn != nil {
 			d.conn.Close()

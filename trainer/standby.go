@@ -35,8 +35,10 @@ func (s *Session) standbyAt() string {
 
 // serverLost has whoever stands by asked, until servers are back. It may be told again.
 func (s *Session) serverLost() {
+	s.ending.Lock()
+	defer s.ending.Unlock()
 	url := s.standbyAt()
-	if url == "" || s.asking.Swap(true) {
+	if url == "" || s.ctx.Err() != nil || s.asking.Swap(true) {
 		return
 	}
 	s.clock.Add(1)

@@ -37,6 +37,7 @@ type common struct {
 	resume       bool
 	session      *trainer.Session // the last
 	rejoin       schema.RunID     // of which it was part
+	rejoinAs     schema.Member    // that it was
 	at, standby  string           // where the job is now, and where it goes on; empty: as way says, and nowhere
 	windowMiB    int
 	backend, isa string
@@ -256,7 +257,7 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	if o.events != "" { // all trainers of the job are on this host
 		config.ShareScheduler(job.Trainers)
 	}
-	c.Rejoin, c.Standby = o.rejoin, o.standby
+	c.Rejoin, c.RejoinAs, c.Standby = o.rejoin, o.rejoinAs, o.standby
 	if o.at != "" {
 		c.Server = o.at
 	}
@@ -273,7 +274,7 @@ func (o *common) again(ctx context.Context, train func() (report.Result, error))
 		if err == nil || ctx.Err() != nil || !c.Again(o.session, err) {
 			return r, because(ctx, err)
 		}
-		o.rejoin, o.resume, o.at, o.standby = c.Rejoin, c.Resume, c.Server, c.Standby
+		o.rejoin, o.rejoinAs, o.resume, o.at, o.standby = c.Rejoin, c.RejoinAs, c.Resume, c.Server, c.Standby
 	}
 }
 

@@ -34,7 +34,7 @@ var defects = []struct {
 	{"a ps that is out of reach taken for one that has ended", "ps/standby.go",
 		"		why, ended := \"\", false\n", "		why, ended := \"\", true\n", 400},
 	{"less than half of the trainers go on elsewhere", "ps/standing.go",
-		"	if !j.ended && 2*here <= j.job.Trainers {", "	if here == 0 {", 400},
+		"	if !j.ended && 2*here <= j.trainers {", "	if here == 0 {", 400},
 	{"steps of rows that a standby is not told of", "shard/pieces.go",
 		"			r.Last = append(r.Last, mark)\n", "			r.Last = append(r.Last, 0*mark)\n", 60},
 	{"stretches of parameters that stay as they were told first", "shard/standby.go",
