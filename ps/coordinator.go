@@ -77,14 +77,6 @@ type Coordinator struct {
 	former []schema.Member
 }
 
-// standbyAt is where the job goes on when this ps is lost.
-type standbyAt struct {
-	url    string // empty: nowhere
-	silent bool   // it was not heard lately: trainers that are lost may have gone on there
-	// who trained when it was heard last, by the names that they joined under
-	with []schema.Member
-}
-
 // formerMax bounds who is remembered of those that left before the start: a job may wait for long.
 const formerMax = 256
 

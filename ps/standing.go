@@ -73,7 +73,8 @@ func (b *standby) isOver(name schema.JobName, run schema.RunID) bool {
 // begin makes room for what a job's shards have, where there is any.
 func (b *standby) begin(name schema.JobName, run schema.RunID, told *schema.Mirror) *standing {
 	s := b.server
-	j := &standing{job: told.Job, run: run, series: told.Series, other: told.Incarnation, came: map[schema.Member]time.Time{},
+	j := &standing{job: told.Job, run: run, series: told.Series, other: told.Incarnation,
+		came:    map[schema.Member]time.Time{},
 		receipt: fabric.NewReceipt(0, fabric.WindowBytesDefault, pieceFrameBytes)}
 	b.jobs[name] = j
 	fail := func(err error) *standing {

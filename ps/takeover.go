@@ -152,6 +152,14 @@ func (c *Coordinator) findDeserted(now time.Time) []Decision {
 	return nil
 }
 
+// standbyAt is where the job goes on when this ps is lost.
+type standbyAt struct {
+	url    string // empty: nowhere
+	silent bool   // it was not heard lately: trainers that are lost may have gone on there
+	// who trained when it was heard last, by the names that they joined under
+	with []schema.Member
+}
+
 // outnumbered reports that whoever stands by is not heard, and of those who trained when it was heard last less than
 // half are here: the others may go on with the job there, and it is not to go on twice.
 func (c *Coordinator) outnumbered() bool {

@@ -204,7 +204,8 @@ func (p *Pieces) readRows(v *schema.View, s schema.Section) (Piece, error) {
 		return Piece{}, schema.Refuse(schema.ReasonUnknownTable, "table %d of %d", s.Table, len(p.rows))
 	}
 	shape, spec := &p.rows[s.Table], &p.job.Tables[s.Table]
-	if want := n * shape.values(columns); len(values) != want || columns > spec.Dim || h.Offset > uint64(spec.Dim-columns) {
+	want := n * shape.values(columns)
+	if len(values) != want || columns > spec.Dim || h.Offset > uint64(spec.Dim-columns) {
 		return Piece{}, schema.Refuse(schema.ReasonWrongShape, "%d values for %d rows of columns %d to %d of table %q: want "+
 			"%d of at most %d columns", len(values), n, h.Offset, h.Offset+uint64(columns)-1, spec.Name, want, spec.Dim)
 	}
