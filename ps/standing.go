@@ -21,7 +21,6 @@ type standing struct {
 	series   uint32
 	from     schema.Member // the ps that has it
 	other    uint64        // what that drew at its start
-	process  string        // of that
 	unwatch  func()        // nil where it is not watched
 	memory   Memory
 	trainers int // that train there
