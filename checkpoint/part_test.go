@@ -20,7 +20,7 @@ func piecesOf(t testing.TB, f *fleet, shard int) *state.Snapshot {
 	must(t, f.owners[shard].dense.Snapshot(3, s.AddTensor))
 	for i := range f.job.Tables {
 		if a := f.owners[shard].tables[f.job.Tables[i].Name]; a != nil {
-			must(t, a.Snapshot(12, s.AddRows))
+			must(t, a.Snapshot(24, s.AddRows)) // two or three rows, with their slots
 		}
 	}
 	return &s

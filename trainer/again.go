@@ -50,9 +50,7 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) 
 	for began := time.Now(); ; {
 		pause := backEvery
 		if c.Standby != "" && c.Rejoin != 0 && c.Resume {
-			at := c.atStandby()
-			at.soon = true
-			s, err := join(ctx, at, job)
+			s, err := join(ctx, c.atStandby(), job, askEvery)
 			if err == nil {
 				return s, nil
 			}
@@ -63,7 +61,7 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) 
 				pause = askEvery
 			}
 		}
-		s, err := join(ctx, c, job)
+		s, err := join(ctx, c, job, c.RetryAfter)
 		if !sent && c.Standby == "" && c.sentOn(err) {
 			sent = true
 			continue

@@ -106,7 +106,6 @@ type Config struct {
 	AnswerWithin time.Duration
 	// Standby is where the job goes on when the ps at Server is lost: Again sets it. Empty is nowhere else.
 	Standby string
-	soon    bool // a join is put off for a moment only
 
 	// BackWithin is how long a lost connection to shards may take to come back before the session ends with ErrServerLost.
 	// Zero means 30 s, after which a job's other members give up this one too, unless the server's deadline is another.

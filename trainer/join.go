@@ -80,13 +80,15 @@ func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return warnings{w.Handler.WithAttrs(attrs)}
 }
 
-// join joins with a Config and a manifest that are whole.
-func join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
+// join joins with a Config and a manifest that are whole. Where it is put off it asks again after retry, and then after
+// longer and longer.
+func join(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (*Session, error) {
 	j, err := newJoiner(ctx, c, job)
 	if err != nil {
 		return nil, fmt.Errorf("join job %s: %w", job.Name, err)
 	}
 	defer j.conn.Close()
+	j.retry = retry
 	s, err := j.join(ctx)
 	if err != nil {
 		j.own.close()
@@ -105,6 +107,7 @@ type joiner struct {
 	conn    *fabric.Control
 	subject string
 	request []byte
+	retry   time.Duration // where it is put off
 	answers chan schema.Control
 }
 
@@ -227,7 +230,6 @@ const busyWithin = 30 * time.Second
 // finalAnswer asks until somebody admits this trainer, or refuses it for good.
 func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
 	var told string
-	soon := askEvery / 2
 	for began := time.Now(); ; {
 		answer, err := j.answer(ctx)
 		if err != nil && told != "" {
@@ -241,11 +243,9 @@ func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
 			told = answer.Refused.Text
 			j.config.Log.Info("join put off, asked for again", "job", j.job.Name, "text", told)
 		}
-		if soon = min(2*soon, j.config.RetryAfter); soon == 0 || !j.config.soon {
-			soon = j.config.RetryAfter
-		}
 		select {
-		case <-time.After(soon):
+		case <-time.After(j.retry):
+			j.retry = min(2*j.retry, j.config.RetryAfter)
 		case <-ctx.Done():
 			return answer, fmt.Errorf("%w; it was put off: %s", context.Cause(ctx), told)
 		}
