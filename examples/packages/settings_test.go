@@ -59,10 +59,10 @@ func TestSettingsValidate(t *testing.T) {
 			s.Consistency, s.Apply = "async", "mean"
 		},
 
-		`consistency "grouped": want "sync", "bounded" or "async", since this workload has tables`: func(s *Settings) {
+		`consistency "grouped": want "sync", "bounded" or "async", since this workload has tables, and groups update dense parameters alone`: func(s *Settings) {
 			s.Consistency = "grouped"
 		},
-		`group 2 with consistency "sync": want 0`: func(s *Settings) { s.Group = 2 },
+		`group 2 with consistency "sync": want 0, or consistency "grouped"`: func(s *Settings) { s.Group = 2 },
 
 		`wire "int8": want "float32", "bfloat16" or "float16"`:       func(s *Settings) { s.Wire.Gradients = "int8" },
 		`error feedback with wire float32: want bfloat16 or float16`: func(s *Settings) { s.Wire.ErrorFeedback = true },
