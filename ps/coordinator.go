@@ -14,7 +14,7 @@ import (
 )
 
 // CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes,
-// Checkpoints, Resume, Returning, Doubt and ChunkBytes is needed.
+// Checkpoints, Resume, Returning, ReturnWithin, Doubt and ChunkBytes is needed.
 type CoordinatorConfig struct {
 	Job          *schema.Job // validated
 	RunID        schema.RunID
@@ -32,6 +32,8 @@ type CoordinatorConfig struct {
 	// Returning is the run that was lost and that trainers come back from; 0 is none. Those who do not are not waited for
 	// for long, where others may have their places.
 	Returning schema.RunID
+	// ReturnWithin is for how long trainers who come back wait for the others; 0 is 10 s.
+	ReturnWithin time.Duration
 	// Doubt is how many trainers trained in that run, where its ps was only out of reach and may go on with it: more than
 	// half of them have to come. 0 is no doubt.
 	Doubt int

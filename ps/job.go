@@ -32,6 +32,9 @@ func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window i
 	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline,
 		Gather: s.config.Gather, WindowBytes: window, Checkpoints: found.policy(&s.config),
 		Resume: found.from(), Returning: found.back, Doubt: found.doubt()}
+	if found.standing != nil && found.standing.ended {
+		config.ReturnWithin = returnSoonMax
+	}
 	if fitted != c.job {
 		config.ChunkBytes = c.job.ChunkBytes
 		s.log.Info("smaller chunks than the manifest's, so that a message of every trainer fits", "job", c.job.Name,

@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -370,14 +371,18 @@ func (c *Coordinator) seat(now time.Time, i int) []Decision {
 	return []Decision{d}
 }
 
-// returnMax is for how long trainers who come back wait for others of their run to do so.
-const returnMax = 10 * time.Second
+// returnMax is for how long trainers who come back wait for others of their run to do so. Those whose ps has ended come
+// at once to the one that stands by.
+const (
+	returnMax     = 10 * time.Second
+	returnSoonMax = time.Second
+)
 
 // startWithout begins a job to which not all trainers of the run that was lost have come back: others have their
 // places.
 func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
 	if c.phase != Gathering || c.config.Returning == 0 || c.policy != (recovering{}) || !c.ready() || !c.anybody() ||
-		c.grew.For(now) < returnMax {
+		c.grew.For(now) < cmp.Or(c.config.ReturnWithin, returnMax) {
 		return nil
 	}
 	if here := len(c.members) - c.missing(); 2*here <= c.config.Doubt {
