@@ -116,11 +116,21 @@ func gradient(what string, at uint64, v schema.Version) float32 {
 	return float32(rand.New(rand.NewPCG(h, at<<8|uint64(v))).NormFloat64())
 }
 
-// step makes the next version of everything.
+// step makes the next version of everything: of all parameters, and of every third row.
 func (f *fleet) step(t testing.TB, v schema.Version) {
+	t.Helper()
+	f.advance(t, v, true, func(_ int, key uint64) bool { return (key+uint64(v))%3 == 0 })
+}
+
+// advance makes the next version, of parameters or not, and of the rows of each table whose keys are touched.
+func (f *fleet) advance(t testing.TB, v schema.Version, parameters bool, touched func(table int, key uint64) bool) {
 	t.Helper()
 	for shard, o := range f.owners {
 		for i, c := range f.place.OwnedChunks(shard) {
+			if !parameters {
+				o.dense.Keep(i)
+				continue
+			}
 			chunk := state.PlacedChunk(f.job, f.place, c.Bucket, c.Chunk, true)
 			g := make([]float32, chunk.Elements)
 			for _, p := range chunk.Pieces {
@@ -140,7 +150,7 @@ func (f *fleet) step(t testing.TB, v schema.Version) {
 			var rows []float32
 			for key := range spec.Rows {
 				p := schema.PartitionOf(key, spec.Partitions)
-				if (key+uint64(v))%3 != 0 || !f.place.Holds(schema.Table(i), p, shard) {
+				if !touched(i, key) || !f.place.Holds(schema.Table(i), p, shard) {
 					continue
 				}
 				keys = append(keys, key)
@@ -425,15 +435,15 @@ func TestIDs(t *testing.T) {
 }
 
 func TestMarks(t *testing.T) {
-	marks := []int64{0, 1, markLow, 1 << markBits, 1<<(2*markBits) - 1, 123456789012}
-	pairs, err := split(nil, marks)
+	marks := []int64{0, 1, 1<<state.MarkBits - 1, 1 << state.MarkBits, 1<<(2*state.MarkBits) - 1, 123456789012}
+	pairs, err := state.SplitMarks(nil, marks)
 	must(t, err)
 	got, err := join(nil, pairs)
 	if err != nil || !slices.Equal(got, marks) {
 		t.Errorf("%v, %v", got, err)
 	}
-	for _, wrong := range []int64{-1, 1 << (2 * markBits)} {
-		if _, err := split(nil, []int64{wrong}); err == nil {
+	for _, wrong := range []int64{-1, 1 << (2 * state.MarkBits)} {
+		if _, err := state.SplitMarks(nil, []int64{wrong}); err == nil {
 			t.Errorf("%d is written", wrong)
 		}
 	}

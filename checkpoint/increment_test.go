@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"gradbus/cuda"
 	"gradbus/schema"
 	"gradbus/shard/state"
 )
@@ -19,47 +18,12 @@ import (
 // link is the checkpoint of a version of the run that increments are of.
 func link(v schema.Version) ID { return ID{Epoch: 4, Run: 44, Version: v} }
 
-// stepFew makes the next version: few rows, and of parameters those whose turn it is.
+// stepFew makes the next version: few rows, and at every second one the parameters.
 func (f *fleet) stepFew(t testing.TB, v schema.Version) {
 	t.Helper()
-	for shard, o := range f.owners {
-		for i, c := range f.place.OwnedChunks(shard) {
-			if v%2 == 0 {
-				o.dense.Keep(i)
-				continue
-			}
-			chunk := state.PlacedChunk(f.job, f.place, c.Bucket, c.Chunk, true)
-			g := make([]float32, chunk.Elements)
-			for _, p := range chunk.Pieces {
-				for k := range p.Elements {
-					g[p.Offset+k] = gradient(p.Name, uint64(p.From+k), v)
-				}
-			}
-			must(t, o.dense.Average(i, 3, []cuda.Term{{Count: 1, Values: cuda.Float32s(g)}}))
-		}
-		for i := range f.job.Tables {
-			spec := &f.job.Tables[i]
-			a, column, columns := o.tables[spec.Name], 0, 0
-			if column, columns = f.place.Columns(schema.Table(i), shard); a == nil {
-				continue
-			}
-			var keys []uint64
-			var rows []float32
-			for key := range spec.Rows {
-				p := schema.PartitionOf(key, spec.Partitions)
-				if rand.New(rand.NewPCG(key, uint64(v)*9+uint64(i))).IntN(12) > 0 || !f.place.Holds(schema.Table(i), p, shard) {
-					continue
-				}
-				keys = append(keys, key)
-				for c := range columns {
-					rows = append(rows, gradient(spec.Name, key*100+uint64(column+c), v))
-				}
-			}
-			must(t, a.Stage(state.RowGradient{Keys: keys, Sums: cuda.Float32s(rows), Weight: 3, Scale: 1}))
-			a.Step()
-			a.Commit()
-		}
-	}
+	f.advance(t, v, v%2 != 0, func(table int, key uint64) bool {
+		return rand.New(rand.NewPCG(key, uint64(v)*9+uint64(table))).IntN(12) == 0
+	})
 }
 
 // copyOf takes a copy of what every owner has at a version: everything, or what was touched since another.

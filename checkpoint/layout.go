@@ -126,14 +126,6 @@ func (l *layout) addTable(job *schema.Job, place *schema.Placement, table schema
 // rows is how many rows of the table are here.
 func (t *tableLayout) rows() int64 { return t.first[len(t.first)-1] }
 
-// width is how many values of a slot a row has here.
-func (t *tableLayout) width(s state.SlotShape) int {
-	if s.PerRow {
-		return 1
-	}
-	return t.columns
-}
-
 // name is that of the tensor with the values; a slot's has the name of slotName.
 func (d *denseLayout) name() string { return "dense/" + d.parameter }
 

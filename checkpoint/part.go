@@ -206,7 +206,7 @@ func (p *Part) rows(r *state.Rows) error {
 		}
 	}
 	return p.put(t.name(), place*int64(t.columns), r.Values, r.Slots,
-		func(s state.SlotShape) int64 { return place * int64(t.width(s)) }, t.slots)
+		func(s state.SlotShape) int64 { return place * int64(s.Width(t.columns)) }, t.slots)
 }
 
 // place is where the first of rows lies in the part.
@@ -238,7 +238,7 @@ func (p *Part) place(t *tableLayout, a *arrived, r *state.Rows) (int64, error) {
 
 // putPairs writes numbers as pairs, from a row on.
 func (p *Part) putPairs(name string, row int64, numbers []int64) (err error) {
-	if p.pairs, err = split(p.pairs[:0], numbers); err != nil {
+	if p.pairs, err = state.SplitMarks(p.pairs[:0], numbers); err != nil {
 		return err
 	}
 	return p.writer.Put(name, 2*row, p.pairs)
@@ -296,7 +296,7 @@ func (t *tableLayout) checkRows(r *state.Rows) error {
 	case len(r.Last) != marks:
 		return fmt.Errorf("%d marks: want %d", len(r.Last), marks)
 	}
-	return checkSlots(t.slots, r.Slots, func(s state.SlotShape) int { return n * t.width(s) })
+	return checkSlots(t.slots, r.Slots, func(s state.SlotShape) int { return n * s.Width(t.columns) })
 }
 
 func checkSlots(want []state.SlotShape, slots []state.Slot, size func(state.SlotShape) int) error {

@@ -18,6 +18,7 @@ import (
 	"gradbus/internal/safetensors"
 	"gradbus/schema"
 	"gradbus/schema/crc32c"
+	"gradbus/shard/state"
 )
 
 // What the metadata of a part say.
@@ -205,31 +206,11 @@ func checksum(path string) (length int64, sum uint32, err error) {
 	}
 }
 
-// Marks of rows are two float32 each, of 24 bits.
-const (
-	markBits = 24
-	markLow  = 1<<markBits - 1
-)
-
-// split appends marks as pairs of numbers that float32 holds exactly.
-func split(pairs []float32, marks []int64) ([]float32, error) {
-	for _, n := range marks {
-		if n < 0 || n >= 1<<(2*markBits) {
-			return nil, fmt.Errorf("mark %d: want 0 to %d", n, int64(1)<<(2*markBits)-1)
-		}
-		pairs = append(pairs, float32(n>>markBits), float32(n&markLow))
-	}
-	return pairs, nil
-}
-
-// join appends the marks that split made pairs of.
+// join appends the marks that pairs in a file stand for.
 func join(marks []int64, pairs []float32) ([]int64, error) {
-	for i := 0; i < len(pairs); i += 2 {
-		high, low := int64(pairs[i]), int64(pairs[i+1])
-		if high < 0 || high > markLow || low < 0 || low > markLow || float32(high) != pairs[i] || float32(low) != pairs[i+1] {
-			return nil, fmt.Errorf("%w: the mark of row %d is %v and %v", ErrDamaged, i/2, pairs[i], pairs[i+1])
-		}
-		marks = append(marks, high<<markBits|low)
+	marks, err := state.JoinMarks(marks, pairs)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return marks, nil
 }

@@ -86,7 +86,7 @@ func (r *pieces) readStretch(f *shardFile, d *denseLayout, s stretch) error {
 func (r *pieces) readPartition(f *shardFile, t *tableLayout, partition schema.Partition) error {
 	each := t.columns
 	for _, s := range t.slots {
-		each += t.width(s)
+		each += s.Width(t.columns)
 	}
 	if t.marks {
 		each += 2
@@ -116,7 +116,7 @@ func (r *pieces) readRows(f *shardFile, t *tableLayout, partition schema.Partiti
 		return err
 	}
 	rows.Slots, err = r.readSlots(t.slots, func(s state.SlotShape, memory *[]float32) ([]float32, error) {
-		return f.rows(t, slotName(t.name(), s.Name), t.width(s), at, n, memory)
+		return f.rows(t, slotName(t.name(), s.Name), s.Width(t.columns), at, n, memory)
 	})
 	if err != nil {
 		return err

@@ -361,7 +361,7 @@ func (l *controlLoop) drop(j *job) {
 			l.send(j.manifest.Name, j.run, member, schema.Control{Release: &schema.Release{}})
 		}
 	}
-	if a := l.assignments[j.manifest.Name]; a != nil && a.run == j.run {
+	if a := l.shardsOf(j); a != nil {
 		l.release(a)
 	}
 }

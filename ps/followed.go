@@ -115,10 +115,7 @@ func (a *assignment) unmirror() {
 
 // tellSoon has the control loop look at what it is to tell a ps that stands by.
 func (l *controlLoop) tellSoon() {
-	select {
-	case l.mirrored <- struct{}{}:
-	default:
-	}
+	nudge(l.mirrored)
 }
 
 // mirrorAll has all jobs told that can be, says who stands by, and finds out whether it still does. It is called at
@@ -133,8 +130,9 @@ func (l *controlLoop) mirrorAll(now time.Time, tick bool) {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
-		j, a := l.jobs[name], l.assignments[name]
-		if a == nil || a.run != j.run || l.notMirrored(j, a) != "" {
+		j := l.jobs[name]
+		a := l.shardsOf(j)
+		if l.notMirrored(j, a) != "" {
 			continue
 		}
 		followed := is.jobs[j.run]
@@ -161,7 +159,7 @@ func (l *controlLoop) mirrorAll(now time.Time, tick bool) {
 			a.toldLR = len(j.coordinator.lr.decided)
 		}
 		before := j.coordinator.standby
-		at := standbyAt{url: is.url, silent: is.heard.For(now) > 2*followEvery+tickEvery, with: before.with}
+		at := standbyAt{url: is.url, silent: is.silent(now), with: before.with}
 		if !at.silent {
 			at.with = j.coordinator.training()
 		}
@@ -174,19 +172,32 @@ func (l *controlLoop) mirrorAll(now time.Time, tick bool) {
 	}
 }
 
+// silent reports whether it was not heard lately.
+func (f *follower) silent(now time.Time) bool { return f.heard.For(now) > 2*followEvery+tickEvery }
+
+// shardsOf is the shards here of a job that this ps coordinates; nil: there are none.
+func (l *controlLoop) shardsOf(j *job) *assignment {
+	if a := l.assignments[j.manifest.Name]; a != nil && a.run == j.run {
+		return a
+	}
+	return nil
+}
+
 // stands reports whether it could go on with a run.
 func (f *follower) stands(run schema.RunID) bool { return f != nil && f.jobs[run].Version > 0 }
 
-// notMirrored says why nobody can stand by for a job; empty: somebody can.
+// notMirrored says why nobody can stand by for a job with these shards here; empty: somebody can.
 func (l *controlLoop) notMirrored(j *job, a *assignment) string {
-	switch err := checkpoint.CheckJob(a.manifest); {
+	switch err := checkpoint.CheckJob(j.manifest); {
 	case err != nil:
 		return err.Error()
 	case j.coordinator.Phase() != Running:
 		return "it has not started"
+	case a == nil:
+		return "its shards are on other ps"
 	case len(a.own) < a.shards || len(j.servers) > 1:
 		return "its shards are on several ps"
-	case a.manifest.Policy == schema.PolicyFail:
+	case j.manifest.Policy == schema.PolicyFail:
 		return "its policy is " + schema.PolicyFail
 	}
 	return ""
@@ -194,7 +205,7 @@ func (l *controlLoop) notMirrored(j *job, a *assignment) string {
 
 // handsOver has a job go on with whoever stands by, if anybody does, and reports whether that has been told all of it.
 func (l *controlLoop) handsOver(j *job) (stands, told bool) {
-	a := l.assignments[j.manifest.Name]
+	a := l.shardsOf(j)
 	if a == nil || a.mirroring == nil || !l.follower.stands(j.run) || !j.coordinator.anybody() {
 		return false, false
 	}

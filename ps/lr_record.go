@@ -20,10 +20,7 @@ func (r *registry) noteLR(n lrRecord) {
 	r.mu.Lock()
 	r.lr[n.name] = n
 	r.mu.Unlock()
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	nudge(r.wake)
 }
 
 // recordLR writes what was noted into the records of jobs that this ps coordinates. What cannot be written now is tried

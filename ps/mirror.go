@@ -31,20 +31,18 @@ const (
 // what has changed since. All shards copy one version, at the same batch, as for a checkpoint. Training goes on
 // meanwhile.
 type mirroring struct {
-	a       *assignment
-	to      schema.Member
-	series  uint32
-	conn    *fabric.Conn
-	outbox  *fabric.Outbox
-	wake    chan struct{} // of one: a shard has begun to copy
-	hurry   chan struct{} // of one: the next version is wanted at once
-	cancel  context.CancelFunc
-	done    chan struct{}
-	version atomic.Uint64 // the newest that the other ps has whole; 0: none
-	bytes   atomic.Uint64 // that were told
-	took    atomic.Int64  // of the last version, nanoseconds
-	last    atomic.Uint64 // the version from which on the other ps is to go on; 0: none
-	ending  atomic.Bool   // somebody waits for that
+	a      *assignment
+	to     schema.Member
+	series uint32
+	conn   *fabric.Conn
+	outbox *fabric.Outbox
+	wake   chan struct{} // of one: a shard has begun to copy
+	hurry  chan struct{} // of one: the next version is wanted at once
+	cancel context.CancelFunc
+	bytes  atomic.Uint64 // that were told
+	took   atomic.Int64  // of the last version, nanoseconds
+	last   atomic.Uint64 // the version from which on the other ps is to go on; 0: none
+	ending atomic.Bool   // somebody waits for that
 }
 
 var (
@@ -54,12 +52,10 @@ var (
 
 // newMirroring begins to tell a ps of a job. Its goroutines end with stop.
 func newMirroring(a *assignment, to schema.Member, series uint32) *mirroring {
-	m := &mirroring{a: a, to: to, series: series, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
-		done: make(chan struct{})}
+	m := &mirroring{a: a, to: to, series: series, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
 	var ctx context.Context
 	ctx, m.cancel = context.WithCancel(a.ctx)
 	a.asides.Go(func() {
-		defer close(m.done)
 		if err := m.run(ctx); err != nil && ctx.Err() == nil {
 			a.server.log.Error("the ps that stands by is told nothing of the job", "job", a.manifest.Name, "err", err)
 		}
@@ -163,7 +159,6 @@ func (m *mirroring) tell(ctx context.Context) {
 				pause = 0
 			}
 			since = v
-			m.version.Store(uint64(v))
 			m.took.Store(int64(sending))
 			if m.ending.Load() && m.last.Load() == 0 {
 				m.last.Store(uint64(v))
@@ -232,10 +227,7 @@ func (w *worker) shard(do func(*shard.Shard)) bool {
 func (m *mirroring) copies(e *shard.Shard, told *schema.Version) {
 	if v, ok := e.Mirroring(); ok && v != *told {
 		*told = v
-		select {
-		case m.wake <- struct{}{}:
-		default:
-		}
+		nudge(m.wake)
 	}
 }
 
@@ -266,17 +258,17 @@ func (m *mirroring) sendShard(ctx context.Context, i int, v, since schema.Versio
 		m.bytes.Add(uint64(f.Bytes()))
 		return m.outbox.Send(ctx, at, fabric.NewPayload(f.Room()))
 	}}
-	pieces, idle := shard.NewPieces(m.a.manifest), false
+	pieces := shard.NewPieces(m.a.manifest)
 	for more := true; more; {
 		var piece shard.Piece
 		err = context.Canceled
 		w.shard(func(e *shard.Shard) {
-			at, ok := e.Mirroring()
-			if idle = e.Idle(); idle {
+			switch at, ok := e.Mirroring(); {
+			case e.Idle():
 				more, err = false, nil
-			} else if ok && at == v {
+			case ok && at == v:
 				piece, more, err = e.NextPiece(mirrorValues)
-			} else {
+			default:
 				err = errPreempted
 			}
 		})
@@ -309,8 +301,5 @@ func (m *mirroring) handOver() {
 	if m.ending.Swap(true) {
 		return
 	}
-	select {
-	case m.hurry <- struct{}{}:
-	default:
-	}
+	nudge(m.hurry)
 }

@@ -67,10 +67,7 @@ func (q *queue) put(it item) bool {
 }
 
 func (q *queue) signal() {
-	select {
-	case q.wake <- struct{}{}:
-	default: // the reader has not yet answered the last signal
-	}
+	nudge(q.wake)
 }
 
 // swap gives the contributions that have come in since the last call, and takes room that the reader is done with for
@@ -125,5 +122,13 @@ func (q *queue) close() {
 	q.mu.Unlock()
 	for i := range items {
 		round.Release(items[i].payload)
+	}
+}
+
+// nudge has whoever reads c look once more. It never waits: one who has yet to look finds what is new, too.
+func nudge(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }

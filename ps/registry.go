@@ -349,10 +349,7 @@ func (r *registry) tell(ctx context.Context, n registryNews) {
 
 // lookSoon asks for a look at who is announced. It never waits.
 func (r *registry) lookSoon() {
-	select {
-	case r.peek <- struct{}{}:
-	default:
-	}
+	nudge(r.peek)
 }
 
 // end notes that a job of ours has ended, and who took part. It never waits.
@@ -360,10 +357,7 @@ func (r *registry) end(name schema.JobName, run endedRun) {
 	r.mu.Lock()
 	r.over = append(r.over, overJob{name, run})
 	r.mu.Unlock()
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	nudge(r.wake)
 }
 
 func (r *registry) dropAll(ctx context.Context) {

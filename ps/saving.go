@@ -364,10 +364,7 @@ func (v *saver) end() {
 
 // tell wakes the saver up.
 func (v *saver) tell() {
-	select {
-	case v.wake <- struct{}{}:
-	default: // it has yet to look
-	}
+	nudge(v.wake)
 }
 
 // wish tells the shard which version to copy, at its next step. One that nothing comes to has nothing to copy.

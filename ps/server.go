@@ -227,15 +227,15 @@ func (s *Server) advertised() string {
 	if s.embedsControl() {
 		return ""
 	}
+	return s.announced(s.control.LocalHost())
+}
+
+// announced is where others find our data server; local is the address by which we reach them.
+func (s *Server) announced(local string) string {
 	u, err := url.Parse(s.nats.URL())
 	if err != nil {
 		return s.nats.URL() // which we made ourselves
 	}
-	return s.announced(u, s.control.LocalHost())
-}
-
-// announced is where others find our data server at u; local is by which address we reach them.
-func (s *Server) announced(u *url.URL, local string) string {
 	if s.config.Advertise != "" {
 		u.Host = s.config.Advertise
 		return u.String()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"sync"
 	"syscall"
@@ -64,7 +63,7 @@ func (b *standby) start(ctx context.Context) error {
 	if !errors.Is(err, fabric.ErrNoServer) {
 		return err
 	}
-	b.nobody()
+	b.there = map[schema.JobName]bool{} // nobody is there, and no job
 	b.server.log.Warn("the ps to stand by for is not there yet", "at", fabric.WithoutUser(b.url))
 	b.done.Go(func() {
 		for err != nil && b.server.running.Err() == nil {
@@ -76,13 +75,6 @@ func (b *standby) start(ctx context.Context) error {
 		}
 	})
 	return nil
-}
-
-// nobody takes it that the other ps is not there, so that it has no jobs.
-func (b *standby) nobody() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.there = map[schema.JobName]bool{}
 }
 
 // connect connects, and begins to follow.
@@ -121,7 +113,9 @@ func (b *standby) close() {
 	if b.conn == nil {
 		return
 	}
-	b.say(&schema.Follow{URL: b.advertised(), Incarnation: b.drawn, Host: process.HostAndID(), Leaving: true})
+	last := b.word()
+	last.Leaving = true
+	b.say(last)
 	ctx, cancel := context.WithTimeout(context.Background(), drainWithin)
 	_ = b.conn.Flush(ctx) // it is missed soon if not
 	cancel()
@@ -133,14 +127,9 @@ func (b *standby) close() {
 	}
 }
 
-// advertised is where trainers find this ps.
-func (b *standby) advertised() string {
-	s := b.server
-	u, err := url.Parse(s.nats.URL())
-	if err != nil {
-		return s.nats.URL()
-	}
-	return s.announced(u, b.conn.LocalHost())
+// word is what all that is said to the other ps has in common.
+func (b *standby) word() *schema.Follow {
+	return &schema.Follow{URL: b.server.announced(b.conn.LocalHost()), Incarnation: b.drawn, Host: process.HostAndID()}
 }
 
 // follow says what this ps has, again and again.
@@ -162,8 +151,8 @@ func (b *standby) follow(ctx context.Context) {
 		}
 		now := b.server.now()
 		b.mu.Lock()
-		f := &schema.Follow{URL: b.advertised(), Incarnation: b.drawn, Host: process.HostAndID(),
-			Over: slices.Clone(b.over)}
+		f := b.word()
+		f.Over = slices.Clone(b.over)
 		for name, j := range b.jobs {
 			if silent := b.silent.For(now); silent > b.server.config.Deadline+graceOfCoordinator {
 				b.lose(name, j, fmt.Sprintf("its ps has said nothing for %s", rounded(silent)), false)
@@ -173,14 +162,10 @@ func (b *standby) follow(ctx context.Context) {
 				b.drop(name)
 				continue
 			}
-			if j.state == nil && j.failure == "" {
-				continue // it is being made
+			if j.state != nil || j.failure != "" { // else it is being made
+				f.Jobs = append(f.Jobs, schema.Followed{Run: j.run, Series: j.series, Failure: j.failure,
+					Version: j.version()})
 			}
-			one := schema.Followed{Run: j.run, Series: j.series, Failure: j.failure}
-			if j.state != nil && j.failure == "" {
-				one.Version = j.state.Version()
-			}
-			f.Jobs = append(f.Jobs, one)
 		}
 		b.mu.Unlock()
 		b.say(f)
@@ -189,10 +174,7 @@ func (b *standby) follow(ctx context.Context) {
 
 // tellSoon has follow say what this ps has.
 func (b *standby) tellSoon() {
-	select {
-	case b.soon <- struct{}{}:
-	default:
-	}
+	nudge(b.soon)
 }
 
 func (b *standby) say(f *schema.Follow) {

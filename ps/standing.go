@@ -43,7 +43,7 @@ func (b *standby) mirror(name schema.JobName, run schema.RunID, told *schema.Mir
 	if b.isOver(name, run) {
 		return
 	}
-	if j != nil && j.run != run && j.gone != "" && j.whole() && b.server.now().Sub(j.since) < backMax {
+	if j.goesOn(b.server.now()) && j.run != run {
 		return // whose trainers are on their way
 	}
 	if j == nil || j.run != run || told.Series > j.series || told.Incarnation != j.other {
@@ -224,27 +224,26 @@ func (b *standby) lose(name schema.JobName, j *standing, why string, ended bool)
 		return
 	}
 	j.gone, j.since = why, b.server.now()
-	version := schema.Version(0)
-	if j.state != nil {
-		version = j.state.Version()
-	}
 	b.server.log.Warn("the ps of a job is lost, its trainers are awaited here", "job", name, "why", why, "version",
-		uint64(version))
+		uint64(j.version()))
 }
 
 // drop forgets a job. mu is held.
 func (b *standby) drop(name schema.JobName) {
-	j := b.jobs[name]
-	if j == nil {
-		return
-	}
-	delete(b.jobs, name)
-	if j.unwatch != nil {
-		j.unwatch()
-	}
-	if j.state != nil {
+	if j := b.release(name); j != nil && j.state != nil {
 		j.state.Close()
 	}
+}
+
+// release gives a job away; nil where there is none. mu is held.
+func (b *standby) release(name schema.JobName) *standing {
+	j := b.jobs[name]
+	delete(b.jobs, name)
+	if j != nil && j.unwatch != nil {
+		j.unwatch()
+		j.unwatch = nil
+	}
+	return j
 }
 
 // memories are what jobs that are stood by for are promised.
@@ -275,7 +274,7 @@ func (b *standby) lost(name schema.JobName, run schema.RunID) (answer schema.Los
 		answer.Lost, answer.Text = true, "it goes on here"
 	case j == nil || j.run != run:
 		answer.Text = "the run is not known here"
-	case j.gone != "" && j.whole():
+	case j.gone != "" && j.version() > 0:
 		answer.Lost, answer.Text = true, j.gone
 	case j.gone != "":
 		answer.Text = j.gone + ", and not all of it had been told here"
@@ -283,15 +282,26 @@ func (b *standby) lost(name schema.JobName, run schema.RunID) (answer schema.Los
 	return answer
 }
 
-// whole reports whether the job could go on here.
-func (j *standing) whole() bool { return j.state != nil && j.failure == "" && j.state.Version() > 0 }
+// version is the one that is whole here; 0: none is.
+func (j *standing) version() schema.Version {
+	if j.state == nil || j.failure != "" {
+		return 0
+	}
+	return j.state.Version()
+}
+
+// goesOn reports whether the job is to go on here: its ps is lost, and all of it is here. Its trainers are awaited for
+// backMax.
+func (j *standing) goesOn(now time.Time) bool {
+	return j != nil && j.gone != "" && j.version() > 0 && now.Sub(j.since) < backMax
+}
 
 // awaited are the jobs that are to go on here.
 func (b *standby) awaited() (all []schema.JobName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for name, j := range b.jobs {
-		if j.gone != "" && j.whole() && b.server.now().Sub(j.since) < backMax {
+		if j.goesOn(b.server.now()) {
 			all = append(all, name)
 		}
 	}
@@ -306,7 +316,7 @@ func (b *standby) comes(name schema.JobName, from schema.Member, run schema.RunI
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	j, now := b.jobs[name], b.server.now()
-	goesOn := j != nil && j.gone != "" && j.whole()
+	goesOn := j.goesOn(now)
 	switch {
 	case j == nil && b.there == nil:
 		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
@@ -315,7 +325,7 @@ func (b *standby) comes(name schema.JobName, from schema.Member, run schema.RunI
 		there := fabric.WithoutUser(b.url)
 		return true, &schema.Refused{Reason: schema.RefusedElsewhere, Field: "server", Have: there,
 			Text: schema.Clip(fmt.Sprintf("job %s is on the ps at %s, which this one stands by for", name, there))}
-	case !goesOn || run != 0 && run != j.run || now.Sub(j.since) > backMax:
+	case !goesOn || run != 0 && run != j.run:
 		return false, nil
 	}
 	if run != 0 {
@@ -351,7 +361,7 @@ func (b *standby) goOn(job *schema.Job, run schema.RunID) *standing {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	j := b.jobs[name]
-	if j == nil || j.run != run && (run != 0 || !j.ended) || j.gone == "" || !j.whole() {
+	if j == nil || j.run != run && (run != 0 || !j.ended) || j.gone == "" || j.version() == 0 {
 		return nil
 	}
 	run = j.run
@@ -360,11 +370,7 @@ func (b *standby) goOn(job *schema.Job, run schema.RunID) *standing {
 			"field", field, "have", have, "want", want)
 		return nil
 	}
-	delete(b.jobs, name)
-	if j.unwatch != nil {
-		j.unwatch()
-		j.unwatch = nil
-	}
+	b.release(name)
 	if b.over = append(b.over, schema.OverRun{Job: name, Run: run}); len(b.over) > endedMax {
 		b.over = b.over[1:]
 	}

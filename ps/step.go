@@ -193,10 +193,7 @@ func (w *worker) put(taken *endpoint.Taken, over []RoundTimes) {
 	w.end.Put(taken.Outputs, then)
 	if taken.Pending && !w.ackPending {
 		w.ackPending = true
-		select {
-		case w.ackWake <- struct{}{}:
-		default:
-		}
+		nudge(w.ackWake)
 	}
 }
 

@@ -107,10 +107,7 @@ func (p *reporter) announce() error {
 // look tells that jobs is new. It never waits.
 func (p *reporter) look(jobs *jobReports) {
 	p.jobs.Store(jobs)
-	select {
-	case p.wake <- struct{}{}:
-	default: // it has yet to look
-	}
+	nudge(p.wake)
 }
 
 // say is the goroutine that sends, as soon as the control loop has news, and after a while without.

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"gradbus/checkpoint"
 	"gradbus/fabric"
 	"gradbus/schema"
 )
@@ -34,34 +33,17 @@ type stoodBy struct {
 
 // noteStandby notes of all jobs what whoever stands by has of them.
 func (l *controlLoop) noteStandby(now time.Time) {
-	for name, j := range l.jobs {
-		s, a := &j.stoodBy, l.assignments[name]
-		if a != nil && a.run != j.run {
-			a = nil
-		}
+	for _, j := range l.jobs {
+		s, a := &j.stoodBy, l.shardsOf(j)
 		if a != nil && a.mirroring != nil && a.mirroring != s.mirroring {
 			if s.mirroring != nil {
 				s.bytes += s.mirroring.bytes.Load()
 			}
 			s.mirroring = a.mirroring
 		}
-		s.off, s.gone, s.batch = l.notStoodBy(j, a), l.gone, schema.Version(j.coordinator.foremost())
+		s.off, s.gone, s.batch = l.notMirrored(j, a), l.gone, schema.Version(j.coordinator.begun())
 		s.note(now, l.follower, j.run)
 	}
-}
-
-// notStoodBy says why nobody can stand by for a job; empty: somebody can.
-func (l *controlLoop) notStoodBy(j *job, a *assignment) string {
-	if a != nil {
-		return l.notMirrored(j, a)
-	}
-	switch err := checkpoint.CheckJob(j.manifest); {
-	case err != nil:
-		return err.Error()
-	case j.coordinator.Phase() != Running:
-		return "it has not started"
-	}
-	return "its shards are on other ps"
 }
 
 // note notes what whoever stands by has of a run; by is nil where nobody does.
@@ -73,7 +55,7 @@ func (s *stoodBy) note(now time.Time, by *follower, run schema.RunID) {
 	}
 	if by != nil {
 		said = by.jobs[run]
-		s.ready = s.off == "" && by.stands(run) && by.heard.For(now) <= 2*followEvery+tickEvery
+		s.ready = s.off == "" && by.stands(run) && !by.silent(now)
 	}
 	fresh := said.Version != s.version
 	if fresh {
@@ -129,14 +111,6 @@ func (s *stoodBy) report(now time.Time) *schema.StandbyReport {
 	return p
 }
 
-// foremost is the batch that a trainer has begun, the furthest.
-func (c *Coordinator) foremost() (batch schema.Batch) {
-	for i := range c.members {
-		batch = max(batch, c.members[i].batch)
-	}
-	return batch
-}
-
 // goneText says that nobody stands by any more.
 func (f *follower) goneText(why string) string {
 	return fmt.Sprintf("ps %s on %s %s", f.member.ServerID(), f.host, why)
@@ -156,11 +130,8 @@ func (b *standby) report(now time.Time) *schema.StandsByReport {
 			break
 		}
 		j := b.jobs[name]
-		one := schema.HeldReport{Job: name, RunID: j.run, Failure: j.failure, Lost: schema.ClipFailure(j.gone)}
-		if j.whole() {
-			one.Version = j.state.Version()
-		}
-		p.Jobs = append(p.Jobs, one)
+		p.Jobs = append(p.Jobs, schema.HeldReport{Job: name, RunID: j.run, Version: j.version(), Failure: j.failure,
+			Lost: schema.ClipFailure(j.gone)})
 	}
 	return p
 }

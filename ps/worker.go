@@ -235,10 +235,7 @@ func (w *worker) lose(gone []schema.Member) {
 }
 
 func (w *worker) tellLeft() {
-	select {
-	case w.left <- struct{}{}:
-	default: // it has yet to look
-	}
+	nudge(w.left)
 }
 
 // rise tells the shard in which generations trainers have taken their places.
@@ -369,10 +366,7 @@ func (w *worker) publish(o *shard.Output) {
 
 // refresh asks for a new answer from lately.
 func (w *worker) refresh() {
-	select {
-	case w.ask <- struct{}{}:
-	default:
-	}
+	nudge(w.ask)
 }
 
 // lately is what the shard waited for when it last answered refresh.

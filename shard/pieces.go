@@ -2,7 +2,6 @@ package shard
 
 import (
 	"fmt"
-	"slices"
 
 	"gradbus/schema"
 	"gradbus/shard/state"
@@ -17,8 +16,7 @@ const pieceBytesMax = 1 << 19
 // changed.
 //
 // Values of a stretch are followed by those of each slot. Rows are followed by their slots, and by two values for each
-// row's mark n where the optimizer has marks: n>>24 and n&(1<<24-1), which a float32 holds exactly. The weight is the
-// number of steps.
+// row's mark where the optimizer has marks (state.SplitMarks). The weight is the number of steps.
 
 // Pieces makes pieces frames and frames pieces, of one job. It is not safe for concurrent use.
 type Pieces struct {
@@ -39,19 +37,12 @@ type rowShape struct {
 func (r *rowShape) values(columns int) int {
 	n := columns
 	for _, s := range r.slots {
-		n += slotWidth(s, columns)
+		n += s.Width(columns)
 	}
 	if r.marks {
 		n += 2
 	}
 	return n
-}
-
-func slotWidth(s state.SlotShape, columns int) int {
-	if s.PerRow {
-		return 1
-	}
-	return columns
 }
 
 // NewPieces is for pieces of a job.
@@ -145,6 +136,10 @@ func (p *Pieces) writeRows(s *Series, r *state.Rows) error {
 	}
 	s.told[r.Table] = true
 	h.Offset, h.Weight = uint64(r.Column), float64(r.Steps)
+	marks, err := state.SplitMarks(nil, r.Last)
+	if err != nil {
+		return fmt.Errorf("table %q: %w", r.Table, err)
+	}
 	l := schema.Layout{Sections: 1, Keys: n, Values: 4 * n * p.rows[table].values(r.Columns)}
 	return s.send(l, h, func(f *schema.Frame) {
 		f.SetSection(0, schema.Section{Table: table, Dim: uint32(r.Columns), Count: uint64(n)})
@@ -154,9 +149,7 @@ func (p *Pieces) writeRows(s *Series, r *state.Rows) error {
 		for _, slot := range r.Slots {
 			to = to[copy(to, slot.Values):]
 		}
-		for i, mark := range r.Last {
-			to[2*i], to[2*i+1] = float32(mark>>24), float32(mark&(1<<24-1))
-		}
+		copy(to, marks)
 	})
 }
 
@@ -217,24 +210,13 @@ func (p *Pieces) readRows(v *schema.View, s schema.Section) (Piece, error) {
 	}
 	r.Values = take(n * columns)
 	for _, slot := range shape.slots {
-		r.Slots = append(r.Slots, state.Slot{Name: slot.Name, Values: take(n * slotWidth(slot, columns))})
+		r.Slots = append(r.Slots, state.Slot{Name: slot.Name, Values: take(n * slot.Width(columns))})
 	}
 	if shape.marks {
-		for pair := range slices.Chunk(values, 2) {
-			mark := int64(pair[0])<<24 + int64(pair[1])
-			if mark < 0 {
-				return Piece{}, schema.Refuse(schema.ReasonWrongShape, "mark %v of table %q", pair, spec.Name)
-			}
-			r.Last = append(r.Last, mark)
+		var err error
+		if r.Last, err = state.JoinMarks(nil, values); err != nil {
+			return Piece{}, schema.Refuse(schema.ReasonWrongShape, "table %q: %v", spec.Name, err)
 		}
 	}
 	return Piece{Rows: r}, nil
-}
-
-// String is what a piece is of, for errors.
-func (p *Piece) String() string {
-	if p.Rows != nil {
-		return fmt.Sprintf("%d rows of table %q", len(p.Rows.Keys), p.Rows.Table)
-	}
-	return fmt.Sprintf("%d stretches of parameters", len(p.Tensors))
 }

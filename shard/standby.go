@@ -31,8 +31,8 @@ type Standby struct {
 	ended   int
 	waiting []waitingPiece // of what has changed
 	bytes   int64          // of these
-	tensors []state.Tensor // of next
-	rows    [][]state.RowsRestore
+	told    state.Snapshot // of next: stretches of parameters
+	rows    []state.RowsRestore
 }
 
 // seriesHeard is what has come of a series.
@@ -70,11 +70,9 @@ func NewStandby(ctx context.Context, told int, configs []Config, bytesMax int64)
 // Close frees memory. What was given to shards is theirs.
 func (s *Standby) Close() {
 	s.forget()
-	for _, tables := range s.tables {
-		for _, t := range tables {
-			if t != nil {
-				t.Close()
-			}
+	for _, t := range slices.Concat(s.tables...) {
+		if t != nil {
+			t.Close()
 		}
 	}
 	s.tables, s.dense = nil, nil
@@ -82,9 +80,6 @@ func (s *Standby) Close() {
 
 // Version is the one that is whole; 0: none is.
 func (s *Standby) Version() schema.Version { return s.version }
-
-// Bytes is what waits until a version is whole.
-func (s *Standby) Bytes() int64 { return s.bytes }
 
 // Take takes a frame of the series that a shard there tells, each once and in any order. whole says that with it all
 // have told of a later version, which is the standby's from here on. The payload is released when its bytes are needed
@@ -138,16 +133,27 @@ func (s *Standby) Take(from int, v *schema.View, payload Payload) (whole bool, e
 // begin begins to take all that there is: nothing is whole until it has come.
 func (s *Standby) begin() {
 	s.version = 0
-	s.rows = nil
-	for _, tables := range s.tables {
-		var all []state.RowsRestore
-		for _, t := range tables {
-			if t != nil {
-				all = append(all, t.Restore())
-			}
+	s.restore(state.Table.Restore)
+}
+
+// restore begins what puts rows into all tables here.
+func (s *Standby) restore(begin func(state.Table) state.RowsRestore) {
+	s.rows = []state.RowsRestore{} // not nil, also where there are no tables
+	for _, t := range slices.Concat(s.tables...) {
+		if t != nil {
+			s.rows = append(s.rows, begin(t))
 		}
-		s.rows = append(s.rows, all)
 	}
+}
+
+// restoreRows puts rows into all tables here, which leave out what is elsewhere.
+func (s *Standby) restoreRows(r *state.Rows) error {
+	for _, t := range s.rows {
+		if err := t.Rows(*r); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // put restores a piece, or keeps what it changes.
@@ -161,11 +167,7 @@ func (s *Standby) put(piece *Piece, payload Payload, bytes int) error {
 		s.bytes += int64(bytes)
 	}
 	for _, t := range piece.Tensors {
-		t.Values, t.Slots = slices.Clone(t.Values), slices.Clone(t.Slots)
-		for i := range t.Slots {
-			t.Slots[i].Values = slices.Clone(t.Slots[i].Values)
-		}
-		s.tensors = append(s.tensors, t)
+		_ = s.told.AddTensor(t) // never fails
 	}
 	if piece.Rows != nil && s.rows == nil {
 		s.waiting = append(s.waiting, waitingPiece{piece.Rows, payload})
@@ -175,44 +177,23 @@ func (s *Standby) put(piece *Piece, payload Payload, bytes int) error {
 	if piece.Rows == nil {
 		return nil
 	}
-	for _, tables := range s.rows {
-		for _, t := range tables {
-			if err := t.Rows(*piece.Rows); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return s.restoreRows(piece.Rows)
 }
 
 // commit makes the version that was told of the standby's.
 func (s *Standby) commit() error {
 	whole := s.rows != nil
 	if !whole {
-		for _, tables := range s.tables {
-			var all []state.RowsRestore
-			for _, t := range tables {
-				if t != nil {
-					all = append(all, t.Update())
-				}
-			}
-			s.rows = append(s.rows, all)
-		}
+		s.restore(state.Table.Update)
 	}
 	for i := range s.waiting {
-		for _, tables := range s.rows {
-			for _, t := range tables {
-				if err := t.Rows(*s.waiting[i].rows); err != nil {
-					return err
-				}
-			}
+		if err := s.restoreRows(s.waiting[i].rows); err != nil {
+			return err
 		}
 	}
-	for _, tables := range s.rows {
-		for _, t := range tables {
-			if err := t.Done(); err != nil {
-				return err
-			}
+	for _, t := range s.rows {
+		if err := t.Done(); err != nil {
+			return err
 		}
 	}
 	s.version = s.next
@@ -224,7 +205,6 @@ func (s *Standby) commit() error {
 // keepTensors makes the stretches that were told of the standby's. Where they are changes, the others stay as they are,
 // at the same version.
 func (s *Standby) keepTensors(whole bool) {
-	told := s.tensors
 	if whole {
 		s.dense = nil
 	}
@@ -237,7 +217,7 @@ func (s *Standby) keepTensors(whole bool) {
 		s.dense[i].Version = s.version
 		at[place{s.dense[i].Name, s.dense[i].From}] = i
 	}
-	for _, t := range told {
+	for _, t := range s.told.Tensors {
 		if i, ok := at[place{t.Name, t.From}]; ok {
 			s.dense[i] = t
 		} else {
@@ -251,7 +231,7 @@ func (s *Standby) forget() {
 	for i := range s.waiting {
 		round.Release(s.waiting[i].payload)
 	}
-	s.waiting, s.tensors, s.rows, s.bytes, s.ended = nil, nil, nil, 0, 0
+	s.waiting, s.told, s.rows, s.bytes, s.ended = nil, state.Snapshot{}, nil, 0, 0
 	clear(s.series)
 }
 

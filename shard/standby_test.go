@@ -133,9 +133,9 @@ func (s *simulation) takeMirrored() {
 			s.t.Fatalf("version %d is there before all of %d is", m.standby.Version(), m.version)
 		}
 	}
-	if m.standby.Version() != m.version || m.standby.Bytes() != 0 {
+	if m.standby.Version() != m.version || m.standby.bytes != 0 {
 		s.t.Fatalf("the standby has version %d and %d bytes wait: want version %d alone", m.standby.Version(),
-			m.standby.Bytes(), m.version)
+			m.standby.bytes, m.version)
 	}
 	m.told++
 	if m.since > 0 {

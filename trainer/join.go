@@ -97,15 +97,12 @@ func join(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (
 	return s, nil
 }
 
-// joiner asks for a place in a job under a name of its own, since a trainer has no member id before it is admitted. It
-// has its own connection, because the name of a connection, by which the server knows when a member is gone, is fixed.
+// joiner asks for a place in a job. A trainer has no member id before it is admitted.
 type joiner struct {
+	outsider
 	config  Config
 	job     *schema.Job
-	name    string
 	own     *ownServer // of a job that reduces between trainers; else nil
-	conn    *fabric.Control
-	subject string
 	request []byte
 	retry   time.Duration // where it is put off
 	answers chan schema.Control
@@ -113,16 +110,12 @@ type joiner struct {
 
 // newJoiner dials the server, and starts this trainer's data server where the job needs one.
 func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) {
-	j := &joiner{config: c, job: job, name: joinerName(), answers: make(chan schema.Control, 1)}
-	j.subject = fabric.At(string(job.Name), j.name, fabric.KindCtl, string(schema.Coordinator)).String()
+	j := &joiner{config: c, job: job, answers: make(chan schema.Control, 1)}
 	var err error
-	if j.conn, err = fabric.DialControl(ctx, c.fabricConfig(job, j.name, nil)); err != nil {
+	if j.outsider, err = c.dialOutside(ctx, job, j.receive); err != nil {
 		return nil, err
 	}
-	pattern := fabric.Pattern(string(job.Name), string(schema.Coordinator), fabric.KindCtl, j.name, false)
-	if err = j.conn.Subscribe(pattern, j.receive); err == nil {
-		j.own, err = startOwnServer(ctx, c, job, j.conn.LocalHost())
-	}
+	j.own, err = startOwnServer(ctx, c, job, j.conn.LocalHost())
 	join := &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
 		Resume: c.Resume, Process: process.Self(), Run: c.Rejoin, Was: c.RejoinAs}
 	if j.own != nil {
@@ -166,7 +159,7 @@ func (j *joiner) receive(m fabric.Message) {
 	}
 }
 
-func (j *joiner) ask() error { return j.conn.Publish(j.subject, j.request) }
+func (j *joiner) ask() error { return j.publish(j.request) }
 
 // join asks until it is admitted, then builds the session and waits for the start.
 func (j *joiner) join(ctx context.Context) (*Session, error) {
@@ -215,7 +208,7 @@ func (j *joiner) session(ctx context.Context, joined *schema.Joined) (*Session, 
 	leave, broken := schema.EncodeControl(head, schema.Control{Leave: &schema.Leave{Reason: schema.Clip(err.Error()),
 		HandOver: true}})
 	if broken == nil {
-		broken = j.conn.Publish(j.subject, leave)
+		broken = j.publish(leave)
 	}
 	if broken != nil {
 		j.config.Log.Warn("leave after a failed join", "job", j.job.Name, "member", joined.Member, "err", broken)

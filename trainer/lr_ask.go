@@ -2,8 +2,6 @@ package trainer
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"math"
 
@@ -28,27 +26,19 @@ func ScaleLR(ctx context.Context, c Config, job schema.JobName, from schema.Batc
 		return 0, fmt.Errorf("%w: scale %v of the learning rates: want a finite number, at least 0", ErrConfig, scale)
 	}
 	c = c.withDefaults()
-	var random [6]byte
-	_, _ = rand.Read(random[:]) // never fails
-	a := lrAsker{job: job, name: "j-" + hex.EncodeToString(random[:]), answers: make(chan schema.Control, 1)}
+	a := lrAsker{job: job, answers: make(chan schema.Control, 1)}
 	frame, err := schema.EncodeControl(schema.Head{}, schema.Control{ScaleLR: &schema.ScaleLR{From: from, Scale: scale}})
 	if err != nil {
 		return 0, err
 	}
-	conn, err := fabric.DialControl(ctx, c.fabricConfig(&schema.Job{Name: job}, a.name, nil))
-	if err != nil {
+	if a.outsider, err = c.dialOutside(ctx, &schema.Job{Name: job}, a.receive); err != nil {
 		return 0, fmt.Errorf("scale the learning rates of job %s: %w", job, err)
 	}
-	defer conn.Close()
-	if err := conn.Subscribe(fabric.Pattern(string(job), string(schema.Coordinator), fabric.KindCtl, a.name, false),
-		a.receive); err != nil {
-		return 0, fmt.Errorf("scale the learning rates of job %s: %w", job, err)
-	}
+	defer a.conn.Close()
 	ctx, cancel := context.WithTimeoutCause(ctx, c.AnswerWithin,
 		fmt.Errorf("no answer within %v: is the job running, and do its trainers begin batches?", c.AnswerWithin))
 	defer cancel()
-	subject := fabric.At(string(job), a.name, fabric.KindCtl, string(schema.Coordinator)).String()
-	answer, err := fabric.Ask(ctx, c.RetryAfter, func() error { return conn.Publish(subject, frame) }, a.answers)
+	answer, err := fabric.Ask(ctx, c.RetryAfter, func() error { return a.publish(frame) }, a.answers)
 	if err != nil {
 		return 0, fmt.Errorf("scale the learning rates of job %s at %s: %w", job, c.serverName(), err)
 	}
@@ -63,8 +53,8 @@ func ScaleLR(ctx context.Context, c Config, job schema.JobName, from schema.Batc
 
 // lrAsker hears what a coordinator answers.
 type lrAsker struct {
+	outsider
 	job     schema.JobName
-	name    string
 	answers chan schema.Control
 }
 

@@ -2,8 +2,6 @@ package trainer
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -61,36 +59,29 @@ func (s *Session) serverLost() {
 func (s *Session) askStandby(url string) error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.config.AnswerWithin)
 	defer cancel()
-	name, c := joinerName(), s.config
+	c, answers := s.config, make(chan schema.Lost, 1)
 	c.Server, c.CredsFile = url, ""
-	conn, err := fabric.DialControl(ctx, c.fabricConfig(s.job, name, nil))
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	answers := make(chan schema.Lost, 1)
-	err = conn.Subscribe(fabric.Pattern(string(s.job.Name), string(schema.Coordinator), fabric.KindCtl, name, false),
-		func(m fabric.Message) {
-			if v, err := schema.Verify(m.Data, schema.Limits{}); err == nil {
-				if c, err := schema.DecodeControl(&v); err == nil && c.Lost != nil && c.Lost.Run == s.joined.RunID {
-					select {
-					case answers <- *c.Lost:
-					default: // it has one
-					}
+	a, err := c.dialOutside(ctx, s.job, func(m fabric.Message) {
+		if v, err := schema.Verify(m.Data, schema.Limits{}); err == nil {
+			if c, err := schema.DecodeControl(&v); err == nil && c.Lost != nil && c.Lost.Run == s.joined.RunID {
+				select {
+				case answers <- *c.Lost:
+				default: // it has one
 				}
 			}
-			m.Release()
-		})
+		}
+		m.Release()
+	})
 	if err != nil {
 		return err
 	}
+	defer a.conn.Close()
 	question, err := schema.EncodeControl(schema.Head{}, schema.Control{AskLost: &schema.AskLost{Run: s.joined.RunID}})
 	if err != nil {
 		return err
 	}
-	at := fabric.At(string(s.job.Name), name, fabric.KindCtl, string(schema.Coordinator)).String()
 	for !s.connected() {
-		answer, err := fabric.Ask(ctx, askEvery, func() error { return conn.Publish(at, question) }, answers)
+		answer, err := fabric.Ask(ctx, askEvery, func() error { return a.publish(question) }, answers)
 		if err != nil {
 			return err
 		}
@@ -106,13 +97,6 @@ func (s *Session) askStandby(url string) error {
 		}
 	}
 	return nil
-}
-
-// joinerName is one of which there is no other.
-func joinerName() string {
-	var random [6]byte
-	_, _ = rand.Read(random[:]) // never fails
-	return "j-" + hex.EncodeToString(random[:])
 }
 
 // atStandby is how to join where the job goes on.

@@ -8,14 +8,13 @@ import (
 	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"gradbus/bench/harness"
-	"gradbus/examples/mnist"
+	"gradbus/examples/mnist/mnisttest"
 	"gradbus/fabric/fabrictest"
 	"gradbus/schema"
 )
@@ -33,24 +32,8 @@ const guard = 5 * time.Minute
 // small is a run over a few images of a folder of its own, that takes seconds wherever it runs.
 func small(t *testing.T) Config {
 	t.Helper()
-	folder := t.TempDir()
-	set := mnist.Synthetic(24, 6)
-	for _, f := range []struct {
-		name   string
-		header []byte
-		data   []byte
-	}{
-		{"train-images-idx3-ubyte", []byte{0, 0, 8, 3, 0, 0, 0, 24, 0, 0, 0, 28, 0, 0, 0, 28}, set.Train.Images},
-		{"train-labels-idx1-ubyte", []byte{0, 0, 8, 1, 0, 0, 0, 24}, set.Train.Labels},
-		{"t10k-images-idx3-ubyte", []byte{0, 0, 8, 3, 0, 0, 0, 6, 0, 0, 0, 28, 0, 0, 0, 28}, set.Test.Images},
-		{"t10k-labels-idx1-ubyte", []byte{0, 0, 8, 1, 0, 0, 0, 6}, set.Test.Labels},
-	} {
-		if err := os.WriteFile(filepath.Join(folder, f.name), append(f.header, f.data...), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
 	c := DefaultConfig()
-	c.DataDir, c.BatchSize, c.Warmup, c.InProcess = folder, 3, 1, true
+	c.DataDir, c.BatchSize, c.Warmup, c.InProcess = mnisttest.Folder(t), 3, 1, true
 	return c
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 
 	"gradbus/internal/certificate/certtest"
 	"gradbus/internal/flagwalk"
+	"gradbus/internal/testkit"
 )
 
 // untilReady is what a command writes to, until it has said that it serves.
@@ -39,19 +39,10 @@ func serve(ctx context.Context, c *cobra.Command, _ string) error {
 	return c.ExecuteContext(ctx)
 }
 
-func write(t *testing.T, folder, name, text string) string {
-	t.Helper()
-	path := filepath.Join(folder, name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 func TestServeFlags(t *testing.T) {
 	folder, authority := t.TempDir(), certtest.NewAuthority(t)
 	pair := authority.Issue(t, "127.0.0.1")
-	secret := write(t, folder, "secret", "0123456789abcdef\n")
+	secret := testkit.File(t, folder, "secret", []byte("0123456789abcdef\n"))
 	keeps := "--checkpoint-dir DIR"
 	flags := flagwalk.Flags{
 		"listen": flagwalk.Set("127.0.0.2:0"), "shards": flagwalk.Set("3"), "deadline": flagwalk.Set("9s"),
@@ -82,7 +73,7 @@ func TestServeFlags(t *testing.T) {
 		"gpu-expected": flagwalk.Held("e2e.TestGPUFlags"), "gpu-use": flagwalk.Held("e2e.TestServerGPUFault"),
 		"gpu-state": flagwalk.Held("e2e.TestGPUFlags"), "gpu-library": flagwalk.Held("e2e.TestServerGPUFault"),
 		"inject": flagwalk.Fails("xid", "inject"), "log-format": flagwalk.Set("text"), "log-level": flagwalk.Set("error"),
-		"config": flagwalk.Set(write(t, folder, "ps.yaml", "shards: 5\n")),
+		"config": flagwalk.Set(testkit.File(t, folder, "ps.yaml", []byte("shards: 5\n"))),
 	}
 	line := "--listen 127.0.0.1:0 --http 127.0.0.1:0 --id walk"
 	walker.Walk(t, flagwalk.Setting{Line: line, Flags: flags})
@@ -137,7 +128,7 @@ func TestSubcommandFlags(t *testing.T) {
 		"tls-cert": flagwalk.Refused(none, "want both or neither"), "tls-key": flagwalk.Refused(none, "want both or neither"),
 		"tls-ca": flagwalk.Fails(none, none), "log-format": flagwalk.Fails("xml", "xml"),
 		"log-level": flagwalk.Fails("loud", "loud"),
-		"config":    flagwalk.Fails(write(t, folder, "tap.yaml", "log-level: loud\n"), "loud")}
+		"config":    flagwalk.Fails(testkit.File(t, folder, "tap.yaml", []byte("log-level: loud\n")), "loud")}
 	nats := " --nats nats://127.0.0.1:1 "
 	settings := []flagwalk.Setting{
 		{Line: "status --ps http://127.0.0.1:1", Flags: looks.And(held("e2e.TestStatus", "json"))},

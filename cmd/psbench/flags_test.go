@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,9 +13,10 @@ import (
 
 	"gradbus/bench/harness"
 	"gradbus/cuda"
-	"gradbus/examples/mnist"
+	"gradbus/examples/mnist/mnisttest"
 	"gradbus/internal/certificate/certtest"
 	"gradbus/internal/flagwalk"
+	"gradbus/internal/testkit"
 	"gradbus/ps"
 )
 
@@ -41,19 +41,10 @@ const (
 )
 
 // write writes a file of the test's folder.
-func write(t *testing.T, folder, name string, data []byte) string {
-	t.Helper()
-	path := filepath.Join(folder, name)
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // common are the flags of every system where servers are started, in one process, with one line of JSON.
 func common(t *testing.T) flagwalk.Flags {
 	folder := t.TempDir()
-	file := write(t, folder, "settings.yaml", []byte("seed: 7\n"))
+	file := testkit.File(t, folder, "settings.yaml", []byte("seed: 7\n"))
 	return flagwalk.Flags{
 		"seed": flagwalk.Set("7"), "json": flagwalk.Set("false"), "config": flagwalk.Set(file),
 		"profile": flagwalk.Set("DIR"), "runs": flagwalk.Held("cmd/psbench.TestJoinedFlags"),
@@ -105,9 +96,9 @@ const averageBase = "average --trainers 2 --model Small --input Small"
 
 func averageFlags(t *testing.T) flagwalk.Flags {
 	folder := t.TempDir()
-	model := write(t, folder, "model.json", []byte(`{"num_embeddings": 64, "embedding_dim": 64, "dense_input_size": 64,
+	model := testkit.File(t, folder, "model.json", []byte(`{"num_embeddings": 64, "embedding_dim": 64, "dense_input_size": 64,
 		"dense_output_size": 64, "dense_layers_count": 2, "sparse": true}`))
-	data := write(t, folder, "data.json", []byte(`{"max_val": 64, "sample_count": 90, "sample_length": 100,
+	data := testkit.File(t, folder, "data.json", []byte(`{"max_val": 64, "sample_count": 90, "sample_length": 100,
 		"sparsity_percentage": 10}`))
 	return common(t).And(flagwalk.Flags{
 		"trainers": flagwalk.Set("3"), "servers": {Value: "2", With: "--in-process=false --profile DIR"},
@@ -169,22 +160,8 @@ func hybridFlags() flagwalk.Flags {
 	}
 }
 
-// images writes the idx files of a small data set.
-func images(t *testing.T) string {
-	t.Helper()
-	folder := t.TempDir()
-	set := mnist.Synthetic(24, 6)
-	write(t, folder, "train-images-idx3-ubyte", append([]byte{0, 0, 8, 3, 0, 0, 0, 24, 0, 0, 0, 28, 0, 0, 0, 28},
-		set.Train.Images...))
-	write(t, folder, "train-labels-idx1-ubyte", append([]byte{0, 0, 8, 1, 0, 0, 0, 24}, set.Train.Labels...))
-	write(t, folder, "t10k-images-idx3-ubyte", append([]byte{0, 0, 8, 3, 0, 0, 0, 6, 0, 0, 0, 28, 0, 0, 0, 28},
-		set.Test.Images...))
-	write(t, folder, "t10k-labels-idx1-ubyte", append([]byte{0, 0, 8, 1, 0, 0, 0, 6}, set.Test.Labels...))
-	return folder
-}
-
 func hostedFlags(t *testing.T) (base string, flags flagwalk.Flags) {
-	base = "hosted --trainers 1 --trainer-batch 3 --warmup 1 --data-dir " + images(t)
+	base = "hosted --trainers 1 --trainer-batch 3 --warmup 1 --data-dir " + mnisttest.Folder(t)
 	return base, common(t).And(flagwalk.Flags{
 		"trainers": flagwalk.Set("2"), "epochs": flagwalk.Set("2"),
 		"batches": flagwalk.Set("2"), "warmup": {Value: "2", With: "--batches 1"},
@@ -215,7 +192,7 @@ func TestHostedFlags(t *testing.T) {
 // observed is a ps that asks for a token, and what its log says of jobs since it was last asked.
 func observed(t *testing.T) (line string, sees func() string) {
 	t.Helper()
-	token := write(t, t.TempDir(), "token", []byte("0123456789abcdef\n"))
+	token := testkit.File(t, t.TempDir(), "token", []byte("0123456789abcdef\n"))
 	backend, err := cuda.Open(cuda.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -283,7 +260,7 @@ func (j *jobs) take() string {
 // joined are the flags of every system at servers that run.
 func joined(t *testing.T) flagwalk.Flags {
 	folder := t.TempDir()
-	wrong := write(t, folder, "wrong", []byte("fedcba9876543210\n"))
+	wrong := testkit.File(t, folder, "wrong", []byte("fedcba9876543210\n"))
 	authority := certtest.NewAuthority(t)
 	return flagwalk.Flags{
 		"job": flagwalk.Set("other"), "here": {Value: "3", Refused: "want 1 to 2, the number of trainers"},

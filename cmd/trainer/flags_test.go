@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,9 +14,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"gradbus/cuda"
-	"gradbus/examples/mnist"
+	"gradbus/examples/mnist/mnisttest"
 	"gradbus/internal/certificate/certtest"
 	"gradbus/internal/flagwalk"
+	"gradbus/internal/testkit"
 	"gradbus/ps"
 )
 
@@ -37,20 +37,11 @@ var walker = flagwalk.Walker{Root: "../..", New: func() *cobra.Command {
 // stdout runs a command; what it prints goes where the test looks.
 func stdout(ctx context.Context, c *cobra.Command, _ string) error { return c.ExecuteContext(ctx) }
 
-func write(t *testing.T, folder, name string, data []byte) string {
-	t.Helper()
-	path := filepath.Join(folder, name)
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // server is a ps that asks for a token.
 func server(t *testing.T) string {
 	t.Helper()
 	const secret = "0123456789abcdef"
-	token := write(t, t.TempDir(), "token", []byte(secret+"\n"))
+	token := testkit.File(t, t.TempDir(), "token", []byte(secret+"\n"))
 	backend, err := cuda.Open(cuda.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +71,7 @@ const (
 // shared are the flags of all workloads, of a job of one trainer at a ps, which prints one line of JSON.
 func shared(t *testing.T) flagwalk.Flags {
 	folder := t.TempDir()
-	wrong := write(t, folder, "wrong", []byte("fedcba9876543210\n"))
+	wrong := testkit.File(t, folder, "wrong", []byte("fedcba9876543210\n"))
 	authority := certtest.NewAuthority(t)
 	manifest := func(value string) flagwalk.Flag { return flagwalk.Flag{Value: value, With: "--tensorboard DIR"} }
 	return flagwalk.Flags{
@@ -113,7 +104,7 @@ func shared(t *testing.T) flagwalk.Flags {
 		"load": flagwalk.Fails(folder+"/none", "none"), "tensorboard": flagwalk.Set("DIR"),
 		"log-format": flagwalk.Fails("xml", "xml"), "log-level": flagwalk.Fails("loud", "loud"),
 		"events": flagwalk.Set("all"), "predict": flagwalk.Refused("x", "needs a model"),
-		"config": flagwalk.Set(write(t, folder, "settings.yaml", []byte("seed: 7\n"))),
+		"config": flagwalk.Set(testkit.File(t, folder, "settings.yaml", []byte("seed: 7\n"))),
 		"group":  flagwalk.Refused("1", "consistency"),
 	}
 }
@@ -127,7 +118,7 @@ func index(t *testing.T) string {
 			fmt.Fprintf(&b, "Package: %s-%s\nVersion: 1\nSection: %[1]s\nDescription: %[1]sword %[2]s\n\n", section, word)
 		}
 	}
-	return write(t, t.TempDir(), "Packages", []byte(b.String()))
+	return testkit.File(t, t.TempDir(), "Packages", []byte(b.String()))
 }
 
 func TestPackagesFlags(t *testing.T) {
@@ -164,20 +155,6 @@ func walkLocal(t *testing.T, line string, flags flagwalk.Flags) {
 // valid is a value that the flag takes.
 func valid(f flagwalk.Flag) string { return cmp.Or(f.Value, "1") }
 
-// images writes the idx files of a small data set.
-func images(t *testing.T) string {
-	t.Helper()
-	folder := t.TempDir()
-	set := mnist.Synthetic(24, 6)
-	write(t, folder, "train-images-idx3-ubyte", append([]byte{0, 0, 8, 3, 0, 0, 0, 24, 0, 0, 0, 28, 0, 0, 0, 28},
-		set.Train.Images...))
-	write(t, folder, "train-labels-idx1-ubyte", append([]byte{0, 0, 8, 1, 0, 0, 0, 24}, set.Train.Labels...))
-	write(t, folder, "t10k-images-idx3-ubyte", append([]byte{0, 0, 8, 3, 0, 0, 0, 6, 0, 0, 0, 28, 0, 0, 0, 28},
-		set.Test.Images...))
-	write(t, folder, "t10k-labels-idx1-ubyte", append([]byte{0, 0, 8, 1, 0, 0, 0, 6}, set.Test.Labels...))
-	return folder
-}
-
 func TestMnistFlags(t *testing.T) {
 	flags := shared(t).And(flagwalk.Flags{
 		"input": flagwalk.Refused("synthetic", "--input mnist or fashion"), "data-dir": flagwalk.Fails("none", "none"),
@@ -185,7 +162,7 @@ func TestMnistFlags(t *testing.T) {
 		"lr": flagwalk.Set("0.02"), "library": flagwalk.Set("own"), "group": flagwalk.Refused("1", "consistency"),
 	})
 	walker.Walk(t, flagwalk.Setting{Flags: flags,
-		Line: "mnist --json --batches 2 --batch 12 --lr 0.01 --data-dir " + images(t) + server(t)})
+		Line: "mnist --json --batches 2 --batch 12 --lr 0.01 --data-dir " + mnisttest.Folder(t) + server(t)})
 }
 
 func TestMovielensFlags(t *testing.T) {
@@ -194,7 +171,7 @@ func TestMovielensFlags(t *testing.T) {
 	for i := range 120 {
 		fmt.Fprintf(&b, "%d,%d,%d.0,%d\n", i%10+1, i%17+1, i%5+1, 1000+(i*37)%120)
 	}
-	ratings := write(t, t.TempDir(), "ratings.csv", []byte(b.String()))
+	ratings := testkit.File(t, t.TempDir(), "ratings.csv", []byte(b.String()))
 	flags := shared(t).And(flagwalk.Flags{
 		"input": flagwalk.Fails("none", "none"), "split": flagwalk.Set("time"), "factors": flagwalk.Set("3"),
 		"rows": flagwalk.Set("32"), "decay": flagwalk.Set("0.5"),

@@ -36,7 +36,7 @@ var defects = []struct {
 	{"less than half of the trainers go on elsewhere", "ps/standing.go",
 		"	if !j.ended && 2*here <= j.trainers {", "	if here == 0 {", 400},
 	{"steps of rows that a standby is not told of", "shard/pieces.go",
-		"			r.Last = append(r.Last, mark)\n", "			r.Last = append(r.Last, 0*mark)\n", 60},
+		"	marks, err := state.SplitMarks(nil, r.Last)\n", "	marks, err := state.SplitMarks(nil, make([]int64, len(r.Last)))\n", 60},
 	{"stretches of parameters that stay as they were told first", "shard/standby.go",
 		"			s.dense[i] = t\n", "			s.dense[i].Steps = t.Steps\n", 60},
 	{"a batch under way left out by who takes a place", "ps/takeover.go",

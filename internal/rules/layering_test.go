@@ -132,6 +132,7 @@ var layers = map[string]layer{
 			"internal/settings"},
 		noStd: []string{"net", "net/http"},
 	},
+	"examples/mnist/mnisttest": {own: []string{"examples/mnist", "internal/testkit"}}, // a small data set, for tests
 	"examples/movielens": {
 		own: []string{"nn", "philox", "schema", "trainer", "trainer/shuffle", "examples/movielens/rdata",
 			"internal/settings"},

@@ -8,6 +8,14 @@ type SlotShape struct {
 	PerRow bool // one value a row of a table; of a dense parameter every slot has one an element
 }
 
+// Width is how many values of the slot a row of so many columns has.
+func (s SlotShape) Width(columns int) int {
+	if s.PerRow {
+		return 1
+	}
+	return columns
+}
+
 // SlotsOf is the slots that pieces of a tensor with this optimizer have, in the optimizer's order; none of one that is
 // not known.
 //
