@@ -41,6 +41,7 @@ type standby struct {
 	soon   chan struct{} // of one: something has changed that the other ps is to know
 
 	mu     sync.Mutex // a leaf, but for what state's tables do
+	closed bool       // no goroutine begins any more
 	jobs   map[schema.JobName]*standing
 	silent liveness.Silence        // the other ps, since it was heard
 	other  uint64                  // what it drew at its start; 0: it was never heard
@@ -65,7 +66,7 @@ func (b *standby) start(ctx context.Context) error {
 	}
 	b.there = map[schema.JobName]bool{} // nobody is there, and no job
 	b.server.log.Warn("the ps to stand by for is not there yet", "at", fabric.WithoutUser(b.url))
-	b.done.Go(func() {
+	b.run(func() {
 		for err != nil && b.server.running.Err() == nil {
 			select {
 			case <-time.After(followEvery):
@@ -96,7 +97,7 @@ func (b *standby) connect(ctx context.Context) error {
 		conn.Close()
 		return fmt.Errorf("stand by for the ps at %s: %w", fabric.WithoutUser(b.url), err)
 	}
-	b.done.Go(func() { b.follow(s.running) })
+	b.run(func() { b.follow(s.running) })
 	s.log.Info("standing by", "for", fabric.WithoutUser(b.url))
 	return nil
 }
@@ -107,8 +108,24 @@ func (b *standby) fabricConfig(name string, onState func(fabric.State)) fabric.C
 		OnState: onState}
 }
 
-// close takes leave of the other ps.
+// run runs f on a goroutine of its own, unless the server has ended.
+func (b *standby) run(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.runLocked(f)
+}
+
+func (b *standby) runLocked(f func()) {
+	if !b.closed {
+		b.done.Go(f)
+	}
+}
+
+// close takes leave of the other ps. The server runs no more.
 func (b *standby) close() {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
 	b.done.Wait()
 	if b.conn == nil {
 		return
@@ -250,7 +267,7 @@ func (b *standby) changed(state fabric.State) {
 		b.cut.Begin(b.server.now())
 		b.mu.Unlock()
 		b.server.log.Warn("the ps that is stood by for is out of reach", "at", fabric.WithoutUser(b.url))
-		b.done.Go(b.probe)
+		b.run(b.probe)
 	case fabric.Back:
 		b.mu.Lock()
 		b.cut.End()

@@ -117,7 +117,7 @@ func (b *standby) begin(name schema.JobName, run schema.RunID, told *schema.Mirr
 		}
 	}
 	s.log.Info("standing by for a job", "job", name, "bytes", need.Bytes())
-	b.done.Go(func() { b.build(name, j, told.Shards) })
+	b.runLocked(func() { b.build(name, j, told.Shards) })
 	return j
 }
 
