@@ -15,27 +15,39 @@ import (
 )
 
 var (
-	seeds  = flag.Uint64("seeds", 20, "how many seeds are simulated")
-	first  = flag.Uint64("first", 0, "the first of them")
-	single = flag.Int64("seed", -1, "this one alone, whose trace is shown")
+	seeds    = flag.Uint64("seeds", 20, "how many seeds are simulated")
+	first    = flag.Uint64("first", 0, "the first of them")
+	single   = flag.Int64("seed", -1, "this one alone, whose trace is shown")
+	threaded = flag.Uint64("threaded", 20, "how many seeds are simulated on all of this machine's processors")
 )
 
 const faults = 20
 
-// Jobs to which a seed's faults happen end, and their weights have the bits of one to which nothing has happened.
-func TestSimulate(t *testing.T) {
-	from, to := *first, *first+*seeds
-	if *single >= 0 {
-		from, to = uint64(*single), uint64(*single)+1
+// TestSeed is what TestSimulate runs, for one seed.
+func TestSeed(t *testing.T) {
+	if *single < 0 {
+		t.Skip("simulates one seed, whose number is -seed")
 	}
+	simulated(t, uint64(*single))
+}
+
+// Seeds are well on many threads, too, where the scheduler and the race detector see more.
+func TestOnThreads(t *testing.T) {
+	if *single >= 0 {
+		t.Skip("another test simulates this seed")
+	}
+	for seed := *first; seed < *first+*threaded; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { simulated(t, seed) })
+	}
+}
+
+func simulated(t *testing.T, seed uint64) {
 	backend, err := cuda.Open(cuda.Options{Name: "go"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer backend.Close()
-	for seed := from; seed < to; seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { simulate(t, seed, backend) }) })
-	}
+	synctest.Test(t, func(t *testing.T) { simulate(t, seed, backend) })
 }
 
 func simulate(t *testing.T, seed uint64, backend cuda.Backend) {

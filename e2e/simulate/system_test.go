@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -139,6 +138,7 @@ type server struct {
 	id, dir      string
 	url, standby string
 	port         int
+	disk         uint32
 }
 
 // start starts a server at the address that it always has.
@@ -161,10 +161,8 @@ func (s *system) startServers(n int) {
 		if n > 1 {
 			v.standby = urls[1-i]
 		}
-		var err error
-		if v.dir, err = os.MkdirTemp(s.t.TempDir(), ""); err != nil {
-			s.t.Fatal(err)
-		}
+		v.dir = folder(s.t, v.id)
+		_, v.disk = diskOf(v.id)
 		s.servers = append(s.servers, v)
 		s.start(v)
 	}
@@ -338,20 +336,22 @@ func (s *system) quiet() (string, error) {
 		return "", err
 	}
 	defer server.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
 	alone := *job
 	alone.Trainers = 1
-	session, err := trainer.Join(context.Background(), trainer.Config{Server: server.URL(), Bus: bus, Backend: backend,
+	session, err := trainer.Join(ctx, trainer.Config{Server: server.URL(), Bus: bus, Backend: backend,
 		TelemetryEvery: -1}, &alone)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = session.Close() }()
-	err = session.Run(context.Background(), noise{job.Seed, s.remember}, batches, func(p trainer.Progress) {
+	err = session.Run(ctx, noise{job.Seed, s.remember}, batches, func(p trainer.Progress) {
 		s.weights = append(s.weights, checksum(session.Param("w")))
 	})
 	if err != nil {
 		return "", err
 	}
-	digest, err := session.Digest(context.Background())
+	digest, err := session.Digest(ctx)
 	return fmt.Sprintf("%x", digest[:8]), err
 }

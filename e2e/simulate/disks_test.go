@@ -1,0 +1,23 @@
+package simulate
+
+// What a simulated program has become of the disk of a ps.
+const (
+	diskFails  = iota // after so many operations
+	diskWorks         // again, and has room, and tells the truth
+	diskLoses         // power, and what was not brought to it
+	diskIsFull        // when so many more bytes are written
+	diskLies          // about what was brought to it
+	diskRots          // by a bit, in a file of any kind
+)
+
+var diskNames = []string{"a", "b"}
+
+// diskOf is the folder that is a disk of its own, and its number.
+func diskOf(id string) (string, uint32) {
+	for i, name := range diskNames {
+		if name == id {
+			return "/disk/" + id, uint32(i)
+		}
+	}
+	panic("no disk for ps " + id)
+}

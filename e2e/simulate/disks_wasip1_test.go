@@ -1,0 +1,14 @@
+package simulate
+
+import "testing"
+
+// control has something become of a disk. It says whether there was anything to become of.
+//
+//go:wasmimport disk control
+func control(disk, what uint32, arg int64) uint32
+
+// folder is that of a ps, on a disk of its own.
+func folder(_ *testing.T, id string) string {
+	path, _ := diskOf(id)
+	return path + "/checkpoints"
+}

@@ -1,0 +1,234 @@
+//go:build !wasip1
+
+package simulate
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/experimental"
+	"github.com/tetratelabs/wazero/experimental/sysfs"
+	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
+	"github.com/tetratelabs/wazero/sys"
+
+	"gradbus/e2e/simulate/disk"
+)
+
+// Jobs to which a seed's faults happen end, and their weights have the bits of one to which nothing has happened.
+func TestSimulate(t *testing.T) {
+	if testing.Short() || raceEnabled {
+		t.Skip("compiles the program once more, for WebAssembly")
+	}
+	from, to := *first, *first+*seeds
+	if *single >= 0 {
+		from, to = uint64(*single), uint64(*single)+1
+	}
+	p, err := compile("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	failed := p.run(from, to, false)
+	for _, seed := range slices.Sorted(maps.Keys(failed)) {
+		t.Errorf("seed %d:\n%s", seed, failed[seed])
+	}
+	if *single >= 0 && len(failed) == 0 {
+		text, _ := p.simulate(from)
+		t.Logf("\n%s", text)
+	}
+}
+
+// A seed has one course, to the byte.
+func TestSeedsAreReproducible(t *testing.T) {
+	if testing.Short() || raceEnabled {
+		t.Skip("compiles the program once more, for WebAssembly")
+	}
+	p, err := compile("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	for seed := range uint64(4) {
+		var wg sync.WaitGroup
+		var text [2]string
+		for i := range text {
+			wg.Go(func() { text[i], _ = p.simulate(seed) })
+		}
+		wg.Wait()
+		if text[0] != text[1] || len(text[0]) < 1000 {
+			t.Errorf("seed %d has two courses, of %d and %d bytes", seed, len(text[0]), len(text[1]))
+		}
+	}
+}
+
+// program is this package's TestSeed, compiled for a machine that is simulated: it has one thread, and what it is told
+// of time and chance follows from the seed.
+type program struct {
+	runtime  wazero.Runtime
+	compiled wazero.CompiledModule
+}
+
+// compile compiles the program. overlay names a file that replaces others, as that of go build; "" is none.
+func compile(overlay string) (*program, error) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "simulate")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "simulate.wasm")
+	build := exec.Command("go", "test", "-c", "-ldflags", "-s -w", "-overlay", overlay, "-o", file, "./e2e/simulate")
+	build.Dir = root
+	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("go test -c: %w\n%s", err, out)
+	}
+	code, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	ctx := experimental.WithCompilationWorkers(context.Background(), runtime.GOMAXPROCS(0))
+	p := &program{runtime: wazero.NewRuntime(ctx)}
+	if _, err = wasi_snapshot_preview1.Instantiate(ctx, p.runtime); err == nil {
+		_, err = p.runtime.NewHostModuleBuilder("disk").NewFunctionBuilder().WithFunc(becomeOf).Export("control").Instantiate(ctx)
+	}
+	if err == nil {
+		p.compiled, err = p.runtime.CompileModule(ctx, code)
+	}
+	if err != nil {
+		p.close()
+	}
+	return p, err
+}
+
+func (p *program) close() { _ = p.runtime.Close(context.Background()) } // nothing is left of it but memory
+
+// run simulates seeds, several at a time, until one fails or to the end, and gives what those said that failed.
+func (p *program) run(from, to uint64, untilOneFails bool) map[uint64]string {
+	var (
+		mu     sync.Mutex
+		failed = map[uint64]string{}
+		wg     sync.WaitGroup
+	)
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				seed := from
+				if from++; seed >= to || untilOneFails && len(failed) > 0 {
+					mu.Unlock()
+					return
+				}
+				mu.Unlock()
+				if text, err := p.simulate(seed); err != nil {
+					mu.Lock()
+					failed[seed] = fmt.Sprintf("%s%v", text, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return failed
+}
+
+// disks are those of a simulation, by the numbers that it knows.
+type disks []*disk.Disk
+
+type disksKey struct{}
+
+// becomeOf is what a simulation calls to have something become of a disk.
+func becomeOf(ctx context.Context, number, what uint32, arg int64) uint32 {
+	d := ctx.Value(disksKey{}).(disks)[number]
+	switch what {
+	case diskFails:
+		d.Fail(int(arg))
+	case diskWorks:
+		d.Mend()
+		d.Empty()
+		d.Lie(false)
+	case diskLoses:
+		d.CutPower()
+	case diskIsFull:
+		d.Fill(arg)
+	case diskLies:
+		d.Lie(true)
+	case diskRots:
+		if d.Rot("") == "" {
+			return 0
+		}
+	}
+	return 1
+}
+
+// random are the random bytes of a seed.
+type random struct{ *rand.Rand }
+
+// Read implements io.Reader.
+func (r random) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = byte(r.Uint32())
+	}
+	return len(p), nil
+}
+
+// simulate runs one seed, and gives what it says. The clocks move by a microsecond whenever one is read, so a
+// simulation that has no end ends by the test's time limit, at the same moment each time.
+func (p *program) simulate(seed uint64) (string, error) {
+	all := disks{}
+	mounts := wazero.NewFSConfig().(sysfs.FSConfig).WithSysFSMount(disk.New(seed).FS(), "/tmp")
+	for i, id := range diskNames {
+		all = append(all, disk.New(seed<<1|uint64(i)))
+		path, _ := diskOf(id)
+		mounts = mounts.(sysfs.FSConfig).WithSysFSMount(all[i].FS(), path)
+	}
+	var out bytes.Buffer
+	var now int64
+	tick := func() int64 { now += 1000; return now }
+	config := wazero.NewModuleConfig().WithName("").WithStdout(&out).WithStderr(&out).WithFSConfig(mounts).
+		WithArgs("simulate", "-test.run", "^TestSeed$", "-test.v", "-test.timeout", "20s", "-seed", fmt.Sprint(seed)).
+		WithEnv("PWD", "/").WithEnv("TMPDIR", "/tmp").WithEnv("GOTRACEBACK", "single").
+		WithRandSource(random{rand.New(rand.NewPCG(seed, 1))}).
+		WithNanotime(tick, 1).WithNanosleep(func(ns int64) { now += ns }).
+		WithWalltime(func() (int64, int32) { at := tick(); return at / 1e9, int32(at % 1e9) }, 1)
+	ctx := context.WithValue(context.Background(), disksKey{}, all)
+	m, err := p.runtime.InstantiateModule(ctx, p.compiled, config)
+	if m != nil {
+		err = cmp.Or(err, m.Close(ctx))
+	}
+	if exit, ok := errors.AsType[*sys.ExitError](err); ok && exit.ExitCode() == 0 {
+		err = nil
+	}
+	return out.String(), err
+}
+
+// overlay writes a file for compile by which one file has another text.
+func overlay(dir, path, text string) (string, error) {
+	other, list := filepath.Join(dir, "other.go"), filepath.Join(dir, "overlay.json")
+	err := os.WriteFile(other, []byte(text), 0o600)
+	if err != nil {
+		return "", err
+	}
+	names, err := json.Marshal(map[string]map[string]string{"Replace": {path: other}})
+	if err != nil {
+		return "", err
+	}
+	return list, os.WriteFile(list, names, 0o600)
+}
