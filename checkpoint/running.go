@@ -1,12 +1,15 @@
 package checkpoint
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"gradbus/internal/atomicfile"
@@ -17,15 +20,30 @@ import (
 // that is started again knows what was lost with the one before it.
 const runningName = "running"
 
+// runsMax is how many runs are noted: trainers of one that was lost before those come back seldom.
+const runsMax = 16
+
+// Lost is a run of a job that was under way when whoever noted it ended.
+type Lost struct {
+	Runs  []schema.RunID // the run, and before it those that it goes on from, the latest first; nil: none is noted
+	Since uint64         // the first run of the job's name whose versions it may go on from
+}
+
 func runningText(run schema.RunID) string { return fmt.Sprintf("%016x ", uint64(run)) }
 
-// Begin notes that a run of a job is under way, and the first run of the job's name whose versions it may go on from.
-func Begin(dir string, job schema.JobName, run schema.RunID, since uint64) error {
+// Begin notes that a run of a job is under way, and which others it goes on from, the latest first: trainers that have
+// not heard of it yet come back to these. since is the first run of the job's name whose versions it may go on from.
+func Begin(dir string, job schema.JobName, run schema.RunID, since uint64, others ...schema.RunID) error {
 	err := atomicfile.MakeFolder(jobFolder(dir, job), folderMode)
 	if err == nil {
 		err = atomicfile.Write(filepath.Join(jobFolder(dir, job), runningName), fileMode, func(w io.Writer) error {
-			_, err := fmt.Fprintf(w, "%s%d\n", runningText(run), since)
-			return err
+			_, err := fmt.Fprintf(w, "%s%d", runningText(run), since)
+			for _, other := range others[:min(len(others), runsMax-1)] {
+				_, more := fmt.Fprintf(w, " %016x", uint64(other))
+				err = cmp.Or(err, more)
+			}
+			_, more := fmt.Fprintln(w)
+			return cmp.Or(err, more)
 		})
 	}
 	if err != nil {
@@ -52,14 +70,31 @@ func End(dir string, job schema.JobName, run schema.RunID) error {
 	return nil
 }
 
-// Running says whether a run of a job was under way when whoever noted it ended, which, and since which of its name.
-func Running(dir string, job schema.JobName) (run schema.RunID, since uint64, ok bool) {
-	text, err := os.ReadFile(filepath.Join(jobFolder(dir, job), runningName))
+// Running finds the run of a job that was under way when whoever noted it ended. Errors: ErrDamaged; those of reading.
+func Running(dir string, job schema.JobName) (Lost, error) {
+	path := filepath.Join(jobFolder(dir, job), runningName)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Lost{}, nil
+	}
 	if err != nil {
-		return 0, 0, false
+		return Lost{}, fmt.Errorf("find out whether job %s was lost: %w", job, err)
 	}
-	if n, err := fmt.Sscanf(string(text), "%016x %d", (*uint64)(&run), &since); n < 2 || err != nil {
-		return 0, 0, false
+	words := strings.Fields(string(text))
+	damaged := fmt.Errorf("%s: %w: it has %q, want the id of a run, a number, and ids", path, ErrDamaged, text)
+	if len(words) < 2 || len(words) > runsMax+1 {
+		return Lost{}, damaged
 	}
-	return run, since, true
+	var lost Lost
+	if lost.Since, err = strconv.ParseUint(words[1], 10, 64); err != nil {
+		return Lost{}, damaged
+	}
+	for _, word := range slices.Delete(words, 1, 2) {
+		run, err := strconv.ParseUint(word, 16, 64)
+		if err != nil {
+			return Lost{}, damaged
+		}
+		lost.Runs = append(lost.Runs, schema.RunID(run))
+	}
+	return lost, nil
 }

@@ -1,17 +1,25 @@
 package checkpoint
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+
+	"gradbus/schema"
 )
 
 func TestRunningIsKnownUntilItsEnd(t *testing.T) {
 	dir := t.TempDir()
 	check := func(what string, want uint64, there bool) {
 		t.Helper()
-		if run, since, ok := Running(dir, "j"); ok != there || uint64(run) != want || there && since != 3 {
-			t.Errorf("%s: run %d, %v; want %d, %v", what, run, ok, want, there)
+		lost, err := Running(dir, "j")
+		if must(t, err); !there && lost.Runs == nil {
+			return
+		}
+		if !there || len(lost.Runs) == 0 || uint64(lost.Runs[0]) != want || lost.Since != 3 {
+			t.Errorf("%s: %v; want %d, %v", what, lost, want, there)
 		}
 	}
 	check("before", 0, false)
@@ -31,6 +39,24 @@ func TestRunningIsKnownUntilItsEnd(t *testing.T) {
 		t.Error("an empty folder stays")
 	}
 	must(t, Begin(dir, "j", 9, 3))
-	must(t, os.WriteFile(filepath.Join(dir, "j", "running"), []byte("half"), 0o600))
-	check("garbage", 0, false)
+	for _, garbage := range []string{"", "half", "0000000000000007", "0000000000000007 x", "0000000000000007 3 z"} {
+		must(t, os.WriteFile(filepath.Join(dir, "j", "running"), []byte(garbage), 0o600))
+		if lost, err := Running(dir, "j"); !errors.Is(err, ErrDamaged) {
+			t.Errorf("%q: %v, %v", garbage, lost, err)
+		}
+	}
+}
+
+// Trainers come back to any of the last runs that a run goes on from.
+func TestRunsThatARunGoesOnFrom(t *testing.T) {
+	dir := t.TempDir()
+	var others []schema.RunID
+	for run := range schema.RunID(runsMax + 3) {
+		must(t, Begin(dir, "j", run, 1, others...))
+		others = slices.Insert(others, 0, run)
+		lost, err := Running(dir, "j")
+		if must(t, err); !slices.Equal(lost.Runs, others[:min(len(others), runsMax)]) {
+			t.Fatalf("runs %v, want the latest of %v", lost.Runs, others)
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/schema"
+	"gradbus/shard"
 )
 
 // localMessage goes between a coordinator and the shards on the same ps: it needs no wire. The control loop reads these
@@ -80,6 +81,13 @@ func (l *controlLoop) checkFit() {
 
 func (l *controlLoop) reportFailed(a *assignment, who schema.Member, text string) {
 	l.tell(a, schema.Control{Failed: &schema.Failed{Member: who, Text: text}})
+}
+
+// reportNotMade reports that a shard could not be made. Where what it begins with could not be read, its trainers come
+// back: another version may be found then, or the disk be well again.
+func (l *controlLoop) reportNotMade(a *assignment, who schema.Member, err error) {
+	failed := &schema.Failed{Member: who, Text: err.Error(), Back: errors.Is(err, shard.ErrResume)}
+	l.tell(a, schema.Control{Failed: failed})
 }
 
 // readAsShardServer takes a message of a coordinator to its shard servers.
@@ -232,7 +240,7 @@ func (l *controlLoop) hear(n shardNews) {
 		l.reportFailed(a, l.server.member, fmt.Sprintf("the cluster is no way to its trainers: %v", n.err))
 		return
 	case n.err != nil:
-		l.reportFailed(a, n.member, n.err.Error())
+		l.reportNotMade(a, n.member, n.err)
 		return
 	case n.member == "":
 		a.serial = a.wanted

@@ -29,9 +29,9 @@ type CoordinatorConfig struct {
 	Checkpoints *CheckpointPolicy
 	// Resume is the version that the job begins with; nil: version 0.
 	Resume *ResumeFrom
-	// Returning is the run that was lost and that trainers come back from; 0 is none. Those who do not are not waited for
-	// for long, where others may have their places.
-	Returning schema.RunID
+	// Returning are the runs that were lost and that trainers come back from; nil is none. Those who do not are not waited
+	// for for long, where others may have their places.
+	Returning []schema.RunID
 	// ReturnWithin is for how long trainers who come back wait for the others; 0 is 10 s.
 	ReturnWithin time.Duration
 	// Doubt is how many trainers trained in that run, where its ps was only out of reach and may go on with it: more than
@@ -179,7 +179,7 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 		c.members[i].Begin(now)
 		return []Decision{c.joined(i)}
 	}
-	if j.Run != 0 && j.Run != c.config.RunID && j.Run != c.config.Returning {
+	if j.Run != 0 && j.Run != c.config.RunID && !slices.Contains(c.config.Returning, j.Run) {
 		return c.Refuse(from, runOver(c.config.Job.Name))
 	}
 	if c.phase == Running && c.differs(j) == nil {
@@ -216,7 +216,7 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 	if refused := c.differs(j); refused != nil {
 		return 0, refused
 	}
-	if j.Resume != (c.config.Resume != nil) && c.config.Returning == 0 {
+	if j.Resume != (c.config.Resume != nil) && c.config.Returning == nil {
 		return 0, c.refuseResume(j.Resume)
 	}
 	if c.phase != Gathering {

@@ -147,7 +147,7 @@ func (s *membership) run() string {
 		must(s.t, job.Validate())
 		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: s.servers(),
 			Deadline: s.duration("deadline", "30s"), Gather: s.duration("gather", "0s"), Checkpoints: s.policy(),
-			Resume: s.resumed(), Returning: schema.RunID(s.count("returning", 0))})
+			Resume: s.resumed(), Returning: s.returning()})
 		assigned := s.c.Assign(s.now)
 		if s.d.HasArg("servers") {
 			return s.tell(assigned)
@@ -246,6 +246,14 @@ func (s *membership) resumed() *ResumeFrom {
 	}
 	return &ResumeFrom{ID: "id", Version: schema.Version(s.count("resume", 0)),
 		LR: []schema.LRChange{{From: 7, Scale: 0.5}}, Bytes: 500, Durable: time.Unix(700, 0)}
+}
+
+// returning is the run that was lost.
+func (s *membership) returning() []schema.RunID {
+	if !s.d.HasArg("returning") {
+		return nil
+	}
+	return []schema.RunID{schema.RunID(s.count("returning", 0))}
 }
 
 // parts are what shards have written of a version.

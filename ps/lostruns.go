@@ -2,6 +2,7 @@ package ps
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -18,44 +19,58 @@ const backMax = time.Minute
 
 // coming is what a job that is registered goes on from.
 type coming struct {
-	resume bool         // from the newest durable version
-	lost   schema.RunID // the run that was lost, to which trainers come back; 0: none
-	since  uint64       // the first of its name's runs whose versions are its own; 0: all are
-	asked  bool         // somebody has asked for that, and it is not only assumed
+	resume bool           // from the newest durable version
+	lost   []schema.RunID // the runs that were lost, to which trainers come back; nil: none
+	since  uint64         // the first of its name's runs whose versions are its own; 0: all are
+	asked  bool           // somebody has asked for that, and it is not only assumed
 }
 
 // comesBack finds out whether a job goes on from a run that was lost. refused says that a run is over that somebody
 // wants to come back to.
 func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused) {
 	from = coming{resume: c.resume && c.back == 0, asked: c.resume}
-	var run schema.RunID
-	var since uint64
-	running := false
+	var lost checkpoint.Lost
 	if dir := s.config.CheckpointDir; dir != "" {
-		run, since, running = checkpoint.Running(dir, c.job.Name)
+		var err error
+		if lost, err = checkpoint.Running(dir, c.job.Name); err != nil {
+			s.log.Error("a run of the job that was lost is not known", "job", c.job.Name, "err", err)
+			if c.back != 0 && c.resume {
+				return from, unreadable(err)
+			}
+		}
 	}
+	running := len(lost.Runs) > 0
 	switch {
-	case c.back != 0 && (!running || run != c.back || !c.resume):
+	case c.back != 0 && (!slices.Contains(lost.Runs, c.back) || !c.resume):
 		return from, runOver(c.job.Name)
 	case c.back != 0:
-		from.resume, from.lost, from.since = true, run, since
+		from.resume, from.lost, from.since = true, lost.Runs, lost.Since
 	case !running || c.job.Policy == schema.PolicyFail || s.now().Sub(s.started) > backMax:
 		return from, nil
 	case from.resume: // from the newest of all, as was asked
-		from.lost = run
+		from.lost = lost.Runs
 	default:
-		from = coming{resume: true, lost: run, since: since}
+		from = coming{resume: true, lost: lost.Runs, since: lost.Since}
 	}
 	s.log.Info("job goes on that was lost with the ps before this one", "job", c.job.Name, "run_id",
-		strconv.FormatUint(uint64(run), 10))
+		strconv.FormatUint(uint64(lost.Runs[0]), 10))
 	return from, nil
+}
+
+// unreadable refuses who comes back to a run of which the disk cannot tell now. They ask again, unless it never will.
+func unreadable(err error) *schema.Refused {
+	r := &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(err.Error())}
+	if errors.Is(err, checkpoint.ErrDamaged) {
+		r.Reason = "invalid_job"
+	}
+	return r
 }
 
 // lookForLost finds what is on the disk of a job, and notes that a run of it begins.
 func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refused) {
 	if b := s.standby; b != nil {
 		if found.standing = b.goOn(c.job, c.back); found.standing != nil {
-			found.back = found.standing.run
+			found.back = []schema.RunID{found.standing.run}
 			s.numberRun(c.job, &found)
 			s.noteRun(c, &found)
 			return found, nil
@@ -77,7 +92,8 @@ func (s *Server) noteRun(c *acquisition, found *saved) {
 	}
 	s.noting.Lock()
 	defer s.noting.Unlock()
-	if err := checkpoint.Begin(s.config.CheckpointDir, c.job.Name, c.record.RunID, found.since); err != nil {
+	err := checkpoint.Begin(s.config.CheckpointDir, c.job.Name, c.record.RunID, found.since, found.back...)
+	if err != nil {
 		s.log.Error("a ps that is started again will not know of the job", "job", c.job.Name, "err", err)
 	}
 }

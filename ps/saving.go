@@ -30,7 +30,7 @@ type saved struct {
 	epoch  uint64               // of the run that begins; 0: its versions are not written down
 	resume *checkpoint.Manifest // that it begins with; nil: none
 	not    string               // why its versions are not written down
-	back   schema.RunID         // the run that was lost, and that its trainers come back from; 0: none
+	back   []schema.RunID       // the runs that were lost, and that its trainers come back from; nil: none
 	since  uint64               // the first run of the name whose versions are its own
 
 	standing *standing // what it begins with in place of resume, where this ps stood by for it; else nil
@@ -109,7 +109,7 @@ func (s *Server) lookForSaved(job *schema.Job, from *coming) (found saved, refus
 	if found.back = from.lost; from.since > 0 {
 		found.since = from.since
 	}
-	if errors.Is(err, checkpoint.ErrNone) && len(skipped) == 0 && from.lost != 0 {
+	if errors.Is(err, checkpoint.ErrNone) && len(skipped) == 0 && len(from.lost) > 0 {
 		return found, nil
 	}
 	if errors.Is(err, checkpoint.ErrNone) && len(skipped) == 0 {

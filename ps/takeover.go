@@ -381,7 +381,7 @@ const (
 // startWithout begins a job to which not all trainers of the run that was lost have come back: others have their
 // places.
 func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
-	if c.phase != Gathering || c.config.Returning == 0 || c.policy != (recovering{}) || !c.ready() || !c.anybody() ||
+	if c.phase != Gathering || c.config.Returning == nil || c.policy != (recovering{}) || !c.ready() || !c.anybody() ||
 		c.grew.For(now) < cmp.Or(c.config.ReturnWithin, returnMax) {
 		return nil
 	}

@@ -145,7 +145,7 @@ type Failed struct {
 	Member Member `json:"member"`
 	Text   string `json:"text"`
 	// Back says that the job can be resumed: its trainers come back to do so. Of a ps it says that this one was told to
-	// end.
+	// end, or could not read what the job begins with.
 	Back bool `json:"back,omitempty"`
 }
 

@@ -1,12 +1,16 @@
 package shard
 
 import (
+	"errors"
 	"fmt"
 
 	"gradbus/schema"
 	"gradbus/shard/round"
 	"gradbus/shard/state"
 )
+
+// ErrResume says that a version could not be read, or is not one. The number follows, and why.
+var ErrResume = errors.New("resume at version")
 
 // Resumed is a version of a job, with what its optimizers kept, that shards begin with. Read gives all pieces of it, of
 // all shards that there were, to each; its error ends it and is returned.
@@ -55,7 +59,7 @@ func (s *Shard) resume(from *Resumed) error {
 		err = s.checkResumed(from.Version)
 	}
 	if err != nil {
-		return fmt.Errorf("resume at version %d: %w", from.Version, err)
+		return fmt.Errorf("%w %d: %w", ErrResume, from.Version, err)
 	}
 	s.sealResumed(from.Version)
 	return nil

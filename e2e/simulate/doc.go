@@ -1,15 +1,20 @@
 // Package simulate runs whole jobs, of real shards, coordinators, trainers and checkpoints, in virtual time on a
 // network within the process, and has happen to them what a seed draws: messages are lost, repeated, late and out
-// of order, machines are cut off or stand still, trainers and servers end at any moment, and new ones come. Time
-// passes as soon as everybody waits, so hours of timeouts take seconds. Whatever happens, the weights at the end
-// have the bits of a job in which nothing did.
+// of order, machines are cut off or stand still, trainers and servers end at any moment, and new ones come; disks
+// fail, fill up, lie, rot, and lose in a power cut what was not brought to them. Time passes as soon as everybody
+// waits, so hours of timeouts take seconds. Whatever happens, the weights at the end have the bits of a job in which
+// nothing did, and what was durable is not lost.
 //
 //	go test ./e2e/simulate -run Simulate -seeds 500
+//	go test ./e2e/simulate -run Simulate -first 500 -seeds 500
 //	go test ./e2e/simulate -run Simulate -seed 17 -v
 //
-// A failure prints its seed, and what happened when. The same seed draws the same faults at the same times; which
-// goroutine runs first between two of them is the scheduler's, so a second run may take another course.
+// A failure prints its seed, and what happened when. The program runs in WebAssembly, with one thread, and what it is
+// told of time and chance follows from the seed, so that a seed has one course, to the byte. TestOnThreads runs seeds
+// on this machine as it is, for the race detector, with its disks: there a second run may take another course.
 //
+//   - host_test.go is the simulated machine, and runs seeds; package disk is its disks.
+//   - planted_test.go plants defects, which seeds have to find.
 //   - simulate_test.go draws faults, and checks.
 //   - system_test.go is the servers and trainers.
 //   - workload_test.go is what they train.

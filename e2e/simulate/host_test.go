@@ -107,7 +107,8 @@ func compile(overlay string) (*program, error) {
 	ctx := experimental.WithCompilationWorkers(context.Background(), runtime.GOMAXPROCS(0))
 	p := &program{runtime: wazero.NewRuntime(ctx)}
 	if _, err = wasi_snapshot_preview1.Instantiate(ctx, p.runtime); err == nil {
-		_, err = p.runtime.NewHostModuleBuilder("disk").NewFunctionBuilder().WithFunc(becomeOf).Export("control").Instantiate(ctx)
+		disks := p.runtime.NewHostModuleBuilder("disk")
+		_, err = disks.NewFunctionBuilder().WithFunc(becomeOf).Export("control").Instantiate(ctx)
 	}
 	if err == nil {
 		p.compiled, err = p.runtime.CompileModule(ctx, code)

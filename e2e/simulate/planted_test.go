@@ -1,13 +1,13 @@
+//go:build !wasip1
+
 package simulate
 
 import (
-	"encoding/json"
 	"flag"
-	"fmt"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -17,7 +17,7 @@ var planted = flag.Bool("planted", false, "plant defects, one after the other, a
 // defects are changes of the source with which jobs must come to a wrong end, or to none, within so many seeds.
 var defects = []struct {
 	name, file, from, to string
-	seeds                int
+	seeds                uint64
 }{
 	{"requests counted in place of lanes", "shard/round/dense.go",
 		"	r.lanes += int(c.Node.Count)\n", "	r.lanes++\n", 10},
@@ -36,28 +36,28 @@ var defects = []struct {
 	{"less than half of the trainers go on elsewhere", "ps/standing.go",
 		"	if !j.ended && 2*here <= j.trainers {", "	if here == 0 {", 400},
 	{"steps of rows that a standby is not told of", "shard/pieces.go",
-		"	marks, err := state.SplitMarks(nil, r.Last)\n", "	marks, err := state.SplitMarks(nil, make([]int64, len(r.Last)))\n", 60},
+		"state.SplitMarks(nil, r.Last)\n", "state.SplitMarks(nil, make([]int64, len(r.Last)))\n", 60},
 	{"stretches of parameters that stay as they were told first", "shard/standby.go",
 		"			s.dense[i] = t\n", "			s.dense[i].Steps = t.Steps\n", 60},
+	{"a name in a folder that is not brought to the disk", "internal/atomicfile/atomicfile.go",
+		"	if err := syncFolder(filepath.Dir(f.path)); err != nil {\n", "	if err := error(nil); err != nil {\n", 400},
+	{"a file that is not brought to the disk", "internal/atomicfile/atomicfile.go",
+		"	err := f.Sync()\n", "	err := error(nil)\n", 400},
 	{"a batch under way left out by who takes a place", "ps/takeover.go",
 		"	return max(done, c.config.Resume.version())\n", "	return max(done+1, c.config.Resume.version())\n", 40},
 }
-
-// hangs is what is said of a seed that has no end.
-var hangs = regexp.MustCompile(`TestSimulate/\d+ \((\d+m)?[1-9]\d+s\)`)
 
 // Every planted defect is found.
 func TestPlantedDefectsAreFound(t *testing.T) {
 	if !*planted {
 		t.Skip("takes minutes, and builds the program anew for each defect: -planted")
 	}
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, d := range defects {
 		t.Run(d.name, func(t *testing.T) {
-			path := filepath.Join(root, filepath.FromSlash(d.file))
+			path, err := filepath.Abs(filepath.Join("../..", filepath.FromSlash(d.file)))
+			if err != nil {
+				t.Fatal(err)
+			}
 			source, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
@@ -65,34 +65,22 @@ func TestPlantedDefectsAreFound(t *testing.T) {
 			if n := strings.Count(string(source), d.from); n != 1 {
 				t.Fatalf("%s has what is to be replaced %d times: want it once", d.file, n)
 			}
-			wrong, list := filepath.Join(t.TempDir(), "wrong.go"), filepath.Join(t.TempDir(), "overlay.json")
-			overlay, err := json.Marshal(map[string]map[string]string{"Replace": {path: wrong}})
+			list, err := overlay(t.TempDir(), path, strings.Replace(string(source), d.from, d.to, 1))
 			if err != nil {
 				t.Fatal(err)
 			}
-			for name, text := range map[string]string{wrong: strings.Replace(string(source), d.from, d.to, 1),
-				list: string(overlay)} {
-				if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+			p, err := compile(list)
+			if err != nil {
+				t.Fatal(err)
 			}
-			command := exec.Command("go", "test", "-overlay", list, "./e2e/simulate", "-run", "Simulate", "-failfast",
-				"-timeout", "3m", "-seeds", fmt.Sprint(d.seeds))
-			command.Dir = root
-			out, err := command.CombinedOutput()
-			text := string(out)
-			_, failed, _ := strings.Cut(text, "--- FAIL: TestSimulate/")
-			seed, _, _ := strings.Cut(failed, " ")
-			switch {
-			case err == nil:
-				t.Errorf("not found within %d seeds", d.seeds)
-			case strings.Contains(text, "[build failed]"):
-				t.Errorf("it does not build: %s", text)
-			case seed == "" && !hangs.MatchString(text):
-				t.Errorf("not found within the time, nor is any seed without an end: %s", text[max(0, len(text)-2000):])
-			default:
-				t.Logf("found at seed %q", seed)
+			defer p.close()
+			found := p.run(0, d.seeds, true)
+			if len(found) == 0 {
+				t.Fatalf("not found within %d seeds", d.seeds)
 			}
+			seed := slices.Min(slices.Collect(maps.Keys(found)))
+			_, text, _ := strings.Cut(found[seed], ".go:")
+			t.Logf("found at seed %d:%.200s", seed, text)
 		})
 	}
 }

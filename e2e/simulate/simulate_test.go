@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
+	"gradbus/schema"
 )
 
 var (
@@ -60,7 +62,7 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	if err != nil {
 		t.Fatalf("the job to which nothing happens: %v", err)
 	}
-	s.log = slog.New(slog.NewTextHandler(s, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+	s.log = slog.New(listener{Handler: slog.NewTextHandler(s, &slog.HandlerOptions{ReplaceAttr: withoutTime}), system: s})
 	s.bus.Harm = harm(seed, r.IntN(3))
 	s.startServers(1 + r.IntN(2))
 	for range job.Trainers {
@@ -93,6 +95,41 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	if t.Failed() || *single >= 0 {
 		t.Logf("seed %d, trainers %d, lanes %d:\n%s", seed, job.Trainers, job.Lanes, strings.Join(s.trace, "\n"))
 	}
+}
+
+// listener hears which versions are durable, and which job begins, on the way to the trace.
+type listener struct {
+	slog.Handler
+	system  *system
+	ps      string
+	version schema.Version
+}
+
+// Handle implements slog.Handler.
+func (l listener) Handle(ctx context.Context, r slog.Record) error {
+	switch r.Message {
+	case "version is durable":
+		l.system.durable(l.ps, l.version)
+	case "job goes on that was lost with the ps before this one":
+		l.system.returns(l.ps, true)
+	case "job registered":
+		l.system.returns(l.ps, false)
+	}
+	return l.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (l listener) WithAttrs(attrs []slog.Attr) slog.Handler {
+	for _, a := range attrs {
+		switch a.Key {
+		case "ps":
+			l.ps = a.Value.String()
+		case "version":
+			l.version = schema.Version(a.Value.Uint64())
+		}
+	}
+	l.Handler = l.Handler.WithAttrs(attrs)
+	return l
 }
 
 func withoutTime(_ []string, a slog.Attr) slog.Attr {
@@ -153,7 +190,7 @@ func (s *system) happen() {
 			continue
 		}
 		m := alive[s.r.IntN(len(alive))]
-		switch s.r.IntN(9) {
+		switch s.r.IntN(11) {
 		case 0, 1:
 			s.kill(m)
 			if s.r.IntN(3) > 0 {
@@ -188,6 +225,8 @@ func (s *system) happen() {
 			s.startTrainer()
 		case 8:
 			s.cutServer(time.Duration(s.r.IntN(12000)) * time.Millisecond)
+		case 9, 10:
+			s.harmDisk(time.Duration(s.r.IntN(4000)) * time.Millisecond)
 		}
 	}
 }

@@ -62,11 +62,12 @@ type progress struct {
 
 // complete notes that a batch of a run is complete. What was under way when another run began may be, and nothing that
 // comes after.
-func (s *system) complete(m *member, run schema.RunID, b schema.Batch) {
+func (s *system) complete(m *member, run schema.RunID, began schema.Version, b schema.Batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := slices.IndexFunc(s.runs, func(p *progress) bool { return p.run == run })
 	if i < 0 {
+		s.begins(began)
 		for _, p := range s.runs {
 			if !p.over {
 				p.over, p.most = true, p.newest+1
@@ -138,7 +139,11 @@ type server struct {
 	id, dir      string
 	url, standby string
 	port         int
-	disk         uint32
+
+	disk    uint32
+	liar    bool           // the disk has said that it has what it may not have
+	returns bool           // the next job goes on from one that was lost; of system.mu, as the next
+	durable schema.Version // the newest that the disk must have
 }
 
 // start starts a server at the address that it always has.
@@ -172,9 +177,88 @@ func (s *system) startServers(n int) {
 func (s *system) killServer(down time.Duration) {
 	v := s.servers[s.r.IntN(len(s.servers))]
 	s.note("ps %s killed, for %v", v.id, down)
+	control(v.disk, diskFails, 0)
 	_ = v.RestartNATS(v.Close) // which cannot be heard, nor started again
+	control(v.disk, diskWorks, 0)
+	switch s.r.IntN(6) {
+	case 0, 1:
+		s.note("its machine has had no power")
+		control(v.disk, diskLoses, 0)
+		if v.liar {
+			s.doubt(v)
+			v.liar = false
+		}
+	case 2:
+		s.note("a bit of its disk is another")
+		control(v.disk, diskRots, 0)
+		s.doubt(v)
+	}
 	time.Sleep(down)
 	s.start(v)
+}
+
+// harmDisk has the disk of a server do badly for a while.
+func (s *system) harmDisk(while time.Duration) {
+	v := s.servers[s.r.IntN(len(s.servers))]
+	switch s.r.IntN(4) {
+	case 0, 1:
+		after := int64(s.r.IntN(100))
+		s.note("the disk of ps %s fails after %d operations, for %v", v.id, after, while)
+		control(v.disk, diskFails, after)
+	case 2:
+		room := int64(s.r.IntN(100_000))
+		s.note("the disk of ps %s has room for %d bytes, for %v", v.id, room, while)
+		control(v.disk, diskIsFull, room)
+	case 3:
+		s.note("the disk of ps %s lies, for %v", v.id, while)
+		control(v.disk, diskLies, 0)
+		v.liar = true
+	}
+	if time.Sleep(while); s.r.IntN(2) == 0 {
+		s.killServer(time.Duration(s.r.IntN(3000)) * time.Millisecond)
+	}
+	control(v.disk, diskWorks, 0)
+}
+
+// durable notes what a server says: which version is durable.
+func (s *system) durable(server string, version schema.Version) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range s.servers {
+		if v.id == server {
+			v.durable = version
+		}
+	}
+}
+
+// returns notes that the next job that a server registers goes on from one that was lost, or that a job is registered:
+// if it is another one, nothing of the one before is to be found in it.
+func (s *system) returns(server string, next bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range s.servers {
+		if v.id == server {
+			if !next && !v.returns {
+				v.durable = 0
+			}
+			v.returns = next
+		}
+	}
+}
+
+// doubt has nothing be expected of what a disk has.
+func (s *system) doubt(v *server) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v.durable = 0
+}
+
+// begins checks that a run which begins at a version has lost nothing that was durable. With several servers another
+// one may have gone on, from memory and a little less.
+func (s *system) begins(version schema.Version) {
+	if want := s.servers[0].durable; len(s.servers) == 1 && version < want {
+		s.t.Errorf("a run begins at version %d, and version %d was durable", version, want)
+	}
 }
 
 // cutServer cuts a server off from everybody for a while.
@@ -242,13 +326,14 @@ func (s *system) train(ctx context.Context, config trainer.Config, m *member, r 
 			err = ending
 		}
 	}()
-	last := session.Version()
+	began := session.Version()
+	last := began
 	err = session.Run(ctx, noise{s.job.Seed, s.check(m)}, batches-min(batches, uint64(last)), func(p trainer.Progress) {
 		if p.Version != last+1 {
 			s.t.Errorf("%s: version %d after version %d", m.name, p.Version, last)
 		}
 		last = p.Version
-		s.complete(m, session.RunID(), p.Batch)
+		s.complete(m, session.RunID(), began, p.Batch)
 		if have, want := checksum(session.Param("w")), s.weights[p.Batch]; have != want {
 			s.note("%s: version %d has other weights than it should", m.name, p.Version)
 			s.t.Errorf("%s: weights of version %d: %08x, want %08x", m.name, p.Version, have, want)

@@ -109,11 +109,14 @@ func (f *File) Discard() {
 }
 
 // syncFolder brings the names in a folder to the disk. A folder that may not be read, and a file system that does not
-// know of it, cannot do that.
+// know of it, cannot do that, and nobody hears of it.
 func syncFolder(folder string) error {
 	d, err := os.Open(folder)
-	if err != nil {
+	if errors.Is(err, fs.ErrPermission) {
 		return nil
+	}
+	if err != nil {
+		return err
 	}
 	defer d.Close()
 	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, errors.ErrUnsupported) {

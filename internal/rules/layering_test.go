@@ -151,16 +151,17 @@ var layers = map[string]layer{
 	"internal/settings":           {own: []string{"lane", "schema"}, noStd: noNetwork},
 	"internal/tensorboard": {own: []string{"schema/crc32c"},
 		others: []string{"google.golang.org/protobuf/encoding/protowire"}, noStd: noNetwork},
-	"internal/spawn": {noStd: []string{"net", "net/http"}},
-	"e2e":            {},             // tests of the commands as processes
-	"e2e/commands":   {},             // runs commands for these tests
-	"e2e/natsd":      {others: nats}, // a NATS server as anybody runs it, for these tests
-	"e2e/faults":     {},             // the fault suite
-	"e2e/prometheus": {},             // what deploy/ has, with a real Prometheus
-	"e2e/page":       {},             // the page in a browser
-	"e2e/cost":       {},             // what observing a job costs
-	"e2e/simulate":   {},             // whole jobs in virtual time
-	"internal/rules": {},             // tests over the whole repository
+	"internal/spawn":    {noStd: []string{"net", "net/http"}},
+	"e2e":               {},                                                  // tests of the commands as processes
+	"e2e/commands":      {},                                                  // runs commands for these tests
+	"e2e/natsd":         {others: nats},                                      // a NATS server, as anybody runs it
+	"e2e/faults":        {},                                                  // the fault suite
+	"e2e/prometheus":    {},                                                  // what deploy/ has, with a real Prometheus
+	"e2e/page":          {},                                                  // the page in a browser
+	"e2e/cost":          {},                                                  // what observing a job costs
+	"e2e/simulate":      {},                                                  // whole jobs in virtual time
+	"e2e/simulate/disk": {others: []string{"github.com/tetratelabs/wazero"}}, // of simulated machines
+	"internal/rules":    {},                                                  // tests over the whole repository
 	"internal/config": {own: []string{"", "internal/atomicfile", "internal/certificate", "internal/process",
 		"schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
 	// The way to the servers of a job, as flags.
