@@ -9,7 +9,7 @@
 #   portable     Go's tests without cgo
 #   hosts        several hosts, in network namespaces (as root)
 #   faults       every fault, at its whole volume; jobs that are killed, resumed and replaced; 500 seeds of
-#                simulated faults, and planted defects that these have to find
+#                simulated faults (150 in rest), and planted defects that these have to find
 #   page         the page in a real browser
 #   prometheus   a real Prometheus
 #   python       the PyTorch package as its wheel installs it, with this machine's PyTorch, or TORCH=2
@@ -28,7 +28,7 @@ short=() portable=()
 case ${1:-} in
   short) short=(-short) ;;
   all) parts+=("${rest[@]}") ;;
-  rest) parts=(native long cuda portable "${rest[@]}") portable=(-short) ;;
+  rest) parts=(native long cuda portable "${rest[@]}") portable=(-short) seeds=150 ;;
   *)
     [[ " ${parts[*]} long ${rest[*]} " == *" ${1:-none} "* ]] ||
       { echo "test: want short, rest, all or one of ${parts[*]} long ${rest[*]}" >&2; exit 2; }
@@ -47,13 +47,13 @@ shared='Concurrent|Goroutines|Closed|Lost|Parks|Stream|^TestBatch|^TestThreads$'
 built() { make --no-print-directory deps && make --no-print-directory all TESTS=ON; }
 native() { ctest --test-dir build --output-on-failure; }
 race() {
-  local without=(-e '/cuda$' -e '/bench/exchange$' -e '/cmd/')
+  local without=(-e '/cuda$' -e '/bench/exchange$' -e '/cmd/' -e '/shard$' -e '/checkpoint$')
   [ ${#short[@]} = 0 ] || without+=(-e '/e2e/faults$' -e '/examples' -e '/internal/rules$' -e '/schema$' -e '/bench/average$')
   "${go_test[@]}" "${short[@]}" -race "${native[@]}" "${slow[@]}" $(go list ./... | grep -v "${without[@]}")
 }
 long() { "${go_test[@]}" -race "${native[@]}" ./trainer ./schema ./fabric ./examples/... ./internal/rules ./bench/average; }
 cuda() {
-  local packages=(./cuda ./bench/exchange ./cmd/...)
+  local packages=(./cuda ./shard ./checkpoint ./bench/exchange ./cmd/...)
   [ ${#short[@]} = 0 ] || packages+=(./examples/... ./internal/rules ./schema ./bench/average)
   "${go_test[@]}" "${short[@]}" "${native[@]}" "${packages[@]}"
   local status=$?
@@ -68,9 +68,9 @@ hosts() { go test -tags native -count 1 ./e2e -run SeveralHosts -need-hosts; }
 faults() {
   go test -tags native -timeout 20m -v ./e2e/faults -full
   local status=$?
-  go test -tags native -count 1 ./e2e -run 'KilledAnd(Resumed|Replaced)' || status=1
-  go test -count 1 ./e2e/simulate -run Simulate -seeds 500 || status=1
-  go test -count 1 ./e2e/simulate -run Planted -planted -v && return $status
+  go test -tags native -count 1 ./e2e -run KilledAnd || status=1
+  go test -count 1 -timeout 20m ./e2e/simulate -run 'Simulate|Reproducible' -seeds "${seeds:-500}" || status=1
+  go test -count 1 -timeout 20m ./e2e/simulate -run Planted -planted -v && return $status
 }
 page() { go test -tags native -count 1 ./e2e/page -need-browser; }
 prometheus() { go test -tags native -count 1 ./e2e/prometheus -need-prometheus; }

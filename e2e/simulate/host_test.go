@@ -3,12 +3,12 @@
 package simulate
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -18,6 +18,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/experimental"
@@ -26,6 +27,7 @@ import (
 	"github.com/tetratelabs/wazero/sys"
 
 	"gradbus/e2e/simulate/disk"
+	"gradbus/internal/testkit"
 )
 
 // Jobs to which a seed's faults happen end, and their weights have the bits of one to which nothing has happened.
@@ -190,9 +192,24 @@ func (r random) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// simulate runs one seed, and gives what it says. The clocks move by a microsecond whenever one is read, so a
-// simulation that has no end ends by the test's time limit, at the same moment each time.
+// endless is for how long a simulation may take that takes a second or two.
+const endless = 2 * time.Minute
+
+// simulate runs one seed, and gives what it says. One that has no end is left to itself.
 func (p *program) simulate(seed uint64) (string, error) {
+	var out testkit.Text
+	ended := make(chan error, 1)
+	go func() { ended <- p.runSeed(seed, &out) }()
+	select {
+	case err := <-ended:
+		return out.String(), err
+	case <-time.After(endless):
+		return out.String(), fmt.Errorf("no end after %v", endless)
+	}
+}
+
+// runSeed runs one seed. The clocks move by a microsecond whenever one is read.
+func (p *program) runSeed(seed uint64, out io.Writer) error {
 	all := disks{}
 	mounts := wazero.NewFSConfig().(sysfs.FSConfig).WithSysFSMount(disk.New(seed).FS(), "/tmp")
 	for i, id := range diskNames {
@@ -200,11 +217,10 @@ func (p *program) simulate(seed uint64) (string, error) {
 		path, _ := diskOf(id)
 		mounts = mounts.(sysfs.FSConfig).WithSysFSMount(all[i].FS(), path)
 	}
-	var out bytes.Buffer
 	var now int64
 	tick := func() int64 { now += 1000; return now }
-	config := wazero.NewModuleConfig().WithName("").WithStdout(&out).WithStderr(&out).WithFSConfig(mounts).
-		WithArgs("simulate", "-test.run", "^TestSeed$", "-test.v", "-test.timeout", "20s", "-seed", fmt.Sprint(seed)).
+	config := wazero.NewModuleConfig().WithName("").WithStdout(out).WithStderr(out).WithFSConfig(mounts).
+		WithArgs("simulate", "-test.run", "^TestSeed$", "-test.v", "-test.timeout", "0", "-seed", fmt.Sprint(seed)).
 		WithEnv("PWD", "/").WithEnv("TMPDIR", "/tmp").WithEnv("GOTRACEBACK", "single").
 		WithRandSource(random{rand.New(rand.NewPCG(seed, 1))}).
 		WithNanotime(tick, 1).WithNanosleep(func(ns int64) { now += ns }).
@@ -217,7 +233,7 @@ func (p *program) simulate(seed uint64) (string, error) {
 	if exit, ok := errors.AsType[*sys.ExitError](err); ok && exit.ExitCode() == 0 {
 		err = nil
 	}
-	return out.String(), err
+	return err
 }
 
 // overlay writes a file for compile by which one file has another text.

@@ -2,12 +2,11 @@ package simulate
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -23,7 +22,7 @@ import (
 	"gradbus/trainer"
 )
 
-const batches = 60
+const batches = 50
 
 // system is a server, trainers and the network between them.
 type system struct {
@@ -78,8 +77,7 @@ func (s *system) complete(m *member, run schema.RunID, began schema.Version, b s
 	}
 	p := s.runs[i]
 	if p.newest = max(p.newest, b); p.over && b > p.most {
-		s.trace = append(s.trace, fmt.Sprintf("%10v  %s completes batch %d of run %d, while another goes on",
-			time.Since(s.began), m.name, b, run))
+		s.noteLocked("%s completes batch %d of run %d, while another goes on", m.name, b, run)
 		s.t.Errorf("%s completes batch %d of a run that was at batch %d when another began", m.name, b, p.most-1)
 	}
 }
@@ -121,7 +119,16 @@ var errDead = errors.New("the process has ended")
 func (s *system) note(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.trace = append(s.trace, fmt.Sprintf("%10v  ", time.Since(s.began))+fmt.Sprintf(format, args...))
+	s.noteLocked(format, args...)
+}
+
+func (s *system) noteLocked(format string, args ...any) {
+	line := fmt.Sprintf("%10v  ", time.Since(s.began)) + fmt.Sprintf(format, args...)
+	if *single >= 0 { // at once: of a seed that panics or has no end there is nothing else
+		fmt.Println(line)
+	} else {
+		s.trace = append(s.trace, line)
+	}
 }
 
 // Write implements io.Writer, for logs, which are part of the trace.
@@ -404,11 +411,13 @@ func (s *system) alive() (all []*member) {
 	return all
 }
 
-// checksum is a checksum of values.
+// checksum is a checksum of values: FNV-1a of their bits.
 func checksum(values []float32) uint32 {
-	h := crc32.NewIEEE()
-	_ = binary.Write(h, binary.LittleEndian, values) // never fails
-	return h.Sum32()
+	h := uint32(2166136261)
+	for _, v := range values {
+		h = (h ^ math.Float32bits(v)) * 16777619
+	}
+	return h
 }
 
 // quiet is the digest of the job when nothing happens to it. It notes the weights of every version.
@@ -421,7 +430,7 @@ func (s *system) quiet() (string, error) {
 		return "", err
 	}
 	defer server.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	alone := *job
 	alone.Trainers = 1
