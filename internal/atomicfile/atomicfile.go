@@ -90,10 +90,7 @@ func (f *File) Commit() error {
 		return err
 	}
 	f.over = true
-	if err := syncFolder(filepath.Dir(f.path)); err != nil {
-		return fmt.Errorf("%s is there, but a power cut may lose it: %w", f.path, err)
-	}
-	return nil
+	return syncName(f.path)
 }
 
 // Discard ends what was not committed, and leaves nothing of it behind.

@@ -9,12 +9,13 @@ import (
 	"syscall"
 )
 
-// MakeFolder makes a folder, and those above it, where they are not there yet, and brings their names to the disk. mode
-// are the permissions of new ones before the user's mask. It fails where a name is that of something else.
+// MakeFolder makes a folder, and those above it, where they are not there yet, and brings their names to the disk, and
+// that of the lowest one that is there: whoever made it may have failed to. mode are the permissions of new ones before
+// the user's mask. It fails where a name is that of something else.
 func MakeFolder(path string, mode fs.FileMode) error {
 	switch info, err := os.Stat(path); {
 	case err == nil && info.IsDir():
-		return nil
+		return syncName(path)
 	case err == nil:
 		return &fs.PathError{Op: "mkdir", Path: path, Err: syscall.ENOTDIR}
 	case !errors.Is(err, fs.ErrNotExist):
@@ -29,7 +30,11 @@ func MakeFolder(path string, mode fs.FileMode) error {
 	if err := os.Mkdir(path, mode); err != nil && !errors.Is(err, fs.ErrExist) { // another has made it meanwhile
 		return err
 	}
-	if err := syncFolder(above); err != nil {
+	return syncName(path)
+}
+
+func syncName(path string) error {
+	if err := syncFolder(filepath.Dir(path)); err != nil {
 		return fmt.Errorf("%s is there, but a power cut may lose it: %w", path, err)
 	}
 	return nil

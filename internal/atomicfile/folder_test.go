@@ -2,6 +2,7 @@ package atomicfile
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -36,5 +37,12 @@ func TestFolders(t *testing.T) {
 	defer os.Chmod(folder, 0o700)
 	if err := MakeFolder(deep, 0o777); !errors.Is(err, os.ErrPermission) {
 		t.Errorf("a folder that may not be written: %v", err)
+	}
+}
+
+// A folder that cannot be opened is not brought to the disk, and whoever wants that hears of it.
+func TestFolderThatCannotBeOpened(t *testing.T) {
+	if err := syncFolder(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no folder: %v", err)
 	}
 }
