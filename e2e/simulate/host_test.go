@@ -210,8 +210,13 @@ func (p *program) simulate(seed uint64) (string, error) {
 
 // runSeed runs one seed. The clocks move by a microsecond whenever one is read.
 func (p *program) runSeed(seed uint64, out io.Writer) error {
-	all := disks{}
-	mounts := wazero.NewFSConfig().(sysfs.FSConfig).WithSysFSMount(disk.New(seed).FS(), "/tmp")
+	all, root := disks{}, disk.New(seed).FS()
+	for _, folder := range []string{"tmp", "disk"} {
+		if no := root.Mkdir(folder, 0o700); no != 0 {
+			return no
+		}
+	}
+	mounts := wazero.NewFSConfig().(sysfs.FSConfig).WithSysFSMount(root, "/")
 	for i, id := range diskNames {
 		all = append(all, disk.New(seed<<1|uint64(i)))
 		path, _ := diskOf(id)
