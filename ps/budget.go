@@ -46,7 +46,8 @@ const (
 //	Links       1 MiB for each shard here of a job that has shards on other ps too: their numbers may be no other job's
 //	Modules     what hosted modules take, all of the job's: see module.Bytes
 //	Copies      with checkpoints: what each shard may keep of rows that change while a version is copied, 64 MiB, and 1
-//	            MiB of what is written
+//	            MiB of what is written. Where trainers have the parameters, what they have of them, too: a version that
+//	            the job was resumed with, and 16 MiB of each shard's chunks
 type Memory struct {
 	Tables, Parameters, Staged, Scratch, Parked, UnderWay, FanOut, Connections, Links, Modules, Copies int64
 
@@ -127,6 +128,9 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	m.Modules = module.Bytes(job)
 	if isCopied(&c, job) {
 		m.Copies = int64(own) * (copiesBytesMax + 1<<20)
+		if plan.Owner == schema.ByTrainers { // what they are told when the job is resumed, and say of what is written
+			m.Copies += here + int64(own)*gatheredBytesMax
+		}
 	}
 	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, batches*here+share(sparse)+frames*shard.FrameBytesOver)
 	return m

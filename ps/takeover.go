@@ -48,6 +48,9 @@ func (recovering) tick(c *Coordinator, now time.Time) []Decision {
 	if c.phase == Ended {
 		return decisions
 	}
+	if d := c.findParametersLost(); d != nil {
+		return append(decisions, d...)
+	}
 	decisions = append(decisions, c.findWaitedFor(now)...)
 	if d := c.findDeserted(now); d != nil {
 		return append(decisions, d...)
@@ -135,6 +138,16 @@ func (c *Coordinator) findWaitedFor(now time.Time) []Decision {
 		}
 	}
 	return nil
+}
+
+// findParametersLost ends a job whose trainers had the parameters, where none of them is left.
+func (c *Coordinator) findParametersLost() []Decision {
+	lost := slices.IndexFunc(c.members, func(m member) bool { return m.vacancy != nil })
+	if c.plan.Owner == schema.ByShards || len(c.config.Job.Parameters) == 0 || lost < 0 || c.anybody() {
+		return nil
+	}
+	return c.Fail(schema.TrainerMember(lost), fmt.Sprintf("%s; no trainer is left, and they had the parameters: start the "+
+		"trainers with --resume to go on from the newest durable version", c.members[lost].vacancy.why))
 }
 
 // findDeserted ends the job where nobody has taken a place for too long.

@@ -50,17 +50,21 @@ func trainUntilDurable(t *testing.T, dir string, sessions []*Session, job *schem
 }
 
 // A job whose servers and trainers are gone goes on from its newest durable version: on other numbers of shards and
-// trainers, with the bits of a job that nothing has happened to.
-func TestResume(t *testing.T) { testkit.Waits(t, resume) }
+// trainers, with the bits of a job that nothing has happened to. Shards have the parameters, or trainers.
+func TestResume(t *testing.T) {
+	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
+		t.Run(apply, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { resume(t, apply) }) })
+	}
+}
 
-func resume(t *testing.T) {
+func resume(t *testing.T, apply string) {
 	const lanes = 6
 	dir := t.TempDir()
 	config := func(shards int) ps.Config {
 		return ps.Config{Shards: shards, CheckpointDir: dir, CheckpointBatches: 1}
 	}
 	server := startServerWith(t, config(2))
-	job := toyJob("resumed", 2, lanes, schema.ApplyUpdate)
+	job := toyJob("resumed", 2, lanes, apply)
 	version, reached := trainUntilDurable(t, dir, joinAll(t, testConfig(t, server), job), job, true)
 	server.Close()
 	if version == 0 || version >= reached {
@@ -70,7 +74,7 @@ func resume(t *testing.T) {
 	want, _ := toyOutcome(t, lanes, int(batches))
 	for _, c := range []struct{ shards, trainers int }{{1, 1}, {3, 4}, {2, 2}} {
 		server := startServerWith(t, config(c.shards))
-		job := toyJob("resumed", c.trainers, lanes, schema.ApplyUpdate)
+		job := toyJob("resumed", c.trainers, lanes, apply)
 		from := testConfig(t, server)
 		from.Resume = true
 		sessions := joinAll(t, from, job)
@@ -185,8 +189,12 @@ func TestResumeRefused(t *testing.T) {
 	checkError(t, join(ps.Config{}, job), ErrRefused, "job nothing cannot be resumed", "--checkpoint-dir")
 	checkError(t, join(ps.Config{CheckpointDir: dir}, job), ErrRefused, "there is no durable version of it in "+dir,
 		"without --resume")
-	mean := toyJob("mean", 1, 2, schema.ApplyMean)
-	checkError(t, join(ps.Config{CheckpointDir: dir}, mean), ErrRefused, "its trainers have the parameters")
+	reduced := toyJob("reduced", 1, 2, schema.ApplyMean)
+	reduced.Reduce = schema.ReduceTrainers
+	checkError(t, join(ps.Config{CheckpointDir: dir}, reduced), ErrRefused, "its trainers add up", "want reduce shards")
+	replicated := toyJob("replicated", 1, 2, schema.ApplyMean)
+	replicated.Tables[1].Replicated = true
+	checkError(t, join(ps.Config{CheckpointDir: dir}, replicated), ErrRefused, `its trainers have table "tags"`)
 	bounded := toyJob("bounded", 1, 2, schema.ApplyUpdate)
 	bounded.Consistency, bounded.Ahead = schema.ConsistencyBounded, 1
 	checkError(t, join(ps.Config{CheckpointDir: dir}, bounded), ErrRefused, "want consistency sync")
