@@ -47,7 +47,9 @@ func (r *run) copyShare(v schema.Version) {
 }
 
 // replicaAt is what a chunk is at a version that is asked for. It is not known before the version is whole here, and
-// nothing where the version is over and was not copied.
+// nothing where the version is over and was not copied. Of a version that a place begins with it is there until the
+// trainer there has it: the others may be one batch further, where the one before had sent its part of that, and not
+// two.
 func (s *Session) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor, known bool) {
 	s.share.mu.Lock()
 	if s.share.version == v {
@@ -58,9 +60,8 @@ func (s *Session) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor
 		return tensors, true
 	}
 	s.exchange.do(func(x *exchange.Exchange) { // which no result is placed beside
-		at := x.Completed()
-		known = at >= v
-		if at == v {
+		known = x.Completed() >= v
+		if x.Keeps(v) {
 			tensors = state.Cloned(s.compute.params.state.Pieces(chunk, v))
 		}
 	})
