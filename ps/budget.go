@@ -126,14 +126,21 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		m.Links = int64(own) * linkBytes
 	}
 	m.Modules = module.Bytes(job)
-	if isCopied(&c, job) {
-		m.Copies = int64(own) * (copiesBytesMax + 1<<20)
-		if plan.Owner == schema.ByTrainers { // what they are told when the job is resumed, and say of what is written
-			m.Copies += here + int64(own)*gatheredBytesMax
-		}
-	}
+	m.Copies = copiesBytes(&c, job, own, here)
 	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, batches*here+share(sparse)+frames*shard.FrameBytesOver)
 	return m
+}
+
+// copiesBytes is what copies of versions take, of shards that have so many bytes of dense values. Where trainers have
+// these, what they are told when the job is resumed and what they say of a version come on top.
+func copiesBytes(c *Config, job *schema.Job, own int, here int64) int64 {
+	switch {
+	case !isCopied(c, job):
+		return 0
+	case job.Plan().Owner == schema.ByShards:
+		return int64(own) * (copiesBytesMax + 1<<20)
+	}
+	return int64(own)*(copiesBytesMax+1<<20+gatheredBytesMax) + here
 }
 
 // isCopied says whether versions of a job are copied: for files, or for a ps that stands by, now or later.

@@ -21,7 +21,7 @@ const (
 	gatherWithin = 30 * time.Second
 )
 
-// gathering is what a saver asks trainers for, which have the parameters: one chunk at a time, so that the disk is never
+// gathering is what a saver asks trainers for, which have the parameters: one chunk at a time, so that the disk is not
 // behind.
 type gathering struct {
 	number schema.Sequence // of the question that was asked last

@@ -146,8 +146,8 @@ func (c *Coordinator) findParametersLost() []Decision {
 	if c.plan.Owner == schema.ByShards || len(c.config.Job.Parameters) == 0 || lost < 0 || c.anybody() {
 		return nil
 	}
-	return c.Fail(schema.TrainerMember(lost), fmt.Sprintf("%s; no trainer is left, and they had the parameters: start the "+
-		"trainers with --resume to go on from the newest durable version", c.members[lost].vacancy.why))
+	return c.Fail(schema.TrainerMember(lost), fmt.Sprintf("%s; no trainer is left, and they had the parameters: start "+
+		"the trainers with --resume to go on from the newest durable version", c.members[lost].vacancy.why))
 }
 
 // findDeserted ends the job where nobody has taken a place for too long.

@@ -53,8 +53,8 @@ func (p *Placement) IndexOfChunk(b Bucket, c Chunk) int {
 	return p.chunks[p.firstChunks[b]+int(c)].index
 }
 
-// KeptBy is the trainer that a dense chunk is asked of where trainers have the parameters and a version is written down:
-// each has its share of the chunks.
+// KeptBy is the trainer that a dense chunk is asked of when a version is written down, where trainers have the
+// parameters: each has its share of the chunks.
 func (p *Placement) KeptBy(b Bucket, c Chunk) int {
 	return (p.firstChunks[b] + int(c)) % p.job.Trainers
 }

@@ -45,7 +45,8 @@ func ReplicaAnswer(h *schema.Head, trainers int) (n schema.Sequence, ok bool) {
 
 // ReplicaChunks is how many chunks trainers have of those that add up here, where all have them at one version.
 func (s *Shard) ReplicaChunks() int {
-	if plan := s.config.Placement.Plan; plan.Owner == schema.ByShards || plan.Reducer == schema.ByTrainers || !plan.Sync() {
+	plan := s.config.Placement.Plan
+	if plan.Owner == schema.ByShards || plan.Reducer == schema.ByTrainers || !plan.Sync() {
 		return 0
 	}
 	return s.clock.Line(0).Dense.Chunks()

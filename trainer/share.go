@@ -56,7 +56,7 @@ func (s *Session) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor
 		tensors, known = s.share.chunks[chunk]
 	}
 	s.share.mu.Unlock()
-	if known {
+	if known || v < s.joined.Version { // of before this trainer came it has nothing
 		return tensors, true
 	}
 	s.exchange.do(func(x *exchange.Exchange) { // which no result is placed beside

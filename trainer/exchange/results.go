@@ -214,16 +214,12 @@ func (x *Exchange) probe(all bool) (pulls []Pull) {
 // Completed is the number of batches that are complete: the newest version that is whole.
 func (x *Exchange) Completed() schema.Version { return schema.Version(x.complete) }
 
-// Keeps reports whether a version is there, in a trainer that builds a version in the place of the one two before: it is
-// the newest that is whole, or the one before and nothing has come of the next.
+// Keeps reports whether a version is there, in a trainer that builds each in the place of the one two before: it is the
+// newest that is whole, or the one before that, and nothing has come of the next.
 func (x *Exchange) Keeps(v schema.Version) bool {
-	if newest := x.Completed(); v >= newest {
-		return v == newest
-	} else if v+1 < newest {
-		return false
-	}
-	if x.complete >= x.begun {
-		return true
+	newest := x.Completed()
+	if v == newest || v+1 != newest || x.complete == x.begun {
+		return v == newest || v+1 == newest
 	}
 	for _, o := range x.of(x.complete).owners {
 		if slices.ContainsFunc(o.results, func(r result) bool { return r.n > 0 }) {
