@@ -48,9 +48,6 @@ func (recovering) tick(c *Coordinator, now time.Time) []Decision {
 	if c.phase == Ended {
 		return decisions
 	}
-	if d := c.findParametersLost(); d != nil {
-		return append(decisions, d...)
-	}
 	decisions = append(decisions, c.findWaitedFor(now)...)
 	if d := c.findDeserted(now); d != nil {
 		return append(decisions, d...)
@@ -140,14 +137,16 @@ func (c *Coordinator) findWaitedFor(now time.Time) []Decision {
 	return nil
 }
 
-// findParametersLost ends a job whose trainers had the parameters, where none of them is left.
+// findParametersLost ends a job whose trainers had the parameters, where none is left who has them: newcomers cannot
+// have them from anybody. Those of the version that the job has begun with are drawn, or on shards.
 func (c *Coordinator) findParametersLost() []Decision {
-	lost := slices.IndexFunc(c.members, func(m member) bool { return m.vacancy != nil })
-	if c.plan.Owner == schema.ByShards || len(c.config.Job.Parameters) == 0 || lost < 0 || c.anybody() {
+	has := func(m member) bool { return m.here() && (m.generation == c.config.Generation || m.batch > 0) }
+	if c.plan.Owner == schema.ByShards || len(c.config.Job.Parameters) == 0 || c.done() <= c.config.Resume.version() ||
+		slices.ContainsFunc(c.members, has) {
 		return nil
 	}
-	return c.Fail(schema.TrainerMember(lost), fmt.Sprintf("%s; no trainer is left, and they had the parameters: start "+
-		"the trainers with --resume to go on from the newest durable version", c.members[lost].vacancy.why))
+	return c.Fail(schema.Coordinator, "no trainer is left that had the parameters: start the trainers with --resume to go "+
+		"on from the newest durable version")
 }
 
 // findDeserted ends the job where nobody has taken a place for too long.
@@ -206,6 +205,9 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 		v := c.members[i].vacancy
 		if v == nil || !c.risen(c.members[i].generation) {
 			continue
+		}
+		if d := c.findParametersLost(); d != nil {
+			return append(decisions, d...)
 		}
 		if v.newcomer != "" {
 			decisions = append(decisions, c.seat(now, i)...)

@@ -2,7 +2,6 @@ package trainer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -151,7 +150,7 @@ func (a *replicaAsk) send(s *Session, i int) error {
 // resumeReplica asks for all parameters at a version, with what the optimizer keeps of them.
 func (s *Session) resumeReplica(ctx context.Context, v schema.Version) error {
 	within := time.Duration(s.joined.DeadlineMS) * time.Millisecond
-	ctx, cancel := context.WithTimeoutCause(ctx, within, errNobodyHas)
+	ctx, cancel := context.WithTimeoutCause(ctx, within, ErrNoParameters)
 	defer cancel()
 	params := s.compute.params.state
 	ask := &replicaAsk{version: v, pieces: s.share.pieces, restore: params.Restore()}
@@ -179,9 +178,6 @@ func (s *Session) resumeReplica(ctx context.Context, v schema.Version) error {
 	}
 	return s.results.resumed(schema.Batch(v) - 1)
 }
-
-// errNobodyHas says that nobody has said what it has of a version: all who had it are gone.
-var errNobodyHas = errors.New("no other trainer has the parameters any more: join anew, and resume the job")
 
 // resumed notes that all results of a batch are in place, which others have had.
 func (r *results) resumed(last schema.Batch) error {

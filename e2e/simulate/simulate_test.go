@@ -55,6 +55,9 @@ func simulated(t *testing.T, seed uint64) {
 func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	job := manifest(r)
+	if seed%3 == 2 {
+		job.Apply = schema.ApplyMean
+	}
 	s := &system{t: t, r: r, job: job, bus: fabric.NewBus(), backend: backend,
 		done: make(chan struct{}), digests: map[string]string{}, inputs: map[input][2]uint32{}, began: time.Now(),
 		calm: 1 + 4*time.Duration(seed%2)}
