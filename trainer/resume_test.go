@@ -70,6 +70,7 @@ func resume(t *testing.T, apply string) {
 	if version == 0 || version >= reached {
 		t.Fatalf("version %d is durable after %d batches", version, reached)
 	}
+	checkExport(t, dir, lanes)
 	batches := uint64(reached) + 3
 	want, _ := toyOutcome(t, lanes, int(batches))
 	for _, c := range []struct{ shards, trainers int }{{1, 1}, {3, 4}, {2, 2}} {
@@ -93,6 +94,28 @@ func resume(t *testing.T, apply string) {
 			}
 		}
 		server.Close()
+	}
+}
+
+// checkExport compares the newest durable version, as whoever has it exported reads it, with the outcome of as many
+// batches.
+func checkExport(t *testing.T, dir string, lanes int) {
+	t.Helper()
+	found, err := checkpoint.List(dir, "resumed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest := slices.IndexFunc(found, func(f checkpoint.Found) bool { return f.Err == nil })
+	path := filepath.Join(t.TempDir(), "model.safetensors")
+	if err := found[newest].Manifest.Export(dir, path); err != nil {
+		t.Fatal(err)
+	}
+	m, err := OpenModel(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, _ := toyOutcome(t, lanes, int(found[newest].ID.Version)); m.Digest() != want {
+		t.Errorf("version %d is exported with weights %x, want %x", found[newest].ID.Version, m.Digest(), want)
 	}
 }
 
