@@ -164,7 +164,7 @@ func TestNewPartRefuses(t *testing.T) {
 	wants(t, "a folder that may not be written", err, fs.ErrPermission)
 }
 
-// Jobs that are not in step, or whose trainers have what shards do not ask for, are refused by name, and others are not.
+// Jobs that are not in step, or whose trainers have what shards do not ask for, are refused by name, and no others.
 func TestCheckJob(t *testing.T) {
 	table := schema.TableSpec{Name: "t", Rows: 9, Dim: 2, Init: schema.Zeros()}
 	for says, change := range map[string]func(j *schema.Job){

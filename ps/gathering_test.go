@@ -12,12 +12,17 @@ import (
 	"gradbus/shard/state"
 )
 
-// What is asked for is written once, whatever else comes; and what cannot be the answer ends the version, by name.
-func TestGatheredAnswers(t *testing.T) {
+func gatheredJob(t *testing.T) *schema.Job {
 	job := (&schema.Job{Name: "gathered", Trainers: 2, Lanes: 2, Apply: schema.ApplyMean, ChunkBytes: schema.ChunkBytesMin,
 		Optimizer:  schema.Optimizer{Kind: schema.OptimizerSGD, LR: 1, Momentum: 0.9},
 		Parameters: []schema.Parameter{{Name: "w", Shape: []int{700}, Init: schema.Zeros()}}}).WithDefaults()
 	must(t, job.Validate())
+	return job
+}
+
+// What is asked for is written once, whatever else comes; and what cannot be the answer ends the version, by name.
+func TestGatheredAnswers(t *testing.T) {
+	job := gatheredJob(t)
 	const version = 3
 	tensor := state.Tensor{Name: "w", Values: make([]float32, 700), Version: version, Steps: version,
 		Slots: []state.Slot{{Name: "momentum", Values: make([]float32, 700)}}}
@@ -55,9 +60,10 @@ func TestGatheredAnswers(t *testing.T) {
 		"after another trainer's": {items: append(stranger, right...)},
 		"with another number":     {items: append(append([]item{right[0]}, fewer...), right[1:]...)},
 		"nothing any more":        {told(same), "trainer t1 has nothing of version 3 any more"},
-		"after other steps":       {append(right[:1:1], told(func(h *schema.Head) { h.Weight++ }, tensor)[1]), "want as many"},
-		"another parameter":       {told(func(h *schema.Head) { h.Bucket++ }, tensor), "parameter 1 of 1"},
-		"beyond the end":          {told(func(h *schema.Head) { h.Offset += 300 }, tensor), "which has 700"},
+		"after other steps": {append(right[:1:1], told(func(h *schema.Head) { h.Weight++ }, tensor)[1]),
+			"want as many"},
+		"another parameter": {told(func(h *schema.Head) { h.Bucket++ }, tensor), "parameter 1 of 1"},
+		"beyond the end":    {told(func(h *schema.Head) { h.Offset += 300 }, tensor), "which has 700"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			id := checkpoint.ID{Epoch: 1, Run: shardtest.RunID, Version: version}

@@ -140,9 +140,10 @@ func (c *Coordinator) findWaitedFor(now time.Time) []Decision {
 // findParametersLost ends a job whose trainers had the parameters, where none is left who has them: newcomers cannot
 // have them from anybody. Those of the version that the job has begun with are drawn, or on shards.
 func (c *Coordinator) findParametersLost() []Decision {
-	has := func(m member) bool { return m.here() && (m.generation == c.config.Generation || m.batch > 0) }
-	if c.plan.Owner == schema.ByShards || len(c.config.Job.Parameters) == 0 || c.done() <= c.config.Resume.version() ||
-		slices.ContainsFunc(c.members, has) {
+	first := c.config.Generation
+	has := func(m member) bool { return m.here() && (m.generation == first || m.batch > 0) }
+	owned := c.plan.Owner == schema.ByShards || len(c.config.Job.Parameters) == 0
+	if owned || c.done() <= c.config.Resume.version() || slices.ContainsFunc(c.members, has) {
 		return nil
 	}
 	return c.Fail(schema.Coordinator, "no trainer is left that had the parameters: start the trainers with --resume to go "+
