@@ -146,8 +146,8 @@ func (c *Coordinator) findParametersLost() []Decision {
 	if owned || c.done() <= c.config.Resume.version() || slices.ContainsFunc(c.members, has) {
 		return nil
 	}
-	return c.Fail(schema.Coordinator, "no trainer is left that had the parameters: start the trainers with --resume to go "+
-		"on from the newest durable version")
+	return c.Fail(schema.Coordinator, "no trainer is left that had the parameters: start the trainers with --resume to "+
+		"go on from the newest durable version")
 }
 
 // findDeserted ends the job where nobody has taken a place for too long.
