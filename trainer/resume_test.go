@@ -137,12 +137,16 @@ func digestsOf(t *testing.T, sessions []*Session) [][32]byte {
 
 // The same from an increment, of a job with a table of which most rows are not touched; and from what is before it
 // where its file is damaged.
-func TestResumeFromIncrements(t *testing.T) { testkit.Waits(t, resumeFromIncrements) }
+func TestResumeFromIncrements(t *testing.T) {
+	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
+		t.Run(apply, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { resumeFromIncrements(t, apply) }) })
+	}
+}
 
-func resumeFromIncrements(t *testing.T) {
+func resumeFromIncrements(t *testing.T, apply string) {
 	dir := t.TempDir()
 	job := func(trainers int) *schema.Job {
-		j := toyJob("grown", trainers, 4, schema.ApplyUpdate)
+		j := toyJob("grown", trainers, 4, apply)
 		j.Tables = append(j.Tables, schema.TableSpec{Name: "idle", Rows: 20000, Dim: 4, Init: schema.Normal(1)})
 		return j.WithDefaults()
 	}
