@@ -44,6 +44,7 @@ var codes = []struct {
 	{trainer.ErrOrder, C.GRADBUS_ORDER}, {trainer.ErrRefused, C.GRADBUS_JOB}, {trainer.ErrJobFailed, C.GRADBUS_JOB},
 	{trainer.ErrFrameRefused, C.GRADBUS_JOB},
 	{trainer.ErrServerLost, C.GRADBUS_SERVER}, {trainer.ErrPeerLost, C.GRADBUS_SERVER},
+	{trainer.ErrNoParameters, C.GRADBUS_SERVER},
 	{trainer.ErrNoServers, C.GRADBUS_SERVER}, {trainer.ErrNoAnswer, C.GRADBUS_SERVER},
 	{fabric.ErrNoServer, C.GRADBUS_SERVER},
 	{fabric.ErrRefused, C.GRADBUS_SERVER}, {fabric.ErrLost, C.GRADBUS_SERVER}, {fabric.ErrClosed, C.GRADBUS_SERVER},

@@ -55,9 +55,9 @@ func CheckJob(job *schema.Job) error {
 	case len(job.Modules) > 0:
 		return fmt.Errorf("job %s hosts module %q on shards, which no checkpoint has: want parameters and tables alone",
 			job.Name, job.Modules[0].Name)
-	case len(job.Parameters) > 0 && plan.Owner != schema.ByShards:
-		return fmt.Errorf("job %s: its trainers have the parameters and their optimizer: want apply %s", job.Name,
-			schema.ApplyUpdate)
+	case len(job.Parameters) > 0 && plan.Reducer != schema.ByShards:
+		return fmt.Errorf("job %s: its trainers add up the gradients of the parameters: want reduce %s", job.Name,
+			schema.ReduceShards)
 	}
 	for i := range job.Tables {
 		if plan.Tables[i].Owner != schema.ByShards {

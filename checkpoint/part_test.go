@@ -164,7 +164,7 @@ func TestNewPartRefuses(t *testing.T) {
 	wants(t, "a folder that may not be written", err, fs.ErrPermission)
 }
 
-// Jobs whose state is not on shards, or of no version in common, are refused by name, and those in step are not.
+// Jobs that are not in step, or whose trainers have what shards do not ask for, are refused by name, and no others.
 func TestCheckJob(t *testing.T) {
 	table := schema.TableSpec{Name: "t", Rows: 9, Dim: 2, Init: schema.Zeros()}
 	for says, change := range map[string]func(j *schema.Job){
@@ -175,7 +175,7 @@ func TestCheckJob(t *testing.T) {
 			j.TableConsistency, j.Reduce = schema.ConsistencyAsync, schema.ReduceTrainers
 			j.Tables = []schema.TableSpec{table}
 		},
-		"want apply update": func(j *schema.Job) { j.Apply = schema.ApplyMean },
+		"want reduce shards": func(j *schema.Job) { j.Apply, j.Reduce = schema.ApplyMean, schema.ReduceTrainers },
 		`its trainers have table "t"`: func(j *schema.Job) {
 			j.Parameters, j.Tables, j.Apply = nil, []schema.TableSpec{table}, schema.ApplyMean
 			j.Tables[0].Replicated = true

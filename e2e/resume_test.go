@@ -14,8 +14,14 @@ func TestKilledAndResumed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: trainer.TestResume does the same in one process, on fake time")
 	}
+	for _, apply := range []string{"update", "mean"} {
+		t.Run(apply, func(t *testing.T) { killedAndResumed(t, "--apply", apply) })
+	}
+}
+
+func killedAndResumed(t *testing.T, flags ...string) {
 	data, dir := index(t, 200), filepath.Join(t.TempDir(), "checkpoints")
-	flags := []string{"--epochs", "4000", "--optimizer", "adam", "--lr", "0.001"} // 48,000 batches
+	flags = append(flags, "--epochs", "4000", "--optimizer", "adam", "--lr", "0.001") // 48,000 batches
 	quiet := start(t, "trainer", append(slices.Delete(short("", data), 1, 3), append(flags, "--local", "--json")...)...)
 
 	ps, url := server(t, "--checkpoint-dir", dir, "--checkpoint-every", "100")
@@ -61,6 +67,12 @@ func TestKilledAndReplaced(t *testing.T) {
 			"--optimizer", "adam", "--lr", "0.001"},
 		"mnist":     {"mnist", "--input", "synthetic", "--batch", "48", "--lanes", "6", "--batches", "120"},
 		"movielens": {"movielens", "--input", "synthetic", "--epochs", "4000", "--optimizer", "adam", "--lr", "0.001"},
+		"packages, mean": {"packages", "--input", index(t, 200), "--lanes", "6", "--batch", "32", "--dim", "8", "--epochs",
+			"4000", "--optimizer", "adam", "--lr", "0.001", "--apply", "mean"},
+		"mnist, mean": {"mnist", "--input", "synthetic", "--batch", "48", "--lanes", "6", "--batches", "120", "--apply",
+			"mean"},
+		"movielens, mean": {"movielens", "--input", "synthetic", "--epochs", "1500", "--optimizer", "adam", "--lr", "0.001",
+			"--apply", "mean"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			quiet := start(t, "trainer", append(flags, "--local", "--json")...)

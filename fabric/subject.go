@@ -19,9 +19,10 @@ const (
 	KindPull      = "pull"
 	KindAck       = "ack"
 	KindCtl       = "ctl"
-	KindHeartbeat = "beat"   // with what a member says of itself, when that is due
-	KindState     = "state"  // what a shard has, to a ps that stands by
-	KindModule    = "module" // to and from a hosted module, whose name the subject ends with
+	KindHeartbeat = "beat"    // with what a member says of itself, when that is due
+	KindState     = "state"   // what a shard has, to a ps that stands by
+	KindReplica   = "replica" // what a trainer has of the parameters, to a shard, and from there to who asks for it
+	KindModule    = "module"  // to and from a hosted module, whose name the subject ends with
 
 	// KindFill is what the data connection sends to nobody, now and then; it is no frame.
 	KindFill = "fill"
@@ -177,7 +178,7 @@ func ParseSubject(text string) (Subject, error) {
 func ListenAt(job, to string) []string {
 	patterns := []string{Pattern(job, Any, Any, to, false)}
 	for _, kind := range []string{KindLookup, KindPool, KindDense, KindSparse, KindReduce, KindMean, KindRows,
-		KindModule} {
+		KindModule, KindReplica} {
 		patterns = append(patterns, Pattern(job, Any, kind, to, true))
 	}
 	return patterns

@@ -94,7 +94,7 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 		switch dir := s.config.CheckpointDir; {
 		case assign.Checkpoints == nil:
 		case dir != "":
-			w.saver = &saver{worker: w, dir: dir, shards: assign.Shards, wake: make(chan struct{}, 1)}
+			w.saver = newSaver(w, dir, assign.Shards)
 		default:
 			w.log.Warn("no version of the job becomes durable, since this ps has no folder for checkpoints",
 				"want", "--checkpoint-dir, the folder of the coordinator's ps")

@@ -46,7 +46,8 @@ const (
 //	Links       1 MiB for each shard here of a job that has shards on other ps too: their numbers may be no other job's
 //	Modules     what hosted modules take, all of the job's: see module.Bytes
 //	Copies      with checkpoints: what each shard may keep of rows that change while a version is copied, 64 MiB, and 1
-//	            MiB of what is written
+//	            MiB of what is written. Where trainers have the parameters, what they have of them, too: a version that
+//	            the job was resumed with, and 16 MiB of each shard's chunks
 type Memory struct {
 	Tables, Parameters, Staged, Scratch, Parked, UnderWay, FanOut, Connections, Links, Modules, Copies int64
 
@@ -125,11 +126,21 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		m.Links = int64(own) * linkBytes
 	}
 	m.Modules = module.Bytes(job)
-	if isCopied(&c, job) {
-		m.Copies = int64(own) * (copiesBytesMax + 1<<20)
-	}
+	m.Copies = copiesBytes(&c, job, own, here)
 	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, batches*here+share(sparse)+frames*shard.FrameBytesOver)
 	return m
+}
+
+// copiesBytes is what copies of versions take, of shards that have so many bytes of dense values. Where trainers have
+// these, what they are told when the job is resumed and what they say of a version come on top.
+func copiesBytes(c *Config, job *schema.Job, own int, here int64) int64 {
+	switch {
+	case !isCopied(c, job):
+		return 0
+	case job.Plan().Owner == schema.ByShards:
+		return int64(own) * (copiesBytesMax + 1<<20)
+	}
+	return int64(own)*(copiesBytesMax+1<<20+gatheredBytesMax) + here
 }
 
 // isCopied says whether versions of a job are copied: for files, or for a ps that stands by, now or later.

@@ -186,9 +186,21 @@ func (l *controlLoop) shardsOf(j *job) *assignment {
 // stands reports whether it could go on with a run.
 func (f *follower) stands(run schema.RunID) bool { return f != nil && f.jobs[run].Version > 0 }
 
+// checkMirror says why nobody can stand by for a job, or nothing.
+func checkMirror(job *schema.Job) error {
+	if err := checkpoint.CheckJob(job); err != nil {
+		return err
+	}
+	if len(job.Parameters) > 0 && job.Plan().Owner != schema.ByShards {
+		return fmt.Errorf("job %s: its trainers have the parameters and their optimizer: want apply %s", job.Name,
+			schema.ApplyUpdate)
+	}
+	return nil
+}
+
 // notMirrored says why nobody can stand by for a job with these shards here; empty: somebody can.
 func (l *controlLoop) notMirrored(j *job, a *assignment) string {
-	switch err := checkpoint.CheckJob(j.manifest); {
+	switch err := checkMirror(j.manifest); {
 	case err != nil:
 		return err.Error()
 	case j.coordinator.Phase() != Running:

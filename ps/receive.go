@@ -45,7 +45,7 @@ func (s *Server) admit(conn *fabric.Conn, shard int, m *fabric.Message) (it item
 		return it, nil, false
 	}
 	head := view.Head()
-	if kindToken(head.Kind) != subject.Kind && (head.Kind != schema.KindLookup || subject.Kind != fabric.KindPool) {
+	if !goesBy(head.Kind, subject.Kind) {
 		s.refuse(conn, shard, &subject, head, schema.Refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s",
 			head.Kind, subject.Kind))
 		return it, nil, false
@@ -83,6 +83,17 @@ func (s *Server) refuseAs(conn outlet, who schema.Member, subject *fabric.Subjec
 	}
 	frame := schema.EncodeRefusal(head, r.Reason, r.Detail)
 	s.publish(conn, fabric.At(subject.Job, string(who), fabric.KindCtl, subject.From), frame)
+}
+
+// goesBy reports whether a frame of a kind may come to a shard on a subject of a kind.
+func goesBy(k schema.Kind, subject string) bool {
+	switch k {
+	case schema.KindLookup:
+		return subject == fabric.KindLookup || subject == fabric.KindPool
+	case schema.KindState:
+		return subject == fabric.KindReplica
+	}
+	return kindToken(k) == subject
 }
 
 // kindToken is the word for a kind in subjects.

@@ -240,6 +240,13 @@ type saver struct {
 	wake   chan struct{}   // has room for one: a version is being copied, or there is nothing to copy
 
 	failed atomic.Pointer[schema.CheckpointPart] // what could not be written, where nothing has been since
+
+	replicas gathering // of what trainers have
+}
+
+func newSaver(w *worker, dir string, shards int) *saver {
+	return &saver{worker: w, dir: dir, shards: shards, wake: make(chan struct{}, 1),
+		replicas: gathering{came: newQueue(gatheredBytesMax)}}
 }
 
 // run writes until ctx ends.
@@ -295,6 +302,9 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 		if more, err = v.piece(part); err != nil {
 			return version, err
 		}
+	}
+	if err := v.gather(ctx, part, version); err != nil {
+		return version, err
 	}
 	info, err := part.Commit()
 	if err != nil {

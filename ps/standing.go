@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"gradbus/checkpoint"
 	"gradbus/fabric"
 	"gradbus/internal/process"
 	"gradbus/schema"
@@ -87,7 +86,7 @@ func (b *standby) begin(name schema.JobName, run schema.RunID, told *schema.Mirr
 	if refused := checkManifest(told.Job); refused != nil {
 		return fail(errors.New(refused.Text))
 	}
-	if err := checkpoint.CheckJob(told.Job); err != nil {
+	if err := checkMirror(told.Job); err != nil {
 		return fail(err)
 	}
 	need := MemoryOf(s.config, told.Job, s.config.Shards, s.config.Shards)

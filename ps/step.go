@@ -24,6 +24,9 @@ const sparseHereBytes = 16 << 10
 // from one goroutine a connection, in their order, which is kept.
 func (w *worker) deliver(it *item) bool {
 	h := it.view.Head()
+	if h.Kind == schema.KindState && w.saver != nil && w.saver.replicas.takes(it, w.config.Job.Trainers) {
+		return true
+	}
 	it.came = time.Now()
 	ask, small := isAsk(h.Kind), len(it.view.Bytes()) <= sparseHereBytes
 	if (ask || h.Kind == schema.KindDense || h.Kind == schema.KindSparse && small) && w.stepLock.TryLock() {

@@ -137,6 +137,19 @@ func (c *Coordinator) findWaitedFor(now time.Time) []Decision {
 	return nil
 }
 
+// findParametersLost ends a job whose trainers had the parameters, where none is left who has them: newcomers cannot
+// have them from anybody. Those of the version that the job has begun with are drawn, or on shards.
+func (c *Coordinator) findParametersLost() []Decision {
+	first := c.config.Generation
+	has := func(m member) bool { return m.here() && (m.generation == first || m.batch > 0) }
+	owned := c.plan.Owner == schema.ByShards || len(c.config.Job.Parameters) == 0
+	if owned || c.done() <= c.config.Resume.version() || slices.ContainsFunc(c.members, has) {
+		return nil
+	}
+	return c.Fail(schema.Coordinator, "no trainer is left that had the parameters: start the trainers with --resume to "+
+		"go on from the newest durable version")
+}
+
 // findDeserted ends the job where nobody has taken a place for too long.
 func (c *Coordinator) findDeserted(now time.Time) []Decision {
 	for i := range c.members {
@@ -193,6 +206,9 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 		v := c.members[i].vacancy
 		if v == nil || !c.risen(c.members[i].generation) {
 			continue
+		}
+		if d := c.findParametersLost(); d != nil {
+			return append(decisions, d...)
 		}
 		if v.newcomer != "" {
 			decisions = append(decisions, c.seat(now, i)...)

@@ -150,6 +150,9 @@ func (w *worker) run(ctx context.Context) {
 	stop()
 	saving.Wait()
 	w.queue.close()
+	if w.saver != nil {
+		w.saver.replicas.came.close()
+	}
 	if w.modules != nil {
 		w.modules.Close()
 	}
@@ -348,6 +351,11 @@ func (w *worker) publish(o *shard.Output) {
 	case schema.KindRows:
 		at.Kind = fabric.KindRows
 		at = at.WithBatch(uint64(o.Batch))
+	case schema.KindPull:
+		at.Kind = fabric.KindPull
+	case schema.KindState:
+		at.Kind = fabric.KindReplica
+		at = at.WithBucket(uint64(o.Batch), uint32(o.Bucket))
 	case schema.KindRefusal:
 		at.Kind = fabric.KindCtl
 		if o.Reason != schema.ReasonStaleBatch {

@@ -23,7 +23,8 @@ const (
 	KindWeights  Kind = 14 // a request for a module's parameters, or for a context's gradients: trainer to shard
 	KindOutput   Kind = 15 // what a module answers: shard to trainer
 
-	KindState Kind = 16 // a piece of what a shard has at one version: shard to the ps that stands by
+	// KindState is a piece of what a shard or trainer has at one version: to the ps that stands by, or to who asks for it.
+	KindState Kind = 16
 )
 
 // kindMax is the greatest kind of this version.
@@ -84,8 +85,8 @@ const (
 	// FlagMore, of rows that answer a pull: keys above the last one are still to be asked for. Of state: the piece is of
 	// what has changed since the version before in the series, and the rest is as it was.
 	FlagMore uint32 = 1 << 0
-	// FlagParameters, of a mean: the values are the new parameters, not an average. Of a pull: parameters are asked for.
-	// Of state: the piece is of a parameter.
+	// FlagParameters, of a mean: the values are the new parameters, not an average. Of a pull: parameters are asked for,
+	// and where trainers have them, what the optimizer keeps of them, too. Of state: the piece is of a parameter.
 	FlagParameters uint32 = 1 << 1
 	// FlagEvaluate, of a forward: nothing is dropped, and no context is opened.
 	FlagEvaluate uint32 = 1 << 2
@@ -101,6 +102,9 @@ const (
 	// FlagNarrow, of a contribution: its sender's window is narrower than was granted, so that each frame is to be
 	// acknowledged at once. A receiver that waits for a quarter of what it granted might wait for more than may come.
 	FlagNarrow uint32 = 1 << 7
+	// FlagCopy, of a mean: the version that it makes is being written down, and trainers are asked for what they have of
+	// it.
+	FlagCopy uint32 = 1 << 8
 )
 
 // rule is what a kind's frames hold; the table in docs/protocol.md is made from it. What a kind does not have is zero,
@@ -148,8 +152,8 @@ var rules = [kindMax + 1]rule{
 	KindDense: {place: placeChunk, node: always, weight: true, offset: true, flags: FlagNarrow, values: true, half: true},
 	KindSparse: {place: placeChunk, node: always, weight: true, flags: FlagNarrow, values: true, half: true, keys: true,
 		rows: true, bags: true},
-	KindMean: {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters, values: true,
-		keys: true, someRow: true},
+	KindMean: {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters | FlagCopy,
+		values: true, keys: true, someRow: true},
 	KindLookup: {place: placeChunk, keys: true, bags: true},
 	KindRows: {place: placeSeries, weight: true, offset: true, flags: FlagMore, values: true, keys: true,
 		rows: true, bags: true,

@@ -263,7 +263,8 @@ func (p *Plan) String() string {
 }
 
 // TakesOver reports whether another may take a trainer's place in the middle of a batch without changing a bit of the
-// job: all that a trainer has is what it can have again from shards, of the version that the batch is computed on.
+// job: all that a trainer has is what it can have again, from shards or another trainer, of the version that the batch
+// is computed on.
 func (j *Job) TakesOver() bool {
 	p := j.Plan()
 	kept := func(t TablePlan) bool { return t.Owner == ByTrainers }
@@ -271,6 +272,6 @@ func (j *Job) TakesOver() bool {
 	for i := range j.Tables {
 		exact = exact || j.OptimizerOf(Table(i)).Exact
 	}
-	return p.Clock.Common() && p.Ahead == 0 && p.Reducer == ByShards && p.Owner == ByShards && !p.ErrorFeedback &&
-		!p.AsyncTables && !slices.ContainsFunc(p.Tables, kept) && len(j.Modules) == 0 && !exact
+	return p.Clock.Common() && p.Ahead == 0 && p.Reducer == ByShards && !p.ErrorFeedback && !p.AsyncTables &&
+		!slices.ContainsFunc(p.Tables, kept) && len(j.Modules) == 0 && !exact
 }

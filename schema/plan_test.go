@@ -37,6 +37,7 @@ func combinations(yield func(words string, j *Job)) {
 			t.Name, t.Rows, t.Dim, t.Partitions, t.Init = "t", 8, 2, 2, Zeros()
 			j.Tables = []TableSpec{t}
 		}
+		j.Policy = PolicyFail
 		yield(strings.Join(slices.DeleteFunc(slices.Clone(w), func(s string) bool { return s == "" }), " "), j)
 	}, []string{"sync", "bounded", "async", "grouped", "eager"}, []string{"update", "mean"},
 		[]string{"shards", "trainers"}, []string{SumFused, SumArrival, SumClose},

@@ -90,6 +90,8 @@ func (s *Shard) beginCopy(l *round.Line) {
 		if c.dense, c.err = s.dense.Copy(v, w.Since, w.All); c.err == nil {
 			c.touched.Tensors, c.touched.Bytes = c.dense.Touched()
 		}
+	} else {
+		c.touched.Tensors, c.touched.Bytes = s.ofTrainers()
 	}
 	for i, t := range s.tables {
 		if t != nil {

@@ -3,6 +3,7 @@ package shard
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,7 +111,7 @@ func (s *simulation) checkExtent(i int, c *copied) {
 	for _, n := range e.Rows {
 		said += n
 	}
-	if c.since > 0 && (said != c.rows || len(e.Tensors) != len(c.now.Tensors)) {
+	if c.since > 0 && (said != c.rows || len(e.Tensors) != len(c.now.Tensors)+len(s.ofTrainers(i, c.version))) {
 		s.t.Errorf("shard %d said %d rows and %d stretches, and %d and %d came", i, said, len(e.Tensors), c.rows,
 			len(c.now.Tensors))
 	}
@@ -141,9 +142,9 @@ func (s *simulation) resumed() *Resumed {
 		return nil
 	}
 	return &Resumed{Version: newest, Read: func(tensor func(state.Tensor) error, rows func(state.Rows) error) error {
-		for _, c := range s.copies {
+		for i, c := range s.copies {
 			all := c.whole[newest]
-			for _, t := range all.Tensors {
+			for _, t := range append(s.ofTrainers(i, newest), all.Tensors...) {
 				if err := tensor(t); err != nil {
 					return err
 				}
@@ -156,6 +157,23 @@ func (s *simulation) resumed() *Resumed {
 		}
 		return nil
 	}}
+}
+
+// ofTrainers is what trainers are said to have of a shard's chunks: values from 0 on, with slots of ones.
+func (s *simulation) ofTrainers(i int, v schema.Version) (all []state.Tensor) {
+	for _, c := range s.shards[i].trainersChunks() {
+		for _, p := range c.Pieces {
+			t := state.Tensor{Name: p.Name, From: p.From, Version: v, Steps: uint64(v)}
+			for e := range p.Elements {
+				t.Values = append(t.Values, float32(p.From+e))
+			}
+			for _, slot := range state.SlotsOf(*c.Optimizer) {
+				t.Slots = append(t.Slots, state.Slot{Name: slot.Name, Values: slices.Repeat([]float32{1}, p.Elements)})
+			}
+			all = append(all, t)
+		}
+	}
+	return all
 }
 
 // A version that is copied while later batches are under way, and resumed on any number of shards, goes on as the model

@@ -104,7 +104,8 @@ func (s *Shard) closeDense(l *round.Line, i int) error {
 		if s.dense != nil {
 			v = s.version(i)
 		}
-		frame := s.clock.Results(v).Seal(i, v, schema.Head{Batch: c.Batch, Weight: c.Weight, Node: l.Node})
+		frame := s.clock.Results(v).Seal(i, v, schema.Head{Batch: c.Batch, Weight: c.Weight, Node: l.Node,
+			Flags: s.asksToCopy(c.Batch)})
 		s.closed(l, c.Batch, l.Dense.Chunk(i).Bucket, frame)
 	}
 }

@@ -104,11 +104,33 @@ func (s *Series) send(l schema.Layout, h schema.Head, fill func(*schema.Frame)) 
 	return s.Send(f)
 }
 
-// writeTensor cuts a stretch where it is long.
+// Answer is the frames by which the pieces of a chunk are told to who has asked for them, in the order of their chunks,
+// of which each says how many there are. Without pieces it is one frame without values: they are not there any more.
+func (p *Pieces) Answer(h schema.Head, tensors []state.Tensor) ([]*schema.Frame, error) {
+	var all []*schema.Frame
+	s := Series{Head: h, Send: func(f *schema.Frame) error {
+		all = append(all, f)
+		return nil
+	}}
+	err := p.Write(&s, &Piece{Tensors: tensors})
+	if err == nil && len(all) == 0 {
+		err = s.send(schema.Layout{}, h, nil)
+	}
+	for _, f := range all {
+		v := f.View()
+		h := v.Head()
+		h.Chunks = schema.Chunk(len(all))
+		f.SetHead(h)
+		f.Seal()
+	}
+	return all, err
+}
+
+// writeTensor cuts a stretch where it is long: no frame has more values than one of gradients may have.
 func (p *Pieces) writeTensor(s *Series, t state.Tensor) error {
 	h := s.Head
 	h.Bucket, h.Weight, h.Flags = p.params[t.Name], float64(t.Steps), h.Flags|schema.FlagParameters
-	most := pieceBytesMax / 4 / (1 + len(t.Slots))
+	most := max(1, min(pieceBytesMax, p.job.ChunkBytes)/4/(1+len(t.Slots)))
 	for lo := 0; lo < len(t.Values); lo += most {
 		hi := min(lo+most, len(t.Values))
 		h.Offset = uint64(t.From + lo)

@@ -14,13 +14,17 @@ func (s *Shard) stepPull(contributor int, h *schema.Head, v *schema.View) (*refu
 	}
 	batch := h.Batch
 	if h.Flags&schema.FlagParameters != 0 {
-		if s.config.Placement.Plan.Owner != schema.ByShards {
-			return schema.Refuse(schema.ReasonUnknownBucket,
-				"parameters of job %s are kept by its trainers: its shards only average", s.config.Job.Name), nil
-		}
 		if batch == 0 {
 			return schema.Refuse(schema.ReasonStaleBatch,
 				"parameters of version 0 follow from the manifest: want version 1 or later"), nil
+		}
+		switch {
+		case s.dense != nil:
+		case s.ReplicaChunks() > 0:
+			return s.pullReplica(contributor, h)
+		default:
+			return schema.Refuse(schema.ReasonUnknownBucket,
+				"parameters of job %s are kept by its trainers: its shards only average", s.config.Job.Name), nil
 		}
 		batch-- // version v is the result of batch v-1
 	}

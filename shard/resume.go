@@ -25,8 +25,11 @@ type Resumed struct {
 // resume puts a version in the place of what was drawn, as the outcome of the batch before it.
 func (s *Shard) resume(from *Resumed) error {
 	var dense *state.DenseRestore
-	if s.dense != nil {
-		dense = s.dense.Restore()
+	switch owned, err := s.resumable(); {
+	case err != nil:
+		return fmt.Errorf("resume at version %d: %w", from.Version, err)
+	case owned != nil:
+		dense = owned.Restore()
 	}
 	var tables []state.RowsRestore
 	for _, t := range s.tables {

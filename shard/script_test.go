@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,18 +15,22 @@ import (
 	"gradbus/schema"
 	"gradbus/shard/round"
 	"gradbus/shard/shardtest"
+	"gradbus/shard/state"
 )
 
 // TestShardScripts runs the scripts of testdata/scripts. A script starts with a job and then tells what trainers
 // send, one frame a paragraph; below each stands what the shard answers. go test -rewrite writes the answers anew.
 //
 //	job trainers= lanes= [consistency=] [ahead=] [group=] [shards=] [index=] [apply=] [lr=] [momentum=]
-//	    [w=] [words=] [dim=] [budget=] [parked=]
+//	    [w=] [words=] [dim=] [budget=] [parked=] [resumed=]
 //	dense from= batch= node=first+count weight= value= [bucket= chunk= chunks= offset= values= run= generation=
 //	    lanes= at=i:x]
 //	sparse from= batch= node= weight= [chunk=i/n]      then lines "table key: value" (every column has that value)
 //	lookup from= batch= [chunk=] [number=]             then lines "table: key key ..."
-//	pull from= batch= bucket= [chunk=] [parameters]
+//	pull from= batch= bucket= [chunk=] [parameters] [number=]
+//	copy at=                                           the version is to be written down
+//	ask batch= chunk= number=                          what of it the trainers have is asked for
+//	replica from= batch= number= values= [value=] [chunk=i/n]   a trainer says what it has
 //	rows from= batch= table= partition= cursor= max=   pulls rows of a partition
 //	gone who=                                          a trainer of a grouped job that will contribute no more
 //	heartbeat, waiting, state
@@ -69,6 +74,18 @@ func (s *script) run() string {
 		return s.pull()
 	case "rows":
 		return s.rows()
+	case "copy":
+		s.shard.CopyAt(CopyWish{At: schema.Version(s.count("at", 0)), All: true, BytesMax: 1 << 20})
+		return ""
+	case "ask":
+		o, err := s.shard.AskReplica(s.count("chunk", 0), schema.Version(s.count("batch", 0)),
+			schema.Sequence(s.count("number", 1)))
+		must(s.t, err)
+		var b strings.Builder
+		s.tell(&b, &o)
+		return b.String()
+	case "replica":
+		return s.replica()
 	case "heartbeat":
 		f := shardtest.NewFrame(s.t, schema.Layout{Kind: schema.KindHeartbeat})
 		f.SetHead(schema.Head{Job: shardtest.RunID, Generation: 2})
@@ -155,10 +172,28 @@ func (s *script) begin() string {
 	s.shard, err = New(context.Background(), Config{
 		Job: s.job, Placement: s.place, Index: s.count("index", 0), RunID: shardtest.RunID, Generation: 2,
 		Backend: s.backend, Contributors: round.ContributorsOf(s.job), StagedBytesMax: int64(s.count("budget", 1<<20)),
-		ParkedBytesMax: int64(s.count("parked", 4<<10)),
+		ParkedBytesMax: int64(s.count("parked", 4<<10)), Resumed: s.resumed(),
 	})
 	must(s.t, err)
 	return fmt.Sprintf("%s has %d rounds a batch\n", s.shard.member, s.shard.clock.Line(0).Rounds())
+}
+
+// resumed is a version that the shard begins with: 0, 1, 2 and so on, with slots of 0.5.
+func (s *script) resumed() *Resumed {
+	v := schema.Version(s.count("resumed", 0))
+	if v == 0 {
+		return nil
+	}
+	return &Resumed{Version: v, Read: func(tensor func(state.Tensor) error, _ func(state.Rows) error) error {
+		t := state.Tensor{Name: "w", Version: v, Steps: uint64(v)}
+		for i := range s.job.Parameters[0].Elements() {
+			t.Values = append(t.Values, float32(i))
+		}
+		for _, slot := range state.SlotsOf(s.job.OptimizerOfParameter(0)) {
+			t.Slots = append(t.Slots, state.Slot{Name: slot.Name, Values: slices.Repeat([]float32{0.5}, len(t.Values))})
+		}
+		return tensor(t)
+	}}
 }
 
 // head is what the arguments say of a frame's head.
@@ -290,9 +325,21 @@ func (s *script) pull() string {
 		h.Chunks = h.Chunk + 1
 	}
 	if s.d.HasArg("parameters") {
-		h.Flags = schema.FlagParameters
+		h.Flags, h.Sequence = schema.FlagParameters, schema.Sequence(s.count("number", 0))
 	}
 	f.SetHead(h)
+	return s.step(f)
+}
+
+func (s *script) replica() string {
+	n := s.count("values", 1)
+	f := shardtest.NewFrame(s.t, schema.Layout{Kind: schema.KindState, Values: 4 * n})
+	h := s.head()
+	h.Flags, h.Sequence = schema.FlagParameters, schema.Sequence(s.count("number", 0))
+	f.SetHead(h)
+	for i := range f.Float32s() {
+		f.Float32s()[i] = float32(s.number("value", 0))
+	}
 	return s.step(f)
 }
 
@@ -346,10 +393,19 @@ func (s *script) tell(b *strings.Builder, o *Output) {
 		if o.Batch != h.Batch {
 			at = fmt.Sprintf(" (its batch %d)", o.Batch)
 		}
+		if h.Flags&schema.FlagCopy != 0 {
+			at += ", to be copied"
+		}
 		fmt.Fprintf(b, "  to %s%s: %s of batch %d bucket %d chunk %d/%d from element %d, weight %v:%s\n", o.To, at,
 			map[bool]string{true: "parameters", false: "mean"}[h.Flags&schema.FlagParameters != 0], h.Batch, h.Bucket, h.Chunk,
 			h.Chunks, h.Offset, h.Weight,
 			runs(v.Float32s()))
+	case schema.KindPull:
+		fmt.Fprintf(b, "  to %s: what is bucket %d chunk %d at version %d? number %d\n", o.To, h.Bucket, h.Chunk, h.Batch,
+			h.Sequence)
+	case schema.KindState:
+		fmt.Fprintf(b, "  to %s: parameter %d from element %d at version %d after %v steps, %d/%d, number %d:%s\n", o.To,
+			h.Bucket, h.Offset, h.Batch, h.Weight, h.Chunk, h.Chunks, h.Sequence, runs(v.Float32s()))
 	case schema.KindRows:
 		fmt.Fprintf(b, "  to %s: rows of batch %d chunk %d, more %v", o.To, h.Batch, h.Chunk, h.Flags&schema.FlagMore != 0)
 		if h.Offset > 0 {

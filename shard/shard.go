@@ -63,7 +63,7 @@ type Journal struct {
 
 // Output is a frame that the shard wants published.
 type Output struct {
-	Kind   schema.Kind   // schema.KindMean, KindRows or KindRefusal
+	Kind   schema.Kind   // schema.KindMean, KindRows, KindRefusal, or what is asked of a trainer: KindPull, KindState
 	To     schema.Member // a trainer, or schema.All
 	Batch  schema.Batch
 	Bucket schema.Bucket
@@ -76,11 +76,11 @@ type Output struct {
 }
 
 // Outlasts reports whether Frame stays as it is in a Step of a frame of this kind, newest being the newest batch that
-// is under way then. A refusal has a frame of its own, rows lie in that of all answers, and the frames of a chunk's
-// results take turns.
+// is under way then. A refusal has a frame of its own, as has what is rare; rows lie in that of all answers, and the
+// frames of a chunk's results take turns.
 func (o *Output) Outlasts(kind schema.Kind, newest schema.Batch) bool {
 	switch o.Kind {
-	case schema.KindRefusal:
+	case schema.KindRefusal, schema.KindPull, schema.KindState:
 		return true
 	case schema.KindRows:
 		return kind == schema.KindDense || kind == schema.KindSparse
@@ -105,10 +105,11 @@ type Shard struct {
 	config Config
 	member schema.Member
 
-	clock  round.Clock
-	dense  *state.Dense // nil where the trainers have the parameters
-	lr     *state.LRChanges
-	tables []state.Table // nil where no column is on this shard
+	clock   round.Clock
+	dense   *state.Dense // nil where the trainers have the parameters
+	replica replica      // of what these have
+	lr      *state.LRChanges
+	tables  []state.Table // nil where no column is on this shard
 
 	since     []schema.Generation // by contributor: of the frames that are taken of it
 	held      *round.Held         // by contributor: bytes of its contributions to open rounds
@@ -191,7 +192,8 @@ func (s *Shard) Close() {
 		}
 	}
 	s.dense.Close()
-	s.tables, s.clock, s.dense = nil, nil, nil
+	s.replica.resumed.Close()
+	s.tables, s.clock, s.dense, s.replica.resumed = nil, nil, nil, nil
 }
 
 // SetLR gives the shard every change of the learning rates. It is called before a frame of the first batch of a new
@@ -294,6 +296,8 @@ func (s *Shard) take(contributor int, h *schema.Head, v *schema.View, payload Pa
 		return s.stepLookup(contributor, h, v, payload)
 	case schema.KindPull:
 		return s.stepPull(contributor, h, v)
+	case schema.KindState:
+		return s.stepState(contributor, h, v)
 	}
 	return schema.Refuse(schema.ReasonUnknownKind, "a shard takes no frames of kind %v", h.Kind), nil
 }
@@ -334,6 +338,7 @@ func (s *Shard) closed(l *round.Line, b schema.Batch, bucket schema.Bucket, fram
 	}
 	s.rounds++
 	s.newest = max(s.newest, l.Done())
+	s.dropReplica()
 }
 
 // output publishes a sealed frame.

@@ -43,8 +43,8 @@ func (c *Config) Again(s *Session, err error) bool {
 // backEvery is the time between two attempts to reach a server that was lost.
 const backEvery = 250 * time.Millisecond
 
-// joinBack is join, which it tries again for BackWithin: where the place was lost before the trainer had begun, and
-// where one comes back from a run whose servers were lost.
+// joinBack is join, which it tries again for BackWithin: where the place was lost before the trainer had begun, or
+// nobody told it the parameters, and where one comes back from a run whose servers were lost.
 func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	sent := false
 	for began := time.Now(); ; {
@@ -66,7 +66,8 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) 
 			sent = true
 			continue
 		}
-		again := errors.Is(err, ErrReplaced) || c.Rejoin != 0 && c.Resume && mayComeBack(err)
+		again := errors.Is(err, ErrReplaced) || errors.Is(err, ErrNoParameters) ||
+			c.Rejoin != 0 && c.Resume && mayComeBack(err)
 		if err == nil || !again || time.Since(began) > c.BackWithin {
 			return s, err
 		}

@@ -43,7 +43,7 @@ func rowsOf(t *testing.T, h schema.Head, plus float32, keys ...uint64) *schema.V
 
 // testExchange is an exchange for requests alone.
 func testExchange() *exchanging {
-	return newExchanging(exchange.Config{Open: 1, Askers: int(rowAskers), RetryAfter: time.Second})
+	return newExchanging(exchange.Config{Open: 1, Askers: int(askers), RetryAfter: time.Second})
 }
 
 // Answers out of order, twice, late, from the wrong shard and to other requests: rows are placed once and whole.

@@ -36,10 +36,20 @@ func (w *draws) Lane(step *LaneStep) (float64, error) {
 	return 0, nil
 }
 
+// moves is a workload that moves one parameter, which trainers have.
+type moves struct{}
+
+func (moves) Keys(_ schema.Batch, _ lane.Lane, keys [][]uint64) (int, [][]uint64) { return 1, keys }
+
+func (moves) Lane(step *LaneStep) (float64, error) {
+	step.Grad("w")[0] = 1e-3
+	return 0, nil
+}
+
 // BenchmarkCheckpoints is how long batches take without checkpoints, with them, and while one is being written: of a
 // table of 128 MiB with its momentum, at a server in this process over TCP, one after the other as soon as the one
 // before is durable. "few" moves a fiftieth of the rows, so increments follow a full one; "all" moves all, so every one
-// is full.
+// is full. "mean" is of a parameter of 32 MiB that the trainer has, with its momentum.
 //
 //	go test ./trainer -run '^$' -bench Checkpoints -benchtime 20000x
 //
@@ -50,12 +60,22 @@ func BenchmarkCheckpoints(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer backend.Close()
+	rows := textJob(1, schema.ApplyUpdate)
+	rows.Parameters, rows.Lanes = nil, 1
 	for name, of := range map[string]uint64{"few": textRows / 50, "all": textRows} {
-		b.Run(name, func(b *testing.B) { benchmarkCheckpoints(b, backend, of) })
+		w := &draws{seed: 1, of: of, grads: make([]float32, drawn*textDim)}
+		for i := range w.grads {
+			w.grads[i] = float32(i%7) * 1e-3
+		}
+		b.Run(name, func(b *testing.B) { benchmarkCheckpoints(b, backend, rows, w) })
 	}
+	dense := *rows
+	dense.Apply, dense.Tables = schema.ApplyMean, nil
+	dense.Parameters = []schema.Parameter{{Name: "w", Shape: []int{8 << 20}, Init: schema.Normal(1)}}
+	b.Run("mean", func(b *testing.B) { benchmarkCheckpoints(b, backend, &dense, moves{}) })
 }
 
-func benchmarkCheckpoints(b *testing.B, backend cuda.Backend, of uint64) {
+func benchmarkCheckpoints(b *testing.B, backend cuda.Backend, job *schema.Job, w Workload) {
 	dir := b.TempDir()
 	var sessions []*Session
 	for _, config := range []ps.Config{{}, {CheckpointDir: dir, CheckpointBatches: 1}} {
@@ -64,18 +84,12 @@ func benchmarkCheckpoints(b *testing.B, backend cuda.Backend, of uint64) {
 			b.Fatal(err)
 		}
 		defer server.Close()
-		job := textJob(1, schema.ApplyUpdate)
-		job.Parameters, job.Lanes = nil, 1
 		s, err := Join(b.Context(), Config{Server: server.URL(), Backend: backend}, job)
 		if err != nil {
 			b.Fatal(err)
 		}
 		defer s.Close()
 		sessions = append(sessions, s)
-	}
-	w := &draws{seed: 1, of: of, grads: make([]float32, drawn*textDim)}
-	for i := range w.grads {
-		w.grads[i] = float32(i%7) * 1e-3
 	}
 	var without, between, during []time.Duration
 	versions := map[string]bool{}

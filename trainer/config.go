@@ -136,6 +136,9 @@ var (
 	// ErrPeerLost: another trainer's data server could not be reached, or is out of reach, in a job that reduces between
 	// trainers.
 	ErrPeerLost = errors.New("data server of a trainer lost")
+	// ErrNoParameters: nobody told a newcomer the parameters that trainers have: who has them is gone, or out of reach.
+	// Another join may find somebody, or that the job has ended.
+	ErrNoParameters = errors.New("no other trainer says what parameters it has")
 	// ErrJobFailed: the coordinator ended the job for all of its trainers. Its name may be used again.
 	ErrJobFailed = errors.New("job failed")
 	// ErrInterrupted is what a program gives Abort that was told to end, and has not failed: others may compute its lanes.

@@ -11,12 +11,14 @@ import (
 	"gradbus/trainer/exchange"
 )
 
-// Who asks for rows. Modules follow.
+// Who asks for rows, and for parameters that other trainers have. Modules follow.
 const (
 	rowsOfBatch exchange.Asker = iota
 	rowsAsked                  // by Lookup and LookupInto
 	rowsScanned                // by Table
 	rowAskers
+	replicaAsked = rowAskers
+	askers       = replicaAsked + 1
 )
 
 // exchanging is a session's exchange as its goroutines share it.
@@ -185,8 +187,14 @@ func (s *Session) sendPulls(pulls []exchange.Pull) error {
 
 // sendPull asks for one result. The answer may come before it returns, and lead to more pulls.
 func (s *Session) sendPull(p exchange.Pull) error {
-	link, h := s.links[p.Owner], s.head(p.Batch)
+	h := s.head(p.Batch)
 	h.Bucket, h.Chunk, h.Chunks = p.Bucket, p.Chunk, p.Chunk+1
+	return s.pull(p.Owner, h)
+}
+
+// pull sends a pull.
+func (s *Session) pull(owner int, h schema.Head) error {
+	link := s.links[owner]
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull})
 	if err != nil {
 		return err

@@ -92,7 +92,7 @@ func (m *Module) write(head schema.Head, contexts []uint64, tensor []float32) er
 }
 
 // asker is who asks in the exchange.
-func (m *Module) asker() exchange.Asker { return rowAskers + exchange.Asker(m.index) }
+func (m *Module) asker() exchange.Asker { return askers + exchange.Asker(m.index) }
 
 // send sends the request.
 func (m *Module) send(*Session, int) error {

@@ -119,6 +119,10 @@ func (s *Session) use(owner int, subject *fabric.Subject, v *schema.View) error 
 		}
 	case schema.KindRefusal:
 		return s.refused(from, v)
+	case schema.KindPull:
+		return s.answerReplica(owner, v)
+	case schema.KindState:
+		return s.takeReplica(owner, v)
 	case schema.KindControl:
 		if s.config.OnGroup == nil {
 			return nil

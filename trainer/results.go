@@ -3,6 +3,7 @@ package trainer
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"gradbus/schema"
@@ -26,8 +27,9 @@ type results struct {
 	rowsTold bool               // shards tell of rounds over rows by their results alone, which have rows in them
 	times    []*bucketTrace     // of batch b at b % len: ahead+1; nil where nobody wants to know
 
-	replicas *replicas // where results over rows go
-	clipped  *clipped  // what of a batch is stepped when all of it is there; nil for nothing
+	copies   atomic.Uint64 // the version that was to be written down last; 0: none was
+	replicas *replicas     // where results over rows go
+	clipped  *clipped      // what of a batch is stepped when all of it is there; nil for nothing
 }
 
 // rowOwner is an owner who has a sparse round in every batch.
@@ -64,7 +66,7 @@ func newResults(flat *flatSpace, params *parameters, job *schema.Job, sparse []r
 	}
 	r.exchanging = newExchanging(exchange.Config{Rounds: r.rounds, HasRows: hasRows, Open: job.Ahead + 1, Shared: r.shared,
 		AnyWeight: r.grouped, OwnRows: plan.Reducer == schema.ByTrainers && !plan.ClockOf(schema.ByShards).Common(),
-		Askers: int(rowAskers), Modules: len(job.Modules), RetryAfter: retryAfter})
+		Askers: int(askers), Modules: len(job.Modules), RetryAfter: retryAfter})
 	return r
 }
 
@@ -101,6 +103,9 @@ func (r *results) take(owner int, pulled bool, b schema.Batch, v *schema.View) (
 	h := v.Head()
 	c := exchange.Result{Owner: owner, Batch: b, Version: h.Batch + 1, Weight: h.Weight, Pulled: pulled}
 	h.Batch = b
+	if h.Flags&schema.FlagCopy != 0 {
+		r.copies.Store(uint64(b) + 1)
+	}
 	chunk := r.find(&h, &c)
 	lost, err = r.put(&c, h.Bucket, func() error { return r.apply(owner, chunk, &h, v) })
 	if err != nil {

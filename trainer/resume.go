@@ -17,12 +17,28 @@ func (s *Session) enter(ctx context.Context) error {
 	return s.assign(ctx)
 }
 
-// resume gets the parameters of the version that a resumed job begins with. They are the results of the batch before
-// it, which all shards keep, so they are asked for as results are that were lost. Rows come with the first lookup.
-func (s *Session) resume(ctx context.Context) error {
+// resume gets the parameters of the version that the trainer begins with: in a job that was resumed, or in the place of
+// a trainer that was lost. Rows come with the first lookup.
+func (s *Session) resume(ctx context.Context) (err error) {
 	ctx, stop := s.running(ctx)
 	defer stop()
 	v := s.joined.Version
+	if s.place.Plan.Owner == schema.ByTrainers {
+		err = s.resumeReplica(ctx, v)
+	} else {
+		err = s.resumeResults(ctx, v)
+	}
+	if err != nil {
+		return fmt.Errorf("resume at version %d: %w", v, err)
+	}
+	s.compute.params.commit(v)
+	s.batch.Store(uint64(v))
+	return nil
+}
+
+// resumeResults gets the parameters as the results of the batch before, which all shards keep: they are asked for as
+// results are that were lost.
+func (s *Session) resumeResults(ctx context.Context, v schema.Version) error {
 	last := schema.Batch(v) - 1
 	s.compute.params.state.Begin(schema.Version(last))
 	s.results.begin(last)
@@ -31,14 +47,9 @@ func (s *Session) resume(ctx context.Context) error {
 			break // shards have the results of the batch before
 		}
 		if err := s.results.over(r.owner, last, round.ResumedWeight); err != nil {
-			return fmt.Errorf("resume at version %d: %w", v, err)
+			return err
 		}
 	}
 	s.exchange.do((*exchange.Exchange).Back) // nobody sends them by itself
-	if err := s.awaitResults(ctx, schema.Version(last)); err != nil {
-		return fmt.Errorf("resume at version %d: %w", v, err)
-	}
-	s.compute.params.commit(v)
-	s.batch.Store(uint64(v))
-	return nil
+	return s.awaitResults(ctx, schema.Version(last))
 }

@@ -50,27 +50,32 @@ func trainUntilDurable(t *testing.T, dir string, sessions []*Session, job *schem
 }
 
 // A job whose servers and trainers are gone goes on from its newest durable version: on other numbers of shards and
-// trainers, with the bits of a job that nothing has happened to.
-func TestResume(t *testing.T) { testkit.Waits(t, resume) }
+// trainers, with the bits of a job that nothing has happened to. Shards have the parameters, or trainers.
+func TestResume(t *testing.T) {
+	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
+		t.Run(apply, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { resume(t, apply) }) })
+	}
+}
 
-func resume(t *testing.T) {
+func resume(t *testing.T, apply string) {
 	const lanes = 6
 	dir := t.TempDir()
 	config := func(shards int) ps.Config {
 		return ps.Config{Shards: shards, CheckpointDir: dir, CheckpointBatches: 1}
 	}
 	server := startServerWith(t, config(2))
-	job := toyJob("resumed", 2, lanes, schema.ApplyUpdate)
+	job := toyJob("resumed", 2, lanes, apply)
 	version, reached := trainUntilDurable(t, dir, joinAll(t, testConfig(t, server), job), job, true)
 	server.Close()
 	if version == 0 || version >= reached {
 		t.Fatalf("version %d is durable after %d batches", version, reached)
 	}
+	checkExport(t, dir, lanes)
 	batches := uint64(reached) + 3
 	want, _ := toyOutcome(t, lanes, int(batches))
 	for _, c := range []struct{ shards, trainers int }{{1, 1}, {3, 4}, {2, 2}} {
 		server := startServerWith(t, config(c.shards))
-		job := toyJob("resumed", c.trainers, lanes, schema.ApplyUpdate)
+		job := toyJob("resumed", c.trainers, lanes, apply)
 		from := testConfig(t, server)
 		from.Resume = true
 		sessions := joinAll(t, from, job)
@@ -92,6 +97,28 @@ func resume(t *testing.T) {
 	}
 }
 
+// checkExport compares the newest durable version, as whoever has it exported reads it, with the outcome of as many
+// batches.
+func checkExport(t *testing.T, dir string, lanes int) {
+	t.Helper()
+	found, err := checkpoint.List(dir, "resumed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest := slices.IndexFunc(found, func(f checkpoint.Found) bool { return f.Err == nil })
+	path := filepath.Join(t.TempDir(), "model.safetensors")
+	if err := found[newest].Manifest.Export(dir, path); err != nil {
+		t.Fatal(err)
+	}
+	m, err := OpenModel(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, _ := toyOutcome(t, lanes, int(found[newest].ID.Version)); m.Digest() != want {
+		t.Errorf("version %d is exported with weights %x, want %x", found[newest].ID.Version, m.Digest(), want)
+	}
+}
+
 // digestsOf is what each of all trainers of a job takes for its weights.
 func digestsOf(t *testing.T, sessions []*Session) [][32]byte {
 	digests := make([][32]byte, len(sessions))
@@ -110,12 +137,16 @@ func digestsOf(t *testing.T, sessions []*Session) [][32]byte {
 
 // The same from an increment, of a job with a table of which most rows are not touched; and from what is before it
 // where its file is damaged.
-func TestResumeFromIncrements(t *testing.T) { testkit.Waits(t, resumeFromIncrements) }
+func TestResumeFromIncrements(t *testing.T) {
+	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
+		t.Run(apply, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { resumeFromIncrements(t, apply) }) })
+	}
+}
 
-func resumeFromIncrements(t *testing.T) {
+func resumeFromIncrements(t *testing.T, apply string) {
 	dir := t.TempDir()
 	job := func(trainers int) *schema.Job {
-		j := toyJob("grown", trainers, 4, schema.ApplyUpdate)
+		j := toyJob("grown", trainers, 4, apply)
 		j.Tables = append(j.Tables, schema.TableSpec{Name: "idle", Rows: 20000, Dim: 4, Init: schema.Normal(1)})
 		return j.WithDefaults()
 	}
@@ -185,8 +216,12 @@ func TestResumeRefused(t *testing.T) {
 	checkError(t, join(ps.Config{}, job), ErrRefused, "job nothing cannot be resumed", "--checkpoint-dir")
 	checkError(t, join(ps.Config{CheckpointDir: dir}, job), ErrRefused, "there is no durable version of it in "+dir,
 		"without --resume")
-	mean := toyJob("mean", 1, 2, schema.ApplyMean)
-	checkError(t, join(ps.Config{CheckpointDir: dir}, mean), ErrRefused, "its trainers have the parameters")
+	reduced := toyJob("reduced", 1, 2, schema.ApplyMean)
+	reduced.Reduce = schema.ReduceTrainers
+	checkError(t, join(ps.Config{CheckpointDir: dir}, reduced), ErrRefused, "its trainers add up", "want reduce shards")
+	replicated := toyJob("replicated", 1, 2, schema.ApplyMean)
+	replicated.Tables[1].Replicated = true
+	checkError(t, join(ps.Config{CheckpointDir: dir}, replicated), ErrRefused, `its trainers have table "tags"`)
 	bounded := toyJob("bounded", 1, 2, schema.ApplyUpdate)
 	bounded.Consistency, bounded.Ahead = schema.ConsistencyBounded, 1
 	checkError(t, join(ps.Config{CheckpointDir: dir}, bounded), ErrRefused, "want consistency sync")

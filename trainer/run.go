@@ -297,6 +297,7 @@ func (r *run) complete(b schema.Batch) {
 	r.compute.params.commit(b + 1)
 	r.replicas.commit(weight)
 	r.batch.Store(uint64(b) + 1)
+	r.copyShare(b + 1)
 	if b < r.job.StartVersion() {
 		return
 	}

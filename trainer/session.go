@@ -13,6 +13,7 @@ import (
 	"gradbus/fabric"
 	"gradbus/lane"
 	"gradbus/schema"
+	"gradbus/shard"
 )
 
 // Session is a trainer's membership in a job, from Join to Close. Its methods may be called from one goroutine at a
@@ -40,6 +41,7 @@ type Session struct {
 	replicas *replicas
 	opened   cuda.Backend // by Join, to be closed with the session; nil where the Config had one
 	modules  []*Module    // that shards host, by index of the manifest
+	share    share        // of the parameters, that is asked for
 	reducer  *reducer     // what this trainer adds up for all, in a job that reduces between trainers; else nil
 
 	// ctx ends with the session; its cause is the error that every later call gives.
@@ -136,6 +138,7 @@ func newSession(ctx context.Context, c Config, job *schema.Job, joined schema.Jo
 // build makes what one batch needs.
 func (s *Session) build(params *parameters) (err error) {
 	job, lanes := s.job, s.joined.LaneCount
+	s.share.pieces = shard.NewPieces(job)
 	plan := newLanePlan(s.joined.FirstLane, lanes, job.Lanes)
 	t := newTables(job.Tables, lanes)
 	s.compute = &compute{plan: plan, tables: t, params: params, samples: make([]int, lanes),

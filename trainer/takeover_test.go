@@ -82,8 +82,14 @@ func (c *crew) run(s *Session, r *rand.Rand, dies uint64) {
 }
 
 // Trainers die in the middle of batches, several of them, and those who have taken their places too; new ones come. The
-// weights are those of a job in which nothing has happened.
+// weights are those of a job in which nothing has happened. Shards have the parameters, or trainers.
 func TestLostTrainersAreReplaced(t *testing.T) {
+	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
+		t.Run(apply, func(t *testing.T) { lostTrainersAreReplaced(t, apply) })
+	}
+}
+
+func lostTrainersAreReplaced(t *testing.T, apply string) {
 	seeds := uint64(2)
 	if testing.Short() {
 		seeds = 8 // which wait for nothing
@@ -92,7 +98,7 @@ func TestLostTrainersAreReplaced(t *testing.T) {
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			testkit.Waits(t, func(t *testing.T) {
-				c := replaceLost(t, seed)
+				c := replaceLost(t, seed, apply)
 				dead, hosted = dead+c.dead, hosted+c.hosted
 			})
 		})
@@ -102,13 +108,13 @@ func TestLostTrainersAreReplaced(t *testing.T) {
 	}
 }
 
-func replaceLost(t *testing.T, seed uint64) *crew {
+func replaceLost(t *testing.T, seed uint64, apply string) *crew {
 	r := rand.New(rand.NewPCG(seed, 0))
 	trainers := 2 + r.IntN(3)
 	lanes := trainers + r.IntN(4)
 	server := startServerWith(t, ps.Config{Shards: 1 + r.IntN(3), Deadline: 3 * time.Second})
 	c := &crew{t: t, config: testConfig(t, server), batches: 30, job: toyJob("replaced", trainers, lanes,
-		schema.ApplyUpdate)}
+		apply)}
 	c.job.Policy = schema.PolicyRecover
 	want, _ := toyOutcome(t, lanes, int(c.batches))
 	c.alive.Store(int64(trainers))

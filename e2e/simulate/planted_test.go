@@ -43,6 +43,8 @@ var defects = []struct {
 		"	return syncName(f.path)\n", "	return nil\n", 400},
 	{"a file that is not brought to the disk", "internal/atomicfile/atomicfile.go",
 		"	err := f.Sync()\n", "	err := error(nil)\n", 400},
+	{"parameters of another version for who takes a place", "trainer/share.go",
+		"		if x.Keeps(v) {\n", "		if known {\n", 400},
 	{"a batch under way left out by who takes a place", "ps/takeover.go",
 		"	return max(done, c.config.Resume.version())\n", "	return max(done+1, c.config.Resume.version())\n", 40},
 }

@@ -55,6 +55,9 @@ func simulated(t *testing.T, seed uint64) {
 func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	job := manifest(r)
+	if seed%3 == 2 {
+		job.Apply = schema.ApplyMean
+	}
 	s := &system{t: t, r: r, job: job, bus: fabric.NewBus(), backend: backend,
 		done: make(chan struct{}), digests: map[string]string{}, inputs: map[input][2]uint32{}, began: time.Now(),
 		calm: 1 + 4*time.Duration(seed%2)}
@@ -64,7 +67,11 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	}
 	s.log = slog.New(listener{Handler: slog.NewTextHandler(s, &slog.HandlerOptions{ReplaceAttr: withoutTime}), system: s})
 	s.bus.Harm = harm(seed, r.IntN(3))
-	s.startServers(1 + r.IntN(2))
+	servers := 1 + r.IntN(2)
+	if job.Apply == schema.ApplyMean { // nobody stands by for such a job
+		servers = 1
+	}
+	s.startServers(servers)
 	for range job.Trainers {
 		s.startTrainer()
 	}

@@ -377,6 +377,7 @@ func (s *system) expect(m *member, err error) {
 		}
 	}
 	if errors.Is(err, trainer.ErrJobFailed) && (strings.Contains(err.Error(), "nobody has taken its place") ||
+		strings.Contains(err.Error(), "no trainer is left that had the parameters") ||
 		strings.Contains(err.Error(), "it ended while this trainer waited")) {
 		return
 	}

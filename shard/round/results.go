@@ -52,12 +52,12 @@ func (r *Results) Values(i int, v schema.Version) []float32 {
 	return r.chunks[i].frames[r.at(i, v)].Float32s()
 }
 
-// Seal gives a version of the i-th chunk its head, as the result of a batch, and its checksum. h says batch, weight
-// and node. The frame is valid until its memory is needed for a later version.
+// Seal gives a version of the i-th chunk its head, as the result of a batch, and its checksum. h says batch, weight,
+// node and further flags. The frame is valid until its memory is needed for a later version.
 func (r *Results) Seal(i int, v schema.Version, h schema.Head) *schema.Frame {
 	c := &r.chunks[i]
 	full := r.head
-	full.Batch, full.Weight, full.Node = h.Batch, h.Weight, h.Node
+	full.Batch, full.Weight, full.Node, full.Flags = h.Batch, h.Weight, h.Node, full.Flags|h.Flags
 	full.Bucket, full.Chunk, full.Chunks, full.Offset = c.Bucket, c.Chunk.Chunk, c.Chunks, c.Offset
 	f := r.Sealed(i, v)
 	f.SetHead(full)

@@ -2,7 +2,6 @@ package state
 
 import (
 	"fmt"
-	"slices"
 
 	"gradbus/schema"
 )
@@ -94,14 +93,7 @@ func (c *DenseCopy) keep(i int) {
 	}
 }
 
-func (c *DenseCopy) chunk(i int) (all []Tensor) {
-	for p := range c.dense.config.Chunks[i].Pieces {
-		t := c.dense.piece(i, p, c.version)
-		t.Values, t.Slots = slices.Clone(t.Values), cloned(t.Slots)
-		all = append(all, t)
-	}
-	return all
-}
+func (c *DenseCopy) chunk(i int) []Tensor { return Cloned(c.dense.Pieces(i, c.version)) }
 
 // Next gives the pieces of the next chunk, in memory of their own. It is false where none is left.
 func (c *DenseCopy) Next() (pieces []Tensor, more bool) {

@@ -43,6 +43,14 @@ func (d *Dense) piece(i, piece int, v schema.Version) Tensor {
 	return t
 }
 
+// Pieces are those of a chunk at a version that is there, in the memory of the owner.
+func (d *Dense) Pieces(i int, v schema.Version) (all []Tensor) {
+	for p := range d.config.Chunks[i].Pieces {
+		all = append(all, d.piece(i, p, v))
+	}
+	return all
+}
+
 // keptAt is the slots of a version.
 func (c *denseChunk) keptAt(v schema.Version) [][]float32 {
 	return c.kept[v%schema.Version(len(c.kept))]

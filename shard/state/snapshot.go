@@ -67,9 +67,17 @@ type Snapshot struct {
 
 // AddTensor keeps a copy.
 func (s *Snapshot) AddTensor(t Tensor) error {
-	t.Values, t.Slots = slices.Clone(t.Values), cloned(t.Slots)
-	s.Tensors = append(s.Tensors, t)
+	s.Tensors = append(s.Tensors, Cloned([]Tensor{t})...)
 	return nil
+}
+
+// Cloned are tensors in memory of their own.
+func Cloned(tensors []Tensor) []Tensor {
+	all := slices.Clone(tensors)
+	for i, t := range all {
+		all[i].Values, all[i].Slots = slices.Clone(t.Values), cloned(t.Slots)
+	}
+	return all
 }
 
 // AddRows keeps a copy.

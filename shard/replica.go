@@ -1,0 +1,189 @@
+package shard
+
+import (
+	"gradbus/schema"
+	"gradbus/shard/state"
+)
+
+// Where trainers have the parameters, all of them have the same at one version, with what the optimizer keeps, and
+// shards have neither. Whoever begins in the middle of the job, and whoever writes a version down, needs them. They ask
+// for one chunk after the other:
+//
+//   - A trainer asks the shard of the chunk. That has the version that the job was resumed with, until the batch that is
+//     computed on it is over. What it is asked of a later version it asks one of the other trainers, each in turn, and
+//     passes the answer on. So trainers need no way to each other.
+//   - What is written down is asked for by the ps of the shard (AskReplica): each chunk of one trainer. Trainers hear
+//     from the result of the batch before that the version is to be written down (schema.FlagCopy), and keep a copy of
+//     what they will be asked for.
+//
+// The number of what a shard asks tells for whom: see askerOf. Who is not answered asks again.
+
+// replica is what a shard knows of the parameters that trainers have.
+type replica struct {
+	resumed *state.Dense // what the job was resumed with, while somebody may ask for it
+	pieces  *Pieces      // nil before the first that is told
+	turn    int          // whom it has asked last
+}
+
+// numberFor is the number under which a shard asks what an asker calls n, and askerOf the other way round. The asker is
+// one of so many trainers, or the shard's own ps, which comes after them.
+func numberFor(asker, trainers int, n schema.Sequence) schema.Sequence {
+	return n*schema.Sequence(trainers+1) + schema.Sequence(asker)
+}
+
+func askerOf(trainers int, number schema.Sequence) (asker int, n schema.Sequence) {
+	all := schema.Sequence(trainers + 1)
+	return int(number % all), number / all
+}
+
+// ReplicaAnswer is the number under which AskReplica was called, where a frame of one of so many trainers may be an
+// answer to that.
+func ReplicaAnswer(h *schema.Head, trainers int) (n schema.Sequence, ok bool) {
+	asker, n := askerOf(trainers, h.Sequence)
+	return n, h.Kind == schema.KindState && asker == trainers
+}
+
+// ReplicaChunks is how many chunks trainers have of those that add up here, where all have them at one version.
+func (s *Shard) ReplicaChunks() int {
+	plan := s.config.Placement.Plan
+	if plan.Owner == schema.ByShards || plan.Reducer == schema.ByTrainers || !plan.Sync() {
+		return 0
+	}
+	return s.clock.Line(0).Dense.Chunks()
+}
+
+// AskReplica asks a trainer for the i-th of these chunks at a version that is written down. Which one is asked for a
+// chunk follows from the chunk (schema.Placement.KeptBy).
+func (s *Shard) AskReplica(i int, v schema.Version, n schema.Sequence) (Output, error) {
+	c := s.clock.Line(0).Dense.Chunk(i)
+	to := s.config.Placement.KeptBy(c.Bucket, c.Chunk)
+	return s.askReplica(to, schema.Head{Batch: schema.Batch(v), Bucket: c.Bucket, Chunk: c.Chunk,
+		Sequence: numberFor(len(s.config.Contributors), len(s.config.Contributors), n)})
+}
+
+// askReplica asks a trainer.
+func (s *Shard) askReplica(to int, h schema.Head) (Output, error) {
+	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull})
+	if err != nil {
+		return Output{}, err
+	}
+	h.Job, h.Generation, h.Lanes = s.config.RunID, s.since[to], uint16(s.config.Job.Lanes)
+	h.Chunks, h.Flags = h.Chunk+1, schema.FlagParameters
+	f.SetHead(h)
+	return Output{Kind: schema.KindPull, To: s.config.Contributors[to].Member, Batch: h.Batch, Bucket: h.Bucket,
+		Frame: f.Seal(), Built: f}, nil
+}
+
+// pullReplica answers a trainer that asks for a chunk of parameters which trainers have, or asks another one.
+func (s *Shard) pullReplica(contributor int, h *schema.Head) (*refusal, error) {
+	r, i, v := &s.replica, s.chunk(h), schema.Version(h.Batch)
+	if r.resumed != nil && r.resumed.Version(i) == v {
+		if r.pieces == nil {
+			r.pieces = NewPieces(s.config.Job)
+		}
+		frames, err := r.pieces.Answer(s.replicaHead(contributor, h.Batch, h.Sequence), r.resumed.Pieces(i, v))
+		for _, f := range frames {
+			s.output(schema.KindState, s.config.Contributors[contributor].Member, h.Batch, h.Bucket, f)
+		}
+		return nil, err
+	}
+	others := len(s.config.Contributors) - 1
+	if others == 0 {
+		return schema.Refuse(schema.ReasonStaleBatch,
+			"parameters of version %d were with trainers that are gone: join anew, and resume the job", v), nil
+	}
+	r.turn++
+	to := (contributor + 1 + r.turn%others) % (others + 1)
+	asked, err := s.askReplica(to, schema.Head{Batch: h.Batch, Bucket: h.Bucket, Chunk: h.Chunk,
+		Sequence: numberFor(contributor, others+1, h.Sequence)})
+	s.outputs = append(s.outputs, asked)
+	return nil, err
+}
+
+// replicaHead is that of an answer to a contributor.
+func (s *Shard) replicaHead(contributor int, b schema.Batch, n schema.Sequence) schema.Head {
+	return schema.Head{Job: s.config.RunID, Generation: s.since[contributor], Batch: b, Lanes: uint16(s.config.Job.Lanes),
+		Sequence: n}
+}
+
+// stepState passes on what a trainer says of its parameters to the one that has asked for it.
+func (s *Shard) stepState(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
+	asker, n := askerOf(len(s.config.Contributors), h.Sequence)
+	if s.ReplicaChunks() == 0 || asker == len(s.config.Contributors) || asker == contributor {
+		return schema.Refuse(schema.ReasonUnknownKind, "state number %d, which nobody has asked for", h.Sequence), nil
+	}
+	if len(v.Sections()) > 0 {
+		return schema.Refuse(schema.ReasonWrongShape, "%d sections of state: want that of a parameter", len(v.Sections())),
+			nil
+	}
+	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindState, Values: len(v.Values())})
+	if err != nil {
+		return nil, err
+	}
+	copy(f.Values(), v.Values())
+	passed := s.replicaHead(asker, h.Batch, n)
+	passed.Bucket, passed.Chunk, passed.Chunks = h.Bucket, h.Chunk, h.Chunks
+	passed.Offset, passed.Weight, passed.Flags = h.Offset, h.Weight, h.Flags
+	f.SetHead(passed)
+	f.Seal()
+	s.output(schema.KindState, s.config.Contributors[asker].Member, h.Batch, h.Bucket, f)
+	return nil, nil
+}
+
+// resumable is what parameters of a version are put into: the shard's own, or those that trainers will ask for; nil
+// where it has no part in any.
+func (s *Shard) resumable() (*state.Dense, error) {
+	if s.dense != nil || s.ReplicaChunks() == 0 {
+		return s.dense, nil
+	}
+	chunks := s.trainersChunks()
+	values := make([][]float32, len(chunks))
+	for i := range chunks {
+		values[i] = make([]float32, chunks[i].Elements)
+	}
+	var err error
+	s.replica.resumed, err = state.NewDense(state.DenseConfig{Backend: s.config.Backend, Lanes: s.config.Job.Lanes,
+		Chunks: chunks, LR: s.lr, InPlace: true,
+		Values: func(i int, _ schema.Version) []float32 { return values[i] }})
+	return s.replica.resumed, err
+}
+
+// dropReplica forgets the version that the job was resumed with, once the batch that is computed on it is over: then
+// all trainers have it, or a later one.
+func (s *Shard) dropReplica() {
+	r := &s.replica
+	if r.resumed != nil && s.newest > r.resumed.Version(0) {
+		r.resumed.Close()
+		r.resumed = nil
+	}
+}
+
+// trainersChunks are the chunks that add up here, as trainers step them.
+func (s *Shard) trainersChunks() (all []state.Chunk) {
+	for i := range s.ReplicaChunks() {
+		c := s.clock.Line(0).Dense.Chunk(i)
+		all = append(all, state.PlacedChunk(s.config.Job, s.config.Placement, c.Bucket, c.Chunk, true))
+	}
+	return all
+}
+
+// ofTrainers is what trainers have of the chunks that add up here, and what that takes in bytes. All of it changes with
+// every batch.
+func (s *Shard) ofTrainers() (all []state.Stretch, bytes int64) {
+	for _, c := range s.trainersChunks() {
+		for _, p := range c.Pieces {
+			all = append(all, state.Stretch{Name: p.Name, From: p.From, Elements: p.Elements})
+			slots, _ := state.SlotBytes(*c.Optimizer, int64(p.Elements), 1)
+			bytes += int64(4*p.Elements) + slots
+		}
+	}
+	return all, bytes
+}
+
+// asksToCopy is the flag of the result of a batch that makes a version which is to be written down.
+func (s *Shard) asksToCopy(b schema.Batch) uint32 {
+	if s.dense == nil && schema.Version(b)+1 == s.copies.At {
+		return schema.FlagCopy
+	}
+	return 0
+}

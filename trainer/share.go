@@ -1,0 +1,195 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+	"gradbus/shard"
+	"gradbus/shard/round"
+	"gradbus/shard/state"
+	"gradbus/trainer/exchange"
+)
+
+// Where trainers have the parameters and their optimizer (apply "mean"), a version is written down, and a place is
+// taken over, by asking those who have it, by way of the shards: see shard/replica.go.
+
+// share is a copy of what this trainer gives of a version that is written down: some chunks, with what the optimizer
+// keeps of them. The other trainers give the other chunks.
+type share struct {
+	pieces *shard.Pieces
+
+	mu      sync.Mutex     // guards what follows; a leaf
+	version schema.Version // 0: none was copied yet
+	chunks  map[int][]state.Tensor
+}
+
+// copyShare copies this trainer's share of a version that has just become whole, where results have said so. Nothing
+// changes it meanwhile: the next batch has no results before this trainer has sent its part.
+func (r *run) copyShare(v schema.Version) {
+	if r.results.copies.Load() != uint64(v) {
+		return
+	}
+	chunks := map[int][]state.Tensor{}
+	for i := range r.flat.rounds {
+		c := &r.flat.rounds[i]
+		if schema.TrainerMember(r.place.KeptBy(c.bucket, c.chunk)) == r.joined.Member {
+			chunks[i] = state.Cloned(r.compute.params.state.Pieces(i, v))
+		}
+	}
+	r.share.mu.Lock()
+	defer r.share.mu.Unlock()
+	r.share.version, r.share.chunks = v, chunks
+}
+
+// replicaAt is what a chunk is at a version that is asked for. It is not known before the version is whole here, and
+// nothing where the version is over and was not copied. Of a version that a place begins with it is there until the
+// trainer there has it: the others may be one batch further, where the one before had sent its part of that, and not
+// two.
+func (s *Session) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor, known bool) {
+	s.share.mu.Lock()
+	if s.share.version == v {
+		tensors, known = s.share.chunks[chunk]
+	}
+	s.share.mu.Unlock()
+	if known || v < s.joined.Version { // of before this trainer came it has nothing
+		return tensors, true
+	}
+	s.exchange.do(func(x *exchange.Exchange) { // which no result is placed beside
+		known = x.Completed() >= v
+		if x.Keeps(v) {
+			tensors = state.Cloned(s.compute.params.state.Pieces(chunk, v))
+		}
+	})
+	return tensors, known
+}
+
+// answerReplica tells a shard what a chunk is at a version. Who asks too early asks again.
+func (s *Session) answerReplica(owner int, v *schema.View) error {
+	h, link := v.Head(), s.links[owner]
+	chunk, ok := s.flat.find(h.Bucket, h.Chunk)
+	if !ok || s.place.Plan.Owner != schema.ByTrainers || h.Flags&schema.FlagParameters == 0 ||
+		h.Generation != s.joined.Generation || link.outbox == nil {
+		return nil
+	}
+	tensors, known := s.replicaAt(schema.Version(h.Batch), chunk)
+	if !known {
+		return nil
+	}
+	head := s.head(h.Batch)
+	head.Sequence = h.Sequence
+	frames, err := s.share.pieces.Answer(head, tensors)
+	if err != nil {
+		return fmt.Errorf("tell %s of version %d: %w", link.member, h.Batch, err)
+	}
+	at := s.subject(fabric.KindReplica, link.member).WithBucket(uint64(h.Batch), uint32(h.Bucket))
+	for _, f := range frames {
+		if err := notLost(link.server.conn.SendInPlace(at, fabric.NewPayload(f.Room()))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeReplica gives an answer to who has asked for parameters. One that has nothing is none: another trainer is asked
+// next.
+func (s *Session) takeReplica(owner int, v *schema.View) error {
+	h := v.Head()
+	if h.Generation != s.joined.Generation || len(v.Values()) == 0 || h.Chunks == 0 {
+		return nil
+	}
+	_, err := s.exchange.take(replicaAsked, owner, v, int(h.Chunk), int(h.Chunks))
+	return err
+}
+
+// askedReplicaBytes bounds the values that are asked for at once.
+const askedReplicaBytes = 4 << 20
+
+// replicaAsk asks for some chunks at a version, and puts the answers in place.
+type replicaAsk struct {
+	version schema.Version
+	first   schema.Sequence // number of the question for chunks[0]; the others' follow
+	chunks  []int
+	pieces  *shard.Pieces
+
+	mu      sync.Mutex // a leaf
+	restore *state.DenseRestore
+}
+
+// take implements asker.
+func (a *replicaAsk) take(_ int, v *schema.View) (kept bool, err error) {
+	piece, err := a.pieces.Read(v)
+	if err != nil {
+		return false, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, t := range piece.Tensors {
+		if t.Version != a.version {
+			return false, fmt.Errorf("parameter %q: %w: version %d, want %d", t.Name, state.ErrSnapshot, t.Version, a.version)
+		}
+		if err := a.restore.Tensor(t); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// send implements asker.
+func (a *replicaAsk) send(s *Session, i int) error {
+	c := &s.flat.rounds[a.chunks[i]]
+	h := s.head(schema.Batch(a.version))
+	h.Bucket, h.Chunk, h.Chunks, h.Flags = c.bucket, c.chunk, c.chunk+1, schema.FlagParameters
+	h.Sequence = a.first + schema.Sequence(i)
+	return s.pull(c.owner, h)
+}
+
+// resumeReplica asks for all parameters at a version, with what the optimizer keeps of them.
+func (s *Session) resumeReplica(ctx context.Context, v schema.Version) error {
+	within := time.Duration(s.joined.DeadlineMS) * time.Millisecond
+	ctx, cancel := context.WithTimeoutCause(ctx, within, ErrNoParameters)
+	defer cancel()
+	params := s.compute.params.state
+	ask := &replicaAsk{version: v, pieces: s.share.pieces, restore: params.Restore()}
+	for at := 0; at < len(s.flat.rounds); at += len(ask.chunks) {
+		ask.chunks = ask.chunks[:0]
+		var owners []int
+		for bytes := 0; at+len(owners) < len(s.flat.rounds) && (bytes < askedReplicaBytes); {
+			i := at + len(owners)
+			ask.chunks, owners = append(ask.chunks, i), append(owners, s.flat.rounds[i].owner)
+			bytes += 4 * (s.flat.chunks[i].hi - s.flat.chunks[i].lo)
+		}
+		ask.first = s.exchange.number(len(owners))
+		s.exchange.ask(replicaAsked, ask, ask.first, owners, s.since(), false)
+		for i := range owners {
+			if err := ask.send(s, i); err != nil {
+				return err
+			}
+		}
+		if err := s.awaitAnswers(ctx, replicaAsked); err != nil {
+			return err
+		}
+	}
+	if err := ask.restore.Done(); err != nil {
+		return err
+	}
+	return s.results.resumed(schema.Batch(v) - 1)
+}
+
+// resumed notes that all results of a batch are in place, which others have had.
+func (r *results) resumed(last schema.Batch) error {
+	r.begin(last)
+	for owner, rounds := range r.rounds {
+		for i := range rounds {
+			c := exchange.Result{Owner: owner, Round: i, Batch: last, Version: schema.Version(last) + 1,
+				Weight: round.ResumedWeight, Parts: 1, ByRows: true}
+			if _, err := r.put(&c, rounds[i].Bucket, func() error { return nil }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
