@@ -29,10 +29,12 @@ from .errors import (
     InternalError,
     JobError,
     OrderError,
+    RewoundError,
     ServerError,
     VersionError,
 )
 from .ids import hash_id, hash_string
+from .lane_loader import LaneLoader
 from .lanes import LaneSampler
 from .loader import PrefetchWarning, prefetch
 from .modules import Embedding, EmbeddingBag
@@ -79,12 +81,14 @@ __all__ = [
     "InternalError",
     "JobError",
     "KeyedTensor",
+    "LaneLoader",
     "LaneSampler",
     "LinearSchedule",
     "Normal",
     "Optimizer",
     "OrderError",
     "PrefetchWarning",
+    "RewoundError",
     "RowwiseAdagrad",
     "SGD",
     "SavedModel",

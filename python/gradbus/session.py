@@ -19,8 +19,8 @@ from torch import Tensor
 from . import _native, ending, plain
 from .batches import Batches, Lane
 from .checks import text, whole
-from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, OrderError
-from .joining import waiting
+from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, OrderError, RewoundError
+from .joining import say_policy, waiting
 from .optimizers import Init, Normal, Spec
 from .saving import SavedModel
 
@@ -245,11 +245,7 @@ class Session:
                 self._join()
             finally:
                 del self._config["resume"]
-            done = int(self._job["version"])
-            self._batches.resumed(done)
-            assert self._optimizer is not None
-            self._optimizer.resumed(float(self._job["lr_scale"]))
-        return done
+            return self._go_on()
 
     def _join(self) -> None:
         self._check_open()
@@ -274,6 +270,9 @@ class Session:
     def _join_as(self, manifest: Dict[str, Any], dense: Any = None, start: Optional[str] = None) -> None:
         """Joins with a manifest, first dense values, and in place of these with a file."""
         config = self._config if start is None else {**self._config, "from": start}
+        told = "server" in config and self._batches.driven and not self._unrecovered()
+        if told:
+            config = {**config, "told": True}
         handle = self._joining = ctypes.c_uint64()
         lib = self.native
         texts = json.dumps(config).encode(), json.dumps(manifest).encode()
@@ -281,6 +280,35 @@ class Session:
             lib.wait(handle, lib.join, *texts, dense, ctypes.byref(handle))
         self.handle = handle.value
         self._job = lib.text(lib.job, self.handle)
+        if "server" in config:
+            say_policy(self.name, self._job["job"], "policy" in self._manifest, self._unrecovered())
+        if told and int(self._job["version"]) and not config.get("resume"):  # the place of another trainer, which was lost
+            self._go_on()
+
+    def _go_on(self) -> int:
+        """Goes on from the version at which the session has joined, and gives how many batches that has had."""
+        done = int(self._job["version"])
+        self._batches.resumed(done)
+        assert self._optimizer is not None
+        self._optimizer.resumed(float(self._job["lr_scale"]))
+        return done
+
+    def _unrecovered(self) -> Optional[str]:
+        """What the script has to change for a job that recovers; None for nothing."""
+        if not self._batches.driven:
+            return "data that are indexed by (batch, lane), gradbus.LaneLoader(...)"
+        if self._optimizer is not None and self._optimizer.leaves_parameters():
+            return "dense parameters that servers train, gradbus.Optimizer(..., dense=gradbus.Adam(1e-3))"
+        return None
+
+    def drive(self) -> None:
+        """For a LaneLoader: batches are what that says. Errors: OrderError where the session has joined without."""
+        if self.handle and "server" in self._config and not self._batches.driven:
+            raise OrderError(
+                f"session {self.name!r} has joined its job, as one that does not recover: want LaneLoader(...) before the "
+                "first forward, and before lanes and start()"
+            )
+        self._batches.driven = True
 
     # What it is.
 
@@ -348,7 +376,19 @@ class Session:
         within one, the lookup itself waits for what it reads."""
         if not self.handle:
             self.start()
-        self._batches.settle()
+        while True:
+            try:
+                self._batches.settle()
+                return
+            except RewoundError as error:
+                if not self._batches.driven:
+                    raise
+                self._batches.back_for_reading(error)
+
+    def look_up(self, lane: Optional[Lane], function: Any, *arguments: Any) -> bool:
+        """For modules: makes a lookup of a lane's forward, or of one that trains nothing. False: nothing was written, and
+        the lane counts for nothing."""
+        return self._batches.look_up(lane, function, *arguments)
 
     def skip(self) -> None:
         """Ends the lane without a contribution, as if it had no samples: the batch is divided by the others."""
@@ -382,7 +422,7 @@ class Session:
         rows = torch.empty(found.rows, found.dim, dtype=torch.float32, device="cpu")
         with self._lock:
             lib, handle = self.native, self.handle
-            lib.wait(handle, lib.table, handle, found.index, 0, found.rows, rows.data_ptr())
+            self._batches.read(lib.table, handle, found.index, 0, found.rows, rows.data_ptr())
         return rows
 
     def scale_lr(self, scale: float, from_batch: int = 0) -> int:
@@ -404,14 +444,14 @@ class Session:
         self.begin_reading()
         digest = (ctypes.c_uint8 * 32)()
         with self._lock:
-            self.native.wait(self.handle, self.native.digest, self.handle, digest)
+            self._batches.read(self.native.digest, self.handle, digest)
         return bytes(digest).hex()
 
     def save(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes all weights to a safetensors file, streamed; with manifest, version and digest. Errors: FileError."""
         self.begin_reading()
         with self._lock:
-            self.native.wait(self.handle, self.native.save, self.handle, os.fsencode(path))
+            self._batches.read(self.native.save, self.handle, os.fsencode(path))
 
     # The end.
 
@@ -432,7 +472,33 @@ class Session:
         finally:
             self._lock.release()
 
-    def _leave(self, reason: Optional[str]) -> None:
+    def hand_over(self) -> None:
+        """Leaves the job in the middle of the training: the other trainers compute the lanes of this one from now on, or a
+        new one that joins. It is what Ctrl-C does. Closing afterwards does nothing.
+
+        Errors: OrderError where the job does not recover, see :class:`~gradbus.LaneLoader`."""
+        if self._closed or os.getpid() != self._process:
+            return
+        if not self.recovers:
+            want = self._unrecovered() or "close()"
+            raise OrderError(
+                f"session {self.name!r} cannot hand its lanes over, since its job does not recover: want {want}"
+            )
+        self._leave(None, hand_over=True)
+
+    def end_by(self, error: BaseException) -> None:
+        """Leaves the job for an exception that ends the program: others hear of it. Ctrl-C hands over, where that can be."""
+        if isinstance(error, KeyboardInterrupt) and self.recovers:
+            self.hand_over()
+        else:
+            self.abort(f"{type(error).__name__}: {error}")
+
+    @property
+    def recovers(self) -> bool:
+        """Whether the job goes on when a trainer or a ``ps`` is lost. False before it has joined."""
+        return bool(self.handle) and "server" in self._config and self._job["job"]["policy"] != "fail"
+
+    def _leave(self, reason: Optional[str], hand_over: bool = False) -> None:
         if self._closed or os.getpid() != self._process:
             return
         with self._lock:
@@ -440,15 +506,17 @@ class Session:
                 return
             lib, handle = self.native, self._joining  # which a signal handler may have left joined without its handle
             try:
-                if self.handle and reason is None and not self._batches.failed:
-                    self._batches.settle()
+                if self.handle and reason is None and not hand_over and not self._batches.failed:
+                    hand_over = self._batches.leave()
             finally:
                 self._closed = True
                 ending.opened.discard(self)
                 try:
                     if self._mean is not None:
                         self._mean.leave(reason)
-                    if handle:
+                    if handle and hand_over:
+                        lib.wait(0, lib.hand_over, handle)
+                    elif handle:
                         lib.wait(0, lib.leave, handle, None if reason is None else reason.encode())
                 except ClosedError:
                     pass  # it had ended by an error, which was raised then, or has never joined
@@ -476,7 +544,7 @@ class Session:
             self.close()
             return
         try:
-            self.abort(f"{type(error).__name__}: {error}")
+            self.end_by(error)
         except Error:
             pass  # the first error is the one to see
 
