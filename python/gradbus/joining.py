@@ -28,14 +28,15 @@ def waiting(job: str, server: str, trainers: int) -> Iterator[None]:
         timer.cancel()
 
 
-def say_policy(name: str, job: Mapping[str, Any], chosen: bool, missing: Optional[str]) -> None:
-    """Says what becomes of a job in sync when somebody is lost: a warning where that is its end, and nobody has
-    ``chosen`` so. ``missing``: what the script has to change."""
+def say_policy(name: str, joined: Mapping[str, Any], chosen: bool, missing: Optional[str]) -> None:
+    """Says what becomes of a job in sync when somebody is lost: a warning where that is its end and nobody has ``chosen``
+    so, by the trainer that has lane 0. ``missing``: what the script has to change."""
+    job = joined["job"]
     if job["consistency"] != "sync":
         return
     if job["policy"] != "fail":
         text = "job %r: policy %s: it goes on when a trainer is lost, or a ps that keeps checkpoints or is stood by for"
         _log.info(text, name, job["policy"])
-    elif not chosen:
+    elif not chosen and joined["first_lane"] == 0:
         text = 'job %r: policy fail: a lost trainer or ps ends the job; to recover it wants %s (manifest={"policy": "fail"}: as is)'
         _log.warning(text, name, missing or "a manifest that docs/recovery.md does not list among those that do not recover")

@@ -281,7 +281,7 @@ class Session:
         self.handle = handle.value
         self._job = lib.text(lib.job, self.handle)
         if "server" in config:
-            say_policy(self.name, self._job["job"], "policy" in self._manifest, self._unrecovered())
+            say_policy(self.name, self._job, "policy" in self._manifest, self._unrecovered())
         if told and int(self._job["version"]) and not config.get("resume"):  # the place of another trainer, which was lost
             self._go_on()
 
@@ -295,11 +295,12 @@ class Session:
 
     def _unrecovered(self) -> Optional[str]:
         """What the script has to change for a job that recovers; None for nothing."""
+        wants = []
         if not self._batches.driven:
-            return "data that are indexed by (batch, lane), gradbus.LaneLoader(...)"
+            wants.append("data that are indexed by (batch, lane), gradbus.LaneLoader(...)")
         if self._optimizer is not None and self._optimizer.leaves_parameters():
-            return "dense parameters that servers train, gradbus.Optimizer(..., dense=gradbus.Adam(1e-3))"
-        return None
+            wants.append("dense parameters that servers train, gradbus.Optimizer(..., dense=gradbus.Adam(1e-3))")
+        return ", and ".join(wants) or None
 
     def drive(self) -> None:
         """For a LaneLoader: batches are what that says. Errors: OrderError where the session has joined without."""
