@@ -8,12 +8,15 @@ from programs import until
 
 import gradbus
 
-# Trains a model by a LaneLoader and prints the digest. HOLD lists, by trainer, the batches before whose first lane it
-# prints a line and waits until it is killed or a file says to go on: so a test kills in the middle of a batch.
+BATCHES = 90
+
+# Trains a model by a LaneLoader and prints the digest. A hold t1:7 has trainer t1 print a line before its first lane of
+# batch 7 and wait there until it is killed or a file says to go on: so a test kills in the middle of a batch. leave-t1:9
+# has t1 hand its lanes over before batch 9. "slow" has trainers take their time until a version is durable: a coordinator names one by how fast batches are.
 PROGRAM = """
 import logging, os, pathlib, sys, time, torch, gradbus
 server, folder, trainers, form = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-holds = dict(part.split(":") for part in sys.argv[5:])
+holds = dict(part.partition(":")[::2] for part in sys.argv[5:])
 torch.set_num_threads(1)
 torch.manual_seed(5)
 logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO, stream=sys.stdout)
@@ -33,14 +36,17 @@ labels = ids[:, 0].remainder(2).float()
 if server == "local":
     session = gradbus.local("recovers", lanes=4)
 else:
-    session = gradbus.join(server, "recovers", trainers=trainers, lanes=4, back_within=60.0)
+    session = gradbus.join(server, "recovers", trainers=trainers, lanes=4, back_within=60.0,
+                           id=os.environ.get("ID"))
 model = Model()
 opt = gradbus.Optimizer(model, session, embeddings=gradbus.RowwiseAdagrad(0.05), dense=gradbus.Adam(1e-2))
 sampler = gradbus.LaneSampler(120, session, 20)
 
 def held(batch, lane):
     hold = holds.get(session.member)
-    if hold is None or batch != int(hold) or lane % 2:
+    if "slow" in holds and not list(folder.glob("checkpoints/recovers/*/complete.json")):
+        time.sleep(0.05)
+    if hold is None or batch != int(hold) or lane != session.lanes[0]:
         return
     print("holds", session.member, batch, lane, flush=True)
     end = time.monotonic() + 60
@@ -56,19 +62,21 @@ class Indexed:
 
 with session:
     if form == "indexed":
-        loader = gradbus.LaneLoader(Indexed(), session, batches=30)
+        loader = gradbus.LaneLoader(Indexed(), session, batches=90)
     else:
         data = torch.utils.data.TensorDataset(ids, labels)
-        loader = gradbus.LaneLoader(data, sampler, epochs=5, ahead=2)
-    for epoch in range(5):
+        loader = gradbus.LaneLoader(data, sampler, epochs=15, ahead=2)
+    for epoch in range(15):
         for words, wanted in loader:
             loss = torch.nn.functional.binary_cross_entropy_with_logits(model(words), wanted)
             opt.zero_grad()
             loss.backward()
             opt.step()
+            if session.batch == int(holds.get(f"leave-{session.member}", -1)):
+                session.hand_over()
+                print("gone", flush=True)
+                sys.exit()
     print("at", session.batch, session.digest(), [float(p.double().sum()) for p in model.parameters()], flush=True)
-    while holds.get("end"):
-        time.sleep(0.01)
 """
 
 
@@ -81,13 +89,30 @@ def quiet(tmp_path_factory, nursery):
     one = starter.python(PROGRAM, "local", "-", 1, "indexed")
     assert one.end() == 0, one.said()
     line = one.out.read_text().splitlines()[-1]
-    assert line.startswith("at 30 "), one.said()
+    assert line.startswith(f"at {BATCHES} "), one.said()
     return line
 
 
 def last(program):
     assert program.end() == 0, program.said()
     return program.out.read_text().splitlines()[-1]
+
+
+def trainers(start, url, *holds, n=2):
+    """Trainers t0, t1, ... of a job."""
+    programs = []
+    for i in range(n):
+        programs.append(start.python(PROGRAM, url, start.folder, n, "indexed", *holds, ID=f"t{i}"))
+    return programs
+
+
+def held(program):
+    program.wait_for("holds t")
+
+
+def go(start, *members):
+    for member in members:
+        (start.folder / f"go-{member}").touch()
 
 
 def test_forms(start, quiet):
@@ -103,9 +128,101 @@ def test_forms(start, quiet):
 def test_a_killed_trainer(start, quiet):
     """One of two is killed in the middle of a batch; the other computes its lanes of that batch and of all later ones."""
     _, url = start.ps()
-    programs = [start.python(PROGRAM, url, start.folder, 2, "indexed", "t1:7") for _ in range(2)]
-    until(lambda: any("holds t1" in p.out.read_text() for p in programs), "a trainer in the middle of batch 7")
-    killed, other = sorted(programs, key=lambda p: "holds t1" not in p.out.read_text())
+    other, killed = trainers(start, url, "t1:7")
+    held(killed)
     killed.kill()
     assert last(other) == quiet
     assert "computes lanes 2 to 3 of batch 7, too" in other.out.read_text(), other.said()
+
+
+def test_a_killed_trainer_and_the_one_that_has_taken_its_place(start, quiet):
+    """Of three trainers two are killed, each in the middle of a batch; the last one computes all lanes."""
+    _, url = start.ps()
+    programs = trainers(start, url, "t1:7", "t2:30", n=3)
+    for program in programs[1:]:
+        held(program)
+        program.kill()
+    assert last(programs[0]) == quiet
+
+
+def test_a_new_trainer_takes_a_place_that_another_computes(start, quiet):
+    ps, url = start.ps()
+    first, killed = trainers(start, url, "t1:7", "t0:20")
+    held(killed)
+    killed.kill()
+    held(first)
+    newcomer = start.python(PROGRAM, url, start.folder, 2, "sampler", ID="t1")
+    until(lambda: "trainer t1 joined from" in ps.err.read_text().partition("computed by t0")[2], "the newcomer")
+    go(start, "t0")
+    assert last(first) == quiet
+    assert last(newcomer) == quiet
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_ctrl_c_hands_the_lanes_over(start, quiet, waits):
+    """Ctrl-C in the program's own code, or while it waits for another trainer."""
+    ps, url = start.ps()
+    first, second = trainers(start, url, "t1:7")
+    held(second)
+    leaving, staying = (first, second) if waits else (second, first)
+    leaving.signal(2)
+    assert leaving.end() != 0, leaving.said()
+    go(start, "t1")
+    assert last(staying) == quiet
+    assert "has left at batch" in ps.err.read_text() + ps.out.read_text(), ps.said()
+
+
+def test_hand_over(start, quiet):
+    """A trainer leaves between two batches, by a call."""
+    _, url = start.ps()
+    staying, leaving = trainers(start, url, "leave-t1:9")
+    assert leaving.end() == 0 and leaving.out.read_text().endswith("gone\n"), leaving.said()
+    assert last(staying) == quiet
+
+
+def test_a_stopped_trainer_comes_back(start, quiet):
+    """One that did not run for longer than the deadline finds its place taken, and joins anew by itself."""
+    ps, url = start.ps("--deadline", "4s")
+    first, stopped = trainers(start, url, "t1:7", "t0:60")
+    held(stopped)
+    stopped.signal(19)
+    held(first)
+    stopped.signal(18)
+    go(start, "t1")
+    stopped.wait_for("is back at version")
+    go(start, "t0")
+    assert last(first) == quiet
+    assert last(stopped) == quiet
+
+
+def test_a_ps_that_is_killed_and_started_again(start, quiet):
+    """Trainers come back to the newest durable version; the place of one that was killed, too, is a new one's."""
+    flags = "--checkpoint-dir", start.folder / "checkpoints", "--checkpoint-every", 10
+    ps, url = start.ps(*flags)
+    first, killed = trainers(start, url, "slow", "t0:85", "t1:85")
+    held(first)
+    held(killed)
+    assert list(start.folder.glob("checkpoints/recovers/*/complete.json"))
+    ps.kill()
+    killed.kill()
+    start.ps(*flags, "--listen", url.split("//")[1])
+    newcomer = start.python(PROGRAM, url, start.folder, 2, "sampler", ID="t1")
+    go(start, "t0", "t1")
+    assert last(first) == quiet
+    assert last(newcomer) == quiet
+    back = [line for line in first.out.read_text().splitlines() if "is back at version" in line]
+    assert len(back) == 1 and 0 < int(back[0].split("version ")[1].split(",")[0]) < 85, first.said()
+
+
+def test_a_ps_that_another_one_stands_by_for(start, quiet):
+    ps, url = start.ps()
+    other, at = start.ps("--standby", url)
+    programs = trainers(start, url, "t0:40", "t1:40")
+    for program in programs:
+        held(program)
+    until(lambda: "standing by with all of a job" in other.said(), "one that stands by with the job")
+    ps.kill()
+    go(start, "t0", "t1")
+    for program in programs:
+        assert last(program) == quiet
+        assert "is back at version" in program.out.read_text(), program.said()
