@@ -72,6 +72,10 @@ with session:
             opt.zero_grad()
             loss.backward()
             opt.step()
+            rows = session.lookup("words", words)  # while further lanes of the batch may be wanted
+            assert rows.shape == (len(words), 3, 8) and rows.isfinite().all()
+            if session.batch % 20 == 0:
+                session.digest()
             if session.batch == int(holds.get(f"leave-{session.member}", -1)):
                 session.hand_over()
                 print("gone", flush=True)
@@ -226,3 +230,188 @@ def test_a_ps_that_another_one_stands_by_for(start, quiet):
     for program in programs:
         assert last(program) == quiet
         assert "is back at version" in program.out.read_text(), program.said()
+
+
+PLAIN = """
+import logging, sys, torch, gradbus
+server, way = sys.argv[1:]
+logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
+manifest = {"policy": "fail"} if way == "chosen" else None
+session = gradbus.join(server, "plain", trainers=2, manifest=manifest)
+top = torch.nn.Linear(2, 1)
+model = torch.nn.Sequential(gradbus.EmbeddingBag(10, 2, name="t"), top)
+dense = None if way == "own" else gradbus.SGD(0.5)
+opt = gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.5), dense=dense)
+ids = torch.tensor([[1, 2]])
+batches = [ids] * 10**6
+if way == "own":
+    class Data:
+        def __getitem__(self, at):
+            return ids
+    batches = gradbus.LaneLoader(Data(), session, batches=10**6)
+try:
+    for one in batches:
+        model(one).sum().backward()
+        opt.step()
+        opt.zero_grad()
+        print("steps", session.job["policy"], flush=True)
+except gradbus.JobError as error:
+    print("error:", error, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "way, wants",
+    [("plain", "gradbus.LaneLoader"), ("own", "gradbus.Optimizer(..., dense="), ("chosen", None)],
+)
+def test_a_job_that_does_not_recover_says_so(start, way, wants):
+    """One with a plain iterator, or with parameters that the script trains itself; unless that was asked for."""
+    torch.manual_seed(1)
+    _, url = start.ps()
+    programs = [start.python("import torch\ntorch.manual_seed(1)\n" + PLAIN, url, way) for _ in range(2)]
+    for program in programs:
+        program.wait_for("steps fail")
+    said = "".join(program.out.read_text() for program in programs)
+    assert said.count("WARNING job 'plain': policy fail: a lost trainer or ps ends the job") == (wants is not None)
+    assert wants is None or wants in said
+    programs[0].kill()
+    assert programs[1].end() == 0 and "error: " in programs[1].out.read_text(), programs[1].said()
+
+
+def small(session):
+    model = torch.nn.Sequential(gradbus.Embedding(10, 2, name="t"), torch.nn.Linear(2, 1))
+    return model, gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.1), dense=gradbus.SGD(0.1))
+
+
+class Counted:
+    """Data that are indexed by (batch, lane): ids int64 [2]."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __getitem__(self, at):
+        self.asked.append(at)
+        return torch.tensor([at[0] % 10, at[1]])
+
+
+def test_what_a_loader_delivers():
+    for ahead in 0, 3:
+        with gradbus.local("delivers", lanes=2) as session:
+            model, opt = small(session)
+            data, seen = Counted(), []
+            loader = gradbus.LaneLoader(data, session, batches=3, ahead=ahead)
+            for ids in loader:
+                seen.append(tuple(ids.tolist()))
+                assert (session.batch, session.lane) == seen[-1]
+                if session.batch == 1:
+                    session.skip()
+                    continue
+                model(ids).sum().backward()
+                opt.step()
+                opt.zero_grad()
+            assert seen == data.asked == [(b, lane) for b in range(3) for lane in range(2)]
+            assert session.batch == 3 and list(loader) == []
+
+
+def test_an_iteration_is_an_epoch():
+    with gradbus.local("epochs", lanes=2) as session:
+        model, opt = small(session)
+        sampler = gradbus.LaneSampler(10, session, 5)
+        loader = gradbus.LaneLoader(list(range(10)), sampler, epochs=2, collate_fn=torch.tensor)
+        for epoch in range(3):
+            seen = []
+            for ids in loader:
+                seen += ids.tolist()
+                model(ids).sum().backward()
+                opt.step()
+            assert sorted(seen) == (list(range(10)) if epoch < 2 else [])
+
+
+def test_a_loader_that_is_left_goes_on_with_the_lane_that_has_no_step():
+    with gradbus.local("left", lanes=2) as session:
+        model, opt = small(session)
+        loader = gradbus.LaneLoader(Counted(), session, batches=2)
+        for ids in loader:
+            break
+        assert ids.tolist() == [0, 0]
+        for ids in loader:
+            model(ids).sum().backward()
+            opt.step()
+            if ids.tolist() == [0, 1]:
+                break
+        assert session.batch == 1
+
+
+def test_refusals():
+    with gradbus.local("refuses", lanes=2) as session:
+        model, opt = small(session)
+        sampler = gradbus.LaneSampler(10, session, 5)
+        for data, place, named, says in (
+            (iter([]), session, {"batches": 1}, "no index.*a plain iterator cannot give a batch again"),
+            ([], session, {}, "want batches, and neither epochs nor collate_fn"),
+            ([], session, {"batches": 0}, "batches 0: want an integer, at least 1"),
+            ([], session, {"batches": 1, "epochs": 1}, "want batches, and neither"),
+            ([0] * 10, sampler, {}, "with a LaneSampler: want epochs"),
+            ([0] * 9, sampler, {"epochs": 1}, "of 9 samples, with a LaneSampler of 10"),
+            ([0] * 10, sampler, {"epochs": 1, "ahead": -1}, "ahead -1: want an integer, at least 0"),
+            ([0] * 10, 7, {"epochs": 1}, "with int: want a LaneSampler or a session"),
+        ):
+            with pytest.raises((gradbus.ArgumentError, gradbus.ConfigError), match=says):
+                gradbus.LaneLoader(data, place, **named)
+        loader = gradbus.LaneLoader(Counted(), session, batches=2)
+        with pytest.raises(TypeError, match="ahead=2"):
+            gradbus.prefetch(loader)
+        with pytest.raises(gradbus.OrderError, match="a forward in training mode.*outside of the loop"):
+            model(torch.tensor([1]))
+        with pytest.raises(gradbus.OrderError, match="lane 0 of batch 0 was delivered and had no step"):
+            for ids in loader:
+                model(ids)
+        with pytest.raises(gradbus.OrderError, match="does not recover: want close"):
+            session.hand_over()
+
+
+def test_a_loader_after_the_join(start):
+    _, url = start.ps()
+    with gradbus.join(url, "late", manifest={"policy": "fail"}) as session:
+        small(session)
+        session.start()
+        with pytest.raises(gradbus.OrderError, match="want LaneLoader.* before the first forward"):
+            gradbus.LaneLoader(Counted(), session, batches=1)
+        with pytest.raises(gradbus.OrderError, match="does not recover: want data that are indexed"):
+            session.hand_over()
+
+
+def test_reads_where_a_ps_was_lost(start):
+    """In the loop they go on at the version come back to. Behind it they say that batches are missing, and another loop
+    computes these."""
+    flags = "--checkpoint-dir", start.folder / "checkpoints", "--checkpoint-every", "1h"
+    ps, url = start.ps(*flags)
+    with gradbus.join(url, "reads", back_within=60.0) as session:
+        model, opt = small(session)
+        loader = gradbus.LaneLoader(Counted(), session, batches=6)
+        lost, seen, rows = [], [], []
+
+        def restart():
+            nonlocal ps
+            ps.kill()
+            ps, _ = start.ps(*flags, "--listen", url.split("//")[1])
+            lost.append(ps)
+
+        for ids in loader:
+            seen.append(session.batch)
+            if session.batch == 3 and not lost:
+                restart()
+                rows.append(session.lookup("t", torch.tensor([5])))
+            model(ids).sum().backward()
+            opt.step()
+            opt.zero_grad()
+        assert seen == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5] and len(rows) == 1
+        digest = session.digest()
+        restart()
+        with pytest.raises(gradbus.RewoundError, match="is at version 0 again.*want another loop"):
+            session.digest()
+        for ids in loader:
+            model(ids).sum().backward()
+            opt.step()
+            opt.zero_grad()
+        assert session.digest() == digest
