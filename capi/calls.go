@@ -38,7 +38,8 @@ var codes = []struct {
 	err  error
 	code C.int32_t
 }{
-	{errFault, C.GRADBUS_INTERNAL}, {errCanceled, C.GRADBUS_CANCELED}, {errLost, C.GRADBUS_LOST}, {errClosed, C.GRADBUS_CLOSED},
+	{errFault, C.GRADBUS_INTERNAL}, {errCanceled, C.GRADBUS_CANCELED}, {errLost, C.GRADBUS_LOST},
+	{errClosed, C.GRADBUS_CLOSED},
 	{errArgument, C.GRADBUS_ARGUMENT},
 	{trainer.ErrAsk, C.GRADBUS_ARGUMENT},
 	{errFile, C.GRADBUS_FILE}, {errConfig, C.GRADBUS_CONFIG}, {trainer.ErrConfig, C.GRADBUS_CONFIG},

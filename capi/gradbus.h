@@ -78,7 +78,8 @@ void gradbus_patience(int32_t ms);
 int32_t gradbus_resume(void);
 
 /* Ends a session from any thread: what waits on it gives GRADBUS_CANCELED, and so does every later call that waits but
- * gradbus_leave. The other trainers hear that this one has left, and with "told" compute its lanes. Does not wait: a call that gave GRADBUS_AGAIN still
+ * gradbus_leave. The other trainers hear that this one has left, and with "told" compute its lanes. Does not wait: a
+ * call that gave GRADBUS_AGAIN still
  * wants its gradbus_resume. */
 int32_t gradbus_cancel(gradbus_handle session);
 
@@ -214,8 +215,8 @@ typedef struct {
 int32_t gradbus_commit(gradbus_handle session, const gradbus_lane_step *lanes, int32_t n);
 
 /* Waits until all that was committed is complete; *further is 0 then. With "told" it is 1 where a trainer was lost
- * meanwhile, and gradbus_begin is to give lanes of the batch that was committed last: what is read before that is of the
- * version that the batch is computed on. GRADBUS_ORDER while a batch is under way. */
+ * meanwhile, and gradbus_begin is to give lanes of the batch that was committed last. What is read before that is of
+ * the version that the batch is computed on. GRADBUS_ORDER while a batch is under way. */
 int32_t gradbus_settle(gradbus_handle session, int32_t *further);
 
 /* Waits. Comes back to the job after GRADBUS_LOST: to its place or another one, at a version that gradbus_job says. It

@@ -67,6 +67,15 @@ func (s *session) mayRejoin(err error) error {
 	return fmt.Errorf("%w: %w", errLost, err)
 }
 
+// wantTold refuses a call of a session that is not told what to compute.
+func (s *session) wantTold(call string) error {
+	if s.told != nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %s: want \"told\": true in the configuration of gradbus_join, and a job whose policy is not %q",
+		trainer.ErrOrder, call, schema.PolicyFail)
+}
+
 //export go_settle
 func go_settle(t *C.gradbus_thread, handle C.gradbus_handle, further *C.int32_t) C.int32_t {
 	return trains(t, handle, func(ctx context.Context, s *session) error {
@@ -91,9 +100,8 @@ func go_settle(t *C.gradbus_thread, handle C.gradbus_handle, further *C.int32_t)
 //export go_rejoin
 func go_rejoin(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 	return trainsBeside(t, handle, func(s *session) error {
-		if s.told == nil {
-			return fmt.Errorf("%w: rejoin: want \"told\": true in the configuration of gradbus_join, and a job whose policy "+
-				"is not %q", trainer.ErrOrder, schema.PolicyFail)
+		if err := s.wantTold("rejoin"); err != nil {
+			return err
 		}
 		s.batch = nil
 		cause := s.Err()
@@ -120,9 +128,8 @@ func go_rejoin(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 //export go_hand_over
 func go_hand_over(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 	s, err := usable(handle)
-	if err == nil && s.told == nil {
-		err = fmt.Errorf("%w: hand over: want \"told\": true in the configuration of gradbus_join, and a job whose policy is "+
-			"not %q", trainer.ErrOrder, schema.PolicyFail)
+	if err == nil {
+		err = s.wantTold("hand over")
 	}
 	if err != nil {
 		return end(t, err)

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// A program that holds its batches is told what to compute, as a Workload is, where it takes them from NextTold: which
-// batch, and which lanes of it. Of a trainer that is lost it then gets the lanes, too, beginning with those of the batch
-// under way. They come as a Batch of the lost one's place, which is a session of its own to everybody else.
+// A program that holds its batches is told what to compute, as a Workload is, where it takes them from NextTold. Of a
+// trainer that is lost it then gets the lanes, too, beginning with those of the batch under way. They come as a Batch
+// of the lost one's place, which is a session of its own to everybody else.
 //
 //	for {
 //		b, err := session.NextTold(ctx)

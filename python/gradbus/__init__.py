@@ -38,6 +38,7 @@ from .lane_loader import LaneLoader
 from .lanes import LaneSampler
 from .loader import PrefetchWarning, prefetch
 from .modules import Embedding, EmbeddingBag
+from .opening import join, local
 from .optimizer import Optimizer
 from .optimizers import (
     FTRL,
@@ -57,7 +58,7 @@ from .optimizers import (
 )
 from .plain import plain_state_dict
 from .saving import SavedModel, open_model
-from .session import Session, join, local
+from .session import Session
 
 __all__ = [
     "Adagrad",

@@ -405,6 +405,17 @@ class Batches:
                     raise
                 self.back_for_reading(error)
 
+    def settle_for_reading(self) -> None:
+        """Settles before a read. Errors: as of :meth:`read`."""
+        while True:
+            try:
+                self.settle()
+                return
+            except RewoundError as error:
+                if not self.driven:
+                    raise
+                self.back_for_reading(error)
+
     def back_for_reading(self, error: RewoundError) -> None:
         """Comes back to the job where a read has failed. Errors: RewoundError where all batches had been computed."""
         with self._session._lock:

@@ -117,7 +117,7 @@ def _drawn(
 ) -> Tuple[Dict[str, Any], Dict[str, Tensor]]:
     """The manifest with all defaults, and rows of tables as the job would draw them: by a job within this process that
     trains nothing. Its other rows are never drawn."""
-    from .session import local
+    from .opening import local
 
     with local(session.name) as other:
         other._join_as({**manifest, "trainers": 1, "lanes": 1})
