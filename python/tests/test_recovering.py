@@ -199,8 +199,10 @@ def test_a_stopped_trainer_comes_back(start, quiet):
     assert last(stopped) == quiet
 
 
-def test_a_ps_that_is_killed_and_started_again(start, quiet):
-    """Trainers come back to the newest durable version; the place of one that was killed, too, is a new one's."""
+@pytest.mark.parametrize("again", [False, True])
+def test_a_ps_that_is_killed_and_started_again(start, quiet, again):
+    """Trainers come back to the newest durable version; the place of one that was killed, too, is a new one's. ``again``:
+    the ps is killed once more while the first trainer waits for the second one."""
     flags = "--checkpoint-dir", start.folder / "checkpoints", "--checkpoint-every", 10
     ps, url = start.ps(*flags)
     first, killed = trainers(start, url, "slow", "t0:85", "t1:85")
@@ -209,7 +211,12 @@ def test_a_ps_that_is_killed_and_started_again(start, quiet):
     assert list(start.folder.glob("checkpoints/recovers/*/complete.json"))
     ps.kill()
     killed.kill()
-    start.ps(*flags, "--listen", url.split("//")[1])
+    ps, _ = start.ps(*flags, "--listen", url.split("//")[1])
+    if again:
+        go(start, "t0")
+        until(lambda: "trainer t0 joined from" in ps.said(), "the first trainer")
+        ps.kill()
+        start.ps(*flags, "--listen", url.split("//")[1])
     newcomer = start.python(PROGRAM, url, start.folder, 2, "sampler", ID="t1")
     go(start, "t0", "t1")
     assert last(first) == quiet
