@@ -106,6 +106,7 @@ int32_t gradbus_local_close(gradbus_handle shards);
  * trainers say so (GRADBUS_JOB where a trainer does not, or there is none); gradbus_dense then gives the parameters of
  * that version, dense_start and from are what the job had when it began, and of dense_start the values may be others.
  * told: the program computes whatever lanes gradbus_begin gives; see there. Without it the policy of the job is "fail".
+ * With it the file of from stays where it is, since the job may begin anew.
  * The others are as above, and what the flags of ./bin/trainer of these names are. job is the manifest, JSON: name,
  * trainers, lanes, seed, optimizer {kind, lr, ...}, parameters [{name, shape, init {kind, scale}, optimizer}], tables
  * [{name, rows, dim, init {kind, scale}, optimizer, partitions}], settings {name: value} and whatever else

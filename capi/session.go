@@ -185,7 +185,8 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 		}
 		if to.Dense, err = denseValues(job, start); err == nil && c.Told && c.Local == 0 &&
 			job.Policy != schema.PolicyFail {
-			s.told = &rejoining{config: to, job: job}
+			s.told = &rejoining{config: to, job: job, from: c.From}
+			s.told.config.From = nil // as large as all tables, perhaps
 		}
 		return err
 	})

@@ -19,8 +19,18 @@ import (
 
 // rejoining is how a session joins anew.
 type rejoining struct {
-	config trainer.Config
+	config trainer.Config // without From
 	job    *schema.Job
+	from   string // a saved model, with whose values the job begins; empty: none
+}
+
+// open is the configuration with the model of from, which is read once more: the job may begin with it again.
+func (r *rejoining) open() (to trainer.Config, err error) {
+	to = r.config
+	if r.from != "" {
+		to.From, err = trainer.OpenModel(r.from)
+	}
+	return to, err
 }
 
 // next is the batch that is to be computed.
@@ -108,7 +118,10 @@ func go_rejoin(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 		if cause == nil {
 			return nil // the batch under way alone was lost
 		}
-		to := s.told.config
+		to, err := s.told.open()
+		if err != nil {
+			return err
+		}
 		if !to.Again(s.Session, cause) {
 			return cause
 		}
@@ -117,8 +130,9 @@ func go_rejoin(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 		if err != nil {
 			return err
 		}
+		to.From = nil
 		next := &session{Session: joined, ctx: s.ctx, cancel: s.cancel, turn: s.turn, of: s.of, backend: s.backend,
-			log: s.log, told: &rejoining{config: to, job: s.told.job}}
+			log: s.log, told: &rejoining{config: to, job: s.told.job, from: s.told.from}}
 		next.joined.Store(true)
 		all.replace(uint64(handle), next)
 		return nil

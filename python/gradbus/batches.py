@@ -199,11 +199,12 @@ class Batches:
             text = "job %r: computes lanes %d to %d of batch %d, too: the trainer that had them was lost"
             _log.info(text, session.name, self._batch.first_lane, last, self.number)
 
-    def resumed(self, done: int) -> None:
-        """The session has joined where so many batches were done: parameters get their values."""
+    def resumed(self) -> None:
+        """The session has joined where batches were done: parameters get their values, and the optimizer its rates."""
         session, optimizer = self._session, self._session._optimizer
         assert optimizer is not None
-        self.number = done
+        self.number = int(session._job["version"])
+        optimizer.resumed(float(session._job["lr_scale"]))
         if optimizer.moves_parameters():
             self._waited(session.native.dense, session.handle, optimizer.values())
             optimizer.take_values()
@@ -366,16 +367,13 @@ class Batches:
 
     def _come_back(self) -> None:
         """Comes back to the job, where that has not happened, and gives parameters their values there."""
-        session, optimizer = self._session, self._session._optimizer
-        assert optimizer is not None
         while self._void:
             try:
                 if not self._rejoined:
                     self._rejoin()
                 self._open = self._pending = self._rejoined = self._void = False
                 self._lanes, self._delivered = [], None
-                self.resumed(int(session._job["version"]))
-                optimizer.resumed(float(session._job["lr_scale"]))
+                self.resumed()
             except RewoundError:
                 pass  # once more
 

@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Dict, Optional, Type, Union
+from typing import IO, TYPE_CHECKING, Any, Dict, Optional, Type, Union
 
 import torch
 from torch import Tensor
@@ -85,6 +85,7 @@ class Session:
         self._manifest.update(manifest or {})
         self._tables: Dict[str, Table] = {}
         self._rows: Dict[str, Tensor] = {}  # of tables, to begin with
+        self._rows_file: Optional[IO[bytes]] = None  # the same, when it has joined
         self._optimizer: Optional[Optimizer] = None
         self._job: Dict[str, Any] = {}
         self._lock = threading.RLock()
@@ -195,11 +196,12 @@ class Session:
         if not self._rows:
             self._join_as(manifest, dense)
             return
-        path = plain.write(self, manifest, self._optimizer.dense_values(), self._rows)
+        file = self._rows_file = plain.write(self, manifest, self._optimizer.dense_values(), self._rows)
         try:
-            self._join_as(manifest, None, path)
+            self._join_as(manifest, None, f"/proc/self/fd/{file.fileno()}")
         finally:
-            os.unlink(path)
+            if not self.recovers:  # and may begin anew
+                file.close()
         self._rows.clear()
 
     def _join_as(self, manifest: Dict[str, Any], dense: Any = None, start: Optional[str] = None) -> None:
@@ -222,11 +224,8 @@ class Session:
 
     def _go_on(self) -> int:
         """Goes on from the version at which the session has joined, and gives how many batches that has had."""
-        done = int(self._job["version"])
-        self._batches.resumed(done)
-        assert self._optimizer is not None
-        self._optimizer.resumed(float(self._job["lr_scale"]))
-        return done
+        self._batches.resumed()
+        return self._batches.number
 
     def _unrecovered(self) -> Optional[str]:
         """What the script has to change for a job that recovers; None for nothing."""
@@ -441,6 +440,8 @@ class Session:
                 self._closed = True
                 ending.opened.discard(self)
                 try:
+                    if self._rows_file is not None:
+                        self._rows_file.close()
                     if self._mean is not None:
                         self._mean.leave(reason)
                     if handle and hand_over:
