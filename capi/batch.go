@@ -18,14 +18,14 @@ import (
 
 //export go_begin
 func go_begin(t *C.gradbus_thread, handle C.gradbus_handle, out *C.gradbus_batch) C.int32_t {
-	return trains(t, handle, func(_ context.Context, s *session) error {
+	return trains(t, handle, func(ctx context.Context, s *session) error {
 		if out == nil {
 			return fmt.Errorf("%w: batch is NULL", errArgument)
 		}
 		if s.batch != nil {
 			return fmt.Errorf("%w: begin: batch %d is under way: want gradbus_commit before", trainer.ErrOrder, s.batch.Number())
 		}
-		b, err := s.Next()
+		b, err := s.next(ctx)
 		if err != nil {
 			return err
 		}
@@ -55,26 +55,30 @@ func go_dense(t *C.gradbus_thread, handle C.gradbus_handle, to **C.float) C.int3
 		if to == nil && len(s.Job().Parameters) > 0 {
 			return fmt.Errorf("%w: dense is NULL", errArgument)
 		}
-		if err := s.awaitDense(ctx); err != nil {
+		from, err := s.awaitDense(ctx)
+		if err != nil {
 			return err
 		}
 		for i, p := range unsafe.Slice(to, len(s.Job().Parameters)) {
 			if p != nil {
 				spec := &s.Job().Parameters[i]
-				copy(floats(p, spec.Elements()), s.Param(spec.Name))
+				copy(floats(p, spec.Elements()), from.Param(spec.Name))
 			}
 		}
 		return nil
 	})
 }
 
-// awaitDense waits for the dense parameters of the batch under way, or else for those that the last one makes.
-func (s *session) awaitDense(ctx context.Context) error {
+// awaitDense waits for the dense parameters of the batch under way, or else for those that the last one makes, and says
+// which session has them.
+func (s *session) awaitDense(ctx context.Context) (from *trainer.Session, err error) {
 	if s.batch != nil {
-		return s.batch.Wait(ctx)
+		return s.batch.Place(), s.excuse(s.batch, s.batch.Wait(ctx))
 	}
-	_, err := s.Wait(ctx)
-	return err
+	if from, err = s.at(ctx); err == nil {
+		_, err = from.Wait(ctx)
+	}
+	return from, err
 }
 
 //export go_distinct
@@ -158,20 +162,33 @@ func go_lookup(t *C.gradbus_thread, handle C.gradbus_handle, version C.int64_t, 
 	if err != nil {
 		return end(t, err)
 	}
-	checked := version < 0
+	var at *trainer.Session // once: LookupInto alone knows how to end what it began, and has to be called until it has
 	return wait(t, s.ctx, s.inTurn(func(ctx context.Context) error {
-		if !checked { // once: LookupInto alone knows how to end what it began, and has to be called until it has
-			has, err := s.Wait(ctx)
+		if at == nil {
+			from, err := s.at(ctx)
+			if err == nil && version >= 0 {
+				err = checkVersion(ctx, from, schema.Version(version))
+			}
 			if err != nil {
 				return err
 			}
-			if has != schema.Version(version) {
-				return fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", trainer.ErrVersion, version, has)
-			}
-			checked = true
+			at = from
 		}
-		return s.LookupInto(ctx, into)
+		err := at.LookupInto(ctx, into)
+		if s.batch != nil {
+			err = s.excuse(s.batch, err)
+		}
+		return err
 	}, nil))
+}
+
+// checkVersion refuses another version than the one that is asked for.
+func checkVersion(ctx context.Context, from *trainer.Session, want schema.Version) error {
+	has, err := from.Wait(ctx)
+	if err == nil && has != want {
+		err = fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", trainer.ErrVersion, want, has)
+	}
+	return err
 }
 
 // into are asks that are to be looked up.
@@ -220,7 +237,7 @@ func go_commit(t *C.gradbus_thread, handle C.gradbus_handle, p *C.gradbus_lane_s
 			return err
 		}
 		s.batch = nil // an error ends the session
-		return s.commit(b, steps)
+		return s.excuse(b, s.commit(b, steps))
 	})
 }
 
@@ -368,6 +385,14 @@ func ascending(ids []int64) bool {
 func go_finish(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 	return trains(t, handle, func(ctx context.Context, s *session) error {
 		if err := s.giveBack(); err != nil {
+			return err
+		}
+		at, err := s.at(ctx)
+		if err == nil && at != s.Session {
+			err = fmt.Errorf("%w: finish: batch %d wants lanes of a trainer that was lost: want gradbus_begin",
+				trainer.ErrOrder, at.Version())
+		}
+		if err != nil {
 			return err
 		}
 		return s.Finish(ctx)

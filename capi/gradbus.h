@@ -57,7 +57,9 @@ enum gradbus_code {
   GRADBUS_CLOSED = 9,   /* the handle is gone */
   GRADBUS_FORKED = 10,  /* this process was forked from the one that loaded the library */
   GRADBUS_FILE = 11,    /* a file cannot be read or written, or is no saved model */
-  GRADBUS_INTERNAL = 12 /* a fault of the library; a session has ended */
+  GRADBUS_INTERNAL = 12, /* a fault of the library; a session has ended */
+  GRADBUS_LOST = 13      /* what is under way counts for nothing, and the session can come back to the job: want
+                          * gradbus_rejoin. Only of sessions that are "told" what to compute (gradbus_join) */
 };
 
 /* Why the calling thread's last call gave something other than GRADBUS_OK and GRADBUS_AGAIN: one line, UTF-8, at most 2
@@ -76,7 +78,8 @@ void gradbus_patience(int32_t ms);
 int32_t gradbus_resume(void);
 
 /* Ends a session from any thread: what waits on it gives GRADBUS_CANCELED, and so does every later call that waits but
- * gradbus_leave. The other trainers hear that this one has left. Does not wait: a call that gave GRADBUS_AGAIN still
+ * gradbus_leave. The other trainers hear that this one has left, and with "told" compute its lanes. Does not wait: a
+ * call that gave GRADBUS_AGAIN still
  * wants its gradbus_resume. */
 int32_t gradbus_cancel(gradbus_handle session);
 
@@ -94,7 +97,7 @@ int32_t gradbus_local_close(gradbus_handle shards);
  *   {"local": HANDLE}                                            of gradbus_local
  *   {"server": "nats://host:4222", "id": "t0", "token_file": "/path", "creds": "/path", "tls_ca": "/path",
  *    "tls_cert": "/path", "tls_key": "/path", "route": "direct", "back_within": 30, "from": "/path",
- *    "resume": false, "backend": "auto", "threads": 1, "library": "/path",
+ *    "resume": false, "told": false, "backend": "auto", "threads": 1, "library": "/path",
  *    "log": "/path"}
  * all of it optional: server is nats://127.0.0.1:4222, id the next free one. back_within: seconds that a lost server
  * may take to come back before the session ends (GRADBUS_SERVER). from: a file of gradbus_save, with whose values the
@@ -102,6 +105,8 @@ int32_t gradbus_local_close(gradbus_handle shards);
  * whole file (GRADBUS_FILE, GRADBUS_CONFIG). resume: the job goes on from its newest durable version, and all of its
  * trainers say so (GRADBUS_JOB where a trainer does not, or there is none); gradbus_dense then gives the parameters of
  * that version, dense_start and from are what the job had when it began, and of dense_start the values may be others.
+ * told: the program computes whatever lanes gradbus_begin gives; see there. Without it the policy of the job is "fail".
+ * With it the file of from stays where it is, since the job may begin anew.
  * The others are as above, and what the flags of ./bin/trainer of these names are. job is the manifest, JSON: name,
  * trainers, lanes, seed, optimizer {kind, lr, ...}, parameters [{name, shape, init {kind, scale}, optimizer}], tables
  * [{name, rows, dim, init {kind, scale}, optimizer, partitions}], settings {name: value} and whatever else
@@ -131,7 +136,12 @@ typedef struct {
 } gradbus_batch;
 
 /* The next batch, at once: results of the ones before may still be under way. Follows gradbus_join or gradbus_commit.
- * Waits only for another thread that looks up. Nothing may be written to *batch where the call fails. */
+ * Waits only for another thread that looks up. Nothing may be written to *batch where the call fails.
+ *
+ * With "told" it waits until all that was committed is complete. Where another trainer was lost meanwhile, it gives
+ * further lanes of the batch that was committed last: the number is that of before, and lanes are others, and perhaps
+ * more or fewer. After gradbus_rejoin the number may be any. So a program fetches its data by (number, lane). All
+ * trainers have "told", or none, since that decides the policy of the job. */
 int32_t gradbus_begin(gradbus_handle session, gradbus_batch *batch);
 
 /* Waits. The dense parameters that the batch under way is computed on, as soon as the job's consistency lets it begin;
@@ -204,6 +214,21 @@ typedef struct {
  * gradients of all lanes of gradbus_begin, ascending. The update divides their sum by the sum of samples.
  * gradbus_lookup, _dense and _finish wait for what comes of it. */
 int32_t gradbus_commit(gradbus_handle session, const gradbus_lane_step *lanes, int32_t n);
+
+/* Waits until all that was committed is complete; *further is 0 then. With "told" it is 1 where a trainer was lost
+ * meanwhile, and gradbus_begin is to give lanes of the batch that was committed last. What is read before that is of
+ * the version that the batch is computed on. GRADBUS_ORDER while a batch is under way. */
+int32_t gradbus_settle(gradbus_handle session, int32_t *further);
+
+/* Waits. Comes back to the job after GRADBUS_LOST: to its place or another one, at a version that gradbus_job says. It
+ * is an earlier one where servers were lost, and a later one where others have computed the lanes of this session. A
+ * batch that was under way is none any more. back_within of gradbus_join says how long servers may take. An error other
+ * than GRADBUS_LOST ends the session. */
+int32_t gradbus_rejoin(gradbus_handle session);
+
+/* Waits. Is gradbus_leave in the middle of the training: the other trainers compute the lanes of this one from now on,
+ * or a new one that joins. GRADBUS_ORDER of a session without "told", or where the policy of the job is "fail". */
+int32_t gradbus_hand_over(gradbus_handle session);
 
 /* Waits until all that was committed is complete. A batch that was begun and not committed is given back. The other
  * trainers then need nothing of this one until a further gradbus_begin. */

@@ -4,11 +4,13 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"debug/elf"
 	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,8 +21,10 @@ import (
 	"testing"
 
 	"gradbus"
+	"gradbus/cuda"
 	"gradbus/e2e/commands"
 	"gradbus/local"
+	"gradbus/ps"
 	"gradbus/schema"
 	"gradbus/trainer"
 )
@@ -106,6 +110,24 @@ func TestSession(t *testing.T) {
 	}
 }
 
+// A program that is told what to compute gets the lanes of a trainer that has left in the middle of a batch.
+func TestTold(t *testing.T) {
+	backend, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer backend.Close()
+	server, err := ps.Start(context.Background(), ps.Config{Shards: 2},
+		ps.Options{Backend: backend, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if out := run(t, program(t, "testdata/session_test.c"), "told", server.URL()); out != "" {
+		t.Errorf("printed %q", out)
+	}
+}
+
 // The example is a program that a reader can compile, and learns.
 func TestExample(t *testing.T) {
 	var first, last float64
@@ -174,6 +196,7 @@ func TestCodes(t *testing.T) {
 		7:  trainer.ErrVersion,
 		8:  fmt.Errorf("%w; then %w", trainer.ErrJobFailed, errCanceled),
 		9:  trainer.ErrLeft,
+		13: fmt.Errorf("%w: %w", errLost, trainer.ErrServerLost),
 		11: &fs.PathError{Op: "open", Path: "/nowhere", Err: fs.ErrNotExist},
 		12: panicked,
 	} {

@@ -39,6 +39,7 @@ type session struct {
 	of               *shards        // that it joined at, or nil
 	backend          cuda.Backend   // of its own, or nil
 	log              *os.File       // or nil
+	told             *rejoining     // where it is told what to compute, in a job that recovers; else nil
 }
 
 // config is that of gradbus_join.
@@ -58,6 +59,8 @@ type config struct {
 	BackWithin float64 `json:"back_within"`
 	From       string  `json:"from"`   // a saved model
 	Resume     bool    `json:"resume"` // begin with the newest durable version
+	// Told says that the program computes whatever lanes gradbus_begin gives.
+	Told bool `json:"told"`
 }
 
 func (c *config) trainer() (to trainer.Config, s *session, err error) {
@@ -134,8 +137,8 @@ func (c *config) dial(log *slog.Logger) (*tls.Config, error) {
 	return dial, nil
 }
 
-// manifest reads a job and says what has an obvious value.
-func manifest(text *C.char) (*schema.Job, error) {
+// manifest reads a job and says what has an obvious value. told is config.Told.
+func manifest(text *C.char, told bool) (*schema.Job, error) {
 	if text == nil {
 		return nil, fmt.Errorf("%w: job is NULL", errArgument)
 	}
@@ -147,10 +150,13 @@ func manifest(text *C.char) (*schema.Job, error) {
 		p := &job.Parameters[i]
 		p.Init.Kind = cmp.Or(p.Init.Kind, schema.InitZeros)
 	}
-	// A program that holds its batches is told its own lanes alone: it cannot compute those of one that was lost.
+	if told {
+		return job.WithDefaults(), nil
+	}
+	// A program that computes its own lanes alone cannot compute those of one that was lost.
 	if job.Policy = cmp.Or(job.Policy, schema.PolicyFail); job.Policy != schema.PolicyFail {
-		return nil, fmt.Errorf("%w: policy %q: want %q, since the program computes no other lanes than its own", errConfig,
-			job.Policy, schema.PolicyFail)
+		return nil, fmt.Errorf("%w: policy %q: want %q, or \"told\": true of a program that computes whatever lanes "+
+			"gradbus_begin gives", errConfig, job.Policy, schema.PolicyFail)
 	}
 	return job.WithDefaults(), nil
 }
@@ -168,7 +174,7 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 		if err = options(text, &c); err != nil {
 			return err
 		}
-		if job, err = manifest(jobText); err != nil {
+		if job, err = manifest(jobText, c.Told && c.Local == 0); err != nil {
 			return err
 		}
 		if err = job.Validate(); err != nil {
@@ -177,7 +183,11 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 		if to, s, err = c.trainer(); err != nil {
 			return err
 		}
-		to.Dense, err = denseValues(job, start)
+		if to.Dense, err = denseValues(job, start); err == nil && c.Told && c.Local == 0 &&
+			job.Policy != schema.PolicyFail {
+			s.told = &rejoining{config: to, job: job, from: c.From}
+			s.told.config.From = nil // as large as all tables, perhaps
+		}
 		return err
 	})
 	if err != nil {
@@ -324,7 +334,7 @@ func (s *session) inTurn(body func(context.Context) error, busy *atomic.Bool) fu
 		if err = guarded(func() error { return body(ctx) }); errors.Is(err, errFault) {
 			s.fail(err)
 		}
-		return err
+		return s.mayRejoin(err)
 	}
 }
 
@@ -341,7 +351,11 @@ func go_cancel(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 		if err != nil || s.ctx.Err() != nil {
 			return err
 		}
-		s.fail(errCanceled)
+		cause := errCanceled
+		if s.told != nil { // it has not failed: others may compute its lanes
+			cause = fmt.Errorf("%w: %w", errCanceled, trainer.ErrInterrupted)
+		}
+		s.fail(cause)
 		return nil
 	})
 }
@@ -358,15 +372,20 @@ func (s *session) abort(cause error) {
 //export go_leave
 func go_leave(t *C.gradbus_thread, handle C.gradbus_handle, text *C.char) C.int32_t {
 	s, err := usable(handle)
-	if err == nil {
-		err = s.begin(t)
-	}
 	if err != nil {
 		return end(t, err)
 	}
 	var reason error
 	if text != nil {
 		reason = errors.New(cmp.Or(C.GoString(text), "it gave no reason"))
+	}
+	return s.leave(t, handle, reason)
+}
+
+// leave ends a session, where there is a reason by an error.
+func (s *session) leave(t *C.gradbus_thread, handle C.gradbus_handle, reason error) C.int32_t {
+	if err := s.begin(t); err != nil {
+		return end(t, err)
 	}
 	return beside(t, s.ctx, func() error {
 		s.turn <- struct{}{} // whether or not it was canceled

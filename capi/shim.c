@@ -91,6 +91,9 @@ int32_t gradbus_lookup(gradbus_handle session, int64_t version, gradbus_ask *ask
 int32_t gradbus_commit(gradbus_handle session, const gradbus_lane_step *lanes, int32_t n) {
   CALL(go_commit(self(), session, (gradbus_lane_step *)lanes, n));
 }
+int32_t gradbus_settle(gradbus_handle session, int32_t *further) { CALL(go_settle(self(), session, further)); }
+int32_t gradbus_rejoin(gradbus_handle session) { CALL(go_rejoin(self(), session)); }
+int32_t gradbus_hand_over(gradbus_handle session) { CALL(go_hand_over(self(), session)); }
 int32_t gradbus_finish(gradbus_handle session) { CALL(go_finish(self(), session)); }
 int32_t gradbus_leave(gradbus_handle session, const char *reason) { CALL(go_leave(self(), session, (char *)reason)); }
 int32_t gradbus_job(gradbus_handle session, char **json) { CALL(go_job(self(), session, json)); }

@@ -151,7 +151,7 @@ func (l *controlLoop) register(f *foundJob) {
 		}
 		l.server.registry.end(name, endedRun{})
 		l.turnAway(name, refused)
-		l.runOver(name, c.record.RunID)
+		l.runOver(name, c.record.RunID, nil)
 		return
 	}
 	j := newJob(l.server, c, &f.saved, fitted, l.window(fitted, l.shardsHere(&c), l.held()))

@@ -11,7 +11,8 @@ import (
 )
 
 // A run whose versions are written down leaves a note in the folder until it ends. With the note, a ps that is started
-// again tells trainers that come back to such a run from those that begin a job anew.
+// again tells trainers that come back to such a run from those that begin a job anew. A run to which trainers come back
+// has the note of the lost one until all of them are there: until then they name the lost one.
 
 // backMax is for how long after its start a ps takes it that whoever joins a job, of which a run was under way when the
 // ps before it ended, comes back to that: a new process that takes the place of one that was lost with it, too.
@@ -72,7 +73,7 @@ func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refus
 		if found.standing = b.goOn(c.job, c.back); found.standing != nil {
 			found.back = []schema.RunID{found.standing.run}
 			s.numberRun(c.job, &found)
-			s.noteRun(c, &found)
+			s.noteRun(c.job.Name, c.record.RunID, &found)
 			return found, nil
 		}
 	}
@@ -81,21 +82,32 @@ func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refus
 		return found, refused
 	}
 	found, refused = s.lookForSaved(c.job, &from)
-	s.noteRun(c, &found)
+	if found.back == nil {
+		s.noteRun(c.job.Name, c.record.RunID, &found)
+	}
 	return found, refused
 }
 
 // noteRun notes that a run begins, where its versions are written down.
-func (s *Server) noteRun(c *acquisition, found *saved) {
+func (s *Server) noteRun(name schema.JobName, run schema.RunID, found *saved) {
 	if found.epoch == 0 {
 		return
 	}
 	s.noting.Lock()
 	defer s.noting.Unlock()
-	err := checkpoint.Begin(s.config.CheckpointDir, c.job.Name, c.record.RunID, found.since, found.back...)
-	if err != nil {
-		s.log.Error("a ps that is started again will not know of the job", "job", c.job.Name, "err", err)
+	if err := checkpoint.Begin(s.config.CheckpointDir, name, run, found.since, found.back...); err != nil {
+		s.log.Error("a ps that is started again will not know of the job", "job", name, "err", err)
 	}
+}
+
+// runBegun notes that a run begins to which trainers have come back.
+func (l *controlLoop) runBegun(j *job) {
+	found, noted := j.unnoted, make(chan struct{})
+	j.unnoted, j.noted = nil, noted
+	l.server.releasing.Go(func() {
+		defer close(noted)
+		l.server.noteRun(j.manifest.Name, j.run, found)
+	})
 }
 
 // numberRun finds the number of a run that begins with what this ps has.
@@ -126,17 +138,21 @@ func (s *Server) otherSettings(job *schema.Job, from *coming, err error) bool {
 // runEnded notes that a run of a job has ended, unless it is to go on.
 func (l *controlLoop) runEnded(j *job) {
 	if failed := j.coordinator.Failed(); j.coordinator.config.Checkpoints != nil && (failed == nil || !failed.Back) {
-		l.runOver(j.manifest.Name, j.run)
+		l.runOver(j.manifest.Name, j.run, j.noted)
 	}
 }
 
-// runOver notes that a run has ended, or has not begun after all.
-func (l *controlLoop) runOver(name schema.JobName, run schema.RunID) {
+// runOver notes that a run has ended, or has not begun after all. after, where it is not nil, is closed when it was
+// noted that it began.
+func (l *controlLoop) runOver(name schema.JobName, run schema.RunID, after <-chan struct{}) {
 	s := l.server
 	if s.config.CheckpointDir == "" {
 		return
 	}
 	s.releasing.Go(func() {
+		if after != nil {
+			<-after
+		}
 		s.noting.Lock()
 		defer s.noting.Unlock()
 		if err := checkpoint.End(s.config.CheckpointDir, name, run); err != nil {

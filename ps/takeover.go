@@ -395,7 +395,7 @@ const (
 )
 
 // startWithout begins a job to which not all trainers of the run that was lost have come back: others have their
-// places.
+// places. A job that begins with values waits for all of them where these were not durable.
 func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
 	if c.phase != Gathering || c.config.Returning == nil || c.policy != (recovering{}) || !c.ready() || !c.anybody() ||
 		c.grew.For(now) < cmp.Or(c.config.ReturnWithin, returnMax) {
@@ -403,6 +403,9 @@ func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
 	}
 	if here := len(c.members) - c.missing(); 2*here <= c.config.Doubt {
 		return nil
+	}
+	if c.config.Resume.version() < c.config.Job.StartVersion() {
+		return nil // every trainer has a part in the values that the job begins with
 	}
 	for i := range c.members {
 		if m := &c.members[i]; m.joiner == "" {

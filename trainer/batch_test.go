@@ -20,41 +20,46 @@ func hold(ctx context.Context, s *Session, m *toy, batches int, early bool) erro
 		if err == nil && !early {
 			err = b.Wait(ctx)
 		}
+		if err == nil {
+			err = fillHeld(ctx, b, m)
+		}
 		if err != nil {
-			return err
-		}
-		for _, l := range b.Lanes() {
-			n, keys := m.Keys(b.Number(), l, make([][]uint64, 2))
-			b.Samples(l, n)
-			for table, all := range keys {
-				half := len(all) / 2
-				b.Keys(l, schema.Table(table), all[:half]...)
-				b.Keys(l, schema.Table(table), all[half:]...)
-			}
-		}
-		if err := b.Fetch(ctx); err != nil {
-			return err
-		}
-		for _, l := range b.Lanes() {
-			step, err := b.Lane(l)
-			if err != nil {
-				return err
-			}
-			loss := 0.0
-			if step.Samples > 0 {
-				if loss, err = m.Lane(step); err != nil {
-					return err
-				}
-			}
-			if err := step.End(loss); err != nil {
-				return err
-			}
-		}
-		if err := b.Commit(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// fillHeld computes a batch from its keys to its Commit.
+func fillHeld(ctx context.Context, b *Batch, m *toy) error {
+	for _, l := range b.Lanes() {
+		n, keys := m.Keys(b.Number(), l, make([][]uint64, 2))
+		b.Samples(l, n)
+		for table, all := range keys {
+			half := len(all) / 2
+			b.Keys(l, schema.Table(table), all[:half]...)
+			b.Keys(l, schema.Table(table), all[half:]...)
+		}
+	}
+	if err := b.Fetch(ctx); err != nil {
+		return err
+	}
+	for _, l := range b.Lanes() {
+		step, err := b.Lane(l)
+		if err != nil {
+			return err
+		}
+		loss := 0.0
+		if step.Samples > 0 {
+			if loss, err = m.Lane(step); err != nil {
+				return err
+			}
+		}
+		if err := step.End(loss); err != nil {
+			return err
+		}
+	}
+	return b.Commit(ctx)
 }
 
 // What a program does with the batches that it holds has the bits of Run, whoever applies and however early keys are

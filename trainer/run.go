@@ -139,6 +139,7 @@ func (s *Session) Finish(ctx context.Context) error {
 		return r.failed(ctx, s.newest()-schema.Version(r.done), err)
 	}
 	r.end()
+	s.takeovers.finish()
 	if err := s.sayComplete(s.newest()); err != nil {
 		return err
 	}

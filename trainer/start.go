@@ -132,6 +132,7 @@ func (s *Session) assign(ctx context.Context) error {
 		return r.failed(ctx, s.newest(), fmt.Errorf("begin with the values of a model: %w", err))
 	}
 	r.end()
+	s.assigned.Store(true)
 	return nil
 }
 

@@ -65,15 +65,9 @@ func (r *run) train(ctx context.Context, w Workload, until schema.Version) error
 	defer r.takeovers.end()
 	for wait := context.Context(nil); ; {
 		if wait == nil || wait.Err() != nil {
-			var pending []*schema.Joined
-			wait, pending = r.takeovers.next(ctx)
-			for _, j := range pending {
-				if err := r.take(ctx, j); err != nil {
-					if ctx.Err() != nil {
-						err = context.Cause(ctx) // of which the other is a consequence
-					}
-					return r.failed(ctx, r.newest(), err)
-				}
+			var err error
+			if wait, err = r.takePending(ctx, ctx); err != nil {
+				return err
 			}
 		}
 		done, err := r.advance(ctx, wait, w, until)
@@ -81,6 +75,21 @@ func (r *run) train(ctx context.Context, w Workload, until schema.Version) error
 			return err
 		}
 	}
+}
+
+// takePending takes the places that are to be taken by now. It gives what waits are to end with: ctx, or by ErrAgain
+// where there are more.
+func (r *run) takePending(ctx, taking context.Context) (wait context.Context, err error) {
+	wait, pending := r.takeovers.next(ctx)
+	for _, j := range pending {
+		if err := r.take(taking, j); err != nil {
+			if taking.Err() != nil {
+				err = context.Cause(taking) // of which the other is a consequence
+			}
+			return nil, r.failed(taking, r.newest(), err)
+		}
+	}
+	return wait, nil
 }
 
 // take begins to compute the lanes of a place. Where that fails because the place is another's by now, or the job ends,
@@ -138,30 +147,52 @@ func (r *run) drop(s *Session) {
 // advance computes one batch of the place that is behind, or, where all have committed all batches, waits until these
 // are complete; then it is done. A wait ends with the second context.
 func (r *run) advance(ctx, wait context.Context, w Workload, until schema.Version) (done bool, err error) {
+	next := r.behind(func(s *Session) uint64 { return uint64(until - min(until, s.newest())) })
+	if next.committed < until {
+		err := r.within(wait, next, func(wait context.Context) error { return next.fill(ctx, wait, w) })
+		return false, r.of(ctx, next, err)
+	}
+	if err := r.settleAll(ctx, wait); err != nil {
+		return false, err
+	}
+	r.takeovers.finish()
+	return true, nil
+}
+
+// behind is the run of the place that has committed the fewest batches, this one where others have as many. planned is
+// how many batches a place that was just taken, or has finished before, is to compute.
+func (r *run) behind(planned func(*Session) uint64) *run {
 	next := r
 	for _, s := range r.takeovers.hosted {
-		if s.run == nil { // it was just taken, or in the Run before
-			s.begin(uint64(until-min(until, s.newest())), nil)
+		if s.run == nil {
+			s.begin(planned(s), nil)
 		}
 		if s.run.committed < next.committed {
 			next = s.run
 		}
 	}
-	if next.committed < until {
-		err := r.within(wait, next, func(wait context.Context) error { return next.fill(ctx, wait, w) })
-		return false, r.of(ctx, next, err)
-	}
+	return next
+}
+
+// settleAll waits until what was committed is complete, of all places.
+func (r *run) settleAll(ctx, wait context.Context) error {
 	for _, s := range append([]*Session{r.Session}, r.takeovers.hosted...) {
 		err := r.within(wait, s.run, func(wait context.Context) error { return s.run.settle(wait, s.run.committed) })
 		if err = r.of(ctx, s.run, err); err != nil {
-			return false, err
+			return err
 		}
 	}
-	for _, s := range r.takeovers.hosted {
-		s.run.end()
+	return nil
+}
+
+// finish ends the runs of the places that were taken, whose batches are complete.
+func (t *takeovers) finish() {
+	for _, s := range t.hosted {
+		if s.run != nil {
+			s.run.end()
+		}
 		s.complete.Store(true)
 	}
-	return true, nil
 }
 
 // within calls do with a context that ends with one of the runs, too. That of Run does with its own.

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -33,6 +34,7 @@ type crew struct {
 	config  Config
 	job     *schema.Job
 	batches uint64
+	held    bool // they hold their batches
 	all     sync.WaitGroup
 	alive   atomic.Int64
 
@@ -46,13 +48,19 @@ type crew struct {
 func (c *crew) run(s *Session, r *rand.Rand, dies uint64) {
 	c.all.Go(func() {
 		defer c.alive.Add(-1)
-		done := uint64(s.Version())
-		err := s.Run(testContext(c.t), newToy(c.t, c.job), c.batches-min(c.batches, done), func(p Progress) {
+		done := func(b schema.Batch) {
 			time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond)
-			if uint64(p.Batch) == dies {
+			if uint64(b) == dies {
 				s.fail(errKilled)
 			}
-		})
+		}
+		var err error
+		if c.held {
+			err = holdTold(testContext(c.t), s, newToy(c.t, c.job), schema.Version(c.batches), done)
+		} else {
+			err = s.Run(testContext(c.t), newToy(c.t, c.job), c.batches-min(c.batches, uint64(s.Version())),
+				func(p Progress) { done(p.Batch) })
+		}
 		c.mu.Lock()
 		c.hosted += len(s.takeovers.hosted)
 		c.mu.Unlock()
@@ -94,26 +102,28 @@ func lostTrainersAreReplaced(t *testing.T, apply string) {
 	if testing.Short() {
 		seeds = 8 // which wait for nothing
 	}
-	dead, hosted := 0, 0
-	for seed := range seeds {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			testkit.Waits(t, func(t *testing.T) {
-				c := replaceLost(t, seed, apply)
-				dead, hosted = dead+c.dead, hosted+c.hosted
+	for _, held := range []bool{false, true} {
+		dead, hosted := 0, 0
+		for seed := range seeds {
+			t.Run(fmt.Sprintf("held=%v/%d", held, seed), func(t *testing.T) {
+				testkit.Waits(t, func(t *testing.T) {
+					c := replaceLost(t, seed, apply, held)
+					dead, hosted = dead+c.dead, hosted+c.hosted
+				})
 			})
-		})
-	}
-	if dead < int(seeds)/2 || testing.Short() && hosted == 0 {
-		t.Errorf("%d have died, and %d places were taken by others: that is too few", dead, hosted)
+		}
+		if dead < int(seeds)/2 || testing.Short() && hosted == 0 {
+			t.Errorf("held=%v: %d have died, and %d places were taken by others: that is too few", held, dead, hosted)
+		}
 	}
 }
 
-func replaceLost(t *testing.T, seed uint64, apply string) *crew {
+func replaceLost(t *testing.T, seed uint64, apply string, held bool) *crew {
 	r := rand.New(rand.NewPCG(seed, 0))
 	trainers := 2 + r.IntN(3)
 	lanes := trainers + r.IntN(4)
 	server := startServerWith(t, ps.Config{Shards: 1 + r.IntN(3), Deadline: 3 * time.Second})
-	c := &crew{t: t, config: testConfig(t, server), batches: 30, job: toyJob("replaced", trainers, lanes,
+	c := &crew{t: t, held: held, config: testConfig(t, server), batches: 30, job: toyJob("replaced", trainers, lanes,
 		apply)}
 	c.job.Policy = schema.PolicyRecover
 	want, _ := toyOutcome(t, lanes, int(c.batches))
@@ -148,4 +158,28 @@ func replaceLost(t *testing.T, seed uint64, apply string) *crew {
 		}
 	}
 	return c
+}
+
+// holdTold trains a toy until a version as a program does that holds its batches and computes whatever lanes it is
+// told. done is told of each batch of its own lanes, when that was committed.
+func holdTold(ctx context.Context, s *Session, m *toy, until schema.Version, done func(schema.Batch)) error {
+	for {
+		place, err := s.WaitTold(ctx)
+		if err != nil {
+			return err
+		}
+		if place.Version() >= until {
+			return s.Finish(ctx)
+		}
+		b, err := s.NextTold(ctx)
+		if err != nil {
+			return err
+		}
+		if err := s.Excuse(b, fillHeld(ctx, b, m)); err != nil {
+			return err
+		}
+		if b.Place() == s {
+			done(b.Number())
+		}
+	}
 }

@@ -75,6 +75,9 @@ func (s *Session) keepReports() {
 // when it is due, or a report is that cannot wait for it. It never waits.
 func (s *Session) tickHeartbeat(now time.Time, sent *time.Time) error {
 	left := s.config.HeartbeatEvery - now.Sub(*sent)
+	if s.assigned.Swap(false) { // the coordinator may replace trainers from now on
+		left = 0
+	}
 	made := false
 	if p := s.reports; p != nil {
 		since := now.Sub(p.asked)

@@ -271,6 +271,10 @@ static void case_refuses(void) {
   GIVES(GRADBUS_ORDER, "no call of this thread", gradbus_resume());
   batch b = begin(session);
   GIVES(GRADBUS_ORDER, "is under way", gradbus_begin(session, &b.at));
+  int32_t further = 0;
+  GIVES(GRADBUS_ORDER, "settle: batch 0 is under way", gradbus_settle(session, &further));
+  GIVES(GRADBUS_ORDER, "rejoin: want \"told\"", gradbus_rejoin(session));
+  GIVES(GRADBUS_ORDER, "hand over: want \"told\"", gradbus_hand_over(session));
   GIVES(GRADBUS_ARGUMENT, "the batch has 2", gradbus_commit(session, steps, 1));
   steps[1].lane = 0;
   GIVES(GRADBUS_ARGUMENT, "want lane 1", gradbus_commit(session, steps, 2));
@@ -470,6 +474,84 @@ static void case_wakes(void) {
   if (threads) closedir(threads);
 }
 
+// told trains a job of 4 lanes to 4 batches by a server, with so many trainers, of which t1 hands its lanes over in the
+// middle of batch 1.
+static const char *server;
+
+static gradbus_handle told(const char *name, int trainers, const char *member) {
+  char config[256], job[512];
+  snprintf(config, sizeof config, "{\"server\": \"%s\", \"told\": true, \"id\": \"%s\"}", server, member);
+  snprintf(job, sizeof job,
+           "{\"name\": \"%s\", \"trainers\": %d, \"lanes\": 4, \"optimizer\": {\"kind\": \"sgd\", \"lr\": 1},"
+           " \"tables\": [{\"name\": \"rows\", \"rows\": 10, \"dim\": 1, \"init\": {\"kind\": \"zeros\"}}]}",
+           name, trainers);
+  gradbus_handle h = 0;
+  OK(gradbus_join(config, job, NULL, &h));
+  return h;
+}
+
+// give commits lanes of a batch: row l of lane l gets a gradient of its own.
+static void give(gradbus_handle session, const gradbus_batch *b) {
+  int64_t keys[4];
+  float grads[4], row;
+  gradbus_rows rows[4];
+  gradbus_lane_step steps[4];
+  for (int i = 0; i < b->lanes; i++) {
+    keys[i] = b->first_lane + i;
+    grads[i] = (float)(1 + keys[i]) / (float)(3 + b->number);
+    rows[i] = rows_of(0, 1, &keys[i], &grads[i]);
+    steps[i] = (gradbus_lane_step){.lane = b->first_lane + i, .samples = 1, .rows = &rows[i], .pieces = 1};
+    int64_t id, unique;
+    gradbus_ask ask = {.table = 0, .count = 1, .keys = &keys[i], .ids = &id, .unique = &unique, .rows = &row};
+    OK(gradbus_distinct(session, &ask, 1));
+    OK(gradbus_lookup(session, -1, &ask, 1));
+  }
+  OK(gradbus_commit(session, steps, b->lanes));
+}
+
+static void *hands_over(void *unused) {
+  gradbus_handle session = told("two", 2, "t1");
+  gradbus_batch b;
+  OK(gradbus_begin(session, &b));
+  give(session, &b);
+  OK(gradbus_begin(session, &b));
+  CHECK(b.number == 1 && b.first_lane == 2 && b.lanes == 2, "batch %d, lane %d", (int)b.number, b.first_lane);
+  OK(gradbus_hand_over(session));
+  return unused;
+}
+
+static void to_the_end(const char *name, int trainers, int want_further, uint8_t digest[32]) {
+  gradbus_handle session = told(name, trainers, "t0");
+  int32_t further = 0, all = 0;
+  gradbus_batch b;
+  for (uint64_t next = 0; next < 4;) {
+    OK(gradbus_begin(session, &b));
+    CHECK(b.number == next, "batch %d, want %d", (int)b.number, (int)next);
+    give(session, &b);
+    OK(gradbus_settle(session, &further));
+    if (further) {
+      GIVES(GRADBUS_ORDER, "want gradbus_begin", gradbus_finish(session));
+      all++;
+    }
+    next += !further;
+  }
+  CHECK(!want_further == !all, "%d further lanes", all);
+  OK(gradbus_digest(session, digest));
+  OK(gradbus_finish(session));
+  OK(gradbus_leave(session, NULL));
+}
+
+static void case_told(void) {
+  uint8_t one[32], two[32];
+  gradbus_patience(5);
+  to_the_end("one", 1, 0, one);
+  pthread_t other;
+  pthread_create(&other, NULL, hands_over, NULL);
+  to_the_end("two", 2, 1, two);
+  pthread_join(other, NULL);
+  CHECK(!memcmp(one, two, 32), "digests %x %x", one[0], two[0]);
+}
+
 int main(int n, char **args) {
   struct {
     const char *name;
@@ -478,7 +560,9 @@ int main(int n, char **args) {
                {"cancels", case_cancels}, {"cancels-a-batch", case_cancels_a_batch},
                {"refuses", case_refuses}, {"threads", case_threads},
                {"forks", case_forks},     {"signals", case_signals},
-               {"costs", case_costs},     {"wakes", case_wakes}};
+               {"costs", case_costs},     {"wakes", case_wakes},
+               {"told", case_told}};
+  if (n == 3) server = args[2], n = 2;
   int ran = 0;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     if (n == 2 && !strcmp(args[1], cases[i].name)) cases[i].run(), ran = 1;

@@ -97,14 +97,14 @@ def train_gradbus(a, session, mean, train, used, seed):
     films = gradbus.Embedding(a.rows, dim, name="films", session=session, init=init)
     model = Factors(mean, users, films)
     optimizer = gradbus.Optimizer(model, session, embeddings=OPTIMIZERS[a.optimizer][0](a.lr), weight="samples")
-    start = [session.lookup(name, ids) for name, ids in zip(("users", "films"), used)]
     sampler = gradbus.LaneSampler(len(train.stars), session, a.batch, seed)
-    for _ in range(a.epochs):
-        for chosen in sampler.tensors():
-            loss = model.loss(of(train, chosen), a.decay)
-            loss.backward()
-            optimizer.step(loss=loss)
-            optimizer.zero_grad()
+    loader = gradbus.LaneLoader(sampler, session, batches=a.epochs * sampler.batches)  # with which the job recovers
+    start = [session.lookup(name, ids) for name, ids in zip(("users", "films"), used)]
+    for chosen in loader:
+        loss = model.loss(of(train, chosen), a.decay)
+        loss.backward()
+        optimizer.step(loss=loss)
+        optimizer.zero_grad()
     return model, start
 
 

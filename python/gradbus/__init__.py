@@ -29,13 +29,16 @@ from .errors import (
     InternalError,
     JobError,
     OrderError,
+    RewoundError,
     ServerError,
     VersionError,
 )
 from .ids import hash_id, hash_string
+from .lane_loader import LaneLoader
 from .lanes import LaneSampler
 from .loader import PrefetchWarning, prefetch
 from .modules import Embedding, EmbeddingBag
+from .opening import join, local
 from .optimizer import Optimizer
 from .optimizers import (
     FTRL,
@@ -55,7 +58,7 @@ from .optimizers import (
 )
 from .plain import plain_state_dict
 from .saving import SavedModel, open_model
-from .session import Session, join, local
+from .session import Session
 
 __all__ = [
     "Adagrad",
@@ -79,12 +82,14 @@ __all__ = [
     "InternalError",
     "JobError",
     "KeyedTensor",
+    "LaneLoader",
     "LaneSampler",
     "LinearSchedule",
     "Normal",
     "Optimizer",
     "OrderError",
     "PrefetchWarning",
+    "RewoundError",
     "RowwiseAdagrad",
     "SGD",
     "SavedModel",

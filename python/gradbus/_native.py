@@ -33,6 +33,7 @@ _EXCEPTIONS: Dict[int, Type[errors.Error]] = {
     10: errors.ForkedError,
     11: errors.FileError,
     12: errors.InternalError,
+    13: errors.RewoundError,
 }
 
 
@@ -104,6 +105,9 @@ _PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
         (c_void_p, c_int64, c_void_p, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_int64),
     ),
     "gradbus_commit": (c_int32, (c_uint64, c_void_p, c_int32)),
+    "gradbus_settle": (c_int32, (c_uint64, POINTER(c_int32))),
+    "gradbus_rejoin": (c_int32, (c_uint64,)),
+    "gradbus_hand_over": (c_int32, (c_uint64,)),
     "gradbus_finish": (c_int32, (c_uint64,)),
     "gradbus_digest": (c_int32, (c_uint64, POINTER(c_uint8))),
     "gradbus_scale_lr": (c_int32, (c_uint64, c_uint64, c_float, POINTER(c_uint64))),

@@ -53,7 +53,8 @@ def look_up_bags(session: Session, table: Table, keys: Tensor, offsets: Optional
     ask.offsets = None if offsets is None else offsets.data_ptr()
     lib, handle = session.native, session.handle
     try:
-        lib.wait(handle, lib.lookup, handle, -1, ctypes.addressof(ask), 1)
+        if not session.look_up(lane, lib.lookup, handle, -1, ctypes.addressof(ask), 1):
+            out.zero_()
     except ArgumentError as error:
         raise IdError(str(error).replace("key number", "id number", 1)) from None
     if not train:

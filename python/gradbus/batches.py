@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+import logging
 from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from . import _native
-from .errors import ArgumentError, OrderError
+from .errors import ArgumentError, OrderError, RewoundError
 
 if TYPE_CHECKING:
     from .session import Session, Table
 
 _SAMPLES_MAX = 2**31 - 1
+
+_log = logging.getLogger("gradbus")
 
 
 class Piece(NamedTuple):
@@ -98,7 +101,11 @@ class Lane:
 
 
 class Batches:
-    """Goes from batch to batch. Its calls hold the session's lock; errors of the library end the session."""
+    """Goes from batch to batch. Its calls hold the session's lock; errors of the library end the session.
+
+    A :class:`~gradbus.LaneLoader` drives it: it says what is to be computed (:meth:`tell`), and forwards and steps are of
+    the lane that it has delivered. When servers are lost, or a place is another trainer's by now, that lane counts for
+    nothing: its forwards read zeros and its step does nothing, until the loader goes on from where the job is."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -108,11 +115,18 @@ class Batches:
         self._begun = False  # a batch has begun ever
         self.number = 0
         self.failed = False
+        self.driven = False  # by a loader
+        self.finished = False  # the loader has delivered all batches, and they are complete
+        self._delivered: Optional[Lane] = None  # by the loader, not ended
+        self._void = False  # what is under way counts for nothing, and the loader has to come back to the job
+        self._rejoined = False  # that has happened, but for the values of parameters
         self._steps: Any = None
         self._rows: List[Any] = []  # of each lane, an array with room for its pieces
 
     def lane(self) -> int:
         """The lane that the next end ends."""
+        if self.driven and self._lanes:
+            return self._lanes[-1].number
         return self._session.lanes[max(0, len(self._lanes) - 1)]
 
     def is_open(self) -> bool:
@@ -126,11 +140,23 @@ class Batches:
     def begin_forward(self) -> Lane:
         self._session._check_open()
         with self._session._lock:
-            if not self._open:
-                self._begin()
-            lane = self._lanes[-1]
+            if self.driven:
+                lane = self._lane_delivered("a forward in training mode")
+            else:
+                if not self._open:
+                    self._begin()
+                lane = self._lanes[-1]
             lane.forwards += 1
             return lane
+
+    def _lane_delivered(self, what: str) -> Lane:
+        """The lane that the loader has delivered. Errors: OrderError where there is none."""
+        if self._delivered is None:
+            raise OrderError(
+                f"{what} of session {self._session.name!r} outside of the loop over its LaneLoader: want it there, once "
+                "for each delivery, and forwards in eval() or under torch.no_grad() elsewhere"
+            )
+        return self._delivered
 
     def clear(self) -> None:
         """Forgets the gradients of the current lane: zero_grad."""
@@ -153,7 +179,7 @@ class Batches:
             return
         optimizer = session._optimizer
         assert optimizer is not None  # start needs one
-        scale = optimizer.new_scale()
+        scale = optimizer.new_scale() if not self.driven or not self._pending else None
         if scale is not None and not self._begun:
             raise OrderError(
                 f"learning rates of {optimizer.rates()} were changed after session {session.name!r} had joined, and "
@@ -168,12 +194,17 @@ class Batches:
         self._begun, self._open, self._pending = True, True, False
         self.number = self._batch.number
         self._lanes = [Lane(self._batch.first_lane)]
+        if self.driven and self._batch.first_lane != int(session._job["first_lane"]):
+            last = self._batch.first_lane + self._batch.lanes - 1
+            text = "job %r: computes lanes %d to %d of batch %d, too: the trainer that had them was lost"
+            _log.info(text, session.name, self._batch.first_lane, last, self.number)
 
-    def resumed(self, done: int) -> None:
-        """The session has joined where so many batches were done: parameters get their values."""
+    def resumed(self) -> None:
+        """The session has joined where batches were done: parameters get their values, and the optimizer its rates."""
         session, optimizer = self._session, self._session._optimizer
         assert optimizer is not None
-        self.number = done
+        self.number = int(session._job["version"])
+        optimizer.resumed(float(session._job["lr_scale"]))
         if optimizer.moves_parameters():
             self._waited(session.native.dense, session.handle, optimizer.values())
             optimizer.take_values()
@@ -184,6 +215,9 @@ class Batches:
             self._session.native.wait(handle, function, handle, *arguments)
         except (ArgumentError, OrderError):
             raise  # refused, and nothing has happened
+        except RewoundError:
+            self._void, self._rejoined = True, False
+            raise
         except BaseException:
             self.failed = True
             raise
@@ -196,7 +230,14 @@ class Batches:
             raise ArgumentError(f"a lane of {samples} samples: want 0 to {_SAMPLES_MAX}")
         with session._lock:
             session._check_open()
-            if not self._open:
+            if self.driven:
+                self._lane_delivered("a step").ended = True
+                self._delivered = None
+                if self._void:
+                    if session._optimizer is not None:
+                        session._optimizer.forget_samples()
+                    return
+            elif not self._open:
                 self._begin()
             lane = self._lanes[-1]
             last = len(self._lanes) == self._batch.lanes
@@ -214,12 +255,16 @@ class Batches:
                 self._commit()
             except (ArgumentError, OrderError):
                 lane.ended = not self._open  # refused: another step may end it
+                self._delivered = lane if self.driven and self._open else None
                 raise
+            except RewoundError:
+                if not self.driven:
+                    raise
 
     def _commit(self) -> None:
         session = self._session
         lib, handle, lanes = session.native, session.handle, self._lanes
-        if self._steps is None:
+        if self._steps is None or len(self._steps) < len(lanes):
             self._steps = (_native.LaneStep * len(lanes))()
             self._rows = [(_native.Rows * 0)() for _ in lanes]
         for i, lane in enumerate(lanes):
@@ -252,14 +297,141 @@ class Batches:
                 return
             lib, handle, optimizer = session.native, session.handle, session._optimizer
             assert optimizer is not None
-            self._waited(lib.finish, handle)
+            if self.driven:
+                further = ctypes.c_int32()
+                self._waited(lib.settle, handle, ctypes.byref(further))
+                if further.value:
+                    return  # parameters have the values that further lanes of the batch are computed on
+            else:
+                self._waited(lib.finish, handle)
             if optimizer.moves_parameters():
                 self._waited(lib.dense, handle, optimizer.values())
             self._pending = False
             optimizer.take_values()
 
+    # Of a loader.
+
+    def tell(self, until: int, total: int) -> Optional[Tuple[int, int]]:
+        """The batch and the lane to be computed now; None where the batches before ``until`` are complete. ``total``: that
+        of the last one."""
+        session = self._session
+        session._check_open()
+        with session._lock:
+            session.start()
+            while True:
+                session._check_open()
+                try:
+                    if self._void:
+                        self._come_back()
+                    if not self._open:
+                        self.settle()
+                        if not self._pending and self.number >= until:
+                            self._finish(total)
+                            return None
+                        self._begin()
+                    self._delivered = self._lanes[-1]
+                    self.finished = False
+                    return self.number, self._delivered.number
+                except RewoundError:
+                    pass  # and it comes back to the job
+
+    def _finish(self, total: int) -> None:
+        """Says that this trainer has computed all batches, where that is so."""
+        self._delivered = None
+        if self.number >= total and not self.finished:
+            self._waited(self._session.native.finish, self._session.handle)
+            self.finished = True
+
+    def leave(self) -> bool:
+        """Before the session closes: what was committed is complete. True where that wants lanes which others are to
+        compute, or servers are lost: the session is to hand over then."""
+        try:
+            if not self._void:
+                self.settle()
+        except RewoundError:
+            pass  # there is nobody to tell
+        return self._void or self.driven and self._session.recovers and (self._pending or self._open)
+
+    def delivered(self) -> Optional[Lane]:
+        """The lane that the loader has delivered, where it has not ended and counts."""
+        return None if self._void else self._delivered
+
+    def _rejoin(self) -> None:
+        """Comes back to the job. What is under way counts for nothing."""
+        session, before = self._session, self.number
+        self._void, self._rejoined = True, False
+        self._waited(session.native.rejoin, session.handle)
+        session._job = session.native.text(session.native.job, session.handle)
+        self._rejoined = True
+        _log.warning("job %r: is back at version %d, after batch %d", session.name, int(session._job["version"]), before)
+
+    def _come_back(self) -> None:
+        """Comes back to the job, where that has not happened, and gives parameters their values there."""
+        while self._void:
+            try:
+                if not self._rejoined:
+                    self._rejoin()
+                self._open = self._pending = self._rejoined = self._void = False
+                self._lanes, self._delivered = [], None
+                self.resumed()
+            except RewoundError:
+                pass  # once more
+
+    def look_up(self, lane: Optional[Lane], function: Any, *arguments: Any) -> bool:
+        """Makes a lookup for a lane, or for a read. False where that lane counts for nothing: nothing was written."""
+        if lane is not None and self._void:
+            return False
+        try:
+            self.read(function, *arguments, again=lane is None)
+        except RewoundError:
+            if lane is None or not self.driven:
+                raise
+            self._void, self._rejoined = True, False
+            return False
+        return True
+
+    def read(self, function: Any, *arguments: Any, again: bool = True) -> None:
+        """Makes a call that reads. Where servers were lost it comes back to the job and reads there; but where all batches
+        had been computed, that is told by a RewoundError."""
+        session = self._session
+        while True:
+            try:
+                session.native.wait(session.handle, function, *arguments)
+                return
+            except RewoundError as error:
+                if not again or not self.driven:
+                    raise
+                self.back_for_reading(error)
+
+    def settle_for_reading(self) -> None:
+        """Settles before a read. Errors: as of :meth:`read`."""
+        while True:
+            try:
+                self.settle()
+                return
+            except RewoundError as error:
+                if not self.driven:
+                    raise
+                self.back_for_reading(error)
+
+    def back_for_reading(self, error: RewoundError) -> None:
+        """Comes back to the job where a read has failed. Errors: RewoundError where all batches had been computed."""
+        with self._session._lock:
+            finished = self.finished
+            self._rejoin()
+            if self._delivered is None:
+                self._come_back()
+            if finished:
+                self.finished = False
+                raise RewoundError(
+                    f"session {self._session.name!r} is at version {int(self._session._job['version'])} again: {error}; want "
+                    "another loop over the LaneLoader, which computes the batches that are missing"
+                )
+
     def require_forward(self) -> None:
         """Errors: OrderError where tables have had no forward since the last step."""
+        if self.driven:
+            self._lane_delivered("a step")
         if self._session._tables and not (self._lanes and self._lanes[-1].forwards):
             raise OrderError(
                 "step without a forward in training mode since the last step: want model(batch), loss.backward(), "

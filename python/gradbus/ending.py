@@ -37,10 +37,12 @@ def _close() -> None:
     for session in list(opened):
         try:
             if last is not None:
-                session.abort(f"{type(last).__name__}: {last}")
+                session.end_by(last)
             elif session._process == os.getpid() and session._lock.acquire(timeout=_WITHIN):
                 session._lock.release()
-                if session._batches.is_open() and session.lane_count < session.lanes_total:
+                if session.recovers:
+                    session.close()
+                elif session._batches.is_open() and session.lane_count < session.lanes_total:
                     session.abort("the interpreter ends in the middle of a batch")
                 else:
                     session.close()

@@ -35,6 +35,11 @@ class JobError(Error, RuntimeError):
     """The job refused this trainer, or failed: the text says who and why. The session has ended."""
 
 
+class RewoundError(Error, RuntimeError):
+    """The session has come back to its job at another version than it was at, since servers were lost. It goes on: the
+    text says the version, and a :class:`~gradbus.LaneLoader` goes on from there. Its own loop never sees this error."""
+
+
 class VersionError(Error, RuntimeError):
     """Values of that version are gone. The session goes on."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
-from typing import TYPE_CHECKING, List, Union
+from typing import TYPE_CHECKING, Dict, List, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ class LaneSampler(Sampler):  # type: ignore[type-arg]
     samples of other lanes than those that are computed.
 
     ``data``: a data set, or its length. ``batch_size``: samples of a batch, over all lanes and trainers; at least the
-    number of lanes. ``shuffle=False`` keeps the data set's order. ``drop_last``: every batch has exactly
+    number of lanes; for a job that recovers it is to be given to a :class:`~gradbus.LaneLoader`. ``shuffle=False`` keeps the data set's order. ``drop_last``: every batch has exactly
     ``batch_size``; what is left of an epoch is not delivered. Errors: ArgumentError at the first iteration, when the
     lanes are known."""
 
@@ -55,6 +55,7 @@ class LaneSampler(Sampler):  # type: ignore[type-arg]
         self.samples = data if isinstance(data, int) else len(data)
         self.session, self.batch_size, self.seed = session, batch_size, seed
         self.shuffle, self.drop_last = shuffle, drop_last
+        self._orders: Dict[int, Tensor] = {}
         if self.samples < 1 or batch_size < 1:
             raise ArgumentError(
                 f"LaneSampler of {self.samples} samples in batches of {batch_size}: want at least 1 of both"
@@ -82,20 +83,40 @@ class LaneSampler(Sampler):  # type: ignore[type-arg]
     def tensors(self) -> Iterator[Tensor]:
         """The same indices as int64 tensors ``[n]``, for data that lie in tensors: ``for chosen in sampler.tensors():
         rows = data[chosen]`` needs no data set and no loader. They are not to be written to."""
-        lanes, total = self.session.lanes, self.session.lanes_total
-        least = self.used // self.batches
+        lanes = self.session.lanes
+        self._check_lanes()
+        epoch, first = divmod(self.session.next_batch, self.batches)
+        for at in range(first, self.batches):
+            for lane in lanes:
+                yield self[epoch * self.batches + at, lane]
+
+    def __getitem__(self, at: Tuple[int, int]) -> Tensor:
+        """The samples of a lane of a batch: ``sampler[batch, lane]``, int64 ``[n]``. ``batch``: from 0, over all epochs.
+        ``lane``: from 0, of those of all trainers. Errors: ArgumentError where a batch has fewer samples than lanes."""
+        self._check_lanes()
+        batch, lane = at
+        total = self.session.lanes_total
+        epoch, within = divmod(batch, self.batches)
+        order = self._order(epoch)
+        low, high = within * self.used // self.batches, (within + 1) * self.used // self.batches
+        n = high - low
+        return order[low + lane * n // total : low + (lane + 1) * n // total]
+
+    def _check_lanes(self) -> None:
+        least, total = self.used // self.batches, self.session.lanes_total
         if least < total:
             raise ArgumentError(
                 f"LaneSampler: a batch of {least} samples has fewer than {total} lanes: want a batch_size of at "
                 "least that"
             )
-        epoch, first = divmod(self.session.next_batch, self.batches)
-        if self.shuffle:
-            order = permutation(self.seed, epoch, self.samples)
-        else:
-            order = torch.arange(self.samples, dtype=torch.int64, device="cpu")
-        for at in range(first, self.batches):
-            low, high = at * self.used // self.batches, (at + 1) * self.used // self.batches
-            n = high - low
-            for lane in lanes:
-                yield order[low + lane * n // total : low + (lane + 1) * n // total]
+
+    def _order(self, epoch: int) -> Tensor:
+        """That of an epoch; the newest one is kept."""
+        known = self._orders.get(epoch)
+        if known is None:
+            if self.shuffle:
+                known = permutation(self.seed, epoch, self.samples)
+            else:
+                known = torch.arange(self.samples, dtype=torch.int64, device="cpu")
+            self._orders = {epoch: known}
+        return known

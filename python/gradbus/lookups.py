@@ -155,7 +155,9 @@ def _fetched(session: Session, wishes: Sequence[Wish], train: bool) -> Tuple[Any
             raise IdError((lib.error() or b"").decode("utf-8", "replace").replace("key number", "id number", 1))
         lib.raise_error(code)
     out = [_place(wish, *buffers[w], asks, first) for w, (wish, first) in enumerate(_firsts(wishes))]
-    lib.wait(handle, lib.lookup, handle, -1, address, n)
+    if not session.look_up(lane, lib.lookup, handle, -1, address, n):
+        for looked in out:
+            looked.rows.zero_()
     for wish, looked in zip(wishes, out):
         if wish.skip is not None:
             _blank(looked, wish.skip)

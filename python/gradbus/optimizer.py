@@ -73,6 +73,7 @@ class Optimizer(torch.optim.Optimizer):
         self._tables = _bind(modules, session, count=weight == "samples")
         parameters = _parameters(modules) if dense is not None else {}
         self._dense = Dense(parameters) if parameters else None
+        self._left = dense is None and bool(_parameters(modules))
         for table in session._tables.values():
             if embeddings is None and table.optimizer is None:
                 raise ConfigError(
@@ -137,6 +138,10 @@ class Optimizer(torch.optim.Optimizer):
     def moves_parameters(self) -> bool:
         """Whether servers give new values of dense parameters."""
         return self._dense is not None
+
+    def leaves_parameters(self) -> bool:
+        """Whether parameters that require a gradient are left to the script."""
+        return self._left
 
     def values(self) -> Any:
         return self._dense.values() if self._dense is not None else None

@@ -9,10 +9,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Dict, List, Tuple
+from typing import IO, TYPE_CHECKING, Any, Dict, List, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -58,11 +57,11 @@ def rows_of(name: str, rows: int, dim: int, weight: Any) -> Tensor:
     return weight.detach().to("cpu", torch.float32, copy=True).contiguous()
 
 
-def write(session: Session, manifest: Mapping[str, Any], dense: Mapping[str, Tensor], rows: Dict[str, Tensor]) -> str:
+def write(session: Session, manifest: Mapping[str, Any], dense: Mapping[str, Tensor], rows: Dict[str, Tensor]) -> IO[bytes]:
     """Writes what a job begins with: dense values and rows by name, and rows as they are drawn where none are given.
 
-    The path of the file, in the folder of temporary files; the caller removes it. Errors: FileError; those of a
-    session, where rows are drawn."""
+    The file, in the folder of temporary files and without a name, is gone when the caller closes it. Errors: FileError;
+    those of a session, where rows are drawn."""
     tables = list(session._tables.values())
     whole, drawn = _drawn(session, manifest, [table for table in tables if table.name not in rows])
     rows = {**rows, **drawn}
@@ -93,23 +92,22 @@ def write(session: Session, manifest: Mapping[str, Any], dense: Mapping[str, Ten
         at += len(view)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    path = ""
     try:
-        file, path = tempfile.mkstemp(prefix="gradbus-", suffix=".safetensors")
-        with os.fdopen(file, "wb") as out:
+        out = tempfile.TemporaryFile(prefix="gradbus-")
+        try:
             out.write(len(text).to_bytes(8, "little") + text)
             for view, _ in views:
                 out.write(view)
-    except BaseException as error:  # KeyboardInterrupt, too, leaves no file
-        if path:
-            os.unlink(path)
-        if not isinstance(error, OSError):
+            out.flush()
+        except BaseException:
+            out.close()
             raise
+    except OSError as error:
         raise FileError(
             f"session {session.name!r}: rows to begin with, {at} bytes in {tempfile.gettempdir()}: {error}; want room "
             "there, or TMPDIR elsewhere"
         ) from None
-    return path
+    return out
 
 
 def _drawn(
@@ -117,7 +115,7 @@ def _drawn(
 ) -> Tuple[Dict[str, Any], Dict[str, Tensor]]:
     """The manifest with all defaults, and rows of tables as the job would draw them: by a job within this process that
     trains nothing. Its other rows are never drawn."""
-    from .session import local
+    from .opening import local
 
     with local(session.name) as other:
         other._join_as({**manifest, "trainers": 1, "lanes": 1})

@@ -6,12 +6,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import re
 import threading
 import warnings
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Dict, Optional, Type, Union
+from typing import IO, TYPE_CHECKING, Any, Dict, Optional, Type, Union
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from . import _native, ending, plain
 from .batches import Batches, Lane
 from .checks import text, whole
 from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, OrderError
-from .joining import waiting
+from .joining import say_policy, waiting
 from .optimizers import Init, Normal, Spec
 from .saving import SavedModel
 
@@ -49,70 +48,6 @@ class Table:
         if self.pooling is not None:
             out["placement"], out["pooling"] = "tables", self.pooling
         return out
-
-
-def local(
-    name: str,
-    shards: int = 1,
-    lanes: Optional[int] = None,
-    seed: int = 1,
-    manifest: Optional[Mapping[str, Any]] = None,
-    start: Union[None, str, os.PathLike[str]] = None,
-) -> Session:
-    """A session of a job within this process, without a server.
-
-    ``shards``: parts of the servers' side; the weights do not depend on it. ``lanes``: see :class:`Session`, 1 by
-    default. ``seed`` draws the rows of tables. ``manifest``: further fields of the job's manifest. ``start``: a file of
-    :meth:`Session.save`, with whose values tables and dense parameters begin; optimizers begin anew. Errors:
-    ConfigError; FileError."""
-    shards = whole(f"session {name!r}: shards", shards, 1)
-    session = Session(name, _from(start), 1, lanes, seed, manifest)
-    lib = session.native
-    handle = ctypes.c_uint64()
-    options: Dict[str, Any] = {"shards": shards}
-    lib.wait(0, lib.local, json.dumps(options).encode(), ctypes.byref(handle))
-    session._config["local"] = session._shards = handle.value
-    return session
-
-
-def join(
-    server: str,
-    name: str,
-    trainers: int = 1,
-    lanes: Optional[int] = None,
-    token_file: Optional[str] = None,
-    id: Optional[str] = None,
-    tls_ca: Optional[str] = None,
-    seed: int = 1,
-    manifest: Optional[Mapping[str, Any]] = None,
-    start: Union[None, str, os.PathLike[str]] = None,
-    back_within: Optional[float] = None,
-) -> Session:
-    """A session of a job at a ``ps``: "nats://host:4222". It is joined when it is first needed, see :class:`Session`.
-
-    ``trainers``: how many processes train the job, each of which runs the same script. ``lanes``: see :class:`Session`,
-    as many as trainers by default. ``token_file``: the file with the server's token. ``id``: which trainer this is,
-    "t0", "t1", ..., and with that which lanes it has; the next free one by default. ``tls_ca``: the certificate of who
-    signed the server's. ``seed``, ``manifest``, ``start``: as of :func:`local`, equal in all trainers. ``back_within``:
-    seconds that a lost server may take to come back, 30 by default; then the session ends with a ServerError."""
-    if not isinstance(server, str) or not re.match(r"(nats|tls)://.", server):
-        raise ConfigError(f"session {name!r}: server {server!r}: want an address such as nats://127.0.0.1:4222")
-    config = _from(start)
-    config["server"] = server
-    if back_within is not None:
-        config["back_within"] = float(back_within)
-    for key, value in (("token_file", token_file), ("id", id), ("tls_ca", tls_ca)):
-        if value is not None:
-            config[key] = os.fspath(value)
-    return Session(name, config, trainers, lanes, seed, manifest)
-
-
-def _from(start: Union[None, str, os.PathLike[str]]) -> Dict[str, Any]:
-    """The part of a configuration that says what the job begins with."""
-    if start is None:
-        return {}
-    SavedModel(start).close()  # before anything is started
-    return {"from": os.fspath(start)}
 
 
 class Session:
@@ -150,6 +85,7 @@ class Session:
         self._manifest.update(manifest or {})
         self._tables: Dict[str, Table] = {}
         self._rows: Dict[str, Tensor] = {}  # of tables, to begin with
+        self._rows_file: Optional[IO[bytes]] = None  # the same, when it has joined
         self._optimizer: Optional[Optimizer] = None
         self._job: Dict[str, Any] = {}
         self._lock = threading.RLock()
@@ -245,11 +181,7 @@ class Session:
                 self._join()
             finally:
                 del self._config["resume"]
-            done = int(self._job["version"])
-            self._batches.resumed(done)
-            assert self._optimizer is not None
-            self._optimizer.resumed(float(self._job["lr_scale"]))
-        return done
+            return self._go_on()
 
     def _join(self) -> None:
         self._check_open()
@@ -264,16 +196,20 @@ class Session:
         if not self._rows:
             self._join_as(manifest, dense)
             return
-        path = plain.write(self, manifest, self._optimizer.dense_values(), self._rows)
+        file = self._rows_file = plain.write(self, manifest, self._optimizer.dense_values(), self._rows)
         try:
-            self._join_as(manifest, None, path)
+            self._join_as(manifest, None, f"/proc/self/fd/{file.fileno()}")
         finally:
-            os.unlink(path)
+            if not self.recovers:  # and may begin anew
+                file.close()
         self._rows.clear()
 
     def _join_as(self, manifest: Dict[str, Any], dense: Any = None, start: Optional[str] = None) -> None:
         """Joins with a manifest, first dense values, and in place of these with a file."""
         config = self._config if start is None else {**self._config, "from": start}
+        told = "server" in config and self._batches.driven and not self._unrecovered()
+        if told:
+            config = {**config, "told": True}
         handle = self._joining = ctypes.c_uint64()
         lib = self.native
         texts = json.dumps(config).encode(), json.dumps(manifest).encode()
@@ -281,6 +217,33 @@ class Session:
             lib.wait(handle, lib.join, *texts, dense, ctypes.byref(handle))
         self.handle = handle.value
         self._job = lib.text(lib.job, self.handle)
+        if "server" in config:
+            say_policy(self.name, self._job, "policy" in self._manifest, self._unrecovered())
+        if told and int(self._job["version"]) and not config.get("resume"):  # the place of another trainer, which was lost
+            self._go_on()
+
+    def _go_on(self) -> int:
+        """Goes on from the version at which the session has joined, and gives how many batches that has had."""
+        self._batches.resumed()
+        return self._batches.number
+
+    def _unrecovered(self) -> Optional[str]:
+        """What the script has to change for a job that recovers; None for nothing."""
+        wants = []
+        if not self._batches.driven:
+            wants.append("data that are indexed by (batch, lane), gradbus.LaneLoader(...)")
+        if self._optimizer is not None and self._optimizer.leaves_parameters():
+            wants.append("dense parameters that servers train, gradbus.Optimizer(..., dense=gradbus.Adam(1e-3))")
+        return ", and ".join(wants) or None
+
+    def drive(self) -> None:
+        """For a LaneLoader: batches are what that says. Errors: OrderError where the session has joined without."""
+        if self.handle and "server" in self._config and not self._batches.driven:
+            raise OrderError(
+                f"session {self.name!r} has joined its job, as one that does not recover: want LaneLoader(...) before the "
+                "first forward, and before lanes and start()"
+            )
+        self._batches.driven = True
 
     # What it is.
 
@@ -348,7 +311,12 @@ class Session:
         within one, the lookup itself waits for what it reads."""
         if not self.handle:
             self.start()
-        self._batches.settle()
+        self._batches.settle_for_reading()
+
+    def look_up(self, lane: Optional[Lane], function: Any, *arguments: Any) -> bool:
+        """For modules: makes a lookup of a lane's forward, or of one that trains nothing. False: nothing was written, and
+        the lane counts for nothing."""
+        return self._batches.look_up(lane, function, *arguments)
 
     def skip(self) -> None:
         """Ends the lane without a contribution, as if it had no samples: the batch is divided by the others."""
@@ -382,7 +350,7 @@ class Session:
         rows = torch.empty(found.rows, found.dim, dtype=torch.float32, device="cpu")
         with self._lock:
             lib, handle = self.native, self.handle
-            lib.wait(handle, lib.table, handle, found.index, 0, found.rows, rows.data_ptr())
+            self._batches.read(lib.table, handle, found.index, 0, found.rows, rows.data_ptr())
         return rows
 
     def scale_lr(self, scale: float, from_batch: int = 0) -> int:
@@ -404,14 +372,14 @@ class Session:
         self.begin_reading()
         digest = (ctypes.c_uint8 * 32)()
         with self._lock:
-            self.native.wait(self.handle, self.native.digest, self.handle, digest)
+            self._batches.read(self.native.digest, self.handle, digest)
         return bytes(digest).hex()
 
     def save(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes all weights to a safetensors file, streamed; with manifest, version and digest. Errors: FileError."""
         self.begin_reading()
         with self._lock:
-            self.native.wait(self.handle, self.native.save, self.handle, os.fsencode(path))
+            self._batches.read(self.native.save, self.handle, os.fsencode(path))
 
     # The end.
 
@@ -432,7 +400,33 @@ class Session:
         finally:
             self._lock.release()
 
-    def _leave(self, reason: Optional[str]) -> None:
+    def hand_over(self) -> None:
+        """Leaves the job in the middle of the training: the other trainers compute the lanes of this one from now on, or a
+        new one that joins. It is what Ctrl-C does. Closing afterwards does nothing.
+
+        Errors: OrderError where the job does not recover, see :class:`~gradbus.LaneLoader`."""
+        if self._closed or os.getpid() != self._process:
+            return
+        if not self.recovers:
+            want = self._unrecovered() or "close()"
+            raise OrderError(
+                f"session {self.name!r} cannot hand its lanes over, since its job does not recover: want {want}"
+            )
+        self._leave(None, hand_over=True)
+
+    def end_by(self, error: BaseException) -> None:
+        """Leaves the job for an exception that ends the program: others hear of it. Ctrl-C hands over, where that can be."""
+        if isinstance(error, KeyboardInterrupt) and self.recovers:
+            self.hand_over()
+        else:
+            self.abort(f"{type(error).__name__}: {error}")
+
+    @property
+    def recovers(self) -> bool:
+        """Whether the job goes on when a trainer or a ``ps`` is lost. False before it has joined."""
+        return bool(self.handle) and "server" in self._config and self._job["job"]["policy"] != "fail"
+
+    def _leave(self, reason: Optional[str], hand_over: bool = False) -> None:
         if self._closed or os.getpid() != self._process:
             return
         with self._lock:
@@ -440,15 +434,19 @@ class Session:
                 return
             lib, handle = self.native, self._joining  # which a signal handler may have left joined without its handle
             try:
-                if self.handle and reason is None and not self._batches.failed:
-                    self._batches.settle()
+                if self.handle and reason is None and not hand_over and not self._batches.failed:
+                    hand_over = self._batches.leave()
             finally:
                 self._closed = True
                 ending.opened.discard(self)
                 try:
+                    if self._rows_file is not None:
+                        self._rows_file.close()
                     if self._mean is not None:
                         self._mean.leave(reason)
-                    if handle:
+                    if handle and hand_over:
+                        lib.wait(0, lib.hand_over, handle)
+                    elif handle:
                         lib.wait(0, lib.leave, handle, None if reason is None else reason.encode())
                 except ClosedError:
                     pass  # it had ended by an error, which was raised then, or has never joined
@@ -476,7 +474,7 @@ class Session:
             self.close()
             return
         try:
-            self.abort(f"{type(error).__name__}: {error}")
+            self.end_by(error)
         except Error:
             pass  # the first error is the one to see
 

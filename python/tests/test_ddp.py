@@ -32,7 +32,7 @@ def test_the_hook_averages_as_gloo_does(start, n):
     exact = processes == 2
     results = {}
     for way in "gloo", "hook":
-        session = gradbus.join(server, f"ddp-{way}", trainers=processes, id=f"t{rank}")
+        session = gradbus.join(server, f"ddp-{way}", trainers=processes, id=f"t{rank}", manifest={"policy": "fail"})
         model = Model(session)
         opt = gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.5))
         ddp = DDP(model, bucket_cap_mb=0.0001)  # several buckets
@@ -69,7 +69,7 @@ def test_the_hook_leaves_gradients_to_servers_that_step_them(start):
         """
     digests = []
     for wrapped in False, True:
-        session = gradbus.join(server, f"servers-{wrapped}".lower(), trainers=2, id=f"t{rank}")
+        session = gradbus.join(server, f"servers-{wrapped}".lower(), trainers=2, id=f"t{rank}", manifest={"policy": "fail"})
         model = Model(session)
         opt = gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.5), dense=gradbus.SGD(0.5))
         called = model
@@ -95,7 +95,7 @@ def test_accumulation_with_no_sync(start):
         """
     results = []
     for way in "gloo", "hook":
-        session = gradbus.join(server, f"accumulates-{way}", trainers=2, id=f"t{rank}")
+        session = gradbus.join(server, f"accumulates-{way}", trainers=2, id=f"t{rank}", manifest={"policy": "fail"})
         model = Model(session)
         opt = gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.5))
         ddp = DDP(model)
@@ -121,7 +121,7 @@ def test_a_gradient_that_is_not_finite_reaches_all_ranks(start):
     said = ranks(
         start,
         """
-    session = gradbus.join(server, "overflows", trainers=2, id=f"t{rank}")
+    session = gradbus.join(server, "overflows", trainers=2, id=f"t{rank}", manifest={"policy": "fail"})
     model = Model(session)
     opt = gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.5))
     ddp = DDP(model)
@@ -144,7 +144,7 @@ def test_what_the_hook_refuses(start):
     said = ranks(
         start,
         """
-    session = gradbus.join(server, "refuses", trainers=1, id=f"t{rank}")
+    session = gradbus.join(server, "refuses", trainers=1, id=f"t{rank}", manifest={"policy": "fail"})
     model = Model(session)
     ddp = DDP(model)
     ddp.register_comm_hook(session, gradbus.hook)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -176,11 +177,17 @@ def test_an_interrupt_leaves_no_file(monkeypatch, tmp_path):
     with session:
         model.load_state_dict({"e.weight": torch.ones(4, 2)}, strict=False)
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        opened, temporary = [], tempfile.TemporaryFile
+
+        def interrupted(**named):
+            opened.append(temporary(**named))
+            return SimpleNamespace(write=lambda _: (_ for _ in ()).throw(KeyboardInterrupt), close=opened[0].close)
+
         with monkeypatch.context() as patch:
-            patch.setattr(plain.os, "fdopen", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(plain.tempfile, "TemporaryFile", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 session.start()
-        assert os.listdir(tmp_path) == []
+        assert os.listdir(tmp_path) == [] and opened[0].closed
 
 
 def test_a_second_interrupt_waits_for_the_call(monkeypatch):

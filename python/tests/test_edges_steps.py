@@ -277,7 +277,7 @@ def test_a_skipped_step_of_one_trainer_is_an_absent_lane(start):
         from small import Model, loss_of
         from test_edges_steps import INF, Scaler
         server, way, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
-        session = gradbus.join(server, f"absent-{way}", trainers=2, id=f"t{rank}")
+        session = gradbus.join(server, f"absent-{way}", trainers=2, id=f"t{rank}", manifest={"policy": "fail"})
         model = Model()
         opt = gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.5), dense=gradbus.SGD(0.5))
         for i in range(4):

@@ -1,0 +1,79 @@
+"""How sessions are made: in this process, or of a job at a server."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Dict, Optional, Union
+
+from .checks import whole
+from .errors import ConfigError
+from .saving import SavedModel
+from .session import Session
+
+
+def local(
+    name: str,
+    shards: int = 1,
+    lanes: Optional[int] = None,
+    seed: int = 1,
+    manifest: Optional[Mapping[str, Any]] = None,
+    start: Union[None, str, os.PathLike[str]] = None,
+) -> Session:
+    """A session of a job within this process, without a server.
+
+    ``shards``: parts of the servers' side; the weights do not depend on it. ``lanes``: see :class:`Session`, 1 by
+    default. ``seed`` draws the rows of tables. ``manifest``: further fields of the job's manifest. ``start``: a file of
+    :meth:`Session.save`, with whose values tables and dense parameters begin; optimizers begin anew. Errors:
+    ConfigError; FileError."""
+    shards = whole(f"session {name!r}: shards", shards, 1)
+    session = Session(name, _from(start), 1, lanes, seed, manifest)
+    lib = session.native
+    handle = ctypes.c_uint64()
+    options: Dict[str, Any] = {"shards": shards}
+    lib.wait(0, lib.local, json.dumps(options).encode(), ctypes.byref(handle))
+    session._config["local"] = session._shards = handle.value
+    return session
+
+
+def join(
+    server: str,
+    name: str,
+    trainers: int = 1,
+    lanes: Optional[int] = None,
+    token_file: Optional[str] = None,
+    id: Optional[str] = None,
+    tls_ca: Optional[str] = None,
+    seed: int = 1,
+    manifest: Optional[Mapping[str, Any]] = None,
+    start: Union[None, str, os.PathLike[str]] = None,
+    back_within: Optional[float] = None,
+) -> Session:
+    """A session of a job at a ``ps``: "nats://host:4222". It is joined when it is first needed, see :class:`Session`.
+
+    ``trainers``: how many processes train the job, each of which runs the same script. ``lanes``: see :class:`Session`,
+    as many as trainers by default. ``token_file``: the file with the server's token. ``id``: which trainer this is,
+    "t0", "t1", ..., and with that which lanes it has; the next free one by default. ``tls_ca``: the certificate of who
+    signed the server's. ``seed``, ``manifest``, ``start``: as of :func:`local`, equal in all trainers. ``back_within``:
+    seconds that a lost server may take to come back, 30 by default; then the session ends with a ServerError."""
+    if not isinstance(server, str) or not re.match(r"(nats|tls)://.", server):
+        raise ConfigError(f"session {name!r}: server {server!r}: want an address such as nats://127.0.0.1:4222")
+    config = _from(start)
+    config["server"] = server
+    if back_within is not None:
+        config["back_within"] = float(back_within)
+    for key, value in (("token_file", token_file), ("id", id), ("tls_ca", tls_ca)):
+        if value is not None:
+            config[key] = os.fspath(value)
+    return Session(name, config, trainers, lanes, seed, manifest)
+
+
+def _from(start: Union[None, str, os.PathLike[str]]) -> Dict[str, Any]:
+    """The part of a configuration that says what the job begins with."""
+    if start is None:
+        return {}
+    SavedModel(start).close()  # before anything is started
+    return {"from": os.fspath(start)}
