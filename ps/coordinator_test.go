@@ -19,7 +19,7 @@ import (
 // says what it shows, as a duration since the job was registered.
 //
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
-//	    [returning=run] [start=batches]
+//	    [returning=run] [start=batches] [apply=mean]
 //	join from= [at=] [wanted=] [host=] [lr=] [rows=] [cluster] [resume]
 //	ready [ps=a] [serial=] [generation=] [done=]
 //	unready ps= [serial=]
@@ -52,6 +52,7 @@ type membership struct {
 	consistency string // of the job
 	start       int    // batches that assign, of the job
 	policyOfJob string // likewise; empty: as shardtest has it
+	apply       string // likewise
 	t           *testing.T
 	d           *datadriven.TestData
 	c           *Coordinator
@@ -125,6 +126,9 @@ func (s *membership) manifest() *schema.Job {
 	if s.policyOfJob = s.text("policy", s.policyOfJob); s.policyOfJob != "" {
 		j.Policy = s.policyOfJob
 	}
+	if s.apply = s.text("apply", s.apply); s.apply != "" {
+		j.Apply = s.apply
+	}
 	if s.d.HasArg("lr") {
 		j.Optimizer.LR = 0.5
 	}
@@ -142,7 +146,7 @@ func (s *membership) run() string {
 	from := schema.Member(s.text("from", ""))
 	switch s.d.Cmd {
 	case "job":
-		s.now, s.consistency, s.policyOfJob, s.start = epoch, "", "", 0
+		s.now, s.consistency, s.policyOfJob, s.apply, s.start = epoch, "", "", "", 0
 		job := s.manifest()
 		must(s.t, job.Validate())
 		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: s.servers(),

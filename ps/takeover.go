@@ -146,8 +146,11 @@ func (c *Coordinator) findParametersLost() []Decision {
 	if owned || c.done() <= c.config.Resume.version() || slices.ContainsFunc(c.members, has) {
 		return nil
 	}
-	return c.Fail(schema.Coordinator, "no trainer is left that had the parameters: start the trainers with --resume to "+
-		"go on from the newest durable version")
+	todo := "start the trainers with --resume to go on from the newest durable version"
+	if c.config.Checkpoints == nil {
+		todo = "start the job again; with --checkpoint-dir at its ps it can go on from a durable version"
+	}
+	return c.Fail(schema.Coordinator, "no trainer is left that had the parameters: "+todo)
 }
 
 // findDeserted ends the job where nobody has taken a place for too long.

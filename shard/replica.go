@@ -9,9 +9,9 @@ import (
 // shards have neither. Whoever begins in the middle of the job, and whoever writes a version down, needs them. They ask
 // for one chunk after the other:
 //
-//   - A trainer asks the shard of the chunk. That has the version that the job was resumed with, until the batch that is
-//     computed on it is over. What it is asked of a later version it asks one of the other trainers, each in turn, and
-//     passes the answer on. So trainers need no way to each other.
+//   - A trainer asks the shard of the chunk. That has the version that the job was resumed with, while anybody may begin
+//     with it. What it is asked of a later version it asks one of the other trainers, each in turn, and passes the
+//     answer on. So trainers need no way to each other.
 //   - What is written down is asked for by the ps of the shard (AskReplica): each chunk of one trainer. Trainers hear
 //     from the result of the batch before that the version is to be written down (schema.FlagCopy), and keep a copy of
 //     what they will be asked for.
@@ -148,11 +148,11 @@ func (s *Shard) resumable() (*state.Dense, error) {
 	return s.replica.resumed, err
 }
 
-// dropReplica forgets the version that the job was resumed with, once the batch that is computed on it is over: then
-// all trainers have it, or a later one.
+// dropReplica forgets the version that the job was resumed with, once the batch after the one that is computed on it is
+// over: then that one is over on all shards, and nobody begins with it any more.
 func (s *Shard) dropReplica() {
 	r := &s.replica
-	if r.resumed != nil && s.newest > r.resumed.Version(0) {
+	if r.resumed != nil && s.newest > r.resumed.Version(0)+1 {
 		r.resumed.Close()
 		r.resumed = nil
 	}

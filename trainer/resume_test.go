@@ -280,3 +280,46 @@ func checkpointsThatCannotBeWritten(t *testing.T) {
 		}
 	}
 }
+
+// Where the last trainer that had the parameters is lost, the job ends and says what to do, which works.
+func TestResumeWhereAllTrainersAreLost(t *testing.T) { testkit.Waits(t, resumeWhereAllTrainersAreLost) }
+
+func resumeWhereAllTrainersAreLost(t *testing.T) {
+	const lanes = 4
+	dir := t.TempDir()
+	server := startServerWith(t, ps.Config{Shards: 2, Deadline: 3 * time.Second, CheckpointDir: dir, CheckpointBatches: 1})
+	job := toyJob("resumed", 2, lanes, schema.ApplyMean)
+	job.Policy = schema.PolicyRecover
+	sessions := joinAll(t, testConfig(t, server), job)
+	version, reached := trainUntilDurable(t, dir, sessions, job, true)
+	for _, s := range sessions {
+		die(s)
+	}
+	newcomer := testConfig(t, server)
+	newcomer.Rejoin = sessions[0].RunID()
+	if s, err := Join(testContext(t), newcomer, job); err == nil {
+		t.Errorf("%s has taken a place, and nobody has the parameters", s.Member())
+		_ = s.Abort(errors.New("the test is over"))
+	} else if !errors.Is(err, ErrJobFailed) && !errors.Is(err, ErrRefused) {
+		t.Errorf("%v, want that the job has failed, or is over", err)
+	}
+	again := testConfig(t, server)
+	again.Resume = true
+	sessions = joinAll(t, again, job)
+	at := sessions[0].Version()
+	if at < version {
+		t.Errorf("resumed at version %d, and version %d was durable", at, version)
+	}
+	batches := uint64(reached) + 3
+	for i, err := range runAll(testContext(t), sessions, newToy(t, job), batches-uint64(at)) {
+		if err != nil {
+			t.Fatalf("trainer %d: %v", i, err)
+		}
+	}
+	want, _ := toyOutcome(t, lanes, int(batches))
+	for i, digest := range digestsOf(t, sessions) {
+		if digest != want {
+			t.Errorf("trainer %d: weights %x, want %x", i, digest[:6], want[:6])
+		}
+	}
+}
