@@ -95,10 +95,11 @@ func (s *Session) answerReplica(owner int, v *schema.View) error {
 }
 
 // takeReplica gives an answer to who has asked for parameters. One that has nothing is none: another trainer is asked
-// next.
+// next. Nor is one of another version, which who had the place before has asked for: numbers begin anew with each.
 func (s *Session) takeReplica(owner int, v *schema.View) error {
 	h := v.Head()
-	if h.Generation != s.joined.Generation || len(v.Values()) == 0 || h.Chunks == 0 {
+	other := h.Generation != s.joined.Generation || schema.Version(h.Batch) != s.joined.Version
+	if other || len(v.Values()) == 0 || h.Chunks == 0 {
 		return nil
 	}
 	_, err := s.exchange.take(replicaAsked, owner, v, int(h.Chunk), int(h.Chunks))
@@ -128,9 +129,6 @@ func (a *replicaAsk) take(_ int, v *schema.View) (kept bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, t := range piece.Tensors {
-		if t.Version != a.version {
-			return false, fmt.Errorf("parameter %q: %w: version %d, want %d", t.Name, state.ErrSnapshot, t.Version, a.version)
-		}
 		if err := a.restore.Tensor(t); err != nil {
 			return false, err
 		}
