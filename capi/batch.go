@@ -78,7 +78,7 @@ func (s *session) awaitDense(ctx context.Context) (from *trainer.Session, err er
 	if from, err = s.at(ctx); err == nil {
 		_, err = from.Wait(ctx)
 	}
-	return from, err
+	return from, s.ofPlace(from, err)
 }
 
 //export go_distinct
@@ -174,11 +174,7 @@ func go_lookup(t *C.gradbus_thread, handle C.gradbus_handle, version C.int64_t, 
 			}
 			at = from
 		}
-		err := at.LookupInto(ctx, into)
-		if s.batch != nil {
-			err = s.excuse(s.batch, err)
-		}
-		return err
+		return s.ofPlace(at, at.LookupInto(ctx, into))
 	}, nil))
 }
 

@@ -63,6 +63,17 @@ func (s *session) excuse(b *trainer.Batch, err error) error {
 	return fmt.Errorf("%w: the lanes of batch %d are another trainer's by now: %w", errLost, b.Number(), err)
 }
 
+// ofPlace takes the error of a read at a place, which is none of the session's where that is another trainer's by now.
+func (s *session) ofPlace(at *trainer.Session, err error) error {
+	switch {
+	case err == nil || s.told == nil || at == nil || at == s.Session || at.Err() == nil || s.Err() != nil:
+		return err
+	case s.batch != nil:
+		return s.excuse(s.batch, err)
+	}
+	return fmt.Errorf("%w: the lanes of a trainer that was lost are another one's by now: %w", errLost, err)
+}
+
 // mayRejoin says of an error that has ended the trainer's session that gradbus_rejoin comes back.
 func (s *session) mayRejoin(err error) error {
 	if err == nil || s.told == nil || s.Err() == nil || errors.Is(err, errFault) || errors.Is(err, errLost) ||
@@ -99,6 +110,7 @@ func go_settle(t *C.gradbus_thread, handle C.gradbus_handle, further *C.int32_t)
 		at, err := s.at(ctx)
 		if err == nil {
 			_, err = at.Wait(ctx)
+			err = s.ofPlace(at, err)
 		}
 		if *further = 0; err == nil && at != s.Session {
 			*further = 1

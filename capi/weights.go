@@ -78,7 +78,7 @@ func go_digest(t *C.gradbus_thread, handle C.gradbus_handle, out *C.uint8_t) C.i
 		if err == nil {
 			copy(unsafe.Slice((*byte)(unsafe.Pointer(out)), len(sum)), sum[:])
 		}
-		return err
+		return s.ofPlace(at, err)
 	})
 }
 
@@ -135,7 +135,7 @@ func go_table(t *C.gradbus_thread, handle C.gradbus_handle, table C.int32_t, fir
 			values := len(keys) * spec.Dim
 			if err := at.LookupInto(ctx, []trainer.RowsInto{{Table: schema.Table(table), Keys: keys, Rows: to[:values]}}); err !=
 				nil {
-				return err
+				return s.ofPlace(at, err)
 			}
 			to = to[values:]
 		}
@@ -151,7 +151,7 @@ func go_save(t *C.gradbus_thread, handle C.gradbus_handle, path *C.char) C.int32
 		}
 		at, err := s.at(s.ctx)
 		if err == nil {
-			err = at.Save(s.ctx, C.GoString(path))
+			err = s.ofPlace(at, at.Save(s.ctx, C.GoString(path)))
 		}
 		if err != nil && codeOf(err) == C.GRADBUS_INTERNAL { // whatever else is wrong with a file
 			err = fmt.Errorf("%w: %w", errFile, err)

@@ -81,7 +81,8 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) 
 
 // mayComeBack reports that a server which is not there, or knows nothing yet, may be started again.
 func mayComeBack(err error) bool {
-	for _, e := range []error{fabric.ErrNoServer, fabric.ErrLost, ErrServerLost, ErrNoAnswer, ErrNoServers} {
+	for _, e := range []error{fabric.ErrNoServer, fabric.ErrLost, ErrServerLost, ErrNoAnswer, ErrNoServers,
+		errEndedBefore} {
 		if errors.Is(err, e) {
 			return true
 		}

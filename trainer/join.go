@@ -188,6 +188,9 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 		if s.control == nil {
 			return nil, err
 		}
+		if errors.Is(err, errEndedBefore) {
+			s.fail(err) // there is nobody to tell
+		}
 		s.handsOver = true // it has not begun: whoever comes next may
 		if leaving := s.leave(err.Error()); leaving != nil {
 			j.config.Log.Warn("leave after a failed join", "job", j.job.Name, "member", s.Member(), "err", leaving)
@@ -298,6 +301,10 @@ func refusedError(r *schema.Refused) error {
 	return fmt.Errorf("%w (%s): %s%s", ErrRefused, r.Reason, r.Text, want)
 }
 
+// errEndedBefore: the run that a trainer was admitted to is no more, and has not begun. Who comes back to a job asks
+// again: its ps was started once more meanwhile.
+var errEndedBefore = fmt.Errorf("%w: it ended while this trainer waited for others", ErrJobFailed)
+
 // waitForStart repeats the request, since its answer says how many are missing, until one says that the job has started
 // or the coordinator tells all.
 func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
@@ -332,7 +339,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 				return refusedError(c.Refused)
 			}
 			if c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member {
-				return fmt.Errorf("%w: it ended while this trainer waited for others", ErrJobFailed)
+				return errEndedBefore
 			}
 			if answer(c.Joined) {
 				return nil

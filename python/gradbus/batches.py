@@ -120,6 +120,7 @@ class Batches:
         self._delivered: Optional[Lane] = None  # by the loader, not ended
         self._void = False  # what is under way counts for nothing, and the loader has to come back to the job
         self._rejoined = False  # that has happened, but for the values of parameters
+        self._recount = False  # number is to be that of what was committed, when that is complete
         self._steps: Any = None
         self._rows: List[Any] = []  # of each lane, an array with room for its pieces
 
@@ -302,6 +303,9 @@ class Batches:
                 self._waited(lib.settle, handle, ctypes.byref(further))
                 if further.value:
                     return  # parameters have the values that further lanes of the batch are computed on
+                if self._recount:
+                    self._recount = False
+                    self.number = int(lib.text(lib.job, handle)["version"])
             else:
                 self._waited(lib.finish, handle)
             if optimizer.moves_parameters():
@@ -367,13 +371,18 @@ class Batches:
 
     def _come_back(self) -> None:
         """Comes back to the job, where that has not happened, and gives parameters their values there."""
+        session, optimizer = self._session, self._session._optimizer
+        assert optimizer is not None
         while self._void:
             try:
                 if not self._rejoined:
                     self._rejoin()
-                self._open = self._pending = self._rejoined = self._void = False
+                self._open = self._rejoined = self._void = False
+                self._pending = self._recount = True
                 self._lanes, self._delivered = [], None
-                self.resumed()
+                self.number = int(session._job["version"])
+                optimizer.rejoined(float(session._job["lr_scale"]))
+                self.settle()
             except RewoundError:
                 pass  # once more
 

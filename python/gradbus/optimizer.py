@@ -186,6 +186,11 @@ class Optimizer(torch.optim.Optimizer):
         for group, base in zip(self.param_groups, self._base):
             group["lr"] = base * scale
 
+    def rejoined(self, scale: float) -> None:
+        """The same where the session has come back to the job, and rates may be those of before."""
+        if scale != self._scale:
+            self.resumed(scale)
+
     def scaled(self, scale: float) -> None:
         """Takes note that the job's rates have this scale."""
         self._scale = scale

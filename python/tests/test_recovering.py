@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 from programs import until
@@ -169,7 +171,7 @@ def test_ctrl_c_hands_the_lanes_over(start, quiet, waits):
     first, second = trainers(start, url, "t1:7")
     held(second)
     leaving, staying = (first, second) if waits else (second, first)
-    leaving.signal(2)
+    leaving.signal(signal.SIGINT)
     assert leaving.end() != 0, leaving.said()
     go(start, "t1")
     assert last(staying) == quiet
@@ -189,9 +191,9 @@ def test_a_stopped_trainer_comes_back(start, quiet):
     ps, url = start.ps("--deadline", "4s")
     first, stopped = trainers(start, url, "t1:7", "t0:60")
     held(stopped)
-    stopped.signal(19)
+    stopped.signal(signal.SIGSTOP)
     held(first)
-    stopped.signal(18)
+    stopped.signal(signal.SIGCONT)
     go(start, "t1")
     stopped.wait_for("is back at version")
     go(start, "t0")
@@ -202,7 +204,7 @@ def test_a_stopped_trainer_comes_back(start, quiet):
 @pytest.mark.parametrize("again", [False, True])
 def test_a_ps_that_is_killed_and_started_again(start, quiet, again):
     """Trainers come back to the newest durable version; the place of one that was killed, too, is a new one's. ``again``:
-    the ps is killed once more while the first trainer waits for the second one."""
+    the ps is killed once more while the first trainer waits for the second one, which then comes first."""
     flags = "--checkpoint-dir", start.folder / "checkpoints", "--checkpoint-every", 10
     ps, url = start.ps(*flags)
     first, killed = trainers(start, url, "slow", "t0:85", "t1:85")
@@ -215,9 +217,13 @@ def test_a_ps_that_is_killed_and_started_again(start, quiet, again):
     if again:
         go(start, "t0")
         until(lambda: "trainer t0 joined from" in ps.said(), "the first trainer")
+        first.signal(signal.SIGSTOP)
         ps.kill()
-        start.ps(*flags, "--listen", url.split("//")[1])
+        ps, _ = start.ps(*flags, "--listen", url.split("//")[1])
     newcomer = start.python(PROGRAM, url, start.folder, 2, "sampler", ID="t1")
+    if again:
+        until(lambda: "trainer t1 joined from" in ps.said(), "the second trainer")
+        first.signal(signal.SIGCONT)
     go(start, "t0", "t1")
     assert last(first) == quiet
     assert last(newcomer) == quiet
