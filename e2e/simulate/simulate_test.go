@@ -38,6 +38,9 @@ func TestOnThreads(t *testing.T) {
 	if *single >= 0 {
 		t.Skip("another test simulates this seed")
 	}
+	if testing.Short() {
+		*threaded = min(*threaded, 8)
+	}
 	for seed := *first; seed < *first+*threaded; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { simulated(t, seed) })
 	}
