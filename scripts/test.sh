@@ -3,7 +3,7 @@
 #
 #   native       the C++ tests
 #   race         Go's tests with the native backend, under the race detector
-#   long         of these the packages of which short leaves something out
+#   long         of these the packages of which short leaves something out, without it
 #   cuda         packages that take ten times as long under it, by their arithmetic or their many runs: without it, then with it what
 #                goroutines of cuda share
 #   portable     Go's tests without cgo
@@ -51,7 +51,7 @@ race() {
   [ ${#short[@]} = 0 ] || without+=(-e '/e2e/faults$' -e '/examples' -e '/internal/rules$' -e '/schema$' -e '/bench/average$')
   "${go_test[@]}" "${short[@]}" -race "${native[@]}" "${slow[@]}" $(go list ./... | grep -v "${without[@]}")
 }
-long() { "${go_test[@]}" -race "${native[@]}" ./trainer ./schema ./fabric ./examples/... ./internal/rules ./bench/average; }
+long() { "${go_test[@]}" "${native[@]}" ./trainer ./schema ./fabric ./examples/... ./internal/rules ./bench/average; }
 cuda() {
   local packages=(./cuda ./shard ./checkpoint ./bench/exchange ./cmd/...)
   [ ${#short[@]} = 0 ] || packages+=(./examples/... ./internal/rules ./schema ./bench/average)
