@@ -75,17 +75,13 @@ func (l *controlLoop) checkFit() {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.assignments)) {
-		l.reportFailed(l.assignments[name], l.server.member, err.Error())
+		l.reportFailed(l.assignments[name], l.server.member, err)
 	}
 }
 
-func (l *controlLoop) reportFailed(a *assignment, who schema.Member, text string) {
-	l.tell(a, schema.Control{Failed: &schema.Failed{Member: who, Text: text}})
-}
-
-// reportNotMade reports that a shard could not be made. Where what it begins with could not be read, its trainers come
+// reportFailed reports that shards cannot go on. Where what they begin with could not be read, their trainers come
 // back: another version may be found then, or the disk be well again.
-func (l *controlLoop) reportNotMade(a *assignment, who schema.Member, err error) {
+func (l *controlLoop) reportFailed(a *assignment, who schema.Member, err error) {
 	failed := &schema.Failed{Member: who, Text: err.Error(), Back: errors.Is(err, shard.ErrResume)}
 	l.tell(a, schema.Control{Failed: failed})
 }
@@ -120,8 +116,7 @@ func (l *controlLoop) assigned(ctx context.Context, name schema.JobName, run sch
 			return // it is said again each second
 		} else if err != nil {
 			l.server.log.Warn("shards not made", "job", name, "err", err)
-			l.tell(&assignment{manifest: assign.Job, run: run},
-				schema.Control{Failed: &schema.Failed{Member: l.server.member, Text: err.Error()}})
+			l.reportFailed(&assignment{manifest: assign.Job, run: run}, l.server.member, err)
 			return
 		}
 	}
@@ -237,10 +232,10 @@ func (l *controlLoop) hear(n shardNews) {
 	}
 	switch {
 	case n.err != nil && n.member == "":
-		l.reportFailed(a, l.server.member, fmt.Sprintf("the cluster is no way to its trainers: %v", n.err))
+		l.reportFailed(a, l.server.member, fmt.Errorf("the cluster is no way to its trainers: %w", n.err))
 		return
 	case n.err != nil:
-		l.reportNotMade(a, n.member, n.err)
+		l.reportFailed(a, n.member, n.err)
 		return
 	case n.member == "":
 		a.serial = a.wanted

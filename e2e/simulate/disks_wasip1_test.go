@@ -2,10 +2,10 @@ package simulate
 
 import "testing"
 
-// control has something become of a disk. It says whether there was anything to become of.
+// control has something become of a disk.
 //
 //go:wasmimport disk control
-func control(disk, what uint32, arg int64) uint32
+func control(disk, what uint32, arg int64)
 
 // folder is that of a ps, on a disk of its own.
 func folder(_ *testing.T, id string) string {

@@ -227,14 +227,21 @@ func (s *system) harmDisk(while time.Duration) {
 	control(v.disk, diskWorks, 0)
 }
 
+// server is one by its id; nil: it has not started yet.
+func (s *system) server(id string) *server {
+	i := slices.IndexFunc(s.servers, func(v *server) bool { return v.id == id })
+	if i < 0 {
+		return nil
+	}
+	return s.servers[i]
+}
+
 // durable notes what a server says: which version is durable.
 func (s *system) durable(server string, version schema.Version) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, v := range s.servers {
-		if v.id == server {
-			v.durable = version
-		}
+	if v := s.server(server); v != nil {
+		v.durable = version
 	}
 }
 
@@ -243,14 +250,14 @@ func (s *system) durable(server string, version schema.Version) {
 func (s *system) returns(server string, next bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, v := range s.servers {
-		if v.id == server {
-			if !next && !v.returns {
-				v.durable = 0
-			}
-			v.returns = next
-		}
+	v := s.server(server)
+	if v == nil {
+		return
 	}
+	if !next && !v.returns {
+		v.durable = 0
+	}
+	v.returns = next
 }
 
 // doubt has nothing be expected of what a disk has.

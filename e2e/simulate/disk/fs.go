@@ -188,6 +188,17 @@ type file struct {
 	lists  bool
 }
 
+// works counts an operation on the bytes of a file.
+func (f *file) works() experimental.Errno {
+	switch {
+	case f.node.dir:
+		return experimental.EISDIR
+	case !f.disk.works():
+		return experimental.EIO
+	}
+	return 0
+}
+
 func (f *file) Read(buf []byte) (int, experimental.Errno) {
 	n, no := f.Pread(buf, f.at)
 	f.at += int64(n)
@@ -195,13 +206,12 @@ func (f *file) Read(buf []byte) (int, experimental.Errno) {
 }
 
 func (f *file) Pread(buf []byte, at int64) (int, experimental.Errno) {
-	switch {
-	case f.node.dir:
-		return 0, experimental.EISDIR
-	case !f.disk.works():
-		return 0, experimental.EIO
-	case at < 0:
-		return 0, experimental.EINVAL
+	no := f.works()
+	if no == 0 && at < 0 {
+		no = experimental.EINVAL
+	}
+	if no != 0 {
+		return 0, no
 	}
 	return copy(buf, f.node.data[min(at, int64(len(f.node.data))):]), 0
 }
@@ -238,37 +248,36 @@ func (f *file) Write(buf []byte) (int, experimental.Errno) {
 }
 
 func (f *file) Pwrite(buf []byte, at int64) (int, experimental.Errno) {
-	switch {
-	case f.node.dir:
-		return 0, experimental.EISDIR
-	case !f.disk.works():
-		return 0, experimental.EIO
+	if no := f.works(); no != 0 {
+		return 0, no
 	}
 	end := at + int64(len(buf))
 	if more := end - int64(len(f.node.data)); more > 0 {
 		if f.disk.used(f.disk.root)+more > f.disk.room {
 			return 0, experimental.EIO // there is no number for a full disk here
 		}
-		f.node.data = append(f.node.data, make([]byte, more)...)
+		f.node.resize(end)
 	}
 	f.node.dirty = true
 	return copy(f.node.data[at:end], buf), 0
 }
 
 func (f *file) Truncate(size int64) experimental.Errno {
-	switch {
-	case f.node.dir:
-		return experimental.EISDIR
-	case !f.disk.works():
-		return experimental.EIO
+	no := f.works()
+	if no == 0 {
+		f.node.resize(size)
+		f.node.dirty = true
 	}
-	f.node.dirty = true
-	if size <= int64(len(f.node.data)) {
-		f.node.data = f.node.data[:size]
+	return no
+}
+
+// resize cuts a file, or fills it up with zeros.
+func (n *node) resize(size int64) {
+	if more := size - int64(len(n.data)); more > 0 {
+		n.data = append(n.data, make([]byte, more)...)
 	} else {
-		f.node.data = append(f.node.data, make([]byte, size-int64(len(f.node.data)))...)
+		n.data = n.data[:size]
 	}
-	return 0
 }
 
 func (f *file) Sync() experimental.Errno {
