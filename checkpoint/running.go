@@ -1,7 +1,6 @@
 package checkpoint
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -34,16 +33,15 @@ func runningText(run schema.RunID) string { return fmt.Sprintf("%016x ", uint64(
 // Begin notes that a run of a job is under way, and which others it goes on from, the latest first: trainers that have
 // not heard of it yet come back to these. since is the first run of the job's name whose versions it may go on from.
 func Begin(dir string, job schema.JobName, run schema.RunID, since uint64, others ...schema.RunID) error {
+	line := fmt.Sprintf("%s%d", runningText(run), since)
+	for _, other := range others[:min(len(others), runsMax-1)] {
+		line += fmt.Sprintf(" %016x", uint64(other))
+	}
 	err := atomicfile.MakeFolder(jobFolder(dir, job), folderMode)
 	if err == nil {
 		err = atomicfile.Write(filepath.Join(jobFolder(dir, job), runningName), fileMode, func(w io.Writer) error {
-			_, err := fmt.Fprintf(w, "%s%d", runningText(run), since)
-			for _, other := range others[:min(len(others), runsMax-1)] {
-				_, more := fmt.Fprintf(w, " %016x", uint64(other))
-				err = cmp.Or(err, more)
-			}
-			_, more := fmt.Fprintln(w)
-			return cmp.Or(err, more)
+			_, err := fmt.Fprintln(w, line)
+			return err
 		})
 	}
 	if err != nil {

@@ -62,7 +62,7 @@ func (v *saver) gatherChunk(ctx context.Context, part *checkpoint.Part, pieces *
 	g.asked.Store(uint64(g.number))
 	defer func() {
 		g.asked.Store(0)
-		g.drop()
+		release(g.came.swap(nil)) // nobody waits for it any more
 	}()
 	a := answer{version: version, part: part, pieces: pieces}
 	again, late := time.NewTimer(0), time.NewTimer(gatherWithin)
@@ -99,17 +99,6 @@ func (v *saver) gatherChunk(ctx context.Context, part *checkpoint.Part, pieces *
 		}
 	}
 	return nil
-}
-
-// drop releases what nobody waits for any more.
-func (g *gathering) drop() {
-	release(g.came.swap(nil))
-}
-
-func release(items []item) {
-	for i := range items {
-		round.Release(items[i].payload)
-	}
 }
 
 // answer is what has come of a chunk.

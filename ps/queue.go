@@ -120,6 +120,10 @@ func (q *queue) close() {
 	items := append(q.items, q.asks...)
 	q.closed, q.items, q.asks, q.bytes = true, nil, nil, 0
 	q.mu.Unlock()
+	release(items)
+}
+
+func release(items []item) {
 	for i := range items {
 		round.Release(items[i].payload)
 	}
