@@ -39,9 +39,9 @@ class LaneSampler(Sampler):  # type: ignore[type-arg]
     samples of other lanes than those that are computed.
 
     ``data``: a data set, or its length. ``batch_size``: samples of a batch, over all lanes and trainers; at least the
-    number of lanes; for a job that recovers it is to be given to a :class:`~gradbus.LaneLoader`. ``shuffle=False`` keeps the data set's order. ``drop_last``: every batch has exactly
-    ``batch_size``; what is left of an epoch is not delivered. Errors: ArgumentError at the first iteration, when the
-    lanes are known."""
+    number of lanes; for a job that recovers it is to be given to a :class:`~gradbus.LaneLoader`. ``shuffle=False`` keeps
+    the data set's order. ``drop_last``: every batch has exactly ``batch_size``; what is left of an epoch is not
+    delivered. Errors: ArgumentError at the first iteration, when the lanes are known."""
 
     def __init__(
         self,
