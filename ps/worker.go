@@ -127,7 +127,8 @@ func (w *worker) watchGroups() {
 	}
 }
 
-// tellGroup tells all trainers, by the way of results, so that they hear it before what the group made.
+// tellGroup tells every trainer by the subject of results to it, so that each hears it before what the group made: other
+// kinds and receivers have an order of their own.
 func (w *worker) tellGroup(g *schema.Group) {
 	frame, err := schema.EncodeControl(schema.Head{Job: w.config.RunID, Generation: w.config.Generation},
 		schema.Control{Group: g})
@@ -135,8 +136,11 @@ func (w *worker) tellGroup(g *schema.Group) {
 		w.log.Error("an event of a group cannot be told", "err", err) // a broken invariant, of which nothing depends
 		return
 	}
-	w.send(schema.All, fabric.At(w.name, string(w.member), fabric.KindCtl, string(schema.All)).WithBatch(uint64(g.Update)),
-		fabric.WithoutRoom(frame))
+	for i := range w.config.Contributors {
+		to := w.config.Contributors[i].Member
+		w.send(to, fabric.At(w.name, string(w.member), fabric.KindMean, string(to)).WithBucket(uint64(g.Update), 0),
+			fabric.WithoutRoom(frame))
+	}
 }
 
 // run is the worker's goroutine. It ends with ctx, having freed the shard's memory.

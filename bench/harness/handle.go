@@ -42,6 +42,9 @@ func (h *Handle) line(text []byte) {
 
 // take does what a member's message says. It is called from one goroutine at a time.
 func (h *Handle) take(m message) {
+	if m.Op == opResult {
+		h.harness.order(func(l *lines) { l.end(h) }) // before anybody learns that it has ended, and says so in a line
+	}
 	h.mu.Lock()
 	if m.Op == opPart {
 		if len(h.parts)+len(m.Part) <= valueBytesMax {
@@ -79,8 +82,6 @@ func (h *Handle) take(m message) {
 		if json.Unmarshal(m.Value, &line) == nil {
 			h.harness.order(func(l *lines) { l.feed(h, m.Key, m.At, line) })
 		}
-	case opResult:
-		h.harness.order(func(l *lines) { l.end(h) })
 	case opProgress:
 		h.harness.draw()
 	}

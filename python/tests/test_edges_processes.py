@@ -9,8 +9,10 @@ import pytest
 from programs import until
 
 HEAD = """
-import logging, os, signal, sys, threading, time
+import atexit, logging, os, signal, sys, threading, time
 import torch
+freed = []  # threads that gradbus's end has to free
+atexit.register(lambda: [thread.join() for thread in freed])  # after what is registered later, so after gradbus's
 import gradbus
 
 logging.getLogger("gradbus").addHandler(logging.NullHandler())  # of joins that take long here
@@ -303,7 +305,8 @@ def test_the_interpreter_ends_while_another_thread_waits(start):
             session.start()
         except gradbus.CanceledError:
             print("canceled", flush=True)
-    threading.Thread(target=wait, daemon=True).start()
+    freed.append(threading.Thread(target=wait, daemon=True))
+    freed[0].start()
     while not session._joining:
         time.sleep(0.001)
     print("end", flush=True)

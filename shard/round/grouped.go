@@ -272,7 +272,8 @@ func (g *Grouped) Begin(group schema.Batch) error {
 }
 
 // Closed implements Clock: whoever has a request in the group hears of it, under the number that each of them calls
-// its batch. Where that is one number for all trainers of the job, one message serves them all.
+// its batch. Where that is one number for all trainers of the job, and nothing else goes to each of them, one message
+// serves them all.
 func (g *Grouped) Closed(l *Line, group schema.Batch) []Hearer {
 	l.closed(group)
 	g.recycle()
@@ -280,7 +281,7 @@ func (g *Grouped) Closed(l *Line, group schema.Batch) []Hearer {
 		g.tell(GroupEvent{Group: group, Closed: true, Start: g.starts(group)})
 	}
 	members := *g.of(group)
-	alike := len(members) == len(g.contributors)
+	alike := len(members) == len(g.contributors) && !g.config.Job.GroupEvents // which go to each
 	g.hears = g.hears[:0]
 	for _, m := range members {
 		alike = alike && m.batch == group
