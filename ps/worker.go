@@ -127,8 +127,8 @@ func (w *worker) watchGroups() {
 	}
 }
 
-// tellGroup tells every trainer by the subject of results to it, so that each hears it before what the group made: other
-// kinds and receivers have an order of their own.
+// tellGroup tells every trainer by the subject of results to it, so that each hears it before what the group made: what
+// has another kind or receiver comes in an order of its own.
 func (w *worker) tellGroup(g *schema.Group) {
 	frame, err := schema.EncodeControl(schema.Head{Job: w.config.RunID, Generation: w.config.Generation},
 		schema.Control{Group: g})
