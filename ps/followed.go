@@ -68,12 +68,17 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	}
 	is.over = f.Over
 	l.noteStandby(now)
+	l.mirrorAll(now, false) // which tells trainers, before the answer says that they are told
 	heard := &schema.Heard{Incarnation: l.server.registry.self.Incarnation, Jobs: slices.Sorted(maps.Keys(l.jobs))}
+	for _, name := range heard.Jobs {
+		if j := l.jobs[name]; is.stands(j.run) && j.coordinator.standby.url == is.url {
+			heard.Told = append(heard.Told, name)
+		}
+	}
 	if b := l.server.standby; b != nil {
 		heard.Jobs = append(heard.Jobs, b.awaited()...)
 	}
 	l.send(schema.TelemetryJob, 0, m.from, schema.Control{Heard: heard})
-	l.mirrorAll(now, false)
 	return nil
 }
 

@@ -255,6 +255,9 @@ func (b *standby) heard(h *schema.Heard) {
 		case !b.there[name]:
 			b.server.log.Info("job has ended where it was", "job", name)
 			b.drop(name)
+		case !j.told && j.version() > 0 && slices.Contains(h.Told, name):
+			j.told = true
+			b.server.log.Info("standing by with all of a job", "job", name, "version", uint64(j.version()))
 		}
 	}
 }

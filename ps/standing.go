@@ -32,6 +32,7 @@ type standing struct {
 	since    time.Time // then
 	ended    bool      // it is no more, and not only out of reach
 	came     map[schema.Member]time.Time
+	told     bool // trainers know that the job goes on here
 }
 
 // mirror takes it that the other ps has a job.
@@ -179,7 +180,6 @@ func (b *standby) taken(m *fabric.Message) bool {
 	if !fresh {
 		return false
 	}
-	before := j.state.Version()
 	whole, err := j.state.Take(int(subject.Bucket), &view, m.Lease())
 	if err != nil {
 		j.failure = schema.ClipFailure(err.Error())
@@ -187,9 +187,6 @@ func (b *standby) taken(m *fabric.Message) bool {
 	}
 	if whole {
 		b.tellSoon()
-	}
-	if whole && before == 0 {
-		b.server.log.Info("standing by with all of a job", "job", j.job.Name, "version", uint64(j.state.Version()))
 	}
 	return true
 }

@@ -254,6 +254,8 @@ type Heard struct {
 	Incarnation uint64 `json:"incarnation,string"`
 	// Jobs are those that are there, or whose trainers are awaited there.
 	Jobs []JobName `json:"jobs"`
+	// Told are those of whose trainers each was told that the ps which asks has all of the job: it goes on there.
+	Told []JobName `json:"told,omitempty"`
 }
 
 // OverRun is a run of a job that is over.

@@ -29,7 +29,7 @@ func testControls() []Control {
 		{Group: &Group{Update: 7, Member: "t1", Batch: 3, Parked: 2, Size: 3, AtNS: 1 << 60}},
 		{Follow: &Follow{URL: "nats://10.0.0.2:4222", Incarnation: 1<<64 - 1, Host: "box 18",
 			Jobs: []Followed{{Run: 5, Series: 1, Version: 17}}, Over: []OverRun{{Job: "demo", Run: 4}}}},
-		{Heard: &Heard{Incarnation: 7, Jobs: []JobName{"demo"}}},
+		{Heard: &Heard{Incarnation: 7, Jobs: []JobName{"demo"}, Told: []JobName{"demo"}}},
 		{Mirror: &Mirror{Job: testJob(), Shards: 2, Series: 1, Incarnation: 7, Trainers: 2,
 			LR: []LRChange{{From: 500, Scale: 0.1}}, Last: true}},
 		{Standby: &Standby{URL: "nats://10.0.0.2:4222"}},
