@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -127,6 +129,56 @@ func TestKilledAndStoodByFor(t *testing.T) {
 	second.signal(t, syscall.SIGTERM)
 	second.status(t)
 	first.says(t, "job goes on here")
+	quiet.succeeds(t)
+	want := quiet.result(t).WeightsSHA256
+	for i, p := range trainers {
+		p.succeeds(t)
+		if got := p.result(t).WeightsSHA256; got != want {
+			t.Errorf("trainer %d: weights %s, want %s", i, got, want)
+		}
+	}
+}
+
+// Three ps with the shards of one job are ended in turn, each as an operator does it, and started again: no batch is
+// lost. The last is the one that the others find each other at.
+func TestKilledAndRolled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: TestKilledAndReplaced restarts one ps; e2e/simulate restarts both of two")
+	}
+	flags := []string{"movielens", "--input", "synthetic", "--epochs", "3000", "--optimizer", "adam", "--lr", "0.001"}
+	quiet := start(t, "trainer", append(flags, "--local", "--json")...)
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keep := []string{"--control-token-file", token, "--checkpoint-dir", filepath.Join(t.TempDir(), "checkpoints"),
+		"--checkpoint-every", "2s"}
+	first, url := server(t, keep...)
+	all, at := []*process{first}, []string{url}
+	for range 2 {
+		p, url := server(t, append(keep, "--nats", at[0])...)
+		all, at = append(all, p), append(at, url)
+	}
+	trainers := make([]*process, 3)
+	for i := range trainers {
+		trainers[i] = start(t, "trainer", append(flags, "--server", at[0], "--trainers", "3", "--json")...)
+	}
+	trainers[0].says(t, "batch ")
+	for n, i := range []int{2, 1, 0} {
+		all[i].signal(t, syscall.SIGTERM)
+		all[i].succeeds(t)
+		args := append(keep, "--listen", strings.TrimPrefix(at[i], "nats://"))
+		if i > 0 {
+			args = append(args, "--nats", at[0])
+		}
+		all[i], _ = server(t, args...)
+		for _, p := range trainers {
+			poll(t, fmt.Sprintf("%s has come back from %d restarts", p.name, n+1), func() bool {
+				came := strings.Split(p.stderr.String(), "joins anew")
+				return len(came) > n+1 && strings.Contains(came[len(came)-1], "\nbatch ")
+			})
+		}
+	}
 	quiet.succeeds(t)
 	want := quiet.result(t).WeightsSHA256
 	for i, p := range trainers {

@@ -156,6 +156,9 @@ func (d *door) open(nats *server.Server) {
 	go d.run()
 }
 
+// shutPause is for how long somebody who dials a server that ends is kept waiting for the end.
+const shutPause = 250 * time.Millisecond
+
 // close lets nobody in any more. Those who are inside are the server's to end.
 func (d *door) close() {
 	d.mu.Lock()
@@ -195,7 +198,13 @@ func (d *door) Check(client server.ClientAuthentication) bool {
 	shown := sha256.Sum256([]byte(options.Token))
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.shut || d.nats == nil {
+	if d.shut {
+		d.mu.Unlock()
+		time.Sleep(shutPause) // the end of the server ends the connection: to be refused means that the token is wrong
+		d.mu.Lock()
+		return false
+	}
+	if d.nats == nil {
 		return false
 	}
 	v := d.inside[client.GetID()]

@@ -79,10 +79,11 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) 
 	}
 }
 
-// mayComeBack reports that a server which is not there, or knows nothing yet, may be started again.
+// mayComeBack reports that a server which is not there, or knows nothing yet, may be started again. One that ends may
+// refuse whoever it had let in.
 func mayComeBack(err error) bool {
-	for _, e := range []error{fabric.ErrNoServer, fabric.ErrLost, ErrServerLost, ErrNoAnswer, ErrNoServers,
-		errEndedBefore} {
+	for _, e := range []error{fabric.ErrNoServer, fabric.ErrLost, fabric.ErrRefused, ErrServerLost, ErrNoAnswer,
+		ErrNoServers, errEndedBefore} {
 		if errors.Is(err, e) {
 			return true
 		}
