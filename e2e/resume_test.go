@@ -126,8 +126,12 @@ func TestKilledAndStoodByFor(t *testing.T) {
 	second.says(t, "job goes on here")
 	first, _ = server(t, "--listen", strings.TrimPrefix(at, "nats://"), "--standby", other)
 	first.says(t, "standing by with all of a job")
-	second.signal(t, syscall.SIGTERM)
+	drained := start(t, "ps", "drain", "--server", other)
+	drained.succeeds(t)
 	second.status(t)
+	if said := drained.stdout.String(); !strings.Contains(said, "handed over to the ps at "+at) {
+		t.Errorf("drain says %q, want that the job is handed over to the ps at %s", said, at)
+	}
 	first.says(t, "job goes on here")
 	quiet.succeeds(t)
 	want := quiet.result(t).WeightsSHA256

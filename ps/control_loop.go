@@ -63,6 +63,7 @@ type controlLoop struct {
 	follower    *follower       // that stands by for this ps; nil: nobody does
 	gone        string          // why nobody does any more; empty: nobody ever has, or somebody does
 	drained     []chan struct{} // closed when the last versions of all jobs are durable
+	drainers    []schema.Member // who has asked for the end of this ps, and is told of it
 }
 
 // message is a verified control or heartbeat frame.
@@ -372,6 +373,7 @@ func (l *controlLoop) drop(j *job) {
 // shutdown ends every job. Whoever waits for the control loop waits for what it has released, too.
 func (l *controlLoop) shutdown() {
 	const why = "the parameter server is shutting down"
+	l.tellDrainers(true)
 	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
 		l.carryOut(l.jobs[name], l.jobs[name].coordinator.FailServers(schema.Coordinator, why))
 	}

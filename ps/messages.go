@@ -201,6 +201,8 @@ func (l *controlLoop) readControl(j *job, m *message, head *schema.Head) *refusa
 			answer = b.lost(m.job, control.AskLost.Run)
 		}
 		l.send(m.job, 0, m.from, schema.Control{Lost: &answer})
+	case control.Drain != nil:
+		l.drain(m, control.Drain)
 	case control.Join != nil && !isJoiner(m.from):
 		return schema.Refuse(schema.ReasonUnknownSender,
 			"a join from %s: want a name that begins with j-, since members have names already", m.from)

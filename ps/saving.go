@@ -404,6 +404,7 @@ func (l *controlLoop) tellDrained() {
 	if open {
 		return
 	}
+	l.tellDrainers(false)
 	for _, done := range l.drained {
 		close(done)
 	}

@@ -81,6 +81,9 @@ type Server struct {
 	unwatch func() bool     // stops waiting for the end of running
 	closed  sync.Once
 	done    chan struct{}
+
+	asked     chan struct{} // closed when somebody wants this ps to end
+	askedOnce sync.Once
 }
 
 // Start starts a server and returns when it accepts trainers. It ends with ctx or by Close, whichever comes first, and
@@ -109,6 +112,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		clock: options.clock, dialing: options.dialing, limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax},
 		buffers: fabric.NewBuffers(fabric.FreeBytesMaxDefault), unroutable: fabric.Limiter{PerSecond: refusalsPerSecond},
 		logs: fabric.Limiter{PerSecond: logsPerSecond}, done: make(chan struct{}),
+		asked: make(chan struct{}),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

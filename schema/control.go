@@ -27,6 +27,9 @@ type Control struct {
 	Standby *Standby `json:"standby,omitempty"`
 	AskLost *AskLost `json:"ask_lost,omitempty"`
 	Lost    *Lost    `json:"lost,omitempty"`
+
+	Drain    *Drain    `json:"drain,omitempty"`
+	Draining *Draining `json:"draining,omitempty"`
 }
 
 // Join asks the coordinator to admit a trainer. Wanted is a member id, or empty for the next free one.
@@ -309,3 +312,30 @@ type Lost struct {
 // RefusedElsewhere is the reason of a Refused by a ps that stands by: the ps that has the job is there, at Have, as far
 // as it sees.
 const RefusedElsewhere = "elsewhere"
+
+// Drain asks a ps to end as it does when it is interrupted: its jobs are handed over, or have a last version made
+// durable. It goes to the coordinator of job TelemetryJob, and is repeated.
+type Drain struct {
+	// Server is the id of the ps; empty: the one that the control server is part of.
+	Server string `json:"server,omitempty"`
+	// Incarnation is that of the answers so far; 0: there was none. A ps that was started anew is left alone.
+	Incarnation uint64 `json:"incarnation,omitempty,string"`
+}
+
+// Draining answers Drain. Its last is sent without a question.
+type Draining struct {
+	Server      string `json:"server"`
+	Incarnation uint64 `json:"incarnation,string"`
+	// Ended says that it is over: the ps takes leave of everybody, or is there no more.
+	Ended bool `json:"ended,omitempty"`
+	// Jobs are those that it coordinates, by name; at most FollowMax.
+	Jobs []DrainedJob `json:"jobs,omitempty"`
+}
+
+// DrainedJob is how far a job is whose ps is to end.
+type DrainedJob struct {
+	Job     JobName `json:"job"`
+	Version Version `json:"version"`           // batches that trainers have begun, as far as they have said
+	Durable Version `json:"durable,omitempty"` // the newest; 0: nothing is
+	To      string  `json:"to,omitempty"`      // the ps that it is handed over to, an address; empty: to none
+}

@@ -146,6 +146,13 @@ func (c Control) check() error {
 		texts = append(texts, c.Standby.URL)
 	case c.Lost != nil:
 		texts = append(texts, c.Lost.Text)
+	case c.Drain != nil:
+		texts = append(texts, c.Drain.Server)
+	case c.Draining != nil:
+		if n := len(c.Draining.Jobs); n > FollowMax {
+			return fmt.Errorf("%d jobs: want at most %d", n, FollowMax)
+		}
+		texts = append(texts, c.Draining.Server)
 	}
 	for _, t := range texts {
 		if len(t) > TextBytesMax {

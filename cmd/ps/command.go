@@ -81,8 +81,8 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
 		},
 	}
 	f.add(c)
-	c.AddCommand(statusCommand(), topCommand(), tapCommand(), scaleCommand(), checkpointsCommand(), doctorCommand(),
-		runbookCommand(), watch.Probe(), watch.List(), watch.Acknowledge())
+	c.AddCommand(statusCommand(), topCommand(), tapCommand(), scaleCommand(), drainCommand(), checkpointsCommand(),
+		doctorCommand(), runbookCommand(), watch.Probe(), watch.List(), watch.Acknowledge())
 	config.Program(c, cuda.Built())
 	config.Sectioned(c, []config.Section{
 		{Title: "Serving", First: "listen"}, {Title: "Several ps", First: "nats"}, {Title: "Arithmetic", First: "backend"},
@@ -218,14 +218,19 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 		server.URL(), through, f.server.Shards, f.server.Deadline, f.page.line(shown), f.save.line(&f.server),
 		process.Invoked("trainer"), f.hint(fabric.WithoutUser(at)))
 	notify("READY=1", log)
+	asked := true
 	select {
 	case <-ctx.Done():
+	case <-server.Asked():
+	case <-server.Done():
+		asked = false
+	}
+	if asked {
 		notify("STOPPING=1", log)
 		log.Info("ending", "reason", "asked to")
 		within, stop := context.WithTimeout(context.Background(), drainWithin)
 		server.Drain(within)
 		stop()
-	case <-server.Done():
 	}
 	server.Close()
 	return server.Err()

@@ -139,6 +139,7 @@ func TestSubcommandFlags(t *testing.T) {
 			held("ps/ops/tap.TestJSON", "json"))},
 		{Line: "scale-lr job 0.5 --server nats://127.0.0.1:1", Flags: joins.And(held("trainer.TestScaleLRWhileRunning",
 			"from-batch", "timeout"))},
+		{Line: "drain --server nats://127.0.0.1:1", Flags: joins.And(held("trainer.TestDrain", "timeout"))},
 		{Line: "checkpoints list " + folder, Flags: held("cmd/ps.TestCheckpointsCommands", "json")},
 		{Line: "checkpoints verify " + folder, Flags: held("cmd/ps.TestCheckpointsCommands", "json")},
 		{Line: "checkpoints export " + folder + " job file", Flags: held("cmd/ps.TestCheckpointsCommands", "id")},

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gradbus/fabric"
+	"gradbus/internal/config"
+	"gradbus/internal/connect"
+	"gradbus/schema"
+	"gradbus/trainer"
+)
+
+// draining is what ps drain is told.
+type draining struct {
+	way    connect.Flags
+	within time.Duration
+	log    config.Log
+}
+
+func drainCommand() *cobra.Command {
+	var d draining
+	c := &cobra.Command{
+		Use:   "drain [ID]",
+		Short: "End a running ps without losing anything, and wait for that",
+		Long: `End a running ps without losing anything, and wait for that: jobs are handed over to the ps that stands by, or have a last version
+made durable where it has a --checkpoint-dir. It is what Ctrl-C and SIGTERM do, from anywhere.
+
+Without ID it is the ps that --server is part of. Of several that share a NATS server, ID is one that ./bin/ps status shows.`,
+		Example: `  ./bin/ps drain
+  ./bin/ps drain --server nats://10.0.0.1:4222 --token-file secret
+  ./bin/ps drain box-4223 --server nats://10.0.0.9:4222`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("%d arguments: want one id of a ps, or none for the one at --server", len(args))
+			}
+			return nil
+		},
+	}
+	set := c.Flags()
+	set.SortFlags = false
+	d.way.AddServer(set, "nats://127.0.0.1:4222")
+	set.DurationVar(&d.within, "timeout", 10*time.Second,
+		"`time` that the ps may take to answer; it ends some seconds later")
+	d.log.Add(set)
+	config.AddFileFlag(set)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		id := ""
+		if len(args) == 1 {
+			id = args[0]
+		}
+		return d.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), id)
+	}
+	return c
+}
+
+func (d *draining) run(ctx context.Context, out, logTo io.Writer, id string) error {
+	log, err := d.log.Logger(logTo)
+	if err != nil {
+		return err
+	}
+	c, err := d.way.Config(log)
+	if err != nil {
+		return err
+	}
+	c.Log, c.AnswerWithin = log, d.within
+	var last schema.Draining
+	if err := trainer.Drain(ctx, c, id, func(now schema.Draining) { last = now }); err != nil {
+		return err
+	}
+	for i := range last.Jobs {
+		fmt.Fprintln(out, drained(&last.Jobs[i]))
+	}
+	fmt.Fprintf(out, "ps %s has ended\n", last.Server)
+	return nil
+}
+
+// drained says what has become of a job, as far as its ps has told.
+func drained(j *schema.DrainedJob) string {
+	at := fmt.Sprintf("job %s, at batch %d: ", j.Job, j.Version)
+	switch {
+	case j.To != "":
+		return at + "handed over to the ps at " + fabric.WithoutUser(j.To)
+	case j.Durable > 0:
+		return at + fmt.Sprintf("version %d is durable, with which it goes on when the ps is there again", j.Durable)
+	}
+	return at + "nothing of it is durable, and nobody stands by: it is lost"
+}

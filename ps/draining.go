@@ -1,0 +1,68 @@
+package ps
+
+import (
+	"maps"
+	"slices"
+
+	"gradbus/schema"
+)
+
+// drainersMax bounds those who are told at the end of a ps that it has ended, as they have asked for.
+const drainersMax = 16
+
+// drain takes it that somebody wants this ps to end, and says how far that is. Of several that share a control server
+// the others say nothing.
+func (l *controlLoop) drain(m *message, d *schema.Drain) {
+	self := &l.server.registry.self
+	mine := d.Server == self.ID || d.Server == "" && l.server.embedsControl()
+	if !mine || m.job != schema.TelemetryJob {
+		return
+	}
+	answer := schema.Draining{Server: self.ID, Incarnation: self.Incarnation}
+	if d.Incarnation != 0 && d.Incarnation != self.Incarnation {
+		answer.Incarnation, answer.Ended = d.Incarnation, true
+	} else {
+		if len(l.drainers) < drainersMax && !slices.Contains(l.drainers, m.from) {
+			l.drainers = append(l.drainers, m.from)
+		}
+		l.server.askedOnce.Do(func() {
+			l.server.log.Info("asked to end", "by", m.from)
+			close(l.server.asked)
+		})
+		answer.Jobs = l.drainedJobs()
+	}
+	l.send(m.job, 0, m.from, schema.Control{Draining: &answer})
+}
+
+// drainedJobs is how far the jobs are that this ps coordinates.
+func (l *controlLoop) drainedJobs() (all []schema.DrainedJob) {
+	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
+		if len(all) < schema.FollowMax {
+			all = append(all, l.drainedJob(l.jobs[name]))
+		}
+	}
+	return all
+}
+
+func (l *controlLoop) drainedJob(j *job) schema.DrainedJob {
+	c := j.coordinator
+	d := schema.DrainedJob{Job: j.manifest.Name, Durable: c.checkpoints.durable.version}
+	d.Version = max(d.Durable, schema.Version(c.begun()), c.config.Resume.version())
+	if l.follower.stands(j.run) {
+		d.To = j.coordinator.standby.url
+	}
+	return d
+}
+
+// tellDrainers tells those who wanted this ps to end how far its jobs are: before it does, and as it does.
+func (l *controlLoop) tellDrainers(ended bool) {
+	self := &l.server.registry.self
+	for _, to := range l.drainers {
+		l.send(schema.TelemetryJob, 0, to, schema.Control{Draining: &schema.Draining{Server: self.ID,
+			Incarnation: self.Incarnation, Ended: ended, Jobs: l.drainedJobs()}})
+	}
+}
+
+// Asked is closed when somebody wants this ps to end (trainer.Drain): Drain and Close are to follow, as after an
+// interrupt.
+func (s *Server) Asked() <-chan struct{} { return s.asked }

@@ -1,0 +1,82 @@
+package trainer
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// endsWhenAsked ends a server once somebody wants that, as its command does.
+func endsWhenAsked(t *testing.T, s *ps.Server) {
+	go func() {
+		select {
+		case <-s.Asked():
+			s.Drain(testContext(t))
+			s.Close()
+		case <-s.Done():
+		}
+	}()
+}
+
+// A ps that is told to end by somebody who is no trainer makes a last version of its job durable, says so, and is gone
+// when that returns. Of two at one control server the one that is named ends; nobody is an id that nobody has.
+func TestDrain(t *testing.T) {
+	config := ps.Config{ID: "a", CheckpointDir: t.TempDir(), CheckpointEvery: time.Hour}
+	const token = "the-token-of-peers"
+	control := startOn(t, nil, ps.Config{Shards: 1, ControlToken: token})
+	second := startOn(t, nil, ps.Config{Shards: 1, ControlToken: token, NATS: control.URL(), ID: "second"})
+	endsWhenAsked(t, second)
+	ask := testConfig(t, control)
+	ask.AnswerWithin = 300 * time.Millisecond
+	if err := Drain(testContext(t), ask, "nobody", nil); err == nil ||
+		!strings.Contains(err.Error(), "no ps nobody has answered at "+control.URL()) {
+		t.Errorf("of an id that nobody has: %v", err)
+	}
+	ask.AnswerWithin = testTimeout
+	if err := Drain(testContext(t), ask, "second", nil); err != nil {
+		t.Error(err)
+	}
+	<-second.Done()
+	select {
+	case <-control.Asked():
+		t.Error("the other ps at the control server was asked, too")
+	default:
+	}
+
+	server := startOn(t, nil, config) // whose last words are heard
+	endsWhenAsked(t, server)
+	job := toyJob("drained", 1, 2, schema.ApplyUpdate)
+	session := joinAll(t, testConfig(t, server), job)[0]
+	trained, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		began := false
+		ended <- session.Run(testContext(t), newToy(t, job), 1<<40, func(Progress) {
+			if !began {
+				began = true
+				close(trained)
+			}
+		})
+	}()
+	<-trained
+	var last schema.Draining
+	if err := Drain(testContext(t), testConfig(t, server), "", func(d schema.Draining) { last = d }); err != nil {
+		t.Fatal(err)
+	}
+	<-server.Done()
+	if err := <-ended; !errors.Is(err, ErrServerLost) || !session.joined.Durable {
+		t.Errorf("the trainer: %v, want that it may come back", err)
+	}
+	if !slices.ContainsFunc(last.Jobs, func(d schema.DrainedJob) bool {
+		return d.Job == job.Name && d.Durable > 0 && d.Durable <= d.Version && d.To == ""
+	}) || last.Server != "a" {
+		t.Errorf("told at the end: %+v", last)
+	}
+	if err := Drain(testContext(t), testConfig(t, server), "", nil); err == nil {
+		t.Error("a ps that is gone was drained")
+	}
+}
