@@ -4,7 +4,7 @@
 // happened.
 //
 //   - faults.go runs jobs and kills. server.go is the ps, one or two.
-//   - member.go is a trainer of them, which tells of every batch.
+//   - member.go is a trainer of them, which tells of every batch; cut.go cuts its connections.
 //   - history.go is what all trainers have told, and what follows from it.
 //   - report.go is the outcome.
 //

@@ -25,6 +25,7 @@ var kinds = []struct {
 	{"trainer killed", 6},        // SIGKILL
 	{"trainer interrupted", 2},   // SIGINT: it hands its lanes over
 	{"trainer stopped", 2},       // SIGSTOP for at most a second, which nobody may take for a loss
+	{"connections cut", 2},       // all of a trainer, which may be made anew at once
 	{"two trainers killed", 2},   // at once
 	{"ps killed", 2},             // and started again at once; where another one stands by, that goes on
 	{"ps and trainer killed", 1}, // at once
@@ -321,6 +322,9 @@ func (j *job) fault() error {
 		err := j.sleep(j.upTo(time.Second))
 		_ = p.Process.Signal(syscall.SIGCONT)
 		return err
+	case "connections cut":
+		_ = j.trainers[chosen[0]].Process.Signal(cutSignal)
+		return nil
 	}
 	lost := j.server()
 	if strings.HasPrefix(kind, "ps") {
@@ -391,7 +395,8 @@ func (j *job) note() {
 		k.Kills++
 		j.result.Kills++
 		k.pauses = append(k.pauses, ms(pause(times, f.at, until)))
-		if at := j.noticed(f.at); !at.IsZero() && at.Before(until) && (j.Standby || !strings.Contains(f.kind, "ps")) {
+		loses := f.kind != "trainer stopped" && f.kind != "connections cut" && (j.Standby || !strings.Contains(f.kind, "ps"))
+		if at := j.noticed(f.at); loses && !at.IsZero() && at.Before(until) {
 			k.notices = append(k.notices, ms(at.Sub(f.at)))
 		}
 		if strings.Contains(f.kind, "ps") {

@@ -28,6 +28,7 @@ func (m *Member) Run(ctx context.Context, out io.Writer, errs io.Writer) error {
 	if err != nil {
 		return err
 	}
+	defer cutWhenTold()()
 	backend, err := cuda.Open(cuda.Options{})
 	if err != nil {
 		return err
