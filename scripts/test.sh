@@ -40,7 +40,8 @@ scripts/deps.sh --check go || exit
 
 # What mostly waits begins first, with four tests of a package at a time, and three packages: more starve connections of their greeting.
 slow=(./trainer ./e2e ./ps)
-go_test=(go test -p 3 -parallel 4 -shuffle=on -timeout 20m)
+# make lint vets what these compile.
+go_test=(go test -p 3 -parallel 4 -shuffle=on -timeout 20m -vet=off -ldflags=-w)
 native=(-tags native,emu)
 shared='Concurrent|Goroutines|Closed|Lost|Parks|Stream|^TestBatch|^TestThreads$'
 
@@ -57,12 +58,12 @@ cuda() {
   [ ${#short[@]} = 0 ] || packages+=(./examples/... ./internal/rules ./schema ./bench/average)
   "${go_test[@]}" "${short[@]}" "${native[@]}" "${packages[@]}"
   local status=$?
-  "${go_test[@]}" "${short[@]}" -vet=off -race "${native[@]}" -run "$shared" ./cuda && return $status
+  "${go_test[@]}" "${short[@]}" -race "${native[@]}" -run "$shared" ./cuda && return $status
 }
 portable() {
   local packages=(./cuda/... ./nn ./shard/...)
   [ ${#short[@]} -gt 0 ] || mapfile -t packages < <(go list ./... | grep -v -e /e2e -e /bench/ -e /cmd/) # those run processes
-  CGO_ENABLED=0 "${go_test[@]}" "${short[@]}" "${portable[@]}" -vet=off "${packages[@]}"
+  CGO_ENABLED=0 "${go_test[@]}" "${short[@]}" "${portable[@]}" "${packages[@]}"
 }
 hosts() { go test -tags native -count 1 ./e2e -run SeveralHosts -need-hosts; }
 faults() {
