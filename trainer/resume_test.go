@@ -13,6 +13,7 @@ import (
 
 	"gradbus/checkpoint"
 	"gradbus/internal/testkit"
+	"gradbus/lane"
 	"gradbus/ps"
 	"gradbus/schema"
 )
@@ -94,6 +95,24 @@ func resume(t *testing.T, apply string) {
 			}
 		}
 		server.Close()
+	}
+}
+
+// What is left of a job that is resumed, or of one that a trainer joins late, may be without samples.
+func TestResumedWithoutSamples(t *testing.T) {
+	dir := t.TempDir()
+	config := ps.Config{Shards: 1, CheckpointDir: dir, CheckpointBatches: 1}
+	server := startServerWith(t, config)
+	job := toyJob("resumed", 1, 2, schema.ApplyUpdate)
+	trainUntilDurable(t, dir, joinAll(t, testConfig(t, server), job), job, true)
+	server.Close()
+	from := testConfig(t, startServerWith(t, config))
+	from.Resume = true
+	none := samplesOnly(func(schema.Batch, lane.Lane) int { return 0 })
+	for _, err := range runAll(testContext(t), joinAll(t, from, job), none, 1) {
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }
 

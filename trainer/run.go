@@ -159,11 +159,13 @@ func (s *Session) settled(ctx context.Context) error {
 }
 
 // checkSamples refuses batches of which none had a sample in any lane: a loss of 0 and weights that stay as they are
-// would look like training. Where batches are not those of all trainers, only a trainer that is alone knows. A program
-// that looks up rows itself may leave out batches as it sees fit, such as those whose gradients have overflown.
+// would look like training. Where batches are not those of all trainers, only a trainer that is alone knows; who has
+// come later does not know those before. A program that looks up rows itself may leave out batches as it sees fit, such
+// as those whose gradients have overflown.
 func (r *run) checkSamples() error {
 	all := r.job.Trainers == 1 || r.place.Plan.Clock.Common() && !r.place.Plan.SkipNonfinite
-	if !all || r.done == 0 || r.samplesAll > 0 || r.skipped > 0 || r.rowless {
+	later := r.joined.Version > r.first // in the batches before there were some
+	if !all || later || r.done == 0 || r.samplesAll > 0 || r.skipped > 0 || r.rowless {
 		return nil
 	}
 	return fmt.Errorf("%w: no lane of any trainer had a sample, neither here nor in any batch of this Run (%d): "+
