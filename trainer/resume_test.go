@@ -103,7 +103,7 @@ func TestResumedWithoutSamples(t *testing.T) {
 	dir := t.TempDir()
 	config := ps.Config{Shards: 1, CheckpointDir: dir, CheckpointBatches: 1}
 	server := startServerWith(t, config)
-	job := toyJob("resumed", 1, 2, schema.ApplyUpdate)
+	job := toyJob("resumed", 2, 6, schema.ApplyUpdate)
 	trainUntilDurable(t, dir, joinAll(t, testConfig(t, server), job), job, true)
 	server.Close()
 	from := testConfig(t, startServerWith(t, config))
