@@ -191,4 +191,7 @@ func TestKilledAndRolled(t *testing.T) {
 			t.Errorf("trainer %d: weights %s, want %s", i, got, want)
 		}
 	}
+	if said := all[0].stderr.String(); strings.Contains(said, `"servers":1`) || !strings.Contains(said, `"servers":`) {
+		t.Errorf("after the last restart the job has gone on without the other ps:\n%s", said)
+	}
 }

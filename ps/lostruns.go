@@ -2,6 +2,7 @@ package ps
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -82,10 +83,32 @@ func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refus
 		return found, refused
 	}
 	found, refused = s.lookForSaved(c.job, &from)
+	if refused == nil && found.back != nil {
+		refused = s.lacksOthers(c, found.resume)
+	}
 	if found.back == nil {
 		s.noteRun(c.job.Name, c.record.RunID, &found)
 	}
 	return found, refused
+}
+
+// lacksOthers refuses who comes back to a run that had more shards than the ps have that are there, while this one has
+// just been started and the others may find it any moment: they ask again.
+func (s *Server) lacksOthers(c *acquisition, from *checkpoint.Manifest) *schema.Refused {
+	alone := s.config.NATS == "" && s.config.ControlToken == ""
+	if alone || from == nil || s.now().Sub(s.started) > 2*s.registry.renewEvery() {
+		return nil
+	}
+	there := 0
+	for i := range c.servers {
+		there += c.servers[i].Shards
+	}
+	if there >= from.Shards {
+		return nil
+	}
+	return &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
+		"job %s was on %d shards, and the ps that are there have %d: others are awaited, since this one has just been started",
+		c.job.Name, from.Shards, there))}
 }
 
 // noteRun notes that a run begins, where its versions are written down.
