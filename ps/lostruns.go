@@ -107,7 +107,7 @@ func (s *Server) lacksOthers(c *acquisition, from *checkpoint.Manifest) *schema.
 		return nil
 	}
 	return &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
-		"job %s was on %d shards, and the ps that are there have %d: others are awaited, since this one has just been started",
+		"job %s was on %d shards, the ps that are there have %d: others are awaited for a while after the start of this one",
 		c.job.Name, from.Shards, there))}
 }
 
