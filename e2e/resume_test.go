@@ -149,7 +149,7 @@ func TestKilledAndRolled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: TestKilledAndReplaced restarts one ps; e2e/simulate restarts both of two")
 	}
-	flags := []string{"movielens", "--input", "synthetic", "--epochs", "3000", "--optimizer", "adam", "--lr", "0.001"}
+	flags := []string{"movielens", "--input", "synthetic", "--epochs", "2000", "--optimizer", "adam", "--lr", "0.001"}
 	quiet := start(t, "trainer", append(flags, "--local", "--json")...)
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
