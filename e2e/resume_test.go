@@ -94,14 +94,7 @@ func TestKilledAndReplaced(t *testing.T) {
 			ps.signal(t, syscall.SIGKILL)
 			ps.status(t)
 			server(t, append(keep, "--listen", strings.TrimPrefix(url, "nats://"))...)
-			quiet.succeeds(t)
-			want := quiet.result(t).WeightsSHA256
-			for i, p := range trainers {
-				p.succeeds(t)
-				if got := p.result(t).WeightsSHA256; got != want {
-					t.Errorf("trainer %d: weights %s, want %s", i, got, want)
-				}
-			}
+			endAlike(t, quiet, trainers)
 		})
 	}
 }
@@ -133,14 +126,7 @@ func TestKilledAndStoodByFor(t *testing.T) {
 		t.Errorf("drain says %q, want that the job is handed over to the ps at %s", said, at)
 	}
 	first.says(t, "job goes on here")
-	quiet.succeeds(t)
-	want := quiet.result(t).WeightsSHA256
-	for i, p := range trainers {
-		p.succeeds(t)
-		if got := p.result(t).WeightsSHA256; got != want {
-			t.Errorf("trainer %d: weights %s, want %s", i, got, want)
-		}
-	}
+	endAlike(t, quiet, trainers)
 }
 
 // Three ps with the shards of one job are ended in turn, each as an operator does it, and started again: no batch is
@@ -183,6 +169,15 @@ func TestKilledAndRolled(t *testing.T) {
 			})
 		}
 	}
+	endAlike(t, quiet, trainers)
+	if said := all[0].stderr.String(); strings.Contains(said, `"servers":1`) || !strings.Contains(said, `"servers":`) {
+		t.Errorf("after the last restart the job has gone on without the other ps:\n%s", said)
+	}
+}
+
+// endAlike waits for the end of trainers, whose weights are to be those of the job in which nothing happened.
+func endAlike(t *testing.T, quiet *process, trainers []*process) {
+	t.Helper()
 	quiet.succeeds(t)
 	want := quiet.result(t).WeightsSHA256
 	for i, p := range trainers {
@@ -190,8 +185,5 @@ func TestKilledAndRolled(t *testing.T) {
 		if got := p.result(t).WeightsSHA256; got != want {
 			t.Errorf("trainer %d: weights %s, want %s", i, got, want)
 		}
-	}
-	if said := all[0].stderr.String(); strings.Contains(said, `"servers":1`) || !strings.Contains(said, `"servers":`) {
-		t.Errorf("after the last restart the job has gone on without the other ps:\n%s", said)
 	}
 }

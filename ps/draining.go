@@ -18,20 +18,26 @@ func (l *controlLoop) drain(m *message, d *schema.Drain) {
 	if !mine || m.job != schema.TelemetryJob {
 		return
 	}
-	answer := schema.Draining{Server: self.ID, Incarnation: self.Incarnation}
 	if d.Incarnation != 0 && d.Incarnation != self.Incarnation {
-		answer.Incarnation, answer.Ended = d.Incarnation, true
-	} else {
-		if len(l.drainers) < drainersMax && !slices.Contains(l.drainers, m.from) {
-			l.drainers = append(l.drainers, m.from)
-		}
-		l.server.askedOnce.Do(func() {
-			l.server.log.Info("asked to end", "by", m.from)
-			close(l.server.asked)
-		})
-		answer.Jobs = l.drainedJobs()
+		l.send(m.job, 0, m.from, schema.Control{Draining: &schema.Draining{Server: self.ID, Incarnation: d.Incarnation,
+			Ended: true}})
+		return
 	}
-	l.send(m.job, 0, m.from, schema.Control{Draining: &answer})
+	if len(l.drainers) < drainersMax && !slices.Contains(l.drainers, m.from) {
+		l.drainers = append(l.drainers, m.from)
+	}
+	l.server.askedOnce.Do(func() {
+		l.server.log.Info("asked to end", "by", m.from)
+		close(l.server.asked)
+	})
+	l.tellDrainer(m.from, false)
+}
+
+// tellDrainer tells somebody who wanted this ps to end how far its jobs are.
+func (l *controlLoop) tellDrainer(to schema.Member, ended bool) {
+	self := &l.server.registry.self
+	l.send(schema.TelemetryJob, 0, to, schema.Control{Draining: &schema.Draining{Server: self.ID,
+		Incarnation: self.Incarnation, Ended: ended, Jobs: l.drainedJobs()}})
 }
 
 // drainedJobs is how far the jobs are that this ps coordinates.
@@ -49,17 +55,15 @@ func (l *controlLoop) drainedJob(j *job) schema.DrainedJob {
 	d := schema.DrainedJob{Job: j.manifest.Name, Durable: c.checkpoints.durable.version}
 	d.Version = max(d.Durable, schema.Version(c.begun()), c.config.Resume.version())
 	if l.follower.stands(j.run) {
-		d.To = j.coordinator.standby.url
+		d.To = c.standby.url
 	}
 	return d
 }
 
-// tellDrainers tells those who wanted this ps to end how far its jobs are: before it does, and as it does.
+// tellDrainers tells all of them: before this ps ends, and as it does.
 func (l *controlLoop) tellDrainers(ended bool) {
-	self := &l.server.registry.self
 	for _, to := range l.drainers {
-		l.send(schema.TelemetryJob, 0, to, schema.Control{Draining: &schema.Draining{Server: self.ID,
-			Incarnation: self.Incarnation, Ended: ended, Jobs: l.drainedJobs()}})
+		l.tellDrainer(to, ended)
 	}
 }
 
