@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 budget=csrc/cuda/registers.txt
-archs=(75 80 86 89 90)
+archs=(75 80 90)
 looked=(75 90) # whose machine code is read: the oldest and the newest
 # One kernel at least of each of these files loads and stores 16 bytes at a time.
 wide=(average average_apply bag_max coalesce_apply dense merge rows segments)

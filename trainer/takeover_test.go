@@ -103,17 +103,20 @@ func lostTrainersAreReplaced(t *testing.T, apply string) {
 		seeds = 8 // which wait for nothing
 	}
 	for _, held := range []bool{false, true} {
-		dead, hosted := 0, 0
+		var dead, hosted atomic.Int64
+		t.Cleanup(func() { // when all have ended, which in real time run at once
+			if d, h := dead.Load(), hosted.Load(); d < int64(seeds)/2 || testing.Short() && h == 0 {
+				t.Errorf("held=%v: %d have died, and %d places were taken by others: that is too few", held, d, h)
+			}
+		})
 		for seed := range seeds {
 			t.Run(fmt.Sprintf("held=%v/%d", held, seed), func(t *testing.T) {
 				testkit.Waits(t, func(t *testing.T) {
 					c := replaceLost(t, seed, apply, held)
-					dead, hosted = dead+c.dead, hosted+c.hosted
+					dead.Add(int64(c.dead))
+					hosted.Add(int64(c.hosted))
 				})
 			})
-		}
-		if dead < int(seeds)/2 || testing.Short() && hosted == 0 {
-			t.Errorf("held=%v: %d have died, and %d places were taken by others: that is too few", held, dead, hosted)
 		}
 	}
 }

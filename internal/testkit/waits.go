@@ -11,8 +11,11 @@ const fakeTime = "fake time"
 
 // Waits runs the body of a test that mostly waits where time passes as soon as everybody waits (testing/synctest), and
 // where all tests are wanted in real time too. In fake time nothing goes over a socket: InFakeTime says where a body
-// is. It is called at the beginning of a test.
+// is. It is called at the beginning of a test, which in real time waits beside others.
 func Waits(t *testing.T, body func(*testing.T)) {
+	if !testing.Short() {
+		t.Parallel()
+	}
 	t.Run(fakeTime, func(t *testing.T) { synctest.Test(t, body) })
 	if !testing.Short() {
 		t.Run("real time", func(t *testing.T) {
