@@ -68,7 +68,7 @@ func TestKilledAndReplaced(t *testing.T) {
 		"packages": {"packages", "--input", index(t, 200), "--lanes", "6", "--batch", "32", "--dim", "8", "--epochs", "4000",
 			"--optimizer", "adam", "--lr", "0.001"},
 		"mnist":     {"mnist", "--input", "synthetic", "--batch", "48", "--lanes", "6", "--batches", "120"},
-		"movielens": {"movielens", "--input", "synthetic", "--epochs", "4000", "--optimizer", "adam", "--lr", "0.001"},
+		"movielens": {"movielens", "--input", "synthetic", "--epochs", "1500", "--optimizer", "adam", "--lr", "0.001"},
 		"packages, mean": {"packages", "--input", index(t, 200), "--lanes", "6", "--batch", "32", "--dim", "8", "--epochs",
 			"4000", "--optimizer", "adam", "--lr", "0.001", "--apply", "mean"},
 		"mnist, mean": {"mnist", "--input", "synthetic", "--batch", "48", "--lanes", "6", "--batches", "120", "--apply",

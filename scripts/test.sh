@@ -17,18 +17,18 @@
 #
 # short is the first four without e2e/faults and what skips by -short, with examples, formats and rules in cuda instead of race, and the
 # portable part only where another backend or other files are compiled: the packages above see a backend by its contract alone. rest is
-# what short leaves out, and what sees the library that was built; of portable it leaves out what skips by -short. A single part is whole.
+# what short leaves out, and what sees the library that was built. A single part is whole.
 # make calls it, and says how cgo compiles.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 parts=(native race cuda portable)
 rest=(hosts faults page prometheus python fuzz)
-short=() portable=()
+short=() rests=()
 case ${1:-} in
   short) short=(-short) ;;
   all) parts+=("${rest[@]}") ;;
-  rest) parts=(native long cuda portable "${rest[@]}") portable=(-short) seeds=150 ;;
+  rest) parts=(native long cuda "${rest[@]}") rests=(rest) seeds=150 ;;
   *)
     [[ " ${parts[*]} long ${rest[*]} " == *" ${1:-none} "* ]] ||
       { echo "test: want short, rest, all or one of ${parts[*]} long ${rest[*]}" >&2; exit 2; }
@@ -40,6 +40,7 @@ scripts/deps.sh --check go || exit
 
 # What mostly waits begins first, with four tests of a package at a time, and three packages: more starve connections of their greeting.
 slow=(./trainer ./e2e ./ps)
+export GORACE="atexit_sleep_ms=10 ${GORACE:-}" # by itself each program waits for a second at its end
 # make lint vets what these compile.
 go_test=(go test -p 3 -parallel 4 -shuffle=on -timeout 20m -vet=off -ldflags=-w)
 native=(-tags native,emu)
@@ -58,20 +59,27 @@ cuda() {
   [ ${#short[@]} = 0 ] || packages+=(./examples/... ./internal/rules ./schema ./bench/average)
   "${go_test[@]}" "${short[@]}" "${native[@]}" "${packages[@]}"
   local status=$?
+  [ ${#rests[@]} = 0 ] || return $status
   "${go_test[@]}" "${short[@]}" -race "${native[@]}" -run "$shared" ./cuda && return $status
 }
 portable() {
   local packages=(./cuda/... ./nn ./shard/...)
   [ ${#short[@]} -gt 0 ] || mapfile -t packages < <(go list ./... | grep -v -e /e2e -e /bench/ -e /cmd/) # those run processes
-  CGO_ENABLED=0 "${go_test[@]}" "${short[@]}" "${portable[@]}" "${packages[@]}"
+  CGO_ENABLED=0 "${go_test[@]}" "${short[@]}" "${packages[@]}"
 }
 hosts() { go test -tags native -count 1 ./e2e -run SeveralHosts -need-hosts; }
-faults() {
-  go test -tags native -timeout 20m -v ./e2e/faults -full
-  local status=$?
+faults() { # what mostly waits beside what mostly computes
+  local status=0 waits out
+  out=$(mktemp)
+  go test -tags native -timeout 20m -v ./e2e/faults -full >"$out" 2>&1 &
+  waits=$!
   go test -tags native -count 1 ./e2e -run KilledAnd || status=1
   go test -count 1 -timeout 20m ./e2e/simulate -run 'Simulate|Reproducible' -seeds "${seeds:-500}" || status=1
-  go test -count 1 -timeout 20m ./e2e/simulate -run Planted -planted -v && return $status
+  go test -count 1 -timeout 20m ./e2e/simulate -run Planted -planted -v || status=1
+  wait $waits || status=1
+  cat "$out"
+  rm "$out"
+  return $status
 }
 page() { go test -tags native -count 1 ./e2e/page -need-browser; }
 prometheus() { go test -tags native -count 1 ./e2e/prometheus -need-prometheus; }

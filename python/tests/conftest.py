@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from programs import nursery, start
 
@@ -11,5 +12,8 @@ from programs import nursery, start
 os.environ["PYTHONWARNINGS"] = ",".join(
     part for part in (os.environ.get("PYTHONWARNINGS"), "ignore:CUDA initialization") if part
 )
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and with them the programs that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 __all__ = ["nursery", "start"]
