@@ -83,7 +83,7 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) 
 // refuse whoever it had let in.
 func mayComeBack(err error) bool {
 	for _, e := range []error{fabric.ErrNoServer, fabric.ErrLost, fabric.ErrRefused, ErrServerLost, ErrNoAnswer,
-		ErrNoServers, errEndedBefore} {
+		ErrNoServers} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -106,6 +106,7 @@ type joiner struct {
 	request []byte
 	retry   time.Duration // where it is put off
 	answers chan schema.Control
+	next    *schema.Joined // the place in another run that comes with errEndedBefore
 }
 
 // newJoiner dials the server, and starts this trainer's data server where the job needs one.
@@ -170,7 +171,22 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 	if answer.Refused != nil {
 		return nil, refusedError(answer.Refused)
 	}
-	s, err := j.session(ctx, answer.Joined)
+	for joined := answer.Joined; ; joined = j.next {
+		s, err := j.begin(ctx, joined)
+		if !errors.Is(err, errEndedBefore) {
+			return s, err
+		}
+		if j.own != nil { // which has ended with the session
+			j.giveBack(j.next, err)
+			return nil, err
+		}
+	}
+}
+
+// begin builds the session of a trainer that was admitted, and waits for the start. Its place is given back where that
+// fails.
+func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*Session, error) {
+	s, err := j.session(ctx, joined)
 	if err != nil {
 		return nil, err
 	}
@@ -204,11 +220,17 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 // given back, by a word that nobody waits for an answer to.
 func (j *joiner) session(ctx context.Context, joined *schema.Joined) (*Session, error) {
 	s, err := newSession(ctx, j.config, j.job, *joined)
-	if err == nil {
-		return s, nil
+	if err != nil {
+		j.giveBack(joined, err)
+		return nil, err
 	}
+	return s, nil
+}
+
+// giveBack says that this trainer does not take a place that it was admitted to.
+func (j *joiner) giveBack(joined *schema.Joined, why error) {
 	head := schema.Head{Job: joined.RunID, Generation: joined.Generation, Lanes: uint16(j.job.Lanes)}
-	leave, broken := schema.EncodeControl(head, schema.Control{Leave: &schema.Leave{Reason: schema.Clip(err.Error()),
+	leave, broken := schema.EncodeControl(head, schema.Control{Leave: &schema.Leave{Reason: schema.Clip(why.Error()),
 		HandOver: true}})
 	if broken == nil {
 		broken = j.publish(leave)
@@ -216,7 +238,6 @@ func (j *joiner) session(ctx context.Context, joined *schema.Joined) (*Session, 
 	if broken != nil {
 		j.config.Log.Warn("leave after a failed join", "job", j.job.Name, "member", joined.Member, "err", broken)
 	}
-	return nil, err
 }
 
 // busyWithin is for how long a job that cannot be registered yet is asked for again: longer than a ps that was killed
@@ -301,8 +322,8 @@ func refusedError(r *schema.Refused) error {
 	return fmt.Errorf("%w (%s): %s%s", ErrRefused, r.Reason, r.Text, want)
 }
 
-// errEndedBefore: the run that a trainer was admitted to is no more, and has not begun. Who comes back to a job asks
-// again: its ps was started once more meanwhile.
+// errEndedBefore: the run that a trainer was admitted to is no more, and has not begun. Its ps was started once more
+// meanwhile, which has answered the repeated request with a place in a run of its own (joiner.next).
 var errEndedBefore = fmt.Errorf("%w: it ended while this trainer waited for others", ErrJobFailed)
 
 // waitForStart repeats the request, since its answer says how many are missing, until one says that the job has started
@@ -339,6 +360,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 				return refusedError(c.Refused)
 			}
 			if c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member {
+				j.next = c.Joined
 				return errEndedBefore
 			}
 			if answer(c.Joined) {

@@ -1,7 +1,9 @@
 package trainer
 
 import (
+	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -130,6 +132,36 @@ func TestServerStartedAnew(t *testing.T) {
 	p.redirect(strings.TrimPrefix(other.URL(), "nats://"))
 	checkError(t, s.Run(testContext(t), newToy(t, job), 1000, nil), ErrServerLost, p.url(),
 		"does not know this run of job anew")
+}
+
+// A trainer that waits for others where the server is started anew has the place there that its question got it.
+func TestServerStartedAnewWhileATrainerWaits(t *testing.T) {
+	server, other := startTCP(t, 1), startTCP(t, 1)
+	p := startProxy(t, server.URL())
+	job := toyJob("waits", 2, 2, schema.ApplyUpdate)
+	first, c := testConfig(t, server), testConfig(t, other)
+	waits := make(chan int, 10)
+	first.Server, first.OnWaiting = p.url(), func(missing int) { waits <- missing }
+	sessions, errs := make([]*Session, 2), make([]error, 2)
+	var all sync.WaitGroup
+	all.Go(func() {
+		sessions[0], errs[0] = Join(testContext(t), first, job)
+		close(waits)
+	})
+	<-waits
+	p.redirect(strings.TrimPrefix(other.URL(), "nats://"))
+	if _, ok := <-waits; !ok {
+		t.Fatal(errs[0])
+	}
+	all.Go(func() { sessions[1], errs[1] = Join(testContext(t), c, job) })
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	err := errors.Join(runAll(testContext(t), sessions, newToy(t, job), 2)...)
+	if err := errors.Join(err, sessions[0].Close(), sessions[1].Close()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A process that did not run blames nobody for what it did not hear, and says so where it ends for that all the same.
