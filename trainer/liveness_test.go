@@ -134,6 +134,19 @@ func TestServerStartedAnew(t *testing.T) {
 		"does not know this run of job anew")
 }
 
+// Who leaves a job that the server knows no more, since it was started anew, does not wait for an answer.
+func TestLeaveAServerStartedAnew(t *testing.T) {
+	server, other := startTCP(t, 1), startTCP(t, 1)
+	p := startProxy(t, server.URL())
+	c := testConfig(t, server)
+	c.Server, c.LeaveWithin = p.url(), testTimeout
+	s := joinAll(t, c, toyJob("left", 1, 1, schema.ApplyUpdate))[0]
+	p.redirect(strings.TrimPrefix(other.URL(), "nats://"))
+	if err := s.Abort(errors.New("enough")); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A trainer that waits for others where the server is started anew has the place there that its question got it.
 func TestServerStartedAnewWhileATrainerWaits(t *testing.T) {
 	server, other := startTCP(t, 1), startTCP(t, 1)

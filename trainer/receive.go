@@ -221,6 +221,7 @@ func (s *Session) refused(from string, v *schema.View) error {
 			return nil
 		}
 	case schema.ReasonJobUnknown.String(), schema.ReasonForeignJob.String():
+		s.forgotten.Store(s.forgotten.Load() || from == string(schema.Coordinator))
 		s.watch.note(func() {
 			if !s.watch.disowned.Lasts() {
 				s.watch.disowned.Begin(time.Now())

@@ -65,6 +65,8 @@ type Session struct {
 	left     bool
 	// others may compute its lanes when it has left: it was interrupted, and has not failed
 	handsOver bool
+	// forgotten is set when the coordinator has said that it does not know this run: its ps was started anew.
+	forgotten atomic.Bool
 
 	evaluation *evaluation // made when first needed
 	takeovers  takeovers
@@ -361,6 +363,8 @@ func (s *Session) close() {
 	}
 }
 
+var errForgotten = errors.New("the coordinator does not know the run")
+
 func (s *Session) sayLeave(ctx context.Context, reason string) error {
 	if err := s.Err(); errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) || errors.Is(err, ErrReplaced) {
 		return nil // there is nobody to tell, or nobody who does not know
@@ -373,8 +377,17 @@ func (s *Session) sayLeave(ctx context.Context, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.LeaveWithin)
 	defer cancel()
 	subject := s.subject(fabric.KindCtl, schema.Coordinator).String()
+	ask := func() error {
+		if s.forgotten.Load() {
+			return errForgotten
+		}
+		return s.control.Publish(subject, frame)
+	}
 	for answered := false; !answered; {
-		c, err := fabric.Ask(ctx, s.config.RetryAfter, func() error { return s.control.Publish(subject, frame) }, s.controls)
+		c, err := fabric.Ask(ctx, s.config.RetryAfter, ask, s.controls)
+		if errors.Is(err, errForgotten) {
+			return nil
+		}
 		if err != nil {
 			return fmt.Errorf("leave job %s as %s: %w", s.job.Name, s.joined.Member, err)
 		}
