@@ -392,9 +392,10 @@ class Session:
         ends with a CanceledError. Closing again does nothing."""
         if self._closed or os.getpid() != self._process:
             return
-        if not self._lock.acquire(blocking=False):
-            self.native.cancel(self._joining)
-            self._lock.acquire()
+        pause = 0.0
+        while not self._lock.acquire(timeout=pause):
+            self.native.cancel(self._joining)  # once more each time: that thread may not have got to its wait yet
+            pause = 0.05
         try:
             self._leave(reason or "aborted")
         finally:
