@@ -313,45 +313,6 @@ def test_the_interpreter_ends_while_another_thread_waits(start):
     assert waiting.out.read_text() in ("end\n", "end\ncanceled\n"), waiting.said()
 
 
-def test_abort_of_a_join_that_has_not_got_to_its_wait(start):
-    _, server = start.ps()
-    ended(
-        program(
-            start,
-            """
-    import contextlib
-    import gradbus.session
-    session = joined(sys.argv[1], 2)
-    model, opt = make(session)
-    about, on = threading.Event(), threading.Event()
-    waiting = gradbus.session.waiting
-    @contextlib.contextmanager
-    def later(*arguments):
-        about.set()
-        on.wait()
-        with waiting(*arguments):
-            yield
-    gradbus.session.waiting = later
-    def wait():
-        try:
-            session.start()
-        except gradbus.CanceledError:
-            print("canceled", flush=True)
-    thread = threading.Thread(target=wait)
-    thread.start()
-    about.wait()
-    threading.Timer(0.2, on.set).start()
-    session.abort("enough")
-    thread.join()
-    """,
-            server,
-        ),
-        0,
-        "canceled\n",
-        "",
-    )
-
-
 def test_exit_codes_and_system_exit(start):
     ended(
         program(

@@ -1,4 +1,4 @@
-"""What a join says while it waits."""
+"""What a join says while it waits, and how it ends then."""
 
 from __future__ import annotations
 
@@ -33,3 +33,42 @@ def test_a_join_that_waits_says_for_whom(start):
     first.signal(signal.SIGINT)
     text = f"job 'pair': waiting for 2 trainers at {server}, of which this is one; start the others with the same model"
     ended(first, 0, out=f"gradbus WARNING {text}\n")
+
+
+def test_abort_of_a_join_that_has_not_got_to_its_wait(start):
+    _, server = start.ps()
+    ended(
+        program(
+            start,
+            """
+    import contextlib
+    import gradbus.session
+    session = joined(sys.argv[1], 2)
+    model, opt = make(session)
+    about, on = threading.Event(), threading.Event()
+    waiting = gradbus.session.waiting
+    @contextlib.contextmanager
+    def later(*arguments):
+        about.set()
+        on.wait()
+        with waiting(*arguments):
+            yield
+    gradbus.session.waiting = later
+    def wait():
+        try:
+            session.start()
+        except gradbus.CanceledError:
+            print("canceled", flush=True)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    about.wait()
+    threading.Timer(0.2, on.set).start()
+    session.abort("enough")
+    thread.join()
+    """,
+            server,
+        ),
+        0,
+        "canceled\n",
+        "",
+    )
