@@ -69,34 +69,34 @@ func TestKilledAndReplaced(t *testing.T) {
 			"--optimizer", "adam", "--lr", "0.001"},
 		"mnist":     {"mnist", "--input", "synthetic", "--batch", "48", "--lanes", "6", "--batches", "120"},
 		"movielens": {"movielens", "--input", "synthetic", "--epochs", "1500", "--optimizer", "adam", "--lr", "0.001"},
-		"packages, mean": {"packages", "--input", index(t, 200), "--lanes", "6", "--batch", "32", "--dim", "8", "--epochs",
-			"4000", "--optimizer", "adam", "--lr", "0.001", "--apply", "mean"},
-		"mnist, mean": {"mnist", "--input", "synthetic", "--batch", "48", "--lanes", "6", "--batches", "120", "--apply",
-			"mean"},
-		"movielens, mean": {"movielens", "--input", "synthetic", "--epochs", "1500", "--optimizer", "adam", "--lr", "0.001",
-			"--apply", "mean"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			quiet := start(t, "trainer", append(flags, "--local", "--json")...)
-			dir := filepath.Join(t.TempDir(), "checkpoints")
-			keep := []string{"--checkpoint-dir", dir, "--checkpoint-every", "1s"}
-			ps, url := server(t, keep...)
-			trainer := func() *process {
-				return start(t, "trainer", append(flags, "--server", url, "--trainers", "3", "--json")...)
-			}
-			trainers := []*process{trainer(), trainer(), trainer()}
-			trainers[0].says(t, "batch ")
-			trainers[1].signal(t, syscall.SIGKILL)
-			trainers[1].status(t)
-			ps.says(t, "are computed by")
-			trainers[1] = trainer()
-			trainers[1].says(t, "batch ")
-			ps.signal(t, syscall.SIGKILL)
-			ps.status(t)
-			server(t, append(keep, "--listen", strings.TrimPrefix(url, "nats://"))...)
-			endAlike(t, quiet, trainers)
-		})
+		for _, apply := range []string{"update", "mean"} {
+			t.Run(name+", "+apply, func(t *testing.T) {
+				killedAndReplaced(t, append(slices.Clip(flags), "--apply", apply))
+			})
+		}
 	}
+}
+
+func killedAndReplaced(t *testing.T, flags []string) {
+	quiet := start(t, "trainer", append(flags, "--local", "--json")...)
+	dir := filepath.Join(t.TempDir(), "checkpoints")
+	keep := []string{"--checkpoint-dir", dir, "--checkpoint-every", "1s"}
+	ps, url := server(t, keep...)
+	trainer := func() *process {
+		return start(t, "trainer", append(flags, "--server", url, "--trainers", "3", "--json")...)
+	}
+	trainers := []*process{trainer(), trainer(), trainer()}
+	trainers[0].says(t, "batch ")
+	trainers[1].signal(t, syscall.SIGKILL)
+	trainers[1].status(t)
+	ps.says(t, "are computed by")
+	trainers[1] = trainer()
+	trainers[1].says(t, "batch ")
+	ps.signal(t, syscall.SIGKILL)
+	ps.status(t)
+	server(t, append(keep, "--listen", strings.TrimPrefix(url, "nats://"))...)
+	endAlike(t, quiet, trainers)
 }
 
 // Of two ps that stand by for each other the one with the job is killed, then, once the first is there again, the

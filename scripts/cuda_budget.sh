@@ -12,8 +12,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 budget=csrc/cuda/registers.txt
-archs=(75 80 90)
-looked=(75 90) # whose machine code is read: the oldest and the newest
+# Those of the build.
+IFS=';' read -ra archs < <(sed -n 's/^set(GRADBUS_CUDA_ARCHITECTURES "\([^"]*\)".*/\1/p' CMakeLists.txt | sed 's/-real//g')
+looked=("${archs[0]}" "${archs[-1]}") # whose machine code is read: the oldest and the newest
 # One kernel at least of each of these files loads and stores 16 bytes at a time.
 wide=(average average_apply bag_max coalesce_apply dense merge rows segments)
 

@@ -16,23 +16,23 @@
 #   fuzz         every fuzzer, for SECONDS each (20)
 #
 # short is the first four without e2e/faults and what skips by -short, with examples, formats and rules in cuda instead of race, and the
-# portable part only where another backend or other files are compiled: the packages above see a backend by its contract alone. rest is
-# what short leaves out, and what sees the library that was built. A single part is whole.
+# portable part only where another backend or other files are compiled: the packages above see a backend by its contract alone. rest has
+# the other parts, native and cuda for the library that was built, and long for what skips by -short. A single part is whole.
 # make calls it, and says how cgo compiles.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 parts=(native race cuda portable)
 rest=(hosts faults page prometheus python fuzz)
-short=() rests=()
-case ${1:-} in
+short=() what=${1:-}
+case $what in
   short) short=(-short) ;;
   all) parts+=("${rest[@]}") ;;
-  rest) parts=(native long cuda "${rest[@]}") rests=(rest) seeds=150 ;;
+  rest) parts=(native long cuda "${rest[@]}") seeds=150 ;;
   *)
-    [[ " ${parts[*]} long ${rest[*]} " == *" ${1:-none} "* ]] ||
+    [[ " ${parts[*]} long ${rest[*]} " == *" ${what:-none} "* ]] ||
       { echo "test: want short, rest, all or one of ${parts[*]} long ${rest[*]}" >&2; exit 2; }
-    parts=("$1")
+    parts=("$what")
     ;;
 esac
 seconds=${2:-20}
@@ -59,7 +59,7 @@ cuda() {
   [ ${#short[@]} = 0 ] || packages+=(./examples/... ./internal/rules ./schema ./bench/average)
   "${go_test[@]}" "${short[@]}" "${native[@]}" "${packages[@]}"
   local status=$?
-  [ ${#rests[@]} = 0 ] || return $status
+  [ "$what" != rest ] || return $status
   "${go_test[@]}" "${short[@]}" -race "${native[@]}" -run "$shared" ./cuda && return $status
 }
 portable() {

@@ -106,7 +106,6 @@ type joiner struct {
 	request []byte
 	retry   time.Duration // where it is put off
 	answers chan schema.Control
-	next    *schema.Joined // the place in another run that comes with errEndedBefore
 }
 
 // newJoiner dials the server, and starts this trainer's data server where the job needs one.
@@ -164,21 +163,17 @@ func (j *joiner) ask() error { return j.publish(j.request) }
 
 // join asks until it is admitted, then builds the session and waits for the start.
 func (j *joiner) join(ctx context.Context) (*Session, error) {
-	answer, err := j.finalAnswer(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if answer.Refused != nil {
-		return nil, refusedError(answer.Refused)
-	}
-	for joined := answer.Joined; ; joined = j.next {
-		s, err := j.begin(ctx, joined)
-		if !errors.Is(err, errEndedBefore) {
-			return s, err
-		}
-		if j.own != nil { // which has ended with the session
-			j.giveBack(j.next, err)
+	for {
+		answer, err := j.finalAnswer(ctx)
+		if err != nil {
 			return nil, err
+		}
+		if answer.Refused != nil {
+			return nil, refusedError(answer.Refused)
+		}
+		s, err := j.begin(ctx, answer.Joined)
+		if !errors.Is(err, errEndedBefore) || j.own != nil {
+			return s, err
 		}
 	}
 }
@@ -323,7 +318,7 @@ func refusedError(r *schema.Refused) error {
 }
 
 // errEndedBefore: the run that a trainer was admitted to is no more, and has not begun. Its ps was started once more
-// meanwhile, which has answered the repeated request with a place in a run of its own (joiner.next).
+// meanwhile, which has answered the repeated request with a place in a run of its own, and does so again.
 var errEndedBefore = fmt.Errorf("%w: it ended while this trainer waited for others", ErrJobFailed)
 
 // waitForStart repeats the request, since its answer says how many are missing, until one says that the job has started
@@ -360,7 +355,9 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 				return refusedError(c.Refused)
 			}
 			if c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member {
-				j.next = c.Joined
+				if j.own != nil { // whose address that place has, and which ends with this session
+					j.giveBack(c.Joined, errEndedBefore)
+				}
 				return errEndedBefore
 			}
 			if answer(c.Joined) {

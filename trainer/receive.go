@@ -221,7 +221,9 @@ func (s *Session) refused(from string, v *schema.View) error {
 			return nil
 		}
 	case schema.ReasonJobUnknown.String(), schema.ReasonForeignJob.String():
-		s.forgotten.Store(s.forgotten.Load() || from == string(schema.Coordinator))
+		if from == string(schema.Coordinator) {
+			s.forgotten.Store(true)
+		}
 		s.watch.note(func() {
 			if !s.watch.disowned.Lasts() {
 				s.watch.disowned.Begin(time.Now())

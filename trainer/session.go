@@ -363,8 +363,6 @@ func (s *Session) close() {
 	}
 }
 
-var errForgotten = errors.New("the coordinator does not know the run")
-
 func (s *Session) sayLeave(ctx context.Context, reason string) error {
 	if err := s.Err(); errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) || errors.Is(err, ErrReplaced) {
 		return nil // there is nobody to tell, or nobody who does not know
@@ -379,14 +377,14 @@ func (s *Session) sayLeave(ctx context.Context, reason string) error {
 	subject := s.subject(fabric.KindCtl, schema.Coordinator).String()
 	ask := func() error {
 		if s.forgotten.Load() {
-			return errForgotten
+			return ErrServerLost
 		}
 		return s.control.Publish(subject, frame)
 	}
 	for answered := false; !answered; {
 		c, err := fabric.Ask(ctx, s.config.RetryAfter, ask, s.controls)
-		if errors.Is(err, errForgotten) {
-			return nil
+		if errors.Is(err, ErrServerLost) {
+			return nil // there is nobody to tell, either
 		}
 		if err != nil {
 			return fmt.Errorf("leave job %s as %s: %w", s.job.Name, s.joined.Member, err)

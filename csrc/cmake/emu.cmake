@@ -17,7 +17,7 @@ endfunction()
 
 add_library(gradbus_emu STATIC ${GRADBUS_EMU_SOURCES})
 gradbus_emulates(gradbus_emu)
-target_compile_options(gradbus_emu PRIVATE -O1) # -O3 takes twice as long to compile as it saves in a run of the tests
+target_compile_options(gradbus_emu PRIVATE -O1) # -O3 compiles for twice as long, and runs a tenth faster
 set(GRADBUS_EMU_KERNELS)
 foreach(source ${GRADBUS_KERNEL_SOURCES})
   get_filename_component(name ${source} NAME_WE)

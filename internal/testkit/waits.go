@@ -18,10 +18,7 @@ func Waits(t *testing.T, body func(*testing.T)) {
 	}
 	t.Run(fakeTime, func(t *testing.T) { synctest.Test(t, body) })
 	if !testing.Short() {
-		t.Run("real time", func(t *testing.T) {
-			t.Parallel()
-			body(t)
-		})
+		t.Run("real time", body)
 	}
 }
 
