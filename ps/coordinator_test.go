@@ -20,7 +20,7 @@ import (
 //
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
 //	    [returning=run] [start=batches] [apply=mean]
-//	join from= [at=] [wanted=] [host=] [lr=] [rows=] [cluster] [resume]
+//	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume]
 //	ready [ps=a] [serial=] [generation=] [done=]
 //	unready ps= [serial=]
 //	shard-failed ps= member= text=word-word
@@ -233,7 +233,7 @@ func (s *membership) join(from schema.Member) string {
 	job.Trainers, job.Lanes = s.c.config.Job.Trainers, s.c.config.Job.Lanes
 	return s.tell(s.c.Join(s.now, from, &schema.Join{Job: job, Wanted: schema.Member(s.text("wanted", "")),
 		Host: s.text("host", "host"), Data: map[bool]string{true: schema.DataCluster}[s.d.HasArg("cluster")],
-		Resume: s.d.HasArg("resume")}))
+		Resume: s.d.HasArg("resume"), Key: uint64(s.count("key", 0))}))
 }
 
 // policy reads how often versions are written.

@@ -211,6 +211,10 @@ func (l *controlLoop) readControl(j *job, m *message, head *schema.Head) *refusa
 			Text: schema.Clip(fmt.Sprintf("manifest of job %s sent as job %s", control.Join.Job.Name, m.job))}
 		l.joinRefused(m.job, m.from, control.Join.Host, r)
 		l.send(m.job, 0, m.from, schema.Control{Refused: r})
+	case control.Join != nil && head.Job != 0 && j == nil: // it waits for others of a run
+		if l.answerEnded(m, head) != nil {
+			l.send(m.job, 0, m.from, schema.Control{Refused: runOver(m.job)})
+		}
 	case control.Join != nil:
 		l.join(m, control.Join)
 	case control.Report != nil || control.Failed != nil:

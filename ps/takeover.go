@@ -32,6 +32,11 @@ type vacancy struct {
 	told             int   // the trainer who was told to take it; -1: nobody
 }
 
+// keptFor reports that the place is kept for somebody who asks, perhaps under another name.
+func (v *vacancy) keptFor(from schema.Member, j *schema.Join) bool {
+	return v != nil && v.newcomer != "" && (v.newcomer == from || j.Key != 0 && v.join.Key == j.Key)
+}
+
 // recovering has the places of lost trainers taken over: by each other, or, under schema.PolicyWait, by new processes
 // alone.
 type recovering struct{ waits bool }
@@ -326,7 +331,7 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 	if !c.recovers() {
 		return c.Refuse(from, c.full())
 	}
-	at, kept := -1, func(i int) bool { return c.members[i].vacancy != nil && c.members[i].vacancy.newcomer == from }
+	at, kept := -1, func(i int) bool { return c.members[i].vacancy.keptFor(from, j) }
 	for i := range c.members {
 		m := &c.members[i]
 		free := m.vacancy != nil && (m.vacancy.newcomer == "" || kept(i)) || m.here() && m.by >= 0
@@ -378,10 +383,7 @@ const doubtAfter = 2500 * time.Millisecond
 // seat gives a vacant place to the newcomer that it is kept for. Where that is gone by now its silence will tell.
 func (c *Coordinator) seat(now time.Time, i int) []Decision {
 	m, v, name := &c.members[i], c.members[i].vacancy, schema.TrainerMember(i)
-	*m = member{joiner: v.newcomer, host: v.join.Host, process: v.join.Process, by: -1, generation: m.generation,
-		cluster: v.join.Data == schema.DataCluster}
-	m.Begin(now)
-	d := c.joined(i)
+	d := c.seatAt(now, i, m.generation, v.newcomer, v.join)
 	d.Who, d.Note = name, fmt.Sprintf("trainer %s joined from %s at batch %d, after %s", name, m.host, c.done(),
 		rounded(v.For(now)))
 	if m.cluster {

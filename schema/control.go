@@ -46,6 +46,9 @@ type Join struct {
 	Run RunID `json:"run_id,omitempty,string"`
 	// Was is the member that the trainer was in Run; empty where it does not say.
 	Was Member `json:"was,omitempty"`
+	// Key is the same each time that a trainer asks for the place it has not got yet, under whatever name; 0: it does not
+	// say. Whoever has a place by an earlier name with this key has never heard that it has one.
+	Key uint64 `json:"key,omitempty,string"`
 	// Process is the process of the trainer, so that a ps on the same machine sees its end; empty: it does not.
 	Process string `json:"process,omitempty"`
 }
@@ -122,6 +125,9 @@ const RefusedLR = "lr"
 // RefusedBusy is the reason of a Refused that is not final: Text says what is in the way, and whoever asks again
 // may be admitted.
 const RefusedBusy = "busy"
+
+// RefusedOver is the reason of a Refused that answers a join to a run which is no more, or has never been known there.
+const RefusedOver = "job_over"
 
 // RefusedReplaced is the reason of a Refused that tells a trainer that its place in the job is another's now.
 const RefusedReplaced = "replaced"

@@ -87,3 +87,37 @@ func TestDrawingEndsWithTheJoin(t *testing.T) {
 	}
 	poll(t, "the job, which nobody else was in, is free", func() bool { return server.Stats().Memory == 0 })
 }
+
+// Whoever gave up waiting for the answer, and asks anew, has the place that the first question got it: it is nobody's
+// else, and the job does not wait for a trainer that there is not.
+func TestAJoinWhoseAnswerCameTooLate(t *testing.T) {
+	server, job := startServer(t, 1), toyJob("late", 2, 2, schema.ApplyUpdate)
+	c := testConfig(t, server).withDefaults()
+	j, err := newJoiner(t.Context(), c, job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := j.finalAnswer(testContext(t))
+	j.conn.Close()
+	if err != nil || answer.Joined == nil {
+		t.Fatalf("%+v, %v, want to be admitted", answer, err)
+	}
+	other := make(chan error, 1)
+	go func() {
+		s, err := Join(testContext(t), testConfig(t, server), job)
+		if err == nil {
+			err = errors.Join(s.Run(testContext(t), newToy(t, job), 2, nil), s.Close())
+		}
+		other <- err
+	}()
+	s, err := joinBack(testContext(t), c, job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Member() != answer.Joined.Member {
+		t.Errorf("member %s, want %s, whose place it had been given", s.Member(), answer.Joined.Member)
+	}
+	if err := errors.Join(s.Run(testContext(t), newToy(t, job), 2, nil), s.Close(), <-other); err != nil {
+		t.Error(err)
+	}
+}

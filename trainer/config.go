@@ -112,6 +112,8 @@ type Config struct {
 	BackWithin time.Duration
 	// LeaveWithin bounds the time that Close and Abort wait for the coordinator. Zero means 10 s.
 	LeaveWithin time.Duration
+
+	key *uint64 // of all joins until one is answered: schema.Join.Key
 }
 
 // Limits of Config.WindowBytes.
@@ -230,6 +232,10 @@ func (c Config) withDefaults() Config {
 	}
 	if c.OnWaiting == nil {
 		c.OnWaiting = func(int) {}
+	}
+	if c.key == nil {
+		key := newJoinKey()
+		c.key = &key
 	}
 	return c
 }

@@ -2,6 +2,8 @@ package trainer
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -103,7 +105,8 @@ type joiner struct {
 	config  Config
 	job     *schema.Job
 	own     *ownServer // of a job that reduces between trainers; else nil
-	request []byte
+	request *schema.Join
+	frame   []byte        // the request
 	retry   time.Duration // where it is put off
 	answers chan schema.Control
 }
@@ -116,13 +119,13 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 		return nil, err
 	}
 	j.own, err = startOwnServer(ctx, c, job, j.conn.LocalHost())
-	join := &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
+	j.request = &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
 		Resume: c.Resume, Process: process.Self(), Run: c.Rejoin, Was: c.RejoinAs}
 	if j.own != nil {
-		join.URL = j.own.url
+		j.request.URL = j.own.url
 	}
 	if err == nil {
-		j.request, err = schema.EncodeControl(schema.Head{Lanes: uint16(job.Lanes)}, schema.Control{Join: join})
+		err = j.encode(0)
 	}
 	if err != nil {
 		j.own.close()
@@ -130,6 +133,23 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 		return nil, err
 	}
 	return j, nil
+}
+
+// newJoinKey draws the key by which a coordinator knows that it was the same trainer that asked before; never 0. Processes
+// that were forked may draw equal numbers from math/rand, whose seed is of the time before.
+func newJoinKey() uint64 {
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	return binary.LittleEndian.Uint64(random[:]) | 1
+}
+
+// encode writes the request as of now. run is the one that this trainer was admitted to: a ps that does not know it
+// says so, and admits nobody; 0: none.
+func (j *joiner) encode(run schema.RunID) (err error) {
+	j.request.Key = *j.config.key
+	head := schema.Head{Job: run, Lanes: uint16(j.job.Lanes)}
+	j.frame, err = schema.EncodeControl(head, schema.Control{Join: j.request})
+	return err
 }
 
 // receive keeps the latest answer.
@@ -159,21 +179,29 @@ func (j *joiner) receive(m fabric.Message) {
 	}
 }
 
-func (j *joiner) ask() error { return j.publish(j.request) }
+func (j *joiner) ask() error { return j.publish(j.frame) }
 
-// join asks until it is admitted, then builds the session and waits for the start.
+// join asks until it is admitted, then builds the session and waits for the start. Where the server of a run is lost
+// that has not begun, it asks again: somebody else may have the job by now.
 func (j *joiner) join(ctx context.Context) (*Session, error) {
+	var before error
 	for {
 		answer, err := j.finalAnswer(ctx)
-		if err != nil {
+		switch {
+		case err != nil && before != nil:
+			return nil, fmt.Errorf("%w; it asked again: %w", before, err)
+		case err != nil:
 			return nil, err
-		}
-		if answer.Refused != nil {
+		case answer.Refused != nil:
 			return nil, refusedError(answer.Refused)
 		}
 		s, err := j.begin(ctx, answer.Joined)
-		if !errors.Is(err, errEndedBefore) || j.own != nil {
+		if !errors.Is(err, errEndedBefore) || j.own != nil || ctx.Err() != nil {
 			return s, err
+		}
+		before = err
+		if err := j.encode(0); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -181,6 +209,11 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 // begin builds the session of a trainer that was admitted, and waits for the start. Its place is given back where that
 // fails.
 func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*Session, error) {
+	*j.config.key = newJoinKey() // that place is taken
+	err := j.encode(joined.RunID)
+	if err != nil {
+		return nil, err
+	}
 	s, err := j.session(ctx, joined)
 	if err != nil {
 		return nil, err
@@ -317,9 +350,9 @@ func refusedError(r *schema.Refused) error {
 	return fmt.Errorf("%w (%s): %s%s", ErrRefused, r.Reason, r.Text, want)
 }
 
-// errEndedBefore: the run that a trainer was admitted to is no more, and has not begun. Its ps was started once more
-// meanwhile, which has answered the repeated request with a place in a run of its own, and does so again.
-var errEndedBefore = fmt.Errorf("%w: it ended while this trainer waited for others", ErrJobFailed)
+// errEndedBefore: the run that a trainer was admitted to is no more, and has not begun: its ps was started anew, or is
+// gone.
+var errEndedBefore = fmt.Errorf("%w: while this trainer waited for others", ErrServerLost)
 
 // waitForStart repeats the request, since its answer says how many are missing, until one says that the job has started
 // or the coordinator tells all.
@@ -348,19 +381,14 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 			}
 			s.retry.Reset(0) // the answer to a repetition tells where the other trainers are
 		case c := <-j.answers:
-			if c.Refused != nil && c.Refused.Reason == schema.RefusedBusy {
-				continue // said before this trainer was admitted
-			}
-			if c.Refused != nil {
-				return refusedError(c.Refused)
-			}
-			if c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member {
-				if j.own != nil { // whose address that place has, and which ends with this session
-					j.giveBack(c.Joined, errEndedBefore)
-				}
+			switch {
+			case c.Refused != nil && c.Refused.Reason == schema.RefusedOver:
 				return errEndedBefore
-			}
-			if answer(c.Joined) {
+			case c.Refused != nil && c.Refused.Reason != schema.RefusedBusy:
+				return refusedError(c.Refused)
+			case c.Refused != nil || c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member:
+				continue // said before this trainer was admitted
+			case answer(c.Joined):
 				return nil
 			}
 		case <-s.retry.C:
@@ -369,7 +397,11 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 			}
 			s.retry.Reset(j.config.RetryAfter)
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			err := context.Cause(ctx)
+			if errors.Is(err, ErrServerLost) {
+				err = fmt.Errorf("%w: %w", errEndedBefore, err)
+			}
+			return err
 		}
 	}
 }
