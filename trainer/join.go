@@ -135,8 +135,8 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 	return j, nil
 }
 
-// newJoinKey draws the key by which a coordinator knows that it was the same trainer that asked before; never 0. Processes
-// that were forked may draw equal numbers from math/rand, whose seed is of the time before.
+// newJoinKey draws the key by which a coordinator knows that it was the same trainer that asked before; never 0.
+// Processes that were forked may draw equal numbers from math/rand, whose seed is of the time before.
 func newJoinKey() uint64 {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
