@@ -68,6 +68,19 @@ func End(dir string, job schema.JobName, run schema.RunID) error {
 	return nil
 }
 
+// Abandon notes that a run of a job has ended before it began: what it was to go on from was lost as before. Trainers may
+// come back to that.
+func Abandon(dir string, job schema.JobName, run schema.RunID) error {
+	lost, err := Running(dir, job)
+	switch {
+	case err != nil:
+		return err
+	case len(lost.Runs) < 2 || lost.Runs[0] != run:
+		return End(dir, job, run)
+	}
+	return Begin(dir, job, lost.Runs[1], lost.Since, lost.Runs[2:]...)
+}
+
 // Running finds the run of a job that was under way when whoever noted it ended. Errors: ErrDamaged; those of reading.
 func Running(dir string, job schema.JobName) (Lost, error) {
 	path := filepath.Join(jobFolder(dir, job), runningName)

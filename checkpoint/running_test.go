@@ -60,3 +60,24 @@ func TestRunsThatARunGoesOnFrom(t *testing.T) {
 		}
 	}
 }
+
+// What a run was to go on from stays lost where that run ends before it begins.
+func TestAbandonedRuns(t *testing.T) {
+	dir := t.TempDir()
+	must(t, Begin(dir, "j", 3, 2, 2, 1))
+	check := func(after string, want ...schema.RunID) {
+		t.Helper()
+		lost, err := Running(dir, "j")
+		if must(t, err); !slices.Equal(lost.Runs, want) || len(want) > 0 && lost.Since != 2 {
+			t.Errorf("after %s: %+v, want %v since 2", after, lost, want)
+		}
+	}
+	must(t, Abandon(dir, "j", 2))
+	check("the end of another", 3, 2, 1)
+	must(t, Abandon(dir, "j", 3))
+	check("its end", 2, 1)
+	must(t, Abandon(dir, "j", 2))
+	check("that of the one before", 1)
+	must(t, Abandon(dir, "j", 1))
+	check("all")
+}

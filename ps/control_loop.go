@@ -309,9 +309,6 @@ func (l *controlLoop) carryOut(j *job, decisions []Decision) {
 			about.Info(decision.Note)
 		}
 	}
-	if j.coordinator.Phase() == Running && j.unnoted != nil {
-		l.runBegun(j)
-	}
 	if j.coordinator.Phase() == Ended {
 		l.free(j)
 		return

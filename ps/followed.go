@@ -91,7 +91,7 @@ func (l *controlLoop) goneOn(over schema.OverRun) {
 		l.carryOut(j, j.coordinator.FailServers(l.follower.member,
 			"this ps was out of reach, and ps "+l.follower.member.ServerID()+", which stood by, has gone on with the job"))
 	}
-	l.runOver(over.Job, over.Run, nil)
+	l.runOver(over.Job, over.Run, checkpoint.End)
 }
 
 // unfollow takes it that nobody stands by any more.

@@ -22,8 +22,6 @@ type job struct {
 	notSaved    string        // why no version of it is written
 	stoodBy     stoodBy       // what is told of who stands by
 	ended       []endedRun    // earlier runs of the name, whose trainers' joins come too late
-	unnoted     *saved        // what to note of the run when it begins; nil: nothing
-	noted       chan struct{} // closed when that was noted; nil: it was before
 }
 
 // newJob makes a job that this ps has acquired. fitted is its manifest with the chunks that there is room for.
@@ -34,9 +32,6 @@ func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window i
 	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline,
 		Gather: s.config.Gather, WindowBytes: window, Checkpoints: found.policy(&s.config),
 		Resume: found.from(), Returning: found.back, Doubt: found.doubt()}
-	if found.back != nil && found.standing == nil {
-		j.unnoted = found
-	}
 	if found.standing != nil && found.standing.ended {
 		config.ReturnWithin = returnSoonMax
 	}

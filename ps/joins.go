@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/fabric"
 	"gradbus/schema"
 )
@@ -151,7 +152,7 @@ func (l *controlLoop) register(f *foundJob) {
 		}
 		l.server.registry.end(name, endedRun{})
 		l.turnAway(name, refused)
-		l.runOver(name, c.record.RunID, nil)
+		l.runOver(name, c.record.RunID, checkpoint.Abandon)
 		return
 	}
 	j := newJob(l.server, c, &f.saved, fitted, l.window(fitted, l.shardsHere(&c), l.held()))

@@ -12,8 +12,8 @@ import (
 )
 
 // A run whose versions are written down leaves a note in the folder until it ends. With the note, a ps that is started
-// again tells trainers that come back to such a run from those that begin a job anew. A run to which trainers come back
-// has the note of the lost one until all of them are there: until then they name the lost one.
+// again tells trainers that come back to such a run from those that begin a job anew. It names the lost runs, too, that
+// the run goes on from: not all trainers have heard of it when its ps is lost again.
 
 // backMax is for how long after its start a ps takes it that whoever joins a job, of which a run was under way when the
 // ps before it ended, comes back to that: a new process that takes the place of one that was lost with it, too.
@@ -86,7 +86,7 @@ func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refus
 	if refused == nil && found.back != nil {
 		refused = s.lacksOthers(c, found.resume)
 	}
-	if found.back == nil {
+	if refused == nil {
 		s.noteRun(c.job.Name, c.record.RunID, &found)
 	}
 	return found, refused
@@ -123,16 +123,6 @@ func (s *Server) noteRun(name schema.JobName, run schema.RunID, found *saved) {
 	}
 }
 
-// runBegun notes that a run begins to which trainers have come back.
-func (l *controlLoop) runBegun(j *job) {
-	found, noted := j.unnoted, make(chan struct{})
-	j.unnoted, j.noted = nil, noted
-	l.server.releasing.Go(func() {
-		defer close(noted)
-		l.server.noteRun(j.manifest.Name, j.run, found)
-	})
-}
-
 // numberRun finds the number of a run that begins with what this ps has.
 func (s *Server) numberRun(job *schema.Job, found *saved) {
 	dir := s.config.CheckpointDir
@@ -160,25 +150,28 @@ func (s *Server) otherSettings(job *schema.Job, from *coming, err error) bool {
 
 // runEnded notes that a run of a job has ended, unless it is to go on.
 func (l *controlLoop) runEnded(j *job) {
-	if failed := j.coordinator.Failed(); j.coordinator.config.Checkpoints != nil && (failed == nil || !failed.Back) {
-		l.runOver(j.manifest.Name, j.run, j.noted)
+	failed := j.coordinator.Failed()
+	if j.coordinator.config.Checkpoints == nil || failed != nil && failed.Back {
+		return
 	}
+	note := checkpoint.End
+	if j.coordinator.started.IsZero() {
+		note = checkpoint.Abandon
+	}
+	l.runOver(j.manifest.Name, j.run, note)
 }
 
-// runOver notes that a run has ended, or has not begun after all. after, where it is not nil, is closed when it was
-// noted that it began.
-func (l *controlLoop) runOver(name schema.JobName, run schema.RunID, after <-chan struct{}) {
+// runOver notes that a run has ended, by checkpoint.End, or by checkpoint.Abandon where it had not begun.
+func (l *controlLoop) runOver(name schema.JobName, run schema.RunID,
+	note func(dir string, job schema.JobName, run schema.RunID) error) {
 	s := l.server
 	if s.config.CheckpointDir == "" {
 		return
 	}
 	s.releasing.Go(func() {
-		if after != nil {
-			<-after
-		}
 		s.noting.Lock()
 		defer s.noting.Unlock()
-		if err := checkpoint.End(s.config.CheckpointDir, name, run); err != nil {
+		if err := note(s.config.CheckpointDir, name, run); err != nil {
 			s.log.Warn("the end of the job is not noted", "job", name, "err", err)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"gradbus/cuda"
@@ -303,6 +304,9 @@ func (j *joiner) answer(ctx context.Context) (schema.Control, error) {
 		fmt.Errorf("%w within %v: is that a gradbus ps?", ErrNoAnswer, j.config.AnswerWithin))
 	defer cancel()
 	answer, err := fabric.Ask(within, j.config.RetryAfter, j.ask, j.answers)
+	for err == nil && overIn(answer) != 0 { // said again, of a run before
+		answer, err = fabric.Ask(within, j.config.RetryAfter, j.ask, j.answers)
+	}
 	if err != nil {
 		err = j.explain(ctx, within, err)
 	}
@@ -354,6 +358,15 @@ func refusedError(r *schema.Refused) error {
 // gone.
 var errEndedBefore = fmt.Errorf("%w: while this trainer waited for others", ErrServerLost)
 
+// overIn is the run in which this trainer has waited and that is no more, by an answer; 0 where it does not say that.
+func overIn(c schema.Control) schema.RunID {
+	if c.Refused == nil || c.Refused.Reason != schema.RefusedOver {
+		return 0
+	}
+	run, _ := strconv.ParseUint(c.Refused.Have, 10, 64) // empty where it is about another run
+	return schema.RunID(run)
+}
+
 // waitForStart repeats the request, since its answer says how many are missing, until one says that the job has started
 // or the coordinator tells all.
 func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
@@ -382,9 +395,9 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 			s.retry.Reset(0) // the answer to a repetition tells where the other trainers are
 		case c := <-j.answers:
 			switch {
-			case c.Refused != nil && c.Refused.Reason == schema.RefusedOver:
+			case overIn(c) == s.joined.RunID:
 				return errEndedBefore
-			case c.Refused != nil && c.Refused.Reason != schema.RefusedBusy:
+			case c.Refused != nil && overIn(c) == 0 && c.Refused.Reason != schema.RefusedBusy:
 				return refusedError(c.Refused)
 			case c.Refused != nil || c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member:
 				continue // said before this trainer was admitted

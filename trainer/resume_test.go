@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -298,6 +299,57 @@ func checkpointsThatCannotBeWritten(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Whoever comes back to a run that was lost with its ps is in one by whose id it may come back again, at once. What ends
+// before it begins leaves the lost one to come back to.
+func TestRunsAreNotedBeforeTheyBegin(t *testing.T) {
+	const lost = 77
+	dir, job := t.TempDir(), toyJob("noted", 2, 2, schema.ApplyUpdate)
+	job.Policy = schema.PolicyRecover
+	if err := checkpoint.Begin(dir, job.Name, lost, 1); err != nil {
+		t.Fatal(err)
+	}
+	noted := func() []schema.RunID {
+		l, err := checkpoint.Running(dir, job.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Runs
+	}
+	server := startServerWith(t, ps.Config{Shards: 1, CheckpointDir: dir})
+	c := testConfig(t, server)
+	c.Rejoin, c.Resume = lost, true
+
+	ctx, cancel := context.WithCancel(testContext(t))
+	waits := make(chan int, 10)
+	c.OnWaiting = func(missing int) { waits <- missing }
+	ended := make(chan error, 1)
+	go func() {
+		_, err := Join(ctx, c, job)
+		ended <- err
+	}()
+	<-waits
+	if runs := noted(); len(runs) != 2 || runs[1] != lost {
+		t.Errorf("while one waits for another: %v, want a run and %d", runs, lost)
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want that it was canceled", err)
+	}
+	poll(t, "only the lost run is noted", func() bool { return slices.Equal(noted(), []schema.RunID{lost}) })
+
+	c.OnWaiting = nil
+	sessions := joinAll(t, c, job)
+	if runs := noted(); !slices.Equal(runs, []schema.RunID{sessions[0].RunID(), lost}) {
+		t.Errorf("once all are there: %v, want %d and %d", runs, sessions[0].RunID(), lost)
+	}
+	for _, s := range sessions {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	poll(t, "nothing is noted of what has ended", func() bool { return noted() == nil })
 }
 
 // Where the last trainer that had the parameters is lost, the job ends and says what to do, which works.

@@ -80,7 +80,8 @@ class _Ahead(Generic[T]):
                 self.error = error
             return False
         with self.changed:
-            self.ready.append(batch)
+            if not self.closed:
+                self.ready.append(batch)
             self.changed.notify_all()
         return True
 

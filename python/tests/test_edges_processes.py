@@ -310,7 +310,9 @@ def test_the_interpreter_ends_while_another_thread_waits(start):
         server,
     )
     ended(waiting, 0)
-    assert waiting.out.read_text() in ("end\n", "end\ncanceled\n"), waiting.said()
+    # the end of the interpreter may come in the middle of what the thread prints
+    assert "end\ncanceled\n".startswith(waiting.out.read_text()), waiting.said()
+    assert waiting.out.read_text().startswith("end\n"), waiting.said()
 
 
 def test_exit_codes_and_system_exit(start):

@@ -209,6 +209,7 @@ def test_close_waits_for_the_batch_that_is_being_loaded():
     go_on.set()
     closing.join(WITHIN)
     assert not closing.is_alive() and threads() == []
+    assert list(it) == []
 
 
 def test_prepare_sees_each_batch_before_the_step_does():
