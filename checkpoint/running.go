@@ -68,8 +68,8 @@ func End(dir string, job schema.JobName, run schema.RunID) error {
 	return nil
 }
 
-// Abandon notes that a run of a job has ended before it began: what it was to go on from was lost as before. Trainers may
-// come back to that.
+// Abandon notes that a run of a job has ended before it began: what it was to go on from is lost as before. Trainers
+// may come back to that.
 func Abandon(dir string, job schema.JobName, run schema.RunID) error {
 	lost, err := Running(dir, job)
 	switch {

@@ -301,8 +301,8 @@ func checkpointsThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// Whoever comes back to a run that was lost with its ps is in one by whose id it may come back again, at once. What ends
-// before it begins leaves the lost one to come back to.
+// Whoever comes back to a run that was lost with its ps is in one by whose id it may come back again, at once. What
+// ends before it begins leaves the lost one to come back to.
 func TestRunsAreNotedBeforeTheyBegin(t *testing.T) {
 	const lost = 77
 	dir, job := t.TempDir(), toyJob("noted", 2, 2, schema.ApplyUpdate)
