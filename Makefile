@@ -26,6 +26,7 @@
 CUDA ?= auto
 FUZZ ?= 20
 TESTS = OFF
+EMU = $(TESTS)
 WERROR ?= OFF
 export CGO_CFLAGS ?= -g -O2 -Wno-deprecated-declarations # go-nvml has functions that newer drivers will not
 NATIVE = -tags native
@@ -33,7 +34,7 @@ NATIVE = -tags native
 export HOME ?= $(shell getent passwd $$(id -u) | cut -d: -f6)
 # git refuses a checkout that another user owns, and go build then ends; so commands of such a one know no commit.
 export GOFLAGS += $(shell git rev-parse --git-dir >/dev/null 2>&1 || echo -buildvcs=false)
-TESTED = native race long cuda portable hosts faults page prometheus python fuzz
+TESTED = native race long cuda portable simulate hosts faults page prometheus python fuzz
 .NOTPARALLEL: # the parts use all processors by themselves
 .PHONY: all native capi python deps demo demo-torch data test test-all test-rest $(TESTED:%=test-%) sanitize budget verify lint bench install dist clean
 
@@ -43,7 +44,7 @@ all: native ; go build $(NATIVE) -o bin/ ./cmd/ps ./cmd/trainer ./cmd/psbench
 native:
 	@scripts/deps.sh --check go build
 	@mkdir -p build
-	@cmake -S . -B build -DGRADBUS_CUDA=$(CUDA) -DGRADBUS_TESTS=$(TESTS) -DGRADBUS_EMU=$(TESTS) -DGRADBUS_WERROR=$(WERROR) >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
+	@cmake -S . -B build -DGRADBUS_CUDA=$(CUDA) -DGRADBUS_TESTS=$(TESTS) -DGRADBUS_EMU=$(EMU) -DGRADBUS_WERROR=$(WERROR) >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
 	@grep '^-- gradbus:' build/configure.log
 	@MAKEFLAGS=--no-print-directory cmake --build build --parallel $$(nproc)
 

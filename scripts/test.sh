@@ -7,31 +7,32 @@
 #   cuda         packages that take ten times as long under it, by their arithmetic or their many runs: without it, then with it what
 #                goroutines of cuda share
 #   portable     Go's tests without cgo
+#   simulate     500 seeds of simulated faults (150 in rest), and planted defects that these have to find
 #   hosts        several hosts, in network namespaces (as root)
-#   faults       every fault, at its whole volume; jobs that are killed, resumed and replaced; 500 seeds of
-#                simulated faults (150 in rest), and planted defects that these have to find
+#   faults       every fault, at its whole volume; jobs that are killed, resumed and replaced
 #   page         the page in a real browser
 #   prometheus   a real Prometheus
 #   python       the PyTorch package as its wheel installs it, with this machine's PyTorch, or TORCH=2
 #   fuzz         every fuzzer, for SECONDS each (20)
 #
-# short is the first four without e2e/faults and what skips by -short, with examples, formats and rules in cuda instead of race, and the
-# portable part only where another backend or other files are compiled: the packages above see a backend by its contract alone. rest has
-# the other parts, native and cuda for the library that was built, and long for what skips by -short. A single part is whole.
+# short is native, race, cuda and portable without e2e/faults, the emulated CUDA kernels and what skips by -short. It has examples, formats
+# and rules in cuda instead of race, and the portable part only where another backend or other files are compiled: the packages above see
+# a backend by its contract alone. rest has the other parts, native and cuda for the library that was built, and long for what skips by
+# -short. all and rest run the parts from hosts to python, which mostly wait, beside those that compute. A single part is whole.
 # make calls it, and says how cgo compiles.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 parts=(native race cuda portable)
-rest=(hosts faults page prometheus python fuzz)
-short=() what=${1:-}
+waiting=(hosts faults page prometheus python)
+beside=() short=() native=(-tags native,emu) emu=ON what=${1:-}
 case $what in
-  short) short=(-short) ;;
-  all) parts+=("${rest[@]}") ;;
-  rest) parts=(native long cuda "${rest[@]}") seeds=150 ;;
+  short) short=(-short) native=(-tags native) emu=OFF ;;
+  all) parts+=(simulate fuzz) beside=("${waiting[@]}") ;;
+  rest) parts=(native long cuda simulate fuzz) beside=("${waiting[@]}") seeds=150 ;;
   *)
-    [[ " ${parts[*]} long ${rest[*]} " == *" ${what:-none} "* ]] ||
-      { echo "test: want short, rest, all or one of ${parts[*]} long ${rest[*]}" >&2; exit 2; }
+    [[ " ${parts[*]} long simulate fuzz ${waiting[*]} " == *" ${what:-none} "* ]] ||
+      { echo "test: want short, rest, all or one of ${parts[*]} long simulate ${waiting[*]} fuzz" >&2; exit 2; }
     parts=("$what")
     ;;
 esac
@@ -43,10 +44,9 @@ slow=(./trainer ./e2e ./ps)
 export GORACE="atexit_sleep_ms=10 ${GORACE:-}" # by itself each program waits for a second at its end
 # make lint vets what these compile.
 go_test=(go test -p 3 -parallel 4 -shuffle=on -timeout 20m -vet=off -ldflags=-w)
-native=(-tags native,emu)
 shared='Concurrent|Goroutines|Closed|Lost|Parks|Stream|^TestBatch|^TestThreads$'
 
-built() { make --no-print-directory deps && make --no-print-directory all TESTS=ON; }
+built() { make --no-print-directory deps && make --no-print-directory all TESTS=ON EMU=$emu; }
 native() { ctest --test-dir build --output-on-failure; }
 race() {
   local without=(-e '/cuda$' -e '/bench/exchange$' -e '/cmd/' -e '/shard$' -e '/checkpoint$')
@@ -68,15 +68,19 @@ portable() {
   CGO_ENABLED=0 "${go_test[@]}" "${short[@]}" "${packages[@]}"
 }
 hosts() { go test -tags native -count 1 ./e2e -run SeveralHosts -need-hosts; }
-faults() { # what mostly waits beside what mostly computes
-  local status=0 waits out
-  out=$(mktemp)
-  go test -tags native -timeout 20m -v ./e2e/faults -full >"$out" 2>&1 &
-  waits=$!
-  go test -tags native -count 1 ./e2e -run KilledAnd || status=1
+simulate() {
+  local status=0
   go test -count 1 -timeout 20m ./e2e/simulate -run 'Simulate|Reproducible' -seeds "${seeds:-500}" || status=1
   go test -count 1 -timeout 20m ./e2e/simulate -run Planted -planted -v || status=1
-  wait $waits || status=1
+  return $status
+}
+faults() { # both mostly wait
+  local status=0 every out
+  out=$(mktemp)
+  go test -tags native -timeout 20m -v ./e2e/faults -full >"$out" 2>&1 &
+  every=$!
+  go test -tags native -count 1 -timeout 20m ./e2e -run KilledAnd || status=1
+  wait $every || status=1
   cat "$out"
   rm "$out"
   return $status
@@ -90,34 +94,49 @@ python() {
 }
 fuzz() { scripts/fuzz.sh "$seconds"; }
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+work=$(mktemp -d)
+touch "$work/failed"
+trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
-failed=()
 
-# run PART: what it prints, then whether it held, and for the end what of it failed.
+# run PART: what it prints, then whether it held. What of it failed is noted for the end.
 run() {
-  local from=$SECONDS
+  local from=$SECONDS log=$work/$1
   printf '\n== test %s\n' "$1"
   if "$1" 2>&1 | tee "$log"; then
     printf '== test %s: ok, %d s\n' "$1" $((SECONDS - from))
     return
   fi
   printf '== test %s: FAILED after %d s\n' "$1" $((SECONDS - from))
-  failed+=("$1")
-  mapfile -t -O ${#failed[@]} failed < <(sed -nE 's/^ *(--- FAIL: [^/]*|FAIL\t.*|panic: .*|[ \t]*[0-9]+ - .*\(.*\))$/    \1/p' "$log" | head -30)
+  {
+    printf '%s\n' "$1"
+    sed -nE 's/^ *(--- FAIL: [^/]*|FAIL\t.*|panic: .*|[ \t]*[0-9]+ - .*\(.*\))$/    \1/p' "$log" | head -30
+  } >>"$work/failed"
   return 1
 }
 
-if [[ ! "${parts[*]}" =~ ^(portable|fuzz)$ ]] && ! run built; then
-  for part in "${parts[@]}"; do [ "$part" = portable ] || failed+=("$part (needs what was not built)"); done
+if [[ ! "${parts[*]}" =~ ^(portable|fuzz|simulate)$ ]] && ! run built; then
+  for part in "${parts[@]}" "${beside[@]}"; do
+    [ "$part" = portable ] || printf '%s (needs what was not built)\n' "$part" >>"$work/failed"
+  done
   [[ " ${parts[*]} " == *" portable "* ]] && parts=(portable) || parts=()
+  beside=()
+fi
+if [ ${#beside[@]} -gt 0 ]; then
+  set -m # a group of its own, which hears Ctrl-C
+  (for part in "${beside[@]}"; do run "$part"; done) >"$work/beside" 2>&1 &
+  set +m
+  trap 'kill -- -$! 2>/dev/null; rm -rf "$work"' EXIT
 fi
 for part in "${parts[@]}"; do run "$part"; done
+if [ ${#beside[@]} -gt 0 ]; then
+  wait
+  cat "$work/beside"
+fi
 
-if [ ${#failed[@]} -gt 0 ]; then
+if [ -s "$work/failed" ]; then
   printf '\n== test: FAILED after %d s:\n' "$SECONDS" >&2
-  printf '  %s\n' "${failed[@]}" >&2
+  sed 's/^/  /' "$work/failed" >&2
   exit 1
 fi
-printf '\n== test: all ok after %d s: %s\n' "$SECONDS" "${parts[*]}"
+printf '\n== test: all ok after %d s: %s\n' "$SECONDS" "${parts[*]} ${beside[*]}"
