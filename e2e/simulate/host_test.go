@@ -203,8 +203,8 @@ func (p *program) simulate(seed uint64) (string, error) {
 	}
 }
 
-// runSeed runs one seed. The clocks move by a microsecond whenever one is read. Much less than the memory there is for a
-// seed is ever garbage, so it is seldom collected.
+// runSeed runs one seed. The clocks move by a microsecond whenever one is read. There is memory for most of what a seed
+// ever allocates, so garbage is seldom collected.
 func (p *program) runSeed(seed uint64, out io.Writer) error {
 	all, root := disks{}, disk.New(seed).FS()
 	for _, folder := range []string{"tmp", "disk"} {
@@ -222,7 +222,8 @@ func (p *program) runSeed(seed uint64, out io.Writer) error {
 	tick := func() int64 { now += 1000; return now }
 	config := wazero.NewModuleConfig().WithName("").WithStdout(out).WithStderr(out).WithFSConfig(mounts).
 		WithArgs("simulate", "-test.run", "^TestSeed$", "-test.v", "-test.timeout", "0", "-seed", fmt.Sprint(seed)).
-		WithEnv("PWD", "/").WithEnv("TMPDIR", "/tmp").WithEnv("GOTRACEBACK", "single").WithEnv("GOGC", "800").
+		WithEnv("PWD", "/").WithEnv("TMPDIR", "/tmp").WithEnv("GOTRACEBACK", "single").
+		WithEnv("GOGC", "800").
 		WithRandSource(random{rand.New(rand.NewPCG(seed, 1))}).
 		WithNanotime(tick, 1).WithNanosleep(func(ns int64) { now += ns }).
 		WithWalltime(func() (int64, int32) { at := tick(); return at / 1e9, int32(at % 1e9) }, 1)
