@@ -79,10 +79,11 @@ func (l *controlLoop) checkFit() {
 	}
 }
 
-// reportFailed reports that shards cannot go on. Where what they begin with could not be read, their trainers come
-// back: another version may be found then, or the disk be well again.
+// reportFailed reports that shards cannot go on. Where they were lost, or what they begin with could not be read, their
+// trainers come back: another version may be found then, or the disk be well again.
 func (l *controlLoop) reportFailed(a *assignment, who schema.Member, err error) {
-	failed := &schema.Failed{Member: who, Text: err.Error(), Back: errors.Is(err, shard.ErrResume)}
+	back := errors.Is(err, shard.ErrResume) || errors.Is(err, errShardsLost)
+	failed := &schema.Failed{Member: who, Text: err.Error(), Back: back}
 	l.tell(a, schema.Control{Failed: failed})
 }
 
@@ -139,12 +140,18 @@ func (l *controlLoop) assigned(ctx context.Context, name schema.JobName, run sch
 	l.tell(a, schema.Control{Report: a.report()})
 }
 
+// errShardsLost says that this ps had the shards and has them no more. What they would begin with is not what they had.
+var errShardsLost = errors.New("it was started anew, or heard no coordinator for too long, and has lost its shards")
+
 // errBusy says that there will be room in a moment.
 var errBusy = errors.New("not yet")
 
 // makeShards makes shards of a job, where there is room for them.
 func (l *controlLoop) makeShards(ctx context.Context, name schema.JobName, run schema.RunID,
 	assign *schema.Assign) (*assignment, error) {
+	if assign.Made || assign.Incarnation != 0 && assign.Incarnation != l.server.registry.self.Incarnation {
+		return nil, errShardsLost
+	}
 	if assign.Job.Name != name {
 		return nil, fmt.Errorf("manifest of job %s sent as job %s", assign.Job.Name, name)
 	}

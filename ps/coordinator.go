@@ -40,8 +40,9 @@ type CoordinatorConfig struct {
 
 // ShardServer is a ps that has shards of a job.
 type ShardServer struct {
-	Member schema.Member // p-{id}
-	Server schema.DataServer
+	Member      schema.Member // p-{id}
+	Server      schema.DataServer
+	Incarnation uint64 // what it drew at its start; 0: not known
 }
 
 // Coordinator decides who is a member of one job, when it starts and when it ends. It is pure: time comes with every

@@ -43,8 +43,9 @@ func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window i
 	if !c.job.NeedsShards() { // its trainers do everything among themselves: there are no shards
 		j.servers, c.record.Servers = nil, nil
 	}
-	for _, d := range c.record.Servers {
-		config.ShardServers = append(config.ShardServers, ShardServer{Member: schema.ServerMember(d.ID), Server: d})
+	for i, d := range c.record.Servers {
+		config.ShardServers = append(config.ShardServers, ShardServer{Member: schema.ServerMember(d.ID), Server: d,
+			Incarnation: c.servers[i].Incarnation})
 	}
 	j.coordinator = NewCoordinator(config)
 	return j

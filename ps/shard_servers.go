@@ -52,7 +52,8 @@ func (c *Coordinator) assignTo(i int) Decision {
 	assign := &schema.Assign{Job: c.config.Job, Serial: c.serial, Shards: c.shards,
 		Own: c.config.ShardServers[i].Server.Shards, Cluster: []schema.Member{},
 		DeadlineMS: c.config.Deadline.Milliseconds(), WindowBytes: c.config.WindowBytes, LR: c.lrAssigned(),
-		Checkpoints: c.checkpointsAssigned(), Since: c.since()}
+		Checkpoints: c.checkpointsAssigned(), Since: c.since(), Incarnation: c.config.ShardServers[i].Incarnation,
+		Made: c.shardServers[i].heard}
 	if c.config.Resume != nil {
 		assign.Resume = c.config.Resume.ID
 	}

@@ -14,8 +14,8 @@ func TestCoordinatorReport(t *testing.T) {
 	at := time.UnixMilli(1700000000000)
 	job := shardtest.SmallJob("told", 2, 4)
 	c := NewCoordinator(CoordinatorConfig{Job: job, RunID: 7, Generation: 1, Deadline: 10 * time.Second,
-		ShardServers: []ShardServer{{"p-a", schema.DataServer{ID: "a", Shards: []int{0}}},
-			{"p-b", schema.DataServer{ID: "b", Shards: []int{1}}}}})
+		ShardServers: []ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0}}},
+			{Member: "p-b", Server: schema.DataServer{ID: "b", Shards: []int{1}}}}})
 	c.Assign(at)
 	c.Tick(at)
 	c.Join(at, "j-1", &schema.Join{Job: job, Host: "one"})
@@ -83,7 +83,7 @@ func TestLongReasonsFitAReport(t *testing.T) {
 	long := strings.Repeat("x", schema.TextBytesMax)
 	job := shardtest.SmallJob("told", 2, 4)
 	c := NewCoordinator(CoordinatorConfig{Job: job, RunID: 7, Generation: 1, Deadline: 10 * time.Second,
-		ShardServers: []ShardServer{{"p-a", schema.DataServer{ID: "a", Shards: []int{0}}}}})
+		ShardServers: []ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0}}}}})
 	c.Assign(at)
 	c.Tick(at)
 	c.Join(at, "j-1", &schema.Join{Job: job, Host: long})

@@ -420,7 +420,7 @@ func BenchmarkTelemetry(b *testing.B) {
 	must(b, err)
 	b.Cleanup(s.Close)
 	c := NewCoordinator(CoordinatorConfig{Job: shardtest.SmallJob("large", 64, 64), RunID: 1,
-		ShardServers: []ShardServer{{"p-a", schema.DataServer{ID: "a", Shards: []int{0, 1, 2, 3}}}}})
+		ShardServers: []ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0, 1, 2, 3}}}}})
 	for i := range 64 {
 		c.Join(time.Now(), schema.Member(fmt.Sprint("j-", i)), &schema.Join{Job: c.config.Job, Host: "a-machine (pid 12345)"})
 	}

@@ -186,6 +186,11 @@ type Assign struct {
 	// Since is of each trainer the generation in which its place was taken last; empty: the first, of all of them.
 	// Shards take frames of that generation alone.
 	Since []Generation `json:"since,omitempty"`
+	// Incarnation is what the ps had drawn at its start when the job was registered; 0: not known. One that was started
+	// anew since then has lost its shards.
+	Incarnation uint64 `json:"incarnation,omitempty,string"`
+	// Made is that the ps has said that it has its shards: where it has none it has lost them.
+	Made bool `json:"made,omitempty"`
 }
 
 // Checkpoints is which versions of a job the ps with its shards write down. A ps without a folder writes none.

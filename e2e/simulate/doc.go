@@ -16,6 +16,8 @@
 //   - host_test.go is the simulated machine, and runs seeds; package disk is its disks.
 //   - planted_test.go plants defects, which seeds have to find.
 //   - simulate_test.go draws faults, and checks.
-//   - system_test.go is the servers and trainers.
+//   - servers_test.go is the servers: one, two that stand by for each other, or several with shards of one job, and a
+//     control server.
+//   - system_test.go is the trainers, and what is checked of all.
 //   - workload_test.go is what they train.
 package simulate

@@ -52,6 +52,8 @@ var defects = []struct {
 		"		if x.Keeps(v) {\n", "		if known {\n", 5000},
 	{"a batch under way left out by who takes a place", "ps/takeover.go",
 		"	return max(done, c.config.Resume.version())\n", "	return max(done+1, c.config.Resume.version())\n", 40},
+	{"shards made anew in the middle of a job", "ps/assignments.go",
+		"		return nil, errShardsLost\n", "", 400},
 }
 
 // Every planted defect is found. Those that show seldom are looked for by hand, with -rare: that takes an hour each.

@@ -74,6 +74,13 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	if job.Apply == schema.ApplyMean { // nobody stands by for such a job
 		servers = 1
 	}
+	if seed%4 == 3 {
+		if err := s.startNATS(); err != nil {
+			t.Fatal(err)
+		}
+		defer s.nats.Close()
+		servers = 2 + s.r.IntN(2)
+	}
 	s.startServers(servers)
 	for range job.Trainers {
 		s.startTrainer()
@@ -234,6 +241,10 @@ func (s *system) happen() {
 		case 7:
 			s.startTrainer()
 		case 8:
+			if s.nats != nil && s.r.IntN(2) == 0 {
+				s.restartNATS(time.Duration(s.r.IntN(6000)) * time.Millisecond)
+				continue
+			}
 			s.cutServer(time.Duration(s.r.IntN(12000)) * time.Millisecond)
 		case 9, 10:
 			s.harmDisk(time.Duration(s.r.IntN(4000)) * time.Millisecond)

@@ -31,8 +31,9 @@ type system struct {
 	job     *schema.Job
 	bus     *fabric.Bus
 	backend cuda.Backend
-	calm    time.Duration // by what faults are further apart, and batches longer: versions become durable in between
-	servers []*server     // one, or two of which each stands by for the other
+	calm    time.Duration  // by what faults are further apart, and batches longer: versions become durable in between
+	servers []*server      // one, or two of which each stands by for the other; with nats, all have shards of one job
+	nats    *fabric.Server // carries control between servers; nil: each has its own
 	log     *slog.Logger
 
 	all  sync.WaitGroup
@@ -139,154 +140,6 @@ func (s *system) Write(line []byte) (int, error) {
 
 var _ io.Writer = (*system)(nil)
 
-// server is a ps on a machine of its own.
-type server struct {
-	*ps.Server
-	host         *fabric.Bus
-	id, dir      string
-	url, standby string
-	port         int
-
-	disk    uint32
-	liar    bool           // the disk has said that it has what it may not have
-	returns bool           // the next job goes on from one that was lost; of system.mu, as the next
-	durable schema.Version // the newest that the disk must have
-}
-
-// start starts a server at the address that it always has.
-func (s *system) start(v *server) {
-	started, err := ps.Start(context.Background(), ps.Config{Port: v.port, ID: v.id, Shards: 1 + s.r.IntN(3),
-		Deadline: 3 * time.Second, CheckpointDir: v.dir, CheckpointEvery: time.Second, Standby: v.standby},
-		ps.Options{Bus: v.host, Backend: s.backend, Log: s.log.With("ps", v.id)})
-	if err != nil {
-		s.t.Errorf("start the server: %v", err)
-		return
-	}
-	v.Server = started
-}
-
-// startServers starts the servers.
-func (s *system) startServers(n int) {
-	urls := []string{"memory://local:4222", "memory://local:4223"}
-	for i := range n {
-		v := &server{id: string(rune('a' + i)), port: 4222 + i, host: s.bus.Host(), url: urls[i]}
-		if n > 1 {
-			v.standby = urls[1-i]
-		}
-		v.dir = folder(s.t, v.id)
-		_, v.disk = diskOf(v.id)
-		s.servers = append(s.servers, v)
-		s.start(v)
-	}
-}
-
-// killServer ends a server without a word, and starts it again after a time.
-func (s *system) killServer(down time.Duration) {
-	v := s.servers[s.r.IntN(len(s.servers))]
-	s.note("ps %s killed, for %v", v.id, down)
-	control(v.disk, diskFails, 0)
-	_ = v.RestartNATS(v.Close) // which cannot be heard, nor started again
-	control(v.disk, diskWorks, 0)
-	switch s.r.IntN(6) {
-	case 0, 1:
-		s.note("its machine has had no power")
-		control(v.disk, diskLoses, 0)
-		if v.liar {
-			s.doubt(v)
-			v.liar = false
-		}
-	case 2:
-		s.note("a bit of its disk is another")
-		control(v.disk, diskRots, 0)
-		s.doubt(v)
-	}
-	time.Sleep(down)
-	s.start(v)
-}
-
-// harmDisk has the disk of a server do badly for a while.
-func (s *system) harmDisk(while time.Duration) {
-	v := s.servers[s.r.IntN(len(s.servers))]
-	switch s.r.IntN(4) {
-	case 0, 1:
-		after := int64(s.r.IntN(100))
-		s.note("the disk of ps %s fails after %d operations, for %v", v.id, after, while)
-		control(v.disk, diskFails, after)
-	case 2:
-		room := int64(s.r.IntN(100_000))
-		s.note("the disk of ps %s has room for %d bytes, for %v", v.id, room, while)
-		control(v.disk, diskIsFull, room)
-	case 3:
-		s.note("the disk of ps %s lies, for %v", v.id, while)
-		control(v.disk, diskLies, 0)
-		v.liar = true
-	}
-	if time.Sleep(while); s.r.IntN(2) == 0 {
-		s.killServer(time.Duration(s.r.IntN(3000)) * time.Millisecond)
-	}
-	control(v.disk, diskWorks, 0)
-}
-
-// server is one by its id; nil: it has not started yet.
-func (s *system) server(id string) *server {
-	i := slices.IndexFunc(s.servers, func(v *server) bool { return v.id == id })
-	if i < 0 {
-		return nil
-	}
-	return s.servers[i]
-}
-
-// durable notes what a server says: which version is durable.
-func (s *system) durable(server string, version schema.Version) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if v := s.server(server); v != nil {
-		v.durable = version
-	}
-}
-
-// returns notes that the next job that a server registers goes on from one that was lost, or that a job is registered:
-// if it is another one, nothing of the one before is to be found in it.
-func (s *system) returns(server string, next bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v := s.server(server)
-	if v == nil {
-		return
-	}
-	if !next && !v.returns {
-		v.durable = 0
-	}
-	v.returns = next
-}
-
-// doubt has nothing be expected of what a disk has.
-func (s *system) doubt(v *server) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v.durable = 0
-}
-
-// begins checks that a run which begins at a version has lost nothing that was durable. With several servers another
-// one may have gone on, from memory and a little less.
-func (s *system) begins(version schema.Version) {
-	if want := s.servers[0].durable; len(s.servers) == 1 && version < want {
-		s.t.Errorf("a run begins at version %d, and version %d was durable", version, want)
-	}
-}
-
-// cutServer cuts a server off from everybody for a while.
-func (s *system) cutServer(cut time.Duration) {
-	v := s.servers[s.r.IntN(len(s.servers))]
-	s.note("ps %s cut off for %v", v.id, cut)
-	v.host.Cut(true)
-	s.all.Go(func() {
-		time.Sleep(cut)
-		s.note("ps %s cut off no more", v.id)
-		v.host.Cut(false)
-	})
-}
-
 // startTrainer starts a process that trains to the end of the job.
 func (s *system) startTrainer() {
 	s.mu.Lock()
@@ -384,8 +237,7 @@ func (s *system) expect(m *member, err error) {
 		}
 	}
 	if errors.Is(err, trainer.ErrJobFailed) && (strings.Contains(err.Error(), "nobody has taken its place") ||
-		strings.Contains(err.Error(), "no trainer is left that had the parameters") ||
-		strings.Contains(err.Error(), "it ended while this trainer waited")) {
+		strings.Contains(err.Error(), "no trainer is left that had the parameters")) {
 		return
 	}
 	s.t.Errorf("%s: %v", m.name, err)
