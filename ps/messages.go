@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -214,9 +213,7 @@ func (l *controlLoop) readControl(j *job, m *message, head *schema.Head) *refusa
 		l.send(m.job, 0, m.from, schema.Control{Refused: r})
 	case control.Join != nil && head.Job != 0 && j == nil: // it waits for others of a run
 		if l.answerEnded(m, head) != nil {
-			over := runOver(m.job)
-			over.Have = strconv.FormatUint(uint64(head.Job), 10)
-			l.send(m.job, 0, m.from, schema.Control{Refused: over})
+			l.send(m.job, 0, m.from, schema.Control{Refused: runOver(m.job)})
 		}
 	case control.Join != nil:
 		l.join(m, control.Join)

@@ -127,7 +127,6 @@ const RefusedLR = "lr"
 const RefusedBusy = "busy"
 
 // RefusedOver is the reason of a Refused that answers a join to a run which is no more, or has never been known there.
-// Where that is the run in which the trainer waits for others, Have is its id.
 const RefusedOver = "job_over"
 
 // RefusedReplaced is the reason of a Refused that tells a trainer that its place in the job is another's now.

@@ -68,6 +68,9 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) 
 		}
 		again := errors.Is(err, ErrReplaced) || errors.Is(err, ErrNoParameters) ||
 			c.Rejoin != 0 && c.Resume && mayComeBack(err)
+		if errors.Is(err, ErrReplaced) { // the server is there, and had let it in
+			began = time.Now()
+		}
 		if err == nil || !again || time.Since(began) > c.BackWithin {
 			return s, err
 		}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"time"
 
 	"gradbus/cuda"
@@ -84,8 +83,27 @@ func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 
 // join joins with a Config and a manifest that are whole. Where it is put off it asks again after retry, and then after
-// longer and longer.
+// longer and longer. Where the server of a run is lost that has not begun, it asks anew: somebody else may have the job
+// by now.
 func join(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (*Session, error) {
+	var before error
+	for {
+		s, err := joinOnce(ctx, c, job, retry)
+		switch {
+		case err == nil:
+			return s, nil
+		case errors.Is(err, errEndedBefore) && ctx.Err() == nil:
+			before = err
+			continue
+		case before != nil:
+			err = fmt.Errorf("%w; asked anew: %w", before, err)
+		}
+		return nil, err
+	}
+}
+
+// joinOnce is join under one name.
+func joinOnce(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (*Session, error) {
 	j, err := newJoiner(ctx, c, job)
 	if err != nil {
 		return nil, fmt.Errorf("join job %s: %w", job.Name, err)
@@ -182,29 +200,16 @@ func (j *joiner) receive(m fabric.Message) {
 
 func (j *joiner) ask() error { return j.publish(j.frame) }
 
-// join asks until it is admitted, then builds the session and waits for the start. Where the server of a run is lost
-// that has not begun, it asks again: somebody else may have the job by now.
+// join asks until it is admitted, then builds the session and waits for the start.
 func (j *joiner) join(ctx context.Context) (*Session, error) {
-	var before error
-	for {
-		answer, err := j.finalAnswer(ctx)
-		switch {
-		case err != nil && before != nil:
-			return nil, fmt.Errorf("%w; it asked again: %w", before, err)
-		case err != nil:
-			return nil, err
-		case answer.Refused != nil:
-			return nil, refusedError(answer.Refused)
-		}
-		s, err := j.begin(ctx, answer.Joined)
-		if !errors.Is(err, errEndedBefore) || j.own != nil || ctx.Err() != nil {
-			return s, err
-		}
-		before = err
-		if err := j.encode(0); err != nil {
-			return nil, err
-		}
+	answer, err := j.finalAnswer(ctx)
+	if err != nil {
+		return nil, err
 	}
+	if answer.Refused != nil {
+		return nil, refusedError(answer.Refused)
+	}
+	return j.begin(ctx, answer.Joined)
 }
 
 // begin builds the session of a trainer that was admitted, and waits for the start. Its place is given back where that
@@ -304,9 +309,6 @@ func (j *joiner) answer(ctx context.Context) (schema.Control, error) {
 		fmt.Errorf("%w within %v: is that a gradbus ps?", ErrNoAnswer, j.config.AnswerWithin))
 	defer cancel()
 	answer, err := fabric.Ask(within, j.config.RetryAfter, j.ask, j.answers)
-	for err == nil && overIn(answer) != 0 { // said again, of a run before
-		answer, err = fabric.Ask(within, j.config.RetryAfter, j.ask, j.answers)
-	}
 	if err != nil {
 		err = j.explain(ctx, within, err)
 	}
@@ -358,15 +360,6 @@ func refusedError(r *schema.Refused) error {
 // gone.
 var errEndedBefore = fmt.Errorf("%w: while this trainer waited for others", ErrServerLost)
 
-// overIn is the run in which this trainer has waited and that is no more, by an answer; 0 where it does not say that.
-func overIn(c schema.Control) schema.RunID {
-	if c.Refused == nil || c.Refused.Reason != schema.RefusedOver {
-		return 0
-	}
-	run, _ := strconv.ParseUint(c.Refused.Have, 10, 64) // empty where it is about another run
-	return schema.RunID(run)
-}
-
 // waitForStart repeats the request, since its answer says how many are missing, until one says that the job has started
 // or the coordinator tells all.
 func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
@@ -395,9 +388,9 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 			s.retry.Reset(0) // the answer to a repetition tells where the other trainers are
 		case c := <-j.answers:
 			switch {
-			case overIn(c) == s.joined.RunID:
+			case c.Refused != nil && c.Refused.Reason == schema.RefusedOver:
 				return errEndedBefore
-			case c.Refused != nil && overIn(c) == 0 && c.Refused.Reason != schema.RefusedBusy:
+			case c.Refused != nil && c.Refused.Reason != schema.RefusedBusy:
 				return refusedError(c.Refused)
 			case c.Refused != nil || c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member:
 				continue // said before this trainer was admitted

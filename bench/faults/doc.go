@@ -3,7 +3,8 @@
 // many batches were computed again. Each job's weights are compared, bit by bit, with those of one in which nothing
 // happened.
 //
-//   - faults.go runs jobs and kills. server.go is the ps, one or two.
+//   - faults.go runs jobs and kills. server.go is the ps: one, two that stand by for each other, or several
+//     with shards of each job, and a NATS server.
 //   - member.go is a trainer of them, which tells of every batch; cut.go cuts its connections.
 //   - history.go is what all trainers have told, and what follows from it.
 //   - report.go is the outcome.

@@ -15,21 +15,30 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"gradbus/fabric"
 )
 
-// Kinds are the faults that there are, by name, and how often each is drawn.
-var kinds = []struct {
-	name   string
-	weight int
-}{
-	{"trainer killed", 6},        // SIGKILL
-	{"trainer interrupted", 2},   // SIGINT: it hands its lanes over
-	{"trainer stopped", 2},       // SIGSTOP for at most a second, which nobody may take for a loss
-	{"connections cut", 2},       // all of a trainer, which may be made anew at once
-	{"two trainers killed", 2},   // at once
-	{"ps killed", 2},             // and started again at once; where another one stands by, that goes on
-	{"ps and trainer killed", 1}, // at once
+// kind is a fault that there is, how often it is drawn, and how many trainers it ends.
+type kind struct {
+	name            string
+	weight, victims int
+	ps              bool // ends one, which is started again at once; where another one stands by, that goes on
+	harmless        bool // nobody may be taken for lost
 }
+
+var kinds = []kind{
+	{name: "trainer killed", weight: 6, victims: 1},      // SIGKILL
+	{name: "trainer interrupted", weight: 2, victims: 1}, // SIGINT: it hands its lanes over
+	{name: "trainer stopped", weight: 2, harmless: true}, // SIGSTOP for at most a second
+	{name: "connections cut", weight: 2, harmless: true}, // all of a trainer, which may be made anew at once
+	{name: "two trainers killed", weight: 2, victims: 2}, // at once
+	{name: "ps killed", weight: 2, ps: true},             // SIGKILL
+	{name: "ps and trainer killed", weight: 1, victims: 1, ps: true},
+	{name: natsRestarted, weight: 1, harmless: true}, // of several ps: down for at most a second, it forgets all
+}
+
+const natsRestarted = "NATS restarted"
 
 // early follows the name of a kind where a ps was killed before the other one could go on.
 const early = " before a standby had caught up"
@@ -41,6 +50,7 @@ type Config struct {
 	Only                    []string      // kinds; none is all
 	Every                   time.Duration // between two versions that become durable
 	Standby                 bool          // two ps, each of which stands by for the other
+	Servers                 int           // ps that have shards of each job, with a NATS server; 1: one, without
 
 	Server   string                   // the program ps
 	Member   func(m Member) *exec.Cmd // a trainer process
@@ -52,9 +62,15 @@ func (c *Config) Check() error {
 	if c.Kills < 1 || c.Trainers < 1 || c.Epochs < 1 {
 		return fmt.Errorf("%d kills, %d trainers, %d epochs: want at least 1 of each", c.Kills, c.Trainers, c.Epochs)
 	}
+	if c.Servers < 1 || c.Servers > 1 && c.Standby {
+		return fmt.Errorf("%d servers, standby %v: want at least 1, and 1 with standby", c.Servers, c.Standby)
+	}
 	for _, name := range c.Only {
 		if !slices.Contains(Kinds(), name) {
 			return fmt.Errorf("fault %q: want some of %s", name, strings.Join(Kinds(), ", "))
+		}
+		if name == natsRestarted && c.Servers == 1 {
+			return fmt.Errorf("fault %q: want at least 2 servers with it", name)
 		}
 	}
 	return nil
@@ -75,13 +91,14 @@ type bench struct {
 	r      *rand.Rand
 	work   string // folder
 	ps     []*server
+	nats   *fabric.Server // of several ps; else nil
 	result Result
 	kinds  map[string]*Kind
 
 	mu      sync.Mutex
 	notices []time.Time // when a ps said that a place is vacant, or that its ps is lost
 	serving int         // of ps, which has the jobs
-	whole   [2]bool     // by ps, whether it could go on with the job of the other
+	whole   []bool      // by ps, whether it could go on with the job of the other
 }
 
 // Run measures.
@@ -90,7 +107,7 @@ func Run(ctx context.Context, c Config) (_ *Result, err error) {
 		return nil, err
 	}
 	b := &bench{Config: c, ctx: ctx, r: rand.New(rand.NewPCG(c.Seed, 0)), kinds: map[string]*Kind{},
-		result: Result{Seed: c.Seed, Trainers: c.Trainers, Standby: c.Standby}}
+		result: Result{Seed: c.Seed, Trainers: c.Trainers, Standby: c.Standby, Servers: c.Servers}}
 	if b.work, err = os.MkdirTemp("", "psbench-faults-"); err != nil {
 		return nil, err
 	}
@@ -98,6 +115,9 @@ func Run(ctx context.Context, c Config) (_ *Result, err error) {
 	defer func() {
 		for _, p := range b.ps {
 			p.stop(syscall.SIGTERM)
+		}
+		if b.nats != nil {
+			b.nats.Close()
 		}
 	}()
 	if err := b.startServers(); err != nil {
@@ -166,7 +186,8 @@ type job struct {
 }
 
 type fault struct {
-	kind string
+	kind
+	name string // of the kind, and when it happened
 	at   time.Time
 }
 
@@ -296,50 +317,47 @@ func (j *job) lastFault() time.Time {
 
 // fault has one happen, and whoever is gone be replaced.
 func (j *job) fault() error {
-	kind := j.draw()
-	victims := 1
-	switch kind {
-	case "two trainers killed":
-		victims = 2
-	case "ps killed":
-		victims = 0
-	}
+	k := j.draw()
+	victims := max(k.victims, 1)
 	if victims > len(j.trainers) {
 		return nil
 	}
-	if strings.HasPrefix(kind, "ps") && j.Standby && !j.stoodBy() {
-		kind += early
+	name := k.name
+	if k.ps && j.Standby && !j.stoodBy() {
+		name += early
 	}
 	chosen := j.r.Perm(len(j.trainers))[:victims]
-	j.faults = append(j.faults, fault{kind, time.Now()})
-	signal := syscall.SIGKILL
-	switch kind {
+	j.faults = append(j.faults, fault{k, name, time.Now()})
+	one, signal := j.trainers[chosen[0]].Process, syscall.SIGKILL
+	switch k.name {
 	case "trainer interrupted":
 		signal = syscall.SIGINT
 	case "trainer stopped":
-		p := j.trainers[chosen[0]]
-		_ = p.Process.Signal(syscall.SIGSTOP)
+		_ = one.Signal(syscall.SIGSTOP)
 		err := j.sleep(j.upTo(time.Second))
-		_ = p.Process.Signal(syscall.SIGCONT)
+		_ = one.Signal(syscall.SIGCONT)
 		return err
 	case "connections cut":
-		_ = j.trainers[chosen[0]].Process.Signal(cutSignal)
-		return nil
+		return one.Signal(cutSignal)
+	case natsRestarted:
+		j.nats.Stop()
+		err := j.sleep(j.upTo(time.Second))
+		return errors.Join(err, j.nats.Start())
 	}
-	lost := j.server()
-	if strings.HasPrefix(kind, "ps") {
+	lost := j.victim()
+	if k.ps {
 		lost.stop(syscall.SIGKILL)
 	}
-	for _, i := range chosen {
+	for _, i := range chosen[:k.victims] {
 		j.trainers[i].gone = true
 		_ = j.trainers[i].Process.Signal(signal)
 	}
-	if strings.HasPrefix(kind, "ps") {
+	if k.ps {
 		if err := j.startServer(lost); err != nil {
 			return err
 		}
 	}
-	for range victims {
+	for range k.victims {
 		if err := j.sleep(j.upTo(800 * time.Millisecond)); err != nil {
 			return err
 		}
@@ -351,20 +369,18 @@ func (j *job) fault() error {
 }
 
 // draw draws a kind.
-func (j *job) draw() string {
+func (j *job) draw() kind {
+	var all []kind
 	sum := 0
 	for _, k := range kinds {
-		if len(j.Only) == 0 || slices.Contains(j.Only, k.name) {
-			sum += k.weight
+		if (len(j.Only) == 0 || slices.Contains(j.Only, k.name)) && (k.name != natsRestarted || j.nats != nil) {
+			all, sum = append(all, k), sum+k.weight
 		}
 	}
 	at := j.r.IntN(sum)
-	for _, k := range kinds {
-		if len(j.Only) > 0 && !slices.Contains(j.Only, k.name) {
-			continue
-		}
+	for _, k := range all {
 		if at -= k.weight; at < 0 {
-			return k.name
+			return k
 		}
 	}
 	panic("faults: no kind was drawn")
@@ -387,19 +403,18 @@ func (j *job) note() {
 		if i+1 < len(j.faults) {
 			until = j.faults[i+1].at
 		}
-		k := j.kinds[f.kind]
+		k := j.kinds[f.name]
 		if k == nil {
-			k = &Kind{Name: f.kind}
-			j.kinds[f.kind] = k
+			k = &Kind{Name: f.name}
+			j.kinds[f.name] = k
 		}
 		k.Kills++
 		j.result.Kills++
 		k.pauses = append(k.pauses, ms(pause(times, f.at, until)))
-		loses := f.kind != "trainer stopped" && f.kind != "connections cut" && (j.Standby || !strings.Contains(f.kind, "ps"))
-		if at := j.noticed(f.at); loses && !at.IsZero() && at.Before(until) {
+		if at := j.noticed(f.at); !f.harmless && (j.Standby || !f.ps) && !at.IsZero() && at.Before(until) {
 			k.notices = append(k.notices, ms(at.Sub(f.at)))
 		}
-		if strings.Contains(f.kind, "ps") {
+		if f.ps {
 			run++
 			k.Again += j.history.again(run)
 		}

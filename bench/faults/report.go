@@ -13,6 +13,7 @@ type Result struct {
 	Seed     uint64 `json:"seed"`
 	Trainers int    `json:"trainers"`
 	Standby  bool   `json:"standby"`
+	Servers  int    `json:"servers"`
 	Jobs     int    `json:"jobs"`
 	Kills    int    `json:"kills"`
 	// Differ is how many digests were others than that of the job in which nothing happened, and Lost how many jobs did
@@ -49,6 +50,8 @@ func (r *Result) Print(to io.Writer) error {
 	by := ""
 	if r.Standby {
 		by = " and a ps that stands by"
+	} else if r.Servers > 1 {
+		by = fmt.Sprintf(" on %d ps", r.Servers)
 	}
 	fmt.Fprintf(to, "%d kills in %d jobs of %d trainers%s, seed %d: %d digests differ, %d jobs lost\n", r.Kills, r.Jobs,
 		r.Trainers, by, r.Seed, r.Differ, r.Lost)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"gradbus/fabric"
 )
 
 // server is a ps process.
@@ -22,11 +24,17 @@ type server struct {
 }
 
 // startServers starts the servers. Where they stand by for each other, the first is started again to know the second.
-func (b *bench) startServers() error {
-	number := 1
+func (b *bench) startServers() (err error) {
+	number := b.Servers
 	if b.Standby {
 		number = 2
 	}
+	if b.Servers > 1 {
+		if b.nats, err = fabric.StartServer(fabric.ServerConfig{JetStream: true}); err != nil {
+			return err
+		}
+	}
+	b.whole = make([]bool, number)
 	for i := range number {
 		b.ps = append(b.ps, &server{number: i, at: "127.0.0.1:0"})
 		if err := b.startServer(b.ps[i]); err != nil {
@@ -45,9 +53,15 @@ func (b *bench) startServer(p *server) error {
 	name := strconv.Itoa(p.number)
 	file := filepath.Join(b.work, "url"+name)
 	_ = os.Remove(file)
+	folder := filepath.Join(b.work, "checkpoints")
+	if b.nats == nil {
+		folder += name
+	}
 	p.Cmd = exec.CommandContext(b.ctx, b.Server, "--listen", p.at, "--http", "127.0.0.1:0", "--port-file", file,
-		"--checkpoint-dir", filepath.Join(b.work, "checkpoints"+name), "--checkpoint-every", b.Every.String())
-	if other := b.ps[len(b.ps)-1-p.number%len(b.ps)]; other != p && other.at != "127.0.0.1:0" {
+		"--checkpoint-dir", folder, "--checkpoint-every", b.Every.String())
+	if b.nats != nil {
+		p.Args = append(p.Args, "--nats", b.nats.URL())
+	} else if other := b.ps[len(b.ps)-1-p.number%len(b.ps)]; other != p && other.at != "127.0.0.1:0" {
 		p.Args = append(p.Args, "--standby", "nats://"+other.at)
 	}
 	log, err := p.StderrPipe()
@@ -103,8 +117,21 @@ func (p *server) stop(s syscall.Signal) {
 	<-p.ended
 }
 
-// url is where the ps is that has the jobs.
-func (b *bench) url() string { return "nats://" + b.server().at }
+// url is what trainers dial: the NATS server of several ps, or the ps that has the jobs.
+func (b *bench) url() string {
+	if b.nats != nil {
+		return b.nats.URL()
+	}
+	return "nats://" + b.server().at
+}
+
+// victim is a ps that has shards of the job.
+func (b *bench) victim() *server {
+	if b.nats != nil {
+		return b.ps[b.r.IntN(len(b.ps))]
+	}
+	return b.server()
+}
 
 // stoodBy reports whether the job would go on if its ps were lost now.
 func (b *bench) stoodBy() bool {

@@ -149,7 +149,7 @@ func (s *system) durable(server string, version schema.Version) {
 }
 
 // returns notes that the next job that a server registers goes on from one that was lost, or that a job is registered:
-// if it is another one, nothing of the one before is to be found in it.
+// if it is another one, nothing of the one before is to be found in it. Servers with one folder know the same jobs.
 func (s *system) returns(server string, next bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +160,11 @@ func (s *system) returns(server string, next bool) {
 	if !next && !v.returns {
 		s.doubtLocked(v)
 	}
-	v.returns = next
+	for _, other := range s.servers {
+		if other.disk == v.disk {
+			other.returns = next
+		}
+	}
 }
 
 // doubt has nothing be expected of what a disk has.

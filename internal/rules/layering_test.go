@@ -186,9 +186,9 @@ var layers = map[string]layer{
 		others: []string{"github.com/spf13/pflag"},
 		noStd:  []string{"net/http", "os/exec"},
 	},
-	// It kills real processes.
+	// It kills real processes, and restarts the NATS server between them.
 	"bench/faults": {
-		own:   []string{"bench/harness", "cuda", "examples/packages", "examples/packages/corpus", "trainer"},
+		own:   []string{"bench/harness", "cuda", "examples/packages", "examples/packages/corpus", "fabric", "trainer"},
 		noStd: []string{"net", "net/http"},
 	},
 	"bench/hosted": {
