@@ -111,6 +111,10 @@ func (l *controlLoop) assigned(ctx context.Context, name schema.JobName, run sch
 		a = nil
 	}
 	if a == nil {
+		self := l.server.registry.self.Incarnation
+		if assign.Incarnation != 0 && assign.Incarnation != self && !assign.Made {
+			return // it is for the ps that was here before; its coordinator finds that out by the registry
+		}
 		var err error
 		if a, err = l.makeShards(ctx, name, run, assign); errors.Is(err, errBusy) {
 			l.server.log.Info("shards put off", "job", name, "err", err)
@@ -149,7 +153,7 @@ var errBusy = errors.New("not yet")
 // makeShards makes shards of a job, where there is room for them.
 func (l *controlLoop) makeShards(ctx context.Context, name schema.JobName, run schema.RunID,
 	assign *schema.Assign) (*assignment, error) {
-	if assign.Made || assign.Incarnation != 0 && assign.Incarnation != l.server.registry.self.Incarnation {
+	if assign.Made {
 		return nil, errShardsLost
 	}
 	if assign.Job.Name != name {

@@ -106,7 +106,7 @@ type member struct {
 	lost          bool   // in a job that goes on without it
 	dead          bool   // its process has ended
 	process       string // as of schema.Join
-	key           uint64 // as of schema.Join
+	key           uint64 // as of schema.Join, until it has been heard in this place
 
 	generation schema.Generation // in which its place was taken last
 	by         int               // the trainer who computes its lanes besides its own; -1: itself
@@ -203,6 +203,9 @@ func (c *Coordinator) Heartbeat(now time.Time, from schema.Member, h *schema.Hea
 	}
 	d, m := c.taken(now, i), &c.members[i]
 	m.Begin(now)
+	if from == schema.TrainerMember(i) {
+		m.key = 0 // it has heard that it has the place
+	}
 	m.batch, m.complete = h.Batch, h.Flags&schema.FlagComplete != 0
 	return d, true
 }

@@ -138,9 +138,10 @@ func TestToolsOfNATSAreLetIn(t *testing.T) {
 	plain, err := nats.Connect(s.URL())
 	must(t, err)
 	defer plain.Close()
-	if _, err := plain.Request("$SRV.PING", nil, patience); err != nil {
-		t.Error(err)
-	}
+	eventually(t, "the service of the ps answers", func() bool { // once the server knows what it listens to
+		_, err := plain.Request("$SRV.PING", nil, patience)
+		return err == nil
+	})
 }
 
 // heapNow is what lives on the heap.

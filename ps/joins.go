@@ -212,6 +212,7 @@ func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
 	l.server.log.Warn("ps is no more, its job is registered anew", "job", j.manifest.Name, "server", j.servers[dead].ID)
 	waiting := l.takeWaiting(j.manifest.Name)
 	l.drop(j)
+	l.runOver(j.manifest.Name, j.run, checkpoint.Abandon)
 	for _, m := range waiting {
 		if control, err := schema.DecodeControl(&m.view); err == nil {
 			l.join(&m, control.Join)

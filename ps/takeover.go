@@ -356,6 +356,9 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 		decisions = c.vacate(now, at, fmt.Sprintf("%s computes lanes of %s no more, which a new trainer on %s will",
 			schema.TrainerMember(by), name, j.Host))
 	}
+	if n := m.vacancy.newcomer; n != "" && n != from {
+		c.forget(n)
+	}
 	m.vacancy.newcomer, m.vacancy.join = from, j
 	return append(append(decisions, c.offer(now)...), c.assign()...)
 }

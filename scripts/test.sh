@@ -108,10 +108,8 @@ run() {
     return
   fi
   printf '== test %s: FAILED after %d s\n' "$1" $((SECONDS - from))
-  {
-    printf '%s\n' "$1"
-    sed -nE 's/^ *(--- FAIL: [^/]*|FAIL\t.*|panic: .*|[ \t]*[0-9]+ - .*\(.*\))$/    \1/p' "$log" | head -30
-  } >>"$work/failed"
+  printf '%s\n%s\n' "$1" "$(sed -nE 's/^ *(--- FAIL: [^/]*|FAIL\t.*|panic: .*|[ \t]*[0-9]+ - .*\(.*\))$/    \1/p' "$log" |
+    head -30)" >>"$work/failed"
   return 1
 }
 
@@ -123,10 +121,11 @@ if [[ ! "${parts[*]}" =~ ^(portable|fuzz|simulate)$ ]] && ! run built; then
   beside=()
 fi
 if [ ${#beside[@]} -gt 0 ]; then
-  set -m # a group of its own, which hears Ctrl-C
-  (for part in "${beside[@]}"; do run "$part"; done) >"$work/beside" 2>&1 &
+  [[ " ${beside[*]} " != *" python "* ]] || scripts/deps.sh torch python pytest # which may ask for a password
+  set -m # a group of its own, that ends with this script
+  (for part in "${beside[@]}"; do run "$part"; done) >"$work/beside" 2>&1 </dev/null &
   set +m
-  trap 'kill -- -$! 2>/dev/null; rm -rf "$work"' EXIT
+  trap 'kill -- -$! 2>/dev/null && cat "$work/beside"; rm -rf "$work"' EXIT
 fi
 for part in "${parts[@]}"; do run "$part"; done
 if [ ${#beside[@]} -gt 0 ]; then

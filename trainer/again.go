@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"gradbus/fabric"
@@ -43,8 +44,12 @@ func (c *Config) Again(s *Session, err error) bool {
 // backEvery is the time between two attempts to reach a server that was lost.
 const backEvery = 250 * time.Millisecond
 
+// errBack is ErrServerLost where the coordinator has said so.
+var errBack = fmt.Errorf("%w", ErrServerLost)
+
 // joinBack is join, which it tries again for BackWithin: where the place was lost before the trainer had begun, or
-// nobody told it the parameters, and where one comes back from a run whose servers were lost.
+// nobody told it the parameters, and where one comes back from a run whose servers were lost. The time begins anew
+// where it had a place.
 func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	sent := false
 	for began := time.Now(); ; {
@@ -68,7 +73,7 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) 
 		}
 		again := errors.Is(err, ErrReplaced) || errors.Is(err, ErrNoParameters) ||
 			c.Rejoin != 0 && c.Resume && mayComeBack(err)
-		if errors.Is(err, ErrReplaced) { // the server is there, and had let it in
+		if errors.Is(err, ErrReplaced) || errors.As(err, new(endedBefore)) {
 			began = time.Now()
 		}
 		if err == nil || !again || time.Since(began) > c.BackWithin {

@@ -89,16 +89,22 @@ func join(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (
 	var before error
 	for {
 		s, err := joinOnce(ctx, c, job, retry)
-		switch {
-		case err == nil:
-			return s, nil
-		case errors.Is(err, errEndedBefore) && ctx.Err() == nil:
-			before = err
-			continue
-		case before != nil:
-			err = fmt.Errorf("%w; asked anew: %w", before, err)
+		if err == nil || ctx.Err() != nil {
+			return s, err
 		}
-		return nil, err
+		if !errors.As(err, new(endedBefore)) {
+			if before != nil && !errors.Is(err, ErrRefused) {
+				err = fmt.Errorf("%w; it asked anew: %w", before, err)
+			}
+			return nil, err
+		}
+		before = err
+		c.Log.Warn("asks anew for a place", "job", job.Name, "err", err)
+		select {
+		case <-time.After(backEvery):
+		case <-ctx.Done():
+			return nil, err
+		}
 	}
 }
 
@@ -238,7 +244,7 @@ func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*Session, er
 		if s.control == nil {
 			return nil, err
 		}
-		if errors.Is(err, errEndedBefore) {
+		if errors.As(err, new(endedBefore)) {
 			s.fail(err) // there is nobody to tell
 		}
 		s.handsOver = true // it has not begun: whoever comes next may
@@ -356,9 +362,11 @@ func refusedError(r *schema.Refused) error {
 	return fmt.Errorf("%w (%s): %s%s", ErrRefused, r.Reason, r.Text, want)
 }
 
-// errEndedBefore: the run that a trainer was admitted to is no more, and has not begun: its ps was started anew, or is
-// gone.
-var errEndedBefore = fmt.Errorf("%w: while this trainer waited for others", ErrServerLost)
+// endedBefore says that the run that a trainer was admitted to is no more, and has not begun: its ps was started anew,
+// or is gone, or this trainer was silent for too long.
+type endedBefore struct{ error }
+
+func (e endedBefore) Unwrap() error { return e.error }
 
 // waitForStart repeats the request, since its answer says how many are missing, until one says that the job has started
 // or the coordinator tells all.
@@ -377,23 +385,29 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 	if answer(&s.joined) {
 		return nil
 	}
+	over := endedBefore{fmt.Errorf("%w: its run of job %s is over, and had not begun", ErrServerLost, j.job.Name)}
 	s.retry.Reset(0) // the start may have been told before this session listened
 	defer s.retry.Stop()
 	for {
 		select {
 		case c := <-s.controls:
-			if c.Start != nil && s.own == nil {
+			switch {
+			case c.Start != nil && s.own == nil:
 				return nil
+			case c.Left != nil: // the job has ended without this trainer, which was silent for too long
+				return over
 			}
 			s.retry.Reset(0) // the answer to a repetition tells where the other trainers are
 		case c := <-j.answers:
 			switch {
+			case c.Refused != nil && c.Refused.Reason == schema.RefusedBusy: // said before this trainer was admitted
 			case c.Refused != nil && c.Refused.Reason == schema.RefusedOver:
-				return errEndedBefore
-			case c.Refused != nil && c.Refused.Reason != schema.RefusedBusy:
+				return over
+			case c.Refused != nil:
 				return refusedError(c.Refused)
-			case c.Refused != nil || c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member:
-				continue // said before this trainer was admitted
+			case c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member: // its place was another's meanwhile
+				j.giveBack(c.Joined, over)
+				return over
 			case answer(c.Joined):
 				return nil
 			}
@@ -404,8 +418,8 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 			s.retry.Reset(j.config.RetryAfter)
 		case <-ctx.Done():
 			err := context.Cause(ctx)
-			if errors.Is(err, ErrServerLost) {
-				err = fmt.Errorf("%w: %w", errEndedBefore, err)
+			if errors.Is(err, ErrServerLost) && !errors.Is(err, errBack) {
+				err = endedBefore{err}
 			}
 			return err
 		}

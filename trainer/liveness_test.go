@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -222,4 +223,39 @@ func TestOwnPauseIsNobodysSilence(t *testing.T) {
 	s.watch.coordinator.Silence = ago(33 * time.Second)
 	s.servers[0].lost.End()
 	checkError(t, s.checkSilence(time.Now()), ErrServerLost, "silent for 33s")
+}
+
+// A trainer that waits for others and is cut off until its place is free asks anew, also where the job has ended since
+// nobody else was there.
+func TestWaitingTrainerThatWasCutOff(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for seconds until the place is free")
+	}
+	t.Parallel()
+	server := startTCP(t, 1)
+	p := startProxy(t, server.URL())
+	c := testConfig(t, server)
+	waits := make(chan int, 100)
+	c.Server, c.OnWaiting = p.url(), func(missing int) { waits <- missing }
+	ctx, cancel := context.WithCancel(testContext(t))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := Join(ctx, c, toyJob("silent", 2, 2, schema.ApplyUpdate))
+		ended <- err
+	}()
+	<-waits
+	time.Sleep(3 * time.Second) // by then the server has seen its connections
+	p.cut(true)
+	poll(t, "its place is free, and the job has ended", func() bool { return server.Stats().Memory == 0 })
+	p.cut(false)
+	select {
+	case <-waits:
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, want that it was canceled", err)
+		}
+	case err := <-ended:
+		t.Errorf("%v, want that it waits again", err)
+		cancel()
+	}
 }

@@ -184,7 +184,7 @@ func (s *Session) word(from string, v *schema.View) error {
 	default:
 	}
 	if c.Failed != nil && c.Failed.Back {
-		return fmt.Errorf("%w: job %s: %s", ErrServerLost, s.job.Name, c.Failed.Text)
+		return fmt.Errorf("%w: job %s: %s", errBack, s.job.Name, c.Failed.Text)
 	}
 	if c.Failed != nil {
 		return fmt.Errorf("%w: job %s: %s", ErrJobFailed, s.job.Name, c.Failed.Text)
