@@ -95,8 +95,7 @@ func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refus
 // lacksOthers refuses who comes back to a run that had more shards than the ps have that are there, while this one has
 // just been started and the others may find it any moment: they ask again.
 func (s *Server) lacksOthers(c *acquisition, from *checkpoint.Manifest) *schema.Refused {
-	alone := s.config.NATS == "" && s.config.ControlToken == ""
-	if alone || from == nil || s.now().Sub(s.started) > 2*s.registry.renewEvery() {
+	if s.byItself() || from == nil || s.now().Sub(s.started) > 2*s.registry.renewEvery() {
 		return nil
 	}
 	there := 0
@@ -110,6 +109,9 @@ func (s *Server) lacksOthers(c *acquisition, from *checkpoint.Manifest) *schema.
 		"job %s was on %d shards, the ps that are there have %d: others are awaited for a while after the start of this one",
 		c.job.Name, from.Shards, there))}
 }
+
+// byItself reports that no other ps can share jobs with this one.
+func (s *Server) byItself() bool { return s.config.NATS == "" && s.config.ControlToken == "" }
 
 // noteRun notes that a run begins, where its versions are written down.
 func (s *Server) noteRun(name schema.JobName, run schema.RunID, found *saved) {

@@ -212,8 +212,8 @@ func (l *controlLoop) readControl(j *job, m *message, head *schema.Head) *refusa
 		l.joinRefused(m.job, m.from, control.Join.Host, r)
 		l.send(m.job, 0, m.from, schema.Control{Refused: r})
 	case control.Join != nil && head.Job != 0 && j == nil: // it waits for others of a run
-		e := l.over(m, head.Job)
-		if e != nil && e.failed == nil || l.jobs[m.job] != nil || e == nil && l.answerEnded(m, head) != nil {
+		e := l.over(m, head.Job) // where that has failed its session is told
+		if e != nil && e.failed == nil || l.jobs[m.job] != nil || e == nil && l.server.byItself() {
 			l.send(m.job, 0, m.from, schema.Control{Refused: runOver(m.job)})
 		}
 	case control.Join != nil:
