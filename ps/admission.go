@@ -35,13 +35,8 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 		return c.Refuse(from, refused)
 	}
 	d := c.seatAt(now, i, c.generation, from, j)
-	d.Who = schema.TrainerMember(i)
 	d.Note = fmt.Sprintf("trainer %s joined from %s, %d missing", d.Who, j.Host, c.missing())
-	decisions := []Decision{d}
-	if c.members[i].cluster {
-		decisions = append(decisions, c.reassign()...)
-	}
-	return append(decisions, c.start(now)...)
+	return append(c.routed(i, d), c.start(now)...)
 }
 
 // readmit gives a trainer the place that it has and has not heard of: it had given up waiting for the answer, and asks
@@ -49,14 +44,16 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 func (c *Coordinator) readmit(now time.Time, i int, from schema.Member, j *schema.Join) []Decision {
 	c.forget(c.members[i].joiner)
 	d := c.seatAt(now, i, c.members[i].generation, from, j)
-	d.Who = schema.TrainerMember(i)
 	d.Note = fmt.Sprintf("trainer %s asked again from %s, and had not heard that it has joined", d.Who, j.Host)
-	decisions := []Decision{d}
+	return c.routed(i, d)
+}
+
+// routed is what is said of a trainer that has a place, and to shard servers of the way to it.
+func (c *Coordinator) routed(i int, d Decision) []Decision {
 	if c.members[i].cluster {
-		c.serial++
-		decisions = append(decisions, c.assign()...)
+		return append([]Decision{d}, c.reassign()...)
 	}
-	return decisions
+	return []Decision{d}
 }
 
 // seatAt gives a place to a newcomer, in a generation, and says so.
@@ -64,7 +61,9 @@ func (c *Coordinator) seatAt(now time.Time, i int, g schema.Generation, who sche
 	c.members[i] = member{joiner: who, host: j.Host, cluster: j.Data == schema.DataCluster, url: j.URL, by: -1,
 		process: j.Process, key: j.Key, generation: g}
 	c.members[i].Begin(now)
-	return c.joined(i)
+	d := c.joined(i)
+	d.Who = schema.TrainerMember(i)
+	return d
 }
 
 // forget has a name be one under which somebody has joined that has no place by it any more.

@@ -74,7 +74,7 @@ func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refus
 		if found.standing = b.goOn(c.job, c.back); found.standing != nil {
 			found.back = []schema.RunID{found.standing.run}
 			s.numberRun(c.job, &found)
-			s.noteRun(c.job.Name, c.record.RunID, &found)
+			s.noteRun(c, &found)
 			return found, nil
 		}
 	}
@@ -87,7 +87,7 @@ func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refus
 		refused = s.lacksOthers(c, found.resume)
 	}
 	if refused == nil {
-		s.noteRun(c.job.Name, c.record.RunID, &found)
+		s.noteRun(c, &found)
 	}
 	return found, refused
 }
@@ -114,14 +114,15 @@ func (s *Server) lacksOthers(c *acquisition, from *checkpoint.Manifest) *schema.
 func (s *Server) byItself() bool { return s.config.NATS == "" && s.config.ControlToken == "" }
 
 // noteRun notes that a run begins, where its versions are written down.
-func (s *Server) noteRun(name schema.JobName, run schema.RunID, found *saved) {
+func (s *Server) noteRun(c *acquisition, found *saved) {
 	if found.epoch == 0 {
 		return
 	}
 	s.noting.Lock()
 	defer s.noting.Unlock()
-	if err := checkpoint.Begin(s.config.CheckpointDir, name, run, found.since, found.back...); err != nil {
-		s.log.Error("a ps that is started again will not know of the job", "job", name, "err", err)
+	err := checkpoint.Begin(s.config.CheckpointDir, c.job.Name, c.record.RunID, found.since, found.back...)
+	if err != nil {
+		s.log.Error("a ps that is started again will not know of the job", "job", c.job.Name, "err", err)
 	}
 }
 

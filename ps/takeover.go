@@ -385,10 +385,9 @@ const doubtAfter = 2500 * time.Millisecond
 
 // seat gives a vacant place to the newcomer that it is kept for. Where that is gone by now its silence will tell.
 func (c *Coordinator) seat(now time.Time, i int) []Decision {
-	m, v, name := &c.members[i], c.members[i].vacancy, schema.TrainerMember(i)
+	m, v := &c.members[i], c.members[i].vacancy
 	d := c.seatAt(now, i, m.generation, v.newcomer, v.join)
-	d.Who, d.Note = name, fmt.Sprintf("trainer %s joined from %s at batch %d, after %s", name, m.host, c.done(),
-		rounded(v.For(now)))
+	d.Note = fmt.Sprintf("trainer %s joined from %s at batch %d, after %s", d.Who, m.host, c.done(), rounded(v.For(now)))
 	if m.cluster {
 		c.serial++
 	}

@@ -87,15 +87,14 @@ faults() { # both mostly wait
 }
 page() { go test -tags native -count 1 ./e2e/page -need-browser; }
 prometheus() { go test -tags native -count 1 ./e2e/prometheus -need-prometheus; }
+pythons() { if [ -n "${TORCH:-}" ]; then scripts/deps.sh python; else scripts/deps.sh torch python pytest; fi; }
 python() {
-  local needs=(torch python pytest)
-  [ -z "${TORCH:-}" ] || needs=(python)
-  scripts/deps.sh "${needs[@]}" && make --no-print-directory python TESTS=ON && scripts/torch.sh test
+  pythons && make --no-print-directory python TESTS=ON && scripts/torch.sh test
 }
 fuzz() { scripts/fuzz.sh "$seconds"; }
 
 work=$(mktemp -d)
-touch "$work/failed"
+touch "$work/failed" "$work/beside"
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
 
@@ -121,17 +120,15 @@ if [[ ! "${parts[*]}" =~ ^(portable|fuzz|simulate)$ ]] && ! run built; then
   beside=()
 fi
 if [ ${#beside[@]} -gt 0 ]; then
-  [[ " ${beside[*]} " != *" python "* ]] || scripts/deps.sh torch python pytest # which may ask for a password
+  [[ " ${beside[*]} " != *" python "* ]] || pythons # which may ask for a password
   set -m # a group of its own, that ends with this script
   (for part in "${beside[@]}"; do run "$part"; done) >"$work/beside" 2>&1 </dev/null &
   set +m
   trap 'kill -- -$! 2>/dev/null && cat "$work/beside"; rm -rf "$work"' EXIT
 fi
 for part in "${parts[@]}"; do run "$part"; done
-if [ ${#beside[@]} -gt 0 ]; then
-  wait
-  cat "$work/beside"
-fi
+wait
+cat "$work/beside"
 
 if [ -s "$work/failed" ]; then
   printf '\n== test: FAILED after %d s:\n' "$SECONDS" >&2

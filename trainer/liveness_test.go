@@ -6,10 +6,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gradbus/internal/liveness"
 	"gradbus/internal/testkit"
+	"gradbus/ps"
 	"gradbus/schema"
 )
 
@@ -228,34 +230,33 @@ func TestOwnPauseIsNobodysSilence(t *testing.T) {
 // A trainer that waits for others and is cut off until its place is free asks anew, also where the job has ended since
 // nobody else was there.
 func TestWaitingTrainerThatWasCutOff(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits for seconds until the place is free")
-	}
-	t.Parallel()
-	server := startTCP(t, 1)
-	p := startProxy(t, server.URL())
-	c := testConfig(t, server)
-	waits := make(chan int, 100)
-	c.Server, c.OnWaiting = p.url(), func(missing int) { waits <- missing }
-	ctx, cancel := context.WithCancel(testContext(t))
-	ended := make(chan error, 1)
-	go func() {
-		_, err := Join(ctx, c, toyJob("silent", 2, 2, schema.ApplyUpdate))
-		ended <- err
-	}()
-	<-waits
-	time.Sleep(3 * time.Second) // by then the server has seen its connections
-	p.cut(true)
-	poll(t, "its place is free, and the job has ended", func() bool { return server.Stats().Memory == 0 })
-	p.cut(false)
-	select {
-	case <-waits:
+	synctest.Test(t, func(t *testing.T) {
+		const deadline = 10 * time.Second
+		server := startOn(t, bus, ps.Config{Shards: 1, Deadline: deadline})
+		c := testConfig(t, server)
+		waits := make(chan int, 10)
+		c.Bus, c.OnWaiting = bus.Host(), func(missing int) { waits <- missing }
+		ctx, cancel := context.WithCancel(testContext(t))
+		ended := make(chan error, 1)
+		go func() {
+			_, err := Join(ctx, c, toyJob("silent", 2, 2, schema.ApplyUpdate))
+			ended <- err
+		}()
+		<-waits
+		c.Bus.Cut(true)
+		time.Sleep(deadline + 1500*time.Millisecond) // a server looks each second; a trainer waits two longer
+		if bytes := server.Stats().Memory; bytes != 0 {
+			t.Errorf("%d bytes are held, want that its place is free, and the job has ended", bytes)
+		}
+		c.Bus.Cut(false)
+		select {
+		case <-waits:
+		case err := <-ended:
+			t.Fatalf("%v, want that it waits again", err)
+		}
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("%v, want that it was canceled", err)
 		}
-	case err := <-ended:
-		t.Errorf("%v, want that it waits again", err)
-		cancel()
-	}
+	})
 }

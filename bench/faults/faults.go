@@ -187,8 +187,7 @@ type job struct {
 
 type fault struct {
 	kind
-	name string // of the kind, and when it happened
-	at   time.Time
+	at time.Time
 }
 
 // process is a trainer.
@@ -322,12 +321,11 @@ func (j *job) fault() error {
 	if victims > len(j.trainers) {
 		return nil
 	}
-	name := k.name
 	if k.ps && j.Standby && !j.stoodBy() {
-		name += early
+		k.name += early
 	}
 	chosen := j.r.Perm(len(j.trainers))[:victims]
-	j.faults = append(j.faults, fault{k, name, time.Now()})
+	j.faults = append(j.faults, fault{k, time.Now()})
 	one, signal := j.trainers[chosen[0]].Process, syscall.SIGKILL
 	switch k.name {
 	case "trainer interrupted":

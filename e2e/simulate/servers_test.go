@@ -45,17 +45,16 @@ func (s *system) startServers(n int) {
 	urls := []string{"memory://local:4222", "memory://local:4223", "memory://local:4224"}
 	for i := range n {
 		v := &server{id: string(rune('a' + i)), port: 4222 + i, host: s.bus.Host(), url: urls[i]}
-		disk := v.id
-		switch {
-		case s.nats != nil: // all write to one folder
-			v.url, disk = s.nats.URL(), "a"
-		case n > 1:
+		if s.nats != nil {
+			v.url = s.nats.URL()
+		} else if n > 1 {
 			v.standby = urls[1-i]
 		}
-		if _, v.disk = diskOf(disk); i == 0 || disk == v.id {
-			v.dir = folder(s.t, disk)
+		if s.nats != nil && i > 0 { // all write to one folder
+			v.dir, v.disk = s.servers[0].dir, s.servers[0].disk
 		} else {
-			v.dir = s.servers[0].dir
+			v.dir = folder(s.t, v.id)
+			_, v.disk = diskOf(v.id)
 		}
 		s.servers = append(s.servers, v)
 		s.start(v)
