@@ -30,6 +30,7 @@ type acquisition struct {
 	record  *jobRecord    // nil where another ps has the job, the join came too late, or err is set
 	servers []leaseRecord // that the record names, in its order
 	ended   []endedRun    // of the name, where the join came too late
+	carried *carriedRun   // that it goes on from with what its trainers have; nil: none
 	err     error
 }
 

@@ -24,6 +24,9 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	if j.Run != 0 && j.Run != c.config.RunID && !slices.Contains(c.config.Returning, j.Run) {
 		return c.Refuse(from, runOver(c.config.Job.Name))
 	}
+	if c.awaits() {
+		return c.come(now, from, j)
+	}
 	if i := slices.IndexFunc(c.members, func(m member) bool { return m.here() && j.Key != 0 && m.key == j.Key }); i >= 0 {
 		return c.readmit(now, i, from, j)
 	}
@@ -91,8 +94,7 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 		return 0, c.full()
 	}
 	if c.plan.Reduces(schema.ByTrainers) && j.URL == "" {
-		return 0, &schema.Refused{Reason: "invalid_job", Field: "url", Text: fmt.Sprintf(
-			"trainers of job %s reduce among themselves, and this one has no data server: give its url", c.config.Job.Name)}
+		return 0, c.noURL()
 	}
 	if j.Wanted != "" {
 		return c.place(now, j.Wanted)
@@ -104,6 +106,12 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 	}
 	return 0, &schema.Refused{Reason: "job_full", Text: fmt.Sprintf("job %s has all of its %d trainers", c.config.Job.Name,
 		len(c.members))}
+}
+
+// noURL refuses a trainer that the others cannot reach.
+func (c *Coordinator) noURL() *schema.Refused {
+	return &schema.Refused{Reason: "invalid_job", Field: "url", Text: fmt.Sprintf(
+		"trainers of job %s reduce among themselves, and this one has no data server: give its url", c.config.Job.Name)}
 }
 
 // differs says in what a newcomer's manifest is another than the job's.
@@ -152,9 +160,12 @@ func (c *Coordinator) place(now time.Time, wanted schema.Member) (int, *schema.R
 
 func (c *Coordinator) joined(i int) Decision {
 	first, count := lane.Share(i, len(c.members), c.config.Job.Lanes)
-	chunks := 0
+	chunks, trainers := 0, 0
 	if c.config.ChunkBytes != 0 {
 		chunks = c.config.Job.ChunkBytes
+	}
+	if n := len(c.members); n != c.config.Job.Trainers {
+		trainers = n
 	}
 	return Decision{To: c.members[i].joiner, Control: schema.Control{Joined: &schema.Joined{
 		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.members[i].generation, FirstLane: first,
@@ -162,7 +173,7 @@ func (c *Coordinator) joined(i int) Decision {
 		Servers:   c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.phase == Running,
 		DeadlineMS: c.config.Deadline.Milliseconds(),
 		Peers:      c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: parkedBytes(c.config.Job),
-		ChunkBytes: chunks, LR: c.lr.decided, Version: c.begins(i), Resumed: c.config.Resume.version(),
+		ChunkBytes: chunks, Trainers: trainers, From: c.regather.holders, LR: c.lr.decided, Version: c.begins(i), Resumed: c.config.Resume.version(),
 		Durable: c.config.Checkpoints != nil, Standby: c.standby.url,
 	}}}
 }
@@ -170,7 +181,7 @@ func (c *Coordinator) joined(i int) Decision {
 // begins is the version that a trainer begins with.
 func (c *Coordinator) begins(i int) schema.Version {
 	if c.members[i].generation == c.config.Generation {
-		return c.config.Resume.version()
+		return c.resumed()
 	}
 	return c.done()
 }

@@ -120,9 +120,14 @@ func (c *Coordinator) Drained() bool {
 		k.drains && k.last > 0 && k.durable.version >= k.last
 }
 
+// resumed is the version that was on disk, on another ps, or with trainers when the run began; 0: none was.
+func (c *Coordinator) resumed() schema.Version {
+	return max(c.config.Resume.version(), c.regather.version)
+}
+
 // first is the version that the job has begun with.
 func (c *Coordinator) first() schema.Version {
-	return max(c.config.Resume.version(), c.config.Job.StartVersion())
+	return max(c.resumed(), c.config.Job.StartVersion())
 }
 
 // checkpointsAssigned is what shard servers are told.

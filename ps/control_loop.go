@@ -341,7 +341,9 @@ func (l *controlLoop) free(j *job) {
 	l.drop(j)
 	l.remember(j)
 	l.runEnded(j)
-	l.show(j, time.Now())
+	if j.coordinator.regather.next == nil {
+		l.show(j, time.Now())
+	}
 	if f := j.coordinator.Failed(); f != nil { // before anybody was admitted
 		l.turnAway(j.manifest.Name, &schema.Refused{Reason: "server_full", Text: f.Text})
 	}

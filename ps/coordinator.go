@@ -11,7 +11,7 @@ import (
 )
 
 // CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes,
-// Checkpoints, Resume, Returning, ReturnWithin, Doubt and ChunkBytes is needed.
+// Checkpoints, Resume, Returning, ReturnWithin, Doubt, Carried and ChunkBytes is needed.
 type CoordinatorConfig struct {
 	Job          *schema.Job // validated
 	RunID        schema.RunID
@@ -34,6 +34,8 @@ type CoordinatorConfig struct {
 	// Doubt is how many trainers trained in that run, where its ps was only out of reach and may go on with it: more than
 	// half of them have to come. 0 is no doubt.
 	Doubt int
+	// Carried is the run that the job goes on from, where trainers bring all that it has; nil: none.
+	Carried *carriedRun
 	// ChunkBytes is what the manifests of trainers have in place of Job's; 0 is Job's, which else trainers are told.
 	ChunkBytes int
 }
@@ -60,21 +62,25 @@ type Coordinator struct {
 	shardServers []shardServer
 	serial       int               // of what shard servers are told: rises with every change
 	generation   schema.Generation // rises when a place is taken from a trainer
-	slowest      struct {          // places that were taken because a batch waited for too long
-		at    schema.Batch
-		times int
-	}
-	failed      *schema.Failed
-	started     time.Time // zero before the start
-	ticks       liveness.Ticks
-	fewest      int              // missing trainers that there have ever been while the job gathers
-	grew        liveness.Silence // since when; before the first Tick it does not last
-	blind       liveness.Silence // since nothing can be heard
-	standby     standbyAt
-	lr          learningRates
-	checkpoints checkpointing
+	slowest      slowest
+	failed       *schema.Failed
+	started      time.Time // zero before the start
+	ticks        liveness.Ticks
+	fewest       int              // missing trainers that there have ever been while the job gathers
+	grew         liveness.Silence // since when; before the first Tick it does not last
+	blind        liveness.Silence // since nothing can be heard
+	standby      standbyAt
+	lr           learningRates
+	checkpoints  checkpointing
+	regather     regather
 	// who left before the start, under the names they joined under; the latest, at most formerMax
 	former []schema.Member
+}
+
+// slowest counts places that were taken because a batch waited for too long.
+type slowest struct {
+	at    schema.Batch
+	times int
 }
 
 // formerMax bounds who is remembered of those that left before the start: a job may wait for long.
@@ -142,6 +148,9 @@ func NewCoordinator(config CoordinatorConfig) *Coordinator {
 	if config.Resume != nil {
 		c.lr.decided = config.Resume.LR
 	}
+	if config.Carried != nil {
+		c.slowest = config.Carried.slowest
+	}
 	return c
 }
 
@@ -186,7 +195,7 @@ func (c *Coordinator) begin(now time.Time) []Decision {
 	c.checkpoints.since, c.checkpoints.begun = now, schema.Batch(c.first())
 	return []Decision{{
 		To: schema.All, Control: schema.Control{Start: &schema.Start{RunID: c.config.RunID,
-			Batch: schema.Batch(c.config.Resume.version())}},
+			Batch: schema.Batch(c.resumed())}},
 		Note: fmt.Sprintf("job started, trainers: %d, shards: %d", len(c.members), c.shards),
 	}}
 }
@@ -245,6 +254,12 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 			d.Note = ""
 			text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, m.batch, l.Reason)
 			return append(append([]Decision{d}, c.vacate(now, i, text)...), c.assign()...)
+		}
+		if l.HandOver && !m.complete && c.regathers() && c.others(i) {
+			d.Note = ""
+			m.left, m.why = true, l.Reason
+			text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, m.batch, l.Reason)
+			return append([]Decision{d}, c.goOn(name, text, 0)...)
 		}
 		wasLost := m.lost // and the others went on without it
 		m.left, m.why = true, l.Reason
@@ -309,9 +324,12 @@ func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
 // FailServers is Fail where servers of the job are lost: where its versions are durable, or somebody stands by, its
 // trainers come back.
 func (c *Coordinator) FailServers(who schema.Member, text string) []Decision {
+	if c.phase == Running && c.regathers() {
+		return c.goOn(who, text, 0)
+	}
 	decisions := c.Fail(who, text)
 	if decisions != nil {
-		c.failed.Back = c.config.Checkpoints != nil || c.standby.url != ""
+		c.failed.Back = c.config.Checkpoints != nil || c.standby.url != "" || c.awaits()
 	}
 	return decisions
 }

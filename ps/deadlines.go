@@ -23,7 +23,9 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 		return d
 	}
 	var decisions []Decision
-	if c.phase == Gathering {
+	if c.awaits() {
+		decisions = c.awaitComers(now)
+	} else if c.phase == Gathering {
 		decisions = append(append(c.freePlaces(now), c.findUngathered(now)...), c.startWithout(now)...)
 	} else {
 		decisions = c.policy.tick(c, now)

@@ -106,6 +106,9 @@ func (l *controlLoop) admit(j *job, m *message, request *schema.Join) {
 		}
 	}
 	l.carryOut(j, decisions)
+	if j.coordinator.regather.next != nil { // for this trainer
+		l.join(m, request)
+	}
 }
 
 // acquired takes the registry's answer: who coordinates a job: this ps, if it wrote the job down first.
@@ -128,6 +131,7 @@ func (l *controlLoop) acquired(c acquisition) {
 		l.takeWaiting(name)
 		return
 	}
+	c.carried = l.carriedFrom(&c)
 	l.find(c)
 }
 

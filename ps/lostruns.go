@@ -43,6 +43,8 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 	}
 	running := len(lost.Runs) > 0
 	switch {
+	case c.carried != nil:
+		return coming{lost: c.carried.runs}, nil
 	case c.back != 0 && (!slices.Contains(lost.Runs, c.back) || !c.resume):
 		return from, runOver(c.job.Name)
 	case c.back != 0:
@@ -83,6 +85,9 @@ func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refus
 		return found, refused
 	}
 	found, refused = s.lookForSaved(c.job, &from)
+	if c.carried != nil {
+		found.back, found.carried = from.lost, c.carried
+	}
 	if refused == nil && found.back != nil {
 		refused = s.lacksOthers(c, found.resume)
 	}

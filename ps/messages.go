@@ -20,10 +20,15 @@ type endedJob struct {
 	run     schema.RunID
 	joiners []schema.Member
 	failed  *schema.Failed // nil where all trainers left
+	next    *carriedRun    // where it goes on with what its trainers have; else nil
 }
 
 func (l *controlLoop) remember(j *job) {
-	e := endedJob{name: j.manifest.Name, run: j.run, joiners: j.coordinator.Joiners(), failed: j.coordinator.Failed()}
+	e := endedJob{name: j.manifest.Name, run: j.run, joiners: j.coordinator.Joiners(), failed: j.coordinator.Failed(),
+		next: j.coordinator.regather.next}
+	if e.next != nil {
+		e.next.ended = l.server.now()
+	}
 	if len(l.ended) == endedMax {
 		l.ended = slices.Delete(l.ended, 0, 1)
 	}

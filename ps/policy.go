@@ -19,6 +19,13 @@ type policy interface {
 
 // policyOf is the policy of a job.
 func policyOf(config *CoordinatorConfig) policy {
+	carried := config.Job.Carried()
+	switch config.Job.Policy {
+	case schema.PolicyRecover, schema.PolicyWait:
+		if carried {
+			return regathering{waits: config.Job.Policy == schema.PolicyWait}
+		}
+	}
 	switch config.Job.Policy {
 	case schema.PolicyRecover:
 		return recovering{}

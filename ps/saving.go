@@ -33,7 +33,8 @@ type saved struct {
 	back   []schema.RunID       // the runs that were lost, and that its trainers come back from; nil: none
 	since  uint64               // the first run of the name whose versions are its own
 
-	standing *standing // what it begins with in place of resume, where this ps stood by for it; else nil
+	carried  *carriedRun // what it goes on from with what its trainers have; else nil
+	standing *standing   // what it begins with in place of resume, where this ps stood by for it; else nil
 }
 
 // find looks for the checkpoints of a job that this ps has acquired, on a goroutine of its own, and has it registered.

@@ -86,6 +86,9 @@ func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.
 	}
 	m := &c.members[i]
 	m.dead = true // which the next tick finds, where others can do without it or the job ends
+	if c.regathers() && c.phase == Running && !m.complete {
+		return c.goOnWithout(now, i)
+	}
 	if !c.recovers() || c.phase != Running || m.complete {
 		return nil
 	}
@@ -129,17 +132,28 @@ func (c *Coordinator) findWaitedFor(now time.Time) []Decision {
 		case m.lost:
 			return c.vacate(now, i, text)
 		case len(first) == 0 || slices.Contains(first, name):
-			if c.slowest.at != m.waitedBatch {
-				c.slowest.at, c.slowest.times = m.waitedBatch, 0
-			}
-			if c.slowest.times++; c.slowest.times > 2*len(c.members) {
-				return c.Fail(name, fmt.Sprintf("no trainer computes batch %d within the deadline of %s: raise the server's "+
-					"--deadline", m.waitedBatch, c.config.Deadline))
+			if !c.mayBeSlow(m.waitedBatch) {
+				return c.tooSlow(name, m.waitedBatch)
 			}
 			return c.vacate(now, i, text)
 		}
 	}
 	return nil
+}
+
+// mayBeSlow counts how often a batch was waited for too long. It reports whether others may do better.
+func (c *Coordinator) mayBeSlow(b schema.Batch) bool {
+	if c.slowest.at != b {
+		c.slowest.at, c.slowest.times = b, 0
+	}
+	c.slowest.times++
+	return c.slowest.times <= 2*len(c.members)
+}
+
+// tooSlow ends the job because nobody is fast enough.
+func (c *Coordinator) tooSlow(name schema.Member, b schema.Batch) []Decision {
+	return c.Fail(name, fmt.Sprintf("no trainer computes batch %d within the deadline of %s: raise the server's --deadline",
+		b, c.config.Deadline))
 }
 
 // findParametersLost ends a job whose trainers had the parameters, where none is left who has them: newcomers cannot
@@ -328,6 +342,9 @@ func (c *Coordinator) taken(now time.Time, i int) []Decision {
 
 // joinRunning finds a place for a newcomer in a job that runs, or says why there is none.
 func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.Join) []Decision {
+	if c.regathers() {
+		return c.joinCarried(now, from, j)
+	}
 	if !c.recovers() {
 		return c.Refuse(from, c.full())
 	}

@@ -49,6 +49,10 @@ type Join struct {
 	// Key is the same each time that a trainer asks for the place it has not got yet, under whatever name; 0: it does not
 	// say. Whoever has a place by an earlier name with this key has never heard that it has one.
 	Key uint64 `json:"key,omitempty,string"`
+	// Has is the version that it has of Run, in a job whose trainers have all of it (Job.Carried); 0: none.
+	Has Version `json:"has,omitempty"`
+	// LR is every change of the learning rates that was decided in Run, as far as it knows.
+	LR []LRChange `json:"lr,omitempty"`
 	// Process is the process of the trainer, so that a ps on the same machine sees its end; empty: it does not.
 	Process string `json:"process,omitempty"`
 }
@@ -98,6 +102,10 @@ type Joined struct {
 	Version Version `json:"version,omitempty"`
 	// Durable says that versions of the job are written down, so that it can be resumed when its servers are lost.
 	Durable bool `json:"durable,omitempty"`
+	// Trainers is how many there are in this run; 0: those of the manifest.
+	Trainers int `json:"trainers,omitempty"`
+	// From are the trainers that have Version, in a job whose trainers have all of it: the others get it from these.
+	From []Member `json:"from,omitempty"`
 	// Resumed is the version that the job began with; 0: it was not resumed.
 	Resumed Version `json:"resumed,omitempty"`
 

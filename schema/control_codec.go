@@ -112,6 +112,9 @@ func (c Control) check() error {
 		if d := c.Join.Data; d != "" && d != DataDirect && d != DataCluster {
 			return fmt.Errorf("data %q: want %s or %s", Clip(d), DataDirect, DataCluster)
 		}
+		if err := checkLR(c.Join.LR); err != nil {
+			return err
+		}
 		texts = append(texts, c.Join.Host)
 	case c.Joined != nil:
 		return c.Joined.check()
@@ -166,9 +169,9 @@ func (j *Joined) check() error {
 	if err := CheckName("member", string(j.Member)); err != nil {
 		return err
 	}
-	if j.LaneCount < 1 || j.Shards < 0 || j.Missing < 0 || j.DeadlineMS < 1 {
-		return fmt.Errorf("%d lanes, %d shards, %d missing, deadline %d ms: want at least 1, 0, 0 and 1",
-			j.LaneCount, j.Shards, j.Missing, j.DeadlineMS)
+	if j.LaneCount < 1 || j.Shards < 0 || j.Missing < 0 || j.DeadlineMS < 1 || j.Trainers < 0 {
+		return fmt.Errorf("%d lanes, %d shards, %d missing, deadline %d ms, %d trainers: want at least 1, 0, 0, 1 and 0",
+			j.LaneCount, j.Shards, j.Missing, j.DeadlineMS, j.Trainers)
 	}
 	return nil
 }

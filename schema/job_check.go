@@ -125,7 +125,7 @@ func (c *jobCheck) head(j *Job) {
 	} else if j.Consistency != ConsistencyAsync && j.Consistency != ConsistencyGrouped {
 		c.oneOf("apply", j.Apply, ApplyUpdate, ApplyMean)
 	}
-	if j.TakesOver() {
+	if j.Recovers() {
 		c.oneOf("policy", j.Policy, PolicyFail, PolicyWait, PolicyRecover)
 	} else {
 		c.oneOf("policy", j.Policy, PolicyFail) // what a trainer has is lost with it

@@ -27,7 +27,7 @@ func (j *Job) WithDefaults() *Job {
 		setDefault(&n.Tables[i].Partitions, Partitions)
 	}
 	n.resolveOptimizers()
-	if n.TakesOver() {
+	if n.Recovers() {
 		setDefault(&n.Policy, PolicyRecover)
 	}
 	setDefault(&n.Policy, PolicyFail)

@@ -262,6 +262,16 @@ func (p *Plan) String() string {
 	return s.String()
 }
 
+// Recovers reports whether a job goes on without a change of a bit when a trainer is lost.
+func (j *Job) Recovers() bool { return j.TakesOver() || j.Carried() }
+
+// Carried reports whether every trainer has all of the job between two batches, and nobody else has anything of it: so
+// any of them can go on with it, and the others can have it from that one.
+func (j *Job) Carried() bool {
+	p := j.Plan()
+	return !j.NeedsShards() && p.Sync() && !p.ErrorFeedback && !p.AsyncTables
+}
+
 // TakesOver reports whether another may take a trainer's place in the middle of a batch without changing a bit of the
 // job: all that a trainer has is what it can have again, from shards or another trainer, of the version that the batch
 // is computed on.

@@ -78,6 +78,16 @@ func (j *Job) WithChunkBytes(n int) *Job {
 	return &other
 }
 
+// WithTrainers is the manifest with so many trainers: j itself where it has them.
+func (j *Job) WithTrainers(n int) *Job {
+	if j.Trainers == n {
+		return j
+	}
+	other := *j
+	other.Trainers = n
+	return &other
+}
+
 // SmallerChunks is the manifest with chunks of half the size, or nil where there are none.
 func (j *Job) SmallerChunks() *Job {
 	n := j.ChunkBytes / 2 / valuesAlign * valuesAlign

@@ -126,6 +126,23 @@ func (p *Pieces) Answer(h schema.Head, tensors []state.Tensor) ([]*schema.Frame,
 	return all, err
 }
 
+// ValuesMax is how many values the rows of a frame may have at most, but for one row.
+func (p *Pieces) ValuesMax() int { return min(pieceBytesMax, p.job.ChunkBytes) / 4 }
+
+// AnswerRows is Answer of rows, in one frame.
+func (p *Pieces) AnswerRows(h schema.Head, r *state.Rows) (all []*schema.Frame, err error) {
+	s := Series{Head: h, Send: func(f *schema.Frame) error {
+		v := f.View()
+		h := v.Head()
+		h.Chunks = 1
+		f.SetHead(h)
+		f.Seal()
+		all = append(all, f)
+		return nil
+	}}
+	return all, p.writeRows(&s, r)
+}
+
 // writeTensor cuts a stretch where it is long: no frame has more values than one of gradients may have.
 func (p *Pieces) writeTensor(s *Series, t state.Tensor) error {
 	h := s.Head

@@ -33,7 +33,7 @@ func (s *Shard) makeTable(ctx context.Context, id schema.Table, spec *schema.Tab
 		Backend: s.config.Backend, Spec: spec, Optimizer: s.config.Job.OptimizerOf(id), LR: s.lr, Seed: s.config.Job.Seed,
 		Here:   func(p schema.Partition) bool { return s.config.Placement.Holds(id, p, s.config.Index) },
 		Column: column, Columns: columns, Start: s.config.Job.StartVersion(),
-		KeepsPast: s.config.KeepsPast, Touches: s.config.Touches})
+		KeepsPast: s.config.KeepsPast, Touches: s.config.Touches, Late: s.config.Resumed != nil})
 	if err == nil {
 		s.tables[id] = t
 	}

@@ -28,6 +28,8 @@ func (c *Config) Again(s *Session, err error) bool {
 	}
 	c.Server, c.Standby, c.RejoinAs = s.config.Server, s.standbyAt(), s.joined.Member
 	switch {
+	case s.mayComeBack(err):
+		c.Rejoin, c.Resume, c.carried = s.joined.RunID, true, s.taken
 	case errors.Is(err, ErrReplaced):
 		c.Rejoin, c.Resume = s.joined.RunID, false
 	case errors.Is(err, ErrServerLost) && (s.joined.Durable || c.Standby != ""):
@@ -39,6 +41,12 @@ func (c *Config) Again(s *Session, err error) bool {
 		c.Log.Warn("joins anew", "job", s.job.Name, "member", s.joined.Member, "resume", c.Resume, "err", err)
 	}
 	return true
+}
+
+// ComesFrom sets what Again has set in another Config: for a program that makes its Config anew for each join.
+func (c *Config) ComesFrom(last *Config) {
+	c.Server, c.Standby, c.Rejoin, c.RejoinAs = last.Server, last.Standby, last.Rejoin, last.RejoinAs
+	c.Resume, c.carried = last.Resume, last.carried
 }
 
 // backEvery is the time between two attempts to reach a server that was lost.
@@ -72,7 +80,8 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) 
 			continue
 		}
 		again := errors.Is(err, ErrReplaced) || errors.Is(err, ErrNoParameters) ||
-			c.Rejoin != 0 && c.Resume && mayComeBack(err)
+			c.Rejoin != 0 && c.Resume && mayComeBack(err) ||
+			carries(job) && (errors.Is(err, ErrServerLost) || errors.Is(err, ErrPeerLost))
 		if errors.Is(err, ErrReplaced) || errors.As(err, new(endedBefore)) {
 			began = time.Now()
 		}

@@ -113,7 +113,8 @@ type Config struct {
 	// LeaveWithin bounds the time that Close and Abort wait for the coordinator. Zero means 10 s.
 	LeaveWithin time.Duration
 
-	key *uint64 // of all joins until one is answered: schema.Join.Key
+	carried *carried // what the trainer had in that run, and takes along: Again sets it; nil: nothing
+	key     *uint64  // of all joins until one is answered: schema.Join.Key
 }
 
 // Limits of Config.WindowBytes.

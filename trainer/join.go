@@ -146,6 +146,9 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 	j.own, err = startOwnServer(ctx, c, job, j.conn.LocalHost())
 	j.request = &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
 		Resume: c.Resume, Process: process.Self(), Run: c.Rejoin, Was: c.RejoinAs}
+	if k := c.carried; k != nil {
+		j.request.Has, j.request.LR = k.version, k.lr
+	}
 	if j.own != nil {
 		j.request.URL = j.own.url
 	}

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 
 	"gradbus/fabric"
 	"gradbus/schema"
@@ -21,6 +22,28 @@ type ownServer struct {
 	conn   *fabric.Conn
 	url    string      // as the other trainers reach it
 	fail   func(error) // set before anything is published
+
+	// take takes what others send. They may do so a moment before it is set, which ready says by its end.
+	take  func(fabric.Message)
+	ready chan struct{}
+	once  sync.Once
+}
+
+// opens has what others have sent be taken, or dropped.
+func (o *ownServer) opens(take func(fabric.Message)) {
+	o.once.Do(func() {
+		o.take = take
+		close(o.ready)
+	})
+}
+
+// receive takes a message when it is known who takes it. Those behind it wait, too.
+func (o *ownServer) receive(m fabric.Message) {
+	if <-o.ready; o.take == nil {
+		m.Release()
+		return
+	}
+	o.take(m)
 }
 
 // dataAddress is where a trainer's data server listens: Config.DataHost, or the address of this machine on the way to
@@ -101,10 +124,17 @@ func startOwnServer(ctx context.Context, c Config, job *schema.Job, local string
 	if err != nil {
 		return nil, fmt.Errorf("start this trainer's data server: %w", err)
 	}
-	o := &ownServer{server: server, url: server.URL()}
+	o := &ownServer{server: server, url: server.URL(), ready: make(chan struct{})}
 	if o.conn, err = fabric.Dial(ctx, fabric.Config{Server: server, Name: "own", Token: c.Token, Log: c.Log}); err != nil {
 		o.close()
 		return nil, fmt.Errorf("connect to this trainer's data server: %w", err)
+	}
+	if c.Bus == nil { // there nobody may be kept waiting
+		err = o.listen(string(job.Name), fabric.Any)
+	}
+	if err != nil {
+		o.close()
+		return nil, err
 	}
 	if o.url, err = c.advertised(o.url, host, local); err != nil {
 		o.close()
@@ -143,24 +173,32 @@ func (o *ownServer) close() {
 	if o == nil {
 		return
 	}
+	o.opens(nil)
 	if o.conn != nil {
 		o.conn.Close()
 	}
 	o.server.Close()
 }
 
-// listenOwn takes what other trainers contribute to this one's reduce range. None of them can before it was told the
-// address, which is after the start.
-func (s *Session) listenOwn(own *ownServer) error {
-	s.own, own.fail, s.reducer.own = own, s.fail, own
-	job, member := string(s.job.Name), string(s.joined.Member)
+// listen takes what other trainers send to a member of a job.
+func (o *ownServer) listen(job, member string) error {
 	for _, pattern := range []string{
 		fabric.Pattern(job, fabric.Any, fabric.KindReduce, member, true),
 		fabric.Pattern(job, fabric.Any, fabric.KindPull, member, false),
 	} {
-		if err := own.conn.Subscribe(pattern, s.reducer.receive); err != nil {
+		if err := o.conn.Subscribe(pattern, o.receive); err != nil {
 			return fmt.Errorf("listen at this trainer's data server: %w", err)
 		}
+	}
+	return nil
+}
+
+// listenOwn takes what other trainers contribute to this one's reduce range.
+func (s *Session) listenOwn(own *ownServer) error {
+	s.own, own.fail, s.reducer.own = own, s.fail, own
+	own.opens(s.reducer.receive)
+	if s.config.Bus != nil {
+		return own.listen(string(s.job.Name), string(s.joined.Member))
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"gradbus/shard"
 	"gradbus/shard/endpoint"
 	"gradbus/shard/round"
+	"gradbus/shard/state"
 )
 
 const (
@@ -35,6 +36,7 @@ type reducer struct {
 	own     *ownServer // set before the first frame
 	results *results
 	fail    func(error)
+	giver   giver
 	limit   fabric.Limiter // of refusals
 
 	stepLock sync.Mutex // guards what follows
@@ -47,9 +49,15 @@ func newReducer(s *Session) (*reducer, error) {
 	r := &reducer{job: s.job, joined: &s.joined, owner: s.owners[string(s.joined.Member)], results: s.results,
 		fail: s.fail, begun: make([]schema.Batch, s.job.Trainers), limit: fabric.Limiter{PerSecond: refusalsPerSecond}}
 	r.self = r.owner - s.place.Shards
+	r.giver = giver{session: s, pieces: shard.NewPieces(s.job)}
 	config := shard.Config{Job: s.job, Placement: s.place, Index: r.owner, RunID: s.joined.RunID,
 		Generation: s.joined.Generation, Backend: s.config.Backend, Contributors: round.ContributorsOf(s.job),
 		StagedBytesMax: stagedBytes(s.job), Advice: "send smaller batches", Own: s.joined.Member, Lent: s.config.Bus != nil}
+	if v := s.joined.Version; v > 0 { // trainers have that themselves
+		config.Resumed = &shard.Resumed{Version: v, Read: func(func(state.Tensor) error, func(state.Rows) error) error {
+			return nil
+		}}
+	}
 	end, err := endpoint.New(s.ctx, endpoint.Config{Shard: config, WindowBytes: fabric.WindowBytesDefault,
 		Publish: r.publish,
 		Ack: func(to schema.Member, frame []byte) {
@@ -139,7 +147,13 @@ func (r *reducer) receive(m fabric.Message) {
 		r.refuse(&subject, v.Head(), refused)
 		return
 	}
-	if _, err := r.step(schema.Member(subject.From), &v, m.Lease()); err != nil {
+	if h := v.Head(); h.Kind == schema.KindPull && h.Flags&schema.FlagParameters != 0 {
+		err = r.giver.give(schema.Member(subject.From), &v)
+		m.Release()
+	} else {
+		_, err = r.step(schema.Member(subject.From), &v, m.Lease())
+	}
+	if err != nil {
 		r.fail(err)
 	}
 }

@@ -14,14 +14,16 @@ import (
 // owns.
 type replicas struct {
 	specs   []schema.TableSpec
-	tables  []state.Table // by index; nil where shards keep the table
-	locks   []sync.Mutex  // of tables, while results are staged: those of several owners come at once. Leaves
+	tables  []*state.Array // by index; nil where shards keep the table
+	locks   []sync.Mutex   // of tables: results of several owners come at once, and others may ask for rows. Leaves
 	scanner state.Scanner
 }
 
-// newReplicas draws version 0 of all replicated tables, which every trainer does alike.
-func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend, lr *state.LRChanges) (*replicas, error) {
-	r := &replicas{specs: job.Tables, tables: make([]state.Table, len(job.Tables)),
+// newReplicas draws version 0 of all replicated tables, which every trainer does alike; rows that will be those of
+// another version as they are wanted.
+func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend, lr *state.LRChanges,
+	late bool) (*replicas, error) {
+	r := &replicas{specs: job.Tables, tables: make([]*state.Array, len(job.Tables)),
 		locks: make([]sync.Mutex, len(job.Tables))}
 	for i := range job.Tables {
 		spec := &job.Tables[i]
@@ -30,7 +32,7 @@ func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend, lr 
 		}
 		t, err := state.NewArray(ctx, state.ArrayConfig{
 			Backend: backend, Spec: spec, Optimizer: job.OptimizerOf(schema.Table(i)), LR: lr, Seed: job.Seed,
-			Here: func(schema.Partition) bool { return true }, Columns: spec.Dim, Start: job.StartVersion()})
+			Here: func(schema.Partition) bool { return true }, Columns: spec.Dim, Start: job.StartVersion(), Late: late})
 		if err != nil {
 			r.close()
 			return nil, fmt.Errorf("table %q: %w", spec.Name, err)
@@ -72,14 +74,16 @@ func (r *replicas) replicated() []bool {
 // commit makes the staged rows those of the current version, once the batch is complete. weight is its samples, of
 // all trainers.
 func (r *replicas) commit(weight float64) {
-	for _, t := range r.tables {
+	for i, t := range r.tables {
 		if t == nil {
 			continue
 		}
+		r.locks[i].Lock()
 		if weight > 0 {
 			t.Step()
 		}
 		t.Commit()
+		r.locks[i].Unlock()
 	}
 }
 
@@ -89,15 +93,31 @@ func (r *replicas) fill(to *tables) error {
 		if t == nil {
 			continue
 		}
-		if err := t.Gather(to.keys[i], to.rows[i]); err != nil {
+		r.locks[i].Lock()
+		err := t.Gather(to.keys[i], to.rows[i])
+		r.locks[i].Unlock()
+		if err != nil {
 			return fmt.Errorf("read %d rows of table %q: %w", len(to.keys[i]), r.specs[i].Name, err)
 		}
 	}
 	return nil
 }
 
+// lockedTable is a table that others may ask for rows while it is scanned.
+type lockedTable struct {
+	*state.Array
+	lock *sync.Mutex
+}
+
+// Scan implements state.Table.
+func (t lockedTable) Scan(p schema.Partition, cursor uint64, keys []uint64, rows []float32) error {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	return t.Array.Scan(p, cursor, keys, rows)
+}
+
 // scan gives all rows of a table, as Session.Table does, valuesMax values at a time.
 func (r *replicas) scan(t schema.Table, valuesMax int, yield func(p schema.Partition, keys []uint64,
 	rows []float32) error) error {
-	return r.scanner.Scan(r.tables[t], &r.specs[t], valuesMax, yield)
+	return r.scanner.Scan(lockedTable{r.tables[t], &r.locks[t]}, &r.specs[t], valuesMax, yield)
 }

@@ -23,7 +23,9 @@ func (s *Session) resume(ctx context.Context) (err error) {
 	ctx, stop := s.running(ctx)
 	defer stop()
 	v := s.joined.Version
-	if s.place.Plan.Owner == schema.ByTrainers {
+	if s.job.Carried() {
+		err = s.resumeCarried(ctx, v)
+	} else if s.place.Plan.Owner == schema.ByTrainers {
 		err = s.resumeReplica(ctx, v)
 	} else {
 		err = s.resumeResults(ctx, v)

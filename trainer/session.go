@@ -41,6 +41,7 @@ type Session struct {
 	replicas *replicas
 	opened   cuda.Backend // by Join, to be closed with the session; nil where the Config had one
 	modules  []*Module    // that shards host, by index of the manifest
+	taken    *carried     // what another session may go on with, once this one has ended; nil: none may
 	share    share        // of the parameters, that is asked for
 	reducer  *reducer     // what this trainer adds up for all, in a job that reduces between trainers; else nil
 
@@ -101,10 +102,19 @@ func newSession(ctx context.Context, c Config, job *schema.Job, joined schema.Jo
 			return nil, fmt.Errorf("coordinator gives chunks of %d bytes: %w", n, job.Validate())
 		}
 	}
+	if n := joined.Trainers; n != 0 {
+		if n > job.Trainers {
+			return nil, fmt.Errorf("coordinator has %d trainers, and the manifest %d", n, job.Trainers)
+		}
+		job = job.WithTrainers(n)
+	}
 	s := &Session{config: c, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards),
 		owners:   map[string]int{},
 		controls: make(chan schema.Control, 8), epoch: time.Now(), retry: time.NewTimer(time.Hour),
 		lr: newLearningRates(joined.LR)}
+	if carries(job) {
+		s.taken = new(carried)
+	}
 	s.setStandby(joined.Standby)
 	own, fail := context.WithCancelCause(context.Background())
 	s.ctx, s.fail = own, func(err error) { fail(s.withPause(err)) }
@@ -155,7 +165,7 @@ func (s *Session) build(params *parameters) (err error) {
 	if s.place.Plan.ErrorFeedback {
 		s.compute.dense.keepResiduals(len(plan.nodes))
 	}
-	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend, &s.lr.applied); err != nil {
+	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend, &s.lr.applied, s.joined.Version > 0); err != nil {
 		return err
 	}
 	owners := s.newRouting(t.dims())
@@ -299,7 +309,7 @@ func (s *Session) Abort(err error) error {
 	if err == nil {
 		return s.Close()
 	}
-	s.handsOver = errors.Is(err, context.Canceled) || errors.Is(err, ErrInterrupted)
+	s.handsOver = errors.Is(err, context.Canceled) || errors.Is(err, ErrInterrupted) || s.mayComeBack(err)
 	return s.leave(err.Error())
 }
 
@@ -352,6 +362,11 @@ func (s *Session) close() {
 	}
 	s.own.close()
 	s.reducer.close()
+	if s.taken != nil && s.compute != nil && s.replicas != nil && s.mayComeBack(s.Err()) {
+		if err := s.takeAlong(); err != nil {
+			s.config.Log.Error("nothing of the job can be taken along", "job", s.job.Name, "err", err)
+		}
+	}
 	if s.replicas != nil {
 		s.replicas.close() // nobody receives any more
 	}

@@ -114,6 +114,7 @@ type replicaAsk struct {
 	version schema.Version
 	first   schema.Sequence // number of the question for chunks[0]; the others' follow
 	chunks  []int
+	owners  []int // who are asked for them
 	pieces  *shard.Pieces
 
 	mu      sync.Mutex // a leaf
@@ -142,11 +143,19 @@ func (a *replicaAsk) send(s *Session, i int) error {
 	h := s.head(schema.Batch(a.version))
 	h.Bucket, h.Chunk, h.Chunks, h.Flags = c.bucket, c.chunk, c.chunk+1, schema.FlagParameters
 	h.Sequence = a.first + schema.Sequence(i)
-	return s.pull(c.owner, h)
+	return s.pull(a.owners[i], h)
 }
 
 // resumeReplica asks for all parameters at a version, with what the optimizer keeps of them.
 func (s *Session) resumeReplica(ctx context.Context, v schema.Version) error {
+	if err := s.copyDense(ctx, v, func(i int) int { return s.flat.rounds[i].owner }); err != nil {
+		return err
+	}
+	return s.results.resumed(schema.Batch(v) - 1)
+}
+
+// copyDense asks for all parameters at a version: of each chunk one owner, who has it or asks who has.
+func (s *Session) copyDense(ctx context.Context, v schema.Version, ownerOf func(chunk int) int) error {
 	within := time.Duration(s.joined.DeadlineMS) * time.Millisecond
 	ctx, cancel := context.WithTimeoutCause(ctx, within, ErrNoParameters)
 	defer cancel()
@@ -157,10 +166,10 @@ func (s *Session) resumeReplica(ctx context.Context, v schema.Version) error {
 		var owners []int
 		for bytes := 0; at+len(owners) < len(s.flat.rounds) && (bytes < askedReplicaBytes); {
 			i := at + len(owners)
-			ask.chunks, owners = append(ask.chunks, i), append(owners, s.flat.rounds[i].owner)
+			ask.chunks, owners = append(ask.chunks, i), append(owners, ownerOf(i))
 			bytes += 4 * (s.flat.chunks[i].hi - s.flat.chunks[i].lo)
 		}
-		ask.first = s.exchange.number(len(owners))
+		ask.first, ask.owners = s.exchange.number(len(owners)), owners
 		s.exchange.ask(replicaAsked, ask, ask.first, owners, s.since(), false)
 		for i := range owners {
 			if err := ask.send(s, i); err != nil {
@@ -171,10 +180,7 @@ func (s *Session) resumeReplica(ctx context.Context, v schema.Version) error {
 			return err
 		}
 	}
-	if err := ask.restore.Done(); err != nil {
-		return err
-	}
-	return s.results.resumed(schema.Batch(v) - 1)
+	return ask.restore.Done()
 }
 
 // resumed notes that all results of a batch are in place, which others have had.

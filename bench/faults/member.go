@@ -12,6 +12,7 @@ import (
 	"gradbus/cuda"
 	"gradbus/examples/packages"
 	"gradbus/examples/packages/corpus"
+	"gradbus/schema"
 	"gradbus/trainer"
 )
 
@@ -19,6 +20,7 @@ import (
 type Member struct {
 	Server, Job      string
 	Trainers, Epochs int
+	Reduce           string // schema.ReduceShards or schema.ReduceTrainers
 }
 
 // Run is a trainer, which joins anew where it may. It writes a line for every batch when it is complete, with the run
@@ -36,6 +38,9 @@ func (m *Member) Run(ctx context.Context, out io.Writer, errs io.Writer) error {
 	defer backend.Close()
 	s := packages.Defaults()
 	s.Job, s.Trainers, s.Epochs = m.Job, m.Trainers, m.Epochs
+	if s.Reduce = m.Reduce; s.Reduce == schema.ReduceTrainers {
+		s.Apply = schema.ApplyMean
+	}
 	config := trainer.Config{Server: m.Server, Backend: backend, Log: slog.New(slog.NewTextHandler(errs, nil))}
 	for {
 		session, err := m.train(ctx, config, s, data, backend, out)

@@ -36,9 +36,7 @@ type common struct {
 	backWithin   time.Duration
 	resume       bool
 	session      *trainer.Session // the last
-	rejoin       schema.RunID     // of which it was part
-	rejoinAs     schema.Member    // that it was
-	at, standby  string           // where the job is now, and where it goes on; empty: as way says, and nowhere
+	last         *trainer.Config  // what Again has set; nil: it has joined once at most
 	windowMiB    int
 	backend, isa string
 	threads      int
@@ -257,9 +255,8 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	if o.events != "" { // all trainers of the job are on this host
 		config.ShareScheduler(job.Trainers)
 	}
-	c.Rejoin, c.RejoinAs, c.Standby = o.rejoin, o.rejoinAs, o.standby
-	if o.at != "" {
-		c.Server = o.at
+	if o.last != nil {
+		c.ComesFrom(o.last)
 	}
 	session, err := trainer.Join(ctx, c, job)
 	o.session = session
@@ -274,7 +271,7 @@ func (o *common) again(ctx context.Context, train func() (report.Result, error))
 		if err == nil || ctx.Err() != nil || !c.Again(o.session, err) {
 			return r, because(ctx, err)
 		}
-		o.rejoin, o.rejoinAs, o.resume, o.at, o.standby = c.Rejoin, c.RejoinAs, c.Resume, c.Server, c.Standby
+		o.last = &c
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"gradbus/schema"
 )
 
-// ArrayConfig is what an array table is made from. Every field but LR and Start is needed.
+// ArrayConfig is what an array table is made from. Every field but LR, Start and Late is needed.
 type ArrayConfig struct {
 	Backend   cuda.Backend
 	Spec      *schema.TableSpec
@@ -30,10 +30,11 @@ type ArrayConfig struct {
 	// Touches is that rows note when they change, for copies of what was touched: a byte a row.
 	Touches bool
 
-	// For tests: what gives zeroed memory and how to free it, nil for Backend.Alloc; and whether rows are drawn when they
-	// are first wanted, however few they are.
+	// Late is that rows are drawn when they are first wanted, however few they are: of a table that will be restored.
+	Late bool
+
+	// For tests: what gives zeroed memory and how to free it, nil for Backend.Alloc.
 	alloc func(values int) ([]float32, func(), error)
-	late  bool
 }
 
 // Array is a Table over keys [0, Rows): a row for each in an array in host memory, outside the Go heap.

@@ -20,6 +20,17 @@ func (t *Array) Snapshot(valuesMax int, yield func(Rows) error) error {
 	return nil
 }
 
+// Stretch is rows of a partition from a key on, of the table's version: about so many values with slots, in memory of
+// the table but for keys and marks. There is one at least, unless none are left.
+func (t *Array) Stretch(p schema.Partition, cursor uint64, valuesMax int) Rows {
+	first, end := t.places.from(p, cursor)
+	each := t.dim
+	for _, s := range t.rule.slots {
+		each += s.width(t.dim)
+	}
+	return t.rowsAt(p, first, min(end, first+max(1, valuesMax/each)))
+}
+
 // rowsAt is the rows at places [first, end). Keys and marks are in new memory.
 func (t *Array) rowsAt(p schema.Partition, first, end int) Rows {
 	r := t.piece(p, end-first)

@@ -45,7 +45,7 @@ func (t *Array) draw(ctx context.Context) (err error) {
 		return nil // as the memory is
 	}
 	blocks := (n-1)>>blockShift(t.dim) + 1
-	if n*t.dim > drawnAtOnceMax || t.config.late {
+	if n*t.dim > drawnAtOnceMax || t.config.Late {
 		t.initial.drawn, err = alloc[uint64](t, (blocks+63)/64)
 		return err
 	}

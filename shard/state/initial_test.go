@@ -20,7 +20,7 @@ func TestRowsDrawnLate(t *testing.T) {
 		column := int(seed % 3)
 		make := func(late bool) *Array {
 			a, err := NewArray(t.Context(), ArrayConfig{Backend: backend, Spec: spec, Optimizer: o, Seed: 3,
-				Here: func(p schema.Partition) bool { return p != 2 }, Column: column, Columns: 7 - column, late: late})
+				Here: func(p schema.Partition) bool { return p != 2 }, Column: column, Columns: 7 - column, Late: late})
 			must(t, err)
 			t.Cleanup(a.Close)
 			return a

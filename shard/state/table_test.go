@@ -51,7 +51,7 @@ func newGroup(t testing.TB, backend cuda.Backend, o schema.Optimizer, owners, pa
 			first, end = i*testDim/owners, (i+1)*testDim/owners
 		}
 		a, err := NewArray(t.Context(), ArrayConfig{Backend: backend, Spec: &g.spec, Optimizer: o, Seed: 3, Here: here,
-			Column: first, Columns: end - first, late: late})
+			Column: first, Columns: end - first, Late: late})
 		must(t, err)
 		t.Cleanup(a.Close)
 		g.owners, g.dims, g.column = append(g.owners, a), append(g.dims, end-first), append(g.column, first)

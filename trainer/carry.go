@@ -1,0 +1,288 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+	"gradbus/shard"
+	"gradbus/shard/state"
+)
+
+// Where every trainer has all of the job (schema.Job.Carried), nobody else has anything of it. When one is lost, or
+// another comes, the run ends, and the others come together in another one: with what they have, which a session takes
+// along from the one before. The new run begins with the newest version that anybody has. Who has none, or the one
+// before, asks those who have it, by their data servers, piece by piece. Nobody there is a batch further meanwhile: that
+// would need this trainer's lanes.
+
+// carried is what a trainer takes along from a session that has ended: a version, in memory of its own.
+type carried struct {
+	version schema.Version // 0: nothing
+	lr      []schema.LRChange
+	state.Snapshot
+}
+
+// carries reports whether another session may go on with what this one has.
+func carries(job *schema.Job) bool { return job.Carried() && job.Policy != schema.PolicyFail }
+
+// mayComeBack reports whether the session has ended by what others may go on from.
+func (s *Session) mayComeBack(err error) bool {
+	return s.taken != nil && (errors.Is(err, ErrServerLost) || errors.Is(err, ErrPeerLost) || errors.Is(err, ErrReplaced))
+}
+
+// take takes along what there is of the newest version that is whole here. Nobody receives any more.
+func (s *Session) takeAlong() error {
+	v, to := s.newest(), s.taken
+	if before := s.config.carried; v == 0 || v < s.joined.Version {
+		if before != nil {
+			*to = *before // which this session has not begun with
+		}
+		return nil
+	}
+	for i := range s.flat.rounds {
+		for _, t := range s.compute.params.state.Pieces(i, v) {
+			if err := to.AddTensor(t); err != nil {
+				return err
+			}
+		}
+	}
+	for _, t := range s.replicas.tables {
+		if t == nil {
+			continue
+		}
+		if err := t.Snapshot(carriedValues, to.AddRows); err != nil {
+			return err
+		}
+	}
+	s.lr.mu.Lock()
+	defer s.lr.mu.Unlock()
+	to.version, to.lr = v, s.lr.decided
+	return nil
+}
+
+// carriedValues is about how many values are copied at once.
+const carriedValues = 1 << 17
+
+// resumeCarried begins with a version that this trainer has taken along, or that others have.
+func (s *Session) resumeCarried(ctx context.Context, v schema.Version) error {
+	from := s.config.carried
+	if from == nil || from.version != v {
+		if err := s.copyFrom(ctx, v); err != nil {
+			return err
+		}
+	} else if err := s.putCarried(from); err != nil {
+		return err
+	}
+	s.config.carried = nil
+	return s.results.resumed(schema.Batch(v) - 1)
+}
+
+// putCarried puts what was taken along in the place of what was drawn.
+func (s *Session) putCarried(from *carried) error {
+	dense := s.compute.params.state.Restore()
+	for _, t := range from.Tensors {
+		if err := dense.Tensor(t); err != nil {
+			return err
+		}
+	}
+	if err := dense.Done(); err != nil {
+		return err
+	}
+	for _, t := range s.replicas.tables {
+		if t == nil {
+			continue
+		}
+		rows := t.Restore()
+		for _, r := range from.Rows {
+			if err := rows.Rows(r); err != nil {
+				return err
+			}
+		}
+		if err := rows.Done(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyFrom gets a version from those who have it.
+func (s *Session) copyFrom(ctx context.Context, v schema.Version) error {
+	var holders []int
+	for _, m := range s.joined.From {
+		if owner, ok := s.owners[string(m)]; ok && s.links[owner].outbox != nil {
+			holders = append(holders, owner)
+		}
+	}
+	if len(holders) == 0 {
+		return fmt.Errorf("%w: the coordinator names nobody who has version %d", ErrNoParameters, v)
+	}
+	began := time.Now()
+	if err := s.copyDense(ctx, v, func(i int) int { return holders[i%len(holders)] }); err != nil {
+		return err
+	}
+	for t, table := range s.replicas.tables {
+		if table == nil {
+			continue
+		}
+		ask := &rowsAsk{version: v, table: schema.Table(t), spec: &s.job.Tables[t], from: table, restore: table.Restore(),
+			pieces: s.share.pieces}
+		if err := ask.all(ctx, s, holders); err != nil {
+			return fmt.Errorf("table %q: %w", ask.spec.Name, err)
+		}
+	}
+	s.config.Log.Info("got all of the job from other trainers", "job", s.job.Name, "member", s.joined.Member, "version",
+		uint64(v), "after", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// rowsAsk asks for the rows of a table, a stretch of some partitions at a time, and puts the answers in place.
+type rowsAsk struct {
+	version schema.Version
+	table   schema.Table
+	spec    *schema.TableSpec
+	from    state.Table // says which rows there are
+	pieces  *shard.Pieces
+
+	first schema.Sequence // number of the question about parts[0]; the others' follow
+	parts []rowsPart      // that are asked for
+
+	mu      sync.Mutex // a leaf
+	restore state.RowsRestore
+}
+
+// rowsPart is a stretch of a partition that is asked for.
+type rowsPart struct {
+	owner     int // who is asked
+	partition schema.Partition
+	cursor    uint64 // first key; behind the last that has come
+}
+
+// rowsAskedMax is how many stretches are asked for at once, each of one frame.
+const rowsAskedMax = 16
+
+// all gets all rows.
+func (a *rowsAsk) all(ctx context.Context, s *Session, holders []int) error {
+	next := 0
+	for {
+		a.parts = a.open()
+		for ; len(a.parts) < rowsAskedMax && next < a.spec.Partitions; next++ {
+			if a.from.Left(schema.Partition(next), 0) > 0 {
+				a.parts = append(a.parts, rowsPart{owner: holders[next%len(holders)], partition: schema.Partition(next)})
+			}
+		}
+		if len(a.parts) == 0 {
+			return a.restore.Done()
+		}
+		owners := make([]int, len(a.parts))
+		for i := range a.parts {
+			owners[i] = a.parts[i].owner
+		}
+		a.first = s.exchange.number(len(owners))
+		s.exchange.ask(replicaAsked, a, a.first, owners, s.since(), false)
+		for i := range owners {
+			if err := a.send(s, i); err != nil {
+				return err
+			}
+		}
+		if err := s.awaitAnswers(ctx, replicaAsked); err != nil {
+			return err
+		}
+	}
+}
+
+// open are the parts that are not whole.
+func (a *rowsAsk) open() (all []rowsPart) {
+	for _, p := range a.parts {
+		if a.from.Left(p.partition, p.cursor) > 0 {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// take implements asker.
+func (a *rowsAsk) take(i int, v *schema.View) (kept bool, err error) {
+	piece, err := a.pieces.Read(v)
+	if err != nil {
+		return false, err
+	}
+	p := &a.parts[i]
+	if piece.Rows == nil || piece.Rows.Table != a.spec.Name || len(piece.Rows.Keys) == 0 ||
+		piece.Rows.Keys[0] < p.cursor {
+		return false, fmt.Errorf("an answer without rows of partition %d of table %q from key %d on", p.partition,
+			a.spec.Name, p.cursor)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p.cursor = piece.Rows.Keys[len(piece.Rows.Keys)-1] + 1
+	return false, a.restore.Rows(*piece.Rows)
+}
+
+// send implements asker.
+func (a *rowsAsk) send(s *Session, i int) error {
+	p := &a.parts[i]
+	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull, Keys: 1, Sections: 1})
+	if err != nil {
+		return err
+	}
+	h := s.head(schema.Batch(a.version))
+	h.Bucket, h.Flags, h.Sequence = schema.Bucket(p.partition), schema.FlagParameters, a.first+schema.Sequence(i)
+	f.SetHead(h)
+	f.SetSection(0, schema.Section{Table: a.table, Dim: uint32(a.spec.Dim), Count: 1})
+	f.Keys()[0] = p.cursor
+	link := s.links[p.owner]
+	return link.publish(s.subject(fabric.KindPull, link.member), f.Seal())
+}
+
+// giver answers those who ask this trainer for what it has.
+type giver struct {
+	session *Session
+	pieces  *shard.Pieces // of the goroutine that receives at this trainer's data server
+}
+
+// give answers one question, unless this trainer has not the version yet, or has had it: who asks asks again.
+func (g *giver) give(to schema.Member, v *schema.View) error {
+	s, h := g.session, v.Head()
+	version := schema.Version(h.Batch)
+	if s.newest() != version {
+		return nil
+	}
+	head := s.head(h.Batch)
+	head.Sequence = h.Sequence
+	var frames []*schema.Frame
+	var err error
+	if sections := v.Sections(); len(sections) == 1 {
+		frames, err = g.rows(head, schema.Partition(h.Bucket), sections[0].Table, v.Keys())
+	} else if chunk, ok := s.flat.find(h.Bucket, h.Chunk); ok {
+		if tensors, known := s.replicaAt(version, chunk); known {
+			frames, err = g.pieces.Answer(head, tensors)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("tell %s of version %d: %w", to, version, err)
+	}
+	at := s.subject(fabric.KindReplica, to).WithBucket(uint64(h.Batch), uint32(h.Bucket))
+	for _, f := range frames {
+		s.own.publish(at, fabric.NewPayload(f.Room()))
+	}
+	return nil
+}
+
+// rows is the frame with as many rows of a partition from a key on as it may have.
+func (g *giver) rows(head schema.Head, p schema.Partition, t schema.Table, from []uint64) ([]*schema.Frame, error) {
+	r := g.session.replicas
+	if int(t) >= len(r.tables) || r.tables[t] == nil || len(from) != 1 || int(p) >= r.specs[t].Partitions {
+		return nil, nil
+	}
+	r.locks[t].Lock()
+	defer r.locks[t].Unlock()
+	if r.tables[t].Version() != schema.Version(head.Batch) {
+		return nil, nil
+	}
+	rows := r.tables[t].Stretch(p, from[0], g.pieces.ValuesMax())
+	return g.pieces.AnswerRows(head, &rows)
+}
