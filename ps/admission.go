@@ -173,7 +173,8 @@ func (c *Coordinator) joined(i int) Decision {
 		Servers:   c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.phase == Running,
 		DeadlineMS: c.config.Deadline.Milliseconds(),
 		Peers:      c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: parkedBytes(c.config.Job),
-		ChunkBytes: chunks, Trainers: trainers, From: c.regather.holders, LR: c.lr.decided, Version: c.begins(i), Resumed: c.config.Resume.version(),
+		ChunkBytes: chunks, Trainers: trainers, From: c.regather.holders, LR: c.lr.decided,
+		Version: c.begins(i), Resumed: c.config.Resume.version(),
 		Durable: c.config.Checkpoints != nil, Standby: c.standby.url,
 	}}}
 }

@@ -341,7 +341,7 @@ func (l *controlLoop) free(j *job) {
 	l.drop(j)
 	l.remember(j)
 	l.runEnded(j)
-	if j.coordinator.regather.next == nil {
+	if next := j.coordinator.regather.next; next == nil || next.here == 0 {
 		l.show(j, time.Now())
 	}
 	if f := j.coordinator.Failed(); f != nil { // before anybody was admitted

@@ -19,8 +19,9 @@ import (
 // says what it shows, as a duration since the job was registered.
 //
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
-//	    [returning=run] [start=batches] [apply=mean]
-//	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume]
+//	    [returning=run] [start=batches] [apply=mean] [reduce=trainers]
+//	next [at=]
+//	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume] [run=] [was=] [has=]
 //	ready [ps=a] [serial=] [generation=] [done=]
 //	unready ps= [serial=]
 //	shard-failed ps= member= text=word-word
@@ -53,6 +54,7 @@ type membership struct {
 	start       int    // batches that assign, of the job
 	policyOfJob string // likewise; empty: as shardtest has it
 	apply       string // likewise
+	reduce      string // likewise; trainers: they have all of it
 	t           *testing.T
 	d           *datadriven.TestData
 	c           *Coordinator
@@ -129,6 +131,12 @@ func (s *membership) manifest() *schema.Job {
 	if s.apply = s.text("apply", s.apply); s.apply != "" {
 		j.Apply = s.apply
 	}
+	if s.reduce = s.text("reduce", s.reduce); s.reduce != "" {
+		j.Reduce = s.reduce
+		for i := range j.Tables {
+			j.Tables[i].Replicated = true
+		}
+	}
 	if s.d.HasArg("lr") {
 		j.Optimizer.LR = 0.5
 	}
@@ -136,6 +144,29 @@ func (s *membership) manifest() *schema.Job {
 		j.Tables[1].Rows = uint64(s.count("rows", 0))
 	}
 	return j
+}
+
+// begin begins a job.
+func (s *membership) begin() string {
+	s.now, s.consistency, s.policyOfJob, s.apply, s.reduce, s.start = time.Unix(1000, 0), "", "", "", "", 0
+	job := s.manifest()
+	must(s.t, job.Validate())
+	var servers []ShardServer
+	if !job.Carried() {
+		servers = s.servers()
+	}
+	s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: servers,
+		Deadline: s.duration("deadline", "30s"), Gather: s.duration("gather", "0s"), Checkpoints: s.policy(),
+		Resume: s.resumed(), Returning: s.returning()})
+	if servers == nil {
+		return ""
+	}
+	assigned := s.c.Assign(s.now)
+	if s.d.HasArg("servers") {
+		return s.tell(assigned)
+	}
+	s.report(&schema.Report{Serial: 1})
+	return ""
 }
 
 func (s *membership) run() string {
@@ -146,18 +177,9 @@ func (s *membership) run() string {
 	from := schema.Member(s.text("from", ""))
 	switch s.d.Cmd {
 	case "job":
-		s.now, s.consistency, s.policyOfJob, s.apply, s.start = epoch, "", "", "", 0
-		job := s.manifest()
-		must(s.t, job.Validate())
-		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: s.servers(),
-			Deadline: s.duration("deadline", "30s"), Gather: s.duration("gather", "0s"), Checkpoints: s.policy(),
-			Resume: s.resumed(), Returning: s.returning()})
-		assigned := s.c.Assign(s.now)
-		if s.d.HasArg("servers") {
-			return s.tell(assigned)
-		}
-		s.report(&schema.Report{Serial: 1})
-		return ""
+		return s.begin()
+	case "next":
+		return s.next()
 	case "join":
 		return s.join(from)
 	case "ready", "unready":
@@ -233,7 +255,22 @@ func (s *membership) join(from schema.Member) string {
 	job.Trainers, job.Lanes = s.c.config.Job.Trainers, s.c.config.Job.Lanes
 	return s.tell(s.c.Join(s.now, from, &schema.Join{Job: job, Wanted: schema.Member(s.text("wanted", "")),
 		Host: s.text("host", "host"), Data: map[bool]string{true: schema.DataCluster}[s.d.HasArg("cluster")],
-		Resume: s.d.HasArg("resume"), Key: uint64(s.count("key", 0))}))
+		Resume: s.d.HasArg("resume"), Key: uint64(s.count("key", 0)), Run: schema.RunID(s.count("run", 0)),
+		Was: schema.Member(s.text("was", "")), Has: schema.Version(s.count("has", 0)),
+		URL: map[bool]string{true: "nats://" + string(from)}[s.reduce != ""]}))
+}
+
+// next begins the run in which the one that has ended goes on.
+func (s *membership) next() string {
+	before := s.c
+	if before.regather.next == nil {
+		return "it does not go on\n"
+	}
+	c := before.config
+	c.RunID, c.Carried, c.Returning = c.RunID+1, before.regather.next, before.regather.next.runs
+	c.Carried.ended = s.now
+	s.c = NewCoordinator(c)
+	return ""
 }
 
 // policy reads how often versions are written.

@@ -99,7 +99,12 @@ func (l *controlLoop) admit(j *job, m *message, request *schema.Join) {
 			return
 		}
 	}
-	decisions := j.coordinator.Join(time.Now(), m.from, request)
+	decisions := []Decision(nil)
+	if l.takesUp(j, m, request) {
+		decisions = j.coordinator.goOnFrom(m.from, request)
+	} else {
+		decisions = j.coordinator.Join(time.Now(), m.from, request)
+	}
 	for i := range decisions {
 		if r := decisions[i].Control.Refused; r != nil {
 			l.joinRefused(m.job, m.from, request.Host, r)

@@ -13,13 +13,13 @@ import (
 	"gradbus/schema"
 )
 
-// What becomes of a job whose trainers have all of it (schema.Job.Carried) when one of them is lost, or another comes:
+// What becomes of a job whose trainers have all of it (schema.Job.Carried) when one of them is lost, or one more comes:
 //
 //  1. The run ends, and its trainers come back with what they have (Failed.Back).
 //  2. The next run of the name awaits them. Each says which version it has.
-//  3. It begins when all have come, or nobody has for a while: with as many trainers as there are, each of which has its
-//     share of the lanes and of what is added up, at the newest version that any of them has. The others get that from
-//     it. Versions that trainers have differ by one at most, so one batch is computed again at most.
+//  3. It begins when all have come, or nobody has for a while: with as many trainers as there are. Each has its share
+//     of the lanes and of what is added up, at the newest version that any of them has. The others get that from it.
+//     Versions that trainers have differ by one at most, so one batch is computed again at most.
 //
 // So nothing that a lost trainer has added up is missed: what was not complete is added up anew.
 
@@ -32,6 +32,7 @@ func (regathering) excludes() bool { return false }
 // carriedRun is a run that trainers come back from with all that the job has.
 type carriedRun struct {
 	runs     []schema.RunID // it, and those that it went on from; the newest first, at most carriedMax
+	here     int            // trainers that were there when it ended
 	trainers int            // that will come; 0: not known
 	least    int            // as many have to
 	begun    schema.Batch   // that a trainer had begun: with nobody's version there was something to lose
@@ -114,25 +115,38 @@ func (c *Coordinator) goOnWithout(now time.Time, i int) []Decision {
 	return c.goOn(schema.TrainerMember(i), text, 0)
 }
 
-// goOn ends the run, which goes on in another with those who are here, and so many more. Where nobody is, the job ends.
+// goOn ends the run, which goes on in another with those who are here, and so many more. Where nobody is, it does when
+// one of those comes back who are lost.
 func (c *Coordinator) goOn(who schema.Member, text string, more int) []Decision {
-	here, most := more, schema.Batch(0)
+	here, done, most := more, false, schema.Batch(0)
 	for i := range c.members {
 		m := &c.members[i]
 		if most = max(most, m.batch); m.here() && !m.complete {
 			here++
 		}
+		done = done || m.complete || m.left && m.why == ""
 	}
-	if here == 0 || c.phase == Ended {
+	if c.phase == Ended || here == 0 && done {
 		return c.Fail(who, text)
 	}
-	decisions := c.Fail(who, fmt.Sprintf("%s; the job goes on with %d of %d trainers", text, here, c.config.Job.Trainers))
+	waits := c.policy.(regathering).waits
+	how := fmt.Sprintf("the job goes on with %d of %d trainers", here, c.config.Job.Trainers)
+	switch {
+	case here == 0:
+		how = "the job goes on when a trainer comes back that has the parameters"
+	case waits && here < len(c.members):
+		how = fmt.Sprintf("the job goes on when there are %d trainers again", len(c.members))
+	}
+	decisions := c.Fail(who, text+"; "+how)
 	decisions[0].Note = c.failed.Text
 	c.failed.Back = true
-	next := &carriedRun{runs: []schema.RunID{c.config.RunID}, trainers: here, least: 1, begun: most, lr: c.lr.decided,
-		slowest: c.slowest}
-	if c.policy.(regathering).waits {
-		next.trainers, next.least = max(here, len(c.members)), len(c.members)
+	next := &carriedRun{runs: []schema.RunID{c.config.RunID}, here: here, trainers: here, least: 1, begun: most,
+		lr: c.lr.decided, slowest: c.slowest}
+	if here == 0 || waits {
+		next.trainers = max(here, len(c.members))
+	}
+	if waits {
+		next.least = len(c.members)
 	}
 	if before := c.config.Carried; before != nil {
 		next.runs = append(next.runs, before.runs[:min(len(before.runs), carriedMax-1)]...)
@@ -148,6 +162,16 @@ func (c *Coordinator) joinCarried(now time.Time, from schema.Member, j *schema.J
 		return c.Refuse(from, c.fullFor(now, j))
 	}
 	return c.goOn(from, "a trainer has come from "+j.Host, 1)
+}
+
+// goOnFrom has the run, which has begun from nothing, end for a trainer that comes back from one that was lost with the
+// ps before this one. Both runs have the same manifest, so what either has at a version is the same.
+func (c *Coordinator) goOnFrom(from schema.Member, j *schema.Join) []Decision {
+	decisions := c.goOn(from, fmt.Sprintf("a trainer has come back from %s with version %d of a run that was lost", j.Host,
+		j.Has), 1)
+	c.regather.next.runs = append(c.regather.next.runs, j.Run)
+	c.regather.next.trainers = c.config.Job.Trainers
+	return decisions
 }
 
 // come notes a trainer that has come back, or anew. It is answered when the run begins.
@@ -172,10 +196,25 @@ func (c *Coordinator) come(now time.Time, from schema.Member, j *schema.Join) []
 	k := &(*all)[i]
 	k.name, k.join = from, j
 	k.Begin(now)
-	if known := c.config.Carried.trainers; len(*all) >= cmp.Or(known, c.config.Job.Trainers) {
+	known := c.config.Carried.trainers
+	if len(*all) >= cmp.Or(known, c.config.Job.Trainers) && !c.lacksAll() {
 		return c.gathered(now)
 	}
 	return nil
+}
+
+// newestHere is the newest version that one of those who have come has.
+func (c *Coordinator) newestHere() (newest schema.Version) {
+	for _, k := range c.regather.comers {
+		newest = max(newest, k.join.Has)
+	}
+	return newest
+}
+
+// lacksAll reports that nobody has come who has anything of what the run before had.
+func (c *Coordinator) lacksAll() bool {
+	start := c.config.Job.StartVersion()
+	return c.config.Carried.begun > schema.Batch(start) && c.newestHere() <= start
 }
 
 // comerSilentMax is for how long one who has come may not ask again, which it does each second, before it is gone.
@@ -186,18 +225,20 @@ func (c *Coordinator) awaitComers(now time.Time) (decisions []Decision) {
 	k := c.config.Carried
 	c.regather.comers = slices.DeleteFunc(c.regather.comers, func(m comer) bool { return m.For(now) > comerSilentMax })
 	here, within := len(c.regather.comers), returnMax
-	if k.trainers > 0 { // of a run that ended here: they come at once
+	if !k.ended.IsZero() { // here: they come at once
 		within = returnSoonMax
 	}
 	if !c.grew.Lasts() {
 		c.grew.Begin(now)
 	}
 	switch {
-	case here >= max(1, k.least) && c.grew.For(now) >= within:
+	case here >= max(1, k.least) && c.grew.For(now) >= within && !c.lacksAll():
 		return c.gathered(now)
+	case c.grew.For(now) > c.config.Deadline && c.lacksAll():
+		return c.turnAwayComers("no trainer is left that had the parameters: start the job again")
 	case c.grew.For(now) > c.config.Deadline:
-		return c.turnAwayComers(fmt.Sprintf("%d trainers have come back within %s: want %d", here,
-			rounded(c.config.Deadline), max(1, k.least)))
+		return c.turnAwayComers(fmt.Sprintf("trainers that have come back within %s: %d, want %d",
+			rounded(c.config.Deadline), here, max(1, k.least)))
 	}
 	for i := range c.regather.comers {
 		m := &c.regather.comers[i]
@@ -205,7 +246,7 @@ func (c *Coordinator) awaitComers(now time.Time) (decisions []Decision) {
 			continue
 		}
 		decisions = append(decisions, Decision{To: m.name, Control: schema.Control{Refused: &schema.Refused{
-			Reason: schema.RefusedBusy, Text: fmt.Sprintf("%d trainers have come back, others are awaited", here)}}})
+			Reason: schema.RefusedBusy, Text: fmt.Sprintf("trainers that have come back: %d; others are awaited", here)}}})
 	}
 	return decisions
 }
@@ -225,17 +266,14 @@ func (c *Coordinator) turnAwayComers(text string) []Decision {
 func (c *Coordinator) gathered(now time.Time) []Decision {
 	r := &c.regather
 	slices.SortStableFunc(r.comers, func(a, b comer) int { return cmp.Compare(a.was(), b.was()) })
+	r.version = c.newestHere()
 	for _, k := range r.comers {
-		r.version = max(r.version, k.join.Has)
 		if len(k.join.LR) > len(c.lr.decided) {
 			c.lr.decided = k.join.LR
 		}
 	}
 	if lr := c.config.Carried.lr; len(lr) > len(c.lr.decided) {
 		c.lr.decided = lr
-	}
-	if begun := c.config.Carried.begun; r.version <= c.config.Job.StartVersion() && begun > c.config.Job.StartVersion() {
-		return c.turnAwayComers("no trainer is left that had the parameters: start the job again")
 	}
 	c.members = make([]member, len(r.comers))
 	for i, k := range r.comers {
@@ -255,6 +293,16 @@ func (c *Coordinator) gathered(now time.Time) []Decision {
 	}
 	r.comers = nil
 	return decisions
+}
+
+// takesUp reports that a job goes on from a run that a trainer comes back from, of which this ps, which was started a
+// short while ago, knows nothing.
+func (l *controlLoop) takesUp(j *job, m *message, request *schema.Join) bool {
+	c := j.coordinator
+	_, regathers := c.policy.(regathering)
+	return regathers && request.Run != 0 && request.Run != j.run && request.Has > 0 && c.config.Carried == nil &&
+		c.phase != Ended && c.differs(request) == nil && l.over(m, request.Run) == nil &&
+		l.server.now().Sub(l.server.started) < backMax
 }
 
 // goesOnWithin is for how long a run that trainers come back from is taken up by whoever joins: about as long as they

@@ -152,8 +152,8 @@ func (c *Coordinator) mayBeSlow(b schema.Batch) bool {
 
 // tooSlow ends the job because nobody is fast enough.
 func (c *Coordinator) tooSlow(name schema.Member, b schema.Batch) []Decision {
-	return c.Fail(name, fmt.Sprintf("no trainer computes batch %d within the deadline of %s: raise the server's --deadline",
-		b, c.config.Deadline))
+	return c.Fail(name, fmt.Sprintf("no trainer computes batch %d within the deadline of %s: raise the server's "+
+		"--deadline", b, c.config.Deadline))
 }
 
 // findParametersLost ends a job whose trainers had the parameters, where none is left who has them: newcomers cannot

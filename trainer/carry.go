@@ -16,8 +16,8 @@ import (
 // Where every trainer has all of the job (schema.Job.Carried), nobody else has anything of it. When one is lost, or
 // another comes, the run ends, and the others come together in another one: with what they have, which a session takes
 // along from the one before. The new run begins with the newest version that anybody has. Who has none, or the one
-// before, asks those who have it, by their data servers, piece by piece. Nobody there is a batch further meanwhile: that
-// would need this trainer's lanes.
+// before, asks those who have it, by their data servers, piece by piece. Nobody there is a batch further meanwhile:
+// that would need this trainer's lanes.
 
 // carried is what a trainer takes along from a session that has ended: a version, in memory of its own.
 type carried struct {

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"gradbus/fabric"
-	"gradbus/schema"
 )
 
 // kind is a fault that there is, how often it is drawn, and how many trainers it ends.
@@ -51,7 +50,7 @@ type Config struct {
 	Only                    []string      // kinds; none is all
 	Every                   time.Duration // between two versions that become durable
 	Standby                 bool          // two ps, each of which stands by for the other
-	Reduce                  string        // who adds gradients up: schema.ReduceShards (also ""), or ReduceTrainers
+	ByTrainers              bool          // trainers add gradients up among themselves, and keep everything
 	Servers                 int           // ps that have shards of each job, with a NATS server; 1: one, without
 
 	Server   string                   // the program ps
@@ -66,9 +65,6 @@ func (c *Config) Check() error {
 	}
 	if c.Servers < 1 || c.Servers > 1 && c.Standby {
 		return fmt.Errorf("%d servers, standby %v: want at least 1, and 1 with standby", c.Servers, c.Standby)
-	}
-	if c.Reduce != "" && c.Reduce != schema.ReduceShards && c.Reduce != schema.ReduceTrainers {
-		return fmt.Errorf("reduce %q: want %s or %s", c.Reduce, schema.ReduceShards, schema.ReduceTrainers)
 	}
 	for _, name := range c.Only {
 		if !slices.Contains(Kinds(), name) {
@@ -237,7 +233,7 @@ func (j *job) run(most int) error {
 // start starts a trainer.
 func (j *job) start() error {
 	p := &process{Cmd: j.Member(Member{Server: j.url(), Job: j.name, Trainers: j.Trainers, Epochs: j.Epochs,
-		Reduce: j.Reduce}), ended: make(chan struct{})}
+		ByTrainers: j.ByTrainers}), ended: make(chan struct{})}
 	out, err := p.StdoutPipe()
 	if err != nil {
 		return err

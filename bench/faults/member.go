@@ -20,7 +20,7 @@ import (
 type Member struct {
 	Server, Job      string
 	Trainers, Epochs int
-	Reduce           string // schema.ReduceShards or schema.ReduceTrainers
+	ByTrainers       bool // as of Config
 }
 
 // Run is a trainer, which joins anew where it may. It writes a line for every batch when it is complete, with the run
@@ -38,8 +38,8 @@ func (m *Member) Run(ctx context.Context, out io.Writer, errs io.Writer) error {
 	defer backend.Close()
 	s := packages.Defaults()
 	s.Job, s.Trainers, s.Epochs = m.Job, m.Trainers, m.Epochs
-	if s.Reduce = m.Reduce; s.Reduce == schema.ReduceTrainers {
-		s.Apply = schema.ApplyMean
+	if m.ByTrainers {
+		s.Apply, s.Reduce = schema.ApplyMean, schema.ReduceTrainers
 	}
 	config := trainer.Config{Server: m.Server, Backend: backend, Log: slog.New(slog.NewTextHandler(errs, nil))}
 	for {

@@ -15,7 +15,6 @@ import (
 
 	"gradbus/bench/faults"
 	"gradbus/bench/harness"
-	"gradbus/schema"
 )
 
 func faultsCommand() *cobra.Command {
@@ -45,8 +44,7 @@ func faultsCommand() *cobra.Command {
 	set.Uint64Var(&c.Seed, "seed", 1, "`number` that moments and victims follow from")
 	set.BoolVar(&c.Standby, "standby", false, "two ps, each of which stands by for the other")
 	set.IntVar(&c.Servers, "servers", 1, "`number` of ps that have shards of each job; several have a NATS server")
-	set.StringVar(&c.Reduce, "reduce", schema.ReduceShards, "`who` adds gradients up: shards, or trainers among "+
-		"themselves, who then keep everything")
+	set.BoolVar(&c.ByTrainers, "by-trainers", false, "trainers add gradients up among themselves, and keep everything")
 	set.StringSliceVar(&c.Only, "only", nil, "`kinds` of faults, of: "+strings.Join(faults.Kinds(), ", ")+"; none is all")
 	set.DurationVar(&c.Every, "every", time.Second, "`time` between two versions that become durable")
 	set.BoolVar(&asJSON, "json", false, "print one line of JSON and nothing else")

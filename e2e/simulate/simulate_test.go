@@ -61,6 +61,12 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	if seed%3 == 2 {
 		job.Apply = schema.ApplyMean
 	}
+	if seed%6 == 5 { // and all that there is
+		job.Reduce = schema.ReduceTrainers
+		for i := range job.Tables {
+			job.Tables[i].Replicated = true
+		}
+	}
 	s := &system{t: t, r: r, job: job, bus: fabric.NewBus(), backend: backend,
 		done: make(chan struct{}), digests: map[string]string{}, inputs: map[input][2]uint32{}, began: time.Now(),
 		calm: 1 + 4*time.Duration(seed%2)}

@@ -188,7 +188,8 @@ var layers = map[string]layer{
 	},
 	// It kills real processes, and restarts the NATS server between them.
 	"bench/faults": {
-		own:   []string{"bench/harness", "cuda", "examples/packages", "examples/packages/corpus", "fabric", "trainer"},
+		own: []string{"bench/harness", "cuda", "examples/packages", "examples/packages/corpus", "fabric", "schema",
+			"trainer"},
 		noStd: []string{"net", "net/http"},
 	},
 	"bench/hosted": {
