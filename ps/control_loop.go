@@ -173,7 +173,7 @@ func (l *controlLoop) run(ctx context.Context) {
 			l.tellDrained()
 		case d := <-l.deaths:
 			if l.jobs[d.job.manifest.Name] == d.job {
-				l.carryOut(d.job, d.job.coordinator.Died(l.server.now(), d.member, d.generation))
+				l.carryOut(d.job, d.job.coordinator.died(l.server.now(), &d))
 			}
 		case q := <-l.server.registry.answers:
 			l.answered(ctx, &q)

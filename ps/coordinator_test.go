@@ -21,14 +21,14 @@ import (
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
 //	    [returning=run] [start=batches] [apply=mean] [reduce=trainers]
 //	next [at=]
-//	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume] [run=] [was=] [has=]
+//	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume] [run=] [was=] [has=] [process=]
 //	ready [ps=a] [serial=] [generation=] [done=]
 //	unready ps= [serial=]
 //	shard-failed ps= member= text=word-word
 //	gone ps=
 //	blind at=
 //	heartbeat from= [at=] [batch=] [generation=] [complete]
-//	died from= [at=] [generation=]
+//	died from= [at=] [generation=] [process=]
 //	leave from= [generation=] [reason=word-word] [hand-over]
 //	connections name ...
 //	tick at= [waiting=batch:t0+t1]
@@ -199,7 +199,7 @@ func (s *membership) run() string {
 	case "heartbeat":
 		return s.heartbeat(from)
 	case "died":
-		return s.tell(s.c.Died(s.now, from, s.generation(from)))
+		return s.tell(s.c.died(s.now, &death{member: from, generation: s.generation(from), process: s.text("process", "")}))
 	case "leave":
 		return s.tell(s.c.Leave(s.now, from, s.generation(from), &schema.Leave{Reason: s.words("reason"),
 			HandOver: s.d.HasArg("hand-over")}))
@@ -256,7 +256,7 @@ func (s *membership) join(from schema.Member) string {
 	return s.tell(s.c.Join(s.now, from, &schema.Join{Job: job, Wanted: schema.Member(s.text("wanted", "")),
 		Host: s.text("host", "host"), Data: map[bool]string{true: schema.DataCluster}[s.d.HasArg("cluster")],
 		Resume: s.d.HasArg("resume"), Key: uint64(s.count("key", 0)), Run: schema.RunID(s.count("run", 0)),
-		Was: schema.Member(s.text("was", "")), Has: schema.Version(s.count("has", 0)),
+		Was: schema.Member(s.text("was", "")), Process: s.text("process", ""), Has: schema.Version(s.count("has", 0)),
 		URL: map[bool]string{true: "nats://" + string(from)}[s.reduce != ""]}))
 }
 

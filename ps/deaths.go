@@ -11,33 +11,47 @@ import (
 // death says that the process of a trainer has ended.
 type death struct {
 	job        *job
-	member     schema.Member
+	member     schema.Member // empty: of one that was to come back
 	generation schema.Generation
+	process    string
 }
 
 // watchTrainers watches the processes of those who have places now, and no others.
 func (l *controlLoop) watchTrainers(j *job) {
+	if c := j.coordinator; c.awaits() {
+		for i, p := range c.config.Carried.processes[:min(len(j.watching), len(c.config.Carried.processes))] {
+			l.watch(&j.watching[i], death{job: j, process: p})
+		}
+		return
+	}
 	for i := range j.coordinator.members {
 		m := &j.coordinator.members[i]
-		w := &j.watching[i]
-		if w.process == m.process && w.generation == m.generation {
-			continue
+		d := death{j, schema.TrainerMember(i), m.generation, m.process}
+		if !m.here() {
+			d.process = ""
 		}
-		w.stop()
-		*w = watching{process: m.process, generation: m.generation}
-		if m.process == "" || m.process == l.server.process || !m.here() {
-			continue // this process ends with it
+		l.watch(&j.watching[i], d)
+	}
+}
+
+// watch watches a process in the place of another one.
+func (l *controlLoop) watch(w *watching, d death) {
+	if w.process == d.process && w.generation == d.generation {
+		return
+	}
+	w.stop()
+	*w = watching{process: d.process, generation: d.generation}
+	if d.process == "" || d.process == l.server.process { // which ends with this one
+		return
+	}
+	stop, err := process.Watch(d.process, func() {
+		select {
+		case l.deaths <- d:
+		case <-l.done:
 		}
-		d := death{j, schema.TrainerMember(i), m.generation}
-		stop, err := process.Watch(m.process, func() {
-			select {
-			case l.deaths <- d:
-			case <-l.done:
-			}
-		})
-		if err == nil { // else it is elsewhere
-			w.end = stop
-		}
+	})
+	if err == nil { // else it is elsewhere
+		w.end = stop
 	}
 }
 

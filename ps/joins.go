@@ -169,6 +169,7 @@ func (l *controlLoop) register(f *foundJob) {
 	l.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers",
 		c.job.Trainers, "shards", j.coordinator.shards, "servers", len(c.servers))
 	l.carryOut(j, j.coordinator.Assign(time.Now()))
+	l.watchTrainers(j)
 	l.admitWaiting(j)
 }
 

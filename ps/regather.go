@@ -35,10 +35,12 @@ type carriedRun struct {
 	here     int            // trainers that were there when it ended
 	trainers int            // that will come; 0: not known
 	least    int            // as many have to
-	begun    schema.Batch   // that a trainer had begun: with nobody's version there was something to lose
-	lr       []schema.LRChange
-	slowest  slowest
-	ended    time.Time
+	// of those who were there; of those of this machine the end is seen
+	processes []string
+	begun     schema.Batch // that a trainer had begun: with nobody's version there was something to lose
+	lr        []schema.LRChange
+	slowest   slowest
+	ended     time.Time
 }
 
 // carriedMax bounds the earlier runs that a trainer may come back from.
@@ -118,11 +120,12 @@ func (c *Coordinator) goOnWithout(now time.Time, i int) []Decision {
 // goOn ends the run, which goes on in another with those who are here, and so many more. Where nobody is, it does when
 // one of those comes back who are lost.
 func (c *Coordinator) goOn(who schema.Member, text string, more int) []Decision {
-	here, done, most := more, false, schema.Batch(0)
+	here, done, most, processes := more, false, schema.Batch(0), []string(nil)
 	for i := range c.members {
 		m := &c.members[i]
 		if most = max(most, m.batch); m.here() && !m.complete {
 			here++
+			processes = append(processes, m.process)
 		}
 		done = done || m.complete || m.left && m.why == ""
 	}
@@ -141,7 +144,7 @@ func (c *Coordinator) goOn(who schema.Member, text string, more int) []Decision 
 	decisions[0].Note = c.failed.Text
 	c.failed.Back = true
 	next := &carriedRun{runs: []schema.RunID{c.config.RunID}, here: here, trainers: here, least: 1, begun: most,
-		lr: c.lr.decided, slowest: c.slowest}
+		processes: processes, lr: c.lr.decided, slowest: c.slowest}
 	if here == 0 || waits {
 		next.trainers = max(here, len(c.members))
 	}
@@ -157,8 +160,10 @@ func (c *Coordinator) goOn(who schema.Member, text string, more int) []Decision 
 
 // joinCarried has the run end for a newcomer, which finds a place in the next one, or says why there is none.
 func (c *Coordinator) joinCarried(now time.Time, from schema.Member, j *schema.Join) []Decision {
-	if len(c.members) == c.config.Job.Trainers &&
-		!slices.ContainsFunc(c.members, func(m member) bool { return m.lost && !m.complete }) {
+	vacant := func(m member) bool { return m.lost && !m.complete }
+	trains := func(m member) bool { return m.here() && !m.complete }
+	if len(c.members) == c.config.Job.Trainers && !slices.ContainsFunc(c.members, vacant) ||
+		!slices.ContainsFunc(c.members, trains) { // who has come to the end needs nobody
 		return c.Refuse(from, c.fullFor(now, j))
 	}
 	return c.goOn(from, "a trainer has come from "+j.Host, 1)
@@ -249,6 +254,22 @@ func (c *Coordinator) awaitComers(now time.Time) (decisions []Decision) {
 			Reason: schema.RefusedBusy, Text: fmt.Sprintf("trainers that have come back: %d; others are awaited", here)}}})
 	}
 	return decisions
+}
+
+// died takes the end of a process: of a member, or of one that was to come back.
+func (c *Coordinator) died(now time.Time, d *death) []Decision {
+	if d.member != "" || !c.awaits() {
+		return c.Died(now, d.member, d.generation)
+	}
+	k := c.config.Carried
+	c.regather.comers = slices.DeleteFunc(c.regather.comers, func(m comer) bool { return m.join.Process == d.process })
+	if k.trainers > max(1, k.least) {
+		k.trainers--
+	}
+	if len(c.regather.comers) >= max(1, k.trainers) && !c.lacksAll() {
+		return c.gathered(now)
+	}
+	return nil
 }
 
 // turnAwayComers ends the job, and tells those who have come why.

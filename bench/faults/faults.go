@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -197,6 +198,8 @@ type process struct {
 	ended chan struct{}
 	err   error
 	gone  bool // it was told to end
+
+	trained atomic.Bool // it has completed a batch
 }
 
 func (b *bench) newJob() *job {
@@ -250,6 +253,7 @@ func (j *job) start() error {
 			var at int64
 			if n, _ := fmt.Sscanf(lines.Text(), "batch %d %d %d", &e.run, &e.batch, &at); n == 3 {
 				j.history.batch(e, at)
+				p.trained.Store(true)
 			} else if digest, ok := strings.CutPrefix(lines.Text(), "digest "); ok {
 				j.history.digest(digest)
 			}
@@ -325,7 +329,11 @@ func (j *job) fault() error {
 	if k.ps && j.Standby && !j.stoodBy() {
 		k.name += early
 	}
-	chosen := j.r.Perm(len(j.trainers))[:victims]
+	order := j.r.Perm(len(j.trainers))
+	chosen, others := order[:victims], order[victims:]
+	if j.ByTrainers && !slices.ContainsFunc(others, func(i int) bool { return j.trainers[i].trained.Load() }) {
+		return nil // nobody else has anything of the job
+	}
 	j.faults = append(j.faults, fault{k, time.Now()})
 	one, signal := j.trainers[chosen[0]].Process, syscall.SIGKILL
 	switch k.name {
