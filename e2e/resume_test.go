@@ -72,16 +72,19 @@ func TestKilledAndReplaced(t *testing.T) {
 	} {
 		for _, apply := range []string{"update", "mean"} {
 			t.Run(name+", "+apply, func(t *testing.T) {
-				killedAndReplaced(t, append(slices.Clip(flags), "--apply", apply))
+				keep := []string{"--checkpoint-dir", filepath.Join(t.TempDir(), "checkpoints"), "--checkpoint-every", "1s"}
+				killedAndReplaced(t, append(slices.Clip(flags), "--apply", apply), keep, "are computed by")
 			})
 		}
+		t.Run(name+", by trainers", func(t *testing.T) { // which have everything: ps has nothing to keep
+			killedAndReplaced(t, append(slices.Clip(flags), "--apply", "mean", "--reduce", "trainers"), nil,
+				"the job goes on with 2 of 3 trainers")
+		})
 	}
 }
 
-func killedAndReplaced(t *testing.T, flags []string) {
+func killedAndReplaced(t *testing.T, flags, keep []string, lost string) {
 	quiet := start(t, "trainer", append(flags, "--local", "--json")...)
-	dir := filepath.Join(t.TempDir(), "checkpoints")
-	keep := []string{"--checkpoint-dir", dir, "--checkpoint-every", "1s"}
 	ps, url := server(t, keep...)
 	trainer := func() *process {
 		return start(t, "trainer", append(flags, "--server", url, "--trainers", "3", "--json")...)
@@ -90,7 +93,7 @@ func killedAndReplaced(t *testing.T, flags []string) {
 	trainers[0].says(t, "batch ")
 	trainers[1].signal(t, syscall.SIGKILL)
 	trainers[1].status(t)
-	ps.says(t, "are computed by")
+	ps.says(t, lost)
 	trainers[1] = trainer()
 	trainers[1].says(t, "batch ")
 	ps.signal(t, syscall.SIGKILL)
