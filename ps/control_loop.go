@@ -46,16 +46,17 @@ type controlLoop struct {
 	began    moment // when its last iteration began
 
 	// What follows belongs to the goroutine.
-	jobs        map[schema.JobName]*job        // that this ps coordinates
-	assignments map[schema.JobName]*assignment // shards on this ps
-	leaving     map[*assignment]struct{}       // whose shards were told to end and have not yet
-	waiting     map[schema.JobName][]message   // joins, until it is known who coordinates the job
-	joins       int                            // in waiting
-	looking     map[schema.JobName]time.Time   // since when: jobs whose checkpoints are being read
-	elsewhere   map[schema.JobName]time.Time   // until when a job counts as another's, without a shard here
-	doubts      []doubted                      // words of coordinators that may be none
-	asked       map[schema.JobName]struct{}    // whose assignment the registry is asked about
-	local       []localMessage                 // between this ps and the coordinators on it
+	jobs        map[schema.JobName]*job          // that this ps coordinates
+	assignments map[schema.JobName]*assignment   // shards on this ps
+	leaving     map[*assignment]struct{}         // whose shards were told to end and have not yet
+	waiting     map[schema.JobName][]message     // joins, until it is known who coordinates the job
+	joins       int                              // in waiting
+	completing  map[schema.JobName]chan struct{} // closed when the version that a job has completed last is on the disk
+	looking     map[schema.JobName]time.Time     // since when: jobs whose checkpoints are being read
+	elsewhere   map[schema.JobName]time.Time     // until when a job counts as another's, without a shard here
+	doubts      []doubted                        // words of coordinators that may be none
+	asked       map[schema.JobName]struct{}      // whose assignment the registry is asked about
+	local       []localMessage                   // between this ps and the coordinators on it
 	ended       []endedJob
 	shown       []schema.JobReport // jobs that have ended lately, as reports tell of them
 	refused     refusedJoins
@@ -83,6 +84,7 @@ func newControlLoop(s *Server) *controlLoop {
 		leaving: map[*assignment]struct{}{},
 		waiting: map[schema.JobName][]message{}, asked: map[schema.JobName]struct{}{},
 		elsewhere: map[schema.JobName]time.Time{}, looking: map[schema.JobName]time.Time{},
+		completing: map[schema.JobName]chan struct{}{},
 	}
 	l.snapshot.Store(&Stats{})
 	return l

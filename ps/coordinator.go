@@ -337,14 +337,16 @@ func (c *Coordinator) FailServers(who schema.Member, text string) []Decision {
 // Connections says which connections the server has open, by name ("job/member", or the name a trainer joined under).
 // A trainer whose connection was there and is gone counts as lost sooner.
 func (c *Coordinator) Connections(names []string) {
+	if c.awaits() {
+		c.regather.noteWorking(c.config.Carried, names)
+	}
 	for i := range c.members {
 		m := &c.members[i]
 		if m.joiner == "" {
 			continue
 		}
-		job := string(c.config.Job.Name) + "/"
-		m.Connection(slices.Contains(names, job+string(m.joiner)) ||
-			slices.Contains(names, job+string(schema.TrainerMember(i))))
+		m.Connection(slices.Contains(names, string(c.config.Job.Name)+"/"+string(m.joiner)) ||
+			slices.Contains(names, c.connectionOf(i)))
 	}
 }
 

@@ -35,12 +35,13 @@ type carriedRun struct {
 	here     int            // trainers that were there when it ended
 	trainers int            // that will come; 0: not known
 	least    int            // as many have to
-	// of those who were there; of those of this machine the end is seen
-	processes []string
-	begun     schema.Batch // that a trainer had begun: with nobody's version there was something to lose
-	lr        []schema.LRChange
-	slowest   slowest
-	ended     time.Time
+	// of those who were there: the names of their connections, and their processes, of which those of this machine are
+	// seen to end
+	connections, processes []string
+	begun                  schema.Batch // that a trainer had begun: with nobody's version there was something to lose
+	lr                     []schema.LRChange
+	slowest                slowest
+	ended                  time.Time
 }
 
 // carriedMax bounds the earlier runs that a trainer may come back from.
@@ -49,6 +50,7 @@ const carriedMax = 16
 // regather is what a coordinator knows of trainers that come together anew.
 type regather struct {
 	comers  []comer         // in the order in which they came
+	working bool            // one who was there is connected and has not come: it is at work yet
 	version schema.Version  // that the run begins with
 	holders []schema.Member // who have it
 	next    *carriedRun     // this run, where it has ended and goes on in another
@@ -120,12 +122,14 @@ func (c *Coordinator) goOnWithout(now time.Time, i int) []Decision {
 // goOn ends the run, which goes on in another with those who are here, and so many more. Where nobody is, it does when
 // one of those comes back who are lost.
 func (c *Coordinator) goOn(who schema.Member, text string, more int) []Decision {
-	here, done, most, processes := more, false, schema.Batch(0), []string(nil)
+	here, done, most := more, false, schema.Batch(0)
+	var processes, connections []string
 	for i := range c.members {
 		m := &c.members[i]
 		if most = max(most, m.batch); m.here() && !m.complete {
 			here++
 			processes = append(processes, m.process)
+			connections = append(connections, c.connectionOf(i))
 		}
 		done = done || m.complete || m.left && m.why == ""
 	}
@@ -144,7 +148,7 @@ func (c *Coordinator) goOn(who schema.Member, text string, more int) []Decision 
 	decisions[0].Note = c.failed.Text
 	c.failed.Back = true
 	next := &carriedRun{runs: []schema.RunID{c.config.RunID}, here: here, trainers: here, least: 1, begun: most,
-		processes: processes, lr: c.lr.decided, slowest: c.slowest}
+		processes: processes, connections: connections, lr: c.lr.decided, slowest: c.slowest}
 	if here == 0 || waits {
 		next.trainers = max(here, len(c.members))
 	}
@@ -230,7 +234,9 @@ func (c *Coordinator) awaitComers(now time.Time) (decisions []Decision) {
 	k := c.config.Carried
 	c.regather.comers = slices.DeleteFunc(c.regather.comers, func(m comer) bool { return m.For(now) > comerSilentMax })
 	here, within := len(c.regather.comers), returnMax
-	if !k.ended.IsZero() { // here: they come at once
+	if r := &c.regather; r.working {
+		within = c.config.Deadline
+	} else if !k.ended.IsZero() { // here: they come at once
 		within = returnSoonMax
 	}
 	if !c.grew.Lasts() {
@@ -270,6 +276,17 @@ func (c *Coordinator) died(now time.Time, d *death) []Decision {
 		return c.gathered(now)
 	}
 	return nil
+}
+
+// connectionOf names the connection of a member, under its member id.
+func (c *Coordinator) connectionOf(i int) string {
+	return string(c.config.Job.Name) + "/" + string(schema.TrainerMember(i))
+}
+
+// noteWorking looks for those who were there and have not come: while the program is at work a session that has ended
+// keeps its connections.
+func (r *regather) noteWorking(k *carriedRun, open []string) {
+	r.working = slices.ContainsFunc(k.connections, func(name string) bool { return slices.Contains(open, name) })
 }
 
 // turnAwayComers ends the job, and tells those who have come why.

@@ -41,7 +41,12 @@ type saved struct {
 func (l *controlLoop) find(c acquisition) {
 	s := l.server
 	l.looking[c.job.Name] = s.now()
+	completing := l.completing[c.job.Name] // of the run before, whose version is the newest
+	delete(l.completing, c.job.Name)
 	s.releasing.Go(func() {
+		if completing != nil {
+			<-completing
+		}
 		f := foundJob{acquisition: c}
 		f.saved, f.refused = s.lookForLost(&f.acquisition)
 		select {
@@ -200,8 +205,11 @@ func (l *controlLoop) durable(j *job, parts []schema.CheckpointPart) {
 		m.Base = &checkpoint.Base{ID: base}
 	}
 	c := completedJob{j, j.coordinator.completing()}
+	done := make(chan struct{})
+	l.completing[j.manifest.Name] = done
 	s.releasing.Go(func() {
 		c.err = s.complete(m)
+		close(done)
 		select {
 		case l.completed <- c:
 		case <-l.done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 import torch
@@ -243,6 +244,61 @@ def test_a_ps_that_another_one_stands_by_for(start, quiet):
     for program in programs:
         assert last(program) == quiet
         assert "is back at version" in program.out.read_text(), program.said()
+
+
+# Only dense parameters, which trainers add up among themselves: they have everything.
+DENSE = """
+import logging, pathlib, sys, time, torch, gradbus
+server, folder, hold = sys.argv[1:]
+torch.set_num_threads(1)
+torch.manual_seed(5)
+logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO, stream=sys.stdout)
+inputs = torch.randn(40, 4, generator=torch.Generator().manual_seed(3))
+manifest = {"reduce": "trainers", "apply": "mean"}
+if server == "local":
+    session = gradbus.local("everything", lanes=4)
+else:
+    session = gradbus.join(server, "everything", trainers=3, lanes=4, manifest=manifest, back_within=60.0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+opt = gradbus.Optimizer(model, session, dense=gradbus.Adam(1e-2))
+
+class Data:
+    def __getitem__(self, at):
+        if at[0] == 7 and hold == "yes" and at[1] == session.lanes[0]:
+            print("holds", flush=True)
+            while not (pathlib.Path(folder) / "go").exists():
+                time.sleep(0.01)
+        time.sleep(0.01 * (at[0] > 7 and hold == "yes"))
+        return inputs[(4 * at[0] + at[1]) % 40]
+
+with session:
+    for x in gradbus.LaneLoader(Data(), session, batches=60):
+        model(x).square().sum().backward()
+        opt.step()
+        opt.zero_grad()
+    print("at", session.batch, session.digest(), flush=True)
+"""
+
+
+def test_trainers_that_have_everything(start):
+    """One of three is killed in the middle of a batch, then the ps, which keeps nothing; a new trainer comes."""
+    quiet = last(start.python(DENSE, "local", "-", "no"))
+    ps, url = start.ps()
+    programs = [start.python(DENSE, url, start.folder, "yes") for _ in range(3)]
+    for program in programs:
+        program.wait_for("holds")
+    programs[0].kill()
+    until(lambda: "the job goes on with 2 of 3 trainers" in ps.said(), "the loss")
+    newcomer = start.python(DENSE, url, start.folder, "yes")
+    time.sleep(3)  # the others are awaited, which are at work
+    assert "job goes on at" not in ps.said()
+    (start.folder / "go").touch()
+    until(lambda: "trainers: 3, of which 2 have all of it" in ps.said(), "all three")
+    ps.kill()
+    start.ps("--listen", url.split("//")[1])
+    for program in programs[1:] + [newcomer]:
+        assert last(program) == quiet
+        assert "policy recover" in program.out.read_text()
 
 
 PLAIN = """
