@@ -29,8 +29,8 @@ const (
 // each trainer.
 type controlLoop struct {
 	server    *Server
-	messages  chan message
-	bytes     atomic.Int64 // of those in messages
+	messages  chan *message // of which a place is small: few are ever taken
+	bytes     atomic.Int64  // of those in messages
 	news      chan shardNews
 	found     chan foundJob     // jobs whose checkpoints have been looked for
 	completed chan completedJob // versions whose parts are all there
@@ -77,7 +77,7 @@ type message struct {
 
 func newControlLoop(s *Server) *controlLoop {
 	l := &controlLoop{
-		server: s, messages: make(chan message, messagesMax), news: make(chan shardNews), found: make(chan foundJob),
+		server: s, messages: make(chan *message, messagesMax), news: make(chan shardNews), found: make(chan foundJob),
 		deaths: make(chan death), mirrored: make(chan struct{}, 1), completed: make(chan completedJob),
 		done: make(chan struct{}), drains: make(chan chan struct{}),
 		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
@@ -122,7 +122,7 @@ func (l *controlLoop) receive(m fabric.Message) {
 	bytes := int64(len(view.Bytes()))
 	if l.bytes.Add(bytes) <= messageBytesMax {
 		select {
-		case l.messages <- message{schema.JobName(subject.Job), schema.Member(subject.From), schema.Member(subject.To),
+		case l.messages <- &message{schema.JobName(subject.Job), schema.Member(subject.From), schema.Member(subject.To),
 			head, view}:
 			return
 		default:
@@ -156,8 +156,8 @@ func (l *controlLoop) run(ctx context.Context) {
 		l.began.set(l.server.now())
 		select {
 		case m := <-l.messages:
-			l.taken(&m)
-			l.read(ctx, &m)
+			l.taken(m)
+			l.read(ctx, m)
 		case n := <-l.news:
 			l.hear(n)
 		case c := <-l.server.registry.results:
@@ -205,8 +205,8 @@ func (l *controlLoop) run(ctx context.Context) {
 func (l *controlLoop) readAll(ctx context.Context) {
 	for range len(l.messages) { // nobody else takes any
 		m := <-l.messages
-		l.taken(&m)
-		l.read(ctx, &m)
+		l.taken(m)
+		l.read(ctx, m)
 		select {
 		case c := <-l.server.registry.results:
 			l.acquired(c)
@@ -388,8 +388,8 @@ func (l *controlLoop) shutdown() {
 	for {
 		select {
 		case m := <-l.messages:
-			l.taken(&m)
-			l.sendAway(&m)
+			l.taken(m)
+			l.sendAway(m)
 		default:
 			l.publishStats()
 			return

@@ -57,7 +57,7 @@ type reporter struct {
 
 	hearMu sync.Mutex // hear is called with it, so that it is never called twice at once
 	hear   func(schema.JobName, schema.Member, *schema.Telemetry)
-	heard  chan heardReport
+	heard  chan *heardReport
 	bytes  atomic.Int64 // of those in heard
 	gate   senderGate   // of the goroutine that receives
 
@@ -74,7 +74,7 @@ type heardReport struct {
 func newReporter(s *Server, options *Options) *reporter {
 	return &reporter{server: s, gpus: options.GPUs, page: options.Page, started: time.Now(),
 		host: schema.Clip(process.Host()), meter: process.NewMeter(), writes: options.Writes,
-		wake: make(chan struct{}, 1), hear: options.Telemetry, heard: make(chan heardReport, reportsMax)}
+		wake: make(chan struct{}, 1), hear: options.Telemetry, heard: make(chan *heardReport, reportsMax)}
 }
 
 // start begins to say and to hear. The goroutines end with ctx.
@@ -284,7 +284,7 @@ func (p *reporter) receive(subject *fabric.Subject, view *schema.View) {
 	if p.gate.allow(time.Now(), subject.Job, subject.From, known) {
 		if p.bytes.Add(bytes) <= int64(reportBytesMax/share) && len(p.heard) < reportsMax/share {
 			select {
-			case p.heard <- heardReport{schema.JobName(subject.Job), schema.Member(subject.From), *view}:
+			case p.heard <- &heardReport{schema.JobName(subject.Job), schema.Member(subject.From), *view}:
 				return
 			default:
 			}
@@ -320,7 +320,7 @@ func (p *reporter) read(ctx context.Context) {
 		select {
 		case h := <-p.heard:
 			p.bytes.Add(-int64(len(h.view.Bytes())))
-			report, err := p.open(&h)
+			report, err := p.open(h)
 			if err != nil {
 				p.server.counters.count(schema.ReasonOf(err))
 				continue

@@ -350,7 +350,7 @@ func TestForgedSenders(t *testing.T) {
 	if !g.allow(at, "new", "t0", false) {
 		t.Error("a new trainer is shut out by forged names")
 	}
-	p := &reporter{server: s, hear: s.reporter.hear, heard: make(chan heardReport, reportsMax)}
+	p := &reporter{server: s, hear: s.reporter.hear, heard: make(chan *heardReport, reportsMax)}
 	view, err := schema.Verify(encodeHeartbeat(t, schema.Head{Job: 7}, []byte(`{"serial":1}`)), schema.Limits{})
 	must(t, err)
 	for i := range reportsMax {
