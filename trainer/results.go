@@ -30,6 +30,7 @@ type results struct {
 	copies   atomic.Uint64 // the version that was to be written down last; 0: none was
 	replicas *replicas     // where results over rows go
 	clipped  *clipped      // what of a batch is stepped when all of it is there; nil for nothing
+	first    schema.Batch  // that this trainer takes part in: what came of those before it is told
 }
 
 // rowOwner is an owner who has a sparse round in every batch.
@@ -87,7 +88,11 @@ func (r *results) begin(b schema.Batch) {
 // while it steps: one goroutine does so at a time, and sees what others have placed meanwhile.
 func (r *results) finish() error {
 	for b, weight, full := r.x.Full(); full; b, weight, full = r.x.Full() {
-		if err := r.unlocked(func() error { return r.clipped.step(b, weight) }); err != nil {
+		step := func() error { return r.clipped.step(b, weight) }
+		if b < r.first { // whose outcome this trainer was told
+			step = func() error { return nil }
+		}
+		if err := r.unlocked(step); err != nil {
 			return fmt.Errorf("step batch %d: %w", b, err)
 		}
 		r.x.Finish()

@@ -178,6 +178,7 @@ func (s *Session) build(params *parameters) (err error) {
 	s.lookups = newLookups(owners, t, s.place, s.exchange, rowsOfBatch)
 	s.lookups.over = s.roundOver
 	s.results.replicas, s.results.clipped = s.replicas, newClipped(job, params)
+	s.results.first = schema.Batch(s.joined.Version)
 	if s.results.clipped != nil {
 		s.results.clipped.replicas = s.replicas
 	}
