@@ -30,6 +30,7 @@ type acquisition struct {
 	record  *jobRecord    // nil where another ps has the job, the join came too late, or err is set
 	servers []leaseRecord // that the record names, in its order
 	ended   []endedRun    // of the name, where the join came too late
+	goesOn  *carriedRun   // the newest run of the name, as another ps has left it; nil: it does not go on
 	carried *carriedRun   // that it goes on from with what its trainers have; nil: none
 	err     error
 }
@@ -104,6 +105,10 @@ func (r *registry) tryAcquire(ctx context.Context, job *schema.Job, joiner schem
 		Servers:     dataServers(servers), Job: job}}
 	e, err := r.jobs.Get(ctx, string(job.Name))
 	ended := endedOf(e)
+	var goesOn *carriedRun
+	if len(ended) > 0 {
+		goesOn = ended[0].Next
+	}
 	switch {
 	case errors.Is(err, fabric.ErrNoKey):
 		err = r.write(o, func(value []byte) (uint64, error) { return r.jobs.Create(ctx, string(job.Name), value) })
@@ -111,6 +116,8 @@ func (r *registry) tryAcquire(ctx context.Context, job *schema.Job, joiner schem
 		return nobody, err
 	case tookPart(ended, joiner):
 		return acquisition{job: job, ended: ended}, nil
+	case goesOn != nil && r.takesUp(servers, goesOn):
+		return nobody, nil
 	case len(ended) > 0:
 		o.record.Ended = ended
 		err = r.write(o, func(value []byte) (uint64, error) { return r.jobs.Update(ctx, e.Key, value, e.Revision) })
@@ -123,7 +130,7 @@ func (r *registry) tryAcquire(ctx context.Context, job *schema.Job, joiner schem
 	}
 	switch {
 	case err == nil:
-		return acquisition{job: job, record: &o.record, servers: servers}, nil
+		return acquisition{job: job, record: &o.record, servers: servers, goesOn: goesOn}, nil
 	case errors.Is(err, fabric.ErrKeyExists): // somebody was faster
 		err = errAgain
 	}
@@ -139,6 +146,14 @@ func (r *registry) write(o *ownJob, with func(value []byte) (revision uint64, er
 		r.own[o.record.Job.Name] = o
 	}
 	return err
+}
+
+// takesUp reports whether another ps takes up a run that has ended there and goes on: it is there, and hears whoever
+// joins.
+func (r *registry) takesUp(servers []leaseRecord, k *carriedRun) bool {
+	return k.Incarnation != r.self.Incarnation && slices.ContainsFunc(servers, func(a leaseRecord) bool {
+		return a.ID == k.Server && a.Incarnation == k.Incarnation && !a.Leaving
+	})
 }
 
 // alive reports whether the coordinator of a job that is written down is announced.

@@ -343,7 +343,7 @@ func (l *controlLoop) free(j *job) {
 	l.drop(j)
 	l.remember(j)
 	l.runEnded(j)
-	if next := j.coordinator.regather.next; next == nil || next.here == 0 {
+	if next := j.coordinator.regather.next; next == nil || next.Here == 0 {
 		l.show(j, time.Now())
 	}
 	if f := j.coordinator.Failed(); f != nil { // before anybody was admitted
@@ -360,7 +360,7 @@ func (l *controlLoop) drop(j *job) {
 	for i := range j.watching {
 		j.watching[i].stop()
 	}
-	l.server.registry.end(j.manifest.Name, endedRun{j.run, j.coordinator.Joiners()})
+	l.server.registry.end(j.manifest.Name, l.noteEnd(j))
 	for i := range j.servers {
 		if member := schema.ServerMember(j.servers[i].ID); member != l.server.member {
 			l.send(j.manifest.Name, j.run, member, schema.Control{Release: &schema.Release{}})

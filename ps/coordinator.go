@@ -11,7 +11,7 @@ import (
 )
 
 // CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes,
-// Checkpoints, Resume, Returning, ReturnWithin, Doubt, Carried and ChunkBytes is needed.
+// Checkpoints, Resume, Returning, ReturnWithin, Doubt, Unseen, Carried and ChunkBytes is needed.
 type CoordinatorConfig struct {
 	Job          *schema.Job // validated
 	RunID        schema.RunID
@@ -34,6 +34,8 @@ type CoordinatorConfig struct {
 	// Doubt is how many trainers trained in that run, where its ps was only out of reach and may go on with it: more than
 	// half of them have to come. 0 is no doubt.
 	Doubt int
+	// Unseen is that the connections of trainers are not seen: Connections is told of none.
+	Unseen bool
 	// Carried is the run that the job goes on from, where trainers bring all that it has; nil: none.
 	Carried *carriedRun
 	// ChunkBytes is what the manifests of trainers have in place of Job's; 0 is Job's, which else trainers are told.
@@ -108,6 +110,7 @@ type member struct {
 	url           string // of its data server, where trainers reduce among themselves
 	left          bool
 	why           string // the reason that it left with
+	behind        bool   // it gets what the run begins with from others
 	complete      bool   // by its last word it is between two runs, and nothing of its batches is missing
 	lost          bool   // in a job that goes on without it
 	dead          bool   // its process has ended
@@ -215,7 +218,9 @@ func (c *Coordinator) Heartbeat(now time.Time, from schema.Member, h *schema.Hea
 	if from == schema.TrainerMember(i) {
 		m.key = 0 // it has heard that it has the place
 	}
-	m.batch, m.complete = h.Batch, h.Flags&schema.FlagComplete != 0
+	m.behind = m.behind && h.Batch < schema.Batch(c.resumed())
+	// one that has yet to get what the run begins with says 0
+	m.batch, m.complete = max(h.Batch, schema.Batch(c.resumed())), h.Flags&schema.FlagComplete != 0
 	return d, true
 }
 
@@ -255,11 +260,9 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 			text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, m.batch, l.Reason)
 			return append(append([]Decision{d}, c.vacate(now, i, text)...), c.assign()...)
 		}
-		if l.HandOver && !m.complete && c.regathers() && c.others(i) {
+		if l.HandOver && !m.complete && c.regathers() && (c.others(i) || l.Back) {
 			d.Note = ""
-			m.left, m.why = true, l.Reason
-			text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, m.batch, l.Reason)
-			return append([]Decision{d}, c.goOn(name, text, 0)...)
+			return append([]Decision{d}, c.handOver(i, l)...)
 		}
 		wasLost := m.lost // and the others went on without it
 		m.left, m.why = true, l.Reason
@@ -325,7 +328,7 @@ func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
 // trainers come back.
 func (c *Coordinator) FailServers(who schema.Member, text string) []Decision {
 	if c.phase == Running && c.regathers() {
-		return c.goOn(who, text, 0)
+		return c.goOn(who, text, nil)
 	}
 	decisions := c.Fail(who, text)
 	if decisions != nil {
@@ -338,7 +341,7 @@ func (c *Coordinator) FailServers(who schema.Member, text string) []Decision {
 // A trainer whose connection was there and is gone counts as lost sooner.
 func (c *Coordinator) Connections(names []string) {
 	if c.awaits() {
-		c.regather.noteWorking(c.config.Carried, names)
+		c.noteWorking(names)
 	}
 	for i := range c.members {
 		m := &c.members[i]

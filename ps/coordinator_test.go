@@ -21,7 +21,7 @@ import (
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
 //	    [returning=run] [start=batches] [apply=mean] [reduce=trainers]
 //	next [at=]
-//	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume] [run=] [was=] [has=] [process=]
+//	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume] [run=] [was=] [has=] [least=] [process=]
 //	ready [ps=a] [serial=] [generation=] [done=]
 //	unready ps= [serial=]
 //	shard-failed ps= member= text=word-word
@@ -257,7 +257,8 @@ func (s *membership) join(from schema.Member) string {
 		Host: s.text("host", "host"), Data: map[bool]string{true: schema.DataCluster}[s.d.HasArg("cluster")],
 		Resume: s.d.HasArg("resume"), Key: uint64(s.count("key", 0)), Run: schema.RunID(s.count("run", 0)),
 		Was: schema.Member(s.text("was", "")), Process: s.text("process", ""), Has: schema.Version(s.count("has", 0)),
-		URL: map[bool]string{true: "nats://" + string(from)}[s.reduce != ""]}))
+		Least: schema.Version(s.count("least", 0)),
+		URL:   map[bool]string{true: "nats://" + string(from)}[s.reduce != ""]}))
 }
 
 // next begins the run in which the one that has ended goes on.
@@ -267,8 +268,8 @@ func (s *membership) next() string {
 		return "it does not go on\n"
 	}
 	c := before.config
-	c.RunID, c.Carried, c.Returning = c.RunID+1, before.regather.next, before.regather.next.runs
-	c.Carried.ended = s.now
+	c.RunID, c.Carried, c.Returning = c.RunID+1, before.regather.next, before.regather.next.Runs
+	c.Carried.EndedMS = s.now.UnixMilli()
 	s.c = NewCoordinator(c)
 	return ""
 }

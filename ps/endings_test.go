@@ -15,7 +15,8 @@ import (
 func TestEndedRunsAreBounded(t *testing.T) {
 	var runs []endedRun
 	for i := range endedRunsMax + 5 {
-		runs = withEnded(endedRun{schema.RunID(i + 1), []schema.Member{schema.Member(fmt.Sprint("j-", i))}}, runs)
+		joiners := []schema.Member{schema.Member(fmt.Sprint("j-", i))}
+		runs = withEnded(endedRun{RunID: schema.RunID(i + 1), Joiners: joiners}, runs)
 	}
 	if len(runs) != endedRunsMax || runs[0].RunID != endedRunsMax+5 || !tookPart(runs, "j-5") || tookPart(runs, "j-4") {
 		t.Errorf("%+v", runs)
@@ -23,7 +24,7 @@ func TestEndedRunsAreBounded(t *testing.T) {
 	if again := withEnded(endedRun{RunID: 99}, runs); len(again) != len(runs) || again[0].RunID == 99 {
 		t.Errorf("a run that nobody took part in is remembered: %+v", again)
 	}
-	large := endedRun{7, make([]schema.Member, endedJoinersMax+1)}
+	large := endedRun{RunID: 7, Joiners: make([]schema.Member, endedJoinersMax+1)}
 	if all := withEnded(large, runs); len(all) != 1 || all[0].RunID != 7 {
 		t.Errorf("%d runs are remembered beside one of %d trainers", len(all), len(large.Joiners))
 	}

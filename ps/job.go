@@ -31,7 +31,7 @@ func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window i
 		stoodBy: stoodBy{was: found.standing != nil}}
 	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline,
 		Gather: s.config.Gather, WindowBytes: window, Checkpoints: found.policy(&s.config),
-		Resume: found.from(), Returning: found.back, Doubt: found.doubt(), Carried: found.carried}
+		Resume: found.from(), Returning: found.back, Doubt: found.doubt(), Carried: found.carried, Unseen: !s.embedsControl()}
 	if found.standing != nil && found.standing.ended {
 		config.ReturnWithin = returnSoonMax
 	}

@@ -44,7 +44,7 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 	running := len(lost.Runs) > 0
 	switch {
 	case c.carried != nil:
-		return coming{lost: c.carried.runs}, nil
+		return coming{lost: c.carried.Runs}, nil
 	case c.back != 0 && (!slices.Contains(lost.Runs, c.back) || !c.resume):
 		return from, runOver(c.job.Name)
 	case c.back != 0:

@@ -26,9 +26,6 @@ type endedJob struct {
 func (l *controlLoop) remember(j *job) {
 	e := endedJob{name: j.manifest.Name, run: j.run, joiners: j.coordinator.Joiners(), failed: j.coordinator.Failed(),
 		next: j.coordinator.regather.next}
-	if e.next != nil {
-		e.next.ended = l.server.now()
-	}
 	if len(l.ended) == endedMax {
 		l.ended = slices.Delete(l.ended, 0, 1)
 	}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,8 +20,8 @@ import (
 //  1. The run ends, and its trainers come back with what they have (Failed.Back).
 //  2. The next run of the name awaits them. Each says which version it has.
 //  3. It begins when all have come, or nobody has for a while: with as many trainers as there are. Each has its share
-//     of the lanes and of what is added up, at the newest version that any of them has. The others get that from it.
-//     Versions that trainers have differ by one at most, so one batch is computed again at most.
+//     of the lanes and of what is added up. All are at the newest version that most of them have; the others get that
+//     from these. Versions that trainers have differ by one at most, so two batches are computed again at most.
 //
 // So nothing that a lost trainer has added up is missed: what was not complete is added up anew.
 
@@ -28,24 +30,6 @@ type regathering struct{ waits bool }
 
 func (regathering) goesOn() bool   { return false }
 func (regathering) excludes() bool { return false }
-
-// carriedRun is a run that trainers come back from with all that the job has.
-type carriedRun struct {
-	runs     []schema.RunID // it, and those that it went on from; the newest first, at most carriedMax
-	here     int            // trainers that were there when it ended
-	trainers int            // that will come; 0: not known
-	least    int            // as many have to
-	// of those who were there: the names of their connections, and their processes, of which those of this machine are
-	// seen to end
-	connections, processes []string
-	begun                  schema.Batch // that a trainer had begun: with nobody's version there was something to lose
-	lr                     []schema.LRChange
-	slowest                slowest
-	ended                  time.Time
-}
-
-// carriedMax bounds the earlier runs that a trainer may come back from.
-const carriedMax = 16
 
 // regather is what a coordinator knows of trainers that come together anew.
 type regather struct {
@@ -71,6 +55,11 @@ func (k *comer) was() int {
 		return i
 	}
 	return math.MaxInt
+}
+
+// has reports whether it has a version, of a run.
+func (k *comer) has(v schema.Version, run schema.RunID) bool {
+	return v > 0 && k.join.Run == run && v <= k.join.Has && v >= cmp.Or(k.join.Least, k.join.Has)
 }
 
 // regathers reports that trainers come together anew when one is lost.
@@ -101,12 +90,13 @@ func (regathering) tick(c *Coordinator, now time.Time) []Decision {
 		switch text := c.sayWaited(now, i, "batch"); {
 		case m.left:
 			return append(decisions, c.findSlow(now, waiting)...)
+		case m.behind && !m.lost: // it gets all of the job from others, however long that takes
 		case !m.lost && len(first) > 0 && !slices.Contains(first, name):
 		case !c.mayBeSlow(m.waitedBatch):
 			return append(decisions, c.tooSlow(name, m.waitedBatch)...)
 		default:
 			m.lost = true
-			return append(decisions, c.goOn(name, text, 0)...)
+			return append(decisions, c.goOn(name, text, nil)...)
 		}
 	}
 	return decisions
@@ -116,47 +106,76 @@ func (regathering) tick(c *Coordinator, now time.Time) []Decision {
 func (c *Coordinator) goOnWithout(now time.Time, i int) []Decision {
 	text, _ := c.lost(now, i)
 	c.members[i].lost = true
-	return c.goOn(schema.TrainerMember(i), text, 0)
+	return c.goOn(schema.TrainerMember(i), text, nil)
 }
 
-// goOn ends the run, which goes on in another with those who are here, and so many more. Where nobody is, it does when
-// one of those comes back who are lost.
-func (c *Coordinator) goOn(who schema.Member, text string, more int) []Decision {
-	here, done, most := more, false, schema.Batch(0)
-	var processes, connections []string
+// handOver ends the run because a trainer has left, and may come back: then it could not reach another one.
+func (c *Coordinator) handOver(i int, l *schema.Leave) []Decision {
+	m, name := &c.members[i], schema.TrainerMember(i)
+	m.left, m.why = true, l.Reason
+	text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, m.batch, l.Reason)
+	if !l.Back {
+		return c.goOn(name, text, nil)
+	}
+	decisions := c.goOn(name, text, &schema.Join{Host: m.host, Process: m.process})
+	next, before := c.regather.next, c.config.Carried
+	if next == nil || before == nil || before.newcomer == "" || before.newcomer == m.host ||
+		c.begun() > schema.Batch(c.resumed()) {
+		return decisions
+	}
+	next.barred, next.why = before.newcomer, l.Reason // without which the run before went well
+	if slices.ContainsFunc(c.members, func(m member) bool { return m.here() && m.host == next.barred }) {
+		next.Here, next.Trainers = next.Here-1, max(1, next.Trainers-1)
+	}
+	return decisions
+}
+
+// goOn ends the run, which goes on in another with those who are here, and one more, or nil. Where nobody is, it does
+// when one of those comes back who are lost.
+func (c *Coordinator) goOn(who schema.Member, text string, more *schema.Join) []Decision {
+	next, done := &carriedRun{Least: 1, Begun: c.begun(), LR: c.lr.decided, slowest: c.slowest}, false
 	for i := range c.members {
 		m := &c.members[i]
-		if most = max(most, m.batch); m.here() && !m.complete {
-			here++
-			processes = append(processes, m.process)
-			connections = append(connections, c.connectionOf(i))
+		if m.here() && !m.complete {
+			next.Here++
+			next.processes = append(next.processes, m.process)
+			next.connections = append(next.connections, c.connectionOf(i))
 		}
 		done = done || m.complete || m.left && m.why == ""
 	}
-	if c.phase == Ended || here == 0 && done {
+	if more != nil {
+		next.Here++
+	}
+	if c.phase == Ended || next.Here == 0 && done {
 		return c.Fail(who, text)
 	}
 	waits := c.policy.(regathering).waits
-	how := fmt.Sprintf("the job goes on with %d of %d trainers", here, c.config.Job.Trainers)
+	how := fmt.Sprintf("the job goes on with %d of %d trainers", next.Here, c.config.Job.Trainers)
 	switch {
-	case here == 0:
+	case next.Here == 0:
 		how = "the job goes on when a trainer comes back that has the parameters"
-	case waits && here < len(c.members):
+	case waits && next.Here < len(c.members):
 		how = fmt.Sprintf("the job goes on when there are %d trainers again", len(c.members))
 	}
 	decisions := c.Fail(who, text+"; "+how)
 	decisions[0].Note = c.failed.Text
 	c.failed.Back = true
-	next := &carriedRun{runs: []schema.RunID{c.config.RunID}, here: here, trainers: here, least: 1, begun: most,
-		processes: processes, connections: connections, lr: c.lr.decided, slowest: c.slowest}
-	if here == 0 || waits {
-		next.trainers = max(here, len(c.members))
+	if next.Trainers = next.Here; next.Here == 0 || waits {
+		next.Trainers = max(next.Here, len(c.members))
 	}
 	if waits {
-		next.least = len(c.members)
+		next.Least = len(c.members)
 	}
+	next.Runs = []schema.RunID{c.config.RunID}
 	if before := c.config.Carried; before != nil {
-		next.runs = append(next.runs, before.runs[:min(len(before.runs), carriedMax-1)]...)
+		if c.begun() <= schema.Batch(c.resumed()) { // nobody has anything of this run alone
+			next.Runs = nil
+		}
+		next.Runs = append(next.Runs, before.Runs...)
+		next.Runs = next.Runs[:min(len(next.Runs), carriedMax)]
+		if next.Runs[0] != c.config.RunID { // but come back from it
+			next.Runs = slices.Insert(next.Runs, 0, c.config.RunID)
+		}
 	}
 	c.regather.next = next
 	return decisions
@@ -164,32 +183,77 @@ func (c *Coordinator) goOn(who schema.Member, text string, more int) []Decision 
 
 // joinCarried has the run end for a newcomer, which finds a place in the next one, or says why there is none.
 func (c *Coordinator) joinCarried(now time.Time, from schema.Member, j *schema.Join) []Decision {
+	if refused := c.barred(j); refused != nil {
+		return c.Refuse(from, refused)
+	}
 	vacant := func(m member) bool { return m.lost && !m.complete }
 	trains := func(m member) bool { return m.here() && !m.complete }
 	if len(c.members) == c.config.Job.Trainers && !slices.ContainsFunc(c.members, vacant) ||
 		!slices.ContainsFunc(c.members, trains) { // who has come to the end needs nobody
 		return c.Refuse(from, c.fullFor(now, j))
 	}
-	return c.goOn(from, "a trainer has come from "+j.Host, 1)
+	if refused := c.unreachable(j); refused != nil {
+		return c.Refuse(from, refused)
+	}
+	decisions := c.goOn(from, "a trainer has come from "+j.Host, j)
+	if c.regather.next.newcomer = j.Host; c.config.Carried != nil {
+		c.regather.next.barred, c.regather.next.why = c.config.Carried.barred, c.config.Carried.why
+	}
+	return decisions
+}
+
+// barred refuses a trainer that others have not reached a moment ago.
+func (c *Coordinator) barred(j *schema.Join) *schema.Refused {
+	k := c.config.Carried
+	if k == nil || k.barred == "" || k.barred != j.Host {
+		return nil
+	}
+	return &schema.Refused{Reason: "invalid_job", Field: "url", Want: j.URL, Text: schema.Clip(fmt.Sprintf(
+		"the others have not reached the data server of this trainer at %s: %s", j.URL, k.why))}
+}
+
+// unreachable refuses a newcomer on another machine than a member where one of them listens on its own machine alone.
+func (c *Coordinator) unreachable(j *schema.Join) *schema.Refused {
+	machine := func(process string) string {
+		boot, _, _ := strings.Cut(process, "/")
+		return boot
+	}
+	for i := range c.members {
+		m := &c.members[i]
+		if !m.here() || m.process == "" || j.Process == "" || machine(m.process) == machine(j.Process) {
+			continue
+		}
+		for _, one := range []struct{ url, host string }{{j.URL, j.Host}, {m.url, m.host}} {
+			if u, err := url.Parse(one.url); err != nil || !net.ParseIP(u.Hostname()).IsLoopback() {
+				continue
+			}
+			return &schema.Refused{Reason: "invalid_job", Field: "url", Want: j.URL, Text: fmt.Sprintf(
+				"the trainer on %s listens to others at %s, which leads to it on its own machine alone, and there are others on "+
+					"other machines: give all of them a token (--token-file), or say where to listen (--data-host)", one.host,
+				one.url)}
+		}
+	}
+	return nil
 }
 
 // goOnFrom has the run, which has begun from nothing, end for a trainer that comes back from one that was lost with the
 // ps before this one. Both runs have the same manifest, so what either has at a version is the same.
 func (c *Coordinator) goOnFrom(from schema.Member, j *schema.Join) []Decision {
 	decisions := c.goOn(from, fmt.Sprintf("a trainer has come back from %s with version %d of a run that was lost", j.Host,
-		j.Has), 1)
-	c.regather.next.runs = append(c.regather.next.runs, j.Run)
-	c.regather.next.trainers = c.config.Job.Trainers
+		j.Has), j)
+	c.regather.next.Runs = append(c.regather.next.Runs, j.Run)
+	c.regather.next.Trainers = c.config.Job.Trainers
 	return decisions
 }
 
 // come notes a trainer that has come back, or anew. It is answered when the run begins.
 func (c *Coordinator) come(now time.Time, from schema.Member, j *schema.Join) []Decision {
-	if refused := c.differs(j); refused != nil {
-		return c.Refuse(from, refused)
+	refused := cmp.Or(c.differs(j), c.barred(j))
+	if refused == nil && j.URL == "" {
+		refused = c.noURL()
 	}
-	if j.URL == "" {
-		return c.Refuse(from, c.noURL())
+	if refused != nil {
+		return c.Refuse(from, refused)
 	}
 	all := &c.regather.comers
 	same := func(k comer) bool { return k.name == from || j.Key != 0 && k.join.Key == j.Key }
@@ -205,25 +269,50 @@ func (c *Coordinator) come(now time.Time, from schema.Member, j *schema.Join) []
 	k := &(*all)[i]
 	k.name, k.join = from, j
 	k.Begin(now)
-	known := c.config.Carried.trainers
+	known := c.config.Carried.Trainers
 	if len(*all) >= cmp.Or(known, c.config.Job.Trainers) && !c.lacksAll() {
 		return c.gathered(now)
 	}
 	return nil
 }
 
-// newestHere is the newest version that one of those who have come has.
-func (c *Coordinator) newestHere() (newest schema.Version) {
+// newestHere is the newest version that one of those who have come has, and of which run: the newest, of several.
+func (c *Coordinator) newestHere() (newest schema.Version, run schema.RunID) {
+	age := func(r schema.RunID) int { return slices.Index(c.config.Carried.Runs, r) }
 	for _, k := range c.regather.comers {
-		newest = max(newest, k.join.Has)
+		if h := k.join.Has; h > newest || h == newest && h > 0 && age(k.join.Run) < age(run) {
+			newest, run = h, k.join.Run
+		}
 	}
-	return newest
+	return newest, run
 }
 
-// lacksAll reports that nobody has come who has anything of what the run before had.
+// common is the version that the run begins with: the newest, or the one before it where more of those who have come
+// have that. To compute a batch again takes less than to get all of the job from others.
+func (c *Coordinator) common() (schema.Version, schema.RunID) {
+	newest, run := c.newestHere()
+	if newest < 2 || newest <= c.config.Job.StartVersion() || c.holders(newest-1, run) <= c.holders(newest, run) {
+		return newest, run
+	}
+	return newest - 1, run
+}
+
+// holders is how many have a version.
+func (c *Coordinator) holders(v schema.Version, run schema.RunID) (n int) {
+	for _, k := range c.regather.comers {
+		if k.has(v, run) {
+			n++
+		}
+	}
+	return n
+}
+
+// lacksAll reports that nobody has come who has anything of what the run before had. What came of the first batch can
+// be had again.
 func (c *Coordinator) lacksAll() bool {
 	start := c.config.Job.StartVersion()
-	return c.config.Carried.begun > schema.Batch(start) && c.newestHere() <= start
+	newest, _ := c.newestHere()
+	return c.config.Carried.Begun > schema.Batch(start)+1 && newest <= start
 }
 
 // comerSilentMax is for how long one who has come may not ask again, which it does each second, before it is gone.
@@ -236,20 +325,21 @@ func (c *Coordinator) awaitComers(now time.Time) (decisions []Decision) {
 	here, within := len(c.regather.comers), returnMax
 	if r := &c.regather; r.working {
 		within = c.config.Deadline
-	} else if !k.ended.IsZero() { // here: they come at once
+	} else if k.EndedMS != 0 { // seen by a ps: they come at once
 		within = returnSoonMax
 	}
 	if !c.grew.Lasts() {
 		c.grew.Begin(now)
 	}
+	enough, waited := here >= max(1, k.Least) && !c.lacksAll(), c.grew.For(now)
 	switch {
-	case here >= max(1, k.least) && c.grew.For(now) >= within && !c.lacksAll():
+	case enough && waited >= min(within, c.config.Deadline):
 		return c.gathered(now)
-	case c.grew.For(now) > c.config.Deadline && c.lacksAll():
+	case waited > c.config.Deadline && c.lacksAll():
 		return c.turnAwayComers("no trainer is left that had the parameters: start the job again")
-	case c.grew.For(now) > c.config.Deadline:
+	case waited > c.config.Deadline:
 		return c.turnAwayComers(fmt.Sprintf("trainers that have come back within %s: %d, want %d",
-			rounded(c.config.Deadline), here, max(1, k.least)))
+			rounded(c.config.Deadline), here, max(1, k.Least)))
 	}
 	for i := range c.regather.comers {
 		m := &c.regather.comers[i]
@@ -269,10 +359,10 @@ func (c *Coordinator) died(now time.Time, d *death) []Decision {
 	}
 	k := c.config.Carried
 	c.regather.comers = slices.DeleteFunc(c.regather.comers, func(m comer) bool { return m.join.Process == d.process })
-	if k.trainers > max(1, k.least) {
-		k.trainers--
+	if k.Trainers > max(1, k.Least) {
+		k.Trainers--
 	}
-	if len(c.regather.comers) >= max(1, k.trainers) && !c.lacksAll() {
+	if len(c.regather.comers) >= max(1, k.Trainers) && !c.lacksAll() {
 		return c.gathered(now)
 	}
 	return nil
@@ -284,9 +374,11 @@ func (c *Coordinator) connectionOf(i int) string {
 }
 
 // noteWorking looks for those who were there and have not come: while the program is at work a session that has ended
-// keeps its connections.
-func (r *regather) noteWorking(k *carriedRun, open []string) {
-	r.working = slices.ContainsFunc(k.connections, func(name string) bool { return slices.Contains(open, name) })
+// keeps its connections. Where these cannot be seen they are taken to be at work.
+func (c *Coordinator) noteWorking(open []string) {
+	k := c.config.Carried
+	seen := func(name string) bool { return slices.Contains(open, name) }
+	c.regather.working = slices.ContainsFunc(k.connections, seen) || c.config.Unseen && k.Here > len(c.regather.comers)
 }
 
 // turnAwayComers ends the job, and tells those who have come why.
@@ -304,21 +396,20 @@ func (c *Coordinator) turnAwayComers(text string) []Decision {
 func (c *Coordinator) gathered(now time.Time) []Decision {
 	r := &c.regather
 	slices.SortStableFunc(r.comers, func(a, b comer) int { return cmp.Compare(a.was(), b.was()) })
-	r.version = c.newestHere()
+	var run schema.RunID
+	r.version, run = c.common()
+	c.lr.decided = c.config.Carried.LR
 	for _, k := range r.comers {
-		if len(k.join.LR) > len(c.lr.decided) {
+		if c.config.Carried.EndedMS == 0 && len(k.join.LR) > len(c.lr.decided) { // nobody else knows
 			c.lr.decided = k.join.LR
 		}
-	}
-	if lr := c.config.Carried.lr; len(lr) > len(c.lr.decided) {
-		c.lr.decided = lr
 	}
 	c.members = make([]member, len(r.comers))
 	for i, k := range r.comers {
 		c.seatAt(now, i, c.generation, k.name, k.join)
 		c.members[i].batch = schema.Batch(r.version)
-		if k.join.Has == r.version && r.version > 0 {
-			r.holders = append(r.holders, schema.TrainerMember(i))
+		if c.members[i].behind = r.version > 0; k.has(r.version, run) {
+			r.holders, c.members[i].behind = append(r.holders, schema.TrainerMember(i)), false
 		}
 	}
 	decisions := c.begin(now)
@@ -331,41 +422,4 @@ func (c *Coordinator) gathered(now time.Time) []Decision {
 	}
 	r.comers = nil
 	return decisions
-}
-
-// takesUp reports that a job goes on from a run that a trainer comes back from, of which this ps, which was started a
-// short while ago, knows nothing.
-func (l *controlLoop) takesUp(j *job, m *message, request *schema.Join) bool {
-	c := j.coordinator
-	_, regathers := c.policy.(regathering)
-	return regathers && request.Run != 0 && request.Run != j.run && request.Has > 0 && c.config.Carried == nil &&
-		c.phase != Ended && c.differs(request) == nil && l.over(m, request.Run) == nil &&
-		l.server.now().Sub(l.server.started) < backMax
-}
-
-// goesOnWithin is for how long a run that trainers come back from is taken up by whoever joins: about as long as they
-// try to (trainer.Config.BackWithin).
-const goesOnWithin = 30 * time.Second
-
-// carriedFrom is the run that a job goes on from with what its trainers have; nil: none. It is one that has ended here,
-// or, where this ps knows nothing of it, any that a trainer comes back from.
-func (l *controlLoop) carriedFrom(c *acquisition) *carriedRun {
-	if !c.job.Carried() || c.job.Policy == schema.PolicyFail {
-		return nil
-	}
-	for i := len(l.ended) - 1; i >= 0; i-- {
-		e := &l.ended[i]
-		switch {
-		case e.name != c.job.Name:
-		case e.next != nil && c.back == 0 && l.server.now().Sub(e.next.ended) < goesOnWithin,
-			e.next != nil && slices.Contains(e.next.runs, c.back):
-			return e.next
-		case e.run == c.back, c.back == 0:
-			return nil
-		}
-	}
-	if c.back == 0 || !c.resume {
-		return nil
-	}
-	return &carriedRun{runs: []schema.RunID{c.back}, least: 1}
 }

@@ -49,8 +49,10 @@ type Join struct {
 	// Key is the same each time that a trainer asks for the place it has not got yet, under whatever name; 0: it does not
 	// say. Whoever has a place by an earlier name with this key has never heard that it has one.
 	Key uint64 `json:"key,omitempty,string"`
-	// Has is the version that it has of Run, in a job whose trainers have all of it (Job.Carried); 0: none.
-	Has Version `json:"has,omitempty"`
+	// Has is the newest version that it has of Run, in a job whose trainers have all of it (Job.Carried); 0: none. It has
+	// those before it, too, from Least on.
+	Has   Version `json:"has,omitempty"`
+	Least Version `json:"least,omitempty"`
 	// LR is every change of the learning rates that was decided in Run, as far as it knows.
 	LR []LRChange `json:"lr,omitempty"`
 	// Process is the process of the trainer, so that a ps on the same machine sees its end; empty: it does not.
@@ -152,6 +154,8 @@ type Leave struct {
 	Reason string `json:"reason,omitempty"`
 	// HandOver says that another may compute its lanes from here on.
 	HandOver bool `json:"hand_over,omitempty"`
+	// Back says that the trainer joins again: it has not reached the data server of another one.
+	Back bool `json:"back,omitempty"`
 }
 
 // Left answers Leave.

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 	"time"
 
+	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/schema"
 	"gradbus/shard"
@@ -19,11 +22,21 @@ import (
 // before, asks those who have it, by their data servers, piece by piece. Nobody there is a batch further meanwhile:
 // that would need this trainer's lanes.
 
-// carried is what a trainer takes along from a session that has ended: a version, in memory of its own.
+// carried is what a trainer takes along from a session that has ended: the newest version that was whole there, and
+// maybe the one before it.
 type carried struct {
-	version schema.Version // 0: nothing
-	lr      []schema.LRChange
-	state.Snapshot
+	version, least schema.Version // 0: nothing
+	lr             []schema.LRChange
+	held           *held           // nil where there is nothing
+	lost           runtime.Cleanup // of a program that does not come back
+}
+
+// held is the memory that versions lie in: that of the session.
+type held struct {
+	dense  *state.Dense
+	chunks int
+	tables []*state.Array
+	opened cuda.Backend // that has the memory, where the session had opened it; else nil
 }
 
 // carries reports whether another session may go on with what this one has.
@@ -34,34 +47,71 @@ func (s *Session) mayComeBack(err error) bool {
 	return s.taken != nil && (errors.Is(err, ErrServerLost) || errors.Is(err, ErrPeerLost) || errors.Is(err, ErrReplaced))
 }
 
-// take takes along what there is of the newest version that is whole here. Nobody receives any more.
-func (s *Session) takeAlong() error {
+// takeAlong takes along what there is of the newest version that is whole here, and reports whether that is the
+// session's memory. Nobody receives any more.
+func (s *Session) takeAlong() bool {
 	v, to := s.newest(), s.taken
-	if before := s.config.carried; v == 0 || v < s.joined.Version {
-		if before != nil {
-			*to = *before // which this session has not begun with
+	if v == 0 || v < s.joined.Version { // what this session was to begin with is there yet
+		if before := s.config.carried; before != nil {
+			before.hand(to)
 		}
-		return nil
+		return false
 	}
-	for i := range s.flat.rounds {
-		for _, t := range s.compute.params.state.Pieces(i, v) {
-			if err := to.AddTensor(t); err != nil {
-				return err
-			}
-		}
-	}
+	to.held = &held{dense: s.compute.params.state, chunks: len(s.flat.rounds), opened: s.opened}
+	back := to.held.dense.Keeps(v - 1)
 	for _, t := range s.replicas.tables {
-		if t == nil {
-			continue
-		}
-		if err := t.Snapshot(carriedValues, to.AddRows); err != nil {
-			return err
+		if t != nil {
+			to.held.tables = append(to.held.tables, t)
+			back = back && t.GoesBack()
 		}
 	}
 	s.lr.mu.Lock()
-	defer s.lr.mu.Unlock()
-	to.version, to.lr = v, s.lr.decided
-	return nil
+	to.version, to.least, to.lr = v, v, s.lr.decided
+	s.lr.mu.Unlock()
+	if back {
+		to.least--
+	}
+	to.lost = runtime.AddCleanup(to, (*held).close, to.held)
+	return true
+}
+
+// hand gives what there is to another.
+func (c *carried) hand(to *carried) {
+	if c.held != nil {
+		c.lost.Stop()
+		to.version, to.least, to.lr, to.held = c.version, c.least, c.lr, c.held
+		to.lost = runtime.AddCleanup(to, (*held).close, to.held)
+		c.held = nil
+	}
+}
+
+// has reports whether a version is there.
+func (c *carried) has(v schema.Version) bool {
+	return c != nil && c.held != nil && c.least <= v && v <= c.version
+}
+
+// release frees the memory. There is nothing then.
+func (c *carried) release() {
+	if c != nil && c.held != nil {
+		c.lost.Stop()
+		c.held.close()
+		c.version, c.least, c.held = 0, 0, nil
+	}
+}
+
+// close frees the memory. A second call does nothing.
+func (h *held) close() {
+	if h.dense == nil {
+		return
+	}
+	h.dense.Close()
+	for _, t := range h.tables {
+		t.Close()
+	}
+	if h.opened != nil {
+		h.opened.Close()
+	}
+	h.dense, h.tables, h.opened = nil, nil, nil
 }
 
 // carriedValues is about how many values are copied at once.
@@ -69,42 +119,54 @@ const carriedValues = 1 << 17
 
 // resumeCarried begins with a version that this trainer has taken along, or that others have.
 func (s *Session) resumeCarried(ctx context.Context, v schema.Version) error {
-	from := s.config.carried
-	if from == nil || from.version != v {
+	mine := slices.Contains(s.joined.From, s.joined.Member)
+	if from := s.config.carried; mine && from.has(v) {
+		if err := s.putCarried(from, v); err != nil {
+			return err
+		}
+		from.release()
+	} else {
+		from.release()
 		if err := s.copyFrom(ctx, v); err != nil {
 			return err
 		}
-	} else if err := s.putCarried(from); err != nil {
-		return err
 	}
 	s.config.carried = nil
 	return s.results.resumed(schema.Batch(v) - 1)
 }
 
-// putCarried puts what was taken along in the place of what was drawn.
-func (s *Session) putCarried(from *carried) error {
+// putCarried puts a version that was taken along in the place of what was drawn.
+func (s *Session) putCarried(from *carried, v schema.Version) error {
+	if v < from.version {
+		for _, t := range from.held.tables {
+			t.Back()
+		}
+		from.version = v
+	}
 	dense := s.compute.params.state.Restore()
-	for _, t := range from.Tensors {
-		if err := dense.Tensor(t); err != nil {
-			return err
+	for i := range from.held.chunks {
+		for _, t := range from.held.dense.Pieces(i, v) {
+			if err := dense.Tensor(t); err != nil {
+				return err
+			}
 		}
 	}
 	if err := dense.Done(); err != nil {
 		return err
 	}
+	next := 0
 	for _, t := range s.replicas.tables {
 		if t == nil {
 			continue
 		}
 		rows := t.Restore()
-		for _, r := range from.Rows {
-			if err := rows.Rows(r); err != nil {
-				return err
-			}
+		if err := from.held.tables[next].Snapshot(carriedValues, rows.Rows); err != nil {
+			return err
 		}
 		if err := rows.Done(); err != nil {
 			return err
 		}
+		next++
 	}
 	return nil
 }
@@ -182,13 +244,7 @@ func (a *rowsAsk) all(ctx context.Context, s *Session, holders []int) error {
 			owners[i] = a.parts[i].owner
 		}
 		a.first = s.exchange.number(len(owners))
-		s.exchange.ask(replicaAsked, a, a.first, owners, s.since(), false)
-		for i := range owners {
-			if err := a.send(s, i); err != nil {
-				return err
-			}
-		}
-		if err := s.awaitAnswers(ctx, replicaAsked); err != nil {
+		if err := s.askReplica(ctx, a, a.first, owners); err != nil {
 			return err
 		}
 	}
@@ -210,14 +266,14 @@ func (a *rowsAsk) take(i int, v *schema.View) (kept bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	p := &a.parts[i]
 	if piece.Rows == nil || piece.Rows.Table != a.spec.Name || len(piece.Rows.Keys) == 0 ||
 		piece.Rows.Keys[0] < p.cursor {
 		return false, fmt.Errorf("an answer without rows of partition %d of table %q from key %d on", p.partition,
 			a.spec.Name, p.cursor)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	p.cursor = piece.Rows.Keys[len(piece.Rows.Keys)-1] + 1
 	return false, a.restore.Rows(*piece.Rows)
 }
@@ -229,11 +285,14 @@ func (a *rowsAsk) send(s *Session, i int) error {
 	if err != nil {
 		return err
 	}
+	a.mu.Lock()
+	cursor := p.cursor // an answer may just be put in place
+	a.mu.Unlock()
 	h := s.head(schema.Batch(a.version))
 	h.Bucket, h.Flags, h.Sequence = schema.Bucket(p.partition), schema.FlagParameters, a.first+schema.Sequence(i)
 	f.SetHead(h)
 	f.SetSection(0, schema.Section{Table: a.table, Dim: uint32(a.spec.Dim), Count: 1})
-	f.Keys()[0] = p.cursor
+	f.Keys()[0] = cursor
 	link := s.links[p.owner]
 	return link.publish(s.subject(fabric.KindPull, link.member), f.Seal())
 }

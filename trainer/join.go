@@ -147,7 +147,7 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 	j.request = &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
 		Resume: c.Resume, Process: process.Self(), Run: c.Rejoin, Was: c.RejoinAs}
 	if k := c.carried; k != nil {
-		j.request.Has, j.request.LR = k.version, k.lr
+		j.request.Has, j.request.Least, j.request.LR = k.version, k.least, k.lr
 	}
 	if j.own != nil {
 		j.request.URL = j.own.url
@@ -251,6 +251,7 @@ func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*Session, er
 			s.fail(err) // there is nobody to tell
 		}
 		s.handsOver = true // it has not begun: whoever comes next may
+		s.comesBack = carries(j.job) && errors.Is(err, ErrPeerLost)
 		if leaving := s.leave(err.Error()); leaving != nil {
 			j.config.Log.Warn("leave after a failed join", "job", j.job.Name, "member", s.Member(), "err", leaving)
 		}

@@ -66,6 +66,7 @@ type Session struct {
 	left     bool
 	// others may compute its lanes when it has left: it was interrupted, and has not failed
 	handsOver bool
+	comesBack bool // it joins again: it has not reached another trainer
 	// forgotten is set when the coordinator has said that it does not know this run: its ps was started anew.
 	forgotten atomic.Bool
 
@@ -310,7 +311,7 @@ func (s *Session) Abort(err error) error {
 	if err == nil {
 		return s.Close()
 	}
-	s.handsOver = errors.Is(err, context.Canceled) || errors.Is(err, ErrInterrupted) || s.mayComeBack(err)
+	s.handsOver = errors.Is(err, context.Canceled) || errors.Is(err, ErrInterrupted)
 	return s.leave(err.Error())
 }
 
@@ -332,6 +333,9 @@ func (s *Session) leave(reason string) error {
 	ctx := context.Background()
 	if err := s.Err(); err != nil && reason == "" {
 		reason = err.Error()
+	}
+	if s.mayComeBack(s.Err()) {
+		s.handsOver, s.comesBack = true, true
 	}
 	s.takeovers.leaveAll(reason, s.handsOver || errors.Is(s.Err(), ErrReplaced) || errors.Is(s.Err(), ErrServerLost))
 	if reason == "" || s.complete.Load() {
@@ -363,10 +367,8 @@ func (s *Session) close() {
 	}
 	s.own.close()
 	s.reducer.close()
-	if s.taken != nil && s.compute != nil && s.replicas != nil && s.mayComeBack(s.Err()) {
-		if err := s.takeAlong(); err != nil {
-			s.config.Log.Error("nothing of the job can be taken along", "job", s.job.Name, "err", err)
-		}
+	if s.compute != nil && s.replicas != nil && s.mayComeBack(s.Err()) && s.takeAlong() {
+		return
 	}
 	if s.replicas != nil {
 		s.replicas.close() // nobody receives any more
@@ -384,7 +386,7 @@ func (s *Session) sayLeave(ctx context.Context, reason string) error {
 		return nil // there is nobody to tell, or nobody who does not know
 	}
 	frame, err := schema.EncodeControl(s.signHead(), schema.Control{Leave: &schema.Leave{Reason: schema.Clip(reason),
-		HandOver: s.handsOver}})
+		HandOver: s.handsOver, Back: s.comesBack}})
 	if err != nil {
 		return fmt.Errorf("leave job %s: %w", s.job.Name, err)
 	}

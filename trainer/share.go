@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"gradbus/fabric"
 	"gradbus/schema"
@@ -156,9 +155,6 @@ func (s *Session) resumeReplica(ctx context.Context, v schema.Version) error {
 
 // copyDense asks for all parameters at a version: of each chunk one owner, who has it or asks who has.
 func (s *Session) copyDense(ctx context.Context, v schema.Version, ownerOf func(chunk int) int) error {
-	within := time.Duration(s.joined.DeadlineMS) * time.Millisecond
-	ctx, cancel := context.WithTimeoutCause(ctx, within, ErrNoParameters)
-	defer cancel()
 	params := s.compute.params.state
 	ask := &replicaAsk{version: v, pieces: s.share.pieces, restore: params.Restore()}
 	for at := 0; at < len(s.flat.rounds); at += len(ask.chunks) {
@@ -170,17 +166,24 @@ func (s *Session) copyDense(ctx context.Context, v schema.Version, ownerOf func(
 			bytes += 4 * (s.flat.chunks[i].hi - s.flat.chunks[i].lo)
 		}
 		ask.first, ask.owners = s.exchange.number(len(owners)), owners
-		s.exchange.ask(replicaAsked, ask, ask.first, owners, s.since(), false)
-		for i := range owners {
-			if err := ask.send(s, i); err != nil {
-				return err
-			}
-		}
-		if err := s.awaitAnswers(ctx, replicaAsked); err != nil {
+		if err := s.askReplica(ctx, ask, ask.first, owners); err != nil {
 			return err
 		}
 	}
 	return ask.restore.Done()
+}
+
+// askReplica asks owners, and waits for their answers, for the job's deadline at most.
+func (s *Session) askReplica(ctx context.Context, a asker, first schema.Sequence, owners []int) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.deadline(), ErrNoParameters)
+	defer cancel()
+	s.exchange.ask(replicaAsked, a, first, owners, s.since(), false)
+	for i := range owners {
+		if err := a.send(s, i); err != nil {
+			return err
+		}
+	}
+	return s.awaitAnswers(ctx, replicaAsked)
 }
 
 // resumed notes that all results of a batch are in place, which others have had.

@@ -27,6 +27,9 @@ type ArrayConfig struct {
 	// KeepsPast is that rows of the version before are kept where the last Commit has changed them: see Table.Past.
 	KeepsPast bool
 
+	// GoesBack is that what the last Commit has changed is kept as it was: see Array.Back.
+	GoesBack bool
+
 	// Touches is that rows note when they change, for copies of what was touched: a byte a row.
 	Touches bool
 
@@ -58,6 +61,7 @@ type Array struct {
 
 	staged staged
 	past   past
+	back   back
 	ids    []int64 // scratch of locate
 	late   []int64 // of catchUp
 	bags   []int64

@@ -58,6 +58,7 @@ func (t *Array) Restore() RowsRestore {
 	t.cut(0)
 	t.staged.step = false
 	t.initial.drawn = nil // no row stays
+	t.back.there = false
 	t.touched.reset()
 	return &arrayRestore{table: t, there: make([]int32, t.places.count())}
 }
@@ -65,7 +66,7 @@ func (t *Array) Restore() RowsRestore {
 // Update begins a restore of rows that have changed.
 func (t *Array) Update() RowsRestore {
 	t.cut(0)
-	t.staged.step = false
+	t.staged.step, t.back.there = false, false
 	return &arrayRestore{table: t}
 }
 

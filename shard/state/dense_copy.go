@@ -72,6 +72,16 @@ func (c *denseChunk) slotCount() int {
 	return len(c.rule.slots)
 }
 
+// Keeps reports whether every chunk keeps a version.
+func (d *Dense) Keeps(v schema.Version) bool {
+	for i := range d.chunks {
+		if d.has(i, v) != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // has says whether a chunk keeps a version.
 func (d *Dense) has(i int, v schema.Version) error {
 	if c := &d.chunks[i]; v != c.version && (d.config.InPlace || v+1 != c.version) {

@@ -105,6 +105,9 @@ func (t *Array) cut(n int) {
 func (t *Array) Commit() {
 	st := &t.staged
 	t.change(st.places)
+	if t.config.GoesBack {
+		t.keepBack()
+	}
 	if t.config.KeepsPast {
 		t.keepPast()
 	} else {

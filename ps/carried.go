@@ -1,0 +1,96 @@
+package ps
+
+import (
+	"slices"
+	"time"
+
+	"gradbus/schema"
+)
+
+// carriedRun is a run that trainers come back from with all that the job has. The registry tells it to other ps.
+type carriedRun struct {
+	Server      string         `json:"server"` // the ps where it has ended, which takes it up as long as it is there
+	Incarnation uint64         `json:"incarnation,string"`
+	Runs        []schema.RunID `json:"runs"`     // it, and those that it went on from; the newest first, at most carriedMax
+	Here        int            `json:"here"`     // trainers that were there when it ended
+	Trainers    int            `json:"trainers"` // that will come; 0: not known
+	Least       int            `json:"least"`    // as many have to
+	// that a trainer had begun: with nobody's version there is something to lose
+	Begun   schema.Batch      `json:"begun"`
+	LR      []schema.LRChange `json:"lr,omitempty"`
+	EndedMS int64             `json:"ended_ms"` // since 1970; 0: nobody has seen the end
+
+	// of those who were there: the names of their connections, and their processes, of which those of this machine are
+	// seen to end
+	connections, processes []string
+	newcomer               string // host of the one for whom it has ended; empty: for nobody
+	barred, why            string // host of one that others did not reach, and why; empty: nobody's
+	slowest                slowest
+}
+
+// carriedMax bounds the earlier runs that a trainer may come back from.
+const carriedMax = 16
+
+// goesOnWithin is for how long a run that trainers come back from is taken up by whoever joins: about as long as they
+// try to (trainer.Config.BackWithin).
+const goesOnWithin = 30 * time.Second
+
+// takenUp reports that whoever joins now takes the run up. Clocks of two machines may differ.
+func (k *carriedRun) takenUp(now time.Time) bool {
+	return now.Sub(time.UnixMilli(k.EndedMS)).Abs() < goesOnWithin
+}
+
+// noteEnd notes that the run of a job has ended here, and gives what the registry keeps of it.
+func (l *controlLoop) noteEnd(j *job) endedRun {
+	ended := endedRun{RunID: j.run, Joiners: j.coordinator.Joiners(), Next: j.coordinator.regather.next}
+	if k := ended.Next; k != nil {
+		k.Server, k.Incarnation = l.server.registry.self.ID, l.server.registry.self.Incarnation
+		k.EndedMS = l.server.now().UnixMilli()
+	}
+	return ended
+}
+
+// takesUp reports that a job goes on from a run that a trainer comes back from, of which this ps, which was started a
+// short while ago, knows nothing.
+func (l *controlLoop) takesUp(j *job, m *message, request *schema.Join) bool {
+	c := j.coordinator
+	_, regathers := c.policy.(regathering)
+	return regathers && request.Run != 0 && request.Run != j.run && request.Has > 0 && c.config.Carried == nil &&
+		c.phase != Ended && c.differs(request) == nil && l.over(m, request.Run) == nil &&
+		l.server.now().Sub(l.server.started) < backMax
+}
+
+// carriedFrom is the run that a job goes on from with what its trainers have; nil: none. It is one that has ended here,
+// or at another ps that is there no more. Where nobody knows anything of it, it is any that a trainer comes back from.
+func (l *controlLoop) carriedFrom(c *acquisition) *carriedRun {
+	if !c.job.Carried() || c.job.Policy == schema.PolicyFail {
+		return nil
+	}
+	newest := true
+	for i := len(l.ended) - 1; i >= 0; i-- {
+		e := &l.ended[i]
+		switch {
+		case e.name != c.job.Name:
+			continue
+		case newest && e.failed == nil: // it has come to its end
+			return nil
+		case e.next != nil && c.back == 0 && e.next.takenUp(l.server.now()),
+			e.next != nil && slices.Contains(e.next.Runs, c.back):
+			return e.next
+		case e.run == c.back, c.back == 0:
+			return nil
+		}
+		newest = false
+	}
+	if k := c.goesOn; k != nil && (slices.Contains(k.Runs, c.back) || c.back == 0 && k.takenUp(l.server.now())) {
+		return k
+	}
+	if c.back == 0 || !c.resume {
+		return nil
+	}
+	k := &carriedRun{Runs: []schema.RunID{c.back}, Least: 1}
+	if c.job.Policy == schema.PolicyWait {
+		k.Least = c.job.Trainers
+	}
+	return k
+}
