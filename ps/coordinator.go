@@ -295,6 +295,9 @@ func (c *Coordinator) goneOn() []Decision {
 func (c *Coordinator) endIfEmpty() {
 	vacant := func(m member) bool { return m.vacancy != nil }
 	inPeace := func(m member) bool { return m.left && m.why == "" }
+	if c.awaits() {
+		return // they come
+	}
 	if !c.anybody() && (!slices.ContainsFunc(c.members, vacant) || slices.ContainsFunc(c.members, inPeace)) {
 		c.phase = Ended
 	}

@@ -20,8 +20,8 @@ import (
 //
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
 //	    [returning=run] [start=batches] [apply=mean] [reduce=trainers]
-//	next [at=]
-//	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume] [run=] [was=] [has=] [least=] [process=]
+//	next [at=] [unknown]
+//	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume] [run=] [was=] [has=] [least=] [process=] [url=]
 //	ready [ps=a] [serial=] [generation=] [done=]
 //	unready ps= [serial=]
 //	shard-failed ps= member= text=word-word
@@ -29,7 +29,7 @@ import (
 //	blind at=
 //	heartbeat from= [at=] [batch=] [generation=] [complete]
 //	died from= [at=] [generation=] [process=]
-//	leave from= [generation=] [reason=word-word] [hand-over]
+//	leave from= [generation=] [reason=word-word] [hand-over] [back]
 //	connections name ...
 //	tick at= [waiting=batch:t0+t1]
 //	status
@@ -202,7 +202,7 @@ func (s *membership) run() string {
 		return s.tell(s.c.died(s.now, &death{member: from, generation: s.generation(from), process: s.text("process", "")}))
 	case "leave":
 		return s.tell(s.c.Leave(s.now, from, s.generation(from), &schema.Leave{Reason: s.words("reason"),
-			HandOver: s.d.HasArg("hand-over")}))
+			HandOver: s.d.HasArg("hand-over"), Back: s.d.HasArg("back")}))
 	case "connections":
 		s.connections()
 		return ""
@@ -258,7 +258,7 @@ func (s *membership) join(from schema.Member) string {
 		Resume: s.d.HasArg("resume"), Key: uint64(s.count("key", 0)), Run: schema.RunID(s.count("run", 0)),
 		Was: schema.Member(s.text("was", "")), Process: s.text("process", ""), Has: schema.Version(s.count("has", 0)),
 		Least: schema.Version(s.count("least", 0)),
-		URL:   map[bool]string{true: "nats://" + string(from)}[s.reduce != ""]}))
+		URL:   s.text("url", map[bool]string{true: "nats://" + string(from)}[s.reduce != ""])}))
 }
 
 // next begins the run in which the one that has ended goes on.
@@ -269,7 +269,9 @@ func (s *membership) next() string {
 	}
 	c := before.config
 	c.RunID, c.Carried, c.Returning = c.RunID+1, before.regather.next, before.regather.next.Runs
-	c.Carried.EndedMS = s.now.UnixMilli()
+	if c.Carried.EndedMS = s.now.UnixMilli(); s.d.HasArg("unknown") { // to a ps that was started anew
+		c.Carried = &carriedRun{Runs: c.Carried.Runs, Least: 1}
+	}
 	s.c = NewCoordinator(c)
 	return ""
 }

@@ -56,7 +56,7 @@ func TestEndedRunsAreSwept(t *testing.T) {
 	if got := acquire("j-a"); got.record == nil {
 		t.Fatal("a new job is not acquired")
 	}
-	r.end("swept", endedRun{7, []schema.Member{"j-a"}})
+	r.end("swept", endedRun{RunID: 7, Joiners: []schema.Member{"j-a"}})
 	for n := range goneLooks {
 		if got := acquire("j-a"); got.record != nil || len(got.ended) != 1 || got.ended[0].RunID != 7 {
 			t.Fatalf("a late join after %d sweeps: %+v", n, got)

@@ -120,7 +120,7 @@ func TestEndedJobsLeaveLittle(t *testing.T) {
 		if got := begin(name, "j-a"); got.record == nil {
 			t.Fatalf("%s: %+v", name, got)
 		}
-		r.end(schema.JobName(name), endedRun{7, []schema.Member{"j-a"}})
+		r.end(schema.JobName(name), endedRun{RunID: 7, Joiners: []schema.Member{"j-a"}})
 	}
 	r.dropAll(ctx)
 	all, err := r.jobs.All(ctx)
@@ -138,7 +138,7 @@ func TestEndedJobsLeaveLittle(t *testing.T) {
 	for i := range 80 {
 		name := fmt.Sprint("vast-", i)
 		must(t, begin(name, "j-a").err)
-		r.end(schema.JobName(name), endedRun{7, vast})
+		r.end(schema.JobName(name), endedRun{RunID: 7, Joiners: vast})
 	}
 	r.dropAll(ctx)
 	all, err = r.jobs.All(ctx)
