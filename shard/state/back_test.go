@@ -1,0 +1,85 @@
+package state
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"gradbus/cuda"
+	"gradbus/schema"
+)
+
+// A table that goes back is what it was before the last Commit, and the same steps then make of it what they had made.
+func TestBackUndoesTheLastCommit(t *testing.T) {
+	for _, o := range []schema.Optimizer{
+		{Kind: schema.OptimizerSGD, LR: 0.1, Momentum: 0.9}, {Kind: "adam", LR: 0.01}, {Kind: "rowwise_adagrad", LR: 0.1},
+		{Kind: "ftrl", LR: 0.1},
+	} {
+		t.Run(o.Kind, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(1, 2))
+			job := (&schema.Job{Name: "back", Optimizer: o,
+				Tables: []schema.TableSpec{{Name: "t", Rows: 40, Dim: 3, Init: schema.Normal(1)}}}).WithDefaults()
+			table, err := NewArray(context.Background(), ArrayConfig{Backend: testBackend(t), Spec: &job.Tables[0],
+				Optimizer: job.OptimizerOf(0), LR: &LRChanges{}, Seed: 7, Here: func(schema.Partition) bool { return true },
+				Columns: 3, GoesBack: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer table.Close()
+			if table.GoesBack() {
+				t.Error("version 0 goes back")
+			}
+			commit := func(seed uint64) {
+				r := rand.New(rand.NewPCG(seed, 3))
+				keys := make([]uint64, r.IntN(10))
+				for i, at := range r.Perm(40)[:len(keys)] {
+					keys[i] = uint64(at)
+				}
+				sums := make([]float32, 3*len(keys))
+				for i := range sums {
+					sums[i] = float32(r.NormFloat64())
+				}
+				if err := table.Stage(RowGradient{Keys: keys, Sums: cuda.Float32s(sums), Weight: 2, Scale: 1}); err != nil {
+					t.Fatal(err)
+				}
+				table.Commit()
+			}
+			everything := func() (text string) {
+				err := table.Snapshot(1000, func(rows Rows) error {
+					text += fmt.Sprintf("%+v", rows)
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return text
+			}
+			for seed := range uint64(30) {
+				before := everything()
+				commit(seed)
+				after := everything()
+				if !table.GoesBack() {
+					t.Fatalf("version %d does not go back", table.Version())
+				}
+				if r.IntN(2) == 0 { // what is staged is no part of any version
+					if err := table.Stage(RowGradient{Keys: []uint64{3}, Sums: cuda.Float32s([]float32{1, 2, 3}), Weight: 1,
+						Scale: 1}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				table.Back()
+				if got := everything(); got != before {
+					t.Fatalf("version %d is\n%s\nand was\n%s", table.Version(), got, before)
+				}
+				if table.GoesBack() {
+					t.Error("it goes back twice")
+				}
+				commit(seed)
+				if got := everything(); got != after {
+					t.Fatalf("version %d is\n%s\nand was\n%s", table.Version(), got, after)
+				}
+			}
+		})
+	}
+}
