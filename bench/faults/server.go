@@ -98,7 +98,8 @@ func (b *bench) told(number int, line string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case strings.Contains(line, "begins without it"), strings.Contains(line, "its trainers are awaited here"):
+	case strings.Contains(line, "begins without it"), strings.Contains(line, "its trainers are awaited here"),
+		strings.Contains(line, "the job goes on with"):
 		b.notices = append(b.notices, time.Now())
 	case strings.Contains(line, "standing by with all of a job"):
 		b.whole[number] = true

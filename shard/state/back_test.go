@@ -45,20 +45,10 @@ func TestBackUndoesTheLastCommit(t *testing.T) {
 				}
 				table.Commit()
 			}
-			everything := func() (text string) {
-				err := table.Snapshot(1000, func(rows Rows) error {
-					text += fmt.Sprintf("%+v", rows)
-					return nil
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return text
-			}
 			for seed := range uint64(30) {
-				before := everything()
+				before := everything(t, table)
 				commit(seed)
-				after := everything()
+				after := everything(t, table)
 				if !table.GoesBack() {
 					t.Fatalf("version %d does not go back", table.Version())
 				}
@@ -69,17 +59,26 @@ func TestBackUndoesTheLastCommit(t *testing.T) {
 					}
 				}
 				table.Back()
-				if got := everything(); got != before {
+				if got := everything(t, table); got != before {
 					t.Fatalf("version %d is\n%s\nand was\n%s", table.Version(), got, before)
 				}
 				if table.GoesBack() {
 					t.Error("it goes back twice")
 				}
 				commit(seed)
-				if got := everything(); got != after {
+				if got := everything(t, table); got != after {
 					t.Fatalf("version %d is\n%s\nand was\n%s", table.Version(), got, after)
 				}
 			}
 		})
 	}
+}
+
+// everything is all that a table has.
+func everything(t *testing.T, table *Array) (text string) {
+	must(t, table.Snapshot(1000, func(rows Rows) error {
+		text += fmt.Sprintf("%+v", rows)
+		return nil
+	}))
+	return text
 }
