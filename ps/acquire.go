@@ -124,7 +124,7 @@ func (r *registry) tryAcquire(ctx context.Context, job *schema.Job, joiner schem
 	case r.alive(servers, e):
 		return nobody, nil
 	default: // Its coordinator is no more. Whoever deletes it first, one of those who look creates it next.
-		if err = r.jobs.Delete(ctx, e.Key, e.Revision); err == nil {
+		if err = r.bury(ctx, e); err == nil {
 			err = errAgain
 		}
 	}
@@ -144,6 +144,29 @@ func (r *registry) write(o *ownJob, with func(value []byte) (revision uint64, er
 	}
 	if o.revision, err = with(o.value); err == nil {
 		r.own[o.record.Job.Name] = o
+	}
+	return err
+}
+
+// bury takes a job out whose coordinator is no more. What its trainers have they bring, where that is all of it.
+func (r *registry) bury(ctx context.Context, e fabric.Entry) error {
+	var record jobRecord
+	if json.Unmarshal(e.Value, &record) != nil || record.Job == nil || !carries(record.Job) {
+		return r.jobs.Delete(ctx, e.Key, e.Revision)
+	}
+	n := record.Job.Trainers
+	next := &carriedRun{Runs: []schema.RunID{record.RunID}, Here: n, Trainers: n, Least: 1, LR: record.LR,
+		EndedMS: time.Now().UnixMilli()}
+	if record.Job.Policy == schema.PolicyWait {
+		next.Least = n
+	}
+	if len(record.Ended) > 0 && record.Ended[0].Next != nil {
+		before := record.Ended[0].Next.Runs
+		next.Runs = append(next.Runs, before[:min(len(before), carriedMax-1)]...)
+	}
+	value, err := json.Marshal(jobRecord{Ended: slices.Insert(record.Ended, 0, endedRun{RunID: record.RunID, Next: next})})
+	if err == nil {
+		_, err = r.jobs.Update(ctx, e.Key, value, e.Revision)
 	}
 	return err
 }

@@ -28,6 +28,9 @@ type carriedRun struct {
 	slowest                slowest
 }
 
+// carries reports whether trainers of a job come back with all that it has.
+func carries(job *schema.Job) bool { return job.Carried() && job.Policy != schema.PolicyFail }
+
 // carriedMax bounds the earlier runs that a trainer may come back from.
 const carriedMax = 16
 
@@ -63,7 +66,7 @@ func (l *controlLoop) takesUp(j *job, m *message, request *schema.Join) bool {
 // carriedFrom is the run that a job goes on from with what its trainers have; nil: none. It is one that has ended here,
 // or at another ps that is there no more. Where nobody knows anything of it, it is any that a trainer comes back from.
 func (l *controlLoop) carriedFrom(c *acquisition) *carriedRun {
-	if !c.job.Carried() || c.job.Policy == schema.PolicyFail {
+	if !carries(c.job) {
 		return nil
 	}
 	newest := true

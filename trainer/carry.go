@@ -51,10 +51,7 @@ func (s *Session) mayComeBack(err error) bool {
 // session's memory. Nobody receives any more.
 func (s *Session) takeAlong() bool {
 	v, to := s.newest(), s.taken
-	if v == 0 || v < s.joined.Version { // what this session was to begin with is there yet
-		if before := s.config.carried; before != nil {
-			before.hand(to)
-		}
+	if v == 0 || v < s.joined.Version { // a session that has not begun, whose Config has what it was to begin with
 		return false
 	}
 	to.held = &held{dense: s.compute.params.state, chunks: len(s.flat.rounds), opened: s.opened}
@@ -73,16 +70,6 @@ func (s *Session) takeAlong() bool {
 	}
 	to.lost = runtime.AddCleanup(to, (*held).close, to.held)
 	return true
-}
-
-// hand gives what there is to another.
-func (c *carried) hand(to *carried) {
-	if c.held != nil {
-		c.lost.Stop()
-		to.version, to.least, to.lr, to.held = c.version, c.least, c.lr, c.held
-		to.lost = runtime.AddCleanup(to, (*held).close, to.held)
-		c.held = nil
-	}
 }
 
 // has reports whether a version is there.
