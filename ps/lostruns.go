@@ -118,6 +118,11 @@ func (s *Server) lacksOthers(c *acquisition, from *checkpoint.Manifest) *schema.
 // byItself reports that no other ps can share jobs with this one.
 func (s *Server) byItself() bool { return s.config.NATS == "" && s.config.ControlToken == "" }
 
+// isAlone reports that no other ps is there: it cannot be, or has not been announced by now.
+func (s *Server) isAlone() bool {
+	return s.byItself() || s.registry.alone.Load() && s.now().Sub(s.started) > 2*s.registry.renewEvery()
+}
+
 // noteRun notes that a run begins, where its versions are written down.
 func (s *Server) noteRun(c *acquisition, found *saved) {
 	if found.epoch == 0 {

@@ -176,7 +176,7 @@ func (l *controlLoop) answerEnded(m *message, head *schema.Head) *refusal {
 	switch {
 	case e == nil && a != nil && a.run == head.Job:
 		return nil // its coordinator is on another ps
-	case e == nil && !l.server.registry.alone.Load():
+	case e == nil && !l.server.isAlone():
 		return nil // another ps may know more
 	case e == nil:
 		return schema.Refuse(schema.ReasonJobUnknown,

@@ -186,6 +186,10 @@ func (c *Coordinator) joinCarried(now time.Time, from schema.Member, j *schema.J
 	if refused := c.barred(j); refused != nil {
 		return c.Refuse(from, refused)
 	}
+	if i, ok := c.find(j.Was); ok && j.Run == c.config.RunID && j.Process != "" && c.members[i].process == j.Process {
+		c.members[i].lost = true // its session has ended, though nobody has heard of it
+		return c.goOn(j.Was, fmt.Sprintf("trainer %s on %s comes back", j.Was, j.Host), j)
+	}
 	vacant := func(m member) bool { return m.lost && !m.complete }
 	trains := func(m member) bool { return m.here() && !m.complete }
 	if len(c.members) == c.config.Job.Trainers && !slices.ContainsFunc(c.members, vacant) ||

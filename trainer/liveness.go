@@ -146,6 +146,9 @@ func (s *Session) connected() (all bool) {
 // hear notes a sign of life of the coordinator.
 func (s *Session) hear(from string) {
 	if from == string(schema.Coordinator) {
-		s.watch.note(func() { s.watch.coordinator.Begin(time.Now()) })
+		s.watch.note(func() {
+			s.watch.coordinator.Begin(time.Now())
+			s.watch.disowned.End() // by another ps, which does not know of this one
+		})
 	}
 }
