@@ -227,6 +227,9 @@ func (s *session) gone() {
 		s.of.sessions.Add(-1)
 	}
 	if s.backend != nil {
+		if s.Session != nil {
+			s.Forget()
+		}
 		s.backend.Close()
 	}
 	s.log.Close()

@@ -161,8 +161,11 @@ func (r *registry) bury(ctx context.Context, e fabric.Entry) error {
 		next.Least = n
 	}
 	if len(record.Ended) > 0 && record.Ended[0].Next != nil {
-		before := record.Ended[0].Next.Runs
-		next.Runs = append(next.Runs, before[:min(len(before), carriedMax-1)]...)
+		before := record.Ended[0].Next
+		next.Runs = append(next.Runs, before.Runs[:min(len(before.Runs), carriedMax-1)]...)
+		if len(next.LR) == 0 { // none has been decided since
+			next.LR = before.LR
+		}
 	}
 	value, err := json.Marshal(jobRecord{Ended: slices.Insert(record.Ended, 0, endedRun{RunID: record.RunID, Next: next})})
 	if err == nil {

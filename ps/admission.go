@@ -21,7 +21,8 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	if slices.Contains(c.former, from) {
 		return nil // said again before it left, and heard late
 	}
-	if k := c.config.Carried; k != nil && c.awaits() && k.EndedMS == 0 && j.Has > 0 { // nobody knows which runs there were
+	if k := c.config.Carried; k != nil && c.awaits() && k.EndedMS == 0 && j.Has > 0 &&
+		!slices.Contains(k.Runs, j.Run) { // nobody knows which runs there were
 		c.config.Returning = append(c.config.Returning, j.Run)
 		k.Runs = append(k.Runs, j.Run)
 	}

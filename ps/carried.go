@@ -15,6 +15,9 @@ type carriedRun struct {
 	Here        int            `json:"here"`     // trainers that were there when it ended
 	Trainers    int            `json:"trainers"` // that will come; 0: not known
 	Least       int            `json:"least"`    // as many have to
+	// Same are runs that had the same versions up to one: nobody has completed a batch of those that followed the first.
+	Same     []schema.RunID `json:"same,omitempty"`
+	SameUpTo schema.Version `json:"same_up_to,omitempty"`
 	// that a trainer had begun: with nobody's version there is something to lose
 	Begun   schema.Batch      `json:"begun"`
 	LR      []schema.LRChange `json:"lr,omitempty"`
@@ -88,7 +91,8 @@ func (l *controlLoop) carriedFrom(c *acquisition) *carriedRun {
 	if k := c.goesOn; k != nil && (slices.Contains(k.Runs, c.back) || c.back == 0 && k.takenUp(l.server.now())) {
 		return k
 	}
-	if c.back == 0 || !c.resume {
+	over := func(e endedRun) bool { return e.RunID == c.back }
+	if c.back == 0 || !c.resume || c.record != nil && slices.ContainsFunc(c.record.Ended, over) && c.goesOn == nil {
 		return nil
 	}
 	k := &carriedRun{Runs: []schema.RunID{c.back}, Least: 1}

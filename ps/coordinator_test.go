@@ -20,7 +20,7 @@ import (
 //
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
 //	    [returning=run] [start=batches] [apply=mean] [reduce=trainers]
-//	next [at=] [unknown]
+//	next [at=] [unknown] [elsewhere]
 //	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume] [run=] [was=] [has=] [least=] [process=] [url=]
 //	ready [ps=a] [serial=] [generation=] [done=]
 //	unready ps= [serial=]
@@ -29,7 +29,7 @@ import (
 //	blind at=
 //	heartbeat from= [at=] [batch=] [generation=] [complete]
 //	died from= [at=] [generation=] [process=]
-//	leave from= [generation=] [reason=word-word] [hand-over] [back]
+//	leave from= [generation=] [reason=word-word] [hand-over] [back] [lacks=]
 //	connections name ...
 //	tick at= [waiting=batch:t0+t1]
 //	status
@@ -202,7 +202,8 @@ func (s *membership) run() string {
 		return s.tell(s.c.died(s.now, &death{member: from, generation: s.generation(from), process: s.text("process", "")}))
 	case "leave":
 		return s.tell(s.c.Leave(s.now, from, s.generation(from), &schema.Leave{Reason: s.words("reason"),
-			HandOver: s.d.HasArg("hand-over"), Back: s.d.HasArg("back")}))
+			HandOver: s.d.HasArg("hand-over"), Back: s.d.HasArg("back"),
+			Lacks: schema.Member(s.text("lacks", ""))}))
 	case "connections":
 		s.connections()
 		return ""
@@ -271,6 +272,12 @@ func (s *membership) next() string {
 	c.RunID, c.Carried, c.Returning = c.RunID+1, before.regather.next, before.regather.next.Runs
 	if c.Carried.EndedMS = s.now.UnixMilli(); s.d.HasArg("unknown") { // to a ps that was started anew
 		c.Carried = &carriedRun{Runs: c.Carried.Runs, Least: 1}
+	}
+	if s.d.HasArg("elsewhere") { // at another ps, by the registry
+		text, err := json.Marshal(c.Carried)
+		must(s.t, err)
+		c.Carried = new(carriedRun)
+		must(s.t, json.Unmarshal(text, c.Carried))
 	}
 	s.c = NewCoordinator(c)
 	return ""

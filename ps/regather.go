@@ -57,9 +57,13 @@ func (k *comer) was() int {
 	return math.MaxInt
 }
 
-// has reports whether it has a version, of a run.
-func (k *comer) has(v schema.Version, run schema.RunID) bool {
-	return v > 0 && k.join.Run == run && v <= k.join.Has && v >= cmp.Or(k.join.Least, k.join.Has)
+// has reports whether one has a version, of a run.
+func (c *Coordinator) has(k *comer, v schema.Version, run schema.RunID) bool {
+	same := func(r schema.RunID) bool {
+		return v <= c.config.Carried.SameUpTo && slices.Contains(c.config.Carried.Same, r)
+	}
+	return v > 0 && (k.join.Run == run || same(k.join.Run) && same(run)) && v <= k.join.Has &&
+		v >= cmp.Or(k.join.Least, k.join.Has)
 }
 
 // regathers reports that trainers come together anew when one is lost.
@@ -119,12 +123,13 @@ func (c *Coordinator) handOver(i int, l *schema.Leave) []Decision {
 	}
 	decisions := c.goOn(name, text, &schema.Join{Host: m.host, Process: m.process})
 	next, before := c.regather.next, c.config.Carried
-	if next == nil || before == nil || before.newcomer == "" || before.newcomer == m.host ||
-		c.begun() > schema.Batch(c.resumed()) {
+	lacks, ok := c.find(l.Lacks)
+	if next == nil || before == nil || before.newcomer == "" || c.begun() > schema.Batch(c.resumed()) || !ok ||
+		c.members[lacks].host != before.newcomer {
 		return decisions
 	}
 	next.barred, next.why = before.newcomer, l.Reason // without which the run before went well
-	if slices.ContainsFunc(c.members, func(m member) bool { return m.here() && m.host == next.barred }) {
+	if c.members[lacks].here() {
 		next.Here, next.Trainers = next.Here-1, max(1, next.Trainers-1)
 	}
 	return decisions
@@ -169,7 +174,8 @@ func (c *Coordinator) goOn(who schema.Member, text string, more *schema.Join) []
 	next.Runs = []schema.RunID{c.config.RunID}
 	if before := c.config.Carried; before != nil {
 		if c.begun() <= schema.Batch(c.resumed()) { // nobody has anything of this run alone
-			next.Runs = nil
+			next.Runs, next.SameUpTo = nil, c.resumed()
+			next.Same = append([]schema.RunID{c.config.RunID, before.Runs[0]}, before.Same...)
 		}
 		next.Runs = append(next.Runs, before.Runs...)
 		next.Runs = next.Runs[:min(len(next.Runs), carriedMax)]
@@ -303,8 +309,8 @@ func (c *Coordinator) common() (schema.Version, schema.RunID) {
 
 // holders is how many have a version.
 func (c *Coordinator) holders(v schema.Version, run schema.RunID) (n int) {
-	for _, k := range c.regather.comers {
-		if k.has(v, run) {
+	for i := range c.regather.comers {
+		if c.has(&c.regather.comers[i], v, run) {
 			n++
 		}
 	}
@@ -382,7 +388,8 @@ func (c *Coordinator) connectionOf(i int) string {
 func (c *Coordinator) noteWorking(open []string) {
 	k := c.config.Carried
 	seen := func(name string) bool { return slices.Contains(open, name) }
-	c.regather.working = slices.ContainsFunc(k.connections, seen) || c.config.Unseen && k.Here > len(c.regather.comers)
+	c.regather.working = slices.ContainsFunc(k.connections, seen) ||
+		(c.config.Unseen || len(k.connections) == 0) && k.Here > len(c.regather.comers)
 }
 
 // turnAwayComers ends the job, and tells those who have come why.
@@ -404,7 +411,7 @@ func (c *Coordinator) gathered(now time.Time) []Decision {
 	r.version, run = c.common()
 	c.lr.decided = c.config.Carried.LR
 	for _, k := range r.comers {
-		if c.config.Carried.EndedMS == 0 && len(k.join.LR) > len(c.lr.decided) { // nobody else knows
+		if len(c.config.Carried.LR) == 0 && len(k.join.LR) > len(c.lr.decided) { // nobody else knows
 			c.lr.decided = k.join.LR
 		}
 	}
@@ -412,7 +419,7 @@ func (c *Coordinator) gathered(now time.Time) []Decision {
 	for i, k := range r.comers {
 		c.seatAt(now, i, c.generation, k.name, k.join)
 		c.members[i].batch = schema.Batch(r.version)
-		if c.members[i].behind = r.version > 0; k.has(r.version, run) {
+		if c.members[i].behind = r.version > 0; c.has(&k, r.version, run) {
 			r.holders, c.members[i].behind = append(r.holders, schema.TrainerMember(i)), false
 		}
 	}

@@ -154,8 +154,10 @@ type Leave struct {
 	Reason string `json:"reason,omitempty"`
 	// HandOver says that another may compute its lanes from here on.
 	HandOver bool `json:"hand_over,omitempty"`
-	// Back says that the trainer joins again: it has not reached the data server of another one.
-	Back bool `json:"back,omitempty"`
+	// Back says that the trainer joins again: it has not reached the data server of another one, which Lacks names where
+	// it never has.
+	Back  bool   `json:"back,omitempty"`
+	Lacks Member `json:"lacks,omitempty"`
 }
 
 // Left answers Leave.

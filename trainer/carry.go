@@ -86,6 +86,10 @@ func (c *carried) release() {
 	}
 }
 
+// Forget frees what another session would go on with where this one has ended by an error (Config.Again). It is for a
+// program that does not join again and closes its backend; else the memory goes some time after the session.
+func (s *Session) Forget() { s.taken.release() }
+
 // close frees the memory. A second call does nothing.
 func (h *held) close() {
 	if h.dense == nil {
@@ -113,10 +117,10 @@ func (s *Session) resumeCarried(ctx context.Context, v schema.Version) error {
 		}
 		from.release()
 	} else {
-		from.release()
 		if err := s.copyFrom(ctx, v); err != nil {
-			return err
+			return err // and what there is stays: others may be gone
 		}
+		from.release()
 	}
 	s.config.carried = nil
 	return s.results.resumed(schema.Batch(v) - 1)

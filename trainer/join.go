@@ -251,12 +251,15 @@ func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*Session, er
 			s.fail(err) // there is nobody to tell
 		}
 		s.handsOver = true // it has not begun: whoever comes next may
-		s.comesBack = carries(j.job) && errors.Is(err, ErrPeerLost)
+		if s.comesBack = carries(j.job) && errors.Is(err, ErrPeerLost); s.comesBack {
+			s.lacks = s.unreached
+		}
 		if leaving := s.leave(err.Error()); leaving != nil {
 			j.config.Log.Warn("leave after a failed join", "job", j.job.Name, "member", s.Member(), "err", leaving)
 		}
 		return nil, err
 	}
+	s.entered = true
 	return s, nil
 }
 

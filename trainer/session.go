@@ -66,7 +66,10 @@ type Session struct {
 	left     bool
 	// others may compute its lanes when it has left: it was interrupted, and has not failed
 	handsOver bool
-	comesBack bool // it joins again: it has not reached another trainer
+	comesBack bool          // it joins again: it has not reached another trainer
+	lacks     schema.Member // that it has not reached, as it says when it leaves
+	unreached schema.Member // the trainer whose data server could not be dialed
+	entered   bool          // the program has it, with the version that it begins with
 	// forgotten is set when the coordinator has said that it does not know this run: its ps was started anew.
 	forgotten atomic.Bool
 
@@ -367,7 +370,7 @@ func (s *Session) close() {
 	}
 	s.own.close()
 	s.reducer.close()
-	if s.compute != nil && s.replicas != nil && s.mayComeBack(s.Err()) && s.takeAlong() {
+	if s.entered && s.mayComeBack(s.Err()) && s.takeAlong() {
 		return
 	}
 	if s.replicas != nil {
@@ -386,7 +389,7 @@ func (s *Session) sayLeave(ctx context.Context, reason string) error {
 		return nil // there is nobody to tell, or nobody who does not know
 	}
 	frame, err := schema.EncodeControl(s.signHead(), schema.Control{Leave: &schema.Leave{Reason: schema.Clip(reason),
-		HandOver: s.handsOver, Back: s.comesBack}})
+		HandOver: s.handsOver, Back: s.comesBack, Lacks: s.lacks}})
 	if err != nil {
 		return fmt.Errorf("leave job %s: %w", s.job.Name, err)
 	}
