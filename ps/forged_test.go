@@ -25,7 +25,7 @@ func TestStrangersEndNoJob(t *testing.T) {
 	s := startServer(t, Config{ControlToken: "the-token-of-peers"})
 	p := shardtest.New(t, shardtest.SmallJob("victim", 1, 2))
 	m := gather(t, s, p, "j-a")[0]
-	eventually(t, "the server knows that it is alone", s.registry.alone.Load)
+	eventually(t, "the server knows that it is alone", s.isAlone)
 	promised := s.Stats().Memory
 	stranger := newPublisher(t, s, "victim")
 	self, run := string(s.member), m.joined.RunID

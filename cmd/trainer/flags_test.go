@@ -134,7 +134,7 @@ func TestPackagesFlags(t *testing.T) {
 	walker.Walk(t, flagwalk.Setting{Line: line + " --apply mean --reduce trainers" + server(t),
 		Flags: flags.And(flagwalk.Flags{"data-host": flagwalk.Fails("192.0.2.1", "192.0.2.1"),
 			"apply": flagwalk.Fails("update", "apply"), "consistency": flagwalk.Fails("async", "apply"),
-			"on-lost": flagwalk.Fails("wait", "want fail"), "reduce": {Value: "shards", With: "--tensorboard DIR"},
+			"reduce":    {Value: "shards", With: "--tensorboard DIR"},
 			"advertise": flagwalk.Held(reaches)})})
 }
 
