@@ -28,7 +28,9 @@ func short(url, data string, more ...string) []string {
 func TestTrainerKilled(t *testing.T) { killed(t, "--on-lost", "fail") }
 
 // So does one of those who add up among themselves, each of whom has a part of the sums.
-func TestReducingTrainerKilled(t *testing.T) { killed(t, "--apply", "mean", "--reduce", "trainers") }
+func TestReducingTrainerKilled(t *testing.T) {
+	killed(t, "--apply", "mean", "--reduce", "trainers", "--on-lost", "fail")
+}
 
 func killed(t *testing.T, flags ...string) {
 	_, url := server(t, "--deadline", "10s")

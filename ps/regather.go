@@ -265,6 +265,8 @@ func (c *Coordinator) come(now time.Time, from schema.Member, j *schema.Join) []
 	if refused != nil {
 		return c.Refuse(from, refused)
 	}
+	var decisions []Decision
+	known := cmp.Or(c.config.Carried.Trainers, c.config.Job.Trainers)
 	all := &c.regather.comers
 	same := func(k comer) bool { return k.name == from || j.Key != 0 && k.join.Key == j.Key }
 	i := slices.IndexFunc(*all, same)
@@ -275,15 +277,16 @@ func (c *Coordinator) come(now time.Time, from schema.Member, j *schema.Join) []
 		*all = append(*all, comer{first: now})
 		i = len(*all) - 1
 		c.grew.Begin(now)
+		decisions = []Decision{{Who: from, Note: fmt.Sprintf("trainer on %s has come, with version %d, %d of %d", j.Host,
+			j.Has, len(*all), known)}}
 	}
 	k := &(*all)[i]
 	k.name, k.join = from, j
 	k.Begin(now)
-	known := c.config.Carried.Trainers
-	if len(*all) >= cmp.Or(known, c.config.Job.Trainers) && !c.lacksAll() {
-		return c.gathered(now)
+	if len(*all) >= known && !c.lacksAll() {
+		decisions = append(decisions, c.gathered(now)...)
 	}
-	return nil
+	return decisions
 }
 
 // newestHere is the newest version that one of those who have come has, and of which run: the newest, of several.

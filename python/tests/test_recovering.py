@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 
 import pytest
 import torch
@@ -290,7 +289,7 @@ def test_trainers_that_have_everything(start):
     programs[0].kill()
     until(lambda: "the job goes on with 2 of 3 trainers" in ps.said(), "the loss")
     newcomer = start.python(DENSE, url, start.folder, "yes")
-    time.sleep(3)  # the others are awaited, which are at work
+    until(lambda: "has come, with version 0, 1 of 2" in ps.said(), "the newcomer, while the others are at work")
     assert "job goes on at" not in ps.said()
     (start.folder / "go").touch()
     until(lambda: "trainers: 3, of which 2 have all of it" in ps.said(), "all three")
