@@ -239,6 +239,9 @@ func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
 	for _, pattern := range []string{at(s.joined.Member, false), at(s.joined.Member, true), at(schema.All, true)} {
 		began := time.Now()
 		if err := d.conn.Subscribe(pattern, s.receive); err != nil {
+			if d.peer != "" && errors.Is(err, fabric.ErrLost) { // its run is over, or it has died
+				err = fmt.Errorf("%w: %s at %s was there: %w", ErrPeerLost, d.peer, d.url, err)
+			}
 			return err
 		}
 		trip = min(trip, time.Since(began))

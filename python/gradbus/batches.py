@@ -206,8 +206,15 @@ class Batches:
         assert optimizer is not None
         self.number = int(session._job["version"])
         optimizer.resumed(float(session._job["lr_scale"]))
-        if optimizer.moves_parameters():
+        if not optimizer.moves_parameters():
+            return
+        try:
             self._waited(session.native.dense, session.handle, optimizer.values())
+        except RewoundError:
+            if not self.driven:
+                raise
+            self._come_back()  # the run that it has joined is over already, as others have come
+        else:
             optimizer.take_values()
 
     def _waited(self, function: Any, handle: int, *arguments: Any) -> None:
