@@ -151,15 +151,12 @@ func (r *registry) write(o *ownJob, with func(value []byte) (revision uint64, er
 // bury takes a job out whose coordinator is no more. What its trainers have they bring, where that is all of it.
 func (r *registry) bury(ctx context.Context, e fabric.Entry) error {
 	var record jobRecord
-	if json.Unmarshal(e.Value, &record) != nil || record.Job == nil || !carries(record.Job) {
+	if json.Unmarshal(e.Value, &record) != nil || record.Job == nil || !record.Job.CarriesOn() {
 		return r.jobs.Delete(ctx, e.Key, e.Revision)
 	}
 	n := record.Job.Trainers
-	next := &carriedRun{Runs: []schema.RunID{record.RunID}, Here: n, Trainers: n, Least: 1, LR: record.LR,
-		EndedMS: time.Now().UnixMilli()}
-	if record.Job.Policy == schema.PolicyWait {
-		next.Least = n
-	}
+	next := &carriedRun{Runs: []schema.RunID{record.RunID}, Here: n, Trainers: n, Least: leastOf(record.Job),
+		LR: record.LR, EndedMS: time.Now().UnixMilli()}
 	if len(record.Ended) > 0 && record.Ended[0].Next != nil {
 		before := record.Ended[0].Next
 		next.Runs = append(next.Runs, before.Runs[:min(len(before.Runs), carriedMax-1)]...)

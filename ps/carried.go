@@ -31,8 +31,13 @@ type carriedRun struct {
 	slowest                slowest
 }
 
-// carries reports whether trainers of a job come back with all that it has.
-func carries(job *schema.Job) bool { return job.Carried() && job.Policy != schema.PolicyFail }
+// leastOf is how many trainers have to come back to a job before it goes on, where none of them is known.
+func leastOf(job *schema.Job) int {
+	if job.Policy == schema.PolicyWait {
+		return job.Trainers
+	}
+	return 1
+}
 
 // carriedMax bounds the earlier runs that a trainer may come back from.
 const carriedMax = 16
@@ -69,7 +74,7 @@ func (l *controlLoop) takesUp(j *job, m *message, request *schema.Join) bool {
 // carriedFrom is the run that a job goes on from with what its trainers have; nil: none. It is one that has ended here,
 // or at another ps that is there no more. Where nobody knows anything of it, it is any that a trainer comes back from.
 func (l *controlLoop) carriedFrom(c *acquisition) *carriedRun {
-	if !carries(c.job) {
+	if !c.job.CarriesOn() {
 		return nil
 	}
 	newest := true
@@ -95,9 +100,5 @@ func (l *controlLoop) carriedFrom(c *acquisition) *carriedRun {
 	if c.back == 0 || !c.resume || c.record != nil && slices.ContainsFunc(c.record.Ended, over) && c.goesOn == nil {
 		return nil
 	}
-	k := &carriedRun{Runs: []schema.RunID{c.back}, Least: 1}
-	if c.job.Policy == schema.PolicyWait {
-		k.Least = c.job.Trainers
-	}
-	return k
+	return &carriedRun{Runs: []schema.RunID{c.back}, Least: leastOf(c.job)}
 }

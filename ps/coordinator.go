@@ -254,15 +254,16 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 		c.endIfEmpty()
 	case l.Reason != "":
 		d.Note = fmt.Sprintf("trainer %s left: %s", name, l.Reason)
+		handsOver := l.HandOver && !m.complete
+		text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, m.batch, l.Reason)
 		// a newcomer that cannot begin gives its place to another one
-		if l.HandOver && !m.complete && c.recovers() && (c.others(i) || m.generation > c.config.Generation) {
+		if handsOver && c.recovers() && (c.others(i) || m.generation > c.config.Generation) {
 			d.Note = ""
-			text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, m.batch, l.Reason)
 			return append(append([]Decision{d}, c.vacate(now, i, text)...), c.assign()...)
 		}
-		if l.HandOver && !m.complete && c.regathers() && (c.others(i) || l.Back) {
+		if handsOver && c.regathers() && (c.others(i) || l.Back) {
 			d.Note = ""
-			return append([]Decision{d}, c.handOver(i, l)...)
+			return append([]Decision{d}, c.handOver(i, l, text)...)
 		}
 		wasLost := m.lost // and the others went on without it
 		m.left, m.why = true, l.Reason
@@ -331,7 +332,7 @@ func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
 // trainers come back.
 func (c *Coordinator) FailServers(who schema.Member, text string) []Decision {
 	if c.phase == Running && c.regathers() {
-		return c.goOn(who, text, nil)
+		return c.goOn(who, text, false)
 	}
 	decisions := c.Fail(who, text)
 	if decisions != nil {
@@ -351,8 +352,8 @@ func (c *Coordinator) Connections(names []string) {
 		if m.joiner == "" {
 			continue
 		}
-		m.Connection(slices.Contains(names, string(c.config.Job.Name)+"/"+string(m.joiner)) ||
-			slices.Contains(names, c.connectionOf(i)))
+		m.Connection(slices.Contains(names, c.connectionOf(m.joiner)) ||
+			slices.Contains(names, c.connectionOf(schema.TrainerMember(i))))
 	}
 }
 

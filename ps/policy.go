@@ -19,18 +19,13 @@ type policy interface {
 
 // policyOf is the policy of a job.
 func policyOf(config *CoordinatorConfig) policy {
-	carried := config.Job.Carried()
-	switch config.Job.Policy {
+	switch p := config.Job.Policy; p {
 	case schema.PolicyRecover, schema.PolicyWait:
-		if carried {
-			return regathering{waits: config.Job.Policy == schema.PolicyWait}
+		waits := p == schema.PolicyWait
+		if config.Job.Carried() {
+			return regathering{waits}
 		}
-	}
-	switch config.Job.Policy {
-	case schema.PolicyRecover:
-		return recovering{}
-	case schema.PolicyWait:
-		return recovering{waits: true}
+		return recovering{waits}
 	}
 	switch config.Job.Plan().Clock {
 	case schema.ClockEach:

@@ -100,7 +100,7 @@ func (regathering) tick(c *Coordinator, now time.Time) []Decision {
 			return append(decisions, c.tooSlow(name, m.waitedBatch)...)
 		default:
 			m.lost = true
-			return append(decisions, c.goOn(name, text, nil)...)
+			return append(decisions, c.goOn(name, text, false)...)
 		}
 	}
 	return decisions
@@ -110,18 +110,17 @@ func (regathering) tick(c *Coordinator, now time.Time) []Decision {
 func (c *Coordinator) goOnWithout(now time.Time, i int) []Decision {
 	text, _ := c.lost(now, i)
 	c.members[i].lost = true
-	return c.goOn(schema.TrainerMember(i), text, nil)
+	return c.goOn(schema.TrainerMember(i), text, false)
 }
 
 // handOver ends the run because a trainer has left, and may come back: then it could not reach another one.
-func (c *Coordinator) handOver(i int, l *schema.Leave) []Decision {
+func (c *Coordinator) handOver(i int, l *schema.Leave, text string) []Decision {
 	m, name := &c.members[i], schema.TrainerMember(i)
 	m.left, m.why = true, l.Reason
-	text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, m.batch, l.Reason)
 	if !l.Back {
-		return c.goOn(name, text, nil)
+		return c.goOn(name, text, false)
 	}
-	decisions := c.goOn(name, text, &schema.Join{Host: m.host, Process: m.process})
+	decisions := c.goOn(name, text, true)
 	next, before := c.regather.next, c.config.Carried
 	lacks, ok := c.find(l.Lacks)
 	if next == nil || before == nil || before.newcomer == "" || c.begun() > schema.Batch(c.resumed()) || !ok ||
@@ -135,20 +134,20 @@ func (c *Coordinator) handOver(i int, l *schema.Leave) []Decision {
 	return decisions
 }
 
-// goOn ends the run, which goes on in another with those who are here, and one more, or nil. Where nobody is, it does
-// when one of those comes back who are lost.
-func (c *Coordinator) goOn(who schema.Member, text string, more *schema.Join) []Decision {
+// goOn ends the run, which goes on in another with those who are here, and one more where one comes. Where nobody is,
+// it does when one of those comes back who are lost.
+func (c *Coordinator) goOn(who schema.Member, text string, comes bool) []Decision {
 	next, done := &carriedRun{Least: 1, Begun: c.begun(), LR: c.lr.decided, slowest: c.slowest}, false
 	for i := range c.members {
 		m := &c.members[i]
 		if m.here() && !m.complete {
 			next.Here++
 			next.processes = append(next.processes, m.process)
-			next.connections = append(next.connections, c.connectionOf(i))
+			next.connections = append(next.connections, c.connectionOf(schema.TrainerMember(i)))
 		}
 		done = done || m.complete || m.left && m.why == ""
 	}
-	if more != nil {
+	if comes {
 		next.Here++
 	}
 	if c.phase == Ended || next.Here == 0 && done {
@@ -194,7 +193,7 @@ func (c *Coordinator) joinCarried(now time.Time, from schema.Member, j *schema.J
 	}
 	if i, ok := c.find(j.Was); ok && j.Run == c.config.RunID && j.Process != "" && c.members[i].process == j.Process {
 		c.members[i].lost = true // its session has ended, though nobody has heard of it
-		return c.goOn(j.Was, fmt.Sprintf("trainer %s on %s comes back", j.Was, j.Host), j)
+		return c.goOn(j.Was, fmt.Sprintf("trainer %s on %s comes back", j.Was, j.Host), true)
 	}
 	vacant := func(m member) bool { return m.lost && !m.complete }
 	trains := func(m member) bool { return m.here() && !m.complete }
@@ -205,7 +204,7 @@ func (c *Coordinator) joinCarried(now time.Time, from schema.Member, j *schema.J
 	if refused := c.unreachable(j); refused != nil {
 		return c.Refuse(from, refused)
 	}
-	decisions := c.goOn(from, "a trainer has come from "+j.Host, j)
+	decisions := c.goOn(from, "a trainer has come from "+j.Host, true)
 	if c.regather.next.newcomer = j.Host; c.config.Carried != nil {
 		c.regather.next.barred, c.regather.next.why = c.config.Carried.barred, c.config.Carried.why
 	}
@@ -250,7 +249,7 @@ func (c *Coordinator) unreachable(j *schema.Join) *schema.Refused {
 // ps before this one. Both runs have the same manifest, so what either has at a version is the same.
 func (c *Coordinator) goOnFrom(from schema.Member, j *schema.Join) []Decision {
 	decisions := c.goOn(from, fmt.Sprintf("a trainer has come back from %s with version %d of a run that was lost", j.Host,
-		j.Has), j)
+		j.Has), true)
 	c.regather.next.Runs = append(c.regather.next.Runs, j.Run)
 	c.regather.next.Trainers = c.config.Job.Trainers
 	return decisions
@@ -381,9 +380,9 @@ func (c *Coordinator) died(now time.Time, d *death) []Decision {
 	return nil
 }
 
-// connectionOf names the connection of a member, under its member id.
-func (c *Coordinator) connectionOf(i int) string {
-	return string(c.config.Job.Name) + "/" + string(schema.TrainerMember(i))
+// connectionOf names the connection of a trainer, which goes by its member id or the name that it joined under.
+func (c *Coordinator) connectionOf(name schema.Member) string {
+	return string(c.config.Job.Name) + "/" + string(name)
 }
 
 // noteWorking looks for those who were there and have not come: while the program is at work a session that has ended

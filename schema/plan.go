@@ -272,6 +272,9 @@ func (j *Job) Carried() bool {
 	return !j.NeedsShards() && p.Sync() && !p.ErrorFeedback && !p.AsyncTables
 }
 
+// CarriesOn reports whether trainers of a job come together anew when one is lost, with all that it has: see Carried.
+func (j *Job) CarriesOn() bool { return j.Carried() && j.Policy != PolicyFail }
+
 // TakesOver reports whether another may take a trainer's place in the middle of a batch without changing a bit of the
 // job: all that a trainer has is what it can have again, from shards or another trainer, of the version that the batch
 // is computed on.

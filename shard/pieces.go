@@ -104,15 +104,15 @@ func (s *Series) send(l schema.Layout, h schema.Head, fill func(*schema.Frame)) 
 	return s.Send(f)
 }
 
-// Answer is the frames by which the pieces of a chunk are told to who has asked for them, in the order of their chunks,
-// of which each says how many there are. Without pieces it is one frame without values: they are not there any more.
-func (p *Pieces) Answer(h schema.Head, tensors []state.Tensor) ([]*schema.Frame, error) {
+// Answer is the frames by which a piece is told to who has asked for it, in the order of their chunks, of which each
+// says how many there are. Of an empty piece it is one frame without values: it is not there any more.
+func (p *Pieces) Answer(h schema.Head, piece *Piece) ([]*schema.Frame, error) {
 	var all []*schema.Frame
 	s := Series{Head: h, Send: func(f *schema.Frame) error {
 		all = append(all, f)
 		return nil
 	}}
-	err := p.Write(&s, &Piece{Tensors: tensors})
+	err := p.Write(&s, piece)
 	if err == nil && len(all) == 0 {
 		err = s.send(schema.Layout{}, h, nil)
 	}
@@ -126,28 +126,14 @@ func (p *Pieces) Answer(h schema.Head, tensors []state.Tensor) ([]*schema.Frame,
 	return all, err
 }
 
-// ValuesMax is how many values the rows of a frame may have at most, but for one row.
+// ValuesMax is how many values a frame may have at most, but for one row.
 func (p *Pieces) ValuesMax() int { return min(pieceBytesMax, p.job.ChunkBytes) / 4 }
-
-// AnswerRows is Answer of rows, in one frame.
-func (p *Pieces) AnswerRows(h schema.Head, r *state.Rows) (all []*schema.Frame, err error) {
-	s := Series{Head: h, Send: func(f *schema.Frame) error {
-		v := f.View()
-		h := v.Head()
-		h.Chunks = 1
-		f.SetHead(h)
-		f.Seal()
-		all = append(all, f)
-		return nil
-	}}
-	return all, p.writeRows(&s, r)
-}
 
 // writeTensor cuts a stretch where it is long: no frame has more values than one of gradients may have.
 func (p *Pieces) writeTensor(s *Series, t state.Tensor) error {
 	h := s.Head
 	h.Bucket, h.Weight, h.Flags = p.params[t.Name], float64(t.Steps), h.Flags|schema.FlagParameters
-	most := max(1, min(pieceBytesMax, p.job.ChunkBytes)/4/(1+len(t.Slots)))
+	most := max(1, p.ValuesMax()/(1+len(t.Slots)))
 	for lo := 0; lo < len(t.Values); lo += most {
 		hi := min(lo+most, len(t.Values))
 		h.Offset = uint64(t.From + lo)

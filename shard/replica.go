@@ -81,7 +81,8 @@ func (s *Shard) pullReplica(contributor int, h *schema.Head) (*refusal, error) {
 		if r.pieces == nil {
 			r.pieces = NewPieces(s.config.Job)
 		}
-		frames, err := r.pieces.Answer(s.replicaHead(contributor, h.Batch, h.Sequence), r.resumed.Pieces(i, v))
+		frames, err := r.pieces.Answer(s.replicaHead(contributor, h.Batch, h.Sequence),
+			&Piece{Tensors: r.resumed.Pieces(i, v)})
 		for _, f := range frames {
 			s.output(schema.KindState, s.config.Contributors[contributor].Member, h.Batch, h.Bucket, f)
 		}

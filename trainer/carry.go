@@ -39,9 +39,6 @@ type held struct {
 	opened cuda.Backend // that has the memory, where the session had opened it; else nil
 }
 
-// carries reports whether another session may go on with what this one has.
-func carries(job *schema.Job) bool { return job.Carried() && job.Policy != schema.PolicyFail }
-
 // mayComeBack reports whether the session has ended by what others may go on from.
 func (s *Session) mayComeBack(err error) bool {
 	return s.taken != nil && (errors.Is(err, ErrServerLost) || errors.Is(err, ErrPeerLost) || errors.Is(err, ErrReplaced))
@@ -109,19 +106,17 @@ func (h *held) close() {
 const carriedValues = 1 << 17
 
 // resumeCarried begins with a version that this trainer has taken along, or that others have.
-func (s *Session) resumeCarried(ctx context.Context, v schema.Version) error {
-	mine := slices.Contains(s.joined.From, s.joined.Member)
-	if from := s.config.carried; mine && from.has(v) {
-		if err := s.putCarried(from, v); err != nil {
-			return err
-		}
-		from.release()
+func (s *Session) resumeCarried(ctx context.Context, v schema.Version) (err error) {
+	from := s.config.carried
+	if slices.Contains(s.joined.From, s.joined.Member) && from.has(v) {
+		err = s.putCarried(from, v)
 	} else {
-		if err := s.copyFrom(ctx, v); err != nil {
-			return err // and what there is stays: others may be gone
-		}
-		from.release()
+		err = s.copyFrom(ctx, v)
 	}
+	if err != nil {
+		return err // and what there is stays: others may be gone
+	}
+	from.release()
 	s.config.carried = nil
 	return s.results.resumed(schema.Batch(v) - 1)
 }
@@ -309,7 +304,7 @@ func (g *giver) give(to schema.Member, v *schema.View) error {
 		frames, err = g.rows(head, schema.Partition(h.Bucket), sections[0].Table, v.Keys())
 	} else if chunk, ok := s.flat.find(h.Bucket, h.Chunk); ok {
 		if tensors, known := s.replicaAt(version, chunk); known {
-			frames, err = g.pieces.Answer(head, tensors)
+			frames, err = g.pieces.Answer(head, &shard.Piece{Tensors: tensors})
 		}
 	}
 	if err != nil {
@@ -334,5 +329,5 @@ func (g *giver) rows(head schema.Head, p schema.Partition, t schema.Table, from 
 		return nil, nil
 	}
 	rows := r.tables[t].Stretch(p, from[0], g.pieces.ValuesMax())
-	return g.pieces.AnswerRows(head, &rows)
+	return g.pieces.Answer(head, &shard.Piece{Rows: &rows})
 }

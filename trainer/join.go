@@ -251,9 +251,7 @@ func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*Session, er
 			s.fail(err) // there is nobody to tell
 		}
 		s.handsOver = true // it has not begun: whoever comes next may
-		if s.comesBack = carries(j.job) && errors.Is(err, ErrPeerLost); s.comesBack {
-			s.lacks = s.unreached
-		}
+		s.comesBack = j.job.CarriesOn() && errors.Is(err, ErrPeerLost)
 		if leaving := s.leave(err.Error()); leaving != nil {
 			j.config.Log.Warn("leave after a failed join", "job", j.job.Name, "member", s.Member(), "err", leaving)
 		}

@@ -88,12 +88,10 @@ func (r *results) begin(b schema.Batch) {
 // while it steps: one goroutine does so at a time, and sees what others have placed meanwhile.
 func (r *results) finish() error {
 	for b, weight, full := r.x.Full(); full; b, weight, full = r.x.Full() {
-		step := func() error { return r.clipped.step(b, weight) }
-		if b < r.first { // whose outcome this trainer was told
-			step = func() error { return nil }
-		}
-		if err := r.unlocked(step); err != nil {
-			return fmt.Errorf("step batch %d: %w", b, err)
+		if b >= r.first { // else this trainer was told its outcome
+			if err := r.unlocked(func() error { return r.clipped.step(b, weight) }); err != nil {
+				return fmt.Errorf("step batch %d: %w", b, err)
+			}
 		}
 		r.x.Finish()
 	}

@@ -240,7 +240,7 @@ func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
 		began := time.Now()
 		if err := d.conn.Subscribe(pattern, s.receive); err != nil {
 			if d.peer != "" && errors.Is(err, fabric.ErrLost) { // its run is over, or it has died
-				err = fmt.Errorf("%w: %s at %s was there: %w", ErrPeerLost, d.peer, d.url, err)
+				err = fmt.Errorf("%w: %s: %w", d.lostError(), d.name(), err)
 			}
 			return err
 		}

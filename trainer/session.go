@@ -67,8 +67,7 @@ type Session struct {
 	// others may compute its lanes when it has left: it was interrupted, and has not failed
 	handsOver bool
 	comesBack bool          // it joins again: it has not reached another trainer
-	lacks     schema.Member // that it has not reached, as it says when it leaves
-	unreached schema.Member // the trainer whose data server could not be dialed
+	unreached schema.Member // that one, where its data server could not be dialed
 	entered   bool          // the program has it, with the version that it begins with
 	// forgotten is set when the coordinator has said that it does not know this run: its ps was started anew.
 	forgotten atomic.Bool
@@ -116,7 +115,7 @@ func newSession(ctx context.Context, c Config, job *schema.Job, joined schema.Jo
 		owners:   map[string]int{},
 		controls: make(chan schema.Control, 8), epoch: time.Now(), retry: time.NewTimer(time.Hour),
 		lr: newLearningRates(joined.LR)}
-	if carries(job) {
+	if job.CarriesOn() {
 		s.taken = new(carried)
 	}
 	s.setStandby(joined.Standby)
@@ -389,7 +388,7 @@ func (s *Session) sayLeave(ctx context.Context, reason string) error {
 		return nil // there is nobody to tell, or nobody who does not know
 	}
 	frame, err := schema.EncodeControl(s.signHead(), schema.Control{Leave: &schema.Leave{Reason: schema.Clip(reason),
-		HandOver: s.handsOver, Back: s.comesBack, Lacks: s.lacks}})
+		HandOver: s.handsOver, Back: s.comesBack, Lacks: s.unreached}})
 	if err != nil {
 		return fmt.Errorf("leave job %s: %w", s.job.Name, err)
 	}
