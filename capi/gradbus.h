@@ -97,16 +97,17 @@ int32_t gradbus_local_close(gradbus_handle shards);
  *   {"local": HANDLE}                                            of gradbus_local
  *   {"server": "nats://host:4222", "id": "t0", "token_file": "/path", "creds": "/path", "tls_ca": "/path",
  *    "tls_cert": "/path", "tls_key": "/path", "route": "direct", "back_within": 30, "from": "/path",
- *    "resume": false, "told": false, "backend": "auto", "threads": 1, "library": "/path",
- *    "log": "/path"}
+ *    "resume": false, "told": false, "checkpoint_dir": "/path", "checkpoint_every": "10s", "checkpoint_keep": 2,
+ *    "backend": "auto", "threads": 1, "library": "/path", "log": "/path"}
  * all of it optional: server is nats://127.0.0.1:4222, id the next free one. back_within: seconds that a lost server
  * may take to come back before the session ends (GRADBUS_SERVER). from: a file of gradbus_save, with whose values the
  * job begins; then dense_start is NULL, tensors have the names and shapes of the job's, and every trainer reads the
  * whole file (GRADBUS_FILE, GRADBUS_CONFIG). resume: the job goes on from its newest durable version, and all of its
  * trainers say so (GRADBUS_JOB where a trainer does not, or there is none); gradbus_dense then gives the parameters of
  * that version, dense_start and from are what the job had when it began, and of dense_start the values may be others.
- * told: the program computes whatever lanes gradbus_begin gives; see there. Without it the policy of the job is "fail".
- * With it the file of from stays where it is, since the job may begin anew.
+ * checkpoint_dir: versions of the job are written there, where its trainers have all of it (reduce "trainers", and no
+ * table on shards; GRADBUS_CONFIG elsewhere). told: the program computes whatever lanes gradbus_begin gives; see there.
+ * Without it the policy of the job is "fail". With it the file of from stays where it is, since the job may begin anew.
  * The others are as above, and what the flags of ./bin/trainer of these names are. job is the manifest, JSON: name,
  * trainers, lanes, seed, optimizer {kind, lr, ...}, parameters [{name, shape, init {kind, scale}, optimizer}], tables
  * [{name, rows, dim, init {kind, scale}, optimizer, partitions}], settings {name: value} and whatever else

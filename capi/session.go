@@ -59,6 +59,10 @@ type config struct {
 	BackWithin float64 `json:"back_within"`
 	From       string  `json:"from"`   // a saved model
 	Resume     bool    `json:"resume"` // begin with the newest durable version
+	// CheckpointDir is where versions of the job go, in one whose trainers have all of it.
+	CheckpointDir   string `json:"checkpoint_dir"`
+	CheckpointEvery string `json:"checkpoint_every"` // a time or a number of batches, as of the flag
+	CheckpointKeep  int    `json:"checkpoint_keep"`
 	// Told says that the program computes whatever lanes gradbus_begin gives.
 	Told bool `json:"told"`
 }
@@ -95,13 +99,18 @@ func (c *config) trainer() (to trainer.Config, s *session, err error) {
 	return to, s, err
 }
 
-// begin says what the job begins with, and how long a lost server is waited for.
+// begin says what the job begins with, what becomes of its versions, and how long a lost server is waited for.
 func (c *config) begin(to *trainer.Config) (err error) {
 	if c.BackWithin < 0 || c.BackWithin > math.MaxInt32 {
 		return fmt.Errorf("%w: back_within: %g: want seconds, or 0 for the default", errConfig, c.BackWithin)
 	}
 	to.BackWithin = time.Duration(c.BackWithin * float64(time.Second))
-	to.Resume = c.Resume
+	to.Resume, to.Checkpoints.Dir, to.Checkpoints.Keep = c.Resume, c.CheckpointDir, c.CheckpointKeep
+	if c.CheckpointEvery != "" {
+		if err := to.Checkpoints.SetInterval(c.CheckpointEvery); err != nil {
+			return fmt.Errorf("%w: checkpoint_every: %w", errConfig, err)
+		}
+	}
 	if c.From != "" {
 		to.From, err = trainer.OpenModel(c.From)
 	}

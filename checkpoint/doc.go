@@ -3,7 +3,7 @@
 //
 // Below a folder DIR that an operator gives lies
 //
-//	DIR/<job name>/<id>/s<shard>.safetensors   a part for each shard, written by the ps that has the shard
+//	DIR/<job name>/<id>/s<shard>.safetensors   a part for each shard, written by the ps that has it
 //	DIR/<job name>/<id>/complete.json          the manifest, written last, by the coordinator's ps
 //
 // An ID is that of the run that wrote it and of the version. A checkpoint counts from the moment when complete.json has
@@ -47,8 +47,8 @@
 //
 // # What it leaves out
 //
-// A checkpoint is of one version, so it is of jobs that have versions in common, and whose state is on shards
-// (CheckJob). Nothing is compressed.
+// A checkpoint is of one version, so it is of jobs that have versions in common, and whose state is on shards, or with
+// every trainer: then one of these writes all of it, in one part (CheckJob). Nothing is compressed.
 //
 // The package knows files, snapshots, manifests and placement. It must not know frames, rounds, who coordinates or when
 // a checkpoint is due; it starts no goroutine, logs nothing and keeps no state between calls. A newcomer may add a

@@ -35,7 +35,7 @@ func (m *Manifest) Export(dir, path string) error {
 func (m *Manifest) export(dir, path string) error {
 	e := exporter{m: m}
 	defer e.close()
-	place := schema.NewPlacement(m.Job, m.Shards)
+	place := placementOf(m.Job, m.Shards)
 	for shard := range m.Parts {
 		f, err := m.openShard(dir, place, shard)
 		if err != nil {

@@ -169,6 +169,29 @@ func Newest(dir string, job *schema.Job, since uint64) (m *Manifest, skipped []e
 	return nil, nil, fmt.Errorf("job %s in %s: %w", job.Name, dir, ErrNone)
 }
 
+// Latest is the newest checkpoint of a job that is complete, of runs from since on, of which no value was read: Verify
+// tells whether it can be used. Errors are as Newest has them.
+func Latest(dir string, job *schema.Job, since uint64) (*Manifest, error) {
+	ids, err := idsOf(dir, job.Name)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		if id.Epoch < since {
+			break // newest first
+		}
+		m, err := Open(dir, job.Name, id)
+		if errors.Is(err, ErrIncomplete) || errors.Is(err, ErrDamaged) {
+			continue
+		}
+		if err == nil {
+			err = m.checkSame(job)
+		}
+		return m, err
+	}
+	return nil, fmt.Errorf("job %s in %s: %w", job.Name, dir, ErrNone)
+}
+
 // checkSame names the field in which the manifest of the checkpoint's job differs from that of another.
 func (m *Manifest) checkSame(job *schema.Job) error {
 	other := *job

@@ -49,6 +49,8 @@ type tableLayout struct {
 func CheckJob(job *schema.Job) error {
 	plan := job.Plan()
 	switch {
+	case job.Carried():
+		return nil // one of its trainers writes it down
 	case !plan.Sync() || !plan.ClockOf(schema.ByShards).Common():
 		return fmt.Errorf("job %s: its trainers are not all at one version: want consistency %s, also of tables", job.Name,
 			schema.ConsistencySync)
@@ -65,6 +67,15 @@ func CheckJob(job *schema.Job) error {
 		}
 	}
 	return nil
+}
+
+// placementOf is where what a job has lies in so many parts: where shards have it, or would, if trainers had not all of
+// it.
+func placementOf(job *schema.Job, shards int) *schema.Placement {
+	if job.Carried() {
+		job = job.OnShards()
+	}
+	return schema.NewPlacement(job, shards)
 }
 
 // newLayout is that of a shard of a job that CheckJob has found right.

@@ -44,7 +44,7 @@ func (f *shardFile) Close() {
 
 // eachShard opens what one shard after the other has. All of a tensor's parts must have had as many steps.
 func (m *Manifest) eachShard(dir string, use func(f *shardFile) error) error {
-	place, steps := schema.NewPlacement(m.Job, m.Shards), agreement{}
+	place, steps := placementOf(m.Job, m.Shards), agreement{}
 	for shard := range m.Parts {
 		f, err := m.openShard(dir, place, shard)
 		if err != nil {

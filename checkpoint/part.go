@@ -88,7 +88,7 @@ func newPart(dir string, job *schema.Job, id ID, shards, shard int, over func(*l
 		return nil, fmt.Errorf("begin part of checkpoint %s: %w", id, err)
 	}
 	p := &Part{dir: dir, path: partPath(dir, job.Name, id, shard), job: job, id: id, shards: shards, shard: shard,
-		digest: digest, content: content{layout: newLayout(job, schema.NewPlacement(job, shards), shard)},
+		digest: digest, content: content{layout: newLayout(job, placementOf(job, shards), shard)},
 		came: map[string]*arrived{}}
 	if over != nil {
 		if p.content.inc, err = over(p.content.layout); err != nil {

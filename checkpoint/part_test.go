@@ -164,7 +164,8 @@ func TestNewPartRefuses(t *testing.T) {
 	wants(t, "a folder that may not be written", err, fs.ErrPermission)
 }
 
-// Jobs that are not in step, or whose trainers have what shards do not ask for, are refused by name, and no others.
+// Jobs that are not in step, or some of whose state is with trainers and some on shards, are refused by name, and no
+// others.
 func TestCheckJob(t *testing.T) {
 	table := schema.TableSpec{Name: "t", Rows: 9, Dim: 2, Init: schema.Zeros()}
 	for says, change := range map[string]func(j *schema.Job){
@@ -175,7 +176,9 @@ func TestCheckJob(t *testing.T) {
 			j.TableConsistency, j.Reduce = schema.ConsistencyAsync, schema.ReduceTrainers
 			j.Tables = []schema.TableSpec{table}
 		},
-		"want reduce shards": func(j *schema.Job) { j.Apply, j.Reduce = schema.ApplyMean, schema.ReduceTrainers },
+		"want reduce shards": func(j *schema.Job) {
+			j.Apply, j.Reduce, j.Tables = schema.ApplyMean, schema.ReduceTrainers, []schema.TableSpec{table}
+		},
 		`its trainers have table "t"`: func(j *schema.Job) {
 			j.Parameters, j.Tables, j.Apply = nil, []schema.TableSpec{table}, schema.ApplyMean
 			j.Tables[0].Replicated = true
@@ -197,6 +200,13 @@ func TestCheckJob(t *testing.T) {
 		} else if err != nil {
 			t.Error(err)
 		}
+	}
+	carried := &schema.Job{Name: "films", Apply: schema.ApplyMean, Reduce: schema.ReduceTrainers,
+		Optimizer: schema.Optimizer{LR: 0.1}, Tables: []schema.TableSpec{table}}
+	carried.Tables[0].Replicated = true
+	carried = carried.WithDefaults()
+	if err := errors.Join(carried.Validate(), CheckJob(carried)); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -66,7 +66,7 @@ func (m *Manifest) verify(dir string) error {
 // eachPart opens the part of one shard after the other, without what it goes on from. All of a tensor's parts must have
 // had as many steps.
 func (m *Manifest) eachPart(dir string, use func(shard int, p *partFile) error) error {
-	place, steps := schema.NewPlacement(m.Job, m.Shards), agreement{}
+	place, steps := placementOf(m.Job, m.Shards), agreement{}
 	for shard := range m.Parts {
 		p, err := m.openPart(dir, newLayout(m.Job, place, shard), shard)
 		if err != nil {

@@ -17,23 +17,35 @@ func TestKilledAndResumed(t *testing.T) {
 		t.Skip("-short: trainer.TestResume does the same in one process, on fake time")
 	}
 	for _, apply := range []string{"update", "mean"} {
-		t.Run(apply, func(t *testing.T) { killedAndResumed(t, "--apply", apply) })
+		t.Run(apply, func(t *testing.T) { killedAndResumed(t, false, "--apply", apply) })
 	}
+	t.Run("trainers", func(t *testing.T) { killedAndResumed(t, true, "--apply", "mean", "--reduce", "trainers") })
 }
 
-func killedAndResumed(t *testing.T, flags ...string) {
+// killedAndResumed has trainers write versions down where they have all of the job, else the ps.
+func killedAndResumed(t *testing.T, byTrainers bool, flags ...string) {
 	data, dir := index(t, 200), filepath.Join(t.TempDir(), "checkpoints")
 	flags = append(flags, "--epochs", "4000", "--optimizer", "adam", "--lr", "0.001") // 48,000 batches
 	quiet := start(t, "trainer", append(slices.Delete(short("", data), 1, 3), append(flags, "--local", "--json")...)...)
 
-	ps, url := server(t, "--checkpoint-dir", dir, "--checkpoint-every", "100")
-	ps.says(t, "written to "+dir)
-	start(t, "trainer", short(url, data, append(flags, "--resume")...)...).fails(t, "no durable version")
+	keep := []string{"--checkpoint-dir", dir, "--checkpoint-every", "100"}
+	if byTrainers {
+		flags, keep = append(flags, keep...), nil
+	}
+	ps, url := server(t, keep...)
+	if !byTrainers {
+		ps.says(t, "written to "+dir)
+	}
+	start(t, "trainer", short(url, data, append(flags, "--resume")...)...).fails(t, "no", "durable version")
 	trainers := []*process{
 		start(t, "trainer", short(url, data, append(flags, "--trainers", "2", "--id", "t0")...)...),
 		start(t, "trainer", short(url, data, append(flags, "--trainers", "2", "--id", "t1")...)...),
 	}
-	ps.says(t, "version is durable")
+	writes := ps
+	if byTrainers {
+		writes = trainers[0]
+	}
+	writes.says(t, "version is durable")
 	for _, p := range append(trainers, ps) {
 		p.signal(t, syscall.SIGKILL)
 		p.status(t)
@@ -44,7 +56,7 @@ func killedAndResumed(t *testing.T, flags ...string) {
 		t.Errorf("list says\n%s", out)
 	}
 
-	_, url = server(t, "--checkpoint-dir", dir, "--shards", "3")
+	_, url = server(t, append(keep, "--shards", "3")...)
 	start(t, "trainer", short(url, data, append(flags, "--resume", "--dim", "16")...)...).
 		fails(t, "shape", "is 8 in the checkpoint and 16 in the job")
 	flags = append(flags, "--resume", "--spawn", "--trainers", "4", "--json")

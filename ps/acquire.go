@@ -18,6 +18,7 @@ type acquireRequest struct {
 	joiner schema.Member // who wants to join
 	resume bool          // it wants the newest durable version
 	back   schema.RunID  // the run that it comes back from; 0: none
+	saved  *schema.Saved // that it has in a folder; nil: none
 	alone  bool          // all its shards are to be here
 	over   schema.RunID  // an earlier run of it with shards here, whose coordinator is no more; 0 is none
 }
@@ -27,6 +28,7 @@ type acquisition struct {
 	job     *schema.Job
 	resume  bool
 	back    schema.RunID
+	saved   *schema.Saved
 	record  *jobRecord    // nil where another ps has the job, the join came too late, or err is set
 	servers []leaseRecord // that the record names, in its order
 	ended   []endedRun    // of the name, where the join came too late
@@ -47,7 +49,7 @@ func (r *registry) acquire(ctx context.Context, q *acquireRequest) acquisition {
 		if err == nil {
 			var c acquisition
 			if c, err = r.tryAcquire(ctx, job, q.joiner, q.alone); err == nil {
-				c.resume, c.back = q.resume, q.back
+				c.resume, c.back, c.saved = q.resume, q.back, q.saved
 				return c
 			}
 		}

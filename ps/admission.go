@@ -67,7 +67,7 @@ func (c *Coordinator) routed(i int, d Decision) []Decision {
 // seatAt gives a place to a newcomer, in a generation, and says so.
 func (c *Coordinator) seatAt(now time.Time, i int, g schema.Generation, who schema.Member, j *schema.Join) Decision {
 	c.members[i] = member{joiner: who, host: j.Host, cluster: j.Data == schema.DataCluster, url: j.URL, by: -1,
-		process: j.Process, key: j.Key, generation: g}
+		process: j.Process, key: j.Key, keeps: j.Keeps, generation: g}
 	c.members[i].Begin(now)
 	d := c.joined(i)
 	d.Who = schema.TrainerMember(i)
@@ -178,10 +178,15 @@ func (c *Coordinator) joined(i int) Decision {
 		Servers:   c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.phase == Running,
 		DeadlineMS: c.config.Deadline.Milliseconds(),
 		Peers:      c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: parkedBytes(c.config.Job),
-		ChunkBytes: chunks, Trainers: trainers, From: c.regather.holders, LR: c.lr.decided,
+		ChunkBytes: chunks, Trainers: trainers, From: c.regather.holders, Keeps: c.keeps(i), LR: c.lr.decided,
 		Version: c.begins(i), Resumed: c.config.Resume.version(),
 		Durable: c.config.Checkpoints != nil, Standby: c.standby.url,
 	}}}
+}
+
+// keeps reports whether a trainer is the one that writes versions down, of those who are known by now.
+func (c *Coordinator) keeps(i int) bool {
+	return c.plan.Reduces(schema.ByTrainers) && i == slices.IndexFunc(c.members, func(m member) bool { return m.keeps })
 }
 
 // begins is the version that a trainer begins with.

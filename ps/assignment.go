@@ -91,7 +91,7 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 		}
 		send := func(to schema.Member, subject fabric.Subject, frame fabric.Payload) { a.publish(i, to, subject, frame) }
 		w := newWorker(s, config, told, s.log.With("job", assign.Job.Name, "shard", schema.ShardMember(i)), send, tell)
-		switch dir := s.config.CheckpointDir; {
+		switch dir := s.config.Checkpoints.Dir; {
 		case assign.Checkpoints == nil:
 		case dir != "":
 			w.saver = newSaver(w, dir, assign.Shards)

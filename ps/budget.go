@@ -145,7 +145,7 @@ func copiesBytes(c *Config, job *schema.Job, own int, here int64) int64 {
 
 // isCopied says whether versions of a job are copied: for files, or for a ps that stands by, now or later.
 func isCopied(c *Config, job *schema.Job) bool {
-	return (c.CheckpointDir != "" || job.Policy != schema.PolicyFail) && checkpoint.CheckJob(job) == nil
+	return (c.Checkpoints.Dir != "" || job.Policy != schema.PolicyFail) && checkpoint.CheckJob(job) == nil
 }
 
 // slotBytes is state.SlotBytes of a table, with what tells when rows have changed where versions are copied.

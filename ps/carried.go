@@ -15,6 +15,9 @@ type carriedRun struct {
 	Here        int            `json:"here"`     // trainers that were there when it ended
 	Trainers    int            `json:"trainers"` // that will come; 0: not known
 	Least       int            `json:"least"`    // as many have to
+	// ByHand is that no run is known, and all trainers resume: from the version in a folder of theirs that was written
+	// last.
+	ByHand bool `json:"by_hand,omitempty"`
 	// Same are runs that had the same versions up to one: nobody has completed a batch of those that followed the first.
 	Same     []schema.RunID `json:"same,omitempty"`
 	SameUpTo schema.Version `json:"same_up_to,omitempty"`
@@ -66,14 +69,24 @@ func (l *controlLoop) noteEnd(j *job) endedRun {
 func (l *controlLoop) takesUp(j *job, m *message, request *schema.Join) bool {
 	c := j.coordinator
 	_, regathers := c.policy.(regathering)
-	return regathers && request.Run != 0 && request.Run != j.run && request.Has > 0 && c.config.Carried == nil &&
-		c.phase != Ended && c.differs(request) == nil && l.over(m, request.Run) == nil &&
-		l.server.now().Sub(l.server.started) < backMax
+	inMemory := request.Run != 0 && request.Run != j.run && request.Has > 0 && c.phase != Ended
+	inFolder := request.Run == 0 && request.Saved != nil && request.Saved.Lost && c.phase == Gathering
+	return regathers && (inMemory || inFolder) && c.config.Carried == nil && c.differs(request) == nil &&
+		l.over(m, request.Run) == nil && l.server.now().Sub(l.server.started) < backMax
 }
 
-// carriedFrom is the run that a job goes on from with what its trainers have; nil: none. It is one that has ended here,
-// or at another ps that is there no more. Where nobody knows anything of it, it is any that a trainer comes back from.
+// carriedFrom is the run that a job goes on from with what its trainers have; nil: none.
 func (l *controlLoop) carriedFrom(c *acquisition) *carriedRun {
+	k := l.carriedBefore(c)
+	if k == nil && c.job.Carried() && c.resume && c.back == 0 {
+		return &carriedRun{ByHand: true, Trainers: c.job.Trainers, Least: c.job.Trainers}
+	}
+	return k
+}
+
+// carriedBefore is one that has ended here, or at another ps that is there no more. Where nobody knows anything of it,
+// it is any that a trainer comes back from, or has a version of that was lost.
+func (l *controlLoop) carriedBefore(c *acquisition) *carriedRun {
 	if !c.job.CarriesOn() {
 		return nil
 	}
@@ -95,6 +108,10 @@ func (l *controlLoop) carriedFrom(c *acquisition) *carriedRun {
 	}
 	if k := c.goesOn; k != nil && (slices.Contains(k.Runs, c.back) || c.back == 0 && k.takenUp(l.server.now())) {
 		return k
+	}
+	if v := c.saved; c.back == 0 && !c.resume && v != nil && v.Lost && (c.record == nil || len(c.record.Ended) == 0) &&
+		l.server.now().Sub(l.server.started) < backMax {
+		return &carriedRun{Runs: []schema.RunID{v.Run}, Least: leastOf(c.job)}
 	}
 	over := func(e endedRun) bool { return e.RunID == c.back }
 	if c.back == 0 || !c.resume || c.record != nil && slices.ContainsFunc(c.record.Ended, over) && c.goesOn == nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/schema"
 )
 
@@ -42,9 +43,9 @@ type checkpointing struct {
 	since   time.Time      // when the last was asked for, or the job started
 	begun   schema.Batch   // of the furthest trainer, at the last tick
 	durable durability
-	drains  bool           // this ps is to end
-	last    schema.Version // that was asked for since; 0: none
-	chain   chain          // of the newest durable version
+	drains  bool              // this ps is to end
+	last    schema.Version    // that was asked for since; 0: none
+	growth  checkpoint.Growth // of the newest durable version
 }
 
 // askedVersion is a version that shards write.
@@ -53,7 +54,7 @@ type askedVersion struct {
 	at      time.Time                     // when it was asked for
 	parts   map[int]schema.CheckpointPart // by shard
 	since   schema.Version                // what was touched since this one is told; 0: everything
-	chain   chain                         // of that version
+	growth  checkpoint.Growth             // of that version
 	failed  bool                          // and was counted
 	// increment is that the rest is not written.
 	increment bool
@@ -99,7 +100,7 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	// What is known of trainers is up to two ticks old.
 	k.since = now
 	a := askedVersion{version: schema.Version(begun + 3*pace + 2), at: now, parts: map[int]schema.CheckpointPart{},
-		chain: k.chain}
+		growth: k.growth}
 	a.since, a.increment = k.base()
 	k.asked = append(k.asked, a)
 	if k.drains && k.last == 0 {
@@ -175,11 +176,14 @@ func (c *Coordinator) partsWritten(parts []schema.CheckpointPart) []Decision {
 // refuseResume turns a trainer away that wants to resume where the others do not, or the other way round.
 func (c *Coordinator) refuseResume(wanted bool) *schema.Refused {
 	r := &schema.Refused{Reason: "job_differs", Field: "resume", Have: fmt.Sprint(!wanted), Want: fmt.Sprint(wanted)}
-	r.Text = fmt.Sprintf("job %s begins at version 0, and this trainer resumes: want all trainers to resume, or none",
-		c.config.Job.Name)
-	if !wanted {
-		r.Text = fmt.Sprintf("job %s is resumed at version %d, and this trainer does not resume: want all trainers to "+
-			"resume, or none", c.config.Job.Name, c.config.Resume.Version)
+	r.Text = fmt.Sprintf("job %s begins at version 0, and this trainer resumes", c.config.Job.Name)
+	switch {
+	case !wanted && c.config.Resume != nil:
+		r.Text = fmt.Sprintf("job %s is resumed at version %d, and this trainer does not resume", c.config.Job.Name,
+			c.config.Resume.Version)
+	case !wanted:
+		r.Text = fmt.Sprintf("job %s is resumed, and this trainer does not resume", c.config.Job.Name)
 	}
+	r.Text += ": want all trainers to resume, or none"
 	return r
 }

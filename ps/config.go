@@ -73,17 +73,9 @@ type Config struct {
 	// means 1 h.
 	Gather time.Duration
 
-	// CheckpointDir (checkpoint_dir) is the folder that versions of jobs are written to, which all ps of a job share.
-	// Empty means that nothing is durable.
-	CheckpointDir string
-	// CheckpointEvery (checkpoint_every) is the time between two versions that are written, 1 s to 24 h; 0 means 10 s,
-	// unless CheckpointBatches is set.
-	CheckpointEvery time.Duration
-	// CheckpointBatches (checkpoint_batches) is the same as a number of batches; 0 means by time alone.
-	CheckpointBatches int
-	// CheckpointKeep (checkpoint_keep) is how many checkpoints of a job stay, 2 to 1000; older ones are removed. 0 means
-	// 2.
-	CheckpointKeep int
+	// Checkpoints (checkpoint_dir, checkpoint_every, checkpoint_batches, checkpoint_keep) is where and how often versions
+	// of jobs are written down. All ps of a job share the folder; without one nothing is durable.
+	Checkpoints checkpoint.Policy
 
 	// Backend (backend) names what does the arithmetic: see cuda.Names. Empty means auto. Options.Backend wins over it.
 	Backend string
@@ -171,10 +163,6 @@ const (
 	deadlineDefault    = 30 * time.Second
 	gatherMin          = time.Second
 	gatherMax          = 168 * time.Hour
-	checkpointMin      = time.Second
-	checkpointMax      = 24 * time.Hour
-	checkpointDefault  = 10 * time.Second
-	checkpointKeepMax  = 1000
 	gatherDefault      = time.Hour
 	stagedDefault      = 128 << 20
 	jobsDefault        = 16
@@ -192,10 +180,7 @@ func (c Config) withDefaults() Config {
 	set(&c.Shards, 1)
 	set(&c.Deadline, deadlineDefault)
 	set(&c.Gather, gatherDefault)
-	set(&c.CheckpointKeep, checkpoint.KeepMin)
-	if c.CheckpointBatches == 0 {
-		set(&c.CheckpointEvery, checkpointDefault)
-	}
+	c.Checkpoints = c.Checkpoints.WithDefaults()
 	set(&c.Backend, "auto")
 	set(&c.StagedBytesMax, stagedDefault)
 	set(&c.JobsMax, jobsDefault)
@@ -248,11 +233,9 @@ func (c Config) Validate() error {
 	check(c.Deadline >= deadlineMin && c.Deadline <= deadlineMax, "deadline %s: want %s to %s", c.Deadline, deadlineMin,
 		deadlineMax)
 	check(c.Gather >= gatherMin && c.Gather <= gatherMax, "gather %s: want %s to %s", c.Gather, gatherMin, gatherMax)
-	check(c.CheckpointEvery == 0 || c.CheckpointEvery >= checkpointMin && c.CheckpointEvery <= checkpointMax,
-		"checkpoint_every %s: want %s to %s", c.CheckpointEvery, checkpointMin, checkpointMax)
-	check(c.CheckpointBatches >= 0, "checkpoint_batches %d: want 1 or more, or 0 for by time alone", c.CheckpointBatches)
-	check(c.CheckpointKeep >= checkpoint.KeepMin && c.CheckpointKeep <= checkpointKeepMax,
-		"checkpoint_keep %d: want %d to %d", c.CheckpointKeep, checkpoint.KeepMin, checkpointKeepMax)
+	for _, err := range c.Checkpoints.Check() {
+		wrong = append(wrong, err.Error())
+	}
 	known := false
 	for _, name := range cuda.Names() {
 		known = known || name == c.Backend

@@ -116,6 +116,7 @@ type member struct {
 	dead          bool   // its process has ended
 	process       string // as of schema.Join
 	key           uint64 // as of schema.Join, until it has been heard in this place
+	keeps         bool   // as of schema.Join
 
 	generation schema.Generation // in which its place was taken last
 	by         int               // the trainer who computes its lanes besides its own; -1: itself
@@ -261,7 +262,7 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 			d.Note = ""
 			return append(append([]Decision{d}, c.vacate(now, i, text)...), c.assign()...)
 		}
-		if handsOver && c.regathers() && (c.others(i) || l.Back) {
+		if handsOver && c.regathers() && (c.others(i) || l.Back || m.keeps) {
 			d.Note = ""
 			return append([]Decision{d}, c.handOver(i, l, text)...)
 		}

@@ -324,7 +324,7 @@ func (s *membership) durable() string {
 		done := completion{version: schema.Version(s.count("version", 0)), bytes: int64(s.count("bytes", 200)),
 			asked: time.Unix(1000, 0).Add(s.duration("asked", "0s"))}
 		if done.version == s.completing.version {
-			done.chain = s.completing.chain
+			done.growth = s.completing.growth
 		}
 		if failure := s.words("failure"); failure != "" {
 			done.err = errors.New(failure)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/schema"
 )
 
@@ -35,8 +36,8 @@ type completion struct {
 	version schema.Version
 	asked   time.Time
 	bytes   int64
-	chain   chain // of the version, where it is durable
-	err     error // nil: it is durable
+	growth  checkpoint.Growth // of the version, where it is durable
+	err     error             // nil: it is durable
 }
 
 // Completed takes what became of a version that a decision had as Durable.
@@ -44,7 +45,7 @@ func (c *Coordinator) Completed(now time.Time, done completion) {
 	d := &c.checkpoints.durable
 	if done.err != nil {
 		d.fail(&askedVersion{version: done.version}, done.err.Error())
-		c.checkpoints.chain = chain{} // what it goes on from may be gone
+		c.checkpoints.growth = checkpoint.Growth{} // what it goes on from may be gone
 		return
 	}
 	if done.version <= d.version {
@@ -52,7 +53,7 @@ func (c *Coordinator) Completed(now time.Time, done completion) {
 	}
 	d.version, d.at, d.bytes, d.took = done.version, now, done.bytes, now.Sub(done.asked)
 	d.failure, d.late = "", time.Time{}
-	c.checkpoints.chain = done.chain
+	c.checkpoints.growth = done.growth
 }
 
 // completedJob is a version of a job that is durable, or is not.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"gradbus/checkpoint"
 	"gradbus/fabric"
 	"gradbus/schema"
 	"gradbus/shard/shardtest"
@@ -43,7 +44,7 @@ func TestDurabilityIsTold(t *testing.T) {
 		must(t, os.Symlink(what, link+"-new"))
 		must(t, os.Rename(link+"-new", link))
 	}
-	s, l := startWatched(t, Config{Shards: 2, CheckpointDir: link, CheckpointBatches: 1, CheckpointKeep: 2})
+	s, l := startWatched(t, Config{Shards: 2, Checkpoints: checkpoint.Policy{Dir: link, Batches: 1, Keep: 2}})
 	m := gather(t, s, shardtest.New(t, shardtest.SmallJob("kept", 1, 2)), "j-a")[0]
 	stop := m.train()
 	told := func(what string, ok func(j *schema.JobReport, d *schema.DurabilityReport) bool) schema.DurabilityReport {
@@ -94,7 +95,7 @@ func TestNothingDurableIsTold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, l := startWatched(t, Config{Shards: 1, CheckpointDir: c.dir})
+			s, l := startWatched(t, Config{Shards: 1, Checkpoints: checkpoint.Policy{Dir: c.dir}})
 			newMiniTrainer(t, s, shardtest.New(t, c.job), "j-a").join()
 			l.own(s, "a job", func(p *schema.ServerReport) bool {
 				return len(p.Jobs) == 1 && strings.Contains(p.Jobs[0].Durability.Off, c.want)

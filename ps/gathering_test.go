@@ -28,7 +28,7 @@ func TestGatheredAnswers(t *testing.T) {
 		Slots: []state.Slot{{Name: "momentum", Values: make([]float32, 700)}}}
 	told := func(change func(*schema.Head), tensors ...state.Tensor) (items []item) {
 		h := schema.Head{Job: shardtest.RunID, Batch: version}
-		frames, err := shard.NewPieces(job).Answer(h, &shard.Piece{Tensors: tensors})
+		frames, err := shard.NewPieces(job).Answer(h, &state.CopyPiece{Tensors: tensors})
 		must(t, err)
 		for _, f := range frames {
 			v := f.View()

@@ -61,7 +61,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	if j == nil && !asked {
 		select {
 		case l.server.registry.acquires <- acquireRequest{job: request.Job, joiner: m.from, resume: request.Resume,
-			back: request.Run, alone: goesOn, over: l.server.runHere(m.job)}:
+			back: request.Run, saved: request.Saved, alone: goesOn, over: l.server.runHere(m.job)}:
 		default:
 			return // many others come first
 		}

@@ -32,7 +32,7 @@ type coming struct {
 func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused) {
 	from = coming{resume: c.resume && c.back == 0, asked: c.resume}
 	var lost checkpoint.Lost
-	if dir := s.config.CheckpointDir; dir != "" {
+	if dir := s.config.Checkpoints.Dir; dir != "" {
 		var err error
 		if lost, err = checkpoint.Running(dir, c.job.Name); err != nil {
 			s.log.Error("a run of the job that was lost is not known", "job", c.job.Name, "err", err)
@@ -130,7 +130,7 @@ func (s *Server) noteRun(c *acquisition, found *saved) {
 	}
 	s.noting.Lock()
 	defer s.noting.Unlock()
-	err := checkpoint.Begin(s.config.CheckpointDir, c.job.Name, c.record.RunID, found.since, found.back...)
+	err := checkpoint.Begin(s.config.Checkpoints.Dir, c.job.Name, c.record.RunID, found.since, found.back...)
 	if err != nil {
 		s.log.Error("a ps that is started again will not know of the job", "job", c.job.Name, "err", err)
 	}
@@ -138,7 +138,7 @@ func (s *Server) noteRun(c *acquisition, found *saved) {
 
 // numberRun finds the number of a run that begins with what this ps has.
 func (s *Server) numberRun(job *schema.Job, found *saved) {
-	dir := s.config.CheckpointDir
+	dir := s.config.Checkpoints.Dir
 	if dir == "" {
 		found.not = errNoFolder.Error()
 		return
@@ -178,13 +178,13 @@ func (l *controlLoop) runEnded(j *job) {
 func (l *controlLoop) runOver(name schema.JobName, run schema.RunID,
 	note func(dir string, job schema.JobName, run schema.RunID) error) {
 	s := l.server
-	if s.config.CheckpointDir == "" {
+	if s.config.Checkpoints.Dir == "" {
 		return
 	}
 	s.releasing.Go(func() {
 		s.noting.Lock()
 		defer s.noting.Unlock()
-		if err := note(s.config.CheckpointDir, name, run); err != nil {
+		if err := note(s.config.Checkpoints.Dir, name, run); err != nil {
 			s.log.Warn("the end of the job is not noted", "job", name, "err", err)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"gradbus/fabric"
 	"gradbus/schema"
 	"gradbus/shard"
+	"gradbus/shard/state"
 )
 
 const (
@@ -178,7 +179,7 @@ func (m *mirroring) ask(ctx context.Context, since schema.Version) (v schema.Ver
 	for _, i := range m.a.own {
 		m.a.workers[i].shard(func(e *shard.Shard) { v = max(v, schema.Version(e.Batch())) })
 	}
-	wish := shard.CopyWish{At: v + 1, Since: since, All: since == 0, BytesMax: copiesBytesMax}
+	wish := state.CopyWish{At: v + 1, Since: since, All: since == 0, BytesMax: copiesBytesMax}
 	for _, i := range m.a.own {
 		ready := false
 		if !m.a.workers[i].shard(func(e *shard.Shard) { ready = e.Idle() || e.MirrorAt(wish) }) {
@@ -260,7 +261,7 @@ func (m *mirroring) sendShard(ctx context.Context, i int, v, since schema.Versio
 	}}
 	pieces := shard.NewPieces(m.a.manifest)
 	for more := true; more; {
-		var piece shard.Piece
+		var piece state.CopyPiece
 		err = context.Canceled
 		w.shard(func(e *shard.Shard) {
 			switch at, ok := e.Mirroring(); {

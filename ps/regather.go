@@ -44,8 +44,26 @@ type regather struct {
 type comer struct {
 	name             schema.Member // under which it asks
 	join             *schema.Join
+	brings           brings
 	liveness.Silence           // since it asked last
 	first            time.Time // when it came
+}
+
+// brings is what a trainer has of a run: versions from least to newest, or none. What it has in memory goes before what
+// is in its folder.
+type brings struct {
+	run           schema.RunID
+	newest, least schema.Version
+	saved         int64 // when the version in its folder was written, milliseconds since 1970; 0: it is in memory
+}
+
+// bringsOf is what one has that counts in this run.
+func (c *Coordinator) bringsOf(j *schema.Join) brings {
+	k, v := c.config.Carried, j.Saved
+	if j.Has > 0 || v == nil || !k.ByHand && !slices.Contains(k.Runs, v.Run) && !slices.Contains(k.Same, v.Run) {
+		return brings{run: j.Run, newest: j.Has, least: cmp.Or(j.Least, j.Has)}
+	}
+	return brings{run: v.Run, newest: v.Version, least: v.Version, saved: max(1, v.CreatedMS)}
 }
 
 // was is the number of the place that it had in the run before; that of nobody's where it had none.
@@ -62,8 +80,8 @@ func (c *Coordinator) has(k *comer, v schema.Version, run schema.RunID) bool {
 	same := func(r schema.RunID) bool {
 		return v <= c.config.Carried.SameUpTo && slices.Contains(c.config.Carried.Same, r)
 	}
-	return v > 0 && (k.join.Run == run || same(k.join.Run) && same(run)) && v <= k.join.Has &&
-		v >= cmp.Or(k.join.Least, k.join.Has)
+	b := &k.brings
+	return v > 0 && (b.run == run || same(b.run) && same(run)) && v <= b.newest && v >= b.least
 }
 
 // regathers reports that trainers come together anew when one is lost.
@@ -248,9 +266,13 @@ func (c *Coordinator) unreachable(j *schema.Join) *schema.Refused {
 // goOnFrom has the run, which has begun from nothing, end for a trainer that comes back from one that was lost with the
 // ps before this one. Both runs have the same manifest, so what either has at a version is the same.
 func (c *Coordinator) goOnFrom(from schema.Member, j *schema.Join) []Decision {
+	version, run := j.Has, j.Run
+	if v := j.Saved; version == 0 {
+		version, run = v.Version, v.Run
+	}
 	decisions := c.goOn(from, fmt.Sprintf("a trainer has come back from %s with version %d of a run that was lost", j.Host,
-		j.Has), true)
-	c.regather.next.Runs = append(c.regather.next.Runs, j.Run)
+		version), true)
+	c.regather.next.Runs = append(c.regather.next.Runs, run)
 	c.regather.next.Trainers = c.config.Job.Trainers
 	return decisions
 }
@@ -258,8 +280,12 @@ func (c *Coordinator) goOnFrom(from schema.Member, j *schema.Join) []Decision {
 // come notes a trainer that has come back, or anew. It is answered when the run begins.
 func (c *Coordinator) come(now time.Time, from schema.Member, j *schema.Join) []Decision {
 	refused := cmp.Or(c.differs(j), c.barred(j))
-	if refused == nil && j.URL == "" {
+	switch {
+	case refused != nil:
+	case j.URL == "":
 		refused = c.noURL()
+	case c.config.Carried.ByHand && !j.Resume:
+		refused = c.refuseResume(false)
 	}
 	if refused != nil {
 		return c.Refuse(from, refused)
@@ -277,23 +303,44 @@ func (c *Coordinator) come(now time.Time, from schema.Member, j *schema.Join) []
 		i = len(*all) - 1
 		c.grew.Begin(now)
 		decisions = []Decision{{Who: from, Note: fmt.Sprintf("trainer on %s has come, with version %d, %d of %d", j.Host,
-			j.Has, len(*all), known)}}
+			c.bringsOf(j).newest, len(*all), known)}}
 	}
 	k := &(*all)[i]
-	k.name, k.join = from, j
+	k.name, k.join, k.brings = from, j, c.bringsOf(j)
 	k.Begin(now)
-	if len(*all) >= known && !c.lacksAll() {
+	switch {
+	case len(*all) < known:
+	case !c.lacksAll():
 		decisions = append(decisions, c.gathered(now)...)
+	case c.config.Carried.ByHand:
+		decisions = append(decisions, c.turnAwayComers(c.nothingSaved())...)
 	}
 	return decisions
 }
 
-// newestHere is the newest version that one of those who have come has, and of which run: the newest, of several.
+// nothingSaved says that a job cannot be resumed.
+func (c *Coordinator) nothingSaved() string {
+	return fmt.Sprintf("job %s cannot be resumed: none of its trainers has a durable version of it in its "+
+		"--checkpoint-dir: start it without --resume", c.config.Job.Name)
+}
+
+// newestHere is the newest version that one of those who have come has, and of which run: the newest, of several. Of
+// versions in folders, where nothing says which run went on from which, it is the one that was written last.
 func (c *Coordinator) newestHere() (newest schema.Version, run schema.RunID) {
 	age := func(r schema.RunID) int { return slices.Index(c.config.Carried.Runs, r) }
-	for _, k := range c.regather.comers {
-		if h := k.join.Has; h > newest || h == newest && h > 0 && age(k.join.Run) < age(run) {
-			newest, run = h, k.join.Run
+	var last int64
+	for i := range c.regather.comers {
+		b := &c.regather.comers[i].brings
+		newer := b.newest > newest || b.newest == newest && b.newest > 0 && age(b.run) < age(run)
+		at := b.saved
+		if at == 0 { // it is in memory
+			at = math.MaxInt64
+		}
+		if c.config.Carried.ByHand {
+			newer = b.newest > 0 && at > last
+		}
+		if newer {
+			newest, run, last = b.newest, b.run, at
 		}
 	}
 	return newest, run
@@ -324,7 +371,7 @@ func (c *Coordinator) holders(v schema.Version, run schema.RunID) (n int) {
 func (c *Coordinator) lacksAll() bool {
 	start := c.config.Job.StartVersion()
 	newest, _ := c.newestHere()
-	return c.config.Carried.Begun > schema.Batch(start)+1 && newest <= start
+	return (c.config.Carried.ByHand || c.config.Carried.Begun > schema.Batch(start)+1) && newest <= start
 }
 
 // comerSilentMax is for how long one who has come may not ask again, which it does each second, before it is gone.
@@ -345,6 +392,11 @@ func (c *Coordinator) awaitComers(now time.Time) (decisions []Decision) {
 	}
 	enough, waited := here >= max(1, k.Least) && !c.lacksAll(), c.grew.For(now)
 	switch {
+	case k.ByHand: // whoever starts them says how many there are
+		if c.config.Gather > 0 && waited > c.config.Gather {
+			return c.turnAwayComers(fmt.Sprintf("trainers that have come within %s: %d, want %d", c.config.Gather, here,
+				k.Least))
+		}
 	case enough && waited >= min(within, c.config.Deadline):
 		return c.gathered(now)
 	case waited > c.config.Deadline && c.lacksAll():
@@ -359,7 +411,7 @@ func (c *Coordinator) awaitComers(now time.Time) (decisions []Decision) {
 			continue
 		}
 		decisions = append(decisions, Decision{To: m.name, Control: schema.Control{Refused: &schema.Refused{
-			Reason: schema.RefusedBusy, Text: fmt.Sprintf("trainers that have come back: %d; others are awaited", here)}}})
+			Reason: schema.RefusedBusy, Text: fmt.Sprintf("trainers that have come: %d; others are awaited", here)}}})
 	}
 	return decisions
 }
@@ -411,6 +463,9 @@ func (c *Coordinator) gathered(now time.Time) []Decision {
 	slices.SortStableFunc(r.comers, func(a, b comer) int { return cmp.Compare(a.was(), b.was()) })
 	var run schema.RunID
 	r.version, run = c.common()
+	if c.config.Carried.ByHand && run != 0 {
+		c.config.Carried.Runs = []schema.RunID{run}
+	}
 	c.lr.decided = c.config.Carried.LR
 	for _, k := range r.comers {
 		if len(c.config.Carried.LR) == 0 && len(k.join.LR) > len(c.lr.decided) { // nobody else knows
@@ -421,9 +476,11 @@ func (c *Coordinator) gathered(now time.Time) []Decision {
 	for i, k := range r.comers {
 		c.seatAt(now, i, c.generation, k.name, k.join)
 		c.members[i].batch = schema.Batch(r.version)
-		if c.members[i].behind = r.version > 0; c.has(&k, r.version, run) {
-			r.holders, c.members[i].behind = append(r.holders, schema.TrainerMember(i)), false
+		has := c.has(&k, r.version, run)
+		if has {
+			r.holders = append(r.holders, schema.TrainerMember(i))
 		}
+		c.members[i].behind = r.version > 0 && (!has || k.brings.saved > 0) // it is at work before it can begin
 	}
 	decisions := c.begin(now)
 	if r.version > 0 {

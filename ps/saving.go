@@ -25,6 +25,9 @@ const (
 // errNoFolder says that versions of jobs are not written down here.
 var errNoFolder = errors.New("this ps keeps no checkpoints: start it with --checkpoint-dir")
 
+// errTrainersKeep says who writes versions of a job down.
+var errTrainersKeep = errors.New("its trainers have all of it, and write it down: give them --checkpoint-dir")
+
 // saved is what is on the disk of a job that is registered.
 type saved struct {
 	epoch  uint64               // of the run that begins; 0: its versions are not written down
@@ -81,7 +84,13 @@ func (s *Server) lookForSaved(job *schema.Job, from *coming) (found saved, refus
 		return &schema.Refused{Reason: "invalid_job", Field: "resume", Want: fmt.Sprint(resume),
 			Text: schema.Clip(err.Error())}
 	}
-	dir := s.config.CheckpointDir
+	dir := s.config.Checkpoints.Dir
+	if job.Carried() {
+		if dir != "" {
+			s.log.Info("no version of the job is written down here", "job", job.Name, "err", errTrainersKeep)
+		}
+		return saved{not: errTrainersKeep.Error()}, nil
+	}
 	if dir == "" {
 		if resume {
 			return found, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, errNoFolder))
@@ -134,7 +143,7 @@ func (f *saved) policy(c *Config) *CheckpointPolicy {
 	if f.epoch == 0 {
 		return nil
 	}
-	return &CheckpointPolicy{Epoch: f.epoch, Every: c.CheckpointEvery, Batches: schema.Version(c.CheckpointBatches)}
+	return &CheckpointPolicy{Epoch: f.epoch, Every: c.Checkpoints.Every, Batches: schema.Version(c.Checkpoints.Batches)}
 }
 
 // standingID stands for the id of a checkpoint where a job goes on with what this ps has.
@@ -175,7 +184,7 @@ func (l *controlLoop) resumed(job *schema.Job, id string) (func(int) *shard.Resu
 	if err != nil {
 		return nil, err
 	}
-	dir := s.config.CheckpointDir
+	dir := s.config.Checkpoints.Dir
 	if dir == "" {
 		return nil, fmt.Errorf("job %s cannot be resumed from checkpoint %s: %w", job.Name, id, errNoFolder)
 	}
@@ -228,13 +237,13 @@ func bytesOf(m *checkpoint.Manifest) (n int64) {
 func (s *Server) complete(m *checkpoint.Manifest) error {
 	s.completing.Lock()
 	defer s.completing.Unlock()
-	log, dir := s.log.With("job", m.Job.Name, "version", uint64(m.ID.Version)), s.config.CheckpointDir
+	log, dir := s.log.With("job", m.Job.Name, "version", uint64(m.ID.Version)), s.config.Checkpoints.Dir
 	if err := checkpoint.Complete(dir, m); err != nil {
 		log.Error("version is not durable", "err", err)
 		return err
 	}
 	log.Info("version is durable", "bytes", bytesOf(m), "checkpoint", m.ID.String(), "increments", len(m.Chain())-1)
-	if _, err := checkpoint.Prune(dir, m.Job.Name, s.config.CheckpointKeep); err != nil {
+	if _, err := checkpoint.Prune(dir, m.Job.Name, s.config.Checkpoints.Keep); err != nil {
 		log.Warn("older checkpoints are not removed", "err", err)
 	}
 	return nil
@@ -281,7 +290,7 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	defer v.worker.recovered(&err)
 	w, began := v.worker, time.Now()
 	wish, touched := w.checkpoints.Load(), state.Extent{}
-	of := shard.CopyWish{Since: wish.Since, All: !wish.Increment}
+	of := state.CopyWish{Since: wish.Since, All: !wish.Increment}
 	w.stepLock.Lock()
 	at, copying := w.end.Copying()
 	if copying {
@@ -328,7 +337,7 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 }
 
 // begin begins the part of a version.
-func (v *saver) begin(id checkpoint.ID, of *shard.CopyWish, touched *state.Extent) (*checkpoint.Part, error) {
+func (v *saver) begin(id checkpoint.ID, of *state.CopyWish, touched *state.Extent) (*checkpoint.Part, error) {
 	job, index := v.worker.config.Job, v.worker.config.Index
 	if of.All {
 		return checkpoint.NewPart(v.dir, job, id, v.shards, index)
@@ -352,7 +361,7 @@ func (v *saver) wrote(id checkpoint.ID) {
 }
 
 // next takes the next piece of the copy.
-func (v *saver) next() (shard.Piece, bool, error) {
+func (v *saver) next() (state.CopyPiece, bool, error) {
 	v.worker.stepLock.Lock()
 	defer v.worker.stepLock.Unlock()
 	return v.worker.end.NextPiece(pieceValues)

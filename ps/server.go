@@ -95,9 +95,9 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		return nil, err
 	}
 	config = config.withDefaults()
-	if config.CheckpointDir != "" {
-		if err := checkpoint.CheckFolder(config.CheckpointDir); err != nil {
-			return nil, fmt.Errorf("checkpoint_dir %s: %w", config.CheckpointDir, err)
+	if config.Checkpoints.Dir != "" {
+		if err := checkpoint.CheckFolder(config.Checkpoints.Dir); err != nil {
+			return nil, fmt.Errorf("checkpoint_dir %s: %w", config.Checkpoints.Dir, err)
 		}
 	}
 	if config.MemoryBytesMax == 0 {

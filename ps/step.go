@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"gradbus/schema"
-	"gradbus/shard"
 	"gradbus/shard/endpoint"
 	"gradbus/shard/round"
+	"gradbus/shard/state"
 )
 
 // Who steps a shard. A frame that finds nobody stepping and nothing waiting is stepped by the goroutine that has
@@ -151,7 +151,7 @@ func (w *worker) step(it *item) (err error) {
 	}
 	if wish := w.checkpoints.Load(); wish != w.wished {
 		w.wished = wish
-		w.end.CopyAt(shard.CopyWish{At: wish.At, Since: wish.Since, All: !wish.Increment, BytesMax: copiesBytesMax})
+		w.end.CopyAt(state.CopyWish{At: wish.At, Since: wish.Since, All: !wish.Increment, BytesMax: copiesBytesMax})
 	}
 	before := w.watch.begin()
 	taken, err := w.end.Step(it.from, &it.view, it.payload)

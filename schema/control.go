@@ -55,8 +55,21 @@ type Join struct {
 	Least Version `json:"least,omitempty"`
 	// LR is every change of the learning rates that was decided in Run, as far as it knows.
 	LR []LRChange `json:"lr,omitempty"`
+	// Saved is a version of such a job in a folder of the trainer; nil: none that it could be resumed with.
+	Saved *Saved `json:"saved,omitempty"`
+	// Keeps says that the trainer has a folder for versions of such a job.
+	Keeps bool `json:"keeps,omitempty"`
 	// Process is the process of the trainer, so that a ps on the same machine sees its end; empty: it does not.
 	Process string `json:"process,omitempty"`
+}
+
+// Saved is a durable version of a job, with all of it, in a folder of one of its trainers.
+type Saved struct {
+	Run       RunID   `json:"run_id,string"` // that has written it
+	Version   Version `json:"version"`
+	CreatedMS int64   `json:"created_ms"` // since 1970, by the clock of who has written it
+	// Lost says that the run, or one that went on from it, was under way when whoever wrote it ended.
+	Lost bool `json:"lost,omitempty"`
 }
 
 // How a trainer reaches shards.
@@ -108,6 +121,8 @@ type Joined struct {
 	Trainers int `json:"trainers,omitempty"`
 	// From are the trainers that have Version, in a job whose trainers have all of it: the others get it from these.
 	From []Member `json:"from,omitempty"`
+	// Keeps says that this trainer writes versions of the job down: it is the first that has a folder for that.
+	Keeps bool `json:"keeps,omitempty"`
 	// Resumed is the version that the job began with; 0: it was not resumed.
 	Resumed Version `json:"resumed,omitempty"`
 

@@ -88,6 +88,16 @@ func (j *Job) WithTrainers(n int) *Job {
 	return &other
 }
 
+// OnShards is the manifest with everything on shards, which add it up: what trainers add up, and tables that they have.
+func (j *Job) OnShards() *Job {
+	other := *j
+	other.Reduce, other.Tables = ReduceShards, slices.Clone(j.Tables)
+	for i := range other.Tables {
+		other.Tables[i].Replicated, other.Tables[i].Reduce = false, ""
+	}
+	return &other
+}
+
 // SmallerChunks is the manifest with chunks of half the size, or nil where there are none.
 func (j *Job) SmallerChunks() *Job {
 	n := j.ChunkBytes / 2 / valuesAlign * valuesAlign

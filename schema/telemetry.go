@@ -69,6 +69,9 @@ type TrainerReport struct {
 	Disks    []DiskReport    `json:"disks,omitempty"`
 
 	Verification VerifyReport `json:"verification,omitzero"` // of what its own backend writes
+
+	// Durability is of the versions that this trainer writes down; nil where it writes none.
+	Durability *DurabilityReport `json:"durability,omitempty"`
 }
 
 // Bounds of lists in a report. A body as a whole has at most BodyBytesMax.
@@ -272,7 +275,7 @@ type DurabilityReport struct {
 	EveryBatches Batch  `json:"every_batches,omitempty"`
 
 	Version     Version `json:"version"`                // the newest that is durable, of this run or the one that it resumes; 0: none
-	DurableMS   int64   `json:"durable_ms,omitempty"`   // when it became that, by the clock of the ps that saw it
+	DurableMS   int64   `json:"durable_ms,omitempty"`   // when it became that, by the clock of the member that tells
 	Bytes       int64   `json:"bytes,omitempty"`        // of its parts
 	TookSeconds Real    `json:"took_seconds,omitempty"` // from being asked for until durable; 0 of a version that was resumed
 

@@ -70,7 +70,7 @@ type Series struct {
 }
 
 // Write sends a piece.
-func (p *Pieces) Write(s *Series, piece *Piece) error {
+func (p *Pieces) Write(s *Series, piece *state.CopyPiece) error {
 	for i := range piece.Tensors {
 		if err := p.writeTensor(s, piece.Tensors[i]); err != nil {
 			return err
@@ -106,7 +106,7 @@ func (s *Series) send(l schema.Layout, h schema.Head, fill func(*schema.Frame)) 
 
 // Answer is the frames by which a piece is told to who has asked for it, in the order of their chunks, of which each
 // says how many there are. Of an empty piece it is one frame without values: it is not there any more.
-func (p *Pieces) Answer(h schema.Head, piece *Piece) ([]*schema.Frame, error) {
+func (p *Pieces) Answer(h schema.Head, piece *state.CopyPiece) ([]*schema.Frame, error) {
 	var all []*schema.Frame
 	s := Series{Head: h, Send: func(f *schema.Frame) error {
 		all = append(all, f)
@@ -180,52 +180,56 @@ func (p *Pieces) writeRows(s *Series, r *state.Rows) error {
 
 // Read gives the piece of a verified frame, which lies in the frame but for marks. It is empty of the last frame of a
 // series.
-func (p *Pieces) Read(v *schema.View) (Piece, error) {
+func (p *Pieces) Read(v *schema.View) (state.CopyPiece, error) {
 	h := v.Head()
 	switch sections := v.Sections(); {
 	case h.Flags&schema.FlagParameters != 0 && len(sections) > 0 || len(sections) > 1:
-		return Piece{}, schema.Refuse(schema.ReasonWrongShape, "%d sections of a state frame: want one table or a parameter",
+		return state.CopyPiece{}, schema.Refuse(schema.ReasonWrongShape,
+			"%d sections of a state frame: want one table or a parameter",
 			len(sections))
 	case len(sections) == 1:
 		return p.readRows(v, sections[0])
 	case h.Flags&schema.FlagParameters != 0:
 		return p.readTensor(v)
 	case len(v.Values()) > 0 || h.Chunks == 0:
-		return Piece{}, schema.Refuse(schema.ReasonWrongShape, "%d bytes of values of neither a table nor a parameter",
+		return state.CopyPiece{}, schema.Refuse(schema.ReasonWrongShape,
+			"%d bytes of values of neither a table nor a parameter",
 			len(v.Values()))
 	}
-	return Piece{}, nil
+	return state.CopyPiece{}, nil
 }
 
-func (p *Pieces) readTensor(v *schema.View) (Piece, error) {
+func (p *Pieces) readTensor(v *schema.View) (state.CopyPiece, error) {
 	h, values := v.Head(), v.Float32s()
 	if int(h.Bucket) >= len(p.dense) {
-		return Piece{}, schema.Refuse(schema.ReasonUnknownBucket, "parameter %d of %d", h.Bucket, len(p.dense))
+		return state.CopyPiece{}, schema.Refuse(schema.ReasonUnknownBucket, "parameter %d of %d", h.Bucket, len(p.dense))
 	}
 	spec, slots := &p.job.Parameters[h.Bucket], p.dense[h.Bucket]
 	n := len(values) / (1 + len(slots))
 	if n == 0 || n*(1+len(slots)) != len(values) || n > spec.Elements() || h.Offset > uint64(spec.Elements()-n) {
-		return Piece{}, schema.Refuse(schema.ReasonWrongShape, "%d values from element %d on of parameter %q, which has %d "+
-			"elements and %d slots", len(values), h.Offset, spec.Name, spec.Elements(), len(slots))
+		return state.CopyPiece{}, schema.Refuse(schema.ReasonWrongShape,
+			"%d values from element %d on of parameter %q, which has %d "+
+				"elements and %d slots", len(values), h.Offset, spec.Name, spec.Elements(), len(slots))
 	}
 	t := state.Tensor{Name: spec.Name, From: int(h.Offset), Values: values[:n], Version: schema.Version(h.Batch),
 		Steps: uint64(h.Weight)}
 	for i, s := range slots {
 		t.Slots = append(t.Slots, state.Slot{Name: s.Name, Values: values[(i+1)*n : (i+2)*n]})
 	}
-	return Piece{Tensors: []state.Tensor{t}}, nil
+	return state.CopyPiece{Tensors: []state.Tensor{t}}, nil
 }
 
-func (p *Pieces) readRows(v *schema.View, s schema.Section) (Piece, error) {
+func (p *Pieces) readRows(v *schema.View, s schema.Section) (state.CopyPiece, error) {
 	h, values, columns, n := v.Head(), v.Float32s(), int(s.Dim), int(s.Count)
 	if int(s.Table) >= len(p.rows) {
-		return Piece{}, schema.Refuse(schema.ReasonUnknownTable, "table %d of %d", s.Table, len(p.rows))
+		return state.CopyPiece{}, schema.Refuse(schema.ReasonUnknownTable, "table %d of %d", s.Table, len(p.rows))
 	}
 	shape, spec := &p.rows[s.Table], &p.job.Tables[s.Table]
 	want := n * shape.values(columns)
 	if len(values) != want || columns > spec.Dim || h.Offset > uint64(spec.Dim-columns) {
-		return Piece{}, schema.Refuse(schema.ReasonWrongShape, "%d values for %d rows of columns %d to %d of table %q: want "+
-			"%d of at most %d columns", len(values), n, h.Offset, h.Offset+uint64(columns)-1, spec.Name, want, spec.Dim)
+		return state.CopyPiece{}, schema.Refuse(schema.ReasonWrongShape,
+			"%d values for %d rows of columns %d to %d of table %q: want "+
+				"%d of at most %d columns", len(values), n, h.Offset, h.Offset+uint64(columns)-1, spec.Name, want, spec.Dim)
 	}
 	r := &state.Rows{Table: spec.Name, Column: int(h.Offset), Columns: columns, Keys: v.Keys(),
 		Version: schema.Version(h.Batch), Steps: uint64(h.Weight)}
@@ -240,8 +244,9 @@ func (p *Pieces) readRows(v *schema.View, s schema.Section) (Piece, error) {
 	if shape.marks {
 		var err error
 		if r.Last, err = state.JoinMarks(nil, values); err != nil {
-			return Piece{}, schema.Refuse(schema.ReasonWrongShape, "table %q: %v", spec.Name, err)
+			return state.CopyPiece{}, schema.Refuse(schema.ReasonWrongShape,
+				"table %q: %v", spec.Name, err)
 		}
 	}
-	return Piece{Rows: r}, nil
+	return state.CopyPiece{Rows: r}, nil
 }

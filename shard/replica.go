@@ -82,7 +82,7 @@ func (s *Shard) pullReplica(contributor int, h *schema.Head) (*refusal, error) {
 			r.pieces = NewPieces(s.config.Job)
 		}
 		frames, err := r.pieces.Answer(s.replicaHead(contributor, h.Batch, h.Sequence),
-			&Piece{Tensors: r.resumed.Pieces(i, v)})
+			&state.CopyPiece{Tensors: r.resumed.Pieces(i, v)})
 		for _, f := range frames {
 			s.output(schema.KindState, s.config.Contributors[contributor].Member, h.Batch, h.Bucket, f)
 		}
@@ -168,9 +168,9 @@ func (s *Shard) trainersChunks() (all []state.Chunk) {
 	return all
 }
 
-// ofTrainers is what trainers have of the chunks that add up here, and what that takes in bytes. All of it changes with
-// every batch.
-func (s *Shard) ofTrainers() (all []state.Stretch, bytes int64) {
+// ofTrainers is what trainers have of the chunks that add up here, and what that takes in bytes, with so many more. All
+// of it changes with every batch.
+func (s *Shard) ofTrainers(bytes int64) (all []state.Stretch, _ int64) {
 	for _, c := range s.trainersChunks() {
 		for _, p := range c.Pieces {
 			all = append(all, state.Stretch{Name: p.Name, From: p.From, Elements: p.Elements})

@@ -114,8 +114,8 @@ type Shard struct {
 	since     []schema.Generation // by contributor: of the frames that are taken of it
 	held      *round.Held         // by contributor: bytes of its contributions to open rounds
 	copy      *copying            // of a version; nil where there is none
-	copies    CopyWish            // for files
-	mirror    CopyWish            // for a ps that stands by
+	copies    state.CopyWish      // for files
+	mirror    state.CopyWish      // for a ps that stands by
 	copied    schema.Version      // the last that a copy was begun of
 	parked    []parking           // by contributor
 	answering []int               // contributors whose parked lookups are being answered, in their order

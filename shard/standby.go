@@ -157,7 +157,7 @@ func (s *Standby) restoreRows(r *state.Rows) error {
 }
 
 // put restores a piece, or keeps what it changes.
-func (s *Standby) put(piece *Piece, payload Payload, bytes int) error {
+func (s *Standby) put(piece *state.CopyPiece, payload Payload, bytes int) error {
 	waits := piece.Rows == nil || s.rows == nil
 	if waits && s.bytes+int64(bytes) > s.most {
 		round.Release(payload)

@@ -63,7 +63,7 @@ func (s *simulation) mirrorSome() {
 			}
 			continue
 		}
-		piece, more := Piece{}, false
+		piece, more := state.CopyPiece{}, false
 		if !shard.Idle() {
 			var err error
 			piece, more, err = shard.NextPiece(1 + s.r.IntN(2000))
@@ -100,7 +100,7 @@ func (s *simulation) mirrorNext() {
 		if _, ok := shard.Mirroring(); ok {
 			shard.EndCopy()
 		}
-		if !shard.Idle() && !shard.MirrorAt(CopyWish{At: v, Since: m.since, All: m.since == 0, BytesMax: 1 << 30}) {
+		if !shard.Idle() && !shard.MirrorAt(state.CopyWish{At: v, Since: m.since, All: m.since == 0, BytesMax: 1 << 30}) {
 			s.t.Fatalf("shard %d has begun batch %d, and is at %d", i, v, shard.Batch())
 		}
 		head := schema.Head{Batch: schema.Batch(v)}

@@ -107,10 +107,13 @@ const carriedValues = 1 << 17
 
 // resumeCarried begins with a version that this trainer has taken along, or that others have.
 func (s *Session) resumeCarried(ctx context.Context, v schema.Version) (err error) {
-	from := s.config.carried
-	if slices.Contains(s.joined.From, s.joined.Member) && from.has(v) {
+	from, has := s.config.carried, slices.Contains(s.joined.From, s.joined.Member)
+	switch {
+	case has && from.has(v):
 		err = s.putCarried(from, v)
-	} else {
+	case has && s.config.saved.has(v):
+		err = s.putSaved(s.config.saved)
+	default:
 		err = s.copyFrom(ctx, v)
 	}
 	if err != nil {
@@ -129,32 +132,21 @@ func (s *Session) putCarried(from *carried, v schema.Version) error {
 		}
 		from.version = v
 	}
-	dense := s.compute.params.state.Restore()
-	for i := range from.held.chunks {
-		for _, t := range from.held.dense.Pieces(i, v) {
-			if err := dense.Tensor(t); err != nil {
+	return s.restore(func(tensor func(state.Tensor) error, rows func(state.Rows) error) error {
+		for i := range from.held.chunks {
+			for _, t := range from.held.dense.Pieces(i, v) {
+				if err := tensor(t); err != nil {
+					return err
+				}
+			}
+		}
+		for _, t := range from.held.tables {
+			if err := t.Snapshot(carriedValues, rows); err != nil {
 				return err
 			}
 		}
-	}
-	if err := dense.Done(); err != nil {
-		return err
-	}
-	next := 0
-	for _, t := range s.replicas.tables {
-		if t == nil {
-			continue
-		}
-		rows := t.Restore()
-		if err := from.held.tables[next].Snapshot(carriedValues, rows.Rows); err != nil {
-			return err
-		}
-		if err := rows.Done(); err != nil {
-			return err
-		}
-		next++
-	}
-	return nil
+		return nil
+	})
 }
 
 // copyFrom gets a version from those who have it.
@@ -304,7 +296,7 @@ func (g *giver) give(to schema.Member, v *schema.View) error {
 		frames, err = g.rows(head, schema.Partition(h.Bucket), sections[0].Table, v.Keys())
 	} else if chunk, ok := s.flat.find(h.Bucket, h.Chunk); ok {
 		if tensors, known := s.replicaAt(version, chunk); known {
-			frames, err = g.pieces.Answer(head, &shard.Piece{Tensors: tensors})
+			frames, err = g.pieces.Answer(head, &state.CopyPiece{Tensors: tensors})
 		}
 	}
 	if err != nil {
@@ -329,5 +321,5 @@ func (g *giver) rows(head schema.Head, p schema.Partition, t schema.Table, from 
 		return nil, nil
 	}
 	rows := r.tables[t].Stretch(p, from[0], g.pieces.ValuesMax())
-	return g.pieces.Answer(head, &shard.Piece{Rows: &rows})
+	return g.pieces.Answer(head, &state.CopyPiece{Rows: &rows})
 }

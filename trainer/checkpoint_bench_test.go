@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/cuda"
 	"gradbus/lane"
 	"gradbus/ps"
@@ -78,7 +79,7 @@ func BenchmarkCheckpoints(b *testing.B) {
 func benchmarkCheckpoints(b *testing.B, backend cuda.Backend, job *schema.Job, w Workload) {
 	dir := b.TempDir()
 	var sessions []*Session
-	for _, config := range []ps.Config{{}, {CheckpointDir: dir, CheckpointBatches: 1}} {
+	for _, config := range []ps.Config{{}, {Checkpoints: checkpoint.Policy{Dir: dir, Batches: 1}}} {
 		server, err := ps.Start(b.Context(), config, ps.Options{Backend: backend})
 		if err != nil {
 			b.Fatal(err)

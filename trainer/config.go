@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/internal/process"
@@ -113,6 +114,13 @@ type Config struct {
 	// LeaveWithin bounds the time that Close and Abort wait for the coordinator. Zero means 10 s.
 	LeaveWithin time.Duration
 
+	// Checkpoints is where and how often this trainer writes versions of the job down, in one whose trainers have all of
+	// it (schema.Job.Carried): the first of those that have a folder does so. With Resume, or where the job was lost, it
+	// begins with the newest version that is in a folder of one of its trainers. Jobs with state on shards have their
+	// folder there, and refuse this one.
+	Checkpoints checkpoint.Policy
+
+	saved   *saved   // of all joins: what is in that folder
 	carried *carried // what the trainer had in that run, and takes along: Again sets it; nil: nothing
 	key     *uint64  // of all joins until one is answered: schema.Join.Key
 }
@@ -205,8 +213,25 @@ func (c Config) Validate() error {
 	if c.TelemetryEvery > schema.TelemetryEveryMax*time.Millisecond {
 		wrong = append(wrong, fmt.Errorf("report every %v: want at most an hour, or 0 for the default", c.TelemetryEvery))
 	}
+	wrong = append(wrong, c.Checkpoints.Check()...)
 	if len(wrong) > 0 {
 		return fmt.Errorf("%w: %w", ErrConfig, errors.Join(wrong...))
+	}
+	return nil
+}
+
+// checkFolder refuses a folder for versions that cannot be written, or are on shards.
+func (c *Config) checkFolder(job *schema.Job) error {
+	dir := c.Checkpoints.Dir
+	if dir == "" {
+		return nil
+	}
+	if !job.Carried() {
+		return fmt.Errorf("%w: checkpoint_dir %s: shards have what is to be kept of job %s: want it at the ps "+
+			"(--checkpoint-dir)", ErrConfig, dir, job.Name)
+	}
+	if err := checkpoint.CheckFolder(dir); err != nil {
+		return fmt.Errorf("%w: checkpoint_dir %s: %w", ErrConfig, dir, err)
 	}
 	return nil
 }
@@ -233,6 +258,10 @@ func (c Config) withDefaults() Config {
 	}
 	if c.OnWaiting == nil {
 		c.OnWaiting = func(int) {}
+	}
+	c.Checkpoints = c.Checkpoints.WithDefaults()
+	if c.saved == nil {
+		c.saved = new(saved)
 	}
 	if c.key == nil {
 		key := newJoinKey()

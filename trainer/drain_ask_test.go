@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/ps"
 	"gradbus/schema"
 )
@@ -26,7 +27,7 @@ func endsWhenAsked(t *testing.T, s *ps.Server) {
 // A ps that is told to end by somebody who is no trainer makes a last version of its job durable, says so, and is gone
 // when that returns. Of two at one control server the one that is named ends; nobody is an id that nobody has.
 func TestDrain(t *testing.T) {
-	config := ps.Config{ID: "a", CheckpointDir: t.TempDir(), CheckpointEvery: time.Hour}
+	config := ps.Config{ID: "a", Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Every: time.Hour}}
 	const token = "the-token-of-peers"
 	control := startOn(t, nil, ps.Config{Shards: 1, ControlToken: token})
 	second := startOn(t, nil, ps.Config{Shards: 1, ControlToken: token, NATS: control.URL(), ID: "second"})

@@ -48,6 +48,9 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	if err := job.Validate(); err != nil {
 		return nil, fmt.Errorf("join job %q: %w", job.Name, err)
 	}
+	if err := c.checkFolder(job); err != nil {
+		return nil, err
+	}
 	if c.Backend != nil {
 		return joinBack(ctx, c.withDefaults(), job)
 	}
@@ -145,12 +148,18 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 	}
 	j.own, err = startOwnServer(ctx, c, job, j.conn.LocalHost())
 	j.request = &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
-		Resume: c.Resume, Process: process.Self(), Run: c.Rejoin, Was: c.RejoinAs}
+		Resume: c.Resume, Process: process.Self(), Run: c.Rejoin, Was: c.RejoinAs, Keeps: c.Checkpoints.Dir != ""}
 	if k := c.carried; k != nil {
 		j.request.Has, j.request.Least, j.request.LR = k.version, k.least, k.lr
 	}
 	if j.own != nil {
 		j.request.URL = j.own.url
+	}
+	if err == nil {
+		j.request.Saved, err = c.offer(job)
+	}
+	if m := c.saved.manifest; m != nil {
+		j.request.LR = m.LR
 	}
 	if err == nil {
 		err = j.encode(0)
@@ -258,6 +267,7 @@ func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*Session, er
 		return nil, err
 	}
 	s.entered = true
+	s.keep()
 	return s, nil
 }
 
@@ -384,7 +394,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 			missing = joined.Missing
 			j.config.OnWaiting(missing)
 		}
-		s.joined.Peers = joined.Peers
+		s.joined.Peers, s.joined.Keeps = joined.Peers, joined.Keeps
 		return joined.Started
 	}
 	if answer(&s.joined) {

@@ -301,6 +301,7 @@ func (r *run) complete(b schema.Batch) {
 	r.replicas.commit(weight)
 	r.batch.Store(uint64(b) + 1)
 	r.copyShare(b + 1)
+	r.keeper.Load().step(b + 1)
 	if b < r.job.StartVersion() {
 		return
 	}

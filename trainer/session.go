@@ -39,11 +39,12 @@ type Session struct {
 	lookups  *lookups
 	results  *results
 	replicas *replicas
-	opened   cuda.Backend // by Join, to be closed with the session; nil where the Config had one
-	modules  []*Module    // that shards host, by index of the manifest
-	taken    *carried     // what another session may go on with, once this one has ended; nil: none may
-	share    share        // of the parameters, that is asked for
-	reducer  *reducer     // what this trainer adds up for all, in a job that reduces between trainers; else nil
+	opened   cuda.Backend           // by Join, to be closed with the session; nil where the Config had one
+	modules  []*Module              // that shards host, by index of the manifest
+	taken    *carried               // what another session may go on with, once this one has ended; nil: none may
+	keeper   atomic.Pointer[keeper] // of versions that are written down; nil: this trainer writes none
+	share    share                  // of the parameters, that is asked for
+	reducer  *reducer               // what this trainer adds up for all, in a job that reduces between trainers; else nil
 
 	// ctx ends with the session; its cause is the error that every later call gives.
 	ctx  context.Context
@@ -168,7 +169,8 @@ func (s *Session) build(params *parameters) (err error) {
 	if s.place.Plan.ErrorFeedback {
 		s.compute.dense.keepResiduals(len(plan.nodes))
 	}
-	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend, &s.lr.applied, s.joined.Version > 0); err != nil {
+	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend, &s.lr.applied, s.joined.Version > 0,
+		s.config.Checkpoints.Dir != ""); err != nil {
 		return err
 	}
 	owners := s.newRouting(t.dims())
@@ -369,7 +371,9 @@ func (s *Session) close() {
 	}
 	s.own.close()
 	s.reducer.close()
-	if s.entered && s.mayComeBack(s.Err()) && s.takeAlong() {
+	comesBack := s.entered && s.mayComeBack(s.Err())
+	s.keeper.Load().end(comesBack || s.complete.Load(), !comesBack && (s.complete.Load() || !s.handsOver))
+	if comesBack && s.takeAlong() {
 		return
 	}
 	if s.replicas != nil {

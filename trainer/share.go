@@ -80,7 +80,7 @@ func (s *Session) answerReplica(owner int, v *schema.View) error {
 	}
 	head := s.head(h.Batch)
 	head.Sequence = h.Sequence
-	frames, err := s.share.pieces.Answer(head, &shard.Piece{Tensors: tensors})
+	frames, err := s.share.pieces.Answer(head, &state.CopyPiece{Tensors: tensors})
 	if err != nil {
 		return fmt.Errorf("tell %s of version %d: %w", link.member, h.Batch, err)
 	}

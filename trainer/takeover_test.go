@@ -25,6 +25,7 @@ func die(s *Session) {
 		h.close()
 	}
 	s.left = true
+	s.keeper.Store(nil)
 	s.close()
 }
 

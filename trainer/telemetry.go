@@ -190,6 +190,7 @@ func (s *Session) fillReport(t *schema.TrainerReport) {
 	if s.config.GPUs != nil {
 		t.GPUs = s.config.GPUs()
 	}
+	t.Durability = s.keeper.Load().report()
 	if v, ok := s.config.Backend.(*cuda.Verified); ok {
 		t.Verification = schema.VerificationOf(v, t.GPUs)
 	}

@@ -23,6 +23,7 @@ import (
 	"gradbus/internal/health/monitor"
 	"gradbus/internal/health/watch"
 	"gradbus/internal/process"
+	"gradbus/internal/saving"
 	"gradbus/internal/verification"
 	"gradbus/ps"
 	"gradbus/ps/ops/display"
@@ -38,7 +39,7 @@ type flags struct {
 	gpu                                           watch.Flags
 	server                                        ps.Config
 	page                                          pageFlags
-	save                                          saveFlags
+	save                                          saving.Flags
 	memoryMiB, stagedMiB                          int64
 	pendingMiB                                    int64
 	verify                                        verification.Flags
@@ -100,13 +101,20 @@ func (f *flags) idle() []config.Idle {
 		{When: f.server.NATS == "", Flags: []string{"nats-creds"}, Why: "it is for --nats: want that with it"},
 		{When: f.tokenFile != "", Flags: []string{"insecure"},
 			Why: "with --token-file nobody comes in without the token: give one of the two"},
-		{When: f.server.CheckpointDir == "", Flags: []string{"checkpoint-every", "checkpoint-keep"},
-			Why: "nothing is written: want --checkpoint-dir with it"},
+		f.save.Idle(),
 		{When: f.page.listen == "off", Flags: []string{"http-host", "http-token-file", "http-tls-cert", "http-tls-key",
 			"http-insecure"}, Why: "there is no page with --http off: leave it out"},
 		{When: f.gpu.Mode == string(monitor.Off), Flags: []string{"gpu-expected", "gpu-state", "gpu-library"},
 			Why: "nobody asks for GPUs with --gpu off: leave it out"},
 	}
+}
+
+// durable says what is durable, beside the address.
+func (f *flags) durable() string {
+	if f.save.Dir() == "" {
+		return "Nothing is durable; --checkpoint-dir DIR keeps versions of jobs.\n"
+	}
+	return fmt.Sprintf("Versions of jobs are written to %s every %s.\n", f.save.Dir(), f.server.Checkpoints.Interval())
 }
 
 // shardsDefault suits a machine of two cores and keeps the parts honest on a larger one.
@@ -159,7 +167,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.Int64Var(&f.pendingMiB, "pending-mib", s.PendingBytesMax>>20,
 		"`MiB` that may wait in the NATS server for one reader; the windows of all trainers fill at most half")
 	set.IntVar(&s.JobsMax, "jobs-max", s.JobsMax, "`number` of jobs at once")
-	f.save.add(set, s)
+	f.save.Add(set, "versions of jobs are written to, which all ps of a job share; empty: nothing is durable")
 	f.page.add(c)
 	f.gpu.Add(set)
 	f.log.Add(set)
@@ -190,7 +198,7 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	options := ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(),
 		GPUs: verification.GPUs(backend, gpus.Monitor),
 		Fit:  verification.Fit(backend, gpus.Fit), Writes: []process.Folder{{Path: gpus.KeptAt(), Use: "state of GPUs"},
-			{Path: f.server.CheckpointDir, Use: status.UseCheckpoints}}}
+			{Path: f.save.Dir(), Use: status.UseCheckpoints}}}
 	shown.Options(&options)
 	running, end := context.WithCancel(context.WithoutCancel(ctx)) // an interrupt ends it when its jobs are durable
 	defer end()
@@ -215,7 +223,7 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	}
 	fmt.Fprintf(out,
 		"gradbus ps is ready at %s%s (shards %d, deadline %s).\n%s%sNext, in another terminal:  %s packages%s\n",
-		server.URL(), through, f.server.Shards, f.server.Deadline, f.page.line(shown), f.save.line(&f.server),
+		server.URL(), through, f.server.Shards, f.server.Deadline, f.page.line(shown), f.durable(),
 		process.Invoked("trainer"), f.hint(fabric.WithoutUser(at)))
 	notify("READY=1", log)
 	asked := true
@@ -329,9 +337,11 @@ func (f *flags) fill(log *slog.Logger) error {
 	case f.server.JobsMax == 0:
 		return errors.New("jobs-max 0: want at least 1")
 	}
-	if err := f.save.fill(&f.server); err != nil {
+	policy, err := f.save.Policy()
+	if err != nil {
 		return err
 	}
+	f.server.Checkpoints = policy
 	host, port, err := net.SplitHostPort(f.listen)
 	if err != nil {
 		return fmt.Errorf("listen %q: want host:port, for example 127.0.0.1:4222", f.listen)

@@ -21,6 +21,7 @@ import (
 	"gradbus/internal/process"
 	"gradbus/internal/report"
 	"gradbus/internal/safetensors"
+	"gradbus/internal/saving"
 	"gradbus/internal/settings"
 	"gradbus/internal/tensorboard"
 	"gradbus/internal/verification"
@@ -35,6 +36,7 @@ type common struct {
 	id           string
 	backWithin   time.Duration
 	resume       bool
+	kept         saving.Flags
 	session      *trainer.Session // the last
 	last         *trainer.Config  // what Again has set; nil: it has joined once at most
 	windowMiB    int
@@ -82,8 +84,10 @@ func (o *common) addPlace(set *pflag.FlagSet, s *settings.Shared) {
 	set.IntVar(&s.Lanes, "lanes", s.Lanes, "`number` of lanes that each batch is cut into, on which the result depends, "+
 		"as it does not on the trainers; 0 is 8, or with more than 8 trainers the least power of two that gives each a lane")
 	set.StringVar(&o.id, "id", "", "member `id` to ask for, t0, t1, ...; empty is the next free one")
-	set.BoolVar(&o.resume, "resume", false, "begin with the newest durable version of the job, which a ps with "+
-		"--checkpoint-dir has; all trainers do, or none")
+	set.BoolVar(&o.resume, "resume", false, "begin with the newest durable version of the job, which who "+
+		"has --checkpoint-dir has, a ps or a trainer; all trainers do, or none")
+	o.kept.Add(set, "versions of the job are written to where its trainers have all of it (--reduce trainers); else it "+
+		"is the ps that has one. All trainers may share it")
 	set.BoolVar(&o.spawn, "spawn", false, "start all trainers of the job, as processes")
 	o.local.add(set)
 }
@@ -173,6 +177,7 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 	if o.resume {
 		args = append(args, "--resume")
 	}
+	args = append(args, o.kept.Args()...)
 	if o.load != "" {
 		args = append(args, "--load", o.load)
 	}
@@ -241,6 +246,9 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 		c.GPUs = verification.GPUs(backend, o.gpus)
 	}
 	c.Member, c.WindowBytes, c.BackWithin, c.Resume = schema.Member(o.id), o.windowMiB<<20, o.backWithin, o.resume
+	if c.Checkpoints, err = o.kept.Policy(); err != nil {
+		return nil, err
+	}
 	c.Backend, c.Log, c.Writes = backend, o.log, o.writes(job)
 	c.OnWaiting = func(missing int) { o.showWaiting(string(job.Name), missing) }
 	if o.load != "" {
@@ -280,7 +288,7 @@ func (o *common) writes(job *schema.Job) []process.Folder {
 	all := []process.Folder{
 		// also where one is there, which the new one replaces when it is whole
 		{Path: o.save, Use: "models", NeedBytes: 4 * job.Values()},
-		{Path: o.tensorboard, Use: "curves"},
+		{Path: o.tensorboard, Use: "curves"}, {Path: o.kept.Dir(), Use: "checkpoints"},
 	}
 	if o.gpus != nil {
 		all = append(all, process.Folder{Path: o.gpus.KeptAt(), Use: "state of GPUs"})

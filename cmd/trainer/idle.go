@@ -48,9 +48,13 @@ func (o *common) idle(set *pflag.FlagSet) (rules []config.Idle) {
 		rules = append(rules, o.own()...)
 	}
 	watched := o.gpu.Takes(o.backend) || o.gpu.Mode == string(monitor.Require)
+	shardsAlone := !o.shared.Manifest("").Plan().Reduces(schema.ByTrainers)
 	return append(append(rules, o.local.idle()...),
-		config.Idle{When: !o.shared.Manifest("").Plan().Reduces(schema.ByTrainers), Flags: connect.Between,
+		config.Idle{When: shardsAlone, Flags: connect.Between,
 			Why: "trainers that send to shards alone listen nowhere: want --reduce trainers with it"},
+		config.Idle{When: shardsAlone, Flags: []string{"checkpoint-dir", "checkpoint-every", "checkpoint-keep"},
+			Why: "shards have what is to be kept: give it to ./bin/ps, or want --reduce trainers with it"},
+		o.kept.Idle(),
 		config.Idle{When: !watched, Flags: []string{"gpu-expected", "gpu-state", "gpu-library"},
 			Why: "no GPU is used here: want --gpu-use with it, or --backend cuda"})
 }

@@ -65,7 +65,8 @@ func (f *localFlags) idle() []config.Idle {
 		{Flags: []string{"tls-cert", "tls-key", "tls-ca", "back-within"},
 			Why: "it is for connections, and --local has none"},
 		{Flags: connect.Between, Why: "it says where other processes reach this one, and --local has no others"},
-		{Flags: []string{"resume"}, Why: "it is of a ps that keeps checkpoints, and --local needs none"},
+		{Flags: []string{"resume", "checkpoint-dir", "checkpoint-every", "checkpoint-keep"},
+			Why: "it is of jobs that outlive a process, and with --local nothing does"},
 	} {
 		r.When, r.Why = f.on, r.Why+": give one of the two"
 		rules = append(rules, r)

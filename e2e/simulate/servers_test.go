@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/fabric"
 	"gradbus/ps"
 	"gradbus/schema"
@@ -26,8 +27,8 @@ type server struct {
 
 // start starts a server at the address that it always has.
 func (s *system) start(v *server) {
-	config := ps.Config{Port: v.port, ID: v.id, Shards: 1 + s.r.IntN(3), Deadline: 3 * time.Second, CheckpointDir: v.dir,
-		CheckpointEvery: time.Second, Standby: v.standby}
+	config := ps.Config{Port: v.port, ID: v.id, Shards: 1 + s.r.IntN(3), Deadline: 3 * time.Second,
+		Checkpoints: checkpoint.Policy{Dir: v.dir, Every: time.Second}, Standby: v.standby}
 	if s.nats != nil {
 		config.NATS = s.nats.URL()
 	}

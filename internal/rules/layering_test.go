@@ -111,9 +111,9 @@ var layers = map[string]layer{
 		"schema", "shard", "shard/endpoint", "shard/round", "shard/state"}, noStd: []string{"net/http", "os/exec"}},
 	"ps/module": {own: []string{"cuda", "fabric", "nn", "schema", "shard", "shard/round", "shard/state"},
 		noStd: []string{"net", "net/http", "os", "os/exec"}},
-	"trainer": {own: []string{"cuda", "fabric", "lane", "nn", "philox", "internal/liveness", "internal/process",
-		"internal/safetensors", "schema", "shard", "shard/endpoint", "shard/round", "shard/state", "trainer/shuffle",
-		"trainer/exchange"}, noStd: []string{"net/http", "os/exec"}},
+	"trainer": {own: []string{"checkpoint", "cuda", "fabric", "lane", "nn", "philox", "internal/liveness",
+		"internal/process", "internal/safetensors", "schema", "shard", "shard/endpoint", "shard/round", "shard/state",
+		"trainer/shuffle", "trainer/exchange"}, noStd: []string{"net/http", "os/exec"}},
 	// What a trainer asks for again, pure: events and time in, actions out.
 	"trainer/exchange": {own: []string{"fabric", "schema"},
 		noStd: []string{"context", "net", "net/http", "os", "os/exec", "sync"}},
@@ -167,6 +167,9 @@ var layers = map[string]layer{
 	// The way to the servers of a job, as flags.
 	"internal/connect": {own: []string{"internal/config", "schema", "trainer"}, others: []string{"github.com/spf13/"},
 		noStd: []string{"net/http", "os/exec"}},
+	// Where versions of jobs are written to, as flags.
+	"internal/saving": {own: []string{"checkpoint", "internal/config"}, others: []string{"github.com/spf13/"},
+		noStd: noNetwork},
 	// The walk of all flags of a command, for tests.
 	"internal/flagwalk": {others: []string{"github.com/spf13/"}, noStd: noNetwork},
 	// Processes of a measured system; what they do is not its business.

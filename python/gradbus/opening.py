@@ -51,6 +51,9 @@ def join(
     manifest: Optional[Mapping[str, Any]] = None,
     start: Union[None, str, os.PathLike[str]] = None,
     back_within: Optional[float] = None,
+    checkpoint_dir: Union[None, str, os.PathLike[str]] = None,
+    checkpoint_every: Optional[str] = None,
+    checkpoint_keep: Optional[int] = None,
 ) -> Session:
     """A session of a job at a ``ps``: "nats://host:4222". It is joined when it is first needed, see :class:`Session`.
 
@@ -58,16 +61,28 @@ def join(
     as many as trainers by default. ``token_file``: the file with the server's token. ``id``: which trainer this is,
     "t0", "t1", ..., and with that which lanes it has; the next free one by default. ``tls_ca``: the certificate of who
     signed the server's. ``seed``, ``manifest``, ``start``: as of :func:`local`, equal in all trainers. ``back_within``:
-    seconds that a lost server may take to come back, 30 by default; then the session ends with a ServerError."""
+    seconds that a lost server may take to come back, 30 by default; then the session ends with a ServerError.
+
+    ``checkpoint_dir``: a folder for versions of the job, where its trainers have all of it (``reduce`` "trainers", and
+    no tables on servers; else the ``ps`` has the folder). The first trainer with one writes there: each
+    ``checkpoint_every``, a time as "10s" or a number of batches as "500", and ``checkpoint_keep`` of them stay."""
     if not isinstance(server, str) or not re.match(r"(nats|tls)://.", server):
         raise ConfigError(f"session {name!r}: server {server!r}: want an address such as nats://127.0.0.1:4222")
     config = _from(start)
     config["server"] = server
     if back_within is not None:
         config["back_within"] = float(back_within)
-    for key, value in (("token_file", token_file), ("id", id), ("tls_ca", tls_ca)):
+    for key, value in (
+        ("token_file", token_file),
+        ("id", id),
+        ("tls_ca", tls_ca),
+        ("checkpoint_dir", checkpoint_dir),
+        ("checkpoint_every", checkpoint_every),
+    ):
         if value is not None:
             config[key] = os.fspath(value)
+    if checkpoint_keep is not None:
+        config["checkpoint_keep"] = whole(f"session {name!r}: checkpoint_keep", checkpoint_keep, 2)
     return Session(name, config, trainers, lanes, seed, manifest)
 
 

@@ -100,7 +100,7 @@ func (t *Tracker) buildJob(r *run) Job {
 		j.Workload, j.Parameters, j.Batch = said.Workload, said.Parameters, uint64(said.Batch)
 		j.AgeMS = t.now - r.saidAt
 		if s := t.servers[r.coordinator]; s != nil { // the coordinator's times, by the clock here
-			j.StartedMS, j.EndedMS = hereMS(said.StartedMS, s), hereMS(said.EndedMS, s)
+			j.StartedMS, j.EndedMS = hereMS(said.StartedMS, &s.heard), hereMS(said.EndedMS, &s.heard)
 		}
 		j.Durability, j.Standby = t.durabilityOf(r), t.standbyOf(r)
 		if j.Failed = r.failed(); said.Failed != nil {
@@ -121,12 +121,12 @@ func (t *Tracker) buildJob(r *run) Job {
 	return j
 }
 
-// hereMS is a time by a ps's clock as one by the clock here; 0 stays 0.
-func hereMS(ms int64, s *server) int64 {
+// hereMS is a time by a member's clock as one by the clock here; 0 stays 0.
+func hereMS(ms int64, by *heard) int64 {
 	if ms == 0 {
 		return 0
 	}
-	return s.heard.at() - max(s.heard.report.NowMS-ms, 0)
+	return by.at() - max(by.report.NowMS-ms, 0)
 }
 
 func (t *Tracker) buildTrainers(r *run, j *Job) {

@@ -18,9 +18,21 @@ const (
 // UseCheckpoints is what a ps writes to the folder of checkpoints, as its reports name the use of a disk.
 const UseCheckpoints = "checkpoints"
 
-// durabilityOf is what a run's coordinator says of checkpoints, with the age of the newest by the clock here.
+// durabilityOf is what a run's coordinator says of checkpoints, or the trainer that writes them, with the age of the
+// newest by the clock here.
 func (t *Tracker) durabilityOf(r *run) *Durability {
-	said := r.said.Durability
+	said, by := r.said.Durability, (*heard)(nil)
+	if s := t.servers[r.coordinator]; s != nil {
+		by = &s.heard
+	}
+	if said != nil && said.Off != "" {
+		for _, tr := range r.trainers {
+			report := tr.said()
+			if report != nil && report.Durability != nil && (said.Off != "" || report.Durability.Version > said.Version) {
+				said, by = report.Durability, &tr.heard
+			}
+		}
+	}
 	if said == nil {
 		return nil
 	}
@@ -30,8 +42,8 @@ func (t *Tracker) durabilityOf(r *run) *Durability {
 		Failure: said.Failure, LateMS: min(said.LateMS, msMax)}
 	if d.Version > 0 {
 		d.AgeMS = t.now - r.saidAt
-		if s := t.servers[r.coordinator]; s != nil && said.DurableMS > 0 {
-			d.AgeMS = min(max(t.now-hereMS(said.DurableMS, s), 0), 10*msMax)
+		if by != nil && said.DurableMS > 0 {
+			d.AgeMS = min(max(t.now-hereMS(said.DurableMS, by), 0), 10*msMax)
 		}
 	}
 	return d

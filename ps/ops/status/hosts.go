@@ -124,7 +124,7 @@ func (t *Tracker) buildServer(s *server) Server {
 	p, said := s.heard.report, s.said()
 	out := Server{ID: s.id, Host: brief(p.Host), PID: p.PID, Level: OK, AgeMS: s.heard.age(t.now),
 		Version: brief(said.Version), URL: brief(said.URL), Page: brief(said.Page),
-		StartedMS: hereMS(p.StartedMS, s), Backend: brief(said.Backend), ControlLost: said.ControlLost,
+		StartedMS: hereMS(p.StartedMS, &s.heard), Backend: brief(said.Backend), ControlLost: said.ControlLost,
 		Reasons: map[string]uint64{}, Dropped: said.Dropped,
 		SlowReaders: said.SlowReaders, ResidentBytes: said.Process.ResidentBytes, PromisedBytes: said.Memory.PromisedBytes,
 		MemoryMaxBytes: said.Memory.MaxBytes, Verified: said.Verification.Blocks, Mismatches: said.Verification.Mismatches,

@@ -63,7 +63,7 @@ func (t *Tracker) standbyOf(r *run) *Standby {
 	if b.Version > 0 {
 		b.AgeMS = t.now - r.saidAt
 		if s := t.servers[r.coordinator]; s != nil && said.ToldMS > 0 {
-			b.AgeMS = min(max(t.now-hereMS(said.ToldMS, s), 0), 10*msMax)
+			b.AgeMS = min(max(t.now-hereMS(said.ToldMS, &s.heard), 0), 10*msMax)
 		}
 	}
 	return b

@@ -1,4 +1,4 @@
-package ps
+package checkpoint
 
 import "testing"
 
@@ -12,10 +12,10 @@ func TestChainsEnd(t *testing.T) {
 		"when they are that many":     {1000, 1, 1},
 		"also where nothing is there": {0, 0, 0},
 	} {
-		k := chain{}.with(false, c.full, c.touched)
+		k := Growth{}.With(false, c.full, c.touched)
 		n := 0
-		for ; k.goesOn(); n++ {
-			if k = k.with(true, c.increment, c.touched); k.over > k.full {
+		for ; k.GoesOn(); n++ {
+			if k = k.With(true, c.increment, c.touched); k.over > k.full {
 				t.Fatalf("%s: %+v", want, k)
 			}
 		}
@@ -24,7 +24,7 @@ func TestChainsEnd(t *testing.T) {
 		if n != most {
 			t.Errorf("%s: %d increments, want %d", want, n, most)
 		}
-		if k = k.with(false, 700, 50); k != (chain{full: 700, touched: 50}) {
+		if k = k.With(false, 700, 50); k != (Growth{full: 700, touched: 50}) {
 			t.Errorf("%s: a full one begins anew: %+v", want, k)
 		}
 	}

@@ -1,0 +1,112 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+
+	"gradbus/checkpoint"
+	"gradbus/schema"
+	"gradbus/shard/state"
+)
+
+// Where every trainer has all of the job (schema.Job.Carried), its versions are in folders of trainers
+// (Config.Checkpoints). Who joins says which one it has there, if the job is to be resumed, or was lost. The
+// coordinator decides from which one the job goes on. Who has it reads it then, and the others get it from these.
+
+// saved is what the joins of one trainer know of its folder.
+type saved struct {
+	manifest *checkpoint.Manifest // what was offered last; nil: nothing
+	doubt    bool                 // it could not be read, so the next one is read before it is offered
+}
+
+// offer is the version in the folder that a job may begin with; nil where there is none, or the job is to begin anew.
+func (c *Config) offer(job *schema.Job) (*schema.Saved, error) {
+	dir, byHand := c.Checkpoints.Dir, c.Resume && c.Rejoin == 0
+	c.saved.manifest = nil
+	if dir == "" || c.carried != nil && c.carried.held != nil {
+		return nil, nil
+	}
+	lost, err := checkpoint.Running(dir, job.Name)
+	if err == nil && len(lost.Runs) == 0 && !byHand {
+		return nil, nil
+	}
+	var m *checkpoint.Manifest
+	switch {
+	case err != nil:
+	case byHand:
+		m, err = c.newest(job, 0)
+	case c.saved.doubt:
+		m, err = c.newest(job, lost.Since)
+	default:
+		m, err = checkpoint.Latest(dir, job, lost.Since)
+	}
+	switch {
+	case errors.Is(err, checkpoint.ErrNone):
+		return nil, nil // another one may have it
+	case err != nil && byHand:
+		return nil, fmt.Errorf("%w: it cannot be resumed: %w", ErrConfig, err)
+	case err != nil:
+		c.Log.Warn("what is in the folder is of no use to the job", "job", job.Name, "err", err)
+		return nil, nil
+	}
+	c.saved.manifest = m
+	return &schema.Saved{Run: m.ID.Run, Version: m.ID.Version, CreatedMS: m.Created.UnixMilli(),
+		Lost: len(lost.Runs) > 0}, nil
+}
+
+// newest reads and verifies.
+func (c *Config) newest(job *schema.Job, since uint64) (*checkpoint.Manifest, error) {
+	m, skipped, err := checkpoint.Newest(c.Checkpoints.Dir, job, since)
+	for _, damaged := range skipped {
+		c.Log.Error("checkpoint is damaged, the one before it is taken", "job", job.Name, "err", damaged)
+	}
+	return m, err
+}
+
+// has reports whether the folder has a version that was offered.
+func (f *saved) has(v schema.Version) bool { return f.manifest != nil && f.manifest.ID.Version == v }
+
+// putSaved puts the version that was offered in the place of what was drawn. Where it is damaged, another join offers
+// the one before.
+func (s *Session) putSaved(f *saved) error {
+	dir := s.config.Checkpoints.Dir
+	err := f.manifest.Verify(dir)
+	if err == nil {
+		err = s.restore(func(tensor func(state.Tensor) error, rows func(state.Rows) error) error {
+			return f.manifest.Read(dir, tensor, rows)
+		})
+	}
+	if err != nil {
+		f.doubt = true
+		return fmt.Errorf("%w: %w", ErrNoParameters, err)
+	}
+	s.config.Log.Info("read the job from a checkpoint", "job", s.job.Name, "member", s.joined.Member, "checkpoint",
+		f.manifest.ID.String())
+	return nil
+}
+
+// restore puts a version, of which read gives all pieces, in the place of what was drawn.
+func (s *Session) restore(read func(tensor func(state.Tensor) error, rows func(state.Rows) error) error) error {
+	dense, tables := s.compute.params.state.Restore(), map[string]state.RowsRestore{}
+	for i, t := range s.replicas.tables {
+		if t != nil {
+			tables[s.replicas.specs[i].Name] = t.Restore()
+		}
+	}
+	err := read(dense.Tensor, func(r state.Rows) error {
+		t := tables[r.Table]
+		if t == nil {
+			return fmt.Errorf("%w: rows of table %q, which no trainer has", state.ErrSnapshot, r.Table)
+		}
+		return t.Rows(r)
+	})
+	if err == nil {
+		err = dense.Done()
+	}
+	for _, spec := range s.replicas.specs {
+		if t := tables[spec.Name]; t != nil && err == nil {
+			err = t.Done()
+		}
+	}
+	return err
+}
