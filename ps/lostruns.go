@@ -36,7 +36,7 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 		var err error
 		if lost, err = checkpoint.Running(dir, c.job.Name); err != nil {
 			s.log.Error("a run of the job that was lost is not known", "job", c.job.Name, "err", err)
-			if c.back != 0 && c.resume {
+			if c.back != 0 && c.resume || s.mayHaveLost(c.job) { // one that begins anew would take the place of what is there
 				return from, unreadable(err)
 			}
 		}
@@ -49,7 +49,7 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 		return from, runOver(c.job.Name)
 	case c.back != 0:
 		from.resume, from.lost, from.since = true, lost.Runs, lost.Since
-	case !running || c.job.Policy == schema.PolicyFail || s.now().Sub(s.started) > backMax:
+	case !running || !s.mayHaveLost(c.job):
 		return from, nil
 	case from.resume: // from the newest of all, as was asked
 		from.lost = lost.Runs
@@ -59,6 +59,12 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 	s.log.Info("job goes on that was lost with the ps before this one", "job", c.job.Name, "run_id",
 		strconv.FormatUint(uint64(lost.Runs[0]), 10))
 	return from, nil
+}
+
+// mayHaveLost reports that a run of a job, if one was under way when the ps before this one ended, is gone back to by
+// whoever joins it.
+func (s *Server) mayHaveLost(job *schema.Job) bool {
+	return job.Policy != schema.PolicyFail && s.now().Sub(s.started) <= backMax
 }
 
 // unreadable refuses who comes back to a run of which the disk cannot tell now. They ask again, unless it never will.

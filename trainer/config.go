@@ -220,7 +220,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// checkFolder refuses a folder for versions that cannot be written, or are on shards.
+// checkFolder refuses a folder for versions that cannot be written, or are on shards. Who comes back to a run goes on
+// with a broken one, of which the log tells.
 func (c *Config) checkFolder(job *schema.Job) error {
 	dir := c.Checkpoints.Dir
 	if dir == "" {
@@ -230,7 +231,7 @@ func (c *Config) checkFolder(job *schema.Job) error {
 		return fmt.Errorf("%w: checkpoint_dir %s: shards have what is to be kept of job %s: want it at the ps "+
 			"(--checkpoint-dir)", ErrConfig, dir, job.Name)
 	}
-	if err := checkpoint.CheckFolder(dir); err != nil {
+	if err := checkpoint.CheckFolder(dir); err != nil && c.Rejoin == 0 {
 		return fmt.Errorf("%w: checkpoint_dir %s: %w", ErrConfig, dir, err)
 	}
 	return nil

@@ -206,6 +206,38 @@ func (c *lostAll) goOn(t *testing.T, job *schema.Job, has func(int) Config, batc
 	return from, digests
 }
 
+// A version is written as it was, although later batches change everything while it waits for the disk: full, and as
+// what has changed since another.
+func TestWhatIsKeptIsOfOneVersion(t *testing.T) {
+	const lanes, of = 6, schema.Version(5)
+	who := haver{apply: schema.ApplyMean, trainers: true, policy: schema.PolicyRecover}
+	dir := t.TempDir()
+	_, config := who.start(t, 1, checkpoint.Policy{Dir: dir, Every: time.Hour})
+	job := who.job("resumed", 1, lanes)
+	s := joinAll(t, config, job)[0]
+	k := s.keeper.Load()
+	run := func(batches uint64, then func(v schema.Version)) {
+		t.Helper()
+		if err := s.Run(testContext(t), newToy(t, job), batches, func(p Progress) { then(p.Version) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for full := range 2 {
+		var c *keptVersion
+		run(9, func(v schema.Version) {
+			if v == of+schema.Version(9*full) {
+				c = k.copy(v)
+			}
+		})
+		if all := c.rows.Of().All; all != (full == 0) {
+			t.Errorf("version %d has everything: %v", c.version, all)
+		}
+		k.write(testContext(t), c)
+		k.growth = checkpoint.Growth{}.With(false, 1<<40, 1) // an increment is worth while
+		checkExport(t, dir, lanes)
+	}
+}
+
 // What is wrong with a folder, or with what is in it, is one error that says what would be right.
 func TestFoldersOfTrainersRefused(t *testing.T) {
 	who := haver{apply: schema.ApplyMean, trainers: true, policy: schema.PolicyRecover}

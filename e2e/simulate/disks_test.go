@@ -1,6 +1,6 @@
 package simulate
 
-// What a simulated program has become of the disk of a ps.
+// What a simulated program has become of a disk.
 const (
 	diskFails  = iota // after so many operations
 	diskWorks         // again, and has room, and tells the truth
@@ -10,7 +10,10 @@ const (
 	diskRots          // by a bit, in a file of any kind
 )
 
-var diskNames = []string{"a", "b"}
+// diskNames are the ids of ps with a disk, and the disk of all trainers.
+var diskNames = []string{"a", "b", ofTrainers}
+
+const ofTrainers = "trainers"
 
 // diskOf is the folder that is a disk of its own, and its number.
 func diskOf(id string) (string, uint32) {
@@ -19,5 +22,5 @@ func diskOf(id string) (string, uint32) {
 			return "/disk/" + id, uint32(i)
 		}
 	}
-	panic("no disk for ps " + id)
+	panic("no disk for " + id)
 }

@@ -88,6 +88,9 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 		servers = 2 + s.r.IntN(2)
 	}
 	s.startServers(servers)
+	if job.Carried() && seed%4 > 0 {
+		s.kept = folder(t, ofTrainers)
+	}
 	for range job.Trainers {
 		s.startTrainer()
 	}
@@ -213,7 +216,7 @@ func (s *system) happen() {
 			continue
 		}
 		m := alive[s.r.IntN(len(alive))]
-		switch s.r.IntN(11) {
+		switch s.r.IntN(12) {
 		case 0, 1:
 			s.kill(m)
 			if s.r.IntN(3) > 0 {
@@ -252,6 +255,14 @@ func (s *system) happen() {
 				continue
 			}
 			s.cutServer(time.Duration(s.r.IntN(12000)) * time.Millisecond)
+		case 11:
+			for _, m := range alive {
+				s.kill(m)
+			}
+			for range 1 + s.r.IntN(s.job.Trainers) {
+				time.Sleep(time.Duration(s.r.IntN(1000)) * time.Millisecond)
+				s.startTrainer()
+			}
 		case 9, 10:
 			s.harmDisk(time.Duration(s.r.IntN(4000)) * time.Millisecond)
 		}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/lane"
@@ -34,6 +35,7 @@ type system struct {
 	calm    time.Duration  // by what faults are further apart, and batches longer: versions become durable in between
 	servers []*server      // one, or two of which each stands by for the other; with nats, all have shards of one job
 	nats    *fabric.Server // carries control between servers; nil: each has its own
+	kept    string         // the folder of all trainers, where these have everything; empty: they have none
 	log     *slog.Logger
 
 	all  sync.WaitGroup
@@ -113,6 +115,7 @@ type member struct {
 	end  context.CancelCauseFunc
 	dead bool
 	hold time.Duration // for which it stands still at its next batch
+	gone chan struct{} // closed when nothing of it runs any more
 }
 
 var errDead = errors.New("the process has ended")
@@ -148,7 +151,7 @@ func (s *system) startTrainer() {
 		s.mu.Unlock()
 		return
 	}
-	m := &member{name: fmt.Sprintf("m%d", len(s.trainers)), host: s.bus.Host()}
+	m := &member{name: fmt.Sprintf("m%d", len(s.trainers)), host: s.bus.Host(), gone: make(chan struct{})}
 	s.trainers = append(s.trainers, m)
 	seed := s.job.Seed + uint64(len(s.trainers))
 	s.mu.Unlock()
@@ -158,9 +161,11 @@ func (s *system) startTrainer() {
 	config := trainer.Config{Server: s.servers[at].url, Bus: m.host, Backend: s.backend,
 		Log:            s.log.With("process", m.name),
 		HeartbeatEvery: 200 * time.Millisecond, RetryAfter: 300 * time.Millisecond, BackWithin: 20 * time.Second,
-		LeaveWithin: time.Second, AnswerWithin: 5 * time.Second, TelemetryEvery: -1}
+		LeaveWithin: time.Second, AnswerWithin: 5 * time.Second, TelemetryEvery: -1,
+		Checkpoints: checkpoint.Policy{Dir: s.kept, Every: time.Second}}
 	s.note("%s starts", m.name)
 	s.all.Go(func() {
+		defer close(m.gone)
 		for {
 			session, err := s.train(ctx, config, m, rand.New(rand.NewPCG(seed, 1)))
 			if err == nil || ctx.Err() != nil {
@@ -241,6 +246,9 @@ func (s *system) expect(m *member, err error) {
 		strings.Contains(err.Error(), "no trainer is left that had the parameters")) {
 		return
 	}
+	if errors.Is(err, trainer.ErrConfig) && strings.Contains(err.Error(), "checkpoint_dir") {
+		return // the disk is broken for a moment
+	}
 	if s.job.Carried() && strings.Contains(err.Error(), "leave job") {
 		return // it has come to its end while no ps was there, which nobody needs for that
 	}
@@ -260,7 +268,15 @@ func (s *system) kill(m *member) {
 	m.dead = true
 	m.host.Kill()
 	s.mu.Unlock()
+	if s.kept == "" {
+		m.end(errDead)
+		return
+	}
+	_, disk := diskOf(ofTrainers)
+	control(disk, diskFails, 0) // for this one; who is there finds it broken for a moment
 	m.end(errDead)
+	<-m.gone
+	control(disk, diskWorks, 0)
 }
 
 // alive are the trainers that have not been killed.
