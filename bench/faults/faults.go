@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,13 +18,16 @@ import (
 	"syscall"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/fabric"
+	"gradbus/schema"
 )
 
 // kind is a fault that there is, how often it is drawn, and how many trainers it ends.
 type kind struct {
 	name            string
 	weight, victims int
+	all             bool // trainers, in place of so many
 	ps              bool // ends one, which is started again at once; where another one stands by, that goes on
 	harmless        bool // nobody may be taken for lost
 }
@@ -36,6 +40,8 @@ var kinds = []kind{
 	{name: "two trainers killed", weight: 2, victims: 2}, // at once
 	{name: "ps killed", weight: 2, ps: true},             // SIGKILL
 	{name: "ps and trainer killed", weight: 1, victims: 1, ps: true},
+	{name: "all trainers killed", weight: 1, all: true},
+	{name: "everything killed", weight: 1, all: true, ps: true},
 	{name: natsRestarted, weight: 1, harmless: true}, // of several ps: down for at most a second, it forgets all
 }
 
@@ -85,6 +91,9 @@ func Kinds() (names []string) {
 	}
 	return names
 }
+
+// kept is the folder of trainers that keep everything.
+const kept = "trainers"
 
 // bench is a measurement under way.
 type bench struct {
@@ -236,7 +245,7 @@ func (j *job) run(most int) error {
 // start starts a trainer.
 func (j *job) start() error {
 	p := &process{Cmd: j.Member(Member{Server: j.url(), Job: j.name, Trainers: j.Trainers, Epochs: j.Epochs,
-		ByTrainers: j.ByTrainers}), ended: make(chan struct{})}
+		ByTrainers: j.ByTrainers, Dir: filepath.Join(j.work, kept), Every: j.Every}), ended: make(chan struct{})}
 	out, err := p.StdoutPipe()
 	if err != nil {
 		return err
@@ -322,8 +331,11 @@ func (j *job) lastFault() time.Time {
 // fault has one happen, and whoever is gone be replaced.
 func (j *job) fault() error {
 	k := j.draw()
+	if k.all {
+		k.victims = len(j.trainers)
+	}
 	victims := max(k.victims, 1)
-	if victims > len(j.trainers) {
+	if victims > len(j.trainers) || k.all && !j.isDurable() {
 		return nil
 	}
 	if k.ps && j.Standby && !j.stoodBy() {
@@ -331,7 +343,7 @@ func (j *job) fault() error {
 	}
 	order := j.r.Perm(len(j.trainers))
 	chosen, others := order[:victims], order[victims:]
-	if j.ByTrainers && !slices.ContainsFunc(others, func(i int) bool { return j.trainers[i].trained.Load() }) {
+	if j.ByTrainers && !k.all && !slices.ContainsFunc(others, func(i int) bool { return j.trainers[i].trained.Load() }) {
 		return nil // nobody else has anything of the job
 	}
 	j.faults = append(j.faults, fault{k, time.Now()})
@@ -374,6 +386,13 @@ func (j *job) fault() error {
 		}
 	}
 	return nil
+}
+
+// isDurable reports that a version of the job is durable, where nobody would have anything of it else.
+func (j *job) isDurable() bool {
+	found, err := checkpoint.List(filepath.Join(j.work, kept), schema.JobName(j.name))
+	durable := func(f checkpoint.Found) bool { return f.Err == nil }
+	return !j.ByTrainers || err == nil && slices.ContainsFunc(found, durable)
 }
 
 // draw draws a kind.

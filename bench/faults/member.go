@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/cuda"
 	"gradbus/examples/packages"
 	"gradbus/examples/packages/corpus"
@@ -20,7 +21,9 @@ import (
 type Member struct {
 	Server, Job      string
 	Trainers, Epochs int
-	ByTrainers       bool // as of Config
+	ByTrainers       bool          // as of Config
+	Dir              string        // for versions, where trainers keep everything
+	Every            time.Duration // between two of them
 }
 
 // Run is a trainer, which joins anew where it may. It writes a line for every batch when it is complete, with the run
@@ -41,7 +44,12 @@ func (m *Member) Run(ctx context.Context, out io.Writer, errs io.Writer) error {
 	if m.ByTrainers {
 		s.Apply, s.Reduce = schema.ApplyMean, schema.ReduceTrainers
 	}
-	config := trainer.Config{Server: m.Server, Backend: backend, Log: slog.New(slog.NewTextHandler(errs, nil))}
+	policy := checkpoint.Policy{}
+	if m.ByTrainers {
+		policy.Dir, policy.Every = m.Dir, m.Every
+	}
+	config := trainer.Config{Server: m.Server, Backend: backend, Checkpoints: policy,
+		Log: slog.New(slog.NewTextHandler(errs, nil))}
 	for {
 		session, err := m.train(ctx, config, s, data, backend, out)
 		if err == nil || ctx.Err() != nil || !config.Again(session, err) {

@@ -191,8 +191,8 @@ var layers = map[string]layer{
 	},
 	// It kills real processes, and restarts the NATS server between them.
 	"bench/faults": {
-		own: []string{"bench/harness", "cuda", "examples/packages", "examples/packages/corpus", "fabric", "schema",
-			"trainer"},
+		own: []string{"bench/harness", "checkpoint", "cuda", "examples/packages", "examples/packages/corpus", "fabric",
+			"schema", "trainer"},
 		noStd: []string{"net", "net/http"},
 	},
 	"bench/hosted": {
