@@ -53,11 +53,9 @@ func (s *Session) takeAlong() bool {
 	}
 	to.held = &held{dense: s.compute.params.state, chunks: len(s.flat.rounds), opened: s.opened}
 	back := to.held.dense.Keeps(v - 1)
-	for _, t := range s.replicas.tables {
-		if t != nil {
-			to.held.tables = append(to.held.tables, t)
-			back = back && t.GoesBack()
-		}
+	to.held.tables = s.replicas.kept()
+	for _, t := range to.held.tables {
+		back = back && t.GoesBack()
 	}
 	s.lr.mu.Lock()
 	to.version, to.least, to.lr = v, v, s.lr.decided
@@ -108,31 +106,45 @@ const carriedValues = 1 << 17
 // resumeCarried begins with a version that this trainer has taken along, or that others have.
 func (s *Session) resumeCarried(ctx context.Context, v schema.Version) (err error) {
 	from, has := s.config.carried, slices.Contains(s.joined.From, s.joined.Member)
+	adopts := false
 	switch {
 	case has && from.has(v):
-		err = s.putCarried(from, v)
+		adopts, err = s.putCarried(from, v)
 	case has && s.config.saved.has(v):
 		err = s.putSaved(s.config.saved)
 	default:
 		err = s.copyFrom(ctx, v)
 	}
+	if err == nil {
+		err = s.results.resumed(schema.Batch(v) - 1)
+	}
 	if err != nil {
 		return err // and what there is stays: others may be gone
 	}
+	for i, t := range s.replicas.kept() {
+		if adopts {
+			t.Adopt(from.held.tables[i])
+		}
+	}
 	from.release()
 	s.config.carried = nil
-	return s.results.resumed(schema.Batch(v) - 1)
+	return nil
 }
 
-// putCarried puts a version that was taken along in the place of what was drawn.
-func (s *Session) putCarried(from *carried, v schema.Version) error {
+// putCarried puts a version that was taken along in the place of what was drawn. adopts says that its tables are to be
+// adopted when nothing can fail any more; else they were copied.
+func (s *Session) putCarried(from *carried, v schema.Version) (adopts bool, err error) {
 	if v < from.version {
 		for _, t := range from.held.tables {
 			t.Back()
 		}
 		from.version = v
 	}
-	return s.restore(func(tensor func(state.Tensor) error, rows func(state.Rows) error) error {
+	adopts = true
+	for i, t := range s.replicas.kept() {
+		adopts = adopts && t.Adopts(from.held.tables[i])
+	}
+	err = s.restore(!adopts, func(tensor func(state.Tensor) error, rows func(state.Rows) error) error {
 		for i := range from.held.chunks {
 			for _, t := range from.held.dense.Pieces(i, v) {
 				if err := tensor(t); err != nil {
@@ -141,12 +153,16 @@ func (s *Session) putCarried(from *carried, v schema.Version) error {
 			}
 		}
 		for _, t := range from.held.tables {
+			if adopts {
+				break
+			}
 			if err := t.Snapshot(carriedValues, rows); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+	return adopts, err
 }
 
 // copyFrom gets a version from those who have it.
@@ -279,10 +295,54 @@ func (a *rowsAsk) send(s *Session, i int) error {
 type giver struct {
 	session *Session
 	pieces  *shard.Pieces // of the goroutine that receives at this trainer's data server
+
+	mu    sync.Mutex // guards early; not held while anything is answered
+	early []question // that came before this trainer had begun; at most earlyMax
+}
+
+// question is a frame that asks, and who asks.
+type question struct {
+	from  schema.Member
+	frame []byte
+}
+
+// earlyMax is as many questions as one trainer asks at once, of each of some trainers.
+const earlyMax = 16 * rowsAskedMax
+
+// ask takes a question. One about the version that this trainer is about to begin with is answered when it has begun.
+func (g *giver) ask(from schema.Member, v *schema.View) error {
+	g.mu.Lock()
+	begins := g.session.joined.Version
+	if g.session.newest() < begins && schema.Version(v.Head().Batch) == begins && len(g.early) < earlyMax {
+		g.early = append(g.early, question{from, slices.Clone(v.Bytes())})
+		g.mu.Unlock()
+		return nil
+	}
+	g.mu.Unlock()
+	return g.give(g.pieces, from, v)
+}
+
+// begun answers what was asked too early. It is called when this trainer has the version that it begins with.
+func (g *giver) begun() error {
+	g.mu.Lock()
+	all := g.early
+	g.early = nil
+	g.mu.Unlock()
+	pieces := shard.NewPieces(g.session.job)
+	for _, q := range all {
+		v, err := schema.Verify(q.frame, schema.Limits{})
+		if err == nil {
+			err = g.give(pieces, q.from, &v)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // give answers one question, unless this trainer has not the version yet, or has had it: who asks asks again.
-func (g *giver) give(to schema.Member, v *schema.View) error {
+func (g *giver) give(pieces *shard.Pieces, to schema.Member, v *schema.View) error {
 	s, h := g.session, v.Head()
 	version := schema.Version(h.Batch)
 	if s.newest() != version {
@@ -293,10 +353,10 @@ func (g *giver) give(to schema.Member, v *schema.View) error {
 	var frames []*schema.Frame
 	var err error
 	if sections := v.Sections(); len(sections) == 1 {
-		frames, err = g.rows(head, schema.Partition(h.Bucket), sections[0].Table, v.Keys())
+		frames, err = g.rows(pieces, head, schema.Partition(h.Bucket), sections[0].Table, v.Keys())
 	} else if chunk, ok := s.flat.find(h.Bucket, h.Chunk); ok {
 		if tensors, known := s.replicaAt(version, chunk); known {
-			frames, err = g.pieces.Answer(head, &state.CopyPiece{Tensors: tensors})
+			frames, err = pieces.Answer(head, &state.CopyPiece{Tensors: tensors})
 		}
 	}
 	if err != nil {
@@ -310,7 +370,8 @@ func (g *giver) give(to schema.Member, v *schema.View) error {
 }
 
 // rows is the frame with as many rows of a partition from a key on as it may have.
-func (g *giver) rows(head schema.Head, p schema.Partition, t schema.Table, from []uint64) ([]*schema.Frame, error) {
+func (g *giver) rows(pieces *shard.Pieces, head schema.Head, p schema.Partition, t schema.Table,
+	from []uint64) ([]*schema.Frame, error) {
 	r := g.session.replicas
 	if int(t) >= len(r.tables) || r.tables[t] == nil || len(from) != 1 || int(p) >= r.specs[t].Partitions {
 		return nil, nil
@@ -320,6 +381,6 @@ func (g *giver) rows(head schema.Head, p schema.Partition, t schema.Table, from 
 	if r.tables[t].Version() != schema.Version(head.Batch) {
 		return nil, nil
 	}
-	rows := r.tables[t].Stretch(p, from[0], g.pieces.ValuesMax())
-	return g.pieces.Answer(head, &state.CopyPiece{Rows: &rows})
+	rows := r.tables[t].Stretch(p, from[0], pieces.ValuesMax())
+	return pieces.Answer(head, &state.CopyPiece{Rows: &rows})
 }

@@ -49,7 +49,7 @@ func newReducer(s *Session) (*reducer, error) {
 	r := &reducer{job: s.job, joined: &s.joined, owner: s.owners[string(s.joined.Member)], results: s.results,
 		fail: s.fail, begun: make([]schema.Batch, s.job.Trainers), limit: fabric.Limiter{PerSecond: refusalsPerSecond}}
 	r.self = r.owner - s.place.Shards
-	r.giver = giver{session: s, pieces: shard.NewPieces(s.job)}
+	r.giver.session, r.giver.pieces = s, shard.NewPieces(s.job)
 	config := shard.Config{Job: s.job, Placement: s.place, Index: r.owner, RunID: s.joined.RunID,
 		Generation: s.joined.Generation, Backend: s.config.Backend, Contributors: round.ContributorsOf(s.job),
 		StagedBytesMax: stagedBytes(s.job), Advice: "send smaller batches", Own: s.joined.Member, Lent: s.config.Bus != nil}
@@ -148,7 +148,7 @@ func (r *reducer) receive(m fabric.Message) {
 		return
 	}
 	if h := v.Head(); h.Kind == schema.KindPull && h.Flags&schema.FlagParameters != 0 {
-		err = r.giver.give(schema.Member(subject.From), &v)
+		err = r.giver.ask(schema.Member(subject.From), &v)
 		m.Release()
 	} else {
 		_, err = r.step(schema.Member(subject.From), &v, m.Lease())

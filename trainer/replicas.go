@@ -43,11 +43,19 @@ func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend, lr 
 	return r, nil
 }
 
-func (r *replicas) close() {
+// kept are the tables that are kept here, in their order.
+func (r *replicas) kept() (all []*state.Array) {
 	for _, t := range r.tables {
 		if t != nil {
-			t.Close()
+			all = append(all, t)
 		}
+	}
+	return all
+}
+
+func (r *replicas) close() {
+	for _, t := range r.kept() {
+		t.Close()
 	}
 	r.tables = nil
 }

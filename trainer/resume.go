@@ -35,6 +35,9 @@ func (s *Session) resume(ctx context.Context) (err error) {
 	}
 	s.compute.params.commit(v)
 	s.batch.Store(uint64(v))
+	if s.reducer != nil {
+		return s.reducer.giver.begun()
+	}
 	return nil
 }
 

@@ -72,7 +72,7 @@ func (s *Session) putSaved(f *saved) error {
 	dir := s.config.Checkpoints.Dir
 	err := f.manifest.Verify(dir)
 	if err == nil {
-		err = s.restore(func(tensor func(state.Tensor) error, rows func(state.Rows) error) error {
+		err = s.restore(true, func(tensor func(state.Tensor) error, rows func(state.Rows) error) error {
 			return f.manifest.Read(dir, tensor, rows)
 		})
 	}
@@ -85,11 +85,12 @@ func (s *Session) putSaved(f *saved) error {
 	return nil
 }
 
-// restore puts a version, of which read gives all pieces, in the place of what was drawn.
-func (s *Session) restore(read func(tensor func(state.Tensor) error, rows func(state.Rows) error) error) error {
+// restore puts a version, of which read gives all pieces, in the place of what was drawn; of tables where they are to be.
+func (s *Session) restore(withTables bool, read func(tensor func(state.Tensor) error,
+	rows func(state.Rows) error) error) error {
 	dense, tables := s.compute.params.state.Restore(), map[string]state.RowsRestore{}
 	for i, t := range s.replicas.tables {
-		if t != nil {
+		if t != nil && withTables {
 			tables[s.replicas.specs[i].Name] = t.Restore()
 		}
 	}

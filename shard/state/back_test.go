@@ -11,6 +11,7 @@ import (
 )
 
 // A table that goes back is what it was before the last Commit, and the same steps then make of it what they had made.
+// So it is where another one has adopted it.
 func TestBackUndoesTheLastCommit(t *testing.T) {
 	for _, o := range []schema.Optimizer{
 		{Kind: schema.OptimizerSGD, LR: 0.1, Momentum: 0.9}, {Kind: "adam", LR: 0.01}, {Kind: "rowwise_adagrad", LR: 0.1},
@@ -20,13 +21,19 @@ func TestBackUndoesTheLastCommit(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
 			job := (&schema.Job{Name: "back", Optimizer: o,
 				Tables: []schema.TableSpec{{Name: "t", Rows: 40, Dim: 3, Init: schema.Normal(1)}}}).WithDefaults()
-			table, err := NewArray(context.Background(), ArrayConfig{Backend: testBackend(t), Spec: &job.Tables[0],
-				Optimizer: job.OptimizerOf(0), LR: &LRChanges{}, Seed: 7, Here: func(schema.Partition) bool { return true },
-				Columns: 3, GoesBack: true})
-			if err != nil {
-				t.Fatal(err)
+			backend := testBackend(t)
+			another := func(late, touches bool) *Array {
+				table, err := NewArray(context.Background(), ArrayConfig{Backend: backend, Spec: &job.Tables[0],
+					Optimizer: job.OptimizerOf(0), LR: &LRChanges{}, Seed: 7, Here: func(schema.Partition) bool { return true },
+					Columns: 3, GoesBack: true, Late: late, Touches: touches})
+				must(t, err)
+				t.Cleanup(table.Close)
+				return table
 			}
-			defer table.Close()
+			table := another(false, false)
+			if another(true, true).Adopts(table) {
+				t.Error("one that does not note when rows change is adopted by one that does")
+			}
 			if table.GoesBack() {
 				t.Error("version 0 goes back")
 			}
@@ -57,6 +64,15 @@ func TestBackUndoesTheLastCommit(t *testing.T) {
 						Scale: 1}); err != nil {
 						t.Fatal(err)
 					}
+				}
+				if r.IntN(2) == 0 {
+					heir := another(true, false)
+					if !heir.Adopts(table) {
+						t.Fatal("it is not adopted")
+					}
+					heir.Adopt(table)
+					table.Close()
+					table = heir
 				}
 				table.Back()
 				if got := everything(t, table); got != before {
