@@ -85,7 +85,8 @@ func (s *Session) putSaved(f *saved) error {
 	return nil
 }
 
-// restore puts a version, of which read gives all pieces, in the place of what was drawn; of tables where they are to be.
+// restore puts a version, of which read gives all pieces, in the place of what was drawn. withTables says that tables
+// are part of it.
 func (s *Session) restore(withTables bool, read func(tensor func(state.Tensor) error,
 	rows func(state.Rows) error) error) error {
 	dense, tables := s.compute.params.state.Restore(), map[string]state.RowsRestore{}

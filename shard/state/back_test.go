@@ -22,14 +22,7 @@ func TestBackUndoesTheLastCommit(t *testing.T) {
 			job := (&schema.Job{Name: "back", Optimizer: o,
 				Tables: []schema.TableSpec{{Name: "t", Rows: 40, Dim: 3, Init: schema.Normal(1)}}}).WithDefaults()
 			backend := testBackend(t)
-			another := func(late, touches bool) *Array {
-				table, err := NewArray(context.Background(), ArrayConfig{Backend: backend, Spec: &job.Tables[0],
-					Optimizer: job.OptimizerOf(0), LR: &LRChanges{}, Seed: 7, Here: func(schema.Partition) bool { return true },
-					Columns: 3, GoesBack: true, Late: late, Touches: touches})
-				must(t, err)
-				t.Cleanup(table.Close)
-				return table
-			}
+			another := func(late, touches bool) *Array { return goesBack(t, backend, job, late, touches) }
 			table := another(false, false)
 			if another(true, true).Adopts(table) {
 				t.Error("one that does not note when rows change is adopted by one that does")
@@ -88,6 +81,17 @@ func TestBackUndoesTheLastCommit(t *testing.T) {
 			}
 		})
 	}
+}
+
+// goesBack is the table of a job, which goes back.
+func goesBack(t *testing.T, backend cuda.Backend, job *schema.Job, late, touches bool) *Array {
+	t.Helper()
+	table, err := NewArray(context.Background(), ArrayConfig{Backend: backend, Spec: &job.Tables[0],
+		Optimizer: job.OptimizerOf(0), LR: &LRChanges{}, Seed: 7, Here: func(schema.Partition) bool { return true },
+		Columns: 3, GoesBack: true, Late: late, Touches: touches})
+	must(t, err)
+	t.Cleanup(table.Close)
+	return table
 }
 
 // everything is all that a table has.
