@@ -106,6 +106,7 @@ type member struct {
 	host          string
 	liveness.Peer // heard of by joins and heartbeats
 	batch         schema.Batch
+	begun         bool   // it has said that it is at a batch, so it has what it began with
 	cluster       bool   // it sends by way of the control cluster
 	url           string // of its data server, where trainers reduce among themselves
 	left          bool
@@ -221,6 +222,7 @@ func (c *Coordinator) Heartbeat(now time.Time, from schema.Member, h *schema.Hea
 	}
 	m.behind = m.behind && h.Batch < schema.Batch(c.resumed())
 	// one that has yet to get what the run begins with says 0
+	m.begun = m.begun || h.Batch > 0
 	m.batch, m.complete = max(h.Batch, schema.Batch(c.resumed())), h.Flags&schema.FlagComplete != 0
 	return d, true
 }

@@ -160,7 +160,7 @@ func (c *Coordinator) tooSlow(name schema.Member, b schema.Batch) []Decision {
 // have them from anybody. Those of the version that the job has begun with are drawn, or on shards.
 func (c *Coordinator) findParametersLost() []Decision {
 	first := c.config.Generation
-	has := func(m member) bool { return m.here() && (m.generation == first || m.batch > 0) }
+	has := func(m member) bool { return m.here() && (m.generation == first || m.begun) }
 	owned := c.plan.Owner == schema.ByShards || len(c.config.Job.Parameters) == 0
 	if owned || c.done() <= c.config.Resume.version() || slices.ContainsFunc(c.members, has) {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"gradbus/schema"
 )
 
-// BenchmarkNewcomer is for how long two trainers, which have all of a job, complete no batch while a third one comes. It
-// gets a table of 64 MiB from them, with its momentum. All are in this process, and send over TCP.
+// BenchmarkNewcomer is for how long two trainers, which have all of a job, complete no batch while a third one comes.
+// It gets a table of 64 MiB from them, with its momentum. All are in this process, and send over TCP.
 //
 //	go test -tags native ./trainer -run '^$' -bench Newcomer -benchtime 10x
 func BenchmarkNewcomer(b *testing.B) {

@@ -56,6 +56,8 @@ var defects = []struct {
 		"		return nil, errShardsLost\n", "", 400},
 	{"a version taken along that is not whole", "trainer/carry.go",
 		"	v, to := s.newest(), s.taken\n", "	v, to := s.newest()+1, s.taken\n", 60},
+	{"a version before the one that was restored", "shard/state/dense_copy.go",
+		" || v < c.first) {\n", ") {\n", 400},
 	{"rows of later batches in a version that is written down", "shard/state/array_copy.go",
 		"	c.all = all\n	c.touched = int64(t.places.count())\n",
 		"	c.all, t.copying = all, nil\n	c.touched = int64(t.places.count())\n", 60},

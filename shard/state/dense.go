@@ -65,11 +65,12 @@ type Dense struct {
 // denseChunk is a chunk's newest version. Index v % len of what is kept by version is version v's.
 type denseChunk struct {
 	version schema.Version
-	rule    *rule         // its own: a step changes it
-	kept    [][][]float32 // of each version, each slot of the rule
-	slots   [][]cuda.Slot // the same, from each version to the next
-	steps   [2]uint64     // that were done by then
-	touched uint8         // the interval in which it changed last
+	first   schema.Version // that has been here: one that was restored, or 0
+	rule    *rule          // its own: a step changes it
+	kept    [][][]float32  // of each version, each slot of the rule
+	slots   [][]cuda.Slot  // the same, from each version to the next
+	steps   [2]uint64      // that were done by then
+	touched uint8          // the interval in which it changed last
 }
 
 // NewDense makes state whose values are what Values holds: see Draw.

@@ -84,7 +84,7 @@ func (d *Dense) Keeps(v schema.Version) bool {
 
 // has says whether a chunk keeps a version.
 func (d *Dense) has(i int, v schema.Version) error {
-	if c := &d.chunks[i]; v != c.version && (d.config.InPlace || v+1 != c.version) {
+	if c := &d.chunks[i]; v != c.version && (d.config.InPlace || v+1 != c.version || v < c.first) {
 		return fmt.Errorf("version %d of chunk %d, which is at %d: %w", v, i, c.version, ErrVersion)
 	}
 	return nil

@@ -94,7 +94,7 @@ func (r *DenseRestore) Tensor(t Tensor) error {
 func (r *DenseRestore) put(i int, t *Tensor, from span, to int) error {
 	c := &r.dense.chunks[i]
 	if len(r.there[i]) == 0 {
-		c.version = t.Version
+		c.version, c.first = t.Version, t.Version
 		c.steps[t.Version%2] = t.Steps
 	}
 	if c.version != t.Version || c.steps[t.Version%2] != t.Steps {

@@ -121,6 +121,9 @@ func TestDenseGoesOnFromASnapshot(t *testing.T) {
 				must(t, restore.Tensor(x))
 			}
 			must(t, restore.Done())
+			if at > 0 && second.Keeps(at-1) || !second.Keeps(at) {
+				t.Errorf("%s seed %d: restored at version %d, it has the one before, or not that", name, seed, at)
+			}
 			for i := ahead; i < len(first.chunks); i++ {
 				first.stepChunk(t, i, seed, at)
 			}
