@@ -94,9 +94,11 @@ func (s *system) killServer(down time.Duration) {
 	case 0, 1:
 		s.note("its machine has had no power")
 		control(v.disk, diskLoses, 0)
-		if v.liar {
-			s.doubt(v)
-			v.liar = false
+		for _, other := range s.servers {
+			if other.disk == v.disk && other.liar {
+				s.doubt(v)
+				other.liar = false
+			}
 		}
 	case 2:
 		s.note("a bit of its disk is another")

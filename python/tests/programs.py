@@ -220,3 +220,8 @@ def start(tmp_path, nursery):
     yield starter
     for program in starter.programs:
         program.kill()
+
+
+def last(program):
+    assert program.end() == 0, program.said()
+    return program.out.read_text().splitlines()[-1]

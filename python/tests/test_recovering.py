@@ -6,7 +6,7 @@ import signal
 
 import pytest
 import torch
-from programs import until
+from programs import last, until
 
 import gradbus
 
@@ -14,7 +14,8 @@ BATCHES = 90
 
 # Trains a model by a LaneLoader and prints the digest. A hold t1:7 has trainer t1 print a line before its first lane of
 # batch 7 and wait there until it is killed or a file says to go on: so a test kills in the middle of a batch. leave-t1:9
-# has t1 hand its lanes over before batch 9. "slow" has trainers take their time until a version is durable: a coordinator names one by how fast batches are.
+# has t1 hand its lanes over before batch 9. "slow" has trainers take their time until a version is durable: a coordinator names one by how fast
+# batches are. slow:FILE has them do so until that is there.
 PROGRAM = """
 import logging, os, pathlib, sys, time, torch, gradbus
 server, folder, trainers, form = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
@@ -46,7 +47,7 @@ sampler = gradbus.LaneSampler(120, session, 20)
 
 def held(batch, lane):
     hold = holds.get(session.member)
-    if "slow" in holds and not list(folder.glob("checkpoints/recovers/*/complete.json")):
+    if "slow" in holds and not list(folder.glob(holds["slow"] or "checkpoints/recovers/*/complete.json")):
         time.sleep(0.05)
     if hold is None or batch != int(hold) or lane != session.lanes[0]:
         return
@@ -97,11 +98,6 @@ def quiet(tmp_path_factory, nursery):
     line = one.out.read_text().splitlines()[-1]
     assert line.startswith(f"at {BATCHES} "), one.said()
     return line
-
-
-def last(program):
-    assert program.end() == 0, program.said()
-    return program.out.read_text().splitlines()[-1]
 
 
 def trainers(start, url, *holds, n=2):
@@ -234,75 +230,16 @@ def test_a_ps_that_is_killed_and_started_again(start, quiet, again):
 def test_a_ps_that_another_one_stands_by_for(start, quiet):
     ps, url = start.ps()
     other, at = start.ps("--standby", url)
-    programs = trainers(start, url, "t0:40", "t1:40")
+    programs = trainers(start, url, "slow:stood-by", "t0:80", "t1:80")
+    until(lambda: "standing by with all of a job" in other.said(), "one that stands by with the job")
+    (start.folder / "stood-by").touch()  # a batch that has begun is told of when it is over, and held ones never are
     for program in programs:
         held(program)
-    until(lambda: "standing by with all of a job" in other.said(), "one that stands by with the job")
     ps.kill()
     go(start, "t0", "t1")
     for program in programs:
         assert last(program) == quiet
         assert "is back at version" in program.out.read_text(), program.said()
-
-
-# Only dense parameters, which trainers add up among themselves: they have everything.
-DENSE = """
-import logging, pathlib, sys, time, torch, gradbus
-server, folder, hold = sys.argv[1:]
-torch.set_num_threads(1)
-torch.manual_seed(5)
-logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO, stream=sys.stdout)
-inputs = torch.randn(40, 4, generator=torch.Generator().manual_seed(3))
-manifest = {"reduce": "trainers", "apply": "mean"}
-if server == "local":
-    session = gradbus.local("everything", lanes=4)
-else:
-    session = gradbus.join(server, "everything", trainers=3, lanes=4, manifest=manifest, back_within=60.0)
-model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-opt = gradbus.Optimizer(model, session, dense=gradbus.Adam(1e-2))
-
-class Data:
-    def __getitem__(self, at):
-        if at[0] in (7, 40) and hold == "yes" and at[1] == session.lanes[0]:
-            print(f"holds at {at[0]}", flush=True)
-            while not (pathlib.Path(folder) / f"go {at[0]}").exists():
-                time.sleep(0.01)
-        if at[0] > 40 and hold == "yes" and not (pathlib.Path(folder) / "go 41").exists():
-            time.sleep(0.2)  # so that the ps comes back to a job
-        return inputs[(4 * at[0] + at[1]) % 40]
-
-with session:
-    for x in gradbus.LaneLoader(Data(), session, batches=60):
-        model(x).square().sum().backward()
-        opt.step()
-        opt.zero_grad()
-    print("at", session.batch, session.digest(), flush=True)
-"""
-
-
-def test_trainers_that_have_everything(start):
-    """One of three is killed in the middle of a batch, then the ps, which keeps nothing; a new trainer comes."""
-    quiet = last(start.python(DENSE, "local", "-", "no"))
-    ps, url = start.ps()
-    programs = [start.python(DENSE, url, start.folder, "yes") for _ in range(3)]
-    for program in programs:
-        program.wait_for("holds at 7")
-    programs[0].kill()
-    until(lambda: "the job goes on with 2 of 3 trainers" in ps.said(), "the loss")
-    programs[0] = start.python(DENSE, url, start.folder, "yes")
-    until(lambda: "has come, with version 0, 1 of 2" in ps.said(), "the newcomer, while the others are at work")
-    assert "job goes on at" not in ps.said()
-    (start.folder / "go 7").touch()
-    for program in programs:
-        program.wait_for("holds at 40")
-    ps.kill()
-    ps, _ = start.ps("--listen", url.split("//")[1])
-    (start.folder / "go 40").touch()
-    until(lambda: "of which 3 have all of it" in ps.said() or programs[0].process.poll() is not None, "all three again")
-    (start.folder / "go 41").touch()
-    for program in programs:
-        assert last(program) == quiet
-        assert "policy recover" in program.out.read_text()
 
 
 PLAIN = """
