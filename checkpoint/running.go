@@ -13,6 +13,7 @@ import (
 
 	"gradbus/internal/atomicfile"
 	"gradbus/schema"
+	"gradbus/schema/crc32c"
 )
 
 // runningName is the file that a job's folder has while a run of it is under way: with the run's id, so that a ps
@@ -37,6 +38,7 @@ func Begin(dir string, job schema.JobName, run schema.RunID, since uint64, other
 	for _, other := range others[:min(len(others), runsMax-1)] {
 		line += fmt.Sprintf(" %016x", uint64(other))
 	}
+	line = fmt.Sprintf("%s %08x", line, crc32c.Update(0, []byte(line)))
 	err := atomicfile.MakeFolder(jobFolder(dir, job), folderMode)
 	if err == nil {
 		err = atomicfile.Write(filepath.Join(jobFolder(dir, job), runningName), fileMode, func(w io.Writer) error {
@@ -91,8 +93,14 @@ func Running(dir string, job schema.JobName) (Lost, error) {
 	if err != nil {
 		return Lost{}, fmt.Errorf("find out whether job %s was lost: %w", job, err)
 	}
-	words := strings.Fields(string(text))
-	damaged := fmt.Errorf("%s: %w: it has %q, want the id of a run, a number, and ids", path, ErrDamaged, text)
+	line, _ := strings.CutSuffix(string(text), "\n")
+	at := strings.LastIndexByte(line, ' ')
+	damaged := fmt.Errorf("%s: %w: it has %q, want the id of a run, a number, ids, and their checksum", path, ErrDamaged,
+		text)
+	if at < 0 || line[at+1:] != fmt.Sprintf("%08x", crc32c.Update(0, text[:at])) {
+		return Lost{}, damaged
+	}
+	words := strings.Fields(line[:at])
 	if len(words) < 2 || len(words) > runsMax+1 {
 		return Lost{}, damaged
 	}

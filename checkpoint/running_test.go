@@ -47,6 +47,23 @@ func TestRunningIsKnownUntilItsEnd(t *testing.T) {
 	}
 }
 
+// No bit of the note may be another: with another first run nothing that is durable would be found.
+func TestRottenNotesOfRuns(t *testing.T) {
+	dir := t.TempDir()
+	must(t, Begin(dir, "j", 9, 1, 8, 7))
+	path := filepath.Join(dir, "j", "running")
+	text, err := os.ReadFile(path)
+	must(t, err)
+	for bit := range 8 * (len(text) - 1) { // all but the end of the line
+		other := slices.Clone(text)
+		other[bit/8] ^= 1 << (bit % 8)
+		must(t, os.WriteFile(path, other, 0o600))
+		if lost, err := Running(dir, "j"); !errors.Is(err, ErrDamaged) {
+			t.Fatalf("bit %d: %+v, %v", bit, lost, err)
+		}
+	}
+}
+
 // Trainers come back to any of the last runs that a run goes on from.
 func TestRunsThatARunGoesOnFrom(t *testing.T) {
 	dir := t.TempDir()

@@ -21,10 +21,15 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	if slices.Contains(c.former, from) {
 		return nil // said again before it left, and heard late
 	}
-	if k := c.config.Carried; k != nil && c.awaits() && k.EndedMS == 0 && j.Has > 0 &&
-		!slices.Contains(k.Runs, j.Run) { // nobody knows which runs there were
-		c.config.Returning = append(c.config.Returning, j.Run)
-		k.Runs = append(k.Runs, j.Run)
+	if k := c.config.Carried; k != nil && c.awaits() && k.EndedMS == 0 { // nobody knows which runs there were
+		run := j.Run
+		if v := j.Saved; j.Has == 0 && v != nil && v.Lost {
+			run = v.Run
+		}
+		if (j.Has > 0 || run != j.Run) && !slices.Contains(k.Runs, run) {
+			c.config.Returning = append(c.config.Returning, run)
+			k.Runs = append(k.Runs, run)
+		}
 	}
 	if j.Run != 0 && j.Run != c.config.RunID && !slices.Contains(c.config.Returning, j.Run) {
 		return c.Refuse(from, runOver(c.config.Job.Name))

@@ -70,7 +70,9 @@ func (l *controlLoop) takesUp(j *job, m *message, request *schema.Join) bool {
 	c := j.coordinator
 	_, regathers := c.policy.(regathering)
 	inMemory := request.Run != 0 && request.Run != j.run && request.Has > 0 && c.phase != Ended
-	inFolder := request.Run == 0 && request.Saved != nil && request.Saved.Lost && c.phase == Gathering
+	known := func(e endedJob) bool { return e.name == j.manifest.Name }
+	inFolder := request.Run == 0 && request.Saved != nil && request.Saved.Lost && c.phase == Gathering &&
+		!slices.ContainsFunc(l.ended, known)
 	return regathers && (inMemory || inFolder) && c.config.Carried == nil && c.differs(request) == nil &&
 		l.over(m, request.Run) == nil && l.server.now().Sub(l.server.started) < backMax
 }
@@ -111,7 +113,7 @@ func (l *controlLoop) carriedBefore(c *acquisition) *carriedRun {
 	}
 	if v := c.saved; c.back == 0 && !c.resume && v != nil && v.Lost && (c.record == nil || len(c.record.Ended) == 0) &&
 		l.server.now().Sub(l.server.started) < backMax {
-		return &carriedRun{Runs: []schema.RunID{v.Run}, Least: leastOf(c.job)}
+		return &carriedRun{Runs: []schema.RunID{v.Run}, Least: leastOf(c.job), Begun: schema.Batch(v.Version) + 1}
 	}
 	over := func(e endedRun) bool { return e.RunID == c.back }
 	if c.back == 0 || !c.resume || c.record != nil && slices.ContainsFunc(c.record.Ended, over) && c.goesOn == nil {

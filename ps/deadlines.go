@@ -160,7 +160,8 @@ func (c *Coordinator) findSlow(now time.Time, waiting []schema.Waiting) []Decisi
 	first, slow := firstWaitedFor(waiting), -1
 	for i := range c.members {
 		name := schema.TrainerMember(i)
-		if !c.slow(now, i, waiting) {
+		m := &c.members[i]
+		if !c.slow(now, i, waiting) || m.behind && !m.lost && !m.left { // who gets all of the job takes as long as that takes
 			continue
 		}
 		if slow < 0 || slices.Contains(first, name) && !slices.Contains(first, schema.TrainerMember(slow)) {

@@ -32,7 +32,7 @@ type coming struct {
 func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused) {
 	from = coming{resume: c.resume && c.back == 0, asked: c.resume}
 	var lost checkpoint.Lost
-	if dir := s.config.Checkpoints.Dir; dir != "" {
+	if dir := s.config.Checkpoints.Dir; dir != "" && !c.job.Carried() {
 		var err error
 		if lost, err = checkpoint.Running(dir, c.job.Name); err != nil {
 			s.log.Error("a run of the job that was lost is not known", "job", c.job.Name, "err", err)

@@ -324,22 +324,20 @@ func (c *Coordinator) nothingSaved() string {
 		"--checkpoint-dir: start it without --resume", c.config.Job.Name)
 }
 
-// newestHere is the newest version that one of those who have come has, and of which run: the newest, of several. Of
-// versions in folders, where nothing says which run went on from which, it is the one that was written last.
+// newestHere is the newest version that one of those who have come has, and of which run: the newest, of several. Where
+// nobody knows which run went on from which, what is in memory goes first, and then what was written last.
 func (c *Coordinator) newestHere() (newest schema.Version, run schema.RunID) {
 	age := func(r schema.RunID) int { return slices.Index(c.config.Carried.Runs, r) }
 	var last int64
 	for i := range c.regather.comers {
-		b := &c.regather.comers[i].brings
-		newer := b.newest > newest || b.newest == newest && b.newest > 0 && age(b.run) < age(run)
-		at := b.saved
-		if at == 0 { // it is in memory
-			at = math.MaxInt64
+		b, at := &c.regather.comers[i].brings, int64(0)
+		if c.config.Carried.ByHand || c.config.Carried.EndedMS == 0 {
+			if at = b.saved; at == 0 { // it is in memory
+				at = math.MaxInt64
+			}
 		}
-		if c.config.Carried.ByHand {
-			newer = b.newest > 0 && at > last
-		}
-		if newer {
+		newer := b.newest > newest || b.newest == newest && age(b.run) < age(run)
+		if b.newest > 0 && (at > last || at == last && newer) {
 			newest, run, last = b.newest, b.run, at
 		}
 	}
@@ -467,8 +465,10 @@ func (c *Coordinator) gathered(now time.Time) []Decision {
 		c.config.Carried.Runs = []schema.RunID{run}
 	}
 	c.lr.decided = c.config.Carried.LR
-	for _, k := range r.comers {
-		if len(c.config.Carried.LR) == 0 && len(k.join.LR) > len(c.lr.decided) { // nobody else knows
+	for i := range r.comers {
+		k := &r.comers[i]
+		counts := k.brings.newest > 0 && (k.brings.saved == 0 || c.has(k, r.version, run))
+		if counts && len(c.config.Carried.LR) == 0 && len(k.join.LR) > len(c.lr.decided) { // nobody else knows
 			c.lr.decided = k.join.LR
 		}
 	}

@@ -115,6 +115,10 @@ func (c Control) check() error {
 		if err := checkLR(c.Join.LR); err != nil {
 			return err
 		}
+		if v := c.Join.Saved; v != nil && (v.Run == 0 || v.Version == 0 || v.CreatedMS < 0) {
+			return fmt.Errorf("saved version %d of run %d, created_ms %d: want a version of a run, and 0 ms or later", v.Version,
+				v.Run, v.CreatedMS)
+		}
 		texts = append(texts, c.Join.Host)
 	case c.Joined != nil:
 		return c.Joined.check()

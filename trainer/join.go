@@ -156,13 +156,7 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 		j.request.URL = j.own.url
 	}
 	if err == nil {
-		j.request.Saved, err = c.offer(job)
-	}
-	if m := c.saved.manifest; m != nil {
-		j.request.LR = m.LR
-	}
-	if err == nil {
-		err = j.encode(0)
+		err = j.offer()
 	}
 	if err != nil {
 		j.own.close()
@@ -170,6 +164,17 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 		return nil, err
 	}
 	return j, nil
+}
+
+// offer writes the request with what is in this trainer's folder.
+func (j *joiner) offer() (err error) {
+	if j.request.Saved, err = j.config.offer(j.job); err != nil {
+		return err
+	}
+	if m := j.config.saved.manifest; m != nil {
+		j.request.LR = m.LR
+	}
+	return j.encode(0)
 }
 
 // newJoinKey draws the key by which a coordinator knows that it was the same trainer that asked before; never 0.
@@ -314,6 +319,11 @@ func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
 		if answer.Refused.Text != told {
 			told = answer.Refused.Text
 			j.config.Log.Info("join put off, asked for again", "job", j.job.Name, "text", told)
+		}
+		if !j.config.byHand() { // there may be a newer version by now
+			if err := j.offer(); err != nil {
+				return answer, err
+			}
 		}
 		select {
 		case <-time.After(j.retry):

@@ -268,6 +268,10 @@ func (k *keeper) end(stays, ended bool) {
 	default:
 	}
 	s := k.session
+	lost, err := checkpoint.Running(k.policy.Dir, s.job.Name)
+	if err != nil || len(lost.Runs) == 0 || lost.Runs[0] != k.id.Run {
+		return // another trainer writes there, of a run that goes on from this one
+	}
 	if v := s.newest(); !stays && v > max(k.durable.Version, s.job.StartVersion()) && s.compute.params.state.Keeps(v) {
 		k.write(context.Background(), k.copy(v))
 	}

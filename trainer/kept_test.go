@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,7 +67,7 @@ func (c *lostAll) run(t *testing.T) {
 		}
 		return own
 	}
-	reached := c.lose(t, job, has)
+	reached := c.lose(t, server, job, has)
 	if c.damaged {
 		found, err := checkpoint.List(dir, job.Name)
 		if err != nil || len(found) < 2 {
@@ -106,11 +108,13 @@ func flip(t *testing.T, path string) {
 }
 
 // lose trains for some batches, and then no trainer is left. It gives the version that they had.
-func (c *lostAll) lose(t *testing.T, job *schema.Job, has func(int) Config) (reached schema.Version) {
+func (c *lostAll) lose(t *testing.T, server *ps.Server, job *schema.Job, has func(int) Config) (reached schema.Version) {
 	const least = 20
 	ctx, stop := context.WithCancel(testContext(t))
 	defer stop()
 	var mu sync.Mutex
+	var asked atomic.Bool
+	heard := make(chan struct{})
 	var all sync.WaitGroup
 	for i := range job.Trainers {
 		all.Go(func() {
@@ -122,13 +126,21 @@ func (c *lostAll) lose(t *testing.T, job *schema.Job, has func(int) Config) (rea
 			killed := false
 			err = s.Run(ctx, newToy(t, job), 1000, func(p Progress) {
 				time.Sleep(time.Millisecond)
-				if p.Batch == least && !c.interrupted {
-					killed = true
+				if p.Batch < least {
+					return
+				}
+				if asked.CompareAndSwap(false, true) { // before, the coordinator knows of nothing that could be lost
+					poll(t, "the coordinator has heard of a version", func() bool {
+						jobs := server.Stats().Jobs
+						return slices.ContainsFunc(jobs, func(j ps.JobStatus) bool { return j.Name == job.Name && j.Batch > 2 })
+					})
+					close(heard)
+				}
+				<-heard
+				if killed = !c.interrupted; killed {
 					s.fail(errKilled)
 				}
-				if p.Batch == least {
-					stop()
-				}
+				stop()
 			})
 			mu.Lock()
 			reached = max(reached, s.newest())

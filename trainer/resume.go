@@ -36,7 +36,9 @@ func (s *Session) resume(ctx context.Context) (err error) {
 	s.compute.params.commit(v)
 	s.batch.Store(uint64(v))
 	if s.reducer != nil {
-		return s.reducer.giver.begun()
+		if err := s.reducer.giver.begun(); err != nil { // they ask again
+			s.config.Log.Warn("an early question is not answered", "job", s.job.Name, "err", err)
+		}
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ type saved struct {
 
 // offer is the version in the folder that a job may begin with; nil where there is none, or the job is to begin anew.
 func (c *Config) offer(job *schema.Job) (*schema.Saved, error) {
-	dir, byHand := c.Checkpoints.Dir, c.Resume && c.Rejoin == 0
+	dir, byHand := c.Checkpoints.Dir, c.byHand()
 	c.saved.manifest = nil
 	if dir == "" || c.carried != nil && c.carried.held != nil {
 		return nil, nil
@@ -43,16 +43,19 @@ func (c *Config) offer(job *schema.Job) (*schema.Saved, error) {
 	switch {
 	case errors.Is(err, checkpoint.ErrNone):
 		return nil, nil // another one may have it
-	case err != nil && byHand:
-		return nil, fmt.Errorf("%w: it cannot be resumed: %w", ErrConfig, err)
-	case err != nil:
+	case err != nil && (c.Rejoin != 0 || errors.Is(err, checkpoint.ErrOther) && !byHand):
 		c.Log.Warn("what is in the folder is of no use to the job", "job", job.Name, "err", err)
 		return nil, nil
+	case err != nil: // a job that begins anew would take the place of what is there
+		return nil, fmt.Errorf("%w: checkpoint_dir %s: %w", ErrConfig, dir, err)
 	}
 	c.saved.manifest = m
 	return &schema.Saved{Run: m.ID.Run, Version: m.ID.Version, CreatedMS: m.Created.UnixMilli(),
 		Lost: len(lost.Runs) > 0}, nil
 }
+
+// byHand reports that somebody has asked for the newest version.
+func (c *Config) byHand() bool { return c.Resume && c.Rejoin == 0 }
 
 // newest reads and verifies.
 func (c *Config) newest(job *schema.Job, since uint64) (*checkpoint.Manifest, error) {

@@ -372,7 +372,7 @@ func (s *Session) close() {
 	s.own.close()
 	s.reducer.close()
 	comesBack := s.entered && s.mayComeBack(s.Err())
-	s.keeper.Load().end(comesBack || s.complete.Load(), !comesBack && (s.complete.Load() || !s.handsOver))
+	s.keeper.Load().end(comesBack || s.complete.Load() && !s.handsOver, !comesBack && !s.handsOver)
 	if comesBack && s.takeAlong() {
 		return
 	}

@@ -63,8 +63,10 @@ func (j *ranking) durability(job *Job, r *run) {
 	if d.Failure != "" {
 		text += ": " + gist(d.Failure)
 	}
-	f := j.find(CodeNotDurable, "%s", text).about(job.Name, "").from(j.s.NowMS-d.LateMS).after(byJob+job.Name, byControl,
-		byDisk+r.coordinator)
+	f := j.find(CodeNotDurable, "%s", text).about(job.Name, "").from(j.s.NowMS-d.LateMS).after(byJob+job.Name, byControl)
+	if r.said.Durability.Off == "" { // no trainer writes them
+		f.after(byDisk + r.coordinator)
+	}
 	for _, id := range r.said.Keepers {
 		f.after(byDisk+id, byServer+id)
 	}
