@@ -23,6 +23,7 @@ type server struct {
 	liar    bool           // the disk has said that it has what it may not have
 	returns bool           // the next job goes on from one that was lost; of system.mu, as the next
 	durable schema.Version // the newest that the disk must have
+	rotten  bool           // a bit of the disk was changed, and no full checkpoint was written since
 }
 
 // start starts a server at the address that it always has.
@@ -104,6 +105,9 @@ func (s *system) killServer(down time.Duration) {
 		s.note("a bit of its disk is another")
 		control(v.disk, diskRots, 0)
 		s.doubt(v)
+		s.mu.Lock()
+		v.rotten = true
+		s.mu.Unlock()
 	}
 	time.Sleep(down)
 	s.start(v)
@@ -141,11 +145,23 @@ func (s *system) server(id string) *server {
 	return s.servers[i]
 }
 
-// durable notes what a server says: which version is durable.
-func (s *system) durable(server string, version schema.Version) {
+// durable notes what a server says: which version is durable. What goes on from a file that may have rotted may be
+// nothing.
+func (s *system) durable(server string, version schema.Version, full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if v := s.server(server); v != nil {
+	v := s.server(server)
+	if v == nil {
+		return
+	}
+	rotten := false
+	for _, other := range s.servers {
+		if other.disk == v.disk {
+			other.rotten = other.rotten && !full
+			rotten = rotten || other.rotten
+		}
+	}
+	if !rotten {
 		v.durable = version
 	}
 }

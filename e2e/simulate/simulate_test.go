@@ -135,7 +135,12 @@ type listener struct {
 func (l listener) Handle(ctx context.Context, r slog.Record) error {
 	switch r.Message {
 	case "version is durable":
-		l.system.durable(l.ps, l.version)
+		full := false
+		r.Attrs(func(a slog.Attr) bool {
+			full = full || a.Key == "increments" && a.Value.Int64() == 0
+			return true
+		})
+		l.system.durable(l.ps, l.version, full)
 	case "job goes on that was lost with the ps before this one":
 		l.system.returns(l.ps, true)
 	case "job registered":
