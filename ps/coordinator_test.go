@@ -19,9 +19,10 @@ import (
 // says what it shows, as a duration since the job was registered.
 //
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
-//	    [returning=run] [start=batches] [apply=mean] [reduce=trainers]
+//	    [returning=run] [start=batches] [apply=mean] [reduce=trainers] [by-hand] [lost=run]
 //	next [at=] [unknown] [elsewhere]
 //	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume] [run=] [was=] [has=] [least=] [process=] [url=]
+//	    [saved=run:version:created] [lost] [rates=from:scale]
 //	ready [ps=a] [serial=] [generation=] [done=]
 //	unready ps= [serial=]
 //	shard-failed ps= member= text=word-word
@@ -157,7 +158,7 @@ func (s *membership) begin() string {
 	}
 	s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: servers,
 		Deadline: s.duration("deadline", "30s"), Gather: s.duration("gather", "0s"), Checkpoints: s.policy(),
-		Resume: s.resumed(), Returning: s.returning()})
+		Resume: s.resumed(), Returning: s.returning(), Carried: s.carried(job.Trainers)})
 	if servers == nil {
 		return ""
 	}
@@ -259,7 +260,41 @@ func (s *membership) join(from schema.Member) string {
 		Resume: s.d.HasArg("resume"), Key: uint64(s.count("key", 0)), Run: schema.RunID(s.count("run", 0)),
 		Was: schema.Member(s.text("was", "")), Process: s.text("process", ""), Has: schema.Version(s.count("has", 0)),
 		Least: schema.Version(s.count("least", 0)),
-		URL:   s.text("url", map[bool]string{true: "nats://" + string(from)}[s.reduce != ""])}))
+		URL:   s.text("url", map[bool]string{true: "nats://" + string(from)}[s.reduce != ""]), Saved: s.saved(),
+		Keeps: s.d.HasArg("saved"), LR: s.rates()}))
+}
+
+// saved is what a trainer has in its folder: run:version:created, and a change of the learning rates.
+func (s *membership) saved() *schema.Saved {
+	if !s.d.HasArg("saved") {
+		return nil
+	}
+	v := &schema.Saved{Lost: s.d.HasArg("lost")}
+	_, err := fmt.Sscanf(s.text("saved", ""), "%d:%d:%d", &v.Run, &v.Version, &v.CreatedMS)
+	must(s.t, err)
+	return v
+}
+
+// rates is a change of the learning rates that a trainer knows of; none where it does not say.
+func (s *membership) rates() []schema.LRChange {
+	var c schema.LRChange
+	if !s.d.HasArg("rates") {
+		return nil
+	}
+	_, err := fmt.Sscanf(s.text("rates", ""), "%d:%g", &c.From, &c.Scale)
+	must(s.t, err)
+	return []schema.LRChange{c}
+}
+
+// carried is what a job goes on from that somebody resumes, or of which nobody knows anything; nil: none.
+func (s *membership) carried(trainers int) *carriedRun {
+	switch {
+	case s.d.HasArg("by-hand"):
+		return &carriedRun{ByHand: true, Trainers: trainers, Least: trainers}
+	case s.d.HasArg("lost"):
+		return &carriedRun{Runs: []schema.RunID{schema.RunID(s.count("lost", 0))}, Least: 1, Begun: 2}
+	}
+	return nil
 }
 
 // next begins the run in which the one that has ended goes on.

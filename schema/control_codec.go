@@ -115,9 +115,8 @@ func (c Control) check() error {
 		if err := checkLR(c.Join.LR); err != nil {
 			return err
 		}
-		if v := c.Join.Saved; v != nil && (v.Run == 0 || v.Version == 0 || v.CreatedMS < 0) {
-			return fmt.Errorf("saved version %d of run %d, created_ms %d: want a version of a run, and 0 ms or later", v.Version,
-				v.Run, v.CreatedMS)
+		if err := c.Join.Saved.check(); err != nil {
+			return err
 		}
 		texts = append(texts, c.Join.Host)
 	case c.Joined != nil:
@@ -165,6 +164,14 @@ func (c Control) check() error {
 		if len(t) > TextBytesMax {
 			return fmt.Errorf("text of %d bytes: want at most %d", len(t), TextBytesMax)
 		}
+	}
+	return nil
+}
+
+func (v *Saved) check() error {
+	if v != nil && (v.Run == 0 || v.Version == 0 || v.CreatedMS < 0) {
+		return fmt.Errorf("saved version %d of run %d, created_ms %d: want a version of a run, and 0 ms or later", v.Version,
+			v.Run, v.CreatedMS)
 	}
 	return nil
 }

@@ -108,7 +108,8 @@ func flip(t *testing.T, path string) {
 }
 
 // lose trains for some batches, and then no trainer is left. It gives the version that they had.
-func (c *lostAll) lose(t *testing.T, server *ps.Server, job *schema.Job, has func(int) Config) (reached schema.Version) {
+func (c *lostAll) lose(t *testing.T, server *ps.Server, job *schema.Job,
+	has func(int) Config) (reached schema.Version) {
 	const least = 20
 	ctx, stop := context.WithCancel(testContext(t))
 	defer stop()

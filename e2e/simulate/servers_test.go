@@ -23,7 +23,7 @@ type server struct {
 	liar    bool           // the disk has said that it has what it may not have
 	returns bool           // the next job goes on from one that was lost; of system.mu, as the next
 	durable schema.Version // the newest that the disk must have
-	rotten  bool           // a bit of the disk was changed, and no full checkpoint was written since
+	rotten  int            // full checkpoints to come until nothing goes on from a file of which a bit was changed
 }
 
 // start starts a server at the address that it always has.
@@ -106,7 +106,7 @@ func (s *system) killServer(down time.Duration) {
 		control(v.disk, diskRots, 0)
 		s.doubt(v)
 		s.mu.Lock()
-		v.rotten = true
+		v.rotten = 2
 		s.mu.Unlock()
 	}
 	time.Sleep(down)
@@ -146,7 +146,7 @@ func (s *system) server(id string) *server {
 }
 
 // durable notes what a server says: which version is durable. What goes on from a file that may have rotted may be
-// nothing.
+// nothing: an increment was asked for, over it, while the next full checkpoint was written.
 func (s *system) durable(server string, version schema.Version, full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,9 +156,11 @@ func (s *system) durable(server string, version schema.Version, full bool) {
 	}
 	rotten := false
 	for _, other := range s.servers {
-		if other.disk == v.disk {
-			other.rotten = other.rotten && !full
-			rotten = rotten || other.rotten
+		if other.disk == v.disk && other.rotten > 0 {
+			if full {
+				other.rotten--
+			}
+			rotten = true
 		}
 	}
 	if !rotten {
