@@ -66,10 +66,11 @@ type Session struct {
 	retry    *time.Timer
 	left     bool
 	// others may compute its lanes when it has left: it was interrupted, and has not failed
-	handsOver bool
-	comesBack bool          // it joins again: it has not reached another trainer
-	unreached schema.Member // that one, where its data server could not be dialed
-	entered   bool          // the program has it, with the version that it begins with
+	handsOver   bool
+	interrupted bool          // the program was told to end, and joins no more
+	comesBack   bool          // it joins again: it has not reached another trainer
+	unreached   schema.Member // that one, where its data server could not be dialed
+	entered     bool          // the program has it, with the version that it begins with
 	// forgotten is set when the coordinator has said that it does not know this run: its ps was started anew.
 	forgotten atomic.Bool
 
@@ -315,7 +316,8 @@ func (s *Session) Abort(err error) error {
 	if err == nil {
 		return s.Close()
 	}
-	s.handsOver = errors.Is(err, context.Canceled) || errors.Is(err, ErrInterrupted)
+	s.interrupted = errors.Is(err, context.Canceled) || errors.Is(err, ErrInterrupted)
+	s.handsOver = s.interrupted
 	return s.leave(err.Error())
 }
 
@@ -371,7 +373,7 @@ func (s *Session) close() {
 	}
 	s.own.close()
 	s.reducer.close()
-	comesBack := s.entered && s.mayComeBack(s.Err())
+	comesBack := s.entered && s.mayComeBack(s.Err()) && !s.interrupted
 	s.keeper.Load().end(comesBack || s.complete.Load() && !s.handsOver, !comesBack && !s.handsOver)
 	if comesBack && s.takeAlong() {
 		return
