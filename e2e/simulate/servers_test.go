@@ -169,7 +169,7 @@ func (s *system) durable(server string, version schema.Version, full bool) {
 }
 
 // returns notes that the next job that a server registers goes on from one that was lost, or that a job is registered:
-// if it is another one, nothing of the one before is to be found in it. Servers with one folder know the same jobs.
+// if it is another one, nothing of the one before is to be found in it.
 func (s *system) returns(server string, next bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,11 +180,7 @@ func (s *system) returns(server string, next bool) {
 	if !next && !v.returns {
 		s.doubtLocked(v)
 	}
-	for _, other := range s.servers {
-		if other.disk == v.disk {
-			other.returns = next
-		}
-	}
+	v.returns = next
 }
 
 // doubt has nothing be expected of what a disk has.
