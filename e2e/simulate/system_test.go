@@ -243,7 +243,8 @@ func (s *system) expect(m *member, err error) {
 		}
 	}
 	if errors.Is(err, trainer.ErrJobFailed) && (strings.Contains(err.Error(), "nobody has taken its place") ||
-		strings.Contains(err.Error(), "no trainer is left that had the parameters")) {
+		strings.Contains(err.Error(), "no trainer is left that had the parameters") ||
+		s.nats != nil && strings.Contains(err.Error(), "after the control server had lost its buckets")) {
 		return
 	}
 	if errors.Is(err, trainer.ErrConfig) && strings.Contains(err.Error(), "checkpoint_dir") {
