@@ -136,11 +136,23 @@ func bytesOf(folder string) (n int64, err error) {
 // format: going on from an older one would lose what was trained. trainers, chunk_bytes and policy may differ, and so
 // may the dense values that a program began with. Those of runs before since are passed over.
 func Newest(dir string, job *schema.Job, since uint64) (m *Manifest, skipped []error, err error) {
+	return newest(dir, job, since, NewVerifier(dir).Verify)
+}
+
+// Latest is the newest checkpoint of a job that is complete, of runs from since on, of which no value was read: Verify
+// tells whether it can be used. Errors are as Newest has them.
+func Latest(dir string, job *schema.Job, since uint64) (*Manifest, error) {
+	m, _, err := newest(dir, job, since, func(*Manifest) error { return nil })
+	return m, err
+}
+
+func newest(dir string, job *schema.Job, since uint64, verify func(*Manifest) error) (m *Manifest, skipped []error,
+	err error) {
 	ids, err := idsOf(dir, job.Name)
 	if err != nil {
 		return nil, nil, err
 	}
-	o, v := newOpener(dir, job.Name), NewVerifier(dir)
+	o := newOpener(dir, job.Name)
 	for _, id := range ids {
 		if id.Epoch < since {
 			break // newest first
@@ -153,7 +165,7 @@ func Newest(dir string, job *schema.Job, since uint64) (m *Manifest, skipped []e
 			if err := m.checkSame(job); err != nil {
 				return nil, skipped, err
 			}
-			err = v.Verify(m)
+			err = verify(m)
 		}
 		switch {
 		case err == nil:
@@ -167,29 +179,6 @@ func Newest(dir string, job *schema.Job, since uint64) (m *Manifest, skipped []e
 		return nil, skipped, fmt.Errorf("job %s in %s: %w: %d are damaged", job.Name, dir, ErrNone, len(skipped))
 	}
 	return nil, nil, fmt.Errorf("job %s in %s: %w", job.Name, dir, ErrNone)
-}
-
-// Latest is the newest checkpoint of a job that is complete, of runs from since on, of which no value was read: Verify
-// tells whether it can be used. Errors are as Newest has them.
-func Latest(dir string, job *schema.Job, since uint64) (*Manifest, error) {
-	ids, err := idsOf(dir, job.Name)
-	if err != nil {
-		return nil, err
-	}
-	for _, id := range ids {
-		if id.Epoch < since {
-			break // newest first
-		}
-		m, err := Open(dir, job.Name, id)
-		if errors.Is(err, ErrIncomplete) || errors.Is(err, ErrDamaged) {
-			continue
-		}
-		if err == nil {
-			err = m.checkSame(job)
-		}
-		return m, err
-	}
-	return nil, fmt.Errorf("job %s in %s: %w", job.Name, dir, ErrNone)
 }
 
 // checkSame names the field in which the manifest of the checkpoint's job differs from that of another.
