@@ -138,9 +138,9 @@ func copiesBytes(c *Config, job *schema.Job, own int, here int64) int64 {
 	case !isCopied(c, job):
 		return 0
 	case job.Plan().Owner == schema.ByShards:
-		return int64(own) * (copiesBytesMax + 1<<20)
+		return int64(own) * (state.CopyBytesMax + 1<<20)
 	}
-	return int64(own)*(copiesBytesMax+1<<20+gatheredBytesMax) + here
+	return int64(own)*(state.CopyBytesMax+1<<20+gatheredBytesMax) + here
 }
 
 // isCopied says whether versions of a job are copied: for files, or for a ps that stands by, now or later.

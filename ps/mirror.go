@@ -179,7 +179,7 @@ func (m *mirroring) ask(ctx context.Context, since schema.Version) (v schema.Ver
 	for _, i := range m.a.own {
 		m.a.workers[i].shard(func(e *shard.Shard) { v = max(v, schema.Version(e.Batch())) })
 	}
-	wish := state.CopyWish{At: v + 1, Since: since, All: since == 0, BytesMax: copiesBytesMax}
+	wish := state.CopyWish{At: v + 1, Since: since, All: since == 0, BytesMax: state.CopyBytesMax}
 	for _, i := range m.a.own {
 		ready := false
 		if !m.a.workers[i].shard(func(e *shard.Shard) { ready = e.Idle() || e.MirrorAt(wish) }) {

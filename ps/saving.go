@@ -15,13 +15,6 @@ import (
 	"gradbus/shard/state"
 )
 
-const (
-	// copiesBytesMax bounds what a shard keeps of rows that change while a version is copied.
-	copiesBytesMax = 64 << 20
-	// pieceValues is how many values are copied at once, with slots: 64 KiB, which hold up a step for some 0.1 ms.
-	pieceValues = 1 << 14
-)
-
 // errNoFolder says that versions of jobs are not written down here.
 var errNoFolder = errors.New("this ps keeps no checkpoints: start it with --checkpoint-dir")
 
@@ -364,7 +357,7 @@ func (v *saver) wrote(id checkpoint.ID) {
 func (v *saver) next() (state.CopyPiece, bool, error) {
 	v.worker.stepLock.Lock()
 	defer v.worker.stepLock.Unlock()
-	return v.worker.end.NextPiece(pieceValues)
+	return v.worker.end.NextPiece(state.CopyValues)
 }
 
 // piece writes the next piece. It reports whether there was one.

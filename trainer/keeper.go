@@ -19,13 +19,6 @@ import (
 // change them, since the next batch lacks what this trainer sends. Rows are copied while later batches change others,
 // and the old ones are kept of those that these change first.
 
-const (
-	// keptCopiesMax bounds what is kept of rows that change while a version is copied.
-	keptCopiesMax = 64 << 20
-	// keptValues is how many values of rows are copied at once: 64 KiB, which hold up a batch for some 0.1 ms.
-	keptValues = 1 << 14
-)
-
 // keeper writes versions down. All methods may be called on nil: then nothing is written.
 type keeper struct {
 	session *Session
@@ -130,7 +123,7 @@ func (k *keeper) copy(v schema.Version) *keptVersion {
 	c.lr = s.lr.decided
 	s.lr.mu.Unlock()
 	k.mu.Lock()
-	wish := state.CopyWish{At: v, Since: k.durable.Version, All: !k.growth.GoesOn(), BytesMax: keptCopiesMax}
+	wish := state.CopyWish{At: v, Since: k.durable.Version, All: !k.growth.GoesOn(), BytesMax: state.CopyBytesMax}
 	if k.late.IsZero() {
 		k.late = c.began
 	}
@@ -239,7 +232,7 @@ func (k *keeper) make(ctx context.Context, c *keptVersion) (*checkpoint.Manifest
 			return nil, context.Cause(ctx)
 		}
 		var p state.CopyPiece
-		k.locked(func() { p, more, err = c.rows.Next(keptValues) })
+		k.locked(func() { p, more, err = c.rows.Next(state.CopyValues) })
 		if err == nil && p.Rows != nil {
 			err = part.Rows(*p.Rows)
 		}

@@ -10,6 +10,14 @@ import (
 // ErrCopyBehind says that a copy was ended, because batches change more than is copied meanwhile.
 var ErrCopyBehind = errors.New("copy fell behind")
 
+// What those who copy beside a job that trains hold to.
+const (
+	// CopyBytesMax bounds what is kept of rows that change while a version is copied (CopyWish.BytesMax).
+	CopyBytesMax = 64 << 20
+	// CopyValues is how many values are copied at once, with slots: 64 KiB, which hold up a batch for some 0.1 ms.
+	CopyValues = 1 << 14
+)
+
 // CopyWish says of which version a copy is wanted.
 type CopyWish struct {
 	At       schema.Version // of this one; 0: none
