@@ -16,7 +16,8 @@ import (
 // saved is what the joins of one trainer know of its folder.
 type saved struct {
 	manifest *checkpoint.Manifest // what was offered last; nil: nothing
-	doubt    bool                 // it could not be read, so the next one is read before it is offered
+	verified bool                 // its values were read before it was offered
+	doubt    bool                 // it could not be read, so the next one is verified before it is offered
 }
 
 // offer is the version in the folder that a job may begin with; nil where there is none, or the job is to begin anew.
@@ -30,15 +31,18 @@ func (c *Config) offer(job *schema.Job) (*schema.Saved, error) {
 	if err == nil && len(lost.Runs) == 0 && !byHand {
 		return nil, nil
 	}
+	since := lost.Since
+	if byHand {
+		since = 0
+	}
+	c.saved.verified = byHand || c.saved.doubt
 	var m *checkpoint.Manifest
 	switch {
 	case err != nil:
-	case byHand:
-		m, err = c.newest(job, 0)
-	case c.saved.doubt:
-		m, err = c.newest(job, lost.Since)
+	case c.saved.verified:
+		m, err = c.newest(job, since)
 	default:
-		m, err = checkpoint.Latest(dir, job, lost.Since)
+		m, err = checkpoint.Latest(dir, job, since)
 	}
 	switch {
 	case errors.Is(err, checkpoint.ErrNone):
@@ -73,7 +77,10 @@ func (f *saved) has(v schema.Version) bool { return f.manifest != nil && f.manif
 // the one before.
 func (s *Session) putSaved(f *saved) error {
 	dir := s.config.Checkpoints.Dir
-	err := f.manifest.Verify(dir)
+	var err error
+	if !f.verified {
+		err = f.manifest.Verify(dir)
+	}
 	if err == nil {
 		err = s.restore(true, func(tensor func(state.Tensor) error, rows func(state.Rows) error) error {
 			return f.manifest.Read(dir, tensor, rows)
