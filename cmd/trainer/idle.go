@@ -8,6 +8,7 @@ import (
 	"gradbus/internal/config"
 	"gradbus/internal/connect"
 	"gradbus/internal/health/monitor"
+	"gradbus/internal/saving"
 	"gradbus/schema"
 )
 
@@ -52,7 +53,7 @@ func (o *common) idle(set *pflag.FlagSet) (rules []config.Idle) {
 	return append(append(rules, o.local.idle()...),
 		config.Idle{When: shardsAlone, Flags: connect.Between,
 			Why: "trainers that send to shards alone listen nowhere: want --reduce trainers with it"},
-		config.Idle{When: shardsAlone, Flags: []string{"checkpoint-dir", "checkpoint-every", "checkpoint-keep"},
+		config.Idle{When: shardsAlone, Flags: saving.Names,
 			Why: "shards have what is to be kept: give it to ./bin/ps, or want --reduce trainers with it"},
 		o.kept.Idle(),
 		config.Idle{When: !watched, Flags: []string{"gpu-expected", "gpu-state", "gpu-library"},

@@ -14,6 +14,9 @@ import (
 	"gradbus/internal/config"
 )
 
+// Names are the names of the flags.
+var Names = []string{"checkpoint-dir", "checkpoint-every", "checkpoint-keep"}
+
 // Flags are the flags, and what they say.
 type Flags struct {
 	policy checkpoint.Policy
@@ -31,7 +34,7 @@ func (f *Flags) Add(set *pflag.FlagSet, who string) {
 
 // Idle are the flags that say nothing without the folder.
 func (f *Flags) Idle() config.Idle {
-	return config.Idle{When: f.policy.Dir == "", Flags: []string{"checkpoint-every", "checkpoint-keep"},
+	return config.Idle{When: f.policy.Dir == "", Flags: Names[1:],
 		Why: "nothing is written: want --checkpoint-dir with it"}
 }
 
