@@ -185,16 +185,14 @@ func (p *Pieces) Read(v *schema.View) (state.CopyPiece, error) {
 	switch sections := v.Sections(); {
 	case h.Flags&schema.FlagParameters != 0 && len(sections) > 0 || len(sections) > 1:
 		return state.CopyPiece{}, schema.Refuse(schema.ReasonWrongShape,
-			"%d sections of a state frame: want one table or a parameter",
-			len(sections))
+			"%d sections of a state frame: want one table or a parameter", len(sections))
 	case len(sections) == 1:
 		return p.readRows(v, sections[0])
 	case h.Flags&schema.FlagParameters != 0:
 		return p.readTensor(v)
 	case len(v.Values()) > 0 || h.Chunks == 0:
 		return state.CopyPiece{}, schema.Refuse(schema.ReasonWrongShape,
-			"%d bytes of values of neither a table nor a parameter",
-			len(v.Values()))
+			"%d bytes of values of neither a table nor a parameter", len(v.Values()))
 	}
 	return state.CopyPiece{}, nil
 }
@@ -208,8 +206,8 @@ func (p *Pieces) readTensor(v *schema.View) (state.CopyPiece, error) {
 	n := len(values) / (1 + len(slots))
 	if n == 0 || n*(1+len(slots)) != len(values) || n > spec.Elements() || h.Offset > uint64(spec.Elements()-n) {
 		return state.CopyPiece{}, schema.Refuse(schema.ReasonWrongShape,
-			"%d values from element %d on of parameter %q, which has %d "+
-				"elements and %d slots", len(values), h.Offset, spec.Name, spec.Elements(), len(slots))
+			"%d values from element %d on of parameter %q, which has %d elements and %d slots", len(values), h.Offset,
+			spec.Name, spec.Elements(), len(slots))
 	}
 	t := state.Tensor{Name: spec.Name, From: int(h.Offset), Values: values[:n], Version: schema.Version(h.Batch),
 		Steps: uint64(h.Weight)}
@@ -228,8 +226,8 @@ func (p *Pieces) readRows(v *schema.View, s schema.Section) (state.CopyPiece, er
 	want := n * shape.values(columns)
 	if len(values) != want || columns > spec.Dim || h.Offset > uint64(spec.Dim-columns) {
 		return state.CopyPiece{}, schema.Refuse(schema.ReasonWrongShape,
-			"%d values for %d rows of columns %d to %d of table %q: want "+
-				"%d of at most %d columns", len(values), n, h.Offset, h.Offset+uint64(columns)-1, spec.Name, want, spec.Dim)
+			"%d values for %d rows of columns %d to %d of table %q: want %d of at most %d columns", len(values), n, h.Offset,
+			h.Offset+uint64(columns)-1, spec.Name, want, spec.Dim)
 	}
 	r := &state.Rows{Table: spec.Name, Column: int(h.Offset), Columns: columns, Keys: v.Keys(),
 		Version: schema.Version(h.Batch), Steps: uint64(h.Weight)}
@@ -244,8 +242,7 @@ func (p *Pieces) readRows(v *schema.View, s schema.Section) (state.CopyPiece, er
 	if shape.marks {
 		var err error
 		if r.Last, err = state.JoinMarks(nil, values); err != nil {
-			return state.CopyPiece{}, schema.Refuse(schema.ReasonWrongShape,
-				"table %q: %v", spec.Name, err)
+			return state.CopyPiece{}, schema.Refuse(schema.ReasonWrongShape, "table %q: %v", spec.Name, err)
 		}
 	}
 	return state.CopyPiece{Rows: r}, nil

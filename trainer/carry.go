@@ -144,6 +144,10 @@ func (s *Session) putCarried(from *carried, v schema.Version) (adopts bool, err 
 	for i, t := range s.replicas.kept() {
 		adopts = adopts && t.Adopts(from.held.tables[i])
 	}
+	tables := from.held.tables
+	if adopts {
+		tables = nil
+	}
 	err = s.restore(!adopts, func(tensor func(state.Tensor) error, rows func(state.Rows) error) error {
 		for i := range from.held.chunks {
 			for _, t := range from.held.dense.Pieces(i, v) {
@@ -152,10 +156,7 @@ func (s *Session) putCarried(from *carried, v schema.Version) (adopts bool, err 
 				}
 			}
 		}
-		for _, t := range from.held.tables {
-			if adopts {
-				break
-			}
+		for _, t := range tables {
 			if err := t.Snapshot(carriedValues, rows); err != nil {
 				return err
 			}

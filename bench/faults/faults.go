@@ -244,8 +244,11 @@ func (j *job) run(most int) error {
 
 // start starts a trainer.
 func (j *job) start() error {
-	p := &process{Cmd: j.Member(Member{Server: j.url(), Job: j.name, Trainers: j.Trainers, Epochs: j.Epochs,
-		ByTrainers: j.ByTrainers, Dir: filepath.Join(j.work, kept), Every: j.Every}), ended: make(chan struct{})}
+	m := Member{Server: j.url(), Job: j.name, Trainers: j.Trainers, Epochs: j.Epochs, ByTrainers: j.ByTrainers}
+	if j.ByTrainers {
+		m.Checkpoints = checkpoint.Policy{Dir: filepath.Join(j.work, kept), Every: j.Every}
+	}
+	p := &process{Cmd: j.Member(m), ended: make(chan struct{})}
 	out, err := p.StdoutPipe()
 	if err != nil {
 		return err

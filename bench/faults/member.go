@@ -21,9 +21,8 @@ import (
 type Member struct {
 	Server, Job      string
 	Trainers, Epochs int
-	ByTrainers       bool          // as of Config
-	Dir              string        // for versions, where trainers keep everything
-	Every            time.Duration // between two of them
+	ByTrainers       bool              // as of Config
+	Checkpoints      checkpoint.Policy // of trainers that keep everything
 }
 
 // Run is a trainer, which joins anew where it may. It writes a line for every batch when it is complete, with the run
@@ -44,11 +43,7 @@ func (m *Member) Run(ctx context.Context, out io.Writer, errs io.Writer) error {
 	if m.ByTrainers {
 		s.Apply, s.Reduce = schema.ApplyMean, schema.ReduceTrainers
 	}
-	policy := checkpoint.Policy{}
-	if m.ByTrainers {
-		policy.Dir, policy.Every = m.Dir, m.Every
-	}
-	config := trainer.Config{Server: m.Server, Backend: backend, Checkpoints: policy,
+	config := trainer.Config{Server: m.Server, Backend: backend, Checkpoints: m.Checkpoints,
 		Log: slog.New(slog.NewTextHandler(errs, nil))}
 	for {
 		session, err := m.train(ctx, config, s, data, backend, out)
