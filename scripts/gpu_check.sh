@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# gpu_check.sh OUT [PACK]: everything that has to hold on a machine with an NVIDIA GPU, in under ten minutes
+# gpu_check.sh OUT [PACK [STEP...]]: everything that has to hold on a machine with an NVIDIA GPU, in under ten minutes, or these steps
 #
 # For a machine with nvcc, CMake, a C++ compiler and PyTorch, without Go and without a network. Builds csrc with its nvcc
 # for its GPU; runs the carried Go tests (PACK, default build/gpu-pack, made by gpu_pack.sh) and the C++ tests on that very
 # library, bit for bit against the CPU; compute-sanitizer with its four tools on a part of them; measures every kernel, and
-# next to PyTorch. OUT gets table.txt, report.json (the steps), kernels.json, torch.json and log.txt.
+# next to PyTorch; runs whole jobs by the carried commands (gpu_jobs.sh). OUT gets table.txt, report.json (the steps), kernels.json,
+# torch.json, jobs.txt and log.txt. PACK may be an archive that tar reads.
 #
 # Every step has its own limit and all share one. A step that fails, or cannot run, is said loudly, those after it still run
 # where they can, and the status is then not 0.
@@ -18,6 +19,11 @@ exec </dev/null
 mkdir -p "$1" || exit 2
 out=$(cd "$1" && pwd)
 pack=$(realpath -m "${2:-build/gpu-pack}")
+chosen=("${@:3}")
+if [ -f "$pack" ]; then
+  mkdir -p build/gpu-packed && tar -C build/gpu-packed -xf "$pack" || exit 2
+  pack=$PWD/build/gpu-packed
+fi
 build=$PWD/build/gpu-check
 library=$build/libgradbus.so
 all_seconds=590 # of all steps together
@@ -31,12 +37,16 @@ note() {
 }
 
 # cannot NAME WHY: a step that this machine or an earlier failure rules out. It counts as a failure.
-cannot() { note "$1" "CANNOT RUN" 0 "$2"; }
+cannot() { ! wanted "$1" || note "$1" "CANNOT RUN" 0 "$2"; }
+
+# wanted NAME: whether the step is to run; device, configure and build always are.
+wanted() { [ ${#chosen[@]} = 0 ] || [[ " device configure build ${chosen[*]} " == *" $1 "* ]]; }
 
 # step NAME LIMIT COMMAND...: runs it with at most so many seconds, into the log.
 step() {
   local name=$1 limit=$2 from=$SECONDS status last
   shift 2
+  wanted "$name" || return 0
   if [ $((all_seconds - SECONDS)) -lt "$limit" ]; then limit=$((all_seconds - SECONDS)); fi
   if [ "$limit" -lt 3 ]; then
     cannot "$name" "no time left of $all_seconds s"
@@ -122,12 +132,18 @@ fi
 # --- measurements
 if [ -z "$built" ] || [ -z "$device" ]; then
   cannot kernels "no device or no build"
+  cannot jobs "no device or no build"
   cannot torch "no device or no build"
 else
   if [ -x "$pack/psbench" ]; then
     step kernels 120 bash -c 'to "$0" "$pack/psbench" kernels --backend cuda --kernel-library "$library" --json' "$out/kernels.json"
   else
     cannot kernels "no $pack/psbench: carry what scripts/gpu_pack.sh makes"
+  fi
+  if [ -x "$pack/trainer" ]; then
+    step jobs 90 scripts/gpu_jobs.sh "$out" "$pack"
+  else
+    cannot jobs "no $pack/trainer: carry what scripts/gpu_pack.sh makes"
   fi
   if [ -n "$python" ]; then
     step torch 120 "$python" -B csrc/bench/compare_torch.py --device cuda --library "$library" --seconds 1 --json "$out/torch.json"
@@ -177,6 +193,7 @@ for r in json.load(open(sys.argv[1])):
         r["seconds"] * 1e3, r["gb_per_second"], r["share_of_stream"]))
 PYTHON
   fi
+  cat "$out/jobs.txt" 2>/dev/null
   # What compare_torch.py printed.
   sed -n '/^==== torch: /,/^[0-9]* comparisons/p' "$out/log.txt" | tail -n +2
   printf '\n%-14s %-10s %7s\n' step result seconds

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # gpu_pack.sh [FOLDER]: builds what gpu_check.sh needs and a machine without Go cannot build, into FOLDER (build/gpu-pack)
 #
-# The test binary of package cuda and the measuring command, stripped. Which kernels are linked in does not matter: over
-# there they load the shared library that its own nvcc built. Without the emulated device, which a real one makes needless.
-# TestGlibc holds how new a glibc they may need. Carry the repository and FOLDER, then run scripts/gpu_check.sh there.
+# The test binary of package cuda and the commands, stripped. Tests and measurements load the shared library that nvcc over there
+# built; jobs run on the kernels that are linked in. Without the emulated device, which a real one makes needless.
+# TestGlibc holds how new a glibc they may need. Carry the repository and FOLDER, or FOLDER.tar.xz, then run scripts/gpu_check.sh there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 to=${1:-build/gpu-pack}
@@ -13,10 +13,11 @@ to=${1:-build/gpu-pack}
 }
 mkdir -p "$to"
 go test -c -tags native -ldflags '-s -w' -o "$to/cuda.test" ./cuda/
-go build -tags native -ldflags '-s -w' -o "$to/psbench" ./cmd/psbench
+go build -tags native -ldflags '-s -w' -o "$to/" ./cmd/ps ./cmd/trainer ./cmd/psbench
 {
   echo "commit $(git rev-parse HEAD)$([ -z "$(git status --porcelain -- '*.go' '*.h')" ] || echo ' with changes')"
   echo "glibc $(ldd --version | sed -n '1s/.* //p')"
 } >"$to/MANIFEST"
-echo "gpu_pack: $to: $(du -sh "$to" | cut -f1)"
+tar -C "$to" -c . | xz -T0 -3 --lzma2=preset=3,dict=192MiB >"$to.tar.xz"
+echo "gpu_pack: $to: $(du -sh "$to" | cut -f1); $to.tar.xz: $(du -sh "$to.tar.xz" | cut -f1)"
 cat "$to/MANIFEST"
