@@ -25,6 +25,8 @@ if [ -f "$pack" ]; then
   pack=$PWD/build/gpu-packed
 fi
 build=$PWD/build/gpu-check
+work=$(mktemp -d) # what each step prints
+trap 'rm -rf "$work"' EXIT
 library=$build/libgradbus.so
 all_seconds=590 # of all steps together
 : >"$out/log.txt"
@@ -53,15 +55,15 @@ step() {
     return 1
   fi
   printf '\n==== %s: %s\n' "$name" "$*" >>"$out/log.txt"
-  timeout -k 5 "$limit" "$@" >"$out/step.txt" 2>&1
+  timeout -k 5 "$limit" "$@" >"$work/$name" 2>&1
   status=$?
-  cat "$out/step.txt" >>"$out/log.txt"
-  last=$(grep -v '^[[:space:]]*$' "$out/step.txt" | tail -n 1 | cut -c1-160)
+  cat "$work/$name" >>"$out/log.txt"
+  last=$(grep -v '^[[:space:]]*$' "$work/$name" | tail -n 1 | cut -c1-160)
   case $status in
     0) note "$name" ok $((SECONDS - from)) "" ;;
     124 | 137) note "$name" FAILED $((SECONDS - from)) "ran past its $limit s; last line: $last" ;;
     *)
-      tail -n 15 "$out/step.txt"
+      tail -n 15 "$work/$name"
       note "$name" FAILED $((SECONDS - from)) "status $status: $last"
       ;;
   esac
@@ -119,8 +121,8 @@ else
   step c++-tests 90 ctest --test-dir "$build" --output-on-failure --timeout 60
   if [ ! -x "$pack/cuda.test" ]; then
     cannot go-tests "no $pack/cuda.test: carry what scripts/gpu_pack.sh makes"
-  elif ! "$pack/cuda.test" -test.list NONE >/dev/null 2>"$out/step.txt"; then
-    cannot go-tests "cuda.test does not start here: $(tail -n 1 "$out/step.txt")"
+  elif ! "$pack/cuda.test" -test.list NONE >/dev/null 2>"$work/start"; then
+    cannot go-tests "cuda.test does not start here: $(tail -n 1 "$work/start")"
   elif [ -z "$device" ]; then
     cannot go-tests "no device"
   else
@@ -156,23 +158,25 @@ fi
 small='^(TestBagForward|TestBagBackward|TestCoalesce|TestMerge|TestAverage|TestApply|TestMatMul|TestSoftmaxCrossEntropy'
 small+='|TestFirstNonFinite|TestCopy|TestWeights|TestMaximum|TestSkippedIDs|TestSteps|TestAdagrad|TestAdam|TestNonFinite'
 small+='|TestRoundedOnce|TestMisaligned|TestOrdersOfIDs|TestMergeInTwoSteps|TestStream|TestStreamBadID)$'
+tools=(memcheck racecheck initcheck synccheck)
 sanitized() {
   # Go interrupts its threads with signals, which the tool takes for the program's own.
-  GODEBUG=asyncpreemptoff=1 tool=$1 bash -c 'cd cuda && "$sanitizer" --tool "$tool" --error-exitcode 86 --print-limit 20 \
-    "$pack/cuda.test" -library "$library" -require cuda -test.short -test.run "$small"'
+  export GODEBUG=asyncpreemptoff=1
+  cd cuda && exec "$sanitizer" --tool "$1" --error-exitcode 86 --print-limit 20 \
+    "$pack/cuda.test" -library "$library" -require cuda -test.short -test.run "$small"
 }
 export -f sanitized
 export sanitizer small
-for tool in memcheck racecheck initcheck synccheck; do
-  if [ -z "$sanitizer" ]; then
-    cannot "$tool" "there is no compute-sanitizer"
-  elif [ -z "$ready" ]; then
-    cannot "$tool" "the Go tests cannot run"
-  else
-    step "$tool" 60 bash -c 'sanitized "$0"' "$tool"
-  fi
-done
-rm -f "$out/step.txt"
+if [ -z "$sanitizer" ]; then
+  cannot sanitizers "there is no compute-sanitizer"
+elif [ -z "$ready" ]; then
+  cannot sanitizers "the Go tests cannot run"
+else # side by side
+  step sanitizers 150 bash -c 'set -o pipefail
+    for tool; do (sanitized "$tool" 2>&1 | sed -u "s/^/$tool: /") & tools+=($!); done
+    for p in "${tools[@]}"; do wait "$p" || failed=$?; done
+    exit "${failed:-0}"' sanitizers "${tools[@]}"
+fi
 
 # --- the end: a table, and the same as JSON
 text() { printf '"%s"' "$(printf '%s' "$1" | tr '\n\t' '  ' | tr -d '\000-\037' | sed 's/\\/\\\\/g; s/"/\\"/g')"; }
@@ -195,7 +199,7 @@ PYTHON
   fi
   cat "$out/jobs.txt" 2>/dev/null
   # What compare_torch.py printed.
-  sed -n '/^==== torch: /,/^[0-9]* comparisons/p' "$out/log.txt" | tail -n +2
+  cat "$work/torch" 2>/dev/null
   printf '\n%-14s %-10s %7s\n' step result seconds
   for i in "${!names[@]}"; do
     printf '%-14s %-10s %7s  %s\n' "${names[i]}" "${results[i]}" "${seconds[i]}" "${details[i]}"

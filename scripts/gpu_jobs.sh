@@ -84,7 +84,7 @@ for backend in cpu cuda; do
       "$bin/ps" status --ps "$page"
       "$bin/ps" gpu-list --gpu-state "$work/gpus.json"
       "$bin/ps" doctor --ps "$page" --listen 127.0.0.1:0 --http 127.0.0.1:0 --gpu-state "$work/gpus.json"
-      timeout 10 bash -c 'exec 3<>"/dev/tcp/${0%:*}/${0#*:}" && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && cat <&3' "${page#http://}" |
+      timeout 10 bash -c 'exec 3<>"/dev/tcp/${0%:*}/${0#*:}" && printf "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n" >&3 && cat <&3' "${page#http://}" |
         grep -i gpu
     } >"$out/gpu.txt" 2>&1
     grep -q '^gradbus_gpu' "$out/gpu.txt" || wrong "no metrics of a GPU"

@@ -165,6 +165,7 @@ func (d *device) seconds(args []any, e effort) (float64, int, error) {
 	if _, err := d.burst(many); err != nil {
 		return 0, 0, err
 	}
+	e.time /= time.Duration(many.Len()) // the samples are of one call each
 	return e.median(func() (float64, error) {
 		s, err := d.burst(many)
 		return s / float64(many.Len()), err
