@@ -124,6 +124,39 @@ func TestStream(t *testing.T) {
 	})
 }
 
+// TestPinned: calls on memory that a device reaches by itself, where some of it stays in place.
+func TestPinned(t *testing.T) {
+	onStreams(t, func(t *testing.T, b Backend, _ *Stream) {
+		for seed := range uint64(3) {
+			memory, counts, _ := wanted(t, seed)
+			for i, c := range samples(seed) {
+				batch, at := b.NewBatch(), map[Vector]Vector{} // what shared memory still does
+				vectors(c, func(v *Vector) {
+					if to, moved := at[*v]; v.n > 0 && !moved {
+						pinned, err := b.Alloc(len(bytesOf(*v))/4 + 2)
+						must(t, err)
+						t.Cleanup(pinned.Free)
+						to = pinned.Vector(v.dtype, v.dtype.Bytes(), v.n) // at an odd multiple
+						copy(bytesOf(to), bytesOf(*v))
+						at[*v] = to
+					}
+					if v.n > 0 {
+						*v = at[*v]
+					}
+				})
+				must(t, batch.add(c))
+				must(t, b.Submit(batch))
+				var got []byte
+				vectors(c, func(v *Vector) { got = append(got, bytesOf(*v)...) })
+				if batch.Count(0) != counts[i] || !bytes.Equal(got, memory[i]) {
+					t.Errorf("%T: count %d of %d, or other bits than the portable backend's", c, batch.Count(0), counts[i])
+				}
+				batch.Free()
+			}
+		}
+	})
+}
+
 // TestStreamBadID: a bad id is found on the device, where it stops its own command alone.
 func TestStreamBadID(t *testing.T) {
 	onStreams(t, func(t *testing.T, b Backend, s *Stream) {

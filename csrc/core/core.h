@@ -62,6 +62,7 @@ class Arena {
     return static_cast<T*>(Bytes(n < 0 ? 0 : Times(n, sizeof(T))));
   }
   uint64_t needed() const { return used_ + kLine; }
+  uint64_t taken() const { return used_; }
   bool enough() const { return used_ <= room_; }
 
  private:

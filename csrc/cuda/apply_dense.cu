@@ -20,8 +20,8 @@ struct Op {
 
   static void Stage(Travel& travel, Args& a) {
     const gb_in param = a.param;
-    travel.In(a.param);
-    travel.In(a.grad);
+    travel.Near(a.param);
+    travel.Near(a.grad);
     travel.Over(a.out, param, a.param);
     StageSlots(travel, a.optimizer);
   }

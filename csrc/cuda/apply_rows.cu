@@ -67,7 +67,7 @@ struct Op {
   static bool Nothing(const Args& a) { return a.index.n == 0; }
 
   // What goes with the table, row by row: the table itself, the last steps, the slots. A table much
-  // larger than what the index names stays at home but for those rows.
+  // larger than what the index names stays at home but for those rows, unless the device reaches it.
   struct Rows {
     Travel& travel;
     bool keep;  // compact output keeps what was there for ids that are skipped
@@ -80,7 +80,7 @@ struct Op {
       if (picked) {
         travel.Picked(before, chosen, width);
       } else {
-        travel.In(before);
+        travel.Near(before);
       }
       if (over && picked) {
         travel.PickedOver(after, before, chosen, width);
@@ -111,11 +111,12 @@ struct Op {
 
   static void Stage(Travel& travel, Args& a) {
     const int64_t table_rows = a.table.n / a.dim;
-    Rows rows = {travel, a.policy == GB_SKIP, table_rows > 2 * a.index.n, {nullptr, 0}};
+    const bool picked = table_rows > 2 * a.index.n && !Reaches(a.table.data);
+    Rows rows = {travel, a.policy == GB_SKIP, picked, {nullptr, 0}};
     if (rows.picked) rows.chosen = Choose(travel, a.index, table_rows);
     travel.In(a.index);
     travel.In(a.first);
-    travel.In(a.grad);
+    travel.Near(a.grad);
     rows.Go(a.table, a.out, a.dim);
     rows.Go(a.steps.last, a.steps.last_after, 1);
     gb_slot* slots = travel.Host<gb_slot>(a.optimizer.slots_n);

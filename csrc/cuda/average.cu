@@ -75,7 +75,7 @@ void StageTerms(Travel& travel, const gb_term*& terms, int64_t n) {
   gb_term* there = travel.Host<gb_term>(n);
   for (int64_t i = 0; i < n; i++) {
     gb_term t = terms[i];
-    travel.In(t.values);
+    travel.Near(t.values);
     if (!travel.counting()) there[i] = t;
   }
   if (!travel.counting()) terms = there;

@@ -85,7 +85,7 @@ struct Op {
   static void Stage(Travel& travel, Args& a) {
     const gb_in param = a.param;
     StageTerms(travel, a.terms, a.terms_n);
-    travel.In(a.param);
+    travel.Near(a.param);
     travel.Over(a.out, param, a.param);
     StageSlots(travel, a.optimizer);
   }

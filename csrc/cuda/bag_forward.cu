@@ -85,7 +85,7 @@ struct BagForwardOp {
   static bool Nothing(const Args& a) { return a.offsets.n == 0; }
 
   static void Stage(Travel& travel, Args& a) {
-    travel.In(a.rows);
+    travel.Near(a.rows);
     travel.In(a.ids);
     travel.In(a.offsets);
     travel.In(a.weights);

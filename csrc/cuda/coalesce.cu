@@ -71,7 +71,7 @@ struct CoalesceOp {
 
   static void Stage(Travel& travel, Args& a) {
     travel.In(a.keys);
-    travel.In(a.rows);
+    travel.Near(a.rows);
     travel.Out(a.out_keys, 1);
     travel.Out(a.out_rows, a.dim);
   }

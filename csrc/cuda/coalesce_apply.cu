@@ -152,9 +152,9 @@ struct CoalesceApplyOp {
   static void Stage(Travel& travel, Args& a) {
     const Args was = a;
     travel.In(a.keys);
-    travel.In(a.rows);
-    travel.In(a.table);
-    travel.In(a.steps.last);
+    travel.Near(a.rows);
+    travel.Near(a.table);
+    travel.Near(a.steps.last);
     StageOut(travel, was, a.out, was.table, a.table, a.dim);
     StageOut(travel, was, a.steps.last_after, was.steps.last, a.steps.last, 1);
     travel.Out(a.out_keys, 1);
@@ -163,7 +163,7 @@ struct CoalesceApplyOp {
       gb_slot s = a.optimizer.slots[i];
       const gb_in before = s.before;
       const int64_t rows = was.table.n / was.dim;
-      travel.In(s.before);
+      travel.Near(s.before);
       StageOut(travel, was, s.after, before, s.before, rows == 0 ? 0 : before.n / rows);
       if (!travel.counting()) slots[i] = s;
     }

@@ -55,7 +55,7 @@ struct Op {
   };
 
   static bool Nothing(const Args& a) { return a.values.n == 0; }
-  static void Stage(Travel& travel, Args& a) { travel.In(a.values); }
+  static void Stage(Travel& travel, Args& a) { travel.Near(a.values); }
 
   static void Run(Queue& queue, const Parts& parts, const Args& a, gb_report* report) {
     ZeroFlags(queue, parts.flags);

@@ -219,7 +219,7 @@ struct MergeOp {
     for (int64_t i = 0; i < a.terms_n; i++) {
       gb_rows_term t = a.terms[i];
       travel.In(t.keys);
-      travel.In(t.rows);
+      travel.Near(t.rows);
       if (!travel.counting()) terms[i] = t;
     }
     if (!travel.counting()) a.terms = terms;

@@ -9,20 +9,57 @@ uint64_t BytesOf(int64_t n, gb_dtype dtype) {
   return n < 0 ? 0 : static_cast<uint64_t>(n * gradbus::BytesOf(dtype));
 }
 
+bool Reaches(const void* memory) {
+  cudaPointerAttributes where = {};
+  if (cudaPointerGetAttributes(&where, memory) != cudaSuccess) {
+    cudaGetLastError();
+    return false;
+  }
+  return where.type == cudaMemoryTypeHost || where.type == cudaMemoryTypeDevice;
+}
+
+Travel::Travel(Queue* queue, const Travel& counted, char* device, char* host)
+    : queue_(queue),
+      here_(host),
+      there_(device),
+      in_bytes_(Rounded(counted.in_.needed())),
+      out_bytes_(Rounded(counted.out_.needed())),
+      in_({host, in_bytes_}),
+      out_({host + in_bytes_, out_bytes_}),
+      device_({device + counted.small(), counted.device_.needed()}),
+      host_({host + counted.small(), counted.host_.needed()}) {}
+
 void Travel::In(gb_in& a) {
   if (a.n == 0) {
     a.data = nullptr;
     return;
   }
   const uint64_t bytes = BytesOf(a.n, a.dtype);
+  if (bytes <= kSmall) {
+    char* here = in_.Take<char>(static_cast<int64_t>(bytes));
+    if (counting()) return;
+    std::memcpy(here, a.data, bytes);
+    a.data = There(here);
+    return;
+  }
   void* there = Device(bytes);
   if (counting()) return;
   queue_->Copy(there, a.data, bytes);
   a.data = there;
 }
 
-void Travel::Note(void* host, const void* device, const gb_out& a, int64_t per_key) {
-  homes_[homes_n_++] = {host, device, a.n, per_key, a.dtype, nullptr, {}, 0};
+void Travel::Near(gb_in& a) {
+  if (BytesOf(a.n, a.dtype) <= kSmall || !Reaches(a.data)) In(a);
+}
+
+void Travel::Note(void* host, const void* device, const gb_out& a, int64_t per_key,
+                  const void* small) {
+  homes_[homes_n_++] = {host, device, a.n, per_key, a.dtype, small, nullptr, {}, 0};
+}
+
+uint64_t Travel::Home::Bytes(int64_t count) const {
+  const int64_t keyed = count * per_key;
+  return BytesOf(per_key > 0 && keyed < n ? keyed : n, dtype);
 }
 
 void Travel::Out(gb_out& a, int64_t per_key) {
@@ -30,31 +67,49 @@ void Travel::Out(gb_out& a, int64_t per_key) {
     a.data = nullptr;
     return;
   }
-  void* there = Device(BytesOf(a.n, a.dtype));
+  const uint64_t bytes = BytesOf(a.n, a.dtype);
+  void* here = bytes <= kSmall ? out_.Take<char>(static_cast<int64_t>(bytes)) : nullptr;
+  void* there = bytes <= kSmall ? nullptr : Device(bytes);
   if (counting()) return;
-  Note(a.data, there, a, per_key);
+  if (here != nullptr) there = There(here);
+  Note(a.data, there, a, per_key, here);
   a.data = there;
 }
 
 void Travel::Over(gb_out& a, const gb_in& was, const gb_in& now) {
   if (a.n == 0 || a.data != was.data) return Out(a);
-  if (counting()) return;
-  Note(a.data, now.data, a, 0);
+  if (counting() || now.data == was.data) return;
+  const bool is_small = BytesOf(was.n, was.dtype) <= kSmall;
+  over_ = over_ || is_small;
+  const char* there = static_cast<const char*>(now.data);
+  Note(a.data, there, a, 0, is_small ? here_ + (there - there_) : nullptr);
   a.data = const_cast<void*>(now.data);
 }
 
 void Travel::Kept(gb_out& a) {
-  const gb_out was = a;
-  Out(a);
-  if (!counting() && a.n > 0) queue_->Copy(a.data, was.data, BytesOf(a.n, a.dtype));
+  const gb_in was = {a.data, a.n, a.dtype, 0};
+  gb_in now = was;
+  In(now);
+  if (a.n == 0) a.data = nullptr;
+  if (a.n > 0) Over(a, was, now);
 }
 
-void Travel::Back(int64_t count) {
+void Travel::Depart() { queue_->Copy(there_, here_, in_.taken()); }
+
+void Travel::Return() {
+  if (over_) queue_->Copy(here_, there_, in_.taken());
+  queue_->Copy(here_ + in_bytes_, there_ + in_bytes_, out_.taken());
+}
+
+bool Travel::Back(int64_t count) {
+  bool any = false;
   for (int i = 0; i < homes_n_; i++) {
     const Home& h = homes_[i];
-    const int64_t keyed = count * h.per_key;
-    queue_->Copy(h.host, h.device, BytesOf(h.per_key > 0 && keyed < h.n ? keyed : h.n, h.dtype));
+    if (h.small != nullptr) continue;
+    queue_->Copy(h.host, h.device, h.Bytes(count));
+    any = true;
   }
+  return any;
 }
 
 void Travel::Picked(gb_in& a, const Chosen& rows, int64_t width) {
@@ -81,16 +136,17 @@ void Travel::PickedOver(gb_out& a, const gb_in& now, const Chosen& rows, int64_t
   char* table = static_cast<char*>(a.data);
   a.n = rows.n * width;
   if (counting()) return;
-  Note(gathered, now.data, a, 0);
+  Note(gathered, now.data, a, 0, nullptr);
   homes_[homes_n_ - 1].table = table;
   homes_[homes_n_ - 1].rows = rows;
   homes_[homes_n_ - 1].row_bytes = row;
   a.data = const_cast<void*>(now.data);
 }
 
-void Travel::Settle() {
+void Travel::Settle(int64_t count) {
   for (int k = 0; k < homes_n_; k++) {
     const Home& h = homes_[k];
+    if (h.small != nullptr) std::memcpy(h.host, h.small, h.Bytes(count));
     if (h.table == nullptr) continue;
     for (int64_t i = 0; i < h.rows.n; i++) {
       if (h.rows.at[i] < 0) continue;
@@ -106,7 +162,7 @@ void StageSlots(Travel& travel, gb_optimizer& o) {
   for (int64_t i = 0; i < o.slots_n; i++) {
     gb_slot s = o.slots[i];
     const gb_in was = s.before;
-    travel.In(s.before);
+    travel.Near(s.before);
     travel.Over(s.after, was, s.before);
     if (!travel.counting()) slots[i] = s;
   }

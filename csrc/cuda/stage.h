@@ -3,7 +3,8 @@
 //
 // An operation's Stage(Travel&, Args&) goes through the arrays of a copy of the arguments and lets
 // each be replaced by its place on the device. It runs twice: once to count the memory, once to
-// move the data.
+// move the data. Small arrays travel together, in one copy each way. Memory that the device reaches
+// by itself, pinned memory, needs no travel where it is read or written once, or in a few places.
 #ifndef GRADBUS_CUDA_STAGE_H_
 #define GRADBUS_CUDA_STAGE_H_
 
@@ -26,8 +27,8 @@ class Travel {
  public:
   // Without a queue a Travel only counts.
   Travel() = default;
-  Travel(Queue* queue, gb_workspace device, gb_workspace host)
-      : queue_(queue), device_(device), host_(host) {}
+  // With one, it has as much memory as counted says, on the device and pinned.
+  Travel(Queue* queue, const Travel& counted, char* device, char* host);
   Travel(const Travel&) = delete;
   Travel& operator=(const Travel&) = delete;
 
@@ -41,8 +42,9 @@ class Travel {
   // Room is the operation's own workspace.
   Arena& Room() { return device_; }
 
-  // In brings an array to the device.
+  // In brings an array to the device. Near is an In that may stay where it is.
   void In(gb_in& a);
+  void Near(gb_in& a);
   // Out gives an array room there and brings it back at the end: whole, or, with per_key > 0, as
   // many times per_key elements as report.count says.
   void Out(gb_out& a, int64_t per_key = 0);
@@ -57,11 +59,14 @@ class Travel {
   void Picked(gb_in& a, const Chosen& rows, int64_t width);
   void PickedOver(gb_out& a, const gb_in& now, const Chosen& rows, int64_t width);
 
-  uint64_t device_bytes() const { return device_.needed(); }
-  uint64_t host_bytes() const { return host_.needed(); }
-  // Back queues the way back; Settle ends it, after the queue's work has ended.
-  void Back(int64_t count);
-  void Settle();
+  uint64_t device_bytes() const { return WithSmall(device_.needed()); }
+  uint64_t host_bytes() const { return WithSmall(host_.needed()); }
+  // Depart queues the way there of what is small, Return its way back. Back queues the way back of
+  // what is large, if there is any; Settle ends both ways, after the queue's work has ended.
+  void Depart();
+  void Return();
+  bool Back(int64_t count);
+  void Settle(int64_t count);
 
  private:
   struct Home {
@@ -70,18 +75,39 @@ class Travel {
     int64_t n;
     int64_t per_key;
     gb_dtype dtype;
-    char* table;  // where rows go home to, one by one, from host
+    const void* small;  // what has come back by itself already
+    char* table;        // where rows go home to, one by one, from host
     Chosen rows;
     uint64_t row_bytes;
+
+    uint64_t Bytes(int64_t count) const;
   };
   static constexpr int kHomesMost = 8;
-  void Note(void* host, const void* device, const gb_out& a, int64_t per_key);
+#ifdef GRADBUS_EMU
+  static constexpr uint64_t kSmall = 64;  // so that tests have both
+#else
+  static constexpr uint64_t kSmall = 64 << 10;
+#endif
+  static uint64_t Rounded(uint64_t bytes) { return (bytes + 255) & ~uint64_t{255}; }
+  uint64_t small() const { return Rounded(in_.needed()) + Rounded(out_.needed()); }
+  uint64_t WithSmall(uint64_t bytes) const {
+    return bytes > UINT64_MAX - small() ? UINT64_MAX : small() + bytes;
+  }
+  // There is the place on the device of small memory.
+  void* There(void* here) const { return there_ + (static_cast<char*>(here) - here_); }
+  void Note(void* host, const void* device, const gb_out& a, int64_t per_key, const void* small);
 
   Queue* queue_ = nullptr;
-  Arena device_, host_;
+  char *here_ = nullptr, *there_ = nullptr;  // of small arrays, in the same order
+  uint64_t in_bytes_ = 0, out_bytes_ = 0;    // of it
+  bool over_ = false;                        // what came as small goes back, too
+  Arena in_, out_, device_, host_;
   Home homes_[kHomesMost];
   int homes_n_ = 0;
 };
+
+// Reaches says whether the device itself can use the memory.
+bool Reaches(const void* memory);
 
 // StageSlots lets an optimizer's slots travel: each after is over its before, whole. It replaces
 // the array of slots by a copy.
@@ -109,20 +135,21 @@ gb_status RunHere(Context* context, const typename Op::Args& a, gb_report* repor
   typename Op::Parts counted(count.Room(), *context, copy);
   Reserve(queue, context, count.device_bytes(), count.host_bytes());
   if (!queue.ok()) return queue.End(report);
-  Travel travel(&queue, {context->memory, context->bytes}, {context->host, context->host_bytes});
+  Travel travel(&queue, count, context->memory, context->host);
   copy = a;
   Op::Stage(travel, copy);
   const typename Op::Parts parts(travel.Room(), *context, copy);
   context->report->status = GB_BUSY;
+  travel.Depart();
   Op::Run(queue, parts, copy, context->report);
+  travel.Return();
   queue.Wait();
   if (!queue.ok()) return queue.End(report);
   const gb_status status = context->report->status;
   if (status == GB_OK) {
-    travel.Back(context->report->count);
-    queue.Wait();
+    if (travel.Back(context->report->count)) queue.Wait();
     if (!queue.ok()) return queue.End(report);
-    travel.Settle();
+    travel.Settle(context->report->count);
   }
   if (report != nullptr) {
     const uint32_t size = report->size;
