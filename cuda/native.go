@@ -38,6 +38,7 @@ type native struct {
 	calls   sync.Pool // of *call
 	regions *regions  // of a backend with a device, else nil
 	gathers bool      // the library has the operation
+	cpu     *native   // of a GPU's: for calls that the CPU does sooner, or nil where the GPU does all
 	closed  atomic.Bool
 }
 
@@ -77,9 +78,18 @@ func openNative(name, why string, o Options) (Backend, error) {
 	}
 	n.isa, n.gathers = C.GoString(C.bridge_isa(n.api, n.context)), n.api.gather != nil
 	n.calls.New = func() any { return &call{workspace: make([]byte, workspaceBytes)} }
-	if C.bridge_has_device(n.api) != 0 {
-		n.regions = new(regions)
-		n.threads = 1
+	if C.bridge_has_device(n.api) == 0 {
+		return n, nil
+	}
+	n.regions, n.threads = new(regions), 1
+	if name == "cuda" && !o.EveryCall {
+		cpu, err := openNative("cpu", why, Options{Threads: o.Threads, Library: o.Library})
+		if err != nil {
+			n.Close()
+			return nil, err
+		}
+		n.cpu = cpu.(*native)
+		n.why += "; calls that " + n.cpu.isa + " ends sooner stay on the CPU"
 	}
 	return n, nil
 }
@@ -94,8 +104,12 @@ func (n *native) reason() string { return n.why }
 
 // Close ends the backend. No other call may be under way, and batches, streams and memory of it must be gone.
 func (n *native) Close() error {
-	if n.closed.CompareAndSwap(false, true) {
-		C.bridge_close(n.api, n.context)
+	if !n.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	C.bridge_close(n.api, n.context)
+	if n.cpu != nil {
+		return n.cpu.Close()
 	}
 	return nil
 }
@@ -134,6 +148,9 @@ func (n *native) cross(c *call, e *encoding) (int, error) {
 	}
 	if e.device {
 		return 0, fmt.Errorf("%s: %w: memory of a device is for the batches of a stream", opName(e.op), ErrArgument)
+	}
+	if n.cpu != nil && !e.work.paysOnDevice(n.cpu.threads) {
+		return n.cpu.cross(c, e)
 	}
 	command := (*C.uint8_t)(e.command)
 	status := C.bridge_call(n.table, n.context, e.op, command,

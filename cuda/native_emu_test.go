@@ -5,6 +5,7 @@ package cuda
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
@@ -119,6 +120,31 @@ func (d *doomed) close(t *testing.T) {
 		c.host.Free()
 	}
 	must(t, d.backend.Close())
+}
+
+// TestPlaced: a call is done where that is sooner, with the same bits, and asks the device for nothing where that is the
+// CPU.
+func TestPlaced(t *testing.T) {
+	emu, err := Open(Options{Name: "emu"})
+	must(t, err)
+	defer emu.Close()
+	cpu, err := Open(Options{Name: "cpu"})
+	must(t, err)
+	emu.(*native).cpu = cpu.(*native) // which Close closes, too
+	for n, onDevice := range map[int]bool{8: false, 256: true} {
+		r := rand.New(rand.NewPCG(uint64(n), 1))
+		a := MatMul{M: n, N: n, K: n, A: Float32s(noise(r, n*n)), B: Float32s(noise(r, n*n))}
+		got, want := make([]float32, n*n), make([]float32, n*n)
+		before := emuCalls()
+		a.C = Float32s(got)
+		must(t, emu.MatMul(a))
+		if asked := emuCalls() > before; asked != onDevice {
+			t.Errorf("%d by %d: on the device %v, want %v", n, n, asked, onDevice)
+		}
+		a.C = Float32s(want)
+		must(t, cpu.MatMul(a))
+		wantFloats(t, "product", got, want)
+	}
 }
 
 // TestLostDevice lets each call that the device gets fail in turn, as a driver does whose device is gone: whichever it

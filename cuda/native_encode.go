@@ -18,6 +18,8 @@ type encoding struct {
 	n       int
 	pins    *pins    // where not nil, the data of terms are pinned in it
 	regions *regions // memory of the backend's device, or nil
+	work    work
+	share   float64  // of the next vectors' rows that the call touches; 0 is all
 	device  bool     // some data lie in the device's memory
 	host    bool     // some data lie where the device cannot read them
 }
@@ -54,12 +56,18 @@ func (e *encoding) holdAddress(p unsafe.Pointer) {
 
 // place notes where a vector lies, for backends with a device.
 func (e *encoding) place(v Vector) {
-	switch e.regions.of(v) {
+	where, share := e.regions.of(v), e.share
+	if share == 0 {
+		share = 1
+	}
+	switch where {
 	case onDevice:
 		e.device = true
+		return
 	case onHost:
 		e.host = true
 	}
+	e.work.note(v.n*v.dtype.Bytes(), where == onPinned, share)
 }
 
 // in writes a vector. One of no elements is NULL and, where it has no type of its own, of type none.
@@ -101,7 +109,9 @@ func (e *encoding) bagForward(a *BagForward) {
 	e.begin(C.GB_OP_BAG_FORWARD, unsafe.Sizeof(*c))
 	c.mode, c.dim, c.padding = C.gb_mode(a.Mode), C.int64_t(a.Dim), C.int64_t(a.Padding)
 	c.policy, c.open_offsets = C.gb_id_policy(bit(a.SkipBadIDs)), bit(a.OpenOffsets)
+	e.share = shareOf(a.IDs.n, a.Dim, a.Rows)
 	e.in(&c.rows, a.Rows, Float32)
+	e.share = 0
 	e.in(&c.ids, a.IDs, Int64)
 	e.in(&c.offsets, a.Offsets, Int64)
 	e.in(&c.weights, a.Weights, Float32)
@@ -114,7 +124,7 @@ func (e *encoding) bagBackward(a *BagBackward) {
 	e.begin(C.GB_OP_BAG_BACKWARD, unsafe.Sizeof(*c))
 	c.mode, c.dim, c.padding = C.gb_mode(a.Mode), C.int64_t(a.Dim), C.int64_t(a.Padding)
 	c.policy, c.open_offsets = C.gb_id_policy(bit(a.SkipBadIDs)), bit(a.OpenOffsets)
-	c.rows = C.int64_t(a.R)
+	c.rows, e.work.keys = C.int64_t(a.R), a.IDs.n
 	e.in(&c.ids, a.IDs, Int64)
 	e.in(&c.offsets, a.Offsets, Int64)
 	e.in(&c.weights, a.Weights, Float32)
@@ -135,7 +145,7 @@ func keyType(keys Vector, none DType) DType {
 func (e *encoding) coalesce(a *Coalesce) {
 	c := (*C.gb_coalesce_args)(e.command)
 	e.begin(C.GB_OP_COALESCE, unsafe.Sizeof(*c))
-	c.weight, c.dim = C.float(a.Weight), C.int64_t(a.Dim)
+	c.weight, c.dim, e.work.keys = C.float(a.Weight), C.int64_t(a.Dim), a.Keys.n
 	keys := keyType(a.Keys, keyType(a.OutKeys, Uint64))
 	e.in(&c.keys, a.Keys, keys)
 	e.in(&c.rows, a.Rows, Float32)
@@ -157,6 +167,7 @@ func (e *encoding) merge(a *Merge) {
 	for i := range a.Terms {
 		t, to := &a.Terms[i], &terms[i]
 		to.node = C.gb_node{C.uint32_t(t.First), C.uint32_t(t.Count)}
+		e.work.keys += t.Keys.n
 		e.term(&to.keys, t.Keys, Uint64)
 		e.term(&to.rows, t.Rows, rows)
 	}
@@ -204,6 +215,7 @@ func (e *encoding) matMul(a *MatMul) {
 	e.begin(C.GB_OP_MATMUL, unsafe.Sizeof(*c))
 	c.trans_a, c.trans_b = bit(a.TransA), bit(a.TransB)
 	c.m, c.n, c.k = C.int64_t(a.M), C.int64_t(a.N), C.int64_t(a.K)
+	e.work.flops = 2 * a.M * a.N * a.K
 	e.in(&c.a, a.A, Float32)
 	e.in(&c.b, a.B, Float32)
 	e.in(&c.bias, a.Bias, Float32)

@@ -147,6 +147,9 @@ func (n *native) SoftmaxCrossEntropy(a SoftmaxCrossEntropy) error {
 // Gather: see the interface. A backend with a device lacks it: what lies in the host's memory is no business of a
 // device.
 func (n *native) Gather(a Gather) error {
+	if n.cpu != nil {
+		return n.cpu.Gather(a)
+	}
 	if !n.gathers {
 		return a.inGo()
 	}

@@ -26,7 +26,7 @@ var library = flag.String("library", "", "path of libgradbus.so, to be tested in
 func backendOptions() []Options {
 	all := []Options{{Name: "go"}, {Name: "cpu", ISA: "baseline"}}
 	for _, o := range []Options{{Name: "cpu", ISA: "avx2"}, {Name: "cpu", ISA: "avx512"}, {Name: "cpu", Threads: 3},
-		{Name: "cuda"}} {
+		{Name: "cuda"}, {Name: "cuda", EveryCall: true}} {
 		o.Library = *library
 		if b, err := Open(o); err == nil {
 			b.Close()

@@ -134,6 +134,7 @@ fi
 # --- measurements
 if [ -z "$built" ] || [ -z "$device" ]; then
   cannot kernels "no device or no build"
+  cannot placed "no device or no build"
   cannot jobs "no device or no build"
   cannot torch "no device or no build"
 else
@@ -141,6 +142,11 @@ else
     step kernels 120 bash -c 'to "$0" "$pack/psbench" kernels --backend cuda --kernel-library "$library" --json' "$out/kernels.json"
   else
     cannot kernels "no $pack/psbench: carry what scripts/gpu_pack.sh makes"
+  fi
+  if [ -x "$pack/cuda.test" ]; then
+    step placed 90 bash -c 'cd cuda && "$pack/cuda.test" -library "$library" -test.run NONE -test.bench Placed -test.benchtime 20x'
+  else
+    cannot placed "no $pack/cuda.test: carry what scripts/gpu_pack.sh makes"
   fi
   if [ -x "$pack/trainer" ]; then
     step jobs 90 scripts/gpu_jobs.sh "$out" "$pack"
@@ -198,6 +204,7 @@ for r in json.load(open(sys.argv[1])):
 PYTHON
   fi
   cat "$out/jobs.txt" 2>/dev/null
+  grep '^Benchmark' "$work/placed" 2>/dev/null
   # What compare_torch.py printed.
   cat "$work/torch" 2>/dev/null
   printf '\n%-14s %-10s %7s\n' step result seconds
