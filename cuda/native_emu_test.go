@@ -122,8 +122,8 @@ func (d *doomed) close(t *testing.T) {
 	must(t, d.backend.Close())
 }
 
-// TestPlaced: a call is done where that is sooner, with the same bits, and asks the device for nothing where that is the
-// CPU.
+// TestPlaced: a call is done where that is sooner, with the same bits. The device is asked for nothing where that is
+// the CPU.
 func TestPlaced(t *testing.T) {
 	emu, err := Open(Options{Name: "emu"})
 	must(t, err)

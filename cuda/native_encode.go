@@ -19,9 +19,10 @@ type encoding struct {
 	pins    *pins    // where not nil, the data of terms are pinned in it
 	regions *regions // memory of the backend's device, or nil
 	work    work
-	share   float64  // of the next vectors' rows that the call touches; 0 is all
-	device  bool     // some data lie in the device's memory
-	host    bool     // some data lie where the device cannot read them
+	noted   unsafe.Pointer // the last vector of which work knows
+	share   float64        // of the next vectors' rows that the call touches; 0 is all
+	device  bool           // some data lie in the device's memory
+	host    bool           // some data lie where the device cannot read them
 }
 
 var opNames = [...]string{
@@ -67,7 +68,10 @@ func (e *encoding) place(v Vector) {
 	case onHost:
 		e.host = true
 	}
-	e.work.note(v.n*v.dtype.Bytes(), where == onPinned, share)
+	if v.data != e.noted { // an output in place goes back while others come
+		e.work.note(v.n*v.dtype.Bytes(), where == onPinned, share)
+	}
+	e.noted = v.data
 }
 
 // in writes a vector. One of no elements is NULL and, where it has no type of its own, of type none.

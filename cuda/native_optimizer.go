@@ -135,8 +135,8 @@ func (e *encoding) applyDense(a *ApplyDense) {
 	c.nonfinite = C.gb_nonfinite(a.NonFinite)
 	e.optimizer(&c.optimizer, a.Optimizer, a.Clip, a.Slots)
 	e.in(&c.param, a.Param, Float32)
-	e.in(&c.grad, a.Grad, Float32)
 	e.out(&c.out, a.Out, a.Param.dtype)
+	e.in(&c.grad, a.Grad, Float32)
 }
 
 func (e *encoding) averageApply(a *AverageApply) {

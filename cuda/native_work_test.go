@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestPaysOnDevice: what only moves memory stays, what computes much does not.
+// TestPaysOnDevice: what is small stays, what is large or computes much does not.
 func TestPaysOnDevice(t *testing.T) {
 	for name, c := range map[string]struct {
 		w       work
@@ -17,8 +17,8 @@ func TestPaysOnDevice(t *testing.T) {
 		pays    bool
 	}{
 		"nothing":                            {work{}, 1, false},
-		"a sum of pageable memory":           {work{pageable: 1 << 30}, 1, false},
-		"the same where the device reaches":  {work{pinned: 1 << 30}, 1, true},
+		"a sum of a megabyte":                {work{pageable: 1 << 20}, 1, false},
+		"a gibibyte that the device reaches": {work{pinned: 1 << 30}, 1, true},
 		"and many threads are there":         {work{pinned: 1 << 30}, 8, false},
 		"a small product":                    {work{pageable: 3 << 14, flops: 2 << 18}, 1, false},
 		"a product of 1024 by 1024 by 1024":  {work{pageable: 3 << 22, flops: 2 << 30}, 1, true},

@@ -67,7 +67,8 @@ struct Op {
   static bool Nothing(const Args& a) { return a.index.n == 0; }
 
   // What goes with the table, row by row: the table itself, the last steps, the slots. A table much
-  // larger than what the index names stays at home but for those rows, unless the device reaches it.
+  // larger than what the index names stays at home but for those rows, unless the device reaches
+  // it.
   struct Rows {
     Travel& travel;
     bool keep;  // compact output keeps what was there for ids that are skipped

@@ -22,8 +22,8 @@ Travel::Travel(Queue* queue, const Travel& counted, char* device, char* host)
     : queue_(queue),
       here_(host),
       there_(device),
-      in_bytes_(Rounded(counted.in_.needed())),
-      out_bytes_(Rounded(counted.out_.needed())),
+      in_bytes_(Rounded(counted.in_.taken())),
+      out_bytes_(Rounded(counted.out_.taken())),
       in_({host, in_bytes_}),
       out_({host + in_bytes_, out_bytes_}),
       device_({device + counted.small(), counted.device_.needed()}),
@@ -94,11 +94,13 @@ void Travel::Kept(gb_out& a) {
   if (a.n > 0) Over(a, was, now);
 }
 
-void Travel::Depart() { queue_->Copy(there_, here_, in_.taken()); }
+// What is to come back goes there too, whatever it holds: it comes back whole, whatever the call
+// writes of it, and nothing then reads memory that was never written.
+void Travel::Depart() { queue_->Copy(there_, here_, in_bytes_ + out_.taken()); }
 
 void Travel::Return() {
-  if (over_) queue_->Copy(here_, there_, in_.taken());
-  queue_->Copy(here_ + in_bytes_, there_ + in_bytes_, out_.taken());
+  const uint64_t from = over_ ? 0 : in_bytes_;
+  queue_->Copy(here_ + from, there_ + from, in_bytes_ - from + out_.taken());
 }
 
 bool Travel::Back(int64_t count) {

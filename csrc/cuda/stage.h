@@ -89,7 +89,7 @@ class Travel {
   static constexpr uint64_t kSmall = 64 << 10;
 #endif
   static uint64_t Rounded(uint64_t bytes) { return (bytes + 255) & ~uint64_t{255}; }
-  uint64_t small() const { return Rounded(in_.needed()) + Rounded(out_.needed()); }
+  uint64_t small() const { return Rounded(in_.taken()) + Rounded(out_.taken()); }
   uint64_t WithSmall(uint64_t bytes) const {
     return bytes > UINT64_MAX - small() ? UINT64_MAX : small() + bytes;
   }
