@@ -293,6 +293,7 @@ func (s *Session) controlChanged(state fabric.State) {
 	case fabric.Back:
 		s.hear(string(schema.Coordinator)) // who could not be heard
 		s.watch.note(s.watch.control.End)
+		s.speaks.Store(true) // one that was started anew says that it does not know the job
 		s.config.Log.Info("control server back", "control", s.config.serverName(), "job", s.job.Name, "member",
 			s.joined.Member)
 	case fabric.Closed:

@@ -53,7 +53,7 @@ type Session struct {
 	run      *run                   // the run of batches under way; nil between two
 	training atomic.Bool            // one is
 	complete atomic.Bool            // the last Run went well, and no other has begun
-	assigned atomic.Bool            // the values are there that the job begins with, which nobody was told yet
+	speaks   atomic.Bool            // a heartbeat is due at once
 	clock    sync.WaitGroup         // the goroutines of keepTime and of links
 	standby  atomic.Pointer[string] // where the job goes on when its ps is lost; nil: nobody stands by
 	asking   atomic.Bool            // whoever stands by is being asked

@@ -132,7 +132,7 @@ func (s *Session) assign(ctx context.Context) error {
 		return r.failed(ctx, s.newest(), fmt.Errorf("begin with the values of a model: %w", err))
 	}
 	r.end()
-	s.assigned.Store(true)
+	s.speaks.Store(true) // the coordinator may replace trainers from now on
 	return nil
 }
 

@@ -75,7 +75,7 @@ func (s *Session) keepReports() {
 // when it is due, or a report is that cannot wait for it. It never waits.
 func (s *Session) tickHeartbeat(now time.Time, sent *time.Time) error {
 	left := s.config.HeartbeatEvery - now.Sub(*sent)
-	if s.assigned.Swap(false) { // the coordinator may replace trainers from now on
+	if s.speaks.Swap(false) {
 		left = 0
 	}
 	made := false
