@@ -25,7 +25,7 @@ out=build/dist
 rm -rf "$out"
 mkdir -p "$out/bin"
 # Without build ids, which Go and the linker make of paths.
-go build -tags native -trimpath -ldflags='-buildid= -s -w' -o "$out/bin/" ./cmd/ps ./cmd/trainer ./cmd/psbench
+go build -tags native -trimpath -buildmode=pie -ldflags='-buildid= -s -w' -o "$out/bin/" ./cmd/ps ./cmd/trainer ./cmd/psbench
 scripts/capi.sh "$out/session/libgradbus.so" -tags native
 PREFIX=/ DESTDIR=$PWD/$out/$name PC_PREFIX='${pcfiledir}/../..' PROGRAM_PREFIX='' PROGRAMS=$out/bin SESSION=$out/session scripts/install.sh >/dev/null
 rm -rf "${out:?}/bin" "${out:?}/session" "${out:?}/$name/share/doc"

@@ -15,10 +15,11 @@
 #   python       the PyTorch package as its wheel installs it, with this machine's PyTorch, or TORCH=2
 #   fuzz         every fuzzer, for SECONDS each (20)
 #
-# short is native, race, cuda and portable without e2e/faults, the emulated CUDA kernels and what skips by -short. It has examples, formats
-# and rules in cuda instead of race, and the portable part only where another backend or other files are compiled: the packages above see
-# a backend by its contract alone. rest has the other parts, native and cuda for the library that was built, and long for what skips by
-# -short. all and rest run the parts from hosts to python, which mostly wait, beside those that compute. A single part is whole.
+# short is native, race, cuda and portable without e2e/faults, the emulated CUDA kernels and what skips by -short. It has in cuda instead
+# of race what shares nothing between goroutines (examples, formats, rules), and what runs processes, which are not under the race detector
+# anyway; and the portable part only where another backend or other files are compiled: the packages above see a backend by its contract
+# alone. rest has the other parts, native and cuda for the library that was built, and long for what skips by -short. all and rest run
+# the parts from hosts to python, which mostly wait, beside those that compute. A single part is whole.
 # make calls it, and says how cgo compiles.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -40,34 +41,46 @@ seconds=${2:-20}
 scripts/deps.sh --check go || exit
 
 # What mostly waits begins first, with four tests of a package at a time, and three packages: more starve connections of their greeting.
-slow=(./trainer ./e2e ./ps)
+slow=(./trainer ./ps)
+# Of what shares nothing between goroutines, or runs processes.
+alone=(./e2e ./e2e/cost ./e2e/page ./e2e/prometheus ./examples/... ./bench/average ./bench/hosted ./bench/hybrid ./bench/machine
+  ./bench/suite ./bench/update ./capi ./internal/atomicfile ./internal/config ./internal/health ./internal/report ./internal/rules
+  ./internal/safetensors ./internal/settings ./internal/spawn ./internal/timerslack ./lane ./nn ./philox ./ps/ops/doctor ./ps/ops/page
+  ./ps/ops/status/... ./schema/... ./shard/round ./trainer/shuffle)
 export GORACE="atexit_sleep_ms=10 ${GORACE:-}" # by itself each program waits for a second at its end
 # make lint vets what these compile.
-go_test=(go test -p 3 -parallel 4 -shuffle=on -timeout 20m -vet=off -ldflags=-w)
+go_test=(go test -p 3 -parallel 4 -shuffle=on -timeout 20m -vet=off '-ldflags=-s -w')
+raced=(-race "${native[@]}" -gcflags=all=-dwarf=false) # what only debuggers read takes time to compile
+kind=(-trimpath -buildmode=pie)                         # that of make, whose compiled packages then serve here
+native+=("${kind[@]}")
 shared='Concurrent|Goroutines|Closed|Lost|Parks|Stream|^TestBatch|^TestThreads$'
 
-built() { make --no-print-directory deps && make --no-print-directory all TESTS=ON EMU=$emu; }
+built() {
+  local target=all
+  [ "$what" != short ] || target=native # whose tests build commands by themselves
+  make --no-print-directory deps && make --no-print-directory $target TESTS=ON EMU=$emu
+}
 native() { ctest --test-dir build --output-on-failure; }
 race() {
-  local without=(-e '/cuda$' -e '/bench/exchange$' -e '/cmd/' -e '/shard$' -e '/checkpoint$')
-  [ ${#short[@]} = 0 ] || without+=(-e '/e2e/faults$' -e '/examples' -e '/internal/rules$' -e '/schema$' -e '/bench/average$')
-  "${go_test[@]}" "${short[@]}" -race "${native[@]}" "${slow[@]}" $(go list ./... | grep -v "${without[@]}")
+  local without=(./cuda ./bench/exchange ./cmd/... ./shard ./checkpoint)
+  [ ${#short[@]} = 0 ] || without+=(./e2e/faults "${alone[@]}")
+  "${go_test[@]}" "${short[@]}" "${raced[@]}" "${slow[@]}" $(go list ./... | grep -vxFf <(go list "${without[@]}"))
 }
 long() { "${go_test[@]}" "${native[@]}" ./trainer ./schema ./fabric ./examples/... ./internal/rules ./bench/average; }
 cuda() {
   local packages=(./cuda ./shard ./checkpoint ./bench/exchange ./cmd/...)
-  [ ${#short[@]} = 0 ] || packages+=(./examples/... ./internal/rules ./schema ./bench/average)
+  [ ${#short[@]} = 0 ] || packages=("${alone[@]}" "${packages[@]}")
   "${go_test[@]}" "${short[@]}" "${native[@]}" "${packages[@]}"
   local status=$?
   [ "$what" != rest ] || return $status
-  "${go_test[@]}" "${short[@]}" -race "${native[@]}" -run "$shared" ./cuda && return $status
+  "${go_test[@]}" "${short[@]}" "${raced[@]}" -run "$shared" ./cuda && return $status
 }
 portable() {
   local packages=(./cuda/... ./nn ./shard/...)
   [ ${#short[@]} -gt 0 ] || mapfile -t packages < <(go list ./... | grep -v -e /e2e -e /bench/ -e /cmd/) # those run processes
   CGO_ENABLED=0 "${go_test[@]}" "${short[@]}" "${packages[@]}"
 }
-hosts() { go test -tags native -count 1 ./e2e -run SeveralHosts -need-hosts; }
+hosts() { go test -tags native "${kind[@]}" -count 1 ./e2e -run SeveralHosts -need-hosts; }
 simulate() {
   local status=0
   go test -count 1 -timeout 20m ./e2e/simulate -run 'Simulate|Reproducible' -seeds "${seeds:-500}" || status=1
@@ -77,16 +90,16 @@ simulate() {
 faults() { # both mostly wait
   local status=0 every out
   out=$(mktemp)
-  go test -tags native -timeout 20m -v ./e2e/faults -full >"$out" 2>&1 &
+  go test -tags native "${kind[@]}" -timeout 20m -v ./e2e/faults -full >"$out" 2>&1 &
   every=$!
-  go test -tags native -count 1 -timeout 20m ./e2e -run KilledAnd || status=1
+  go test -tags native "${kind[@]}" -count 1 -timeout 20m ./e2e -run KilledAnd || status=1
   wait $every || status=1
   cat "$out"
   rm "$out"
   return $status
 }
-page() { go test -tags native -count 1 ./e2e/page -need-browser; }
-prometheus() { go test -tags native -count 1 ./e2e/prometheus -need-prometheus; }
+page() { go test -tags native "${kind[@]}" -count 1 ./e2e/page -need-browser; }
+prometheus() { go test -tags native "${kind[@]}" -count 1 ./e2e/prometheus -need-prometheus; }
 pythons() { if [ -n "${TORCH:-}" ]; then scripts/deps.sh python; else scripts/deps.sh torch python pytest; fi; }
 python() {
   pythons && make --no-print-directory python TESTS=ON && scripts/torch.sh test

@@ -15,7 +15,7 @@ import (
 
 // Build compiles packages of this module into a folder, with the backend that this package was built with.
 func Build(folder string, packages ...string) error {
-	args := append([]string{"build", "-o", folder + "/"}, flags()...)
+	args := append(append([]string{"build", "-o", folder + "/", "-ldflags=-s -w"}, flags()...), kind()...)
 	out, err := exec.Command("go", append(args, packages...)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("go build: %w\n%s", err, out)
