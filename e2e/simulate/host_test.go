@@ -1,4 +1,4 @@
-//go:build !wasip1
+//go:build !wasip1 && !race
 
 package simulate
 
@@ -64,7 +64,7 @@ func TestSeedsAreReproducible(t *testing.T) {
 
 // simulator is the program as it is, until the test ends.
 func simulator(t *testing.T) *program {
-	if testing.Short() || raceEnabled {
+	if testing.Short() {
 		t.Skip("compiles the program once more, for WebAssembly")
 	}
 	p, err := compile("")
