@@ -127,6 +127,7 @@ func TestTrainerInterrupted(t *testing.T) {
 
 // Whatever ends the parent of several trainers, or one of them, none is left over.
 func TestSpawnLeavesNothing(t *testing.T) {
+	t.Parallel()
 	_, url := server(t, "--deadline", "10s")
 	data := index(t, 200)
 	for name, end := range map[string]func(t *testing.T, parent *process, children []int){
@@ -148,6 +149,7 @@ func TestSpawnLeavesNothing(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			job := "spawn-" + strings.ReplaceAll(name, " ", "-")
 			parent := start(t, "trainer", long(url, data, "--job", job, "--spawn", "--trainers", "2")...)
 			parent.says(t, "batch 1 of")
@@ -166,7 +168,11 @@ func TestSpawnLeavesNothing(t *testing.T) {
 			})
 			// The server needs some seconds to see that trainers which could not say so are gone.
 			poll(t, "the name is free", func() bool {
-				return start(t, "trainer", short(url, data, "--job", job)...).status(t) == 0
+				if start(t, "trainer", short(url, data, "--job", job)...).status(t) == 0 {
+					return true
+				}
+				time.Sleep(time.Second) // each of these is a process
+				return false
 			})
 		})
 	}

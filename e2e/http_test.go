@@ -98,6 +98,7 @@ func TestEveryPageShowsTheJob(t *testing.T) {
 // Reports in the names of ps that there are not, however many and large, are one line of the page, and what there is
 // goes on to be shown.
 func TestInventedServersAreNotShown(t *testing.T) {
+	t.Parallel()
 	_, nats, at := page(t, "--id", "real", "--control-token-file", secretFile(t, "secret-of-all-ps"))
 	// whose messages may be large
 	conn, err := fabric.DialControl(t.Context(), fabric.Config{URL: nats, Name: "stranger", Token: "secret-of-all-ps"})
@@ -143,6 +144,7 @@ func TestInventedServersAreNotShown(t *testing.T) {
 // A report of a trainer that a stranger repeats with the highest number there is does not silence the trainer, which is
 // shown as it goes on.
 func TestReplayedReportSilencesNobody(t *testing.T) {
+	t.Parallel()
 	_, nats, at := page(t)
 	conn, err := fabric.DialControl(t.Context(), fabric.Config{URL: nats, Name: "stranger"})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"gradbus/checkpoint"
 	"gradbus/fabric"
@@ -14,13 +15,15 @@ import (
 	"gradbus/shard/shardtest"
 )
 
-// train has a trainer do batches until the test ends or the result is called. Each is told of by a heartbeat.
+// train has a trainer do batches until the test ends or the result is called, a few hundred in the second after which a
+// ps reports. Each is told of by a heartbeat.
 func (m *miniTrainer) train() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	at := fabric.At(string(m.p.Job.Name), string(m.joined.Member), fabric.KindHeartbeat, "all").String()
 	var training sync.WaitGroup
 	training.Go(func() {
 		for n := schema.Batch(0); ctx.Err() == nil; n++ {
+			time.Sleep(5 * time.Millisecond)
 			head := schema.Head{Job: m.joined.RunID, Generation: 1, Batch: n}
 			must(m.t, m.conn.Publish(at, encodeHeartbeat(m.t, head, nil)))
 			m.batch(n)
