@@ -226,7 +226,11 @@ func TestIncrementRefuses(t *testing.T) {
 
 // Whatever was touched between checkpoints, and whichever they go on from, each restores as what was there.
 func TestRandomChains(t *testing.T) {
-	for seed := range uint64(12) {
+	seeds := uint64(12)
+	if testing.Short() {
+		seeds = 4
+	}
+	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 2))
 		dir, f := t.TempDir(), newFleet(t, testBackend(t), testJob(), 1+r.IntN(3))
 		written, texts, step := []schema.Version{}, map[schema.Version]string{}, schema.Version(0)

@@ -120,7 +120,11 @@ func (s *stutter) Read(p []byte) (int, error) {
 
 func TestWireReaderRandom(t *testing.T) {
 	rng := newRand(t)
-	for range 300 {
+	conversations := 300
+	if testing.Short() {
+		conversations = 60
+	}
+	for range conversations {
 		said, want := conversation(rng)
 		got, err := hear(&stutter{rng, said})
 		if err != io.EOF || len(got) != len(want) {
