@@ -76,9 +76,9 @@ cuda() {
   "${go_test[@]}" "${short[@]}" "${raced[@]}" -run "$shared" ./cuda && return $status
 }
 portable() {
-  local packages=(./cuda/... ./nn ./shard/...)
+  local packages=(./cuda/... ./nn ./shard ./shard/round ./shard/state) # and no server, which would be compiled without cgo for it
   [ ${#short[@]} -gt 0 ] || mapfile -t packages < <(go list ./... | grep -v -e /e2e -e /bench/ -e /cmd/) # those run processes
-  CGO_ENABLED=0 "${go_test[@]}" "${short[@]}" "${packages[@]}"
+  CGO_ENABLED=0 "${go_test[@]}" "${short[@]}" "${kind[@]}" "${packages[@]}"
 }
 hosts() { go test -tags native "${kind[@]}" -count 1 ./e2e -run SeveralHosts -need-hosts; }
 simulate() {
