@@ -4,6 +4,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 status=0
+export GOFLAGS="${GOFLAGS:-} -trimpath -buildmode=pie" # as make compiles what it looks at
 
 step() {
   echo "lint: $*"
