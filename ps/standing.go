@@ -181,6 +181,9 @@ func (b *standby) taken(m *fabric.Message) bool {
 		return false
 	}
 	whole, err := j.state.Take(int(subject.Bucket), &view, m.Lease())
+	if whole {
+		err = j.state.Commit()
+	}
 	if err != nil {
 		j.failure = schema.ClipFailure(err.Error())
 		return true

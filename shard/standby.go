@@ -15,7 +15,7 @@ import (
 // Standby is what the shards of a job have at one version, on a ps that goes on with the job when the one that serves
 // it is lost. It takes the series of frames by which the shards there tell of it, and gives shards here something to
 // begin with: rows lie where they will be needed. It is always of one version, whole: changes wait until all of them
-// are there. It is not safe for concurrent use.
+// are there, and until Commit, since others may have to have them, too. It is not safe for concurrent use.
 type Standby struct {
 	job     *schema.Job
 	most    int64 // bytes that may wait
@@ -27,6 +27,7 @@ type Standby struct {
 	version schema.Version  // 0: none is whole
 
 	next    schema.Version // that is being told of
+	whole   bool           // all of next has come
 	series  []seriesHeard  // by shard that tells
 	ended   int
 	waiting []waitingPiece // of what has changed
@@ -81,9 +82,18 @@ func (s *Standby) Close() {
 // Version is the one that is whole; 0: none is.
 func (s *Standby) Version() schema.Version { return s.version }
 
+// Whole is a later version of which all has come; 0: none is there. Commit makes it the standby's.
+func (s *Standby) Whole() schema.Version {
+	if !s.whole {
+		return 0
+	}
+	return s.next
+}
+
 // Take takes a frame of the series that a shard there tells, each once and in any order. whole says that with it all
-// have told of a later version, which is the standby's from here on. The payload is released when its bytes are needed
-// no more. After ErrSeries, and after errors of what does not fit, all is to be told anew.
+// have told of a later version, for Commit: a frame of one that is later still has it forgotten. The payload is
+// released when its bytes are needed no more. After ErrSeries, and after errors of what does not fit, all is to be told
+// anew.
 func (s *Standby) Take(from int, v *schema.View, payload Payload) (whole bool, err error) {
 	h := v.Head()
 	at := schema.Version(h.Batch)
@@ -127,7 +137,8 @@ func (s *Standby) Take(from int, v *schema.View, payload Payload) (whole bool, e
 	if s.ended < len(s.series) || slices.ContainsFunc(s.series, func(h seriesHeard) bool { return h.frames < h.chunks }) {
 		return false, nil
 	}
-	return true, s.commit()
+	s.whole = true
+	return true, nil
 }
 
 // begin begins to take all that there is: nothing is whole until it has come.
@@ -180,8 +191,11 @@ func (s *Standby) put(piece *state.CopyPiece, payload Payload, bytes int) error 
 	return s.restoreRows(piece.Rows)
 }
 
-// commit makes the version that was told of the standby's.
-func (s *Standby) commit() error {
+// Commit makes the version of which all has come the standby's. Where there is none it changes nothing.
+func (s *Standby) Commit() error {
+	if !s.whole {
+		return nil
+	}
 	whole := s.rows != nil
 	if !whole {
 		s.restore(state.Table.Update)
@@ -231,7 +245,7 @@ func (s *Standby) forget() {
 	for i := range s.waiting {
 		round.Release(s.waiting[i].payload)
 	}
-	s.waiting, s.told, s.rows, s.bytes, s.ended = nil, state.Snapshot{}, nil, 0, 0
+	s.waiting, s.told, s.rows, s.bytes, s.ended, s.whole = nil, state.Snapshot{}, nil, 0, 0, false
 	clear(s.series)
 }
 
@@ -247,9 +261,25 @@ func (s *Standby) Resumed(i int) *Resumed {
 					return err
 				}
 			}
-			if s.given.Add(1) == int64(len(s.tables)) {
-				s.dense = nil
-			}
+			s.give()
 			return nil
 		}}
+}
+
+// Drop frees what the i-th shard here would begin with, in place of Resumed.
+func (s *Standby) Drop(i int) {
+	for _, t := range s.tables[i] {
+		if t != nil {
+			t.Close()
+		}
+	}
+	s.tables[i] = nil
+	s.give()
+}
+
+// give notes that one more shard here has what it begins with.
+func (s *Standby) give() {
+	if s.given.Add(1) == int64(len(s.tables)) {
+		s.dense = nil
+	}
 }

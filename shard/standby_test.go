@@ -129,10 +129,13 @@ func (s *simulation) takeMirrored() {
 		switch last := n == len(m.frames)-1; {
 		case whole != last:
 			s.t.Fatalf("frame %d of %d makes version %d whole: %v", n+1, len(m.frames), m.version, whole)
-		case !whole && m.since > 0 && m.standby.Version() != before:
-			s.t.Fatalf("version %d is there before all of %d is", m.standby.Version(), m.version)
+		case m.since > 0 && m.standby.Version() != before:
+			s.t.Fatalf("version %d is there before %d is committed", m.standby.Version(), m.version)
+		case whole && m.standby.Whole() != m.version:
+			s.t.Fatalf("version %d is whole, want %d", m.standby.Whole(), m.version)
 		}
 	}
+	must(s.t, m.standby.Commit())
 	if m.standby.Version() != m.version || m.standby.bytes != 0 {
 		s.t.Fatalf("the standby has version %d and %d bytes wait: want version %d alone", m.standby.Version(),
 			m.standby.bytes, m.version)
