@@ -28,6 +28,10 @@ type Control struct {
 	AskLost *AskLost `json:"ask_lost,omitempty"`
 	Lost    *Lost    `json:"lost,omitempty"`
 
+	Keep    *Keep    `json:"keep,omitempty"`
+	Kept    *Kept    `json:"kept,omitempty"`
+	AskKept *AskKept `json:"ask_kept,omitempty"`
+
 	Drain    *Drain    `json:"drain,omitempty"`
 	Draining *Draining `json:"draining,omitempty"`
 }
@@ -271,7 +275,10 @@ type Waiting struct {
 }
 
 // Release tells a ps that the job has ended.
-type Release struct{}
+type Release struct {
+	// Back says that its trainers come back: what is kept of it stays for a while.
+	Back bool `json:"back,omitempty"`
+}
 
 // Follow asks a ps, some times a second, to be told what its shards have, so that the sender can go on with its jobs.
 // It goes to the coordinator of TelemetryJob.
@@ -347,6 +354,58 @@ type Lost struct {
 	Run  RunID  `json:"run_id,string"`
 	Lost bool   `json:"lost"` // the run is over there, and goes on here
 	Text string `json:"text,omitempty"`
+}
+
+// Keep has a ps keep in memory what some shards of a job have, its own or those of others, so that the job can go on
+// there when one of its ps is lost. It goes from the coordinator to the member p-{id}, and is repeated each second.
+type Keep struct {
+	Job    *Job   `json:"job,omitempty"` // nil where the ps has answered of this series
+	Serial int    `json:"serial"`        // rises with every change; a ps ignores older ones
+	Series uint32 `json:"series"`        // of the frames that tell what shards have: see Mirror
+	Shards int    `json:"shards"`        // of the job
+	// From are the ps whose shards it keeps, itself among them where it has any.
+	From []DataServer `json:"from"`
+	// To are the ps that keep its own shards.
+	To []Member `json:"to,omitempty"`
+	// At is the version to tell next; 0: none yet. Since is the one after which changes are told; 0: all is.
+	At    Version `json:"at,omitempty"`
+	Since Version `json:"since,omitempty"`
+	// Whole is the version that all have which keep shards; 0: none yet.
+	Whole Version `json:"whole,omitempty"`
+	// LR is every change of the learning rates that is decided.
+	LR []LRChange `json:"lr,omitempty"`
+	// Runs are earlier runs that trainers may still come back from.
+	Runs []RunID `json:"runs,omitempty"`
+}
+
+// KeptRunsMax bounds the runs in Keep and Kept.
+const KeptRunsMax = 16
+
+// AskKept asks a ps what it keeps of a run that was lost. It goes from whoever registers the job anew.
+type AskKept struct {
+	Run RunID `json:"run_id,string"`
+}
+
+// Kept answers Keep and AskKept, and tells the coordinator what has changed since.
+type Kept struct {
+	Server      string `json:"server"`
+	Incarnation uint64 `json:"incarnation,string"` // that it drew at its start
+	Run         RunID  `json:"run_id,omitempty,string"`
+	Series      uint32 `json:"series,omitempty"` // 0: it keeps nothing of the run
+	Shards      int    `json:"shards,omitempty"` // of the job
+	Own         []int  `json:"own,omitempty"`    // those that it keeps
+	Ready       bool   `json:"ready,omitempty"`  // there is room for them, and a way to those who tell
+	// Version is the one that is there; Next is a later one that is whole, and waits until others have it, too. 0: none.
+	Version Version `json:"version,omitempty"`
+	Next    Version `json:"next,omitempty"`
+	// Missed is a version that a shard here cannot tell: the batch that is computed on it had begun.
+	Missed Version    `json:"missed,omitempty"`
+	Begun  Batch      `json:"begun,omitempty"`   // of its own shards
+	TookMS int64      `json:"took_ms,omitempty"` // to tell of the last version
+	LR     []LRChange `json:"lr,omitempty"`
+	Runs   []RunID    `json:"runs,omitempty"` // as of Keep
+	// Failure is why it keeps nothing, until all is told anew; at most FailureBytesMax.
+	Failure string `json:"failure,omitempty"`
 }
 
 // RefusedElsewhere is the reason of a Refused by a ps that stands by: the ps that has the job is there, at Have, as far

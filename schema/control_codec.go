@@ -48,6 +48,10 @@ func (c Control) clipped() Control {
 		m := *c.Mirror
 		m.Job = m.Job.normal()
 		c.Mirror = &m
+	case c.Keep != nil && c.Keep.Job != nil:
+		m := *c.Keep
+		m.Job = m.Job.normal()
+		c.Keep = &m
 	}
 	return c
 }
@@ -139,15 +143,16 @@ func (c Control) check() error {
 	case c.LR != nil:
 		return checkLR(c.LR.Changes)
 	case c.Mirror != nil:
-		if c.Mirror.Job == nil || c.Mirror.Shards < 1 {
-			return fmt.Errorf("%d shards: want the manifest and at least 1", c.Mirror.Shards)
-		}
-		return checkLR(c.Mirror.LR)
+		return c.Mirror.check()
 	case c.Follow != nil:
 		if n := max(len(c.Follow.Over), len(c.Follow.Jobs)); n > FollowMax {
 			return fmt.Errorf("%d jobs or runs: want at most %d", n, FollowMax)
 		}
 		texts = append(texts, c.Follow.URL, c.Follow.Host)
+	case c.Keep != nil:
+		return c.Keep.check()
+	case c.Kept != nil:
+		return c.Kept.check()
 	case c.Standby != nil:
 		texts = append(texts, c.Standby.URL)
 	case c.Lost != nil:
@@ -160,12 +165,24 @@ func (c Control) check() error {
 		}
 		texts = append(texts, c.Draining.Server)
 	}
+	return checkTexts(texts)
+}
+
+// checkTexts checks texts for people.
+func checkTexts(texts []string) error {
 	for _, t := range texts {
 		if len(t) > TextBytesMax {
 			return fmt.Errorf("text of %d bytes: want at most %d", len(t), TextBytesMax)
 		}
 	}
 	return nil
+}
+
+func (m *Mirror) check() error {
+	if m.Job == nil || m.Shards < 1 {
+		return fmt.Errorf("%d shards: want the manifest and at least 1", m.Shards)
+	}
+	return checkLR(m.LR)
 }
 
 func (v *Saved) check() error {

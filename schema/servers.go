@@ -29,14 +29,54 @@ func (a *Assign) check() error {
 			a.DeadlineMS, a.Serial, ShardsMax)
 	case a.WindowBytes < 0 || a.WindowBytes > windowBytesMax:
 		return fmt.Errorf("windows of %d bytes: want at most %d", a.WindowBytes, windowBytesMax)
-	case len(a.Own) == 0 || !slices.IsSorted(a.Own) || len(slices.Compact(slices.Clone(a.Own))) != len(a.Own) ||
-		a.Own[0] < 0 || a.Own[len(a.Own)-1] >= a.Shards:
-		return fmt.Errorf("own shards %v of %d: want some, ascending, each once", a.Own, a.Shards)
+	}
+	if err := checkKept(a.Own, a.Shards); err != nil {
+		return err
 	}
 	if n := len(a.Since); n > 0 && n != a.Job.Trainers {
 		return fmt.Errorf("generations of %d places: want those of all %d, or none", n, a.Job.Trainers)
 	}
 	return checkLR(a.LR)
+}
+
+func (k *Keep) check() error {
+	if k.Serial < 1 || k.Series < 1 || k.Shards < 1 || k.Shards > ShardsMax || len(k.Runs) > KeptRunsMax {
+		return fmt.Errorf("serial %d, series %d, %d shards, %d runs: want at least 1, 1 and 1 to %d, and at most %d",
+			k.Serial, k.Series, k.Shards, len(k.Runs), ShardsMax, KeptRunsMax)
+	}
+	var all []int
+	for _, from := range k.From {
+		all = append(all, from.Shards...)
+	}
+	slices.Sort(all)
+	if err := checkKept(all, k.Shards); err != nil {
+		return err
+	}
+	return checkLR(k.LR)
+}
+
+func (k *Kept) check() error {
+	if k.Series == 0 {
+		return nil
+	}
+	if k.Shards < 1 || k.Shards > ShardsMax || k.TookMS < 0 || len(k.Runs) > KeptRunsMax ||
+		len(k.Failure) > FailureBytesMax {
+		return fmt.Errorf("%d shards, %d ms, %d runs, failure of %d bytes: want 1 to %d, at least 0, at most %d and %d",
+			k.Shards, k.TookMS, len(k.Runs), len(k.Failure), ShardsMax, KeptRunsMax, FailureBytesMax)
+	}
+	if err := checkKept(k.Own, k.Shards); err != nil {
+		return err
+	}
+	return checkLR(k.LR)
+}
+
+// checkKept checks which shards are kept.
+func checkKept(own []int, shards int) error {
+	if len(own) == 0 || !slices.IsSorted(own) || len(slices.Compact(slices.Clone(own))) != len(own) || own[0] < 0 ||
+		own[len(own)-1] >= shards {
+		return fmt.Errorf("own shards %v of %d: want some, ascending, each once", own, shards)
+	}
+	return nil
 }
 
 // ServerOfShard says which of servers keeps each shard, as indices; nil, without an error, where servers is empty: then
