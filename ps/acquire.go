@@ -20,6 +20,7 @@ type acquireRequest struct {
 	back   schema.RunID  // the run that it comes back from; 0: none
 	saved  *schema.Saved // that it has in a folder; nil: none
 	alone  bool          // all its shards are to be here
+	kept   *keptVersion  // that is kept of the run; nil: none
 	over   schema.RunID  // an earlier run of it with shards here, whose coordinator is no more; 0 is none
 }
 
@@ -31,6 +32,8 @@ type acquisition struct {
 	saved   *schema.Saved
 	record  *jobRecord    // nil where another ps has the job, the join came too late, or err is set
 	servers []leaseRecord // that the record names, in its order
+	peers   []leaseRecord // all that are announced
+	kept    *keptVersion  // that it goes on with, on servers that keep it; nil: none
 	ended   []endedRun    // of the name, where the join came too late
 	goesOn  *carriedRun   // the newest run of the name, as another ps has left it; nil: it does not go on
 	carried *carriedRun   // that it goes on from with what its trainers have; nil: none
@@ -48,7 +51,7 @@ func (r *registry) acquire(ctx context.Context, q *acquireRequest) acquisition {
 		err := r.settle(ctx)
 		if err == nil {
 			var c acquisition
-			if c, err = r.tryAcquire(ctx, job, q.joiner, q.alone); err == nil {
+			if c, err = r.tryAcquire(ctx, q); err == nil {
 				c.resume, c.back, c.saved = q.resume, q.back, q.saved
 				return c
 			}
@@ -82,8 +85,8 @@ func (r *registry) settle(ctx context.Context) error {
 // errAgain says that the record has changed under our hands.
 var errAgain = errors.New("changed meanwhile")
 
-func (r *registry) tryAcquire(ctx context.Context, job *schema.Job, joiner schema.Member, alone bool) (acquisition,
-	error) {
+func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisition, error) {
+	job := q.job
 	nobody := acquisition{job: job}
 	servers, err := r.list(ctx)
 	if err != nil {
@@ -95,16 +98,24 @@ func (r *registry) tryAcquire(ctx context.Context, job *schema.Job, joiner schem
 		}
 		return nobody, errAgain
 	}
-	if alone {
+	peers := servers
+	if q.alone {
 		servers = slices.DeleteFunc(servers, func(a leaseRecord) bool { return a.ID != r.self.ID })
+	}
+	data, kept := dataServers(servers), q.kept
+	if kept != nil {
+		if there, shards := kept.among(servers); there != nil {
+			servers, data = there, shards
+		} else {
+			kept = nil
+		}
 	}
 	run, err := newRunID()
 	if err != nil {
 		return nobody, err
 	}
 	o := &ownJob{record: jobRecord{RunID: run, Generation: generationFirst, Coordinator: r.self.ID,
-		Incarnation: r.self.Incarnation,
-		Servers:     dataServers(servers), Job: job}}
+		Incarnation: r.self.Incarnation, Servers: data, Job: job}}
 	e, err := r.jobs.Get(ctx, string(job.Name))
 	ended := endedOf(e)
 	var goesOn *carriedRun
@@ -116,14 +127,14 @@ func (r *registry) tryAcquire(ctx context.Context, job *schema.Job, joiner schem
 		err = r.write(o, func(value []byte) (uint64, error) { return r.jobs.Create(ctx, string(job.Name), value) })
 	case err != nil:
 		return nobody, err
-	case tookPart(ended, joiner):
+	case tookPart(ended, q.joiner):
 		return acquisition{job: job, ended: ended}, nil
-	case goesOn != nil && r.takesUp(servers, goesOn):
+	case goesOn != nil && r.takesUp(peers, goesOn):
 		return nobody, nil
 	case len(ended) > 0:
 		o.record.Ended = ended
 		err = r.write(o, func(value []byte) (uint64, error) { return r.jobs.Update(ctx, e.Key, value, e.Revision) })
-	case r.alive(servers, e):
+	case r.alive(peers, e):
 		return nobody, nil
 	default: // Its coordinator is no more. Whoever deletes it first, one of those who look creates it next.
 		if err = r.bury(ctx, e); err == nil {
@@ -132,7 +143,7 @@ func (r *registry) tryAcquire(ctx context.Context, job *schema.Job, joiner schem
 	}
 	switch {
 	case err == nil:
-		return acquisition{job: job, record: &o.record, servers: servers, goesOn: goesOn}, nil
+		return acquisition{job: job, record: &o.record, servers: servers, peers: peers, kept: kept, goesOn: goesOn}, nil
 	case errors.Is(err, fabric.ErrKeyExists): // somebody was faster
 		err = errAgain
 	}

@@ -185,7 +185,7 @@ func (c *Coordinator) joined(i int) Decision {
 		Peers:      c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: parkedBytes(c.config.Job),
 		ChunkBytes: chunks, Trainers: trainers, From: c.regather.holders, Keeps: c.keeps(i), LR: c.lr.decided,
 		Version: c.begins(i), Resumed: c.config.Resume.version(),
-		Durable: c.config.Checkpoints != nil, Standby: c.standby.url,
+		Durable: c.config.Checkpoints != nil || c.mayKeep(), Standby: c.standby.url,
 	}}}
 }
 

@@ -15,8 +15,8 @@ import (
 type assignRequest struct {
 	message message
 	run     schema.RunID
-	assign  *schema.Assign
-	err     error // the answer: errForged, or that it is not known; nil: it is
+	control *schema.Control // assign or keep
+	err     error           // the answer: errForged, or that it is not known; nil: it is
 }
 
 // assignsMax bounds the assignments that wait for an answer. A coordinator says its own again each second.
@@ -26,12 +26,12 @@ const assignsMax = 64
 var errForged = errors.New("the registry says otherwise")
 
 // askAbout has the registry looked up before anything is made of an assignment that begins something.
-func (l *controlLoop) askAbout(m *message, run schema.RunID, assign *schema.Assign) {
+func (l *controlLoop) askAbout(m *message, run schema.RunID, control *schema.Control) {
 	if _, asked := l.asked[m.job]; asked {
 		return
 	}
 	select {
-	case l.server.registry.assigns <- assignRequest{message: *m, run: run, assign: assign}:
+	case l.server.registry.assigns <- assignRequest{message: *m, run: run, control: control}:
 		l.asked[m.job] = struct{}{}
 	default:
 		l.server.counters.dropped.Add(1)
@@ -48,7 +48,7 @@ func (l *controlLoop) answered(ctx context.Context, q *assignRequest) {
 	case q.err != nil:
 		l.server.log.Warn("assignment put off, the registry cannot be read", "job", q.message.job, "err", q.err)
 	default:
-		l.assigned(ctx, q.message.job, q.run, q.assign)
+		l.readAsShardServer(ctx, q.message.job, q.run, q.control)
 	}
 }
 
@@ -76,9 +76,15 @@ func (r *registry) check(ctx context.Context, q *assignRequest) error {
 		record.Incarnation == r.self.Incarnation {
 		return fmt.Errorf("assign: %w: another run, or one of this ps", errForged)
 	}
+	job, own, of := (*schema.Job)(nil), []int(nil), 0
+	if keep := q.control.Keep; keep != nil {
+		job, of = keep.Job, keep.Shards
+	} else {
+		job, own, of = q.control.Assign.Job, q.control.Assign.Own, q.control.Assign.Shards
+	}
 	// the coordinator may have had room for smaller ones only
-	wanted := record.Job.WithChunkBytes(min(record.Job.ChunkBytes, q.assign.Job.ChunkBytes))
-	if field, have, want, differs := wanted.Diff(q.assign.Job); differs {
+	wanted := record.Job.WithChunkBytes(min(record.Job.ChunkBytes, job.ChunkBytes))
+	if field, have, want, differs := wanted.Diff(job); differs {
 		return fmt.Errorf("assign: %w: %s is %s, not %s", errForged, field, have, want)
 	}
 	shards := 0
@@ -86,9 +92,8 @@ func (r *registry) check(ctx context.Context, q *assignRequest) error {
 		shards += len(s.Shards)
 	}
 	ours := slices.IndexFunc(record.Servers, func(s schema.DataServer) bool { return s.ID == r.self.ID })
-	if ours < 0 || shards != q.assign.Shards || !slices.Equal(record.Servers[ours].Shards, q.assign.Own) {
-		return fmt.Errorf("assign: %w: shards %v of %d are not those of ps %s", errForged, q.assign.Own,
-			q.assign.Shards, r.self.ID)
+	if shards != of || q.control.Assign != nil && (ours < 0 || !slices.Equal(record.Servers[ours].Shards, own)) {
+		return fmt.Errorf("assign: %w: shards %v of %d are not those of ps %s", errForged, own, of, r.self.ID)
 	}
 	return nil
 }

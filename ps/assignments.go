@@ -43,7 +43,9 @@ func (l *controlLoop) readLocal(ctx context.Context) {
 func (l *controlLoop) readFromShardServer(j *job, from schema.Member, c *schema.Control) bool {
 	var decisions []Decision
 	var known bool
-	if c.Report != nil {
+	if c.Kept != nil {
+		decisions, known = j.coordinator.Kept(time.Now(), from, c.Kept), true
+	} else if c.Report != nil {
 		decisions, known = j.coordinator.Report(time.Now(), from, c.Report)
 	} else {
 		decisions, known = j.coordinator.ShardServerFailed(from, c.Failed)
@@ -95,6 +97,11 @@ func (l *controlLoop) readAsShardServer(ctx context.Context, name schema.JobName
 		if a != nil && a.run == run {
 			l.release(a)
 		}
+		if k := l.server.keeper; k != nil {
+			k.ended(run, c.Release.Back)
+		}
+	case c.Keep != nil:
+		l.readKeep(name, run, c.Keep)
 	case c.Assign != nil:
 		l.assigned(ctx, name, run, c.Assign)
 	}
@@ -165,13 +172,23 @@ func (l *controlLoop) makeShards(ctx context.Context, name schema.JobName, run s
 	if err := l.server.unfit(); err != nil {
 		return nil, err
 	}
+	of, v, kept := parseKept(assign.Resume)
+	if k := l.server.keeper; k != nil && kept {
+		k.yields(of)
+	}
 	r := l.checkRoom(assign.Job, len(assign.Own), assign.Shards, assign.WindowBytes)
 	if r != nil && r.Reason == schema.RefusedBusy {
 		return nil, fmt.Errorf("%w: %s", errBusy, r.Text)
 	} else if r != nil {
 		return nil, errors.New(r.Text)
 	}
-	resumed, err := l.resumed(assign.Job, assign.Resume)
+	var resumed func(int) *shard.Resumed
+	var err error
+	if kept {
+		resumed, err = l.resumedKept(assign.Job, of, v, assign.Own)
+	} else {
+		resumed, err = l.resumed(assign.Job, assign.Resume)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -223,6 +240,9 @@ func (l *controlLoop) limitHeap() {
 	}
 	if b := l.server.standby; b != nil {
 		all = append(all, b.memories()...)
+	}
+	if k := l.server.keeper; k != nil {
+		all = append(all, k.memories()...)
 	}
 	if bytes := heapBytes(l.server.config.Shards, all, l.server.nats.GuestBytes()); bytes != l.heap {
 		l.heap = bytes
@@ -311,8 +331,12 @@ func (l *controlLoop) look(ctx context.Context, n registryNews) {
 			"another ps has registered the name of the job, after the control server had lost its buckets"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
-		if j := l.jobs[name]; !l.registerAnew(j, n.servers) {
-			l.findReplaced(j, n.servers)
+		j := l.jobs[name]
+		if l.registerAnew(j, n.servers) {
+			continue
+		}
+		if l.findReplaced(j, n.servers); l.jobs[name] == j {
+			l.carryOut(j, j.coordinator.Peers(l.server.now(), n.servers))
 		}
 	}
 	l.settleDoubts(ctx)

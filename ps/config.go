@@ -65,6 +65,10 @@ type Config struct {
 	// what the shards of its jobs have, and goes on with them when that ps is lost. Empty means for nobody.
 	Standby string
 
+	// StandbyPeers (standby_peers) has all ps that share a control server, and say so, stand by for each other: each keeps
+	// what its shards of jobs have, and what those of another one have. Used with NATS or ControlToken.
+	StandbyPeers bool
+
 	// Deadline (deadline) is how long a trainer may be silent, or keep others waiting, before it counts as lost and its
 	// job ends: 1 s to 1 h. 0 means 30 s.
 	Deadline time.Duration
@@ -224,6 +228,10 @@ func (c Config) Validate() error {
 			"standby")
 	check(c.NATS == "" || c.Standby == "",
 		"standby %s: want it without nats: who stands by has a control server of its own", fabric.WithoutUser(c.Standby))
+	check(!c.StandbyPeers || c.NATS != "" || c.ControlToken != "",
+		"standby_peers: want it with nats, or with control_token, by which other ps are there")
+	check(!c.StandbyPeers || c.Standby == "", "standby_peers: want it without standby %s",
+		fabric.WithoutUser(c.Standby))
 	if c.Advertise != "" {
 		host, port, err := net.SplitHostPort(c.Advertise)
 		number, errPort := strconv.Atoi(port)

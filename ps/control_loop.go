@@ -53,6 +53,7 @@ type controlLoop struct {
 	joins       int                              // in waiting
 	completing  map[schema.JobName]chan struct{} // closed when the version that a job has completed last is on the disk
 	looking     map[schema.JobName]time.Time     // since when: jobs whose checkpoints are being read
+	asking      map[schema.JobName]*keptQuestion // jobs of which it is asked what is kept
 	elsewhere   map[schema.JobName]time.Time     // until when a job counts as another's, without a shard here
 	doubts      []doubted                        // words of coordinators that may be none
 	asked       map[schema.JobName]struct{}      // whose assignment the registry is asked about
@@ -84,7 +85,7 @@ func newControlLoop(s *Server) *controlLoop {
 		leaving: map[*assignment]struct{}{},
 		waiting: map[schema.JobName][]message{}, asked: map[schema.JobName]struct{}{},
 		elsewhere: map[schema.JobName]time.Time{}, looking: map[schema.JobName]time.Time{},
-		completing: map[schema.JobName]chan struct{}{},
+		completing: map[schema.JobName]chan struct{}{}, asking: map[schema.JobName]*keptQuestion{},
 	}
 	l.snapshot.Store(&Stats{})
 	return l
@@ -169,13 +170,17 @@ func (l *controlLoop) run(ctx context.Context) {
 			l.tellDrained()
 		case <-l.mirrored:
 			l.mirrorAll(l.server.now(), false)
+			l.tellKept()
+			for _, name := range slices.Sorted(maps.Keys(l.asking)) {
+				l.settleKept(name)
+			}
 			l.tellDrained()
 		case done := <-l.drains:
 			l.drained = append(l.drained, done)
 			l.tellDrained()
 		case d := <-l.deaths:
 			if l.jobs[d.job.manifest.Name] == d.job {
-				l.carryOut(d.job, d.job.coordinator.died(l.server.now(), &d))
+				l.died(&d)
 			}
 		case q := <-l.server.registry.answers:
 			l.answered(ctx, &q)
@@ -251,6 +256,9 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 		}
 	}
 	l.mirrorAll(now, true)
+	if k := l.server.keeper; k != nil {
+		k.tick(now)
+	}
 	l.noteStandby(now)
 	l.report(now)
 	l.tellDrained()
@@ -357,15 +365,11 @@ func (l *controlLoop) drop(j *job) {
 	if j.standing != nil { // its shards were not made
 		j.standing.state.Close()
 	}
-	for i := range j.watching {
-		j.watching[i].stop()
+	for _, w := range slices.Concat(j.watching, j.serving) {
+		w.stop()
 	}
 	l.server.registry.end(j.manifest.Name, l.noteEnd(j))
-	for i := range j.servers {
-		if member := schema.ServerMember(j.servers[i].ID); member != l.server.member {
-			l.send(j.manifest.Name, j.run, member, schema.Control{Release: &schema.Release{}})
-		}
-	}
+	l.releaseServers(j)
 	if a := l.shardsOf(j); a != nil {
 		l.release(a)
 	}

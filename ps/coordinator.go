@@ -11,7 +11,7 @@ import (
 )
 
 // CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes,
-// Checkpoints, Resume, Returning, ReturnWithin, Doubt, Unseen, Carried and ChunkBytes is needed.
+// Checkpoints, Resume, Returning, ReturnWithin, Doubt, Unseen, Carried, Copies and ChunkBytes is needed.
 type CoordinatorConfig struct {
 	Job          *schema.Job // validated
 	RunID        schema.RunID
@@ -38,6 +38,8 @@ type CoordinatorConfig struct {
 	Unseen bool
 	// Carried is the run that the job goes on from, where trainers bring all that it has; nil: none.
 	Carried *carriedRun
+	// Copies has other ps keep what the shards have, where they may: see Peers.
+	Copies bool
 	// ChunkBytes is what the manifests of trainers have in place of Job's; 0 is Job's, which else trainers are told.
 	ChunkBytes int
 }
@@ -75,6 +77,7 @@ type Coordinator struct {
 	lr           learningRates
 	checkpoints  checkpointing
 	regather     regather
+	copies       copies
 	// who left before the start, under the names they joined under; the latest, at most formerMax
 	former []schema.Member
 }
@@ -198,11 +201,11 @@ func (c *Coordinator) start(now time.Time) []Decision {
 func (c *Coordinator) begin(now time.Time) []Decision {
 	c.phase, c.started = Running, now
 	c.checkpoints.since, c.checkpoints.begun = now, schema.Batch(c.first())
-	return []Decision{{
+	return append([]Decision{{
 		To: schema.All, Control: schema.Control{Start: &schema.Start{RunID: c.config.RunID,
 			Batch: schema.Batch(c.resumed())}},
 		Note: fmt.Sprintf("job started, trainers: %d, shards: %d", len(c.members), c.shards),
-	}}
+	}}, c.tickCopies(now)...)
 }
 
 // Heartbeat notes a sign of life of a trainer, of whose frame h is the head. It reports whether the trainer is a
@@ -339,7 +342,7 @@ func (c *Coordinator) FailServers(who schema.Member, text string) []Decision {
 	}
 	decisions := c.Fail(who, text)
 	if decisions != nil {
-		c.failed.Back = c.config.Checkpoints != nil || c.standby.url != "" || c.awaits()
+		c.failed.Back = c.config.Checkpoints != nil || c.standby.url != "" || c.awaits() || c.copies.whole > 0
 	}
 	return decisions
 }

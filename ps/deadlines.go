@@ -32,6 +32,7 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 	}
 	if c.phase != Ended {
 		decisions = append(append(append(decisions, c.askCheckpoint(now)...), c.assign()...), c.tickLR()...)
+		decisions = append(decisions, c.tickCopies(now)...)
 	}
 	return decisions
 }

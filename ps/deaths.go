@@ -8,25 +8,49 @@ import (
 // Trainers of this machine are watched: the end of a process is seen at once, and without a doubt. Of others silence
 // tells.
 
+// So are ps with shards of a job whose ps stand by for each other.
+
 // death says that the process of a trainer has ended.
 type death struct {
 	job        *job
 	member     schema.Member // empty: of one that was to come back
 	generation schema.Generation
 	process    string
+	server     int // among those of the job, of which one has ended in place of a trainer; -1: none
+}
+
+// died takes the end of a process.
+func (l *controlLoop) died(d *death) {
+	c := d.job.coordinator
+	if d.server >= 0 {
+		l.carryOut(d.job, c.ShardServerGone(d.server, "has ended"))
+		return
+	}
+	l.carryOut(d.job, c.died(l.server.now(), d))
+}
+
+// watchServers watches the processes of those who have shards.
+func (l *controlLoop) watchServers(j *job) {
+	if !j.coordinator.mayKeep() {
+		return
+	}
+	j.serving = make([]watching, len(j.servers))
+	for i := range j.servers {
+		l.watch(&j.serving[i], death{job: j, process: j.servers[i].Process, server: i})
+	}
 }
 
 // watchTrainers watches the processes of those who have places now, and no others.
 func (l *controlLoop) watchTrainers(j *job) {
 	if c := j.coordinator; c.awaits() {
 		for i, p := range c.config.Carried.processes[:min(len(j.watching), len(c.config.Carried.processes))] {
-			l.watch(&j.watching[i], death{job: j, process: p})
+			l.watch(&j.watching[i], death{job: j, process: p, server: -1})
 		}
 		return
 	}
 	for i := range j.coordinator.members {
 		m := &j.coordinator.members[i]
-		d := death{j, schema.TrainerMember(i), m.generation, m.process}
+		d := death{j, schema.TrainerMember(i), m.generation, m.process, -1}
 		if !m.here() {
 			d.process = ""
 		}

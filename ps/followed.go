@@ -150,7 +150,7 @@ func (l *controlLoop) mirrorAll(now time.Time, tick bool) {
 			a.unmirror()
 			fresh = true
 		case answered && a.mirroring == nil:
-			a.mirroring = newMirroring(a, is.member, a.series)
+			a.mirroring = newMirroring(a, []schema.Member{is.member}, a.series, false)
 		}
 		if fresh {
 			a.announced, a.announcedAt = true, now
@@ -208,6 +208,8 @@ func (l *controlLoop) notMirrored(j *job, a *assignment) string {
 	switch err := checkMirror(j.manifest); {
 	case err != nil:
 		return err.Error()
+	case l.server.keeper != nil:
+		return "its ps stand by for each other"
 	case j.coordinator.Phase() != Running:
 		return "it has not started"
 	case a == nil:

@@ -18,6 +18,7 @@ type job struct {
 	registered  time.Time
 	servers     []leaseRecord // that have its shards, in the coordinator's order
 	watching    []watching    // by trainer
+	serving     []watching    // by server
 	standing    *standing     // what its shards begin with, until they do; nil: nothing that this ps has
 	notSaved    string        // why no version of it is written
 	stoodBy     stoodBy       // what is told of who stands by
@@ -31,7 +32,8 @@ func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window i
 		stoodBy: stoodBy{was: found.standing != nil}}
 	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline,
 		Gather: s.config.Gather, WindowBytes: window, Checkpoints: found.policy(&s.config),
-		Resume: found.from(), Returning: found.back, Doubt: found.doubt(), Carried: found.carried, Unseen: !s.embedsControl()}
+		Resume: found.from(), Returning: found.back, Doubt: found.doubt(), Carried: found.carried, Unseen: !s.embedsControl(),
+		Copies: s.keeper != nil}
 	if found.standing != nil && found.standing.ended {
 		config.ReturnWithin = returnSoonMax
 	}
@@ -48,5 +50,6 @@ func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window i
 			Incarnation: c.servers[i].Incarnation})
 	}
 	j.coordinator = NewCoordinator(config)
+	j.coordinator.Peers(s.now(), c.peers)
 	return j
 }

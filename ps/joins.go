@@ -47,7 +47,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 		return // by who answers
 	}
 	waiting, asked := l.waiting[m.job]
-	if _, looking := l.looking[m.job]; looking {
+	if _, looking := l.looking[m.job]; looking || l.asking[m.job] != nil {
 		asked = true
 	}
 	if slices.ContainsFunc(waiting, func(w message) bool { return w.from == m.from }) || l.joins == joinsMax {
@@ -58,16 +58,12 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 		l.send(m.job, 0, m.from, schema.Control{Refused: refused})
 		return
 	}
-	if j == nil && !asked {
-		select {
-		case l.server.registry.acquires <- acquireRequest{job: request.Job, joiner: m.from, resume: request.Resume,
-			back: request.Run, saved: request.Saved, alone: goesOn, over: l.server.runHere(m.job)}:
-		default:
-			return // many others come first
-		}
-	}
 	l.waiting[m.job] = append(waiting, *m)
 	l.joins++
+	if j == nil && !asked {
+		l.acquireJob(acquireRequest{job: request.Job, joiner: m.from, resume: request.Resume, back: request.Run,
+			saved: request.Saved, alone: goesOn, over: l.server.runHere(m.job)})
+	}
 }
 
 // runs reports that a run of a job is known here, or may be known to another ps.
@@ -151,7 +147,7 @@ func (l *controlLoop) register(f *foundJob) {
 	}
 	refused := checkMessages(c.job, "this server", l.server.config.PayloadBytesMax)
 	fitted := l.fitChunks(c.job, l.shardsHere(&c))
-	if refused == nil {
+	if refused == nil && f.saved.kept == nil { // those say for themselves whether they have room
 		refused = l.checkServers(&c, fitted)
 	}
 	if refused != nil {
@@ -170,6 +166,7 @@ func (l *controlLoop) register(f *foundJob) {
 		c.job.Trainers, "shards", j.coordinator.shards, "servers", len(c.servers))
 	l.carryOut(j, j.coordinator.Assign(time.Now()))
 	l.watchTrainers(j)
+	l.watchServers(j)
 	l.admitWaiting(j)
 }
 

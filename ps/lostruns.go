@@ -86,6 +86,15 @@ func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refus
 			return found, nil
 		}
 	}
+	if c.kept != nil {
+		found, ok, refused := s.lookForKept(c)
+		if ok {
+			s.noteRun(c, &found)
+		}
+		if ok || refused != nil {
+			return found, refused
+		}
+	}
 	from, refused := s.comesBack(c)
 	if refused != nil {
 		return found, refused

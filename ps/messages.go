@@ -147,8 +147,16 @@ func (l *controlLoop) readCoordinator(ctx context.Context, m *message, head *sch
 		l.server.log.Warn("word of a coordinator not understood", "job", m.job, "to", m.to, "err", err)
 		return
 	}
-	if a := l.assignments[m.job]; control.Assign != nil && (a == nil || a.run != head.Job) {
-		l.askAbout(m, head.Job, control.Assign)
+	a := l.assignments[m.job]
+	switch {
+	case control.AskKept != nil:
+		l.answerKept(m, control.AskKept)
+		return
+	case control.Keep != nil && (l.server.keeper == nil || control.Keep.Job == nil && !l.server.keeper.knows(head.Job)):
+		return // it is for the ps that was here before
+	case control.Assign != nil && (a == nil || a.run != head.Job),
+		control.Keep != nil && !l.server.keeper.knows(head.Job):
+		l.askAbout(m, head.Job, &control)
 		return
 	}
 	l.readAsShardServer(ctx, m.job, head.Job, &control)
@@ -203,6 +211,8 @@ func (l *controlLoop) readControl(j *job, m *message, head *schema.Head) *refusa
 			answer = b.lost(m.job, control.AskLost.Run)
 		}
 		l.send(m.job, 0, m.from, schema.Control{Lost: &answer})
+	case control.Kept != nil:
+		l.heardKept(m, control.Kept)
 	case control.Drain != nil:
 		l.drain(m, control.Drain)
 	case control.Join != nil && !isJoiner(m.from):
@@ -252,7 +262,7 @@ func (l *controlLoop) readShardServer(j *job, m *message, head *schema.Head, con
 	case j != nil:
 		return schema.Refuse(schema.ReasonUnknownSender, "%s has no shard of job %s", m.from, m.job)
 	case l.over(m, head.Job) != nil:
-		l.send(m.job, head.Job, m.from, schema.Control{Release: &schema.Release{}})
+		l.send(m.job, head.Job, m.from, schema.Control{Release: releaseOf(l.over(m, head.Job).failed)})
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,22 +29,33 @@ const (
 	mirrorTick = 10 * time.Millisecond
 )
 
-// mirroring tells a ps that stands by what the shards of a job here have: all of it first, and then again and again
-// what has changed since. All shards copy one version, at the same batch, as for a checkpoint. Training goes on
-// meanwhile.
+// mirroring tells others what the shards of a job here have: all of it first, and then again and again what has
+// changed since. All shards copy one version, at the same batch, as for a checkpoint. Training goes on meanwhile.
+//
+// A ps that stands by is told of versions that are chosen here. Where several stand by for each other the coordinator
+// names them, and those are told who keep shards.
 type mirroring struct {
 	a      *assignment
-	to     schema.Member
+	to     []mirrored
 	series uint32
 	conn   *fabric.Conn
-	outbox *fabric.Outbox
 	wake   chan struct{} // of one: a shard has begun to copy
-	hurry  chan struct{} // of one: the next version is wanted at once
+	hurry  chan struct{} // of one: the next version is wanted at once, or another one
 	cancel context.CancelFunc
 	bytes  atomic.Uint64 // that were told
 	took   atomic.Int64  // of the last version, nanoseconds
 	last   atomic.Uint64 // the version from which on the other ps is to go on; 0: none
 	ending atomic.Bool   // somebody waits for that
+
+	named  bool                           // the coordinator names versions
+	wish   atomic.Pointer[state.CopyWish] // that it has named last; nil: none
+	missed atomic.Uint64                  // the last version that was to be told and was not
+}
+
+// mirrored is somebody who is told.
+type mirrored struct {
+	member schema.Member
+	outbox *fabric.Outbox
 }
 
 var (
@@ -51,9 +63,14 @@ var (
 	errMissed    = errors.New("a shard had begun a later batch")
 )
 
-// newMirroring begins to tell a ps of a job. Its goroutines end with stop.
-func newMirroring(a *assignment, to schema.Member, series uint32) *mirroring {
-	m := &mirroring{a: a, to: to, series: series, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
+// newMirroring begins to tell others of a job. named says that name says of which versions. Its goroutines end with
+// stop.
+func newMirroring(a *assignment, to []schema.Member, series uint32, named bool) *mirroring {
+	m := &mirroring{a: a, series: series, named: named, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
+	for _, member := range to {
+		m.to = append(m.to, mirrored{member, fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{},
+			Publish: func(at fabric.Subject, frame fabric.Payload) error { return m.conn.SendInPlace(at, frame) }})})
+	}
 	var ctx context.Context
 	ctx, m.cancel = context.WithCancel(a.ctx)
 	a.asides.Go(func() {
@@ -81,11 +98,11 @@ func (m *mirroring) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer m.conn.Close()
-	m.outbox = fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{},
-		Publish: func(at fabric.Subject, frame fabric.Payload) error { return m.conn.SendInPlace(at, frame) }})
-	acks := fabric.Pattern(name, string(m.to), fabric.KindAck, string(s.member), false)
-	if err := m.conn.Subscribe(acks, m.acknowledged); err != nil {
-		return err
+	for i := range m.to {
+		acks := fabric.Pattern(name, string(m.to[i].member), fabric.KindAck, string(s.member), false)
+		if err := m.conn.Subscribe(acks, func(f fabric.Message) { m.acknowledged(m.to[i].outbox, f) }); err != nil {
+			return err
+		}
 	}
 	var ticking sync.WaitGroup
 	defer ticking.Wait()
@@ -94,6 +111,10 @@ func (m *mirroring) run(ctx context.Context) (err error) {
 	ticking.Go(func() { m.tick(ctx) })
 	for _, i := range m.a.own {
 		m.a.workers[i].mirror.Store(m)
+	}
+	if m.named {
+		m.tellNamed(ctx)
+		return nil
 	}
 	m.tell(ctx)
 	return nil
@@ -106,8 +127,10 @@ func (m *mirroring) tick(ctx context.Context) {
 	for {
 		select {
 		case now := <-ticker.C:
-			if err := m.outbox.Tick(now); err != nil {
-				m.a.server.log.Error("send to the ps that stands by", "job", m.a.manifest.Name, "err", err)
+			for i := range m.to {
+				if err := m.to[i].outbox.Tick(now); err != nil {
+					m.a.server.log.Error("send to the ps that stands by", "job", m.a.manifest.Name, "err", err)
+				}
 			}
 		case <-ctx.Done():
 			return
@@ -116,11 +139,11 @@ func (m *mirroring) tick(ctx context.Context) {
 }
 
 // acknowledged takes an ack.
-func (m *mirroring) acknowledged(message fabric.Message) {
+func (m *mirroring) acknowledged(outbox *fabric.Outbox, message fabric.Message) {
 	v, err := schema.Verify(message.Data, schema.Limits{})
 	if err == nil && v.Head().Job == m.a.run && v.Head().Generation == schema.Generation(m.series) {
 		if ack, ok := v.Ack(); ok {
-			err = m.outbox.Ack(fabric.Ack(ack))
+			err = outbox.Ack(fabric.Ack(ack))
 		}
 	}
 	if err != nil {
@@ -137,11 +160,7 @@ func (m *mirroring) tell(ctx context.Context) {
 		v, err := m.ask(ctx, since)
 		var sending time.Duration
 		if err == nil {
-			from := time.Now()
-			if err = m.send(ctx, v, since); err == nil {
-				err = m.outbox.Drained(ctx)
-			}
-			sending = time.Since(from)
+			sending, err = m.sendAll(ctx, v, since)
 		}
 		pause := max(mirrorEvery-time.Since(began), mirrorShare*sending)
 		switch {
@@ -174,19 +193,66 @@ func (m *mirroring) tell(ctx context.Context) {
 	}
 }
 
-// ask has all shards copy one version, the next that none of them has begun a batch on, and returns when all do.
-func (m *mirroring) ask(ctx context.Context, since schema.Version) (v schema.Version, err error) {
-	for _, i := range m.a.own {
-		m.a.workers[i].shard(func(e *shard.Shard) { v = max(v, schema.Version(e.Batch())) })
+// tellNamed tells of the versions that are named, until ctx ends.
+func (m *mirroring) tellNamed(ctx context.Context) {
+	for ctx.Err() == nil {
+		wish := m.wish.Load()
+		if wish != nil && uint64(wish.At) != m.last.Load() && uint64(wish.At) != m.missed.Load() {
+			took, err := time.Duration(0), m.copyAt(ctx, wish)
+			if err == nil {
+				took, err = m.sendAll(ctx, wish.At, wish.Since)
+			}
+			switch {
+			case ctx.Err() != nil || m.wish.Load() != wish: // nobody waits for it any more
+				continue
+			case err != nil:
+				m.a.server.log.Debug("version not told", "job", m.a.manifest.Name, "version", uint64(wish.At), "err", err)
+				m.missed.Store(uint64(wish.At))
+			default:
+				m.took.Store(int64(took))
+				m.last.Store(uint64(wish.At))
+			}
+			m.a.server.loop.tellSoon()
+		}
+		select {
+		case <-m.hurry:
+		case <-ctx.Done():
+		}
 	}
-	wish := state.CopyWish{At: v + 1, Since: since, All: since == 0, BytesMax: state.CopyBytesMax}
+}
+
+// name says which version is told next, in place of one that is not told yet.
+func (m *mirroring) name(at, since schema.Version) {
+	if w := m.wish.Load(); at > 0 && (w == nil || w.At != at || w.Since != since) {
+		m.wish.Store(&state.CopyWish{At: at, Since: since, All: since == 0, BytesMax: state.CopyBytesMax})
+		nudge(m.hurry)
+		nudge(m.wake)
+	}
+}
+
+// begun is the batch that all shards here have begun, or all but the slowest.
+func (m *mirroring) begun() (b schema.Batch) {
+	for _, i := range m.a.own {
+		m.a.workers[i].shard(func(e *shard.Shard) { b = max(b, e.Batch()) })
+	}
+	return b
+}
+
+// ask has all shards copy one version, the next that none of them has begun a batch on, and returns when all do.
+func (m *mirroring) ask(ctx context.Context, since schema.Version) (schema.Version, error) {
+	v := schema.Version(m.begun()) + 1
+	return v, m.copyAt(ctx, &state.CopyWish{At: v, Since: since, All: since == 0, BytesMax: state.CopyBytesMax})
+}
+
+// copyAt has all shards copy a version, and returns when all do, or when another version is named.
+func (m *mirroring) copyAt(ctx context.Context, wish *state.CopyWish) error {
 	for _, i := range m.a.own {
 		ready := false
-		if !m.a.workers[i].shard(func(e *shard.Shard) { ready = e.Idle() || e.MirrorAt(wish) }) {
-			return 0, context.Canceled
+		if !m.a.workers[i].shard(func(e *shard.Shard) { ready = e.Idle() || e.MirrorAt(*wish) }) {
+			return context.Canceled
 		}
 		if !ready {
-			return 0, errMissed
+			return errMissed
 		}
 	}
 	for {
@@ -200,15 +266,15 @@ func (m *mirroring) ask(ctx context.Context, since schema.Version) (v schema.Ver
 		}
 		switch {
 		case copied:
-			return wish.At, nil
-		case missed:
-			return 0, errMissed
+			return nil
+		case missed || m.named && m.wish.Load() != wish:
+			return errMissed
 		}
 		select {
 		case <-m.wake:
 		case <-time.After(mirrorEvery):
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }
@@ -232,6 +298,18 @@ func (m *mirroring) copies(e *shard.Shard, told *schema.Version) {
 	}
 }
 
+// sendAll tells of a version, and returns when all of it has come.
+func (m *mirroring) sendAll(ctx context.Context, v, since schema.Version) (took time.Duration, err error) {
+	from := time.Now()
+	err = m.send(ctx, v, since)
+	for i := range m.to {
+		if err == nil {
+			err = m.to[i].outbox.Drained(ctx)
+		}
+	}
+	return time.Since(from), err
+}
+
 // send tells of a version, all shards at once.
 func (m *mirroring) send(ctx context.Context, v, since schema.Version) error {
 	var all sync.WaitGroup
@@ -252,12 +330,9 @@ func (m *mirroring) sendShard(ctx context.Context, i int, v, since schema.Versio
 	if since > 0 {
 		head.Flags = schema.FlagMore
 	}
-	at := fabric.At(string(m.a.manifest.Name), string(m.a.server.member), fabric.KindState, string(m.to)).
-		WithBucket(uint64(v), uint32(i))
 	series := shard.Series{Head: head, Send: func(f *schema.Frame) error {
 		f.Seal()
-		m.bytes.Add(uint64(f.Bytes()))
-		return m.outbox.Send(ctx, at, fabric.NewPayload(f.Room()))
+		return m.sendFrame(ctx, f, v, i)
 	}}
 	pieces := shard.NewPieces(m.a.manifest)
 	for more := true; more; {
@@ -289,6 +364,23 @@ func (m *mirroring) sendShard(ctx context.Context, i int, v, since schema.Versio
 		return fmt.Errorf("version %d of %s: %w", v, w.member, err)
 	}
 	return series.End(since)
+}
+
+// sendFrame sends a frame to all who are told. Each numbers it in memory of its own.
+func (m *mirroring) sendFrame(ctx context.Context, f *schema.Frame, v schema.Version, shard int) error {
+	for n := range m.to {
+		memory, lo, hi := f.Room()
+		if n < len(m.to)-1 {
+			memory = slices.Clone(memory)
+		}
+		m.bytes.Add(uint64(f.Bytes()))
+		at := fabric.At(string(m.a.manifest.Name), string(m.a.server.member), fabric.KindState, string(m.to[n].member)).
+			WithBucket(uint64(v), uint32(shard))
+		if err := m.to[n].outbox.Send(ctx, at, fabric.NewPayload(memory, lo, hi)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // handedOver reports whether the other ps has the version from which on it is to go on; has is what it has.

@@ -50,9 +50,11 @@ type leaseRecord struct {
 	Incarnation uint64 `json:"incarnation,string"` // drawn at its start
 	URL         string `json:"url"`                // of its data server; "": the server that has the bucket
 	Shards      int    `json:"shards"`
-	MemoryBytes int64  `json:"memory_bytes"` // free for jobs
-	Host        string `json:"host"`         // host name and process id, for people
-	Leaving     bool   `json:"leaving"`      // its last word: it has no shards any more
+	MemoryBytes int64  `json:"memory_bytes"`      // free for jobs
+	Host        string `json:"host"`              // host name and process id, for people
+	Leaving     bool   `json:"leaving"`           // its last word: it has no shards any more
+	Stands      bool   `json:"stands,omitempty"`  // it keeps shards of others
+	Process     string `json:"process,omitempty"` // so that its end is seen on the same machine
 }
 
 // jobRecord says who coordinates a job and where its shards are; or, without a coordinator, that nobody does any more.

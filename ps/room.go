@@ -129,5 +129,10 @@ func (l *controlLoop) freeBytes(jobs []*assignment) int64 {
 		defer b.mu.Unlock()
 		free -= b.promised()
 	}
+	if k := l.server.keeper; k != nil {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		free -= k.promised()
+	}
 	return free
 }

@@ -29,8 +29,9 @@ type saved struct {
 	back   []schema.RunID       // the runs that were lost, and that its trainers come back from; nil: none
 	since  uint64               // the first run of the name whose versions are its own
 
-	carried  *carriedRun // what it goes on from with what its trainers have; else nil
-	standing *standing   // what it begins with in place of resume, where this ps stood by for it; else nil
+	carried  *carriedRun  // what it goes on from with what its trainers have; else nil
+	kept     *keptVersion // that it begins with in place of resume, where all its shards are kept; else nil
+	standing *standing    // what it begins with in place of resume, where this ps stood by for it; else nil
 }
 
 // find looks for the checkpoints of a job that this ps has acquired, on a goroutine of its own, and has it registered.
@@ -154,6 +155,9 @@ func (f *saved) doubt() int {
 func (f *saved) from() *ResumeFrom {
 	if j := f.standing; j != nil {
 		return &ResumeFrom{ID: standingID, Version: j.state.Version(), LR: j.lr}
+	}
+	if k := f.kept; k != nil {
+		return &ResumeFrom{ID: k.id(), Version: k.version, LR: k.lr}
 	}
 	if f.resume == nil {
 		return nil

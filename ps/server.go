@@ -55,6 +55,7 @@ type Server struct {
 	posts      *sender                                  // to it
 	registry   *registry
 	standby    *standby         // nil: this ps stands by for nobody
+	keeper     *keeper          // nil: it keeps no shards
 	lease      time.Duration    // of our lease record
 	clock      func() time.Time // nil is time.Now
 	dialing    func(context.Context, int) error
@@ -128,6 +129,9 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	s.posts = newSender(func(at fabric.Subject, frame []byte) { s.publish(s.control, at, frame) }, &s.counters.dropped)
 	if config.Standby != "" {
 		s.standby = newStandby(s)
+	}
+	if config.StandbyPeers {
+		s.keeper = newKeeper(s)
 	}
 	s.loop, s.reporter = newControlLoop(s), newReporter(s, &options)
 	s.reporter.start(s.running)
@@ -207,7 +211,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		return err
 	}
 	self := leaseRecord{ID: id, Incarnation: uint64(incarnation), URL: s.advertised(), Shards: s.config.Shards,
-		Host: process.HostAndID()}
+		Host: process.HostAndID(), Stands: s.config.StandbyPeers, Process: s.process}
 	s.registry = newRegistry(s.control, self, s.lease, s.freeBytes.Load, s.runHere, s.log)
 	s.registry.now = s.now
 	if err := s.registry.open(ctx); errors.Is(err, fabric.ErrDenied) {
@@ -389,6 +393,9 @@ func (s *Server) Close() {
 		<-s.registry.done
 		if s.standby != nil {
 			s.standby.close()
+		}
+		if s.keeper != nil {
+			s.keeper.close()
 		}
 		s.reporter.ended.Wait()
 		s.reporter.send(time.Now()) // how all jobs have ended

@@ -69,7 +69,9 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
   ./bin/ps --listen 0.0.0.0:4222 --token-file secret --nats nats://10.0.0.1:4222
                                                        one of several: they find each other at that NATS server, or ps
   ./bin/ps --listen 0.0.0.0:4222 --token-file secret --standby nats://10.0.0.1:4222
-                                                       goes on with the jobs of the ps there when that is lost`,
+                                                       goes on with the jobs of the ps there when that is lost
+  ./bin/ps --listen 0.0.0.0:4222 --token-file secret --nats nats://10.0.0.1:4222 --standby-peers
+                                                       one of several that stand by for each other`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArguments,
@@ -153,6 +155,8 @@ func (f *flags) add(c *cobra.Command) {
 		"`host:port` at which trainers find this ps, where --listen does not say it")
 	set.StringVar(&s.Standby, "standby", "",
 		"`address` of another ps, to stand by for: this one goes on with its jobs when it is lost")
+	set.BoolVar(&s.StandbyPeers, "standby-peers", false,
+		"stand by for other ps at --nats that have this flag, as they do for this one: jobs go on when one of them is lost")
 	set.StringVar(&s.ID, "id", "", "`name` of this ps among several; empty is that of the machine, and the port")
 	set.StringVar(&s.Backend, "backend", s.Backend, "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
 	set.StringVar(&s.ISA, "isa", "",

@@ -31,7 +31,7 @@ func (s *system) start(v *server) {
 	config := ps.Config{Port: v.port, ID: v.id, Shards: 1 + s.r.IntN(3), Deadline: 3 * time.Second,
 		Checkpoints: checkpoint.Policy{Dir: v.dir, Every: time.Second}, Standby: v.standby}
 	if s.nats != nil {
-		config.NATS = s.nats.URL()
+		config.NATS, config.StandbyPeers = s.nats.URL(), s.peers
 	}
 	started, err := ps.Start(context.Background(), config,
 		ps.Options{Bus: v.host, Backend: s.backend, Log: s.log.With("ps", v.id)})

@@ -86,6 +86,7 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 		}
 		defer s.nats.Close()
 		servers = 2 + s.r.IntN(2)
+		s.peers = s.r.IntN(3) > 0
 	}
 	s.startServers(servers)
 	if job.Carried() && seed%4 > 0 {
@@ -141,7 +142,7 @@ func (l listener) Handle(ctx context.Context, r slog.Record) error {
 			return true
 		})
 		l.system.durable(l.ps, l.version, full)
-	case "job goes on that was lost with the ps before this one":
+	case "job goes on that was lost with the ps before this one", "job goes on with what is kept of its shards":
 		l.system.returns(l.ps, true)
 	case "job registered":
 		l.system.returns(l.ps, false)

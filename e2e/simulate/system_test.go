@@ -35,6 +35,7 @@ type system struct {
 	calm    time.Duration  // by what faults are further apart, and batches longer: versions become durable in between
 	servers []*server      // one, or two of which each stands by for the other; with nats, all have shards of one job
 	nats    *fabric.Server // carries control between servers; nil: each has its own
+	peers   bool           // these stand by for each other
 	kept    string         // the folder of all trainers, where these have everything; empty: they have none
 	log     *slog.Logger
 

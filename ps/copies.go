@@ -1,0 +1,243 @@
+package ps
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"gradbus/schema"
+)
+
+// Where the ps of a job stand by for each other, what its shards have is kept at two of them: at their own, and at
+// another one. The coordinator says who keeps what, and names the versions that are told: a batch that no shard has
+// begun. A version that all have of whom each keeps shards is whole, and takes the place of the one before. So whatever
+// one ps takes with it, the others have one version of all shards, and the job goes on with that.
+//
+//  1. All who keep shards make room, and say that they are ready.
+//  2. The coordinator names a version. Shards copy it and tell what has changed.
+//  3. When all have all of it the coordinator says so. Then it replaces the one before, everywhere.
+//  4. When it has, the next version is named. One that a shard has missed is given up for a later one.
+//
+// When one who keeps shards is gone, or cannot, others are found, who are told everything.
+
+// copies is what a coordinator knows of what is kept.
+type copies struct {
+	peers   []leaseRecord // that may keep shards, ascending by their ids
+	plan    []keepsShards // empty: nobody keeps any
+	planned time.Time
+	series  uint32
+	serial  int
+
+	at    schema.Version // that is being told; 0: none
+	since schema.Version // after which it tells changes; 0: everything
+	whole schema.Version // that all have; 0: none
+	late  int            // versions that were missed since one was told
+
+	begun   schema.Batch // on shards, when anybody said last
+	begunAt time.Time
+	rate    float64 // batches a second
+}
+
+// keepsShards is one who keeps shards.
+type keepsShards struct {
+	is   leaseRecord
+	from []schema.DataServer // whose
+	to   []schema.Member     // who keeps its own
+	said schema.Kept         // last, of this series
+}
+
+func (k *keepsShards) member() schema.Member { return schema.ServerMember(k.is.ID) }
+
+// mayKeep reports that others may keep what the shards of the job have.
+func (c *Coordinator) mayKeep() bool {
+	job := c.config.Job
+	return c.config.Copies && job.NeedsShards() && job.Policy != schema.PolicyFail && checkMirror(job) == nil
+}
+
+// Peers takes it which ps are there.
+func (c *Coordinator) Peers(now time.Time, servers []leaseRecord) []Decision {
+	if !c.mayKeep() {
+		return nil
+	}
+	k := &c.copies
+	k.peers = slices.DeleteFunc(slices.Clone(servers), func(s leaseRecord) bool { return !s.Stands || s.Leaving })
+	slices.SortFunc(k.peers, func(a, b leaseRecord) int { return strings.Compare(a.ID, b.ID) })
+	if c.phase != Running {
+		return nil
+	}
+	gone := func(p keepsShards) bool { return k.peer(p.is.ID, p.is.Incarnation) < 0 }
+	if i := slices.IndexFunc(k.plan, gone); i >= 0 || len(k.plan) == 0 {
+		return c.planCopies(now)
+	}
+	return nil
+}
+
+// peer is the index of a ps that may keep shards; -1 where it may not. Incarnation 0 is any.
+func (k *copies) peer(id string, incarnation uint64) int {
+	return slices.IndexFunc(k.peers, func(p leaseRecord) bool {
+		return p.ID == id && (incarnation == 0 || p.Incarnation == incarnation)
+	})
+}
+
+// planCopies says who keeps what: every ps its own shards, and of the others the one that has least. All is told anew
+// then. Where a ps with shards keeps none, or no other one is there, nobody does.
+func (c *Coordinator) planCopies(now time.Time) []Decision {
+	k := &c.copies
+	had := k.whole > 0
+	k.plan, k.at, k.since, k.whole, k.late, k.planned = nil, 0, 0, 0, 0, now
+	k.series++
+	plan, load := make([]keepsShards, len(k.peers)), make([]int, len(k.peers))
+	for i := range plan {
+		plan[i].is = k.peers[i]
+	}
+	var hosts []int
+	for _, s := range c.config.ShardServers {
+		i := k.peer(s.Server.ID, s.Incarnation)
+		if i < 0 || len(plan) < 2 {
+			return c.notKept(had)
+		}
+		hosts = append(hosts, i)
+		plan[i].from, plan[i].to = []schema.DataServer{s.Server}, []schema.Member{plan[i].member()}
+		load[i] = len(s.Server.Shards)
+	}
+	for n, s := range c.config.ShardServers {
+		least := -1
+		for k := range len(plan) - 1 { // of several the one that follows first
+			if i := (hosts[n] + 1 + k) % len(plan); least < 0 || load[i] < load[least] {
+				least = i
+			}
+		}
+		plan[least].from = append(plan[least].from, s.Server)
+		plan[hosts[n]].to = append(plan[hosts[n]].to, plan[least].member())
+		load[least] += len(s.Server.Shards)
+	}
+	k.plan = slices.DeleteFunc(plan, func(p keepsShards) bool { return len(p.from) == 0 })
+	return c.tellKeep()
+}
+
+// notKept says that nothing is kept any more, where something was.
+func (c *Coordinator) notKept(had bool) []Decision {
+	if !had {
+		return nil
+	}
+	return []Decision{{Note: "nobody stands by for the shards any more: every ps with shards and another one have to be " +
+		"there with --standby-peers"}}
+}
+
+// tellKeep tells all who keep shards what is to be.
+func (c *Coordinator) tellKeep() (decisions []Decision) {
+	k := &c.copies
+	k.serial++
+	for i := range k.plan {
+		p := &k.plan[i]
+		keep := &schema.Keep{Job: c.config.Job, Serial: k.serial, Series: k.series, Shards: c.shards, From: p.from,
+			To: p.to, At: k.at, Since: k.since, Whole: k.whole, LR: c.lr.decided, Runs: c.config.Returning}
+		if p.said.Series == k.series {
+			keep.Job = nil
+		}
+		keep.Runs = keep.Runs[:min(len(keep.Runs), schema.KeptRunsMax)]
+		decisions = append(decisions, Decision{To: p.member(), Control: schema.Control{Keep: keep}})
+	}
+	return decisions
+}
+
+// Kept takes what a ps says that it keeps.
+func (c *Coordinator) Kept(now time.Time, from schema.Member, said *schema.Kept) []Decision {
+	k := &c.copies
+	i := slices.IndexFunc(k.plan, func(p keepsShards) bool { return p.member() == from })
+	if c.phase != Running || i < 0 || said.Run != c.config.RunID || said.Series != k.series {
+		return nil
+	}
+	k.plan[i].said = *said
+	k.pace(now, said.Begun)
+	return c.advanceCopies(now)
+}
+
+// advanceCopies says what follows from what was said last.
+func (c *Coordinator) advanceCopies(now time.Time) []Decision {
+	k := &c.copies
+	all := func(is func(*schema.Kept) bool) bool {
+		return !slices.ContainsFunc(k.plan, func(p keepsShards) bool { return !is(&p.said) })
+	}
+	switch {
+	case len(k.plan) == 0 || !all(func(s *schema.Kept) bool { return s.Ready && s.Failure == "" }):
+		return nil
+	case k.at == 0:
+		return c.nameVersion(now)
+	case k.whole != k.at && !all(func(s *schema.Kept) bool { return s.Missed != k.at }):
+		k.late++
+		return c.nameVersion(now)
+	case k.whole == k.at && all(func(s *schema.Kept) bool { return s.Version == k.at }):
+		k.late = 0
+		return c.nameVersion(now)
+	case k.whole != k.at && all(func(s *schema.Kept) bool { return s.Next == k.at || s.Version == k.at }):
+		first := k.whole == 0
+		k.whole = k.at
+		decisions := c.tellKeep()
+		if first {
+			decisions[0].Note = fmt.Sprintf("standing by with all shards of the job: it would go on at version %d", k.whole)
+		}
+		return decisions
+	}
+	return nil
+}
+
+// pace notes how far shards are.
+func (k *copies) pace(now time.Time, begun schema.Batch) {
+	took := now.Sub(k.begunAt).Seconds()
+	switch {
+	case begun <= k.begun:
+		return
+	case k.begun > 0 && took > 0:
+		k.rate = (k.rate + float64(begun-k.begun)/took) / 2
+	}
+	k.begun, k.begunAt = begun, now
+}
+
+// ahead is the batch that is under way after a time.
+func (k *copies) ahead(after time.Duration) schema.Version {
+	return schema.Version(k.begun) + schema.Version(math.Ceil(min(k.rate*after.Seconds(), 1e6))) + 1
+}
+
+// copiesAhead is how long before a version is reached it is named: a message takes that to all shards.
+const copiesAhead = 10 * time.Millisecond
+
+// nameVersion names the version that is told next. It is reached when it is time for another one.
+func (c *Coordinator) nameVersion(now time.Time) []Decision {
+	k := &c.copies
+	took := time.Duration(0)
+	for i := range k.plan {
+		took = max(took, time.Duration(k.plan[i].said.TookMS)*time.Millisecond)
+	}
+	within := max(mirrorEvery, mirrorShare*took)
+	if k.whole == 0 || k.late > 0 { // the sooner the better
+		within = copiesAhead << min(k.late, 6)
+	}
+	k.at, k.since = max(k.ahead(within), k.whole+1), k.whole
+	return c.tellKeep()
+}
+
+// tickCopies finds others where somebody cannot keep shards, and says everything again. A version that is far off,
+// since batches take longer than they did, is given up for an earlier one.
+func (c *Coordinator) tickCopies(now time.Time) []Decision {
+	k := &c.copies
+	if c.phase != Running || !c.mayKeep() {
+		return nil
+	}
+	failed := func(p keepsShards) bool { return p.said.Failure != "" }
+	switch {
+	case len(k.plan) == 0:
+		return c.planCopies(now)
+	case slices.ContainsFunc(k.plan, failed) && now.Sub(k.planned) >= mirrorRetry:
+		return c.planCopies(now)
+	}
+	if now.Sub(k.begunAt) > tickEvery {
+		k.rate /= 2
+	}
+	if k.at > k.whole && k.at > k.ahead(2*tickEvery)+1 {
+		return c.nameVersion(now)
+	}
+	return c.tellKeep()
+}

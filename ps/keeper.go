@@ -1,0 +1,443 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/internal/liveness"
+	"gradbus/schema"
+	"gradbus/shard"
+)
+
+// keeper keeps in memory what some shards of jobs on several ps have, its own and those of others, as coordinators say
+// (schema.Keep). All who keep shards of a job have one version of them. When a ps is lost, the job begins a new run
+// with it: each shard where it is kept.
+//
+// The control loop calls its methods, and fabric's goroutines hand in what shards tell.
+type keeper struct {
+	server *Server
+	done   sync.WaitGroup
+
+	mu     sync.Mutex // a leaf, but for what state's tables do
+	closed bool       // no goroutine begins any more
+	runs   map[schema.RunID]*keptRun
+}
+
+// keptRun is what is kept of a run. mu of the keeper guards it.
+type keptRun struct {
+	told    schema.Keep // the last
+	job     *schema.Job
+	run     schema.RunID
+	own     []int                     // shards that are kept, ascending
+	from    map[schema.Member]*teller // who tells what they have
+	state   *shard.Standby            // nil while it is made
+	ready   bool                      // it is there, and ways to those who tell
+	failure string
+	memory  Memory
+	cancel  context.CancelFunc
+	heard   liveness.Silence // the coordinator
+	over    liveness.Silence // the run, whose trainers come back
+	changed bool             // the coordinator is to be told
+	taken   bool             // its shards begin with it: it takes no memory of its own
+}
+
+// teller is a ps that tells what its shards have.
+type teller struct {
+	server  schema.DataServer
+	conn    *fabric.Conn
+	receipt *fabric.Receipt
+	ack     *schema.Frame
+}
+
+func newKeeper(s *Server) *keeper { return &keeper{server: s, runs: map[schema.RunID]*keptRun{}} }
+
+// keep takes the word of a coordinator.
+func (k *keeper) keep(name schema.JobName, run schema.RunID, told *schema.Keep, mirrors *assignment) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r := k.runs[run]
+	if r != nil && (told.Serial < r.told.Serial || told.Series < r.told.Series || r.taken) || told.Job == nil && r == nil {
+		return
+	}
+	if r == nil || told.Series > r.told.Series {
+		job := told.Job
+		if job == nil {
+			job = r.job
+		}
+		k.drop(run)
+		r = k.begin(name, run, job, told)
+	}
+	r.told, r.changed = *told, true
+	r.heard.Begin(k.server.now())
+	if r.state != nil && r.failure == "" && told.Whole > 0 && r.state.Whole() == told.Whole {
+		k.fail(r, r.state.Commit())
+	}
+	if mirrors != nil && r.failure == "" {
+		mirrors.mirrorTo(told)
+	}
+}
+
+// mirrorTo tells those who keep the shards here what these have.
+func (a *assignment) mirrorTo(told *schema.Keep) {
+	if a.mirroring == nil || a.series != told.Series {
+		a.unmirror()
+		a.series = told.Series
+		a.mirroring = newMirroring(a, told.To, told.Series, true)
+	}
+	a.mirroring.name(told.At, told.Since)
+}
+
+// begin makes room for what is to be kept, where there is any. mu is held.
+func (k *keeper) begin(name schema.JobName, run schema.RunID, job *schema.Job, told *schema.Keep) *keptRun {
+	s := k.server
+	r := &keptRun{told: *told, job: job, run: run, from: map[schema.Member]*teller{}, cancel: func() {}}
+	k.runs[run] = r
+	for _, d := range told.From {
+		t := &teller{server: d, receipt: fabric.NewReceipt(0, fabric.WindowBytesDefault, pieceFrameBytes)}
+		t.ack, _ = schema.NewFrame(schema.Layout{Kind: schema.KindAck}) // never fails
+		r.from[schema.ServerMember(d.ID)] = t
+		r.own = append(r.own, d.Shards...)
+	}
+	slices.Sort(r.own)
+	if job.Name != name {
+		k.fail(r, fmt.Errorf("manifest of job %s told as job %s", job.Name, name))
+		return r
+	}
+	if refused := checkManifest(job); refused != nil {
+		k.fail(r, errors.New(refused.Text))
+		return r
+	}
+	for old, one := range k.runs { // of which the coordinator has begun another
+		if old != run && one.job.Name == name && !one.taken {
+			k.drop(old)
+		}
+	}
+	need := MemoryOf(s.config, job, len(r.own), told.Shards)
+	free := s.config.MemoryBytesMax - k.promised()
+	for _, a := range *s.jobs.Load() {
+		free -= a.memory.Bytes()
+	}
+	if need.Bytes() > free {
+		k.fail(r, fmt.Errorf("job %s needs %d bytes, and %d of this server's %d are free", name, need.Bytes(), free,
+			s.config.MemoryBytesMax))
+		return r
+	}
+	r.memory = need
+	s.log.Info("keeping shards of a job", "job", name, "shards", len(r.own), "bytes", need.Bytes())
+	if !k.closed {
+		var ctx context.Context
+		ctx, r.cancel = context.WithCancel(s.running)
+		k.done.Go(func() { k.build(ctx, r) })
+	}
+	return r
+}
+
+// build makes the tables that are filled then, and the ways to those who tell.
+func (k *keeper) build(ctx context.Context, r *keptRun) {
+	s := k.server
+	var configs []shard.Config
+	place := schema.NewPlacement(r.job, r.told.Shards)
+	for _, i := range r.own {
+		configs = append(configs, s.shardConfig(r.job, place, i))
+	}
+	state, err := shard.NewStandby(ctx, len(r.own), configs, r.memory.Bytes()-r.memory.Tables)
+	k.mu.Lock()
+	if gone := k.runs[r.run] != r; gone || err != nil {
+		if k.fail(r, err); err == nil {
+			state.Close()
+		}
+		k.mu.Unlock()
+		return
+	}
+	r.state = state
+	k.mu.Unlock()
+	for _, member := range slices.Sorted(maps.Keys(r.from)) {
+		for k.listen(ctx, r, r.from[member]) != nil && sleep(ctx, followEvery) == nil {
+		}
+	}
+	k.mu.Lock()
+	r.ready, r.changed = true, true
+	k.mu.Unlock()
+	s.loop.tellSoon()
+	ticker := time.NewTicker(fabric.AckDelayMax / 3)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			k.acknowledgeLate(r)
+		case <-ctx.Done():
+			for _, t := range r.from {
+				if t.conn != nil {
+					t.conn.Close()
+				}
+			}
+			return
+		}
+	}
+}
+
+// listen connects to a ps that tells what its shards have.
+func (k *keeper) listen(ctx context.Context, r *keptRun, t *teller) error {
+	s := k.server
+	config := fabric.Config{URL: t.server.URL, Bus: s.bus, Name: "keeper/" + s.ID(), Token: s.config.Token,
+		TLS: s.config.NATSTLS, Log: s.log}
+	if t.server.ID == s.ID() {
+		config.Server = s.nats
+	} else if t.server.URL == "" { // it is part of the control server
+		config.URL = s.control.Address()
+	}
+	conn, err := fabric.Dial(ctx, config)
+	if err != nil {
+		s.log.Debug("a ps whose shards are to be kept is not reached", "job", r.job.Name, "server", t.server.ID, "err", err)
+		return err
+	}
+	from := schema.ServerMember(t.server.ID)
+	k.mu.Lock()
+	t.conn = conn
+	k.mu.Unlock()
+	pattern := fabric.Pattern(string(r.job.Name), string(from), fabric.KindState, string(s.member), true)
+	return conn.Subscribe(pattern, func(m fabric.Message) {
+		m.Keep()
+		if !k.take(r, t, &m) {
+			m.Release()
+		}
+	})
+}
+
+// take takes a frame of what shards have, and reports whether it is released by somebody else.
+func (k *keeper) take(r *keptRun, t *teller, m *fabric.Message) bool {
+	subject, err := m.Parse()
+	if err != nil {
+		return false
+	}
+	view, err := schema.Verify(m.Data, k.server.limits)
+	if err != nil || view.Head().Kind != schema.KindState {
+		k.server.log.Warn("state of a job not understood", "job", subject.Job, "err", err)
+		return false
+	}
+	h := view.Head()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	at, known := slices.BinarySearch(r.own, int(subject.Bucket))
+	if k.runs[r.run] != r || r.state == nil || r.failure != "" || r.taken || h.Job != r.run || !known ||
+		h.Generation != schema.Generation(r.told.Series) || !slices.Contains(t.server.Shards, int(subject.Bucket)) {
+		return false
+	}
+	defer k.acknowledge(r, t, (*fabric.Receipt).Due)
+	fresh, _ := t.receipt.Accept(uint64(h.Sequence), len(m.Data), false)
+	t.receipt.Holds(0)
+	if !fresh {
+		return false
+	}
+	whole, err := r.state.Take(at, &view, m.Lease())
+	if k.fail(r, err); whole {
+		r.changed = true
+		k.server.loop.tellSoon()
+	}
+	return true
+}
+
+// fail notes that nothing more is kept of a run; nil does nothing. mu is held.
+func (k *keeper) fail(r *keptRun, err error) {
+	if err == nil || r.failure != "" {
+		return
+	}
+	r.failure, r.changed = schema.ClipFailure(err.Error()), true
+	k.server.log.Warn("shards of a job are not kept", "job", r.job.Name, "err", err)
+	k.server.loop.tellSoon()
+}
+
+// acknowledge tells who tells what has come, where that is due. mu is held.
+func (k *keeper) acknowledge(r *keptRun, t *teller, due func(*fabric.Receipt) bool) {
+	if t.conn == nil || !due(t.receipt) {
+		return
+	}
+	t.ack.SetHead(schema.Head{Job: r.run, Generation: schema.Generation(r.told.Series)})
+	t.ack.SetAck(schema.Ack(t.receipt.Ack()))
+	at := fabric.At(string(r.job.Name), string(k.server.member), fabric.KindAck, string(schema.ServerMember(t.server.ID)))
+	k.server.publish(t.conn, at, t.ack.Seal())
+}
+
+// acknowledgeLate tells what has waited for long enough.
+func (k *keeper) acknowledgeLate(r *keptRun) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, t := range r.from {
+		k.acknowledge(r, t, (*fabric.Receipt).Tick)
+	}
+}
+
+// kept is what this ps keeps of a run, or of one that went on from it.
+func (k *keeper) kept(run schema.RunID) schema.Kept {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	of := k.runs[run]
+	for _, id := range slices.Sorted(maps.Keys(k.runs)) {
+		if r := k.runs[id]; slices.Contains(r.told.Runs, run) {
+			of = r
+		}
+	}
+	if of != nil {
+		return k.keptOf(of)
+	}
+	return schema.Kept{Server: k.server.ID(), Incarnation: k.server.registry.self.Incarnation, Run: run}
+}
+
+// keptOf is what is said of a run. mu is held.
+func (k *keeper) keptOf(r *keptRun) schema.Kept {
+	said := schema.Kept{Server: k.server.ID(), Incarnation: k.server.registry.self.Incarnation, Run: r.run,
+		Series: r.told.Series, Shards: r.told.Shards, Own: r.own, Ready: r.ready, LR: r.told.LR, Runs: r.told.Runs,
+		Failure: r.failure}
+	if r.state != nil && r.failure == "" && !r.taken {
+		said.Version, said.Next = r.state.Version(), r.state.Whole()
+	}
+	return said
+}
+
+// jobOf names the job of a run.
+func (k *keeper) jobOf(run schema.RunID) schema.JobName {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if r := k.runs[run]; r != nil {
+		return r.job.Name
+	}
+	return ""
+}
+
+// yields takes it that shards begin with what is kept of a run: it is promised no memory beside theirs.
+func (k *keeper) yields(run schema.RunID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if r := k.runs[run]; r != nil {
+		r.memory = Memory{}
+	}
+}
+
+// changes are the runs of which coordinators are to be told something.
+func (k *keeper) changes() (all []schema.Kept) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(k.runs)) {
+		if r := k.runs[id]; r.changed && !r.taken {
+			r.changed = false
+			all = append(all, k.keptOf(r))
+		}
+	}
+	return all
+}
+
+// resume gives what shards begin with: of a run, at a version. Whatever else is kept of the run is free then.
+func (k *keeper) resume(job *schema.Job, run schema.RunID, v schema.Version, own []int) (func(int) *shard.Resumed,
+	error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r := k.runs[run]
+	if r == nil || r.state == nil || r.failure != "" || r.taken {
+		return nil, fmt.Errorf("%w %d: nothing is kept of run %d", shard.ErrResume, v, run)
+	}
+	if field, have, want, differs := r.job.WithChunkBytes(job.ChunkBytes).Diff(job); differs {
+		return nil, fmt.Errorf("%w %d: %s is %s, want %s", shard.ErrResume, v, field, have, want)
+	}
+	if r.state.Whole() == v {
+		k.fail(r, r.state.Commit())
+	}
+	for _, i := range own {
+		if _, kept := slices.BinarySearch(r.own, i); !kept || r.state.Version() != v {
+			return nil, fmt.Errorf("%w %d: shards %v are kept at version %d, want %v", shard.ErrResume, v, r.own,
+				r.state.Version(), own)
+		}
+	}
+	r.taken, r.memory = true, Memory{}
+	r.cancel()
+	for at, i := range r.own {
+		if !slices.Contains(own, i) {
+			r.state.Drop(at)
+		}
+	}
+	return func(i int) *shard.Resumed {
+		at, _ := slices.BinarySearch(r.own, i)
+		return r.state.Resumed(at)
+	}, nil
+}
+
+// ended takes it that a run is over. Where its trainers come back, what is kept of it stays for a while.
+func (k *keeper) ended(run schema.RunID, back bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r := k.runs[run]
+	switch {
+	case r == nil:
+	case back:
+		r.over.Begin(k.server.now())
+	default:
+		k.drop(run)
+	}
+}
+
+// tick drops what nobody comes back to.
+func (k *keeper) tick(now time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id, r := range k.runs {
+		if r.over.For(now) > backMax || r.heard.For(now) > k.server.config.Deadline+graceOfCoordinator+backMax {
+			k.drop(id)
+		}
+	}
+}
+
+// drop forgets a run. mu is held.
+func (k *keeper) drop(run schema.RunID) {
+	r := k.runs[run]
+	if r == nil {
+		return
+	}
+	delete(k.runs, run)
+	r.cancel()
+	if r.state != nil && !r.taken {
+		r.state.Close()
+	}
+}
+
+// promised is what is promised to jobs, but for those whose shards begin with it. mu is held.
+func (k *keeper) promised() (n int64) {
+	for _, r := range k.runs {
+		n += r.memory.Bytes()
+	}
+	return n
+}
+
+// memories are what is promised to jobs.
+func (k *keeper) memories() (all []Memory) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, r := range k.runs {
+		all = append(all, r.memory)
+	}
+	return all
+}
+
+// close ends all. The server runs no more.
+func (k *keeper) close() {
+	k.mu.Lock()
+	k.closed = true
+	k.mu.Unlock()
+	k.done.Wait()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id := range k.runs {
+		k.drop(id)
+	}
+}
+
+// knows reports that something is kept of a run, or was to be.
+func (k *keeper) knows(run schema.RunID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.runs[run] != nil
+}
