@@ -56,7 +56,7 @@ type Config struct {
 	Seed                    uint64
 	Only                    []string      // kinds; none is all
 	Every                   time.Duration // between two versions that become durable
-	Standby                 bool          // two ps, each of which stands by for the other
+	Standby                 bool          // two ps, or Servers, stand by for each other
 	ByTrainers              bool          // trainers add gradients up among themselves, and keep everything
 	Servers                 int           // ps that have shards of each job, with a NATS server; 1: one, without
 
@@ -70,8 +70,8 @@ func (c *Config) Check() error {
 	if c.Kills < 1 || c.Trainers < 1 || c.Epochs < 1 {
 		return fmt.Errorf("%d kills, %d trainers, %d epochs: want at least 1 of each", c.Kills, c.Trainers, c.Epochs)
 	}
-	if c.Servers < 1 || c.Servers > 1 && c.Standby {
-		return fmt.Errorf("%d servers, standby %v: want at least 1, and 1 with standby", c.Servers, c.Standby)
+	if c.Servers < 1 {
+		return fmt.Errorf("%d servers: want at least 1", c.Servers)
 	}
 	for _, name := range c.Only {
 		if !slices.Contains(Kinds(), name) {
@@ -109,6 +109,7 @@ type bench struct {
 	mu      sync.Mutex
 	notices []time.Time // when a ps said that a place is vacant, or that its ps is lost
 	serving int         // of ps, which has the jobs
+	kept    bool        // other ps have all shards of the job
 	whole   []bool      // by ps, whether it could go on with the job of the other
 }
 

@@ -48,10 +48,13 @@ func (k *Kind) finish() {
 // Print writes a table.
 func (r *Result) Print(to io.Writer) error {
 	by := ""
-	if r.Standby {
-		by = " and a ps that stands by"
-	} else if r.Servers > 1 {
+	switch {
+	case r.Servers > 1 && r.Standby:
+		by = fmt.Sprintf(" on %d ps that stand by for each other", r.Servers)
+	case r.Servers > 1:
 		by = fmt.Sprintf(" on %d ps", r.Servers)
+	case r.Standby:
+		by = " and a ps that stands by"
 	}
 	fmt.Fprintf(to, "%d kills in %d jobs of %d trainers%s, seed %d: %d digests differ, %d jobs lost\n", r.Kills, r.Jobs,
 		r.Trainers, by, r.Seed, r.Differ, r.Lost)

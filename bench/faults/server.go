@@ -26,7 +26,7 @@ type server struct {
 // startServers starts the servers. Where they stand by for each other, the first is started again to know the second.
 func (b *bench) startServers() (err error) {
 	number := b.Servers
-	if b.Standby {
+	if b.Standby && number == 1 {
 		number = 2
 	}
 	if b.Servers > 1 {
@@ -61,6 +61,9 @@ func (b *bench) startServer(p *server) error {
 		"--checkpoint-dir", folder, "--checkpoint-every", b.Every.String())
 	if b.nats != nil {
 		p.Args = append(p.Args, "--nats", b.nats.URL())
+		if b.Standby {
+			p.Args = append(p.Args, "--standby-peers")
+		}
 	} else if other := b.ps[len(b.ps)-1-p.number%len(b.ps)]; other != p && other.at != "127.0.0.1:0" {
 		p.Args = append(p.Args, "--standby", "nats://"+other.at)
 	}
@@ -99,8 +102,12 @@ func (b *bench) told(number int, line string) {
 	defer b.mu.Unlock()
 	switch {
 	case strings.Contains(line, "begins without it"), strings.Contains(line, "its trainers are awaited here"),
-		strings.Contains(line, "the job goes on with"):
+		strings.Contains(line, "the job goes on with"), strings.Contains(line, "job failed: ps "):
 		b.notices = append(b.notices, time.Now())
+	case strings.Contains(line, "standing by with all shards of the job"):
+		b.kept = true
+	case strings.Contains(line, "keeping shards of a job"):
+		b.kept = false
 	case strings.Contains(line, "standing by with all of a job"):
 		b.whole[number] = true
 	case strings.Contains(line, "standing by for a job"):
@@ -138,6 +145,9 @@ func (b *bench) victim() *server {
 func (b *bench) stoodBy() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.nats != nil {
+		return b.kept
+	}
 	return b.whole[1-b.serving]
 }
 

@@ -26,6 +26,7 @@ func faultsCommand() *cobra.Command {
 			"differs",
 		Example: `  ./bin/psbench faults --kills 200
   ./bin/psbench faults --kills 20 --standby --only "ps killed"
+  ./bin/psbench faults --kills 20 --standby --servers 3 --only "ps killed"
   ./bin/psbench faults --kills 20 --only "trainer killed" --json`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -42,7 +43,8 @@ func faultsCommand() *cobra.Command {
 	set.IntVar(&c.Trainers, "trainers", 3, "`number` of trainers of each job")
 	set.IntVar(&c.Epochs, "epochs", 400, "`number` of epochs of each job, of 43 batches")
 	set.Uint64Var(&c.Seed, "seed", 1, "`number` that moments and victims follow from")
-	set.BoolVar(&c.Standby, "standby", false, "two ps, each of which stands by for the other")
+	set.BoolVar(&c.Standby, "standby", false,
+		"two ps, each of which stands by for the other; with --servers so many, which stand by for each other")
 	set.IntVar(&c.Servers, "servers", 1, "`number` of ps that have shards of each job; several have a NATS server")
 	set.BoolVar(&c.ByTrainers, "by-trainers", false, "trainers add gradients up among themselves, and keep everything")
 	set.StringSliceVar(&c.Only, "only", nil, "`kinds` of faults, of: "+strings.Join(faults.Kinds(), ", ")+"; none is all")
