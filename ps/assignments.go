@@ -195,6 +195,7 @@ func (l *controlLoop) makeShards(ctx context.Context, name schema.JobName, run s
 	a := newAssignment(ctx, l.server, run, assign, resumed, l.window(assign.Job, len(assign.Own), l.held()), l.news)
 	l.assignments[name] = a
 	l.shareJobs()
+	l.server.log.Info("shards of a job are here", "job", name, "shards", len(a.own), "bytes", a.memory.Bytes())
 	return a, nil
 }
 

@@ -110,6 +110,7 @@ type bench struct {
 	notices []time.Time // when a ps said that a place is vacant, or that its ps is lost
 	serving int         // of ps, which has the jobs
 	kept    bool        // other ps have all shards of the job
+	hosting []int       // by ps, jobs of which it has shards
 	whole   []bool      // by ps, whether it could go on with the job of the other
 }
 

@@ -34,7 +34,7 @@ func (b *bench) startServers() (err error) {
 			return err
 		}
 	}
-	b.whole = make([]bool, number)
+	b.whole, b.hosting = make([]bool, number), make([]int, number)
 	for i := range number {
 		b.ps = append(b.ps, &server{number: i, at: "127.0.0.1:0"})
 		if err := b.startServer(b.ps[i]); err != nil {
@@ -75,6 +75,9 @@ func (b *bench) startServer(p *server) error {
 		return fmt.Errorf("start the server: %w", err)
 	}
 	p.ended = make(chan struct{})
+	b.mu.Lock()
+	b.hosting[p.number] = 0
+	b.mu.Unlock()
 	go func() {
 		defer close(p.ended)
 		for lines := bufio.NewScanner(log); lines.Scan(); {
@@ -104,6 +107,10 @@ func (b *bench) told(number int, line string) {
 	case strings.Contains(line, "begins without it"), strings.Contains(line, "its trainers are awaited here"),
 		strings.Contains(line, "the job goes on with"), strings.Contains(line, "job failed: ps "):
 		b.notices = append(b.notices, time.Now())
+	case strings.Contains(line, "shards of a job are here"):
+		b.hosting[number]++
+	case strings.Contains(line, "job freed"):
+		b.hosting[number]--
 	case strings.Contains(line, "standing by with all shards of the job"):
 		b.kept = true
 	case strings.Contains(line, "keeping shards of a job"):
@@ -135,10 +142,18 @@ func (b *bench) url() string {
 
 // victim is a ps that has shards of the job.
 func (b *bench) victim() *server {
-	if b.nats != nil {
-		return b.ps[b.r.IntN(len(b.ps))]
+	if b.nats == nil {
+		return b.server()
 	}
-	return b.server()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	order := b.r.Perm(len(b.ps))
+	for _, i := range order {
+		if b.hosting[i] > 0 {
+			return b.ps[i]
+		}
+	}
+	return b.ps[order[0]]
 }
 
 // stoodBy reports whether the job would go on if its ps were lost now.
