@@ -32,7 +32,7 @@ type acquisition struct {
 	saved   *schema.Saved
 	record  *jobRecord    // nil where another ps has the job, the join came too late, or err is set
 	servers []leaseRecord // that the record names, in its order
-	peers   []leaseRecord // all that are announced
+	peers   []leaseRecord // that may keep its shards
 	kept    *keptVersion  // that it goes on with, on servers that keep it; nil: none
 	ended   []endedRun    // of the name, where the join came too late
 	goesOn  *carriedRun   // the newest run of the name, as another ps has left it; nil: it does not go on
@@ -98,14 +98,14 @@ func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisiti
 		}
 		return nobody, errAgain
 	}
-	peers := servers
+	peers, all := servers, servers
 	if q.alone {
-		servers = slices.DeleteFunc(servers, func(a leaseRecord) bool { return a.ID != r.self.ID })
+		servers = slices.DeleteFunc(slices.Clone(servers), func(a leaseRecord) bool { return a.ID != r.self.ID })
 	}
 	data, kept := dataServers(servers), q.kept
 	if kept != nil {
 		if there, shards := kept.among(servers); there != nil {
-			servers, data = there, shards
+			peers, servers, data = kept.answered(servers), there, shards
 		} else {
 			kept = nil
 		}
@@ -129,12 +129,12 @@ func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisiti
 		return nobody, err
 	case tookPart(ended, q.joiner):
 		return acquisition{job: job, ended: ended}, nil
-	case goesOn != nil && r.takesUp(peers, goesOn):
+	case goesOn != nil && r.takesUp(all, goesOn):
 		return nobody, nil
 	case len(ended) > 0:
 		o.record.Ended = ended
 		err = r.write(o, func(value []byte) (uint64, error) { return r.jobs.Update(ctx, e.Key, value, e.Revision) })
-	case r.alive(peers, e):
+	case r.alive(all, e):
 		return nobody, nil
 	default: // Its coordinator is no more. Whoever deletes it first, one of those who look creates it next.
 		if err = r.bury(ctx, e); err == nil {

@@ -40,6 +40,7 @@ type keptVersion struct {
 	version schema.Version
 	lr      []schema.LRChange
 	servers []keptServer // ascending by their ids
+	there   []keptServer // all who have answered: others may be lost
 }
 
 // keptServer is a ps that has some of them.
@@ -112,7 +113,11 @@ func (l *controlLoop) settleKept(name schema.JobName) {
 		return
 	}
 	delete(l.asking, name)
-	q.acquire.kept = kept
+	if q.acquire.kept = kept; kept != nil {
+		for id, a := range q.answers {
+			kept.there = append(kept.there, keptServer{id: id, incarnation: a.Incarnation})
+		}
+	}
 	l.acquireNow(q.acquire)
 }
 
@@ -165,6 +170,14 @@ func holdersOf(run schema.RunID, v schema.Version, shards int, answers map[strin
 		slices.Sort(all[i].shards)
 	}
 	return slices.DeleteFunc(all, func(s keptServer) bool { return len(s.shards) == 0 })
+}
+
+// answered are those of servers that have said what they keep.
+func (v *keptVersion) answered(servers []leaseRecord) []leaseRecord {
+	return slices.DeleteFunc(slices.Clone(servers), func(a leaseRecord) bool {
+		is := func(s keptServer) bool { return s.id == a.ID && s.incarnation == a.Incarnation }
+		return !slices.ContainsFunc(v.there, is)
+	})
 }
 
 // among gives those of servers that have the shards, each with so many; nil where one of them is there no more.
