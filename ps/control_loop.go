@@ -35,7 +35,8 @@ type controlLoop struct {
 	found     chan foundJob     // jobs whose checkpoints have been looked for
 	completed chan completedJob // versions whose parts are all there
 	deaths    chan death
-	mirrored  chan struct{} // of one: see tellSoon
+	ends      chan schema.RunID // runs whose shards are kept here, and whose coordinators have ended
+	mirrored  chan struct{}     // of one: see tellSoon
 	done      chan struct{}
 
 	drains   chan chan struct{}
@@ -79,8 +80,9 @@ type message struct {
 func newControlLoop(s *Server) *controlLoop {
 	l := &controlLoop{
 		server: s, messages: make(chan *message, messagesMax), news: make(chan shardNews), found: make(chan foundJob),
-		deaths: make(chan death), mirrored: make(chan struct{}, 1), completed: make(chan completedJob),
-		done: make(chan struct{}), drains: make(chan chan struct{}),
+		deaths: make(chan death), ends: make(chan schema.RunID), mirrored: make(chan struct{}, 1),
+		completed: make(chan completedJob),
+		done:      make(chan struct{}), drains: make(chan chan struct{}),
 		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
 		leaving: map[*assignment]struct{}{},
 		waiting: map[schema.JobName][]message{}, asked: map[schema.JobName]struct{}{},
@@ -182,6 +184,8 @@ func (l *controlLoop) run(ctx context.Context) {
 			if l.jobs[d.job.manifest.Name] == d.job {
 				l.died(&d)
 			}
+		case run := <-l.ends:
+			l.coordinatorEnded(run)
 		case q := <-l.server.registry.answers:
 			l.answered(ctx, &q)
 		case n := <-l.server.registry.news:

@@ -11,7 +11,8 @@ import (
 )
 
 // CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes,
-// Checkpoints, Resume, Returning, ReturnWithin, Doubt, Unseen, Carried, Copies and ChunkBytes is needed.
+// Checkpoints, Resume, Returning, ReturnWithin, Doubt, Unseen, Carried, Copies, Process,
+// Incarnation and ChunkBytes is needed.
 type CoordinatorConfig struct {
 	Job          *schema.Job // validated
 	RunID        schema.RunID
@@ -40,6 +41,9 @@ type CoordinatorConfig struct {
 	Carried *carriedRun
 	// Copies has other ps keep what the shards have, where they may: see Peers.
 	Copies bool
+	// Process and Incarnation are of the coordinator's ps, for those who keep shards.
+	Process     string
+	Incarnation uint64
 	// ChunkBytes is what the manifests of trainers have in place of Job's; 0 is Job's, which else trainers are told.
 	ChunkBytes int
 }

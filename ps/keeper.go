@@ -11,6 +11,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/internal/liveness"
+	"gradbus/internal/process"
 	"gradbus/schema"
 	"gradbus/shard"
 )
@@ -41,6 +42,7 @@ type keptRun struct {
 	failure string
 	memory  Memory
 	cancel  context.CancelFunc
+	unwatch func()           // the coordinator's process
 	heard   liveness.Silence // the coordinator
 	over    liveness.Silence // the run, whose trainers come back
 	changed bool             // the coordinator is to be told
@@ -96,7 +98,8 @@ func (a *assignment) mirrorTo(told *schema.Keep) {
 // begin makes room for what is to be kept, where there is any. mu is held.
 func (k *keeper) begin(name schema.JobName, run schema.RunID, job *schema.Job, told *schema.Keep) *keptRun {
 	s := k.server
-	r := &keptRun{told: *told, job: job, run: run, from: map[schema.Member]*teller{}, cancel: func() {}}
+	r := &keptRun{told: *told, job: job, run: run, from: map[schema.Member]*teller{}, cancel: func() {},
+		unwatch: func() {}}
 	k.runs[run] = r
 	for _, d := range told.From {
 		t := &teller{server: d, receipt: fabric.NewReceipt(0, fabric.WindowBytesDefault, pieceFrameBytes)}
@@ -129,6 +132,17 @@ func (k *keeper) begin(name schema.JobName, run schema.RunID, job *schema.Job, t
 		return r
 	}
 	r.memory = need
+	if told.Process != "" && told.Process != s.process {
+		stop, err := process.Watch(told.Process, func() {
+			select {
+			case s.loop.ends <- run:
+			case <-s.loop.done:
+			}
+		})
+		if err == nil { // else it is elsewhere
+			r.unwatch = stop
+		}
+	}
 	s.log.Info("keeping shards of a job", "job", name, "shards", len(r.own), "bytes", need.Bytes())
 	if !k.closed {
 		var ctx context.Context
@@ -355,6 +369,7 @@ func (k *keeper) resume(job *schema.Job, run schema.RunID, v schema.Version, own
 	}
 	r.taken, r.memory = true, Memory{}
 	r.cancel()
+	r.unwatch()
 	for at, i := range r.own {
 		if !slices.Contains(own, i) {
 			r.state.Drop(at)
@@ -380,6 +395,19 @@ func (k *keeper) ended(run schema.RunID, back bool) {
 	}
 }
 
+// lost takes it that the coordinator of a run has ended, and names the job and what the coordinator's ps drew at its
+// start. The name is empty of a run that is over already.
+func (k *keeper) lost(run schema.RunID) (name schema.JobName, incarnation uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r := k.runs[run]
+	if r == nil || r.taken || r.over.Lasts() {
+		return "", 0
+	}
+	r.over.Begin(k.server.now())
+	return r.job.Name, r.told.Incarnation
+}
+
 // tick drops what nobody comes back to.
 func (k *keeper) tick(now time.Time) {
 	k.mu.Lock()
@@ -399,6 +427,7 @@ func (k *keeper) drop(run schema.RunID) {
 	}
 	delete(k.runs, run)
 	r.cancel()
+	r.unwatch()
 	if r.state != nil && !r.taken {
 		r.state.Close()
 	}

@@ -277,6 +277,24 @@ func (l *controlLoop) heardKept(m *message, said *schema.Kept) {
 	}
 }
 
+// coordinatorEnded takes it that the process of a run's coordinator has ended. Nobody else can tell its trainers that
+// they are to come back.
+func (l *controlLoop) coordinatorEnded(run schema.RunID) {
+	name, incarnation := l.server.keeper.lost(run)
+	if name == "" {
+		return
+	}
+	l.server.registry.gone(incarnation)
+	if a := l.assignments[name]; a != nil && a.run == run {
+		l.release(a)
+	}
+	delete(l.elsewhere, name)
+	const why = "the ps that coordinates the job has ended"
+	l.server.log.Warn(why, "job", name)
+	failed := &schema.Failed{Member: schema.Coordinator, Text: why, Back: true}
+	l.send(name, run, schema.All, schema.Control{Failed: failed})
+}
+
 // answerKept says what this ps keeps of a run.
 func (l *controlLoop) answerKept(m *message, ask *schema.AskKept) {
 	said := schema.Kept{Server: l.server.ID(), Incarnation: l.server.registry.self.Incarnation, Run: ask.Run}

@@ -107,9 +107,12 @@ type registry struct {
 
 	peek chan struct{} // has room for one: somebody wants to know who is announced before the next renewal
 	wake chan struct{} // has room for one: jobs have ended, or changed
-	mu   sync.Mutex    // guards over and lr
+	mu   sync.Mutex    // guards over, lr and ended
 	over []overJob     // jobs that have ended, at most as many as there may be
 	lr   map[schema.JobName]lrRecord
+	// what ps drew at their starts whose processes were seen to end, the latest last, at most endedMax: what they
+	// announced holds no more
+	ended []uint64
 }
 
 // overJob is a job of ours that has ended.
@@ -316,12 +319,27 @@ func (r *registry) listAll(ctx context.Context) (all []leaseRecord, err error) {
 	}
 	for _, e := range entries {
 		var a leaseRecord
-		if json.Unmarshal(e.Value, &a) == nil && a.ID == e.Key && a.Shards > 0 {
+		if json.Unmarshal(e.Value, &a) == nil && a.ID == e.Key && a.Shards > 0 && !r.hasGone(a.Incarnation) {
 			all = append(all, a)
 		}
 	}
 	slices.SortFunc(all, func(a, b leaseRecord) int { return cmp.Compare(a.ID, b.ID) })
 	return all, nil
+}
+
+// gone takes it that the process of a ps has ended.
+func (r *registry) gone(incarnation uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended = append(r.ended, incarnation); len(r.ended) > endedMax {
+		r.ended = r.ended[1:]
+	}
+}
+
+func (r *registry) hasGone(incarnation uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Contains(r.ended, incarnation)
 }
 
 // look tells the control loop who is announced.

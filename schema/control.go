@@ -376,6 +376,10 @@ type Keep struct {
 	LR []LRChange `json:"lr,omitempty"`
 	// Runs are earlier runs that trainers may still come back from.
 	Runs []RunID `json:"runs,omitempty"`
+	// Process is the process of the coordinator, so that its end is seen on the same machine, and Incarnation what that
+	// drew at its start.
+	Process     string `json:"process,omitempty"`
+	Incarnation uint64 `json:"incarnation,omitempty,string"`
 }
 
 // KeptRunsMax bounds the runs in Keep and Kept.
