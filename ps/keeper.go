@@ -147,20 +147,21 @@ func (k *keeper) begin(name schema.JobName, run schema.RunID, job *schema.Job, t
 	if !k.closed {
 		var ctx context.Context
 		ctx, r.cancel = context.WithCancel(s.running)
-		k.done.Go(func() { k.build(ctx, r) })
+		shards := told.Shards
+		k.done.Go(func() { k.build(ctx, r, shards, need) })
 	}
 	return r
 }
 
 // build makes the tables that are filled then, and the ways to those who tell.
-func (k *keeper) build(ctx context.Context, r *keptRun) {
+func (k *keeper) build(ctx context.Context, r *keptRun, shards int, memory Memory) {
 	s := k.server
 	var configs []shard.Config
-	place := schema.NewPlacement(r.job, r.told.Shards)
+	place := schema.NewPlacement(r.job, shards)
 	for _, i := range r.own {
 		configs = append(configs, s.shardConfig(r.job, place, i))
 	}
-	state, err := shard.NewStandby(ctx, len(r.own), configs, r.memory.Bytes()-r.memory.Tables)
+	state, err := shard.NewStandby(ctx, len(r.own), configs, memory.Bytes()-memory.Tables)
 	k.mu.Lock()
 	if gone := k.runs[r.run] != r; gone || err != nil {
 		if k.fail(r, err); err == nil {
