@@ -35,10 +35,11 @@ type native struct {
 	isa     string
 	why     string
 	threads int
-	calls   sync.Pool // of *call
-	regions *regions  // of a backend with a device, else nil
-	gathers bool      // the library has the operation
-	cpu     *native   // of a GPU's: for calls that the CPU does sooner, or nil where the GPU does all
+	calls   sync.Pool   // of *call
+	regions *regions    // of a backend with a device, else nil
+	gathers bool        // the library has the operation
+	lost    atomic.Bool // the device: outputs in place may be half written
+	cpu     *native     // of a GPU's: for calls that the CPU does sooner, or nil where the GPU does all
 	closed  atomic.Bool
 }
 
@@ -149,6 +150,9 @@ func (n *native) cross(c *call, e *encoding) (int, error) {
 	if e.device {
 		return 0, fmt.Errorf("%s: %w: memory of a device is for the batches of a stream", opName(e.op), ErrArgument)
 	}
+	if n.lost.Load() {
+		return 0, fmt.Errorf("%s: %w before", opName(e.op), ErrDevice)
+	}
 	if n.cpu != nil && !e.work.paysOnDevice(n.cpu.threads) {
 		return n.cpu.cross(c, e)
 	}
@@ -162,9 +166,17 @@ func (n *native) cross(c *call, e *encoding) (int, error) {
 			(*C.uint8_t)(unsafe.SliceData(c.workspace)), C.uint64_t(len(c.workspace)), e.held)
 	}
 	if status != C.GB_OK {
+		n.note(status)
 		return 0, nativeError(opName(e.op), status, e.report())
 	}
 	return int(e.report().count), nil
+}
+
+// note keeps that the device has failed.
+func (n *native) note(status C.gb_status) {
+	if status == C.GB_DEVICE {
+		n.lost.Store(true)
+	}
 }
 
 func reportOf(r *C.gb_report) Report {

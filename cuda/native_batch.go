@@ -300,6 +300,7 @@ func (n *native) submit(b *Batch, times int) error {
 	}
 	c.ran = len(c.encoded)
 	if status != C.GB_OK {
+		n.note(status)
 		err = c.failed(int(c.answer.done), status, &c.answer.report)
 		c.ran = int(c.answer.done) + 1
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -175,5 +176,66 @@ func TestLostDevice(t *testing.T) {
 		}
 		emuReset()
 		d.close(t)
+	}
+}
+
+// TestLostDeviceInCalls lets each thing that a call on pinned memory asks of the device fail in turn, for want of
+// memory and for good. Either nothing was written, or the device is lost, for calls that the CPU would do, too.
+func TestLostDeviceInCalls(t *testing.T) {
+	const launchFailed, noMemory = 719, 2
+	emuReset()
+	defer emuReset()
+	const rows, dim = 40, 5
+	failAt := func(n int64, code int32) (asked int64) {
+		b, err := Open(Options{Name: "emu"})
+		must(t, err)
+		defer b.Close()
+		var m [2]*Buffer
+		for i := range m {
+			m[i], err = b.Alloc(rows * dim)
+			must(t, err)
+			defer m[i].Free()
+		}
+		table, moved := Float32s(m[0].Float32s()), Float32s(m[1].Float32s())
+		a := CoalesceApply{Dim: dim, Optimizer: SGD{LR: 0.1, Momentum: 0.9}, Weight: 1, Table: table, Out: table,
+			Keys: int64sOf(3, 1, 3), Rows: Float32s(slices.Repeat([]float32{1}, 3*dim)),
+			Slots: []Slot{{Name: "momentum", Before: moved, After: moved}}}
+		_, err = b.CoalesceApply(a) // makes the memory of calls
+		must(t, err)
+		before := string(table.bytes()) + string(moved.bytes())
+		from := emuCalls()
+		if n > 0 {
+			emuFailAt(n, code)
+			defer emuReset()
+		}
+		_, err = b.CoalesceApply(a)
+		asked = emuCalls() - from
+		written := string(table.bytes())+string(moved.bytes()) != before
+		switch {
+		case n == 0 || err == nil && code == noMemory: // where memory lies was not told, so it was copied
+			must(t, err)
+			if !written {
+				t.Errorf("call %d: nothing was written", n)
+			}
+		case errors.Is(err, ErrMemory):
+			if written {
+				t.Errorf("call %d, code %d: %v, and something was written", n, code, err)
+			}
+		case !errors.Is(err, ErrDevice):
+			t.Errorf("call %d, code %d: %v, want ErrDevice", n, code, err)
+		default:
+			emuReset()
+			cpu, err := Open(Options{Name: "cpu"})
+			must(t, err)
+			b.(*native).cpu = cpu.(*native)
+			if err := b.BagForward(addOne(0, make([]float32, 1))); !errors.Is(err, ErrDevice) {
+				t.Errorf("call %d, code %d, and then the CPU: %v, want ErrDevice", n, code, err)
+			}
+		}
+		return asked
+	}
+	for n := failAt(0, 0); n > 0; n-- {
+		failAt(n, launchFailed)
+		failAt(n, noMemory)
 	}
 }

@@ -20,7 +20,8 @@ type encoding struct {
 	regions *regions // memory of the backend's device, or nil
 	work    work
 	noted   unsafe.Pointer // the last vector of which work knows
-	share   float64        // of the next vectors' rows that the call touches; 0 is all
+	spared  float64        // share of the next vectors that the call leaves alone
+	picks   bool           // of large tables the rows that it names travel alone
 	device  bool           // some data lie in the device's memory
 	host    bool           // some data lie where the device cannot read them
 }
@@ -57,10 +58,7 @@ func (e *encoding) holdAddress(p unsafe.Pointer) {
 
 // place notes where a vector lies, for backends with a device.
 func (e *encoding) place(v Vector) {
-	where, share := e.regions.of(v), e.share
-	if share == 0 {
-		share = 1
-	}
+	where := e.regions.of(v)
 	switch where {
 	case onDevice:
 		e.device = true
@@ -69,7 +67,7 @@ func (e *encoding) place(v Vector) {
 		e.host = true
 	}
 	if v.data != e.noted { // an output in place goes back while others come
-		e.work.note(v.n*v.dtype.Bytes(), where == onPinned, share)
+		e.work.note(v.n*v.dtype.Bytes(), where == onPinned, e.spared, e.picks)
 	}
 	e.noted = v.data
 }
@@ -113,9 +111,9 @@ func (e *encoding) bagForward(a *BagForward) {
 	e.begin(C.GB_OP_BAG_FORWARD, unsafe.Sizeof(*c))
 	c.mode, c.dim, c.padding = C.gb_mode(a.Mode), C.int64_t(a.Dim), C.int64_t(a.Padding)
 	c.policy, c.open_offsets = C.gb_id_policy(bit(a.SkipBadIDs)), bit(a.OpenOffsets)
-	e.share = shareOf(a.IDs.n, a.Dim, a.Rows)
+	e.spared = sparedBy(a.IDs.n, a.Dim, a.Rows)
 	e.in(&c.rows, a.Rows, Float32)
-	e.share = 0
+	e.spared = 0
 	e.in(&c.ids, a.IDs, Int64)
 	e.in(&c.offsets, a.Offsets, Int64)
 	e.in(&c.weights, a.Weights, Float32)

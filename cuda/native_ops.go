@@ -5,6 +5,7 @@ package cuda
 import (
 	"cmp"
 	"errors"
+	"fmt"
 )
 
 // The operations, each one crossing into the library. Where the library refuses offsets, the check in Go runs once
@@ -147,8 +148,11 @@ func (n *native) SoftmaxCrossEntropy(a SoftmaxCrossEntropy) error {
 // Gather: see the interface. A backend with a device lacks it: what lies in the host's memory is no business of a
 // device.
 func (n *native) Gather(a Gather) error {
-	if n.cpu != nil {
+	if n.cpu != nil && !n.lost.Load() {
 		return n.cpu.Gather(a)
+	}
+	if n.lost.Load() {
+		return fmt.Errorf("gather: %w before", ErrDevice)
 	}
 	if !n.gathers {
 		return a.inGo()

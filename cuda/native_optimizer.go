@@ -98,15 +98,15 @@ func (e *encoding) applyRows(a *ApplyRows) {
 	e.begin(C.GB_OP_APPLY_ROWS, unsafe.Sizeof(*c))
 	c.weight, c.dim = C.float(a.Weight), C.int64_t(a.Dim)
 	c.policy, c.nonfinite = C.gb_id_policy(bit(a.SkipBadIDs)), C.gb_nonfinite(a.NonFinite)
-	e.share = shareOf(a.Index.n, a.Dim, a.Table)
+	e.spared, e.picks = sparedBy(a.Index.n, a.Dim, a.Table), true
 	e.optimizer(&c.optimizer, a.Optimizer, a.Clip, a.Slots)
 	e.steps(&c.steps, &a.Steps)
 	e.in(&c.table, a.Table, Float32)
 	if a.Out.data != a.Table.data {
-		e.share = 0
+		e.spared = 0
 	}
 	e.out(&c.out, a.Out, a.Table.dtype)
-	e.share = 0
+	e.spared = 0
 	e.in(&c.index, a.Index, Int64)
 	e.in(&c.first, a.First, Uint8)
 	e.in(&c.grad, a.Grad, Float32)
@@ -117,12 +117,12 @@ func (e *encoding) coalesceApply(a *CoalesceApply) {
 	e.begin(C.GB_OP_COALESCE_APPLY, unsafe.Sizeof(*c))
 	c.weight, c.dim = C.float(a.Weight), C.int64_t(a.Dim)
 	c.policy, c.nonfinite = C.gb_id_policy(bit(a.SkipBadIDs)), C.gb_nonfinite(a.NonFinite)
-	e.work.keys, e.share = a.Keys.n, shareOf(a.Keys.n, a.Dim, a.Table)
+	e.work.keys, e.spared = a.Keys.n, sparedBy(a.Keys.n, a.Dim, a.Table)
 	e.optimizer(&c.optimizer, a.Optimizer, a.Clip, a.Slots)
 	e.steps(&c.steps, &a.Steps)
 	e.in(&c.table, a.Table, Float32)
 	e.out(&c.out, a.Out, a.Table.dtype)
-	e.share = 0
+	e.spared = 0
 	e.in(&c.keys, a.Keys, Int64)
 	e.in(&c.rows, a.Rows, Float32)
 	e.out(&c.out_keys, a.OutKeys, Int64)

@@ -135,6 +135,7 @@ func (q *nativeQueue) submit(b *Batch) (int, error) {
 	status := C.bridge_submit(q.n.table, q.n.context, q.stream, list, n, (*C.uint8_t)(ws.data), C.uint64_t(ws.n), answer)
 	c.ran = len(c.encoded)
 	if status != C.GB_OK {
+		q.n.note(status)
 		c.ran = int(c.answer.done)
 		err = c.failed(c.ran, status, &c.answer.report)
 	}
@@ -163,6 +164,7 @@ func (q *nativeQueue) copy(to, from Vector) error {
 	}
 	status := C.bridge_copy(q.n.api, q.n.context, q.stream, to.data, from.data, C.int64_t(from.n*from.dtype.Bytes()))
 	if status != C.GB_OK {
+		q.n.note(status)
 		return nativeError("copy", status, &C.gb_report{})
 	}
 	return nil
@@ -171,6 +173,7 @@ func (q *nativeQueue) copy(to, from Vector) error {
 func (q *nativeQueue) notify(fd int) error {
 	var report C.gb_report
 	if status := C.bridge_stream_notify(q.n.api, q.n.context, q.stream, C.int(fd), &report); status != C.GB_OK {
+		q.n.note(status)
 		return nativeError("wait", status, &report)
 	}
 	return nil
@@ -184,6 +187,7 @@ func (q *nativeQueue) wait() error {
 	}
 	q.replaced = q.replaced[:0]
 	if status != C.GB_OK {
+		q.n.note(status)
 		return nativeError("wait", status, &report)
 	}
 	return nil

@@ -7,6 +7,7 @@ package cuda
 type work struct {
 	pageable int // bytes that the device has to have copied
 	pinned   int // bytes that it reaches
+	touched  int // bytes of both that the CPU would read or write
 	flops    int // of a product
 	keys     int // to be sorted
 }
@@ -33,22 +34,27 @@ func (w work) paysOnDevice(threads int) bool {
 	if w.keys > 0 {
 		device += sortSeconds
 	}
-	bytes := w.pageable + w.pinned
-	here := float64(min(bytes, cachedBytes))/cachedRate + float64(max(bytes-cachedBytes, 0))/hostRate +
+	here := float64(min(w.touched, cachedBytes))/cachedRate + float64(max(w.touched-cachedBytes, 0))/hostRate +
 		float64(w.flops)/hostFlops + float64(w.keys)*keySeconds
 	return device < here/float64(threads)
 }
 
-// note counts a vector's bytes, of a table's that the device reaches only the share of its rows that the call names.
-func (w *work) note(bytes int, pinned bool, share float64) {
-	if pinned {
-		w.pinned += int(float64(bytes) * share)
-	} else {
+// note counts a vector's bytes, of which the call leaves a share alone. What the device does not reach it has to have
+// whole, unless the call picks rows.
+func (w *work) note(bytes int, pinned bool, spared float64, picks bool) {
+	touched := bytes - int(float64(bytes)*spared)
+	w.touched += touched
+	switch {
+	case pinned:
+		w.pinned += touched
+	case picks:
+		w.pageable += touched
+	default:
 		w.pageable += bytes
 	}
 }
 
-// shareOf is the share of n rows among those of a table of so many values.
-func shareOf(n, dim int, table Vector) float64 {
-	return min(float64(n)*float64(dim)/float64(max(table.n, 1)), 1)
+// sparedBy is the share of a table's values that n rows leave alone.
+func sparedBy(n, dim int, table Vector) float64 {
+	return max(1-float64(n)*float64(dim)/float64(max(table.n, 1)), 0)
 }

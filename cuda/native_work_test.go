@@ -17,13 +17,14 @@ func TestPaysOnDevice(t *testing.T) {
 		pays    bool
 	}{
 		"nothing":                            {work{}, 1, false},
-		"a sum of a megabyte":                {work{pageable: 1 << 20}, 1, false},
-		"a gibibyte that the device reaches": {work{pinned: 1 << 30}, 1, true},
-		"and many threads are there":         {work{pinned: 1 << 30}, 8, false},
-		"a small product":                    {work{pageable: 3 << 14, flops: 2 << 18}, 1, false},
-		"a product of 1024 by 1024 by 1024":  {work{pageable: 3 << 22, flops: 2 << 30}, 1, true},
-		"a few keys":                         {work{pageable: 1 << 16, keys: 1 << 10}, 1, false},
-		"a million keys of rows of 16 bytes": {work{pageable: 1 << 25, keys: 1 << 20}, 1, true},
+		"a sum of a megabyte":                {work{pageable: 1 << 20, touched: 1 << 20}, 1, false},
+		"a gibibyte that the device reaches": {work{pinned: 1 << 30, touched: 1 << 30}, 1, true},
+		"and many threads are there":         {work{pinned: 1 << 30, touched: 1 << 30}, 8, false},
+		"a small product":                    {work{pageable: 3 << 14, touched: 3 << 14, flops: 2 << 18}, 1, false},
+		"a product of 1024 by 1024 by 1024":  {work{pageable: 3 << 22, touched: 3 << 22, flops: 2 << 30}, 1, true},
+		"a few keys":                         {work{pageable: 1 << 16, touched: 1 << 16, keys: 1 << 10}, 1, false},
+		"a million keys of rows of 16 bytes": {work{pageable: 1 << 25, touched: 1 << 25, keys: 1 << 20}, 1, true},
+		"a row of a large pageable table":    {work{pageable: 1 << 28, touched: 1 << 8}, 1, false},
 	} {
 		if got := c.w.paysOnDevice(c.threads); got != c.pays {
 			t.Errorf("%s: %v", name, got)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"unsafe"
 )
 
 // Random arguments, right and wrong, must be accepted or refused alike by every backend: with the same error, the same
@@ -320,6 +321,74 @@ func wildCall(t *testing.T, b Backend, seed uint64) (answer string, report Repor
 		}
 	}
 	return verdict(n, err), report, w.written
+}
+
+// pinnedCalls does each call on memory from Alloc, at odd places, and copies what it has made back. What was one
+// memory still is.
+type pinnedCalls struct {
+	Backend
+	t *testing.T
+}
+
+func (p pinnedCalls) do(c command) (int, error) {
+	lengths, at := map[unsafe.Pointer]int{}, map[unsafe.Pointer]*Buffer{}
+	vectors(c, func(v *Vector) {
+		if v.n > 0 {
+			lengths[v.data] = max(lengths[v.data], len(bytesOf(*v)))
+		}
+	})
+	var back []func()
+	vectors(c, func(v *Vector) {
+		if v.n == 0 {
+			return
+		}
+		size, was := v.dtype.Bytes(), *v
+		if at[v.data] == nil {
+			pinned, err := p.Alloc(lengths[v.data]/4 + 4)
+			must(p.t, err)
+			at[v.data] = pinned
+			back = append(back, pinned.Free)
+		}
+		*v = at[was.data].Vector(v.dtype, size, v.n)
+		copy(bytesOf(*v), bytesOf(was))
+		now := *v
+		back = append([]func(){func() { copy(bytesOf(was), bytesOf(now)) }}, back...)
+	})
+	n, err := c.on(p.Backend)
+	for _, f := range back {
+		f()
+	}
+	return n, err
+}
+
+func withoutCount(_ int, err error) error { return err }
+
+func (p pinnedCalls) BagForward(a BagForward) error              { return withoutCount(p.do(&a)) }
+func (p pinnedCalls) BagBackward(a BagBackward) (int, error)     { return p.do(&a) }
+func (p pinnedCalls) Coalesce(a Coalesce) (int, error)           { return p.do(&a) }
+func (p pinnedCalls) Merge(a Merge) (int, error)                 { return p.do(&a) }
+func (p pinnedCalls) ApplyRows(a ApplyRows) error                { return withoutCount(p.do(&a)) }
+func (p pinnedCalls) CoalesceApply(a CoalesceApply) (int, error) { return p.do(&a) }
+func (p pinnedCalls) ApplyDense(a ApplyDense) error              { return withoutCount(p.do(&a)) }
+func (p pinnedCalls) Average(a Average) error                    { return withoutCount(p.do(&a)) }
+func (p pinnedCalls) AverageApply(a AverageApply) error          { return withoutCount(p.do(&a)) }
+
+// TestPinnedCalls: a device that reaches its caller's memory writes there what the others write, and where a call is
+// refused nothing.
+func TestPinnedCalls(t *testing.T) {
+	oracle := newReference()
+	onStreams(t, func(t *testing.T, b Backend, _ *Stream) {
+		for seed := range uint64(2000) {
+			want, wantReport, wantWritten := wildCall(t, oracle, seed)
+			got, report, written := wildCall(t, pinnedCalls{b, t}, seed)
+			if got != want || report != wantReport {
+				t.Fatalf("seed %d: %q %+v, the portable backend %q %+v", seed, got, report, want, wantReport)
+			}
+			for i := range written {
+				sameVector(t, fmt.Sprintf("seed %d (%s): output %d", seed, want, i), written[i], wantWritten[i])
+			}
+		}
+	})
 }
 
 func TestBackendsAgreeOnEveryCall(t *testing.T) {

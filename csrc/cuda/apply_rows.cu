@@ -112,7 +112,7 @@ struct Op {
 
   static void Stage(Travel& travel, Args& a) {
     const int64_t table_rows = a.table.n / a.dim;
-    const bool picked = table_rows > 2 * a.index.n && !Reaches(a.table.data);
+    const bool picked = table_rows > 2 * a.index.n && !travel.Reaches(a.table.data);
     Rows rows = {travel, a.policy == GB_SKIP, picked, {nullptr, 0}};
     if (rows.picked) rows.chosen = Choose(travel, a.index, table_rows);
     travel.In(a.index);
@@ -123,7 +123,7 @@ struct Op {
     gb_slot* slots = travel.Host<gb_slot>(a.optimizer.slots_n);
     for (int64_t i = 0; i < a.optimizer.slots_n; i++) {
       gb_slot s = a.optimizer.slots[i];
-      rows.Go(s.before, s.after, s.before.n / table_rows);
+      rows.Go(s.before, s.after, table_rows == 0 ? 0 : s.before.n / table_rows);
       if (!travel.counting()) slots[i] = s;
     }
     if (!travel.counting()) a.optimizer.slots = slots;

@@ -162,9 +162,9 @@ struct CoalesceApplyOp {
     for (int64_t i = 0; i < a.optimizer.slots_n; i++) {
       gb_slot s = a.optimizer.slots[i];
       const gb_in before = s.before;
-      const int64_t rows = was.table.n / was.dim;
+      const int64_t rows = was.out.n / was.dim;  // that may come back
       travel.Near(s.before);
-      StageOut(travel, was, s.after, before, s.before, rows == 0 ? 0 : before.n / rows);
+      StageOut(travel, was, s.after, before, s.before, rows == 0 ? 0 : s.after.n / rows);
       if (!travel.counting()) slots[i] = s;
     }
     if (!travel.counting()) a.optimizer.slots = slots;

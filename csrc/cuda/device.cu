@@ -60,6 +60,14 @@ gb_status Queue::End(gb_report* report) {
   return ok() ? gb_status{GB_OK} : DeviceFault(context_, stream_, fault_, report);
 }
 
+gb_status Queue::Break(bool written, gb_report* report) {
+  cudaStreamSynchronize(stream_);
+  if (!written) return End(report);
+  cudaGetLastError();
+  context_->lost.store(fault_, std::memory_order_relaxed);
+  return Fail(report, GB_DEVICE, cudaGetErrorString(fault_), -1, fault_);
+}
+
 gb_status DeviceFault(Context* context, cudaStream_t stream, cudaError_t e, gb_report* report) {
   if (e == cudaErrorMemoryAllocation) {  // the device itself is well
     cudaGetLastError();

@@ -102,6 +102,9 @@ class Queue {
   void Wait();
   // End turns the queue's error into a status: GB_OK, GB_MEMORY or GB_DEVICE.
   gb_status End(gb_report* report);
+  // Break is End of a call that has begun, when nothing of it runs any more. Where it may have
+  // written what is the caller's, the device is lost, whatever the error.
+  gb_status Break(bool written, gb_report* report);
 
  private:
   Context* context_;

@@ -33,6 +33,9 @@ class Travel {
   Travel& operator=(const Travel&) = delete;
 
   bool counting() const { return queue_ == nullptr; }
+  // Reaches says whether the device itself can use the memory. It is asked while counting, and the
+  // answers stand: a device that fails in between gives others.
+  bool Reaches(const void* memory);
   // Host is memory of the host, Device of the device, until the call ends.
   template <typename T>
   T* Host(int64_t n) {
@@ -67,6 +70,8 @@ class Travel {
   void Return();
   bool Back(int64_t count);
   void Settle(int64_t count);
+  // Whether an output is written where it is.
+  bool in_place() const { return in_place_; }
 
  private:
   struct Home {
@@ -101,13 +106,13 @@ class Travel {
   char *here_ = nullptr, *there_ = nullptr;  // of small arrays, in the same order
   uint64_t in_bytes_ = 0, out_bytes_ = 0;    // of it
   bool over_ = false;                        // what came as small goes back, too
+  bool in_place_ = false;
+  uint64_t reached_ = 0;  // the answers, a bit each; after the last bit the answer is no
+  int asked_ = 0;
   Arena in_, out_, device_, host_;
   Home homes_[kHomesMost];
   int homes_n_ = 0;
 };
-
-// Reaches says whether the device itself can use the memory.
-bool Reaches(const void* memory);
 
 // StageSlots lets an optimizer's slots travel: each after is over its before, whole. It replaces
 // the array of slots by a copy.
@@ -144,11 +149,11 @@ gb_status RunHere(Context* context, const typename Op::Args& a, gb_report* repor
   Op::Run(queue, parts, copy, context->report);
   travel.Return();
   queue.Wait();
-  if (!queue.ok()) return queue.End(report);
+  if (!queue.ok()) return queue.Break(travel.in_place(), report);
   const gb_status status = context->report->status;
   if (status == GB_OK) {
     if (travel.Back(context->report->count)) queue.Wait();
-    if (!queue.ok()) return queue.End(report);
+    if (!queue.ok()) return queue.Break(travel.in_place(), report);
     travel.Settle(context->report->count);
   }
   if (report != nullptr) {
