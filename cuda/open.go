@@ -11,11 +11,12 @@ type Options struct {
 	// Name is "auto" (or empty), "go", "cpu" or "cuda". Auto is cpu where the native library is built in, else go. It is
 	// never cuda, whose calls in this version have their data in the host's memory; ask for it by name.
 	Name string
-	// EveryCall has a GPU do every call. Else those that the CPU ends sooner, by their sizes, stay there: most that only
-	// move memory, which a GPU gets at by way of the bus. The bits are the same.
+	// EveryCall has a GPU do every call. Else those that the CPU should end sooner, by their sizes, stay there: most that
+	// only move memory, which a GPU gets at by way of the bus. The bits are the same. Batches are a GPU's always.
 	EveryCall bool
 	// Threads is how many threads one call of the cpu backend may use, its caller's among them: at most 256, and 0 is 1.
-	// The results do not depend on it. The go backend runs on its caller's thread whatever it says, and a GPU has its own.
+	// The results do not depend on it. The go backend runs on its caller's thread whatever it says. Of cuda it is
+	// said of the calls that the CPU does, whose number it raises.
 	Threads int
 	// ISA forces an instruction set of the cpu backend: "" (the best), "baseline", "avx2" or "avx512".
 	ISA string

@@ -13,13 +13,19 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 exec </dev/null
 [ $# -ge 1 ] || {
-  echo "usage: scripts/gpu_check.sh OUT [PACK]" >&2
+  echo "usage: scripts/gpu_check.sh OUT [PACK [STEP...]]" >&2
   exit 2
 }
 mkdir -p "$1" || exit 2
 out=$(cd "$1" && pwd)
 pack=$(realpath -m "${2:-build/gpu-pack}")
 chosen=("${@:3}")
+for name in "${chosen[@]}"; do
+  [[ " c++-tests go-tests kernels placed jobs torch sanitizers " == *" $name "* ]] || {
+    echo "gpu_check: no step $name: want c++-tests, go-tests, kernels, placed, jobs, torch or sanitizers" >&2
+    exit 2
+  }
+done
 if [ -f "$pack" ]; then
   mkdir -p build/gpu-packed && tar -C build/gpu-packed -xf "$pack" || exit 2
   pack=$PWD/build/gpu-packed
@@ -30,6 +36,7 @@ trap 'rm -rf "$work"' EXIT
 library=$build/libgradbus.so
 all_seconds=590 # of all steps together
 : >"$out/log.txt"
+rm -f "$out/jobs.txt" "$out/kernels.json" "$out/torch.json"
 names=() results=() seconds=() details=()
 
 # note NAME RESULT SECONDS DETAIL: one line of the table.
