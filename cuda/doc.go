@@ -15,8 +15,8 @@
 // A call of a native backend crosses into C once, which costs about as much as adding up a few rows. Where many small
 // operations belong together, a Batch keeps them encoded and Submit runs them all in one crossing, without allocating.
 // A call of the backend "cuda" is done on the GPU or on the CPU, wherever it should end sooner (native_work.go). A
-// batch is always the GPU's. What the GPU cannot reach is copied there and back. A Stream runs batches on memory that stays
-// there, beside the caller.
+// batch is always the GPU's. What the GPU cannot reach is copied there and back. A Stream runs batches on memory that
+// stays there, beside the caller.
 //
 // # Verification
 //

@@ -132,11 +132,11 @@ func TestPinned(t *testing.T) {
 			for i, c := range samples(seed) {
 				batch, at := b.NewBatch(), map[Vector]Vector{} // what shared memory still does
 				vectors(c, func(v *Vector) {
-					if to, moved := at[*v]; v.n > 0 && !moved {
+					if _, moved := at[*v]; v.n > 0 && !moved {
 						pinned, err := b.Alloc(len(bytesOf(*v))/4 + 2)
 						must(t, err)
 						t.Cleanup(pinned.Free)
-						to = pinned.Vector(v.dtype, v.dtype.Bytes(), v.n) // at an odd multiple
+						to := pinned.Vector(v.dtype, v.dtype.Bytes(), v.n) // at an odd multiple
 						copy(bytesOf(to), bytesOf(*v))
 						at[*v] = to
 					}
