@@ -51,10 +51,9 @@ type keptRun struct {
 
 // teller is a ps that tells what its shards have.
 type teller struct {
-	server  schema.DataServer
-	conn    *fabric.Conn
-	receipt *fabric.Receipt
-	ack     *schema.Frame
+	server schema.DataServer
+	conn   *fabric.Conn
+	intake intake
 }
 
 func newKeeper(s *Server) *keeper { return &keeper{server: s, runs: map[schema.RunID]*keptRun{}} }
@@ -102,9 +101,7 @@ func (k *keeper) begin(name schema.JobName, run schema.RunID, job *schema.Job, t
 		unwatch: func() {}}
 	k.runs[run] = r
 	for _, d := range told.From {
-		t := &teller{server: d, receipt: fabric.NewReceipt(0, fabric.WindowBytesDefault, pieceFrameBytes)}
-		t.ack, _ = schema.NewFrame(schema.Layout{Kind: schema.KindAck}) // never fails
-		r.from[schema.ServerMember(d.ID)] = t
+		r.from[schema.ServerMember(d.ID)] = &teller{server: d, intake: newIntake()}
 		r.own = append(r.own, d.Shards...)
 	}
 	slices.Sort(r.own)
@@ -122,13 +119,8 @@ func (k *keeper) begin(name schema.JobName, run schema.RunID, job *schema.Job, t
 		}
 	}
 	need := MemoryOf(s.config, job, len(r.own), told.Shards)
-	free := s.config.MemoryBytesMax - k.promised()
-	for _, a := range *s.jobs.Load() {
-		free -= a.memory.Bytes()
-	}
-	if need.Bytes() > free {
-		k.fail(r, fmt.Errorf("job %s needs %d bytes, and %d of this server's %d are free", name, need.Bytes(), free,
-			s.config.MemoryBytesMax))
+	if err := s.fits(name, need, k.promised()); err != nil {
+		k.fail(r, err)
 		return r
 	}
 	r.memory = need
@@ -227,13 +219,8 @@ func (k *keeper) listen(ctx context.Context, r *keptRun, t *teller) error {
 
 // take takes a frame of what shards have, and reports whether it is released by somebody else.
 func (k *keeper) take(r *keptRun, t *teller, m *fabric.Message) bool {
-	subject, err := m.Parse()
-	if err != nil {
-		return false
-	}
-	view, err := schema.Verify(m.Data, k.server.limits)
-	if err != nil || view.Head().Kind != schema.KindState {
-		k.server.log.Warn("state of a job not understood", "job", subject.Job, "err", err)
+	subject, view, ok := k.server.readState(m)
+	if !ok {
 		return false
 	}
 	h := view.Head()
@@ -245,9 +232,7 @@ func (k *keeper) take(r *keptRun, t *teller, m *fabric.Message) bool {
 		return false
 	}
 	defer k.acknowledge(r, t, (*fabric.Receipt).Due)
-	fresh, _ := t.receipt.Accept(uint64(h.Sequence), len(m.Data), false)
-	t.receipt.Holds(0)
-	if !fresh {
+	if !t.intake.accept(&h, len(m.Data)) {
 		return false
 	}
 	whole, err := r.state.Take(at, &view, m.Lease())
@@ -270,13 +255,11 @@ func (k *keeper) fail(r *keptRun, err error) {
 
 // acknowledge tells who tells what has come, where that is due. mu is held.
 func (k *keeper) acknowledge(r *keptRun, t *teller, due func(*fabric.Receipt) bool) {
-	if t.conn == nil || !due(t.receipt) {
+	if t.conn == nil {
 		return
 	}
-	t.ack.SetHead(schema.Head{Job: r.run, Generation: schema.Generation(r.told.Series)})
-	t.ack.SetAck(schema.Ack(t.receipt.Ack()))
-	at := fabric.At(string(r.job.Name), string(k.server.member), fabric.KindAck, string(schema.ServerMember(t.server.ID)))
-	k.server.publish(t.conn, at, t.ack.Seal())
+	of := schema.Head{Job: r.run, Generation: schema.Generation(r.told.Series)}
+	t.intake.acknowledge(k.server, t.conn, r.job.Name, of, schema.ServerMember(t.server.ID), due)
 }
 
 // acknowledgeLate tells what has waited for long enough.

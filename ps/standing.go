@@ -25,8 +25,7 @@ type standing struct {
 	trainers int // that train there
 	lr       []schema.LRChange
 	state    *shard.Standby // nil while it is made
-	receipt  *fabric.Receipt
-	frame    *schema.Frame // of acks
+	intake   intake
 	failure  string
 	gone     string    // why the ps that has it is lost; empty: it is not
 	since    time.Time // then
@@ -73,8 +72,7 @@ func (b *standby) isOver(name schema.JobName, run schema.RunID) bool {
 func (b *standby) begin(name schema.JobName, run schema.RunID, told *schema.Mirror) *standing {
 	s := b.server
 	j := &standing{job: told.Job, run: run, series: told.Series, other: told.Incarnation,
-		came:    map[schema.Member]time.Time{},
-		receipt: fabric.NewReceipt(0, fabric.WindowBytesDefault, pieceFrameBytes)}
+		came: map[schema.Member]time.Time{}, intake: newIntake()}
 	b.jobs[name] = j
 	fail := func(err error) *standing {
 		j.failure = schema.ClipFailure(err.Error())
@@ -91,16 +89,7 @@ func (b *standby) begin(name schema.JobName, run schema.RunID, told *schema.Mirr
 		return fail(err)
 	}
 	need := MemoryOf(s.config, told.Job, s.config.Shards, s.config.Shards)
-	free := s.config.MemoryBytesMax - b.promised()
-	for _, a := range *s.jobs.Load() {
-		free -= a.memory.Bytes()
-	}
-	if need.Bytes() > free {
-		return fail(fmt.Errorf("job %s needs %d bytes, and %d of this server's %d are free", name, need.Bytes(), free,
-			s.config.MemoryBytesMax))
-	}
-	var err error
-	if j.frame, err = schema.NewFrame(schema.Layout{Kind: schema.KindAck}); err != nil {
+	if err := s.fits(name, need, b.promised()); err != nil {
 		return fail(err)
 	}
 	j.memory = need
@@ -120,9 +109,6 @@ func (b *standby) begin(name schema.JobName, run schema.RunID, told *schema.Mirr
 	b.runLocked(func() { b.build(name, j, told.Shards) })
 	return j
 }
-
-// pieceFrameBytes bounds the frames of a series, but for those of very wide rows.
-const pieceFrameBytes = 1<<20 + 64<<10
 
 // build makes the tables that are filled then.
 func (b *standby) build(name schema.JobName, j *standing, told int) {
@@ -156,13 +142,8 @@ func (b *standby) take(m fabric.Message) {
 
 // taken reports whether the message is released by somebody else.
 func (b *standby) taken(m *fabric.Message) bool {
-	subject, err := m.Parse()
-	if err != nil {
-		return false
-	}
-	view, err := schema.Verify(m.Data, b.server.limits)
-	if err != nil || view.Head().Kind != schema.KindState {
-		b.server.log.Warn("state of a job not understood", "job", subject.Job, "err", err)
+	subject, view, ok := b.server.readState(m)
+	if !ok {
 		return false
 	}
 	h := view.Head()
@@ -175,9 +156,7 @@ func (b *standby) taken(m *fabric.Message) bool {
 	}
 	j.from = schema.Member(subject.From)
 	defer b.acknowledge(schema.JobName(subject.Job), j, (*fabric.Receipt).Due)
-	fresh, _ := j.receipt.Accept(uint64(h.Sequence), len(m.Data), false)
-	j.receipt.Holds(0)
-	if !fresh {
+	if !j.intake.accept(&h, len(m.Data)) {
 		return false
 	}
 	whole, err := j.state.Take(int(subject.Bucket), &view, m.Lease())
@@ -196,13 +175,8 @@ func (b *standby) taken(m *fabric.Message) bool {
 
 // acknowledge tells the other ps what has come, where that is due.
 func (b *standby) acknowledge(name schema.JobName, j *standing, due func(*fabric.Receipt) bool) {
-	if j.frame == nil || !due(j.receipt) {
-		return
-	}
-	j.frame.SetHead(schema.Head{Job: j.run, Generation: schema.Generation(j.series)})
-	j.frame.SetAck(schema.Ack(j.receipt.Ack()))
-	at := fabric.At(string(name), string(b.server.member), fabric.KindAck, string(j.from))
-	b.server.publish(b.conn, at, j.frame.Seal())
+	of := schema.Head{Job: j.run, Generation: schema.Generation(j.series)}
+	j.intake.acknowledge(b.server, b.conn, name, of, j.from, due)
 }
 
 // acknowledgeLate tells what has waited for long enough.
