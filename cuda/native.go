@@ -166,17 +166,17 @@ func (n *native) cross(c *call, e *encoding) (int, error) {
 			(*C.uint8_t)(unsafe.SliceData(c.workspace)), C.uint64_t(len(c.workspace)), e.held)
 	}
 	if status != C.GB_OK {
-		n.note(status)
-		return 0, nativeError(opName(e.op), status, e.report())
+		return 0, n.failure(opName(e.op), status, e.report())
 	}
 	return int(e.report().count), nil
 }
 
-// note keeps that the device has failed.
-func (n *native) note(status C.gb_status) {
+// failure is nativeError, and keeps that the device has failed.
+func (n *native) failure(name string, status C.gb_status, r *C.gb_report) error {
 	if status == C.GB_DEVICE {
 		n.lost.Store(true)
 	}
+	return nativeError(name, status, r)
 }
 
 func reportOf(r *C.gb_report) Report {

@@ -300,7 +300,6 @@ func (n *native) submit(b *Batch, times int) error {
 	}
 	c.ran = len(c.encoded)
 	if status != C.GB_OK {
-		n.note(status)
 		err = c.failed(int(c.answer.done), status, &c.answer.report)
 		c.ran = int(c.answer.done) + 1
 	}
@@ -315,5 +314,5 @@ func (c *nativeBatch) addresses() (list C.uintptr_t, n C.int64_t, answer C.uintp
 }
 
 func (c *nativeBatch) failed(i int, status C.gb_status, r *C.gb_report) error {
-	return fmt.Errorf("command %d: %w", i, nativeError(opName(unsafe.Slice(c.list, c.room)[i].op), status, r))
+	return fmt.Errorf("command %d: %w", i, c.owner.failure(opName(unsafe.Slice(c.list, c.room)[i].op), status, r))
 }

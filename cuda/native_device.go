@@ -30,7 +30,7 @@ func (n *native) Alloc(float32s int) (*Buffer, error) {
 	var p unsafe.Pointer
 	var report C.gb_report
 	if status := C.bridge_alloc(n.api, n.context, C.uint64_t(bytes), &p, &report); status != C.GB_OK {
-		return nil, nativeError("alloc", status, &report)
+		return nil, n.failure("alloc", status, &report)
 	}
 	n.regions.add(p, bytes, onPinned)
 	return &Buffer{values: unsafe.Slice((*float32)(p), float32s), free: func() {

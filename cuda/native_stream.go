@@ -65,7 +65,7 @@ func (n *native) openQueue() (queue, error) {
 	q := &nativeQueue{n: n, workspace: &DeviceMemory{}}
 	var report C.gb_report
 	if status := C.bridge_stream_open(n.api, n.context, &q.stream, &report); status != C.GB_OK {
-		return nil, nativeError("stream", status, &report)
+		return nil, n.failure("stream", status, &report)
 	}
 	return q, nil
 }
@@ -90,7 +90,7 @@ func (q *nativeQueue) alloc(bytes int) (*DeviceMemory, error) {
 	var p unsafe.Pointer
 	var report C.gb_report
 	if status := C.bridge_device_alloc(n.api, n.context, C.uint64_t(bytes), &p, &report); status != C.GB_OK {
-		return nil, nativeError(op, status, &report)
+		return nil, n.failure(op, status, &report)
 	}
 	n.regions.add(p, bytes, onDevice)
 	return &DeviceMemory{region: Vector{p, bytes, Uint8}, free: func() {
@@ -135,7 +135,6 @@ func (q *nativeQueue) submit(b *Batch) (int, error) {
 	status := C.bridge_submit(q.n.table, q.n.context, q.stream, list, n, (*C.uint8_t)(ws.data), C.uint64_t(ws.n), answer)
 	c.ran = len(c.encoded)
 	if status != C.GB_OK {
-		q.n.note(status)
 		c.ran = int(c.answer.done)
 		err = c.failed(c.ran, status, &c.answer.report)
 	}
@@ -164,8 +163,7 @@ func (q *nativeQueue) copy(to, from Vector) error {
 	}
 	status := C.bridge_copy(q.n.api, q.n.context, q.stream, to.data, from.data, C.int64_t(from.n*from.dtype.Bytes()))
 	if status != C.GB_OK {
-		q.n.note(status)
-		return nativeError("copy", status, &C.gb_report{})
+		return q.n.failure("copy", status, &C.gb_report{})
 	}
 	return nil
 }
@@ -173,8 +171,7 @@ func (q *nativeQueue) copy(to, from Vector) error {
 func (q *nativeQueue) notify(fd int) error {
 	var report C.gb_report
 	if status := C.bridge_stream_notify(q.n.api, q.n.context, q.stream, C.int(fd), &report); status != C.GB_OK {
-		q.n.note(status)
-		return nativeError("wait", status, &report)
+		return q.n.failure("wait", status, &report)
 	}
 	return nil
 }
@@ -187,8 +184,7 @@ func (q *nativeQueue) wait() error {
 	}
 	q.replaced = q.replaced[:0]
 	if status != C.GB_OK {
-		q.n.note(status)
-		return nativeError("wait", status, &report)
+		return q.n.failure("wait", status, &report)
 	}
 	return nil
 }

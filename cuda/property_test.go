@@ -323,42 +323,50 @@ func wildCall(t *testing.T, b Backend, seed uint64) (answer string, report Repor
 	return verdict(n, err), report, w.written
 }
 
-// pinnedCalls does each call on memory from Alloc, at odd places, and copies what it has made back. What was one
-// memory still is.
-type pinnedCalls struct {
-	Backend
-	t *testing.T
-}
-
-func (p pinnedCalls) do(c command) (int, error) {
+// pin moves a command's vectors to memory from Alloc, at odd multiples of their elements' size. What was one memory
+// still is. back moves what it then is to where it was.
+func pin(t *testing.T, b Backend, c command) (back func()) {
 	lengths, at := map[unsafe.Pointer]int{}, map[unsafe.Pointer]*Buffer{}
 	vectors(c, func(v *Vector) {
 		if v.n > 0 {
 			lengths[v.data] = max(lengths[v.data], len(bytesOf(*v)))
 		}
 	})
-	var back []func()
+	var all []func()
 	vectors(c, func(v *Vector) {
 		if v.n == 0 {
 			return
 		}
-		size, was := v.dtype.Bytes(), *v
-		if at[v.data] == nil {
-			pinned, err := p.Alloc(lengths[v.data]/4 + 4)
-			must(p.t, err)
-			at[v.data] = pinned
-			back = append(back, pinned.Free)
+		was := *v
+		if at[was.data] == nil {
+			pinned, err := b.Alloc(lengths[was.data]/4 + 4)
+			must(t, err)
+			at[was.data] = pinned
 		}
-		*v = at[was.data].Vector(v.dtype, size, v.n)
-		copy(bytesOf(*v), bytesOf(was))
-		now := *v
-		back = append([]func(){func() { copy(bytesOf(was), bytesOf(now)) }}, back...)
+		now := at[was.data].Vector(was.dtype, was.dtype.Bytes(), was.n)
+		copy(bytesOf(now), bytesOf(was))
+		all, *v = append(all, func() { copy(bytesOf(was), bytesOf(now)); *v = was }), now
 	})
-	n, err := c.on(p.Backend)
-	for _, f := range back {
-		f()
+	return func() {
+		for _, f := range all {
+			f()
+		}
+		for _, pinned := range at {
+			pinned.Free()
+		}
 	}
-	return n, err
+}
+
+// pinnedCalls does each call on pinned memory.
+type pinnedCalls struct {
+	Backend
+	t *testing.T
+}
+
+func (p pinnedCalls) do(c command) (int, error) {
+	back := pin(p.t, p.Backend, c)
+	defer back()
+	return c.on(p.Backend)
 }
 
 func withoutCount(_ int, err error) error { return err }

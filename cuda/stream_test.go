@@ -130,25 +130,11 @@ func TestPinned(t *testing.T) {
 		for seed := range uint64(3) {
 			memory, counts, _ := wanted(t, seed)
 			for i, c := range samples(seed) {
-				batch, at := b.NewBatch(), map[Vector]Vector{} // what shared memory still does
-				vectors(c, func(v *Vector) {
-					if _, moved := at[*v]; v.n > 0 && !moved {
-						pinned, err := b.Alloc(len(bytesOf(*v))/4 + 2)
-						must(t, err)
-						t.Cleanup(pinned.Free)
-						to := pinned.Vector(v.dtype, v.dtype.Bytes(), v.n) // at an odd multiple
-						copy(bytesOf(to), bytesOf(*v))
-						at[*v] = to
-					}
-					if v.n > 0 {
-						*v = at[*v]
-					}
-				})
+				batch, back := b.NewBatch(), pin(t, b, c)
 				must(t, batch.add(c))
 				must(t, b.Submit(batch))
-				var got []byte
-				vectors(c, func(v *Vector) { got = append(got, bytesOf(*v)...) })
-				if batch.Count(0) != counts[i] || !bytes.Equal(got, memory[i]) {
+				back()
+				if batch.Count(0) != counts[i] || !bytes.Equal(memoryOf(c), memory[i]) {
 					t.Errorf("%T: count %d of %d, or other bits than the portable backend's", c, batch.Count(0), counts[i])
 				}
 				batch.Free()
