@@ -10,9 +10,8 @@ import (
 	"gradbus/schema"
 )
 
-// CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes,
-// Checkpoints, Resume, Returning, ReturnWithin, Doubt, Unseen, Carried, Copies, Process,
-// Incarnation and ChunkBytes is needed.
+// CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes, Checkpoints,
+// Resume, Returning, ReturnWithin, Doubt, Unseen, Carried, Copies, Process, Incarnation and ChunkBytes is needed.
 type CoordinatorConfig struct {
 	Job          *schema.Job // validated
 	RunID        schema.RunID

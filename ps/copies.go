@@ -104,8 +104,8 @@ func (c *Coordinator) planCopies(now time.Time) []Decision {
 	}
 	for n, s := range c.config.ShardServers {
 		least := -1
-		for k := range len(plan) - 1 { // of several the one that follows first
-			if i := (hosts[n] + 1 + k) % len(plan); least < 0 || load[i] < load[least] {
+		for after := range len(plan) - 1 { // of several the one that follows first
+			if i := (hosts[n] + 1 + after) % len(plan); least < 0 || load[i] < load[least] {
 				least = i
 			}
 		}

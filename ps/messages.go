@@ -261,8 +261,9 @@ func (l *controlLoop) readShardServer(j *job, m *message, head *schema.Head, con
 		return nil
 	case j != nil:
 		return schema.Refuse(schema.ReasonUnknownSender, "%s has no shard of job %s", m.from, m.job)
-	case l.over(m, head.Job) != nil:
-		l.send(m.job, head.Job, m.from, schema.Control{Release: releaseOf(l.over(m, head.Job).failed)})
+	}
+	if over := l.over(m, head.Job); over != nil {
+		l.send(m.job, head.Job, m.from, schema.Control{Release: releaseOf(over.failed)})
 	}
 	return nil
 }

@@ -230,7 +230,7 @@ func (m *mirroring) name(at, since schema.Version) {
 	}
 }
 
-// begun is the batch that all shards here have begun, or all but the slowest.
+// begun is the latest batch that a shard here has begun.
 func (m *mirroring) begun() (b schema.Batch) {
 	for _, i := range m.a.own {
 		m.a.workers[i].shard(func(e *shard.Shard) { b = max(b, e.Batch()) })

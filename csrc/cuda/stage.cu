@@ -31,6 +31,7 @@ bool Travel::Reaches(const void* memory) {
   reached_ |= static_cast<uint64_t>(reached) << i;
   return reached;
 }
+
 Travel::Travel(Queue* queue, const Travel& counted, char* device, char* host)
     : queue_(queue),
       here_(host),
