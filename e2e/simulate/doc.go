@@ -1,9 +1,9 @@
 // Package simulate runs whole jobs, of real shards, coordinators, trainers and checkpoints, in virtual time on a
 // network within the process, and has happen to them what a seed draws: messages are lost, repeated, late and out
-// of order, machines are cut off or stand still, trainers and servers end at any moment, and new ones come; disks
-// fail, fill up, lie, rot, and lose in a power cut what was not brought to them. Time passes as soon as everybody
-// waits, so hours of timeouts take seconds. Whatever happens, the weights at the end have the bits of a job in which
-// nothing did, and what was durable is not lost.
+// of order, machines are cut off or stand still, their clocks are set, trainers and servers end at any moment, and new
+// ones come; disks fail, fill up, lie, rot, and lose in a power cut what was not brought to them. Time passes as soon
+// as everybody waits, so hours of timeouts take seconds. Whatever happens, the weights at the end have the bits of a
+// job in which nothing did, and what was durable is not lost.
 //
 //	go test ./e2e/simulate -run Simulate -seeds 500
 //	go test ./e2e/simulate -run Simulate -first 500 -seeds 500
@@ -14,6 +14,7 @@
 // on this machine as it is, for the race detector, with its disks: there a second run may take another course.
 //
 //   - host_test.go is the simulated machine, and runs seeds; package disk is its disks.
+//   - machine_test.go and its two others are what a simulated program has become of disks and clocks.
 //   - planted_test.go plants defects, which seeds have to find.
 //   - simulate_test.go draws faults, and checks.
 //   - servers_test.go is the servers: one, two that stand by for each other, or several with shards of one job, and a

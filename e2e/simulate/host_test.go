@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -67,7 +68,7 @@ func simulator(t *testing.T) *program {
 	if testing.Short() {
 		t.Skip("compiles the program once more, for WebAssembly")
 	}
-	p, err := compile("")
+	p, err := compile(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,8 +83,8 @@ type program struct {
 	compiled wazero.CompiledModule
 }
 
-// compile compiles the program. overlay names a file that replaces others, as that of go build; "" is none.
-func compile(overlay string) (*program, error) {
+// compile compiles the program, with other texts of some files, by their paths.
+func compile(changes map[string]string) (*program, error) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		return nil, err
@@ -93,8 +94,20 @@ func compile(overlay string) (*program, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
+	changes = maps.Clone(changes)
+	if changes == nil {
+		changes = map[string]string{}
+	}
+	err = withClocks(changes)
+	if err != nil {
+		return nil, err
+	}
+	list, err := overlay(dir, changes)
+	if err != nil {
+		return nil, err
+	}
 	file := filepath.Join(dir, "simulate.wasm")
-	build := exec.Command("go", "test", "-c", "-ldflags", "-s -w", "-overlay", overlay, "-o", file, "./e2e/simulate")
+	build := exec.Command("go", "test", "-c", "-ldflags", "-s -w", "-overlay", list, "-o", file, "./e2e/simulate")
 	build.Dir = root
 	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -238,16 +251,48 @@ func (p *program) runSeed(seed uint64, out io.Writer) error {
 	return err
 }
 
-// overlay writes a file for compile by which one file has another text.
-func overlay(dir, path, text string) (string, error) {
-	other, list := filepath.Join(dir, "other.go"), filepath.Join(dir, "overlay.json")
-	err := os.WriteFile(other, []byte(text), 0o600)
+// withClocks adds to changes that goroutines of simulated machines read dates by the clock of their machine (setClock),
+// and that time passes for all alike, as on machines whose clocks are set. Within synctest Go has dates alone.
+func withClocks(changes map[string]string) error {
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return fmt.Errorf("go env GOROOT: %w", err)
+	}
+	path := filepath.Join(strings.TrimSpace(string(out)), "src", "runtime", "time.go")
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	const from, to = "		return sec, nsec, 0\n", `		if off := (*int64)(getg().labels); off != nil {
+			sec += *off
+		}
+		return sec, nsec, bubble.now
+`
+	// Labels are what goroutines inherit, and nothing here profiles.
+	const set = `
+//go:linkname simulatedClock simulate.setClock
+func simulatedClock(off *int64) { getg().labels = unsafe.Pointer(off) }
+`
+	if n := strings.Count(string(source), from); n != 1 {
+		return fmt.Errorf("%s has %q %d times: want it once", path, from, n)
+	}
+	changes[path] = strings.Replace(string(source), from, to, 1) + set
+	return nil
+}
+
+// overlay writes files, and one for go build's -overlay by which they are read in place of others.
+func overlay(dir string, changes map[string]string) (string, error) {
+	replace := map[string]string{}
+	for path, text := range changes {
+		replace[path] = filepath.Join(dir, fmt.Sprintf("other%d.go", len(replace)))
+		if err := os.WriteFile(replace[path], []byte(text), 0o600); err != nil {
+			return "", err
+		}
+	}
+	names, err := json.Marshal(map[string]map[string]string{"Replace": replace})
 	if err != nil {
 		return "", err
 	}
-	names, err := json.Marshal(map[string]map[string]string{"Replace": {path: other}})
-	if err != nil {
-		return "", err
-	}
+	list := filepath.Join(dir, "overlay.json")
 	return list, os.WriteFile(list, names, 0o600)
 }

@@ -18,6 +18,7 @@ type server struct {
 	id, dir      string
 	url, standby string
 	port         int
+	off          int64 // of its clock, in seconds
 
 	disk    uint32
 	liar    bool           // the disk has said that it has what it may not have
@@ -33,6 +34,8 @@ func (s *system) start(v *server) {
 	if s.nats != nil {
 		config.NATS, config.StandbyPeers = s.nats.URL(), s.peers
 	}
+	setClock(&v.off)
+	defer setClock(nil)
 	started, err := ps.Start(context.Background(), config,
 		ps.Options{Bus: v.host, Backend: s.backend, Log: s.log.With("ps", v.id)})
 	if err != nil {
@@ -180,7 +183,14 @@ func (s *system) returns(server string, next bool) {
 	if !next && !v.returns {
 		s.doubtLocked(v)
 	}
-	v.returns = next
+	if v.returns = next; next {
+		return
+	}
+	for _, other := range s.servers { // who had been asked for it, too
+		if other.disk == v.disk {
+			other.returns = false
+		}
+	}
 }
 
 // doubt has nothing be expected of what a disk has.

@@ -95,25 +95,12 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	for range job.Trainers {
 		s.startTrainer()
 	}
+	if seed%5 == 4 {
+		clocks := rand.New(rand.NewPCG(seed, 5))
+		s.all.Go(func() { s.setClocks(clocks) })
+	}
 	s.happen()
-	for range 100 {
-		if s.finished(10 * time.Second) {
-			break
-		}
-		if len(s.alive()) < job.Trainers {
-			s.startTrainer()
-		}
-	}
-	if !s.finished(0) {
-		t.Error("the job has not come to its end")
-	}
-	for _, m := range s.alive() {
-		s.kill(m)
-	}
-	s.all.Wait()
-	for _, v := range s.servers {
-		v.Close()
-	}
+	s.end()
 	for name, digest := range s.digests {
 		if digest != want {
 			t.Errorf("%s: weights %s, want %s", name, digest, want)
@@ -121,6 +108,28 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	}
 	if t.Failed() {
 		t.Logf("seed %d, trainers %d, lanes %d:\n%s", seed, job.Trainers, job.Lanes, strings.Join(s.trace, "\n"))
+	}
+}
+
+// end has the job come to its end, by new trainers where some are missing, and ends everybody.
+func (s *system) end() {
+	for range 100 {
+		if s.finished(10 * time.Second) {
+			break
+		}
+		if len(s.alive()) < s.job.Trainers {
+			s.startTrainer()
+		}
+	}
+	if !s.finished(0) {
+		s.t.Error("the job has not come to its end")
+	}
+	for _, m := range s.alive() {
+		s.kill(m)
+	}
+	s.all.Wait()
+	for _, v := range s.servers {
+		v.Close()
 	}
 }
 
@@ -272,5 +281,27 @@ func (s *system) happen() {
 		case 9, 10:
 			s.harmDisk(time.Duration(s.r.IntN(4000)) * time.Millisecond)
 		}
+	}
+}
+
+// setClocks has clocks of machines be set, forward and back: by seconds, hours or days.
+func (s *system) setClocks(r *rand.Rand) {
+	for range faults {
+		if s.finished(s.calm * time.Duration(r.IntN(1200)) * time.Millisecond) {
+			return
+		}
+		by := (1 + r.Int64N(50)) * []int64{1, 3600, 86400}[r.IntN(3)] * int64(1-2*r.IntN(2))
+		alive, i := s.alive(), r.IntN(5)
+		s.mu.Lock()
+		name, off := "", (*int64)(nil)
+		if i < len(alive) {
+			name, off = alive[i].name, &alive[i].off
+		} else {
+			v := s.servers[i%len(s.servers)]
+			name, off = "ps "+v.id, &v.off
+		}
+		*off += by
+		s.noteLocked("the clock of %s is set by %v", name, time.Duration(by)*time.Second)
+		s.mu.Unlock()
 	}
 }

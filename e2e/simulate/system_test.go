@@ -116,6 +116,7 @@ type member struct {
 	end  context.CancelCauseFunc
 	dead bool
 	hold time.Duration // for which it stands still at its next batch
+	off  int64         // of its clock, in seconds
 	gone chan struct{} // closed when nothing of it runs any more
 }
 
@@ -167,6 +168,7 @@ func (s *system) startTrainer() {
 	s.note("%s starts", m.name)
 	s.all.Go(func() {
 		defer close(m.gone)
+		setClock(&m.off)
 		for {
 			session, err := s.train(ctx, config, m, rand.New(rand.NewPCG(seed, 1)))
 			if err == nil || ctx.Err() != nil {
