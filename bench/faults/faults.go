@@ -29,16 +29,18 @@ type kind struct {
 	weight, victims int
 	all             bool // trainers, in place of so many
 	ps              bool // ends one, which is started again at once; where another one stands by, that goes on
+	planned         bool // the ps is told to end, and hands its jobs over or makes a version durable
 	harmless        bool // nobody may be taken for lost
 }
 
 var kinds = []kind{
-	{name: "trainer killed", weight: 6, victims: 1},      // SIGKILL
-	{name: "trainer interrupted", weight: 2, victims: 1}, // SIGINT: it hands its lanes over
-	{name: "trainer stopped", weight: 2, harmless: true}, // SIGSTOP for at most a second
-	{name: "connections cut", weight: 2, harmless: true}, // all of a trainer, which may be made anew at once
-	{name: "two trainers killed", weight: 2, victims: 2}, // at once
-	{name: "ps killed", weight: 2, ps: true},             // SIGKILL
+	{name: "trainer killed", weight: 6, victims: 1},              // SIGKILL
+	{name: "trainer interrupted", weight: 2, victims: 1},         // SIGINT: it hands its lanes over
+	{name: "trainer stopped", weight: 2, harmless: true},         // SIGSTOP for at most a second
+	{name: "connections cut", weight: 2, harmless: true},         // all of a trainer, which may be made anew at once
+	{name: "two trainers killed", weight: 2, victims: 2},         // at once
+	{name: "ps killed", weight: 2, ps: true},                     // SIGKILL
+	{name: "ps interrupted", weight: 1, ps: true, planned: true}, // SIGTERM
 	{name: "ps and trainer killed", weight: 1, victims: 1, ps: true},
 	{name: "all trainers killed", weight: 1, all: true},
 	{name: "everything killed", weight: 1, all: true, ps: true},
@@ -370,7 +372,10 @@ func (j *job) fault() error {
 		return errors.Join(err, j.nats.Start())
 	}
 	lost := j.victim()
-	if k.ps {
+	switch {
+	case k.planned:
+		lost.stop(syscall.SIGTERM)
+	case k.ps:
 		lost.stop(syscall.SIGKILL)
 	}
 	for _, i := range chosen[:k.victims] {
