@@ -57,6 +57,7 @@ func (l *controlLoop) drainedJob(j *job) schema.DrainedJob {
 	if l.follower.stands(j.run) {
 		d.To = c.standby.url
 	}
+	d.Kept = c.copies.whole
 	return d
 }
 
