@@ -57,7 +57,9 @@ func (l *controlLoop) drainedJob(j *job) schema.DrainedJob {
 	if l.follower.stands(j.run) {
 		d.To = c.standby.url
 	}
-	d.Kept = c.copies.whole
+	if c.copies.ready(l.server.now()) {
+		d.Kept = c.copies.whole
+	}
 	return d
 }
 

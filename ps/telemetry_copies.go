@@ -25,13 +25,15 @@ func (s *stoodBy) notePeers(now time.Time, c *Coordinator) {
 	if nobody {
 		s.gone, s.failure = c.tooFew(), ""
 	}
-	failure := k.failure(now)
-	s.has(now, k.whole, failure, k.whole > 0 && failure == "", nobody)
+	s.has(now, k.whole, k.failure(now), k.ready(now), nobody)
 	if s.version > 0 {
 		s.at = k.wholeAt
 	}
 	s.kept, s.bytes, s.took = k.reports(), k.told(), k.took()
 }
+
+// ready reports that all shards are kept at two ps, with one version.
+func (k *copies) ready(now time.Time) bool { return k.whole > 0 && k.failure(now) == "" }
 
 // failure says which of those who keep shards cannot, and why; empty: all can, or nobody is to.
 func (k *copies) failure(now time.Time) string {

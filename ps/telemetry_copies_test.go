@@ -84,6 +84,33 @@ func TestPeersOfAJob(t *testing.T) {
 	}
 }
 
+// Who ends a ps is told with which version of a job the others go on, as long as all of them keep it.
+func TestDrainedWithPeers(t *testing.T) {
+	c, now := keepingCoordinator(t, 2, 1), time.Now()
+	l := &controlLoop{server: &Server{}}
+	c.Peers(now, peersOf(2))
+	says := func(id string, k schema.Kept) {
+		k.Run, k.Series, k.Shards, k.Own, k.Ready = 7, c.copies.series, 2, []int{0, 1}, true
+		c.Kept(now, schema.ServerMember(id), &k)
+	}
+	check := func(what string, want schema.Version) {
+		t.Helper()
+		if d := l.drainedJob(&job{manifest: c.config.Job, run: 7, coordinator: c}); d.Kept != want || d.To != "" {
+			t.Errorf("%s: %+v, want that version %d is kept", what, d, want)
+		}
+	}
+	check("at first", 0)
+	says("a", schema.Kept{})
+	says("b", schema.Kept{})
+	v := c.copies.at
+	says("a", schema.Kept{Next: v})
+	check("one has a version", 0)
+	says("b", schema.Kept{Next: v})
+	check("both have it", v)
+	says("b", schema.Kept{Failure: "damaged"})
+	check("one cannot any more", 0)
+}
+
 // keptText is who keeps what, and how many times a version each has.
 func keptText(all []schema.KeptReport, version schema.Version) string {
 	var texts []string
