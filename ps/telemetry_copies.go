@@ -1,7 +1,6 @@
 package ps
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -85,12 +84,18 @@ func (k *keeper) report(there bool) *schema.StandsByReport {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	p := &schema.StandsByReport{Peers: true, Reached: there}
+	all := map[schema.JobName]schema.HeldReport{}
 	for _, id := range slices.Sorted(maps.Keys(k.runs)) {
-		if h := k.held(k.runs[id]); len(h.Of) > 0 && len(p.Jobs) < schema.TelemetryJobsMax {
-			p.Jobs = append(p.Jobs, h)
+		h := k.held(k.runs[id])
+		if before, has := all[h.Job]; len(h.Of) > 0 && (!has || before.Lost != "") { // of two runs the one that goes on
+			all[h.Job] = h
 		}
 	}
-	slices.SortStableFunc(p.Jobs, func(a, b schema.HeldReport) int { return cmp.Compare(a.Job, b.Job) })
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if len(p.Jobs) < schema.TelemetryJobsMax {
+			p.Jobs = append(p.Jobs, all[name])
+		}
+	}
 	return p
 }
 
