@@ -35,6 +35,9 @@ type copies struct {
 	whole schema.Version // that all have; 0: none
 	late  int            // versions that were missed since one was told
 
+	wholeAt time.Time // when whole became that
+	bytes   uint64    // that were told in earlier series
+
 	begun   schema.Batch // on shards, when anybody said last
 	begunAt time.Time
 	rate    float64 // batches a second
@@ -46,14 +49,26 @@ type keepsShards struct {
 	from []schema.DataServer // whose
 	to   []schema.Member     // who keeps its own
 	said schema.Kept         // last, of this series
+	at   time.Time           // then, or when it was told to
 }
 
 func (k *keepsShards) member() schema.Member { return schema.ServerMember(k.is.ID) }
 
 // mayKeep reports that others may keep what the shards of the job have.
-func (c *Coordinator) mayKeep() bool {
-	job := c.config.Job
-	return c.config.Copies && job.NeedsShards() && job.Policy != schema.PolicyFail && checkMirror(job) == nil
+func (c *Coordinator) mayKeep() bool { return c.config.Copies && whyNotKept(c.config.Job) == "" }
+
+// whyNotKept says why nobody may keep what the shards of a job have; empty: others may.
+func whyNotKept(job *schema.Job) string {
+	if !job.NeedsShards() {
+		return "its trainers have all of it"
+	}
+	if err := checkMirror(job); err != nil {
+		return err.Error()
+	}
+	if job.Policy == schema.PolicyFail {
+		return "its policy is " + schema.PolicyFail
+	}
+	return ""
 }
 
 // Peers takes it which ps are there.
@@ -86,11 +101,12 @@ func (k *copies) peer(id string, incarnation uint64) int {
 func (c *Coordinator) planCopies(now time.Time) []Decision {
 	k := &c.copies
 	had := k.whole > 0
+	k.bytes = k.told()
 	k.plan, k.at, k.since, k.whole, k.late, k.planned = nil, 0, 0, 0, 0, now
 	k.series++
 	plan, load := make([]keepsShards, len(k.peers)), make([]int, len(k.peers))
 	for i := range plan {
-		plan[i].is = k.peers[i]
+		plan[i].is, plan[i].at = k.peers[i], now
 	}
 	var hosts []int
 	for _, s := range c.config.ShardServers {
@@ -122,8 +138,24 @@ func (c *Coordinator) notKept(had bool) []Decision {
 	if !had {
 		return nil
 	}
-	return []Decision{{Note: "nobody stands by for the shards any more: every ps with shards and another one have to be " +
-		"there with --standby-peers"}}
+	return []Decision{{Note: "nobody stands by for the shards any more: " + c.tooFew()}}
+}
+
+// tooFew says which ps are not there, so that nobody keeps shards.
+func (c *Coordinator) tooFew() string {
+	var not []string
+	for _, s := range c.config.ShardServers {
+		if c.copies.peer(s.Server.ID, s.Incarnation) < 0 {
+			not = append(not, s.Server.ID)
+		}
+	}
+	switch len(not) {
+	case 0:
+		return fmt.Sprintf("ps %s alone is there with --standby-peers", c.config.ShardServers[0].Server.ID)
+	case 1:
+		return fmt.Sprintf("ps %s, which has shards of it, is not there with --standby-peers", not[0])
+	}
+	return fmt.Sprintf("ps %s, which have shards of it, are not there with --standby-peers", strings.Join(not, ", "))
 }
 
 // tellKeep tells all who keep shards what is to be.
@@ -151,7 +183,7 @@ func (c *Coordinator) Kept(now time.Time, from schema.Member, said *schema.Kept)
 	if c.phase != Running || i < 0 || said.Run != c.config.RunID || said.Series != k.series {
 		return nil
 	}
-	k.plan[i].said = *said
+	k.plan[i].said, k.plan[i].at = *said, now
 	k.pace(now, said.Begun)
 	return c.advanceCopies(now)
 }
@@ -175,7 +207,7 @@ func (c *Coordinator) advanceCopies(now time.Time) []Decision {
 		return c.nameVersion(now)
 	case k.whole != k.at && all(func(s *schema.Kept) bool { return s.Next == k.at || s.Version == k.at }):
 		first := k.whole == 0
-		k.whole = k.at
+		k.whole, k.wholeAt = k.at, now
 		decisions := c.tellKeep()
 		if first {
 			decisions[0].Note = fmt.Sprintf("standing by with all shards of the job: it would go on at version %d", k.whole)
@@ -208,11 +240,7 @@ const copiesAhead = 10 * time.Millisecond
 // nameVersion names the version that is told next. It is reached when it is time for another one.
 func (c *Coordinator) nameVersion(now time.Time) []Decision {
 	k := &c.copies
-	took := time.Duration(0)
-	for i := range k.plan {
-		took = max(took, time.Duration(k.plan[i].said.TookMS)*time.Millisecond)
-	}
-	within := max(mirrorEvery, mirrorShare*took)
+	within := max(mirrorEvery, mirrorShare*k.took())
 	if k.whole == 0 || k.late > 0 { // the sooner the better
 		within = copiesAhead << min(k.late, 6)
 	}

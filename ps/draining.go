@@ -53,7 +53,10 @@ func (l *controlLoop) drainedJobs() (all []schema.DrainedJob) {
 func (l *controlLoop) drainedJob(j *job) schema.DrainedJob {
 	c := j.coordinator
 	d := schema.DrainedJob{Job: j.manifest.Name, Durable: c.checkpoints.durable.version}
-	d.Version = max(d.Durable, schema.Version(c.begun()), c.config.Resume.version())
+	if c.copies.ready(l.server.now()) {
+		d.Kept = c.copies.whole
+	}
+	d.Version = max(d.Durable, d.Kept, schema.Version(c.begun()), c.config.Resume.version())
 	if l.follower.stands(j.run) {
 		d.To = c.standby.url
 	}

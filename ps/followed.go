@@ -209,7 +209,7 @@ func (l *controlLoop) notMirrored(j *job, a *assignment) string {
 	case err != nil:
 		return err.Error()
 	case l.server.keeper != nil:
-		return "its ps stand by for each other"
+		return "its ps stand by for each other" // see whyNotKept
 	case j.coordinator.Phase() != Running:
 		return "it has not started"
 	case a == nil:

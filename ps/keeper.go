@@ -197,7 +197,7 @@ func (k *keeper) listen(ctx context.Context, r *keptRun, t *teller) error {
 	if t.server.ID == s.ID() {
 		config.Server = s.nats
 	} else if t.server.URL == "" { // it is part of the control server
-		config.URL = s.control.Address()
+		config.URL = s.config.NATS
 	}
 	conn, err := fabric.Dial(ctx, config)
 	if err != nil {

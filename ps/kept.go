@@ -252,6 +252,7 @@ func (l *controlLoop) tellKept() {
 		if a := l.assignments[name]; a != nil && a.run == run && a.mirroring != nil {
 			said.Missed, said.Begun = schema.Version(a.mirroring.missed.Load()), a.mirroring.begun()
 			said.TookMS = time.Duration(a.mirroring.took.Load()).Milliseconds()
+			said.Bytes = a.mirroring.bytes.Load()
 		}
 		if j := l.jobs[name]; j != nil && j.run == run {
 			l.local = append(l.local, localMessage{name, run, l.server.member, schema.Control{Kept: &said}})

@@ -196,10 +196,19 @@ func leaveOutQuiet(s *schema.ServerReport) {
 // leaveOutShards leaves out what shards and ended jobs have to say, and what was refused.
 func leaveOutShards(s *schema.ServerReport) {
 	s.Shards, s.GPUs, s.Refused = nil, nil, nil
-	s.Jobs = s.Jobs[:min(len(s.Jobs), 16)]
+	s.Jobs = slices.Clone(s.Jobs[:min(len(s.Jobs), 16)])
+	for i := range s.Jobs {
+		if b := s.Jobs[i].Standby; b != nil && len(b.Kept) > 0 {
+			less := *b
+			less.Kept, s.Jobs[i].Standby = nil, &less
+		}
+	}
 	if s.StandsBy != nil {
 		fewer := *s.StandsBy
-		fewer.Jobs = fewer.Jobs[:min(len(fewer.Jobs), 16)]
+		fewer.Jobs = slices.Clone(fewer.Jobs[:min(len(fewer.Jobs), 16)])
+		for i := range fewer.Jobs {
+			fewer.Jobs[i].Of = nil
+		}
 		s.StandsBy = &fewer
 	}
 }
@@ -243,8 +252,11 @@ func (p *reporter) fill(now time.Time) *schema.ServerReport {
 		t.Jobs, t.Refused = jobs.at(now), jobs.refused
 	}
 	t.Shards = p.shards()
-	if s.standby != nil {
+	switch {
+	case s.standby != nil:
 		t.StandsBy = s.standby.report(s.now())
+	case s.keeper != nil:
+		t.StandsBy = s.keeper.report(!t.ControlLost)
 	}
 	return t
 }

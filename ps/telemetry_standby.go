@@ -24,10 +24,14 @@ type stoodBy struct {
 	since time.Time      // since when the job is not ready, though it was or was to be; zero: see StandbyReport
 	batch schema.Version // that trainers have begun
 
+	peers bool                // several ps stand by for each other
+	kept  []schema.KeptReport // what each of them keeps
+	took  time.Duration       // to tell them the last version
+
 	version schema.Version // that is whole there; 0: none
 	failure string         // why the job has none there; empty since it has one
 
-	mirroring *mirroring // the latest; nil before the first
+	mirroring *mirroring // the latest; nil before the first, and of peers
 	bytes     uint64     // that were told before that
 }
 
@@ -35,13 +39,17 @@ type stoodBy struct {
 func (l *controlLoop) noteStandby(now time.Time) {
 	for _, j := range l.jobs {
 		s, a := &j.stoodBy, l.shardsOf(j)
+		if s.batch = schema.Version(j.coordinator.begun()); l.server.keeper != nil {
+			s.notePeers(now, j.coordinator)
+			continue
+		}
 		if a != nil && a.mirroring != nil && a.mirroring != s.mirroring {
 			if s.mirroring != nil {
 				s.bytes += s.mirroring.bytes.Load()
 			}
 			s.mirroring = a.mirroring
 		}
-		s.off, s.gone, s.batch = l.notMirrored(j, a), l.gone, schema.Version(j.coordinator.begun())
+		s.off, s.gone = l.notMirrored(j, a), l.gone
 		s.note(now, l.follower, j.run)
 	}
 }
@@ -49,27 +57,34 @@ func (l *controlLoop) noteStandby(now time.Time) {
 // note notes what whoever stands by has of a run; by is nil where nobody does.
 func (s *stoodBy) note(now time.Time, by *follower, run schema.RunID) {
 	var said schema.Followed
-	s.ready = false
+	ready := false
 	if by != s.by {
 		s.by, s.failure = by, ""
 	}
 	if by != nil {
 		said = by.jobs[run]
-		s.ready = s.off == "" && by.stands(run) && !by.silent(now)
-	}
-	fresh := said.Version != s.version
-	if fresh {
-		s.version, s.at = said.Version, now
-	}
-	if said.Version > 0 || said.Failure != "" { // else it is told all anew
-		s.failure = said.Failure
+		ready = by.stands(run) && !by.silent(now)
 	}
 	s.known = s.known || by != nil || s.gone != "" || s.was
+	s.has(now, said.Version, said.Failure, ready, by == nil && s.known)
+}
+
+// has notes a version that is whole elsewhere; ready says that the job could go on with it, and nobody that it is told
+// to nobody.
+func (s *stoodBy) has(now time.Time, version schema.Version, failure string, ready, nobody bool) {
+	s.ready = ready && s.off == ""
+	fresh := version != s.version
+	if fresh {
+		s.version, s.at = version, now
+	}
+	if version > 0 || failure != "" { // else it is told all anew
+		s.failure = failure
+	}
 	s.was = s.was || s.ready
 	switch {
 	case s.ready || s.off != "":
 		s.since = time.Time{}
-	case s.since.IsZero() && (s.was || s.failure != "" || by == nil && s.known):
+	case s.since.IsZero() && (s.was || s.failure != "" || nobody):
 		s.since = now
 	}
 	switch {
@@ -86,7 +101,7 @@ func (s *stoodBy) report(now time.Time) *schema.StandbyReport {
 		return nil
 	}
 	p := &schema.StandbyReport{Off: schema.ClipFailure(s.off), Ready: s.ready, Version: s.version,
-		Failure: s.failure, Bytes: s.bytes}
+		Failure: s.failure, Bytes: s.bytes, TookSeconds: schema.Real(s.took.Seconds()), Peers: s.peers, Kept: s.kept}
 	if s.version > 0 {
 		p.ToldMS = s.at.UnixMilli()
 	}
@@ -99,7 +114,7 @@ func (s *stoodBy) report(now time.Time) *schema.StandbyReport {
 		p.Server, p.URL = s.by.member.ServerID(), schema.Clip(fabric.WithoutUser(s.by.url))
 	case s.gone != "":
 		p.Failure = schema.ClipFailure(s.gone)
-	default:
+	case !s.peers:
 		p.Failure = "it has gone on here, and no ps stands by for this one"
 	}
 	if !s.since.IsZero() {

@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -51,7 +52,7 @@ func TestStoodBy(t *testing.T) {
 			strings.Contains(got.URL, "secret") || (got.ToldMS > 0) != (got.Version > 0) {
 			t.Errorf("%s: %+v", step.name, got)
 		}
-		if got.Server, got.URL, got.ToldMS = "", "", 0; got != step.want {
+		if got.Server, got.URL, got.ToldMS = "", "", 0; !reflect.DeepEqual(got, step.want) {
 			t.Errorf("%s: %+v, want %+v", step.name, got, step.want)
 		}
 	}
@@ -134,7 +135,8 @@ func TestManyHeldJobsFitAReport(t *testing.T) {
 	for range schema.TelemetryJobsMax {
 		report.StandsBy.Jobs = append(report.StandsBy.Jobs, schema.HeldReport{Job: "held", Failure: long, Lost: long})
 		report.Jobs = append(report.Jobs, schema.JobReport{Name: "own", Phase: schema.PhaseRunning,
-			Standby:    &schema.StandbyReport{Off: long, Failure: long},
+			Standby: &schema.StandbyReport{Off: long, Failure: long,
+				Kept: make([]schema.KeptReport, schema.TelemetryKeptMax)},
 			Durability: &schema.DurabilityReport{Off: long, Failure: long}})
 	}
 	whole := report.StandsBy

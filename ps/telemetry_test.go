@@ -69,7 +69,8 @@ func startWatched(t testing.TB, c Config) (*Server, *reportLog) {
 	}}}
 	c.Deadline = cmp.Or(c.Deadline, unhurried)
 	s, err := Start(context.Background(), c,
-		Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Telemetry: l.take, Page: "http://page", Writes: writes,
+		Options{Bus: network(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Telemetry: l.take,
+			Page: "http://page", Writes: writes,
 			GPUs: func() []schema.GPUReport { return []schema.GPUReport{{UUID: "GPU-1", State: schema.GPUHealthy}} }})
 	must(t, err)
 	t.Cleanup(s.Close)

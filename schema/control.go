@@ -406,6 +406,7 @@ type Kept struct {
 	Missed Version    `json:"missed,omitempty"`
 	Begun  Batch      `json:"begun,omitempty"`   // of its own shards
 	TookMS int64      `json:"took_ms,omitempty"` // to tell of the last version
+	Bytes  uint64     `json:"bytes,omitempty"`   // that were told in this series
 	LR     []LRChange `json:"lr,omitempty"`
 	Runs   []RunID    `json:"runs,omitempty"` // as of Keep
 	// Failure is why it keeps nothing, until all is told anew; at most FailureBytesMax.
@@ -440,5 +441,6 @@ type DrainedJob struct {
 	Job     JobName `json:"job"`
 	Version Version `json:"version"`           // batches that trainers have begun, as far as they have said
 	Durable Version `json:"durable,omitempty"` // the newest; 0: nothing is
+	Kept    Version `json:"kept,omitempty"`    // that several ps keep which stand by for each other; 0: they do not
 	To      string  `json:"to,omitempty"`      // the ps that it is handed over to, an address; empty: to none
 }

@@ -81,6 +81,7 @@ const (
 	TelemetryGPUsMax    = 64
 	TelemetryDisksMax   = 16
 	TelemetryJobsMax    = 256         // of which a ps tells
+	TelemetryKeptMax    = 256         // ps that keep shards of a job for each other
 	TelemetryRefusedMax = 16          // joins, by job and reason
 	TelemetryShardsMax  = 1024        // of all jobs on one ps
 	TelemetryBucketsMax = 64          // of one shard: its first ones, and its rows

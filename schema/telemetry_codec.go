@@ -136,6 +136,8 @@ func boundOf(element reflect.Type) int {
 		return TelemetryDisksMax
 	case reflect.TypeFor[JobReport](), reflect.TypeFor[HeldReport]():
 		return TelemetryJobsMax
+	case reflect.TypeFor[KeptReport]():
+		return TelemetryKeptMax
 	case reflect.TypeFor[RefusedReport]():
 		return TelemetryRefusedMax
 	case reflect.TypeFor[ShardReport]():

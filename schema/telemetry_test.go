@@ -79,6 +79,18 @@ func testStandbyReport() *Telemetry {
 	return p
 }
 
+// testPeersReport tells of a job whose ps stand by for each other, and of what this one keeps of others.
+func testPeersReport() *Telemetry {
+	p := testServerReport()
+	p.Server.Jobs[0].Standby = &StandbyReport{Peers: true, Ready: true, Version: 16, ToldMS: 1700000002900,
+		TookSeconds: 0.0625, Bytes: 65536, Kept: []KeptReport{
+			{Server: "box-4222", Of: []string{"box-4222", "box-4223"}, Ready: true, Version: 16},
+			{Server: "box-4223", Of: []string{"box-4223", "box-4222"}, Failure: "no room"}}}
+	p.Server.StandsBy = &StandsByReport{Peers: true, Reached: true, Jobs: []HeldReport{
+		{Job: "digits", RunID: sampleRun + 1, Of: []string{"box-4223"}, Version: 7}}}
+	return p
+}
+
 // testBucketsReport tells of a bucket and of the rows of a shard.
 func testBucketsReport() *Telemetry {
 	p := testServerReport()
@@ -143,13 +155,17 @@ func reportSamples(t testing.TB) []sample {
 	if err != nil {
 		t.Fatal(err)
 	}
+	peers, err := encodeReport(Head{}, testPeersReport())
+	if err != nil {
+		t.Fatal(err)
+	}
 	return []sample{{"beat-trainer", trainer}, {"beat-server", server}, {"beat-disks", disks}, {"beat-refused", refused},
-		{"beat-durable", durable}, {"beat-buckets", buckets}, {"beat-standby", standby}}
+		{"beat-durable", durable}, {"beat-buckets", buckets}, {"beat-standby", standby}, {"beat-peers", peers}}
 }
 
 func TestReportSurvives(t *testing.T) {
 	for _, want := range []*Telemetry{testTrainerReport(), testServerReport(), testDurableReport(),
-		testStandbyReport()} {
+		testStandbyReport(), testPeersReport()} {
 		frame, err := encodeReport(Head{Job: 9}, want)
 		check(t, err)
 		v, err := Verify(frame, Limits{})
@@ -260,6 +276,12 @@ func TestStandbyReportRefused(t *testing.T) {
 		"lost": {testStandbyReport, func(p *Telemetry) {
 			p.Server.StandsBy.Jobs[0].Lost = strings.Repeat("x", FailureBytesMax+1)
 		}, "lost of 513 bytes"},
+		"kept": {testPeersReport, func(p *Telemetry) {
+			p.Server.Jobs[0].Standby.Kept = make([]KeptReport, TelemetryKeptMax+1)
+		}, "kept of 257"},
+		"kept failure": {testPeersReport, func(p *Telemetry) {
+			p.Server.Jobs[0].Standby.Kept[1].Failure = strings.Repeat("x", FailureBytesMax+1)
+		}, "failure of 513 bytes"},
 	} {
 		c.refused(t, name)
 	}

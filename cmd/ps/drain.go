@@ -28,7 +28,7 @@ func drainCommand() *cobra.Command {
 		Use:   "drain [ID]",
 		Short: "End a running ps without losing anything, and wait for that",
 		Long: `End a running ps without losing anything, and wait for that: jobs are handed over to the ps that stands by, or have a last version
-made durable where it has a --checkpoint-dir. It is what Ctrl-C and SIGTERM do, from anywhere.
+made durable where it has a --checkpoint-dir. Of several that stand by for each other the others go on. It is what Ctrl-C and SIGTERM do, from anywhere.
 
 Without ID it is the ps that --server is part of. Of several that share a NATS server, ID is one that ./bin/ps status shows.`,
 		Example: `  ./bin/ps drain
@@ -85,6 +85,10 @@ func drained(j *schema.DrainedJob) string {
 	switch {
 	case j.To != "":
 		return at + "handed over to the ps at " + fabric.WithoutUser(j.To)
+	case j.Kept > j.Durable:
+		return at + fmt.Sprintf("version %d is kept by other ps, with which it goes on", j.Kept)
+	case j.Durable > 0 && j.Kept > 0:
+		return at + fmt.Sprintf("version %d is durable, with which it goes on", j.Durable)
 	case j.Durable > 0:
 		return at + fmt.Sprintf("version %d is durable, with which it goes on when the ps is there again", j.Durable)
 	}

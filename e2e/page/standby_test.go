@@ -7,16 +7,18 @@ import (
 	"gradbus/schema"
 )
 
+// fact is one of a job's figures, where it is shown.
+func fact(label string) string {
+	return `[...document.querySelectorAll("#facts .fact")].find((e) => !e.hidden &&
+		e.querySelector("dt").textContent === "` + label + `")`
+}
+
 // Where nobody has ever stood by nothing is shown of that; then who stands by for the job, and why nobody does any
 // more; and for whom a ps itself stands by.
 func TestStandby(t *testing.T) {
 	b := start(t)
 	s := scenes["healthy"](t)
 	p := b.tab(t, s.URL, desk)
-	fact := func(label string) string {
-		return `[...document.querySelectorAll("#facts .fact")].find((e) => !e.hidden &&
-			e.querySelector("dt").textContent === "` + label + `")`
-	}
 	column := `[...document.querySelectorAll("#s-servers thead th")].find((e) => e.textContent.startsWith("Stands by for")).hidden`
 	p.until("it is live", live)
 	p.until("servers", `document.querySelectorAll("#s-servers tbody tr").length === 2`)
@@ -40,4 +42,37 @@ func TestStandby(t *testing.T) {
 		`.querySelector("dd").textContent === "not ready: ps box-4223 on box-1 has left"`)
 	s.step(35)
 	p.until("the problem", `document.getElementById("why-text").textContent.startsWith("no ps has stood by for packages for ")`)
+}
+
+// Of several ps that stand by for each other it is shown who keeps what, and why one does not.
+func TestPeers(t *testing.T) {
+	b := start(t)
+	s := scenes["healthy"](t)
+	p := b.tab(t, s.URL, desk)
+	p.until("it is live", live)
+	s.with(func(c *sample.Cluster) {
+		c.StoodBy.Peers, c.StoodBy.Server = true, "box-a,box-b"
+		c.Servers[0].StandsBy = &schema.StandsByReport{Peers: true, Reached: true}
+		c.Servers[1].StandsBy = &schema.StandsByReport{Peers: true, Reached: true, Jobs: []schema.HeldReport{
+			{Job: "packages", Of: []string{"box-a"}, Version: 1234}}}
+	})
+	s.step(2)
+	says := func(label, text string) string {
+		return fact(label) + `?.querySelector("dd").textContent === "` + text + `"`
+	}
+	p.until("who stands by", says("standby", "box-a, box-b, version 12,016, 0 s ago"))
+	p.until("who keeps what", says("shards kept",
+		"box-a: its own and those of box-b; box-b: its own and those of box-a"))
+	p.until("what each keeps of others", `["the others, in reach", "the others, in reach; packages of box-a version 1,234"].
+		every((text) => [...document.querySelectorAll("#s-servers [data-column=standsby]")].some((e) => e.textContent === text))`)
+
+	s.with(func(c *sample.Cluster) { c.StoodBy.Failure = "too large" })
+	s.step(5)
+	p.until("that one does not", says("standby", "not ready: too large"))
+	p.until("which", says("shards kept",
+		"box-a: its own and those of box-b; box-b: its own and those of box-a (not: too large)"))
+	s.with(func(c *sample.Cluster) { c.StoodBy.Server = "" })
+	s.step(35)
+	p.until("the problem",
+		`document.getElementById("why-text").textContent.startsWith("the shards of packages have not been kept at two ps for ")`)
 }

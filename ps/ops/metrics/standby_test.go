@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"gradbus/ps/ops/status"
+	"gradbus/schema"
 )
 
 // Who would go on with a job, and what this ps would go on with.
@@ -32,6 +33,12 @@ func TestStoodBy(t *testing.T) {
 
 	b.Off = "its policy is fail"
 	absent(t, samples(t, c.exporter()), "gradbus_job_standby")
+	c.own.Server.StandsBy = &schema.StandsByReport{Peers: true, Reached: true, Jobs: []schema.HeldReport{
+		{Job: "digits", RunID: 78, Of: []string{"b"}, Version: 7}}}
+	got = samples(t, c.exporter()) // several that stand by for each other
+	wantSamples(t, got, map[string]float64{`gradbus_ps_standby_job_ready{job_name="digits"}`: 1,
+		`gradbus_ps_standby_job_version{job_name="digits"}`: 7})
+	absent(t, got, "gradbus_ps_standby_reached")
 	c.status.Jobs[0].Standby, c.own.Server.StandsBy = nil, nil
 	absent(t, samples(t, c.exporter()), "gradbus_job_standby", "gradbus_ps_standby")
 }

@@ -28,7 +28,7 @@ import (
 //	gpu t1 state= [code= reason= action= xid= throttled= injected]
 //	end [failed=t3 text=]
 //	durable [every=seconds batches= failure=word_word off=word_word]
-//	standby [server=b failure=word_word off=word_word stuck]
+//	standby [server=b | peers server=a,b,c] [failure=word_word off=word_word stuck]
 //	restart ps=0 | t1
 //	events               what has happened since they were asked for last
 //	rows                 trainers and shards: state, level, lag, what they do
@@ -80,7 +80,7 @@ func (s *script) run() string {
 		d.Off, d.Failure = strings.ReplaceAll(s.text("off"), "_", " "), strings.ReplaceAll(s.text("failure"), "_", " ")
 	case "standby":
 		b := &s.c.StoodBy
-		b.Server, b.Stuck = s.text("server"), s.d.HasArg("stuck")
+		b.Server, b.Stuck, b.Peers = s.text("server"), s.d.HasArg("stuck"), s.d.HasArg("peers")
 		b.Off, b.Failure = strings.ReplaceAll(s.text("off"), "_", " "), strings.ReplaceAll(s.text("failure"), "_", " ")
 	case "restart":
 		s.restart()
@@ -141,6 +141,9 @@ func (s *script) rows() string {
 			fmt.Fprintf(&b, "standby %q at %q, ready %v, version %d age %s, %d bytes, the last in %s, unready %s, late %s, "+
 				"failure %q, off %q\n", d.Server, d.URL, d.Ready, d.Version, since(d.AgeMS), d.Bytes, since(d.TookMS),
 				since(d.UnreadyMS), since(d.LateMS), d.Failure, d.Off)
+			for _, k := range d.Kept {
+				fmt.Fprintf(&b, "%s keeps %v, ready %v, version %d, failure %q\n", k.Server, k.Of, k.Ready, k.Version, k.Failure)
+			}
 		}
 		for _, t := range j.Trainers {
 			fmt.Fprintf(&b, "%s %s %s %s, batch %d lag %d held %s, %.0f samples/s\n", t.Member, t.Host, t.State, t.Level,

@@ -1,6 +1,7 @@
 package status_test
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 
@@ -90,15 +91,16 @@ func TestLateStandbyIsMeasuredByWhatIsUsual(t *testing.T) {
 func TestStandsByIsShown(t *testing.T) {
 	t.Parallel()
 	said := &schema.StandsByReport{URL: "nats://b:4222", Reached: true, SilentMS: 200, Jobs: []schema.HeldReport{
-		{Job: "digits", RunID: 7, Version: 12}, {Job: "large", RunID: 8, Failure: "too large"}}}
+		{Job: "digits", RunID: 7, Version: 12},
+		{Job: "large", RunID: 8, Of: []string{"c"}, Failure: "too large"}}}
 	c := sample.NewCluster(sample.Options{Trainers: 1, Shards: 1})
 	c.NoJob, c.Servers[0].StandsBy = true, said
 	tracker := c.NewTracker()
 	s := c.Play(tracker, 5).Status
 	b := s.Servers[0].StandsBy
 	if b == nil || b.URL != said.URL || !b.Reached || b.SilentMS != 200 || len(b.Jobs) != 2 ||
-		b.Jobs[0] != (status.Held{Job: "digits", RunID: "7", Version: 12}) ||
-		b.Jobs[1] != (status.Held{Job: "large", RunID: "8", Failure: "too large"}) || len(s.Jobs)+len(s.Problems) != 0 {
+		!reflect.DeepEqual(b.Jobs, []status.Held{{Job: "digits", RunID: "7", Version: 12},
+			{Job: "large", RunID: "8", Of: []string{"c"}, Failure: "too large"}}) || len(s.Jobs)+len(s.Problems) != 0 {
 		t.Errorf("%+v of %+v", b, s)
 	}
 	c.Servers[0].Stopped = true

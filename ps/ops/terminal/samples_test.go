@@ -24,6 +24,7 @@ func samples() map[string]*status.Status {
 		"hostile": hostile(),
 		"stoodby": stoodBy(),
 		"stands":  stands(),
+		"peers":   peers(),
 	}
 }
 
@@ -118,6 +119,33 @@ func stands() *status.Status {
 	alone.ID, alone.StandsBy = "host-c-4222", &status.StandsBy{URL: "nats://host-d:4222", Reached: true, SilentMS: 80,
 		Refused: "ps host-e-4222 on host-e (pid 17) stands by already", Jobs: []status.Held{}}
 	s.Servers = append(s.Servers, alone)
+	return s
+}
+
+// peers has jobs whose ps stand by for each other, and one of which a ps has no room for its part.
+func peers() *status.Status {
+	s := running(1)
+	a, b, c := "host-a-4222", "host-b-4222", "host-c-4222"
+	s.Jobs[0].Standby = &status.Standby{Peers: true, Ready: true, Version: 10_430, AgeMS: 140, TookMS: 18, Bytes: 3 << 30,
+		Kept: []status.Kept{{Server: a, Of: []string{a, b}, Ready: true, Version: 10_430},
+			{Server: b, Of: []string{b, a}, Ready: true, Version: 10_430}}}
+	room := "job large needs 9000000000 bytes, and 4000000000 of this server's 8000000000 are free"
+	large, few := s.Jobs[0], s.Jobs[0]
+	large.Name, large.Series, large.Standby = "large", "large", &status.Standby{Peers: true, UnreadyMS: 90_000,
+		Failure: "ps " + c + ": " + room, Kept: []status.Kept{{Server: a, Of: []string{a}, Ready: true},
+			{Server: c, Of: []string{a}, Failure: room}}}
+	few.Name, few.Series, few.Standby = "few", "few", &status.Standby{Peers: true,
+		Failure: "ps d, which has shards of it, is not there with --standby-peers", UnreadyMS: 90_000}
+	s.Jobs = append(s.Jobs, large, few)
+	s.Servers[0].StandsBy = &status.StandsBy{Peers: true, Reached: true, Jobs: []status.Held{
+		{Job: "packages", Of: []string{b}, Version: 10_430}}}
+	other := s.Servers[0]
+	other.ID, other.StandsBy = c, &status.StandsBy{Peers: true, Reached: true, Jobs: []status.Held{
+		{Job: "large", Of: []string{a}, Failure: room},
+		{Job: "quick", Of: []string{a, b}, Version: 7, Lost: "its run has ended, and its trainers are awaited"}}}
+	none := s.Servers[0]
+	none.ID, none.StandsBy = b, &status.StandsBy{Peers: true, Jobs: []status.Held{}}
+	s.Servers = append(s.Servers, other, none)
 	return s
 }
 

@@ -3,6 +3,7 @@ package terminal
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"gradbus/ps/ops/status"
 )
@@ -41,13 +42,25 @@ func (s Screen) standby(view *status.Status) *table {
 		if b.Bytes > 0 {
 			told = size(int64(min(b.Bytes, 1<<62)))
 		}
-		t.rows = append(t.rows, []Span{sign, cell(clean(j.Name)), cell(cmp.Or(clean(b.Server), "nobody")), cell(version),
+		t.rows = append(t.rows, []Span{sign, cell(clean(j.Name)), cell(standbyAt(b)), cell(version),
 			cell(aged), cell(took), cell(told)})
 		if why {
 			t.also(reason(b.Off, b.Failure))
 		}
 	}
 	return t
+}
+
+// standbyAt is who stands by for a job.
+func standbyAt(b *status.Standby) string {
+	var peers []string
+	for _, k := range b.Kept {
+		peers = append(peers, k.Server)
+	}
+	if b.Peers && b.Ready && len(peers) == 0 { // of a report that had no room for them
+		return "several"
+	}
+	return clean(cmp.Or(b.Server, strings.Join(peers, ", "), "nobody"))
 }
 
 // reason is why something is not so: since it cannot be, or since it has failed.
@@ -72,9 +85,13 @@ func standbyAge(j *status.Job) Span {
 
 // standsBy is what each ps that stands by for another has of its jobs.
 func (s Screen) standsBy(view *status.Status) *table {
+	server := 1
+	if slices.ContainsFunc(view.Servers, func(v status.Server) bool { return v.StandsBy != nil && v.StandsBy.Peers }) {
+		server = 9 // that keeps it
+	}
 	t := &table{columns: []column{{}, {head: "STANDS BY FOR", max: 32, middle: true}, {head: "STATE", keep: 5},
 		{head: "JOB", max: 28, middle: true}, {head: "VERSION", right: true},
-		{head: "WHY", max: max(s.Width-72, widthMin), middle: true, keep: 6}, {head: "SERVER", keep: 1, max: 28}}}
+		{head: "WHY", max: max(s.Width-72, widthMin), middle: true, keep: 6}, {head: "SERVER", keep: server, max: 28}}}
 	for i := range view.Servers {
 		b := view.Servers[i].StandsBy
 		if b == nil {
@@ -84,13 +101,15 @@ func (s Screen) standsBy(view *status.Status) *table {
 		switch {
 		case b.Refused != "":
 			state = Span{"refused", Warn}
+		case !b.Reached && b.Peers:
+			state = Span{"out of reach", Warn}
 		case !b.Reached && b.SilentMS > 0:
 			state = Span{"silent " + span(b.SilentMS), Warn}
 		case !b.Reached:
 			state = Span{"not there yet", Dim}
 		}
-		row := func(sign Span, name, version string, why Span) {
-			t.rows = append(t.rows, []Span{sign, cell(clean(b.URL)), state, cell(clean(name)), cell(version), why,
+		row := func(sign Span, of, name, version string, why Span) {
+			t.rows = append(t.rows, []Span{sign, cell(clean(of)), state, cell(clean(name)), cell(version), why,
 				cell(clean(view.Servers[i].ID))})
 		}
 		sign := level(status.Info)
@@ -98,7 +117,7 @@ func (s Screen) standsBy(view *status.Status) *table {
 			sign = level(status.Warning)
 		}
 		if len(b.Jobs) == 0 {
-			row(sign, none, none, reason("", b.Refused))
+			row(sign, cmp.Or(b.URL, none), none, none, reason("", b.Refused))
 		}
 		for _, h := range b.Jobs {
 			sign, version := level(status.OK), count(h.Version)
@@ -108,7 +127,7 @@ func (s Screen) standsBy(view *status.Status) *table {
 			if h.Failure+h.Lost != "" {
 				sign = level(status.Warning)
 			}
-			row(sign, h.Job, version, reason("", cmp.Or(h.Failure, h.Lost)))
+			row(sign, cmp.Or(strings.Join(h.Of, ", "), b.URL, none), h.Job, version, reason("", cmp.Or(h.Failure, h.Lost)))
 		}
 	}
 	return t

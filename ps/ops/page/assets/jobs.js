@@ -147,10 +147,18 @@ export class Jobs {
 
   /** standby shows where the job would go on if its ps were lost; b is null where nobody has ever stood by. */
   standby(b) {
-    this.set("standby", "standby", !b ? null : b.off ? `nobody: ${b.off}` : b.ready ? `${b.server}, version ${count(b.version)}, ${age(b.age_ms)} ago` : `not ready: ${b.failure || `${b.server} is told all of it`}`);
+    const kept = (b && b.kept) || [];
+    const who = b && b.peers ? kept.map((k) => k.server).join(", ") || "several" : b && b.server;
+    this.set("standby", "standby", !b ? null : b.off ? `nobody: ${b.off}` : b.ready ? `${who}, version ${count(b.version)}, ${age(b.age_ms)} ago` : `not ready: ${b.failure || `${who} ${kept.length > 1 ? "are" : "is"} told all of it`}`);
+    this.set("kept", "shards kept", kept.length ? kept.map(keeps).join("; ") : null);
     this.set("mirrored", "told the standby", b && b.bytes ? bytes(b.bytes) + (b.took_ms ? `, the last in ${span(b.took_ms)}` : "") : null);
     attr(this.facts.standby.box, "data-level", b && !b.off && !b.ready ? "warning" : null);
   }
+}
+
+/** keeps says whose shards a ps keeps, and why it does not. */
+function keeps(k) {
+  return `${k.server}: ${k.of.map((id) => (id === k.server ? "its own" : `those of ${id}`)).join(" and ")}${k.failure ? ` (not: ${k.failure})` : k.ready ? "" : " (not ready)"}`;
 }
 
 /** middle shortens a long name in its middle: names of several jobs differ at their ends, as a rule. */

@@ -1,6 +1,7 @@
 package sample
 
 import (
+	"strings"
 	"time"
 
 	"gradbus/schema"
@@ -8,10 +9,11 @@ import (
 
 // Standby is who stands by for the job; the zero value is nobody, now as ever.
 type Standby struct {
-	Server  string // id of the ps; empty: none does, where one has before
+	Server  string // id of the ps, or of several (Peers) with commas; empty: none does, where one has before
 	Failure string // why it cannot take the job, or is gone
 	Off     string // why nobody can stand by for the job
 	Stuck   bool   // it takes no version
+	Peers   bool   // several stand by for each other, of which the last fails, or is stuck
 
 	known   bool
 	version schema.Version
@@ -24,7 +26,7 @@ type Standby struct {
 // tell lets a second pass: a version is told, or is not.
 func (c *Cluster) tell() {
 	b := &c.StoodBy
-	b.known = b.known || b.Server != ""
+	b.known = b.known || b.Server != "" || b.Peers
 	ready := b.Server != "" && b.Failure == "" && b.Off == ""
 	switch {
 	case !b.known || c.Phase != schema.PhaseRunning:
@@ -49,10 +51,13 @@ func (c *Cluster) standby() *schema.StandbyReport {
 	if !b.known || c.Phase == schema.PhaseEnded {
 		return nil
 	}
-	p := &schema.StandbyReport{Off: b.Off, Server: b.Server, Failure: b.Failure, Version: b.version, Bytes: b.bytes,
-		Ready: b.version > 0}
-	if b.Server != "" {
-		p.URL = "nats://10.0.0.2:4222"
+	p := &schema.StandbyReport{Off: b.Off, Failure: b.Failure, Version: b.version, Bytes: b.bytes, Ready: b.version > 0,
+		Peers: b.Peers}
+	switch {
+	case b.Peers && b.Server != "":
+		p.Kept = b.kept(schema.Version(c.batch))
+	case b.Server != "":
+		p.Server, p.URL = b.Server, "nats://10.0.0.2:4222"
 	}
 	if b.version > 0 {
 		p.ToldMS, p.TookSeconds = b.at.UnixMilli(), 0.018
@@ -64,4 +69,20 @@ func (c *Cluster) standby() *schema.StandbyReport {
 		p.LateMS = c.Now.Sub(b.late).Milliseconds()
 	}
 	return p
+}
+
+// kept is what each of several keeps, of itself and of the one before.
+func (b *Standby) kept(newest schema.Version) (all []schema.KeptReport) {
+	ids := strings.Split(b.Server, ",")
+	for i, id := range ids {
+		k := schema.KeptReport{Server: id, Of: []string{id, ids[(i+len(ids)-1)%len(ids)]}, Ready: true, Version: newest}
+		switch last := i == len(ids)-1; {
+		case last && b.Failure != "":
+			k.Failure, k.Ready, k.Version = b.Failure, false, 0
+		case last && b.Stuck:
+			k.Version = b.version
+		}
+		all = append(all, k)
+	}
+	return all
 }
