@@ -172,6 +172,9 @@ func (l *controlLoop) run(ctx context.Context) {
 			l.tellDrained()
 		case <-l.mirrored:
 			l.mirrorAll(l.server.now(), false)
+			for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
+				l.carryOut(l.jobs[name], l.jobs[name].coordinator.BeginCopies(l.server.now()))
+			}
 			l.tellKept()
 			for _, name := range slices.Sorted(maps.Keys(l.asking)) {
 				l.settleKept(name)
@@ -298,6 +301,9 @@ func (l *controlLoop) carryOut(j *job, decisions []Decision) {
 		}
 		if decision.Control.LR != nil {
 			l.tellSoon()
+		}
+		if decision.Later > 0 {
+			time.AfterFunc(decision.Later, l.tellSoon)
 		}
 		if decision.Durable != nil {
 			l.durable(j, decision.Durable)

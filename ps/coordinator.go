@@ -146,6 +146,8 @@ type Decision struct {
 	// Record, where it is not nil, is the changes of the learning rates to write into the job's record; LRRecorded is told
 	// when that is done.
 	Record []schema.LRChange
+	// Later is the time after which BeginCopies is to be called; 0 is that it is not.
+	Later time.Duration
 }
 
 // NewCoordinator makes the coordinator of a job that nobody has joined yet.
@@ -204,11 +206,15 @@ func (c *Coordinator) start(now time.Time) []Decision {
 func (c *Coordinator) begin(now time.Time) []Decision {
 	c.phase, c.started = Running, now
 	c.checkpoints.since, c.checkpoints.begun = now, schema.Batch(c.first())
-	return append([]Decision{{
+	d := Decision{
 		To: schema.All, Control: schema.Control{Start: &schema.Start{RunID: c.config.RunID,
 			Batch: schema.Batch(c.resumed())}},
 		Note: fmt.Sprintf("job started, trainers: %d, shards: %d", len(c.members), c.shards),
-	}}, c.tickCopies(now)...)
+	}
+	if c.mayKeep() {
+		d.Later = copiesAfter
+	}
+	return []Decision{d}
 }
 
 // Heartbeat notes a sign of life of a trainer, of whose frame h is the head. It reports whether the trainer is a

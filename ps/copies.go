@@ -83,10 +83,23 @@ func (c *Coordinator) Peers(now time.Time, servers []leaseRecord) []Decision {
 		return nil
 	}
 	gone := func(p keepsShards) bool { return k.peer(p.is.ID, p.is.Incarnation) < 0 }
-	if i := slices.IndexFunc(k.plan, gone); i >= 0 || len(k.plan) == 0 {
+	if slices.ContainsFunc(k.plan, gone) {
 		return c.planCopies(now)
 	}
-	return nil
+	return c.BeginCopies(now)
+}
+
+// copiesAfter is how long a run has been training before its shards are kept. Telling all of them takes processors and
+// memory, and trainers that have just lost a ps wait for their first batch.
+const copiesAfter = 200 * time.Millisecond
+
+// BeginCopies has shards be kept from now on, where it is time and nobody keeps any.
+func (c *Coordinator) BeginCopies(now time.Time) []Decision {
+	k := &c.copies
+	if c.phase != Running || !c.mayKeep() || len(k.plan) > 0 || now.Sub(c.started) < copiesAfter {
+		return nil
+	}
+	return c.planCopies(now)
 }
 
 // peer is the index of a ps that may keep shards; -1 where it may not. Incarnation 0 is any.
@@ -96,17 +109,22 @@ func (k *copies) peer(id string, incarnation uint64) int {
 	})
 }
 
-// planCopies says who keeps what: every ps its own shards, and of the others the one that has least. All is told anew
-// then. Where a ps with shards keeps none, or no other one is there, nobody does.
+// planCopies says who keeps what: every ps its own shards, and of the others the one that has least, of those who could
+// before. All is told anew then. Where a ps with shards keeps none, or no other one is
+// there, nobody does.
 func (c *Coordinator) planCopies(now time.Time) []Decision {
 	k := &c.copies
 	had := k.whole > 0
 	k.bytes = k.told()
+	before := k.plan
 	k.plan, k.at, k.since, k.whole, k.late, k.planned = nil, 0, 0, 0, 0, now
 	k.series++
 	plan, load := make([]keepsShards, len(k.peers)), make([]int, len(k.peers))
 	for i := range plan {
 		plan[i].is, plan[i].at = k.peers[i], now
+		if slices.ContainsFunc(before, func(p keepsShards) bool { return p.is.ID == plan[i].is.ID && p.said.Failure != "" }) {
+			load[i] = c.shards
+		}
 	}
 	var hosts []int
 	for _, s := range c.config.ShardServers {
@@ -116,7 +134,7 @@ func (c *Coordinator) planCopies(now time.Time) []Decision {
 		}
 		hosts = append(hosts, i)
 		plan[i].from, plan[i].to = []schema.DataServer{s.Server}, []schema.Member{plan[i].member()}
-		load[i] = len(s.Server.Shards)
+		load[i] += len(s.Server.Shards)
 	}
 	for n, s := range c.config.ShardServers {
 		least := -1
@@ -258,7 +276,7 @@ func (c *Coordinator) tickCopies(now time.Time) []Decision {
 	failed := func(p keepsShards) bool { return p.said.Failure != "" }
 	switch {
 	case len(k.plan) == 0:
-		return c.planCopies(now)
+		return c.BeginCopies(now)
 	case slices.ContainsFunc(k.plan, failed) && now.Sub(k.planned) >= mirrorRetry:
 		return c.planCopies(now)
 	}

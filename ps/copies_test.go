@@ -3,6 +3,7 @@ package ps
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -75,6 +76,24 @@ func TestWhoKeepsWhat(t *testing.T) {
 		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%d ps with shards of %d that stand by: %v, want %v", c.hosts, c.peers, got, c.want)
 		}
+	}
+}
+
+// One that has no room is asked no more where another one is there, and a job that has just begun trains at first.
+func TestWhoKeepsInPlaceOfAnother(t *testing.T) {
+	c, now := keepingCoordinator(t, 1, 2), time.Now()
+	c.started = now
+	if got := told(c.Peers(now.Add(copiesAfter-1), peersOf(3))); len(got) > 0 {
+		t.Errorf("at once: %v", got)
+	}
+	now = now.Add(copiesAfter)
+	first := told(c.BeginCopies(now))
+	c.Kept(now, schema.ServerMember("b"), &schema.Kept{Run: 7, Series: c.copies.series, Failure: "no room"})
+	early := told(c.tickCopies(now.Add(mirrorRetry - 1)))
+	later := told(c.tickCopies(now.Add(mirrorRetry)))
+	before, after := map[string]string{"a": "a[0 1]", "b": "a[0 1]"}, map[string]string{"a": "a[0 1]", "c": "a[0 1]"}
+	if !maps.Equal(first, before) || !maps.Equal(early, before) || !maps.Equal(later, after) {
+		t.Errorf("kept by %v, then %v and %v: want %v twice and %v", first, early, later, before, after)
 	}
 }
 

@@ -121,7 +121,7 @@ func (b *bench) told(number int, line string) {
 	case strings.Contains(line, "standing by for a job"):
 		b.whole[number] = false
 	case strings.Contains(line, "job registered"):
-		b.serving, b.whole[number] = number, false
+		b.serving, b.whole[number], b.kept = number, false, false
 	}
 }
 
