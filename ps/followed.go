@@ -193,14 +193,10 @@ func (f *follower) stands(run schema.RunID) bool { return f != nil && f.jobs[run
 
 // checkMirror says why nobody can stand by for a job, or nothing.
 func checkMirror(job *schema.Job) error {
-	if err := checkpoint.CheckJob(job); err != nil {
-		return err
+	if job.Carried() {
+		return fmt.Errorf("job %s: its trainers have all of it", job.Name)
 	}
-	if len(job.Parameters) > 0 && job.Plan().Owner != schema.ByShards {
-		return fmt.Errorf("job %s: its trainers have the parameters and their optimizer: want apply %s", job.Name,
-			schema.ApplyUpdate)
-	}
-	return nil
+	return checkpoint.CheckJob(job)
 }
 
 // notMirrored says why nobody can stand by for a job with these shards here; empty: somebody can.

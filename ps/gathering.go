@@ -2,52 +2,75 @@ package ps
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"gradbus/checkpoint"
 	"gradbus/schema"
 	"gradbus/shard"
 	"gradbus/shard/round"
+	"gradbus/shard/state"
 )
 
 const (
 	// gatheredBytesMax bounds the frames that wait to be written: of one chunk with what an optimizer keeps.
 	gatheredBytesMax = 16 << 20
 	// gatherEvery is how long an answer is waited for before the trainer is asked again: it may not have the version yet.
+	// Where a ps that stands by is told, others wait for that: mirrorTick.
 	gatherEvery = 100 * time.Millisecond
 	// gatherWithin is after how long without any answer a version is given up.
 	gatherWithin = 30 * time.Second
 )
 
-// gathering is what a saver asks trainers for, which have the parameters: one chunk at a time, so that the disk is not
-// behind.
+// What trainers are asked for that have the parameters: for files, and for who stands by.
+const (
+	forFiles = iota
+	forStandby
+	gatherings
+)
+
+// gathering is what a worker asks trainers for: one chunk at a time, so that who takes it is not behind.
 type gathering struct {
+	every  time.Duration
+	use    sync.Mutex      // one at a time; lock order: use, then stepLock
 	number schema.Sequence // of the question that was asked last
 	asked  atomic.Uint64   // the number of the one that is open; 0: none is
 	came   *queue          // answers to it
 }
 
-// takes takes a frame of state where it is an answer to a question of this ps, and reports whether it is.
-func (g *gathering) takes(it *item, trainers int) bool {
-	h := it.view.Head()
-	n, ok := shard.ReplicaAnswer(&h, trainers)
-	if ok && (n == 0 || uint64(n) != g.asked.Load()) {
-		round.Release(it.payload)
-	} else if ok {
-		g.came.put(*it) // what is dropped is asked for again
+func newGatherings() (all [gatherings]*gathering) {
+	for i, every := range [...]time.Duration{forFiles: gatherEvery, forStandby: mirrorTick} {
+		all[i] = &gathering{every: every, came: newQueue(gatheredBytesMax), number: schema.Sequence(i)}
 	}
-	return ok
+	return all
 }
 
-// gather writes what trainers have of the version.
-func (v *saver) gather(ctx context.Context, part *checkpoint.Part, version schema.Version) error {
-	chunks := 0
-	v.worker.shard(func(e *shard.Shard) { chunks = e.ReplicaChunks() })
-	pieces := shard.NewPieces(v.worker.config.Job)
+// gathers takes a frame of state where it is an answer to a question of this ps, and reports whether it is.
+func (w *worker) gathers(it *item) bool {
+	h := it.view.Head()
+	n, ok := shard.ReplicaAnswer(&h, w.config.Job.Trainers)
+	if !ok {
+		return false
+	}
+	if g := w.replicas[n%gatherings]; n != 0 && uint64(n) == g.asked.Load() {
+		g.came.put(*it) // what is dropped is asked for again
+	} else {
+		round.Release(it.payload)
+	}
+	return true
+}
+
+// gather gives what trainers have of a version, of the chunks that add up here.
+func (w *worker) gather(ctx context.Context, what int, version schema.Version, to func(state.Tensor) error) error {
+	g, chunks := w.replicas[what], 0
+	g.use.Lock()
+	defer g.use.Unlock()
+	w.shard(func(e *shard.Shard) { chunks = e.ReplicaChunks() })
+	a := answer{version: version, to: to, pieces: shard.NewPieces(w.config.Job)}
 	for i := range chunks {
-		if err := v.gatherChunk(ctx, part, pieces, version, i); err != nil {
+		if err := w.gatherChunk(ctx, g, a, i); err != nil {
 			return err
 		}
 	}
@@ -55,16 +78,13 @@ func (v *saver) gather(ctx context.Context, part *checkpoint.Part, version schem
 }
 
 // gatherChunk asks for a chunk until all of it has come.
-func (v *saver) gatherChunk(ctx context.Context, part *checkpoint.Part, pieces *shard.Pieces, version schema.Version,
-	i int) error {
-	w, g := v.worker, &v.replicas
-	g.number++
+func (w *worker) gatherChunk(ctx context.Context, g *gathering, a answer, i int) error {
+	g.number += gatherings
 	g.asked.Store(uint64(g.number))
 	defer func() {
 		g.asked.Store(0)
 		release(g.came.swap(nil)) // nobody waits for it any more
 	}()
-	a := answer{version: version, part: part, pieces: pieces}
 	again, late := time.NewTimer(0), time.NewTimer(gatherWithin)
 	defer again.Stop()
 	defer late.Stop()
@@ -73,7 +93,7 @@ func (v *saver) gatherChunk(ctx context.Context, part *checkpoint.Part, pieces *
 		case <-again.C:
 			var ask shard.Output
 			var err error
-			if !w.shard(func(e *shard.Shard) { ask, err = e.AskReplica(i, version, g.number) }) {
+			if !w.shard(func(e *shard.Shard) { ask, err = e.AskReplica(i, a.version, g.number) }) {
 				return context.Canceled
 			}
 			if err != nil {
@@ -81,7 +101,7 @@ func (v *saver) gatherChunk(ctx context.Context, part *checkpoint.Part, pieces *
 			}
 			a.from = ask.To
 			w.publish(&ask)
-			again.Reset(gatherEvery)
+			again.Reset(g.every)
 		case <-g.came.wake:
 			items := g.came.swap(nil)
 			for n := range items {
@@ -93,7 +113,7 @@ func (v *saver) gatherChunk(ctx context.Context, part *checkpoint.Part, pieces *
 				late.Reset(gatherWithin)
 			}
 		case <-late.C:
-			return fmt.Errorf("trainer %s has not said within %s what it has of version %d", a.from, gatherWithin, version)
+			return fmt.Errorf("trainer %s has not said within %s what it has of version %d", a.from, gatherWithin, a.version)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -101,11 +121,13 @@ func (v *saver) gatherChunk(ctx context.Context, part *checkpoint.Part, pieces *
 	return nil
 }
 
+var errNotCopied = errors.New("has nothing of version")
+
 // answer is what has come of a chunk.
 type answer struct {
 	version schema.Version
 	from    schema.Member
-	part    *checkpoint.Part
+	to      func(state.Tensor) error
 	pieces  *shard.Pieces
 	came    []bool // frames; empty before the first
 	left    int
@@ -113,7 +135,7 @@ type answer struct {
 
 func (a *answer) whole() bool { return len(a.came) > 0 && a.left == 0 }
 
-// take writes what a frame has, unless it has come before, or is of somebody else.
+// take gives what a frame has, unless it has come before, or is of somebody else.
 func (a *answer) take(w *worker, it *item) error {
 	err := error(nil)
 	w.shard(func(e *shard.Shard) { err = e.CheckMember(e.Contributor(it.from), &it.view) })
@@ -122,7 +144,7 @@ func (a *answer) take(w *worker, it *item) error {
 		return nil
 	}
 	if len(it.view.Values()) == 0 {
-		return fmt.Errorf("trainer %s has nothing of version %d any more", a.from, a.version)
+		return fmt.Errorf("trainer %s %w %d any more", a.from, errNotCopied, a.version)
 	}
 	if a.came == nil {
 		a.came, a.left = make([]bool, h.Chunks), int(h.Chunks)
@@ -135,7 +157,7 @@ func (a *answer) take(w *worker, it *item) error {
 		return fmt.Errorf("version %d of trainer %s: %w", a.version, a.from, err)
 	}
 	for _, t := range piece.Tensors {
-		if err := a.part.Tensor(t); err != nil {
+		if err := a.to(t); err != nil {
 			return fmt.Errorf("version %d of trainer %s: %w", a.version, a.from, err)
 		}
 	}

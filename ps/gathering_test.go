@@ -70,7 +70,7 @@ func TestGatheredAnswers(t *testing.T) {
 			part, err := checkpoint.NewPart(t.TempDir(), job, id, 1, 0)
 			must(t, err)
 			defer part.Discard()
-			a := answer{version: version, from: "t1", part: part, pieces: shard.NewPieces(job)}
+			a := answer{version: version, from: "t1", to: part.Tensor, pieces: shard.NewPieces(job)}
 			for i := range c.items {
 				if err = a.take(&worker{}, &c.items[i]); err != nil {
 					break
@@ -102,11 +102,12 @@ func TestGatheringTakesItsOwn(t *testing.T) {
 		trainers:                  "true 0", // the ps asks nothing under number 0
 		5*(trainers+1) + 1:        "false 0",
 	} {
-		g := gathering{came: newQueue(gatheredBytesMax)}
+		w := &worker{config: shard.Config{Job: &schema.Job{Trainers: trainers}}, replicas: newGatherings()}
+		g := w.replicas[forStandby]
 		g.asked.Store(5)
 		f := shardtest.NewFrame(t, schema.Layout{Kind: schema.KindState, Values: 4})
 		f.SetHead(schema.Head{Flags: schema.FlagParameters, Sequence: number})
-		took := g.takes(&item{view: f.View()}, trainers)
+		took := w.gathers(&item{view: f.View()})
 		if got := fmt.Sprint(took, " ", len(g.came.swap(nil))); got != want {
 			t.Errorf("number %d: %s, want %s", number, got, want)
 		}

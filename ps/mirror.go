@@ -166,7 +166,7 @@ func (m *mirroring) tell(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, errPreempted), errors.Is(err, errMissed):
+		case errors.Is(err, errPreempted), errors.Is(err, errMissed), errors.Is(err, errNotCopied):
 			pause = mirrorTick
 		case err != nil:
 			m.a.server.log.Warn("the ps that stands by is told later", "job", m.a.manifest.Name, "version", uint64(v),
@@ -238,9 +238,13 @@ func (m *mirroring) begun() (b schema.Batch) {
 	return b
 }
 
-// ask has all shards copy one version, the next that none of them has begun a batch on, and returns when all do.
+// ask has all shards copy one version, the next that none of them has begun a batch on, and returns when all do. Where
+// trainers have the parameters it is the one after that: results have yet to tell them.
 func (m *mirroring) ask(ctx context.Context, since schema.Version) (schema.Version, error) {
 	v := schema.Version(m.begun()) + 1
+	if m.a.manifest.Plan().Owner != schema.ByShards {
+		v++
+	}
 	return v, m.copyAt(ctx, &state.CopyWish{At: v, Since: since, All: since == 0, BytesMax: state.CopyBytesMax})
 }
 
@@ -360,6 +364,11 @@ func (m *mirroring) sendShard(ctx context.Context, i int, v, since schema.Versio
 			e.EndCopy()
 		}
 	})
+	if err == nil {
+		err = w.gather(ctx, forStandby, v, func(t state.Tensor) error {
+			return pieces.Write(&series, &state.CopyPiece{Tensors: []state.Tensor{t}})
+		})
+	}
 	if err != nil {
 		return fmt.Errorf("version %d of %s: %w", v, w.member, err)
 	}

@@ -255,13 +255,10 @@ type saver struct {
 	wake   chan struct{}   // has room for one: a version is being copied, or there is nothing to copy
 
 	failed atomic.Pointer[schema.CheckpointPart] // what could not be written, where nothing has been since
-
-	replicas gathering // of what trainers have
 }
 
 func newSaver(w *worker, dir string, shards int) *saver {
-	return &saver{worker: w, dir: dir, shards: shards, wake: make(chan struct{}, 1),
-		replicas: gathering{came: newQueue(gatheredBytesMax)}}
+	return &saver{worker: w, dir: dir, shards: shards, wake: make(chan struct{}, 1)}
 }
 
 // run writes until ctx ends.
@@ -318,7 +315,7 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 			return version, err
 		}
 	}
-	if err := v.gather(ctx, part, version); err != nil {
+	if err := w.gather(ctx, forFiles, version, part.Tensor); err != nil {
 		return version, err
 	}
 	info, err := part.Commit()

@@ -123,10 +123,9 @@ func keptText(all []schema.KeptReport, version schema.Version) string {
 // Why nobody may keep shards of a job is told, too.
 func TestJobsThatPeersDoNotKeep(t *testing.T) {
 	for want, change := range map[string]func(*schema.Job){
-		"its policy is fail":           func(j *schema.Job) { j.Policy = schema.PolicyFail },
-		"want consistency sync":        func(j *schema.Job) { j.Consistency = schema.ConsistencyAsync },
-		"its trainers have all of it":  func(j *schema.Job) { j.Tables, j.Reduce = nil, schema.ReduceTrainers },
-		"trainers have the parameters": func(j *schema.Job) { j.Apply = schema.ApplyMean },
+		"its policy is fail":          func(j *schema.Job) { j.Policy = schema.PolicyFail },
+		"want consistency sync":       func(j *schema.Job) { j.Consistency = schema.ConsistencyAsync },
+		"its trainers have all of it": func(j *schema.Job) { j.Tables, j.Reduce = nil, schema.ReduceTrainers },
 	} {
 		c := keepingCoordinator(t, 2, 1)
 		change(c.config.Job)

@@ -62,6 +62,7 @@ type worker struct {
 	saver       *saver                    // nil where nothing is written
 	saving      atomic.Bool               // a part is being written
 	part        atomic.Pointer[schema.CheckpointPart]
+	replicas    [gatherings]*gathering // of what trainers have
 
 	send func(to schema.Member, subject fabric.Subject, frame fabric.Payload)
 	// told that the shard is ready, or goes by other generations (nil), and once that it failed
@@ -93,6 +94,7 @@ func newWorker(s *Server, c shard.Config, window int64, log *slog.Logger, send f
 		queue: newQueue(int(queueBytes(len(c.Contributors), window))), ask: make(chan struct{}, 1),
 		left: make(chan struct{}, 1), ackWake: make(chan struct{}, 1), done: make(chan struct{}),
 		limit: fabric.Limiter{PerSecond: refusalsPerSecond}, send: send, result: result, window: window,
+		replicas: newGatherings(),
 	}
 	w.watch = newWatch(&c, w.timed, s.rounds)
 	w.config.OnClosing = w.watch.closing
@@ -154,8 +156,8 @@ func (w *worker) run(ctx context.Context) {
 	stop()
 	saving.Wait()
 	w.queue.close()
-	if w.saver != nil {
-		w.saver.replicas.came.close()
+	for _, g := range w.replicas {
+		g.came.close()
 	}
 	if w.modules != nil {
 		w.modules.Close()

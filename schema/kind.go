@@ -105,6 +105,8 @@ const (
 	// FlagCopy, of a mean: the version that it makes is being written down, and trainers are asked for what they have of
 	// it.
 	FlagCopy uint32 = 1 << 8
+	// FlagMirror, likewise: a ps that stands by is told of the version.
+	FlagMirror uint32 = 1 << 9
 )
 
 // rule is what a kind's frames hold; the table in docs/protocol.md is made from it. What a kind does not have is zero,
@@ -152,7 +154,7 @@ var rules = [kindMax + 1]rule{
 	KindDense: {place: placeChunk, node: always, weight: true, offset: true, flags: FlagNarrow, values: true, half: true},
 	KindSparse: {place: placeChunk, node: always, weight: true, flags: FlagNarrow, values: true, half: true, keys: true,
 		rows: true, bags: true},
-	KindMean: {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters | FlagCopy,
+	KindMean: {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters | FlagCopy | FlagMirror,
 		values: true, keys: true, someRow: true},
 	KindLookup: {place: placeChunk, keys: true, bags: true},
 	KindRows: {place: placeSeries, weight: true, offset: true, flags: FlagMore, values: true, keys: true,

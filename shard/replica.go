@@ -12,9 +12,9 @@ import (
 //   - A trainer asks the shard of the chunk. That has the version that the job was resumed with, while anybody may begin
 //     with it. What it is asked of a later version it asks one of the other trainers, each in turn, and passes the
 //     answer on. So trainers need no way to each other.
-//   - What is written down is asked for by the ps of the shard (AskReplica): each chunk of one trainer. Trainers hear
-//     from the result of the batch before that the version is to be written down (schema.FlagCopy), and keep a copy of
-//     what they will be asked for.
+//   - What is written down, or told to who stands by, is asked for by the ps of the shard (AskReplica): each chunk of
+//     one trainer. Trainers hear from the result of the batch before that the version is wanted (schema.FlagCopy,
+//     FlagMirror), and keep a copy of what they will be asked for, one for each of the two.
 //
 // The number of what a shard asks tells for whom: see askerOf. Who is not answered asks again.
 
@@ -52,8 +52,8 @@ func (s *Shard) ReplicaChunks() int {
 	return s.clock.Line(0).Dense.Chunks()
 }
 
-// AskReplica asks a trainer for the i-th of these chunks at a version that is written down. Which one is asked for a
-// chunk follows from the chunk (schema.Placement.KeptBy).
+// AskReplica asks a trainer for the i-th of these chunks at a version that trainers have copied. Which one is asked
+// for a chunk follows from the chunk (schema.Placement.KeptBy).
 func (s *Shard) AskReplica(i int, v schema.Version, n schema.Sequence) (Output, error) {
 	c := s.clock.Line(0).Dense.Chunk(i)
 	to := s.config.Placement.KeptBy(c.Bucket, c.Chunk)
@@ -181,10 +181,15 @@ func (s *Shard) ofTrainers(bytes int64) (all []state.Stretch, _ int64) {
 	return all, bytes
 }
 
-// asksToCopy is the flag of the result of a batch that makes a version which is to be written down.
-func (s *Shard) asksToCopy(b schema.Batch) uint32 {
-	if s.dense == nil && schema.Version(b)+1 == s.copies.At {
-		return schema.FlagCopy
+// asksToCopy is the flags of the result of a batch that makes a version which is to be written down, or told to who
+// stands by.
+func (s *Shard) asksToCopy(b schema.Batch) (flags uint32) {
+	v := schema.Version(b) + 1
+	if s.dense == nil && v == s.copies.At {
+		flags |= schema.FlagCopy
 	}
-	return 0
+	if s.dense == nil && v == s.mirror.At {
+		flags |= schema.FlagMirror
+	}
+	return flags
 }

@@ -27,10 +27,10 @@ type results struct {
 	rowsTold bool               // shards tell of rounds over rows by their results alone, which have rows in them
 	times    []*bucketTrace     // of batch b at b % len: ahead+1; nil where nobody wants to know
 
-	copies   atomic.Uint64 // the version that was to be written down last; 0: none was
-	replicas *replicas     // where results over rows go
-	clipped  *clipped      // what of a batch is stepped when all of it is there; nil for nothing
-	first    schema.Batch  // that this trainer takes part in: what came of those before it is told
+	copies   [2]atomic.Uint64 // the versions that were to be written down and told last (copyFlags); 0: none was
+	replicas *replicas        // where results over rows go
+	clipped  *clipped         // what of a batch is stepped when all of it is there; nil for nothing
+	first    schema.Batch     // that this trainer takes part in: what came of those before it is told
 }
 
 // rowOwner is an owner who has a sparse round in every batch.
@@ -106,8 +106,10 @@ func (r *results) take(owner int, pulled bool, b schema.Batch, v *schema.View) (
 	h := v.Head()
 	c := exchange.Result{Owner: owner, Batch: b, Version: h.Batch + 1, Weight: h.Weight, Pulled: pulled}
 	h.Batch = b
-	if h.Flags&schema.FlagCopy != 0 {
-		r.copies.Store(uint64(b) + 1)
+	for i, flag := range copyFlags {
+		if h.Flags&flag != 0 {
+			r.copies[i].Store(uint64(b) + 1)
+		}
 	}
 	chunk := r.find(&h, &c)
 	lost, err = r.put(&c, h.Bucket, func() error { return r.apply(owner, chunk, &h, v) })

@@ -16,20 +16,32 @@ import (
 // Where trainers have the parameters and their optimizer (apply "mean"), a version is written down, and a place is
 // taken over, by asking those who have it, by way of the shards: see shard/replica.go.
 
-// share is a copy of what this trainer gives of a version that is written down: some chunks, with what the optimizer
-// keeps of them. The other trainers give the other chunks.
+// share is copies of what this trainer gives of a version that is written down, and of one that who stands by is told:
+// some chunks, with what the optimizer keeps of them. The other trainers give the other chunks.
 type share struct {
 	pieces *shard.Pieces
 
-	mu      sync.Mutex     // guards what follows; a leaf
-	version schema.Version // 0: none was copied yet
+	mu     sync.Mutex // guards what follows; a leaf
+	copies [len(copyFlags)]shareCopy
+}
+
+// shareCopy is this trainer's share of a version; of 0 before the first.
+type shareCopy struct {
+	version schema.Version
 	chunks  map[int][]state.Tensor
 }
+
+// copyFlags are the flags by which results say that a version is to be copied, each in place of the one before.
+var copyFlags = [...]uint32{schema.FlagCopy, schema.FlagMirror}
 
 // copyShare copies this trainer's share of a version that has just become whole, where results have said so. Nothing
 // changes it meanwhile: the next batch has no results before this trainer has sent its part.
 func (r *run) copyShare(v schema.Version) {
-	if r.results.copies.Load() != uint64(v) {
+	wanted := false
+	for i := range copyFlags {
+		wanted = wanted || r.results.copies[i].Load() == uint64(v)
+	}
+	if !wanted {
 		return
 	}
 	chunks := map[int][]state.Tensor{}
@@ -41,7 +53,11 @@ func (r *run) copyShare(v schema.Version) {
 	}
 	r.share.mu.Lock()
 	defer r.share.mu.Unlock()
-	r.share.version, r.share.chunks = v, chunks
+	for i := range copyFlags {
+		if r.results.copies[i].Load() == uint64(v) {
+			r.share.copies[i] = shareCopy{v, chunks}
+		}
+	}
 }
 
 // replicaAt is what a chunk is at a version that is asked for. It is not known before the version is whole here, and
@@ -50,8 +66,10 @@ func (r *run) copyShare(v schema.Version) {
 // two.
 func (s *Session) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor, known bool) {
 	s.share.mu.Lock()
-	if s.share.version == v {
-		tensors, known = s.share.chunks[chunk]
+	for i := range s.share.copies {
+		if c := &s.share.copies[i]; c.version == v && !known {
+			tensors, known = c.chunks[chunk]
+		}
 	}
 	s.share.mu.Unlock()
 	if known || v < s.joined.Version { // of before this trainer came it has nothing
