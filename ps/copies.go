@@ -82,11 +82,20 @@ func (c *Coordinator) Peers(now time.Time, servers []leaseRecord) []Decision {
 	if c.phase != Running {
 		return nil
 	}
-	gone := func(p keepsShards) bool { return k.peer(p.is.ID, p.is.Incarnation) < 0 }
+	gone := func(p keepsShards) bool {
+		other := func(s leaseRecord) bool { return s.ID == p.is.ID } // which was started anew, or leaves
+		return k.peer(p.is.ID, p.is.Incarnation) < 0 && (slices.ContainsFunc(servers, other) || k.missing(&p, now))
+	}
 	if slices.ContainsFunc(k.plan, gone) {
 		return c.planCopies(now)
 	}
 	return c.BeginCopies(now)
+}
+
+// missing reports that one who keeps shards is not known to be there, and has not said so by itself for a while: a
+// control server that was started anew knows nobody at first.
+func (k *copies) missing(p *keepsShards, now time.Time) bool {
+	return k.peer(p.is.ID, p.is.Incarnation) < 0 && now.Sub(p.at) > keptSilentMax
 }
 
 // copiesAfter is how long a run has been training before its shards are kept. Telling all of them takes processors and
@@ -277,6 +286,8 @@ func (c *Coordinator) tickCopies(now time.Time) []Decision {
 	switch {
 	case len(k.plan) == 0:
 		return c.BeginCopies(now)
+	case slices.ContainsFunc(k.plan, func(p keepsShards) bool { return k.missing(&p, now) }):
+		return c.planCopies(now)
 	case slices.ContainsFunc(k.plan, failed) && now.Sub(k.planned) >= mirrorRetry:
 		return c.planCopies(now)
 	}

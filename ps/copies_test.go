@@ -145,7 +145,12 @@ func TestVersionsThatAreKept(t *testing.T) {
 		t.Fatalf("version %d since %d is told after %d", c.copies.at, c.copies.since, at)
 	}
 	series := c.copies.series
-	c.Peers(now, peersOf(1))
+	c.Peers(now, nil) // of a control server that has forgotten all
+	c.tickCopies(now.Add(keptSilentMax - time.Second))
+	if len(c.copies.plan) != 2 || c.copies.series != series {
+		t.Errorf("%+v is kept by two who are not announced for a moment", c.copies)
+	}
+	c.Peers(now.Add(keptSilentMax+1), peersOf(1))
 	if len(c.copies.plan) > 0 || c.copies.whole > 0 {
 		t.Errorf("%+v is kept without a second ps", c.copies)
 	}

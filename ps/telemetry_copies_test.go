@@ -30,6 +30,8 @@ func TestPeersOfAJob(t *testing.T) {
 	}
 	const notThere = "ps b, which has shards of it, is not there with --standby-peers"
 	var first schema.Version
+	left := peersOf(2)
+	left[1].Leaving = true
 	for _, step := range []struct {
 		name string
 		do   func()
@@ -59,9 +61,9 @@ func TestPeersOfAJob(t *testing.T) {
 			"a[a b]1 b[b a]1"},
 		{"and is back", func() { both(schema.Kept{Version: first, Bytes: 700}) },
 			schema.StandbyReport{Ready: true, Version: 1, Bytes: 1400}, "a[a b]1 b[b a]1"},
-		{"all is told anew to three", func() { c.Peers(at, peersOf(1)); c.Peers(at, peersOf(3)) },
+		{"all is told anew to three", func() { c.Peers(at, left); c.Peers(at, peersOf(3)) },
 			schema.StandbyReport{Bytes: 1400}, "a[a]0 b[b]0 c[a b]0"},
-		{"one has left", func() { c.Peers(at, peersOf(1)) },
+		{"one has left", func() { c.Peers(at, left) },
 			schema.StandbyReport{Bytes: 1400, Failure: notThere, UnreadyMS: 1000}, ""},
 	} {
 		at = at.Add(time.Second)
