@@ -53,10 +53,14 @@ func (r *registry) writeLease(ctx context.Context) error {
 	if !errors.Is(err, fabric.ErrKeyExists) {
 		return err
 	}
+	had := r.revision > 0
 	if r.revision, err = r.servers.Create(ctx, r.self.ID, r.encodeLease()); errors.Is(err, fabric.ErrKeyExists) {
 		return r.reacquire(ctx)
 	} else if err != nil {
 		return err
+	}
+	if had { // it is gone, perhaps with everything else: another ps has made the bucket anew
+		r.remade = time.Now()
 	}
 	r.restore(ctx)
 	return nil

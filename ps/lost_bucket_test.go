@@ -2,15 +2,18 @@ package ps
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"gradbus/fabric"
 	"gradbus/internal/testkit"
 	"gradbus/schema"
 	"gradbus/shard/shardtest"
@@ -162,4 +165,36 @@ func messagesIn(t testing.TB, s *server.Server) int64 {
 	v, err := s.Varz(nil)
 	must(t, err)
 	return v.InMsgs
+}
+
+// A ps whose lease is gone has others write their jobs down before it takes a name for free: whoever was faster has
+// made the bucket anew, and the control server may have lost everything.
+func TestRegistrySettlesWhereItsLeaseIsGone(t *testing.T) {
+	control := startControl(t, fabric.ServerConfig{})
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var all []*registry
+	for i, id := range []string{"a", "b"} {
+		c, err := fabric.DialControl(ctx, fabric.Config{URL: control.URL(), Name: "ps/" + id})
+		must(t, err)
+		t.Cleanup(c.Close)
+		r := newRegistry(c, leaseRecord{ID: id, Incarnation: uint64(i + 1), Shards: 1}, time.Hour,
+			func() int64 { return 0 }, func(schema.JobName) schema.RunID { return 0 }, slog.New(slog.DiscardHandler))
+		must(t, r.open(ctx))
+		must(t, r.renew(ctx))
+		if !r.remade.IsZero() {
+			t.Fatal("a registry that nobody has lost is remade")
+		}
+		all = append(all, r)
+	}
+	control.Stop()
+	must(t, control.Start())
+	for _, r := range all {
+		eventually(t, "it is announced again", func() bool { return r.renew(ctx) == nil })
+		soon, done := context.WithTimeout(ctx, time.Millisecond)
+		if err := r.settle(soon); !errors.Is(err, fabric.ErrLost) {
+			t.Errorf("ps %s takes names at once: %v", r.self.ID, err)
+		}
+		done()
+	}
 }

@@ -105,6 +105,7 @@ type registry struct {
 	left          []leftEnded        // what we wrote of jobs that have ended, the oldest first
 	leftBytes     int
 
+	back chan struct{} // has room for one: the control server is back, and may have lost everything
 	peek chan struct{} // has room for one: somebody wants to know who is announced before the next renewal
 	wake chan struct{} // has room for one: jobs have ended, or changed
 	mu   sync.Mutex    // guards over, lr and ended
@@ -257,6 +258,9 @@ func (r *registry) run(ctx context.Context) {
 		case <-ticker.C: // first, however many acquisitions wait: a lease outlasts one of them and one renewal
 			r.keep(ctx)
 			continue
+		case <-r.back: // our jobs are there again before others look for them
+			r.keep(ctx)
+			continue
 		default:
 		}
 		select {
@@ -278,6 +282,8 @@ func (r *registry) run(ctx context.Context) {
 			r.dropAll(ctx)
 			r.recordLR(ctx)
 		case <-ticker.C:
+			r.keep(ctx)
+		case <-r.back:
 			r.keep(ctx)
 		case <-ctx.Done():
 			return

@@ -431,6 +431,7 @@ func registryIsWrittenAgain(t *testing.T) {
 		func() bool { return slices.Equal(announced(t, servers), []string{"a", "b"}) })
 	eventually(t, "the job is written down again",
 		func() bool { return slices.Equal(running(t, registered), []string{"kept"}) })
+	eventually(t, "the trainer is there again", func() bool { return c.conn.Flush(t.Context()) == nil })
 	if again := c.join(); again.RunID != run {
 		t.Errorf("run %d, want that of before, %d", again.RunID, run)
 	}

@@ -72,6 +72,7 @@ type Server struct {
 
 	controlLost atomic.Bool    // the control server is out of reach
 	controlBack moment         // when it last came back; zero: it was never lost
+	cameBack    chan struct{}  // has room for one: it came back just now
 	freeBytes   atomic.Int64   // of memory, promised to no job
 	own         []*link        // of the shard numbers of jobs that are on this ps alone
 	releasing   sync.WaitGroup // of jobs whose shards end, and of what waits for the disk
@@ -113,7 +114,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		clock: options.clock, dialing: options.dialing, limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax},
 		buffers: fabric.NewBuffers(fabric.FreeBytesMaxDefault), unroutable: fabric.Limiter{PerSecond: refusalsPerSecond},
 		logs: fabric.Limiter{PerSecond: logsPerSecond}, done: make(chan struct{}),
-		asked: make(chan struct{}),
+		asked: make(chan struct{}), cameBack: make(chan struct{}, 1),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -213,6 +214,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	self := leaseRecord{ID: id, Incarnation: uint64(incarnation), URL: s.advertised(), Shards: s.config.Shards,
 		Host: process.HostAndID(), Stands: s.config.StandbyPeers, Process: s.process}
 	s.registry = newRegistry(s.control, self, s.lease, s.freeBytes.Load, s.runHere, s.log)
+	s.registry.back = s.cameBack
 	s.registry.now = s.now
 	if err := s.registry.open(ctx); errors.Is(err, fabric.ErrDenied) {
 		return fmt.Errorf("%w: start both with the same --control-token-file", err)
@@ -286,6 +288,7 @@ func (s *Server) controlChanged(state fabric.State) {
 		s.controlBack.set(s.now())
 		s.controlLost.Store(false)
 		s.log.Info("control server back", "control", s.control.Address())
+		nudge(s.cameBack)
 	}
 }
 

@@ -30,8 +30,7 @@ func TestPeersOfAJob(t *testing.T) {
 	}
 	const notThere = "ps b, which has shards of it, is not there with --standby-peers"
 	var first schema.Version
-	left := peersOf(2)
-	left[1].Leaving = true
+	left := []leaseRecord{peersOf(1)[0], {ID: "b", Leaving: true}}
 	for _, step := range []struct {
 		name string
 		do   func()
