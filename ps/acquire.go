@@ -48,7 +48,10 @@ func (r *registry) acquire(ctx context.Context, q *acquireRequest) acquisition {
 		if run := r.runHere(job.Name); run != 0 && run != q.over {
 			return acquisition{job: job} // another ps was first, and has given us shards of it meanwhile
 		}
-		err := r.settle(ctx)
+		err := error(nil)
+		if q.kept == nil { // else its run is known to be lost, and whose it was
+			err = r.settle(ctx)
+		}
 		if err == nil {
 			var c acquisition
 			if c, err = r.tryAcquire(ctx, q); err == nil {
