@@ -119,8 +119,7 @@ func (k *copies) peer(id string, incarnation uint64) int {
 }
 
 // planCopies says who keeps what: every ps its own shards, and of the others the one that has least, of those who could
-// before. All is told anew then. Where a ps with shards keeps none, or no other one is
-// there, nobody does.
+// before. All is told anew then. Where a ps with shards keeps none, or no other one is there, nobody does.
 func (c *Coordinator) planCopies(now time.Time) []Decision {
 	k := &c.copies
 	had := k.whole > 0

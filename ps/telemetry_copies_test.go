@@ -10,7 +10,6 @@ import (
 
 	"gradbus/internal/testkit"
 	"gradbus/schema"
-	"gradbus/shard/shardtest"
 )
 
 // What is told of a job whose ps stand by for each other, second by second.
@@ -145,17 +144,7 @@ func TestPeersAreTold(t *testing.T) { testkit.Waits(t, peersAreTold) }
 func peersAreTold(t *testing.T) {
 	peer := Config{ID: "a", Shards: 2, StandbyPeers: true, ControlToken: "the-token-of-peers"}
 	s, l := startWatched(t, peer)
-	job := shardtest.SmallJob("kept", 1, 2)
-	job.Policy = schema.PolicyRecover
-	m := gather(t, s, shardtest.New(t, job), "j-a")[0]
-	stop := m.train()
-	told := func(what string, ok func(p *schema.StandbyReport) bool) schema.StandbyReport {
-		t.Helper()
-		p := l.own(s, what, func(p *schema.ServerReport) bool {
-			return len(p.Jobs) == 1 && p.Jobs[0].Standby != nil && ok(p.Jobs[0].Standby)
-		})
-		return *p.Jobs[0].Standby
-	}
+	m, stop, told := trainKept(t, s, l)
 	alone := func(p *schema.StandbyReport) bool { return p.Off == "" && len(p.Kept) == 0 && p.UnreadyMS > 0 }
 	if p := told("that nobody else is there", alone); p.Failure != "ps a alone is there with --standby-peers" {
 		t.Errorf("%+v", p)

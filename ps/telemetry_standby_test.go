@@ -67,22 +67,27 @@ func TestStoodBy(t *testing.T) {
 	}
 }
 
-// A ps tells who stands by for its job, and that one what it has of it: while it does, when it ends, and when another
-// one has no room. A ps that nobody has stood by for tells nothing of it.
-func TestStandbyIsTold(t *testing.T) {
-	t.Parallel()
-	s, l := startWatched(t, Config{Shards: 2, ID: "a"})
+// trainKept trains a job that somebody may stand by for, until stop is called. told waits for what is told of that.
+func trainKept(t *testing.T, s *Server, l *reportLog) (m *miniTrainer, stop func(),
+	told func(what string, ok func(*schema.StandbyReport) bool) schema.StandbyReport) {
 	job := shardtest.SmallJob("kept", 1, 2)
 	job.Policy = schema.PolicyRecover
-	m := gather(t, s, shardtest.New(t, job), "j-a")[0]
-	stop := m.train()
-	told := func(what string, ok func(p *schema.StandbyReport) bool) schema.StandbyReport {
+	m = gather(t, s, shardtest.New(t, job), "j-a")[0]
+	return m, m.train(), func(what string, ok func(*schema.StandbyReport) bool) schema.StandbyReport {
 		t.Helper()
 		p := l.own(s, what, func(p *schema.ServerReport) bool {
 			return len(p.Jobs) == 1 && p.Jobs[0].Standby != nil && ok(p.Jobs[0].Standby)
 		})
 		return *p.Jobs[0].Standby
 	}
+}
+
+// A ps tells who stands by for its job, and that one what it has of it: while it does, when it ends, and when another
+// one has no room. A ps that nobody has stood by for tells nothing of it.
+func TestStandbyIsTold(t *testing.T) {
+	t.Parallel()
+	s, l := startWatched(t, Config{Shards: 2, ID: "a"})
+	m, stop, told := trainKept(t, s, l)
 	l.own(s, "a job that nobody has stood by for", func(p *schema.ServerReport) bool {
 		return len(p.Jobs) == 1 && p.Jobs[0].Batch > 0 && p.Jobs[0].Standby == nil && p.StandsBy == nil
 	})

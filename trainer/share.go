@@ -37,11 +37,13 @@ var copyFlags = [...]uint32{schema.FlagCopy, schema.FlagMirror}
 // copyShare copies this trainer's share of a version that has just become whole, where results have said so. Nothing
 // changes it meanwhile: the next batch has no results before this trainer has sent its part.
 func (r *run) copyShare(v schema.Version) {
-	wanted := false
+	var wanted []int
 	for i := range copyFlags {
-		wanted = wanted || r.results.copies[i].Load() == uint64(v)
+		if r.results.copies[i].Load() == uint64(v) {
+			wanted = append(wanted, i)
+		}
 	}
-	if !wanted {
+	if len(wanted) == 0 {
 		return
 	}
 	chunks := map[int][]state.Tensor{}
@@ -53,10 +55,8 @@ func (r *run) copyShare(v schema.Version) {
 	}
 	r.share.mu.Lock()
 	defer r.share.mu.Unlock()
-	for i := range copyFlags {
-		if r.results.copies[i].Load() == uint64(v) {
-			r.share.copies[i] = shareCopy{v, chunks}
-		}
+	for _, i := range wanted {
+		r.share.copies[i] = shareCopy{v, chunks}
 	}
 }
 

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,20 +28,22 @@ import (
 type kind struct {
 	name            string
 	weight, victims int
-	all             bool // trainers, in place of so many
-	ps              bool // ends one, which is started again at once; where another one stands by, that goes on
-	planned         bool // the ps is told to end, and hands its jobs over or makes a version durable
-	harmless        bool // nobody may be taken for lost
+	all             bool           // trainers, in place of so many
+	ps              bool           // ends one, which is started again at once; where another one stands by, that goes on
+	harmless        bool           // nobody may be taken for lost
+	signal          syscall.Signal // by which it ends them; 0: SIGKILL
 }
 
 var kinds = []kind{
-	{name: "trainer killed", weight: 6, victims: 1},              // SIGKILL
-	{name: "trainer interrupted", weight: 2, victims: 1},         // SIGINT: it hands its lanes over
-	{name: "trainer stopped", weight: 2, harmless: true},         // SIGSTOP for at most a second
-	{name: "connections cut", weight: 2, harmless: true},         // all of a trainer, which may be made anew at once
-	{name: "two trainers killed", weight: 2, victims: 2},         // at once
-	{name: "ps killed", weight: 2, ps: true},                     // SIGKILL
-	{name: "ps interrupted", weight: 1, ps: true, planned: true}, // SIGTERM
+	{name: "trainer killed", weight: 6, victims: 1},
+	// it hands its lanes over
+	{name: "trainer interrupted", weight: 2, victims: 1, signal: syscall.SIGINT},
+	{name: "trainer stopped", weight: 2, harmless: true}, // SIGSTOP for at most a second
+	{name: "connections cut", weight: 2, harmless: true}, // all of a trainer, which may be made anew at once
+	{name: "two trainers killed", weight: 2, victims: 2}, // at once
+	{name: "ps killed", weight: 2, ps: true},
+	// it hands its jobs over, or makes a version durable
+	{name: "ps interrupted", weight: 1, ps: true, signal: syscall.SIGTERM},
 	{name: "ps and trainer killed", weight: 1, victims: 1, ps: true},
 	{name: "all trainers killed", weight: 1, all: true},
 	{name: "everything killed", weight: 1, all: true, ps: true},
@@ -354,10 +357,8 @@ func (j *job) fault() error {
 		return nil // nobody else has anything of the job
 	}
 	j.faults = append(j.faults, fault{k, time.Now()})
-	one, signal := j.trainers[chosen[0]].Process, syscall.SIGKILL
+	one, signal := j.trainers[chosen[0]].Process, cmp.Or(k.signal, syscall.SIGKILL)
 	switch k.name {
-	case "trainer interrupted":
-		signal = syscall.SIGINT
 	case "trainer stopped":
 		_ = one.Signal(syscall.SIGSTOP)
 		err := j.sleep(j.upTo(time.Second))
@@ -372,11 +373,8 @@ func (j *job) fault() error {
 		return errors.Join(err, j.nats.Start())
 	}
 	lost := j.victim()
-	switch {
-	case k.planned:
-		lost.stop(syscall.SIGTERM)
-	case k.ps:
-		lost.stop(syscall.SIGKILL)
+	if k.ps {
+		lost.stop(signal)
 	}
 	for _, i := range chosen[:k.victims] {
 		j.trainers[i].gone = true

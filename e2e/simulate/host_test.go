@@ -94,15 +94,12 @@ func compile(changes map[string]string) (*program, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	changes = maps.Clone(changes)
-	if changes == nil {
-		changes = map[string]string{}
-	}
-	err = withClocks(changes)
-	if err != nil {
+	all := map[string]string{}
+	maps.Copy(all, changes)
+	if err := addClocks(all); err != nil {
 		return nil, err
 	}
-	list, err := overlay(dir, changes)
+	list, err := overlay(dir, all)
 	if err != nil {
 		return nil, err
 	}
@@ -251,9 +248,9 @@ func (p *program) runSeed(seed uint64, out io.Writer) error {
 	return err
 }
 
-// withClocks adds to changes that goroutines of simulated machines read dates by the clock of their machine (setClock),
+// addClocks adds to changes that goroutines of simulated machines read dates by the clock of their machine (setClock),
 // and that time passes for all alike, as on machines whose clocks are set. Within synctest Go has dates alone.
-func withClocks(changes map[string]string) error {
+func addClocks(changes map[string]string) error {
 	out, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
 		return fmt.Errorf("go env GOROOT: %w", err)
