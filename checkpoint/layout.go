@@ -51,9 +51,12 @@ func CheckJob(job *schema.Job) error {
 	switch {
 	case job.Carried():
 		return nil // one of its trainers writes it down
-	case !plan.Sync() || !plan.ClockOf(schema.ByShards).Common():
-		return fmt.Errorf("job %s: its trainers are not all at one version: want consistency %s, also of tables", job.Name,
-			schema.ConsistencySync)
+	case !plan.Clock.Common() || !plan.ClockOf(schema.ByShards).Common():
+		return fmt.Errorf("job %s: its trainers are not all at one version: want consistency %s or %s, also of tables",
+			job.Name, schema.ConsistencySync, schema.ConsistencyBounded)
+	case plan.Owner == schema.ByTrainers && !plan.Sync():
+		return fmt.Errorf("job %s: its trainers have the parameters, each at a version of its own: want consistency %s, "+
+			"or apply %s", job.Name, schema.ConsistencySync, schema.ApplyUpdate)
 	case len(job.Modules) > 0:
 		return fmt.Errorf("job %s hosts module %q on shards, which no checkpoint has: want parameters and tables alone",
 			job.Name, job.Modules[0].Name)

@@ -171,8 +171,10 @@ func TestCheckJob(t *testing.T) {
 	for says, change := range map[string]func(j *schema.Job){
 		"":                       func(*schema.Job) {},
 		"not all at one version": func(j *schema.Job) { j.Consistency = schema.ConsistencyAsync },
-		"want consistency sync":  func(j *schema.Job) { j.Consistency, j.Ahead = schema.ConsistencyBounded, 1 },
-		"sync, also of tables": func(j *schema.Job) {
+		"or apply update": func(j *schema.Job) {
+			j.Apply, j.Consistency, j.Ahead = schema.ApplyMean, schema.ConsistencyBounded, 1
+		},
+		"bounded, also of tables": func(j *schema.Job) {
 			j.TableConsistency, j.Reduce = schema.ConsistencyAsync, schema.ReduceTrainers
 			j.Tables = []schema.TableSpec{table}
 		},

@@ -99,8 +99,8 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	}
 	// What is known of trainers is up to two ticks old.
 	k.since = now
-	a := askedVersion{version: schema.Version(begun + 3*pace + 2), at: now, parts: map[int]schema.CheckpointPart{},
-		growth: k.growth}
+	next := begun + 3*pace + 2 + schema.Batch(c.config.Job.Ahead)
+	a := askedVersion{version: schema.Version(next), at: now, parts: map[int]schema.CheckpointPart{}, growth: k.growth}
 	a.since, a.increment = k.base()
 	k.asked = append(k.asked, a)
 	if k.drains && k.last == 0 {

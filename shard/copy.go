@@ -53,21 +53,42 @@ func (s *Shard) enter(e round.Entry) {
 	s.beginCopy(e.Line)
 }
 
-// beginCopy begins the copy of the version that the batch under way is computed on, where it is wanted and no other is
-// being taken.
+// beginCopy begins the copy of the version before which every round has closed, and after which none has, where it is
+// wanted and no other is being taken.
 func (s *Shard) beginCopy(l *round.Line) {
-	v, w, mirror := schema.Version(l.Batch()), &s.copies, false
+	v, w, mirror := schema.Version(l.Done()), &s.copies, false
 	if v != w.At {
 		w, mirror = &s.mirror, true
 	}
-	wanted := v == w.At && v > s.copied && v > s.config.Job.StartVersion()
-	if !wanted || s.copy != nil && (mirror || !s.copy.mirror) || l.Whose != schema.All || l.Ahead > 0 ||
-		l.Open() < l.Rounds() {
+	if v != w.At || !s.copyable(l, v) || s.copy != nil && (mirror || !s.copy.mirror) {
 		return
 	}
 	s.EndCopy()
 	s.copied = v
 	s.copy = &copying{state.NewVersionCopy(*w, s.dense, s.config.Job.Tables, s.tables), mirror}
+}
+
+// copyable reports whether what is here is at a version or has yet to come to it, and was not copied before.
+func (s *Shard) copyable(l *round.Line, v schema.Version) bool {
+	return v > s.copied && v > s.config.Job.StartVersion() && l.Whose == schema.All && l.Untouched(schema.Batch(v))
+}
+
+// holds reports whether a round of batch b stays open, though its lanes are there, since a version is to be copied that
+// not all is at.
+func (s *Shard) holds(l *round.Line, b schema.Batch) bool {
+	at := schema.Batch(s.copies.At)
+	held := l.Ahead > 0 && b >= at && l.Done() < at && s.copy == nil && s.copyable(l, s.copies.At)
+	s.holding = s.holding || held
+	return held
+}
+
+// closeHeld closes the rounds that have stayed open for a copy, where they may by now.
+func (s *Shard) closeHeld(l *round.Line) error {
+	if !s.holding {
+		return nil
+	}
+	s.holding = false
+	return s.closeAll(l)
 }
 
 // Copying is the version that is being copied for files.

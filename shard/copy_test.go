@@ -205,6 +205,36 @@ func TestCopiesAreResumed(t *testing.T) {
 	}
 }
 
+// A version that is copied while batches run ahead is one version everywhere: what goes on from it, on any number of
+// shards, has the bits of the model. The copy holds up no round for good.
+func TestCopiesOfBoundedAreResumed(t *testing.T) {
+	resumed, held := 0, 0
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			ahead := 1 + int(seed%3)
+			first := newSimulationOf(t, seed, schema.ConsistencyBounded, ahead)
+			if first.p.Job.Apply != schema.ApplyUpdate {
+				t.Skip("its trainers have the parameters")
+			}
+			first.copying(schema.Version(ahead) + 1 + schema.Version(seed%2))
+			first.runAhead(0, 9)
+			held += first.heldOpen
+			from := first.resumed()
+			if from == nil {
+				t.Skip("nothing was copied in time")
+			}
+			resumed++
+			second := newSimulationOf(t, seed, schema.ConsistencyBounded, ahead)
+			second.shards, second.place = nil, schema.NewPlacement(second.p.Job, 1+int(seed/3%3))
+			second.makeShards(from)
+			second.runAhead(schema.Batch(from.Version), 9)
+		})
+	}
+	if resumed < 30 || held == 0 {
+		t.Errorf("%d of 60 were resumed, %d steps left a round open for a copy", resumed, held)
+	}
+}
+
 // A version is copied once, and none that was not asked for in time or while another is copied.
 func TestCopiesThatAreWanted(t *testing.T) {
 	s := newSimulation(t, 1)

@@ -81,15 +81,18 @@ func (s *Shard) stepDense(contributor int, h *schema.Head, v *schema.View, paylo
 	if err := l.Dense.Add(&c, l.Weights(e.Round)); err != nil {
 		return nil, err
 	}
-	return nil, s.closeDense(l, c.Chunk)
+	if err := s.closeDense(l, c.Chunk); err != nil {
+		return nil, err
+	}
+	return nil, s.closeHeld(l)
 }
 
 // closeDense computes and publishes the outcome of every round of a chunk whose turn it is and whose lanes are all
-// there.
+// there, but for those that wait for a copy.
 func (s *Shard) closeDense(l *round.Line, i int) error {
 	for {
 		c, ok := l.Dense.Next(i)
-		if !ok {
+		if !ok || s.holds(l, c.Batch) {
 			return nil
 		}
 		if err := s.clock.Begin(c.Batch); err != nil {

@@ -117,6 +117,7 @@ type Shard struct {
 	copies    state.CopyWish      // for files
 	mirror    state.CopyWish      // for a ps that stands by
 	copied    schema.Version      // the last that a copy was begun of
+	holding   bool                // rounds may have stayed open for one
 	parked    []parking           // by contributor
 	answering []int               // contributors whose parked lookups are being answered, in their order
 
@@ -313,13 +314,24 @@ func (s *Shard) Gone(members []schema.Member) ([]Output, error) {
 		return nil, nil
 	}
 	for _, l := range s.clock.Lines() {
-		for i := range l.Dense.Chunks() {
-			if err := s.closeDense(l, i); err != nil {
-				return nil, fmt.Errorf("shard %s of job %s: without %v: %w", s.member, s.config.Job.Name, members, err)
-			}
+		if err := s.closeAll(l); err != nil {
+			return nil, fmt.Errorf("shard %s of job %s: without %v: %w", s.member, s.config.Job.Name, members, err)
 		}
 	}
 	return s.outputs, nil
+}
+
+// closeAll closes every round of a line whose turn it is and whose lanes are all there.
+func (s *Shard) closeAll(l *round.Line) error {
+	for i := range l.Dense.Chunks() {
+		if err := s.closeDense(l, i); err != nil {
+			return err
+		}
+	}
+	if l.Sparse == nil {
+		return nil
+	}
+	return s.closeSparse(l)
 }
 
 // closing tells that a round is about to be closed.
@@ -339,6 +351,9 @@ func (s *Shard) closed(l *round.Line, b schema.Batch, bucket schema.Bucket, fram
 	s.rounds++
 	s.newest = max(s.newest, l.Done())
 	s.dropReplica()
+	if l.Ahead > 0 {
+		s.beginCopy(l)
+	}
 }
 
 // output publishes a sealed frame.

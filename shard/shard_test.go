@@ -81,11 +81,13 @@ type simulation struct {
 	stale      int                                 // lookups of rows that had changed by then
 
 	// Of modes_test.go.
-	lags    map[uint64]int                                  // how often rows were so many batches behind
-	order   map[string]schema.Batch                         // where not nil: the next batch of each round
-	applied func(schema.Member, *schema.Head, *schema.View) // where not nil: takes results
-	pulling bool                                            // the result was asked for again
-	rowsNow func(table schema.Table, key uint64) []float32  // where not nil: what rows must be
+	lags     map[uint64]int                                  // how often rows were so many batches behind
+	order    map[string]schema.Batch                         // where not nil: the next batch of each round
+	first    schema.Batch                                    // of order
+	heldOpen int                                             // steps after which a round may have stayed open for a copy
+	applied  func(schema.Member, *schema.Head, *schema.View) // where not nil: takes results
+	pulling  bool                                            // the result was asked for again
+	rowsNow  func(table schema.Table, key uint64) []float32  // where not nil: what rows must be
 }
 
 // expectation is what a batch begins with and must result in.

@@ -49,7 +49,10 @@ func (s *Shard) stepSparse(contributor int, h *schema.Head, v *schema.View, payl
 	if err := l.Sparse.Add(&c, l.Weights(h.Batch)); err != nil {
 		return nil, err
 	}
-	return nil, s.closeSparse(l)
+	if err := s.closeSparse(l); err != nil {
+		return nil, err
+	}
+	return nil, s.closeHeld(l)
 }
 
 // CheckShare refuses what does not fit its sender's share of the budget together with the sparse contributions to this
@@ -77,7 +80,7 @@ func (s *Shard) CheckShare(contributor int, h *schema.Head, bytes int64) *refusa
 func (s *Shard) closeSparse(l *round.Line) error {
 	for {
 		b, total, ok := l.Sparse.Next()
-		if !ok {
+		if !ok || s.holds(l, b) {
 			return nil
 		}
 		s.closing(l, b, s.config.Placement.SparseBucket(s.config.Index))

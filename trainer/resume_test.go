@@ -19,19 +19,23 @@ import (
 	"gradbus/schema"
 )
 
-// trainUntilDurable trains two batches at a time until a version is durable that is a full checkpoint, or an increment,
-// and a few more. It gives that version, and the number of batches.
-func trainUntilDurable(t *testing.T, dir string, sessions []*Session, job *schema.Job, full bool) (version,
+// trainUntilDurable trains some batches at a time, of a workload, nil for the toy, until a version is durable that is a
+// full checkpoint, or an increment, and a few more. It gives that version, and the number of batches.
+func trainUntilDurable(t *testing.T, dir string, sessions []*Session, job *schema.Job, of Workload, full bool) (version,
 	batches schema.Version) {
 	t.Helper()
+	some := 2 + 4*uint64(job.Ahead)
 	var durable, end atomic.Uint64 // the version; the batch to end with, once it is known
 	end.Store(1 << 40)
 	var all sync.WaitGroup
 	for i, s := range sessions {
 		all.Go(func() {
-			w := newToy(t, job)
+			w := of
+			if w == nil {
+				w = newToy(t, job)
+			}
 			for uint64(s.Version()) < end.Load() {
-				if err := s.Run(testContext(t), w, 2, nil); err != nil {
+				if err := s.Run(testContext(t), w, some, nil); err != nil {
 					t.Errorf("trainer %d: %v", i, err)
 					return
 				}
@@ -42,7 +46,7 @@ func trainUntilDurable(t *testing.T, dir string, sessions []*Session, job *schem
 				if found, _ := checkpoint.List(dir, job.Name); len(found) > 0 && found[0].Manifest != nil &&
 					found[0].Manifest.Full() == full {
 					durable.Store(uint64(found[0].ID.Version))
-					end.Store(uint64(s.Version()) + 4) // the others are in the next two batches at most
+					end.Store(uint64(s.Version()) + 2*some) // the others are in the next ones at most
 				}
 			}
 		})
@@ -105,7 +109,7 @@ func resume(t *testing.T, who haver) {
 	kept := checkpoint.Policy{Dir: dir, Batches: 1}
 	server, config := who.start(t, 2, kept)
 	job := who.job("resumed", 2, lanes)
-	version, reached := trainUntilDurable(t, dir, joinAll(t, config, job), job, true)
+	version, reached := trainUntilDurable(t, dir, joinAll(t, config, job), job, nil, true)
 	server.Close()
 	if version == 0 || version >= reached {
 		t.Fatalf("version %d is durable after %d batches", version, reached)
@@ -142,7 +146,7 @@ func TestResumedWithoutSamples(t *testing.T) {
 	config := ps.Config{Shards: 1, Checkpoints: checkpoint.Policy{Dir: dir, Batches: 1}}
 	server := startServerWith(t, config)
 	job := toyJob("resumed", 2, 6, schema.ApplyUpdate)
-	trainUntilDurable(t, dir, joinAll(t, testConfig(t, server), job), job, true)
+	trainUntilDurable(t, dir, joinAll(t, testConfig(t, server), job), job, nil, true)
 	server.Close()
 	from := testConfig(t, startServerWith(t, config))
 	from.Resume = true
@@ -210,7 +214,7 @@ func resumeFromIncrements(t *testing.T, who haver) {
 	}
 	server, config := who.start(t, 2, checkpoint.Policy{Dir: dir, Batches: 1, Keep: 100})
 	sessions := joinAll(t, config, job(2))
-	version, reached := trainUntilDurable(t, dir, sessions, job(2), false)
+	version, reached := trainUntilDurable(t, dir, sessions, job(2), nil, false)
 	want := digestsOf(t, sessions)[0]
 	server.Close()
 	var other schema.Version // the newest at the moment
@@ -276,9 +280,7 @@ func TestResumeRefused(t *testing.T) {
 	replicated := toyJob("replicated", 1, 2, schema.ApplyMean)
 	replicated.Tables[1].Replicated = true
 	checkError(t, join(kept, replicated), ErrRefused, `its trainers have table "tags"`)
-	bounded := toyJob("bounded", 1, 2, schema.ApplyUpdate)
-	bounded.Consistency, bounded.Ahead = schema.ConsistencyBounded, 1
-	checkError(t, join(kept, bounded), ErrRefused, "want consistency sync")
+	checkError(t, join(kept, boundedJob("bounded", 1, 2, 1, schema.ApplyMean)), ErrRefused, "or apply update")
 }
 
 // Of several trainers all resume, or none.
@@ -398,7 +400,7 @@ func resumeWhereAllTrainersAreLost(t *testing.T) {
 	job := toyJob("resumed", 2, lanes, schema.ApplyMean)
 	job.Policy = schema.PolicyRecover
 	sessions := joinAll(t, testConfig(t, server), job)
-	version, reached := trainUntilDurable(t, dir, sessions, job, true)
+	version, reached := trainUntilDurable(t, dir, sessions, job, nil, true)
 	for _, s := range sessions {
 		die(s)
 	}

@@ -68,6 +68,16 @@ func (l *Line) Open() (n int) {
 	return n
 }
 
+// Untouched reports whether no round of batch b, or of a later one, has closed.
+func (l *Line) Untouched(b schema.Batch) bool {
+	for ; b <= l.batch; b++ {
+		if b+l.Ahead < l.batch || l.open[l.at(b)] < l.rounds {
+			return false
+		}
+	}
+	return true
+}
+
 // Weights are those of a batch under way.
 func (l *Line) Weights(b schema.Batch) *Weights { return &l.weights[l.at(b)] }
 

@@ -1,0 +1,96 @@
+package trainer
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"gradbus/checkpoint"
+	"gradbus/internal/testkit"
+	"gradbus/lane"
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// given is a workload whose gradients follow from batch and lane alone, and not from what they are computed on: so its
+// outcome is one in every mode in which batches are applied one after the other.
+type given struct{}
+
+const givenKeys = 5
+
+func (given) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (int, [][]uint64) {
+	r := rand.New(rand.NewPCG(uint64(b), uint64(l)))
+	for range givenKeys {
+		keys[0] = append(keys[0], r.Uint64N(50))
+	}
+	return 1, keys
+}
+
+func (given) Lane(step *LaneStep) (float64, error) {
+	r := rand.New(rand.NewPCG(uint64(step.Batch), uint64(step.Lane)+100))
+	grad := step.Grad("w")
+	for i := range grad {
+		grad[i] = float32(r.NormFloat64())
+	}
+	rows := make([]float32, givenKeys*3)
+	for i := range rows {
+		rows[i] = float32(r.NormFloat64())
+	}
+	step.BagGrad(0, 0, nil, rows)
+	return 1, nil
+}
+
+func givenJob(trainers, ahead int) *schema.Job {
+	job := &schema.Job{Name: "given", Trainers: trainers, Lanes: 6, Seed: 3, ChunkBytes: schema.ChunkBytesMin,
+		Optimizer:  schema.Optimizer{Kind: schema.OptimizerAdam, LR: 0.01},
+		Parameters: []schema.Parameter{{Name: "w", Shape: []int{1500}, Init: schema.Normal(1)}},
+		Tables:     []schema.TableSpec{{Name: "t", Rows: 50, Dim: 3, Init: schema.Normal(1)}}}
+	if ahead > 0 {
+		job.Consistency, job.Ahead = schema.ConsistencyBounded, ahead
+	}
+	return job.WithDefaults()
+}
+
+// A job whose trainers run ahead has versions, too: each is durable as of one batch on all shards, and the job goes on
+// from it on other numbers of shards and trainers.
+func TestResumeBounded(t *testing.T) { testkit.Waits(t, resumeBounded) }
+
+func resumeBounded(t *testing.T) {
+	kept := ps.Config{Shards: 2, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 1}}
+	server := startServerWith(t, kept)
+	job := givenJob(2, 3)
+	sessions := joinAll(t, testConfig(t, server), job)
+	version, reached := trainUntilDurable(t, kept.Checkpoints.Dir, sessions, job, given{}, true)
+	server.Close()
+	if version == 0 || version >= reached {
+		t.Fatalf("version %d is durable after %d batches", version, reached)
+	}
+	batches := uint64(reached) + 20
+	quiet := joinAll(t, testConfig(t, startServerWith(t, ps.Config{})), givenJob(1, 0))
+	want := digestAfter(t, quiet, batches)
+	for _, c := range []struct{ shards, trainers int }{{1, 1}, {3, 4}, {2, 2}} {
+		kept.Shards = c.shards
+		server := startServerWith(t, kept)
+		from := testConfig(t, server)
+		from.Resume = true
+		sessions := joinAll(t, from, givenJob(c.trainers, 3))
+		if at := sessions[0].Version(); at < version || uint64(at) > batches {
+			t.Fatalf("resumed at version %d, want %d to %d", at, version, batches)
+		}
+		if digest := digestAfter(t, sessions, batches); digest != want {
+			t.Errorf("%d shards, trainers %d: weights %x, want %x", c.shards, c.trainers, digest[:6], want[:6])
+		}
+		server.Close()
+	}
+}
+
+// digestAfter is what the first of all trainers of a job takes for its weights, after so many batches.
+func digestAfter(t *testing.T, sessions []*Session, batches uint64) [32]byte {
+	t.Helper()
+	left := batches - uint64(sessions[0].Version())
+	for i, err := range runAll(testContext(t), sessions, given{}, left) {
+		if err != nil {
+			t.Fatalf("trainer %d: %v", i, err)
+		}
+	}
+	return digestsOf(t, sessions)[0]
+}
