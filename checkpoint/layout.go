@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"gradbus/internal/safetensors"
@@ -45,33 +44,6 @@ type tableLayout struct {
 	marks bool
 }
 
-// CheckJob says why a job can have no checkpoints, or nothing. What Validate refuses is not for it to say.
-func CheckJob(job *schema.Job) error {
-	plan := job.Plan()
-	switch {
-	case job.Carried():
-		return nil // one of its trainers writes it down
-	case !plan.Clock.Common() || !plan.ClockOf(schema.ByShards).Common():
-		return fmt.Errorf("job %s: its trainers are not all at one version: want consistency %s or %s, also of tables",
-			job.Name, schema.ConsistencySync, schema.ConsistencyBounded)
-	case plan.Owner == schema.ByTrainers && !plan.Sync():
-		return fmt.Errorf("job %s: its trainers have the parameters, each at a version of its own: want consistency %s, "+
-			"or apply %s", job.Name, schema.ConsistencySync, schema.ApplyUpdate)
-	case len(job.Modules) > 0:
-		return fmt.Errorf("job %s hosts module %q on shards, which no checkpoint has: want parameters and tables alone",
-			job.Name, job.Modules[0].Name)
-	case len(job.Parameters) > 0 && plan.Reducer != schema.ByShards:
-		return fmt.Errorf("job %s: its trainers add up the gradients of the parameters: want reduce %s", job.Name,
-			schema.ReduceShards)
-	}
-	for i := range job.Tables {
-		if plan.Tables[i].Owner != schema.ByShards {
-			return fmt.Errorf("job %s: its trainers have table %q: want it on shards", job.Name, job.Tables[i].Name)
-		}
-	}
-	return nil
-}
-
 // placementOf is where what a job has lies in so many parts: where shards have it, or would, if trainers had not all of
 // it.
 func placementOf(job *schema.Job, shards int) *schema.Placement {
@@ -81,7 +53,7 @@ func placementOf(job *schema.Job, shards int) *schema.Placement {
 	return schema.NewPlacement(job, shards)
 }
 
-// newLayout is that of a shard of a job that CheckJob has found right.
+// newLayout is that of a shard of a job that CheckVersions has found right.
 func newLayout(job *schema.Job, place *schema.Placement, shard int) *layout {
 	l := &layout{shard: shard}
 	l.addDense(job, place, shard)

@@ -58,7 +58,8 @@ const (
 )
 
 // NewPart begins a part, and makes the folders that are not there. It fails where the checkpoint is complete already,
-// the job can have none (CheckJob), or the file cannot be written; then it leaves nothing of the checkpoint.
+// the job can have none (schema.Job.CheckVersions), or the file cannot be written; then it leaves nothing of the
+// checkpoint.
 func NewPart(dir string, job *schema.Job, id ID, shards, shard int) (*Part, error) {
 	return newPart(dir, job, id, shards, shard, nil)
 }

@@ -75,7 +75,7 @@ func checkShards(job *schema.Job, shards int) error {
 	if shards < 1 || shards > schema.ShardsMax {
 		return fmt.Errorf("%d shards: want 1 to %d", shards, schema.ShardsMax)
 	}
-	return CheckJob(job)
+	return job.CheckVersions()
 }
 
 // partFile is a part that is read.

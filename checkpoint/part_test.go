@@ -164,54 +164,6 @@ func TestNewPartRefuses(t *testing.T) {
 	wants(t, "a folder that may not be written", err, fs.ErrPermission)
 }
 
-// Jobs that are not in step, or some of whose state is with trainers and some on shards, are refused by name, and no
-// others.
-func TestCheckJob(t *testing.T) {
-	table := schema.TableSpec{Name: "t", Rows: 9, Dim: 2, Init: schema.Zeros()}
-	for says, change := range map[string]func(j *schema.Job){
-		"":                       func(*schema.Job) {},
-		"not all at one version": func(j *schema.Job) { j.Consistency = schema.ConsistencyAsync },
-		"or apply update": func(j *schema.Job) {
-			j.Apply, j.Consistency, j.Ahead = schema.ApplyMean, schema.ConsistencyBounded, 1
-		},
-		"bounded, also of tables": func(j *schema.Job) {
-			j.TableConsistency, j.Reduce = schema.ConsistencyAsync, schema.ReduceTrainers
-			j.Tables = []schema.TableSpec{table}
-		},
-		"want reduce shards": func(j *schema.Job) {
-			j.Apply, j.Reduce, j.Tables = schema.ApplyMean, schema.ReduceTrainers, []schema.TableSpec{table}
-		},
-		`its trainers have table "t"`: func(j *schema.Job) {
-			j.Parameters, j.Tables, j.Apply = nil, []schema.TableSpec{table}, schema.ApplyMean
-			j.Tables[0].Replicated = true
-		},
-		`hosts module "m"`: func(j *schema.Job) {
-			j.Modules = []schema.ModuleSpec{{Name: "m", In: []int{2}, Samples: 1, Contexts: 1,
-				Module: `{"layers":[{"kind":"linear","out":2}]}`}}
-		},
-	} {
-		job := &schema.Job{Name: "films", Optimizer: schema.Optimizer{LR: 0.1},
-			Parameters: []schema.Parameter{{Name: "w", Shape: []int{2}, Init: schema.Zeros()}}}
-		change(job)
-		job = job.WithDefaults()
-		if err := job.Validate(); err != nil {
-			t.Errorf("%s: %v", says, err)
-		}
-		if err := CheckJob(job); says != "" {
-			wants(t, says, err, nil, says)
-		} else if err != nil {
-			t.Error(err)
-		}
-	}
-	carried := &schema.Job{Name: "films", Apply: schema.ApplyMean, Reduce: schema.ReduceTrainers,
-		Optimizer: schema.Optimizer{LR: 0.1}, Tables: []schema.TableSpec{table}}
-	carried.Tables[0].Replicated = true
-	carried = carried.WithDefaults()
-	if err := errors.Join(carried.Validate(), CheckJob(carried)); err != nil {
-		t.Error(err)
-	}
-}
-
 // Whether checkpoints can be written is known before the first is due, and asking leaves nothing but the folder.
 func TestCheckFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")

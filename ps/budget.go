@@ -3,7 +3,6 @@ package ps
 import (
 	"fmt"
 
-	"gradbus/checkpoint"
 	"gradbus/fabric"
 	"gradbus/lane"
 	"gradbus/ps/module"
@@ -112,7 +111,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	frames := (dense+sparse)/int64(job.ChunkBytes) + int64(len(job.Parameters)) + 2*int64(shards)
 	all := here + share(sparse) + frames*shard.FrameBytesOver
 	m.Staged = min(budget, nodes*batches*(all+all/16)) // a received frame lies in a buffer up to 1/16 larger
-	if job.Policy != schema.PolicyFail {
+	if keepsPast(job) {
 		copies++ // rows as they were before the last batch
 	}
 	if len(job.Tables) > 0 {
@@ -143,9 +142,12 @@ func copiesBytes(c *Config, job *schema.Job, own int, here int64) int64 {
 	return int64(own)*(state.CopyBytesMax+1<<20+gatheredBytesMax) + here
 }
 
+// keepsPast says whether rows stay as they were before the last batch, for those who take over a place.
+func keepsPast(job *schema.Job) bool { return job.Policy != schema.PolicyFail && job.TakesOver() }
+
 // isCopied says whether versions of a job are copied: for files, or for a ps that stands by, now or later.
 func isCopied(c *Config, job *schema.Job) bool {
-	return (c.Checkpoints.Dir != "" || job.Policy != schema.PolicyFail) && checkpoint.CheckJob(job) == nil
+	return (c.Checkpoints.Dir != "" || job.Policy != schema.PolicyFail && job.Recovers()) && job.CheckVersions() == nil
 }
 
 // slotBytes is state.SlotBytes of a table, with what tells when rows have changed where versions are copied.

@@ -285,8 +285,11 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 		if wasLost && c.anybody() {
 			break
 		}
-		if c.canDoWithout(m) {
+		switch {
+		case c.canDoWithout(m):
 			return append([]Decision{d}, c.goneOn()...)
+		case handsOver:
+			return append([]Decision{d}, c.failFor(i, text)...)
 		}
 		return append([]Decision{d},
 			c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, m.batch, l.Reason))...)
@@ -343,8 +346,8 @@ func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
 	return []Decision{{To: schema.All, Control: schema.Control{Failed: c.failed}, Note: "job failed: " + text, Who: who}}
 }
 
-// FailServers is Fail where servers of the job are lost: where its versions are durable, or somebody stands by, its
-// trainers come back.
+// FailServers is Fail where servers of the job are lost, or it rewinds: where its versions are durable, or somebody
+// stands by, its trainers come back.
 func (c *Coordinator) FailServers(who schema.Member, text string) []Decision {
 	if c.phase == Running && c.regathers() {
 		return c.goOn(who, text, false)

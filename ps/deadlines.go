@@ -130,9 +130,18 @@ func (c *Coordinator) findLost(now time.Time, lose func(i int, text string) []De
 	return decisions
 }
 
-// failFor ends the job because of a trainer.
+// failFor ends the job because of a trainer, as its policy says.
 func (c *Coordinator) failFor(i int, text string) []Decision {
-	return c.Fail(schema.TrainerMember(i), text)
+	who := schema.TrainerMember(i)
+	if !c.rewinds() {
+		return c.Fail(who, text)
+	}
+	return c.FailServers(who, text+"; the others come back, and with a new one go on from the newest durable version")
+}
+
+// rewinds reports that the others come back when a trainer is lost, to go on from the newest durable version.
+func (c *Coordinator) rewinds() bool {
+	return c.policy == (failing{rewinds: true}) && c.config.Checkpoints != nil && c.phase == Running
 }
 
 // canDoWithout reports that the job may go on without a trainer that has just ended: nobody waits for another, or it

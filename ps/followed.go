@@ -193,10 +193,14 @@ func (f *follower) stands(run schema.RunID) bool { return f != nil && f.jobs[run
 
 // checkMirror says why nobody can stand by for a job, or nothing.
 func checkMirror(job *schema.Job) error {
-	if job.Carried() {
+	switch err := job.CheckVersions(); {
+	case job.Carried():
 		return fmt.Errorf("job %s: its trainers have all of it", job.Name)
+	case err == nil && !job.Recovers():
+		return fmt.Errorf("job %s: the places of its trainers cannot be taken over", job.Name)
+	default:
+		return err
 	}
-	return checkpoint.CheckJob(job)
 }
 
 // notMirrored says why nobody can stand by for a job with these shards here; empty: somebody can.

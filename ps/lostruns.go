@@ -56,7 +56,7 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 	default:
 		from = coming{resume: true, lost: lost.Runs, since: lost.Since}
 	}
-	s.log.Info("job goes on that was lost with the ps before this one", "job", c.job.Name, "run_id",
+	s.log.Info("job goes on that was lost", "job", c.job.Name, "run_id",
 		strconv.FormatUint(uint64(lost.Runs[0]), 10))
 	return from, nil
 }

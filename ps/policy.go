@@ -25,6 +25,9 @@ func policyOf(config *CoordinatorConfig) policy {
 		if config.Job.Carried() {
 			return regathering{waits}
 		}
+		if config.Job.Rewinds() {
+			return failing{rewinds: true}
+		}
 		return recovering{waits}
 	}
 	switch config.Job.Plan().Clock {
@@ -36,8 +39,9 @@ func policyOf(config *CoordinatorConfig) policy {
 	return failing{}
 }
 
-// failing ends the job, naming the trainer, since the others' rounds wait for its lanes.
-type failing struct{}
+// failing ends the job, naming the trainer, since the others' rounds wait for its lanes. Where it rewinds, the others
+// come back, and with a new one go on from the newest durable version (schema.Job.Rewinds).
+type failing struct{ rewinds bool }
 
 // tick implements policy.
 func (failing) tick(c *Coordinator, now time.Time) []Decision {

@@ -91,7 +91,7 @@ func (s *Server) lookForSaved(job *schema.Job, from *coming) (found saved, refus
 		}
 		return saved{not: errNoFolder.Error()}, nil
 	}
-	if err := checkpoint.CheckJob(job); err != nil {
+	if err := job.CheckVersions(); err != nil {
 		if resume {
 			return found, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, err))
 		}

@@ -89,10 +89,15 @@ func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.
 	if c.regathers() && c.phase == Running && !m.complete {
 		return c.goOnWithout(now, i)
 	}
-	if !c.recovers() || c.phase != Running || m.complete {
+	text, _ := c.lost(now, i)
+	switch {
+	case c.phase != Running || m.complete:
+		return nil
+	case c.rewinds():
+		return c.failFor(i, text)
+	case !c.recovers():
 		return nil
 	}
-	text, _ := c.lost(now, i)
 	return append(c.vacate(now, i, text), c.assign()...)
 }
 
@@ -345,7 +350,10 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 	if c.regathers() {
 		return c.joinCarried(now, from, j)
 	}
-	if !c.recovers() {
+	switch {
+	case c.rewinds():
+		return c.Refuse(from, c.fullFor(now, j))
+	case !c.recovers():
 		return c.Refuse(from, c.full())
 	}
 	at, kept := -1, func(i int) bool { return c.members[i].vacancy.keptFor(from, j) }

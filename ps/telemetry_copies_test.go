@@ -123,8 +123,11 @@ func keptText(all []schema.KeptReport, version schema.Version) string {
 // Why nobody may keep shards of a job is told, too.
 func TestJobsThatPeersDoNotKeep(t *testing.T) {
 	for want, change := range map[string]func(*schema.Job){
-		"its policy is fail":          func(j *schema.Job) { j.Policy = schema.PolicyFail },
-		"want consistency sync":       func(j *schema.Job) { j.Consistency = schema.ConsistencyAsync },
+		"its policy is fail":    func(j *schema.Job) { j.Policy = schema.PolicyFail },
+		"want consistency sync": func(j *schema.Job) { j.Consistency = schema.ConsistencyAsync },
+		"cannot be taken over": func(j *schema.Job) {
+			j.Consistency, j.Ahead, j.Policy = schema.ConsistencyBounded, 1, schema.PolicyWait
+		},
 		"its trainers have all of it": func(j *schema.Job) { j.Tables, j.Reduce = nil, schema.ReduceTrainers },
 	} {
 		c := keepingCoordinator(t, 2, 1)

@@ -125,9 +125,12 @@ func (c *jobCheck) head(j *Job) {
 	} else if j.Consistency != ConsistencyAsync && j.Consistency != ConsistencyGrouped {
 		c.oneOf("apply", j.Apply, ApplyUpdate, ApplyMean)
 	}
-	if j.Recovers() {
+	switch {
+	case j.Recovers():
 		c.oneOf("policy", j.Policy, PolicyFail, PolicyWait, PolicyRecover)
-	} else {
+	case j.Rewinds():
+		c.oneOf("policy", j.Policy, PolicyFail, PolicyWait)
+	default:
 		c.oneOf("policy", j.Policy, PolicyFail) // what a trainer has is lost with it
 	}
 	if c.between("chunk_bytes", j.ChunkBytes, ChunkBytesMin, ChunkBytesMax) && j.ChunkBytes%valuesAlign != 0 {

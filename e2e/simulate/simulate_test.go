@@ -151,7 +151,7 @@ func (l listener) Handle(ctx context.Context, r slog.Record) error {
 			return true
 		})
 		l.system.durable(l.ps, l.version, full)
-	case "job goes on that was lost with the ps before this one", "job goes on with what is kept of its shards":
+	case "job goes on that was lost", "job goes on with what is kept of its shards":
 		l.system.returns(l.ps, true)
 	case "job registered":
 		l.system.returns(l.ps, false)

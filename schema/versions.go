@@ -1,0 +1,36 @@
+package schema
+
+import "fmt"
+
+// CheckVersions says why no version of a job can be written down, or nothing. What Validate refuses is not for it to
+// say.
+func (j *Job) CheckVersions() error {
+	plan := j.Plan()
+	switch {
+	case j.Carried():
+		return nil // one of its trainers writes it down
+	case !plan.Clock.Common() || !plan.ClockOf(ByShards).Common():
+		return fmt.Errorf("job %s: its trainers are not all at one version: want consistency %s or %s, also of tables",
+			j.Name, ConsistencySync, ConsistencyBounded)
+	case plan.Owner == ByTrainers && !plan.Sync():
+		return fmt.Errorf("job %s: its trainers have the parameters, each at a version of its own: want consistency %s, "+
+			"or apply %s", j.Name, ConsistencySync, ApplyUpdate)
+	case len(j.Modules) > 0:
+		return fmt.Errorf("job %s hosts module %q on shards, which no checkpoint has: want parameters and tables alone",
+			j.Name, j.Modules[0].Name)
+	case len(j.Parameters) > 0 && plan.Reducer != ByShards:
+		return fmt.Errorf("job %s: its trainers add up the gradients of the parameters: want reduce %s", j.Name,
+			ReduceShards)
+	}
+	for i := range j.Tables {
+		if plan.Tables[i].Owner != ByShards {
+			return fmt.Errorf("job %s: its trainers have table %q: want it on shards", j.Name, j.Tables[i].Name)
+		}
+	}
+	return nil
+}
+
+// Rewinds reports whether a job may go on from its newest durable version when a trainer is lost, though nobody can
+// take over the place: what that trainer had is missing, or there are batches that were computed on an older version.
+// So some bits change. Its policy is then PolicyWait.
+func (j *Job) Rewinds() bool { return !j.Recovers() && j.NeedsShards() && j.CheckVersions() == nil }

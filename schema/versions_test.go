@@ -1,0 +1,67 @@
+package schema
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// Jobs that are not in step, or some of whose state is with trainers and some on shards, are refused by name, and no
+// others.
+func TestCheckVersions(t *testing.T) {
+	table := TableSpec{Name: "t", Rows: 9, Dim: 2, Init: Zeros()}
+	for _, c := range []struct {
+		says    string
+		rewinds bool
+		change  func(j *Job)
+	}{
+		{"", false, func(*Job) {}},
+		{"", true, func(j *Job) { j.Consistency, j.Ahead = ConsistencyBounded, 1 }},
+		{"", true, func(j *Job) { j.Wire = Wire{Gradients: GradientsBFloat16, ErrorFeedback: true} }},
+		{"not all at one version", false, func(j *Job) { j.Consistency = ConsistencyAsync }},
+		{"or apply update", false, func(j *Job) {
+			j.Apply, j.Consistency, j.Ahead = ApplyMean, ConsistencyBounded, 1
+		}},
+		{"bounded, also of tables", false, func(j *Job) {
+			j.TableConsistency, j.Reduce = ConsistencyAsync, ReduceTrainers
+			j.Tables = []TableSpec{table}
+		}},
+		{"want reduce shards", false, func(j *Job) {
+			j.Apply, j.Reduce, j.Tables = ApplyMean, ReduceTrainers, []TableSpec{table}
+		}},
+		{`its trainers have table "t"`, false, func(j *Job) {
+			j.Parameters, j.Tables, j.Apply = nil, []TableSpec{table}, ApplyMean
+			j.Tables[0].Replicated = true
+		}},
+		{`hosts module "m"`, false, func(j *Job) {
+			j.Modules = []ModuleSpec{{Name: "m", In: []int{2}, Samples: 1, Contexts: 1,
+				Module: `{"layers":[{"kind":"linear","out":2}]}`}}
+		}},
+	} {
+		job := &Job{Name: "films", Optimizer: Optimizer{LR: 0.1},
+			Parameters: []Parameter{{Name: "w", Shape: []int{2}, Init: Zeros()}}}
+		c.change(job)
+		job = job.WithDefaults()
+		if err := job.Validate(); err != nil {
+			t.Errorf("%q: %v", c.says, err)
+		}
+		if rewinds := job.Rewinds(); rewinds != c.rewinds {
+			t.Errorf("%q: it rewinds: %v", c.says, rewinds)
+		}
+		err := job.CheckVersions()
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%v, want it to say %q", err, c.says)
+		}
+		job.Policy = PolicyWait
+		if err := job.Validate(); (err == nil) != (c.says == "") {
+			t.Errorf("%q: with policy wait: %v", c.says, err)
+		}
+	}
+	carried := &Job{Name: "films", Apply: ApplyMean, Reduce: ReduceTrainers,
+		Optimizer: Optimizer{LR: 0.1}, Tables: []TableSpec{table}}
+	carried.Tables[0].Replicated = true
+	carried = carried.WithDefaults()
+	if err := errors.Join(carried.Validate(), carried.CheckVersions()); err != nil {
+		t.Error(err)
+	}
+}

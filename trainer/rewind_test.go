@@ -1,0 +1,107 @@
+package trainer
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"gradbus/checkpoint"
+	"gradbus/internal/testkit"
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// Jobs whose places cannot be taken over go on from their newest durable version under policy wait: when a trainer is
+// lost, with the new one that comes. Where gradients do not depend on versions, nothing is missing
+// at the end, and nothing twice.
+func TestJobsRewind(t *testing.T) {
+	for name, job := range map[string]*schema.Job{"bounded": givenJob(3, 2), "feedback": givenJob(3, 0)} {
+		job.Policy = schema.PolicyWait
+		if name == "feedback" {
+			job.Wire = schema.Wire{Gradients: schema.GradientsBFloat16, ErrorFeedback: true}
+		}
+		t.Run(name, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { rewind(t, job) }) })
+	}
+}
+
+// rewinder is a trainer of a job that rewinds.
+type rewinder struct {
+	config Config
+	job    *schema.Job
+	dies   schema.Version // with a version at which it ends without a word, once one before it is durable; 0: never
+	began  []schema.Version
+	digest [32]byte
+}
+
+const rewindBatches = 110
+
+// run trains to the end of the job, or its own.
+func (r *rewinder) run(t *testing.T) error {
+	for {
+		s, err := Join(testContext(t), r.config, r.job)
+		if err == nil {
+			r.began = append(r.began, s.Version())
+			err = s.Run(testContext(t), given{}, rewindBatches-uint64(s.Version()), func(p Progress) {
+				time.Sleep(50 * time.Millisecond)
+				if p.Version == r.dies {
+					s.fail(errKilled)
+				}
+			})
+		}
+		switch {
+		case errors.Is(err, errKilled):
+			die(s)
+			return nil
+		case err == nil:
+			r.digest, err = s.Digest(testContext(t))
+			return errors.Join(err, s.Close())
+		case s != nil:
+			_ = s.Abort(err)
+		}
+		if s == nil && errors.Is(err, ErrRefused) { // no place is free yet
+			time.Sleep(300 * time.Millisecond)
+			continue
+		}
+		if !r.config.Again(s, err) {
+			return err
+		}
+	}
+}
+
+func rewind(t *testing.T, job *schema.Job) {
+	kept := ps.Config{Shards: 2, Deadline: 3 * time.Second,
+		Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 10}}
+	server := startServerWith(t, kept)
+	var all sync.WaitGroup
+	out := make([]*rewinder, 4)
+	for i := range out {
+		out[i] = &rewinder{config: testConfig(t, server), job: job}
+		if i == 0 {
+			out[i].dies = 100
+		}
+		all.Go(func() {
+			if i == 3 { // in the place of the one that is lost
+				time.Sleep(5 * time.Second)
+			}
+			if err := out[i].run(t); err != nil {
+				t.Errorf("trainer %d: %v", i, err)
+			}
+		})
+	}
+	all.Wait()
+	quiet := joinAll(t, testConfig(t, startServerWith(t, ps.Config{})), givenJob(1, 0))
+	want := digestAfter(t, quiet, rewindBatches)
+	for i, r := range out {
+		last := r.began[len(r.began)-1]
+		switch {
+		case i == 0 && len(r.began) == 1:
+		case (i == 1 || i == 2) && len(r.began) != 2 || last == 0 || last > 100:
+			t.Errorf("trainer %d began with versions %v", i, r.began)
+		case job.Consistency == schema.ConsistencyBounded && r.digest != want:
+			t.Errorf("trainer %d: weights %x, want %x", i, r.digest[:6], want[:6])
+		case r.digest != out[1].digest:
+			t.Errorf("trainers have weights %x and %x", r.digest[:6], out[1].digest[:6])
+		}
+	}
+}
