@@ -23,6 +23,7 @@ type server struct {
 	disk    uint32
 	liar    bool           // the disk has said that it has what it may not have
 	returns bool           // the next job goes on from one that was lost; of system.mu, as the next
+	has     bool           // the job is here, or awaited
 	durable schema.Version // the newest that the disk must have
 	rotten  int            // full checkpoints to come until nothing goes on from a file of which a bit was changed
 }
@@ -190,6 +191,27 @@ func (s *system) returns(server string, next bool) {
 		if other.disk == v.disk {
 			other.returns = false
 		}
+	}
+}
+
+// another is the number of the server that a trainer names in place of the first. Of two that stand by for each other,
+// all trainers of a new job name the first: only where the job is at the other one that is named.
+func (s *system) another() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := len(s.servers) - 1
+	if s.nats == nil && !s.servers[last].has {
+		return 0
+	}
+	return last
+}
+
+// has notes that a server has the job, or that its trainers are awaited there.
+func (s *system) has(server string, has bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v := s.server(server); v != nil {
+		v.has = has
 	}
 }
 

@@ -155,6 +155,11 @@ func (l listener) Handle(ctx context.Context, r slog.Record) error {
 		l.system.returns(l.ps, true)
 	case "job registered":
 		l.system.returns(l.ps, false)
+		l.system.has(l.ps, true)
+	case "the ps of a job is lost, its trainers are awaited here":
+		l.system.has(l.ps, true)
+	case "job freed", "job has ended where it was", "server closed":
+		l.system.has(l.ps, false)
 	}
 	return l.Handler.Handle(ctx, r)
 }

@@ -181,8 +181,9 @@ func (s *system) startTrainer() {
 			s.note("%s ends, and is started again: %v", m.name, err)
 			s.expect(m, err)
 			config.Rejoin, config.Resume, config.Standby = 0, false, ""
-			if at = 0; errors.Is(err, fabric.ErrNoServer) || errors.Is(err, trainer.ErrNoAnswer) {
-				at = len(s.servers) - 1
+			at = 0
+			if errors.Is(err, fabric.ErrNoServer) || errors.Is(err, trainer.ErrNoAnswer) {
+				at = s.another()
 			}
 			config.Server = s.servers[at].url
 			if time.Sleep(time.Second); s.isOver() {
