@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"gradbus/schema"
 	"gradbus/schema/crc32c"
@@ -124,6 +125,54 @@ func TestPartsThatDisagreeOnSteps(t *testing.T) {
 	m.Parts[1], err = p.Commit()
 	must(t, err)
 	wants(t, "steps", m.Verify(dir), ErrDamaged, "part 1 has dense/net/w", "after 4 steps, and part 0 after 3")
+}
+
+// Where each part is of a moment of its own they may: then all count as if they had had as many as the one with most.
+func TestPartsOfMoments(t *testing.T) {
+	job, dir := testJob(), t.TempDir()
+	job.Consistency = schema.ConsistencyAsync
+	job.Tables = []schema.TableSpec{job.Tables[0], job.Tables[3]}
+	f := newFleet(t, testBackend(t), job, 2)
+	for v := range at(1).Version {
+		f.step(t, v)
+	}
+	most := map[string]uint64{} // by parameter, and by table
+	m := &Manifest{Format: Format, Job: f.job, Shards: 2, ID: at(1), Created: time.Now()}
+	for shard := range 2 {
+		p, err := NewPart(dir, f.job, m.ID, 2, shard)
+		must(t, err)
+		defer p.Discard()
+		s := piecesOf(t, f, shard)
+		for _, x := range s.Tensors {
+			x.Steps = uint64(10 + shard)
+			most[x.Name] = max(most[x.Name], x.Steps)
+			must(t, p.Tensor(x))
+		}
+		for _, x := range s.Rows {
+			x.Steps = uint64(21 - shard)
+			most[x.Table] = max(most[x.Table], x.Steps)
+			must(t, p.Rows(x))
+		}
+		info, err := p.Commit()
+		must(t, err)
+		m.Parts = append(m.Parts, info)
+	}
+	must(t, Complete(dir, m))
+	m, err := Open(dir, "films", at(1))
+	must(t, err)
+	must(t, m.Verify(dir))
+	seen := map[string]bool{}
+	steps := func(of string, have uint64) error {
+		if seen[of] = true; have != most[of] {
+			t.Errorf("a piece of %s after %d steps, want %d", of, have, most[of])
+		}
+		return nil
+	}
+	must(t, m.Read(dir, func(x state.Tensor) error { return steps(x.Name, x.Steps) },
+		func(x state.Rows) error { return steps(x.Table, x.Steps) }))
+	if len(seen) != len(most) || most["net/w"] != 11 || most["users"] != 21 {
+		t.Errorf("read %v of %v", seen, most)
+	}
 }
 
 // Whichever byte of the manifest is another, it is noticed, and so is every cut.

@@ -42,13 +42,28 @@ func (f *shardFile) Close() {
 	}
 }
 
-// eachShard opens what one shard after the other has. All of a tensor's parts must have had as many steps.
+// eachShard opens what one shard after the other has. All of a tensor's parts must have had as many steps. Where each
+// is of a moment of its own, all count as if they had had as many as the one with most.
 func (m *Manifest) eachShard(dir string, use func(f *shardFile) error) error {
-	place, steps := placementOf(m.Job, m.Shards), agreement{}
+	place, steps, most := placementOf(m.Job, m.Shards), agreement{}, map[string]uint64{}
+	if m.Job.Moments() {
+		err := m.eachPart(dir, func(_ int, p *partFile) error {
+			for name, n := range p.steps {
+				most[name] = max(most[name], n)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
 	for shard := range m.Parts {
 		f, err := m.openShard(dir, place, shard)
 		if err != nil {
 			return err
+		}
+		for name := range f.steps {
+			f.steps[name] = max(f.steps[name], most[name])
 		}
 		if err = steps.agree(shard, f.steps); err == nil {
 			err = use(f)

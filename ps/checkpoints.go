@@ -37,7 +37,8 @@ func (r *ResumeFrom) version() schema.Version {
 // checkpointing is what a coordinator knows of the versions that are written down. It names a version that no trainer
 // seems to have begun; every shard copies it when its own batch of that number begins, and reports what it has written.
 // With the parts of all shards the version is durable. Where a shard has heard too late there is none of that version,
-// and a later one is asked for.
+// and a later one is asked for. Where shards copy moments (schema.Job.Moments), each copies what it has when it hears,
+// under the number of batches that every trainer has begun.
 type checkpointing struct {
 	asked   []askedVersion // oldest first, at most askedMax: what may yet be durable
 	since   time.Time      // when the last was asked for, or the job started
@@ -80,11 +81,15 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 		return nil
 	}
 	begun := max(c.begun(), schema.Batch(c.first())) // a trainer that gets its first version says 0
-	pace := begun - min(begun, k.begun)              // in the time between two ticks
+	moments := c.config.Job.Moments()
+	if moments {
+		begun = max(c.leastBegun(), schema.Batch(c.first()))
+	}
+	pace := begun - min(begun, k.begun) // in the time between two ticks
 	k.begun = begun
 	c.noteLate(now, begun)
 	writing := slices.ContainsFunc(c.shardServers, func(s shardServer) bool { return s.writing })
-	if k.at() > schema.Version(begun) || writing {
+	if k.at() > schema.Version(begun) || writing || moments && max(k.at(), c.first()) == schema.Version(begun) {
 		return nil
 	}
 	byTime := p.Every > 0 && now.Sub(k.since) >= p.Every || k.drains && k.last == 0
@@ -100,8 +105,13 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	// What is known of trainers is up to two ticks old.
 	k.since = now
 	next := begun + 3*pace + 2 + schema.Batch(c.config.Job.Ahead)
+	if moments {
+		next = begun // what trainers that are further have done since is done once more where the job is resumed
+	}
 	a := askedVersion{version: schema.Version(next), at: now, parts: map[int]schema.CheckpointPart{}, growth: k.growth}
-	a.since, a.increment = k.base()
+	if !moments {
+		a.since, a.increment = k.base()
+	}
 	k.asked = append(k.asked, a)
 	if k.drains && k.last == 0 {
 		k.last = k.at()
@@ -109,6 +119,17 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	c.giveUp(len(k.asked) - askedMax)
 	c.serial++
 	return decisions
+}
+
+// leastBegun is the batch of the trainer that is furthest behind, of those that are there.
+func (c *Coordinator) leastBegun() schema.Batch {
+	least := c.begun()
+	for i := range c.members {
+		if m := &c.members[i]; m.here() && !m.lost {
+			least = min(least, m.batch)
+		}
+	}
+	return least
 }
 
 // Drain asks for a last version to be durable, as soon as one can be.

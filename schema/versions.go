@@ -9,9 +9,11 @@ func (j *Job) CheckVersions() error {
 	switch {
 	case j.Carried():
 		return nil // one of its trainers writes it down
-	case !plan.Clock.Common() || !plan.ClockOf(ByShards).Common():
-		return fmt.Errorf("job %s: its trainers are not all at one version: want consistency %s or %s, also of tables",
-			j.Name, ConsistencySync, ConsistencyBounded)
+	case plan.Clock == ClockGrouped:
+		return fmt.Errorf("job %s: its trainers are at versions of their own groups: want consistency %s, %s or %s", j.Name,
+			ConsistencySync, ConsistencyBounded, ConsistencyAsync)
+	case plan.AsyncTables:
+		return fmt.Errorf("job %s: its tables are at no version of its parameters: want no table_consistency", j.Name)
 	case plan.Owner == ByTrainers && !plan.Sync():
 		return fmt.Errorf("job %s: its trainers have the parameters, each at a version of its own: want consistency %s, "+
 			"or apply %s", j.Name, ConsistencySync, ApplyUpdate)
@@ -33,4 +35,10 @@ func (j *Job) CheckVersions() error {
 // Rewinds reports whether a job may go on from its newest durable version when a trainer is lost, though nobody can
 // take over the place: what that trainer had is missing, or there are batches that were computed on an older version.
 // So some bits change. Its policy is then PolicyWait.
-func (j *Job) Rewinds() bool { return !j.Recovers() && j.NeedsShards() && j.CheckVersions() == nil }
+func (j *Job) Rewinds() bool {
+	return !j.Recovers() && j.NeedsShards() && j.CheckVersions() == nil && !j.Moments()
+}
+
+// Moments reports whether what is written down as a version is what each shard has at a moment, and not what all of
+// them have after the same batches: no trainer waits for another then.
+func (j *Job) Moments() bool { return !j.Plan().Clock.Common() }

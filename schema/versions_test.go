@@ -18,11 +18,12 @@ func TestCheckVersions(t *testing.T) {
 		{"", false, func(*Job) {}},
 		{"", true, func(j *Job) { j.Consistency, j.Ahead = ConsistencyBounded, 1 }},
 		{"", true, func(j *Job) { j.Wire = Wire{Gradients: GradientsBFloat16, ErrorFeedback: true} }},
-		{"not all at one version", false, func(j *Job) { j.Consistency = ConsistencyAsync }},
+		{"", false, func(j *Job) { j.Consistency = ConsistencyAsync }},
+		{"sync, bounded or async", false, func(j *Job) { j.Consistency, j.Group = ConsistencyGrouped, 1 }},
 		{"or apply update", false, func(j *Job) {
 			j.Apply, j.Consistency, j.Ahead = ApplyMean, ConsistencyBounded, 1
 		}},
-		{"bounded, also of tables", false, func(j *Job) {
+		{"want no table_consistency", false, func(j *Job) {
 			j.TableConsistency, j.Reduce = ConsistencyAsync, ReduceTrainers
 			j.Tables = []TableSpec{table}
 		}},
@@ -53,7 +54,7 @@ func TestCheckVersions(t *testing.T) {
 			t.Errorf("%v, want it to say %q", err, c.says)
 		}
 		job.Policy = PolicyWait
-		if err := job.Validate(); (err == nil) != (c.says == "") {
+		if err := job.Validate(); (err == nil) != (c.rewinds || job.Recovers()) {
 			t.Errorf("%q: with policy wait: %v", c.says, err)
 		}
 	}

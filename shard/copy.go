@@ -12,7 +12,10 @@ import (
 // are under way. It begins with the first frame of the batch that is computed on the version, which proves that the
 // version is complete everywhere and comes before any round of the batch is over: rows are of the version then, and
 // every chunk has it. So a version that all shards copy is one version. A step waits for the copy of what it is about
-// to change at most. Clocks without a common version have no copies.
+// to change at most.
+//
+// In async there is no common version: a copy is of what is here when the first frame comes after it was asked for. In
+// grouped there are none.
 
 // A copy is for files, or for a ps that stands by (MirrorAt). There is one at a time, and the first goes before the
 // second, which is asked for again soon.
@@ -54,8 +57,12 @@ func (s *Shard) enter(e round.Entry) {
 }
 
 // beginCopy begins the copy of the version before which every round has closed, and after which none has, where it is
-// wanted and no other is being taken.
+// wanted and no other is being taken. Where each trainer has rounds of its own it is of all as it is.
 func (s *Shard) beginCopy(l *round.Line) {
+	if s.config.Job.Moments() {
+		s.copyNow()
+		return
+	}
 	v, w, mirror := schema.Version(l.Done()), &s.copies, false
 	if v != w.At {
 		w, mirror = &s.mirror, true
@@ -66,6 +73,14 @@ func (s *Shard) beginCopy(l *round.Line) {
 	s.EndCopy()
 	s.copied = v
 	s.copy = &copying{state.NewVersionCopy(*w, s.dense, s.config.Job.Tables, s.tables), mirror}
+}
+
+// copyNow begins a copy of all as it is, if one is wanted that was not taken.
+func (s *Shard) copyNow() {
+	if w := s.copies; w.At > s.copied && s.copy == nil {
+		w.Moment, s.copied = true, w.At
+		s.copy = &copying{state.NewVersionCopy(w, s.dense, s.config.Job.Tables, s.tables), false}
+	}
 }
 
 // copyable reports whether what is here is at a version or has yet to come to it, and was not copied before.

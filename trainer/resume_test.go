@@ -39,10 +39,9 @@ func trainUntilDurable(t *testing.T, dir string, sessions []*Session, job *schem
 					t.Errorf("trainer %d: %v", i, err)
 					return
 				}
-				if i > 0 || durable.Load() > 0 {
+				if time.Sleep(50 * time.Millisecond); i > 0 || durable.Load() > 0 {
 					continue
 				}
-				time.Sleep(50 * time.Millisecond)
 				if found, _ := checkpoint.List(dir, job.Name); len(found) > 0 && found[0].Manifest != nil &&
 					found[0].Manifest.Full() == full {
 					durable.Store(uint64(found[0].ID.Version))

@@ -62,6 +62,7 @@ const (
 const (
 	kindFull      = "full"
 	kindIncrement = "increment" // what has changed since its base
+	kindMoment    = "moment"    // full, each shard's part being of a moment of its own
 )
 
 // shownCheckpoint is one as a command prints it.
@@ -72,7 +73,7 @@ type shownCheckpoint struct {
 	State   string         `json:"state"`
 	Why     string         `json:"why,omitempty"` // of what is not durable
 	Bytes   int64          `json:"bytes"`
-	Kind    string         `json:"kind,omitempty"`   // where the manifest says it: full, or increment
+	Kind    string         `json:"kind,omitempty"`   // where the manifest says it: full, increment, or moment
 	Base    *checkpoint.ID `json:"base,omitempty"`   // that an increment goes on from
 	Shards  int            `json:"shards,omitempty"` // where the manifest says it
 	Created *time.Time     `json:"created,omitempty"`
@@ -102,6 +103,8 @@ func showing(job schema.JobName, f checkpoint.Found, err error, well string) sho
 		s.Shards, s.Created, s.Kind = f.Manifest.Shards, &f.Manifest.Created, kindFull
 		if !f.Manifest.Full() {
 			s.Kind, s.Base = kindIncrement, &f.Manifest.Base.ID
+		} else if f.Manifest.Job.Moments() {
+			s.Kind = kindMoment
 		}
 	}
 	return s

@@ -32,6 +32,9 @@ func newEach(ctx context.Context, c ClockConfig) (Clock, error) {
 // Kept implements Clock.
 func (c *Each) Kept(e Entry, i int) *schema.Frame {
 	h := schema.Head{Batch: e.Round, Weight: e.Line.Weights(e.Line.batch).Total(), Node: e.Line.Node}
+	if e.Round < c.config.First {
+		h.Weight = ResumedWeight
+	}
 	return c.results.Seal(i, c.config.Version(i), h)
 }
 

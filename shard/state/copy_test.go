@@ -162,6 +162,46 @@ func TestDenseCopyWhileStepsGoOn(t *testing.T) {
 	}
 }
 
+// Chunks that are at versions of their own are copied as they are, while later ones are made.
+func TestDenseCopyOfAMoment(t *testing.T) {
+	const number = 1000
+	for name, o := range testOptimizers() {
+		for seed := range uint64(6) {
+			r := rand.New(rand.NewPCG(seed, 6))
+			d := newTestDense(t, testBackend(t), o, 1+r.IntN(20), false)
+			most := map[string]uint64{}
+			for i := range d.chunks {
+				for range r.IntN(5) {
+					d.stepChunk(t, i, seed, d.Version(i))
+				}
+			}
+			var want, got Snapshot
+			must(t, d.Snapshot(Newest, want.AddTensor))
+			for _, p := range want.Tensors {
+				most[p.Name] = max(most[p.Name], p.Steps)
+			}
+			for i := range want.Tensors {
+				want.Tensors[i].Version, want.Tensors[i].Steps = number, most[want.Tensors[i].Name]
+			}
+			c := d.CopyNow(number)
+			for pieces, more := c.Next(); more; pieces, more = c.Next() {
+				for _, p := range pieces {
+					must(t, got.AddTensor(p))
+				}
+				for i := range d.chunks {
+					for range r.IntN(3) {
+						d.stepChunk(t, i, seed, d.Version(i))
+					}
+				}
+			}
+			c.Close()
+			if !slices.EqualFunc(want.Tensors, got.Tensors, sameTensor) {
+				t.Errorf("%s, seed %d: the copy is not what was there", name, seed)
+			}
+		}
+	}
+}
+
 func sameTensor(a, b Tensor) bool {
 	return a.Name == b.Name && a.From == b.From && a.Version == b.Version && a.Steps == b.Steps &&
 		sameBits(a.Values, b.Values) &&

@@ -11,9 +11,11 @@ import (
 type DenseCopy struct {
 	dense   *Dense
 	version schema.Version
-	next    int    // chunks before it are copied
-	wanted  []bool // [chunks]
-	touched []bool // [chunks] may have changed since the earlier version
+	at      []schema.Version  // [chunks] which of its own is copied
+	steps   map[string]uint64 // by parameter, where chunks may have had different ones; else nil
+	next    int               // chunks before it are copied
+	wanted  []bool            // [chunks]
+	touched []bool            // [chunks] may have changed since the earlier version
 	early   map[int][]Tensor
 	bytes   int64 // of early
 }
@@ -34,11 +36,26 @@ func (d *Dense) Copy(v, since schema.Version, all bool) (*DenseCopy, error) {
 	from := d.intervals.since(since)
 	for i := range d.chunks {
 		touched := d.chunks[i].touched >= from || d.chunks[i].version != v
-		c.touched, c.wanted = append(c.touched, touched), append(c.wanted, all || touched)
+		c.touched, c.wanted, c.at = append(c.touched, touched), append(c.wanted, all || touched), append(c.at, v)
 	}
 	d.begun(v)
 	d.copying = c
 	return c, nil
+}
+
+// CopyNow begins to copy each chunk as it is, where they are at no common version. Pieces have the number v as theirs,
+// and as many steps as any of their parameter's here.
+func (d *Dense) CopyNow(v schema.Version) *DenseCopy {
+	c := &DenseCopy{dense: d, version: v, early: map[int][]Tensor{}, steps: map[string]uint64{}}
+	for i := range d.chunks {
+		at := d.chunks[i].version
+		c.touched, c.wanted, c.at = append(c.touched, true), append(c.wanted, true), append(c.at, at)
+		for _, p := range d.config.Chunks[i].Pieces {
+			c.steps[p.Name] = max(c.steps[p.Name], d.chunks[i].steps[at%2])
+		}
+	}
+	d.copying = c
+	return c
 }
 
 // begun begins the next interval, with version v. Chunks that are at a later one have changed in it.
@@ -93,7 +110,7 @@ func (d *Dense) has(i int, v schema.Version) error {
 // keep copies a chunk whose next step takes the memory of the version that is copied.
 func (c *DenseCopy) keep(i int) {
 	if c == nil || i < c.next || !c.wanted[i] || c.early[i] != nil ||
-		c.dense.chunks[i].version == c.version && !c.dense.config.InPlace {
+		c.dense.chunks[i].version == c.at[i] && !c.dense.config.InPlace {
 		return
 	}
 	tensors := c.chunk(i)
@@ -103,7 +120,15 @@ func (c *DenseCopy) keep(i int) {
 	}
 }
 
-func (c *DenseCopy) chunk(i int) []Tensor { return Cloned(c.dense.Pieces(i, c.version)) }
+func (c *DenseCopy) chunk(i int) []Tensor {
+	all := Cloned(c.dense.Pieces(i, c.at[i]))
+	for k := range all {
+		if t := &all[k]; c.steps != nil {
+			t.Version, t.Steps = c.version, c.steps[t.Name]
+		}
+	}
+	return all
+}
 
 // Next gives the pieces of the next chunk, in memory of their own. It is false where none is left.
 func (c *DenseCopy) Next() (pieces []Tensor, more bool) {

@@ -24,6 +24,7 @@ type CopyWish struct {
 	Since    schema.Version // an earlier one, from whose copy on it is told what was touched; 0: none
 	All      bool           // everything is copied; else what may have changed since that version
 	BytesMax int64          // of old values, beyond which a copy ends
+	Moment   bool           // all is copied as it is, under that version's number
 }
 
 // VersionCopy copies what somebody has at one version, piece by piece, while later ones are made. It is used by whoever
@@ -48,7 +49,12 @@ type CopyPiece struct {
 func NewVersionCopy(w CopyWish, dense *Dense, names []schema.TableSpec, tables []Table) *VersionCopy {
 	c := &VersionCopy{wish: w, touched: Extent{Rows: map[string]int64{}}}
 	if dense != nil {
-		if c.dense, c.err = dense.Copy(w.At, w.Since, w.All); c.err == nil {
+		if w.Moment {
+			c.dense = dense.CopyNow(w.At)
+		} else {
+			c.dense, c.err = dense.Copy(w.At, w.Since, w.All)
+		}
+		if c.err == nil {
 			c.touched.Tensors, c.touched.Bytes = c.dense.Touched()
 		}
 	}
@@ -83,6 +89,9 @@ func (c *VersionCopy) Next(valuesMax int) (p CopyPiece, more bool, err error) {
 	}
 	for ; c.next < len(c.tables); c.next++ {
 		if rows, more := c.tables[c.next].Next(valuesMax); more {
+			if c.wish.Moment {
+				rows.Version = c.wish.At
+			}
 			return CopyPiece{Rows: &rows}, true, nil
 		}
 	}

@@ -1,0 +1,91 @@
+package trainer
+
+import (
+	"testing"
+
+	"gradbus/checkpoint"
+	"gradbus/internal/testkit"
+	"gradbus/lane"
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// counts is a workload of which every round takes countedBy from every value, so that values tell how many there were.
+type counts struct{}
+
+const (
+	countedBy     = 1.0 / 1024
+	countedRows = 40
+)
+
+func (counts) Keys(_ schema.Batch, _ lane.Lane, keys [][]uint64) (int, [][]uint64) {
+	for key := range uint64(countedRows) {
+		keys[0] = append(keys[0], key)
+	}
+	return 1, keys
+}
+
+func (counts) Lane(step *LaneStep) (float64, error) {
+	rows := make([]float32, countedRows*3)
+	for _, values := range [][]float32{rows, step.Grad("w")} {
+		for i := range values {
+			values[i] = 1
+		}
+	}
+	step.BagGrad(0, 0, nil, rows)
+	return 1, nil
+}
+
+func countsJob(trainers int) *schema.Job {
+	job := &schema.Job{Name: "counts", Trainers: trainers, Lanes: 4, ChunkBytes: schema.ChunkBytesMin,
+		Consistency: schema.ConsistencyAsync, Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: countedBy},
+		Parameters: []schema.Parameter{{Name: "w", Shape: []int{5000}, Init: schema.Zeros()}},
+		Tables:     []schema.TableSpec{{Name: "t", Rows: countedRows, Dim: 3, Init: schema.Zeros()}}}
+	return job.WithDefaults()
+}
+
+// What shards of an async job have at moments of their own is durable, and the job goes on from it on other numbers of
+// shards: nothing is missing that was done before, and what trainers had done beyond may be there twice.
+func TestResumeAsync(t *testing.T) { testkit.Waits(t, resumeAsync) }
+
+func resumeAsync(t *testing.T) {
+	kept := ps.Config{Shards: 2, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 1}}
+	server := startServerWith(t, kept)
+	job := countsJob(2)
+	sessions := joinAll(t, testConfig(t, server), job)
+	version, reached := trainUntilDurable(t, kept.Checkpoints.Dir, sessions, job, counts{}, true)
+	server.Close()
+	if version == 0 || version >= reached {
+		t.Fatalf("version %d is durable after %d batches", version, reached)
+	}
+	batches := reached + 20
+	for _, shards := range []int{1, 3} {
+		kept.Shards = shards
+		server := startServerWith(t, kept)
+		from := testConfig(t, server)
+		from.Resume = true
+		sessions := joinAll(t, from, job)
+		at := sessions[0].Version()
+		if at < version || at > batches {
+			t.Fatalf("resumed at version %d, want %d to %d", at, version, batches)
+		}
+		for i, err := range runAll(testContext(t), sessions, counts{}, uint64(batches-at)) {
+			if err != nil {
+				t.Fatalf("trainer %d: %v", i, err)
+			}
+		}
+		rows, err := sessions[0].Lookup(testContext(t), []TableKeys{{0, []uint64{0, countedRows - 1}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		least, most := float32(2*batches), float32(2*(batches+reached-at))
+		for _, values := range [][]float32{rows[0], sessions[0].Param("w")} {
+			for i, v := range values {
+				if n := -v / countedBy; n < least-1 || n > most { // of the other trainer's last round it may not know
+					t.Fatalf("%d shards: value %d of %d tells of %v rounds, want %v to %v", shards, i, len(values), n, least, most)
+				}
+			}
+		}
+		server.Close()
+	}
+}
