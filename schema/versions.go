@@ -9,7 +9,7 @@ func (j *Job) CheckVersions() error {
 	switch {
 	case j.Carried():
 		return nil // one of its trainers writes it down
-	case plan.Clock == ClockGrouped:
+	case plan.Clock.Renumbers():
 		return fmt.Errorf("job %s: its trainers are at versions of their own groups: want consistency %s, %s or %s", j.Name,
 			ConsistencySync, ConsistencyBounded, ConsistencyAsync)
 	case plan.AsyncTables:

@@ -59,7 +59,7 @@ func (s *Shard) enter(e round.Entry) {
 // beginCopy begins the copy of the version before which every round has closed, and after which none has, where it is
 // wanted and no other is being taken. Where each trainer has rounds of its own it is of all as it is.
 func (s *Shard) beginCopy(l *round.Line) {
-	if s.config.Job.Moments() {
+	if !s.config.Placement.Plan.Clock.Common() { // schema.Job.Moments
 		s.copyNow()
 		return
 	}
