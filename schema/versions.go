@@ -12,7 +12,7 @@ func (j *Job) CheckVersions() error {
 	case plan.Clock.Renumbers():
 		return fmt.Errorf("job %s: its trainers are at versions of their own groups: want consistency %s, %s or %s", j.Name,
 			ConsistencySync, ConsistencyBounded, ConsistencyAsync)
-	case plan.AsyncTables:
+	case plan.ClockOf(ByShards) != plan.Clock:
 		return fmt.Errorf("job %s: its tables are at no version of its parameters: want no table_consistency", j.Name)
 	case plan.Owner == ByTrainers && !plan.Sync():
 		return fmt.Errorf("job %s: its trainers have the parameters, each at a version of its own: want consistency %s, "+
