@@ -47,8 +47,9 @@
 //
 // # What it leaves out
 //
-// A checkpoint is of one version, so it is of jobs that have versions in common, and whose state is on shards, or with
-// every trainer: then one of these writes all of it, in one part (schema.Job.CheckVersions). Nothing is compressed.
+// It is of jobs whose state is on shards, or with every trainer: then one of these writes all of it, in one part
+// (schema.Job.CheckVersions). A checkpoint is of one version; of jobs that have none in common each part is of a moment
+// of its own (schema.Job.Moments). Nothing is compressed.
 //
 // The package knows files, snapshots, manifests and placement. It must not know frames, rounds, who coordinates or when
 // a checkpoint is due; it starts no goroutine, logs nothing and keeps no state between calls. A newcomer may add a

@@ -15,7 +15,7 @@ import (
 type counts struct{}
 
 const (
-	countedBy     = 1.0 / 1024
+	countedBy   = 1.0 / 1024
 	countedRows = 40
 )
 
