@@ -3,8 +3,10 @@ package ps
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"gradbus/checkpoint"
@@ -16,8 +18,33 @@ import (
 // the run goes on from: not all trainers have heard of it when its ps is lost again.
 
 // backMax is for how long after its start a ps takes it that whoever joins a job, of which a run was under way when the
-// ps before it ended, comes back to that: a new process that takes the place of one that was lost with it, too.
+// ps before it ended, comes back to that: a new process that takes the place of one that was lost with it, too. So it
+// does of a run that has ended here and is to go on.
 const backMax = time.Minute
+
+// lostRuns is when runs have ended here that are to go on, by their jobs.
+type lostRuns struct {
+	mu sync.Mutex // a leaf
+	at map[schema.JobName]time.Time
+}
+
+func (r *lostRuns) note(name schema.JobName, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.at, func(_ schema.JobName, at time.Time) bool { return now.Sub(at) > backMax })
+	if r.at == nil {
+		r.at = map[schema.JobName]time.Time{}
+	}
+	r.at[name] = now
+}
+
+// lately reports that one of a job has.
+func (r *lostRuns) lately(name schema.JobName, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at, ended := r.at[name]
+	return ended && now.Sub(at) <= backMax
+}
 
 // coming is what a job that is registered goes on from.
 type coming struct {
@@ -61,10 +88,11 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 	return from, nil
 }
 
-// mayHaveLost reports that a run of a job, if one was under way when the ps before this one ended, is gone back to by
-// whoever joins it.
+// mayHaveLost reports that a run of a job, if one was under way when the ps before this one ended, or has ended here
+// and is to go on, is gone back to by whoever joins it.
 func (s *Server) mayHaveLost(job *schema.Job) bool {
-	return job.Policy != schema.PolicyFail && s.now().Sub(s.started) <= backMax
+	now := s.now()
+	return job.Policy != schema.PolicyFail && (now.Sub(s.started) <= backMax || s.lostRuns.lately(job.Name, now))
 }
 
 // unreadable refuses who comes back to a run of which the disk cannot tell now. They ask again, unless it never will.
@@ -179,7 +207,11 @@ func (s *Server) otherSettings(job *schema.Job, from *coming, err error) bool {
 // runEnded notes that a run of a job has ended, unless it is to go on.
 func (l *controlLoop) runEnded(j *job) {
 	failed := j.coordinator.Failed()
-	if j.coordinator.config.Checkpoints == nil || failed != nil && failed.Back {
+	switch {
+	case j.coordinator.config.Checkpoints == nil:
+		return
+	case failed != nil && failed.Back:
+		l.server.lostRuns.note(j.manifest.Name, l.server.now())
 		return
 	}
 	note := checkpoint.End

@@ -39,6 +39,7 @@ type Server struct {
 	process    string // this one, as trainers name theirs
 	started    time.Time
 	noting     sync.Mutex // of which runs are under way; a leaf
+	lostRuns   lostRuns
 	log        *slog.Logger
 	limitHeap  func(bytes int64) // may be nil
 	rounds     func(RoundTimes)  // may be nil

@@ -162,7 +162,8 @@ func (c *Coordinator) tooSlow(name schema.Member, b schema.Batch) []Decision {
 }
 
 // findParametersLost ends a job whose trainers had the parameters, where none is left who has them: newcomers cannot
-// have them from anybody. Those of the version that the job has begun with are drawn, or on shards.
+// have them from anybody. Those of the version that the job has begun with are drawn, or on shards, and so are those of
+// the newest durable version, which the job then goes back to.
 func (c *Coordinator) findParametersLost() []Decision {
 	first := c.config.Generation
 	has := func(m member) bool { return m.here() && (m.generation == first || m.begun) }
@@ -170,11 +171,13 @@ func (c *Coordinator) findParametersLost() []Decision {
 	if owned || c.done() <= c.config.Resume.version() || slices.ContainsFunc(c.members, has) {
 		return nil
 	}
-	todo := "start the trainers with --resume to go on from the newest durable version"
-	if c.config.Checkpoints == nil {
-		todo = "start the job again; with --checkpoint-dir at its ps it can go on from a durable version"
+	const lost = "no trainer is left that had the parameters: "
+	if c.config.Checkpoints != nil {
+		return c.FailServers(schema.Coordinator, lost+
+			"new ones that come within a minute go on from the newest durable version, later ones with --resume")
 	}
-	return c.Fail(schema.Coordinator, "no trainer is left that had the parameters: "+todo)
+	return c.Fail(schema.Coordinator, lost+
+		"start the job again; with --checkpoint-dir at its ps it can go on from a durable version")
 }
 
 // findDeserted ends the job where nobody has taken a place for too long.
