@@ -173,12 +173,14 @@ func (c *Coordinator) findParametersLost() []Decision {
 	}
 	const lost = "no trainer is left that had the parameters: "
 	if c.config.Checkpoints != nil {
-		return c.FailServers(schema.Coordinator, lost+
-			"new ones that come within a minute go on from the newest durable version, later ones with --resume")
+		return c.FailServers(schema.Coordinator, lost+goOnSoon)
 	}
 	return c.Fail(schema.Coordinator, lost+
 		"start the job again; with --checkpoint-dir at its ps it can go on from a durable version")
 }
+
+// goOnSoon is what becomes of a job without trainers that has durable versions: see backMax.
+const goOnSoon = "new ones that come within a minute go on from the newest durable version, later ones with --resume"
 
 // findDeserted ends the job where nobody has taken a place for too long.
 func (c *Coordinator) findDeserted(now time.Time) []Decision {
@@ -189,6 +191,9 @@ func (c *Coordinator) findDeserted(now time.Time) []Decision {
 			if c.outnumbered() {
 				why += fmt.Sprintf(", since less than half of the trainers are here, and the ps that stands by is out of "+
 					"reach: the job may go on there, at %s", c.standby.url)
+			}
+			if !c.anybody() && c.config.Checkpoints != nil {
+				return c.FailServers(schema.TrainerMember(i), why+"; "+goOnSoon)
 			}
 			return c.Fail(schema.TrainerMember(i), why)
 		}

@@ -13,19 +13,23 @@ import (
 )
 
 // Jobs whose places cannot be taken over go on from their newest durable version under policy wait: when a trainer is
-// lost, with the new one that comes. So do those whose only trainer is lost, together with what it had. Where gradients
-// do not depend on versions, nothing is missing at the end, and nothing twice.
+// lost, with the new one that comes. So do those whose only trainer is lost together with what it had, or whose place
+// nobody has taken in time. Where gradients do not depend on versions, nothing is missing at the end, and nothing is
+// there twice.
 func TestJobsRewind(t *testing.T) {
 	for name, job := range map[string]*schema.Job{"bounded": givenJob(3, 2), "feedback": givenJob(3, 0),
-		"bounded, alone": givenJob(1, 2), "mean, alone": givenJob(1, 0)} {
+		"bounded, alone": givenJob(1, 2), "mean, alone": givenJob(1, 0), "deserted": givenJob(1, 0)} {
 		job.Policy = schema.PolicyWait
+		comes := 5 * time.Second // after the start
 		switch name {
+		case "deserted":
+			comes, job.Policy = 15*time.Second, schema.PolicyRecover
 		case "feedback":
 			job.Wire = schema.Wire{Gradients: schema.GradientsBFloat16, ErrorFeedback: true}
 		case "mean, alone":
 			job.Apply, job.Policy = schema.ApplyMean, schema.PolicyRecover
 		}
-		t.Run(name, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { rewind(t, job) }) })
+		t.Run(name, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { rewind(t, job, comes) }) })
 	}
 }
 
@@ -73,7 +77,7 @@ func (r *rewinder) run(t *testing.T) error {
 	}
 }
 
-func rewind(t *testing.T, job *schema.Job) {
+func rewind(t *testing.T, job *schema.Job, comes time.Duration) {
 	kept := ps.Config{Shards: 2, Deadline: 3 * time.Second,
 		Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 10}}
 	server := startServerWith(t, kept)
@@ -86,7 +90,7 @@ func rewind(t *testing.T, job *schema.Job) {
 		}
 		all.Go(func() {
 			if i == job.Trainers { // in the place of the one that is lost
-				time.Sleep(5 * time.Second)
+				time.Sleep(comes)
 			}
 			if err := out[i].run(t); err != nil {
 				t.Errorf("trainer %d: %v", i, err)
