@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"gradbus/internal/atomicfile"
 	"gradbus/schema"
@@ -27,6 +28,7 @@ const runsMax = 16
 type Lost struct {
 	Runs  []schema.RunID // the run, and before it those that it goes on from, the latest first; nil: none is noted
 	Since uint64         // the first run of the job's name whose versions it may go on from
+	At    time.Time      // when it began, or ended to go on (Leave), by the clock of the disk
 }
 
 func runningText(run schema.RunID) string { return fmt.Sprintf("%016x ", uint64(run)) }
@@ -70,6 +72,20 @@ func End(dir string, job schema.JobName, run schema.RunID) error {
 	return nil
 }
 
+// Leave notes that a run of a job has ended just now and is to go on, unless a later one is under way.
+func Leave(dir string, job schema.JobName, run schema.RunID) error {
+	path := filepath.Join(jobFolder(dir, job), runningName)
+	text, err := os.ReadFile(path)
+	if err == nil && strings.HasPrefix(string(text), runningText(run)) {
+		now := time.Now()
+		err = os.Chtimes(path, now, now)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("note that job %s is to go on: %w", job, err)
+	}
+	return nil
+}
+
 // Abandon notes that a run of a job has ended before it began: what it was to go on from is lost as before. Trainers
 // may come back to that.
 func Abandon(dir string, job schema.JobName, run schema.RunID) error {
@@ -105,6 +121,9 @@ func Running(dir string, job schema.JobName) (Lost, error) {
 		return Lost{}, damaged
 	}
 	var lost Lost
+	if info, err := os.Stat(path); err == nil {
+		lost.At = info.ModTime()
+	}
 	if lost.Since, err = strconv.ParseUint(words[1], 10, 64); err != nil {
 		return Lost{}, damaged
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"gradbus/schema"
 )
@@ -30,6 +31,18 @@ func TestRunningIsKnownUntilItsEnd(t *testing.T) {
 	check("begun again", 1<<63+8, true)
 	must(t, End(dir, "j", 7)) // of the one before
 	check("after the end of another", 1<<63+8, true)
+	path := filepath.Join(dir, "j", "running")
+	long := time.Now().Add(-time.Hour)
+	must(t, os.Chtimes(path, long, long))
+	must(t, Leave(dir, "j", 7)) // likewise
+	if lost, err := Running(dir, "j"); err != nil || time.Since(lost.At) < time.Minute {
+		t.Errorf("after another was left: %v, %v", lost, err)
+	}
+	must(t, Leave(dir, "j", 1<<63+8))
+	if lost, err := Running(dir, "j"); err != nil || time.Since(lost.At) > time.Minute {
+		t.Errorf("after it was left: %v, %v", lost, err)
+	}
+	check("left", 1<<63+8, true)
 	if jobs, err := Jobs(dir); err != nil || len(jobs) > 0 {
 		t.Errorf("jobs with checkpoints: %v, %v", jobs, err)
 	}

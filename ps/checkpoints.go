@@ -82,14 +82,14 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	}
 	begun := max(c.begun(), schema.Batch(c.first())) // a trainer that gets its first version says 0
 	moments := c.config.Job.Moments()
-	if moments {
-		begun = max(c.leastBegun(), schema.Batch(c.first()))
+	if moments { // by that of one who stands still it does not wait for ever
+		begun = min(begun, max(c.leastBegun(), schema.Batch(max(k.at(), c.first()))+1))
 	}
 	pace := begun - min(begun, k.begun) // in the time between two ticks
 	k.begun = begun
 	c.noteLate(now, begun)
 	writing := slices.ContainsFunc(c.shardServers, func(s shardServer) bool { return s.writing })
-	if k.at() > schema.Version(begun) || writing || moments && max(k.at(), c.first()) == schema.Version(begun) {
+	if k.at() > schema.Version(begun) || writing || moments && max(k.at(), c.first()) >= schema.Version(begun) {
 		return nil
 	}
 	byTime := p.Every > 0 && now.Sub(k.since) >= p.Every || k.drains && k.last == 0

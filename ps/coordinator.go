@@ -288,7 +288,7 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 		switch {
 		case c.canDoWithout(m):
 			return append([]Decision{d}, c.goneOn()...)
-		case handsOver:
+		case handsOver && c.others(i):
 			return append([]Decision{d}, c.failFor(i, text)...)
 		}
 		return append([]Decision{d},

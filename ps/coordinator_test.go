@@ -119,6 +119,10 @@ func (s *membership) manifest() *schema.Job {
 		s.consistency = schema.ConsistencyAsync
 		j.Consistency, j.Apply = schema.ConsistencyAsync, schema.ApplyUpdate
 	}
+	if s.text("consistency", s.consistency) == schema.ConsistencyBounded {
+		s.consistency = schema.ConsistencyBounded
+		j.Consistency, j.Ahead = s.consistency, 1
+	}
 	if s.text("consistency", s.consistency) == schema.ConsistencyGrouped {
 		s.consistency = schema.ConsistencyGrouped
 		j.Consistency, j.Apply, j.Group, j.Tables = schema.ConsistencyGrouped, schema.ApplyUpdate, 1, nil

@@ -181,7 +181,11 @@ func (c *Coordinator) findSlow(now time.Time, waiting []schema.Waiting) []Decisi
 	if slow < 0 {
 		return nil
 	}
-	return c.failFor(slow, c.sayWaited(now, slow, "batch"))
+	text := c.sayWaited(now, slow, "batch")
+	if c.members[slow].lost {
+		return c.failFor(slow, text)
+	}
+	return c.Fail(schema.TrainerMember(slow), text) // another run would wait for it, too
 }
 
 // sayWaited says why it is too late for a trainer that others wait for. What they wait for is named by a word.

@@ -63,7 +63,8 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 		var err error
 		if lost, err = checkpoint.Running(dir, c.job.Name); err != nil {
 			s.log.Error("a run of the job that was lost is not known", "job", c.job.Name, "err", err)
-			if c.back != 0 && c.resume || s.mayHaveLost(c.job) { // one that begins anew would take the place of what is there
+			// one that begins anew would take the place of what is there
+			if c.back != 0 && c.resume || s.mayHaveLost(c.job, &lost) {
 				return from, unreadable(err)
 			}
 		}
@@ -76,7 +77,7 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 		return from, runOver(c.job.Name)
 	case c.back != 0:
 		from.resume, from.lost, from.since = true, lost.Runs, lost.Since
-	case !running || !s.mayHaveLost(c.job):
+	case !running || !s.mayHaveLost(c.job, &lost):
 		return from, nil
 	case from.resume: // from the newest of all, as was asked
 		from.lost = lost.Runs
@@ -88,11 +89,13 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 	return from, nil
 }
 
-// mayHaveLost reports that a run of a job, if one was under way when the ps before this one ended, or has ended here
-// and is to go on, is gone back to by whoever joins it.
-func (s *Server) mayHaveLost(job *schema.Job) bool {
+// mayHaveLost reports that a run of a job, if one was under way when the ps before this one ended, or has ended just
+// now and is to go on, is gone back to by whoever joins it. That it has ended another ps may have noted, in the same
+// folder.
+func (s *Server) mayHaveLost(job *schema.Job, lost *checkpoint.Lost) bool {
 	now := s.now()
-	return job.Policy != schema.PolicyFail && (now.Sub(s.started) <= backMax || s.lostRuns.lately(job.Name, now))
+	lately := s.lostRuns.lately(job.Name, now) || !s.byItself() && now.Sub(lost.At).Abs() <= backMax
+	return job.Policy != schema.PolicyFail && (now.Sub(s.started) <= backMax || lately)
 }
 
 // unreadable refuses who comes back to a run of which the disk cannot tell now. They ask again, unless it never will.
@@ -212,6 +215,9 @@ func (l *controlLoop) runEnded(j *job) {
 		return
 	case failed != nil && failed.Back:
 		l.server.lostRuns.note(j.manifest.Name, l.server.now())
+		if !l.server.byItself() {
+			l.runOver(j.manifest.Name, j.run, checkpoint.Leave)
+		}
 		return
 	}
 	note := checkpoint.End
@@ -221,7 +227,8 @@ func (l *controlLoop) runEnded(j *job) {
 	l.runOver(j.manifest.Name, j.run, note)
 }
 
-// runOver notes that a run has ended, by checkpoint.End, or by checkpoint.Abandon where it had not begun.
+// runOver notes that a run has ended, by checkpoint.End, by checkpoint.Abandon where it had not begun, or by
+// checkpoint.Leave where it is to go on.
 func (l *controlLoop) runOver(name schema.JobName, run schema.RunID,
 	note func(dir string, job schema.JobName, run schema.RunID) error) {
 	s := l.server

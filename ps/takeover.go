@@ -179,8 +179,9 @@ func (c *Coordinator) findParametersLost() []Decision {
 		"start the job again; with --checkpoint-dir at its ps it can go on from a durable version")
 }
 
-// goOnSoon is what becomes of a job without trainers that has durable versions: see backMax.
-const goOnSoon = "new ones that come within a minute go on from the newest durable version, later ones with --resume"
+// goOnSoon is what becomes of a job without trainers whose versions are written down: see backMax.
+const goOnSoon = "new ones that come within a minute go on from the newest durable version, if any, later ones with " +
+	"--resume"
 
 // findDeserted ends the job where nobody has taken a place for too long.
 func (c *Coordinator) findDeserted(now time.Time) []Decision {

@@ -281,10 +281,6 @@ func (j *Job) CarriesOn() bool { return j.Carried() && j.Policy != PolicyFail }
 func (j *Job) TakesOver() bool {
 	p := j.Plan()
 	kept := func(t TablePlan) bool { return t.Owner == ByTrainers }
-	exact := j.Optimizer.Exact
-	for i := range j.Tables {
-		exact = exact || j.OptimizerOf(Table(i)).Exact
-	}
 	return p.Clock.Common() && p.Ahead == 0 && p.Reducer == ByShards && !p.ErrorFeedback && !p.AsyncTables &&
-		!slices.ContainsFunc(p.Tables, kept) && len(j.Modules) == 0 && !exact
+		!slices.ContainsFunc(p.Tables, kept) && len(j.Modules) == 0 && !j.exact()
 }

@@ -14,7 +14,10 @@ func (j *Job) CheckVersions() error {
 			ConsistencySync, ConsistencyBounded, ConsistencyAsync)
 	case plan.ClockOf(ByShards) != plan.Clock:
 		return fmt.Errorf("job %s: its tables are at no version of its parameters: want no table_consistency", j.Name)
-	case plan.Owner == ByTrainers && !plan.Sync():
+	case j.Moments() && j.exact():
+		return fmt.Errorf("job %s: exact rows of shards at versions of their own: want consistency %s or %s", j.Name,
+			ConsistencySync, ConsistencyBounded)
+	case plan.Owner == ByTrainers && len(j.Parameters) > 0 && !plan.Sync():
 		return fmt.Errorf("job %s: its trainers have the parameters, each at a version of its own: want consistency %s, "+
 			"or apply %s", j.Name, ConsistencySync, ApplyUpdate)
 	case len(j.Modules) > 0:
@@ -30,6 +33,15 @@ func (j *Job) CheckVersions() error {
 		}
 	}
 	return nil
+}
+
+// exact reports whether any optimizer of the job makes up for batches that rows sat out.
+func (j *Job) exact() bool {
+	exact := j.Optimizer.Exact
+	for i := range j.Tables {
+		exact = exact || j.OptimizerOf(Table(i)).Exact
+	}
+	return exact
 }
 
 // Rewinds reports whether a job may go on from its newest durable version when a trainer is lost, though nobody can

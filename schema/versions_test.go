@@ -20,6 +20,11 @@ func TestCheckVersions(t *testing.T) {
 		{"", true, func(j *Job) { j.Wire = Wire{Gradients: GradientsBFloat16, ErrorFeedback: true} }},
 		{"", false, func(j *Job) { j.Consistency = ConsistencyAsync }},
 		{"sync, bounded or async", false, func(j *Job) { j.Consistency, j.Group = ConsistencyGrouped, 1 }},
+		{"exact rows", false, func(j *Job) { j.Consistency, j.Optimizer.Exact = ConsistencyAsync, true }},
+		{"", true, func(j *Job) {
+			j.Apply, j.Consistency, j.Ahead = ApplyMean, ConsistencyBounded, 1
+			j.Parameters, j.Tables = nil, []TableSpec{table}
+		}},
 		{"or apply update", false, func(j *Job) {
 			j.Apply, j.Consistency, j.Ahead = ApplyMean, ConsistencyBounded, 1
 		}},

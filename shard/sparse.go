@@ -57,7 +57,8 @@ func (s *Shard) stepSparse(contributor int, h *schema.Head, v *schema.View, payl
 
 // CheckShare refuses what does not fit its sender's share of the budget together with the sparse contributions to this
 // batch that it has sent: all of them have to be here before the round closes, so waiting for room would never end.
-// Dense contributions do not count, since their rounds close without it.
+// Dense contributions do not count: their rounds close without it, or, where a version is copied in bounded, wait for
+// the sparse rounds of earlier batches alone, of which every trainer sends all before anything of a later one.
 func (s *Shard) CheckShare(contributor int, h *schema.Head, bytes int64) *refusal {
 	share, l := s.config.StagedBytesMax/int64(len(s.config.Contributors)), s.clock.Line(contributor)
 	if h.Kind != schema.KindSparse || l.Sparse == nil || h.Batch < l.Sparse.Closed() {

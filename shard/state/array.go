@@ -47,8 +47,9 @@ type Array struct {
 	rule    *rule
 	dim     int // columns that are here
 	version schema.Version
-	steps   uint64   // that were done
-	free    []func() // of memory
+	steps   uint64         // that were done
+	beyond  schema.Version // as of a denseChunk
+	free    []func()       // of memory
 	initial initial
 
 	rows    []float32   // [places, dim], of version

@@ -126,7 +126,7 @@ func (r *arrayRestore) Rows(rows Rows) error {
 func (r *arrayRestore) check(rows *Rows) error {
 	t, n := r.table, len(rows.Keys)
 	if !r.any {
-		r.any, t.version, t.steps = true, rows.Version, rows.Steps
+		r.any, t.version, t.steps, t.beyond = true, rows.Version, rows.Steps, beyond(rows.Version, rows.Steps)
 	}
 	if t.version != rows.Version || t.steps != rows.Steps {
 		return fmt.Errorf("%w: version %d after %d steps, and others are of %d after %d", ErrSnapshot,

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"gradbus/cuda"
 	"gradbus/schema"
 )
 
@@ -199,6 +200,37 @@ func TestDenseCopyOfAMoment(t *testing.T) {
 				t.Errorf("%s, seed %d: the copy is not what was there", name, seed)
 			}
 		}
+	}
+}
+
+// What goes on from a moment has the learning rate of the steps that were done by then, and not of its number.
+func TestRatesGoOnFromAMoment(t *testing.T) {
+	const number = 3
+	o := schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.5,
+		Schedule: &schema.Schedule{Kind: schema.ScheduleLinear, Total: 100, Final: 0.01}}
+	first, second := newTestDense(t, testBackend(t), o, 50, false), newTestDense(t, testBackend(t), o, 50, false)
+	gradient := make([]float32, 40)
+	for i := range gradient {
+		gradient[i] = float32(i) + 1
+	}
+	step := func(d *testDense) {
+		must(t, d.Average(0, 1, []cuda.Term{{Count: 1, Values: cuda.Float32s(gradient)}}))
+	}
+	for range 50 {
+		step(first)
+	}
+	restore, c := second.Restore(), first.CopyNow(number)
+	for pieces, more := c.Next(); more; pieces, more = c.Next() {
+		for _, p := range pieces {
+			must(t, restore.Tensor(p))
+		}
+	}
+	must(t, restore.Done())
+	step(first)
+	step(second)
+	if a, b := first.values[first.Version(0)%2][0], second.values[second.Version(0)%2][0]; !sameBits(a, b) ||
+		second.Version(0) != number+1 {
+		t.Errorf("version %d has %v, want %v", second.Version(0), b[:3], a[:3])
 	}
 }
 

@@ -70,6 +70,7 @@ type denseChunk struct {
 	kept    [][][]float32  // of each version, each slot of the rule
 	slots   [][]cuda.Slot  // the same, from each version to the next
 	steps   [2]uint64      // that were done by then
+	beyond  schema.Version // by which the steps of a restored moment were more than its number: learning rates count them
 	touched uint8          // the interval in which it changed last
 }
 
@@ -215,8 +216,8 @@ func (d *Dense) Average(i int, weight float64, terms []cuda.Term) error {
 	}
 	steps := c.steps[c.version%2]
 	err := d.config.Backend.AverageApply(cuda.AverageApply{
-		Dim: 1, Lanes: d.config.Lanes, Optimizer: c.rule.at(c.version, steps), Clip: c.rule.clip, Weight: float32(weight),
-		First:     steps == 0,
+		Dim: 1, Lanes: d.config.Lanes, Optimizer: c.rule.at(c.version+c.beyond, steps), Clip: c.rule.clip,
+		Weight: float32(weight), First: steps == 0,
 		NonFinite: d.config.NonFinite, Terms: terms, Slots: c.slotsNow(), Param: cuda.Float32s(now), Out: cuda.Float32s(out),
 	})
 	if err == nil {
@@ -234,7 +235,7 @@ func (d *Dense) Step(i int, weight float64, sum []float32, scale float32) error 
 	}
 	steps := c.steps[c.version%2]
 	err := d.config.Backend.ApplyDense(cuda.ApplyDense{
-		Dim: 1, Optimizer: c.rule.at(c.version, steps), Clip: c.rule.clipped(scale), Weight: float32(weight),
+		Dim: 1, Optimizer: c.rule.at(c.version+c.beyond, steps), Clip: c.rule.clipped(scale), Weight: float32(weight),
 		First: steps == 0, NonFinite: d.config.NonFinite,
 		Slots: c.slotsNow(), Param: cuda.Float32s(now), Grad: cuda.Float32s(sum), Out: cuda.Float32s(out),
 	})

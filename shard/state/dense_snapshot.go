@@ -95,7 +95,7 @@ func (r *DenseRestore) put(i int, t *Tensor, from span, to int) error {
 	c := &r.dense.chunks[i]
 	if len(r.there[i]) == 0 {
 		c.version, c.first = t.Version, t.Version
-		c.steps[t.Version%2] = t.Steps
+		c.steps[t.Version%2], c.beyond = t.Steps, beyond(t.Version, t.Steps)
 	}
 	if c.version != t.Version || c.steps[t.Version%2] != t.Steps {
 		return fmt.Errorf("%w: version %d after %d steps, and others of its chunk are of %d after %d: a chunk is of one",

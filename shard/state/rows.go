@@ -84,7 +84,7 @@ func (t *Array) apply(places []int64, g RowGradient) cuda.ApplyRows {
 		t.staged.pass = append(t.staged.pass, cuda.Slot{Name: s.name, Before: cuda.Float32s(t.slots[i])})
 	}
 	return cuda.ApplyRows{
-		Dim: t.dim, Optimizer: t.rule.at(t.version, t.steps), Clip: t.rule.clipped(g.Scale), Weight: g.Weight,
+		Dim: t.dim, Optimizer: t.rule.at(t.version+t.beyond, t.steps), Clip: t.rule.clipped(g.Scale), Weight: g.Weight,
 		Slots: t.staged.pass,
 		Table: cuda.Float32s(t.rows), Index: cuda.Int64s(places), Grad: g.Sums,
 	}

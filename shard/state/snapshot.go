@@ -59,6 +59,12 @@ var (
 	ErrSnapshot = errors.New("snapshot does not fit")
 )
 
+// beyond is how many more steps there were than a version has batches: of a moment, where each trainer has made steps
+// by itself (CopyWish.Moment). Else there are none.
+func beyond(v schema.Version, steps uint64) schema.Version {
+	return max(v, schema.Version(steps)) - v
+}
+
 // Snapshot holds pieces in memory of their own. Its methods are what Dense.Snapshot and Array.Snapshot call.
 type Snapshot struct {
 	Tensors []Tensor
