@@ -24,6 +24,7 @@ type server struct {
 	liar    bool           // the disk has said that it has what it may not have
 	returns bool           // the next job goes on from one that was lost; of system.mu, as the next
 	has     bool           // the job is here, or awaited
+	takes   bool           // the next job goes on with what is here of another's
 	durable schema.Version // the newest that the disk must have
 	rotten  int            // full checkpoints to come until nothing goes on from a file of which a bit was changed
 }
@@ -174,7 +175,7 @@ func (s *system) durable(server string, version schema.Version, full bool) {
 
 // returns notes that the next job that a server registers goes on from one that was lost, or that a job is registered:
 // if it is another one, nothing of the one before is to be found in it.
-func (s *system) returns(server string, next bool) {
+func (s *system) returns(server string, next bool, run schema.RunID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := s.server(server)
@@ -183,7 +184,9 @@ func (s *system) returns(server string, next bool) {
 	}
 	if !next && !v.returns {
 		s.doubtLocked(v)
+		s.anew[run] = s.nats == nil && len(s.servers) > 1 && !v.takes
 	}
+	v.takes = false
 	if v.returns = next; next {
 		return
 	}
@@ -191,6 +194,15 @@ func (s *system) returns(server string, next bool) {
 		if other.disk == v.disk {
 			other.returns = false
 		}
+	}
+}
+
+// takesOver notes that the next job that a server registers goes on with what it has of that of another.
+func (s *system) takesOver(server string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v := s.server(server); v != nil {
+		v.takes = true
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -68,7 +69,8 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 		}
 	}
 	s := &system{t: t, r: r, job: job, bus: fabric.NewBus(), backend: backend,
-		done: make(chan struct{}), digests: map[string]string{}, inputs: map[input][2]uint32{}, began: time.Now(),
+		done: make(chan struct{}), digests: map[string]string{}, anew: map[schema.RunID]bool{},
+		inputs: map[input][2]uint32{}, began: time.Now(),
 		calm: 1 + 4*time.Duration(seed%2)}
 	want, err := s.quiet()
 	if err != nil {
@@ -152,9 +154,17 @@ func (l listener) Handle(ctx context.Context, r slog.Record) error {
 		})
 		l.system.durable(l.ps, l.version, full)
 	case "job goes on that was lost", "job goes on with what is kept of its shards":
-		l.system.returns(l.ps, true)
+		l.system.returns(l.ps, true, 0)
+	case "job goes on here":
+		l.system.takesOver(l.ps)
 	case "job registered":
-		l.system.returns(l.ps, false)
+		r.Attrs(func(a slog.Attr) bool {
+			if a.Key == "run_id" {
+				run, _ := strconv.ParseUint(a.Value.String(), 10, 64)
+				l.system.returns(l.ps, false, schema.RunID(run))
+			}
+			return true
+		})
 		l.system.has(l.ps, true)
 	case "the ps of a job is lost, its trainers are awaited here":
 		l.system.has(l.ps, true)

@@ -46,8 +46,9 @@ type system struct {
 	began    time.Time
 	trace    []string
 	trainers []*member
-	digests  map[string]string // by member
-	runs     []*progress       // in the order in which they got anywhere
+	digests  map[string]string     // by member
+	runs     []*progress           // in the order in which they got anywhere
+	anew     map[schema.RunID]bool // of a pair of servers: begun with nothing, perhaps at each of them by the same name
 
 	// of the job to which nothing happens: the weights of every version, and what each lane is computed on
 	weights []uint32
@@ -72,7 +73,7 @@ func (s *system) complete(m *member, run schema.RunID, began schema.Version, b s
 	if i < 0 {
 		s.begins(began)
 		for _, p := range s.runs {
-			if !p.over {
+			if !p.over && !s.anew[run] {
 				p.over, p.most = true, p.newest+1
 			}
 		}
