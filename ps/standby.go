@@ -22,8 +22,8 @@ const (
 	cutMax = 2 * time.Second
 	// probeEvery is the time between two attempts to find out whether it has.
 	probeEvery = 20 * time.Millisecond
-	// othersFirst is for how long nobody begins a job here that was on the ps which is lost, and of which nothing is here:
-	// started again at once, that one has a later version.
+	// othersFirst is for how long no newcomer begins a job here that was on the ps which is lost, and of which nothing is
+	// here: started again at once, that one has a later version, and those who come back to it.
 	othersFirst = 5 * time.Second
 	// cameWithin is for how long a trainer counts that has come from a ps that is lost. It asks again each second.
 	cameWithin = 3 * time.Second

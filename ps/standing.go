@@ -298,7 +298,7 @@ func (b *standby) comes(name schema.JobName, from schema.Member, run schema.RunI
 		there := fabric.WithoutUser(b.url)
 		return true, &schema.Refused{Reason: schema.RefusedElsewhere, Field: "server", Have: there,
 			Text: schema.Clip(fmt.Sprintf("job %s is on the ps at %s, which this one stands by for", name, there))}
-	case j != nil && j.gone != "" && j.version() == 0 && now.Sub(j.since) < othersFirst:
+	case run == 0 && j != nil && j.gone != "" && j.version() == 0 && now.Sub(j.since) < othersFirst:
 		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
 			"job %s was on the ps at %s, of which this one has nothing: %s. It may go on there first", name,
 			fabric.WithoutUser(b.url), j.gone))}

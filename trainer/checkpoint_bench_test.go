@@ -50,7 +50,7 @@ func (moves) Lane(step *LaneStep) (float64, error) {
 // BenchmarkCheckpoints is how long batches take without checkpoints, with them, and while one is being written: of a
 // table of 128 MiB with its momentum, at a server in this process over TCP, one after the other as soon as the one
 // before is durable. "few" moves a fiftieth of the rows, so increments follow a full one; "all" moves all, so every one
-// is full. "mean" is of a parameter of 32 MiB that the trainer has, with its momentum.
+// is full. So it is in bounded and in async, where every one is. "mean" is of a parameter of 32 MiB that the trainer has, with its momentum.
 //
 //	go test ./trainer -run '^$' -bench Checkpoints -benchtime 20000x
 //
@@ -69,6 +69,10 @@ func BenchmarkCheckpoints(b *testing.B) {
 			w.grads[i] = float32(i%7) * 1e-3
 		}
 		b.Run(name, func(b *testing.B) { benchmarkCheckpoints(b, backend, rows, w) })
+		bounded, async := *rows, *rows
+		bounded.Consistency, bounded.Ahead, async.Consistency = schema.ConsistencyBounded, 2, schema.ConsistencyAsync
+		b.Run(name+", bounded", func(b *testing.B) { benchmarkCheckpoints(b, backend, &bounded, w) })
+		b.Run(name+", async", func(b *testing.B) { benchmarkCheckpoints(b, backend, &async, w) })
 	}
 	dense := *rows
 	dense.Apply, dense.Tables = schema.ApplyMean, nil
