@@ -50,7 +50,8 @@ func (moves) Lane(step *LaneStep) (float64, error) {
 // BenchmarkCheckpoints is how long batches take without checkpoints, with them, and while one is being written: of a
 // table of 128 MiB with its momentum, at a server in this process over TCP, one after the other as soon as the one
 // before is durable. "few" moves a fiftieth of the rows, so increments follow a full one; "all" moves all, so every one
-// is full. So it is in bounded and in async, where every one is. "mean" is of a parameter of 32 MiB that the trainer has, with its momentum.
+// is full. Both are in sync, in bounded, and in async, where every one is full. "mean" is of a parameter of 32 MiB that
+// the trainer has, with its momentum.
 //
 //	go test ./trainer -run '^$' -bench Checkpoints -benchtime 20000x
 //
