@@ -57,30 +57,37 @@ func Begin(dir string, job schema.JobName, run schema.RunID, since uint64, other
 // End notes that a run of a job has ended, unless a later one is under way. The folder of a job without checkpoints
 // goes.
 func End(dir string, job schema.JobName, run schema.RunID) error {
-	path := filepath.Join(jobFolder(dir, job), runningName)
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !strings.HasPrefix(string(text), runningText(run)) {
-		return nil
-	}
-	if err == nil {
+	path, is, err := noteOf(dir, job, run)
+	if err == nil && is {
 		err = atomicfile.Remove(path)
 	}
 	if err != nil {
 		return fmt.Errorf("note that job %s has ended: %w", job, err)
 	}
-	_ = os.Remove(jobFolder(dir, job)) // fails where there is anything in it
+	if is {
+		_ = os.Remove(jobFolder(dir, job)) // fails where there is anything in it
+	}
 	return nil
+}
+
+// noteOf finds the note of a job, and whether it is of a run.
+func noteOf(dir string, job schema.JobName, run schema.RunID) (path string, is bool, err error) {
+	path = filepath.Join(jobFolder(dir, job), runningName)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return path, false, nil
+	}
+	return path, strings.HasPrefix(string(text), runningText(run)), err
 }
 
 // Leave notes that a run of a job has ended just now and is to go on, unless a later one is under way.
 func Leave(dir string, job schema.JobName, run schema.RunID) error {
-	path := filepath.Join(jobFolder(dir, job), runningName)
-	text, err := os.ReadFile(path)
-	if err == nil && strings.HasPrefix(string(text), runningText(run)) {
+	path, is, err := noteOf(dir, job, run)
+	if err == nil && is {
 		now := time.Now()
 		err = os.Chtimes(path, now, now)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		return fmt.Errorf("note that job %s is to go on: %w", job, err)
 	}
 	return nil

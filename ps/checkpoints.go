@@ -81,7 +81,7 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 		return nil
 	}
 	begun := max(c.begun(), schema.Batch(c.first())) // a trainer that gets its first version says 0
-	moments := c.config.Job.Moments()
+	moments := c.plan.Moments()
 	if moments { // by that of one who stands still it does not wait for ever
 		begun = min(begun, max(c.leastBegun(), schema.Batch(max(k.at(), c.first()))+1))
 	}

@@ -390,7 +390,7 @@ func (l *controlLoop) shutdown() {
 	const why = "the parameter server is shutting down"
 	l.tellDrainers(true)
 	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
-		l.carryOut(l.jobs[name], l.jobs[name].coordinator.FailServers(schema.Coordinator, why))
+		l.carryOut(l.jobs[name], l.jobs[name].coordinator.FailBack(schema.Coordinator, why))
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.assignments)) {
 		l.tell(l.assignments[name], schema.Control{Failed: &schema.Failed{Member: l.server.member, Text: why, Back: true}})

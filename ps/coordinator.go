@@ -346,9 +346,9 @@ func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
 	return []Decision{{To: schema.All, Control: schema.Control{Failed: c.failed}, Note: "job failed: " + text, Who: who}}
 }
 
-// FailServers is Fail where servers of the job are lost, or it rewinds: where its versions are durable, or somebody
-// stands by, its trainers come back.
-func (c *Coordinator) FailServers(who schema.Member, text string) []Decision {
+// FailBack is Fail where the job may go on: where its versions are durable, or somebody stands by, its trainers come
+// back.
+func (c *Coordinator) FailBack(who schema.Member, text string) []Decision {
 	if c.phase == Running && c.regathers() {
 		return c.goOn(who, text, false)
 	}

@@ -136,7 +136,7 @@ func (c *Coordinator) failFor(i int, text string) []Decision {
 	if !c.rewinds() {
 		return c.Fail(who, text)
 	}
-	return c.FailServers(who, text+"; the others come back, and with a new one go on from the newest durable version")
+	return c.FailBack(who, text+"; the others come back, and with a new one go on from the newest durable version")
 }
 
 // rewinds reports that the others come back when a trainer is lost, to go on from the newest durable version.

@@ -88,7 +88,7 @@ func (l *controlLoop) goneOn(over schema.OverRun) {
 		return
 	}
 	if j := l.jobs[over.Job]; j != nil && j.run == over.Run {
-		l.carryOut(j, j.coordinator.FailServers(l.follower.member,
+		l.carryOut(j, j.coordinator.FailBack(l.follower.member,
 			"this ps was out of reach, and ps "+l.follower.member.ServerID()+", which stood by, has gone on with the job"))
 	}
 	l.runOver(over.Job, over.Run, checkpoint.End)

@@ -122,14 +122,14 @@ func (c *Coordinator) ShardServerFailed(from schema.Member, f *schema.Failed) ([
 		text = fmt.Sprintf("%s: %s", c.shardServerName(i), f.Text)
 	}
 	if f.Back {
-		return c.FailServers(f.Member, text), true
+		return c.FailBack(f.Member, text), true
 	}
 	return c.Fail(f.Member, text), true
 }
 
 // ShardServerGone ends the job because a ps has no shards of it any more; how says why.
 func (c *Coordinator) ShardServerGone(i int, how string) []Decision {
-	return c.FailServers(c.config.ShardServers[i].Member, c.shardServerName(i)+" "+how)
+	return c.FailBack(c.config.ShardServers[i].Member, c.shardServerName(i)+" "+how)
 }
 
 func (c *Coordinator) shardServerOf(from schema.Member) int {
@@ -188,7 +188,7 @@ func (c *Coordinator) lostShardServer(now time.Time) []Decision {
 	for i := range c.shardServers {
 		s := &c.shardServers[i]
 		if why, lost := s.Lost(now, c.config.Deadline); lost {
-			return c.FailServers(c.config.ShardServers[i].Member,
+			return c.FailBack(c.config.ShardServers[i].Member,
 				fmt.Sprintf("%s was last heard %s ago%s", c.shardServerName(i), rounded(s.For(now)), why))
 		}
 	}
@@ -205,7 +205,7 @@ func (c *Coordinator) Blind(now time.Time, server string) []Decision {
 	c.excuse(since, now)
 	c.ticks.Tick(now, c.config.Deadline)
 	if gone := c.blind.For(now); gone > c.config.Deadline {
-		return c.FailServers(schema.Coordinator,
+		return c.FailBack(schema.Coordinator,
 			fmt.Sprintf("the control server at %s has been out of reach of the coordinator for %s (deadline %s)", server,
 				rounded(gone), c.config.Deadline))
 	}

@@ -173,7 +173,7 @@ func (c *Coordinator) findParametersLost() []Decision {
 	}
 	const lost = "no trainer is left that had the parameters: "
 	if c.config.Checkpoints != nil {
-		return c.FailServers(schema.Coordinator, lost+goOnSoon)
+		return c.FailBack(schema.Coordinator, lost+goOnSoon)
 	}
 	return c.Fail(schema.Coordinator, lost+
 		"start the job again; with --checkpoint-dir at its ps it can go on from a durable version")
@@ -194,7 +194,7 @@ func (c *Coordinator) findDeserted(now time.Time) []Decision {
 					"reach: the job may go on there, at %s", c.standby.url)
 			}
 			if !c.anybody() && c.config.Checkpoints != nil {
-				return c.FailServers(schema.TrainerMember(i), why+"; "+goOnSoon)
+				return c.FailBack(schema.TrainerMember(i), why+"; "+goOnSoon)
 			}
 			return c.Fail(schema.TrainerMember(i), why)
 		}

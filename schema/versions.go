@@ -14,7 +14,7 @@ func (j *Job) CheckVersions() error {
 			ConsistencySync, ConsistencyBounded, ConsistencyAsync)
 	case plan.ClockOf(ByShards) != plan.Clock:
 		return fmt.Errorf("job %s: its tables are at no version of its parameters: want no table_consistency", j.Name)
-	case j.Moments() && j.exact():
+	case plan.Moments() && j.exact():
 		return fmt.Errorf("job %s: exact rows of shards at versions of their own: want consistency %s or %s", j.Name,
 			ConsistencySync, ConsistencyBounded)
 	case plan.Owner == ByTrainers && len(j.Parameters) > 0 && !plan.Sync():
@@ -51,6 +51,9 @@ func (j *Job) Rewinds() bool {
 	return !j.Recovers() && j.NeedsShards() && j.CheckVersions() == nil && !j.Moments()
 }
 
+// Moments is Plan.Moments.
+func (j *Job) Moments() bool { return j.Plan().Moments() }
+
 // Moments reports whether what is written down as a version is what each shard has at a moment, and not what all of
-// them have after the same batches: no trainer waits for another then.
-func (j *Job) Moments() bool { return !j.Plan().Clock.Common() }
+// them have after the same batches: these are not the same for all trainers then.
+func (p *Plan) Moments() bool { return !p.Clock.Common() }

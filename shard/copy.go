@@ -59,7 +59,7 @@ func (s *Shard) enter(e round.Entry) {
 // beginCopy begins the copy of the version before which every round has closed, and after which none has, where it is
 // wanted and no other is being taken. Where each trainer has rounds of its own it is of all as it is.
 func (s *Shard) beginCopy(l *round.Line) {
-	if !s.config.Placement.Plan.Clock.Common() { // schema.Job.Moments
+	if s.config.Placement.Plan.Moments() {
 		s.copyNow()
 		return
 	}
@@ -85,7 +85,7 @@ func (s *Shard) copyNow() {
 
 // copyable reports whether what is here is at a version or has yet to come to it, and was not copied before.
 func (s *Shard) copyable(l *round.Line, v schema.Version) bool {
-	return v > s.copied && v > s.config.Job.StartVersion() && l.Whose == schema.All && l.Untouched(schema.Batch(v))
+	return v > s.copied && v > s.config.Job.StartVersion() && l.Untouched(schema.Batch(v))
 }
 
 // holds reports whether a round of batch b stays open, though its lanes are there, since a version is to be copied that

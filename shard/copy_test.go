@@ -180,58 +180,54 @@ func (s *simulation) ofTrainers(i int, v schema.Version) (all []state.Tensor) {
 // does: with equal bits of parameters, rows and slots.
 func TestCopiesAreResumed(t *testing.T) {
 	const batches = 9
+	resumeCopies(t, newSimulation, func(seed uint64) schema.Version { return 1 + schema.Version(seed%3) },
+		func(s *simulation, first schema.Batch) { s.runFrom(first, batches) })
+}
+
+// Likewise where batches run ahead: what is copied is one version everywhere. The copy holds up no round for good.
+func TestCopiesOfBoundedAreResumed(t *testing.T) {
+	const batches = 9
+	ahead := func(seed uint64) int { return 1 + int(seed%3) }
+	held := 0
+	resumeCopies(t, func(t *testing.T, seed uint64) *simulation {
+		return newSimulationOf(t, seed, schema.ConsistencyBounded, ahead(seed))
+	}, func(seed uint64) schema.Version {
+		return schema.Version(ahead(seed)) + 1 + schema.Version(seed%2)
+	}, func(s *simulation, first schema.Batch) {
+		s.runAhead(first, batches)
+		held += s.heldOpen
+	})
+	if held == 0 {
+		t.Error("no round stayed open for a copy")
+	}
+}
+
+// resumeCopies has simulations copy every so many versions while they run from a batch to the end, and others run from
+// what was copied.
+func resumeCopies(t *testing.T, simulate func(t *testing.T, seed uint64) *simulation,
+	every func(seed uint64) schema.Version, run func(s *simulation, first schema.Batch)) {
 	resumed := 0
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			first := newSimulation(t, seed)
+			first := simulate(t, seed)
 			if first.p.Job.Apply != schema.ApplyUpdate {
 				t.Skip("its trainers have the parameters")
 			}
-			first.copying(1 + schema.Version(seed%3))
-			first.run(batches)
+			first.copying(every(seed))
+			run(first, 0)
 			from := first.resumed()
 			if from == nil {
 				t.Skip("nothing was copied in time")
 			}
 			resumed++
-			second := newSimulation(t, seed)
+			second := simulate(t, seed)
 			second.shards, second.place = nil, schema.NewPlacement(second.p.Job, 1+int(seed/3%3))
 			second.makeShards(from)
-			second.runFrom(schema.Batch(from.Version), batches)
+			run(second, schema.Batch(from.Version))
 		})
 	}
 	if resumed < 30 {
 		t.Errorf("%d of 60 were resumed", resumed)
-	}
-}
-
-// A version that is copied while batches run ahead is one version everywhere: what goes on from it, on any number of
-// shards, has the bits of the model. The copy holds up no round for good.
-func TestCopiesOfBoundedAreResumed(t *testing.T) {
-	resumed, held := 0, 0
-	for seed := range uint64(60) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			ahead := 1 + int(seed%3)
-			first := newSimulationOf(t, seed, schema.ConsistencyBounded, ahead)
-			if first.p.Job.Apply != schema.ApplyUpdate {
-				t.Skip("its trainers have the parameters")
-			}
-			first.copying(schema.Version(ahead) + 1 + schema.Version(seed%2))
-			first.runAhead(0, 9)
-			held += first.heldOpen
-			from := first.resumed()
-			if from == nil {
-				t.Skip("nothing was copied in time")
-			}
-			resumed++
-			second := newSimulationOf(t, seed, schema.ConsistencyBounded, ahead)
-			second.shards, second.place = nil, schema.NewPlacement(second.p.Job, 1+int(seed/3%3))
-			second.makeShards(from)
-			second.runAhead(schema.Batch(from.Version), 9)
-		})
-	}
-	if resumed < 30 || held == 0 {
-		t.Errorf("%d of 60 were resumed, %d steps left a round open for a copy", resumed, held)
 	}
 }
 

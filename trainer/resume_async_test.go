@@ -70,11 +70,7 @@ func resumeAsync(t *testing.T) {
 		if at < version || at > batches {
 			t.Fatalf("resumed at version %d, want %d to %d", at, version, batches)
 		}
-		for i, err := range runAll(testContext(t), sessions, counts{}, uint64(batches-at)) {
-			if err != nil {
-				t.Fatalf("trainer %d: %v", i, err)
-			}
-		}
+		trainTo(t, sessions, counts{}, uint64(batches))
 		rows, err := sessions[0].Lookup(testContext(t), []TableKeys{{0, []uint64{0, countedRows - 1}}})
 		if err != nil {
 			t.Fatal(err)

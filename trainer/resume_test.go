@@ -125,11 +125,7 @@ func resume(t *testing.T, who haver) {
 		if at < version || at > schema.Version(batches) {
 			t.Fatalf("resumed at version %d, want %d to %d", at, version, batches)
 		}
-		for i, err := range runAll(testContext(t), sessions, newToy(t, job), batches-uint64(at)) {
-			if err != nil {
-				t.Fatalf("trainer %d: %v", i, err)
-			}
-		}
+		trainTo(t, sessions, newToy(t, job), batches)
 		for i, digest := range digestsOf(t, sessions) {
 			if digest != want {
 				t.Errorf("%d shards, trainer %d of %d: weights %x, want %x", c.shards, i, c.trainers, digest[:6], want[:6])
@@ -241,11 +237,7 @@ func resumeFromIncrements(t *testing.T, who haver) {
 		if at > reached || !c.damaged && at < version || c.damaged && at != other {
 			t.Fatalf("resumed at version %d of %d, want %d or later", at, reached, version)
 		}
-		for i, err := range runAll(testContext(t), sessions, newToy(t, job(c.trainers)), uint64(reached-at)) {
-			if err != nil {
-				t.Fatalf("trainer %d: %v", i, err)
-			}
-		}
+		trainTo(t, sessions, newToy(t, job(c.trainers)), uint64(reached))
 		for i, digest := range digestsOf(t, sessions) {
 			if digest != want {
 				t.Errorf("%d shards, trainer %d of %d: weights %x, want %x", c.shards, i, c.trainers, digest[:6], want[:6])
@@ -419,11 +411,7 @@ func resumeWhereAllTrainersAreLost(t *testing.T) {
 		t.Errorf("resumed at version %d, and version %d was durable", at, version)
 	}
 	batches := uint64(reached) + 3
-	for i, err := range runAll(testContext(t), sessions, newToy(t, job), batches-uint64(at)) {
-		if err != nil {
-			t.Fatalf("trainer %d: %v", i, err)
-		}
-	}
+	trainTo(t, sessions, newToy(t, job), batches)
 	want, _ := toyOutcome(t, lanes, int(batches))
 	for i, digest := range digestsOf(t, sessions) {
 		if digest != want {

@@ -138,29 +138,34 @@ func TestDenseCopyWhileStepsGoOn(t *testing.T) {
 			for v := range at {
 				d.step(t, seed, v)
 			}
-			var want, got Snapshot
+			var want Snapshot
 			must(t, d.Snapshot(at, want.AddTensor))
 			for i := range r.IntN(len(d.chunks)) { // some may be at the next version already
 				d.stepChunk(t, i, seed, at)
 			}
 			c, err := d.Copy(at, 0, true)
 			must(t, err)
-			for pieces, more := c.Next(); more; pieces, more = c.Next() {
-				for _, p := range pieces {
-					must(t, got.AddTensor(p))
-				}
-				for i := range d.chunks {
-					for range r.IntN(3) {
-						d.stepChunk(t, i, seed, d.Version(i))
-					}
-				}
-			}
-			c.Close()
-			if !slices.EqualFunc(want.Tensors, got.Tensors, sameTensor) {
+			if got := copyWhileStepping(t, d, c, r, seed); !slices.EqualFunc(want.Tensors, got.Tensors, sameTensor) {
 				t.Errorf("%s, seed %d: the copy is not what was there", name, seed)
 			}
 		}
 	}
+}
+
+// copyWhileStepping takes all pieces of a copy, and steps some chunks after each.
+func copyWhileStepping(t *testing.T, d *testDense, c *DenseCopy, r *rand.Rand, seed uint64) (got Snapshot) {
+	defer c.Close()
+	for pieces, more := c.Next(); more; pieces, more = c.Next() {
+		for _, p := range pieces {
+			must(t, got.AddTensor(p))
+		}
+		for i := range d.chunks {
+			for range r.IntN(3) {
+				d.stepChunk(t, i, seed, d.Version(i))
+			}
+		}
+	}
+	return got
 }
 
 // Chunks that are at versions of their own are copied as they are, while later ones are made.
@@ -176,7 +181,7 @@ func TestDenseCopyOfAMoment(t *testing.T) {
 					d.stepChunk(t, i, seed, d.Version(i))
 				}
 			}
-			var want, got Snapshot
+			var want Snapshot
 			must(t, d.Snapshot(Newest, want.AddTensor))
 			for _, p := range want.Tensors {
 				most[p.Name] = max(most[p.Name], p.Steps)
@@ -184,18 +189,7 @@ func TestDenseCopyOfAMoment(t *testing.T) {
 			for i := range want.Tensors {
 				want.Tensors[i].Version, want.Tensors[i].Steps = number, most[want.Tensors[i].Name]
 			}
-			c := d.CopyNow(number)
-			for pieces, more := c.Next(); more; pieces, more = c.Next() {
-				for _, p := range pieces {
-					must(t, got.AddTensor(p))
-				}
-				for i := range d.chunks {
-					for range r.IntN(3) {
-						d.stepChunk(t, i, seed, d.Version(i))
-					}
-				}
-			}
-			c.Close()
+			got := copyWhileStepping(t, d, d.CopyNow(number), r, seed)
 			if !slices.EqualFunc(want.Tensors, got.Tensors, sameTensor) {
 				t.Errorf("%s, seed %d: the copy is not what was there", name, seed)
 			}
