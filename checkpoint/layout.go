@@ -44,13 +44,10 @@ type tableLayout struct {
 	marks bool
 }
 
-// placementOf is where what a job has lies in so many parts: where shards have it, or would, if trainers had not all of
-// it.
+// placementOf is where what a job has lies in so many parts: where shards have it, or would, if trainers did not add up
+// what they have of it.
 func placementOf(job *schema.Job, shards int) *schema.Placement {
-	if job.Carried() {
-		job = job.OnShards()
-	}
-	return schema.NewPlacement(job, shards)
+	return schema.NewPlacement(job.OnShards(), shards)
 }
 
 // newLayout is that of a shard of a job that CheckVersions has found right.

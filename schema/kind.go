@@ -102,8 +102,8 @@ const (
 	// FlagNarrow, of a contribution: its sender's window is narrower than was granted, so that each frame is to be
 	// acknowledged at once. A receiver that waits for a quarter of what it granted might wait for more than may come.
 	FlagNarrow uint32 = 1 << 7
-	// FlagCopy, of a mean: the version that it makes is being written down, and trainers are asked for what they have of
-	// it.
+	// FlagCopy, of a mean, or of rows that answer a lookup: the version that it makes, or that they are of, is being
+	// written down, and trainers are asked for what they have of it.
 	FlagCopy uint32 = 1 << 8
 	// FlagMirror, likewise: a ps that stands by is told of the version.
 	FlagMirror uint32 = 1 << 9
@@ -157,7 +157,8 @@ var rules = [kindMax + 1]rule{
 	KindMean: {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters | FlagCopy | FlagMirror,
 		values: true, keys: true, someRow: true},
 	KindLookup: {place: placeChunk, keys: true, bags: true},
-	KindRows: {place: placeSeries, weight: true, offset: true, flags: FlagMore, values: true, keys: true,
+	KindRows: {place: placeSeries, weight: true, offset: true, flags: FlagMore | FlagCopy | FlagMirror, values: true,
+		keys: true,
 		rows: true, bags: true,
 		pooled: true},
 	KindPull:      {place: placeSeries, flags: FlagParameters, keys: true},

@@ -129,7 +129,11 @@ func (j *Job) WithTrainers(n int) *Job {
 }
 
 // OnShards is the manifest with everything on shards, which add it up: what trainers add up, and tables that they have.
+// It is j itself where there is nothing of that.
 func (j *Job) OnShards() *Job {
+	if !j.Plan().Reduces(ByTrainers) {
+		return j
+	}
 	other := *j
 	other.Reduce, other.Tables = ReduceShards, slices.Clone(j.Tables)
 	for i := range other.Tables {

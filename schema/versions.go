@@ -23,9 +23,6 @@ func (j *Job) CheckVersions() error {
 	case len(j.Modules) > 0:
 		return fmt.Errorf("job %s hosts module %q on shards, which no checkpoint has: want parameters and tables alone",
 			j.Name, j.Modules[0].Name)
-	case len(j.Parameters) > 0 && plan.Reducer != ByShards:
-		return fmt.Errorf("job %s: its trainers add up the gradients of the parameters: want reduce %s", j.Name,
-			ReduceShards)
 	}
 	for i := range j.Tables {
 		if plan.Tables[i].Owner != ByShards {

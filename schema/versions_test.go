@@ -32,7 +32,7 @@ func TestCheckVersions(t *testing.T) {
 			j.TableConsistency, j.Reduce = ConsistencyAsync, ReduceTrainers
 			j.Tables = []TableSpec{table}
 		}},
-		{"want reduce shards", false, func(j *Job) {
+		{"", true, func(j *Job) {
 			j.Apply, j.Reduce, j.Tables = ApplyMean, ReduceTrainers, []TableSpec{table}
 		}},
 		{`its trainers have table "t"`, false, func(j *Job) {

@@ -72,7 +72,11 @@ func (s *Shard) answerLookup(contributor int, h *schema.Head, v *schema.View) er
 	if err := s.fillAnswer(v, answerLayout(v, values)); err != nil {
 		return err
 	}
-	s.outputRows(contributor, h, 0)
+	var flags uint32
+	if h.Batch > 0 {
+		flags = s.asksToCopy(h.Batch - 1)
+	}
+	s.outputRows(contributor, h, flags)
 	if s.config.Journal != nil {
 		s.config.Journal(Journal{Kind: schema.KindLookup, From: s.config.Contributors[contributor].Member, Batch: h.Batch})
 	}

@@ -13,13 +13,17 @@ import (
 //     with it. What it is asked of a later version it asks one of the other trainers, each in turn, and passes the
 //     answer on. So trainers need no way to each other.
 //   - What is written down, or told to who stands by, is asked for by the ps of the shard (AskReplica): each chunk of
-//     one trainer. Trainers hear from the result of the batch before that the version is wanted (schema.FlagCopy,
-//     FlagMirror), and keep a copy of what they will be asked for, one for each of the two.
+//     one trainer. Trainers hear from the result of the batch before, or from rows in place of that, that the version is
+//     wanted (schema.FlagCopy, FlagMirror), and keep a copy of what they will be asked for, one for each of the two.
+//
+// Where trainers add up their parameters among themselves, a chunk is asked for where it would be if shards did.
 //
 // The number of what a shard asks tells for whom: see askerOf. Who is not answered asks again.
 
 // replica is what a shard knows of the parameters that trainers have.
 type replica struct {
+	place   *schema.Placement // of the chunks that are asked for here
+	chunks  []schema.ChunkRef // in their order; empty where there are none
 	resumed *state.Dense // what the job was resumed with, while somebody may ask for it
 	pieces  *Pieces      // nil before the first that is told
 	turn    int          // whom it has asked last
@@ -43,19 +47,26 @@ func ReplicaAnswer(h *schema.Head, trainers int) (n schema.Sequence, ok bool) {
 	return n, h.Kind == schema.KindState && asker == trainers
 }
 
-// ReplicaChunks is how many chunks trainers have of those that add up here, where all have them at one version.
-func (s *Shard) ReplicaChunks() int {
-	plan := s.config.Placement.Plan
-	if plan.Owner == schema.ByShards || plan.Reducer == schema.ByTrainers || !plan.Sync() {
-		return 0
+// placeReplica finds the chunks that are asked for here: of parameters that all trainers have at one version.
+func (s *Shard) placeReplica() {
+	place, index := s.config.Placement, s.config.Index
+	if place.Plan.Owner == schema.ByShards || !place.Plan.Sync() || place.PartyOf(index) == schema.ByTrainers {
+		return
 	}
-	return s.clock.Line(0).Dense.Chunks()
+	s.replica.place = place
+	if place.Plan.Reducer == schema.ByTrainers {
+		s.replica.place = schema.NewPlacement(s.config.Job.OnShards(), place.Shards)
+	}
+	s.replica.chunks = s.replica.place.OwnedChunks(index)
 }
+
+// ReplicaChunks is how many chunks of trainers are asked for here.
+func (s *Shard) ReplicaChunks() int { return len(s.replica.chunks) }
 
 // AskReplica asks a trainer for the i-th of these chunks at a version that trainers have copied. Which one is asked
 // for a chunk follows from the chunk (schema.Placement.KeptBy).
 func (s *Shard) AskReplica(i int, v schema.Version, n schema.Sequence) (Output, error) {
-	c := s.clock.Line(0).Dense.Chunk(i)
+	c := s.replica.chunks[i]
 	to := s.config.Placement.KeptBy(c.Bucket, c.Chunk)
 	return s.askReplica(to, schema.Head{Batch: schema.Batch(v), Bucket: c.Bucket, Chunk: c.Chunk,
 		Sequence: numberFor(len(s.config.Contributors), len(s.config.Contributors), n)})
@@ -76,7 +87,8 @@ func (s *Shard) askReplica(to int, h schema.Head) (Output, error) {
 
 // pullReplica answers a trainer that asks for a chunk of parameters which trainers have, or asks another one.
 func (s *Shard) pullReplica(contributor int, h *schema.Head) (*refusal, error) {
-	r, i, v := &s.replica, s.chunk(h), schema.Version(h.Batch)
+	r, v := &s.replica, schema.Version(h.Batch)
+	i := r.place.IndexOfChunk(h.Bucket, h.Chunk)
 	if r.resumed != nil && r.resumed.Version(i) == v {
 		if r.pieces == nil {
 			r.pieces = NewPieces(s.config.Job)
@@ -159,17 +171,16 @@ func (s *Shard) dropReplica() {
 	}
 }
 
-// trainersChunks are the chunks that add up here, as trainers step them.
+// trainersChunks are the chunks that are asked for here, as trainers step them.
 func (s *Shard) trainersChunks() (all []state.Chunk) {
-	for i := range s.ReplicaChunks() {
-		c := s.clock.Line(0).Dense.Chunk(i)
-		all = append(all, state.PlacedChunk(s.config.Job, s.config.Placement, c.Bucket, c.Chunk, true))
+	for _, c := range s.replica.chunks {
+		all = append(all, state.PlacedChunk(s.config.Job, s.replica.place, c.Bucket, c.Chunk, true))
 	}
 	return all
 }
 
-// ofTrainers is what trainers have of the chunks that add up here, and what that takes in bytes, with so many more. All
-// of it changes with every batch.
+// ofTrainers is what trainers have of the chunks that are asked for here, and what that takes in bytes, with so many
+// more. All of it changes with every batch.
 func (s *Shard) ofTrainers(bytes int64) (all []state.Stretch, _ int64) {
 	for _, c := range s.trainersChunks() {
 		for _, p := range c.Pieces {
@@ -181,14 +192,17 @@ func (s *Shard) ofTrainers(bytes int64) (all []state.Stretch, _ int64) {
 	return all, bytes
 }
 
-// asksToCopy is the flags of the result of a batch that makes a version which is to be written down, or told to who
-// stands by.
+// asksToCopy is the flags of the result of a batch, or of rows in place of it, where that makes a version which is to
+// be written down, or told to who stands by.
 func (s *Shard) asksToCopy(b schema.Batch) (flags uint32) {
 	v := schema.Version(b) + 1
-	if s.dense == nil && v == s.copies.At {
+	if s.replica.place == nil { // trainers have nothing to copy
+		return 0
+	}
+	if v == s.copies.At {
 		flags |= schema.FlagCopy
 	}
-	if s.dense == nil && v == s.mirror.At {
+	if v == s.mirror.At {
 		flags |= schema.FlagMirror
 	}
 	return flags

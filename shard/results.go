@@ -6,7 +6,11 @@ import (
 
 // stepPull answers what a trainer asks for again: a kept result, current parameters, or rows of a table.
 func (s *Shard) stepPull(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
-	if err := s.config.Placement.CheckFrame(v, s.config.Index); err != nil {
+	place := s.config.Placement
+	if h.Flags&schema.FlagParameters != 0 && s.replica.place != nil {
+		place = s.replica.place
+	}
+	if err := place.CheckFrame(v, s.config.Index); err != nil {
 		return schema.Refusing(err), nil
 	}
 	if len(v.Sections()) > 0 {

@@ -150,6 +150,7 @@ func (s *Shard) build(ctx context.Context) (err error) {
 	if err := s.makeTables(ctx); err != nil {
 		return err
 	}
+	s.placeReplica()
 	c := &s.config
 	config := round.ClockConfig{Backend: c.Backend, Job: c.Job, Place: c.Placement, Owner: c.Index,
 		Contributors: c.Contributors,

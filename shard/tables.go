@@ -23,10 +23,11 @@ func (s *Shard) makeTables(ctx context.Context) error {
 	return nil
 }
 
-// makeTable leaves out tables that have no column here, and those whose rows are the trainers'.
+// makeTable leaves out tables that have no column here, those whose rows are the trainers', and, where a trainer adds
+// up, those whose rows are on shards.
 func (s *Shard) makeTable(ctx context.Context, id schema.Table, spec *schema.TableSpec) error {
 	column, columns := s.config.Placement.Columns(id, s.config.Index)
-	if columns == 0 || spec.Replicated {
+	if columns == 0 || spec.Replicated || s.config.Placement.PartyOf(s.config.Index) == schema.ByTrainers {
 		return nil
 	}
 	t, err := state.NewArray(ctx, state.ArrayConfig{

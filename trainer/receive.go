@@ -99,6 +99,7 @@ func (s *Session) takeRows(owner int, v *schema.View) (kept bool, err error) {
 
 // roundOver notes what rows say besides: that the shard's round which made their version is over.
 func (s *Session) roundOver(shard int, h *schema.Head) error {
+	s.results.noteCopies(h.Flags, schema.Version(h.Batch))
 	if version := h.Batch - min(h.Batch, schema.Batch(h.Offset)); version > 0 {
 		return s.results.over(shard, version-1, h.Weight)
 	}

@@ -106,11 +106,7 @@ func (r *results) take(owner int, pulled bool, b schema.Batch, v *schema.View) (
 	h := v.Head()
 	c := exchange.Result{Owner: owner, Batch: b, Version: h.Batch + 1, Weight: h.Weight, Pulled: pulled}
 	h.Batch = b
-	for i, flag := range copyFlags {
-		if h.Flags&flag != 0 {
-			r.copies[i].Store(uint64(b) + 1)
-		}
-	}
+	r.noteCopies(h.Flags, schema.Version(b)+1)
 	chunk := r.find(&h, &c)
 	lost, err = r.put(&c, h.Bucket, func() error { return r.apply(owner, chunk, &h, v) })
 	if err != nil {
@@ -118,6 +114,15 @@ func (r *results) take(owner int, pulled bool, b schema.Batch, v *schema.View) (
 			r.flat.place.Owner(owner), err)
 	}
 	return lost, err
+}
+
+// noteCopies notes that a version is to be copied, where flags say so.
+func (r *results) noteCopies(flags uint32, v schema.Version) {
+	for i, flag := range copyFlags {
+		if flags&flag != 0 {
+			r.copies[i].Store(uint64(v))
+		}
+	}
 }
 
 // put claims a result, applies it without the lock, and notes that it is in place.

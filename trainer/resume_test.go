@@ -67,19 +67,25 @@ func TestResume(t *testing.T) {
 type haver struct {
 	name, apply string
 	trainers    bool // these have everything
+	hybrid      bool // these have the parameters and add them up, and shards have the tables
 	policy      string
 	deadline    time.Duration // 0: a long one
 }
 
 var havers = []haver{{name: "update", apply: schema.ApplyUpdate, policy: schema.PolicyFail},
 	{name: "mean", apply: schema.ApplyMean, policy: schema.PolicyFail},
+	{name: "hybrid", apply: schema.ApplyMean, hybrid: true, policy: schema.PolicyFail},
 	{name: "trainers", apply: schema.ApplyMean, trainers: true, policy: schema.PolicyFail},
 	{name: "trainers, recovering", apply: schema.ApplyMean, trainers: true, policy: schema.PolicyRecover}}
 
 // job is one of them.
 func (h *haver) job(name string, trainers, lanes int) *schema.Job {
 	job := toyJob(name, trainers, lanes, h.apply)
-	if job.Policy = h.policy; h.trainers {
+	job.Policy = h.policy
+	if h.hybrid {
+		job.Reduce = schema.ReduceTrainers
+	}
+	if h.trainers {
 		job.Reduce = schema.ReduceTrainers
 		for i := range job.Tables {
 			job.Tables[i].Replicated = true

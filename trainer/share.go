@@ -163,9 +163,13 @@ func (a *replicaAsk) send(s *Session, i int) error {
 	return s.pull(a.owners[i], h)
 }
 
-// resumeReplica asks for all parameters at a version, with what the optimizer keeps of them.
+// resumeReplica asks for all parameters at a version, with what the optimizer keeps of them: of each chunk the shard in
+// whose part of a version it lies.
 func (s *Session) resumeReplica(ctx context.Context, v schema.Version) error {
-	if err := s.copyDense(ctx, v, func(i int) int { return s.flat.rounds[i].owner }); err != nil {
+	place := schema.NewPlacement(s.job.OnShards(), s.place.Shards)
+	if err := s.copyDense(ctx, v, func(i int) int {
+		return place.OwnerOfChunk(s.flat.rounds[i].bucket, s.flat.rounds[i].chunk)
+	}); err != nil {
 		return err
 	}
 	return s.results.resumed(schema.Batch(v) - 1)

@@ -69,7 +69,7 @@ func NewRowResults(c RowResultsConfig) *RowResults {
 // Make divides the sums of the round that s.Next gave, of this weight, and puts them into frames in ascending order
 // of (table, key), which it returns sealed. They are valid until the result of Versions batches later is made. Call
 // it before s.Close. An error is the backend's.
-func (r *RowResults) Make(s *Sparse, b schema.Batch, weight float64) ([]*schema.Frame, error) {
+func (r *RowResults) Make(s *Sparse, b schema.Batch, weight float64, flags uint32) ([]*schema.Frame, error) {
 	for i, t := range r.config.Tables {
 		if err := r.mean(s, &r.means[i], t, weight); err != nil {
 			return nil, fmt.Errorf("average rows of table %d in batch %d: %w", t.ID, b, err)
@@ -88,7 +88,7 @@ func (r *RowResults) Make(s *Sparse, b schema.Batch, weight float64) ([]*schema.
 		}
 	}
 	h := r.config.Head
-	h.Batch, h.Weight, h.Lanes, h.Chunks = b, weight, uint16(r.config.Lanes), schema.Chunk(k.used)
+	h.Batch, h.Weight, h.Lanes, h.Chunks, h.Flags = b, weight, uint16(r.config.Lanes), schema.Chunk(k.used), flags
 	for i, f := range k.frames[:k.used] {
 		h.Chunk = schema.Chunk(i)
 		f.SetHead(h)
