@@ -18,7 +18,8 @@ import (
 // there twice.
 func TestJobsRewind(t *testing.T) {
 	for name, job := range map[string]*schema.Job{"bounded": givenJob(3, 2), "feedback": givenJob(3, 0),
-		"bounded, alone": givenJob(1, 2), "mean, alone": givenJob(1, 0), "deserted": givenJob(1, 0)} {
+		"hybrid": givenJob(3, 0), "bounded, alone": givenJob(1, 2), "mean, alone": givenJob(1, 0),
+		"deserted": givenJob(1, 0)} {
 		job.Policy = schema.PolicyWait
 		comes := 5 * time.Second // after the start
 		switch name {
@@ -26,6 +27,8 @@ func TestJobsRewind(t *testing.T) {
 			comes, job.Policy = 15*time.Second, schema.PolicyRecover
 		case "feedback":
 			job.Wire = schema.Wire{Gradients: schema.GradientsBFloat16, ErrorFeedback: true}
+		case "hybrid":
+			job.Apply, job.Reduce = schema.ApplyMean, schema.ReduceTrainers
 		case "mean, alone":
 			job.Apply, job.Policy = schema.ApplyMean, schema.PolicyRecover
 		}
