@@ -24,9 +24,9 @@ import (
 type replica struct {
 	place   *schema.Placement // of the chunks that are asked for here
 	chunks  []schema.ChunkRef // in their order; empty where there are none
-	resumed *state.Dense // what the job was resumed with, while somebody may ask for it
-	pieces  *Pieces      // nil before the first that is told
-	turn    int          // whom it has asked last
+	resumed *state.Dense      // what the job was resumed with, while somebody may ask for it
+	pieces  *Pieces           // nil before the first that is told
+	turn    int               // whom it has asked last
 }
 
 // numberFor is the number under which a shard asks what an asker calls n, and askerOf the other way round. The asker is
