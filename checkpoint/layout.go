@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"gradbus/internal/safetensors"
+	"gradbus/nn"
 	"gradbus/schema"
 	"gradbus/shard/state"
 )
@@ -17,9 +18,9 @@ type layout struct {
 	tables []tableLayout // likewise
 }
 
-// denseLayout is the elements of a parameter that are on the shard.
+// denseLayout is the elements of a parameter that are on the shard, or a parameter of a module that the shard hosts.
 type denseLayout struct {
-	parameter string
+	parameter string // as pieces of a snapshot name it
 	elements  int64
 	stretches []stretch // ascending, with gaps between them
 	slots     []state.SlotShape
@@ -54,6 +55,11 @@ func placementOf(job *schema.Job, shards int) *schema.Placement {
 func newLayout(job *schema.Job, place *schema.Placement, shard int) *layout {
 	l := &layout{shard: shard}
 	l.addDense(job, place, shard)
+	for i := range job.Modules {
+		if place.ShardOfModule(i) == shard {
+			l.addModule(&job.Modules[i], &job.Optimizer)
+		}
+	}
 	for i := range job.Tables {
 		l.addTable(job, place, schema.Table(i), shard)
 	}
@@ -87,6 +93,19 @@ func (l *layout) addDense(job *schema.Job, place *schema.Placement, shard int) {
 	}
 }
 
+// addModule lays out the parameters of a module. One that cannot be built, which no ps takes, has none.
+func (l *layout) addModule(spec *schema.ModuleSpec, optimizer *schema.Optimizer) {
+	module, err := nn.Build([]byte(spec.Module))
+	if err != nil {
+		return
+	}
+	for _, p := range module.Parameters() {
+		n := p.Elements()
+		l.dense = append(l.dense, denseLayout{parameter: spec.TensorName(p.Name), elements: int64(n),
+			stretches: []stretch{{elements: n}}, slots: state.SlotsOf(*optimizer)})
+	}
+}
+
 // addTable lays out the partitions of a table that are on a shard, unless it has no row there.
 func (l *layout) addTable(job *schema.Job, place *schema.Placement, table schema.Table, shard int) {
 	spec, optimizer := &job.Tables[table], job.OptimizerOf(table)
@@ -110,7 +129,12 @@ func (l *layout) addTable(job *schema.Job, place *schema.Placement, table schema
 func (t *tableLayout) rows() int64 { return t.first[len(t.first)-1] }
 
 // name is that of the tensor with the values; a slot's has the name of slotName.
-func (d *denseLayout) name() string { return "dense/" + d.parameter }
+func (d *denseLayout) name() string {
+	if module, parameter, ok := schema.ModuleTensor(d.parameter); ok {
+		return "module/" + module + "/" + parameter
+	}
+	return "dense/" + d.parameter
+}
 
 func (t *tableLayout) name() string { return "table/" + t.spec.Name }
 

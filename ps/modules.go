@@ -4,7 +4,9 @@ import (
 	"gradbus/fabric"
 	"gradbus/ps/module"
 	"gradbus/schema"
+	"gradbus/shard"
 	"gradbus/shard/round"
+	"gradbus/shard/state"
 )
 
 // newModules makes what hosts the modules of the worker's shard.
@@ -34,4 +36,21 @@ func (w *worker) deliverToModule(it *item, name string) {
 	w.server.refuse(w, w.config.Index, &subject, h,
 		schema.Refuse(schema.ReasonUnknownModule, "job %s has no modules", w.name))
 	round.Release(it.payload)
+}
+
+// modulesResumed is a version that gives modules here what it has of them, and the shard the rest.
+func (w *worker) modulesResumed(from *shard.Resumed) *shard.Resumed {
+	if from == nil {
+		return nil
+	}
+	to := *from
+	to.Read = func(tensor func(state.Tensor) error, rows func(state.Rows) error) error {
+		return from.Read(func(t state.Tensor) error {
+			if taken, err := w.modules.Restore(t); taken || err != nil {
+				return err
+			}
+			return tensor(t)
+		}, rows)
+	}
+	return &to
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gradbus/checkpoint"
+	"gradbus/ps/module"
 	"gradbus/schema"
 	"gradbus/shard"
 	"gradbus/shard/state"
@@ -301,6 +302,9 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	defer v.end()
 	w.saving.Store(true)
 	defer w.saving.Store(false)
+	modules := v.capture(ctx, version, copying)
+	defer modules.Release()
+	modules.Extent(&touched)
 	id := checkpoint.ID{Epoch: wish.Epoch, Run: w.config.RunID, Version: version}
 	part, err := v.begin(id, &of, &touched)
 	if err != nil {
@@ -318,6 +322,9 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	if err := w.gather(ctx, forFiles, version, part.Tensor); err != nil {
 		return version, err
 	}
+	if err := modules.Tensors(part.Tensor); err != nil {
+		return version, err
+	}
 	info, err := part.Commit()
 	if err != nil {
 		return version, err
@@ -328,6 +335,20 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 		Touched: touched.Bytes})
 	w.log.Debug("part written", "version", uint64(version), "bytes", info.Bytes, "seconds", time.Since(began).Seconds())
 	return version, nil
+}
+
+// capture takes what modules here are, now that a version is there: it is where the shard has begun to copy it. One that
+// adds up nothing waits for a pass of the batch that is computed on it.
+func (v *saver) capture(ctx context.Context, at schema.Version, there bool) *module.Captured {
+	w := v.worker
+	if w.modules == nil {
+		return &module.Captured{}
+	}
+	within := gatherWithin
+	if there || w.config.Placement.Plan.Moments() {
+		within = 0
+	}
+	return w.modules.Capture(ctx, at, within)
 }
 
 // begin begins the part of a version.
@@ -394,7 +415,9 @@ func (w *worker) wish(c *schema.Checkpoints) {
 	if w.saver == nil || c == nil {
 		return
 	}
-	w.checkpoints.Store(c)
+	if last := w.checkpoints.Swap(c); w.modules != nil && !w.config.Placement.Plan.Moments() && (last == nil || last.At < c.At) {
+		w.modules.CaptureAt(c.At)
+	}
 	w.saver.tell()
 }
 

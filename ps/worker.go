@@ -310,6 +310,12 @@ func (w *worker) build(ctx context.Context) (err error) {
 	defer w.recovered(&err)
 	config := w.config
 	config.Backend = w.timed // of the shard alone: modules compute at the same time
+	if w.modules != nil {
+		if err := w.modules.Build(ctx); err != nil {
+			return err
+		}
+		config.Resumed = w.modulesResumed(config.Resumed)
+	}
 	made, err := endpoint.New(ctx, endpoint.Config{Shard: config, WindowBytes: w.window, Publish: w.publish,
 		Ack: func(to schema.Member, frame []byte) {
 			w.send(to, fabric.At(w.name, string(w.member), fabric.KindAck, string(to)), fabric.WithoutRoom(frame))
@@ -328,7 +334,7 @@ func (w *worker) build(ctx context.Context) (err error) {
 	defer w.stepLock.Unlock()
 	w.end = made
 	if w.modules != nil {
-		return w.modules.Build(ctx)
+		return w.modules.Open()
 	}
 	return nil
 }

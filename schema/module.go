@@ -3,6 +3,7 @@ package schema
 import (
 	"fmt"
 	"math"
+	"strings"
 )
 
 // Limits of hosted modules.
@@ -27,6 +28,17 @@ type ModuleSpec struct {
 	Samples  int    `json:"samples"`  // most samples in one request
 	Contexts int    `json:"contexts"` // most contexts that one trainer may hold
 }
+
+// TensorName names a parameter of the module among all tensors of the job: no parameter of the job has such a name.
+func (m *ModuleSpec) TensorName(parameter string) string { return m.Name + moduleSeparator + parameter }
+
+// ModuleTensor is the module and the parameter of a name that TensorName has given; ok is false of any other.
+func ModuleTensor(name string) (module, parameter string, ok bool) {
+	return strings.Cut(name, moduleSeparator)
+}
+
+// moduleSeparator is in no name of a module, and of no parameter of a job.
+const moduleSeparator = ":"
 
 // InElements is the number of values of one sample of the input.
 func (m *ModuleSpec) InElements() int { return Parameter{Shape: m.In}.Elements() }

@@ -13,6 +13,7 @@ type Plan struct {
 	Ahead int // batches that a trainer may be ahead of the version it computes on; 0 in sync, async and grouped
 	Group int // contributors to an update in ClockGrouped; else 0
 
+	Roundless     bool  // there are neither parameters nor tables, so nothing is added up
 	Reducer       Party // who adds up dense gradients
 	Owner         Party // who owns dense parameters and their optimizer
 	Summing       Summing
@@ -114,6 +115,7 @@ func (j *Job) Plan() *Plan {
 	p := &Plan{Clock: ClockOf(j.Consistency), Reducer: partyOf(j.Reduce, ReduceTrainers), Owner: OwnerOf(j.Apply),
 		Summing: summingOf(j.Sum), DType: j.Wire.DType(), ErrorFeedback: j.Wire.ErrorFeedback,
 		SkipNonfinite: j.OnNonfinite == NonfiniteSkip,
+		Roundless:     len(j.Parameters)+len(j.Tables) == 0,
 		AsyncTables:   j.TableConsistency == ConsistencyAsync}
 	if p.Clock == ClockBounded {
 		p.Ahead = j.Ahead

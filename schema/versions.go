@@ -20,9 +20,12 @@ func (j *Job) CheckVersions() error {
 	case plan.Owner == ByTrainers && len(j.Parameters) > 0 && !plan.Sync():
 		return fmt.Errorf("job %s: its trainers have the parameters, each at a version of its own: want consistency %s, "+
 			"or apply %s", j.Name, ConsistencySync, ApplyUpdate)
-	case len(j.Modules) > 0:
-		return fmt.Errorf("job %s hosts module %q on shards, which no checkpoint has: want parameters and tables alone",
-			j.Name, j.Modules[0].Name)
+	case len(j.Modules) > 0 && plan.Ahead > 0:
+		return fmt.Errorf("job %s: its module %q is stepped by batches that run ahead: want consistency %s or %s", j.Name,
+			j.Modules[0].Name, ConsistencySync, ConsistencyAsync)
+	case len(j.Modules) > 0 && plan.Reducer == ByTrainers && len(j.Parameters) > 0 && len(j.Tables) == 0:
+		return fmt.Errorf("job %s: its shards have its modules alone, and add up nothing: want reduce %s", j.Name,
+			ReduceShards)
 	}
 	for i := range j.Tables {
 		if plan.Tables[i].Owner != ByShards {
@@ -45,12 +48,13 @@ func (j *Job) exact() bool {
 // take over the place: what that trainer had is missing, or there are batches that were computed on an older version.
 // So some bits change. Its policy is then PolicyWait.
 func (j *Job) Rewinds() bool {
-	return !j.Recovers() && j.NeedsShards() && j.CheckVersions() == nil && !j.Moments()
+	return !j.Recovers() && j.NeedsShards() && j.CheckVersions() == nil && j.Plan().Clock.Common()
 }
 
-// Moments is Plan.Moments.
-func (j *Job) Moments() bool { return j.Plan().Moments() }
+// Moments reports whether anything of what is written down as a version is what a shard has at a moment, and not what
+// all of them have after the same batches: modules are stepped by trainers in any order. See also Plan.Moments.
+func (j *Job) Moments() bool { return j.Plan().Moments() || len(j.Modules) > 0 }
 
-// Moments reports whether what is written down as a version is what each shard has at a moment, and not what all of
-// them have after the same batches: these are not the same for all trainers then.
-func (p *Plan) Moments() bool { return !p.Clock.Common() }
+// Moments reports whether all of what is written down as a version is what each shard has at a moment: batches are not
+// the same for all trainers then, or nothing is added up.
+func (p *Plan) Moments() bool { return !p.Clock.Common() || p.Roundless }

@@ -10,6 +10,8 @@ import (
 // others.
 func TestCheckVersions(t *testing.T) {
 	table := TableSpec{Name: "t", Rows: 9, Dim: 2, Init: Zeros()}
+	modules := []ModuleSpec{{Name: "m", In: []int{2}, Samples: 1, Contexts: 1,
+		Module: `{"layers":[{"kind":"linear","out":2}]}`}}
 	for _, c := range []struct {
 		says    string
 		rewinds bool
@@ -39,9 +41,14 @@ func TestCheckVersions(t *testing.T) {
 			j.Parameters, j.Tables, j.Apply = nil, []TableSpec{table}, ApplyMean
 			j.Tables[0].Replicated = true
 		}},
-		{`hosts module "m"`, false, func(j *Job) {
-			j.Modules = []ModuleSpec{{Name: "m", In: []int{2}, Samples: 1, Contexts: 1,
-				Module: `{"layers":[{"kind":"linear","out":2}]}`}}
+		{"", true, func(j *Job) { j.Modules = modules }},
+		{"", true, func(j *Job) { j.Modules, j.Parameters = modules, nil }},
+		{"", false, func(j *Job) { j.Modules, j.Consistency = modules, ConsistencyAsync }},
+		{`its module "m" is stepped by batches that run ahead`, false, func(j *Job) {
+			j.Modules, j.Consistency, j.Ahead = modules, ConsistencyBounded, 1
+		}},
+		{"its shards have its modules alone", false, func(j *Job) {
+			j.Modules, j.Apply, j.Reduce = modules, ApplyMean, ReduceTrainers
 		}},
 	} {
 		job := &Job{Name: "films", Optimizer: Optimizer{LR: 0.1},

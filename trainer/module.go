@@ -59,6 +59,7 @@ type Activation struct {
 	id      uint64
 	version schema.Version
 	samples int
+	batch   schema.Batch // of its Pass
 }
 
 // Version is the version of the parameters that the pass has seen.
@@ -115,7 +116,8 @@ func (m *Module) Forward(ctx context.Context, x []float32, at Pass) (*Activation
 	if a.context == 0 {
 		return nil, nil, fmt.Errorf("forward of module %q: the shard names no context", m.spec.Name)
 	}
-	return &Activation{module: m, id: a.context, version: a.version, samples: len(x) / m.spec.InElements()}, y, nil
+	return &Activation{module: m, id: a.context, version: a.version, samples: len(x) / m.spec.InElements(),
+		batch: at.Batch}, y, nil
 }
 
 // Evaluate runs a pass over x [n, In] in which nothing is dropped and of which nothing is remembered, and gives y [n,
@@ -180,7 +182,7 @@ func (a *Activation) BackwardStep(ctx context.Context, gradY []float32, samples 
 	if _, err := a.backward(ctx, gradY, schema.FlagStep, samples); err != nil {
 		return 0, err
 	}
-	a.module.ended(1, samples)
+	a.module.ended(samples, a)
 	return a.module.answer.version, nil
 }
 
@@ -220,7 +222,7 @@ func (m *Module) step(ctx context.Context, samples int, activations []*Activatio
 	if err != nil {
 		return 0, fmt.Errorf("step of module %q: %w", m.spec.Name, err)
 	}
-	m.ended(len(activations), samples)
+	m.ended(samples, activations...)
 	return m.answer.version, nil
 }
 

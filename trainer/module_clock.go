@@ -72,8 +72,9 @@ func (s *Session) between(now time.Time) {
 	}
 }
 
-// ended notes that passes were stepped, which makes a batch of so many samples, or released, which makes none.
-func (m *Module) ended(passes, samples int) {
+// ended notes that passes were stepped, which makes a batch of so many samples, or released, which makes none. Where
+// nothing is added up the passes tell how far the session is.
+func (m *Module) ended(samples int, passes ...*Activation) {
 	s := m.session
 	if s.planned.Load() != 0 {
 		return
@@ -81,9 +82,14 @@ func (m *Module) ended(passes, samples int) {
 	c := &s.passes
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.open = max(0, c.open-passes)
+	c.open = max(0, c.open-len(passes))
 	if samples > 0 {
 		s.count(func(t *Stats) { t.Batches, t.Samples = t.Batches+1, t.Samples+uint64(samples) })
+	}
+	for _, p := range passes {
+		if samples > 0 && s.place.Plan.Roundless {
+			s.batch.Store(max(s.batch.Load(), uint64(p.batch)+1))
+		}
 	}
 	s.between(c.since)
 }

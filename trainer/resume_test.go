@@ -271,9 +271,6 @@ func TestResumeRefused(t *testing.T) {
 	checkError(t, join(ps.Config{}, job), ErrRefused, "job nothing cannot be resumed", "--checkpoint-dir")
 	kept := ps.Config{Checkpoints: checkpoint.Policy{Dir: dir}}
 	checkError(t, join(kept, job), ErrRefused, "there is no durable version of it in "+dir, "without --resume")
-	reduced := toyJob("reduced", 1, 2, schema.ApplyMean)
-	reduced.Reduce = schema.ReduceTrainers
-	checkError(t, join(kept, reduced), ErrRefused, "its trainers add up", "want reduce shards")
 	replicated := toyJob("replicated", 1, 2, schema.ApplyMean)
 	replicated.Tables[1].Replicated = true
 	checkError(t, join(kept, replicated), ErrRefused, `its trainers have table "tags"`)

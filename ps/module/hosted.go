@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"gradbus/cuda"
 	"gradbus/nn"
@@ -34,14 +35,18 @@ type hosted struct {
 	state    *state.Dense // of one chunk, all parameters as they lie in tensors
 	next     *tensors     // where the step under way puts its outcome
 
+	want      atomic.Uint64       // the version of the job that the module is to be taken at; 0: none
+	restoring *state.DenseRestore // before Open: what is put in place; nil for nothing
+
 	mu       sync.Mutex // guards what follows; a leaf
 	newest   *version
 	idle     []*tensors // parameters and gradients that nobody uses
 	nets     []*nn.Net  // that nobody uses
 	contexts map[uint64]*pass
-	last     uint64   // number of the newest context
-	held     []int    // contexts, by trainer
-	why      []string // by trainer: why its contexts were ended last; empty where they never were
+	last     uint64    // number of the newest context
+	held     []int     // contexts, by trainer
+	why      []string  // by trainer: why its contexts were ended last; empty where they never were
+	taken    *captured // that nobody has written down yet; nil: none is
 }
 
 // pass is what a trainer's pass has left on the shard.
@@ -169,6 +174,7 @@ func (d *hosted) forward(contributor int, r *request) (*answer, *refusal, error)
 	h := &r.head
 	var c *pass
 	if h.Flags&schema.FlagEvaluate == 0 {
+		d.begin(h.Batch)
 		var refused *refusal
 		if c, refused = d.open(contributor); refused != nil {
 			return nil, refused, nil

@@ -20,8 +20,8 @@ const (
 // P bytes of parameters, N bytes of a net for the most samples, and B bytes of the larger of its input and output, each
 // module takes
 //
-//	(C + 2T + 2) P   and what the optimizer keeps: a version or gradients for each context, both while it goes back, a
-//	                 version for each evaluation, the newest one and the next
+//	(C + 2T + 3) P   and twice what the optimizer keeps: a version or gradients for each context, both while it goes
+//	                 back, a version for each evaluation, the newest one, the next, and one that is written down
 //	(C + T) N        a net for each context, and for each evaluation
 //	(C + 4T) B       inputs that contexts keep; for each trainer a request that is worked, one that comes in, the kept
 //	                 answer and its copy in a queue
@@ -39,9 +39,9 @@ func Bytes(job *schema.Job) int64 {
 		}
 		trainers := float64(job.Trainers)
 		contexts := trainers * float64(spec.Contexts)
-		copies := contexts + 2*trainers + 2
+		copies := contexts + 2*trainers + 3
 		slots, _ := state.SlotBytes(job.Optimizer, 1, 1)
-		copies += float64(slots / valueBytes)
+		copies += float64(2 * slots / valueBytes)
 		tensor := float64(max(out, spec.InElements())*spec.Samples*valueBytes + shard.FrameBytesOver)
 		total += copies*float64(values*valueBytes) + (contexts+trainers)*netBytes(module, spec) +
 			(contexts+4*trainers)*tensor*17/16

@@ -18,7 +18,7 @@ func TestBytes(t *testing.T) {
 	module, _, err := buildModule(&job.Modules[0])
 	must(t, err)
 	net := int64(netBytes(module, &job.Modules[0]))
-	if got, want := Bytes(job), (4+4+2+1)*32*4+(4+2)*net+(4+8)*(24+shard.FrameBytesOver)*17/16; got != want {
+	if got, want := Bytes(job), (4+4+3+2)*32*4+(4+2)*net+(4+8)*(24+shard.FrameBytesOver)*17/16; got != want {
 		t.Errorf("%d bytes, want %d", got, want)
 	}
 	job.Modules[0].Samples, job.Modules[0].Contexts, job.Trainers = 1<<16, 64, 4096

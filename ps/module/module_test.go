@@ -62,6 +62,7 @@ func newBench(t *testing.T) *bench {
 		Fail: func(err error) { t.Errorf("the job must end: %v", err) },
 	})
 	must(t, b.Build(context.Background()))
+	must(t, b.Open())
 	b.d = b.all()[0]
 	t.Cleanup(func() {
 		b.Close()

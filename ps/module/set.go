@@ -3,6 +3,7 @@
 //
 //   - set.go is the modules of one shard of one job: who may ask what, and how many requests compute at once.
 //   - requests.go is how requests come together and are answered once; hosted.go what a request does.
+//   - saved.go is what checkpoints have of modules.
 //   - contexts.go is what passes leave behind, versions.go parameters that are never written while anybody reads them.
 //   - memory.go bounds what all of it takes.
 //
@@ -65,9 +66,10 @@ type Set struct {
 	cancel    context.CancelFunc // of ctx
 	// by module of the manifest, nil where another shard hosts it; set once they are built
 	hosted atomic.Pointer[[]*hosted]
+	open   atomic.Bool // requests are taken
 }
 
-// New makes a set without modules: Build makes them. Close ends it.
+// New makes a set without modules: Build makes them, and Open has them take requests. Close ends it.
 func New(c Config) *Set {
 	m := &Set{Config: c, computing: make(chan struct{}, runtime.GOMAXPROCS(0)),
 		limit: fabric.Limiter{PerSecond: refusalsPerSecond}}
@@ -89,6 +91,17 @@ func (m *Set) Build(ctx context.Context) error {
 		}
 	}
 	m.hosted.Store(&all)
+	return nil
+}
+
+// Open has modules take requests. It fails where not all of one has been restored, of which anything was.
+func (m *Set) Open() error {
+	for _, d := range m.all() {
+		if err := d.restored(); err != nil {
+			return err
+		}
+	}
+	m.open.Store(true)
 	return nil
 }
 
@@ -155,7 +168,7 @@ func (m *Set) admit(f *Frame, h *schema.Head, name string) (*hosted, int, *refus
 		return nil, 0, schema.Refusing(err)
 	}
 	all := m.hosted.Load()
-	if all == nil {
+	if all == nil || !m.open.Load() {
 		return nil, 0, schema.Refuse(schema.ReasonEarlyBatch, "module %q is not built yet", name)
 	}
 	d := (*all)[h.Bucket]

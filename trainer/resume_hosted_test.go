@@ -1,0 +1,177 @@
+package trainer
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"gradbus/checkpoint"
+	"gradbus/internal/testkit"
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// A module that is alone on its shards is written down as it is at a moment, and goes on from it on other numbers of
+// shards: parameters and what the optimizer keeps, of which it has momentum. The program goes on with the batch that
+// the session says.
+func TestResumeHosted(t *testing.T) { testkit.Waits(t, resumeHosted) }
+
+func resumeHosted(t *testing.T) {
+	const before, after = 7, 5
+	for _, mode := range []string{schema.ConsistencySync, schema.ConsistencyAsync} {
+		job := moduleJob("alone-"+mode, 1, mode)
+		kept := ps.Config{Shards: 2, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 1}}
+		server := startServerWith(t, kept)
+		s := joinAll(t, testConfig(t, server), job)[0]
+		driveFrom(t, s, 0, before)
+		awaitDurable(t, kept.Checkpoints.Dir, job.Name, before)
+		server.Close()
+		want := quietModule(t, ps.Config{Shards: 2}, job, before+after)
+		for _, shards := range []int{1, 3} {
+			kept.Shards = shards
+			config := testConfig(t, startServerWith(t, kept))
+			config.Resume = true
+			s, err := Join(testContext(t), config, job)
+			if err != nil {
+				t.Fatalf("%s on %d shards: %v", mode, shards, err)
+			}
+			if s.Version() != before {
+				t.Errorf("%s on %d shards: resumed at version %d, want %d", mode, shards, s.Version(), before)
+			}
+			driveFrom(t, s, uint64(s.Version()), before+after)
+			if got := moduleDigest(t, s); got != want {
+				t.Errorf("%s on %d shards: weights %x, want %x", mode, shards, got[:6], want[:6])
+			}
+			leaveAll(t, []*Session{s})
+		}
+	}
+}
+
+// driveFrom runs batches [from, to) of a hosted module.
+func driveFrom(t *testing.T, s *Session, from, to uint64) {
+	t.Helper()
+	m, err := s.Module("net")
+	for b := from; b < to && err == nil; b++ {
+		_, err = driveBatch(testContext(t), m, b, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func moduleDigest(t *testing.T, s *Session) [32]byte {
+	t.Helper()
+	digest, err := s.modules[len(s.modules)-1].Digest(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return digest
+}
+
+// quietModule is the digest of a module to which nothing has happened, after so many batches.
+func quietModule(t *testing.T, config ps.Config, job *schema.Job, batches uint64) [32]byte {
+	t.Helper()
+	s := joinAll(t, testConfig(t, startServerWith(t, config)), job)[0]
+	defer leaveAll(t, []*Session{s})
+	driveFrom(t, s, 0, batches)
+	return moduleDigest(t, s)
+}
+
+// awaitDurable waits until a version is durable.
+func awaitDurable(t *testing.T, dir string, name schema.JobName, v schema.Version) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(testContext(t), time.Minute)
+	defer cancel()
+	for ctx.Err() == nil {
+		all, err := checkpoint.List(dir, name)
+		if err == nil && len(all) > 0 && all[0].Manifest != nil && all[0].ID.Version >= v {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Fatalf("version %d is not durable", v)
+}
+
+// A module that several trainers step in sync is written down after as many steps as the version has batches of all of
+// them: none is missing, and none is there that would be made again.
+func TestResumeHostedByTwo(t *testing.T) { testkit.Waits(t, resumeHostedByTwo) }
+
+func resumeHostedByTwo(t *testing.T) {
+	job, body := bodyJob("two", 2, schema.ApplyUpdate)
+	kept := ps.Config{Shards: 2, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 1}}
+	server := startServerWith(t, kept)
+	sessions := joinAll(t, testConfig(t, server), job)
+	for found := false; !found; {
+		var both sync.WaitGroup
+		for i, s := range sessions {
+			both.Go(func() {
+				if err := trainBody(testContext(t), s, body, 10); err != nil {
+					t.Errorf("trainer %d: %v", i, err)
+				}
+			})
+		}
+		if both.Wait(); t.Failed() {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+		all, _ := checkpoint.List(kept.Checkpoints.Dir, job.Name)
+		found = len(all) > 0 && all[0].Manifest != nil
+	}
+	server.Close()
+	config := testConfig(t, startServerWith(t, kept))
+	config.Resume = true
+	s := joinAll(t, config, job)[0]
+	_, steps, err := s.modules[0].Weights(testContext(t))
+	if want := 2 * s.Version(); err != nil || want == 0 || steps != want {
+		t.Errorf("the module has had %d steps at version %d, want %d: %v", steps, s.Version(), want, err)
+	}
+}
+
+// Where a hosted module is part of a job in sync, it is written down as of the version that the rest is of, and the job
+// goes on from there as one that nothing has happened to.
+func TestResumeBesideHosted(t *testing.T) { testkit.Waits(t, resumeBesideHosted) }
+
+func resumeBesideHosted(t *testing.T) {
+	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
+		job, body := bodyJob("beside-"+apply, 1, apply)
+		kept := ps.Config{Shards: 1, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 1}}
+		server := startServerWith(t, kept)
+		s := joinAll(t, testConfig(t, server), job)[0]
+		reached := uint64(0)
+		for found := false; !found; reached += 10 {
+			if err := trainBody(testContext(t), s, body, 10); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(50 * time.Millisecond)
+			all, _ := checkpoint.List(kept.Checkpoints.Dir, job.Name)
+			found = len(all) > 0 && all[0].Manifest != nil
+		}
+		server.Close()
+		batches := int(reached) + 4
+		quiet := joinAll(t, testConfig(t, startServerWith(t, ps.Config{})), job)[0]
+		if err := trainBody(testContext(t), quiet, body, batches); err != nil {
+			t.Fatal(err)
+		}
+		want, wantRest := moduleDigest(t, quiet), digestsOf(t, []*Session{quiet})[0]
+		config := testConfig(t, startServerWith(t, kept))
+		config.Resume = true
+		s, err := Join(testContext(t), config, job)
+		if err != nil {
+			t.Fatalf("%s: %v", apply, err)
+		}
+		if v := s.Version(); v == 0 || uint64(v) >= reached {
+			t.Errorf("%s: resumed at version %d after %d batches", apply, v, reached)
+		}
+		if err := trainBody(testContext(t), s, body, batches-int(s.Version())); err != nil {
+			t.Fatal(err)
+		}
+		if got := moduleDigest(t, s); got != want {
+			t.Errorf("%s: weights of the module %x, want %x", apply, got[:6], want[:6])
+		}
+		if got, err := s.Digest(testContext(t)); err != nil || got != wantRest {
+			t.Errorf("%s: weights %x, want %x: %v", apply, got[:6], wantRest[:6], err)
+		}
+		leaveAll(t, []*Session{s})
+	}
+}
