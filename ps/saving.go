@@ -337,8 +337,8 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	return version, nil
 }
 
-// capture takes what modules here are, now that a version is there: it is where the shard has begun to copy it. One that
-// adds up nothing waits for a pass of the batch that is computed on it.
+// capture takes what modules here are, now that a version is there: it is where the shard has begun to copy it. One
+// that adds up nothing waits for a pass of the batch that is computed on it.
 func (v *saver) capture(ctx context.Context, at schema.Version, there bool) *module.Captured {
 	w := v.worker
 	if w.modules == nil {
@@ -415,7 +415,8 @@ func (w *worker) wish(c *schema.Checkpoints) {
 	if w.saver == nil || c == nil {
 		return
 	}
-	if last := w.checkpoints.Swap(c); w.modules != nil && !w.config.Placement.Plan.Moments() && (last == nil || last.At < c.At) {
+	last := w.checkpoints.Swap(c)
+	if w.modules != nil && !w.config.Placement.Plan.Moments() && (last == nil || last.At < c.At) {
 		w.modules.CaptureAt(c.At)
 	}
 	w.saver.tell()

@@ -51,10 +51,9 @@ func (j *Job) Rewinds() bool {
 	return !j.Recovers() && j.NeedsShards() && j.CheckVersions() == nil && j.Plan().Clock.Common()
 }
 
-// Moments reports whether anything of what is written down as a version is what a shard has at a moment, and not what
-// all of them have after the same batches: modules are stepped by trainers in any order. See also Plan.Moments.
-func (j *Job) Moments() bool { return j.Plan().Moments() || len(j.Modules) > 0 }
+// Moments is Plan.Moments.
+func (j *Job) Moments() bool { return j.Plan().Moments() }
 
-// Moments reports whether all of what is written down as a version is what each shard has at a moment: batches are not
-// the same for all trainers then, or nothing is added up.
+// Moments reports whether what is written down as a version is what each shard has at a moment, and not what all of
+// them have after the same batches: these are not the same for all trainers then, or nothing is added up.
 func (p *Plan) Moments() bool { return !p.Clock.Common() || p.Roundless }

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -78,14 +79,24 @@ func quietModule(t *testing.T, config ps.Config, job *schema.Job, batches uint64
 	return moduleDigest(t, s)
 }
 
+// newestDurable is the newest version that is durable; 0 where none is.
+func newestDurable(dir string, name schema.JobName) schema.Version {
+	all, _ := checkpoint.List(dir, name)
+	for _, f := range all {
+		if f.Manifest != nil {
+			return f.ID.Version
+		}
+	}
+	return 0
+}
+
 // awaitDurable waits until a version is durable.
 func awaitDurable(t *testing.T, dir string, name schema.JobName, v schema.Version) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(testContext(t), time.Minute)
 	defer cancel()
 	for ctx.Err() == nil {
-		all, err := checkpoint.List(dir, name)
-		if err == nil && len(all) > 0 && all[0].Manifest != nil && all[0].ID.Version >= v {
+		if newestDurable(dir, name) >= v {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -115,8 +126,7 @@ func resumeHostedByTwo(t *testing.T) {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
-		all, _ := checkpoint.List(kept.Checkpoints.Dir, job.Name)
-		found = len(all) > 0 && all[0].Manifest != nil
+		found = newestDurable(kept.Checkpoints.Dir, job.Name) > 0
 	}
 	server.Close()
 	config := testConfig(t, startServerWith(t, kept))
@@ -144,8 +154,7 @@ func resumeBesideHosted(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(50 * time.Millisecond)
-			all, _ := checkpoint.List(kept.Checkpoints.Dir, job.Name)
-			found = len(all) > 0 && all[0].Manifest != nil
+			found = newestDurable(kept.Checkpoints.Dir, job.Name) > 0
 		}
 		server.Close()
 		batches := int(reached) + 4
@@ -174,4 +183,74 @@ func resumeBesideHosted(t *testing.T) {
 		}
 		leaveAll(t, []*Session{s})
 	}
+}
+
+// Under policy wait the trainers of a hosted module go back to its newest durable version when one is lost, together
+// with a new one.
+func TestHostedGoesBack(t *testing.T) { testkit.Waits(t, hostedGoesBack) }
+
+func hostedGoesBack(t *testing.T) {
+	const batches = 200
+	job := moduleJob("back", 2, schema.ConsistencySync)
+	job.Policy = schema.PolicyWait
+	kept := ps.Config{Shards: 2, Deadline: 3 * time.Second,
+		Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 10}}
+	config := testConfig(t, startServerWith(t, kept))
+	began, steps := make([][]schema.Version, 3), make([]schema.Version, 3)
+	var all sync.WaitGroup
+	for i := range began {
+		all.Go(func() {
+			if i == 2 { // in the place of the one that is lost
+				time.Sleep(6 * time.Second)
+			}
+			for {
+				s, err := Join(testContext(t), config, job)
+				if err == nil {
+					began[i] = append(began[i], s.Version())
+					steps[i], err = hostedBatches(t, s, batches, i == 0)
+				}
+				if err == nil {
+					return
+				}
+				if s != nil {
+					_ = s.Abort(err)
+				}
+				if s == nil && errors.Is(err, ErrRefused) { // no place is free yet
+					time.Sleep(300 * time.Millisecond)
+				} else if !config.Again(s, err) {
+					t.Errorf("trainer %d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	for i := 1; i < 3; i++ {
+		last := began[i][len(began[i])-1]
+		if last == 0 || max(steps[1], steps[2]) < 2*batches {
+			t.Errorf("trainer %d began at versions %v; the module has had %d steps, want %d or more", i, began[i], steps[i],
+				2*batches)
+		}
+	}
+}
+
+// hostedBatches trains to the end, or ends without a word when some versions are durable. It gives how many steps the
+// module has had.
+func hostedBatches(t *testing.T, s *Session, batches uint64, dies bool) (steps schema.Version, err error) {
+	m, err := s.Module("net")
+	first, _ := s.Lanes()
+	for b := uint64(s.Version()); b < batches && err == nil; b++ {
+		var step moduleStep
+		step, err = driveBatch(testContext(t), m, b, uint64(first))
+		steps = max(steps, step.made)
+		time.Sleep(50 * time.Millisecond)
+		if dies && b == 80 {
+			die(s)
+			return steps, nil
+		}
+	}
+	if err == nil {
+		err = s.Close()
+	}
+	return steps, err
 }

@@ -100,7 +100,8 @@ var layers = map[string]layer{
 	// The owner of parameters, pure: frames in, frames out.
 	"shard": {own: []string{"cuda", "lane", "schema", "shard/round", "shard/state"}, noStd: noTime},
 	// Files of versions of a job, and what is read of them.
-	"checkpoint": {own: []string{"internal/atomicfile", "internal/safetensors", "schema", "schema/crc32c", "shard/state"},
+	"checkpoint": {own: []string{"internal/atomicfile", "internal/safetensors", "nn", "schema", "schema/crc32c",
+		"shard/state"},
 		noStd: noNetwork},
 	// A shard behind the windows of its contributors, for who has connections.
 	"shard/endpoint":  {own: []string{"fabric", "schema", "shard", "shard/round"}, noStd: noNetwork},

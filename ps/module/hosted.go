@@ -360,5 +360,9 @@ func (d *hosted) release() {
 	for _, c := range d.contexts {
 		d.endLocked(c)
 	}
+	if d.taken != nil {
+		d.unpinLocked(d.taken.version)
+		d.taken = nil
+	}
 	d.state.Close()
 }

@@ -49,7 +49,15 @@ func testJob() *schema.Job {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	b := &bench{t: t, job: testJob()}
+	b := newClosedBench(t, testJob())
+	must(t, b.Open())
+	return b
+}
+
+// newClosedBench is one that takes no requests yet.
+func newClosedBench(t *testing.T, job *schema.Job) *bench {
+	t.Helper()
+	b := &bench{t: t, job: job}
 	must(t, b.job.Validate())
 	backend, err := cuda.Open(cuda.Options{Name: "go"})
 	must(t, err)
@@ -62,7 +70,6 @@ func newBench(t *testing.T) *bench {
 		Fail: func(err error) { t.Errorf("the job must end: %v", err) },
 	})
 	must(t, b.Build(context.Background()))
-	must(t, b.Open())
 	b.d = b.all()[0]
 	t.Cleanup(func() {
 		b.Close()

@@ -12,8 +12,8 @@ import (
 
 // What checkpoints have of modules: each at a version of its own, since trainers step modules in any order. Where all
 // batches are in step, the first pass of a batch comes when every step of the batches before has been made, and none of
-// this one: a trainer steps its modules before it sends the last of its contributions. So a module is taken then (CaptureAt), and is what
-// the version of the job says. Else it is taken as it is at a moment.
+// this one: a trainer steps its modules before it sends the last of its contributions. So a module is taken then
+// (CaptureAt), and is what the version of the job says. Else it is taken as it is at a moment.
 
 // Captured is the modules of a set at a moment. Release gives it back.
 type Captured struct {
@@ -134,8 +134,8 @@ func (c *Captured) Release() {
 	c.all = nil
 }
 
-// Restore puts a stretch of a parameter in the place of what was drawn, where it is of a module here; taken says that it
-// is of a module. It is called before Open.
+// Restore puts a stretch of a parameter in the place of what was drawn, where it is of a module here; taken says that
+// it is of a module. It is called before Open.
 func (m *Set) Restore(t state.Tensor) (taken bool, err error) {
 	name, parameter, taken := schema.ModuleTensor(t.Name)
 	for _, d := range m.all() {

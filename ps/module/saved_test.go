@@ -1,0 +1,113 @@
+package module
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"gradbus/schema"
+	"gradbus/shard/state"
+)
+
+// train does a pass of a batch, forward and backward, and steps: the requests with numbers n and n+1.
+func (b *bench) train(n schema.Sequence, batch schema.Batch) {
+	b.t.Helper()
+	b.deliver(b.request(0, schema.KindForward, schema.Head{Sequence: n, Batch: batch, Node: laneOf(0), Weight: 1}, nil,
+		randomInput(uint64(batch), 1))...)
+	pass := b.answer(int(n))
+	b.deliver(b.request(0, schema.KindBackward, schema.Head{Sequence: n + 1, Weight: 1, Flags: schema.FlagStep},
+		pass.Keys(), []float32{1, 2})...)
+	b.answer(int(n) + 1)
+}
+
+func momentumJob() *schema.Job {
+	job := testJob()
+	job.Optimizer.Momentum = 0.5
+	return job
+}
+
+// held is the values that were captured.
+func held(c *Captured) (all []float32, steps uint64) {
+	_ = c.Tensors(func(t state.Tensor) error {
+		all, steps = append(all, t.Values...), t.Steps
+		for _, s := range t.Slots {
+			all = append(all, s.Values...)
+		}
+		return nil
+	})
+	return all, steps
+}
+
+// A module is taken before the first pass of the batch that is computed on the version, whatever is stepped then and
+// whenever it is written down; else as it is.
+func TestCapturedBeforeThePass(t *testing.T) {
+	b := newClosedBench(t, momentumJob())
+	must(t, b.Open())
+	b.CaptureAt(2)
+	want, n := []float32(nil), schema.Sequence(1)
+	for batch := range schema.Batch(4) {
+		if batch == 2 {
+			now := b.Capture(context.Background(), 0, 0)
+			want, _ = held(now)
+			want = slices.Clone(want)
+			now.Release()
+		}
+		b.train(n, batch)
+		n += 2
+	}
+	c := b.Capture(context.Background(), 2, patience)
+	got, steps := held(c)
+	c.Release()
+	if steps != 2 || !slices.Equal(got, want) {
+		t.Errorf("taken after %d steps, want 2; the same values: %v", steps, slices.Equal(got, want))
+	}
+	c = b.Capture(context.Background(), 2, 0)
+	if _, steps := held(c); steps != 4 {
+		t.Errorf("taken a second time after %d steps, want those of now, 4", steps)
+	}
+	c.Release()
+	b.CaptureAt(3) // of which nobody asks any more
+	b.train(n, 3)
+	b.CaptureAt(4)
+	b.train(n+2, 4)
+}
+
+// What was captured goes on in another set as in its own. Where some of it is missing, or is not of the module, that is
+// said, and requests are refused.
+func TestRestored(t *testing.T) {
+	first := newClosedBench(t, momentumJob())
+	second, third := newClosedBench(t, momentumJob()), newClosedBench(t, momentumJob())
+	must(t, first.Open())
+	first.train(1, 0)
+	c := first.Capture(context.Background(), 1, 0)
+	defer c.Release()
+	tensors := 0
+	must(t, c.Tensors(func(one state.Tensor) error {
+		if taken, err := second.Restore(one); !taken || err != nil {
+			t.Errorf("%s: %v %v", one.Name, taken, err)
+		}
+		if tensors++; tensors == 1 {
+			_, err := third.Restore(one)
+			return err
+		}
+		return nil
+	}))
+	if taken, err := second.Restore(state.Tensor{Name: "weight", Values: []float32{1}}); taken || err != nil {
+		t.Errorf("a parameter of the job: %v %v", taken, err)
+	}
+	must(t, second.Open())
+	if err := third.Open(); err == nil || !strings.Contains(err.Error(), `module "m"`) {
+		t.Errorf("with one of %d tensors: %v", tensors, err)
+	}
+	first.train(3, 1)
+	second.train(1, 1)
+	a, b := first.Capture(context.Background(), 2, 0), second.Capture(context.Background(), 2, 0)
+	defer a.Release()
+	defer b.Release()
+	one, steps := held(a)
+	other, same := held(b)
+	if steps != 2 || same != 2 || !slices.Equal(one, other) {
+		t.Errorf("after %d and %d steps, want 2; the same values: %v", steps, same, slices.Equal(one, other))
+	}
+}
