@@ -20,7 +20,7 @@ const (
 
 // Export verifies the checkpoint and writes its model to one file, which is that of trainer.Session.Save at the same
 // version, to the byte: parameters and tables under their names, and in the metadata the job's manifest, the version
-// and the digest of the weights. It holds about 1 MiB of values, or a few rows. The file is there whole or not at all.
+// and the digest of the weights, but for those of modules. It holds about 1 MiB of values, or a few rows. The file is there whole or not at all.
 func (m *Manifest) Export(dir, path string) error {
 	err := m.Verify(dir)
 	if err == nil {
@@ -60,6 +60,13 @@ func (m *Manifest) export(dir, path string) error {
 			return err
 		}
 	}
+	for i := range m.Job.Modules {
+		for _, p := range modulesParameters(&m.Job.Modules[i]) {
+			if err := e.parameter(m.Job.Modules[i].TensorName(p.Name), nil); err != nil {
+				return err
+			}
+		}
+	}
 	if metadata, err = m.modelMetadata(digest); err != nil {
 		return err
 	}
@@ -84,6 +91,11 @@ func (m *Manifest) modelTensors() (all []safetensors.Tensor) {
 	}
 	for _, t := range m.Job.Tables {
 		all = append(all, safetensors.Tensor{Name: t.Name, Shape: []int{int(t.Rows), t.Dim}})
+	}
+	for i := range m.Job.Modules {
+		for _, p := range modulesParameters(&m.Job.Modules[i]) {
+			all = append(all, safetensors.Tensor{Name: m.Job.Modules[i].TensorName(p.Name), Shape: p.Shape})
+		}
 	}
 	return all
 }
@@ -127,7 +139,7 @@ type placed struct {
 	part   *shardFile
 }
 
-// parameter writes a parameter, in the order of its elements.
+// parameter writes a parameter, in the order of its elements, and adds it to a digest, if any.
 func (e *exporter) parameter(name string, d *schema.WeightsDigest) error {
 	var all []placed
 	tensor := ""
@@ -149,8 +161,10 @@ func (e *exporter) parameter(name string, d *schema.WeightsDigest) error {
 			if err := e.out.Put(name, int64(s.from+done), values); err != nil {
 				return err
 			}
-			if err := d.Values(values); err != nil {
-				return err
+			if d != nil {
+				if err := d.Values(values); err != nil {
+					return err
+				}
 			}
 			done += len(values)
 		}

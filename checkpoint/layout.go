@@ -93,13 +93,18 @@ func (l *layout) addDense(job *schema.Job, place *schema.Placement, shard int) {
 	}
 }
 
-// addModule lays out the parameters of a module. One that cannot be built, which no ps takes, has none.
-func (l *layout) addModule(spec *schema.ModuleSpec, optimizer *schema.Optimizer) {
+// modulesParameters are those of a module. One that cannot be built, which no ps takes, has none.
+func modulesParameters(spec *schema.ModuleSpec) []nn.Parameter {
 	module, err := nn.Build([]byte(spec.Module))
 	if err != nil {
-		return
+		return nil
 	}
-	for _, p := range module.Parameters() {
+	return module.Parameters()
+}
+
+// addModule lays out the parameters of a module.
+func (l *layout) addModule(spec *schema.ModuleSpec, optimizer *schema.Optimizer) {
+	for _, p := range modulesParameters(spec) {
 		n := p.Elements()
 		l.dense = append(l.dense, denseLayout{parameter: spec.TensorName(p.Name), elements: int64(n),
 			stretches: []stretch{{elements: n}}, slots: state.SlotsOf(*optimizer)})

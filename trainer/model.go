@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"gradbus/internal/safetensors"
+	"gradbus/nn"
 	"gradbus/schema"
 )
 
@@ -27,8 +28,8 @@ const (
 	modelRowsMax  = 1<<32 - 1 // of one table, held whole in memory
 )
 
-// Model is what was trained, at one version: the weights of all parameters and tables, whole in memory, with the
-// manifest of the job. It is read from a session (Weights) or a file (OpenModel), and needs no server. It may be read
+// Model is what was trained, at one version: the weights of all parameters and tables, and of hosted modules as they are
+// then, whole in memory, with the manifest of the job. It is read from a session (Weights) or a file (OpenModel), and needs no server. It may be read
 // from several goroutines.
 type Model struct {
 	Version  schema.Version
@@ -38,6 +39,7 @@ type Model struct {
 	digest [32]byte
 	params [][]float32 // of each parameter of the manifest
 	tables [][]float32 // of each table, [Rows, Dim] in the order of the keys
+	hosted []Tensor    // parameters of modules, by schema.ModuleSpec.TensorName, in the manifest's order
 	dense  bool        // it has no tables, and the job that begins with it draws them
 }
 
@@ -68,8 +70,26 @@ func (s *Session) Weights(ctx context.Context) (*Model, error) {
 		}
 		m.tables = append(m.tables, values)
 	}
+	if m.hosted, err = s.hosted(ctx); err != nil {
+		return nil, fmt.Errorf("weights: %w", err)
+	}
 	m.digest, err = m.weigh()
 	return m, err
+}
+
+// hosted reads the parameters of all modules.
+func (s *Session) hosted(ctx context.Context) (all []Tensor, err error) {
+	for _, m := range s.modules {
+		of, _, err := m.Weights(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range of {
+			t.Name = m.spec.TensorName(t.Name)
+			all = append(all, t)
+		}
+	}
+	return all, nil
 }
 
 // holdable says why the weights of a job cannot be held whole, or nil.
@@ -92,6 +112,9 @@ func (s *Session) Save(ctx context.Context, path string) error {
 		return err
 	}
 	m := &Model{Version: version, job: s.job}
+	if m.hosted, err = s.hosted(ctx); err != nil {
+		return fmt.Errorf("save model: %w", err)
+	}
 	metadata, err := m.metadata()
 	if err != nil {
 		return err
@@ -101,6 +124,11 @@ func (s *Session) Save(ctx context.Context, path string) error {
 		return fmt.Errorf("save model: %w", err)
 	}
 	defer file.Discard()
+	for _, t := range m.hosted {
+		if err := file.Put(t.Name, 0, t.Values); err != nil {
+			return fmt.Errorf("save model: %w", err)
+		}
+	}
 	if m.digest, err = s.stream(ctx, file.Put); err == nil {
 		metadata, err = m.metadata()
 	}
@@ -184,6 +212,9 @@ func (m *Model) tensors() (all []safetensors.Tensor) {
 		}
 		all = append(all, t)
 	}
+	for _, t := range m.hosted {
+		all = append(all, safetensors.Tensor{Name: t.Name, Shape: t.Shape, Values: t.Values})
+	}
 	return all
 }
 
@@ -239,7 +270,10 @@ func modelOf(metadata map[string]string, tensors map[string]safetensors.Tensor) 
 		}
 		m.tables = append(m.tables, values)
 	}
-	if want := len(m.params) + len(m.tables); len(tensors) != want {
+	if m.hosted, err = hostedOf(m.job, tensors); err != nil {
+		return nil, err
+	}
+	if want := len(m.params) + len(m.tables) + len(m.hosted); len(tensors) != want {
 		return nil, fmt.Errorf("%d tensors, want the manifest's %d alone", len(tensors), want)
 	}
 	if m.digest, err = m.weigh(); err != nil {
@@ -254,7 +288,30 @@ func modelOf(metadata map[string]string, tensors map[string]safetensors.Tensor) 
 	return m, nil
 }
 
-// weigh is the digest of the weights.
+// hostedOf is the parameters of the job's modules, which files of before do not have.
+func hostedOf(job *schema.Job, tensors map[string]safetensors.Tensor) (all []Tensor, err error) {
+	for i := range job.Modules {
+		spec := &job.Modules[i]
+		module, err := nn.Build([]byte(spec.Module))
+		if err != nil {
+			return nil, fmt.Errorf("module %q: %w", spec.Name, err)
+		}
+		for _, p := range module.Parameters() {
+			name := spec.TensorName(p.Name)
+			if _, there := tensors[name]; !there && len(all) == 0 {
+				return nil, nil
+			}
+			values, err := safetensors.Values(tensors, name, p.Shape)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, Tensor{Name: name, Shape: p.Shape, Values: values})
+		}
+	}
+	return all, nil
+}
+
+// weigh is the digest of the weights, without those of modules.
 func (m *Model) weigh() ([32]byte, error) {
 	d := schema.NewWeightsDigest(m.job)
 	for t, ok := d.Next(); ok; t, ok = d.Next() {
@@ -296,8 +353,12 @@ func (m *Model) Table(name string) []float32 {
 	return m.tables[i]
 }
 
-// Param is a dense parameter, row-major; nil where the model has none of that name.
+// Param is a dense parameter, row-major; nil where the model has none of that name. A hosted module's has the name
+// MODULE:PARAMETER.
 func (m *Model) Param(name string) []float32 {
+	if h := slices.IndexFunc(m.hosted, func(t Tensor) bool { return t.Name == name }); h >= 0 {
+		return m.hosted[h].Values
+	}
 	i := slices.IndexFunc(m.job.Parameters, func(p schema.Parameter) bool { return p.Name == name })
 	if i < 0 {
 		return nil

@@ -1,8 +1,11 @@
 package trainer
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -172,6 +175,7 @@ func resumeBesideHosted(t *testing.T) {
 		if v := s.Version(); v == 0 || uint64(v) >= reached {
 			t.Errorf("%s: resumed at version %d after %d batches", apply, v, reached)
 		}
+		checkHostedExport(t, kept.Checkpoints.Dir, s)
 		if err := trainBody(testContext(t), s, body, batches-int(s.Version())); err != nil {
 			t.Fatal(err)
 		}
@@ -182,6 +186,29 @@ func resumeBesideHosted(t *testing.T) {
 			t.Errorf("%s: weights %x, want %x: %v", apply, got[:6], wantRest[:6], err)
 		}
 		leaveAll(t, []*Session{s})
+	}
+}
+
+// checkHostedExport compares what a checkpoint is exported as with what a session saves that has just begun with it: the
+// module is part of both.
+func checkHostedExport(t *testing.T, dir string, s *Session) {
+	t.Helper()
+	saved, exported := filepath.Join(t.TempDir(), "saved"), filepath.Join(t.TempDir(), "exported")
+	found, err := checkpoint.List(dir, s.job.Name)
+	for _, f := range found {
+		if f.Manifest != nil && f.ID.Version == s.Version() {
+			err = errors.Join(err, f.Manifest.Export(dir, exported))
+		}
+	}
+	err = errors.Join(err, s.Save(testContext(t), saved))
+	one, reading := os.ReadFile(saved)
+	other, reading2 := os.ReadFile(exported)
+	if err = errors.Join(err, reading, reading2); err != nil || !bytes.Equal(one, other) {
+		t.Errorf("saved in %d bytes and exported in %d, or others: %v", len(one), len(other), err)
+	}
+	m, err := OpenModel(exported)
+	if err != nil || len(m.Param("head:0.weight")) != 12 {
+		t.Errorf("the exported model has no weights of the module: %v", err)
 	}
 }
 
