@@ -19,8 +19,10 @@ const (
 )
 
 // Export verifies the checkpoint and writes its model to one file, which is that of trainer.Session.Save at the same
-// version, to the byte: parameters and tables under their names, and in the metadata the job's manifest, the version
-// and the digest of the weights, but for those of modules. It holds about 1 MiB of values, or a few rows. The file is there whole or not at all.
+// version, to the byte: parameters and tables under their names, parameters of modules under those that
+// schema.ModuleSpec.TensorName gives, and in the metadata the job's manifest, the version and the digest of the
+// weights, but for those of modules. It holds about 1 MiB of values, or a few rows. The file is there whole or not at
+// all.
 func (m *Manifest) Export(dir, path string) error {
 	err := m.Verify(dir)
 	if err == nil {

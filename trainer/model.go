@@ -28,9 +28,9 @@ const (
 	modelRowsMax  = 1<<32 - 1 // of one table, held whole in memory
 )
 
-// Model is what was trained, at one version: the weights of all parameters and tables, and of hosted modules as they are
-// then, whole in memory, with the manifest of the job. It is read from a session (Weights) or a file (OpenModel), and needs no server. It may be read
-// from several goroutines.
+// Model is what was trained, at one version: the weights of all parameters and tables, and of hosted modules as they
+// are then, whole in memory, with the manifest of the job. It is read from a session (Weights) or a file (OpenModel),
+// and needs no server. It may be read from several goroutines.
 type Model struct {
 	Version  schema.Version
 	Metadata map[string]string // of whoever saved it

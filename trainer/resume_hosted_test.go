@@ -189,8 +189,8 @@ func resumeBesideHosted(t *testing.T) {
 	}
 }
 
-// checkHostedExport compares what a checkpoint is exported as with what a session saves that has just begun with it: the
-// module is part of both.
+// checkHostedExport compares what a checkpoint is exported as with what a session saves that has just begun with it:
+// the module is part of both.
 func checkHostedExport(t *testing.T, dir string, s *Session) {
 	t.Helper()
 	saved, exported := filepath.Join(t.TempDir(), "saved"), filepath.Join(t.TempDir(), "exported")

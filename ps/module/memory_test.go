@@ -1,11 +1,13 @@
 package module
 
 import (
+	"context"
 	"strings"
 	"testing"
 
 	"gradbus/schema"
 	"gradbus/shard"
+	"gradbus/shard/shardtest"
 )
 
 // What modules take follows from the formula, and the largest job's does not overflow.
@@ -26,5 +28,15 @@ func TestBytes(t *testing.T) {
 		`{"relu":{}}]`
 	if got := Bytes(job); got < 1<<50 {
 		t.Errorf("the largest of modules: %d bytes", got)
+	}
+}
+
+// Making a module, of two parameters, ends with its context.
+func TestMakingEndsWithItsContext(t *testing.T) {
+	b := newBench(t)
+	ctx := &shardtest.Fading{Context: context.Background()}
+	ctx.Looks.Store(1)
+	if _, err := newHosted(ctx, b.Set, 0); err == nil {
+		t.Error("a module was made whose context had ended")
 	}
 }

@@ -494,13 +494,3 @@ func TestHeardIsMonotonic(t *testing.T) {
 		b.answer(1)
 	}
 }
-
-// Making a module, of two parameters, ends with its context.
-func TestMakingEndsWithItsContext(t *testing.T) {
-	b := newBench(t)
-	ctx := &shardtest.Fading{Context: context.Background()}
-	ctx.Looks.Store(1)
-	if _, err := newHosted(ctx, b.Set, 0); err == nil {
-		t.Error("a module was made whose context had ended")
-	}
-}
