@@ -35,8 +35,10 @@ def say_policy(name: str, joined: Mapping[str, Any], chosen: bool, missing: Opti
     if job["consistency"] != "sync":
         return
     if job["policy"] != "fail":
-        text = "job %r: policy %s: it goes on when a trainer is lost, or a ps that keeps checkpoints or is stood by for"
-        _log.info(text, name, job["policy"])
+        when = "and a new one comes" if job["policy"] == "wait" else "at once"
+        back = ", from its newest durable version" if job["wire"]["error_feedback"] else ""
+        text = "job %r: policy %s: it goes on when a trainer is lost %s%s, or a ps that keeps checkpoints or is stood by for"
+        _log.info(text, name, job["policy"], when, back)
     elif not chosen and joined["first_lane"] == 0:
         text = 'job %r: policy fail: a lost trainer or ps ends the job; to recover it wants %s (manifest={"policy": "fail"}: as is)'
         _log.warning(text, name, missing or "a manifest that docs/recovery.md does not list among those that do not recover")
