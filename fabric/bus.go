@@ -213,8 +213,8 @@ func (s *busServer) clients() []string {
 	return slices.Compact(names)
 }
 
-// stop loses every line and all that waits, and every bucket.
-func (s *busServer) stop() {
+// stop loses every line and every bucket, and, as a crash does, what waits.
+func (s *busServer) stop(crashes bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.up {
@@ -223,7 +223,7 @@ func (s *busServer) stop() {
 	s.up = false
 	clear(s.buckets)
 	for l := range s.lines {
-		l.lose()
+		l.lose(crashes)
 	}
 }
 
@@ -239,9 +239,9 @@ func (s *busServer) start() {
 	}
 }
 
-// close stops the server for good: its address is free.
+// close stops the server for good: its address is free. What has arrived is still handled, as last words may be.
 func (s *busServer) close() {
-	s.stop()
+	s.stop(false)
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -381,5 +382,38 @@ func BenchmarkBus(b *testing.B) {
 				<-arrived
 			}
 		})
+	}
+}
+
+// What has arrived when a server is closed is handled, since it may be the last word of who has closed it. Where the
+// server crashes it is lost.
+func TestBusLastWords(t *testing.T) {
+	for _, crashes := range []bool{false, true} {
+		server, a, b := busPair(t, false)
+		var heard atomic.Int32
+		first, goOn := make(chan struct{}), make(chan struct{})
+		must(t, b.Subscribe(Pattern("j", "t0", KindCtl, "s0", false), func(Message) {
+			if heard.Add(1) == 1 {
+				close(first)
+				<-goOn
+			}
+		}))
+		for range 3 {
+			must(t, a.Send(At("j", "t0", KindCtl, "s0"), []byte("x")))
+		}
+		<-first
+		want := int32(3)
+		if crashes {
+			server.Stop()
+			want = 1
+		} else {
+			server.Close()
+		}
+		close(goOn)
+		b.Close()
+		eventually(t, "all is handled that is not lost", func() bool { return heard.Load() >= want })
+		if got := heard.Load(); got != want {
+			t.Errorf("crash %v: %d of 3 messages are handled, want %d", crashes, got, want)
+		}
 	}
 }

@@ -63,13 +63,16 @@ func (l *busLine) all() []*busSubscription {
 	return slices.Clone(l.subscriptions)
 }
 
-// lose is called with the server's lock held, as comeBack is: the two are told in order. What waits is lost.
-func (l *busLine) lose() {
+// lose is called with the server's lock held, as comeBack is: the two are told in order. What waits is lost where the
+// server crashes.
+func (l *busLine) lose(crashes bool) {
 	if l.lost.Swap(true) {
 		return
 	}
-	for _, sub := range l.all() {
-		sub.drop()
+	if crashes {
+		for _, sub := range l.all() {
+			sub.drop()
+		}
 	}
 	l.tell(lineLost, nil)
 	l.config.Log.Warn("connection lost", "connection", l.config.Name, "err", "the server has stopped")

@@ -374,7 +374,7 @@ func (s *Server) SlowConsumers() int64 {
 // trying.
 func (s *Server) Stop() {
 	if s.bus != nil {
-		s.bus.stop()
+		s.bus.stop(true)
 		return
 	}
 	s.turn.Lock()

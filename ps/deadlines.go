@@ -182,11 +182,15 @@ func (c *Coordinator) findSlow(now time.Time, waiting []schema.Waiting) []Decisi
 		return nil
 	}
 	text := c.sayWaited(now, slow, "batch")
-	if c.members[slow].lost {
+	if m := &c.members[slow]; m.lost || !m.left && c.gains() {
 		return c.failFor(slow, text)
 	}
 	return c.Fail(schema.TrainerMember(slow), text) // another run would wait for it, too
 }
+
+// gains reports whether another run would begin at a later version than this one did. So a trainer that was slow, or
+// seemed to be alive, costs what has not become durable since, and one that is always slow ends the job.
+func (c *Coordinator) gains() bool { return c.checkpoints.durable.version > c.first() }
 
 // sayWaited says why it is too late for a trainer that others wait for. What they wait for is named by a word.
 func (c *Coordinator) sayWaited(now time.Time, i int, what string) string {

@@ -302,7 +302,10 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	defer v.end()
 	w.saving.Store(true)
 	defer w.saving.Store(false)
-	modules := v.capture(ctx, version, copying)
+	modules, err := v.capture(ctx, version, copying)
+	if err != nil {
+		return version, err
+	}
 	defer modules.Release()
 	modules.Extent(&touched)
 	id := checkpoint.ID{Epoch: wish.Epoch, Run: w.config.RunID, Version: version}
@@ -339,10 +342,10 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 
 // capture takes what modules here are, now that a version is there: it is where the shard has begun to copy it. One
 // that adds up nothing waits for a pass of the batch that is computed on it.
-func (v *saver) capture(ctx context.Context, at schema.Version, there bool) *module.Captured {
+func (v *saver) capture(ctx context.Context, at schema.Version, there bool) (*module.Captured, error) {
 	w := v.worker
 	if w.modules == nil {
-		return &module.Captured{}
+		return &module.Captured{}, nil
 	}
 	within := gatherWithin
 	if there || w.config.Placement.Plan.Moments() {

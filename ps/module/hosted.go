@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"gradbus/cuda"
 	"gradbus/nn"
@@ -35,7 +34,6 @@ type hosted struct {
 	state    *state.Dense // of one chunk, all parameters as they lie in tensors
 	next     *tensors     // where the step under way puts its outcome
 
-	want      atomic.Uint64       // the version of the job that the module is to be taken at; 0: none
 	restoring *state.DenseRestore // before Open: what is put in place; nil for nothing
 
 	mu       sync.Mutex // guards what follows; a leaf
@@ -43,10 +41,13 @@ type hosted struct {
 	idle     []*tensors // parameters and gradients that nobody uses
 	nets     []*nn.Net  // that nobody uses
 	contexts map[uint64]*pass
-	last     uint64    // number of the newest context
-	held     []int     // contexts, by trainer
-	why      []string  // by trainer: why its contexts were ended last; empty where they never were
-	taken    *captured // that nobody has written down yet; nil: none is
+	last     uint64         // number of the newest context
+	held     []int          // contexts, by trainer
+	why      []string       // by trainer: why its contexts were ended last; empty where they never were
+	taken    *captured      // that nobody has written down yet; nil: none is
+	want     schema.Version // of the job, that the module is to be taken at; 0: none
+	missed   schema.Version // that it was to be taken at, too late; 0: none
+	reached  schema.Batch   // the furthest of which a pass in training was asked for
 }
 
 // pass is what a trainer's pass has left on the shard.

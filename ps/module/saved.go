@@ -2,6 +2,7 @@ package module
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -27,24 +28,34 @@ type captured struct {
 	tensors []state.Tensor // whose values are that version's
 }
 
-// CaptureAt has each module be taken before the first pass of a batch that is computed on a version, or of a later one.
-// It takes the place of what was asked for before.
+// ErrLate: a pass of the batch that is computed on a version came before the version was asked for.
+var ErrLate = errors.New("was asked for a pass before the version was asked for")
+
+// CaptureAt has each module be taken before the first pass of a batch that is computed on a version, or of a later
+// one. It takes the place of what was asked for before. Where that pass has come, the version is missed. Numbers that
+// are far from it are those of a program that counts in another way.
 func (m *Set) CaptureAt(v schema.Version) {
 	for _, d := range m.all() {
-		d.want.Store(uint64(v))
+		d.mu.Lock()
+		d.want, d.missed = v, 0
+		if d.reached == schema.Batch(v) || d.reached == schema.Batch(v)+1 {
+			d.want, d.missed = 0, v
+		}
+		d.mu.Unlock()
 	}
 }
 
 // Capture takes what all modules are: at a version that was asked for by CaptureAt, where that has come, or comes in so
-// long; else now. Parameters are not copied, what the optimizer keeps is: a step of a module waits for that.
-func (m *Set) Capture(ctx context.Context, v schema.Version, within time.Duration) *Captured {
+// long; else now. Parameters are not copied, what the optimizer keeps is: a step of a module waits for that. It fails
+// with ErrLate.
+func (m *Set) Capture(ctx context.Context, v schema.Version, within time.Duration) (*Captured, error) {
 	c, late := &Captured{}, time.NewTimer(within)
 	defer late.Stop()
 	again := time.NewTicker(captureEvery)
 	defer again.Stop()
 	for _, d := range m.all() {
-		taken := d.given(v)
-		for waits := within > 0; taken == nil && waits; taken = d.given(v) {
+		taken, missed := d.given(v)
+		for waits := within > 0; taken == nil && !missed && waits; taken, missed = d.given(v) {
 			select {
 			case <-again.C:
 			case <-late.C:
@@ -53,45 +64,66 @@ func (m *Set) Capture(ctx context.Context, v schema.Version, within time.Duratio
 				waits = false
 			}
 		}
+		if missed {
+			c.Release()
+			return nil, fmt.Errorf("module %q %w", d.spec.Name, ErrLate)
+		}
 		if taken == nil {
+			d.stepLock.Lock()
 			taken = d.capture(v)
+			d.stepLock.Unlock()
 		}
 		c.all = append(c.all, taken)
 	}
-	return c
+	return c, nil
 }
 
 // captureEvery is how often is looked for a version.
 const captureEvery = 20 * time.Millisecond
 
-// begin takes the module before a pass of a batch, where that is wanted.
+// begin takes the module before a pass of a batch, where that is wanted. No pass of such a batch begins meanwhile.
 func (d *hosted) begin(b schema.Batch) {
-	v := d.want.Load()
-	if v == 0 || uint64(b) < v || !d.want.CompareAndSwap(v, 0) {
+	wanted := func() schema.Version {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.reached = max(d.reached, b)
+		if d.want == 0 || b < schema.Batch(d.want) {
+			return 0
+		}
+		return d.want
+	}
+	if wanted() == 0 {
 		return
 	}
-	c := d.capture(schema.Version(v))
+	d.stepLock.Lock()
+	defer d.stepLock.Unlock()
+	v := wanted()
+	if v == 0 {
+		return // another pass has come first
+	}
+	c := d.capture(v)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.taken != nil { // nobody has asked for it
 		d.unpinLocked(d.taken.version)
 	}
-	d.taken = c
+	if d.taken = c; d.want == v {
+		d.want = 0
+	}
 }
 
-// given gives what was taken at a version of the job; nil where it was not.
-func (d *hosted) given(v schema.Version) (c *captured) {
+// given gives what was taken at a version of the job; nil where it was not. missed says that it will not be.
+func (d *hosted) given(v schema.Version) (c *captured, missed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.taken != nil && d.taken.at == v {
 		c, d.taken = d.taken, nil
 	}
-	return c
+	return c, c == nil && v > 0 && d.missed == v
 }
 
+// capture takes the module as it is. The step lock is held.
 func (d *hosted) capture(at schema.Version) *captured {
-	d.stepLock.Lock()
-	defer d.stepLock.Unlock()
 	c := &captured{hosted: d, at: at, version: d.pin()}
 	c.tensors = slices.Clone(d.state.Pieces(0, c.version.number))
 	for i := range c.tensors {

@@ -2,9 +2,11 @@ package module
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"gradbus/schema"
 	"gradbus/shard/state"
@@ -25,6 +27,14 @@ func momentumJob() *schema.Job {
 	job := testJob()
 	job.Optimizer.Momentum = 0.5
 	return job
+}
+
+// capture is Capture, which does not fail.
+func (b *bench) capture(v schema.Version, within time.Duration) *Captured {
+	b.t.Helper()
+	c, err := b.Capture(context.Background(), v, within)
+	must(b.t, err)
+	return c
 }
 
 // held is the values that were captured.
@@ -48,7 +58,7 @@ func TestCapturedBeforeThePass(t *testing.T) {
 	want, n := []float32(nil), schema.Sequence(1)
 	for batch := range schema.Batch(4) {
 		if batch == 2 {
-			now := b.Capture(context.Background(), 0, 0)
+			now := b.capture(0, 0)
 			want, _ = held(now)
 			want = slices.Clone(want)
 			now.Release()
@@ -56,21 +66,28 @@ func TestCapturedBeforeThePass(t *testing.T) {
 		b.train(n, batch)
 		n += 2
 	}
-	c := b.Capture(context.Background(), 2, patience)
+	c := b.capture(2, patience)
 	got, steps := held(c)
 	c.Release()
 	if steps != 2 || !slices.Equal(got, want) {
 		t.Errorf("taken after %d steps, want 2; the same values: %v", steps, slices.Equal(got, want))
 	}
-	c = b.Capture(context.Background(), 2, 0)
+	c = b.capture(2, 0)
 	if _, steps := held(c); steps != 4 {
 		t.Errorf("taken a second time after %d steps, want those of now, 4", steps)
 	}
 	c.Release()
-	b.CaptureAt(3) // of which nobody asks any more
-	b.train(n, 3)
-	b.CaptureAt(4)
-	b.train(n+2, 4)
+	b.CaptureAt(4) // of which nobody asks any more
+	b.train(n, 4)
+	b.CaptureAt(5)
+	b.train(n+2, 5)
+	b.capture(5, patience).Release()
+	b.CaptureAt(5)
+	if _, err := b.Capture(context.Background(), 5, patience); !errors.Is(err, ErrLate) {
+		b.t.Errorf("asked for after a pass of its batch: %v", err)
+	}
+	b.CaptureAt(2) // by a program that counts in another way
+	b.capture(2, 0).Release()
 }
 
 // What was captured goes on in another set as in its own. Where some of it is missing, or is not of the module, that is
@@ -80,7 +97,7 @@ func TestRestored(t *testing.T) {
 	second, third := newClosedBench(t, momentumJob()), newClosedBench(t, momentumJob())
 	must(t, first.Open())
 	first.train(1, 0)
-	c := first.Capture(context.Background(), 1, 0)
+	c := first.capture(1, 0)
 	defer c.Release()
 	tensors := 0
 	must(t, c.Tensors(func(one state.Tensor) error {
@@ -102,7 +119,7 @@ func TestRestored(t *testing.T) {
 	}
 	first.train(3, 1)
 	second.train(1, 1)
-	a, b := first.Capture(context.Background(), 2, 0), second.Capture(context.Background(), 2, 0)
+	a, b := first.capture(2, 0), second.capture(2, 0)
 	defer a.Release()
 	defer b.Release()
 	one, steps := held(a)
