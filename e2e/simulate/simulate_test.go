@@ -71,6 +71,9 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	if seed%12 == 8 { // and add up the parameters, whose tables are on shards
 		job.Reduce, job.Policy = schema.ReduceTrainers, schema.PolicyWait
 	}
+	if seed%12 == 4 {
+		job.Consistency, job.Ahead, job.Policy = schema.ConsistencyBounded, 1+int(seed/12%3), schema.PolicyWait
+	}
 	s := &system{t: t, r: r, job: job, bus: fabric.NewBus(), backend: backend,
 		done: make(chan struct{}), digests: map[string]string{}, anew: map[schema.RunID]bool{},
 		inputs: map[input][2]uint32{}, began: time.Now(),
