@@ -206,7 +206,8 @@ func (s *system) train(ctx context.Context, config trainer.Config, m *member, r 
 	}()
 	began := session.Version()
 	last := began
-	err = session.Run(ctx, noise{s.job.Seed, s.job.Ahead > 0, s.check(m)}, batches-min(batches, uint64(last)), func(p trainer.Progress) {
+	w := noise{s.job.Seed, s.job.Ahead > 0, s.check(m)}
+	err = session.Run(ctx, w, batches-min(batches, uint64(last)), func(p trainer.Progress) {
 		if p.Version != last+1 {
 			s.t.Errorf("%s: version %d after version %d", m.name, p.Version, last)
 		}
