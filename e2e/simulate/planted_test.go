@@ -58,8 +58,6 @@ var defects = []struct {
 		"	v, to := s.newest(), s.taken\n", "	v, to := s.newest()+1, s.taken\n", 60},
 	{"silence by dates, which may be set", "internal/liveness/liveness.go",
 		"		s.since = at\n", "		s.since = at.Round(0)\n", 120},
-	{"a version that is copied when some of it is further", "shard/copy.go",
-		"v > s.config.Job.StartVersion() && l.Untouched(schema.Batch(v))", "v > s.config.Job.StartVersion()", 400},
 	{"rows of later batches in a version that is written down", "shard/state/array_copy.go",
 		"	c.all = all\n	c.touched = int64(t.places.count())\n",
 		"	c.all, t.copying = all, nil\n	c.touched = int64(t.places.count())\n", 60},
