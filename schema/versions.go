@@ -12,9 +12,7 @@ func (j *Job) CheckVersions() error {
 	case plan.Clock.Renumbers():
 		return fmt.Errorf("job %s: its trainers are at versions of their own groups: want consistency %s, %s or %s", j.Name,
 			ConsistencySync, ConsistencyBounded, ConsistencyAsync)
-	case plan.ClockOf(ByShards) != plan.Clock:
-		return fmt.Errorf("job %s: its tables are at no version of its parameters: want no table_consistency", j.Name)
-	case plan.Moments() && j.exact():
+	case j.Moments() && j.exact():
 		return fmt.Errorf("job %s: exact rows of shards at versions of their own: want consistency %s or %s", j.Name,
 			ConsistencySync, ConsistencyBounded)
 	case plan.Owner == ByTrainers && len(j.Parameters) > 0 && !plan.Sync():
@@ -51,8 +49,16 @@ func (j *Job) Rewinds() bool {
 	return !j.Recovers() && j.NeedsShards() && j.CheckVersions() == nil && j.Plan().Clock.Common()
 }
 
-// Moments is Plan.Moments.
-func (j *Job) Moments() bool { return j.Plan().Moments() }
+// Moments reports whether anything of what is written down as a version is what a shard has at a moment: all of it
+// (Plan.Moments), or its rows (Plan.RowsOfMoments).
+func (j *Job) Moments() bool {
+	p := j.Plan()
+	return p.Moments() || p.RowsOfMoments()
+}
+
+// RowsOfMoments reports whether rows are written down as they are at a moment, beside parameters that are at a version:
+// gradients of tables are applied as they arrive.
+func (p *Plan) RowsOfMoments() bool { return !p.Moments() && !p.ClockOf(ByShards).Common() }
 
 // Moments reports whether what is written down as a version is what each shard has at a moment, and not what all of
 // them have after the same batches: these are not the same for all trainers then, or nothing is added up.

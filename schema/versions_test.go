@@ -30,8 +30,12 @@ func TestCheckVersions(t *testing.T) {
 		{"or apply update", false, func(j *Job) {
 			j.Apply, j.Consistency, j.Ahead = ApplyMean, ConsistencyBounded, 1
 		}},
-		{"want no table_consistency", false, func(j *Job) {
+		{"", true, func(j *Job) {
 			j.TableConsistency, j.Reduce = ConsistencyAsync, ReduceTrainers
+			j.Tables = []TableSpec{table}
+		}},
+		{"exact rows", false, func(j *Job) {
+			j.TableConsistency, j.Reduce, j.Optimizer.Exact = ConsistencyAsync, ReduceTrainers, true
 			j.Tables = []TableSpec{table}
 		}},
 		{"", true, func(j *Job) {
@@ -70,6 +74,11 @@ func TestCheckVersions(t *testing.T) {
 			t.Errorf("%q: with policy wait: %v", c.says, err)
 		}
 	}
+}
+
+// Jobs of which trainers have everything have versions, which one of these writes down.
+func TestCheckVersionsOfCarried(t *testing.T) {
+	table := TableSpec{Name: "t", Rows: 9, Dim: 2, Init: Zeros()}
 	carried := &Job{Name: "films", Apply: ApplyMean, Reduce: ReduceTrainers,
 		Optimizer: Optimizer{LR: 0.1}, Tables: []TableSpec{table}}
 	carried.Tables[0].Replicated = true

@@ -57,9 +57,13 @@ func (s *Shard) enter(e round.Entry) {
 }
 
 // beginCopy begins the copy of the version before which every round has closed, and after which none has, where it is
-// wanted and no other is being taken. Where each trainer has rounds of its own it is of all as it is.
+// wanted and no other is being taken. Where each trainer has rounds of its own it is of all as it is: where dense
+// parameters are at the version, when one of them begins the batch that is computed on it.
 func (s *Shard) beginCopy(l *round.Line) {
-	if s.config.Placement.Plan.Moments() {
+	switch plan := s.config.Placement.Plan; {
+	case plan.RowsOfMoments() && schema.Version(l.Batch()) < s.copies.At:
+		return
+	case plan.Moments() || plan.RowsOfMoments():
 		s.copyNow()
 		return
 	}
