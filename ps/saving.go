@@ -290,6 +290,8 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	at, copying := w.end.Copying()
 	if copying {
 		of, touched = w.end.Touched() // there may be a newer wish
+	} else {
+		touched = w.end.OfTrainers()
 	}
 	idle := w.end.Idle()
 	w.stepLock.Unlock()
@@ -340,6 +342,9 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	return version, nil
 }
 
+// moduleWithin is how long a pass of the batch that is computed on a version is waited for.
+const moduleWithin = 10 * gatherWithin
+
 // capture takes what modules here are, now that a version is there: it is where the shard has begun to copy it. One
 // that adds up nothing waits for a pass of the batch that is computed on it.
 func (v *saver) capture(ctx context.Context, at schema.Version, there bool) (*module.Captured, error) {
@@ -347,7 +352,7 @@ func (v *saver) capture(ctx context.Context, at schema.Version, there bool) (*mo
 	if w.modules == nil {
 		return &module.Captured{}, nil
 	}
-	within := gatherWithin
+	within := moduleWithin
 	if there || w.config.Placement.Plan.Moments() {
 		within = 0
 	}

@@ -130,7 +130,8 @@ func (s *Shard) Mirroring() (v schema.Version, ok bool) {
 func (s *Shard) Touched() (state.CopyWish, state.Extent) {
 	touched := s.copy.Touched()
 	if s.dense == nil {
-		touched.Tensors, touched.Bytes = s.ofTrainers(touched.Bytes)
+		others := s.OfTrainers()
+		touched.Tensors, touched.Bytes = others.Tensors, touched.Bytes+others.Bytes
 	}
 	return s.copy.Of(), touched
 }

@@ -67,6 +67,10 @@ func (s *Shard) ReplicaChunks() int { return len(s.replica.chunks) }
 // for a chunk follows from the chunk (schema.Placement.KeptBy).
 func (s *Shard) AskReplica(i int, v schema.Version, n schema.Sequence) (Output, error) {
 	c := s.replica.chunks[i]
+	if r := &s.replica; s.Idle() && r.resumed != nil && v > r.resumed.Version(0)+1 { // where no round closes: dropReplica
+		r.resumed.Close()
+		r.resumed = nil
+	}
 	to := s.config.Placement.KeptBy(c.Bucket, c.Chunk)
 	return s.askReplica(to, schema.Head{Batch: schema.Batch(v), Bucket: c.Bucket, Chunk: c.Chunk,
 		Sequence: numberFor(len(s.config.Contributors), len(s.config.Contributors), n)})
@@ -179,17 +183,16 @@ func (s *Shard) trainersChunks() (all []state.Chunk) {
 	return all
 }
 
-// ofTrainers is what trainers have of the chunks that are asked for here, and what that takes in bytes, with so many
-// more. All of it changes with every batch.
-func (s *Shard) ofTrainers(bytes int64) (all []state.Stretch, _ int64) {
+// OfTrainers is what trainers have of the chunks that are asked for here. All of it changes with every batch.
+func (s *Shard) OfTrainers() (e state.Extent) {
 	for _, c := range s.trainersChunks() {
 		for _, p := range c.Pieces {
-			all = append(all, state.Stretch{Name: p.Name, From: p.From, Elements: p.Elements})
+			e.Tensors = append(e.Tensors, state.Stretch{Name: p.Name, From: p.From, Elements: p.Elements})
 			slots, _ := state.SlotBytes(*c.Optimizer, int64(p.Elements), 1)
-			bytes += int64(4*p.Elements) + slots
+			e.Bytes += int64(4*p.Elements) + slots
 		}
 	}
-	return all, bytes
+	return e
 }
 
 // asksToCopy is the flags of the result of a batch, or of rows in place of it, where that makes a version which is to

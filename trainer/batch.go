@@ -426,6 +426,9 @@ func (b *Batch) send() error {
 			return err
 		}
 	}
+	if err := r.sender.sendHeld(); err != nil {
+		return err
+	}
 	if err := r.sender.sendRows(); err != nil {
 		return err
 	}

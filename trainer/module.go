@@ -45,7 +45,8 @@ type Tensor struct {
 	Values []float32
 }
 
-// Pass says which samples a forward pass is of: what is dropped follows from it, so a pass can be repeated.
+// Pass says which samples a forward pass is of: what is dropped follows from it, so a pass can be repeated. Versions of
+// a job that has modules alone are numbered by Batch, so that goes on from Session.Version.
 type Pass struct {
 	Batch schema.Batch // by the trainer's own count
 	Lane  lane.Lane    // one that it hosts
@@ -59,7 +60,6 @@ type Activation struct {
 	id      uint64
 	version schema.Version
 	samples int
-	batch   schema.Batch // of its Pass
 }
 
 // Version is the version of the parameters that the pass has seen.
@@ -108,6 +108,7 @@ func (m *Module) Parameters() []nn.Parameter { return m.parameters }
 
 // Forward runs a pass in training over x [n, In], n samples, and gives y [n, Out]. The activation remembers the pass.
 func (m *Module) Forward(ctx context.Context, x []float32, at Pass) (*Activation, []float32, error) {
+	m.session.begins(at.Batch)
 	y, err := m.forward(ctx, x, at, 0)
 	if err != nil {
 		return nil, nil, err
@@ -116,8 +117,7 @@ func (m *Module) Forward(ctx context.Context, x []float32, at Pass) (*Activation
 	if a.context == 0 {
 		return nil, nil, fmt.Errorf("forward of module %q: the shard names no context", m.spec.Name)
 	}
-	return &Activation{module: m, id: a.context, version: a.version, samples: len(x) / m.spec.InElements(),
-		batch: at.Batch}, y, nil
+	return &Activation{module: m, id: a.context, version: a.version, samples: len(x) / m.spec.InElements()}, y, nil
 }
 
 // Evaluate runs a pass over x [n, In] in which nothing is dropped and of which nothing is remembered, and gives y [n,
@@ -182,7 +182,7 @@ func (a *Activation) BackwardStep(ctx context.Context, gradY []float32, samples 
 	if _, err := a.backward(ctx, gradY, schema.FlagStep, samples); err != nil {
 		return 0, err
 	}
-	a.module.ended(samples, a)
+	a.module.ended(1, samples)
 	return a.module.answer.version, nil
 }
 
@@ -222,7 +222,7 @@ func (m *Module) step(ctx context.Context, samples int, activations []*Activatio
 	if err != nil {
 		return 0, fmt.Errorf("step of module %q: %w", m.spec.Name, err)
 	}
-	m.ended(samples, activations...)
+	m.ended(len(activations), samples)
 	return m.answer.version, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"gradbus/cuda"
 	"gradbus/lane"
@@ -53,6 +54,11 @@ func bodyLane(net *nn.Net, params [][]float32, b schema.Batch, l lane.Lane, grad
 
 // trainBody runs batches of a trainer, in which both parts step by one Commit.
 func trainBody(ctx context.Context, s *Session, body nn.Module, batches int) error {
+	return trainBodySlowly(ctx, s, body, batches, 0)
+}
+
+// trainBodySlowly has trainer t1 pause before each Commit.
+func trainBodySlowly(ctx context.Context, s *Session, body nn.Module, batches int, pause time.Duration) error {
 	net, err := nn.NewNet(body, []int{6}, nn.Env{Backend: s.Backend()})
 	if err != nil {
 		return err
@@ -101,6 +107,9 @@ func trainBody(ctx context.Context, s *Session, body nn.Module, batches int) err
 			if err := step.End(loss); err != nil {
 				return err
 			}
+		}
+		if pause > 0 && s.joined.Member == "t1" {
+			time.Sleep(pause)
 		}
 		if err := b.Commit(ctx); err != nil {
 			return err

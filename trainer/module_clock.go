@@ -72,9 +72,16 @@ func (s *Session) between(now time.Time) {
 	}
 }
 
-// ended notes that passes were stepped, which makes a batch of so many samples, or released, which makes none. Where
-// nothing is added up the passes tell how far the session is.
-func (m *Module) ended(samples int, passes ...*Activation) {
+// begins notes that a pass of a batch begins. Where nothing is added up, passes tell how far the session is: the batches
+// before are done.
+func (s *Session) begins(b schema.Batch) {
+	if s.place.Plan.Roundless && s.planned.Load() == 0 {
+		s.batch.Store(max(s.batch.Load(), uint64(b)))
+	}
+}
+
+// ended notes that passes were stepped, which makes a batch of so many samples, or released, which makes none.
+func (m *Module) ended(passes, samples int) {
 	s := m.session
 	if s.planned.Load() != 0 {
 		return
@@ -82,14 +89,9 @@ func (m *Module) ended(samples int, passes ...*Activation) {
 	c := &s.passes
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.open = max(0, c.open-len(passes))
+	c.open = max(0, c.open-passes)
 	if samples > 0 {
 		s.count(func(t *Stats) { t.Batches, t.Samples = t.Batches+1, t.Samples+uint64(samples) })
-	}
-	for _, p := range passes {
-		if samples > 0 && s.place.Plan.Roundless {
-			s.batch.Store(max(s.batch.Load(), uint64(p.batch)+1))
-		}
 	}
 	s.between(c.since)
 }

@@ -29,6 +29,7 @@ func resumeHosted(t *testing.T) {
 		server := startServerWith(t, kept)
 		s := joinAll(t, testConfig(t, server), job)[0]
 		driveFrom(t, s, 0, before)
+		beginBatch(t, s, before)
 		awaitDurable(t, kept.Checkpoints.Dir, job.Name, before)
 		server.Close()
 		want := quietModule(t, ps.Config{Shards: 2}, job, before+after)
@@ -58,6 +59,23 @@ func driveFrom(t *testing.T, s *Session, from, to uint64) {
 	m, err := s.Module("net")
 	for b := from; b < to && err == nil; b++ {
 		_, err = driveBatch(testContext(t), m, b, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// beginBatch begins a pass of a batch, which says that those before are done, and gives it back.
+func beginBatch(t *testing.T, s *Session, b uint64) {
+	t.Helper()
+	m, err := s.Module("net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, _ := moduleInput(b, 0, 600, 700)
+	pass, _, err := m.Forward(testContext(t), x, Pass{Batch: schema.Batch(b)})
+	if err == nil {
+		err = pass.Release(testContext(t))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +138,7 @@ func resumeHostedByTwo(t *testing.T) {
 		var both sync.WaitGroup
 		for i, s := range sessions {
 			both.Go(func() {
-				if err := trainBody(testContext(t), s, body, 10); err != nil {
+				if err := trainBodySlowly(testContext(t), s, body, 10, 2*time.Millisecond); err != nil {
 					t.Errorf("trainer %d: %v", i, err)
 				}
 			})

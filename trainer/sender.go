@@ -35,6 +35,9 @@ type sender struct {
 	times    *bucketTrace  // of the batch under way; nil where nobody wants to know
 	head     schema.Head   // what its frames have in common
 	sendTime time.Duration // spent on it
+	left     int           // chunks of the batch that have not been closed
+	held     int           // the last of them, where it leaves when modules were stepped; -1: none is
+	holds    bool          // it is so: modules are stepped with the batch
 }
 
 // frameSet is the frames of one batch, built once and refilled in place.
@@ -58,7 +61,7 @@ func newSender(job *schema.Job, from schema.Member, links []*shardLink, flat *fl
 	sparse []rowOwner, lookup *routing) (*sender, error) {
 	rows := newRouting(c.rows.dims, lookup.shards, lookup.valuesMax, nil)
 	s := &sender{job: string(job.Name), from: string(from), links: links, flat: flat, compute: c, sparse: sparse,
-		lookup:  lookup,
+		lookup: lookup, holds: len(job.Modules) > 0,
 		scatter: newScatter(c.rows, rows, flat.place, func(table int) []uint64 { return c.tables.keys[table] })}
 	for range job.Ahead + 1 {
 		set, err := s.newFrames()
@@ -94,6 +97,7 @@ func (s *sender) newFrames() (*frameSet, error) {
 // begin starts a batch, and waits until the frames of the one that used the same may be refilled.
 func (s *sender) begin(ctx context.Context, head schema.Head) error {
 	s.head, s.sendTime, s.times = head, 0, s.results.timesOf(head.Batch)
+	s.left, s.held = len(s.flat.chunks), -1
 	s.frameSet = s.sets[int(head.Batch)%len(s.sets)]
 	for _, l := range s.links {
 		if err := l.received(ctx, head.Batch); err != nil {
@@ -133,6 +137,20 @@ func (s *sender) chunkClosed(node, chunk int) error {
 	if node != plan.lanes[plan.last].closes {
 		return nil
 	}
+	if s.left--; s.left == 0 && s.holds {
+		s.held = chunk
+		return nil
+	}
+	return s.sendChunk(chunk)
+}
+
+// sendHeld sends the chunk that was held. So no batch is complete before the modules are stepped with it.
+func (s *sender) sendHeld() error {
+	if s.held < 0 {
+		return nil
+	}
+	chunk := s.held
+	s.held = -1
 	return s.sendChunk(chunk)
 }
 

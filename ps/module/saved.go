@@ -25,6 +25,7 @@ type captured struct {
 	hosted  *hosted
 	at      schema.Version // of the job
 	version *version       // pinned
+	stale   bool           // another version was asked for since
 	tensors []state.Tensor // whose values are that version's
 }
 
@@ -38,6 +39,13 @@ func (m *Set) CaptureAt(v schema.Version) {
 	for _, d := range m.all() {
 		d.mu.Lock()
 		d.want, d.missed = v, 0
+		if d.taken != nil && d.taken.at < v && d.taken.stale { // nobody has asked for it
+			d.unpinLocked(d.taken.version)
+			d.taken = nil
+		}
+		if d.taken != nil {
+			d.taken.stale = true
+		}
 		if d.reached == schema.Batch(v) || d.reached == schema.Batch(v)+1 {
 			d.want, d.missed = 0, v
 		}
@@ -45,9 +53,9 @@ func (m *Set) CaptureAt(v schema.Version) {
 	}
 }
 
-// Capture takes what all modules are: at a version that was asked for by CaptureAt, where that has come, or comes in so
-// long; else now. Parameters are not copied, what the optimizer keeps is: a step of a module waits for that. It fails
-// with ErrLate.
+// Capture takes what all modules are: at a version that was asked for by CaptureAt, where that has come. It waits for
+// that so long; 0 takes what there is now. Parameters are not copied, what the optimizer keeps is: a step of a module
+// waits for that. It fails with ErrLate, and where nothing has come.
 func (m *Set) Capture(ctx context.Context, v schema.Version, within time.Duration) (*Captured, error) {
 	c, late := &Captured{}, time.NewTimer(within)
 	defer late.Stop()
@@ -55,23 +63,28 @@ func (m *Set) Capture(ctx context.Context, v schema.Version, within time.Duratio
 	defer again.Stop()
 	for _, d := range m.all() {
 		taken, missed := d.given(v)
-		for waits := within > 0; taken == nil && !missed && waits; taken, missed = d.given(v) {
+		for taken == nil && !missed && within > 0 {
 			select {
 			case <-again.C:
 			case <-late.C:
-				waits, within = false, 0
+				c.Release()
+				return nil, fmt.Errorf("module %q was asked for no pass of its batch within %s", d.spec.Name, within)
 			case <-ctx.Done():
-				waits = false
+				c.Release()
+				return nil, ctx.Err()
 			}
+			taken, missed = d.given(v)
+		}
+		if taken == nil && !missed {
+			d.stepLock.Lock()
+			if taken, missed = d.given(v); taken == nil && !missed { // else a pass was just taking it
+				taken = d.capture(v)
+			}
+			d.stepLock.Unlock()
 		}
 		if missed {
 			c.Release()
 			return nil, fmt.Errorf("module %q %w", d.spec.Name, ErrLate)
-		}
-		if taken == nil {
-			d.stepLock.Lock()
-			taken = d.capture(v)
-			d.stepLock.Unlock()
 		}
 		c.all = append(c.all, taken)
 	}
