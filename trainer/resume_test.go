@@ -42,9 +42,10 @@ func trainUntilDurable(t *testing.T, dir string, sessions []*Session, job *schem
 				if time.Sleep(50 * time.Millisecond); i > 0 || durable.Load() > 0 {
 					continue
 				}
-				if found, _ := checkpoint.List(dir, job.Name); len(found) > 0 && found[0].Manifest != nil &&
-					found[0].Manifest.Full() == full {
-					durable.Store(uint64(found[0].ID.Version))
+				found, _ := checkpoint.List(dir, job.Name)
+				newest := slices.IndexFunc(found, func(f checkpoint.Found) bool { return f.Manifest != nil })
+				if newest >= 0 && found[newest].Manifest.Full() == full {
+					durable.Store(uint64(found[newest].ID.Version))
 					end.Store(uint64(s.Version()) + 2*some) // the others are in the next ones at most
 				}
 			}
