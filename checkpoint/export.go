@@ -1,8 +1,12 @@
 package checkpoint
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"hash"
+	"math"
 	"slices"
 	"strconv"
 
@@ -16,6 +20,7 @@ const (
 	modelManifestEntry = "gradbus.manifest"
 	modelDigestEntry   = "gradbus.digest"
 	modelVersionEntry  = "gradbus.version"
+	modelModulesEntry  = "gradbus.modules"
 )
 
 // Export verifies the checkpoint and writes its model to one file, which is that of trainer.Session.Save at the same
@@ -35,7 +40,7 @@ func (m *Manifest) Export(dir, path string) error {
 }
 
 func (m *Manifest) export(dir, path string) error {
-	e := exporter{m: m}
+	e := exporter{m: m, hosted: sha256.New()}
 	defer e.close()
 	place := placementOf(m.Job, m.Shards)
 	for shard := range m.Parts {
@@ -72,6 +77,9 @@ func (m *Manifest) export(dir, path string) error {
 	if metadata, err = m.modelMetadata(digest); err != nil {
 		return err
 	}
+	if len(m.Job.Modules) > 0 {
+		metadata[modelModulesEntry] = hex.EncodeToString(e.hosted.Sum(nil))
+	}
 	return e.out.Commit(metadata)
 }
 
@@ -81,9 +89,13 @@ func (m *Manifest) modelMetadata(digest [32]byte) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return map[string]string{formatEntry: modelFormat, modelManifestEntry: string(manifest),
+	all := map[string]string{formatEntry: modelFormat, modelManifestEntry: string(manifest),
 		modelDigestEntry:  hex.EncodeToString(digest[:]),
-		modelVersionEntry: strconv.FormatUint(uint64(m.ID.Version), 10)}, nil
+		modelVersionEntry: strconv.FormatUint(uint64(m.ID.Version), 10)}
+	if len(m.Job.Modules) > 0 {
+		all[modelModulesEntry] = hex.EncodeToString(make([]byte, sha256.Size)) // which is known at the end
+	}
+	return all, nil
 }
 
 // modelTensors are those of the model's file.
@@ -107,6 +119,9 @@ type exporter struct {
 	m     *Manifest
 	parts []*shardFile // by shard
 	out   *safetensors.Writer
+
+	hosted hash.Hash // of the parameters of modules
+	bytes  []byte    // scratch
 
 	values, columns, block []float32
 }
@@ -141,7 +156,7 @@ type placed struct {
 	part   *shardFile
 }
 
-// parameter writes a parameter, in the order of its elements, and adds it to a digest, if any.
+// parameter writes a parameter, in the order of its elements, and adds it to a digest; that of modules where d is nil.
 func (e *exporter) parameter(name string, d *schema.WeightsDigest) error {
 	var all []placed
 	tensor := ""
@@ -163,15 +178,24 @@ func (e *exporter) parameter(name string, d *schema.WeightsDigest) error {
 			if err := e.out.Put(name, int64(s.from+done), values); err != nil {
 				return err
 			}
-			if d != nil {
-				if err := d.Values(values); err != nil {
-					return err
-				}
+			if d == nil {
+				e.hash(values)
+			} else if err := d.Values(values); err != nil {
+				return err
 			}
 			done += len(values)
 		}
 	}
 	return nil
+}
+
+// hash adds values to the digest of the parameters of modules.
+func (e *exporter) hash(values []float32) {
+	e.bytes = e.bytes[:0]
+	for _, v := range values {
+		e.bytes = binary.LittleEndian.AppendUint32(e.bytes, math.Float32bits(v))
+	}
+	_, _ = e.hosted.Write(e.bytes) // which never fails
 }
 
 // rowsMost is how many rows of a table are read at once.

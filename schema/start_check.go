@@ -25,6 +25,6 @@ func (c *jobCheck) start(j *Job) {
 		c.add("start", n.Wire.Gradients, "wire.gradients %s: 16 bits would round the values", GradientsFloat32)
 	}
 	if len(j.Modules) > 0 {
-		c.add("start", len(j.Modules), "no modules: a saved model has none of their parameters")
+		c.add("start", len(j.Modules), "no modules: theirs begin as their seeds say")
 	}
 }

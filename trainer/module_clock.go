@@ -72,8 +72,8 @@ func (s *Session) between(now time.Time) {
 	}
 }
 
-// begins notes that a pass of a batch begins. Where nothing is added up, passes tell how far the session is: the batches
-// before are done.
+// begins notes that a pass of a batch begins. Where nothing is added up, passes tell how far the session is: the
+// batches before are done.
 func (s *Session) begins(b schema.Batch) {
 	if s.place.Plan.Roundless && s.planned.Load() == 0 {
 		s.batch.Store(max(s.batch.Load(), uint64(b)))

@@ -224,6 +224,14 @@ func checkHostedExport(t *testing.T, dir string, s *Session) {
 	if err = errors.Join(err, reading, reading2); err != nil || !bytes.Equal(one, other) {
 		t.Errorf("saved in %d bytes and exported in %d, or others: %v", len(one), len(other), err)
 	}
+	changed, path := bytes.Clone(one), filepath.Join(t.TempDir(), "changed")
+	changed[len(changed)-2] ^= 1 // of the last value, a module's
+	if err := os.WriteFile(path, changed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenModel(path); !errors.Is(err, ErrModel) {
+		t.Errorf("a changed file: %v, want ErrModel", err)
+	}
 	m, err := OpenModel(exported)
 	if err != nil || len(m.Param("head:0.weight")) != 12 {
 		t.Errorf("the exported model has no weights of the module: %v", err)

@@ -9,8 +9,8 @@ import (
 	"gradbus/schema"
 )
 
-// Where trainers add up, and some shards have no rows, these write what trainers have of the chunks there: in increments
-// as in full checkpoints.
+// Where trainers add up, and some shards have no rows, these write what trainers have of the chunks there, in
+// increments as in full checkpoints.
 func TestResumeWithIdleShards(t *testing.T) { testkit.Waits(t, resumeWithIdleShards) }
 
 func resumeWithIdleShards(t *testing.T) {

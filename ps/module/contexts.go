@@ -8,11 +8,12 @@ import (
 // A context belongs to one trainer. It is busy while a request works with it; whoever ends it meanwhile only marks it,
 // and it goes when the request is done with it.
 
-// open makes a context, busy, unless the trainer has as many as the manifest allows.
-func (d *hosted) open(contributor int) (*pass, *refusal) {
+// open makes a context, busy, unless the trainer has as many as the manifest allows. One more may be there that only
+// pins a version to be read.
+func (d *hosted) open(contributor int, reads bool) (*pass, *refusal) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.held[contributor] >= d.spec.Contexts {
+	if held := d.held[contributor]; held > d.spec.Contexts || held == d.spec.Contexts && !reads {
 		return nil, schema.Refuse(schema.ReasonOverBudget,
 			"%s has %d contexts of module %q, and the manifest allows %d: step, or give one back",
 			d.set.config.Contributors[contributor].Member, d.held[contributor], d.spec.Name, d.spec.Contexts)

@@ -177,7 +177,7 @@ func (d *hosted) forward(contributor int, r *request) (*answer, *refusal, error)
 	if h.Flags&schema.FlagEvaluate == 0 {
 		d.begin(h.Batch)
 		var refused *refusal
-		if c, refused = d.open(contributor); refused != nil {
+		if c, refused = d.open(contributor, false); refused != nil {
 			return nil, refused, nil
 		}
 	}
@@ -303,7 +303,7 @@ func (d *hosted) weights(contributor int, r *request) (*answer, *refusal) {
 	var c *pass
 	if r.contexts == nil {
 		var refused *refusal
-		if c, refused = d.open(contributor); refused != nil {
+		if c, refused = d.open(contributor, true); refused != nil {
 			return nil, refused
 		}
 		c.version, a.opened = d.pin(), true

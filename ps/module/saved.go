@@ -12,9 +12,10 @@ import (
 )
 
 // What checkpoints have of modules: each at a version of its own, since trainers step modules in any order. Where all
-// batches are in step, the first pass of a batch comes when every step of the batches before has been made, and none of
-// this one: a trainer steps its modules before it sends the last of its contributions. So a module is taken then
-// (CaptureAt), and is what the version of the job says. Else it is taken as it is at a moment.
+// batches are in step, the first pass of a batch comes when every step of the batches before has been made, and none
+// of this one: a trainer steps its modules before it sends the last of its contributions (sender.sendHeld of package
+// trainer). So a module is taken then (CaptureAt), and is what the version of the job says. Else it is taken as it is
+// at a moment.
 
 // Captured is the modules of a set at a moment. Release gives it back.
 type Captured struct {
