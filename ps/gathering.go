@@ -74,6 +74,9 @@ func (w *worker) gather(ctx context.Context, what int, version schema.Version, t
 			return err
 		}
 	}
+	if chunks > 0 {
+		w.shard(func(e *shard.Shard) { e.DropReplica(version) })
+	}
 	return nil
 }
 

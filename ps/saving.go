@@ -290,8 +290,6 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	at, copying := w.end.Copying()
 	if copying {
 		of, touched = w.end.Touched() // there may be a newer wish
-	} else {
-		touched = w.end.OfTrainers()
 	}
 	idle := w.end.Idle()
 	w.stepLock.Unlock()
@@ -300,6 +298,7 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 			return 0, nil
 		}
 		version = wish.At
+		w.shard(func(e *shard.Shard) { touched = e.OfTrainers() })
 	}
 	defer v.end()
 	w.saving.Store(true)

@@ -67,10 +67,6 @@ func (s *Shard) ReplicaChunks() int { return len(s.replica.chunks) }
 // for a chunk follows from the chunk (schema.Placement.KeptBy).
 func (s *Shard) AskReplica(i int, v schema.Version, n schema.Sequence) (Output, error) {
 	c := s.replica.chunks[i]
-	if r := &s.replica; s.Idle() && r.resumed != nil && v > r.resumed.Version(0)+1 { // where no round closes: dropReplica
-		r.resumed.Close()
-		r.resumed = nil
-	}
 	to := s.config.Placement.KeptBy(c.Bucket, c.Chunk)
 	return s.askReplica(to, schema.Head{Batch: schema.Batch(v), Bucket: c.Bucket, Chunk: c.Chunk,
 		Sequence: numberFor(len(s.config.Contributors), len(s.config.Contributors), n)})
@@ -165,11 +161,11 @@ func (s *Shard) resumable() (*state.Dense, error) {
 	return s.replica.resumed, err
 }
 
-// dropReplica forgets the version that the job was resumed with, once the batch after the one that is computed on it is
-// over: then that one is over on all shards, and nobody begins with it any more.
-func (s *Shard) dropReplica() {
+// DropReplica forgets the version that the job was resumed with, where a version that is there is later than the one
+// that the batch computed on it makes: then that batch is over everywhere, and nobody begins with it any more.
+func (s *Shard) DropReplica(there schema.Version) {
 	r := &s.replica
-	if r.resumed != nil && s.newest > r.resumed.Version(0)+1 {
+	if r.resumed != nil && there > r.resumed.Version(0)+1 {
 		r.resumed.Close()
 		r.resumed = nil
 	}

@@ -351,7 +351,7 @@ func (s *Shard) closed(l *round.Line, b schema.Batch, bucket schema.Bucket, fram
 	}
 	s.rounds++
 	s.newest = max(s.newest, l.Done())
-	s.dropReplica()
+	s.DropReplica(s.newest)
 	if l.Ahead > 0 {
 		s.beginCopy(l)
 	}
