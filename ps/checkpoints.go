@@ -109,7 +109,7 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 		next = begun // what trainers that are further have done since is done once more where the job is resumed
 	}
 	a := askedVersion{version: schema.Version(next), at: now, parts: map[int]schema.CheckpointPart{}, growth: k.growth}
-	if !moments && !c.plan.RowsOfMoments() {
+	if !c.config.Job.Moments() {
 		a.since, a.increment = k.base()
 	}
 	k.asked = append(k.asked, a)

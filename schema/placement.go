@@ -85,6 +85,15 @@ func NewPlacement(job *Job, shards int) *Placement {
 	return p
 }
 
+// OnShards is the placement of Job.OnShards: where what trainers add up would be if shards did. It is p itself where
+// there is nothing of that.
+func (p *Placement) OnShards() *Placement {
+	if p.Trainers == 0 {
+		return p
+	}
+	return NewPlacement(p.job.OnShards(), p.Shards)
+}
+
 // add places a parameter behind what is there.
 func (p *Placement) add(parameter, elements int) {
 	last := len(p.Buckets) - 1

@@ -50,15 +50,11 @@ func (j *Job) Rewinds() bool {
 }
 
 // Moments reports whether anything of what is written down as a version is what a shard has at a moment: all of it
-// (Plan.Moments), or its rows (Plan.RowsOfMoments).
+// (Plan.Moments), or rows alone, of tables whose gradients are applied as they arrive.
 func (j *Job) Moments() bool {
 	p := j.Plan()
-	return p.Moments() || p.RowsOfMoments()
+	return p.Moments() || !p.ClockOf(ByShards).Common()
 }
-
-// RowsOfMoments reports whether rows are written down as they are at a moment, beside parameters that are at a version:
-// gradients of tables are applied as they arrive.
-func (p *Plan) RowsOfMoments() bool { return !p.Moments() && !p.ClockOf(ByShards).Common() }
 
 // Moments reports whether what is written down as a version is what each shard has at a moment, and not what all of
 // them have after the same batches: these are not the same for all trainers then, or nothing is added up.

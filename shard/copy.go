@@ -60,11 +60,10 @@ func (s *Shard) enter(e round.Entry) {
 // wanted and no other is being taken. Where each trainer has rounds of its own it is of all as it is: where dense
 // parameters are at the version, when one of them begins the batch that is computed on it.
 func (s *Shard) beginCopy(l *round.Line) {
-	switch plan := s.config.Placement.Plan; {
-	case plan.RowsOfMoments() && schema.Version(l.Batch()) < s.copies.At:
-		return
-	case plan.Moments() || plan.RowsOfMoments():
-		s.copyNow()
+	if plan := s.config.Placement.Plan; !plan.ClockOf(schema.ByShards).Common() {
+		if plan.Moments() || schema.Version(l.Batch()) >= s.copies.At {
+			s.copyNow()
+		}
 		return
 	}
 	v, w, mirror := schema.Version(l.Done()), &s.copies, false

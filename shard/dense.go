@@ -108,7 +108,7 @@ func (s *Shard) closeDense(l *round.Line, i int) error {
 			v = s.version(i)
 		}
 		frame := s.clock.Results(v).Seal(i, v, schema.Head{Batch: c.Batch, Weight: c.Weight, Node: l.Node,
-			Flags: s.asksToCopy(c.Batch)})
+			Flags: s.asksToCopy(schema.Version(c.Batch) + 1)})
 		s.closed(l, c.Batch, l.Dense.Chunk(i).Bucket, frame)
 	}
 }

@@ -72,11 +72,7 @@ func (s *Shard) answerLookup(contributor int, h *schema.Head, v *schema.View) er
 	if err := s.fillAnswer(v, answerLayout(v, values)); err != nil {
 		return err
 	}
-	var flags uint32
-	if h.Batch > 0 {
-		flags = s.asksToCopy(h.Batch - 1)
-	}
-	s.outputRows(contributor, h, flags)
+	s.outputRows(contributor, h, s.asksToCopy(schema.Version(h.Batch)))
 	if s.config.Journal != nil {
 		s.config.Journal(Journal{Kind: schema.KindLookup, From: s.config.Contributors[contributor].Member, Batch: h.Batch})
 	}

@@ -53,10 +53,7 @@ func (s *Shard) placeReplica() {
 	if place.Plan.Owner == schema.ByShards || !place.Plan.Sync() || place.PartyOf(index) == schema.ByTrainers {
 		return
 	}
-	s.replica.place = place
-	if place.Plan.Reducer == schema.ByTrainers {
-		s.replica.place = schema.NewPlacement(s.config.Job.OnShards(), place.Shards)
-	}
+	s.replica.place = place.OnShards()
 	s.replica.chunks = s.replica.place.OwnedChunks(index)
 }
 
@@ -191,11 +188,10 @@ func (s *Shard) OfTrainers() (e state.Extent) {
 	return e
 }
 
-// asksToCopy is the flags of the result of a batch, or of rows in place of it, where that makes a version which is to
-// be written down, or told to who stands by.
-func (s *Shard) asksToCopy(b schema.Batch) (flags uint32) {
-	v := schema.Version(b) + 1
-	if s.replica.place == nil { // trainers have nothing to copy
+// asksToCopy is the flags of the result that makes a version, or of rows of it, where it is to be written down, or told
+// to who stands by.
+func (s *Shard) asksToCopy(v schema.Version) (flags uint32) {
+	if s.replica.place == nil || v == 0 { // trainers have nothing to copy
 		return 0
 	}
 	if v == s.copies.At {

@@ -105,7 +105,7 @@ func (s *Shard) closeSparse(l *round.Line) error {
 		if s.config.Journal != nil {
 			s.config.Journal(Journal{Kind: schema.KindSparse, From: l.Whose, Batch: b})
 		}
-		frames, err := l.Means.Make(l.Sparse, b, total, s.asksToCopy(b))
+		frames, err := l.Means.Make(l.Sparse, b, total, s.asksToCopy(schema.Version(b)+1))
 		if err != nil {
 			return err
 		}

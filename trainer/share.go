@@ -166,7 +166,7 @@ func (a *replicaAsk) send(s *Session, i int) error {
 // resumeReplica asks for all parameters at a version, with what the optimizer keeps of them: of each chunk the shard in
 // whose part of a version it lies.
 func (s *Session) resumeReplica(ctx context.Context, v schema.Version) error {
-	place := schema.NewPlacement(s.job.OnShards(), s.place.Shards)
+	place := s.place.OnShards()
 	if err := s.copyDense(ctx, v, func(i int) int {
 		return place.OwnerOfChunk(s.flat.rounds[i].bucket, s.flat.rounds[i].chunk)
 	}); err != nil {

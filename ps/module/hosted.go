@@ -46,7 +46,7 @@ type hosted struct {
 	why      []string       // by trainer: why its contexts were ended last; empty where they never were
 	taken    *captured      // that nobody has written down yet; nil: none is
 	want     schema.Version // of the job, that the module is to be taken at; 0: none
-	missed   schema.Version // that it was to be taken at, too late; 0: none
+	missed   schema.Version // this one, and those before it, will not be taken any more
 	reached  schema.Batch   // the furthest of which a pass in training was asked for
 }
 
@@ -361,9 +361,6 @@ func (d *hosted) release() {
 	for _, c := range d.contexts {
 		d.endLocked(c)
 	}
-	if d.taken != nil {
-		d.unpinLocked(d.taken.version)
-		d.taken = nil
-	}
+	d.dropTaken()
 	d.state.Close()
 }

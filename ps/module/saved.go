@@ -26,31 +26,43 @@ type captured struct {
 	hosted  *hosted
 	at      schema.Version // of the job
 	version *version       // pinned
-	stale   bool           // another version was asked for since
 	tensors []state.Tensor // whose values are that version's
 }
 
-// ErrLate: a pass of the batch that is computed on a version came before the version was asked for.
-var ErrLate = errors.New("was asked for a pass before the version was asked for")
+// What Capture fails with: a pass of the batch that is computed on a version came before the version was asked for, or
+// another version was asked for since; or no such pass has come.
+var (
+	ErrLate   = errors.New("was not taken at the version")
+	errNoPass = errors.New("no pass of its batch was asked for")
+)
 
 // CaptureAt has each module be taken before the first pass of a batch that is computed on a version, or of a later
-// one. It takes the place of what was asked for before. Where that pass has come, the version is missed. Numbers that
-// are far from it are those of a program that counts in another way.
+// one. It takes the place of what was asked for before, which is missed where Capture has not had it. Where that pass
+// has come, the version is missed. Numbers that are far from it are those of a program that counts in another way.
 func (m *Set) CaptureAt(v schema.Version) {
 	for _, d := range m.all() {
-		d.mu.Lock()
-		d.want, d.missed = v, 0
-		if d.taken != nil && d.taken.at < v && d.taken.stale { // nobody has asked for it
-			d.unpinLocked(d.taken.version)
-			d.taken = nil
-		}
-		if d.taken != nil {
-			d.taken.stale = true
-		}
-		if d.reached == schema.Batch(v) || d.reached == schema.Batch(v)+1 {
-			d.want, d.missed = 0, v
-		}
-		d.mu.Unlock()
+		d.captureAt(v)
+	}
+}
+
+func (d *hosted) captureAt(v schema.Version) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.missed = max(d.missed, d.want)
+	if d.taken != nil {
+		d.missed = max(d.missed, d.taken.at)
+		d.dropTaken()
+	}
+	if d.want = v; d.reached == schema.Batch(v) || d.reached == schema.Batch(v)+1 {
+		d.want, d.missed = 0, v
+	}
+}
+
+// dropTaken forgets what was taken, if anything. The lock is held.
+func (d *hosted) dropTaken() {
+	if d.taken != nil {
+		d.unpinLocked(d.taken.version)
+		d.taken = nil
 	}
 }
 
@@ -58,42 +70,44 @@ func (m *Set) CaptureAt(v schema.Version) {
 // that so long; 0 takes what there is now. Parameters are not copied, what the optimizer keeps is: a step of a module
 // waits for that. It fails with ErrLate, and where nothing has come.
 func (m *Set) Capture(ctx context.Context, v schema.Version, within time.Duration) (*Captured, error) {
-	c, late := &Captured{}, time.NewTimer(within)
-	defer late.Stop()
-	again := time.NewTicker(captureEvery)
-	defer again.Stop()
+	c := &Captured{}
+	waiting, stop := context.WithTimeoutCause(ctx, within, errNoPass)
+	defer stop()
 	for _, d := range m.all() {
-		taken, missed := d.given(v)
-		for taken == nil && !missed && within > 0 {
+		one, err := d.given(v)
+		for ; one == nil && err == nil && within > 0; one, err = d.given(v) {
 			select {
-			case <-again.C:
-			case <-late.C:
-				c.Release()
-				return nil, fmt.Errorf("module %q was asked for no pass of its batch within %s", d.spec.Name, within)
-			case <-ctx.Done():
-				c.Release()
-				return nil, ctx.Err()
+			case <-time.After(captureEvery):
+				continue
+			case <-waiting.Done():
+				err = context.Cause(waiting)
 			}
-			taken, missed = d.given(v)
+			break
 		}
-		if taken == nil && !missed {
-			d.stepLock.Lock()
-			if taken, missed = d.given(v); taken == nil && !missed { // else a pass was just taking it
-				taken = d.capture(v)
-			}
-			d.stepLock.Unlock()
+		if one == nil && err == nil {
+			one, err = d.now(v)
 		}
-		if missed {
+		if err != nil {
 			c.Release()
-			return nil, fmt.Errorf("module %q %w", d.spec.Name, ErrLate)
+			return nil, fmt.Errorf("module %q: %w", d.spec.Name, err)
 		}
-		c.all = append(c.all, taken)
+		c.all = append(c.all, one)
 	}
 	return c, nil
 }
 
 // captureEvery is how often is looked for a version.
 const captureEvery = 20 * time.Millisecond
+
+// now takes the module as it is, unless a pass is just taking it at the version.
+func (d *hosted) now(v schema.Version) (*captured, error) {
+	d.stepLock.Lock()
+	defer d.stepLock.Unlock()
+	if c, err := d.given(v); c != nil || err != nil {
+		return c, err
+	}
+	return d.capture(v), nil
+}
 
 // begin takes the module before a pass of a batch, where that is wanted. No pass of such a batch begins meanwhile.
 func (d *hosted) begin(b schema.Batch) {
@@ -118,22 +132,24 @@ func (d *hosted) begin(b schema.Batch) {
 	c := d.capture(v)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.taken != nil { // nobody has asked for it
-		d.unpinLocked(d.taken.version)
+	if d.want != v { // another version was asked for meanwhile
+		d.unpinLocked(c.version)
+		return
 	}
-	if d.taken = c; d.want == v {
-		d.want = 0
-	}
+	d.taken, d.want = c, 0
 }
 
-// given gives what was taken at a version of the job; nil where it was not. missed says that it will not be.
-func (d *hosted) given(v schema.Version) (c *captured, missed bool) {
+// given gives what was taken at a version of the job; nil where it was not. It fails where it will not be.
+func (d *hosted) given(v schema.Version) (c *captured, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.taken != nil && d.taken.at == v {
+	switch {
+	case d.taken != nil && d.taken.at == v:
 		c, d.taken = d.taken, nil
+	case 0 < v && v <= d.missed:
+		err = ErrLate
 	}
-	return c, c == nil && v > 0 && d.missed == v
+	return c, err
 }
 
 // capture takes the module as it is. The step lock is held.

@@ -86,8 +86,15 @@ func TestCapturedBeforeThePass(t *testing.T) {
 	if _, err := b.Capture(context.Background(), 5, patience); !errors.Is(err, ErrLate) {
 		b.t.Errorf("asked for after a pass of its batch: %v", err)
 	}
-	b.CaptureAt(2) // by a program that counts in another way
-	b.capture(2, 0).Release()
+	b.CaptureAt(7) // in place of which another one is asked for
+	b.CaptureAt(8)
+	if _, err := b.Capture(context.Background(), 7, patience); !errors.Is(err, ErrLate) {
+		b.t.Errorf("another version was asked for since: %v", err)
+	}
+	b.train(n+4, 50)
+	b.capture(8, 0).Release()
+	b.CaptureAt(9) // by a program that counts in another way
+	b.capture(9, 0).Release()
 }
 
 // What was captured goes on in another set as in its own. Where some of it is missing, or is not of the module, that is

@@ -167,11 +167,10 @@ func (m *Set) admit(f *Frame, h *schema.Head, name string) (*hosted, int, *refus
 	if err := m.config.Placement.CheckFrame(&f.View, m.config.Index); err != nil {
 		return nil, 0, schema.Refusing(err)
 	}
-	all := m.hosted.Load()
-	if all == nil || !m.open.Load() {
+	if !m.open.Load() {
 		return nil, 0, schema.Refuse(schema.ReasonEarlyBatch, "module %q is not built yet", name)
 	}
-	d := (*all)[h.Bucket]
+	d := (*m.hosted.Load())[h.Bucket]
 	if d.spec.Name != name {
 		return nil, 0, schema.Refuse(schema.ReasonUnknownModule, "module %d is %q, and the subject says %q", h.Bucket,
 			d.spec.Name, name)
