@@ -1,12 +1,8 @@
 package checkpoint
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"hash"
-	"math"
 	"slices"
 	"strconv"
 
@@ -40,7 +36,7 @@ func (m *Manifest) Export(dir, path string) error {
 }
 
 func (m *Manifest) export(dir, path string) error {
-	e := exporter{m: m, hosted: sha256.New()}
+	e := exporter{m: m}
 	defer e.close()
 	place := placementOf(m.Job, m.Shards)
 	for shard := range m.Parts {
@@ -50,7 +46,7 @@ func (m *Manifest) export(dir, path string) error {
 		}
 		e.parts = append(e.parts, f)
 	}
-	metadata, err := m.modelMetadata([32]byte{})
+	metadata, err := m.modelMetadata([32]byte{}, [32]byte{})
 	if err != nil {
 		return err
 	}
@@ -58,7 +54,11 @@ func (m *Manifest) export(dir, path string) error {
 		return err
 	}
 	defer e.out.Discard()
-	digest, err := e.parameters()
+	digest, err := e.parameters(m.Job)
+	if err != nil {
+		return err
+	}
+	hosted, err := e.parameters(modulesOf(m.Job))
 	if err != nil {
 		return err
 	}
@@ -67,24 +67,14 @@ func (m *Manifest) export(dir, path string) error {
 			return err
 		}
 	}
-	for i := range m.Job.Modules {
-		for _, p := range modulesParameters(&m.Job.Modules[i]) {
-			if err := e.parameter(m.Job.Modules[i].TensorName(p.Name), nil); err != nil {
-				return err
-			}
-		}
-	}
-	if metadata, err = m.modelMetadata(digest); err != nil {
+	if metadata, err = m.modelMetadata(digest, hosted); err != nil {
 		return err
-	}
-	if len(m.Job.Modules) > 0 {
-		metadata[modelModulesEntry] = hex.EncodeToString(e.hosted.Sum(nil))
 	}
 	return e.out.Commit(metadata)
 }
 
 // modelMetadata are those of the model's file.
-func (m *Manifest) modelMetadata(digest [32]byte) (map[string]string, error) {
+func (m *Manifest) modelMetadata(digest, hosted [32]byte) (map[string]string, error) {
 	manifest, err := m.Job.Encode()
 	if err != nil {
 		return nil, err
@@ -93,7 +83,7 @@ func (m *Manifest) modelMetadata(digest [32]byte) (map[string]string, error) {
 		modelDigestEntry:  hex.EncodeToString(digest[:]),
 		modelVersionEntry: strconv.FormatUint(uint64(m.ID.Version), 10)}
 	if len(m.Job.Modules) > 0 {
-		all[modelModulesEntry] = hex.EncodeToString(make([]byte, sha256.Size)) // which is known at the end
+		all[modelModulesEntry] = hex.EncodeToString(hosted[:])
 	}
 	return all, nil
 }
@@ -106,12 +96,21 @@ func (m *Manifest) modelTensors() (all []safetensors.Tensor) {
 	for _, t := range m.Job.Tables {
 		all = append(all, safetensors.Tensor{Name: t.Name, Shape: []int{int(t.Rows), t.Dim}})
 	}
-	for i := range m.Job.Modules {
-		for _, p := range modulesParameters(&m.Job.Modules[i]) {
-			all = append(all, safetensors.Tensor{Name: m.Job.Modules[i].TensorName(p.Name), Shape: p.Shape})
-		}
+	for _, p := range modulesOf(m.Job).Parameters {
+		all = append(all, safetensors.Tensor{Name: p.Name, Shape: p.Shape})
 	}
 	return all
+}
+
+// modulesOf is a job that has the parameters of another one's modules as its own.
+func modulesOf(job *schema.Job) *schema.Job {
+	of := &schema.Job{}
+	for i := range job.Modules {
+		for _, p := range modulesParameters(&job.Modules[i]) {
+			of.Parameters = append(of.Parameters, schema.Parameter{Name: job.Modules[i].TensorName(p.Name), Shape: p.Shape})
+		}
+	}
+	return of
 }
 
 // exporter brings the values of all parts together.
@@ -119,9 +118,6 @@ type exporter struct {
 	m     *Manifest
 	parts []*shardFile // by shard
 	out   *safetensors.Writer
-
-	hosted hash.Hash // of the parameters of modules
-	bytes  []byte    // scratch
 
 	values, columns, block []float32
 }
@@ -132,9 +128,10 @@ func (e *exporter) close() {
 	}
 }
 
-// parameters writes the parameters, and reads tables too for the digest of all weights, which has an order of its own.
-func (e *exporter) parameters() ([32]byte, error) {
-	d := schema.NewWeightsDigest(e.m.Job)
+// parameters writes the parameters of a job, and reads its tables too for the digest of all weights, which has an order
+// of its own.
+func (e *exporter) parameters(job *schema.Job) ([32]byte, error) {
+	d := schema.NewWeightsDigest(job)
 	for t, ok := d.Next(); ok; t, ok = d.Next() {
 		var err error
 		if t.IsTable {
@@ -156,7 +153,7 @@ type placed struct {
 	part   *shardFile
 }
 
-// parameter writes a parameter, in the order of its elements, and adds it to a digest; that of modules where d is nil.
+// parameter writes a parameter, in the order of its elements.
 func (e *exporter) parameter(name string, d *schema.WeightsDigest) error {
 	var all []placed
 	tensor := ""
@@ -178,24 +175,13 @@ func (e *exporter) parameter(name string, d *schema.WeightsDigest) error {
 			if err := e.out.Put(name, int64(s.from+done), values); err != nil {
 				return err
 			}
-			if d == nil {
-				e.hash(values)
-			} else if err := d.Values(values); err != nil {
+			if err := d.Values(values); err != nil {
 				return err
 			}
 			done += len(values)
 		}
 	}
 	return nil
-}
-
-// hash adds values to the digest of the parameters of modules.
-func (e *exporter) hash(values []float32) {
-	e.bytes = e.bytes[:0]
-	for _, v := range values {
-		e.bytes = binary.LittleEndian.AppendUint32(e.bytes, math.Float32bits(v))
-	}
-	_, _ = e.hosted.Write(e.bytes) // which never fails
 }
 
 // rowsMost is how many rows of a table are read at once.

@@ -2,13 +2,10 @@ package trainer
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 
@@ -28,7 +25,7 @@ const (
 	manifestEntry = "gradbus.manifest"
 	digestEntry   = "gradbus.digest"
 	versionEntry  = "gradbus.version"
-	modulesEntry  = "gradbus.modules" // SHA-256 over the values of the parameters of modules, where there are any
+	modulesEntry  = "gradbus.modules" // digest of the parameters of modules, where there are any
 	modelRowsMax  = 1<<32 - 1         // of one table, held whole in memory
 )
 
@@ -198,22 +195,13 @@ func (m *Model) metadata() (map[string]string, error) {
 	metadata[manifestEntry], metadata[digestEntry] = string(manifest), hex.EncodeToString(m.digest[:])
 	metadata[versionEntry] = strconv.FormatUint(uint64(m.Version), 10)
 	if len(m.hosted) > 0 {
-		metadata[modulesEntry] = m.hostedDigest()
+		digest, err := digestOf(m.hosted)
+		if err != nil {
+			return nil, fmt.Errorf("save model: %w", err)
+		}
+		metadata[modulesEntry] = hex.EncodeToString(digest[:])
 	}
 	return metadata, nil
-}
-
-// hostedDigest is that of the values of all parameters of modules, end to end.
-func (m *Model) hostedDigest() string {
-	h, bytes := sha256.New(), []byte(nil)
-	for _, t := range m.hosted {
-		bytes = bytes[:0]
-		for _, v := range t.Values {
-			bytes = binary.LittleEndian.AppendUint32(bytes, math.Float32bits(v))
-		}
-		_, _ = h.Write(bytes) // which never fails
-	}
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 // tensors are those of the model's file, with the values that the model has.
@@ -302,9 +290,9 @@ func modelOf(metadata map[string]string, tensors map[string]safetensors.Tensor) 
 	if got := hex.EncodeToString(m.digest[:]); got != metadata[digestEntry] && m.hashedDigest() != metadata[digestEntry] {
 		return nil, fmt.Errorf("its weights have the digest %s, and were saved with %q", got, metadata[digestEntry])
 	}
-	if len(m.hosted) > 0 && m.hostedDigest() != metadata[modulesEntry] {
-		return nil, fmt.Errorf("its modules have the digest %s, and were saved with %q", m.hostedDigest(),
-			metadata[modulesEntry])
+	if digest, err := digestOf(m.hosted); len(m.hosted) > 0 && (err != nil ||
+		hex.EncodeToString(digest[:]) != metadata[modulesEntry]) {
+		return nil, fmt.Errorf("its modules have the digest %x, and were saved with %q", digest, metadata[modulesEntry])
 	}
 	for _, entry := range []string{manifestEntry, digestEntry, versionEntry, modulesEntry} {
 		delete(metadata, entry)

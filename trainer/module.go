@@ -270,15 +270,23 @@ func (m *Module) Digest(ctx context.Context) ([32]byte, error) {
 	if err != nil {
 		return [32]byte{}, err
 	}
-	job, values := &schema.Job{}, map[string][]float32{}
+	digest, err := digestOf(all)
+	if err != nil {
+		return [32]byte{}, fmt.Errorf("digest of module %q: %w", m.spec.Name, err)
+	}
+	return digest, nil
+}
+
+// digestOf is the digest of a job that has these tensors as its parameters.
+func digestOf(all []Tensor) ([32]byte, error) {
+	job := &schema.Job{}
 	for _, t := range all {
 		job.Parameters = append(job.Parameters, schema.Parameter{Name: t.Name, Shape: t.Shape})
-		values[t.Name] = t.Values
 	}
 	d := schema.NewWeightsDigest(job)
 	for t, ok := d.Next(); ok; t, ok = d.Next() {
-		if err := d.Values(values[t.Name]); err != nil {
-			return [32]byte{}, fmt.Errorf("digest of module %q: %w", m.spec.Name, err)
+		if err := d.Values(all[t.Index].Values); err != nil {
+			return [32]byte{}, err
 		}
 	}
 	return d.Sum()
