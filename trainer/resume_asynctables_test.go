@@ -29,7 +29,7 @@ func resumeAsyncTables(t *testing.T) {
 		}
 		batches := uint64(reached) + 5
 		quiet := joinAll(t, testConfig(t, startServerWith(t, ps.Config{})), asyncTablesJob(1))
-		want := digestAfter(t, quiet, batches)
+		want := digestAfter(t, quiet, given{}, batches)
 		kept.Shards = 3
 		config := testConfig(t, startServerWith(t, kept))
 		config.Resume = true

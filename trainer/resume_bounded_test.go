@@ -66,7 +66,7 @@ func resumeBounded(t *testing.T) {
 	}
 	batches := uint64(reached) + 20
 	quiet := joinAll(t, testConfig(t, startServerWith(t, ps.Config{})), givenJob(1, 0))
-	want := digestAfter(t, quiet, batches)
+	want := digestAfter(t, quiet, given{}, batches)
 	for _, c := range []struct{ shards, trainers int }{{1, 1}, {3, 4}, {2, 2}} {
 		kept.Shards = c.shards
 		server := startServerWith(t, kept)
@@ -76,7 +76,7 @@ func resumeBounded(t *testing.T) {
 		if at := sessions[0].Version(); at < version || uint64(at) > batches {
 			t.Fatalf("resumed at version %d, want %d to %d", at, version, batches)
 		}
-		if digest := digestAfter(t, sessions, batches); digest != want {
+		if digest := digestAfter(t, sessions, given{}, batches); digest != want {
 			t.Errorf("%d shards, trainers %d: weights %x, want %x", c.shards, c.trainers, digest[:6], want[:6])
 		}
 		server.Close()
@@ -84,9 +84,9 @@ func resumeBounded(t *testing.T) {
 }
 
 // digestAfter is what the first of all trainers of a job takes for its weights, after so many batches.
-func digestAfter(t *testing.T, sessions []*Session, batches uint64) [32]byte {
+func digestAfter(t *testing.T, sessions []*Session, w Workload, batches uint64) [32]byte {
 	t.Helper()
-	trainTo(t, sessions, given{}, batches)
+	trainTo(t, sessions, w, batches)
 	return digestsOf(t, sessions)[0]
 }
 

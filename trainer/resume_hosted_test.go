@@ -256,24 +256,14 @@ func hostedGoesBack(t *testing.T) {
 			if i == 2 { // in the place of the one that is lost
 				time.Sleep(6 * time.Second)
 			}
-			for {
-				s, err := Join(testContext(t), config, job)
-				if err == nil {
-					began[i] = append(began[i], s.Version())
-					steps[i], err = hostedBatches(t, s, batches, i == 0)
-				}
-				if err == nil {
-					return
-				}
-				if s != nil {
-					_ = s.Abort(err)
-				}
-				if s == nil && errors.Is(err, ErrRefused) { // no place is free yet
-					time.Sleep(300 * time.Millisecond)
-				} else if !config.Again(s, err) {
-					t.Errorf("trainer %d: %v", i, err)
-					return
-				}
+			own := config
+			err := comesBack(t, &own, job, func(s *Session) (err error) {
+				began[i] = append(began[i], s.Version())
+				steps[i], err = hostedBatches(t, s, batches, i == 0)
+				return err
+			})
+			if err != nil {
+				t.Errorf("trainer %d: %v", i, err)
 			}
 		})
 	}
@@ -298,12 +288,8 @@ func hostedBatches(t *testing.T, s *Session, batches uint64, dies bool) (steps s
 		steps = max(steps, step.made)
 		time.Sleep(50 * time.Millisecond)
 		if dies && b == 80 {
-			die(s)
-			return steps, nil
+			return steps, errKilled
 		}
-	}
-	if err == nil {
-		err = s.Close()
 	}
 	return steps, err
 }

@@ -26,7 +26,7 @@ func resumeWithIdleShards(t *testing.T) {
 		t.Fatalf("version %d is durable as an increment after %d batches", version, reached)
 	}
 	batches := uint64(reached) + 4
-	want := digestsAfter(t, joinAll(t, testConfig(t, startServerWith(t, ps.Config{})), job), w, batches)
+	want := digestAfter(t, joinAll(t, testConfig(t, startServerWith(t, ps.Config{})), job), w, batches)
 	kept.Shards = 2
 	config := testConfig(t, startServerWith(t, kept))
 	config.Resume = true
@@ -34,7 +34,7 @@ func resumeWithIdleShards(t *testing.T) {
 	if v := sessions[0].Version(); v < version {
 		t.Errorf("resumed at version %d, and %d was durable", v, version)
 	}
-	if got := digestsAfter(t, sessions, w, batches); got != want {
+	if got := digestAfter(t, sessions, w, batches); got != want {
 		t.Errorf("weights %x, want %x", got[:6], want[:6])
 	}
 }
@@ -48,10 +48,4 @@ func (m ballastToy) Lane(step *LaneStep) (float64, error) {
 		grad[i] = float32(step.Batch%7) - 3
 	}
 	return m.bagToy.Lane(step)
-}
-
-func digestsAfter(t *testing.T, sessions []*Session, w Workload, batches uint64) [32]byte {
-	t.Helper()
-	trainTo(t, sessions, w, batches)
-	return digestsOf(t, sessions)[0]
 }

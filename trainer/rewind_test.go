@@ -51,32 +51,42 @@ const rewindBatches = 110
 
 // run trains to the end of the job, or its own.
 func (r *rewinder) run(t *testing.T) error {
-	for {
-		s, err := Join(testContext(t), r.config, r.job)
+	return comesBack(t, &r.config, r.job, func(s *Session) error {
+		r.began = append(r.began, s.Version())
+		err := s.Run(testContext(t), given{}, rewindBatches-uint64(s.Version()), func(p Progress) {
+			time.Sleep(50 * time.Millisecond)
+			if p.Version == r.dies {
+				s.fail(errKilled)
+			}
+		})
 		if err == nil {
-			r.began = append(r.began, s.Version())
-			err = s.Run(testContext(t), given{}, rewindBatches-uint64(s.Version()), func(p Progress) {
-				time.Sleep(50 * time.Millisecond)
-				if p.Version == r.dies {
-					s.fail(errKilled)
-				}
-			})
+			r.digest, err = s.Digest(testContext(t))
+		}
+		return err
+	})
+}
+
+// comesBack has a trainer join and train until that is well, or its end without a word (errKilled), as often as a
+// program should.
+func comesBack(t *testing.T, config *Config, job *schema.Job, train func(s *Session) error) error {
+	for {
+		s, err := Join(testContext(t), *config, job)
+		if err == nil {
+			err = train(s)
 		}
 		switch {
 		case errors.Is(err, errKilled):
 			die(s)
 			return nil
 		case err == nil:
-			r.digest, err = s.Digest(testContext(t))
-			return errors.Join(err, s.Close())
+			return s.Close()
 		case s != nil:
 			_ = s.Abort(err)
-		}
-		if s == nil && errors.Is(err, ErrRefused) { // no place is free yet
+		case errors.Is(err, ErrRefused): // no place is free yet
 			time.Sleep(300 * time.Millisecond)
 			continue
 		}
-		if !r.config.Again(s, err) {
+		if !config.Again(s, err) {
 			return err
 		}
 	}
@@ -104,7 +114,7 @@ func rewind(t *testing.T, job *schema.Job, comes time.Duration) {
 	}
 	all.Wait()
 	quiet := joinAll(t, testConfig(t, startServerWith(t, ps.Config{})), givenJob(1, 0))
-	want := digestAfter(t, quiet, rewindBatches)
+	want := digestAfter(t, quiet, given{}, rewindBatches)
 	for i, r := range out {
 		last := r.began[len(r.began)-1]
 		switch {
