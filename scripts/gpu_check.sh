@@ -156,7 +156,7 @@ else
     cannot placed "no $pack/cuda.test: carry what scripts/gpu_pack.sh makes"
   fi
   if [ -x "$pack/trainer" ]; then
-    step jobs 90 scripts/gpu_jobs.sh "$out" "$pack"
+    step jobs 150 scripts/gpu_jobs.sh "$out" "$pack"
   else
     cannot jobs "no $pack/trainer: carry what scripts/gpu_pack.sh makes"
   fi
