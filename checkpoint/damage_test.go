@@ -130,7 +130,7 @@ func TestPartsThatDisagreeOnSteps(t *testing.T) {
 // Where each part is of a moment of its own they may: then all count as if they had had as many as the one with most.
 func TestPartsOfMoments(t *testing.T) {
 	job, dir := testJob(), t.TempDir()
-	job.Consistency = schema.ConsistencyAsync
+	job.Consistency, job.Policy = schema.ConsistencyAsync, schema.PolicyFail
 	job.Tables = []schema.TableSpec{job.Tables[0], job.Tables[3]}
 	f := newFleet(t, testBackend(t), job, 2)
 	for v := range at(1).Version {

@@ -14,7 +14,8 @@ import (
 
 // acquireRequest asks for a job without a coordinator.
 type acquireRequest struct {
-	job    *schema.Job
+	job    *schema.Job   // with as many trainers as there are
+	places int           // that its manifest has, where these are more; else 0
 	joiner schema.Member // who wants to join
 	resume bool          // it wants the newest durable version
 	back   schema.RunID  // the run that it comes back from; 0: none
@@ -27,6 +28,7 @@ type acquireRequest struct {
 // acquisition is the outcome: this ps coordinates the job, or another does, or nobody can, or the joiner had its run.
 type acquisition struct {
 	job     *schema.Job
+	places  int
 	resume  bool
 	back    schema.RunID
 	saved   *schema.Saved
@@ -55,7 +57,7 @@ func (r *registry) acquire(ctx context.Context, q *acquireRequest) acquisition {
 		if err == nil {
 			var c acquisition
 			if c, err = r.tryAcquire(ctx, q); err == nil {
-				c.resume, c.back, c.saved = q.resume, q.back, q.saved
+				c.resume, c.back, c.saved, c.places = q.resume, q.back, q.saved, q.places
 				return c
 			}
 		}

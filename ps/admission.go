@@ -114,6 +114,9 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 			return i, nil
 		}
 	}
+	if len(c.members) < c.places() {
+		return 0, c.roomSoon()
+	}
 	return 0, &schema.Refused{Reason: "job_full", Text: fmt.Sprintf("job %s has all of its %d trainers", c.config.Job.Name,
 		len(c.members))}
 }
@@ -127,7 +130,7 @@ func (c *Coordinator) noURL() *schema.Refused {
 // differs says in what a newcomer's manifest is another than the job's.
 func (c *Coordinator) differs(j *schema.Join) *schema.Refused {
 	field, have, want, differs := c.config.Job.WithChunkBytes(cmp.Or(c.config.ChunkBytes,
-		c.config.Job.ChunkBytes)).Diff(j.Job)
+		c.config.Job.ChunkBytes)).WithTrainers(c.places()).Diff(j.Job)
 	if !differs {
 		return nil
 	}
@@ -174,7 +177,7 @@ func (c *Coordinator) joined(i int) Decision {
 	if c.config.ChunkBytes != 0 {
 		chunks = c.config.Job.ChunkBytes
 	}
-	if n := len(c.members); n != c.config.Job.Trainers {
+	if n := len(c.members); n != c.places() {
 		trainers = n
 	}
 	return Decision{To: c.members[i].joiner, Control: schema.Control{Joined: &schema.Joined{

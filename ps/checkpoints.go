@@ -92,7 +92,7 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	if k.at() > schema.Version(begun) || writing || moments && max(k.at(), c.first()) >= schema.Version(begun) {
 		return nil
 	}
-	byTime := p.Every > 0 && now.Sub(k.since) >= p.Every || k.drains && k.last == 0
+	byTime := p.Every > 0 && now.Sub(k.since) >= p.Every || k.drains && k.last == 0 || c.wantsVersion()
 	if !byTime && (p.Batches == 0 || schema.Version(begun) < max(k.at(), c.first())+p.Batches) {
 		return nil
 	}

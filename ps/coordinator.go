@@ -11,7 +11,8 @@ import (
 )
 
 // CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes, Checkpoints,
-// Resume, Returning, ReturnWithin, Doubt, Unseen, Carried, Copies, Process, Incarnation and ChunkBytes is needed.
+// Resume, Returning, ReturnWithin, Doubt, Unseen, Carried, Copies, Process, Incarnation, ChunkBytes and Places is
+// needed.
 type CoordinatorConfig struct {
 	Job          *schema.Job // validated
 	RunID        schema.RunID
@@ -45,6 +46,9 @@ type CoordinatorConfig struct {
 	Incarnation uint64
 	// ChunkBytes is what the manifests of trainers have in place of Job's; 0 is Job's, which else trainers are told.
 	ChunkBytes int
+	// Places is how many trainers the manifests of trainers have, where Job has fewer, since there are no more; 0 is as
+	// many.
+	Places int
 }
 
 // ShardServer is a ps that has shards of a job.
@@ -80,6 +84,7 @@ type Coordinator struct {
 	lr           learningRates
 	checkpoints  checkpointing
 	regather     regather
+	comes        newcomer
 	copies       copies
 	// who left before the start, under the names they joined under; the latest, at most formerMax
 	former []schema.Member

@@ -27,6 +27,7 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 		decisions = c.awaitComers(now)
 	} else if c.phase == Gathering {
 		decisions = append(append(c.freePlaces(now), c.findUngathered(now)...), c.startWithout(now)...)
+		decisions = append(decisions, c.beginWithFewer(now)...)
 	} else {
 		decisions = c.policy.tick(c, now)
 	}
@@ -136,12 +137,7 @@ func (c *Coordinator) failFor(i int, text string) []Decision {
 	if !c.rewinds() {
 		return c.Fail(who, text)
 	}
-	return c.FailBack(who, text+"; the others come back, and with a new one go on from the newest durable version")
-}
-
-// rewinds reports that the others come back when a trainer is lost, to go on from the newest durable version.
-func (c *Coordinator) rewinds() bool {
-	return c.policy == (failing{rewinds: true}) && c.config.Checkpoints != nil && c.phase == Running
+	return c.FailBack(who, text+"; "+c.howOn(who))
 }
 
 // canDoWithout reports that the job may go on without a trainer that has just ended: nobody waits for another, or it

@@ -61,7 +61,8 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	l.waiting[m.job] = append(waiting, *m)
 	l.joins++
 	if j == nil && !asked {
-		l.acquireJob(acquireRequest{job: request.Job, joiner: m.from, resume: request.Resume, back: request.Run,
+		job, places := l.withTrainersLeft(request.Job)
+		l.acquireJob(acquireRequest{job: job, places: places, joiner: m.from, resume: request.Resume, back: request.Run,
 			saved: request.Saved, alone: goesOn, over: l.server.runHere(m.job)})
 	}
 }

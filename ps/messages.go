@@ -21,11 +21,12 @@ type endedJob struct {
 	joiners []schema.Member
 	failed  *schema.Failed // nil where all trainers left
 	next    *carriedRun    // where it goes on with what its trainers have; else nil
+	places  int            // of the next run, where that may have fewer than the manifest; 0: as many
 }
 
 func (l *controlLoop) remember(j *job) {
 	e := endedJob{name: j.manifest.Name, run: j.run, joiners: j.coordinator.Joiners(), failed: j.coordinator.Failed(),
-		next: j.coordinator.regather.next}
+		next: j.coordinator.regather.next, places: j.coordinator.left()}
 	if len(l.ended) == endedMax {
 		l.ended = slices.Delete(l.ended, 0, 1)
 	}

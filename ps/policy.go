@@ -26,7 +26,7 @@ func policyOf(config *CoordinatorConfig) policy {
 			return regathering{waits}
 		}
 		if config.Job.Rewinds() {
-			return failing{rewinds: true}
+			return rewinding{waits}
 		}
 		return recovering{waits}
 	}
@@ -39,9 +39,8 @@ func policyOf(config *CoordinatorConfig) policy {
 	return failing{}
 }
 
-// failing ends the job, naming the trainer, since the others' rounds wait for its lanes. Where it rewinds, the others
-// come back, and with a new one go on from the newest durable version (schema.Job.Rewinds).
-type failing struct{ rewinds bool }
+// failing ends the job, naming the trainer, since the others' rounds wait for its lanes.
+type failing struct{}
 
 // tick implements policy.
 func (failing) tick(c *Coordinator, now time.Time) []Decision {

@@ -361,7 +361,7 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 	}
 	switch {
 	case c.rewinds():
-		return c.Refuse(from, c.fullFor(now, j))
+		return c.joinFewer(now, from, j)
 	case !c.recovers():
 		return c.Refuse(from, c.full())
 	}

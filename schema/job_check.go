@@ -126,10 +126,8 @@ func (c *jobCheck) head(j *Job) {
 		c.oneOf("apply", j.Apply, ApplyUpdate, ApplyMean)
 	}
 	switch {
-	case j.Recovers():
+	case j.Recovers() || j.Rewinds():
 		c.oneOf("policy", j.Policy, PolicyFail, PolicyWait, PolicyRecover)
-	case j.Rewinds():
-		c.oneOf("policy", j.Policy, PolicyFail, PolicyWait)
 	default:
 		c.oneOf("policy", j.Policy, PolicyFail) // what a trainer has is lost with it
 	}

@@ -83,7 +83,7 @@ func TestValidateNamesFieldValueAndRemedy(t *testing.T) {
 		{"bucket_bytes", "4098", "multiple of 4", func(j *Job) { j.BucketBytes = 4098 }},
 		{"tables[0].reduce", `"all"`, "shards or trainers", func(j *Job) { j.Tables[0].Reduce = "all" }},
 		{"tables[0].reduce", `"trainers"`, "replicated with it", func(j *Job) { j.Tables[0].Reduce = ReduceTrainers }},
-		{"policy", `"recover"`, "fail or wait", func(j *Job) { j.Policy, j.Ahead, j.Consistency = "recover", 1, "bounded" }},
+		{"policy", `"recover"`, "fail", func(j *Job) { j.Policy, j.Consistency = "recover", "async" }},
 		{"chunk_bytes", "4095", "4096 to 4194304", func(j *Job) { j.ChunkBytes = 4095 }},
 		{"chunk_bytes", "4100", "multiple of 64", func(j *Job) { j.ChunkBytes = 4100 }},
 		{"optimizer.kind", `"rmsprop"`, "sgd or adagrad or", func(j *Job) { j.Optimizer.Kind = "rmsprop" }},

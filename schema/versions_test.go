@@ -15,43 +15,47 @@ func TestCheckVersions(t *testing.T) {
 	for _, c := range []struct {
 		says    string
 		rewinds bool
+		alike   bool
 		change  func(j *Job)
 	}{
-		{"", false, func(*Job) {}},
-		{"", true, func(j *Job) { j.Consistency, j.Ahead = ConsistencyBounded, 1 }},
-		{"", true, func(j *Job) { j.Wire = Wire{Gradients: GradientsBFloat16, ErrorFeedback: true} }},
-		{"", false, func(j *Job) { j.Consistency = ConsistencyAsync }},
-		{"sync, bounded or async", false, func(j *Job) { j.Consistency, j.Group = ConsistencyGrouped, 1 }},
-		{"exact rows", false, func(j *Job) { j.Consistency, j.Optimizer.Exact = ConsistencyAsync, true }},
-		{"", true, func(j *Job) {
+		{"", false, false, func(*Job) {}},
+		{"", true, false, func(j *Job) { j.Consistency, j.Ahead = ConsistencyBounded, 1 }},
+		{"", true, false, func(j *Job) { j.Wire = Wire{Gradients: GradientsBFloat16, ErrorFeedback: true} }},
+		{"", false, false, func(j *Job) { j.Consistency = ConsistencyAsync }},
+		{"sync, bounded or async", false, false, func(j *Job) { j.Consistency, j.Group = ConsistencyGrouped, 1 }},
+		{"exact rows", false, false, func(j *Job) { j.Consistency, j.Optimizer.Exact = ConsistencyAsync, true }},
+		{"", true, false, func(j *Job) {
 			j.Apply, j.Consistency, j.Ahead = ApplyMean, ConsistencyBounded, 1
 			j.Parameters, j.Tables = nil, []TableSpec{table}
 		}},
-		{"or apply update", false, func(j *Job) {
+		{"or apply update", false, false, func(j *Job) {
 			j.Apply, j.Consistency, j.Ahead = ApplyMean, ConsistencyBounded, 1
 		}},
-		{"", true, func(j *Job) {
+		{"", true, false, func(j *Job) {
 			j.TableConsistency, j.Reduce = ConsistencyAsync, ReduceTrainers
 			j.Tables = []TableSpec{table}
 		}},
-		{"exact rows", false, func(j *Job) {
+		{"exact rows", false, false, func(j *Job) {
 			j.TableConsistency, j.Reduce, j.Optimizer.Exact = ConsistencyAsync, ReduceTrainers, true
 			j.Tables = []TableSpec{table}
 		}},
-		{"", true, func(j *Job) {
+		{"", true, true, func(j *Job) {
 			j.Apply, j.Reduce, j.Tables = ApplyMean, ReduceTrainers, []TableSpec{table}
 		}},
-		{`its trainers have table "t"`, false, func(j *Job) {
+		{`its trainers have table "t"`, false, false, func(j *Job) {
 			j.Parameters, j.Tables, j.Apply = nil, []TableSpec{table}, ApplyMean
 			j.Tables[0].Replicated = true
 		}},
-		{"", true, func(j *Job) { j.Modules = modules }},
-		{"", true, func(j *Job) { j.Modules, j.Parameters = modules, nil }},
-		{"", false, func(j *Job) { j.Modules, j.Consistency = modules, ConsistencyAsync }},
-		{`its module "m" is stepped by batches that run ahead`, false, func(j *Job) {
+		{"", true, true, func(j *Job) {
+			j.Tables, j.Optimizer.Exact, j.Optimizer.Momentum = []TableSpec{table}, true, 0.5
+		}},
+		{"", true, false, func(j *Job) { j.Modules = modules }},
+		{"", true, false, func(j *Job) { j.Modules, j.Parameters = modules, nil }},
+		{"", false, false, func(j *Job) { j.Modules, j.Consistency = modules, ConsistencyAsync }},
+		{`its module "m" is stepped by batches that run ahead`, false, false, func(j *Job) {
 			j.Modules, j.Consistency, j.Ahead = modules, ConsistencyBounded, 1
 		}},
-		{"its shards have its modules alone", false, func(j *Job) {
+		{"its shards have its modules alone", false, false, func(j *Job) {
 			j.Modules, j.Apply, j.Reduce = modules, ApplyMean, ReduceTrainers
 		}},
 	} {
@@ -64,6 +68,10 @@ func TestCheckVersions(t *testing.T) {
 		}
 		if rewinds := job.Rewinds(); rewinds != c.rewinds {
 			t.Errorf("%q: it rewinds: %v", c.says, rewinds)
+		}
+		if goes := job.Policy != PolicyFail; goes != (job.Recovers() || c.alike) || job.RewindsAlike() != c.alike {
+			t.Errorf("%q: by itself its policy is %s; its bits are those of a quiet one: %v", c.says, job.Policy,
+				job.RewindsAlike())
 		}
 		err := job.CheckVersions()
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {

@@ -42,9 +42,13 @@ func TestJobsRewind(t *testing.T) {
 type rewinder struct {
 	config Config
 	job    *schema.Job
-	dies   schema.Version // with a version at which it ends without a word, once one before it is durable; 0: never
-	began  []schema.Version
-	digest [32]byte
+	// it trains so many batches
+	batches uint64
+	dies    schema.Version // with a version at which it ends without a word, once one before it is durable; 0: never
+	joined  func(n int)    // one of n trainers; nil: nobody wants to know
+	began   []schema.Version
+	with    []int // trainers, in each session
+	digest  [32]byte
 }
 
 const rewindBatches = 110
@@ -52,8 +56,11 @@ const rewindBatches = 110
 // run trains to the end of the job, or its own.
 func (r *rewinder) run(t *testing.T) error {
 	return comesBack(t, &r.config, r.job, func(s *Session) error {
-		r.began = append(r.began, s.Version())
-		err := s.Run(testContext(t), given{}, rewindBatches-uint64(s.Version()), func(p Progress) {
+		r.began, r.with = append(r.began, s.Version()), append(r.with, s.job.Trainers)
+		if r.joined != nil {
+			r.joined(s.job.Trainers)
+		}
+		err := s.Run(testContext(t), given{}, r.batches-uint64(s.Version()), func(p Progress) {
 			time.Sleep(50 * time.Millisecond)
 			if p.Version == r.dies {
 				s.fail(errKilled)
@@ -99,7 +106,7 @@ func rewind(t *testing.T, job *schema.Job, comes time.Duration) {
 	var all sync.WaitGroup
 	out := make([]*rewinder, job.Trainers+1)
 	for i := range out {
-		out[i] = &rewinder{config: testConfig(t, server), job: job}
+		out[i] = &rewinder{config: testConfig(t, server), job: job, batches: rewindBatches}
 		if i == 0 {
 			out[i].dies = 100
 		}

@@ -1,0 +1,106 @@
+package trainer
+
+import (
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"gradbus/checkpoint"
+	"gradbus/internal/testkit"
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// Jobs that go back do so with the trainers that are left, under policy recover, and with one more when that comes. What
+// is trained is what one trainer alone trains, to which nothing happens.
+func TestGoBackWithFewer(t *testing.T) {
+	for name, change := range map[string]func(*schema.Job){
+		"hybrid":  func(j *schema.Job) { j.Apply, j.Reduce = schema.ApplyMean, schema.ReduceTrainers },
+		"bounded": func(j *schema.Job) { j.Consistency, j.Ahead = schema.ConsistencyBounded, 2 },
+		"exact rows": func(j *schema.Job) {
+			j.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.01, Momentum: 0.5, Exact: true}
+		},
+		"killed both": func(j *schema.Job) { j.Apply, j.Reduce = schema.ApplyMean, schema.ReduceTrainers },
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.Waits(t, func(t *testing.T) {
+				job := givenJob(3, 0)
+				change(job)
+				job.Policy = schema.PolicyRecover
+				goBackWithFewer(t, job, name == "killed both")
+			})
+		})
+	}
+}
+
+// goBackWithFewer has three trainers begin, of which one is lost, with its ps or not, and is missed for a while.
+func goBackWithFewer(t *testing.T, job *schema.Job, both bool) {
+	const batches, dies = 400, 60
+	kept := ps.Config{Shards: 2, Deadline: 3 * time.Second, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 10}}
+	server := startServerWith(t, kept)
+	config := testConfig(t, server)
+	var all sync.WaitGroup
+	out := make([]*rewinder, job.Trainers+1)
+	var once sync.Once
+	lost, goesOn := make(chan struct{}), make(chan struct{})
+	for i := range out {
+		out[i] = &rewinder{config: config, job: job, batches: batches}
+		if i == 0 {
+			out[i].dies = dies
+		}
+		all.Go(func() {
+			if i == job.Trainers {
+				select {
+				case <-goesOn:
+				case <-testContext(t).Done():
+					return
+				}
+			}
+			if i == 1 {
+				out[i].joined = func(n int) {
+					if n == 2 {
+						once.Do(func() { time.AfterFunc(2*time.Second, func() { close(goesOn) }) })
+					}
+				}
+			}
+			if err := out[i].run(t); err != nil {
+				t.Errorf("trainer %d: %v", i, err)
+			}
+			if i == 0 {
+				close(lost)
+			}
+		})
+	}
+	if both {
+		<-lost
+		server.Close()
+		at, err := url.Parse(server.URL())
+		if err == nil {
+			kept.Port, err = strconv.Atoi(at.Port())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		startServerWith(t, kept)
+	}
+	all.Wait()
+	alone := givenJob(1, 0)
+	alone.Optimizer = job.Optimizer
+	quiet := joinAll(t, testConfig(t, startServerWith(t, ps.Config{})), alone)
+	want := digestAfter(t, quiet, given{}, batches)
+	for i, r := range out[1:] {
+		with := []int{3, 2, 3}
+		if i == job.Trainers-1 {
+			with = []int{3}
+		}
+		if !slices.Equal(r.with, with) || !slices.IsSorted(r.began) {
+			t.Errorf("trainer %d was one of %v, want %v, and began with versions %v", i+1, r.with, with, r.began)
+		}
+		if r.digest != want {
+			t.Errorf("trainer %d: weights %x, want %x", i+1, r.digest[:6], want[:6])
+		}
+	}
+}
