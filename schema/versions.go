@@ -50,7 +50,7 @@ func (j *Job) Rewinds() bool {
 }
 
 // RewindsAlike reports whether a job that rewinds has the bits of one to which nothing happens, with however many
-// trainers it goes on: its batches are in step, sums are not rounded on the way, and no trainer has anything of its own.
+// trainers it goes on: batches are in step, sums are not rounded on the way, and no trainer has anything of its own.
 func (j *Job) RewindsAlike() bool {
 	p := j.Plan()
 	return j.Rewinds() && p.Sync() && !j.Moments() && p.DType == DTypeFloat32 && len(j.Modules) == 0

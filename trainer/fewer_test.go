@@ -14,8 +14,8 @@ import (
 	"gradbus/schema"
 )
 
-// Jobs that go back do so with the trainers that are left, under policy recover, and with one more when that comes. What
-// is trained is what one trainer alone trains, to which nothing happens.
+// Jobs that go back do so with the trainers that are left, under policy recover, and with one more when that comes. All
+// is as one trainer alone trains it, to which nothing happens.
 func TestGoBackWithFewer(t *testing.T) {
 	for name, change := range map[string]func(*schema.Job){
 		"hybrid":  func(j *schema.Job) { j.Apply, j.Reduce = schema.ApplyMean, schema.ReduceTrainers },
