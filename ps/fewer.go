@@ -91,12 +91,13 @@ func (c *Coordinator) howOn(without schema.Member) string {
 
 // beginWithFewer ends a run that waits for trainers of the one before that do not come back.
 func (c *Coordinator) beginWithFewer(now time.Time) []Decision {
-	if c.phase != Gathering || c.config.Returning == nil || c.policy != (rewinding{}) || !c.anybody() || c.missing() == 0 ||
-		c.grew.For(now) < returnMax {
+	returns := c.phase == Gathering && c.config.Returning != nil && c.policy == (rewinding{})
+	if !returns || !c.anybody() || c.missing() == 0 || c.grew.For(now) < returnMax {
 		return nil
 	}
-	return c.FailBack(schema.Coordinator, fmt.Sprintf("%d of %d trainers have not come back within %s; the job goes on "+
-		"without them", c.missing(), len(c.members), rounded(returnMax)))
+	text := fmt.Sprintf("%d of %d trainers have not come back within %s; the job goes on without them", c.missing(),
+		len(c.members), rounded(returnMax))
+	return c.FailBack(schema.Coordinator, text)
 }
 
 // joinFewer has a version written for a trainer that comes while a job runs, and puts it off until then.
@@ -115,8 +116,9 @@ func (c *Coordinator) joinFewer(now time.Time, from schema.Member, j *schema.Joi
 
 // roomSoon puts a trainer off for which the next run has a place.
 func (c *Coordinator) roomSoon() *schema.Refused {
-	return &schema.Refused{Reason: schema.RefusedBusy, Text: fmt.Sprintf("job %s goes on with %d of %d trainers; there is "+
-		"a place once a version of it is durable", c.config.Job.Name, len(c.members), c.places())}
+	return &schema.Refused{Reason: schema.RefusedBusy, Text: fmt.Sprintf(
+		"job %s goes on with %d of %d trainers; there is a place once a version of it is durable", c.config.Job.Name,
+		len(c.members), c.places())}
 }
 
 // makeRoom ends the run for a newcomer, once a version is durable that was asked for since it came.
@@ -130,8 +132,9 @@ func (c *Coordinator) makeRoom(now time.Time) []Decision {
 		!slices.ContainsFunc(c.members, func(m member) bool { return m.here() && !m.complete }) {
 		return nil
 	}
-	return c.FailBack(schema.Coordinator, fmt.Sprintf("a trainer has come from %s; all go on from version %d, with %d of "+
-		"%d trainers", k.host, c.checkpoints.durable.version, len(c.members)+1, c.places()))
+	text := fmt.Sprintf("a trainer has come from %s; all go on from version %d, with %d of %d trainers", k.host,
+		c.checkpoints.durable.version, len(c.members)+1, c.places())
+	return c.FailBack(schema.Coordinator, text)
 }
 
 // wantsVersion reports that a version is to be written now: for a newcomer.

@@ -12,12 +12,7 @@ func TestCheckVersions(t *testing.T) {
 	table := TableSpec{Name: "t", Rows: 9, Dim: 2, Init: Zeros()}
 	modules := []ModuleSpec{{Name: "m", In: []int{2}, Samples: 1, Contexts: 1,
 		Module: `{"layers":[{"kind":"linear","out":2}]}`}}
-	for _, c := range []struct {
-		says    string
-		rewinds bool
-		alike   bool
-		change  func(j *Job)
-	}{
+	for _, c := range []versionsCase{
 		{"", false, false, func(*Job) {}},
 		{"", true, false, func(j *Job) { j.Consistency, j.Ahead = ConsistencyBounded, 1 }},
 		{"", true, false, func(j *Job) { j.Wire = Wire{Gradients: GradientsBFloat16, ErrorFeedback: true} }},
@@ -59,28 +54,40 @@ func TestCheckVersions(t *testing.T) {
 			j.Modules, j.Apply, j.Reduce = modules, ApplyMean, ReduceTrainers
 		}},
 	} {
-		job := &Job{Name: "films", Optimizer: Optimizer{LR: 0.1},
-			Parameters: []Parameter{{Name: "w", Shape: []int{2}, Init: Zeros()}}}
-		c.change(job)
-		job = job.WithDefaults()
-		if err := job.Validate(); err != nil {
-			t.Errorf("%q: %v", c.says, err)
-		}
-		if rewinds := job.Rewinds(); rewinds != c.rewinds {
-			t.Errorf("%q: it rewinds: %v", c.says, rewinds)
-		}
-		if goes := job.Policy != PolicyFail; goes != (job.Recovers() || c.alike) || job.RewindsAlike() != c.alike {
-			t.Errorf("%q: by itself its policy is %s; its bits are those of a quiet one: %v", c.says, job.Policy,
-				job.RewindsAlike())
-		}
-		err := job.CheckVersions()
-		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%v, want it to say %q", err, c.says)
-		}
-		job.Policy = PolicyWait
-		if err := job.Validate(); (err == nil) != (c.rewinds || job.Recovers()) {
-			t.Errorf("%q: with policy wait: %v", c.says, err)
-		}
+		c.check(t)
+	}
+}
+
+// versionsCase is a job with what CheckVersions says of it, or nothing.
+type versionsCase struct {
+	says    string
+	rewinds bool
+	alike   bool
+	change  func(j *Job)
+}
+
+func (c *versionsCase) check(t *testing.T) {
+	job := &Job{Name: "films", Optimizer: Optimizer{LR: 0.1},
+		Parameters: []Parameter{{Name: "w", Shape: []int{2}, Init: Zeros()}}}
+	c.change(job)
+	job = job.WithDefaults()
+	if err := job.Validate(); err != nil {
+		t.Errorf("%q: %v", c.says, err)
+	}
+	if rewinds := job.Rewinds(); rewinds != c.rewinds {
+		t.Errorf("%q: it rewinds: %v", c.says, rewinds)
+	}
+	if goes := job.Policy != PolicyFail; goes != (job.Recovers() || c.alike) || job.RewindsAlike() != c.alike {
+		t.Errorf("%q: by itself its policy is %s; its bits are those of a quiet one: %v", c.says, job.Policy,
+			job.RewindsAlike())
+	}
+	err := job.CheckVersions()
+	if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+		t.Errorf("%v, want it to say %q", err, c.says)
+	}
+	job.Policy = PolicyWait
+	if err := job.Validate(); (err == nil) != (c.rewinds || job.Recovers()) {
+		t.Errorf("%q: with policy wait: %v", c.says, err)
 	}
 }
 

@@ -58,7 +58,7 @@ func simulated(t *testing.T, seed uint64) {
 
 func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	r := rand.New(rand.NewPCG(seed, 0))
-	job := manifest(r)
+	job, policies := manifest(r), [...]string{schema.PolicyRecover, schema.PolicyWait}
 	if seed%3 == 2 {
 		job.Apply = schema.ApplyMean
 	}
@@ -69,10 +69,10 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 		}
 	}
 	if seed%12 == 8 { // and add up the parameters, whose tables are on shards
-		job.Reduce, job.Policy = schema.ReduceTrainers, schema.PolicyWait
+		job.Reduce, job.Policy = schema.ReduceTrainers, policies[seed/12%2]
 	}
 	if seed%12 == 4 {
-		job.Consistency, job.Ahead, job.Policy = schema.ConsistencyBounded, 1+int(seed/12%3), schema.PolicyWait
+		job.Consistency, job.Ahead, job.Policy = schema.ConsistencyBounded, 1+int(seed/12%3), policies[seed/12%2]
 	}
 	s := &system{t: t, r: r, job: job, bus: fabric.NewBus(), backend: backend,
 		done: make(chan struct{}), digests: map[string]string{}, anew: map[schema.RunID]bool{},
