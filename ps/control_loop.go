@@ -361,7 +361,7 @@ func (l *controlLoop) free(j *job) {
 	l.drop(j)
 	l.remember(j)
 	l.runEnded(j)
-	if next := j.coordinator.regather.next; next == nil || next.Here == 0 {
+	if next := j.coordinator.regather.next; (next == nil || next.Here == 0) && j.coordinator.left() == 0 {
 		l.show(j, time.Now())
 	}
 	if f := j.coordinator.Failed(); f != nil { // before anybody was admitted

@@ -19,8 +19,9 @@ import (
 // says what it shows, as a duration since the job was registered.
 //
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
-//	    [returning=run] [start=batches] [apply=mean] [reduce=trainers] [by-hand] [lost=run]
+//	    [returning=run] [places=] [start=batches] [apply=mean] [reduce=trainers] [by-hand] [lost=run]
 //	next [at=] [unknown] [elsewhere]
+//	places
 //	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume] [run=] [was=] [has=] [least=] [process=] [url=]
 //	    [saved=run:version:created] [lost] [rates=from:scale]
 //	ready [ps=a] [serial=] [generation=] [done=]
@@ -162,7 +163,7 @@ func (s *membership) begin() string {
 	}
 	s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: servers,
 		Deadline: s.duration("deadline", "30s"), Gather: s.duration("gather", "0s"), Checkpoints: s.policy(),
-		Resume: s.resumed(), Returning: s.returning(), Carried: s.carried(job.Trainers)})
+		Resume: s.resumed(), Returning: s.returning(), Carried: s.carried(job.Trainers), Places: s.count("places", 0)})
 	if servers == nil {
 		return ""
 	}
@@ -185,6 +186,8 @@ func (s *membership) run() string {
 		return s.begin()
 	case "next":
 		return s.next()
+	case "places":
+		return fmt.Sprintf("of the next run: %d\n", s.c.left())
 	case "join":
 		return s.join(from)
 	case "ready", "unready":
@@ -258,7 +261,7 @@ func (s *membership) connections() {
 
 func (s *membership) join(from schema.Member) string {
 	job := s.manifest()
-	job.Trainers, job.Lanes = s.c.config.Job.Trainers, s.c.config.Job.Lanes
+	job.Trainers, job.Lanes = s.c.places(), s.c.config.Job.Lanes
 	return s.tell(s.c.Join(s.now, from, &schema.Join{Job: job, Wanted: schema.Member(s.text("wanted", "")),
 		Host: s.text("host", "host"), Data: map[bool]string{true: schema.DataCluster}[s.d.HasArg("cluster")],
 		Resume: s.d.HasArg("resume"), Key: uint64(s.count("key", 0)), Run: schema.RunID(s.count("run", 0)),
