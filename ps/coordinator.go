@@ -84,7 +84,7 @@ type Coordinator struct {
 	lr           learningRates
 	checkpoints  checkpointing
 	regather     regather
-	comes        newcomer
+	newcomers    newcomers
 	copies       copies
 	// who left before the start, under the names they joined under; the latest, at most formerMax
 	former []schema.Member

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"gradbus/internal/liveness"
 	"gradbus/schema"
 )
 
@@ -35,15 +34,11 @@ func (rewinding) tick(c *Coordinator, now time.Time) []Decision {
 	return append(decisions, c.makeRoom(now)...)
 }
 
-// newcomer is a trainer that comes while a job runs with fewer trainers than its manifest has.
-type newcomer struct {
-	liveness.Silence // since it asked last
-	host             string
-	version          schema.Version // that the next run is to begin with at least; 0: nobody has come
+// newcomers are trainers that come while a job runs with fewer trainers than its manifest has.
+type newcomers struct {
+	all     []comer        // no more than there are trainers too few
+	version schema.Version // that the next run is to begin with at least
 }
-
-// newcomerSilentMax is for how long one may not ask again, which it does each second, before it is gone.
-const newcomerSilentMax = 4 * time.Second
 
 // rewinds reports that the others come back when a trainer is lost, to go on from the newest durable version.
 func (c *Coordinator) rewinds() bool {
@@ -65,8 +60,8 @@ func (c *Coordinator) left() int {
 		return 0
 	}
 	n := c.here(c.failed.Member)
-	if c.comes.version > 0 && n > 0 {
-		n++
+	if n > 0 {
+		n += len(c.newcomers.all)
 	}
 	return min(n, c.places())
 }
@@ -105,12 +100,19 @@ func (c *Coordinator) joinFewer(now time.Time, from schema.Member, j *schema.Joi
 	if len(c.members) == c.places() || c.policy != (rewinding{}) {
 		return c.Refuse(from, c.fullFor(now, j))
 	}
-	k := &c.comes
-	if k.version == 0 || k.For(now) > newcomerSilentMax {
+	k := &c.newcomers
+	if len(k.all) == 0 {
 		k.version = 1 + max(c.checkpoints.durable.version, c.checkpoints.at(), c.first())
 	}
-	k.host = j.Host
-	k.Begin(now)
+	i := slices.IndexFunc(k.all, func(m comer) bool { return m.is(from, j) })
+	if i < 0 && len(k.all) < c.places()-len(c.members) {
+		k.all = append(k.all, comer{})
+		i = len(k.all) - 1
+	}
+	if i >= 0 {
+		k.all[i].name, k.all[i].join = from, j
+		k.all[i].Begin(now)
+	}
 	return c.Refuse(from, c.roomSoon())
 }
 
@@ -121,24 +123,23 @@ func (c *Coordinator) roomSoon() *schema.Refused {
 		len(c.members), c.places())}
 }
 
-// makeRoom ends the run for a newcomer, once a version is durable that was asked for since it came.
+// makeRoom ends the run for newcomers, once a version is durable that was asked for since they came.
 func (c *Coordinator) makeRoom(now time.Time) []Decision {
-	k := &c.comes
-	if k.version == 0 || k.For(now) > newcomerSilentMax {
-		k.version = 0
+	k, trains := &c.newcomers, func(m member) bool { return m.here() && !m.complete }
+	k.all = slices.DeleteFunc(k.all, func(m comer) bool { return m.For(now) > comerSilentMax })
+	if len(k.all) == 0 || !c.rewinds() || c.checkpoints.durable.version < k.version ||
+		!slices.ContainsFunc(c.members, trains) {
 		return nil
 	}
-	if !c.rewinds() || c.checkpoints.durable.version < k.version ||
-		!slices.ContainsFunc(c.members, func(m member) bool { return m.here() && !m.complete }) {
-		return nil
-	}
-	text := fmt.Sprintf("a trainer has come from %s; all go on from version %d, with %d of %d trainers", k.host,
-		c.checkpoints.durable.version, len(c.members)+1, c.places())
+	text := fmt.Sprintf("a trainer has come from %s; all go on from version %d, with %d of %d trainers",
+		k.all[0].join.Host, c.checkpoints.durable.version, len(c.members)+len(k.all), c.places())
 	return c.FailBack(schema.Coordinator, text)
 }
 
-// wantsVersion reports that a version is to be written now: for a newcomer.
-func (c *Coordinator) wantsVersion() bool { return c.comes.version > c.checkpoints.at() }
+// wantsVersion reports that a version is to be written now: for newcomers.
+func (c *Coordinator) wantsVersion() bool {
+	return len(c.newcomers.all) > 0 && c.newcomers.version > c.checkpoints.at()
+}
 
 // withTrainersLeft is the manifest of a job with as many trainers as were left of the run that has just ended here, and
 // how many it has, where these are more.

@@ -66,6 +66,11 @@ func (c *Coordinator) bringsOf(j *schema.Join) brings {
 	return brings{run: v.Run, newest: v.Version, least: v.Version, saved: max(1, v.CreatedMS)}
 }
 
+// is reports that one asks who has come, perhaps under another name.
+func (k *comer) is(from schema.Member, j *schema.Join) bool {
+	return k.name == from || j.Key != 0 && k.join.Key == j.Key
+}
+
 // was is the number of the place that it had in the run before; that of nobody's where it had none.
 func (k *comer) was() int {
 	number, _ := strings.CutPrefix(string(k.join.Was), "t")
@@ -293,8 +298,7 @@ func (c *Coordinator) come(now time.Time, from schema.Member, j *schema.Join) []
 	var decisions []Decision
 	known := cmp.Or(c.config.Carried.Trainers, c.config.Job.Trainers)
 	all := &c.regather.comers
-	same := func(k comer) bool { return k.name == from || j.Key != 0 && k.join.Key == j.Key }
-	i := slices.IndexFunc(*all, same)
+	i := slices.IndexFunc(*all, func(k comer) bool { return k.is(from, j) })
 	if i < 0 {
 		if len(*all) == c.config.Job.Trainers {
 			return c.Refuse(from, c.fullFor(now, j))
