@@ -363,7 +363,7 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 	case c.rewinds():
 		return c.joinFewer(now, from, j)
 	case !c.recovers():
-		return c.Refuse(from, c.full())
+		return c.joinUntaken(now, from, j)
 	}
 	at, kept := -1, func(i int) bool { return c.members[i].vacancy.keptFor(from, j) }
 	for i := range c.members {
@@ -395,6 +395,17 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 	}
 	m.vacancy.newcomer, m.vacancy.join = from, j
 	return append(append(decisions, c.offer(now)...), c.assign()...)
+}
+
+// joinUntaken gives a newcomer a place that nobody has had in this run, where nobody has needed it.
+func (c *Coordinator) joinUntaken(now time.Time, from schema.Member, j *schema.Join) []Decision {
+	i := slices.IndexFunc(c.members, func(m member) bool { return m.lost && m.generation == 0 })
+	if i < 0 {
+		return c.Refuse(from, c.full())
+	}
+	d := c.seatAt(now, i, c.generation, from, j)
+	d.Note = fmt.Sprintf("trainer %s joined from %s at batch %d", d.Who, j.Host, c.resumed())
+	return c.routed(i, d)
 }
 
 // fullFor refuses who finds no place, unless one may be free soon: then it asks again.
@@ -436,9 +447,11 @@ const (
 )
 
 // startWithout begins a job to which not all trainers of the run that was lost have come back: others have their
-// places. A job that begins with values waits for all of them where these were not durable.
+// places, or nobody, where nobody needs them. A job that begins with values waits for all of them where these were not
+// durable.
 func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
-	if c.phase != Gathering || c.config.Returning == nil || c.policy != (recovering{}) || !c.ready() || !c.anybody() ||
+	may := c.policy == (recovering{}) || c.policy.goesOn()
+	if c.phase != Gathering || c.config.Returning == nil || !may || !c.ready() || !c.anybody() ||
 		c.grew.For(now) < cmp.Or(c.config.ReturnWithin, returnMax) {
 		return nil
 	}
@@ -449,10 +462,16 @@ func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
 		return nil // every trainer has a part in the values that the job begins with
 	}
 	for i := range c.members {
-		if m := &c.members[i]; m.joiner == "" {
+		m, name := &c.members[i], schema.TrainerMember(i)
+		text := fmt.Sprintf("trainer %s has not come back", name)
+		switch {
+		case m.joiner != "":
+		case c.policy.goesOn():
+			*m = member{joiner: name, host: "another machine", by: -1, lost: true, dead: true}
+			decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
+		default:
 			m.host = "another machine"
-			decisions = append(decisions, c.vacate(now, i, fmt.Sprintf("trainer %s has not come back",
-				schema.TrainerMember(i)))...)
+			decisions = append(decisions, c.vacate(now, i, text)...)
 		}
 	}
 	return append(c.begin(now), decisions...)

@@ -1,9 +1,7 @@
 package trainer
 
 import (
-	"net/url"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -77,13 +75,7 @@ func goBackWithFewer(t *testing.T, job *schema.Job, both bool) {
 	if both {
 		<-lost
 		server.Close()
-		at, err := url.Parse(server.URL())
-		if err == nil {
-			kept.Port, err = strconv.Atoi(at.Port())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		kept.Port = portOf(t, server)
 		startServerWith(t, kept)
 	}
 	all.Wait()

@@ -1,8 +1,12 @@
 package trainer
 
 import (
+	"net/url"
 	"slices"
+	"strconv"
+	"sync"
 	"testing"
+	"time"
 
 	"gradbus/checkpoint"
 	"gradbus/internal/testkit"
@@ -89,4 +93,81 @@ func resumeAsync(t *testing.T) {
 		}
 		server.Close()
 	}
+}
+
+// An async job goes on without a trainer that was lost before its ps was. Whoever comes later has the place.
+func TestAsyncGoesOnWithout(t *testing.T) { testkit.Waits(t, asyncGoesOnWithout) }
+
+func asyncGoesOnWithout(t *testing.T) {
+	const batches, dies = 500, 40
+	kept := ps.Config{Shards: 2, Deadline: 3 * time.Second, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 5}}
+	server := startServerWith(t, kept)
+	job, config := countsJob(3), testConfig(t, server)
+	var all sync.WaitGroup
+	lost, back := make(chan struct{}), make(chan struct{})
+	began := make([][]schema.Version, 4)
+	for i := range began {
+		all.Go(func() {
+			from := config
+			if i == job.Trainers {
+				<-back
+			}
+			err := comesBack(t, &from, job, func(s *Session) error {
+				began[i] = append(began[i], s.Version())
+				if i == 1 && len(began[i]) == 2 {
+					close(back)
+				}
+				return s.Run(testContext(t), counts{}, batches-min(batches, uint64(s.Version())), func(p Progress) {
+					time.Sleep(50 * time.Millisecond)
+					if i == 0 && p.Version == dies {
+						s.fail(errKilled)
+					}
+				})
+			})
+			if err != nil {
+				t.Errorf("trainer %d: %v", i, err)
+			}
+			if i == 0 {
+				close(lost)
+			}
+		})
+	}
+	<-lost
+	time.Sleep(8 * time.Second)
+	server.Close()
+	kept.Port = portOf(t, server)
+	again := startServerWith(t, kept)
+	all.Wait()
+	if len(began[1]) != 2 || len(began[2]) != 2 || len(began[3]) != 1 || began[3][0] != began[1][1] || began[3][0] <= dies {
+		t.Errorf("trainers began with versions %v", began)
+	}
+	again.Close()
+	kept.Port = 0
+	from := testConfig(t, startServerWith(t, kept))
+	from.Resume = true
+	last := joinAll(t, from, countsJob(3))
+	rows, err := last[0].Lookup(testContext(t), []TableKeys{{0, []uint64{0, countedRows - 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	least := float32(2*last[0].Version()) + dies/2
+	for i, v := range rows[0] {
+		if n := -v / countedBy; n < least {
+			t.Errorf("value %d tells of %v rounds, want %v", i, n, least)
+		}
+	}
+}
+
+// portOf is the port that a server listens at, so that another one can in its place.
+func portOf(t *testing.T, server *ps.Server) int {
+	t.Helper()
+	at, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(at.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
