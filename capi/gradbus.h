@@ -122,9 +122,10 @@ int32_t gradbus_local_close(gradbus_handle shards);
 int32_t gradbus_join(const char *config, const char *job, const float *const *dense_start, gradbus_handle *session);
 
 /* The manifest with all defaults, and what this trainer is, as JSON: {"job": {...}, "member": "t0", "run": "...",
- * "shards": 1, "first_lane": 0, "lanes": 1, "version": 0, "lr_scale": 1}. version is how many batches are complete,
- * more than 0 at first where the job was resumed; lr_scale is what gradbus_scale_lr has multiplied rates by. *json is
- * the caller's, to be given to gradbus_free. */
+ * "shards": 1, "first_lane": 0, "lanes": 1, "version": 0, "lr_scale": 1, "goes_back": false}. version is how many
+ * batches are complete, more than 0 at first where the job was resumed; lr_scale is what gradbus_scale_lr has
+ * multiplied rates by; goes_back says that a job whose policy is not fail goes on from its newest durable version when
+ * a trainer is lost. *json is the caller's, to be given to gradbus_free. */
 int32_t gradbus_job(gradbus_handle session, char **json);
 
 /* Frees what gradbus_job, _model_job and _stats gave. NULL is nothing. */

@@ -38,7 +38,8 @@ func go_job(t *C.gradbus_thread, handle C.gradbus_handle, out **C.char) C.int32_
 		first, lanes := s.Lanes()
 		return text(out, map[string]any{"job": s.Job(), "member": s.Member(), "run": fmt.Sprintf("%016x", uint64(s.RunID())),
 			"shards":     s.Shards(),
-			"first_lane": first, "lanes": lanes, "version": s.Version(), "lr_scale": s.LRScale()})
+			"first_lane": first, "lanes": lanes, "version": s.Version(), "lr_scale": s.LRScale(),
+			"goes_back": s.Job().Rewinds()})
 	})
 }
 

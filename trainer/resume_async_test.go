@@ -138,7 +138,8 @@ func asyncGoesOnWithout(t *testing.T) {
 	kept.Port = portOf(t, server)
 	again := startServerWith(t, kept)
 	all.Wait()
-	if len(began[1]) != 2 || len(began[2]) != 2 || len(began[3]) != 1 || began[3][0] != began[1][1] || began[3][0] <= dies {
+	if len(began[1]) != 2 || len(began[2]) != 2 || len(began[3]) != 1 || began[3][0] != began[1][1] ||
+		began[3][0] <= dies {
 		t.Errorf("trainers began with versions %v", began)
 	}
 	again.Close()

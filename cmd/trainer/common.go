@@ -118,8 +118,8 @@ func (o *common) addTraining(set *pflag.FlagSet, s *settings.Shared, drawn, dens
 	set.IntVar(&s.Group, "group", 0,
 		"`number` of trainers whose gradients make one update, whoever comes first, in grouped; 0 is all of them")
 	set.StringVar(&s.Policy, "on-lost", s.Policy, "`policy` for a lost trainer: recover (the others compute its lanes, "+
-		"until a new one takes its place), wait (a new one has to; in bounded, or with error feedback, all then go back "+
-		"to the newest durable version) or fail; empty is recover where that changes no bit")
+		"until a new one takes its place), wait (a new one has to) or fail; empty is recover where that changes no bit. In "+
+		"bounded, or with error feedback, all go back to the newest durable version")
 	set.StringVar(&s.OnNonfinite, "on-nonfinite", schema.NonfiniteFail,
 		"`what` becomes of a lane whose gradient is not finite: fail ends the job, skip leaves the lane out of its batch")
 	set.StringVar(&s.Wire.Gradients, "wire", schema.GradientsFloat32,
