@@ -102,7 +102,7 @@ func (c *Coordinator) joinFewer(now time.Time, from schema.Member, j *schema.Joi
 	}
 	k := &c.newcomers
 	if len(k.all) == 0 {
-		k.version = 1 + max(c.checkpoints.durable.version, c.checkpoints.at(), c.first())
+		k.version = 1 + max(c.checkpoints.durable.version, c.first())
 	}
 	i := slices.IndexFunc(k.all, func(m comer) bool { return m.is(from, j) })
 	if i < 0 && len(k.all) < c.places()-len(c.members) {
@@ -123,7 +123,7 @@ func (c *Coordinator) roomSoon() *schema.Refused {
 		len(c.members), c.places())}
 }
 
-// makeRoom ends the run for newcomers, once a version is durable that was asked for since they came.
+// makeRoom ends the run for newcomers, once a version has become durable since they came.
 func (c *Coordinator) makeRoom(now time.Time) []Decision {
 	k, trains := &c.newcomers, func(m member) bool { return m.here() && !m.complete }
 	k.all = slices.DeleteFunc(k.all, func(m comer) bool { return m.For(now) > comerSilentMax })
@@ -136,9 +136,11 @@ func (c *Coordinator) makeRoom(now time.Time) []Decision {
 	return c.FailBack(schema.Coordinator, text)
 }
 
-// wantsVersion reports that a version is to be written now: for newcomers.
+// wantsVersion reports that a version is to be written now, for newcomers, and none is being written.
 func (c *Coordinator) wantsVersion() bool {
-	return len(c.newcomers.all) > 0 && c.newcomers.version > c.checkpoints.at()
+	k := &c.newcomers
+	return len(k.all) > 0 && !slices.ContainsFunc(c.checkpoints.asked,
+		func(a askedVersion) bool { return a.version >= k.version && !a.failed })
 }
 
 // withTrainersLeft is the manifest of a job with as many trainers as were left of the run that has just ended here, and

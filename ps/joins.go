@@ -103,7 +103,7 @@ func (l *controlLoop) admit(j *job, m *message, request *schema.Join) {
 		decisions = j.coordinator.Join(time.Now(), m.from, request)
 	}
 	for i := range decisions {
-		if r := decisions[i].Control.Refused; r != nil {
+		if r := decisions[i].Control.Refused; r != nil && r.Reason != schema.RefusedBusy { // else it asks again
 			l.joinRefused(m.job, m.from, request.Host, r)
 		}
 	}
