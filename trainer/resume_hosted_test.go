@@ -238,14 +238,19 @@ func checkHostedExport(t *testing.T, dir string, s *Session) {
 	}
 }
 
-// Under policy wait the trainers of a hosted module go back to its newest durable version when one is lost, together
-// with a new one.
-func TestHostedGoesBack(t *testing.T) { testkit.Waits(t, hostedGoesBack) }
+// The trainers of a hosted module go back to its newest durable version when one is lost: under policy wait together with
+// a new one, and under recover those that are left, until that comes.
+func TestHostedGoesBack(t *testing.T) {
+	for policy, sessions := range map[string]int{schema.PolicyWait: 2, schema.PolicyRecover: 3} {
+		t.Run(policy, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { hostedGoesBack(t, policy, sessions) }) })
+	}
+}
 
-func hostedGoesBack(t *testing.T) {
+// hostedGoesBack has one who stays have so many sessions.
+func hostedGoesBack(t *testing.T, policy string, sessions int) {
 	const batches = 200
 	job := moduleJob("back", 2, schema.ConsistencySync)
-	job.Policy = schema.PolicyWait
+	job.Policy = policy
 	kept := ps.Config{Shards: 2, Deadline: 3 * time.Second,
 		Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 10}}
 	config := testConfig(t, startServerWith(t, kept))
@@ -270,7 +275,7 @@ func hostedGoesBack(t *testing.T) {
 	all.Wait()
 	for i := 1; i < 3; i++ {
 		last := began[i][len(began[i])-1]
-		if last == 0 || max(steps[1], steps[2]) < 2*batches {
+		if last == 0 || i == 1 && len(began[i]) != sessions || max(steps[1], steps[2]) < 2*batches {
 			t.Errorf("trainer %d began at versions %v; the module has had %d steps, want %d or more", i, began[i], steps[i],
 				2*batches)
 		}
@@ -281,11 +286,13 @@ func hostedGoesBack(t *testing.T) {
 // module has had.
 func hostedBatches(t *testing.T, s *Session, batches uint64, dies bool) (steps schema.Version, err error) {
 	m, err := s.Module("net")
-	first, _ := s.Lanes()
+	first, lanes := s.Lanes()
 	for b := uint64(s.Version()); b < batches && err == nil; b++ {
-		var step moduleStep
-		step, err = driveBatch(testContext(t), m, b, uint64(first))
-		steps = max(steps, step.made)
+		for l := 0; l < lanes && err == nil; l += 2 {
+			var step moduleStep
+			step, err = driveBatch(testContext(t), m, b, uint64(first)+uint64(l))
+			steps = max(steps, step.made)
+		}
 		time.Sleep(50 * time.Millisecond)
 		if dies && b == 80 {
 			return steps, errKilled
