@@ -238,8 +238,8 @@ func checkHostedExport(t *testing.T, dir string, s *Session) {
 	}
 }
 
-// The trainers of a hosted module go back to its newest durable version when one is lost: under policy wait together with
-// a new one, and under recover those that are left, until that comes.
+// The trainers of a hosted module go back to its newest durable version when one is lost: under policy wait together
+// with a new one, and under recover those that are left, until that comes.
 func TestHostedGoesBack(t *testing.T) {
 	for policy, sessions := range map[string]int{schema.PolicyWait: 2, schema.PolicyRecover: 3} {
 		t.Run(policy, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { hostedGoesBack(t, policy, sessions) }) })

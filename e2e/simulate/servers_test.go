@@ -159,6 +159,7 @@ func (s *system) durable(server string, version schema.Version, full bool) {
 	if v == nil {
 		return
 	}
+	s.written++
 	rotten := false
 	for _, other := range s.servers {
 		if other.disk == v.disk && other.rotten > 0 {
@@ -258,10 +259,8 @@ func (s *system) begins(version schema.Version) {
 func (s *system) cutServer(cut time.Duration) {
 	v := s.servers[s.r.IntN(len(s.servers))]
 	s.note("ps %s cut off for %v", v.id, cut)
-	v.host.Cut(true)
-	s.all.Go(func() {
-		time.Sleep(cut)
-		s.note("ps %s cut off no more", v.id)
-		v.host.Cut(false)
+	s.cut(v.host, cut, func() bool {
+		s.noteLocked("ps %s cut off no more", v.id)
+		return true
 	})
 }

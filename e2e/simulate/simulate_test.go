@@ -77,13 +77,23 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	s := &system{t: t, r: r, job: job, bus: fabric.NewBus(), backend: backend,
 		done: make(chan struct{}), digests: map[string]string{}, anew: map[schema.RunID]bool{},
 		inputs: map[input][2]uint32{}, began: time.Now(),
-		calm: 1 + 4*time.Duration(seed%2)}
+		batches: 50, calm: 1 + 4*time.Duration(seed%2)}
+	if s.rests = !job.Carried() && (seed%24 == 1 || seed%24 == 2 || seed%24 == 4 || seed%24 == 8); s.rests {
+		s.batches, s.calm = 150, 5
+	}
 	want, err := s.quiet()
 	if err != nil {
 		t.Fatalf("the job to which nothing happens: %v", err)
 	}
 	s.log = slog.New(listener{Handler: slog.NewTextHandler(s, &slog.HandlerOptions{ReplaceAttr: withoutTime}), system: s})
-	s.bus.Harm = harm(seed, r.IntN(3))
+	if h := harm(seed, r.IntN(3)); h != nil {
+		s.bus.Harm = func(name string, at *fabric.Subject) (copies int, later time.Duration) {
+			if s.resting.Load() {
+				return 1, 0
+			}
+			return h(name, at)
+		}
+	}
 	servers := 1 + r.IntN(2)
 	if job.Carried() || job.Rewinds() { // nobody stands by for such a job
 		servers = 1
@@ -240,11 +250,64 @@ func (s *system) finished(within time.Duration) bool {
 	}
 }
 
+// within is how long a version takes to become durable, at most, where nothing happens: batches take half a second.
+const within = 25 * time.Second
+
+// rest has nothing happen for a while, in which a version has to become durable.
+func (s *system) rest() {
+	for s.cutOff() > 0 {
+		time.Sleep(time.Second)
+	}
+	for len(s.alive()) < s.job.Trainers {
+		s.startTrainer()
+	}
+	s.resting.Store(true)
+	defer s.resting.Store(false)
+	before := s.durables()
+	s.note("nothing happens")
+	if !s.finished(within) && s.durables() == before {
+		s.t.Errorf("no version has become durable in %v in which nothing happened", within)
+	}
+}
+
+// cut has a machine be cut off for a time, and then be there again, where back says so.
+func (s *system) cut(host *fabric.Bus, while time.Duration, back func() bool) {
+	s.mu.Lock()
+	s.cuts++
+	s.mu.Unlock()
+	host.Cut(true)
+	s.all.Go(func() {
+		time.Sleep(while)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.cuts--; back() {
+			host.Cut(false)
+		}
+	})
+}
+
+// cutOff is how many machines are cut off.
+func (s *system) cutOff() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cuts
+}
+
+// durables is how many versions have become durable.
+func (s *system) durables() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.written
+}
+
 // happen has faults happen, and whoever ends be replaced, sooner or later.
 func (s *system) happen() {
-	for range faults {
+	for i := range faults {
 		if s.finished(s.calm * time.Duration(s.r.IntN(1200)) * time.Millisecond) {
 			return
+		}
+		if s.rests && i == 3 {
+			s.rest()
 		}
 		alive := s.alive()
 		if len(alive) == 0 {
@@ -268,15 +331,7 @@ func (s *system) happen() {
 		case 4, 5:
 			cut := time.Duration(s.r.IntN(8000)) * time.Millisecond
 			s.note("%s cut off for %v", m.name, cut)
-			m.host.Cut(true)
-			s.all.Go(func() {
-				time.Sleep(cut)
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				if !m.dead {
-					m.host.Cut(false)
-				}
-			})
+			s.cut(m.host, cut, func() bool { return !m.dead })
 		case 6:
 			hold := time.Duration(s.r.IntN(8000)) * time.Millisecond
 			if s.job.Rewinds() {

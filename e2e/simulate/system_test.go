@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,8 +24,6 @@ import (
 	"gradbus/trainer"
 )
 
-const batches = 50
-
 // system is a server, trainers and the network between them.
 type system struct {
 	t       *testing.T
@@ -32,7 +31,10 @@ type system struct {
 	job     *schema.Job
 	bus     *fabric.Bus
 	backend cuda.Backend
+	batches uint64
 	calm    time.Duration  // by what faults are further apart, and batches longer: versions become durable in between
+	rests   bool           // nothing happens for a while
+	resting atomic.Bool    // nothing happens now
 	servers []*server      // one, or two of which each stands by for the other; with nats, all have shards of one job
 	nats    *fabric.Server // carries control between servers; nil: each has its own
 	peers   bool           // these stand by for each other
@@ -48,6 +50,8 @@ type system struct {
 	trainers []*member
 	digests  map[string]string     // by member
 	runs     []*progress           // in the order in which they got anywhere
+	cuts     int                   // machines that are cut off
+	written  int                   // versions that have become durable
 	anew     map[schema.RunID]bool // of a pair of servers: begun with nothing, perhaps at each of them by the same name
 
 	// of the job to which nothing happens: the weights of every version, and what each lane is computed on
@@ -206,8 +210,8 @@ func (s *system) train(ctx context.Context, config trainer.Config, m *member, r 
 	}()
 	began := session.Version()
 	last := began
-	w := noise{s.job.Seed, s.job.Ahead > 0, s.check(m)}
-	err = session.Run(ctx, w, batches-min(batches, uint64(last)), func(p trainer.Progress) {
+	w := noise{s.job.Seed, s.job.Ahead > 0, s.batches, s.check(m)}
+	err = session.Run(ctx, w, s.batches-min(s.batches, uint64(last)), func(p trainer.Progress) {
 		if p.Version != last+1 {
 			s.t.Errorf("%s: version %d after version %d", m.name, p.Version, last)
 		}
@@ -333,7 +337,7 @@ func (s *system) quiet() (string, error) {
 		return "", err
 	}
 	defer func() { _ = session.Close() }()
-	err = session.Run(ctx, noise{job.Seed, job.Ahead > 0, s.remember}, batches, func(p trainer.Progress) {
+	err = session.Run(ctx, noise{job.Seed, job.Ahead > 0, s.batches, s.remember}, s.batches, func(p trainer.Progress) {
 		s.weights = append(s.weights, checksum(session.Param("w")))
 	})
 	if err != nil {

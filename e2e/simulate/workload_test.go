@@ -38,8 +38,9 @@ func manifest(r *rand.Rand) *schema.Job {
 // which nothing cancels: a gradient that is lost, counted twice, or computed on another version changes the end. Where
 // trainers run ahead versions are others from run to run, and gradients follow from batch and lane alone.
 type noise struct {
-	seed  uint64
-	ahead bool
+	seed    uint64
+	ahead   bool
+	batches uint64
 	// seen is told what a lane is computed on: checksums of the weights, and of the rows of its keys in their order.
 	seen func(b schema.Batch, l lane.Lane, weights, rows uint32)
 }
@@ -55,7 +56,7 @@ func (n noise) draw(b schema.Batch, l lane.Lane) *rand.Rand {
 func (n noise) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (int, [][]uint64) {
 	r := n.draw(b, l)
 	samples := max(0, r.IntN(8)-2)
-	if b == batches-1 {
+	if uint64(b) == n.batches-1 {
 		samples++
 	}
 	for range 3 * samples {
