@@ -69,6 +69,7 @@ gb_status Equip(Context* c, gb_report* report) {
 #else
   c->blocks_most = static_cast<int64_t>(c->multiprocessors) * kBlocksEach * 32;
 #endif
+  c->overlaps = Overlaps();
   return Done(report);
 }
 

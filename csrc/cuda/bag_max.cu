@@ -103,6 +103,7 @@ constexpr int kMaxBlocks = Columns<kReading>::kFours ? 5 : 4;
 template <Reading kReading, bool kHuge>
 __global__ void __launch_bounds__(kSumThreads, kMaxBlocks<kReading>)
     max_kernel(const Flags* flags, Sources t, Segments s, Tiling tiling, MaxOut out) {
+  Await();
   if (Refused(flags)) return;
   const Group g = GroupOf(tiling.width);
   const auto look = [&](const Range& r) {
@@ -122,6 +123,7 @@ __global__ void __launch_bounds__(kSumThreads, kMaxBlocks<kReading>)
 // The maxima of blocks, 64 at a time by the groups of a thread block, then of those.
 __global__ void __launch_bounds__(kTotalThreads)
     max_total_kernel(const Flags* flags, Segments s, Tiling tiling, MaxOut out) {
+  Await();
   if (Refused(flags)) return;
   const Group g = GroupOf(tiling.width);
   const uint32_t groups = blockDim.x / g.size, group = threadIdx.x / g.size;
@@ -153,11 +155,11 @@ void RunMax(Queue& queue, const Flags* flags, const Sources& t, const Segments& 
             const MaxOut& out) {
   const Tiling tiling = TilingOf(t.dim);
   const int64_t longs = LongsMost(s.places);
-  Launch(queue, BlocksFor(queue, s.most + SlotsOf(s.places), tiling, kMaxBlocks<kReading>),
-         kSumThreads, max_kernel<kReading, kHuge>, flags, t, s, tiling, out);
+  LaunchAfter(queue, BlocksFor(queue, s.most + SlotsOf(s.places), tiling, kMaxBlocks<kReading>),
+              kSumThreads, max_kernel<kReading, kHuge>, flags, t, s, tiling, out);
   if (longs > 0) {
-    Launch(queue, queue.Blocks(longs * tiling.tiles, 1), kTotalThreads, max_total_kernel, flags, s,
-           tiling, out);
+    LaunchAfter(queue, queue.Blocks(longs * tiling.tiles, 1), kTotalThreads, max_total_kernel,
+                flags, s, tiling, out);
   }
 }
 

@@ -59,6 +59,7 @@ struct Context {
   int device = 0;
   int multiprocessors = 1;
   int64_t blocks_most = 1;  // of a launch
+  bool overlaps = false;    // kernels of LaunchAfter begin early
   char isa[24] = {};
   std::atomic<int> lost{0};  // the error after which the device answers nothing more
 
@@ -129,6 +130,38 @@ void Launch(Queue& queue, unsigned blocks, unsigned threads, void (*kernel)(Para
   kernel<<<blocks, threads, 0, queue.stream()>>>(static_cast<Params>(args)...);
   // clang-format on
   queue.Note(cudaGetLastError());
+#endif
+}
+
+// LaunchAfter is Launch of a kernel that begins with Await: its blocks may be there, on devices that
+// can, while the last ones of the kernel before are at work. So the next one need not be brought to
+// the device when that has ended, which takes some microseconds.
+template <typename... Params, typename... Args>
+void LaunchAfter(Queue& queue, unsigned blocks, unsigned threads, void (*kernel)(Params...),
+                 Args... args) {
+#ifndef GRADBUS_EMU
+  if (queue.context().overlaps) {
+    if (!queue.ok() || blocks == 0) return;
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(threads);
+    config.stream = queue.stream();
+    config.attrs = &early;
+    config.numAttrs = 1;
+    queue.Note(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+    return;
+  }
+#endif
+  Launch(queue, blocks, threads, kernel, args...);
+}
+
+// Await waits until all that was queued before this kernel has ended, and can be seen.
+__device__ __forceinline__ void Await() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 

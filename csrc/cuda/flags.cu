@@ -46,6 +46,7 @@ __device__ gb_status ReportFault(const Flags& f, const Verdict& v, const char* c
 
 __global__ void report_kernel(const Flags* flags, Verdict v, const char* const* texts,
                               gb_report* report) {
+  Await();
   if (blockIdx.x != 0 || threadIdx.x != 0) return;
   Flags f = {0, 0, 0, 0};
   if (flags != nullptr) f = *flags;
@@ -97,6 +98,15 @@ const char* TextOf(Text text) {
   }
 }
 
+bool Overlaps() {
+#ifdef GRADBUS_EMU
+  return false;
+#else
+  cudaFuncAttributes a = {};
+  return cudaFuncGetAttributes(&a, report_kernel) == cudaSuccess && a.ptxVersion >= 90;
+#endif
+}
+
 void Verdict::Offsets(const gb_in& o, bool open, int64_t ids) {
   lines[kOffsetsStart] = {o.data, 0, o.dtype, 0, kTextOffsetsStart};
   lines[kOffsetsFall] = {o.data, 0, o.dtype, 1, kTextOffsetsFall};
@@ -117,7 +127,7 @@ void ZeroFlags(Queue& queue, Flags* flags) { queue.Zero(flags, sizeof *flags); }
 
 void Report(Queue& queue, const Flags* flags, const Verdict& verdict, gb_report* report) {
   if (report == nullptr) return;
-  Launch(queue, 1, 1, report_kernel, flags, verdict, queue.context().texts, report);
+  LaunchAfter(queue, 1, 1, report_kernel, flags, verdict, queue.context().texts, report);
 }
 
 }  // namespace GB_DEVICE_NAMESPACE

@@ -69,6 +69,10 @@ enum Text : uint32_t {
 };
 const char* TextOf(Text text);
 
+// Overlaps says that the code which the current device runs has Await: that it was compiled for 9.0
+// or later.
+bool Overlaps();
+
 // Verdict says how each kind of fault is reported.
 struct Verdict {
   struct Line {

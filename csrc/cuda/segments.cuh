@@ -204,6 +204,7 @@ struct Ahead {
 template <Term kTerm, Reading kReading, bool kHuge, typename Epilogue>
 __global__ void __launch_bounds__(kSumThreads, (SumBlocks<kTerm, kReading, kHuge, Epilogue>()))
     sum_kernel(const Flags* flags, Sources t, Segments s, Tiling tiling, Epilogue end) {
+  Await();
   if (Refused(flags)) return;
   const Group g = GroupOf(tiling.width);
   EachSlot(s, tiling, g, [&](int64_t slot, const Range& r, int64_t column) {
@@ -249,6 +250,7 @@ __device__ __forceinline__ Four SumSlots(const Segments& s, int64_t dim, int64_t
 template <typename Epilogue>
 __global__ void __launch_bounds__(kTotalThreads)
     total_kernel(const Flags* flags, Segments s, Tiling tiling, Epilogue end) {
+  Await();
   if (Refused(flags)) return;
   const Group g = GroupOf(tiling.width);
   const uint32_t groups = blockDim.x / g.size, group = threadIdx.x / g.size;
@@ -377,11 +379,11 @@ void RunSums(Queue& queue, const Flags* flags, const Sources& t, const Segments&
   const Tiling tiling = TilingOf(t.dim);
   constexpr int kEach = SumBlocks<kTerm, kReading, kHuge, Epilogue>();
   const int64_t longs = LongsMost(s.places);
-  Launch(queue, BlocksFor(queue, s.most + SlotsOf(s.places), tiling, kEach), kSumThreads,
-         sum_kernel<kTerm, kReading, kHuge, Epilogue>, flags, t, s, tiling, end);
+  LaunchAfter(queue, BlocksFor(queue, s.most + SlotsOf(s.places), tiling, kEach), kSumThreads,
+              sum_kernel<kTerm, kReading, kHuge, Epilogue>, flags, t, s, tiling, end);
   if (longs > 0) {
-    Launch(queue, queue.Blocks(longs * tiling.tiles, 1), kTotalThreads, total_kernel<LongEpilogue>,
-           flags, s, tiling, long_end);
+    LaunchAfter(queue, queue.Blocks(longs * tiling.tiles, 1), kTotalThreads,
+                total_kernel<LongEpilogue>, flags, s, tiling, long_end);
   }
 }
 
