@@ -63,6 +63,7 @@ type Config struct {
 	Every                   time.Duration // between two versions that become durable
 	Standby                 bool          // two ps, or Servers, stand by for each other
 	ByTrainers              bool          // trainers add gradients up among themselves, and keep everything
+	Hybrid                  bool          // trainers add the dense gradients up, and tables are on shards
 	Servers                 int           // ps that have shards of each job, with a NATS server; 1: one, without
 
 	Server   string                   // the program ps
@@ -74,6 +75,9 @@ type Config struct {
 func (c *Config) Check() error {
 	if c.Kills < 1 || c.Trainers < 1 || c.Epochs < 1 {
 		return fmt.Errorf("%d kills, %d trainers, %d epochs: want at least 1 of each", c.Kills, c.Trainers, c.Epochs)
+	}
+	if c.Hybrid && (c.Standby || c.ByTrainers) {
+		return errors.New("hybrid: want neither standby nor by-trainers with it: such a job goes back to what is durable")
 	}
 	if c.Servers < 1 {
 		return fmt.Errorf("%d servers: want at least 1", c.Servers)
@@ -251,7 +255,8 @@ func (j *job) run(most int) error {
 
 // start starts a trainer.
 func (j *job) start() error {
-	m := Member{Server: j.url(), Job: j.name, Trainers: j.Trainers, Epochs: j.Epochs, ByTrainers: j.ByTrainers}
+	m := Member{Server: j.url(), Job: j.name, Trainers: j.Trainers, Epochs: j.Epochs, ByTrainers: j.ByTrainers,
+		Hybrid: j.Hybrid}
 	if j.ByTrainers {
 		m.Checkpoints = checkpoint.Policy{Dir: filepath.Join(j.work, kept), Every: j.Every}
 	}
@@ -432,7 +437,6 @@ func (j *job) note() {
 	if len(j.history.digests) == 0 {
 		j.result.Lost++
 	}
-	run := 0
 	for i, f := range j.faults {
 		until := time.Now()
 		if i+1 < len(j.faults) {
@@ -449,9 +453,6 @@ func (j *job) note() {
 		if at := j.noticed(f.at); !f.harmless && (j.Standby || !f.ps) && !at.IsZero() && at.Before(until) {
 			k.notices = append(k.notices, ms(at.Sub(f.at)))
 		}
-		if f.ps {
-			run++
-			k.Again += j.history.again(run)
-		}
+		k.Again += j.history.again(f.at, until)
 	}
 }

@@ -57,23 +57,31 @@ func (h *history) times() []int64 {
 	return all
 }
 
-// again is how many batches the i-th run has computed which the one before it had completed.
-func (h *history) again(i int) int {
+// again is how many batches were computed again by runs that began after one time and not after another: those that the
+// run before had completed.
+func (h *history) again(from, to time.Time) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if i < 1 || i >= len(h.runs) {
-		return 0
+	type run struct {
+		at          int64
+		first, done uint64
 	}
-	done, first := uint64(0), ^uint64(0)
-	for e := range h.began {
-		switch e.run {
-		case h.runs[i-1]:
-			done = max(done, e.batch+1)
-		case h.runs[i]:
-			first = min(first, e.batch)
+	runs := map[uint64]*run{}
+	for e, at := range h.began {
+		r := runs[e.run]
+		if r == nil {
+			r = &run{at, e.batch, e.batch + 1}
+			runs[e.run] = r
+		}
+		r.at, r.first, r.done = min(r.at, at), min(r.first, e.batch), max(r.done, e.batch+1)
+	}
+	for i := 1; i < len(h.runs); i++ {
+		before, r := runs[h.runs[i-1]], runs[h.runs[i]]
+		if r.at > from.UnixNano() && r.at <= to.UnixNano() {
+			n += int(before.done - min(before.done, r.first))
 		}
 	}
-	return int(done - min(done, first))
+	return n
 }
 
 // pause is the longest time without a completed batch that ends after one time and not after another.

@@ -22,6 +22,7 @@ type Member struct {
 	Server, Job      string
 	Trainers, Epochs int
 	ByTrainers       bool              // as of Config
+	Hybrid           bool              // likewise
 	Checkpoints      checkpoint.Policy // of trainers that keep everything
 }
 
@@ -40,7 +41,7 @@ func (m *Member) Run(ctx context.Context, out io.Writer, errs io.Writer) error {
 	defer backend.Close()
 	s := packages.Defaults()
 	s.Job, s.Trainers, s.Epochs = m.Job, m.Trainers, m.Epochs
-	if m.ByTrainers {
+	if m.ByTrainers || m.Hybrid {
 		s.Apply, s.Reduce = schema.ApplyMean, schema.ReduceTrainers
 	}
 	config := trainer.Config{Server: m.Server, Backend: backend, Checkpoints: m.Checkpoints,
@@ -55,7 +56,9 @@ func (m *Member) Run(ctx context.Context, out io.Writer, errs io.Writer) error {
 
 func (m *Member) train(ctx context.Context, config trainer.Config, s packages.Settings, data *corpus.Data,
 	backend cuda.Backend, to io.Writer) (session *trainer.Session, err error) {
-	if session, err = trainer.Join(ctx, config, packages.Job(s, data)); err != nil {
+	job := packages.Job(s, data)
+	job.Tables[0].Replicated = m.ByTrainers
+	if session, err = trainer.Join(ctx, config, job); err != nil {
 		return nil, err
 	}
 	defer func() {

@@ -105,7 +105,8 @@ func (b *bench) told(number int, line string) {
 	defer b.mu.Unlock()
 	switch {
 	case strings.Contains(line, "begins without it"), strings.Contains(line, "its trainers are awaited here"),
-		strings.Contains(line, "the job goes on with"), strings.Contains(line, "job failed: ps "),
+		strings.Contains(line, "the job goes on with"), strings.Contains(line, "the job goes back to"),
+		strings.Contains(line, "job failed: ps "),
 		strings.Contains(line, "the ps that coordinates the job has ended"):
 		b.notices = append(b.notices, time.Now())
 	case strings.Contains(line, "shards of a job are here"):
