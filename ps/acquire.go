@@ -16,6 +16,8 @@ import (
 type acquireRequest struct {
 	job    *schema.Job   // with as many trainers as there are
 	places int           // that its manifest has, where these are more; else 0
+	// there was no room for more trainers
+	cramped bool
 	joiner schema.Member // who wants to join
 	resume bool          // it wants the newest durable version
 	back   schema.RunID  // the run that it comes back from; 0: none
@@ -29,6 +31,7 @@ type acquireRequest struct {
 type acquisition struct {
 	job     *schema.Job
 	places  int
+	cramped bool
 	resume  bool
 	back    schema.RunID
 	saved   *schema.Saved
@@ -57,7 +60,7 @@ func (r *registry) acquire(ctx context.Context, q *acquireRequest) acquisition {
 		if err == nil {
 			var c acquisition
 			if c, err = r.tryAcquire(ctx, q); err == nil {
-				c.resume, c.back, c.saved, c.places = q.resume, q.back, q.saved, q.places
+				c.resume, c.back, c.saved, c.places, c.cramped = q.resume, q.back, q.saved, q.places, q.cramped
 				return c
 			}
 		}

@@ -11,8 +11,8 @@ import (
 )
 
 // CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes, Checkpoints,
-// Resume, Returning, ReturnWithin, Doubt, Unseen, Carried, Copies, Process, Incarnation, ChunkBytes and Places is
-// needed.
+// Resume, Returning, ReturnWithin, Doubt, Unseen, Carried, Copies, Process, Incarnation, ChunkBytes, Places and
+// Cramped is needed.
 type CoordinatorConfig struct {
 	Job          *schema.Job // validated
 	RunID        schema.RunID
@@ -49,6 +49,8 @@ type CoordinatorConfig struct {
 	// Places is how many trainers the manifests of trainers have, where Job has fewer, since there are no more; 0 is as
 	// many.
 	Places int
+	// Cramped is that there was no room for more.
+	Cramped bool
 }
 
 // ShardServer is a ps that has shards of a job.

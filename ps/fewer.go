@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/schema"
 )
 
@@ -54,9 +55,15 @@ func goesBackWithFewer(job *schema.Job) bool {
 	return job.Rewinds() && job.Policy == schema.PolicyRecover
 }
 
-// left is how many places the next run has: 0 is as many as the manifest.
+// left is how many places the next run has: 0 is as many as the manifest. It is as many as this one, where that had not
+// begun and was not given up.
 func (c *Coordinator) left() int {
-	if c.policy != (rewinding{}) || c.failed == nil || !c.failed.Back {
+	switch {
+	case c.policy != (rewinding{}):
+		return 0
+	case c.failed == nil && c.started.IsZero() && c.config.Places != 0:
+		return len(c.members)
+	case c.failed == nil || !c.failed.Back:
 		return 0
 	}
 	n := c.here(c.failed.Member)
@@ -87,11 +94,15 @@ func (c *Coordinator) howOn(without schema.Member) string {
 // beginWithFewer ends a run that waits for trainers of the one before that do not come back.
 func (c *Coordinator) beginWithFewer(now time.Time) []Decision {
 	returns := c.phase == Gathering && c.config.Returning != nil && c.policy == (rewinding{})
-	if !returns || !c.anybody() || c.missing() == 0 || c.grew.For(now) < returnMax {
+	within := returnMax
+	if c.config.Gather > 0 {
+		within = min(within, c.config.Gather)
+	}
+	if !returns || !c.anybody() || c.missing() == 0 || c.grew.For(now) < within {
 		return nil
 	}
 	text := fmt.Sprintf("%d of %d trainers have not come back within %s; the job goes on without them", c.missing(),
-		len(c.members), rounded(returnMax))
+		len(c.members), rounded(within))
 	return c.FailBack(schema.Coordinator, text)
 }
 
@@ -100,7 +111,20 @@ func (c *Coordinator) joinFewer(now time.Time, from schema.Member, j *schema.Joi
 	if len(c.members) == c.places() || c.policy != (rewinding{}) {
 		return c.Refuse(from, c.fullFor(now, j))
 	}
+	if c.plan.Reduces(schema.ByTrainers) {
+		if j.URL == "" {
+			return c.Refuse(from, c.noURL())
+		}
+		if refused := c.unreachable(j); refused != nil {
+			return c.Refuse(from, refused)
+		}
+	}
 	k := &c.newcomers
+	if c.config.Cramped {
+		return c.Refuse(from, &schema.Refused{Reason: schema.RefusedBusy, Text: fmt.Sprintf(
+			"job %s goes on with %d of %d trainers: there was no room for more", c.config.Job.Name, len(c.members),
+			c.places())})
+	}
 	if len(k.all) == 0 {
 		k.version = 1 + max(c.checkpoints.durable.version, c.first())
 	}
@@ -136,23 +160,70 @@ func (c *Coordinator) makeRoom(now time.Time) []Decision {
 	return c.FailBack(schema.Coordinator, text)
 }
 
-// wantsVersion reports that a version is to be written now, for newcomers, and none is being written.
+// wantsVersion reports that a version is to be written for newcomers, where none is being written.
 func (c *Coordinator) wantsVersion() bool {
-	k := &c.newcomers
-	return len(k.all) > 0 && !slices.ContainsFunc(c.checkpoints.asked,
-		func(a askedVersion) bool { return a.version >= k.version && !a.failed })
+	return len(c.newcomers.all) > 0 && c.checkpoints.durable.version < c.newcomers.version
 }
 
 // withTrainersLeft is the manifest of a job with as many trainers as were left of the run that has just ended here, and
 // how many it has, where these are more.
-func (l *controlLoop) withTrainersLeft(job *schema.Job) (fewer *schema.Job, places int) {
+func (l *controlLoop) withTrainersLeft(job *schema.Job) (fewer *schema.Job, places int, cramped bool) {
 	i := len(l.ended) - 1
 	for i >= 0 && l.ended[i].name != job.Name {
 		i--
 	}
 	if i < 0 || l.ended[i].places == 0 || !goesBackWithFewer(job) || !l.server.lostRuns.lately(job.Name, l.server.now()) {
-		return job, 0
+		return job, 0, false
 	}
-	n := min(l.ended[i].places, job.Trainers)
-	return job.WithTrainers(n), job.Trainers
+	e := &l.ended[i]
+	if _, _, _, differs := e.manifest.WithTrainers(job.Trainers).WithChunkBytes(job.ChunkBytes).Diff(job); differs {
+		return job, 0, false // another job of the same name begins
+	}
+	return job.WithTrainers(min(e.places, job.Trainers)), job.Trainers, e.cramped
+}
+
+// noRoomForMore is told that there is no room for a job which goes back. Where the run before had fewer trainers, the
+// next one has as many. It reports whether it is worth to ask again.
+func (l *controlLoop) noRoomForMore(job *schema.Job) bool {
+	for i := len(l.ended) - 1; i >= 0; i-- {
+		e := &l.ended[i]
+		if e.name != job.Name || e.places == 0 {
+			continue
+		}
+		before := e.places
+		e.places = min(e.places, e.manifest.Trainers)
+		e.cramped = e.places < before && job.Trainers == before
+		return e.cramped
+	}
+	return false
+}
+
+// late are those who were put off until a place would be free, where the job has come to its end.
+func (c *Coordinator) late() (all []schema.Member) {
+	if c.phase != Ended || c.failed != nil || c.started.IsZero() {
+		return nil
+	}
+	for i := range c.newcomers.all {
+		all = append(all, c.newcomers.all[i].name)
+	}
+	return all
+}
+
+// comesLate reports that one asks for a place who was put off until the job had come to its end.
+func (l *controlLoop) comesLate(m *message) bool {
+	return slices.ContainsFunc(l.ended, func(e endedJob) bool { return e.name == m.job && slices.Contains(e.late, m.from) })
+}
+
+// leftSince takes the word of one that has left a run which was to go on with it. Where that is the last one, it does
+// not.
+func (l *controlLoop) leftSince(m *message, run schema.RunID, leave *schema.Leave) {
+	e := l.over(m, run)
+	if e == nil || e.places == 0 || !leave.HandOver || slices.Contains(e.gone, m.from) || l.jobs[m.job] != nil {
+		return
+	}
+	e.gone = append(e.gone, m.from)
+	if e.places--; e.places == 0 {
+		l.server.lostRuns.forget(e.name)
+		l.runOver(e.name, e.run, checkpoint.End)
+	}
 }

@@ -23,6 +23,11 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 		_ = l.answerEnded(m, &schema.Head{Job: e.run}) // e is known, so it does not refuse
 		return
 	}
+	if l.comesLate(m) {
+		l.send(m.job, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: schema.RefusedOver,
+			Text: fmt.Sprintf("job %s has ended, and had no place for this trainer before", m.job)}})
+		return
+	}
 	j := l.jobs[m.job]
 	goesOn := false
 	if b := l.server.standby; b != nil && j == nil {
@@ -61,8 +66,8 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	l.waiting[m.job] = append(waiting, *m)
 	l.joins++
 	if j == nil && !asked {
-		job, places := l.withTrainersLeft(request.Job)
-		l.acquireJob(acquireRequest{job: job, places: places, joiner: m.from, resume: request.Resume, back: request.Run,
+		job, places, cramped := l.withTrainersLeft(request.Job)
+		l.acquireJob(acquireRequest{job: job, places: places, cramped: cramped, joiner: m.from, resume: request.Resume, back: request.Run,
 			saved: request.Saved, alone: goesOn, over: l.server.runHere(m.job)})
 	}
 }
@@ -154,6 +159,9 @@ func (l *controlLoop) register(f *foundJob) {
 	if refused != nil {
 		if j := f.saved.standing; j != nil { // it can go on when there is room
 			l.server.standby.putBack(j)
+			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
+		}
+		if l.noRoomForMore(c.job) {
 			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
 		}
 		l.server.registry.end(name, endedRun{})

@@ -38,6 +38,13 @@ func (r *lostRuns) note(name schema.JobName, now time.Time) {
 	r.at[name] = now
 }
 
+// forget is told that it is not to go on.
+func (r *lostRuns) forget(name schema.JobName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.at, name)
+}
+
 // lately reports that one of a job has.
 func (r *lostRuns) lately(name schema.JobName, now time.Time) bool {
 	r.mu.Lock()

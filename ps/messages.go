@@ -22,11 +22,16 @@ type endedJob struct {
 	failed  *schema.Failed // nil where all trainers left
 	next    *carriedRun    // where it goes on with what its trainers have; else nil
 	places  int            // of the next run, where that may have fewer than the manifest; 0: as many
+
+	manifest *schema.Job     // of the run
+	late     []schema.Member // who was put off until there would be a place, by the names they ask under
+	gone     []schema.Member // who has left since, and does not come back
+	cramped  bool            // there is no room for more
 }
 
 func (l *controlLoop) remember(j *job) {
 	e := endedJob{name: j.manifest.Name, run: j.run, joiners: j.coordinator.Joiners(), failed: j.coordinator.Failed(),
-		next: j.coordinator.regather.next, places: j.coordinator.left()}
+		next: j.coordinator.regather.next, places: j.coordinator.left(), manifest: j.manifest, late: j.coordinator.late()}
 	if len(l.ended) == endedMax {
 		l.ended = slices.Delete(l.ended, 0, 1)
 	}
@@ -233,7 +238,10 @@ func (l *controlLoop) readControl(j *job, m *message, head *schema.Head) *refusa
 		l.join(m, control.Join)
 	case control.Report != nil || control.Failed != nil:
 		return l.readShardServer(j, m, head, &control)
-	case (control.Leave != nil || control.ScaleLR != nil || control.LRTaken != nil) && j == nil:
+	case control.Leave != nil && j == nil:
+		l.leftSince(m, head.Job, control.Leave)
+		return l.answerEnded(m, head)
+	case (control.ScaleLR != nil || control.LRTaken != nil) && j == nil:
 		return l.answerEnded(m, head)
 	case control.ScaleLR != nil:
 		l.carryOut(j, j.coordinator.ScaleLR(m.from, control.ScaleLR))

@@ -80,9 +80,9 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) 
 			continue
 		}
 		again := errors.Is(err, ErrReplaced) || errors.Is(err, ErrNoParameters) ||
-			c.Rejoin != 0 && c.Resume && mayComeBack(err) || errors.Is(err, errBack) ||
+			c.Rejoin != 0 && c.Resume && mayComeBack(err) ||
 			job.CarriesOn() && (errors.Is(err, ErrServerLost) || errors.Is(err, ErrPeerLost))
-		if errors.Is(err, ErrReplaced) || errors.As(err, new(endedBefore)) || errors.Is(err, errBack) {
+		if errors.Is(err, ErrReplaced) || errors.As(err, new(endedBefore)) || job.CarriesOn() && errors.Is(err, errBack) {
 			began = time.Now() // it had a place
 		}
 		if err == nil || !again || time.Since(began) > c.BackWithin {

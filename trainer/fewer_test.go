@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -17,6 +19,7 @@ import (
 func TestGoBackWithFewer(t *testing.T) {
 	for name, change := range map[string]func(*schema.Job){
 		"hybrid":  func(j *schema.Job) { j.Apply, j.Reduce = schema.ApplyMean, schema.ReduceTrainers },
+		"by ids":  func(j *schema.Job) { j.Apply, j.Reduce = schema.ApplyMean, schema.ReduceTrainers },
 		"bounded": func(j *schema.Job) { j.Consistency, j.Ahead = schema.ConsistencyBounded, 2 },
 		"exact rows": func(j *schema.Job) {
 			j.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.01, Momentum: 0.5, Exact: true}
@@ -32,15 +35,16 @@ func TestGoBackWithFewer(t *testing.T) {
 				job := givenJob(3, 0)
 				change(job)
 				job.Policy = schema.PolicyRecover
-				goBackWithFewer(t, job, name == "killed both")
+				goBackWithFewer(t, job, name == "killed both", name == "by ids")
 			})
 		})
 	}
 }
 
-// goBackWithFewer has three trainers begin, of which one is lost, with its ps or not, and is missed for a while.
-func goBackWithFewer(t *testing.T, job *schema.Job, both bool) {
-	const batches, dies = 400, 60
+// goBackWithFewer has three trainers begin, of which one is lost, with its ps or not, and is missed for a while. They
+// ask for their places by ids, or not.
+func goBackWithFewer(t *testing.T, job *schema.Job, both, byIDs bool) {
+	const batches, dies = 440, 120
 	kept := ps.Config{Shards: 2, Deadline: 3 * time.Second, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 10}}
 	server := startServerWith(t, kept)
 	config := testConfig(t, server)
@@ -52,6 +56,9 @@ func goBackWithFewer(t *testing.T, job *schema.Job, both bool) {
 		out[i] = &rewinder{config: config, job: job, batches: batches}
 		if i == 0 {
 			out[i].dies = dies
+		}
+		if byIDs {
+			out[i].config.Member = schema.TrainerMember(i % job.Trainers)
 		}
 		all.Go(func() {
 			if i == job.Trainers {
@@ -92,7 +99,7 @@ func goBackWithFewer(t *testing.T, job *schema.Job, both bool) {
 		if i == job.Trainers-1 {
 			with = []int{3}
 		}
-		if !slices.Equal(r.with, with) || !slices.IsSorted(r.began) {
+		if !slices.Equal(r.with, with) || !slices.IsSorted(r.began) || len(r.began) == 3 && r.began[1] == 0 {
 			t.Errorf("trainer %d was one of %v, want %v, and began with versions %v", i+1, r.with, with, r.began)
 		}
 		if job.TableConsistency != "" || job.Wire.ErrorFeedback { // some bits change
@@ -100,6 +107,52 @@ func goBackWithFewer(t *testing.T, job *schema.Job, both bool) {
 		}
 		if r.digest != want {
 			t.Errorf("trainer %d: weights %x, want %x", i+1, r.digest[:6], want[:6])
+		}
+	}
+}
+
+// Where all trainers are interrupted at once nobody goes back: who comes next begins anew. So does a job of the same
+// name with other settings, with all of its trainers, while one is to go back.
+func TestNobodyGoesBack(t *testing.T) {
+	for name, again := range map[string]bool{"interrupted": true, "other settings": false} {
+		t.Run(name, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { nobodyGoesBack(t, again) }) })
+	}
+}
+
+func nobodyGoesBack(t *testing.T, interrupted bool) {
+	config := testConfig(t, startServerWith(t, ps.Config{Shards: 2, Deadline: 3 * time.Second,
+		Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 10}}))
+	job := givenJob(3, 0)
+	job.Apply, job.Reduce, job.Policy = schema.ApplyMean, schema.ReduceTrainers, schema.PolicyRecover
+	ctx, interrupt := context.WithCancel(testContext(t))
+	defer interrupt()
+	var all sync.WaitGroup
+	for i, s := range joinAll(t, config, job) {
+		all.Go(func() {
+			err := s.Run(ctx, given{}, 1000, func(p Progress) {
+				time.Sleep(50 * time.Millisecond)
+				switch {
+				case p.Version == 160 && interrupted:
+					interrupt()
+				case p.Version == 160 && i == 0:
+					s.fail(errKilled)
+				}
+			})
+			if errors.Is(err, errKilled) {
+				die(s)
+			} else {
+				_ = s.Abort(err)
+			}
+		})
+	}
+	all.Wait()
+	next := *job
+	if !interrupted {
+		next.Optimizer.LR = 0.5
+	}
+	for _, s := range joinAll(t, config, &next) {
+		if s.Version() != 0 || s.job.Trainers != 3 {
+			t.Errorf("a job of %d trainers begins at version %d, want 3 and 0", s.job.Trainers, s.Version())
 		}
 	}
 }

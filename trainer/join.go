@@ -443,7 +443,8 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 			s.retry.Reset(j.config.RetryAfter)
 		case <-ctx.Done():
 			err := context.Cause(ctx)
-			if errors.Is(err, ErrServerLost) && !errors.Is(err, errBack) {
+			returns := errors.Is(err, errBack) && (j.config.Rejoin != 0 || !j.job.Rewinds())
+			if errors.Is(err, ErrServerLost) && !returns { // a new one asks anew where the run begins again with fewer
 				err = endedBefore{err}
 			}
 			return err
