@@ -14,17 +14,17 @@ import (
 
 // acquireRequest asks for a job without a coordinator.
 type acquireRequest struct {
-	job    *schema.Job   // with as many trainers as there are
-	places int           // that its manifest has, where these are more; else 0
+	job    *schema.Job // with as many trainers as there are
+	places int         // that its manifest has, where these are more; else 0
 	// there was no room for more trainers
 	cramped bool
-	joiner schema.Member // who wants to join
-	resume bool          // it wants the newest durable version
-	back   schema.RunID  // the run that it comes back from; 0: none
-	saved  *schema.Saved // that it has in a folder; nil: none
-	alone  bool          // all its shards are to be here
-	kept   *keptVersion  // that is kept of the run; nil: none
-	over   schema.RunID  // an earlier run of it with shards here, whose coordinator is no more; 0 is none
+	joiner  schema.Member // who wants to join
+	resume  bool          // it wants the newest durable version
+	back    schema.RunID  // the run that it comes back from; 0: none
+	saved   *schema.Saved // that it has in a folder; nil: none
+	alone   bool          // all its shards are to be here
+	kept    *keptVersion  // that is kept of the run; nil: none
+	over    schema.RunID  // an earlier run of it with shards here, whose coordinator is no more; 0 is none
 }
 
 // acquisition is the outcome: this ps coordinates the job, or another does, or nobody can, or the joiner had its run.

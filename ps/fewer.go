@@ -211,7 +211,8 @@ func (c *Coordinator) late() (all []schema.Member) {
 
 // comesLate reports that one asks for a place who was put off until the job had come to its end.
 func (l *controlLoop) comesLate(m *message) bool {
-	return slices.ContainsFunc(l.ended, func(e endedJob) bool { return e.name == m.job && slices.Contains(e.late, m.from) })
+	return slices.ContainsFunc(l.ended,
+		func(e endedJob) bool { return e.name == m.job && slices.Contains(e.late, m.from) })
 }
 
 // leftSince takes the word of one that has left a run which was to go on with it. Where that is the last one, it does

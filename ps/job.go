@@ -33,7 +33,8 @@ func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window i
 	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline,
 		Gather: s.config.Gather, WindowBytes: window, Checkpoints: found.policy(&s.config),
 		Resume: found.from(), Returning: found.back, Doubt: found.doubt(), Carried: found.carried, Unseen: !s.embedsControl(),
-		Copies: s.keeper != nil, Process: s.process, Incarnation: s.registry.self.Incarnation, Places: c.places, Cramped: c.cramped}
+		Copies: s.keeper != nil, Process: s.process, Incarnation: s.registry.self.Incarnation,
+		Places: c.places, Cramped: c.cramped}
 	if found.standing != nil && found.standing.ended {
 		config.ReturnWithin = returnSoonMax
 	}

@@ -67,8 +67,8 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	l.joins++
 	if j == nil && !asked {
 		job, places, cramped := l.withTrainersLeft(request.Job)
-		l.acquireJob(acquireRequest{job: job, places: places, cramped: cramped, joiner: m.from, resume: request.Resume, back: request.Run,
-			saved: request.Saved, alone: goesOn, over: l.server.runHere(m.job)})
+		l.acquireJob(acquireRequest{job: job, places: places, cramped: cramped, joiner: m.from, resume: request.Resume,
+			back: request.Run, saved: request.Saved, alone: goesOn, over: l.server.runHere(m.job)})
 	}
 }
 
