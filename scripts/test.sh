@@ -64,7 +64,17 @@ native() { ctest --test-dir build --output-on-failure; }
 race() {
   local without=(./cuda ./bench/exchange ./cmd/... ./shard ./checkpoint)
   [ ${#short[@]} = 0 ] || without+=(./e2e/faults "${alone[@]}")
-  "${go_test[@]}" "${short[@]}" "${raced[@]}" "${slow[@]}" $(go list ./... | grep -vxFf <(go list "${without[@]}"))
+  "${go_test[@]}" "${short[@]}" "${raced[@]}" "${slow[@]}" $(go list ./... | grep -vxFf <(go list "${without[@]}")) 2>&1 |
+    tee "$work/detected"
+  local status=${PIPESTATUS[0]} broken
+  # The detector itself fails now and then in tests in virtual time (Go's issue 78156). That says nothing of them.
+  if [ "$status" = 0 ] || ! grep -q '^ThreadSanitizer: CHECK failed' "$work/detected" ||
+    grep -qE '^ *--- FAIL|DATA RACE|^panic: ' "$work/detected"; then
+    return "$status"
+  fi
+  mapfile -t broken < <(sed -nE 's/^FAIL\t([^\t]+)\t.*/\1/p' "$work/detected")
+  echo "THE RACE DETECTOR ITSELF HAS FAILED, once more: ${broken[*]}"
+  "${go_test[@]}" "${short[@]}" "${raced[@]}" "${broken[@]}"
 }
 long() { "${go_test[@]}" "${native[@]}" ./trainer ./schema ./fabric ./examples/... ./internal/rules ./bench/average; }
 cuda() {
