@@ -5,28 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-)
 
-// portOf is the port of a server's URL.
-func portOf(t *testing.T, s *Server) int {
-	t.Helper()
-	u, err := url.Parse(s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	port, err := strconv.Atoi(u.Port())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
-}
+	"gradbus/fabric/fabrictest"
+)
 
 // restart starts a server on a port that was just given up.
 func restart(t *testing.T, config ServerConfig) *Server {
@@ -254,7 +240,7 @@ func TestLostAndBack(t *testing.T) { overBoth(t, testLostAndBack) }
 
 func testLostAndBack(t *testing.T) {
 	server := startServer(t, ServerConfig{})
-	port := portOf(t, server)
+	port := fabrictest.PortOf(t, server.URL())
 	var told states
 	conn := dial(t, Config{URL: server.URL(), OnState: told.add})
 	var heard counter
@@ -296,7 +282,7 @@ func TestServerComesBackWithAnotherToken(t *testing.T) {
 
 func testServerComesBackWithAnotherToken(t *testing.T) {
 	server := startServer(t, ServerConfig{Token: "one"})
-	port := portOf(t, server)
+	port := fabrictest.PortOf(t, server.URL())
 	var told states
 	conn := dial(t, Config{URL: server.URL(), Token: "one", OnState: told.add})
 	server.Close()

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"gradbus/fabric/fabrictest"
 )
 
 // receiver is the far end of a window: it takes frames in, keeps count, and acknowledges.
@@ -121,7 +123,7 @@ func TestServerRestartInMidFlow(t *testing.T) { overBoth(t, testServerRestartInM
 
 func testServerRestartInMidFlow(t *testing.T) {
 	server := startServer(t, ServerConfig{})
-	port := portOf(t, server)
+	port := fabrictest.PortOf(t, server.URL())
 	back := make(chan struct{}, 1)
 	from := dial(t, Config{URL: server.URL(), Log: discard(), OnState: func(s State) {
 		if s == Back {

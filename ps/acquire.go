@@ -14,24 +14,21 @@ import (
 
 // acquireRequest asks for a job without a coordinator.
 type acquireRequest struct {
-	job    *schema.Job // with as many trainers as there are
-	places int         // that its manifest has, where these are more; else 0
-	// there was no room for more trainers
-	cramped bool
-	joiner  schema.Member // who wants to join
-	resume  bool          // it wants the newest durable version
-	back    schema.RunID  // the run that it comes back from; 0: none
-	saved   *schema.Saved // that it has in a folder; nil: none
-	alone   bool          // all its shards are to be here
-	kept    *keptVersion  // that is kept of the run; nil: none
-	over    schema.RunID  // an earlier run of it with shards here, whose coordinator is no more; 0 is none
+	job    *schema.Job
+	left   trainersLeft  // for whom it is to have places
+	joiner schema.Member // who wants to join
+	resume bool          // it wants the newest durable version
+	back   schema.RunID  // the run that it comes back from; 0: none
+	saved  *schema.Saved // that it has in a folder; nil: none
+	alone  bool          // all its shards are to be here
+	kept   *keptVersion  // that is kept of the run; nil: none
+	over   schema.RunID  // an earlier run of it with shards here, whose coordinator is no more; 0 is none
 }
 
 // acquisition is the outcome: this ps coordinates the job, or another does, or nobody can, or the joiner had its run.
 type acquisition struct {
 	job     *schema.Job
-	places  int
-	cramped bool
+	left    trainersLeft
 	resume  bool
 	back    schema.RunID
 	saved   *schema.Saved
@@ -60,7 +57,7 @@ func (r *registry) acquire(ctx context.Context, q *acquireRequest) acquisition {
 		if err == nil {
 			var c acquisition
 			if c, err = r.tryAcquire(ctx, q); err == nil {
-				c.resume, c.back, c.saved, c.places, c.cramped = q.resume, q.back, q.saved, q.places, q.cramped
+				c.resume, c.back, c.saved, c.left = q.resume, q.back, q.saved, q.left
 				return c
 			}
 		}

@@ -106,7 +106,7 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 	if c.plan.Reduces(schema.ByTrainers) && j.URL == "" {
 		return 0, c.noURL()
 	}
-	if _, rewinds := c.policy.(rewinding); j.Wanted != "" && (!rewinds || c.config.Returning == nil) {
+	if j.Wanted != "" && (!c.goesBack() || c.config.Returning == nil) {
 		return c.place(now, j.Wanted)
 	}
 	for i := range c.members {

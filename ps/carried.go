@@ -70,9 +70,8 @@ func (l *controlLoop) takesUp(j *job, m *message, request *schema.Join) bool {
 	c := j.coordinator
 	_, regathers := c.policy.(regathering)
 	inMemory := request.Run != 0 && request.Run != j.run && request.Has > 0 && c.phase != Ended
-	known := func(e endedJob) bool { return e.name == j.manifest.Name }
 	inFolder := request.Run == 0 && request.Saved != nil && request.Saved.Lost && c.phase == Gathering &&
-		!slices.ContainsFunc(l.ended, known)
+		l.lastEnded(j.manifest.Name) == nil
 	return regathers && (inMemory || inFolder) && c.config.Carried == nil && c.differs(request) == nil &&
 		l.over(m, request.Run) == nil && l.server.now().Sub(l.server.started) < backMax
 }

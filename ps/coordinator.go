@@ -362,7 +362,7 @@ func (c *Coordinator) FailBack(who schema.Member, text string) []Decision {
 	decisions := c.Fail(who, text)
 	if decisions != nil {
 		c.failed.Back = c.config.Checkpoints != nil || c.standby.url != "" || c.awaits() || c.copies.whole > 0
-		if _, rewinds := c.policy.(rewinding); rewinds && c.failed.Back {
+		if c.failed.Back && c.goesBack() {
 			decisions[0].Note = c.failed.Text
 		}
 	}

@@ -43,8 +43,13 @@ type newcomers struct {
 
 // rewinds reports that the others come back when a trainer is lost, to go on from the newest durable version.
 func (c *Coordinator) rewinds() bool {
-	_, rewinds := c.policy.(rewinding)
-	return rewinds && c.config.Checkpoints != nil && c.phase == Running
+	return c.goesBack() && c.config.Checkpoints != nil && c.phase == Running
+}
+
+// goesBack reports that the job is one of those.
+func (c *Coordinator) goesBack() bool {
+	_, goesBack := c.policy.(rewinding)
+	return goesBack
 }
 
 // places is how many trainers the manifest of those who join has.
@@ -165,37 +170,33 @@ func (c *Coordinator) wantsVersion() bool {
 	return len(c.newcomers.all) > 0 && c.checkpoints.durable.version < c.newcomers.version
 }
 
-// withTrainersLeft is the manifest of a job with as many trainers as were left of the run that has just ended here, and
-// how many it has, where these are more.
-func (l *controlLoop) withTrainersLeft(job *schema.Job) (fewer *schema.Job, places int, cramped bool) {
-	i := len(l.ended) - 1
-	for i >= 0 && l.ended[i].name != job.Name {
-		i--
+// trainersLeft is what is known of the trainers of a job that goes back, when it is registered.
+type trainersLeft struct {
+	places  int  // that their manifest has, where the job is to have as many as are left; else 0
+	cramped bool // there was no room for more than are left
+}
+
+// withTrainersLeft is the manifest of a job with as many trainers as were left of the run that has just ended here.
+func (l *controlLoop) withTrainersLeft(job *schema.Job) (*schema.Job, trainersLeft) {
+	e := l.lastEnded(job.Name)
+	if e == nil || e.places == 0 || !goesBackWithFewer(job) || !l.server.lostRuns.lately(job.Name, l.server.now()) {
+		return job, trainersLeft{}
 	}
-	if i < 0 || l.ended[i].places == 0 || !goesBackWithFewer(job) || !l.server.lostRuns.lately(job.Name, l.server.now()) {
-		return job, 0, false
-	}
-	e := &l.ended[i]
 	if _, _, _, differs := e.manifest.WithTrainers(job.Trainers).WithChunkBytes(job.ChunkBytes).Diff(job); differs {
-		return job, 0, false // another job of the same name begins
+		return job, trainersLeft{} // another job of the same name begins
 	}
-	return job.WithTrainers(min(e.places, job.Trainers)), job.Trainers, e.cramped
+	return job.WithTrainers(min(e.places, job.Trainers)), trainersLeft{job.Trainers, e.cramped}
 }
 
 // noRoomForMore is told that there is no room for a job which goes back. Where the run before had fewer trainers, the
 // next one has as many. It reports whether it is worth to ask again.
 func (l *controlLoop) noRoomForMore(job *schema.Job) bool {
-	for i := len(l.ended) - 1; i >= 0; i-- {
-		e := &l.ended[i]
-		if e.name != job.Name || e.places == 0 {
-			continue
-		}
-		before := e.places
-		e.places = min(e.places, e.manifest.Trainers)
-		e.cramped = e.places < before && job.Trainers == before
-		return e.cramped
+	e := l.lastEnded(job.Name)
+	if e == nil || job.Trainers != e.places || e.places <= e.manifest.Trainers {
+		return false
 	}
-	return false
+	e.places, e.cramped = e.manifest.Trainers, true
+	return true
 }
 
 // late are those who were put off until a place would be free, where the job has come to its end.

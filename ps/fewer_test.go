@@ -18,9 +18,9 @@ func TestTrainersLeft(t *testing.T) {
 	l.ended = []endedJob{{name: "fewer", places: 3, manifest: job.WithTrainers(2)}}
 	left := func(of *schema.Job, trainers, places int, cramped bool) {
 		t.Helper()
-		now, all, full := l.withTrainersLeft(of)
-		if now.Trainers != trainers || all != places || full != cramped {
-			t.Errorf("%d trainers of %d, cramped %v, want %d of %d, %v", now.Trainers, all, full, trainers, places, cramped)
+		now, known := l.withTrainersLeft(of)
+		if want := (trainersLeft{places, cramped}); now.Trainers != trainers || known != want {
+			t.Errorf("%d trainers, %+v, want %d, %+v", now.Trainers, known, trainers, want)
 		}
 	}
 	left(job, 3, 0, false) // it is not known to go on

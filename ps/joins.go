@@ -66,9 +66,9 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	l.waiting[m.job] = append(waiting, *m)
 	l.joins++
 	if j == nil && !asked {
-		job, places, cramped := l.withTrainersLeft(request.Job)
-		l.acquireJob(acquireRequest{job: job, places: places, cramped: cramped, joiner: m.from, resume: request.Resume,
-			back: request.Run, saved: request.Saved, alone: goesOn, over: l.server.runHere(m.job)})
+		job, left := l.withTrainersLeft(request.Job)
+		l.acquireJob(acquireRequest{job: job, left: left, joiner: m.from, resume: request.Resume, back: request.Run,
+			saved: request.Saved, alone: goesOn, over: l.server.runHere(m.job)})
 	}
 }
 
@@ -161,7 +161,7 @@ func (l *controlLoop) register(f *foundJob) {
 			l.server.standby.putBack(j)
 			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
 		}
-		if l.noRoomForMore(c.job) {
+		if c.left.places > 0 && l.noRoomForMore(c.job) {
 			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
 		}
 		l.server.registry.end(name, endedRun{})

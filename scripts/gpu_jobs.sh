@@ -32,11 +32,12 @@ wrong() {
 
 # serve BACKEND [ADDRESS]: a ps of that backend, there or on free ports; $server and $page are its addresses.
 serve() {
+  local log=$work/ps-$1${2:+-after}.log
   rm -f "$work/url"
   gpu=(--gpu off)
   [ "$1" = cpu ] || gpu=(--gpu require --gpu-state "$work/gpus.json")
   "$bin/ps" --listen "${2:-127.0.0.1:0}" --http 127.0.0.1:0 --port-file "$work/url" --backend "$1" "${gpu[@]}" \
-    --checkpoint-dir "$work/versions" --log-format json >"$work/ps-$1${2:+-after}.log" 2>&1 &
+    --checkpoint-dir "$work/versions" --log-format json >"$log" 2>&1 &
   ps=$!
   for _ in $(seq 300); do
     [ ! -s "$work/url" ] || break
@@ -44,9 +45,9 @@ serve() {
     sleep 0.1
   done
   server=$(head -n 1 "$work/url" 2>/dev/null)
-  page=$(grep -oE 'http://127\.0\.0\.1:[0-9]+' "$work/ps-$1${2:+-after}.log" | head -n 1)
+  page=$(grep -oE 'http://127\.0\.0\.1:[0-9]+' "$log" | head -n 1)
   [ -n "$server" ] || {
-    tail -n 5 "$work/ps-$1${2:+-after}.log"
+    tail -n 5 "$log"
     wrong "no ps with --backend $1"
     return 1
   }

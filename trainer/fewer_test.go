@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gradbus/checkpoint"
+	"gradbus/fabric/fabrictest"
 	"gradbus/internal/testkit"
 	"gradbus/ps"
 	"gradbus/schema"
@@ -86,7 +87,7 @@ func goBackWithFewer(t *testing.T, job *schema.Job, both, byIDs bool) {
 	if both {
 		<-lost
 		server.Close()
-		kept.Port = portOf(t, server)
+		kept.Port = fabrictest.PortOf(t, server.URL())
 		startServerWith(t, kept)
 	}
 	all.Wait()

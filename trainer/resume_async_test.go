@@ -1,14 +1,13 @@
 package trainer
 
 import (
-	"net/url"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"gradbus/checkpoint"
+	"gradbus/fabric/fabrictest"
 	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/ps"
@@ -135,7 +134,7 @@ func asyncGoesOnWithout(t *testing.T) {
 	<-lost
 	time.Sleep(8 * time.Second)
 	server.Close()
-	kept.Port = portOf(t, server)
+	kept.Port = fabrictest.PortOf(t, server.URL())
 	again := startServerWith(t, kept)
 	all.Wait()
 	if len(began[1]) != 2 || len(began[2]) != 2 || len(began[3]) != 1 || began[3][0] != began[1][1] ||
@@ -157,18 +156,4 @@ func asyncGoesOnWithout(t *testing.T) {
 			t.Errorf("value %d tells of %v rounds, want %v", i, n, least)
 		}
 	}
-}
-
-// portOf is the port that a server listens at, so that another one can in its place.
-func portOf(t *testing.T, server *ps.Server) int {
-	t.Helper()
-	at, err := url.Parse(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	port, err := strconv.Atoi(at.Port())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }

@@ -247,8 +247,9 @@ func (s *system) finished(within time.Duration) bool {
 	}
 }
 
-// within is how long a version takes to become durable, at most, where nothing happens: batches take half a second.
-const within = 20 * time.Second
+// durableWithin is how long a version takes to become durable, at most, where nothing happens: batches take half a
+// second.
+const durableWithin = 20 * time.Second
 
 // rest has nothing happen for a while, in which a version has to become durable. Where a bit of a disk is another a job
 // may be refused, for a minute at most.
@@ -263,8 +264,8 @@ func (s *system) rest() {
 	defer s.resting.Store(false)
 	before := s.durables()
 	s.note("nothing happens")
-	if !s.finished(within) && s.durables() == before && !s.rotten() {
-		s.t.Errorf("no version has become durable in %v in which nothing happened", within)
+	if !s.finished(durableWithin) && s.durables() == before && !s.rotten() {
+		s.t.Errorf("no version has become durable in %v in which nothing happened", durableWithin)
 	}
 }
 

@@ -2,6 +2,8 @@
 package fabrictest
 
 import (
+	"net/url"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -35,4 +37,18 @@ func DeadPort(t testing.TB) int {
 		t.Fatal(err)
 	}
 	return at.(*syscall.SockaddrInet4).Port
+}
+
+// PortOf is the port of a server's URL.
+func PortOf(t testing.TB, server string) int {
+	t.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(u.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
