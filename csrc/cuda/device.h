@@ -133,9 +133,9 @@ void Launch(Queue& queue, unsigned blocks, unsigned threads, void (*kernel)(Para
 #endif
 }
 
-// LaunchAfter is Launch of a kernel that begins with Await: its blocks may be there, on devices that
-// can, while the last ones of the kernel before are at work. So the next one need not be brought to
-// the device when that has ended, which takes some microseconds.
+// LaunchAfter is Launch of a kernel that begins with Await: its blocks may be there, on devices
+// that can, while the last ones of the kernel before are at work. So the next one need not be
+// brought to the device when that has ended, which takes some microseconds.
 template <typename... Params, typename... Args>
 void LaunchAfter(Queue& queue, unsigned blocks, unsigned threads, void (*kernel)(Params...),
                  Args... args) {
