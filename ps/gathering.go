@@ -62,26 +62,85 @@ func (w *worker) gathers(it *item) bool {
 	return true
 }
 
-// gather gives what trainers have of a version, of the chunks that add up here.
-func (w *worker) gather(ctx context.Context, what int, version schema.Version, to func(state.Tensor) error) error {
-	g, chunks := w.replicas[what], 0
+// taker takes what trainers have: a part of a checkpoint, or who stands by.
+type taker interface {
+	Tensor(state.Tensor) error
+	Rows(state.Rows) error
+}
+
+// gather gives what trainers have of a version, of the chunks that add up here and of the rows of tables that they
+// keep.
+func (w *worker) gather(ctx context.Context, what int, version schema.Version, to taker) error {
+	g, chunks, rows := w.replicas[what], 0, []shard.ReplicaRows(nil)
 	g.use.Lock()
 	defer g.use.Unlock()
-	w.shard(func(e *shard.Shard) { chunks = e.ReplicaChunks() })
+	w.shard(func(e *shard.Shard) { chunks, rows = e.ReplicaChunks(), e.RowsOfReplica() })
 	a := answer{version: version, to: to, pieces: shard.NewPieces(w.config.Job)}
 	for i := range chunks {
-		if err := w.gatherChunk(ctx, g, a, i); err != nil {
+		ask := func(e *shard.Shard, n schema.Sequence) (shard.Output, error) { return e.AskReplica(i, version, n) }
+		if err := w.gatherOne(ctx, g, a, ask); err != nil {
 			return err
 		}
 	}
-	if chunks > 0 {
-		w.shard(func(e *shard.Shard) { e.DropReplica(version) })
+	for i, r := range rows {
+		if err := w.gatherRows(ctx, g, a, r); err != nil {
+			return err
+		}
+		if i+1 == len(rows) || rows[i+1].Table != r.Table {
+			w.gathered(g, version, r)
+		}
+	}
+	w.shard(func(e *shard.Shard) { e.DropReplica(version) })
+	return nil
+}
+
+// gatherRows asks for the rows of a partition, a stretch at a time, until all have come.
+func (w *worker) gatherRows(ctx context.Context, g *gathering, a answer, r shard.ReplicaRows) error {
+	from, left := uint64(0), r.Rows
+	to := a.to
+	a.to = rowsTaker{to, func(rows *state.Rows) {
+		from, left, rows.Partition = rows.Keys[len(rows.Keys)-1]+1, left-len(rows.Keys), r.Partition
+	}}
+	for left > 0 {
+		ask := func(e *shard.Shard, n schema.Sequence) (shard.Output, error) {
+			return e.AskReplicaRows(r, from, a.version, n)
+		}
+		if err := w.gatherOne(ctx, g, a, ask); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// gatherChunk asks for a chunk until all of it has come.
-func (w *worker) gatherChunk(ctx context.Context, g *gathering, a answer, i int) error {
+// rowsTaker takes an answer with rows of a partition.
+type rowsTaker struct {
+	taker
+	note func(*state.Rows)
+}
+
+// Rows implements taker. An answer has a row at least: see answer.take.
+func (t rowsTaker) Rows(r state.Rows) error {
+	t.note(&r)
+	return t.taker.Rows(r)
+}
+
+// gathered tells who has a table that all rows have come that are asked for here. Where it does not hear that, it keeps
+// old rows until it copies the next version, or these are too many.
+func (w *worker) gathered(g *gathering, version schema.Version, r shard.ReplicaRows) {
+	var ask shard.Output
+	err := context.Canceled
+	g.number += gatherings
+	w.shard(func(e *shard.Shard) {
+		ask, err = e.AskReplicaRows(r, w.config.Job.Tables[r.Table].Rows, version, g.number)
+	})
+	if err == nil {
+		w.publish(&ask)
+	}
+}
+
+// gatherOne asks until all of an answer has come.
+func (w *worker) gatherOne(ctx context.Context, g *gathering, a answer,
+	next func(*shard.Shard, schema.Sequence) (shard.Output, error)) error {
 	g.number += gatherings
 	g.asked.Store(uint64(g.number))
 	defer func() {
@@ -96,7 +155,7 @@ func (w *worker) gatherChunk(ctx context.Context, g *gathering, a answer, i int)
 		case <-again.C:
 			var ask shard.Output
 			var err error
-			if !w.shard(func(e *shard.Shard) { ask, err = e.AskReplica(i, a.version, g.number) }) {
+			if !w.shard(func(e *shard.Shard) { ask, err = next(e, g.number) }) {
 				return context.Canceled
 			}
 			if err != nil {
@@ -130,7 +189,7 @@ var errNotCopied = errors.New("has nothing of version")
 type answer struct {
 	version schema.Version
 	from    schema.Member
-	to      func(state.Tensor) error
+	to      taker
 	pieces  *shard.Pieces
 	came    []bool // frames; empty before the first
 	left    int
@@ -160,9 +219,15 @@ func (a *answer) take(w *worker, it *item) error {
 		return fmt.Errorf("version %d of trainer %s: %w", a.version, a.from, err)
 	}
 	for _, t := range piece.Tensors {
-		if err := a.to(t); err != nil {
-			return fmt.Errorf("version %d of trainer %s: %w", a.version, a.from, err)
+		if err == nil {
+			err = a.to.Tensor(t)
 		}
+	}
+	if piece.Rows != nil {
+		err = a.to.Rows(*piece.Rows)
+	}
+	if err != nil {
+		return fmt.Errorf("version %d of trainer %s: %w", a.version, a.from, err)
 	}
 	a.came[h.Chunk] = true
 	a.left--

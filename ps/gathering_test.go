@@ -70,7 +70,7 @@ func TestGatheredAnswers(t *testing.T) {
 			part, err := checkpoint.NewPart(t.TempDir(), job, id, 1, 0)
 			must(t, err)
 			defer part.Discard()
-			a := answer{version: version, from: "t1", to: part.Tensor, pieces: shard.NewPieces(job)}
+			a := answer{version: version, from: "t1", to: part, pieces: shard.NewPieces(job)}
 			for i := range c.items {
 				if err = a.take(&worker{}, &c.items[i]); err != nil {
 					break

@@ -365,9 +365,7 @@ func (m *mirroring) sendShard(ctx context.Context, i int, v, since schema.Versio
 		}
 	})
 	if err == nil {
-		err = w.gather(ctx, forStandby, v, func(t state.Tensor) error {
-			return pieces.Write(&series, &state.CopyPiece{Tensors: []state.Tensor{t}})
-		})
+		err = w.gather(ctx, forStandby, v, seriesTaker{pieces, &series})
 	}
 	if err != nil {
 		return fmt.Errorf("version %d of %s: %w", v, w.member, err)
@@ -404,4 +402,20 @@ func (m *mirroring) handOver() {
 		return
 	}
 	nudge(m.hurry)
+}
+
+// seriesTaker tells who stands by what trainers have.
+type seriesTaker struct {
+	pieces *shard.Pieces
+	series *shard.Series
+}
+
+// Tensor implements taker.
+func (t seriesTaker) Tensor(tensor state.Tensor) error {
+	return t.pieces.Write(t.series, &state.CopyPiece{Tensors: []state.Tensor{tensor}})
+}
+
+// Rows implements taker.
+func (t seriesTaker) Rows(rows state.Rows) error {
+	return t.pieces.Write(t.series, &state.CopyPiece{Rows: &rows})
 }

@@ -323,7 +323,7 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 			return version, err
 		}
 	}
-	if err := w.gather(ctx, forFiles, version, part.Tensor); err != nil {
+	if err := w.gather(ctx, forFiles, version, part); err != nil {
 		return version, err
 	}
 	if err := modules.Tensors(part.Tensor); err != nil {

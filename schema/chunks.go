@@ -59,6 +59,9 @@ func (p *Placement) KeptBy(b Bucket, c Chunk) int {
 	return (p.firstChunks[b] + int(c)) % p.job.Trainers
 }
 
+// TableKeptBy is the trainer that the rows of a replicated table are asked of when a version is written down.
+func (p *Placement) TableKeptBy(t Table) int { return int(t) % p.job.Trainers }
+
 // OwnedChunks is the dense chunks that an owner adds up, bucket by bucket, in the order in which their rounds are sent.
 func (p *Placement) OwnedChunks(owner int) []ChunkRef {
 	var owned []ChunkRef

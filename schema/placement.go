@@ -88,10 +88,11 @@ func NewPlacement(job *Job, shards int) *Placement {
 // OnShards is the placement of Job.OnShards: where what trainers add up would be if shards did. It is p itself where
 // there is nothing of that.
 func (p *Placement) OnShards() *Placement {
-	if p.Trainers == 0 {
+	job := p.job.OnShards()
+	if job == p.job {
 		return p
 	}
-	return NewPlacement(p.job.OnShards(), p.Shards)
+	return NewPlacement(job, p.Shards)
 }
 
 // add places a parameter behind what is there.

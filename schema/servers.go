@@ -131,7 +131,7 @@ func (j *Job) WithTrainers(n int) *Job {
 // OnShards is the manifest with everything on shards, which add it up: what trainers add up, and tables that they have.
 // It is j itself where there is nothing of that.
 func (j *Job) OnShards() *Job {
-	if !j.Plan().Reduces(ByTrainers) {
+	if !j.Plan().Reduces(ByTrainers) && !slices.ContainsFunc(j.Tables, func(t TableSpec) bool { return t.Replicated }) {
 		return j
 	}
 	other := *j

@@ -25,11 +25,6 @@ func (j *Job) CheckVersions() error {
 		return fmt.Errorf("job %s: its shards have its modules alone, and add up nothing: want reduce %s", j.Name,
 			ReduceShards)
 	}
-	for i := range j.Tables {
-		if plan.Tables[i].Owner != ByShards {
-			return fmt.Errorf("job %s: its trainers have table %q: want it on shards", j.Name, j.Tables[i].Name)
-		}
-	}
 	return nil
 }
 

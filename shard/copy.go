@@ -2,6 +2,7 @@ package shard
 
 import (
 	"fmt"
+	"maps"
 
 	"gradbus/schema"
 	"gradbus/shard/round"
@@ -131,6 +132,7 @@ func (s *Shard) Touched() (state.CopyWish, state.Extent) {
 	if s.dense == nil {
 		others := s.OfTrainers()
 		touched.Tensors, touched.Bytes = others.Tensors, touched.Bytes+others.Bytes
+		maps.Copy(touched.Rows, others.Rows)
 	}
 	return s.copy.Of(), touched
 }

@@ -1,6 +1,9 @@
 package shard
 
 import (
+	"context"
+	"fmt"
+
 	"gradbus/schema"
 	"gradbus/shard/state"
 )
@@ -22,11 +25,21 @@ import (
 
 // replica is what a shard knows of the parameters that trainers have.
 type replica struct {
-	place   *schema.Placement // of the chunks that are asked for here
+	place   *schema.Placement // of the chunks and rows that are asked for here
 	chunks  []schema.ChunkRef // in their order; empty where there are none
-	resumed *state.Dense      // what the job was resumed with, while somebody may ask for it
-	pieces  *Pieces           // nil before the first that is told
+	rows    []ReplicaRows     // likewise
+	at      schema.Version    // that the job was resumed with, while somebody may ask for it; else 0
+	resumed *state.Dense      // its chunks; nil: there are none
+	tables  []*state.Array    // its rows, by table; nil of those that are not replicated
+	pieces  *Pieces           // of what the job was resumed with
 	turn    int               // whom it has asked last
+}
+
+// ReplicaRows is a partition of a replicated table, and how many rows it has, of which there is one at least.
+type ReplicaRows struct {
+	Table     schema.Table
+	Partition schema.Partition
+	Rows      int
 }
 
 // numberFor is the number under which a shard asks what an asker calls n, and askerOf the other way round. The asker is
@@ -55,6 +68,16 @@ func (s *Shard) placeReplica() {
 	}
 	s.replica.place = place.OnShards()
 	s.replica.chunks = s.replica.place.OwnedChunks(index)
+	for i := range s.config.Job.Tables {
+		spec := &s.config.Job.Tables[i]
+		keys := spec.Partitioning()
+		for p := range schema.Partition(spec.Partitions) {
+			n := int(keys.Rows(p))
+			if spec.Replicated && n > 0 && s.replica.place.Holds(schema.Table(i), p, index) {
+				s.replica.rows = append(s.replica.rows, ReplicaRows{schema.Table(i), p, n})
+			}
+		}
+	}
 }
 
 // ReplicaChunks is how many chunks of trainers are asked for here.
@@ -69,38 +92,53 @@ func (s *Shard) AskReplica(i int, v schema.Version, n schema.Sequence) (Output, 
 		Sequence: numberFor(len(s.config.Contributors), len(s.config.Contributors), n)})
 }
 
-// askReplica asks a trainer.
+// RowsOfReplica are the partitions of replicated tables that are asked for here: table by table, partitions ascending.
+func (s *Shard) RowsOfReplica() []ReplicaRows { return s.replica.rows }
+
+// AskReplicaRows asks a trainer for the rows of one of these from a key on, at a version that trainers have copied. It
+// tells that those before have come. Of a key behind the last of the table there is no answer: all rows have come that
+// are asked for here. One trainer is asked for all rows of a table (schema.Placement.TableKeptBy).
+func (s *Shard) AskReplicaRows(r ReplicaRows, from uint64, v schema.Version, n schema.Sequence) (Output, error) {
+	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull, Keys: 1, Sections: 1})
+	if err != nil {
+		return Output{}, err
+	}
+	f.SetSection(0, schema.Section{Table: r.Table, Dim: uint32(s.config.Job.Tables[r.Table].Dim), Count: 1})
+	f.Keys()[0] = from
+	asker := len(s.config.Contributors)
+	return s.sealAsk(f, s.config.Placement.TableKeptBy(r.Table), schema.Head{Batch: schema.Batch(v),
+		Bucket: schema.Bucket(r.Partition), Sequence: numberFor(asker, asker, n)}), nil
+}
+
+// askReplica asks a trainer for a chunk.
 func (s *Shard) askReplica(to int, h schema.Head) (Output, error) {
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull})
 	if err != nil {
 		return Output{}, err
 	}
+	h.Chunks = h.Chunk + 1
+	return s.sealAsk(f, to, h), nil
+}
+
+// sealAsk is a question to a trainer.
+func (s *Shard) sealAsk(f *schema.Frame, to int, h schema.Head) Output {
 	h.Job, h.Generation, h.Lanes = s.config.RunID, s.since[to], uint16(s.config.Job.Lanes)
-	h.Chunks, h.Flags = h.Chunk+1, schema.FlagParameters
+	h.Flags = schema.FlagParameters
 	f.SetHead(h)
 	return Output{Kind: schema.KindPull, To: s.config.Contributors[to].Member, Batch: h.Batch, Bucket: h.Bucket,
-		Frame: f.Seal(), Built: f}, nil
+		Frame: f.Seal(), Built: f}
 }
 
 // pullReplica answers a trainer that asks for a chunk of parameters which trainers have, or asks another one.
 func (s *Shard) pullReplica(contributor int, h *schema.Head) (*refusal, error) {
 	r, v := &s.replica, schema.Version(h.Batch)
 	i := r.place.IndexOfChunk(h.Bucket, h.Chunk)
-	if r.resumed != nil && r.resumed.Version(i) == v {
-		if r.pieces == nil {
-			r.pieces = NewPieces(s.config.Job)
-		}
-		frames, err := r.pieces.Answer(s.replicaHead(contributor, h.Batch, h.Sequence),
-			&state.CopyPiece{Tensors: r.resumed.Pieces(i, v)})
-		for _, f := range frames {
-			s.output(schema.KindState, s.config.Contributors[contributor].Member, h.Batch, h.Bucket, f)
-		}
-		return nil, err
+	if r.resumed != nil && r.at == v {
+		return nil, s.tellReplica(contributor, h, &state.CopyPiece{Tensors: r.resumed.Pieces(i, v)})
 	}
 	others := len(s.config.Contributors) - 1
 	if others == 0 {
-		return schema.Refuse(schema.ReasonStaleBatch,
-			"parameters of version %d were with trainers that are gone: join anew, and resume the job", v), nil
+		return s.gone(v), nil
 	}
 	r.turn++
 	to := (contributor + 1 + r.turn%others) % (others + 1)
@@ -108,6 +146,31 @@ func (s *Shard) pullReplica(contributor int, h *schema.Head) (*refusal, error) {
 		Sequence: numberFor(contributor, others+1, h.Sequence)})
 	s.outputs = append(s.outputs, asked)
 	return nil, err
+}
+
+// gone says that a version is not here any more.
+func (s *Shard) gone(v schema.Version) *refusal {
+	return schema.Refuse(schema.ReasonStaleBatch,
+		"parameters of version %d were with trainers that are gone: join anew, and resume the job", v)
+}
+
+// tellReplica tells a trainer a piece of what the job was resumed with.
+func (s *Shard) tellReplica(contributor int, h *schema.Head, piece *state.CopyPiece) error {
+	frames, err := s.replica.pieces.Answer(s.replicaHead(contributor, h.Batch, h.Sequence), piece)
+	for _, f := range frames {
+		s.output(schema.KindState, s.config.Contributors[contributor].Member, h.Batch, h.Bucket, f)
+	}
+	return err
+}
+
+// pullReplicaRows answers a trainer that asks for rows of a replicated table which the job was resumed with.
+func (s *Shard) pullReplicaRows(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
+	r, keys, t := &s.replica, v.Keys(), v.Section(0).Table
+	if len(keys) != 1 || r.at != schema.Version(h.Batch) || r.tables[t] == nil {
+		return s.gone(schema.Version(h.Batch)), nil
+	}
+	rows := r.tables[t].Stretch(schema.Partition(h.Bucket), keys[0], r.pieces.ValuesMax())
+	return nil, s.tellReplica(contributor, h, &state.CopyPiece{Rows: &rows})
 }
 
 // replicaHead is that of an answer to a contributor.
@@ -141,31 +204,73 @@ func (s *Shard) stepState(contributor int, h *schema.Head, v *schema.View) (*ref
 }
 
 // resumable is what parameters of a version are put into: the shard's own, or those that trainers will ask for; nil
-// where it has no part in any.
-func (s *Shard) resumable() (*state.Dense, error) {
-	if s.dense != nil || s.ReplicaChunks() == 0 {
-		return s.dense, nil
+// where it has no part in any. tables are those whose rows they will ask for.
+func (s *Shard) resumable(ctx context.Context, v schema.Version) (dense *state.Dense, tables []*state.Array,
+	err error) {
+	r := &s.replica
+	if s.dense != nil || r.place == nil {
+		return s.dense, nil, nil
 	}
+	r.at, r.pieces = v, NewPieces(s.config.Job)
+	if r.tables, err = s.resumableTables(ctx); err == nil && len(r.chunks) > 0 {
+		err = s.resumableDense()
+	}
+	return r.resumed, r.tables, err
+}
+
+// resumableTables are the replicated tables, with the partitions that are asked for here.
+func (s *Shard) resumableTables(ctx context.Context) ([]*state.Array, error) {
+	tables := make([]*state.Array, len(s.config.Job.Tables))
+	for i := range s.config.Job.Tables {
+		spec, id := &s.config.Job.Tables[i], schema.Table(i)
+		if !spec.Replicated {
+			continue
+		}
+		t, err := state.NewArray(ctx, state.ArrayConfig{
+			Backend: s.config.Backend, Spec: spec, Optimizer: s.config.Job.OptimizerOf(id), LR: s.lr, Seed: s.config.Job.Seed,
+			Here:    func(p schema.Partition) bool { return s.replica.place.Holds(id, p, s.config.Index) },
+			Columns: spec.Dim, Start: s.config.Job.StartVersion(), Late: true})
+		if err != nil {
+			return tables, fmt.Errorf("table %q: %w", spec.Name, err)
+		}
+		tables[i] = t
+	}
+	return tables, nil
+}
+
+// resumableDense is the chunks.
+func (s *Shard) resumableDense() (err error) {
 	chunks := s.trainersChunks()
 	values := make([][]float32, len(chunks))
 	for i := range chunks {
 		values[i] = make([]float32, chunks[i].Elements)
 	}
-	var err error
 	s.replica.resumed, err = state.NewDense(state.DenseConfig{Backend: s.config.Backend, Lanes: s.config.Job.Lanes,
 		Chunks: chunks, LR: s.lr, InPlace: true,
 		Values: func(i int, _ schema.Version) []float32 { return values[i] }})
-	return s.replica.resumed, err
+	return err
 }
 
 // DropReplica forgets the version that the job was resumed with, where a version that is there is later than the one
 // that the batch computed on it makes: then that batch is over everywhere, and nobody begins with it any more.
 func (s *Shard) DropReplica(there schema.Version) {
-	r := &s.replica
-	if r.resumed != nil && there > r.resumed.Version(0)+1 {
-		r.resumed.Close()
-		r.resumed = nil
+	if at := s.replica.at; at > 0 && there > at+1 {
+		s.closeReplica()
 	}
+}
+
+// closeReplica frees what the job was resumed with.
+func (s *Shard) closeReplica() {
+	r := &s.replica
+	if r.resumed != nil {
+		r.resumed.Close()
+	}
+	for _, t := range r.tables {
+		if t != nil {
+			t.Close()
+		}
+	}
+	r.at, r.resumed, r.tables = 0, nil, nil
 }
 
 // trainersChunks are the chunks that are asked for here, as trainers step them.
@@ -176,7 +281,7 @@ func (s *Shard) trainersChunks() (all []state.Chunk) {
 	return all
 }
 
-// OfTrainers is what trainers have of the chunks that are asked for here. All of it changes with every batch.
+// OfTrainers is what trainers have of what is asked for here. All chunks change with every batch, and any row may.
 func (s *Shard) OfTrainers() (e state.Extent) {
 	for _, c := range s.trainersChunks() {
 		for _, p := range c.Pieces {
@@ -184,6 +289,13 @@ func (s *Shard) OfTrainers() (e state.Extent) {
 			slots, _ := state.SlotBytes(*c.Optimizer, int64(p.Elements), 1)
 			e.Bytes += int64(4*p.Elements) + slots
 		}
+	}
+	e.Rows = map[string]int64{}
+	for _, r := range s.replica.rows {
+		spec := &s.config.Job.Tables[r.Table]
+		slots, marks := state.SlotBytes(s.config.Job.OptimizerOf(r.Table), int64(r.Rows), int64(spec.Dim))
+		e.Rows[spec.Name] += int64(r.Rows)
+		e.Bytes += int64(r.Rows)*int64(4*spec.Dim+8) + slots + marks
 	}
 	return e
 }

@@ -13,6 +13,9 @@ func (s *Shard) stepPull(contributor int, h *schema.Head, v *schema.View) (*refu
 	if err := place.CheckFrame(v, s.config.Index); err != nil {
 		return schema.Refusing(err), nil
 	}
+	if h.Flags&schema.FlagParameters != 0 && s.replica.place != nil && len(v.Sections()) > 0 {
+		return s.pullReplicaRows(contributor, h, v)
+	}
 	if len(v.Sections()) > 0 {
 		return s.pullTable(contributor, h, v)
 	}

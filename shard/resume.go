@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -23,21 +24,27 @@ type Resumed struct {
 }
 
 // resume puts a version in the place of what was drawn, as the outcome of the batch before it.
-func (s *Shard) resume(from *Resumed) error {
+func (s *Shard) resume(ctx context.Context, from *Resumed) error {
 	var dense *state.DenseRestore
-	switch owned, err := s.resumable(); {
-	case err != nil:
+	var tables []state.RowsRestore
+	owned, replicated, err := s.resumable(ctx, from.Version)
+	if err != nil {
 		return fmt.Errorf("resume at version %d: %w", from.Version, err)
-	case owned != nil:
+	}
+	if owned != nil {
 		dense = owned.Restore()
 	}
-	var tables []state.RowsRestore
+	for _, t := range replicated {
+		if t != nil {
+			tables = append(tables, t.Restore())
+		}
+	}
 	for _, t := range s.tables {
 		if t != nil && from.tables == nil {
 			tables = append(tables, t.Restore())
 		}
 	}
-	err := from.Read(func(t state.Tensor) error {
+	err = from.Read(func(t state.Tensor) error {
 		if dense == nil {
 			return nil
 		}
@@ -70,9 +77,17 @@ func (s *Shard) resume(from *Resumed) error {
 
 // checkResumed checks that all that is here is of one version.
 func (s *Shard) checkResumed(v schema.Version) error {
+	wrong := func(id int, at schema.Version) error {
+		return fmt.Errorf("table %q: %w: it is of version %d", s.config.Job.Tables[id].Name, state.ErrSnapshot, at)
+	}
 	for id, t := range s.tables {
 		if t != nil && t.Version() != v {
-			return fmt.Errorf("table %q: %w: it is of version %d", s.config.Job.Tables[id].Name, state.ErrSnapshot, t.Version())
+			return wrong(id, t.Version())
+		}
+	}
+	for id, t := range s.replica.tables {
+		if t != nil && t.Version() != v {
+			return wrong(id, t.Version())
 		}
 	}
 	if s.dense == nil {

@@ -171,7 +171,7 @@ func (s *Shard) build(ctx context.Context) (err error) {
 	if err := s.makeDense(ctx, config.Chunks); err != nil || c.Resumed == nil {
 		return err
 	}
-	err = s.resume(c.Resumed)
+	err = s.resume(ctx, c.Resumed)
 	s.config.Resumed = nil // which may hold much
 	return err
 }
@@ -194,8 +194,8 @@ func (s *Shard) Close() {
 		}
 	}
 	s.dense.Close()
-	s.replica.resumed.Close()
-	s.tables, s.clock, s.dense, s.replica.resumed = nil, nil, nil, nil
+	s.closeReplica()
+	s.tables, s.clock, s.dense = nil, nil, nil
 }
 
 // SetLR gives the shard every change of the learning rates. It is called before a frame of the first batch of a new

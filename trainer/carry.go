@@ -181,18 +181,29 @@ func (s *Session) copyFrom(ctx context.Context, v schema.Version) error {
 	if err := s.copyDense(ctx, v, func(i int) int { return holders[i%len(holders)] }); err != nil {
 		return err
 	}
+	if err := s.copyTables(ctx, v, func(_ schema.Table, p schema.Partition) int {
+		return holders[int(p)%len(holders)]
+	}); err != nil {
+		return err
+	}
+	s.config.Log.Info("got all of the job from other trainers", "job", s.job.Name, "member", s.joined.Member, "version",
+		uint64(v), "after", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// copyTables asks for the rows of all replicated tables at a version: of each partition one owner, who has it.
+func (s *Session) copyTables(ctx context.Context, v schema.Version,
+	ownerOf func(schema.Table, schema.Partition) int) error {
 	for t, table := range s.replicas.tables {
 		if table == nil {
 			continue
 		}
 		ask := &rowsAsk{version: v, table: schema.Table(t), spec: &s.job.Tables[t], from: table, restore: table.Restore(),
-			pieces: s.share.pieces}
-		if err := ask.all(ctx, s, holders); err != nil {
+			pieces: s.share.pieces, ownerOf: ownerOf}
+		if err := ask.all(ctx, s); err != nil {
 			return fmt.Errorf("table %q: %w", ask.spec.Name, err)
 		}
 	}
-	s.config.Log.Info("got all of the job from other trainers", "job", s.job.Name, "member", s.joined.Member, "version",
-		uint64(v), "after", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
@@ -203,6 +214,7 @@ type rowsAsk struct {
 	spec    *schema.TableSpec
 	from    state.Table // says which rows there are
 	pieces  *shard.Pieces
+	ownerOf func(schema.Table, schema.Partition) int
 
 	first schema.Sequence // number of the question about parts[0]; the others' follow
 	parts []rowsPart      // that are asked for
@@ -222,13 +234,13 @@ type rowsPart struct {
 const rowsAskedMax = 16
 
 // all gets all rows.
-func (a *rowsAsk) all(ctx context.Context, s *Session, holders []int) error {
-	next := 0
+func (a *rowsAsk) all(ctx context.Context, s *Session) error {
+	next := schema.Partition(0)
 	for {
 		a.parts = a.open()
-		for ; len(a.parts) < rowsAskedMax && next < a.spec.Partitions; next++ {
-			if a.from.Left(schema.Partition(next), 0) > 0 {
-				a.parts = append(a.parts, rowsPart{owner: holders[next%len(holders)], partition: schema.Partition(next)})
+		for ; len(a.parts) < rowsAskedMax && int(next) < a.spec.Partitions; next++ {
+			if a.from.Left(next, 0) > 0 {
+				a.parts = append(a.parts, rowsPart{owner: a.ownerOf(a.table, next), partition: next})
 			}
 		}
 		if len(a.parts) == 0 {

@@ -19,7 +19,11 @@ import (
 // is as one trainer alone trains it, to which nothing happens.
 func TestGoBackWithFewer(t *testing.T) {
 	for name, change := range map[string]func(*schema.Job){
-		"hybrid":  func(j *schema.Job) { j.Apply, j.Reduce = schema.ApplyMean, schema.ReduceTrainers },
+		"hybrid": func(j *schema.Job) { j.Apply, j.Reduce = schema.ApplyMean, schema.ReduceTrainers },
+		"replicated": func(j *schema.Job) {
+			j.Apply = schema.ApplyMean
+			replicateAll(j)
+		},
 		"by ids":  func(j *schema.Job) { j.Apply, j.Reduce = schema.ApplyMean, schema.ReduceTrainers },
 		"bounded": func(j *schema.Job) { j.Consistency, j.Ahead = schema.ConsistencyBounded, 2 },
 		"exact rows": func(j *schema.Job) {

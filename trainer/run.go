@@ -299,6 +299,7 @@ func (r *run) complete(b schema.Batch) {
 	r.exchange.do(func(x *exchange.Exchange) { weight, version = x.Outcome(b) })
 	r.compute.params.commit(b + 1)
 	r.replicas.commit(weight)
+	r.share.limit()
 	r.batch.Store(uint64(b) + 1)
 	r.copyShare(b + 1)
 	r.keeper.Load().step(b + 1)

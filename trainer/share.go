@@ -23,12 +23,14 @@ type share struct {
 
 	mu     sync.Mutex // guards what follows; a leaf
 	copies [len(copyFlags)]shareCopy
+	past   schema.Version // which was the last to be whole: what was to be copied of those up to it is
 }
 
 // shareCopy is this trainer's share of a version; of 0 before the first.
 type shareCopy struct {
 	version schema.Version
 	chunks  map[int][]state.Tensor
+	rows    map[schema.Table]*sharedRows // replicated tables that are asked of this trainer
 }
 
 // copyFlags are the flags by which results say that a version is to be copied, each in place of the one before.
@@ -43,6 +45,11 @@ func (r *run) copyShare(v schema.Version) {
 			wanted = append(wanted, i)
 		}
 	}
+	defer func() {
+		r.share.mu.Lock()
+		r.share.past = v
+		r.share.mu.Unlock()
+	}()
 	if len(wanted) == 0 {
 		return
 	}
@@ -53,10 +60,11 @@ func (r *run) copyShare(v schema.Version) {
 			chunks[i] = state.Cloned(r.compute.params.state.Pieces(i, v))
 		}
 	}
+	rows := r.copyRows(wanted)
 	r.share.mu.Lock()
 	defer r.share.mu.Unlock()
 	for _, i := range wanted {
-		r.share.copies[i] = shareCopy{v, chunks}
+		r.share.copies[i] = shareCopy{v, chunks, rows}
 	}
 }
 
@@ -87,18 +95,22 @@ func (s *Session) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor
 // answerReplica tells a shard what a chunk is at a version. Who asks too early asks again.
 func (s *Session) answerReplica(owner int, v *schema.View) error {
 	h, link := v.Head(), s.links[owner]
-	chunk, ok := s.flat.find(h.Bucket, h.Chunk)
-	if !ok || s.place.Plan.Owner != schema.ByTrainers || h.Flags&schema.FlagParameters == 0 ||
+	if s.place.Plan.Owner != schema.ByTrainers || h.Flags&schema.FlagParameters == 0 ||
 		h.Generation != s.joined.Generation || link.outbox == nil {
 		return nil
 	}
-	tensors, known := s.replicaAt(schema.Version(h.Batch), chunk)
+	piece, known := state.CopyPiece{}, false
+	if sections := v.Sections(); len(sections) == 1 {
+		piece.Rows, known = s.sharedAt(owner, &h, sections[0].Table, v.Keys())
+	} else if chunk, ok := s.flat.find(h.Bucket, h.Chunk); ok {
+		piece.Tensors, known = s.replicaAt(schema.Version(h.Batch), chunk)
+	}
 	if !known {
 		return nil
 	}
 	head := s.head(h.Batch)
 	head.Sequence = h.Sequence
-	frames, err := s.share.pieces.Answer(head, &state.CopyPiece{Tensors: tensors})
+	frames, err := s.share.pieces.Answer(head, &piece)
 	if err != nil {
 		return fmt.Errorf("tell %s of version %d: %w", link.member, h.Batch, err)
 	}
@@ -163,13 +175,16 @@ func (a *replicaAsk) send(s *Session, i int) error {
 	return s.pull(a.owners[i], h)
 }
 
-// resumeReplica asks for all parameters at a version, with what the optimizer keeps of them: of each chunk the shard in
-// whose part of a version it lies.
+// resumeReplica asks for all parameters and rows that trainers have at a version, with what the optimizer keeps of them:
+// each of the shard in whose part of a version it lies.
 func (s *Session) resumeReplica(ctx context.Context, v schema.Version) error {
 	place := s.place.OnShards()
 	if err := s.copyDense(ctx, v, func(i int) int {
 		return place.OwnerOfChunk(s.flat.rounds[i].bucket, s.flat.rounds[i].chunk)
 	}); err != nil {
+		return err
+	}
+	if err := s.copyTables(ctx, v, place.OwnerOfPartition); err != nil {
 		return err
 	}
 	return s.results.resumed(schema.Batch(v) - 1)

@@ -69,8 +69,18 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 			job.Tables[i].Replicated = true
 		}
 	}
-	if seed%12 == 8 { // and add up the parameters, whose tables are on shards
+	if seed%12 == 8 { // and add up the parameters, whose tables are on shards, or are added up there
 		job.Reduce, job.Policy = schema.ReduceTrainers, policies[seed/12%2]
+		for i := range job.Tables {
+			job.Tables[i].Replicated = seed%36 == 8 || seed%36 == 20 && i == 0
+			job.Tables[i].Reduce = schema.ReduceShards
+		}
+	}
+	if seed%36 == 26 { // or have the tables as well, and shards add up everything
+		job.Policy = policies[seed/36%2]
+		for i := range job.Tables {
+			job.Tables[i].Replicated = true
+		}
 	}
 	if seed%12 == 4 {
 		job.Consistency, job.Ahead, job.Policy = schema.ConsistencyBounded, 1+int(seed/12%3), policies[seed/12%2]

@@ -84,17 +84,27 @@ func (c *arrayCopy) Next(valuesMax int) (r Rows, more bool) {
 		if !c.all {
 			return c.nextTouched(first, end, max(1, valuesMax/c.undo.each)), true
 		}
-		end = min(end, first+max(1, valuesMax/c.undo.each))
-		r = t.rowsAt(c.partition, first, end)
-		r.Version, r.Steps = c.version, c.steps
-		r.Values, r.Slots = slices.Clone(r.Values), cloned(r.Slots)
-		for at := first; at < end && len(c.old) > 0; at++ {
-			c.restore(&r, at-first, int64(at))
-		}
-		c.next = end
-		return r, true
+		c.next = min(end, first+max(1, valuesMax/c.undo.each))
+		return c.rowsAt(c.partition, first, c.next), true
 	}
 	return Rows{}, false
+}
+
+// Stretch implements RowsCopy.
+func (c *arrayCopy) Stretch(p schema.Partition, cursor uint64, valuesMax int) Rows {
+	first, end := c.table.places.from(p, cursor)
+	return c.rowsAt(p, first, min(end, first+c.table.stretchRows(valuesMax)))
+}
+
+// rowsAt is the rows at places [first, end) as they were.
+func (c *arrayCopy) rowsAt(p schema.Partition, first, end int) Rows {
+	r := c.table.rowsAt(p, first, end)
+	r.Version, r.Steps = c.version, c.steps
+	r.Values, r.Slots = slices.Clone(r.Values), cloned(r.Slots)
+	for at := first; at < end && len(c.old) > 0; at++ {
+		c.restore(&r, at-first, int64(at))
+	}
+	return r
 }
 
 // scanMax is how many rows are looked at for a piece, at most: some 50 us.

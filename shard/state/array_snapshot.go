@@ -24,11 +24,19 @@ func (t *Array) Snapshot(valuesMax int, yield func(Rows) error) error {
 // the table but for keys and marks. There is one at least, unless none are left.
 func (t *Array) Stretch(p schema.Partition, cursor uint64, valuesMax int) Rows {
 	first, end := t.places.from(p, cursor)
+	return t.rowsAt(p, first, min(end, first+t.stretchRows(valuesMax)))
+}
+
+// stretchRows is how many rows a stretch of so many values has, with slots and marks: at least one.
+func (t *Array) stretchRows(valuesMax int) int {
 	each := t.dim
 	for _, s := range t.rule.slots {
 		each += s.width(t.dim)
 	}
-	return t.rowsAt(p, first, min(end, first+max(1, valuesMax/each)))
+	if t.marked() {
+		each += 2
+	}
+	return max(1, valuesMax/each)
 }
 
 // rowsAt is the rows at places [first, end). Keys and marks are in new memory.

@@ -94,6 +94,56 @@ func TestRowsCopyWhileStepsGoOn(t *testing.T) {
 	}
 }
 
+// So has a copy of which stretches are asked for, in any order and more than once.
+func TestRowsCopyInStretches(t *testing.T) {
+	for name, o := range testOptimizers() {
+		for seed := range uint64(6) {
+			r := rand.New(rand.NewPCG(seed, 5))
+			g := newGroup(t, testBackend(t), o, 1, 1+r.IntN(9), seed%2 == 0)
+			a := g.owners[0]
+			next := schema.Version(0)
+			step := func() {
+				g.stage(t, testWork(seed, next))
+				g.commit()
+				next++
+			}
+			step()
+			var want, got flat
+			must(t, a.Snapshot(1<<20, func(rows Rows) error { want.add(t, rows); return nil }))
+			c := a.Copy(0, true)
+			partitions := a.config.Spec.Partitions
+			parts := make([]flat, partitions)
+			for _, p := range r.Perm(partitions) {
+				for cursor := uint64(0); a.Left(schema.Partition(p), cursor) > 0; {
+					rows := c.Stretch(schema.Partition(p), cursor, 1+r.IntN(40))
+					step()
+					again := c.Stretch(schema.Partition(p), cursor, 1+r.IntN(40))
+					if again.Keys[0] != rows.Keys[0] || !sameBits(again.Values[:testDim], rows.Values[:testDim]) {
+						t.Errorf("%s, seed %d: row %d is another when it is asked for again", name, seed, rows.Keys[0])
+					}
+					parts[p].add(t, rows)
+					cursor = rows.Keys[len(rows.Keys)-1] + 1
+				}
+			}
+			c.Close()
+			for i := range parts {
+				f := &parts[i]
+				rows := Rows{Keys: f.keys, Values: f.values, Last: f.last, Version: 1, Steps: 1}
+				for slot, values := range f.slots {
+					rows.Slots = append(rows.Slots, Slot{slot, values})
+				}
+				got.add(t, rows)
+				if len(f.keys) > 0 && f.at != want.at {
+					t.Errorf("%s, seed %d: partition %d is of %s, want %s", name, seed, i, f.at, want.at)
+				}
+			}
+			if got.at = want.at; !want.equal(&got) {
+				t.Errorf("%s, seed %d: stretches are not what was there", name, seed)
+			}
+		}
+	}
+}
+
 // The undo log has what has changed before it was copied, and nothing of a copy that has ended.
 func TestRowsCopyKeepsWhatItNeeds(t *testing.T) {
 	g := newGroup(t, testBackend(t), testOptimizers()["adam"], 1, 4, false)

@@ -57,6 +57,10 @@ type RowsCopy interface {
 	// Next gives the next rows, in memory of their own: partitions and keys ascending, about so many values with those of
 	// slots. There may be none among those that it has looked at. It is false where none are left.
 	Next(valuesMax int) (r Rows, more bool)
+	// Stretch is rows of a partition from a key on, in any order of questions, as often as wanted: about so many values
+	// with those of slots, in memory of their own. There is one at least, unless none are left. Who uses it does not use
+	// Next, so that no old row is given up before Close.
+	Stretch(p schema.Partition, cursor uint64, valuesMax int) Rows
 	// Bytes is what old rows take.
 	Bytes() int64
 	// Close ends the copy, whether or not it is whole.

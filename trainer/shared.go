@@ -1,0 +1,120 @@
+package trainer
+
+import (
+	"sync"
+
+	"gradbus/schema"
+	"gradbus/shard/state"
+)
+
+// sharedRows is a replicated table at a version that is written down, which shards ask this trainer for: each for the
+// rows in its part. Old rows are kept of those that later batches change.
+type sharedRows struct {
+	lock  *sync.Mutex // that of the table, which guards what follows
+	rows  state.RowsCopy
+	left  map[int]bool // shards that have not got all of theirs
+	ended bool         // nothing is asked for any more, or old rows take too much
+}
+
+// copyRows begins to copy the tables that are asked of this trainer, which are at a version that is to be copied. Those
+// that were copied for the same purpose before are not any more.
+func (r *run) copyRows(wanted []int) map[schema.Table]*sharedRows {
+	r.share.mu.Lock()
+	for _, i := range wanted {
+		for _, t := range r.share.copies[i].rows {
+			t.end()
+		}
+	}
+	r.share.mu.Unlock()
+	all, place := map[schema.Table]*sharedRows{}, r.place.OnShards()
+	for i, t := range r.replicas.tables {
+		id := schema.Table(i)
+		if t == nil || schema.TrainerMember(place.TableKeptBy(id)) != r.joined.Member {
+			continue
+		}
+		shared := &sharedRows{lock: &r.replicas.locks[i], left: map[int]bool{}}
+		for p := range schema.Partition(r.replicas.specs[i].Partitions) {
+			if t.Left(p, 0) > 0 {
+				shared.left[place.OwnerOfPartition(id, p)] = true
+			}
+		}
+		shared.lock.Lock()
+		shared.rows = t.Copy(0, true)
+		shared.lock.Unlock()
+		all[id] = shared
+	}
+	return all
+}
+
+// end gives up what is copied.
+func (t *sharedRows) end() {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	t.ended = true
+	t.rows.Close()
+}
+
+// limit ends copies whose old rows take more than they may. It is called after each step.
+func (s *share) limit() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.copies {
+		for _, t := range s.copies[i].rows {
+			t.limit()
+		}
+	}
+}
+
+func (t *sharedRows) limit() {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	if !t.ended && t.rows.Bytes() > state.CopyBytesMax {
+		t.ended = true
+		t.rows.Close()
+	}
+}
+
+// sharedAt is a stretch of the rows of a partition from a key on, at a version that a shard asks for. It is not known
+// before the version is whole here, and nothing where the version is over and was not copied. A key behind the last one
+// of the table says that the shard has got all of its rows, and is not answered.
+func (s *Session) sharedAt(owner int, h *schema.Head, table schema.Table, from []uint64) (rows *state.Rows, known bool) {
+	if int(table) >= len(s.replicas.tables) || s.replicas.tables[table] == nil || len(from) != 1 ||
+		int(h.Bucket) >= s.replicas.specs[table].Partitions {
+		return nil, false
+	}
+	v := schema.Version(h.Batch)
+	s.share.mu.Lock()
+	var shared *sharedRows
+	for i := range s.share.copies {
+		if c := &s.share.copies[i]; c.version == v {
+			shared = c.rows[table]
+		}
+	}
+	known = s.share.past >= v || v < s.joined.Version
+	s.share.mu.Unlock()
+	if shared == nil {
+		return nil, known
+	}
+	return shared.stretch(owner, schema.Partition(h.Bucket), from[0], s.share.pieces.ValuesMax(),
+		s.replicas.specs[table].Rows)
+}
+
+// stretch answers a shard.
+func (t *sharedRows) stretch(owner int, p schema.Partition, from uint64, valuesMax int, end uint64) (rows *state.Rows,
+	known bool) {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	if from >= end {
+		delete(t.left, owner)
+		if len(t.left) == 0 && !t.ended {
+			t.ended = true
+			t.rows.Close()
+		}
+		return nil, false
+	}
+	if t.ended {
+		return nil, true
+	}
+	r := t.rows.Stretch(p, from, valuesMax)
+	return &r, true
+}
