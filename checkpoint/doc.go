@@ -47,9 +47,9 @@
 //
 // # What it leaves out
 //
-// It is of jobs whose state is on shards, or with every trainer: then one of these writes all of it, in one part
-// (schema.Job.CheckVersions). A checkpoint is of one version; of jobs that have none in common each part is of a moment
-// of its own (schema.Job.Moments). Nothing is compressed.
+// It is of jobs whose state is on shards, or the same with every trainer, of whom shards ask for it; or with trainers
+// alone: then one of these writes all of it, in one part (schema.Job.CheckVersions). A checkpoint is of one version; of
+// jobs that have none in common each part is of a moment of its own (schema.Job.Moments). Nothing is compressed.
 //
 // The package knows files, snapshots, manifests and placement. It must not know frames, rounds, who coordinates or when
 // a checkpoint is due; it starts no goroutine, logs nothing and keeps no state between calls. A newcomer may add a

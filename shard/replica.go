@@ -19,7 +19,9 @@ import (
 //     one trainer. Trainers hear from the result of the batch before, or from rows in place of that, that the version is
 //     wanted (schema.FlagCopy, FlagMirror), and keep a copy of what they will be asked for, one for each of the two.
 //
-// Where trainers add up their parameters among themselves, a chunk is asked for where it would be if shards did.
+// Where trainers add up their parameters among themselves, a chunk is asked for where it would be if shards did. Rows
+// of replicated tables are asked for where they would be if they were not replicated, a stretch at a time: by trainers
+// of the shard that was resumed, and by the ps of one trainer (AskReplicaRows).
 //
 // The number of what a shard asks tells for whom: see askerOf. Who is not answered asks again.
 

@@ -70,6 +70,7 @@ type haver struct {
 	trainers    bool // these have everything
 	hybrid      bool // these have the parameters and add them up, and shards have the tables
 	routes      func(*schema.Job)
+	full        bool // shards write down tables that trainers have, and nothing less than all
 	policy      string
 	deadline    time.Duration // 0: a long one
 }
@@ -77,7 +78,8 @@ type haver struct {
 var havers = []haver{{name: "update", apply: schema.ApplyUpdate, policy: schema.PolicyFail},
 	{name: "mean", apply: schema.ApplyMean, policy: schema.PolicyFail},
 	{name: "hybrid", apply: schema.ApplyMean, hybrid: true, policy: schema.PolicyFail},
-	{name: "replicated, added up by shards", apply: schema.ApplyMean, routes: replicateAll, policy: schema.PolicyFail},
+	{name: "replicated, added up by shards", apply: schema.ApplyMean, routes: replicateAll, full: true,
+		policy: schema.PolicyFail},
 	{name: "replicated, rows added up by shards", apply: schema.ApplyMean, policy: schema.PolicyFail,
 		routes: func(j *schema.Job) {
 			replicateAll(j)
@@ -216,7 +218,7 @@ func digestsOf(t *testing.T, sessions []*Session) [][32]byte {
 }
 
 // The same from an increment, of a job with a table of which most rows are not touched; and from what is before it
-// where its file is damaged. Where trainers have that table, and shards write it down, versions are full.
+// where its file is damaged. Where trainers have that table too, and shards write it down, versions are full.
 func TestResumeFromIncrements(t *testing.T) {
 	for _, who := range havers {
 		t.Run(who.name, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { resumeFromIncrements(t, who) }) })
@@ -228,12 +230,12 @@ func resumeFromIncrements(t *testing.T, who haver) {
 	job := func(trainers int) *schema.Job {
 		j := who.job("grown", trainers, 4)
 		j.Tables = append(j.Tables, schema.TableSpec{Name: "idle", Rows: 20000, Dim: 4, Init: schema.Normal(1),
-			Replicated: who.trainers || who.routes != nil})
+			Replicated: who.trainers || who.full})
 		return j.WithDefaults()
 	}
 	server, config := who.start(t, 2, checkpoint.Policy{Dir: dir, Batches: 1, Keep: 100})
 	sessions := joinAll(t, config, job(2))
-	version, reached := trainUntilDurable(t, dir, sessions, job(2), nil, who.routes != nil)
+	version, reached := trainUntilDurable(t, dir, sessions, job(2), nil, who.full)
 	want := digestsOf(t, sessions)[0]
 	server.Close()
 	var other schema.Version // the newest at the moment
@@ -241,7 +243,7 @@ func resumeFromIncrements(t *testing.T, who haver) {
 		shards, trainers int
 		damaged          bool
 	}{{1, 1, false}, {3, 2, false}, {2, 1, true}} {
-		if c.damaged && who.routes != nil { // there is one version yet
+		if c.damaged && who.full { // there is one version yet
 			continue
 		}
 		found, err := checkpoint.List(dir, "grown")

@@ -175,8 +175,8 @@ func (a *replicaAsk) send(s *Session, i int) error {
 	return s.pull(a.owners[i], h)
 }
 
-// resumeReplica asks for all parameters and rows that trainers have at a version, with what the optimizer keeps of them:
-// each of the shard in whose part of a version it lies.
+// resumeReplica asks for all parameters and rows that trainers have at a version, with what the optimizer keeps of
+// them: each of the shard in whose part of a version it lies.
 func (s *Session) resumeReplica(ctx context.Context, v schema.Version) error {
 	place := s.place.OnShards()
 	if err := s.copyDense(ctx, v, func(i int) int {

@@ -57,34 +57,42 @@ func simulated(t *testing.T, seed uint64) {
 	synctest.Test(t, func(t *testing.T) { simulate(t, seed, backend) })
 }
 
-func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
-	r := rand.New(rand.NewPCG(seed, 0))
+// jobOf is the job of a seed.
+func jobOf(seed uint64, r *rand.Rand) *schema.Job {
 	job, policies := manifest(r), [...]string{schema.PolicyRecover, schema.PolicyWait}
+	replicate := func(which func(int) bool) {
+		for i := range job.Tables {
+			job.Tables[i].Replicated = which(i)
+		}
+	}
+	all := func(int) bool { return true }
 	if seed%3 == 2 {
 		job.Apply = schema.ApplyMean
 	}
 	if seed%6 == 5 && seed%24 != 23 { // and all that there is
 		job.Reduce = schema.ReduceTrainers
-		for i := range job.Tables {
-			job.Tables[i].Replicated = true
-		}
+		replicate(all)
 	}
-	if seed%12 == 8 { // and add up the parameters, whose tables are on shards, or are added up there
+	if seed%12 == 8 { // and add up the parameters; shards have the tables, or add them up
 		job.Reduce, job.Policy = schema.ReduceTrainers, policies[seed/12%2]
 		for i := range job.Tables {
-			job.Tables[i].Replicated = seed%36 == 8 || seed%36 == 20 && i == 0
 			job.Tables[i].Reduce = schema.ReduceShards
 		}
+		replicate(func(i int) bool { return seed%36 == 8 || seed%36 == 20 && i == 0 })
 	}
 	if seed%36 == 26 { // or have the tables as well, and shards add up everything
 		job.Policy = policies[seed/36%2]
-		for i := range job.Tables {
-			job.Tables[i].Replicated = true
-		}
+		replicate(all)
 	}
 	if seed%12 == 4 {
 		job.Consistency, job.Ahead, job.Policy = schema.ConsistencyBounded, 1+int(seed/12%3), policies[seed/12%2]
 	}
+	return job
+}
+
+func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
+	r := rand.New(rand.NewPCG(seed, 0))
+	job := jobOf(seed, r)
 	s := &system{t: t, r: r, job: job, bus: fabric.NewBus(), backend: backend,
 		done: make(chan struct{}), digests: map[string]string{}, anew: map[schema.RunID]bool{},
 		inputs: map[input][2]uint32{}, began: time.Now(),
