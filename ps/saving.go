@@ -345,14 +345,14 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 const moduleWithin = 10 * gatherWithin
 
 // capture takes what modules here are, now that a version is there: it is where the shard has begun to copy it. One
-// that adds up nothing waits for a pass of the batch that is computed on it.
+// that adds up nothing waits for a pass of the batch that is computed on it, as does any where trainers run ahead.
 func (v *saver) capture(ctx context.Context, at schema.Version, there bool) (*module.Captured, error) {
 	w := v.worker
 	if w.modules == nil {
 		return &module.Captured{}, nil
 	}
-	within := moduleWithin
-	if there || w.config.Placement.Plan.Moments() {
+	within, plan := moduleWithin, w.config.Placement.Plan
+	if there && plan.Ahead == 0 || plan.Moments() {
 		within = 0
 	}
 	return w.modules.Capture(ctx, at, within)
@@ -424,7 +424,7 @@ func (w *worker) wish(c *schema.Checkpoints) {
 	}
 	last := w.checkpoints.Swap(c)
 	if w.modules != nil && !w.config.Placement.Plan.Moments() && (last == nil || last.At < c.At) {
-		w.modules.CaptureAt(c.At)
+		w.modules.CaptureAt(c.At, w.config.Placement.Plan.Ahead)
 	}
 	w.saver.tell()
 }

@@ -15,12 +15,6 @@ func (j *Job) CheckVersions() error {
 	case j.Moments() && j.exact():
 		return fmt.Errorf("job %s: exact rows of shards at versions of their own: want consistency %s or %s", j.Name,
 			ConsistencySync, ConsistencyBounded)
-	case plan.Owner == ByTrainers && len(j.Parameters) > 0 && !plan.Sync():
-		return fmt.Errorf("job %s: its trainers have the parameters, each at a version of its own: want consistency %s, "+
-			"or apply %s", j.Name, ConsistencySync, ApplyUpdate)
-	case len(j.Modules) > 0 && plan.Ahead > 0:
-		return fmt.Errorf("job %s: its module %q is stepped by batches that run ahead: want consistency %s or %s", j.Name,
-			j.Modules[0].Name, ConsistencySync, ConsistencyAsync)
 	case len(j.Modules) > 0 && plan.Reducer == ByTrainers && len(j.Parameters) > 0 && len(j.Tables) == 0:
 		return fmt.Errorf("job %s: its shards have its modules alone, and add up nothing: want reduce %s", j.Name,
 			ReduceShards)

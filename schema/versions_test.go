@@ -23,9 +23,7 @@ func TestCheckVersions(t *testing.T) {
 			j.Apply, j.Consistency, j.Ahead = ApplyMean, ConsistencyBounded, 1
 			j.Parameters, j.Tables = nil, []TableSpec{table}
 		}},
-		{"or apply update", false, false, func(j *Job) {
-			j.Apply, j.Consistency, j.Ahead = ApplyMean, ConsistencyBounded, 1
-		}},
+		{"", true, false, func(j *Job) { j.Apply, j.Consistency, j.Ahead = ApplyMean, ConsistencyBounded, 1 }},
 		{"", true, false, func(j *Job) {
 			j.TableConsistency, j.Reduce = ConsistencyAsync, ReduceTrainers
 			j.Tables = []TableSpec{table}
@@ -47,9 +45,7 @@ func TestCheckVersions(t *testing.T) {
 		{"", true, false, func(j *Job) { j.Modules = modules }},
 		{"", true, false, func(j *Job) { j.Modules, j.Parameters = modules, nil }},
 		{"", false, false, func(j *Job) { j.Modules, j.Consistency = modules, ConsistencyAsync }},
-		{`its module "m" is stepped by batches that run ahead`, false, false, func(j *Job) {
-			j.Modules, j.Consistency, j.Ahead = modules, ConsistencyBounded, 1
-		}},
+		{"", true, false, func(j *Job) { j.Modules, j.Consistency, j.Ahead = modules, ConsistencyBounded, 1 }},
 		{"its shards have its modules alone", false, false, func(j *Job) {
 			j.Modules, j.Apply, j.Reduce = modules, ApplyMean, ReduceTrainers
 		}},

@@ -65,7 +65,7 @@ func ReplicaAnswer(h *schema.Head, trainers int) (n schema.Sequence, ok bool) {
 // placeReplica finds the chunks that are asked for here: of parameters that all trainers have at one version.
 func (s *Shard) placeReplica() {
 	place, index := s.config.Placement, s.config.Index
-	if place.Plan.Owner == schema.ByShards || !place.Plan.Sync() || place.PartyOf(index) == schema.ByTrainers {
+	if place.Plan.Owner == schema.ByShards || !place.Plan.Clock.Common() || place.PartyOf(index) == schema.ByTrainers {
 		return
 	}
 	s.replica.place = place.OnShards()

@@ -95,7 +95,7 @@ func (c *clipped) step(b schema.Batch, weight float64) error {
 	}
 	if weight == 0 {
 		for _, i := range c.chunks {
-			c.params.state.Keep(i)
+			c.params.keep(i)
 		}
 		return nil
 	}

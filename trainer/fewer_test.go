@@ -26,6 +26,9 @@ func TestGoBackWithFewer(t *testing.T) {
 		},
 		"by ids":  func(j *schema.Job) { j.Apply, j.Reduce = schema.ApplyMean, schema.ReduceTrainers },
 		"bounded": func(j *schema.Job) { j.Consistency, j.Ahead = schema.ConsistencyBounded, 2 },
+		"bounded mean": func(j *schema.Job) {
+			j.Consistency, j.Ahead, j.Apply = schema.ConsistencyBounded, 2, schema.ApplyMean
+		},
 		"exact rows": func(j *schema.Job) {
 			j.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.01, Momentum: 0.5, Exact: true}
 		},

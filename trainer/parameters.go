@@ -21,6 +21,8 @@ type parameters struct {
 	values [][]float32    // version v at v % len
 	state  *state.Dense   // of the chunks of the space
 	now    schema.Version // the current one
+
+	made func(chunk int) // is called when a chunk's next version is there, unless it is nil
 }
 
 // newParameters draws the initial values, which every trainer does alike, unless ctx ends before.
@@ -65,9 +67,25 @@ func (p *parameters) of(v schema.Version, at span) []float32 {
 
 // step makes the next version of a chunk by its mean gradient, times scale.
 func (p *parameters) step(chunk int, mean []float32, scale float32) error {
-	return cuda.NameMismatch(p.state.Step(chunk, 1, mean, scale), func(e *cuda.MismatchError) string {
-		return p.flat.elementName(p.flat.chunks[chunk].lo + e.Position)
-	})
+	if err := p.state.Step(chunk, 1, mean, scale); err != nil {
+		return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
+			return p.flat.elementName(p.flat.chunks[chunk].lo + e.Position)
+		})
+	}
+	p.tell(chunk)
+	return nil
+}
+
+// keep makes the next version of a chunk what it is: nobody had a sample.
+func (p *parameters) keep(chunk int) {
+	p.state.Keep(chunk)
+	p.tell(chunk)
+}
+
+func (p *parameters) tell(chunk int) {
+	if p.made != nil {
+		p.made(chunk)
+	}
 }
 
 // commit makes version v the current one, once it is whole.

@@ -204,7 +204,7 @@ func (r *results) apply(owner, chunk int, h *schema.Head, v *schema.View) error 
 	// before it.
 	if h.Weight == 0 && r.shared && (r.average || len(values) == 0) {
 		if !held {
-			r.params.state.Keep(chunk)
+			r.params.keep(chunk)
 		}
 		return nil
 	}

@@ -52,9 +52,18 @@ func givenJob(trainers, ahead int) *schema.Job {
 
 // A job whose trainers run ahead has versions, too: each is durable as of one batch on all shards, and the job goes on
 // from it on other numbers of shards and trainers.
-func TestResumeBounded(t *testing.T) { testkit.Waits(t, resumeBounded) }
+func TestResumeBounded(t *testing.T) {
+	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
+		t.Run(apply, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { resumeBounded(t, apply) }) })
+	}
+}
 
-func resumeBounded(t *testing.T) {
+func resumeBounded(t *testing.T, apply string) {
+	givenJob := func(trainers, ahead int) *schema.Job {
+		job := givenJob(trainers, ahead)
+		job.Apply = apply
+		return job
+	}
 	kept := ps.Config{Shards: 2, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 1}}
 	server := startServerWith(t, kept)
 	job := givenJob(2, 3)

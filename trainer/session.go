@@ -167,6 +167,9 @@ func (s *Session) build(params *parameters) (err error) {
 	if slices.ContainsFunc(t.specs, func(spec schema.TableSpec) bool { return spec.PerRow }) {
 		s.compute.rows.perRow = &rowCounts{tables: t}
 	}
+	if p := s.place.Plan; p.Owner == schema.ByTrainers && !p.Sync() {
+		params.made = s.copyChunk
+	}
 	if s.place.Plan.ErrorFeedback {
 		s.compute.dense.keepResiduals(len(plan.nodes))
 	}

@@ -46,6 +46,7 @@ type hosted struct {
 	why      []string       // by trainer: why its contexts were ended last; empty where they never were
 	taken    *captured      // that nobody has written down yet; nil: none is
 	want     schema.Version // of the job, that the module is to be taken at; 0: none
+	first    schema.Batch   // before the first pass of this one, or of a later one
 	missed   schema.Version // this one, and those before it, will not be taken any more
 	reached  schema.Batch   // the furthest of which a pass in training was asked for
 }

@@ -14,7 +14,9 @@ import (
 // What checkpoints have of modules: each at a version of its own, since trainers step modules in any order. Where all
 // batches are in step, the first pass of a batch comes when every step of the batches before has been made, and none
 // of this one: a trainer steps its modules before it sends the last of its contributions (sender.sendHeld of package
-// trainer). So a module is taken then (CaptureAt), and is what the version of the job says. Else it is taken as it is
+// trainer). So a module is taken then (CaptureAt), and is what the version of the job says. Where trainers run k
+// batches ahead, it is taken before the first pass of the k-th batch after: all steps of the batches before the version
+// have been made, and some of those k, which are made again where the job goes on from there. Else it is taken as it is
 // at a moment.
 
 // Captured is the modules of a set at a moment. Release gives it back.
@@ -36,16 +38,17 @@ var (
 	errNoPass = errors.New("no pass of its batch was asked for")
 )
 
-// CaptureAt has each module be taken before the first pass of a batch that is computed on a version, or of a later
-// one. It takes the place of what was asked for before, which is missed where Capture has not had it. Where that pass
-// has come, the version is missed. Numbers that are far from it are those of a program that counts in another way.
-func (m *Set) CaptureAt(v schema.Version) {
+// CaptureAt has each module be taken before the first pass of a batch that is computed on a version or a later one,
+// also by a trainer that is so many batches ahead. It takes the place of what was asked for before, which is missed
+// where Capture has not had it. Where that pass has come, the version is missed. Numbers that are far from it are those
+// of a program that counts in another way.
+func (m *Set) CaptureAt(v schema.Version, ahead int) {
 	for _, d := range m.all() {
-		d.captureAt(v)
+		d.captureAt(v, schema.Batch(v)+schema.Batch(ahead))
 	}
 }
 
-func (d *hosted) captureAt(v schema.Version) {
+func (d *hosted) captureAt(v schema.Version, first schema.Batch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.missed = max(d.missed, d.want)
@@ -53,7 +56,7 @@ func (d *hosted) captureAt(v schema.Version) {
 		d.missed = max(d.missed, d.taken.at)
 		d.dropTaken()
 	}
-	if d.want = v; d.reached == schema.Batch(v) || d.reached == schema.Batch(v)+1 {
+	if d.want, d.first = v, first; d.reached == first || d.reached == first+1 {
 		d.want, d.missed = 0, v
 	}
 }
@@ -115,7 +118,7 @@ func (d *hosted) begin(b schema.Batch) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.reached = max(d.reached, b)
-		if d.want == 0 || b < schema.Batch(d.want) {
+		if d.want == 0 || b < d.first {
 			return 0
 		}
 		return d.want

@@ -54,7 +54,7 @@ func held(c *Captured) (all []float32, steps uint64) {
 func TestCapturedBeforeThePass(t *testing.T) {
 	b := newClosedBench(t, momentumJob())
 	must(t, b.Open())
-	b.CaptureAt(2)
+	b.CaptureAt(2, 0)
 	want, n := []float32(nil), schema.Sequence(1)
 	for batch := range schema.Batch(4) {
 		if batch == 2 {
@@ -77,24 +77,47 @@ func TestCapturedBeforeThePass(t *testing.T) {
 		t.Errorf("taken a second time after %d steps, want those of now, 4", steps)
 	}
 	c.Release()
-	b.CaptureAt(4) // of which nobody asks any more
+	b.CaptureAt(4, 0) // of which nobody asks any more
 	b.train(n, 4)
-	b.CaptureAt(5)
+	b.CaptureAt(5, 0)
 	b.train(n+2, 5)
 	b.capture(5, patience).Release()
-	b.CaptureAt(5)
+	b.CaptureAt(5, 0)
 	if _, err := b.Capture(context.Background(), 5, patience); !errors.Is(err, ErrLate) {
 		b.t.Errorf("asked for after a pass of its batch: %v", err)
 	}
-	b.CaptureAt(7) // in place of which another one is asked for
-	b.CaptureAt(8)
+	b.CaptureAt(7, 0) // in place of which another one is asked for
+	b.CaptureAt(8, 0)
 	if _, err := b.Capture(context.Background(), 7, patience); !errors.Is(err, ErrLate) {
 		b.t.Errorf("another version was asked for since: %v", err)
 	}
 	b.train(n+4, 50)
 	b.capture(8, 0).Release()
-	b.CaptureAt(9) // by a program that counts in another way
+	b.CaptureAt(9, 0) // by a program that counts in another way
 	b.capture(9, 0).Release()
+}
+
+// Where trainers run ahead a module is taken when all of them have stepped it by the batches before the version: before
+// the first pass that says so.
+func TestCapturedWhereTrainersRunAhead(t *testing.T) {
+	const ahead = 2
+	b := newClosedBench(t, momentumJob())
+	must(t, b.Open())
+	b.CaptureAt(1, ahead)
+	n := schema.Sequence(1)
+	for batch := range schema.Batch(5) {
+		b.train(n, batch)
+		n += 2
+	}
+	c := b.capture(1, patience)
+	if _, steps := held(c); steps != 1+ahead {
+		t.Errorf("taken after %d steps, want %d", steps, 1+ahead)
+	}
+	c.Release()
+	b.CaptureAt(2, ahead)
+	if _, err := b.Capture(context.Background(), 2, patience); !errors.Is(err, ErrLate) {
+		t.Errorf("asked for after the pass that it is taken before: %v", err)
+	}
 }
 
 // What was captured goes on in another set as in its own. Where some of it is missing, or is not of the module, that is
