@@ -33,7 +33,7 @@ const (
 //
 //	Tables      rows*dim*4, what optimizers keep of them (state.SlotBytes), 16 a partition and shard
 //	Parameters  2*ahead+2 versions of every value of 4 bytes in its frame, ahead being 0 but in bounded, and what
-//	            optimizers keep of them in two versions. In grouped, of groups of N, T-N+3 versions, all on the ps with
+//	            optimizers keep of them in two versions. In grouped, of groups of N, T-N+4 versions, all on the ps with
 //	            shard 0
 //	Staged      contributions to open rounds: the budget of each shard, or n*(ahead+1) times all gradients where that is
 //	            less

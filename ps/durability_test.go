@@ -86,15 +86,15 @@ func TestDurabilityIsTold(t *testing.T) {
 // A job of which no version is written says why.
 func TestNothingDurableIsTold(t *testing.T) {
 	t.Parallel()
-	grouped := shardtest.SmallJob("alone", 1, 1)
-	grouped.Consistency, grouped.Group, grouped.Tables = schema.ConsistencyGrouped, 1, nil
+	exact := shardtest.SmallJob("alone", 1, 1)
+	exact.Consistency, exact.Optimizer.Exact = schema.ConsistencyAsync, true
 	for name, c := range map[string]struct {
 		dir  string
 		job  *schema.Job
 		want string
 	}{
 		"no folder": {"", shardtest.SmallJob("alone", 1, 1), "--checkpoint-dir"},
-		"grouped":   {t.TempDir(), grouped, "want consistency sync"},
+		"exact":     {t.TempDir(), exact, "want consistency sync"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

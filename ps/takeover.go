@@ -400,7 +400,7 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 // joinUntaken gives a newcomer a place that nobody has had in this run, where nobody has needed it.
 func (c *Coordinator) joinUntaken(now time.Time, from schema.Member, j *schema.Join) []Decision {
 	i := slices.IndexFunc(c.members, func(m member) bool { return m.lost && m.generation == 0 })
-	if i < 0 {
+	if i < 0 || c.policy.excludes() {
 		return c.Refuse(from, c.full())
 	}
 	d := c.seatAt(now, i, c.generation, from, j)
@@ -450,7 +450,7 @@ const (
 // places, or nobody, where nobody needs them. A job that begins with values waits for all of them where these were not
 // durable.
 func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
-	may := c.policy == (recovering{}) || c.policy.goesOn()
+	may := c.policy == (recovering{}) || c.policy.goesOn() || c.policy.excludes()
 	if c.phase != Gathering || c.config.Returning == nil || !may || !c.ready() || !c.anybody() ||
 		c.grew.For(now) < cmp.Or(c.config.ReturnWithin, returnMax) {
 		return nil
@@ -466,7 +466,7 @@ func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
 		text := fmt.Sprintf("trainer %s has not come back", name)
 		switch {
 		case m.joiner != "":
-		case c.policy.goesOn():
+		case c.policy.goesOn() || c.policy.excludes():
 			*m = member{joiner: name, host: "another machine", by: -1, lost: true, dead: true}
 			decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
 		default:

@@ -124,7 +124,7 @@ func keptText(all []schema.KeptReport, version schema.Version) string {
 func TestJobsThatPeersDoNotKeep(t *testing.T) {
 	for want, change := range map[string]func(*schema.Job){
 		"its policy is fail":    func(j *schema.Job) { j.Policy = schema.PolicyFail },
-		"want consistency sync": func(j *schema.Job) { j.Consistency = schema.ConsistencyGrouped },
+		"want consistency sync": func(j *schema.Job) { j.Consistency, j.Optimizer.Exact = schema.ConsistencyAsync, true },
 		"cannot be taken over": func(j *schema.Job) {
 			j.Consistency, j.Ahead, j.Policy = schema.ConsistencyBounded, 1, schema.PolicyWait
 		},

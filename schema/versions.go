@@ -9,9 +9,6 @@ func (j *Job) CheckVersions() error {
 	switch {
 	case j.Carried():
 		return nil // one of its trainers writes it down
-	case plan.Clock.Renumbers():
-		return fmt.Errorf("job %s: its trainers are at versions of their own groups: want consistency %s, %s or %s", j.Name,
-			ConsistencySync, ConsistencyBounded, ConsistencyAsync)
 	case j.Moments() && j.exact():
 		return fmt.Errorf("job %s: exact rows of shards at versions of their own: want consistency %s or %s", j.Name,
 			ConsistencySync, ConsistencyBounded)

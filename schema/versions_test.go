@@ -17,7 +17,7 @@ func TestCheckVersions(t *testing.T) {
 		{"", true, false, func(j *Job) { j.Consistency, j.Ahead = ConsistencyBounded, 1 }},
 		{"", true, false, func(j *Job) { j.Wire = Wire{Gradients: GradientsBFloat16, ErrorFeedback: true} }},
 		{"", false, false, func(j *Job) { j.Consistency = ConsistencyAsync }},
-		{"sync, bounded or async", false, false, func(j *Job) { j.Consistency, j.Group = ConsistencyGrouped, 1 }},
+		{"", false, false, func(j *Job) { j.Consistency, j.Group = ConsistencyGrouped, 1 }},
 		{"exact rows", false, false, func(j *Job) { j.Consistency, j.Optimizer.Exact = ConsistencyAsync, true }},
 		{"", true, false, func(j *Job) {
 			j.Apply, j.Consistency, j.Ahead = ApplyMean, ConsistencyBounded, 1

@@ -36,7 +36,7 @@ func (s *Shard) makeDense(ctx context.Context, chunks []round.Chunk) (err error)
 			chunks[i].Chunk,
 			true))
 	}
-	if s.dense, err = state.NewDense(config); err != nil {
+	if s.dense, err = state.NewDense(config); err != nil || s.config.Resumed != nil { // else there is another version
 		return err
 	}
 	return s.dense.Draw(ctx)

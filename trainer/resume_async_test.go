@@ -15,7 +15,7 @@ import (
 )
 
 // counts is a workload of which every round takes countedBy from every value, so that values tell how many there were.
-type counts struct{}
+type counts struct{ dense bool } // there is no table
 
 const (
 	countedBy   = 1.0 / 1024
@@ -24,19 +24,23 @@ const (
 
 func (counts) Keys(_ schema.Batch, _ lane.Lane, keys [][]uint64) (int, [][]uint64) {
 	for key := range uint64(countedRows) {
-		keys[0] = append(keys[0], key)
+		for t := range keys {
+			keys[t] = append(keys[t], key)
+		}
 	}
 	return 1, keys
 }
 
-func (counts) Lane(step *LaneStep) (float64, error) {
+func (c counts) Lane(step *LaneStep) (float64, error) {
 	rows := make([]float32, countedRows*3)
 	for _, values := range [][]float32{rows, step.Grad("w")} {
 		for i := range values {
 			values[i] = 1
 		}
 	}
-	step.BagGrad(0, 0, nil, rows)
+	if !c.dense {
+		step.BagGrad(0, 0, nil, rows)
+	}
 	return 1, nil
 }
 
@@ -94,17 +98,68 @@ func resumeAsync(t *testing.T) {
 	}
 }
 
-// An async job goes on without a trainer that was lost before its ps was. Whoever comes later has the place.
-func TestAsyncGoesOnWithout(t *testing.T) { testkit.Waits(t, asyncGoesOnWithout) }
+// So does a job of groups, each of one trainer's contributions: its updates are numbered anew from there.
+func TestResumeGrouped(t *testing.T) { testkit.Waits(t, resumeGrouped) }
 
-func asyncGoesOnWithout(t *testing.T) {
+func resumeGrouped(t *testing.T) {
+	kept := ps.Config{Shards: 2, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 1}}
+	server := startServerWith(t, kept)
+	job := groupedCounts(2)
+	work := counts{dense: true}
+	sessions := joinAll(t, testConfig(t, server), job)
+	version, reached := trainUntilDurable(t, kept.Checkpoints.Dir, sessions, job, work, true)
+	server.Close()
+	if version == 0 || version >= reached {
+		t.Fatalf("version %d is durable after %d batches", version, reached)
+	}
+	batches := reached + 20
+	for _, shards := range []int{1, 3} {
+		kept.Shards = shards
+		server := startServerWith(t, kept)
+		from := testConfig(t, server)
+		from.Resume = true
+		sessions := joinAll(t, from, job)
+		at := sessions[0].Version()
+		if at < version || at > batches {
+			t.Fatalf("resumed at version %d, want %d to %d", at, version, batches)
+		}
+		trainTo(t, sessions, work, uint64(batches))
+		least, most := float32(2*batches), float32(2*(batches+reached-at))
+		for i, v := range sessions[0].Param("w") {
+			v = min(v, sessions[1].Param("w")[i]) // whoever was answered last knows of all
+			if n := -v / countedBy; n < least || n > most {
+				t.Fatalf("%d shards: value %d tells of %v updates, want %v to %v", shards, i, n, least, most)
+			}
+		}
+		server.Close()
+	}
+}
+
+func groupedCounts(trainers int) *schema.Job {
+	job := countsJob(trainers)
+	job.Consistency, job.Group, job.Tables = schema.ConsistencyGrouped, 1, nil
+	return job
+}
+
+// An async job goes on without a trainer that was lost before its ps was. Whoever comes later has the place. So does a
+// job of groups, but for the place.
+func TestAsyncGoesOnWithout(t *testing.T) {
+	t.Run("async", func(t *testing.T) {
+		testkit.Waits(t, func(t *testing.T) { asyncGoesOnWithout(t, countsJob(3), counts{}, 4) })
+	})
+	t.Run("grouped", func(t *testing.T) {
+		testkit.Waits(t, func(t *testing.T) { asyncGoesOnWithout(t, groupedCounts(3), counts{dense: true}, 3) })
+	})
+}
+
+func asyncGoesOnWithout(t *testing.T, job *schema.Job, work counts, trainers int) {
 	const batches, dies = 500, 40
 	kept := ps.Config{Shards: 2, Deadline: 3 * time.Second, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 5}}
 	server := startServerWith(t, kept)
-	job, config := countsJob(3), testConfig(t, server)
+	config := testConfig(t, server)
 	var all sync.WaitGroup
 	lost, back := make(chan struct{}), make(chan struct{})
-	began := make([][]schema.Version, 4)
+	began := make([][]schema.Version, trainers)
 	for i := range began {
 		all.Go(func() {
 			from := config
@@ -116,9 +171,9 @@ func asyncGoesOnWithout(t *testing.T) {
 				if i == 1 && len(began[i]) == 2 {
 					close(back)
 				}
-				return s.Run(testContext(t), counts{}, batches-min(batches, uint64(s.Version())), func(p Progress) {
+				return s.Run(testContext(t), work, batches-min(batches, uint64(s.Version())), func(p Progress) {
 					time.Sleep(50 * time.Millisecond)
-					if i == 0 && p.Version == dies {
+					if i == 0 && p.Batch+1 == dies {
 						s.fail(errKilled)
 					}
 				})
@@ -137,21 +192,25 @@ func asyncGoesOnWithout(t *testing.T) {
 	kept.Port = fabrictest.PortOf(t, server.URL())
 	again := startServerWith(t, kept)
 	all.Wait()
-	if len(began[1]) != 2 || len(began[2]) != 2 || len(began[3]) != 1 || began[3][0] != began[1][1] ||
-		began[3][0] <= dies {
+	if len(began[1]) != 2 || len(began[2]) != 2 || began[1][1] <= dies || trainers == 4 &&
+		(len(began[3]) != 1 || began[3][0] != began[1][1]) {
 		t.Errorf("trainers began with versions %v", began)
 	}
 	again.Close()
 	kept.Port = 0
 	from := testConfig(t, startServerWith(t, kept))
 	from.Resume = true
-	last := joinAll(t, from, countsJob(3))
-	rows, err := last[0].Lookup(testContext(t), []TableKeys{{0, []uint64{0, countedRows - 1}}})
-	if err != nil {
-		t.Fatal(err)
+	last := joinAll(t, from, job)
+	values := last[0].Param("w")
+	if !work.dense {
+		rows, err := last[0].Lookup(testContext(t), []TableKeys{{0, []uint64{0, countedRows - 1}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		values = rows[0]
 	}
 	least := float32(2*last[0].Version()) + dies/2
-	for i, v := range rows[0] {
+	for i, v := range values {
 		if n := -v / countedBy; n < least {
 			t.Errorf("value %d tells of %v rounds, want %v", i, n, least)
 		}

@@ -294,9 +294,9 @@ func TestResumeRefused(t *testing.T) {
 	checkError(t, join(ps.Config{}, job), ErrRefused, "job nothing cannot be resumed", "--checkpoint-dir")
 	kept := ps.Config{Checkpoints: checkpoint.Policy{Dir: dir}}
 	checkError(t, join(kept, job), ErrRefused, "there is no durable version of it in "+dir, "without --resume")
-	grouped := toyJob("grouped", 1, 2, schema.ApplyUpdate)
-	grouped.Consistency, grouped.Group, grouped.Tables = schema.ConsistencyGrouped, 1, nil
-	checkError(t, join(kept, grouped), ErrRefused, "at versions of their own groups", "or async")
+	exact := toyJob("exact", 1, 2, schema.ApplyUpdate)
+	exact.Consistency, exact.Optimizer.Exact = schema.ConsistencyAsync, true
+	checkError(t, join(kept, exact), ErrRefused, "exact rows of shards at versions of their own", "sync or bounded")
 }
 
 // Of several trainers all resume, or none.

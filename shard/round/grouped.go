@@ -37,12 +37,15 @@ type Grouped struct {
 // groupContributor is what a trainer has asked for.
 type groupContributor struct {
 	next  schema.Batch // of its own batches: that of its next request
-	group schema.Batch // of its last request, where next > 0
+	group schema.Batch // of its last request, where there was one
 	gone  bool         // it contributes no more
 }
 
+// asked reports whether a trainer has had a request.
+func (g *Grouped) asked(k *groupContributor) bool { return k.next > g.config.First }
+
 // last reports whether a batch is that of the last request. Nothing is added to b, which may be any number.
-func (k *groupContributor) last(b schema.Batch) bool { return k.next > 0 && b == k.next-1 }
+func (g *Grouped) last(k *groupContributor, b schema.Batch) bool { return g.asked(k) && b == k.next-1 }
 
 // groupMember is a request in a group.
 type groupMember struct {
@@ -76,7 +79,11 @@ func groupsOpen(job *schema.Job) int { return job.Trainers/job.Group + 1 }
 func newGrouped(ctx context.Context, c ClockConfig) (Clock, error) {
 	g := &Grouped{config: c, there: len(c.Contributors), contributors: make([]groupContributor, len(c.Contributors)),
 		members: make([][]groupMember, groupsOpen(c.Job))}
-	if err := g.begin(ctx, 0, 0); err != nil {
+	g.filling = c.First
+	for i := range g.contributors {
+		g.contributors[i].next = c.First
+	}
+	if err := g.begin(ctx, schema.Version(c.First), g.there); err != nil { // with which all of them begin
 		return nil, err
 	}
 	g.line = c.line(schema.All, c.Job.Lanes, groupsOpen(c.Job)-1, lane.Node{}, g.complete)
@@ -130,6 +137,14 @@ func (g *Grouped) begin(ctx context.Context, v schema.Version, refs int) error {
 	return nil
 }
 
+// has is the version that a trainer has, or will have when its last request is answered.
+func (g *Grouped) has(k *groupContributor) schema.Version {
+	if g.asked(k) {
+		return schema.Version(k.group) + 1
+	}
+	return schema.Version(g.config.First)
+}
+
 // unref is told that a trainer will not ask for a version again.
 func (g *Grouped) unref(v schema.Version) {
 	if s := g.snapshot(v); s != nil {
@@ -137,10 +152,11 @@ func (g *Grouped) unref(v schema.Version) {
 	}
 }
 
-// recycle releases versions that nobody will ask for. The newest that is whole stays, from which the next is made.
+// recycle releases versions that nobody will ask for. The newest that is whole stays, from which the next is made, and
+// the one before it, which may be being copied.
 func (g *Grouped) recycle() {
 	g.snapshots = slices.DeleteFunc(g.snapshots, func(s snapshot) bool {
-		if s.refs > 0 || s.version >= g.line.done {
+		if s.refs > 0 || s.version+1 >= schema.Version(g.line.done) {
 			return false
 		}
 		g.free = append(g.free, s.results)
@@ -208,13 +224,13 @@ func (g *Grouped) Reach(contributor int, b schema.Batch) (Entry, *schema.FrameEr
 		return e, schema.Refuse(schema.ReasonUnknownSender,
 			"%s takes no part in job %s any more: it has left, or was taken for lost",
 			member, g.config.Job.Name)
-	case k.last(b) && k.group < g.line.done:
+	case g.last(k, b) && k.group < g.line.done:
 		return e, &schema.FrameError{Reason: schema.ReasonDuplicate} // its round has closed
-	case k.last(b):
+	case g.last(k, b):
 		return e, nil
 	case b < k.next:
 		return e, schema.Refuse(schema.ReasonStaleBatch, "batch %d: batch %d of %s is under way", b, k.next-1, member)
-	case b > k.next || k.next > 0 && k.group >= g.line.done:
+	case b > k.next || g.asked(k) && k.group >= g.line.done:
 		return e, schema.Refuse(schema.ReasonEarlyBatch, "batch %d: %s has been answered %d batches", b, member,
 			g.answered(contributor))
 	}
@@ -225,7 +241,7 @@ func (g *Grouped) Reach(contributor int, b schema.Batch) (Entry, *schema.FrameEr
 // answered is how many requests of a trainer every round has closed of.
 func (g *Grouped) answered(contributor int) schema.Batch {
 	k := &g.contributors[contributor]
-	if k.next > 0 && k.group >= g.line.done {
+	if g.asked(k) && k.group >= g.line.done {
 		return k.next - 1
 	}
 	return k.next
@@ -237,10 +253,8 @@ func (g *Grouped) Enter(e Entry) {
 		return
 	}
 	k := &g.contributors[e.contributor]
-	if k.next > 0 {
-		g.unref(k.group + 1)
-		g.recycle()
-	}
+	g.unref(g.has(k))
+	g.recycle()
 	g.line.Advance(g.filling)
 	members := g.of(g.filling)
 	*members = append(*members, groupMember{e.contributor, k.next})
@@ -298,8 +312,13 @@ func (g *Grouped) Closed(l *Line, group schema.Batch) []Hearer {
 // Pull implements Clock: a trainer may ask again for what its last request got.
 func (g *Grouped) Pull(contributor int, b schema.Batch, _ bool) (e Entry, kept bool, refused *schema.FrameError) {
 	k := &g.contributors[contributor]
-	if k.last(b) && !k.gone {
+	begins := !g.asked(k) && k.next > 0 && b == k.next-1 // with what the job was resumed with
+	switch {
+	case k.gone:
+	case g.last(k, b):
 		return Entry{Line: g.line, Round: k.group, contributor: contributor}, true, nil
+	case begins:
+		return Entry{Line: g.line, Round: b, contributor: contributor}, true, nil
 	}
 	e, refused = g.Reach(contributor, b)
 	e.Fresh = false // where it has overtaken its sender's contributions, these make the request
@@ -331,12 +350,9 @@ func (g *Grouped) leave(contributor int) {
 	k, h, dense := &g.contributors[contributor], &g.config.Contributors[contributor], g.line.Dense
 	k.gone = true
 	g.there--
-	if k.next == 0 {
-		return
-	}
-	g.unref(k.group + 1) // where that is there; else it was not counted
+	g.unref(g.has(k)) // where that is there; else it was not counted
 	g.recycle()
-	if k.group < g.line.done {
+	if !g.asked(k) || k.group < g.line.done {
 		return
 	}
 	for i := range dense.Chunks() {
@@ -356,7 +372,7 @@ func (g *Grouped) Waiting() Waiting {
 			return w
 		}
 		for i := range g.contributors {
-			if k := &g.contributors[i]; !k.gone && (k.next == 0 || k.group < l.done) {
+			if k := &g.contributors[i]; !k.gone && (!g.asked(k) || k.group < l.done) {
 				w.Members = append(w.Members, g.config.Contributors[i].Member)
 			}
 		}
