@@ -76,7 +76,9 @@ race() {
   echo "THE RACE DETECTOR ITSELF HAS FAILED, once more: ${broken[*]}"
   "${go_test[@]}" "${short[@]}" "${raced[@]}" "${broken[@]}"
 }
-long() { "${go_test[@]}" "${native[@]}" ./trainer ./schema ./fabric ./examples/... ./internal/rules ./bench/average; }
+long() { # most of it sleeps
+  "${go_test[@]}" "${native[@]}" -parallel 12 ./trainer ./schema ./fabric ./examples/... ./internal/rules ./bench/average
+}
 cuda() {
   local packages=(./cuda ./shard ./checkpoint ./bench/exchange ./cmd/...)
   [ ${#short[@]} = 0 ] || packages=("${alone[@]}" "${packages[@]}")

@@ -15,8 +15,8 @@ import (
 // every chunk has it. So a version that all shards copy is one version. A step waits for the copy of what it is about
 // to change at most.
 //
-// In async there is no common version: a copy is of what is here when the first frame comes after it was asked for. In
-// grouped there are none.
+// In async and grouped there is no common version: a copy is of what is here when the first frame comes after it was
+// asked for.
 
 // A copy is for files, or for a ps that stands by (MirrorAt). There is one at a time, and the first goes before the
 // second, which is asked for again soon.

@@ -18,6 +18,7 @@ import (
 // Jobs that go back do so with the trainers that are left, under policy recover, and with one more when that comes. All
 // is as one trainer alone trains it, to which nothing happens.
 func TestGoBackWithFewer(t *testing.T) {
+	testkit.Beside(t)
 	for name, change := range map[string]func(*schema.Job){
 		"hybrid": func(j *schema.Job) { j.Apply, j.Reduce = schema.ApplyMean, schema.ReduceTrainers },
 		"replicated": func(j *schema.Job) {
@@ -122,6 +123,7 @@ func goBackWithFewer(t *testing.T, job *schema.Job, both, byIDs bool) {
 // Where all trainers are interrupted at once nobody goes back: who comes next begins anew. So does a job of the same
 // name with other settings, with all of its trainers, while one is to go back.
 func TestNobodyGoesBack(t *testing.T) {
+	testkit.Beside(t)
 	for name, again := range map[string]bool{"interrupted": true, "other settings": false} {
 		t.Run(name, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { nobodyGoesBack(t, again) }) })
 	}

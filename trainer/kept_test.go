@@ -23,6 +23,7 @@ import (
 // weights of one in which nothing has happened: whether its ps is there or lost with them, and whoever of them has the
 // folder. A newer version that is damaged is passed over.
 func TestAllTrainersThatHaveAllAreLost(t *testing.T) {
+	testkit.Beside(t)
 	for name, c := range map[string]lostAll{
 		"and their ps is there":           {},
 		"and their ps":                    {ps: true},

@@ -19,6 +19,7 @@ import (
 // job goes on with the weights of one in which nothing has happened, and nothing is on any disk. Where one does not
 // stand by the job goes on from its newest durable version.
 func TestPeersGoOnWithTheJob(t *testing.T) {
+	testkit.Beside(t)
 	for _, c := range []struct {
 		name   string
 		shards []int

@@ -16,6 +16,7 @@ import (
 // A trainer that ends without a word is named to the others within the deadline, whether tables wait for everybody or
 // for nobody: the dense part waits in either.
 func TestLostTrainerIsNamedWhereTablesArePooled(t *testing.T) {
+	testkit.Beside(t)
 	for _, tables := range []string{"", schema.ConsistencyAsync} {
 		t.Run("tables "+tables, func(t *testing.T) {
 			testkit.Waits(t, func(t *testing.T) {

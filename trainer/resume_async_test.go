@@ -144,6 +144,7 @@ func groupedCounts(trainers int) *schema.Job {
 // An async job goes on without a trainer that was lost before its ps was. Whoever comes later has the place. So does a
 // job of groups, but for the place.
 func TestAsyncGoesOnWithout(t *testing.T) {
+	testkit.Beside(t)
 	t.Run("async", func(t *testing.T) {
 		testkit.Waits(t, func(t *testing.T) { asyncGoesOnWithout(t, countsJob(3), counts{}, 4) })
 	})

@@ -53,6 +53,7 @@ func givenJob(trainers, ahead int) *schema.Job {
 // A job whose trainers run ahead has versions, too: each is durable as of one batch on all shards, and the job goes on
 // from it on other numbers of shards and trainers.
 func TestResumeBounded(t *testing.T) {
+	testkit.Beside(t)
 	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
 		t.Run(apply, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { resumeBounded(t, apply) }) })
 	}

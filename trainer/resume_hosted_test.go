@@ -128,6 +128,7 @@ func awaitDurable(t *testing.T, dir string, name schema.JobName, v schema.Versio
 // A module that several trainers step in sync is written down after as many steps as the version has batches of all of
 // them: none is missing, and none is there that would be made again. Where trainers run ahead none is missing.
 func TestResumeHostedByTwo(t *testing.T) {
+	testkit.Beside(t)
 	for mode, ahead := range map[string]int{"sync": 0, "bounded": 2} {
 		t.Run(mode, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { resumeHostedByTwo(t, ahead) }) })
 	}
@@ -249,6 +250,7 @@ func checkHostedExport(t *testing.T, dir string, s *Session) {
 // The trainers of a hosted module go back to its newest durable version when one is lost: under policy wait together
 // with a new one, and under recover those that are left, until that comes.
 func TestHostedGoesBack(t *testing.T) {
+	testkit.Beside(t)
 	for policy, sessions := range map[string]int{schema.PolicyWait: 3, schema.PolicyRecover: 4} {
 		t.Run(policy, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { hostedGoesBack(t, policy, sessions) }) })
 	}

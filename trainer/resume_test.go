@@ -59,6 +59,7 @@ func trainUntilDurable(t *testing.T, dir string, sessions []*Session, job *schem
 // trainers, with the bits of a job that nothing has happened to. Shards have the parameters, or trainers, or these have
 // all of the job.
 func TestResume(t *testing.T) {
+	testkit.Beside(t)
 	for _, who := range havers {
 		t.Run(who.name, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { resume(t, who) }) })
 	}
@@ -220,6 +221,7 @@ func digestsOf(t *testing.T, sessions []*Session) [][32]byte {
 // The same from an increment, of a job with a table of which most rows are not touched; and from what is before it
 // where its file is damaged. Where trainers have that table too, and shards write it down, versions are full.
 func TestResumeFromIncrements(t *testing.T) {
+	testkit.Beside(t)
 	for _, who := range havers {
 		t.Run(who.name, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { resumeFromIncrements(t, who) }) })
 	}

@@ -17,6 +17,7 @@ import (
 // nobody has taken in time. Where gradients do not depend on versions, nothing is missing at the end, and nothing is
 // there twice.
 func TestJobsRewind(t *testing.T) {
+	testkit.Beside(t)
 	for name, job := range map[string]*schema.Job{"bounded": givenJob(3, 2), "feedback": givenJob(3, 0),
 		"hybrid": givenJob(3, 0), "async tables": givenJob(3, 0), "bounded, alone": givenJob(1, 2),
 		"mean, alone": givenJob(1, 0), "deserted": givenJob(1, 0)} {

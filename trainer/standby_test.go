@@ -70,6 +70,7 @@ func outlive(t *testing.T, config Config, job *schema.Job, batches uint64, end f
 // A ps ends, with a word or without, and whoever stands by goes on with its job, on other numbers of shards: the
 // weights are those of a job in which nothing has happened, and nothing is on any disk.
 func TestStandbyGoesOnWithTheJob(t *testing.T) {
+	testkit.Beside(t)
 	for name, end := range map[string]func(*ps.Server){
 		"killed": func(s *ps.Server) { _ = s.RestartNATS(s.Close) }, // which cannot be heard, nor started again
 		"ended": func(s *ps.Server) {

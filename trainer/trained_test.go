@@ -11,6 +11,7 @@ import (
 
 // Once all batches are complete, what fails in one trainer ends that one: the others read, digest and leave in peace.
 func TestTrainedJobOutlivesAFailingTrainer(t *testing.T) {
+	testkit.Beside(t)
 	jobs := map[string]*schema.Job{
 		"sync":             toyJob("trained-sync", 3, 3, schema.ApplyUpdate),
 		"bounded":          boundedJob("trained-bounded", 3, 3, 2, schema.ApplyMean),

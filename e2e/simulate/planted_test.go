@@ -53,7 +53,7 @@ var defects = []struct {
 	{"a batch under way left out by who takes a place", "ps/takeover.go",
 		"	return max(done, c.config.Resume.version())\n", "	return max(done+1, c.config.Resume.version())\n", 40},
 	{"shards made anew in the middle of a job", "ps/assignments.go",
-		"		return nil, errShardsLost\n", "", 400},
+		"		return nil, errShardsLost\n", "", 5000},
 	{"a version taken along that is not whole", "trainer/carry.go",
 		"	v, to := s.newest(), s.taken\n", "	v, to := s.newest()+1, s.taken\n", 60},
 	{"silence by dates, which may be set", "internal/liveness/liveness.go",

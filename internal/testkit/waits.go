@@ -13,12 +13,17 @@ const fakeTime = "fake time"
 // where all tests are wanted in real time too. In fake time nothing goes over a socket: InFakeTime says where a body
 // is. It is called at the beginning of a test, which in real time waits beside others.
 func Waits(t *testing.T, body func(*testing.T)) {
-	if !testing.Short() {
-		t.Parallel()
-	}
+	Beside(t)
 	t.Run(fakeTime, func(t *testing.T) { synctest.Test(t, body) })
 	if !testing.Short() {
 		t.Run("real time", body)
+	}
+}
+
+// Beside is called at the beginning of a test whose subtests call Waits: else the next test waits for all of them.
+func Beside(t *testing.T) {
+	if !testing.Short() {
+		t.Parallel()
 	}
 }
 

@@ -85,8 +85,8 @@ func NewClock(ctx context.Context, c ClockConfig) (Clock, error) {
 }
 
 // Versions is how many versions of a dense chunk that shards add up may be kept at once. In grouped that is one for
-// each trainer who has not asked again since, of whom the newest group has Group, the newest, the one before it, and the
-// one that is being made.
+// each trainer who has not asked again since, of whom the newest group has Group, the newest, the one before it, and
+// the one that is being made.
 func Versions(job *schema.Job) int {
 	plan := job.Plan()
 	if plan.Clock == schema.ClockGrouped {
