@@ -188,6 +188,39 @@ func (l *controlLoop) withTrainersLeft(job *schema.Job) (*schema.Job, trainersLe
 	return job.WithTrainers(min(e.places, job.Trainers)), trainersLeft{job.Trainers, e.cramped}
 }
 
+// lostBefore is the jobs that were under way when the ps before this one ended, and that go back with the trainers that
+// are left: as many as the newest version of the run had that was lost.
+func (s *Server) lostBefore() map[schema.JobName]*endedJob {
+	all, dir := map[schema.JobName]*endedJob{}, s.config.Checkpoints.Dir
+	if dir == "" {
+		return all
+	}
+	names, err := checkpoint.Jobs(dir)
+	for _, name := range names {
+		if lost, errRunning := checkpoint.Running(dir, name); errRunning != nil || len(lost.Runs) == 0 {
+			continue // who comes back is told what is wrong
+		} else if m := newestOf(dir, name, lost.Runs[0]); m != nil && goesBackWithFewer(m.Job) {
+			all[name] = &endedJob{name: name, run: m.ID.Run, places: m.Job.Trainers, manifest: m.Job}
+			s.lostRuns.note(name, s.now())
+		}
+	}
+	if err != nil {
+		s.log.Error("how many trainers are left of jobs that were lost is not known", "err", err)
+	}
+	return all
+}
+
+// newestOf is the newest version that is durable of a run; nil where none is.
+func newestOf(dir string, name schema.JobName, run schema.RunID) *checkpoint.Manifest {
+	found, _ := checkpoint.List(dir, name)
+	for i := range found {
+		if m := found[i].Manifest; m != nil && m.ID.Run == run {
+			return m
+		}
+	}
+	return nil
+}
+
 // noRoomForMore is told that there is no room for a job which goes back. Where the run before had fewer trainers, the
 // next one has as many. It reports whether it is worth to ask again.
 func (l *controlLoop) noRoomForMore(job *schema.Job) bool {

@@ -120,6 +120,57 @@ func goBackWithFewer(t *testing.T, job *schema.Job, both, byIDs bool) {
 	}
 }
 
+// A ps that is lost after a trainer was, and is started again, knows how many trainers were left: nobody waits for the
+// other one.
+func TestGoBackAfterBoth(t *testing.T) { testkit.Waits(t, goBackAfterBoth) }
+
+func goBackAfterBoth(t *testing.T) {
+	const batches = 400
+	kept := ps.Config{Shards: 2, Deadline: 3 * time.Second, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 10}}
+	server := startServerWith(t, kept)
+	job := givenJob(3, 0)
+	job.Apply, job.Reduce, job.Policy = schema.ApplyMean, schema.ReduceTrainers, schema.PolicyRecover
+	var all sync.WaitGroup
+	out := make([]*rewinder, job.Trainers)
+	fewer, again := make(chan struct{}), make(chan time.Time, 2)
+	for i := range out {
+		out[i] = &rewinder{config: testConfig(t, server), job: job, batches: batches}
+		switch i {
+		case 0:
+			out[i].dies = 100
+		case 1:
+			out[i].joined = func(int) {
+				switch r := out[i]; len(r.began) {
+				case 2:
+					close(fewer)
+				case 3:
+					again <- time.Now()
+				}
+			}
+		}
+		all.Go(func() {
+			if err := out[i].run(t); err != nil {
+				t.Errorf("trainer %d: %v", i, err)
+			}
+		})
+	}
+	<-fewer
+	time.Sleep(4 * time.Second) // in which a version becomes durable
+	server.Close()
+	ended := time.Now()
+	kept.Port = fabrictest.PortOf(t, server.URL())
+	startServerWith(t, kept)
+	all.Wait()
+	for i, r := range out[1:] {
+		if !slices.Equal(r.with, []int{3, 2, 2}) || !slices.IsSorted(r.began) || r.began[len(r.began)-1] == 0 {
+			t.Errorf("trainer %d was one of %v, want 3, 2 and 2, and began with versions %v", i+1, r.with, r.began)
+		}
+	}
+	if after := (<-again).Sub(ended); after > 8*time.Second && testkit.InFakeTime(t) {
+		t.Errorf("the others go on after %s", after)
+	}
+}
+
 // Where all trainers are interrupted at once nobody goes back: who comes next begins anew. So does a job of the same
 // name with other settings, with all of its trainers, while one is to go back.
 func TestNobodyGoesBack(t *testing.T) {
