@@ -38,7 +38,8 @@ func (l *controlLoop) remember(j *job) {
 	l.ended = append(l.ended, e)
 }
 
-// lastEnded is the run of a name that has ended last, here or with the ps before this one; nil where none is remembered.
+// lastEnded is the run of a name that has ended last, here or with the ps before this one; nil where none is
+// remembered.
 func (l *controlLoop) lastEnded(name schema.JobName) *endedJob {
 	for i := len(l.ended) - 1; i >= 0; i-- {
 		if l.ended[i].name == name {
