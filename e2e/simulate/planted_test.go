@@ -61,6 +61,12 @@ var defects = []struct {
 	{"rows of later batches in a version that is written down", "shard/state/array_copy.go",
 		"	c.all = all\n	c.touched = int64(t.places.count())\n",
 		"	c.all, t.copying = all, nil\n	c.touched = int64(t.places.count())\n", 60},
+	{"rows that trainers have and do not copy", "trainer/shared.go",
+		"		all[id] = shared\n", "", 60},
+	{"rows that trainers have as they are by now", "trainer/shared.go",
+		"		shared.rows = t.Copy(0, true)\n", "		shared.rows = t.Copy(0, true)\n		shared.rows.Close()\n", 400},
+	{"parameters that trainers who run ahead do not copy", "trainer/session.go",
+		"		params.made = s.copyChunk\n", "", 60},
 	{"a version that is asked for when it is over", "ps/checkpoints.go",
 		"	next := begun + 3*pace + 2 + schema.Batch(c.config.Job.Ahead)\n", "	next := begun - min(begun, 1+0*pace)\n", 60},
 }
