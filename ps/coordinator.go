@@ -128,6 +128,7 @@ type member struct {
 	complete      bool   // by its last word it is between two runs, and nothing of its batches is missing
 	lost          bool   // in a job that goes on without it
 	dead          bool   // its process has ended
+	leaving       bool   // as soon as the others need not go back for that
 	process       string // as of schema.Join
 	key           uint64 // as of schema.Join, until it has been heard in this place
 	keeps         bool   // as of schema.Join
@@ -295,7 +296,7 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 		switch {
 		case c.canDoWithout(m):
 			return append([]Decision{d}, c.goneOn()...)
-		case handsOver && c.others(i):
+		case handsOver && c.others(i) && (!m.leaving || c.somebodyStays()):
 			return append([]Decision{d}, c.failFor(i, text)...)
 		}
 		return append([]Decision{d},

@@ -81,7 +81,7 @@ func (c *Coordinator) left() int {
 // here is how many trainers are there besides one.
 func (c *Coordinator) here(besides schema.Member) (n int) {
 	for i := range c.members {
-		if m := &c.members[i]; m.here() && !m.dead && schema.TrainerMember(i) != besides {
+		if m := &c.members[i]; m.here() && !m.dead && !m.leaving && schema.TrainerMember(i) != besides {
 			n++
 		}
 	}
@@ -130,9 +130,7 @@ func (c *Coordinator) joinFewer(now time.Time, from schema.Member, j *schema.Joi
 			"job %s goes on with %d of %d trainers: there was no room for more", c.config.Job.Name, len(c.members),
 			c.places())})
 	}
-	if len(k.all) == 0 {
-		k.version = 1 + max(c.checkpoints.durable.version, c.first())
-	}
+	c.wantVersion()
 	i := slices.IndexFunc(k.all, func(m comer) bool { return m.is(from, j) })
 	if i < 0 && len(k.all) < c.places()-len(c.members) {
 		k.all = append(k.all, comer{})
@@ -145,6 +143,47 @@ func (c *Coordinator) joinFewer(now time.Time, from schema.Member, j *schema.Joi
 	return c.Refuse(from, c.roomSoon())
 }
 
+// wantVersion has a version written that is newer than the newest, unless one is written by that.
+func (c *Coordinator) wantVersion() {
+	if len(c.newcomers.all) == 0 && c.leaver() < 0 {
+		c.newcomers.version = 1 + max(c.checkpoints.durable.version, c.first())
+	}
+}
+
+// leaver is the first of the trainers that wait for a version to leave; -1 where none does, or nobody stays.
+func (c *Coordinator) leaver() int {
+	if !c.somebodyStays() {
+		return -1
+	}
+	return slices.IndexFunc(c.members, func(m member) bool { return m.leaving && m.here() })
+}
+
+// somebodyStays reports that not all trainers are about to leave.
+func (c *Coordinator) somebodyStays() bool {
+	return slices.ContainsFunc(c.members, func(m member) bool { return m.here() && !m.leaving && !m.complete })
+}
+
+// Leaving takes the word of a trainer that leaves once a version is durable, and has one written. It may leave at once
+// where nobody would go on from that.
+func (c *Coordinator) Leaving(from schema.Member) (decisions []Decision) {
+	now := schema.Control{Leaving: &schema.Leaving{Now: true}}
+	i, ok := c.find(from)
+	if !ok || c.policy != (rewinding{}) || !c.rewinds() {
+		return []Decision{{To: from, Control: now}}
+	}
+	c.wantVersion()
+	c.members[i].leaving = true
+	if c.somebodyStays() {
+		return nil
+	}
+	for i := range c.members {
+		if m := &c.members[i]; m.leaving && m.here() {
+			decisions = append(decisions, Decision{To: schema.TrainerMember(i), Control: now})
+		}
+	}
+	return decisions
+}
+
 // roomSoon puts a trainer off for which the next run has a place.
 func (c *Coordinator) roomSoon() *schema.Refused {
 	return &schema.Refused{Reason: schema.RefusedBusy, Text: fmt.Sprintf(
@@ -152,22 +191,29 @@ func (c *Coordinator) roomSoon() *schema.Refused {
 		len(c.members), c.places())}
 }
 
-// makeRoom ends the run for newcomers, once a version has become durable since they came.
+// makeRoom ends the run for newcomers, and for those who leave, once a version has become durable since they said so.
 func (c *Coordinator) makeRoom(now time.Time) []Decision {
 	k, trains := &c.newcomers, func(m member) bool { return m.here() && !m.complete }
 	k.all = slices.DeleteFunc(k.all, func(m comer) bool { return m.For(now) > comerSilentMax })
-	if len(k.all) == 0 || !c.rewinds() || c.checkpoints.durable.version < k.version ||
+	leaver := c.leaver()
+	if len(k.all) == 0 && leaver < 0 || !c.rewinds() || c.checkpoints.durable.version < k.version ||
 		!slices.ContainsFunc(c.members, trains) {
 		return nil
 	}
-	text := fmt.Sprintf("a trainer has come from %s; all go on from version %d, with %d of %d trainers",
-		k.all[0].join.Host, c.checkpoints.durable.version, len(c.members)+len(k.all), c.places())
-	return c.FailBack(schema.Coordinator, text)
+	text := ""
+	if leaver >= 0 {
+		text = fmt.Sprintf("trainer %s on %s leaves", schema.TrainerMember(leaver), c.members[leaver].host)
+	} else {
+		text = "a trainer has come from " + k.all[0].join.Host
+	}
+	return c.FailBack(schema.Coordinator, fmt.Sprintf("%s; all go on from version %d, with %d of %d trainers", text,
+		c.checkpoints.durable.version, c.here("")+len(k.all), c.places()))
 }
 
-// wantsVersion reports that a version is to be written for newcomers, where none is being written.
+// wantsVersion reports that a version is to be written for newcomers or for those who leave, where none is being
+// written.
 func (c *Coordinator) wantsVersion() bool {
-	return len(c.newcomers.all) > 0 && c.checkpoints.durable.version < c.newcomers.version
+	return (len(c.newcomers.all) > 0 || c.leaver() >= 0) && c.checkpoints.durable.version < c.newcomers.version
 }
 
 // trainersLeft is what is known of the trainers of a job that goes back, when it is registered.

@@ -69,23 +69,25 @@ type taker interface {
 }
 
 // gather gives what trainers have of a version, of the chunks that add up here and of the rows of tables that they
-// keep.
-func (w *worker) gather(ctx context.Context, what int, version schema.Version, to taker) error {
+// keep. The first answer is waited for so long: they may not have the version yet.
+func (w *worker) gather(ctx context.Context, what int, version schema.Version, within time.Duration, to taker) error {
 	g, chunks, rows := w.replicas[what], 0, []shard.ReplicaRows(nil)
 	g.use.Lock()
 	defer g.use.Unlock()
 	w.shard(func(e *shard.Shard) { chunks, rows = e.ReplicaChunks(), e.RowsOfReplica() })
-	a := answer{version: version, to: to, pieces: shard.NewPieces(w.config.Job)}
+	a := answer{version: version, to: to, pieces: shard.NewPieces(w.config.Job), within: within}
 	for i := range chunks {
 		ask := func(e *shard.Shard, n schema.Sequence) (shard.Output, error) { return e.AskReplica(i, version, n) }
 		if err := w.gatherOne(ctx, g, a, ask); err != nil {
 			return err
 		}
+		a.within = gatherWithin
 	}
 	for i, r := range rows {
 		if err := w.gatherRows(ctx, g, a, r); err != nil {
 			return err
 		}
+		a.within = gatherWithin
 		if i+1 == len(rows) || rows[i+1].Table != r.Table {
 			w.gathered(g, version, r)
 		}
@@ -96,10 +98,14 @@ func (w *worker) gather(ctx context.Context, what int, version schema.Version, t
 
 // gatherRows asks for the rows of a partition, a stretch at a time, until all have come.
 func (w *worker) gatherRows(ctx context.Context, g *gathering, a answer, r shard.ReplicaRows) error {
-	from, left := uint64(0), r.Rows
-	to := a.to
-	a.to = rowsTaker{to, func(rows *state.Rows) {
+	from, left, name := uint64(0), r.Rows, w.config.Job.Tables[r.Table].Name
+	a.to = rowsTaker{a.to, func(rows *state.Rows) error {
+		if n := len(rows.Keys); rows.Table != name || n == 0 || n > left || rows.Keys[0] < from {
+			return fmt.Errorf("%d rows of table %q: want up to %d of partition %d of table %q, from key %d on", n, rows.Table,
+				left, r.Partition, name, from)
+		}
 		from, left, rows.Partition = rows.Keys[len(rows.Keys)-1]+1, left-len(rows.Keys), r.Partition
+		return nil
 	}}
 	for left > 0 {
 		ask := func(e *shard.Shard, n schema.Sequence) (shard.Output, error) {
@@ -108,19 +114,22 @@ func (w *worker) gatherRows(ctx context.Context, g *gathering, a answer, r shard
 		if err := w.gatherOne(ctx, g, a, ask); err != nil {
 			return err
 		}
+		a.within = gatherWithin
 	}
 	return nil
 }
 
-// rowsTaker takes an answer with rows of a partition.
+// rowsTaker takes answers with rows of a partition.
 type rowsTaker struct {
 	taker
-	note func(*state.Rows)
+	check func(*state.Rows) error
 }
 
-// Rows implements taker. An answer has a row at least: see answer.take.
+// Rows implements taker.
 func (t rowsTaker) Rows(r state.Rows) error {
-	t.note(&r)
+	if err := t.check(&r); err != nil {
+		return err
+	}
 	return t.taker.Rows(r)
 }
 
@@ -147,7 +156,7 @@ func (w *worker) gatherOne(ctx context.Context, g *gathering, a answer,
 		g.asked.Store(0)
 		release(g.came.swap(nil)) // nobody waits for it any more
 	}()
-	again, late := time.NewTimer(0), time.NewTimer(gatherWithin)
+	again, late := time.NewTimer(0), time.NewTimer(a.within)
 	defer again.Stop()
 	defer late.Stop()
 	for !a.whole() {
@@ -167,15 +176,21 @@ func (w *worker) gatherOne(ctx context.Context, g *gathering, a answer,
 		case <-g.came.wake:
 			items := g.came.swap(nil)
 			for n := range items {
+				h := items[n].view.Head()
+				if number, _ := shard.ReplicaAnswer(&h, w.config.Job.Trainers); number != g.number {
+					round.Release(items[n].payload) // it has come twice, to the question before
+					continue
+				}
 				if err := a.take(w, &items[n]); err != nil {
 					release(items[n:])
 					return err
 				}
 				round.Release(items[n].payload)
-				late.Reset(gatherWithin)
+				a.within = gatherWithin
+				late.Reset(a.within)
 			}
 		case <-late.C:
-			return fmt.Errorf("trainer %s has not said within %s what it has of version %d", a.from, gatherWithin, a.version)
+			return fmt.Errorf("trainer %s has not said within %s what it has of version %d", a.from, a.within, a.version)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -191,7 +206,8 @@ type answer struct {
 	from    schema.Member
 	to      taker
 	pieces  *shard.Pieces
-	came    []bool // frames; empty before the first
+	within  time.Duration // something of it is waited for
+	came    []bool        // frames; empty before the first
 	left    int
 }
 

@@ -260,6 +260,8 @@ func (l *controlLoop) readControl(j *job, m *message, head *schema.Head) *refusa
 		if !j.coordinator.outdated(m.from, head.Generation) {
 			l.carryOut(j, j.coordinator.LRTaken(m.from, control.LRTaken))
 		}
+	case control.Leaving != nil:
+		l.carryOut(j, j.coordinator.Leaving(m.from))
 	case control.Leave != nil:
 		if a := l.assignments[m.job]; a != nil && a.run == j.run {
 			a.trainerLeft(m.from)
@@ -269,7 +271,7 @@ func (l *controlLoop) readControl(j *job, m *message, head *schema.Head) *refusa
 		l.carryOut(j, append(decisions, j.coordinator.Leave(time.Now(), m.from, head.Generation, control.Leave)...))
 	default:
 		return schema.Refuse(schema.ReasonMalformed,
-			"control %s: a coordinator takes join, leave, scale_lr, lr_taken, report and failed", control.Name())
+			"control %s: a coordinator takes join, leave, leaving, scale_lr, lr_taken, report and failed", control.Name())
 	}
 	return nil
 }

@@ -365,7 +365,7 @@ func (m *mirroring) sendShard(ctx context.Context, i int, v, since schema.Versio
 		}
 	})
 	if err == nil {
-		err = w.gather(ctx, forStandby, v, seriesTaker{pieces, &series})
+		err = w.gather(ctx, forStandby, v, gatherWithin, seriesTaker{pieces, &series})
 	}
 	if err != nil {
 		return fmt.Errorf("version %d of %s: %w", v, w.member, err)

@@ -323,7 +323,11 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 			return version, err
 		}
 	}
-	if err := w.gather(ctx, forFiles, version, part); err != nil {
+	within := gatherWithin
+	if !copying { // trainers will have the version
+		within = moduleWithin
+	}
+	if err := w.gather(ctx, forFiles, version, within, part); err != nil {
 		return version, err
 	}
 	if err := modules.Tensors(part.Tensor); err != nil {
@@ -341,7 +345,8 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	return version, nil
 }
 
-// moduleWithin is how long a pass of the batch that is computed on a version is waited for.
+// moduleWithin is how long a shard that adds up nothing waits for a version that trainers are to have: for the first
+// answer, or a pass of the batch that is computed on it.
 const moduleWithin = 10 * gatherWithin
 
 // capture takes what modules here are, now that a version is there: it is where the shard has begun to copy it. One

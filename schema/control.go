@@ -10,6 +10,7 @@ type Control struct {
 	Start   *Start   `json:"start,omitempty"`
 	Leave   *Leave   `json:"leave,omitempty"`
 	Left    *Left    `json:"left,omitempty"`
+	Leaving *Leaving `json:"leaving,omitempty"`
 	Failed  *Failed  `json:"failed,omitempty"`
 	Assign  *Assign  `json:"assign,omitempty"`
 	Report  *Report  `json:"report,omitempty"`
@@ -181,6 +182,13 @@ type Leave struct {
 
 // Left answers Leave.
 type Left struct{}
+
+// Leaving says that a trainer of a job that goes back leaves as soon as the others need not go back for that: it trains
+// on until the run ends, with a version that is durable. It repeats that. The coordinator answers, by Now, where it may
+// leave at once.
+type Leaving struct {
+	Now bool `json:"now,omitempty"`
+}
 
 // Failed ends the job for all of its trainers. Member is who caused it.
 type Failed struct {

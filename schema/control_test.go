@@ -22,6 +22,7 @@ func testControls() []Control {
 			WindowBytes: 4 << 20}},
 		{Report: &Report{Serial: 2, Ready: true,
 			Waiting: []Waiting{{Batch: 17, Bucket: 3, Chunk: 1, Members: []Member{"t0", "t1"}, First: []Member{"t1"}}}}},
+		{Leaving: &Leaving{Now: true}},
 		{ScaleLR: &ScaleLR{From: 500, Scale: 0.1}},
 		{LR: &LR{Serial: 3, Changes: []LRChange{{From: 500, Scale: 0.1}, {From: 900, Scale: 0.01}}}},
 		{LRTaken: &LRTaken{Serial: 3, Begun: 480}},

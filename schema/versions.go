@@ -12,9 +12,8 @@ func (j *Job) CheckVersions() error {
 	case j.Moments() && j.exact():
 		return fmt.Errorf("job %s: exact rows of shards at versions of their own: want consistency %s or %s", j.Name,
 			ConsistencySync, ConsistencyBounded)
-	case len(j.Modules) > 0 && plan.Reducer == ByTrainers && len(j.Parameters) > 0 && len(j.Tables) == 0:
-		return fmt.Errorf("job %s: its shards have its modules alone, and add up nothing: want reduce %s", j.Name,
-			ReduceShards)
+	case !plan.Roundless && !plan.Reduces(ByShards):
+		return fmt.Errorf("job %s: its shards add up nothing, and hear of no batch: want reduce %s", j.Name, ReduceShards)
 	}
 	return nil
 }

@@ -46,8 +46,17 @@ func TestCheckVersions(t *testing.T) {
 		{"", true, false, func(j *Job) { j.Modules, j.Parameters = modules, nil }},
 		{"", false, false, func(j *Job) { j.Modules, j.Consistency = modules, ConsistencyAsync }},
 		{"", true, false, func(j *Job) { j.Modules, j.Consistency, j.Ahead = modules, ConsistencyBounded, 1 }},
-		{"its shards have its modules alone", false, false, func(j *Job) {
+		{"its shards add up nothing", false, false, func(j *Job) {
 			j.Modules, j.Apply, j.Reduce = modules, ApplyMean, ReduceTrainers
+		}},
+		{"its shards add up nothing", false, false, func(j *Job) {
+			j.Modules, j.Apply, j.Reduce, j.Tables = modules, ApplyMean, ReduceTrainers, []TableSpec{table}
+			j.Tables[0].Replicated = true
+		}},
+		{"its shards add up nothing", false, false, func(j *Job) {
+			j.Wire = Wire{Gradients: GradientsBFloat16, ErrorFeedback: true}
+			j.Apply, j.Reduce, j.Tables = ApplyMean, ReduceTrainers, []TableSpec{table}
+			j.Tables[0].Replicated = true
 		}},
 	} {
 		c.check(t)

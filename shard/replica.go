@@ -168,7 +168,7 @@ func (s *Shard) tellReplica(contributor int, h *schema.Head, piece *state.CopyPi
 // pullReplicaRows answers a trainer that asks for rows of a replicated table which the job was resumed with.
 func (s *Shard) pullReplicaRows(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
 	r, keys, t := &s.replica, v.Keys(), v.Section(0).Table
-	if len(keys) != 1 || r.at != schema.Version(h.Batch) || r.tables[t] == nil {
+	if r.at == 0 || r.at != schema.Version(h.Batch) || len(keys) != 1 || r.tables[t] == nil {
 		return s.gone(schema.Version(h.Batch)), nil
 	}
 	rows := r.tables[t].Stretch(schema.Partition(h.Bucket), keys[0], r.pieces.ValuesMax())

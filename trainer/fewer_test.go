@@ -171,6 +171,54 @@ func goBackAfterBoth(t *testing.T) {
 	}
 }
 
+// Where one trainer is interrupted the others go on from a version that is written for that, and compute nothing again.
+func TestLeavesWithAVersion(t *testing.T) { testkit.Waits(t, leavesWithAVersion) }
+
+func leavesWithAVersion(t *testing.T) {
+	const batches, leaves = 300, 120
+	config := testConfig(t, startServerWith(t, ps.Config{Shards: 2, Deadline: 3 * time.Second,
+		Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Every: time.Hour}}))
+	job := givenJob(3, 0)
+	job.Apply, job.Reduce, job.Policy = schema.ApplyMean, schema.ReduceTrainers, schema.PolicyRecover
+	var all sync.WaitGroup
+	out := []*rewinder{{}, {}}
+	for i := range out {
+		out[i] = &rewinder{config: config, job: job, batches: batches}
+		all.Go(func() {
+			if err := out[i].run(t); err != nil {
+				t.Errorf("trainer %d: %v", i, err)
+			}
+		})
+	}
+	all.Go(func() {
+		ctx, interrupt := context.WithCancel(testContext(t))
+		defer interrupt()
+		s, err := Join(ctx, config, job)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		err = s.Run(ctx, given{}, batches, func(p Progress) {
+			time.Sleep(50 * time.Millisecond)
+			if p.Version == leaves {
+				interrupt()
+			}
+		})
+		if left := s.Abort(err); !errors.Is(err, context.Canceled) || left != nil {
+			t.Errorf("the interrupted one ends with %v and leaves with %v", err, left)
+		}
+	})
+	all.Wait()
+	quiet := joinAll(t, testConfig(t, startServerWith(t, ps.Config{})), givenJob(1, 0))
+	want := digestAfter(t, quiet, given{}, batches)
+	for i, r := range out {
+		if !slices.Equal(r.with, []int{3, 2}) || r.began[1] <= leaves || r.digest != want {
+			t.Errorf("trainer %d was one of %v and began with versions %v: weights %x, want %x", i, r.with, r.began,
+				r.digest[:6], want[:6])
+		}
+	}
+}
+
 // Where all trainers are interrupted at once nobody goes back: who comes next begins anew. So does a job of the same
 // name with other settings, with all of its trainers, while one is to go back.
 func TestNobodyGoesBack(t *testing.T) {

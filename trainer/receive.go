@@ -176,6 +176,12 @@ func (s *Session) word(from string, v *schema.View) error {
 			return nil // who had the place before
 		}
 		return fmt.Errorf("%w: job %s: %s", ErrReplaced, s.job.Name, c.Refused.Text)
+	case c.Leaving != nil:
+		select {
+		case s.leaveNow <- struct{}{}:
+		default:
+		}
+		return nil
 	case c.TakeOver != nil:
 		s.takeovers.tell(c.TakeOver)
 		return nil

@@ -58,13 +58,19 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	if s.run != nil {
 		return fmt.Errorf("%w: Run follows Next: want Finish before it", ErrOrder)
 	}
-	ctx, stop := s.running(ctx)
+	longer, end := s.lingers(ctx)
+	defer end()
+	both, stop := s.running(longer)
 	defer stop()
 	r := s.begin(batches, report)
-	if err := r.train(ctx, w, r.committed+schema.Version(batches)); err != nil {
-		return err
+	err := r.train(both, w, r.committed+schema.Version(batches))
+	if err == nil {
+		err = s.Finish(longer)
 	}
-	return s.Finish(ctx)
+	if err != nil && ctx.Err() != nil && longer != ctx { // whatever the others do now
+		return fmt.Errorf("batch %d: %w", s.newest(), context.Cause(ctx))
+	}
+	return err
 }
 
 // fill lets a workload compute the next batch. It waits for those before it until wait ends: where that is by ErrAgain,

@@ -59,6 +59,7 @@ type Session struct {
 	asking   atomic.Bool            // whoever stands by is being asked
 	ending   sync.Mutex             // of the end of ctx by close, after which no goroutine is started. A leaf
 	controls chan schema.Control
+	leaveNow chan struct{} // has room for one: the coordinator does not ask to wait any more
 	batch    atomic.Uint64 // under way; also the version that is whole here
 	watch    watch
 	faults   atomic.Uint64 // frames that did not verify
@@ -115,8 +116,8 @@ func newSession(ctx context.Context, c Config, job *schema.Job, joined schema.Jo
 	}
 	s := &Session{config: c, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards),
 		owners:   map[string]int{},
-		controls: make(chan schema.Control, 8), epoch: time.Now(), retry: time.NewTimer(time.Hour),
-		lr: newLearningRates(joined.LR)}
+		controls: make(chan schema.Control, 8), leaveNow: make(chan struct{}, 1), epoch: time.Now(),
+		retry: time.NewTimer(time.Hour), lr: newLearningRates(joined.LR)}
 	if job.CarriesOn() {
 		s.taken = new(carried)
 	}

@@ -21,7 +21,7 @@ import (
 type share struct {
 	pieces *shard.Pieces
 
-	mu     sync.Mutex // guards what follows; a leaf
+	mu     sync.Mutex // guards what follows; before locks of tables
 	copies [len(copyFlags)]shareCopy
 	past   schema.Version // which was the last to be whole: what was to be copied of those up to it is
 }
