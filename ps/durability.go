@@ -66,6 +66,9 @@ type completedJob struct {
 func (l *controlLoop) tellCompleted(c *completedJob) {
 	now := l.server.now()
 	c.job.coordinator.Completed(now, c.completion)
+	if name := c.job.manifest.Name; l.jobs[name] == c.job {
+		l.carryOut(c.job, c.job.coordinator.makeRoom(now)) // each batch from here on would be computed again
+	}
 	for i := range l.shown {
 		if l.shown[i].RunID == c.job.run {
 			l.shown[i].Durability = c.job.coordinator.durability(now)

@@ -36,7 +36,7 @@ func (s *Session) lingers(ctx context.Context) (context.Context, func()) {
 // sayLeaving returns when this trainer may leave, or the run or the session has ended.
 func (s *Session) sayLeaving(ctx context.Context) {
 	s.config.Log.Info("leaves once a version is durable, so that the others need not go back", "job", s.job.Name,
-		"member", s.joined.Member, "within", leavingMax)
+		"member", s.joined.Member, "within", leavingMax.String())
 	ctx, cancel := context.WithTimeout(ctx, leavingMax)
 	defer cancel()
 	again := time.NewTicker(s.config.RetryAfter)
