@@ -208,6 +208,8 @@ func (s *membership) run() string {
 		return s.heartbeat(from)
 	case "died":
 		return s.tell(s.c.died(s.now, &death{member: from, generation: s.generation(from), process: s.text("process", "")}))
+	case "leaving":
+		return s.tell(s.c.Leaving(from))
 	case "leave":
 		return s.tell(s.c.Leave(s.now, from, s.generation(from), &schema.Leave{Reason: s.words("reason"),
 			HandOver: s.d.HasArg("hand-over"), Back: s.d.HasArg("back"),
