@@ -99,7 +99,11 @@ func newPart(dir string, job *schema.Job, id ID, shards, shard int, over func(*l
 	for name := range p.content.names() {
 		p.came[name] = &arrived{last: -1}
 	}
-	if err := p.create(); err != nil {
+	err = p.create()
+	if errors.Is(err, fs.ErrNotExist) { // who has given up another part may just have removed the folder
+		err = p.create()
+	}
+	if err != nil {
 		removeEmpty(dir, job.Name, id)
 		return nil, fmt.Errorf("begin part %d of checkpoint %s of job %s: %w", shard, id, job.Name, err)
 	}

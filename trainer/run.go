@@ -38,6 +38,9 @@ type Progress struct {
 //
 // Where an error ends a trainer after its last Run, the others go on: see Abort.
 //
+// Where ctx is canceled, and the others of a job that goes back under policy recover (schema.Job.Rewinds) would compute
+// batches again if this trainer left at once, it trains on until a version is durable, for 20 s at most.
+//
 // Time spent in report, or between two calls of Run, is time that the others wait: beyond the server's deadline the job
 // ends as it does for any slow trainer.
 //
