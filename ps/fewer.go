@@ -113,7 +113,7 @@ func (c *Coordinator) beginWithFewer(now time.Time) []Decision {
 
 // joinFewer has a version written for a trainer that comes while a job runs, and puts it off until then.
 func (c *Coordinator) joinFewer(now time.Time, from schema.Member, j *schema.Join) []Decision {
-	if len(c.members) == c.places() || c.policy != (rewinding{}) {
+	if c.room() == 0 || c.policy != (rewinding{}) {
 		return c.Refuse(from, c.fullFor(now, j))
 	}
 	if c.plan.Reduces(schema.ByTrainers) {
@@ -132,7 +132,7 @@ func (c *Coordinator) joinFewer(now time.Time, from schema.Member, j *schema.Joi
 	}
 	c.wantVersion()
 	i := slices.IndexFunc(k.all, func(m comer) bool { return m.is(from, j) })
-	if i < 0 && len(k.all) < c.places()-len(c.members) {
+	if i < 0 && len(k.all) < c.room() {
 		k.all = append(k.all, comer{})
 		i = len(k.all) - 1
 	}
@@ -156,6 +156,19 @@ func (c *Coordinator) leaver() int {
 		return -1
 	}
 	return slices.IndexFunc(c.members, func(m member) bool { return m.leaving && m.here() })
+}
+
+// room is how many more trainers the next run may have: those that this one has too few, and those that leave.
+func (c *Coordinator) room() int {
+	n := c.places() - len(c.members)
+	if c.leaver() >= 0 {
+		for i := range c.members {
+			if m := &c.members[i]; m.leaving && m.here() {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // somebodyStays reports that not all trainers are about to leave.

@@ -346,17 +346,19 @@ func (j *job) lastFault() time.Time {
 // fault has one happen, and whoever is gone be replaced.
 func (j *job) fault() error {
 	k := j.draw()
-	if k.all {
-		k.victims = len(j.trainers)
+	order := j.r.Perm(len(j.trainers))
+	leaving := func(i int) bool { return j.trainers[i].gone } // it has been replaced, and trains on for a moment
+	all := order
+	if order = slices.DeleteFunc(slices.Clone(order), leaving); k.all {
+		k.victims = len(order)
 	}
 	victims := max(k.victims, 1)
-	if victims > len(j.trainers) || k.all && !j.isDurable() {
+	if victims > len(order) || k.all && !j.isDurable() {
 		return nil
 	}
 	if k.ps && j.Standby && !j.stoodBy() {
 		k.name += early
 	}
-	order := j.r.Perm(len(j.trainers))
 	chosen, others := order[:victims], order[victims:]
 	if j.ByTrainers && !k.all && !slices.ContainsFunc(others, func(i int) bool { return j.trainers[i].trained.Load() }) {
 		return nil // nobody else has anything of the job
@@ -381,7 +383,11 @@ func (j *job) fault() error {
 	if k.ps {
 		lost.stop(signal)
 	}
-	for _, i := range chosen[:k.victims] {
+	dead := chosen[:k.victims]
+	if k.all {
+		dead = all
+	}
+	for _, i := range dead {
 		j.trainers[i].gone = true
 		_ = j.trainers[i].Process.Signal(signal)
 	}
