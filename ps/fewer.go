@@ -201,7 +201,7 @@ func (c *Coordinator) Leaving(from schema.Member) (decisions []Decision) {
 func (c *Coordinator) roomSoon() *schema.Refused {
 	return &schema.Refused{Reason: schema.RefusedBusy, Text: fmt.Sprintf(
 		"job %s goes on with %d of %d trainers; there is a place once a version of it is durable", c.config.Job.Name,
-		len(c.members), c.places())}
+		c.here(""), c.places())}
 }
 
 // makeRoom ends the run for newcomers, and for those who leave, once a version has become durable since they said so.
