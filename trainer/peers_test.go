@@ -47,7 +47,7 @@ func goOnAmongPeers(t *testing.T, apply string, shards, kills []int, at []uint64
 	control := startControl(t, fabric.ServerConfig{Bus: bus})
 	config := ps.Config{NATS: control.URL(), Deadline: shortDeadline}
 	if alone {
-		config.Checkpoints = checkpoint.Policy{Dir: t.TempDir(), Every: time.Second}
+		config.Checkpoints = checkpoint.Policy{Dir: t.TempDir(), Every: time.Second, Keep: 100}
 	}
 	var servers []*ps.Server
 	var hosts []*fabric.Bus
@@ -84,10 +84,18 @@ func goOnAmongPeers(t *testing.T, apply string, shards, kills []int, at []uint64
 			t.Errorf("trainer %d: %v", i, o.err)
 		case o.digest != want:
 			t.Errorf("trainer %d: weights %x, want %x", i, o.digest[:8], want[:8])
-		case resumed == 0 || resumed > last+100 || (resumed+100 < last) != alone:
+		case alone && !wasDurable(config.Checkpoints.Dir, job.Name, o.resumed):
+			t.Errorf("trainer %d has begun anew with version %d, which was not durable", i, resumed)
+		case resumed == 0 || resumed > last+100 || resumed+100 < last && !alone:
 			t.Errorf("trainer %d has begun anew with version %d, and a ps was killed at %d", i, resumed, last)
 		}
 	}
+}
+
+// wasDurable reports whether a version is among those that were kept.
+func wasDurable(dir string, name schema.JobName, v schema.Version) bool {
+	all, _ := checkpoint.List(dir, name)
+	return slices.ContainsFunc(all, func(f checkpoint.Found) bool { return f.Manifest != nil && f.ID.Version == v })
 }
 
 type outlivedPeers struct {
