@@ -145,31 +145,31 @@ func (c *Coordinator) joinFewer(now time.Time, from schema.Member, j *schema.Joi
 
 // wantVersion has a version written that is newer than the newest, unless one is written by that.
 func (c *Coordinator) wantVersion() {
-	if len(c.newcomers.all) == 0 && c.leaver() < 0 {
+	if len(c.newcomers.all) == 0 && len(c.leavers()) == 0 {
 		c.newcomers.version = 1 + max(c.checkpoints.durable.version, c.first())
 	}
 }
 
-// leaver is the first of the trainers that wait for a version to leave; -1 where none does, or nobody stays.
-func (c *Coordinator) leaver() int {
+// leavers are the trainers that wait for a version to leave; none where nobody stays.
+func (c *Coordinator) leavers() []int {
 	if !c.somebodyStays() {
-		return -1
+		return nil
 	}
-	return slices.IndexFunc(c.members, func(m member) bool { return m.leaving && m.here() })
+	return c.toldToEnd()
+}
+
+// toldToEnd are the trainers that are there and have said that they leave.
+func (c *Coordinator) toldToEnd() (all []int) {
+	for i := range c.members {
+		if m := &c.members[i]; m.leaving && m.here() {
+			all = append(all, i)
+		}
+	}
+	return all
 }
 
 // room is how many more trainers the next run may have: those that this one has too few, and those that leave.
-func (c *Coordinator) room() int {
-	n := c.places() - len(c.members)
-	if c.leaver() >= 0 {
-		for i := range c.members {
-			if m := &c.members[i]; m.leaving && m.here() {
-				n++
-			}
-		}
-	}
-	return n
-}
+func (c *Coordinator) room() int { return c.places() - len(c.members) + len(c.leavers()) }
 
 // somebodyStays reports that not all trainers are about to leave.
 func (c *Coordinator) somebodyStays() bool {
@@ -189,10 +189,8 @@ func (c *Coordinator) Leaving(from schema.Member) (decisions []Decision) {
 	if c.somebodyStays() {
 		return nil
 	}
-	for i := range c.members {
-		if m := &c.members[i]; m.leaving && m.here() {
-			decisions = append(decisions, Decision{To: schema.TrainerMember(i), Control: now})
-		}
+	for _, i := range c.toldToEnd() {
+		decisions = append(decisions, Decision{To: schema.TrainerMember(i), Control: now})
 	}
 	return decisions
 }
@@ -208,14 +206,14 @@ func (c *Coordinator) roomSoon() *schema.Refused {
 func (c *Coordinator) makeRoom(now time.Time) []Decision {
 	k, trains := &c.newcomers, func(m member) bool { return m.here() && !m.complete }
 	k.all = slices.DeleteFunc(k.all, func(m comer) bool { return m.For(now) > comerSilentMax })
-	leaver := c.leaver()
-	if len(k.all) == 0 && leaver < 0 || !c.rewinds() || c.checkpoints.durable.version < k.version ||
+	leavers := c.leavers()
+	if len(k.all) == 0 && len(leavers) == 0 || !c.rewinds() || c.checkpoints.durable.version < k.version ||
 		!slices.ContainsFunc(c.members, trains) {
 		return nil
 	}
 	text := ""
-	if leaver >= 0 {
-		text = fmt.Sprintf("trainer %s on %s leaves", schema.TrainerMember(leaver), c.members[leaver].host)
+	if len(leavers) > 0 {
+		text = fmt.Sprintf("trainer %s on %s leaves", schema.TrainerMember(leavers[0]), c.members[leavers[0]].host)
 	} else {
 		text = "a trainer has come from " + k.all[0].join.Host
 	}
@@ -226,7 +224,7 @@ func (c *Coordinator) makeRoom(now time.Time) []Decision {
 // wantsVersion reports that a version is to be written for newcomers or for those who leave, where none is being
 // written.
 func (c *Coordinator) wantsVersion() bool {
-	return (len(c.newcomers.all) > 0 || c.leaver() >= 0) && c.checkpoints.durable.version < c.newcomers.version
+	return (len(c.newcomers.all) > 0 || len(c.leavers()) > 0) && c.checkpoints.durable.version < c.newcomers.version
 }
 
 // trainersLeft is what is known of the trainers of a job that goes back, when it is registered.

@@ -78,16 +78,14 @@ func (w *worker) gather(ctx context.Context, what int, version schema.Version, w
 	a := answer{version: version, to: to, pieces: shard.NewPieces(w.config.Job), within: within}
 	for i := range chunks {
 		ask := func(e *shard.Shard, n schema.Sequence) (shard.Output, error) { return e.AskReplica(i, version, n) }
-		if err := w.gatherOne(ctx, g, a, ask); err != nil {
+		if err := w.gatherOne(ctx, g, &a, ask); err != nil {
 			return err
 		}
-		a.within = gatherWithin
 	}
 	for i, r := range rows {
-		if err := w.gatherRows(ctx, g, a, r); err != nil {
+		if err := w.gatherRows(ctx, g, &a, r); err != nil {
 			return err
 		}
-		a.within = gatherWithin
 		if i+1 == len(rows) || rows[i+1].Table != r.Table {
 			w.gathered(g, version, r)
 		}
@@ -97,9 +95,11 @@ func (w *worker) gather(ctx context.Context, what int, version schema.Version, w
 }
 
 // gatherRows asks for the rows of a partition, a stretch at a time, until all have come.
-func (w *worker) gatherRows(ctx context.Context, g *gathering, a answer, r shard.ReplicaRows) error {
+func (w *worker) gatherRows(ctx context.Context, g *gathering, a *answer, r shard.ReplicaRows) error {
 	from, left, name := uint64(0), r.Rows, w.config.Job.Tables[r.Table].Name
-	a.to = rowsTaker{a.to, func(rows *state.Rows) error {
+	to := a.to
+	defer func() { a.to = to }()
+	a.to = rowsTaker{to, func(rows *state.Rows) error {
 		if n := len(rows.Keys); rows.Table != name || n == 0 || n > left || rows.Keys[0] < from {
 			return fmt.Errorf("%d rows of table %q: want up to %d of partition %d of table %q, from key %d on", n, rows.Table,
 				left, r.Partition, name, from)
@@ -114,7 +114,6 @@ func (w *worker) gatherRows(ctx context.Context, g *gathering, a answer, r shard
 		if err := w.gatherOne(ctx, g, a, ask); err != nil {
 			return err
 		}
-		a.within = gatherWithin
 	}
 	return nil
 }
@@ -148,8 +147,9 @@ func (w *worker) gathered(g *gathering, version schema.Version, r shard.ReplicaR
 }
 
 // gatherOne asks until all of an answer has come.
-func (w *worker) gatherOne(ctx context.Context, g *gathering, a answer,
+func (w *worker) gatherOne(ctx context.Context, g *gathering, a *answer,
 	next func(*shard.Shard, schema.Sequence) (shard.Output, error)) error {
+	a.came, a.left = nil, 0
 	g.number += gatherings
 	g.asked.Store(uint64(g.number))
 	defer func() {

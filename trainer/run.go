@@ -309,8 +309,8 @@ func (r *run) complete(b schema.Batch) {
 	r.compute.params.commit(b + 1)
 	r.replicas.commit(weight)
 	r.share.limit()
-	r.batch.Store(uint64(b) + 1)
 	r.copyShare(b + 1)
+	r.batch.Store(uint64(b) + 1) // what was to be copied is
 	r.keeper.Load().step(b + 1)
 	if b < r.job.StartVersion() {
 		return

@@ -23,7 +23,6 @@ type share struct {
 
 	mu     sync.Mutex // guards what follows; before locks of tables
 	copies [len(copyFlags)]shareCopy
-	past   schema.Version // which was the last to be whole: what was to be copied of those up to it is
 }
 
 // shareCopy is this trainer's share of a version; of 0 before the first.
@@ -45,11 +44,6 @@ func (r *run) copyShare(v schema.Version) {
 			wanted = append(wanted, i)
 		}
 	}
-	defer func() {
-		r.share.mu.Lock()
-		r.share.past = v
-		r.share.mu.Unlock()
-	}()
 	if len(wanted) == 0 || !r.place.Plan.Sync() {
 		return // or each chunk was when it came to the version
 	}
@@ -95,13 +89,13 @@ func (s *Session) copyChunk(i int) {
 // trainer there has it: the others may be one batch further, where the one before had sent its part of that, and not
 // two.
 func (s *Session) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor, known bool) {
+	past := s.newest() >= v // before it is looked for
 	s.share.mu.Lock()
 	for i := range s.share.copies {
 		if c := &s.share.copies[i]; c.version == v && !known {
 			tensors, known = c.chunks[chunk]
 		}
 	}
-	past := s.share.past >= v
 	s.share.mu.Unlock()
 	if known || v < s.joined.Version { // of before this trainer came it has nothing
 		return tensors, true

@@ -22,10 +22,13 @@ func (r *run) copyRows(wanted []int) map[schema.Table]*sharedRows {
 	r.share.mu.Lock()
 	for _, i := range wanted {
 		for _, t := range r.share.copies[i].rows {
-			t.end()
+			t.endIf(func() bool { return true })
 		}
 	}
 	r.share.mu.Unlock()
+	if len(r.replicas.kept()) == 0 {
+		return nil
+	}
 	all, place := map[schema.Table]*sharedRows{}, r.place.OnShards()
 	for i, t := range r.replicas.tables {
 		id := schema.Table(i)
@@ -46,12 +49,14 @@ func (r *run) copyRows(wanted []int) map[schema.Table]*sharedRows {
 	return all
 }
 
-// end gives up what is copied.
-func (t *sharedRows) end() {
+// endIf gives up what is copied where a condition holds.
+func (t *sharedRows) endIf(holds func() bool) {
 	t.lock.Lock()
 	defer t.lock.Unlock()
-	t.ended = true
-	t.rows.Close()
+	if !t.ended && holds() {
+		t.ended = true
+		t.rows.Close()
+	}
 }
 
 // limit ends copies whose old rows take more than they may. It is called after each step.
@@ -60,17 +65,8 @@ func (s *share) limit() {
 	defer s.mu.Unlock()
 	for i := range s.copies {
 		for _, t := range s.copies[i].rows {
-			t.limit()
+			t.endIf(func() bool { return t.rows.Bytes() > state.CopyBytesMax })
 		}
-	}
-}
-
-func (t *sharedRows) limit() {
-	t.lock.Lock()
-	defer t.lock.Unlock()
-	if !t.ended && t.rows.Bytes() > state.CopyBytesMax {
-		t.ended = true
-		t.rows.Close()
 	}
 }
 
@@ -84,6 +80,7 @@ func (s *Session) sharedAt(owner int, h *schema.Head, table schema.Table, from [
 		return nil, false
 	}
 	v := schema.Version(h.Batch)
+	known = s.newest() >= v || v < s.joined.Version // before it is looked for
 	s.share.mu.Lock()
 	var shared *sharedRows
 	for i := range s.share.copies {
@@ -91,7 +88,6 @@ func (s *Session) sharedAt(owner int, h *schema.Head, table schema.Table, from [
 			shared = c.rows[table]
 		}
 	}
-	known = s.share.past >= v || v < s.joined.Version
 	s.share.mu.Unlock()
 	if shared == nil {
 		return nil, known
@@ -103,16 +99,15 @@ func (s *Session) sharedAt(owner int, h *schema.Head, table schema.Table, from [
 // stretch answers a shard.
 func (t *sharedRows) stretch(owner int, p schema.Partition, from uint64, valuesMax int, end uint64) (rows *state.Rows,
 	known bool) {
-	t.lock.Lock()
-	defer t.lock.Unlock()
 	if from >= end {
-		delete(t.left, owner)
-		if len(t.left) == 0 && !t.ended {
-			t.ended = true
-			t.rows.Close()
-		}
+		t.endIf(func() bool {
+			delete(t.left, owner)
+			return len(t.left) == 0
+		})
 		return nil, false
 	}
+	t.lock.Lock()
+	defer t.lock.Unlock()
 	if t.ended {
 		return nil, true
 	}
