@@ -22,12 +22,11 @@ type BucketConfig struct {
 // Bucket is a key-value bucket of JetStream. Its content is gone when the control server was started anew: every
 // method then gives ErrNoBucket, and its owner opens it again and writes what it knows.
 type Bucket struct {
-	config BucketConfig
-	at     string
-	js     jetstream.JetStream
-	kv     jetstream.KeyValue
-	stream jetstream.Stream
-	opened bool // by OpenBucket: it is ours to keep tidy
+	config  BucketConfig
+	control *Control
+	kv      jetstream.KeyValue
+	stream  jetstream.Stream
+	opened  bool // by OpenBucket: it is ours to keep tidy
 
 	memory *busBucket // in place of these, at a server on a Bus
 }
@@ -50,7 +49,7 @@ func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (*Bucket,
 		if err != nil {
 			return nil, fmt.Errorf("open bucket %s: %w", config.Name, err)
 		}
-		return &Bucket{config: config, at: c.Address(), memory: memory, opened: true}, nil
+		return &Bucket{config: config, control: c, memory: memory, opened: true}, nil
 	}
 	wanted := jetstream.KeyValueConfig{
 		Bucket: config.Name, MaxBytes: config.BytesMax, TTL: config.TTL, History: 1, Storage: jetstream.MemoryStorage,
@@ -75,11 +74,12 @@ func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (*Bucket,
 // bucket finds the stream in which a bucket is kept.
 func (c *Control) bucket(ctx context.Context, config BucketConfig, kv jetstream.KeyValue,
 	opened bool) (*Bucket, error) {
-	stream, err := c.js.Stream(ctx, "KV_"+config.Name)
-	if err != nil {
+	asked, end := c.nats.whileConnected(ctx)
+	stream, err := c.js.Stream(asked, "KV_"+config.Name)
+	if err = end(err); err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", config.Name, bucketError(c.Address(), err))
 	}
-	return &Bucket{config: config, at: c.Address(), js: c.js, kv: kv, stream: stream, opened: opened}, nil
+	return &Bucket{config: config, control: c, kv: kv, stream: stream, opened: opened}, nil
 }
 
 // LookBucket finds a bucket without making one: ErrNoBucket where there is none.
@@ -89,7 +89,7 @@ func (c *Control) LookBucket(ctx context.Context, name string) (*Bucket, error) 
 		if err != nil {
 			return nil, fmt.Errorf("look for bucket %s: %w", name, err)
 		}
-		return &Bucket{config: BucketConfig{Name: name}, at: c.Address(), memory: memory}, nil
+		return &Bucket{config: BucketConfig{Name: name}, control: c, memory: memory}, nil
 	}
 	asked, end := c.asking(ctx)
 	kv, err := c.js.KeyValue(asked, name)
@@ -128,66 +128,69 @@ func bucketError(at string, err error) error {
 	return fmt.Errorf("%w: %s: %w", ErrLost, at, err)
 }
 
-func (b *Bucket) failed(operation, key string, err error) error {
+// ask asks something of the server, or of the memory that is in its place. The error says what was asked.
+func (b *Bucket) ask(ctx context.Context, operation, key string, ofMemory func(m *busBucket) error,
+	ofServer func(ctx context.Context) error) (err error) {
 	if b.memory != nil { // whose errors are of this package
+		err = ofMemory(b.memory)
+	} else {
+		asked, end := b.control.nats.whileConnected(ctx)
+		if err = end(ofServer(asked)); err != nil {
+			err = bucketError(b.control.Address(), err)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("%s %s of bucket %s: %w", operation, key, b.config.Name, err)
 	}
-	return fmt.Errorf("%s %s of bucket %s: %w", operation, key, b.config.Name, bucketError(b.at, err))
+	return nil
 }
 
 // Create writes a key that does not exist: of several who try, one succeeds and the others get ErrKeyExists.
 func (b *Bucket) Create(ctx context.Context, key string, value []byte) (revision uint64, err error) {
-	if b.memory != nil {
-		revision, err = b.memory.write(key, value, 0)
-	} else {
-		revision, err = b.kv.Create(ctx, key, value)
-	}
-	if err != nil {
-		return 0, b.failed("create", key, err)
-	}
-	return revision, nil
+	return b.write(ctx, "create", key, value, 0, func(ctx context.Context) (uint64, error) {
+		return b.kv.Create(ctx, key, value)
+	})
 }
 
 // Put writes a key.
 func (b *Bucket) Put(ctx context.Context, key string, value []byte) (revision uint64, err error) {
-	if b.memory != nil {
-		revision, err = b.memory.write(key, value, anyRevision)
-	} else {
-		revision, err = b.kv.Put(ctx, key, value)
-	}
-	if err != nil {
-		return 0, b.failed("put", key, err)
-	}
-	return revision, nil
+	return b.write(ctx, "put", key, value, anyRevision, func(ctx context.Context) (uint64, error) {
+		return b.kv.Put(ctx, key, value)
+	})
 }
 
 // Update writes a key whose last write had a revision; ErrKeyExists says that somebody else has written since.
 func (b *Bucket) Update(ctx context.Context, key string, value []byte, last uint64) (revision uint64, err error) {
-	if b.memory != nil {
-		revision, err = b.memory.write(key, value, last)
-	} else {
-		revision, err = b.kv.Update(ctx, key, value, last)
-	}
-	if err != nil {
-		return 0, b.failed("update", key, err)
-	}
-	return revision, nil
+	return b.write(ctx, "update", key, value, last, func(ctx context.Context) (uint64, error) {
+		return b.kv.Update(ctx, key, value, last)
+	})
+}
+
+func (b *Bucket) write(ctx context.Context, operation, key string, value []byte, last uint64,
+	toServer func(ctx context.Context) (uint64, error)) (revision uint64, err error) {
+	err = b.ask(ctx, operation, key, func(m *busBucket) (err error) {
+		revision, err = m.write(key, value, last)
+		return err
+	}, func(ctx context.Context) (err error) {
+		revision, err = toServer(ctx)
+		return err
+	})
+	return revision, err
 }
 
 // Get reads a key: ErrNoKey where there is none.
-func (b *Bucket) Get(ctx context.Context, key string) (Entry, error) {
-	if b.memory != nil {
-		e, err := b.memory.get(key)
-		if err != nil {
-			return e, b.failed("get", key, err)
+func (b *Bucket) Get(ctx context.Context, key string) (e Entry, err error) {
+	err = b.ask(ctx, "get", key, func(m *busBucket) (err error) {
+		e, err = m.get(key)
+		return err
+	}, func(ctx context.Context) error {
+		got, err := b.kv.Get(ctx, key)
+		if err == nil {
+			e = Entry{got.Key(), got.Value(), got.Revision()}
 		}
-		return e, nil
-	}
-	e, err := b.kv.Get(ctx, key)
-	if err != nil {
-		return Entry{}, b.failed("get", key, err)
-	}
-	return Entry{e.Key(), e.Value(), e.Revision()}, nil
+		return err
+	})
+	return e, err
 }
 
 // A marker is a message which says that a key is deleted, as any client of the bucket reads it. Those of the server
@@ -201,22 +204,18 @@ const (
 // Nothing of the key stays: the marker by which it is deleted, and which JetStream would keep for good, is purged.
 // Where that fails it goes with the next All.
 func (b *Bucket) Delete(ctx context.Context, key string, last uint64) error {
-	if b.memory != nil {
-		if err := b.memory.delete(key, last); err != nil {
-			return b.failed("delete", key, err)
-		}
-		return nil
-	}
-	marker := nats.NewMsg(b.subject(key))
-	marker.Header.Set(markerHeader, markerPurge)
-	marker.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-	marker.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
-	done, err := b.js.PublishMsg(ctx, marker)
-	if err != nil {
-		return b.failed("delete", key, err)
-	}
-	_ = b.purge(ctx, key, done.Sequence)
-	return nil
+	return b.ask(ctx, "delete", key, func(m *busBucket) error { return m.delete(key, last) },
+		func(ctx context.Context) error {
+			marker := nats.NewMsg(b.subject(key))
+			marker.Header.Set(markerHeader, markerPurge)
+			marker.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+			marker.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
+			done, err := b.control.js.PublishMsg(ctx, marker)
+			if err == nil {
+				_ = b.purge(ctx, key, done.Sequence)
+			}
+			return err
+		})
 }
 
 func (b *Bucket) subject(key string) string { return "$KV." + b.config.Name + "." + key }
@@ -228,16 +227,10 @@ func (b *Bucket) purge(ctx context.Context, key string, last uint64) error {
 
 // Look reports whether the bucket is there: ErrNoBucket where it is not.
 func (b *Bucket) Look(ctx context.Context) error {
-	var err error
-	if b.memory != nil {
-		err = b.memory.look()
-	} else {
-		_, err = b.stream.Info(ctx)
-	}
-	if err != nil {
-		return b.failed("look for", "any key", err)
-	}
-	return nil
+	return b.ask(ctx, "look for", "any key", (*busBucket).look, func(ctx context.Context) error {
+		_, err := b.stream.Info(ctx)
+		return err
+	})
 }
 
 // listAgain is how long a key may take to reach the server of a cluster that is asked for it.
@@ -249,17 +242,25 @@ const listAgain = 20 * time.Millisecond
 // that was opened, and passed over in one that was looked for. After an error those that were read are gone, and the
 // next call has fewer before it.
 func (b *Bucket) All(ctx context.Context) (entries []Entry, err error) {
-	if b.memory != nil {
-		if entries, err = b.memory.all(); err != nil {
-			return nil, b.failed("list", "*", err)
-		}
-		return entries, nil
+	err = b.ask(ctx, "list", "*", func(m *busBucket) (err error) {
+		entries, err = m.all()
+		return err
+	}, func(ctx context.Context) (err error) {
+		entries, err = b.all(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
+	return entries, nil
+}
+
+func (b *Bucket) all(ctx context.Context) (entries []Entry, err error) {
 	prefix, read := b.subject(""), map[string]bool{}
 	for {
 		info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
 		if err != nil {
-			return nil, b.failed("list", "*", err)
+			return nil, err
 		}
 		again := false
 		for subject := range info.State.Subjects {
@@ -274,24 +275,23 @@ func (b *Bucket) All(ctx context.Context) (entries []Entry, err error) {
 				again = true
 				continue
 			case err != nil:
-				return nil, b.failed("list", key, err)
+				return nil, fmt.Errorf("get %s: %w", key, err)
 			case m.Header.Get(markerHeader) == "" && m.Header.Get(jetstream.MarkerReasonHeader) == "":
 				entries = append(entries, Entry{key, m.Data, m.Sequence})
 			case b.opened:
 				if err := b.purge(ctx, key, m.Sequence); err != nil {
-					return nil, b.failed("purge", key, err)
+					return nil, fmt.Errorf("purge %s: %w", key, err)
 				}
 			}
 			read[key] = true
 		}
 		if !again {
-			break
+			return entries, nil
 		}
 		select {
 		case <-time.After(listAgain):
 		case <-ctx.Done():
-			return nil, b.failed("list", "*", context.Cause(ctx))
+			return nil, context.Cause(ctx)
 		}
 	}
-	return entries, nil
 }

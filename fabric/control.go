@@ -71,10 +71,11 @@ func (c *Control) open(ctx context.Context) error {
 	return nil
 }
 
-// asking is the context of a question to JetStream, which a server that does not let this client ask leaves without an
-// answer. end gives the error to report: ErrDenied where that was so, else err.
+// asking is the context of a first question to JetStream, which a server that does not let this client ask leaves
+// without an answer. end gives the error to report: ErrDenied where that was so, else as of whileConnected.
 func (c *Control) asking(ctx context.Context) (within context.Context, end func(err error) error) {
-	within, cancel := context.WithCancel(ctx)
+	within, answered := c.nats.whileConnected(ctx)
+	within, cancel := context.WithCancel(within)
 	stop := make(chan struct{})
 	go func() {
 		select {
@@ -89,12 +90,12 @@ func (c *Control) asking(ctx context.Context) (within context.Context, end func(
 		select {
 		case <-c.nats.denied:
 			if err != nil && ctx.Err() == nil {
-				return fmt.Errorf("%w at %s: it is a ps that takes other ps as its peers only with its control token", ErrDenied,
+				err = fmt.Errorf("%w at %s: it is a ps that takes other ps as its peers only with its control token", ErrDenied,
 					c.Address())
 			}
 		default:
 		}
-		return err
+		return answered(err)
 	}
 }
 

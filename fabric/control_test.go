@@ -3,9 +3,12 @@ package fabric
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -228,6 +231,107 @@ func TestNoBuckets(t *testing.T) {
 	if err := b.Look(ctx); !errors.Is(err, ErrNoBucket) {
 		t.Errorf("look: %v, want ErrNoBucket", err)
 	}
+}
+
+// A question is given up when the connection is cut off by which its answer would have come, and the next one is
+// answered.
+func TestBucketCutOff(t *testing.T) {
+	server := startServer(t, ServerConfig{JetStream: true})
+	way := newCutter(t, strings.TrimPrefix(server.URL(), "nats://"))
+	ctx := guarded(t)
+	b, err := dialControl(t, Config{URL: way.url(), Name: "c"}).OpenBucket(ctx, BucketConfig{Name: "things",
+		BytesMax: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Put(ctx, "a", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	for name, ask := range map[string]func() error{
+		"all":    func() error { _, err := b.All(ctx); return err },
+		"get":    func() error { _, err := b.Get(ctx, "a"); return err },
+		"look":   func() error { return b.Look(ctx) },
+		"create": func() error { _, err := b.Create(ctx, "b", nil); return err },
+	} {
+		way.mute.Store(true)
+		answer := make(chan error, 1)
+		go func() { answer <- ask() }()
+		eventually(t, "the question is lost", func() bool { return way.lost.Swap(0) > 0 })
+		way.cut()
+		select { // the context has no end that comes in time
+		case err := <-answer:
+			if !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "cut off") {
+				t.Errorf("%s: %v, want ErrLost, cut off", name, err)
+			}
+		case <-ctx.Done():
+			t.Fatalf("%s: no answer", name)
+		}
+		eventually(t, "the next question is answered", func() bool { return b.Look(ctx) == nil })
+	}
+}
+
+// cutter is a way to a server that can lose what members send, and be cut.
+type cutter struct {
+	listener net.Listener
+	mute     atomic.Bool
+	lost     atomic.Int64 // bytes
+	mu       sync.Mutex
+	sockets  []net.Conn
+}
+
+func newCutter(t *testing.T, to string) *cutter {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cutter{listener: listener}
+	go func() {
+		for {
+			member, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", to)
+			if err != nil {
+				member.Close()
+				return
+			}
+			c.mu.Lock()
+			c.sockets = append(c.sockets, member, server)
+			c.mu.Unlock()
+			go func() { _, _ = io.Copy(member, server) }()
+			go func() { _, _ = io.Copy(losing{c, server}, member) }()
+		}
+	}()
+	t.Cleanup(func() { listener.Close(); c.cut() })
+	return c
+}
+
+func (c *cutter) url() string { return "nats://" + c.listener.Addr().String() }
+
+// cut ends all connections. Those that come after it lose nothing.
+func (c *cutter) cut() {
+	c.mute.Store(false)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.sockets {
+		s.Close()
+	}
+	c.sockets = nil
+}
+
+// losing is a socket on whose way all is lost while the cutter is mute.
+type losing struct {
+	*cutter
+	socket net.Conn
+}
+
+func (l losing) Write(b []byte) (int, error) {
+	if l.mute.Load() {
+		l.lost.Add(int64(len(b)))
+		return len(b), nil
+	}
+	return l.socket.Write(b)
 }
 
 // Messages arrive in order, one that is too large is refused with what to set, and the password of an address is not

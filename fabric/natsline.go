@@ -23,6 +23,8 @@ type natsLine struct {
 	ended    chan struct{}   // closed when NATS is through with the connection
 	// lost is set while NATS reconnects. It holds a lock during an attempt, for which Publish must not wait.
 	lost atomic.Bool
+	// connection is what answers can come by: it ends when that is lost, and each question with it.
+	connection atomic.Pointer[connection]
 	// maximum is the payload that the server takes, bytes. NATS gives it under a lock that it holds while it writes.
 	maximum atomic.Int64
 	// denied is closed when the server has refused to take a message of this client.
@@ -47,6 +49,7 @@ func dialNats(ctx context.Context, config *Config, index lineIndex, handlers *sy
 	l := &natsLine{index: index, config: config, handlers: handlers, ended: make(chan struct{}),
 		denied: make(chan struct{})}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.connect()
 	// The handshake knows no context: cutting the socket ends it.
 	stop := context.AfterFunc(ctx, l.cut)
 	nc, err := nats.Connect(config.URL, l.options(config, tell)...)
@@ -82,11 +85,13 @@ func (l *natsLine) options(config *Config, tell func(lineEvent, error)) []nats.O
 		nats.DisconnectErrHandler(func(nc *nats.Conn, _ error) {
 			if !nc.IsClosed() {
 				l.lost.Store(true)
+				l.connection.Load().lose(errCutOff)
 				tell(lineLost, nil)
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			l.maximum.Store(nc.MaxPayload())
+			l.connect()
 			l.lost.Store(false)
 			tell(lineBack, nil)
 		}),
@@ -251,6 +256,35 @@ func (l *natsLine) activate(subscription *nats.Subscription) error {
 	defer l.mu.Unlock()
 	l.subscriptions = append(l.subscriptions, subscription)
 	return nil
+}
+
+// connection is one of those that a line has in turn.
+type connection struct {
+	context.Context
+	lose context.CancelCauseFunc
+}
+
+// errCutOff explains an ErrLost of a question that was under way.
+var errCutOff = errors.New("the connection was cut off before an answer came")
+
+func (l *natsLine) connect() {
+	ctx, lose := context.WithCancelCause(context.Background())
+	l.connection.Store(&connection{ctx, lose})
+}
+
+// whileConnected is the context of a question, which is not waited for once it or its answer is lost. end gives the
+// error to report.
+func (l *natsLine) whileConnected(ctx context.Context) (within context.Context, end func(err error) error) {
+	within, cancel := context.WithCancelCause(ctx)
+	by := l.connection.Load()
+	stop := context.AfterFunc(by, func() { cancel(context.Cause(by)) })
+	return within, func(err error) error {
+		if stop(); err != nil && ctx.Err() == nil && within.Err() != nil {
+			err = context.Cause(within)
+		}
+		cancel(nil)
+		return err
+	}
 }
 
 func (l *natsLine) flush(ctx context.Context) error {
