@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -26,17 +27,19 @@ const runsMax = 16
 
 // Lost is a run of a job that was under way when whoever noted it ended.
 type Lost struct {
-	Runs  []schema.RunID // the run, and before it those that it goes on from, the latest first; nil: none is noted
-	Since uint64         // the first run of the job's name whose versions it may go on from
-	At    time.Time      // when it began, or ended to go on (Leave), by the clock of the disk
+	Runs     []schema.RunID // the run, and before it those that it goes on from, the latest first; nil: none is noted
+	Since    uint64         // the first run of the job's name whose versions it may go on from
+	Trainers int            // that it had places for; 0: nobody has noted that
+	At       time.Time      // when it began, or ended to go on (Leave), by the clock of the disk
 }
 
 func runningText(run schema.RunID) string { return fmt.Sprintf("%016x ", uint64(run)) }
 
-// Begin notes that a run of a job is under way, and which others it goes on from, the latest first: trainers that have
-// not heard of it yet come back to these. since is the first run of the job's name whose versions it may go on from.
-func Begin(dir string, job schema.JobName, run schema.RunID, since uint64, others ...schema.RunID) error {
-	line := fmt.Sprintf("%s%d", runningText(run), since)
+// Begin notes that a run of a job is under way, for how many trainers, and which others it goes on from, the latest
+// first: trainers that have not heard of it yet come back to these. since is the first run of the job's name whose
+// versions it may go on from.
+func Begin(dir string, job schema.JobName, run schema.RunID, since uint64, trainers int, others ...schema.RunID) error {
+	line := fmt.Sprintf("%s%d/%d", runningText(run), since, trainers)
 	for _, other := range others[:min(len(others), runsMax-1)] {
 		line += fmt.Sprintf(" %016x", uint64(other))
 	}
@@ -103,7 +106,7 @@ func Abandon(dir string, job schema.JobName, run schema.RunID) error {
 	case len(lost.Runs) < 2 || lost.Runs[0] != run:
 		return End(dir, job, run)
 	}
-	return Begin(dir, job, lost.Runs[1], lost.Since, lost.Runs[2:]...)
+	return Begin(dir, job, lost.Runs[1], lost.Since, lost.Trainers, lost.Runs[2:]...)
 }
 
 // Running finds the run of a job that was under way when whoever noted it ended. Errors: ErrDamaged; those of reading.
@@ -118,7 +121,7 @@ func Running(dir string, job schema.JobName) (Lost, error) {
 	}
 	line, _ := strings.CutSuffix(string(text), "\n")
 	at := strings.LastIndexByte(line, ' ')
-	damaged := fmt.Errorf("%s: %w: it has %q, want the id of a run, a number, ids, and their checksum", path, ErrDamaged,
+	damaged := fmt.Errorf("%s: %w: it has %q, want the id of a run, two numbers, ids, and their checksum", path, ErrDamaged,
 		text)
 	if at < 0 || line[at+1:] != fmt.Sprintf("%08x", crc32c.Update(0, text[:at])) {
 		return Lost{}, damaged
@@ -131,7 +134,11 @@ func Running(dir string, job schema.JobName) (Lost, error) {
 	if info, err := os.Stat(path); err == nil {
 		lost.At = info.ModTime()
 	}
-	if lost.Since, err = strconv.ParseUint(words[1], 10, 64); err != nil {
+	since, trainers, _ := strings.Cut(words[1], "/")
+	if lost.Since, err = strconv.ParseUint(since, 10, 64); err != nil {
+		return Lost{}, damaged
+	}
+	if lost.Trainers, err = strconv.Atoi(cmp.Or(trainers, "0")); err != nil || lost.Trainers < 0 {
 		return Lost{}, damaged
 	}
 	for _, word := range slices.Delete(words, 1, 2) {

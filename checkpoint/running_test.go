@@ -25,9 +25,9 @@ func TestRunningIsKnownUntilItsEnd(t *testing.T) {
 	}
 	check("before", 0, false)
 	must(t, End(dir, "j", 1))
-	must(t, Begin(dir, "j", 7, 3))
+	must(t, Begin(dir, "j", 7, 3, 2))
 	check("begun", 7, true)
-	must(t, Begin(dir, "j", 1<<63+8, 3))
+	must(t, Begin(dir, "j", 1<<63+8, 3, 2))
 	check("begun again", 1<<63+8, true)
 	must(t, End(dir, "j", 7)) // of the one before
 	check("after the end of another", 1<<63+8, true)
@@ -51,7 +51,7 @@ func TestRunningIsKnownUntilItsEnd(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "j")); err == nil {
 		t.Error("an empty folder stays")
 	}
-	must(t, Begin(dir, "j", 9, 3))
+	must(t, Begin(dir, "j", 9, 3, 2))
 	for _, garbage := range []string{"", "half", "0000000000000007", "0000000000000007 x", "0000000000000007 3 z"} {
 		must(t, os.WriteFile(filepath.Join(dir, "j", "running"), []byte(garbage), 0o600))
 		if lost, err := Running(dir, "j"); !errors.Is(err, ErrDamaged) {
@@ -63,7 +63,7 @@ func TestRunningIsKnownUntilItsEnd(t *testing.T) {
 // No bit of the note may be another: with another first run nothing that is durable would be found.
 func TestRottenNotesOfRuns(t *testing.T) {
 	dir := t.TempDir()
-	must(t, Begin(dir, "j", 9, 1, 8, 7))
+	must(t, Begin(dir, "j", 9, 1, 2, 8, 7))
 	path := filepath.Join(dir, "j", "running")
 	text, err := os.ReadFile(path)
 	must(t, err)
@@ -82,7 +82,7 @@ func TestRunsThatARunGoesOnFrom(t *testing.T) {
 	dir := t.TempDir()
 	var others []schema.RunID
 	for run := range schema.RunID(runsMax + 3) {
-		must(t, Begin(dir, "j", run, 1, others...))
+		must(t, Begin(dir, "j", run, 1, 2, others...))
 		others = slices.Insert(others, 0, run)
 		lost, err := Running(dir, "j")
 		if must(t, err); !slices.Equal(lost.Runs, others[:min(len(others), runsMax)]) {
@@ -94,7 +94,7 @@ func TestRunsThatARunGoesOnFrom(t *testing.T) {
 // What a run was to go on from stays lost where that run ends before it begins.
 func TestAbandonedRuns(t *testing.T) {
 	dir := t.TempDir()
-	must(t, Begin(dir, "j", 3, 2, 2, 1))
+	must(t, Begin(dir, "j", 3, 2, 2, 2, 1))
 	check := func(after string, want ...schema.RunID) {
 		t.Helper()
 		lost, err := Running(dir, "j")

@@ -279,8 +279,8 @@ func (l *natsLine) whileConnected(ctx context.Context) (within context.Context, 
 	by := l.connection.Load()
 	stop := context.AfterFunc(by, func() { cancel(context.Cause(by)) })
 	return within, func(err error) error {
-		if stop(); err != nil && ctx.Err() == nil && within.Err() != nil {
-			err = context.Cause(within)
+		if stop(); err != nil && ctx.Err() == nil && by.Err() != nil {
+			err = context.Cause(by)
 		}
 		cancel(nil)
 		return err

@@ -60,8 +60,7 @@ type controlLoop struct {
 	asked       map[schema.JobName]struct{}      // whose assignment the registry is asked about
 	local       []localMessage                   // between this ps and the coordinators on it
 	ended       []endedJob
-	lost        map[schema.JobName]*endedJob // jobs that were under way when the ps before this one ended: lostBefore
-	shown       []schema.JobReport           // jobs that have ended lately, as reports tell of them
+	shown       []schema.JobReport // jobs that have ended lately, as reports tell of them
 	refused     refusedJoins
 	heap        int64           // bytes that the heap was limited to last
 	follower    *follower       // that stands by for this ps; nil: nobody does

@@ -245,37 +245,23 @@ func (l *controlLoop) withTrainersLeft(job *schema.Job) (*schema.Job, trainersLe
 	return job.WithTrainers(min(e.places, job.Trainers)), trainersLeft{job.Trainers, e.cramped}
 }
 
-// lostBefore is the jobs that were under way when the ps before this one ended, and that go back with the trainers that
-// are left: as many as the newest version of the run had that was lost.
-func (s *Server) lostBefore() map[schema.JobName]*endedJob {
-	all, dir := map[schema.JobName]*endedJob{}, s.config.Checkpoints.Dir
-	if dir == "" {
-		return all
+// leftOf is how many trainers were left of a lost run that one of them comes back to, as was noted when it began, where
+// the job goes back with as many and they are fewer than it was registered for; else 0.
+func leftOf(c *acquisition, from *coming) int {
+	if c.back == 0 || from.trainers >= c.job.Trainers || c.left.places != 0 || !goesBackWithFewer(c.job) {
+		return 0
 	}
-	names, err := checkpoint.Jobs(dir)
-	for _, name := range names {
-		if lost, errRunning := checkpoint.Running(dir, name); errRunning != nil || len(lost.Runs) == 0 {
-			continue // who comes back is told what is wrong
-		} else if m := newestOf(dir, name, lost.Runs[0]); m != nil && goesBackWithFewer(m.Job) {
-			all[name] = &endedJob{name: name, run: m.ID.Run, places: m.Job.Trainers, manifest: m.Job}
-			s.lostRuns.note(name, s.now())
-		}
-	}
-	if err != nil {
-		s.log.Error("how many trainers are left of jobs that were lost is not known", "err", err)
-	}
-	return all
+	return from.trainers
 }
 
-// newestOf is the newest version that is durable of a run; nil where none is.
-func newestOf(dir string, name schema.JobName, run schema.RunID) *checkpoint.Manifest {
-	found, _ := checkpoint.List(dir, name)
-	for i := range found {
-		if m := found[i].Manifest; m != nil && m.ID.Run == run {
-			return m
-		}
+// acquireFor has a job acquired anew, with as many places as trainers are left of it.
+func (l *controlLoop) acquireFor(trainers int, c *acquisition) {
+	name := c.job.Name
+	l.server.registry.end(name, endedRun{})
+	if waiting := l.waiting[name]; len(waiting) > 0 {
+		l.acquireJob(acquireRequest{job: c.job.WithTrainers(trainers), left: trainersLeft{places: c.job.Trainers},
+			joiner: waiting[0].from, resume: c.resume, back: c.back, saved: c.saved, over: l.server.runHere(name)})
 	}
-	return nil
 }
 
 // noRoomForMore is told that there is no room for a job which goes back. Where the run before had fewer trainers, the

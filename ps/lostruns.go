@@ -55,10 +55,11 @@ func (r *lostRuns) lately(name schema.JobName, now time.Time) bool {
 
 // coming is what a job that is registered goes on from.
 type coming struct {
-	resume bool           // from the newest durable version
-	lost   []schema.RunID // the runs that were lost, to which trainers come back; nil: none
-	since  uint64         // the first of its name's runs whose versions are its own; 0: all are
-	asked  bool           // somebody has asked for that, and it is not only assumed
+	resume   bool           // from the newest durable version
+	lost     []schema.RunID // the runs that were lost, to which trainers come back; nil: none
+	since    uint64         // the first of its name's runs whose versions are its own; 0: all are
+	trainers int            // of the latest that was lost; 0: it is not known
+	asked    bool           // somebody has asked for that, and it is not only assumed
 }
 
 // comesBack finds out whether a job goes on from a run that was lost. refused says that a run is over that somebody
@@ -91,8 +92,7 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 	default:
 		from = coming{resume: true, lost: lost.Runs, since: lost.Since}
 	}
-	s.log.Info("job goes on that was lost", "job", c.job.Name, "run_id",
-		strconv.FormatUint(uint64(lost.Runs[0]), 10))
+	from.trainers = lost.Trainers
 	return from, nil
 }
 
@@ -136,6 +136,12 @@ func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refus
 	from, refused := s.comesBack(c)
 	if refused != nil {
 		return found, refused
+	}
+	if found.left = leftOf(c, &from); found.left > 0 {
+		return found, nil
+	}
+	if c.carried == nil && from.lost != nil {
+		s.log.Info("job goes on that was lost", "job", c.job.Name, "run_id", strconv.FormatUint(uint64(from.lost[0]), 10))
 	}
 	found, refused = s.lookForSaved(c.job, &from)
 	if c.carried != nil {
@@ -183,7 +189,8 @@ func (s *Server) noteRun(c *acquisition, found *saved) {
 	}
 	s.noting.Lock()
 	defer s.noting.Unlock()
-	err := checkpoint.Begin(s.config.Checkpoints.Dir, c.job.Name, c.record.RunID, found.since, found.back...)
+	err := checkpoint.Begin(s.config.Checkpoints.Dir, c.job.Name, c.record.RunID, found.since, c.job.Trainers,
+		found.back...)
 	if err != nil {
 		s.log.Error("a ps that is started again will not know of the job", "job", c.job.Name, "err", err)
 	}

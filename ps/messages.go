@@ -38,15 +38,14 @@ func (l *controlLoop) remember(j *job) {
 	l.ended = append(l.ended, e)
 }
 
-// lastEnded is the run of a name that has ended last, here or with the ps before this one; nil where none is
-// remembered.
+// lastEnded is the run of a name that has ended last; nil where none is remembered.
 func (l *controlLoop) lastEnded(name schema.JobName) *endedJob {
 	for i := len(l.ended) - 1; i >= 0; i-- {
 		if l.ended[i].name == name {
 			return &l.ended[i]
 		}
 	}
-	return l.lost[name]
+	return nil
 }
 
 // over finds the ended job that a message speaks of: by its run id, or by who wants to join.

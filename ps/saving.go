@@ -29,6 +29,7 @@ type saved struct {
 	not    string               // why its versions are not written down
 	back   []schema.RunID       // the runs that were lost, and that its trainers come back from; nil: none
 	since  uint64               // the first run of the name whose versions are its own
+	left   int                  // for how many trainers it is to be acquired anew; 0: it is not. Nothing else counts
 
 	carried  *carriedRun  // what it goes on from with what its trainers have; else nil
 	kept     *keptVersion // that it begins with in place of resume, where all its shards are kept; else nil

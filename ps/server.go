@@ -136,7 +136,6 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		s.keeper = newKeeper(s)
 	}
 	s.loop, s.reporter = newControlLoop(s), newReporter(s, &options)
-	s.loop.lost = s.lostBefore()
 	s.reporter.start(s.running)
 	go s.loop.run(s.running)
 	go s.registry.run(s.running)

@@ -120,11 +120,17 @@ func goBackWithFewer(t *testing.T, job *schema.Job, both, byIDs bool) {
 	}
 }
 
-// A ps that is lost after a trainer was, and is started again, knows how many trainers were left: nobody waits for the
-// other one.
-func TestGoBackAfterBoth(t *testing.T) { testkit.Waits(t, goBackAfterBoth) }
+// A ps that is lost after a trainer was, and is started again, knows how many trainers were left, whether a version of
+// theirs is durable or none: nobody waits for the other one.
+func TestGoBackAfterBoth(t *testing.T) {
+	testkit.Beside(t)
+	for name, after := range map[string]time.Duration{"with a version": 4 * time.Second, "soon": 200 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { goBackAfterBoth(t, after) }) })
+	}
+}
 
-func goBackAfterBoth(t *testing.T) {
+// goBackAfterBoth has the ps lost a time after the run with fewer trainers has begun.
+func goBackAfterBoth(t *testing.T, after time.Duration) {
 	const batches = 400
 	kept := ps.Config{Shards: 2, Deadline: 3 * time.Second, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 10}}
 	server := startServerWith(t, kept)
@@ -155,7 +161,7 @@ func goBackAfterBoth(t *testing.T) {
 		})
 	}
 	<-fewer
-	time.Sleep(4 * time.Second) // in which a version becomes durable
+	time.Sleep(after)
 	server.Close()
 	ended := time.Now()
 	kept.Port = fabrictest.PortOf(t, server.URL())

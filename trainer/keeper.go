@@ -87,7 +87,7 @@ func (k *keeper) begin() error {
 			since, k.resumed = min(since, m.ID.Epoch), m
 		}
 	}
-	return checkpoint.Begin(dir, name, k.id.Run, since, others...)
+	return checkpoint.Begin(dir, name, k.id.Run, since, s.job.Trainers, others...)
 }
 
 // step is called when a version has become whole, and begins to copy it where it is time.

@@ -278,6 +278,45 @@ func resumeFromIncrements(t *testing.T, who haver) {
 	}
 }
 
+// The same where gradients are rounded to 16 bits, or travel as bags: as many trainers go on with the bits of those that
+// nothing happened to.
+func TestResumeOtherWires(t *testing.T) {
+	testkit.Beside(t)
+	for name, wire := range map[string]schema.Wire{"bfloat16": {Gradients: schema.GradientsBFloat16},
+		"float16, bags": {Gradients: schema.GradientsFloat16, Sparse: schema.SparseBags}} {
+		for _, who := range havers {
+			t.Run(name+", "+who.name, func(t *testing.T) {
+				testkit.Waits(t, func(t *testing.T) { resumeOtherWire(t, who, wire) })
+			})
+		}
+	}
+}
+
+func resumeOtherWire(t *testing.T, who haver, wire schema.Wire) {
+	dir := t.TempDir()
+	kept := checkpoint.Policy{Dir: dir, Batches: 1}
+	server, config := who.start(t, 2, kept)
+	job := who.job("rounded", 3, 6)
+	job.Wire = wire
+	sessions := joinAll(t, config, job)
+	version, reached := trainUntilDurable(t, dir, sessions, job, nil, true)
+	want := digestsOf(t, sessions)[0]
+	server.Close()
+	server, from := who.start(t, 3, kept)
+	defer server.Close()
+	from.Resume = true
+	sessions = joinAll(t, from, job)
+	if at := sessions[0].Version(); at < version || at > reached {
+		t.Fatalf("resumed at version %d, want %d to %d", at, version, reached)
+	}
+	trainTo(t, sessions, newToy(t, job), uint64(reached))
+	for i, digest := range digestsOf(t, sessions) {
+		if digest != want {
+			t.Errorf("trainer %d: weights %x, want %x", i, digest[:6], want[:6])
+		}
+	}
+}
+
 // What cannot be resumed is refused, with the reason and what would be right.
 func TestResumeRefused(t *testing.T) {
 	dir := t.TempDir()
@@ -363,7 +402,7 @@ func TestRunsAreNotedBeforeTheyBegin(t *testing.T) {
 	const lost = 77
 	dir, job := t.TempDir(), toyJob("noted", 2, 2, schema.ApplyUpdate)
 	job.Policy = schema.PolicyRecover
-	if err := checkpoint.Begin(dir, job.Name, lost, 1); err != nil {
+	if err := checkpoint.Begin(dir, job.Name, lost, 1, 2); err != nil {
 		t.Fatal(err)
 	}
 	noted := func() []schema.RunID {
