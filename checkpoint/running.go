@@ -121,8 +121,8 @@ func Running(dir string, job schema.JobName) (Lost, error) {
 	}
 	line, _ := strings.CutSuffix(string(text), "\n")
 	at := strings.LastIndexByte(line, ' ')
-	damaged := fmt.Errorf("%s: %w: it has %q, want the id of a run, two numbers, ids, and their checksum", path, ErrDamaged,
-		text)
+	damaged := fmt.Errorf("%s: %w: it has %q, want the id of a run, two numbers, ids, and their checksum", path,
+		ErrDamaged, text)
 	if at < 0 || line[at+1:] != fmt.Sprintf("%08x", crc32c.Update(0, text[:at])) {
 		return Lost{}, damaged
 	}

@@ -278,8 +278,8 @@ func resumeFromIncrements(t *testing.T, who haver) {
 	}
 }
 
-// The same where gradients are rounded to 16 bits, or travel as bags: as many trainers go on with the bits of those that
-// nothing happened to.
+// The same where gradients are rounded to 16 bits, or travel as bags: as many trainers go on with the bits of those
+// that nothing happened to.
 func TestResumeOtherWires(t *testing.T) {
 	testkit.Beside(t)
 	for name, wire := range map[string]schema.Wire{"bfloat16": {Gradients: schema.GradientsBFloat16},
