@@ -42,8 +42,9 @@ type Manifest struct {
 	ID      ID                `json:"id"`
 	Job     *schema.Job       `json:"-"` // as the shards had it; its own encoding stands under "job"
 	Shards  int               `json:"shards"`
-	Parts   []PartInfo        `json:"parts"` // of all shards, ascending
-	LR      []schema.LRChange `json:"lr"`    // the changes of the learning rates by then, ascending by batch
+	Parts   []PartInfo        `json:"parts"`                   // of all shards, ascending
+	LR      []schema.LRChange `json:"lr"`                      // the changes of the learning rates by then, ascending by batch
+	Here    int               `json:"trainers_here,omitempty"` // trainers that there were then; 0: nobody has noted that
 	Created time.Time         `json:"created"`
 	Base    *Base             `json:"base,omitempty"` // of an increment; nil of a full one
 

@@ -11,7 +11,7 @@ import (
 )
 
 // CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes, Checkpoints,
-// Resume, Returning, ReturnWithin, Doubt, Unseen, Carried, Copies, Process, Incarnation, ChunkBytes, Places and
+// Resume, Returning, ReturnWithin, Here, Doubt, Unseen, Carried, Copies, Process, Incarnation, ChunkBytes, Places and
 // Cramped is needed.
 type CoordinatorConfig struct {
 	Job          *schema.Job // validated
@@ -32,6 +32,8 @@ type CoordinatorConfig struct {
 	Returning []schema.RunID
 	// ReturnWithin is for how long trainers who come back wait for the others; 0 is 10 s.
 	ReturnWithin time.Duration
+	// Here is how many trainers there were in the end of the run that they come back from; 0: nobody knows.
+	Here int
 	// Doubt is how many trainers trained in that run, where its ps was only out of reach and may go on with it: more than
 	// half of them have to come. 0 is no doubt.
 	Doubt int

@@ -19,7 +19,7 @@ import (
 // says what it shows, as a duration since the job was registered.
 //
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
-//	    [returning=run] [places=] [start=batches] [apply=mean] [reduce=trainers] [by-hand] [lost=run]
+//	    [returning=run] [here=] [places=] [start=batches] [apply=mean] [reduce=trainers] [by-hand] [lost=run]
 //	next [at=] [unknown] [elsewhere]
 //	places
 //	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume] [run=] [was=] [has=] [least=] [process=] [url=]
@@ -163,7 +163,8 @@ func (s *membership) begin() string {
 	}
 	s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: servers,
 		Deadline: s.duration("deadline", "30s"), Gather: s.duration("gather", "0s"), Checkpoints: s.policy(),
-		Resume: s.resumed(), Returning: s.returning(), Carried: s.carried(job.Trainers), Places: s.count("places", 0)})
+		Resume: s.resumed(), Returning: s.returning(), Carried: s.carried(job.Trainers), Places: s.count("places", 0),
+		Here: s.count("here", 0)})
 	if servers == nil {
 		return ""
 	}

@@ -26,8 +26,8 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 	if c.awaits() {
 		decisions = c.awaitComers(now)
 	} else if c.phase == Gathering {
-		decisions = append(append(c.freePlaces(now), c.beginWithFewer(now)...), c.findUngathered(now)...)
-		decisions = append(decisions, c.startWithout(now)...)
+		decisions = append(c.freePlaces(now), c.findUngathered(now)...)
+		decisions = append(append(decisions, c.beginWithFewer(now)...), c.startWithout(now)...)
 	} else {
 		decisions = c.policy.tick(c, now)
 	}

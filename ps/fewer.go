@@ -78,10 +78,10 @@ func (c *Coordinator) left() int {
 	return min(n, c.places())
 }
 
-// here is how many trainers are there besides one.
+// here is how many trainers there are besides one. Who computes two places is one of them.
 func (c *Coordinator) here(besides schema.Member) (n int) {
 	for i := range c.members {
-		if m := &c.members[i]; m.here() && !m.dead && !m.leaving && schema.TrainerMember(i) != besides {
+		if m := &c.members[i]; m.here() && m.by < 0 && !m.dead && !m.leaving && schema.TrainerMember(i) != besides {
 			n++
 		}
 	}
@@ -99,7 +99,7 @@ func (c *Coordinator) howOn(without schema.Member) string {
 // beginWithFewer ends a run that waits for trainers of the one before that do not come back.
 func (c *Coordinator) beginWithFewer(now time.Time) []Decision {
 	returns := c.phase == Gathering && c.config.Returning != nil && c.policy == (rewinding{})
-	within := returnMax
+	within := c.returnWithin()
 	if c.config.Gather > 0 {
 		within = min(within, c.config.Gather)
 	}
@@ -243,25 +243,6 @@ func (l *controlLoop) withTrainersLeft(job *schema.Job) (*schema.Job, trainersLe
 		return job, trainersLeft{} // another job of the same name begins
 	}
 	return job.WithTrainers(min(e.places, job.Trainers)), trainersLeft{job.Trainers, e.cramped}
-}
-
-// leftOf is how many trainers were left of a lost run that one of them comes back to, as was noted when it began, where
-// the job goes back with as many and they are fewer than it was registered for; else 0.
-func leftOf(c *acquisition, from *coming) int {
-	if c.back == 0 || from.trainers >= c.job.Trainers || c.left.places != 0 || !goesBackWithFewer(c.job) {
-		return 0
-	}
-	return from.trainers
-}
-
-// acquireFor has a job acquired anew, with as many places as trainers are left of it.
-func (l *controlLoop) acquireFor(trainers int, c *acquisition) {
-	name := c.job.Name
-	l.server.registry.end(name, endedRun{})
-	if waiting := l.waiting[name]; len(waiting) > 0 {
-		l.acquireJob(acquireRequest{job: c.job.WithTrainers(trainers), left: trainersLeft{places: c.job.Trainers},
-			joiner: waiting[0].from, resume: c.resume, back: c.back, saved: c.saved, over: l.server.runHere(name)})
-	}
 }
 
 // noRoomForMore is told that there is no room for a job which goes back. Where the run before had fewer trainers, the

@@ -34,7 +34,7 @@ func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window i
 		Gather: s.config.Gather, WindowBytes: window, Checkpoints: found.policy(&s.config),
 		Resume: found.from(), Returning: found.back, Doubt: found.doubt(), Carried: found.carried, Unseen: !s.embedsControl(),
 		Copies: s.keeper != nil, Process: s.process, Incarnation: s.registry.self.Incarnation,
-		Places: c.left.places, Cramped: c.left.cramped}
+		Here: found.here, Places: c.left.places, Cramped: c.left.cramped}
 	if found.standing != nil && found.standing.ended {
 		config.ReturnWithin = returnSoonMax
 	}

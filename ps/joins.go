@@ -151,10 +151,6 @@ func (l *controlLoop) register(f *foundJob) {
 		l.turnAway(name, f.refused)
 		return
 	}
-	if f.saved.left > 0 {
-		l.acquireFor(f.saved.left, &c)
-		return
-	}
 	refused := checkMessages(c.job, "this server", l.server.config.PayloadBytesMax)
 	fitted := l.fitChunks(c.job, l.shardsHere(&c))
 	if refused == nil && f.saved.kept == nil { // those say for themselves whether they have room

@@ -93,6 +93,8 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 		from = coming{resume: true, lost: lost.Runs, since: lost.Since}
 	}
 	from.trainers = lost.Trainers
+	s.log.Info("job goes on that was lost", "job", c.job.Name, "run_id",
+		strconv.FormatUint(uint64(lost.Runs[0]), 10))
 	return from, nil
 }
 
@@ -136,12 +138,6 @@ func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refus
 	from, refused := s.comesBack(c)
 	if refused != nil {
 		return found, refused
-	}
-	if found.left = leftOf(c, &from); found.left > 0 {
-		return found, nil
-	}
-	if c.carried == nil && from.lost != nil {
-		s.log.Info("job goes on that was lost", "job", c.job.Name, "run_id", strconv.FormatUint(uint64(from.lost[0]), 10))
 	}
 	found, refused = s.lookForSaved(c.job, &from)
 	if c.carried != nil {

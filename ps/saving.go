@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ type saved struct {
 	not    string               // why its versions are not written down
 	back   []schema.RunID       // the runs that were lost, and that its trainers come back from; nil: none
 	since  uint64               // the first run of the name whose versions are its own
-	left   int                  // for how many trainers it is to be acquired anew; 0: it is not. Nothing else counts
+	here   int                  // trainers that the run had in the end which it goes on from; 0: that is not known
 
 	carried  *carriedRun  // what it goes on from with what its trainers have; else nil
 	kept     *keptVersion // that it begins with in place of resume, where all its shards are kept; else nil
@@ -117,7 +118,7 @@ func (s *Server) lookForSaved(job *schema.Job, from *coming) (found saved, refus
 	if s.otherSettings(job, from, err) {
 		return found, nil
 	}
-	if found.back = from.lost; from.since > 0 {
+	if found.back, found.here = from.lost, from.trainers; from.since > 0 {
 		found.since = from.since
 	}
 	if errors.Is(err, checkpoint.ErrNone) && len(skipped) == 0 && len(from.lost) > 0 {
@@ -129,7 +130,9 @@ func (s *Server) lookForSaved(job *schema.Job, from *coming) (found saved, refus
 	if err != nil {
 		return saved{}, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, err))
 	}
-	found.resume = manifest
+	if found.resume = manifest; from.lost != nil && manifest.Here > 0 {
+		found.here = min(cmp.Or(found.here, manifest.Here), manifest.Here)
+	}
 	found.since = min(found.since, manifest.ID.Epoch)
 	return found, nil
 }
@@ -203,6 +206,7 @@ func (l *controlLoop) durable(j *job, parts []schema.CheckpointPart) {
 	m := &checkpoint.Manifest{Format: checkpoint.Format, Job: j.manifest, Shards: j.coordinator.shards,
 		ID:      checkpoint.ID{Epoch: j.coordinator.config.Checkpoints.Epoch, Run: j.run, Version: parts[0].Version},
 		LR:      j.coordinator.lr.decided,
+		Here:    j.coordinator.here(""),
 		Created: s.now()}
 	for _, p := range parts {
 		m.Parts = append(m.Parts, checkpoint.PartInfo{Shard: p.Shard, Bytes: p.Bytes, Checksum: p.Checksum})

@@ -446,13 +446,21 @@ const (
 	returnSoonMax = time.Second
 )
 
+// returnWithin is for how long they do. It is not long where as many are here as the run had in the end.
+func (c *Coordinator) returnWithin() time.Duration {
+	if n := c.config.Here; n > 0 && len(c.members)-c.missing() >= n {
+		return returnSoonMax
+	}
+	return cmp.Or(c.config.ReturnWithin, returnMax)
+}
+
 // startWithout begins a job to which not all trainers of the run that was lost have come back: others have their
 // places, or nobody, where nobody needs them. A job that begins with values waits for all of them where these were not
 // durable.
 func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
 	may := c.policy == (recovering{}) || c.policy.goesOn() || c.policy.excludes()
 	if c.phase != Gathering || c.config.Returning == nil || !may || !c.ready() || !c.anybody() ||
-		c.grew.For(now) < cmp.Or(c.config.ReturnWithin, returnMax) {
+		c.grew.For(now) < c.returnWithin() {
 		return nil
 	}
 	if here := len(c.members) - c.missing(); 2*here <= c.config.Doubt {

@@ -177,6 +177,50 @@ func goBackAfterBoth(t *testing.T, after time.Duration) {
 	}
 }
 
+// So it does where others compute the lanes of who was lost, or nobody does.
+func TestGoesOnWithThoseLeft(t *testing.T) {
+	testkit.Beside(t)
+	for name, job := range map[string]*schema.Job{"sync": givenJob(3, 0), "async": givenJob(3, 0)} {
+		if job.Policy = schema.PolicyRecover; name == "async" {
+			job.Consistency, job.Policy = schema.ConsistencyAsync, schema.PolicyFail
+		}
+		t.Run(name, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { goesOnWithThoseLeft(t, job) }) })
+	}
+}
+
+func goesOnWithThoseLeft(t *testing.T, job *schema.Job) {
+	kept := ps.Config{Shards: 2, Deadline: 3 * time.Second, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 10}}
+	server := startServerWith(t, kept)
+	var all sync.WaitGroup
+	again := make(chan time.Time, job.Trainers)
+	for i := range job.Trainers {
+		r := &rewinder{config: testConfig(t, server), job: job, batches: 400}
+		if i == 0 {
+			r.dies = 100
+		} else {
+			r.joined = func(int) {
+				if len(r.began) == 2 {
+					again <- time.Now()
+				}
+			}
+		}
+		all.Go(func() {
+			if err := r.run(t); err != nil {
+				t.Errorf("trainer %d: %v", i, err)
+			}
+		})
+	}
+	time.Sleep(14 * time.Second) // batch 280, and versions since 100
+	server.Close()
+	ended := time.Now()
+	kept.Port = fabrictest.PortOf(t, server.URL())
+	startServerWith(t, kept)
+	all.Wait()
+	if after := (<-again).Sub(ended); after > 8*time.Second && testkit.InFakeTime(t) {
+		t.Errorf("the others go on after %s", after)
+	}
+}
+
 // Where one trainer is interrupted the others go on from a version that is written for that, and compute nothing again.
 func TestLeavesWithAVersion(t *testing.T) { testkit.Waits(t, leavesWithAVersion) }
 
