@@ -58,7 +58,7 @@ type coming struct {
 	resume   bool           // from the newest durable version
 	lost     []schema.RunID // the runs that were lost, to which trainers come back; nil: none
 	since    uint64         // the first of its name's runs whose versions are its own; 0: all are
-	trainers int            // of the latest that was lost; 0: it is not known
+	trainers int            // of the latest that was lost, where one of them comes back; 0: it is not known
 	asked    bool           // somebody has asked for that, and it is not only assumed
 }
 
@@ -92,7 +92,9 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 	default:
 		from = coming{resume: true, lost: lost.Runs, since: lost.Since}
 	}
-	from.trainers = lost.Trainers
+	if c.back != 0 { // else all may be new, and come in their own time
+		from.trainers = lost.Trainers
+	}
 	s.log.Info("job goes on that was lost", "job", c.job.Name, "run_id",
 		strconv.FormatUint(uint64(lost.Runs[0]), 10))
 	return from, nil

@@ -1,7 +1,6 @@
 package ps
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,8 +129,8 @@ func (s *Server) lookForSaved(job *schema.Job, from *coming) (found saved, refus
 	if err != nil {
 		return saved{}, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, err))
 	}
-	if found.resume = manifest; from.lost != nil && manifest.Here > 0 {
-		found.here = min(cmp.Or(found.here, manifest.Here), manifest.Here)
+	if found.resume = manifest; found.here > 0 && manifest.Here > 0 && manifest.ID.Run == from.lost[0] {
+		found.here = min(found.here, manifest.Here)
 	}
 	found.since = min(found.since, manifest.ID.Epoch)
 	return found, nil
