@@ -26,8 +26,9 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 	if c.awaits() {
 		decisions = c.awaitComers(now)
 	} else if c.phase == Gathering {
-		decisions = append(c.freePlaces(now), c.findUngathered(now)...)
-		decisions = append(append(decisions, c.beginWithFewer(now)...), c.startWithout(now)...)
+		decisions = c.freePlaces(now)
+		c.noteGrowth(now)
+		decisions = append(append(decisions, c.waitNoLonger(now)...), c.findUngathered(now)...)
 	} else {
 		decisions = c.policy.tick(c, now)
 	}
@@ -83,18 +84,19 @@ func (c *Coordinator) freePlaces(now time.Time) []Decision {
 	return decisions
 }
 
-// findUngathered ends a job that has waited for missing trainers for too long, while nobody new has come. Whoever
-// takes a place that was left before is not new, so that a job gathers for a bounded time.
-func (c *Coordinator) findUngathered(now time.Time) []Decision {
-	missing := c.missing()
-	if c.phase != Gathering {
-		return nil
-	}
-	if !c.grew.Lasts() || missing < c.fewest || missing == 0 {
+// noteGrowth notes that fewer trainers are missing than ever. Whoever takes a place that was left before is not new, so
+// that a job gathers for a bounded time.
+func (c *Coordinator) noteGrowth(now time.Time) {
+	if missing := c.missing(); !c.grew.Lasts() || missing < c.fewest || missing == 0 {
 		c.grew.Begin(now)
 		c.fewest = missing
 	}
-	if idle := c.grew.For(now); c.config.Gather > 0 && idle > c.config.Gather {
+}
+
+// findUngathered ends a job that has waited for missing trainers for too long, while nobody new has come.
+func (c *Coordinator) findUngathered(now time.Time) []Decision {
+	missing := c.missing()
+	if idle := c.grew.For(now); c.phase == Gathering && c.config.Gather > 0 && idle > c.config.Gather {
 		return c.Fail(schema.Coordinator,
 			fmt.Sprintf("job %s has waited %s for %d of its %d trainers, and nobody new has joined (limit %s): start all of "+
 				"them within that time, or raise the server's --gather",

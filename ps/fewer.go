@@ -97,15 +97,7 @@ func (c *Coordinator) howOn(without schema.Member) string {
 }
 
 // beginWithFewer ends a run that waits for trainers of the one before that do not come back.
-func (c *Coordinator) beginWithFewer(now time.Time) []Decision {
-	returns := c.phase == Gathering && c.config.Returning != nil && c.policy == (rewinding{})
-	within := c.returnWithin()
-	if c.config.Gather > 0 {
-		within = min(within, c.config.Gather)
-	}
-	if !returns || !c.anybody() || c.missing() == 0 || c.grew.For(now) < within {
-		return nil
-	}
+func (c *Coordinator) beginWithFewer(within time.Duration) []Decision {
 	text := fmt.Sprintf("%d of %d trainers have not come back within %s; the job goes on without them", c.missing(),
 		len(c.members), rounded(within))
 	return c.FailBack(schema.Coordinator, text)

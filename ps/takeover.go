@@ -1,7 +1,6 @@
 package ps
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -437,51 +436,4 @@ func (c *Coordinator) seat(now time.Time, i int) []Decision {
 		c.serial++
 	}
 	return []Decision{d}
-}
-
-// returnMax is for how long trainers who come back wait for others of their run to do so. Those whose ps has ended come
-// at once to the one that stands by.
-const (
-	returnMax     = 10 * time.Second
-	returnSoonMax = time.Second
-)
-
-// returnWithin is for how long they do. It is not long where as many are here as the run had in the end.
-func (c *Coordinator) returnWithin() time.Duration {
-	if n := c.config.Here; n > 0 && len(c.members)-c.missing() >= n {
-		return returnSoonMax
-	}
-	return cmp.Or(c.config.ReturnWithin, returnMax)
-}
-
-// startWithout begins a job to which not all trainers of the run that was lost have come back: others have their
-// places, or nobody, where nobody needs them. A job that begins with values waits for all of them where these were not
-// durable.
-func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
-	may := c.policy == (recovering{}) || c.policy.goesOn() || c.policy.excludes()
-	if c.phase != Gathering || c.config.Returning == nil || !may || !c.ready() || !c.anybody() ||
-		c.grew.For(now) < c.returnWithin() {
-		return nil
-	}
-	if here := len(c.members) - c.missing(); 2*here <= c.config.Doubt {
-		return nil
-	}
-	if c.config.Resume.version() < c.config.Job.StartVersion() {
-		return nil // every trainer has a part in the values that the job begins with
-	}
-	for i := range c.members {
-		m, name := &c.members[i], schema.TrainerMember(i)
-		text := fmt.Sprintf("trainer %s has not come back", name)
-		switch {
-		case m.joiner != "":
-		case c.policy.goesOn() || c.policy.excludes():
-			*m = member{joiner: name, host: "another machine", by: -1, lost: true, dead: true}
-			c.serial++ // shards are told
-			decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
-		default:
-			m.host = "another machine"
-			decisions = append(decisions, c.vacate(now, i, text)...)
-		}
-	}
-	return append(c.begin(now), decisions...)
 }
