@@ -95,6 +95,7 @@ portable() {
 hosts() { go test -tags native "${kind[@]}" -count 1 ./e2e -run SeveralHosts -need-hosts; }
 simulate() {
   local status=0
+  export GOGC=400 # a tenth less time
   go test -count 1 -timeout 20m ./e2e/simulate -run 'Simulate|Reproducible' -seeds "${seeds:-500}" || status=1
   go test -count 1 -timeout 20m ./e2e/simulate -run Planted -planted -v || status=1
   return $status
