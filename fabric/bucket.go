@@ -249,10 +249,7 @@ func (b *Bucket) All(ctx context.Context) (entries []Entry, err error) {
 		entries, err = b.all(ctx)
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return entries, nil
+	return entries, err
 }
 
 func (b *Bucket) all(ctx context.Context) (entries []Entry, err error) {

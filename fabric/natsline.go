@@ -21,9 +21,8 @@ type natsLine struct {
 	nats     *nats.Conn
 	handlers *sync.WaitGroup // one count for each subscription whose goroutine runs
 	ended    chan struct{}   // closed when NATS is through with the connection
-	// lost is set while NATS reconnects. It holds a lock during an attempt, for which Publish must not wait.
-	lost atomic.Bool
-	// connection is what answers can come by: it ends when that is lost, and each question with it.
+	// connection is what answers can come by: it ends when that is lost, and each question with it. That says whether NATS
+	// reconnects: NATS itself holds a lock during an attempt, for which Publish must not wait.
 	connection atomic.Pointer[connection]
 	// maximum is the payload that the server takes, bytes. NATS gives it under a lock that it holds while it writes.
 	maximum atomic.Int64
@@ -84,7 +83,6 @@ func (l *natsLine) options(config *Config, tell func(lineEvent, error)) []nats.O
 		nats.SkipHostLookup(),          // the dialer does it
 		nats.DisconnectErrHandler(func(nc *nats.Conn, _ error) {
 			if !nc.IsClosed() {
-				l.lost.Store(true)
 				l.connection.Load().lose(errCutOff)
 				tell(lineLost, nil)
 			}
@@ -92,7 +90,6 @@ func (l *natsLine) options(config *Config, tell func(lineEvent, error)) []nats.O
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			l.maximum.Store(nc.MaxPayload())
 			l.connect()
-			l.lost.Store(false)
 			tell(lineBack, nil)
 		}),
 		nats.ClosedHandler(func(nc *nats.Conn) {
@@ -188,7 +185,7 @@ func (l *natsLine) cut() {
 }
 
 func (l *natsLine) publish(s *Subject, text string, data []byte) error {
-	if l.lost.Load() {
+	if l.isLost() {
 		return errReconnecting
 	}
 	if text == "" {
@@ -202,7 +199,7 @@ func (l *natsLine) publish(s *Subject, text string, data []byte) error {
 }
 
 func (l *natsLine) subscribe(pattern string, handler func(Message)) error {
-	if l.lost.Load() {
+	if l.isLost() {
 		return errReconnecting
 	}
 	l.handlers.Add(1)
@@ -288,13 +285,13 @@ func (l *natsLine) whileConnected(ctx context.Context) (within context.Context, 
 }
 
 func (l *natsLine) flush(ctx context.Context) error {
-	if l.lost.Load() {
+	if l.isLost() {
 		return errReconnecting
 	}
 	return l.nats.FlushWithContext(ctx)
 }
 
-func (l *natsLine) isLost() bool    { return l.lost.Load() }
+func (l *natsLine) isLost() bool    { return l.connection.Load().Err() != nil }
 func (l *natsLine) payloadMax() int { return int(l.maximum.Load()) }
 
 func (l *natsLine) count(s *Stats) {

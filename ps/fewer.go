@@ -96,13 +96,6 @@ func (c *Coordinator) howOn(without schema.Member) string {
 	return "the others come back, and with a new one go on from the newest durable version"
 }
 
-// beginWithFewer ends a run that waits for trainers of the one before that do not come back.
-func (c *Coordinator) beginWithFewer(within time.Duration) []Decision {
-	text := fmt.Sprintf("%d of %d trainers have not come back within %s; the job goes on without them", c.missing(),
-		len(c.members), rounded(within))
-	return c.FailBack(schema.Coordinator, text)
-}
-
 // joinFewer has a version written for a trainer that comes while a job runs, and puts it off until then.
 func (c *Coordinator) joinFewer(now time.Time, from schema.Member, j *schema.Join) []Decision {
 	if c.room() == 0 || c.policy != (rewinding{}) {

@@ -35,8 +35,10 @@ func (c *Coordinator) waitNoLonger(now time.Time) []Decision {
 	switch {
 	case c.phase != Gathering || c.config.Returning == nil || !c.anybody() || c.missing() == 0 || c.grew.For(now) < within:
 		return nil
-	case c.policy == (rewinding{}):
-		return c.beginWithFewer(within)
+	case c.policy == (rewinding{}): // the next run has fewer places
+		return c.FailBack(schema.Coordinator, fmt.Sprintf(
+			"%d of %d trainers have not come back within %s; the job goes on without them", c.missing(), len(c.members),
+			rounded(within)))
 	case c.policy == (recovering{}) || c.policy.goesOn() || c.policy.excludes():
 		return c.startWithout(now)
 	}
@@ -46,10 +48,7 @@ func (c *Coordinator) waitNoLonger(now time.Time) []Decision {
 // startWithout begins a job without some of its trainers, once all else is there: others have their places, or nobody,
 // where nobody needs them. A job that begins with values waits for all of them where these were not durable.
 func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
-	if !c.ready() {
-		return nil
-	}
-	if here := len(c.members) - c.missing(); 2*here <= c.config.Doubt {
+	if here := len(c.members) - c.missing(); !c.ready() || 2*here <= c.config.Doubt {
 		return nil
 	}
 	if c.config.Resume.version() < c.config.Job.StartVersion() {

@@ -130,7 +130,7 @@ func (s *Server) lookForSaved(job *schema.Job, from *coming) (found saved, refus
 		return saved{}, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, err))
 	}
 	if found.resume = manifest; found.here > 0 && manifest.Here > 0 && manifest.ID.Run == from.lost[0] {
-		found.here = min(found.here, manifest.Here)
+		found.here = manifest.Here // of as many places, or fewer
 	}
 	found.since = min(found.since, manifest.ID.Epoch)
 	return found, nil
