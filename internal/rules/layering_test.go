@@ -38,6 +38,8 @@ var layers = map[string]layer{
 		others: []string{"github.com/go-json-experiment/json", "github.com/google/flatbuffers"}, noStd: noNetwork},
 	// Files that appear whole or not at all.
 	"internal/atomicfile": {noStd: noNetwork},
+	// Files that a user or a message names, opened without waiting.
+	"internal/regular": {noStd: noNetwork},
 	// A certificate and its key in files, and what makes them for tests.
 	"internal/certificate":          {noStd: noNetwork},
 	"internal/certificate/certtest": {own: []string{"internal/atomicfile"}},
