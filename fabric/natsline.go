@@ -81,6 +81,7 @@ func (l *natsLine) options(config *Config, tell func(lineEvent, error)) []nats.O
 		nats.ReconnectOnFlusherError(),
 		nats.IgnoreDiscoveredServers(), // members dial the addresses they were given
 		nats.SkipHostLookup(),          // the dialer does it
+		nats.CustomInboxPrefix(memberInboxPrefix),
 		nats.DisconnectErrHandler(func(nc *nats.Conn, _ error) {
 			if !nc.IsClosed() {
 				l.connection.Load().lose(errCutOff)
@@ -199,12 +200,19 @@ func (l *natsLine) publish(s *Subject, text string, data []byte) error {
 }
 
 func (l *natsLine) subscribe(pattern string, handler func(Message)) error {
+	return l.subscribeWithin(pattern, pendingMessagesMax, l.config.PendingBytesMax, func(m *nats.Msg) {
+		handler(NewMessage(m.Subject, m.Data))
+	})
+}
+
+// subscribeWithin subscribes with bounds on what waits for the handler, which sees reply subjects.
+func (l *natsLine) subscribeWithin(pattern string, messagesMax, bytesMax int, handler nats.MsgHandler) error {
 	if l.isLost() {
 		return errReconnecting
 	}
 	l.handlers.Add(1)
 	ended := sync.OnceFunc(l.handlers.Done)
-	subscription, err := l.nats.Subscribe(pattern, func(m *nats.Msg) { handler(NewMessage(m.Subject, m.Data)) })
+	subscription, err := l.nats.Subscribe(pattern, handler)
 	if err != nil {
 		ended()
 		return err
@@ -213,7 +221,7 @@ func (l *natsLine) subscribe(pattern string, handler func(Message)) error {
 	if !subscription.IsValid() { // closed before the handler was set, which may then never be called
 		ended()
 	}
-	if err := l.activate(subscription); err != nil {
+	if err := l.activate(subscription, messagesMax, bytesMax); err != nil {
 		_ = subscription.Unsubscribe() // what matters is err; a closed connection has no subscriptions
 		return err
 	}
@@ -240,8 +248,8 @@ func (l *natsLine) unsubscribe(pattern string) {
 }
 
 // activate bounds a subscription's queue, and waits until the server knows it.
-func (l *natsLine) activate(subscription *nats.Subscription) error {
-	if err := subscription.SetPendingLimits(pendingMessagesMax, l.config.PendingBytesMax); err != nil {
+func (l *natsLine) activate(subscription *nats.Subscription, messagesMax, bytesMax int) error {
+	if err := subscription.SetPendingLimits(messagesMax, bytesMax); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), roundTripTimeout)

@@ -3,7 +3,11 @@ package fabric
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 )
 
@@ -23,47 +27,106 @@ type ServiceConfig struct {
 	Answer func() []byte
 }
 
-// serviceBytesMax bounds the questions that wait for one answering goroutine; beyond, they are dropped.
 const (
+	// serviceMessagesMax and serviceBytesMax bound the questions that wait for one answering goroutine; beyond, they are
+	// dropped.
 	serviceMessagesMax = 256
 	serviceBytesMax    = 1 << 20
+
+	// inboxPrefix begins the reply subjects of NATS's clients, and memberInboxPrefix those of this package's connections.
+	inboxPrefix       = "_INBOX."
+	memberInboxPrefix = inboxPrefix + "gradbus"
+
+	// replyRefusalsPerSecond bounds what the log says of reply subjects that are refused.
+	replyRefusalsPerSecond = 1
 )
+
+// serviceSubjects gives the subjects at which a verb of NATS's service protocol is asked: of all services, of those of
+// a name, and of one alone.
+func serviceSubjects(verb micro.Verb, identity *micro.ServiceIdentity) (subjects []string) {
+	for _, of := range [][2]string{{}, {identity.Name}, {identity.Name, identity.ID}} {
+		subject, err := micro.ControlSubject(verb, of[0], of[1])
+		if err != nil {
+			panic(err) // only for verbs that do not exist
+		}
+		subjects = append(subjects, subject)
+	}
+	return subjects
+}
 
 // Service makes the program known to tools that speak NATS's service protocol: nats micro ls, info and stats find it,
 // by subjects $SRV.PING, $SRV.INFO and $SRV.STATS. It lasts until the connection ends, and may be called once. Its
-// subscriptions are static. Answers go to the reply subject of who asks, as that protocol has it, and nothing else in
-// this package does that: they are JSON, never frames, so that a question which names a member's subject makes nothing
-// but a message that does not verify.
+// subscriptions are static.
 func (c *Control) Service(config ServiceConfig) error {
 	if c.bus != nil {
 		return nil // no tool reaches it
 	}
-	service, err := micro.AddService(c.nats.nats, micro.Config{
-		Name: config.Name, Version: config.Version, Description: config.Description, Metadata: config.Metadata,
-		QueueGroupDisabled: true,
-		StatsHandler:       func(*micro.Endpoint) any { return json.RawMessage(answerOf(config.Answer)) },
-		ErrorHandler: func(_ micro.Service, err *micro.NATSError) {
-			c.config.Log.Warn("service fault", "connection", c.config.Name, "subject", err.Subject, "err", err.Description)
+	s := &service{line: c.nats, refusals: Limiter{PerSecond: replyRefusalsPerSecond}}
+	identity := micro.ServiceIdentity{Name: config.Name, ID: newSecret(), Version: config.Version,
+		Metadata: config.Metadata}
+	started := time.Now().UTC()
+	answer := func() json.RawMessage {
+		if data := config.Answer(); data != nil {
+			return data
+		}
+		return json.RawMessage("null")
+	}
+	answers := map[string]func() any{config.Subject: func() any { return answer() }}
+	for verb, says := range map[micro.Verb]func() any{
+		micro.PingVerb: func() any { return &micro.Ping{ServiceIdentity: identity, Type: micro.PingResponseType} },
+		micro.InfoVerb: func() any {
+			return &micro.Info{ServiceIdentity: identity, Type: micro.InfoResponseType, Description: config.Description,
+				Endpoints: []micro.EndpointInfo{{Name: config.Endpoint, Subject: config.Subject}}}
 		},
-	})
-	if err != nil {
+		micro.StatsVerb: func() any {
+			return &micro.Stats{ServiceIdentity: identity, Type: micro.StatsResponseType, Started: started,
+				Endpoints: []*micro.EndpointStats{{Name: config.Endpoint, Subject: config.Subject,
+					NumRequests: int(s.answered.Load()), NumErrors: int(s.refused.Load()), Data: answer()}}}
+		},
+	} {
+		for _, subject := range serviceSubjects(verb, &identity) {
+			answers[subject] = says
+		}
+	}
+	if err := c.addHandler(); err != nil { // Close waits for what is subscribed meanwhile
 		return fmt.Errorf("make service %s known at %s: %w", config.Name, c.Address(), err)
 	}
-	handler := micro.HandlerFunc(func(r micro.Request) {
-		if err := r.Respond(answerOf(config.Answer)); err != nil && !isClosed(err) {
-			c.config.Log.Debug("service question not answered", "subject", r.Subject(), "err", err)
+	defer c.handlers.Done()
+	for subject, says := range answers {
+		if err := c.nats.subscribeWithin(subject, serviceMessagesMax, serviceBytesMax, func(m *nats.Msg) {
+			s.respond(m, says)
+		}); err != nil {
+			return fmt.Errorf("make service %s known at %s: %w", config.Name, c.Address(), err)
 		}
-	})
-	if err := service.AddEndpoint(config.Endpoint, handler, micro.WithEndpointSubject(config.Subject),
-		micro.WithEndpointPendingLimits(serviceMessagesMax, serviceBytesMax)); err != nil {
-		return fmt.Errorf("make service %s known at %s: %w", config.Name, c.Address(), err)
 	}
 	return nil
 }
 
-func answerOf(answer func() []byte) []byte {
-	if data := answer(); data != nil {
-		return data
+// service answers what tools ask.
+type service struct {
+	line              *natsLine
+	answered, refused atomic.Uint64
+	refusals          Limiter // in the log
+}
+
+// respond answers a question at the subject that its sender chose. This is the only place that publishes to such a
+// subject. The connection may write to JetStream, so a reply subject outside of the inboxes of NATS's clients would
+// have a stranger write there in our name ($KV.gradbus-servers.ID); one among the inboxes of members would forge an
+// answer of JetStream's.
+func (s *service) respond(m *nats.Msg, says func() any) {
+	if !strings.HasPrefix(m.Reply, inboxPrefix) || strings.HasPrefix(m.Reply, memberInboxPrefix+".") {
+		if refused := s.refused.Add(1); s.refusals.Allow(time.Now()) {
+			s.line.config.Log.Warn("service question refused, its reply subject is no inbox", "connection",
+				s.line.config.Name, "subject", clip(m.Subject), "reply", clip(m.Reply), "refused", refused)
+		}
+		return
 	}
-	return []byte("null")
+	s.answered.Add(1)
+	data, err := json.Marshal(says())
+	if err == nil {
+		err = m.Respond(data)
+	}
+	if err != nil && !isClosed(err) {
+		s.line.config.Log.Debug("service question not answered", "subject", m.Subject, "err", err)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -81,6 +82,43 @@ func TestServiceIsFound(t *testing.T) {
 	check()
 	c.Close()
 	until(t, plain, nats.ErrNoResponders) // once the server has seen it
+}
+
+// A question is answered at an inbox of a client's alone: the connection may write where the asker may not, and
+// JetStream answers at the inboxes of members.
+func TestServiceAnswersInboxesAlone(t *testing.T) {
+	server := startServer(t, ServerConfig{JetStream: true})
+	c := dialControl(t, Config{URL: server.URL(), Name: "ps/a", Log: discard()})
+	lease, err := c.OpenBucket(t.Context(), BucketConfig{Name: "leases", BytesMax: 1 << 10})
+	must(t, err)
+	revision, err := lease.Put(t.Context(), "a", []byte("mine"))
+	must(t, err)
+	must(t, c.Service(ServiceConfig{Name: "gradbus-ps", Version: "0.1.0", Endpoint: "status",
+		Subject: "gradbus-ps.a.status", Answer: func() []byte { return nil }}))
+	plain, err := nats.Connect(server.URL())
+	must(t, err)
+	defer plain.Close()
+	heard, err := plain.SubscribeSync(">")
+	must(t, err)
+	mine := c.nats.nats.NewInbox()
+	for _, subject := range []string{"$SRV.PING", "$SRV.INFO.gradbus-ps", "$SRV.STATS", "gradbus-ps.a.status"} {
+		for _, reply := range []string{"$KV.leases.a", "$JS.API.STREAM.DELETE.KV_leases", "gradbus.v1.job.s0.mean.all",
+			"_INBOX", mine} {
+			must(t, plain.PublishRequest(subject, reply, nil))
+		}
+		_, err := plain.RequestWithContext(guarded(t), subject, nil) // which is answered after those before it
+		must(t, err)
+	}
+	must(t, c.Flush(t.Context()))
+	must(t, plain.FlushWithContext(guarded(t)))
+	for n, err := heard.NextMsg(0); err == nil; n, err = heard.NextMsg(0) {
+		if n.Reply == "" && !strings.HasPrefix(n.Subject, inboxPrefix) || strings.HasPrefix(n.Subject, mine) {
+			t.Errorf("said to %s: %s", n.Subject, n.Data)
+		}
+	}
+	if e, err := lease.Get(t.Context(), "a"); err != nil || e.Revision != revision || string(e.Value) != "mine" {
+		t.Errorf("%+v, %v, want what was written before", e, err)
+	}
 }
 
 // until asks whether anybody is there, until that gives an error, or none.

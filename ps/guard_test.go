@@ -95,6 +95,7 @@ func TestStrangersDoNotWriteTheRegistry(t *testing.T) {
 		if complaints := r.pong(); len(complaints) != 3*len(denied) {
 			t.Errorf("%d of %d were refused: %q", len(complaints), 3*len(denied), complaints)
 		}
+		haveAnswered(t, s, denied)
 		if after, err := s.registry.jobs.Get(context.Background(), "victim"); err != nil ||
 			after.Revision != before.Revision {
 			t.Errorf("the record of the job: %+v, %v, want revision %d", after, err, before.Revision)
@@ -105,6 +106,25 @@ func TestStrangersDoNotWriteTheRegistry(t *testing.T) {
 			return s.registry.renewed.get().After(renewed)
 		})
 		m.batch(0)
+	}
+}
+
+// haveAnswered asks a ps all that it answers for answers at subjects that are not the asker's, and waits until it has
+// seen the questions. The server, which sends traces of messages, is asked for those.
+func haveAnswered(t *testing.T, s *Server, at []string) {
+	t.Helper()
+	plain, err := nats.Connect(s.URL(), nats.Token(s.config.Token))
+	must(t, err)
+	defer plain.Close()
+	for _, question := range []string{"$SRV.PING", "$SRV.INFO." + serviceName, "$SRV.STATS", serviceName + ".a.report"} {
+		for _, reply := range at {
+			must(t, plain.PublishRequest(question, reply, nil))
+			m := nats.NewMsg(question)
+			m.Header.Set("Nats-Trace-Dest", reply)
+			must(t, plain.PublishMsg(m))
+		}
+		_, err := plain.Request(question, nil, patience)
+		must(t, err)
 	}
 }
 

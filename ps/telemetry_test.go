@@ -389,13 +389,14 @@ func TestServersAreFoundAsServices(t *testing.T) {
 	plain, err := nats.Connect(a.URL())
 	must(t, err)
 	t.Cleanup(plain.Close)
-	inbox, err := plain.SubscribeSync("answers")
+	answers := plain.NewInbox()
+	inbox, err := plain.SubscribeSync(answers)
 	must(t, err)
 	found := map[string]micro.Info{}
 	for began := time.Now(); len(found) < 2; {
 		m, err := inbox.NextMsg(100 * time.Millisecond)
 		if errors.Is(err, nats.ErrTimeout) && time.Since(began) < patience { // one may not have begun to listen
-			must(t, plain.PublishRequest("$SRV.INFO."+serviceName, "answers", nil))
+			must(t, plain.PublishRequest("$SRV.INFO."+serviceName, answers, nil))
 			continue
 		}
 		must(t, err)
