@@ -75,7 +75,11 @@ func (s *Server) guarded(g *guard, next http.Handler) http.Handler {
 			s.refuse(w, why)
 			return
 		}
-		if s.token != nil && !s.isOpen(r) && !s.token.lets(r) {
+		if s.token != nil && s.token.lets(r) {
+			if in := connectionOf(r); in != nil {
+				in.enter(admitted)
+			}
+		} else if s.token != nil && !s.isOpen(r) {
 			s.deny(w, r)
 			return
 		}

@@ -63,7 +63,7 @@ type Check struct {
 type limits struct {
 	headerBytesMax int           // of a request's line and headers
 	headerTime     time.Duration // until a request's headers are there
-	readTime       time.Duration // until all of it is
+	formTime       time.Duration // until the form of a request is there, after its headers
 	writeTime      time.Duration // until an answer is taken
 	idleTime       time.Duration // between requests of a connection
 	streamTime     time.Duration // that a stream's client may take for one update
@@ -75,7 +75,7 @@ type limits struct {
 func (l limits) withDefaults() limits {
 	set(&l.headerBytesMax, 16<<10)
 	set(&l.headerTime, 5*time.Second)
-	set(&l.readTime, 10*time.Second)
+	set(&l.formTime, 2*time.Second)
 	set(&l.writeTime, 20*time.Second)
 	set(&l.idleTime, time.Minute)
 	set(&l.streamTime, 10*time.Second)

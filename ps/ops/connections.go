@@ -5,99 +5,92 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// connections is a listener that bounds the connections that are open. When there are too many, one that waits for a
-// request makes room for the next, the oldest first: so those who hold connections open and send nothing, or a byte now
-// and then, keep nobody out.
+// connections is a listener that bounds the connections that are open, and never turns a new one away: one more ends
+// the one that costs its client least, by its phase, and of equals the one that has been in it longest. So a probe is
+// answered however many clients send requests, forms or handshakes slowly, or do not take their answers.
 type connections struct {
 	net.Listener
-	max     int
-	refused atomic.Uint64 // connections ended to make room, or for want of it
+	max   int
+	ended atomic.Uint64 // connections, to make room
 
 	mu   sync.Mutex // guards the rest; nothing is waited for under it
 	open map[*connection]struct{}
 }
 
+// phase is what a connection is used for, in the order in which connections make room.
+type phase uint8
+
+const (
+	waiting   phase = iota // for a request: idle, in the handshake of TLS, or amid headers
+	answering              // a request without the token: its form is read, or its answer is taken
+	admitted               // a request with the token
+	streaming              // updates; streamsMax keeps these far below the bound of connections
+)
+
 // connection is one of them.
 type connection struct {
 	net.Conn
 	of    *connections
-	since time.Time // that it has been as it is
-	busy  bool      // a request is being answered
+	phase phase
+	since time.Time // that it has been in its phase
 }
 
 func bounded(l net.Listener, most int) *connections {
 	return &connections{Listener: l, max: most, open: map[*connection]struct{}{}}
 }
 
-// Accept waits for a connection that there is room for.
+// Accept waits for a connection, and makes room for it.
 func (c *connections) Accept() (net.Conn, error) {
-	for {
-		conn, err := c.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if in := c.admit(conn); in != nil {
-			return in, nil
-		}
+	conn, err := c.Listener.Accept()
+	if err != nil {
+		return nil, err
 	}
-}
-
-// admit returns nil where conn was closed for want of room.
-func (c *connections) admit(conn net.Conn) net.Conn {
 	in := &connection{Conn: conn, of: c, since: time.Now()}
-	var ended net.Conn
-	c.mu.Lock()
-	if len(c.open) >= c.max {
-		if oldest := c.oldestWaiting(); oldest != nil {
-			delete(c.open, oldest)
-			ended = oldest.Conn
-		} else {
-			ended, in = conn, nil
-		}
+	if last := c.admit(in); last != nil {
+		c.ended.Add(1)
+		last.Conn.Close()
 	}
-	if in != nil {
-		c.open[in] = struct{}{}
-	}
-	c.mu.Unlock()
-	if ended != nil {
-		c.refused.Add(1)
-		ended.Close()
-	}
-	if in == nil {
-		return nil // not in, which would not be a nil interface
-	}
-	return in
+	return in, nil
 }
 
-func (c *connections) oldestWaiting() *connection {
-	var waiting []*connection
-	for in := range c.open {
-		if !in.busy {
-			waiting = append(waiting, in)
+// admit returns the connection that has to end for a new one; nil where there is room.
+func (c *connections) admit(in *connection) (last *connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.open) >= c.max {
+		for each := range c.open {
+			if last == nil || cmp.Or(cmp.Compare(each.phase, last.phase), each.since.Compare(last.since)) < 0 {
+				last = each
+			}
 		}
+		delete(c.open, last)
 	}
-	if len(waiting) == 0 {
-		return nil
-	}
-	return slices.MinFunc(waiting,
-		func(a, b *connection) int { return cmp.Compare(a.since.UnixNano(), b.since.UnixNano()) })
+	c.open[in] = struct{}{}
+	return last
 }
 
 // changed is http.Server.ConnState. A connection becomes active when the headers of a request are there, not before.
-func (c *connections) changed(conn net.Conn, state http.ConnState) {
+func changed(conn net.Conn, state http.ConnState) {
 	in := plainOf(conn)
-	if in == nil {
-		return
+	switch {
+	case in == nil:
+	case state == http.StateActive:
+		in.enter(answering)
+	default:
+		in.enter(waiting)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	in.busy, in.since = state == http.StateActive, time.Now()
+}
+
+// enter begins a phase.
+func (in *connection) enter(p phase) {
+	in.of.mu.Lock()
+	defer in.of.mu.Unlock()
+	in.phase, in.since = p, time.Now()
 }
 
 // Close ends the connection and gives its place back.
@@ -126,6 +119,12 @@ func plainOf(conn net.Conn) *connection {
 // sendBufferBytes is what the kernel may keep of a stream for a client that does not read: a few updates. Linux doubles
 // it. It is memory of the machine, not of the process.
 const sendBufferBytes = 32 << 10
+
+// connectionOf is that of a request; nil where it came by none of ours.
+func connectionOf(r *http.Request) *connection {
+	in, _ := r.Context().Value(connKey{}).(*connection)
+	return in
+}
 
 // narrow bounds what the kernel buffers of a stream.
 func (in *connection) narrow() {

@@ -22,8 +22,8 @@
 //
 // Look. Every path is read-only but one, which resets figures of buckets, of which no job hears. Requests under foreign
 // names, from pages of other sites, with other methods, bodies, or large or slow headers are refused, and counted.
-// Beyond this machine a token and TLS are asked for. Connections and streams are bounded, and those who hold
-// connections open without a request make room for others.
+// Beyond this machine a token and TLS are asked for. Connections and streams are bounded. The newest connection is
+// always taken: the one that has waited longest for its client makes room.
 //
 // # Faults
 //

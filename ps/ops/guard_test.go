@@ -182,7 +182,7 @@ func TestOtherSitesAreRefused(t *testing.T) {
 
 func TestOversizedRequestsAreRefused(t *testing.T) {
 	t.Parallel()
-	s := start(t, func(c *Config) { c.limits.headerBytesMax, c.limits.readTime = 4<<10, time.Hour })
+	s := start(t, func(c *Config) { c.limits.headerBytesMax, c.limits.formTime = 4<<10, time.Hour })
 	large := strings.Repeat("x", 64<<10)
 	asked := map[string]net.Conn{}
 	for what, request := range map[string]string{
@@ -231,7 +231,7 @@ func TestHeaderLimit(t *testing.T) {
 func TestSlowRequestsAreCutOff(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(c *Config) {
-		c.limits.headerTime, c.limits.readTime, c.limits.idleTime = 50*time.Millisecond, 50*time.Millisecond,
+		c.limits.headerTime, c.limits.formTime, c.limits.idleTime = 50*time.Millisecond, 50*time.Millisecond,
 			50*time.Millisecond
 	})
 	for what, sent := range map[string]string{"nothing": "", "half a line": "GET /api",

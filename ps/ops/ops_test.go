@@ -144,7 +144,7 @@ func start(t *testing.T, change func(*Config)) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	s.hasty = config.limits.readTime != 0 && config.limits.readTime < time.Second
+	s.hasty = config.limits.formTime != 0 && config.limits.formTime < time.Second
 	transport := &http.Transport{DisableCompression: true}
 	t.Cleanup(transport.CloseIdleConnections)
 	s.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {

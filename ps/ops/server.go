@@ -128,7 +128,6 @@ func (s *Server) begin(ctx context.Context, listener, profiles net.Listener, sec
 	}
 	s.guard = newGuard(s.config, secure)
 	page := s.server(ctx, s.handler())
-	page.ConnState = s.conns.changed
 	over := net.Listener(s.conns)
 	if secure != nil {
 		page.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
@@ -164,7 +163,7 @@ func (s *Server) server(ctx context.Context, h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: s.limits.headerTime,
-		ReadTimeout:       s.limits.readTime,
+		ReadTimeout:       s.limits.headerTime + s.limits.formTime,
 		WriteTimeout:      s.limits.writeTime,
 		IdleTimeout:       s.limits.idleTime,
 		MaxHeaderBytes:    max(1, s.limits.headerBytesMax-headerSlop),
@@ -173,6 +172,7 @@ func (s *Server) server(ctx context.Context, h http.Handler) *http.Server {
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, plainOf(c))
 		},
+		ConnState: changed,
 		// An OPTIONS * is not answered beside the rules.
 		DisableGeneralOptionsHandler: true,
 		HTTP2:                        &http.HTTP2Config{MaxConcurrentStreams: 32, SendPingTimeout: s.limits.idleTime},
@@ -232,22 +232,22 @@ func (s *Server) Public() string {
 
 // Stats counts what became of requests since the start.
 type Stats struct {
-	Connections        int // open
-	Streams            int // open
-	Requests           uint64
-	UpdatesMissed      uint64 // that the client of a stream was too slow for
-	ConnectionsRefused uint64 // ended to make room for others, or for want of it
-	RequestsRefused    uint64 // by the rules of guard.go, the token, or for want of room
-	Faults             uint64 // that net/http logged
-	ReportsDropped     uint64 // by the Hub
-	OverviewFaults     uint64 // panics of the Tracker
+	Connections      int // open
+	Streams          int // open
+	Requests         uint64
+	UpdatesMissed    uint64 // that the client of a stream was too slow for
+	ConnectionsEnded uint64 // to make room for others
+	RequestsRefused  uint64 // by the rules of guard.go, the token, or for want of room
+	Faults           uint64 // that net/http logged
+	ReportsDropped   uint64 // by the Hub
+	OverviewFaults   uint64 // panics of the Tracker
 }
 
 // Stats may be called at any time, and costs next to nothing.
 func (s *Server) Stats() Stats {
 	return Stats{
 		Connections: s.conns.count(), Streams: int(s.streams.Load()), Requests: s.asked.Load(),
-		UpdatesMissed: s.missed.Load(), ConnectionsRefused: s.conns.refused.Load(),
+		UpdatesMissed: s.missed.Load(), ConnectionsEnded: s.conns.ended.Load(),
 		RequestsRefused: s.refused.Load(), Faults: s.faults.Load(), ReportsDropped: s.hub.dropped.Load(),
 		OverviewFaults: s.hub.panics.Load(),
 	}

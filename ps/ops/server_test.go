@@ -26,7 +26,7 @@ func TestTLS(t *testing.T) {
 	cert, key, roots := pair.CertFile, pair.KeyFile, authority.Pool
 	s := start(t, func(c *Config) {
 		c.Listen, c.CertFile, c.KeyFile, c.Token = "0.0.0.0:0", cert, key, someToken       // which needs no http-insecure
-		c.limits.readTime, c.limits.writeTime = 700*time.Millisecond, 700*time.Millisecond // which end no stream
+		c.limits.formTime, c.limits.writeTime = 700*time.Millisecond, 700*time.Millisecond // which end no stream
 	})
 	if !strings.HasPrefix(s.URL(), "https://127.0.0.1:") {
 		t.Fatalf("URL %s", s.URL())
@@ -76,7 +76,7 @@ func TestTLSHandshakeHasATime(t *testing.T) {
 	pair := certtest.NewAuthority(t).Issue(t)
 	cert, key := pair.CertFile, pair.KeyFile
 	s := start(t, func(c *Config) {
-		c.CertFile, c.KeyFile, c.limits.headerTime, c.limits.readTime = cert, key, 50*time.Millisecond, 50*time.Millisecond
+		c.CertFile, c.KeyFile, c.limits.headerTime, c.limits.formTime = cert, key, 50*time.Millisecond, 50*time.Millisecond
 	})
 	ended(t, s.dial(t, ""))
 	ended(t, s.dial(t, "\x16\x03\x01")) // the beginning of a handshake
@@ -198,7 +198,7 @@ func TestProfiles(t *testing.T) {
 	hub := NewHub(nil)
 	s, err := Start(t.Context(), Config{Listen: "127.0.0.1:0", Pprof: "127.0.0.1:0", Hub: hub,
 		Log:    slog.New(slog.NewTextHandler(log, nil)),
-		limits: limits{readTime: 100 * time.Millisecond, writeTime: 100 * time.Millisecond}})
+		limits: limits{formTime: 100 * time.Millisecond, writeTime: 100 * time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}

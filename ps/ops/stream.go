@@ -34,7 +34,9 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	if in, ok := r.Context().Value(connKey{}).(*connection); ok && in != nil {
+	if in := connectionOf(r); in != nil {
+		in.enter(streaming)
+		defer in.enter(answering)
 		in.narrow()
 	}
 	out := &sender{to: w, control: http.NewResponseController(w), time: s.limits.streamTime, packed: packed}

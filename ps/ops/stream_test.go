@@ -101,7 +101,7 @@ func TestStreamSendsUpdates(t *testing.T) {
 	t.Parallel()
 	// Shorter than the stream lasts: times of a request do not end it.
 	s := start(t, func(c *Config) {
-		c.limits.readTime, c.limits.writeTime, c.limits.idleTime = 300*time.Millisecond, 300*time.Millisecond,
+		c.limits.formTime, c.limits.writeTime, c.limits.idleTime = 300*time.Millisecond, 300*time.Millisecond,
 			300*time.Millisecond
 	})
 	plain, packed := s.open(t), s.open(t, "Accept-Encoding: br, gzip")

@@ -1,11 +1,13 @@
 package ops
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -109,8 +111,10 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, loginBytesMax)
-	if err := r.ParseForm(); err != nil {
-		s.refuse(w, &refusal{http.StatusBadRequest, "login: want a form of at most 8 KiB with the field token"})
+	err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.limits.formTime))
+	if err = cmp.Or(err, r.ParseForm()); err != nil {
+		s.refuse(w, &refusal{http.StatusBadRequest, fmt.Sprintf(
+			"login: want a form of at most 8 KiB with the field token, within %s", s.limits.formTime)})
 		return
 	}
 	if left := s.token.throttle.wait(r.RemoteAddr); left > 0 {
