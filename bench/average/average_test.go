@@ -36,7 +36,7 @@ func TestEveryHookGivesTheReference(t *testing.T) {
 		trainers int
 		sparse   bool
 	}{{2, true}, {3, false}, {4, true}} {
-		want := reference(t, small(t, of.trainers, "rpc", of.sparse))
+		want := referenceWeights(t, small(t, of.trainers, "rpc", of.sparse))
 		for _, hook := range hooks.names() {
 			t.Run(fmt.Sprintf("trainers=%d/sparse=%v/%s", of.trainers, of.sparse, hook), func(t *testing.T) {
 				t.Parallel()
@@ -52,7 +52,7 @@ func TestEveryHookGivesTheReference(t *testing.T) {
 func TestServersGiveEqualWeights(t *testing.T) {
 	want := map[bool]string{}
 	for _, sparse := range []bool{false, true} {
-		want[sparse] = reference(t, small(t, 3, "rpc", sparse))
+		want[sparse] = referenceWeights(t, small(t, 3, "rpc", sparse))
 	}
 	for _, of := range []struct {
 		server  string
@@ -116,7 +116,7 @@ func TestMeanOverLanes(t *testing.T) {
 			c.Mean, c.BatchSize = mean, of.batchSize
 			return c
 		}
-		samples, want := reference(t, config("samples", "rpc")), reference(t, config("lanes", "rpc"))
+		samples, want := referenceWeights(t, config("samples", "rpc")), referenceWeights(t, config("lanes", "rpc"))
 		if (want == samples) != of.even {
 			t.Errorf("%+v: the weights of both means are equal: %v", of, want == samples)
 		}
@@ -148,8 +148,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// reference is the digest of the weights after a run of c in one process.
-func reference(t *testing.T, c Config) string {
+// referenceWeights is the digest of the weights after a run of c in one process.
+func referenceWeights(t *testing.T, c Config) string {
 	t.Helper()
 	s, err := c.system()
 	if err != nil {

@@ -69,7 +69,7 @@ func TestServersDiffer(t *testing.T) {
 
 // All-reduce needs no server: none is told of, and the weights are the same.
 func TestNoServers(t *testing.T) {
-	want := reference(t, small(t, 2, "rpc", true))
+	want := referenceWeights(t, small(t, 2, "rpc", true))
 	for _, hook := range []string{"allreduce", "hybrid"} {
 		c := small(t, 2, hook, true)
 		c.Servers = 0

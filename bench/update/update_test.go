@@ -16,9 +16,7 @@ import (
 	"gradbus/cuda"
 	"gradbus/fabric/fabrictest"
 	"gradbus/internal/safetensors"
-	"gradbus/lane"
 	"gradbus/nn"
-	"gradbus/philox"
 )
 
 func TestMain(m *testing.M) {
@@ -43,70 +41,6 @@ func run(t *testing.T, change func(*Config)) (*Result, string) {
 	return found, people.String()
 }
 
-// initial draws the first values of the linear model.
-func initial(t *testing.T, c *Config) (weight, bias []float32) {
-	t.Helper()
-	weight, bias = make([]float32, c.In*c.Out), make([]float32, c.Out)
-	for _, p := range (nn.LinearLayer{In: c.In, Out: c.Out}).Parameters() {
-		into := map[string][]float32{"weight": weight, "bias": bias}[p.Name]
-		if err := philox.FillTensor(into, p.Kind, p.Scale, c.Seed, p.Name); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return weight, bias
-}
-
-// reference trains the linear model in one process in float64, from given values on: the mean over all trainers'
-// samples, momentum and all. It returns the loss of every batch.
-func reference(t *testing.T, c *Config, weight, bias []float32) []float64 {
-	t.Helper()
-	p, m := make([]float64, len(weight)+len(bias)), make([]float64, len(weight)+len(bias))
-	for i, v := range append(weight, bias...) {
-		p[i] = float64(v)
-	}
-	var data []*workload
-	backend, err := cuda.Open(cuda.Options{Name: "go"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for l := range c.Trainers {
-		w, err := newWorkload(c, nn.Env{Backend: backend}, lane.Lane(l))
-		if err != nil {
-			t.Fatal(err)
-		}
-		data = append(data, w)
-	}
-	var losses []float64
-	for b := range c.Warmup + c.Batches {
-		loss, grad := 0.0, make([]float64, len(p))
-		n := float64(c.Trainers * c.BatchSize * c.Out)
-		for l, w := range data {
-			w.draw(uint64(b), uint64(l))
-			x := w.x
-			for s := range c.BatchSize {
-				for o := range c.Out {
-					y := p[c.Out*c.In+o]
-					for i := range c.In {
-						y += p[o*c.In+i] * float64(x[s*c.In+i])
-					}
-					loss += math.Abs(y) / n
-					sign := math.Copysign(1, y) / n
-					grad[c.Out*c.In+o] += sign
-					for i := range c.In {
-						grad[o*c.In+i] += sign * float64(x[s*c.In+i])
-					}
-				}
-			}
-		}
-		losses = append(losses, loss)
-		for i := range p {
-			m[i] = c.Momentum*m[i] + grad[i]
-			p[i] -= c.LR * m[i]
-		}
-	}
-	return losses
-}
-
 // A run as processes and one as goroutines: the losses are those of a single process on the same data, in float64, to
 // 1e-6; the last one is seen after nine steps, so that momentum shows.
 func TestLossesOfASingleProcess(t *testing.T) {
@@ -116,15 +50,14 @@ func TestLossesOfASingleProcess(t *testing.T) {
 			of.InProcess, of.LR = inProcess, 0.05
 			c = *of
 		})
-		weight, bias := initial(t, &c)
-		want := reference(t, &c, weight, bias)
+		want := linear(&c).losses(c.Seed)
 		for _, x := range []struct{ have, want float64 }{{found.LossFirst, want[0]}, {found.LossLast, want[len(want)-1]}} {
 			if math.Abs(x.have-x.want) > 1e-6 {
 				t.Errorf("in process %v: loss %v, want %v", inProcess, x.have, x.want)
 			}
 		}
 		c.Momentum = 0
-		if without := reference(t, &c, weight, bias); math.Abs(without[len(without)-1]-want[len(want)-1]) < 1e-3 {
+		if without := linear(&c).losses(c.Seed); math.Abs(without[len(without)-1]-want[len(want)-1]) < 1e-3 {
 			t.Error("momentum does not show in the last loss")
 		}
 		if found.Updates != 10 || found.UpdateSize != 3 || found.Parameters != 65 || !(found.RoundsPerSecond > 0) ||
@@ -283,7 +216,9 @@ func TestGivenWeights(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := reference(t, &c, tensors["weight"].Values, tensors["bias"].Values)
+		given := linear(&c)
+		given.from = [][]float32{tensors["weight"].Values, tensors["bias"].Values}
+		want := given.losses(c.Seed)
 		if size == 3 && math.Abs(found.LossLast-want[len(want)-1]) > 1e-6 {
 			t.Errorf("last loss %v, want %v", found.LossLast, want[len(want)-1])
 		}
@@ -355,16 +290,6 @@ func TestInputsAreFreshInEveryBatch(t *testing.T) {
 	w.draw(7, 1)
 	if of[w.x[0]] != [2]uint64{7, 1} {
 		t.Error("batch 7 of lane 1 is not what it was")
-	}
-}
-
-// The convolutional model runs, and its loss falls.
-func TestConvnet(t *testing.T) {
-	found, _ := run(t, func(c *Config) {
-		c.Model, c.Trainers, c.Batches, c.Warmup, c.BatchSize, c.LR = Convnet, 2, 2, 0, 1, 0.01
-	})
-	if found.Parameters < 500_000 || !(found.LossLast < 1) || !(found.LossFirst > 0) {
-		t.Errorf("result %+v", found)
 	}
 }
 

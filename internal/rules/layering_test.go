@@ -183,6 +183,8 @@ var layers = map[string]layer{
 		noStd:  []string{"net/http", "os/exec"},
 	},
 	"bench/machine": {noStd: noNetwork},
+	// The oracle of the measured systems shares nothing with them but random numbers.
+	"bench/reference": {own: []string{"philox"}, noStd: noNetwork},
 	// The measured systems one after the other, as commands.
 	"bench/suite": {own: []string{"internal/spawn"}, noStd: []string{"net", "net/http", "os/exec"}},
 	// A benchmark uses everything as its users do.
