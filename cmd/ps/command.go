@@ -39,6 +39,7 @@ type flags struct {
 	gpu                                           watch.Flags
 	server                                        ps.Config
 	page                                          pageFlags
+	secrets                                       secrets
 	save                                          saving.Flags
 	memoryMiB, stagedMiB                          int64
 	pendingMiB                                    int64
@@ -104,8 +105,8 @@ func (f *flags) idle() []config.Idle {
 		{When: f.tokenFile != "", Flags: []string{"insecure"},
 			Why: "with --token-file nobody comes in without the token: give one of the two"},
 		f.save.Idle(),
-		{When: f.page.listen == "off", Flags: []string{"http-host", "http-token-file", "http-tls-cert", "http-tls-key",
-			"http-insecure"}, Why: "there is no page with --http off: leave it out"},
+		{When: f.page.listen == "off", Flags: []string{"http-host", "http-token-file", "metrics-token-file",
+			"http-tls-cert", "http-tls-key", "http-insecure"}, Why: "there is no page with --http off: leave it out"},
 		{When: f.gpu.Mode == string(monitor.Off), Flags: []string{"gpu-expected", "gpu-state", "gpu-library"},
 			Why: "nobody asks for GPUs with --gpu off: leave it out"},
 	}
@@ -194,7 +195,7 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	}
 	defer closeBoth()
 	f.page.notKept = gpus.NotKept
-	shown, err := f.page.open(ctx, log)
+	shown, err := f.page.open(ctx, log, f.secrets, f.hosts())
 	if err != nil {
 		return err
 	}
@@ -361,16 +362,46 @@ func (f *flags) fill(log *slog.Logger) error {
 	inBytes := func(n int64) int64 { return max(-1, min(n, math.MaxInt64/mib)) * mib } // Validate refuses both ends
 	f.server.MemoryBytesMax, f.server.StagedBytesMax = inBytes(f.memoryMiB), inBytes(f.stagedMiB)
 	f.server.PendingBytesMax = inBytes(f.pendingMiB)
-	if f.server.Token, err = config.Secret(f.tokenFile, log); err != nil {
+	if f.secrets, err = f.readSecrets(log); err != nil {
 		return err
 	}
-	if f.server.ControlToken, err = config.Secret(f.controlTokenFile, log); err != nil {
-		return err
-	}
+	f.server.Token, f.server.ControlToken = f.secrets.token, f.secrets.control
 	if err := f.fillTLS(log); err != nil {
 		return err
 	}
 	return f.server.Validate()
+}
+
+// secrets are what the files of tokens hold.
+type secrets struct{ token, control, page, metrics string }
+
+// readSecrets reads them. That of the metrics lies where a scraper has it, and must open nothing else.
+func (f *flags) readSecrets(log *slog.Logger) (s secrets, err error) {
+	for _, each := range []struct {
+		path string
+		to   *string
+	}{{f.tokenFile, &s.token}, {f.controlTokenFile, &s.control}, {f.page.tokenFile, &s.page},
+		{f.page.metricsTokenFile, &s.metrics}} {
+		if *each.to, err = config.Secret(each.path, log); err != nil {
+			return secrets{}, err
+		}
+	}
+	if s.metrics != "" && (s.metrics == s.token || s.metrics == s.control) {
+		return secrets{}, errors.New("metrics-token-file: its token is that of token-file or control-token-file, which may " +
+			"end jobs: want another")
+	}
+	return s, nil
+}
+
+// hosts are the names and addresses of this machine that its own flags say.
+func (f *flags) hosts() (all []string) {
+	for _, at := range []string{f.listen, f.server.Advertise} {
+		host, _, err := net.SplitHostPort(at)
+		if ip := net.ParseIP(host); err == nil && host != "" && (ip == nil || !ip.IsUnspecified()) {
+			all = append(all, host)
+		}
+	}
+	return all
 }
 
 // fillTLS is fill for the certificates.

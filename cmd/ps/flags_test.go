@@ -66,8 +66,9 @@ func TestServeFlags(t *testing.T) {
 		"checkpoint-dir":   flagwalk.Set("DIR"),
 		"checkpoint-every": {Value: "7s", With: keeps}, "checkpoint-keep": {Value: "1", With: keeps, Fails: "checkpoint"},
 		"http": flagwalk.Set("off"), "http-host": flagwalk.Held("ps/ops.TestForeignHostsAreRefused"),
-		"http-token-file": flagwalk.Held("ps/ops.TestTokenIsAskedFor"),
-		"http-tls-cert":   flagwalk.Fails(pair.CertFile, "key"), "http-tls-key": flagwalk.Fails(pair.KeyFile, "cert"),
+		"http-token-file":    flagwalk.Held("ps/ops.TestTokenIsAskedFor"),
+		"metrics-token-file": {Value: secret, With: "--token-file " + secret, Fails: "want another"},
+		"http-tls-cert":      flagwalk.Fails(pair.CertFile, "key"), "http-tls-key": flagwalk.Fails(pair.KeyFile, "cert"),
 		"http-insecure":  flagwalk.Held("ps/ops.TestTokenIsAskedFor"),
 		"http-port-file": flagwalk.Held("e2e.TestPagePortTaken"),
 		"pprof":          flagwalk.Fails("0.0.0.0:0", "pprof"), "gpu": flagwalk.Held("e2e.TestGPUFlags"),
@@ -79,8 +80,9 @@ func TestServeFlags(t *testing.T) {
 	line := "--listen 127.0.0.1:0 --http 127.0.0.1:0 --id walk"
 	walker.Walk(t, flagwalk.Setting{Line: line, Flags: flags})
 	off, on := "no page with --http off", "is for --nats"
-	for name, words := range map[string]string{"http-host": off, "http-token-file": off, "http-tls-cert": off,
-		"http-tls-key": off, "http-insecure": off, "http-port-file": "no page with http off", "pprof": "http off",
+	for name, words := range map[string]string{"http-host": off, "http-token-file": off, "metrics-token-file": off,
+		"http-tls-cert": off, "http-tls-key": off, "http-insecure": off, "http-port-file": "no page with http off",
+		"pprof":      "http off",
 		"nats-creds": on, "checkpoint-every": "want --checkpoint-dir", "checkpoint-keep": "want --checkpoint-dir"} {
 		refused(t, "--listen 127.0.0.1:0 --http off", name, words)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gradbus/internal/config"
 	"gradbus/ps/ops"
 	"gradbus/ps/ops/display"
 )
@@ -20,6 +19,7 @@ const httpDefault = "127.0.0.1:8080"
 type pageFlags struct {
 	listen, hosts     string
 	tokenFile         string
+	metricsTokenFile  string
 	certFile, keyFile string
 	insecure          bool
 	portFile, pprof   string
@@ -35,6 +35,8 @@ func (f *pageFlags) add(c *cobra.Command) {
 		"its address: those of a proxy, for example; the first is shown to them")
 	set.StringVar(&f.tokenFile, "http-token-file", "",
 		"`file` whose first line whoever looks must show: at /login, or as a bearer token")
+	set.StringVar(&f.metricsTokenFile, "metrics-token-file", "",
+		"`file` whose first line opens /metrics, as a bearer token and by any host name, and nothing else")
 	set.StringVar(&f.certFile, "http-tls-cert", "", "`file` with the certificate of the page, in PEM")
 	set.StringVar(&f.keyFile, "http-tls-key", "", "`file` with the key of that certificate")
 	set.BoolVar(&f.insecure, "http-insecure", false,
@@ -44,7 +46,9 @@ func (f *pageFlags) add(c *cobra.Command) {
 }
 
 // open begins to serve, before the ps is there: who asks meanwhile is told that it starts.
-func (f *pageFlags) open(ctx context.Context, log *slog.Logger) (*display.Display, error) {
+// machine are names of this one, besides those that it gives itself.
+func (f *pageFlags) open(ctx context.Context, log *slog.Logger, secrets secrets, machine []string) (*display.Display,
+	error) {
 	if f.listen == "off" {
 		if f.portFile != "" {
 			return nil, fmt.Errorf("http-port-file %s: there is no page with http off", f.portFile)
@@ -56,13 +60,9 @@ func (f *pageFlags) open(ctx context.Context, log *slog.Logger) (*display.Displa
 		}
 		return nil, nil
 	}
-	token, err := config.Secret(f.tokenFile, log)
-	if err != nil {
-		return nil, fmt.Errorf("http: %w", err)
-	}
-	return display.Open(ctx, ops.Config{Listen: f.listen, AnyPort: f.anyPort, Hosts: names(f.hosts), Token: token,
-		CertFile: f.certFile,
-		KeyFile:  f.keyFile, Insecure: f.insecure, Pprof: f.pprof, Log: log}, f.notKept)
+	return display.Open(ctx, ops.Config{Listen: f.listen, AnyPort: f.anyPort, Hosts: names(f.hosts), Machine: machine,
+		Token: secrets.page, MetricsToken: secrets.metrics, CertFile: f.certFile, KeyFile: f.keyFile, Insecure: f.insecure,
+		Pprof: f.pprof, Log: log}, f.notKept)
 }
 
 // names are those in a list with commas.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/metrics"
+	"strings"
 
 	"gradbus/schema"
 )
@@ -22,6 +23,18 @@ func Host() string {
 		return "unknown host"
 	}
 	return name
+}
+
+// HostNames are the names that the machine gives itself: in full, and without its domain where it has one.
+func HostNames() []string {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return nil
+	}
+	if short, _, long := strings.Cut(name, "."); long && short != "" {
+		return []string{name, short}
+	}
+	return []string{name}
 }
 
 // HostAndID names this process for people: "box (pid 71)".

@@ -31,14 +31,17 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("/readyz", s.taking(http.HandlerFunc(s.readyz), "verbose"))
 	mux.HandleFunc("/login", s.taking(http.HandlerFunc(s.login)))
 	if s.config.Metrics != nil {
-		mux.HandleFunc("/metrics", s.taking(s.config.Metrics))
+		mux.HandleFunc(metricsPath, s.taking(s.config.Metrics))
 	}
 	mux.Handle("/", s.files)
 	return s.guarded(s.guard, mux)
 }
 
-// resetPath is the one path that changes what others are shown.
-const resetPath = "/api/v1/buckets/reset"
+// Paths with rules of their own: resetPath is the one that changes what others are shown.
+const (
+	resetPath   = "/api/v1/buckets/reset"
+	metricsPath = "/metrics"
+)
 
 var (
 	readMethods  = []string{http.MethodGet, http.MethodHead}
@@ -49,7 +52,7 @@ var (
 // methods are those that a path takes.
 func (s *Server) methods(path string) []string {
 	switch {
-	case path == "/login" && s.token != nil:
+	case path == "/login" && s.tokens.page != nil:
 		return loginMethods
 	case path == resetPath:
 		return resetMethods
@@ -67,19 +70,18 @@ func (s *Server) guarded(g *guard, next http.Handler) http.Handler {
 			return
 		}
 		defer s.requests.Done()
-		methods := s.methods(r.URL.Path)
-		if why := g.check(r, methods); why != nil {
+		methods, lets := s.methods(r.URL.Path), s.tokens.lets(r)
+		if why := g.check(r, methods, isProbe(r) || lets && isScrape(r)); why != nil {
 			if why.status == http.StatusMethodNotAllowed {
 				w.Header().Set("Allow", strings.Join(methods, ", "))
 			}
 			s.refuse(w, why)
 			return
 		}
-		if s.token != nil && s.token.lets(r) {
-			if in := connectionOf(r); in != nil {
-				in.enter(admitted)
-			}
-		} else if s.token != nil && !s.isOpen(r) {
+		if in := connectionOf(r); lets && in != nil {
+			in.enter(admitted)
+		}
+		if s.tokens.asks(r.URL.Path) && !lets && !s.isOpen(r) {
 			s.deny(w, r)
 			return
 		}
@@ -90,13 +92,18 @@ func (s *Server) guarded(g *guard, next http.Handler) http.Handler {
 // isOpen says of which paths that say nothing which a token protects: an orchestrator's probes, the way in, and the
 // files of the page, which are those of every gradbus.
 func (s *Server) isOpen(r *http.Request) bool {
-	switch r.URL.Path {
-	case "/healthz", "/login":
-		return true
-	case "/readyz":
-		return !r.URL.Query().Has("verbose")
-	}
-	return s.files.byPath[r.URL.Path] != nil
+	return isProbe(r) || r.URL.Path == "/login" || s.files.byPath[r.URL.Path] != nil
+}
+
+// isProbe reports whether a request is answered with ok or not, and nothing else.
+func isProbe(r *http.Request) bool {
+	return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" && !r.URL.Query().Has("verbose")
+}
+
+// isScrape reports whether a request is for the metrics and shows a token as no page of another site can.
+func isScrape(r *http.Request) bool {
+	_, shown := bearer(r)
+	return shown && r.URL.Path == metricsPath
 }
 
 // lazy makes the JSON of an answer, which may be long, when it is its turn.

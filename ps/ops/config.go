@@ -21,9 +21,14 @@ type Config struct {
 	// Hosts (http-host) are names besides the address and loopback names that requests may ask for in their Host header:
 	// those under which a proxy or a name server makes the page known.
 	Hosts []string
-	// Token is what requests must show, but for /healthz and the short form of /readyz. Empty means that none is asked
-	// for.
+	// Machine are names of this machine, that requests may ask for as well; Server.Public gives none of them.
+	Machine []string
+	// Token (http-token-file) is what requests must show, but for /healthz and the short form of /readyz. Empty means
+	// that none is asked for.
 	Token string
+	// MetricsToken (metrics-token-file) is what requests for /metrics must show where they do not show Token; it opens
+	// nothing else. Empty means that there is none.
+	MetricsToken string
 	// CertFile and KeyFile (http-tls-cert, http-tls-key) are PEM files of a certificate and its key; with them all is TLS.
 	CertFile, KeyFile string
 	// Insecure (http-insecure) allows an address that other machines reach without Token and TLS.
@@ -107,11 +112,16 @@ func (c Config) Validate() error {
 	host, _, err := net.SplitHostPort(c.Listen)
 	check(err == nil, "http %q: want host:port, for example 127.0.0.1:8080, or off", c.Listen)
 	check((c.CertFile == "") == (c.KeyFile == ""), "http-tls-cert and http-tls-key: want both or neither")
-	check(c.Token == "" || len(c.Token) >= tokenBytesMin,
-		"http-token-file: its token has %d characters, want at least %d: openssl rand -hex 16 makes one", len(c.Token),
-		tokenBytesMin)
-	check(!strings.ContainsFunc(c.Token, func(r rune) bool { return r <= ' ' || r > '~' }),
-		"http-token-file: its token holds what is no letter, digit or sign of ASCII")
+	for _, each := range [][2]string{{"http-token-file", c.Token}, {"metrics-token-file", c.MetricsToken}} {
+		flag, token := each[0], each[1]
+		check(token == "" || len(token) >= tokenBytesMin,
+			"%s: its token has %d characters, want at least %d: openssl rand -hex 16 makes one", flag, len(token),
+			tokenBytesMin)
+		check(!strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }),
+			"%s: its token holds what is no letter, digit or sign of ASCII", flag)
+	}
+	check(c.MetricsToken == "" || c.MetricsToken != c.Token,
+		"metrics-token-file: its token is that of http-token-file, which opens more: want another")
 	if err == nil {
 		check(isLoopback(host) || c.Insecure || c.Token != "" && c.CertFile != "",
 			"http %s: other machines can reach it: give http-token-file, http-tls-cert and http-tls-key, serve at 127.0.0.1, "+

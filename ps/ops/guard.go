@@ -32,7 +32,7 @@ func newGuard(c Config, secure *certificate.File) *guard {
 			g.hosts = append(g.hosts, hostName(host))
 		}
 	}
-	for _, h := range c.Hosts {
+	for _, h := range append(slices.Clip(c.Hosts), c.Machine...) {
 		g.hosts = append(g.hosts, hostName(h))
 	}
 	return g
@@ -104,10 +104,11 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// check says why a request is refused; nil lets it pass. methods are those of its path.
-func (g *guard) check(r *http.Request, methods []string) *refusal {
+// check says why a request is refused; nil lets it pass. methods are those of its path; anyHost says that it may name
+// whatever host it likes, since a page of another site would learn nothing by it.
+func (g *guard) check(r *http.Request, methods []string, anyHost bool) *refusal {
 	switch {
-	case !g.answersTo(r):
+	case !anyHost && !g.answersTo(r):
 		return &refusal{http.StatusForbidden,
 			fmt.Sprintf("host %q is none of this server's: ask by its address, or name the host with --http-host", clip(r.Host))}
 	case !slices.Contains(methods, r.Method):

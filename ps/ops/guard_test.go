@@ -47,12 +47,15 @@ func TestHeadersOnEveryAnswer(t *testing.T) {
 
 func TestForeignHostsAreRefused(t *testing.T) {
 	t.Parallel()
-	s := start(t, func(c *Config) { c.Hosts = []string{"Train.Example.org"} })
+	s := start(t, func(c *Config) {
+		someMetrics(c)
+		c.Hosts, c.Machine = []string{"Train.Example.org"}, []string{"box-1.example.org", "box-1", "10.1.2.3"}
+	})
 	_, port, _ := strings.Cut(s.at(), ":")
 	for _, host := range []string{
 		"localhost", "LOCALHOST.", "localhost:" + port, "localhost:9999" /* a tunnel */, "127.0.0.1", "127.0.0.1:" + port,
 		"[::1]:80", "[::1]",
-		"train.example.org", "train.example.org:443",
+		"train.example.org", "train.example.org:443", "box-1", "BOX-1:" + port, "box-1.example.org.", "10.1.2.3:8080",
 	} {
 		if answer, body := s.get(t, "/api/v1/status", "Host: "+host); answer.StatusCode != http.StatusOK {
 			t.Errorf("host %q: status %d, %s", host, answer.StatusCode, body)
@@ -60,11 +63,16 @@ func TestForeignHostsAreRefused(t *testing.T) {
 	}
 	for _, host := range []string{
 		"evil.example", "localhost.evil.example", "127.0.0.1.evil.example:" + port, "10.0.0.1", "[fe80::1]", "xlocalhost",
-		"train.example.org.evil.example", "localhost:80:80", "127.1",
+		"train.example.org.evil.example", "localhost:80:80", "127.1", "box-1.evil.example", "example.org",
 	} {
-		for _, path := range []string{"/", "/api/v1/stream", "/healthz", "/nothing"} {
+		for _, path := range []string{"/", "/api/v1/stream", "/metrics", "/readyz?verbose", "/nothing"} {
 			answer, body := s.get(t, path, "Host: "+host)
 			wantError(t, answer, body, http.StatusForbidden, "host", "--http-host")
+		}
+		for _, probe := range []string{"/healthz", "/readyz"} { // which an orchestrator asks for by names of its own
+			if answer, body := s.get(t, probe, "Host: "+host); answer.StatusCode != http.StatusOK || body != "ok\n" {
+				t.Errorf("%s, host %q: status %d, %q", probe, host, answer.StatusCode, body)
+			}
 		}
 	}
 	// One that has no host at all.
@@ -80,7 +88,7 @@ func TestHostIsTheAddressDialled(t *testing.T) {
 	s := start(t, func(c *Config) { c.Listen, c.Insecure = "0.0.0.0:0", true })
 	_, port, _ := strings.Cut(s.URL(), "127.0.0.1:")
 	for host, want := range map[string]int{"127.0.0.1": 200, "127.0.0.2": 403, "10.9.8.7": 403, "0.0.0.0": 403} {
-		answer, _ := s.get(t, "/healthz", "Host: "+host+":"+strings.Trim(port, "/"))
+		answer, _ := s.get(t, "/api/v1/status", "Host: "+host+":"+strings.Trim(port, "/"))
 		if answer.StatusCode != want {
 			t.Errorf("host %s: status %d, want %d", host, answer.StatusCode, want)
 		}

@@ -29,7 +29,7 @@ type Server struct {
 	hub     *Hub
 	url     string
 	guard   *guard
-	token   *token        // nil where none is asked for
+	tokens  tokens
 	making  chan struct{} // holds one for each answer of the API that is being made
 	conns   *connections
 	serving []*http.Server
@@ -123,9 +123,7 @@ func (s *Server) begin(ctx context.Context, listener, profiles net.Listener, sec
 		scheme = "https"
 	}
 	s.url = (&url.URL{Scheme: scheme, Host: reachable(listener.Addr()), Path: "/"}).String()
-	if s.config.Token != "" {
-		s.token = newToken(s.config.Token, secure != nil)
-	}
+	s.tokens = newTokens(s.config, secure != nil)
 	s.guard = newGuard(s.config, secure)
 	page := s.server(ctx, s.handler())
 	over := net.Listener(s.conns)

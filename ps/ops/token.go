@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// token is who may look, where a token is asked for. Programs show it in the header Authorization: Bearer. A browser
+// token is who may look, where one is asked for. Programs show it in the header Authorization: Bearer. A browser
 // shows it once, in the form of /login, and from then on a cookie that follows from the token and lets in here only: no
 // address, log or Referer ever holds the token. All ps that ask for the same token take each other's cookies.
 type token struct {
@@ -25,6 +25,34 @@ type token struct {
 
 	// of the form. Headers are not slowed: what watches a ps must not be locked out by who shares its address
 	throttle *throttle
+}
+
+// tokens are those that are asked for; nil is none.
+type tokens struct {
+	page    *token
+	metrics *token // opens /metrics alone, beside that of the page
+}
+
+func newTokens(c Config, secure bool) (k tokens) {
+	if c.Token != "" {
+		k.page = newToken(c.Token, secure)
+	}
+	if c.MetricsToken != "" {
+		k.metrics = newToken(c.MetricsToken, secure)
+	}
+	return k
+}
+
+// asks reports whether a path takes a token.
+func (k *tokens) asks(path string) bool {
+	return k.page != nil || k.metrics != nil && path == metricsPath
+}
+
+// lets reports whether a request shows a token that opens its path.
+func (k *tokens) lets(r *http.Request) bool {
+	secret, shown := bearer(r)
+	return k.metrics != nil && r.URL.Path == metricsPath && shown && k.metrics.is(secret) ||
+		k.page != nil && k.page.lets(r)
 }
 
 // loginTime is how long a cookie lasts.
@@ -53,10 +81,16 @@ func (t *token) is(secret string) bool {
 	return subtle.ConstantTimeCompare(sum[:], t.sum[:]) == 1
 }
 
+// bearer is the token in the header of a request; false where there is none.
+func bearer(r *http.Request) (secret string, shown bool) {
+	scheme, secret, shown := strings.Cut(r.Header.Get("Authorization"), " ")
+	return strings.TrimSpace(secret), shown && strings.EqualFold(scheme, "Bearer")
+}
+
 // lets reports whether a request shows the token, or a cookie that was given for it.
 func (t *token) lets(r *http.Request) bool {
-	if scheme, secret, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
-		return t.is(strings.TrimSpace(secret))
+	if secret, shown := bearer(r); shown {
+		return t.is(secret)
 	}
 	for _, c := range r.CookiesNamed(t.cookie.Name) {
 		if t.issued(c.Value) {
@@ -96,13 +130,17 @@ func (s *Server) deny(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="gradbus"`)
-	fail(w, http.StatusUnauthorized,
-		"want the token of --http-token-file: as Authorization: Bearer TOKEN, or in a browser at /login")
+	want := "want the token of --http-token-file: as Authorization: Bearer TOKEN, or in a browser at /login"
+	if s.tokens.metrics != nil && r.URL.Path == metricsPath {
+		want = "want the token of --metrics-token-file, as Authorization: Bearer TOKEN"
+	}
+	fail(w, http.StatusUnauthorized, want)
 }
 
 // login shows the form, and takes it.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
-	if s.token == nil {
+	token := s.tokens.page
+	if token == nil {
 		fail(w, http.StatusNotFound, "no token is asked for here")
 		return
 	}
@@ -117,17 +155,17 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 			"login: want a form of at most 8 KiB with the field token, within %s", s.limits.formTime)})
 		return
 	}
-	if left := s.token.throttle.wait(r.RemoteAddr); left > 0 {
+	if left := token.throttle.wait(r.RemoteAddr); left > 0 {
 		s.refused.Add(1)
 		seconds := strconv.Itoa(int((left + time.Second - 1) / time.Second))
 		w.Header().Set("Retry-After", seconds)
 		showLogin(w, http.StatusTooManyRequests, "Too many wrong tokens came from your address. Try again in "+seconds+" s.")
 		return
 	}
-	if s.token.is(strings.TrimSpace(r.PostForm.Get("token"))) {
-		s.token.throttle.succeeded(r.RemoteAddr)
-		cookie := s.token.cookie
-		cookie.Value = s.token.issue()
+	if token.is(strings.TrimSpace(r.PostForm.Get("token"))) {
+		token.throttle.succeeded(r.RemoteAddr)
+		cookie := token.cookie
+		cookie.Value = token.issue()
 		http.SetCookie(w, &cookie)
 		w.Header().Set("Location", "/")
 		w.WriteHeader(http.StatusSeeOther)

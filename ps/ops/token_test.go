@@ -56,6 +56,59 @@ func TestTokenIsAskedFor(t *testing.T) {
 	wantError(t, answer, body, http.StatusForbidden)
 }
 
+// What scrapes has a token that opens the metrics, by whatever name it asks, and nothing else.
+func TestScrapesHaveATokenOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	const scraper = "fedcba9876543210-scraper"
+	for _, page := range []string{"", someToken} {
+		s := start(t, func(c *Config) { c.Token, c.MetricsToken = page, scraper; someMetrics(c) })
+		for _, c := range []struct {
+			path, shown, host string
+			want              int
+		}{
+			{"/metrics", "", "localhost", 401},
+			{"/metrics", "fedcba9876543210-scrapeR", "localhost", 401},
+			{"/metrics", scraper, "localhost", 200},
+			{"/metrics", scraper, "box.example.org", 200},
+			{"/metrics", "", "box.example.org", 403},
+			{"/metrics", "fedcba9876543210-scrapeR", "box.example.org", 403},
+			{"/api/v1/status", scraper, "box.example.org", 403},
+		} {
+			answer, body := s.get(t, c.path, "Authorization: Bearer "+c.shown, "Host: "+c.host)
+			if answer.StatusCode != c.want || c.want == 401 && !strings.Contains(body, "--metrics-token-file") {
+				t.Errorf("page token %q, %+v: status %d, %s", page, c, answer.StatusCode, body)
+			}
+		}
+		if page == "" {
+			continue
+		}
+		for _, path := range []string{"/api/v1/status", "/api/v1/stream", "/readyz?verbose", "/metrics/", "/metrics?x=1"} {
+			answer, body := s.get(t, path, "Authorization: Bearer "+scraper)
+			if path == "/metrics?x=1" {
+				wantError(t, answer, body, http.StatusBadRequest)
+				continue
+			}
+			wantError(t, answer, body, http.StatusUnauthorized)
+		}
+		if answer, _ := s.do(t, "POST", resetPath, nil, "Authorization: Bearer "+scraper); answer.StatusCode != 401 {
+			t.Errorf("reset: status %d", answer.StatusCode)
+		}
+		if answer, _ := s.do(t, "POST", "/login", strings.NewReader("token="+scraper),
+			"Content-Type: application/x-www-form-urlencoded"); answer.StatusCode != http.StatusForbidden {
+			t.Errorf("login: status %d", answer.StatusCode)
+		}
+		if answer, _ := s.get(t, "/metrics", "Authorization: Bearer "+page, "Host: box"); answer.StatusCode != 200 {
+			t.Errorf("with the page's token: status %d", answer.StatusCode)
+		}
+	}
+	for _, same := range []string{someToken, "short"} {
+		_, err := Start(t.Context(), Config{Listen: "127.0.0.1:0", Hub: NewHub(nil), Token: someToken, MetricsToken: same})
+		if err == nil || !strings.Contains(err.Error(), "metrics-token-file") {
+			t.Errorf("metrics token %q: %v", same, err)
+		}
+	}
+}
+
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	s := start(t, withToken)

@@ -42,6 +42,7 @@ func Open(ctx context.Context, c ops.Config, notKept func() string) (*Display, e
 		}})
 	var err error
 	c.Hub, c.Page, c.Runbooks, c.Metrics = d.hub, page.Files, process.AsInvoked(docs.Runbooks()), exporter
+	c.Machine = append(c.Machine, process.HostNames()...)
 	c.Alive, c.Checks, c.ResetBuckets = d.alive, d.checks, d.resetBuckets
 	if d.server, err = ops.Start(ctx, c); err != nil {
 		return nil, err
