@@ -36,6 +36,7 @@ func TestStalledTrainerIsNamedAmongThoseItStalls(t *testing.T) {
 		t.Fatalf("waits for %v, first of all for %v", w.Members, w.First)
 	}
 	c := NewCoordinator(CoordinatorConfig{Job: p.Job, RunID: 5, Generation: generationFirst, Deadline: 10 * time.Second,
+		StallTimeout: 10 * time.Second,
 		ShardServers: []ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0}}}}})
 	now := time.Unix(1000, 0)
 	c.Assign(now)

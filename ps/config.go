@@ -69,9 +69,13 @@ type Config struct {
 	// what its shards of jobs have, and what those of another one have. Used with NATS or ControlToken.
 	StandbyPeers bool
 
-	// Deadline (deadline) is how long a trainer may be silent, or keep others waiting, before it counts as lost and its
-	// job ends: 1 s to 1 h. 0 means 30 s.
+	// Deadline (deadline) is how long a trainer may be silent before it counts as lost: 1 s to 1 h. 0 means 30 s. A live
+	// trainer that keeps a batch waiting is given up after the same time if others can compute its lanes.
 	Deadline time.Duration
+
+	// StallTimeout (stall_timeout) is how long a live trainer may keep a batch waiting when its loss would end or rewind
+	// the job: from Deadline to 168 h. 0 means 30 min, or Deadline where that is longer.
+	StallTimeout time.Duration
 
 	// Gather (gather) is how long a job may wait for trainers while nobody new joins, before it ends: 1 s to 168 h. 0
 	// means 1 h.
@@ -165,6 +169,8 @@ const (
 	deadlineMin        = time.Second
 	deadlineMax        = time.Hour
 	deadlineDefault    = 30 * time.Second
+	stallDefault       = 30 * time.Minute
+	stallMax           = 168 * time.Hour
 	gatherMin          = time.Second
 	gatherMax          = 168 * time.Hour
 	gatherDefault      = time.Hour
@@ -183,6 +189,7 @@ func (c Config) withDefaults() Config {
 	set(&c.Host, "127.0.0.1")
 	set(&c.Shards, 1)
 	set(&c.Deadline, deadlineDefault)
+	set(&c.StallTimeout, max(stallDefault, c.Deadline))
 	set(&c.Gather, gatherDefault)
 	c.Checkpoints = c.Checkpoints.WithDefaults()
 	set(&c.Backend, "auto")
@@ -240,6 +247,8 @@ func (c Config) Validate() error {
 	}
 	check(c.Deadline >= deadlineMin && c.Deadline <= deadlineMax, "deadline %s: want %s to %s", c.Deadline, deadlineMin,
 		deadlineMax)
+	check(c.StallTimeout >= c.Deadline && c.StallTimeout <= stallMax, "stall_timeout %s: want the deadline, %s, to %s",
+		c.StallTimeout, c.Deadline, stallMax)
 	check(c.Gather >= gatherMin && c.Gather <= gatherMax, "gather %s: want %s to %s", c.Gather, gatherMin, gatherMax)
 	for _, err := range c.Checkpoints.Check() {
 		wrong = append(wrong, err.Error())

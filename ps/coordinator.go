@@ -18,7 +18,9 @@ type CoordinatorConfig struct {
 	RunID        schema.RunID
 	Generation   schema.Generation
 	ShardServers []ShardServer // of all shards, each once
-	Deadline     time.Duration // after which a silent or idle member counts as lost
+	Deadline     time.Duration // after which a silent member counts as lost, and a slow one that others can replace
+	// StallTimeout is how long a live trainer may keep a batch waiting when its loss would end or rewind the job.
+	StallTimeout time.Duration
 	Gather       time.Duration // after which a job that waits for trainers ends, where nobody new has joined; 0: never
 	// WindowBytes is what a trainer may have under way to one shard at first; 0 says nothing, and trainers begin with 4
 	// MiB.
@@ -143,6 +145,7 @@ type member struct {
 	waited      bool             // rounds wait for it
 	waitedBatch schema.Batch
 	waitedSince liveness.Silence
+	stallTold   time.Duration // how long the wait was when the trainers were told of it last
 }
 
 // Decision is something to publish, to note, or both.

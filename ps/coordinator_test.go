@@ -98,6 +98,16 @@ func (s *membership) report(r *schema.Report) []Decision {
 	return d
 }
 
+func (s *membership) tick() string {
+	for i := range s.c.shardServers {
+		if !s.d.HasArg("silent") && !s.several {
+			s.c.shardServers[i].Begin(s.now)
+			s.c.shardServers[i].waiting = s.waiting()
+		}
+	}
+	return s.tell(s.c.Tick(s.now))
+}
+
 func (s *membership) text(name, otherwise string) string {
 	s.d.MaybeScanArgs(s.t, name, &otherwise)
 	return otherwise
@@ -162,7 +172,8 @@ func (s *membership) begin() string {
 		servers = s.servers()
 	}
 	s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: servers,
-		Deadline: s.duration("deadline", "30s"), Gather: s.duration("gather", "0s"), Checkpoints: s.policy(),
+		Deadline: s.duration("deadline", "30s"), StallTimeout: s.duration("stall", s.text("deadline", "30s")),
+		Gather: s.duration("gather", "0s"), Checkpoints: s.policy(),
 		Resume: s.resumed(), Returning: s.returning(), Carried: s.carried(job.Trainers), Places: s.count("places", 0),
 		Here: s.count("here", 0)})
 	if servers == nil {
@@ -219,13 +230,9 @@ func (s *membership) run() string {
 		s.connections()
 		return ""
 	case "tick":
-		for i := range s.c.shardServers {
-			if !s.d.HasArg("silent") && !s.several {
-				s.c.shardServers[i].Begin(s.now)
-				s.c.shardServers[i].waiting = s.waiting()
-			}
-		}
-		return s.tell(s.c.Tick(s.now))
+		return s.tick()
+	case "beats":
+		return s.beats()
 	case "status":
 		return s.status()
 	case "written":
@@ -420,6 +427,9 @@ func (s *membership) waiting() []schema.Waiting {
 			must(s.t, err)
 			for name := range strings.SplitSeq(names, "+") {
 				w.Members = append(w.Members, schema.Member(name))
+			}
+			if s.d.HasArg("first") {
+				w.First = w.Members
 			}
 			all = append(all, w)
 		}

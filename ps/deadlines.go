@@ -32,6 +32,9 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 	} else {
 		decisions = c.policy.tick(c, now)
 	}
+	if c.phase == Running {
+		decisions = append(decisions, c.tellStalls(now)...)
+	}
 	if c.phase != Ended {
 		decisions = append(append(append(decisions, c.askCheckpoint(now)...), c.assign()...), c.tickLR()...)
 		decisions = append(decisions, c.tickCopies(now)...)
@@ -155,10 +158,51 @@ func (c *Coordinator) slow(now time.Time, i int, waiting []schema.Waiting) (over
 	at, waited := waitedFor(waiting, schema.TrainerMember(i))
 	if !waited || !m.waited || m.waitedBatch != at {
 		m.waitedSince.Begin(now)
+		m.stallTold = 0
 	}
 	m.waited, m.waitedBatch = waited, at
 	since := m.waitedSince.For(now)
-	return waited && (since > c.config.Deadline || m.left && since > liveness.CutMax || m.lost)
+	limit, _ := c.stallLimit()
+	return waited && (since > limit || m.left && since > liveness.CutMax || m.lost)
+}
+
+// stallLimit returns how long a live trainer may keep a batch waiting, and the flag of the ps that sets it. The
+// deadline applies only if others can take over the trainer's lanes without losing anything: a person may evaluate on
+// one trainer, or stop it in a debugger, while its heartbeats continue.
+func (c *Coordinator) stallLimit() (limit time.Duration, flag string) {
+	if c.policy.replacesSlow() && c.valuesThere() {
+		return c.config.Deadline, "--deadline"
+	}
+	return c.config.StallTimeout, "--stall-timeout"
+}
+
+// Trainers are told of a stall after stallFirst, then each time the wait is stallGrowth times as long as at the last
+// notice, and at least every stallEvery.
+const (
+	stallFirst  = 5 * time.Second
+	stallGrowth = 6
+	stallEvery  = 5 * time.Minute
+)
+
+// tellStalls tells all trainers which trainer the earliest open round waits for.
+func (c *Coordinator) tellStalls(now time.Time) []Decision {
+	var decisions []Decision
+	limit, _ := c.stallLimit()
+	for _, name := range firstWaitedFor(c.waiting()) {
+		i, ok := c.find(name)
+		if !ok || !c.members[i].waited {
+			continue
+		}
+		m := &c.members[i]
+		waited := m.waitedSince.For(now)
+		if waited < max(stallFirst, min(stallGrowth*m.stallTold, m.stallTold+stallEvery)) {
+			continue
+		}
+		m.stallTold = waited
+		decisions = append(decisions, Decision{To: schema.All, Control: schema.Control{Stalled: &schema.Stalled{
+			Member: name, Host: m.host, Batch: m.waitedBatch, WaitedMS: waited.Milliseconds(), LimitMS: limit.Milliseconds()}}})
+	}
+	return decisions
 }
 
 // findSlow runs the policy fail for a trainer that sends heartbeats but keeps others waiting, or that has left or was
@@ -169,7 +213,7 @@ func (c *Coordinator) findSlow(now time.Time, waiting []schema.Waiting) []Decisi
 	for i := range c.members {
 		name := schema.TrainerMember(i)
 		m := &c.members[i]
-		if !c.slow(now, i, waiting) || m.behind && !m.lost && !m.left { // who gets all of the job takes as long as that takes
+		if !c.slow(now, i, waiting) || m.behind && !m.lost && !m.left { // it gets all of the job, however long that takes
 			continue
 		}
 		if slow < 0 || slices.Contains(first, name) && !slices.Contains(first, schema.TrainerMember(slow)) {
@@ -203,8 +247,9 @@ func (c *Coordinator) sayWaited(now time.Time, i int, what string) string {
 	case m.lost:
 		return fmt.Sprintf("%s was last seen %s ago, %s", who, rounded(m.For(now)), needed)
 	}
-	return fmt.Sprintf("%s has kept %s %d waiting for %s (deadline %s): it is alive but sends no gradients", who, what,
-		m.waitedBatch, rounded(m.waitedSince.For(now)), c.config.Deadline)
+	limit, flag := c.stallLimit()
+	return fmt.Sprintf("%s has kept %s %d waiting for %s (limit %s, %s of the ps): it is alive but sends no gradients",
+		who, what, m.waitedBatch, rounded(m.waitedSince.For(now)), limit, flag)
 }
 
 // firstWaitedFor are the trainers that the earliest round of all shards waits for.

@@ -131,7 +131,7 @@ func TestShardFailureEndsItsJobAlone(t *testing.T) {
 func TestSlowTrainerIsNamed(t *testing.T) { testkit.Waits(t, slowTrainerIsNamed) }
 
 func slowTrainerIsNamed(t *testing.T) {
-	s := startServer(t, Config{Shards: 2, Deadline: shortDeadline})
+	s := startServer(t, Config{Shards: 2, Deadline: shortDeadline, StallTimeout: shortDeadline})
 	trainers, _ := gatherBeating(t, s, shardtest.New(t, shardtest.SmallJob("slow", 2, 2)), "j-a", "j-b")
 	m := trainers[0]
 	for _, c := range m.p.Frames(t, m.place, m.joined.RunID, 0, lane.Node{First: 0, Count: 1}) {

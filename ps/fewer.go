@@ -26,6 +26,8 @@ type rewinding struct{ waits bool }
 func (rewinding) goesOn() bool   { return false }
 func (rewinding) excludes() bool { return false }
 
+func (rewinding) replacesSlow() bool { return false }
+
 // tick implements policy.
 func (rewinding) tick(c *Coordinator, now time.Time) []Decision {
 	decisions := failing{}.tick(c, now)

@@ -30,8 +30,9 @@ func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window i
 	j := &job{manifest: fitted, run: c.record.RunID, registered: time.Now(), servers: c.servers, ended: c.record.Ended,
 		watching: make([]watching, fitted.Trainers), notSaved: found.not, standing: found.standing,
 		stoodBy: stoodBy{was: found.standing != nil || found.kept != nil}}
-	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline,
-		Gather: s.config.Gather, WindowBytes: window, Checkpoints: found.policy(&s.config),
+	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst,
+		Deadline: s.config.Deadline, StallTimeout: s.config.StallTimeout, Gather: s.config.Gather,
+		WindowBytes: window, Checkpoints: found.policy(&s.config),
 		Resume: found.from(), Returning: found.back, Doubt: found.doubt(), Carried: found.carried, Unseen: !s.embedsControl(),
 		Copies: s.keeper != nil, Process: s.process, Incarnation: s.registry.self.Incarnation,
 		Here: found.here, Places: c.left.places, Cramped: c.left.cramped}

@@ -15,6 +15,9 @@ type policy interface {
 	goesOn() bool
 	// excludes says that shards are told who has ended, and go on without them for good.
 	excludes() bool
+	// replacesSlow reports whether the job goes on, and loses nothing, when it gives up a live trainer that keeps others
+	// waiting.
+	replacesSlow() bool
 }
 
 // policyOf is the policy of a job.
@@ -51,8 +54,9 @@ func (failing) tick(c *Coordinator, now time.Time) []Decision {
 	return append(decisions, c.findSlow(now, c.waiting())...)
 }
 
-func (failing) goesOn() bool   { return false }
-func (failing) excludes() bool { return false }
+func (failing) goesOn() bool       { return false }
+func (failing) excludes() bool     { return false }
+func (failing) replacesSlow() bool { return false }
 
 // goingOn names the trainer, and the job goes on while anybody is there: each has rounds of its own.
 type goingOn struct{}
@@ -60,8 +64,9 @@ type goingOn struct{}
 // tick implements policy.
 func (goingOn) tick(c *Coordinator, now time.Time) []Decision { return c.findLost(now, c.failFor) }
 
-func (goingOn) goesOn() bool   { return true }
-func (goingOn) excludes() bool { return false }
+func (goingOn) goesOn() bool       { return true }
+func (goingOn) excludes() bool     { return false }
+func (goingOn) replacesSlow() bool { return false }
 
 // excluding names the trainer, and groups are made without it from then on. Nobody comes back: the others' updates
 // have been made without it. The job fails when nobody else is there, or before all values are there that it begins
@@ -99,5 +104,6 @@ func (excluding) tick(c *Coordinator, now time.Time) []Decision {
 	return decisions
 }
 
-func (excluding) goesOn() bool   { return false }
-func (excluding) excludes() bool { return true }
+func (excluding) goesOn() bool       { return false }
+func (excluding) excludes() bool     { return true }
+func (excluding) replacesSlow() bool { return true }

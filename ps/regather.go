@@ -28,8 +28,9 @@ import (
 // regathering has the trainers of a job come together anew. Where it waits, it does so for as many as there were.
 type regathering struct{ waits bool }
 
-func (regathering) goesOn() bool   { return false }
-func (regathering) excludes() bool { return false }
+func (regathering) goesOn() bool         { return false }
+func (regathering) excludes() bool       { return false }
+func (r regathering) replacesSlow() bool { return !r.waits }
 
 // regather is what a coordinator knows of trainers that come together anew.
 type regather struct {

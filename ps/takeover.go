@@ -43,6 +43,8 @@ type recovering struct{ waits bool }
 func (recovering) goesOn() bool   { return false }
 func (recovering) excludes() bool { return false }
 
+func (r recovering) replacesSlow() bool { return !r.waits }
+
 // tick implements policy.
 func (recovering) tick(c *Coordinator, now time.Time) []Decision {
 	if !c.recovers() {

@@ -119,7 +119,9 @@ func (c *Coordinator) memberReport(i int, now time.Time) schema.MemberReport {
 	p.SilentMS = m.For(now).Milliseconds()
 	p.Gone = m.Cut() && !m.left
 	if m.waited {
+		limit, _ := c.stallLimit()
 		p.Waited, p.WaitedBatch, p.WaitedMS = true, m.waitedBatch, m.waitedSince.For(now).Milliseconds()
+		p.LimitMS = limit.Milliseconds()
 	}
 	return p
 }

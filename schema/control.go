@@ -21,6 +21,8 @@ type Control struct {
 	// TakeOver has a trainer take the place of one that was lost, besides its own.
 	TakeOver *Joined `json:"take_over,omitempty"`
 	Group    *Group  `json:"group,omitempty"`
+	// Stalled tells all trainers which one a batch waits for.
+	Stalled *Stalled `json:"stalled,omitempty"`
 
 	Follow  *Follow  `json:"follow,omitempty"`
 	Heard   *Heard   `json:"heard,omitempty"`
@@ -188,6 +190,15 @@ type Left struct{}
 // leave at once.
 type Leaving struct {
 	Now bool `json:"now,omitempty"`
+}
+
+// Stalled names a live trainer that keeps a batch waiting. The coordinator repeats it seldom while that lasts.
+type Stalled struct {
+	Member   Member `json:"member"`
+	Host     string `json:"host"` // as of Join
+	Batch    Batch  `json:"batch"`
+	WaitedMS int64  `json:"waited_ms"`
+	LimitMS  int64  `json:"limit_ms"` // after which the job gives the trainer up, or ends
 }
 
 // Failed ends the job for all of its trainers. Member is who caused it.

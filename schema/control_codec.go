@@ -138,6 +138,8 @@ func (c Control) check() error {
 		return c.Assign.check()
 	case c.Group != nil:
 		return c.Group.check()
+	case c.Stalled != nil:
+		return c.Stalled.check()
 	case c.ScaleLR != nil:
 		return checkScale(c.ScaleLR.Scale)
 	case c.LR != nil:
@@ -176,6 +178,13 @@ func checkTexts(texts []string) error {
 		}
 	}
 	return nil
+}
+
+func (t *Stalled) check() error {
+	if err := CheckName("member", string(t.Member)); err != nil {
+		return err
+	}
+	return checkTexts([]string{t.Host})
 }
 
 func (m *Mirror) check() error {

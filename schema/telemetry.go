@@ -322,6 +322,7 @@ type MemberReport struct {
 	First       bool  `json:"first,omitempty"` // the earliest of these rounds waits for it
 	WaitedBatch Batch `json:"waited_batch,omitempty"`
 	WaitedMS    int64 `json:"waited_ms,omitempty"`
+	LimitMS     int64 `json:"limit_ms,omitempty"` // after which the job gives it up, or ends
 }
 
 // ShardReport is one shard of one job.

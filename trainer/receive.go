@@ -185,6 +185,9 @@ func (s *Session) word(from string, v *schema.View) error {
 	case c.TakeOver != nil:
 		s.takeovers.tell(c.TakeOver)
 		return nil
+	case c.Stalled != nil:
+		s.logStalled(c.Stalled)
+		return nil
 	}
 	select {
 	case s.controls <- c:
@@ -197,6 +200,13 @@ func (s *Session) word(from string, v *schema.View) error {
 		return fmt.Errorf("%w: job %s: %s", ErrJobFailed, s.job.Name, c.Failed.Text)
 	}
 	return nil
+}
+
+// logStalled logs which trainer a batch waits for. The coordinator repeats that seldom.
+func (s *Session) logStalled(t *schema.Stalled) {
+	s.config.Log.Warn("batch waits for a trainer", "job", s.job.Name, "member", s.joined.Member, "batch", t.Batch,
+		"waits_for", t.Member, "host", t.Host, "waited", time.Duration(t.WaitedMS)*time.Millisecond,
+		"limit", time.Duration(t.LimitMS)*time.Millisecond)
 }
 
 // refused ends the session: what a shard refused it will never answer. The exceptions are late repetitions, and that

@@ -132,7 +132,10 @@ func (f *flags) add(c *cobra.Command) {
 	set.StringVar(&f.listen, "listen", net.JoinHostPort(s.Host, strconv.Itoa(s.Port)),
 		"`host:port` to listen at; port 0 is any free one")
 	set.IntVar(&s.Shards, "shards", s.Shards, "`number` of shards that each job is cut into")
-	set.DurationVar(&s.Deadline, "deadline", s.Deadline, "`time` that a trainer may be silent or keep others waiting")
+	set.DurationVar(&s.Deadline, "deadline", s.Deadline,
+		"`time` after which a silent trainer is lost, and a slow one whose lanes others can compute")
+	set.DurationVar(&s.StallTimeout, "stall-timeout", s.StallTimeout,
+		"`time` that a live trainer may keep a batch waiting when its loss would end or rewind the job")
 	set.DurationVar(&s.Gather, "gather", s.Gather,
 		"`time` that a job may wait for its trainers while nobody new joins, before it ends")
 	set.StringVar(&f.tokenFile, "token-file", "",

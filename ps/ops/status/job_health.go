@@ -135,7 +135,7 @@ func (j *ranking) trainer(job *Job, r *run, i int) {
 		}
 	case stateLate:
 		f := j.find(CodeHeldUp, "batch %d waits %s for %s, %s", m.WaitedBatch, ago(out.HeldMS), who, doing(tr)).
-			at(j.heldLevel(r, out.HeldMS)).from(j.s.NowMS - out.HeldMS)
+			at(heldLevel(m, out.HeldMS)).from(j.s.NowMS - out.HeldMS)
 		f.brief = fmt.Sprintf("batch %d waits %s for %s", m.WaitedBatch, ago(out.HeldMS), out.Member)
 		if out.Shard != nil {
 			f.brief = "" // it waits for others itself
@@ -201,9 +201,9 @@ func (t *Tracker) lateAfter(r *run) int64 {
 	return late
 }
 
-// heldLevel is critical once half of the deadline is over.
-func (j *ranking) heldLevel(r *run, heldMS int64) Level {
-	if s := j.t.servers[r.coordinator]; s != nil && float64(heldMS) < finite(s.said().Deadline)*500 {
+// heldLevel returns critical once half of the time is over that the coordinator allows a live trainer.
+func heldLevel(m *schema.MemberReport, heldMS int64) Level {
+	if heldMS < m.LimitMS/2 {
 		return Warning
 	}
 	return Critical

@@ -232,6 +232,7 @@ func (c *Cluster) jobReport() schema.JobReport {
 		}
 		if schema.ClockOf(c.Consistency).Waits() && (t.Stopped || t.Gone || t.Stuck) && c.Phase == "running" {
 			m.Waited, m.First, m.WaitedBatch, m.WaitedMS = true, true, schema.Batch(c.batch), int64(c.frozen*1000)
+			m.LimitMS = 30_000
 		}
 		j.Members = append(j.Members, m)
 	}
