@@ -38,8 +38,8 @@ func (l lineIndex) String() string { return [...]string{"bulk", "results", "cont
 
 // Config describes a connection.
 type Config struct {
-	URL       string  // nats://host:port or tls://host:port; not used where Server is set
-	Server    *Server // a server in this process, reached without a socket
+	URL       string  // nats://host:port or tls://host:port
+	Server    *Server // a server in this process, reached without a socket; URL, Token, CredsFile and TLS are not used
 	Bus       *Bus    // the network that URL is an address of; nil is TCP
 	Name      string  // connection name, "job/member"; Server.Clients lists it
 	Token     string  // secret that the server asks for; "" is none
@@ -141,7 +141,12 @@ func (c *Conn) dialLine(ctx context.Context, at lineIndex) error {
 	return nil
 }
 
+// checkURL checks where the connection leads. One to a server of this process has no address, shows the server's own
+// secret, and is never TLS: the scheme of an address would have nats.go ask for it on a pipe that has none.
 func (c *Config) checkURL() error {
+	if c.Server != nil {
+		c.URL, c.Token, c.CredsFile, c.TLS = "", "", "", nil
+	}
 	if c.Server != nil || c.Bus != nil {
 		return nil
 	}

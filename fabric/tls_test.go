@@ -33,7 +33,10 @@ func testCertificates(t *testing.T) {
 	member := ours.Issue(t, "t0")
 
 	conn := dial(t, Config{URL: both.URL(), TLS: shows(member)})
-	roundTrip(t, conn, dial(t, Config{Server: both}))
+	within := dial(t, Config{Server: both, URL: both.URL(), TLS: knows}) // of which a connection within needs neither
+	roundTrip(t, conn, within)
+	control := dialControl(t, Config{Server: both, URL: both.URL(), TLS: knows, CredsFile: "none"})
+	must(t, control.Flush(t.Context()))
 	roundTrip(t, conn, dial(t, Config{URL: strings.Replace(both.URL(), "tls:", "nats:", 1), TLS: shows(member)}))
 	for name, c := range map[string]struct {
 		server *Server
