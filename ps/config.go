@@ -57,6 +57,9 @@ type Config struct {
 	NATSCredsFile string
 	// NATSTLS says how to check the certificate of NATS; nil is plain TCP, or the system's roots for tls://.
 	NATSTLS *tls.Config
+	// PeerTLS says how to check the certificates of the data servers of other ps, as trainers do; nil is plain TCP, or the
+	// system's roots for tls://.
+	PeerTLS *tls.Config
 	// Advertise (advertise) is the host:port at which trainers dial this ps, where that is not Host and Port. Used with
 	// NATS.
 	Advertise string

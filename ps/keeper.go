@@ -165,7 +165,13 @@ func (k *keeper) build(ctx context.Context, r *keptRun, shards int, memory Memor
 	r.state = state
 	k.mu.Unlock()
 	for _, member := range slices.Sorted(maps.Keys(r.from)) {
-		for k.listen(ctx, r, r.from[member]) != nil && sleep(ctx, followEvery) == nil {
+		t, said := r.from[member], false
+		for err := k.listen(ctx, r, t); err != nil && sleep(ctx, followEvery) == nil; err = k.listen(ctx, r, t) {
+			if !said {
+				s.log.Warn("shards of a job are not kept yet, their ps is not reached", "job", r.job.Name, "server",
+					t.server.ID, "err", err)
+			}
+			said = true
 		}
 	}
 	k.mu.Lock()
@@ -193,15 +199,14 @@ func (k *keeper) build(ctx context.Context, r *keptRun, shards int, memory Memor
 func (k *keeper) listen(ctx context.Context, r *keptRun, t *teller) error {
 	s := k.server
 	config := fabric.Config{URL: t.server.URL, Bus: s.bus, Name: "keeper/" + s.ID(), Token: s.config.Token,
-		TLS: s.config.NATSTLS, Log: s.log}
+		TLS: s.config.PeerTLS, Log: s.log}
 	if t.server.ID == s.ID() {
 		config.Server = s.nats
 	} else if t.server.URL == "" { // it is part of the control server
-		config.URL = s.config.NATS
+		config.URL, config.TLS = s.config.NATS, s.config.NATSTLS
 	}
 	conn, err := fabric.Dial(ctx, config)
 	if err != nil {
-		s.log.Debug("a ps whose shards are to be kept is not reached", "job", r.job.Name, "server", t.server.ID, "err", err)
 		return err
 	}
 	from := schema.ServerMember(t.server.ID)
@@ -209,12 +214,16 @@ func (k *keeper) listen(ctx context.Context, r *keptRun, t *teller) error {
 	t.conn = conn
 	k.mu.Unlock()
 	pattern := fabric.Pattern(string(r.job.Name), string(from), fabric.KindState, string(s.member), true)
-	return conn.Subscribe(pattern, func(m fabric.Message) {
+	err = conn.Subscribe(pattern, func(m fabric.Message) {
 		m.Keep()
 		if !k.take(r, t, &m) {
 			m.Release()
 		}
 	})
+	if err != nil {
+		conn.Close()
+	}
+	return err
 }
 
 // take takes a frame of what shards have, and reports whether it is released by somebody else.

@@ -42,7 +42,7 @@ func newMiniTrainer(t testing.TB, s *Server, p *shardtest.Problem, joiner string
 	m := &miniTrainer{t: t, p: p, joiner: joiner, mail: make(chan *schema.View, 1000),
 		data: make(chan *schema.View, 10000)}
 	name := string(p.Job.Name) + "/" + joiner
-	config := fabric.Config{URL: s.URL(), Bus: s.bus, Name: name, Token: s.config.Token}
+	config := fabric.Config{URL: s.URL(), Bus: s.bus, Name: name, Token: s.config.Token, TLS: s.config.PeerTLS}
 	conn, err := fabric.Dial(context.Background(), config)
 	must(t, err)
 	m.conn = conn

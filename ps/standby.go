@@ -68,7 +68,7 @@ func (b *standby) start(ctx context.Context) error {
 		return err
 	}
 	b.there = map[schema.JobName]bool{} // nobody is there, and no job
-	b.server.log.Warn("the ps to stand by for is not there yet", "at", fabric.WithoutUser(b.url))
+	b.server.log.Warn("the ps to stand by for is not there yet", "at", fabric.WithoutUser(b.url), "err", err)
 	b.run(func() {
 		for err != nil && b.server.running.Err() == nil {
 			select {

@@ -20,11 +20,10 @@ func (s *stoodBy) notePeers(now time.Time, c *Coordinator) {
 	if s.off = whyNotKept(c.config.Job); s.off == "" && c.phase != Running {
 		s.off = "it has not started"
 	}
-	nobody := s.off == "" && len(k.plan) == 0
-	if nobody {
+	if s.off == "" && len(k.plan) == 0 {
 		s.gone, s.failure = c.tooFew(), ""
 	}
-	s.has(now, k.whole, k.failure(now), k.ready(now), nobody)
+	s.has(now, k.whole, k.failure(now), k.ready(now))
 	if s.version > 0 {
 		s.at = k.wholeAt
 	}

@@ -21,7 +21,7 @@ type stoodBy struct {
 	ready bool           // somebody can
 	at    time.Time      // when version became that
 	late  time.Time      // since when trainers are past it; zero: they are not
-	since time.Time      // since when the job is not ready, though it was or was to be; zero: see StandbyReport
+	since time.Time      // since when the job is not ready, though it was to be; zero: it is, or is not to be
 	batch schema.Version // that trainers have begun
 
 	peers bool                // several ps stand by for each other
@@ -66,12 +66,11 @@ func (s *stoodBy) note(now time.Time, by *follower, run schema.RunID) {
 		ready = by.stands(run) && !by.silent(now)
 	}
 	s.known = s.known || by != nil || s.gone != "" || s.was
-	s.has(now, said.Version, said.Failure, ready, by == nil && s.known)
+	s.has(now, said.Version, said.Failure, ready)
 }
 
-// has notes a version that is whole elsewhere; ready says that the job could go on with it, and nobody that it is told
-// to nobody.
-func (s *stoodBy) has(now time.Time, version schema.Version, failure string, ready, nobody bool) {
+// has notes a version that is whole elsewhere; ready says that the job could go on with it.
+func (s *stoodBy) has(now time.Time, version schema.Version, failure string, ready bool) {
 	s.ready = ready && s.off == ""
 	fresh := version != s.version
 	if fresh {
@@ -84,7 +83,7 @@ func (s *stoodBy) has(now time.Time, version schema.Version, failure string, rea
 	switch {
 	case s.ready || s.off != "":
 		s.since = time.Time{}
-	case s.since.IsZero() && (s.was || s.failure != "" || nobody):
+	case s.since.IsZero() && s.known: // for the first time, too: what never becomes ready must not look like what is
 		s.since = now
 	}
 	switch {

@@ -26,8 +26,9 @@ func TestStoodBy(t *testing.T) {
 		want schema.StandbyReport
 	}{
 		{"it is told all for the first time", func() { s.batch = 3; has(0, "") }, schema.StandbyReport{}},
-		{"it has no room", func() { has(0, "too large") }, schema.StandbyReport{Failure: "too large"}},
-		{"and is told anew", func() { has(0, "") }, schema.StandbyReport{Failure: "too large", UnreadyMS: 1000}},
+		{"it never has any", func() {}, schema.StandbyReport{UnreadyMS: 1000}},
+		{"it has no room", func() { has(0, "too large") }, schema.StandbyReport{Failure: "too large", UnreadyMS: 2000}},
+		{"and is told anew", func() { has(0, "") }, schema.StandbyReport{Failure: "too large", UnreadyMS: 3000}},
 		{"it has a version, and trainers are at it", func() { has(3, "") }, schema.StandbyReport{Ready: true, Version: 3}},
 		{"trainers are past it", func() { s.batch = 4; has(3, "") }, schema.StandbyReport{Ready: true, Version: 3}},
 		{"still", func() { s.batch = 9; has(3, "") }, schema.StandbyReport{Ready: true, Version: 3, LateMS: 1000}},

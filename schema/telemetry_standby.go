@@ -20,8 +20,7 @@ type StandbyReport struct {
 
 	// Failure says why the job is not ready to go on there: what another ps has said, or that it is gone.
 	Failure string `json:"failure,omitempty"`
-	// UnreadyMS is for how long the job has not been ready, though it was, or was to be; 0: it is, or becomes so for the
-	// first time.
+	// UnreadyMS is for how long the job has not been ready, though it was to be, for the first time too; 0: it is ready.
 	UnreadyMS int64 `json:"unready_ms,omitempty"`
 	// LateMS is for how long trainers have been past the newest version; 0: they are not.
 	LateMS int64 `json:"late_ms,omitempty"`

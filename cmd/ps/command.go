@@ -420,7 +420,7 @@ func (f *flags) fillTLS(log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	f.server.TLS = serve
+	f.server.TLS, f.server.PeerTLS = serve, dial.Clone()
 	switch {
 	case own == nil && (f.server.NATS != "" || f.server.Standby != ""):
 		f.server.NATSTLS = dial

@@ -54,6 +54,7 @@ const (
 	CodeDiskHangs    = "disk-hangs"
 	CodeNotDurable   = "not-durable"
 	CodeNotStoodBy   = "not-stood-by"
+	CodeStandbyCut   = "standby-unreached"
 	CodeMissing      = "trainers-missing"
 	CodeClaimed      = "job-claimed-twice"
 	CodeVersions     = "versions-differ"
@@ -158,9 +159,13 @@ var codes = [...]Code{
 	{Code: CodeNotDurable, Level: Warning, Title: "versions of a job do not become durable", hold: 3_000,
 		Action: "Look at the disk under `--checkpoint-dir` and at the log of that ps: a crash now costs all that was " +
 			"trained since the newest durable version."},
-	{Code: CodeNotStoodBy, Level: Warning, Title: "no ps stands by for a job any more", hold: 3_000,
+	{Code: CodeNotStoodBy, Level: Warning, Title: "no ps stands by for a job", hold: 3_000,
 		Action: "Start another ps with `--standby` of this one, as before: when this one is lost now, the job goes on from " +
 			"its newest durable version, or from nothing."},
+	{Code: CodeStandbyCut, Level: Warning, Title: "a ps does not reach the one that it stands by for",
+		hold: standbyGrace,
+		Action: "Look at that ps and the network to it, and at the log of the one that stands by: the address, the token " +
+			"or the certificates of `--standby` may be wrong."},
 	{Code: CodeMissing, Level: Warning, Title: "a job waits for trainers to join",
 		Action: "Start the trainers that are missing."},
 	{Code: CodeClaimed, Level: Warning, Title: "two ps say that they coordinate one job", linger: 10_000,

@@ -30,8 +30,8 @@ type Standby struct {
 	TookMS  int64  `json:"took_ms"`        // to tell the last version; less than 1 is 0
 	Bytes   uint64 `json:"bytes"`          // that were told in all
 	Failure string `json:"failure,omitempty"`
-	// UnreadyMS is for how long the job has not been ready to go on elsewhere, though it was, or was to be; LateMS for how
-	// long trainers have been past the version.
+	// UnreadyMS is for how long the job has not been ready to go on elsewhere, though it was to be; LateMS for how long
+	// trainers have been past the version.
 	UnreadyMS int64 `json:"unready_ms"`
 	LateMS    int64 `json:"late_ms"`
 }
@@ -138,6 +138,21 @@ func (j *ranking) standby(job *Job, r *run) {
 	f.brief = brief
 	if b.Server == "" && len(b.Kept) == 0 { // of the jobs of a ps the first is told, and the others below it
 		f.after(byStandby + r.coordinator).before(byStandby + r.coordinator)
+	}
+}
+
+// standsBy says that a ps cannot stand by as it was told to. Of several that do for each other their jobs say so.
+func (j *ranking) standsBy(v *Server, about func(*finding)) {
+	b := v.StandsBy
+	switch {
+	case b == nil || b.Peers:
+	case b.Refused != "":
+		about(j.find(CodeStandbyCut, "ps %s may not stand by for the ps at %s: %s", v.ID, b.URL, gist(b.Refused)))
+	case !b.Reached && b.SilentMS == 0:
+		about(j.find(CodeStandbyCut, "ps %s has not reached the ps at %s, which it is to stand by for", v.ID, b.URL))
+	case !b.Reached:
+		about(j.find(CodeStandbyCut, "ps %s has heard nothing for %s of the ps at %s, which it stands by for", v.ID,
+			ago(b.SilentMS), b.URL))
 	}
 }
 

@@ -119,3 +119,28 @@ func TestIdleShardOfAJobThatHasGoneOn(t *testing.T) {
 		t.Errorf("%+v", u.Status.Problems)
 	}
 }
+
+// A ps that cannot stand by as it was told to is a problem after half a minute, whether it was ever able to or not.
+func TestStandbyUnreachedIsAProblem(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		said    schema.StandsByReport
+		seconds int
+		want    bool
+	}{
+		"in reach":                        {schema.StandsByReport{Reached: true, SilentMS: 200}, 40, false},
+		"never in reach, for a while":     {schema.StandsByReport{}, 25, false},
+		"never in reach":                  {schema.StandsByReport{}, 40, true},
+		"out of reach":                    {schema.StandsByReport{SilentMS: 90_000}, 40, true},
+		"refused":                         {schema.StandsByReport{Reached: true, Refused: "ps c on box does"}, 40, true},
+		"several, of which jobs say that": {schema.StandsByReport{Peers: true}, 40, false},
+	} {
+		u := stoodBy(1, c.seconds, func(_ *sample.Cluster, p *schema.ServerReport) {
+			c.said.URL = "nats://b:4222"
+			p.StandsBy = &c.said
+		})
+		if got := slices.Contains(codesOf(&u.Status), status.CodeStandbyCut); got != c.want {
+			t.Errorf("%s: a problem %v, want %v: %+v", name, got, c.want, u.Status.Problems)
+		}
+	}
+}

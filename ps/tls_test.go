@@ -1,0 +1,45 @@
+package ps
+
+import (
+	"crypto/tls"
+	"testing"
+
+	"gradbus/internal/certificate/certtest"
+	"gradbus/schema"
+)
+
+// Over TLS with certificates on both sides another ps has a whole version of a job: one that stands by, and each of two
+// that do so for each other. Each of these hears the other's shards, and its own, within its process.
+func TestReplicationOverTLS(t *testing.T) {
+	t.Parallel()
+	ours := certtest.NewAuthority(t)
+	own := []tls.Certificate{ours.Issue(t, "127.0.0.1").TLS}
+	dial := &tls.Config{Certificates: own, RootCAs: ours.Pool}
+	of := Config{ID: "a", Shards: 2, Token: "secret-of-sixteen", ControlToken: "the-token-of-peers", PeerTLS: dial,
+		TLS: &tls.Config{Certificates: own, ClientCAs: ours.Pool, ClientAuth: tls.RequireAndVerifyClientCert}}
+	for _, peers := range []bool{false, true} {
+		first, other := of, of
+		first.StandbyPeers, other.StandbyPeers, other.ID, other.NATSTLS = peers, peers, "b", dial
+		s, l := startWatched(t, first)
+		if other.NATS = s.URL(); !peers {
+			other.NATS, other.Standby = "", s.URL()
+		}
+		m, stop, told := trainKept(t, s, l) // on the first alone
+		b, _ := startWatched(t, other)
+		p := told("a version that is whole elsewhere", func(p *schema.StandbyReport) bool { return p.Ready })
+		if p.Version == 0 || p.Peers != peers || p.Failure != "" {
+			t.Errorf("%+v", p)
+		}
+		for _, k := range []*keeper{s.keeper, b.keeper} {
+			for _, from := range []*Server{s, b} {
+				if k != nil {
+					hears := &teller{server: schema.DataServer{ID: from.ID(), URL: from.registry.self.URL}}
+					must(t, k.listen(t.Context(), &keptRun{job: m.p.Job}, hears))
+					hears.conn.Close()
+				}
+			}
+		}
+		stop()
+		m.leave("")
+	}
+}
