@@ -50,19 +50,17 @@ const (
 type ServerConfig struct {
 	// serve members within this process, by calls; of what follows Port and the bounds count, and JetStream. nil is NATS
 	Bus             *Bus
-	Host            string      // address to listen at; "" is 127.0.0.1
-	Port            int         // TCP port; 0 is any free one
-	Name            string      // server name in logs; "" is "gradbus"
-	PayloadBytesMax int         // largest message, bytes; 0 is PayloadBytesMaxDefault; at most 64 MiB
-	PendingBytesMax int64       // bytes that may wait for one reader before it is cut off; 0 is PendingBytesMaxDefault
-	ConnectionsMax  int         // open connections, three a member; 0 is ConnectionsMaxDefault
-	JetStream       bool        // also keep the buckets of Control, in memory, at most 256 MiB
-	Token           string      // secret that every TCP connection must show; "" asks for none. See CheckToken
-	Guard           *Guard      // what TCP connections may do; nil: anything
-	TLS             *tls.Config // server certificate; nil is plain TCP
-	// host:port of NATS's own monitoring over HTTP, on loopback since it asks for no token; "" is none
-	Monitor string
-	Log     *slog.Logger // receives warnings and errors; nil discards them
+	Host            string       // address to listen at; "" is 127.0.0.1
+	Port            int          // TCP port; 0 is any free one
+	Name            string       // server name in logs; "" is "gradbus"
+	PayloadBytesMax int          // largest message, bytes; 0 is PayloadBytesMaxDefault; at most 64 MiB
+	PendingBytesMax int64        // bytes that may wait for one reader before it is cut off; 0 is PendingBytesMaxDefault
+	ConnectionsMax  int          // open connections, three a member; 0 is ConnectionsMaxDefault
+	JetStream       bool         // also keep the buckets of Control, in memory, at most 256 MiB
+	Token           string       // secret that every TCP connection must show; "" asks for none. See CheckToken
+	Guard           *Guard       // what TCP connections may do; nil: anything
+	TLS             *tls.Config  // server certificate; nil is plain TCP
+	Log             *slog.Logger // receives warnings and errors; nil discards them
 
 	greeting time.Duration // that a connection may take to say who it is; 0 is greetingTimeout
 }
@@ -108,28 +106,7 @@ func (c *ServerConfig) validate() error {
 	if c.TLS != nil && len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil {
 		errs = append(errs, errors.New("tls: no certificate"))
 	}
-	if _, _, err := c.monitor(); err != nil {
-		errs = append(errs, err)
-	}
 	return errors.Join(errs...)
-}
-
-// monitor is where NATS's monitoring listens; port 0 is nowhere.
-func (c *ServerConfig) monitor() (host string, port int, err error) {
-	if c.Monitor == "" {
-		return "", 0, nil
-	}
-	host, text, err := net.SplitHostPort(c.Monitor)
-	if err == nil {
-		port, err = strconv.Atoi(text)
-	}
-	if ip := net.ParseIP(host); err != nil || port < 1 || port > 65535 || host != "localhost" &&
-		(ip == nil || !ip.IsLoopback()) {
-		return "", 0,
-			fmt.Errorf("monitor %q: want host:port on loopback, for example 127.0.0.1:8222: it asks nobody for a token",
-				c.Monitor)
-	}
-	return host, port, nil
 }
 
 // Server is an embedded NATS server, or what stands for one on a Bus. It is safe for concurrent use.
@@ -243,7 +220,6 @@ func serverOptions(config *ServerConfig) *server.Options {
 	if config.Port == 0 {
 		options.Port = server.RANDOM_PORT
 	}
-	options.HTTPHost, options.HTTPPort, _ = config.monitor() // validate has seen it
 	if config.JetStream {
 		// 0 would be three quarters of the disk
 		options.JetStream, options.JetStreamMaxMemory, options.JetStreamMaxStore = true, bucketBytesMax, 1

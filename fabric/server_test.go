@@ -2,9 +2,8 @@ package fabric
 
 import (
 	"errors"
-	"io"
 	"net"
-	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -81,30 +80,40 @@ func TestServerCloseTwice(t *testing.T) {
 	server.Close()
 }
 
-// NATS's own monitoring is there where it was asked for, on loopback alone, and nowhere else.
-func TestMonitor(t *testing.T) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+// NATS's own monitoring is given by calls; the server opens no port for it.
+func TestMonitoring(t *testing.T) {
+	server := startServer(t, ServerConfig{JetStream: true})
+	conn := dial(t, Config{URL: server.URL(), Name: "demo/t0"})
+	if err := conn.Subscribe("gradbus.v1.demo.>", func(Message) {}); err != nil {
 		t.Fatal(err)
 	}
-	at := free.Addr().String()
-	free.Close()
-	server := startServer(t, ServerConfig{Monitor: at})
-	dial(t, Config{URL: server.URL(), Name: "demo/t0"})
-	answer, err := http.Get("http://" + at + "/connz")
-	if err != nil {
+	if err := conn.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil || !strings.Contains(string(text), `"name": "demo/t0"`) {
-		t.Errorf("%v: %s", err, text)
-	}
-	for _, wrong := range []string{"0.0.0.0:8222", "127.0.0.1", "127.0.0.1:0", "host:8222", ":8222"} {
-		if _, err := StartServer(ServerConfig{Monitor: wrong}); err == nil ||
-			!strings.Contains(err.Error(), "monitor \""+wrong) {
-			t.Errorf("%s: %v", wrong, err)
+	for _, c := range []struct{ page, query, want string }{
+		{"varz", "", `"http_port": 0`}, {"connz", "", `"name": "demo/t0"`}, {"connz", "subs=1&limit=9", `"subscriptions_list"`},
+		{"connz", "subs=detail", `"subscriptions_list_detail"`}, {"connz", "state=closed&sort=stop", `"num_connections": 0`},
+		{"subsz", "subs=1&offset=0", `"subscriptions_list"`}, {"jsz", "", `"max_memory"`},
+	} {
+		query, err := url.ParseQuery(c.query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name := range query {
+			if !slices.Contains(MonitoringPages[c.page], name) {
+				t.Errorf("%s: its parameter %s is not listed", c.page, name)
+			}
+		}
+		if text, err := server.Monitoring(c.page, query); err != nil || !strings.Contains(string(text), c.want) {
+			t.Errorf("%s?%s: %v, want %s in %s", c.page, c.query, err, c.want, text)
 		}
 	}
-	http.DefaultClient.CloseIdleConnections()
+	for _, c := range []struct{ page, name, value string }{
+		{"stacksz", "", ""}, {"connz", "limit", "-1"}, {"connz", "offset", "x"}, {"connz", "subs", "many"},
+		{"connz", "state", "odd"}, {"connz", "sort", "odd"},
+	} {
+		if text, err := server.Monitoring(c.page, url.Values{c.name: {c.value}}); err == nil {
+			t.Errorf("%s?%s=%s: %s, want an error", c.page, c.name, c.value, text)
+		}
+	}
 }

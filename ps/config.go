@@ -42,10 +42,6 @@ type Config struct {
 	// those of others.
 	TLS *tls.Config
 
-	// Monitor (nats_monitor) is the host:port, on loopback, of the embedded NATS server's own monitoring over HTTP. Empty
-	// means none.
-	Monitor string
-
 	// ID (id) names this ps among all that share a control server: 1 to 61 of a-z, 0-9 and -. The order of a job's shards
 	// follows from it. Empty means the machine's name and the port.
 	ID string

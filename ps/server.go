@@ -175,7 +175,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 	s.nats, err = fabric.StartServer(fabric.ServerConfig{
 		Bus: s.bus, Host: s.config.Host, Port: s.config.Port, PayloadBytesMax: s.config.PayloadBytesMax,
 		PendingBytesMax: s.config.PendingBytesMax, Token: s.config.Token, TLS: s.config.TLS, Log: s.log,
-		JetStream: s.embedsControl(), Guard: s.guard(), Monitor: s.config.Monitor,
+		JetStream: s.embedsControl(), Guard: s.guard(),
 	})
 	if err != nil {
 		return err
@@ -344,6 +344,11 @@ func (s *Server) ReportsDropped() uint64 { return s.counters.reportsDropped.Load
 
 // URL is where trainers on this machine find the server.
 func (s *Server) URL() string { return s.nats.URL() }
+
+// NATSMonitoring is a page of the embedded NATS server's own monitoring, as fabric.Server.Monitoring has it.
+func (s *Server) NATSMonitoring(page string, parameters url.Values) ([]byte, error) {
+	return s.nats.Monitoring(page, parameters)
+}
 
 // RestartNATS stops the embedded NATS server, with every connection and whatever is on the way, calls meanwhile, and
 // starts it again at the same address. Jobs stay and go on. An error says that it could not be started: the server is

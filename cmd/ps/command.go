@@ -153,8 +153,6 @@ func (f *flags) add(c *cobra.Command) {
 		"`file` with credentials for --nats; user:password@ in its address do as well, in a file for --config")
 	set.StringVar(&f.natsCA, "nats-ca", "",
 		"`file` with the certificates that vouch for --nats, where neither --tls-ca nor the system's do")
-	set.StringVar(&s.Monitor, "nats-monitor", "",
-		"`host:port` on loopback for the monitoring of the embedded NATS server: /varz, /connz, /subsz; empty is none")
 	set.StringVar(&s.Advertise, "advertise", "",
 		"`host:port` at which trainers find this ps, where --listen does not say it")
 	set.StringVar(&s.Standby, "standby", "",

@@ -56,7 +56,7 @@ func TestServeFlags(t *testing.T) {
 		"control-token-file": flagwalk.Held("ps.TestPeersHaveATokenOfTheirOwn"),
 		"nats-creds":         flagwalk.Refused("none", "want that with it"),
 		"nats-ca":            flagwalk.Fails(authority.File, "want them only with nats"),
-		"nats-monitor":       flagwalk.Held("fabric.TestMonitor"),
+		"nats-monitor":       flagwalk.Held("ps/ops.TestNATSMonitoring"),
 		"advertise":          flagwalk.Refused("a:1", "want them only with nats"),
 		"standby":            flagwalk.Held("trainer.TestStandbyGoesOnWithTheJob"), "id": flagwalk.Set("other"),
 		"standby-peers": {Value: "true", Fails: "want it with nats"},

@@ -23,6 +23,7 @@ type pageFlags struct {
 	certFile, keyFile string
 	insecure          bool
 	portFile, pprof   string
+	natsMonitor       string
 	anyPort           bool          // nobody asked for the port
 	notKept           func() string // why what is wrong with GPUs is not remembered
 }
@@ -42,6 +43,8 @@ func (f *pageFlags) add(c *cobra.Command) {
 	set.BoolVar(&f.insecure, "http-insecure", false,
 		"serve the page beyond this machine without token and TLS: whoever reaches the port sees all jobs")
 	set.StringVar(&f.portFile, "http-port-file", "", "`file` to write the page's address to when the server is ready")
+	set.StringVar(&f.natsMonitor, "nats-monitor", "", "`host:port`, on this machine only, of the embedded NATS server's "+
+		"monitoring: 127.0.0.1:8222, for example")
 	set.StringVar(&f.pprof, "pprof", "", "`host:port` of Go's profiles, on this machine only: 127.0.0.1:6060, for example")
 }
 
@@ -53,16 +56,17 @@ func (f *pageFlags) open(ctx context.Context, log *slog.Logger, secrets secrets,
 		if f.portFile != "" {
 			return nil, fmt.Errorf("http-port-file %s: there is no page with http off", f.portFile)
 		}
-		if f.pprof != "" {
-			return nil,
-				fmt.Errorf("pprof %s: profiles are served beside a page, and there is none with http off: want http 127.0.0.1:0, "+
-					"for example", f.pprof)
+		for flag, at := range map[string]string{"pprof": f.pprof, "nats-monitor": f.natsMonitor} {
+			if at != "" {
+				return nil, fmt.Errorf("%s %s: it is served beside a page, and there is none with http off: want http "+
+					"127.0.0.1:0, for example", flag, at)
+			}
 		}
 		return nil, nil
 	}
 	return display.Open(ctx, ops.Config{Listen: f.listen, AnyPort: f.anyPort, Hosts: names(f.hosts), Machine: machine,
 		Token: secrets.page, MetricsToken: secrets.metrics, CertFile: f.certFile, KeyFile: f.keyFile, Insecure: f.insecure,
-		Pprof: f.pprof, Log: log}, f.notKept)
+		Pprof: f.pprof, Monitor: f.natsMonitor, Log: log}, f.notKept)
 }
 
 // names are those in a list with commas.

@@ -85,7 +85,7 @@ var layers = map[string]layer{
 	},
 	// What a ps shows, put together for whoever runs one.
 	"ps/ops/display": {
-		own: []string{"", "docs", "internal/process", "ps", "ps/ops", "ps/ops/metrics", "ps/ops/status",
+		own: []string{"", "docs", "fabric", "internal/process", "ps", "ps/ops", "ps/ops/metrics", "ps/ops/status",
 			"ps/ops/page", "schema"},
 		noStd: []string{"os/exec"},
 	},

@@ -180,6 +180,10 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, text lazy) {
 		return
 	}
 	body, packed, err := s.made(text, acceptsGzip(r) && r.Method != http.MethodHead)
+	if why := (*refusal)(nil); errors.As(err, &why) {
+		fail(w, why.status, why.text)
+		return
+	}
 	if err != nil {
 		s.faults.Add(1)
 		s.log.Error("an answer cannot be written", "path", r.URL.Path, "err", err)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -35,6 +36,8 @@ type Config struct {
 	Insecure bool
 	// Pprof (pprof) is the loopback host:port of Go's profiles. Empty means none.
 	Pprof string
+	// Monitor (nats-monitor) is the loopback host:port of what NATS says. Empty means none.
+	Monitor string
 
 	// Hub makes what is shown. It outlives the Server, and is its maker's to close.
 	Hub *Hub
@@ -44,6 +47,10 @@ type Config struct {
 	Runbooks string
 	// Metrics answers /metrics; nil is none.
 	Metrics http.Handler
+	// NATS gives a page of NATS's monitoring, as JSON; NATSPages are all of them, with their parameters. An error says
+	// what is wrong with these, or ErrStarting.
+	NATS      func(page string, parameters url.Values) ([]byte, error)
+	NATSPages map[string][]string
 	// ResetBuckets begins anew what the shards of a job here say of each bucket, of all jobs where it is empty. It reports
 	// whether the job has shards here, and must not block. nil resets nothing.
 	ResetBuckets func(job string) bool
@@ -131,10 +138,10 @@ func (c Config) Validate() error {
 		check(hostName(h) != "" && !strings.ContainsAny(h, "/*@ "),
 			"http-host %q: want a name or an address, without scheme and port", h)
 	}
-	if c.Pprof != "" {
-		host, _, err := net.SplitHostPort(c.Pprof)
-		check(err == nil && isLoopback(host), "pprof %q: want host:port of this machine alone, for example 127.0.0.1:6060",
-			c.Pprof)
+	for _, side := range c.sides() {
+		host, _, err := net.SplitHostPort(side.at)
+		check(err == nil && isLoopback(host), "%s %q: want host:port of this machine alone, for example %s", side.flag,
+			side.at, side.example)
 	}
 	check(c.Hub != nil, "no hub")
 	if len(wrong) > 0 {

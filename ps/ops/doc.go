@@ -8,7 +8,7 @@
 //     clock.go the time that they are of.
 //   - Server (server.go) is the listeners; connections.go bounds what is open, guard.go and token.go say who may ask.
 //   - api.go answers below /api/v1/, stream.go sends updates, health.go is /healthz and /readyz, files.go the page.
-//   - profiles.go is Go's pprof, on a listener of its own.
+//   - sides.go is Go's pprof and what NATS says of its server, each on a listener of its own.
 //
 // # What looking costs
 //

@@ -83,14 +83,12 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	var profiles net.Listener
-	if config.Pprof != "" {
-		if profiles, err = net.Listen("tcp", config.Pprof); err != nil {
-			listener.Close()
-			return nil, taken("pprof", config.Pprof, "choose another with --pprof", err)
-		}
+	sides, err := s.listenSides()
+	if err != nil {
+		listener.Close()
+		return nil, err
 	}
-	s.begin(ctx, listener, profiles, secure)
+	s.begin(ctx, listener, sides, secure)
 	return s, nil
 }
 
@@ -116,7 +114,7 @@ func taken(flag, at, instead string, err error) error {
 	return fmt.Errorf("%s %s: %w", flag, at, err)
 }
 
-func (s *Server) begin(ctx context.Context, listener, profiles net.Listener, secure *certificate.File) {
+func (s *Server) begin(ctx context.Context, listener net.Listener, sides []*side, secure *certificate.File) {
 	s.conns = bounded(listener, s.limits.connectionsMax)
 	scheme := "http"
 	if secure != nil {
@@ -133,11 +131,13 @@ func (s *Server) begin(ctx context.Context, listener, profiles net.Listener, sec
 		over = tls.NewListener(s.conns, page.TLSConfig)
 	}
 	s.serve(page, over, "page")
-	if profiles != nil {
-		side := s.server(ctx, s.profiles())
-		side.WriteTimeout = 0 // a profile takes as long as its asker says
-		s.serve(side, bounded(profiles, profileConnectionsMax), "profiles")
-		s.log.Info("profiles", "url", "http://"+profiles.Addr().String()+"/debug/pprof/")
+	for _, one := range sides {
+		h := s.server(ctx, one.handler(s))
+		if one.endless {
+			h.WriteTimeout = 0
+		}
+		s.serve(h, bounded(one.listener, sideConnectionsMax), one.what)
+		s.log.Info(one.what, "url", "http://"+one.listener.Addr().String()+one.path)
 	}
 	watched := make(chan struct{})
 	s.unwatch = context.AfterFunc(ctx, func() {

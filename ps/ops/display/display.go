@@ -4,11 +4,13 @@ package display
 
 import (
 	"context"
+	"net/url"
 	"sync/atomic"
 	"time"
 
 	"gradbus"
 	"gradbus/docs"
+	"gradbus/fabric"
 	"gradbus/internal/process"
 	"gradbus/ps"
 	"gradbus/ps/ops"
@@ -43,6 +45,7 @@ func Open(ctx context.Context, c ops.Config, notKept func() string) (*Display, e
 	var err error
 	c.Hub, c.Page, c.Runbooks, c.Metrics = d.hub, page.Files, process.AsInvoked(docs.Runbooks()), exporter
 	c.Machine = append(c.Machine, process.HostNames()...)
+	c.NATS, c.NATSPages = d.nats, fabric.MonitoringPages
 	c.Alive, c.Checks, c.ResetBuckets = d.alive, d.checks, d.resetBuckets
 	if d.server, err = ops.Start(ctx, c); err != nil {
 		return nil, err
@@ -88,6 +91,14 @@ func (d *Display) reportsDropped() uint64 {
 		n += server.ReportsDropped()
 	}
 	return n
+}
+
+func (d *Display) nats(page string, parameters url.Values) ([]byte, error) {
+	server := d.of.Load()
+	if server == nil {
+		return nil, ops.ErrStarting
+	}
+	return server.NATSMonitoring(page, parameters)
 }
 
 func (d *Display) resetBuckets(job string) bool {
