@@ -210,13 +210,21 @@ func (c *Harness) fail(err error) {
 	c.cancel(first)
 }
 
-// Go waits until each of the members has reached a Wait of its own, and then lets all of them go on. Errors: that of
-// the member that failed first, ctx's cause, or that one has ended.
-func (c *Harness) Go(ctx context.Context, members ...*Handle) error {
+// Gather waits until each of the members has reached a Wait of its own. Errors: that of the member that failed first,
+// ctx's cause, or that one has ended.
+func (c *Harness) Gather(ctx context.Context, members ...*Handle) error {
 	for _, h := range members {
 		if err := h.until(ctx, "waited to begin", func() bool { return h.waits > h.released }); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// Go gathers the members, and then lets all of them go on. Errors: those of Gather.
+func (c *Harness) Go(ctx context.Context, members ...*Handle) error {
+	if err := c.Gather(ctx, members...); err != nil {
+		return err
 	}
 	for _, h := range members {
 		if err := h.say(ctx, order{Op: opGo}, func() { h.released++ }); err != nil {

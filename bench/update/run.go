@@ -83,6 +83,9 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 	if err != nil {
 		return nil, err
 	}
+	if err := team.Gather(ctx, trainers...); err != nil { // each waits when all have joined
+		return nil, err
+	}
 	begun := time.Now()
 	if c.Log {
 		team.Say(stamped(begun, "Start training"))
@@ -94,8 +97,9 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 		return nil, err
 	}
 	if c.Log {
-		team.Say(stamped(time.Now(), "Finish training"))
-		team.Say(fmt.Sprintf("Time spent training: %.3fs", time.Since(begun).Seconds()))
+		finished := time.Now()
+		team.Say(stamped(finished, "Finish training"))
+		team.Say(stamped(finished, fmt.Sprintf("Time spent training: %.3fs", finished.Sub(begun).Seconds())))
 	}
 	return found, nil
 }

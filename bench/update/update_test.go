@@ -103,6 +103,21 @@ func TestLog(t *testing.T) {
 	}
 }
 
+// Training starts when all trainers have joined, and its time with it: where one cannot join, nothing has started.
+func TestTrainingStartsWhenAllHaveJoined(t *testing.T) {
+	c := DefaultConfig()
+	c.InProcess, c.Log, c.Way.Server = true, true, "nats://127.0.0.1:1" // where nothing listens
+	var log bytes.Buffer
+	if _, err := Run(t.Context(), c, &log, nil); err == nil || log.Len() > 0 {
+		t.Errorf("error %v, and said %q", err, log.String())
+	}
+}
+
+func isClock(text string) bool {
+	_, err := time.Parse("15:04:05", text)
+	return err == nil
+}
+
 // startServer starts a server for the test, and gives its address.
 func startServer(t *testing.T) string {
 	t.Helper()
@@ -127,18 +142,20 @@ func checkLog(t *testing.T, name, log string, trainers, batches, size int) {
 	lines := strings.Split(strings.TrimSpace(log), "\n")
 	last := len(lines) - 1
 	if last < 2 || !strings.HasSuffix(lines[0], " Start training") ||
-		!strings.HasSuffix(lines[last-1], " Finish training") || !strings.HasPrefix(lines[last], "Time spent training: ") {
+		!strings.HasSuffix(lines[last-1], " Finish training") || !strings.Contains(lines[last], " Time spent training: ") {
 		t.Errorf("%s: the log begins with %q and ends with %q", name, lines[0], lines[last])
 		return
 	}
 	at := make([]int, trainers) // of each: how many lines it has said
 	parked, answered, answers := 0, 0, 0
 	var open []int // groups: requests of each
-	for _, line := range lines[1 : last-1] {
-		clock, text, _ := strings.Cut(line, " ")
-		if _, err := time.Parse("15:04:05", clock); err != nil {
-			t.Errorf("%s: line %q: %v", name, line, err)
+	for _, line := range lines {
+		if clock, _, _ := strings.Cut(line, " "); !isClock(clock) {
+			t.Errorf("%s: line %q begins with no time of day", name, line)
 		}
+	}
+	for _, line := range lines[1 : last-1] {
+		_, text, _ := strings.Cut(line, " ")
 		reported := 0
 		for _, n := range at {
 			reported += (n + 1) / 3
