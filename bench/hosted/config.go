@@ -144,6 +144,7 @@ type settings struct {
 	Way    connect.Flags `json:"way"`
 	Member schema.Member `json:"member"` // to ask for; empty is the next that is free
 	Config Config        `json:"config"`
+	Part   int           `json:"part"` // of the test set, among the trainers that were started here
 }
 
 // batches is how many batches each trainer does in all, and how many of them come before those that are measured.

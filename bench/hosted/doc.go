@@ -10,7 +10,7 @@
 // what both kinds of trainers have in common, remote.go and pull.go are the two; local.go is one training step without
 // any server.
 //
-// Each trainer has its share of the data, in an order that the seed gives, and of the test set, which is gone through
-// when all have trained. The package knows the workload's data and model from examples/mnist, and must not know frames
-// or shards.
+// Each trainer has its share of the data, in an order that the seed gives. When all have trained, the trainers of each
+// host go through the whole test set, each through a part. The package knows the workload's data and model from
+// examples/mnist, and must not know frames or shards.
 package hosted

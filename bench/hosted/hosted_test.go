@@ -4,19 +4,18 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"io"
-	"math"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"gradbus/bench/harness"
 	"gradbus/examples/mnist/mnisttest"
 	"gradbus/fabric/fabrictest"
-	"gradbus/schema"
 )
 
 func TestMain(m *testing.M) {
@@ -62,8 +61,11 @@ func TestBothModes(t *testing.T) {
 			found.Loss <= 0 {
 			t.Errorf("%s: %+v", mode, found)
 		}
-		if rest := found.Accuracy * 6; rest != float64(int(rest)) {
-			t.Errorf("%s: accuracy %v of six images", mode, found.Accuracy)
+		if rest := found.Accuracy * 6; rest != float64(int(rest)) || found.TestImages != 6 {
+			t.Errorf("%s: accuracy %v of %d images, want six", mode, found.Accuracy, found.TestImages)
+		}
+		if strings.Contains(said, "accuracy") {
+			t.Errorf("%s: trainers said %q: want one accuracy, in the result", mode, said)
 		}
 		for _, trainer := range []string{"t0", "t1"} {
 			var losses []string
@@ -75,16 +77,9 @@ func TestBothModes(t *testing.T) {
 			if !slices.Equal(losses, []string{"0", "5"}) {
 				t.Errorf("%s: %s tells the loss of batches %v, want those of 0 and 5", mode, trainer, losses)
 			}
-			of, is := found.AccuracyOf[schema.Member(trainer)]
-			if line := fmt.Sprintf("%s accuracy %.4f on 3 test images\n", trainer, of); !is || !strings.Contains(said, line) {
-				t.Errorf("%s: said %q, want %q", mode, said, line)
-			}
-		}
-		if mean := (found.AccuracyOf["t0"] + found.AccuracyOf["t1"]) / 2; math.Abs(mean-found.Accuracy) > 1e-9 {
-			t.Errorf("%s: accuracy %v, of each %v", mode, found.Accuracy, found.AccuracyOf)
 		}
 		text, err := json.Marshal(found)
-		for _, field := range []string{"images_per_second", "accuracy", "loss", "seconds"} {
+		for _, field := range []string{"images_per_second", "accuracy", "test_images", "loss", "seconds"} {
 			if err != nil || !strings.Contains(string(text), `"`+field+`":`) {
 				t.Errorf("JSON %s, %v: no %s", text, err, field)
 			}
@@ -99,6 +94,41 @@ func TestBothModes(t *testing.T) {
 	}
 	if weights[0] != weights[1] {
 		t.Errorf("one trainer: weights %.12s remotely, %.12s pulled", weights[0], weights[1])
+	}
+}
+
+// Where other hosts run trainers of the job, the accuracy of each host is still that of the whole test set.
+func TestAccuracyOfEachHost(t *testing.T) {
+	c := small(t)
+	servers := c.Flags.Harness("servers", Roles(), nil, nil)
+	defer func() {
+		if err := servers.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	handles, url, err := servers.StartServers(t.Context(), 1, harness.ServerSettings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Way.Server, c.Mode, c.Sync, c.Here = url, Pull, Sync, 1
+	ctx, cancel := context.WithTimeout(t.Context(), guard)
+	defer cancel()
+	var results [2]*Result
+	var errs [2]error
+	var hosts sync.WaitGroup
+	for i := range results {
+		hosts.Go(func() { results[i], errs[i] = Run(ctx, c, io.Discard, io.Discard) })
+	}
+	hosts.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
+	}
+	one, other := results[0], results[1]
+	if one.TestImages != 6 || other.TestImages != 6 || one.Accuracy != other.Accuracy || one.Loss != other.Loss {
+		t.Errorf("%+v and %+v: want one accuracy of six images", one, other)
+	}
+	if _, err := servers.StopServers(ctx, handles...); err != nil {
+		t.Error(err)
 	}
 }
 

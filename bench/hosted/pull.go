@@ -66,7 +66,7 @@ func (r *runner) pull(ctx context.Context) (err error) {
 	return errors.Join(err, r.wait(ctx, "tested"))
 }
 
-// evaluateHere goes through this trainer's share of the test set with the parameters as it has them.
+// evaluateHere goes through this trainer's part of the test set with the parameters as it has them.
 func (r *runner) evaluateHere(model nn.Module, env nn.Env) error {
 	net, err := nn.NewNet(model, mnist.Input(), env)
 	if err != nil {

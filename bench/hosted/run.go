@@ -15,18 +15,17 @@ import (
 type Result struct {
 	ImagesPerSecond float64 `json:"images_per_second"` // of all trainers together, after the warm-up
 	Accuracy        float64 `json:"accuracy"`          // on the test set, at the end
-	// of each trainer of this host, on its share of the test set
-	AccuracyOf    map[schema.Member]float64 `json:"accuracy_of"`
-	Loss          float64                   `json:"loss"`       // on the test set, mean
-	Seconds       float64                   `json:"seconds"`    // of the measured batches, until the last trainer had its own
-	TrainLoss     float64                   `json:"train_loss"` // of the last batch of each trainer, mean
-	Trainers      int                       `json:"trainers"`
-	Mode          string                    `json:"mode"`
-	Sync          string                    `json:"sync,omitempty"` // in mode pull
-	Data          string                    `json:"data"`
-	Synthetic     bool                      `json:"synthetic"` // the accuracy says nothing about real images
-	Library       string                    `json:"library,omitempty"`
-	WeightsSHA256 string                    `json:"weights_sha256"`
+	TestImages      int     `json:"test_images"`       // of the test set: all of them
+	Loss            float64 `json:"loss"`              // on the test set, mean
+	Seconds         float64 `json:"seconds"`           // of the measured batches, until the last trainer had its own
+	TrainLoss       float64 `json:"train_loss"`        // of the last batch of each trainer, mean
+	Trainers        int     `json:"trainers"`
+	Mode            string  `json:"mode"`
+	Sync            string  `json:"sync,omitempty"` // in mode pull
+	Data            string  `json:"data"`
+	Synthetic       bool    `json:"synthetic"` // the accuracy says nothing about real images
+	Library         string  `json:"library,omitempty"`
+	WeightsSHA256   string  `json:"weights_sha256"`
 }
 
 // Run runs the benchmark. What members say goes to out or errs, as harness.Flags.Harness tells.
@@ -71,9 +70,11 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 			return nil, err
 		}
 	}
+	part := -1
 	trainers, err := team.Start(ctx,
 		c.TrainerSpecs(RoleTrainer, c.Trainers, url, func(way connect.Flags, member schema.Member) any {
-			return settings{way, member, of}
+			part++
+			return settings{way, member, of, part}
 		})...)
 	if err != nil {
 		return nil, err
@@ -88,26 +89,26 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 
 // collect waits for the trainers' results and puts them together.
 func (c *Config) collect(ctx context.Context, trainers []*harness.Handle) (*Result, error) {
-	found := &Result{Trainers: c.Trainers, Mode: c.Mode, Data: c.Data, AccuracyOf: map[schema.Member]float64{}}
+	found := &Result{Trainers: c.Trainers, Mode: c.Mode, Data: c.Data}
 	if c.Mode == Pull {
 		found.Sync = c.Sync
 	}
-	images, seen, right := 0, 0, 0
+	images, right := 0, 0
 	for _, h := range trainers {
 		var t trainerResult
 		if err := h.Result(ctx, &t); err != nil {
 			return nil, err
 		}
-		images, seen, right = images+t.Images, seen+t.Seen, right+t.Right
-		found.AccuracyOf[t.Member] = ratio(t.Right, t.Seen)
+		images, right = images+t.Images, right+t.Right
+		found.TestImages += t.Seen
 		found.Seconds = max(found.Seconds, t.Seconds)
 		found.Loss += t.LossSum
 		found.TrainLoss += t.Loss / float64(len(trainers))
 		found.Library, found.WeightsSHA256 = t.Library, t.Digest
 	}
 	found.ImagesPerSecond = float64(images) / found.Seconds
-	found.Loss /= float64(max(1, seen))
-	found.Accuracy = ratio(right, seen)
+	found.Loss /= float64(max(1, found.TestImages))
+	found.Accuracy = float64(right) / float64(max(1, found.TestImages))
 	return found, nil
 }
 
@@ -115,14 +116,14 @@ func (c *Config) collect(ctx context.Context, trainers []*harness.Handle) (*Resu
 func (r *Result) Print(to io.Writer) error {
 	of := ""
 	if r.Synthetic {
-		of = " (of generated images, which are easy)"
+		of = " (generated, which are easy)"
 	}
 	mode := r.Mode
 	if r.Sync != "" {
 		mode += " " + r.Sync
 	}
 	_, err := fmt.Fprintf(to,
-		"%s, %d trainers, %s: %.0f images/s for %.1f s; on the test set accuracy %.4f%s, loss %.4f; weights %.16s\n",
-		mode, r.Trainers, r.Data, r.ImagesPerSecond, r.Seconds, r.Accuracy, of, r.Loss, r.WeightsSHA256)
+		"%s, %d trainers, %s: %.0f images/s for %.1f s; accuracy %.4f on %d test images%s, loss %.4f; weights %.16s\n",
+		mode, r.Trainers, r.Data, r.ImagesPerSecond, r.Seconds, r.Accuracy, r.TestImages, of, r.Loss, r.WeightsSHA256)
 	return err
 }

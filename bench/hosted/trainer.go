@@ -27,15 +27,14 @@ func Roles() map[string]harness.Role {
 
 // trainerResult is what one trainer found.
 type trainerResult struct {
-	Member  schema.Member `json:"member"`
-	Images  int           `json:"images"`  // that were trained on while time was taken
-	Seconds float64       `json:"seconds"` // that this took
-	Loss    float64       `json:"loss"`    // of the last batch, mean over its samples
-	Seen    int           `json:"seen"`    // of its share of the test set
-	Right   int           `json:"right"`
-	LossSum float64       `json:"loss_sum"` // over these
-	Digest  string        `json:"digest"`   // of the weights at the end
-	Library string        `json:"library"`  // that computed here; empty where the server did
+	Images  int     `json:"images"`  // that were trained on while time was taken
+	Seconds float64 `json:"seconds"` // that this took
+	Loss    float64 `json:"loss"`    // of the last batch, mean over its samples
+	Seen    int     `json:"seen"`    // of its part of the test set
+	Right   int     `json:"right"`
+	LossSum float64 `json:"loss_sum"` // over these
+	Digest  string  `json:"digest"`   // of the weights at the end
+	Library string  `json:"library"`  // that computed here; empty where the server did
 }
 
 // lossEvery is how many batches go by from one line about the loss to the next, beginning with the first.
@@ -47,6 +46,7 @@ type runner struct {
 	member  *harness.Member
 	way     connect.Flags
 	id      schema.Member // to ask for; empty is the next that is free
+	part    int
 	data    *mnist.Data
 	backend cuda.Backend
 	session *trainer.Session
@@ -63,7 +63,7 @@ func trainerRole(ctx context.Context, m *harness.Member) (result any, err error)
 	if err := m.Settings(&s); err != nil {
 		return nil, err
 	}
-	r := &runner{config: s.Config, member: m, way: s.Way, id: s.Member}
+	r := &runner{config: s.Config, member: m, way: s.Way, id: s.Member, part: s.Part}
 	if r.data, err = mnist.Load(r.config.Data, r.config.DataDir); err != nil {
 		return nil, err
 	}
@@ -138,31 +138,20 @@ func (r *runner) wait(ctx context.Context, occasion string) error {
 	return r.others.Wait(ctx, occasion)
 }
 
-// share is this trainer's part of the test set.
-func (r *runner) share() *mnist.Set {
-	all := &r.data.Test
-	lo, hi := lane.Slice(r.lane(), r.config.Trainers, all.Len())
-	return &mnist.Set{Images: all.Images[lo*mnist.Pixels : hi*mnist.Pixels], Labels: all.Labels[lo:hi]}
-}
-
-// test has a pass of the model over this trainer's share of the test set, and says what came of it.
+// test has a pass of the model over this trainer's part of the test set, which those of one host share: so each host
+// has gone through all of it.
 func (r *runner) test(pass func(x []float32) (y []float32, err error)) error {
-	if err := mnist.Scan(r.share(), evaluationSamples, func(x []float32, targets []int32) error {
+	all := &r.data.Test
+	lo, hi := lane.Slice(lane.Lane(r.part), r.config.TrainersHere(r.config.Trainers), all.Len())
+	part := &mnist.Set{Images: all.Images[lo*mnist.Pixels : hi*mnist.Pixels], Labels: all.Labels[lo:hi]}
+	return mnist.Scan(part, evaluationSamples, func(x []float32, targets []int32) error {
 		y, err := pass(x)
 		if err != nil {
 			return err
 		}
 		return r.score(y, targets)
-	}); err != nil {
-		return err
-	}
-	r.result.Member = r.session.Member()
-	return r.member.Say(fmt.Sprintf("%s accuracy %.4f on %d test images", r.result.Member,
-		ratio(r.result.Right, r.result.Seen), r.result.Seen))
+	})
 }
-
-// ratio is a part of a whole; 0 where there is nothing.
-func ratio(part, whole int) float64 { return float64(part) / float64(max(1, whole)) }
 
 // score notes what the model made of some of the test set.
 func (r *runner) score(y []float32, targets []int32) error {
