@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
 
 	"gradbus/cuda"
@@ -68,7 +69,8 @@ func logTo(path string) (*slog.Logger, *os.File, error) {
 	if path == "" {
 		return slog.New(slog.DiscardHandler), nil, nil
 	}
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
+	// a pipe that no program reads is an error, and not waited for
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o666)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: log: %w", errFile, err)
 	}

@@ -23,6 +23,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/internal/certificate"
+	"gradbus/internal/regular"
 	"gradbus/schema"
 	"gradbus/trainer"
 )
@@ -41,6 +42,9 @@ type session struct {
 	log              *os.File       // or nil
 	told             *rejoining     // where it is told what to compute, in a job that recovers; else nil
 }
+
+// fileBytesMax bounds the files of a token and of certificates.
+const fileBytesMax = 4 << 20
 
 // config is that of gradbus_join.
 type config struct {
@@ -80,7 +84,7 @@ func (c *config) trainer() (to trainer.Config, s *session, err error) {
 	}
 	to = trainer.Config{Server: c.Server, Route: c.Route, Member: schema.Member(c.ID), CredsFile: c.Creds}
 	if c.TokenFile != "" {
-		token, err := os.ReadFile(c.TokenFile)
+		token, err := regular.Read(c.TokenFile, fileBytesMax)
 		if err != nil {
 			return to, s, fmt.Errorf("%w: token_file: %w", errFile, err)
 		}
@@ -88,6 +92,9 @@ func (c *config) trainer() (to trainer.Config, s *session, err error) {
 	}
 	if to.Log, s.log, err = logTo(c.Log); err != nil {
 		return to, s, err
+	}
+	for _, secret := range []string{c.TokenFile, c.Creds} {
+		regular.WarnExposed(secret, to.Log)
 	}
 	if to.TLS, err = c.dial(to.Log); err == nil {
 		err = c.begin(&to)
@@ -124,7 +131,7 @@ func (c *config) dial(log *slog.Logger) (*tls.Config, error) {
 	}
 	dial := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.TLSCA != "" {
-		data, err := os.ReadFile(c.TLSCA)
+		data, err := regular.Read(c.TLSCA, fileBytesMax)
 		if err != nil {
 			return nil, fmt.Errorf("%w: tls_ca: %w", errFile, err)
 		}

@@ -3,8 +3,10 @@ package checkpoint
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 
+	"gradbus/internal/regular"
 	"gradbus/schema"
 )
 
@@ -62,6 +64,15 @@ func folderOf(dir string, job schema.JobName, id ID) string {
 
 func partPath(dir string, job schema.JobName, id ID, shard int) string {
 	return filepath.Join(folderOf(dir, job, id), fmt.Sprintf("s%d.safetensors", shard))
+}
+
+// openBelow opens a file of a folder of checkpoints, in which other users may have put links and pipes.
+func openBelow(dir, path string) (*os.File, error) {
+	name, err := filepath.Rel(dir, path)
+	if err != nil {
+		return nil, err
+	}
+	return regular.OpenIn(dir, name)
 }
 
 func completePath(dir string, job schema.JobName, id ID) string {

@@ -233,7 +233,7 @@ func Open(dir string, job schema.JobName, id ID) (*Manifest, error) {
 // openAlone opens a checkpoint without what it goes on from.
 func openAlone(dir string, job schema.JobName, id ID) (*Manifest, error) {
 	path := completePath(dir, job, id)
-	f, err := os.Open(path)
+	f, err := openBelow(dir, path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: no %s", ErrIncomplete, completeName)
 	}

@@ -361,7 +361,7 @@ func (p *Part) commit() (PartInfo, error) {
 	if err := p.writer.Commit(p.metadata()); err != nil {
 		return PartInfo{}, err
 	}
-	bytes, sum, err := checksum(p.path)
+	bytes, sum, err := checksum(p.dir, p.path)
 	if err != nil {
 		return PartInfo{}, errors.Join(err, atomicfile.Remove(p.path))
 	}

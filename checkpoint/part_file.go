@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 
+	"gradbus/internal/regular"
 	"gradbus/internal/safetensors"
 	"gradbus/schema"
 	"gradbus/schema/crc32c"
@@ -97,7 +98,11 @@ func (m *Manifest) openPart(dir string, l *layout, shard int) (_ *partFile, err 
 	if want := m.Parts[shard].Bytes; info.Size() != want {
 		return nil, fmt.Errorf("%s: %w: %d bytes, want %d", path, ErrDamaged, info.Size(), want)
 	}
-	r, err := safetensors.Open(path)
+	f, err := openBelow(dir, path)
+	if err != nil {
+		return nil, judged(err)
+	}
+	r, err := safetensors.NewReader(f)
 	if err != nil {
 		return nil, judged(err)
 	}
@@ -118,8 +123,8 @@ func (m *Manifest) openPart(dir string, l *layout, shard int) (_ *partFile, err 
 // judged is an error of reading a file that must be there: ErrDamaged where the file is not what was written, and as it
 // is where another attempt, or another user, may find the file well.
 func judged(err error) error {
-	for _, damage := range []error{fs.ErrNotExist, safetensors.ErrFormat, syscall.EIO, syscall.EISDIR, syscall.ENOTDIR,
-		syscall.ELOOP} {
+	for _, damage := range []error{fs.ErrNotExist, safetensors.ErrFormat, regular.ErrNotRegular, syscall.EIO,
+		syscall.EISDIR, syscall.ENOTDIR, syscall.ELOOP} {
 		if errors.Is(err, damage) {
 			return fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
@@ -186,9 +191,9 @@ func (p *partFile) increment(base ID, shapes map[string][]int) error {
 	return inc.decodeRuns(p.content.layout, p.Metadata()[runsEntry])
 }
 
-// checksum is the length of a file and the CRC-32C of all of it.
-func checksum(path string) (length int64, sum uint32, err error) {
-	f, err := os.Open(path)
+// checksum is the length of a file below dir and the CRC-32C of all of it.
+func checksum(dir, path string) (length int64, sum uint32, err error) {
+	f, err := openBelow(dir, path)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gradbus/internal/atomicfile"
+	"gradbus/internal/regular"
 	"gradbus/schema"
 	"gradbus/schema/crc32c"
 )
@@ -24,6 +25,9 @@ const runningName = "running"
 
 // runsMax is how many runs are noted: trainers of one that was lost before those come back seldom.
 const runsMax = 16
+
+// runningBytesMax bounds the note: ids of 17 bytes, two numbers and a checksum.
+const runningBytesMax = 17*runsMax + 64
 
 // Lost is a run of a job that was under way when whoever noted it ended.
 type Lost struct {
@@ -76,11 +80,16 @@ func End(dir string, job schema.JobName, run schema.RunID) error {
 // noteOf finds the note of a job, and whether it is of a run.
 func noteOf(dir string, job schema.JobName, run schema.RunID) (path string, is bool, err error) {
 	path = filepath.Join(jobFolder(dir, job), runningName)
-	text, err := os.ReadFile(path)
+	text, err := readRunning(dir, job)
 	if errors.Is(err, fs.ErrNotExist) {
 		return path, false, nil
 	}
 	return path, strings.HasPrefix(string(text), runningText(run)), err
+}
+
+// readRunning reads the note of a job: what the folder has under that name, if it is a file.
+func readRunning(dir string, job schema.JobName) ([]byte, error) {
+	return regular.ReadIn(dir, filepath.Join(string(job), runningName), runningBytesMax)
 }
 
 // Leave notes that a run of a job has ended just now and is to go on, unless a later one is under way.
@@ -112,7 +121,7 @@ func Abandon(dir string, job schema.JobName, run schema.RunID) error {
 // Running finds the run of a job that was under way when whoever noted it ended. Errors: ErrDamaged; those of reading.
 func Running(dir string, job schema.JobName) (Lost, error) {
 	path := filepath.Join(jobFolder(dir, job), runningName)
-	text, err := os.ReadFile(path)
+	text, err := readRunning(dir, job)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Lost{}, nil
 	}

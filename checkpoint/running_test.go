@@ -5,9 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
+	"gradbus/internal/regular"
 	"gradbus/schema"
 )
 
@@ -110,4 +112,38 @@ func TestAbandonedRuns(t *testing.T) {
 	check("that of the one before", 1)
 	must(t, Abandon(dir, "j", 1))
 	check("all")
+}
+
+// A pipe in a folder of checkpoints is not waited for, and a link is not followed out of it.
+func TestNotesAndPartsAreFilesOfTheFolder(t *testing.T) {
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	must(t, Begin(elsewhere, "j", 7, 3, 2))
+	for _, job := range []schema.JobName{"pipe", "link"} {
+		must(t, os.Mkdir(filepath.Join(dir, string(job)), 0o700))
+	}
+	must(t, syscall.Mkfifo(filepath.Join(dir, "pipe", "running"), 0o600))
+	must(t, os.Symlink(filepath.Join(elsewhere, "j", "running"), filepath.Join(dir, "link", "running")))
+	must(t, os.Symlink(filepath.Join(elsewhere, "j"), filepath.Join(dir, "outside")))
+	id := ID{1, 7, 9}
+	above := schema.JobName(filepath.Join("..", filepath.Base(elsewhere), "j"))
+	for _, job := range []schema.JobName{"pipe", "link", "outside", above} {
+		if lost, err := Running(dir, job); !errors.Is(err, regular.ErrNotRegular) {
+			t.Errorf("%s: %v, %v, want that it is no file of the folder", job, lost, err)
+		}
+		if err := End(dir, job, 7); !errors.Is(err, regular.ErrNotRegular) {
+			t.Errorf("end of %s: %v", job, err)
+		}
+	}
+	must(t, os.MkdirAll(folderOf(dir, "pipe", id), 0o700))
+	must(t, syscall.Mkfifo(completePath(dir, "pipe", id), 0o600))
+	must(t, syscall.Mkfifo(partPath(dir, "pipe", id, 0), 0o600))
+	if _, err := Open(dir, "pipe", id); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a manifest that is a pipe: %v", err)
+	}
+	if _, _, err := checksum(dir, partPath(dir, "pipe", id, 0)); !errors.Is(err, regular.ErrNotRegular) {
+		t.Errorf("a part that is a pipe: %v", err)
+	}
+	if lost, err := Running(elsewhere, "j"); err != nil || len(lost.Runs) != 1 {
+		t.Errorf("the note elsewhere: %v, %v", lost, err)
+	}
 }

@@ -50,7 +50,7 @@ func (m *Manifest) verify(dir string) error {
 	}
 	for i, want := range m.Parts {
 		path := partPath(dir, m.Job.Name, m.ID, i)
-		length, sum, err := checksum(path)
+		length, sum, err := checksum(dir, path)
 		switch {
 		case err != nil:
 			return judged(err)

@@ -12,7 +12,37 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"gradbus/internal/regular"
 )
+
+// credsBytesMax bounds a file of NATS credentials: a signed token and a key.
+const credsBytesMax = 1 << 20
+
+// userCredentials reads a file of credentials for each connection, as nats.UserCredentials does, without waiting for
+// what is no file.
+func userCredentials(path string) nats.Option {
+	read := func() (o nats.Options, err error) {
+		text, err := regular.Read(path, credsBytesMax)
+		if err == nil {
+			err = nats.UserCredentialBytes(text)(&o)
+		}
+		return o, err
+	}
+	return nats.UserJWT(func() (string, error) {
+		o, err := read()
+		if err != nil {
+			return "", err
+		}
+		return o.UserJWT()
+	}, func(nonce []byte) ([]byte, error) {
+		o, err := read()
+		if err != nil {
+			return nil, err
+		}
+		return o.SignatureCB(nonce)
+	})
+}
 
 var (
 	// errUnauthorized: the server does not know the token, or asks for one.
@@ -64,7 +94,7 @@ func (o *connectOptions) show(config *Config, at *url.URL, nonce string) error {
 		o.Token = config.Server.token
 	case config.CredsFile != "":
 		var from nats.Options
-		if err := nats.UserCredentials(config.CredsFile)(&from); err != nil {
+		if err := userCredentials(config.CredsFile)(&from); err != nil {
 			return err
 		}
 		token, err := from.UserJWT()

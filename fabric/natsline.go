@@ -112,7 +112,7 @@ func (l *natsLine) options(config *Config, tell func(lineEvent, error)) []nats.O
 	}
 	switch {
 	case config.CredsFile != "":
-		options = append(options, nats.UserCredentials(config.CredsFile))
+		options = append(options, userCredentials(config.CredsFile))
 	case config.Token != "" && !strings.Contains(config.URL, "@"): // else the address says who this is
 		options = append(options, nats.Token(config.Token))
 	}

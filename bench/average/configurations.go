@@ -6,13 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"os"
 	"slices"
 	"strings"
 
+	"gradbus/internal/regular"
 	"gradbus/schema"
 )
 
@@ -190,17 +190,9 @@ func (l *loader) read(where string) (text []byte, id string, err error) {
 		}
 	}
 	l.from = file
-	f, err := os.Open(file)
-	if err != nil {
+	if text, err = regular.Read(file, fileBytesMax); err != nil {
 		return nil, "", fmt.Errorf("%s %q: want %s, or a file of configurations, or FILE:ID: %w", l.what, where,
 			strings.Join(slices.Sorted(maps.Keys(known)), ", "), reason(err))
-	}
-	defer f.Close()
-	if text, err = io.ReadAll(io.LimitReader(f, fileBytesMax+1)); err != nil {
-		return nil, "", fmt.Errorf("%s %q: %w", l.what, where, reason(err))
-	}
-	if len(text) > fileBytesMax {
-		return nil, "", fmt.Errorf("%s %q: larger than %d bytes: want a file of configurations", l.what, where, fileBytesMax)
 	}
 	return text, id, nil
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"gradbus/internal/atomicfile"
+	"gradbus/internal/regular"
 )
 
 // Save writes the table as a CSV file, numbers with all their digits. What a table lacks is an empty field.
@@ -43,7 +44,7 @@ func (t Table) write(to io.Writer) error {
 
 // LoadTable reads a file that Save wrote. Errors name the file, the line and what would be right.
 func LoadTable(path string) (Table, error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("table %q: want a CSV file that --csv wrote: %w", path, reason(err))
 	}

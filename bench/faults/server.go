@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/internal/regular"
 )
 
 // server is a ps process.
@@ -86,7 +87,7 @@ func (b *bench) startServer(p *server) error {
 		_ = p.Wait()
 	}()
 	for began := time.Now(); ; {
-		if url, err := os.ReadFile(file); err == nil {
+		if url, err := regular.Read(file, 1<<10); err == nil {
 			p.at = strings.TrimPrefix(strings.TrimSpace(string(url)), "nats://")
 			return nil
 		}

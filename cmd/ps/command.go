@@ -23,6 +23,7 @@ import (
 	"gradbus/internal/health/monitor"
 	"gradbus/internal/health/watch"
 	"gradbus/internal/process"
+	"gradbus/internal/regular"
 	"gradbus/internal/saving"
 	"gradbus/internal/verification"
 	"gradbus/ps"
@@ -367,6 +368,7 @@ func (f *flags) fill(log *slog.Logger) error {
 		return err
 	}
 	f.server.Token, f.server.ControlToken = f.secrets.token, f.secrets.control
+	regular.WarnExposed(f.server.NATSCredsFile, log)
 	if err := f.fillTLS(log); err != nil {
 		return err
 	}

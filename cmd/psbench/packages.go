@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gradbus/internal/regular"
 	"gradbus/internal/report"
 	"gradbus/internal/timerslack"
 )
@@ -200,7 +201,7 @@ func (p *comparison) server(ctx context.Context) (url string, end func(), err er
 	wait, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
 	for tick := time.Tick(20 * time.Millisecond); ; {
-		if data, err := os.ReadFile(file); err == nil {
+		if data, err := regular.Read(file, 1<<10); err == nil {
 			return strings.TrimSpace(string(data)), end, nil
 		}
 		select {

@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
+
+	"gradbus/internal/regular"
 )
 
 // Side is the height and the width of an image, Pixels its values, Classes how many labels there are.
@@ -63,7 +64,7 @@ func readSet(folder, images, labels string) (s Set, err error) {
 }
 
 func readFile(path string, read func(r io.Reader, size int64) error) error {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w: `make data` fetches it, --data-dir names another folder", path, fs.ErrNotExist)
 	}
@@ -74,9 +75,6 @@ func readFile(path string, read func(r io.Reader, size int64) error) error {
 	info, err := f.Stat()
 	if err != nil {
 		return err
-	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s: %w: not a regular file", path, ErrData)
 	}
 	if err := read(bufio.NewReader(f), info.Size()); err != nil {
 		return fmt.Errorf("%s: %w", path, err)

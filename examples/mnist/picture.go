@@ -7,7 +7,8 @@ import (
 	"image/color"
 	"image/png"
 	"io"
-	"os"
+
+	"gradbus/internal/regular"
 )
 
 // ErrPicture says that a file is no picture that a prediction can be made from; the text says why.
@@ -27,7 +28,7 @@ const (
 //
 //	pixels, err := mnist.ReadPicture("seven.png")
 func ReadPicture(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +37,7 @@ func ReadPicture(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > pictureBytesMax {
+	if info.Size() > pictureBytesMax {
 		return nil, fmt.Errorf("%s: %w: want a PNG file of at most %d bytes", path, ErrPicture, pictureBytesMax)
 	}
 	pixels, err := decodePicture(f)

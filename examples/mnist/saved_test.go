@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"gradbus/cuda"
+	"gradbus/internal/regular"
 	"gradbus/internal/safetensors"
 	"gradbus/nn"
 )
@@ -214,7 +215,7 @@ func TestReadPictureRefuses(t *testing.T) {
 	if _, err := ReadPicture(filepath.Join(folder, "none.png")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing: %v", err)
 	}
-	if _, err := ReadPicture(folder); !errors.Is(err, ErrPicture) {
+	if _, err := ReadPicture(folder); !errors.Is(err, regular.ErrNotRegular) {
 		t.Errorf("a folder: %v", err)
 	}
 }

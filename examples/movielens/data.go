@@ -9,10 +9,10 @@ import (
 	"io"
 	"io/fs"
 	"math"
-	"os"
 	"path/filepath"
 
 	"gradbus/examples/movielens/rdata"
+	"gradbus/internal/regular"
 	"gradbus/philox"
 )
 
@@ -62,7 +62,7 @@ func Load(input, by string) (*Data, error) {
 }
 
 func fromFile(path string) ([]Rating, error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"gradbus/examples/packages/corpus"
+	"gradbus/internal/regular"
 	"gradbus/internal/safetensors"
 	"gradbus/trainer"
 )
@@ -237,7 +238,7 @@ func TestLoadModelRefuses(t *testing.T) {
 	if _, err := LoadModel(filepath.Join(folder, "missing")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing: %v", err)
 	}
-	if _, err := LoadModel(folder); !errors.Is(err, ErrModel) {
+	if _, err := LoadModel(folder); !errors.Is(err, regular.ErrNotRegular) {
 		t.Errorf("a folder: %v", err)
 	}
 }

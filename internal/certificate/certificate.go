@@ -14,7 +14,12 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"gradbus/internal/regular"
 )
+
+// bytesMax bounds a file with a certificate and those above it, or with a key.
+const bytesMax = 1 << 20
 
 // lookEvery is how often the files are looked at, at most.
 const lookEvery = 10 * time.Second
@@ -32,13 +37,14 @@ type File struct {
 }
 
 // Load reads a certificate and its key. flag is what errors call them by: http-tls stands for http-tls-cert and
-// http-tls-key.
+// http-tls-key. log is warned of a key that other users of the machine may read.
 func Load(flag, certFile, keyFile string, log *slog.Logger) (*File, error) {
 	f := &File{flag: flag, certFile: certFile, keyFile: keyFile, log: log, now: time.Now}
 	f.looked = f.now()
 	if err := f.read(); err != nil {
 		return nil, err
 	}
+	regular.WarnExposed(keyFile, log)
 	return f, nil
 }
 
@@ -87,10 +93,22 @@ func (f *File) read() error {
 	if err != nil {
 		return fmt.Errorf("%s-cert, %s-key: %w", f.flag, f.flag, err)
 	}
-	pair, err := tls.LoadX509KeyPair(f.certFile, f.keyFile)
+	pair, err := load(f.certFile, f.keyFile)
 	if err != nil {
 		return fmt.Errorf("%s-cert %s, %s-key %s: %w", f.flag, f.certFile, f.flag, f.keyFile, err)
 	}
 	f.pair, f.changed = &pair, at
 	return nil
+}
+
+func load(certFile, keyFile string) (tls.Certificate, error) {
+	cert, err := regular.Read(certFile, bytesMax)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, err := regular.Read(keyFile, bytesMax)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(cert, key)
 }

@@ -33,6 +33,14 @@ func HasPassword(addresses string) bool {
 	return false
 }
 
+// anyPassword tells whether one of the addresses has a password.
+func anyPassword(flags *pflag.FlagSet) (any bool) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		any = any || f.Annotations[addressFlag] != nil && HasPassword(f.Value.String())
+	})
+	return any
+}
+
 // refusePasswords fails where an address of the command line, or of the environment, which gave those that are given,
 // has a password.
 func refusePasswords(flags *pflag.FlagSet, given []string) (err error) {

@@ -15,12 +15,13 @@ package config
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"gradbus/internal/regular"
 )
 
 // FileFlag is the name of the flag that names the file; it cannot be set within a file.
@@ -36,12 +37,13 @@ func AddFileFlag(flags *pflag.FlagSet) {
 }
 
 // Load sets every flag that the command line does not name from the environment, and what that does not name from the
-// file that --config names, if it names one. unknown is told of a variable that looks like a slip of a setting. All
-// that is wrong with either is reported at once, joined by "; ": each with file and line, or its variable. The flags
-// are then in no defined state. Flags that are set here do not count as changed. Where an address that was given
-// elsewhere than in the file has a password in it, that is an error: see Addresses.
-func Load(flags *pflag.FlagSet, unknown func(text string)) error {
-	given, err := fromEnvironment(flags, unknown)
+// file that --config names, if it names one. warn is told of a variable that looks like a slip of a setting, and of a
+// file with a password that others may read. All that is wrong with either is reported at once, joined by "; ": each
+// with file and line, or its variable. The flags are then in no defined state. Flags that are set here do not count as
+// changed. Where an address that was given elsewhere than in the file has a password in it, that is an error: see
+// Addresses.
+func Load(flags *pflag.FlagSet, warn func(text string)) error {
+	given, err := fromEnvironment(flags, warn)
 	if err != nil {
 		return err
 	}
@@ -52,15 +54,22 @@ func Load(flags *pflag.FlagSet, unknown func(text string)) error {
 	if file == nil || file.Value.String() == "" {
 		return nil
 	}
-	return loadFile(file.Value.String(), flags, given)
+	path := file.Value.String()
+	if err := loadFile(path, flags, given); err != nil {
+		return err
+	}
+	if why := regular.Exposed(path); why != "" && anyPassword(flags) {
+		warn(fmt.Sprintf("%s has a password in it and is open to other users: %s", path, why))
+	}
+	return nil
 }
 
 // loadFile sets every flag that the file names and neither the command line nor the environment, which gave those that
 // are given.
 func loadFile(path string, flags *pflag.FlagSet, given []string) error {
-	data, err := read(path)
+	data, err := regular.Read(path, fileBytesMax)
 	if err != nil {
-		return err
+		return fmt.Errorf("configuration file: %w", err)
 	}
 	var document yaml.Node
 	if err := yaml.Unmarshal(data, &document); err != nil {
@@ -90,21 +99,6 @@ func loadFile(path string, flags *pflag.FlagSet, given []string) error {
 		return errors.New(strings.Join(wrong, "; "))
 	}
 	return nil
-}
-
-func read(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("configuration file %w", err)
-	}
-	if info.Size() > fileBytesMax {
-		return nil, fmt.Errorf("configuration file %s: %d bytes, want at most %d", path, info.Size(), fileBytesMax)
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("configuration file %w", err)
-	}
-	return data, nil
 }
 
 // set gives one flag its value from the file, unless the environment or the command line gave it one. The value is

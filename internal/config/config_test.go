@@ -1,9 +1,12 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -124,8 +127,51 @@ func TestLoadNoFile(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	large := write(t, strings.Repeat("#", fileBytesMax+1))
-	if err := loadFile(large, flagsOf(&s), nil); err == nil || !strings.Contains(err.Error(), "bytes, want at most") {
+	if err := loadFile(large, flagsOf(&s), nil); err == nil || !strings.Contains(err.Error(), "want at most") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Neither a pipe nor aliases of aliases keep a command from starting, or from saying why it does not.
+func TestLoadHostileFile(t *testing.T) {
+	var s settings
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := loadFile(pipe, flagsOf(&s), nil); err == nil || !strings.Contains(err.Error(), "no program has written") {
+		t.Errorf("a pipe: %v", err)
+	}
+	bomb := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+	for i := range 20 {
+		alias := fmt.Sprintf("*a%d", i)
+		bomb += fmt.Sprintf("a%d: &a%d [%s]\n", i+1, i+1, strings.Join(slices.Repeat([]string{alias}, 10), ", "))
+	}
+	bomb += "listen: *a20\n"
+	if err := loadFile(write(t, bomb), flagsOf(&s), nil); err == nil ||
+		!strings.Contains(err.Error(), "listen: want a single value") {
+		t.Errorf("aliases of 10^20 values: %v", err)
+	}
+}
+
+// A file of settings with a password is a secret.
+func TestLoadExposedPassword(t *testing.T) {
+	for text, want := range map[string]int{"listen: nats://ann:secret@10.0.0.1:4222": 1, "listen: 127.0.0.1:4222": 0} {
+		path := write(t, text)
+		if err := os.Chmod(path, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var s settings
+		flags := flagsOf(&s)
+		Addresses(flags, "listen")
+		if err := flags.Parse([]string{"--config", path}); err != nil {
+			t.Fatal(err)
+		}
+		var warned []string
+		err := Load(flags, func(text string) { warned = append(warned, text) })
+		if err != nil || len(warned) != want || want > 0 && !strings.Contains(warned[0], "-rw-r--r--") {
+			t.Errorf("%q: %v, warned %q, want %d warnings", text, err, warned, want)
+		}
 	}
 }
 

@@ -30,15 +30,17 @@ func TestSecret(t *testing.T) {
 	}
 }
 
-// A token that others can choose is warned of, and read.
-func TestSecretThatOthersWrite(t *testing.T) {
+// A token that others can read or choose is warned of, and read.
+func TestSecretThatOthersReadOrWrite(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		file, folder os.FileMode
 		warns        string
 	}{
 		{"private", 0o600, 0o700, ""},
-		{"readable", 0o664, 0o775, ""},
+		{"in a folder that others read", 0o600, 0o775, ""},
+		{"readable", 0o644, 0o700, "the file has mode -rw-r--r--"},
+		{"readable by the group", 0o640, 0o700, "the file has mode -rw-r-----"},
 		{"shared folder whose files stay their owner's", 0o600, 0o777 | os.ModeSticky, ""},
 		{"writable", 0o602, 0o700, "the file has mode -rw-----w-"},
 		{"replaceable", 0o600, 0o777, "has mode drwxrwxrwx"},

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"gradbus/internal/config"
+	"gradbus/internal/regular"
 	"gradbus/schema"
 	"gradbus/trainer"
 )
@@ -69,12 +70,13 @@ func (f *Flags) AddData(set *pflag.FlagSet) {
 }
 
 // Config reads the files and gives the part of a trainer's configuration that says how it reaches others. log is warned
-// of files that others may change.
+// of files with secrets that others may read or change.
 func (f *Flags) Config(log *slog.Logger) (c trainer.Config, err error) {
 	c = trainer.Config{Server: f.Server, CredsFile: f.Creds, Route: f.Route, DataHost: f.DataHost, Advertise: f.Advertise}
 	if c.Token, err = config.Secret(f.TokenFile, log); err != nil {
 		return c, err
 	}
+	regular.WarnExposed(f.Creds, log)
 	c.DataTLS, c.TLS, err = f.TLS.Load(log)
 	return c, err
 }

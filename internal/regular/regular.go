@@ -32,9 +32,6 @@ var (
 // pipeTime is how long Read waits for all that the writer of a pipe has to say: a password manager asks its user.
 const pipeTime = 30 * time.Second
 
-// openFlags open without waiting for the writer of a pipe, and without making a terminal the process's own.
-const openFlags = os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY
-
 // Open opens a regular file for reading. It fails with ErrNotRegular where path is anything else. The caller closes the
 // file.
 func Open(path string) (*os.File, error) {
@@ -54,6 +51,9 @@ func OpenIn(folder, name string) (*os.File, error) {
 	path := folder + string(os.PathSeparator) + name
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		at.Op, at.Path = "open", path
+		if _, system := at.Err.(syscall.Errno); !system { // os has no name for it
+			at.Err = fmt.Errorf("%w: %w", at.Err, ErrNotRegular)
+		}
 	}
 	return checked(f, err, path, 0)
 }
@@ -111,7 +111,7 @@ func checked(f *os.File, err error, path string, also fs.FileMode) (*os.File, er
 		}
 	}
 	if err == nil && !info.Mode().IsRegular() && info.Mode().Type() != also {
-		err = &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("it is %s: %w", kind(info.Mode()), ErrNotRegular)}
+		err = &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("is %s: %w", kind(info.Mode()), ErrNotRegular)}
 	}
 	if err != nil {
 		if f != nil {
@@ -126,7 +126,7 @@ func checked(f *os.File, err error, path string, also fs.FileMode) (*os.File, er
 func kind(mode fs.FileMode) string {
 	switch {
 	case mode.IsDir():
-		return "a folder"
+		return "a directory"
 	case mode&fs.ModeNamedPipe != 0:
 		return "a pipe"
 	case mode&fs.ModeSocket != 0:

@@ -28,7 +28,7 @@ func others(t *testing.T, folder string) map[string]string {
 	listener, err := net.Listen("unix", filepath.Join(folder, "socket"))
 	must(t, err)
 	t.Cleanup(func() { listener.Close() })
-	return map[string]string{"folder": "a folder", "pipe": "a pipe", "socket": "a socket"}
+	return map[string]string{"folder": "a directory", "pipe": "a pipe", "socket": "a socket"}
 }
 
 // Whatever is no regular file is refused at once, by its path and what it is.
@@ -50,7 +50,7 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 				}
 				continue
 			}
-			want := fmt.Sprintf("open %s: it is %s: want a regular file", path, what)
+			want := fmt.Sprintf("open %s: is %s: want a regular file", path, what)
 			if !errors.Is(err, ErrNotRegular) || err.Error() != want {
 				t.Errorf("%s(%s): %v, want %q", name, path, err, want)
 			}
@@ -77,8 +77,8 @@ func TestNameStaysInItsFolder(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"../f", "link", "folder-link/f", filepath.Join(outside, "f")} {
-		if data, err := ReadIn(folder, name, 10); err == nil {
-			t.Errorf("%s: read %q from outside of the folder", name, data)
+		if data, err := ReadIn(folder, name, 10); !errors.Is(err, ErrNotRegular) {
+			t.Errorf("%s: %q, %v, want that it is outside of the folder", name, data, err)
 		}
 	}
 	if data, err := ReadIn(folder, "f", 10); err != nil || string(data) != "text" {

@@ -41,7 +41,7 @@ var layers = map[string]layer{
 	// Files that a user or a message names, opened without waiting.
 	"internal/regular": {noStd: noNetwork},
 	// A certificate and its key in files, and what makes them for tests.
-	"internal/certificate":          {noStd: noNetwork},
+	"internal/certificate":          {own: []string{"internal/regular"}, noStd: noNetwork},
 	"internal/certificate/certtest": {own: []string{"internal/atomicfile"}},
 	// Who was silent for too long: decisions alone.
 	"internal/liveness": {noStd: noNetwork},
@@ -49,13 +49,14 @@ var layers = map[string]layer{
 	"internal/process": {own: []string{"schema"}, others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
 	// How late the kernel may wake the threads of a program.
 	"internal/timerslack": {others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
-	"fabric":              {others: nats, noStd: []string{"net/http", "os/exec"}},
+	"fabric":              {own: []string{"internal/regular"}, others: nats, noStd: []string{"net/http", "os/exec"}},
 
 	// How GPUs are: decisions, the probe that asks the driver, and who runs it.
 	"internal/health": {own: []string{"schema"}, noStd: noNetwork},
 	"internal/health/nvml": {own: []string{"internal/health"}, others: []string{"github.com/NVIDIA/go-nvml/"},
 		noStd: noNetwork},
-	"internal/health/keep": {own: []string{"internal/atomicfile", "internal/health"}, noStd: noNetwork},
+	"internal/health/keep": {own: []string{"internal/atomicfile", "internal/health", "internal/regular"},
+		noStd: noNetwork},
 	"internal/health/watch": {own: []string{"internal/health/monitor", "internal/health/keep", "internal/health/nvml",
 		"internal/health", "internal/process", "schema"}, others: []string{"github.com/spf13/"},
 		noStd: []string{"net", "net/http"}},
@@ -102,8 +103,8 @@ var layers = map[string]layer{
 	// The owner of parameters, pure: frames in, frames out.
 	"shard": {own: []string{"cuda", "lane", "schema", "shard/round", "shard/state"}, noStd: noTime},
 	// Files of versions of a job, and what is read of them.
-	"checkpoint": {own: []string{"internal/atomicfile", "internal/safetensors", "nn", "schema", "schema/crc32c",
-		"shard/state"},
+	"checkpoint": {own: []string{"internal/atomicfile", "internal/regular", "internal/safetensors", "nn", "schema",
+		"schema/crc32c", "shard/state"},
 		noStd: noNetwork},
 	// A shard behind the windows of its contributors, for who has connections.
 	"shard/endpoint":  {own: []string{"fabric", "schema", "shard", "shard/round"}, noStd: noNetwork},
@@ -121,7 +122,8 @@ var layers = map[string]layer{
 	"trainer/exchange": {own: []string{"fabric", "schema"},
 		noStd: []string{"context", "net", "net/http", "os", "os/exec", "sync"}},
 	"local": {own: []string{"cuda", "fabric", "ps", "schema", "trainer"}, noStd: noNetwork},
-	"capi": {own: []string{"cuda", "fabric", "internal/certificate", "lane", "local", "schema", "trainer"},
+	"capi": {own: []string{"cuda", "fabric", "internal/certificate", "internal/regular", "lane", "local", "schema",
+		"trainer"},
 		noStd: []string{"net/http", "os/exec"}},
 	"trainer/shuffle": {own: []string{"lane", "philox", "schema"}, noStd: noNetwork},
 	"examples":        {}, // tests of all workloads
@@ -131,26 +133,26 @@ var layers = map[string]layer{
 		noStd: []string{"net", "net/http"},
 	},
 	"examples/mnist": {
-		own: []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/shuffle", "internal/safetensors",
-			"internal/settings"},
+		own: []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/shuffle", "internal/regular",
+			"internal/safetensors", "internal/settings"},
 		noStd: []string{"net", "net/http"},
 	},
 	"examples/mnist/mnisttest": {own: []string{"examples/mnist", "internal/testkit"}}, // a small data set, for tests
 	"examples/movielens": {
 		own: []string{"nn", "philox", "schema", "trainer", "trainer/shuffle", "examples/movielens/rdata",
-			"internal/settings"},
+			"internal/regular", "internal/settings"},
 		noStd: []string{"net", "net/http"},
 	},
-	"examples/movielens/rdata": {noStd: noNetwork},
+	"examples/movielens/rdata": {own: []string{"internal/regular"}, noStd: noNetwork},
 	"examples/packages/corpus": {
-		own:    []string{"philox"},
+		own:    []string{"internal/regular", "philox"},
 		others: []string{"github.com/ulikunitz/xz", "github.com/pierrec/lz4/v4"},
 		noStd:  []string{"net", "net/http"},
 	},
 	// The oracle of a whole job shares nothing with what it checks but the arithmetic.
 	"examples/packages/reference": {own: []string{"cuda", "lane", "philox", "examples/packages/corpus"}, noStd: noNetwork},
 	"internal/report":             {own: []string{"schema"}, noStd: noNetwork},
-	"internal/safetensors":        {own: []string{"internal/atomicfile"}, noStd: noNetwork},
+	"internal/safetensors":        {own: []string{"internal/atomicfile", "internal/regular"}, noStd: noNetwork},
 	"internal/settings":           {own: []string{"lane", "schema"}, noStd: noNetwork},
 	"internal/tensorboard": {own: []string{"schema/crc32c"},
 		others: []string{"google.golang.org/protobuf/encoding/protowire"}, noStd: noNetwork},
@@ -166,10 +168,12 @@ var layers = map[string]layer{
 	"e2e/simulate/disk": {others: []string{"github.com/tetratelabs/wazero"}}, // of simulated machines
 	"internal/rules":    {},                                                  // tests over the whole repository
 	"internal/config": {own: []string{"", "internal/atomicfile", "internal/certificate", "internal/process",
-		"schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
+		"internal/regular", "schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"},
+		noStd: noNetwork},
 	// The way to the servers of a job, as flags.
-	"internal/connect": {own: []string{"internal/config", "schema", "trainer"}, others: []string{"github.com/spf13/"},
-		noStd: []string{"net/http", "os/exec"}},
+	"internal/connect": {own: []string{"internal/config", "internal/regular", "schema", "trainer"},
+		others: []string{"github.com/spf13/"},
+		noStd:  []string{"net/http", "os/exec"}},
 	// Where versions of jobs are written to, as flags.
 	"internal/saving": {own: []string{"checkpoint", "internal/config"}, others: []string{"github.com/spf13/"},
 		noStd: noNetwork},
@@ -189,15 +193,15 @@ var layers = map[string]layer{
 	"bench/suite": {own: []string{"internal/spawn"}, noStd: []string{"net", "net/http", "os/exec"}},
 	// A benchmark uses everything as its users do.
 	"bench/average": {
-		own: []string{"internal/atomicfile", "internal/config", "internal/connect", "bench/harness", "cuda", "lane", "nn",
-			"philox", "ps", "schema", "trainer"},
+		own: []string{"internal/atomicfile", "internal/config", "internal/connect", "internal/regular", "bench/harness",
+			"cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
 		others: []string{"github.com/spf13/pflag"},
 		noStd:  []string{"net/http", "os/exec"},
 	},
 	// It kills real processes, and restarts the NATS server between them.
 	"bench/faults": {
-		own: []string{"bench/harness", "checkpoint", "cuda", "examples/packages", "examples/packages/corpus", "fabric",
-			"schema", "trainer"},
+		own: []string{"bench/harness", "checkpoint", "internal/regular", "cuda", "examples/packages",
+			"examples/packages/corpus", "fabric", "schema", "trainer"},
 		noStd: []string{"net", "net/http"},
 	},
 	"bench/hosted": {

@@ -116,6 +116,10 @@ func styleOf(path string, data []byte) []string {
 			wrong = append(wrong, fmt.Sprintf("%s: os.%s follows links and leaves half a file: want atomicfile",
 				files.Position(n.Pos()), call.Sel.Name))
 		}
+		if opensByName(path, call) {
+			wrong = append(wrong, fmt.Sprintf("%s: %s.%s waits for the writer of a pipe and has no bound: want regular.Open "+
+				"or regular.Read", files.Position(n.Pos()), call.X, call.Sel.Name))
+		}
 		if of, ok := call.X.(*ast.Ident); ok && of.Name == "os" && !strings.HasSuffix(path, "_test.go") &&
 			path != "internal/health/monitor/take.go" && // CUDA's own, which say what it calls its first device
 			path != "cmd/ps/notify.go" && // where a service manager wants to be told
@@ -129,6 +133,36 @@ func styleOf(path string, data []byte) []string {
 		return true
 	})
 	return wrong
+}
+
+// openers are the files that may open a file by its name without internal/regular, and what they open.
+var openers = map[string]string{
+	"bench/exchange/usage.go":           "/proc",
+	"bench/machine/machine.go":          "/proc",
+	"bench/machine/processors.go":       "/sys",
+	"capi/local.go":                     "a log, for writing",
+	"cuda/bench/host.go":                "/proc",
+	"internal/atomicfile/atomicfile.go": "files for writing, and folders",
+	"internal/flagwalk/flagwalk.go":     "sources of this repository, in tests",
+	"internal/health/keep/file.go":      "a lock, for writing",
+	"internal/health/monitor/kept.go":   "/proc",
+	"internal/process/alive_linux.go":   "/proc",
+	"internal/process/process_linux.go": "/proc",
+	"internal/regular/regular.go":       "what it checks",
+	"internal/tensorboard/writer.go":    "a new file, for writing",
+	"ps/memory.go":                      "/proc",
+}
+
+// opensByName tells whether a file uses a function that opens whatever has a name.
+func opensByName(path string, call *ast.SelectorExpr) bool {
+	of, ok := call.X.(*ast.Ident)
+	if !ok || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(filepath.Dir(path), "test") ||
+		openers[path] != "" {
+		return false
+	}
+	return slices.Contains(map[string][]string{
+		"os": {"Open", "OpenFile", "ReadFile"}, "tls": {"LoadX509KeyPair"}, "nats": {"UserCredentials"},
+	}[of.Name], call.Sel.Name)
 }
 
 // modulePath is the path of this module.

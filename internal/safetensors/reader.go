@@ -11,7 +11,8 @@ import (
 // Reader reads a file piece by piece, so that nobody has to hold it: it has the header and 64 KiB of its own. Not safe
 // for concurrent use.
 //
-//	r, err := safetensors.Open(path)
+//	f, err := regular.Open(path)
+//	r, err := safetensors.NewReader(f)
 //	defer r.Close()
 //	err = r.ReadAt("users", 4*7, row) // row 7 of a table of 4 columns
 type Reader struct {
@@ -21,18 +22,24 @@ type Reader struct {
 	buffer []byte
 }
 
-// Open opens a file and reads its header. It fails as Load does.
-func Open(path string) (*Reader, error) {
-	f, size, err := open(path)
+// NewReader reads the header of a regular file, which it owns and closes: at once where it fails. It fails with
+// ErrFormat.
+func NewReader(f *os.File) (*Reader, error) {
+	h, err := headerOf(f)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return &Reader{header: h, path: f.Name(), file: f, buffer: make([]byte, copyBufferBytes)}, nil
+}
+
+// headerOf reads the header of a file, and compares it with the file's length.
+func headerOf(f *os.File) (*header, error) {
+	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
-	h, err := readHeader(f, size)
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return &Reader{header: h, path: path, file: f, buffer: make([]byte, copyBufferBytes)}, nil
+	return readHeader(f, info.Size())
 }
 
 // Metadata is the map of strings. It is not to be changed.

@@ -9,9 +9,19 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"gradbus/internal/regular"
 )
 
 // Pieces of any tensor, from any place on, across the reader's own buffer.
+func openReader(path string) (*Reader, error) {
+	f, err := regular.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return NewReader(f)
+}
+
 func TestReaderReadsPieces(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m")
 	long := make([]float32, copyBufferBytes/4+100)
@@ -23,7 +33,7 @@ func TestReaderReadsPieces(t *testing.T) {
 		{"long", []int{len(long)}, long}}); err != nil {
 		t.Fatal(err)
 	}
-	r, err := Open(path)
+	r, err := openReader(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,10 +73,10 @@ func TestReaderReadsPieces(t *testing.T) {
 func TestReaderRefuses(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "m")
-	if _, err := Open(path); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := openReader(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
-	if _, err := Open(folder); !errors.Is(err, ErrFormat) {
+	if _, _, err := Load(folder); !errors.Is(err, regular.ErrNotRegular) {
 		t.Errorf("a folder: %v", err)
 	}
 	whole := file(goldenHeader, goldenValues)
@@ -74,14 +84,14 @@ func TestReaderRefuses(t *testing.T) {
 		if err := os.WriteFile(path, whole[:at], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(path); !errors.Is(err, ErrFormat) {
+		if _, err := openReader(path); !errors.Is(err, ErrFormat) {
 			t.Errorf("cut at %d of %d: %v", at, len(whole), err)
 		}
 	}
 	if err := os.WriteFile(path, whole, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r, err := Open(path)
+	r, err := openReader(path)
 	if err != nil {
 		t.Fatal(err)
 	}

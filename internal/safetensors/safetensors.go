@@ -18,11 +18,11 @@ import (
 	"io"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"unicode/utf8"
 
 	"gradbus/internal/atomicfile"
+	"gradbus/internal/regular"
 )
 
 // ErrFormat says that a file is no safetensors file of float32 tensors; the text says what is wrong with it.
@@ -149,33 +149,20 @@ func bytesOf(name string, shape []int) (int64, error) {
 // Load reads a whole file. It fails where it cannot be opened (fs.ErrNotExist), and with ErrFormat where the file is
 // not a safetensors file of float32 tensors whose places tile the rest of the file exactly.
 func Load(path string) (metadata map[string]string, tensors map[string]Tensor, err error) {
-	f, size, err := open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer f.Close()
-	metadata, tensors, err = readFile(f, size)
+	h, err := headerOf(f)
+	if err == nil {
+		metadata = h.metadata
+		tensors, err = h.read(f)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return metadata, tensors, nil
-}
-
-// open opens a file that can be read at any place, and says how long it is.
-func open(path string) (*os.File, int64, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, 0, err
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s: %w: not a regular file", path, ErrFormat)
-	}
-	if err != nil {
-		f.Close()
-		return nil, 0, err
-	}
-	return f, info.Size(), nil
 }
 
 // Find gives the tensor of a name. Where there is none, the error names those that are there.
@@ -211,21 +198,18 @@ func Values(tensors map[string]Tensor, name string, shape []int) ([]float32, err
 	return t.Values, nil
 }
 
-func readFile(r io.Reader, size int64) (map[string]string, map[string]Tensor, error) {
-	h, err := readHeader(r, size)
-	if err != nil {
-		return nil, nil, err
-	}
+// read reads the values of all tensors, from the end of the header on.
+func (h *header) read(r io.Reader) (map[string]Tensor, error) {
 	tensors := map[string]Tensor{}
 	in, buffer := bufio.NewReaderSize(r, copyBufferBytes), make([]byte, copyBufferBytes)
 	for _, t := range h.tensors {
 		t.Values = make([]float32, h.at[t.Name].values)
 		if err := readValues(in, t.Values, buffer); err != nil {
-			return nil, nil, fmt.Errorf("%w: %s: %w", ErrFormat, t.Name, err)
+			return nil, fmt.Errorf("%w: %s: %w", ErrFormat, t.Name, err)
 		}
 		tensors[t.Name] = t
 	}
-	return h.metadata, tensors, nil
+	return tensors, nil
 }
 
 // header is what stands before the values of a file.

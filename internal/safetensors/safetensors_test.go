@@ -58,7 +58,13 @@ func encode(w io.Writer, metadata map[string]string, tensors []Tensor) error {
 }
 
 func read(b []byte) (map[string]string, map[string]Tensor, error) {
-	return readFile(bytes.NewReader(b), int64(len(b)))
+	r := bytes.NewReader(b)
+	h, err := readHeader(r, int64(len(b)))
+	if err != nil {
+		return nil, nil, err
+	}
+	tensors, err := h.read(r)
+	return h.metadata, tensors, err
 }
 
 func TestReadSafetensorsGolden(t *testing.T) {

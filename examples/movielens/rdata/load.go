@@ -9,7 +9,8 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
+
+	"gradbus/internal/regular"
 )
 
 const (
@@ -39,7 +40,7 @@ func Load(base, name string) (*Frame, error) {
 }
 
 func load(base, name string) (*Value, error) {
-	packed, err := os.ReadFile(base + ".rdx")
+	packed, err := regular.Read(base+".rdx", indexBytesMax)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func load(base, name string) (*Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := os.Open(base + ".rdb")
+	file, err := regular.Open(base + ".rdb")
 	if err != nil {
 		return nil, err
 	}

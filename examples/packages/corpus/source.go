@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"gradbus/internal/regular"
 )
 
 // Synthetic is the input that is generated instead of read.
@@ -40,14 +42,11 @@ func Load(ctx context.Context, input string) (*Data, error) {
 }
 
 func (c *collector) readFile(ctx context.Context, path string) error {
-	f, err := open(ctx, path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return fmt.Errorf("read package index: %w", err)
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return fmt.Errorf("read package index %s: it is a directory, want a file", path)
-	}
 	return c.read(ctx, f, path)
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"gradbus/internal/atomicfile"
 	"gradbus/internal/health"
+	"gradbus/internal/regular"
 )
 
 // File is the file at a path. It may be used by any number of processes and goroutines.
@@ -82,7 +83,7 @@ func stampOf(info fs.FileInfo, err error) (Stamp, error) {
 
 // Read gives what the file holds, nothing where there is none, and which content that is.
 func (f *File) Read() ([]health.Kept, Stamp, error) {
-	file, err := os.Open(f.path)
+	file, err := regular.Open(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, Stamp{}, nil
 	}
