@@ -61,6 +61,9 @@ func TestForgedAssignsMakeNothing(t *testing.T) {
 	eventually(t, "the shard of the real job is here",
 		func() bool { return s.runHere("real") == 7 && s.Stats().Memory > 0 })
 	promised, goroutines := s.Stats().Memory, settled(runtime.NumGoroutine)
+	wider := shardtest.SmallJob("real", 3, 3) // places that the shard does not have
+	f.assign(7, &schema.Assign{Job: wider, Shards: 2, Own: []int{0}, Serial: 9, DeadlineMS: 1000,
+		Since: []schema.Generation{1, 1, 9}})
 	other := shardtest.SmallJob("real", 1, 1)
 	other.Seed++
 	forged := 0

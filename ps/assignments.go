@@ -43,11 +43,12 @@ func (l *controlLoop) readLocal(ctx context.Context) {
 func (l *controlLoop) readFromShardServer(j *job, from schema.Member, c *schema.Control) bool {
 	var decisions []Decision
 	var known bool
-	if c.Kept != nil {
+	switch {
+	case c.Kept != nil:
 		decisions, known = j.coordinator.Kept(time.Now(), from, c.Kept), true
-	} else if c.Report != nil {
+	case c.Report != nil:
 		decisions, known = j.coordinator.Report(time.Now(), from, c.Report)
-	} else {
+	case c.Failed != nil:
 		decisions, known = j.coordinator.ShardServerFailed(from, c.Failed)
 	}
 	l.carryOut(j, decisions)
@@ -76,8 +77,8 @@ func (l *controlLoop) checkFit() {
 	if err == nil {
 		return
 	}
-	for _, name := range slices.Sorted(maps.Keys(l.assignments)) {
-		l.reportFailed(l.assignments[name], l.server.member, err)
+	for _, a := range byName(l.assignments) {
+		l.reportFailed(a, l.server.member, err)
 	}
 }
 
@@ -132,6 +133,10 @@ func (l *controlLoop) assigned(ctx context.Context, name schema.JobName, run sch
 			return
 		}
 	}
+	if err := a.checkChange(assign); err != nil {
+		l.server.log.Warn("assignment refused", "job", name, "err", err)
+		return
+	}
 	a.coordinator.Begin(time.Now())
 	if assign.Serial > a.serial && a.wanted <= a.serial {
 		for _, i := range a.own {
@@ -149,6 +154,17 @@ func (l *controlLoop) assigned(ctx context.Context, name schema.JobName, run sch
 		}
 	}
 	l.tell(a, schema.Control{Report: a.report()})
+}
+
+// checkChange refuses an assignment of other shards than these, or with places that their job has not: what it says of
+// shards and trainers is looked up by their numbers.
+func (a *assignment) checkChange(assign *schema.Assign) error {
+	trainers := a.manifest.Trainers
+	if assign.Shards != a.shards || !slices.Equal(assign.Own, a.own) || assign.Job.Trainers != trainers {
+		return fmt.Errorf("shards %v of %d for %d trainers: want %v of %d for %d as before", assign.Own, assign.Shards,
+			assign.Job.Trainers, a.own, a.shards, trainers)
+	}
+	return nil
 }
 
 // errShardsLost says that this ps had the shards and has them no more. What they would begin with is not what they had.
@@ -331,8 +347,7 @@ func (l *controlLoop) look(ctx context.Context, n registryNews) {
 		l.carryOut(j, j.coordinator.Fail(schema.Coordinator,
 			"another ps has registered the name of the job, after the control server had lost its buckets"))
 	}
-	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
-		j := l.jobs[name]
+	for name, j := range byName(l.jobs) {
 		if l.registerAnew(j, n.servers) {
 			continue
 		}

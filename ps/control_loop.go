@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -172,11 +173,11 @@ func (l *controlLoop) run(ctx context.Context) {
 			l.tellDrained()
 		case <-l.mirrored:
 			l.mirrorAll(l.server.now(), false)
-			for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
-				l.carryOut(l.jobs[name], l.jobs[name].coordinator.BeginCopies(l.server.now()))
+			for _, j := range byName(l.jobs) {
+				l.carryOut(j, j.coordinator.BeginCopies(l.server.now()))
 			}
 			l.tellKept()
-			for _, name := range slices.Sorted(maps.Keys(l.asking)) {
+			for name := range byName(l.asking) {
 				l.settleKept(name)
 			}
 			l.tellDrained()
@@ -241,16 +242,14 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 	}
 	l.checkFit()
 	l.limitHeap()
-	for _, name := range slices.Sorted(maps.Keys(l.assignments)) {
-		a := l.assignments[name]
+	for _, a := range byName(l.assignments) {
 		a.tickModules(now, a.excusePause(now), clients)
 		l.tickAssignment(a, now)
 	}
 	l.readLocal(ctx)
 	l.putOffLooking(now)
 	maps.DeleteFunc(l.elsewhere, func(_ schema.JobName, until time.Time) bool { return now.After(until) })
-	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
-		j := l.jobs[name]
+	for _, j := range byName(l.jobs) {
 		if l.server.controlLost.Load() {
 			l.carryOut(j, j.coordinator.Blind(now, l.server.control.Address()))
 			continue
@@ -389,12 +388,12 @@ func (l *controlLoop) drop(j *job) {
 func (l *controlLoop) shutdown() {
 	const why = "the parameter server is shutting down"
 	l.tellDrainers(true)
-	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
-		l.carryOut(l.jobs[name], l.jobs[name].coordinator.FailBack(schema.Coordinator, why))
+	for _, j := range byName(l.jobs) {
+		l.carryOut(j, j.coordinator.FailBack(schema.Coordinator, why))
 	}
-	for _, name := range slices.Sorted(maps.Keys(l.assignments)) {
-		l.tell(l.assignments[name], schema.Control{Failed: &schema.Failed{Member: l.server.member, Text: why, Back: true}})
-		l.release(l.assignments[name])
+	for _, a := range byName(l.assignments) {
+		l.tell(a, schema.Control{Failed: &schema.Failed{Member: l.server.member, Text: why, Back: true}})
+		l.release(a)
 	}
 	for name := range l.waiting {
 		l.turnAway(name, &schema.Refused{Reason: "shutting_down", Text: why})
@@ -419,8 +418,7 @@ func (l *controlLoop) forget() {
 
 func (l *controlLoop) publishStats() {
 	stats := &Stats{}
-	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
-		j := l.jobs[name]
+	for name, j := range byName(l.jobs) {
 		status := j.coordinator.Status()
 		if a := l.assignments[name]; a != nil {
 			status.Bytes = a.memory.Bytes()
@@ -431,6 +429,17 @@ func (l *controlLoop) publishStats() {
 		stats.Memory += a.memory.Bytes()
 	}
 	l.snapshot.Store(stats)
+}
+
+// byName goes through what there is of each job in the order of their names. What is taken out on the way is left out.
+func byName[V any](all map[schema.JobName]V) iter.Seq2[schema.JobName, V] {
+	return func(yield func(schema.JobName, V) bool) {
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			if one, there := all[name]; there && !yield(name, one) {
+				return
+			}
+		}
+	}
 }
 
 // newRunID draws the number that tells this run of a job from every other.

@@ -1,7 +1,6 @@
 package ps
 
 import (
-	"maps"
 	"slices"
 
 	"gradbus/schema"
@@ -42,9 +41,9 @@ func (l *controlLoop) tellDrainer(to schema.Member, ended bool) {
 
 // drainedJobs is how far the jobs are that this ps coordinates.
 func (l *controlLoop) drainedJobs() (all []schema.DrainedJob) {
-	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
+	for _, j := range byName(l.jobs) {
 		if len(all) < schema.FollowMax {
-			all = append(all, l.drainedJob(l.jobs[name]))
+			all = append(all, l.drainedJob(j))
 		}
 	}
 	return all

@@ -134,8 +134,7 @@ func (l *controlLoop) mirrorAll(now time.Time, tick bool) {
 		l.unfollow(fmt.Sprintf("was last heard %s ago", rounded(silent)))
 		return
 	}
-	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
-		j := l.jobs[name]
+	for name, j := range byName(l.jobs) {
 		a := l.shardsOf(j)
 		if l.notMirrored(j, a) != "" {
 			continue

@@ -49,6 +49,9 @@ func TestStrangersEndNoJob(t *testing.T) {
 		{"a leave of another run", func() {
 			stranger.speak("victim", "t0", "coordinator", run+1, schema.Control{Leave: &schema.Leave{Reason: "x"}})
 		}, schema.ReasonJobUnknown},
+		{"a word that it leaves soon, to a job that is not registered", func() {
+			stranger.speak("nobody", "t0", "coordinator", run, schema.Control{Leaving: &schema.Leaving{}})
+		}, schema.ReasonJobUnknown},
 		{"a heartbeat without a run", func() {
 			stranger.send(fabric.At("victim", "t0", fabric.KindHeartbeat, "all").String(), heartbeat)
 		}, schema.ReasonForeignJob},

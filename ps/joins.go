@@ -20,7 +20,7 @@ const joinsMax = 256
 // knows, is acquired: the registry decides which ps it is.
 func (l *controlLoop) join(m *message, request *schema.Join) {
 	if e := l.over(m, 0); e != nil { // a late repetition of a join that led to a job which has ended
-		_ = l.answerEnded(m, &schema.Head{Job: e.run}) // e is known, so it does not refuse
+		_ = l.answerEnded(m, e.run) // e is known, so it does not refuse
 		return
 	}
 	if l.comesLate(m) {

@@ -59,30 +59,35 @@ func (l *controlLoop) over(m *message, run schema.RunID) *endedJob {
 	return nil
 }
 
+// jobOf finds the job that a message is for: one that is registered here, in the run that the frame names; of a frame
+// without a run, in whichever. Messages reach a job by this alone.
+func (l *controlLoop) jobOf(m *message) (j *job, registered bool) {
+	if j, registered = l.jobs[m.job]; registered && (m.head.Job == 0 || m.head.Job == j.run) {
+		return j, true
+	}
+	return nil, false
+}
+
 // read takes a message to the coordinator it is for, or to the shards here.
 func (l *controlLoop) read(ctx context.Context, m *message) {
-	head := m.head
 	if m.from == schema.Coordinator {
-		l.readCoordinator(ctx, m, &head)
+		l.readCoordinator(ctx, m)
 		return
 	}
-	j := l.jobs[m.job]
-	if j != nil && head.Job != 0 && head.Job != j.run {
-		j = nil // of an earlier run of the name
-	}
+	_, registered := l.jobOf(m)
 	var r *refusal
 	switch {
-	case j != nil && m.from == l.server.member: // what this ps says to itself stays here
+	case registered && m.from == l.server.member: // what this ps says to itself stays here
 		l.forged(m)
 		return
-	case j != nil && head.Job == 0 && !isJoiner(m.from):
+	case registered && m.head.Job == 0 && !isJoiner(m.from):
 		r = schema.Refuse(schema.ReasonForeignJob,
-			"%v frame of %s without a run id: want the one of job %s, which joined told", head.Kind, m.from, m.job)
-	case head.Kind == schema.KindHeartbeat:
-		r = l.readHeartbeat(j, m, &head)
-	case head.Kind == schema.KindControl:
-		r = l.readControl(j, m, &head)
-	case head.Kind == schema.KindRefusal: // a trainer has no reason to refuse anything of ours
+			"%v frame of %s without a run id: want the one of job %s, which joined told", m.head.Kind, m.from, m.job)
+	case m.head.Kind == schema.KindHeartbeat:
+		r = l.readHeartbeat(m)
+	case m.head.Kind == schema.KindControl:
+		r = l.readControl(m)
+	case m.head.Kind == schema.KindRefusal: // a trainer has no reason to refuse anything of ours
 		l.server.log.Warn("trainer refused a frame", "job", m.job, "member", m.from)
 	}
 	if r == nil {
@@ -90,7 +95,7 @@ func (l *controlLoop) read(ctx context.Context, m *message) {
 		return
 	}
 	subject := fabric.At(string(m.job), string(m.from), fabric.KindCtl, string(schema.Coordinator))
-	l.refuse(&subject, head, r)
+	l.refuse(&subject, m.head, r)
 }
 
 // isJoiner reports whether a name is one under which a trainer joins, rather than a member's.
@@ -145,12 +150,13 @@ func (l *controlLoop) settleDoubts(ctx context.Context) {
 }
 
 // readCoordinator takes what a coordinator on another ps says to the shard servers of its job.
-func (l *controlLoop) readCoordinator(ctx context.Context, m *message, head *schema.Head) {
+func (l *controlLoop) readCoordinator(ctx context.Context, m *message) {
+	head := &m.head
 	if head.Kind == schema.KindHeartbeat {
 		l.hearCoordinator(m.job, head.Job)
 		return
 	}
-	if j := l.jobs[m.job]; j != nil && j.run == head.Job {
+	if _, registered := l.jobOf(m); registered && head.Job != 0 {
 		l.forged(m)
 		return
 	}
@@ -178,14 +184,15 @@ func (l *controlLoop) readCoordinator(ctx context.Context, m *message, head *sch
 	l.readAsShardServer(ctx, m.job, head.Job, &control)
 }
 
-func (l *controlLoop) readHeartbeat(j *job, m *message, head *schema.Head) *refusal {
-	if a := l.assignments[m.job]; a != nil && a.run == head.Job {
+func (l *controlLoop) readHeartbeat(m *message) *refusal {
+	if a := l.assignments[m.job]; a != nil && a.run == m.head.Job {
 		a.hearTrainer(m.from, time.Now())
 	}
-	if j == nil || head.Job == 0 {
-		return l.answerEnded(m, head)
+	j, registered := l.jobOf(m)
+	if !registered || m.head.Job == 0 {
+		return l.answerEnded(m, m.head.Job)
 	}
-	decisions, known := j.coordinator.Heartbeat(time.Now(), m.from, head)
+	decisions, known := j.coordinator.Heartbeat(time.Now(), m.from, &m.head)
 	l.carryOut(j, decisions)
 	if !known {
 		return schema.Refuse(schema.ReasonUnknownSender, "%s is not a trainer of job %s", m.from, m.job)
@@ -193,12 +200,12 @@ func (l *controlLoop) readHeartbeat(j *job, m *message, head *schema.Head) *refu
 	return nil
 }
 
-// answerEnded answers who speaks of a job that has ended.
-func (l *controlLoop) answerEnded(m *message, head *schema.Head) *refusal {
-	e := l.over(m, head.Job)
+// answerEnded answers a message about a run that has ended, or is not known here.
+func (l *controlLoop) answerEnded(m *message, run schema.RunID) *refusal {
+	e := l.over(m, run)
 	a := l.assignments[m.job]
 	switch {
-	case e == nil && a != nil && a.run == head.Job:
+	case e == nil && a != nil && a.run == run:
 		return nil // its coordinator is on another ps
 	case e == nil && !l.server.isAlone():
 		return nil // another ps may know more
@@ -213,7 +220,8 @@ func (l *controlLoop) answerEnded(m *message, head *schema.Head) *refusal {
 	return nil
 }
 
-func (l *controlLoop) readControl(j *job, m *message, head *schema.Head) *refusal {
+// readControl takes a control message: one for this ps itself, or one for a job, which readForJob takes.
+func (l *controlLoop) readControl(m *message) *refusal {
 	control, err := schema.DecodeControl(&m.view)
 	if err != nil {
 		return schema.Refusing(err)
@@ -231,60 +239,88 @@ func (l *controlLoop) readControl(j *job, m *message, head *schema.Head) *refusa
 		l.heardKept(m, control.Kept)
 	case control.Drain != nil:
 		l.drain(m, control.Drain)
-	case control.Join != nil && !isJoiner(m.from):
-		return schema.Refuse(schema.ReasonUnknownSender,
-			"a join from %s: want a name that begins with j-, since members have names already", m.from)
-	case control.Join != nil && control.Join.Job.Name != m.job:
-		r := &schema.Refused{Reason: "invalid_job", Field: "name", Have: string(m.job), Want: string(control.Join.Job.Name),
-			Text: schema.Clip(fmt.Sprintf("manifest of job %s sent as job %s", control.Join.Job.Name, m.job))}
-		l.joinRefused(m.job, m.from, control.Join.Host, r)
-		l.send(m.job, 0, m.from, schema.Control{Refused: r})
-	case control.Join != nil && head.Job != 0 && j == nil: // it waits for others of a run
-		e := l.over(m, head.Job) // where that has failed its session is told
-		if e != nil && e.failed == nil || l.jobs[m.job] != nil || e == nil && l.server.byItself() {
-			l.send(m.job, 0, m.from, schema.Control{Refused: runOver(m.job)})
-		}
 	case control.Join != nil:
-		l.join(m, control.Join)
-	case control.Report != nil || control.Failed != nil:
-		return l.readShardServer(j, m, head, &control)
-	case control.Leave != nil && j == nil:
-		l.leftSince(m, head.Job, control.Leave)
-		return l.answerEnded(m, head)
-	case (control.ScaleLR != nil || control.LRTaken != nil) && j == nil:
-		return l.answerEnded(m, head)
-	case control.ScaleLR != nil:
-		l.carryOut(j, j.coordinator.ScaleLR(m.from, control.ScaleLR))
-	case control.LRTaken != nil:
-		if !j.coordinator.outdated(m.from, head.Generation) {
-			l.carryOut(j, j.coordinator.LRTaken(m.from, control.LRTaken))
-		}
-	case control.Leaving != nil:
-		l.carryOut(j, j.coordinator.Leaving(m.from))
-	case control.Leave != nil:
-		if a := l.assignments[m.job]; a != nil && a.run == j.run {
-			a.trainerLeft(m.from)
-		}
-		// its last one may be a second old; who is no member is told by Leave
-		decisions, _ := j.coordinator.Heartbeat(time.Now(), m.from, head)
-		l.carryOut(j, append(decisions, j.coordinator.Leave(time.Now(), m.from, head.Generation, control.Leave)...))
+		return l.readJoin(m, control.Join)
 	default:
-		return schema.Refuse(schema.ReasonMalformed,
-			"control %s: a coordinator takes join, leave, leaving, scale_lr, lr_taken, report and failed", control.Name())
+		return l.readForJob(m, &control)
 	}
 	return nil
 }
 
-// readShardServer takes a message of a shard server. One of a job that has ended is told.
-func (l *controlLoop) readShardServer(j *job, m *message, head *schema.Head, control *schema.Control) *refusal {
+// readJoin takes a join.
+func (l *controlLoop) readJoin(m *message, join *schema.Join) *refusal {
+	_, registered := l.jobOf(m)
 	switch {
-	case j != nil && l.readFromShardServer(j, m.from, control):
-		return nil
-	case j != nil:
-		return schema.Refuse(schema.ReasonUnknownSender, "%s has no shard of job %s", m.from, m.job)
-	}
-	if over := l.over(m, head.Job); over != nil {
-		l.send(m.job, head.Job, m.from, schema.Control{Release: releaseOf(over.failed)})
+	case !isJoiner(m.from):
+		return schema.Refuse(schema.ReasonUnknownSender,
+			"a join from %s: want a name that begins with j-, since members have names already", m.from)
+	case join.Job.Name != m.job:
+		r := &schema.Refused{Reason: "invalid_job", Field: "name", Have: string(m.job), Want: string(join.Job.Name),
+			Text: schema.Clip(fmt.Sprintf("manifest of job %s sent as job %s", join.Job.Name, m.job))}
+		l.joinRefused(m.job, m.from, join.Host, r)
+		l.send(m.job, 0, m.from, schema.Control{Refused: r})
+	case m.head.Job != 0 && !registered: // it waits for others of a run
+		e := l.over(m, m.head.Job) // where that has failed its session is told
+		if e != nil && e.failed == nil || l.jobs[m.job] != nil || e == nil && l.server.byItself() {
+			l.send(m.job, 0, m.from, schema.Control{Refused: runOver(m.job)})
+		}
+	default:
+		l.join(m, join)
 	}
 	return nil
+}
+
+// readForJob takes a control message for the coordinator of a job. Of one that is not registered here the sender is
+// told what has become of it, whatever the message says.
+func (l *controlLoop) readForJob(m *message, c *schema.Control) *refusal {
+	j, registered := l.jobOf(m)
+	if !registered {
+		return l.readOfEnded(m, c)
+	}
+	switch {
+	case c.Report != nil || c.Failed != nil:
+		if !l.readFromShardServer(j, m.from, c) {
+			return schema.Refuse(schema.ReasonUnknownSender, "%s has no shard of job %s", m.from, m.job)
+		}
+	case c.ScaleLR != nil:
+		l.carryOut(j, j.coordinator.ScaleLR(m.from, c.ScaleLR))
+	case c.LRTaken != nil:
+		if !j.coordinator.outdated(m.from, m.head.Generation) {
+			l.carryOut(j, j.coordinator.LRTaken(m.from, c.LRTaken))
+		}
+	case c.Leaving != nil:
+		l.carryOut(j, j.coordinator.Leaving(m.from))
+	case c.Leave != nil:
+		if a := l.shardsOf(j); a != nil {
+			a.trainerLeft(m.from)
+		}
+		// its last one may be a second old; who is no member is told by Leave
+		decisions, _ := j.coordinator.Heartbeat(time.Now(), m.from, &m.head)
+		l.carryOut(j, append(decisions, j.coordinator.Leave(time.Now(), m.from, m.head.Generation, c.Leave)...))
+	default:
+		return notForCoordinator(c)
+	}
+	return nil
+}
+
+// readOfEnded answers a control message for the coordinator of a job that is not registered here: shard servers are
+// told to release what they have, trainers how the job has ended.
+func (l *controlLoop) readOfEnded(m *message, c *schema.Control) *refusal {
+	switch {
+	case c.Report != nil || c.Failed != nil:
+		if over := l.over(m, m.head.Job); over != nil {
+			l.send(m.job, m.head.Job, m.from, schema.Control{Release: releaseOf(over.failed)})
+		}
+		return nil
+	case c.Leave != nil:
+		l.leftSince(m, m.head.Job, c.Leave)
+	case c.ScaleLR == nil && c.LRTaken == nil && c.Leaving == nil:
+		return notForCoordinator(c)
+	}
+	return l.answerEnded(m, m.head.Job)
+}
+
+func notForCoordinator(c *schema.Control) *refusal {
+	return schema.Refuse(schema.ReasonMalformed,
+		"control %s: a coordinator takes join, leave, leaving, scale_lr, lr_taken, report and failed", c.Name())
 }

@@ -2,7 +2,6 @@ package ps
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"time"
 
@@ -49,11 +48,11 @@ func (p *jobReports) at(now time.Time) []schema.JobReport {
 // report leaves for the reporter what coordinators know. It is called at the end of each tick.
 func (l *controlLoop) report(now time.Time) {
 	p := &jobReports{when: now, refused: l.refused.lately(now)}
-	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
+	for _, j := range byName(l.jobs) {
 		if len(p.jobs) == schema.TelemetryJobsMax-endedShownMax {
 			break
 		}
-		p.jobs = append(p.jobs, l.jobs[name].telemetry(now))
+		p.jobs = append(p.jobs, j.telemetry(now))
 	}
 	l.shown = slices.DeleteFunc(l.shown, func(j schema.JobReport) bool {
 		_, again := l.jobs[j.Name]
