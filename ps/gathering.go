@@ -221,6 +221,9 @@ func (a *answer) take(w *worker, it *item) error {
 	if err != nil || it.from != a.from || schema.Version(h.Batch) != a.version || h.Chunks == 0 {
 		return nil
 	}
+	if err := w.config.Placement.CheckFrame(&it.view, w.config.Index); err != nil {
+		return fmt.Errorf("version %d of trainer %s: %w", a.version, a.from, err)
+	}
 	if len(it.view.Values()) == 0 {
 		return fmt.Errorf("trainer %s %w %d any more", a.from, errNotCopied, a.version)
 	}

@@ -20,6 +20,11 @@ func gatheredJob(t *testing.T) *schema.Job {
 	return job
 }
 
+// gatherer is a worker with no more than what gathering asks of it.
+func gatherer(job *schema.Job) *worker {
+	return &worker{config: shard.Config{Placement: schema.NewPlacement(job, 1)}}
+}
+
 // What is asked for is written once, whatever else comes; and what cannot be the answer ends the version, by name.
 func TestGatheredAnswers(t *testing.T) {
 	job := gatheredJob(t)
@@ -72,7 +77,7 @@ func TestGatheredAnswers(t *testing.T) {
 			defer part.Discard()
 			a := answer{version: version, from: "t1", to: part, pieces: shard.NewPieces(job)}
 			for i := range c.items {
-				if err = a.take(&worker{}, &c.items[i]); err != nil {
+				if err = a.take(gatherer(job), &c.items[i]); err != nil {
 					break
 				}
 			}

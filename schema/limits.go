@@ -9,6 +9,7 @@ const (
 	ChunksMax     = 1 << 20 // of one round or request
 	DimMax        = 1 << 16 // values in a row
 	TablesMax     = 1 << 12 // tables of a job
+	WeightMax     = 1 << 53 // samples of a contribution, and steps of an optimizer
 )
 
 // Limits narrows the protocol's limits for one reader. Zero fields mean the protocol's own.

@@ -38,6 +38,7 @@ type Placement struct {
 	Plan *Plan // of the job
 
 	job           *Job
+	trainers      *Placement // see OfTrainers
 	chunkElements int
 	spans         [][]Span      // by parameter, in its order
 	firstChunks   []int         // by bucket: how many chunks the buckets before it have
@@ -82,8 +83,15 @@ func NewPlacement(job *Job, shards int) *Placement {
 		p.add(i, job.Parameters[i].Elements())
 	}
 	p.placeChunks()
+	if shards > 0 && p.Plan.Owner == ByTrainers && p.Plan.Clock.Common() {
+		p.trainers = p.OnShards()
+	}
 	return p
 }
+
+// OfTrainers is where shards are asked for what trainers have at one version, parameters and replicated tables, and ask
+// for it: OnShards. It is nil where shards have the parameters, or trainers have them at no common version.
+func (p *Placement) OfTrainers() *Placement { return p.trainers }
 
 // OnShards is the placement of Job.OnShards: where what trainers add up would be if shards did. It is p itself where
 // there is nothing of that.

@@ -121,8 +121,8 @@ func TestCheckFrameOfRows(t *testing.T) {
 		{"rows of shard 0", sparse(2, even...), 0, ReasonOK, ""},
 		{"rows of shard 1", sparse(3, odd...), 1, ReasonOK, ""},
 		{"no rows", sparse(3), 1, ReasonOK, ""},
-		{"sparse in another's bucket", sparse(3, even...), 0, ReasonUnknownBucket, "s0 is 2"},
-		{"sparse in a dense bucket", sparse(0), 0, ReasonUnknownBucket, "s0 is 2"},
+		{"sparse in another's bucket", sparse(3, even...), 0, ReasonUnknownBucket, "is not on s0"},
+		{"sparse in a dense bucket", sparse(0), 0, ReasonUnknownBucket, "is not on s0"},
 		{"another's rows", sparse(2, odd[0]), 0, ReasonUnknownKey, "on s1, not on s0"},
 		{"no such row", sparse(2, 10), 0, ReasonUnknownKey, "has 10 rows"},
 
@@ -131,6 +131,7 @@ func TestCheckFrameOfRows(t *testing.T) {
 		{"lookup of a huge table", lookup(1<<32-1, 2, 0), 0, ReasonUnknownTable, "the job has 1"},
 		{"lookup of other rows", lookup(0, 3, 0), 0, ReasonWrongShape, "dim 3 of table \"t\": want 2"},
 		{"lookup elsewhere", lookup(0, 2, even...), 1, ReasonUnknownKey, "on s0, not on s1"},
+		{"lookup of a bucket", form{kind: KindLookup, head: Head{Bucket: 1, Chunks: 1}}, 0, ReasonUnknownBucket, "has none"},
 
 		{"pull", pull(0, 255, 0), 1, ReasonOK, ""},
 		{"pull of what is not there", pull(0, 256, 0), 0, ReasonWrongChunk, "it has 256"},
@@ -142,6 +143,67 @@ func TestCheckFrameOfRows(t *testing.T) {
 		{"pull of other rows", pull(7, 0, 3, 3), 1, ReasonWrongShape, "want 2"},
 		{"beat", form{kind: KindHeartbeat}, 0, ReasonOK, ""},
 	})
+}
+
+// What only some jobs have is refused in the others: flags, and the pieces by which trainers tell what they have.
+func TestCheckFrameByPlan(t *testing.T) {
+	j := checkedJob()
+	j.Apply = ApplyMean
+	j.Tables = append(j.Tables, TableSpec{Name: "r", Rows: 10, Dim: 3, Partitions: 2, Replicated: true,
+		Init: Init{Kind: InitZeros}})
+	update, mean := NewPlacement(checkedJob(), 2), NewPlacement(j, 2)
+	j = checkedJob()
+	j.Consistency, j.Apply = ConsistencyAsync, ApplyMean
+	async := NewPlacement(j, 2)
+	pull := func(h Head, sections ...Section) (Head, []Section) {
+		h.Kind, h.Flags = KindPull, h.Flags|FlagParameters
+		return h, sections
+	}
+	state := func(h Head, sections ...Section) (Head, []Section) {
+		h.Kind, h.Chunks = KindState, max(h.Chunks, 1)
+		return h, sections
+	}
+	type frame func(Head, ...Section) (Head, []Section)
+	for _, c := range []struct {
+		name     string
+		place    *Placement
+		of       frame
+		head     Head
+		sections []Section
+		values   int
+		want     Reason
+	}{
+		{"parameters of shards", update, pull, Head{}, nil, 0, ReasonOK},
+		{"parameters of trainers", mean, pull, Head{}, nil, 0, ReasonOK},
+		{"parameters that nobody has at one version", async, pull, Head{}, nil, 0, ReasonMalformed},
+		{"parameters in a sparse bucket", mean, pull, Head{Bucket: 2}, nil, 0, ReasonUnknownBucket},
+		{"the same where shards have them", update, pull, Head{Bucket: 2}, nil, 0, ReasonUnknownBucket},
+		{"a number that cannot be passed on", mean, pull, Head{Sequence: 1<<64 - 1}, nil, 0, ReasonMalformed},
+		{"other lanes", mean, pull, Head{Lanes: 5}, nil, 0, ReasonWrongNode},
+		{"rows of trainers", mean, pull, Head{}, []Section{{Table: 1, Dim: 3, Count: 1}}, 0, ReasonOK},
+		{"rows of shards", mean, pull, Head{}, []Section{{Table: 0, Dim: 2, Count: 1}}, 0, ReasonUnknownTable},
+		{"the same of another job", update, pull, Head{}, []Section{{Table: 0, Dim: 2, Count: 1}}, 0, ReasonMalformed},
+
+		{"a stretch", mean, state, Head{Flags: FlagParameters, Offset: 4}, nil, 1, ReasonOK},
+		{"one behind the parameter", mean, state, Head{Flags: FlagParameters, Offset: 5}, nil, 1, ReasonWrongShape},
+		{"another shard's", mean, state, Head{Flags: FlagParameters, Bucket: 1, Offset: 1024}, nil, 1, ReasonUnknownBucket},
+		{"no such parameter", mean, state, Head{Flags: FlagParameters, Bucket: 2}, nil, 1, ReasonUnknownBucket},
+		{"half a step", mean, state, Head{Flags: FlagParameters, Weight: 0.5}, nil, 1, ReasonWrongWeight},
+		{"one of a series", mean, state, Head{Flags: FlagParameters | FlagMore}, nil, 1, ReasonMalformed},
+		{"nothing", mean, state, Head{}, nil, 0, ReasonOK},
+		{"values of nothing", mean, state, Head{}, nil, 1, ReasonWrongShape},
+		{"rows", mean, state, Head{}, []Section{{Table: 1, Dim: 3, Count: 1}}, 3, ReasonOK},
+		{"rows of a table of shards", mean, state, Head{}, []Section{{Table: 0, Dim: 2, Count: 1}}, 2, ReasonUnknownTable},
+		{"a stretch that nobody asks for", update, state, Head{Flags: FlagParameters}, nil, 1, ReasonUnknownKind},
+	} {
+		h, sections := c.of(c.head, c.sections...)
+		l := Layout{Kind: h.Kind, Values: 4 * c.values, Keys: len(sections), Sections: len(sections)}
+		v, err := Verify(build(t, l, h, func(f *Frame) { copy(f.Sections(), sections) }), Limits{})
+		check(t, err)
+		if err := c.place.CheckFrame(&v, 0); ReasonOf(err) != c.want {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
 }
 
 func TestCheckJob(t *testing.T) {

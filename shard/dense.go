@@ -54,9 +54,6 @@ func (s *Shard) stepDense(contributor int, h *schema.Head, v *schema.View, paylo
 	if refused != nil {
 		return refused, nil
 	}
-	if err := s.config.Placement.CheckFrame(v, s.config.Index); err != nil {
-		return schema.Refusing(err), nil
-	}
 	if refused = round.CheckSender(&s.config.Contributors[contributor], s.config.Job.Lanes, h); refused != nil {
 		return refused, nil
 	}

@@ -244,9 +244,9 @@ func (g *groupRun) run(batches schema.Batch) {
 			g.send(contributor, f, schema.ReasonOK)
 		case len(g.missing[contributor]) > 0:
 			if g.r.IntN(4) == 0 { // impatient
-				early := shardtest.NewFrame(g.t, schema.Layout{Kind: schema.KindDense, Values: 4})
+				early := shardtest.NewFrame(g.t, schema.Layout{Kind: schema.KindDense, Values: g.job.ChunkBytes})
 				early.SetHead(schema.Head{Job: shardtest.RunID, Generation: shardtest.Generation, Batch: g.batch[contributor] + 1,
-					Chunks: 1, Lanes: uint16(g.job.Lanes),
+					Chunks: 3, Lanes: uint16(g.job.Lanes),
 					Node: lane.Nodes(g.contributors[contributor].First, g.contributors[contributor].Count, g.job.Lanes)[0]})
 				g.send(contributor, early, schema.ReasonEarlyBatch)
 			}
@@ -288,12 +288,12 @@ func TestGroupedRefusesTheLargestBatch(t *testing.T) {
 	head := schema.Head{Job: shardtest.RunID, Generation: shardtest.Generation, Batch: math.MaxUint64,
 		Lanes: uint16(g.job.Lanes)}
 	pull := shardtest.NewFrame(t, schema.Layout{Kind: schema.KindPull})
-	dense := shardtest.NewFrame(t, schema.Layout{Kind: schema.KindDense, Values: 4})
+	dense := shardtest.NewFrame(t, schema.Layout{Kind: schema.KindDense, Values: g.job.ChunkBytes})
 	for range 3 {
 		pull.SetHead(head)
 		g.send(1, pull, schema.ReasonEarlyBatch)
 		h := head
-		h.Chunks, h.Node = 1, lane.Nodes(g.contributors[1].First, g.contributors[1].Count, g.job.Lanes)[0]
+		h.Chunks, h.Node = 3, lane.Nodes(g.contributors[1].First, g.contributors[1].Count, g.job.Lanes)[0]
 		dense.SetHead(h)
 		g.send(1, dense, schema.ReasonEarlyBatch)
 		for g.ask(0); len(g.waiting[0]) > 0; g.waiting[0] = g.waiting[0][1:] {

@@ -20,7 +20,7 @@ func (s *Shard) stepLookup(contributor int, h *schema.Head, v *schema.View, payl
 	early, refused := s.clock.Line(contributor).ReachRows(h.Batch)
 	past := refused != nil && s.reachesPast(contributor, h.Batch)
 	if refused == nil || past {
-		refused = s.checkLookup(v)
+		refused = checkLookup(v)
 	}
 	if refused != nil {
 		return refused, nil
@@ -35,22 +35,9 @@ func (s *Shard) stepLookup(contributor int, h *schema.Head, v *schema.View, payl
 	return nil, s.answerLookup(contributor, h, v)
 }
 
-// checkLookup checks what a lookup asks for.
-func (s *Shard) checkLookup(v *schema.View) *refusal {
-	values, refused := s.config.Placement.CheckTables(v, s.config.Index)
-	if refused != nil {
-		return refused
-	}
-	for _, part := range v.Parts() {
-		if spec := &s.config.Job.Tables[part.Table]; spec.Replicated {
-			return schema.Refuse(schema.ReasonUnknownTable, "table %q is kept by the trainers", spec.Name)
-		}
-	}
-	if v.Bags() != nil {
-		if err := s.config.Placement.CheckWire(v); err != nil {
-			return schema.Refusing(err)
-		}
-	}
+// checkLookup checks that the answer to a lookup fits a frame.
+func checkLookup(v *schema.View) *refusal {
+	values := valuesOf(v)
 	rows, layout := len(v.Keys()), answerLayout(v, values)
 	if 4*values > answerBytesMax && (layout.Keys > 1 || layout.Pooled) {
 		return schema.Refuse(schema.ReasonOversized,
@@ -65,11 +52,7 @@ func (s *Shard) checkLookup(v *schema.View) *refusal {
 
 // answerLookup answers a lookup that checkLookup has passed.
 func (s *Shard) answerLookup(contributor int, h *schema.Head, v *schema.View) error {
-	values := 0
-	for _, part := range v.Parts() {
-		values += part.Dim * rowsOf(&part)
-	}
-	if err := s.fillAnswer(v, answerLayout(v, values)); err != nil {
+	if err := s.fillAnswer(v, answerLayout(v, valuesOf(v))); err != nil {
 		return err
 	}
 	s.outputRows(contributor, h, s.asksToCopy(schema.Version(h.Batch)))
@@ -79,12 +62,16 @@ func (s *Shard) answerLookup(contributor int, h *schema.Head, v *schema.View) er
 	return nil
 }
 
-// rowsOf is how many rows the answer to a part has.
-func rowsOf(p *schema.Part) int {
-	if p.Bags > 0 {
-		return p.Bags
+// valuesOf is how many values the answer to a lookup has: a row for each key, or for each bag.
+func valuesOf(v *schema.View) (values int) {
+	for _, part := range v.Parts() {
+		rows := len(part.Keys)
+		if part.Bags > 0 {
+			rows = part.Bags
+		}
+		values += part.Dim * rows
 	}
-	return len(p.Keys)
+	return values
 }
 
 // answerLayout is the room that the answer to a lookup takes. Bags are answered without their keys.

@@ -33,7 +33,7 @@ type replica struct {
 	at      schema.Version    // that the job was resumed with, while somebody may ask for it; else 0
 	resumed *state.Dense      // its chunks; nil: there are none
 	tables  []*state.Array    // its rows, by table; nil of those that are not replicated
-	pieces  *Pieces           // of what the job was resumed with
+	pieces  *Pieces           // of what trainers have
 	turn    int               // whom it has asked last
 }
 
@@ -65,10 +65,10 @@ func ReplicaAnswer(h *schema.Head, trainers int) (n schema.Sequence, ok bool) {
 // placeReplica finds the chunks that are asked for here: of parameters that all trainers have at one version.
 func (s *Shard) placeReplica() {
 	place, index := s.config.Placement, s.config.Index
-	if place.Plan.Owner == schema.ByShards || !place.Plan.Clock.Common() || place.PartyOf(index) == schema.ByTrainers {
+	if place.OfTrainers() == nil || place.PartyOf(index) == schema.ByTrainers {
 		return
 	}
-	s.replica.place = place.OnShards()
+	s.replica.place, s.replica.pieces = place.OfTrainers(), NewPieces(s.config.Job)
 	s.replica.chunks = s.replica.place.OwnedChunks(index)
 	for i := range s.config.Job.Tables {
 		spec := &s.config.Job.Tables[i]
@@ -168,7 +168,7 @@ func (s *Shard) tellReplica(contributor int, h *schema.Head, piece *state.CopyPi
 // pullReplicaRows answers a trainer that asks for rows of a replicated table which the job was resumed with.
 func (s *Shard) pullReplicaRows(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
 	r, keys, t := &s.replica, v.Keys(), v.Section(0).Table
-	if r.at == 0 || r.at != schema.Version(h.Batch) || len(keys) != 1 || r.tables[t] == nil {
+	if r.at == 0 || r.at != schema.Version(h.Batch) || r.tables[t] == nil {
 		return s.gone(schema.Version(h.Batch)), nil
 	}
 	rows := r.tables[t].Stretch(schema.Partition(h.Bucket), keys[0], r.pieces.ValuesMax())
@@ -184,12 +184,15 @@ func (s *Shard) replicaHead(contributor int, b schema.Batch, n schema.Sequence) 
 // stepState passes on what a trainer says of its parameters to the one that has asked for it.
 func (s *Shard) stepState(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
 	asker, n := askerOf(len(s.config.Contributors), h.Sequence)
-	if s.ReplicaChunks() == 0 || asker == len(s.config.Contributors) || asker == contributor {
+	if asker == len(s.config.Contributors) || asker == contributor {
 		return schema.Refuse(schema.ReasonUnknownKind, "state number %d, which nobody has asked for", h.Sequence), nil
 	}
 	if len(v.Sections()) > 0 {
 		return schema.Refuse(schema.ReasonWrongShape, "%d sections of state: want that of a parameter", len(v.Sections())),
 			nil
+	}
+	if _, err := s.replica.pieces.Read(v); err != nil {
+		return schema.Refusing(err), nil
 	}
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindState, Values: len(v.Values())})
 	if err != nil {
@@ -213,7 +216,7 @@ func (s *Shard) resumable(ctx context.Context, v schema.Version) (dense *state.D
 	if s.dense != nil || r.place == nil {
 		return s.dense, nil, nil
 	}
-	r.at, r.pieces = v, NewPieces(s.config.Job)
+	r.at = v
 	if r.tables, err = s.resumableTables(ctx); err == nil && len(r.chunks) > 0 {
 		err = s.resumableDense()
 	}

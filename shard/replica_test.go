@@ -13,7 +13,7 @@ import (
 // another, or for none, is refused.
 func TestRowsOfTrainersThatAreNotHere(t *testing.T) {
 	job := shardtest.SmallJob("rows", 1, 1)
-	job.Apply = schema.ApplyMean
+	job.Apply, job.Tables[0].Replicated = schema.ApplyMean, true
 	p := shardtest.New(t, job)
 	s, err := New(context.Background(), Config{Job: job, Placement: schema.NewPlacement(job, 1), RunID: shardtest.RunID,
 		Generation: shardtest.Generation, Backend: p.Backend, Contributors: round.ContributorsOf(job),

@@ -372,16 +372,21 @@ func (s *Shard) outputResult(l *round.Line, r schema.Batch, to schema.Member, b 
 	}
 }
 
-// admit checks what every frame must have right: job, generation and a sender who is a trainer of the job.
+// admit checks what every frame must have right before any field of it is used: job, generation, a sender who is a
+// trainer of the job, and all that the job says of frames of its kind (schema.Placement.CheckFrame). What is left to
+// the kinds is the batch, the sender's lanes and the values.
 func (s *Shard) admit(from schema.Member, v *schema.View) (contributor int, refused *refusal) {
 	i := s.Contributor(from)
 	if err := s.CheckMember(i, v); err != nil {
 		return 0, schema.Refusing(err)
 	}
-	if i >= 0 {
-		return i, nil
+	if i < 0 {
+		return 0, schema.Refuse(schema.ReasonUnknownSender, "%s is not a trainer of job %s", from, s.config.Job.Name)
 	}
-	return 0, schema.Refuse(schema.ReasonUnknownSender, "%s is not a trainer of job %s", from, s.config.Job.Name)
+	if err := s.config.Placement.CheckFrame(v, s.config.Index); err != nil {
+		return 0, schema.Refusing(err)
+	}
+	return i, nil
 }
 
 // CheckMember checks that a frame is of this run of the job, and of whoever has its sender's place now. The contributor

@@ -14,16 +14,7 @@ func (s *Shard) stepSparse(contributor int, h *schema.Head, v *schema.View, payl
 		return refused, nil
 	}
 	l := e.Line
-	if l.Sparse == nil || h.Bucket != s.config.Placement.SparseBucket(s.config.Index) {
-		return schema.Refuse(schema.ReasonUnknownBucket, "sparse bucket %d is not on %s", h.Bucket, s.member), nil
-	}
 	if refused = round.CheckSender(&s.config.Contributors[contributor], s.config.Job.Lanes, h); refused != nil {
-		return refused, nil
-	}
-	if err := s.config.Placement.CheckWire(v); err != nil {
-		return schema.Refusing(err), nil
-	}
-	if _, refused = s.config.Placement.CheckTables(v, s.config.Index); refused != nil {
 		return refused, nil
 	}
 	c := round.SparseChunk{Head: *h, View: *v, Contributor: contributor, Bytes: s.bytes(contributor, v), Payload: payload}

@@ -26,7 +26,7 @@ func newBounded(ctx context.Context, c ClockConfig, ahead int) (Clock, error) {
 }
 
 // Kept implements Clock: the result is that of the batch.
-func (c *Bounded) Kept(e Entry, i int) *schema.Frame { return c.results.Sealed(i, e.Round+1) }
+func (c *Bounded) Kept(e Entry, i int) *schema.Frame { return c.results.Of(i, e.Round) }
 
 // Closed implements Clock: all trainers hear of it.
 func (c *Bounded) Closed(l *Line, b schema.Batch) []Hearer {

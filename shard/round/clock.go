@@ -24,7 +24,7 @@ type Clock interface {
 	// Without kept there is nothing to answer yet; of an entry that is Fresh then, the request has overtaken the
 	// contributions.
 	Pull(contributor int, b schema.Batch, begun bool) (e Entry, kept bool, refused *schema.FrameError)
-	// Kept is the result of a closed round over the i-th chunk, as it is published.
+	// Kept is the result of a closed round over the i-th chunk, as it is published; nil where it was not made here.
 	Kept(e Entry, i int) *schema.Frame
 	// Begin makes room for the versions that a round makes. It is called before the outcome of one of its chunks.
 	Begin(round schema.Batch) error

@@ -327,7 +327,7 @@ func (g *Grouped) Pull(contributor int, b schema.Batch, _ bool) (e Entry, kept b
 
 // Kept implements Clock.
 func (g *Grouped) Kept(e Entry, i int) *schema.Frame {
-	return g.Results(e.Round+1).Sealed(i, e.Round+1)
+	return g.Results(e.Round+1).Of(i, e.Round)
 }
 
 // Leave implements Clock: no group waits for those who are gone. What one had contributed whole to a round counts,

@@ -28,6 +28,7 @@ type Line struct {
 	owner  schema.Member
 	rounds int // of every batch here, each dense chunk counting as one
 
+	first   schema.Batch // the first that there are rounds of
 	batch   schema.Batch // the newest under way
 	done    schema.Batch // every round of the batches before this one is closed
 	open    []int        // rounds that are not closed, of batch b at b % len: Ahead+1
@@ -41,7 +42,7 @@ func (l *Line) begin(first schema.Batch) {
 		l.rounds++
 	}
 	l.open, l.weights = make([]int, l.Ahead+1), make([]Weights, l.Ahead+1)
-	l.batch, l.done = first, first
+	l.first, l.batch, l.done = first, first, first
 	l.open[l.at(first)] = l.rounds
 	l.settle()
 }
@@ -55,7 +56,7 @@ func (l *Line) Batch() schema.Batch { return l.batch }
 func (l *Line) Done() schema.Batch { return l.done }
 
 // Oldest is the oldest batch whose rounds may be open.
-func (l *Line) Oldest() schema.Batch { return l.batch - min(l.batch, l.Ahead) }
+func (l *Line) Oldest() schema.Batch { return max(l.first, l.batch-min(l.batch, l.Ahead)) }
 
 // Rounds is how many rounds every batch has here.
 func (l *Line) Rounds() int { return l.rounds }
@@ -97,7 +98,7 @@ func (l *Line) settle() {
 // true and Advance to be called by whoever takes the frame.
 func (l *Line) Reach(b schema.Batch) (fresh bool, refused *schema.FrameError) {
 	switch {
-	case b <= l.batch && b+l.Ahead >= l.batch:
+	case b <= l.batch && b >= l.Oldest():
 		return false, nil
 	case b < l.batch:
 		return false, schema.Refuse(schema.ReasonStaleBatch, "batch %d: batch %d is under way", b, l.batch)

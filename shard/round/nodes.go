@@ -27,7 +27,7 @@ func ContributorsOf(job *schema.Job) []Contributor {
 // Weights are sample counts. The bounds keep float32(weight) and sums of weights finite and normal.
 const (
 	weightMin = 1.0 / (1 << 40)
-	weightMax = 1 << 53
+	weightMax = schema.WeightMax
 )
 
 // IsWeight reports whether a sum may be divided by w samples.

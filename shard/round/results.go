@@ -65,7 +65,18 @@ func (r *Results) Seal(i int, v schema.Version, h schema.Head) *schema.Frame {
 	return f
 }
 
-// Sealed is a version of the i-th chunk as it was sealed last, where it was.
+// Sealed is where a version of the i-th chunk is sealed.
 func (r *Results) Sealed(i int, v schema.Version) *schema.Frame {
 	return r.chunks[i].frames[r.at(i, v)]
+}
+
+// Of is the result of a batch over the i-th chunk as it was sealed; nil where it was not made here, as one of before
+// the job was resumed.
+func (r *Results) Of(i int, b schema.Batch) *schema.Frame {
+	f := r.Sealed(i, schema.Version(b)+1)
+	v := f.View()
+	if h := v.Head(); h.Chunks == 0 || h.Batch != b { // never sealed, or as another's
+		return nil
+	}
+	return f
 }
