@@ -38,12 +38,33 @@ type Entry struct {
 	Revision uint64
 }
 
-// clusterReplicas is how many servers of a cluster keep a bucket, so that it outlives one of them.
-const clusterReplicas = 3
+const (
+	// clusterReplicas is how many servers of a cluster keep a bucket, so that it outlives one of them.
+	clusterReplicas = 3
+
+	// openWithin bounds OpenBucket where ctx does not: a cluster that has just begun elects two leaders, which takes
+	// seconds each where its machines are busy.
+	openWithin = 30 * time.Second
+	// openAnswered is how long the first attempt waits, and openAnsweredMax the later ones, each twice as long as the one
+	// before; openPause lies between them.
+	openAnswered    = 250 * time.Millisecond
+	openAnsweredMax = 4 * time.Second
+	openPause       = 50 * time.Millisecond
+
+	// What a server says that cannot keep a stream on several, and where those of a cluster elect a leader.
+	errCodeNoPeers     jetstream.ErrorCode = 10005
+	errCodeNoReplicas  jetstream.ErrorCode = 10074
+	errCodeUnavailable jetstream.ErrorCode = 10008
+)
 
 // OpenBucket finds a bucket, or makes it: on a cluster of three servers or more on three of them, else on one. Errors:
 // ErrNoJetStream; ErrLost where the server does not answer, wrapped with the cause of ctx.
-func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (*Bucket, error) {
+//
+// That no answer comes says nothing. Several ps that start together send equal requests to make a stream, and a
+// cluster may answer none of them: the assignment of a later one replaces that of an earlier one, with the subject to
+// answer at, before the stream has elected the leader that answers. The stream is made all the same. So the request is
+// repeated, which first looks whether it is there.
+func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (b *Bucket, err error) {
 	if c.bus != nil {
 		memory, err := c.bus.openBucket(config)
 		if err != nil {
@@ -51,6 +72,42 @@ func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (*Bucket,
 		}
 		return &Bucket{config: config, control: c, memory: memory, opened: true}, nil
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, openWithin, fmt.Errorf("no answer within %s", openWithin))
+	defer cancel()
+	for within := openAnswered; ; within = min(2*within, openAnsweredMax) {
+		attempt, cancel := context.WithTimeout(ctx, within)
+		b, err = c.makeBucket(attempt, config)
+		// What was just made may not be known yet to the server that is asked for it.
+		unanswered := attempt.Err() != nil || isUnavailable(err) || errors.Is(err, ErrNoBucket)
+		cancel()
+		if err == nil || !unanswered || c.nats.isLost() {
+			return b, err
+		}
+		select {
+		case <-time.After(openPause):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", err, context.Cause(ctx))
+		}
+	}
+}
+
+// errLeaderless: the servers that keep a stream have not elected the one among them that answers for it.
+var errLeaderless = errors.New("its stream has no leader yet")
+
+// isUnavailable reports that nobody answers for JetStream, or for a stream, at present.
+func isUnavailable(err error) bool {
+	var refused *jetstream.APIError
+	return isUnanswered(err) || errors.Is(err, errLeaderless) ||
+		errors.As(err, &refused) && refused.ErrorCode == errCodeUnavailable
+}
+
+// isUnanswered reports that nobody has subscribed to what was asked: a stream that is gone, or has no leader.
+func isUnanswered(err error) bool {
+	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders)
+}
+
+// makeBucket is one attempt of OpenBucket.
+func (c *Control) makeBucket(ctx context.Context, config BucketConfig) (*Bucket, error) {
 	wanted := jetstream.KeyValueConfig{
 		Bucket: config.Name, MaxBytes: config.BytesMax, TTL: config.TTL, History: 1, Storage: jetstream.MemoryStorage,
 		Replicas: 1,
@@ -61,14 +118,19 @@ func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (*Bucket,
 	asked, end := c.asking(ctx)
 	kv, err := c.js.CreateOrUpdateKeyValue(asked, wanted)
 	var refused *jetstream.APIError
-	if wanted.Replicas > 1 && errors.As(err, &refused) { // fewer servers, or not all of them there
+	if wanted.Replicas > 1 && errors.As(err, &refused) && // fewer servers, or not all of them there
+		(refused.ErrorCode == errCodeNoPeers || refused.ErrorCode == errCodeNoReplicas) {
 		wanted.Replicas = 1
 		kv, err = c.js.CreateOrUpdateKeyValue(asked, wanted)
 	}
 	if err = end(err); err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", config.Name, bucketError(c.Address(), err))
 	}
-	return c.bucket(ctx, config, kv, true)
+	b, err := c.bucket(ctx, config, kv, true)
+	if err == nil && b.stream.CachedInfo().Cluster != nil && b.stream.CachedInfo().Cluster.Leader == "" {
+		return nil, fmt.Errorf("open bucket %s: %w: %s: %w", config.Name, ErrLost, c.Address(), errLeaderless)
+	}
+	return b, err
 }
 
 // bucket finds the stream in which a bucket is kept.
@@ -116,8 +178,7 @@ func bucketError(at string, err error) error {
 		return fmt.Errorf("%w at %s: run nats-server with -js, or set jetstream in its configuration and for the "+
 			"account in use", ErrNoJetStream, at)
 	case errors.Is(err, jetstream.ErrBucketNotFound), errors.Is(err, jetstream.ErrStreamNotFound),
-		errors.Is(err, nats.ErrStreamNotFound),
-		errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
+		errors.Is(err, nats.ErrStreamNotFound):
 		return fmt.Errorf("%w at %s: %w", ErrNoBucket, at, err)
 	case errors.Is(err, jetstream.ErrKeyExists), errors.As(err, &refused) &&
 		refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant:
@@ -135,7 +196,13 @@ func (b *Bucket) ask(ctx context.Context, operation, key string, ofMemory func(m
 		err = ofMemory(b.memory)
 	} else {
 		asked, end := b.control.nats.whileConnected(ctx)
-		if err = end(ofServer(asked)); err != nil {
+		if err = ofServer(asked); isUnanswered(err) {
+			// The bucket is gone only where JetStream says so. A cluster that elects a leader answers otherwise, or not.
+			if _, said := b.stream.Info(asked); said != nil {
+				err = said
+			}
+		}
+		if err = end(err); err != nil {
 			err = bucketError(b.control.Address(), err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,12 +73,79 @@ func led(all []*server.Server) bool {
 	})
 }
 
-// On a cluster a bucket outlives any one of its servers, and so does the connection.
-func TestBucketOutlivesAServer(t *testing.T) {
+// skipElections skips a test of a cluster.
+func skipElections(t *testing.T) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("three servers elect leaders again and again where the machine is busy; without -short they may " +
 			"take their time")
 	}
+}
+
+// Members that start at once on a fresh cluster all have their buckets, and can write to them. Servers lose the answers
+// to equal requests that overtake each other.
+func TestBucketsOpenedAtOnce(t *testing.T) {
+	skipElections(t)
+	const members = 4
+	_, urls := startCluster(t)
+	var all sync.WaitGroup
+	for i := range members {
+		c := dialControl(t, Config{URL: urls, Name: fmt.Sprint("c", i), Log: discard()})
+		all.Go(func() {
+			for _, name := range []string{"servers", "jobs"} {
+				b, err := c.OpenBucket(t.Context(), BucketConfig{Name: name, BytesMax: 1 << 20, TTL: time.Hour})
+				if err == nil {
+					_, err = b.Create(t.Context(), fmt.Sprint(i), nil)
+				}
+				if err != nil {
+					t.Errorf("member %d: %v", i, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// A bucket whose servers cannot elect a leader is out of reach, and not gone: its owner does not make it again.
+func TestBucketWithoutLeaderIsNotGone(t *testing.T) {
+	skipElections(t)
+	servers, urls := startCluster(t)
+	c := dialControl(t, Config{URL: urls, Name: "c", Log: discard()})
+	b, err := c.OpenBucket(t.Context(), BucketConfig{Name: "things", BytesMax: 1 << 20, TTL: time.Hour})
+	must(t, err)
+	leader := b.stream.CachedInfo().Cluster.Leader
+	slices.SortFunc(servers, func(a, _ *server.Server) int { // the leader first
+		if a.Name() == leader {
+			return -1
+		}
+		return 1
+	})
+	for _, s := range servers[:2] {
+		s.Shutdown()
+		s.WaitForShutdown()
+	}
+	for deadline := time.Now().Add(clusterPatience); c.Flush(t.Context()) != nil; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the server that is left is not reached")
+		}
+	}
+	for name, ask := range map[string]func(context.Context) error{
+		"put":  func(ctx context.Context) error { _, err := b.Put(ctx, "a", nil); return err },
+		"all":  func(ctx context.Context) error { _, err := b.All(ctx); return err },
+		"look": b.Look,
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		err := ask(ctx)
+		cancel()
+		if !errors.Is(err, ErrLost) || errors.Is(err, ErrNoBucket) {
+			t.Errorf("%s: %v, want ErrLost", name, err)
+		}
+	}
+}
+
+// On a cluster a bucket outlives any one of its servers, and so does the connection.
+func TestBucketOutlivesAServer(t *testing.T) {
+	skipElections(t)
 	servers, urls := startCluster(t)
 	c := dialControl(t, Config{URL: urls, Name: "c", Log: discard()})
 	ctx, cancel := context.WithTimeout(t.Context(), clusterPatience)
