@@ -35,8 +35,8 @@ func Build(config []byte) (Module, error) {
 	if len(config) > configMax {
 		return nil, fmt.Errorf("%w: %d bytes of configuration: want at most %d", ErrConfig, len(config), configMax)
 	}
-	layers := 0
-	m, err := build(config, 1, &layers)
+	b := builder{kinds: kinds()}
+	m, err := b.build(config, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +79,14 @@ func (s sequence) config() (string, any) { return sequentialName, listed(s) }
 
 const sequentialName = "sequential"
 
-// build reads one list of layers. layers counts all that were read.
-func build(config []byte, depth int, layers *int) (Module, error) {
+// builder makes the layers of one module.
+type builder struct {
+	kinds  []kind
+	layers int // that were read
+}
+
+// build reads one list of layers.
+func (b *builder) build(config []byte, depth int) (Module, error) {
 	if depth > depthMax {
 		return nil, fmt.Errorf("%w: %s is nested over %d deep: want fewer", ErrConfig, sequentialName, depthMax)
 	}
@@ -90,14 +96,14 @@ func build(config []byte, depth int, layers *int) (Module, error) {
 	}
 	s := make(sequence, 0, min(len(list), layersMax))
 	for i, entry := range list {
-		if *layers++; *layers > layersMax {
+		if b.layers++; b.layers > layersMax {
 			return nil, fmt.Errorf("%w: over %d layers: want fewer", ErrConfig, layersMax)
 		}
 		if len(entry) != 1 {
 			return nil, fmt.Errorf("layer %d: %w: %d names: want one, as in {\"relu\": {}}", i, ErrConfig, len(entry))
 		}
 		for name, settings := range entry {
-			m, err := buildLayer(name, settings, depth, layers)
+			m, err := b.buildLayer(name, settings, depth)
 			if err != nil {
 				return nil, fmt.Errorf("layer %d: %w", i, err)
 			}
@@ -107,21 +113,20 @@ func build(config []byte, depth int, layers *int) (Module, error) {
 	return s, nil
 }
 
-func buildLayer(name string, settings json.RawMessage, depth int, layers *int) (Module, error) {
+func (b *builder) buildLayer(name string, settings json.RawMessage, depth int) (Module, error) {
 	if name == sequentialName {
-		return build(settings, depth+1, layers)
+		return b.build(settings, depth+1)
 	}
-	kinds := kinds()
-	i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == name })
+	i := slices.IndexFunc(b.kinds, func(k kind) bool { return k.name == name })
 	if i < 0 {
 		var known []string
-		for _, k := range kinds {
+		for _, k := range b.kinds {
 			known = append(known, k.name)
 		}
 		return nil, fmt.Errorf("%w: unknown layer %q: want one of %s, %s", ErrConfig, name, strings.Join(known, ", "),
 			sequentialName)
 	}
-	m, err := kinds[i].decode(settings)
+	m, err := b.kinds[i].decode(settings)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrConfig, name, err)
 	}

@@ -92,6 +92,9 @@ func (r *registry) check(ctx context.Context, q *assignRequest) error {
 		shards += len(s.Shards)
 	}
 	ours := slices.IndexFunc(record.Servers, func(s schema.DataServer) bool { return s.ID == r.self.ID })
+	if r.measure != nil {
+		r.measure(job)
+	}
 	if shards != of || q.control.Assign != nil && (ours < 0 || !slices.Equal(record.Servers[ours].Shards, own)) {
 		return fmt.Errorf("assign: %w: shards %v of %d are not those of ps %s", errForged, own, of, r.self.ID)
 	}

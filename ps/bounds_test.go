@@ -14,24 +14,38 @@ import (
 	"gradbus/shard/shardtest"
 )
 
-// What waits for the control loop is bounded in bytes: control messages may have a body of 1 MiB. A heartbeat waits
-// without its report, so that large ones keep nobody out.
+// What waits for the control loop is bounded in bytes: control messages may have a body of 1 MiB where a ps says them,
+// or where they are joins, which wait elsewhere. A heartbeat waits without its report, so that large ones keep nobody
+// out.
 func TestMessagesAreBounded(t *testing.T) {
 	const sent = 200
-	for kind, most := range map[schema.Kind]int{schema.KindControl: 64, schema.KindHeartbeat: sent} {
+	for _, c := range []struct {
+		from              string
+		kind              schema.Kind
+		least, most, join int
+	}{
+		{"coordinator", schema.KindControl, 1, 32, 0}, {"p-a", schema.KindControl, 1, 32, 0},
+		{"t0", schema.KindControl, 0, 0, 0}, {"j-a", schema.KindControl, 0, 0, 1},
+		{"t0", schema.KindHeartbeat, sent, sent, 0},
+	} {
 		server := &Server{}
 		server.reporter = &reporter{server: server}
 		l := newControlLoop(server) // its goroutine does not run
-		f := shardtest.NewFrame(t, schema.Layout{Kind: kind, Body: 1 << 20})
-		sealed, subject := f.Seal(), fabric.At("job", "t0", kindToken(kind), string(schema.All)).String()
+		f := shardtest.NewFrame(t, schema.Layout{Kind: c.kind, Body: 1 << 20})
+		sealed, subject := f.Seal(), fabric.At("job", c.from, kindToken(c.kind), string(schema.All)).String()
 		for range sent {
 			l.receive(fabric.NewMessage(subject, sealed))
 		}
-		if n := len(l.messages); n == 0 || n > most || most == sent && n != sent {
-			t.Errorf("%d messages of %v of 1 MiB wait, want at most %d", n, kind, most)
+		n, joins := len(l.messages), len(l.manifests.todo)
+		if n < c.least || n > c.most || joins != c.join {
+			t.Errorf("%d messages of %s and %d joins of 1 MiB wait, want at most %d and %d", n, c.from, joins, c.most, c.join)
 		}
-		if n := server.counters.dropped.Load(); int(n) != sent-len(l.messages) {
-			t.Errorf("%d of %v dropped, %d wait", n, kind, len(l.messages))
+		lost := sent - n - joins
+		if c.from == "t0" {
+			lost = 0 // it was refused
+		}
+		if dropped := int(server.counters.dropped.Load()); dropped != lost {
+			t.Errorf("%d of %s dropped, %d and %d wait", dropped, c.from, n, joins)
 		}
 	}
 }

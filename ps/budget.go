@@ -5,7 +5,6 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/lane"
-	"gradbus/ps/module"
 	"gradbus/schema"
 	"gradbus/shard"
 	"gradbus/shard/round"
@@ -43,7 +42,7 @@ const (
 //	FanOut      for each trainer that does not read: results of ahead+1 batches and its rows, at most pending_bytes_max
 //	Connections what its trainers' connections to the NATS server may hold in unfinished messages and subscriptions
 //	Links       1 MiB for each shard here of a job that has shards on other ps too: their numbers may be no other job's
-//	Modules     what hosted modules take, all of the job's: see module.Bytes
+//	Modules     what hosted modules take, all of the job's: see module.Sizes.Bytes
 //	Copies      with checkpoints: what each shard may keep of rows that change while a version is copied, 64 MiB, and 1
 //	            MiB of what is written. Where trainers have the parameters, what they have of them, too: a version that
 //	            the job was resumed with, and 16 MiB of each shard's chunks
@@ -124,7 +123,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	if shards > own {
 		m.Links = int64(own) * linkBytes
 	}
-	m.Modules = module.Bytes(job)
+	m.Modules = c.modules.Bytes(job)
 	m.Copies = copiesBytes(&c, job, own, here)
 	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, batches*here+share(sparse)+frames*shard.FrameBytesOver)
 	return m

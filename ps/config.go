@@ -14,6 +14,7 @@ import (
 	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/internal/process"
+	"gradbus/ps/module"
 	"gradbus/schema"
 	"gradbus/shard"
 )
@@ -108,6 +109,8 @@ type Config struct {
 	PendingBytesMax int64
 	// PayloadBytesMax (payload_bytes_max) is the largest message taken, 1 MiB to 8 MiB. 0 means 8 MiB.
 	PayloadBytesMax int
+
+	modules *module.Sizes // of modules that were built before; nil: none is remembered
 }
 
 // Folder is a place that a process writes to.

@@ -106,7 +106,7 @@ func TestJobBytes(t *testing.T) {
 	check("links, where another ps has shards too", MemoryOf(c, job, 2, 3).Links, 2<<20)
 	job.Modules = []schema.ModuleSpec{{Name: "m", In: []int{2}, Samples: 3, Contexts: 2,
 		Module: `[{"linear":{"in":2,"out":2}}]`}}
-	check("modules", MemoryOf(c, job, shards, shards).Modules, module.Bytes(job))
+	check("modules", MemoryOf(c, job, shards, shards).Modules, new(module.Sizes).Bytes(job))
 	job.Modules = nil
 	job.Optimizer.Momentum = 0
 	m = MemoryOf(c, job, shards, shards)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/internal/liveness"
 	"gradbus/schema"
 )
 
@@ -23,7 +24,7 @@ const (
 	// messagesMax and messageBytesMax bound what waits for the control loop: some seconds of heartbeats of the largest
 	// job, and the bodies of control messages, of up to 1 MiB. What finds it full is dropped; trainers repeat all of it.
 	messagesMax     = 4 * 4096
-	messageBytesMax = 64 << 20
+	messageBytesMax = 32 << 20
 )
 
 // controlLoop runs the coordinators of all jobs on one goroutine. Control messages are few: a heartbeat a second for
@@ -31,7 +32,8 @@ const (
 type controlLoop struct {
 	server    *Server
 	messages  chan *message // of which a place is small: few are ever taken
-	bytes     atomic.Int64  // of those in messages
+	manifests *manifests
+	bytes     atomic.Int64 // of those in messages
 	news      chan shardNews
 	found     chan foundJob     // jobs whose checkpoints have been looked for
 	completed chan completedJob // versions whose parts are all there
@@ -45,21 +47,23 @@ type controlLoop struct {
 	once     sync.Once
 
 	snapshot atomic.Pointer[Stats]
-	began    moment // when its last iteration began
+	began    moment // when it last began with a message or anything else
 
 	// What follows belongs to the goroutine.
 	jobs        map[schema.JobName]*job          // that this ps coordinates
 	assignments map[schema.JobName]*assignment   // shards on this ps
 	leaving     map[*assignment]struct{}         // whose shards were told to end and have not yet
-	waiting     map[schema.JobName][]message     // joins, until it is known who coordinates the job
+	waiting     map[schema.JobName][]*message    // joins, until it is known who coordinates the job
 	joins       int                              // in waiting
+	joinBytes   int                              // of their frames
 	completing  map[schema.JobName]chan struct{} // closed when the version that a job has completed last is on the disk
 	looking     map[schema.JobName]time.Time     // since when: jobs whose checkpoints are being read
 	asking      map[schema.JobName]*keptQuestion // jobs of which it is asked what is kept
 	elsewhere   map[schema.JobName]time.Time     // until when a job counts as another's, without a shard here
-	doubts      []doubted                        // words of coordinators that may be none
-	asked       map[schema.JobName]struct{}      // whose assignment the registry is asked about
-	local       []localMessage                   // between this ps and the coordinators on it
+	ticks       liveness.Ticks
+	doubts      []doubted                   // words of coordinators that may be none
+	asked       map[schema.JobName]struct{} // whose assignment the registry is asked about
+	local       []localMessage              // between this ps and the coordinators on it
 	ended       []endedJob
 	shown       []schema.JobReport // jobs that have ended lately, as reports tell of them
 	refused     refusedJoins
@@ -70,23 +74,16 @@ type controlLoop struct {
 	drainers    []schema.Member // who has asked for the end of this ps, and is told of it
 }
 
-// message is a verified control or heartbeat frame.
-type message struct {
-	job      schema.JobName
-	from, to schema.Member
-	head     schema.Head
-	view     schema.View // of control; of a heartbeat nothing: its report is the reporter's
-}
-
 func newControlLoop(s *Server) *controlLoop {
 	l := &controlLoop{
 		server: s, messages: make(chan *message, messagesMax), news: make(chan shardNews), found: make(chan foundJob),
-		deaths: make(chan death), ends: make(chan schema.RunID), mirrored: make(chan struct{}, 1),
+		manifests: newManifests(s.checkManifest),
+		deaths:    make(chan death), ends: make(chan schema.RunID), mirrored: make(chan struct{}, 1),
 		completed: make(chan completedJob),
 		done:      make(chan struct{}), drains: make(chan chan struct{}),
 		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
 		leaving: map[*assignment]struct{}{},
-		waiting: map[schema.JobName][]message{}, asked: map[schema.JobName]struct{}{},
+		waiting: map[schema.JobName][]*message{}, asked: map[schema.JobName]struct{}{},
 		elsewhere: map[schema.JobName]time.Time{}, looking: map[schema.JobName]time.Time{},
 		completing: map[schema.JobName]chan struct{}{}, asking: map[schema.JobName]*keptQuestion{},
 	}
@@ -123,21 +120,32 @@ func (l *controlLoop) receive(m fabric.Message) {
 		}
 		view = schema.View{}
 	}
-	bytes := int64(len(view.Bytes()))
-	if l.bytes.Add(bytes) <= messageBytesMax {
+	waits := &message{job: schema.JobName(subject.Job), from: schema.Member(subject.From), to: schema.Member(subject.To),
+		head: head, view: view, bytes: len(view.Bytes())}
+	switch large := waits.bytes > largeControlBytes && waits.from != schema.Coordinator && !waits.from.IsServer(); {
+	case large && !isJoiner(waits.from):
+		l.refuse(&subject, head, schema.Refuse(schema.ReasonOversized, "control message of %d bytes: want at most %d",
+			waits.bytes, largeControlBytes))
+	case large && !l.manifests.offer(waits), !large && !l.queue(waits):
+		s.counters.dropped.Add(1)
+	}
+}
+
+// queue has a message wait for the loop, and reports whether there is room.
+func (l *controlLoop) queue(m *message) bool {
+	if l.bytes.Add(int64(m.bytes)) <= messageBytesMax {
 		select {
-		case l.messages <- &message{schema.JobName(subject.Job), schema.Member(subject.From), schema.Member(subject.To),
-			head, view}:
-			return
+		case l.messages <- m:
+			return true
 		default:
 		}
 	}
-	l.bytes.Add(-bytes)
-	s.counters.dropped.Add(1)
+	l.taken(m)
+	return false
 }
 
 // taken gives back the room of a message that waits no more.
-func (l *controlLoop) taken(m *message) { l.bytes.Add(-int64(len(m.view.Bytes()))) }
+func (l *controlLoop) taken(m *message) { l.bytes.Add(-int64(m.bytes)) }
 
 // refuse tells a sender in the coordinator's name why its frame went nowhere.
 func (l *controlLoop) refuse(subject *fabric.Subject, head schema.Head, r *refusal) {
@@ -152,6 +160,11 @@ func (l *controlLoop) close() { l.once.Do(func() { close(l.shutting) }) }
 // run is the control loop's goroutine.
 func (l *controlLoop) run(ctx context.Context) {
 	defer close(l.done)
+	checking, stop := context.WithCancel(ctx)
+	var checks sync.WaitGroup
+	defer checks.Wait()
+	defer stop()
+	checks.Go(func() { l.manifests.run(checking) })
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
 	ask := time.NewTimer(tickEvery - askBefore)
@@ -161,6 +174,9 @@ func (l *controlLoop) run(ctx context.Context) {
 		select {
 		case m := <-l.messages:
 			l.taken(m)
+			l.read(ctx, m)
+		case m := <-l.manifests.results:
+			l.manifests.taken(m)
 			l.read(ctx, m)
 		case n := <-l.news:
 			l.hear(n)
@@ -217,6 +233,7 @@ func (l *controlLoop) run(ctx context.Context) {
 // found out goes between them.
 func (l *controlLoop) readAll(ctx context.Context) {
 	for range len(l.messages) { // nobody else takes any
+		l.began.set(l.server.now())
 		m := <-l.messages
 		l.taken(m)
 		l.read(ctx, m)
@@ -232,13 +249,18 @@ func (l *controlLoop) readAll(ctx context.Context) {
 }
 
 // tick sends a heartbeat for every job and lets its coordinator look at deadlines; coordinators elsewhere are told how
-// our shards fare.
+// our shards fare. Deadlines are judged by ticks alone, after all that has come before them has been read. The time in
+// which this process did not run, or the loop was at one thing, is taken out of all of them.
 func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 	// A connection that the server gave up belongs to a trainer that may be cut off: it has until the deadline to come
 	// back.
 	var clients []string
 	if len(l.jobs)+len(l.assignments) > 0 {
 		clients = append(l.server.nats.Clients(), l.server.nats.Faded()...)
+	}
+	pause := l.ticks.Tick(now, l.server.config.Deadline) // of which coordinators, and shards here, know by themselves
+	if l.follower != nil {
+		l.follower.heard.Excuse(pause, now)
 	}
 	l.checkFit()
 	l.limitHeap()
@@ -263,7 +285,7 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 	}
 	l.mirrorAll(now, true)
 	if k := l.server.keeper; k != nil {
-		k.tick(now)
+		k.tick(now, pause)
 	}
 	l.noteStandby(now)
 	l.report(now)

@@ -82,9 +82,10 @@ func (c *Coordinator) Peers(now time.Time, servers []leaseRecord) []Decision {
 	if c.phase != Running {
 		return nil
 	}
+	late := c.ticks.Pause(now, c.config.Deadline) > 0 // what has come meanwhile is read before the next tick
 	gone := func(p keepsShards) bool {
 		other := func(s leaseRecord) bool { return s.ID == p.is.ID } // which was started anew, or leaves
-		return k.peer(p.is.ID, p.is.Incarnation) < 0 && (slices.ContainsFunc(servers, other) || k.missing(&p, now))
+		return k.peer(p.is.ID, p.is.Incarnation) < 0 && (slices.ContainsFunc(servers, other) || !late && k.missing(&p, now))
 	}
 	if slices.ContainsFunc(k.plan, gone) {
 		return c.planCopies(now)

@@ -55,6 +55,14 @@ func (c *Coordinator) excuse(pause time.Duration, now time.Time) {
 	for i := range c.shardServers {
 		c.shardServers[i].Excuse(pause, now)
 	}
+	for _, all := range [][]comer{c.regather.comers, c.newcomers.all} {
+		for i := range all {
+			all[i].Excuse(pause, now)
+		}
+	}
+	for i := range c.copies.plan {
+		c.copies.plan[i].at = c.copies.plan[i].at.Add(pause)
+	}
 	c.grew.Excuse(pause, now)
 }
 

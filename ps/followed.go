@@ -39,7 +39,7 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	}
 	is := l.follower
 	switch {
-	case is != nil && is.member != m.from && is.heard.For(now) < followedMax:
+	case is != nil && is.member != m.from: // a tick finds out whether it is there no more
 		l.send(schema.TelemetryJob, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "member_taken",
 			Text: fmt.Sprintf("ps %s on %s stands by already", is.member.ServerID(), is.host)}})
 		return nil
@@ -130,7 +130,7 @@ func (l *controlLoop) mirrorAll(now time.Time, tick bool) {
 	if is == nil {
 		return
 	}
-	if silent := is.heard.For(now); silent > followedMax {
+	if silent := is.heard.For(now); tick && silent > followedMax {
 		l.unfollow(fmt.Sprintf("was last heard %s ago", rounded(silent)))
 		return
 	}

@@ -51,20 +51,28 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	if j == nil && l.coordinatedElsewhere(time.Now(), m.job) {
 		return // by who answers
 	}
+	if !m.checked {
+		if !l.manifests.offer(m) {
+			l.server.counters.dropped.Add(1)
+		}
+		return // read comes back to it with what is found
+	}
+	if m.refused != nil { // which is written down nowhere
+		l.joinRefused(m.job, m.from, request.Host, m.refused)
+		l.send(m.job, 0, m.from, schema.Control{Refused: m.refused})
+		return
+	}
 	waiting, asked := l.waiting[m.job]
 	if _, looking := l.looking[m.job]; looking || l.asking[m.job] != nil {
 		asked = true
 	}
-	if slices.ContainsFunc(waiting, func(w message) bool { return w.from == m.from }) || l.joins == joinsMax {
+	if slices.ContainsFunc(waiting, func(w *message) bool { return w.from == m.from }) || l.joins == joinsMax ||
+		l.joinBytes+m.bytes > checkingBytesMax {
 		return
 	}
-	if refused := checkManifest(request.Job); refused != nil { // which is written down nowhere
-		l.joinRefused(m.job, m.from, request.Host, refused)
-		l.send(m.job, 0, m.from, schema.Control{Refused: refused})
-		return
-	}
-	l.waiting[m.job] = append(waiting, *m)
+	l.waiting[m.job] = append(waiting, m)
 	l.joins++
+	l.joinBytes += m.bytes
 	if j == nil && !asked {
 		job, left := l.withTrainersLeft(request.Job)
 		l.acquireJob(acquireRequest{job: job, left: left, joiner: m.from, resume: request.Resume, back: request.Run,
@@ -186,9 +194,8 @@ func (l *controlLoop) admitWaiting(j *job) {
 		return
 	}
 	for _, m := range l.takeWaiting(j.manifest.Name) {
-		control, err := schema.DecodeControl(&m.view)
-		if err == nil && l.jobs[j.manifest.Name] == j && !tookPart(j.ended, m.from) {
-			l.admit(j, &m, control.Join)
+		if l.jobs[j.manifest.Name] == j && !tookPart(j.ended, m.from) {
+			l.admit(j, m, m.control.Join)
 		}
 	}
 }
@@ -230,9 +237,7 @@ func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
 	l.drop(j)
 	l.runOver(j.manifest.Name, j.run, checkpoint.Abandon)
 	for _, m := range waiting {
-		if control, err := schema.DecodeControl(&m.view); err == nil {
-			l.join(&m, control.Join)
-		}
+		l.join(m, m.control.Join)
 	}
 	return true
 }
@@ -241,29 +246,28 @@ func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
 // ps that was slow, and answered by another. The others have the job acquired for them.
 func (l *controlLoop) joinAgain(name schema.JobName, ended []endedRun) {
 	for _, m := range l.takeWaiting(name) {
-		if tookPart(ended, m.from) {
-			continue
-		}
-		if control, err := schema.DecodeControl(&m.view); err == nil {
-			l.join(&m, control.Join)
+		if !tookPart(ended, m.from) {
+			l.join(m, m.control.Join)
 		}
 	}
 }
 
 // takeWaiting takes the joins for a job that wait.
-func (l *controlLoop) takeWaiting(name schema.JobName) []message {
+func (l *controlLoop) takeWaiting(name schema.JobName) []*message {
 	waiting := l.waiting[name]
 	delete(l.waiting, name)
 	l.joins -= len(waiting)
+	for _, m := range waiting {
+		l.joinBytes -= m.bytes
+	}
 	return waiting
 }
 
 // turnAway refuses all that wait for a job.
 func (l *controlLoop) turnAway(name schema.JobName, refused *schema.Refused) {
 	for _, m := range l.takeWaiting(name) {
-		if control, err := schema.DecodeControl(&m.view); err == nil && control.Join != nil &&
-			refused.Reason != schema.RefusedBusy {
-			l.joinRefused(name, m.from, control.Join.Host, refused)
+		if refused.Reason != schema.RefusedBusy {
+			l.joinRefused(name, m.from, m.control.Join.Host, refused)
 		}
 		l.send(name, 0, m.from, schema.Control{Refused: refused})
 	}
@@ -271,8 +275,7 @@ func (l *controlLoop) turnAway(name schema.JobName, refused *schema.Refused) {
 
 // sendAway answers a message that came too late.
 func (l *controlLoop) sendAway(m *message) {
-	control, err := schema.DecodeControl(&m.view)
-	if err != nil || control.Join == nil {
+	if control, err := m.decode(); err != nil || control.Join == nil {
 		return
 	}
 	l.send(m.job, 0, m.from,

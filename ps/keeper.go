@@ -109,7 +109,7 @@ func (k *keeper) begin(name schema.JobName, run schema.RunID, job *schema.Job, t
 		k.fail(r, fmt.Errorf("manifest of job %s told as job %s", job.Name, name))
 		return r
 	}
-	if refused := checkManifest(job); refused != nil {
+	if refused := k.server.checkManifest(job); refused != nil {
 		k.fail(r, errors.New(refused.Text))
 		return r
 	}
@@ -402,10 +402,12 @@ func (k *keeper) lost(run schema.RunID) (name schema.JobName, incarnation uint64
 }
 
 // tick drops what nobody comes back to.
-func (k *keeper) tick(now time.Time) {
+func (k *keeper) tick(now time.Time, pause time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for id, r := range k.runs {
+		r.heard.Excuse(pause, now)
+		r.over.Excuse(pause, now)
 		if r.over.For(now) > backMax || r.heard.For(now) > k.server.config.Deadline+graceOfCoordinator+backMax {
 			k.drop(id)
 		}

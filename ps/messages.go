@@ -14,6 +14,29 @@ import (
 // endedMax is how many ended jobs are remembered, so that a trainer that missed the end is told when it next speaks.
 const endedMax = 64
 
+// message is a verified control or heartbeat frame.
+type message struct {
+	job      schema.JobName
+	from, to schema.Member
+	head     schema.Head
+	view     schema.View // of control; of a heartbeat nothing: its report is the reporter's
+	bytes    int         // of the frame
+
+	control *schema.Control // where it has been decoded; the view is empty then
+	invalid error           // why it could not be
+	checked bool            // the manifest of its join has been checked
+	refused *schema.Refused // why there can be no such job; nil: there can
+}
+
+// decode gives the control message of a frame.
+func (m *message) decode() (*schema.Control, error) {
+	if m.control == nil {
+		c, err := schema.DecodeControl(&m.view)
+		m.control, m.invalid, m.view = &c, err, schema.View{}
+	}
+	return m.control, m.invalid
+}
+
 // endedJob is what is remembered of a job.
 type endedJob struct {
 	name    schema.JobName
@@ -164,7 +187,7 @@ func (l *controlLoop) readCoordinator(ctx context.Context, m *message) {
 		l.doubt(m)
 		return
 	}
-	control, err := schema.DecodeControl(&m.view)
+	control, err := m.decode()
 	if err != nil || m.to != l.server.member {
 		l.server.log.Warn("word of a coordinator not understood", "job", m.job, "to", m.to, "err", err)
 		return
@@ -178,10 +201,10 @@ func (l *controlLoop) readCoordinator(ctx context.Context, m *message) {
 		return // it is for the ps that was here before
 	case control.Assign != nil && (a == nil || a.run != head.Job),
 		control.Keep != nil && !l.server.keeper.knows(head.Job):
-		l.askAbout(m, head.Job, &control)
+		l.askAbout(m, head.Job, control)
 		return
 	}
-	l.readAsShardServer(ctx, m.job, head.Job, &control)
+	l.readAsShardServer(ctx, m.job, head.Job, control)
 }
 
 func (l *controlLoop) readHeartbeat(m *message) *refusal {
@@ -222,7 +245,7 @@ func (l *controlLoop) answerEnded(m *message, run schema.RunID) *refusal {
 
 // readControl takes a control message: one for this ps itself, or one for a job, which readForJob takes.
 func (l *controlLoop) readControl(m *message) *refusal {
-	control, err := schema.DecodeControl(&m.view)
+	control, err := m.decode()
 	if err != nil {
 		return schema.Refusing(err)
 	}
@@ -242,7 +265,7 @@ func (l *controlLoop) readControl(m *message) *refusal {
 	case control.Join != nil:
 		return l.readJoin(m, control.Join)
 	default:
-		return l.readForJob(m, &control)
+		return l.readForJob(m, control)
 	}
 	return nil
 }

@@ -87,6 +87,7 @@ type registry struct {
 
 	renewed moment // when our lease record was last written; zero: not yet
 	now     func() time.Time
+	measure func(*schema.Job)      // of an assignment that is the coordinator's, before the control loop makes its shards
 	lost    atomic.Pointer[string] // which bucket is lost and cannot be made anew; nil: none
 
 	listed atomic.Pointer[[]string] // ids of all that were announced at the last look; nil before

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 
-	"gradbus/ps/module"
 	"gradbus/schema"
 )
 
@@ -55,8 +54,8 @@ func noRoom(job *schema.Job, who string, need, free int64) *schema.Refused {
 			"--memory-mib by %d", job.Name, need, free, who, (need-free+1<<20-1)>>20)}
 }
 
-// checkManifest refuses what no server can run.
-func checkManifest(manifest *schema.Job) *schema.Refused {
+// checkManifest refuses what no server can run. It may take tenths of a second.
+func (s *Server) checkManifest(manifest *schema.Job) *schema.Refused {
 	if err := manifest.Validate(); err != nil {
 		r := &schema.Refused{Reason: "invalid_job", Text: schema.Clip(err.Error())}
 		var fields schema.JobErrors
@@ -65,7 +64,11 @@ func checkManifest(manifest *schema.Job) *schema.Refused {
 		}
 		return r
 	}
-	return module.Check(manifest)
+	r := s.config.modules.Check(manifest)
+	if r == nil {
+		s.config.modules.Bytes(manifest) // which is asked for by those who cannot wait
+	}
+	return r
 }
 
 // checkRoom refuses a job whose shards here would not fit beside those of others. told is the window that its trainers

@@ -98,6 +98,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		return nil, err
 	}
 	config = config.withDefaults()
+	config.modules = &module.Sizes{}
 	if config.Checkpoints.Dir != "" {
 		if err := checkpoint.CheckFolder(config.Checkpoints.Dir); err != nil {
 			return nil, fmt.Errorf("checkpoint_dir %s: %w", config.Checkpoints.Dir, err)
@@ -217,6 +218,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	s.registry = newRegistry(s.control, self, s.lease, s.freeBytes.Load, s.runHere, s.log)
 	s.registry.back = s.cameBack
 	s.registry.now = s.now
+	s.registry.measure = func(job *schema.Job) { s.config.modules.Bytes(job) }
 	if err := s.registry.open(ctx); errors.Is(err, fabric.ErrDenied) {
 		return fmt.Errorf("%w: start both with the same --control-token-file", err)
 	} else if err != nil {

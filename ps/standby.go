@@ -157,6 +157,7 @@ func (b *standby) follow(ctx context.Context) {
 	ticker := time.NewTicker(followEvery)
 	defer ticker.Stop()
 	b.tellSoon()
+	var ticks liveness.Ticks
 	acks := time.NewTicker(fabric.AckDelayMax / 3)
 	defer acks.Stop()
 	for {
@@ -171,6 +172,7 @@ func (b *standby) follow(ctx context.Context) {
 		}
 		now := b.server.now()
 		b.mu.Lock()
+		b.silent.Excuse(ticks.Tick(now, b.server.config.Deadline), now) // in which this process did not run
 		f := b.word()
 		f.Over = slices.Clone(b.over)
 		for name, j := range b.jobs {

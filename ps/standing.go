@@ -36,6 +36,7 @@ type standing struct {
 
 // mirror takes it that the other ps has a job.
 func (b *standby) mirror(name schema.JobName, run schema.RunID, told *schema.Mirror) {
+	b.server.checkManifest(told.Job) // before the lock, for which the control loop waits; what it finds is remembered
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	j := b.jobs[name]
@@ -82,7 +83,7 @@ func (b *standby) begin(name schema.JobName, run schema.RunID, told *schema.Mirr
 	if told.Job.Name != name {
 		return fail(fmt.Errorf("manifest of job %s told as job %s", told.Job.Name, name))
 	}
-	if refused := checkManifest(told.Job); refused != nil {
+	if refused := s.checkManifest(told.Job); refused != nil {
 		return fail(errors.New(refused.Text))
 	}
 	if err := checkMirror(told.Job); err != nil {

@@ -1,10 +1,6 @@
 package module
 
 import (
-	"slices"
-
-	"gradbus/cuda"
-	"gradbus/nn"
 	"gradbus/schema"
 	"gradbus/shard"
 	"gradbus/shard/state"
@@ -25,17 +21,14 @@ const (
 //	(C + T) N        a net for each context, and for each evaluation
 //	(C + 4T) B       inputs that contexts keep; for each trainer a request that is worked, one that comes in, the kept
 //	                 answer and its copy in a queue
-func Bytes(job *schema.Job) int64 {
+func (s *Sizes) Bytes(job *schema.Job) int64 {
 	total := 0.0 // whose products may be beyond int64
 	for i := range job.Modules {
 		spec := &job.Modules[i]
-		module, out, err := buildModule(spec)
+		is := s.of(spec)
+		out, err := is.outElements(spec)
 		if err != nil {
 			continue // registration refuses it
-		}
-		values := 0
-		for _, p := range module.Parameters() {
-			values += aligned(p.Elements())
 		}
 		trainers := float64(job.Trainers)
 		contexts := trainers * float64(spec.Contexts)
@@ -43,22 +36,8 @@ func Bytes(job *schema.Job) int64 {
 		slots, _ := state.SlotBytes(job.Optimizer, 1, 1)
 		copies += float64(2 * slots / valueBytes)
 		tensor := float64(max(out, spec.InElements())*spec.Samples*valueBytes + shard.FrameBytesOver)
-		total += copies*float64(values*valueBytes) + (contexts+trainers)*netBytes(module, spec) +
+		total += copies*float64(is.values*valueBytes) + (contexts+trainers)*is.net*float64(spec.Samples) +
 			(contexts+4*trainers)*tensor*17/16
 	}
 	return int64(min(total, bytesLimit))
-}
-
-// netBytes is the memory of a net for the most samples of a request.
-func netBytes(module nn.Module, spec *schema.ModuleSpec) float64 {
-	backend, err := cuda.Open(cuda.Options{Name: "go"}) // always there; it only has to be one
-	if err != nil {
-		return bytesLimit
-	}
-	defer func() { _ = backend.Close() }()
-	net, err := nn.NewNet(module, slices.Clone(spec.In), nn.Env{Backend: backend})
-	if err != nil {
-		return bytesLimit
-	}
-	return float64(net.Bytes(1)) * float64(spec.Samples)
 }

@@ -2,6 +2,7 @@ package module
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -19,14 +20,14 @@ func TestBytes(t *testing.T) {
 		Module: `[{"linear":{"in":2,"out":2}}]`}}
 	module, _, err := buildModule(&job.Modules[0])
 	must(t, err)
-	net := int64(netBytes(module, &job.Modules[0]))
-	if got, want := Bytes(job), (4+4+3+2)*32*4+(4+2)*net+(4+8)*(24+shard.FrameBytesOver)*17/16; got != want {
+	net := 3 * int64(netBytes(module, job.Modules[0].In))
+	if got, want := (&Sizes{}).Bytes(job), (4+4+3+2)*32*4+(4+2)*net+(4+8)*(24+shard.FrameBytesOver)*17/16; got != want {
 		t.Errorf("%d bytes, want %d", got, want)
 	}
 	job.Modules[0].Samples, job.Modules[0].Contexts, job.Trainers = 1<<16, 64, 4096
 	job.Modules[0].Module = `[{"linear":{"in":2,"out":128}},` + strings.Repeat(`{"linear":{"in":128,"out":128}},`, 1000) +
 		`{"relu":{}}]`
-	if got := Bytes(job); got < 1<<50 {
+	if got := (&Sizes{}).Bytes(job); got < 1<<50 {
 		t.Errorf("the largest of modules: %d bytes", got)
 	}
 }
@@ -38,5 +39,37 @@ func TestMakingEndsWithItsContext(t *testing.T) {
 	ctx.Looks.Store(1)
 	if _, err := newHosted(ctx, b.Set, 0); err == nil {
 		t.Error("a module was made whose context had ended")
+	}
+}
+
+// What modules take is found out once for each configuration, and its bound of memory holds.
+func TestSizesAreRemembered(t *testing.T) {
+	s := &Sizes{}
+	job := testJob()
+	spec := func(out int) schema.ModuleSpec {
+		return schema.ModuleSpec{Name: "m", In: []int{2}, Samples: 3, Contexts: 2,
+			Module: fmt.Sprintf(`[{"linear":{"in":2,"out":%d}}]`, out)}
+	}
+	job.Modules = []schema.ModuleSpec{spec(2), spec(3), spec(2)}
+	for range 3 {
+		if r := s.Check(job); r != nil {
+			t.Fatal(r.Text)
+		}
+		if got, want := s.Bytes(job), (*Sizes)(nil).Bytes(job); got != want {
+			t.Errorf("%d bytes are remembered, want %d", got, want)
+		}
+	}
+	if s.builds != 2 {
+		t.Errorf("%d modules were built, want 2", s.builds)
+	}
+	job.Modules = []schema.ModuleSpec{spec(2)}
+	for i := range 100 {
+		job.Modules[0].Module = strings.Repeat(" ", schema.ModuleConfigBytes-i)
+		if s.Check(job) == nil {
+			t.Error("blanks are a module")
+		}
+	}
+	if s.bytes > sizesBytesMax || len(s.all) > 100 {
+		t.Errorf("%d bytes of %d configurations are kept", s.bytes, len(s.all))
 	}
 }

@@ -264,35 +264,9 @@ func (l *Dense) Close() {
 	}
 }
 
-// Check refuses modules that cannot be built or cannot take the samples that the manifest says.
-func Check(job *schema.Job) *schema.Refused {
-	for i := range job.Modules {
-		spec := &job.Modules[i]
-		if _, _, err := buildModule(spec); err != nil {
-			return &schema.Refused{Reason: "invalid_job", Field: fmt.Sprintf("modules[%d].module", i),
-				Want: spec.Module[:min(len(spec.Module), 200)],
-				Text: schema.Clip(fmt.Sprintf("module %q: %v", spec.Name, err))}
-		}
-	}
-	return nil
-}
-
 // buildModule makes a module of its configuration, and says how many values a sample of its output has.
 func buildModule(spec *schema.ModuleSpec) (nn.Module, int, error) {
-	module, err := nn.Build([]byte(spec.Module))
-	if err != nil {
-		return nil, 0, err
-	}
-	shape, err := module.OutShape(spec.In)
-	if err != nil {
-		return nil, 0, fmt.Errorf("samples of shape %v: %w", spec.In, err)
-	}
-	out := 1
-	for _, n := range shape {
-		if out *= n; n < 1 || out*spec.Samples > schema.ModuleTensorElementsMax {
-			return nil, 0, fmt.Errorf("%d samples give outputs of shape %v: want at most %d values in all", spec.Samples, shape,
-				schema.ModuleTensorElementsMax)
-		}
-	}
-	return module, out, nil
+	module, is := build(spec)
+	out, err := is.outElements(spec)
+	return module, out, err
 }
