@@ -224,6 +224,7 @@ func (l *controlLoop) release(a *assignment) {
 	a.cancel()
 	l.server.releasing.Go(func() {
 		a.wait()
+		l.server.ended.add(l.server.now(), a)
 		l.server.log.Info("job freed", "job", a.manifest.Name, "bytes", a.memory.Bytes())
 		select {
 		case l.news <- shardNews{assignment: a, free: true}:

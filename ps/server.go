@@ -67,6 +67,7 @@ type Server struct {
 	logs       fabric.Limiter // of refusals in the log
 	loop       *controlLoop
 	reporter   *reporter
+	ended      endedShards
 
 	// jobs is what receiving goroutines look jobs up in. Only the control loop replaces it.
 	jobs atomic.Pointer[map[schema.JobName]*assignment]

@@ -148,7 +148,8 @@ func (p *reporter) send(now time.Time) {
 // error the heartbeat is without a report.
 func (p *reporter) encode(report *schema.Telemetry) (frame []byte, err error) {
 	most := p.server.control.PayloadBytesMax()
-	for _, shrink := range []func(*schema.ServerReport){nil, leaveOutBuckets, leaveOutQuiet, leaveOutShards} {
+	for _, shrink := range []func(*schema.ServerReport){nil, leaveOutEnded, leaveOutBuckets, leaveOutQuiet,
+		leaveOutShards} {
 		if shrink != nil {
 			server, smaller := *report.Server, *report
 			shrink(&server)
@@ -167,6 +168,9 @@ func (p *reporter) encode(report *schema.Telemetry) (frame []byte, err error) {
 	frame, _ = schema.EncodeHeartbeat(schema.Head{}, nil)
 	return frame, cmp.Or(err, fabric.ErrPayload)
 }
+
+// leaveOutEnded leaves out what shards that have ended had to say.
+func leaveOutEnded(s *schema.ServerReport) { s.Ended = nil }
 
 // leaveOutBuckets leaves out what shards have to say of each bucket.
 func leaveOutBuckets(s *schema.ServerReport) {
@@ -251,7 +255,7 @@ func (p *reporter) fill(now time.Time) *schema.ServerReport {
 	if jobs := p.jobs.Load(); jobs != nil {
 		t.Jobs, t.Refused = jobs.at(now), jobs.refused
 	}
-	t.Shards = p.shards()
+	t.Shards, t.Ended = p.shards(), s.ended.report(s.now(), s.config.Gather, *s.jobs.Load())
 	switch {
 	case s.standby != nil:
 		t.StandsBy = s.standby.report(s.now())

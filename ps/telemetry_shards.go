@@ -25,7 +25,8 @@ func (p *reporter) shards() []schema.ShardReport {
 }
 
 // ResetBuckets has the reports of this ps begin anew what they say of each bucket: of a job, or of all jobs where it is
-// empty. Other ps keep what they say of theirs. It reports whether this ps has shards of the job.
+// empty. Other ps keep what they say of theirs. It reports whether this ps has shards of the job, or
+// figures of some that have ended.
 func (s *Server) ResetBuckets(job schema.JobName) (found bool) {
 	now := time.Now()
 	for name, a := range *s.jobs.Load() {
@@ -37,7 +38,7 @@ func (s *Server) ResetBuckets(job schema.JobName) (found bool) {
 			found = true
 		}
 	}
-	return found || job == ""
+	return s.ended.forget(job) || found || job == ""
 }
 
 // stepped counts a frame that was stepped.

@@ -120,20 +120,20 @@ func TestReportsTellOfAJob(t *testing.T) {
 	b.start()
 	const batches = 5
 	var wg sync.WaitGroup
-	for _, m := range []*miniTrainer{a, b} {
-		wg.Go(func() {
-			for n := range schema.Batch(batches) {
-				m.batch(n)
-			}
-		})
+	train := func(n schema.Batch) {
+		for _, m := range []*miniTrainer{a, b} {
+			wg.Go(func() { m.batch(n) })
+		}
+		wg.Wait()
 	}
-	wg.Wait()
+	for n := range schema.Batch(batches) {
+		train(n)
+	}
 	running := l.own(s, "all rounds are closed", func(p *schema.ServerReport) bool {
 		return len(p.Jobs) == 1 && len(p.Shards) == 2 && p.Shards[0].Version == batches && p.Shards[1].Version == batches
 	})
-	j := running.Jobs[0]
-	if j.Phase != schema.PhaseRunning || j.StartedMS == 0 || j.Parameters == 0 || len(j.Keepers) != 1 ||
-		j.Keepers[0] != idle.ID || running.Memory.PromisedBytes == 0 {
+	if j := running.Jobs[0]; j.Phase != schema.PhaseRunning || j.StartedMS == 0 || j.Parameters == 0 ||
+		len(j.Keepers) != 1 || j.Keepers[0] != idle.ID || running.Memory.PromisedBytes == 0 {
 		t.Errorf("while it runs: %+v", j)
 	}
 	for _, shard := range running.Shards {
@@ -152,6 +152,7 @@ func TestReportsTellOfAJob(t *testing.T) {
 	l.own(s, "buckets begin anew", func(p *schema.ServerReport) bool {
 		return len(p.Shards) == 2 && len(p.Shards[0].Buckets)+len(p.Shards[1].Buckets) == 0
 	})
+	train(batches)
 	a.leave("")
 	b.leave("disk full")
 	ended := l.own(s, "the job has ended",
@@ -160,6 +161,24 @@ func TestReportsTellOfAJob(t *testing.T) {
 		!j.Members[0].Left || len(ended.Shards) != 0 {
 		t.Errorf("after its end: %+v", j)
 	}
+	l.checkEnded(s, a.joined.RunID)
+}
+
+// checkEnded checks what is said of the two shards of a job that has ended, which had a round since the last reset.
+func (l *reportLog) checkEnded(s *Server, run schema.RunID) {
+	t := l.t
+	t.Helper()
+	said := l.own(s, "the last figures of its buckets", func(p *schema.ServerReport) bool { return len(p.Ended) == 2 })
+	for i, shard := range said.Ended {
+		if shard.Job != "told" || shard.Run != run || shard.Shard != i || len(shard.Buckets) == 0 ||
+			shard.Buckets[0].Rounds != 1 {
+			t.Errorf("shard %d after its end: %+v", i, shard)
+		}
+	}
+	if !s.ResetBuckets("told") {
+		t.Error("reset of a job that has ended")
+	}
+	l.own(s, "figures are forgotten", func(p *schema.ServerReport) bool { return len(p.Ended) == 0 })
 }
 
 // checkBuckets checks what shards tell of their buckets after so many batches of two trainers.

@@ -237,12 +237,23 @@ func (s *bucketTimes) add(r *RoundTimes) {
 		return
 	}
 	b := &s.of[at]
-	b.Rounds++
-	straggler, batch := schema.Real(r.Straggler().Seconds()), schema.Real(r.Turnaround().Seconds())
-	b.StragglerSeconds, b.StragglerMaxSeconds = b.StragglerSeconds+straggler, max(b.StragglerMaxSeconds, straggler)
-	b.BatchSeconds, b.BatchMaxSeconds = b.BatchSeconds+batch, max(b.BatchMaxSeconds, batch)
+	for _, of := range []struct {
+		took                      time.Duration
+		sum, least, most, squares *schema.Real
+	}{
+		{r.Straggler(), &b.StragglerSeconds, &b.StragglerMinSeconds, &b.StragglerMaxSeconds, &b.StragglerSquaredSeconds},
+		{r.Turnaround(), &b.BatchSeconds, &b.BatchMinSeconds, &b.BatchMaxSeconds, &b.BatchSquaredSeconds},
+		{r.Average, &b.AverageSeconds, &b.AverageMinSeconds, &b.AverageMaxSeconds, &b.AverageSquaredSeconds},
+	} {
+		took := schema.Real(of.took.Seconds())
+		if b.Rounds == 0 {
+			*of.least = took
+		}
+		*of.sum, *of.least, *of.most = *of.sum+took, min(*of.least, took), max(*of.most, took)
+		*of.squares += took * took
+	}
 	b.ArrivalSeconds += schema.Real(r.OnArrival.Seconds())
-	b.AverageSeconds += schema.Real(r.Average.Seconds())
+	b.Rounds++
 }
 
 // report lists the buckets that have had a round since the last reset.

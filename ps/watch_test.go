@@ -206,8 +206,10 @@ func TestBucketsAreSummedUp(t *testing.T) {
 	round(7, 0, 0, 1)
 	round(9, 0, 0, 1) // none of the first
 	want := []schema.BucketReport{{Bucket: 4, Rounds: 2, StragglerSeconds: 4, StragglerMaxSeconds: 3, BatchSeconds: 7,
-		BatchMaxSeconds: 5, ArrivalSeconds: 4, AverageSeconds: 2},
-		{Bucket: 7, Sparse: true, Rounds: 1, BatchSeconds: 1, BatchMaxSeconds: 1, ArrivalSeconds: 2, AverageSeconds: 1}}
+		BatchMaxSeconds: 5, ArrivalSeconds: 4, AverageSeconds: 2, StragglerMinSeconds: 1, StragglerSquaredSeconds: 10,
+		BatchMinSeconds: 2, BatchSquaredSeconds: 29, AverageMinSeconds: 1, AverageMaxSeconds: 1, AverageSquaredSeconds: 2},
+		{Bucket: 7, Sparse: true, Rounds: 1, BatchSeconds: 1, BatchMaxSeconds: 1, ArrivalSeconds: 2, AverageSeconds: 1,
+			BatchMinSeconds: 1, BatchSquaredSeconds: 1, AverageMinSeconds: 1, AverageMaxSeconds: 1, AverageSquaredSeconds: 1}}
 	if got := s.report(); !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}

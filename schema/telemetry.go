@@ -173,6 +173,7 @@ type ServerReport struct {
 
 	Jobs   []JobReport   `json:"jobs,omitempty"`   // coordinated here, and those that ended in the last minutes
 	Shards []ShardReport `json:"shards,omitempty"` // kept here
+	Ended  []EndedShard  `json:"ended,omitempty"`  // kept here until they ended, lately
 	GPUs   []GPUReport   `json:"gpus,omitempty"`   // of its machine
 
 	Refused []RefusedReport `json:"refused,omitempty"` // joins that it refused in the last minutes, the latest last
@@ -352,8 +353,17 @@ type ShardReport struct {
 	Buckets []BucketReport `json:"buckets,omitempty"` // that have had a round, ascending; at most TelemetryBucketsMax
 }
 
+// EndedShard is the last figures of a shard that has ended.
+type EndedShard struct {
+	Job     JobName        `json:"job"`
+	Run     RunID          `json:"run,string"`
+	Shard   int            `json:"shard"`
+	Buckets []BucketReport `json:"buckets,omitempty"`
+}
+
 // BucketReport is how the rounds of one bucket have fared on a shard since it was made, or since the figures were
-// reset. Times are sums over the rounds, and where the name says max, those of the slowest. Jobs in grouped have none.
+// reset. Times are sums over the rounds, and where the name says so, the least, the most, or sums of squares. Jobs in
+// grouped have none.
 type BucketReport struct {
 	Bucket Bucket `json:"bucket"`
 	Sparse bool   `json:"sparse,omitempty"` // all rows on the shard
@@ -366,6 +376,14 @@ type BucketReport struct {
 	ArrivalSeconds      Real `json:"arrival_seconds"` // adding gradients up as they came
 	// what was left of the sum, and the division; with the optimizer where the shard has it
 	AverageSeconds Real `json:"average_seconds"`
+
+	StragglerMinSeconds     Real `json:"straggler_min_seconds,omitempty"`
+	StragglerSquaredSeconds Real `json:"straggler_squared_seconds,omitempty"`
+	BatchMinSeconds         Real `json:"batch_min_seconds,omitempty"`
+	BatchSquaredSeconds     Real `json:"batch_squared_seconds,omitempty"`
+	AverageMinSeconds       Real `json:"average_min_seconds,omitempty"`
+	AverageMaxSeconds       Real `json:"average_max_seconds,omitempty"`
+	AverageSquaredSeconds   Real `json:"average_squared_seconds,omitempty"`
 }
 
 // GPUReport is a GPU of a machine and what is thought of it. What the driver does not tell is nil, never 0.

@@ -140,7 +140,7 @@ func boundOf(element reflect.Type) int {
 		return TelemetryKeptMax
 	case reflect.TypeFor[RefusedReport]():
 		return TelemetryRefusedMax
-	case reflect.TypeFor[ShardReport]():
+	case reflect.TypeFor[ShardReport](), reflect.TypeFor[EndedShard]():
 		return TelemetryShardsMax
 	case reflect.TypeFor[BucketReport]():
 		return TelemetryBucketsMax

@@ -187,16 +187,19 @@ func DiffFiles(a, b, output string, to io.Writer) error {
 }
 
 // saveTables writes the tables of one kind of member into a folder: each rank's, and that of all.
-func saveTables(folder, kind string, ranks []ranked, all Metrics) error {
+func (t *tables) save(folder string) error {
+	if len(t.ranks) == 0 {
+		return nil
+	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("save tables: %w", err)
 	}
-	for _, r := range ranks {
-		if err := r.metrics.table().Save(filepath.Join(folder, fmt.Sprintf("%s_%d.csv", kind, r.rank))); err != nil {
+	for i, rank := range t.ranks {
+		if err := t.each[i].Save(filepath.Join(folder, fmt.Sprintf("%s_%d.csv", t.kind, rank))); err != nil {
 			return err
 		}
 	}
-	return all.table().Save(filepath.Join(folder, kind+"_all.csv"))
+	return t.all.Save(filepath.Join(folder, t.kind+"_all.csv"))
 }
 
 // ranked is the metrics of one member.

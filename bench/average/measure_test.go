@@ -202,7 +202,7 @@ func TestJoin(t *testing.T) {
 		if o.err != nil {
 			t.Fatal(o.err)
 		}
-		if o.r.WeightsSHA256 != want || o.r.Batches != 3 || o.r.StragglerMS != nil || len(o.r.trainers) != 1 {
+		if o.r.WeightsSHA256 != want || o.r.Batches != 3 || o.r.StragglerMS == nil || len(o.r.trainers) != 1 {
 			t.Errorf("weights %s after %d batches of %d trainers, want %s, 3 and 1; figures of servers %v", o.r.WeightsSHA256,
 				o.r.Batches, len(o.r.trainers), want, o.r.StragglerMS)
 		}

@@ -180,7 +180,8 @@ func TestResultsFollowNoLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, err := range []error{saveTables(folder, "x", nil, Metrics{"a": {1}}), (&Config{Trace: trace}).checkOutputs(),
+	x := tables{kind: "x", ranks: []int{0}, each: []Table{nil}, all: Metrics{"a": {1}}.table()}
+	for _, err := range []error{x.save(folder), (&Config{Trace: trace}).checkOutputs(),
 		saveTrace(trace, nil)} {
 		if err != nil {
 			t.Error(err)

@@ -11,8 +11,9 @@ import (
 )
 
 // Result is what a run of the benchmark found, as JSON. Times are in milliseconds, medians over the batches of all
-// trainers that were started here, or over the rounds of all servers. A figure that nobody measured is null: those of
-// servers where gradients went between trainers alone, or to servers that were running before.
+// trainers that were started here, or over the rounds of all servers. Those of servers that were running before are
+// means, since these keep sums and no samples. A figure that nobody measured is null: those of servers where gradients
+// went between trainers alone.
 type Result struct {
 	Hook          string   `json:"hook"`
 	Server        string   `json:"server"`
@@ -40,6 +41,7 @@ type Result struct {
 
 	served            bool // servers have averaged something
 	trainers, servers []ranked
+	reported          []reported // of servers that were running before
 	processes         []process
 }
 
@@ -48,8 +50,8 @@ func newResult(c *Config, s *system, trained []trainerResult, served []serverRes
 	r := &Result{Hook: c.Hook, Server: c.Server, Trainers: c.Trainers, Servers: c.Servers, Sparse: s.Model.Sparse,
 		Device:       c.Device,
 		ServerDevice: c.ServerDevice, Runs: c.Runs, served: c.reduce(schema.ByShards)}
-	if c.Joined() {
-		r.Servers = 0
+	if c.Joined() && len(trained) > 0 {
+		r.Servers = trained[0].Runs[0].Run.Shards
 	}
 	slices.SortFunc(trained, func(a, b trainerResult) int { return cmp.Compare(a.Rank, b.Rank) })
 	if len(trained) > 0 {
@@ -127,11 +129,8 @@ func allOf(ranks []ranked) Metrics {
 // save writes the tables and the timeline where they are wanted.
 func (r *Result) save(c *Config) error {
 	if c.CSV != "" {
-		if err := saveTables(c.CSV, "trainer", r.trainers, allOf(r.trainers)); err != nil {
-			return err
-		}
-		if len(r.servers) > 0 {
-			if err := saveTables(c.CSV, "server", r.servers, allOf(r.servers)); err != nil {
+		for _, kind := range r.tables() {
+			if err := kind.save(c.CSV); err != nil {
 				return err
 			}
 		}
@@ -144,25 +143,18 @@ func (r *Result) save(c *Config) error {
 
 // Print writes a table for each rank and one for all, of trainers and of servers, and what they come to.
 func (r *Result) Print(to io.Writer) error {
-	for _, kind := range []struct {
-		name  string
-		ranks []ranked
-	}{{"trainer", r.trainers}, {"server", r.servers}} {
-		for _, one := range kind.ranks {
-			if err := printTable(to, fmt.Sprintf("metrics for %s=%d (ms)", kind.name, one.rank), one.metrics); err != nil {
-				return err
-			}
-		}
-		if len(kind.ranks) > 0 {
-			if err := printTable(to, fmt.Sprintf("metrics for all %ss (ms)", kind.name), allOf(kind.ranks)); err != nil {
-				return err
-			}
+	for _, kind := range r.tables() {
+		if err := kind.print(to); err != nil {
+			return err
 		}
 	}
-	buckets := ""
+	buckets, figures := "", "medians"
+	if len(r.reported) > 0 {
+		figures = "means"
+	}
 	if r.BatchMS != nil {
 		buckets = fmt.Sprintf("buckets    %.2f ms: straggler %.2f, sums on arrival %.2f, average computation %.2f "+
-			"(medians)\n", *r.BatchMS, *r.StragglerMS, *r.ArrivalMS, *r.AverageMS)
+			"(%s)\n", *r.BatchMS, *r.StragglerMS, *r.ArrivalMS, *r.AverageMS, figures)
 	}
 	server := ""
 	if r.served {
@@ -176,10 +168,10 @@ func (r *Result) Print(to io.Writer) error {
 	return err
 }
 
-func printTable(to io.Writer, title string, m Metrics) error {
-	if len(m) == 0 {
+func printTable(to io.Writer, title string, t Table) error {
+	if len(t) == 0 {
 		_, err := fmt.Fprintf(to, "%s: none\n", title)
 		return err
 	}
-	return m.table().Print(to, title)
+	return t.Print(to, title)
 }

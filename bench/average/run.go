@@ -2,6 +2,7 @@ package average
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -28,16 +29,14 @@ func Roles() map[string]harness.Role {
 // gets JSON.
 func Run(ctx context.Context, c Config, out, errs io.Writer) error {
 	found, err := Measure(ctx, c, out, errs)
-	if err != nil {
+	if found == nil {
 		return err
 	}
-	if err := found.save(&c); err != nil {
-		return err
-	}
-	return c.Show(out, found)
+	return errors.Join(err, found.save(&c), c.Show(out, found))
 }
 
-// Measure is Run without what it prints and saves in the end.
+// Measure is Run without what it prints and saves in the end. It gives a result and an error where only the figures of
+// servers are missing.
 func Measure(ctx context.Context, c Config, out, errs io.Writer) (found *Result, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -122,7 +121,17 @@ func (d *driver) run(ctx context.Context) (*Result, error) {
 	if err := d.members.StopServersAs(ctx, servers, func(i int) any { return &served[i] }); err != nil {
 		return nil, err
 	}
-	return newResult(d.config, &d.system, trained, served[:min(len(served), d.config.Servers)])
+	found, err := newResult(d.config, &d.system, trained, served[:min(len(served), d.config.Servers)])
+	if err != nil || !d.config.Joined() || !found.served {
+		return found, err
+	}
+	var runs []run
+	for i := range trained[0].Runs {
+		runs = append(runs, trained[0].Runs[i].Run)
+	}
+	all, err := d.config.askServers(ctx, runs)
+	found.meansOf(all)
+	return found, err
 }
 
 func (d *driver) startServers(ctx context.Context) ([]*harness.Handle, string, error) {

@@ -44,6 +44,7 @@ type trainerRun struct {
 	Seconds   float64 `json:"seconds"`
 	BytesSent uint64  `json:"bytes_sent"`
 	Weights   string  `json:"weights"` // SHA-256
+	Run       run     `json:"run"`
 }
 
 // trainerRole trains the jobs, in this order.
@@ -121,7 +122,7 @@ func (r *recorder) run(ctx context.Context, m *harness.Member, s *trainerSetting
 		return 0, fmt.Errorf("member %q: %w", session.Member(), err)
 	}
 	steps := s.System.steps()
-	r.found.Metrics = Metrics{}
+	r.found.Metrics, r.found.Run = Metrics{}, run{session.RunID(), session.Shards()}
 	began, sent := time.Now(), session.Stats().BytesSent
 	err = session.Run(ctx, r, steps, func(p trainer.Progress) {
 		r.record(&p)

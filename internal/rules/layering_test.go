@@ -194,7 +194,7 @@ var layers = map[string]layer{
 	// A benchmark uses everything as its users do.
 	"bench/average": {
 		own: []string{"internal/atomicfile", "internal/config", "internal/connect", "internal/regular", "bench/harness",
-			"cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
+			"cuda", "fabric", "lane", "nn", "philox", "ps", "schema", "trainer"},
 		others: []string{"github.com/spf13/pflag"},
 		noStd:  []string{"net/http", "os/exec"},
 	},

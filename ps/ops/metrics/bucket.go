@@ -7,14 +7,14 @@ import (
 )
 
 // writeBuckets puts the buckets of a shard on a sheet.
-func (t *tables) writeBuckets(s *sheet, h *schema.ShardReport, member string) {
-	for i := range h.Buckets {
-		b := &h.Buckets[i]
+func (t *tables) writeBuckets(s *sheet, job schema.JobName, member string, buckets []schema.BucketReport) {
+	for i := range buckets {
+		b := &buckets[i]
 		kind := "dense"
 		if b.Sparse {
 			kind = "sparse"
 		}
-		t.bucket.write(s, b, string(h.Job), member, strconv.FormatUint(uint64(b.Bucket), 10), kind)
+		t.bucket.write(s, b, string(job), member, strconv.FormatUint(uint64(b.Bucket), 10), kind)
 	}
 }
 

@@ -162,7 +162,11 @@ func (e *Exporter) write(s *sheet) {
 		sh := &own.Server.Shards[i]
 		member := string(schema.ShardMember(sh.Shard))
 		t.shard.write(s, shard{sh, shownShard(view, sh.Job, member)}, string(sh.Job), member)
-		t.writeBuckets(s, sh, member)
+		t.writeBuckets(s, sh.Job, member, sh.Buckets)
+	}
+	for i := range own.Server.Ended {
+		sh := &own.Server.Ended[i]
+		t.writeBuckets(s, sh.Job, string(schema.ShardMember(sh.Shard)), sh.Buckets)
 	}
 	e.writeGPUs(s, own, own.Server.GPUs, now)
 	e.writeDisks(s, own, own.Server.Disks, now)
