@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -203,6 +204,10 @@ func (c *Config) Validate() error {
 		if err := find(); err != nil {
 			return err
 		}
+	}
+	if kind := config.Meant(strings.TrimPrefix(c.Way.Server, "nats://"), servers.names()); kind != "" {
+		return fmt.Errorf("server %q: want the address of a ps that runs (did you mean --server-kind %s?)", c.Way.Server,
+			kind)
 	}
 	if c.Servers == 0 && c.reduce(schema.ByShards) {
 		return fmt.Errorf("servers 0: want 1 to %d with hook %s, by which servers average; 0 is for allreduce and hybrid",

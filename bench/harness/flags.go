@@ -86,10 +86,14 @@ func Between(flag string, value, low, high int) error {
 
 // OneOf is nil where the value is one of the words, and else says the flag, its value and what would be right.
 func OneOf(flag, value string, words ...string) error {
-	if !slices.Contains(words, value) {
-		return fmt.Errorf("%s %q: want %s", flag, value, strings.Join(words, " or "))
+	if slices.Contains(words, value) {
+		return nil
 	}
-	return nil
+	hint := ""
+	if meant := config.Meant(value, words); meant != "" {
+		hint = fmt.Sprintf(" (did you mean --%s %s?)", flag, meant)
+	}
+	return fmt.Errorf("%s %q: want %s%s", flag, value, strings.Join(words, " or "), hint)
 }
 
 // Idle are the flags of this kind that change nothing as these flags are. reduces says whether trainers listen to each

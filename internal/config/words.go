@@ -18,8 +18,12 @@ var meant = map[string][]string{
 	"bs":         {"batch", "trainer-batch"},
 	"mini-batch": {"batch", "trainer-batch"}, "batch": {"trainer-batch"}, "trainer-batch": {"batch"},
 	"num-workers": {"trainers"}, "workers": {"trainers"}, "world-size": {"trainers"}, "nproc-per-node": {"trainers"},
-	"num-trainers": {"trainers"},
-	"num-servers":  {"servers", "shards"}, "num-shards": {"shards"}, "epoch": {"epochs"}, "num-epochs": {"epochs"},
+	"num-trainers": {"trainers"}, "number-trainers": {"trainers"}, "ntrainer": {"trainers"}, "number-ps": {"servers"},
+	"nserver": {"servers"}, "ncudatrainer": {"backend"}, "ncudaserver": {"server-backend"}, "ddp-hook": {"hook"},
+	"torch-seed": {"seed"}, "cuda-seed": {"seed"}, "preprocess-data": {"preprocess"}, "create-criterion": {"criterion"},
+	"data-config-path": {"input"}, "model-config-path": {"model"}, "number-embeddings": {"embeddings"},
+	"warmup-cycles": {"warmup"},
+	"num-servers":   {"servers", "shards"}, "num-shards": {"shards"}, "epoch": {"epochs"}, "num-epochs": {"epochs"},
 	"max-epochs": {"epochs"},
 	"steps":      {"batches"}, "max-steps": {"batches"}, "iterations": {"batches"}, "iters": {"batches"},
 	"num-batches": {"batches"},
@@ -30,7 +34,7 @@ var meant = map[string][]string{
 	"url": {"server", "ps"}, "master-addr": {"server"}, "master-port": {"server"}, "join": {"server"},
 	"connect": {"server"},
 	"data":    {"input", "route"}, "dataset": {"input"}, "data-path": {"input"}, "cluster": {"route"},
-	"rank": {"id"}, "name": {"job", "id"}, "job-name": {"job"}, "num-lanes": {"lanes"}, "random-seed": {"seed"},
+	"rank": {"id", "here"}, "name": {"job", "id"}, "job-name": {"job"}, "num-lanes": {"lanes"}, "random-seed": {"seed"},
 	"manual-seed":   {"seed"},
 	"embedding-dim": {"dim"}, "embedding-size": {"dim"}, "dense": {"library"}, "num-threads": {"threads"},
 	"nthreads": {"threads"},
@@ -42,6 +46,24 @@ var meant = map[string][]string{
 	"key":    {"tls-key"},
 	"memory": {"memory-mib"}, "page": {"http"}, "dashboard": {"http"}, "web": {"http"}, "timeout": {"deadline"},
 	"token-file": {"http-token-file"}, "kernels": {"kernel-library"},
+}
+
+// meantValues are the values of ours that a word of PyTorch's programs stands for, as plainWord has it. It is never
+// written to.
+var meantValues = map[string]string{
+	"allreduce-hook": "allreduce", "hybrid-hook": "hybrid", "rpc-hook": "rpc", "sparse-rpc-hook": "sparse-rpc",
+	"averageparameterserver": "average", "averagebatchparameterserver": "average-batch",
+}
+
+// Meant is the word that a value stands for, of those that a flag takes; empty where it is like none.
+func Meant(value string, words []string) string {
+	plain := plainWord(value)
+	for _, one := range []string{plain, meantValues[plain]} {
+		if slices.Contains(words, one) {
+			return one
+		}
+	}
+	return near(plain, words)
 }
 
 // plainWord is a name as flags have theirs.
