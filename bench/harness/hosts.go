@@ -105,7 +105,7 @@ func (f *Flags) PrintHosts(to io.Writer, set *pflag.FlagSet, name string, l Layo
 		if way.Creds != "" {
 			args = append(args, "--nats-creds", way.Creds)
 		}
-		p.command(text, process.Invoked("ps"), slices.Concat(args, given(way.TLS.Args()), l.Server))
+		p.command(text, process.Invoked("ps"), slices.Concat(args, way.TLS.Args(), l.Server))
 		if meet == "" {
 			meet = f.scheme() + net.JoinHostPort(host, port)
 		}
@@ -118,12 +118,13 @@ func (f *Flags) PrintHosts(to io.Writer, set *pflag.FlagSet, name string, l Layo
 			continue
 		}
 		way := way
+		way.Route = "" // which settingsGiven has
 		if l.Reduces {
 			way.DataHost, way.Advertise = "0.0.0.0", ""
 			way.Advertise, _, _ = hostOf(text) // it was read above
 		}
 		args := []string{name, "--server", way.Server, "--here", strconv.Itoa(here)}
-		p.command(text, process.Invoked("psbench"), slices.Concat(args, given(way.Args()), settingsGiven(set, l.Serving)))
+		p.command(text, process.Invoked("psbench"), slices.Concat(args, way.Args(), settingsGiven(set, l.Serving)))
 	}
 	return p.err
 }
@@ -134,16 +135,6 @@ func (f *Flags) scheme() string {
 		return "tls://"
 	}
 	return "nats://"
-}
-
-// given leaves out of pairs of a flag and its value those without a value, and the route that is the default.
-func given(pairs []string) (out []string) {
-	for pair := range slices.Chunk(pairs, 2) {
-		if pair[1] != "" && pair[0] != "--route" { // which settingsGiven has
-			out = append(out, pair...)
-		}
-	}
-	return out
 }
 
 // settingsGiven are the flags that were given, but for those of the servers, of the way there and of hosts.

@@ -70,7 +70,7 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 		"`mode`: auto asks the driver, by a process of its own, off does not")
 	watch.AddKept(set, &d.kept)
 	set.BoolVar(&d.asJSON, "json", false, "print the findings as exactly one line of JSON")
-	set.StringVar(&d.library, "gpu-library", "", "`path` of the driver's library, in place of the system's")
+	set.StringVar(&d.library, "gpu-library", "", "`path` of the driver's library; empty is the system's")
 	_ = set.MarkHidden("gpu-library")
 	flagsWrongly(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {

@@ -183,3 +183,5 @@ func TestSubcommandFlags(t *testing.T) {
 	}
 	look(root)
 }
+
+func TestEmptyValues(t *testing.T) { walker.Empty(t) }

@@ -337,3 +337,5 @@ func TestHostsFlags(t *testing.T) {
 	walk(base, hosted, flagwalk.Flags{"sync": flagwalk.Refused("async", "in mode remote"), "mode": flagwalk.Set("pull"),
 		"warmup": flagwalk.Set("2"), "data-dir": flagwalk.Set("d")})
 }
+
+func TestEmptyValues(t *testing.T) { walker.Empty(t) }

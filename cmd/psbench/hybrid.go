@@ -61,7 +61,7 @@ func hybridCommand() *cobra.Command {
 	set.StringVar(&f.Dense, "library", f.Dense, "products: `name` is one of auto, onednn, openblas, own")
 	set.IntVar(&f.ChunkBytes, "chunk", f.ChunkBytes,
 		"`bytes` of dense gradients in one message; 0 is all of them, or half")
-	set.StringVar(&library, "gpu-library", "", "`path` of the driver's library, in place of the system's")
+	set.StringVar(&library, "gpu-library", "", "`path` of the driver's library; empty is the system's")
 	_ = set.MarkHidden("gpu-library")
 	f.Device.AddTo(set)
 	f.Flags.AddTo(set)

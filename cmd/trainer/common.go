@@ -162,36 +162,30 @@ func (o *common) openBackend() (cuda.Backend, error) {
 // childArgs are the flags of the i-th trainer that every workload has: those of this process, from wherever it had
 // them.
 func (o *common) childArgs(i int, s *settings.Shared) []string {
-	args := []string{"--job", s.Job, "--trainers", strconv.Itoa(s.Trainers), "--lanes", strconv.Itoa(s.Lanes), "--epochs",
-		strconv.Itoa(s.Epochs),
-		"--lr", settings.Number(s.LR), "--momentum", settings.Number(s.Momentum), "--optimizer", s.Optimizer, "--schedule",
+	args := config.GivenPairs("--job", s.Job, "--trainers", strconv.Itoa(s.Trainers),
+		"--lanes", strconv.Itoa(s.Lanes), "--epochs", strconv.Itoa(s.Epochs), "--lr", settings.Number(s.LR),
+		"--momentum", settings.Number(s.Momentum), "--optimizer", s.Optimizer, "--schedule",
 		s.Schedule, "--clip", s.Clip, "--seed", strconv.FormatUint(s.Seed, 10),
 		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead),
 		"--group", strconv.Itoa(s.Group),
 		"--on-lost", s.Policy, "--on-nonfinite", s.OnNonfinite,
-		"--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback),
-		"--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
+		"--wire", s.Wire.Gradients, "--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
 		"--threads", strconv.Itoa(o.threads), "--back-within", o.backWithin.String(), "--window-mib",
-		strconv.Itoa(o.windowMiB)}
+		strconv.Itoa(o.windowMiB), "--load", o.load, "--tensorboard", o.tensorboard)
+	args = append(args, "--error-feedback="+strconv.FormatBool(s.Wire.ErrorFeedback))
 	way := o.way.Of(i)
 	args = append(args, way.Args()...)
 	if o.resume {
 		args = append(args, "--resume")
 	}
 	args = append(args, o.kept.Args()...)
-	if o.load != "" {
-		args = append(args, "--load", o.load)
-	}
 	args = append(args, o.logging.Args(config.LogJSON)...) // which is read and handed on
-	if o.tensorboard != "" {
-		args = append(args, "--tensorboard", o.tensorboard)
-	}
 	args = append(args, "--verify", strconv.Itoa(o.verify.OneIn))
 	args = append(args, o.gpu.Args()...)
 	if i > 0 {
 		return append(args, "--events", eventsResult)
 	}
-	return append(args, "--events", eventsAll, "--save", o.save)
+	return append(args, config.GivenPairs("--events", eventsAll, "--save", o.save)...)
 }
 
 // workloadCommand is the command of a workload: it reads the flags' file, and then runs.

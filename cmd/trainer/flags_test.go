@@ -216,3 +216,5 @@ func TestAsideFlags(t *testing.T) {
 		})
 	}
 }
+
+func TestEmptyValues(t *testing.T) { walker.Empty(t) }

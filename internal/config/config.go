@@ -41,8 +41,11 @@ func AddFileFlag(flags *pflag.FlagSet) {
 // file with a password that others may read. All that is wrong with either is reported at once, joined by "; ": each
 // with file and line, or its variable. The flags are then in no defined state. Flags that are set here do not count as
 // changed. Where an address that was given elsewhere than in the file has a password in it, that is an error: see
-// Addresses.
+// Addresses. So is an empty value, unless the flag's help says what that means.
 func Load(flags *pflag.FlagSet, warn func(text string)) error {
+	if err := refuseEmpty(flags); err != nil {
+		return err
+	}
 	given, err := fromEnvironment(flags, warn)
 	if err != nil {
 		return err
@@ -130,6 +133,9 @@ func setText(flag *pflag.Flag, text string) error {
 			return fmt.Errorf("%q: want %s", text, want)
 		}
 		return fmt.Errorf("%q is not a value of type %s", text, flag.Value.Type())
+	}
+	if err := checkEmpty(flag); err != nil {
+		return err
 	}
 	if flag.Changed {
 		if err := flag.Value.Set(given); err != nil {

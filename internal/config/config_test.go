@@ -88,6 +88,7 @@ func TestLoadWrong(t *testing.T) {
 		{"twice", "shards: 2\nlr: 1\nshards: 3\n", "ps.yaml:3: shards: already given in line 1"},
 		{"type", "lr: 1\nshards: two\n", `ps.yaml:2: shards: "two": want a whole number`},
 		{"duration", "deadline: 30\n", `ps.yaml:1: deadline: "30": want a time with its unit`},
+		{"empty", "listen: ''\n", "ps.yaml:1: listen: is empty: want a string, or leave it out"},
 		{"list", "shards: [1, 2]\n", "ps.yaml:1: shards: want a single value"},
 		{"null", "shards:\n", "ps.yaml:1: shards: has no value"},
 		{"sequence", "- shards\n", "ps.yaml:1: want a mapping"},

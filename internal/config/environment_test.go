@@ -40,6 +40,7 @@ func TestEnvironmentWrong(t *testing.T) {
 		{"GRADBUS_shards", "2", "", "(did you mean GRADBUS_SHARDS?)"},
 		{"GRADBUS_OF_ANOTHER_PROGRAM", "2", "", ""},
 		{"GRADBUS_HELP", "true", "", ""},
+		{"GRADBUS_LISTEN", "", "GRADBUS_LISTEN in the environment: is empty: want a string, or leave it out", ""},
 		{"GRADBUS_LISTEN", "nats://ann:secret@10.0.0.1:4222",
 			"GRADBUS_LISTEN has a password or token in its address, and in the environment", ""},
 	} {

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -49,6 +50,45 @@ func FlagError(c *cobra.Command, err error) error {
 	case errors.As(err, &bare):
 		return fmt.Errorf("--%s: want a value after it (see %s --help)", bare.GetSpecifiedName(), invokedPath(c))
 	}
+	return err
+}
+
+// GivenPairs leaves out of pairs of a flag and its value, for another process, those whose value is empty: see
+// refuseEmpty.
+func GivenPairs(pairs ...string) (args []string) {
+	for pair := range slices.Chunk(pairs, 2) {
+		if pair[1] != "" {
+			args = append(args, pair...)
+		}
+	}
+	return args
+}
+
+// emptyMeans is the word by which the help of a flag says that an empty value means something: "empty is none".
+const emptyMeans = "empty"
+
+// checkEmpty fails where a flag has an empty value, or a list of nothing else, whose help says nothing of one. A
+// variable of a script that is not set gives such values: to take one for no value would train in place of predicting,
+// or save nothing.
+func checkEmpty(f *pflag.Flag) error {
+	empty := f.Value.Type() == "string" && f.Value.String() == ""
+	if list, ok := f.Value.(pflag.SliceValue); ok {
+		empty = !slices.ContainsFunc(list.GetSlice(), func(one string) bool { return one != "" })
+	}
+	if !empty || strings.Contains(f.Usage, emptyMeans) {
+		return nil
+	}
+	what, _ := pflag.UnquoteUsage(f)
+	return fmt.Errorf("is empty: want a %s, or leave it out", what)
+}
+
+// refuseEmpty checks every flag of the command line.
+func refuseEmpty(flags *pflag.FlagSet) (err error) {
+	flags.Visit(func(f *pflag.Flag) {
+		if wrong := checkEmpty(f); wrong != nil && err == nil {
+			err = fmt.Errorf("--%s %w", f.Name, wrong)
+		}
+	})
 	return err
 }
 

@@ -25,7 +25,7 @@ func (t *TLS) Add(set *pflag.FlagSet, shown, ask string) {
 
 // Args are the flags for another process.
 func (t *TLS) Args() []string {
-	return []string{"--tls-cert", t.Cert, "--tls-key", t.Key, "--tls-ca", t.CA}
+	return GivenPairs("--tls-cert", t.Cert, "--tls-key", t.Key, "--tls-ca", t.CA)
 }
 
 // Load gives how to serve, nil for plain connections, and how to dial, nil where no flag was given.

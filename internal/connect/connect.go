@@ -99,8 +99,8 @@ func shifted(address string, i int) string {
 
 // Args are the flags for another process, but for --server, which may have a password in it.
 func (f *Flags) Args() []string {
-	return append([]string{"--token-file", f.TokenFile, "--nats-creds", f.Creds, "--route", f.Route, "--data-host",
-		f.DataHost, "--advertise", f.Advertise}, f.TLS.Args()...)
+	return append(config.GivenPairs("--token-file", f.TokenFile, "--nats-creds", f.Creds, "--route", f.Route,
+		"--data-host", f.DataHost, "--advertise", f.Advertise), f.TLS.Args()...)
 }
 
 // Check says what is wrong without reading a file: the flag, its value and what would be right.

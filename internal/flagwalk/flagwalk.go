@@ -277,3 +277,51 @@ func (w *Walker) exists(test string) bool {
 		return err == nil && bytes.Contains(data, fmt.Appendf(nil, "\nfunc %s(t ", test[at+1:]))
 	})
 }
+
+// Empty gives every flag of every command that takes a text, or a list of them, an empty value: it is refused with the
+// flag's name, unless the flag's help says what empty is.
+func (w *Walker) Empty(t *testing.T) {
+	t.Helper()
+	refused := 0
+	for _, path := range commandsBelow(w.New(), nil) {
+		named := func() *cobra.Command {
+			c, _, err := w.New().Find(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		named().LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if _, list := f.Value.(pflag.SliceValue); !list && f.Value.Type() != "string" || f.Hidden {
+				return
+			}
+			c := named()
+			if err := c.ParseFlags([]string{"--" + f.Name + "="}); err != nil {
+				t.Errorf("%v --%s=: %v", path, f.Name, err)
+				return
+			}
+			err := c.Root().PersistentPreRunE(c, nil)
+			says, is := strings.Contains(f.Usage, "empty"), err != nil && strings.Contains(err.Error(), "--"+f.Name+" is empty")
+			if says == is {
+				t.Errorf("%v --%s=: %v; its help says what empty is: %v", path, f.Name, err, says)
+			}
+			refused++
+		})
+	}
+	if refused == 0 {
+		t.Error("no flag takes a text")
+	}
+}
+
+// commandsBelow are the words of all commands of a program, its own first.
+func commandsBelow(c *cobra.Command, path []string) (all [][]string) {
+	if all = append(all, path); c.Name() == "help" || c.Name() == "completion" {
+		return all
+	}
+	for _, below := range c.Commands() {
+		if !below.Hidden {
+			all = append(all, commandsBelow(below, append(slices.Clone(path), below.Name()))...)
+		}
+	}
+	return all
+}

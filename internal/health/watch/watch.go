@@ -45,7 +45,7 @@ func (f *Flags) Add(set *pflag.FlagSet) {
 	AddKept(set, &f.Kept)
 	set.StringArrayVar(&f.Inject, "inject", nil, "`fault` of a GPU to make up, such as gpu=0,xid=79,after=30s; for=TIME "+
 		"ends it, and the flag may be repeated. Faults: "+strings.Join(monitor.Kinds(), ", "))
-	set.StringVar(&f.library, "gpu-library", "", "`path` of the driver's library, in place of the system's")
+	set.StringVar(&f.library, "gpu-library", "", "`path` of the driver's library; empty is the system's")
 	_ = set.MarkHidden("gpu-library")
 }
 
@@ -225,7 +225,7 @@ standard input does.`,
 	}
 	set := c.Flags()
 	set.DurationVar(&o.Every, "every", time.Second, "`time` between two rounds of questions")
-	set.StringVar(&o.Library, "library", "", "`path` of the driver's library, in place of the system's")
+	set.StringVar(&o.Library, "library", "", "`path` of the driver's library; empty is the system's")
 	set.StringVar(&o.Kernel, "kernel-log", "", "`file` with the kernel's log; empty is /dev/kmsg")
 	set.IntVar(&o.Parent, "parent", 0, "`process` whose memory on GPUs is ours")
 	set.BoolVar(&o.Topology, topologyName, false, "say once how the GPUs are connected, and end")
