@@ -42,18 +42,26 @@ class Writer:
 
 
 class Columns:
-    """A folder that a Writer closed: arrays by name, mapped, and its notes. Else it is a FileNotFoundError."""
+    """A folder that a Writer closed: arrays by name, mapped, and its notes. Else it is an OSError, or a ValueError that
+    names the file."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
-        index = json.loads((self.folder / INDEX).read_text())
-        self.arrays, self.notes = index["arrays"], index["notes"]
+        try:
+            index = json.loads((self.folder / INDEX).read_text())
+            self.arrays, self.notes = dict(index["arrays"]), dict(index["notes"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{self.folder / INDEX}: not the index of a prepared data set: {error!r}") from None
 
     def __getitem__(self, name):
-        kind, length = self.arrays[name]
-        if not length:
-            return np.empty(0, kind)
-        return np.memmap(self.folder / f"{name}.bin", kind, "r", shape=(length,))
+        file = self.folder / f"{name}.bin"
+        try:
+            kind, length = self.arrays[name]
+            if not length:
+                return np.empty(0, kind)
+            return np.memmap(file, kind, "r", shape=(length,))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{file}: not the array {name} of a prepared data set: {error!r}") from None
 
     def loaded(self, name):
         """The same in memory: for small arrays, which are read at random."""

@@ -22,6 +22,7 @@ from batches import Feature, collated
 
 INTEGERS, CATEGORIES = 13, 26
 FIELDS = 1 + INTEGERS + CATEGORIES
+TESTS = 7  # the inverse of the test set's share
 TAB, NEWLINE, MINUS = 9, 10, 45
 _DIGITS = np.full(256, 255, np.uint8)
 _DIGITS[[*b"0123456789", *b"abcdef", *b"ABCDEF"]] = [*range(16), *range(10, 16)]
@@ -144,11 +145,13 @@ class Criteo:
             labels, integers, categories, present = (data[name] for name in NAMES)
             arrays = labels, integers.reshape(-1, INTEGERS), categories.reshape(-1, CATEGORIES), present
         else:
-            arrays = tuple(np.concatenate(all_of) for all_of in zip(*pieces(path)))
+            arrays = tuple(np.concatenate(all_of) for all_of in zip(*pieces(path))) or (np.empty(0),)
+        if len(arrays[0]) < TESTS:
+            raise ValueError(f"{path}: {len(arrays[0])} lines: want {TESTS} or more, of which one in {TESTS} is to test")
         self.features = [Feature(f"c{f + 1}", table_rows) for f in range(CATEGORIES)]
         self.dense = INTEGERS
         lines = len(arrays[0])
-        cut = lines - lines // 7
+        cut = lines - lines // TESTS
         self.train, self.test = Part(arrays, 0, cut, self.features), Part(arrays, cut, lines, self.features)
 
 

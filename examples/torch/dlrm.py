@@ -338,9 +338,9 @@ def trained(a, data, holder):
         "embeddings": a.embeddings,
         "model": a.model,
         "dim": a.dim,
-        "auc": round(area, 5),
-        "log_loss": round(loss, 5),
-        "train_loss": round(mean, 5),
+        "auc": metrics.figure(area, 5),
+        "log_loss": metrics.figure(loss, 5),
+        "train_loss": metrics.figure(mean, 5),
         "rows": rows,
         "test_rows": min(data.test.rows, a.test_rows or data.test.rows),
         "seconds": round(seconds, 1),
@@ -404,6 +404,6 @@ if __name__ == "__main__":
         asked = flags().parse_args()
         if asked.server and asked.embeddings != "gradbus":
             raise ValueError("--server is for --embeddings gradbus: plain PyTorch has its tables in this process")
-        print(json.dumps(run(asked)))
+        print(json.dumps(run(asked), allow_nan=False))
     except (OSError, ValueError) as error:
         sys.exit(f"dlrm.py: {error}")

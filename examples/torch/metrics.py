@@ -30,6 +30,11 @@ def log_loss(logits, labels):
     return float(np.mean(np.maximum(x, 0) - x * labels + np.log1p(np.exp(-np.abs(x)))))
 
 
+def figure(value, digits):
+    """A number for JSON, which has no NaN and no infinity: rounded, or None where it is not finite."""
+    return round(value, digits) if np.isfinite(value) else None
+
+
 def peak_mib():
     """The most memory that this process held so far, in MiB; mapped files that were read count."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+import criteo
 import dlrm
 from batches import Batches
 
@@ -51,6 +52,45 @@ def test_it_learns(model):
 def test_a_missing_file_is_one_line():
     done = subprocess.run([sys.executable, FOLDER / "dlrm.py", "/nowhere.tsv"], capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "/nowhere.tsv" in done.stderr
+
+
+def one_line(data, *arguments):
+    """What dlrm.py says of a file or folder that it cannot take."""
+    done = subprocess.run([sys.executable, FOLDER / "dlrm.py", data, *arguments], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("lines", [0, 1, 6])
+def test_a_file_of_too_few_lines_is_named(tmp_path, lines):
+    file = tmp_path / "few.tsv"
+    file.write_text("".join(SAMPLE.read_text().splitlines(keepends=True)[:lines]))
+    assert f"{file}: {lines} lines: want 7 or more" in one_line(file)
+    folder = tmp_path / "columns"
+    if lines:
+        criteo.prepare(file, folder)
+        assert f"{folder}: {lines} lines: want 7 or more" in one_line(folder)
+
+
+def test_a_damaged_folder_is_named(tmp_path):
+    folder = tmp_path / "columns"
+    criteo.prepare(SAMPLE, folder)
+    cut = folder / "labels.bin"
+    cut.write_bytes(cut.read_bytes()[:5])
+    assert str(cut) in one_line(folder)
+    for index in ("{", "[]", '{"arrays": {}}', '{"arrays": {}, "notes": {"criteo": true}}'):
+        (folder / "columns.json").write_text(index)
+        assert str(folder) in one_line(folder)
+
+
+def test_one_label_has_no_auc(tmp_path):
+    file = tmp_path / "ones.tsv"
+    lines = SAMPLE.read_text().splitlines(keepends=True)[:14]
+    file.write_text("".join("1" + line[1:] for line in lines))
+    command = [sys.executable, FOLDER / "dlrm.py", file, "--table-rows", "10", "--threads", "1", "--log", "0"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    found = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert found["auc"] is None and found["log_loss"] > 0 and found["test_rows"] == 2
 
 
 def said(*arguments, **environment):
