@@ -10,6 +10,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"gradbus/trainer"
 )
 
 // What is counted is the run behind the one that warms up: each batch of each trainer once, each bucket of each batch
@@ -40,6 +43,29 @@ func TestWarmUpIsNotCounted(t *testing.T) {
 		if n := len(allOf(r.servers)[name]); n != dense+sparse {
 			t.Errorf("%d samples of %s, want %d", n, name, dense+sparse)
 		}
+	}
+}
+
+// The parts of a batch: the forward pass ends with the loss, and what follows until the new version is the backward's.
+func TestPartsOfABatch(t *testing.T) {
+	at := func(ms int) time.Time { return time.Unix(0, int64(ms)*int64(time.Millisecond)) }
+	r := &recorder{workload: &workload{times: passTimes{begun: at(12), forward: at(20), backward: at(50)}},
+		hook: hookMetrics("rpc"), spans: true}
+	r.found.Metrics = Metrics{}
+	r.record(&trainer.Progress{Samples: 3, Loss: 2, Began: at(10), BatchTime: 90 * time.Millisecond,
+		Buckets: []trainer.BucketTimes{{Begun: at(30), Sent: at(40), Complete: at(95)}}})
+	for name, want := range map[string]float64{metricBatch: 90, metricForward: 8, metricBackward: 80,
+		hookFuture + "rpc_dense": 65} {
+		if got := r.found.Metrics[name]; len(got) != 1 || got[0] != want {
+			t.Errorf("%s: %v ms, want %v", name, got, want)
+		}
+	}
+	if len(r.found.Metrics) != 4 || r.found.Batches != 1 || r.found.Samples != 3 || r.found.LossFirst != 2 {
+		t.Errorf("%+v", r.found)
+	}
+	r.record(&trainer.Progress{BatchTime: time.Second}) // of another trainer
+	if r.found.Batches != 1 || len(r.found.Metrics[metricBatch]) != 1 {
+		t.Errorf("a batch without samples counts: %+v", r.found)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -63,6 +64,10 @@ func TestBothModes(t *testing.T) {
 		}
 		if rest := found.Accuracy * 6; rest != float64(int(rest)) || found.TestImages != 6 {
 			t.Errorf("%s: accuracy %v of %d images, want six", mode, found.Accuracy, found.TestImages)
+		}
+		// two epochs of 24 images, less the first batch of two trainers
+		if images := found.ImagesPerSecond * found.Seconds; math.Abs(images-(2*24-2*3)) > 1e-6 {
+			t.Errorf("%s: %v images in the time", mode, images)
 		}
 		if strings.Contains(said, "accuracy") {
 			t.Errorf("%s: trainers said %q: want one accuracy, in the result", mode, said)

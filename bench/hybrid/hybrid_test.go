@@ -181,6 +181,32 @@ func TestAsyncAsProcesses(t *testing.T) {
 	}
 }
 
+// The rate of all is that of all trainers together, also where one has fewer samples than another.
+func TestRates(t *testing.T) {
+	r := newResult(DefaultConfig())
+	if err := r.add([]measured{
+		{Member: "t0", Epochs: []float64{1, 1}, Samples: []int{10, 10}, Loss: 2, Digest: "d"},
+		{Member: "t1", Epochs: []float64{2, 2}, Samples: []int{30, 30}, Loss: 4, Digest: "d"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if r.SamplesPerSecond != 80/4.0 || r.Loss != 3 || r.P50 != 1.5 || r.P95 != 2 {
+		t.Errorf("%+v", r)
+	}
+	for i, want := range []string{"1.0000\t10\t", "2.0000\t15\t"} {
+		if cells := r.rows[i].cells(2); !strings.HasPrefix(cells, want) {
+			t.Errorf("%s: %q, want %q first", r.rows[i].name, cells, want)
+		}
+	}
+	if cells := r.all.cells(2); !strings.HasPrefix(cells, "1.5000\t27\t") { // 20 of each trainer in an epoch
+		t.Errorf("all: %q", cells)
+	}
+	if err := r.add([]measured{{Member: "t0", Epochs: []float64{1}, Samples: []int{1}, Digest: "d"},
+		{Member: "t1", Epochs: []float64{1}, Samples: []int{1}, Digest: "e"}}); err == nil {
+		t.Error("trainers with different weights give a result")
+	}
+}
+
 // A server that runs already: trainers join there.
 func TestJoin(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

@@ -67,6 +67,17 @@ func TestLossesOfASingleProcess(t *testing.T) {
 	}
 }
 
+// Rates are of the measured batches alone.
+func TestRates(t *testing.T) {
+	found, _ := run(t, func(c *Config) { c.Trainers = 1 })
+	if updates := found.RoundsPerSecond * found.Seconds; math.Abs(updates-8) > 1e-6 {
+		t.Errorf("%v updates in the time, want 8", updates)
+	}
+	if bytes := found.PushBytesPerSecond * found.Seconds; math.Abs(bytes-8*4*65) > 1e-3 {
+		t.Errorf("%v bytes of gradients in the time, want those of 8 batches of 65 float32", bytes)
+	}
+}
+
 // An update for fewer gradients than there are trainers: as many updates as that makes, the last ones of whoever is
 // left.
 func TestUpdateSizeBelowTrainers(t *testing.T) {
