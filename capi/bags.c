@@ -4,6 +4,8 @@
 // of embedding_bag at 21,465 ids of 9,164 rows of 32 values in 7,168 bags; this takes a tenth of it.
 #include "bags.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static void add(float *restrict to, const float *restrict from, int64_t n) {
@@ -22,15 +24,36 @@ FUSED static void add_scaled(float *restrict to, const float *restrict from, flo
   for (int64_t i = 0; i < n; i++) to[i] += scale * from[i];
 }
 
+int bags_offsets_fit(const int64_t *offsets, int64_t n, int64_t count, int last, char *text, size_t size) {
+  int falls = 0;
+  for (int64_t b = 1; b < n; b++) falls |= offsets[b] < offsets[b - 1];
+  const int64_t end = n > 0 ? offsets[n - 1] : 0;
+  if (n >= (last || count > 0) && (n == 0 || offsets[0] == 0) && !falls && (last ? end == count : end <= count)) {
+    return 1;
+  }
+  if (!text) return 0;
+  if (n < 1) {
+    snprintf(text, size, "no offsets for %" PRId64 " ids: want one for each bag%s", count, last ? ", and the end" : "");
+  } else if (offsets[0] != 0) {
+    snprintf(text, size, "offsets begin at %" PRId64 ": want 0", offsets[0]);
+  } else if (falls) {
+    int64_t b = 1;
+    while (offsets[b] >= offsets[b - 1]) b++;
+    snprintf(text, size, "offset number %" PRId64 " is %" PRId64 ", after %" PRId64 ": want offsets that never fall", b,
+             offsets[b], offsets[b - 1]);
+  } else {
+    snprintf(text, size, "offsets end at %" PRId64 ": want %s the %" PRId64 " ids", end, last ? "exactly" : "at most",
+             count);
+  }
+  return 0;
+}
+
 int bags_possible(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int64_t rows) {
-  if (count < 0 || bags < 0 || rows < 0 || (!offsets && bags != count) || (offsets && !bags && count)) return 0;
+  if (count < 0 || bags < 0 || rows < 0 || (!offsets && bags != count)) return 0;
   for (int64_t i = 0; i < count; i++) {
     if ((uint64_t)ids[i] >= (uint64_t)rows) return 0;
   }
-  for (int64_t b = 0; offsets && b < bags; b++) {
-    if (offsets[b] < (b ? offsets[b - 1] : 0) || offsets[b] > count || (!b && offsets[0])) return 0;
-  }
-  return 1;
+  return !offsets || bags_offsets_fit(offsets, bags, count, 0, NULL, 0);
 }
 
 void bags_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int mean, const float *grad,

@@ -191,6 +191,12 @@ int32_t gradbus_lookup(gradbus_handle session, int64_t version, gradbus_ask *ask
 int32_t gradbus_bag_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int32_t mean,
                              const float *grad, int64_t dim, float *out, int64_t rows);
 
+/* Checks offsets [n], where bags begin among count ids, before anything indexes memory by them: the first is 0, none is
+ * below the one before it, and the last is at most count. last != 0: there is one more than bags, where the last bag
+ * ends, and it is count. No id is without a bag. GRADBUS_ARGUMENT otherwise; the text says what is wrong. Touches no
+ * session. From any thread at any time, and in a forked process, too. */
+int32_t gradbus_check_offsets(const int64_t *offsets, int64_t n, int64_t count, int32_t last);
+
 typedef struct {
   int32_t table;
   int64_t count;

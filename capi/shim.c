@@ -127,3 +127,11 @@ int32_t gradbus_bag_gradient(const int64_t *ids, int64_t count, const int64_t *o
   bags_gradient(ids, count, offsets, bags, mean != 0, grad, dim, out, rows);
   return GRADBUS_OK;
 }
+int32_t gradbus_check_offsets(const int64_t *offsets, int64_t n, int64_t count, int32_t last) {
+  gradbus_thread *t = self();
+  if (n < 0 || count < 0 || (n > 0 && !offsets)) {
+    strcpy(t->text, "offsets: want counts that are not negative, and no NULL");
+    return GRADBUS_ARGUMENT;
+  }
+  return bags_offsets_fit(offsets, n, count, last != 0, t->text, sizeof t->text) ? GRADBUS_OK : GRADBUS_ARGUMENT;
+}

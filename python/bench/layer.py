@@ -63,7 +63,7 @@ def steps(count: int, step: Callable[[], Any]) -> List[float]:
 class Timed:
     """The library's calls, with the seconds that each has taken."""
 
-    CALLS = ("begin", "distinct", "lookup", "bag_gradient", "commit", "finish", "resume", "patience")
+    CALLS = ("begin", "distinct", "lookup", "bag_gradient", "check_offsets", "commit", "finish", "resume", "patience")
 
     def __init__(self, library: Any) -> None:
         self.seconds = 0.0

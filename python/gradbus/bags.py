@@ -21,26 +21,6 @@ if TYPE_CHECKING:
 _anchor = torch.zeros(0, dtype=torch.float32, device="cpu", requires_grad=True)
 
 
-def begins(table: Table, ids: Tensor, offsets: Optional[Tensor], last: bool) -> Tensor:
-    """Where each bag begins among the flat ids: int64 ``[bags]``, in memory of its own.
-
-    ``ids``, ``offsets``: as a forward is given them, integers. ``last``: offsets have one more, where the last bag ends.
-    Errors: ArgumentError where offsets do not rise from 0 to at most the number of ids."""
-    if offsets is None:
-        return torch.arange(ids.shape[0], dtype=torch.int64, device="cpu") * ids.shape[1]
-    own, count = offsets.to("cpu", torch.int64, copy=True).contiguous(), ids.numel()
-    wrong = bool((own[1:] < own[:-1]).any()) if own.numel() > 1 else False
-    if own.numel() and (int(own[0]) != 0 or int(own[-1]) > count):
-        wrong = True
-    if last:
-        wrong = wrong or not own.numel() or int(own[-1]) != count
-        own = own[:-1]
-    if wrong or (count and not own.numel()):
-        end = f"{count}, the last one being that" if last else f"at most {count}"
-        raise ArgumentError(f"table {table.name!r}: offsets {offsets.tolist()!r:.80}: want 0, and rising to {end}")
-    return own
-
-
 def look_up_bags(session: Session, table: Table, keys: Tensor, offsets: Optional[Tensor], train: bool) -> Tensor:
     """Pooled rows, float32 ``[bags, dim]``, by one message a server. ``train``: their gradients count at the next step.
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Dict, List, NamedTuple, Optional, Union
+from typing import Any, Dict, List, Optional, Union
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from . import pooling
+from .bag_input import BagInput, jagged_inputs
 from .checks import eager
 from .errors import ArgumentError, ConfigError
-from .lookups import Looked, Wish, look_up
+from .lookups import Looked, Wish, flat_ids, look_up
 from .modules import EmbeddingBag
 
 Feature = Union[Tensor, Sequence[Tensor]]
@@ -52,15 +53,6 @@ class KeyedTensor:
     def __repr__(self) -> str:
         shapes = ", ".join(f"{key}: {list(value.shape)}" for key, value in self._features.items())
         return f"KeyedTensor({shapes})"
-
-
-class _Bags(NamedTuple):
-    """A feature's ids of one forward."""
-
-    ids: Tensor  # flat row numbers
-    offsets: Optional[Tensor]  # int64 [bags]; None: one id a bag
-    weights: Optional[Tensor]  # [ids]
-    bags: int
 
 
 class EmbeddingBagCollection(nn.Module):
@@ -143,7 +135,7 @@ class EmbeddingBagCollection(nn.Module):
         whole = block if len(self._groups) == 1 and self._groups[0] == list(range(len(self.features))) else None
         return KeyedTensor({feature: out[i] for i, feature in enumerate(self.features)}, whole)
 
-    def _wish(self, group: Sequence[int], given: Sequence[_Bags]) -> Wish:
+    def _wish(self, group: Sequence[int], given: Sequence[BagInput]) -> Wish:
         """One table after the other, each with the ids of its features."""
         tables, ids = [], []
         at = 0
@@ -155,7 +147,7 @@ class EmbeddingBagCollection(nn.Module):
             at += len(same)
         return Wish(tables, ids, self._module(group[0]).padding_idx)
 
-    def _pool(self, group: Sequence[int], looked: Looked, given: Sequence[_Bags]) -> Tensor:
+    def _pool(self, group: Sequence[int], looked: Looked, given: Sequence[BagInput]) -> Tensor:
         """Bags of all features of a group, one feature after the other: ``[features * bags, dim]``."""
         first = self._module(group[0])
         rows, ids = first.converted(looked)
@@ -171,16 +163,13 @@ class EmbeddingBagCollection(nn.Module):
             weights = torch.cat([ones[: one.ids.numel()] if one.weights is None else one.weights for one in each])
         offsets, at = [], 0
         for one in each:
-            own = torch.arange(one.bags, dtype=torch.int64, device="cpu") if one.offsets is None else one.offsets
-            offsets.append(own + at if at else own)
+            offsets.append(one.begins() + at if at else one.begins())
             at += one.ids.numel()
-        return first.pool(
-            rows, ids, torch.cat(offsets) if len(offsets) > 1 else offsets[0], weights, padding, last=False
-        )
+        return first.pool(rows, ids, torch.cat(offsets) if len(offsets) > 1 else offsets[0], weights, padding)
 
     # What a forward is given.
 
-    def _given(self, features: Any) -> List[_Bags]:
+    def _given(self, features: Any) -> List[BagInput]:
         if isinstance(features, Tensor):
             return self._columns(features)
         if isinstance(features, Mapping):
@@ -195,81 +184,27 @@ class EmbeddingBagCollection(nn.Module):
             "KeyedJaggedTensor"
         )
 
-    def _columns(self, ids: Tensor) -> List[_Bags]:
+    def _columns(self, ids: Tensor) -> List[BagInput]:
         if ids.dim() != 2 or ids.shape[1] != len(self.features):
             raise ArgumentError(
                 f"features of shape {list(ids.shape)}: want [bags, {len(self.features)}], a column a feature"
             )
-        columns = ids.t().contiguous()
-        return [
-            _Bags(self._module(i).keys(column), None, None, ids.shape[0]) for i, column in enumerate(columns.unbind(0))
-        ]
+        columns = flat_ids(ids.t(), "features").view(len(self.features), -1)
+        return [self._feature(i, column) for i, column in enumerate(columns.unbind(0))]
 
-    def _feature(self, i: int, given: Feature) -> _Bags:
-        module, name = self._module(i), self.features[i]
+    def _feature(self, i: int, given: Feature) -> BagInput:
+        module, what = self._module(i), f"feature {self.features[i]!r}"
         if isinstance(given, Tensor):
-            if given.dim() == 1:
-                return _Bags(module.keys(given), None, None, given.shape[0])
-            if given.dim() != 2:
-                raise ArgumentError(
-                    f"feature {name!r}: ids of {given.dim()} dimensions: want [bags] or [bags, ids of a bag]"
-                )
-            bags, width = given.shape
-            return _Bags(module.keys(given), torch.arange(bags, dtype=torch.int64, device="cpu") * width, None, bags)
-        ids, offsets = given[0], given[1].to("cpu", torch.int64)
-        weights = given[2] if len(given) > 2 else None
-        if ids.dim() != 1 or offsets.dim() != 1:
+            return module.given(what, given, None, None)
+        if not isinstance(given, Sequence) or len(given) not in (2, 3):
             raise ArgumentError(
-                f"feature {name!r}: ids and offsets of {ids.dim()} and {offsets.dim()} dimensions: want 1 of both"
+                f"{what} is {type(given).__name__}: want ids, (ids, offsets) or (ids, offsets, per_sample_weights)"
             )
-        if offsets.numel() and int(offsets[0]) != 0:
-            raise ArgumentError(f"feature {name!r}: offsets begin at {int(offsets[0])}: want 0")
-        weights = self._weights(i, ids, weights)
-        if module.include_last_offset:
-            end = int(offsets[-1]) if offsets.numel() else -1
-            if not 0 <= end <= ids.numel():
-                raise ArgumentError(f"feature {name!r}: offsets end at {end}: want 0 to the {ids.numel()} ids")
-            ids, offsets = ids[:end], offsets[:-1]
-            weights = None if weights is None else weights[:end]
-        return _Bags(module.keys(ids), offsets, weights, offsets.numel())
+        return module.given(what, given[0], given[1], given[2] if len(given) > 2 else None)
 
-    def _weights(self, i: int, ids: Tensor, weights: Optional[Tensor]) -> Optional[Tensor]:
-        if weights is None:
-            return None
-        if self._module(i).mode != "sum" or weights.shape != ids.shape:
-            raise ArgumentError(
-                f"feature {self.features[i]!r}: per_sample_weights {list(weights.shape)}: want the shape of ids, "
-                f"{list(ids.shape)}, and mode 'sum'"
-            )
-        return weights
-
-    def _jagged(self, features: Any) -> List[_Bags]:
-        names, values = list(features.keys()), features.values()
-        weights = features.weights_or_none() if hasattr(features, "weights_or_none") else None
-        missing = [name for name in self.features if name not in names]
-        if missing:
-            raise ArgumentError(f"features {missing} are missing: want all of {self.features}, not {names}")
-        if hasattr(features, "offsets"):
-            offsets = features.offsets().to("cpu", torch.int64)
-        else:
-            lengths = features.lengths().reshape(-1).to("cpu", torch.int64)
-            offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        bags, rest = divmod(offsets.numel() - 1, len(names))
-        if rest:
-            raise ArgumentError(f"{offsets.numel()} offsets of {len(names)} features: want features * bags + 1")
-        edges = offsets[::bags].tolist() if bags else [0] * (len(names) + 1)
-        out = []
-        for i, name in enumerate(self.features):
-            f = names.index(name)
-            low, high = edges[f], edges[f + 1]
-            ids = values[low:high]
-            own = offsets[f * bags : (f + 1) * bags] - low
-            out.append(
-                _Bags(
-                    self._module(i).keys(ids),
-                    own,
-                    self._weights(i, ids, None if weights is None else weights[low:high]),
-                    bags,
-                )
-            )
-        return out
+    def _jagged(self, features: Any) -> List[BagInput]:
+        given = jagged_inputs(features, {name: self._module(i).mode for i, name in enumerate(self.features)})
+        return [
+            one._replace(ids=self._module(i).keys(one.ids)) if self._module(i).hashed else one
+            for i, one in enumerate(given)
+        ]

@@ -66,25 +66,40 @@ class Wish(NamedTuple):
     skip: Optional[int] = None  # an id whose row reads as zeros and gets no gradient: the padding index
 
 
-def flat_ids(ids: Tensor, what: str) -> Tensor:
+def flat_ids(ids: Any, what: str) -> Tensor:
     """int64, one-dimensional, contiguous, in the memory of the processor: ``ids`` itself where it is so already.
 
-    Errors: ArgumentError that names the table where they are no integers.
+    Errors: ArgumentError that begins with ``what``, which has the ids, where they are no integers.
     """
-    if not isinstance(ids, Tensor):
-        kind = type(ids).__name__
-        raise ArgumentError(f"table {what!r}: ids are {kind}: want a tensor of torch.int64 or torch.int32")
-    if ids.dtype == torch.int64 and ids.dim() == 1 and ids.device.type == "cpu" and ids.is_contiguous():
-        return ids
-    if ids.dtype not in INTEGERS:
-        raise ArgumentError(f"table {what!r}: ids are {ids.dtype}: want torch.int64 or torch.int32")
-    if ids.layout != torch.strided:
-        raise ArgumentError(f"table {what!r}: ids are {ids.layout}: want torch.strided, ids.to_dense()")
-    if ids.device.type != "cpu":
-        if ids.device.type == "meta":
-            raise ArgumentError(f"table {what!r}: ids are on device meta, which has no values: want cpu")
-        ids = ids.cpu()
-    return ids.reshape(-1).to(torch.int64).contiguous()
+    flat: Tensor = ids if is_flat(ids) else flat_integers(f"{what}: ids", ids)
+    return flat
+
+
+def is_flat(given: Any) -> bool:
+    """Whether the library can read it as it is: int64, one-dimensional, contiguous, in the memory of the processor."""
+    return (
+        isinstance(given, Tensor)
+        and given.dtype == torch.int64
+        and given.dim() == 1
+        and given.layout == torch.strided
+        and given.device.type == "cpu"
+        and given.is_contiguous()
+    )
+
+
+def flat_integers(what: str, given: Any) -> Tensor:
+    """The same of any tensor of integers; ``what`` names it. Errors: ArgumentError."""
+    if not isinstance(given, Tensor):
+        raise ArgumentError(f"{what} are {type(given).__name__}: want a tensor of torch.int64 or torch.int32")
+    if given.dtype not in INTEGERS:
+        raise ArgumentError(f"{what} are {given.dtype}: want torch.int64 or torch.int32")
+    if given.layout != torch.strided:
+        raise ArgumentError(f"{what} are {given.layout}: want torch.strided, as of to_dense()")
+    if given.device.type != "cpu":
+        if given.device.type == "meta":
+            raise ArgumentError(f"{what} are on device meta, which has no values: want cpu")
+        given = given.cpu()
+    return given.reshape(-1).to(torch.int64).contiguous()
 
 
 def look_up(session: Session, wishes: Sequence[Wish], train: bool) -> List[Looked]:

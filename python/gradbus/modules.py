@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from . import bags, plain, pooling
+from .bag_input import BagInput, bag_input
 from .checks import eager, text, whole
 from .errors import ArgumentError, ConfigError, OrderError
 from .ids import ROWS_MAX, hash_id
-from .lookups import INTEGERS, NO_GRAPH, Looked, Wish, embed, flat_ids, look_up
+from .lookups import NO_GRAPH, Looked, Wish, embed, flat_ids, look_up
 from .optimizers import Init, Normal, Spec, Uniform, Zeros
 from .session import Session, Table
 
@@ -126,7 +127,7 @@ class TableModule(nn.Module):
 
     def keys(self, ids: Tensor) -> Tensor:
         """Flat int64 row numbers of ids."""
-        flat = flat_ids(ids, self.table.name)
+        flat = flat_ids(ids, f"table {self.table.name!r}")
         return hash_id(flat, self.num_embeddings, self.salt) if self.hashed else flat
 
     def training_rows(self) -> bool:
@@ -327,75 +328,38 @@ class EmbeddingBag(TableModule):
         """Bags of rows: float32 ``[bags, dim]``, or as ``to(dtype)`` says.
 
         ``input``: integers, ``[bags, ids of a bag]``, or ``[ids of all]`` with ``offsets``, where each bag begins:
-        integers ``[bags]``, with ``include_last_offset`` ``[bags + 1]``. ``per_sample_weights``: float, of the shape of
+        integers ``[bags]``, 0 first and never falling; with ``include_last_offset`` ``[bags + 1]``, the last of which is
+        the number of ids. ``per_sample_weights``: float, of the shape of
         ``input``, with mode "sum". An empty bag is zeros. Errors: IdError that names table, place and id;
         ArgumentError; those of the session."""
-        if not isinstance(input, Tensor):
-            flat_ids(input, self.table.name)  # raises
-        if offsets is not None:
-            self._check_form(offsets)
-        if input.dim() not in (1, 2) or (input.dim() == 1) != (offsets is not None):
-            given = "with" if offsets is not None else "without"
+        given = self.given(f"table {self.table.name!r}", input, offsets, per_sample_weights)
+        if offsets is None and input.dim() == 1:
             raise ArgumentError(
-                f"table {self.table.name!r}: input of {input.dim()} dimensions {given} offsets: want 1 with offsets, "
-                "or 2 without"
+                f"table {self.table.name!r}: input of 1 dimensions without offsets: want 1 with offsets, or 2 without"
             )
-        if per_sample_weights is not None:
-            if self.mode != "sum":
-                raise ArgumentError(
-                    f"table {self.table.name!r}: per_sample_weights with mode {self.mode!r}: want mode 'sum'"
-                )
-            if per_sample_weights.shape != input.shape:
-                raise ArgumentError(
-                    f"table {self.table.name!r}: per_sample_weights {list(per_sample_weights.shape)}: want the shape "
-                    f"of input, {list(input.shape)}"
-                )
         if self.pooling is not None:
-            out = self.pooled(input, offsets, per_sample_weights)
+            out = self.pooled(given, (input, offsets))
         else:
-            rows, ids, padding = self.rows(input)
-            try:
-                out = self.pool(rows, ids.view(input.shape), offsets, per_sample_weights, padding)
-            except RuntimeError:
-                if offsets is not None:
-                    self._check_places(offsets, ids.numel())
-                raise
+            rows, ids, padding = self.rows(given.ids)
+            out = self.pool(rows, ids, given.begins(), given.weights, padding)
         self.count(out, out.shape[0], self.training_rows())
         return out
 
-    def _check_form(self, offsets: Any) -> None:
-        """Errors: ArgumentError where offsets are no integers in one dimension."""
-        if not isinstance(offsets, Tensor) or offsets.dtype not in INTEGERS or offsets.layout != torch.strided:
-            kind = type(offsets).__name__
-            if isinstance(offsets, Tensor):
-                kind = str(offsets.dtype if offsets.layout == torch.strided else offsets.layout)
-            raise ArgumentError(f"table {self.table.name!r}: offsets are {kind}: want a tensor of integers")
-        if offsets.dim() != 1:
-            raise ArgumentError(f"table {self.table.name!r}: offsets of {offsets.dim()} dimensions: want 1")
+    def given(self, what: str, ids: Tensor, offsets: Optional[Tensor], weights: Optional[Tensor]) -> BagInput:
+        """What a forward is given, checked, with row numbers as ids. ``what`` has the ids, for errors."""
+        given = bag_input(what, ids, offsets, weights, self.mode, self.include_last_offset)
+        return given._replace(ids=self.keys(given.ids)) if self.hashed else given
 
-    def _check_places(self, offsets: Tensor, ids: int) -> None:
-        """What is wrong with offsets that PyTorch has refused. Errors: ArgumentError."""
-        places = offsets.tolist()
-        if places and places[0] != 0:
-            raise ArgumentError(f"table {self.table.name!r}: offsets begin at {places[0]}: want 0")
-        for low, high in zip(places, places[1:]):
-            if low > high:
-                raise ArgumentError(
-                    f"table {self.table.name!r}: offsets fall from {low} to {high}: want them to rise"
-                )
-        if places and places[-1] > ids:
-            raise ArgumentError(
-                f"table {self.table.name!r}: offsets end at {places[-1]}: want at most the {ids} ids"
-            )
-
-    def pooled(self, input: Tensor, offsets: Optional[Tensor], per_sample_weights: Optional[Tensor]) -> Tensor:
-        """Bags that servers pool."""
+    def pooled(self, given: BagInput, own: Tuple[Optional[Tensor], ...]) -> Tensor:
+        """Bags that servers pool. ``own``: tensors of the caller, who may write to them before the batch is
+        committed."""
         table, train = self.table, self.training_rows()
-        if per_sample_weights is not None:
+        if given.weights is not None:
             raise ArgumentError(f"table {table.name!r}: per_sample_weights with pool 'servers': want pool 'client'")
-        keys, begins = self.keys(input), bags.begins(table, input, offsets, self.include_last_offset)
-        if train and keys.data_ptr() == input.data_ptr():
-            keys = keys.clone()  # input may be filled anew before the batch is committed
+        keys, begins = given.ids, given.begins()
+        if train:
+            theirs = [tensor.data_ptr() for tensor in own if tensor is not None]
+            keys, begins = (one.clone() if one.data_ptr() in theirs else one for one in (keys, begins))
         out, like = bags.look_up_bags(self.session, table, keys, begins, train), self._like
         return out if like.dtype == out.dtype and like.device == out.device else out.to(like.device, like.dtype)
 
@@ -403,22 +367,16 @@ class EmbeddingBag(TableModule):
         self,
         rows: Tensor,
         ids: Tensor,
-        offsets: Optional[Tensor],
+        offsets: Tensor,
         per_sample_weights: Optional[Tensor],
         padding: Optional[int],
-        last: Optional[bool] = None,
     ) -> Tensor:
-        """Bags of rows by ids into them: a function of tensors alone. ``last``: whether offsets have the last one, else
-        as the module says."""
-        last = (self.include_last_offset if last is None else last) and offsets is not None
-        if ids.dim() == 2 and ids.shape[1] == 0:  # PyTorch refuses bags that are all empty in this form
-            offsets, ids = torch.zeros(ids.shape[0], dtype=torch.int64, device=ids.device), ids.reshape(-1)
-            per_sample_weights = None
-        elif offsets is not None and (offsets.dtype != torch.int64 or offsets.device != ids.device):
-            offsets = offsets.to(ids.device, torch.int64)
-        if per_sample_weights is not None and per_sample_weights.dtype != rows.dtype:
-            per_sample_weights = per_sample_weights.to(rows.dtype)
-        if padding is None and per_sample_weights is None and not last and pooling.applies(rows, self.mode):
+        """Bags of rows by ids into them ``[N]``, with offsets that were checked: a function of tensors alone."""
+        if offsets.device != ids.device:
+            offsets = offsets.to(ids.device)
+        if per_sample_weights is not None:
+            per_sample_weights = per_sample_weights.to(rows.device, rows.dtype)
+        if padding is None and per_sample_weights is None and pooling.applies(rows, self.mode):
             return pooling.bags(rows, ids, offsets, self.mode)
         return functional.embedding_bag(
             ids,
@@ -426,6 +384,5 @@ class EmbeddingBag(TableModule):
             offsets,
             mode=self.mode,
             per_sample_weights=per_sample_weights,
-            include_last_offset=last,
             padding_idx=padding,
         )

@@ -31,14 +31,8 @@ def native_like(like: Tensor) -> bool:
     return like.dtype == torch.float32 and like.device.type == "cpu"
 
 
-def bags(rows: Tensor, ids: Tensor, offsets: Optional[Tensor], mode: str) -> Tensor:
-    """Bags of ``rows`` ``[R, dim]``: ``[bags, dim]``.
-
-    ``ids``: int64 ``[N]`` with ``offsets``, int64 ``[bags]``, or ``[bags, n]`` without.
-    """
-    if offsets is None:
-        offsets = torch.arange(0, ids.numel(), max(1, ids.shape[1]), dtype=torch.int64, device="cpu")
-        ids = ids.reshape(-1)
+def bags(rows: Tensor, ids: Tensor, offsets: Tensor, mode: str) -> Tensor:
+    """Bags of ``rows`` ``[R, dim]``: ``[bags, dim]``. ``ids``: int64 ``[N]``, ``offsets``: int64 ``[bags]``."""
     out: Tensor = _Bags.apply(rows, ids, offsets, mode == "mean")
     return out
 

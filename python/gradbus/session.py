@@ -108,8 +108,7 @@ class Session:
         pooling: Optional[str] = None,
     ) -> Table:
         """Registers a table; of a name that is there already it gives that one. ``pooling``: "sum" or "mean" where
-        servers pool its bags. Errors: ConfigError where the two
-        differ; OrderError where the session has joined without it."""
+        servers pool its bags. Errors: ConfigError where the two differ; OrderError where the session has joined."""
         table = Table(name, rows, dim, init if init is not None else Normal(), optimizer, pooling)
         with self._lock:
             known = self._tables.get(name)
@@ -331,22 +330,25 @@ class Session:
         """
         from .lookups import Wish, flat_ids, look_up
 
-        found = self._tables.get(table) if isinstance(table, str) else table
-        if found is None:
-            raise ArgumentError(f"no table {table!r}: want one of {sorted(self._tables)}")
+        found = self._registered(table)
+        flat = flat_ids(ids, f"table {found.name!r}")
         if found.pooling is not None:
             from .bags import look_up_bags
 
-            return look_up_bags(self, found, flat_ids(ids, found.name), None, False).reshape(*ids.shape, found.dim)
-        looked = look_up(self, [Wish([found], [flat_ids(ids, found.name)])], train=False)[0]
+            return look_up_bags(self, found, flat, None, False).reshape(*ids.shape, found.dim)
+        looked = look_up(self, [Wish([found], [flat])], train=False)[0]
         rows = torch.nn.functional.embedding(looked.ids, looked.rows)
         return rows.reshape(*ids.shape, found.dim)
 
-    def read_table(self, table: Union[str, Table]) -> Tensor:
-        """All rows of a table at the newest version: float32 ``[rows, dim]``. Errors: ArgumentError."""
+    def _registered(self, table: Union[str, Table]) -> Table:
         found = self._tables.get(table) if isinstance(table, str) else table
         if found is None:
             raise ArgumentError(f"no table {table!r}: want one of {sorted(self._tables)}")
+        return found
+
+    def read_table(self, table: Union[str, Table]) -> Tensor:
+        """All rows of a table at the newest version: float32 ``[rows, dim]``. Errors: ArgumentError."""
+        found = self._registered(table)
         self.begin_reading()
         rows = torch.empty(found.rows, found.dim, dtype=torch.float32, device="cpu")
         with self._lock:

@@ -42,24 +42,6 @@ def test_ids_that_are_none(ids, says):
 
 
 @pytest.mark.parametrize(
-    "offsets, says",
-    [
-        ([0, 1], "offsets are list: want a tensor of integers"),
-        (torch.tensor([0.0, 1.0]), "offsets are torch.float32"),
-        (torch.tensor([True]), "offsets are torch.bool"),
-        (torch.tensor([[0], [1]]), "offsets of 2 dimensions: want 1"),
-        (torch.tensor([1, 2]), "offsets begin at 1: want 0"),
-        (torch.tensor([0, 2, 1]), "offsets fall from 2 to 1: want them to rise"),
-        (torch.tensor([0, 4]), "offsets end at 4: want at most the 3 ids"),
-    ],
-)
-def test_offsets_that_are_none(offsets, says):
-    session, model, _, _, _ = made("offsets")
-    with session, pytest.raises(gradbus.ArgumentError, match=says):
-        model.users(torch.tensor([1, 2, 3]), offsets)
-
-
-@pytest.mark.parametrize(
     "make, says",
     [
         (lambda: gradbus.SGD(-1), r"SGD.lr: -1: want a finite number"),

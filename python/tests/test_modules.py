@@ -222,10 +222,8 @@ def test_wrong_input() -> None:
                 {"per_sample_weights": torch.ones(5, 2)},
                 "per_sample_weights with mode 'mean': want mode 'sum'",
             ),
-            ((BAGS, torch.tensor([0, 11])), {}, "offsets"),
-            ((BAGS, torch.tensor([1, 4])), {}, "offsets"),
         ):
-            with pytest.raises((gradbus.ArgumentError, ValueError, RuntimeError), match=says):
+            with pytest.raises(gradbus.ArgumentError, match=says):
                 emb(*arguments, **named)
         with pytest.raises(gradbus.ArgumentError, match="want the shape of input"):
             gradbus.EmbeddingBag(ROWS, DIM, mode="sum", name="t", session=session)(
