@@ -15,7 +15,8 @@ from .errors import ArgumentError, IdError
 from .lookups import began
 
 if TYPE_CHECKING:
-    from .session import Session, Table
+    from .session import Session
+    from .table import Table
 
 # Makes the output of _Pooled require a gradient.
 _anchor = torch.zeros(0, dtype=torch.float32, device="cpu", requires_grad=True)

@@ -14,7 +14,8 @@ from . import _native
 from .errors import ArgumentError, OrderError, RewoundError
 
 if TYPE_CHECKING:
-    from .session import Session, Table
+    from .session import Session
+    from .table import Table
 
 _SAMPLES_MAX = 2**31 - 1
 

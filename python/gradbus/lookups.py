@@ -19,7 +19,8 @@ from . import _native, pooling
 from .errors import ArgumentError, IdError, OrderError
 
 if TYPE_CHECKING:
-    from .session import Session, Table
+    from .session import Session
+    from .table import Table
 
 NO_GRAPH = (
     "a graph of torch.jit would have the rows of one call in it: want session.save(path), then "

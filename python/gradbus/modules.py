@@ -15,7 +15,8 @@ from .errors import ArgumentError, ConfigError, OrderError
 from .ids import ROWS_MAX, hash_id
 from .lookups import NO_GRAPH, Looked, Wish, embed, flat_ids, look_up
 from .optimizers import Init, Normal, Spec, Uniform, Zeros
-from .session import Session, Table
+from .session import Session
+from .table import Table
 
 _STATE = "gradbus table 1"
 _DIM_MAX = 65536

@@ -15,7 +15,8 @@ from .errors import ConfigError, OrderError
 from .modules import TableModule
 from .optimizers import Spec
 from .saving import SavedModel
-from .session import Session, Table
+from .session import Session
+from .table import Table
 
 Models = Union[nn.Module, Sequence[nn.Module], Mapping[str, nn.Module]]
 

@@ -20,7 +20,8 @@ from .errors import ConfigError, FileError
 from .saving import FORMAT
 
 if TYPE_CHECKING:
-    from .session import Session, Table
+    from .session import Session
+    from .table import Table
 
 __all__ = ["plain_state_dict", "rows_of", "write"]
 

@@ -1,0 +1,29 @@
+"""A table of a session: what its job's manifest says of it."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from .optimizers import Init, Spec
+
+
+class Table:
+    """An embedding table of a session: ``rows`` rows of ``dim`` float32 values. Modules of one name share it."""
+
+    def __init__(
+        self, name: str, rows: int, dim: int, init: Init, optimizer: Optional[Spec], pooling: Optional[str] = None
+    ) -> None:
+        self.name, self.rows, self.dim, self.init, self.optimizer = name, rows, dim, init, optimizer
+        self.pooling = pooling  # by servers: "sum" or "mean"; None: they give rows
+        self.index = -1  # in the manifest, when the session has registered it
+
+    def __repr__(self) -> str:
+        return f"table {self.name!r} [{self.rows}, {self.dim}]"
+
+    def manifest(self) -> Dict[str, Any]:
+        out: Dict[str, Any] = {"name": self.name, "rows": self.rows, "dim": self.dim, "init": self.init.manifest()}
+        if self.optimizer is not None:
+            out["optimizer"] = self.optimizer.manifest()
+        if self.pooling is not None:
+            out["placement"], out["pooling"] = "tables", self.pooling
+        return out
