@@ -218,6 +218,13 @@ typedef struct {
                               * NULL, is zeros */
 } gradbus_lane_step;
 
+/* Adds up n pieces of rows of one table as gradbus_commit adds up those of a lane, with the same bits: so a program can
+ * look at the gradient of a lane, and clip it. keys [sum of counts] and grad [sum of counts, dim] have room; *distinct
+ * of each are written, keys ascending. Of a table that shards pool they are then bags of one key each. From any thread
+ * at any time. */
+int32_t gradbus_coalesce(gradbus_handle session, const gradbus_rows *pieces, int32_t n, int64_t *keys, float *grad,
+                         int64_t *distinct);
+
 /* Waits (for room on the way, and for the batch before where neither gradbus_lookup nor _dense has). Hands over the
  * gradients of all lanes of gradbus_begin, ascending. The update divides their sum by the sum of samples.
  * gradbus_lookup, _dense and _finish wait for what comes of it. */

@@ -91,6 +91,10 @@ int32_t gradbus_lookup(gradbus_handle session, int64_t version, gradbus_ask *ask
 int32_t gradbus_commit(gradbus_handle session, const gradbus_lane_step *lanes, int32_t n) {
   CALL(go_commit(self(), session, (gradbus_lane_step *)lanes, n));
 }
+int32_t gradbus_coalesce(gradbus_handle session, const gradbus_rows *pieces, int32_t n, int64_t *keys, float *grad,
+                         int64_t *distinct) {
+  CALL(go_coalesce(self(), session, (gradbus_rows *)pieces, n, keys, grad, distinct));
+}
 int32_t gradbus_settle(gradbus_handle session, int32_t *further) { CALL(go_settle(self(), session, further)); }
 int32_t gradbus_rejoin(gradbus_handle session) { CALL(go_rejoin(self(), session)); }
 int32_t gradbus_hand_over(gradbus_handle session) { CALL(go_hand_over(self(), session)); }

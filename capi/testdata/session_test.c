@@ -291,6 +291,8 @@ static void case_refuses(void) {
   GIVES(GRADBUS_ARGUMENT, "path is NULL", gradbus_save(session, NULL));
   GIVES(GRADBUS_FILE, "/nowhere", gradbus_save(session, "/nowhere/at/all"));
   GIVES(GRADBUS_FILE, "/tmp", gradbus_save(session, "/tmp"));  // a folder
+  GIVES(GRADBUS_ARGUMENT, "coalesce of 0 pieces", gradbus_coalesce(session, NULL, 0, NULL, NULL, NULL));
+  GIVES(GRADBUS_ARGUMENT, "begin at 1000", gradbus_check_offsets(&keys[1], 1, 0, 0));
   GIVES(GRADBUS_ARGUMENT, "no NULL", gradbus_bag_gradient(keys, 1, NULL, 1, 0, NULL, 1, rows, 1));
 
   GIVES(GRADBUS_ARGUMENT, "want one that this library gave", gradbus_leave(1, NULL));

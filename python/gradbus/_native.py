@@ -105,6 +105,7 @@ _PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
         (c_void_p, c_int64, c_void_p, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_int64),
     ),
     "gradbus_check_offsets": (c_int32, (c_void_p, c_int64, c_int64, c_int32)),
+    "gradbus_coalesce": (c_int32, (c_uint64, c_void_p, c_int32, c_void_p, c_void_p, POINTER(c_int64))),
     "gradbus_commit": (c_int32, (c_uint64, c_void_p, c_int32)),
     "gradbus_settle": (c_int32, (c_uint64, POINTER(c_int32))),
     "gradbus_rejoin": (c_int32, (c_uint64,)),

@@ -21,7 +21,7 @@ __all__ = ["RowGradients", "skipped"]
 
 
 class RowGradients(List[Tensor]):
-    """What ``params`` of the group of tables are: nothing but, between a backward and its step, one tensor a forward,
+    """What ``params`` of the group of tables are: nothing but, between a backward and its step, one tensor a table,
     whose ``grad`` is the gradient of its rows, in the memory from which it is sent."""
 
     def __init__(self, session: "Session") -> None:

@@ -3,102 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 import logging
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-import torch
 from torch import Tensor
 
 from . import _native
 from .errors import ArgumentError, OrderError, RewoundError
+from .lane import Lane, Piece, filled, sum_of
 
 if TYPE_CHECKING:
     from .session import Session
-    from .table import Table
 
 _SAMPLES_MAX = 2**31 - 1
 
 _log = logging.getLogger("gradbus")
-
-
-class Piece(NamedTuple):
-    """A gradient of rows, whose tensors live until the batch is committed."""
-
-    table: int
-    rows: int
-    keys: int  # address of int64 [rows]
-    grad: int  # address of float32 [rows, dim]
-    memory: Tuple[Tensor, ...]
-    bags: int = 0  # of a table that servers pool: grad is [bags, dim]
-    offsets: Optional[int] = None  # address of int64 [bags]
-
-
-class Lane:
-    """What a lane contributes: pieces of row gradients, in the order of their backwards."""
-
-    __slots__ = ("number", "forwards", "pieces", "ended", "samples", "loss", "dense", "memory")
-
-    def __init__(self, number: int) -> None:
-        self.number = number  # of the lane in the job
-        self.forwards = 0
-        self.pieces: List[Piece] = []
-        self.ended = False
-        self.samples, self.loss = 0, 0.0
-        self.dense: Optional[int] = None  # address of an array of addresses
-        self.memory: Any = None  # what dense points to
-
-    def add(
-        self,
-        tables: Sequence[Table],
-        unique: Tensor,
-        places: Sequence[Tuple[int, int, int]],
-        grad: Tensor,
-        skip: Optional[int],
-    ) -> None:
-        """Takes the gradient of one forward's rows. It is called by the backward.
-
-        Errors: OrderError where the lane has ended: the batch of that forward is over.
-        """
-        self._check_open()
-        if grad.dtype != torch.float32 or grad.device.type != "cpu" or not grad.is_contiguous():
-            grad = grad.to("cpu", torch.float32).contiguous()
-        memory = (unique, grad)
-        keys, values = unique.data_ptr(), grad.data_ptr()
-        for table, (at, row, distinct) in zip(tables, places):
-            first, width = 0, 4 * table.dim
-            if skip is not None:
-                padding = (unique[at : at + distinct] == skip).nonzero()
-                if padding.numel():
-                    first = int(padding[0, 0]) + 1
-                    if first > 1:
-                        self.pieces.append(Piece(table.index, first - 1, keys + 8 * at, values + width * row, memory))
-            if distinct > first:
-                self.pieces.append(
-                    Piece(
-                        table.index, distinct - first, keys + 8 * (at + first), values + width * (row + first), memory
-                    )
-                )
-
-    def add_bags(self, table: Table, keys: Tensor, offsets: Tensor, grad: Tensor) -> None:
-        """Takes the gradient of the bags of one forward, float32 ``[bags, dim]``, which is copied: autograd may have
-        given the same memory to others. It is called by the backward. Errors: as of :meth:`add`."""
-        self._check_open()
-        own = torch.empty(grad.shape, dtype=torch.float32, device="cpu").copy_(grad)
-        memory, bags = (keys, own, offsets), grad.shape[0]
-        if bags:
-            self.pieces.append(
-                Piece(
-                    table.index, keys.numel(), keys.data_ptr(), own.data_ptr(), memory, bags, offsets.data_ptr()
-                )
-            )
-
-    def _check_open(self) -> None:
-        if self.ended:
-            raise OrderError(
-                "backward of a forward from before the last step: its lane has ended; want loss.backward() before "
-                "opt.step()"
-            )
 
 
 class Batches:
@@ -167,10 +86,17 @@ class Batches:
 
     def gradients(self) -> List[Tensor]:
         """The gradients of rows that backwards have given since the last step, in the memory from which they are sent:
-        float32 ``[distinct rows, dim]``, one of each forward."""
+        float32 ``[distinct rows, dim]``, one of each table. What several backwards or modules have given of a table is
+        added up for it, with the bits that the step would have."""
         if not self._lanes:
             return []
-        return list({id(piece.memory[1]): piece.memory[1] for piece in self._lanes[-1].pieces}.values())
+        lane = self._lanes[-1]
+        tables: Dict[int, List[Piece]] = {}
+        for piece in lane.pieces:
+            tables.setdefault(piece.table, []).append(piece)
+        merged = [sum_of(self._session, pieces) for pieces in tables.values()]
+        lane.pieces = [piece for piece, _ in merged]
+        return [grad for _, grad in merged]
 
     def _begin(self) -> None:
         session = self._session
@@ -280,10 +206,7 @@ class Batches:
             rows, pieces = self._rows[i], lane.pieces
             if len(rows) < len(pieces):
                 rows = self._rows[i] = (_native.Rows * (2 * len(pieces)))()
-            for n, piece in enumerate(pieces):
-                out = rows[n]
-                out.table, out.count, out.keys, out.grad = piece.table, piece.rows, piece.keys, piece.grad
-                out.bags, out.offsets = piece.bags, piece.offsets
+            filled(rows, pieces)
             step = self._steps[i]
             step.lane, step.samples, step.loss, step.dense = lane.number, lane.samples, lane.loss, lane.dense
             step.rows, step.pieces = rows, len(pieces)

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from . import _native, ending, plain
-from .batches import Batches, Lane
+from .batches import Batches
 from .checks import text, whole
 from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, OrderError
 from .joining import say_policy, waiting
+from .lane import Lane
 from .optimizers import Init, Normal, Spec
 from .saving import SavedModel
 from .table import Table
