@@ -94,7 +94,8 @@ type Config struct {
 	Threads int
 
 	// MemoryBytesMax (memory_bytes_max) bounds what all jobs may hold in parameters, tables and open rounds; a job that
-	// would need more is refused when it is registered. 0 means three quarters of the machine's memory.
+	// would need more is refused when it is registered. 0 means three quarters of what the process may
+	// take: the machine's memory, the limit of its control group or of those around it, or GOMEMLIMIT.
 	MemoryBytesMax int64
 	// StagedBytesMax (staged_bytes_max) bounds the contributions to open rounds of one job on one shard, 16 MiB to 1 TiB.
 	// Each trainer may use its share of it, at least 8 MiB, which must hold its sparse gradients of one batch. 0 means

@@ -130,14 +130,3 @@ func TestJobBytes(t *testing.T) {
 	check("staged at the budget", m.Staged, shards*staged)
 	check("fan-out at the limit", m.FanOut, 2*fabric.PendingBytesMaxDefault)
 }
-
-func TestMemTotal(t *testing.T) {
-	if n := memTotal("MemTotal:       16318480 kB\nMemFree: 1 kB\n"); n != 16318480<<10 {
-		t.Errorf("%d", n)
-	}
-	for _, text := range []string{"", "MemTotal: x kB\n", "MemTotal:\n"} {
-		if n := memTotal(text); n != 0 {
-			t.Errorf("%q gives %d", text, n)
-		}
-	}
-}

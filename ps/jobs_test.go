@@ -3,6 +3,8 @@ package ps
 import (
 	"context"
 	"errors"
+	"math"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -156,6 +158,18 @@ func drain(mail chan *schema.View) {
 		default:
 			return
 		}
+	}
+}
+
+// What jobs are promised follows from what the process may take, of which GOMEMLIMIT is one limit; the control groups
+// are in process.TestReadGroup.
+func TestPromisesFollowWhatTheProcessMayTake(t *testing.T) {
+	before := debug.SetMemoryLimit(math.MaxInt64)
+	defer debug.SetMemoryLimit(before)
+	debug.SetMemoryLimit(300 << 20)
+	s := startServer(t, Config{})
+	if got, want := s.config.MemoryBytesMax, int64(225<<20); got != want {
+		t.Errorf("jobs may hold %d bytes, want %d, three quarters of the limit", got, want)
 	}
 }
 

@@ -107,7 +107,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	}
 	if config.MemoryBytesMax == 0 {
 		config.MemoryBytesMax = memoryBytesDefault
-		if n := machineBytes(); n > 0 {
+		if n := process.MemoryBytes(); n > 0 {
 			config.MemoryBytesMax = n / 4 * 3
 		}
 	}

@@ -168,7 +168,7 @@ func (f *flags) add(c *cobra.Command) {
 		"`number` of threads that one call of the cpu backend may use; results do not depend on it")
 	f.verify.Add(set)
 	set.Int64Var(&f.memoryMiB, "memory-mib", 0,
-		"`MiB` that all jobs may hold; 0 is three quarters of the machine's memory")
+		"`MiB` that all jobs may hold; 0 is three quarters of the machine's memory, or of the control group's")
 	set.Int64Var(&f.stagedMiB, "staged-mib", s.StagedBytesMax>>20,
 		"`MiB` that gradients of open rounds may hold, for each job and shard")
 	set.Int64Var(&f.pendingMiB, "pending-mib", s.PendingBytesMax>>20,

@@ -150,7 +150,6 @@ var openers = map[string]string{
 	"internal/process/process_linux.go": "/proc",
 	"internal/regular/regular.go":       "what it checks",
 	"internal/tensorboard/writer.go":    "a new file, for writing",
-	"ps/memory.go":                      "/proc",
 }
 
 // opensByName tells whether a file uses a function that opens whatever has a name.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"gradbus/internal/process"
 )
 
 // machine is what a process may take here. -1 is not known, math.MaxInt64 no limit.
@@ -29,8 +31,9 @@ func readMachine(root fs.FS) machine {
 	limits := read(root, "proc/self/limits")
 	m.files, m.locked = limit(limits, "Max open files"), limit(limits, "Max locked memory")
 	meminfo := read(root, "proc/meminfo")
-	m.memory, m.available = kilobytes(meminfo, "MemTotal:"), kilobytes(meminfo, "MemAvailable:")
-	m.group, m.quota = group(root)
+	m.memory, m.available = process.MachineBytes(root), kilobytes(meminfo, "MemAvailable:")
+	group := process.ReadGroup(root)
+	m.group, m.quota = group.MemoryBytes, group.Processors
 	for _, word := range strings.Fields(read(root, "sys/kernel/mm/transparent_hugepage/enabled")) {
 		if inner, found := strings.CutPrefix(word, "["); found {
 			m.huge = strings.TrimSuffix(inner, "]")
@@ -79,35 +82,6 @@ func kilobytes(text, row string) int64 {
 		}
 	}
 	return 0
-}
-
-// group is what the control group of this process, and those around it, allow: the least of bytes and of processors.
-func group(root fs.FS) (bytes int64, processors float64) {
-	within := ""
-	for line := range strings.Lines(read(root, "proc/self/cgroup")) {
-		if rest, found := strings.CutPrefix(strings.TrimSpace(line), "0::/"); found { // version 2
-			within = rest
-		}
-	}
-	for dir := path.Join("sys/fs/cgroup", within); strings.HasPrefix(dir, "sys/fs/cgroup"); dir = path.Dir(dir) {
-		if n, err := strconv.ParseInt(strings.TrimSpace(read(root, dir+"/memory.max")), 10, 64); err == nil &&
-			(bytes == 0 || n < bytes) {
-			bytes = n
-		}
-		if fields := strings.Fields(read(root, dir+"/cpu.max")); len(fields) == 2 {
-			quota, err := strconv.ParseFloat(fields[0], 64)
-			period, other := strconv.ParseFloat(fields[1], 64)
-			if err == nil && other == nil && period > 0 && (processors == 0 || quota/period < processors) {
-				processors = quota / period
-			}
-		}
-	}
-	// Version 1 has files of its own; a limit above the machine's memory is its way to say none.
-	if n, err := strconv.ParseInt(strings.TrimSpace(read(root, "sys/fs/cgroup/memory/memory.limit_in_bytes")), 10,
-		64); err == nil && bytes == 0 && n < 1<<60 {
-		bytes = n
-	}
-	return bytes, processors
 }
 
 // listeners are the processes that listen at TCP ports, as far as this user may see them.
