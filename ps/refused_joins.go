@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -46,10 +47,18 @@ func (r *refusedJoins) lately(now time.Time) []schema.RefusedReport {
 	return slices.Clone(r.all)
 }
 
-// joinRefused writes a refusal down, for the log, unless many were told of this second, and the report.
+// joinRefused notes a refusal for the report. It logs it, unless it has logged many this second, and tells the trainers
+// that wait for the job to start.
 func (l *controlLoop) joinRefused(job schema.JobName, from schema.Member, host string, why *schema.Refused) {
-	if n, tell := l.refused.note(time.Now(), job, host, why); tell && l.server.logs.Allow(time.Now()) {
-		l.server.log.Warn("join refused", "job", job, "member", from, "host", host, "reason", why.Reason, "text",
-			why.Text, "times", n)
+	n, tell := l.refused.note(time.Now(), job, host, why)
+	if !tell || !l.server.logs.Allow(time.Now()) {
+		return
+	}
+	l.server.log.Warn("join refused", "job", job, "member", from, "host", host, "reason", why.Reason, "text",
+		why.Text, "times", n)
+	if j := l.jobs[job]; j != nil && j.coordinator.Phase() == Gathering {
+		told := *why
+		told.Text = fmt.Sprintf("a trainer on %s was refused: %s", host, why.Text)
+		l.send(job, j.run, schema.All, schema.Control{Refused: &told})
 	}
 }

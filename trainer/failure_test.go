@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"net"
 	"strings"
@@ -83,6 +84,8 @@ func TestJoinNamesTheFieldThatDiffers(t *testing.T) {
 	waits, done := make(chan int, 8), make(chan error)
 	c := testConfig(t, server)
 	c.OnWaiting = func(missing int) { waits <- missing }
+	var log testkit.Text
+	c.Log = slog.New(slog.NewTextHandler(&log, nil))
 	go func() {
 		_, err := Join(ctx, c, registered)
 		done <- err
@@ -92,6 +95,10 @@ func TestJoinNamesTheFieldThatDiffers(t *testing.T) {
 	other.Optimizer.LR = 0.25
 	_, err := Join(testContext(t), testConfig(t, server), other)
 	checkError(t, err, ErrRefused, "job_differs", "optimizer.lr", "0.1", "0.25")
+	poll(t, "the one that waits is told who was refused, and why", func() bool {
+		said := log.String()
+		return strings.Contains(said, `msg="another trainer was refused"`) && strings.Contains(said, "optimizer.lr 0.1")
+	})
 	cancel()
 	checkError(t, <-done, context.Canceled)
 }

@@ -41,7 +41,7 @@ func (s *Session) receiveControl(m fabric.Message) {
 	var err error
 	switch v.Head().Kind {
 	case schema.KindControl:
-		err = s.word(from, &v)
+		err = s.word(&subject, &v)
 	case schema.KindHeartbeat:
 		s.hear(from)
 	case schema.KindRefusal:
@@ -153,7 +153,8 @@ func (s *Session) takeResult(owner int, subject *fabric.Subject, v *schema.View)
 
 // word takes one of the coordinator's. Those that somebody may wait for go to the channel, whose reader wants the
 // latest: it is never full but for words that nobody waits for.
-func (s *Session) word(from string, v *schema.View) error {
+func (s *Session) word(subject *fabric.Subject, v *schema.View) error {
+	from := subject.From
 	if from != string(schema.Coordinator) {
 		return nil
 	}
@@ -167,6 +168,10 @@ func (s *Session) word(from string, v *schema.View) error {
 		return s.takeLR(c.LR)
 	case c.Standby != nil:
 		s.setStandby(c.Standby.URL)
+		return nil
+	case c.Refused != nil && subject.To == string(schema.All): // of a trainer that this one waits for
+		s.config.Log.Warn("another trainer was refused", "job", s.job.Name, "member", s.joined.Member, "reason",
+			c.Refused.Reason, "text", c.Refused.Text)
 		return nil
 	case c.Refused != nil && c.Refused.Reason == schema.RefusedLR:
 		s.lr.refuse(c.Refused)

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Dict, Optional, Type, Union
 import torch
 from torch import Tensor
 
-from . import _native, ending, plain
+from . import _native, ending, logs, plain
 from .batches import Batches
 from .checks import text, whole
 from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, OrderError
@@ -192,8 +192,8 @@ class Session:
             config = {**config, "told": True}
         handle = self._joining = ctypes.c_uint64()
         lib = self.native
-        texts = json.dumps(config).encode(), json.dumps(manifest).encode()
-        with waiting(self.name, config.get("server", "local"), manifest["trainers"]):
+        with waiting(self.name, config.get("server", "local"), manifest["trainers"]), logs.relayed() as path:
+            texts = json.dumps({**config, "log": path}).encode(), json.dumps(manifest).encode()
             lib.wait(handle, lib.join, *texts, dense, ctypes.byref(handle))
         self.handle = handle.value
         self._job = lib.text(lib.job, self.handle)

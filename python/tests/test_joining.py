@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from programs import until
 from test_edges_processes import ended, program
 
 
@@ -33,6 +34,26 @@ def test_a_join_that_waits_says_for_whom(start):
     first.signal(signal.SIGINT)
     text = f"job 'pair': waiting for 2 trainers at {server}, of which this is one; start the others with the same model"
     ended(first, 0, out=f"gradbus WARNING {text}\n")
+
+
+def test_a_join_that_waits_says_who_was_refused(start):
+    """What the library warns of is in Python's log: here a trainer of another manifest, which ends by itself."""
+    ps, server = start.ps()
+    text = """
+    logging.basicConfig(format="%(name)s %(levelname)s %(message)s", stream=sys.stdout)
+    session = joined(sys.argv[1], int(sys.argv[2]), "pair")
+    model, opt = make(session)
+    try:
+        step(model, opt)
+    except (KeyboardInterrupt, gradbus.JobError) as err:
+        print(type(err).__name__)
+    session.close()
+    """
+    first = program(start, text, server, "2")
+    until(lambda: "trainer t0 joined" in ps.err.read_text(), "the first trainer")
+    ended(program(start, text, server, "3"), 0, out="JobError\n")
+    first.wait_for("gradbus WARNING another trainer was refused: job=pair member=t0 reason=job_differs text=")
+    first.signal(signal.SIGINT)
 
 
 def test_abort_of_a_join_that_has_not_got_to_its_wait(start):
