@@ -344,7 +344,7 @@ func (l *controlLoop) carryOut(j *job, decisions []Decision) {
 		if decision.Who != "" {
 			about = log.With("member", decision.Who)
 		}
-		if decision.Control.Failed != nil {
+		if f := decision.Control.Failed; f != nil && f.End != schema.EndStopped {
 			about.Warn(decision.Note)
 		} else {
 			about.Info(decision.Note)
@@ -409,14 +409,19 @@ func (l *controlLoop) drop(j *job) {
 // shutdown ends every job. Whoever waits for the control loop waits for what it has released, too.
 func (l *controlLoop) shutdown() {
 	const why = "the parameter server is shutting down"
+	how := schema.EndStopped
+	if l.server.Err() != nil {
+		how = schema.EndFailed
+	}
 	l.tellDrainers(true)
 	for _, j := range byName(l.jobs) {
-		l.carryOut(j, j.coordinator.FailBack(schema.Coordinator, why))
+		l.carryOut(j, j.coordinator.endBack(how, schema.Coordinator, why))
 	}
 	for _, a := range byName(l.assignments) {
-		l.tell(a, schema.Control{Failed: &schema.Failed{Member: l.server.member, Text: why, Back: true}})
+		l.tell(a, schema.Control{Failed: &schema.Failed{Member: l.server.member, Text: why, Back: true, End: how}})
 		l.release(a)
 	}
+	l.report(l.server.now())
 	for name := range l.waiting {
 		l.turnAway(name, &schema.Refused{Reason: "shutting_down", Text: why})
 	}

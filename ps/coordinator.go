@@ -80,8 +80,9 @@ type Coordinator struct {
 	serial       int               // of what shard servers are told: rises with every change
 	generation   schema.Generation // rises when a place is taken from a trainer
 	slowest      slowest
-	failed       *schema.Failed
-	started      time.Time // zero before the start
+	ended        schema.End     // how; empty before
+	failed       *schema.Failed // why, where not all trainers left in peace
+	started      time.Time      // zero before the start
 	ticks        liveness.Ticks
 	fewest       int              // missing trainers that there have ever been while the job gathers
 	grew         liveness.Silence // since when; before the first Tick it does not last
@@ -127,15 +128,16 @@ type member struct {
 	cluster       bool   // it sends by way of the control cluster
 	url           string // of its data server, where trainers reduce among themselves
 	left          bool
-	why           string // the reason that it left with
-	behind        bool   // it gets what the run begins with from others
-	complete      bool   // by its last word it is between two runs, and nothing of its batches is missing
-	lost          bool   // in a job that goes on without it
-	dead          bool   // its process has ended
-	leaving       bool   // as soon as the others need not go back for that
-	process       string // as of schema.Join
-	key           uint64 // as of schema.Join, until it has been heard in this place
-	keeps         bool   // as of schema.Join
+	why           string     // the reason that it left with
+	ended         schema.End // EndStopped where it has left because it was asked to end; else empty
+	behind        bool       // it gets what the run begins with from others
+	complete      bool       // by its last word it is between two runs, and nothing of its batches is missing
+	lost          bool       // in a job that goes on without it
+	dead          bool       // its process has ended
+	leaving       bool       // as soon as the others need not go back for that
+	process       string     // as of schema.Join
+	key           uint64     // as of schema.Join, until it has been heard in this place
+	keeps         bool       // as of schema.Join
 
 	generation schema.Generation // in which its place was taken last
 	by         int               // the trainer who computes its lanes besides its own; -1: itself
@@ -283,6 +285,7 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 	case l.Reason != "":
 		d.Note = fmt.Sprintf("trainer %s left: %s", name, l.Reason)
 		handsOver := l.HandOver && !m.complete
+		m.ended = l.End
 		text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, m.batch, l.Reason)
 		// a newcomer that cannot begin gives its place to another one
 		if handsOver && c.recovers() && (c.others(i) || m.generation > c.config.Generation) {
@@ -331,7 +334,10 @@ func (c *Coordinator) endIfEmpty() {
 		return // they come
 	}
 	if !c.anybody() && (!slices.ContainsFunc(c.members, vacant) || slices.ContainsFunc(c.members, inPeace)) {
-		c.phase = Ended
+		c.phase, c.ended = Ended, schema.EndCompleted
+		if c.started.IsZero() {
+			c.ended = schema.EndStopped
+		}
 	}
 }
 
@@ -350,22 +356,47 @@ func (c *Coordinator) anybody() bool {
 	return slices.ContainsFunc(c.members, func(m member) bool { return m.here() })
 }
 
-// Fail ends the job and tells every trainer why.
+// Fail ends the job and tells every trainer why. It is no failure where that trainer was asked to end.
 func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
+	return c.end(c.endBy(who), who, text)
+}
+
+// endBy returns how a job ends because of a member. Where the job had lost another trainer for good, whoever started
+// them may have ended the rest because of that.
+func (c *Coordinator) endBy(who schema.Member) schema.End {
+	lost := func(m member) bool { return m.lost && m.ended == "" && m.vacancy == nil }
+	if i, ok := c.find(who); ok && c.members[i].ended != "" && !slices.ContainsFunc(c.members, lost) {
+		return c.members[i].ended
+	}
+	return schema.EndFailed
+}
+
+// end ends the job and tells every trainer how and why.
+func (c *Coordinator) end(how schema.End, who schema.Member, text string) []Decision {
 	if c.phase == Ended {
 		return nil
 	}
-	c.phase, c.failed = Ended, &schema.Failed{Member: who, Text: schema.Clip(text)} // with the words of a trainer in it
-	return []Decision{{To: schema.All, Control: schema.Control{Failed: c.failed}, Note: "job failed: " + text, Who: who}}
+	c.phase, c.ended = Ended, how
+	c.failed = &schema.Failed{Member: who, Text: schema.Clip(text)} // with the words of a trainer in it
+	if how == schema.EndStopped {
+		c.failed.End = how
+	}
+	return []Decision{{To: schema.All, Control: schema.Control{Failed: c.failed}, Note: "job " + string(how) + ": " + text,
+		Who: who}}
 }
 
 // FailBack is Fail where the job may go on: where its versions are durable, or somebody stands by, its trainers come
 // back.
 func (c *Coordinator) FailBack(who schema.Member, text string) []Decision {
+	return c.endBack(c.endBy(who), who, text)
+}
+
+// endBack is end where the job may go on: see FailBack.
+func (c *Coordinator) endBack(how schema.End, who schema.Member, text string) []Decision {
 	if c.phase == Running && c.regathers() {
-		return c.goOn(who, text, false)
+		return c.goOn(how, who, text, false)
 	}
-	decisions := c.Fail(who, text)
+	decisions := c.end(how, who, text)
 	if decisions != nil {
 		c.failed.Back = c.config.Checkpoints != nil || c.standby.url != "" || c.awaits() || c.copies.whole > 0
 		if c.failed.Back && c.goesBack() {

@@ -31,7 +31,7 @@ import (
 //	blind at=
 //	heartbeat from= [at=] [batch=] [generation=] [complete]
 //	died from= [at=] [generation=] [process=]
-//	leave from= [generation=] [reason=word-word] [hand-over] [back] [lacks=]
+//	leave from= [generation=] [reason=word-word] [hand-over] [end=stopped] [back] [lacks=]
 //	connections name ...
 //	tick at= [waiting=batch:t0+t1]
 //	status
@@ -224,7 +224,7 @@ func (s *membership) run() string {
 		return s.tell(s.c.Leaving(from))
 	case "leave":
 		return s.tell(s.c.Leave(s.now, from, s.generation(from), &schema.Leave{Reason: s.words("reason"),
-			HandOver: s.d.HasArg("hand-over"), Back: s.d.HasArg("back"),
+			HandOver: s.d.HasArg("hand-over"), Back: s.d.HasArg("back"), End: schema.End(s.text("end", "")),
 			Lacks: schema.Member(s.text("lacks", ""))}))
 	case "connections":
 		s.connections()
@@ -478,7 +478,7 @@ func (s *membership) tell(decisions []Decision) string {
 func (s *membership) status() string {
 	var b strings.Builder
 	st := s.c.Status()
-	fmt.Fprintf(&b, "%v\n", st.Phase)
+	fmt.Fprintln(&b, strings.TrimSpace(st.Phase.String()+" "+string(s.c.ended)))
 	for _, m := range st.Members {
 		state := "free"
 		if m.Host != "" {

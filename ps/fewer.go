@@ -204,7 +204,8 @@ func (c *Coordinator) makeRoom(now time.Time) []Decision {
 	} else {
 		text = "a trainer has come from " + k.all[0].join.Host
 	}
-	return c.FailBack(schema.Coordinator, fmt.Sprintf("%s; all go on from version %d, with %d of %d trainers", text,
+	return c.endBack(schema.EndStopped, schema.Coordinator, fmt.Sprintf(
+		"%s; all go on from version %d, with %d of %d trainers", text,
 		c.checkpoints.durable.version, c.here("")+len(k.all), c.places()))
 }
 

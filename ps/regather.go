@@ -124,7 +124,7 @@ func (regathering) tick(c *Coordinator, now time.Time) []Decision {
 			return append(decisions, c.tooSlow(name, m.waitedBatch)...)
 		default:
 			m.lost = true
-			return append(decisions, c.goOn(name, text, false)...)
+			return append(decisions, c.goOn(schema.EndFailed, name, text, false)...)
 		}
 	}
 	return decisions
@@ -134,7 +134,7 @@ func (regathering) tick(c *Coordinator, now time.Time) []Decision {
 func (c *Coordinator) goOnWithout(now time.Time, i int) []Decision {
 	text, _ := c.lost(now, i)
 	c.members[i].lost = true
-	return c.goOn(schema.TrainerMember(i), text, false)
+	return c.goOn(schema.EndFailed, schema.TrainerMember(i), text, false)
 }
 
 // handOver ends the run because a trainer has left, and may come back: then it could not reach another one.
@@ -142,9 +142,9 @@ func (c *Coordinator) handOver(i int, l *schema.Leave, text string) []Decision {
 	m, name := &c.members[i], schema.TrainerMember(i)
 	m.left, m.why = true, l.Reason
 	if !l.Back {
-		return c.goOn(name, text, false)
+		return c.goOn(c.endBy(name), name, text, false)
 	}
-	decisions := c.goOn(name, text, true)
+	decisions := c.goOn(schema.EndFailed, name, text, true)
 	next, before := c.regather.next, c.config.Carried
 	lacks, ok := c.find(l.Lacks)
 	if next == nil || before == nil || before.newcomer == "" || c.begun() > schema.Batch(c.resumed()) || !ok ||
@@ -160,7 +160,7 @@ func (c *Coordinator) handOver(i int, l *schema.Leave, text string) []Decision {
 
 // goOn ends the run, which goes on in another with those who are here, and one more where one comes. Where nobody is,
 // it does when one of those comes back who are lost.
-func (c *Coordinator) goOn(who schema.Member, text string, comes bool) []Decision {
+func (c *Coordinator) goOn(how schema.End, who schema.Member, text string, comes bool) []Decision {
 	next, done := &carriedRun{Least: 1, Begun: c.begun(), LR: c.lr.decided, slowest: c.slowest}, false
 	for i := range c.members {
 		m := &c.members[i]
@@ -175,17 +175,17 @@ func (c *Coordinator) goOn(who schema.Member, text string, comes bool) []Decisio
 		next.Here++
 	}
 	if c.phase == Ended || next.Here == 0 && done {
-		return c.Fail(who, text)
+		return c.end(how, who, text)
 	}
 	waits := c.policy.(regathering).waits
-	how := fmt.Sprintf("the job goes on with %d of %d trainers", next.Here, c.config.Job.Trainers)
+	then := fmt.Sprintf("the job goes on with %d of %d trainers", next.Here, c.config.Job.Trainers)
 	switch {
 	case next.Here == 0:
-		how = "the job goes on when a trainer comes back that has the parameters"
+		then = "the job goes on when a trainer comes back that has the parameters"
 	case waits && next.Here < len(c.members):
-		how = fmt.Sprintf("the job goes on when there are %d trainers again", len(c.members))
+		then = fmt.Sprintf("the job goes on when there are %d trainers again", len(c.members))
 	}
-	decisions := c.Fail(who, text+"; "+how)
+	decisions := c.end(how, who, text+"; "+then)
 	decisions[0].Note = c.failed.Text
 	c.failed.Back = true
 	if next.Trainers = next.Here; next.Here == 0 || waits {
@@ -217,7 +217,7 @@ func (c *Coordinator) joinCarried(now time.Time, from schema.Member, j *schema.J
 	}
 	if i, ok := c.find(j.Was); ok && j.Run == c.config.RunID && j.Process != "" && c.members[i].process == j.Process {
 		c.members[i].lost = true // its session has ended, though nobody has heard of it
-		return c.goOn(j.Was, fmt.Sprintf("trainer %s on %s comes back", j.Was, j.Host), true)
+		return c.goOn(schema.EndFailed, j.Was, fmt.Sprintf("trainer %s on %s comes back", j.Was, j.Host), true)
 	}
 	vacant := func(m member) bool { return m.lost && !m.complete }
 	trains := func(m member) bool { return m.here() && !m.complete }
@@ -228,7 +228,7 @@ func (c *Coordinator) joinCarried(now time.Time, from schema.Member, j *schema.J
 	if refused := c.unreachable(j); refused != nil {
 		return c.Refuse(from, refused)
 	}
-	decisions := c.goOn(from, "a trainer has come from "+j.Host, true)
+	decisions := c.goOn(schema.EndStopped, from, "a trainer has come from "+j.Host, true)
 	if c.regather.next.newcomer = j.Host; c.config.Carried != nil {
 		c.regather.next.barred, c.regather.next.why = c.config.Carried.barred, c.config.Carried.why
 	}
@@ -276,8 +276,8 @@ func (c *Coordinator) goOnFrom(from schema.Member, j *schema.Join) []Decision {
 	if v := j.Saved; version == 0 {
 		version, run = v.Version, v.Run
 	}
-	decisions := c.goOn(from, fmt.Sprintf("a trainer has come back from %s with version %d of a run that was lost", j.Host,
-		version), true)
+	decisions := c.goOn(schema.EndStopped, from, fmt.Sprintf(
+		"a trainer has come back from %s with version %d of a run that was lost", j.Host, version), true)
 	c.regather.next.Runs = append(c.regather.next.Runs, run)
 	c.regather.next.Trainers = c.config.Job.Trainers
 	return decisions

@@ -409,6 +409,11 @@ func (r *registry) drop(ctx context.Context, over *overJob) {
 	within, cancel := context.WithTimeout(ctx, renewWithin)
 	defer cancel()
 	err := r.leaveEnded(within, string(name), o.revision, withEnded(over.run, o.record.Ended))
+	if err != nil && ctx.Err() != nil { // this ps ends: drain does it, in a time of its own
+		r.own[name] = o
+		r.end(name, over.run)
+		return
+	}
 	if err != nil && !errors.Is(err, fabric.ErrNoBucket) && !errors.Is(err, fabric.ErrKeyExists) {
 		r.log.Warn("job not taken out of the registry; it will be swept", "job", name, "err", err)
 	}

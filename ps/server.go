@@ -86,6 +86,7 @@ type Server struct {
 	closed  sync.Once
 	done    chan struct{}
 
+	state     atomic.Value  // schema.ServerState; nil while it serves
 	asked     chan struct{} // closed when somebody wants this ps to end
 	askedOnce sync.Once
 }
@@ -379,6 +380,7 @@ func (s *Server) Stats() Stats {
 // Drain has a last version of every job made durable, so that little is to be computed again when the server is started
 // anew, and waits for that, or until ctx ends. Close follows. Training goes on meanwhile.
 func (s *Server) Drain(ctx context.Context) {
+	s.state.Store(schema.ServerDraining)
 	done := make(chan struct{})
 	select {
 	case s.loop.drains <- done:
@@ -410,6 +412,9 @@ func (s *Server) Close() {
 			s.keeper.close()
 		}
 		s.reporter.ended.Wait()
+		if s.Err() == nil {
+			s.state.Store(schema.ServerEnded)
+		}
 		s.reporter.send(time.Now()) // how all jobs have ended
 		s.reporter.meter.Close()
 		s.releasing.Wait()

@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -121,10 +122,11 @@ func (c *Coordinator) ShardServerFailed(from schema.Member, f *schema.Failed) ([
 	if len(c.shardServers) > 1 {
 		text = fmt.Sprintf("%s: %s", c.shardServerName(i), f.Text)
 	}
+	how := cmp.Or(f.End, schema.EndFailed)
 	if f.Back {
-		return c.FailBack(f.Member, text), true
+		return c.endBack(how, f.Member, text), true
 	}
-	return c.Fail(f.Member, text), true
+	return c.end(how, f.Member, text), true
 }
 
 // ShardServerGone ends the job because a ps has no shards of it any more; how says why.

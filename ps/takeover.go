@@ -106,7 +106,7 @@ func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.
 func (c *Coordinator) vacate(now time.Time, i int, text string) []Decision {
 	m, name := &c.members[i], schema.TrainerMember(i)
 	c.generation++
-	*m = member{joiner: name, host: m.host, generation: c.generation, batch: m.batch, lost: true,
+	*m = member{joiner: name, host: m.host, generation: c.generation, batch: m.batch, lost: true, ended: m.ended,
 		by: -1, vacancy: &vacancy{why: text, told: -1}}
 	m.vacancy.Begin(now)
 	for k := range c.members { // which it was told to take

@@ -91,8 +91,10 @@ func (c *Coordinator) Telemetry(now time.Time) schema.JobReport {
 		Name: job.Name, Workload: job.Workload, RunID: c.config.RunID, Phase: c.phase.String(), Consistency: job.Consistency,
 		Apply: job.Apply, Reduce: job.Reduce,
 		Trainers: job.Trainers, Shards: c.shards, Lanes: job.Lanes, Ahead: job.Ahead, Parameters: job.Values(),
-		Failed: c.failed, Durability: c.durability(now),
-		Members: make([]schema.MemberReport, 0, len(c.members)), Keepers: make([]string, 0, len(c.config.ShardServers)),
+		End: c.ended, Failed: c.failed,
+		Follows:    c.config.Returning[:min(len(c.config.Returning), schema.TelemetryFollowsMax)],
+		Durability: c.durability(now),
+		Members:    make([]schema.MemberReport, 0, len(c.members)), Keepers: make([]string, 0, len(c.config.ShardServers)),
 	}
 	if !c.started.IsZero() {
 		p.StartedMS = c.started.UnixMilli()
@@ -109,9 +111,13 @@ func (c *Coordinator) Telemetry(now time.Time) schema.JobReport {
 	return p
 }
 
+// handedOver reports that the trainer was asked to end, and its place waits to be taken.
+func (m *member) handedOver() bool { return m.vacancy != nil && m.ended == schema.EndStopped }
+
 func (c *Coordinator) memberReport(i int, now time.Time) schema.MemberReport {
 	m := &c.members[i]
-	p := schema.MemberReport{Member: schema.TrainerMember(i), Host: m.host, Batch: m.batch, Left: m.left, Lost: m.lost}
+	p := schema.MemberReport{Member: schema.TrainerMember(i), Host: m.host, Batch: m.batch,
+		Left: m.left || m.handedOver(), Lost: m.lost && !m.handedOver()}
 	if m.joiner == "" {
 		return p
 	}

@@ -180,3 +180,38 @@ func TestChecks(t *testing.T) {
 		t.Errorf("after Close: %v", all)
 	}
 }
+
+// The last report of a ps that is asked to end says so, and how its jobs have ended.
+func TestLastReport(t *testing.T) {
+	t.Parallel()
+	s, l := startWatched(t, Config{Shards: 1})
+	m := newMiniTrainer(t, s, shardtest.New(t, shardtest.SmallJob("asked", 1, 1)), "j-a")
+	m.join()
+	m.start()
+	l.own(s, "a job that runs", func(p *schema.ServerReport) bool {
+		return p.State == "" && len(p.Jobs) == 1 && p.Jobs[0].Phase == schema.PhaseRunning && p.Jobs[0].End == ""
+	})
+	s.Drain(t.Context())
+	s.Close()
+	last := l.of(schema.TelemetryJob, s.member).Server
+	if last.State != schema.ServerEnded || len(last.Jobs) != 1 || len(last.Shards) != 0 {
+		t.Fatalf("the last report: %+v", last)
+	}
+	if j := last.Jobs[0]; j.Phase != schema.PhaseEnded || j.End != schema.EndStopped || j.Failed == nil ||
+		j.Failed.End != schema.EndStopped || j.Failed.Back || j.EndedMS == 0 {
+		t.Errorf("the job that nobody goes on with: %+v, %+v", j, j.Failed)
+	}
+}
+
+// A run says which runs it goes on from, the latest first.
+func TestReportFollows(t *testing.T) {
+	job := shardtest.SmallJob("follows", 1, 1)
+	config := CoordinatorConfig{Job: job, RunID: 99, Generation: 1, Deadline: time.Second}
+	for id := range schema.RunID(schema.TelemetryFollowsMax + 3) {
+		config.Returning = append(config.Returning, id+1)
+	}
+	got := NewCoordinator(config).Telemetry(time.Now()).Follows
+	if len(got) != schema.TelemetryFollowsMax || got[0] != 1 {
+		t.Errorf("follows %v, want the first %d", got, schema.TelemetryFollowsMax)
+	}
+}

@@ -1,6 +1,11 @@
 package schema
 
-import "gradbus/lane"
+import (
+	"fmt"
+	"slices"
+
+	"gradbus/lane"
+)
 
 // Control is the body of a control frame: exactly one field is set. It travels as JSON; unknown fields are refused.
 type Control struct {
@@ -180,6 +185,8 @@ type Leave struct {
 	// it never has.
 	Back  bool   `json:"back,omitempty"`
 	Lacks Member `json:"lacks,omitempty"`
+	// End is EndStopped where the trainer was asked to end, and else empty.
+	End End `json:"end,omitempty"`
 }
 
 // Left answers Leave.
@@ -208,6 +215,30 @@ type Failed struct {
 	// Back says that the job can be resumed: its trainers come back to do so. Of a ps it says that this one was told to
 	// end, or could not read what the job begins with.
 	Back bool `json:"back,omitempty"`
+	// End is EndStopped where a trainer or a ps was asked to end; empty is EndFailed.
+	End End `json:"end,omitempty"`
+}
+
+// End is how a run, or a trainer's part in one, came to its end.
+type End string
+
+// Ways in which a run ends.
+const (
+	EndCompleted End = "completed" // all of its trainers have left in peace
+	EndStopped   End = "stopped"   // a trainer or a ps was asked to end, or the run had not begun
+	EndFailed    End = "failed"
+	EndContinued End = "continued" // another run has gone on from it
+)
+
+// Ends is every way in which a run ends.
+func Ends() []End { return []End{EndCompleted, EndStopped, EndFailed, EndContinued} }
+
+// check checks an end that may be left out.
+func (e End) check() error {
+	if e != "" && !slices.Contains(Ends(), e) {
+		return fmt.Errorf("end %q: want one of %v", Clip(string(e)), Ends())
+	}
+	return nil
 }
 
 // Refusal is the body of a refusal frame; the frame's head repeats batch, bucket, chunk and node of what was refused.

@@ -102,6 +102,7 @@ func (c Control) only() (name string, err error) {
 
 // check checks what a message must hold by itself.
 func (c Control) check() error {
+	var wrong error
 	texts := []string{}
 	switch {
 	case c.Join != nil:
@@ -131,9 +132,9 @@ func (c Control) check() error {
 		r := c.Refused
 		texts = append(texts, r.Reason, r.Field, r.Have, r.Want, r.Text)
 	case c.Leave != nil:
-		texts = append(texts, c.Leave.Reason)
+		texts, wrong = append(texts, c.Leave.Reason), c.Leave.End.check()
 	case c.Failed != nil:
-		texts = append(texts, string(c.Failed.Member), c.Failed.Text)
+		texts, wrong = append(texts, string(c.Failed.Member), c.Failed.Text), c.Failed.End.check()
 	case c.Assign != nil:
 		return c.Assign.check()
 	case c.Group != nil:
@@ -167,7 +168,7 @@ func (c Control) check() error {
 		}
 		texts = append(texts, c.Draining.Server)
 	}
-	return checkTexts(texts)
+	return errors.Join(wrong, checkTexts(texts))
 }
 
 // checkTexts checks texts for people.

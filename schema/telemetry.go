@@ -83,6 +83,7 @@ const (
 	TelemetryJobsMax    = 256         // of which a ps tells
 	TelemetryKeptMax    = 256         // ps that keep shards of a job for each other
 	TelemetryRefusedMax = 16          // joins, by job and reason
+	TelemetryFollowsMax = 8           // earlier runs that a run goes on from, the latest first
 	TelemetryShardsMax  = 1024        // of all jobs on one ps
 	TelemetryBucketsMax = 64          // of one shard: its first ones, and its rows
 	TelemetryNamesMax   = ShardsMax   // members of a job, those that a round waits for, ps that keep its shards
@@ -151,14 +152,15 @@ type ProcessReport struct {
 
 // ServerReport is what a ps says of itself, of the jobs it coordinates and of the shards it keeps.
 type ServerReport struct {
-	ID          string `json:"id"`
-	Version     string `json:"version"` // of gradbus
-	URL         string `json:"url"`     // of its data server
-	Page        string `json:"page"`    // URL of its page; empty where it serves none
-	Backend     string `json:"backend"` // cuda.Describe
-	Deadline    Real   `json:"deadline_seconds"`
-	Control     string `json:"control,omitempty"` // host:port of the control server; empty where that is this ps itself
-	ControlLost bool   `json:"control_lost"`
+	ID          string      `json:"id"`
+	State       ServerState `json:"state,omitempty"` // empty while it serves
+	Version     string      `json:"version"`         // of gradbus
+	URL         string      `json:"url"`             // of its data server
+	Page        string      `json:"page"`            // URL of its page; empty where it serves none
+	Backend     string      `json:"backend"`         // cuda.Describe
+	Deadline    Real        `json:"deadline_seconds"`
+	Control     string      `json:"control,omitempty"` // host:port of the control server; empty where that is this ps itself
+	ControlLost bool        `json:"control_lost"`
 
 	Frames       uint64            `json:"frames"` // received, by shards and coordinator
 	Bytes        uint64            `json:"bytes"`
@@ -180,6 +182,15 @@ type ServerReport struct {
 
 	StandsBy *StandsByReport `json:"stands_by,omitempty"` // nil where it stands by for no other ps
 }
+
+// ServerState is where a ps is in its life.
+type ServerState string
+
+// States of a ps after it was asked to end, in this order.
+const (
+	ServerDraining ServerState = "draining" // its jobs are handed over, or have a last version written
+	ServerEnded    ServerState = "ended"    // its last report: it has no jobs and no shards any more
+)
 
 // RefusedReport is trainers that wanted to join a job and were refused, for one reason.
 type RefusedReport struct {
@@ -262,9 +273,11 @@ type JobReport struct {
 	Parameters  int64          `json:"parameters"` // values of dense parameters and tables
 	StartedMS   int64          `json:"started_ms"` // by the clock of this ps; 0 before the start
 	EndedMS     int64          `json:"ended_ms,omitempty"`
-	Failed      *Failed        `json:"failed,omitempty"`
-	Members     []MemberReport `json:"members"` // in order of their ids
-	Keepers     []string       `json:"keepers"` // ids of the ps that keep its shards
+	End         End            `json:"end,omitempty"`     // how it has ended; empty while it has not
+	Failed      *Failed        `json:"failed,omitempty"`  // why, where not all trainers left in peace
+	Follows     []RunID        `json:"follows,omitempty"` // earlier runs that this one goes on from; at most TelemetryFollowsMax
+	Members     []MemberReport `json:"members"`           // in order of their ids
+	Keepers     []string       `json:"keepers"`           // ids of the ps that keep its shards
 
 	Durability *DurabilityReport `json:"durability,omitempty"` // nil from a ps that does not say
 	Standby    *StandbyReport    `json:"standby,omitempty"`    // nil where nobody has stood by

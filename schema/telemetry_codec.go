@@ -144,6 +144,8 @@ func boundOf(element reflect.Type) int {
 		return TelemetryShardsMax
 	case reflect.TypeFor[BucketReport]():
 		return TelemetryBucketsMax
+	case reflect.TypeFor[RunID]():
+		return TelemetryFollowsMax
 	}
 	return TelemetryNamesMax
 }
@@ -161,6 +163,12 @@ func checkWord(at string, v reflect.Value) error {
 		if !GPUState(text).known() {
 			return fmt.Errorf("%s %q: want one of %v", at, Clip(text), gpuStates)
 		}
+	case reflect.TypeFor[ServerState]():
+		if s := ServerState(text); s != "" && s != ServerDraining && s != ServerEnded {
+			return fmt.Errorf("%s %q: want none, %s or %s", at, Clip(text), ServerDraining, ServerEnded)
+		}
+	case reflect.TypeFor[End]():
+		return End(text).check()
 	}
 	switch {
 	case at == "phase" && text != PhaseGathering && text != PhaseRunning && text != PhaseEnded:

@@ -152,6 +152,8 @@ var (
 	ErrNoParameters = errors.New("no other trainer says what parameters it has")
 	// ErrJobFailed: the coordinator ended the job for all of its trainers. Its name may be used again.
 	ErrJobFailed = errors.New("job failed")
+	// ErrJobStopped: it did so because another trainer or a ps was asked to end. It is ErrJobFailed, too.
+	ErrJobStopped error = jobStopped{}
 	// ErrInterrupted is what a program gives Abort that was told to end, and has not failed: others may compute its lanes.
 	// The end of a context by context.Canceled is the same.
 	ErrInterrupted = errors.New("interrupted")
@@ -170,6 +172,12 @@ var (
 	// ErrLeft: the session has ended by Close or Abort.
 	ErrLeft = errors.New("session has left its job")
 )
+
+// jobStopped is the type of ErrJobStopped.
+type jobStopped struct{}
+
+func (jobStopped) Error() string        { return "job stopped by request" }
+func (jobStopped) Is(target error) bool { return target == ErrJobFailed }
 
 // Validate lists everything that is wrong, each with the field, its value and what would be right.
 func (c Config) Validate() error {

@@ -295,6 +295,25 @@ func TestAbortTrainingEndsTheOthers(t *testing.T) {
 	checkError(t, err, ErrJobFailed, "trainer t1", "ended at batch 3: no space left for the log")
 }
 
+// Where a trainer was asked to end, the others hear that the job was stopped, and not that it failed.
+func TestStoppedTrainerStopsTheJob(t *testing.T) {
+	for reason, want := range map[error]error{ErrInterrupted: ErrJobStopped, context.Canceled: ErrJobStopped,
+		errors.New("no space left"): ErrJobFailed} {
+		server := startServer(t, 1)
+		job := toyJob("asked", 2, 4, schema.ApplyUpdate)
+		job.Policy = schema.PolicyFail
+		sessions := joinAll(t, testConfig(t, server), job)
+		if err := sessions[1].AbortTraining(reason); err != nil {
+			t.Errorf("leave: %v", err)
+		}
+		err := sessions[0].Run(testContext(t), newToy(t, job), 10, nil)
+		checkError(t, err, want, "trainer t1", reason.Error())
+		if stopped := errors.Is(err, ErrJobStopped); stopped != (want == ErrJobStopped) || !errors.Is(err, ErrJobFailed) {
+			t.Errorf("%v: the other trainer ends with %v", reason, err)
+		}
+	}
+}
+
 // A trainer that dies without a word: the others end with its name, and the name of the job is free again.
 func TestLostTrainerIsNamed(t *testing.T) { testkit.Waits(t, lostTrainerIsNamed) }
 

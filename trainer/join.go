@@ -290,8 +290,11 @@ func (j *joiner) session(ctx context.Context, joined *schema.Joined) (*Session, 
 // giveBack says that this trainer does not take a place that it was admitted to.
 func (j *joiner) giveBack(joined *schema.Joined, why error) {
 	head := schema.Head{Job: joined.RunID, Generation: joined.Generation, Lanes: uint16(j.job.Lanes)}
-	leave, broken := schema.EncodeControl(head, schema.Control{Leave: &schema.Leave{Reason: schema.Clip(why.Error()),
-		HandOver: true}})
+	l := &schema.Leave{Reason: schema.Clip(why.Error()), HandOver: true}
+	if isInterrupt(why) {
+		l.End = schema.EndStopped
+	}
+	leave, broken := schema.EncodeControl(head, schema.Control{Leave: l})
 	if broken == nil {
 		broken = j.publish(leave)
 	}

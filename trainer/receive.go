@@ -201,6 +201,9 @@ func (s *Session) word(subject *fabric.Subject, v *schema.View) error {
 	if c.Failed != nil && c.Failed.Back {
 		return fmt.Errorf("%w: job %s: %s", errBack, s.job.Name, c.Failed.Text)
 	}
+	if c.Failed != nil && c.Failed.End == schema.EndStopped {
+		return fmt.Errorf("%w: job %s: %s", ErrJobStopped, s.job.Name, c.Failed.Text)
+	}
 	if c.Failed != nil {
 		return fmt.Errorf("%w: job %s: %s", ErrJobFailed, s.job.Name, c.Failed.Text)
 	}

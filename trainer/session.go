@@ -320,9 +320,14 @@ func (s *Session) Abort(err error) error {
 	if err == nil {
 		return s.Close()
 	}
-	s.interrupted = errors.Is(err, context.Canceled) || errors.Is(err, ErrInterrupted)
+	s.interrupted = isInterrupt(err)
 	s.handsOver = s.interrupted
 	return s.leave(err.Error())
+}
+
+// isInterrupt reports that a program was told to end, and has not failed.
+func isInterrupt(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, ErrInterrupted)
 }
 
 // AbortTraining is Abort that ends the job for the others in any case, also where what this trainer has committed is
@@ -397,8 +402,11 @@ func (s *Session) sayLeave(ctx context.Context, reason string) error {
 	if err := s.Err(); errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) || errors.Is(err, ErrReplaced) {
 		return nil // there is nobody to tell, or nobody who does not know
 	}
-	frame, err := schema.EncodeControl(s.signHead(), schema.Control{Leave: &schema.Leave{Reason: schema.Clip(reason),
-		HandOver: s.handsOver, Back: s.comesBack, Lacks: s.unreached}})
+	leave := &schema.Leave{Reason: schema.Clip(reason), HandOver: s.handsOver, Back: s.comesBack, Lacks: s.unreached}
+	if s.interrupted {
+		leave.End = schema.EndStopped
+	}
+	frame, err := schema.EncodeControl(s.signHead(), schema.Control{Leave: leave})
 	if err != nil {
 		return fmt.Errorf("leave job %s: %w", s.job.Name, err)
 	}
