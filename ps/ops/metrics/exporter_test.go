@@ -397,7 +397,7 @@ func TestFamiliesAreWellFormed(t *testing.T) {
 		told[f.GetName()] = true
 	}
 	c := everything(1, 1) // an ended job says what a running one does not
-	c.own.Server.Jobs[0].Phase, c.own.Server.Jobs[0].EndedMS = "ended", 1
+	c.own.Server.Jobs[0].Phase, c.own.Server.Jobs[0].EndedMS, c.own.Server.Jobs[0].End = "ended", 1, schema.EndStopped
 	for key := range samples(t, c.exporter()) {
 		told[strings.SplitN(key, "{", 2)[0]] = true
 	}

@@ -19,6 +19,14 @@ type job struct {
 	shown *status.Job // nil until it is shown
 }
 
+// end is how the job has ended, also where another ps has gone on with it; empty while it has not.
+func (j job) end() schema.End {
+	if j.shown != nil && j.shown.End != "" {
+		return j.shown.End
+	}
+	return j.End
+}
+
 // jobTable tells of jobs.
 func jobTable() table[job] {
 	return table[job]{[]string{"job_name"}, append(slices.Concat(checkpointFigures(), standbyFigures()), []figure[job]{
@@ -32,7 +40,14 @@ func jobTable() table[job] {
 				r.value(truth(j.Phase == phase), phase)
 			}
 		}),
-		gauge("gradbus_job_failed", "Whether the job has failed.", func(j job) float64 { return truth(j.Failed != nil) }),
+		gauges("gradbus_job_end", "1 for how the job has ended: completed, stopped by request, failed, or continued in "+
+			"another run; nothing while it has not.", []string{"end"}, func(j job, r *row) {
+			for _, end := range schema.Ends() {
+				if j.end() != "" {
+					r.value(truth(j.end() == end), string(end))
+				}
+			}
+		}),
 		gauge("gradbus_job_trainers", "Trainers that the job is made for.",
 			func(j job) float64 { return float64(j.Trainers) }),
 		gauge("gradbus_job_trainers_missing", "Places of trainers that are free, left or lost.",

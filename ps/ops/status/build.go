@@ -103,14 +103,16 @@ func (t *Tracker) buildJob(r *run) Job {
 			j.StartedMS, j.EndedMS = hereMS(said.StartedMS, &s.heard), hereMS(said.EndedMS, &s.heard)
 		}
 		j.Durability, j.Standby = t.durabilityOf(r), t.standbyOf(r)
-		if j.Failed = r.failed(); said.Failed != nil {
-			j.FailedBy = string(said.Failed.Member)
-		}
 	}
 	if r.over() {
 		j.Phase = schema.PhaseEnded
 		if j.EndedMS == 0 {
 			j.EndedMS = r.endedAt
+		}
+	}
+	if j.End = r.end(t.now); j.End != "" {
+		if f := r.cause(); f != nil {
+			j.EndReason, j.EndBy = f.Text, string(f.Member)
 		}
 	}
 	t.buildTrainers(r, &j)

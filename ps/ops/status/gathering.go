@@ -31,8 +31,11 @@ func (j *ranking) noJob() Why {
 	start := j.command("")
 	for i := range j.s.Jobs {
 		if job := &j.s.Jobs[i]; job.Phase == schema.PhaseEnded {
+			if job.End == schema.EndContinued {
+				return Why{Level: Info, Job: job.Name, Text: j.endedText(job)}
+			}
 			return Why{Level: Info, Job: job.Name, Action: start,
-				Text: fmt.Sprintf("No job runs; %s ended %s ago after batch %d.", job.Name, ago(j.s.NowMS-job.EndedMS), job.Batch)}
+				Text: "No job runs; " + j.endedText(job)}
 		}
 	}
 	return Why{Level: Info, Text: "No job. Start one: " + start, Action: start}

@@ -122,7 +122,8 @@ func bucketOf(b *schema.BucketReport) Bucket {
 
 func (t *Tracker) buildServer(s *server) Server {
 	p, said := s.heard.report, s.said()
-	out := Server{ID: s.id, Host: brief(p.Host), PID: p.PID, Level: OK, AgeMS: s.heard.age(t.now),
+	out := Server{ID: s.id, State: string(said.State), Host: brief(p.Host), PID: p.PID, Level: OK,
+		AgeMS:   s.heard.age(t.now),
 		Version: brief(said.Version), URL: brief(said.URL), Page: brief(said.Page),
 		StartedMS: hereMS(p.StartedMS, &s.heard), Backend: brief(said.Backend), ControlLost: said.ControlLost,
 		Reasons: map[string]uint64{}, Dropped: said.Dropped,

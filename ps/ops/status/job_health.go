@@ -55,57 +55,57 @@ func (j *ranking) job(job *Job, r *run) {
 // missingAfter is for how long a job may wait for trainers before that is a warning.
 const missingAfter = 60_000
 
-// ended says that a run has failed, unless a later one of its name is under way or has ended well.
+// ended says that a run has failed, unless a later one of its name is under way or has ended well. One whose trainers
+// may come back is not lost yet.
 func (j *ranking) ended(job *Job, r *run) {
-	if job.Failed == "" || j.t.latest(r.key.name) != r {
+	if job.End != schema.EndFailed || j.t.latest(r.key.name) != r {
 		return
 	}
-	f := j.find(CodeJobFailed, "%s", failedText(job, j.s.NowMS)).about(job.Name, job.FailedBy).from(job.EndedMS).
-		after(memberToken(job.Name, job.FailedBy), byJob+job.Name, byControl)
+	f := j.find(CodeJobFailed, "%s", failedText(job, j.s.NowMS)).about(job.Name, job.EndBy).from(job.EndedMS).
+		after(memberToken(job.Name, job.EndBy), byJob+job.Name, byControl)
 	f.brief = job.Name + " has failed"
+	if r.awaited(j.s.NowMS) {
+		f.Text = fmt.Sprintf("%s was interrupted %s ago at batch %d, and its trainers are awaited: %s", job.Name,
+			ago(j.s.NowMS-job.EndedMS), job.Batch, schema.Clip(job.EndReason))
+		f.brief = job.Name + " awaits its trainers"
+		f.at(Warning).do("Wait until they have come back, a minute at most; then look at the log of each.")
+		return
+	}
 	on := ""
-	if i, ok := trainerIndex(schema.Member(job.FailedBy)); ok && i < len(job.Trainers) {
+	if i, ok := trainerIndex(schema.Member(job.EndBy)); ok && i < len(job.Trainers) {
 		on = job.Trainers[i].Host
 	}
 	lookWhy := func(who, on string) string {
 		return fmt.Sprintf("Look why %s ended or went silent: its log on %s, and the kernel's there for out of memory. Then "+
 			"start the job again.", who, on)
 	}
-	id, ofServer := strings.CutPrefix(job.FailedBy, "p-")
+	id, ofServer := strings.CutPrefix(job.EndBy, "p-")
 	lost := lostBefore(job, r)
 	switch {
 	case lost != nil: // in a job that went on without it, and what came of that
 		f.Text += fmt.Sprintf("; trainer %s on %s was lost before", lost.Member, lost.Host)
 		f.Action = lookWhy(lost.Member, lost.Host)
-	case byHand(job.Failed):
-		f.Level, f.Action = Warning,
-			fmt.Sprintf("It was told to end. If nobody meant that, look who ended %s, and start the job again.", job.FailedBy)
 	case ofServer:
 		f.Action = fmt.Sprintf("Look at ps %s and its machine; start it again if it has ended, and then the job.", id)
 		f.before(byServer + id)
-	case strings.Contains(job.Failed, schema.ReasonNonFinite.String()):
+	case strings.Contains(job.EndReason, schema.ReasonNonFinite.String()):
 		f.Action = "Start it from an earlier model with a smaller learning rate; look at the data of that batch."
-	case on != "" && strings.Contains(job.Failed, "last seen"):
-		f.Action = lookWhy(job.FailedBy, on)
+	case on != "" && strings.Contains(job.EndReason, "last seen"):
+		f.Action = lookWhy(job.EndBy, on)
 	case on != "":
 		f.Action = fmt.Sprintf("Mend the cause, of which the log of %s on %s may say more, and start the job again.",
-			job.FailedBy, on)
+			job.EndBy, on)
 	}
 }
 
 // lostBefore is a trainer that was lost before the one with which the job failed; nil where there is none.
 func lostBefore(job *Job, r *run) *Trainer {
 	for i := range job.Trainers {
-		if m := r.member(i); m != nil && m.Lost && job.Trainers[i].Member != job.FailedBy {
+		if m := r.member(i); m != nil && m.Lost && job.Trainers[i].Member != job.EndBy {
 			return &job.Trainers[i]
 		}
 	}
 	return nil
-}
-
-// byHand reports that a job failed since a trainer was told to end: by Ctrl-C, kill, or who started it.
-func byHand(failed string) bool {
-	return strings.HasSuffix(failed, "interrupted") || strings.HasSuffix(failed, " signal received")
 }
 
 // needed reports that others wait for every trainer of the job.

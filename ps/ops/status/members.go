@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 
 	"gradbus/schema"
@@ -91,7 +92,8 @@ type run struct {
 	series      series
 	pace        pace
 	learning    learning
-	fate        string // why it ended, where its coordinator did not say
+	fate        *schema.Failed // why it ended, where its coordinator did not say
+	next        schema.RunID   // the run that has gone on from it; 0: none
 	seen        seen
 	shown       int  // trainers, as of the latest Tick
 	blocked     bool // a batch waits for somebody, as of the latest look
@@ -102,12 +104,39 @@ type run struct {
 
 func (r *run) over() bool { return r.endedAt != 0 }
 
-// failed is why the run has failed; empty where it has not.
-func (r *run) failed() string {
+// cause returns why the run has ended; nil where all of its trainers have left in peace, or it has not ended.
+func (r *run) cause() *schema.Failed {
 	if r.said != nil && r.said.Failed != nil {
-		return r.said.Failed.Text
+		return r.said.Failed
 	}
 	return r.fate
+}
+
+// end returns how the run has ended; empty while it has not. One that was handed over goes on for as long as its
+// trainers are awaited.
+func (r *run) end(now int64) schema.End {
+	f := r.cause()
+	switch {
+	case !r.over():
+		return ""
+	case r.next != 0, f != nil && f.End == schema.EndStopped && r.awaited(now):
+		return schema.EndContinued
+	case f != nil:
+		return cmp.Or(f.End, schema.EndFailed)
+	case r.said != nil:
+		return cmp.Or(r.said.End, schema.EndCompleted)
+	}
+	return schema.EndCompleted
+}
+
+// awaitedFor is for how long the trainers of an interrupted run are awaited before it counts as ended for good, in
+// milliseconds: as long as a ps takes it that they come back.
+const awaitedFor = 60_000
+
+// awaited reports that the run was interrupted, and its trainers may come back to go on from it.
+func (r *run) awaited(now int64) bool {
+	f := r.cause()
+	return r.over() && r.next == 0 && f != nil && f.Back && now-r.endedAt < awaitedFor
 }
 
 // lostWith reports that a run has failed since a trainer was gone, or silent for ms milliseconds, or that it had lost

@@ -133,7 +133,7 @@ func (j *ranking) level(all []finding) {
 		}
 		for k := range j.s.Jobs {
 			if job := &j.s.Jobs[k]; job.Name == f.Job &&
-				(job.Phase != schema.PhaseEnded || f.Code == CodeJobFailed && hasFailed(job)) {
+				(job.Phase != schema.PhaseEnded || f.Code == CodeJobFailed && isFailure(job)) {
 				levelMembers(job, f)
 			}
 		}
@@ -213,11 +213,7 @@ func (j *ranking) whyJob(job *Job, all []finding) Why {
 	case schema.PhaseGathering:
 		return j.gatheringWhy(job)
 	case schema.PhaseEnded:
-		if job.Failed != "" { // and there was another run of its name since
-			return Why{Level: Info, Job: job.Name, Text: sentence(failedText(job, j.s.NowMS))}
-		}
-		return Why{Level: Info, Job: job.Name, Text: fmt.Sprintf("%s ended %s ago after batch %d.", job.Name,
-			ago(j.s.NowMS-job.EndedMS), job.Batch)}
+		return Why{Level: Info, Job: job.Name, Text: j.endedText(job)}
 	}
 	if r := j.jobs[job.Name+"."+job.RunID]; len(r.trainers) > 0 && !r.inRun(j.s.NowMS) {
 		return Why{Level: OK, Job: job.Name,
@@ -237,7 +233,7 @@ func (j *ranking) whyJob(job *Job, all []finding) Why {
 // concerns reports whether a problem, or what follows from it, is about a job.
 func (j *ranking) concerns(all []finding, i int, job *Job) bool {
 	if all[i].Job == job.Name {
-		return job.Phase != schema.PhaseEnded || all[i].Code == CodeJobFailed && hasFailed(job)
+		return job.Phase != schema.PhaseEnded || all[i].Code == CodeJobFailed && isFailure(job)
 	}
 	for k := i + 1; k < len(all) && all[k].Symptom; k++ {
 		if all[k].Job == job.Name && job.Phase != schema.PhaseEnded {
@@ -247,15 +243,30 @@ func (j *ranking) concerns(all []finding, i int, job *Job) bool {
 	return job.Phase != schema.PhaseEnded && slices.Contains(all[i].causes, byJob+job.Name)
 }
 
+// endedText says when and how a run has ended, and why.
+func (j *ranking) endedText(job *Job) string {
+	age := ago(j.s.NowMS - job.EndedMS)
+	switch {
+	case job.End == schema.EndFailed:
+		return sentence(failedText(job, j.s.NowMS))
+	case job.End == schema.EndStopped && job.EndReason != "":
+		return sentence(fmt.Sprintf("%s was stopped by request %s ago at batch %d: %s", job.Name, age, job.Batch,
+			schema.Clip(job.EndReason)))
+	case job.End == schema.EndContinued:
+		return fmt.Sprintf("%s was handed over to another run %s ago at batch %d.", job.Name, age, job.Batch)
+	}
+	return fmt.Sprintf("%s ended %s ago after batch %d.", job.Name, age, job.Batch)
+}
+
 // failedText says when a run has failed, and why.
 func failedText(job *Job, now int64) string {
 	return fmt.Sprintf("%s failed %s ago at batch %d: %s", job.Name, ago(now-job.EndedMS), job.Batch,
-		schema.Clip(job.Failed))
+		schema.Clip(job.EndReason))
 }
 
-// hasFailed reports that a run that is over is the one of which a problem says that the job failed: the latest of its
+// isFailure reports that a run that is over is the one of which a problem says that the job failed: the latest of its
 // name.
-func hasFailed(job *Job) bool { return job.Failed != "" && job.Series == job.Name }
+func isFailure(job *Job) bool { return job.End == schema.EndFailed && job.Series == job.Name }
 
 // sentence ends a text with a full stop.
 func sentence(text string) string {

@@ -26,7 +26,8 @@ import (
 //	                     refuses=damaged:9, free=bytes, use=, promised=bytes, mismatches=1, cut=1, dropped=9; stalls=0.7; of all: hung,
 //	                     deaf, far=seconds
 //	gpu t1 state= [code= reason= action= xid= throttled= injected]
-//	end [failed=t3 text=]
+//	end [failed=t3 text= how=stopped back]
+//	drain by=1 [unheard] the ps that coordinates the job is asked to end, and another one goes on with the job
 //	durable [every=seconds batches= failure=word_word off=word_word]
 //	standby [server=b | peers server=a,b,c] [failure=word_word off=word_word stuck]
 //	restart ps=0 | t1
@@ -87,10 +88,12 @@ func (s *script) run() string {
 	case "end":
 		var failed *schema.Failed
 		if who := s.text("failed"); who != "" {
-			failed = &schema.Failed{Member: schema.Member(who),
+			failed = &schema.Failed{Member: schema.Member(who), End: schema.End(s.text("how")), Back: s.d.HasArg("back"),
 				Text: strings.NewReplacer("__", "_", "_", " ").Replace(s.text("text"))}
 		}
 		s.c.End(failed)
+	case "drain":
+		s.c.Drain(s.number("by"), !s.d.HasArg("unheard"))
 	case "events":
 		return s.events()
 	case "rows":

@@ -59,22 +59,23 @@ type Problem struct {
 
 // Job is one training run.
 type Job struct {
-	Name        string `json:"name"`
-	Workload    string `json:"workload"`
-	RunID       string `json:"run_id"`
-	Phase       string `json:"phase"` // gathering, running, ended
-	Failed      string `json:"failed,omitempty"`
-	FailedBy    string `json:"failed_by,omitempty"` // member
-	Coordinator string `json:"coordinator"`         // id of its ps
-	Consistency string `json:"consistency"`
-	Apply       string `json:"apply"`
-	Reduce      string `json:"reduce"`
-	Lanes       int    `json:"lanes"`
-	Missing     int    `json:"missing"` // trainers that have not joined
-	AgeMS       int64  `json:"age_ms"`  // of what its coordinator last said
-	StartedMS   int64  `json:"started_ms"`
-	EndedMS     int64  `json:"ended_ms"`
-	Parameters  int64  `json:"parameters"`
+	Name        string     `json:"name"`
+	Workload    string     `json:"workload"`
+	RunID       string     `json:"run_id"`
+	Phase       string     `json:"phase"`                // gathering, running, ended
+	End         schema.End `json:"end,omitempty"`        // completed, stopped, failed, continued; empty while it has not ended
+	EndReason   string     `json:"end_reason,omitempty"` // why it was stopped, or has failed
+	EndBy       string     `json:"end_by,omitempty"`     // member that caused that
+	Coordinator string     `json:"coordinator"`          // id of its ps
+	Consistency string     `json:"consistency"`
+	Apply       string     `json:"apply"`
+	Reduce      string     `json:"reduce"`
+	Lanes       int        `json:"lanes"`
+	Missing     int        `json:"missing"` // trainers that have not joined
+	AgeMS       int64      `json:"age_ms"`  // of what its coordinator last said
+	StartedMS   int64      `json:"started_ms"`
+	EndedMS     int64      `json:"ended_ms"`
+	Parameters  int64      `json:"parameters"`
 
 	Batch            uint64      `json:"batch"`
 	Planned          uint64      `json:"planned"`            // batches of the run under way; 0 where not known
@@ -206,6 +207,7 @@ type Durability struct {
 // Server is one ps.
 type Server struct {
 	ID               string            `json:"id"`
+	State            string            `json:"state,omitempty"` // draining where it was asked to end
 	Host             string            `json:"host"`
 	PID              int               `json:"pid"`
 	Level            Level             `json:"level"`

@@ -107,6 +107,11 @@ func (t *Tracker) forget() {
 			delete(t.servers, id)
 		}
 	}
+	for id, at := range t.ended {
+		if t.now-at > goneKept { // it has not come back
+			delete(t.ended, id)
+		}
+	}
 	for key, at := range t.rivals {
 		if t.now-at > heldFor {
 			delete(t.rivals, key)
@@ -118,11 +123,14 @@ func (t *Tracker) forget() {
 // abandon ends a run that its coordinator does not know any more, or whose coordinator is gone for good.
 func (t *Tracker) abandon(r *run) {
 	s := t.servers[r.coordinator]
+	failed := func(format string, args ...any) {
+		r.fate = &schema.Failed{Member: schema.ServerMember(r.coordinator), Text: fmt.Sprintf(format, args...)}
+	}
 	switch {
 	case s == nil || t.now-r.saidAt > goneKept:
-		r.fate = fmt.Sprintf("nothing was heard of ps %s, which coordinated it, for %s", r.coordinator, ago(t.now-r.saidAt))
+		failed("nothing was heard of ps %s, which coordinated it, for %s", r.coordinator, ago(t.now-r.saidAt))
 	case s.heard.at() > r.saidAt && s.since > r.saidAt:
-		r.fate = fmt.Sprintf("ps %s, which coordinated it, was started again", r.coordinator)
+		failed("ps %s, which coordinated it, was started again", r.coordinator)
 	case s.heard.at() > r.saidAt:
 	default:
 		return

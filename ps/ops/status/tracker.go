@@ -1,6 +1,7 @@
 package status
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -57,6 +58,7 @@ type Tracker struct {
 	told      uint64
 	changed   bool
 	servers   map[string]*server
+	ended     map[string]int64 // ps whose last report has come: when they were started
 	runs      map[runKey]*run
 	gpus      map[gpuKey]*gpu
 	rivals    map[rivalKey]int64 // ps that claim what is another's, and when they did last
@@ -88,7 +90,8 @@ type rivalKey struct {
 
 // New is a Tracker that knows nothing.
 func New(c Config) *Tracker {
-	t := &Tracker{config: c, servers: map[string]*server{}, runs: map[runKey]*run{}, gpus: map[gpuKey]*gpu{},
+	t := &Tracker{config: c, servers: map[string]*server{}, ended: map[string]int64{},
+		runs: map[runKey]*run{}, gpus: map[gpuKey]*gpu{},
 		rivals: map[rivalKey]int64{}, incidents: newIncidents(), listed: map[string]int64{}, unlisted: map[string]*spoke{}}
 	t.weigh()
 	return t
@@ -133,6 +136,9 @@ func (t *Tracker) takeServer(id string, p *schema.Telemetry) (urgent bool) {
 		t.noteUnlisted(id)
 		return false
 	}
+	if at, ok := t.ended[id]; ok && p.StartedMS <= at {
+		return false // a late word
+	}
 	s := t.servers[id]
 	if s == nil {
 		if len(t.servers) >= ServersMax {
@@ -162,6 +168,10 @@ func (t *Tracker) takeServer(id string, p *schema.Telemetry) (urgent bool) {
 	for i := range p.Server.Jobs {
 		urgent = t.takeJob(s, &p.Server.Jobs[i]) || urgent
 	}
+	if p.Server.State == schema.ServerEnded {
+		t.endServer(s)
+		return true
+	}
 	return t.takeGPUs(p, "", "p-"+id, p.Server.GPUs) || urgent
 }
 
@@ -171,6 +181,11 @@ func (t *Tracker) takeJob(s *server, j *schema.JobReport) (urgent bool) {
 		return false
 	}
 	r := t.runs[runKey{j.Name, j.RunID}]
+	if j.Phase == schema.PhaseEnded {
+		delete(t.rivals, rivalKey{s.id, j.Name})
+	} else if r == nil || r.said == nil { // trainers may speak of it first
+		t.continueIn(j)
+	}
 	if other := t.holder(j); other != nil && other.coordinator != s.id {
 		if j.Phase != schema.PhaseEnded && len(t.rivals) < JobsMax {
 			t.rivals[rivalKey{s.id, j.Name}] = t.now
@@ -213,6 +228,45 @@ func (t *Tracker) takeJob(s *server, j *schema.JobReport) (urgent bool) {
 		}
 	}
 	return urgent || j.Phase != was.Phase
+}
+
+// continueIn ends the runs that a new run says it goes on from.
+func (t *Tracker) continueIn(j *schema.JobReport) {
+	for _, id := range j.Follows {
+		if r := t.runs[runKey{j.Name, id}]; r != nil {
+			r.next = j.RunID
+			if !r.over() {
+				r.endedAt = t.now
+			}
+		}
+	}
+}
+
+// endServer forgets a ps that has said that it ends: it is not missed, and no job waits for it.
+func (t *Tracker) endServer(s *server) {
+	handedOver := []string{}
+	for _, r := range t.sortedRuns() {
+		if r.coordinator != s.id {
+			continue
+		}
+		if !r.over() {
+			r.endedAt = t.now
+			r.fate = &schema.Failed{Member: schema.ServerMember(s.id), End: schema.EndStopped, Back: true,
+				Text: fmt.Sprintf("ps %s, which coordinated it, was asked to end", s.id)}
+		}
+		if t.now-r.endedAt < awaitedFor && r.end(t.now) == schema.EndContinued {
+			handedOver = append(handedOver, string(r.key.name))
+		}
+	}
+	text := fmt.Sprintf("ps %s on %s has ended as it was asked to", s.id, s.heard.report.Host)
+	if len(handedOver) > 0 {
+		text += ", and has handed over " + list(handedOver)
+	}
+	t.event(Info, EventServerLeft, Event{Member: "p-" + s.id}, "%s", text)
+	if len(t.ended) < ServersMax {
+		t.ended[s.id] = s.heard.report.StartedMS
+	}
+	delete(t.servers, s.id)
 }
 
 // holder is the run under way of that name which a ps coordinates that is still heard of; nil where anybody may claim

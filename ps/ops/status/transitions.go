@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"maps"
 
 	"gradbus/schema"
 )
@@ -10,12 +11,15 @@ import (
 const (
 	EventJobJoined    = "job-registered"
 	EventJobStarted   = "job-started"
+	EventJobContinued = "job-continued"
 	EventJobEnded     = "job-ended"
+	EventJobStopped   = "job-stopped"
 	EventJobRefused   = "job-refused"
 	EventJoined       = "trainer-joined"
 	EventLeft         = "trainer-left"
 	EventRestarted    = "restarted"
 	EventServerJoined = "server-joined"
+	EventServerLeft   = "server-left"
 	EventReconnected  = "reconnected"
 	EventXID          = "gpu-xid"
 	EventGPUState     = "gpu-state"
@@ -73,7 +77,7 @@ func (t *Tracker) watchRuns() {
 			continue
 		}
 		if r.seen.trainer == nil {
-			r.seen.trainer = map[int]place{}
+			r.seen.trainer = t.placesBefore(r)
 		}
 		t.watchPhase(r)
 		if r.over() {
@@ -84,6 +88,22 @@ func (t *Tracker) watchRuns() {
 		}
 		r.seen.any = true
 	}
+}
+
+// placesBefore is what events have told of the trainers that a run goes on with: they do not join it as others do.
+func (t *Tracker) placesBefore(r *run) map[int]place {
+	for _, id := range r.said.Follows {
+		if before := t.runs[runKey{r.key.name, id}]; before != nil && before.seen.trainer != nil {
+			places := maps.Clone(before.seen.trainer)
+			for i, p := range places {
+				p.life, p.anew = 0, 0 // their sessions are others
+				places[i] = p
+			}
+			r.seen.any = before.seen.any
+			return places
+		}
+	}
+	return map[int]place{}
 }
 
 func (t *Tracker) watchPhase(r *run) {
@@ -97,9 +117,17 @@ func (t *Tracker) watchPhase(r *run) {
 	e := Event{Job: name}
 	switch phase {
 	case schema.PhaseGathering:
+		if len(r.said.Follows) > 0 {
+			break
+		}
 		t.event(Info, EventJobJoined, e, "%s is registered: %s, %s", name, plural(r.said.Trainers, "trainer"),
 			plural(r.said.Shards, "shard"))
 	case schema.PhaseRunning:
+		if len(r.said.Follows) > 0 {
+			t.event(Info, EventJobContinued, e, "%s goes on from batch %d at ps %s: %s, %s", name, r.said.Batch, r.coordinator,
+				plural(r.said.Trainers, "trainer"), plural(r.said.Shards, "shard"))
+			break
+		}
 		if r.seen.phase == "" && t.sinceStart(r) > 5_000 {
 			t.event(Info, EventJobStarted, e, "%s is under way at batch %d: %s, %s", name, r.said.Batch,
 				plural(r.said.Trainers, "trainer"), plural(r.said.Shards, "shard"))
@@ -108,8 +136,12 @@ func (t *Tracker) watchPhase(r *run) {
 		t.event(Info, EventJobStarted, e, "%s has started: %s, %s", name, plural(r.said.Trainers, "trainer"),
 			plural(r.said.Shards, "shard"))
 	case schema.PhaseEnded:
-		if r.failed() == "" { // else it is a problem
+		switch f := r.cause(); {
+		case f == nil && r.next == 0:
 			t.event(Info, EventJobEnded, e, "%s has ended after batch %d", name, r.said.Batch)
+		case r.end(t.now) == schema.EndStopped: // else it goes on, or it is a problem
+			t.event(Info, EventJobStopped, e, "%s was stopped by request at batch %d: %s", name, r.said.Batch,
+				schema.Clip(f.Text))
 		}
 	}
 	r.seen.phase = phase
@@ -160,6 +192,7 @@ func (t *Tracker) watchServers() {
 		e := Event{Member: "p-" + id}
 		switch life := s.heard.report.StartedMS; {
 		case s.life == 0 && id != t.config.Server:
+			delete(t.ended, id)
 			t.event(Info, EventServerJoined, e, "ps %s on %s is there", id, s.heard.report.Host)
 		case s.life != 0 && life != s.life:
 			t.event(Warning, EventRestarted, e, "ps %s on %s was started again; it knows no job from before", id,

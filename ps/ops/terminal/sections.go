@@ -129,8 +129,11 @@ func (s Screen) jobs(view *status.Status, shown *status.Job) *table {
 		if j.EndedMS > 0 {
 			told = Span{span(max(view.NowMS-j.EndedMS, 0)) + " ago", Dim} // the age that matters; it is told of for a while
 		}
-		if j.Failed != "" {
-			phase = Span{"failed", Bad}
+		switch j.End {
+		case schema.EndFailed:
+			phase = Span{string(j.End), Bad}
+		case schema.EndStopped, schema.EndContinued:
+			phase = cell(string(j.End))
 		}
 		t.rows = append(t.rows, []Span{level(j.Why.Level), name, phase, cell(batch), cell(left), cell(loss(j.Loss)),
 			cell(loss(j.GradientNorm)), cell(number(float64(j.SamplesPerSecond))), cell(clean(j.Consistency + " " + j.Apply)),
@@ -268,7 +271,8 @@ func (s Screen) servers(view *status.Status) *table {
 		if r.MemoryMaxBytes > 0 {
 			promised += " of " + size(r.MemoryMaxBytes)
 		}
-		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(r.ID)), cell(rate(r.BytesPerSecond)),
+		id := strings.TrimSpace(r.ID + " " + r.State)
+		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(id)), cell(rate(r.BytesPerSecond)),
 			cell(number(float64(r.RefusedPerSecond))), cell(cpu(r.CPU)),
 			cell(size(r.ResidentBytes)), cell(promised), cell(clean(backend)), cell(clean(r.Page)), age(r.AgeMS)})
 		if disks {

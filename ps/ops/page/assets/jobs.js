@@ -116,7 +116,7 @@ export class Jobs {
     section.classList.toggle("stale", stale);
     share(this.done.firstChild, job.planned ? job.batch / job.planned : 0);
     show(this.done, job.planned > 0);
-    this.set("phase", "job", job.phase === "running" ? "running" : job.phase === "gathering" ? `waits for ${count(job.missing)} more ${job.missing === 1 ? "trainer" : "trainers"}` : job.failed ? "failed" : "ended");
+    this.set("phase", "job", job.phase === "running" ? "running" : job.phase === "gathering" ? `waits for ${count(job.missing)} more ${job.missing === 1 ? "trainer" : "trainers"}` : job.end === "completed" ? "ended" : job.end);
     this.set("batch", "batch", count(job.batch) + (job.planned ? ` of ${count(job.planned)}` : ""));
     this.set("done", "done", job.planned ? percent(job.batch / job.planned, 1) : null);
     this.set("left", "left", job.left_ms && job.phase === "running" ? span(job.left_ms) : null);

@@ -169,7 +169,7 @@ function servers() {
     section: "servers", title: "Servers", noun: "servers", limit: 8, key: (s) => s.id,
     order: (a, b) => badness(a) - badness(b) || byName(a.id, b.id),
     columns: [
-      { id: "id", title: "Server", value: (s) => s.id, draw: (c, s) => named(c, s.id, `pid ${s.pid} on ${s.host}`) },
+      { id: "id", title: "Server", value: (s) => s.id, draw: (c, s) => named(c, s.state ? `${s.id} ${s.state}` : s.id, `pid ${s.pid} on ${s.host}`) },
       { id: "state", title: "State", value: (s) => badness(s), draw: (c, s) => state(c, levelOf(s.level), s.control_lost ? "control lost" : s.age_ms > STALE_MS ? "silent" : "serves") },
       { id: "page", title: "Page", cls: "words", draw: (c, s) => page(c, s) },
       heard,

@@ -56,6 +56,7 @@ type Cluster struct {
 	Servers  []*Server
 	Digests  map[string]uint32 // in mean: of trainers that differ from the others
 	NoJob    bool              // ps alone
+	By       int               // the ps that coordinates the job
 	Hung     bool              // nothing goes on, and nobody says why
 	Far      float64           // seconds that every lookup and every result is longer on its way
 	Deaf     bool              // the control server hangs: the first ps hears itself alone
@@ -63,6 +64,7 @@ type Cluster struct {
 	StoodBy  Standby
 
 	before  []schema.JobReport // runs that have ended
+	follows []schema.RunID     // earlier runs that this one goes on from
 	began   time.Time
 	ended   time.Time
 	second  uint64
@@ -124,6 +126,7 @@ type Server struct {
 	Joins       []schema.RefusedReport // that it refused
 	StandsBy    *schema.StandsByReport // nil: for nobody
 
+	last    *schema.JobReport // of its job, where it has been asked to end
 	id      string
 	life    life
 	first   int // shards [first, first+count)
@@ -267,6 +270,7 @@ func (c *Cluster) Second() []Heard {
 	for i, s := range c.Servers {
 		if !s.Stopped && (i == 0 || !c.Deaf) {
 			all = append(all, Heard{"ps", schema.ServerMember(s.id), c.serverReport(s)})
+			s.Stopped = s.last != nil
 		}
 	}
 	for _, t := range c.Trainers {
@@ -298,7 +302,7 @@ func (c *Cluster) blocking() []*Trainer {
 // deaf is a shard whose ps has stopped; -1 where there is none.
 func (c *Cluster) deaf() int {
 	for _, s := range c.Servers {
-		if s.Stopped && s.count > 0 {
+		if s.Stopped && s.last == nil && s.count > 0 {
 			return s.first
 		}
 	}
@@ -443,4 +447,18 @@ func (c *Cluster) Begin(id schema.RunID) {
 		t.Left, t.batch, t.report = false, 0, schema.TrainerReport{}
 		t.life = life{began: c.Now, pid: t.life.pid + 1}
 	}
+}
+
+// Drain ends the ps that coordinates the job as one ends that is asked to: another one goes on with the job, in a run
+// of its own. heard is that its last report is.
+func (c *Cluster) Drain(by int, heard bool) {
+	s := c.Servers[c.By]
+	j := c.jobReport()
+	j.Phase, j.EndedMS, j.End = schema.PhaseEnded, c.Now.UnixMilli(), schema.EndStopped
+	j.Failed = &schema.Failed{Member: schema.Coordinator, Text: "the parameter server is shutting down", Back: true,
+		End: schema.EndStopped}
+	s.last, s.Stopped = &j, !heard
+	c.By, c.follows, c.RunID, c.began = by, []schema.RunID{c.RunID}, c.RunID+1, c.Now
+	t := c.Servers[by]
+	t.first, t.count = min(t.first, s.first), t.count+s.count
 }

@@ -143,7 +143,11 @@ func (c *Cluster) serverReport(s *Server) *schema.Telemetry {
 	if c.NoJob || s.Amnesic {
 		return &p
 	}
-	if s == c.Servers[0] {
+	if s.last != nil {
+		p.Server.State, p.Server.Jobs = schema.ServerEnded, []schema.JobReport{*s.last}
+		return &p
+	}
+	if s == c.Servers[c.By] {
 		p.Server.Jobs = append(slices.Clone(c.before), c.jobReport())
 	}
 	if c.Phase != "ended" {
@@ -207,16 +211,21 @@ func (c *Cluster) jobReport() schema.JobReport {
 		Name: schema.JobName(c.Job), Workload: c.Workload, RunID: c.RunID, Phase: c.Phase, Consistency: c.Consistency,
 		Apply: c.Apply, Reduce: "shards",
 		Trainers: len(c.Trainers), Shards: c.Shards, Lanes: 2 * len(c.Trainers), Ahead: c.Ahead, Batch: schema.Batch(c.batch),
-		Parameters: 4_300_000, Failed: c.Failed, Durability: c.durability(), Standby: c.standby(),
+		Parameters: 4_300_000, Failed: c.Failed, Follows: c.follows, Durability: c.durability(), Standby: c.standby(),
 	}
 	if c.Phase != "gathering" {
 		j.StartedMS = c.began.UnixMilli()
 	}
 	if c.Phase == "ended" {
-		j.EndedMS = c.ended.UnixMilli()
+		j.EndedMS, j.End = c.ended.UnixMilli(), schema.EndCompleted
+		if c.Failed != nil {
+			j.End = cmp.Or(c.Failed.End, schema.EndFailed)
+		}
 	}
 	for _, s := range c.Servers {
-		j.Keepers = append(j.Keepers, s.id)
+		if s.last == nil {
+			j.Keepers = append(j.Keepers, s.id)
+		}
 	}
 	for i, t := range c.Trainers {
 		m := schema.MemberReport{Member: schema.TrainerMember(i), Batch: schema.Batch(t.batch), SilentMS: 200, Left: t.Left,
