@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
 )
 
 // Who asks for the connections and who lets new ones in do not meet: the race detector holds that.
@@ -18,7 +20,9 @@ func TestClientsWhileConnecting(t *testing.T) {
 			case <-done:
 				return
 			default:
-				s.Clients()
+				if _, err := s.connections(server.ConnzOptions{Subscriptions: true}); err != nil {
+					t.Error(err)
+				}
 			}
 		}
 	})
@@ -31,7 +35,26 @@ func TestClientsWhileConnecting(t *testing.T) {
 	}
 	close(done)
 	asking.Wait()
-	if got := s.Clients(); len(got) != 20 {
-		t.Errorf("clients %v, want 20", got)
+	eventually(t, "all are clients", func() bool { return len(s.Clients()) == 20 })
+}
+
+// Who asks for the connections waits for none of them, nor for the door, which new ones may keep busy.
+func TestClientsDoNotWaitForTheDoor(t *testing.T) {
+	s := startServer(t, ServerConfig{Guard: guardOf()})
+	dial(t, Config{URL: s.URL(), Name: "guest"})
+	eventually(t, "it is a client", func() bool { return len(s.Clients()) == 1 && s.GuestBytes() > 0 })
+	s.door.mu.Lock()
+	defer s.door.mu.Unlock()
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		if len(s.Clients()) != 1 || len(s.Faded()) != 0 || s.GuestBytes() == 0 || s.SlowConsumers() != 0 {
+			t.Error("who is connected is not known while the door is busy")
+		}
+	}()
+	select {
+	case <-asked:
+	case <-guarded(t).Done():
+		t.Fatal("it waits for the door")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
@@ -56,7 +57,7 @@ const (
 	// connectionBytes is what a connection takes that does nothing, in the server and in the runtime.
 	connectionBytes = 20 << 10
 
-	// doorEvery is how often the door looks for connections that are silent or gone.
+	// doorEvery is how often the door looks for connections that are silent or gone, and notes who is connected.
 	doorEvery = 250 * time.Millisecond
 	// silentMax is how long a connection may say nothing where half of ServerConfig.ConnectionsMax are taken.
 	silentMax = time.Second
@@ -112,6 +113,9 @@ type door struct {
 	inside   map[uint64]*visitor // by NATS's id of the connection
 	rights   map[limits]string   // as JWTs
 	warnings Limiter
+	tidied   time.Time // when all were looked over last because there were too many
+
+	seen atomic.Pointer[connected] // the latest, for those who must not wait for the door
 
 	stop chan struct{}
 	done chan struct{}
@@ -153,6 +157,7 @@ func (d *door) open(nats *server.Server) {
 	d.mu.Lock()
 	d.nats = nats
 	d.mu.Unlock()
+	d.look()
 	go d.run()
 }
 
@@ -182,6 +187,7 @@ func (d *door) run() {
 		select {
 		case <-ticker.C:
 			d.makeRoom(time.Now())
+			d.look()
 		case <-d.stop:
 			return
 		}
@@ -240,12 +246,15 @@ func (d *door) receive(name, address string, now time.Time) *visitor {
 	}
 	v.guest, v.subs = true, SubsMax
 	wide, guests := d.guests()
-	if guests >= GuestsMax {
+	// Walking over all for each of those who greet at once would keep everybody waiting.
+	if guests >= GuestsMax && now.Sub(d.tidied) >= doorEvery {
+		d.tidied = now
 		d.forget()
 		d.promote()
-		if wide, guests = d.guests(); guests >= GuestsMax {
-			d.evict()
-		}
+		wide, guests = d.guests()
+	}
+	if guests >= GuestsMax {
+		d.evict()
 	}
 	if v.payloadBytes = narrowPayloadBytesMax; wide < wideGuestsMax {
 		v.payloadBytes = GuestPayloadBytesMax
@@ -262,22 +271,21 @@ func (d *door) isMember(v *visitor) bool {
 	if payload <= 0 {
 		return false
 	}
-	for again := range 2 {
-		taken := 0
-		for _, there := range d.inside {
-			if !there.guest && there.name == v.name {
-				taken++
-			}
-		}
-		if taken < MemberConnectionsMax {
-			v.guest, v.limits = false, limits{max(payload, GuestPayloadBytesMax), SubsMax}
-			return true
-		}
-		if again == 0 {
-			d.forget()
+	taken := 0
+	for id, there := range d.inside {
+		switch {
+		case there.guest || there.name != v.name:
+		case d.nats.GetClient(id) == nil: // gone
+			delete(d.inside, id)
+		default:
+			taken++
 		}
 	}
-	return false
+	if taken >= MemberConnectionsMax {
+		return false
+	}
+	v.guest, v.limits = false, limits{max(payload, GuestPayloadBytesMax), SubsMax}
+	return true
 }
 
 func (d *door) guests() (wide, all int) {
@@ -292,13 +300,17 @@ func (d *door) guests() (wide, all int) {
 	return wide, all
 }
 
-// held bounds what the guests who are inside can make the server hold, and the connections that are silent.
-func (d *door) held() int64 {
+// look notes who is connected.
+func (d *door) look() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.nats == nil {
-		return 0
+	if !d.shut {
+		d.seen.Store(&connected{names: openNames(d.nats), faded: fadedNames(d.nats), guestBytes: d.held()})
 	}
+}
+
+// held bounds what the guests who are inside can make the server hold, and the connections that are silent. mu is held.
+func (d *door) held() int64 {
 	d.forget()
 	total := int64(d.nats.NumClients()) * connectionBytes
 	for _, v := range d.inside {

@@ -266,13 +266,36 @@ func (s *Server) serving() *server.Server {
 	return s.nats
 }
 
-// Clients lists the names of the open client connections, ascending, each once though a member holds three. It takes
-// some microseconds a connection: poll it once a second, not once a message.
+// connected is who is connected, as of a look.
+type connected struct {
+	names, faded []string
+	guestBytes   int64
+}
+
+// connected is as of at most doorEvery ago, or longer where new connections keep the door busy: who asks must not wait
+// for those. Without a door it is as of now.
+func (s *Server) connected() *connected {
+	s.mu.Lock()
+	nats, door := s.nats, s.door
+	s.mu.Unlock()
+	if door != nil {
+		return door.seen.Load()
+	}
+	return &connected{names: openNames(nats), faded: fadedNames(nats)}
+}
+
+// Clients lists the names of the open client connections, ascending, each once though a member holds three. It waits
+// for no connection: what it gives may be some hundred milliseconds old.
 func (s *Server) Clients() []string {
 	if s.bus != nil {
 		return s.bus.clients()
 	}
-	connections, err := s.connections(server.ConnzOptions{Limit: math.MaxInt32})
+	return s.connected().names
+}
+
+// openNames are those of the open connections. It takes some microseconds a connection.
+func openNames(nats *server.Server) []string {
+	connections, err := nats.Connz(&server.ConnzOptions{Limit: math.MaxInt32})
 	if err != nil {
 		return nil // only for options that are not used here
 	}
@@ -298,12 +321,16 @@ func (s *Server) connections(options server.ConnzOptions) (*server.Connz, error)
 
 // Faded lists the names of connections that this server gave up, because nothing came from them or they took nothing,
 // and that were not closed otherwise since: their members may be cut off rather than gone. It looks at the last
-// closedMax connections that have ended, and costs as much as Clients.
+// closedMax connections that have ended, when Clients does.
 func (s *Server) Faded() []string {
 	if s.bus != nil {
 		return nil
 	}
-	closed, err := s.connections(server.ConnzOptions{State: server.ConnClosed, Limit: closedMax})
+	return s.connected().faded
+}
+
+func fadedNames(nats *server.Server) []string {
+	closed, err := nats.Connz(&server.ConnzOptions{State: server.ConnClosed, Limit: closedMax})
 	if err != nil {
 		return nil // only for options that are not used here
 	}
@@ -325,15 +352,13 @@ func (s *Server) Faded() []string {
 	return names
 }
 
-// GuestBytes bounds what connections that are there now can make the server hold as guests: at most the GuestBytes of
-// all. It is 0 without a Guard.
+// GuestBytes bounds what connections that are there can make the server hold as guests: at most the GuestBytes of all.
+// It is 0 without a Guard, and as old as Clients.
 func (s *Server) GuestBytes() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.door == nil {
+	if s.bus != nil {
 		return 0
 	}
-	return s.door.held()
+	return s.connected().guestBytes
 }
 
 // SlowConsumers counts the readers that were cut off because they did not read in time, since StartServer.
