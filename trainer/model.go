@@ -232,21 +232,33 @@ func (m *Model) tensors() (all []safetensors.Tensor) {
 //	m, err := trainer.OpenModel("mf.safetensors")
 //	row := m.Row("users", 7)
 func OpenModel(path string) (*Model, error) {
-	metadata, tensors, err := safetensors.Load(path)
+	var unfit error
+	metadata, tensors, err := safetensors.Load(path, func(metadata map[string]string,
+		shapes map[string]safetensors.Tensor) error {
+		_, unfit = unweighed(metadata, shapes)
+		return unfit
+	})
 	if errors.Is(err, safetensors.ErrFormat) {
 		return nil, fmt.Errorf("open model: %w: %w", ErrModel, err)
 	}
-	if err != nil {
+	if err != nil && unfit == nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
-	m, err := modelOf(metadata, tensors)
+	var m *Model
+	if err = unfit; err == nil {
+		m, err = unweighed(metadata, tensors)
+	}
+	if err == nil {
+		err = m.checkDigests()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open model %s: %w: %w", path, ErrModel, err)
 	}
 	return m, nil
 }
 
-func modelOf(metadata map[string]string, tensors map[string]safetensors.Tensor) (*Model, error) {
+// unweighed is the model of a file's tensors, whose values may be missing: only names and shapes are compared.
+func unweighed(metadata map[string]string, tensors map[string]safetensors.Tensor) (*Model, error) {
 	text, ok := metadata[manifestEntry]
 	if !ok {
 		return nil, fmt.Errorf("no manifest of a job in its metadata")
@@ -284,20 +296,29 @@ func modelOf(metadata map[string]string, tensors map[string]safetensors.Tensor) 
 	if want := len(m.params) + len(m.tables) + len(m.hosted); len(tensors) != want {
 		return nil, fmt.Errorf("%d tensors, want the manifest's %d alone", len(tensors), want)
 	}
+	return m, nil
+}
+
+// checkDigests weighs the model, and compares that with what its file says, where the file is of Save.
+func (m *Model) checkDigests() (err error) {
 	if m.digest, err = m.weigh(); err != nil {
-		return nil, err
+		return err
 	}
-	if got := hex.EncodeToString(m.digest[:]); got != metadata[digestEntry] && m.hashedDigest() != metadata[digestEntry] {
-		return nil, fmt.Errorf("its weights have the digest %s, and were saved with %q", got, metadata[digestEntry])
+	if _, saved := m.Metadata[manifestEntry]; !saved {
+		return nil
+	}
+	if got := hex.EncodeToString(m.digest[:]); got != m.Metadata[digestEntry] &&
+		m.hashedDigest() != m.Metadata[digestEntry] {
+		return fmt.Errorf("its weights have the digest %s, and were saved with %q", got, m.Metadata[digestEntry])
 	}
 	if digest, err := digestOf(m.hosted); len(m.hosted) > 0 && (err != nil ||
-		hex.EncodeToString(digest[:]) != metadata[modulesEntry]) {
-		return nil, fmt.Errorf("its modules have the digest %x, and were saved with %q", digest, metadata[modulesEntry])
+		hex.EncodeToString(digest[:]) != m.Metadata[modulesEntry]) {
+		return fmt.Errorf("its modules have the digest %x, and were saved with %q", digest, m.Metadata[modulesEntry])
 	}
 	for _, entry := range []string{manifestEntry, digestEntry, versionEntry, modulesEntry} {
-		delete(metadata, entry)
+		delete(m.Metadata, entry)
 	}
-	return m, nil
+	return nil
 }
 
 // hostedOf is the parameters of the job's modules, which files of before do not have.

@@ -22,21 +22,35 @@ var ErrWeights = errors.New("no weights for job")
 //
 //	m, err := trainer.OpenWeights("begin.safetensors", job)
 func OpenWeights(path string, job *schema.Job) (*Model, error) {
-	metadata, tensors, err := safetensors.Load(path)
+	of := func(metadata map[string]string, tensors map[string]safetensors.Tensor) (m *Model, err error) {
+		if _, saved := metadata[manifestEntry]; saved {
+			m, err = unweighed(metadata, tensors)
+		} else {
+			m, err = weightsOf(metadata, tensors, job)
+		}
+		if err == nil {
+			err = errors.Join(m.fits(job)...)
+		}
+		return m, err
+	}
+	var unfit error
+	metadata, tensors, err := safetensors.Load(path, func(metadata map[string]string,
+		shapes map[string]safetensors.Tensor) error {
+		_, unfit = of(metadata, shapes)
+		return unfit
+	})
 	if errors.Is(err, safetensors.ErrFormat) {
 		return nil, fmt.Errorf("%w %q: %w", ErrWeights, job.Name, err)
 	}
-	if err != nil {
+	if err != nil && unfit == nil {
 		return nil, fmt.Errorf("open weights: %w", err)
 	}
 	var m *Model
-	if _, saved := metadata[manifestEntry]; saved {
-		m, err = modelOf(metadata, tensors)
-	} else {
-		m, err = weightsOf(metadata, tensors, job)
+	if err = unfit; err == nil {
+		m, err = of(metadata, tensors)
 	}
 	if err == nil {
-		err = errors.Join(m.fits(job)...)
+		err = m.checkDigests()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w %q: %s: %w", ErrWeights, job.Name, path, jobErrors{err})
@@ -44,7 +58,8 @@ func OpenWeights(path string, job *schema.Job) (*Model, error) {
 	return m, nil
 }
 
-// weightsOf makes a model of tensors: those that are called as a table of the job are tables, if their shapes allow.
+// weightsOf makes a model of tensors, whose values may be missing: those that are called as a table of the job are
+// tables, if their shapes allow.
 func weightsOf(metadata map[string]string, tensors map[string]safetensors.Tensor, job *schema.Job) (*Model, error) {
 	has := *job
 	has.Parameters, has.Tables, has.Start = nil, nil, nil
@@ -73,7 +88,5 @@ func weightsOf(metadata map[string]string, tensors map[string]safetensors.Tensor
 		has.Parameters = append(has.Parameters, schema.Parameter{Name: name, Shape: tensors[name].Shape})
 		m.params = append(m.params, tensors[name].Values)
 	}
-	var err error
-	m.digest, err = m.weigh()
-	return m, err
+	return m, nil
 }

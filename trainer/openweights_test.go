@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"maps"
@@ -87,4 +89,36 @@ func TestOpenWeightsRefuses(t *testing.T) {
 	}
 	_, err = OpenWeights(path, job)
 	checkError(t, err, ErrWeights, `dtype "F16", want F32`)
+}
+
+// A file that claims more than the job has is refused by its header: its length is not allocated.
+func TestOpenWeightsOfSparseFile(t *testing.T) {
+	job := toyJob("drawn", 1, 4, schema.ApplyUpdate)
+	text, err := job.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const bytes = 1 << 40
+	for name, metadata := range map[string]map[string]string{"plain": {},
+		"saved": {manifestEntry: string(text), versionEntry: "3"}} {
+		header, err := json.Marshal(map[string]any{"__metadata__": metadata,
+			"huge": map[string]any{"dtype": "F32", "shape": []int{bytes / 4}, "data_offsets": []int{0, bytes}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "m")
+		whole := append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...)
+		if err := os.WriteFile(path, whole, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(path, int64(len(whole))+bytes); err != nil {
+			t.Skip("no sparse files of a TiB here: ", err)
+		}
+		if _, err := OpenWeights(path, job); !errors.Is(err, ErrWeights) || strings.Contains(err.Error(), "may take") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := OpenModel(path); !errors.Is(err, ErrModel) || strings.Contains(err.Error(), "may take") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -23,7 +23,7 @@ const (
 var ErrData = errors.New("bad data set")
 
 // samplesMax bounds what a file may claim to have.
-const samplesMax = 1 << 24
+const samplesMax = 1 << 20
 
 // The idx format: two zero bytes, the type of the values (8 is unsigned bytes), the number of dimensions, each of them
 // as a big-endian 32-bit number, and the values.

@@ -152,8 +152,9 @@ var layers = map[string]layer{
 	// The oracle of a whole job shares nothing with what it checks but the arithmetic.
 	"examples/packages/reference": {own: []string{"cuda", "lane", "philox", "examples/packages/corpus"}, noStd: noNetwork},
 	"internal/report":             {own: []string{"schema"}, noStd: noNetwork},
-	"internal/safetensors":        {own: []string{"internal/atomicfile", "internal/regular"}, noStd: noNetwork},
-	"internal/settings":           {own: []string{"lane", "schema"}, noStd: noNetwork},
+	"internal/safetensors": {own: []string{"internal/atomicfile", "internal/process", "internal/regular"},
+		noStd: noNetwork},
+	"internal/settings": {own: []string{"lane", "schema"}, noStd: noNetwork},
 	"internal/tensorboard": {own: []string{"schema/crc32c"},
 		others: []string{"google.golang.org/protobuf/encoding/protowire"}, noStd: noNetwork},
 	"internal/spawn":    {noStd: []string{"net", "net/http"}},

@@ -76,7 +76,7 @@ func TestReaderRefuses(t *testing.T) {
 	if _, err := openReader(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
-	if _, _, err := Load(folder); !errors.Is(err, regular.ErrNotRegular) {
+	if _, _, err := Load(folder, anything); !errors.Is(err, regular.ErrNotRegular) {
 		t.Errorf("a folder: %v", err)
 	}
 	whole := file(goldenHeader, goldenValues)

@@ -22,6 +22,7 @@ import (
 	"unicode/utf8"
 
 	"gradbus/internal/atomicfile"
+	"gradbus/internal/process"
 	"gradbus/internal/regular"
 )
 
@@ -146,15 +147,26 @@ func bytesOf(name string, shape []int) (int64, error) {
 	return bytes, nil
 }
 
+// Check looks at the header of a file: metadata and tensors without values. What it changes is not seen by others.
+type Check func(metadata map[string]string, shapes map[string]Tensor) error
+
 // Load reads a whole file. It fails where it cannot be opened (fs.ErrNotExist), and with ErrFormat where the file is
-// not a safetensors file of float32 tensors whose places tile the rest of the file exactly.
-func Load(path string) (metadata map[string]string, tensors map[string]Tensor, err error) {
+// not a safetensors file of float32 tensors whose places tile the rest of the file exactly, or would not fit into the
+// memory that this process may take. Nothing is allocated for values, of which a file without content may claim any
+// number, before check has found that the tensors are the ones that the caller wants.
+func Load(path string, check Check) (metadata map[string]string, tensors map[string]Tensor, err error) {
 	f, err := regular.Open(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer f.Close()
 	h, err := headerOf(f)
+	if err == nil {
+		err = check(maps.Clone(h.metadata), h.shapes())
+	}
+	if err == nil {
+		err = h.checkMemory(process.MemoryBytes())
+	}
 	if err == nil {
 		metadata = h.metadata
 		tensors, err = h.read(f)
@@ -196,6 +208,27 @@ func Values(tensors map[string]Tensor, name string, shape []int) ([]float32, err
 		}
 	}
 	return t.Values, nil
+}
+
+// shapes are the tensors without their values.
+func (h *header) shapes() map[string]Tensor {
+	shapes := map[string]Tensor{}
+	for _, t := range h.tensors {
+		shapes[t.Name] = t
+	}
+	return shapes
+}
+
+// checkMemory refuses values that take more than this process may have. 0 is no limit.
+func (h *header) checkMemory(bytesMax int64) error {
+	need := int64(0)
+	for _, e := range h.at {
+		need += 4 * e.values
+	}
+	if bytesMax > 0 && need > bytesMax {
+		return fmt.Errorf("%w: its tensors take %d bytes, and this process may take %d", ErrFormat, need, bytesMax)
+	}
+	return nil
 }
 
 // read reads the values of all tensors, from the end of the header on.

@@ -57,6 +57,8 @@ func encode(w io.Writer, metadata map[string]string, tensors []Tensor) error {
 	return err
 }
 
+func anything(map[string]string, map[string]Tensor) error { return nil }
+
 func read(b []byte) (map[string]string, map[string]Tensor, error) {
 	r := bytes.NewReader(b)
 	h, err := readHeader(r, int64(len(b)))
@@ -170,12 +172,39 @@ func TestSaveRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "write "+path) {
 			t.Errorf("%s: %.200v, want it to say %q", name, err, c.says)
 		}
-		if _, tensors, err := Load(path); err != nil || !slices.Equal(tensors["w"].Values, ok.Values) {
+		if _, tensors, err := Load(path, anything); err != nil || !slices.Equal(tensors["w"].Values, ok.Values) {
 			t.Errorf("%s: left %v, %v", name, tensors, err)
 		}
 	}
 	if err := Save(filepath.Join(t.TempDir(), "m"), map[string]string{"k": "\xff"}, nil); err == nil {
 		t.Error("metadata that is no text is written")
+	}
+}
+
+// A file without content may claim any length. Nothing is allocated before the caller has seen what it claims, nor
+// where that is more than there is memory.
+func TestLoadOfSparseFile(t *testing.T) {
+	const values = 1 << 38
+	path := filepath.Join(t.TempDir(), "m")
+	header := fmt.Sprintf(`{"w":{"dtype":"F32","shape":[%d],"data_offsets":[0,%d]}}`, int64(values), int64(4*values))
+	whole := file(header, "")
+	if err := os.WriteFile(path, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, int64(len(whole))+4*values); err != nil {
+		t.Skip("no sparse files of a TiB here: ", err)
+	}
+	if _, _, err := Load(path, anything); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "may take") {
+		t.Errorf("more than there is memory: %v", err)
+	}
+	other := errors.New("another tensor")
+	if _, _, err := Load(path, func(_ map[string]string, shapes map[string]Tensor) error {
+		if w := shapes["w"]; len(shapes) != 1 || !slices.Equal(w.Shape, []int{values}) || w.Values != nil {
+			t.Errorf("shapes %v", shapes)
+		}
+		return other
+	}); !errors.Is(err, other) {
+		t.Errorf("%v", err)
 	}
 }
 
@@ -199,7 +228,7 @@ func TestSaveFollowsNoLinks(t *testing.T) {
 	if err := Save(path, nil, []Tensor{{"w", []int{1}, []float32{1}}}); err != nil {
 		t.Error(err)
 	}
-	if _, tensors, err := Load(path); err != nil || len(tensors) != 1 {
+	if _, tensors, err := Load(path, anything); err != nil || len(tensors) != 1 {
 		t.Errorf("saved %v, %v", tensors, err)
 	}
 	if got, err := os.ReadFile(victim); err != nil || string(got) != "precious" {

@@ -46,6 +46,7 @@ const (
 
 const (
 	depthMax   = 64      // of lists within lists
+	valuesMax  = 1 << 16 // objects; of four bytes in a file, each takes 128 in memory. A column is one
 	pairsMax   = 1 << 16 // of one list of pairs
 	headerSize = 14      // "X\n" and three integers
 )
@@ -64,9 +65,10 @@ func Decode(data []byte) (*Value, error) {
 }
 
 type decoder struct {
-	rest []byte
-	size int
-	refs []*Value // symbols, in the order in which they came
+	rest   []byte
+	size   int
+	values int      // objects that were made
+	refs   []*Value // symbols, in the order in which they came
 }
 
 func (d *decoder) fail(format string, args ...any) error {
@@ -129,6 +131,9 @@ func (d *decoder) chars() (string, error) {
 func (d *decoder) item(depth int) (*Value, error) {
 	if depth > depthMax {
 		return nil, d.fail("more than %d objects within each other", depthMax)
+	}
+	if d.values++; d.values > valuesMax {
+		return nil, d.fail("more than %d objects", valuesMax)
 	}
 	flags, err := d.int()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 const (
 	indexBytesMax  = 1 << 22 // of an index, unpacked; that of a package with 30 data sets has 1.3 KB
-	objectBytesMax = 1 << 28 // of one object, unpacked
+	objectBytesMax = 1 << 26 // of one object, packed and unpacked; 100,000 ratings have 4 MB
 )
 
 // Frame is a data frame: columns of one length.

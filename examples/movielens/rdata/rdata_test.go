@@ -108,6 +108,26 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
+// What an object takes in memory follows from the number of its values, and not from its bytes: each that stands for
+// nothing has four, which compress to next to none.
+func TestDecodeCountsValues(t *testing.T) {
+	empty := func(n int) []byte {
+		w := newWriter()
+		w.int(typeList, n)
+		for range n {
+			w.end()
+		}
+		return w.Bytes()
+	}
+	if v, err := Decode(empty(valuesMax - 1)); err != nil || len(v.List) != valuesMax-1 {
+		t.Errorf("%d values and their list: %v", valuesMax-1, err)
+	}
+	if _, err := Decode(empty(valuesMax)); !errors.Is(err, ErrFormat) ||
+		!strings.Contains(err.Error(), "more than 65536 objects") {
+		t.Errorf("%d values and their list: %v", valuesMax, err)
+	}
+}
+
 func nested(w *writer, depth int) {
 	for range depth {
 		w.int(typeList, 1)
