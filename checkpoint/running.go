@@ -48,7 +48,10 @@ func Begin(dir string, job schema.JobName, run schema.RunID, since uint64, train
 		line += fmt.Sprintf(" %016x", uint64(other))
 	}
 	line = fmt.Sprintf("%s %08x", line, crc32c.Update(0, []byte(line)))
-	err := atomicfile.MakeFolder(jobFolder(dir, job), folderMode)
+	err := schema.CheckName("job", string(job))
+	if err == nil {
+		err = atomicfile.MakeFolder(jobFolder(dir, job), folderMode)
+	}
 	if err == nil {
 		err = atomicfile.Write(filepath.Join(jobFolder(dir, job), runningName), fileMode, func(w io.Writer) error {
 			_, err := fmt.Fprintln(w, line)

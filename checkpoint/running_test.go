@@ -134,6 +134,9 @@ func TestNotesAndPartsAreFilesOfTheFolder(t *testing.T) {
 			t.Errorf("end of %s: %v", job, err)
 		}
 	}
+	if err := Begin(dir, above, 8, 3, 2); err == nil {
+		t.Errorf("a run of %s is noted", above)
+	}
 	must(t, os.MkdirAll(folderOf(dir, "pipe", id), 0o700))
 	must(t, syscall.Mkfifo(completePath(dir, "pipe", id), 0o600))
 	must(t, syscall.Mkfifo(partPath(dir, "pipe", id, 0), 0o600))

@@ -48,9 +48,9 @@ type Control struct {
 type Join struct {
 	Job    *Job   `json:"job"`
 	Wanted Member `json:"wanted,omitempty"`
-	Host   string `json:"host"`           // host name and process id, for messages to people
-	Data   string `json:"data,omitempty"` // how it reaches shards: DataDirect (also "") or DataCluster
-	URL    string `json:"url,omitempty"`  // of its own data server, where trainers reduce; else empty
+	Host   string `json:"host"`                      // host name and process id, for messages to people
+	Data   string `json:"data,omitempty"`            // how it reaches shards: DataDirect (also "") or DataCluster
+	URL    string `json:"url,omitempty" check:"url"` // of its own data server, where trainers reduce; else empty
 	// Resume asks for the newest durable version of the job in place of version 0.
 	Resume bool `json:"resume,omitempty"`
 	// Run is the run of the job that the trainer was part of. It wants to be part of it again, or, with Resume, of
@@ -66,7 +66,7 @@ type Join struct {
 	Has   Version `json:"has,omitempty"`
 	Least Version `json:"least,omitempty"`
 	// LR is every change of the learning rates that was decided in Run, as far as it knows.
-	LR []LRChange `json:"lr,omitempty"`
+	LR []LRChange `json:"lr,omitempty" check:"changes"`
 	// Saved is a version of such a job in a folder of the trainer; nil: none that it could be resumed with.
 	Saved *Saved `json:"saved,omitempty"`
 	// Keeps says that the trainer has a folder for versions of such a job.
@@ -79,7 +79,7 @@ type Join struct {
 type Saved struct {
 	Run       RunID   `json:"run_id,string"` // that has written it
 	Version   Version `json:"version"`
-	CreatedMS int64   `json:"created_ms"` // since 1970, by the clock of who has written it
+	CreatedMS int64   `json:"created_ms" check:"ms"` // since 1970, by the clock of who has written it
 	// Lost says that the run, or one that went on from it, was under way when whoever wrote it ended.
 	Lost bool `json:"lost,omitempty"`
 }
@@ -92,15 +92,15 @@ const (
 
 // DataServer is where some shards of a job are reached.
 type DataServer struct {
-	ID     string `json:"id"`  // of the ps
-	URL    string `json:"url"` // nats://host:port or tls://host:port; "": the server that carries control
-	Shards []int  `json:"shards"`
+	ID     string `json:"id" check:"id"`   // of the ps
+	URL    string `json:"url" check:"url"` // nats://host:port or tls://host:port; "": the server that carries control
+	Shards []int  `json:"shards" check:"shards,shard"`
 }
 
 // Peer is another trainer's own data server.
 type Peer struct {
 	Member Member `json:"member"`
-	URL    string `json:"url"`
+	URL    string `json:"url" check:"url"`
 }
 
 // Joined admits a trainer. Started is true once all trainers have joined.
@@ -108,41 +108,41 @@ type Joined struct {
 	Member     Member     `json:"member"`
 	RunID      RunID      `json:"run_id,string"`
 	Generation Generation `json:"generation"`
-	FirstLane  lane.Lane  `json:"first_lane"`
-	LaneCount  int        `json:"lane_count"`
-	Shards     int        `json:"shards"`
-	Missing    int        `json:"missing"` // trainers that have not joined yet
+	FirstLane  lane.Lane  `json:"first_lane" check:"lane"`
+	LaneCount  int        `json:"lane_count" check:"lanes"`
+	Shards     int        `json:"shards" check:"shards"`
+	Missing    int        `json:"missing" check:"lanes"` // trainers that have not joined yet
 	Started    bool       `json:"started"`
-	DeadlineMS int64      `json:"deadline_ms"` // after which a silent member counts as lost
+	DeadlineMS int64      `json:"deadline_ms" check:"ms"` // after which a silent member counts as lost
 
 	// first credit to each shard, and the most to have under way; 0: 4 MiB
-	WindowBytes int64 `json:"window_bytes,omitempty"`
+	WindowBytes int64 `json:"window_bytes,omitempty" check:"bytes"`
 	// ParkedBytes is what each shard keeps of lookups of one batch until their rows are there: frames, and 1 KiB for
 	// each.
-	ParkedBytes int64 `json:"parked_bytes,omitempty"`
+	ParkedBytes int64 `json:"parked_bytes,omitempty" check:"bytes"`
 	// of this run, where all windows together have no room for the manifest's; 0: the manifest's
-	ChunkBytes int `json:"chunk_bytes,omitempty"`
+	ChunkBytes int `json:"chunk_bytes,omitempty" check:"bytes"`
 
-	LR []LRChange `json:"lr,omitempty"` // changes that are decided
+	LR []LRChange `json:"lr,omitempty" check:"changes"` // changes that are decided
 	// Version is the one that the trainer begins with: 0, that of the checkpoint, or, of a place in a job that runs,
 	// the version that the batch under way is computed on.
 	Version Version `json:"version,omitempty"`
 	// Durable says that versions of the job are written down, so that it can be resumed when its servers are lost.
 	Durable bool `json:"durable,omitempty"`
 	// Trainers is how many there are in this run; 0: those of the manifest.
-	Trainers int `json:"trainers,omitempty"`
+	Trainers int `json:"trainers,omitempty" check:"lanes"`
 	// From are the trainers that have Version, in a job whose trainers have all of it: the others get it from these.
-	From []Member `json:"from,omitempty"`
+	From []Member `json:"from,omitempty" check:"lanes"`
 	// Keeps says that this trainer writes versions of the job down: it is the first that has a folder for that.
 	Keeps bool `json:"keeps,omitempty"`
 	// Resumed is the version that the job began with; 0: it was not resumed.
 	Resumed Version `json:"resumed,omitempty"`
 
 	// Standby is where the job goes on when its ps is lost; empty: nobody stands by.
-	Standby string `json:"standby,omitempty"`
+	Standby string `json:"standby,omitempty" check:"url"`
 
-	Servers []DataServer `json:"servers,omitempty"` // empty: all shards are on the server that answered
-	Peers   []Peer       `json:"peers,omitempty"`   // of all trainers, once started, where trainers reduce
+	Servers []DataServer `json:"servers,omitempty" check:"shards"` // empty: all shards are on the server that answered
+	Peers   []Peer       `json:"peers,omitempty" check:"lanes"`    // of all trainers, once started, where trainers reduce
 }
 
 // Refused turns a joining trainer away. Where the job differs, Field names the first differing field of the manifest,
@@ -204,8 +204,8 @@ type Stalled struct {
 	Member   Member `json:"member"`
 	Host     string `json:"host"` // as of Join
 	Batch    Batch  `json:"batch"`
-	WaitedMS int64  `json:"waited_ms"`
-	LimitMS  int64  `json:"limit_ms"` // after which the job gives the trainer up, or ends
+	WaitedMS int64  `json:"waited_ms" check:"ms"`
+	LimitMS  int64  `json:"limit_ms" check:"ms"` // after which the job gives the trainer up, or ends
 }
 
 // Failed ends the job for all of its trainers. Member is who caused it.
@@ -251,23 +251,23 @@ type Refusal struct {
 // Report repeats its serial.
 type Assign struct {
 	Job        *Job     `json:"job"`
-	Serial     int      `json:"serial"`         // rises with every change; a ps ignores older ones
-	Shards     int      `json:"shards"`         // of the job
-	Own        []int    `json:"own"`            // those that this ps keeps
-	Cluster    []Member `json:"cluster"`        // trainers that send and receive by way of the NATS that carries control
-	DeadlineMS int64    `json:"deadline_ms"`    // after which a silent coordinator counts as lost
-	Gone       []Member `json:"gone,omitempty"` // trainers of a grouped job that will contribute no more
+	Serial     int      `json:"serial" check:"serial"`        // rises with every change; a ps ignores older ones
+	Shards     int      `json:"shards" check:"shards"`        // of the job
+	Own        []int    `json:"own" check:"shards,shard"`     // those that this ps keeps
+	Cluster    []Member `json:"cluster" check:"lanes"`        // trainers that send and receive by way of the NATS that carries control
+	DeadlineMS int64    `json:"deadline_ms" check:"ms"`       // after which a silent coordinator counts as lost
+	Gone       []Member `json:"gone,omitempty" check:"lanes"` // trainers of a grouped job that will contribute no more
 	// WindowBytes is what Joined tells trainers; 0: the ps goes by what it would tell them itself.
-	WindowBytes int64 `json:"window_bytes,omitempty"`
+	WindowBytes int64 `json:"window_bytes,omitempty" check:"bytes"`
 	// LR is every change of the learning rates, the proposed one last.
-	LR []LRChange `json:"lr,omitempty"`
+	LR []LRChange `json:"lr,omitempty" check:"changes"`
 	// Resume is the checkpoint that the shards begin with, by its id; empty: they draw version 0.
-	Resume string `json:"resume,omitempty"`
+	Resume string `json:"resume,omitempty" check:"resume"`
 	// Checkpoints says which versions shards write down; nil: none.
 	Checkpoints *Checkpoints `json:"checkpoints,omitempty"`
 	// Since is of each trainer the generation in which its place was taken last; empty: the first, of all of them.
 	// Shards take frames of that generation alone.
-	Since []Generation `json:"since,omitempty"`
+	Since []Generation `json:"since,omitempty" check:"lanes"`
 	// Incarnation is what the ps had drawn at its start when the job was registered; 0: not known. One that was started
 	// anew since then has lost its shards.
 	Incarnation uint64 `json:"incarnation,omitempty,string"`
@@ -288,21 +288,21 @@ type Checkpoints struct {
 // CheckpointPart is what a shard has written of a version, or why it could not.
 type CheckpointPart struct {
 	Version  Version `json:"version"`
-	Shard    int     `json:"shard"`
-	Bytes    int64   `json:"bytes"`
-	Checksum uint32  `json:"crc32c"`            // of the file
-	Touched  int64   `json:"touched,omitempty"` // bytes of what was touched since Checkpoints.Since
-	Failure  string  `json:"failure,omitempty"` // why there is none; at most FailureBytesMax
+	Shard    int     `json:"shard" check:"shard"`
+	Bytes    int64   `json:"bytes" check:"bytes"`
+	Checksum uint32  `json:"crc32c"`                            // of the file
+	Touched  int64   `json:"touched,omitempty" check:"bytes"`   // bytes of what was touched since Checkpoints.Since
+	Failure  string  `json:"failure,omitempty" check:"failure"` // why there is none; at most FailureBytesMax
 }
 
 // Report tells the coordinator each second how the shards of a ps fare.
 type Report struct {
-	Serial  int       `json:"serial"` // of the last Assign that was carried out
-	Ready   bool      `json:"ready"`  // version 0 is in place on all of them
-	Waiting []Waiting `json:"waiting"`
+	Serial  int       `json:"serial" check:"serial"` // of the last Assign that was carried out
+	Ready   bool      `json:"ready"`                 // version 0 is in place on all of them
+	Waiting []Waiting `json:"waiting" check:"lanes"`
 	// Parts is the newest version that each shard here has written whole; shards that have written none are left out.
 	// Those follow that a shard has failed to write since.
-	Parts []CheckpointPart `json:"parts,omitempty"`
+	Parts []CheckpointPart `json:"parts,omitempty" check:"parts"`
 	// Writing says that a shard here copies or writes a version: it would miss another one.
 	Writing bool `json:"writing,omitempty"`
 	// Generation is the newest of Since that all shards here go by; 0: the first.
@@ -320,8 +320,8 @@ type Waiting struct {
 	Batch   Batch    `json:"batch"`
 	Bucket  Bucket   `json:"bucket"` // of the earliest round
 	Chunk   Chunk    `json:"chunk"`
-	Members []Member `json:"members"` // in the order of their lanes
-	First   []Member `json:"first"`
+	Members []Member `json:"members" check:"lanes"` // in the order of their lanes
+	First   []Member `json:"first" check:"lanes"`
 }
 
 // Release tells a ps that the job has ended.
@@ -333,14 +333,14 @@ type Release struct {
 // Follow asks a ps, some times a second, to be told what its shards have, so that the sender can go on with its jobs.
 // It goes to the coordinator of TelemetryJob.
 type Follow struct {
-	URL string `json:"url"` // where trainers find the sender
+	URL string `json:"url" check:"url"` // where trainers find the sender
 	// Incarnation was drawn when the sender was started.
 	Incarnation uint64 `json:"incarnation,string"`
 	Host        string `json:"host"` // host name and process id, for messages to people
 	// Jobs are what the sender has of each.
-	Jobs []Followed `json:"jobs,omitempty"`
+	Jobs []Followed `json:"jobs,omitempty" check:"jobs"`
 	// Over are runs with which the sender has gone on, so that they are over where it found them.
-	Over []OverRun `json:"over,omitempty"`
+	Over []OverRun `json:"over,omitempty" check:"jobs"`
 	// Leaving is the sender's last word.
 	Leaving bool `json:"leaving,omitempty"`
 }
@@ -353,9 +353,9 @@ type Heard struct {
 	// Incarnation was drawn when the ps that answers was started.
 	Incarnation uint64 `json:"incarnation,string"`
 	// Jobs are those that are there, or whose trainers are awaited there.
-	Jobs []JobName `json:"jobs"`
+	Jobs []JobName `json:"jobs" check:"jobs"`
 	// Told are those of whose trainers each was told that the ps which asks has all of the job: it goes on there.
-	Told []JobName `json:"told,omitempty"`
+	Told []JobName `json:"told,omitempty" check:"jobs"`
 }
 
 // OverRun is a run of a job that is over.
@@ -367,31 +367,31 @@ type OverRun struct {
 // Followed is what a ps that stands by has of a job.
 type Followed struct {
 	Run     RunID   `json:"run_id,string"`
-	Series  uint32  `json:"series"`            // of Mirror
-	Version Version `json:"version"`           // that it has whole; 0: none
-	Failure string  `json:"failure,omitempty"` // why it has none, and will have none; at most FailureBytesMax
+	Series  uint32  `json:"series"`                            // of Mirror
+	Version Version `json:"version"`                           // that it has whole; 0: none
+	Failure string  `json:"failure,omitempty" check:"failure"` // why it has none, and will have none; at most FailureBytesMax
 }
 
 // Mirror tells a ps that stands by of a job, and is repeated each second. Frames of kind state follow.
 type Mirror struct {
 	Job    *Job   `json:"job"`
-	Shards int    `json:"shards"` // that have it, each of which sends a series of frames
-	Series uint32 `json:"series"` // of these frames, their generation: what is of another is of an earlier attempt
+	Shards int    `json:"shards" check:"shards"` // that have it, each of which sends a series of frames
+	Series uint32 `json:"series"`                // of these frames, their generation: what is of another is of an earlier attempt
 	// Incarnation was drawn when the sender was started.
 	Incarnation uint64 `json:"incarnation,string"`
 	// Process is the process of the sender, so that its end is seen on the same machine.
 	Process string `json:"process,omitempty"`
 	// Trainers is how many train, of whom more than half have to come where the sender is only out of reach.
-	Trainers int `json:"trainers"`
+	Trainers int `json:"trainers" check:"lanes"`
 	// LR is every change of the learning rates that is decided.
-	LR []LRChange `json:"lr,omitempty"`
+	LR []LRChange `json:"lr,omitempty" check:"changes"`
 	// Last says that the sender ends, and that the job is to go on at once.
 	Last bool `json:"last,omitempty"`
 }
 
 // Standby tells trainers, each second, where the job goes on when its ps is lost.
 type Standby struct {
-	URL string `json:"url"`
+	URL string `json:"url" check:"url"`
 }
 
 // AskLost asks a ps that stands by whether the ps that serves a run is lost.
@@ -409,23 +409,23 @@ type Lost struct {
 // Keep has a ps keep in memory what some shards of a job have, its own or those of others, so that the job can go on
 // there when one of its ps is lost. It goes from the coordinator to the member p-{id}, and is repeated each second.
 type Keep struct {
-	Job    *Job   `json:"job,omitempty"` // nil where the ps has answered of this series
-	Serial int    `json:"serial"`        // rises with every change; a ps ignores older ones
-	Series uint32 `json:"series"`        // of the frames that tell what shards have: see Mirror
-	Shards int    `json:"shards"`        // of the job
+	Job    *Job   `json:"job,omitempty"`         // nil where the ps has answered of this series
+	Serial int    `json:"serial" check:"serial"` // rises with every change; a ps ignores older ones
+	Series uint32 `json:"series"`                // of the frames that tell what shards have: see Mirror
+	Shards int    `json:"shards" check:"shards"` // of the job
 	// From are the ps whose shards it keeps, itself among them where it has any.
-	From []DataServer `json:"from"`
+	From []DataServer `json:"from" check:"shards"`
 	// To are the ps that keep its own shards.
-	To []Member `json:"to,omitempty"`
+	To []Member `json:"to,omitempty" check:"shards"`
 	// At is the version to tell next; 0: none yet. Since is the one after which changes are told; 0: all is.
 	At    Version `json:"at,omitempty"`
 	Since Version `json:"since,omitempty"`
 	// Whole is the version that all have which keep shards; 0: none yet.
 	Whole Version `json:"whole,omitempty"`
 	// LR is every change of the learning rates that is decided.
-	LR []LRChange `json:"lr,omitempty"`
+	LR []LRChange `json:"lr,omitempty" check:"changes"`
 	// Runs are earlier runs that trainers may still come back from.
-	Runs []RunID `json:"runs,omitempty"`
+	Runs []RunID `json:"runs,omitempty" check:"runs"`
 	// Process is the process of the coordinator, so that its end is seen on the same machine, and Incarnation what that
 	// drew at its start.
 	Process     string `json:"process,omitempty"`
@@ -442,25 +442,25 @@ type AskKept struct {
 
 // Kept answers Keep and AskKept, and tells the coordinator what has changed since.
 type Kept struct {
-	Server      string `json:"server"`
+	Server      string `json:"server" check:"id"`
 	Incarnation uint64 `json:"incarnation,string"` // that it drew at its start
 	Run         RunID  `json:"run_id,omitempty,string"`
-	Series      uint32 `json:"series,omitempty"` // 0: it keeps nothing of the run
-	Shards      int    `json:"shards,omitempty"` // of the job
-	Own         []int  `json:"own,omitempty"`    // those that it keeps
-	Ready       bool   `json:"ready,omitempty"`  // there is room for them, and a way to those who tell
+	Series      uint32 `json:"series,omitempty"`                   // 0: it keeps nothing of the run
+	Shards      int    `json:"shards,omitempty" check:"shards"`    // of the job
+	Own         []int  `json:"own,omitempty" check:"shards,shard"` // those that it keeps
+	Ready       bool   `json:"ready,omitempty"`                    // there is room for them, and a way to those who tell
 	// Version is the one that is there; Next is a later one that is whole, and waits until others have it, too. 0: none.
 	Version Version `json:"version,omitempty"`
 	Next    Version `json:"next,omitempty"`
 	// Missed is a version that a shard here cannot tell: the batch that is computed on it had begun.
 	Missed Version    `json:"missed,omitempty"`
-	Begun  Batch      `json:"begun,omitempty"`   // of its own shards
-	TookMS int64      `json:"took_ms,omitempty"` // to tell of the last version
-	Bytes  uint64     `json:"bytes,omitempty"`   // that were told in this series
-	LR     []LRChange `json:"lr,omitempty"`
-	Runs   []RunID    `json:"runs,omitempty"` // as of Keep
+	Begun  Batch      `json:"begun,omitempty"`              // of its own shards
+	TookMS int64      `json:"took_ms,omitempty" check:"ms"` // to tell of the last version
+	Bytes  uint64     `json:"bytes,omitempty"`              // that were told in this series
+	LR     []LRChange `json:"lr,omitempty" check:"changes"`
+	Runs   []RunID    `json:"runs,omitempty" check:"runs"` // as of Keep
 	// Failure is why it keeps nothing, until all is told anew; at most FailureBytesMax.
-	Failure string `json:"failure,omitempty"`
+	Failure string `json:"failure,omitempty" check:"failure"`
 }
 
 // RefusedElsewhere is the reason of a Refused by a ps that stands by: the ps that has the job is there, at Have, as far
@@ -471,26 +471,26 @@ const RefusedElsewhere = "elsewhere"
 // durable. It goes to the coordinator of job TelemetryJob, and is repeated.
 type Drain struct {
 	// Server is the id of the ps; empty: the one that the control server is part of.
-	Server string `json:"server,omitempty"`
+	Server string `json:"server,omitempty" check:"id"`
 	// Incarnation is that of the answers so far; 0: there was none. A ps that was started anew is left alone.
 	Incarnation uint64 `json:"incarnation,omitempty,string"`
 }
 
 // Draining answers Drain. Its last is sent without a question.
 type Draining struct {
-	Server      string `json:"server"`
+	Server      string `json:"server" check:"id"`
 	Incarnation uint64 `json:"incarnation,string"`
 	// Ended says that it is over: the ps takes leave of everybody, or is there no more.
 	Ended bool `json:"ended,omitempty"`
 	// Jobs are those that it coordinates, by name; at most FollowMax.
-	Jobs []DrainedJob `json:"jobs,omitempty"`
+	Jobs []DrainedJob `json:"jobs,omitempty" check:"jobs"`
 }
 
 // DrainedJob is how far a job is whose ps is to end.
 type DrainedJob struct {
 	Job     JobName `json:"job"`
-	Version Version `json:"version"`           // batches that trainers have begun, as far as they have said
-	Durable Version `json:"durable,omitempty"` // the newest; 0: nothing is
-	Kept    Version `json:"kept,omitempty"`    // that several ps keep which stand by for each other; 0: they do not
-	To      string  `json:"to,omitempty"`      // the ps that it is handed over to, an address; empty: to none
+	Version Version `json:"version"`                  // batches that trainers have begun, as far as they have said
+	Durable Version `json:"durable,omitempty"`        // the newest; 0: nothing is
+	Kept    Version `json:"kept,omitempty"`           // that several ps keep which stand by for each other; 0: they do not
+	To      string  `json:"to,omitempty" check:"url"` // the ps that it is handed over to, an address; empty: to none
 }

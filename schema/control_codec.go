@@ -100,19 +100,15 @@ func (c Control) only() (name string, err error) {
 	return name, nil
 }
 
-// check checks what a message must hold by itself.
+// check checks what a message must hold by itself: every field (see checkFields), and what fields must have together.
 func (c Control) check() error {
-	var wrong error
-	texts := []string{}
+	if err := checkFields(reflect.ValueOf(c), ""); err != nil {
+		return err
+	}
 	switch {
 	case c.Join != nil:
 		if c.Join.Job == nil {
 			return errors.New("no job: want the manifest")
-		}
-		if c.Join.Wanted != "" {
-			if err := CheckName("wanted", string(c.Join.Wanted)); err != nil {
-				return err
-			}
 		}
 		if d := c.Join.Data; d != "" && d != DataDirect && d != DataCluster {
 			return fmt.Errorf("data %q: want %s or %s", Clip(d), DataDirect, DataCluster)
@@ -120,72 +116,31 @@ func (c Control) check() error {
 		if err := checkLR(c.Join.LR); err != nil {
 			return err
 		}
-		if err := c.Join.Saved.check(); err != nil {
-			return err
-		}
-		texts = append(texts, c.Join.Host)
+		return c.Join.Saved.check()
 	case c.Joined != nil:
 		return c.Joined.check()
 	case c.TakeOver != nil:
 		return c.TakeOver.check()
-	case c.Refused != nil:
-		r := c.Refused
-		texts = append(texts, r.Reason, r.Field, r.Have, r.Want, r.Text)
 	case c.Leave != nil:
-		texts, wrong = append(texts, c.Leave.Reason), c.Leave.End.check()
+		return c.Leave.End.check()
 	case c.Failed != nil:
-		texts, wrong = append(texts, string(c.Failed.Member), c.Failed.Text), c.Failed.End.check()
+		return c.Failed.End.check()
 	case c.Assign != nil:
 		return c.Assign.check()
 	case c.Group != nil:
 		return c.Group.check()
-	case c.Stalled != nil:
-		return c.Stalled.check()
 	case c.ScaleLR != nil:
 		return checkScale(c.ScaleLR.Scale)
 	case c.LR != nil:
 		return checkLR(c.LR.Changes)
 	case c.Mirror != nil:
 		return c.Mirror.check()
-	case c.Follow != nil:
-		if n := max(len(c.Follow.Over), len(c.Follow.Jobs)); n > FollowMax {
-			return fmt.Errorf("%d jobs or runs: want at most %d", n, FollowMax)
-		}
-		texts = append(texts, c.Follow.URL, c.Follow.Host)
 	case c.Keep != nil:
 		return c.Keep.check()
 	case c.Kept != nil:
 		return c.Kept.check()
-	case c.Standby != nil:
-		texts = append(texts, c.Standby.URL)
-	case c.Lost != nil:
-		texts = append(texts, c.Lost.Text)
-	case c.Drain != nil:
-		texts = append(texts, c.Drain.Server)
-	case c.Draining != nil:
-		if n := len(c.Draining.Jobs); n > FollowMax {
-			return fmt.Errorf("%d jobs: want at most %d", n, FollowMax)
-		}
-		texts = append(texts, c.Draining.Server)
-	}
-	return errors.Join(wrong, checkTexts(texts))
-}
-
-// checkTexts checks texts for people.
-func checkTexts(texts []string) error {
-	for _, t := range texts {
-		if len(t) > TextBytesMax {
-			return fmt.Errorf("text of %d bytes: want at most %d", len(t), TextBytesMax)
-		}
 	}
 	return nil
-}
-
-func (t *Stalled) check() error {
-	if err := CheckName("member", string(t.Member)); err != nil {
-		return err
-	}
-	return checkTexts([]string{t.Host})
 }
 
 func (m *Mirror) check() error {
@@ -196,20 +151,15 @@ func (m *Mirror) check() error {
 }
 
 func (v *Saved) check() error {
-	if v != nil && (v.Run == 0 || v.Version == 0 || v.CreatedMS < 0) {
-		return fmt.Errorf("saved version %d of run %d, created_ms %d: want a version of a run, and 0 ms or later", v.Version,
-			v.Run, v.CreatedMS)
+	if v != nil && (v.Run == 0 || v.Version == 0) {
+		return fmt.Errorf("saved version %d of run %d: want a version of a run", v.Version, v.Run)
 	}
 	return nil
 }
 
 func (j *Joined) check() error {
-	if err := CheckName("member", string(j.Member)); err != nil {
-		return err
-	}
-	if j.LaneCount < 1 || j.Shards < 0 || j.Missing < 0 || j.DeadlineMS < 1 || j.Trainers < 0 {
-		return fmt.Errorf("%d lanes, %d shards, %d missing, deadline %d ms, %d trainers: want at least 1, 0, 0, 1 and 0",
-			j.LaneCount, j.Shards, j.Missing, j.DeadlineMS, j.Trainers)
+	if j.LaneCount < 1 || j.DeadlineMS < 1 {
+		return fmt.Errorf("%d lanes, deadline %d ms: want at least 1 each", j.LaneCount, j.DeadlineMS)
 	}
 	return nil
 }

@@ -90,39 +90,42 @@ func controlView(t *testing.T, kind Kind, body string) *View {
 
 func TestDecodeControlRefuses(t *testing.T) {
 	for body, want := range map[string]string{
+		`{"follow":{"url":"","host":"","incarnation":"1","over":[{"job":"../../x","run_id":"1"}]}}`:                "follow.over[].job",
+		`{"kept":{"server":"a","incarnation":"1","version":5,"shards":2,"own":[7]}}`:                               "in series 0",
+		`{"assign":{"job":{"name":"x"},"serial":1,"shards":2,"own":[0],"deadline_ms":1,"resume":"../000001-1-1"}}`: "assign.resume",
 		`{}`:                       "no message",
 		`null`:                     "no message",
 		`[]`:                       "cannot unmarshal",
 		`{"left":{},"start":null}`: "", // null is absent
 		`{"left":{},"leave":{}}`:   "more than one",
 		`{"left":{},"left":{}}`:    "twice",
-		`{"group":{"update":1,"closed":true,"parked":1,"at_ns":"1"}}`:                                   "want no request with it",
-		`{"group":{"update":1,"member":"t0","parked":1,"at_ns":"1"}}`:                                   "1 requests of 0",
-		`{"group":{"update":1,"member":"T","parked":1,"size":1,"at_ns":"1"}}`:                           "member",
-		`{"group":{"update":1,"closed":true,"at_ns":"1"}}`:                                              "",
-		`{"assign":{"serial":1,"shards":2,"own":[0],"deadline_ms":1}}`:                                  "no job",
-		`{"assign":{"job":{},"serial":1,"shards":2,"own":[],"deadline_ms":1}}`:                          "own shards",
-		`{"assign":{"job":{},"serial":1,"shards":2,"own":[1,0],"deadline_ms":1}}`:                       "own shards",
-		`{"assign":{"job":{},"serial":1,"shards":2,"own":[1,1],"deadline_ms":1}}`:                       "own shards",
-		`{"assign":{"job":{},"serial":1,"shards":2,"own":[2],"deadline_ms":1}}`:                         "own shards",
-		`{"assign":{"job":{},"serial":1,"shards":2,"own":[-1],"deadline_ms":1}}`:                        "own shards",
-		`{"keep":{"serial":0,"series":1,"shards":2,"from":[{"id":"a","shards":[0]}]}}`:                  "serial 0",
-		`{"keep":{"serial":1,"series":1,"shards":2,"from":[]}}`:                                         "own shards",
-		`{"keep":{"serial":1,"series":1,"shards":2,"from":[{"id":"a","shards":[2]}]}}`:                  "own shards",
-		`{"kept":{"server":"a","incarnation":"1","series":1,"shards":2,"own":[1,1]}}`:                   "own shards",
-		`{"kept":{"server":"a","incarnation":"1","series":1,"shards":99999,"own":[1]}}`:                 "99999 shards",
-		`{"assign":{"job":{},"serial":1,"shards":5000000,"own":[0],"deadline_ms":1}}`:                   "5000000 shards",
-		`{"assign":{"job":{},"serial":0,"shards":2,"own":[0],"deadline_ms":1}}`:                         "serial 0",
-		`{"assign":{"job":{},"serial":1,"shards":2,"own":[0],"deadline_ms":1,"window_bytes":-1}}`:       "-1 bytes",
-		`{"assign":{"job":{},"serial":1,"shards":2,"own":[0],"deadline_ms":1,"window_bytes":16777217}}`: "want at most",
-		`{"left":{}}{}`:                                "exactly one",
-		`{"left":{"x":1}}`:                             "unknown field",
-		`{"Left":{}}`:                                  "lower case",
-		`{"join":{"host":"h"}}`:                        "no job",
-		`{"join":{"job":{},"x":""}}`:                   "unknown field",
-		`{"join":{"job":{},"wanted":"T 1","host":""}}`: "1 to 63",
-		`{"join":{"job":{},"host":"","saved":{"run_id":"0","version":3,"created_ms":1}}}`:   "saved version 3 of run 0",
-		`{"joined":{"member":"t0","run_id":"1","lane_count":0,"shards":1,"deadline_ms":1}}`: "0 lanes",
+		`{"group":{"update":1,"closed":true,"parked":1,"at_ns":"1"}}`:                                             "want no request with it",
+		`{"group":{"update":1,"member":"t0","parked":1,"at_ns":"1"}}`:                                             "1 requests of 0",
+		`{"group":{"update":1,"member":"T","parked":1,"size":1,"at_ns":"1"}}`:                                     "member",
+		`{"group":{"update":1,"closed":true,"at_ns":"1"}}`:                                                        "",
+		`{"assign":{"serial":1,"shards":2,"own":[0],"deadline_ms":1}}`:                                            "no job",
+		`{"assign":{"job":{"name":"x"},"serial":1,"shards":2,"own":[],"deadline_ms":1}}`:                          "own shards",
+		`{"assign":{"job":{"name":"x"},"serial":1,"shards":2,"own":[1,0],"deadline_ms":1}}`:                       "own shards",
+		`{"assign":{"job":{"name":"x"},"serial":1,"shards":2,"own":[1,1],"deadline_ms":1}}`:                       "own shards",
+		`{"assign":{"job":{"name":"x"},"serial":1,"shards":2,"own":[2],"deadline_ms":1}}`:                         "own shards",
+		`{"assign":{"job":{"name":"x"},"serial":1,"shards":2,"own":[-1],"deadline_ms":1}}`:                        "assign.own[] -1: want 0 to 4095",
+		`{"keep":{"serial":0,"series":1,"shards":2,"from":[{"id":"a","shards":[0]}]}}`:                            "serial 0",
+		`{"keep":{"serial":1,"series":1,"shards":2,"from":[]}}`:                                                   "own shards",
+		`{"keep":{"serial":1,"series":1,"shards":2,"from":[{"id":"a","shards":[2]}]}}`:                            "own shards",
+		`{"kept":{"server":"a","incarnation":"1","series":1,"shards":2,"own":[1,1]}}`:                             "own shards",
+		`{"kept":{"server":"a","incarnation":"1","series":1,"shards":99999,"own":[1]}}`:                           "kept.shards 99999",
+		`{"assign":{"job":{"name":"x"},"serial":1,"shards":5000000,"own":[0],"deadline_ms":1}}`:                   "assign.shards 5000000: want 0 to 4096",
+		`{"assign":{"job":{"name":"x"},"serial":0,"shards":2,"own":[0],"deadline_ms":1}}`:                         "serial 0",
+		`{"assign":{"job":{"name":"x"},"serial":1,"shards":2,"own":[0],"deadline_ms":1,"window_bytes":-1}}`:       "assign.window_bytes -1",
+		`{"assign":{"job":{"name":"x"},"serial":1,"shards":2,"own":[0],"deadline_ms":1,"window_bytes":16777217}}`: "want at most",
+		`{"left":{}}{}`:                        "exactly one",
+		`{"left":{"x":1}}`:                     "unknown field",
+		`{"Left":{}}`:                          "lower case",
+		`{"join":{"host":"h"}}`:                "no job",
+		`{"join":{"job":{"name":"x"},"x":""}}`: "unknown field",
+		`{"join":{"job":{"name":"x"},"wanted":"T 1","host":""}}`:                                    "1 to 63",
+		`{"join":{"job":{"name":"x"},"host":"","saved":{"run_id":"0","version":3,"created_ms":1}}}`: "saved version 3 of run 0",
+		`{"joined":{"member":"t0","run_id":"1","lane_count":0,"shards":1,"deadline_ms":1}}`:         "0 lanes",
 		`{"joined":{"member":"t0","run_id":1,"lane_count":1,"shards":1,"deadline_ms":1}}`: "cannot unmarshal " +
 			"number into Go struct field Control.joined.run_id",
 		`{"joined":{"member":"","run_id":"1","lane_count":1,"shards":1,"deadline_ms":1}}`:             "1 to 63",
@@ -137,6 +140,17 @@ func TestDecodeControlRefuses(t *testing.T) {
 		var e *FrameError
 		if !errors.As(err, &e) || e.Reason != ReasonMalformed || want == "" || !strings.Contains(e.Detail, want) {
 			t.Errorf("%.60s: %v, want %q", body, err, want)
+		}
+	}
+	for _, kind := range []Kind{KindControl, KindHeartbeat} {
+		f, err := NewFrame(Layout{Kind: kind, Body: len(`{"left":{}}`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(f.Body(), `{"left":{}}`)
+		f.SetHead(Head{Batch: 1<<64 - 1})
+		if _, err := Verify(f.Seal(), Limits{}); ReasonOf(err) != ReasonMalformed {
+			t.Errorf("a %v frame of the last batch that a number can be: %v", kind, err)
 		}
 	}
 	if _, err := DecodeControl(controlView(t, KindHeartbeat, `{"left":{}}`)); ReasonOf(err) != ReasonUnknownKind {

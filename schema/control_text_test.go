@@ -10,7 +10,7 @@ import (
 func TestLongTextsAreCut(t *testing.T) {
 	for _, long := range []string{strings.Repeat("x", 2*TextBytesMax), strings.Repeat("\xff", TextBytesMax)} {
 		for _, c := range []Control{
-			{Join: &Join{Job: &Job{}, Host: long}},
+			{Join: &Join{Job: &Job{Name: "x"}, Host: long}},
 			{Refused: &Refused{Reason: "job_differs", Field: long, Have: long, Want: long, Text: long}},
 			{Leave: &Leave{Reason: long}},
 			{Failed: &Failed{Member: "t1", Text: "trainer t1: " + long}},

@@ -8,12 +8,12 @@ import "fmt"
 type Group struct {
 	Update Batch  `json:"update"` // which of the job's groups, from 0
 	Closed bool   `json:"closed,omitempty"`
-	Start  bool   `json:"start,omitempty"`  // it assigns the values of a model: StartModel
-	Member Member `json:"member,omitempty"` // whose request it is; what follows is zero where Closed
-	Batch  Batch  `json:"batch,omitempty"`  // of that trainer's own
-	Parked int    `json:"parked,omitempty"` // requests that the group has now
-	Size   int    `json:"size,omitempty"`   // that it waits for, unless trainers are gone
-	AtNS   int64  `json:"at_ns,string"`     // nanoseconds since 1970 by the shard's clock; rises from each to the next
+	Start  bool   `json:"start,omitempty"`                // it assigns the values of a model: StartModel
+	Member Member `json:"member,omitempty"`               // whose request it is; what follows is zero where Closed
+	Batch  Batch  `json:"batch,omitempty"`                // of that trainer's own
+	Parked int    `json:"parked,omitempty" check:"lanes"` // requests that the group has now
+	Size   int    `json:"size,omitempty" check:"lanes"`   // that it waits for, unless trainers are gone
+	AtNS   int64  `json:"at_ns,string" check:"ns"`        // nanoseconds since 1970 by the shard's clock; rises from each to the next
 }
 
 func (g *Group) check() error {
@@ -23,11 +23,9 @@ func (g *Group) check() error {
 		}
 		return nil
 	}
-	if err := CheckName("member", string(g.Member)); err != nil {
-		return err
-	}
-	if g.Parked < 1 || g.Size < 1 {
-		return fmt.Errorf("group %d has %d requests of %d: want at least 1", g.Update, g.Parked, g.Size)
+	if g.Member == "" || g.Parked < 1 || g.Size < 1 {
+		return fmt.Errorf("group %d has %d requests of %d, the last of member %q: want at least 1, and a member", g.Update,
+			g.Parked, g.Size, g.Member)
 	}
 	return nil
 }

@@ -89,6 +89,8 @@ func checkHead(h *Head) *FrameError {
 		return err
 	}
 	switch {
+	case (h.Kind == KindControl || h.Kind == KindHeartbeat) && h.Batch >= batchEnd:
+		return Refuse(ReasonMalformed, "batch %d of a %v frame: want less than %d", h.Batch, h.Kind, uint64(batchEnd))
 	case h.Flags&^r.flags != 0:
 		return Refuse(ReasonMalformed, "flags %#x: a %v frame may have %#x", h.Flags, h.Kind, r.flags)
 	case h.Offset != 0 && !r.offset:

@@ -42,15 +42,15 @@ type ScaleLR struct {
 // trainer that has not begun its batch says so by LRTaken, and does not begin it before a final LR, or another
 // proposal.
 type LR struct {
-	Serial  int        `json:"serial"` // rises with every proposal
-	Changes []LRChange `json:"changes"`
+	Serial  int        `json:"serial" check:"serial"` // rises with every proposal
+	Changes []LRChange `json:"changes" check:"changes"`
 	Final   bool       `json:"final"`
 }
 
 // LRTaken answers a proposal. Begun is the number of batches that the trainer has begun; the proposal holds only where
 // that is at most the batch of the change.
 type LRTaken struct {
-	Serial int   `json:"serial"`
+	Serial int   `json:"serial" check:"serial"`
 	Begun  Batch `json:"begun"`
 }
 
