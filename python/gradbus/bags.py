@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from .session import Session
     from .table import Table
 
-# Makes the output of _Pooled require a gradient.
-_anchor = torch.zeros(0, dtype=torch.float32, device="cpu", requires_grad=True)
 
-
-def look_up_bags(session: Session, table: Table, keys: Tensor, offsets: Optional[Tensor], train: bool) -> Tensor:
-    """Pooled rows, float32 ``[bags, dim]``, by one message a server. ``train``: their gradients count at the next step.
+def look_up_bags(
+    session: Session, table: Table, keys: Tensor, offsets: Optional[Tensor], parameter: Optional[Tensor] = None
+) -> Tensor:
+    """Pooled rows, float32 ``[bags, dim]``, by one message a server. ``parameter``: that of the rows, where their
+    gradients count at the next step; None where nothing trains.
 
     ``keys``: int64 ``[N]``, ``offsets``: int64 ``[bags]``, both contiguous; None: bags of one id each. Where it trains
     they stay as they are until the batch is committed. Errors: IdError, and those of the session."""
-    lane = began(session, train)
+    lane = began(session, parameter is not None)
     bags = keys.numel() if offsets is None else offsets.numel()
     out = torch.empty((bags, table.dim), dtype=torch.float32, device="cpu")
     ask = _native.Ask(table=table.index, count=keys.numel(), keys=keys.data_ptr(), rows=out.data_ptr(), bags=bags)
@@ -38,9 +38,9 @@ def look_up_bags(session: Session, table: Table, keys: Tensor, offsets: Optional
             out.zero_()
     except ArgumentError as error:
         raise IdError(str(error).replace("key number", "id number", 1)) from None
-    if not train:
+    if parameter is None:
         return out
-    pooled: Tensor = _Pooled.apply(_anchor, (out,), lane, table, keys, offsets)
+    pooled: Tensor = _Pooled.apply(parameter, (out,), lane, table, keys, offsets)
     return pooled
 
 
@@ -49,12 +49,12 @@ class _Pooled(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, anchor: Tensor, out: Tuple[Tensor], lane: Any, table: Table, keys: Tensor, offsets: Tensor
+        ctx: Any, parameter: Tensor, out: Tuple[Tensor], lane: Any, table: Table, keys: Tensor, offsets: Tensor
     ) -> Tensor:
-        ctx.lane, ctx.table, ctx.keys, ctx.offsets = lane, table, keys, offsets
+        ctx.lane, ctx.table, ctx.keys, ctx.offsets, ctx.parameter = lane, table, keys, offsets, parameter
         return out[0]  # not an argument itself, which could not be changed in place
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-        ctx.lane.add_bags(ctx.table, ctx.keys, ctx.offsets, grad.detach())
-        return None, None, None, None, None, None
+        ctx.lane.add_bags(ctx.table, ctx.keys, ctx.offsets, grad.detach(), ctx.parameter)
+        return torch.empty_like(ctx.parameter), None, None, None, None, None

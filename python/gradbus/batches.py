@@ -82,7 +82,11 @@ class Batches:
     def clear(self) -> None:
         """Forgets the gradients of the current lane: zero_grad."""
         if self._lanes:
-            self._lanes[-1].pieces.clear()
+            self._lanes[-1].clear()
+
+    def current(self) -> Optional[Lane]:
+        """The lane that gradients go to; None before the first forward of a batch."""
+        return self._lanes[-1] if self._lanes else None
 
     def gradients(self) -> List[Tensor]:
         """The gradients of rows that backwards have given since the last step, in the memory from which they are sent:
@@ -91,6 +95,7 @@ class Batches:
         if not self._lanes:
             return []
         lane = self._lanes[-1]
+        lane.drop_cleared()
         tables: Dict[int, List[Piece]] = {}
         for piece in lane.pieces:
             tables.setdefault(piece.table, []).append(piece)
@@ -121,7 +126,7 @@ class Batches:
         self._waited(lib.begin, handle, ctypes.byref(self._batch))
         self._begun, self._open, self._pending = True, True, False
         self.number = self._batch.number
-        self._lanes = [Lane(self._batch.first_lane)]
+        self._lanes = [Lane(self._batch.first_lane, optimizer)]
         if self.driven and self._batch.first_lane != int(session._job["first_lane"]):
             last = self._batch.first_lane + self._batch.lanes - 1
             text = "job %r: computes lanes %d to %d of batch %d, too: the trainer that had them was lost"
@@ -184,7 +189,7 @@ class Batches:
             if session._optimizer is not None:
                 session._optimizer.forget_samples()
             if not last:
-                self._lanes.append(Lane(lane.number + 1))
+                self._lanes.append(Lane(lane.number + 1, lane.optimizer))
                 return
             try:
                 self._commit()
@@ -368,11 +373,11 @@ class Batches:
                     "another loop over the LaneLoader, which computes the batches that are missing"
                 )
 
-    def require_forward(self) -> None:
-        """Errors: OrderError where tables have had no forward since the last step."""
+    def require_forward(self, trains: bool) -> None:
+        """Errors: OrderError where tables have had no forward since the last step; ``trains``: and one would train."""
         if self.driven:
             self._lane_delivered("a step")
-        if self._session._tables and not (self._lanes and self._lanes[-1].forwards):
+        if trains and self._session._tables and not (self._lanes and self._lanes[-1].forwards):
             raise OrderError(
                 "step without a forward in training mode since the last step: want model(batch), loss.backward(), "
                 "opt.step(); "

@@ -121,7 +121,7 @@ class EmbeddingBagCollection(nn.Module):
                     f"feature {feature!r} has {one.bags} bags and {self.features[0]!r} {bags}: want as many of each"
                 )
         wishes = [self._wish(group, given) for group in self._groups]
-        train = self.training and torch.is_grad_enabled()
+        train = any(module.training_rows() for module in self._of_feature)
         looked = look_up(self._module(0).session, wishes, train)
         out: Dict[int, Tensor] = {}
         block = None
@@ -137,15 +137,17 @@ class EmbeddingBagCollection(nn.Module):
 
     def _wish(self, group: Sequence[int], given: Sequence[BagInput]) -> Wish:
         """One table after the other, each with the ids of its features."""
-        tables, ids = [], []
+        tables, ids, parameters = [], [], []
         at = 0
         while at < len(group):
             module = self._module_of[group[at]]
             same = [i for i in group[at:] if self._module_of[i] == module]
-            tables.append(self._module(group[at]).table)
+            one = self._module(group[at])
+            tables.append(one.table)
+            parameters.append(one.rows_parameter if one.training_rows() else one.rows_parameter.detach())
             ids.append(given[same[0]].ids if len(same) == 1 else torch.cat([given[i].ids for i in same]))
             at += len(same)
-        return Wish(tables, ids, self._module(group[0]).padding_idx)
+        return Wish(tables, ids, self._module(group[0]).padding_idx, parameters)
 
     def _pool(self, group: Sequence[int], looked: Looked, given: Sequence[BagInput]) -> Tensor:
         """Bags of all features of a group, one feature after the other: ``[features * bags, dim]``."""

@@ -40,6 +40,13 @@ class Dense(DenseGradients):
         )  # without elements, of direct parameters: they share the versions that autograd checks
         self._viewed: List[int] = []
 
+    def frozen(self) -> List[str]:
+        """Those that require no gradient any more."""
+        return [name for name, parameter in zip(self.names, self.parameters) if not parameter.requires_grad]
+
+    def has_gradient(self) -> bool:
+        return any(parameter.grad is not None for parameter in self.parameters)
+
     def manifest(self, optimizer: Dict[str, Any]) -> List[Dict[str, Any]]:
         """The parameters of a manifest; their first values come from memory, so init says nothing."""
         zeros = {"kind": "zeros", "scale": 0.0}

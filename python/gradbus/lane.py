@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from . import _native
 from .errors import OrderError
 
 if TYPE_CHECKING:
+    from .lookups import Wish
+    from .optimizer import Optimizer
     from .session import Session
     from .table import Table
 
@@ -25,6 +27,7 @@ class Piece(NamedTuple):
     keys: int  # address of int64 [rows]
     grad: int  # address of float32 [rows, dim]
     memory: Tuple[Tensor, ...]
+    parameter: Tensor  # TableModule.rows_parameter of the module that it is of
     bags: int = 0  # of a table that servers pool: grad is [bags, dim]
     offsets: Optional[int] = None  # address of int64 [bags]
     summed: bool = False  # its bags are the rows, each once
@@ -39,12 +42,20 @@ class Piece(NamedTuple):
 class Lane:
     """What a lane contributes: pieces of row gradients, in the order of their backwards."""
 
-    __slots__ = ("number", "forwards", "pieces", "ended", "samples", "loss", "dense", "memory")
+    __slots__ = (
+        *("number", "optimizer", "forwards", "pieces", "fresh", "seen", "left", "written"),
+        *("ended", "samples", "loss", "dense", "memory"),
+    )
 
-    def __init__(self, number: int) -> None:
-        self.number = number  # of the lane in the job
+    def __init__(self, number: int, optimizer: Optimizer) -> None:
+        self.number, self.optimizer = number, optimizer  # number of the lane in the job
         self.forwards = 0
         self.pieces: List[Piece] = []
+        self.fresh: List[Piece] = []  # of the backward under way
+        # By the id of a parameter: it, and its gradient with its version when the last backward ended.
+        self.seen: Dict[int, Tuple[Tensor, Optional[Tensor], int]] = {}
+        self.left = 0  # Optimizer.left_version when the last backward ended
+        self.written: Set[int] = set()  # tables whose parameter has had its gradient written to since a backward
         self.ended = False
         self.samples, self.loss = 0, 0.0
         self.dense: Optional[int] = None  # address of an array of addresses
@@ -52,13 +63,13 @@ class Lane:
 
     def add(
         self,
-        tables: Sequence[Table],
+        wish: Wish,
+        trains: Sequence[bool],
         unique: Tensor,
         places: Sequence[Tuple[int, int, int]],
         grad: Tensor,
-        skip: Optional[int],
     ) -> None:
-        """Takes the gradient of one forward's rows. It is called by the backward.
+        """Takes the gradient of one forward's rows, of the tables that train. It is called by the backward.
 
         Errors: OrderError where the lane has ended: the batch of that forward is over.
         """
@@ -66,34 +77,65 @@ class Lane:
         if grad.dtype != torch.float32 or grad.device.type != "cpu" or not grad.is_contiguous():
             grad = grad.to("cpu", torch.float32).contiguous()
         memory = (unique, grad)
-        keys, values = unique.data_ptr(), grad.data_ptr()
-        for table, (at, row, distinct) in zip(tables, places):
+        keys, values, skip = unique.data_ptr(), grad.data_ptr(), wish.skip
+        for table, parameter, trained, (at, row, distinct) in zip(wish.tables, wish.parameters, trains, places):
+            if not trained:
+                continue
+            self._expect(parameter)
             first, width = 0, 4 * table.dim
             if skip is not None:
                 padding = (unique[at : at + distinct] == skip).nonzero()
                 if padding.numel():
                     first = int(padding[0, 0]) + 1
                     if first > 1:
-                        self.pieces.append(Piece(table.index, first - 1, keys + 8 * at, values + width * row, memory))
+                        address = values + width * row
+                        self.fresh.append(Piece(table.index, first - 1, keys + 8 * at, address, memory, parameter))
             if distinct > first:
-                self.pieces.append(
-                    Piece(
-                        table.index, distinct - first, keys + 8 * (at + first), values + width * (row + first), memory
-                    )
-                )
+                address = values + width * (row + first)
+                piece = Piece(table.index, distinct - first, keys + 8 * (at + first), address, memory, parameter)
+                self.fresh.append(piece)
 
-    def add_bags(self, table: Table, keys: Tensor, offsets: Tensor, grad: Tensor) -> None:
+    def add_bags(self, table: Table, keys: Tensor, offsets: Tensor, grad: Tensor, parameter: Tensor) -> None:
         """Takes the gradient of the bags of one forward, float32 ``[bags, dim]``, which is copied: autograd may have
         given the same memory to others. It is called by the backward. Errors: as of :meth:`add`."""
         self._check_open()
         own = torch.empty(grad.shape, dtype=torch.float32, device="cpu").copy_(grad)
         memory, bags = (keys, own, offsets), grad.shape[0]
+        self._expect(parameter)
         if bags:
-            self.pieces.append(
-                Piece(
-                    table.index, keys.numel(), keys.data_ptr(), own.data_ptr(), memory, bags, offsets.data_ptr()
-                )
-            )
+            begins = offsets.data_ptr()
+            piece = Piece(table.index, keys.numel(), keys.data_ptr(), own.data_ptr(), memory, parameter, bags, begins)
+            self.fresh.append(piece)
+
+    def _expect(self, parameter: Tensor) -> None:
+        """Before a piece of a parameter: where its gradient was cleared, what was given before counts no more."""
+        if id(parameter) in self.seen and not any(piece.parameter is parameter for piece in self.fresh):
+            self.drop_cleared()
+        # Autograd accumulates the gradient of a parameter behind this call.
+        torch.autograd.Variable._execution_engine.queue_callback(self._accumulated)  # type: ignore[attr-defined]
+
+    def _accumulated(self) -> None:
+        """At the end of a backward: its pieces are the lane's, and their parameters have gradients."""
+        fresh, self.fresh, self.left = self.fresh, [], self.optimizer.left_version()
+        self.pieces += fresh
+        for piece in fresh:
+            grad = piece.parameter.grad
+            self.seen[id(piece.parameter)] = piece.parameter, grad, 0 if grad is None else grad._version
+
+    def drop_cleared(self) -> None:
+        """Drops the pieces of parameters whose gradient was cleared since their backward, and notes those whose gradient
+        was written to, which reaches no row. Where an optimizer of torch.optim has made a step since then, it was that
+        one which has cleared what it has used: then the rows' gradients stay."""
+        if self.left != self.optimizer.left_version():
+            return
+        self.pieces = [piece for piece in self.pieces if piece.parameter.grad is not None]
+        self.written |= {piece.table for piece in self.pieces if _written(self.seen.get(id(piece.parameter)))}
+
+    def clear(self) -> None:
+        """Forgets the gradients."""
+        self.pieces, self.fresh = [], []
+        self.seen.clear()
+        self.written.clear()
 
     def _check_open(self) -> None:
         if self.ended:
@@ -101,6 +143,11 @@ class Lane:
                 "backward of a forward from before the last step: its lane has ended; want loss.backward() before "
                 "opt.step()"
             )
+
+
+def _written(seen: Optional[Tuple[Tensor, Optional[Tensor], int]]) -> bool:
+    """Whether a gradient was written to since the backward."""
+    return seen is not None and seen[1] is not None and seen[0].grad is seen[1] and seen[1]._version != seen[2]
 
 
 def sum_of(session: Session, pieces: List[Piece]) -> Tuple[Piece, Tensor]:
@@ -116,7 +163,7 @@ def sum_of(session: Session, pieces: List[Piece]) -> Tuple[Piece, Tensor]:
     arguments = keys.data_ptr(), grad.data_ptr(), ctypes.byref(found)
     lib.check(lib.coalesce(session.handle, ctypes.addressof(rows), len(pieces), *arguments))
     n = found.value
-    piece = Piece(table.index, n, keys.data_ptr(), grad.data_ptr(), (keys, grad))
+    piece = Piece(table.index, n, keys.data_ptr(), grad.data_ptr(), (keys, grad), pieces[0].parameter)
     if table.pooling is not None:  # one key a bag
         begins = torch.arange(n, dtype=torch.int64, device="cpu")
         piece = piece._replace(memory=(keys, grad, begins), bags=n, offsets=begins.data_ptr(), summed=True)

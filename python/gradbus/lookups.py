@@ -55,8 +55,6 @@ class _Asks(threading.local):
 
 
 _asks = _Asks()
-# Makes the output of _Leaf require a gradient.
-_anchor = torch.zeros(0, dtype=torch.float32, device="cpu", requires_grad=True)
 
 
 class Wish(NamedTuple):
@@ -65,6 +63,7 @@ class Wish(NamedTuple):
     tables: Sequence[Table]
     ids: Sequence[Tensor]  # of flat_ids, one a table
     skip: Optional[int] = None  # an id whose row reads as zeros and gets no gradient: the padding index
+    parameters: Sequence[Tensor] = ()  # one a table where it trains: TableModule.rows_parameter
 
 
 def flat_ids(ids: Any, what: str) -> Tensor:
@@ -112,19 +111,20 @@ def look_up(session: Session, wishes: Sequence[Wish], train: bool) -> List[Looke
     if not train:
         return out
     return [
-        looked._replace(rows=_Leaf.apply(_anchor, looked.rows, lane, wish, looked)) for wish, looked in zip(wishes, out)
+        looked._replace(rows=_Leaf.apply(looked.rows, lane, wish, looked, *wish.parameters))
+        for wish, looked in zip(wishes, out)
     ]
 
 
-def embed(session: Session, table: Table, ids: Tensor) -> Tensor:
+def embed(session: Session, table: Table, ids: Tensor, parameter: Tensor) -> Tensor:
     """The row of each id, ids being those of flat_ids, for training: ``look_up`` and ``torch.nn.functional.embedding``
     as one operation of autograd.
 
     Errors: as of :func:`look_up`.
     """
-    wish = Wish([table], [ids])
+    wish = Wish([table], [ids], None, [parameter])
     lane, out = _fetched(session, [wish], True)
-    given: Tensor = _Each.apply(_anchor, out[0].rows, lane, wish, out[0])
+    given: Tensor = _Each.apply(out[0].rows, lane, wish, out[0], parameter)
     return given
 
 
@@ -225,15 +225,21 @@ class _Leaf(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, anchor: Tensor, rows: Tensor, lane: Any, wish: Wish, looked: Looked
+        ctx: Any, rows: Tensor, lane: Any, wish: Wish, looked: Looked, *parameters: Tensor
     ) -> Tensor:
         ctx.lane, ctx.wish, ctx.unique, ctx.places = lane, wish, looked.unique, looked.places
         return rows
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-        ctx.lane.add(ctx.wish.tables, ctx.unique, ctx.places, grad.detach(), ctx.wish.skip)
-        return None, None, None, None, None
+        trains = ctx.needs_input_grad[4:]
+        ctx.lane.add(ctx.wish, trains, ctx.unique, ctx.places, grad.detach())
+        return (None,) * 4 + tuple(_nothing(p) if wanted else None for p, wanted in zip(ctx.wish.parameters, trains))
+
+
+def _nothing(parameter: Tensor) -> Tensor:
+    """The gradient of a parameter without elements: that it has one says that its rows have."""
+    return torch.empty_like(parameter)
 
 
 class _Each(torch.autograd.Function):
@@ -241,7 +247,7 @@ class _Each(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, anchor: Tensor, rows: Tensor, lane: Any, wish: Wish, looked: Looked
+        ctx: Any, rows: Tensor, lane: Any, wish: Wish, looked: Looked, parameter: Tensor
     ) -> Tensor:
         ctx.lane, ctx.wish, ctx.unique, ctx.places = lane, wish, looked.unique, looked.places
         ctx.save_for_backward(looked.ids)
@@ -253,5 +259,5 @@ class _Each(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
         (ids,) = ctx.saved_tensors
         sums = pooling.sums(grad.contiguous(), ids, None, False, ctx.shape)
-        ctx.lane.add(ctx.wish.tables, ctx.unique, ctx.places, sums, None)
-        return None, None, None, None, None
+        ctx.lane.add(ctx.wish, [True], ctx.unique, ctx.places, sums)
+        return None, None, None, None, _nothing(ctx.wish.parameters[0])

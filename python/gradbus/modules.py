@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,9 @@ _DIM_MAX = 65536
 class TableModule(nn.Module):
     """What Embedding and EmbeddingBag have in common: a table, and rows of it. Not made by itself.
 
-    The module has no parameters: its rows are with the session's servers, so ``state_dict`` of a model has none of
-    them. In training mode, with gradients enabled, the rows that a forward uses get a gradient, which goes to the
+    Its rows are with the session's servers, so ``state_dict`` of a model has none of them. Its one parameter,
+    ``rows_parameter``, has no elements: what is done to it is done to the rows. Frozen (``requires_grad_(False)``) they
+    are read and not trained; with its gradient cleared they have none. In training mode, with gradients enabled, the rows that a forward uses get a gradient, which goes to the
     servers at the optimizer's step. In ``eval()``, or under ``no_grad``, a forward reads rows of the newest version and
     trains nothing. ``half()``, ``to(dtype)`` and ``to(device)`` decide what rows are converted to before PyTorch
     computes with them; ids and rows themselves travel through the processor's memory."""
@@ -81,7 +82,9 @@ class TableModule(nn.Module):
         self._weight: Optional[Tensor] = None  # of a plain state, until there is a session
         self._session: Optional[Session] = None
         self._table: Optional[Table] = None
-        self._like = torch.empty(0)  # has the dtype and device that to() and half() have asked for
+        # Without elements. That it requires a gradient says that rows train; that it has one, that rows have. It has the
+        # dtype and device that to() and half() have asked for. A state has none of it.
+        self.rows_parameter = nn.Parameter(torch.empty(0))
         if session is not None and name is not None:
             self.bind(session, name)
         else:
@@ -133,7 +136,7 @@ class TableModule(nn.Module):
 
     def training_rows(self) -> bool:
         """Whether a forward now would train."""
-        return self.training and torch.is_grad_enabled()
+        return self.training and torch.is_grad_enabled() and self.rows_parameter.requires_grad
 
     def count(self, out: Tensor, samples: int, train: bool) -> None:
         """Counts the samples of a forward in its backward, once, where the optimizer wants them and the forward trains:
@@ -146,13 +149,14 @@ class TableModule(nn.Module):
         """The distinct rows of ids ``[at least 1, dim]`` as one leaf, ids into them int64 ``[ids.numel()]``, and the
         padding's among these."""
         table = self.table
-        looked = look_up(self.session, [Wish([table], [self.keys(ids)], self.padding_idx)], self.training_rows())[0]
+        wish = Wish([table], [self.keys(ids)], self.padding_idx, [self.rows_parameter])
+        looked = look_up(self.session, [wish], self.training_rows())[0]
         rows, local = self.converted(looked)
         return rows, local, self.local_padding(looked.unique, looked.places[0][2])
 
     def converted(self, looked: Looked) -> Tuple[Tensor, Tensor]:
         """Rows and ids into them, as to() and half() have asked for."""
-        rows, ids, like = looked.rows, looked.ids, self._like
+        rows, ids, like = looked.rows, looked.ids, self.rows_parameter
         if like.dtype != rows.dtype or like.device != rows.device:
             rows = rows.to(like.device, like.dtype)
             ids = ids.to(like.device)
@@ -164,10 +168,6 @@ class TableModule(nn.Module):
             return None
         found = (unique[:distinct] == self.padding_idx).nonzero()
         return int(found[0, 0]) if found.numel() else None
-
-    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
-        self._like = fn(self._like)
-        return super()._apply(fn, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     def __prepare_scriptable__(self) -> None:
         raise OrderError(NO_GRAPH)
@@ -215,11 +215,19 @@ class TableModule(nn.Module):
             return session.batch
         return session._start.version if session._start is not None else 0
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]
+        destination.pop(prefix + "rows_parameter", None)
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: List[str], *arguments: Any
+    ) -> None:
         """Takes ``weight`` of a plain module, too: the rows with which the table begins."""
         key = prefix + "weight"
         if key not in state_dict:
-            super()._load_from_state_dict(state_dict, prefix, *arguments)  # type: ignore[no-untyped-call]
+            super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *arguments)  # type: ignore[no-untyped-call]
+            if prefix + "rows_parameter" in missing:
+                missing.remove(prefix + "rows_parameter")
         elif self._session is not None and self._table is not None:
             self._session.begin_with(self._table, state_dict[key])
         else:
@@ -269,8 +277,8 @@ class Embedding(TableModule):
         Errors: IdError that names table, place and id; ArgumentError; those of the session.
         """
         train = self.training_rows()
-        if train and self.padding_idx is None and pooling.native_like(self._like):
-            out = embed(self.session, self.table, self.keys(input))
+        if train and self.padding_idx is None and pooling.native_like(self.rows_parameter):
+            out = embed(self.session, self.table, self.keys(input), self.rows_parameter)
             self.count(out, input.shape[0] if input.dim() else 1, train)
             return out if input.dim() == 1 else out.view(*input.shape, self.embedding_dim)
         rows, ids, padding = self.rows(input)
@@ -361,7 +369,8 @@ class EmbeddingBag(TableModule):
         if train:
             theirs = [tensor.data_ptr() for tensor in own if tensor is not None]
             keys, begins = (one.clone() if one.data_ptr() in theirs else one for one in (keys, begins))
-        out, like = bags.look_up_bags(self.session, table, keys, begins, train), self._like
+        like = self.rows_parameter
+        out = bags.look_up_bags(self.session, table, keys, begins, like if train else None)
         return out if like.dtype == out.dtype and like.device == out.device else out.to(like.device, like.dtype)
 
     def pool(

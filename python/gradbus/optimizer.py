@@ -72,9 +72,10 @@ class Optimizer(torch.optim.Optimizer):
         self.session, self.embeddings, self.dense, self.weight = session, embeddings, dense, weight
         modules = _named(model)
         self._tables = _bind(modules, session, count=weight == "samples")
-        parameters = _parameters(modules) if dense is not None else {}
+        trained, self._frozen, self._owners = _parameters(modules)
+        parameters = trained if dense is not None else {}
         self._dense = Dense(parameters) if parameters else None
-        self._left = dense is None and bool(_parameters(modules))
+        self._left = list(trained.values()) if dense is None else []
         for table in session._tables.values():
             if embeddings is None and table.optimizer is None:
                 raise ConfigError(
@@ -142,7 +143,11 @@ class Optimizer(torch.optim.Optimizer):
 
     def leaves_parameters(self) -> bool:
         """Whether parameters that require a gradient are left to the script."""
-        return self._left
+        return bool(self._left)
+
+    def left_version(self) -> int:
+        """Changes with every step that an optimizer of torch.optim makes of parameters that are left to the script."""
+        return sum(parameter._version for parameter in self._left)
 
     def values(self) -> Any:
         return self._dense.values() if self._dense is not None else None
@@ -202,6 +207,8 @@ class Optimizer(torch.optim.Optimizer):
         """Forgets the gradients that backwards have given since the last step. Forwards may come before it or after."""
         self.session._batches.clear()
         self.forget_samples()
+        for module in self._tables:
+            module.rows_parameter.grad = None
         if self._dense is None:
             return
         for parameter in self._dense.parameters:
@@ -244,7 +251,7 @@ class Optimizer(torch.optim.Optimizer):
                 result = closure()
             loss = result if loss is None else loss
         batches = self.session._batches
-        batches.require_forward()
+        self._check_parameters(by_scaler=bool(scaled) or hasattr(self, "found_inf"))
         if skipped(self, scaled):
             batches.end(0, 0.0, None)
             return result
@@ -258,6 +265,52 @@ class Optimizer(torch.optim.Optimizer):
             value = float(loss.detach()) if isinstance(loss, Tensor) else float(loss)
         batches.end(weight, value, self._dense)
         return result
+
+    def _check_parameters(self, by_scaler: bool) -> None:
+        """Before a step: what the script has done to parameters since the optimizer was made, and to gradients since the
+        backward, is what the step does, or it is refused. ``by_scaler``: which divides all gradients in place.
+
+        Errors: OrderError."""
+        trains = any(module.training and module.rows_parameter.requires_grad for module in self._tables)
+        self.session._batches.require_forward(trains or not (self._left or self._dense and self._dense.has_gradient()))
+        if self.dense is not None:
+            self._check_dense()
+        for module in self._tables:
+            rows = module.rows_parameter
+            if rows._backward_hooks or getattr(rows, "_post_accumulate_grad_hooks", None):
+                raise OrderError(
+                    f"table {module.name!r}: rows_parameter has a hook, which sees no gradient of rows: want them of "
+                    "opt.param_groups, between backward and step"
+                )
+        lane = self.session._batches.current()
+        if lane is None:
+            return
+        lane.drop_cleared()
+        names = {table.index: table.name for table in self.session._tables.values()}
+        if lane.written and not by_scaler and not _reduced():
+            raise OrderError(
+                f"gradients of rows of {sorted(names[i] for i in lane.written)} were written to by model.parameters(), "
+                "which has none of them: want clip_grad_norm_ and the like over the params of opt.param_groups, and "
+                "opt.zero_grad()"
+            )
+
+    def _check_dense(self) -> None:
+        """Errors: OrderError where a layer was frozen, unfrozen or replaced since the optimizer was made."""
+        assert self.dense is not None
+        thawed = [name for name, parameter in self._frozen.items() if parameter.requires_grad]
+        frozen = [] if self._dense is None else self._dense.frozen()
+        if thawed or frozen:
+            what, names = ("frozen", frozen) if frozen else ("unfrozen", thawed)
+            raise OrderError(
+                f"parameters {names} were {what} after gradbus.Optimizer was made: want requires_grad_ before it, and a "
+                "new session with start= of session.save(path) to change it later"
+            )
+        for name, (module, own, parameter) in self._owners.items():
+            if module._parameters.get(own) is not parameter:
+                raise OrderError(
+                    f"parameter {name!r} was replaced by another one after gradbus.Optimizer was made, and is not "
+                    "trained: want load_state_dict without assign=True, and parametrizations before the optimizer"
+                )
 
     def forget_samples(self) -> None:
         """Backwards since the last step do not count."""
@@ -333,16 +386,46 @@ def _bind(models: Sequence[Tuple[str, nn.Module]], session: Session, count: bool
                 module.bind(session, prefix + path)
                 module.samples = {} if count else None
                 out.append(module)
+        _leave_to_servers(model)
     return out
 
 
-def _parameters(models: Sequence[Tuple[str, nn.Module]]) -> Dict[str, nn.Parameter]:
-    """Parameters that require a gradient, each once, by its first name."""
-    out: Dict[str, nn.Parameter] = {}
+def _leave_to_servers(model: nn.Module) -> None:
+    """Has DistributedDataParallel of the model, or of a part of it, ignore the parameters of tables: it would want a
+    gradient of each in every backward, and has none of their rows to add up."""
+    names = [f"{path}.rows_parameter".lstrip(".") for path, m in model.named_modules() if isinstance(m, TableModule)]
+    for path, module in model.named_modules():
+        prefix = path + "." if path else ""
+        inner = [name[len(prefix) :] for name in names if name.startswith(prefix)]
+        if inner:
+            known = getattr(module, "_ddp_params_and_buffers_to_ignore", [])
+            module._ddp_params_and_buffers_to_ignore = [*known, *inner]  # type: ignore[assignment]
+
+
+def _parameters(
+    models: Sequence[Tuple[str, nn.Module]],
+) -> Tuple[Dict[str, nn.Parameter], Dict[str, nn.Parameter], Dict[str, Tuple[nn.Module, str, nn.Parameter]]]:
+    """Parameters that require a gradient, and those that do not, each once, by its first name, and without those of
+    tables. Of the first, which module has them, by what name."""
+    trained: Dict[str, nn.Parameter] = {}
+    frozen: Dict[str, nn.Parameter] = {}
+    owners: Dict[str, Tuple[nn.Module, str, nn.Parameter]] = {}
     seen = set()
     for prefix, model in models:
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad and id(parameter) not in seen:
+        for path, module in model.named_modules():
+            if isinstance(module, TableModule):
+                continue
+            for own, parameter in module._parameters.items():
+                if parameter is None or id(parameter) in seen:
+                    continue
                 seen.add(id(parameter))
-                out[prefix + name] = parameter
-    return out
+                name = f"{prefix}{path}.{own}" if path else prefix + own
+                (trained if parameter.requires_grad else frozen)[name] = parameter
+                if parameter.requires_grad:
+                    owners[name] = module, own, parameter
+    return trained, frozen, owners
+
+
+def _reduced() -> bool:
+    """Whether DistributedDataParallel may write to gradients, behind the backward."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -315,7 +315,7 @@ class Session:
         if found.pooling is not None:
             from .bags import look_up_bags
 
-            return look_up_bags(self, found, flat, None, False).reshape(*ids.shape, found.dim)
+            return look_up_bags(self, found, flat, None).reshape(*ids.shape, found.dim)
         looked = look_up(self, [Wish([found], [flat])], train=False)[0]
         rows = torch.nn.functional.embedding(looked.ids, looked.rows)
         return rows.reshape(*ids.shape, found.dim)

@@ -188,7 +188,7 @@ def test_what_frameworks_find():
     with session:
         assert isinstance(opt, torch.optim.Optimizer) and opt.state == {} and isinstance(opt.defaults, dict)
         assert [sorted(group) for group in opt.param_groups] == [["lr", "name", "params"]] * 2
-        assert {id(p) for p in opt.param_groups[1]["params"]} == {id(p) for p in model.parameters()}
+        assert {id(p) for p in opt.param_groups[1]["params"]} == {id(p) for p in model.last.parameters()}
         schedules = [torch.optim.lr_scheduler.StepLR(o, step_size=2, gamma=0.5) for o in (opt, sgd)]
         calls = []
         for i in range(5):
