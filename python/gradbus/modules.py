@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
@@ -168,6 +169,14 @@ class TableModule(nn.Module):
             return None
         found = (unique[:distinct] == self.padding_idx).nonzero()
         return int(found[0, 0]) if found.numel() else None
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        """Copies a module that has no table yet. Errors: OrderError of one that has."""
+        if self._table is None:
+            memo[id(self._session)] = self._session
+        copied = memo[id(self)] = self.__class__.__new__(self.__class__)
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     def __prepare_scriptable__(self) -> None:
         raise OrderError(NO_GRAPH)

@@ -13,7 +13,7 @@ from .checks import eager
 from .dense import Dense
 from .errors import ConfigError, OrderError
 from .modules import TableModule
-from .optimizers import Spec
+from .optimizers import HYPERPARAMETERS, Spec
 from .saving import SavedModel
 from .session import Session
 from .table import Table
@@ -97,6 +97,7 @@ class Optimizer(torch.optim.Optimizer):
         self._fixed = False
         super().__init__(groups, {"lr": 1.0})
         self._fixed = True
+        self._names = [group["name"] for group in self.param_groups]
         self._list_rows(True)
         self._base: List[float] = []  # the rates of the manifest, when the session has joined
         self._scale = 1.0
@@ -113,7 +114,8 @@ class Optimizer(torch.optim.Optimizer):
     # What the session asks.
 
     def manifest(self, tables: Sequence[Table]) -> Dict[str, Any]:
-        """The manifest's optimizers, parameters and tables, with the rates as they are now."""
+        """The manifest's optimizers, parameters and tables, with the rates as they are now. Errors: ConfigError."""
+        self._check_groups()
         rates = {group["name"]: float(group["lr"]) for group in self.param_groups}
         self._base = [float(group["lr"]) for group in self.param_groups]
         dense = self.dense.manifest(rates["dense"]) if self.dense is not None else None
@@ -271,6 +273,7 @@ class Optimizer(torch.optim.Optimizer):
         backward, is what the step does, or it is refused. ``by_scaler``: which divides all gradients in place.
 
         Errors: OrderError."""
+        self._check_groups()
         trains = any(module.training and module.rows_parameter.requires_grad for module in self._tables)
         self.session._batches.require_forward(trains or not (self._left or self._dense and self._dense.has_gradient()))
         if self.dense is not None:
@@ -293,6 +296,22 @@ class Optimizer(torch.optim.Optimizer):
                 "which has none of them: want clip_grad_norm_ and the like over the params of opt.param_groups, and "
                 "opt.zero_grad()"
             )
+
+    def _check_groups(self) -> None:
+        """Errors: ConfigError where a group has what changes nothing: of all that it may have, the rate alone acts."""
+        if [group.get("name") for group in self.param_groups] != self._names:
+            raise ConfigError(
+                f"param_groups are {[group.get('name') for group in self.param_groups]}: want {self._names}, as made"
+            )
+        for group in self.param_groups:
+            ignored = sorted(HYPERPARAMETERS & group.keys())
+            if ignored:
+                raise ConfigError(
+                    f"param_groups of {group['name']!r} have {ignored[0]}={group[ignored[0]]!r}, which the servers do not "
+                    "follow: want it of the gradbus optimizer that the session begins with; the lr alone can change"
+                )
+            if group["name"] == "dense" and not _same(group["params"], self._dense.parameters if self._dense else []):
+                raise ConfigError("param_groups of 'dense' have other parameters than the optimizer was made with")
 
     def _check_dense(self) -> None:
         """Errors: OrderError where a layer was frozen, unfrozen or replaced since the optimizer was made."""
@@ -338,7 +357,14 @@ class Optimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Takes the learning rates of a state: for the job before the session joins, else from the next batch on.
 
-        Between the join and the first batch it is too late for that batch, whose forward is then an OrderError."""
+        Between the join and the first batch it is too late for that batch, whose forward is then an OrderError. Errors:
+        ConfigError of a state of another optimizer."""
+        names = [group.get("name") for group in state_dict["param_groups"]]
+        if names != self._names:
+            raise ConfigError(
+                f"the state has groups {names}: want {self._names}, those of gradbus.Optimizer.state_dict(); what other "
+                "optimizers keep of parameters is not taken over"
+            )
         self._list_rows(False)
         try:
             super().load_state_dict(state_dict)
@@ -354,6 +380,11 @@ class Optimizer(torch.optim.Optimizer):
 
     def __reduce__(self) -> Any:
         raise TypeError("gradbus.Optimizer cannot be pickled: another process makes its own, of a session of its own")
+
+
+def _same(these: Sequence[Tensor], those: Sequence[Tensor]) -> bool:
+    """Whether two lists are of the same tensors."""
+    return len(these) == len(those) and all(one is other for one, other in zip(these, those))
 
 
 def _named(model: Models) -> List[Tuple[str, nn.Module]]:

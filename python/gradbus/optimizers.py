@@ -268,3 +268,10 @@ class FTRL(Spec):
 
     def fields(self) -> Dict[str, Any]:
         return {"beta": self.beta or _ZERO, "l1": self.l1, "l2": self.l2}
+
+
+# What a group of PyTorch's optimizers, or of these, may have beside its rate, and what a step would follow.
+HYPERPARAMETERS = frozenset(
+    {field.name for spec in (SGD, Adagrad, Adam, FTRL) for field in dataclasses.fields(spec)} - {"lr"}
+    | {"lr_decay", "amsgrad", "maximize", "alpha", "centered", "rho", "momentum_decay", "decoupled_weight_decay"}
+)

@@ -469,8 +469,12 @@ class Session:
         arguments = (self.native, self._joining, self._shards)
         threading.Thread(target=ending.forget, args=arguments, name="gradbus.forget", daemon=True).start()
 
-    def __deepcopy__(self, memo: Any) -> Session:
-        return self  # a copied module uses the same tables
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise OrderError(
+            f"session {self.name!r} cannot be copied, nor can a model of it: rows have one place, the session's servers; "
+            "want session.save(path) and gradbus.open_model(path).load_into(plain_model) for a copy of the values, and "
+            "plain tables for an average over time (AveragedModel)"
+        )
 
     def __reduce__(self) -> Any:
         raise TypeError(

@@ -7,7 +7,7 @@ import copy
 
 import pytest
 import torch
-from small import equal, loss_of, made
+from small import Model, equal, loss_of, made
 from torch import nn
 
 import gradbus
@@ -200,6 +200,35 @@ def test_a_state_has_nothing_of_it():
         assert [name for name, _ in model.named_parameters()] == ["users.rows_parameter", "last.weight", "last.bias"]
 
 
+# Copies.
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, torch.optim.swa_utils.AveragedModel])
+def test_a_model_with_rows_is_not_copied(copied):
+    """A copy would read, and train, the rows of the original; an average over time would not be one."""
+    session, model, opt, _, _ = made("copies")
+    with session:
+        for one in model, session, model.users:
+            with pytest.raises(gradbus.OrderError, match="session 'copies' cannot be copied, nor can a model of it"):
+                copied(one) if isinstance(one, nn.Module) else copy.deepcopy(one)
+        loss_of(model, 0).backward()
+        opt.step()
+
+
+def test_modules_without_a_table_are_copied():
+    """As layers are made of a pattern; each becomes a table of its own."""
+    with gradbus.local("pattern") as session:
+        for pattern in gradbus.Embedding(9, 2), gradbus.EmbeddingBag(9, 2, session=session):
+            model = nn.ModuleList(copy.deepcopy(pattern) for _ in range(2))
+            assert model[0].rows_parameter is not model[1].rows_parameter
+        opt = gradbus.Optimizer(model, session, embeddings=gradbus.SGD(1.0))
+        before = [session.read_table(one.table) for one in model]
+        model[0](torch.tensor([[1]])).sum().backward()
+        opt.step()
+        after = [session.read_table(one.table) for one in model]
+        assert not torch.equal(before[0], after[0]) and torch.equal(before[1], after[1])
+
+
 # Layers that servers train.
 
 
@@ -218,8 +247,6 @@ def test_a_state_has_nothing_of_it():
     ],
 )
 def test_a_layer_that_changes_after_the_optimizer_is_refused(change, says):
-    from small import Model
-
     with gradbus.local("layers") as session:
         model = Model()
         model.first = nn.Linear(4, 4).requires_grad_(False)
@@ -247,3 +274,57 @@ def test_hooks_of_layers_are_those_of_pytorch():
             both(model, plain, i)
             step(opt, sgd)
         equal(session, model, plain, atol=ATOL)
+
+
+# Groups.
+
+
+def test_a_hyperparameter_that_is_set_is_refused():
+    """When the session begins, and at the next step, before anything is sent. The rate alone acts."""
+    for name, value in (("weight_decay", 0.1), ("momentum", 0.9), ("betas", (0.5, 0.9)), ("eps", 1.0), ("amsgrad", True)):
+        for late in False, True:
+            session, model, opt, _, _ = made("groups")
+            with session:
+                if late:
+                    loss_of(model, 0).backward()
+                    opt.step()
+                batch = session.batch
+                for group in opt.param_groups:
+                    group[name] = value
+                    with pytest.raises(gradbus.ConfigError, match=f"param_groups of .* have {name}="):
+                        loss_of(model, 0).backward()
+                        opt.step()
+                    assert session.batch == batch
+                    del group[name]
+                group["note"] = "of the script"
+                loss_of(model, 0).backward()
+                opt.step()
+                assert session.batch == batch + 1
+
+
+def test_schedulers_may_keep_what_they_like():
+    with gradbus.local("cycles") as session:
+        model = Model()
+        opt = gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.5), dense=gradbus.SGD(0.5))
+        one = torch.optim.lr_scheduler.OneCycleLR(opt, 0.5, total_steps=10, cycle_momentum=False)
+        for i in range(3):
+            loss_of(model, i).backward()
+            opt.step()
+            one.step()
+        assert session.batch == 3
+
+
+def test_groups_and_states_of_others_are_refused():
+    session, model, opt, plain, sgd = made("states")
+    with session:
+        with pytest.raises(gradbus.ConfigError, match=r"the state has groups \[None\]: want \['embeddings', 'dense'\]"):
+            opt.load_state_dict(sgd.state_dict())
+        opt.load_state_dict(opt.state_dict())
+        loss_of(model, 0).backward()
+        opt.param_groups[1]["params"].pop()
+        with pytest.raises(gradbus.ConfigError, match="'dense' have other parameters"):
+            opt.step()
+        opt.param_groups.pop()
+        with pytest.raises(gradbus.ConfigError, match=r"param_groups are \['embeddings'\]: want"):
+            opt.step()
+        assert session.batch == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import pickle
 import threading
@@ -195,13 +194,11 @@ def test_no_optimizer() -> None:
                 call()
 
 
-def test_copies_and_pickles() -> None:
-    """A copied model reads the same tables; a session does not travel to another process."""
+def test_pickles() -> None:
+    """A session does not travel to another process."""
     model = nn.Sequential(gradbus.Embedding(4, 2, name="t"), nn.Linear(2, 1))
     with gradbus.local("copies") as session:
         opt = gradbus.Optimizer(model, session, embeddings=gradbus.SGD(1.0))
-        other = copy.deepcopy(model)
-        assert other[0].session is session and torch.equal(other(IDS), model(IDS))
         for thing in (session, opt):
             with pytest.raises(TypeError, match="another process"):
                 pickle.dumps(thing)
