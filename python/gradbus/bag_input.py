@@ -6,6 +6,7 @@ it: offsets that fall or run past the ids read, and train, memory that is not th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
@@ -15,7 +16,7 @@ from . import _native
 from .errors import ArgumentError
 from .lookups import flat_ids, flat_integers, is_flat
 
-__all__ = ["BagInput", "bag_input", "jagged_inputs"]
+__all__ = ["BagInput", "bag_input", "inverse_indices", "jagged_inputs"]
 
 
 class BagInput(NamedTuple):
@@ -56,9 +57,9 @@ def bag_input(what: str, ids: Any, offsets: Any, weights: Any, mode: str, last: 
     return BagInput(flat, torch.arange(bags, dtype=torch.int64, device="cpu") * width, weights, bags)
 
 
-def jagged_inputs(features: Any, wanted: Dict[str, str]) -> List[BagInput]:
-    """Checks what is shaped like TorchRec's KeyedJaggedTensor, and gives the bags of the ``wanted`` features, each with
-    its mode. Errors: ArgumentError."""
+def jagged_inputs(features: Any, wanted: Sequence[str], weighted: bool) -> List[BagInput]:
+    """Checks what is shaped like TorchRec's KeyedJaggedTensor, and gives the bags of the ``wanted`` features; with the
+    tensor's weights where they are ``weighted``, which are sums then. Errors: ArgumentError."""
     names, values = list(features.keys()), features.values()
     missing = [name for name in wanted if name not in names]
     if missing:
@@ -67,22 +68,37 @@ def jagged_inputs(features: Any, wanted: Dict[str, str]) -> List[BagInput]:
     if values.dim() != 1:
         raise ArgumentError(f"features: values of {values.dim()} dimensions: want 1")
     offsets, strides = _jagged_offsets(features, len(names), flat.numel())
-    weights = features.weights_or_none() if hasattr(features, "weights_or_none") else None
-    if weights is not None:
+    weights = None
+    if weighted:
+        weights = features.weights_or_none() if hasattr(features, "weights_or_none") else None
+        if weights is None:
+            raise ArgumentError("features without weights: want them, since the collection has is_weighted=True")
         _check_weights("features", weights, values.shape, "sum")
     firsts = [0]
     for stride in strides:
         firsts.append(firsts[-1] + stride)
     edges = offsets[torch.tensor(firsts, dtype=torch.int64, device="cpu")].tolist()
     out = []
-    for name, mode in wanted.items():
+    for name in wanted:
         f = names.index(name)
         low, high = edges[f], edges[f + 1]
         own = None if weights is None else weights[low:high]
-        if own is not None:
-            _check_weights(f"feature {name!r}", own, own.shape, mode)
         out.append(BagInput(flat[low:high], offsets[firsts[f] : firsts[f + 1]] - low, own, strides[f]))
     return out
+
+
+def inverse_indices(features: Any, wanted: Sequence[str]) -> Optional[Dict[str, Tensor]]:
+    """Of a KeyedJaggedTensor whose features have bags of their own number: of each, which of them a sample has, int64
+    ``[samples]``; None of others. Errors: ArgumentError."""
+    given = features.inverse_indices_or_none() if hasattr(features, "inverse_indices_or_none") else None
+    if given is None:
+        return None
+    names, indices = list(given[0]), given[1]
+    missing = [name for name in wanted if name not in names]
+    if missing or not isinstance(indices, Tensor) or indices.dim() != 2 or len(indices) != len(names):
+        raise ArgumentError(f"inverse indices of {names}: want [features, samples], with all of {list(wanted)}")
+    flat = flat_integers("inverse indices", indices).view(indices.shape)
+    return {name: flat[names.index(name)] for name in wanted}
 
 
 def _jagged_offsets(features: Any, count: int, ids: int) -> Tuple[Tensor, List[int]]:

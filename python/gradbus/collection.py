@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from . import pooling
-from .bag_input import BagInput, jagged_inputs
+from .bag_input import BagInput, inverse_indices, jagged_inputs
 from .checks import eager
 from .errors import ArgumentError, ConfigError
 from .lookups import Looked, Wish, flat_ids, look_up
@@ -41,7 +41,7 @@ class KeyedTensor:
     def values(self) -> Tensor:
         """All features side by side: ``[bags, sum of dims]``."""
         if self._block is not None:
-            return self._block.transpose(0, 1).reshape(self._block.shape[1], -1)
+            return self._block.transpose(0, 1).flatten(1)
         return torch.cat(list(self._features.values()), 1)
 
     def stacked(self) -> Tensor:
@@ -67,14 +67,17 @@ class EmbeddingBagCollection(nn.Module):
     - anything shaped like TorchRec's KeyedJaggedTensor: ``keys()``, ``values()``, ``offsets()`` or ``lengths()``, and
       ``weights_or_none()``, of at least the features of ``bags``.
 
-    Every feature has the same number of bags. Features of one dim and mode are computed by one operation.
+    Every feature has the same number of bags, or its inverse indices say which of them a sample has. Features of one dim
+    and mode are computed by one operation. ``is_weighted``, as TorchRec's: bags of a KeyedJaggedTensor are sums with its
+    weights, which are ignored without it.
 
         emb = gradbus.EmbeddingBagCollection({"user": gradbus.EmbeddingBag(10**6, 16), "item":
         gradbus.EmbeddingBag(10**7, 16)}) out = emb({"user": users, "item": (items, offsets)}) out["user"],
         out.values(), out.stacked()    # [bags, 16], [bags, 32], [bags, 2, 16]"""
 
-    def __init__(self, bags: Mapping[str, EmbeddingBag]) -> None:
+    def __init__(self, bags: Mapping[str, EmbeddingBag], is_weighted: bool = False) -> None:
         super().__init__()
+        self.is_weighted = is_weighted
         if not bags:
             raise ConfigError("EmbeddingBagCollection without features: want at least one")
         modules: List[EmbeddingBag] = []
@@ -88,6 +91,8 @@ class EmbeddingBagCollection(nn.Module):
                     f"feature {feature!r} has pool 'servers': want pool 'client' in a collection, or the module by "
                     "itself"
                 )
+            if is_weighted and module.mode != "sum":
+                raise ConfigError(f"feature {feature!r} has mode {module.mode!r}: want 'sum' with is_weighted=True")
             if not any(module is m for m in modules):
                 module.called = feature if module.called is None else module.called
                 modules.append(module)
@@ -114,9 +119,11 @@ class EmbeddingBagCollection(nn.Module):
     def forward(self, features: Any) -> KeyedTensor:
         """Pooled features: each ``[bags, dim]``. Errors: IdError, ArgumentError, those of the session."""
         given = self._given(features)
+        inverse = inverse_indices(features, self.features)
+        samples = given[0].bags if inverse is None else inverse[self.features[0]].numel()
         bags = given[0].bags
         for feature, one in zip(self.features, given):
-            if one.bags != bags:
+            if one.bags != bags and inverse is None:
                 raise ArgumentError(
                     f"feature {feature!r} has {one.bags} bags and {self.features[0]!r} {bags}: want as many of each"
                 )
@@ -128,11 +135,16 @@ class EmbeddingBagCollection(nn.Module):
         for group, rows in zip(self._groups, looked):
             pooled = self._pool(group, rows, given)
             for module in {self._module(i) for i in group}:
-                module.count(pooled, bags, train)
-            block = pooled.view(len(group), bags, -1)
-            for at, i in enumerate(group):
-                out[i] = block[at]  # unbind's views cannot be changed in place
-        whole = block if len(self._groups) == 1 and self._groups[0] == list(range(len(self.features))) else None
+                module.count(pooled, samples, train)
+            if inverse is None:
+                block = pooled.view(len(group), bags, self._module(group[0]).embedding_dim)
+                for at, i in enumerate(group):
+                    out[i] = block[at]  # unbind's views cannot be changed in place
+            else:
+                parts = pooled.split([given[i].bags for i in group])  # type: ignore[no-untyped-call]
+                for i, part in zip(group, parts):
+                    out[i] = _selected(self.features[i], part, inverse[self.features[i]])
+        whole = block if inverse is None and len(self._groups) == 1 and self._groups[0] == list(range(len(self.features))) else None
         return KeyedTensor({feature: out[i] for i, feature in enumerate(self.features)}, whole)
 
     def _wish(self, group: Sequence[int], given: Sequence[BagInput]) -> Wish:
@@ -205,8 +217,17 @@ class EmbeddingBagCollection(nn.Module):
         return module.given(what, given[0], given[1], given[2] if len(given) > 2 else None)
 
     def _jagged(self, features: Any) -> List[BagInput]:
-        given = jagged_inputs(features, {name: self._module(i).mode for i, name in enumerate(self.features)})
+        given = jagged_inputs(features, self.features, self.is_weighted)
         return [
             one._replace(ids=self._module(i).keys(one.ids)) if self._module(i).hashed else one
             for i, one in enumerate(given)
         ]
+
+
+def _selected(feature: str, bags: Tensor, of: Tensor) -> Tensor:
+    """The bag of each sample. Errors: ArgumentError."""
+    if of.numel() and not 0 <= int(of.min()) <= int(of.max()) < len(bags):
+        raise ArgumentError(
+            f"feature {feature!r}: inverse indices from {int(of.min())} to {int(of.max())}: want 0 to {len(bags) - 1}"
+        )
+    return bags.index_select(0, of.to(bags.device))

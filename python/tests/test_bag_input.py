@@ -122,7 +122,11 @@ def test_jagged_tensors_that_do_not_fit() -> None:
             (Jagged(IDS, offsets=of(0, 1, 3, 5), bags=[3]), r"2 keys with \[3\] bags"),
             (Jagged(IDS, offsets=of(0, 1, 3, 5), bags=[2, 1]), "feature 'x' has 2 bags and 'y' 1: want as many"),
             (Jagged(IDS.view(1, 5), offsets=of(0, 2, 5)), "values of 2 dimensions: want 1"),
-            (Jagged(IDS, offsets=of(0, 2, 5), weights_or_none=torch.ones(4)), r"per_sample_weights \[4\]"),
+            (Jagged(IDS, offsets=of(0, 1, 5), inverse_indices_or_none=(["x"], of(0, 0))), r"inverse indices of \['x'\]"),
+            (
+                Jagged(IDS, offsets=of(0, 1, 5), inverse_indices_or_none=(["y", "x"], of(0, 0, 0, 1).view(2, 2))),
+                "feature 'x': inverse indices from 0 to 1: want 0 to 0",
+            ),
         ):
             with pytest.raises(gradbus.ArgumentError, match=says):
                 emb(wrong)

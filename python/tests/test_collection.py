@@ -42,11 +42,11 @@ class JaggedOffsets(Jagged):
 
 
 def collection(
-    dims: Any = (4, 4, 4), modes: Any = ("sum", "sum", "sum"), padding: Any = (None, None, None)
+    dims: Any = (4, 4, 4), modes: Any = ("sum", "sum", "sum"), padding: Any = (None, None, None), weighted: bool = False
 ) -> gradbus.EmbeddingBagCollection:
     """Features a, b, c and d, of which b and d share a table."""
     bags = [gradbus.EmbeddingBag(ROWS + i, dims[i], mode=modes[i], padding_idx=padding[i]) for i in range(3)]
-    return gradbus.EmbeddingBagCollection({"a": bags[0], "b": bags[1], "c": bags[2], "d": bags[1]})
+    return gradbus.EmbeddingBagCollection({"a": bags[0], "b": bags[1], "c": bags[2], "d": bags[1]}, weighted)
 
 
 def reference(emb: gradbus.EmbeddingBagCollection, session: gradbus.Session) -> Dict[str, torch.nn.EmbeddingBag]:
@@ -137,7 +137,8 @@ def test_weights() -> None:
 @pytest.mark.parametrize("shape", [Jagged, JaggedOffsets])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_jagged(shape: Any, weighted: bool) -> None:
-    """A KeyedJaggedTensor, whose keys may be more and in another order."""
+    """A KeyedJaggedTensor, whose keys may be more and in another order. Its weights count where the collection is
+    weighted."""
     plain = {name: bags_of(given) for name, given in features().items()}
     order, values, lengths = ["d", "other", "a", "c", "b"], [], []
     plain["other"] = (torch.tensor([77, 78]), torch.tensor([0, 1, 2]))
@@ -146,13 +147,13 @@ def test_jagged(shape: Any, weighted: bool) -> None:
         values.append(ids)
         lengths.append(torch.diff(torch.cat([offsets, torch.tensor([ids.numel()])])))
     flat = torch.cat(values)
-    weights = torch.arange(flat.numel()) * 0.25 if weighted else None
-    if weights is not None:
+    weights = torch.arange(flat.numel()) * 0.25
+    if weighted:
         at = 0
         for name, ids in zip(order, values):
             plain[name] = (*plain[name], weights[at : at + ids.numel()])
             at += ids.numel()
-    check(collection(), shape(order, flat, torch.cat(lengths), weights), plain)
+    check(collection(weighted=weighted), shape(order, flat, torch.cat(lengths), weights), plain)
 
 
 def test_columns() -> None:
@@ -199,7 +200,37 @@ def test_names() -> None:
         assert [table["name"] for table in session.job["tables"]] == ["sparse.a", "sparse.b", "sparse.c"]
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("dims", [(4, 4, 4), (4, 6, 8)])
+def test_a_batch_without_samples(mode: str, dims: Any) -> None:
+    """Features are [0, dim], and a step moves nothing."""
+    emb, none = collection(dims=dims, modes=(mode,) * 3), torch.zeros(0, dtype=torch.int64)
+    with gradbus.local("none") as session:
+        opt = gradbus.Optimizer(emb, session, embeddings=gradbus.SGD(1.0, weight_decay=0.5))
+        before = session.digest()
+        for given in (
+            {name: none for name in "abcd"},
+            {name: none.view(0, 3) for name in "abcd"},
+            {name: (none, none) for name in "abcd"},
+            none.view(0, 4),
+            Jagged(list("abcd"), none, none),
+            JaggedOffsets(list("abcd"), none, none),
+        ):
+            for train in True, False:
+                out = emb.train(train)(given)
+                assert [tuple(out[f].shape) for f in "abcd"] == [(0, dims[0]), (0, dims[1]), (0, dims[2]), (0, dims[1])]
+                assert out.values().shape == (0, dims[0] + 2 * dims[1] + dims[2])
+                if train:
+                    out.values().sum().backward()
+                    opt.step()
+        assert session.batch == 6 and session.digest() == before
+        one = gradbus.EmbeddingBagCollection({"a": emb.bags[0]})
+        assert one({"a": none}).values().shape == one({"a": none}).stacked().flatten(1).shape == (0, dims[0])
+
+
 def test_refusals() -> None:
+    with pytest.raises(gradbus.ConfigError, match="feature 'a' has mode 'mean': want 'sum' with is_weighted=True"):
+        collection(modes=("mean", "sum", "sum"), weighted=True)
     with pytest.raises(gradbus.ConfigError, match="want at least one"):
         gradbus.EmbeddingBagCollection({})
     with pytest.raises(gradbus.ConfigError, match="feature 'a' is Embedding: want gradbus.EmbeddingBag"):
@@ -221,9 +252,17 @@ def test_refusals() -> None:
             (Jagged(["a", "b"], torch.zeros(2).long(), torch.ones(2).long()), r"features \['c', 'd'\] are missing"),
             (Jagged(list("abcd"), torch.zeros(5).long(), torch.ones(5).long()), "6 offsets of 4 features"),
             (3, "features are int: want a mapping"),
+            ({**given, "c": (given["a"],)}, r"feature 'c' is tuple: want ids, \(ids, offsets\) or"),
         ):
             with pytest.raises(gradbus.ArgumentError, match=says):
                 emb(wrong)
+        weighted = collection(weighted=True)
+        for module, ours in zip(weighted.bags, emb.bags):
+            module.name = ours.name
+            module.bind(session, ours.name)
+        jagged = Jagged(list("abcd"), torch.zeros(4).long(), torch.ones(4).long())
+        with pytest.raises(gradbus.ArgumentError, match="features without weights: want them, since"):
+            weighted(jagged)
         with pytest.raises(gradbus.IdError, match='table "b".* is 41'):
             emb({**given, "d": torch.tensor([1, 41, 2])})
 
