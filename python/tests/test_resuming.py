@@ -32,7 +32,7 @@ opt = gradbus.Optimizer(model, session, embeddings=gradbus.RowwiseAdagrad(0.05),
 if end:
     first = [p.detach().clone() for p in model.parameters()]
     done = session.resume()
-    changed = all(not torch.equal(a, b) for a, b in zip(first, model.parameters()))
+    changed = all(not torch.equal(a, b) for a, b in zip(first, model.parameters()) if a.numel())
     print("resumed", done, session.next_batch, changed, [round(g["lr"], 6) for g in opt.param_groups], flush=True)
 sampler = gradbus.LaneSampler(120, session, 20)
 
