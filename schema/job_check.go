@@ -12,9 +12,13 @@ import (
 
 // Limits of a manifest.
 const (
+	// ManifestBytesMax is the limit of a manifest's encoding, and the one limit of how many parameters and tables a job
+	// has: files of models and checkpoints take all that such a manifest names. A message with a manifest has room for
+	// what else is in it.
+	ManifestBytesMax = BodyBytesMax - 64<<10
+
 	ChunkBytesMin        = 4 << 10
 	ChunkBytesMax        = 4 << 20
-	ParametersMax        = 1 << 16
 	PartitionsMax        = 1<<16 - 1 // of one table
 	AllPartitionsMax     = 1 << 20   // of all tables together
 	ShapeMax             = 8         // dimensions
@@ -63,6 +67,7 @@ func (j *Job) Validate() error {
 	c.tableConsistency(j.normal())
 	c.modules(j)
 	c.start(j)
+	c.size(j)
 	if len(j.Parameters)+len(j.Tables)+len(j.Modules) == 0 {
 		c.add("parameters", 0, "at least one parameter, table or module")
 	}
@@ -70,6 +75,14 @@ func (j *Job) Validate() error {
 		return nil
 	}
 	return c.errors
+}
+
+// size checks what the manifest takes, where it can be encoded: other checks say what is wrong with numbers.
+func (c *jobCheck) size(j *Job) {
+	if text, err := j.Encode(); err == nil && len(text) > ManifestBytesMax {
+		c.add("manifest", len(text), "at most %d bytes: fewer parameters, tables or settings, or shorter names",
+			ManifestBytesMax)
+	}
 }
 
 type jobCheck struct {
@@ -207,10 +220,13 @@ func (c *jobCheck) initial(field string, i Init) {
 
 var tensorForm = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,127}$`)
 
+// tensorReserved is what the metadata of a safetensors file are called: a tensor of that name cannot be saved.
+const tensorReserved = "__metadata__"
+
 // tensor checks the name of a parameter or table: they share one space of names, by which the digest of weights orders.
 func (c *jobCheck) tensor(field, name string) {
-	if !tensorForm.MatchString(name) {
-		c.add(field, name, "1 to 127 of letters, digits, _, ., / and -")
+	if !tensorForm.MatchString(name) || name == tensorReserved {
+		c.add(field, name, "1 to 127 of letters, digits, _, ., / and -, other than %s", tensorReserved)
 		return
 	}
 	if first, taken := c.names[name]; taken {
@@ -224,10 +240,6 @@ func (c *jobCheck) tensor(field, name string) {
 }
 
 func (c *jobCheck) parameters(j *Job) {
-	if len(j.Parameters) > ParametersMax {
-		c.add("parameters", len(j.Parameters), "at most %d", ParametersMax)
-		return
-	}
 	all := uint64(0)
 	for i, p := range j.Parameters {
 		field := fmt.Sprintf("parameters[%d]", i)

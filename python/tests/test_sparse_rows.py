@@ -39,7 +39,7 @@ def plain(make: Callable[..., Any], sparse: bool = True, **named: Any) -> List[f
 
 
 def test_sgd_is_the_same() -> None:
-    assert ours(gradbus.SGD(0.1)) == plain(torch.optim.SGD, lr=0.1) == plain(torch.optim.SGD, sparse=False, lr=0.1)
+    assert ours(gradbus.SGD(0.125)) == plain(torch.optim.SGD, lr=0.125) == plain(torch.optim.SGD, sparse=False, lr=0.125)
 
 
 def test_sgd_with_momentum_waits_for_its_rows() -> None:
