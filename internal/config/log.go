@@ -64,9 +64,9 @@ func (l *Log) Logger(to io.Writer) (*slog.Logger, error) {
 	}
 	switch format {
 	case LogText:
-		return slog.New(slog.NewTextHandler(to, &o)), nil
+		return slog.New(onceHandler{to: slog.NewTextHandler(to, &o)}), nil
 	case LogJSON:
-		return slog.New(slog.NewJSONHandler(to, &o)), nil
+		return slog.New(onceHandler{to: slog.NewJSONHandler(to, &o)}), nil
 	}
 	return nil, fmt.Errorf("log-format %q: want %s", l.Format, strings.Join([]string{LogAuto, LogText, LogJSON}, ", "))
 }

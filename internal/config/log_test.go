@@ -99,6 +99,35 @@ func TestRelay(t *testing.T) {
 	}
 }
 
+// A key is in a record once, with the value nearest to it, whatever the loggers on the way have added: of a spawned
+// trainer, too, whose record says itself of whom it is.
+func TestLoggerGivesKeysOnce(t *testing.T) {
+	var child, out bytes.Buffer
+	trainer, err := (&Log{Format: LogJSON, Level: "info"}).Logger(&child)
+	if err != nil {
+		t.Fatal(err)
+	}
+	starter, err := (&Log{Format: LogJSON, Level: "info"}).Logger(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trainer.With("job", "demo", "member", "t9").With("member", "t5").Warn("server lost", "job", "films", "member", "t0")
+	relay := Relay{To: starter.With("member", "t1").Handler(), Least: slog.LevelWarn}
+	if !relay.Line(child.Bytes()) {
+		t.Errorf("%s: not known as a log line", child.Bytes())
+	}
+	for _, text := range []string{child.String(), out.String()} {
+		if strings.Count(text, `"member"`) != 1 || strings.Count(text, `"job"`) != 1 ||
+			!strings.Contains(text, `"member":"t0"`) || !strings.Contains(text, `"job":"films"`) {
+			t.Errorf("%s: want member t0 of films, once", text)
+		}
+	}
+	out.Reset()
+	if starter.WithGroup("of").Info("x", "member", 1); !strings.Contains(out.String(), `"of":{"member":1}`) {
+		t.Errorf("%s: want a group", out.String())
+	}
+}
+
 func TestColoured(t *testing.T) {
 	for _, c := range []struct {
 		no, term string
