@@ -145,7 +145,7 @@ func (l *dataLine) run(session *wireSession) {
 		l.leave()
 		l.config.Log.Warn("connection lost", "connection", l.config.Name, "line", l.index.String(), "err", err)
 		for attempts := 1; ; attempts++ {
-			if !l.pause(reconnectAfter(attempts)) {
+			if !l.pause(l.index.reconnectAfter(l.config.Name, attempts)) {
 				return
 			}
 			if session, _, err = l.connect(); err == nil {

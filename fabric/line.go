@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"net/url"
 	"strings"
 	"time"
@@ -19,7 +20,7 @@ const (
 	writeTimeout = 10 * time.Second
 	// closeGrace is what Close gives a full socket to empty.
 	closeGrace = time.Second
-	// reconnectAfterMax bounds the pause between attempts, which begins at 50 ms and doubles.
+	// reconnectAfterMax bounds the pause between attempts, which begins at up to 50 ms and doubles.
 	reconnectAfterMax = time.Second
 )
 
@@ -52,8 +53,17 @@ type line interface {
 // errPayload: the message is larger than the server takes.
 var errPayload = errors.New("larger than max_payload")
 
-func reconnectAfter(attempts int) time.Duration {
-	return min(50*time.Millisecond<<min(attempts-1, 10), reconnectAfterMax)
+// reconnectAfter is the pause before an attempt to connect again: between half of what it may be and all of it, so that
+// those whom a server lost at once do not come back in step. Where in between follows from the names of connection and
+// line and from the attempt alone: a simulation has the same pauses each time.
+func (l lineIndex) reconnectAfter(connection string, attempts int) time.Duration {
+	most := min(50*time.Millisecond<<min(attempts-1, 10), reconnectAfterMax)
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%s %d %d", connection, l, attempts)
+	z := h.Sum64() // which the end of the text alone hardly changes in its upper bits: mixed as by SplitMix64
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return most/2 + time.Duration((z^z>>31)%uint64(most/2+1))
 }
 
 // dialed is how far an attempt to connect came.

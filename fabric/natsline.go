@@ -74,7 +74,9 @@ func (l *natsLine) options(config *Config, tell func(lineEvent, error)) []nats.O
 		nats.Timeout(connectTimeout),
 		nats.MaxReconnects(-1),
 		nats.ReconnectBufSize(-1), // what cannot be sent now is refused now; the windows repeat it
-		nats.CustomReconnectDelay(reconnectAfter),
+		nats.CustomReconnectDelay(func(attempts int) time.Duration {
+			return l.index.reconnectAfter(config.Name, attempts)
+		}),
 		nats.PingInterval(pingInterval),
 		nats.MaxPingsOutstanding(pingsMax),
 		nats.FlusherTimeout(writeTimeout),
