@@ -62,7 +62,7 @@ func (m Memory) Bytes() int64 {
 // share, of dense values each has at most its share and one chunk.
 func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	c = c.withDefaults()
-	plan := job.Plan()
+	plan, busy := job.Plan(), min(own, job.BusyShards(shards)) // the others take no gradients, lookups and copies
 	batches := int64(round.BatchesOpen(job))
 	share := func(bytes int64) int64 { return bytes/int64(shards)*int64(own) + bytes%int64(shards) }
 	if plan.DenseShards(shards) == 1 {
@@ -106,7 +106,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	for _, h := range round.ContributorsOf(job) {
 		nodes += int64(len(lane.Nodes(h.First, h.Count, job.Lanes)))
 	}
-	budget := int64(own) * stagedBytes(job, c.StagedBytesMax)
+	budget := int64(busy) * stagedBytes(job, c.StagedBytesMax)
 	frames := (dense+sparse)/int64(job.ChunkBytes) + int64(len(job.Parameters)) + 2*int64(shards)
 	all := here + share(sparse) + frames*shard.FrameBytesOver
 	m.Staged = min(budget, nodes*batches*(all+all/16)) // a received frame lies in a buffer up to 1/16 larger
@@ -116,7 +116,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	if len(job.Tables) > 0 {
 		m.Scratch = (2 + copies) * min(budget, share(nodes*(sparse+frames*shard.FrameBytesOver)))
 	}
-	m.Parked = int64(own*job.Trainers) * parkedBytes(job) * 17 / 16
+	m.Parked = int64(busy*job.Trainers) * parkedBytes(job) * 17 / 16
 	m.UnderWay = int64(own) * queueBytes(job.Trainers,
 		windowBytes(job, own, c.StagedBytesMax, c.PendingBytesMax/4, c.PendingBytesMax/2))
 	m.Connections = int64(job.Trainers) * fabric.MemberBytes(c.messageBytes(job))
@@ -124,7 +124,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		m.Links = int64(own) * linkBytes
 	}
 	m.Modules = c.modules.Bytes(job)
-	m.Copies = copiesBytes(&c, job, own, here)
+	m.Copies = copiesBytes(&c, job, busy, here)
 	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, batches*here+share(sparse)+frames*shard.FrameBytesOver)
 	return m
 }

@@ -215,3 +215,32 @@ func TestReportFollows(t *testing.T) {
 		t.Errorf("follows %v, want the first %d", got, schema.TelemetryFollowsMax)
 	}
 }
+
+// A shard that a job has nothing for is promised what may be under way to it, holds nothing, and its report says why.
+func TestIdleShardReport(t *testing.T) {
+	t.Parallel()
+	job := shardtest.SmallJob("idle", 1, 1)
+	for i := range job.Tables {
+		job.Tables[i].Placement, job.Tables[i].Pooling = schema.PlacementTables, schema.PoolingSum
+	}
+	job.Tables, job.ChunkBytes, job.Policy = job.Tables[:1], 256<<10, schema.PolicyRecover
+	one, two := MemoryOf(Config{}, job, 1, 1), MemoryOf(Config{}, job, 2, 2)
+	if one.Parked == 0 || one.Copies == 0 || two.Parked != one.Parked || two.Copies != one.Copies {
+		t.Errorf("with an idle shard more %+v, want no more lookups and copies than %+v", two, one)
+	}
+	s, l := startWatched(t, Config{Shards: 2})
+	m := newMiniTrainer(t, s, shardtest.New(t, job), "j-a")
+	m.join()
+	p := l.own(s, "both shards", func(p *schema.ServerReport) bool { return len(p.Shards) == 2 && p.Shards[0].Ready })
+	busy, idle := &p.Shards[0], &p.Shards[1]
+	table := int64(job.Tables[0].Rows) * int64(job.Tables[0].Dim) * valueBytes
+	if busy.Idle != "" || busy.HeldBytes < table || busy.MemoryBytes < busy.HeldBytes {
+		t.Errorf("the shard that has all: %+v, want at least %d bytes", busy, table)
+	}
+	if !strings.Contains(idle.Idle, "is whole on s0") || idle.HeldBytes != 0 || idle.MemoryBytes >= busy.MemoryBytes {
+		t.Errorf("the shard that has nothing: %+v", idle)
+	}
+	if sum := busy.MemoryBytes + idle.MemoryBytes; sum > p.Memory.PromisedBytes {
+		t.Errorf("shards are promised %d bytes, all jobs %d", sum, p.Memory.PromisedBytes)
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"gradbus/schema"
+	"gradbus/shard/round"
+	"gradbus/shard/state"
 )
 
 // shards is what the shards here have last said of themselves.
@@ -59,6 +61,48 @@ func (t *tally) stepped(h *schema.Head, reason schema.Reason, bytes int, began t
 	}
 }
 
+// noteMemory notes what each shard here was promised, and what it holds of the job's state. A shard that has nothing to
+// do is promised what may be under way to it alone.
+func (a *assignment) noteMemory(c *Config, place *schema.Placement) {
+	busy := 0
+	for _, i := range a.own {
+		if a.workers[i].idle = place.Idle(i); a.workers[i].idle == "" {
+			busy++
+		}
+	}
+	each := a.memory.UnderWay / int64(len(a.own))
+	for _, i := range a.own {
+		w := a.workers[i]
+		if w.promised = each; w.idle == "" {
+			w.promised += (a.memory.Bytes() - a.memory.UnderWay) / int64(busy)
+			w.held = stateBytes(c, a.manifest, place, i)
+		}
+	}
+}
+
+// stateBytes is what a shard holds of a job's rows and parameters, with what optimizers keep of them.
+func stateBytes(c *Config, job *schema.Job, place *schema.Placement, shard int) (n int64) {
+	for i := range job.Tables {
+		t := &job.Tables[i]
+		_, columns := place.Columns(schema.Table(i), shard)
+		if columns == 0 || place.Plan.Tables[i].Owner == schema.ByTrainers {
+			continue
+		}
+		slots, marks := slotBytes(c, job, schema.Table(i))
+		all := (int64(t.Rows)*int64(t.Dim)*valueBytes+slots)*int64(columns)/int64(t.Dim) + marks
+		n += all * int64(place.PartitionsOf(schema.Table(i), shard)) / int64(t.Partitions)
+	}
+	if place.Plan.Owner == schema.ByTrainers {
+		return n
+	}
+	for _, ref := range place.OwnedChunks(shard) {
+		_, elements := place.ChunkRange(ref.Bucket, ref.Chunk)
+		slots, _ := state.SlotBytes(place.OptimizerOf(ref.Bucket), int64(elements), 1)
+		n += int64(elements)*valueBytes*int64(round.Versions(job)) + 2*slots
+	}
+	return n
+}
+
 // report is what one shard has last said of itself, and what waits for it now.
 func (w *worker) report(a *assignment) schema.ShardReport {
 	w.mu.Lock()
@@ -69,7 +113,7 @@ func (w *worker) report(a *assignment) schema.ShardReport {
 		Acks:    t.acks,
 		Lookups: t.lookups, Pulls: t.pulls, Repeats: t.repeats, Rounds: t.rounds, StagedBytes: t.staged,
 		StagedBytesMax: w.config.StagedBytesMax,
-		MemoryBytes:    a.memory.Bytes() / int64(len(a.own)), StepSeconds: schema.Real(t.step.Seconds()),
+		MemoryBytes:    w.promised, HeldBytes: w.held + t.staged, Idle: w.idle, StepSeconds: schema.Real(t.step.Seconds()),
 		PublishSeconds: schema.Real(t.publish.Seconds()), ApplySeconds: schema.Real(t.apply.Seconds()),
 		ApplyBytes: t.applyBytes, Buckets: w.watch.times.report(),
 	}

@@ -72,9 +72,12 @@ type worker struct {
 	mu      sync.Mutex
 	waiting shard.Waiting
 	told    tally
-	gone    []schema.Member     // of a grouped job, as the coordinator said last
-	since   []schema.Generation // of trainers, likewise
-	taken   takenOver
+
+	promised, held int64               // bytes of memory, as noteMemory says
+	idle           string              // why the shard has nothing to do; empty where it has
+	gone           []schema.Member     // of a grouped job, as the coordinator said last
+	since          []schema.Generation // of trainers, likewise
+	taken          takenOver
 }
 
 // takenOver is how far a shard was when it began to go by generations of trainers' places.

@@ -356,11 +356,13 @@ type ShardReport struct {
 	StagedBytesMax int64    `json:"staged_bytes_max"`
 	QueueFrames    int      `json:"queue_frames"`
 	QueueBytes     int64    `json:"queue_bytes"`
-	MemoryBytes    int64    `json:"memory_bytes"`    // promised to it
-	StepSeconds    Real     `json:"step_seconds"`    // in the state machine: checking, adding, applying
-	PublishSeconds Real     `json:"publish_seconds"` // handing results to the network
-	ApplySeconds   Real     `json:"apply_seconds"`   // in kernels: sums and optimizer
-	ApplyBytes     uint64   `json:"apply_bytes"`     // read and written by these
+	MemoryBytes    int64    `json:"memory_bytes"`         // promised to it
+	HeldBytes      int64    `json:"held_bytes,omitempty"` // rows, parameters and gradients that it holds
+	Idle           string   `json:"idle,omitempty"`       // why the job has nothing for it to do; empty where it has
+	StepSeconds    Real     `json:"step_seconds"`         // in the state machine: checking, adding, applying
+	PublishSeconds Real     `json:"publish_seconds"`      // handing results to the network
+	ApplySeconds   Real     `json:"apply_seconds"`        // in kernels: sums and optimizer
+	ApplyBytes     uint64   `json:"apply_bytes"`          // read and written by these
 	Waiting        *Waiting `json:"waiting,omitempty"`
 
 	Buckets []BucketReport `json:"buckets,omitempty"` // that have had a round, ascending; at most TelemetryBucketsMax

@@ -44,6 +44,8 @@ func shardTable() table[shard] {
 		gauge("gradbus_shard_queue_frames", "Frames that wait for the shard.",
 			func(s shard) float64 { return float64(s.QueueFrames) }),
 		gauge("gradbus_shard_queue_bytes", "Bytes of these.", func(s shard) float64 { return float64(s.QueueBytes) }),
+		gauge("gradbus_shard_held_bytes", "Rows, parameters and gradients that the shard holds.",
+			func(s shard) float64 { return float64(s.HeldBytes) }),
 		gauge("gradbus_shard_memory_bytes", "Memory that was promised to the shard.",
 			func(s shard) float64 { return float64(s.MemoryBytes) }),
 		gauge("gradbus_shard_awaited_trainers", "Trainers that the shard's earliest open round waits for.",

@@ -98,6 +98,7 @@ func (t *Tracker) fillShard(out *Shard, k *shard) {
 	out.Server, out.AgeMS, out.Ready, out.Version = k.server, k.age(t.now), h.Ready, uint64(h.Version)
 	out.StagedBytes, out.StagedBytesMax, out.QueueBytes, out.MemoryBytes = h.StagedBytes, h.StagedBytesMax, h.QueueBytes,
 		h.MemoryBytes
+	out.HeldBytes, out.Idle = h.HeldBytes, schema.Clip(h.Idle)
 	if k.waits && k.waitsSince < k.at() { // by two reports: every round waits for a moment
 		out.WaitsBatch, out.WaitsMS = uint64(k.waitsBatch), t.now-k.waitsSince
 		for _, m := range h.Waiting.Members {

@@ -161,8 +161,10 @@ type Shard struct {
 	StagedBytes    int64       `json:"staged_bytes"`
 	StagedBytesMax int64       `json:"staged_bytes_max"`
 	QueueBytes     int64       `json:"queue_bytes"`
-	MemoryBytes    int64       `json:"memory_bytes"`
-	WaitsFor       []string    `json:"waits_for"` // trainers
+	MemoryBytes    int64       `json:"memory_bytes"`   // promised
+	HeldBytes      int64       `json:"held_bytes"`     // rows, parameters and gradients that it holds
+	Idle           string      `json:"idle,omitempty"` // why the job has nothing for it to do
+	WaitsFor       []string    `json:"waits_for"`      // trainers
 	WaitsBatch     uint64      `json:"waits_batch"`
 	WaitsMS        int64       `json:"waits_ms"`
 	Buckets        []Bucket    `json:"buckets,omitempty"` // that have had a round, ascending

@@ -236,8 +236,9 @@ func (s Screen) shards(j *status.Job) *table {
 	t := &table{columns: []column{{}, {head: "SHARD"}, {head: "VERSION", right: true}, {head: "LAG", right: true},
 		{head: "LOAD", right: true, keep: 9},
 		{head: "IN", right: true, keep: 8}, {head: "ROUNDS/S", right: true, keep: 4}, {head: "STAGED", right: true, keep: 5},
-		{head: "QUEUE", right: true, keep: 3},
-		{head: "WAITS FOR", keep: 10, max: 28}, {head: "SERVER", keep: 6, max: 28}, {head: "AGE", right: true, keep: 7}}}
+		{head: "QUEUE", right: true, keep: 3}, {head: "HELD", right: true, keep: 9},
+		{head: "PROMISED", right: true, keep: 9},
+		{head: "WAITS FOR", keep: 10, max: 40}, {head: "SERVER", keep: 6, max: 28}, {head: "AGE", right: true, keep: 7}}}
 	order := slices.Clone(j.Shards)
 	slices.SortStableFunc(order, func(a, b status.Shard) int { return cmp.Compare(rank(a.Level), rank(b.Level)) })
 	for _, r := range order {
@@ -246,11 +247,13 @@ func (s Screen) shards(j *status.Job) *table {
 			waits = span(r.WaitsMS) + " for " + clean(strings.Join(r.WaitsFor, " "))
 		} else if !r.Ready {
 			waits = "not ready"
+		} else if r.Idle != "" {
+			waits = "idle: " + clean(r.Idle)
 		}
 		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(r.Member)), cell(count(r.Version)), cell(count(r.Lag)),
 			cell(percent(r.Load)),
 			cell(rate(r.BytesPerSecond)), cell(number(float64(r.RoundsPerSec))), cell(size(r.StagedBytes)),
-			cell(size(r.QueueBytes)),
+			cell(size(r.QueueBytes)), cell(size(r.HeldBytes)), cell(size(r.MemoryBytes)),
 			cell(waits), cell(clean(r.Server)), age(r.AgeMS)})
 	}
 	return t

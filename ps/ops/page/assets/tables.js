@@ -74,7 +74,7 @@ function shards() {
     order: (a, b) => badness(a) - badness(b) || byName(a.member, b.member),
     columns: [
       { id: "member", title: "Shard", value: (s) => s.member, text: (s) => s.member },
-      { id: "state", title: "State", value: (s) => badness(s), draw: (c, s) => state(c, levelOf(s.level), !s.ready ? "not ready" : s.waits_for && s.waits_for.length && s.waits_ms > 1000 ? "waits" : "serves") },
+      { id: "state", title: "State", value: (s) => badness(s), draw: (c, s) => state(c, levelOf(s.level), !s.ready ? "not ready" : s.idle ? "idle" : s.waits_for && s.waits_for.length && s.waits_ms > 1000 ? "waits" : "serves") },
       { id: "version", title: "Version", num: true, value: (s) => s.version, text: (s) => count(s.version) },
       { id: "lag", title: "Lag", hint: "Versions behind the foremost shard", num: true, value: (s) => s.lag, text: (s) => count(s.lag) },
       { id: "load", title: "Load", hint: "Share of one processor's time spent in steps and publishing", num: true, value: (s) => real(s.load), draw: (c, s) => bar(c, real(s.load), load(s.load)) },
@@ -84,13 +84,15 @@ function shards() {
       { id: "rounds", title: "Rounds/s", num: true, value: (s) => real(s.rounds_per_second), text: (s) => rate(s.rounds_per_second) },
       { id: "staged", title: "Staged", hint: "Gradients of open rounds, of what they may hold", num: true, value: (s) => s.staged_bytes, draw: (c, s) => bar(c, s.staged_bytes_max ? s.staged_bytes / s.staged_bytes_max : 0, bytes(s.staged_bytes)) },
       { id: "queue", title: "Queue", num: true, value: (s) => s.queue_bytes, text: (s) => bytes(s.queue_bytes) },
-      { id: "memory", title: "Memory", num: true, value: (s) => s.memory_bytes, text: (s) => bytes(s.memory_bytes) },
+      { id: "held", title: "Held", hint: "Rows, parameters and gradients that it holds", num: true, value: (s) => s.held_bytes, text: (s) => bytes(s.held_bytes) },
+      { id: "memory", title: "Promised", hint: "Memory that it may hold at most", num: true, value: (s) => s.memory_bytes, text: (s) => bytes(s.memory_bytes) },
       { id: "server", title: "Server", cls: "name", value: (s) => s.server, draw: (c, s) => named(c, s.server) },
     ],
   });
 }
 
 function waits(s) {
+  if (s.idle) return `idle: ${s.idle}`;
   if (!s.waits_for || !s.waits_for.length || s.waits_ms < 1000) return NONE;
   const some = s.waits_for.slice(0, 3).join(", ") + (s.waits_for.length > 3 ? ` and ${s.waits_for.length - 3} more` : "");
   return `${some}, batch ${count(s.waits_batch)}, ${age(s.waits_ms)}`;
