@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
+import re
+import struct
 from typing import Any, Callable, TypeVar
 
 import torch
@@ -24,11 +28,33 @@ def whole(what: str, value: Any, least: int, most: int = 2**64 - 1) -> int:
     return number
 
 
-def text(what: str, value: Any) -> str:
-    """A text. Errors: ConfigError that says ``what`` it is of."""
-    if not isinstance(value, str):
-        raise ConfigError(f"{what} {value!r}: want a text")
+def named(what: str, value: Any, pattern: str, want: str) -> str:
+    """A name of a job or a table. Errors: ConfigError that says ``what`` it is of."""
+    if not isinstance(value, str) or not re.fullmatch(pattern, value):
+        raise ConfigError(f"{what} {value!r:.80}: want {want}")
     return value
+
+
+def flag(what: str, value: Any) -> bool:
+    """True or False. Errors: ConfigError that says ``what`` it is of."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{what} {value!r}: want True or False")
+    return value
+
+
+def number(what: str, value: Any, below: float = math.inf, above: float = -1.0) -> float:
+    """A number that a float32 holds, from 0 on. ``below``, ``above``: what it has to be, rounded. Errors: ConfigError that
+    says ``what`` it is of."""
+    given = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    try:
+        rounded = struct.unpack("f", struct.pack("f", given))[0]
+    except OverflowError:
+        rounded = math.inf
+    if not (0 <= rounded < below and rounded > above) or rounded == 0 != given:
+        least = "at least 0" if above < 0 else f"above {above:g}"
+        limit = "" if below == math.inf else f", below {below:g}"
+        raise ConfigError(f"{what}: {value!r}: want a finite number, {least}{limit}, that a float32 holds")
+    return given
 
 
 def eager(function: F) -> F:

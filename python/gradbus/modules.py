@@ -11,16 +11,30 @@ from torch.nn import functional
 
 from . import bags, plain, pooling
 from .bag_input import BagInput, bag_input
-from .checks import eager, text, whole
+from .checks import eager, flag, named, whole
 from .errors import ArgumentError, ConfigError, OrderError
 from .ids import ROWS_MAX, hash_id
 from .lookups import NO_GRAPH, Looked, Wish, embed, flat_ids, look_up
 from .optimizers import Init, Normal, Spec, Uniform, Zeros
 from .session import Session
-from .table import Table
+from .table import NAME, NAME_WANT, Table
 
 _STATE = "gradbus table 1"
 _DIM_MAX = 65536
+
+
+_LOAD = "want model.load_state_dict({'NAME.weight': rows}, strict=False) before the first forward"
+# What PyTorch's modules have and these do not.
+_ABSENT = {
+    "max_norm": "rows are not renormalized; want clip=gradbus.Clip(...) or weight_decay of the optimizer",
+    "norm_type": "rows are not renormalized; want clip=gradbus.Clip(...) or weight_decay of the optimizer",
+    "scale_grad_by_freq": "gradients are not scaled; want it left out",
+    "sparse": "gradients of rows are always sparse; want it left out",
+    "_weight": _LOAD,
+    "_freeze": "want module.requires_grad_(False)",
+    "device": "want module.to(device), for what rows are converted to",
+    "dtype": "want module.to(dtype), for what rows are converted to",
+}
 
 
 class TableModule(nn.Module):
@@ -28,7 +42,9 @@ class TableModule(nn.Module):
 
     Its rows are with the session's servers, so ``state_dict`` of a model has none of them. Its one parameter,
     ``rows_parameter``, has no elements: what is done to it is done to the rows. Frozen (``requires_grad_(False)``) they
-    are read and not trained; with its gradient cleared they have none. In training mode, with gradients enabled, the rows that a forward uses get a gradient, which goes to the
+    are read and not trained; with its gradient cleared they have none.
+
+    In training mode, with gradients enabled, the rows that a forward uses get a gradient, which goes to the
     servers at the optimizer's step. In ``eval()``, or under ``no_grad``, a forward reads rows of the newest version and
     trains nothing. ``half()``, ``to(dtype)`` and ``to(device)`` decide what rows are converted to before PyTorch
     computes with them; ids and rows themselves travel through the processor's memory."""
@@ -44,35 +60,39 @@ class TableModule(nn.Module):
         optimizer: Optional[Spec],
         hashed: bool,
         salt: int,
-        pooling: Optional[str] = None,
+        pooling: Optional[str],
+        absent: Dict[str, Any],
     ) -> None:
         super().__init__()
         kind = type(self).__name__
+        for argument in absent:
+            if argument not in _ABSENT:
+                raise TypeError(f"{kind}.__init__() got an unexpected keyword argument {argument!r}")
+            raise ConfigError(f"{kind} {name!r} has no {argument}: {_ABSENT[argument]}")
         sizes = (num_embeddings, embedding_dim)
         if all(isinstance(size, int) for size in sizes) and min(sizes) < 1:
             raise ConfigError(f"{kind} {name!r} of {num_embeddings} rows of {embedding_dim}: want at least 1 of both")
         num_embeddings = whole(f"{kind} {name!r}: num_embeddings", num_embeddings, 1, ROWS_MAX)
         embedding_dim = whole(f"{kind} {name!r}: embedding_dim", embedding_dim, 1, _DIM_MAX)
         if name is not None:
-            text(f"{kind}: name", name)
+            named(f"{kind}: name", name, NAME, NAME_WANT)
         if init is not None and not isinstance(init, (Normal, Uniform, Zeros)):
             raise ConfigError(f"{kind} {name!r}: init {init!r}: want gradbus.Normal, Uniform or Zeros")
         if optimizer is not None and not isinstance(optimizer, Spec):
             raise ConfigError(
                 f"{kind} {name!r}: optimizer {optimizer!r}: want one of this package, such as gradbus.Adam(1e-3)"
             )
+        hashed, salt = flag(f"{kind} {name!r}: hashed", hashed), whole(f"{kind} {name!r}: salt", salt, -(2**63))
+        if session is not None and not isinstance(session, Session):
+            raise ConfigError(f"{kind} {name!r}: session {session!r}: want one of gradbus.local or join")
         if padding_idx is not None:
             if hashed:
                 raise ConfigError(
                     f"{type(self).__name__} {name!r}: padding_idx with hashed: an id has no row of its own there; "
                     "leave such ids out"
                 )
-            if not -num_embeddings <= padding_idx < num_embeddings:
-                raise ConfigError(
-                    f"{type(self).__name__} {name!r}: padding_idx {padding_idx}: want {-num_embeddings} to "
-                    f"{num_embeddings - 1}"
-                )
-            padding_idx %= num_embeddings
+            what = f"{kind} {name!r}: padding_idx"
+            padding_idx = whole(what, padding_idx, -num_embeddings, num_embeddings - 1) % num_embeddings
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
         self.name, self.hashed, self.salt = name, hashed, salt
         self.init, self.optimizer = init if init is not None else Normal(), optimizer
@@ -90,6 +110,19 @@ class TableModule(nn.Module):
             self.bind(session, name)
         else:
             self._session = session
+
+    @classmethod
+    def from_pretrained(cls, *_: Any, **__: Any) -> Any:
+        """Refused. Errors: ConfigError that says what there is."""
+        raise ConfigError(f"{cls.__name__} has no from_pretrained: {_LOAD}")
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "weight":
+            raise AttributeError(
+                f"table {self.__dict__.get('name')!r} has no weight here: want session.lookup(name, ids), or "
+                "gradbus.plain_state_dict(model) for all rows"
+            )
+        return super().__getattr__(name)
 
     def bind(self, session: Session, name: str) -> None:
         """Registers the table, under its own name or this one. Errors: ConfigError where the module has another
@@ -276,8 +309,11 @@ class Embedding(TableModule):
         optimizer: Optional[Spec] = None,
         hashed: bool = False,
         salt: int = 0,
+        **absent: Any,
     ) -> None:
-        super().__init__(num_embeddings, embedding_dim, padding_idx, name, session, init, optimizer, hashed, salt)
+        super().__init__(
+            num_embeddings, embedding_dim, padding_idx, name, session, init, optimizer, hashed, salt, None, absent
+        )
 
     @eager
     def forward(self, input: Tensor) -> Tensor:
@@ -322,6 +358,7 @@ class EmbeddingBag(TableModule):
         hashed: bool = False,
         salt: int = 0,
         pool: str = "client",
+        **absent: Any,
     ) -> None:
         if mode not in ("sum", "mean", "max"):
             raise ConfigError(f"EmbeddingBag {name!r}: mode {mode!r}: want 'sum', 'mean' or 'max'")
@@ -335,9 +372,10 @@ class EmbeddingBag(TableModule):
             )
         pooling = mode if pool == "servers" else None
         super().__init__(
-            num_embeddings, embedding_dim, padding_idx, name, session, init, optimizer, hashed, salt, pooling
+            num_embeddings, embedding_dim, padding_idx, name, session, init, optimizer, hashed, salt, pooling, absent
         )
-        self.mode, self.include_last_offset = mode, include_last_offset
+        self.mode = mode
+        self.include_last_offset = flag(f"EmbeddingBag {name!r}: include_last_offset", include_last_offset)
 
     @eager
     def forward(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
@@ -9,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from .amp import RowGradients, skipped
-from .checks import eager
+from .checks import eager, number
 from .dense import Dense
-from .errors import ConfigError, OrderError
+from .errors import ArgumentError, ConfigError, OrderError
 from .modules import TableModule
 from .optimizers import HYPERPARAMETERS, Spec
 from .saving import SavedModel
@@ -116,8 +117,8 @@ class Optimizer(torch.optim.Optimizer):
     def manifest(self, tables: Sequence[Table]) -> Dict[str, Any]:
         """The manifest's optimizers, parameters and tables, with the rates as they are now. Errors: ConfigError."""
         self._check_groups()
-        rates = {group["name"]: float(group["lr"]) for group in self.param_groups}
-        self._base = [float(group["lr"]) for group in self.param_groups]
+        rates = {group["name"]: _rate(group) for group in self.param_groups}
+        self._base = list(rates.values())
         dense = self.dense.manifest(rates["dense"]) if self.dense is not None else None
         embeddings = self.embeddings.manifest(rates["embeddings"]) if self.embeddings is not None else None
         own = tables[0].optimizer.manifest() if tables and tables[0].optimizer is not None else None
@@ -163,7 +164,7 @@ class Optimizer(torch.optim.Optimizer):
         differ."""
         scale = None
         for group, base in zip(self.param_groups, self._base):
-            rate = float(group["lr"])
+            rate = _rate(group)
             if base == rate == 0:
                 continue  # of any factor
             of = rate / base if base else (1.0 if rate == base else float("inf"))
@@ -259,7 +260,10 @@ class Optimizer(torch.optim.Optimizer):
             return result
         weight = 1
         if samples is not None:
-            weight = int(samples)
+            try:
+                weight = operator.index(samples)
+            except TypeError:
+                raise ArgumentError(f"step: samples {samples!r}: want an integer") from None
         elif self.weight == "samples":
             weight = self._samples()
         value = 0.0
@@ -380,6 +384,14 @@ class Optimizer(torch.optim.Optimizer):
 
     def __reduce__(self) -> Any:
         raise TypeError("gradbus.Optimizer cannot be pickled: another process makes its own, of a session of its own")
+
+
+def _rate(group: Dict[str, Any]) -> float:
+    """Of a group: a number or, as of PyTorch 2, a tensor with one. Errors: ConfigError."""
+    lr = group["lr"]
+    if isinstance(lr, float) and 0 < lr < 1e-30:
+        return lr  # a schedule may sink below what a float32 holds
+    return number(f"lr of param_groups {group['name']!r}", float(lr) if isinstance(lr, Tensor) else lr)
 
 
 def _same(these: Sequence[Tensor], those: Sequence[Tensor]) -> bool:

@@ -7,20 +7,14 @@ moves in the batches that use it."""
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Dict, Optional, Tuple, Union
 
+from .checks import flag, number, whole
 from .errors import ConfigError
 
 _ZERO = 1e-30  # a manifest's 0 means the default; so small a number counts for nothing in float32
-
-
-def _number(what: str, value: float, below: float = math.inf) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < below:
-        limit = "" if below == math.inf else f", below {below:g}"
-        raise ConfigError(f"{what}: {value!r}: want a finite number, at least 0{limit}")
-    return float(value)
+_BATCHES_MAX, _STEPS_MAX = 2**63 - 1, 64
 
 
 class Checked:
@@ -42,7 +36,7 @@ class Normal(Checked):
     std: float = 1.0
 
     def manifest(self) -> Dict[str, Any]:
-        return {"kind": "normal", "scale": _number("Normal.std", self.std)}
+        return {"kind": "normal", "scale": number("Normal.std", self.std)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +46,7 @@ class Uniform(Checked):
     bound: float
 
     def manifest(self) -> Dict[str, Any]:
-        return {"kind": "uniform", "scale": _number("Uniform.bound", self.bound)}
+        return {"kind": "uniform", "scale": number("Uniform.bound", self.bound)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +74,22 @@ class Clip(Checked):
     def manifest(self) -> Dict[str, Any]:
         if self.kind not in ("value", "row", "global"):
             raise ConfigError(f"Clip.kind: {self.kind!r}: want 'value', 'row' or 'global'")
-        return {"kind": self.kind, "max": _number("Clip.max", self.max)}
+        return {"kind": self.kind, "max": number("Clip.max", self.max, above=0)}
+
+
+def _batches(what: str, value: int, least: int = 0) -> int:
+    return whole(what, value, least, _BATCHES_MAX)
+
+
+def _towards(kind: str, total: int, final: float, warmup: int) -> Dict[str, Any]:
+    """Of a schedule that goes to a share of the rate."""
+    warmup = _batches(f"{kind}.warmup", warmup)
+    total = _batches(f"{kind}.total", total, 1)
+    if total <= warmup:
+        raise ConfigError(f"{kind}.total: {total}: want a batch behind warmup, {warmup}")
+    if number(f"{kind}.final", final) > 1:
+        raise ConfigError(f"{kind}.final: {final!r}: want a share of lr, 0 to 1")
+    return {"warmup": warmup, "total": total, "final": float(final)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +99,7 @@ class ConstantSchedule(Checked):
     warmup: int = 0
 
     def manifest(self) -> Dict[str, Any]:
-        return {"kind": "constant", "warmup": self.warmup}
+        return {"kind": "constant", "warmup": _batches("ConstantSchedule.warmup", self.warmup)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +111,7 @@ class LinearSchedule(Checked):
     warmup: int = 0
 
     def manifest(self) -> Dict[str, Any]:
-        final = _number("LinearSchedule.final", self.final)
-        return {"kind": "linear", "warmup": self.warmup, "total": self.total, "final": final}
+        return {"kind": "linear", **_towards("LinearSchedule", self.total, self.final, self.warmup)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +123,7 @@ class CosineSchedule(Checked):
     warmup: int = 0
 
     def manifest(self) -> Dict[str, Any]:
-        final = _number("CosineSchedule.final", self.final)
-        return {"kind": "cosine", "warmup": self.warmup, "total": self.total, "final": final}
+        return {"kind": "cosine", **_towards("CosineSchedule", self.total, self.final, self.warmup)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,8 +136,14 @@ class StepSchedule(Checked):
     warmup: int = 0
 
     def manifest(self) -> Dict[str, Any]:
-        gamma = _number("StepSchedule.gamma", self.gamma)
-        return {"kind": "steps", "warmup": self.warmup, "steps": list(self.milestones), "gamma": gamma}
+        if not isinstance(self.milestones, Sequence) or isinstance(self.milestones, (str, bytes)):
+            raise ConfigError(f"StepSchedule.milestones: {self.milestones!r}: want a list of batches")
+        steps = [_batches("StepSchedule.milestones:", step, 1) for step in self.milestones]
+        if not 1 <= len(steps) <= _STEPS_MAX or steps != sorted(set(steps)):
+            raise ConfigError(f"StepSchedule.milestones: {steps!r:.80}: want 1 to {_STEPS_MAX} batches, ascending")
+        gamma = number("StepSchedule.gamma", self.gamma, above=0)
+        warmup = _batches("StepSchedule.warmup", self.warmup)
+        return {"kind": "steps", "warmup": warmup, "steps": steps, "gamma": gamma}
 
 
 Schedule = Union[ConstantSchedule, LinearSchedule, CosineSchedule, StepSchedule]
@@ -153,11 +166,11 @@ class Spec(Checked):
         """The optimizer of a manifest, with another rate where one is given. Errors: ConfigError that names the
         field."""
         name = type(self).__name__
-        out: Dict[str, Any] = {"kind": self.kind, "lr": _number(f"{name}.lr", self.lr if lr is None else lr)}
+        out: Dict[str, Any] = {"kind": self.kind, "lr": number(f"{name}.lr", self.lr if lr is None else lr)}
         out.update(self.fields())
         for field, value in out.items():
             if field != "kind" and not isinstance(value, bool):
-                _number(f"{name}.{field}", value)
+                number(f"{name}.{field}", value)
         if self.schedule is not None:
             if not isinstance(self.schedule, _SCHEDULES):
                 raise ConfigError(
@@ -192,8 +205,12 @@ class SGD(Spec):
             "dampening": self.dampening,
             "weight_decay": self.weight_decay,
         }
-        out["nesterov"] = self.nesterov
-        if self.exact:
+        out["nesterov"] = flag("SGD.nesterov", self.nesterov)
+        if self.nesterov and (number("SGD.momentum", self.momentum) == 0 or self.dampening != 0):
+            raise ConfigError("SGD.nesterov: Nesterov momentum requires a momentum and zero dampening")
+        if flag("SGD.exact", self.exact):
+            if self.schedule is not None:
+                raise ConfigError("SGD.exact: want a constant rate with it, and no schedule")
             out["exact"] = True
         return out
 
@@ -240,8 +257,8 @@ class Adam(Spec):
         if not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2:
             raise ConfigError(f"{type(self).__name__}.betas: {self.betas!r}: want two numbers below 1")
         first, second = self.betas
-        _number("betas[0]", first, 1)
-        _number("betas[1]", second, 1)
+        number("betas[0]", first, 1)
+        number("betas[1]", second, 1)
         decay = self.weight_decay or (_ZERO if self.kind == "adamw" else 0.0)
         return {"beta1": first or _ZERO, "beta2": second or _ZERO, "eps": self.eps or _ZERO, "weight_decay": decay}
 

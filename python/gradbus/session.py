@@ -17,17 +17,19 @@ from torch import Tensor
 
 from . import _native, ending, logs, plain
 from .batches import Batches
-from .checks import text, whole
+from .checks import named, whole
 from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, OrderError
 from .joining import say_policy, waiting
 from .lane import Lane
 from .optimizers import Init, Normal, Spec
 from .saving import SavedModel
-from .table import Table
+from .table import NAME, NAME_WANT, Table
 
 if TYPE_CHECKING:
     from .ddp import Mean
     from .optimizer import Optimizer
+
+_LANES_MAX = 4096
 
 
 class Session:
@@ -54,15 +56,19 @@ class Session:
     ) -> None:
         self._closed = True  # until it is whole
         what = f"session {name!r}:"
-        self.name = text("job", name)
-        trainers = whole(f"{what} trainers", trainers, 1)
-        lanes = trainers if lanes is None else whole(f"{what} lanes", lanes, 1)
+        self.name = named("job", name, "[a-z0-9-]{1,63}", "1 to 63 of a-z, 0-9 and -")
+        trainers = whole(f"{what} trainers", trainers, 1, _LANES_MAX)
+        lanes = trainers if lanes is None else whole(f"{what} lanes", lanes, 1, _LANES_MAX)
         seed = whole(f"{what} seed", seed, 0)
+        try:
+            own = json.loads(json.dumps(dict(manifest or {}), allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{what} manifest {manifest!r:.80}: want a mapping of what JSON has: {error}") from None
         self.native = _native.native()
         self.handle = 0  # of the library, 0 before it has joined
         self._config, self._shards, self._closed = config, 0, False
         self._manifest: Dict[str, Any] = {"name": name, "trainers": trainers, "lanes": lanes, "seed": seed}
-        self._manifest.update(manifest or {})
+        self._manifest.update(own)
         self._tables: Dict[str, Table] = {}
         self._rows: Dict[str, Tensor] = {}  # of tables, to begin with
         self._rows_file: Optional[IO[bytes]] = None  # the same, when it has joined
@@ -89,6 +95,7 @@ class Session:
     ) -> Table:
         """Registers a table; of a name that is there already it gives that one. ``pooling``: "sum" or "mean" where
         servers pool its bags. Errors: ConfigError where the two differ; OrderError where the session has joined."""
+        named("table", name, NAME, NAME_WANT)
         table = Table(name, rows, dim, init if init is not None else Normal(), optimizer, pooling)
         with self._lock:
             known = self._tables.get(name)
@@ -359,7 +366,10 @@ class Session:
         return bytes(digest).hex()
 
     def save(self, path: Union[str, os.PathLike[str]]) -> None:
-        """Writes all weights to a safetensors file, streamed; with manifest, version and digest. Errors: FileError."""
+        """Writes all weights to a safetensors file, streamed; with manifest, version and digest. Errors: FileError;
+        ArgumentError."""
+        if not isinstance(path, (str, bytes, os.PathLike)) or not os.fsencode(path):
+            raise ArgumentError(f"save: path {path!r}: want the name of a file")
         self.begin_reading()
         with self._lock:
             self._batches.read(self.native.save, self.handle, os.fsencode(path))

@@ -234,7 +234,7 @@ def test_wrong_input() -> None:
 def test_wrong_modules() -> None:
     for make, says in (
         (lambda: gradbus.Embedding(0, 4, name="a"), "Embedding 'a' of 0 rows of 4: want at least 1"),
-        (lambda: gradbus.Embedding(4, 4, padding_idx=4, name="a"), "padding_idx 4: want -4 to 3"),
+        (lambda: gradbus.Embedding(4, 4, padding_idx=4, name="a"), "padding_idx 4: want an integer, at least -4 and at most 3"),
         (lambda: gradbus.Embedding(4, 4, padding_idx=1, hashed=True), "padding_idx with hashed"),
         (
             lambda: gradbus.EmbeddingBag(4, 4, mode="median", name="b"),
