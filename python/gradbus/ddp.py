@@ -23,6 +23,7 @@ step on all of them, as with an all-reduce.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["hook"]
 
-_NAME_MAX = 63  # of a job
+DERIVED = "-dense"  # what the name of the second job ends with, and that of no session
+_NAME_MAX, _DIGEST = 63, 10  # of a job's name
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -76,7 +78,7 @@ class Mean:
 
     def __init__(self, session: "Session", trainers: int) -> None:
         self.native = session.native
-        self.name = f"{session.name[:_NAME_MAX - len('-dense')]}-dense"
+        self.name = derived_name(session.name)
         self.trainers, self.handle = trainers, 0
         self._config = {key: value for key, value in session._config.items() if key != "from"}
         self._process = os.getpid()
@@ -91,15 +93,18 @@ class Mean:
         if not last:
             return
         waiting, self._waiting = self._waiting, []
-        self._average([tensor for tensor, _ in waiting])
+        parts = [_flat(tensor) for tensor, _ in waiting]
+        self._average(parts)
         spoiled, at = float(self._flag) != 0, 0
-        for tensor, future in waiting:
-            n = tensor.numel()
+        for (tensor, future), part in zip(waiting, parts):
+            mean = 0.0 - self._values[at : at + part.numel()]  # -x would make zeros negative
+            at += part.numel()
+            if tensor.layout != torch.strided:
+                tensor = _sparse(mean, tensor)
+            elif not spoiled:
+                tensor.copy_(mean.view(tensor.shape))
             if spoiled:
-                tensor.fill_(float("nan"))
-            else:  # 0 - x: -x would make zeros negative
-                tensor.copy_((0.0 - self._values[at : at + n]).view(tensor.shape))
-            at += n
+                (tensor if tensor.layout == torch.strided else tensor._values()).fill_(float("nan"))
             future.set_result(tensor)
 
     def _average(self, parts: List[Tensor]) -> None:
@@ -115,7 +120,7 @@ class Mean:
             )
         at = 0
         for part in parts:
-            self._values[at : at + part.numel()].copy_(part.detach().reshape(-1))
+            self._values[at : at + part.numel()].copy_(part)
             at += part.numel()
         finite = bool(torch.isfinite(self._values).all())
         if not finite:
@@ -168,6 +173,36 @@ class Mean:
             self.native.wait(0, self.native.leave, handle, None if reason is None else reason.encode())
         except ClosedError:
             pass
+
+
+def derived_name(job: str) -> str:
+    """Of the second job: of another name for every job, and for none that a session may have (:data:`DERIVED`)."""
+    if len(job) + len(DERIVED) <= _NAME_MAX:
+        return job + DERIVED
+    digest = hashlib.sha256(job.encode()).hexdigest()[:_DIGEST]
+    return f"{job[: _NAME_MAX - len(DERIVED) - 1 - _DIGEST]}-{digest}{DERIVED}"
+
+
+def _flat(gradients: Tensor) -> Tensor:
+    """A bucket as a part of the sum. A sparse gradient of rows is dense there, with a 1 for each row that it has."""
+    gradients = gradients.detach()
+    if gradients.layout == torch.strided:
+        return gradients.reshape(-1)
+    if gradients.layout != torch.sparse_coo or gradients.sparse_dim() != 1:
+        raise ArgumentError(f"gradients are {gradients.layout}: want dense ones, or the sparse ones of rows")
+    gradients = gradients.coalesce()
+    has = torch.zeros(gradients.shape[0], dtype=gradients.dtype, device=gradients.device)
+    has[gradients.indices()[0]] = 1
+    return torch.cat([gradients.to_dense().reshape(-1), has])
+
+
+def _sparse(mean: Tensor, like: Tensor) -> Tensor:
+    """The sparse gradient of the rows that any rank has."""
+    rows = like.shape[0]
+    dense, has = mean[:-rows].view(like.shape), mean[-rows:]
+    index = has.nonzero().view(-1)
+    values = dense.index_select(0, index).to(like.device, like.dtype)
+    return torch.sparse_coo_tensor(index.unsqueeze(0).to(like.device), values, like.shape).coalesce()
 
 
 def _mean_of(session: "Session") -> Mean:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import gradbus
+
 HEAD = (Path(__file__).parent / "ddp_program.py").read_text()
 
 
@@ -162,3 +164,64 @@ def test_what_the_hook_refuses(start):
     """,
     )
     assert said == ["refused\n"] * 2
+
+
+def test_the_hook_averages_sparse_gradients_as_gloo_does(start):
+    """Of a small table of PyTorch beside one of gradbus: the rows of both ranks, with the bits of gloo's sum of two, and
+    none that no rank has; SparseAdam moves what a gradient has. One that is not finite reaches both."""
+    said = ranks(
+        start,
+        """
+    class Small(Model):
+        def __init__(self, session):
+            super().__init__(session)
+            self.small = torch.nn.EmbeddingBag(30, 4, mode="sum", sparse=True)
+
+        def forward(self, ids, dense):
+            return super().forward(ids, dense) + self.small(ids % 30).sum(1, keepdim=True)
+
+    results = {}
+    for way in "gloo", "hook":
+        session = gradbus.join(server, f"sparse-{way}", trainers=2, id=f"t{rank}", manifest={"policy": "fail"})
+        model = Small(session)
+        opt = gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.5))
+        ddp = DDP(model)
+        if way == "hook":
+            ddp.register_comm_hook(session, gradbus.hook)
+        layers = [p for name, p in model.named_parameters() if "small" not in name]
+        optimizers = [torch.optim.SGD(layers, lr=0.5), torch.optim.SparseAdam(model.small.parameters(), lr=0.5), opt]
+        seen = []
+        for i in range(5):
+            ids, values, labels = batch(i, rank)
+            loss_of(ddp(ids, values), labels).backward()
+            grad = model.small.weight.grad.coalesce()
+            seen.append(grad.indices())
+            for one in optimizers:
+                one.step()
+                one.zero_grad()
+            seen += [grad.values(), *(p.detach().clone() for p in model.parameters())]
+        results[way] = seen
+        if way == "hook":
+            ids, values, labels = batch(9, rank)
+            (loss_of(ddp(ids, values), labels) * (float("inf") if rank else 1.0)).backward()
+            assert not model.small.weight.grad.coalesce().values().isfinite().any()
+            session.skip()
+        session.close()
+    assert len(results["gloo"]) == len(results["hook"])
+    assert all(torch.equal(a, b) for a, b in zip(results["gloo"], results["hook"]))
+    print("equal")
+    """,
+    )
+    assert said == ["equal\n"] * 2
+
+
+def test_names_of_second_jobs_are_nobody_elses():
+    from gradbus.ddp import derived_name
+
+    names = ["movies", "a" * 57, "a" * 58, "a" * 63, "a" * 62 + "b", "a" * 46 + "-" + "b" * 10]
+    derived = [derived_name(name) for name in names]
+    assert len(set(derived)) == len(names) and derived[0] == "movies-dense"
+    for name in derived:
+        assert len(name) <= 63
+        with pytest.raises(gradbus.ConfigError, match="names that end with -dense are those of gradbus.hook"):
+            gradbus.local(name)

@@ -214,7 +214,7 @@ def test_a_step_refuses_arguments_that_no_scaler_gives():
 
 @pytest.mark.parametrize("where", ["rows", "dense"])
 def test_a_gradient_that_is_not_finite_ends_the_job_and_is_named(where):
-    session, model, opt, _, _ = made(f"named-{where}")
+    session, model, opt, _, _ = made(f"{where}-named")
     with pytest.raises(gradbus.Error, match="users" if where == "rows" else "last"):
         with session:
             (model.users(torch.tensor([[7]])).sum() * INF if where == "rows" else loss_of(model, 0)).backward()
