@@ -327,7 +327,7 @@ func at(epoch uint64) ID { return ID{Epoch: epoch, Run: schema.RunID(100 - epoch
 // What two shards had is on one, two and three with the same bits, and goes on with the same bits.
 func TestRoundTrip(t *testing.T) {
 	dir, f := saved(t, at(1))
-	m, skipped, err := Newest(dir, f.job, 0)
+	m, skipped, err := Newest(t.Context(), dir, f.job, 0)
 	if err != nil || len(skipped) > 0 {
 		t.Fatalf("%v, %v", skipped, err)
 	}

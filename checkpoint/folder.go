@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -134,9 +135,11 @@ func bytesOf(folder string) (n int64, err error) {
 //
 // It is ErrOther where the newest that is not damaged is of another manifest, and ErrNewer where it is of a newer
 // format: going on from an older one would lose what was trained. trainers, chunk_bytes and policy may differ, and so
-// may the dense values that a program began with. Those of runs before since are passed over.
-func Newest(dir string, job *schema.Job, since uint64) (m *Manifest, skipped []error, err error) {
-	return newest(dir, job, since, NewVerifier(dir).Verify)
+// may the dense values that a program began with. Those of runs before since are passed over. It ends early with ctx,
+// and fails with its error then.
+func Newest(ctx context.Context, dir string, job *schema.Job, since uint64) (m *Manifest, skipped []error,
+	err error) {
+	return newest(dir, job, since, NewVerifier(ctx, dir).Verify)
 }
 
 // Latest is the newest checkpoint of a job that is complete, of runs from since on, of which no value was read: Verify

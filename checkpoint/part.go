@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -361,7 +362,7 @@ func (p *Part) commit() (PartInfo, error) {
 	if err := p.writer.Commit(p.metadata()); err != nil {
 		return PartInfo{}, err
 	}
-	bytes, sum, err := checksum(p.dir, p.path)
+	bytes, sum, err := checksum(context.Background(), p.dir, p.path)
 	if err != nil {
 		return PartInfo{}, errors.Join(err, atomicfile.Remove(p.path))
 	}

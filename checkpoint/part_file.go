@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -192,7 +193,7 @@ func (p *partFile) increment(base ID, shapes map[string][]int) error {
 }
 
 // checksum is the length of a file below dir and the CRC-32C of all of it.
-func checksum(dir, path string) (length int64, sum uint32, err error) {
+func checksum(ctx context.Context, dir, path string) (length int64, sum uint32, err error) {
 	f, err := openBelow(dir, path)
 	if err != nil {
 		return 0, 0, err
@@ -200,6 +201,9 @@ func checksum(dir, path string) (length int64, sum uint32, err error) {
 	defer f.Close()
 	buffer := make([]byte, checksumBytes)
 	for {
+		if err := ctx.Err(); err != nil {
+			return 0, 0, err
+		}
 		n, err := io.ReadFull(f, buffer)
 		length, sum = length+int64(n), crc32c.Update(sum, buffer[:n])
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

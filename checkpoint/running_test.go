@@ -143,7 +143,7 @@ func TestNotesAndPartsAreFilesOfTheFolder(t *testing.T) {
 	if _, err := Open(dir, "pipe", id); !errors.Is(err, ErrDamaged) {
 		t.Errorf("a manifest that is a pipe: %v", err)
 	}
-	if _, _, err := checksum(dir, partPath(dir, "pipe", id, 0)); !errors.Is(err, regular.ErrNotRegular) {
+	if _, _, err := checksum(t.Context(), dir, partPath(dir, "pipe", id, 0)); !errors.Is(err, regular.ErrNotRegular) {
 		t.Errorf("a part that is a pipe: %v", err)
 	}
 	if lost, err := Running(elsewhere, "j"); err != nil || len(lost.Runs) != 1 {

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"fmt"
 
 	"gradbus/schema"
@@ -8,11 +9,12 @@ import (
 
 // Verify reads every byte of every part, also of those that the checkpoint goes on from, and compares sizes, checksums,
 // tensors and steps with what they must be. It is ErrDamaged where one differs.
-func (m *Manifest) Verify(dir string) error { return NewVerifier(dir).Verify(m) }
+func (m *Manifest) Verify(dir string) error { return NewVerifier(context.Background(), dir).Verify(m) }
 
 // Verifier verifies checkpoints of a folder, each file once, also where many go on from it. It is to be used for a
 // short time: what it has read is not read again.
 type Verifier struct {
+	ctx  context.Context
 	dir  string
 	seen map[verified]error
 }
@@ -22,8 +24,10 @@ type verified struct {
 	id  ID
 }
 
-// NewVerifier makes one that has read nothing.
-func NewVerifier(dir string) *Verifier { return &Verifier{dir, map[verified]error{}} }
+// NewVerifier makes one that has read nothing. It reads no further when ctx ends: Verify fails with its error then.
+func NewVerifier(ctx context.Context, dir string) *Verifier {
+	return &Verifier{ctx, dir, map[verified]error{}}
+}
 
 // Verify is Manifest.Verify.
 func (v *Verifier) Verify(m *Manifest) error {
@@ -31,7 +35,7 @@ func (v *Verifier) Verify(m *Manifest) error {
 		key := verified{m.Job.Name, link.ID}
 		err, known := v.seen[key]
 		if !known {
-			err = link.verify(v.dir)
+			err = link.verify(v.ctx, v.dir)
 			v.seen[key] = err
 		}
 		switch {
@@ -44,13 +48,13 @@ func (v *Verifier) Verify(m *Manifest) error {
 	return nil
 }
 
-func (m *Manifest) verify(dir string) error {
+func (m *Manifest) verify(ctx context.Context, dir string) error {
 	if err := m.check(); err != nil {
 		return err
 	}
 	for i, want := range m.Parts {
 		path := partPath(dir, m.Job.Name, m.ID, i)
-		length, sum, err := checksum(dir, path)
+		length, sum, err := checksum(ctx, dir, path)
 		switch {
 		case err != nil:
 			return judged(err)

@@ -110,7 +110,7 @@ func (s *Server) lookForSaved(job *schema.Job, from *coming) (found saved, refus
 	if found.since = found.epoch; !resume {
 		return found, nil
 	}
-	manifest, skipped, err := checkpoint.Newest(dir, job, from.since)
+	manifest, skipped, err := checkpoint.Newest(s.running, dir, job, from.since)
 	for _, damaged := range skipped {
 		s.log.Error("checkpoint is damaged, the one before it is taken", "job", job.Name, "err", damaged)
 	}

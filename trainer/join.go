@@ -156,7 +156,7 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 		j.request.URL = j.own.url
 	}
 	if err == nil {
-		err = j.offer()
+		err = j.offer(ctx)
 	}
 	if err != nil {
 		j.own.close()
@@ -167,8 +167,8 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 }
 
 // offer writes the request with what is in this trainer's folder.
-func (j *joiner) offer() (err error) {
-	if j.request.Saved, err = j.config.offer(j.job); err != nil {
+func (j *joiner) offer(ctx context.Context) (err error) {
+	if j.request.Saved, err = j.config.offer(ctx, j.job); err != nil {
 		return err
 	}
 	if m := j.config.saved.manifest; m != nil {
@@ -324,7 +324,7 @@ func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
 			j.config.Log.Info("join put off, asked for again", "job", j.job.Name, "text", told)
 		}
 		if !j.config.byHand() { // there may be a newer version by now
-			if err := j.offer(); err != nil {
+			if err := j.offer(ctx); err != nil {
 				return answer, err
 			}
 		}

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -21,7 +22,7 @@ type saved struct {
 }
 
 // offer is the version in the folder that a job may begin with; nil where there is none, or the job is to begin anew.
-func (c *Config) offer(job *schema.Job) (*schema.Saved, error) {
+func (c *Config) offer(ctx context.Context, job *schema.Job) (*schema.Saved, error) {
 	dir, byHand := c.Checkpoints.Dir, c.byHand()
 	c.saved.manifest = nil
 	if dir == "" || c.carried != nil && c.carried.held != nil {
@@ -40,11 +41,13 @@ func (c *Config) offer(job *schema.Job) (*schema.Saved, error) {
 	switch {
 	case err != nil:
 	case c.saved.verified:
-		m, err = c.newest(job, since)
+		m, err = c.newest(ctx, job, since)
 	default:
 		m, err = checkpoint.Latest(dir, job, since)
 	}
 	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
 	case errors.Is(err, checkpoint.ErrNone):
 		return nil, nil // another one may have it
 	case err != nil && (c.Rejoin != 0 || errors.Is(err, checkpoint.ErrOther) && !byHand):
@@ -62,8 +65,8 @@ func (c *Config) offer(job *schema.Job) (*schema.Saved, error) {
 func (c *Config) byHand() bool { return c.Resume && c.Rejoin == 0 }
 
 // newest reads and verifies.
-func (c *Config) newest(job *schema.Job, since uint64) (*checkpoint.Manifest, error) {
-	m, skipped, err := checkpoint.Newest(c.Checkpoints.Dir, job, since)
+func (c *Config) newest(ctx context.Context, job *schema.Job, since uint64) (*checkpoint.Manifest, error) {
+	m, skipped, err := checkpoint.Newest(ctx, c.Checkpoints.Dir, job, since)
 	for _, damaged := range skipped {
 		c.Log.Error("checkpoint is damaged, the one before it is taken", "job", job.Name, "err", damaged)
 	}

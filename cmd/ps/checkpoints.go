@@ -183,7 +183,7 @@ The exit status is 1 where one is damaged, or cannot be judged.`,
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print exactly one line of JSON, a list")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		verifier := checkpoint.NewVerifier(args[0])
+		verifier := checkpoint.NewVerifier(c.Context(), args[0])
 		all, err := eachCheckpoint(args, func(job schema.JobName, f checkpoint.Found) shownCheckpoint {
 			err := f.Err
 			if err == nil && c.Context().Err() == nil {
