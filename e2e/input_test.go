@@ -122,7 +122,7 @@ func TestVersion(t *testing.T) {
 			p := start(t, bin, word)
 			p.succeeds(t)
 			form := regexp.MustCompile(
-				"^" + bin + ` version [0-9.]+\ncommit: .+\ngo: go1\.\S+ \S+/\S+\nnative: .+\nwire: [0-9]+\n$`)
+				"^" + bin + ` version [0-9.]+\ncommit: .+\ngo: go1\.\S+ \S+/\S+\nnative: .+\nwire: [0-9]+, protocol [0-9a-f]{16}\n$`)
 			if out := p.stdout.String(); !form.MatchString(out) {
 				t.Errorf("%s %s printed %q", bin, word, out)
 			}

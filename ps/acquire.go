@@ -103,7 +103,9 @@ func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisiti
 		}
 		return nobody, errAgain
 	}
-	peers, all := servers, servers
+	all := servers
+	servers = slices.DeleteFunc(slices.Clone(servers), func(a leaseRecord) bool { return !r.speaks(a) })
+	peers := servers
 	if q.alone {
 		servers = slices.DeleteFunc(slices.Clone(servers), func(a leaseRecord) bool { return a.ID != r.self.ID })
 	}

@@ -117,8 +117,28 @@ func (l *controlLoop) read(ctx context.Context, m *message) {
 		l.server.counters.count(schema.ReasonOK)
 		return
 	}
+	if r.Reason == schema.ReasonUnknownVersion {
+		l.refuseVersion(m, r)
+		return
+	}
 	subject := fabric.At(string(m.job), string(m.from), fabric.KindCtl, string(schema.Coordinator))
 	l.refuse(&subject, m.head, r)
+}
+
+// refuseVersion tells a program that reads another protocol so, in the one message that all of them read: refused, with
+// no more than a reason and a text. Of a job that another ps coordinates, that one answers.
+func (l *controlLoop) refuseVersion(m *message, r *refusal) {
+	if l.jobs[m.job] == nil && l.coordinatedElsewhere(time.Now(), m.job) {
+		return
+	}
+	l.server.counters.count(r.Reason)
+	refused := &schema.Refused{Reason: r.Reason.String(), Text: schema.Clip(r.Detail)}
+	if schema.MessageOf(&m.view) == "join" {
+		l.joinRefused(m.job, m.from, string(m.from), refused) // its host is in what cannot be read
+	} else {
+		l.server.logRefusal(string(m.job), string(m.from), r.Reason, r.Detail)
+	}
+	l.send(m.job, 0, m.from, schema.Control{Refused: refused})
 }
 
 // isJoiner reports whether a name is one under which a trainer joins, rather than a member's.

@@ -55,6 +55,7 @@ type leaseRecord struct {
 	Leaving     bool   `json:"leaving"`           // its last word: it has no shards any more
 	Stands      bool   `json:"stands,omitempty"`  // it keeps shards of others
 	Process     string `json:"process,omitempty"` // so that its end is seen on the same machine
+	Fingerprint string `json:"fingerprint"`       // schema.Fingerprint of its program; "" of those that had none
 }
 
 // jobRecord says who coordinates a job and where its shards are; or, without a coordinator, that nobody does any more.
@@ -327,6 +328,7 @@ func (r *registry) listAll(ctx context.Context) (all []leaseRecord, err error) {
 	for _, e := range entries {
 		var a leaseRecord
 		if json.Unmarshal(e.Value, &a) == nil && a.ID == e.Key && a.Shards > 0 && !r.hasGone(a.Incarnation) {
+			a.Stands = a.Stands && r.speaks(a)
 			all = append(all, a)
 		}
 	}
@@ -342,6 +344,10 @@ func (r *registry) gone(incarnation uint64) {
 		r.ended = r.ended[1:]
 	}
 }
+
+// speaks reports whether a ps reads the protocol of this one. Others coordinate jobs of their own, and have no part in
+// those of this one.
+func (r *registry) speaks(a leaseRecord) bool { return a.Fingerprint == r.self.Fingerprint }
 
 func (r *registry) hasGone(incarnation uint64) bool {
 	r.mu.Lock()

@@ -216,7 +216,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		return err
 	}
 	self := leaseRecord{ID: id, Incarnation: uint64(incarnation), URL: s.advertised(), Shards: s.config.Shards,
-		Host: process.HostAndID(), Stands: s.config.StandbyPeers, Process: s.process}
+		Host: process.HostAndID(), Stands: s.config.StandbyPeers, Process: s.process, Fingerprint: schema.Fingerprint}
 	s.registry = newRegistry(s.control, self, s.lease, s.freeBytes.Load, s.runHere, s.log)
 	s.registry.back = s.cameBack
 	s.registry.now = s.now

@@ -217,6 +217,11 @@ func (b *standby) hear(m fabric.Message) {
 		return
 	}
 	view, err := schema.Verify(m.Data, b.server.limits)
+	if err == nil && view.Head().Kind == schema.KindRefusal {
+		if r := schema.RefusedByOlder(&view); r != nil {
+			b.turnedAway(r.Text)
+		}
+	}
 	if err != nil || view.Head().Kind != schema.KindControl {
 		return // a heartbeat, or a refusal of what is said again
 	}

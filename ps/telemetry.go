@@ -230,7 +230,8 @@ func (p *reporter) fill(now time.Time) *schema.ServerReport {
 	s := p.server
 	state, _ := s.state.Load().(schema.ServerState)
 	t := &schema.ServerReport{
-		ID: s.registry.self.ID, State: state, Version: gradbus.Version, URL: p.url(), Page: p.page,
+		ID: s.registry.self.ID, State: state, Version: gradbus.Version + "+" + schema.Fingerprint[:8], URL: p.url(),
+		Page:     p.page,
 		Backend:  schema.Clip(cuda.Describe(s.backend)),
 		Deadline: schema.Real(s.config.Deadline.Seconds()), ControlLost: s.controlLost.Load(), Reasons: map[string]uint64{},
 		Memory: schema.MemoryReport{PromisedBytes: max(0, s.config.MemoryBytesMax-s.freeBytes.Load()),

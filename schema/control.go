@@ -7,8 +7,10 @@ import (
 	"gradbus/lane"
 )
 
-// Control is the body of a control frame: exactly one field is set. It travels as JSON; unknown fields are refused.
+// Control is the body of a control frame: exactly one field is set, but for Speaks. It travels as JSON; unknown fields
+// are refused.
 type Control struct {
+	Speaks  *Speaks  `json:"speaks,omitempty"` // first; EncodeControl sets it where the message needs it
 	Join    *Join    `json:"join,omitempty"`
 	Joined  *Joined  `json:"joined,omitempty"`
 	Refused *Refused `json:"refused,omitempty"`

@@ -15,8 +15,13 @@ const TextBytesMax = 4096
 //
 //	frame, err := EncodeControl(Head{Job: run, Generation: 1}, Control{Leave: &Leave{}})
 func EncodeControl(h Head, c Control) ([]byte, error) {
-	if _, err := c.only(); err != nil {
+	name, err := c.only()
+	if err != nil {
 		return nil, fmt.Errorf("encode control: %w", err)
+	}
+	if c.Speaks = nil; greetings[name] {
+		this := ThisProgram()
+		c.Speaks = &this
 	}
 	return encodeBody(KindControl, h, c.clipped())
 }
@@ -57,13 +62,21 @@ func (c Control) clipped() Control {
 }
 
 // DecodeControl reads the body of a verified control frame: strict JSON with exactly one message. A manifest within it
-// has not been validated.
+// has not been validated. One of a program that reads another protocol is refused as ReasonUnknownVersion, with both
+// versions, before anything else of it is read.
 func DecodeControl(v *View) (Control, error) {
 	var c Control
 	if v.head.Kind != KindControl {
 		return c, Refuse(ReasonUnknownKind, "%v frame: want a control frame", v.head.Kind)
 	}
-	if err := decodeJSON(v.Body(), &c); err != nil {
+	if err := checkSpeaks(v.Body()); err != nil {
+		return Control{}, err
+	}
+	return decodeControl(v.Body())
+}
+
+func decodeControl(body []byte) (c Control, refused error) {
+	if err := decodeJSON(body, &c); err != nil {
 		return Control{}, Refuse(ReasonMalformed, "control: %v", err)
 	}
 	name, err := c.only()
@@ -84,6 +97,7 @@ func (c Control) Name() string {
 
 // only is the name of the one message that is set.
 func (c Control) only() (name string, err error) {
+	c.Speaks = nil // which is none
 	v := reflect.ValueOf(c)
 	for i := range v.NumField() {
 		if v.Field(i).IsNil() {

@@ -15,6 +15,25 @@ var (
 
 const SampleRun = sampleRun
 
+// WithoutSpeaks is a frame as it would be if control messages did not say who has sent them, which changes with every
+// change of the protocol.
+func WithoutSpeaks(t *testing.T, frame []byte) []byte {
+	t.Helper()
+	v, err := Verify(frame, Limits{})
+	if err != nil || v.Head().Kind != KindControl {
+		return frame
+	}
+	c, err := DecodeControl(&v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Speaks = nil
+	if frame, err = encodeBody(KindControl, v.Head(), c); err != nil {
+		t.Fatal(err)
+	}
+	return frame
+}
+
 // WithRun is a copy of a frame as it would be in another run of its job.
 func WithRun(t *testing.T, frame []byte, run RunID) []byte {
 	t.Helper()

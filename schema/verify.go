@@ -70,7 +70,8 @@ func checkSeal(data []byte, headPos int) *FrameError {
 		return Refuse(ReasonMalformed, "magic %#08x: want %#08x", m, uint32(magic))
 	}
 	if n := w.Version(); n != WireVersion {
-		return Refuse(ReasonUnknownVersion, "version %d: this program speaks %d", n, WireVersion)
+		return Refuse(ReasonUnknownVersion, "wire version %d: %s speaks %d, and only equal versions "+
+			"speak to each other: update the older one", n, ThisProgram(), WireVersion)
 	}
 	if have, want := w.Crc(), checksum(data, headPos); have != want {
 		return Refuse(ReasonDamaged, "checksum %08x, but the bytes give %08x", have, want)

@@ -28,7 +28,7 @@ func Drain(ctx context.Context, c Config, id string, told func(schema.Draining))
 		told = func(schema.Draining) {}
 	}
 	c = c.withDefaults()
-	d := drainAsker{ask: schema.Drain{Server: id}, answers: make(chan schema.Draining, 1)}
+	d := drainAsker{ask: schema.Drain{Server: id}, answers: make(chan schema.Control, 1)}
 	var err error
 	if d.outsider, err = c.dialOutside(ctx, &schema.Job{Name: schema.TelemetryJob}, d.receive); err == nil {
 		defer d.conn.Close()
@@ -44,21 +44,18 @@ func Drain(ctx context.Context, c Config, id string, told func(schema.Draining))
 type drainAsker struct {
 	outsider
 	ask     schema.Drain
-	answers chan schema.Draining // the latest
+	answers chan schema.Control // the latest
+	refused *schema.Refused     // by a ps that does not read this program's messages; nil: by none
 }
 
 func (d *drainAsker) receive(m fabric.Message) {
 	defer m.Release()
-	v, err := schema.Verify(m.Data, schema.Limits{})
-	if err != nil {
-		return
-	}
-	if c, err := schema.DecodeControl(&v); err == nil && c.Draining != nil {
+	if c, ok := answerOf(m.Data); ok && (c.Draining != nil || c.Refused != nil) {
 		select {
 		case <-d.answers: // of before
 		default:
 		}
-		d.answers <- *c.Draining // which nobody else fills
+		d.answers <- c // which nobody else fills
 	}
 }
 
@@ -77,14 +74,21 @@ func (d *drainAsker) follow(ctx context.Context, c *Config, told func(schema.Dra
 			return err
 		} else if lost && d.ask.Incarnation != 0 {
 			select {
-			case a := <-d.answers: // its last words
-				told(a)
+			case last := <-d.answers:
+				if last.Draining != nil {
+					told(*last.Draining)
+				}
 			case <-time.After(drainAskEvery):
 			}
 			return nil
 		}
 		select {
-		case a := <-d.answers:
+		case answer := <-d.answers:
+			if answer.Refused != nil { // maybe by another ps than the one that is meant
+				d.refused = answer.Refused
+				continue
+			}
+			a := *answer.Draining
 			if ended { // the ps that answers was started since
 				return nil
 			}
@@ -118,6 +122,9 @@ func (d *drainAsker) follow(ctx context.Context, c *Config, told func(schema.Dra
 }
 
 func (d *drainAsker) nobody(c *Config) error {
+	if d.refused != nil {
+		return refusedError(d.refused)
+	}
 	which := "ps " + d.ask.Server
 	if d.ask.Server == "" {
 		which = "ps that has this control server in it"

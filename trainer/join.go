@@ -196,16 +196,8 @@ func (j *joiner) encode(run schema.RunID) (err error) {
 
 // receive keeps the latest answer.
 func (j *joiner) receive(m fabric.Message) {
-	var c schema.Control
-	v, err := schema.Verify(m.Data, schema.Limits{})
-	if err == nil {
-		c, err = schema.DecodeControl(&v)
-	}
-	if reason := schema.ReasonOf(err); reason == schema.ReasonUnknownVersion {
-		c = schema.Control{Refused: &schema.Refused{Reason: reason.String(), Text: fmt.Sprintf(
-			"the server's frames are of another wire version (%s); only equal versions of gradbus work together",
-			schema.Refusing(err).Detail)}}
-	} else if err != nil || c.Joined == nil && c.Refused == nil {
+	c, ok := answerOf(m.Data)
+	if !ok || c.Joined == nil && c.Refused == nil {
 		return
 	}
 	for {

@@ -60,12 +60,8 @@ type lrAsker struct {
 
 func (a *lrAsker) receive(m fabric.Message) {
 	defer m.Release()
-	v, err := schema.Verify(m.Data, schema.Limits{})
-	if err != nil {
-		return
-	}
-	var c schema.Control
-	if v.Head().Kind == schema.KindRefusal {
+	c, ok := answerOf(m.Data)
+	if v, err := schema.Verify(m.Data, schema.Limits{}); err == nil && v.Head().Kind == schema.KindRefusal && !ok {
 		r, err := schema.DecodeRefusal(&v)
 		if err != nil {
 			return
@@ -74,7 +70,7 @@ func (a *lrAsker) receive(m fabric.Message) {
 		if r.Reason != schema.ReasonJobUnknown.String() {
 			c.Refused.Text = r.Text
 		}
-	} else if c, err = schema.DecodeControl(&v); err != nil || c.Refused == nil && (c.LR == nil || !c.LR.Final) {
+	} else if !ok || c.Refused == nil && (c.LR == nil || !c.LR.Final) {
 		return
 	}
 	select {

@@ -33,5 +33,22 @@ func (c *Config) dialOutside(ctx context.Context, job *schema.Job, receive func(
 	return o, err
 }
 
+// answerOf reads what a coordinator says to an outsider. One that does not read what this program says, or says what
+// this program does not read, gives a Refused that names both versions. ok is false of what is no answer.
+func answerOf(data []byte) (c schema.Control, ok bool) {
+	v, err := schema.Verify(data, schema.Limits{})
+	switch {
+	case err == nil && v.Head().Kind == schema.KindRefusal:
+		c.Refused = schema.RefusedByOlder(&v)
+		return c, c.Refused != nil
+	case err == nil:
+		c, err = schema.DecodeControl(&v)
+	}
+	if reason := schema.ReasonOf(err); reason == schema.ReasonUnknownVersion {
+		return schema.Control{Refused: &schema.Refused{Reason: reason.String(), Text: schema.Refusing(err).Detail}}, true
+	}
+	return c, err == nil
+}
+
 // publish sends a frame to the coordinator.
 func (o *outsider) publish(frame []byte) error { return o.conn.Publish(o.subject, frame) }

@@ -72,8 +72,9 @@ func load(c *cobra.Command, _ []string) error {
 
 // version is the text of --version.
 func version(name, native string, info *debug.BuildInfo) string {
-	return fmt.Sprintf("%s version %s\ncommit: %s\ngo: %s %s/%s\nnative: %s\nwire: %d\n",
-		name, gradbus.Version, commit(info), runtime.Version(), runtime.GOOS, runtime.GOARCH, native, schema.WireVersion)
+	return fmt.Sprintf("%s version %s\ncommit: %s\ngo: %s %s/%s\nnative: %s\nwire: %d, protocol %s\n",
+		name, gradbus.Version, commit(info), runtime.Version(), runtime.GOOS, runtime.GOARCH, native, schema.WireVersion,
+		schema.Fingerprint)
 }
 
 // commit is what the sources were when they were built, as far as Go was told.

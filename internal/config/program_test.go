@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"gradbus/schema"
 )
 
 func TestCommit(t *testing.T) {
@@ -53,7 +55,7 @@ func TestProgramVersion(t *testing.T) {
 		said = append(said, out.String())
 	}
 	if said[0] != said[1] || !strings.HasPrefix(said[0], "ps version ") ||
-		!strings.Contains(said[0], "\nnative: libgradbus\nwire: 1\n") {
+		!strings.Contains(said[0], "\nnative: libgradbus\nwire: 1, protocol "+schema.Fingerprint+"\n") {
 		t.Errorf("%q", said)
 	}
 }

@@ -34,7 +34,7 @@ var layers = map[string]layer{
 	"cuda/bench":    {own: []string{"cuda", "philox"}, noStd: noNetwork},
 	"schema/crc32c": {others: []string{"golang.org/x/sys/cpu"}, noStd: noNetwork},
 	"schema/wire":   {others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
-	"schema": {own: []string{"lane", "schema/crc32c", "schema/wire"},
+	"schema": {own: []string{"", "lane", "schema/crc32c", "schema/wire"},
 		others: []string{"github.com/go-json-experiment/json", "github.com/google/flatbuffers"}, noStd: noNetwork},
 	// Files that appear whole or not at all.
 	"internal/atomicfile": {noStd: noNetwork},

@@ -78,7 +78,7 @@ func TestBadFrames(t *testing.T) {
 		"value":   {func(b []byte) []byte { b[len(b)-1] ^= 1; return b }, "BAD damaged: checksum"},
 		"half":    {func(b []byte) []byte { return b[:len(b)/2] }, "BAD malformed"},
 		"empty":   {func([]byte) []byte { return nil }, "0 B BAD malformed"},
-		"version": {func(b []byte) []byte { b[36]++; return b }, "BAD unknown_version: version 2"},
+		"version": {func(b []byte) []byte { b[36]++; return b }, "BAD unknown_version: wire version 2"},
 		"text":    {func([]byte) []byte { return []byte("hello, world") }, "BAD malformed"},
 	} {
 		f := Read(noon, subject(t, "demo.t1.dense.s0.7.2"), c.change(append([]byte(nil), whole...)), 8)
