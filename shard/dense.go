@@ -2,8 +2,11 @@ package shard
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"gradbus/cuda"
+	"gradbus/lane"
 	"gradbus/schema"
 	"gradbus/shard/round"
 	"gradbus/shard/state"
@@ -97,7 +100,7 @@ func (s *Shard) closeDense(l *round.Line, i int) error {
 		}
 		s.closing(l, c.Batch, l.Dense.Chunk(i).Bucket)
 		if err := s.outcome(i, &c); err != nil {
-			return l.Dense.NameMismatch(i, err)
+			return ofRound(c.Batch, l.Dense.Nodes(i, c.Batch), l.Dense.NameMismatch(i, err))
 		}
 		l.Dense.Finish(i, l.Weights(c.Batch), c.Weight)
 		v := c.Batch + 1
@@ -128,6 +131,21 @@ func (s *Shard) outcome(i int, c *round.Closing) error {
 		clear(out)
 		return nil
 	}
-	return s.config.Backend.Average(cuda.Average{Lanes: s.config.Job.Lanes, Weight: float32(c.Weight), Terms: c.Terms,
+	err := s.config.Backend.Average(cuda.Average{Lanes: s.config.Job.Lanes, Weight: float32(c.Weight), Terms: c.Terms,
 		Out: cuda.Float32s(out)})
+	if err != nil {
+		return err
+	}
+	k := s.clock.Line(0).Dense.Chunk(i)
+	return state.CheckFinite(s.config.Backend, out, func(at int) string {
+		return "the mean gradient of " + s.config.Placement.ElementName(k.Bucket, int(k.Offset)+at)
+	})
+}
+
+// ofRound says which round an outcome that is not finite is of. Other errors stay as they are.
+func ofRound(b schema.Batch, lanes []lane.Node, err error) error {
+	if _, ok := errors.AsType[*state.NonFiniteError](err); !ok {
+		return err
+	}
+	return fmt.Errorf("batch %d of lanes %v: %w", b, lanes, err)
 }

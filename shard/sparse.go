@@ -1,6 +1,8 @@
 package shard
 
 import (
+	"fmt"
+
 	"gradbus/schema"
 	"gradbus/shard/round"
 	"gradbus/shard/state"
@@ -86,7 +88,7 @@ func (s *Shard) closeSparse(l *round.Line) error {
 				err = t.Stage(state.RowGradient{Keys: keys, Sums: rows, Weight: weight, Scale: 1})
 			}
 			if err != nil {
-				return err
+				return ofRound(b, l.Sparse.Nodes(b), err)
 			}
 		}
 		// Nobody needs the rows of version b any more: each trainer has had its own before it contributed to the round,
@@ -97,10 +99,35 @@ func (s *Shard) closeSparse(l *round.Line) error {
 			s.config.Journal(Journal{Kind: schema.KindSparse, From: l.Whose, Batch: b})
 		}
 		frames, err := l.Means.Make(l.Sparse, b, total, s.asksToCopy(schema.Version(b)+1))
+		if err == nil {
+			err = s.checkMeans(frames)
+		}
 		if err != nil {
-			return err
+			return ofRound(b, l.Sparse.Nodes(b), err)
 		}
 		l.Sparse.Close(l.Weights(b), total)
 		s.closedRows(l, b, frames)
 	}
+}
+
+// checkMeans checks the means of rows that trainers keep.
+func (s *Shard) checkMeans(frames []*schema.Frame) error {
+	for _, f := range frames {
+		err := state.CheckFinite(s.config.Backend, f.Float32s(), func(at int) string {
+			v := f.View()
+			for _, part := range v.Parts() {
+				if n := len(part.Keys) * part.Dim; at >= n {
+					at -= n
+					continue
+				}
+				return fmt.Sprintf("the mean gradient of table %q, row %d, column %d", s.config.Job.Tables[part.Table].Name,
+					part.Keys[at/part.Dim], at%part.Dim)
+			}
+			return "a mean gradient"
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

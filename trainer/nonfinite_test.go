@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"gradbus/lane"
@@ -120,4 +121,49 @@ func skipping(t *testing.T, config Config, job *schema.Job, w func() Workload) (
 	}
 	leaveAll(t, sessions)
 	return digest, skipped
+}
+
+// What comes of finite gradients is not finite: the job ends before anybody has it, whatever it does about gradients
+// that are not, and the text names tensor and batch; also where trainers step, or add up.
+func TestNonFiniteResultEndsTheJob(t *testing.T) {
+	server := startServer(t, 2)
+	for _, c := range []struct {
+		name, apply, reduce, nonfinite string
+		value, lr                      float32
+		by                             string // whose outcome it is
+	}{
+		{"update", schema.ApplyUpdate, schema.ReduceShards, "", 3e38, 0.1, `parameter "bias", element 1`},
+		{"skip", schema.ApplyUpdate, schema.ReduceShards, schema.NonfiniteSkip, 3e38, 0.1, `parameter "bias", element 1`},
+		{"mean", schema.ApplyMean, schema.ReduceShards, "", 3e38, 0.1, `the mean gradient of parameter "bias", element 1`},
+		{"step", schema.ApplyMean, schema.ReduceShards, "", 1e35, 1e9, `parameter "bias", element 1`},
+		{"reduce", schema.ApplyMean, schema.ReduceTrainers, "", 3e38, 0.1, `the mean gradient of parameter "bias", element 1`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			job := toyJob("overflow-"+c.name, 2, 2, c.apply)
+			job.Reduce, job.OnNonfinite = c.reduce, c.nonfinite
+			job.Parameters[3].Optimizer = &schema.Optimizer{Kind: schema.OptimizerSGD, LR: c.lr}
+			w := newToy(t, job)
+			w.spoil = func(step *LaneStep, bias []float32) {
+				if clear(bias); step.Batch == 1 {
+					bias[1] = c.value
+				}
+			}
+			sessions := joinAll(t, testConfig(t, server), job)
+			errs := runAll(testContext(t), sessions, w, 6)
+			for i, err := range errs {
+				if err == nil || !strings.Contains(err.Error(), "non_finite") || !strings.Contains(err.Error(), c.by) ||
+					!strings.Contains(err.Error(), "batch 1") {
+					t.Errorf("t%d: %v, want non_finite, %s and batch 1", i, err, c.by)
+				}
+				if lanes := "batch 1 of lanes [[0,1) [1,2)]"; c.name != "step" && !strings.Contains(err.Error(), lanes) {
+					t.Errorf("t%d: %v, want %s", i, err, lanes)
+				}
+				for _, v := range sessions[i].compute.params.value(sessions[i].compute.params.index["bias"]) {
+					if v-v != 0 {
+						t.Errorf("t%d has a bias of %v", i, v)
+					}
+				}
+			}
+		})
+	}
 }

@@ -207,12 +207,13 @@ func (c *denseChunk) slotsNow() []cuda.Slot {
 }
 
 // Average steps a chunk by the sum of terms, which the optimizer divides once by weight, in one pass. After an error
-// the chunk is as it was, unless the error says that the backend failed.
+// the chunk is as it was, unless the error says that the backend failed. An outcome that is not finite is an error,
+// *NonFiniteError; with InPlace the slots are lost then.
 func (d *Dense) Average(i int, weight float64, terms []cuda.Term) error {
 	c, now, out := d.begin(i)
 	c.touched = d.intervals.now
 	if c.version < d.config.Start {
-		return d.assign(c, out, d.config.Lanes, weight, terms)
+		return d.assign(i, c, out, d.config.Lanes, weight, terms)
 	}
 	steps := c.steps[c.version%2]
 	err := d.config.Backend.AverageApply(cuda.AverageApply{
@@ -220,6 +221,9 @@ func (d *Dense) Average(i int, weight float64, terms []cuda.Term) error {
 		Weight: float32(weight), First: steps == 0,
 		NonFinite: d.config.NonFinite, Terms: terms, Slots: c.slotsNow(), Param: cuda.Float32s(now), Out: cuda.Float32s(out),
 	})
+	if err == nil {
+		err = d.checkOutcome(i, out, true)
+	}
 	if err == nil {
 		c.done(1)
 	}
@@ -231,7 +235,7 @@ func (d *Dense) Step(i int, weight float64, sum []float32, scale float32) error 
 	c, now, out := d.begin(i)
 	c.touched = d.intervals.now
 	if c.version < d.config.Start {
-		return d.assign(c, out, 1, weight, []cuda.Term{{Count: 1, Values: cuda.Float32s(sum)}})
+		return d.assign(i, c, out, 1, weight, []cuda.Term{{Count: 1, Values: cuda.Float32s(sum)}})
 	}
 	steps := c.steps[c.version%2]
 	err := d.config.Backend.ApplyDense(cuda.ApplyDense{
@@ -239,6 +243,9 @@ func (d *Dense) Step(i int, weight float64, sum []float32, scale float32) error 
 		First: steps == 0, NonFinite: d.config.NonFinite,
 		Slots: c.slotsNow(), Param: cuda.Float32s(now), Grad: cuda.Float32s(sum), Out: cuda.Float32s(out),
 	})
+	if err == nil {
+		err = d.checkOutcome(i, out, true)
+	}
 	if err == nil {
 		c.done(1)
 	}
@@ -254,9 +261,12 @@ func (d *Dense) Keep(i int) {
 }
 
 // assign makes the sum of terms by weight the next version of a chunk, which is no step.
-func (d *Dense) assign(c *denseChunk, out []float32, lanes int, weight float64, terms []cuda.Term) error {
+func (d *Dense) assign(i int, c *denseChunk, out []float32, lanes int, weight float64, terms []cuda.Term) error {
 	if err := d.config.Backend.Average(cuda.Average{Lanes: lanes, Weight: float32(weight), Terms: terms,
 		Out: cuda.Float32s(out)}); err != nil {
+		return err
+	}
+	if err := d.checkOutcome(i, out, false); err != nil {
 		return err
 	}
 	c.keepSlots()

@@ -55,6 +55,9 @@ func (t *Array) Stage(g RowGradient) error {
 	}
 	err := t.config.Backend.ApplyRows(a)
 	if err == nil {
+		err = t.checkStaged(before, g.Keys, true)
+	}
+	if err == nil {
 		return nil
 	}
 	t.cut(before)
@@ -71,6 +74,9 @@ func (t *Array) assign(first int, g RowGradient) error {
 	err := t.config.Backend.Average(cuda.Average{Lanes: 1, Weight: g.Weight,
 		Terms: []cuda.Term{{Count: 1, Values: g.Sums}},
 		Out:   cuda.Float32s(st.rows[first*t.dim:])})
+	if err == nil {
+		err = t.checkStaged(first, g.Keys, false)
+	}
 	if err != nil {
 		st.places, st.rows = st.places[:first], st.rows[:first*t.dim]
 	}
@@ -177,5 +183,8 @@ func (t *Array) catchUp(places []int64) error {
 	}
 	last := cuda.Int64s(t.last)
 	a.Out, a.Steps = a.Table, cuda.Steps{Last: last, LastAfter: last, Step: int64(t.steps), Exact: true}
-	return t.config.Backend.ApplyRows(a)
+	if err := t.config.Backend.ApplyRows(a); err != nil {
+		return err
+	}
+	return t.checkRows(late)
 }

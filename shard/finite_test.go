@@ -1,0 +1,56 @@
+package shard
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"gradbus/lane"
+	"gradbus/schema"
+	"gradbus/shard/round"
+	"gradbus/shard/shardtest"
+)
+
+// Rows that come of finite gradients and are not finite are an error that names row, batch and lanes, where the shard
+// steps them and where it gives their mean to trainers.
+func TestNonFiniteRows(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(*schema.Job)
+		want  string
+	}{
+		"stepped": {func(j *schema.Job) { j.Optimizer.LR = 10 }, `table "words", row 7, column 2`},
+		"mean": {func(j *schema.Job) { j.Apply, j.Tables[0].Replicated = schema.ApplyMean, true },
+			`the mean gradient of table "words", row 7, column 2`},
+	} {
+		job := shardtest.SmallJob("rows", 2, 2)
+		job.Parameters = nil
+		c.spoil(job)
+		p := shardtest.New(t, job)
+		place := schema.NewPlacement(job, 1)
+		s, err := New(context.Background(), Config{Job: job, Placement: place, RunID: shardtest.RunID,
+			Generation: shardtest.Generation, Backend: p.Backend, Contributors: round.ContributorsOf(job),
+			StagedBytesMax: 1 << 20, ParkedBytesMax: 1 << 20})
+		must(t, err)
+		for l := range 2 {
+			w := &shardtest.LaneWork{Weight: 1, Keys: [][]uint64{{3, 7}, nil}, Rows: [][]float32{make([]float32, 10), nil}}
+			w.Rows[0][7] = 3e38
+			head := schema.Head{Job: shardtest.RunID, Generation: shardtest.Generation, Lanes: 2, Weight: 1,
+				Node: lane.Node{First: lane.Lane(l), Count: 1}}
+			for _, f := range p.SparseFrames(t, place, head, w, 0, 1000) {
+				var outputs []Output
+				outputs, _, err = s.Step(schema.TrainerMember(l), shardtest.View(t, f.Frame.Seal()), nil)
+				if len(outputs) > 0 {
+					t.Errorf("%s: %v was put out", name, outputs[0].Kind)
+				}
+			}
+			if l == 0 {
+				must(t, err)
+			}
+		}
+		want := "batch 0 of lanes [[0,1) [1,2)]: non_finite: " + c.want
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", name, err, want)
+		}
+		s.Close()
+	}
+}
