@@ -405,7 +405,8 @@ func (s *membership) learningRates(from schema.Member) string {
 	case "scale-lr":
 		scale, err := strconv.ParseFloat(s.text("scale", "0.5"), 32)
 		must(s.t, err)
-		return s.tell(s.c.ScaleLR(from, &schema.ScaleLR{From: schema.Batch(s.count("batch", 0)), Scale: float32(scale)}))
+		return s.tell(s.c.ScaleLR(from, &schema.ScaleLR{From: schema.Batch(s.count("batch", 0)), Scale: float32(scale),
+			Force: s.d.HasArg("force")}))
 	case "lr-taken":
 		return s.tell(s.c.LRTaken(from,
 			&schema.LRTaken{Serial: s.count("serial", s.c.lr.serial), Begun: schema.Batch(s.count("begun", 0))}))

@@ -91,6 +91,9 @@ func (c *Coordinator) checkScaleLR(r *schema.ScaleLR) string {
 	if err := c.config.Job.CheckScaleLR(); err != nil {
 		return err.Error()
 	}
+	if err := r.CheckScale(schema.LRScale(c.lr.decided, ^schema.Batch(0))); err != nil {
+		return err.Error()
+	}
 	return ""
 }
 

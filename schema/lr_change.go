@@ -36,6 +36,24 @@ func LRScale(changes []LRChange, b Batch) float32 {
 type ScaleLR struct {
 	From  Batch   `json:"from,omitempty"`
 	Scale float32 `json:"scale"`
+	// Force asks for it where the rates would be beyond LRScaleMin and LRScaleMax times the manifest's.
+	Force bool `json:"force,omitempty"`
+}
+
+// Bounds of a scale that nobody has forced, unless it is 0. Beyond them it is rather a slip.
+const (
+	LRScaleMin = 1e-6
+	LRScaleMax = 1e6
+)
+
+// CheckScale says why a scale is not taken unless it is forced, where now is that of the newest change; or nothing.
+// Scales are absolute, so this one alone is by what the manifest's rates would be multiplied.
+func (r *ScaleLR) CheckScale(now float32) error {
+	if s := r.Scale; r.Force || s == 0 || s >= LRScaleMin && s <= LRScaleMax {
+		return nil
+	}
+	return fmt.Errorf("learning rates would be %v times the manifest's, and are %v times these now: want 0, or %v to %v, "+
+		"unless it is forced (--force)", r.Scale, now, float32(LRScaleMin), float32(LRScaleMax))
 }
 
 // LR tells trainers the changes of the learning rates, in full. Where it is not final, the last one is proposed: a

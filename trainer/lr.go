@@ -174,7 +174,8 @@ func (s *Session) ask(ctx context.Context, c schema.Control, news <-chan struct{
 // scale times what the manifest says, until they are changed again. The coordinator names the batch, records it and
 // tells all members; none of them begins that batch before. from 0 asks for a batch soon; another asks for that one,
 // which fails where a trainer has begun it (ErrRefused). Scale is absolute: asked for again, by this trainer or
-// another, it changes nothing. It may be called where Run may, by any number of trainers, in sync and bounded.
+// another, it changes nothing. It may be called where Run may, by any number of trainers, in sync and bounded. Any
+// scale is taken: a program knows its rates, which schedules bring close to 0.
 //
 //	from, err := session.ScaleLR(ctx, 0, 0.1) // a tenth of the manifest's rates, from batch from on
 //
@@ -186,7 +187,7 @@ func (s *Session) ScaleLR(ctx context.Context, from schema.Batch, scale float32)
 	ctx, stop := s.running(ctx)
 	defer stop()
 	first := s.job.StartVersion()
-	ask := schema.ScaleLR{From: from, Scale: scale}
+	ask := schema.ScaleLR{From: from, Scale: scale, Force: true}
 	s.lr.refusal() // of a request before that was said twice
 	if from > 0 {
 		ask.From += first

@@ -10,12 +10,13 @@ import (
 )
 
 // ScaleLR does what Session.ScaleLR does, for somebody who is no trainer of the job: c says where its coordinator is
-// found. Errors: ErrConfig, those of dialing, ErrRefused with the reason, and that no coordinator answered within
-// Config.AnswerWithin.
+// found. A scale other than 0 that is not from schema.LRScaleMin to LRScaleMax is refused unless force is true: it is
+// rather a slip. Errors: ErrConfig, those of dialing, ErrRefused with the reason, and that no coordinator answered
+// within Config.AnswerWithin.
 //
-//	from, err := trainer.ScaleLR(ctx, trainer.Config{Server: "nats://127.0.0.1:4222"}, "clicks", 0, 0.1)
-func ScaleLR(ctx context.Context, c Config, job schema.JobName, from schema.Batch, scale float32) (schema.Batch,
-	error) {
+//	from, err := trainer.ScaleLR(ctx, trainer.Config{Server: "nats://127.0.0.1:4222"}, "clicks", 0, 0.1, false)
+func ScaleLR(ctx context.Context, c Config, job schema.JobName, from schema.Batch, scale float32,
+	force bool) (schema.Batch, error) {
 	if err := c.Validate(); err != nil {
 		return 0, err
 	}
@@ -27,7 +28,8 @@ func ScaleLR(ctx context.Context, c Config, job schema.JobName, from schema.Batc
 	}
 	c = c.withDefaults()
 	a := lrAsker{job: job, answers: make(chan schema.Control, 1)}
-	frame, err := schema.EncodeControl(schema.Head{}, schema.Control{ScaleLR: &schema.ScaleLR{From: from, Scale: scale}})
+	frame, err := schema.EncodeControl(schema.Head{}, schema.Control{ScaleLR: &schema.ScaleLR{From: from, Scale: scale,
+		Force: force}})
 	if err != nil {
 		return 0, err
 	}

@@ -65,7 +65,7 @@ func changedOften(t *testing.T, config Config, job *schema.Job, batches uint64) 
 	var asking sync.WaitGroup
 	asking.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
-			if _, err := ScaleLR(ctx, config, job.Name, 0, []float32{0.25, 0.5, 2}[i%3]); err != nil && ctx.Err() == nil {
+			if _, err := ScaleLR(ctx, config, job.Name, 0, []float32{0.25, 0.5, 2}[i%3], false); err != nil && ctx.Err() == nil {
 				t.Error(err)
 				return
 			}

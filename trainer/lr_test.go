@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"gradbus/schema"
 )
@@ -104,7 +105,7 @@ func TestScaleLRWhileRunning(t *testing.T) {
 				if i == 0 && p.Batch == ask {
 					go func() {
 						defer close(answered)
-						at, err := ScaleLR(testContext(t), config, job.Name, 0, 0.25)
+						at, err := ScaleLR(testContext(t), config, job.Name, 0, 0.25, false)
 						if err != nil {
 							t.Error(err)
 						}
@@ -161,7 +162,7 @@ func TestProposalBringsDecision(t *testing.T) {
 // What cannot be done is refused with the reason, and the job goes on.
 func TestScaleLRRefused(t *testing.T) {
 	config := testConfig(t, startServer(t, 1))
-	if _, err := ScaleLR(testContext(t), config, "nobody", 0, 0.5); !errors.Is(err, ErrRefused) {
+	if _, err := ScaleLR(testContext(t), config, "nobody", 0, 0.5, false); !errors.Is(err, ErrRefused) {
 		t.Errorf("a job that is not there: %v, want %v", err, ErrRefused)
 	}
 	async := toyJob("async", 1, 1, schema.ApplyUpdate)
@@ -189,13 +190,38 @@ func TestScaleLRRefused(t *testing.T) {
 		}
 	}
 	for _, scale := range []float64{-1, math.NaN(), math.Inf(1)} {
-		if _, err := ScaleLR(testContext(t), config, "nobody", 0, float32(scale)); !errors.Is(err, ErrConfig) {
+		if _, err := ScaleLR(testContext(t), config, "nobody", 0, float32(scale), false); !errors.Is(err, ErrConfig) {
 			t.Errorf("scale %v: %v, want %v", scale, err, ErrConfig)
 		}
 	}
 	ended, cancel := context.WithCancel(testContext(t))
 	cancel()
-	if _, err := ScaleLR(ended, config, "nobody", 0, 0.5); !errors.Is(err, context.Canceled) {
+	if _, err := ScaleLR(ended, config, "nobody", 0, 0.5, false); !errors.Is(err, context.Canceled) {
 		t.Errorf("after its context has ended: %v", err)
 	}
+}
+
+// A scale that is rather a slip is refused with the one that holds, unless it is forced; the program's own is taken.
+func TestScaleLRForced(t *testing.T) {
+	config, job := testConfig(t, startServer(t, 1)), toyJob("forced", 1, 1, schema.ApplyUpdate)
+	s := joinAll(t, config, job)[0]
+	_, err := ScaleLR(testContext(t), config, job.Name, 0, 1e-7, false)
+	checkError(t, err, ErrRefused, "would be 1e-07 times the manifest's, and are 1 times these now", "--force")
+	asked := make(chan error, 1)
+	go func() {
+		_, err := ScaleLR(testContext(t), config, job.Name, 0, 1e-7, true)
+		asked <- err
+	}()
+	for deadline := time.Now().Add(time.Minute); s.LRScale() != 1e-7; {
+		if err := s.Run(testContext(t), newToy(t, job), 1, nil); err != nil || time.Now().After(deadline) {
+			t.Fatalf("scale %v: %v", s.LRScale(), err)
+		}
+	}
+	if err := <-asked; err != nil {
+		t.Error(err)
+	}
+	if _, err := s.ScaleLR(testContext(t), 0, 1e-9); err != nil || s.LRScale() != 1e-9 {
+		t.Errorf("scale %v of the program's own: %v", s.LRScale(), err)
+	}
+	leaveAll(t, []*Session{s})
 }

@@ -142,7 +142,7 @@ func TestSubcommandFlags(t *testing.T) {
 			"batch", "bucket")).And(held("ps/ops/tap.TestLines", "values")).And(held("ps/ops/tap.TestCount", "count")).And(
 			held("ps/ops/tap.TestJSON", "json"))},
 		{Line: "scale-lr job 0.5 --server nats://127.0.0.1:1", Flags: joins.And(held("trainer.TestScaleLRWhileRunning",
-			"from-batch", "timeout"))},
+			"from-batch", "timeout")).And(held("trainer.TestScaleLRForced", "force"))},
 		{Line: "drain --server nats://127.0.0.1:1", Flags: joins.And(held("trainer.TestDrain", "timeout"))},
 		{Line: "checkpoints list " + folder, Flags: held("cmd/ps.TestCheckpointsCommands", "json")},
 		{Line: "checkpoints verify " + folder, Flags: held("cmd/ps.TestCheckpointsCommands", "json")},

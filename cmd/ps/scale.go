@@ -22,6 +22,7 @@ type scaling struct {
 	way    connect.Flags
 	from   uint64
 	within time.Duration
+	force  bool
 	log    config.Log
 }
 
@@ -46,6 +47,7 @@ The change is recorded with the job. SCALE is absolute: 1 is the manifest's own 
 	s.way.AddServer(set, "nats://127.0.0.1:4222")
 	set.Uint64Var(&s.from, "from-batch", 0, "`batch` to begin with; 0 is the first that no trainer has begun")
 	set.DurationVar(&s.within, "timeout", 30*time.Second, "`time` that the trainers may take to agree")
+	set.BoolVar(&s.force, "force", false, "take a SCALE that is not 0 and not from 1e-6 to 1e6, too")
 	s.log.Add(set)
 	config.AddFileFlag(set)
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -69,7 +71,7 @@ func (s *scaling) run(ctx context.Context, out, logTo io.Writer, job schema.JobN
 		return err
 	}
 	c.Log, c.AnswerWithin = log, s.within
-	from, err := trainer.ScaleLR(ctx, c, job, schema.Batch(s.from), scale)
+	from, err := trainer.ScaleLR(ctx, c, job, schema.Batch(s.from), scale, s.force)
 	if errors.Is(err, trainer.ErrRefused) {
 		return config.Exit{Status: 1, Err: err}
 	}
