@@ -39,13 +39,15 @@ func (l lineIndex) String() string { return [...]string{"bulk", "results", "cont
 // Config describes a connection.
 type Config struct {
 	URL       string  // nats://host:port or tls://host:port
-	Server    *Server // a server in this process, reached without a socket; URL, Token, CredsFile and TLS are not used
+	Server    *Server // a server in this process, reached without a socket; URL, Token, CredsFile, TLS, Renew are not used
 	Bus       *Bus    // the network that URL is an address of; nil is TCP
 	Name      string  // connection name, "job/member"; Server.Clients lists it
 	Token     string  // secret that the server asks for; "" is none
 	CredsFile string  // file with NATS credentials, where the server wants such; "" is none
 	// how to check the server's certificate; nil is plain TCP, or the system's roots for tls://
-	TLS     *tls.Config
+	TLS *tls.Config
+	// what Token and TLS are by now, for each attempt to connect; nil: as they are here. Where TLS is nil it stays nil
+	Renew   func() (token string, tls *tls.Config)
 	Log     *slog.Logger // receives faults; nil discards them
 	OnState func(State)  // told of every change of state, in order, by one goroutine; it must not call Close
 	// bytes that may wait for one handler on a line over nats.go before messages are dropped and counted; 0 is
@@ -141,11 +143,22 @@ func (c *Conn) dialLine(ctx context.Context, at lineIndex) error {
 	return nil
 }
 
+// latest is what Token and TLS are by now.
+func (c *Config) latest() (token string, tls *tls.Config) {
+	if c.Renew == nil {
+		return c.Token, c.TLS
+	}
+	if token, tls = c.Renew(); c.TLS == nil {
+		tls = nil
+	}
+	return token, tls
+}
+
 // checkURL checks where the connection leads. One to a server of this process has no address, shows the server's own
 // secret, and is never TLS: the scheme of an address would have nats.go ask for it on a pipe that has none.
 func (c *Config) checkURL() error {
 	if c.Server != nil {
-		c.URL, c.Token, c.CredsFile, c.TLS = "", "", "", nil
+		c.URL, c.Token, c.CredsFile, c.TLS, c.Renew = "", "", "", nil, nil
 	}
 	if c.Server != nil || c.Bus != nil {
 		return nil

@@ -99,21 +99,23 @@ type door struct {
 	log   *slog.Logger
 	most  int // connections
 
-	asksToken        bool
-	token, own, peer [sha256.Size]byte // digests, so that comparing takes the same time for any
-	permissions      *server.Permissions
-	account          nkeys.KeyPair
-	user             string // public key
+	own         [sha256.Size]byte // digests, so that comparing takes the same time for any
+	permissions *server.Permissions
+	account     nkeys.KeyPair
+	user        string // public key
 
 	// mu is held while anything of a client is written that the server reads under its own lock: nobody else may end a
 	// client meanwhile, and shut sees to it that the server does not either. Lock order: mu, then whatever NATS locks.
-	mu       sync.Mutex
-	nats     *server.Server // nil until it was made
-	shut     bool
-	inside   map[uint64]*visitor // by NATS's id of the connection
-	rights   map[limits]string   // as JWTs
-	warnings Limiter
-	tidied   time.Time // when all were looked over last because there were too many
+	mu   sync.Mutex
+	nats *server.Server // nil until it was made
+	shut bool
+	// what others show; asked for where it is not empty
+	asksToken, asksPeer bool
+	token, peer         [sha256.Size]byte
+	inside              map[uint64]*visitor // by NATS's id of the connection
+	rights              map[limits]string   // as JWTs
+	warnings            Limiter
+	tidied              time.Time // when all were looked over last because there were too many
 
 	seen atomic.Pointer[connected] // the latest, for those who must not wait for the door
 
@@ -127,15 +129,14 @@ func newDoor(config *ServerConfig, secret string) (*door, error) {
 		return nil, nil
 	}
 	d := &door{
-		guard: config.Guard, log: config.Log, most: config.ConnectionsMax, asksToken: config.Token != "",
-		token: sha256.Sum256([]byte(config.Token)),
-		own:   sha256.Sum256([]byte(secret)), inside: map[uint64]*visitor{}, rights: map[limits]string{},
+		guard: config.Guard, log: config.Log, most: config.ConnectionsMax, own: sha256.Sum256([]byte(secret)),
+		inside: map[uint64]*visitor{}, rights: map[limits]string{},
 		warnings: Limiter{PerSecond: evictionsPerSecond}, stop: make(chan struct{}), done: make(chan struct{}),
 	}
+	d.ask(config)
 	if d.guard == nil {
 		return d, nil
 	}
-	d.peer = sha256.Sum256([]byte(d.guard.PeerToken))
 	d.permissions = &server.Permissions{Publish: &server.SubjectPermission{Allow: d.guard.Publish, Deny: d.guard.Deny}}
 	var err error
 	if d.account, err = nkeys.CreateAccount(); err != nil {
@@ -147,6 +148,18 @@ func newDoor(config *ServerConfig, secret string) (*door, error) {
 	}
 	d.user, err = user.PublicKey()
 	return d, err
+}
+
+// ask has the door ask for the tokens of a configuration. Who is inside stays.
+func (d *door) ask(config *ServerConfig) {
+	peer := ""
+	if config.Guard != nil {
+		peer = config.Guard.PeerToken
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asksToken, d.token = config.Token != "", sha256.Sum256([]byte(config.Token))
+	d.asksPeer, d.peer = peer != "", sha256.Sum256([]byte(peer))
 }
 
 // newSecret draws what the connections of this process show.
@@ -215,8 +228,7 @@ func (d *door) Check(client server.ClientAuthentication) bool {
 	}
 	v := d.inside[client.GetID()]
 	switch {
-	case is(shown, d.own),
-		d.guard != nil && d.guard.PeerToken != "" && is(shown, d.peer):
+	case is(shown, d.own), d.asksPeer && is(shown, d.peer):
 		v = &visitor{}
 	case d.asksToken && !is(shown, d.token):
 		return false

@@ -113,7 +113,7 @@ func (o *connectOptions) show(config *Config, at *url.URL, nonce string) error {
 			o.Token = at.User.Username()
 		}
 	default:
-		o.Token = config.Token
+		o.Token, _ = config.latest()
 	}
 	return nil
 }
@@ -200,7 +200,8 @@ func (s *wireSession) secure(ctx context.Context, config *Config, at *url.URL) (
 	if at == nil {
 		return false, nil
 	}
-	wanted := config.TLS != nil || at.Scheme == "tls"
+	_, roots := config.latest()
+	wanted := roots != nil || at.Scheme == "tls"
 	if wanted && !s.info.TLSRequired && !s.info.TLSAvailable {
 		return false, errNotSecure
 	}
@@ -210,7 +211,7 @@ func (s *wireSession) secure(ctx context.Context, config *Config, at *url.URL) (
 	if s.reader.lo != s.reader.hi { // put in by somebody on the way, to be taken for something said under TLS
 		return false, fmt.Errorf("%w: bytes between INFO and TLS", errProtocol)
 	}
-	conn, err := s.witness.handshake(ctx, s.conn, config.TLS, at.Hostname())
+	conn, err := s.witness.handshake(ctx, s.conn, roots, at.Hostname())
 	if err != nil {
 		return false, err
 	}

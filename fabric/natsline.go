@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -115,11 +116,19 @@ func (l *natsLine) options(config *Config, tell func(lineEvent, error)) []nats.O
 	switch {
 	case config.CredsFile != "":
 		options = append(options, userCredentials(config.CredsFile))
-	case config.Token != "" && !strings.Contains(config.URL, "@"): // else the address says who this is
-		options = append(options, nats.Token(config.Token))
+	case !strings.Contains(config.URL, "@"): // else the address says who this is
+		options = append(options, nats.TokenHandler(func() string { token, _ := config.latest(); return token }))
 	}
 	if config.TLS != nil || strings.HasPrefix(config.URL, "tls:") {
-		options = append(options, nats.Secure(l.tls.options(config.TLS)))
+		options = append(options, nats.Secure(l.tls.options(config.TLS)), func(o *nats.Options) error {
+			o.RootCAsCB = func() (roots *x509.CertPool, err error) {
+				if _, latest := config.latest(); latest != nil {
+					roots = latest.RootCAs
+				}
+				return roots, nil
+			}
+			return nil
+		})
 	}
 	return append(options, nats.SetCustomDialer(l))
 }

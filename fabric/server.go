@@ -371,6 +371,28 @@ func (s *Server) SlowConsumers() int64 {
 	return s.cutOff + s.nats.NumSlowConsumers()
 }
 
+// SetTokens changes the secrets that connections from outside must show from now on: that of all, and that of peers.
+// Those who are connected stay. A server that was started without tokens and without a Guard stays without.
+func (s *Server) SetTokens(token, peer string) {
+	if s.bus != nil {
+		return
+	}
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	s.config.Token = token
+	if s.config.Guard != nil {
+		guard := *s.config.Guard
+		guard.PeerToken = peer
+		s.config.Guard = &guard
+	}
+	s.mu.Lock()
+	door := s.door
+	s.mu.Unlock()
+	if door != nil {
+		door.ask(&s.config)
+	}
+}
+
 // Stop cuts all connections and stops serving, until Start. Connections, those of this process too, are Lost and go on
 // trying.
 func (s *Server) Stop() {

@@ -2,6 +2,7 @@ package ps
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -198,14 +199,20 @@ func (k *keeper) build(ctx context.Context, r *keptRun, shards int, memory Memor
 // listen connects to a ps that tells what its shards have.
 func (k *keeper) listen(ctx context.Context, r *keptRun, t *teller) error {
 	s := k.server
-	config := fabric.Config{URL: t.server.URL, Bus: s.bus, Name: "keeper/" + s.ID(), Token: s.config.Token,
-		TLS: s.config.PeerTLS, Log: s.log}
+	config := fabric.Config{URL: t.server.URL, Bus: s.bus, Name: "keeper/" + s.ID(), Log: s.log}
+	byControl := t.server.URL == "" // it is part of the control server
 	if t.server.ID == s.ID() {
 		config.Server = s.nats
-	} else if t.server.URL == "" { // it is part of the control server
-		config.URL, config.TLS = s.config.NATS, s.config.NATSTLS
+	} else if byControl {
+		config.URL = s.config.NATS
 	}
-	conn, err := fabric.Dial(ctx, config)
+	conn, err := fabric.Dial(ctx, renewing(config, func() (string, *tls.Config) {
+		c := s.trust.Load()
+		if byControl {
+			return c.Token, c.NATSTLS
+		}
+		return c.Token, c.PeerTLS
+	}))
 	if err != nil {
 		return err
 	}

@@ -168,7 +168,7 @@ func (s *Server) dialLink(ctx context.Context, l *link) error {
 		}
 	}
 	conn, err := fabric.Dial(ctx, fabric.Config{
-		Server: s.nats, Direct: true, Name: "ps", Token: s.config.Token, Log: s.log, Buffers: s.buffers,
+		Server: s.nats, Direct: true, Name: "ps", Log: s.log, Buffers: s.buffers,
 		OnState: func(state fabric.State) { l.lost.Store(state == fabric.Lost) },
 	})
 	if err != nil {

@@ -92,8 +92,7 @@ func (m *mirroring) stop() {
 // run connects, and tells until ctx ends.
 func (m *mirroring) run(ctx context.Context) (err error) {
 	s, name := m.a.server, string(m.a.manifest.Name)
-	m.conn, err = fabric.Dial(ctx, fabric.Config{Server: s.nats, Direct: true, Name: "ps", Token: s.config.Token,
-		Log: s.log})
+	m.conn, err = fabric.Dial(ctx, fabric.Config{Server: s.nats, Direct: true, Name: "ps", Log: s.log})
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package ps
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -72,6 +73,9 @@ type Server struct {
 	// jobs is what receiving goroutines look jobs up in. Only the control loop replaces it.
 	jobs atomic.Pointer[map[schema.JobName]*assignment]
 
+	// trust is the configuration whose tokens and TLS count by now; of the rest config counts.
+	trust atomic.Pointer[Config]
+
 	controlLost atomic.Bool    // the control server is out of reach
 	controlBack moment         // when it last came back; zero: it was never lost
 	cameBack    chan struct{}  // has room for one: it came back just now
@@ -123,6 +127,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.trust.Store(&config)
 	s.jobs.Store(&map[schema.JobName]*assignment{})
 	s.freeBytes.Store(config.MemoryBytesMax)
 	if err := s.open(ctx); err != nil {
@@ -192,10 +197,13 @@ func (s *Server) embedsControl() bool { return s.config.NATS == "" }
 // controlConfig is how to reach the server that carries control.
 func (s *Server) controlConfig(name string) fabric.Config {
 	if s.embedsControl() {
-		return fabric.Config{Server: s.nats, Name: name, Token: s.config.Token, Log: s.log}
+		return fabric.Config{Server: s.nats, Name: name, Log: s.log}
 	}
-	return fabric.Config{URL: s.config.NATS, Bus: s.bus, Name: name, Token: cmp.Or(s.config.ControlToken, s.config.Token),
-		CredsFile: s.config.NATSCredsFile, TLS: s.config.NATSTLS, Log: s.log}
+	return renewing(fabric.Config{URL: s.config.NATS, Bus: s.bus, Name: name, CredsFile: s.config.NATSCredsFile,
+		Log: s.log}, func() (string, *tls.Config) {
+		c := s.trust.Load()
+		return cmp.Or(c.ControlToken, c.Token), c.NATSTLS
+	})
 }
 
 // openControl connects to the control server and announces this ps there.

@@ -2,6 +2,7 @@ package ps
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -107,8 +108,8 @@ func (b *standby) connect(ctx context.Context) error {
 
 func (b *standby) fabricConfig(name string, onState func(fabric.State)) fabric.Config {
 	s := b.server
-	return fabric.Config{URL: b.url, Bus: s.bus, Name: name, Token: s.config.Token, TLS: s.config.NATSTLS, Log: s.log,
-		OnState: onState}
+	return renewing(fabric.Config{URL: b.url, Bus: s.bus, Name: name, Log: s.log, OnState: onState},
+		func() (string, *tls.Config) { c := s.trust.Load(); return c.Token, c.NATSTLS })
 }
 
 // run runs f on a goroutine of its own, unless the server has ended.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -9,12 +10,15 @@ import (
 	"math"
 	"net"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"gradbus/cuda"
 	"gradbus/fabric"
@@ -82,7 +86,7 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
 				return err
 			}
 			f.page.anyPort = f.page.listen == httpDefault && !c.Flags().Changed("http")
-			return f.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr())
+			return f.run(c.Context(), c.Flags(), c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
 	f.add(c)
@@ -183,7 +187,10 @@ func (f *flags) add(c *cobra.Command) {
 }
 
 // run serves until ctx ends, which is a clean end.
-func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
+func (f *flags) run(ctx context.Context, set *pflag.FlagSet, out, logTo io.Writer) error {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	log, err := f.log.Logger(logTo)
 	if err != nil {
 		return err
@@ -233,14 +240,7 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 		server.URL(), through, f.server.Shards, f.server.Deadline, f.page.line(shown), f.durable(),
 		process.Invoked("trainer"), f.hint(fabric.WithoutUser(at)))
 	notify("READY=1", log)
-	asked := true
-	select {
-	case <-ctx.Done():
-	case <-server.Asked():
-	case <-server.Done():
-		asked = false
-	}
-	if asked {
+	if f.serve(ctx, set, hangups, server, shown, log) {
 		notify("STOPPING=1", log)
 		log.Info("ending", "reason", "asked to")
 		within, stop := context.WithTimeout(context.Background(), drainWithin)
@@ -420,17 +420,23 @@ func (f *flags) fillTLS(log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	f.server.TLS, f.server.PeerTLS = serve, dial.Clone()
+	f.server.TLS = serve
+	f.dialWith(&f.server, dial, own)
+	return nil
+}
+
+// dialWith says how a server dials others: dial is how it dials its trainers' servers, own vouches for NATS alone.
+func (f *flags) dialWith(c *ps.Config, dial, own *tls.Config) {
+	c.PeerTLS = dial.Clone()
 	switch {
-	case own == nil && (f.server.NATS != "" || f.server.Standby != ""):
-		f.server.NATSTLS = dial
+	case own == nil && (c.NATS != "" || c.Standby != ""):
+		c.NATSTLS = dial
 	case own != nil && dial != nil:
 		dial.RootCAs = own.RootCAs
-		f.server.NATSTLS = dial
+		c.NATSTLS = dial
 	default:
-		f.server.NATSTLS = own
+		c.NATSTLS = own
 	}
-	return nil
 }
 
 // hint is what a trainer has to be told besides its workload.

@@ -1,16 +1,13 @@
 package main
 
 import (
-	"context"
 	"io"
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 
 	"gradbus/internal/process"
-	"gradbus/internal/testkit"
 )
 
 // The page answers to the names that the machine gives itself, and that flags give it, and to no other.
@@ -54,27 +51,14 @@ func TestPageAnswersToNamesOfTheMachine(t *testing.T) {
 
 // What the embedded NATS server says of itself has the page's guard.
 func TestNATSMonitorHasTheGuardOfThePage(t *testing.T) {
-	t.Parallel()
-	ctx, end := context.WithCancel(t.Context())
-	defer end()
-	var log testkit.Text
-	ready, ended := make(chan struct{}), make(chan error, 1)
-	c := command()
-	c.SetArgs([]string{"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--nats-monitor", "127.0.0.1:0", "--gpu", "off",
-		"--log-format", "text"})
-	c.SetErr(&log)
-	c.SetOut(&untilReady{io.Discard, sync.OnceFunc(func() { close(ready) })})
-	go func() { ended <- c.ExecuteContext(ctx) }()
-	select {
-	case <-ready:
-	case err := <-ended:
-		t.Fatalf("it does not start: %v", err)
-	}
-	_, line, _ := strings.Cut(log.String(), `msg="NATS monitoring"`)
+	s := &served{t: t}
+	s.start("--nats-monitor", "127.0.0.1:0")
+	defer s.stop()
+	_, line, _ := strings.Cut(s.log.String(), `msg="NATS monitoring"`)
 	_, at, _ := strings.Cut(line, "url=")
 	at, _, _ = strings.Cut(at, "\n")
 	for host, want := range map[string]int{"localhost": http.StatusOK, "evil.example": http.StatusForbidden} {
-		r, err := http.NewRequestWithContext(ctx, "GET", strings.Replace(at, "/varz", "/connz?subs=1", 1), nil)
+		r, err := http.NewRequestWithContext(t.Context(), "GET", strings.Replace(at, "/varz", "/connz?subs=1", 1), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,9 +73,5 @@ func TestNATSMonitorHasTheGuardOfThePage(t *testing.T) {
 			answer.Header.Get("Access-Control-Allow-Origin") != "" {
 			t.Errorf("host %s: %v, status %d, headers %v: %s", host, err, answer.StatusCode, answer.Header, text)
 		}
-	}
-	end()
-	if err := <-ended; err != nil {
-		t.Error(err)
 	}
 }

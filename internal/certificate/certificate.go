@@ -6,6 +6,7 @@
 package certificate
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/tls"
 	"errors"
@@ -26,14 +27,15 @@ const lookEvery = 10 * time.Second
 
 // File is a certificate and its key as their files have them. It is safe for concurrent use.
 type File struct {
-	flag, certFile, keyFile string
-	log                     *slog.Logger
-	now                     func() time.Time
+	flag string
+	log  *slog.Logger
+	now  func() time.Time
 
-	mu      sync.Mutex // guards the rest; files are read under it, once in lookEvery
-	pair    *tls.Certificate
-	changed time.Time
-	looked  time.Time
+	mu                sync.Mutex // guards the rest; files are read under it, once in lookEvery
+	certFile, keyFile string
+	pair              *tls.Certificate
+	changed           time.Time
+	looked            time.Time
 }
 
 // Load reads a certificate and its key. flag is what errors call them by: http-tls stands for http-tls-cert and
@@ -63,6 +65,21 @@ func (f *File) Latest() *tls.Certificate {
 		}
 	}
 	return f.pair
+}
+
+// Reload reads the files at once, which may be others than before, and reports whether the certificate is another one.
+// After an error everything stays as it was.
+func (f *File) Reload(certFile, keyFile string) (changed bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	wasCert, wasKey, was := f.certFile, f.keyFile, f.pair
+	f.certFile, f.keyFile = certFile, keyFile
+	if err = f.read(); err != nil {
+		f.certFile, f.keyFile = wasCert, wasKey
+		return false, err
+	}
+	f.looked = f.now()
+	return !bytes.Equal(f.pair.Leaf.Raw, was.Leaf.Raw), nil
 }
 
 // Serve has a server show the certificate.

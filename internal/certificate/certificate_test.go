@@ -85,3 +85,32 @@ func TestLoadRefuses(t *testing.T) {
 		}
 	}
 }
+
+// A reload reads at once, from other files if need be, and keeps the certificate where these are wrong.
+func TestReload(t *testing.T) {
+	authority := certtest.NewAuthority(t)
+	first, second := authority.Issue(t, "first.example"), authority.Issue(t, "second.example")
+	f, err := Load("tls", first.CertFile, first.KeyFile, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		cert, key string
+		changed   bool
+		wrong     string
+		serves    string
+	}{
+		{first.CertFile, first.KeyFile, false, "", "first.example"},
+		{second.CertFile, first.KeyFile, false, "private key does not match", "first.example"},
+		{second.CertFile, second.KeyFile, true, "", "second.example"},
+		{"nowhere.pem", second.KeyFile, false, "nowhere.pem", "second.example"},
+	} {
+		changed, err := f.Reload(c.cert, c.key)
+		if changed != c.changed || (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+			t.Errorf("%+v: changed %v, %v", c, changed, err)
+		}
+		if got := f.Latest().Leaf.DNSNames[0]; got != c.serves {
+			t.Errorf("%+v: it serves %s", c, got)
+		}
+	}
+}

@@ -53,6 +53,9 @@ func Load(flags *pflag.FlagSet, warn func(text string)) error {
 	if err := refusePasswords(flags, given); err != nil {
 		return err
 	}
+	for _, name := range given {
+		_ = flags.SetAnnotation(name, givenFlag, []string{"true"}) // it is one of these flags
+	}
 	file := flags.Lookup(FileFlag)
 	if file == nil || file.Value.String() == "" {
 		return nil
@@ -70,38 +73,64 @@ func Load(flags *pflag.FlagSet, warn func(text string)) error {
 // loadFile sets every flag that the file names and neither the command line nor the environment, which gave those that
 // are given.
 func loadFile(path string, flags *pflag.FlagSet, given []string) error {
-	data, err := regular.Read(path, fileBytesMax)
+	all, err := linesOf(path)
 	if err != nil {
-		return fmt.Errorf("configuration file: %w", err)
-	}
-	var document yaml.Node
-	if err := yaml.Unmarshal(data, &document); err != nil {
-		return fmt.Errorf("%s: not YAML: %s", path, strings.TrimPrefix(err.Error(), "yaml: "))
-	}
-	if len(document.Content) == 0 || document.Content[0].Tag == "!!null" {
-		return nil // empty, or comments only
-	}
-	root := document.Content[0]
-	if root.Kind != yaml.MappingNode {
-		return fmt.Errorf("%s:%d: want a mapping from names of flags to values, one `name: value` a line", path, root.Line)
+		return err
 	}
 	var wrong []string
-	seen := map[string]int{}
-	for i := 0; i < len(root.Content); i += 2 {
-		name, value := root.Content[i], root.Content[i+1]
-		if first, twice := seen[name.Value]; twice {
-			wrong = append(wrong, fmt.Sprintf("%s:%d: %s: already given in line %d", path, name.Line, name.Value, first))
-			continue
+	for _, one := range all {
+		err := one.twice
+		if err == nil {
+			err = set(flags, one.name, one.value, slices.Contains(given, one.name))
 		}
-		seen[name.Value] = name.Line
-		if err := set(flags, name.Value, value, slices.Contains(given, name.Value)); err != nil {
-			wrong = append(wrong, fmt.Sprintf("%s:%d: %v", path, name.Line, err))
+		if err != nil {
+			wrong = append(wrong, fmt.Sprintf("%s:%d: %v", path, one.line, err))
 		}
 	}
 	if len(wrong) > 0 {
 		return errors.New(strings.Join(wrong, "; "))
 	}
 	return nil
+}
+
+// fileLine is a line of a configuration file.
+type fileLine struct {
+	name  string
+	value *yaml.Node
+	line  int
+	twice error // that the name was given before
+}
+
+// linesOf reads a configuration file.
+func linesOf(path string) (all []fileLine, err error) {
+	data, err := regular.Read(path, fileBytesMax)
+	if err != nil {
+		return nil, fmt.Errorf("configuration file: %w", err)
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(data, &document); err != nil {
+		return nil, fmt.Errorf("%s: not YAML: %s", path, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if len(document.Content) == 0 || document.Content[0].Tag == "!!null" {
+		return nil, nil // empty, or comments only
+	}
+	root := document.Content[0]
+	if root.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("%s:%d: want a mapping from names of flags to values, one `name: value` a line", path,
+			root.Line)
+	}
+	seen := map[string]int{}
+	for i := 0; i < len(root.Content); i += 2 {
+		name := root.Content[i]
+		one := fileLine{name: name.Value, value: root.Content[i+1], line: name.Line}
+		if first, twice := seen[one.name]; twice {
+			one.twice = fmt.Errorf("%s: already given in line %d", one.name, first)
+		} else {
+			seen[one.name] = one.line
+		}
+		all = append(all, one)
+	}
+	return all, nil
 }
 
 // set gives one flag its value from the file, unless the environment or the command line gave it one. The value is
@@ -122,7 +151,7 @@ func set(flags *pflag.FlagSet, name string, value *yaml.Node, given bool) error 
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	return nil
+	return flags.SetAnnotation(name, fileFlag, []string{text})
 }
 
 // setText gives a flag a value, unless the command line gave it one. The value is checked either way.

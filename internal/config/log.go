@@ -27,6 +27,8 @@ const (
 type Log struct {
 	Format string // LogAuto, LogText or LogJSON
 	Level  string // debug, info, warn or error
+
+	least *slog.LevelVar // of the log that is open; nil before
 }
 
 // Add gives a command the flags --log-format and --log-level.
@@ -43,19 +45,13 @@ func (l *Log) Args(format string) []string {
 
 // Logger opens a log. Keys of records are named as the labels of metrics are: job, member, shard, server, gpu, reason.
 func (l *Log) Logger(to io.Writer) (*slog.Logger, error) {
-	var o slog.HandlerOptions
-	switch l.Level {
-	case "debug":
-		o.Level = slog.LevelDebug
-	case "info":
-		o.Level = slog.LevelInfo
-	case "warn":
-		o.Level = slog.LevelWarn
-	case "error":
-		o.Level = slog.LevelError
-	default:
-		return nil, fmt.Errorf("log-level %q: want debug, info, warn or error", l.Level)
+	least, err := l.leastLevel()
+	if err != nil {
+		return nil, err
 	}
+	l.least = new(slog.LevelVar)
+	l.least.Set(least)
+	o := slog.HandlerOptions{Level: l.least}
 	format := l.Format
 	if format == LogAuto {
 		if format = LogJSON; IsTerminal(to) {
@@ -69,6 +65,31 @@ func (l *Log) Logger(to io.Writer) (*slog.Logger, error) {
 		return slog.New(onceHandler{to: slog.NewJSONHandler(to, &o)}), nil
 	}
 	return nil, fmt.Errorf("log-format %q: want %s", l.Format, strings.Join([]string{LogAuto, LogText, LogJSON}, ", "))
+}
+
+// Reload gives the log that is open the level that the flag has by now, and reports whether that is another one.
+func (l *Log) Reload() (changed bool, err error) {
+	least, err := l.leastLevel()
+	if err == nil && least != l.least.Level() {
+		changed = true
+		l.least.Set(least)
+	}
+	return changed, err
+}
+
+// leastLevel is the level that the flag names.
+func (l *Log) leastLevel() (slog.Level, error) {
+	switch l.Level {
+	case "debug":
+		return slog.LevelDebug, nil
+	case "info":
+		return slog.LevelInfo, nil
+	case "warn":
+		return slog.LevelWarn, nil
+	case "error":
+		return slog.LevelError, nil
+	}
+	return 0, fmt.Errorf("log-level %q: want debug, info, warn or error", l.Level)
 }
 
 // IsTerminal tells whether what is written is seen by a person at a terminal.

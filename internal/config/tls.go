@@ -2,8 +2,10 @@ package config
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/spf13/pflag"
 
@@ -13,7 +15,18 @@ import (
 // TLS are the flags of encrypted connections: --tls-cert and --tls-key are what this process shows, as a server and to
 // servers that ask; --tls-ca vouches for the others. Where none is given connections are plain, but to addresses that
 // begin with tls://.
-type TLS struct{ Cert, Key, CA string }
+type TLS struct {
+	Cert, Key, CA string
+
+	loaded *loadedTLS // what Load has read; nil before
+}
+
+// loadedTLS is what the files of the flags held when they were last read.
+type loadedTLS struct {
+	pair  *certificate.File // nil: none is shown
+	roots *x509.CertPool    // nil: the system's
+	serve atomic.Pointer[tls.Config]
+}
 
 // Add adds the flags. ask says what a server does with --tls-ca.
 func (t *TLS) Add(set *pflag.FlagSet, shown, ask string) {
@@ -28,7 +41,8 @@ func (t *TLS) Args() []string {
 	return GivenPairs("--tls-cert", t.Cert, "--tls-key", t.Key, "--tls-ca", t.CA)
 }
 
-// Load gives how to serve, nil for plain connections, and how to dial, nil where no flag was given.
+// Load gives how to serve, nil for plain connections, and how to dial, nil where no flag was given. Reload changes how
+// connections are served from then on.
 func (t *TLS) Load(log *slog.Logger) (serve, dial *tls.Config, err error) {
 	if (t.Cert == "") != (t.Key == "") {
 		return nil, nil, errors.New("tls-cert and tls-key: want both or neither")
@@ -37,18 +51,63 @@ func (t *TLS) Load(log *slog.Logger) (serve, dial *tls.Config, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if t.Cert == "" {
-		return nil, roots, nil
+	t.loaded = &loadedTLS{}
+	if t.Cert != "" {
+		if t.loaded.pair, err = certificate.Load("tls", t.Cert, t.Key, log); err != nil {
+			return nil, nil, err
+		}
 	}
-	pair, err := certificate.Load("tls", t.Cert, t.Key, log)
+	dial = t.loaded.trust(roots)
+	if t.loaded.pair == nil {
+		return nil, dial, nil
+	}
+	serve = t.loaded.serve.Load().Clone()
+	serve.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return t.loaded.serve.Load(), nil }
+	return serve, dial, nil
+}
+
+// Reload reads the files of the flags again, and names the flags whose files say something else. It gives how to dial
+// from now on. After an error everything stays as it was.
+func (t *TLS) Reload() (dial *tls.Config, changed []string, err error) {
+	l := t.loaded
+	if (t.Cert == "") != (l.pair == nil) || (t.Key == "") != (l.pair == nil) {
+		return nil, nil, errors.New("tls-cert, tls-key: TLS begins and ends with a restart alone")
+	}
+	roots, err := RootCAs(t.CA)
 	if err != nil {
 		return nil, nil, err
 	}
-	serve, dial = &tls.Config{MinVersion: tls.VersionTLS12}, &tls.Config{MinVersion: tls.VersionTLS12}
-	pair.Serve(serve)
-	pair.Show(dial)
-	if roots != nil {
-		dial.RootCAs, serve.ClientCAs, serve.ClientAuth = roots.RootCAs, roots.RootCAs, tls.RequireAndVerifyClientCert
+	if l.pair != nil {
+		renewed, err := l.pair.Reload(t.Cert, t.Key)
+		if err != nil {
+			return nil, nil, err
+		}
+		if renewed {
+			changed = append(changed, "tls-cert")
+		}
 	}
-	return serve, dial, nil
+	if (roots == nil) != (l.roots == nil) || roots != nil && !roots.RootCAs.Equal(l.roots) {
+		changed = append(changed, "tls-ca")
+	}
+	return l.trust(roots), changed, nil
+}
+
+// trust takes the authorities whose certificates count from now on, and gives how to dial.
+func (l *loadedTLS) trust(roots *tls.Config) (dial *tls.Config) {
+	l.roots = nil
+	if roots != nil {
+		l.roots = roots.RootCAs
+	}
+	if l.pair == nil {
+		return roots
+	}
+	serve := &tls.Config{MinVersion: tls.VersionTLS12}
+	dial = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: l.roots}
+	l.pair.Serve(serve)
+	l.pair.Show(dial)
+	if roots != nil {
+		serve.ClientCAs, serve.ClientAuth = l.roots, tls.RequireAndVerifyClientCert
+	}
+	l.serve.Store(serve)
+	return dial
 }

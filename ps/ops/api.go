@@ -52,7 +52,7 @@ var (
 // methods are those that a path takes.
 func (s *Server) methods(path string) []string {
 	switch {
-	case path == "/login" && s.tokens.page != nil:
+	case path == "/login" && s.tokens.Load().page != nil:
 		return loginMethods
 	case path == resetPath:
 		return resetMethods
@@ -70,7 +70,8 @@ func (s *Server) guarded(g *guard, next http.Handler) http.Handler {
 			return
 		}
 		defer s.requests.Done()
-		methods, lets := s.methods(r.URL.Path), s.tokens.lets(r)
+		tokens := s.tokens.Load()
+		methods, lets := s.methods(r.URL.Path), tokens.lets(r)
 		if why := g.check(r, methods, isProbe(r) || lets && isScrape(r)); why != nil {
 			if why.status == http.StatusMethodNotAllowed {
 				w.Header().Set("Allow", strings.Join(methods, ", "))
@@ -81,7 +82,7 @@ func (s *Server) guarded(g *guard, next http.Handler) http.Handler {
 		if in := connectionOf(r); lets && in != nil {
 			in.enter(admitted)
 		}
-		if s.tokens.asks(r.URL.Path) && !lets && !s.isOpen(r) {
+		if tokens.asks(r.URL.Path) && !lets && !s.isOpen(r) {
 			s.deny(w, r)
 			return
 		}

@@ -29,7 +29,7 @@ type Server struct {
 	hub     *Hub
 	url     string
 	guard   *guard
-	tokens  tokens
+	tokens  atomic.Pointer[tokens]
 	making  chan struct{} // holds one for each answer of the API that is being made
 	conns   *connections
 	serving []*http.Server
@@ -92,6 +92,41 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 	return s, nil
 }
 
+// Reload takes tokens and the certificate from a configuration, and names the flags whose files say something else.
+// Connections and streams that there are stay. After an error everything stays.
+func (s *Server) Reload(c Config) (changed []string, err error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	secure := s.guard.secure
+	if (c.Token != "") != (s.tokens.Load().page != nil) {
+		return nil, errors.New("http-token-file: it begins and ends with a restart alone")
+	}
+	if (c.CertFile != "") != (secure != nil) {
+		return nil, errors.New("http-tls-cert: TLS begins and ends with a restart alone")
+	}
+	if secure != nil {
+		renewed, err := secure.Reload(c.CertFile, c.KeyFile)
+		if err != nil {
+			return nil, err
+		}
+		if renewed {
+			changed = append(changed, "http-tls-cert")
+		}
+	}
+	was, now := s.tokens.Load(), newTokens(c, secure != nil)
+	if was.page.equal(now.page) {
+		now.page = was.page // and who has guessed wrongly
+	} else {
+		changed = append(changed, "http-token-file")
+	}
+	if !was.metrics.equal(now.metrics) {
+		changed = append(changed, "metrics-token-file")
+	}
+	s.tokens.Store(now)
+	return changed, nil
+}
+
 func (s *Server) listen() (net.Listener, error) {
 	l, err := net.Listen("tcp", s.config.Listen)
 	if s.config.AnyPort && errors.Is(err, syscall.EADDRINUSE) {
@@ -121,7 +156,7 @@ func (s *Server) begin(ctx context.Context, listener net.Listener, sides []*side
 		scheme = "https"
 	}
 	s.url = (&url.URL{Scheme: scheme, Host: reachable(listener.Addr()), Path: "/"}).String()
-	s.tokens = newTokens(s.config, secure != nil)
+	s.tokens.Store(newTokens(s.config, secure != nil))
 	s.guard = newGuard(s.config, secure)
 	page := s.server(ctx, s.handler())
 	over := net.Listener(s.conns)

@@ -96,7 +96,7 @@ func TestLoginSlowsDown(t *testing.T) {
 	s := start(t, withToken)
 	var mu sync.Mutex
 	now := time.Now()
-	s.tokens.page.throttle.now = func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
+	s.tokens.Load().page.throttle.now = func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
 	form := func(secret string) (*http.Response, string) {
 		return s.do(t, "POST", "/login", strings.NewReader(url.Values{"token": {secret}}.Encode()),
 			"Content-Type: application/x-www-form-urlencoded")

@@ -33,7 +33,8 @@ type tokens struct {
 	metrics *token // opens /metrics alone, beside that of the page
 }
 
-func newTokens(c Config, secure bool) (k tokens) {
+func newTokens(c Config, secure bool) *tokens {
+	k := &tokens{}
 	if c.Token != "" {
 		k.page = newToken(c.Token, secure)
 	}
@@ -73,6 +74,14 @@ func newToken(secret string, secure bool) *token {
 		t.cookie.Name, t.cookie.Secure = "__Host-gradbus", true
 	}
 	return t
+}
+
+// equal reports whether two are the same, or both none.
+func (t *token) equal(other *token) bool {
+	if t == nil || other == nil {
+		return t == other
+	}
+	return t.sum == other.sum
 }
 
 // is compares in constant time.
@@ -131,7 +140,7 @@ func (s *Server) deny(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="gradbus"`)
 	want := "want the token of --http-token-file: as Authorization: Bearer TOKEN, or in a browser at /login"
-	if s.tokens.metrics != nil && r.URL.Path == metricsPath {
+	if s.tokens.Load().metrics != nil && r.URL.Path == metricsPath {
 		want = "want the token of --metrics-token-file, as Authorization: Bearer TOKEN"
 	}
 	fail(w, http.StatusUnauthorized, want)
@@ -139,7 +148,7 @@ func (s *Server) deny(w http.ResponseWriter, r *http.Request) {
 
 // login shows the form, and takes it.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
-	token := s.tokens.page
+	token := s.tokens.Load().page
 	if token == nil {
 		fail(w, http.StatusNotFound, "no token is asked for here")
 		return

@@ -3,6 +3,7 @@ package ops
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -186,5 +187,51 @@ func TestCookies(t *testing.T) {
 	}
 	if !strings.HasPrefix(same.cookie.Name, "__Host-") || !same.cookie.Secure {
 		t.Errorf("cookie over TLS: %+v", same.cookie)
+	}
+}
+
+// A reload changes what must be shown from then on: cookies of the token before end, and streams go on.
+func TestReloadTokens(t *testing.T) {
+	t.Parallel()
+	const other, scraper = "fedcba9876543210-other", "0011223344556677-scraper"
+	s := start(t, func(c *Config) { withToken(c); someMetrics(c) })
+	form, _ := s.do(t, "POST", "/login", strings.NewReader("token="+someToken),
+		"Content-Type: application/x-www-form-urlencoded")
+	cookie := "Cookie: gradbus=" + form.Cookies()[0].Value
+	stream := s.open(t, "Authorization: Bearer "+someToken)
+	stream.next(t)
+	lets := func(path, header string, want bool) {
+		t.Helper()
+		if answer, _ := s.get(t, path, header); (answer.StatusCode == http.StatusOK) != want {
+			t.Errorf("%s, %s: status %d", path, header, answer.StatusCode)
+		}
+	}
+	reload := func(change func(*Config), wants ...string) {
+		t.Helper()
+		c := s.config
+		change(&c)
+		if changed, err := s.Reload(c); err != nil || !slices.Equal(changed, wants) {
+			t.Errorf("changed %q, want %q; %v", changed, wants, err)
+		}
+	}
+	reload(func(*Config) {})
+	lets("/api/v1/status", cookie, true)
+	reload(func(c *Config) { c.Token, c.MetricsToken = other, scraper }, "http-token-file", "metrics-token-file")
+	for _, path := range []string{"/api/v1/status", "/metrics"} {
+		lets(path, cookie, false)
+		lets(path, "Authorization: Bearer "+someToken, false)
+		lets(path, "Authorization: Bearer "+other, true)
+	}
+	lets("/metrics", "Authorization: Bearer "+scraper, true)
+	stream.next(t)
+	for _, wrong := range []func(*Config){func(c *Config) { c.Token = "short" }, func(c *Config) { c.Token = "" },
+		func(c *Config) { c.Token, c.MetricsToken = scraper, scraper },
+		func(c *Config) { c.CertFile, c.KeyFile = "a", "b" }} {
+		c := s.config
+		wrong(&c)
+		if _, err := s.Reload(c); err == nil {
+			t.Error("it takes what is wrong")
+		}
+		lets("/api/v1/status", "Authorization: Bearer "+other, true)
 	}
 }

@@ -25,6 +25,7 @@ type Display struct {
 	hub     *ops.Hub
 	server  *ops.Server
 	of      atomic.Pointer[ps.Server] // nil until it has started
+	config  ops.Config
 	notKept func() string
 }
 
@@ -47,6 +48,7 @@ func Open(ctx context.Context, c ops.Config, notKept func() string) (*Display, e
 	c.Machine = append(c.Machine, process.HostNames()...)
 	c.NATS, c.NATSPages = d.nats, fabric.MonitoringPages
 	c.Alive, c.Checks, c.ResetBuckets = d.alive, d.checks, d.resetBuckets
+	d.config = c
 	if d.server, err = ops.Start(ctx, c); err != nil {
 		return nil, err
 	}
@@ -71,6 +73,16 @@ func (d *Display) Begin(server *ps.Server) {
 			status.New(status.Config{Server: server.ID(), URL: server.URL(), Version: gradbus.Version,
 				Registered: server.Announced, Words: process.AsInvoked}))
 	}
+}
+
+// Reload takes the tokens and the files of the certificate from a configuration, as ops.Server.Reload does.
+func (d *Display) Reload(c ops.Config) (changed []string, err error) {
+	if d == nil {
+		return nil, nil
+	}
+	now := d.config
+	now.Token, now.MetricsToken, now.CertFile, now.KeyFile = c.Token, c.MetricsToken, c.CertFile, c.KeyFile
+	return d.server.Reload(now)
 }
 
 // URL is where the page is.
