@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -26,7 +27,7 @@ import (
 )
 
 func main() {
-	os.Exit(config.Run("psbench", os.Stderr, command().ExecuteContext))
+	os.Exit(config.Run("psbench", os.Stderr, command().ExecuteContext, syscall.SIGHUP))
 }
 
 // benchmarks are the commands, in the order of the help.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -18,7 +19,7 @@ import (
 
 func main() {
 	config.PaceCollector()
-	os.Exit(config.Run("trainer", os.Stderr, command().ExecuteContext))
+	os.Exit(config.Run("trainer", os.Stderr, command().ExecuteContext, syscall.SIGHUP))
 }
 
 func command() *cobra.Command {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -32,11 +33,20 @@ func (e Exit) Unwrap() error { return e.Err }
 // Run runs a command until it ends or is interrupted, and returns the process's exit status: 0, 1 after an error or
 // what an Exit says, or 130 after an interrupt. What went wrong goes to errs as one line that begins with the command's
 // name, with nothing in it that a terminal acts upon: errors hold names and texts of others. The first interrupt
-// (Ctrl-C or SIGTERM) ends the context; a second ends the process at once.
-func Run(name string, errs io.Writer, execute func(context.Context) error) (status int) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+// (Ctrl-C, SIGTERM or one of more) ends the context; a second Ctrl-C or SIGTERM ends the process at once, and one of
+// more does nothing: a terminal that is closed and its shell both send SIGHUP. What was ignored when the process
+// started, as nohup has it, stays ignored.
+func Run(name string, errs io.Writer, execute func(context.Context) error, more ...os.Signal) (status int) {
+	more = slices.DeleteFunc(slices.Clone(more), signal.Ignored)
+	ctx, stop := signal.NotifyContext(context.Background(), append(more, os.Interrupt, syscall.SIGTERM)...)
 	defer stop()
-	context.AfterFunc(ctx, stop)
+	interrupted := context.AfterFunc(ctx, func() {
+		if len(more) > 0 { // of none, Ignore would ignore all
+			signal.Ignore(more...)
+		}
+		stop()
+	})
+	defer interrupted() // which is not the end of execute
 	err := execute(ctx)
 	switch {
 	case err == nil:

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/signal"
 	"syscall"
 	"testing"
 )
@@ -17,6 +18,15 @@ func TestRun(t *testing.T) {
 			return err
 		}
 		<-ctx.Done()
+		return ctx.Err()
+	}
+	hungUp := func(ctx context.Context) error { // by a terminal, and by its shell
+		for range 2 {
+			if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+				return err
+			}
+			<-ctx.Done()
+		}
 		return ctx.Err()
 	}
 	for _, c := range []struct {
@@ -32,10 +42,14 @@ func TestRun(t *testing.T) {
 			"ps: job ?]0;a??2J?: gone \n"},
 		{"another's status", func(context.Context) error { return Exit{3, errors.New("no \x1b[31m")} }, 3, "ps: no ?[31m\n"},
 		{"interrupted", interrupted, 130, "ps: interrupted\n"},
+		{"hung up", hungUp, 130, "ps: interrupted\n"},
 	} {
+		heard := make(chan os.Signal, 1)
+		signal.Notify(heard, syscall.SIGHUP) // what started the test may ignore it, and so does Run in the end
 		var errs bytes.Buffer
-		if status := Run("ps", &errs, c.execute); status != c.status || errs.String() != c.says {
+		if status := Run("ps", &errs, c.execute, syscall.SIGHUP); status != c.status || errs.String() != c.says {
 			t.Errorf("%s: status %d and %q, want %d and %q", c.name, status, errs.String(), c.status, c.says)
 		}
+		signal.Stop(heard)
 	}
 }
