@@ -362,6 +362,15 @@ func (s *Server) NATSMonitoring(page string, parameters url.Values) ([]byte, err
 	return s.nats.Monitoring(page, parameters)
 }
 
+// JoinURL is where trainers join jobs: the control server, where that is another one, else this ps as others find it.
+// It has no password.
+func (s *Server) JoinURL() string {
+	if s.embedsControl() {
+		return s.announced("")
+	}
+	return fabric.WithoutUser(s.config.NATS)
+}
+
 // RestartNATS stops the embedded NATS server, with every connection and whatever is on the way, calls meanwhile, and
 // starts it again at the same address. Jobs stay and go on. An error says that it could not be started: the server is
 // of no use then.

@@ -231,14 +231,14 @@ func (f *flags) run(ctx context.Context, set *pflag.FlagSet, out, logTo io.Write
 		return err
 	}
 	defer f.removePorts()
-	at, through := server.URL(), ""
+	through := ""
 	if f.server.NATS != "" {
-		at, through = f.server.NATS, " for "+fabric.WithoutUser(f.server.NATS)
+		through = " for " + server.JoinURL()
 	}
 	fmt.Fprintf(out,
 		"gradbus ps is ready at %s%s (shards %d, deadline %s).\n%s%sNext, in another terminal:  %s packages%s\n",
 		server.URL(), through, f.server.Shards, f.server.Deadline, f.page.line(shown), f.durable(),
-		process.Invoked("trainer"), f.hint(fabric.WithoutUser(at)))
+		process.Invoked("trainer"), f.hint(server.JoinURL()))
 	notify("READY=1", log)
 	if f.serve(ctx, set, hangups, server, shown, log) {
 		notify("STOPPING=1", log)

@@ -30,6 +30,7 @@ type doctoring struct {
 	looking
 	listen, page string
 	nats, creds  string
+	controlToken string // a file
 	tls          config.TLS
 	monitor      string
 	dirs         []string
@@ -63,6 +64,8 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 	set.StringVar(&d.page, "http", httpDefault, "`host:port` of its page")
 	set.StringVar(&d.nats, "nats", "", "`address` of a NATS server or cluster where several ps are to meet")
 	set.StringVar(&d.creds, "nats-creds", "", "`file` with credentials for --nats")
+	set.StringVar(&d.controlToken, "control-token-file", "",
+		"`file` whose first line is shown at --nats, where that is another ps; empty is none")
 	d.tls.Add(set, "ps shows to --nats, where that asks for one", "--nats; empty is the system's")
 	set.StringVar(&d.monitor, "nats-monitor", "", "`URL` of its monitoring (nats-server -m): http://host:8222")
 	set.StringArrayVar(&d.dirs, "dir", []string{"."}, "`folder` that models or curves are written to; may be repeated")
@@ -72,6 +75,8 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 	set.BoolVar(&d.asJSON, "json", false, "print the findings as exactly one line of JSON")
 	set.StringVar(&d.library, "gpu-library", "", "`path` of the driver's library; empty is the system's")
 	_ = set.MarkHidden("gpu-library")
+	config.AddFileFlag(set)
+	config.Addresses(set, "nats")
 	flagsWrongly(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return exitOf(d.run(c))
@@ -82,7 +87,8 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 // run prints what is found, and gives the worst of it.
 func (d *doctoring) run(c *cobra.Command) (status.Level, error) {
 	if err := config.RefuseIdle(c.Flags(), []config.Idle{
-		{When: d.nats == "", Flags: []string{"nats-creds", "tls-cert", "tls-key", "tls-ca", "nats-monitor"},
+		{When: d.nats == "", Flags: []string{"nats-creds", "control-token-file", "tls-cert", "tls-key", "tls-ca",
+			"nats-monitor"},
 			Why: "it is for --nats: want that with it"},
 		{When: d.gpu == string(monitor.Off), Flags: []string{"gpu-state", "gpu-library"},
 			Why: "nobody asks for GPUs with --gpu off: leave it out"},
@@ -104,11 +110,16 @@ func (d *doctoring) run(c *cobra.Command) (status.Level, error) {
 		return "", fmt.Errorf("gpu %q: want auto or off", d.gpu)
 	}
 	if d.nats != "" {
-		_, dial, err := d.tls.Load(slog.New(slog.DiscardHandler))
+		log := slog.New(slog.DiscardHandler)
+		_, dial, err := d.tls.Load(log)
 		if err != nil {
 			return "", err
 		}
-		examined.Control = &fabric.Config{URL: d.nats, Name: "doctor", CredsFile: d.creds, TLS: dial}
+		token, err := config.Secret(d.controlToken, log)
+		if err != nil {
+			return "", err
+		}
+		examined.Control = &fabric.Config{URL: d.nats, Name: "doctor", Token: token, CredsFile: d.creds, TLS: dial}
 	}
 	all := doctor.Examine(c.Context(), examined)
 	if err := c.Context().Err(); err != nil {

@@ -90,7 +90,7 @@ func TestServeFlags(t *testing.T) {
 	for _, name := range []string{"gpu-expected", "gpu-state"} {
 		refused(t, "--listen 127.0.0.1:0 --gpu off", name, "with --gpu off")
 	}
-	for _, name := range []string{"nats-creds", "tls-cert", "tls-key", "tls-ca", "nats-monitor"} {
+	for _, name := range []string{"nats-creds", "control-token-file", "tls-cert", "tls-key", "tls-ca", "nats-monitor"} {
 		refused(t, "doctor", name, on)
 	}
 	refused(t, "doctor --gpu off", "gpu-state", "with --gpu off")
@@ -154,6 +154,7 @@ func TestSubcommandFlags(t *testing.T) {
 			held("ps/ops/doctor.TestKept", "gpu-state")).And(
 			held("ps/ops/doctor.TestExamine", "dir")).And(flagwalk.Flags{
 			"http-token-file": looks["http-token-file"], "http-ca": looks["http-ca"],
+			"control-token-file": looks["http-token-file"], "config": flagwalk.Fails(none, none),
 			"tls-cert": joins["tls-cert"], "tls-key": joins["tls-key"], "tls-ca": flagwalk.Fails(none, none)})},
 		{Line: "gpu-list", Flags: held("internal/health/watch.TestList", "gpu-state", "json")},
 		{Line: "gpu-ack 0", Flags: held("internal/health/watch.TestAcknowledgeIn", "gpu-state")},

@@ -70,7 +70,7 @@ func (d *Display) Begin(server *ps.Server) {
 	if d != nil {
 		d.of.Store(server)
 		d.hub.Start(schema.ServerMember(server.ID()),
-			status.New(status.Config{Server: server.ID(), URL: server.URL(), Version: gradbus.Version,
+			status.New(status.Config{Server: server.ID(), URL: server.JoinURL(), Version: gradbus.Version,
 				Registered: server.Announced, Words: process.AsInvoked}))
 	}
 }

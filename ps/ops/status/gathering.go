@@ -16,11 +16,7 @@ func (j *ranking) command(workload string, flags ...string) string {
 		workload = "packages"
 	}
 	parts := append([]string{"./bin/trainer", workload}, flags...)
-	url := j.t.config.URL
-	if s := j.t.servers[j.t.config.Server]; s != nil && s.said().URL != "" {
-		url = s.said().URL
-	}
-	if url != "" && url != localServer {
+	if url := j.t.config.URL; url != "" && url != localServer {
 		parts = append(parts, "--server", url)
 	}
 	return strings.Join(parts, " ")

@@ -36,7 +36,7 @@ const (
 // Config says who watches.
 type Config struct {
 	Server  string // id of the ps that answers
-	URL     string // where trainers find it, until it says so itself
+	URL     string // where trainers join jobs: its own, or that of the control server
 	Version string // of gradbus
 
 	// Words puts commands in texts, ./bin/trainer packages, as they run where this ps was started; nil leaves them.
