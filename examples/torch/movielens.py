@@ -66,7 +66,8 @@ def of(part, chosen):
 
 def tensors(found, rows):
     """A Set of ratings; users and films are hashed into tables of so many rows."""
-    columns = [torch.tensor([r[i] for r in found]) for i in (1, 2)]
+    # Ids above 2^63 are the negative numbers of the same 64 bits, as gradbus.hash_id has them.
+    columns = [torch.tensor([r[i] - (r[i] >> 63 << 64) for r in found], dtype=torch.int64) for i in (1, 2)]
     stars = torch.tensor([r[3] for r in found])
     return Set(gradbus.hash_id(columns[0], rows, 0), gradbus.hash_id(columns[1], rows, 1), stars)
 

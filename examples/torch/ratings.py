@@ -7,6 +7,7 @@ import pathlib
 import rdata
 
 POSITIVE = 4.0  # from how many stars on a film was liked, as AUC counts it
+STARS_MAX = 100
 TEST_SHARE = 5  # the inverse of the test set's share
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -45,19 +46,25 @@ def read(path):
             fields = line.strip().replace("::", ",").replace("\t", ",").split(",")
             try:
                 user, film, stars, time = fields
-                found.append((int(time), int(user), int(film), float(stars)))
+                rating = int(time), int(user), int(film), float(stars)
             except ValueError:
                 raise ValueError(f"{path}:{number}: {line.strip()[:40]!r}: want user, film, stars and time") from None
+            if not (0 <= rating[1] < 1 << 64 and 0 <= rating[2] < 1 << 64 and -1 << 63 <= rating[0] < 1 << 63):
+                raise ValueError(f"{path}:{number}: {line.strip()[:40]!r}: want ids and a time of 64 bits")
+            if not 0 <= rating[3] <= STARS_MAX:
+                raise ValueError(f"{path}:{number}: {line.strip()[:40]!r}: want 0 to {STARS_MAX} stars")
+            found.append(rating)
     if not found:
         raise ValueError(f"{path}: no ratings in it")
     return found
 
 
 def split(ratings, by):
-    """Training and test ratings: the last fifth of each user's ("user") or of all ("time") is the test."""
+    """Training and test ratings: the last fifth of each user's ("user") or of all ("time") is the test. Raises ValueError
+    where there are too few for it."""
     if by == "time":
         cut = len(ratings) - len(ratings) // TEST_SHARE
-        return ratings[:cut], ratings[cut:]
+        return _both(ratings[:cut], ratings[cut:], by)
     total, seen = {}, {}
     for r in ratings:
         total[r[1]] = total.get(r[1], 0) + 1
@@ -65,6 +72,14 @@ def split(ratings, by):
     for r in ratings:
         seen[r[1]] = seen.get(r[1], 0) + 1
         (train if seen[r[1]] <= total[r[1]] - total[r[1]] // TEST_SHARE else test).append(r)
+    return _both(train, test, by)
+
+
+def _both(train, test, by):
+    """Both. Raises ValueError where one has no rating."""
+    if not train or not test:
+        of = "of all" if by == "time" else "of each user's"
+        raise ValueError(f"{len(train)} ratings to train with and {len(test)} to test with, the last fifth {of}: want more")
     return train, test
 
 

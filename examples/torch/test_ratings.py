@@ -28,6 +28,11 @@ def test_forms(tmp_path, text):
     ("userId,movieId,rating,timestamp\n", "no ratings"),
     ("1,8,5.0,20\n1,8,5.0\n", ":2: '1,8,5.0': want user, film, stars and time"),
     ("1,8,good,20\n", ":1: .*want user"),
+    ("1,8,5.0,20\n1,8,nan,20\n", ":2: .*want 0 to 100 stars"),
+    ("1,8,inf,20\n", ":1: .*want 0 to 100 stars"),
+    ("1,8,-3,20\n", ":1: .*want 0 to 100 stars"),
+    (f"{1 << 64},8,5.0,20\n", ":1: .*want ids and a time of 64 bits"),
+    ("1,-8,5.0,20\n", ":1: .*want ids and a time of 64 bits"),
 ])
 def test_other_files(tmp_path, text, want):
     path = tmp_path / "ratings.csv"
@@ -125,3 +130,19 @@ def test_debian():
     if not any(base.with_suffix(".rdb").exists() for base in ratings.PLACES):
         pytest.skip("no ratings here: make data fetches them")
     assert len(ratings.load()) == 100_004
+
+
+@pytest.mark.parametrize("by", ["user", "time"])
+def test_too_few_to_split(by):
+    with pytest.raises(ValueError, match="1 ratings to train with and 0 to test with, the last fifth .*: want more"):
+        ratings.split([(1, 2, 3, 4.0)], by)
+
+
+def test_ids_of_64_bits():
+    movielens = pytest.importorskip("movielens")
+    import gradbus
+
+    large, top = (1 << 64) - 1, 1 << 63
+    found = movielens.tensors([(1, large, 3, 4.0), (2, top, top - 1, 5.0)], 1000)
+    ids = movielens.torch.tensor([-1, -top])
+    assert found.user.tolist() == gradbus.hash_id(ids, 1000, 0).tolist() and found.stars.tolist() == [4.0, 5.0]

@@ -1,7 +1,11 @@
 """TorchRec: an EmbeddingBagCollection on the CPU, sharded over the processes by DistributedModelParallel over gloo.
 
 Its tables have FBGEMM's fused optimizer; the dense layers are replicated. Needs torchrec and fbgemm-gpu-cpu in versions
-that belong to the PyTorch that is there: 1.9 of both to 2.14.
+that belong to the PyTorch that is there: 1.9 of both to 2.14. torchrec asks for fbgemm-gpu, which writes over
+fbgemm-gpu-cpu and wants a GPU; so both are installed without what they ask for:
+
+    pip install torch==2.14.1 numpy torchmetrics==1.0.3 pyre-extensions==0.0.32 tensordict==0.15.3 tqdm
+    pip install --no-deps torchrec==1.9.2 fbgemm-gpu-cpu==1.9.0
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ try:
 except (ImportError, OSError) as error:
     sys.exit(
         f"compare.py: --torchrec: {error}: want torchrec and fbgemm-gpu-cpu that belong to torch {torch.__version__}: "
-        "pip install torch==2.14.* torchrec==1.9.* fbgemm-gpu-cpu==1.9.*"
+        "pip install torch==2.14.1 numpy torchmetrics==1.0.3 pyre-extensions==0.0.32 tensordict==0.15.3 tqdm, then "
+        "pip install --no-deps torchrec==1.9.2 fbgemm-gpu-cpu==1.9.0"
     )
 
 
