@@ -22,6 +22,7 @@ step on all of them, as with an all-reduce.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -202,7 +203,9 @@ def _sparse(mean: Tensor, like: Tensor) -> Tensor:
     dense, has = mean[:-rows].view(like.shape), mean[-rows:]
     index = has.nonzero().view(-1)
     values = dense.index_select(0, index).to(like.device, like.dtype)
-    return torch.sparse_coo_tensor(index.unsqueeze(0).to(like.device), values, like.shape).coalesce()
+    checked = getattr(torch.sparse, "check_sparse_tensor_invariants", contextlib.nullcontext)
+    with checked():  # PyTorch 2.14 warns where nothing says whether it is to check
+        return torch.sparse_coo_tensor(index.unsqueeze(0).to(like.device), values, like.shape).coalesce()
 
 
 def _mean_of(session: "Session") -> Mean:
