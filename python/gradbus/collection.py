@@ -156,7 +156,7 @@ class EmbeddingBagCollection(nn.Module):
             same = [i for i in group[at:] if self._module_of[i] == module]
             one = self._module(group[at])
             tables.append(one.table)
-            parameters.append(one.rows_parameter if one.training_rows() else one.rows_parameter.detach())
+            parameters.append(one.of_rows() if one.training_rows() else one.of_rows().detach())
             ids.append(given[same[0]].ids if len(same) == 1 else torch.cat([given[i].ids for i in same]))
             at += len(same)
         return Wish(tables, ids, self._module(group[0]).padding_idx, parameters)

@@ -76,6 +76,7 @@ class Lane:
         self._check_open()
         if grad.dtype != torch.float32 or grad.device.type != "cpu" or not grad.is_contiguous():
             grad = grad.to("cpu", torch.float32).contiguous()
+        self._queue()
         memory = (unique, grad)
         keys, values, skip = unique.data_ptr(), grad.data_ptr(), wish.skip
         for table, parameter, trained, (at, row, distinct) in zip(wish.tables, wish.parameters, trains, places):
@@ -101,6 +102,7 @@ class Lane:
         self._check_open()
         own = torch.empty(grad.shape, dtype=torch.float32, device="cpu").copy_(grad)
         memory, bags = (keys, own, offsets), grad.shape[0]
+        self._queue()
         self._expect(parameter)
         if bags:
             begins = offsets.data_ptr()
@@ -111,7 +113,9 @@ class Lane:
         """Before a piece of a parameter: where its gradient was cleared, what was given before counts no more."""
         if id(parameter) in self.seen and not any(piece.parameter is parameter for piece in self.fresh):
             self.drop_cleared()
-        # Autograd accumulates the gradient of a parameter behind this call.
+
+    def _queue(self) -> None:
+        """In a backward: has :meth:`_accumulated` called at its end, when autograd has accumulated gradients."""
         torch.autograd.Variable._execution_engine.queue_callback(self._accumulated)  # type: ignore[attr-defined]
 
     def _accumulated(self) -> None:

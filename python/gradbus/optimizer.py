@@ -211,7 +211,7 @@ class Optimizer(torch.optim.Optimizer):
         self.session._batches.clear()
         self.forget_samples()
         for module in self._tables:
-            module.rows_parameter.grad = None
+            module.of_rows().grad = None
         if self._dense is None:
             return
         for parameter in self._dense.parameters:
@@ -278,12 +278,12 @@ class Optimizer(torch.optim.Optimizer):
 
         Errors: OrderError."""
         self._check_groups()
-        trains = any(module.training and module.rows_parameter.requires_grad for module in self._tables)
+        trains = any(module.training and module.of_rows().requires_grad for module in self._tables)
         self.session._batches.require_forward(trains or not (self._left or self._dense and self._dense.has_gradient()))
         if self.dense is not None:
             self._check_dense()
         for module in self._tables:
-            rows = module.rows_parameter
+            rows = module.of_rows()
             if rows._backward_hooks or getattr(rows, "_post_accumulate_grad_hooks", None):
                 raise OrderError(
                     f"table {module.name!r}: rows_parameter has a hook, which sees no gradient of rows: want them of "
