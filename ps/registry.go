@@ -415,7 +415,7 @@ func (r *registry) drop(ctx context.Context, over *overJob) {
 	within, cancel := context.WithTimeout(ctx, renewWithin)
 	defer cancel()
 	err := r.leaveEnded(within, string(name), o.revision, withEnded(over.run, o.record.Ended))
-	if err != nil && ctx.Err() != nil { // this ps ends: drain does it, in a time of its own
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) { // this ps ends: drain does it, in a time of its own
 		r.own[name] = o
 		r.end(name, over.run)
 		return
