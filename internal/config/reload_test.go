@@ -130,6 +130,10 @@ func TestTLSReload(t *testing.T) {
 	if lets(first) || !lets(second) {
 		t.Error("the authority that was replaced counts still, or the other does not")
 	}
+	f.CA = ""
+	if _, _, err := f.Reload(); err == nil || lets(first) {
+		t.Errorf("without authorities everybody is let in: %v", err)
+	}
 	f.Cert, f.Key = "", ""
 	if _, _, err := f.Reload(); err == nil || !strings.Contains(err.Error(), "restart") {
 		t.Errorf("without a certificate: %v", err)

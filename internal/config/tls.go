@@ -77,6 +77,9 @@ func (t *TLS) Reload() (dial *tls.Config, changed []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if (roots == nil) != (l.roots == nil) { // a line that is lost must not let everybody in
+		return nil, nil, errors.New("tls-ca: it begins and ends with a restart alone")
+	}
 	if l.pair != nil {
 		renewed, err := l.pair.Reload(t.Cert, t.Key)
 		if err != nil {
@@ -86,7 +89,7 @@ func (t *TLS) Reload() (dial *tls.Config, changed []string, err error) {
 			changed = append(changed, "tls-cert")
 		}
 	}
-	if (roots == nil) != (l.roots == nil) || roots != nil && !roots.RootCAs.Equal(l.roots) {
+	if roots != nil && !roots.RootCAs.Equal(l.roots) {
 		changed = append(changed, "tls-ca")
 	}
 	return l.trust(roots), changed, nil
