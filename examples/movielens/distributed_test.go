@@ -190,4 +190,9 @@ func TestLearnsAndKeeps(t *testing.T) {
 	if len(best) != 3 || best[0].Stars < best[1].Stars || best[1].Stars < best[2].Stars {
 		t.Errorf("recommended: %+v", best)
 	}
+	// a film of which little is known is no recommendation, however many stars it would get
+	m.Films = []movielens.Film{{ID: best[0].ID, Ratings: 9}, {ID: best[1].ID, Ratings: 10}}
+	if few := m.Recommend(7, 3); len(few) != 1 || few[0].ID != best[1].ID {
+		t.Errorf("of films with 9 and 10 ratings recommended: %+v", few)
+	}
 }
