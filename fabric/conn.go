@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"gradbus/internal/loglimit"
 )
 
 const (
@@ -98,9 +100,7 @@ func Dial(ctx context.Context, config Config) (*Conn, error) {
 	if config.Buffers == nil {
 		config.Buffers = NewBuffers(FreeBytesMaxDefault)
 	}
-	if config.Log == nil {
-		config.Log = slog.New(slog.DiscardHandler)
-	}
+	config.Log = loglimit.Logger(config.Log)
 	if err := config.checkURL(); err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}

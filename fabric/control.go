@@ -3,7 +3,8 @@ package fabric
 import (
 	"context"
 	"fmt"
-	"log/slog"
+
+	"gradbus/internal/loglimit"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -27,9 +28,7 @@ func DialControl(ctx context.Context, config Config) (*Control, error) {
 	if config.PendingBytesMax == 0 {
 		config.PendingBytesMax = PendingBytesMaxDefault
 	}
-	if config.Log == nil {
-		config.Log = slog.New(slog.DiscardHandler)
-	}
+	config.Log = loglimit.Logger(config.Log)
 	if err := config.checkURL(); err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}

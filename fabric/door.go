@@ -61,8 +61,6 @@ const (
 	doorEvery = 250 * time.Millisecond
 	// silentMax is how long a connection may say nothing where half of ServerConfig.ConnectionsMax are taken.
 	silentMax = time.Second
-	// evictionsPerSecond bounds what the log hears of guests that had to go.
-	evictionsPerSecond = 1
 )
 
 // GuestBytes bounds what guests and silent connections make a server hold, in unfinished messages and subscriptions.
@@ -114,8 +112,7 @@ type door struct {
 	token, peer         [sha256.Size]byte
 	inside              map[uint64]*visitor // by NATS's id of the connection
 	rights              map[limits]string   // as JWTs
-	warnings            Limiter
-	tidied              time.Time // when all were looked over last because there were too many
+	tidied              time.Time           // when all were looked over last because there were too many
 
 	seen atomic.Pointer[connected] // the latest, for those who must not wait for the door
 
@@ -131,7 +128,7 @@ func newDoor(config *ServerConfig, secret string) (*door, error) {
 	d := &door{
 		guard: config.Guard, log: config.Log, most: config.ConnectionsMax, own: sha256.Sum256([]byte(secret)),
 		inside: map[uint64]*visitor{}, rights: map[limits]string{},
-		warnings: Limiter{PerSecond: evictionsPerSecond}, stop: make(chan struct{}), done: make(chan struct{}),
+		stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	d.ask(config)
 	if d.guard == nil {
@@ -373,10 +370,8 @@ func (d *door) evict() {
 	if out == 0 {
 		return
 	}
-	if d.warnings.Allow(time.Now()) {
-		d.log.Warn("too many connections of no member of a job; the oldest is closed", "connection", clip(d.inside[out].name),
-			"address", d.inside[out].address, "most", GuestsMax)
-	}
+	d.log.Warn("too many connections of no member of a job; the oldest is closed", "connection", clip(d.inside[out].name),
+		"address", d.inside[out].address, "most", GuestsMax)
 	delete(d.inside, out)
 	_ = d.nats.DisconnectClientByID(out) // gone by itself, else
 }
@@ -401,7 +396,7 @@ func (d *door) makeRoom(now time.Time) {
 	for _, c := range silent[:min(tooMany, len(silent))] {
 		_ = d.nats.DisconnectClientByID(c.Cid) // gone by itself, else
 	}
-	if len(silent) > 0 && d.warnings.Allow(now) {
+	if len(silent) > 0 {
 		d.log.Warn("half of all connections are taken; those that say nothing are closed", "closed",
 			min(tooMany, len(silent)), "most", d.most)
 	}

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"gradbus/internal/loglimit"
+
 	"github.com/nats-io/nats-server/v2/server"
 )
 
@@ -81,9 +83,7 @@ func (c *ServerConfig) validate() error {
 	if c.ConnectionsMax == 0 {
 		c.ConnectionsMax = ConnectionsMaxDefault
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = loglimit.Logger(c.Log)
 	var errs []error
 	if c.Port < 0 || c.Port > 65535 {
 		errs = append(errs, fmt.Errorf("port %d: want 1 to 65535, or 0 for any free one", c.Port))
@@ -171,7 +171,7 @@ func startNATS(config *ServerConfig, secret string) (*server.Server, *door, erro
 	if err != nil {
 		return nil, nil, fmt.Errorf("start server at %s: %w", address, err)
 	}
-	log := &serverLog{log: config.Log, limit: Limiter{PerSecond: serverLogsPerSecond}}
+	log := &serverLog{log: config.Log}
 	nats.SetLoggerV2(log, false, false, false)
 	if door != nil {
 		door.open(nats)

@@ -5,17 +5,13 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"time"
 )
 
-// serverLogsPerSecond bounds what the server's clients can make it say.
-const serverLogsPerSecond = 10
-
-// serverLog passes what the embedded server has to say to slog, from warnings on. A reader that is cut off is a
+// serverLog passes what the embedded server has to say to slog, from warnings on, as one message: what clients can have
+// it say is then limited with that. A reader that is cut off is a
 // warning to us, though NATS gives it as a notice.
 type serverLog struct {
-	log   *slog.Logger
-	limit Limiter
+	log *slog.Logger
 
 	mu    sync.Mutex
 	first error // first fatal error; guarded by mu
@@ -28,14 +24,11 @@ func (l *serverLog) Noticef(format string, v ...any) {
 }
 
 func (l *serverLog) Warnf(format string, v ...any) {
-	if l.limit.Allow(time.Now()) {
-		l.log.Warn(fmt.Sprintf(format, v...), "component", "nats")
-	}
+	l.log.Warn("nats server", "component", "nats", "text", fmt.Sprintf(format, v...))
 }
+
 func (l *serverLog) Errorf(format string, v ...any) {
-	if l.limit.Allow(time.Now()) {
-		l.log.Error(fmt.Sprintf(format, v...), "component", "nats")
-	}
+	l.log.Error("nats server", "component", "nats", "text", fmt.Sprintf(format, v...))
 }
 
 // Fatalf keeps the error for StartServer to return, with what it wraps. NATS calls it and returns; a library does not

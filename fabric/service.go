@@ -36,9 +36,6 @@ const (
 	// inboxPrefix begins the reply subjects of NATS's clients, and memberInboxPrefix those of this package's connections.
 	inboxPrefix       = "_INBOX."
 	memberInboxPrefix = inboxPrefix + "gradbus"
-
-	// replyRefusalsPerSecond bounds what the log says of reply subjects that are refused.
-	replyRefusalsPerSecond = 1
 )
 
 // serviceSubjects gives the subjects at which a verb of NATS's service protocol is asked: of all services, of those of
@@ -61,7 +58,7 @@ func (c *Control) Service(config ServiceConfig) error {
 	if c.bus != nil {
 		return nil // no tool reaches it
 	}
-	s := &service{line: c.nats, refusals: Limiter{PerSecond: replyRefusalsPerSecond}}
+	s := &service{line: c.nats}
 	identity := micro.ServiceIdentity{Name: config.Name, ID: newSecret(), Version: config.Version,
 		Metadata: config.Metadata}
 	started := time.Now().UTC()
@@ -106,7 +103,6 @@ func (c *Control) Service(config ServiceConfig) error {
 type service struct {
 	line              *natsLine
 	answered, refused atomic.Uint64
-	refusals          Limiter // in the log
 }
 
 // respond answers a question at the subject that its sender chose. This is the only place that publishes to such a
@@ -115,10 +111,8 @@ type service struct {
 // answer of JetStream's.
 func (s *service) respond(m *nats.Msg, says func() any) {
 	if !strings.HasPrefix(m.Reply, inboxPrefix) || strings.HasPrefix(m.Reply, memberInboxPrefix+".") {
-		if refused := s.refused.Add(1); s.refusals.Allow(time.Now()) {
-			s.line.config.Log.Warn("service question refused, its reply subject is no inbox", "connection",
-				s.line.config.Name, "subject", clip(m.Subject), "reply", clip(m.Reply), "refused", refused)
-		}
+		s.line.config.Log.Warn("service question refused, its reply subject is no inbox", "connection",
+			s.line.config.Name, "subject", clip(m.Subject), "reply", clip(m.Reply), "refused", s.refused.Add(1))
 		return
 	}
 	s.answered.Add(1)

@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"gradbus/fabric"
+	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/schema"
 	"gradbus/shard/shardtest"
@@ -229,4 +232,33 @@ func TestServerAcknowledges(t *testing.T) {
 		t.Errorf("a repetition was refused: %v", r)
 	}
 	m.leave("")
+}
+
+// What a stranger sends that is no frame fills no log.
+func TestDamagedFramesFillNoLog(t *testing.T) {
+	log := &testkit.Text{}
+	s, err := Start(context.Background(), Config{Shards: 1, Deadline: unhurried},
+		Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+	must(t, err)
+	t.Cleanup(s.Close)
+	hostile := newPublisher(t, s, "victim")
+	began := time.Now()
+	const frames = 30_000
+	subject := fabric.At("victim", "t0", fabric.KindDense, "s0").WithBucket(1, 0).String()
+	for n := range uint64(frames) {
+		hostile.send(subject, []byte("0123456789"))
+		if n%1000 == 999 { // no faster than they are counted, so that none is lost
+			eventually(t, "all are counted", func() bool {
+				counted := uint64(0)
+				for _, c := range s.Stats().Reasons {
+					counted += c
+				}
+				return counted > n
+			})
+		}
+	}
+	told, most := strings.Count(log.String(), "frame refused"), 100+int(time.Since(began)/time.Second)+1
+	if told == 0 || told > most {
+		t.Errorf("%d lines of %d frames, want at most %d and at least 1", told, frames, most)
+	}
 }

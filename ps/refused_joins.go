@@ -47,16 +47,16 @@ func (r *refusedJoins) lately(now time.Time) []schema.RefusedReport {
 	return slices.Clone(r.all)
 }
 
-// joinRefused notes a refusal for the report. It logs it, unless it has logged many this second, and tells the trainers
-// that wait for the job to start.
+// joinRefused notes a refusal for the report. It logs it, and tells the trainers that wait for the job to start, unless
+// many were told this second.
 func (l *controlLoop) joinRefused(job schema.JobName, from schema.Member, host string, why *schema.Refused) {
 	n, tell := l.refused.note(time.Now(), job, host, why)
-	if !tell || !l.server.logs.Allow(time.Now()) {
+	if !tell {
 		return
 	}
 	l.server.log.Warn("join refused", "job", job, "member", from, "host", host, "reason", why.Reason, "text",
 		why.Text, "times", n)
-	if j := l.jobs[job]; j != nil && j.coordinator.Phase() == Gathering {
+	if j := l.jobs[job]; j != nil && j.coordinator.Phase() == Gathering && l.server.unroutable.Allow(time.Now()) {
 		told := *why
 		told.Text = fmt.Sprintf("a trainer on %s was refused: %s", host, why.Text)
 		l.send(job, j.run, schema.All, schema.Control{Refused: &told})

@@ -18,6 +18,7 @@ import (
 	"gradbus/checkpoint"
 	"gradbus/cuda"
 	"gradbus/fabric"
+	"gradbus/internal/loglimit"
 	"gradbus/internal/process"
 	"gradbus/ps/module"
 	"gradbus/schema"
@@ -27,8 +28,6 @@ import (
 const (
 	// refusalsPerSecond bounds the refusals that one shard of a job, or the server for what belongs to no job, sends.
 	refusalsPerSecond = 100
-	// logsPerSecond bounds what refusals write to the log.
-	logsPerSecond = 5
 	// drainWithin bounds how long Close waits for its last words to reach the embedded server.
 	drainWithin = time.Second
 )
@@ -65,7 +64,6 @@ type Server struct {
 	limits     schema.Limits
 	counters   counters
 	unroutable fabric.Limiter // of refusals that belong to no job
-	logs       fabric.Limiter // of refusals in the log
 	loop       *controlLoop
 	reporter   *reporter
 	ended      endedShards
@@ -117,15 +115,13 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		}
 	}
 	s := &Server{
-		config: config, log: options.Log, limitHeap: options.LimitHeap, rounds: options.Rounds, backend: options.Backend,
-		bus: options.Bus, journal: options.Journal, fit: options.Fit, lease: cmp.Or(options.lease, leaseTime),
+		config: config, log: loglimit.Logger(options.Log), limitHeap: options.LimitHeap, rounds: options.Rounds,
+		backend: options.Backend, bus: options.Bus, journal: options.Journal, fit: options.Fit,
+		lease: cmp.Or(options.lease, leaseTime),
 		clock: options.clock, dialing: options.dialing, limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax},
 		buffers: fabric.NewBuffers(fabric.FreeBytesMaxDefault), unroutable: fabric.Limiter{PerSecond: refusalsPerSecond},
-		logs: fabric.Limiter{PerSecond: logsPerSecond}, done: make(chan struct{}),
+		done:  make(chan struct{}),
 		asked: make(chan struct{}), cameBack: make(chan struct{}, 1),
-	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.trust.Store(&config)
 	s.jobs.Store(&map[schema.JobName]*assignment{})
@@ -474,11 +470,9 @@ func (s *Server) release() {
 	}
 }
 
-// logRefusal notes a refusal for the person on call, unless there were many this second.
+// logRefusal notes a refusal for the person on call.
 func (s *Server) logRefusal(job, member string, r schema.Reason, text string) {
-	if s.logs.Allow(time.Now()) {
-		s.log.Warn("frame refused", "job", job, "member", member, "reason", r.String(), "text", text)
-	}
+	s.log.Warn("frame refused", "job", job, "member", member, "reason", r.String(), "text", text)
 }
 
 // outlet is a connection.

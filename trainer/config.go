@@ -12,6 +12,7 @@ import (
 	"gradbus/checkpoint"
 	"gradbus/cuda"
 	"gradbus/fabric"
+	"gradbus/internal/loglimit"
 	"gradbus/internal/process"
 	"gradbus/schema"
 )
@@ -262,9 +263,7 @@ func (c Config) withDefaults() Config {
 	if c.Server == "" {
 		c.Server = "nats://127.0.0.1:4222"
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = loglimit.Logger(c.Log)
 	if c.OnWaiting == nil {
 		c.OnWaiting = func(int) {}
 	}

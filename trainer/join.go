@@ -11,6 +11,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
+	"gradbus/internal/loglimit"
 	"gradbus/internal/process"
 	"gradbus/schema"
 )
@@ -56,7 +57,7 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	}
 	log := c.Log
 	if log == nil {
-		log = slog.New(warnings{slog.Default().Handler()})
+		log = loglimit.Logger(slog.New(warnings{slog.Default().Handler()}))
 	}
 	backend, err := cuda.Open(cuda.Options{Log: log})
 	if err != nil {

@@ -2,10 +2,13 @@ package trainer
 
 import (
 	"context"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/schema"
 )
@@ -72,6 +75,25 @@ func TestRefusalsThatMatter(t *testing.T) {
 		if disowned := s.watch.disowned.Lasts(); disowned != (c.reason == schema.ReasonJobUnknown) {
 			t.Errorf("%s: disowned %v", c.name, disowned)
 		}
+	}
+}
+
+// What a stranger sends that is no frame fills no log.
+func TestDamagedFramesFillNoLog(t *testing.T) {
+	log := &testkit.Text{}
+	s := bareSession(t)
+	c := s.config
+	c.Log = slog.New(slog.NewTextHandler(log, nil))
+	s.config = c.withDefaults()
+	began := time.Now()
+	const frames = 30_000
+	m := fabric.NewMessage(fabric.At("bare", "s0", fabric.KindCtl, "t0").String(), []byte("0123456789"))
+	for range frames {
+		s.receive(m)
+	}
+	told, most := strings.Count(log.String(), "frame dropped"), 100+int(time.Since(began)/time.Second)+1
+	if s.faults.Load() != frames || told == 0 || told > most {
+		t.Errorf("%d lines of %d frames, want at most %d and at least 1", told, s.faults.Load(), most)
 	}
 }
 

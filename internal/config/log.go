@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"gradbus/internal/loglimit"
+
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 )
@@ -43,7 +45,8 @@ func (l *Log) Args(format string) []string {
 	return []string{"--log-format", format, "--log-level", l.Level}
 }
 
-// Logger opens a log. Keys of records are named as the labels of metrics are: job, member, shard, server, gpu, reason.
+// Logger opens a log, in which no message repeats without bound. Keys of records are named as the labels of metrics
+// are: job, member, shard, server, gpu, reason.
 func (l *Log) Logger(to io.Writer) (*slog.Logger, error) {
 	least, err := l.leastLevel()
 	if err != nil {
@@ -60,9 +63,9 @@ func (l *Log) Logger(to io.Writer) (*slog.Logger, error) {
 	}
 	switch format {
 	case LogText:
-		return slog.New(onceHandler{to: slog.NewTextHandler(to, &o)}), nil
+		return loglimit.Logger(slog.New(onceHandler{to: slog.NewTextHandler(to, &o)})), nil
 	case LogJSON:
-		return slog.New(onceHandler{to: slog.NewJSONHandler(to, &o)}), nil
+		return loglimit.Logger(slog.New(onceHandler{to: slog.NewJSONHandler(to, &o)})), nil
 	}
 	return nil, fmt.Errorf("log-format %q: want %s", l.Format, strings.Join([]string{LogAuto, LogText, LogJSON}, ", "))
 }

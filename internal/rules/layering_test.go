@@ -38,6 +38,8 @@ var layers = map[string]layer{
 		others: []string{"github.com/go-json-experiment/json", "github.com/google/flatbuffers"}, noStd: noNetwork},
 	// Files that appear whole or not at all.
 	"internal/atomicfile": {noStd: noNetwork},
+	// Logs in which no message repeats without bound.
+	"internal/loglimit": {noStd: noNetwork},
 	// Files that a user or a message names, opened without waiting.
 	"internal/regular": {noStd: noNetwork},
 	// A certificate and its key in files, and what makes them for tests.
@@ -49,7 +51,8 @@ var layers = map[string]layer{
 	"internal/process": {own: []string{"schema"}, others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
 	// How late the kernel may wake the threads of a program.
 	"internal/timerslack": {others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
-	"fabric":              {own: []string{"internal/regular"}, others: nats, noStd: []string{"net/http", "os/exec"}},
+	"fabric": {own: []string{"internal/loglimit", "internal/regular"}, others: nats,
+		noStd: []string{"net/http", "os/exec"}},
 
 	// How GPUs are: decisions, the probe that asks the driver, and who runs it.
 	"internal/health": {own: []string{"schema"}, noStd: noNetwork},
@@ -67,7 +70,8 @@ var layers = map[string]layer{
 		noStd: []string{"net", "net/http"}},
 
 	// What operators see. ps knows none of it.
-	"ps/ops":               {own: []string{"internal/certificate", "ps/ops/status", "schema"}, noStd: []string{"os/exec"}},
+	"ps/ops": {own: []string{"internal/certificate", "internal/loglimit", "ps/ops/status", "schema"},
+		noStd: []string{"os/exec"}},
 	"ps/ops/status":        {own: []string{"internal/liveness", "schema"}, noStd: noNetwork},
 	"ps/ops/status/sample": {own: []string{"ps/ops/status", "schema"}, noStd: noNetwork},
 	"ps/ops/metrics": {own: []string{"ps/ops/status", "schema"}, others: []string{"github.com/prometheus/"},
@@ -111,12 +115,14 @@ var layers = map[string]layer{
 	"shard/round":     {own: []string{"cuda", "lane", "schema"}, noStd: noTime},
 	"shard/state":     {own: []string{"cuda", "lane", "philox", "schema"}, noStd: noTime},
 	"shard/shardtest": {own: []string{"cuda", "lane", "philox", "schema"}, noStd: noNetwork}, // jobs and frames, for tests
-	"ps": {own: []string{"checkpoint", "cuda", "fabric", "lane", "internal/liveness", "internal/process", "ps/module",
-		"schema", "shard", "shard/endpoint", "shard/round", "shard/state"}, noStd: []string{"net/http", "os/exec"}},
+	"ps": {own: []string{"checkpoint", "cuda", "fabric", "lane", "internal/liveness", "internal/loglimit",
+		"internal/process", "ps/module", "schema", "shard", "shard/endpoint", "shard/round", "shard/state"},
+		noStd: []string{"net/http", "os/exec"}},
 	"ps/module": {own: []string{"cuda", "fabric", "nn", "schema", "shard", "shard/round", "shard/state"},
 		noStd: []string{"net", "net/http", "os", "os/exec"}},
 	"trainer": {own: []string{"checkpoint", "cuda", "fabric", "lane", "nn", "philox", "internal/liveness",
-		"internal/process", "internal/safetensors", "schema", "shard", "shard/endpoint", "shard/round", "shard/state",
+		"internal/loglimit", "internal/process", "internal/safetensors", "schema", "shard", "shard/endpoint",
+		"shard/round", "shard/state",
 		"trainer/shuffle", "trainer/exchange"}, noStd: []string{"net/http", "os/exec"}},
 	// What a trainer asks for again, pure: events and time in, actions out.
 	"trainer/exchange": {own: []string{"fabric", "schema"},
@@ -168,9 +174,9 @@ var layers = map[string]layer{
 	"e2e/simulate":      {},                                                  // whole jobs in virtual time
 	"e2e/simulate/disk": {others: []string{"github.com/tetratelabs/wazero"}}, // of simulated machines
 	"internal/rules":    {},                                                  // tests over the whole repository
-	"internal/config": {own: []string{"", "internal/atomicfile", "internal/certificate", "internal/process",
-		"internal/regular", "schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"},
-		noStd: noNetwork},
+	"internal/config": {own: []string{"", "internal/atomicfile", "internal/certificate", "internal/loglimit",
+		"internal/process", "internal/regular", "schema"},
+		others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
 	// The way to the servers of a job, as flags.
 	"internal/connect": {own: []string{"internal/config", "internal/regular", "schema", "trainer"},
 		others: []string{"github.com/spf13/"},

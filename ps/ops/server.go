@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"gradbus/internal/certificate"
+	"gradbus/internal/loglimit"
 )
 
 // Server is the HTTP side of a ps. It shows, and changes nothing but what it shows of buckets.
@@ -61,12 +62,10 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		config: config, limits: config.limits.withDefaults(), log: config.Log, hub: config.Hub, stop: make(chan struct{}),
+		config: config, limits: config.limits.withDefaults(), log: loglimit.Logger(config.Log), hub: config.Hub,
+		stop:   make(chan struct{}),
 		ended:  make(chan struct{}),
 		making: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/4)),
-	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
 	}
 	var secure *certificate.File
 	var err error
@@ -228,19 +227,13 @@ func (s *Server) serve(h *http.Server, l net.Listener, what string) {
 	})
 }
 
-// faultLog takes what net/http logs: broken handshakes, panics of handlers. It is counted; what comes every second from
-// a broken client does not fill the log.
+// faultLog takes what net/http logs: broken handshakes, panics of handlers. It is counted.
 type faultLog struct{ s *Server }
 
 func (f faultLog) Write(b []byte) (int, error) {
-	if n := f.s.faults.Add(1); n <= faultsLogged || n&(n-1) == 0 {
-		f.s.log.Warn("http", "fault", strings.TrimSpace(string(b)), "faults", n)
-	}
+	f.s.log.Warn("http", "fault", strings.TrimSpace(string(b)), "faults", f.s.faults.Add(1))
 	return len(b), nil
 }
-
-// faultsLogged are logged one by one, then those whose number is a power of two.
-const faultsLogged = 20
 
 // URL is where somebody on this machine finds the page: http://127.0.0.1:8080/.
 func (s *Server) URL() string { return s.url }

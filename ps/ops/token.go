@@ -181,9 +181,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.refused.Add(1)
-	if n := s.wrong.Add(1); n <= faultsLogged || n&(n-1) == 0 {
-		s.log.Warn("a wrong token was shown at /login", "address", r.RemoteAddr, "times", n)
-	}
+	s.log.Warn("a wrong token was shown at /login", "address", r.RemoteAddr, "times", s.wrong.Add(1))
 	showLogin(w, http.StatusForbidden, "That is not the token.")
 }
 

@@ -1,0 +1,128 @@
+// Package loglimit bounds how often a log repeats a message, so that what others send to a program cannot fill its
+// disk or bury what matters.
+//
+// Messages are fixed texts, and what varies is in attributes: see docs/logs.md. So a message stands for its place in
+// the program. Each, at each level, passes burst times at once and then once a second. The next that passes says in the
+// attribute suppressed how many did not. Records below INFO pass always: they are asked for.
+//
+// The package knows log/slog. It must not know what is logged.
+package loglimit
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	burst       = 100           // as many trainers join at once, each with a line of its own
+	every       = time.Second   // between two of a message that has used up its burst
+	messagesMax = 1024          // that are known at once; all others share one place for each level
+	forgotten   = burst * every // after which a message has its whole burst again
+)
+
+// Logger gives a logger whose messages are limited; nil becomes one that drops everything. A logger that is limited
+// already is given back as it is.
+func Logger(log *slog.Logger) *slog.Logger {
+	if log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	if _, limited := log.Handler().(handler); limited {
+		return log
+	}
+	return slog.New(handler{log.Handler(), &limits{of: map[message]*quota{}, now: time.Now}})
+}
+
+// handler passes what is within the limits, which it shares with the handlers made of it.
+type handler struct {
+	slog.Handler
+	limits *limits
+}
+
+// Handle implements slog.Handler.
+func (h handler) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelInfo {
+		missed, pass := h.limits.allow(message{r.Level, r.Message})
+		if !pass {
+			return nil
+		}
+		if missed > 0 {
+			return slog.New(h.Handler).With("suppressed", missed).Handler().Handle(ctx, r)
+		}
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return handler{h.Handler.WithAttrs(attrs), h.limits}
+}
+
+// WithGroup implements slog.Handler.
+func (h handler) WithGroup(name string) slog.Handler {
+	return handler{h.Handler.WithGroup(name), h.limits}
+}
+
+type message struct {
+	level slog.Level
+	text  string // empty for all that have no place of their own
+}
+
+// limits counts messages. It is safe for concurrent use.
+type limits struct {
+	now func() time.Time
+
+	mu sync.Mutex // guards the rest
+	of map[message]*quota
+}
+
+// quota is what a message may still use.
+type quota struct {
+	left   int       // of the burst, as of at
+	at     time.Time // to which left was refilled
+	missed uint64    // since the last that passed
+}
+
+// allow counts a message, and tells whether it passes, and how many before it did not.
+func (l *limits) allow(m message) (missed uint64, pass bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	q := l.of[m]
+	if q == nil {
+		if len(l.of) >= messagesMax {
+			l.forget(now)
+		}
+		if len(l.of) >= messagesMax {
+			m.text = ""
+		}
+		if q = l.of[m]; q == nil {
+			q = &quota{left: burst, at: now}
+			l.of[m] = q
+		}
+	}
+	if n := int(min(now.Sub(q.at)/every, burst)); n > 0 {
+		q.left = min(q.left+n, burst)
+		q.at = q.at.Add(time.Duration(n) * every)
+		if q.left == burst {
+			q.at = now
+		}
+	}
+	if q.left == 0 {
+		q.missed++
+		return 0, false
+	}
+	q.left--
+	missed, q.missed = q.missed, 0
+	return missed, true
+}
+
+// forget drops the messages that have their whole burst again, and of which none was suppressed.
+func (l *limits) forget(now time.Time) {
+	for m, q := range l.of {
+		if q.missed == 0 && now.Sub(q.at) >= forgotten {
+			delete(l.of, m)
+		}
+	}
+}
