@@ -1,0 +1,39 @@
+package rules
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The service runs as a user of its own: it reads what systemd hands it as a credential, and nothing below /etc.
+func TestServiceReadsCredentialsAlone(t *testing.T) {
+	atRoot(t)
+	read := func(path string) string {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	unit, settings := read("deploy/gradbus.service"), read("deploy/ps.yaml")
+	loaded := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^#?LoadCredential=([^:]+):/etc/gradbus/`).FindAllStringSubmatch(unit, -1) {
+		loaded[m[1]] = true
+	}
+	named := regexp.MustCompile(`(?m)^ExecStart=.* --config %d/(\S+)$`).FindStringSubmatch(unit)
+	if named == nil || !loaded[named[1]] || !strings.Contains(unit, "\nLoadCredential="+named[1]+":") {
+		t.Errorf("the unit reads its settings as %q, and is handed %v", named, loaded)
+	}
+	files := regexp.MustCompile(`(?m)^#?([a-z-]+): (/\S+)$`).FindAllStringSubmatch(settings, -1)
+	if len(files) < 8 {
+		t.Fatalf("ps.yaml names the files %q only", files)
+	}
+	for _, m := range files {
+		name, below := strings.CutPrefix(m[2], "/run/credentials/gradbus.service/")
+		if !below || !loaded[name] {
+			t.Errorf("ps.yaml: %s is %s, which the unit does not hand over: it hands over %v", m[1], m[2], loaded)
+		}
+	}
+}
