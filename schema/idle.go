@@ -11,7 +11,10 @@ import (
 //	table embedding is whole on s0, dense chunks: 1, on other shards
 func (p *Placement) Idle(shard int) string {
 	has := func(c placedChunk) bool { return c.owner == shard }
-	if p.HasRows(shard) || slices.ContainsFunc(p.chunks, has) || p.trainers != nil && p.trainers.Idle(shard) == "" {
+	if p.HasRows(shard) || slices.ContainsFunc(p.chunks, has) {
+		return ""
+	}
+	if t := p.trainers; t != nil && t != p && t.Idle(shard) == "" { // it is p where shards add up
 		return ""
 	}
 	if slices.ContainsFunc(p.job.Modules, func(m ModuleSpec) bool { return m.Shard%p.Shards == shard }) {

@@ -13,8 +13,11 @@ func TestIdleShards(t *testing.T) {
 			Tables: []TableSpec{{Name: "embedding", Rows: 64, Dim: 8, Partitions: 4, Placement: placement,
 				Pooling: PoolingMean}}}).WithDefaults()
 	}
-	for placement, busy := range map[string]int{PlacementTables: 1, PlacementColumns: 2, PlacementRows: 2} {
+	for placement, busy := range map[string]int{PlacementTables: 1, PlacementColumns: 2, PlacementRows: 2, "mean": 1} {
 		job := whole(placement)
+		if placement == "mean" {
+			job.Apply, job.Tables[0].Placement = ApplyMean, PlacementTables
+		}
 		if placement == PlacementRows {
 			job.Tables[0].Pooling = ""
 		}
