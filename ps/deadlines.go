@@ -170,15 +170,15 @@ func (c *Coordinator) slow(now time.Time, i int, waiting []schema.Waiting) (over
 	}
 	m.waited, m.waitedBatch = waited, at
 	since := m.waitedSince.For(now)
-	limit, _ := c.stallLimit()
+	limit, _ := c.stallLimit(i)
 	return waited && (since > limit || m.left && since > liveness.CutMax || m.lost)
 }
 
 // stallLimit returns how long a live trainer may keep a batch waiting, and the flag of the ps that sets it. The
 // deadline applies only if others can take over the trainer's lanes without losing anything: a person may evaluate on
 // one trainer, or stop it in a debugger, while its heartbeats continue.
-func (c *Coordinator) stallLimit() (limit time.Duration, flag string) {
-	if c.policy.replacesSlow() && c.valuesThere() {
+func (c *Coordinator) stallLimit(i int) (limit time.Duration, flag string) {
+	if c.policy.replacesSlow() && c.valuesThere() && c.others(i) {
 		return c.config.Deadline, "--deadline"
 	}
 	return c.config.StallTimeout, "--stall-timeout"
@@ -195,7 +195,6 @@ const (
 // tellStalls tells all trainers which trainer the earliest open round waits for.
 func (c *Coordinator) tellStalls(now time.Time) []Decision {
 	var decisions []Decision
-	limit, _ := c.stallLimit()
 	for _, name := range firstWaitedFor(c.waiting()) {
 		i, ok := c.find(name)
 		if !ok || !c.members[i].waited {
@@ -207,6 +206,7 @@ func (c *Coordinator) tellStalls(now time.Time) []Decision {
 			continue
 		}
 		m.stallTold = waited
+		limit, _ := c.stallLimit(i)
 		decisions = append(decisions, Decision{To: schema.All, Control: schema.Control{Stalled: &schema.Stalled{
 			Member: name, Host: m.host, Batch: m.waitedBatch, WaitedMS: waited.Milliseconds(), LimitMS: limit.Milliseconds()}}})
 	}
@@ -255,7 +255,7 @@ func (c *Coordinator) sayWaited(now time.Time, i int, what string) string {
 	case m.lost:
 		return fmt.Sprintf("%s was last seen %s ago, %s", who, rounded(m.For(now)), needed)
 	}
-	limit, flag := c.stallLimit()
+	limit, flag := c.stallLimit(i)
 	return fmt.Sprintf("%s has kept %s %d waiting for %s (limit %s, %s of the ps): it is alive but sends no gradients",
 		who, what, m.waitedBatch, rounded(m.waitedSince.For(now)), limit, flag)
 }

@@ -124,7 +124,7 @@ func (c *Coordinator) memberReport(i int, now time.Time) schema.MemberReport {
 	p.SilentMS = m.For(now).Milliseconds()
 	p.Gone = m.Cut() && !m.left
 	if m.waited {
-		limit, _ := c.stallLimit()
+		limit, _ := c.stallLimit(i)
 		p.Waited, p.WaitedBatch, p.WaitedMS = true, m.waitedBatch, m.waitedSince.For(now).Milliseconds()
 		p.LimitMS = limit.Milliseconds()
 	}

@@ -381,12 +381,12 @@ type secrets struct{ token, control, page, metrics string }
 // readSecrets reads them. That of the metrics lies where a scraper has it, and must open nothing else.
 func (f *flags) readSecrets(log *slog.Logger) (s secrets, err error) {
 	for _, each := range []struct {
-		path string
-		to   *string
-	}{{f.tokenFile, &s.token}, {f.controlTokenFile, &s.control}, {f.page.tokenFile, &s.page},
-		{f.page.metricsTokenFile, &s.metrics}} {
+		flag, path string
+		to         *string
+	}{{"token-file", f.tokenFile, &s.token}, {"control-token-file", f.controlTokenFile, &s.control},
+		{"http-token-file", f.page.tokenFile, &s.page}, {"metrics-token-file", f.page.metricsTokenFile, &s.metrics}} {
 		if *each.to, err = config.Secret(each.path, log); err != nil {
-			return secrets{}, err
+			return secrets{}, fmt.Errorf("%s: %w", each.flag, err)
 		}
 	}
 	if s.metrics != "" && (s.metrics == s.token || s.metrics == s.control) {
