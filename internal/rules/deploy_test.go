@@ -2,7 +2,9 @@ package rules
 
 import (
 	"os"
+	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -34,6 +36,40 @@ func TestServiceReadsCredentialsAlone(t *testing.T) {
 		name, below := strings.CutPrefix(m[2], "/run/credentials/gradbus.service/")
 		if !below || !loaded[name] {
 			t.Errorf("ps.yaml: %s is %s, which the unit does not hand over: it hands over %v", m[1], m[2], loaded)
+		}
+	}
+}
+
+// What deploy/ calls a secret is no part of an image's build, nor of a commit.
+func TestSecretsOfDeployAreIgnored(t *testing.T) {
+	atRoot(t)
+	read := func(path string) string {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	var secrets []string
+	for _, m := range regexp.MustCompile(`(?m)^    file: \./(\S+)$`).FindAllStringSubmatch(read("deploy/compose.yaml"), -1) {
+		secrets = append(secrets, m[1])
+	}
+	if len(secrets) == 0 {
+		t.Error("compose.yaml has no secret")
+	}
+	unit := read("deploy/gradbus.service")
+	for _, m := range regexp.MustCompile(`(?m)^#LoadCredential=([^:]+):`).FindAllStringSubmatch(unit, -1) {
+		secrets = append(secrets, m[1])
+	}
+	for _, list := range []string{".dockerignore", ".gitignore"} {
+		patterns := strings.Fields(read(list))
+		for _, secret := range secrets {
+			if !slices.ContainsFunc(patterns, func(pattern string) bool {
+				is, _ := path.Match(pattern, "/deploy/"+secret)
+				return is
+			}) {
+				t.Errorf("%s: no pattern for deploy/%s", list, secret)
+			}
 		}
 	}
 }
