@@ -6,7 +6,8 @@
 //
 //   - Read, for settings and secrets, also takes a pipe, so that process substitution works in a shell:
 //     --token-file <(pass show gradbus). It waits for the writer of a pipe for pipeTime at most. A named pipe that no
-//     program has open for writing is an error at once.
+//     program has open for writing is an error at once, unless it gave something before: a program that reads its
+//     settings again then has what they were.
 //   - OpenIn and ReadIn are for names that others choose. A name that leaves the folder is an error, also by a link.
 //
 // Every other use of os.Open and os.ReadFile is in a list of internal/rules. The package knows files. It must not know
@@ -19,6 +20,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -31,6 +34,9 @@ var (
 
 // pipeTime is how long Read waits for all that the writer of a pipe has to say: a password manager asks its user.
 const pipeTime = 30 * time.Second
+
+// openFlags open without waiting for the writer of a pipe, and without making a terminal the process's own.
+const openFlags = os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY
 
 // Open opens a regular file for reading. It fails with ErrNotRegular where path is anything else. The caller closes the
 // file.
@@ -70,11 +76,48 @@ func readPipe(path string, bytesMax int64, within time.Duration) ([]byte, error)
 		return nil, err
 	}
 	pipe := f.SetReadDeadline(time.Now().Add(within)) == nil // a regular file knows no deadline
+	info, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
 	data, err := readAll(f, bytesMax)
-	if err == nil && pipe && len(data) == 0 {
-		err = &fs.PathError{Op: "read", Path: path, Err: errors.New("no program has written to this pipe")}
+	if err == nil && pipe {
+		data, err = pipes.recall(path, info, data)
 	}
 	return data, err
+}
+
+// pipes are those that Read has read. They are settings and secrets that a user names, so they are few.
+var pipes remembered
+
+// remembered has what pipes gave, by path. It is safe for concurrent use.
+type remembered struct {
+	mu sync.Mutex // guards of
+	of map[string]pipeData
+}
+
+// pipeData is what a pipe gave. info tells it from a later pipe of the same path.
+type pipeData struct {
+	info fs.FileInfo
+	data []byte
+}
+
+// recall remembers what a pipe has given, or gives what it gave before where it is empty by now.
+func (r *remembered) recall(path string, info fs.FileInfo, data []byte) ([]byte, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(data) > 0 {
+		if r.of == nil {
+			r.of = map[string]pipeData{}
+		}
+		r.of[path] = pipeData{info, slices.Clone(data)}
+		return data, nil
+	}
+	if before, ok := r.of[path]; ok && os.SameFile(before.info, info) {
+		return slices.Clone(before.data), nil
+	}
+	return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("no program has written to this pipe")}
 }
 
 // ReadIn reads a whole regular file below a folder: see OpenIn. It fails with ErrTooLarge beyond bytesMax bytes.

@@ -126,10 +126,31 @@ func TestReadTakesPipes(t *testing.T) {
 	_, err = w.WriteString("token")
 	must(t, err)
 	must(t, w.Close())
-	if data, err := Read(path, 10); err != nil || string(data) != "token" {
-		t.Errorf("%q, %v", data, err)
+	for range 2 { // a program that reads its settings again finds the pipe empty
+		if data, err := Read(path, 10); err != nil || string(data) != "token" {
+			t.Errorf("%q, %v", data, err)
+		}
 	}
 	if _, err := Open(path); !errors.Is(err, ErrNotRegular) {
 		t.Errorf("Open: %v", err)
+	}
+}
+
+// What a pipe gave is not what another pipe of its path gives.
+func TestReadTellsPipesApart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	for _, text := range []string{"first", "second", ""} {
+		must(t, syscall.Mkfifo(path, 0o600))
+		r, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // with it the pipe keeps what is written
+		must(t, err)
+		defer r.Close()
+		if text != "" {
+			must(t, os.WriteFile(path, []byte(text), 0))
+		}
+		data, err := Read(path, 10)
+		if string(data) != text || (err == nil) != (text != "") {
+			t.Errorf("%q, %v, want %q", data, err, text)
+		}
+		must(t, os.Rename(path, path+text+"-before")) // which keeps its number
 	}
 }
