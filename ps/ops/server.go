@@ -98,8 +98,9 @@ func (s *Server) Reload(c Config) (changed []string, err error) {
 		return nil, err
 	}
 	secure := s.guard.secure
-	if (c.Token != "") != (s.tokens.Load().page != nil) {
-		return nil, errors.New("http-token-file: it begins and ends with a restart alone")
+	was, now := s.tokens.Load(), newTokens(c, secure != nil)
+	if (now.page == nil) != (was.page == nil) || (now.metrics == nil) != (was.metrics == nil) {
+		return nil, errors.New("http-token-file, metrics-token-file: they begin and end with a restart alone")
 	}
 	if (c.CertFile != "") != (secure != nil) {
 		return nil, errors.New("http-tls-cert: TLS begins and ends with a restart alone")
@@ -113,7 +114,6 @@ func (s *Server) Reload(c Config) (changed []string, err error) {
 			changed = append(changed, "http-tls-cert")
 		}
 	}
-	was, now := s.tokens.Load(), newTokens(c, secure != nil)
 	if was.page.equal(now.page) {
 		now.page = was.page // and who has guessed wrongly
 	} else {

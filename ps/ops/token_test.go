@@ -194,7 +194,7 @@ func TestCookies(t *testing.T) {
 func TestReloadTokens(t *testing.T) {
 	t.Parallel()
 	const other, scraper = "fedcba9876543210-other", "0011223344556677-scraper"
-	s := start(t, func(c *Config) { withToken(c); someMetrics(c) })
+	s := start(t, func(c *Config) { withToken(c); someMetrics(c); c.MetricsToken = "first-" + scraper })
 	form, _ := s.do(t, "POST", "/login", strings.NewReader("token="+someToken),
 		"Content-Type: application/x-www-form-urlencoded")
 	cookie := "Cookie: gradbus=" + form.Cookies()[0].Value
@@ -225,7 +225,7 @@ func TestReloadTokens(t *testing.T) {
 	lets("/metrics", "Authorization: Bearer "+scraper, true)
 	stream.next(t)
 	for _, wrong := range []func(*Config){func(c *Config) { c.Token = "short" }, func(c *Config) { c.Token = "" },
-		func(c *Config) { c.Token, c.MetricsToken = scraper, scraper },
+		func(c *Config) { c.MetricsToken = "" }, func(c *Config) { c.Token, c.MetricsToken = scraper, scraper },
 		func(c *Config) { c.CertFile, c.KeyFile = "a", "b" }} {
 		c := s.config
 		wrong(&c)
@@ -233,5 +233,22 @@ func TestReloadTokens(t *testing.T) {
 			t.Error("it takes what is wrong")
 		}
 		lets("/api/v1/status", "Authorization: Bearer "+other, true)
+	}
+}
+
+// A line that is lost does not open the metrics of a page without a token, nor does one that is added close them.
+func TestMetricsTokenStaysByReload(t *testing.T) {
+	t.Parallel()
+	for _, tokens := range [][2]string{{"0011223344556677-scraper", ""}, {"", "0011223344556677-scraper"}} {
+		s := start(t, func(c *Config) { someMetrics(c); c.MetricsToken = tokens[0] })
+		before, _ := s.get(t, "/metrics")
+		c := s.config
+		c.MetricsToken = tokens[1]
+		if _, err := s.Reload(c); err == nil || !strings.Contains(err.Error(), "restart") {
+			t.Errorf("from %q to %q: %v", tokens[0], tokens[1], err)
+		}
+		if after, _ := s.get(t, "/metrics"); after.StatusCode != before.StatusCode {
+			t.Errorf("from %q to %q: status %d, and %d before", tokens[0], tokens[1], after.StatusCode, before.StatusCode)
+		}
 	}
 }
