@@ -25,7 +25,6 @@ type served struct {
 	log, out testkit.Text
 	end      context.CancelFunc
 	ended    chan error
-	reloads  int
 }
 
 // start runs the command until it says that it is ready.
