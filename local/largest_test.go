@@ -57,6 +57,9 @@ func bytesOf(t *testing.T, j *schema.Job) int {
 // The largest manifest that is admitted trains, becomes durable and is saved; the next larger one is refused when its
 // trainer joins.
 func TestLargestManifest(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes 15 s, and two minutes under the race detector")
+	}
 	dir := t.TempDir()
 	s := start(t, local.Options{Adjust: func(c *ps.Config, _ *ps.Options) {
 		c.Checkpoints = checkpoint.Policy{Dir: dir, Batches: 1, Keep: 2}

@@ -77,7 +77,7 @@ race() {
   "${go_test[@]}" "${short[@]}" "${raced[@]}" "${broken[@]}"
 }
 long() { # most of it sleeps
-  "${go_test[@]}" "${native[@]}" -parallel 8 ./trainer ./schema ./fabric ./examples/... ./internal/rules ./bench/average
+  "${go_test[@]}" "${native[@]}" -parallel 8 ./trainer ./local ./schema ./fabric ./examples/... ./internal/rules ./bench/average
 }
 cuda() {
   local packages=(./cuda ./shard ./checkpoint ./bench/exchange ./cmd/...)

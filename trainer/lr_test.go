@@ -213,7 +213,7 @@ func TestScaleLRForced(t *testing.T) {
 		asked <- err
 	}()
 	for deadline := time.Now().Add(time.Minute); s.LRScale() != 1e-7; {
-		if err := s.Run(testContext(t), newToy(t, job), 1, nil); err != nil || time.Now().After(deadline) {
+		if err := s.Run(testContext(t), newToy(t, job), 8, nil); err != nil || time.Now().After(deadline) {
 			t.Fatalf("scale %v: %v", s.LRScale(), err)
 		}
 	}
