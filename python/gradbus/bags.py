@@ -57,4 +57,4 @@ class _Pooled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
         ctx.lane.add_bags(ctx.table, ctx.keys, ctx.offsets, grad.detach(), ctx.parameter)
-        return torch.empty_like(ctx.parameter), None, None, None, None, None
+        return ctx.parameter.data, None, None, None, None, None

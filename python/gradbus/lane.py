@@ -76,13 +76,12 @@ class Lane:
         self._check_open()
         if grad.dtype != torch.float32 or grad.device.type != "cpu" or not grad.is_contiguous():
             grad = grad.to("cpu", torch.float32).contiguous()
-        self._queue()
+        self._begin_backward()
         memory = (unique, grad)
         keys, values, skip = unique.data_ptr(), grad.data_ptr(), wish.skip
         for table, parameter, trained, (at, row, distinct) in zip(wish.tables, wish.parameters, trains, places):
             if not trained:
                 continue
-            self._expect(parameter)
             first, width = 0, 4 * table.dim
             if skip is not None:
                 padding = (unique[at : at + distinct] == skip).nonzero()
@@ -102,29 +101,27 @@ class Lane:
         self._check_open()
         own = torch.empty(grad.shape, dtype=torch.float32, device="cpu").copy_(grad)
         memory, bags = (keys, own, offsets), grad.shape[0]
-        self._queue()
-        self._expect(parameter)
+        self._begin_backward()
         if bags:
             begins = offsets.data_ptr()
             piece = Piece(table.index, keys.numel(), keys.data_ptr(), own.data_ptr(), memory, parameter, bags, begins)
             self.fresh.append(piece)
 
-    def _expect(self, parameter: Tensor) -> None:
-        """Before a piece of a parameter: where its gradient was cleared, what was given before counts no more."""
-        if id(parameter) in self.seen and not any(piece.parameter is parameter for piece in self.fresh):
+    def _begin_backward(self) -> None:
+        """In a backward: before its first pieces, drops those whose gradient was cleared since the last one; has
+        :meth:`_accumulated` called at its end, when autograd has accumulated gradients."""
+        if self.pieces and not self.fresh:
             self.drop_cleared()
-
-    def _queue(self) -> None:
-        """In a backward: has :meth:`_accumulated` called at its end, when autograd has accumulated gradients."""
         torch.autograd.Variable._execution_engine.queue_callback(self._accumulated)  # type: ignore[attr-defined]
 
     def _accumulated(self) -> None:
         """At the end of a backward: its pieces are the lane's, and their parameters have gradients."""
-        fresh, self.fresh, self.left = self.fresh, [], self.optimizer.left_version()
+        fresh, seen, self.fresh, self.left = self.fresh, self.seen, [], self.optimizer.left_version()
         self.pieces += fresh
         for piece in fresh:
-            grad = piece.parameter.grad
-            self.seen[id(piece.parameter)] = piece.parameter, grad, 0 if grad is None else grad._version
+            parameter = piece.parameter
+            grad = parameter.grad
+            seen[id(parameter)] = parameter, grad, 0 if grad is None else grad._version
 
     def drop_cleared(self) -> None:
         """Drops the pieces of parameters whose gradient was cleared since their backward, and notes those whose gradient
@@ -132,8 +129,16 @@ class Lane:
         one which has cleared what it has used: then the rows' gradients stay."""
         if self.left != self.optimizer.left_version():
             return
-        self.pieces = [piece for piece in self.pieces if piece.parameter.grad is not None]
-        self.written |= {piece.table for piece in self.pieces if _written(self.seen.get(id(piece.parameter)))}
+        pieces, self.pieces = self.pieces, []
+        for piece in pieces:
+            parameter = piece.parameter
+            grad = parameter.grad
+            if grad is None:
+                continue
+            self.pieces.append(piece)
+            _, then, version = self.seen[id(parameter)]
+            if grad is then and grad._version != version:
+                self.written.add(piece.table)
 
     def clear(self) -> None:
         """Forgets the gradients."""
@@ -147,11 +152,6 @@ class Lane:
                 "backward of a forward from before the last step: its lane has ended; want loss.backward() before "
                 "opt.step()"
             )
-
-
-def _written(seen: Optional[Tuple[Tensor, Optional[Tensor], int]]) -> bool:
-    """Whether a gradient was written to since the backward."""
-    return seen is not None and seen[1] is not None and seen[0].grad is seen[1] and seen[1]._version != seen[2]
 
 
 def sum_of(session: Session, pieces: List[Piece]) -> Tuple[Piece, Tensor]:

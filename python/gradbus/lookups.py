@@ -148,14 +148,13 @@ def _fetched(session: Session, wishes: Sequence[Wish], train: bool) -> Tuple[Any
     buffers = []
     i = 0
     for wish in wishes:
-        total = 0
-        for ids in wish.ids:
-            total += ids.numel()
+        counts = [ids.numel() for ids in wish.ids]
+        total = sum(counts)
         local, unique = (torch.empty(total, dtype=torch.int64, device="cpu") for _ in range(2))
-        buffers.append((local, unique))
+        buffers.append((counts, local, unique))
         local_at, unique_at = local.data_ptr(), unique.data_ptr()
-        for table, ids in zip(wish.tables, wish.ids):
-            ask, count = asks[i], ids.numel()
+        for table, ids, count in zip(wish.tables, wish.ids, counts):
+            ask = asks[i]
             ask.table, ask.count, ask.keys, ask.ids, ask.unique = (
                 table.index,
                 count,
@@ -188,12 +187,11 @@ def _firsts(wishes: Sequence[Wish]) -> List[Tuple[Wish, int]]:
     return out
 
 
-def _place(wish: Wish, local: Tensor, unique: Tensor, asks: Any, first: int) -> Looked:
+def _place(wish: Wish, counts: List[int], local: Tensor, unique: Tensor, asks: Any, first: int) -> Looked:
     """Gives every ask of a wish its part of one tensor of rows, and makes its ids those of the whole tensor."""
     dim = wish.tables[0].dim
     places: List[Tuple[int, int, int]] = []
     total = at = 0
-    counts = [ids.numel() for ids in wish.ids]
     for i, count in enumerate(counts):
         distinct = asks[first + i].distinct
         places.append((at, total, distinct))
@@ -234,12 +232,9 @@ class _Leaf(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
         trains = ctx.needs_input_grad[4:]
         ctx.lane.add(ctx.wish, trains, ctx.unique, ctx.places, grad.detach())
-        return (None,) * 4 + tuple(_nothing(p) if wanted else None for p, wanted in zip(ctx.wish.parameters, trains))
-
-
-def _nothing(parameter: Tensor) -> Tensor:
-    """The gradient of a parameter without elements: that it has one says that its rows have."""
-    return torch.empty_like(parameter)
+        # That a parameter has a gradient says that its rows have. It has no elements, like data, which is the cheapest
+        # tensor with a version of its own.
+        return None, None, None, None, *[p.data if wanted else None for p, wanted in zip(ctx.wish.parameters, trains)]
 
 
 class _Each(torch.autograd.Function):
@@ -260,4 +255,4 @@ class _Each(torch.autograd.Function):
         (ids,) = ctx.saved_tensors
         sums = pooling.sums(grad.contiguous(), ids, None, False, ctx.shape)
         ctx.lane.add(ctx.wish, [True], ctx.unique, ctx.places, sums)
-        return None, None, None, None, _nothing(ctx.wish.parameters[0])
+        return None, None, None, None, ctx.wish.parameters[0].data

@@ -278,23 +278,24 @@ class Optimizer(torch.optim.Optimizer):
 
         Errors: OrderError."""
         self._check_groups()
-        trains = any(module.training and module.of_rows().requires_grad for module in self._tables)
-        self.session._batches.require_forward(trains or not (self._left or self._dense and self._dense.has_gradient()))
-        if self.dense is not None:
-            self._check_dense()
+        trains = False
         for module in self._tables:
             rows = module.of_rows()
+            trains = trains or module.training and rows.requires_grad
             if rows._backward_hooks or getattr(rows, "_post_accumulate_grad_hooks", None):
                 raise OrderError(
                     f"table {module.name!r}: rows_parameter has a hook, which sees no gradient of rows: want them of "
                     "opt.param_groups, between backward and step"
                 )
+        self.session._batches.require_forward(trains or not (self._left or self._dense and self._dense.has_gradient()))
+        if self.dense is not None:
+            self._check_dense()
         lane = self.session._batches.current()
         if lane is None:
             return
         lane.drop_cleared()
-        names = {table.index: table.name for table in self.session._tables.values()}
         if lane.written and not by_scaler and not _reduced():
+            names = {table.index: table.name for table in self.session._tables.values()}
             raise OrderError(
                 f"gradients of rows of {sorted(names[i] for i in lane.written)} were written to by model.parameters(), "
                 "which has none of them: want clip_grad_norm_ and the like over the params of opt.param_groups, and "
@@ -308,8 +309,8 @@ class Optimizer(torch.optim.Optimizer):
                 f"param_groups are {[group.get('name') for group in self.param_groups]}: want {self._names}, as made"
             )
         for group in self.param_groups:
-            ignored = sorted(HYPERPARAMETERS & group.keys())
-            if ignored:
+            if not HYPERPARAMETERS.isdisjoint(group):
+                ignored = sorted(HYPERPARAMETERS & group.keys())
                 raise ConfigError(
                     f"param_groups of {group['name']!r} have {ignored[0]}={group[ignored[0]]!r}, which the servers do not "
                     "follow: want it of the gradbus optimizer that the session begins with; the lr alone can change"
@@ -337,6 +338,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def forget_samples(self) -> None:
         """Backwards since the last step do not count."""
+        if self.weight != "samples":
+            return  # modules have none
         for module in self._tables:
             if module.samples is not None:
                 module.samples.clear()
@@ -396,7 +399,7 @@ def _rate(group: Dict[str, Any]) -> float:
 
 def _same(these: Sequence[Tensor], those: Sequence[Tensor]) -> bool:
     """Whether two lists are of the same tensors."""
-    return len(these) == len(those) and all(one is other for one, other in zip(these, those))
+    return len(these) == len(those) and all(map(operator.is_, these, those))
 
 
 def _named(model: Models) -> List[Tuple[str, nn.Module]]:
