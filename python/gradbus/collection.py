@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -23,35 +23,45 @@ class KeyedTensor:
     """Pooled features by name, each ``[bags, dim]``: of the methods of TorchRec's class of that name, those that
     read."""
 
-    def __init__(self, features: Dict[str, Tensor], block: Optional[Tensor] = None) -> None:
-        self._features, self._block = features, block
+    def __init__(
+        self, places: Mapping[str, Tuple[int, int]], groups: Sequence[Sequence[Tensor]], block: Optional[Tensor] = None
+    ) -> None:
+        """``places``: of each feature, its group and where it is there. A group may be one tensor, whose parts are made
+        when they are asked for. ``block``: all features, where they are one tensor."""
+        self._places, self._groups, self._block = places, groups, block
+        self._features: Dict[str, Tensor] = {}
 
     def keys(self) -> List[str]:
-        return list(self._features)
+        return list(self._places)
 
     def __getitem__(self, key: str) -> Tensor:
-        return self._features[key]
+        feature = self._features.get(key)
+        if feature is None:
+            group, at = self._places[key]
+            with torch.enable_grad():  # as in the forward
+                feature = self._features[key] = self._groups[group][at]  # unbind's views cannot be changed in place
+        return feature
 
     def __len__(self) -> int:
-        return len(self._features)
+        return len(self._places)
 
     def to_dict(self) -> Dict[str, Tensor]:
-        return dict(self._features)
+        return {key: self[key] for key in self._places}
 
     def values(self) -> Tensor:
         """All features side by side: ``[bags, sum of dims]``."""
         if self._block is not None:
             return self._block.transpose(0, 1).flatten(1)
-        return torch.cat(list(self._features.values()), 1)
+        return torch.cat(list(self.to_dict().values()), 1)
 
     def stacked(self) -> Tensor:
         """All features, which have one dim: ``[bags, features, dim]``."""
         if self._block is not None:
             return self._block.transpose(0, 1)
-        return torch.stack(list(self._features.values()), 1)
+        return torch.stack(list(self.to_dict().values()), 1)
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{key}: {list(value.shape)}" for key, value in self._features.items())
+        shapes = ", ".join(f"{key}: {list(value.shape)}" for key, value in self.to_dict().items())
         return f"KeyedTensor({shapes})"
 
 
@@ -100,6 +110,10 @@ class EmbeddingBagCollection(nn.Module):
         self.bags = nn.ModuleList(modules)
         self._of_feature = [modules[i] for i in self._module_of]
         self._groups = self._grouped()
+        self._tables = [self._features_of_tables(group) for group in self._groups]
+        places = {self.features[i]: (g, at) for g, group in enumerate(self._groups) for at, i in enumerate(group)}
+        self._places = {feature: places[feature] for feature in self.features}
+        self._ordered = self._groups == [list(range(len(self.features)))]
 
     def _grouped(self) -> List[List[int]]:
         """Features that are computed together: of one dim and mode, and no padding; those of one module beside each
@@ -111,6 +125,13 @@ class EmbeddingBagCollection(nn.Module):
                 (module.embedding_dim, module.mode, self._module_of[i] if module.padding_idx is not None else -1), []
             ).append(i)
         return list(groups.values())
+
+    def _features_of_tables(self, group: Sequence[int]) -> List[Tuple[EmbeddingBag, List[int]]]:
+        """The modules of a group, in its order, with the features of each."""
+        out: Dict[int, List[int]] = {}
+        for i in group:
+            out.setdefault(self._module_of[i], []).append(i)
+        return [(self._module(features[0]), features) for features in out.values()]
 
     def _module(self, feature: int) -> EmbeddingBag:
         return self._of_feature[feature]
@@ -127,39 +148,32 @@ class EmbeddingBagCollection(nn.Module):
                 raise ArgumentError(
                     f"feature {feature!r} has {one.bags} bags and {self.features[0]!r} {bags}: want as many of each"
                 )
-        wishes = [self._wish(group, given) for group in self._groups]
         train = any(module.training_rows() for module in self._of_feature)
+        wishes = [self._wish(tables, given) for tables in self._tables]
         looked = look_up(self._module(0).session, wishes, train)
-        out: Dict[int, Tensor] = {}
-        block = None
-        for group, rows in zip(self._groups, looked):
+        groups: List[Any] = []
+        for group, tables, rows in zip(self._groups, self._tables, looked):
             pooled = self._pool(group, rows, given)
-            for module in {self._module(i) for i in group}:
-                module.count(pooled, samples, train)
+            for module, _ in tables:
+                if module.samples is not None:
+                    module.count(pooled, samples, train)
             if inverse is None:
-                block = pooled.view(len(group), bags, self._module(group[0]).embedding_dim)
-                for at, i in enumerate(group):
-                    out[i] = block[at]  # unbind's views cannot be changed in place
+                groups.append(pooled.view(len(group), bags, self._module(group[0]).embedding_dim))
             else:
                 parts = pooled.split([given[i].bags for i in group])  # type: ignore[no-untyped-call]
-                for i, part in zip(group, parts):
-                    out[i] = _selected(self.features[i], part, inverse[self.features[i]])
-        whole = block if inverse is None and len(self._groups) == 1 and self._groups[0] == list(range(len(self.features))) else None
-        return KeyedTensor({feature: out[i] for i, feature in enumerate(self.features)}, whole)
+                names = [self.features[i] for i in group]
+                groups.append([_selected(name, part, inverse[name]) for name, part in zip(names, parts)])
+        return KeyedTensor(self._places, groups, groups[0] if self._ordered and inverse is None else None)
 
-    def _wish(self, group: Sequence[int], given: Sequence[BagInput]) -> Wish:
+    def _wish(self, modules: Sequence[Tuple[EmbeddingBag, List[int]]], given: Sequence[BagInput]) -> Wish:
         """One table after the other, each with the ids of its features."""
         tables, ids, parameters = [], [], []
-        at = 0
-        while at < len(group):
-            module = self._module_of[group[at]]
-            same = [i for i in group[at:] if self._module_of[i] == module]
-            one = self._module(group[at])
-            tables.append(one.table)
-            parameters.append(one.of_rows() if one.training_rows() else one.of_rows().detach())
-            ids.append(given[same[0]].ids if len(same) == 1 else torch.cat([given[i].ids for i in same]))
-            at += len(same)
-        return Wish(tables, ids, self._module(group[0]).padding_idx, parameters)
+        for module, features in modules:
+            rows = module.of_rows()
+            tables.append(module.table)
+            parameters.append(rows if module.training else rows.detach())
+            ids.append(given[features[0]].ids if len(features) == 1 else torch.cat([given[i].ids for i in features]))
+        return Wish(tables, ids, modules[0][0].padding_idx, parameters)
 
     def _pool(self, group: Sequence[int], looked: Looked, given: Sequence[BagInput]) -> Tensor:
         """Bags of all features of a group, one feature after the other: ``[features * bags, dim]``."""
@@ -203,8 +217,11 @@ class EmbeddingBagCollection(nn.Module):
             raise ArgumentError(
                 f"features of shape {list(ids.shape)}: want [bags, {len(self.features)}], a column a feature"
             )
-        columns = flat_ids(ids.t(), "features").view(len(self.features), -1)
-        return [self._feature(i, column) for i, column in enumerate(columns.unbind(0))]
+        columns, bags = flat_ids(ids.t(), "features").view(len(self.features), -1), ids.shape[0]
+        return [
+            BagInput(module.keys(column) if module.hashed else column, None, None, bags)
+            for module, column in zip(self._of_feature, columns.unbind(0))
+        ]
 
     def _feature(self, i: int, given: Feature) -> BagInput:
         module, what = self._module(i), f"feature {self.features[i]!r}"
