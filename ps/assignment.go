@@ -102,7 +102,7 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 		w.reachable = func(ctx context.Context) error { return a.links[i].wait(ctx) }
 		a.workers[i] = w
 	}
-	a.noteMemory(&s.config, place)
+	a.notePromised()
 	for _, i := range a.own {
 		a.links[i] = s.links.take(i)
 		go a.workers[i].run(a.ctx)

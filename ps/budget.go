@@ -62,7 +62,7 @@ func (m Memory) Bytes() int64 {
 // share, of dense values each has at most its share and one chunk.
 func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	c = c.withDefaults()
-	plan, busy := job.Plan(), min(own, job.BusyShards(shards)) // the others take no gradients, lookups and copies
+	plan, busy := job.Plan(), min(own, count(job.BusyShards(shards))) // others take no gradients, lookups and copies
 	batches := int64(round.BatchesOpen(job))
 	share := func(bytes int64) int64 { return bytes/int64(shards)*int64(own) + bytes%int64(shards) }
 	if plan.DenseShards(shards) == 1 {
@@ -127,6 +127,16 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	m.Copies = copiesBytes(&c, job, busy, here)
 	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, batches*here+share(sparse)+frames*shard.FrameBytesOver)
 	return m
+}
+
+// count returns how many are true.
+func count(all []bool) (n int) {
+	for _, is := range all {
+		if is {
+			n++
+		}
+	}
+	return n
 }
 
 // copiesBytes is what copies of versions take, of shards that have so many bytes of dense values. Where trainers have

@@ -61,23 +61,34 @@ func (t *tally) stepped(h *schema.Head, reason schema.Reason, bytes int, began t
 	}
 }
 
-// noteMemory notes what each shard here was promised, and what it holds of the job's state. A shard that has nothing to
-// do is promised what may be under way to it alone.
-func (a *assignment) noteMemory(c *Config, place *schema.Placement) {
-	busy := 0
+// notePromised notes what each shard here was promised. A shard that has nothing to do is promised what may be under
+// way to it alone.
+func (a *assignment) notePromised() {
+	is, busy := a.manifest.BusyShards(a.shards), 0
 	for _, i := range a.own {
-		if a.workers[i].idle = place.Idle(i); a.workers[i].idle == "" {
+		if is[i] {
 			busy++
 		}
 	}
 	each := a.memory.UnderWay / int64(len(a.own))
 	for _, i := range a.own {
-		w := a.workers[i]
-		if w.promised = each; w.idle == "" {
-			w.promised += (a.memory.Bytes() - a.memory.UnderWay) / int64(busy)
-			w.held = stateBytes(c, a.manifest, place, i)
+		if a.workers[i].promised = each; is[i] {
+			a.workers[i].promised += (a.memory.Bytes() - a.memory.UnderWay) / int64(busy)
 		}
 	}
+}
+
+// noteHeld notes what the shard holds of the job's state, or why it has nothing to do. It walks all chunks of the job,
+// so the worker's goroutine calls it.
+func (w *worker) noteHeld() {
+	place, held := w.config.Placement, int64(0)
+	idle := place.Idle(w.config.Index)
+	if idle == "" {
+		held = stateBytes(&w.server.config, w.config.Job, place, w.config.Index)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.idle, w.held = idle, held
 }
 
 // stateBytes is what a shard holds of a job's rows and parameters, with what optimizers keep of them.
@@ -106,14 +117,14 @@ func stateBytes(c *Config, job *schema.Job, place *schema.Placement, shard int) 
 // report is what one shard has last said of itself, and what waits for it now.
 func (w *worker) report(a *assignment) schema.ShardReport {
 	w.mu.Lock()
-	t, waiting := w.told, w.waiting
+	t, waiting, held, idle := w.told, w.waiting, w.held, w.idle
 	w.mu.Unlock()
 	p := schema.ShardReport{
 		Job: w.config.Job.Name, Shard: w.config.Index, Ready: t.ready, Version: t.version, Frames: t.frames, Bytes: t.bytes,
 		Acks:    t.acks,
 		Lookups: t.lookups, Pulls: t.pulls, Repeats: t.repeats, Rounds: t.rounds, StagedBytes: t.staged,
 		StagedBytesMax: w.config.StagedBytesMax,
-		MemoryBytes:    w.promised, HeldBytes: w.held + t.staged, Idle: w.idle, StepSeconds: schema.Real(t.step.Seconds()),
+		MemoryBytes:    w.promised, HeldBytes: held + t.staged, Idle: idle, StepSeconds: schema.Real(t.step.Seconds()),
 		PublishSeconds: schema.Real(t.publish.Seconds()), ApplySeconds: schema.Real(t.apply.Seconds()),
 		ApplyBytes: t.applyBytes, Buckets: w.watch.times.report(),
 	}

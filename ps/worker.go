@@ -73,11 +73,12 @@ type worker struct {
 	waiting shard.Waiting
 	told    tally
 
-	promised, held int64               // bytes of memory, as noteMemory says
-	idle           string              // why the shard has nothing to do; empty where it has
-	gone           []schema.Member     // of a grouped job, as the coordinator said last
-	since          []schema.Generation // of trainers, likewise
-	taken          takenOver
+	held     int64               // bytes of memory, as noteHeld says
+	idle     string              // why the shard has nothing to do; empty where it has, and before it is known
+	gone     []schema.Member     // of a grouped job, as the coordinator said last
+	since    []schema.Generation // of trainers, likewise
+	taken    takenOver
+	promised int64 // bytes of memory; does not change
 }
 
 // takenOver is how far a shard was when it began to go by generations of trainers' places.
@@ -311,6 +312,7 @@ func (w *worker) withoutGone() (err error) {
 // build makes the shard. A broken invariant ends the job, not the server.
 func (w *worker) build(ctx context.Context) (err error) {
 	defer w.recovered(&err)
+	w.noteHeld()
 	config := w.config
 	config.Backend = w.timed // of the shard alone: modules compute at the same time
 	if w.modules != nil {

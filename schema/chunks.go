@@ -25,7 +25,15 @@ func (p *Placement) placeChunks() {
 	if p.Plan.Reducer == ByTrainers {
 		owners, base = p.Trainers, p.Shards
 	}
-	var sizes []int
+	p.owned = make([]int, p.Owners())
+	for _, k := range spread(p.chunkSizes(), owners) {
+		p.chunks = append(p.chunks, placedChunk{owner: base + k, index: p.owned[base+k]})
+		p.owned[base+k]++
+	}
+}
+
+// chunkSizes cuts the buckets into chunks, and gives their elements.
+func (p *Placement) chunkSizes() (sizes []int) {
 	for _, b := range p.Buckets {
 		p.firstChunks = append(p.firstChunks, len(sizes))
 		for c := range p.Chunks(b.ID) {
@@ -33,11 +41,7 @@ func (p *Placement) placeChunks() {
 			sizes = append(sizes, elements)
 		}
 	}
-	counts := make([]int, owners)
-	for _, k := range spread(sizes, owners) {
-		p.chunks = append(p.chunks, placedChunk{owner: base + k, index: counts[k]})
-		counts[k]++
-	}
+	return sizes
 }
 
 // OwnerOfChunk is who adds up a chunk of a known bucket.

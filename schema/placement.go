@@ -43,6 +43,7 @@ type Placement struct {
 	spans         [][]Span      // by parameter, in its order
 	firstChunks   []int         // by bucket: how many chunks the buckets before it have
 	chunks        []placedChunk // of all dense buckets, counted through in their order
+	owned         []int         // by owner: how many chunks it has
 	homes         []int         // by table: the shard of one that is whole on one
 	keys          []tableKeys
 }
@@ -72,21 +73,31 @@ func NewPlacement(job *Job, shards int) *Placement {
 	if shards < 0 || shards == 0 && job.NeedsShards() {
 		panic(fmt.Sprintf("schema: placement on %d shards", shards))
 	}
-	p := &Placement{Shards: shards, Plan: job.Plan(), job: job, chunkElements: job.ChunkBytes / valueBytes,
-		spans: make([][]Span, len(job.Parameters))}
+	p := unplaced(job, job.Plan(), shards)
 	p.placeHomes()
 	if p.Plan.Reduces(ByTrainers) {
 		p.Trainers = job.Trainers
 	}
 	p.placeKeys()
-	for i := len(job.Parameters) - 1; i >= 0; i-- {
-		p.add(i, job.Parameters[i].Elements())
-	}
+	p.placeParameters()
 	p.placeChunks()
 	if shards > 0 && p.Plan.Owner == ByTrainers && p.Plan.Clock.Common() {
 		p.trainers = p.OnShards()
 	}
 	return p
+}
+
+// unplaced is a placement before anything is placed.
+func unplaced(job *Job, plan *Plan, shards int) *Placement {
+	return &Placement{Shards: shards, Plan: plan, job: job, chunkElements: job.ChunkBytes / valueBytes,
+		spans: make([][]Span, len(job.Parameters))}
+}
+
+// placeParameters gathers the parameters into buckets.
+func (p *Placement) placeParameters() {
+	for i := len(p.job.Parameters) - 1; i >= 0; i-- {
+		p.add(i, p.job.Parameters[i].Elements())
+	}
 }
 
 // OfTrainers is where shards are asked for what trainers have at one version, parameters and replicated tables, and ask
