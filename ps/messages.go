@@ -24,6 +24,7 @@ type message struct {
 
 	control *schema.Control // where it has been decoded; the view is empty then
 	invalid error           // why it could not be
+	name    string          // of the control message then, where it could not be
 	checked bool            // the manifest of its join has been checked
 	refused *schema.Refused // why there can be no such job; nil: there can
 }
@@ -32,6 +33,9 @@ type message struct {
 func (m *message) decode() (*schema.Control, error) {
 	if m.control == nil {
 		c, err := schema.DecodeControl(&m.view)
+		if err != nil {
+			m.name = schema.MessageOf(&m.view)
+		}
 		m.control, m.invalid, m.view = &c, err, schema.View{}
 	}
 	return m.control, m.invalid
@@ -133,7 +137,7 @@ func (l *controlLoop) refuseVersion(m *message, r *refusal) {
 	}
 	l.server.counters.count(r.Reason)
 	refused := &schema.Refused{Reason: r.Reason.String(), Text: schema.Clip(r.Detail)}
-	if schema.MessageOf(&m.view) == "join" {
+	if m.name == "join" {
 		l.joinRefused(m.job, m.from, string(m.from), refused) // its host is in what cannot be read
 	} else {
 		l.server.logRefusal(string(m.job), string(m.from), r.Reason, r.Detail)

@@ -24,11 +24,11 @@ func (p *publisher) older(job, from, body string) {
 }
 
 // A program of another protocol is told so in words that it reads, whichever of its messages it is; its job does not
-// begin, and the log names both versions.
+// begin, the log names both versions, and reports tell of the refused joins.
 func TestOtherVersionsAreTold(t *testing.T) {
-	log := &testkit.Text{}
+	log, reports := &testkit.Text{}, newReportLog(t)
 	s, err := Start(t.Context(), Config{Deadline: unhurried},
-		Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+		Options{Log: slog.New(slog.NewTextHandler(log, nil)), Telemetry: reports.take})
 	must(t, err)
 	t.Cleanup(s.Close)
 	job, err := shardtest.SmallJob("old", 1, 1).WithDefaults().Encode()
@@ -59,7 +59,12 @@ func TestOtherVersionsAreTold(t *testing.T) {
 			}
 		}
 	}
+	reports.own(s, "two joins were refused", func(p *schema.ServerReport) bool {
+		return len(p.Refused) == 1 && p.Refused[0].Job == "old" && p.Refused[0].Reason == "unknown_version" &&
+			p.Refused[0].Count == 2
+	})
 	if said := log.String(); strings.Contains(said, "job registered") ||
+		strings.Count(said, `msg="join refused"`) != 2 ||
 		!strings.Contains(said, "gradbus 7.8.9 (protocol ab)") {
 		t.Errorf("the log says\n%s", said)
 	}
