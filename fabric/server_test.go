@@ -67,9 +67,13 @@ func TestServerClients(t *testing.T) {
 	dial(t, Config{URL: server.URL(), Name: "job/t1"})
 	gone := dial(t, Config{URL: server.URL(), Name: "job/t0"})
 	dial(t, Config{Server: server, Name: "ps"})
+	second := dial(t, Config{Server: server, Name: "job/t0"}) // so that the names are fewer than the connections
 	if got, want := server.Clients(), []string{"job/t0", "job/t1", "ps"}; !slices.Equal(got, want) {
 		t.Errorf("clients %q, want %q", got, want)
+	} else if cap(got) > len(got) {
+		t.Error("who appends to the clients writes where others do")
 	}
+	second.Close()
 	gone.Close()
 	eventually(t, "job/t0 is gone", func() bool { return slices.Equal(server.Clients(), []string{"job/t1", "ps"}) })
 }

@@ -256,7 +256,7 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 	// back.
 	var clients []string
 	if len(l.jobs)+len(l.assignments) > 0 {
-		clients = append(l.server.nats.Clients(), l.server.nats.Faded()...)
+		clients = slices.Concat(l.server.nats.Clients(), l.server.nats.Faded())
 	}
 	pause := l.ticks.Tick(now, l.server.config.Deadline) // of which coordinators, and shards here, know by themselves
 	if l.follower != nil {
