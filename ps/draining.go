@@ -42,11 +42,9 @@ func (l *controlLoop) tellDrainer(to schema.Member, ended bool) {
 // drainedJobs is how far the jobs are that this ps coordinates.
 func (l *controlLoop) drainedJobs() (all []schema.DrainedJob) {
 	for _, j := range byName(l.jobs) {
-		if len(all) < schema.FollowMax {
-			all = append(all, l.drainedJob(j))
-		}
+		all = append(all, l.drainedJob(j))
 	}
-	return all
+	return toldOf(all)
 }
 
 func (l *controlLoop) drainedJob(j *job) schema.DrainedJob {

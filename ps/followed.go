@@ -2,7 +2,6 @@ package ps
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -69,18 +68,34 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	is.over = f.Over
 	l.noteStandby(now)
 	l.mirrorAll(now, false) // which tells trainers, before the answer says that they are told
-	heard := &schema.Heard{Incarnation: l.server.registry.self.Incarnation, Jobs: slices.Sorted(maps.Keys(l.jobs))}
-	for _, name := range heard.Jobs {
-		if j := l.jobs[name]; is.stands(j.run) && j.coordinator.standby.url == is.url {
+	l.send(schema.TelemetryJob, 0, m.from, schema.Control{Heard: l.heard()})
+	return nil
+}
+
+// heard is what the ps that stands by is answered.
+func (l *controlLoop) heard() *schema.Heard {
+	heard := &schema.Heard{Incarnation: l.server.registry.self.Incarnation}
+	var others []schema.JobName
+	for name, j := range byName(l.jobs) {
+		if _, has := l.follower.jobs[j.run]; has {
+			heard.Jobs = append(heard.Jobs, name) // first, since a job that is not named is dropped there
+		} else {
+			others = append(others, name)
+		}
+		if l.follower.stands(j.run) && j.coordinator.standby.url == l.follower.url {
 			heard.Told = append(heard.Told, name)
 		}
 	}
 	if b := l.server.standby; b != nil {
-		heard.Jobs = append(heard.Jobs, b.awaited()...)
+		others = append(b.awaited(), others...)
 	}
-	l.send(schema.TelemetryJob, 0, m.from, schema.Control{Heard: heard})
-	return nil
+	heard.Jobs = append(heard.Jobs, others...)
+	heard.Jobs, heard.Told = toldOf(heard.Jobs), toldOf(heard.Told)
+	return heard
 }
+
+// toldOf cuts a list of jobs to what a message may have: a longer one would be refused whole.
+func toldOf[T any](jobs []T) []T { return jobs[:min(len(jobs), schema.FollowMax)] }
 
 // goneOn ends a run that the ps which stands by has gone on with.
 func (l *controlLoop) goneOn(over schema.OverRun) {

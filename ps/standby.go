@@ -191,6 +191,7 @@ func (b *standby) follow(ctx context.Context) {
 			}
 		}
 		b.mu.Unlock()
+		f.Jobs = toldOf(f.Jobs)
 		b.say(f)
 	}
 }
