@@ -1,9 +1,11 @@
 // Package loglimit bounds how often a log repeats a message, so that what others send to a program cannot fill its
 // disk or bury what matters.
 //
-// Messages are fixed texts, and what varies is in attributes: see docs/logs.md. So a message stands for its place in
-// the program. Each, at each level, passes burst times at once and then once a second. The next that passes says in the
-// attribute suppressed how many did not. Records below INFO pass always: they are asked for.
+// Most messages are fixed texts, and what varies is in attributes: see docs/logs.md. Each, at each level, passes burst
+// times at once and then once a second. The next that passes says in the attribute suppressed how many did not. Some
+// texts have words of others in them, of which there is no end. So beyond messagesMax texts the place in the program
+// that logs stands for a message: what others make up there takes nothing from other places. Records below INFO pass
+// always: they are asked for.
 //
 // The package knows log/slog. It must not know what is logged.
 package loglimit
@@ -18,7 +20,7 @@ import (
 const (
 	burst       = 100           // as many trainers join at once, each with a line of its own
 	every       = time.Second   // between two of a message that has used up its burst
-	messagesMax = 1024          // that are known at once; all others share one place for each level
+	messagesMax = 1024          // texts that are known at once; others share what the place that logs them has
 	forgotten   = burst * every // after which a message has its whole burst again
 )
 
@@ -43,7 +45,7 @@ type handler struct {
 // Handle implements slog.Handler.
 func (h handler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelInfo {
-		missed, pass := h.limits.allow(message{r.Level, r.Message})
+		missed, pass := h.limits.allow(message{level: r.Level, text: r.Message}, r.PC)
 		if !pass {
 			return nil
 		}
@@ -66,7 +68,8 @@ func (h handler) WithGroup(name string) slog.Handler {
 
 type message struct {
 	level slog.Level
-	text  string // empty for all that have no place of their own
+	text  string  // empty where it is one of too many
+	place uintptr // in the program, of all of these that it logs; else 0
 }
 
 // limits counts messages. It is safe for concurrent use.
@@ -84,8 +87,8 @@ type quota struct {
 	missed uint64    // since the last that passed
 }
 
-// allow counts a message, and tells whether it passes, and how many before it did not.
-func (l *limits) allow(m message) (missed uint64, pass bool) {
+// allow counts a message that a place in the program logs, and tells whether it passes, and how many before it did not.
+func (l *limits) allow(m message, place uintptr) (missed uint64, pass bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
@@ -95,7 +98,7 @@ func (l *limits) allow(m message) (missed uint64, pass bool) {
 			l.forget(now)
 		}
 		if len(l.of) >= messagesMax {
-			m.text = ""
+			m.text, m.place = "", place
 		}
 		if q = l.of[m]; q == nil {
 			q = &quota{left: burst, at: now}

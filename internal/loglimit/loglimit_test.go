@@ -72,13 +72,19 @@ func TestMessagesWithoutEnd(t *testing.T) {
 	if got := strings.Count(out.String(), "\n"); got > messagesMax+burst {
 		t.Errorf("%d lines, want at most %d", got, messagesMax+burst)
 	}
-	if got := len(log.Handler().(handler).limits.of); got > messagesMax+1 {
+	if got := len(log.Handler().(handler).limits.of); got > messagesMax+1 { // and the place
 		t.Errorf("%d messages are known, want at most %d", got, messagesMax+1)
 	}
 	out.Reset()
 	log.Error("job failed")
 	if !strings.Contains(out.String(), "job failed") {
 		t.Error("a message that was known before is suppressed")
+	}
+	for n := range 3 {
+		log.Info(fmt.Sprintf("another %d", n))
+	}
+	if !strings.Contains(out.String(), "another 2") {
+		t.Error("what one place has made up suppresses what another logs")
 	}
 	now = now.Add(2 * forgotten)
 	out.Reset()
