@@ -36,7 +36,7 @@ func TestMessagesAreBounded(t *testing.T) {
 		for range sent {
 			l.receive(fabric.NewMessage(subject, sealed))
 		}
-		n, joins := len(l.messages), len(l.manifests.todo)
+		n, joins := len(l.messages), len(l.manifests.waiting)
 		if n < c.least || n > c.most || joins != c.join {
 			t.Errorf("%d messages of %s and %d joins of 1 MiB wait, want at most %d and %d", n, c.from, joins, c.most, c.join)
 		}

@@ -47,7 +47,7 @@ func TestManifestsAreCheckedOnce(t *testing.T) {
 			}
 		}
 	}
-	if want := checkingBytesMax / (846 << 10); taken != want {
+	if want := largeBytesMax / (846 << 10); taken != want {
 		t.Errorf("%d joins wait to be checked, want the %d that have room", taken, want)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -72,6 +72,49 @@ func TestManifestsAreCheckedOnce(t *testing.T) {
 	if len(asked) != 2 || f.bytes != 0 || len(f.inWork) != 0 {
 		t.Errorf("%v were checked, %d bytes of %d senders are in work; want two manifests, and nothing", asked, f.bytes,
 			len(f.inWork))
+	}
+}
+
+// Small joins find room beside large ones, and small ones and those whose manifest is known are not behind the checks
+// of others; the oldest has its turn all the same.
+func TestManifestsOfOneDoNotHoldUpOthers(t *testing.T) {
+	var asked []schema.JobName
+	f := newManifests(func(job *schema.Job) *schema.Refused {
+		asked = append(asked, job.Name)
+		return nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	defer func() {
+		cancel()
+		<-ended
+	}()
+	small := joinOf(shardtest.SmallJob("small", 1, 1), "j-small")
+	small.bytes = 1 << 10
+	if !f.offer(joinOf(shardtest.SmallJob("known", 1, 1), "j-known")) {
+		t.Fatal("no room for one")
+	}
+	w := f.next()
+	for !f.read(w) {
+	}
+	f.taken(w.message)
+	for i := range 3 * oldestTurn {
+		f.offer(joinOf(shardtest.SmallJob(fmt.Sprint("large-", i), 1, 1), fmt.Sprint("j-", i)))
+	}
+	f.taken(&message{job: "large-0", from: "j-0", bytes: 846 << 10}) // makes room for one
+	if !f.offer(joinOf(shardtest.SmallJob("known", 1, 1), "j-late")) || !f.offer(small) {
+		t.Fatal("large joins leave no room for others")
+	}
+	go func() {
+		f.run(ctx)
+		close(ended)
+	}()
+	at := map[schema.JobName]int{}
+	for i := range 5 {
+		at[(<-f.results).job] = i
+	}
+	if at["known"] > 2 || at["small"] > 2 || len(at) != 5 || at["large-0"] > 2 {
+		t.Errorf("in the order of %v; want that the small one, the known one and the oldest come first", at)
 	}
 }
 
