@@ -111,9 +111,12 @@ func MachineBytes(root fs.FS) int64 {
 
 // MemoryBytes is how much memory this process may take: that of the machine, of its control group and of those around
 // it, or GOMEMLIMIT, whichever is least; 0 where none says.
-func MemoryBytes() int64 {
+func MemoryBytes() int64 { return leastOf(RoomBytes(), debug.SetMemoryLimit(-1)) }
+
+// RoomBytes is MemoryBytes whatever GOMEMLIMIT says, which is when to collect garbage, and ends nothing.
+func RoomBytes() int64 {
 	root := os.DirFS("/")
-	return leastOf(MachineBytes(root), ReadGroup(root).MemoryBytes, debug.SetMemoryLimit(-1))
+	return leastOf(MachineBytes(root), ReadGroup(root).MemoryBytes)
 }
 
 // leastOf is the least of numbers of bytes, of which 0 and the largest are none.

@@ -26,13 +26,22 @@ import (
 	"gradbus/internal/regular"
 )
 
-// ErrFormat says that a file is no safetensors file of float32 tensors; the text says what is wrong with it.
-var ErrFormat = errors.New("not a file of float32 tensors")
+var (
+	// ErrFormat says that a file is no safetensors file of float32 tensors; the text says what is wrong with it.
+	ErrFormat = errors.New("not a file of float32 tensors")
+	// ErrMemory says that the tensors of a file do not fit into the memory of this machine or control group.
+	ErrMemory = errors.New("tensors do not fit into memory")
+)
 
 const (
 	// headerBytesMax is 64 times a job's manifest: what a file has of a parameter, with names, slots and steps, is at most
-	// some 40 times what the manifest has of it. It bounds the tensors too.
-	headerBytesMax  = 64 << 20
+	// some 40 times what the manifest has of it.
+	headerBytesMax = 64 << 20
+	// entriesMax bounds the tensors of a file, and its metadata, so that a header takes little more memory decoded than it
+	// has bytes at most. The largest manifest makes some 200,000 tensors.
+	entriesMax      = 1 << 18
+	listBytesMax    = 4096    // of a shape, or of offsets, in the header
+	dimensionsMax   = 64      // PyTorch's
 	tensorBytesMax  = 1 << 46 // the largest table; what a reader allocates is bounded by the length of its file
 	copyBufferBytes = 1 << 16
 	namesSaidMax    = 8 // in an error
@@ -48,10 +57,41 @@ type Tensor struct {
 
 // tensorHeader is a tensor's entry in the header.
 type tensorHeader struct {
-	DType   string  `json:"dtype"`
-	Shape   []int   `json:"shape"`
-	Offsets []int64 `json:"data_offsets"` // first byte and end
+	DType   string           `json:"dtype"`
+	Shape   shortList[int]   `json:"shape"`
+	Offsets shortList[int64] `json:"data_offsets"` // first byte and end
 }
+
+// shortList is a list of numbers whose text has a limit.
+type shortList[T int | int64] []T
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *shortList[T]) UnmarshalJSON(text []byte) error {
+	if len(text) > listBytesMax {
+		return fmt.Errorf("a list of %d bytes, want at most %d", len(text), listBytesMax)
+	}
+	return json.Unmarshal(text, (*[]T)(l))
+}
+
+// metadataMap is the map of strings, whose number has a limit.
+type metadataMap map[string]string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (m *metadataMap) UnmarshalJSON(text []byte) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	for tokens := 0; ; tokens++ {
+		if tokens > 2*entriesMax+2 { // a key, a value; and the braces
+			return tooManyEntries()
+		}
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			return json.Unmarshal(text, (*map[string]string)(m))
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+func tooManyEntries() error { return fmt.Errorf("more than %d entries", entriesMax) }
 
 // Save writes the file: it is there whole or not at all (see atomicfile). It fails, and writes nothing, where Load
 // would refuse the file: tensors need names, no name twice, none "__metadata__", and as many values as their shapes
@@ -89,6 +129,9 @@ func encodeHeader(metadata map[string]string, tensors []Tensor) ([]byte, error) 
 		if !utf8.ValidString(key) || !utf8.ValidString(value) {
 			return nil, fmt.Errorf("metadata %q: %.40q: want UTF-8", key, value)
 		}
+	}
+	if max(len(metadata), len(tensors)) > entriesMax {
+		return nil, tooManyEntries()
 	}
 	header := map[string]any{}
 	if metadata != nil {
@@ -135,6 +178,9 @@ func checkName(name string) error {
 
 // bytesOf is how much a tensor of a shape takes in a file.
 func bytesOf(name string, shape []int) (int64, error) {
+	if len(shape) > dimensionsMax {
+		return 0, fmt.Errorf("%s has %d dimensions, want at most %d", name, len(shape), dimensionsMax)
+	}
 	bytes := int64(4)
 	for _, n := range shape {
 		if n < 0 || n > tensorBytesMax || bytes > tensorBytesMax/int64(max(n, 1)) {
@@ -149,9 +195,9 @@ func bytesOf(name string, shape []int) (int64, error) {
 type Check func(metadata map[string]string, shapes map[string]Tensor) error
 
 // Load reads a whole file. It fails where it cannot be opened (fs.ErrNotExist), and with ErrFormat where the file is
-// not a safetensors file of float32 tensors whose places tile the rest of the file exactly, or would not fit into the
-// memory that this process may take. Nothing is allocated for values, of which a file without content may claim any
-// number, before check has found that the tensors are the ones that the caller wants.
+// not a safetensors file of float32 tensors whose places tile the rest of the file exactly. It is ErrMemory where they
+// are more than the memory of the machine or of a control group. Nothing is allocated for values, of which a file
+// without content may claim any number, before check has found that the tensors are the ones that the caller wants.
 func Load(path string, check Check) (metadata map[string]string, tensors map[string]Tensor, err error) {
 	f, err := regular.Open(path)
 	if err != nil {
@@ -163,7 +209,7 @@ func Load(path string, check Check) (metadata map[string]string, tensors map[str
 		err = check(maps.Clone(h.metadata), h.shapes())
 	}
 	if err == nil {
-		err = h.checkMemory(process.MemoryBytes())
+		err = h.checkMemory(process.RoomBytes())
 	}
 	if err == nil {
 		metadata = h.metadata
@@ -217,14 +263,14 @@ func (h *header) shapes() map[string]Tensor {
 	return shapes
 }
 
-// checkMemory refuses values that take more than this process may have. 0 is no limit.
+// checkMemory refuses values that take more than there is. 0 is no limit.
 func (h *header) checkMemory(bytesMax int64) error {
 	need := int64(0)
 	for _, e := range h.at {
 		need += 4 * e.values
 	}
 	if bytesMax > 0 && need > bytesMax {
-		return fmt.Errorf("%w: its tensors take %d bytes, and this process may take %d", ErrFormat, need, bytesMax)
+		return fmt.Errorf("%w: they take %d bytes, and there are %d", ErrMemory, need, bytesMax)
 	}
 	return nil
 }
@@ -295,21 +341,23 @@ func parseHeader(text []byte) (metadata map[string]string, headers map[string]te
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return nil, nil, fmt.Errorf("%.20q is no JSON object", text)
 	}
-	metadata, headers = map[string]string{}, map[string]tensorHeader{}
-	seen := map[string]bool{}
-	for d.More() {
+	described, headers := metadataMap(nil), map[string]tensorHeader{}
+	for seen := false; d.More(); {
 		t, err := d.Token()
 		if err != nil {
 			return nil, nil, err
 		}
 		name, _ := t.(string)
-		if seen[name] {
+		if _, twice := headers[name]; twice || seen && name == metadataName {
 			return nil, nil, fmt.Errorf("%q is there twice", name)
 		}
-		seen[name] = true
+		if len(headers) == entriesMax {
+			return nil, nil, tooManyEntries()
+		}
 		var h tensorHeader
 		if name == metadataName {
-			err = d.Decode(&metadata)
+			seen = true
+			err = d.Decode(&described)
 		} else if err = checkName(name); err != nil {
 			return nil, nil, err
 		} else if err = d.Decode(&h); err == nil && len(h.Offsets) != 2 {
@@ -320,6 +368,9 @@ func parseHeader(text []byte) (metadata map[string]string, headers map[string]te
 		if err != nil {
 			return nil, nil, fmt.Errorf("%q: %w", name, err)
 		}
+	}
+	if metadata = described; metadata == nil {
+		metadata = map[string]string{}
 	}
 	if _, err := d.Token(); err != nil {
 		return nil, nil, err

@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -137,7 +138,46 @@ func TestReadSafetensorsRefuses(t *testing.T) {
 	}
 }
 
-// The number of tensors has no limit but that of the header.
+// A header of short entries takes many times its length in memory: their number has a limit, and that of a list.
+func TestHeaderIsBounded(t *testing.T) {
+	many := func(n int, entry string) string {
+		var text strings.Builder
+		for i := range n {
+			fmt.Fprintf(&text, ","+entry, i)
+		}
+		return "{" + text.String()[1:] + "}"
+	}
+	const none = `{"data_offsets":[0,0]}`
+	list := strings.Repeat("0,", listBytesMax/2) + "0"
+	for header, says := range map[string]string{
+		many(entriesMax+1, `"%x":`+none):                                          "more than 262144 entries",
+		`{"__metadata__":` + many(entriesMax+1, `"%x":""`) + "}":                  "more than 262144 entries",
+		`{"w":{"data_offsets":[` + list + "]}}":                                   "a list of 4099 bytes, want at most 4096",
+		`{"w":{"shape":[` + list + `],"data_offsets":[0,0]}}`:                     "a list of 4099 bytes, want at most 4096",
+		`{"w":{"dtype":"F32","shape":[` + list[:129] + `],"data_offsets":[0,0]}}`: "65 dimensions, want at most 64",
+	} {
+		if _, _, err := read(file(header, "")); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%.60s: %.200v, want it to say %q", header, err, says)
+		}
+	}
+	if m, _, err := read(file(`{"__metadata__":`+many(entriesMax, `"%x":""`)+"}", "")); err != nil || len(m) != entriesMax {
+		t.Errorf("as many as there may be: %d, %v", len(m), err)
+	}
+}
+
+// A limit at which the program collects garbage is no limit of the machine.
+func TestLoadBeyondTheHeapLimit(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "m")
+	if err := Save(path, nil, []Tensor{{"w", []int{1 << 18}, make([]float32, 1<<18)}}); err != nil {
+		t.Fatal(err)
+	}
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 19))
+	if _, _, err := Load(path, anything); err != nil {
+		t.Error(err)
+	}
+}
+
+// A model of many parameters is no large file.
 func TestManyTensors(t *testing.T) {
 	var all []Tensor
 	for i := range 20_000 {
@@ -170,6 +210,8 @@ func TestSaveRefuses(t *testing.T) {
 		"metadata's name": {named("__metadata__"), `a tensor called "__metadata__", which is the name of the metadata`},
 		"no text":         {named("\xff"), `tensor "\xff": want a name in UTF-8`},
 		"long names":      {named(strings.Repeat("n", headerBytesMax)), "want at most 67108864"},
+		"dimensions":      {shaped(0, make([]int, 65)...), "w has 65 dimensions, want at most 64"},
+		"many tensors":    {make([]Tensor, entriesMax+1), "more than 262144 entries"},
 		"negative":        {shaped(1, -1, -1), "w has shape [-1 -1], beyond"},
 		"overflow to 0":   {shaped(0, 1<<32, 1<<32), "w has shape [4294967296 4294967296], beyond"},
 		"overflow to 1":   {shaped(1, 1<<31+1, 1<<33-1), "beyond"},
@@ -204,7 +246,7 @@ func TestLoadOfSparseFile(t *testing.T) {
 	if err := os.Truncate(path, int64(len(whole))+4*values); err != nil {
 		t.Skip("no sparse files of a TiB here: ", err)
 	}
-	if _, _, err := Load(path, anything); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "may take") {
+	if _, _, err := Load(path, anything); !errors.Is(err, ErrMemory) || errors.Is(err, ErrFormat) {
 		t.Errorf("more than there is memory: %v", err)
 	}
 	other := errors.New("another tensor")
