@@ -87,9 +87,13 @@ func idsOf(dir string, job schema.JobName) ([]ID, error) {
 }
 
 // NextEpoch is the number of a run that begins to write: 1 more than the largest of those that have written, whether
-// anything of theirs is complete or not, and 1 where the folder is not there.
+// anything of theirs is complete or not, and 1 where the folder is not there. It fails where the job's folder is a link
+// out of dir.
 func NextEpoch(dir string, job schema.JobName) (uint64, error) {
 	ids, err := idsOf(dir, job)
+	if err == nil {
+		err = checkBelow(dir, jobFolder(dir, job))
+	}
 	if err != nil || len(ids) == 0 {
 		return 1, err
 	}

@@ -2,9 +2,12 @@ package checkpoint
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"gradbus/internal/regular"
 	"gradbus/schema"
@@ -73,6 +76,27 @@ func openBelow(dir, path string) (*os.File, error) {
 		return nil, err
 	}
 	return regular.OpenIn(dir, name)
+}
+
+// checkBelow refuses a path below a folder of checkpoints that a link leads out of it: what is written there could not
+// be read (openBelow). What is not there may be made.
+func checkBelow(dir, path string) error {
+	name, err := filepath.Rel(dir, path)
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err == nil {
+		defer root.Close()
+		_, err = root.Stat(name)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if _, system := errors.AsType[syscall.Errno](err); err != nil && !system { // os has no name for it
+		err = fmt.Errorf("want a folder below %s, and no link out of it: %w", dir, err)
+	}
+	return err
 }
 
 func completePath(dir string, job schema.JobName, id ID) string {

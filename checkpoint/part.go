@@ -112,6 +112,9 @@ func newPart(dir string, job *schema.Job, id ID, shards, shard int, over func(*l
 }
 
 func (p *Part) create() error {
+	if err := checkBelow(p.dir, folderOf(p.dir, p.job.Name, p.id)); err != nil {
+		return err
+	}
 	if err := atomicfile.MakeFolder(folderOf(p.dir, p.job.Name, p.id), folderMode); err != nil {
 		return err
 	}

@@ -182,6 +182,21 @@ func TestCheckFolder(t *testing.T) {
 	wants(t, "a folder that may not be written", CheckFolder(dir), fs.ErrPermission, dir)
 }
 
+// A job's folder that a link leads elsewhere is refused before anything is written: nothing of it could be read.
+func TestFolderIsNoLinkOutside(t *testing.T) {
+	dir, outside, f := t.TempDir(), t.TempDir(), trained(t)
+	must(t, os.Symlink(outside, filepath.Join(dir, string(f.job.Name))))
+	_, part := NewPart(dir, f.job, at(1), 2, 0)
+	_, epoch := NextEpoch(dir, f.job.Name)
+	for what, err := range map[string]error{"part": part, "epoch": epoch,
+		"begin": Begin(dir, f.job.Name, 1, 1, 1)} {
+		wants(t, what, err, nil, "want a folder below "+dir+", and no link out of it")
+	}
+	if left := files(t, outside); len(left) > 0 {
+		t.Errorf("written outside: %q", left)
+	}
+}
+
 // After a Commit, Discard leaves the part; and folders that are missing are made.
 func TestPartIsThere(t *testing.T) {
 	f, dir := trained(t), filepath.Join(t.TempDir(), "a", "b")

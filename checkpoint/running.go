@@ -50,6 +50,9 @@ func Begin(dir string, job schema.JobName, run schema.RunID, since uint64, train
 	line = fmt.Sprintf("%s %08x", line, crc32c.Update(0, []byte(line)))
 	err := schema.CheckName("job", string(job))
 	if err == nil {
+		err = checkBelow(dir, jobFolder(dir, job))
+	}
+	if err == nil {
 		err = atomicfile.MakeFolder(jobFolder(dir, job), folderMode)
 	}
 	if err == nil {
