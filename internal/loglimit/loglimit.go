@@ -5,7 +5,7 @@
 // times at once and then once a second. The next that passes says in the attribute suppressed how many did not. Some
 // texts have words of others in them, of which there is no end. So beyond messagesMax texts the place in the program
 // that logs stands for a message: what others make up there takes nothing from other places. Records below INFO pass
-// always: they are asked for.
+// always: they are asked for. Apart is for one text that stands for several places, such as those of a library.
 //
 // The package knows log/slog. It must not know what is logged.
 package loglimit
@@ -45,7 +45,7 @@ type handler struct {
 // Handle implements slog.Handler.
 func (h handler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelInfo {
-		missed, pass := h.limits.allow(message{level: r.Level, text: r.Message}, r.PC)
+		missed, pass := h.limits.allow(message{level: r.Level, text: r.Message, kind: kindOf(ctx)}, r.PC)
 		if !pass {
 			return nil
 		}
@@ -69,7 +69,21 @@ func (h handler) WithGroup(name string) slog.Handler {
 type message struct {
 	level slog.Level
 	text  string  // empty where it is one of too many
+	kind  string  // of Apart; empty likewise
 	place uintptr // in the program, of all of these that it logs; else 0
+}
+
+// kindKey finds the kind in a record's context.
+type kindKey struct{}
+
+// Apart gives a context whose records are limited by their kind, too. There are to be few kinds of a text.
+func Apart(ctx context.Context, kind string) context.Context {
+	return context.WithValue(ctx, kindKey{}, kind)
+}
+
+func kindOf(ctx context.Context) string {
+	kind, _ := ctx.Value(kindKey{}).(string)
+	return kind
 }
 
 // limits counts messages. It is safe for concurrent use.
@@ -98,7 +112,7 @@ func (l *limits) allow(m message, place uintptr) (missed uint64, pass bool) {
 			l.forget(now)
 		}
 		if len(l.of) >= messagesMax {
-			m.text, m.place = "", place
+			m.text, m.kind, m.place = "", "", place
 		}
 		if q = l.of[m]; q == nil {
 			q = &quota{left: burst, at: now}

@@ -61,6 +61,19 @@ func TestRepeatsAreSuppressedAndCounted(t *testing.T) {
 	}
 }
 
+// Records of one message are limited apart by their kind.
+func TestApart(t *testing.T) {
+	now := time.Unix(1, 0)
+	log, out := limited(&now)
+	for range 2 * burst {
+		log.WarnContext(Apart(t.Context(), "client"), "nats server")
+	}
+	log.WarnContext(Apart(t.Context(), "own"), "nats server")
+	if got := strings.Count(out.String(), "\n"); got != burst+1 {
+		t.Errorf("%d lines, want %d", got, burst+1)
+	}
+}
+
 // Messages without end take bounded memory and a bounded number of lines, and none that was known loses its place.
 func TestMessagesWithoutEnd(t *testing.T) {
 	now := time.Unix(1, 0)

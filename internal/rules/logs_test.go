@@ -81,7 +81,7 @@ func TestLogKeys(t *testing.T) {
 // logKeys are the literal keys of the log records that a file makes.
 func logKeys(file *ast.File) map[string]token.Pos {
 	keys := map[string]token.Pos{}
-	from := map[string]int{"Debug": 1, "Info": 1, "Warn": 1, "Error": 1, "With": 0}
+	from := map[string]int{"Debug": 1, "Info": 1, "Warn": 1, "Error": 1, "With": 0, "Log": 3}
 	ast.Inspect(file, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
 		if !ok {
