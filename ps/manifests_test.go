@@ -83,12 +83,6 @@ func TestManifestsOfOneDoNotHoldUpOthers(t *testing.T) {
 		asked = append(asked, job.Name)
 		return nil
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	defer func() {
-		cancel()
-		<-ended
-	}()
 	small := joinOf(shardtest.SmallJob("small", 1, 1), "j-small")
 	small.bytes = 1 << 10
 	if !f.offer(joinOf(shardtest.SmallJob("known", 1, 1), "j-known")) {
@@ -105,6 +99,12 @@ func TestManifestsOfOneDoNotHoldUpOthers(t *testing.T) {
 	if !f.offer(joinOf(shardtest.SmallJob("known", 1, 1), "j-late")) || !f.offer(small) {
 		t.Fatal("large joins leave no room for others")
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	defer func() {
+		cancel()
+		<-ended
+	}()
 	go func() {
 		f.run(ctx)
 		close(ended)
