@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -109,12 +110,12 @@ func TestManifestsOfOneDoNotHoldUpOthers(t *testing.T) {
 		f.run(ctx)
 		close(ended)
 	}()
-	at := map[schema.JobName]int{}
-	for i := range 5 {
-		at[(<-f.results).job] = i
+	var order []schema.JobName
+	for range 3 {
+		order = append(order, (<-f.results).job)
 	}
-	if at["known"] > 2 || at["small"] > 2 || len(at) != 5 || at["large-0"] > 2 {
-		t.Errorf("in the order of %v; want that the small one, the known one and the oldest come first", at)
+	if !slices.Contains(order, "small") || !slices.Contains(order, "known") || !slices.Contains(order, "large-0") {
+		t.Errorf("%v come first; want the small one, the known one and the oldest", order)
 	}
 }
 
