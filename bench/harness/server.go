@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -88,6 +89,7 @@ func openServer(ctx context.Context, m *Member, s ServerSettings, adjust func(*p
 	c := ps.Default()
 	c.Port, c.Shards, c.ID, c.NATS, c.Deadline, c.StagedBytesMax = 0, max(1, s.Shards), s.ID, s.NATS, s.Deadline,
 		s.StagedBytesMax
+	c.StallTimeout = cmp.Or(s.Deadline, ps.Default().Deadline) // a benchmark is never in a debugger
 	c.ControlToken = s.ControlToken
 	options := ps.Options{Backend: backend}
 	m.LimitProcs(s.Procs)
