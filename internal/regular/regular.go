@@ -35,9 +35,6 @@ var (
 // pipeTime is how long Read waits for all that the writer of a pipe has to say: a password manager asks its user.
 const pipeTime = 30 * time.Second
 
-// openFlags open without waiting for the writer of a pipe, and without making a terminal the process's own.
-const openFlags = os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY
-
 // Open opens a regular file for reading. It fails with ErrNotRegular where path is anything else. The caller closes the
 // file.
 func Open(path string) (*os.File, error) {
