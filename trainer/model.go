@@ -232,24 +232,17 @@ func (m *Model) tensors() (all []safetensors.Tensor) {
 //	m, err := trainer.OpenModel("mf.safetensors")
 //	row := m.Row("users", 7)
 func OpenModel(path string) (*Model, error) {
-	var unfit error
-	metadata, tensors, err := safetensors.Load(path, func(metadata map[string]string,
-		shapes map[string]safetensors.Tensor) error {
-		_, unfit = unweighed(metadata, shapes)
-		return unfit
-	})
-	if errors.Is(err, safetensors.ErrFormat) {
-		return nil, fmt.Errorf("open model: %w: %w", ErrModel, err)
-	}
-	if err != nil && unfit == nil {
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	var m *Model
-	if err = unfit; err == nil {
-		m, err = unweighed(metadata, tensors)
-	}
-	if err == nil {
+	m, err := safetensors.Read(path, unweighed)
+	var unfit *safetensors.ContentError
+	switch {
+	case err == nil:
 		err = m.checkDigests()
+	case errors.As(err, &unfit):
+		err = unfit.Err
+	case errors.Is(err, safetensors.ErrFormat):
+		return nil, fmt.Errorf("open model: %w: %w", ErrModel, err)
+	default:
+		return nil, fmt.Errorf("open model: %w", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open model %s: %w: %w", path, ErrModel, err)

@@ -33,24 +33,17 @@ func OpenWeights(path string, job *schema.Job) (*Model, error) {
 		}
 		return m, err
 	}
-	var unfit error
-	metadata, tensors, err := safetensors.Load(path, func(metadata map[string]string,
-		shapes map[string]safetensors.Tensor) error {
-		_, unfit = of(metadata, shapes)
-		return unfit
-	})
-	if errors.Is(err, safetensors.ErrFormat) {
-		return nil, fmt.Errorf("%w %q: %w", ErrWeights, job.Name, err)
-	}
-	if err != nil && unfit == nil {
-		return nil, fmt.Errorf("open weights: %w", err)
-	}
-	var m *Model
-	if err = unfit; err == nil {
-		m, err = of(metadata, tensors)
-	}
-	if err == nil {
+	m, err := safetensors.Read(path, of)
+	var unfit *safetensors.ContentError
+	switch {
+	case err == nil:
 		err = m.checkDigests()
+	case errors.As(err, &unfit):
+		err = unfit.Err
+	case errors.Is(err, safetensors.ErrFormat):
+		return nil, fmt.Errorf("%w %q: %w", ErrWeights, job.Name, err)
+	default:
+		return nil, fmt.Errorf("open weights: %w", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w %q: %s: %w", ErrWeights, job.Name, path, jobErrors{err})

@@ -73,26 +73,17 @@ func (s *Saved) Save(path string) error {
 // LoadModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut, of other shapes, or
 // holds values that are not finite; and where it cannot be opened (fs.ErrNotExist).
 func LoadModel(path string) (*Saved, error) {
-	var unfit error
-	metadata, tensors, err := safetensors.Load(path, func(metadata map[string]string,
-		shapes map[string]safetensors.Tensor) error {
-		_, unfit = savedOf(metadata, shapes)
-		return unfit
-	})
-	if errors.Is(err, safetensors.ErrFormat) {
+	s, err := safetensors.Read(path, savedOf)
+	var unfit *safetensors.ContentError
+	switch {
+	case err == nil:
+		return s, nil
+	case errors.As(err, &unfit):
+		return nil, fmt.Errorf("load model %s: %w: %w", path, ErrModel, unfit.Err)
+	case errors.Is(err, safetensors.ErrFormat):
 		return nil, fmt.Errorf("load model: %w: %w", ErrModel, err)
 	}
-	if err != nil && unfit == nil {
-		return nil, fmt.Errorf("load model: %w", err)
-	}
-	var s *Saved
-	if err = unfit; err == nil {
-		s, err = savedOf(metadata, tensors)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("load model %s: %w: %w", path, ErrModel, err)
-	}
-	return s, nil
+	return nil, fmt.Errorf("load model: %w", err)
 }
 
 func savedOf(metadata map[string]string, tensors map[string]safetensors.Tensor) (*Saved, error) {

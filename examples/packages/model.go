@@ -96,26 +96,17 @@ func (m *Model) Save(path string) error {
 // LoadModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut, of other shapes, or
 // holds values that are not finite; and where it cannot be opened (fs.ErrNotExist).
 func LoadModel(path string) (*Model, error) {
-	var unfit error
-	metadata, tensors, err := safetensors.Load(path, func(metadata map[string]string,
-		shapes map[string]safetensors.Tensor) error {
-		_, unfit = modelOf(metadata, shapes)
-		return unfit
-	})
-	if errors.Is(err, safetensors.ErrFormat) {
+	m, err := safetensors.Read(path, modelOf)
+	var unfit *safetensors.ContentError
+	switch {
+	case err == nil:
+		return m, nil
+	case errors.As(err, &unfit):
+		return nil, fmt.Errorf("load model %s: %w", path, unfit.Err)
+	case errors.Is(err, safetensors.ErrFormat):
 		return nil, fmt.Errorf("load model: %w: %w", ErrModel, err)
 	}
-	if err != nil && unfit == nil {
-		return nil, fmt.Errorf("load model: %w", err)
-	}
-	var m *Model
-	if err = unfit; err == nil {
-		m, err = modelOf(metadata, tensors)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("load model %s: %w", path, err)
-	}
-	return m, nil
+	return nil, fmt.Errorf("load model: %w", err)
 }
 
 func modelOf(metadata map[string]string, tensors map[string]safetensors.Tensor) (*Model, error) {

@@ -221,6 +221,33 @@ func Load(path string, check Check) (metadata map[string]string, tensors map[str
 	return metadata, tensors, nil
 }
 
+// ContentError is why a file of tensors is not the one that its reader wants.
+type ContentError struct{ Err error }
+
+func (e *ContentError) Error() string { return e.Err.Error() }
+
+// Unwrap gives what the reader said.
+func (e *ContentError) Unwrap() error { return e.Err }
+
+// Read gives what a caller makes of a file. It calls of with the header, whose tensors have no values, before anything
+// is allocated for these, and again with all of the file. An error of of's is a ContentError, others are those of Load.
+func Read[M any](path string, of func(metadata map[string]string, tensors map[string]Tensor) (M, error)) (m M,
+	err error) {
+	metadata, tensors, err := Load(path, func(metadata map[string]string, shapes map[string]Tensor) error {
+		if _, err := of(metadata, shapes); err != nil {
+			return &ContentError{err}
+		}
+		return nil
+	})
+	if err != nil {
+		return m, err
+	}
+	if m, err = of(metadata, tensors); err != nil {
+		err = &ContentError{err}
+	}
+	return m, err
+}
+
 // Find gives the tensor of a name. Where there is none, the error names those that are there.
 func Find(tensors map[string]Tensor, name string) (Tensor, error) {
 	if t, ok := tensors[name]; ok {
