@@ -94,14 +94,14 @@ func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (b *Bucke
 // errLeaderless: the servers that keep a stream have not elected the one among them that answers for it.
 var errLeaderless = errors.New("its stream has no leader yet")
 
-// isUnavailable reports that nobody answers for JetStream, or for a stream, at present.
+// isUnavailable reports that JetStream, or a stream, does not answer at present.
 func isUnavailable(err error) bool {
 	var refused *jetstream.APIError
 	return isUnanswered(err) || errors.Is(err, errLeaderless) ||
 		errors.As(err, &refused) && refused.ErrorCode == errCodeUnavailable
 }
 
-// isUnanswered reports that nobody has subscribed to what was asked: a stream that is gone, or has no leader.
+// isUnanswered reports that the subject of a request has no subscriber: a stream that is gone, or has no leader.
 func isUnanswered(err error) bool {
 	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders)
 }

@@ -114,7 +114,7 @@ type door struct {
 	rights              map[limits]string   // as JWTs
 	tidied              time.Time           // when all were looked over last because there were too many
 
-	seen atomic.Pointer[connected] // the latest, for those who must not wait for the door
+	seen atomic.Pointer[connected] // the latest, for readers that must not wait for the door
 
 	stop chan struct{}
 	done chan struct{}
@@ -255,7 +255,7 @@ func (d *door) receive(name, address string, now time.Time) *visitor {
 	}
 	v.guest, v.subs = true, SubsMax
 	wide, guests := d.guests()
-	// Walking over all for each of those who greet at once would keep everybody waiting.
+	// A walk over all connections for each greeting would keep all of them waiting.
 	if guests >= GuestsMax && now.Sub(d.tidied) >= doorEvery {
 		d.tidied = now
 		d.forget()

@@ -372,7 +372,7 @@ func (s *Server) SlowConsumers() int64 {
 }
 
 // SetTokens changes the secrets that connections from outside must show from now on: that of all, and that of peers.
-// Those who are connected stay. A server that was started without tokens and without a Guard stays without.
+// Existing connections stay. A server that was started without tokens and without a Guard stays without.
 func (s *Server) SetTokens(token, peer string) {
 	if s.bus != nil {
 		return

@@ -361,8 +361,8 @@ func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
 	return c.end(c.endBy(who), who, text)
 }
 
-// endBy returns how a job ends because of a member. Where the job had lost another trainer for good, whoever started
-// them may have ended the rest because of that.
+// endBy returns how a job ends because of a member. If the job had lost another trainer for good, a supervisor may
+// have ended the rest because of that.
 func (c *Coordinator) endBy(who schema.Member) schema.End {
 	lost := func(m member) bool { return m.lost && m.ended == "" && m.vacancy == nil }
 	if i, ok := c.find(who); ok && c.members[i].ended != "" && !slices.ContainsFunc(c.members, lost) {

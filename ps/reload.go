@@ -8,7 +8,7 @@ import (
 )
 
 // Reload takes tokens and TLS from a configuration, for connections that are made from now on, in either direction.
-// Those that there are stay. TLS, for those who dial this ps, is what it was given at the start. After an error
+// Existing ones stay. TLS of connections to this ps is what it was given at the start. After an error
 // everything stays.
 func (s *Server) Reload(c Config) error {
 	if err := c.Validate(); err != nil {

@@ -66,7 +66,7 @@ func (s *Server) checkManifest(manifest *schema.Job) *schema.Refused {
 	}
 	r := s.config.modules.Check(manifest)
 	if r == nil {
-		s.config.modules.Bytes(manifest) // which is asked for by those who cannot wait
+		s.config.modules.Bytes(manifest) // remembered for callers that cannot wait
 	}
 	return r
 }

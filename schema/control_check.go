@@ -11,8 +11,8 @@ import (
 	"gradbus/lane"
 )
 
-// A control message comes from whoever reaches the server, and what it says becomes an index, a length, a path or an
-// address. So every field is checked once, where the message is decoded, by its type and by its tag check:
+// A control message comes from any client that reaches the server, and what it says becomes an index, a length, a path
+// or an address. So every field is checked once, where the message is decoded, by its type and by its tag check:
 //
 //   - names of jobs and members, by their types, are those that subjects may have; a field that may be left out may be
 //     empty

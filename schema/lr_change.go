@@ -40,7 +40,7 @@ type ScaleLR struct {
 	Force bool `json:"force,omitempty"`
 }
 
-// Bounds of a scale that nobody has forced, unless it is 0. Beyond them it is rather a slip.
+// Bounds of a scale that is not forced, unless it is 0. A scale beyond them is probably a typing error.
 const (
 	LRScaleMin = 1e-6
 	LRScaleMax = 1e6

@@ -186,7 +186,7 @@ func (p *Placement) checkRows(v *View, owner int) *FrameError {
 }
 
 // checkState checks a piece of what a trainer has, which the owner, a shard, has asked for. What slots the optimizer
-// has, and so how many values there are, is for whoever reads it to check.
+// has, and so how many values there are, is for its reader to check.
 func (p *Placement) checkState(v *View, owner int) *FrameError {
 	h, sections := &v.head, v.Sections()
 	parameter := h.Flags&FlagParameters != 0

@@ -12,7 +12,7 @@ import (
 )
 
 // Speaks says which program has sent a control message. It stands first in the body, before the message itself, and is
-// read by itself: whoever cannot read the message can still say why. Its form never changes.
+// read by itself: a reader that cannot decode the message can still say why. Its form never changes.
 type Speaks struct {
 	Version     string `json:"version"`     // of the program, for people
 	Fingerprint string `json:"fingerprint"` // of what it reads: see Fingerprint

@@ -55,7 +55,7 @@ func (d *drainAsker) receive(m fabric.Message) {
 		case <-d.answers: // of before
 		default:
 		}
-		d.answers <- c // which nobody else fills
+		d.answers <- c // which has no other sender
 	}
 }
 

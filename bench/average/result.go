@@ -12,7 +12,7 @@ import (
 
 // Result is what a run of the benchmark found, as JSON. Times are in milliseconds, medians over the batches of all
 // trainers that were started here, or over the rounds of all servers. Those of servers that were running before are
-// means, since these keep sums and no samples. A figure that nobody measured is null: those of servers where gradients
+// means, since these keep sums and no samples. A figure that was not measured is null: those of servers where gradients
 // went between trainers alone.
 type Result struct {
 	Hook          string   `json:"hook"`

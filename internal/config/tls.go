@@ -77,7 +77,7 @@ func (t *TLS) Reload() (dial *tls.Config, changed []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if (roots == nil) != (l.roots == nil) { // a line that is lost must not let everybody in
+	if (roots == nil) != (l.roots == nil) { // a lost line of the settings must not open the server
 		return nil, nil, errors.New("tls-ca: it begins and ends with a restart alone")
 	}
 	if l.pair != nil {

@@ -9,17 +9,19 @@ import (
 	"testing"
 )
 
+func readText(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // The service runs as a user of its own: it reads what systemd hands it as a credential, and nothing below /etc.
 func TestServiceReadsCredentialsAlone(t *testing.T) {
 	atRoot(t)
-	read := func(path string) string {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
-	unit, settings := read("deploy/gradbus.service"), read("deploy/ps.yaml")
+	unit, settings := readText(t, "deploy/gradbus.service"), readText(t, "deploy/ps.yaml")
 	loaded := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^#?LoadCredential=([^:]+):/etc/gradbus/`).FindAllStringSubmatch(unit, -1) {
 		loaded[m[1]] = true
@@ -43,26 +45,19 @@ func TestServiceReadsCredentialsAlone(t *testing.T) {
 // What deploy/ calls a secret is no part of an image's build, nor of a commit.
 func TestSecretsOfDeployAreIgnored(t *testing.T) {
 	atRoot(t)
-	read := func(path string) string {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
 	var secrets []string
-	for _, m := range regexp.MustCompile(`(?m)^    file: \./(\S+)$`).FindAllStringSubmatch(read("deploy/compose.yaml"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^    file: \./(\S+)$`).FindAllStringSubmatch(readText(t, "deploy/compose.yaml"), -1) {
 		secrets = append(secrets, m[1])
 	}
 	if len(secrets) == 0 {
 		t.Error("compose.yaml has no secret")
 	}
-	unit := read("deploy/gradbus.service")
+	unit := readText(t, "deploy/gradbus.service")
 	for _, m := range regexp.MustCompile(`(?m)^#LoadCredential=([^:]+):`).FindAllStringSubmatch(unit, -1) {
 		secrets = append(secrets, m[1])
 	}
 	for _, list := range []string{".dockerignore", ".gitignore"} {
-		patterns := strings.Fields(read(list))
+		patterns := strings.Fields(readText(t, list))
 		for _, secret := range secrets {
 			if !slices.ContainsFunc(patterns, func(pattern string) bool {
 				is, _ := path.Match(pattern, "/deploy/"+secret)

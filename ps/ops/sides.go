@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// sideConnectionsMax bounds those who look at once at what a side listener serves.
+// sideConnectionsMax bounds the connections of a side listener.
 const sideConnectionsMax = 16
 
 // side is a listener beside that of the page, which this machine alone reaches. It has the page's rules and token.
@@ -48,8 +48,8 @@ func (s *Server) listenSides() (sides []*side, err error) {
 	return sides, nil
 }
 
-// profiles are Go's own, under names of this machine only. The command line, which pprof would show too, may hold what
-// is nobody's business.
+// profiles are Go's own, under names of this machine only. The command line, which pprof would show too, may hold
+// secrets.
 func (s *Server) profiles() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
