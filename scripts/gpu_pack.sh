@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# gpu_pack.sh [FOLDER]: builds what gpu_check.sh needs and a machine without Go cannot build, into FOLDER (build/gpu-pack)
+# gpu_pack.sh [FOLDER]: builds what gpu_run.sh needs and a machine without Go cannot build, into FOLDER (build/gpu-pack)
 #
 # The test binary of package cuda and the commands, stripped. Tests and measurements load the shared library that nvcc over there
 # built; jobs run on the kernels that are linked in. Without the emulated device, which a real one makes needless.
-# TestGlibc holds how new a glibc they may need. Carry the repository and FOLDER, or FOLDER.tar.xz, then run scripts/gpu_check.sh there.
+# TestGlibc holds how new a glibc they may need. Carry the repository and FOLDER, or FOLDER.tar.xz, then run scripts/gpu_run.sh there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 to=${1:-build/gpu-pack}

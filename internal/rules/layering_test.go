@@ -194,6 +194,8 @@ var layers = map[string]layer{
 		noStd:  []string{"net/http", "os/exec"},
 	},
 	"bench/machine": {noStd: noNetwork},
+	// What was measured on GPUs, kept and written into a document.
+	"bench/gpu": {own: []string{"internal/atomicfile", "internal/regular"}, noStd: noNetwork},
 	// The oracle of the measured systems shares nothing with them but random numbers.
 	"bench/reference": {own: []string{"philox"}, noStd: noNetwork},
 	// The measured systems one after the other, as commands.

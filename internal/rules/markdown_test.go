@@ -32,7 +32,8 @@ var (
 	separator = regexp.MustCompile(`^\|[-:| ]+\|$`)
 )
 
-// blocks cuts a document up. Tables that a test generates, between `<!-- families` and `<!-- end -->`, are left out.
+// blocks cuts a document up. What is generated, between `<!-- families` or `<!-- gpu runs` and `<!-- end -->`, is left
+// out.
 func blocks(document string) []block {
 	var all []block
 	var now *block // the paragraph or code that goes on
@@ -50,7 +51,7 @@ func blocks(document string) []block {
 			} else {
 				now.text += line + "\n"
 			}
-		case strings.HasPrefix(trimmed, "<!-- families"):
+		case strings.HasPrefix(trimmed, "<!-- families"), strings.HasPrefix(trimmed, "<!-- gpu runs"):
 			generated, now = true, nil
 		case strings.HasPrefix(trimmed, "<!-- end"):
 			generated = false

@@ -1,0 +1,65 @@
+"""The phase whole: jobs as users run them, by cpu with one thread, cpu with eight, and cuda."""
+
+import json
+import statistics
+
+import server
+from phase import Skip
+
+TURNS = 3
+PARTS = ("keys", "rows", "compute", "send", "results")
+SIDES = {"cpu x1": ("cpu", 1), "cpu x8": ("cpu", 8), "cuda": ("cuda", 1)}
+
+
+def packages(step, kit):
+    """The rate of packages by batch and dim, the three sides in turn, and of one size what a trainer spends its time on."""
+    kit.jobs()
+    batches, dims, epochs = ((64, 128), (8,), 1) if kit.emulated else ((256, 1024, 4096, 16384), (64, 256), 4)
+    servers = {side: server.Server(step, kit, backend, side.replace(" ", "-"), "--gpu", "off", "--threads", str(threads))
+               for side, (backend, threads) in SIDES.items()}
+    rates, parts, turns = {}, {}, 0
+    for turn in range(TURNS):
+        for dim in dims:
+            for batch in batches:
+                for side, (_, threads) in SIDES.items():
+                    if step.left() < 8:
+                        step.wrong("no time for the rest of turn %d of %d" % (turn + 1, TURNS))
+                        return tell(step, rates, parts)
+                    arguments = ["--trainers", "1", "--dim", dim, "--batch", batch, "--epochs", epochs, "--threads", threads, "--lr", "5"]
+                    found = server.result(step.run(servers[side].job("whole-%d" % turns, arguments), kit))
+                    turns += 1
+                    rates.setdefault((dim, batch, side), []).append(found["samples_per_second"])
+                    if (dim, batch) == (dims[0], batches[-2]):
+                        for part in PARTS:
+                            parts.setdefault((side, part), []).append(found["time"][part] / found["seconds"] * 100)
+    for ps in servers.values():
+        ps.end()
+    return tell(step, rates, parts)
+
+
+def tell(step, rates, parts):
+    for (dim, batch, side), runs in sorted(rates.items()):
+        step.figure("packages, dim %d, batch %d, %s" % (dim, batch, side), statistics.median(runs), "samples/s", runs)
+    for (side, part), runs in sorted(parts.items()):
+        step.figure("packages, %s: time for %s" % (side, part), statistics.median(runs), "%", runs)
+
+
+def dlrm(step, kit):
+    """DLRM with gradbus and with nn.EmbeddingBag, layers on the GPU."""
+    python, program = kit.torch(), kit.need("examples/torch/dlrm.py")
+    kit.need("python/gradbus/libgradbus.so", "build/capi/libgradbus.so")
+    environment = {**kit.environment, "PYTHONPATH": str(kit.root / "python")}
+    device = "cpu" if kit.emulated else "cuda"
+    if "--device" not in step.run([python, "-B", program, "--help"], kit, env=environment):
+        raise Skip("not built: examples/torch/dlrm.py takes no --device")
+    rates = {}
+    for _ in range(TURNS):
+        for tables in ("torch", "gradbus"):
+            out = step.run([python, "-B", program, kit.root / "examples/torch/testdata/criteo.tsv", "--device", device, "--embeddings", tables, "--batch",
+                            "64" if kit.emulated else "2048", "--epochs", "2" if kit.emulated else "200"], kit, env=environment)
+            rates.setdefault(tables, []).append(json.loads(out.strip().splitlines()[-1])["samples_per_second"])
+    for tables, runs in rates.items():
+        step.figure("DLRM, tables by " + tables, statistics.median(runs), "samples/s", runs)
+
+
+STEPS = [("packages", 410, packages), ("dlrm", 110, dlrm)]
