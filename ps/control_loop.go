@@ -406,9 +406,12 @@ func (l *controlLoop) drop(j *job) {
 	}
 }
 
+// shuttingDown answers joins. It concerns this ps and no job: another ps, or the next process here, may admit them.
+var shuttingDown = schema.Refused{Reason: schema.RefusedBusy, Text: "the parameter server is shutting down"}
+
 // shutdown ends every job. Whoever waits for the control loop waits for what it has released, too.
 func (l *controlLoop) shutdown() {
-	const why = "the parameter server is shutting down"
+	why := shuttingDown.Text
 	how := schema.EndStopped
 	if l.server.Err() != nil {
 		how = schema.EndFailed
@@ -423,7 +426,7 @@ func (l *controlLoop) shutdown() {
 	}
 	l.report(l.server.now())
 	for name := range l.waiting {
-		l.turnAway(name, &schema.Refused{Reason: "shutting_down", Text: why})
+		l.turnAway(name, &shuttingDown)
 	}
 	for {
 		select {

@@ -278,6 +278,5 @@ func (l *controlLoop) sendAway(m *message) {
 	if control, err := m.decode(); err != nil || control.Join == nil {
 		return
 	}
-	l.send(m.job, 0, m.from,
-		schema.Control{Refused: &schema.Refused{Reason: "shutting_down", Text: "the parameter server is shutting down"}})
+	l.send(m.job, 0, m.from, schema.Control{Refused: &shuttingDown})
 }

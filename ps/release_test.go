@@ -113,6 +113,7 @@ func TestCloseWaitsForShards(t *testing.T) {
 	must(t, err)
 	m := newMiniTrainer(t, s, shardtest.New(t, wideJob("large", 2)), "j-a")
 	m.join()
+	late := newMiniTrainer(t, s, shardtest.New(t, wideJob("large", 2)), "j-b")
 	backend.isStuck(t)
 	closed := make(chan struct{})
 	go func() {
@@ -120,10 +121,17 @@ func TestCloseWaitsForShards(t *testing.T) {
 		close(closed)
 	}()
 	// the control loop has ended though the shard has not
-	if f := m.failure(); !strings.Contains(f.Text, "shutting down") {
-		t.Errorf("told %+v", f)
+	for _, told := range []*miniTrainer{m, late} {
+		if f := told.failure(); !strings.Contains(f.Text, "shutting down") {
+			t.Errorf("told %+v", f)
+		}
 	}
 	<-s.loop.done
+	// A join that comes too late is not refused for good: another ps, or the next process at this address, may admit it.
+	s.loop.sendAway(&message{job: "large", from: "j-b", control: &schema.Control{Join: &schema.Join{Job: late.p.Job}}})
+	if r := late.answer().Refused; r == nil || r.Reason != schema.RefusedBusy {
+		t.Errorf("a late join is answered with %+v, want that the trainer asks again", r)
+	}
 	select {
 	case <-closed:
 		t.Error("closed while a shard has not ended")

@@ -150,7 +150,7 @@ type Joined struct {
 // Refused turns a joining trainer away. Where the job differs, Field names the first differing field of the manifest,
 // Have the registered value and Want the trainer's.
 type Refused struct {
-	// "job_differs", "member_taken", "job_full", "invalid_job", "server_full", "shutting_down", or RefusedBusy
+	// "job_differs", "member_taken", "job_full", "invalid_job", "server_full", or RefusedBusy
 	Reason string `json:"reason"`
 	Field  string `json:"field,omitempty"`
 	Have   string `json:"have,omitempty"`
