@@ -56,6 +56,9 @@ func (c Comparison) Print(to io.Writer) error {
 		fmt.Fprintf(&b, "%-31s  %.2f\n", "ratio", c.Ratio)
 	}
 	fmt.Fprintf(&b, "%-31s  %s\n", "seconds of a trainer", c.Last.Time)
+	if c.Last.LanesSkipped > 0 {
+		fmt.Fprintf(&b, "%-31s  %d of the last run, whose gradients were not finite\n", "lanes skipped", c.Last.LanesSkipped)
+	}
 	_, err := io.WriteString(to, b.String())
 	return err
 }

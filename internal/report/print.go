@@ -59,6 +59,10 @@ weights    sha256 %s
 `, input, r.scores(), Thousands(float64(r.TestSamples)), r.Loss, count(r.Epochs, "epoch"),
 		Thousands(r.SamplesPerSecond), Thousands(float64(r.Samples)), r.Seconds, Bytes(r.BytesSent), Bytes(r.BytesReceived),
 		count(r.Trainers, "trainer"), count(r.Shards, "shard"), count(r.Lanes, "lane"), r.Backend, r.WeightsSHA256)
+	if err == nil && r.LanesSkipped > 0 {
+		_, err = fmt.Fprintf(to, "skipped    %s of %d batches, whose gradients were not finite\n",
+			count(int(r.LanesSkipped), "lane"), r.Batches)
+	}
 	if err == nil && r.WeightsOf != "" {
 		_, err = fmt.Fprintf(to, "moment     the end of trainer %s: others may have trained on, and end with other "+
 			"weights, accuracy and model\n", schema.Printable(r.WeightsOf))

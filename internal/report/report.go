@@ -37,6 +37,7 @@ type Result struct {
 	Loss             float64 `json:"loss"`               // mean over LossSamples
 	LossSamples      uint64  `json:"loss_samples"`       // of the last epoch, that this trainer or all of them computed
 	Batches          uint64  `json:"batches"`
+	LanesSkipped     uint64  `json:"lanes_skipped"` // whose gradient was not finite, of that trainer or of all
 	Epochs           int     `json:"epochs"`
 	Trainers         int     `json:"trainers"`
 	Shards           int     `json:"shards"`
@@ -102,7 +103,7 @@ func Add(results []Result, common bool) (Result, error) {
 	}
 	sum := results[0]
 	sum.BytesSent, sum.BytesReceived, sum.MessagesSent, sum.MessagesReceived = 0, 0, 0, 0
-	sum.Loss, sum.LossSamples, sum.Time = 0, 0, Time{}
+	sum.Loss, sum.LossSamples, sum.LanesSkipped, sum.Time = 0, 0, 0, Time{}
 	for i, r := range results {
 		if !common && i > 0 {
 			sum.Samples += r.Samples
@@ -111,6 +112,7 @@ func Add(results []Result, common bool) (Result, error) {
 			return Result{}, fmt.Errorf("trainers ended with different weights: %s and %s", sum.WeightsSHA256, r.WeightsSHA256)
 		}
 		sum.Seconds = max(sum.Seconds, r.Seconds)
+		sum.LanesSkipped += r.LanesSkipped
 		sum.BytesSent += r.BytesSent
 		sum.BytesReceived += r.BytesReceived
 		sum.MessagesSent += r.MessagesSent

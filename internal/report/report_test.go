@@ -25,7 +25,7 @@ func TestThousandsAndBytes(t *testing.T) {
 
 func TestAdd(t *testing.T) {
 	a := Result{Samples: 1000, Seconds: 2, Loss: 1, LossSamples: 30, BytesSent: 5, BytesReceived: 7, WeightsSHA256: "ab",
-		MessagesSent: 2, MessagesReceived: 3, Accuracy: 0.5, Trainers: 2}
+		MessagesSent: 2, MessagesReceived: 3, Accuracy: 0.5, Trainers: 2, LanesSkipped: 4}
 	b := a
 	b.Seconds, b.Loss, b.LossSamples, b.BytesSent, b.Saved = 4, 3, 10, 1, "m.safetensors"
 	got, err := Add([]Result{a, b}, true)
@@ -34,7 +34,7 @@ func TestAdd(t *testing.T) {
 	}
 	want := a
 	want.Seconds, want.SamplesPerSecond, want.BytesSent, want.BytesReceived, want.Saved = 4, 250, 6, 14, "m.safetensors"
-	want.MessagesSent, want.MessagesReceived = 4, 6
+	want.MessagesSent, want.MessagesReceived, want.LanesSkipped = 4, 6, 8
 	want.Loss, want.LossSamples = 1.5, 40 // 30 samples of loss 1 and 10 of loss 3
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -120,13 +120,15 @@ saved      m.safetensors
 	}
 	out.Reset()
 	of := r
-	of.WeightsOf = "t1"
+	of.WeightsOf, of.LanesSkipped, of.Batches = "t1", 42, 43
 	if err := of.Print(&out); err != nil ||
+		!strings.Contains(out.String(), "\nskipped    42 lanes of 43 batches, ") ||
 		!strings.Contains(out.String(), "\nmoment     the end of trainer t1: others may have trained on, ") {
-		t.Errorf("%v: it is not said whose weights these are:\n%s", err, out.String())
+		t.Errorf("%v: want skipped lanes, and whose weights these are:\n%s", err, out.String())
 	}
 	out.Reset()
-	if err := of.PrintJSON(&out); err != nil || !strings.Contains(out.String(), `"weights_of":"t1"`) {
+	if err := of.PrintJSON(&out); err != nil || !strings.Contains(out.String(), `"weights_of":"t1"`) ||
+		!strings.Contains(out.String(), `"lanes_skipped":42,`) {
 		t.Errorf("%v: %s", err, out.String())
 	}
 	out.Reset()
@@ -151,7 +153,7 @@ saved      m.safetensors
 }
 
 func TestCompare(t *testing.T) {
-	last := Result{Time: Time{Keys: 0.5, Rows: 1, Compute: 2, Send: 0.25, Results: 3}}
+	last := Result{LanesSkipped: 7, Time: Time{Keys: 0.5, Rows: 1, Compute: 2, Send: 0.25, Results: 3}}
 	c := Compare(Rates{"gradbus (trainers 2, shards 2)", []float64{50000, 90000, 60000}},
 		&Rates{"PyTorch (one process)", []float64{100000, 140000}}, last)
 	if c.Ratio != 0.5 {
@@ -165,6 +167,7 @@ func TestCompare(t *testing.T) {
 PyTorch (one process)            median   120,000 samples/s, runs 100,000 140,000
 ratio                            0.50
 seconds of a trainer             2.00 computing, 0.25 sending, 1.00 waiting for rows, 3.00 waiting for results, 0.50 finding keys
+lanes skipped                    7 of the last run, whose gradients were not finite
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
