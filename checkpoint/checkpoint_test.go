@@ -45,13 +45,13 @@ func testJob() *schema.Job {
 	return (&schema.Job{Name: "films", Trainers: 1, Lanes: 1, ChunkBytes: schema.ChunkBytesMin, Seed: 7,
 		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.1, Momentum: 0.9},
 		Parameters: []schema.Parameter{{Name: "net/w", Shape: []int{70, 100}, Init: schema.Normal(1)},
-			{Name: "net/w/momentum", Shape: []int{33}, Init: schema.Normal(1), Optimizer: adam}},
+			{Name: "net/w:momentum", Shape: []int{33}, Init: schema.Normal(1), Optimizer: adam}},
 		Tables: []schema.TableSpec{{Name: "users", Rows: 101, Dim: 4, Partitions: 7, Init: schema.Normal(1)},
 			{Name: "words", Rows: 43, Dim: 5, Partitions: 3, Init: schema.Normal(1), Placement: schema.PlacementColumns,
 				Pooling: schema.PoolingSum, Optimizer: adam},
 			{Name: "exact", Rows: 19, Dim: 2, Partitions: 2, Init: schema.Normal(1),
 				Optimizer: &schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.1, Momentum: 0.5, Exact: true}},
-			{Name: "exact/last", Rows: 23, Dim: 3, Partitions: 5, Init: schema.Normal(1),
+			{Name: "exact:last", Rows: 23, Dim: 3, Partitions: 5, Init: schema.Normal(1),
 				Optimizer: &schema.Optimizer{Kind: schema.OptimizerRowwiseAdagrad, LR: 0.1}}}}).WithDefaults()
 }
 

@@ -31,8 +31,8 @@
 //	table/<table>:<slot>      the same, or [rows here] of a slot with one value a row
 //	table/<table>:last        [rows here, 2] the mark n of each row as n>>24 and n&(1<<24-1), which float32 holds exactly
 //
-// Names of tensors may have slashes, and have no colon. The metadata say of which checkpoint, job and shard the part
-// is, and how many steps each tensor has had.
+// Names of tensors may have slashes; colons and percent signs of theirs are written as %3A and %25. The metadata say of
+// which checkpoint, job and shard the part is, and how many steps each tensor has had.
 //
 // # An increment
 //

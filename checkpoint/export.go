@@ -159,7 +159,7 @@ func (e *exporter) parameter(name string, d *schema.WeightsDigest) error {
 	tensor := ""
 	for _, f := range e.parts {
 		if d, err := f.parameter(name); err == nil {
-			tensor = d.name()
+			tensor = d.file
 			for _, s := range d.stretches {
 				all = append(all, placed{s, d, f})
 			}
@@ -252,9 +252,9 @@ func (e *exporter) rows(table schema.Table, partition schema.Partition, position
 		}
 		at := t.first[partition] + int64(position)
 		if t.columns == dim {
-			return f.rows(t, t.name(), dim, at, n, &e.values)
+			return f.rows(t, t.file, dim, at, n, &e.values)
 		}
-		columns, err := f.rows(t, t.name(), t.columns, at, n, &e.columns)
+		columns, err := f.rows(t, t.file, t.columns, at, n, &e.columns)
 		if err != nil {
 			return nil, err
 		}

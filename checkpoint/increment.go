@@ -55,7 +55,7 @@ func newIncrement(l *layout, base ID, e *state.Extent) (*increment, error) {
 		if n < 0 || n > t.rows() {
 			return nil, fmt.Errorf("%d rows of table %q: it has %d on shard %d", n, t.spec.Name, t.rows(), l.shard)
 		}
-		if inc.rows[t.name()] = n; n > 0 {
+		if inc.rows[t.file] = n; n > 0 {
 			left--
 		}
 	}
@@ -70,7 +70,7 @@ func (inc *increment) add(l *layout, d *denseLayout, from, elements int) error {
 	if !ok || elements < 1 {
 		return fmt.Errorf("not all of them are on shard %d", l.shard)
 	}
-	inc.runs[d.name()] = append(inc.runs[d.name()], run{from: from, elements: elements, place: s.at + int64(from-s.from)})
+	inc.runs[d.file] = append(inc.runs[d.file], run{from: from, elements: elements, place: s.at + int64(from-s.from)})
 	return nil
 }
 
@@ -99,7 +99,7 @@ func (inc *increment) order() error {
 
 // elements is how many of a parameter are in the increment.
 func (inc *increment) elements(d *denseLayout) (n int64) {
-	for _, r := range inc.runs[d.name()] {
+	for _, r := range inc.runs[d.file] {
 		n += int64(r.elements)
 	}
 	return n
@@ -114,7 +114,7 @@ func (c content) at(d *denseLayout, from, n int) (int64, error) {
 	if c.inc == nil {
 		return s.at + int64(from-s.from), nil
 	}
-	for _, r := range c.inc.runs[d.name()] {
+	for _, r := range c.inc.runs[d.file] {
 		if from >= r.from && from+n <= r.from+r.elements {
 			return r.at + int64(from-r.from), nil
 		}
@@ -145,9 +145,9 @@ func (inc *increment) decodeRuns(l *layout, text string) error {
 	}
 	for i := range l.dense {
 		d := &l.dense[i]
-		for _, p := range pairs[d.name()] {
+		for _, p := range pairs[d.file] {
 			if err := inc.add(l, d, p[0], p[1]); err != nil {
-				return fmt.Errorf("metadata %s: elements from %d on, %d of them, of %s: %w", runsEntry, p[0], p[1], d.name(), err)
+				return fmt.Errorf("metadata %s: elements from %d on, %d of them, of %s: %w", runsEntry, p[0], p[1], d.file, err)
 			}
 		}
 	}
@@ -160,13 +160,13 @@ func (c content) tensors() (all []safetensors.Tensor) {
 		return c.layout.tensors()
 	}
 	for i := range c.dense {
-		if d := &c.dense[i]; len(c.inc.runs[d.name()]) > 0 {
+		if d := &c.dense[i]; len(c.inc.runs[d.file]) > 0 {
 			all = append(all, d.tensors(c.inc.elements(d))...)
 		}
 	}
 	for i := range c.tables {
 		t := &c.tables[i]
-		if rows := int(c.inc.rows[t.name()]); rows > 0 {
+		if rows := int(c.inc.rows[t.file]); rows > 0 {
 			all = append(append(all, t.tensors(rows)...), safetensors.Tensor{Name: t.keyName(), Shape: []int{rows, 2}})
 		}
 	}
@@ -180,18 +180,18 @@ func (c content) names() map[string]int64 {
 	}
 	names := map[string]int64{}
 	for i := range c.dense {
-		if d := &c.dense[i]; len(c.inc.runs[d.name()]) > 0 {
-			names[d.name()] = c.inc.elements(d)
+		if d := &c.dense[i]; len(c.inc.runs[d.file]) > 0 {
+			names[d.file] = c.inc.elements(d)
 		}
 	}
 	for i := range c.tables {
-		names[c.tables[i].name()] = c.inc.rows[c.tables[i].name()]
+		names[c.tables[i].file] = c.inc.rows[c.tables[i].file]
 	}
 	return names
 }
 
 // keyName is where an increment has the keys of its rows; no optimizer has a slot of that name.
-func (t *tableLayout) keyName() string { return slotName(t.name(), "key") }
+func (t *tableLayout) keyName() string { return slotName(t.file, "key") }
 
 // placeOf is where the row of a key lies in a full part; false where it is not on the shard.
 func (t *tableLayout) placeOf(key uint64) (int64, bool) {

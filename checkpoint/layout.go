@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"gradbus/internal/safetensors"
 	"gradbus/nn"
@@ -21,6 +22,7 @@ type layout struct {
 // denseLayout is the elements of a parameter that are on the shard, or a parameter of a module that the shard hosts.
 type denseLayout struct {
 	parameter string // as pieces of a snapshot name it
+	file      string // of the tensor with its values; a slot's has the name of slotName
 	elements  int64
 	stretches []stretch // ascending, with gaps between them
 	slots     []state.SlotShape
@@ -35,6 +37,7 @@ type stretch struct {
 // tableLayout is the rows of a table that are on the shard.
 type tableLayout struct {
 	table           schema.Table
+	file            string // of the tensor with its values
 	spec            *schema.TableSpec
 	keys            schema.Partitioning
 	column, columns int
@@ -80,7 +83,7 @@ func (l *layout) addDense(job *schema.Job, place *schema.Placement, shard int) {
 			continue
 		}
 		slices.SortFunc(here, func(a, b state.Piece) int { return cmp.Compare(a.From, b.From) })
-		d := denseLayout{parameter: job.Parameters[i].Name, slots: state.SlotsOf(job.OptimizerOfParameter(i))}
+		d := denseLayout{parameter: job.Parameters[i].Name, file: "dense/" + escaped(job.Parameters[i].Name), slots: state.SlotsOf(job.OptimizerOfParameter(i))}
 		for _, p := range here {
 			if n := len(d.stretches); n > 0 && d.stretches[n-1].from+d.stretches[n-1].elements == p.From {
 				d.stretches[n-1].elements += p.Elements
@@ -106,7 +109,8 @@ func modulesParameters(spec *schema.ModuleSpec) []nn.Parameter {
 func (l *layout) addModule(spec *schema.ModuleSpec, optimizer *schema.Optimizer) {
 	for _, p := range modulesParameters(spec) {
 		n := p.Elements()
-		l.dense = append(l.dense, denseLayout{parameter: spec.TensorName(p.Name), elements: int64(n),
+		l.dense = append(l.dense, denseLayout{parameter: spec.TensorName(p.Name),
+			file: "module/" + spec.Name + "/" + escaped(p.Name), elements: int64(n),
 			stretches: []stretch{{elements: n}}, slots: state.SlotsOf(*optimizer)})
 	}
 }
@@ -114,7 +118,7 @@ func (l *layout) addModule(spec *schema.ModuleSpec, optimizer *schema.Optimizer)
 // addTable lays out the partitions of a table that are on a shard, unless it has no row there.
 func (l *layout) addTable(job *schema.Job, place *schema.Placement, table schema.Table, shard int) {
 	spec, optimizer := &job.Tables[table], job.OptimizerOf(table)
-	t := tableLayout{table: table, spec: spec, keys: spec.Partitioning(), first: make([]int64, spec.Partitions+1),
+	t := tableLayout{table: table, file: "table/" + escaped(spec.Name), spec: spec, keys: spec.Partitioning(), first: make([]int64, spec.Partitions+1),
 		slots: state.SlotsOf(optimizer), marks: state.MarksRows(optimizer)}
 	if t.column, t.columns = place.Columns(table, shard); t.columns == 0 {
 		return
@@ -133,21 +137,16 @@ func (l *layout) addTable(job *schema.Job, place *schema.Placement, table schema
 // rows is how many rows of the table are here.
 func (t *tableLayout) rows() int64 { return t.first[len(t.first)-1] }
 
-// name is that of the tensor with the values; a slot's has the name of slotName.
-func (d *denseLayout) name() string {
-	if module, parameter, ok := schema.ModuleTensor(d.parameter); ok {
-		return "module/" + module + "/" + parameter
-	}
-	return "dense/" + d.parameter
-}
+// escaped makes a name one without colons. Two names are never made the same one.
+func escaped(name string) string { return escapes.Replace(name) }
 
-func (t *tableLayout) name() string { return "table/" + t.spec.Name }
+var escapes = strings.NewReplacer("%", "%25", ":", "%3A")
 
-// slotName has a separator that names of tensors do not have.
+// slotName has a separator that escaped names do not have.
 func slotName(tensor, slot string) string { return tensor + ":" + slot }
 
 // lastName is where marks of rows are; no optimizer has a slot of that name.
-func (t *tableLayout) lastName() string { return slotName(t.name(), "last") }
+func (t *tableLayout) lastName() string { return slotName(t.file, "last") }
 
 // tensors are those of the part's file.
 func (l *layout) tensors() (all []safetensors.Tensor) {
@@ -162,22 +161,22 @@ func (l *layout) tensors() (all []safetensors.Tensor) {
 
 // tensors are those with so many elements of the parameter.
 func (d *denseLayout) tensors(elements int64) []safetensors.Tensor {
-	all := []safetensors.Tensor{{Name: d.name(), Shape: []int{int(elements)}}}
+	all := []safetensors.Tensor{{Name: d.file, Shape: []int{int(elements)}}}
 	for _, s := range d.slots {
-		all = append(all, safetensors.Tensor{Name: slotName(d.name(), s.Name), Shape: []int{int(elements)}})
+		all = append(all, safetensors.Tensor{Name: slotName(d.file, s.Name), Shape: []int{int(elements)}})
 	}
 	return all
 }
 
 // tensors are those with so many rows of the table.
 func (t *tableLayout) tensors(rows int) []safetensors.Tensor {
-	all := []safetensors.Tensor{{Name: t.name(), Shape: []int{rows, t.columns}}}
+	all := []safetensors.Tensor{{Name: t.file, Shape: []int{rows, t.columns}}}
 	for _, s := range t.slots {
 		shape := []int{rows}
 		if !s.PerRow {
 			shape = []int{rows, t.columns}
 		}
-		all = append(all, safetensors.Tensor{Name: slotName(t.name(), s.Name), Shape: shape})
+		all = append(all, safetensors.Tensor{Name: slotName(t.file, s.Name), Shape: shape})
 	}
 	if t.marks {
 		all = append(all, safetensors.Tensor{Name: t.lastName(), Shape: []int{rows, 2}})
@@ -189,10 +188,10 @@ func (t *tableLayout) tensors(rows int) []safetensors.Tensor {
 func (l *layout) names() map[string]int64 {
 	names := map[string]int64{}
 	for i := range l.dense {
-		names[l.dense[i].name()] = l.dense[i].elements
+		names[l.dense[i].file] = l.dense[i].elements
 	}
 	for i := range l.tables {
-		names[l.tables[i].name()] = l.tables[i].rows()
+		names[l.tables[i].file] = l.tables[i].rows()
 	}
 	return names
 }

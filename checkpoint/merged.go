@@ -85,7 +85,7 @@ func (f *shardFile) elements(d *denseLayout, tensor string, place int64, n int, 
 	}
 	end := place + int64(n)
 	for _, p := range f.files[1:] {
-		for _, r := range p.content.inc.runs[d.name()] {
+		for _, r := range p.content.inc.runs[d.file] {
 			lo, hi := max(place, r.place), min(end, r.place+int64(r.elements))
 			if lo >= hi {
 				continue
@@ -106,7 +106,7 @@ func (f *shardFile) rows(t *tableLayout, tensor string, width int, place int64, 
 		return nil, err
 	}
 	for _, p := range f.files[1:] {
-		x := p.indices[t.name()]
+		x := p.indices[t.file]
 		if x == nil {
 			continue
 		}
@@ -151,7 +151,7 @@ func (p *partFile) readKeys() error {
 	}
 	for i := range p.content.tables {
 		t := &p.content.tables[i]
-		n := p.content.inc.rows[t.name()]
+		n := p.content.inc.rows[t.file]
 		if n == 0 {
 			continue
 		}
@@ -163,7 +163,7 @@ func (p *partFile) readKeys() error {
 			}
 			for k, place := range places {
 				if place <= last {
-					return fmt.Errorf("%w: row %d of %s is that of place %d, after place %d", ErrDamaged, at+int64(k), t.name(),
+					return fmt.Errorf("%w: row %d of %s is that of place %d, after place %d", ErrDamaged, at+int64(k), t.file,
 						place, last)
 				}
 				if last = place; (at+int64(k))%fenceRows == 0 {
@@ -171,7 +171,7 @@ func (p *partFile) readKeys() error {
 				}
 			}
 		}
-		p.indices[t.name()] = x
+		p.indices[t.file] = x
 	}
 	return nil
 }
@@ -188,7 +188,7 @@ func (x *rowIndex) read(first, end int64) ([]int64, error) {
 	for i, key := range x.all {
 		place, ok := x.table.placeOf(uint64(key))
 		if !ok {
-			return nil, fmt.Errorf("%w: key %d of %s is not on this shard", ErrDamaged, key, x.table.name())
+			return nil, fmt.Errorf("%w: key %d of %s is not on this shard", ErrDamaged, key, x.table.file)
 		}
 		x.all[i] = place
 	}

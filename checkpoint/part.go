@@ -155,7 +155,7 @@ func (p *Part) tensor(t *state.Tensor) error {
 	if err != nil {
 		return err
 	}
-	a := p.came[d.name()]
+	a := p.came[d.file]
 	if err := a.check(p.id.Version, t.Version, t.Steps); err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (p *Part) tensor(t *state.Tensor) error {
 	if err := a.covered.add(at, at+int64(len(t.Values))); err != nil {
 		return fmt.Errorf("value %w", err)
 	}
-	return p.put(d.name(), at, t.Values, t.Slots, func(state.SlotShape) int64 { return at }, d.slots)
+	return p.put(d.file, at, t.Values, t.Slots, func(state.SlotShape) int64 { return at }, d.slots)
 }
 
 // Rows writes rows of a partition: the columns of this shard, with slots and marks. Keys are consecutive in their
@@ -183,7 +183,7 @@ func (p *Part) rows(r *state.Rows) error {
 	if err != nil {
 		return err
 	}
-	a, n := p.came[t.name()], int64(len(r.Keys))
+	a, n := p.came[t.file], int64(len(r.Keys))
 	if n == 0 {
 		return a.check(p.id.Version, r.Version, r.Steps)
 	}
@@ -214,7 +214,7 @@ func (p *Part) rows(r *state.Rows) error {
 			return err
 		}
 	}
-	return p.put(t.name(), place*int64(t.columns), r.Values, r.Slots,
+	return p.put(t.file, place*int64(t.columns), r.Values, r.Slots,
 		func(s state.SlotShape) int64 { return place * int64(s.Width(t.columns)) }, t.slots)
 }
 
@@ -238,7 +238,7 @@ func (p *Part) place(t *tableLayout, a *arrived, r *state.Rows) (int64, error) {
 		}
 		last = place
 	}
-	if n := p.content.inc.rows[t.name()]; at+int64(len(r.Keys)) > n {
+	if n := p.content.inc.rows[t.file]; at+int64(len(r.Keys)) > n {
 		return 0, fmt.Errorf("more than the %d rows that were touched", n)
 	}
 	a.last = last

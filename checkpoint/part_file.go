@@ -182,11 +182,11 @@ func (p *partFile) increment(base ID, shapes map[string][]int) error {
 	p.content.inc = inc
 	for i := range p.content.tables {
 		t := &p.content.tables[i]
-		if shape := shapes[t.name()]; len(shape) > 0 {
-			inc.rows[t.name()] = int64(shape[0])
+		if shape := shapes[t.file]; len(shape) > 0 {
+			inc.rows[t.file] = int64(shape[0])
 		}
-		if n := inc.rows[t.name()]; n > t.rows() {
-			return fmt.Errorf("%d rows of %s, which has %d", n, t.name(), t.rows())
+		if n := inc.rows[t.file]; n > t.rows() {
+			return fmt.Errorf("%d rows of %s, which has %d", n, t.file, t.rows())
 		}
 	}
 	return inc.decodeRuns(p.content.layout, p.Metadata()[runsEntry])

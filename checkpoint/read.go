@@ -64,13 +64,13 @@ func (r *pieces) readStretch(f *shardFile, d *denseLayout, s stretch) error {
 	for done := 0; done < s.elements; {
 		n := min(most, s.elements-done)
 		at := s.at + int64(done)
-		t := state.Tensor{Name: d.parameter, From: s.from + done, Version: f.version, Steps: f.steps[d.name()]}
+		t := state.Tensor{Name: d.parameter, From: s.from + done, Version: f.version, Steps: f.steps[d.file]}
 		var err error
-		if t.Values, err = f.elements(d, d.name(), at, n, &r.values); err != nil {
+		if t.Values, err = f.elements(d, d.file, at, n, &r.values); err != nil {
 			return err
 		}
 		t.Slots, err = r.readSlots(d.slots, func(s state.SlotShape, memory *[]float32) ([]float32, error) {
-			return f.elements(d, slotName(d.name(), s.Name), at, n, memory)
+			return f.elements(d, slotName(d.file, s.Name), at, n, memory)
 		})
 		if err != nil {
 			return err
@@ -105,18 +105,18 @@ func (r *pieces) readPartition(f *shardFile, t *tableLayout, partition schema.Pa
 // readRows reads n rows of a partition, from the one at a place of the part on.
 func (r *pieces) readRows(f *shardFile, t *tableLayout, partition schema.Partition, at int64, n int) error {
 	rows := state.Rows{Table: t.spec.Name, Partition: partition, Column: t.column, Columns: t.columns, Version: f.version,
-		Steps: f.steps[t.name()]}
+		Steps: f.steps[t.file]}
 	r.keys = r.keys[:0]
 	for i := range n {
 		r.keys = append(r.keys, t.keys.Key(partition, uint64(at-t.first[partition])+uint64(i)))
 	}
 	rows.Keys = r.keys
 	var err error
-	if rows.Values, err = f.rows(t, t.name(), t.columns, at, n, &r.values); err != nil {
+	if rows.Values, err = f.rows(t, t.file, t.columns, at, n, &r.values); err != nil {
 		return err
 	}
 	rows.Slots, err = r.readSlots(t.slots, func(s state.SlotShape, memory *[]float32) ([]float32, error) {
-		return f.rows(t, slotName(t.name(), s.Name), s.Width(t.columns), at, n, memory)
+		return f.rows(t, slotName(t.file, s.Name), s.Width(t.columns), at, n, memory)
 	})
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"gradbus/lane"
 )
@@ -218,15 +219,18 @@ func (c *jobCheck) initial(field string, i Init) {
 	c.number(field+".scale", i.Scale)
 }
 
-var tensorForm = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,127}$`)
+// tensorNameBytesMax bounds the name of a parameter or table.
+const tensorNameBytesMax = 127
 
 // tensorReserved is what the metadata of a safetensors file are called: a tensor of that name cannot be saved.
 const tensorReserved = "__metadata__"
 
 // tensor checks the name of a parameter or table: they share one space of names, by which the digest of weights orders.
+// A program may call them as it likes, as PyTorch does; what derives names of them keeps these apart.
 func (c *jobCheck) tensor(field, name string) {
-	if !tensorForm.MatchString(name) || name == tensorReserved {
-		c.add(field, name, "1 to 127 of letters, digits, _, ., / and -, other than %s", tensorReserved)
+	if n := len(name); n < 1 || n > tensorNameBytesMax || !utf8.ValidString(name) ||
+		strings.ContainsFunc(name, unprintable) || name == tensorReserved {
+		c.add(field, name, "1 to %d bytes of printable text, other than %s", tensorNameBytesMax, tensorReserved)
 		return
 	}
 	if first, taken := c.names[name]; taken {

@@ -3,6 +3,7 @@ package schema
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -33,11 +34,12 @@ type ModuleSpec struct {
 func (m *ModuleSpec) TensorName(parameter string) string { return m.Name + moduleSeparator + parameter }
 
 // ModuleTensor is the module and the parameter of a name that TensorName has given; ok is false of any other.
-func ModuleTensor(name string) (module, parameter string, ok bool) {
-	return strings.Cut(name, moduleSeparator)
+func (j *Job) ModuleTensor(name string) (module, parameter string, ok bool) {
+	module, parameter, ok = strings.Cut(name, moduleSeparator)
+	return module, parameter, ok && slices.ContainsFunc(j.Modules, func(m ModuleSpec) bool { return m.Name == module })
 }
 
-// moduleSeparator is in no name of a module, and of no parameter of a job.
+// moduleSeparator is in no name of a module. A parameter or table may have it, but not behind the name of a module.
 const moduleSeparator = ":"
 
 // InElements is the number of values of one sample of the input.
@@ -148,6 +150,12 @@ func (c *jobCheck) modules(j *Job) {
 			c.add(field+".name", m.Name, "a name of its own: modules[%d].name has it", first)
 		} else {
 			names[m.Name] = i
+		}
+		for _, name := range sortedKeys(c.names) {
+			if strings.HasPrefix(name, m.TensorName("")) {
+				c.add(c.names[name], name, "a name that does not begin with %q, as those of parameters of %s do",
+					m.TensorName(""), field)
+			}
 		}
 		if m.Shard < 0 {
 			c.add(field+".shard", m.Shard, "0 or more")

@@ -152,6 +152,15 @@ func TestValidateModules(t *testing.T) {
 			t.Errorf("%v, want %s", err, field)
 		}
 	}
+	named := moduleJob()
+	named.Parameters[0].Name = "movie: title" // as a PyTorch program may have it
+	if err := named.Validate(); err != nil {
+		t.Error(err)
+	}
+	named.Parameters[0].Name = named.Modules[1].TensorName("0.weight")
+	if err := named.Validate(); err == nil || !strings.Contains(err.Error(), "does not begin with") {
+		t.Errorf("a parameter has the name of one of a module's: %v", err)
+	}
 	a, b := moduleJob(), moduleJob()
 	b.Modules[1].In[1] = 101
 	if field, have, want, _ := a.Diff(b); field != "modules[1].in[1]" || have != "100" || want != "101" {

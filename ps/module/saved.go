@@ -202,7 +202,7 @@ func (c *Captured) Release() {
 // Restore puts a stretch of a parameter in the place of what was drawn, where it is of a module here; taken says that
 // it is of a module. It is called before Open.
 func (m *Set) Restore(t state.Tensor) (taken bool, err error) {
-	name, parameter, taken := schema.ModuleTensor(t.Name)
+	name, parameter, taken := m.config.Job.ModuleTensor(t.Name)
 	for _, d := range m.all() {
 		if d.spec.Name != name || !taken {
 			continue

@@ -35,6 +35,14 @@ def named(what: str, value: Any, pattern: str, want: str) -> str:
     return value
 
 
+def tensor_named(what: str, value: Any) -> str:
+    """A name of a table, as schema.Job has it. Errors: ConfigError that says ``what`` it is of."""
+    given = isinstance(value, str) and value.isprintable() and value != "__metadata__"
+    if not given or not 1 <= len(value.encode("utf-8", "surrogatepass")) <= 127:
+        raise ConfigError(f"{what} {value!r:.80}: want 1 to 127 bytes of printable text, other than __metadata__")
+    return str(value)
+
+
 def flag(what: str, value: Any) -> bool:
     """True or False. Errors: ConfigError that says ``what`` it is of."""
     if not isinstance(value, bool):

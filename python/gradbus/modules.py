@@ -11,13 +11,13 @@ from torch.nn import functional
 
 from . import bags, plain, pooling
 from .bag_input import BagInput, bag_input
-from .checks import eager, flag, named, whole
+from .checks import eager, flag, tensor_named, whole
 from .errors import ArgumentError, ConfigError, OrderError
 from .ids import ROWS_MAX, hash_id
 from .lookups import NO_GRAPH, Looked, Wish, embed, flat_ids, look_up
 from .optimizers import Init, Normal, Spec, Uniform, Zeros
 from .session import Session
-from .table import NAME, NAME_WANT, Table
+from .table import Table
 
 _STATE = "gradbus table 1"
 _DIM_MAX = 65536
@@ -75,7 +75,7 @@ class TableModule(nn.Module):
         num_embeddings = whole(f"{kind} {name!r}: num_embeddings", num_embeddings, 1, ROWS_MAX)
         embedding_dim = whole(f"{kind} {name!r}: embedding_dim", embedding_dim, 1, _DIM_MAX)
         if name is not None:
-            named(f"{kind}: name", name, NAME, NAME_WANT)
+            tensor_named(f"{kind}: name", name)
         if init is not None and not isinstance(init, (Normal, Uniform, Zeros)):
             raise ConfigError(f"{kind} {name!r}: init {init!r}: want gradbus.Normal, Uniform or Zeros")
         if optimizer is not None and not isinstance(optimizer, Spec):

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from . import _native, ending, logs, plain
 from .batches import Batches
-from .checks import named, whole
+from .checks import named, tensor_named, whole
 from .ddp import DERIVED
 from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, OrderError
 from .joining import say_policy, waiting
 from .lane import Lane
 from .optimizers import Init, Normal, Spec
 from .saving import SavedModel
-from .table import NAME, NAME_WANT, Table
+from .table import Table
 
 if TYPE_CHECKING:
     from .ddp import Mean
@@ -98,7 +98,7 @@ class Session:
     ) -> Table:
         """Registers a table; of a name that is there already it gives that one. ``pooling``: "sum" or "mean" where
         servers pool its bags. Errors: ConfigError where the two differ; OrderError where the session has joined."""
-        named("table", name, NAME, NAME_WANT)
+        tensor_named("table", name)
         table = Table(name, rows, dim, init if init is not None else Normal(), optimizer, pooling)
         with self._lock:
             known = self._tables.get(name)

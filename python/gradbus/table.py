@@ -7,9 +7,6 @@ from typing import Any, Dict, Optional
 from .optimizers import Init, Spec
 
 
-NAME, NAME_WANT = r"[A-Za-z0-9_./-]{1,127}", "1 to 127 of letters, digits, _, ., / and -"
-
-
 class Table:
     """An embedding table of a session: ``rows`` rows of ``dim`` float32 values. Modules of one name share it."""
 

@@ -365,3 +365,28 @@ def test_a_model_of_many_parameters(tmp_path):
     with gradbus.open_model(tmp_path / "deep", verify=True) as model:
         assert len(model.parameters) == 120
     assert digests[0] == digests[1]
+
+
+def test_names_are_those_of_the_model(tmp_path):
+    """Keys of a ModuleDict may be any text without a dot, and so may names of parameters and tables: the file of the session
+    has them, and the plain model takes it."""
+
+    def model_of(bag):
+        torch.manual_seed(1)
+        keys = ("user: country", "größe (cm)")
+        towers = {key: nn.Sequential(bag(10, 4, mode="sum"), nn.Linear(4, 1)) for key in keys}
+        return nn.ModuleDict(towers)
+
+    model, plain = model_of(gradbus.EmbeddingBag), model_of(nn.EmbeddingBag)
+    ids = torch.tensor([[1, 2], [3, 4]])
+    with gradbus.local("named") as session:
+        opt = gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.1), dense=gradbus.SGD(0.1))
+        for _ in range(2):
+            opt.zero_grad()
+            sum(tower(ids).sum() for tower in model.values()).backward()
+            opt.step()
+        session.save(tmp_path / "model.safetensors")
+        outputs = [tower(ids) for tower in model.eval().values()]
+    gradbus.open_model(tmp_path / "model.safetensors", verify=True).load_into(plain)
+    for tower, output in zip(plain.values(), outputs):
+        assert torch.equal(tower(ids), output)
