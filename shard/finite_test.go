@@ -2,6 +2,8 @@ package shard
 
 import (
 	"context"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,5 +54,56 @@ func TestNonFiniteRows(t *testing.T) {
 			t.Errorf("%s: %v, want %s", name, err, want)
 		}
 		s.Close()
+	}
+}
+
+// A shard that stays readable takes nothing more of a batch once one value of it is not finite, whatever comes and in
+// whatever order: its rows are those of the version before, and who asks for them has them.
+func TestNonFiniteStopsTheShard(t *testing.T) {
+	nan, large := float32(math.NaN()), float32(3e38)
+	for name, value := range map[string]float32{"refused": nan, "computed": large} {
+		job := shardtest.SmallJob("stops", 2, 2)
+		job.Optimizer.LR = 10
+		p := shardtest.New(t, job)
+		place := schema.NewPlacement(job, 1)
+		s, err := New(t.Context(), Config{Job: job, Placement: place, RunID: shardtest.RunID, StaysReadable: true,
+			Generation: shardtest.Generation, Backend: p.Backend, Contributors: round.ContributorsOf(job),
+			StagedBytesMax: 1 << 20, ParkedBytesMax: 1 << 20})
+		must(t, err)
+		defer s.Close()
+		ask := shardtest.LookupFrame(t, job, shardtest.RunID, 0, [][]uint64{{3, 7}, nil}).Seal()
+		rows := func() []float32 {
+			t.Helper()
+			outputs, reason, err := s.Step("t0", shardtest.View(t, ask), nil)
+			if err != nil || reason != schema.ReasonOK || len(outputs) != 1 || outputs[0].Kind != schema.KindRows {
+				t.Fatalf("%s: %v, %v, %d outputs: want rows", name, err, reason, len(outputs))
+			}
+			v := outputs[0].Built.View()
+			return slices.Clone(v.Float32s())
+		}
+		before, told := rows(), map[schema.Member]int{}
+		for l := range 2 {
+			for i, c := range p.Frames(t, place, shardtest.RunID, 0, lane.Node{First: lane.Lane(l), Count: 1}) {
+				if i == 0 {
+					c.Frame.Float32s()[2] = value
+				}
+				outputs, reason, err := s.Step(schema.TrainerMember(l), shardtest.View(t, c.Frame.Seal()), nil)
+				must(t, err)
+				for _, o := range outputs {
+					if o.Kind == schema.KindRefusal {
+						told[o.To]++
+					}
+				}
+				if stopped := l > 0 || name == "refused"; stopped != (reason == schema.ReasonNonFinite) {
+					t.Errorf("%s: frame %d of t%d: %v", name, i, l, reason)
+				}
+			}
+		}
+		if !slices.Equal(rows(), before) {
+			t.Errorf("%s: rows have changed", name)
+		}
+		if told["t0"] == 0 || told["t1"] == 0 {
+			t.Errorf("%s: %v refusals: want one to each trainer at least", name, told)
+		}
 	}
 }

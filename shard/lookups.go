@@ -30,7 +30,8 @@ func (s *Shard) stepLookup(contributor int, h *schema.Head, v *schema.View, payl
 		return nil, nil
 	}
 	if past {
-		return nil, s.answerPast(contributor, *h, *v)
+		h, v := *h, *v
+		return nil, s.readPast(func() error { return s.answerLookup(contributor, &h, &v) })
 	}
 	return nil, s.answerLookup(contributor, h, v)
 }
@@ -166,17 +167,25 @@ func (s *Shard) outputRows(contributor int, h *schema.Head, flags uint32) {
 func (s *Shard) pullTable(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
 	l := s.clock.Line(contributor)
 	_, refused := l.Reach(h.Batch)
+	past := false
 	if refused == nil {
-		_, refused = l.ReachRows(h.Batch)
+		if _, refused = l.ReachRows(h.Batch); refused != nil {
+			past = s.reachesPast(contributor, h.Batch)
+		}
 	}
-	if refused != nil {
+	if refused != nil && !past {
 		return refused, nil
 	}
 	sec := v.Section(0)
 	t := s.tables[sec.Table] // not nil: CheckFrame has found the partition to be on this shard
+	left := t.Left(schema.Partition(h.Bucket), v.Keys()[0])
+	if past {
+		h, cursor := *h, v.Keys()[0]
+		return nil, s.readPast(func() error { return s.answerPartition(contributor, &h, sec, cursor, left) })
+	}
 	l.Advance(h.Batch)
 	s.beginCopy(l)
-	return nil, s.answerPartition(contributor, h, sec, v.Keys()[0], t.Left(schema.Partition(h.Bucket), v.Keys()[0]))
+	return nil, s.answerPartition(contributor, h, sec, v.Keys()[0], left)
 }
 
 // answerPartition answers with the rows of a partition from a cursor on, of which so many are left.

@@ -12,8 +12,8 @@ import (
 	"gradbus/shard/state"
 )
 
-// Config is what a shard is made from. Every field but Advice, Own, Lent, KeepsPast, Touches, Resumed, OnGroup,
-// OnClosing and Journal is needed.
+// Config is what a shard is made from. Every field but Advice, Own, Lent, KeepsPast, StaysReadable, Touches, Resumed,
+// OnGroup, OnClosing and Journal is needed.
 type Config struct {
 	Job        *schema.Job       // validated; the shard keeps and does not change it
 	Placement  *schema.Placement // of the job over all shards
@@ -28,7 +28,7 @@ type Config struct {
 	// ParkedBytesMax bounds what is kept of each trainer's lookups that come before their rows are there: frames, and
 	// FrameBytesOver for each. What has no room is dropped.
 	ParkedBytesMax int64
-	// Advice is what a trainer may do who exceeds that; empty for what holds of a server.
+	// Advice is what a trainer may do who exceeds that; empty is to send smaller batches.
 	Advice string
 	// Own is a trainer whose contributions lie in memory of its own, which is no part of StagedBytesMax; empty for
 	// none.
@@ -39,6 +39,9 @@ type Config struct {
 	// KeepsPast is that a trainer's place may be taken over (TakeOver): rows that a round changes are kept as they were
 	// until the next round over rows closes.
 	KeepsPast bool
+	// StaysReadable is that a value that is not finite stops the training and leaves the shard as it is, to be read: see
+	// stopOnNonFinite. Otherwise one that comes of finite gradients is an error of Step.
+	StaysReadable bool
 	// Touches is that rows note when they change, so that copies may have those that were touched alone.
 	Touches bool
 	// Resumed is what the shard begins with in place of what is drawn; nil for that.
@@ -127,12 +130,14 @@ type Shard struct {
 	// for reports: batches whose rounds are all closed here; in async those of the trainer who is furthest
 	newest schema.Version
 	kept   bool // the frame of this Step stays, and its payload with it
+
+	stopped *refusal // what every further contribution is refused with (stopOnNonFinite); nil while the job trains
 }
 
 // New makes a shard with version 0 in place: initial rows are drawn for the partitions it owns, which takes about
 // 15 ns a value and uses all processors. ctx only cuts that short. Close frees the tables.
 func New(ctx context.Context, c Config) (*Shard, error) {
-	c.Advice = cmp.Or(c.Advice, "raise the server's --staged-mib or send smaller batches")
+	c.Advice = cmp.Or(c.Advice, "send smaller batches")
 	s := &Shard{config: c, lr: &state.LRChanges{}, member: c.Placement.Owner(c.Index),
 		parked: make([]parking, len(c.Contributors)),
 		held:   round.NewHeld(len(c.Contributors)), since: make([]schema.Generation, len(c.Contributors))}
@@ -291,9 +296,9 @@ func (s *Shard) take(contributor int, h *schema.Head, v *schema.View, payload Pa
 	defer s.limitCopy() // lookups may change rows, too: see state.Array
 	switch h.Kind {
 	case schema.KindDense:
-		return s.stepDense(contributor, h, v, payload)
+		return s.stopOnNonFinite(contributor, h, func() (*refusal, error) { return s.stepDense(contributor, h, v, payload) })
 	case schema.KindSparse:
-		return s.stepSparse(contributor, h, v, payload)
+		return s.stopOnNonFinite(contributor, h, func() (*refusal, error) { return s.stepSparse(contributor, h, v, payload) })
 	case schema.KindLookup:
 		return s.stepLookup(contributor, h, v, payload)
 	case schema.KindPull:

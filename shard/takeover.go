@@ -29,16 +29,16 @@ func (s *Shard) TakeOver(contributor int, g schema.Generation) {
 // Since is the generation in which a contributor's place was taken.
 func (s *Shard) Since(contributor int) schema.Generation { return s.since[contributor] }
 
-// reachesPast reports whether a lookup is of the version before the last round over rows, by a trainer whose place
-// was taken over.
+// reachesPast reports whether a read is of the version before the last round over rows, by a trainer whose place was
+// taken over, or of a job that stays readable: there another shard may have stopped before that round.
 func (s *Shard) reachesPast(contributor int, b schema.Batch) bool {
 	l := s.clock.Line(contributor).Sparse
-	return s.config.KeepsPast && s.since[contributor] > s.config.Generation && l != nil && b+1 == l.Closed()
+	may := s.since[contributor] > s.config.Generation || s.config.StaysReadable
+	return s.config.KeepsPast && may && l != nil && b+1 == l.Closed()
 }
 
-// answerPast answers a lookup while all rows are of the version before.
-func (s *Shard) answerPast(contributor int, h schema.Head, v schema.View) error {
-	read := func() error { return s.answerLookup(contributor, &h, &v) }
+// readPast reads while all rows are of the version before.
+func (s *Shard) readPast(read func() error) error {
 	for _, t := range s.tables {
 		if t == nil {
 			continue

@@ -74,7 +74,7 @@ func (s stage) String() string {
 //
 // Errors: ErrOrder, and that of a session which has ended.
 func (s *Session) Next() (*Batch, error) {
-	if err := s.Err(); err != nil {
+	if err := s.TrainingErr(); err != nil {
 		return nil, err
 	}
 	r := s.run
@@ -220,7 +220,7 @@ func (b *Batch) broken(format string, args ...any) {
 
 // out says why a call may not be made now, or nil.
 func (b *Batch) out(call string, want stage) error {
-	if err := b.run.Err(); err != nil {
+	if err := b.run.TrainingErr(); err != nil {
 		return err
 	}
 	if b != b.run.now || b.run != b.run.Session.run {
@@ -303,7 +303,7 @@ func (b *Batch) fetch(ctx, wait context.Context) error {
 	if wait == nil {
 		wait = ctx
 	}
-	if err := cmp.Or(b.wait(wait), r.Err()); err != nil { // the report of a batch may have ended the session
+	if err := cmp.Or(b.wait(wait), r.TrainingErr()); err != nil { // the report of a batch may have ended the session
 		return err
 	}
 	if err := r.awaitLR(ctx, b.number); err != nil {
@@ -455,8 +455,6 @@ func (b *Batch) GiveBack() error {
 // Wait returns when the batches that were committed are complete, with the version that they made. Lookup,
 // Table and Digest wait by themselves.
 func (s *Session) Wait(ctx context.Context) (schema.Version, error) {
-	ctx, stop := s.running(ctx)
-	defer stop()
 	err := s.settled(ctx)
 	return s.Version(), err
 }

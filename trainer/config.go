@@ -29,6 +29,9 @@ type Config struct {
 	// Bus is the network that Server is an address of, in a job that lives in this process; nil is TCP. Token and TLS then
 	// say nothing.
 	Bus *fabric.Bus
+	// Local says that shards and trainers of the job are one program, by package local: then a value that is not finite
+	// ends the training alone, and the session stays readable (Session.TrainingErr).
+	Local bool
 	// Route says how to reach the shards: schema.DataDirect (also ""), each ps at the address that it announces; or
 	// schema.DataCluster, all by way of Server, which is slower.
 	Route string

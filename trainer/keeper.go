@@ -195,6 +195,7 @@ func (k *keeper) write(ctx context.Context, c *keptVersion) {
 	}
 	k.growth, k.late = k.growth.With(m.Base != nil, m.Bytes(), touched), time.Time{}
 	k.mu.Unlock()
+	s.noteDurable(c.version)
 	log.Info("version is durable", "bytes", m.Bytes(), "checkpoint", m.ID.String())
 	if _, err := checkpoint.Prune(k.policy.Dir, s.job.Name, k.policy.Keep); err != nil {
 		log.Warn("older checkpoints are not removed", "err", err)

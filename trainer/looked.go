@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,9 +78,12 @@ func (s *Session) lookInto(ctx context.Context, asks []RowsInto, again bool) (er
 		e.forget()
 		e.at, e.asked = place{}, false
 	}()
-	both, stop := s.running(ctx)
+	both, stop := s.readable(ctx)
 	defer stop()
-	if err := s.Err(); err != nil {
+	if s.TrainingErr() != nil { // the batch whose keys are being named will never be computed
+		err = s.settled(both)
+	}
+	if err := cmp.Or(err, s.Err()); err != nil {
 		return err
 	}
 	if err := s.lookAhead(e, asks); err != nil {

@@ -6,8 +6,11 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/lane"
+	"gradbus/ps"
 	"gradbus/schema"
 )
 
@@ -165,5 +168,26 @@ func TestNonFiniteResultEndsTheJob(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// An error that ends a job at a ps names the version of it that is on disk, and how to go on from there: to the trainer
+// whose gradient is refused, and to the others.
+func TestErrorNamesTheDurableVersion(t *testing.T) {
+	server := startServerWith(t, ps.Config{Shards: 2,
+		Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 1, Every: time.Hour}})
+	job := toyJob("durable-named", 2, 2, schema.ApplyUpdate)
+	sessions := joinAll(t, testConfig(t, server), job)
+	w := newToy(t, job)
+	w.spoil = func(step *LaneStep, bias []float32) {
+		if step.Lane == 0 && sessions[0].durable.Load() > 0 && sessions[1].durable.Load() > 0 {
+			bias[1] = float32(math.NaN())
+		}
+	}
+	for i, err := range runAll(testContext(t), sessions, w, 1<<40) {
+		text := fmt.Sprintf("version %d is durable: start the job again with --resume", sessions[i].durable.Load())
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("t%d: %v, want %q", i, err, text)
+		}
 	}
 }

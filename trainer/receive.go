@@ -44,6 +44,7 @@ func (s *Session) receiveControl(m fabric.Message) {
 		err = s.word(&subject, &v)
 	case schema.KindHeartbeat:
 		s.hear(from)
+		s.noteDurable(v.Head().Batch)
 	case schema.KindRefusal:
 		err = s.refused(from, &v)
 	}
@@ -241,7 +242,8 @@ func (s *Session) refused(from string, v *schema.View) error {
 	case schema.ReasonStaleBatch.String():
 		// A repetition that came late: of a contribution whose ack was late, or of a lookup or pull that others have
 		// overtaken meanwhile. They could not have gone on without this trainer's own contributions.
-		if h.Node.Count > 0 || h.Batch < s.newest() ||
+		// A session that trains no more waits for nothing else.
+		if h.Node.Count > 0 || h.Batch < s.newest() || s.TrainingErr() == nil &&
 			get(s.exchange, func(x *exchange.Exchange) bool { return x.Began(h.Batch) }) {
 			return nil
 		}
@@ -262,7 +264,11 @@ func (s *Session) refused(from string, v *schema.View) error {
 	if h.Node.Count > 0 {
 		what += fmt.Sprintf(" lanes %v", h.Node)
 	}
-	return fmt.Errorf("%w: %s: %s: %s: %s", ErrFrameRefused, from, what, r.Reason, r.Text)
+	err = fmt.Errorf("%w: %s: %s: %s: %s", ErrFrameRefused, from, what, r.Reason, r.Text)
+	if r.Reason == schema.ReasonNonFinite.String() {
+		err = nonFiniteError{err}
+	}
+	return err
 }
 
 const (

@@ -52,7 +52,7 @@ func newReducer(s *Session) (*reducer, error) {
 	r.giver.session, r.giver.pieces = s, shard.NewPieces(s.job)
 	config := shard.Config{Job: s.job, Placement: s.place, Index: r.owner, RunID: s.joined.RunID,
 		Generation: s.joined.Generation, Backend: s.config.Backend, Contributors: round.ContributorsOf(s.job),
-		StagedBytesMax: stagedBytes(s.job), Advice: "send smaller batches", Own: s.joined.Member, Lent: s.config.Bus != nil}
+		StagedBytesMax: stagedBytes(s.job), Own: s.joined.Member, Lent: s.config.Bus != nil}
 	if v := s.joined.Version; v > 0 { // trainers have that themselves
 		config.Resumed = &shard.Resumed{Version: v, Read: func(func(state.Tensor) error, func(state.Rows) error) error {
 			return nil

@@ -52,7 +52,7 @@ type Progress struct {
 // Run returns when all are. In async the trainers of a job need not run the same number of batches, report tells of
 // this trainer's alone, and afterwards Param and Digest give the dense parameters as this trainer saw them last.
 func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report func(Progress)) error {
-	if err := s.Err(); err != nil {
+	if err := s.TrainingErr(); err != nil {
 		return err
 	}
 	if w == nil {
@@ -129,7 +129,7 @@ func (r *run) end() {
 // trainers need nothing of this one that is not asked of it anew by a further Next. Close does the same where it is not
 // done.
 func (s *Session) Finish(ctx context.Context) error {
-	if err := s.Err(); err != nil {
+	if err := s.TrainingErr(); err != nil {
 		return err
 	}
 	r := s.run
@@ -156,11 +156,19 @@ func (s *Session) Finish(ctx context.Context) error {
 	return nil
 }
 
-// settled waits until all batches that were committed are complete, so that what is read is of one version.
+// settled waits until all batches that were committed are complete, so that what is read is of one version. Where the
+// session trains no more, no further one will be.
 func (s *Session) settled(ctx context.Context) error {
 	if err := s.Err(); err != nil || s.run == nil {
 		return err
 	}
+	if s.TrainingErr() != nil {
+		err := s.run.settle(ctx, 0)
+		s.run.end()
+		return err
+	}
+	ctx, stop := s.running(ctx)
+	defer stop()
 	if err := s.run.settle(ctx, s.run.committed); err != nil {
 		return s.run.interrupted(ctx, s.newest(), err)
 	}
@@ -193,7 +201,7 @@ func (r *run) interrupted(ctx context.Context, b schema.Batch, err error) error 
 func (r *run) failed(ctx context.Context, b schema.Batch, err error) error {
 	err = fmt.Errorf("batch %d: %w", b, err)
 	if errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) {
-		err = cmp.Or(context.Cause(ctx), r.Err(), err) // says the batch itself, or that of another trainer
+		err = cmp.Or(context.Cause(ctx), r.TrainingErr(), err) // says the batch itself, or that of another trainer
 	}
 	r.fail(err)
 	r.end()

@@ -19,7 +19,9 @@ import (
 // Session is a trainer's membership in a job, from Join to Close. Its methods may be called from one goroutine at a
 // time, but for Stats, Member and Job, which any may call.
 //
-// A session that has failed stays failed: every call gives the first error, and only Close and Abort are of use.
+// A session that has failed stays failed: every call gives the first error, and only Close and Abort are of use. But
+// where a job within this process (package local) ends its training because a value is not finite, its last complete
+// version stays readable: see TrainingErr.
 type Session struct {
 	config Config
 	job    *schema.Job
@@ -49,6 +51,9 @@ type Session struct {
 	// ctx ends with the session; its cause is the error that every later call gives.
 	ctx  context.Context
 	fail context.CancelCauseFunc
+	// trainable ends with ctx, or before it where the session is readable and trains no more; its cause is the error of
+	// every later call that trains.
+	trainable context.Context
 
 	run      *run                   // the run of batches under way; nil between two
 	training atomic.Bool            // one is
@@ -61,6 +66,7 @@ type Session struct {
 	controls chan schema.Control
 	leaveNow chan struct{} // has room for one: the coordinator does not ask to wait any more
 	batch    atomic.Uint64 // under way; also the version that is whole here
+	durable  atomic.Uint64 // newest durable version that this trainer knows of; 0: none
 	watch    watch
 	faults   atomic.Uint64 // frames that did not verify
 	epoch    time.Time     // when it was made
@@ -122,8 +128,7 @@ func newSession(ctx context.Context, c Config, job *schema.Job, joined schema.Jo
 		s.taken = new(carried)
 	}
 	s.setStandby(joined.Standby)
-	own, fail := context.WithCancelCause(context.Background())
-	s.ctx, s.fail = own, func(err error) { fail(s.withPause(err)) }
+	s.setFail()
 	s.retry.Stop()
 	s.activity.epoch = s.epoch
 	if c.TelemetryEvery > 0 {
@@ -263,6 +268,16 @@ func (s *Session) Err() error {
 	return context.Cause(s.ctx)
 }
 
+// TrainingErr is nil while the session can train, and then why it cannot. It differs from Err where a value was not
+// finite in a job within this process: then nothing of that batch was applied, and Param, Lookup, Table, Digest and Save
+// go on to give the last complete version.
+func (s *Session) TrainingErr() error {
+	if s.trainable.Err() == nil {
+		return nil
+	}
+	return context.Cause(s.trainable)
+}
+
 // head is what all frames of a batch have in common.
 func (s *Session) head(b schema.Batch) schema.Head {
 	return schema.Head{Job: s.joined.RunID, Generation: s.joined.Generation, Batch: b, Lanes: uint16(s.job.Lanes)}
@@ -281,10 +296,19 @@ func (s *Session) subject(kind string, to schema.Member) fabric.Subject {
 	return fabric.At(string(s.job.Name), string(s.joined.Member), kind, string(to))
 }
 
-// running gives a context that ends with ctx or with the session, whichever is first, with the cause.
+// running gives a context that ends with ctx or when the session trains no more, whichever is first, with the cause.
 func (s *Session) running(ctx context.Context) (context.Context, func()) {
+	return endingWith(ctx, s.trainable)
+}
+
+// readable gives a context that ends with ctx or with the session, whichever is first, with the cause.
+func (s *Session) readable(ctx context.Context) (context.Context, func()) {
+	return endingWith(ctx, s.ctx)
+}
+
+func endingWith(ctx, other context.Context) (context.Context, func()) {
 	both, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })
+	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
 	return both, func() {
 		stop()
 		cancel(nil)
@@ -302,7 +326,7 @@ func (s *Session) Close() error {
 	if s.left {
 		return nil
 	}
-	if s.Err() == nil {
+	if s.TrainingErr() == nil {
 		if err := s.Finish(context.Background()); err != nil {
 			return errors.Join(err, s.leave(err.Error()))
 		}
@@ -346,7 +370,7 @@ func (s *Session) leave(reason string) error {
 	}
 	s.left = true
 	ctx := context.Background()
-	if err := s.Err(); err != nil && reason == "" {
+	if err := s.TrainingErr(); err != nil && reason == "" {
 		reason = err.Error()
 	}
 	if s.mayComeBack(s.Err()) {

@@ -129,7 +129,7 @@ func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p sc
 		return err
 	}
 	defer s.exchange.close(rowsScanned)
-	ctx, stop := s.running(ctx)
+	ctx, stop := s.readable(ctx)
 	defer stop()
 	came := uint64(0)
 	counted := func(p schema.Partition, keys []uint64, rows []float32) error {

@@ -1,0 +1,58 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"gradbus/schema"
+	"gradbus/shard/state"
+)
+
+// nonFiniteError is the error of a session whose shards have refused a value that is not finite.
+type nonFiniteError struct{ error }
+
+// Unwrap gives the error that it is besides.
+func (e nonFiniteError) Unwrap() error { return e.error }
+
+// setFail makes what ends the session. In a job within this process, a value that is not finite ends the training
+// alone: shards and parameters still have the version before, which the session goes on to give. Between processes it
+// ends the session, since other trainers wait.
+func (s *Session) setFail() {
+	own, end := context.WithCancelCause(context.Background())
+	trainable, stop := context.WithCancelCause(own)
+	s.ctx, s.trainable = own, trainable
+	s.fail = func(err error) {
+		err = s.withPause(err)
+		if s.config.Local && isNonFinite(err) {
+			stop(fmt.Errorf("%w; nothing of that batch was applied: version %d can still be read and saved, and this session "+
+				"trains no more", err, s.Version()))
+			return
+		}
+		end(s.withDurable(err))
+	}
+}
+
+// isNonFinite reports that a value was not finite, in a gradient or in what was computed of one.
+func isNonFinite(err error) bool {
+	_, refused := errors.AsType[nonFiniteError](err)
+	_, computed := errors.AsType[*state.NonFiniteError](err)
+	return refused || computed
+}
+
+// noteDurable notes a version that is durable.
+func (s *Session) noteDurable(v schema.Version) {
+	for last := s.durable.Load(); last < uint64(v) && !s.durable.CompareAndSwap(last, uint64(v)); {
+		last = s.durable.Load()
+	}
+}
+
+// withDurable says of an error that ends the job which version of it is on disk.
+func (s *Session) withDurable(err error) error {
+	v := schema.Version(s.durable.Load())
+	if v <= s.job.StartVersion() || !isNonFinite(err) && !errors.Is(err, ErrJobFailed) && !errors.Is(err, ErrFrameRefused) {
+		return err
+	}
+	return fmt.Errorf("%w; version %d is durable: start the job again with --resume, in Python session.resume(), to go on "+
+		"from there", err, v-s.job.StartVersion())
+}
