@@ -303,7 +303,8 @@ func (l *controlLoop) askShards() {
 
 // heartbeat tells a job's trainers, and its shard servers, that the coordinator is there.
 func (l *controlLoop) heartbeat(j *job) {
-	head := schema.Head{Job: j.run, Generation: generationFirst, Lanes: uint16(j.manifest.Lanes)}
+	head := schema.Head{Job: j.run, Generation: generationFirst, Lanes: uint16(j.manifest.Lanes),
+		Batch: j.coordinator.Durable()}
 	frame, err := schema.EncodeHeartbeat(head, nil)
 	if err != nil {
 		l.server.log.Error("encode heartbeat", "err", err)

@@ -56,6 +56,11 @@ func (c *Coordinator) Completed(now time.Time, done completion) {
 	c.checkpoints.growth = done.growth
 }
 
+// Durable is the newest version of the job that is on disk; 0: none is.
+func (c *Coordinator) Durable() schema.Version {
+	return max(c.checkpoints.durable.version, c.config.Resume.version())
+}
+
 // completedJob is a version of a job that is durable, or is not.
 type completedJob struct {
 	job *job
