@@ -226,6 +226,9 @@ func go_commit(t *C.gradbus_thread, handle C.gradbus_handle, p *C.gradbus_lane_s
 			return err
 		}
 		b := s.batch
+		if err := s.TrainingErr(); err != nil {
+			return err
+		}
 		if b == nil {
 			return fmt.Errorf("%w: commit: no batch is under way: want gradbus_begin", trainer.ErrOrder)
 		}

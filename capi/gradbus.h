@@ -51,7 +51,8 @@ enum gradbus_code {
                          * nothing has changed */
   GRADBUS_CONFIG = 4,   /* the options or the manifest; the text has the field, its value and what would be right */
   GRADBUS_SERVER = 5,   /* no server is there, or it was lost; a session has ended */
-  GRADBUS_JOB = 6,      /* the job refused this trainer, or failed: the text names who and why; the session has ended */
+  GRADBUS_JOB = 6,      /* the job refused this trainer, or failed: the text names who and why; the session has ended,
+                         * but a local one whose values were not finite can still be read and saved */
   GRADBUS_VERSION = 7,  /* the job is at another version than that which was asked for; the session goes on */
   GRADBUS_CANCELED = 8, /* by gradbus_cancel; the session has ended */
   GRADBUS_CLOSED = 9,   /* the handle is gone */
@@ -84,8 +85,9 @@ int32_t gradbus_resume(void);
 int32_t gradbus_cancel(gradbus_handle session);
 
 /* Shards within this process, for sessions of this process. options is NULL or JSON, all of it optional:
- *   {"shards": 1, "backend": "auto", "threads": 1, "library": "/path", "log": "/path"}
- * shards: how many each job is cut into, 1 to 64. backend, threads: what computes, as the flags of ./bin/ps say; for
+ *   {"shards": 1, "memory_mib": 0, "backend": "auto", "threads": 1, "library": "/path", "log": "/path"}
+ * shards: how many each job is cut into, 1 to 64. memory_mib: MiB that jobs may hold; 0 is three quarters of the
+ * machine's memory. backend, threads: what computes, as the flags of ./bin/ps say; for
  * cuda, library is the path of build/libgradbus.so, since this library has no CUDA. log: a file to which warnings are
  * appended. */
 int32_t gradbus_local(const char *options, gradbus_handle *shards);

@@ -33,6 +33,9 @@ type shards struct {
 
 const closing = -1 << 30
 
+// memoryMiBMax keeps memory_mib within what a number of bytes can say.
+const memoryMiBMax = 1 << 30
+
 // arithmetic are the options that say what computes.
 type arithmetic struct {
 	Backend string `json:"backend"`
@@ -82,14 +85,19 @@ func go_local(t *C.gradbus_thread, text *C.char, out *C.gradbus_handle) C.int32_
 	return now(t, func() error {
 		var o struct {
 			arithmetic
-			Shards int    `json:"shards"`
-			Log    string `json:"log"`
+			Shards    int    `json:"shards"`
+			MemoryMiB int64  `json:"memory_mib"` // that jobs may hold; 0: three quarters of the machine's
+			Log       string `json:"log"`
 		}
 		if out == nil {
 			return fmt.Errorf("%w: shards is NULL", errArgument)
 		}
 		if err := options(text, &o); err != nil {
 			return err
+		}
+		if o.MemoryMiB < 0 || o.MemoryMiB > memoryMiBMax {
+			return fmt.Errorf("%w: memory_mib %d: want at most %d, or 0 for three quarters of the machine's memory", errConfig,
+				o.MemoryMiB, memoryMiBMax)
 		}
 		log, file, err := logTo(o.Log)
 		if err != nil {
@@ -100,7 +108,8 @@ func go_local(t *C.gradbus_thread, text *C.char, out *C.gradbus_handle) C.int32_
 			file.Close()
 			return err
 		}
-		s, err := local.Start(context.Background(), local.Options{Shards: o.Shards, Backend: backend, Log: log})
+		s, err := local.Start(context.Background(), local.Options{Shards: o.Shards, Backend: backend, Log: log,
+			MemoryBytesMax: o.MemoryMiB << 20, MemorySetting: "memory_mib"})
 		if err != nil {
 			backend.Close()
 			file.Close()

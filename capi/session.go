@@ -411,7 +411,7 @@ func (s *session) leave(t *C.gradbus_thread, handle C.gradbus_handle, reason err
 		defer func() { <-s.turn }()
 		all.remove(uint64(handle))
 		defer s.gone()
-		if reason == nil && s.Err() == nil {
+		if reason == nil && s.TrainingErr() == nil {
 			if err := s.giveBack(); err != nil {
 				return errors.Join(err, s.Abort(err))
 			}

@@ -13,6 +13,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -35,6 +36,10 @@ type Options struct {
 	// Log receives what a person may want to know later, what shards say at level info at level debug: here they are no
 	// news. nil discards it.
 	Log *slog.Logger
+	// MemoryBytesMax bounds what jobs may hold on shards; 0 is three quarters of what the process may take.
+	MemoryBytesMax int64
+	// MemorySetting is what the program's user knows MemoryBytesMax by, for errors. Empty is its name here.
+	MemorySetting string
 	// Adjust may change what the shards are told and given, such as deadlines, and who is told of reports; nil for
 	// nothing.
 	Adjust func(*ps.Config, *ps.Options)
@@ -64,8 +69,10 @@ func Start(ctx context.Context, o Options) (*Shards, error) {
 		}
 		s.backend, s.own = backend, true
 	}
-	config := ps.Config{Shards: o.Shards, ID: "local"}
-	options := ps.Options{Backend: s.backend, Bus: s.bus, Log: slog.New(aside{s.log.Handler()})}
+	config := ps.Config{Shards: o.Shards, ID: "local", MemoryBytesMax: o.MemoryBytesMax, StallTimeout: ps.StallTimeoutMax}
+	options := ps.Options{Backend: s.backend, Bus: s.bus, Log: slog.New(aside{s.log.Handler()}),
+		Local: &ps.Local{Settings: map[string]string{
+			"memory-mib": cmp.Or(o.MemorySetting, "MemoryBytesMax of local.Options")}}}
 	if o.Adjust != nil {
 		o.Adjust(&config, &options)
 	}
@@ -80,7 +87,7 @@ func Start(ctx context.Context, o Options) (*Shards, error) {
 
 // Config is how a trainer in this process joins jobs here; its other fields may be set.
 func (s *Shards) Config() trainer.Config {
-	return trainer.Config{Server: s.server.URL(), Bus: s.bus, Backend: s.backend, Log: s.log}
+	return trainer.Config{Server: s.server.URL(), Bus: s.bus, Local: true, Backend: s.backend, Log: s.log}
 }
 
 // Server runs the shards, for who wants to show it.

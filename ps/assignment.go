@@ -112,8 +112,10 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 
 // shardConfig is what a shard of a job is made from, whether it serves it or stands by.
 func (s *Server) shardConfig(job *schema.Job, place *schema.Placement, i int) shard.Config {
+	c := &s.config
 	return shard.Config{Job: job, Placement: place, Index: i, Generation: generationFirst, Backend: s.backend,
-		ParkedBytesMax: parkedBytes(job), KeepsPast: keepsPast(job), Touches: isCopied(&s.config, job)}
+		Advice: c.orRaise("send smaller batches", "staged-mib", ""), StaysReadable: c.local != nil,
+		ParkedBytesMax: parkedBytes(job), KeepsPast: c.keepsPast(job, place.Shards), Touches: isCopied(c, job)}
 }
 
 // shardNews says that a shard is ready, or why it is not or no more; or that the routes to trainers are open; or that

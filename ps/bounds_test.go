@@ -150,7 +150,7 @@ func TestWindowsFollowFromTheBudgets(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %d bytes, want %d", c.name, got, c.want)
 		}
-		if r := checkWindows(job, c.own, got); (r != nil) != c.refused ||
+		if r := new(Config).checkWindows(job, c.own, got); (r != nil) != c.refused ||
 			r != nil && !strings.Contains(r.Text, "--pending-mib") {
 			t.Errorf("%s: refused %+v", c.name, r)
 		}
@@ -199,7 +199,7 @@ func TestLargeJobHasWindows(t *testing.T) {
 	l := &controlLoop{server: &Server{config: Config{}.withDefaults()}}
 	for _, c := range []struct{ trainers, shards int }{{11, 5}, {11, 7}} {
 		job := keyedJob("large", c.trainers)
-		if r := checkWindows(job, c.shards, l.window(job, c.shards, nil)); r != nil {
+		if r := l.server.config.checkWindows(job, c.shards, l.window(job, c.shards, nil)); r != nil {
 			t.Errorf("%d trainers to %d shards: %s", c.trainers, c.shards, r.Text)
 		}
 	}

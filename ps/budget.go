@@ -110,7 +110,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	frames := (dense+sparse)/int64(job.ChunkBytes) + int64(len(job.Parameters)) + 2*int64(shards)
 	all := here + share(sparse) + frames*shard.FrameBytesOver
 	m.Staged = min(budget, nodes*batches*(all+all/16)) // a received frame lies in a buffer up to 1/16 larger
-	if keepsPast(job) {
+	if c.keepsPast(job, shards) {
 		copies++ // rows as they were before the last batch
 	}
 	if len(job.Tables) > 0 {
@@ -151,8 +151,11 @@ func copiesBytes(c *Config, job *schema.Job, own int, here int64) int64 {
 	return int64(own)*(state.CopyBytesMax+1<<20+gatheredBytesMax) + here
 }
 
-// keepsPast says whether rows stay as they were before the last batch, for those who take over a place.
-func keepsPast(job *schema.Job) bool { return job.Policy != schema.PolicyFail && job.TakesOver() }
+// keepsPast says whether rows stay as they were before the last batch: for those who take over a place, and for a job
+// that stays readable, where one shard may have closed a round that another has not.
+func (c *Config) keepsPast(job *schema.Job, shards int) bool {
+	return c.local != nil && shards > 1 || job.Policy != schema.PolicyFail && job.TakesOver()
+}
 
 // isCopied says whether versions of a job are copied: for files, or for a ps that stands by, now or later.
 func isCopied(c *Config, job *schema.Job) bool {
@@ -299,13 +302,12 @@ func queueBytes(trainers int, window int64) int64 {
 
 // checkWindows refuses a job whose windows would fill more of the NATS server's queues than is left. A window of one
 // message still moves a job, one at a time.
-func checkWindows(job *schema.Job, own int, window int64) *schema.Refused {
+func (c *Config) checkWindows(job *schema.Job, own int, window int64) *schema.Refused {
 	need := int64(job.MessageBytesMax())
 	if window >= need {
 		return nil
 	}
 	return &schema.Refused{Reason: "server_full", Field: "chunk_bytes", Text: fmt.Sprintf(
-		"job %s: windows of %d trainers to %d shards have %d bytes each, and its messages need %d: raise the server's "+
-			"--pending-mib, or use smaller chunks",
-		job.Name, job.Trainers, own, window, need)}
+		"job %s: windows of %d trainers to %d shards have %d bytes each, and its messages need %d: %s",
+		job.Name, job.Trainers, own, window, need, c.orRaise("use smaller chunks", "pending-mib", ""))}
 }

@@ -112,6 +112,7 @@ type Config struct {
 	PayloadBytesMax int
 
 	modules *module.Sizes // of modules that were built before; nil: none is remembered
+	local   *Local        // as of Options
 }
 
 // Folder is a place that a process writes to.
@@ -148,6 +149,8 @@ type Options struct {
 	// Bus is the network that the server listens at, in place of TCP, and that Config.NATS is an address of; nil is TCP.
 	// Host, tokens and TLS then say nothing. Trainers of such a job give it their Config too.
 	Bus *fabric.Bus
+	// Local is set where the trainers of all jobs are in this process, which has a Bus then; else nil.
+	Local *Local
 	// Writes is where this process writes, for its reports: it is asked every ten seconds how much room there is, and
 	// nothing waits for an answer.
 	Writes []Folder
@@ -173,7 +176,6 @@ const (
 	deadlineMax        = time.Hour
 	deadlineDefault    = 30 * time.Second
 	stallDefault       = 30 * time.Minute
-	stallMax           = 168 * time.Hour
 	gatherMin          = time.Second
 	gatherMax          = 168 * time.Hour
 	gatherDefault      = time.Hour
@@ -181,6 +183,9 @@ const (
 	jobsDefault        = 16
 	memoryBytesDefault = 8 << 30 // where the machine does not say how much it has
 )
+
+// StallTimeoutMax is the longest Config.StallTimeout: for a job whose trainers are in one process, which its user sees.
+const StallTimeoutMax = 168 * time.Hour
 
 // Default is a server on loopback, at the port that trainers try first, with everything else as zero means.
 func Default() Config {
@@ -250,8 +255,8 @@ func (c Config) Validate() error {
 	}
 	check(c.Deadline >= deadlineMin && c.Deadline <= deadlineMax, "deadline %s: want %s to %s", c.Deadline, deadlineMin,
 		deadlineMax)
-	check(c.StallTimeout >= c.Deadline && c.StallTimeout <= stallMax, "stall_timeout %s: want the deadline, %s, to %s",
-		c.StallTimeout, c.Deadline, stallMax)
+	check(c.StallTimeout >= c.Deadline && c.StallTimeout <= StallTimeoutMax, "stall_timeout %s: want the deadline, %s, to %s",
+		c.StallTimeout, c.Deadline, StallTimeoutMax)
 	check(c.Gather >= gatherMin && c.Gather <= gatherMax, "gather %s: want %s to %s", c.Gather, gatherMin, gatherMax)
 	for _, err := range c.Checkpoints.Check() {
 		wrong = append(wrong, err.Error())

@@ -31,7 +31,7 @@ func (l *controlLoop) checkServers(c *acquisition, fitted *schema.Job) *schema.R
 				return r
 			}
 		} else if need := MemoryOf(l.server.config, fitted, s.Shards, shards).Bytes(); need > s.MemoryBytes {
-			return noRoom(c.job, "those of ps "+s.ID+" on "+s.Host, need, s.MemoryBytes)
+			return l.server.config.noRoom(c.job, "those of ps "+s.ID+" on "+s.Host, need, s.MemoryBytes)
 		}
 	}
 	return nil
@@ -47,11 +47,11 @@ func (l *controlLoop) shardsHere(c *acquisition) int {
 	return 1 // this ps coordinates a job whose shards are elsewhere
 }
 
-func noRoom(job *schema.Job, who string, need, free int64) *schema.Refused {
+func (c *Config) noRoom(job *schema.Job, who string, need, free int64) *schema.Refused {
 	return &schema.Refused{Reason: "invalid_job", Field: "tables", Have: strconv.FormatInt(free, 10),
 		Want: strconv.FormatInt(need, 10),
-		Text: fmt.Sprintf("job %s needs %d bytes, and %d of %s are free: use smaller tables or raise the server's "+
-			"--memory-mib by %d", job.Name, need, free, who, (need-free+1<<20-1)>>20)}
+		Text: fmt.Sprintf("job %s needs %d bytes, and %d of %s are free: %s", job.Name, need, free, who,
+			c.orRaise("use smaller tables", "memory-mib", fmt.Sprintf(" by %d", (need-free+1<<20-1)>>20)))}
 }
 
 // checkManifest refuses what no server can run. It may take tenths of a second.
@@ -90,12 +90,17 @@ func (l *controlLoop) checkBeside(manifest *schema.Job, own, shards int, told in
 	c := &l.server.config
 	if len(others) >= c.JobsMax {
 		return &schema.Refused{Reason: "server_full",
-			Text: fmt.Sprintf("%d jobs are registered, and the server's --jobs-max is %d", len(others), c.JobsMax)}
+			Text: fmt.Sprintf("%d jobs are registered, and there is room for %d: %s", len(others), c.JobsMax,
+				c.orRaise("wait until one has ended", "jobs-max", ""))}
 	}
 	if need, free := memoryTold(*c, manifest, own, shards, told).Bytes(), l.freeBytes(others); need > free {
-		return noRoom(manifest, fmt.Sprintf("the server's %d", c.MemoryBytesMax), need, free)
+		who := "server"
+		if c.local != nil {
+			who = "process"
+		}
+		return c.noRoom(manifest, fmt.Sprintf("the %s's %d", who, c.MemoryBytesMax), need, free)
 	}
-	return checkWindows(manifest, own, l.window(manifest, own, others))
+	return c.checkWindows(manifest, own, l.window(manifest, own, others))
 }
 
 // window is what each trainer of a job may have under way to each of its own shards here, beside other jobs.
@@ -114,7 +119,7 @@ func (l *controlLoop) window(manifest *schema.Job, own int, others []*assignment
 func (l *controlLoop) fitChunks(manifest *schema.Job, own int) *schema.Job {
 	staying := slices.Collect(maps.Values(l.assignments))
 	for job := manifest; job != nil; job = job.SmallerChunks() {
-		if checkWindows(job, own, l.window(job, own, staying)) == nil {
+		if l.server.config.checkWindows(job, own, l.window(job, own, staying)) == nil {
 			return job
 		}
 	}

@@ -102,7 +102,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		return nil, err
 	}
 	config = config.withDefaults()
-	config.modules = &module.Sizes{}
+	config.modules, config.local = &module.Sizes{}, options.Local
 	if config.Checkpoints.Dir != "" {
 		if err := checkpoint.CheckFolder(config.Checkpoints.Dir); err != nil {
 			return nil, fmt.Errorf("checkpoint_dir %s: %w", config.Checkpoints.Dir, err)

@@ -88,8 +88,8 @@ func (o *common) trainLocal(ctx context.Context, backend cuda.Backend, s *settin
 	}
 	defer shown.Close()
 	shards, err := local.Start(ctx, local.Options{Shards: o.local.shards, Backend: backend, Log: o.log,
-		Adjust: func(c *ps.Config, to *ps.Options) {
-			c.MemoryBytesMax = o.local.memoryMiB << 20
+		MemoryBytesMax: o.local.memoryMiB << 20, MemorySetting: "--memory-mib",
+		Adjust: func(_ *ps.Config, to *ps.Options) {
 			shown.Options(to)
 			if o.gpus != nil {
 				to.GPUs, to.Fit = verification.GPUs(backend, o.gpus), verification.Fit(backend, o.gpus.Fit)

@@ -159,7 +159,8 @@ class Batches:
             self._void, self._rejoined = True, False
             raise
         except BaseException:
-            self.failed = True
+            # Nothing is left to wait for. A local session may stay readable, and the library knows what it may do.
+            self.failed, self._open, self._pending, self._lanes = True, False, False, []
             raise
 
     def end(self, samples: int, loss: float, dense: Optional[DenseGradients]) -> None:

@@ -32,7 +32,8 @@ class ServerError(Error, ConnectionError):
 
 
 class JobError(Error, RuntimeError):
-    """The job refused this trainer, or failed: the text says who and why. The session has ended."""
+    """The job refused this trainer, or failed: the text says who and why. The session has ended, but a local one whose
+    values were not finite can still be read and saved."""
 
 
 class RewoundError(Error, RuntimeError):

@@ -22,18 +22,22 @@ def local(
     seed: int = 1,
     manifest: Optional[Mapping[str, Any]] = None,
     start: Union[None, str, os.PathLike[str]] = None,
+    memory_mib: Optional[int] = None,
 ) -> Session:
     """A session of a job within this process, without a server.
 
     ``shards``: parts of the servers' side; the weights do not depend on it. ``lanes``: see :class:`Session`, 1 by
     default. ``seed`` draws the rows of tables. ``manifest``: further fields of the job's manifest. ``start``: a file of
-    :meth:`Session.save`, with whose values tables and dense parameters begin; optimizers begin anew. Errors:
-    ConfigError; FileError."""
+    :meth:`Session.save`, with whose values tables and dense parameters begin; optimizers begin anew. ``memory_mib``: MiB
+    that the job may hold, beside the model; three quarters of the machine's memory by default. Errors: ConfigError;
+    FileError."""
     shards = whole(f"session {name!r}: shards", shards, 1)
     session = Session(name, _from(start), 1, lanes, seed, manifest)
     lib = session.native
     handle = ctypes.c_uint64()
     options: Dict[str, Any] = {"shards": shards}
+    if memory_mib is not None:
+        options["memory_mib"] = whole(f"session {name!r}: memory_mib", memory_mib, 1, 2**30)
     lib.wait(0, lib.local, json.dumps(options).encode(), ctypes.byref(handle))
     session._config["local"] = session._shards = handle.value
     return session

@@ -212,17 +212,39 @@ def test_a_step_refuses_arguments_that_no_scaler_gives():
             opt.step(scale=3)
 
 
+@pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("where", ["rows", "dense"])
-def test_a_gradient_that_is_not_finite_ends_the_job_and_is_named(where):
-    session, model, opt, _, _ = made(f"{where}-named")
-    with pytest.raises(gradbus.Error, match="users" if where == "rows" else "last"):
-        with session:
-            (model.users(torch.tensor([[7]])).sum() * INF if where == "rows" else loss_of(model, 0)).backward()
-            if where == "dense":
-                model.last.bias.grad[1] = float("nan")
+def test_a_value_that_is_not_finite_ends_the_training_alone(where, shards, tmp_path):
+    """The error names the value. The version before stays readable, and nothing else of the session trains."""
+    session, model, opt, plain, sgd = made(f"{where}-named-{shards}", shards=shards)
+    with session:
+        for i in range(2):
+            for of, by in (model, opt), (plain, sgd):
+                by.zero_grad()
+                loss_of(of, i).backward()
+                by.step()
+        before, rows = session.digest(), session.lookup("users", torch.arange(20))
+        opt.zero_grad()
+        loss_of(model, 2).backward()
+        if where == "rows":
+            (model.users(torch.tensor([[7]])).sum() * INF).backward()
+        else:
+            model.last.bias.grad[1] = float("nan")
+        with pytest.raises(gradbus.JobError, match="users" if where == "rows" else "last") as error:
             opt.step()
-            opt.zero_grad()
-            session.digest()
+        assert "version 2 can still be read and saved" in str(error.value)
+        for _ in range(2):
+            assert session.digest() == before and session.lookup("users", torch.arange(20)).equal(rows)
+            with pytest.raises(gradbus.JobError, match="not finite|non_finite"):
+                model(torch.tensor([[7]]))
+            model.eval()
+            assert model(torch.tensor([[7]])).isfinite().all()
+            model.train()
+        equal(session, model, plain, atol=2**-20)
+        session.save(tmp_path / "model.safetensors")
+        assert gradbus.plain_state_dict(model)["users.weight"].equal(rows)
+    saved = gradbus.open_model(tmp_path / "model.safetensors", verify=True)
+    assert saved.digest == before and saved.version == 2
 
 
 def test_a_gradient_that_is_not_finite_is_absent_where_the_job_skips_it():
