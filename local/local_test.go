@@ -81,6 +81,19 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
+// A refusal for want of memory names what the reader of the error can change, and nothing of a server.
+func TestRefusalNamesTheSetting(t *testing.T) {
+	for setting, want := range map[string]string{"": "raise MemoryBytesMax of local.Options by", "mine": "raise mine by"} {
+		s := start(t, local.Options{MemoryBytesMax: 1 << 20, MemorySetting: setting})
+		large := job(1)
+		large.Parameters[0].Shape = []int{1 << 20}
+		_, err := trainer.Join(t.Context(), s.Config(), large)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "server") {
+			t.Errorf("%v: want %q, and no server", err, want)
+		}
+	}
+}
+
 // A context that ends, ends the shards, whoever is in a job.
 func TestEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

@@ -12,6 +12,7 @@ from torch import nn
 
 import gradbus
 
+
 # Reading.
 
 
@@ -210,3 +211,14 @@ def test_what_frameworks_find():
         assert repr(opt).startswith("Optimizer (")
         with pytest.raises(gradbus.ConfigError, match="no further parameter groups"):
             opt.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+
+
+def test_a_refusal_for_want_of_memory_names_the_argument():
+    session = gradbus.local("small", memory_mib=64)
+    model = gradbus.Embedding(1_000_000, 64)
+    gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.1))
+    with session, pytest.raises(gradbus.JobError, match=r"use smaller tables, or raise memory_mib by \d+") as error:
+        session.start()
+    assert "server" not in str(error.value)
+    with pytest.raises(gradbus.ConfigError, match="memory_mib 0: want an integer, at least 1"):
+        gradbus.local("small", memory_mib=0)
