@@ -83,7 +83,8 @@ func (l *layout) addDense(job *schema.Job, place *schema.Placement, shard int) {
 			continue
 		}
 		slices.SortFunc(here, func(a, b state.Piece) int { return cmp.Compare(a.From, b.From) })
-		d := denseLayout{parameter: job.Parameters[i].Name, file: "dense/" + escaped(job.Parameters[i].Name), slots: state.SlotsOf(job.OptimizerOfParameter(i))}
+		name := job.Parameters[i].Name
+		d := denseLayout{parameter: name, file: "dense/" + escaped(name), slots: state.SlotsOf(job.OptimizerOfParameter(i))}
 		for _, p := range here {
 			if n := len(d.stretches); n > 0 && d.stretches[n-1].from+d.stretches[n-1].elements == p.From {
 				d.stretches[n-1].elements += p.Elements
@@ -118,7 +119,8 @@ func (l *layout) addModule(spec *schema.ModuleSpec, optimizer *schema.Optimizer)
 // addTable lays out the partitions of a table that are on a shard, unless it has no row there.
 func (l *layout) addTable(job *schema.Job, place *schema.Placement, table schema.Table, shard int) {
 	spec, optimizer := &job.Tables[table], job.OptimizerOf(table)
-	t := tableLayout{table: table, file: "table/" + escaped(spec.Name), spec: spec, keys: spec.Partitioning(), first: make([]int64, spec.Partitions+1),
+	t := tableLayout{table: table, file: "table/" + escaped(spec.Name), spec: spec,
+		keys: spec.Partitioning(), first: make([]int64, spec.Partitions+1),
 		slots: state.SlotsOf(optimizer), marks: state.MarksRows(optimizer)}
 	if t.column, t.columns = place.Columns(table, shard); t.columns == 0 {
 		return

@@ -255,8 +255,8 @@ func (c Config) Validate() error {
 	}
 	check(c.Deadline >= deadlineMin && c.Deadline <= deadlineMax, "deadline %s: want %s to %s", c.Deadline, deadlineMin,
 		deadlineMax)
-	check(c.StallTimeout >= c.Deadline && c.StallTimeout <= StallTimeoutMax, "stall_timeout %s: want the deadline, %s, to %s",
-		c.StallTimeout, c.Deadline, StallTimeoutMax)
+	check(c.StallTimeout >= c.Deadline && c.StallTimeout <= StallTimeoutMax,
+		"stall_timeout %s: want the deadline, %s, to %s", c.StallTimeout, c.Deadline, StallTimeoutMax)
 	check(c.Gather >= gatherMin && c.Gather <= gatherMax, "gather %s: want %s to %s", c.Gather, gatherMin, gatherMax)
 	for _, err := range c.Checkpoints.Check() {
 		wrong = append(wrong, err.Error())

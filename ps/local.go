@@ -8,8 +8,8 @@ type Local struct {
 	Settings map[string]string
 }
 
-// orRaise appends the advice to raise a setting, named as the reader of the error sets it. Where that reader cannot, the
-// advice before it is all.
+// orRaise appends the advice to raise a setting, named as the reader of the error sets it. Where that reader cannot,
+// the advice before it is all.
 func (c *Config) orRaise(advice, flag, more string) string {
 	name := "the server's --" + flag
 	if c.local != nil {

@@ -99,8 +99,6 @@ func TestValidateNamesFieldValueAndRemedy(t *testing.T) {
 		{"parameters[0].init.kind", `"ones"`, "zeros or", func(j *Job) { j.Parameters[0].Init.Kind = "ones" }},
 		{"tables[1].name", `"hidden.bias"`, "parameters[1].name has it", func(j *Job) { j.Tables[1].Name = "hidden.bias" }},
 		{"tables[0].name", `"a\nb"`, "printable", func(j *Job) { j.Tables[0].Name = "a\nb" }},
-		{"tables[0].name", `""`, "1 to 127 bytes", func(j *Job) { j.Tables[0].Name = "" }},
-		{"tables[0].name", `"__metadata__"`, "other than", func(j *Job) { j.Tables[0].Name = "__metadata__" }},
 		{"tables[0].rows", "0", "1 to", func(j *Job) { j.Tables[0].Rows = 0 }},
 		{"tables[0].rows", "1099511627776", "rows of 17", func(j *Job) { j.Tables[0].Rows, j.Tables[0].Dim = 1<<40, 17 }},
 		{"tables[0].dim", "65537", "1 to 65536", func(j *Job) { j.Tables[0].Dim = 65537 }},

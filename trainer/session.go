@@ -269,8 +269,8 @@ func (s *Session) Err() error {
 }
 
 // TrainingErr is nil while the session can train, and then why it cannot. It differs from Err where a value was not
-// finite in a job within this process: then nothing of that batch was applied, and Param, Lookup, Table, Digest and Save
-// go on to give the last complete version.
+// finite in a job within this process: then nothing of that batch was applied, and Param, Lookup, Table, Digest and
+// Save go on to give the last complete version.
 func (s *Session) TrainingErr() error {
 	if s.trainable.Err() == nil {
 		return nil

@@ -50,9 +50,10 @@ func (s *Session) noteDurable(v schema.Version) {
 // withDurable says of an error that ends the job which version of it is on disk.
 func (s *Session) withDurable(err error) error {
 	v := schema.Version(s.durable.Load())
-	if v <= s.job.StartVersion() || !isNonFinite(err) && !errors.Is(err, ErrJobFailed) && !errors.Is(err, ErrFrameRefused) {
+	ends := isNonFinite(err) || errors.Is(err, ErrJobFailed) || errors.Is(err, ErrFrameRefused)
+	if v <= s.job.StartVersion() || !ends {
 		return err
 	}
-	return fmt.Errorf("%w; version %d is durable: start the job again with --resume, in Python session.resume(), to go on "+
-		"from there", err, v-s.job.StartVersion())
+	return fmt.Errorf("%w; version %d is durable: start the job again with --resume, in Python session.resume(), to go "+
+		"on from there", err, v-s.job.StartVersion())
 }
