@@ -52,6 +52,9 @@ def flags() -> argparse.ArgumentParser:
     p.add_argument("--dim", type=int, default=16)
     p.add_argument("--optimizer", choices=["sgd", "adagrad"], default="adagrad")
     p.add_argument("--lr", type=float, default=0.01)
+    p.add_argument(
+        "--device", default="cpu", help="device of the layers, and of the tables of plain; for plain, local, gradbus"
+    )
     p.add_argument("--warmup", type=int, default=20)
     p.add_argument("--steps", type=int, default=100)
     p.add_argument("--distinct", type=int, default=120, help="batches drawn before; they repeat")
@@ -162,6 +165,7 @@ def run(o: argparse.Namespace, way: str) -> Dict[str, float]:
         "dim",
         "optimizer",
         "lr",
+        "device",
         "warmup",
         "steps",
         "distinct",
@@ -271,6 +275,8 @@ def main() -> None:
     if o.way:
         work(o)
     names = o.ways.split(",")
+    if o.device != "cpu" and set(names) - {"plain", "local", "gradbus"}:
+        sys.exit(f"compare.py: --device {o.device} is for the ways plain, local and gradbus alone")
     if o.torchrec and "torchrec" not in names:
         names.append("torchrec")
     rounds: List[Dict[str, Dict[str, float]]] = []

@@ -19,7 +19,7 @@ from batches import Batch, Batches, Feature  # noqa: E402
 from debfiles import Debfiles  # noqa: E402
 from dlrm import DLRM, Collection, Recommender, Tables  # noqa: E402
 
-__all__ = ["BOUND", "Batch", "Collection", "Feature", "Recommender", "Set", "Tables", "model", "opened"]
+__all__ = ["BOUND", "Batch", "Collection", "Feature", "Recommender", "Set", "Tables", "model", "moved", "opened"]
 
 BOUND = 0.01  # rows begin uniform within it
 
@@ -73,7 +73,31 @@ def drawn(seed: int, count: int, size: int, smaller: int) -> Set:
     return Set(features, 5, out)
 
 
-def model(tables: torch.nn.Module, set_: Set, dim: int) -> Recommender:
-    """DLRM over these tables, whose layers begin equally wherever it is made."""
+def moved(set_: Set, device: str, ids: str) -> Set:
+    """The same with dense values and labels on a device, and ids on another."""
+
+    def batch(b: Batch) -> Batch:
+        sparse = {name: (of.to(ids), offsets.to(ids)) for name, (of, offsets) in b.sparse.items()}
+        return Batch(b.dense.to(device), sparse, b.labels.to(device))
+
+    return set_._replace(batches=[batch(b) for b in set_.batches])
+
+
+class Brought(torch.nn.Module):
+    """Tables whose pooled rows are brought to a device."""
+
+    def __init__(self, tables: torch.nn.Module, device: str) -> None:
+        super().__init__()
+        self.tables, self.device = tables, device
+
+    def forward(self, sparse: Any) -> torch.Tensor:
+        """-> [n, features, dim] on the device."""
+        out: torch.Tensor = self.tables(sparse).to(self.device)
+        return out
+
+
+def model(tables: torch.nn.Module, set_: Set, dim: int, device: str = "cpu") -> Recommender:
+    """DLRM over these tables, whose layers begin equally wherever it is made, and lie on the device."""
     torch.manual_seed(1)
-    return Recommender(tables, DLRM(set_.dense, len(set_.features), dim))
+    above = DLRM(set_.dense, len(set_.features), dim).to(device)
+    return Recommender(tables if device == "cpu" else Brought(tables, device), above)

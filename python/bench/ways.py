@@ -28,10 +28,14 @@ def measure(o: argparse.Namespace, batches: data.Set, step: Step, barrier: Calla
     each = batches.batches
     for i in range(o.warmup):
         step(each[i % len(each)])
+    if o.device.startswith("cuda"):
+        torch.cuda.synchronize()
     barrier()
     begin, loss = time.time(), torch.zeros(())
     for i in range(o.steps):
         loss = step(each[(o.warmup + i) % len(each)])
+    if o.device.startswith("cuda"):
+        torch.cuda.synchronize()
     return {"begin": begin, "end": time.time(), "loss": float(loss)}
 
 
@@ -50,8 +54,8 @@ def trained(model: nn.Module, optimizer: Any) -> Step:
 
 def plain(o: argparse.Namespace, rank: int) -> Found:
     """One process, the tables in it."""
-    batches = data.opened(o, rank)
-    model = data.model(data.Tables(batches.features, o.dim, data.BOUND), batches, o.dim)
+    batches = data.moved(data.opened(o, rank), o.device, o.device)
+    model = data.model(data.Tables(batches.features, o.dim, data.BOUND).to(o.device), batches, o.dim, o.device)
     return measure(o, batches, trained(model, RULES[o.optimizer](model.parameters(), lr=o.lr)), lambda: None)
 
 

@@ -21,10 +21,10 @@ def run(o: argparse.Namespace, rank: int) -> ways.Found:
         session = gradbus.local("compare", shards=o.shards)
     else:
         session = gradbus.join(o.server, "compare", trainers=o.processes)
-    batches = data.opened(o, rank)
+    batches = data.moved(data.opened(o, rank), o.device, "cpu")
     init = gradbus.Uniform(data.BOUND)
     bags = {f.name: gradbus.EmbeddingBag(f.rows, o.dim, mode="mean", init=init) for f in batches.features}
-    model = data.model(data.Collection(gradbus.EmbeddingBagCollection(bags)), batches, o.dim)
+    model = data.model(data.Collection(gradbus.EmbeddingBagCollection(bags)), batches, o.dim, o.device)
     rule = {"sgd": gradbus.SGD, "adagrad": gradbus.Adagrad}[o.optimizer](o.lr)
     optimizer = gradbus.Optimizer(model, session, embeddings=rule, dense=rule)
     found = ways.measure(o, batches, ways.trained(model, optimizer), lambda: None)

@@ -4,7 +4,6 @@ import json
 import statistics
 
 import server
-from phase import Skip
 
 TURNS = 3
 PARTS = ("keys", "rows", "compute", "send", "results")
@@ -45,21 +44,15 @@ def tell(step, rates, parts):
 
 
 def dlrm(step, kit):
-    """DLRM with gradbus and with nn.EmbeddingBag, layers on the GPU."""
-    python, program = kit.torch(), kit.need("examples/torch/dlrm.py")
+    """DLRM with its layers on the GPU: tables of nn.EmbeddingBag there, of gradbus in the process, and of gradbus on a ps."""
     kit.need("python/gradbus/libgradbus.so", "build/capi/libgradbus.so")
-    environment = {**kit.environment, "PYTHONPATH": str(kit.root / "python")}
-    device = "cpu" if kit.emulated else "cuda"
-    if "--device" not in step.run([python, "-B", program, "--help"], kit, env=environment):
-        raise Skip("not built: examples/torch/dlrm.py takes no --device")
-    rates = {}
-    for _ in range(TURNS):
-        for tables in ("torch", "gradbus"):
-            out = step.run([python, "-B", program, kit.root / "examples/torch/testdata/criteo.tsv", "--device", device, "--embeddings", tables, "--batch",
-                            "64" if kit.emulated else "2048", "--epochs", "2" if kit.emulated else "200"], kit, env=environment)
-            rates.setdefault(tables, []).append(json.loads(out.strip().splitlines()[-1])["samples_per_second"])
-    for tables, runs in rates.items():
-        step.figure("DLRM, tables by " + tables, statistics.median(runs), "samples/s", runs)
+    sizes = "--rounds 1 --steps 3 --warmup 2 --distinct 5 --batch 64 --smaller 1000" if kit.emulated else "--rounds 3 --steps 100 --batch 2048"
+    out = step.run([kit.torch(), "-B", "python/bench/compare.py", "--ways", "plain,local,gradbus", "--processes", "1", "--json", "--ps", kit.need("bin/ps"),
+                    "--device", "cpu:0" if kit.emulated else "cuda", *sizes.split()], kit)
+    rounds = json.loads(out.strip().splitlines()[-1])["rounds"]
+    for way, name in (("plain", "nn.EmbeddingBag"), ("local", "gradbus, one process"), ("gradbus", "gradbus, on a ps")):
+        runs = [r[way]["samples_per_second"] for r in rounds]
+        step.figure("DLRM, " + name, statistics.median(runs), "samples/s", runs)
 
 
-STEPS = [("packages", 410, packages), ("dlrm", 110, dlrm)]
+STEPS = [("packages", 390, packages), ("dlrm", 150, dlrm)]
