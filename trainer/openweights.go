@@ -33,7 +33,7 @@ func OpenWeights(path string, job *schema.Job) (*Model, error) {
 		}
 		return m, err
 	}
-	m, err := safetensors.Read(path, of)
+	m, err := safetensors.ReadAny(path, of)
 	var unfit *safetensors.ContentError
 	switch {
 	case err == nil:
@@ -57,6 +57,11 @@ func weightsOf(metadata map[string]string, tensors map[string]safetensors.Tensor
 	has := *job
 	has.Parameters, has.Tables, has.Start = nil, nil, nil
 	m := &Model{Metadata: metadata, job: &has}
+	for _, name := range slices.Sorted(maps.Keys(tensors)) {
+		if t := tensors[name]; t.DType != "" {
+			return nil, fmt.Errorf("%s has dtype %q, want F32", name, t.DType)
+		}
+	}
 	take := func(name string) (t safetensors.Tensor, ok bool) {
 		t, ok = tensors[name]
 		delete(tensors, name)

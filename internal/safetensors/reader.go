@@ -25,7 +25,7 @@ type Reader struct {
 // NewReader reads the header of a regular file, which it owns and closes: at once where it fails. It fails with
 // ErrFormat.
 func NewReader(f *os.File) (*Reader, error) {
-	h, err := headerOf(f)
+	h, err := headerOf(f, float32Alone)
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
@@ -34,12 +34,12 @@ func NewReader(f *os.File) (*Reader, error) {
 }
 
 // headerOf reads the header of a file, and compares it with the file's length.
-func headerOf(f *os.File) (*header, error) {
+func headerOf(f *os.File, known map[string]int64) (*header, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
-	return readHeader(f, info.Size())
+	return readHeader(f, info.Size(), known)
 }
 
 // Metadata is the map of strings. It is not to be changed.

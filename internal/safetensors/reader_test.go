@@ -29,8 +29,8 @@ func TestReaderReadsPieces(t *testing.T) {
 		long[i] = float32(i)
 	}
 	metadata := map[string]string{"k": "v"}
-	if err := Save(path, metadata, []Tensor{{"w", []int{2, 2}, []float32{1, 2, 3, 4}}, {"e", []int{0}, nil},
-		{"long", []int{len(long)}, long}}); err != nil {
+	if err := Save(path, metadata, []Tensor{floats("w", []int{2, 2}, []float32{1, 2, 3, 4}), floats("e", []int{0}, nil),
+		floats("long", []int{len(long)}, long)}); err != nil {
 		t.Fatal(err)
 	}
 	r, err := openReader(path)

@@ -1,11 +1,12 @@
-// Package safetensors writes and reads the files of trained models: named float32 tensors and a map of strings.
+// Package safetensors writes and reads the files of trained models: named tensors and a map of strings.
 //
 // A safetensors file is a 64-bit little-endian length, a JSON header of that length, and the tensors' values. The
 // header maps each tensor's name to its dtype, shape and place, and "__metadata__" to the map of strings. The package
 // knows files and tensors, nothing of models; what it reads may be anything, and is refused unless every byte is
 // accounted for.
 //
-// Source: huggingface/safetensors, README. Of the format it reads and writes float32 alone.
+// Source: huggingface/safetensors, README. Weights are float32. Tensors of other types, such as the counters of a
+// module, pass through as bytes where a caller asks for them (ReadAny).
 package safetensors
 
 import (
@@ -19,6 +20,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"gradbus/internal/atomicfile"
@@ -47,13 +49,6 @@ const (
 	namesSaidMax    = 8 // in an error
 	metadataName    = "__metadata__"
 )
-
-// Tensor is a named tensor, row-major.
-type Tensor struct {
-	Name   string
-	Shape  []int
-	Values []float32
-}
 
 // tensorHeader is a tensor's entry in the header.
 type tensorHeader struct {
@@ -103,11 +98,15 @@ func Save(path string, metadata map[string]string, tensors []Tensor) error {
 	}
 	defer w.Discard()
 	for _, t := range tensors {
-		if want := w.at[t.Name].values; int64(len(t.Values)) != want {
-			return fmt.Errorf("write %s: tensor %q has %d values, want the %d of its shape %v", path, t.Name, len(t.Values),
+		if t.Data != nil {
+			err = w.PutBytes(t.Name, t.Data)
+		} else if want := w.at[t.Name].values; int64(len(t.Values)) != want {
+			err = fmt.Errorf("write %s: tensor %q has %d values, want the %d of its shape %v", path, t.Name, len(t.Values),
 				want, t.Shape)
+		} else {
+			err = w.Put(t.Name, 0, t.Values)
 		}
-		if err := w.Put(t.Name, 0, t.Values); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -145,11 +144,11 @@ func encodeHeader(metadata map[string]string, tensors []Tensor) ([]byte, error) 
 		if _, twice := header[t.Name]; twice {
 			return nil, fmt.Errorf("tensor %q is there twice: want each name once", t.Name)
 		}
-		bytes, err := bytesOf(t.Name, t.Shape)
+		bytes, err := bytesOf(t.Name, t.dtype(), dtypes, t.Shape)
 		if err != nil {
 			return nil, err
 		}
-		header[t.Name] = tensorHeader{"F32", append([]int{}, t.Shape...), []int64{at, at + bytes}}
+		header[t.Name] = tensorHeader{t.dtype(), append([]int{}, t.Shape...), []int64{at, at + bytes}}
 		at += bytes
 	}
 	text, err := json.Marshal(header)
@@ -176,12 +175,15 @@ func checkName(name string) error {
 	return nil
 }
 
-// bytesOf is how much a tensor of a shape takes in a file.
-func bytesOf(name string, shape []int) (int64, error) {
+// bytesOf is how much a tensor of a shape takes in a file. Its type is one of known.
+func bytesOf(name, dtype string, known map[string]int64, shape []int) (int64, error) {
+	bytes, ok := known[dtype]
+	if !ok {
+		return 0, fmt.Errorf("%s has dtype %q, want %s", name, dtype, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+	}
 	if len(shape) > dimensionsMax {
 		return 0, fmt.Errorf("%s has %d dimensions, want at most %d", name, len(shape), dimensionsMax)
 	}
-	bytes := int64(4)
 	for _, n := range shape {
 		if n < 0 || n > tensorBytesMax || bytes > tensorBytesMax/int64(max(n, 1)) {
 			return 0, fmt.Errorf("%s has shape %v, beyond %d bytes", name, shape, int64(tensorBytesMax))
@@ -199,12 +201,18 @@ type Check func(metadata map[string]string, shapes map[string]Tensor) error
 // are more than the memory of the machine or of a control group. Nothing is allocated for values, of which a file
 // without content may claim any number, before check has found that the tensors are the ones that the caller wants.
 func Load(path string, check Check) (metadata map[string]string, tensors map[string]Tensor, err error) {
+	return load(path, float32Alone, check)
+}
+
+// load is Load of tensors of these types.
+func load(path string, known map[string]int64, check Check) (metadata map[string]string, tensors map[string]Tensor,
+	err error) {
 	f, err := regular.Open(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer f.Close()
-	h, err := headerOf(f)
+	h, err := headerOf(f, known)
 	if err == nil {
 		err = check(maps.Clone(h.metadata), h.shapes())
 	}
@@ -231,9 +239,19 @@ func (e *ContentError) Unwrap() error { return e.Err }
 
 // Read gives what a caller makes of a file. It calls of with the header, whose tensors have no values, before anything
 // is allocated for these, and again with all of the file. An error of of's is a ContentError, others are those of Load.
-func Read[M any](path string, of func(metadata map[string]string, tensors map[string]Tensor) (M, error)) (m M,
-	err error) {
-	metadata, tensors, err := Load(path, func(metadata map[string]string, shapes map[string]Tensor) error {
+func Read[M any](path string, of func(metadata map[string]string, tensors map[string]Tensor) (M, error)) (M, error) {
+	return readAs(path, float32Alone, of)
+}
+
+// ReadAny is Read of a file whose tensors have any type that PyTorch has: those that are not float32 have Data.
+func ReadAny[M any](path string, of func(metadata map[string]string, tensors map[string]Tensor) (M, error)) (M,
+	error) {
+	return readAs(path, dtypes, of)
+}
+
+func readAs[M any](path string, known map[string]int64, of func(metadata map[string]string,
+	tensors map[string]Tensor) (M, error)) (m M, err error) {
+	metadata, tensors, err := load(path, known, func(metadata map[string]string, shapes map[string]Tensor) error {
 		if _, err := of(metadata, shapes); err != nil {
 			return &ContentError{err}
 		}
@@ -270,6 +288,9 @@ func Values(tensors map[string]Tensor, name string, shape []int) ([]float32, err
 	if err != nil {
 		return nil, err
 	}
+	if t.DType != "" {
+		return nil, fmt.Errorf("%s has dtype %q, want %s", name, t.DType, float32Name)
+	}
 	if !slices.Equal(t.Shape, shape) {
 		return nil, fmt.Errorf("%s has shape %v, want %v", name, t.Shape, shape)
 	}
@@ -294,7 +315,7 @@ func (h *header) shapes() map[string]Tensor {
 func (h *header) checkMemory(bytesMax int64) error {
 	need := int64(0)
 	for _, e := range h.at {
-		need += 4 * e.values
+		need += e.size * e.values
 	}
 	if bytesMax > 0 && need > bytesMax {
 		return fmt.Errorf("%w: they take %d bytes, and there are %d", ErrMemory, need, bytesMax)
@@ -307,8 +328,15 @@ func (h *header) read(r io.Reader) (map[string]Tensor, error) {
 	tensors := map[string]Tensor{}
 	in, buffer := bufio.NewReaderSize(r, copyBufferBytes), make([]byte, copyBufferBytes)
 	for _, t := range h.tensors {
-		t.Values = make([]float32, h.at[t.Name].values)
-		if err := readValues(in, t.Values, buffer); err != nil {
+		var err error
+		if e := h.at[t.Name]; t.DType == "" {
+			t.Values = make([]float32, e.values)
+			err = readValues(in, t.Values, buffer)
+		} else {
+			t.Data = make([]byte, e.size*e.values)
+			_, err = io.ReadFull(in, t.Data)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("%w: %s: %w", ErrFormat, t.Name, err)
 		}
 		tensors[t.Name] = t
@@ -323,8 +351,8 @@ type header struct {
 	at       map[string]extent
 }
 
-// readHeader reads the header of a file of size bytes, and checks that its tensors tile what follows.
-func readHeader(r io.Reader, size int64) (*header, error) {
+// readHeader reads the header of a file of size bytes, and checks that its tensors, of these types, tile what follows.
+func readHeader(r io.Reader, size int64, known map[string]int64) (*header, error) {
 	var prefix [8]byte
 	if size < int64(len(prefix)) {
 		return nil, fmt.Errorf("%w: %d bytes, too short for a safetensors file", ErrFormat, size)
@@ -348,15 +376,18 @@ func readHeader(r io.Reader, size int64) (*header, error) {
 		return nil, fmt.Errorf("%w: no safetensors file: header: %w", ErrFormat, err)
 	}
 	first := 8 + int64(length)
-	names, err := layout(headers, size-first)
+	names, err := layout(headers, size-first, known)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
 	}
 	h := &header{metadata: metadata, at: map[string]extent{}}
 	for _, name := range names {
-		t := headers[name]
-		h.tensors = append(h.tensors, Tensor{Name: name, Shape: t.Shape})
-		h.at[name] = extent{first + t.Offsets[0], (t.Offsets[1] - t.Offsets[0]) / 4}
+		t, of := headers[name], Tensor{Name: name}
+		if of.Shape = t.Shape; t.DType != float32Name {
+			of.DType = t.DType
+		}
+		h.tensors = append(h.tensors, of)
+		h.at[name] = extent{first + t.Offsets[0], (t.Offsets[1] - t.Offsets[0]) / known[t.DType], known[t.DType]}
 	}
 	return h, nil
 }
@@ -408,8 +439,9 @@ func parseHeader(text []byte) (metadata map[string]string, headers map[string]te
 	return metadata, headers, nil
 }
 
-// layout checks that the tensors are float32 and lie side by side in size bytes, and gives their names in that order.
-func layout(headers map[string]tensorHeader, size int64) ([]string, error) {
+// layout checks that the tensors are of these types and lie side by side in size bytes, and gives their names in that
+// order.
+func layout(headers map[string]tensorHeader, size int64, known map[string]int64) ([]string, error) {
 	names := slices.SortedFunc(maps.Keys(headers), func(a, b string) int {
 		if d := headers[a].Offsets[0] - headers[b].Offsets[0]; d != 0 {
 			return int(max(-1, min(1, d)))
@@ -419,10 +451,7 @@ func layout(headers map[string]tensorHeader, size int64) ([]string, error) {
 	at := int64(0)
 	for _, name := range names {
 		h := headers[name]
-		if h.DType != "F32" {
-			return nil, fmt.Errorf("%s has dtype %q, want F32", name, h.DType)
-		}
-		bytes, err := bytesOf(name, h.Shape)
+		bytes, err := bytesOf(name, h.DType, known, h.Shape)
 		if err != nil {
 			return nil, err
 		}

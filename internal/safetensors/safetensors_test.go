@@ -31,7 +31,7 @@ const (
 func TestWriteSafetensorsGolden(t *testing.T) {
 	var out bytes.Buffer
 	err := encode(&out, map[string]string{"k": "v"},
-		[]Tensor{{"w", []int{1, 2}, []float32{1, -2}}, {"b", []int{1}, []float32{0.5}}})
+		[]Tensor{floats("w", []int{1, 2}, []float32{1, -2}), floats("b", []int{1}, []float32{0.5})})
 	if want := file(goldenHeader, goldenValues); err != nil || !bytes.Equal(out.Bytes(), want) {
 		t.Errorf("%v\ngot  %q\nwant %q", err, out.Bytes(), want)
 	}
@@ -60,9 +60,14 @@ func encode(w io.Writer, metadata map[string]string, tensors []Tensor) error {
 
 func anything(map[string]string, map[string]Tensor) error { return nil }
 
+// floats is a tensor of float32.
+func floats(name string, shape []int, values []float32) Tensor {
+	return Tensor{Name: name, Shape: shape, Values: values}
+}
+
 func read(b []byte) (map[string]string, map[string]Tensor, error) {
 	r := bytes.NewReader(b)
-	h, err := readHeader(r, int64(len(b)))
+	h, err := readHeader(r, int64(len(b)), float32Alone)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -168,7 +173,7 @@ func TestHeaderIsBounded(t *testing.T) {
 // A limit at which the program collects garbage is no limit of the machine.
 func TestLoadBeyondTheHeapLimit(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m")
-	if err := Save(path, nil, []Tensor{{"w", []int{1 << 18}, make([]float32, 1<<18)}}); err != nil {
+	if err := Save(path, nil, []Tensor{floats("w", []int{1 << 18}, make([]float32, 1<<18))}); err != nil {
 		t.Fatal(err)
 	}
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 19))
@@ -181,7 +186,7 @@ func TestLoadBeyondTheHeapLimit(t *testing.T) {
 func TestManyTensors(t *testing.T) {
 	var all []Tensor
 	for i := range 20_000 {
-		all = append(all, Tensor{fmt.Sprint("w", i), []int{1}, []float32{float32(i)}})
+		all = append(all, floats(fmt.Sprint("w", i), []int{1}, []float32{float32(i)}))
 	}
 	path := filepath.Join(t.TempDir(), "m")
 	if err := Save(path, nil, all); err != nil {
@@ -195,9 +200,9 @@ func TestManyTensors(t *testing.T) {
 
 // What could not be loaded is not written, and what is there stays.
 func TestSaveRefuses(t *testing.T) {
-	ok := Tensor{"w", []int{1}, []float32{1}}
-	named := func(name string) []Tensor { return []Tensor{{name, []int{1}, []float32{1}}} }
-	shaped := func(values int, shape ...int) []Tensor { return []Tensor{{"w", shape, make([]float32, values)}} }
+	ok := floats("w", []int{1}, []float32{1})
+	named := func(name string) []Tensor { return []Tensor{floats(name, []int{1}, []float32{1})} }
+	shaped := func(values int, shape ...int) []Tensor { return []Tensor{floats("w", shape, make([]float32, values))} }
 	for name, c := range map[string]struct {
 		tensors []Tensor
 		says    string
@@ -277,7 +282,7 @@ func TestSaveFollowsNoLinks(t *testing.T) {
 	if err := CheckSave(path); err != nil {
 		t.Error(err)
 	}
-	if err := Save(path, nil, []Tensor{{"w", []int{1}, []float32{1}}}); err != nil {
+	if err := Save(path, nil, []Tensor{floats("w", []int{1}, []float32{1})}); err != nil {
 		t.Error(err)
 	}
 	if _, tensors, err := Load(path, anything); err != nil || len(tensors) != 1 {
@@ -291,14 +296,15 @@ func TestSaveFollowsNoLinks(t *testing.T) {
 // A scalar without a shape is one, and nobody's parser meets a null.
 func TestSaveScalar(t *testing.T) {
 	var out bytes.Buffer
-	if err := encode(&out, nil, []Tensor{{"s", nil, []float32{1}}}); err != nil ||
+	if err := encode(&out, nil, []Tensor{floats("s", nil, []float32{1})}); err != nil ||
 		!strings.Contains(out.String(), `"shape":[]`) {
 		t.Errorf("%v: %q", err, out.Bytes())
 	}
 }
 
 func TestValues(t *testing.T) {
-	tensors := map[string]Tensor{"a": {"a", []int{1}, []float32{1}}, "b": {"b", []int{1}, []float32{float32(math.NaN())}}}
+	tensors := map[string]Tensor{"a": floats("a", []int{1}, []float32{1}),
+		"b": floats("b", []int{1}, []float32{float32(math.NaN())})}
 	many := map[string]Tensor{}
 	for i := range 10 {
 		many[fmt.Sprint(i)] = Tensor{}
@@ -338,7 +344,7 @@ func TestReadSafetensorsEveryCut(t *testing.T) {
 func TestWriteSafetensorsFails(t *testing.T) {
 	full := errors.New("disk full")
 	for after := range 3 {
-		w, err := newWriter("m", nil, []Tensor{{"a", []int{1}, nil}, {"b", []int{1}, nil}})
+		w, err := newWriter("m", nil, []Tensor{floats("a", []int{1}, nil), floats("b", []int{1}, nil)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,8 +28,8 @@ type Writer struct {
 	buffer  []byte
 }
 
-// extent is where a tensor's values are in the file.
-type extent struct{ first, values int64 }
+// extent is where a tensor's values are in the file, and how many bytes each has.
+type extent struct{ first, values, size int64 }
 
 // Create begins a file; of tensors it takes names and shapes. It fails, and leaves nothing, where Load would refuse the
 // file.
@@ -47,17 +47,19 @@ func Create(path string, metadata map[string]string, tensors []Tensor) (*Writer,
 
 // newWriter is a Writer without its file.
 func newWriter(path string, metadata map[string]string, tensors []Tensor) (*Writer, error) {
+	tensors = aligned(tensors)
 	header, err := encodeHeader(metadata, tensors)
 	if err != nil {
 		return nil, fmt.Errorf("write %s: %w", path, err)
 	}
-	w := &Writer{path: path, tensors: slices.Clone(tensors), at: map[string]extent{}, header: len(header),
+	w := &Writer{path: path, tensors: tensors, at: map[string]extent{}, header: len(header),
 		buffer: make([]byte, 0, copyBufferBytes)}
 	at := int64(len(header))
 	for _, t := range tensors {
-		bytes, _ := bytesOf(t.Name, t.Shape) // as encodeHeader has seen
-		w.at[t.Name] = extent{at, bytes / 4}
-		at, w.left = at+bytes, w.left+bytes/4
+		bytes, _ := bytesOf(t.Name, t.dtype(), dtypes, t.Shape) // as encodeHeader has seen
+		size := dtypes[t.dtype()]
+		w.at[t.Name] = extent{at, bytes / size, size}
+		at, w.left = at+bytes, w.left+bytes/size
 	}
 	return w, nil
 }
@@ -81,6 +83,19 @@ func (w *Writer) Put(name string, first int64, values []float32) error {
 			return fmt.Errorf("write %s: %w", w.path, err)
 		}
 		at += int64(n)
+	}
+	return nil
+}
+
+// PutBytes writes the whole content of a tensor of any type, little-endian, once.
+func (w *Writer) PutBytes(name string, data []byte) error {
+	e, ok := w.at[name]
+	if !ok || int64(len(data)) != e.size*e.values {
+		return fmt.Errorf("write %s: %d bytes of tensor %q, which has %d", w.path, len(data), name, e.size*e.values)
+	}
+	w.left -= e.values
+	if _, err := w.to.WriteAt(data, e.first); err != nil {
+		return fmt.Errorf("write %s: %w", w.path, err)
 	}
 	return nil
 }

@@ -11,8 +11,8 @@ import (
 // Values that come in pieces and out of order, and a digest that is known last, make the file of Save.
 func TestWriterMakesTheFileOfSave(t *testing.T) {
 	folder := t.TempDir()
-	tensors := []Tensor{{"w", []int{3, 2}, []float32{0, 1, 2, 3, 4, 5}}, {"b", []int{1}, []float32{7}},
-		{"e", []int{0, 2}, nil}}
+	tensors := []Tensor{floats("w", []int{3, 2}, []float32{0, 1, 2, 3, 4, 5}), floats("b", []int{1}, []float32{7}),
+		floats("e", []int{0, 2}, nil)}
 	whole, pieces := filepath.Join(folder, "whole"), filepath.Join(folder, "pieces")
 	if err := Save(whole, map[string]string{"digest": "1234"}, tensors); err != nil {
 		t.Fatal(err)
