@@ -147,7 +147,12 @@ type TableSpec struct {
 	Optimizer *Optimizer `json:"optimizer,omitempty"` // in place of the job's, whole
 	// a row's sum is divided by how often the lanes that gave it name its key
 	PerRow bool `json:"per_row,omitempty"`
+	// key whose row begins as zeros, whatever Init says: what a program pads its samples with and does not train
+	Padding *uint64 `json:"padding,omitempty"`
 }
+
+// Pads reports whether key is the table's padding.
+func (t *TableSpec) Pads(key uint64) bool { return t.Padding != nil && *t.Padding == key }
 
 // SumDim is how many values the gradient of a row has on its way: those of the row, and behind them, with PerRow, its
 // own count.

@@ -298,6 +298,9 @@ func (c *jobCheck) tables(j *Job) {
 		if t.Replicated && (j.Apply != ApplyMean || j.Consistency != ConsistencySync) {
 			c.add(field+".replicated", t.Replicated, "apply %s and consistency %s with it", ApplyMean, ConsistencySync)
 		}
+		if t.Padding != nil && *t.Padding >= t.Rows {
+			c.add(field+".padding", *t.Padding, "a key of the table: 0 to rows-1, or left out")
+		}
 		c.tableRoute(field, &t)
 		c.initial(field+".init", t.Init)
 		c.pooling(j, field, &t)

@@ -86,6 +86,7 @@ func TestValidatePooling(t *testing.T) {
 		{"tables[0].placement", "rows or columns or tables", func(j *Job) { j.Tables[0].Placement = "diagonals" }},
 		{"tables[0].pooling", "sum or mean", func(j *Job) { j.Tables[0].Pooling = "" }},
 		{"tables[3].pooling", "sum or mean", func(j *Job) { j.Tables[3].Pooling = "max" }},
+		{"tables[0].padding", "0 to rows-1", func(j *Job) { j.Tables[0].Padding = &j.Tables[0].Rows }},
 		{"tables[1].placement", "rows where every trainer",
 			func(j *Job) { j.Tables[1].Replicated, j.Apply = true, ApplyMean }},
 		{"table_consistency", "sync or async", func(j *Job) { j.TableConsistency = "eventual" }},

@@ -194,6 +194,10 @@ func (w *assigning) Lane(step *LaneStep) (float64, error) {
 			continue
 		}
 		values := w.model.Table(spec.Name)[lo*spec.Dim : hi*spec.Dim]
+		if p := spec.Padding; p != nil && uint64(lo) <= *p && *p < uint64(hi) {
+			values = slices.Clone(values)
+			clear(values[(int(*p)-lo)*spec.Dim:][:spec.Dim])
+		}
 		switch table := schema.Table(t); {
 		case pooledByShards(*spec):
 			step.PooledGrad(table, values)

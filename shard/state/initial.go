@@ -105,7 +105,11 @@ func (t *Array) drawBlock(block int) {
 		for at == t.places.first[p+1] {
 			p++
 		}
-		t.initial.filler.Part(t.row(at), t.places.keys.Key(p, uint64(at-t.places.first[p])), uint64(t.config.Column))
+		if key := t.places.keys.Key(p, uint64(at-t.places.first[p])); t.config.Spec.Pads(key) {
+			clear(t.row(at))
+		} else {
+			t.initial.filler.Part(t.row(at), key, uint64(t.config.Column))
+		}
 	}
 	for i, s := range t.rule.slots {
 		width := s.width(t.dim)

@@ -69,6 +69,29 @@ func TestRowsDrawnLate(t *testing.T) {
 	}
 }
 
+// The row of the padding is zeros, drawn at once or when it is wanted, and the others are what they are without one.
+func TestRowOfPadding(t *testing.T) {
+	backend, key := testBackend(t), uint64(41)
+	bare := schema.TableSpec{Name: "t", Rows: 50, Dim: 7, Partitions: 5, Init: schema.Normal(1)}
+	padded := bare
+	padded.Padding = &key
+	for _, late := range []bool{false, true} {
+		rows := func(spec *schema.TableSpec, keys ...uint64) []float32 {
+			a, err := NewArray(t.Context(), ArrayConfig{Backend: backend, Spec: spec, Optimizer: testOptimizers()["momentum"],
+				Seed: 3, Here: func(schema.Partition) bool { return true }, Columns: spec.Dim, Late: late})
+			must(t, err)
+			defer a.Close()
+			return slices.Clone(gathered(t, a, a.dim, keys...))
+		}
+		if got := rows(&padded, key); !slices.Equal(got, make([]float32, 7)) {
+			t.Errorf("late %v: the row of the padding is %v", late, got)
+		}
+		if !sameBits(rows(&padded, 40, 42), rows(&bare, 40, 42)) || rows(&bare, key)[0] == 0 {
+			t.Errorf("late %v: other rows differ", late)
+		}
+	}
+}
+
 // someKeys are distinct ones whose rows are here.
 func someKeys(r *rand.Rand, a *Array, rows uint64) []uint64 {
 	var keys []uint64
