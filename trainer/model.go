@@ -1,8 +1,11 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -26,6 +29,7 @@ const (
 	digestEntry   = "gradbus.digest"
 	versionEntry  = "gradbus.version"
 	modulesEntry  = "gradbus.modules" // digest of the parameters of modules, where there are any
+	extraEntry    = "gradbus.extra"   // digest of the tensors of an Extra, where there are any
 	modelRowsMax  = 1<<32 - 1         // of one table, held whole in memory
 )
 
@@ -42,6 +46,20 @@ type Model struct {
 	tables [][]float32 // of each table, [Rows, Dim] in the order of the keys
 	hosted []Tensor    // parameters of modules, by schema.ModuleSpec.TensorName, in the manifest's order
 	dense  bool        // it has no tables, and the job that begins with it draws them
+	extra  []safetensors.Tensor
+}
+
+// Extra is what a program adds to the file of a model: what it trains or keeps itself. OpenModel passes it through.
+type Extra struct {
+	Metadata map[string]string
+	Tensors  []ExtraTensor
+}
+
+// ExtraTensor is a tensor of any type that safetensors and PyTorch have in common, row-major, such as an "I64" counter.
+type ExtraTensor struct {
+	Name, DType string
+	Shape       []int
+	Data        []byte // little-endian
 }
 
 // Weights reads the whole model at the current version. It fails where a table has more rows than can be held; Table
@@ -108,11 +126,19 @@ func holdable(job *schema.Job) error {
 // file as they come, of which this process holds no more than a piece of ChunkBytes. Any trainer may do it, and where
 // several do at one path, the file is the same.
 func (s *Session) Save(ctx context.Context, path string) error {
+	return s.SaveExtra(ctx, path, Extra{})
+}
+
+// SaveExtra is Save of a file with more tensors. It fails where one of them has the name of another or of a weight.
+func (s *Session) SaveExtra(ctx context.Context, path string, extra Extra) error {
 	version, err := s.Wait(ctx)
 	if err != nil {
 		return err
 	}
-	m := &Model{Version: version, job: s.job}
+	m := &Model{Version: version, Metadata: extra.Metadata, job: s.job}
+	for _, t := range extra.Tensors {
+		m.extra = append(m.extra, safetensors.Tensor{Name: t.Name, Shape: t.Shape, DType: t.DType, Data: t.Data})
+	}
 	if m.hosted, err = s.hosted(ctx); err != nil {
 		return fmt.Errorf("save model: %w", err)
 	}
@@ -127,6 +153,11 @@ func (s *Session) Save(ctx context.Context, path string) error {
 	defer file.Discard()
 	for _, t := range m.hosted {
 		if err := file.Put(t.Name, 0, t.Values); err != nil {
+			return fmt.Errorf("save model: %w", err)
+		}
+	}
+	for _, t := range m.extra {
+		if err := file.PutBytes(t.Name, t.Data); err != nil {
 			return fmt.Errorf("save model: %w", err)
 		}
 	}
@@ -201,6 +232,9 @@ func (m *Model) metadata() (map[string]string, error) {
 		}
 		metadata[modulesEntry] = hex.EncodeToString(digest[:])
 	}
+	if len(m.extra) > 0 {
+		metadata[extraEntry] = m.extraDigest()
+	}
 	return metadata, nil
 }
 
@@ -223,7 +257,20 @@ func (m *Model) tensors() (all []safetensors.Tensor) {
 	for _, t := range m.hosted {
 		all = append(all, safetensors.Tensor{Name: t.Name, Shape: t.Shape, Values: t.Values})
 	}
-	return all
+	return append(all, m.extra...)
+}
+
+// extraDigest is the SHA-256 of the tensors of an Extra, in the order of their names: of each its header as JSON
+// ["name","I64",[2,3]], a newline, and its bytes.
+func (m *Model) extraDigest() string {
+	sum := sha256.New()
+	for _, t := range slices.SortedFunc(slices.Values(m.extra), func(a, b safetensors.Tensor) int {
+		return cmp.Compare(a.Name, b.Name)
+	}) {
+		json.NewEncoder(sum).Encode([]any{t.Name, cmp.Or(t.DType, "F32"), append([]int{}, t.Shape...)}) // ends with a newline
+		sum.Write(t.Bytes())
+	}
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // OpenModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut or changed, and where
@@ -232,7 +279,7 @@ func (m *Model) tensors() (all []safetensors.Tensor) {
 //	m, err := trainer.OpenModel("mf.safetensors")
 //	row := m.Row("users", 7)
 func OpenModel(path string) (*Model, error) {
-	m, err := safetensors.Read(path, unweighed)
+	m, err := safetensors.ReadAny(path, unweighed)
 	var unfit *safetensors.ContentError
 	switch {
 	case err == nil:
@@ -286,9 +333,13 @@ func unweighed(metadata map[string]string, tensors map[string]safetensors.Tensor
 	if m.hosted, err = hostedOf(m.job, tensors); err != nil {
 		return nil, err
 	}
-	if want := len(m.params) + len(m.tables) + len(m.hosted); len(tensors) != want {
+	if want := len(m.params) + len(m.tables) + len(m.hosted); len(tensors) != want && metadata[extraEntry] == "" {
 		return nil, fmt.Errorf("%d tensors, want the manifest's %d alone", len(tensors), want)
 	}
+	for _, t := range m.tensors() {
+		delete(tensors, t.Name)
+	}
+	m.extra = slices.Collect(maps.Values(tensors))
 	return m, nil
 }
 
@@ -308,7 +359,10 @@ func (m *Model) checkDigests() (err error) {
 		hex.EncodeToString(digest[:]) != m.Metadata[modulesEntry]) {
 		return fmt.Errorf("its modules have the digest %x, and were saved with %q", digest, m.Metadata[modulesEntry])
 	}
-	for _, entry := range []string{manifestEntry, digestEntry, versionEntry, modulesEntry} {
+	if got := m.extraDigest(); got != m.Metadata[extraEntry] && len(m.extra) > 0 {
+		return fmt.Errorf("its further tensors have the digest %s, and were saved with %q", got, m.Metadata[extraEntry])
+	}
+	for _, entry := range []string{manifestEntry, digestEntry, versionEntry, modulesEntry, extraEntry} {
 		delete(m.Metadata, entry)
 	}
 	return nil
