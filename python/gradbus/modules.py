@@ -183,11 +183,11 @@ class TableModule(nn.Module):
         if counts is not None and train and out.requires_grad:
             out.register_hook(lambda _: counts.__setitem__(forward, samples))  # type: ignore[no-untyped-call]
 
-    def rows(self, ids: Tensor) -> Tuple[Tensor, Tensor, Optional[int]]:
-        """The distinct rows of ids ``[at least 1, dim]`` as one leaf, ids into them int64 ``[ids.numel()]``, and the
-        padding's among these."""
+    def rows(self, keys: Tensor) -> Tuple[Tensor, Tensor, Optional[int]]:
+        """The distinct rows ``[at least 1, dim]`` of row numbers as one leaf, ids into them int64 ``[keys.numel()]``, and
+        the padding's among these."""
         table = self.table
-        wish = Wish([table], [self.keys(ids)], self.padding_idx, [self.of_rows()])
+        wish = Wish([table], [keys], self.padding_idx, [self.of_rows()])
         looked = look_up(self.session, [wish], self.training_rows())[0]
         rows, local = self.converted(looked)
         return rows, local, self.local_padding(looked.unique, looked.places[0][2])
@@ -330,7 +330,7 @@ class Embedding(TableModule):
             out = embed(self.session, self.table, self.keys(input), self.of_rows())
             self.count(out, input.shape[0] if input.dim() else 1, train)
             return out if input.dim() == 1 else out.view(*input.shape, self.embedding_dim)
-        rows, ids, padding = self.rows(input)
+        rows, ids, padding = self.rows(self.keys(input))
         if padding is None and pooling.applies(rows, "sum"):
             out = pooling.each(rows, ids.view(input.shape))
         else:
