@@ -262,9 +262,23 @@ int32_t gradbus_scale_lr(gradbus_handle session, uint64_t from_batch, float scal
 /* Waits. Rows first to first+count-1 of a table at the newest complete version, [count, dim]. */
 int32_t gradbus_table(gradbus_handle session, int32_t table, uint64_t first, int64_t count, float *rows);
 
+/* A tensor of the caller, in the processor's memory, row-major and contiguous. dtype is the name of its type in
+ * safetensors: F64, F32, F16, BF16, I64, I32, I16, I8, U8 or BOOL. shape has dims numbers, values as many bytes as
+ * follow from both. */
+typedef struct {
+  const char *name, *dtype;
+  const int64_t *shape;
+  int32_t dims;
+  const void *values;
+  int64_t bytes;
+} gradbus_tensor;
+
 /* Waits. Writes all weights of the newest complete version to a safetensors file, with manifest and digest; the file is
- * there whole or not at all. Rows go to it as they come from the shards, and no table is held whole. */
-int32_t gradbus_save(gradbus_handle session, const char *path);
+ * there whole or not at all. Rows go to it as they come from the shards, and no table is held whole. The n tensors go
+ * into the file as they are; their names are in UTF-8, and none is that of another one or of a weight. metadata is a
+ * JSON object whose values are strings, which go into the file's metadata; NULL is none. */
+int32_t gradbus_save(gradbus_handle session, const char *path, const gradbus_tensor *tensors, int32_t n,
+                     const char *metadata);
 
 /* What the session has done so far, as JSON: counts and seconds. *json is the caller's, to be given to gradbus_free. */
 int32_t gradbus_stats(gradbus_handle session, char **json);

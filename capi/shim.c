@@ -109,7 +109,10 @@ int32_t gradbus_scale_lr(gradbus_handle session, uint64_t from, float scale, uin
 int32_t gradbus_table(gradbus_handle session, int32_t table, uint64_t first, int64_t count, float *rows) {
   CALL(go_table(self(), session, table, first, count, rows));
 }
-int32_t gradbus_save(gradbus_handle session, const char *path) { CALL(go_save(self(), session, (char *)path)); }
+int32_t gradbus_save(gradbus_handle session, const char *path, const gradbus_tensor *tensors, int32_t n,
+                     const char *metadata) {
+  CALL(go_save(self(), session, (char *)path, (gradbus_tensor *)tensors, n, (char *)metadata));
+}
 int32_t gradbus_open(const char *path, gradbus_handle *model) { CALL(go_open(self(), (char *)path, model)); }
 int32_t gradbus_model_job(gradbus_handle model, char **json) { CALL(go_model_job(self(), model, json)); }
 int32_t gradbus_model_lookup(gradbus_handle model, gradbus_ask *asks, int32_t n) {

@@ -145,18 +145,52 @@ func go_table(t *C.gradbus_thread, handle C.gradbus_handle, table C.int32_t, fir
 }
 
 //export go_save
-func go_save(t *C.gradbus_thread, handle C.gradbus_handle, path *C.char) C.int32_t {
+func go_save(t *C.gradbus_thread, handle C.gradbus_handle, path *C.char, tensors *C.gradbus_tensor, n C.int32_t,
+	metadata *C.char) C.int32_t {
 	return trainsBeside(t, handle, func(s *session) error {
 		if path == nil {
 			return fmt.Errorf("%w: path is NULL", errArgument)
 		}
+		extra, err := extraOf(tensors, n, metadata)
+		if err != nil {
+			return err
+		}
 		at, err := s.at(s.ctx)
 		if err == nil {
-			err = s.ofPlace(at, at.Save(s.ctx, C.GoString(path)))
+			err = s.ofPlace(at, at.SaveExtra(s.ctx, C.GoString(path), extra))
 		}
 		if err != nil && codeOf(err) == C.GRADBUS_INTERNAL { // whatever else is wrong with a file
 			err = fmt.Errorf("%w: %w", errFile, err)
 		}
 		return err
 	})
+}
+
+// extraOf is what a caller adds to a file. The bytes of the tensors stay the caller's.
+func extraOf(tensors *C.gradbus_tensor, n C.int32_t, metadata *C.char) (extra trainer.Extra, err error) {
+	if metadata != nil {
+		if err := json.Unmarshal([]byte(C.GoString(metadata)), &extra.Metadata); err != nil {
+			return extra, fmt.Errorf("%w: metadata: %w", errArgument, err)
+		}
+	}
+	all, err := slice("tensors", tensors, int64(n))
+	for i := range all {
+		t := &all[i]
+		if t.name == nil || t.dtype == nil {
+			return extra, fmt.Errorf("%w: tensor %d: name or dtype is NULL", errArgument, i)
+		}
+		one := trainer.ExtraTensor{Name: C.GoString(t.name), DType: C.GoString(t.dtype)}
+		shape, err := slice("shape", (*int64)(unsafe.Pointer(t.shape)), int64(t.dims))
+		if err == nil {
+			one.Data, err = slice("values", (*byte)(t.values), int64(t.bytes))
+		}
+		if err != nil {
+			return extra, fmt.Errorf("tensor %q: %w", one.Name, err)
+		}
+		for _, d := range shape {
+			one.Shape = append(one.Shape, int(d))
+		}
+		extra.Tensors = append(extra.Tensors, one)
+	}
+	return extra, err
 }

@@ -142,12 +142,23 @@ static void case_saves(void) {
   OK(gradbus_stats(session, &text));
   CHECK(strstr(text, "\"batches\":1"), "%s", text);
   gradbus_free(text);
-  OK(gradbus_save(session, "model.safetensors"));
+  int64_t seen = 7, shape[1] = {1};
+  gradbus_tensor more = {"steps", "I64", shape, 1, &seen, sizeof seen}, bad[4] = {more, more, more, more};
+  bad[0].dtype = "C64", bad[1].bytes = 7, bad[2].name = "w", bad[3].name = "\xff";
+  const char *says[4] = {"dtype \"C64\", want BF16", "7 bytes of tensor \"steps\", which has 8", "\"w\" is there twice",
+                         "want a name in UTF-8"};
+  for (int i = 0; i < 4; i++) GIVES(GRADBUS_FILE, says[i], gradbus_save(session, "model.safetensors", &bad[i], 1, NULL));
+  bad[0] = (gradbus_tensor){"steps", NULL, shape, 1, &seen, sizeof seen};
+  GIVES(GRADBUS_ARGUMENT, "dtype is NULL", gradbus_save(session, "model.safetensors", bad, 1, NULL));
+  GIVES(GRADBUS_ARGUMENT, "tensors: 1 elements", gradbus_save(session, "model.safetensors", NULL, 1, NULL));
+  GIVES(GRADBUS_ARGUMENT, "metadata: ", gradbus_save(session, "model.safetensors", NULL, 0, "{\"k\": 1}"));
+  OK(gradbus_save(session, "model.safetensors", &more, 1, "{\"k\": \"v\"}"));
   OK(gradbus_leave(session, NULL));
   OK(gradbus_local_close(shards));
   OK(gradbus_open("model.safetensors", &model));
   OK(gradbus_model_job(model, &text));
-  CHECK(strstr(text, "\"version\":1"), "%s", text);
+  CHECK(strstr(text, "\"version\":1") && strstr(text, "\"metadata\":{\"format\":\"gradbus model 1\",\"k\":\"v\"}"),
+        "%s", text);
   gradbus_free(text);
   int64_t keys[3] = {5, 0, 5};
   gradbus_ask ask = {.table = 0, .count = 3, .keys = keys, .rows = room(3 * DIM, sizeof(float))};
@@ -288,9 +299,9 @@ static void case_refuses(void) {
         gradbus_commit(session, steps, 2));
   commit(session, &b);  // nothing of that has changed anything
   GIVES(GRADBUS_ARGUMENT, "1001 rows", gradbus_table(session, 0, 0, ROWS + 1, NULL));
-  GIVES(GRADBUS_ARGUMENT, "path is NULL", gradbus_save(session, NULL));
-  GIVES(GRADBUS_FILE, "/nowhere", gradbus_save(session, "/nowhere/at/all"));
-  GIVES(GRADBUS_FILE, "/tmp", gradbus_save(session, "/tmp"));  // a folder
+  GIVES(GRADBUS_ARGUMENT, "path is NULL", gradbus_save(session, NULL, NULL, 0, NULL));
+  GIVES(GRADBUS_FILE, "/nowhere", gradbus_save(session, "/nowhere/at/all", NULL, 0, NULL));
+  GIVES(GRADBUS_FILE, "/tmp", gradbus_save(session, "/tmp", NULL, 0, NULL));  // a folder
   GIVES(GRADBUS_ARGUMENT, "coalesce of 0 pieces", gradbus_coalesce(session, NULL, 0, NULL, NULL, NULL));
   GIVES(GRADBUS_ARGUMENT, "begin at 1000", gradbus_check_offsets(&keys[1], 1, 0, 0));
   GIVES(GRADBUS_ARGUMENT, "no NULL", gradbus_bag_gradient(keys, 1, NULL, 1, 0, NULL, 1, rows, 1));

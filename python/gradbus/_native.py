@@ -85,6 +85,19 @@ class LaneStep(ctypes.Structure):
     ]
 
 
+class Tensor(ctypes.Structure):
+    """gradbus_tensor."""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("dtype", c_char_p),
+        ("shape", POINTER(c_int64)),
+        ("dims", c_int32),
+        ("values", c_void_p),
+        ("bytes", c_int64),
+    ]
+
+
 _PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "gradbus_error": (c_char_p, ()),
     "gradbus_version": (c_char_p, ()),
@@ -114,7 +127,7 @@ _PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "gradbus_digest": (c_int32, (c_uint64, POINTER(c_uint8))),
     "gradbus_scale_lr": (c_int32, (c_uint64, c_uint64, c_float, POINTER(c_uint64))),
     "gradbus_table": (c_int32, (c_uint64, c_int32, c_uint64, c_int64, c_void_p)),
-    "gradbus_save": (c_int32, (c_uint64, c_char_p)),
+    "gradbus_save": (c_int32, (c_uint64, c_char_p, c_void_p, c_int32, c_char_p)),
     "gradbus_stats": (c_int32, (c_uint64, POINTER(c_void_p))),
     "gradbus_leave": (c_int32, (c_uint64, c_char_p)),
     "gradbus_open": (c_int32, (c_char_p, POINTER(c_uint64))),

@@ -81,7 +81,7 @@ class Mean:
         self.native = session.native
         self.name = derived_name(session.name)
         self.trainers, self.handle = trainers, 0
-        self._config = {key: value for key, value in session._config.items() if key != "from"}
+        self._config = session._config
         self._process = os.getpid()
         self._waiting: List[Tuple[Tensor, Any]] = []
         self._batch, self._step = _native.Batch(), _native.LaneStep()

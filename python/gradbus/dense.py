@@ -55,17 +55,6 @@ class Dense(DenseGradients):
             for name, p in zip(self.names, self.parameters)
         ]
 
-    def begin_with(self, model: SavedModel) -> None:
-        """Gives parameters the values of a saved model. Errors: ConfigError where it has other parameters."""
-        for name, parameter in zip(self.names, self.parameters):
-            shape = tuple(parameter.shape) or (1,)
-            if name not in model.parameters or tuple(model.param(name).shape) != shape:
-                has = f"with shape {list(model.param(name).shape)}" if name in model.parameters else "no such one"
-                raise ConfigError(f"parameter {name!r}: {model.path} has {has}: want shape {list(shape)}")
-        with torch.no_grad():
-            for name, parameter in zip(self.names, self.parameters):
-                parameter.copy_(model.param(name).view(parameter.shape))
-
     def check_start(self, model: SavedModel) -> None:
         """Errors: ConfigError where a parameter has no longer the value of the model with which the job begins."""
         for name, parameter in zip(self.names, self.parameters):

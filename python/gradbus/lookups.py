@@ -17,6 +17,8 @@ from torch.autograd.function import once_differentiable
 
 from . import _native, pooling
 from .errors import ArgumentError, IdError, OrderError
+from .ids import hash_id
+from .table import one_salt
 
 if TYPE_CHECKING:
     from .session import Session
@@ -126,6 +128,27 @@ def embed(session: Session, table: Table, ids: Tensor, parameter: Tensor) -> Ten
     lane, out = _fetched(session, [wish], True)
     given: Tensor = _Each.apply(out[0].rows, lane, wish, out[0], parameter)
     return given
+
+
+def rows_of_ids(session: Session, table: Any, ids: Tensor) -> Tensor:
+    """:meth:`Session.lookup`."""
+    from .modules import TableModule
+
+    found = session._registered(table.table if isinstance(table, TableModule) else table)
+    if isinstance(table, TableModule):
+        salt = table.salt if table.hashed else None
+    else:
+        salt = one_salt(found.name, found.salts, "session.lookup(module, ids)")
+    flat = flat_ids(ids, f"table {found.name!r}")
+    if salt is not None:
+        flat = hash_id(flat, found.rows, salt)
+    if found.pooling is not None:
+        from .bags import look_up_bags
+
+        return look_up_bags(session, found, flat, None).reshape(*ids.shape, found.dim)
+    looked = look_up(session, [Wish([found], [flat])], train=False)[0]
+    rows = torch.nn.functional.embedding(looked.ids, looked.rows)
+    return rows.reshape(*ids.shape, found.dim)
 
 
 def began(session: Session, train: bool) -> Any:

@@ -139,7 +139,11 @@ class TableModule(nn.Module):
                 self.init,
                 self.optimizer,
                 self.pooling,
+                self.padding_idx,
             )
+            salt = self.salt if self.hashed else None
+            if salt not in self._table.salts:
+                self._table.salts.append(salt)
             self.name, self._session = self._table.name, session
             if self._weight is not None:
                 session.begin_with(self._table, self._weight)

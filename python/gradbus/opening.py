@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional, Union
 
 from .checks import whole
 from .errors import ConfigError
-from .saving import SavedModel
+from .saving import open_start
 from .session import Session
 
 
@@ -28,11 +28,11 @@ def local(
 
     ``shards``: parts of the servers' side; the weights do not depend on it. ``lanes``: see :class:`Session`, 1 by
     default. ``seed`` draws the rows of tables. ``manifest``: further fields of the job's manifest. ``start``: a file of
-    :meth:`Session.save`, with whose values tables and dense parameters begin; optimizers begin anew. ``memory_mib``: MiB
-    that the job may hold, beside the model; three quarters of the machine's memory by default. Errors: ConfigError;
-    FileError."""
+    :meth:`Session.save`, or a safetensors file of a plain model's ``state_dict()``, with whose values tables, parameters
+    and buffers begin; optimizers begin anew. ``memory_mib``: MiB that the job may hold, beside the model; three quarters
+    of the machine's memory by default. Errors: ConfigError; FileError."""
     shards = whole(f"session {name!r}: shards", shards, 1)
-    session = Session(name, _from(start), 1, lanes, seed, manifest)
+    session = Session(name, {}, 1, lanes, seed, manifest, open_start(start))
     lib = session.native
     handle = ctypes.c_uint64()
     options: Dict[str, Any] = {"shards": shards}
@@ -72,8 +72,8 @@ def join(
     ``checkpoint_every``, a time as "10s" or a number of batches as "500", and ``checkpoint_keep`` of them stay."""
     if not isinstance(server, str) or not re.match(r"(nats|tls)://.", server):
         raise ConfigError(f"session {name!r}: server {server!r}: want an address such as nats://127.0.0.1:4222")
-    config = _from(start)
-    config["server"] = server
+    begins = open_start(start)
+    config: Dict[str, Any] = {"server": server}
     if back_within is not None:
         config["back_within"] = float(back_within)
     for key, value in (
@@ -87,12 +87,4 @@ def join(
             config[key] = os.fspath(value)
     if checkpoint_keep is not None:
         config["checkpoint_keep"] = whole(f"session {name!r}: checkpoint_keep", checkpoint_keep, 2)
-    return Session(name, config, trainers, lanes, seed, manifest)
-
-
-def _from(start: Union[None, str, os.PathLike[str]]) -> Dict[str, Any]:
-    """The part of a configuration that says what the job begins with."""
-    if start is None:
-        return {}
-    SavedModel(start).close()  # before anything is started
-    return {"from": os.fspath(start)}
+    return Session(name, config, trainers, lanes, seed, manifest, begins)

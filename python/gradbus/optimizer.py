@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 import torch
 from torch import Tensor, nn
 
+from . import modelstate
 from .amp import RowGradients, skipped
 from .checks import eager, number
 from .dense import Dense
@@ -102,8 +103,8 @@ class Optimizer(torch.optim.Optimizer):
         self._list_rows(True)
         self._base: List[float] = []  # the rates of the manifest, when the session has joined
         self._scale = 1.0
-        if session._start is not None and self._dense is not None:
-            self._dense.begin_with(session._start)
+        self.models = modules
+        modelstate.begin(self, session._start)
         session._optimizer = self
 
     def _list_rows(self, listed: bool) -> None:
@@ -130,11 +131,14 @@ class Optimizer(torch.optim.Optimizer):
             out["parameters"] = self._dense.manifest(dense)
         return out
 
-    def start_values(self, start: Optional[SavedModel] = None) -> Any:
-        """None where a file has them. Errors: ConfigError where parameters have other values than the file."""
-        if self._dense is None:
-            return None
-        return self._dense.start_values() if start is None else self._dense.check_start(start)
+    def start_values(self) -> Any:
+        """Of dense parameters, as they are now."""
+        return self._dense.start_values() if self._dense is not None else None
+
+    def check_start(self, start: SavedModel) -> None:
+        """Errors: ConfigError where parameters have other values than the file that the job begins with."""
+        if self._dense is not None:
+            self._dense.check_start(start)
 
     def dense_values(self) -> Dict[str, Tensor]:
         """Parameters that servers train, as they are now."""

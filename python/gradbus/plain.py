@@ -40,9 +40,7 @@ def plain_state_dict(model: nn.Module) -> Dict[str, Tensor]:
         if isinstance(module, TableModule):
             prefix = path + "." if path else ""
             state.pop(prefix + "_extra_state", None)
-            state[prefix + "weight"] = weight = module.session.read_table(module.table)
-            if module.padding_idx is not None:
-                weight[module.padding_idx] = 0
+            state[prefix + "weight"] = module.session.read_table(module.table)
     return state
 
 

@@ -1,8 +1,9 @@
 """Saved models, read without a server and without the library.
 
 ``session.save(path)`` writes a safetensors file: all tensors under their names, and the job's manifest, version and
-digest in its metadata. :func:`open_model` maps such a file into memory: rows are read from disk when they are looked
-at, so a table may be larger than the process's memory. Anything that reads safetensors reads it as well.
+digest in its metadata, with what a plain module has to know of names and hashing. :func:`open_model` maps such a file
+into memory: rows are read from disk when they are looked at, so a table may be larger than the process's memory.
+Anything that reads safetensors reads it as well.
 """
 
 from __future__ import annotations
@@ -18,31 +19,45 @@ import torch
 from torch import Tensor, nn
 
 from .errors import ArgumentError, ClosedError, FileError, IdError
+from .ids import hash_id
+from .table import one_salt
 
 __all__ = ["SavedModel", "open_model"]
 
-_HEADER_BYTES_MAX = 4 << 20
+_HEADER_BYTES_MAX = 64 << 20  # the library's
 _METADATA = "__metadata__"
 FORMAT = "gradbus model 1"
+STATE = "gradbus.state"  # JSON in the metadata, see modelstate.py
+_OWN = ("format", "gradbus.manifest", "gradbus.digest", "gradbus.version", "gradbus.extra", STATE)
+# Those of safetensors that PyTorch has had since 1.13.
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 Path = Union[str, "os.PathLike[str]"]
 
 
 class _Place(NamedTuple):
+    dtype: torch.dtype
     shape: Tuple[int, ...]
     first: int  # byte of the file
     bytes: int
 
 
-class SavedModel:
-    """A saved model: its tensors as they lie in the file, and what its job was. Any thread may read it.
+class _File:
+    """A safetensors file, mapped into memory."""
 
-    ``manifest``: the job's, as a dictionary. ``version``: batches that had been applied. ``digest``: SHA-256 of the
-    weights, hexadecimal. ``metadata``: what whoever saved it added.
-    """
-
-    def __init__(self, path: Path, verify: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = os.fspath(path)
         try:
             with open(self.path, "rb") as file:
@@ -51,22 +66,91 @@ class SavedModel:
             raise FileError(f"open model {self.path}: {error}") from None
         try:
             self._places, metadata = _header(self._map)
-            self.manifest: Dict[str, Any] = _manifest(metadata)
-            self.version, self.digest = int(metadata["gradbus.version"]), metadata["gradbus.digest"]
-            self.tables: Dict[str, Tuple[int, int]] = {
-                t["name"]: (t["rows"], t["dim"]) for t in self.manifest["tables"] or ()
-            }
-            self.parameters: List[str] = [p["name"] for p in self.manifest["parameters"] or ()]
-            for name in [*self.tables, *self.parameters]:
-                if name not in self._places or name in self.tables and self._places[name].shape != self.tables[name]:
-                    raise ValueError(f"{name!r} of its manifest is not there in the shape that it has")
-        except (ValueError, KeyError, TypeError) as error:
+            self._read(metadata)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             self.close()
-            raise FileError(f"open model {self.path}: not a file that session.save wrote: {error}") from None
-        own = ("format", "gradbus.manifest", "gradbus.digest", "gradbus.version")
-        self.metadata: Dict[str, str] = {k: v for k, v in metadata.items() if k not in own}
+            raise FileError(f"open model {self.path}: {self._kind}: {error}") from None
+
+    _kind = "not a safetensors file"
+
+    def _read(self, metadata: Dict[str, str]) -> None:
+        """Takes over the metadata. Errors: ValueError, KeyError, TypeError, AttributeError of those of other files."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Forgets the file. Tensors that were given go on to be valid."""
+        self._map = None
+
+    def _tensor(self, name: str) -> Tensor:
+        if self._map is None:
+            raise ClosedError(f"model {self.path} is closed: open it again")
+        place = self._places[name]
+        size = torch.empty(0, dtype=place.dtype).element_size()
+        if place.bytes == 0:
+            return torch.zeros(place.shape, dtype=place.dtype, device="cpu")
+        memory: Any = self._map
+        first = place.first
+        if first % size:  # of a file whose tensors are not aligned
+            memory, first = bytearray(memory[first : first + place.bytes]), 0
+        return torch.frombuffer(memory, dtype=place.dtype, count=place.bytes // size, offset=first).view(place.shape)
+
+
+class PlainState(_File):
+    """A file with the state of a plain PyTorch model."""
+
+    version = 0
+
+    def _read(self, metadata: Dict[str, str]) -> None:
+        self.saved = "gradbus.manifest" in metadata  # and is a SavedModel's
+        # As safetensors.torch.save_model notes tensors with several names.
+        self.second = {name: kept for name, kept in metadata.items() if kept in self._places}
+
+    def state_dict(self) -> Dict[str, Tensor]:
+        """Tensors by name. They lie in the file."""
+        return {name: self._tensor(name) for name in self._places}
+
+
+class SavedModel(_File):
+    """A saved model: its tensors as they lie in the file, and what its job was. Any thread may read it.
+
+    ``manifest``: the job's, as a dictionary. ``version``: batches that had been applied. ``digest``: SHA-256 of the
+    weights, hexadecimal. ``tables``: rows and dim by name. ``parameters``: names of those that the servers trained.
+    ``extra``: names of the other tensors of the model's state, such as buffers. ``metadata``: what whoever saved it
+    added.
+    """
+
+    _kind = "not a file that session.save wrote"
+
+    def __init__(self, path: Path, verify: bool = False) -> None:
+        super().__init__(path)
         if verify:
             self.verify()
+
+    def _read(self, metadata: Dict[str, str]) -> None:
+        self.manifest: Dict[str, Any] = _manifest(metadata)
+        self.version, self.digest = int(metadata["gradbus.version"]), metadata["gradbus.digest"]
+        self.tables: Dict[str, Tuple[int, int]] = {
+            t["name"]: (t["rows"], t["dim"]) for t in self.manifest["tables"] or ()
+        }
+        self.parameters: List[str] = [p["name"] for p in self.manifest["parameters"] or ()]
+        for name in [*self.tables, *self.parameters]:
+            place = self._places.get(name)
+            if place is None or name in self.tables and place.shape != self.tables[name]:
+                raise ValueError(f"{name!r} of its manifest is not there in the shape that it has")
+            if place.dtype != torch.float32:
+                raise ValueError(f"{name!r} of its manifest is {place.dtype}: want torch.float32")
+        known = {*self.tables, *self.parameters} if "gradbus.extra" in metadata else set(self._places)
+        self.extra = [name for name in self._places if name not in known]
+        state = json.loads(metadata.get(STATE, "{}"))
+        self.keys: Dict[str, List[str]] = {
+            name: list(state.get("tables", {}).get(name, [f"{name}.weight"])) for name in self.tables
+        }
+        self.second: Dict[str, str] = dict(state.get("names", {}))
+        self._salts: Dict[str, List[Optional[int]]] = {name: list(s) for name, s in state.get("salts", {}).items()}
+        for kept in self.second.values():
+            self._places[kept]
+        self.whole = STATE in metadata  # else a job of Go's wrote it, or an earlier version
+        self.metadata: Dict[str, str] = {k: v for k, v in metadata.items() if k not in _OWN}
 
     def verify(self) -> None:
         """Compares the weights with the digest that was saved with them. The library reads the whole file into memory
@@ -94,13 +178,16 @@ class SavedModel:
         return self._tensor(name)
 
     def lookup(self, name: str, ids: Tensor) -> Tensor:
-        """Rows of a table: float32 ``[*ids.shape, dim]``, a copy. ``ids``: integers of any shape. Errors:
-        ArgumentError, IdError."""
+        """Rows of a table: float32 ``[*ids.shape, dim]``, a copy. ``ids``: integers of any shape, which are hashed
+        where the table's module hashed them. Errors: ArgumentError, IdError."""
         rows = self.table(name)
         if not isinstance(ids, Tensor) or ids.dtype not in _INTEGERS:
             kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
             raise ArgumentError(f"table {name!r}: ids are {kind}: want a tensor of torch.int64")
         flat = ids.detach().reshape(-1).to("cpu", torch.int64)
+        salt = one_salt(name, self._salts.get(name, []), f"model.table({name!r})[gradbus.hash_id(ids, {len(rows)}, salt)]")
+        if salt is not None:
+            flat = hash_id(flat, len(rows), salt)
         wrong = ((flat < 0) | (flat >= len(rows))).nonzero()
         if len(wrong):
             at = int(wrong[0])
@@ -108,24 +195,26 @@ class SavedModel:
         return rows.index_select(0, flat).reshape(*ids.shape, rows.shape[1])
 
     def state_dict(self, tables: Optional[Mapping[str, str]] = None) -> Dict[str, Tensor]:
-        """The weights under the names that a plain PyTorch model has: parameters under their own, table ``users`` under
-        ``users.weight``.
+        """The state of a plain PyTorch model: parameters and buffers under all their names, and rows under the path of
+        the module that had the table, ``users.weight``, or under the table's name where the file does not say.
 
         ``tables`` gives other names: ``{"users": "user_embedding.weight"}``. Tensors lie in the file, as those of
         :meth:`table`.
         """
-        names = {name: f"{name}.weight" for name in self.tables}
+        names = dict(self.keys)
         for name, key in (tables or {}).items():
             if name not in names:
                 raise ArgumentError(f"table {name!r}: the model has {sorted(self.tables)}")
-            names[name] = key
-        out = {name: self._tensor(name) for name in self.parameters}
-        for name, key in names.items():
-            if key in out:
-                raise ArgumentError(
-                    f"table {name!r} as {key!r}: there is a tensor of that name: want another in tables"
-                )
-            out[key] = self._tensor(name)
+            names[name] = [key]
+        out = {name: self._tensor(name) for name in [*self.parameters, *self.extra]}
+        out.update({name: self._tensor(kept) for name, kept in self.second.items()})
+        for name, keys in names.items():
+            for key in keys:
+                if key in out:
+                    raise ArgumentError(
+                        f"table {name!r} as {key!r}: there is a tensor of that name: want another in tables"
+                    )
+                out[key] = self._tensor(name)
         return out
 
     def load_into(self, module: nn.Module, tables: Optional[Mapping[str, str]] = None, strict: bool = True) -> Any:
@@ -145,10 +234,6 @@ class SavedModel:
                         part.weight[part.padding_idx].zero_()
         return result
 
-    def close(self) -> None:
-        """Forgets the file. Tensors that were given go on to be valid."""
-        self._map = None
-
     def __enter__(self) -> "SavedModel":
         return self
 
@@ -158,15 +243,19 @@ class SavedModel:
     def __repr__(self) -> str:
         return f"SavedModel({self.path!r}, version={self.version}, tables={self.tables}, parameters={self.parameters})"
 
-    def _tensor(self, name: str) -> Tensor:
-        if self._map is None:
-            raise ClosedError(f"model {self.path} is closed: open it again")
-        place = self._places[name]
-        if place.bytes == 0:
-            return torch.zeros(place.shape, dtype=torch.float32, device="cpu")
-        return torch.frombuffer(self._map, dtype=torch.float32, count=place.bytes // 4, offset=place.first).view(
-            place.shape
-        )
+
+Start = Union[SavedModel, PlainState]
+
+
+def open_start(path: Optional[Path]) -> Optional[Start]:
+    """What a job begins with; None of None. Errors: FileError."""
+    if path is None:
+        return None
+    file = PlainState(path)
+    if not file.saved:
+        return file
+    file.close()
+    return SavedModel(path)
 
 
 def open_model(path: Path, verify: bool = False) -> SavedModel:
@@ -193,9 +282,9 @@ def _header(data: mmap.mmap) -> Tuple[Dict[str, _Place], Dict[str, str]]:
     metadata = header.pop(_METADATA, {})
     places, end = {}, 8 + length
     for name, at in sorted(header.items(), key=lambda item: tuple(item[1]["data_offsets"])):
-        if at["dtype"] != "F32":
-            raise ValueError(f"{name!r} is {at['dtype']}: want F32")
-        place = _place(at["shape"], at["data_offsets"], 8 + length)
+        if at["dtype"] not in DTYPES:
+            raise ValueError(f"{name!r} is {at['dtype']}: want one of {', '.join(DTYPES)}")
+        place = _place(DTYPES[at["dtype"]], at["shape"], at["data_offsets"], 8 + length)
         if place.first != end:
             raise ValueError(f"{name!r} begins at byte {place.first}: want {end}")
         places[name], end = place, place.first + place.bytes
@@ -204,16 +293,16 @@ def _header(data: mmap.mmap) -> Tuple[Dict[str, _Place], Dict[str, str]]:
     return places, metadata
 
 
-def _place(shape: Sequence[int], offsets: Sequence[int], base: int) -> _Place:
+def _place(dtype: torch.dtype, shape: Sequence[int], offsets: Sequence[int], base: int) -> _Place:
     values = 1
     for n in shape:
         if not isinstance(n, int) or n < 0:
             raise ValueError(f"shape {shape}")
         values *= n
     first, end = offsets
-    if end - first != 4 * values:
-        raise ValueError(f"{end - first} bytes for a shape of {list(shape)}")
-    return _Place(tuple(shape), base + first, end - first)
+    if end - first != torch.empty(0, dtype=dtype).element_size() * values:
+        raise ValueError(f"{end - first} bytes for a shape of {list(shape)} of {dtype}")
+    return _Place(dtype, tuple(shape), base + first, end - first)
 
 
 def _manifest(metadata: Mapping[str, str]) -> Dict[str, Any]:

@@ -23,11 +23,12 @@ from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError,
 from .joining import say_policy, waiting
 from .lane import Lane
 from .optimizers import Init, Normal, Spec
-from .saving import SavedModel
+from .saving import Start
 from .table import Table
 
 if TYPE_CHECKING:
     from .ddp import Mean
+    from .modules import TableModule
     from .optimizer import Optimizer
 
 _LANES_MAX = 4096
@@ -54,6 +55,7 @@ class Session:
         lanes: Optional[int],
         seed: int,
         manifest: Optional[Mapping[str, Any]],
+        start: Optional[Start],
     ) -> None:
         self._closed = True  # until it is whole
         what = f"session {name!r}:"
@@ -79,7 +81,7 @@ class Session:
         self._job: Dict[str, Any] = {}
         self._lock = threading.RLock()
         self._batches = Batches(self)
-        self._start = SavedModel(config["from"]) if "from" in config else None
+        self._start = start
         self._joining: Union[int, ctypes.c_uint64] = 0  # the handle, from the beginning of the join on
         self._mean: Optional[Mean] = None  # of gradbus.hook
         self._process = os.getpid()
@@ -95,11 +97,13 @@ class Session:
         init: Optional[Init] = None,
         optimizer: Optional[Spec] = None,
         pooling: Optional[str] = None,
+        padding: Optional[int] = None,
     ) -> Table:
         """Registers a table; of a name that is there already it gives that one. ``pooling``: "sum" or "mean" where
-        servers pool its bags. Errors: ConfigError where the two differ; OrderError where the session has joined."""
+        servers pool its bags. ``padding``: a row of zeros. Errors: ConfigError where the two differ; OrderError where
+        the session has joined."""
         tensor_named("table", name)
-        table = Table(name, rows, dim, init if init is not None else Normal(), optimizer, pooling)
+        table = Table(name, rows, dim, init if init is not None else Normal(), optimizer, pooling, padding)
         with self._lock:
             known = self._tables.get(name)
             if known is not None:
@@ -182,10 +186,13 @@ class Session:
             )
         manifest = dict(self._manifest)
         manifest.update(self._optimizer.manifest(list(self._tables.values())))
-        dense = self._optimizer.start_values(self._start)
-        if not self._rows:
-            self._join_as(manifest, dense)
+        from . import modelstate
+
+        whole = modelstate.file_to_begin_with(self, self._start)
+        if whole is not None or not self._rows:
+            self._join_as(manifest, None if whole else self._optimizer.start_values(), whole)
             return
+        self._optimizer.start_values()  # which notes that parameters are as they are
         file = self._rows_file = plain.write(self, manifest, self._optimizer.dense_values(), self._rows)
         try:
             self._join_as(manifest, None, f"/proc/self/fd/{file.fileno()}")
@@ -312,23 +319,13 @@ class Session:
         """Ends the lane without a contribution, as if it had no samples: the batch is divided by the others."""
         self._batches.end(0, 0.0, None)
 
-    def lookup(self, table: Union[str, Table], ids: Tensor) -> Tensor:
-        """Rows of ids at the newest version; of the batch under way, where one is. float32 ``[*ids.shape, dim]``;
-        trains nothing.
+    def lookup(self, table: Union[str, Table, TableModule], ids: Tensor) -> Tensor:
+        """Rows of ids at the newest version; of the batch under way, where one is. float32 ``[*ids.shape, dim]``; trains
+        nothing. Ids are those that the table's module takes, which hashes them or not; where modules differ, want the
+        module as ``table``. Errors: ArgumentError; IdError that names table, place and id."""
+        from .lookups import rows_of_ids
 
-        Errors: ArgumentError; IdError that names table, place and id.
-        """
-        from .lookups import Wish, flat_ids, look_up
-
-        found = self._registered(table)
-        flat = flat_ids(ids, f"table {found.name!r}")
-        if found.pooling is not None:
-            from .bags import look_up_bags
-
-            return look_up_bags(self, found, flat, None).reshape(*ids.shape, found.dim)
-        looked = look_up(self, [Wish([found], [flat])], train=False)[0]
-        rows = torch.nn.functional.embedding(looked.ids, looked.rows)
-        return rows.reshape(*ids.shape, found.dim)
+        return rows_of_ids(self, table, ids)
 
     def _registered(self, table: Union[str, Table]) -> Table:
         found = self._tables.get(table) if isinstance(table, str) else table
@@ -369,13 +366,15 @@ class Session:
         return bytes(digest).hex()
 
     def save(self, path: Union[str, os.PathLike[str]]) -> None:
-        """Writes all weights to a safetensors file, streamed; with manifest, version and digest. Errors: FileError;
+        """Writes the model to a safetensors file, streamed: all weights, with manifest, version and digest, and the
+        buffers and parameters that servers do not train, as they are in this process. Errors: FileError;
         ArgumentError."""
         if not isinstance(path, (str, bytes, os.PathLike)) or not os.fsencode(path):
             raise ArgumentError(f"save: path {path!r}: want the name of a file")
+        from . import modelstate
+
         self.begin_reading()
-        with self._lock:
-            self._batches.read(self.native.save, self.handle, os.fsencode(path))
+        modelstate.save(self, os.fsencode(path))
 
     # The end.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from collections.abc import Sequence
+from typing import Any, Dict, List, Optional
 
+from .errors import ArgumentError
 from .optimizers import Init, Spec
 
 
@@ -11,10 +13,19 @@ class Table:
     """An embedding table of a session: ``rows`` rows of ``dim`` float32 values. Modules of one name share it."""
 
     def __init__(
-        self, name: str, rows: int, dim: int, init: Init, optimizer: Optional[Spec], pooling: Optional[str] = None
+        self,
+        name: str,
+        rows: int,
+        dim: int,
+        init: Init,
+        optimizer: Optional[Spec],
+        pooling: Optional[str] = None,
+        padding: Optional[int] = None,
     ) -> None:
         self.name, self.rows, self.dim, self.init, self.optimizer = name, rows, dim, init, optimizer
         self.pooling = pooling  # by servers: "sum" or "mean"; None: they give rows
+        self.padding = padding  # a row that is zeros
+        self.salts: List[Optional[int]] = []  # by which its modules hash ids, each once; None: ids are rows
         self.index = -1  # in the manifest, when the session has registered it
 
     def __repr__(self) -> str:
@@ -26,4 +37,13 @@ class Table:
             out["optimizer"] = self.optimizer.manifest()
         if self.pooling is not None:
             out["placement"], out["pooling"] = "tables", self.pooling
+        if self.padding is not None:
+            out["padding"] = self.padding
         return out
+
+
+def one_salt(name: str, salts: Sequence[Optional[int]], want: str) -> Optional[int]:
+    """By what ids of a table are hashed; None where they are rows. Errors: ArgumentError where its modules differ."""
+    if len(salts) > 1:
+        raise ArgumentError(f"table {name!r}: its modules hash ids by salts {list(salts)} (None: not at all): want {want}")
+    return salts[0] if salts else None
