@@ -152,3 +152,44 @@ func TestUnlisted(t *testing.T) {
 		t.Errorf("the job of this ps is not among %d", len(u.Status.Jobs))
 	}
 }
+
+// Trainers say a last word of a run whose ps was lost, to the ps that was started in its place. That is no run which
+// nobody coordinates; one that they go on speaking of is.
+func TestLastWordsOfLostRun(t *testing.T) {
+	lost, next := sample.NewCluster(sample.Options{Trainers: 2}), sample.NewCluster(sample.Options{Trainers: 2})
+	next.RunID++
+	tracker := status.New(status.Config{Server: "box-4222", Version: "0.1.0",
+		Registered: func() []string { return []string{"box-4222"} }})
+	found := func() bool {
+		u := tracker.Tick(lost.Now)
+		return slices.Contains(codesOf(&u.Status), status.CodeCoordinator)
+	}
+	speak := func() {
+		for _, h := range lost.Second() {
+			if h.Telemetry.Trainer != nil {
+				tracker.Take(lost.Now, h.Job, h.From, h.Telemetry)
+			}
+		}
+	}
+	speak()
+	for second := range 20 {
+		lost.Second()
+		next.Now = lost.Now.Add(-time.Second)
+		for _, h := range next.Second() {
+			if second >= 2 { // until then nobody has joined again
+				tracker.Take(next.Now, h.Job, h.From, h.Telemetry)
+			}
+		}
+		if found() {
+			t.Fatalf("second %d: the run that was lost is one that nobody coordinates", second)
+		}
+	}
+	tracker = status.New(status.Config{Server: "box-4222", Version: "0.1.0",
+		Registered: func() []string { return []string{"box-4222"} }})
+	for second := range 10 {
+		speak()
+		if found() != (second >= 5) {
+			t.Errorf("second %d: found %v", second, !(second >= 5))
+		}
+	}
+}

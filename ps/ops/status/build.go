@@ -37,8 +37,19 @@ func (t *Tracker) build() *Status {
 // rehearsed reports that a wrong bit was found which was asked for.
 func rehearsed(v *schema.VerifyReport) bool { return v.Mismatches > 0 && v.Injected }
 
-// visible reports whether a run is shown: trainers alone, of which no ps has told, wait for a while.
-func (t *Tracker) visible(r *run) bool { return r.said != nil || t.now-r.since >= shownAfter }
+// visible reports whether a run is shown. One that no ps has told of is, once its trainers have gone on speaking of it
+// for shownAfter, and for as long as they do: a last word that came late is no run under way.
+func (t *Tracker) visible(r *run) bool {
+	if r.said != nil {
+		return true
+	}
+	for _, tr := range r.trainers {
+		if tr.heard.at()-r.since >= shownAfter && tr.heard.fresh(t.now) {
+			return true
+		}
+	}
+	return false
+}
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 	keys := make([]K, 0, len(m))

@@ -29,7 +29,7 @@ const (
 const (
 	endedKept  = 10 * 60_000 // a run that has ended
 	goneKept   = 10 * 60_000 // a ps, or a GPU, of which nothing is heard
-	shownAfter = 5_000       // trainers that speak of a run that no ps coordinates are shown
+	shownAfter = 5_000       // trainers that go on speaking of a run that no ps coordinates are shown
 	heldFor    = 10_000      // a run stays with the ps that coordinates it for so long after its last word
 )
 
