@@ -310,11 +310,17 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 		return append([]Decision{d},
 			c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, m.batch, l.Reason))...)
 	default:
-		d.Note = fmt.Sprintf("trainer %s left after %d batches", name, m.batch)
+		d.Note = fmt.Sprintf("trainer %s left after %d batches", name, c.trained(m))
 		m.left = true
 		return append([]Decision{d}, c.goneOn()...)
 	}
 	return []Decision{d}
+}
+
+// trained counts the batches that a trainer has completed, as its program counts them: those that assign the values
+// of a model come before the first.
+func (c *Coordinator) trained(m *member) schema.Batch {
+	return m.batch - min(m.batch, schema.Batch(c.config.Job.StartVersion()))
 }
 
 // goneOn is what follows where a trainer has left and the others go on.
