@@ -152,6 +152,7 @@ func (u *rowsUpdate) moveRow(s *scratch, v *plain, first bool, g []float32, row,
 
 // ApplyRows: see the interface.
 func (r *reference) ApplyRows(a ApplyRows) error {
+	r.calls.n.Add(1)
 	tell(a.Report, Report{})
 	if err := a.check(); err != nil {
 		return err
@@ -192,6 +193,7 @@ func (r *reference) ApplyRows(a ApplyRows) error {
 
 // CoalesceApply: see the interface. Where values are to be counted, the sums are made twice.
 func (r *reference) CoalesceApply(a CoalesceApply) (int, error) {
+	r.calls.n.Add(1)
 	tell(a.Report, Report{})
 	if err := a.check(); err != nil {
 		return 0, err
@@ -252,6 +254,7 @@ func (u *update) spans(n, dim int, visit func(at span)) {
 
 // ApplyDense: see the interface.
 func (r *reference) ApplyDense(a ApplyDense) error {
+	r.calls.n.Add(1)
 	tell(a.Report, Report{})
 	if err := a.check(); err != nil {
 		return err
@@ -276,6 +279,7 @@ func (r *reference) ApplyDense(a ApplyDense) error {
 
 // AverageApply: see the interface. Where values are to be counted, the sums are made twice.
 func (r *reference) AverageApply(a AverageApply) error {
+	r.calls.n.Add(1)
 	tell(a.Report, Report{})
 	if err := a.check(); err != nil {
 		return err

@@ -2,6 +2,7 @@ package cuda
 
 // Coalesce: see the interface.
 func (r *reference) Coalesce(a Coalesce) (int, error) {
+	r.calls.n.Add(1)
 	if err := a.check(); err != nil {
 		return 0, err
 	}

@@ -4,6 +4,7 @@ import "math"
 
 // MatMul: see the interface.
 func (r *reference) MatMul(a MatMul) error {
+	r.calls.n.Add(1)
 	if err := a.check(); err != nil {
 		return err
 	}
@@ -45,6 +46,7 @@ func transpose(to, from []float32, rows, cols int) {
 // SoftmaxCrossEntropy: see the interface. With m the largest logit and s the canonical sum of e = exp(logit - m):
 // probability = e / s, loss = log(s) - (logit of the target - m), gradient = probability - onehot.
 func (r *reference) SoftmaxCrossEntropy(a SoftmaxCrossEntropy) error {
+	r.calls.n.Add(1)
 	if err := a.check(); err != nil {
 		return err
 	}
@@ -93,6 +95,7 @@ func largest(x []float32) float32 {
 
 // FirstNonFinite: see the interface.
 func (r *reference) FirstNonFinite(values Vector) int {
+	r.calls.n.Add(1)
 	if values.n == 0 {
 		return -1
 	}

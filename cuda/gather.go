@@ -18,7 +18,10 @@ func (a *Gather) shape() error {
 func (a *Gather) data() error { return checkIDs("gather", a.IDs, int64(a.Rows.n/a.Dim), NoPadding) }
 
 // Gather: see the interface.
-func (r *reference) Gather(a Gather) error { return a.inGo() }
+func (r *reference) Gather(a Gather) error {
+	r.calls.n.Add(1)
+	return a.inGo()
+}
 
 func (a *Gather) inGo() error {
 	if err := a.shape(); err != nil {

@@ -41,6 +41,7 @@ type native struct {
 	lost    atomic.Bool // the device: outputs in place may be half written
 	cpu     *native     // of a GPU's: for calls that the CPU does sooner, or nil where the GPU does all
 	closed  atomic.Bool
+	counted callCounter
 }
 
 // call is the memory of one call. The garbage collector sees numbers alone in command and terms.
@@ -103,6 +104,13 @@ func (n *native) ISA() string    { return n.isa }
 func (n *native) Threads() int   { return n.threads }
 func (n *native) reason() string { return n.why }
 
+func (n *native) addCalls(by map[string]uint64) {
+	by[n.name] += n.counted.n.Load()
+	if n.cpu != nil {
+		n.cpu.addCalls(by)
+	}
+}
+
 // Close ends the backend. No other call may be under way, and batches, streams and memory of it must be gone.
 func (n *native) Close() error {
 	if !n.closed.CompareAndSwap(false, true) {
@@ -156,6 +164,7 @@ func (n *native) cross(c *call, e *encoding) (int, error) {
 	if n.cpu != nil && !e.work.paysOnDevice(n.cpu.threads) {
 		return n.cpu.cross(c, e)
 	}
+	n.counted.n.Add(1)
 	command := (*C.uint8_t)(e.command)
 	status := C.bridge_call(n.table, n.context, e.op, command,
 		(*C.uint8_t)(unsafe.SliceData(c.workspace)), C.uint64_t(len(c.workspace)), e.held)

@@ -303,6 +303,7 @@ func (n *native) submit(b *Batch, times int) error {
 		err = c.failed(int(c.answer.done), status, &c.answer.report)
 		c.ran = int(c.answer.done) + 1
 	}
+	n.counted.n.Add(uint64(c.ran * times))
 	c.tell()
 	return err
 }

@@ -239,3 +239,22 @@ func TestLostDeviceInCalls(t *testing.T) {
 		failAt(n, noMemory)
 	}
 }
+
+// Operations are counted where they were done: a backend of a device leaves small ones to the CPU.
+func TestOperationsAreCountedByDevice(t *testing.T) {
+	b := emulated(t).(*native)
+	cpu, err := Open(Options{Name: "cpu"})
+	must(t, err)
+	b.cpu = cpu.(*native) // as cuda has it; closed with it
+	product := func(n int) {
+		t.Helper()
+		of := func() Vector { return Float32s(make([]float32, n*n)) }
+		must(t, b.MatMul(MatMul{M: n, N: n, K: n, A: of(), B: of(), C: of()}))
+	}
+	product(2)
+	product(256)
+	product(3)
+	if calls := Calls(b); calls["cpu"] != 2 || calls[b.Name()] != 1 {
+		t.Errorf("%v, want 2 of the CPU and 1 of the device", calls)
+	}
+}

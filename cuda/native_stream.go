@@ -138,6 +138,7 @@ func (q *nativeQueue) submit(b *Batch) (int, error) {
 		c.ran = int(c.answer.done)
 		err = c.failed(c.ran, status, &c.answer.report)
 	}
+	q.n.counted.n.Add(uint64(c.ran))
 	return c.ran, err
 }
 

@@ -6,7 +6,8 @@ import "sync"
 // Its operations run on the calling goroutine. Sums and steps of float32 work in place; other types are widened into
 // scratch memory first and narrowed at the end.
 type reference struct {
-	pool sync.Pool // of *scratch
+	pool  sync.Pool // of *scratch
+	calls callCounter
 }
 
 func newReference() *reference {
@@ -28,6 +29,7 @@ func (r *reference) Close() error { return nil }
 
 // Copy: see the interface.
 func (r *reference) Copy(to, from Vector) error {
+	r.calls.n.Add(1)
 	if err := copyShape(to, from); err != nil || to.n == 0 {
 		return err
 	}
@@ -67,6 +69,7 @@ func (s *scratch) bagsOf(p *pooling) (ids, offsets []int64) {
 
 // BagForward: see the interface.
 func (r *reference) BagForward(a BagForward) error {
+	r.calls.n.Add(1)
 	tell(a.Report, Report{})
 	if err := a.check(); err != nil {
 		return err
@@ -151,6 +154,7 @@ func divide(out, x []float32, by float32) {
 
 // BagBackward: see the interface.
 func (r *reference) BagBackward(a BagBackward) (int, error) {
+	r.calls.n.Add(1)
 	tell(a.Report, Report{})
 	if err := a.check(); err != nil {
 		return 0, err

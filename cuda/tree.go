@@ -99,6 +99,7 @@ func (m *mergeScratch) run(n int, term func(i int) Vector) []float32 {
 
 // Merge: see the interface.
 func (r *reference) Merge(a Merge) (int, error) {
+	r.calls.n.Add(1)
 	if err := a.check(); err != nil {
 		return 0, err
 	}
@@ -204,6 +205,7 @@ func (m *mergeScratch) sum(terms []Term, lo, hi int) []float32 {
 
 // Average: see the interface.
 func (r *reference) Average(a Average) error {
+	r.calls.n.Add(1)
 	if err := a.check(); err != nil {
 		return err
 	}
