@@ -222,7 +222,7 @@ func (p *reporter) url() string {
 	if at := p.server.registry.self.URL; at != "" {
 		return at
 	}
-	return p.server.nats.URL()
+	return p.server.announced("")
 }
 
 // fill is what this ps says of itself.
@@ -233,6 +233,7 @@ func (p *reporter) fill(now time.Time) *schema.ServerReport {
 		ID: s.registry.self.ID, State: state, Version: gradbus.Version + "+" + schema.Fingerprint[:8], URL: p.url(),
 		Page:     p.page,
 		Backend:  schema.Clip(cuda.Describe(s.backend)),
+		Calls:    cuda.Calls(s.backend),
 		Deadline: schema.Real(s.config.Deadline.Seconds()), ControlLost: s.controlLost.Load(), Reasons: map[string]uint64{},
 		Memory: schema.MemoryReport{PromisedBytes: max(0, s.config.MemoryBytesMax-s.freeBytes.Load()),
 			MaxBytes: s.config.MemoryBytesMax},

@@ -92,6 +92,14 @@ func (l *reportLog) own(s *Server, what string, ok func(*schema.ServerReport) bo
 	return found
 }
 
+// calls are the operations that a server's arithmetic has done.
+func calls(p *schema.ServerReport) (n uint64) {
+	for _, of := range p.Calls {
+		n += of
+	}
+	return n
+}
+
 // A job from its first join to a while after its end, as its server's reports tell it.
 func TestReportsTellOfAJob(t *testing.T) {
 	t.Parallel()
@@ -133,8 +141,8 @@ func TestReportsTellOfAJob(t *testing.T) {
 		return len(p.Jobs) == 1 && len(p.Shards) == 2 && p.Shards[0].Version == batches && p.Shards[1].Version == batches
 	})
 	if j := running.Jobs[0]; j.Phase != schema.PhaseRunning || j.StartedMS == 0 || j.Parameters == 0 ||
-		len(j.Keepers) != 1 || j.Keepers[0] != idle.ID || running.Memory.PromisedBytes == 0 {
-		t.Errorf("while it runs: %+v", j)
+		!slices.Equal(j.Keepers, []string{idle.ID}) || min(running.Memory.PromisedBytes, int64(calls(running))) == 0 {
+		t.Errorf("while it runs: %+v, %v operations", j, running.Calls)
 	}
 	for _, shard := range running.Shards {
 		if shard.Job != "told" || !shard.Ready || shard.Rounds == 0 || shard.Rounds%batches != 0 ||

@@ -166,7 +166,8 @@ type ServerReport struct {
 	Bytes        uint64            `json:"bytes"`
 	Dropped      uint64            `json:"dropped"`
 	SlowReaders  uint64            `json:"slow_readers"`
-	Reasons      map[string]uint64 `json:"reasons"` // frames that were refused or repeated, by reason; all reasons but ok
+	Reasons      map[string]uint64 `json:"reasons"`         // frames that were refused or repeated, by reason; all reasons but ok
+	Calls        map[string]uint64 `json:"calls,omitempty"` // operations of the shards' arithmetic, by the backend that did them
 	Traffic      Traffic           `json:"traffic"`
 	Memory       MemoryReport      `json:"memory"`
 	Process      ProcessReport     `json:"process"`

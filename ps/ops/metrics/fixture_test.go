@@ -40,7 +40,8 @@ func everything(trainers, shards int) *cluster {
 	own := &schema.ServerReport{
 		ID: "a-4222", Version: "1.2.3", Backend: "cpu avx2", Deadline: 30, Frames: 1000, Bytes: 1 << 20, Dropped: 1,
 		SlowReaders: 2,
-		Reasons:     map[string]uint64{"duplicate": 5, "damaged": 7}, Traffic: traffic(),
+		Reasons:     map[string]uint64{"duplicate": 5, "damaged": 7},
+		Calls:       map[string]uint64{"cpu": 40, "cuda": 50}, Traffic: traffic(),
 		Memory:  schema.MemoryReport{PromisedBytes: 100, MaxBytes: 1000},
 		Process: process(), Verification: schema.VerifyReport{OneIn: 64, Blocks: 10, Mismatches: 1},
 		Disks: []schema.DiskReport{{Path: "/var/lib/gradbus", FreeBytes: 10, TotalBytes: 100, SampleMS: 1_700_000_008_000}},

@@ -1,7 +1,9 @@
 package metrics
 
 import (
+	"maps"
 	"runtime"
+	"slices"
 	"time"
 
 	"gradbus/schema"
@@ -52,6 +54,12 @@ func serverTable() table[server] {
 			func(s server) float64 { return float64(s.s.Bytes) }),
 		counters("gradbus_ps_frames_refused_total", "Frames that were refused, or, as duplicate, answered again, by reason.",
 			[]string{"reason"}, refused),
+		counters("gradbus_ps_calls_total", "Operations of the arithmetic of this ps, by the backend that did them: cuda is "+
+			"the GPU.", []string{"backend"}, func(s server, r *row) {
+			for _, backend := range slices.Sorted(maps.Keys(s.s.Calls)) {
+				r.value(float64(s.s.Calls[backend]), backend)
+			}
+		}),
 		counter("gradbus_ps_dropped_messages_total", "Messages that were lost because this ps read too slowly, or that "+
 			"were damaged.", func(s server) float64 { return float64(s.s.Dropped) }),
 		counter("gradbus_ps_slow_readers_total", "Connections that the data server cut because their reader was too slow.",
