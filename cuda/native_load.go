@@ -73,3 +73,11 @@ func loadAPI(name, path string) (*C.gb_api, error) {
 
 // Built says what this build has besides Go, for a version screen.
 func Built() string { return "libgradbus; CUDA backend " + C.GoString(C.gradbus_cuda_why()) }
+
+// LacksCUDA says why this build cannot open the backend cuda, and what can; empty where it can.
+func LacksCUDA() string {
+	if C.gb_cuda_backend(C.GB_ABI) != nil {
+		return ""
+	}
+	return "this program has no CUDA backend, which was " + C.GoString(C.gradbus_cuda_why()) + ": build it where nvcc is"
+}

@@ -11,3 +11,6 @@ func openNative(string, string, Options) (Backend, error) { return nil, ErrNoBac
 
 // Built says what this build has besides Go, for a version screen.
 func Built() string { return "none: the portable backend alone; " + howToBuild }
+
+// LacksCUDA says why this build cannot open the backend cuda, and what can; empty where it can.
+func LacksCUDA() string { return "this program has no CUDA backend: " + howToBuild + ", where nvcc is" }

@@ -22,6 +22,7 @@ func TestGPUAcknowledge(t *testing.T) {
 	flags := []string{"--gpu-library", library.Path, "--gpu-state", state, "--log-format", "text"}
 	ps, _ := server(t, flags...)
 	ps.says(t, "to=healthy")
+	ps.says(t, `msg="no GPU is used" reason=`)
 	if _, err := os.Stat(filepath.Dir(state)); err == nil {
 		t.Error("something is remembered although nothing was wrong")
 	}

@@ -273,7 +273,7 @@ func (f *flags) arithmetic(ctx context.Context, log *slog.Logger) (backend cuda.
 		return err
 	}
 	look := func() (err error) {
-		if gpus, err = f.gpu.Watch(ctx, f.server.Backend, log); err == nil {
+		if gpus, err = f.gpu.Watch(ctx, f.server.Backend, cuda.LacksCUDA(), log); err == nil {
 			opened = append(opened, gpus.Close)
 		}
 		return err

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"gradbus/cuda"
 	"gradbus/internal/health/monitor"
 	"gradbus/internal/report"
 )
@@ -18,7 +19,7 @@ func (o *common) watchGPUs(ctx context.Context) (watched context.Context, stop f
 	if !o.gpu.Takes(o.backend) && o.gpu.Mode != string(monitor.Require) {
 		return ctx, func() {}, o.gpu.Check()
 	}
-	m, err := o.gpu.Watch(ctx, o.backend, o.log)
+	m, err := o.gpu.Watch(ctx, o.backend, cuda.LacksCUDA(), o.log)
 	if err != nil {
 		return nil, nil, err
 	}

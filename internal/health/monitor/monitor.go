@@ -56,6 +56,9 @@ type Config struct {
 	LastWords time.Duration
 	// Boot names the present run of the machine, by which a restart of it is told; nil asks the kernel.
 	Boot func() string
+	// Unused is logged with the first GPUs that are found, where this process computes on none: how it would. Empty logs
+	// nothing.
+	Unused string
 	// Log gets changes of state; nil discards.
 	Log *slog.Logger
 	// OnChange is told of each change of a GPU, never concurrently. It must return at once.

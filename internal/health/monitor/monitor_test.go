@@ -285,12 +285,12 @@ func TestMonitorHangAtStart(t *testing.T) {
 	}
 }
 
-// A probe that somebody kills is started again, and nothing is forgotten.
+// A probe that somebody kills is started again, and nothing is forgotten. That no GPU is used is said once.
 func TestMonitorProbeKilled(t *testing.T) {
 	t.Parallel()
 	l := fake.Build(t)
 	l.Set("%s", fake.Healthy(0))
-	m, log := start(t, l.Path, nil)
+	m, log := start(t, l.Path, func(c *monitor.Config) { c.Unused = "say how" })
 	untilState(t, m, 0, schema.GPUHealthy, "")
 	l.XID(0, 79)
 	untilState(t, m, 0, schema.GPUUnhealthy, "xid-79")
@@ -301,6 +301,8 @@ func TestMonitorProbeKilled(t *testing.T) {
 	until(t, "a new probe", func() bool { return log.pid(t) != first })
 	if text := log.String(); !strings.Contains(text, "the probe was ended by signal 9 (killed)") {
 		t.Error("the log does not say how the probe ended")
+	} else if n := strings.Count(text, `msg="no GPU is used" reason="say how"`); n != 1 {
+		t.Errorf("the log says %d times how to use a GPU, want once", n)
 	}
 	untilState(t, m, 0, schema.GPUUnhealthy, "xid-79")
 }
@@ -353,7 +355,7 @@ func TestMonitorNothingToAsk(t *testing.T) {
 				path += ".gone"
 			}
 			l.Set("%s", c.set)
-			_, log := start(t, path, nil)
+			_, log := start(t, path, func(c *monitor.Config) { c.Unused = "say how" })
 			until(t, c.want, func() bool { return strings.Contains(log.String(), c.want) })
 			if n := strings.Count(log.String(), "\n"); n != 1 {
 				t.Errorf("the log has %d lines, want one:\n%s", n, log)

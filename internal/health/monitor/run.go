@@ -27,6 +27,7 @@ type watch struct {
 	none    string    // why there is no driver: faults are injected into made up GPUs; empty where there is one
 	serial  uint64    // of made up polls
 
+	unused  bool                  // the log has said that no GPU is used
 	sampled map[int]time.Duration // by index: when a GPU was sampled last, from the start
 }
 
@@ -267,6 +268,10 @@ func (w *watch) greet(now time.Time, h *health.Hello) {
 		args = append(args, "kernel_log", h.Kernel)
 	}
 	w.m.config.Log.Info("GPUs are watched", args...)
+	if unused := w.m.config.Unused; unused != "" && len(h.GPUs) > 0 && !w.unused {
+		w.unused = true
+		w.m.config.Log.Info("no GPU is used", "reason", unused)
+	}
 	for _, in := range w.m.config.Inject {
 		if in.Kind != "hang" && in.GPU >= len(h.GPUs) {
 			w.m.config.Log.Error("fault cannot be injected", "inject", in.Spec, "reason",

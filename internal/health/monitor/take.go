@@ -40,6 +40,7 @@ func (m *Monitor) Take(ctx context.Context, visible string) error {
 		return fmt.Errorf("take a GPU: %w Another can be chosen with CUDA_VISIBLE_DEVICES", err)
 	}
 	m.Use(g.UUID)
+	m.config.Log.Info("GPU taken", "gpu", g.UUID)
 	return nil
 }
 

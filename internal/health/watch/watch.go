@@ -5,6 +5,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -63,12 +64,16 @@ func (f *Flags) Args() []string {
 // before it, so that a log begins with the backend on every machine.
 func (f *Flags) Takes(backend string) bool { return backend == "cuda" || f.Use != "" }
 
-// Watch begins to watch the GPUs, and asks for the one that the backend would use. backend is its name. The error is
-// one line for people. SIGUSR1 acknowledges all GPUs that are unhealthy, from now on until ctx ends.
-func (f *Flags) Watch(ctx context.Context, backend string, log *slog.Logger) (*Watch, error) {
+// Watch begins to watch the GPUs, and asks for the one that the backend would use. backend is its name; lacks is why
+// this program cannot open the backend cuda, or empty. The error is one line for people. SIGUSR1 acknowledges all GPUs
+// that are unhealthy, from now on until ctx ends.
+func (f *Flags) Watch(ctx context.Context, backend, lacks string, log *slog.Logger) (*Watch, error) {
 	c, err := f.config(log)
 	if err != nil {
 		return nil, err
+	}
+	if !f.Takes(backend) {
+		c.Unused = cmp.Or(lacks, "--backend cuda computes on one")
 	}
 	m, err := monitor.Start(ctx, c)
 	if err != nil {
