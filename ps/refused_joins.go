@@ -17,14 +17,16 @@ type refusedJoins struct {
 	all []schema.RefusedReport // the latest is last
 }
 
-// note counts a refusal. It reports whether the log should tell of it: of the first, the second, the fourth and so on,
-// since a trainer that a service manager starts again and again is refused for ever.
+// note counts a refusal. It reports whether to tell of it: of the first, the second, the fourth and so on, since a
+// trainer that a service manager starts again and again is refused for ever. The table bounds what is told of others:
+// where it is full, the first of another tells nothing within a second of the last of the one that makes way.
 func (r *refusedJoins) note(now time.Time, job schema.JobName, host string, why *schema.Refused) (n uint64, tell bool) {
 	if schema.CheckName("job", string(job)) != nil {
 		return 0, false // no report could tell of it
 	}
 	one := schema.RefusedReport{Job: job, Reason: schema.Clip(why.Reason), Field: schema.Clip(why.Field),
 		FirstMS: now.UnixMilli()}
+	crowded := false
 	same := func(p schema.RefusedReport) bool {
 		return p.Job == job && p.Reason == one.Reason && p.Field == one.Field
 	}
@@ -32,12 +34,13 @@ func (r *refusedJoins) note(now time.Time, job schema.JobName, host string, why 
 		one = r.all[i]
 		r.all = slices.Delete(r.all, i, i+1)
 	} else if len(r.all) == schema.TelemetryRefusedMax {
+		crowded = now.Sub(time.UnixMilli(r.all[0].LastMS)) < time.Second
 		r.all = slices.Delete(r.all, 0, 1)
 	}
 	one.Host, one.Text, one.LastMS = schema.Clip(host), schema.Clip(why.Text), now.UnixMilli()
 	one.Count++
 	r.all = append(r.all, one)
-	return one.Count, one.Count&(one.Count-1) == 0
+	return one.Count, !crowded && one.Count&(one.Count-1) == 0
 }
 
 // lately forgets what is over, and gives the rest for a report.
@@ -47,8 +50,8 @@ func (r *refusedJoins) lately(now time.Time) []schema.RefusedReport {
 	return slices.Clone(r.all)
 }
 
-// joinRefused notes a refusal for the report. It logs it, and tells the trainers that wait for the job to start, unless
-// many were told this second.
+// joinRefused notes a refusal for the report. It logs it, and tells the trainers that wait for the job to start, where
+// note says so.
 func (l *controlLoop) joinRefused(job schema.JobName, from schema.Member, host string, why *schema.Refused) {
 	n, tell := l.refused.note(time.Now(), job, host, why)
 	if !tell {
@@ -56,7 +59,7 @@ func (l *controlLoop) joinRefused(job schema.JobName, from schema.Member, host s
 	}
 	l.server.log.Warn("join refused", "job", job, "member", from, "host", host, "reason", why.Reason, "text",
 		why.Text, "times", n)
-	if j := l.jobs[job]; j != nil && j.coordinator.Phase() == Gathering && l.server.unroutable.Allow(time.Now()) {
+	if j := l.jobs[job]; j != nil && j.coordinator.Phase() == Gathering {
 		told := *why
 		told.Text = fmt.Sprintf("a trainer on %s was refused: %s", host, why.Text)
 		l.send(job, j.run, schema.All, schema.Control{Refused: &told})

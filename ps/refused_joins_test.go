@@ -38,13 +38,23 @@ func TestRefusedJoins(t *testing.T) {
 			FirstMS: 1_700_000_001_000, LastMS: 1_700_000_009_000}) {
 		t.Errorf("%+v", all)
 	}
+	tells := 0
 	for i := range 3 * schema.TelemetryRefusedMax {
-		r.note(now, schema.JobName(fmt.Sprintf("job-%d", i)), "box", &schema.Refused{Reason: "job_full"})
+		name := schema.JobName(fmt.Sprintf("job-%d", i))
+		if _, tell := r.note(now, name, "box", &schema.Refused{Reason: "job_full"}); tell {
+			tells++
+		}
 	}
-	if all = r.lately(now); len(all) != schema.TelemetryRefusedMax || all[len(all)-1].Job != "job-47" {
+	if tells != schema.TelemetryRefusedMax-2 {
+		t.Errorf("%d of names without end were told of at once, want those that had room", tells)
+	}
+	if _, tell := r.note(now.Add(time.Second), "later", "box", &schema.Refused{Reason: "job_full"}); !tell {
+		t.Error("a second later another is not told of")
+	}
+	if all = r.lately(now); len(all) != schema.TelemetryRefusedMax || all[len(all)-1].Job != "later" {
 		t.Errorf("%d of them, the last %+v", len(all), all[len(all)-1])
 	}
-	if all = r.lately(now.Add(refusedShown + time.Second)); len(all) != 0 {
+	if all = r.lately(now.Add(refusedShown + 3*time.Second)); len(all) != 0 {
 		t.Errorf("after a while %+v", all)
 	}
 }
