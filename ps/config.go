@@ -57,8 +57,8 @@ type Config struct {
 	// PeerTLS says how to check the certificates of the data servers of other ps, as trainers do; nil is plain TCP, or the
 	// system's roots for tls://.
 	PeerTLS *tls.Config
-	// Advertise (advertise) is the host:port at which trainers dial this ps, where that is not Host and Port. Used with
-	// NATS.
+	// Advertise (advertise) is the host:port at which others dial this ps, where that is not Host and Port. Where Host is
+	// every address, it is by default the one by which this machine reaches NATS, or others.
 	Advertise string
 
 	// Standby (standby) is the address of another ps, which has its own control server. This one stands by for it: it has
@@ -238,9 +238,8 @@ func (c Config) Validate() error {
 		"control_token: it is also the token, which every trainer knows: want another")
 	check(c.ID == "" || len(c.ID) <= schema.ServerIDBytesMax && schema.CheckName("id", c.ID) == nil,
 		"id %q: want 1 to %d of a-z, 0-9 and -", c.ID, schema.ServerIDBytesMax)
-	check(c.NATS != "" || c.NATSCredsFile == "" && (c.Standby != "" || c.NATSTLS == nil && c.Advertise == ""),
-		"nats_creds, nats_tls, advertise: want them only with nats, the address that they are for, or the last two with "+
-			"standby")
+	check(c.NATS != "" || c.NATSCredsFile == "" && (c.Standby != "" || c.NATSTLS == nil),
+		"nats_creds, nats_tls: want them only with nats, the address that they are for, or the last with standby")
 	check(c.NATS == "" || c.Standby == "",
 		"standby %s: want it without nats: who stands by has a control server of its own", fabric.WithoutUser(c.Standby))
 	check(!c.StandbyPeers || c.NATS != "" || c.ControlToken != "",

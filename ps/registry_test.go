@@ -460,7 +460,7 @@ func TestControlServersThatDoNotServe(t *testing.T) {
 		config Config
 		says   string
 	}{
-		{Config{ID: "A b"}, "id"}, {Config{Advertise: "there:1"}, "advertise"},
+		{Config{ID: "A b"}, "id"},
 		{Config{NATS: "nats://x", Advertise: "there"}, "advertise"},
 		{Config{NATSCredsFile: "x"}, "nats_creds"},
 	} {

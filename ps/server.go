@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/url"
 	"os"
 	"strings"
@@ -239,33 +238,6 @@ func (s *Server) runHere(name schema.JobName) schema.RunID {
 		return a.run
 	}
 	return 0
-}
-
-// advertised is where trainers find our data server: on the server that carries control, or at an address.
-func (s *Server) advertised() string {
-	if s.embedsControl() {
-		return ""
-	}
-	return s.announced(s.control.LocalHost())
-}
-
-// announced is where others find our data server; local is the address by which we reach them.
-func (s *Server) announced(local string) string {
-	u, err := url.Parse(s.nats.URL())
-	if err != nil {
-		return s.nats.URL() // which we made ourselves
-	}
-	if s.config.Advertise != "" {
-		u.Host = s.config.Advertise
-		return u.String()
-	}
-	// Where all addresses are listened at, the one by which we reach the control server is as good a guess as any.
-	if ip := net.ParseIP(s.config.Host); ip != nil && ip.IsUnspecified() {
-		if local != "" {
-			u.Host = net.JoinHostPort(local, u.Port())
-		}
-	}
-	return u.String()
 }
 
 // idOf makes an id from this machine's name and the port of a URL, by which a ps that is started again is known.

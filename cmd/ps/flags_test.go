@@ -57,7 +57,7 @@ func TestServeFlags(t *testing.T) {
 		"nats-creds":         flagwalk.Refused("none", "want that with it"),
 		"nats-ca":            flagwalk.Fails(authority.File, "want them only with nats"),
 		"nats-monitor":       flagwalk.Held("ps/ops.TestNATSMonitoring"),
-		"advertise":          flagwalk.Refused("a:1", "want them only with nats"),
+		"advertise":          flagwalk.Held("ps.TestAnnouncedAddress"),
 		"standby":            flagwalk.Held("trainer.TestStandbyGoesOnWithTheJob"), "id": flagwalk.Set("other"),
 		"standby-peers": {Value: "true", Fails: "want it with nats"},
 		"backend":       flagwalk.Set("go"), "isa": flagwalk.Set("baseline"), "threads": flagwalk.Set("2"),
