@@ -101,7 +101,7 @@ func (d *doctoring) run(c *cobra.Command) (status.Level, error) {
 	}
 	defer client.Close()
 	examined := doctor.Config{Version: gradbus.Version, Root: os.DirFS("/"), Listen: []string{d.listen, d.page},
-		Dirs: d.dirs, Client: client, Monitor: d.monitor}
+		Dirs: d.dirs, Client: client, Monitor: d.monitor, Token: d.token}
 	switch d.gpu {
 	case string(monitor.Auto):
 		examined.GPUs, examined.Kept = d.askDriver, d.askKept

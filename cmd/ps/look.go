@@ -21,6 +21,7 @@ import (
 // looking is what the commands that look at a running ps are told.
 type looking struct {
 	ps, tokenFile, ca string
+	token             string // of tokenFile, once there is a client
 	timeout           time.Duration
 }
 
@@ -41,15 +42,14 @@ func (l *looking) client() (*terminal.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	token, err := config.Secret(l.tokenFile, log)
-	if err != nil {
+	if l.token, err = config.Secret(l.tokenFile, log); err != nil {
 		return nil, err
 	}
 	roots, err := config.RootCAs(l.ca)
 	if err != nil {
 		return nil, err
 	}
-	return terminal.NewClient(terminal.Config{URL: l.ps, Token: token, TLS: roots, Timeout: l.timeout})
+	return terminal.NewClient(terminal.Config{URL: l.ps, Token: l.token, TLS: roots, Timeout: l.timeout})
 }
 
 // Exit statuses of ps status, beside 0: those of the plugins of monitoring systems.

@@ -286,6 +286,33 @@ func TestNATSWrong(t *testing.T) {
 	}
 }
 
+// The monitoring of a ps asks for the token of its page, which goes to this machine alone.
+func TestMonitorToken(t *testing.T) {
+	t.Parallel()
+	const token = "0123456789abcdef"
+	asked := ""
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked = r.Header.Get("Authorization"); asked != "Bearer "+token {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		fmt.Fprint(w, `{"version":"2.0.0","max_pending":67108864}`)
+	}))
+	t.Cleanup(s.Close)
+	if v, err := readMonitor(t.Context(), s.URL, token); err != nil || v.MaxPending != 64<<20 {
+		t.Errorf("with the token: %+v, %v", v, err)
+	}
+	url, _ := natsServer(t, true)
+	all := (&Config{Control: &fabric.Config{URL: url, Name: "doctor"}, Monitor: s.URL}).nats(t.Context())
+	if text := terminal.Join(terminal.Report(all, 400), false); !strings.Contains(text, "--http-token-file") {
+		t.Errorf("without the token:\n%s", text)
+	}
+	away := strings.Replace(s.URL, "127.0.0.1", "monitor.example", 1)
+	if request, err := monitorRequest(t.Context(), away, token); err != nil || request.Header.Get("Authorization") != "" {
+		t.Errorf("another machine is shown the token: %v, %v", request, err)
+	}
+}
+
 // fakePS has a status and checks.
 func fakePS(t *testing.T, level status.Level, version string, now time.Time, ready bool) *terminal.Client {
 	t.Helper()

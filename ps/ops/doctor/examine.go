@@ -31,6 +31,7 @@ type Config struct {
 
 	Control *fabric.Config // of the NATS server given by --nats; nil for none
 	Monitor string         // URL of its monitoring, http://host:8222; empty for none
+	Token   string         // of the page of a ps, whose own monitoring asks for it; empty is none
 }
 
 // Examine looks at everything. It takes as long as the slowest answer, or until ctx ends.

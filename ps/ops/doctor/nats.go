@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -52,8 +53,10 @@ func (c *Config) nats(ctx context.Context) []terminal.Finding {
 			info("NATS monitor", "max_pending, slow consumers and where JetStream stores: not asked; --nats-monitor names the "+
 				"server's monitoring address"))
 	}
-	v, err := readMonitor(ctx, c.Monitor)
-	if err != nil {
+	v, err := readMonitor(ctx, c.Monitor, c.Token)
+	if errors.Is(err, errToken) {
+		return append(all, fail("NATS monitor", "name a file with the token of its page: --http-token-file", "%v", err))
+	} else if err != nil {
 		return append(all, fail("NATS monitor", "start nats-server with -m 8222, and name http://host:8222", "%v", err))
 	}
 	return append(all, judgeMonitor(v)...)
@@ -150,13 +153,29 @@ type varz struct {
 	} `json:"jetstream"`
 }
 
-// readMonitor asks a NATS server's monitoring.
-func readMonitor(ctx context.Context, url string) (v varz, err error) {
-	ctx, cancel := context.WithTimeout(ctx, monitorWithin)
-	defer cancel()
+// errToken says that monitoring wants another token.
+var errToken = errors.New("it wants a token, or another one")
+
+// monitorRequest asks for a NATS server's monitoring. The token goes to this machine alone: that of a ps is nowhere
+// else, and a NATS server's own asks for none.
+func monitorRequest(ctx context.Context, url, token string) (*http.Request, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/varz", nil)
 	if err != nil {
-		return v, fmt.Errorf("monitoring at %s: %w", schema.Clip(url), err)
+		return nil, fmt.Errorf("monitoring at %s: %w", schema.Clip(url), err)
+	}
+	if host := request.URL.Hostname(); token != "" && (host == "localhost" || net.ParseIP(host).IsLoopback()) {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	return request, nil
+}
+
+// readMonitor asks a NATS server's monitoring.
+func readMonitor(ctx context.Context, url, token string) (v varz, err error) {
+	ctx, cancel := context.WithTimeout(ctx, monitorWithin)
+	defer cancel()
+	request, err := monitorRequest(ctx, url, token)
+	if err != nil {
+		return v, err
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Do(request)
@@ -164,7 +183,11 @@ func readMonitor(ctx context.Context, url string) (v varz, err error) {
 		return v, fmt.Errorf("monitoring at %s: %w", url, errors.Unwrap(err))
 	}
 	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
+	switch answer.StatusCode {
+	case http.StatusOK:
+	case http.StatusUnauthorized:
+		return v, fmt.Errorf("monitoring at %s: %w", url, errToken)
+	default:
 		return v, fmt.Errorf("monitoring at %s: /varz answers %s", url, answer.Status)
 	}
 	if err := json.NewDecoder(io.LimitReader(answer.Body, varzBytesMax)).Decode(&v); err != nil || v.Version == "" {
