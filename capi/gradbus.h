@@ -79,9 +79,8 @@ void gradbus_patience(int32_t ms);
 int32_t gradbus_resume(void);
 
 /* Ends a session from any thread: what waits on it gives GRADBUS_CANCELED, and so does every later call that waits but
- * gradbus_leave. The other trainers hear that this one has left, and with "told" compute its lanes. Does not wait: a
- * call that gave GRADBUS_AGAIN still
- * wants its gradbus_resume. */
+ * gradbus_leave. The other trainers hear that this one has left, and with "told" compute its lanes; without it the job
+ * stops, which is no failure. Does not wait: a call that gave GRADBUS_AGAIN still wants its gradbus_resume. */
 int32_t gradbus_cancel(gradbus_handle session);
 
 /* Shards within this process, for sessions of this process. options is NULL or JSON, all of it optional:

@@ -370,11 +370,7 @@ func go_cancel(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 		if err != nil || s.ctx.Err() != nil {
 			return err
 		}
-		cause := errCanceled
-		if s.told != nil { // it has not failed: others may compute its lanes
-			cause = fmt.Errorf("%w: %w", errCanceled, trainer.ErrInterrupted)
-		}
-		s.fail(cause)
+		s.fail(fmt.Errorf("%w: %w", errCanceled, trainer.ErrInterrupted)) // it has not failed: others may compute its lanes
 		return nil
 	})
 }
@@ -416,6 +412,6 @@ func (s *session) leave(t *C.gradbus_thread, handle C.gradbus_handle, reason err
 				return errors.Join(err, s.Abort(err))
 			}
 		}
-		return s.AbortTraining(cmp.Or(reason, context.Cause(s.ctx)))
+		return s.AbortTraining(cmp.Or(context.Cause(s.ctx), reason)) // what ended it first
 	})
 }

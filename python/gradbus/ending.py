@@ -30,6 +30,20 @@ def forget(lib: _native.Native, handle: Union[int, ctypes.c_uint64], shards: int
             lib.wait(0, lib.local_close, shards)
 
 
+def end_by(session: Session, error: BaseException) -> None:
+    """Leaves the job of a session for an exception that ends the program: others hear of it. Ctrl-C hands over, where that
+    can be; else it stops the job, which has not failed then."""
+    interrupted = isinstance(error, KeyboardInterrupt)
+    if interrupted and session.recovers:
+        session.hand_over()
+        return
+    if interrupted and session._process == os.getpid():
+        for handle in (session.handle, session._mean.handle if session._mean is not None else 0):
+            if handle:
+                session.native.cancel(handle)
+    session.abort(f"{type(error).__name__}: {error}")
+
+
 def _close() -> None:
     """At the end of the interpreter: closes what is open, by an error where the script ends by one, in the middle of a
     batch for which other trainers wait, or while another thread of it waits for the job."""
@@ -37,7 +51,7 @@ def _close() -> None:
     for session in list(opened):
         try:
             if last is not None:
-                session.end_by(last)
+                end_by(session, last)
             elif session._process == os.getpid() and session._lock.acquire(timeout=_WITHIN):
                 session._lock.release()
                 if session.recovers:

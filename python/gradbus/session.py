@@ -410,13 +410,6 @@ class Session:
             )
         self._leave(None, hand_over=True)
 
-    def end_by(self, error: BaseException) -> None:
-        """Leaves the job for an exception that ends the program: others hear of it. Ctrl-C hands over, where that can be."""
-        if isinstance(error, KeyboardInterrupt) and self.recovers:
-            self.hand_over()
-        else:
-            self.abort(f"{type(error).__name__}: {error}")
-
     @property
     def recovers(self) -> bool:
         """Whether the job goes on when a trainer or a ``ps`` is lost. False before it has joined."""
@@ -470,7 +463,7 @@ class Session:
             self.close()
             return
         try:
-            self.end_by(error)
+            ending.end_by(self, error)
         except Error:
             pass  # the first error is the one to see
 

@@ -1,9 +1,10 @@
-"""What a join says while it waits, and how it ends then."""
+"""What a join says while it waits, and how it ends then; how a job ends by Ctrl-C."""
 
 from __future__ import annotations
 
 import signal
 
+import pytest
 from programs import until
 from test_edges_processes import ended, program
 
@@ -93,3 +94,26 @@ def test_abort_of_a_join_that_has_not_got_to_its_wait(start):
         "canceled\n",
         "",
     )
+
+
+@pytest.mark.parametrize("meanwhile", ["step(model, opt)", "time.sleep(0.01)"])
+def test_interrupt_of_a_job_that_does_not_recover_is_no_failure(start, meanwhile):
+    """Neither where it comes in a wait of the library, nor in the script's own work."""
+    ps, server = start.ps()
+    one = program(
+        start,
+        f"""
+    session = joined(sys.argv[1])
+    model, opt = make(session)
+    step(model, opt)
+    print("trains", flush=True)
+    while True:
+        {meanwhile}
+    """,
+        server,
+    )
+    one.wait_for("trains")
+    one.signal(signal.SIGINT)
+    ended(one, -signal.SIGINT, err=r"KeyboardInterrupt\n?$")
+    until(lambda: "job stopped: trainer t0" in ps.err.read_text(), "the end of the job in the server's log")
+    assert "job failed" not in ps.err.read_text(), ps.said()
