@@ -151,4 +151,4 @@ def constants(step, kit):
         step.figure("%s: %s" % (row["name"], called(row)), statistics.median(row["runs"]) * 1e6, "us", [r * 1e6 for r in row["runs"]])
 
 
-STEPS = [("kernels", 110, kernels), ("torch", 110, torch), ("cuembed", 60, cuembed), ("ncu", 80, ncu), ("placed", 40, placed), ("sweep", 180, constants)]
+STEPS = [("kernels", 110, kernels), ("torch", 110, torch), ("cuembed", 60, cuembed), ("ncu", 80, ncu), ("placed", 40, placed), ("sweep", 240, constants)]

@@ -35,12 +35,18 @@ def cpp_tests(step, kit):
 
 
 def go_tests(step, kit, *more):
-    """The Go tests of every operation on this very library, bit for bit against the CPU."""
+    """The Go tests of every operation on this very library, bit for bit against the CPU; then those of other packages."""
     if kit.emulated:
         more = ("-test.short", "-test.run", SMALL)
-    out = step.run([kit.need("tests/cuda.test"), "-library", kit.kernels(), "-require", "cuda", "-test.timeout", "%.0fs" % step.left(), "-test.v", *more],
-                   kit, cwd=kit.need("cuda"))
-    step.figure("Go tests of the kernels", sum(line.startswith("--- PASS") for line in out.splitlines()), "count")
+    first = kit.need("tests/cuda.test")
+    for test in [first, *sorted(set(first.parent.glob("*.test")) - {first})]:
+        arguments = ["-library", kit.kernels(), "-require", "cuda", *more] if test == first else ["-test.short"]
+        try:
+            out = step.run([test, "-test.timeout", "%.0fs" % step.left(), "-test.v", *arguments], kit, cwd=kit.need(test.stem))
+        except Failed as e:
+            step.wrong(str(e))
+            continue
+        step.figure("Go tests of " + test.stem, sum(line.startswith("--- PASS") for line in out.splitlines()), "count")
 
 
 def sanitizers(step, kit):
@@ -193,6 +199,8 @@ def nvml(step, kit):
     for wrong in differences(metrics, before, after):
         step.wrong(wrong)
     step.figure("values of NVML compared with nvidia-smi", len(fields), "count")
+    for words in (["status", "--ps", ps.page], ["gpu-list", "--gpu-state", kit.work / "nvml.json"]):  # for the log, as users see it
+        step.log.write(step.run([kit.need("bin/ps"), *words], kit))
     ps.end()
 
 

@@ -4,6 +4,7 @@
 import argparse
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -49,6 +50,7 @@ def main():
         if name not in [s[0] for s in steps]:
             parser.error("no step %s in %s: want %s" % (name, a.phase, ", ".join(s[0] for s in steps)))
     os.makedirs(a.out, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends what the step has started
     with phase.Kit(ROOT, pathlib.Path(a.out).resolve(), a.emulated) as kit:
         failed = phase.run(a.phase, steps, kit, {**card.machine(a.emulated), "commit": commit()}, card.clocks, only)
     sys.exit(1 if failed else 0)
