@@ -62,6 +62,10 @@ const (
 	CodeDiverging    = "loss-diverging"
 )
 
+// burstHold is longer than one burst of some seconds counts in a rate, such as the frames of trainers that do not know
+// yet that their ps was started again.
+const burstHold = rateWindow + 5_000
+
 // Codes is every code that a Problem can have, causes before what follows from them: of two problems of one level the
 // earlier here is the one to look at.
 func Codes() []Code {
@@ -140,7 +144,7 @@ var codes = [...]Code{
 		Action: "Look at the loss; a smaller learning rate or clipping helps."},
 	{Code: CodeGPUUnknown, Level: Warning, Title: "a GPU cannot be asked", hold: 3_000, linger: 3_000,
 		Action: "Run `./bin/ps doctor` and `nvidia-smi` on that machine."},
-	{Code: CodeRefusals, Level: Warning, Title: "frames are refused", hold: 5_000, linger: 15_000,
+	{Code: CodeRefusals, Level: Warning, Title: "frames are refused", hold: burstHold, linger: 15_000,
 		Action: "Look at the reason: damaged frames point to the network or memory, others to a defect of who sends them."},
 	{Code: CodeResends, Level: Warning, Title: "frames are sent again", hold: 20_000, linger: 15_000,
 		Action: "Look at the network between the trainer and its shards, and at the load of both machines: " +
@@ -148,7 +152,7 @@ var codes = [...]Code{
 			"come late, or not at all."},
 	{Code: CodeReconnects, Level: Warning, Title: "a connection breaks again and again", linger: 15_000,
 		Action: "Look at the network between the trainer and its servers."},
-	{Code: CodeDropped, Level: Warning, Title: "messages are lost to a slow reader", hold: 5_000, linger: 15_000,
+	{Code: CodeDropped, Level: Warning, Title: "messages are lost to a slow reader", hold: burstHold, linger: 15_000,
 		Action: "Look at the load of that machine; what is lost is asked for again."},
 	{Code: CodeSlowReaders, Level: Warning, Title: "connections were cut off for not reading in time", linger: 30_000,
 		Action: "Look at the load of the machines that the trainers run on, and at the network to them."},

@@ -217,7 +217,8 @@ func TestRates(t *testing.T) {
 // What is found is told when it has lasted, and is over when that has lasted.
 func TestIncidents(t *testing.T) {
 	b := newIncidents()
-	problem := new(ranking).find(CodeRefusals, "x") // hold 5 s, linger 15 s
+	problem := new(ranking).find(CodeRefusals, "x")
+	problem.code.hold, problem.code.linger = 5_000, 15_000
 	var log []string
 	look := func(now int64, found ...*finding) int {
 		there, began, over := b.enter(now, found, func(string) bool { return false })
