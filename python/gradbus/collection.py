@@ -115,6 +115,14 @@ class EmbeddingBagCollection(nn.Module):
         self._places = {feature: places[feature] for feature in self.features}
         self._ordered = self._groups == [list(range(len(self.features)))]
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
+        """Takes rows by the names of features, too, as a plain ``ModuleDict`` of them has them."""
+        for feature, i in zip(self.features, self._module_of):
+            rows = state_dict.pop(f"{prefix}{feature}.weight", None)
+            if rows is not None:
+                state_dict[f"{prefix}bags.{i}.weight"] = rows
+        super()._load_from_state_dict(state_dict, prefix, *arguments)  # type: ignore[no-untyped-call]
+
     def _grouped(self) -> List[List[int]]:
         """Features that are computed together: of one dim and mode, and no padding; those of one module beside each
         other."""

@@ -48,7 +48,7 @@ def state_of(models: Models) -> State:
     state = State({}, {})
     for prefix, model in models:
         tensors = model.state_dict(prefix=prefix, keep_vars=True)
-        for key, path, module in _tables(model, prefix):
+        for key, path, module in tables_of(model, prefix):
             tensors.pop(path + "_extra_state", None)
             state.tables[key] = module
         state.tensors.update(tensors)
@@ -58,7 +58,7 @@ def state_of(models: Models) -> State:
     return state
 
 
-def _tables(model: nn.Module, prefix: str) -> Iterator[Tuple[str, str, TableModule]]:
+def tables_of(model: nn.Module, prefix: str = "") -> Iterator[Tuple[str, str, TableModule]]:
     """The key of each table, its place in the model and its module. In a collection features are the names."""
     collections: List[str] = []
     for path, part in model.named_modules(remove_duplicate=False):
@@ -91,6 +91,8 @@ def check(optimizer: Optimizer, state: State, later: bool = False) -> Dict[str, 
             continue
         seen.add(id(value))
         wrong = None
+        if not key.isprintable() or key == "__metadata__":
+            wrong = "of a name that a file cannot have"
         if value.dtype not in _DTYPE_NAMES or value.layout != torch.strided or value.device.type == "meta":
             wrong = f"{value.dtype}, {value.layout}, on {value.device}"
         if is_lazy(value):

@@ -28,19 +28,17 @@ __all__ = ["plain_state_dict", "rows_of", "write"]
 
 def plain_state_dict(model: nn.Module) -> Dict[str, Tensor]:
     """``model.state_dict()`` as that of a plain PyTorch model, with the rows of tables: a module ``users`` of this
-    package becomes ``users.weight``, float32 ``[num_embeddings, dim]``, of the newest version. The row of
-    ``padding_idx`` is zeros.
+    package becomes ``users.weight``, float32 ``[num_embeddings, dim]``, of the newest version, and a feature ``user`` of
+    a collection ``emb`` becomes ``emb.user.weight``. The row of ``padding_idx`` is zeros.
 
     It needs the memory for all rows; ``session.save`` does not. Errors: OrderError where a module has no session; those
     of the session."""
-    from .modules import TableModule
+    from .modelstate import tables_of
 
     state: Dict[str, Tensor] = model.state_dict()
-    for path, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, TableModule):
-            prefix = path + "." if path else ""
-            state.pop(prefix + "_extra_state", None)
-            state[prefix + "weight"] = module.session.read_table(module.table)
+    for key, path, module in tables_of(model):
+        state.pop(path + "_extra_state", None)
+        state[key] = module.session.read_table(module.table)
     return state
 
 

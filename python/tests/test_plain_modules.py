@@ -221,8 +221,7 @@ def test_a_saved_file_gives_a_plain_module_its_outputs(kind: Any, dense: bool, t
     with gradbus.open_model(path, verify=True) as saved:
         assert saved.digest == digest
         saved.load_into(plain)
-        if kind is not Collected:  # whose modules lie elsewhere
-            assert {k: v.tolist() for k, v in plain.state_dict().items()} == {k: v.tolist() for k, v in state.items()}
+        assert {k: v.tolist() for k, v in plain.state_dict().items()} == {k: v.tolist() for k, v in state.items()}
     assert torch.equal(outputs(plain), want)
     write_plain(plain_path, plain.state_dict())
     for start in path, plain_path:
@@ -231,6 +230,10 @@ def test_a_saved_file_gives_a_plain_module_its_outputs(kind: Any, dense: bool, t
             assert torch.equal(outputs(model), want)
             # A plain parameter of half precision lacks bits of the servers'.
             assert session.digest() == digest or start is plain_path and kind is Various and dense
+    with gradbus.local("loaded") as session:
+        model, _, _ = made(session, kind, 4, dense)
+        model.load_state_dict(plain.state_dict())
+        assert torch.equal(outputs(model), want)
 
 
 def test_rows_by_raw_ids(tmp_path: Any) -> None:
@@ -336,7 +339,10 @@ def test_files_of_others(tmp_path: Any) -> None:
 class Buffered(Base):
     def __init__(self, value: Any) -> None:
         super().__init__(False)
-        self.register_buffer("odd", value)
+        if isinstance(value, str):
+            self.register_buffer(value, torch.zeros(1))
+        else:
+            self.register_buffer("odd", value)
 
 
 class Extra(Base):
@@ -358,11 +364,13 @@ class Extra(Base):
         (torch.zeros(2).to_sparse(), "'odd'.*sparse_coo"),
         (torch.zeros(2, device="meta"), "'odd'.*on meta"),
         ({"steps": 3}, "'_extra_state'.*dict.*get_extra_state"),
+        ("__metadata__", "'__metadata__'.*name that a file cannot have"),
+        ("a\0b", "name that a file cannot have"),
     ],
 )
 def test_what_a_file_cannot_have_is_refused_at_the_start(value: Any, says: str) -> None:
     with gradbus.local("odd") as session:
-        model = (Buffered if isinstance(value, torch.Tensor) else Extra)(value)
+        model = (Extra if isinstance(value, dict) else Buffered)(value)
         with pytest.raises(gradbus.ConfigError, match=says):
             gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.1))
 
@@ -376,3 +384,37 @@ def test_names_that_meet_are_refused_at_the_start() -> None:
             with pytest.raises(gradbus.ConfigError, match=says):
                 gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.1))
                 session.start()
+
+
+TRAINER = """
+import sys, torch, gradbus
+from test_plain_modules import IDS, Norm, made, outputs
+session = gradbus.join(sys.argv[1], "several", trainers=int(sys.argv[2]), lanes=2, start=sys.argv[3])
+model, opt, _ = made(session, Norm, 3, True)
+torch.set_num_threads(1)
+model.norm.eval()  # whose statistics are each trainer's own
+for step in range(2):
+    for lane in session.lanes:
+        model(IDS[lane::2]).square().sum().backward()
+        opt.step()
+        opt.zero_grad()
+print(session.digest(), outputs(model).tolist())
+session.close()
+"""
+
+
+def test_several_trainers_begin_with_a_plain_file(start: Any, tmp_path: Any) -> None:
+    """One or two, they have the weights of one."""
+    torch.manual_seed(6)
+    plain = Norm(True)
+    plain.train()
+    plain(IDS)
+    write_plain(tmp_path / "plain", plain.state_dict())
+    said = set()
+    for trainers in 1, 2:
+        _, server = start.ps("--shards", trainers)
+        programs = [start.python(TRAINER, server, trainers, tmp_path / "plain") for _ in range(trainers)]
+        for program in programs:
+            assert program.end() == 0, program.said()
+            said.add(program.out.read_text())
+    assert len(said) == 1, said
