@@ -4,4 +4,4 @@ package schema
 
 // Fingerprint is a digest of all that two programs must read alike: the frames' schema, the kinds and what they hold,
 // reasons, and the control messages with the names and types of their fields.
-const Fingerprint = "9d4d164678458e35"
+const Fingerprint = "02844cf60f78f959"

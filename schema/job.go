@@ -149,6 +149,9 @@ type TableSpec struct {
 	PerRow bool `json:"per_row,omitempty"`
 	// key whose row begins as zeros, whatever Init says: what a program pads its samples with and does not train
 	Padding *uint64 `json:"padding,omitempty"`
+	// by which salts programs hash ids to keys (docs/ids.md), null of one whose ids are keys: what reads a model by ids
+	// hashes them alike, and trainers that differ are refused
+	Salts []*int64 `json:"salts,omitempty"`
 }
 
 // Pads reports whether key is the table's padding.

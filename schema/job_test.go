@@ -179,6 +179,7 @@ func TestDiffFindsEveryField(t *testing.T) {
 		{"tables[0].name", `"words"`, `"x"`, func(j *Job) { j.Tables[0].Name = "x" }},
 		{"tables[0].rows", "100", "101", func(j *Job) { j.Tables[0].Rows++ }},
 		{"tables[0].padding", "absent", "0", func(j *Job) { j.Tables[0].Padding = new(uint64) }},
+		{"tables[0].salts[0]", "absent", "null", func(j *Job) { j.Tables[0].Salts = []*int64{nil, new(int64)} }},
 		{"tables[1].dim", "2", "3", func(j *Job) { j.Tables[1].Dim++ }},
 		{"tables[1].partitions", "4", "5", func(j *Job) { j.Tables[1].Partitions++ }},
 		{"tables[0].init.kind", `"normal"`, `"zeros"`, func(j *Job) { j.Tables[0].Init.Kind = InitZeros }},

@@ -2,11 +2,10 @@
 
 Servers have rows and the dense parameters that they train. The rest of a model's state, which its outputs need as much,
 is this process's: buffers, frozen layers, parameters of the script's own optimizers. ``session.save`` adds it to the
-file, and notes in JSON ("gradbus.state") what the file's tensors do not say:
+file, and notes in JSON ("gradbus.state") what neither tensors nor manifest say:
 
 - ``tables``: of each table the keys of its modules in the state of a plain model, as ``users.weight``;
-- ``names``: further keys of a tensor, and the name by which the file has it;
-- ``salts``: of each table with hashed ids, by which salts; null of a module that takes rows.
+- ``names``: further keys of a tensor, and the name by which the file has it.
 """
 
 from __future__ import annotations
@@ -120,21 +119,20 @@ def save(session: Session, path: bytes) -> None:
         at.name, at.dtype = key.encode("utf-8", "surrogatepass"), _DTYPE_NAMES[value.dtype].encode()
         at.shape, at.dims = (ctypes.c_int64 * value.dim())(*value.shape), value.dim()
         at.values, at.bytes = value.data_ptr(), value.numel() * value.element_size()
-    metadata = {STATE: json.dumps(_described(session, optimizer, state, extra), sort_keys=True)}
+    metadata = {STATE: json.dumps(_described(optimizer, state, extra), sort_keys=True)}
     with session._lock:
         text = json.dumps(metadata).encode()
         session._batches.read(session.native.save, session.handle, path, array, len(array), text)
 
 
-def _described(session: Session, optimizer: Optimizer, state: State, extra: Dict[str, Tensor]) -> Dict[str, Any]:
+def _described(optimizer: Optimizer, state: State, extra: Dict[str, Tensor]) -> Dict[str, Any]:
     """What the file says of its tensors."""
     first = {id(tensor): name for tensors in (optimizer.dense_values(), extra) for name, tensor in tensors.items()}
     names = {key: first[id(tensor)] for key, tensor in state.tensors.items() if first[id(tensor)] != key}
     keys: Dict[str, List[str]] = {}
     for key, module in state.tables.items():
         keys.setdefault(module.table.name, []).append(key)
-    salts = {name: table.salts for name, table in session._tables.items() if any(s is not None for s in table.salts)}
-    return {"tables": keys, "names": names, "salts": salts}
+    return {"tables": keys, "names": names}
 
 
 # Out of a file.

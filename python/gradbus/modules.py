@@ -13,7 +13,7 @@ from . import bags, plain, pooling
 from .bag_input import BagInput, bag_input
 from .checks import eager, flag, tensor_named, whole
 from .errors import ArgumentError, ConfigError, OrderError
-from .ids import ROWS_MAX, hash_id
+from .ids import ROWS_MAX, _signed, hash_id
 from .lookups import NO_GRAPH, Looked, Wish, embed, flat_ids, look_up
 from .optimizers import Init, Normal, Spec, Uniform, Zeros
 from .session import Session
@@ -141,7 +141,7 @@ class TableModule(nn.Module):
                 self.pooling,
                 self.padding_idx,
             )
-            salt = self.salt if self.hashed else None
+            salt = _signed(self.salt) if self.hashed else None
             if salt not in self._table.salts:
                 self._table.salts.append(salt)
             self.name, self._session = self._table.name, session

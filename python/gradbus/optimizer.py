@@ -125,7 +125,7 @@ class Optimizer(torch.optim.Optimizer):
         own = tables[0].optimizer.manifest() if tables and tables[0].optimizer is not None else None
         out: Dict[str, Any] = {
             "optimizer": embeddings or dense or own,
-            "tables": [table.manifest() for table in tables],
+            "tables": [{**table.manifest(), **table.hashing()} for table in tables],
         }
         if self._dense is not None and dense is not None:
             out["parameters"] = self._dense.manifest(dense)

@@ -146,7 +146,9 @@ class SavedModel(_File):
             name: list(state.get("tables", {}).get(name, [f"{name}.weight"])) for name in self.tables
         }
         self.second: Dict[str, str] = dict(state.get("names", {}))
-        self._salts: Dict[str, List[Optional[int]]] = {name: list(s) for name, s in state.get("salts", {}).items()}
+        self._salts: Dict[str, List[Optional[int]]] = {
+            t["name"]: list(t.get("salts", ())) for t in self.manifest["tables"] or ()
+        }
         for kept in self.second.values():
             self._places[kept]
         self.whole = STATE in metadata  # else a job of Go's wrote it, or an earlier version
@@ -185,7 +187,7 @@ class SavedModel(_File):
             kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
             raise ArgumentError(f"table {name!r}: ids are {kind}: want a tensor of torch.int64")
         flat = ids.detach().reshape(-1).to("cpu", torch.int64)
-        salt = one_salt(name, self._salts.get(name, []), f"model.table({name!r})[gradbus.hash_id(ids, {len(rows)}, salt)]")
+        salt = one_salt(name, self._salts[name], f"model.table({name!r})[gradbus.hash_id(ids, {len(rows)}, salt)]")
         if salt is not None:
             flat = hash_id(flat, len(rows), salt)
         wrong = ((flat < 0) | (flat >= len(rows))).nonzero()

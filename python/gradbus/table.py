@@ -41,6 +41,10 @@ class Table:
             out["padding"] = self.padding
         return out
 
+    def hashing(self) -> Dict[str, Any]:
+        """What the manifest has of it, too, when all modules are made."""
+        return {"salts": self.salts} if any(salt is not None for salt in self.salts) else {}
+
 
 def one_salt(name: str, salts: Sequence[Optional[int]], want: str) -> Optional[int]:
     """By what ids of a table are hashed; None where they are rows. Errors: ArgumentError where its modules differ."""

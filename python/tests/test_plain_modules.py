@@ -241,7 +241,7 @@ def test_rows_by_raw_ids(tmp_path: Any) -> None:
     ids = torch.tensor([[5, -5], [2**63 - 1, 40]])
     with gradbus.local("raw") as session:
         seven, eight = (gradbus.Embedding(ROWS, DIM, name="t", hashed=True, salt=salt) for salt in (7, 8))
-        alone = gradbus.EmbeddingBag(ROWS, DIM, name="alone", hashed=True, salt=7, mode="sum", pool="servers")
+        alone = gradbus.EmbeddingBag(ROWS, DIM, name="alone", hashed=True, salt=2**64 - 7, mode="sum", pool="servers")
         opt = gradbus.Optimizer([seven, eight, alone], session, embeddings=gradbus.SGD(1.0))
         (seven(ids).sum() + alone(ids).sum()).backward()
         opt.step()
@@ -249,6 +249,7 @@ def test_rows_by_raw_ids(tmp_path: Any) -> None:
             module.eval()
             assert torch.equal(session.lookup(module, ids), session.read_table(module.table)[gradbus.hash_id(ids, ROWS, module.salt)])
         assert torch.equal(session.lookup(seven, ids), seven(ids)) and not torch.equal(seven(ids), eight(ids))
+        assert [table["salts"] for table in session.job["tables"]] == [[7, 8], [-7]]
         want = session.lookup("alone", ids)
         assert torch.equal(want.sum(1), alone(ids))
         with pytest.raises(gradbus.ArgumentError, match=r"'t'.*salts \[7, 8\].*lookup\(module, ids\)"):
