@@ -35,7 +35,7 @@ func (s *Server) announced(local string) string {
 
 // outgoingHost is the address by which this machine reaches others, by its routes; empty where it reaches none.
 func outgoingHost() string {
-	for _, at := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} { // of documentation: no machine has them
+	for _, at := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} { // for documents, so the default route leads there
 		conn, err := net.Dial("udp", at) // sends nothing
 		if err != nil {
 			continue
