@@ -87,8 +87,8 @@ int32_t gradbus_cancel(gradbus_handle session);
  *   {"shards": 1, "memory_mib": 0, "backend": "auto", "threads": 1, "library": "/path", "log": "/path"}
  * shards: how many each job is cut into, 1 to 64. memory_mib: MiB that jobs may hold; 0 is three quarters of the
  * machine's memory. backend, threads: what computes, as the flags of ./bin/ps say; for
- * cuda, library is the path of build/libgradbus.so, since this library has no CUDA. log: a file to which warnings are
- * appended. */
+ * cuda, library is the path of build/libgradbus.so, since this library has no CUDA; where it is left out, the variable
+ * GRADBUS_KERNEL_LIBRARY counts, as it was when this library was loaded. log: a file to which warnings are appended. */
 int32_t gradbus_local(const char *options, gradbus_handle *shards);
 
 /* Ends the shards. Their sessions are to have left before (GRADBUS_ORDER). */

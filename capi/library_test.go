@@ -140,6 +140,16 @@ func TestExample(t *testing.T) {
 	}
 }
 
+// The library takes its kernels from the file that the environment names.
+func TestKernelsOfTheEnvironment(t *testing.T) {
+	c := exec.Command(program(t, "example.c"))
+	c.Dir = t.TempDir()
+	c.Env = append(c.Environ(), "ASAN_OPTIONS=detect_leaks=0", cuda.LibraryVariable+"=/nowhere/none.so")
+	if out, err := c.CombinedOutput(); err == nil || !strings.Contains(string(out), "/nowhere/none.so") {
+		t.Errorf("without the file: %v: %s", err, out)
+	}
+}
+
 // The library's names are the functions of the header, and no others: those of Go, of cgo and of the arithmetic would
 // meet the names of whoever loads it.
 func TestHeaderNamesTheLibrary(t *testing.T) {

@@ -62,6 +62,9 @@ func openNative(name, why string, o Options) (Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Library != "" {
+		why += "; kernels of " + o.Library
+	}
 	n := &native{name: C.GoString(api.name), why: why, threads: max(o.Threads, 1)}
 	n.api = (*C.gb_api)(C.malloc(C.sizeof_gb_api))
 	n.table = C.uintptr_t(uintptr(unsafe.Pointer(n.api)))

@@ -52,21 +52,21 @@ func loadAPI(name, path string) (*C.gb_api, error) {
 	defer C.free(unsafe.Pointer(entry))
 	library := C.dlopen(file, C.RTLD_NOW|C.RTLD_LOCAL)
 	if library == nil {
-		return nil, fmt.Errorf("%w: library %s: %s", ErrNoBackend, path, C.GoString(C.dlerror()))
+		return nil, fmt.Errorf("%w: kernel library %s", ErrNoBackend, C.GoString(C.dlerror())) // which begins with the path
 	}
 	at := C.dlsym(library, entry)
 	if at == nil {
-		return nil, fmt.Errorf("%w: library %s has no function %s: it is no libgradbus.so", ErrNoBackend, path, symbol)
+		return nil, fmt.Errorf("%w: kernel library %s has no function %s: it is no libgradbus.so", ErrNoBackend, path, symbol)
 	}
 	api := C.bridge_enter(at)
 	if api == nil && name == "cuda" {
 		if cpu, err := loadAPI("cpu", path); err == nil && cpu != nil {
-			return nil, fmt.Errorf("%w: library %s was built without CUDA; rebuild it where nvcc is", ErrNoBackend, path)
+			return nil, fmt.Errorf("%w: kernel library %s was built without CUDA; rebuild it where nvcc is", ErrNoBackend, path)
 		}
 	}
 	if api == nil || api.abi != C.GB_ABI {
-		return nil, fmt.Errorf("%w: library %s does not speak version %d of the interface: rebuild it from these sources",
-			ErrNoBackend, path, int(C.GB_ABI))
+		return nil, fmt.Errorf("%w: kernel library %s does not speak version %d of the interface: rebuild it from these "+
+			"sources", ErrNoBackend, path, int(C.GB_ABI))
 	}
 	return api, nil
 }

@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -111,6 +112,7 @@ func TestLibrary(t *testing.T) {
 	must(t, b.Close())
 	text := filepath.Join(t.TempDir(), "text.so")
 	must(t, os.WriteFile(text, []byte("no library"), 0o600))
+	other := otherInterface(t)
 	for _, c := range []struct {
 		o    Options
 		want error
@@ -119,11 +121,59 @@ func TestLibrary(t *testing.T) {
 		{Options{Name: "cpu", Library: "/nowhere/libgradbus.so"}, ErrNoBackend, "/nowhere/libgradbus.so"},
 		{Options{Name: "cpu", Library: text}, ErrNoBackend, text},
 		{Options{Name: "cpu", Library: "libc.so.6"}, ErrNoBackend, "has no function gb_backend"},
+		{Options{Name: "cpu", Library: other}, ErrNoBackend, other + " does not speak version"},
+		{Options{Name: "cuda", Library: other}, ErrNoBackend, other + " does not speak version"},
 		{Options{Name: "go", Library: path}, ErrArgument, path},
 		{Options{Name: "cpu", Library: path, ISA: "mmx"}, ErrNoBackend, "mmx"},
 	} {
 		if _, err := Open(c.o); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: %v, want %v that says %q", c.o, err, c.want, c.says)
+		}
+	}
+}
+
+// otherInterface is a shared library of another version of the interface.
+func otherInterface(t *testing.T) string {
+	t.Helper()
+	source, path := filepath.Join(t.TempDir(), "other.c"), filepath.Join(t.TempDir(), "other.so")
+	must(t, os.WriteFile(source, []byte(`
+static const struct { unsigned size, abi; } later = {8, 1u << 30};
+const void* gb_backend(unsigned abi) { return abi == later.abi ? &later : 0; }
+const void* gb_cuda_backend(unsigned abi) { return &later; }
+`), 0o600))
+	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", path, source).CombinedOutput(); err != nil {
+		t.Fatalf("cc, which cgo has needed as well: %v: %s", err, out)
+	}
+	return path
+}
+
+// TestLibraryOfTheEnvironment: the variable gives every backend of the process its library, but for one whose options
+// name another.
+func TestLibraryOfTheEnvironment(t *testing.T) {
+	path, none := cmp.Or(*library, filepath.Join("..", "build", "libgradbus.so")), filepath.Join(t.TempDir(), "none.so")
+	reasonFor := func(o Options) string {
+		b, err := Open(o)
+		if err != nil {
+			return err.Error()
+		}
+		defer b.Close()
+		return Describe(b)
+	}
+	t.Setenv(LibraryVariable, path)
+	for _, name := range []string{"", "auto", "cpu"} {
+		if says := reasonFor(Options{Name: name}); !strings.HasSuffix(says, "; kernels of "+path) {
+			t.Errorf("backend %q with %s=%s: %s", name, LibraryVariable, path, says)
+		}
+	}
+	t.Setenv(LibraryVariable, none)
+	for _, name := range []string{"", "auto", "cpu", "cuda"} {
+		if says := reasonFor(Options{Name: name}); !strings.Contains(says, "kernel library "+none) {
+			t.Errorf("backend %q with %s=%s: %s", name, LibraryVariable, none, says)
+		}
+	}
+	for name, o := range map[string]Options{"portable": {Name: "go"}, "named": {Name: "cpu", Library: path}} {
+		if says := reasonFor(o); strings.Contains(says, none) {
+			t.Errorf("%s with %s=%s: %s", name, LibraryVariable, none, says)
 		}
 	}
 }

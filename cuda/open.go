@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 )
 
@@ -21,8 +22,8 @@ type Options struct {
 	// ISA forces an instruction set of the cpu backend: "" (the best), "baseline", "avx2" or "avx512".
 	ISA string
 	// Library is the path of a shared library, libgradbus.so, from which to take the backend cpu or cuda instead of from
-	// the linked one: to test or measure a library that was built elsewhere. It must have been built from the same
-	// interface.
+	// the linked one: to run kernels that were compiled elsewhere. It must have been built from the same interface. Empty
+	// is what LibraryVariable says.
 	Library string
 	// Verify is one block in so many of what the backend writes that another backend computes again and compares, as a
 	// *Verified does; 0 is none, and VerifyAuto one in 1000 on a GPU and none elsewhere. Close then closes both.
@@ -36,6 +37,10 @@ type Options struct {
 	// library, and one with what verifies it.
 	Log *slog.Logger
 }
+
+// LibraryVariable is the variable of the environment that gives Options.Library where the program does not: for all of
+// a process's backends, and for the processes that it starts.
+const LibraryVariable = "GRADBUS_KERNEL_LIBRARY"
 
 // Names are the values that Options.Name may have.
 func Names() []string { return []string{"auto", "go", "cpu", "cuda"} }
@@ -72,6 +77,9 @@ func open(o Options) (Backend, error) {
 	if o.Verify < VerifyAuto {
 		return nil, fmt.Errorf("%w: verify %d, want one block in so many, 0 for none, or %d for what suits the backend",
 			ErrArgument, o.Verify, VerifyAuto)
+	}
+	if o.Library == "" && o.Name != "go" && o.Name != "emu" {
+		o.Library = os.Getenv(LibraryVariable)
 	}
 	switch o.Name {
 	case "", "auto":

@@ -26,6 +26,7 @@ import (
 	"gradbus/internal/config"
 	"gradbus/internal/health/monitor"
 	"gradbus/internal/health/watch"
+	"gradbus/internal/kernelflag"
 	"gradbus/internal/process"
 	"gradbus/internal/regular"
 	"gradbus/internal/saving"
@@ -170,6 +171,7 @@ func (f *flags) add(c *cobra.Command) {
 		"instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
 	set.IntVar(&s.Threads, "threads", 1,
 		"`number` of threads that one call of the cpu backend may use; results do not depend on it")
+	kernelflag.Add(set)
 	f.verify.Add(set)
 	set.Int64Var(&f.memoryMiB, "memory-mib", 0,
 		"`MiB` that all jobs may hold; 0 is three quarters of the machine's memory, or of the control group's")

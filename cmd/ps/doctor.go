@@ -18,6 +18,7 @@ import (
 	"gradbus/internal/config"
 	"gradbus/internal/health/monitor"
 	"gradbus/internal/health/watch"
+	"gradbus/internal/kernelflag"
 	"gradbus/internal/process"
 	"gradbus/ps/ops/doctor"
 	"gradbus/ps/ops/status"
@@ -71,6 +72,7 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 	set.StringArrayVar(&d.dirs, "dir", []string{"."}, "`folder` that models or curves are written to; may be repeated")
 	set.StringVar(&d.gpu, "gpu", string(monitor.Auto),
 		"`mode`: auto asks the driver, by a process of its own, off does not")
+	kernelflag.Add(set)
 	watch.AddKept(set, &d.kept)
 	set.BoolVar(&d.asJSON, "json", false, "print the findings as exactly one line of JSON")
 	set.StringVar(&d.library, "gpu-library", "", "`path` of the driver's library; empty is the system's")

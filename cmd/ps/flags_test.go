@@ -62,8 +62,9 @@ func TestServeFlags(t *testing.T) {
 		"standby-peers": {Value: "true", Fails: "want it with nats"},
 		"backend":       flagwalk.Set("go"), "isa": flagwalk.Set("baseline"), "threads": flagwalk.Set("2"),
 		"verify": flagwalk.Held("e2e.TestWrongBitOnServer"), "memory-mib": flagwalk.Set("64"),
-		"staged-mib":  flagwalk.Fails("15", "want at least 16"),
-		"pending-mib": flagwalk.Fails("31", "want at least 32"), "jobs-max": flagwalk.Fails("0", "want at least 1"),
+		"kernel-library": flagwalk.Held("e2e.TestKernelLibrary"),
+		"staged-mib":     flagwalk.Fails("15", "want at least 16"),
+		"pending-mib":    flagwalk.Fails("31", "want at least 32"), "jobs-max": flagwalk.Fails("0", "want at least 1"),
 		"checkpoint-dir":   flagwalk.Set("DIR"),
 		"checkpoint-every": {Value: "7s", With: keeps}, "checkpoint-keep": {Value: "1", With: keeps, Fails: "checkpoint"},
 		"http": flagwalk.Set("off"), "http-host": flagwalk.Held("ps/ops.TestForeignHostsAreRefused"),
@@ -151,7 +152,7 @@ func TestSubcommandFlags(t *testing.T) {
 		{Line: "doctor --ps http://127.0.0.1:1" + nats, Flags: held("e2e.TestDoctorAsksTheDriver", "gpu", "gpu-library",
 			"json").And(held("e2e.TestStatus", "ps", "timeout")).And(held("ps/ops/doctor.TestListeners", "listen", "http")).And(
 			held("ps/ops/doctor.TestNATS", "nats", "nats-creds", "nats-monitor")).And(
-			held("ps/ops/doctor.TestKept", "gpu-state")).And(
+			held("ps/ops/doctor.TestKept", "gpu-state")).And(held("e2e.TestKernelLibrary", "kernel-library")).And(
 			held("ps/ops/doctor.TestExamine", "dir")).And(flagwalk.Flags{
 			"http-token-file": looks["http-token-file"], "http-ca": looks["http-ca"],
 			"control-token-file": looks["http-token-file"], "config": flagwalk.Fails(none, none),

@@ -47,7 +47,8 @@ func common(t *testing.T) flagwalk.Flags {
 	file := testkit.File(t, folder, "settings.yaml", []byte("seed: 7\n"))
 	return flagwalk.Flags{
 		"seed": flagwalk.Set("7"), "json": flagwalk.Set("false"), "config": flagwalk.Set(file),
-		"profile": flagwalk.Set("DIR"), "runs": flagwalk.Held("cmd/psbench.TestJoinedFlags"),
+		"kernel-library": flagwalk.Held("e2e.TestKernelLibrary"),
+		"profile":        flagwalk.Set("DIR"), "runs": flagwalk.Held("cmd/psbench.TestJoinedFlags"),
 		"in-process": {Value: "false", With: "--profile DIR"},
 		"job":        flagwalk.Held("cmd/psbench.TestJoinedFlags"),
 		"hosts":      flagwalk.Refused("a,b", eachHost),
@@ -309,7 +310,9 @@ func TestHostsFlags(t *testing.T) {
 			all[name] = f
 		}
 		return all.And(flagwalk.Flags{
-			"config": all["config"], "profile": flagwalk.Set("p"), "runs": flagwalk.Set("2"), "job": flagwalk.Set("other"),
+			"kernel-library": flagwalk.Held("e2e.TestKernelLibrary"),
+			"config":         all["config"], "profile": flagwalk.Set("p"),
+			"runs": flagwalk.Set("2"), "job": flagwalk.Set("other"),
 			"in-process": flagwalk.Refused("true", eachHost), "hosts": flagwalk.Set("c"),
 			"server": flagwalk.Set("nats://n:4222"), "here": flagwalk.Refused("1", "only with --server"),
 			"data-host": flagwalk.Refused("::1", "leave it out"), "advertise": flagwalk.Refused("a", "leave it out"),

@@ -14,11 +14,11 @@ import (
 
 // kernels is what `psbench kernels` was told.
 type kernels struct {
-	backend, isa, library string
-	threads               int
-	ops                   []string
-	quick, json           bool
-	progress              io.Writer
+	backend, isa string
+	threads      int
+	ops          []string
+	quick, json  bool
+	progress     io.Writer
 }
 
 func kernelsCommand() *cobra.Command {
@@ -41,8 +41,6 @@ func kernelsCommand() *cobra.Command {
 	set.IntVar(&k.threads, "threads", 1, "`number` of threads of one call on the CPU")
 	set.StringVar(&k.isa, "isa", "", "instruction `set` of the CPU: baseline, avx2 or avx512; empty is the best")
 	set.StringSliceVar(&k.ops, "ops", nil, "only these operations, a `list` of "+strings.Join(bench.Ops(), ", "))
-	set.StringVar(&k.library, "kernel-library", "",
-		"shared library to take the kernels from, `path`; empty is the one built in")
 	set.BoolVar(&k.quick, "quick", false, "small sizes and short runs: shows that it works, its figures mean little")
 	set.BoolVar(&k.json, "json", false, "print one line of JSON and nothing else")
 	return c
@@ -52,7 +50,7 @@ func (k *kernels) run(ctx context.Context, out io.Writer) (err error) {
 	if k.threads < 1 {
 		return fmt.Errorf("threads %d: want at least 1", k.threads)
 	}
-	backend, err := cuda.Open(cuda.Options{Name: k.backend, Threads: k.threads, ISA: k.isa, Library: k.library})
+	backend, err := cuda.Open(cuda.Options{Name: k.backend, Threads: k.threads, ISA: k.isa})
 	if err != nil {
 		return err
 	}

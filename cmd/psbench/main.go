@@ -23,6 +23,7 @@ import (
 	"gradbus/cuda"
 	"gradbus/internal/config"
 	"gradbus/internal/health/watch"
+	"gradbus/internal/kernelflag"
 	_ "gradbus/internal/timerslack" // in every process of this program
 )
 
@@ -78,6 +79,7 @@ func command() *cobra.Command {
 	for i, c := range all {
 		names[i] = c.Name()
 		if c.Flags().Lookup("json") != nil { // it runs something, with settings
+			kernelflag.Add(c.Flags())
 			config.AddFileFlag(c.Flags())
 		}
 	}

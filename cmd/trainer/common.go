@@ -18,6 +18,7 @@ import (
 	"gradbus/internal/connect"
 	"gradbus/internal/health/monitor"
 	"gradbus/internal/health/watch"
+	"gradbus/internal/kernelflag"
 	"gradbus/internal/process"
 	"gradbus/internal/report"
 	"gradbus/internal/safetensors"
@@ -135,6 +136,7 @@ func (o *common) addOutput(set *pflag.FlagSet) {
 		"instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
 	set.IntVar(&o.threads, "threads", 1,
 		"`number` of threads that one call of the cpu backend may use; results do not depend on it")
+	kernelflag.Add(set)
 	o.verify.Add(set)
 	o.gpu.Add(set)
 	set.BoolVar(&o.json, "json", false, "print one line of JSON and nothing else on standard output")

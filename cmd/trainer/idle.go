@@ -19,8 +19,9 @@ type aside struct {
 	why   string // what the others are, and what would be right
 }
 
-// always are the flags that mean the same whatever a command does.
-var always = []string{"help", "version", "events", config.FileFlag, "log-format", "log-level"}
+// always are the flags that mean the same whatever a command does. A kernel library is among them, since it comes from
+// the environment to programs that compute nothing, too.
+var always = []string{"help", "version", "events", config.FileFlag, "log-format", "log-level", "kernel-library"}
 
 // asking is that a saved model is asked; more are the flags that this workload's takes besides.
 func (o *common) asking(more ...string) aside {

@@ -65,6 +65,8 @@ var layers = map[string]layer{
 		noStd: []string{"net", "net/http"}},
 	"internal/verification": {own: []string{"cuda", "internal/health/monitor", "internal/process", "schema"},
 		others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
+	// The flag of a kernel library, of whatever computes.
+	"internal/kernelflag":       {own: []string{"cuda"}, others: []string{"github.com/spf13/pflag"}, noStd: noNetwork},
 	"internal/health/nvml/fake": {noStd: []string{"net", "net/http"}}, // a stand-in for the driver's library, for tests
 	"internal/health/monitor": {own: []string{"internal/health/keep", "internal/health", "schema"},
 		noStd: []string{"net", "net/http"}},

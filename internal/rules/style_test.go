@@ -124,6 +124,8 @@ func styleOf(path string, data []byte) []string {
 			path != "internal/health/monitor/take.go" && // CUDA's own, which say what it calls its first device
 			path != "cmd/ps/notify.go" && // where a service manager wants to be told
 			path != "internal/health/keep/file.go" && // the convention of where programs keep state
+			path != "cuda/open.go" && // a kernel library is for programs without flags, too
+			path != "internal/kernelflag/kernelflag.go" && // whose flag is handed on that way
 			path != "internal/config/environment.go" && // the one place where settings come from it
 			slices.Contains([]string{"Environ", "Getenv", "LookupEnv", "Setenv", "Unsetenv"}, call.Sel.Name) {
 			wrong = append(wrong,
