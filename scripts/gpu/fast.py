@@ -16,7 +16,7 @@ METRICS = {"gpu__time_duration.sum": ("time", "us"), "dram__throughput.avg.pct_o
            "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": ("waits for memory", "warps"),
            "smsp__average_warps_issue_stalled_lg_throttle_per_issue_active.ratio": ("waits for the queue", "warps"),
            "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": ("waits at barriers", "warps")}
-PROFILED = ("bag_forward", "coalesce_apply", "average", "apply_dense")
+PROFILED = (0, 3, 5, 7)  # of the cases of ours.py: bags of 64 and of 256 values, coalesce and coalesce+sgd of uniform ids
 FORMS = (("foreach=True", "foreach"), ("fused=True", "fused"), ("index_add_", "index"), ("momentum=0).step", "plain"), ("sparse buffer", "optim"),
          ("torch.mean", "mean"), ("torch.add", "add"))
 
@@ -123,19 +123,20 @@ def profiled(text):
 def ncu(step, kit):
     """What bounds the longest kernel of an operation."""
     kit.card()
-    tool = kit.tool("ncu")
-    for op in PROFILED:
-        # The rate of streaming is measured first, by kernels that are not asked about.
-        text = step.run([tool, "--csv", "--page", "raw", "--metrics", ",".join(METRICS), "--kernel-name", "regex:^(?!first_nonfinite|copy|bring|report)",
-                         "--launch-skip", "20", "--launch-count", "10", "--kill", "yes", *psbench(kit, "--ops", op)], kit, statuses=tuple(range(-15, 256)))
-        (kit.out / ("ncu-%s.csv" % op)).write_text(text)
+    tool, python, library = kit.tool("ncu"), kit.torch(), kit.kernels()
+    for number in PROFILED:
+        text = step.run([tool, "--csv", "--page", "raw", "--metrics", ",".join(METRICS), "--profile-from-start", "off", "--target-processes", "all",
+                         python, "-B", "scripts/gpu/ours.py", "--profile", number, "it=%s" % library], kit)
+        (kit.out / ("ncu-%d.csv" % number)).write_text(text)
+        name = called(next(json.loads(line) for line in text.splitlines() if line.startswith('{"op"')))
         try:
             kernel, found = profiled(text)
         except Failed as e:
-            step.wrong("%s: %s" % (op, e))
+            step.wrong("%s: %s" % (name, e))
             continue
+        step.log.write("ncu: the longest kernel of %s is %s\n" % (name, kernel))
         for metric, value in found.items():
-            step.figure("%s, %s: %s" % (op, kernel, METRICS[metric][0]), value, METRICS[metric][1])
+            step.figure("%s: %s" % (name, METRICS[metric][0]), value, METRICS[metric][1])
 
 
 def constants(step, kit):
@@ -146,7 +147,7 @@ def constants(step, kit):
     built = sweep.build(step, kit, step.limit * 0.65, arch)
     for name, why in built.missing.items():
         step.wrong("%s: %s" % (name, why))
-    out = step.run([python, "-B", "scripts/gpu/sweep_times.py", *("%s=%s" % pair for pair in built.libraries.items())], kit)
+    out = step.run([python, "-B", "scripts/gpu/ours.py", *("%s=%s" % pair for pair in built.libraries.items())], kit)
     for row in json.loads(out.strip().splitlines()[-1]):
         step.figure("%s: %s" % (row["name"], called(row)), statistics.median(row["runs"]) * 1e6, "us", [r * 1e6 for r in row["runs"]])
 
