@@ -180,7 +180,7 @@ class Gradbus:
         except ImportError as error:
             raise ValueError(f"--embeddings gradbus: {error}: want the wheel that make python builds") from None
         self.a, self.gradbus = a, gradbus
-        if a.server:
+        if a.server is not None:
             self.session = gradbus.join(a.server, a.job, trainers=a.trainers, lanes=a.lanes, seed=a.seed)
         else:
             self.session = gradbus.local(a.job, lanes=a.lanes, seed=a.seed)
@@ -402,7 +402,7 @@ def flags():
 if __name__ == "__main__":
     try:
         asked = flags().parse_args()
-        if asked.server and asked.embeddings != "gradbus":
+        if asked.server is not None and asked.embeddings != "gradbus":
             raise ValueError("--server is for --embeddings gradbus: plain PyTorch has its tables in this process")
         print(json.dumps(run(asked), allow_nan=False))
     except (OSError, ValueError) as error:

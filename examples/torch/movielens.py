@@ -86,7 +86,7 @@ def scores(model, test):
 def session_of(a, seed):
     """A session with the servers of --server, or in this process."""
     name = f"movielens-{seed}"
-    if a.server:
+    if a.server is not None:
         return gradbus.join(a.server, name, a.trainers, lanes=a.lanes, token_file=a.token_file, seed=seed)
     return gradbus.local(name, lanes=a.lanes, seed=seed)
 
@@ -215,7 +215,7 @@ def main():
     a.processes = a.processes or a.trainers
     if a.parts < 1:
         p.error(f"--parts {a.parts}: want at least 1")
-    if a.trainers > 1 and not a.server:
+    if a.trainers > 1 and a.server is None:
         p.error("--trainers: several processes need a --server; gradbus-ps is one")
     if a.processes == 1:
         guarded(a, True)

@@ -22,7 +22,7 @@ def load(path=None):
     Ratings of one moment are in the order of user, film, stars, so that the order is not that of the input. Raises
     FileNotFoundError where there are none and ValueError, with the line, where a file holds something else.
     """
-    return sorted(read(path) if path else debian())
+    return sorted(debian() if path is None else read(path))
 
 
 def debian():

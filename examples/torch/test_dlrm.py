@@ -106,6 +106,7 @@ def said(*arguments, **environment):
         (["--batch", "0"], "argument --batch: 0: want at least 1"),
         (["--layers", "local", "--lanes", "2", "--embeddings", "gradbus"], "want one trainer and one lane"),
         (["--server", "nats://127.0.0.1:1"], "--server is for --embeddings gradbus"),
+        (["--server", "", "--embeddings", "gradbus"], "server '': want an address such as nats://127.0.0.1:4222"),
         (["--server", "nats://127.0.0.1:1", "--embeddings", "gradbus"], "no gradbus server at 127.0.0.1:1"),
     ],
 )

@@ -85,6 +85,8 @@ def join(
     ):
         if value is not None:
             config[key] = os.fspath(value)
+            if not config[key]:
+                raise ConfigError(f"session {name!r}: {key} {value!r}: want text, or None for the default")
     if checkpoint_keep is not None:
         config["checkpoint_keep"] = whole(f"session {name!r}: checkpoint_keep", checkpoint_keep, 2)
     return Session(name, config, trainers, lanes, seed, manifest, begins)

@@ -89,6 +89,10 @@ def test_ids_that_are_none(ids, says):
         (lambda: gradbus.EmbeddingBag(3, 3, include_last_offset="x"), r"include_last_offset 'x': want True or False"),
         (lambda: gradbus.local("a b"), r"job 'a b': want 1 to 63 of a-z, 0-9 and -"),
         (lambda: gradbus.local("x", lanes=4097), r"lanes 4097: want an integer, at least 1 and at most 4096"),
+        *(
+            (lambda key=key: gradbus.join("nats://127.0.0.1:1", "x", **{key: ""}), rf"{key} '': want text, or None")
+            for key in ("token_file", "id", "tls_ca", "checkpoint_dir", "checkpoint_every")
+        ),
         (lambda: gradbus.local("x", manifest=[1]), r"manifest \[1\]: want a mapping of what JSON has"),
         (lambda: gradbus.local("x", manifest={"x": object()}), r"manifest .*: want a mapping of what JSON has"),
         (lambda: gradbus.local("x", manifest={"settings": {"a": INF}}), r"manifest .*: want a mapping of what JSON has"),
