@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"gradbus/internal/loglimit"
+	"gradbus/internal/temporary"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
@@ -162,8 +163,8 @@ func startNATS(config *ServerConfig, secret string) (*server.Server, *door, erro
 		options.CustomClientAuthentication = door
 	}
 	if config.JetStream {
-		if options.StoreDir, err = os.MkdirTemp("", "gradbus-"); err != nil {
-			return nil, nil, fmt.Errorf("start server at %s: folder of JetStream: %w", address, err)
+		if options.StoreDir, err = temporary.Folder("folder of JetStream"); err != nil {
+			return nil, nil, fmt.Errorf("start server at %s: %w", address, err)
 		}
 		defer os.RemoveAll(options.StoreDir) // empty folders that JetStream wants to see when it starts, and never again
 	}
@@ -180,7 +181,7 @@ func startNATS(config *ServerConfig, secret string) (*server.Server, *door, erro
 	err = log.fatal()
 	switch {
 	case err != nil:
-		err = startError(address, err)
+		err = startError(address, options.StoreDir, err)
 	case !nats.ReadyForConnections(readyTimeout):
 		err = fmt.Errorf("start server at %s: not ready after %s", address, readyTimeout)
 	default:
@@ -233,7 +234,11 @@ func serverOptions(config *ServerConfig) *server.Options {
 	return options
 }
 
-func startError(address string, err error) error {
+// startError says what a person may do about a server that does not start. folder is JetStream's; empty: there is none.
+func startError(address, folder string, err error) error {
+	if folder != "" && strings.Contains(err.Error(), folder) {
+		return fmt.Errorf("start server at %s: folder of JetStream: %w", address, temporary.Advise(err))
+	}
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("start server: %w: %s is in use by another process; want another host or port, or port 0 for "+
 			"any free one", ErrPortTaken, address)

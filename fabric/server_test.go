@@ -121,3 +121,14 @@ func TestMonitoring(t *testing.T) {
 		}
 	}
 }
+
+// A server whose folder for temporary files is full says so, and not that its address is wrong.
+func TestStartErrorNamesTheFolder(t *testing.T) {
+	full := errors.New("could not create storage directory - mkdir /t/gradbus-1/jetstream: no space left on device")
+	if err := startError("h:1", "/t/gradbus-1", full); !strings.Contains(err.Error(), "TMPDIR") {
+		t.Errorf("%v: want TMPDIR in it", err)
+	}
+	if err := startError("h:1", "", full); !strings.Contains(err.Error(), "want a host of this machine") {
+		t.Errorf("%v: want advice about the address", err)
+	}
+}

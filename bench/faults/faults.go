@@ -21,6 +21,7 @@ import (
 
 	"gradbus/checkpoint"
 	"gradbus/fabric"
+	"gradbus/internal/temporary"
 	"gradbus/schema"
 )
 
@@ -130,7 +131,7 @@ func Run(ctx context.Context, c Config) (_ *Result, err error) {
 	}
 	b := &bench{Config: c, ctx: ctx, r: rand.New(rand.NewPCG(c.Seed, 0)), kinds: map[string]*Kind{},
 		result: Result{Seed: c.Seed, Trainers: c.Trainers, Standby: c.Standby, Servers: c.Servers}}
-	if b.work, err = os.MkdirTemp("", "psbench-faults-"); err != nil {
+	if b.work, err = temporary.Folder("folder of the benchmark"); err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(b.work)

@@ -19,6 +19,7 @@ import (
 
 	"gradbus/internal/regular"
 	"gradbus/internal/report"
+	"gradbus/internal/temporary"
 	"gradbus/internal/timerslack"
 )
 
@@ -74,7 +75,7 @@ func (p *comparison) run(ctx context.Context, out io.Writer) (err error) {
 	}
 	p.bin = filepath.Dir(self)
 	p.scripts = filepath.Join(p.bin, "..", "scripts")
-	if p.work, err = os.MkdirTemp("", "psbench-"); err != nil {
+	if p.work, err = temporary.Folder("folder of the benchmark"); err != nil {
 		return err
 	}
 	defer os.RemoveAll(p.work)

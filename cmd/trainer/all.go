@@ -17,6 +17,7 @@ import (
 	"gradbus/internal/report"
 	"gradbus/internal/settings"
 	"gradbus/internal/spawn"
+	"gradbus/internal/temporary"
 	"gradbus/schema"
 )
 
@@ -87,7 +88,7 @@ func (o *common) serverArgs() (args []string, forget func(), err error) {
 	if !config.HasPassword(o.way.Server) {
 		return []string{"--server", o.way.Server}, func() {}, nil
 	}
-	folder, err := os.MkdirTemp("", "gradbus-trainer-")
+	folder, err := temporary.Folder("hand on the address of the server")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -97,7 +98,7 @@ func (o *common) serverArgs() (args []string, forget func(), err error) {
 		func(w io.Writer) error { return json.NewEncoder(w).Encode(map[string]string{"server": o.way.Server}) })
 	if err != nil {
 		forget()
-		return nil, nil, fmt.Errorf("hand on the address of the server: %w", err)
+		return nil, nil, fmt.Errorf("hand on the address of the server: %w", temporary.Advise(err))
 	}
 	return []string{"--" + config.FileFlag, path}, forget, nil
 }

@@ -40,6 +40,8 @@ var layers = map[string]layer{
 	"internal/atomicfile": {noStd: noNetwork},
 	// Logs in which no message repeats without bound.
 	"internal/loglimit": {noStd: noNetwork},
+
+	"internal/temporary": {noStd: noNetwork},
 	// Files that a user or a message names, opened without waiting.
 	"internal/regular": {noStd: noNetwork},
 	// A certificate and its key in files, and what makes them for tests.
@@ -51,7 +53,7 @@ var layers = map[string]layer{
 	"internal/process": {own: []string{"schema"}, others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
 	// How late the kernel may wake the threads of a program.
 	"internal/timerslack": {others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
-	"fabric": {own: []string{"internal/loglimit", "internal/regular"}, others: nats,
+	"fabric": {own: []string{"internal/loglimit", "internal/regular", "internal/temporary"}, others: nats,
 		noStd: []string{"net/http", "os/exec"}},
 
 	// How GPUs are: decisions, the probe that asks the driver, and who runs it.
@@ -212,7 +214,7 @@ var layers = map[string]layer{
 	// It kills real processes, and restarts the NATS server between them.
 	"bench/faults": {
 		own: []string{"bench/harness", "checkpoint", "internal/regular", "cuda", "examples/packages",
-			"examples/packages/corpus", "fabric", "schema", "trainer"},
+			"examples/packages/corpus", "fabric", "internal/temporary", "schema", "trainer"},
 		noStd: []string{"net", "net/http"},
 	},
 	"bench/hosted": {

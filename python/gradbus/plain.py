@@ -101,8 +101,8 @@ def write(session: Session, manifest: Mapping[str, Any], dense: Mapping[str, Ten
             raise
     except OSError as error:
         raise FileError(
-            f"session {session.name!r}: rows to begin with, {at} bytes in {tempfile.gettempdir()}: {error}; want room "
-            "there, or TMPDIR elsewhere"
+            f"session {session.name!r}: rows to begin with, {at} bytes in a temporary file: {error}; want the folder for "
+            "temporary files to take files of that size, or TMPDIR to name one that does"
         ) from None
     return out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import threading
 
 import pytest
@@ -211,6 +212,21 @@ def test_what_frameworks_find():
         assert repr(opt).startswith("Optimizer (")
         with pytest.raises(gradbus.ConfigError, match="no further parameter groups"):
             opt.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+
+
+@pytest.mark.parametrize("where", ["none", "full"])
+def test_a_folder_for_temporary_files_that_takes_nothing_is_named(where, monkeypatch):
+    """Rows to begin with go by a temporary file. Errors of it name TMPDIR, also where Python finds no such folder."""
+    if where == "none":
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
+    else:
+        monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: open("/dev/full", "wb"))
+    session, table = gradbus.local("homeless"), gradbus.Embedding(5000, 2, name="a")
+    gradbus.Optimizer(table, session, embeddings=gradbus.SGD(0.1))
+    table.load_state_dict({"weight": torch.ones(5000, 2)})
+    with session, pytest.raises(gradbus.FileError, match=r"rows to begin with, 40000 bytes .*TMPDIR"):
+        session.start()
 
 
 def test_a_refusal_for_want_of_memory_names_the_argument():
