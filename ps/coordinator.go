@@ -185,6 +185,9 @@ func NewCoordinator(config CoordinatorConfig) *Coordinator {
 // Phase is where the job is in its life.
 func (c *Coordinator) Phase() Phase { return c.phase }
 
+// counted is a batch as people count: see schema.Job.Counted.
+func (c *Coordinator) counted(b schema.Batch) schema.Batch { return c.config.Job.Counted(b) }
+
 // Failed says why the job ended; nil while it has not, or where all trainers left in peace.
 func (c *Coordinator) Failed() *schema.Failed { return c.failed }
 
@@ -286,7 +289,7 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 		d.Note = fmt.Sprintf("trainer %s left: %s", name, l.Reason)
 		handsOver := l.HandOver && !m.complete
 		m.ended = l.End
-		text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, m.batch, l.Reason)
+		text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, c.counted(m.batch), l.Reason)
 		// a newcomer that cannot begin gives its place to another one
 		if handsOver && c.recovers() && (c.others(i) || m.generation > c.config.Generation) {
 			d.Note = ""
@@ -308,19 +311,14 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 			return append([]Decision{d}, c.failFor(i, text)...)
 		}
 		return append([]Decision{d},
-			c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, m.batch, l.Reason))...)
+			c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, c.counted(m.batch),
+				l.Reason))...)
 	default:
-		d.Note = fmt.Sprintf("trainer %s left after %d batches", name, c.trained(m))
+		d.Note = fmt.Sprintf("trainer %s left after %d batches", name, c.counted(m.batch))
 		m.left = true
 		return append([]Decision{d}, c.goneOn()...)
 	}
 	return []Decision{d}
-}
-
-// trained counts the batches that a trainer has completed, as its program counts them: those that assign the values
-// of a model come before the first.
-func (c *Coordinator) trained(m *member) schema.Batch {
-	return m.batch - min(m.batch, schema.Batch(c.config.Job.StartVersion()))
 }
 
 // goneOn is what follows where a trainer has left and the others go on.

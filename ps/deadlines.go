@@ -73,11 +73,12 @@ func (c *Coordinator) lost(now time.Time, i int) (string, bool) {
 		return "", false
 	}
 	if m.dead {
-		return fmt.Sprintf("trainer %s on %s has ended at batch %d", schema.TrainerMember(i), m.host, m.batch), true
+		return fmt.Sprintf("trainer %s on %s has ended at batch %d", schema.TrainerMember(i), m.host, c.counted(m.batch)),
+			true
 	}
 	why, lost := m.Lost(now, c.config.Deadline)
 	return fmt.Sprintf("trainer %s on %s was last seen %s ago at batch %d%s", schema.TrainerMember(i), m.host,
-		rounded(m.For(now)), m.batch, why), lost
+		rounded(m.For(now)), c.counted(m.batch), why), lost
 }
 
 // freePlaces takes the places of trainers that were lost before the start: nobody depends on them yet.
@@ -130,7 +131,8 @@ func (c *Coordinator) findLost(now time.Time, lose func(i int, text string) []De
 		switch {
 		case !lost:
 			decisions = append(decisions,
-				Decision{Note: fmt.Sprintf("trainer %s on %s is back at batch %d", name, m.host, m.batch), Who: name})
+				Decision{Note: fmt.Sprintf("trainer %s on %s is back at batch %d", name, m.host, c.counted(m.batch)),
+					Who: name})
 		case c.canDoWithout(m):
 			decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
 			c.endIfEmpty()
@@ -208,7 +210,8 @@ func (c *Coordinator) tellStalls(now time.Time) []Decision {
 		m.stallTold = waited
 		limit, _ := c.stallLimit(i)
 		decisions = append(decisions, Decision{To: schema.All, Control: schema.Control{Stalled: &schema.Stalled{
-			Member: name, Host: m.host, Batch: m.waitedBatch, WaitedMS: waited.Milliseconds(), LimitMS: limit.Milliseconds()}}})
+			Member: name, Host: m.host, Batch: c.counted(m.waitedBatch), WaitedMS: waited.Milliseconds(),
+			LimitMS: limit.Milliseconds()}}})
 	}
 	return decisions
 }
@@ -246,7 +249,7 @@ func (c *Coordinator) gains() bool { return c.checkpoints.durable.version > c.fi
 func (c *Coordinator) sayWaited(now time.Time, i int, what string) string {
 	m := &c.members[i]
 	who, needed := fmt.Sprintf("trainer %s on %s", schema.TrainerMember(i), m.host),
-		fmt.Sprintf("and %s %d needs its lanes", what, m.waitedBatch)
+		fmt.Sprintf("and %s %d needs its lanes", what, c.counted(m.waitedBatch))
 	switch {
 	case m.left && m.why != "":
 		return fmt.Sprintf("%s has left, %s: %s", who, needed, m.why)
@@ -257,7 +260,7 @@ func (c *Coordinator) sayWaited(now time.Time, i int, what string) string {
 	}
 	limit, flag := c.stallLimit(i)
 	return fmt.Sprintf("%s has kept %s %d waiting for %s (limit %s, %s of the ps): it is alive but sends no gradients",
-		who, what, m.waitedBatch, rounded(m.waitedSince.For(now)), limit, flag)
+		who, what, c.counted(m.waitedBatch), rounded(m.waitedSince.For(now)), limit, flag)
 }
 
 // firstWaitedFor are the trainers that the earliest round of all shards waits for.

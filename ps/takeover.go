@@ -159,7 +159,7 @@ func (c *Coordinator) mayBeSlow(b schema.Batch) bool {
 // tooSlow ends the job because nobody is fast enough.
 func (c *Coordinator) tooSlow(name schema.Member, b schema.Batch) []Decision {
 	return c.Fail(name, fmt.Sprintf("no trainer computes batch %d within the deadline of %s: raise the server's "+
-		"--deadline", b, c.config.Deadline))
+		"--deadline", c.counted(b), c.config.Deadline))
 }
 
 // findParametersLost ends a job whose trainers had the parameters, where none is left who has them: newcomers cannot
@@ -405,7 +405,7 @@ func (c *Coordinator) joinUntaken(now time.Time, from schema.Member, j *schema.J
 		return c.Refuse(from, c.full())
 	}
 	d := c.seatAt(now, i, c.generation, from, j)
-	d.Note = fmt.Sprintf("trainer %s joined from %s at batch %d", d.Who, j.Host, c.resumed())
+	d.Note = fmt.Sprintf("trainer %s joined from %s at batch %d", d.Who, j.Host, c.counted(c.resumed()))
 	return c.routed(i, d)
 }
 
@@ -433,7 +433,8 @@ const doubtAfter = 2500 * time.Millisecond
 func (c *Coordinator) seat(now time.Time, i int) []Decision {
 	m, v := &c.members[i], c.members[i].vacancy
 	d := c.seatAt(now, i, m.generation, v.newcomer, v.join)
-	d.Note = fmt.Sprintf("trainer %s joined from %s at batch %d, after %s", d.Who, m.host, c.done(), rounded(v.For(now)))
+	d.Note = fmt.Sprintf("trainer %s joined from %s at batch %d, after %s", d.Who, m.host, c.counted(c.done()),
+		rounded(v.For(now)))
 	if m.cluster {
 		c.serial++
 	}

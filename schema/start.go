@@ -27,6 +27,9 @@ func (j *Job) NewStart(digest string) *StartModel {
 	return &StartModel{Digest: digest, Batches: int(max(1, (bytes+each-1)/each))}
 }
 
+// Counted is a version, or a batch, as the job's program and its users count: from the first that steps move.
+func (j *Job) Counted(v Version) Version { return v - min(v, j.StartVersion()) }
+
 // StartVersion is the first version that steps move: the number of batches that assign.
 func (j *Job) StartVersion() Version {
 	if j.Start == nil {

@@ -100,7 +100,7 @@ func (s *Shard) closeDense(l *round.Line, i int) error {
 		}
 		s.closing(l, c.Batch, l.Dense.Chunk(i).Bucket)
 		if err := s.outcome(i, &c); err != nil {
-			return ofRound(c.Batch, l.Dense.Nodes(i, c.Batch), l.Dense.NameMismatch(i, err))
+			return s.ofRound(c.Batch, l.Dense.Nodes(i, c.Batch), l.Dense.NameMismatch(i, err))
 		}
 		l.Dense.Finish(i, l.Weights(c.Batch), c.Weight)
 		v := c.Batch + 1
@@ -143,9 +143,9 @@ func (s *Shard) outcome(i int, c *round.Closing) error {
 }
 
 // ofRound says which round an outcome that is not finite is of. Other errors stay as they are.
-func ofRound(b schema.Batch, lanes []lane.Node, err error) error {
+func (s *Shard) ofRound(b schema.Batch, lanes []lane.Node, err error) error {
 	if _, ok := errors.AsType[*state.NonFiniteError](err); !ok {
 		return err
 	}
-	return fmt.Errorf("batch %d of lanes %v: %w", b, lanes, err)
+	return fmt.Errorf("batch %d of lanes %v: %w", s.config.Job.Counted(b), lanes, err)
 }

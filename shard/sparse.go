@@ -88,7 +88,7 @@ func (s *Shard) closeSparse(l *round.Line) error {
 				err = t.Stage(state.RowGradient{Keys: keys, Sums: rows, Weight: weight, Scale: 1})
 			}
 			if err != nil {
-				return ofRound(b, l.Sparse.Nodes(b), err)
+				return s.ofRound(b, l.Sparse.Nodes(b), err)
 			}
 		}
 		// Nobody needs the rows of version b any more: each trainer has had its own before it contributed to the round,
@@ -103,7 +103,7 @@ func (s *Shard) closeSparse(l *round.Line) error {
 			err = s.checkMeans(frames)
 		}
 		if err != nil {
-			return ofRound(b, l.Sparse.Nodes(b), err)
+			return s.ofRound(b, l.Sparse.Nodes(b), err)
 		}
 		l.Sparse.Close(l.Weights(b), total)
 		s.closedRows(l, b, frames)

@@ -83,7 +83,7 @@ func (s *Session) Next() (*Batch, error) {
 	}
 	if r.now != nil && r.now.stage != committed {
 		return nil, fmt.Errorf("%w: Next: batch %d is under way, %s: want its Commit before, or Abort", ErrOrder,
-			r.now.number, r.now.stage)
+			r.now.Number(), r.now.stage)
 	}
 	if r.batches == 0 {
 		r.planned.Store(uint64(r.committed) + 1)
@@ -189,7 +189,7 @@ func (b *Batch) Bags(l lane.Lane, table schema.Table, offsets []int64) {
 // names is the hosted lane whose keys may be named.
 func (b *Batch) names(call string, l lane.Lane) (int, bool) {
 	if b.run != b.run.Session.run || b.stage != naming || b != b.run.now {
-		b.broken("%s for lane %d: batch %d: %s", call, l, b.number, b.stage)
+		b.broken("%s for lane %d: batch %d: %s", call, l, b.Number(), b.stage)
 		return 0, false
 	}
 	return b.hosted(l)
@@ -198,7 +198,7 @@ func (b *Batch) names(call string, l lane.Lane) (int, bool) {
 func (b *Batch) hosted(l lane.Lane) (int, bool) {
 	i := int(l) - int(b.run.compute.plan.first)
 	if i < 0 || i >= len(b.steps) {
-		b.broken("lane %d: this trainer computes lanes %v of batch %d", l, b.Lanes(), b.number)
+		b.broken("lane %d: this trainer computes lanes %v of batch %d", l, b.Lanes(), b.Number())
 		return 0, false
 	}
 	return i, true
@@ -224,12 +224,12 @@ func (b *Batch) out(call string, want stage) error {
 		return err
 	}
 	if b != b.run.now || b.run != b.run.Session.run {
-		return fmt.Errorf("%w: %s: batch %d is not the one that Next gave last", ErrOrder, call, b.number)
+		return fmt.Errorf("%w: %s: batch %d is not the one that Next gave last", ErrOrder, call, b.Number())
 	}
 	if b.stage == want || want == prepared && b.stage == naming {
 		return nil
 	}
-	return fmt.Errorf("%w: %s: batch %d: %s", ErrOrder, call, b.number, b.stage)
+	return fmt.Errorf("%w: %s: batch %d: %s", ErrOrder, call, b.Number(), b.stage)
 }
 
 // failed ends the session.
@@ -338,7 +338,7 @@ func (b *Batch) Lane(l lane.Lane) (*LaneStep, error) {
 	}
 	i := int(l) - int(b.run.compute.plan.first)
 	if i < 0 || i >= len(b.steps) {
-		return nil, fmt.Errorf("%w: lane %d: this trainer computes lanes %v of batch %d", ErrOrder, l, b.Lanes(), b.number)
+		return nil, fmt.Errorf("%w: lane %d: this trainer computes lanes %v of batch %d", ErrOrder, l, b.Lanes(), b.Number())
 	}
 	return b.lane(i)
 }
@@ -349,7 +349,7 @@ func (b *Batch) lane(i int) (*LaneStep, error) {
 	l := c.plan.first + lane.Lane(i)
 	if b.open >= 0 {
 		return nil, fmt.Errorf("%w: lane %d of batch %d follows lane %d, which has not ended: want its End", ErrOrder, l,
-			b.number, b.steps[b.open].Lane)
+			b.Number(), b.steps[b.open].Lane)
 	}
 	step := &b.steps[i]
 	*step = LaneStep{Batch: b.Number(), Lane: l, Samples: c.samples[i], index: i, compute: c, batch: b}
@@ -358,12 +358,12 @@ func (b *Batch) lane(i int) (*LaneStep, error) {
 	}
 	if i < b.at {
 		return nil, fmt.Errorf("%w: lane %d of batch %d follows lane %d: want ascending order, each once", ErrOrder,
-			l, b.number,
+			l, b.Number(),
 			c.plan.first+lane.Lane(b.at-1))
 	}
 	for skipped := b.at; skipped < i; skipped++ {
 		if c.samples[skipped] > 0 {
-			return nil, fmt.Errorf("%w: lane %d of batch %d before lane %d: want ascending order", ErrOrder, l, b.number,
+			return nil, fmt.Errorf("%w: lane %d of batch %d before lane %d: want ascending order", ErrOrder, l, b.Number(),
 				c.plan.first+lane.Lane(skipped))
 		}
 	}
@@ -399,7 +399,7 @@ func (b *Batch) Commit(ctx context.Context) error {
 	for i, n := range r.compute.samples[b.at:] {
 		if n > 0 {
 			return fmt.Errorf("%w: Commit of batch %d: lane %d, which has %d samples, was not computed to its End",
-				ErrOrder, b.number, r.compute.plan.first+lane.Lane(b.at+i), n)
+				ErrOrder, b.Number(), r.compute.plan.first+lane.Lane(b.at+i), n)
 		}
 	}
 	b.stop()

@@ -109,7 +109,7 @@ func (s *Session) checkSilence(now time.Time) error {
 		}
 		if gone, _ := s.watch.lasts(&d.lost, now); gone > s.config.BackWithin {
 			return fmt.Errorf("%w: %s has been out of reach for %v, at batch %d of job %s", d.lostError(), d.name(),
-				gone.Round(100*time.Millisecond), s.newest(), s.job.Name)
+				gone.Round(100*time.Millisecond), s.Version(), s.job.Name)
 		}
 	}
 	deadline, server := s.deadline(), s.config.serverName()
@@ -118,18 +118,18 @@ func (s *Session) checkSilence(now time.Time) error {
 	if gone, lost := s.watch.lasts(&s.watch.control, now); lost { // the coordinator then ends the job unheard
 		if gone > deadline || disowned {
 			return fmt.Errorf("%w: control server %s has been out of reach for %v (deadline %v), at batch %d of job %s",
-				ErrServerLost, server, gone.Round(100*time.Millisecond), deadline, s.newest(), s.job.Name)
+				ErrServerLost, server, gone.Round(100*time.Millisecond), deadline, s.Version(), s.job.Name)
 		}
 		return nil
 	}
 	if disowned {
 		return fmt.Errorf("%w: %s does not know this run of job %s any more, at batch %d: it was started anew, or has ended "+
 			"the job unheard",
-			ErrServerLost, server, s.job.Name, s.newest())
+			ErrServerLost, server, s.job.Name, s.Version())
 	}
 	if silent, _ := s.watch.lasts(&s.watch.coordinator.Silence, now); silent > deadline+graceOfCoordinator {
 		return fmt.Errorf("%w: the coordinator of job %s at %s has been silent for %v (deadline %v), at batch %d",
-			ErrServerLost, s.job.Name, server, silent.Round(time.Second), deadline, s.newest())
+			ErrServerLost, s.job.Name, server, silent.Round(time.Second), deadline, s.Version())
 	}
 	return nil
 }

@@ -148,7 +148,7 @@ func (s *Session) lookupInto(ctx context.Context, e *evaluation, asks []RowsInto
 			e.asked = true
 		}
 		if err := s.fetch(ctx, e.lookups); err != nil {
-			return fmt.Errorf("lookup at version %d: %w", b, err)
+			return fmt.Errorf("lookup at version %d: %w", s.job.Counted(b), err)
 		}
 	}
 }

@@ -260,7 +260,7 @@ func (s *Session) refused(from string, v *schema.View) error {
 	case schema.ReasonNonFinite.String():
 		r.Text += adviceFor(r.Reason)
 	}
-	what := fmt.Sprintf("batch %d bucket %d chunk %d", h.Batch, h.Bucket, h.Chunk)
+	what := fmt.Sprintf("batch %d bucket %d chunk %d", s.job.Counted(h.Batch), h.Bucket, h.Chunk)
 	if h.Node.Count > 0 {
 		what += fmt.Sprintf(" lanes %v", h.Node)
 	}

@@ -71,7 +71,7 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 		err = s.Finish(longer)
 	}
 	if err != nil && ctx.Err() != nil && longer != ctx { // whatever the others do now
-		return fmt.Errorf("batch %d: %w", s.newest(), context.Cause(ctx))
+		return fmt.Errorf("batch %d: %w", s.Version(), context.Cause(ctx))
 	}
 	return err
 }
@@ -137,7 +137,7 @@ func (s *Session) Finish(ctx context.Context) error {
 		return nil
 	}
 	if r.now != nil && r.now.stage != committed {
-		return fmt.Errorf("%w: Finish: batch %d is under way: want its Commit before, or Abort", ErrOrder, r.now.number)
+		return fmt.Errorf("%w: Finish: batch %d is under way: want its Commit before, or Abort", ErrOrder, r.now.Number())
 	}
 	ctx, stop := s.running(ctx)
 	defer stop()
@@ -199,7 +199,7 @@ func (r *run) interrupted(ctx context.Context, b schema.Batch, err error) error 
 
 // failed ends the session with an error of batch b. Where the session ended first, ctx follows it, but not at once.
 func (r *run) failed(ctx context.Context, b schema.Batch, err error) error {
-	err = fmt.Errorf("batch %d: %w", b, err)
+	err = fmt.Errorf("batch %d: %w", r.job.Counted(b), err)
 	if errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) {
 		err = cmp.Or(context.Cause(ctx), r.TrainingErr(), err) // says the batch itself, or that of another trainer
 	}

@@ -245,7 +245,7 @@ func (s *Session) Lanes() (first lane.Lane, count int) {
 
 // Version is the number of batches applied: the next batch's number. Where the job begins with the values of a model,
 // it counts from them.
-func (s *Session) Version() schema.Version { return s.newest() - min(s.newest(), s.job.StartVersion()) }
+func (s *Session) Version() schema.Version { return s.job.Counted(s.newest()) }
 
 // newest is the version that is whole here, as frames number it.
 func (s *Session) newest() schema.Version { return schema.Version(s.batch.Load()) }

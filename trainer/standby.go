@@ -86,7 +86,7 @@ func (s *Session) askStandby(url string) error {
 			return err
 		}
 		if answer.Lost {
-			s.fail(fmt.Errorf("%w: %s, at batch %d of job %s; the job goes on at %s", ErrServerLost, answer.Text, s.newest(),
+			s.fail(fmt.Errorf("%w: %s, at batch %d of job %s; the job goes on at %s", ErrServerLost, answer.Text, s.Version(),
 				s.job.Name, fabric.WithoutUser(url)))
 			return nil
 		}

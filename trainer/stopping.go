@@ -55,5 +55,5 @@ func (s *Session) withDurable(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w; version %d is durable: start the job again with --resume, in Python session.resume(), to go "+
-		"on from there", err, v-s.job.StartVersion())
+		"on from there", err, s.job.Counted(v))
 }

@@ -75,7 +75,7 @@ func (s *Session) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, er
 		to := out[i]
 		for keys := range slices.Chunk(ask.Keys, max(1, evaluationValuesMax/dim)) {
 			if err := s.lookup(ctx, ask.Table, keys, to); err != nil {
-				return nil, fmt.Errorf("lookup of %d keys at version %d: %w", len(ask.Keys), s.newest(), err)
+				return nil, fmt.Errorf("lookup of %d keys at version %d: %w", len(ask.Keys), s.Version(), err)
 			}
 			to = to[len(keys)*dim:]
 		}
@@ -138,11 +138,11 @@ func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p sc
 	}
 	for p := range spec.Partitions {
 		if err := s.scanPartition(ctx, scan, schema.Partition(p), counted); err != nil {
-			return fmt.Errorf("scan table %q partition %d at version %d: %w", spec.Name, p, s.newest(), err)
+			return fmt.Errorf("scan table %q partition %d at version %d: %w", spec.Name, p, s.Version(), err)
 		}
 	}
 	if came != spec.Rows {
-		return fmt.Errorf("scan table %q at version %d: %d rows came of its %d", spec.Name, s.newest(), came, spec.Rows)
+		return fmt.Errorf("scan table %q at version %d: %d rows came of its %d", spec.Name, s.Version(), came, spec.Rows)
 	}
 	return nil
 }
