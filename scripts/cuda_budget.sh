@@ -2,21 +2,24 @@
 # cuda_budget.sh [--write] [FILE.cu...]: what the compiler made of the CUDA kernels, against csrc/cuda/registers.txt
 #
 # Compiles every csrc/cuda/*.cu (or the named ones) for each architecture, warnings being errors, and fails where a kernel of
-# ours spills, uses local memory, takes more registers than its line in the budget allows, lost the 16-byte loads or stores
-# that its line says it has, or has no line. With --write it writes the budget instead, after the same checks for spills and
-# local memory. No GPU is needed. Registers depend on the compiler: with another nvcc than the budget's, growth is told and
-# does not fail. Kernels of the CUDA toolkit's own library (CUB) are not ours and not looked at.
+# ours spills, uses local memory, takes more registers than its line in the budget allows, has or lacks 16-byte loads or stores
+# otherwise than its kind of access asks, lost those that its line says it has, or has no line. With --write it writes the budget
+# instead, or the lines of the named files, after the same checks for what needs no budget. No GPU is needed. Registers depend on the
+# compiler: with another nvcc than the budget's, growth is told and does not fail. Kernels of the CUDA toolkit's own library (CUB)
+# are not ours and not looked at.
 #
 # A line of the budget: registers for each architecture, then L and S where the kernel loads and stores 16 bytes at a time,
 # then FILE:KERNEL.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 budget=csrc/cuda/registers.txt
-# Those of the build.
-IFS=';' read -ra archs < <(sed -n 's/^set(GRADBUS_CUDA_ARCHITECTURES "\([^"]*\)".*/\1/p' CMakeLists.txt | sed 's/-real//g')
+archs=(75 80 90) # of the budget: those of the build that the oldest nvcc knows, too
 looked=("${archs[0]}" "${archs[-1]}") # whose machine code is read: the oldest and the newest
-# One kernel at least of each of these files loads and stores 16 bytes at a time.
-wide=(average average_apply bag_max coalesce_apply dense merge rows segments)
+# One kernel at least of each of these files, whose rows are of no access, loads and stores 16 bytes at a time.
+wide=(average average_apply bag_max dense merge segments)
+# So does every kernel of a wide access (kFloats, kVectors: Access 0 and 1), but these, which store no rows. One of single values
+# (kSingles, Access 2) does neither, but for total_kernel, whose terms lie in the workspace.
+reads='look_kernel|look_rows_kernel|first_nonfinite_kernel'
 
 write=
 if [ "${1:-}" = --write ]; then
@@ -146,16 +149,30 @@ for name in "${wide[@]}"; do
     echo "$name: no kernel of it loads and stores 16 bytes at a time" >>"$work/complaints"
 done
 
+awk -v reads="^($reads)<" '
+  /\(Access\)[0-2]/ {
+    match($0, /[-L][-S] [a-z_]+:/)
+    has = substr($0, RSTART, 2)
+    kernel = substr($0, RSTART + 3)
+    of = substr(kernel, index(kernel, ":") + 1)
+    want = /\(Access\)2/ ? (of ~ /^total_kernel</ ? has : "--") : (of ~ reads ? "L-" : "LS")
+    if (has != want) print kernel ": 16-byte loads and stores are " has ", want " want
+  }' "$work/table" >>"$work/complaints"
+
+header="# Registers of each kernel for sm_${archs[*]}, then L and S: it loads and stores 16 bytes at a time.
+# Written by scripts/cuda_budget.sh --write with nvcc $version."
 if [ -n "$write" ]; then
-  [ $# -eq 0 ] || {
-    echo "cuda_budget: --write takes all files" >&2
-    exit 2
-  }
-  {
-    echo "# Registers of each kernel for sm_${archs[*]}, then L and S: it loads and stores 16 bytes at a time."
-    echo "# Written by scripts/cuda_budget.sh --write with nvcc $version."
-    cat "$work/table"
-  } >"$budget"
+  if [ $# -gt 0 ]; then
+    [ "$(head -2 "$budget")" = "$header" ] || {
+      echo "cuda_budget: $budget has other architectures or is of another nvcc: --write takes all files" >&2
+      exit 2
+    }
+    names=$(basename -s .cu "$@" | paste -sd '|')
+    grep -vE "^#| ($names):" "$budget" >>"$work/table"
+    LC_ALL=C sort -k7 -o "$work/table" "$work/table"
+  fi
+  { echo "$header" && cat "$work/table"; } >"$work/budget"
+  mv "$work/budget" "$budget"
   echo "cuda_budget: wrote $kernels kernels to $budget"
 else
   made=$(sed -n 's/^# Written by .* with nvcc \([0-9.]*\)\.$/\1/p' "$budget" 2>/dev/null || true)

@@ -113,7 +113,10 @@ __device__ __forceinline__ void AdagradNarrow(const Group& g, const Target& t, c
   columns.Add(g, Squares(d));
   sum = AdagradSum(sum, columns, g, t.dim);
   AdagradStep(r, sum, d, p);
-  if (count > 0) Store<kAccess, kStream>(t.p.after, t.p.dtype, to * t.dim + 4 * g.t, count, p);
+  if (count > 0) {
+    Store<kAccess, kStream ? kStreamed : kWhole>(t.p.after, t.p.dtype, to * t.dim + 4 * g.t, count,
+                                                 p);
+  }
   if (g.t == 0) static_cast<float*>(t.a.after)[to] = sum;
 }
 
@@ -144,7 +147,7 @@ __device__ __forceinline__ float AdagradPass(const Group& g, const Target& t, co
     AdagradStep(r, sum, Decayed(r, grad(v), p), p);
     const Bits now = Narrow<kAccess>(p, t.p.dtype);
     *same = *same && SameBits(Present(Widen<kAccess>(now, t.p.dtype), count), p0);
-    Put<kAccess, false>(t.p.after, t.p.dtype, to * t.dim + 4 * v, count, now);
+    Put<kAccess, kPlain>(t.p.after, t.p.dtype, to * t.dim + 4 * v, count, now);
   }
   return sum;
 }

@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(TreeThreads(kDepth), kTreeBlocks)
   GB_EACH(v, vectors) {
     const int count = ColumnsOf(n, v);
     const Four sum = TreeSum<kDepth, kAccess>(terms, 4 * v, count);
-    Store<kAccess, true>(out, dtype, 4 * v, count, Divided(weight, sum));
+    Store<kAccess, kStreamed>(out, dtype, 4 * v, count, Divided(weight, sum));
   }
   if (kAccess != kSingles && blockIdx.x == 0 && threadIdx.x < n % 4) {
     const int64_t at = n - n % 4 + threadIdx.x;

@@ -57,15 +57,28 @@ __device__ __forceinline__ unsigned FromFloat(float x, gb_dtype dtype) {
   return dtype == GB_FLOAT16 ? FloatToFloat16(x) : FloatToBFloat16(x);
 }
 
+// How a vector is stored.
+enum Storing {
+  kPlain,    // as the compiler likes
+  kWhole,    // by one instruction, also where it has the parts at different times
+  kStreamed  // so too, and it should not drive out of the caches what is used again
+};
+
 // Streamed data are read or written once: they should not drive out what is used again.
 template <typename T>
 __device__ __forceinline__ T LoadStreamed(const T* at) {
   return __ldcs(at);
 }
 
-template <typename T>
-__device__ __forceinline__ void StoreStreamed(T* at, T value) {
-  __stcs(at, value);
+template <Storing kStoring, typename T>
+__device__ __forceinline__ void StoreVector(T* at, T value) {
+  if (kStoring == kStreamed) {
+    __stcs(at, value);
+  } else if (kStoring == kWhole) {
+    __stwb(at, value);
+  } else {
+    *at = value;
+  }
 }
 
 // Fetch brings values at .. at+3 of an array, of which the first count (1 to 4) exist; the others
@@ -125,7 +138,7 @@ __device__ __forceinline__ Bits Narrow(const Four& f, gb_dtype dtype) {
   return b;
 }
 
-template <Access kAccess, bool kStream>
+template <Access kAccess, Storing kStoring>
 __device__ __forceinline__ void Put(void* array, gb_dtype dtype, int64_t at, int count,
                                     const Bits& b) {
   if (kAccess == kSingles) {
@@ -145,19 +158,11 @@ __device__ __forceinline__ void Put(void* array, gb_dtype dtype, int64_t at, int
   } else if (kAccess == kFloats || dtype == GB_FLOAT32) {
     uint4* p = reinterpret_cast<uint4*>(static_cast<unsigned*>(array) + at);
     const uint4 v = {b.w[0], b.w[1], b.w[2], b.w[3]};
-    if (kStream) {
-      StoreStreamed(p, v);
-    } else {
-      *p = v;
-    }
+    StoreVector<kStoring>(p, v);
   } else {
     uint2* p = reinterpret_cast<uint2*>(static_cast<unsigned short*>(array) + at);
     const uint2 v = {b.w[0], b.w[1]};
-    if (kStream) {
-      StoreStreamed(p, v);
-    } else {
-      *p = v;
-    }
+    StoreVector<kStoring>(p, v);
   }
 }
 
@@ -167,10 +172,10 @@ __device__ __forceinline__ Four Load(const void* array, gb_dtype dtype, int64_t 
   return Widen<kAccess>(Fetch<kAccess, kStream>(array, dtype, at, count), dtype);
 }
 
-template <Access kAccess, bool kStream = false>
+template <Access kAccess, Storing kStoring = kPlain>
 __device__ __forceinline__ void Store(void* array, gb_dtype dtype, int64_t at, int count,
                                       const Four& f) {
-  Put<kAccess, kStream>(array, dtype, at, count, Narrow<kAccess>(f, dtype));
+  Put<kAccess, kStoring>(array, dtype, at, count, Narrow<kAccess>(f, dtype));
 }
 
 // AccessOf finds the best access that all arrays of a kernel allow. Rows of dim values: 4 must

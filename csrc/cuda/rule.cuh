@@ -295,11 +295,12 @@ __device__ __forceinline__ void FinishRow(const Target& t, const Rule& r, const 
     Replay<kKind, kAccess>(r, when, t.p.dtype, t.a.dtype, p, a);
   }
   StepFour<kKind>(r, d, when.first, p, a, b);
-  Store<kAccess, kStream>(t.p.after, t.p.dtype, at, count, p);
+  constexpr Storing kStoring = kStream ? kStreamed : kWhole;
+  Store<kAccess, kStoring>(t.p.after, t.p.dtype, at, count, p);
   if (kHasOne<kKind>) {
-    Store<kAccess, kStream>(t.a.after, t.a.dtype, at, count, a);
+    Store<kAccess, kStoring>(t.a.after, t.a.dtype, at, count, a);
   }
-  if (kHasTwo<kKind>) Store<kAccess, kStream>(t.b.after, t.b.dtype, at, count, b);
+  if (kHasTwo<kKind>) Store<kAccess, kStoring>(t.b.after, t.b.dtype, at, count, b);
 }
 
 }  // namespace GB_DEVICE_NAMESPACE

@@ -292,11 +292,11 @@ __device__ __forceinline__ uint64_t KeyAt(const SortedKeys& k, int64_t at) {
 __device__ __forceinline__ void StoreRow(Access access, void* out, gb_dtype dtype, int64_t at,
                                          int count, const Four& x) {
   if (access == kFloats) {
-    Store<kFloats, true>(out, dtype, at, count, x);
+    Store<kFloats, kStreamed>(out, dtype, at, count, x);
   } else if (access == kVectors) {
-    Store<kVectors, true>(out, dtype, at, count, x);
+    Store<kVectors, kStreamed>(out, dtype, at, count, x);
   } else {
-    Store<kSingles, true>(out, dtype, at, count, x);
+    Store<kSingles, kStreamed>(out, dtype, at, count, x);
   }
 }
 

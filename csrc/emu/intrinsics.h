@@ -79,6 +79,10 @@ T __ldcg(const T* at) {
   return *at;
 }
 template <typename T>
+void __stwb(T* at, T value) {
+  *at = value;
+}
+template <typename T>
 void __stcs(T* at, T value) {
   *at = value;
 }
