@@ -1,6 +1,7 @@
 """A ps while a step runs, and jobs on it."""
 
 import json
+import random
 import re
 import signal
 import subprocess
@@ -53,11 +54,26 @@ class Server:
             kill(self.child)
         self.step.log.write("== the log of a ps with --backend %s\n%s\n" % (self.backend, self.log.read_text(errors="replace")[-20000:]))
 
-    def job(self, name, arguments):
+    def calls(self):
+        """How many operations each backend has done in this ps."""
+        return {labels(of)["backend"]: v for (name, of), v in self.metrics().items() if name == "gradbus_ps_calls_total"}
+
+    def job(self, name, arguments, data="synthetic"):
         """The command of a job of packages on it, with the backend of the ps."""
         gpu = [] if self.backend == "cuda" and not self.kit.emulated else ["--gpu", "off"]
-        return [self.kit.need("bin/trainer"), "packages", "--input", "synthetic", "--spawn", "--server", self.url, "--backend", self.backend, *gpu,
+        return [self.kit.need("bin/trainer"), "packages", "--input", data, "--spawn", "--server", self.url, "--backend", self.backend, *gpu,
                 "--job", name, "--json", *arguments]
+
+
+def index(path, packages):
+    """Writes an index of made-up packages as large as Debian's: words of a description tell the section, by and large."""
+    draw = random.Random(1)
+    with open(path, "w", encoding="ascii") as f:
+        for i in range(packages):
+            section = int(58 * draw.random() ** 2)
+            words = " ".join("w%d" % (40000 * draw.random() ** 4 if draw.random() < 0.7 else 40000 + section * 50 + 50 * draw.random()) for _ in range(14))
+            f.write("Package: p%d\nVersion: 1\nArchitecture: all\nDescription: %s\nSection: s%d\nTag: synthetic\n\n" % (i, words, section))
+    return path
 
 
 def sample(line):

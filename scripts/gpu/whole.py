@@ -14,6 +14,7 @@ def packages(step, kit):
     """The rate of packages by batch and dim, the three sides in turn, and of one size what a trainer spends its time on."""
     kit.jobs()
     batches, dims, epochs = ((64, 128), (8,), 1) if kit.emulated else ((256, 1024, 4096, 16384), (64, 256), 4)
+    data = server.index(kit.work / "Packages", 2000 if kit.emulated else 65000)
     servers = {side: server.Server(step, kit, backend, side.replace(" ", "-"), "--gpu", "off", "--threads", str(threads))
                for side, (backend, threads) in SIDES.items()}
     rates, parts, turns = {}, {}, 0
@@ -25,7 +26,7 @@ def packages(step, kit):
                         step.wrong("no time for the rest of turn %d of %d" % (turn + 1, TURNS))
                         return tell(step, rates, parts)
                     arguments = ["--trainers", "1", "--dim", dim, "--batch", batch, "--epochs", epochs, "--threads", threads, "--lr", "5"]
-                    found = server.result(step.run(servers[side].job("whole-%d" % turns, arguments), kit))
+                    found = server.result(step.run(servers[side].job("whole-%d" % turns, arguments, data), kit))
                     turns += 1
                     rates.setdefault((dim, batch, side), []).append(found["samples_per_second"])
                     if (dim, batch) == (dims[0], batches[-2]):
