@@ -91,7 +91,7 @@ def cuembed(step, kit):
     release = re.search(r"release (\d+)", step.run([nvcc, "--version"], kit))
     if release and int(release[1]) < 12:
         raise Skip("nvcc of CUDA %s: cuEmbed needs 12" % release[1])
-    step.run([nvcc, "-O3", "-std=c++17", arch, "-I", headers, "scripts/gpu/cuembed.cu", "-o", program], kit)
+    step.run([nvcc, "-O3", "-std=c++17", arch, "-I", headers, "scripts/gpu/cuembed.cu", "-o", program, *(["-c"] if kit.emulated else [])], kit)
     if kit.emulated:
         raise Skip("compiled; the emulated device does not run it")
     for line in step.run([program], kit).splitlines():

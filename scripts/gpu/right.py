@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -96,7 +97,8 @@ def jobs(step, kit):
 
 
 def goes_on(step, kit):
-    """A job that a ps of one backend begins and a ps of the other ends, by the version that the first wrote, has the weights of the CPU."""
+    """A job that is begun by a ps of one backend, which is killed, and ended by a ps of the other from the first one's version, has the
+    weights of the CPU."""
     kit.jobs()
     arguments = (EMULATED_JOBS[0] if kit.emulated else JOBS[2]).split() + ["--epochs", "400" if kit.emulated else "250"]
     ps = server.Server(step, kit, "cpu", "whole", "--gpu", "off")
@@ -112,7 +114,7 @@ def goes_on(step, kit):
         step.until(30, "durable version of the first ps", lambda: trainer.poll() is not None or (folder.exists() and any(folder.rglob("complete.json"))))
         if trainer.poll() is not None:
             raise Failed("%s: the job ended before the first ps did" % name)
-        ps.end()
+        ps.end(signal.SIGKILL)
         after = server.Server(step, kit, second, name + "-2", *more, listen=ps.url.split("//")[1])
         if trainer.wait(max(step.left(), 0.1)) != 0:
             raise Failed("%s: the trainer ended with status %d" % (name, trainer.returncode))

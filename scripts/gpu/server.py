@@ -45,9 +45,9 @@ class Server:
             raise Failed("GET /metrics: %s" % e) from e
         return dict(sample(line) for line in text.splitlines() if line and not line.startswith("#"))
 
-    def end(self):
-        """Asks the ps to end, and waits."""
-        self.child.send_signal(signal.SIGINT)
+    def end(self, by=signal.SIGINT):
+        """Ends the ps, and waits. One that is asked may first let a job come to its end."""
+        self.child.send_signal(by)
         try:
             self.child.wait(15)
         except subprocess.TimeoutExpired:
