@@ -65,9 +65,11 @@ func floats(name string, shape []int, values []float32) Tensor {
 	return Tensor{Name: name, Shape: shape, Values: values}
 }
 
-func read(b []byte) (map[string]string, map[string]Tensor, error) {
+func read(b []byte) (map[string]string, map[string]Tensor, error) { return readOf(b, float32Alone) }
+
+func readOf(b []byte, known map[string]int64) (map[string]string, map[string]Tensor, error) {
 	r := bytes.NewReader(b)
-	h, err := readHeader(r, int64(len(b)), float32Alone)
+	h, err := readHeader(r, int64(len(b)), known)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -383,8 +385,9 @@ func FuzzReadSafetensors(f *testing.F) {
 	f.Add(file(goldenHeader, goldenValues))
 	f.Add(file("{}", ""))
 	f.Add(file(`{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, goldenValues[:8]))
+	f.Add(file(`{"w":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}`, goldenValues[:8]))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		metadata, tensors, err := read(b)
+		metadata, tensors, err := readOf(b, dtypes)
 		if err != nil {
 			if !errors.Is(err, ErrFormat) {
 				t.Errorf("error of another kind: %v", err)
@@ -394,7 +397,7 @@ func FuzzReadSafetensors(f *testing.F) {
 		var list []Tensor
 		total := 0
 		for _, x := range tensors {
-			list, total = append(list, x), total+4*len(x.Values)
+			list, total = append(list, x), total+4*len(x.Values)+len(x.Data)
 		}
 		if total > len(b) {
 			t.Errorf("%d bytes of values from %d bytes", total, len(b))
@@ -403,7 +406,7 @@ func FuzzReadSafetensors(f *testing.F) {
 		if err := encode(&out, metadata, list); err != nil {
 			t.Fatal(err)
 		}
-		again, tensorsAgain, err := read(out.Bytes())
+		again, tensorsAgain, err := readOf(out.Bytes(), dtypes)
 		if err != nil || !maps.Equal(again, metadata) || len(tensorsAgain) != len(tensors) {
 			t.Errorf("written and read again: %v", err)
 		}
