@@ -80,7 +80,8 @@ class Mean:
     def __init__(self, session: "Session", trainers: int) -> None:
         self.native = session.native
         self.name = derived_name(session.name)
-        self.trainers, self.handle = trainers, 0
+        self.trainers = trainers
+        self.handle: int = 0
         self._config = session._config
         self._process = os.getpid()
         self._waiting: List[Tuple[Tensor, Any]] = []
