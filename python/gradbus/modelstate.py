@@ -178,10 +178,6 @@ def file_to_begin_with(session: Session, start: Optional[Start]) -> Optional[str
     optimizer = session._optimizer
     if optimizer is None or start is None or session._rows:
         return None
-    if isinstance(start, SavedModel):
-        if set(start.parameters) == set(optimizer.dense_values()) and set(start.tables) == set(session._tables):
-            optimizer.check_start(start)
-            return start.path
     state = state_of(optimizer.models)
     given = start.state_dict()
     for key in state.tensors:
@@ -189,16 +185,21 @@ def file_to_begin_with(session: Session, start: Optional[Start]) -> Optional[str
     rows = {name: _rows(table, state, start, given) for name, table in session._tables.items()}
     if given:
         raise ConfigError(f"{start.path} has {sorted(given)}, and the model has not: want a file of its state")
-    session._rows = rows
+    if isinstance(start, SavedModel):
+        if set(start.parameters) == set(optimizer.dense_values()) and set(start.tables) == set(session._tables):
+            optimizer.check_start(start)
+            return start.path
+    for name, table in session._tables.items():
+        session._rows[name] = plain.rows_of(name, table.rows, table.dim, rows[name])
     return None
 
 
 def _rows(table: Table, state: State, start: Start, given: Dict[str, Tensor]) -> Tensor:
-    """The rows of a table, which are taken out of what is given."""
+    """The rows of a table as the file has them, which are taken out of what is given."""
     keys = [key for key, module in state.tables.items() if module.table is table] or [f"{table.name}.weight"]
     if isinstance(start, SavedModel):
         keys = start.keys.get(table.name, keys)
     found = [given.pop(key) for key in keys if key in given]
     if not found:
         raise ConfigError(f"table {table.name!r}: {start.path} has no {keys[0]!r}: want its rows")
-    return plain.rows_of(table.name, table.rows, table.dim, found[0])
+    return found[0]

@@ -300,6 +300,23 @@ def test_a_layer_is_frozen_or_left_to_the_script_from_a_file_on(tmp_path: Any) -
                     assert torch.equal(outputs(model), wants[name])
 
 
+def test_a_file_with_more_than_the_model_has(tmp_path: Any) -> None:
+    """Also where the servers train the same."""
+
+    class Fewer(Base):
+        def __init__(self, plain: bool) -> None:
+            super().__init__(plain)
+            self.last.bias.requires_grad_(False)
+
+    with gradbus.local("more") as session:
+        made(session, Frozen, 1, True)
+        session.save(tmp_path / "more")
+    with gradbus.local("fewer", start=tmp_path / "more") as session:
+        made(session, Fewer, 1, True)
+        with pytest.raises(gradbus.ConfigError, match=r"'norm.running_mean'.*and the model has not"):
+            session.start()
+
+
 def test_files_of_others(tmp_path: Any) -> None:
     """A tied tensor may be there once: under the name that the file notes, or under any that the model has."""
     torch.manual_seed(5)
