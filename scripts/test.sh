@@ -7,7 +7,7 @@
 #   cuda         packages that take ten times as long under it, by their arithmetic or their many runs: without it, then with it what
 #                goroutines of cuda share
 #   portable     Go's tests without cgo
-#   simulate     500 seeds of simulated faults (150 in rest), and planted defects that these have to find
+#   simulate     500 seeds of simulated faults (150 in rest), the table of recoveries, and planted defects that these have to find
 #   hosts        several hosts, in network namespaces (as root)
 #   faults       every fault, at its whole volume; jobs that are killed, resumed and replaced
 #   page         the page in a real browser
@@ -96,7 +96,7 @@ hosts() { go test -tags native "${kind[@]}" -count 1 ./e2e -run SeveralHosts -ne
 simulate() {
   local status=0
   export GOGC=400 # a tenth less time
-  go test -count 1 -timeout 20m ./e2e/simulate -run 'Simulate|Reproducible' -seeds "${seeds:-500}" || status=1
+  go test -count 1 -timeout 20m ./e2e/simulate -run 'Simulate|Reproducible|Recovery' -seeds "${seeds:-500}" || status=1
   go test -count 1 -timeout 20m ./e2e/simulate -run Planted -planted -v || status=1
   return $status
 }

@@ -8,6 +8,8 @@
 //	go test ./e2e/simulate -run Simulate -seeds 500
 //	go test ./e2e/simulate -run Simulate -first 500 -seeds 500
 //	go test ./e2e/simulate -run Simulate -seed 17 -v
+//	go test ./e2e/simulate -run Recovery -rewrite
+//	go test ./e2e/simulate -run Recovery -row 'grouped update shards none | 1,3' -v
 //
 // A failure prints its seed, and what happened when. The program runs in WebAssembly, with one thread, and what it is
 // told of time and chance follows from the seed, so that a seed has one course, to the byte. TestOnThreads runs seeds
@@ -15,6 +17,9 @@
 //
 //   - host_test.go is the simulated machine, and runs seeds; package disk is its disks.
 //   - machine_test.go and its two others are what a simulated program has become of disks and clocks.
+//   - recovery_test.go runs a row of testdata/recovery.txt, the table of what becomes of each kind of job when processes
+//     die, and recovery_notes_test.go notes its outcome; recovery_rows_test.go chooses the rows, recovery_jobs_test.go is
+//     the jobs, recovery_host_test.go the test.
 //   - planted_test.go plants defects, which seeds have to find.
 //   - simulate_test.go draws faults, and checks.
 //   - servers_test.go is the servers: one, two that stand by for each other, or several with shards of one job, and a

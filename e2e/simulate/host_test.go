@@ -166,7 +166,7 @@ type disks []*disk.Disk
 type disksKey struct{}
 
 // becomeOf is what a simulation calls to have something become of a disk.
-func becomeOf(ctx context.Context, number, what uint32, arg int64) {
+func becomeOf(ctx context.Context, number, what uint32, arg int64) uint32 {
 	d := ctx.Value(disksKey{}).(disks)[number]
 	switch what {
 	case diskFails:
@@ -183,7 +183,12 @@ func becomeOf(ctx context.Context, number, what uint32, arg int64) {
 		d.Lie(true)
 	case diskRots:
 		d.Rot("") // of a disk with nothing on it nothing does
+	case diskAsks:
+		if d.Failed() {
+			return 1
+		}
 	}
+	return 0
 }
 
 // random are the random bytes of a seed.
@@ -204,7 +209,7 @@ const endless = 2 * time.Minute
 func (p *program) simulate(seed uint64) (string, error) {
 	var out testkit.Text
 	ended := make(chan error, 1)
-	go func() { ended <- p.runSeed(seed, &out) }()
+	go func() { ended <- p.runTest(seed, &out, "^TestSeed$", "-seed", fmt.Sprint(seed)) }()
 	select {
 	case err := <-ended:
 		return out.String(), err
@@ -213,9 +218,9 @@ func (p *program) simulate(seed uint64) (string, error) {
 	}
 }
 
-// runSeed runs one seed. The clocks move by a microsecond whenever one is read. There is memory for most of what a seed
-// ever allocates, so garbage is seldom collected.
-func (p *program) runSeed(seed uint64, out io.Writer) error {
+// runTest runs one test of the program, with these flags, on machines of a seed. The clocks move by a microsecond
+// whenever one is read. There is memory for most of what a seed ever allocates, so garbage is seldom collected.
+func (p *program) runTest(seed uint64, out io.Writer, test string, flags ...string) error {
 	all, root := disks{}, disk.New(seed).FS()
 	for _, folder := range []string{"tmp", "disk"} {
 		if no := root.Mkdir(folder, 0o700); no != 0 {
@@ -231,7 +236,7 @@ func (p *program) runSeed(seed uint64, out io.Writer) error {
 	var now int64
 	tick := func() int64 { now += 1000; return now }
 	config := wazero.NewModuleConfig().WithName("").WithStdout(out).WithStderr(out).WithFSConfig(mounts).
-		WithArgs("simulate", "-test.run", "^TestSeed$", "-test.v", "-test.timeout", "0", "-seed", fmt.Sprint(seed)).
+		WithArgs(append([]string{"simulate", "-test.run", test, "-test.v", "-test.timeout", "0"}, flags...)...).
 		WithEnv("PWD", "/").WithEnv("TMPDIR", "/tmp").WithEnv("GOTRACEBACK", "single").
 		WithEnv("GOGC", "800").
 		WithRandSource(random{rand.New(rand.NewPCG(seed, 1))}).

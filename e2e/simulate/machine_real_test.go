@@ -8,7 +8,7 @@ import (
 )
 
 // control has nothing become of real disks.
-func control(uint32, uint32, int64) {}
+func control(uint32, uint32, int64) uint32 { return 0 }
 
 // folder is that of a ps, on this machine's disk.
 func folder(t *testing.T, id string) string { return filepath.Join(t.TempDir(), id) }

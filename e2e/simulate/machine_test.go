@@ -8,6 +8,7 @@ const (
 	diskIsFull        // when so many more bytes are written
 	diskLies          // about what was brought to it
 	diskRots          // by a bit, in a file of any kind
+	diskAsks          // nothing: control gives 1 if it has come to fail, else 0
 )
 
 // diskNames are the ids of ps with a disk, and the disk of all trainers.

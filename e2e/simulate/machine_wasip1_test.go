@@ -8,7 +8,7 @@ import (
 // control has something become of a disk.
 //
 //go:wasmimport disk control
-func control(disk, what uint32, arg int64)
+func control(disk, what uint32, arg int64) uint32
 
 // folder is that of a ps, on a disk of its own.
 func folder(_ *testing.T, id string) string {

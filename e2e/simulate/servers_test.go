@@ -18,7 +18,9 @@ type server struct {
 	id, dir      string
 	url, standby string
 	port         int
-	off          int64 // of its clock, in seconds
+	shards       int               // of each job; 0: drawn
+	checkpoints  checkpoint.Policy // how often versions are written down
+	off          int64             // of its clock, in seconds
 
 	disk    uint32
 	liar    bool           // the disk has said that it has what it may not have
@@ -31,8 +33,12 @@ type server struct {
 
 // start starts a server at the address that it always has.
 func (s *system) start(v *server) {
-	config := ps.Config{Port: v.port, ID: v.id, Shards: 1 + s.r.IntN(3), Deadline: 3 * time.Second,
-		Checkpoints: checkpoint.Policy{Dir: v.dir, Every: time.Second}, Standby: v.standby}
+	config := ps.Config{Port: v.port, ID: v.id, Shards: v.shards, Deadline: 3 * time.Second,
+		Checkpoints: v.checkpoints, Standby: v.standby}
+	config.Checkpoints.Dir = v.dir
+	if v.shards == 0 {
+		config.Shards = 1 + s.r.IntN(3)
+	}
 	if s.nats != nil {
 		config.NATS, config.StandbyPeers = s.nats.URL(), s.peers
 	}
@@ -51,7 +57,8 @@ func (s *system) start(v *server) {
 func (s *system) startServers(n int) {
 	urls := []string{"memory://local:4222", "memory://local:4223", "memory://local:4224"}
 	for i := range n {
-		v := &server{id: string(rune('a' + i)), port: 4222 + i, host: s.bus.Host(), url: urls[i]}
+		v := &server{id: string(rune('a' + i)), port: 4222 + i, host: s.bus.Host(), url: urls[i],
+			checkpoints: checkpoint.Policy{Every: time.Second}}
 		if s.nats != nil {
 			v.url = s.nats.URL()
 		} else if n > 1 {
@@ -89,13 +96,7 @@ func (s *system) restartNATS(down time.Duration) {
 func (s *system) killServer(down time.Duration) {
 	v := s.servers[s.r.IntN(len(s.servers))]
 	s.note("ps %s killed, for %v", v.id, down)
-	control(v.disk, diskFails, 0)
-	if s.nats != nil {
-		v.host.Kill()
-		v.host = s.bus.Host()
-	}
-	_ = v.RestartNATS(v.Close) // which cannot be heard, nor started again
-	control(v.disk, diskWorks, 0)
+	s.endServer(v)
 	switch s.r.IntN(6) {
 	case 0, 1:
 		s.note("its machine has had no power")
@@ -116,6 +117,17 @@ func (s *system) killServer(down time.Duration) {
 	}
 	time.Sleep(down)
 	s.start(v)
+}
+
+// endServer ends a server without a word.
+func (s *system) endServer(v *server) {
+	control(v.disk, diskFails, 0)
+	if s.nats != nil {
+		v.host.Kill()
+		v.host = s.bus.Host()
+	}
+	_ = v.RestartNATS(v.Close) // which cannot be heard, nor started again
+	control(v.disk, diskWorks, 0)
 }
 
 // harmDisk has the disk of a server do badly for a while.

@@ -136,7 +136,7 @@ func (s *system) note(format string, args ...any) {
 
 func (s *system) noteLocked(format string, args ...any) {
 	line := fmt.Sprintf("%10v  ", time.Since(s.began)) + fmt.Sprintf(format, args...)
-	if *single >= 0 { // at once: of a seed that panics or has no end there is nothing else
+	if *single >= 0 || *singleRow != "" { // at once: of a seed that panics or has no end there is nothing else
 		fmt.Println(line)
 	} else {
 		s.trace = append(s.trace, line)

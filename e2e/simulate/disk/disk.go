@@ -85,6 +85,9 @@ func (n *node) sync() {
 // Fail has every operation after so many fail, and change nothing, until the disk is mended.
 func (d *Disk) Fail(after int) { d.left = after }
 
+// Failed reports whether it has come to fail.
+func (d *Disk) Failed() bool { return d.left == 0 }
+
 // Mend has the disk work again.
 func (d *Disk) Mend() { d.left = -1 }
 
