@@ -15,6 +15,7 @@
 #   make verify     writes the committed generated code again and compares it (needs flatc)
 #   make lint       gofmt, vet, staticcheck, clang-format; Python's syntax and types
 #   make bench      this machine next to PyTorch where a python3 has torch: packages, the reference systems; fabric, kernels, Go's benchmarks
+#   make gpu        build/gpu/gradbus-gpu.tar for scripts/gpu_run.sh on a machine with an NVIDIA GPU; needs none (scripts/gpu_pack.sh)
 #   make python     build/dist/gradbus-VERSION-py3-none-PLATFORM.whl: the PyTorch package with library and server (docs/pytorch.md)
 #   make dist       build/dist/gradbus-VERSION-linux-ARCH.tar.gz with its checksum, the same bits for one commit (scripts/dist.sh)
 #   make install    commands, library, header, pkg-config files, completions and man pages below PREFIX, /usr/local (scripts/install.sh)
@@ -40,7 +41,7 @@ export GOFLAGS += $(shell git rev-parse --git-dir >/dev/null 2>&1 || echo -build
 GOFLAGS += '-toolexec=env GOGC=400'
 TESTED = native race long cuda portable simulate hosts faults page prometheus python fuzz
 .NOTPARALLEL: # the parts use all processors by themselves
-.PHONY: all native capi python deps demo demo-torch data test test-all test-rest $(TESTED:%=test-%) sanitize budget verify lint bench install dist clean
+.PHONY: all native capi gpu python deps demo demo-torch data test test-all test-rest $(TESTED:%=test-%) sanitize budget verify lint bench install dist clean
 
 all: native ; go build $(NATIVE) -o bin/ ./cmd/ps ./cmd/trainer ./cmd/psbench
 
@@ -56,6 +57,7 @@ capi: native
 	@mkdir -p build/capi
 	scripts/capi.sh build/capi/libgradbus.so $(TAGS)
 	@cp capi/gradbus.h build/capi/
+gpu: native capi ; @scripts/gpu_pack.sh
 python: all capi ; @scripts/deps.sh --check python && scripts/wheel.py
 deps: ; @scripts/deps.sh go build run
 data: ; @scripts/deps.sh data && scripts/data.sh

@@ -27,6 +27,14 @@ endforeach()
 target_sources(gradbus_emu PRIVATE ${GRADBUS_EMU_KERNELS})
 set(GRADBUS_EMU_ARCHIVE $<TARGET_FILE:gradbus_emu>)
 
+# As libgradbus.so, with the emulated backend for CUDA's: a kernel library that tries a machine's programs without a GPU. The
+# entries are named, since an archive gives what is asked for.
+add_library(gradbus_emu_library SHARED csrc/emu/as_cuda.cc)
+set_target_properties(gradbus_emu_library PROPERTIES OUTPUT_NAME gradbus_emu)
+target_include_directories(gradbus_emu_library PRIVATE csrc/include)
+target_link_options(gradbus_emu_library PRIVATE -Wl,-u,gb_backend,-u,gb_dense_open,-u,gb_maps_of -Wl,-z,defs)
+target_link_libraries(gradbus_emu_library PRIVATE gradbus_emu gradbus_own pthread dl)
+
 if(NOT GRADBUS_TESTS)
   return()
 endif()
