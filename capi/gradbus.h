@@ -51,8 +51,7 @@ enum gradbus_code {
                          * nothing has changed */
   GRADBUS_CONFIG = 4,   /* the options or the manifest; the text has the field, its value and what would be right */
   GRADBUS_SERVER = 5,   /* no server is there, or it was lost; a session has ended */
-  GRADBUS_JOB = 6,      /* the job refused this trainer, or failed: the text names who and why; the session has ended,
-                         * but a local one whose values were not finite can still be read and saved */
+  GRADBUS_JOB = 6,      /* the job refused this trainer, or failed: the text names who and why; the session has ended */
   GRADBUS_VERSION = 7,  /* the job is at another version than that which was asked for; the session goes on */
   GRADBUS_CANCELED = 8, /* by gradbus_cancel; the session has ended */
   GRADBUS_CLOSED = 9,   /* the handle is gone */
@@ -88,7 +87,9 @@ int32_t gradbus_cancel(gradbus_handle session);
  * shards: how many each job is cut into, 1 to 64. memory_mib: MiB that jobs may hold; 0 is three quarters of the
  * machine's memory. backend, threads: what computes, as the flags of ./bin/ps say; for
  * cuda, library is the path of build/libgradbus.so, since this library has no CUDA; where it is left out, the variable
- * GRADBUS_KERNEL_LIBRARY counts, as it was when this library was loaded. log: a file to which warnings are appended. */
+ * GRADBUS_KERNEL_LIBRARY counts, as it was when this library was loaded. log: a file to which warnings are appended.
+ * A value that is not finite ends the training of such a session alone (GRADBUS_JOB): gradbus_lookup, gradbus_table,
+ * gradbus_digest and gradbus_save go on to give the version before. */
 int32_t gradbus_local(const char *options, gradbus_handle *shards);
 
 /* Ends the shards. Their sessions are to have left before (GRADBUS_ORDER). */
@@ -112,8 +113,9 @@ int32_t gradbus_local_close(gradbus_handle shards);
  * The others are as above, and what the flags of ./bin/trainer of these names are. job is the manifest, JSON: name,
  * trainers, lanes, seed, optimizer {kind, lr, ...}, parameters [{name, shape, init {kind, scale}, optimizer}], tables
  * [{name, rows, dim, init {kind, scale}, optimizer, partitions}], settings {name: value} and whatever else
- * docs/protocol.md names; what is left out has its default, and the init of a parameter is zeros. Manifests of all
- * trainers are equal.
+ * docs/protocol.md names; what is left out has its default, and the init of a parameter is zeros. A name with -- is
+ * refused (GRADBUS_CONFIG) but with "derived": true in config, of a job whose name its caller derives from another's.
+ * Manifests of all trainers are equal.
  *
  * dense_start has a pointer for each parameter of the manifest, in its order, to the values that the job begins with;
  * NULL where the manifest draws them. All trainers give equal values, or are refused (GRADBUS_JOB).

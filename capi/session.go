@@ -69,6 +69,8 @@ type config struct {
 	CheckpointKeep  int    `json:"checkpoint_keep"`
 	// Told says that the program computes whatever lanes gradbus_begin gives.
 	Told bool `json:"told"`
+	// Derived says that the name of the job is one that this library's callers derive, and no program has chosen.
+	Derived bool `json:"derived"`
 }
 
 func (c *config) trainer() (to trainer.Config, s *session, err error) {
@@ -112,6 +114,7 @@ func (c *config) begin(to *trainer.Config) (err error) {
 		return fmt.Errorf("%w: back_within: %g: want seconds, or 0 for the default", errConfig, c.BackWithin)
 	}
 	to.BackWithin = time.Duration(c.BackWithin * float64(time.Second))
+	to.Derived = c.Derived
 	to.Resume, to.Checkpoints.Dir, to.Checkpoints.Keep = c.Resume, c.CheckpointDir, c.CheckpointKeep
 	if c.CheckpointEvery != "" {
 		if err := to.Checkpoints.SetInterval(c.CheckpointEvery); err != nil {

@@ -94,6 +94,25 @@ func TestRefusalNamesTheSetting(t *testing.T) {
 	}
 }
 
+// A program cannot choose a name of those that gradbus derives from another job's.
+func TestDerivedNamesAreNotChosen(t *testing.T) {
+	s := start(t, local.Options{})
+	derived := job(1)
+	derived.Name = "j--dense"
+	if _, err := trainer.Join(t.Context(), s.Config(), derived); !errors.Is(err, trainer.ErrConfig) {
+		t.Errorf("%v, want ErrConfig", err)
+	}
+	config := s.Config()
+	config.Derived = true
+	session, err := trainer.Join(t.Context(), config, derived)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := session.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A context that ends, ends the shards, whoever is in a job.
 func TestEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

@@ -57,6 +57,19 @@ func CheckName(what, name string) error {
 	return nil
 }
 
+// derivedMark stands in the name of every job that gradbus derives from another one, such as films--dense, and in none
+// that a program chooses: so the two never meet.
+const derivedMark = "--"
+
+// CheckChosen reports that a program has chosen a name of those that gradbus derives.
+func CheckChosen(job JobName) error {
+	if strings.Contains(string(job), derivedMark) {
+		return fmt.Errorf("job %q: names with %s are those that gradbus derives from others: want another one", job,
+			derivedMark)
+	}
+	return nil
+}
+
 // TrainerMember and ShardMember are the member names of the i-th trainer and shard.
 func TrainerMember(i int) Member { return Member(fmt.Sprintf("t%d", i)) }
 

@@ -32,6 +32,9 @@ type Config struct {
 	// Local says that shards and trainers of the job are one program, by package local: then a value that is not finite
 	// ends the training alone, and the session stays readable (Session.TrainingErr).
 	Local bool
+	// Derived says that gradbus has derived the name of the job from another job's. A program that chooses a name leaves
+	// it false, and is refused one of those (schema.CheckChosen).
+	Derived bool
 	// Route says how to reach the shards: schema.DataDirect (also ""), each ps at the address that it announces; or
 	// schema.DataCluster, all by way of Server, which is slower.
 	Route string

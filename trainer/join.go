@@ -49,6 +49,9 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	if err := job.Validate(); err != nil {
 		return nil, fmt.Errorf("join job %q: %w", job.Name, err)
 	}
+	if err := schema.CheckChosen(job.Name); err != nil && !c.Derived {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
 	if err := c.checkFolder(job); err != nil {
 		return nil, err
 	}

@@ -178,7 +178,7 @@ func TestPlacementsGiveEqualBits(t *testing.T) {
 					continue // says no more than the others
 				}
 				t.Run(fmt.Sprintf("%s/%d shards/%d trainers", placement, shards, trainers), func(t *testing.T) {
-					job := bagJob(fmt.Sprintf("bags-%s-%d", placement, trainers), placement, trainers, lanes)
+					job := bagJob(fmt.Sprintf("bags%s-%d", placement, trainers), placement, trainers, lanes)
 					if trainers == 2 { // through the shards, and both kinds of table in one job
 						job.Reduce, job.Tables[1].Placement = schema.ReduceShards, ""
 					}

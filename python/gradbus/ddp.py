@@ -10,7 +10,7 @@ What the hook does follows from who steps the dense parameters:
   and are added up there along the tree of lanes. So the hook hands DDP's gradients on as they are: nothing is sent
   twice.
 - The program (``dense=None``, with an optimizer of PyTorch's): when the last bucket of a backward is complete, all of
-  them are one batch of a second job of the same servers, ``<name>-dense``, whose lanes are the ranks. The mean comes
+  them are one batch of a second job of the same servers, ``<name>--dense``, whose lanes are the ranks. The mean comes
   back to every rank with equal bits, whatever the order of arrival: the sum runs along the tree of lanes, in float32,
   and is divided once.
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["hook"]
 
-DERIVED = "-dense"  # what the name of the second job ends with, and that of no session
-_NAME_MAX, _DIGEST = 63, 10  # of a job's name
+_DERIVED = "--dense"  # what the name of the second job ends with; no program may choose one with --
+_NAME_MAX, _DIGEST = 63, 35  # of a job's name; 140 bits
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -82,7 +82,7 @@ class Mean:
         self.name = derived_name(session.name)
         self.trainers = trainers
         self.handle: int = 0
-        self._config = session._config
+        self._config = {**session._config, "derived": True}
         self._process = os.getpid()
         self._waiting: List[Tuple[Tensor, Any]] = []
         self._batch, self._step = _native.Batch(), _native.LaneStep()
@@ -178,11 +178,11 @@ class Mean:
 
 
 def derived_name(job: str) -> str:
-    """Of the second job: of another name for every job, and for none that a session may have (:data:`DERIVED`)."""
-    if len(job) + len(DERIVED) <= _NAME_MAX:
-        return job + DERIVED
+    """Of the second job: of another name for every job, and for none that a program may choose (schema.CheckChosen)."""
+    if len(job) + len(_DERIVED) <= _NAME_MAX:
+        return job + _DERIVED
     digest = hashlib.sha256(job.encode()).hexdigest()[:_DIGEST]
-    return f"{job[: _NAME_MAX - len(DERIVED) - 1 - _DIGEST]}-{digest}{DERIVED}"
+    return f"{job[: _NAME_MAX - len(_DERIVED) - 1 - _DIGEST]}-{digest}{_DERIVED}"
 
 
 def _flat(gradients: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ from torch import Tensor
 from . import _native, ending, logs, plain
 from .batches import Batches
 from .checks import named, tensor_named, whole
-from .ddp import DERIVED
 from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, OrderError
 from .joining import say_policy, waiting
 from .lane import Lane
@@ -60,8 +59,8 @@ class Session:
         self._closed = True  # until it is whole
         what = f"session {name!r}:"
         self.name = named("job", name, "[a-z0-9-]{1,63}", "1 to 63 of a-z, 0-9 and -")
-        if name.endswith(DERIVED):
-            raise ConfigError(f"job {name!r}: names that end with {DERIVED} are those of gradbus.hook: want another one")
+        if "--" in name:
+            raise ConfigError(f"job {name!r}: names with -- are those that gradbus derives from others: want another one")
         trainers = whole(f"{what} trainers", trainers, 1, _LANES_MAX)
         lanes = trainers if lanes is None else whole(f"{what} lanes", lanes, 1, _LANES_MAX)
         seed = whole(f"{what} seed", seed, 0)
