@@ -23,7 +23,9 @@ def commit():
     manifest = ROOT / "MANIFEST"
     if manifest.exists():
         first = manifest.read_text(encoding="utf-8").split("\n", 1)[0].split()
-        return first[1] if len(first) > 1 and first[0] == "commit" else "unknown"
+        if len(first) < 2 or first[0] != "commit":
+            return "unknown"
+        return first[1] if len(first) == 2 else first[1][:11] + "+"  # with changes
     try:
         out = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True)
     except OSError:
