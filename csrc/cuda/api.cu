@@ -16,7 +16,7 @@ gb_status NoDevice(cudaError_t e, gb_report* report) {
     case cudaErrorInsufficientDriver:
       return Fail(
           report, GB_NO_DEVICE,
-          "no NVIDIA driver on this machine, or one too old for CUDA 11.8; use the cpu backend", -1,
+          "no NVIDIA driver here, or one older than this library's CUDA; use the cpu backend", -1,
           e);
     case cudaErrorNoDevice:
       return Fail(report, GB_NO_DEVICE, "no CUDA device on this machine; use the cpu backend", -1,
