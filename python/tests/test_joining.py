@@ -17,7 +17,7 @@ def test_a_join_that_waits_says_for_whom(start):
         """
     import gradbus.joining
     gradbus.joining.LONG = 0.05
-    logging.basicConfig(format="%(name)s %(levelname)s %(message)s", stream=sys.stdout)
+    logging.basicConfig(format="%(name)s %(levelname)s %(message)s", stream=open(1, "w", closefd=False))
     session = joined(sys.argv[1], 1)
     model, opt = make(session)
     step(model, opt)
@@ -41,7 +41,7 @@ def test_a_join_that_waits_says_who_was_refused(start):
     """What the library warns of is in Python's log: here a trainer of another manifest, which ends by itself."""
     ps, server = start.ps()
     text = """
-    logging.basicConfig(format="%(name)s %(levelname)s %(message)s", stream=sys.stdout)
+    logging.basicConfig(format="%(name)s %(levelname)s %(message)s", stream=open(1, "w", closefd=False))
     session = joined(sys.argv[1], int(sys.argv[2]), "pair")
     model, opt = make(session)
     try:
