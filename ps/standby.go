@@ -12,6 +12,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/internal/liveness"
+	"gradbus/internal/planted"
 	"gradbus/internal/process"
 	"gradbus/schema"
 )
@@ -299,7 +300,7 @@ func (b *standby) probe() {
 		b.mu.Lock()
 		cut, lasts := b.cut.For(s.now()), b.cut.Lasts()
 		b.mu.Unlock()
-		why, ended := "", false
+		why, ended := "", planted.Is(planted.TakeUnreachableForEnded)
 		if cut > cutMax {
 			why = fmt.Sprintf("its ps has been out of reach for %s", rounded(cut))
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/internal/planted"
 	"gradbus/internal/process"
 	"gradbus/schema"
 	"gradbus/shard"
@@ -317,7 +318,11 @@ func (b *standby) comes(name schema.JobName, from schema.Member, run schema.RunI
 			here++
 		}
 	}
-	if !j.ended && 2*here <= j.trainers {
+	few := !j.ended && 2*here <= j.trainers
+	if planted.Is(planted.GoOnWithMinority) {
+		few = here == 0
+	}
+	if few {
 		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
 			"%s. The job goes on here when more than half of its %d trainers have come, and %d have: %s", j.gone,
 			j.trainers, here, strings.Join(names(j.came), " ")))}

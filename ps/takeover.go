@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gradbus/internal/liveness"
+	"gradbus/internal/planted"
 	"gradbus/schema"
 )
 
@@ -106,6 +107,9 @@ func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.
 func (c *Coordinator) vacate(now time.Time, i int, text string) []Decision {
 	m, name := &c.members[i], schema.TrainerMember(i)
 	c.generation++
+	if planted.Is(planted.ReuseGeneration) {
+		c.generation = max(c.generation-1, c.config.Generation+1)
+	}
 	*m = member{joiner: name, host: m.host, generation: c.generation, batch: m.batch, lost: true, ended: m.ended,
 		by: -1, vacancy: &vacancy{why: text, told: -1}}
 	m.vacancy.Begin(now)
@@ -325,6 +329,9 @@ func (c *Coordinator) done() schema.Version {
 	done := c.shardServers[0].done
 	for i := range c.shardServers {
 		done = min(done, c.shardServers[i].done)
+	}
+	if planted.Is(planted.SkipBatchUnderWay) {
+		done++
 	}
 	return max(done, c.config.Resume.version())
 }

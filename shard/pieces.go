@@ -3,6 +3,7 @@ package shard
 import (
 	"fmt"
 
+	"gradbus/internal/planted"
 	"gradbus/schema"
 	"gradbus/shard/state"
 )
@@ -161,7 +162,11 @@ func (p *Pieces) writeRows(s *Series, r *state.Rows) error {
 	}
 	s.told[r.Table] = true
 	h.Offset, h.Weight = uint64(r.Column), float64(r.Steps)
-	marks, err := state.SplitMarks(nil, r.Last)
+	last := r.Last
+	if planted.Is(planted.SkipReplicaSteps) {
+		last = make([]int64, len(last))
+	}
+	marks, err := state.SplitMarks(nil, last)
 	if err != nil {
 		return fmt.Errorf("table %q: %w", r.Table, err)
 	}

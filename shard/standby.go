@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"gradbus/internal/planted"
 	"gradbus/schema"
 	"gradbus/shard/round"
 	"gradbus/shard/state"
@@ -233,6 +234,10 @@ func (s *Standby) keepTensors(whole bool) {
 	}
 	for _, t := range s.told.Tensors {
 		if i, ok := at[place{t.Name, t.From}]; ok {
+			if planted.Is(planted.KeepFirstPieces) {
+				s.dense[i].Steps = t.Steps
+				continue
+			}
 			s.dense[i] = t
 		} else {
 			s.dense = append(s.dense, t)

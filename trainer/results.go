@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gradbus/internal/planted"
 	"gradbus/schema"
 	"gradbus/shard/round"
 	"gradbus/trainer/exchange"
@@ -202,7 +203,7 @@ func (r *results) apply(owner, chunk int, h *schema.Head, v *schema.View) error 
 	at, offset := r.flat.chunks[chunk], r.flat.rounds[chunk].offset
 	// Where nobody had a sample nothing changes. But who begins with the version that the batch has made has none
 	// before it.
-	if h.Weight == 0 && r.shared && (r.average || len(values) == 0) {
+	if h.Weight == 0 && r.shared && (r.average || len(values) == 0 || planted.Is(planted.SkipEmptyBatch)) {
 		if !held {
 			r.params.keep(chunk)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
+	"gradbus/internal/planted"
 	"gradbus/lane"
 	"gradbus/schema"
 	"gradbus/shard"
@@ -173,7 +174,7 @@ func (s *Session) build(params *parameters) (err error) {
 	if slices.ContainsFunc(t.specs, func(spec schema.TableSpec) bool { return spec.PerRow }) {
 		s.compute.rows.perRow = &rowCounts{tables: t}
 	}
-	if p := s.place.Plan; p.Owner == schema.ByTrainers && !p.Sync() {
+	if p := s.place.Plan; p.Owner == schema.ByTrainers && !p.Sync() && !planted.Is(planted.SkipAheadCopies) {
 		params.made = s.copyChunk
 	}
 	if s.place.Plan.ErrorFeedback {

@@ -3,6 +3,7 @@ package trainer
 import (
 	"sync"
 
+	"gradbus/internal/planted"
 	"gradbus/schema"
 	"gradbus/shard/state"
 )
@@ -43,8 +44,13 @@ func (r *run) copyRows(wanted []int) map[schema.Table]*sharedRows {
 		}
 		shared.lock.Lock()
 		shared.rows = t.Copy(0, true)
+		if planted.Is(planted.CloseSharedRows) {
+			shared.rows.Close()
+		}
 		shared.lock.Unlock()
-		all[id] = shared
+		if !planted.Is(planted.SkipSharedRows) {
+			all[id] = shared
+		}
 	}
 	return all
 }

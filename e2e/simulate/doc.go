@@ -20,7 +20,7 @@
 //   - recovery_test.go runs a row of testdata/recovery.txt, the table of what becomes of each kind of job when processes
 //     die, and recovery_notes_test.go notes its outcome; recovery_rows_test.go chooses the rows, recovery_jobs_test.go is
 //     the jobs, recovery_host_test.go the test.
-//   - planted_test.go plants defects, which seeds have to find.
+//   - planted_test.go plants the defects of package internal/planted, which seeds have to find.
 //   - simulate_test.go draws faults, and checks.
 //   - servers_test.go is the servers: one, two that stand by for each other, or several with shards of one job, and a
 //     control server.

@@ -28,6 +28,7 @@ import (
 	"github.com/tetratelabs/wazero/sys"
 
 	"gradbus/e2e/simulate/disk"
+	"gradbus/internal/planted"
 	"gradbus/internal/testkit"
 )
 
@@ -68,7 +69,7 @@ func simulator(t *testing.T) *program {
 	if testing.Short() {
 		t.Skip("compiles the program once more, for WebAssembly")
 	}
-	p, err := compile(nil)
+	p, err := compile("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,10 +82,11 @@ func simulator(t *testing.T) *program {
 type program struct {
 	runtime  wazero.Runtime
 	compiled wazero.CompiledModule
+	defect   planted.Defect // that it has; of one that is compiled with the tag planted
 }
 
-// compile compiles the program, with other texts of some files, by their paths.
-func compile(changes map[string]string) (*program, error) {
+// compile compiles the program, with a build tag where one is named.
+func compile(tag string) (*program, error) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		return nil, err
@@ -94,17 +96,17 @@ func compile(changes map[string]string) (*program, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	all := map[string]string{}
-	maps.Copy(all, changes)
-	if err := addClocks(all); err != nil {
+	changes := map[string]string{}
+	if err := addClocks(changes); err != nil {
 		return nil, err
 	}
-	list, err := overlay(dir, all)
+	list, err := overlay(dir, changes)
 	if err != nil {
 		return nil, err
 	}
 	file := filepath.Join(dir, "simulate.wasm")
-	build := exec.Command("go", "test", "-c", "-ldflags", "-s -w", "-overlay", list, "-o", file, "./e2e/simulate")
+	build := exec.Command("go", "test", "-c", "-ldflags", "-s -w", "-overlay", list, "-tags", tag, "-o", file,
+		"./e2e/simulate")
 	build.Dir = root
 	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -232,6 +234,9 @@ func (p *program) runTest(seed uint64, out io.Writer, test string, flags ...stri
 		all = append(all, disk.New(seed<<1|uint64(i)))
 		path, _ := diskOf(id)
 		mounts = mounts.(sysfs.FSConfig).WithSysFSMount(all[i].FS(), path)
+	}
+	if p.defect != 0 {
+		flags = append(flags, "-defect", fmt.Sprint(uint8(p.defect)))
 	}
 	var now int64
 	tick := func() int64 { now += 1000; return now }

@@ -9,6 +9,8 @@ package liveness
 import (
 	"fmt"
 	"time"
+
+	"gradbus/internal/planted"
 )
 
 // CutMax is how long one whose connections have ended may be silent: time for connections that were broken between two
@@ -29,6 +31,9 @@ type Silence struct{ since time.Time }
 // Begin has it last from a time on, unless it began later: signs of life may be told out of order.
 func (s *Silence) Begin(at time.Time) {
 	if at.After(s.since) {
+		if planted.Is(planted.TrustDates) {
+			at = at.Round(0)
+		}
 		s.since = at
 	}
 }

@@ -37,7 +37,7 @@ var layers = map[string]layer{
 	"schema": {own: []string{"", "lane", "schema/crc32c", "schema/wire"},
 		others: []string{"github.com/go-json-experiment/json", "github.com/google/flatbuffers"}, noStd: noNetwork},
 	// Files that appear whole or not at all.
-	"internal/atomicfile": {noStd: noNetwork},
+	"internal/atomicfile": {own: []string{"internal/planted"}, noStd: noNetwork},
 	// Logs in which no message repeats without bound.
 	"internal/loglimit": {noStd: noNetwork},
 
@@ -48,7 +48,8 @@ var layers = map[string]layer{
 	"internal/certificate":          {own: []string{"internal/regular"}, noStd: noNetwork},
 	"internal/certificate/certtest": {own: []string{"internal/atomicfile"}},
 	// Who was silent for too long: decisions alone.
-	"internal/liveness": {noStd: noNetwork},
+	"internal/liveness": {own: []string{"internal/planted"}, noStd: noNetwork},
+	"internal/planted":  {noStd: []string{"net", "net/http", "os", "os/exec", "time"}}, // defects, for tests
 	// What a process takes of its machine, as reports say it.
 	"internal/process": {own: []string{"schema"}, others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
 	// How late the kernel may wake the threads of a program.
@@ -109,24 +110,25 @@ var layers = map[string]layer{
 
 	"nn": {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},
 	// The owner of parameters, pure: frames in, frames out.
-	"shard": {own: []string{"cuda", "lane", "schema", "shard/round", "shard/state"}, noStd: noTime},
+	"shard": {own: []string{"cuda", "internal/planted", "lane", "schema", "shard/round", "shard/state"}, noStd: noTime},
 	// Files of versions of a job, and what is read of them.
 	"checkpoint": {own: []string{"internal/atomicfile", "internal/regular", "internal/safetensors", "nn", "schema",
 		"schema/crc32c", "shard/state"},
 		noStd: noNetwork},
 	// A shard behind the windows of its contributors, for who has connections.
 	"shard/endpoint":  {own: []string{"fabric", "schema", "shard", "shard/round"}, noStd: noNetwork},
-	"shard/round":     {own: []string{"cuda", "lane", "schema"}, noStd: noTime},
-	"shard/state":     {own: []string{"cuda", "lane", "philox", "schema"}, noStd: noTime},
+	"shard/round":     {own: []string{"cuda", "internal/planted", "lane", "schema"}, noStd: noTime},
+	"shard/state":     {own: []string{"cuda", "internal/planted", "lane", "philox", "schema"}, noStd: noTime},
 	"shard/shardtest": {own: []string{"cuda", "lane", "philox", "schema"}, noStd: noNetwork}, // jobs and frames, for tests
 	"ps": {own: []string{"checkpoint", "cuda", "fabric", "lane", "internal/liveness", "internal/loglimit",
-		"internal/process", "ps/module", "schema", "shard", "shard/endpoint", "shard/round", "shard/state"},
+		"internal/planted", "internal/process", "ps/module", "schema", "shard", "shard/endpoint", "shard/round",
+		"shard/state"},
 		noStd: []string{"net/http", "os/exec"}},
 	"ps/module": {own: []string{"cuda", "fabric", "nn", "schema", "shard", "shard/round", "shard/state"},
 		noStd: []string{"net", "net/http", "os", "os/exec"}},
 	"trainer": {own: []string{"checkpoint", "cuda", "fabric", "lane", "nn", "philox", "internal/liveness",
-		"internal/loglimit", "internal/process", "internal/safetensors", "schema", "shard", "shard/endpoint",
-		"shard/round", "shard/state",
+		"internal/loglimit", "internal/planted", "internal/process", "internal/safetensors", "schema", "shard",
+		"shard/endpoint", "shard/round", "shard/state",
 		"trainer/shuffle", "trainer/exchange"}, noStd: []string{"net/http", "os/exec"}},
 	// What a trainer asks for again, pure: events and time in, actions out.
 	"trainer/exchange": {own: []string{"fabric", "schema"},

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"gradbus/cuda"
+	"gradbus/internal/planted"
 	"gradbus/lane"
 	"gradbus/schema"
 )
@@ -197,7 +198,11 @@ func (d *Dense) Add(c *Contribution, w *Weights) error {
 	w.Note(c.Node, c.Weight)
 	r.nodes = slices.Insert(r.nodes, at, c.Node)
 	r.weights = slices.Insert(r.weights, at, c.Weight)
-	r.lanes += int(c.Node.Count)
+	lanes := int(c.Node.Count)
+	if planted.Is(planted.CountContributors) {
+		lanes = 1
+	}
+	r.lanes += lanes
 	s := denseSum{node: c.Node}
 	if c.Weight == 0 { // absent lanes: there is nothing to add
 		Release(c.Payload)

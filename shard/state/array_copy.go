@@ -3,6 +3,7 @@ package state
 import (
 	"slices"
 
+	"gradbus/internal/planted"
 	"gradbus/schema"
 )
 
@@ -10,6 +11,9 @@ import (
 func (t *Array) Copy(since schema.Version, all bool) RowsCopy {
 	c := t.copyAll()
 	c.all = all
+	if planted.Is(planted.CopyLaterRows) {
+		t.copying = nil
+	}
 	c.touched = int64(t.places.count())
 	if n := &t.touched; n.at != nil {
 		n.room()
