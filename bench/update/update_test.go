@@ -266,10 +266,10 @@ func TestGivenWeights(t *testing.T) {
 		{"the model has a parameter biases of shape [5]: the job has none", func(*Config) { save("biases", 5) }},
 		{`parameter "weight": the model's has the shape [5 12]: want [5 13]`, func(c *Config) { save("bias", 5); c.In = 13 }},
 		{"no such file", func(c *Config) { c.Load += ".lost" }},
-		{`dtype "F64", want F32`, func(*Config) {
+		{`dtype "I32", want F32`, func(*Config) {
 			data, err := os.ReadFile(path)
 			if err == nil {
-				err = os.WriteFile(path, bytes.Replace(data, []byte(`"F32"`), []byte(`"F64"`), 1), 0o600)
+				err = os.WriteFile(path, bytes.Replace(data, []byte(`"F32"`), []byte(`"I32"`), 1), 0o600)
 			}
 			if err != nil {
 				t.Fatal(err)
