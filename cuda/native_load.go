@@ -15,6 +15,7 @@ import "C"
 
 import (
 	"fmt"
+	"strings"
 	"unsafe"
 )
 
@@ -52,7 +53,8 @@ func loadAPI(name, path string) (*C.gb_api, error) {
 	defer C.free(unsafe.Pointer(entry))
 	library := C.dlopen(file, C.RTLD_NOW|C.RTLD_LOCAL)
 	if library == nil {
-		return nil, fmt.Errorf("%w: kernel library %s", ErrNoBackend, C.GoString(C.dlerror())) // which begins with the path
+		why := C.GoString(C.dlerror()) // which begins with the path, or with a library that this one needs
+		return nil, fmt.Errorf("%w: kernel library %s: %s", ErrNoBackend, path, strings.TrimPrefix(why, path+": "))
 	}
 	at := C.dlsym(library, entry)
 	if at == nil {
@@ -74,9 +76,10 @@ func loadAPI(name, path string) (*C.gb_api, error) {
 // Built says what this build has besides Go, for a version screen.
 func Built() string { return "libgradbus; CUDA backend " + C.GoString(C.gradbus_cuda_why()) }
 
-// LacksCUDA says why this build cannot open the backend cuda, and what can; empty where it can.
+// LacksCUDA says why this build cannot open the backend cuda, and what can; empty where it can, or where the
+// environment names a library.
 func LacksCUDA() string {
-	if C.gb_cuda_backend(C.GB_ABI) != nil {
+	if C.gb_cuda_backend(C.GB_ABI) != nil || namedLibrary() != "" {
 		return ""
 	}
 	return "this program has no CUDA backend, which was " + C.GoString(C.gradbus_cuda_why()) + ": build it where nvcc is"

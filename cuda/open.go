@@ -42,6 +42,8 @@ type Options struct {
 // a process's backends, and for the processes that it starts.
 const LibraryVariable = "GRADBUS_KERNEL_LIBRARY"
 
+func namedLibrary() string { return os.Getenv(LibraryVariable) }
+
 // Names are the values that Options.Name may have.
 func Names() []string { return []string{"auto", "go", "cpu", "cuda"} }
 
@@ -79,7 +81,7 @@ func open(o Options) (Backend, error) {
 			ErrArgument, o.Verify, VerifyAuto)
 	}
 	if o.Library == "" && o.Name != "go" && o.Name != "emu" {
-		o.Library = os.Getenv(LibraryVariable)
+		o.Library = namedLibrary()
 	}
 	switch o.Name {
 	case "", "auto":

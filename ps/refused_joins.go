@@ -14,19 +14,19 @@ const refusedShown = 5 * time.Minute
 
 // refusedJoins are the joins that were refused lately, each once: of the same job, for the same reason and field.
 type refusedJoins struct {
-	all []schema.RefusedReport // the latest is last
+	all     []schema.RefusedReport // the latest is last
+	crowded time.Time              // when one last made way that had been refused within a second
 }
 
 // note counts a refusal. It reports whether to tell of it: of the first, the second, the fourth and so on, since a
 // trainer that a service manager starts again and again is refused for ever. The table bounds what is told of others:
-// where it is full, the first of another tells nothing within a second of the last of the one that makes way.
+// for a second after one made way for another too soon, only those tell that were there a second before.
 func (r *refusedJoins) note(now time.Time, job schema.JobName, host string, why *schema.Refused) (n uint64, tell bool) {
 	if schema.CheckName("job", string(job)) != nil {
 		return 0, false // no report could tell of it
 	}
 	one := schema.RefusedReport{Job: job, Reason: schema.Clip(why.Reason), Field: schema.Clip(why.Field),
 		FirstMS: now.UnixMilli()}
-	crowded := false
 	same := func(p schema.RefusedReport) bool {
 		return p.Job == job && p.Reason == one.Reason && p.Field == one.Field
 	}
@@ -34,13 +34,16 @@ func (r *refusedJoins) note(now time.Time, job schema.JobName, host string, why 
 		one = r.all[i]
 		r.all = slices.Delete(r.all, i, i+1)
 	} else if len(r.all) == schema.TelemetryRefusedMax {
-		crowded = now.Sub(time.UnixMilli(r.all[0].LastMS)) < time.Second
+		if now.Sub(time.UnixMilli(r.all[0].LastMS)) < time.Second {
+			r.crowded = now
+		}
 		r.all = slices.Delete(r.all, 0, 1)
 	}
 	one.Host, one.Text, one.LastMS = schema.Clip(host), schema.Clip(why.Text), now.UnixMilli()
 	one.Count++
 	r.all = append(r.all, one)
-	return one.Count, !crowded && one.Count&(one.Count-1) == 0
+	late := now.Sub(r.crowded) < time.Second && one.FirstMS > r.crowded.Add(-time.Second).UnixMilli()
+	return one.Count, !late && one.Count&(one.Count-1) == 0
 }
 
 // lately forgets what is over, and gives the rest for a report.

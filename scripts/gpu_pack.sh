@@ -55,7 +55,7 @@ fi
 
 rm -rf "$top"
 mkdir -p "$top"/{bin,lib,tests,third_party}
-git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$top"
+git ls-files -z | xargs -0 cp --parents -t "$top"
 cp -r "$out/cuembed-$cuembed" "$top/third_party/cuembed"
 cp "$kernels/libgradbus.so" "$emulated/libgradbus_emu.so" "$top/lib/"
 strip --strip-debug "$top"/lib/*.so

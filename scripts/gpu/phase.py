@@ -187,7 +187,7 @@ def kill(child):
     """Ends a program and all that it started."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):  # it has ended; its number may be another user's by now
         pass
     child.wait()
 
