@@ -134,6 +134,34 @@ func TestStaysReadable(t *testing.T) {
 	}
 }
 
+// A module steps before its batch is sent, so a value that is not finite leaves no version that is whole: the session
+// of such a job ends, and neither its error nor a later call says that it can be read.
+func TestEndsWholeWithModules(t *testing.T) {
+	for name, value := range map[string]float32{"refused": float32(math.NaN()), "computed": math.MaxFloat32} {
+		t.Run(name, func(t *testing.T) {
+			s, job := start(t, local.Options{Shards: 2}), readableJob()
+			job.Optimizer.LR = 100
+			job.Modules = []schema.ModuleSpec{{Name: "head", In: []int{1}, Samples: 1, Contexts: 1,
+				Module: `[{"linear":{"in":1,"out":1}}]`}}
+			session, err := trainer.Join(t.Context(), s.Config(), job)
+			must(t, err)
+			defer session.Close()
+			ends := trainReadable(t.Context(), session, 4, func(g gradients) {
+				if g.batch == 2 && g.lane == 0 {
+					g.rows[9] = value
+				}
+			})
+			path := filepath.Join(t.TempDir(), "model.safetensors")
+			for call, err := range map[string]error{"training": ends, "save": session.Save(t.Context(), path),
+				"session": session.Err()} {
+				if err == nil || !strings.Contains(err.Error(), "non_finite") || strings.Contains(err.Error(), "can still be") {
+					t.Errorf("%s: %v, want that a value is non_finite and no version to read", call, err)
+				}
+			}
+		})
+	}
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

@@ -114,7 +114,7 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 func (s *Server) shardConfig(job *schema.Job, place *schema.Placement, i int) shard.Config {
 	c := &s.config
 	return shard.Config{Job: job, Placement: place, Index: i, Generation: generationFirst, Backend: s.backend,
-		Advice: c.orRaise("send smaller batches", "staged-mib", ""), StaysReadable: c.local != nil,
+		Advice: c.orRaise("send smaller batches", "staged-mib", ""), StaysReadable: c.local != nil && job.StaysReadable(),
 		ParkedBytesMax: parkedBytes(job), KeepsPast: c.keepsPast(job, place.Shards), Touches: isCopied(c, job)}
 }
 

@@ -39,6 +39,11 @@ func (j *Job) ModuleTensor(name string) (module, parameter string, ok bool) {
 	return module, parameter, ok && slices.ContainsFunc(j.Modules, func(m ModuleSpec) bool { return m.Name == module })
 }
 
+// StaysReadable reports whether a job in one process can still give its last version whole after a value that is not
+// finite has ended its training. Hosted modules step by themselves, before their batch is sent, and then hold a later
+// version than rows and parameters.
+func (j *Job) StaysReadable() bool { return len(j.Modules) == 0 }
+
 // moduleSeparator is in no name of a module. A parameter or table may have it, but not behind the name of a module.
 const moduleSeparator = ":"
 

@@ -30,7 +30,7 @@ type Config struct {
 	// say nothing.
 	Bus *fabric.Bus
 	// Local says that shards and trainers of the job are one program, by package local: then a value that is not finite
-	// ends the training alone, and the session stays readable (Session.TrainingErr).
+	// ends the training alone, and the session stays readable where the job has no modules (Session.TrainingErr).
 	Local bool
 	// Derived says that gradbus has derived the name of the job from another job's. A program that chooses a name leaves
 	// it false, and is refused one of those (schema.CheckChosen).

@@ -22,7 +22,7 @@ import (
 //
 // A session that has failed stays failed: every call gives the first error, and only Close and Abort are of use. But
 // where a job within this process (package local) ends its training because a value is not finite, its last complete
-// version stays readable: see TrainingErr.
+// version stays readable, if it has no hosted modules: see TrainingErr.
 type Session struct {
 	config Config
 	job    *schema.Job
@@ -270,8 +270,8 @@ func (s *Session) Err() error {
 }
 
 // TrainingErr is nil while the session can train, and then why it cannot. It differs from Err where a value was not
-// finite in a job within this process: then nothing of that batch was applied, and Param, Lookup, Table, Digest and
-// Save go on to give the last complete version.
+// finite in a job within this process that has no hosted modules: then nothing of that batch was applied, and Param,
+// Lookup, Table, Digest and Save go on to give the last complete version.
 func (s *Session) TrainingErr() error {
 	if s.trainable.Err() == nil {
 		return nil

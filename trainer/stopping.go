@@ -15,16 +15,16 @@ type nonFiniteError struct{ error }
 // Unwrap gives the error that it is besides.
 func (e nonFiniteError) Unwrap() error { return e.error }
 
-// setFail makes what ends the session. In a job within this process, a value that is not finite ends the training
-// alone: shards and parameters still have the version before, which the session goes on to give. Between processes it
-// ends the session, since other trainers wait.
+// setFail makes what ends the session. In a job within this process that stays readable (schema.Job.StaysReadable), a
+// value that is not finite ends the training alone: shards and parameters still have the version before, which the
+// session goes on to give. Between processes it ends the session, since other trainers wait.
 func (s *Session) setFail() {
 	own, end := context.WithCancelCause(context.Background())
 	trainable, stop := context.WithCancelCause(own)
 	s.ctx, s.trainable = own, trainable
 	s.fail = func(err error) {
 		err = s.withPause(err)
-		if s.config.Local && isNonFinite(err) {
+		if s.config.Local && s.job.StaysReadable() && isNonFinite(err) {
 			stop(fmt.Errorf("%w; nothing of that batch was applied: version %d can still be read and saved, and this session "+
 				"trains no more", err, s.Version()))
 			return
