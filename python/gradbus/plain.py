@@ -115,6 +115,7 @@ def _drawn(
     from .opening import local
 
     with local(session.name) as other:
+        other._tables.update(session._tables)  # numbered as here
         other._join_as({**manifest, "trainers": 1, "lanes": 1})
         return dict(other.job), {table.name: other.read_table(table) for table in tables}
 

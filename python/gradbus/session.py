@@ -327,9 +327,16 @@ class Session:
         return rows_of_ids(self, table, ids)
 
     def _registered(self, table: Union[str, Table]) -> Table:
-        found = self._tables.get(table) if isinstance(table, str) else table
+        """Its table of a name, or of a module. Errors: ArgumentError, also of a table that another session has."""
+        if isinstance(table, str):
+            found, wrong = self._tables.get(table), f"no table {table!r}"
+        elif isinstance(table, Table):
+            found, wrong = self._tables.get(table.name), f"{table!r} is not of {self!r}"
+            found = found if found is table else None  # the numbers of tables are a session's own
+        else:
+            found, wrong = None, f"{type(table).__name__} is no table"
         if found is None:
-            raise ArgumentError(f"no table {table!r}: want one of {sorted(self._tables)}")
+            raise ArgumentError(f"{wrong}: want one of {sorted(self._tables)}")
         return found
 
     def read_table(self, table: Union[str, Table]) -> Tensor:

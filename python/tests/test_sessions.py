@@ -112,6 +112,27 @@ def test_a_second_thread() -> None:
         assert torch.equal(table(session, n=100), torch.full((100, 4), -60.0))
 
 
+def test_a_table_of_another_session_is_refused() -> None:
+    """Tables are numbered by session: that of another one would give rows of whatever has its number here."""
+    there = gradbus.EmbeddingBag(100, 4, name="t")
+    here = gradbus.EmbeddingBagCollection({"t": gradbus.EmbeddingBag(100, 4)})
+    with gradbus.local("here") as session, gradbus.local("there", seed=7) as other:
+        gradbus.Optimizer(here, session, embeddings=gradbus.SGD(1.0))
+        gradbus.Optimizer(there, other, embeddings=gradbus.SGD(1.0))
+        for call in (
+            lambda: session.lookup(there, IDS),
+            lambda: session.lookup(there.table, IDS),
+            lambda: session.read_table(there.table),
+        ):
+            with pytest.raises(gradbus.ArgumentError, match=r"'t' \[100, 4\] is not of gradbus session 'here': want"):
+                call()
+        with pytest.raises(gradbus.ArgumentError, match=r"EmbeddingBagCollection is no table: want one of \['t'\]"):
+            session.lookup(here, IDS)  # type: ignore[arg-type]
+        own = here.bags[0]
+        assert isinstance(own, gradbus.EmbeddingBag)
+        assert torch.equal(session.lookup(own, IDS), session.read_table("t")[IDS])
+
+
 def test_what_a_session_says() -> None:
     emb = gradbus.EmbeddingBag(100, 4, name="t")
     with gradbus.local("says", lanes=2, seed=7) as session:
