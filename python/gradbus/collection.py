@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from . import pooling
+from . import plain, pooling
 from .bag_input import BagInput, inverse_indices, jagged_inputs
 from .checks import eager
 from .errors import ArgumentError, ConfigError
@@ -117,10 +117,12 @@ class EmbeddingBagCollection(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
         """Takes rows by the names of features, too, as a plain ``ModuleDict`` of them has them."""
-        for feature, i in zip(self.features, self._module_of):
-            rows = state_dict.pop(f"{prefix}{feature}.weight", None)
-            if rows is not None:
-                state_dict[f"{prefix}bags.{i}.weight"] = rows
+        for i, module in enumerate(self.bags):
+            own = f"{prefix}bags.{i}.weight"
+            keys = [own, *(f"{prefix}{name}.weight" for name, of in zip(self.features, self._module_of) if of == i)]
+            found = {key: state_dict.pop(key) for key in keys if key in state_dict}
+            if found:
+                state_dict[own] = plain.shared_rows(f"table {module.called!r}: the state's", found)
         super()._load_from_state_dict(state_dict, prefix, *arguments)  # type: ignore[no-untyped-call]
 
     def _grouped(self) -> List[List[int]]:

@@ -199,7 +199,8 @@ def _rows(table: Table, state: State, start: Start, given: Dict[str, Tensor]) ->
     keys = [key for key, module in state.tables.items() if module.table is table] or [f"{table.name}.weight"]
     if isinstance(start, SavedModel):
         keys = start.keys.get(table.name, keys)
-    found = [given.pop(key) for key in keys if key in given]
+    found = {key: given.pop(key) for key in keys if key in given}
     if not found:
         raise ConfigError(f"table {table.name!r}: {start.path} has no {keys[0]!r}: want its rows")
-    return found[0]
+    rows: Tensor = plain.shared_rows(f"table {table.name!r}: {start.path}:", found)
+    return rows

@@ -54,6 +54,29 @@ def rows_of(name: str, rows: int, dim: int, weight: Any) -> Tensor:
     return weight.detach().to("cpu", torch.float32, copy=True).contiguous()
 
 
+def shared_rows(where: str, found: Mapping[str, Any]) -> Any:
+    """The rows of one table, which a state has by one key or several, ``found``. ``where`` begins the error.
+
+    Errors: ConfigError where two of them differ in a bit, since the table has one of them alone."""
+    (first, rows), *others = found.items()
+    for key, other in others:
+        if not _equal_bits(rows, other):
+            raise ConfigError(
+                f"{where} {first!r} and {key!r} differ, and are the rows of one table: want equal rows, or tables of "
+                "different names"
+            )
+    return rows
+
+
+def _equal_bits(a: Any, b: Any) -> bool:
+    if a is b or not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        return a is b
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    x, y = (t.detach().to("cpu").reshape(-1).view(torch.uint8) for t in (a, b))  # of which NaN equals itself
+    return torch.equal(x, y)
+
+
 def write(session: Session, manifest: Mapping[str, Any], dense: Mapping[str, Tensor], rows: Dict[str, Tensor]) -> IO[bytes]:
     """Writes what a job begins with: dense values and rows by name, and rows as they are drawn where none are given.
 

@@ -281,6 +281,32 @@ def test_the_padding_of_a_plain_file_is_zeros(way: str, tmp_path: Any) -> None:
         assert session.lookup("t", torch.arange(ROWS)).sum(1).tolist() == [4, 4, 0] + [4] * (ROWS - 3)
 
 
+@pytest.mark.parametrize("way", ["start", "load_state_dict"])
+@pytest.mark.parametrize("differ", [False, True])
+def test_rows_of_one_table_by_two_keys_are_equal(way: str, differ: bool, tmp_path: Any) -> None:
+    """A table has one set of rows: where a plain state has two that differ, one of them would be lost."""
+    rows = torch.randn(ROWS, DIM, generator=torch.Generator().manual_seed(1))
+    state = {"left.weight": rows, "right.weight": rows.clone()}
+    if differ:
+        state["right.weight"][-1, -1] += 1
+    write_plain(tmp_path / "plain", state)
+    with gradbus.local("shares", start=tmp_path / "plain" if way == "start" else None) as session:
+        shared = gradbus.EmbeddingBag(ROWS, DIM, name="t")
+        model = gradbus.EmbeddingBagCollection({"left": shared, "right": shared})
+        gradbus.Optimizer(model, session, embeddings=gradbus.SGD(1.0))
+
+        def begin() -> torch.Tensor:
+            if way == "load_state_dict":
+                model.load_state_dict(dict(state))
+            return session.lookup("t", torch.arange(ROWS))
+
+        if differ:
+            with pytest.raises(gradbus.ConfigError, match="'left.weight' and 'right.weight' differ"):
+                begin()
+        else:
+            assert torch.equal(begin(), rows)
+
+
 def test_a_layer_is_frozen_or_left_to_the_script_from_a_file_on(tmp_path: Any) -> None:
     """Who trains what may change with a file: all of the state is in it, whoever has had it."""
     kinds: Dict[str, Any] = {"trained": Norm, "frozen": Frozen}
