@@ -61,7 +61,8 @@ func TestNonFiniteRows(t *testing.T) {
 // whatever order: its rows are those of the version before, and who asks for them has them.
 func TestNonFiniteStopsTheShard(t *testing.T) {
 	nan, large := float32(math.NaN()), float32(3e38)
-	for name, value := range map[string]float32{"refused": nan, "computed": large} {
+	for name, values := range map[string][2]float32{"refused": {nan, nan}, "refused last": {1, nan},
+		"computed": {large, large}} {
 		job := shardtest.SmallJob("stops", 2, 2)
 		job.Optimizer.LR = 10
 		p := shardtest.New(t, job)
@@ -85,7 +86,7 @@ func TestNonFiniteStopsTheShard(t *testing.T) {
 		for l := range 2 {
 			for i, c := range p.Frames(t, place, shardtest.RunID, 0, lane.Node{First: lane.Lane(l), Count: 1}) {
 				if i == 0 {
-					c.Frame.Float32s()[2] = value
+					c.Frame.Float32s()[2] = values[l]
 				}
 				outputs, reason, err := s.Step(schema.TrainerMember(l), shardtest.View(t, c.Frame.Seal()), nil)
 				must(t, err)
@@ -104,6 +105,56 @@ func TestNonFiniteStopsTheShard(t *testing.T) {
 		}
 		if told["t0"] == 0 || told["t1"] == 0 {
 			t.Errorf("%s: %v refusals: want one to each trainer at least", name, told)
+		}
+	}
+}
+
+// A trainer that leaves closes no round of a shard that has stopped; and where the round that closes without it has a
+// value that is not finite, the shard stops, and the others hear of it.
+func TestNonFiniteWithoutALeavingTrainer(t *testing.T) {
+	nan, large := float32(math.NaN()), float32(3e38)
+	for name, values := range map[string][2]float32{"stopped before": {1, nan}, "stops now": {large, large}} {
+		job := shardtest.SmallJob("leaves", 3, 3)
+		job.Consistency, job.Group, job.Tables = schema.ConsistencyGrouped, 3, nil
+		job.Optimizer.LR = 10
+		p := shardtest.New(t, job)
+		place := schema.NewPlacement(job, 1)
+		s, err := New(t.Context(), Config{Job: job, Placement: place, RunID: shardtest.RunID, StaysReadable: true,
+			Generation: shardtest.Generation, Backend: p.Backend, Contributors: round.ContributorsOf(job),
+			StagedBytesMax: 1 << 20, ParkedBytesMax: 1 << 20})
+		must(t, err)
+		defer s.Close()
+		told := map[schema.Member]int{}
+		hear := func(outputs []Output) {
+			for _, o := range outputs {
+				if o.Kind == schema.KindRefusal {
+					told[o.To]++
+				} else if name == "stopped before" {
+					t.Errorf("%s: %v was put out", name, o.Kind)
+				}
+			}
+		}
+		for l := range 2 {
+			for i, c := range p.Frames(t, place, shardtest.RunID, 0, lane.Node{First: lane.Lane(l), Count: 1}) {
+				if i == 0 {
+					c.Frame.Float32s()[2] = values[l]
+				}
+				outputs, _, err := s.Step(schema.TrainerMember(l), shardtest.View(t, c.Frame.Seal()), nil)
+				must(t, err)
+				hear(outputs)
+			}
+		}
+		leaving := []schema.Member{"t2"}
+		if name == "stopped before" {
+			leaving = append(leaving, "t1")
+		} else if len(told) > 0 {
+			t.Errorf("%s: %v refusals before a trainer has left", name, told)
+		}
+		outputs, err := s.Gone(leaving)
+		must(t, err)
+		hear(outputs)
+		if told["t0"] == 0 || told["t1"] == 0 {
+			t.Errorf("%s: %v refusals: want one to each trainer that has contributed", name, told)
 		}
 	}
 }

@@ -320,7 +320,9 @@ func (s *Shard) Gone(members []schema.Member) ([]Output, error) {
 		return nil, nil
 	}
 	for _, l := range s.clock.Lines() {
-		if err := s.closeAll(l); err != nil {
+		head := schema.Head{Job: s.config.RunID, Batch: l.Batch(), Lanes: uint16(s.config.Job.Lanes)}
+		_, err := s.stopOnNonFinite(-1, &head, func() (*refusal, error) { return nil, s.closeAll(l) })
+		if err != nil {
 			return nil, fmt.Errorf("shard %s of job %s: without %v: %w", s.member, s.config.Job.Name, members, err)
 		}
 	}
