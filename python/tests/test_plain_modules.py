@@ -4,6 +4,7 @@ and a file of the plain module's state begins a job with them."""
 from __future__ import annotations
 
 import json
+import pathlib
 from typing import Any, Callable, Dict
 
 import pytest
@@ -432,6 +433,7 @@ def test_names_that_meet_are_refused_at_the_start() -> None:
 
 TRAINER = """
 import sys, torch, gradbus
+sys.path.insert(0, sys.argv[4])
 from test_plain_modules import IDS, Norm, made, outputs
 session = gradbus.join(sys.argv[1], "several", trainers=int(sys.argv[2]), lanes=2, start=sys.argv[3])
 model, opt, _ = made(session, Norm, 3, True)
@@ -454,10 +456,10 @@ def test_several_trainers_begin_with_a_plain_file(start: Any, tmp_path: Any) -> 
     plain.train()
     plain(IDS)
     write_plain(tmp_path / "plain", plain.state_dict())
-    said = set()
+    said, here = set(), pathlib.Path(__file__).parent
     for trainers in 1, 2:
         _, server = start.ps("--shards", trainers)
-        programs = [start.python(TRAINER, server, trainers, tmp_path / "plain") for _ in range(trainers)]
+        programs = [start.python(TRAINER, server, trainers, tmp_path / "plain", here) for _ in range(trainers)]
         for program in programs:
             assert program.end() == 0, program.said()
             said.add(program.out.read_text())
