@@ -78,9 +78,10 @@ void gradbus_patience(int32_t ms);
 int32_t gradbus_resume(void);
 
 /* Ends a session from any thread: what waits on it gives GRADBUS_CANCELED, and so does every later call that waits but
- * gradbus_leave. The other trainers hear that this one has left, and with "told" compute its lanes; without it the job
- * stops, which is no failure. Does not wait: a call that gave GRADBUS_AGAIN still wants its gradbus_resume. */
-int32_t gradbus_cancel(gradbus_handle session);
+ * gradbus_leave. reason NULL: the other trainers hear that this one has left, and with "told" compute its lanes;
+ * without it the job stops, which is no failure. Else the job fails for the others with this text, as by gradbus_leave.
+ * The first reason counts. Does not wait: a call that gave GRADBUS_AGAIN still wants its gradbus_resume. */
+int32_t gradbus_cancel(gradbus_handle session, const char *reason);
 
 /* Shards within this process, for sessions of this process. options is NULL or JSON, all of it optional:
  *   {"shards": 1, "memory_mib": 0, "backend": "auto", "threads": 1, "library": "/path", "log": "/path"}

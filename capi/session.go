@@ -367,15 +367,27 @@ func (s *session) fail(cause error) {
 }
 
 //export go_cancel
-func go_cancel(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
+func go_cancel(t *C.gradbus_thread, handle C.gradbus_handle, text *C.char) C.int32_t {
 	return now(t, func() error {
 		s, err := get[*session](uint64(handle))
 		if err != nil || s.ctx.Err() != nil {
 			return err
 		}
-		s.fail(fmt.Errorf("%w: %w", errCanceled, trainer.ErrInterrupted)) // it has not failed: others may compute its lanes
+		why := reasonOf(text)
+		if why == nil {
+			why = trainer.ErrInterrupted // it has not failed: others may compute its lanes
+		}
+		s.fail(fmt.Errorf("%w: %w", errCanceled, why))
 		return nil
 	})
+}
+
+// reasonOf is what a caller gives as the reason of an end by an error; nil where it gives none.
+func reasonOf(text *C.char) error {
+	if text == nil {
+		return nil
+	}
+	return errors.New(cmp.Or(C.GoString(text), "it gave no reason"))
 }
 
 // abort leaves a session that was canceled, as soon as nothing waits on it any more.
@@ -393,11 +405,7 @@ func go_leave(t *C.gradbus_thread, handle C.gradbus_handle, text *C.char) C.int3
 	if err != nil {
 		return end(t, err)
 	}
-	var reason error
-	if text != nil {
-		reason = errors.New(cmp.Or(C.GoString(text), "it gave no reason"))
-	}
-	return s.leave(t, handle, reason)
+	return s.leave(t, handle, reasonOf(text))
 }
 
 // leave ends a session, where there is a reason by an error.

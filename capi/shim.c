@@ -74,7 +74,9 @@ const char *gradbus_version(void) { return GRADBUS_RELEASE; }
 void gradbus_free(void *p) { free(p); }
 void gradbus_patience(int32_t ms) { self()->patience = ms; }
 int32_t gradbus_resume(void) { CALL(go_resume(self())); }
-int32_t gradbus_cancel(gradbus_handle session) { CALL(go_cancel(self(), session)); }
+int32_t gradbus_cancel(gradbus_handle session, const char *reason) {
+  CALL(go_cancel(self(), session, (char *)reason));
+}
 int32_t gradbus_local(const char *options, gradbus_handle *shards) { CALL(go_local(self(), (char *)options, shards)); }
 int32_t gradbus_local_close(gradbus_handle shards) { CALL(go_local_close(self(), shards)); }
 int32_t gradbus_join(const char *config, const char *job, const float *const *dense_start, gradbus_handle *session) {

@@ -181,7 +181,7 @@ static void *cancel_soon(void *session) {
     gradbus_handle h = *(volatile gradbus_handle *)session;
     struct timespec pause = {.tv_nsec = 20000000};
     nanosleep(&pause, NULL);
-    if (h) return gradbus_cancel(h) == GRADBUS_OK ? session : NULL;
+    if (h) return gradbus_cancel(h, NULL) == GRADBUS_OK ? session : NULL;
   }
 }
 
@@ -197,7 +197,7 @@ static void case_cancels(void) {
   CHECK(joining(shards, "pair", 2, 1, NULL, &both[0]) == GRADBUS_AGAIN, "joined alone");
   GIVES(GRADBUS_ORDER, "has not joined", gradbus_finish(both[0]));
   GIVES(GRADBUS_ORDER, "gradbus_resume first", joining(shards, "pair", 2, 1, NULL, &both[1]));
-  CHECK(gradbus_cancel(both[0]) == GRADBUS_OK && done(GRADBUS_AGAIN) == GRADBUS_CANCELED, "not canceled");
+  CHECK(gradbus_cancel(both[0], NULL) == GRADBUS_OK && done(GRADBUS_AGAIN) == GRADBUS_CANCELED, "not canceled");
   gradbus_patience(-1);
   OK(gradbus_local_close(shards));
 }
@@ -386,7 +386,7 @@ static void case_forks(void) {
     GIVES(GRADBUS_FORKED, "spawned", gradbus_local(NULL, &h));
     GIVES(GRADBUS_FORKED, "spawned", gradbus_begin(session, &b.at));
     GIVES(GRADBUS_FORKED, "spawned", gradbus_resume());
-    GIVES(GRADBUS_FORKED, "spawned", gradbus_cancel(session));
+    GIVES(GRADBUS_FORKED, "spawned", gradbus_cancel(session, NULL));
     GIVES(GRADBUS_FORKED, "spawned", gradbus_leave(session, NULL));
     CHECK(gradbus_version()[0], "no version");
     fflush(stdout);

@@ -103,7 +103,7 @@ _PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "gradbus_version": (c_char_p, ()),
     "gradbus_patience": (None, (c_int32,)),
     "gradbus_resume": (c_int32, ()),
-    "gradbus_cancel": (c_int32, (c_uint64,)),
+    "gradbus_cancel": (c_int32, (c_uint64, c_char_p)),
     "gradbus_local": (c_int32, (c_char_p, POINTER(c_uint64))),
     "gradbus_local_close": (c_int32, (c_uint64,)),
     "gradbus_join": (c_int32, (c_char_p, c_char_p, c_void_p, POINTER(c_uint64))),
@@ -154,6 +154,14 @@ def library_path() -> pathlib.Path:
     )
 
 
+def failure(error: BaseException) -> Optional[bytes]:
+    """The reason that a job fails for where an exception ends a trainer's program; None where the program was told to
+    end: then the job has not failed."""
+    if isinstance(error, KeyboardInterrupt) or isinstance(error, SystemExit) and not error.code:
+        return None
+    return f"{type(error).__name__}: {error}".encode("utf-8", "replace")
+
+
 class Native:
     """The library, opened. All calls but :meth:`wait` and :meth:`check` are the C functions themselves, by
     attribute."""
@@ -197,13 +205,13 @@ class Native:
                 code = self.resume()
         except ctypes.ArgumentError:
             raise
-        except BaseException:
-            self._end(handle)
+        except BaseException as error:
+            self._end(handle, failure(error))
             raise
         if code:
             self.raise_error(code)
 
-    def _end(self, handle: Union[int, c_uint64]) -> None:
+    def _end(self, handle: Union[int, c_uint64], reason: Optional[bytes]) -> None:
         """Cancels this thread's call, and returns when it is over. What signal handlers raise meanwhile waits for that.
 
         It makes no difference where no call is left."""
@@ -212,7 +220,7 @@ class Native:
         while not over:
             try:
                 if handle:
-                    self.cancel(handle)
+                    self.cancel(handle, reason)
                 while self.resume() == AGAIN:  # an error where no call was left
                     pass
                 over = True

@@ -40,7 +40,7 @@ def end_by(session: Session, error: BaseException) -> None:
     if interrupted and session._process == os.getpid():
         for handle in (session.handle, session._mean.handle if session._mean is not None else 0):
             if handle:
-                session.native.cancel(handle)
+                session.native.cancel(handle, None)
     session.abort(f"{type(error).__name__}: {error}")
 
 

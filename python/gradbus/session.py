@@ -393,12 +393,13 @@ class Session:
         ends with a CanceledError. Closing again does nothing."""
         if self._closed or os.getpid() != self._process:
             return
-        pause = 0.0
+        reason, pause = reason or "aborted", 0.0
         while not self._lock.acquire(timeout=pause):
-            self.native.cancel(self._joining)  # once more each time: that thread may not have got to its wait yet
+            # Once more each time: that thread may not have got to its wait yet.
+            self.native.cancel(self._joining, reason.encode())
             pause = 0.05
         try:
-            self._leave(reason or "aborted")
+            self._leave(reason)
         finally:
             self._lock.release()
 

@@ -190,6 +190,27 @@ def test_an_interrupt_leaves_no_file(monkeypatch, tmp_path):
         assert os.listdir(tmp_path) == [] and opened[0].closed
 
 
+@pytest.mark.parametrize(
+    "error, reason",
+    [(KeyboardInterrupt(), None), (SystemExit(0), None), (SystemExit(3), b"SystemExit: 3"),
+     (TimeoutError("late"), b"TimeoutError: late")],
+)  # fmt: skip
+def test_what_a_signal_handler_raises_in_a_wait_is_the_reason(monkeypatch, error, reason):
+    """Where it does not tell the program to end, the job fails by it."""
+    native, raised, reasons = _native.native(), [error], []
+
+    def resume():
+        if raised:
+            raise raised.pop()
+        return _native.OK
+
+    monkeypatch.setattr(native, "resume", resume)
+    monkeypatch.setattr(native, "cancel", lambda handle, reason: reasons.append(reason))
+    with pytest.raises(type(error)):
+        native.wait(7, lambda: _native.AGAIN)
+    assert reasons == [reason]
+
+
 def test_a_second_interrupt_waits_for_the_call(monkeypatch):
     native, codes, canceled = _native.native(), [_native.AGAIN, None, None, _native.AGAIN, _native.OK], []
 
@@ -200,7 +221,7 @@ def test_a_second_interrupt_waits_for_the_call(monkeypatch):
         return code
 
     monkeypatch.setattr(native, "resume", resume)
-    monkeypatch.setattr(native, "cancel", canceled.append)
+    monkeypatch.setattr(native, "cancel", lambda handle, reason: canceled.append(handle))
     with pytest.raises(KeyboardInterrupt):
         native.wait(7, lambda: _native.AGAIN)
     assert codes == [] and set(canceled) == {7}

@@ -96,6 +96,57 @@ def test_abort_of_a_join_that_has_not_got_to_its_wait(start):
     )
 
 
+def test_abort_of_a_session_that_another_thread_waits_in_is_a_failure(start):
+    """The job fails, with the text of the abort, for the ps and for the trainer that was waited for."""
+    ps, server = start.ps()
+    aborts = program(
+        start,
+        """
+    session = joined(sys.argv[1], 2)
+    model, opt = make(session)
+    def wait():
+        try:
+            step(model, opt)
+            session.digest()
+        except gradbus.CanceledError as error:
+            print(error, flush=True)
+    thread = threading.Thread(target=wait)
+    session.start()
+    thread.start()
+    names = set()
+    while thread.is_alive() and not (names >= {"digest", "wait"} or names >= {"step", "settle", "wait"}):
+        time.sleep(0.01)
+        names, frame = set(), sys._current_frames().get(thread.ident)
+        while frame is not None:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+    session.abort("the sample is broken")
+    thread.join()
+    """,
+        server,
+    )
+    hears = program(
+        start,
+        """
+    session = joined(sys.argv[1], 2)
+    model, opt = make(session)
+    session.start()
+    try:
+        while True:
+            session.digest()
+    except gradbus.JobError as error:
+        print(error, flush=True)
+    """,
+        server,
+    )
+    ended(aborts, 0, err="")
+    ended(hears, 0)
+    for program_of in aborts, hears:
+        assert "the sample is broken" in program_of.out.read_text(), program_of.said()
+    until(lambda: "job failed" in ps.err.read_text(), "the end of the job in the server's log")
+    assert "the sample is broken" in ps.err.read_text() and "job stopped" not in ps.err.read_text(), ps.said()
+
+
 @pytest.mark.parametrize("meanwhile", ["step(model, opt)", "time.sleep(0.01)"])
 def test_interrupt_of_a_job_that_does_not_recover_is_no_failure(start, meanwhile):
     """Neither where it comes in a wait of the library, nor in the script's own work."""
