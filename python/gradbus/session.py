@@ -187,9 +187,9 @@ class Session:
         manifest.update(self._optimizer.manifest(list(self._tables.values())))
         from . import modelstate
 
-        whole = modelstate.file_to_begin_with(self, self._start)
-        if whole is not None or not self._rows:
-            self._join_as(manifest, None if whole else self._optimizer.start_values(), whole)
+        path = modelstate.file_to_begin_with(self, self._start)
+        if path is not None or not self._rows:
+            self._join_as(manifest, None if path else self._optimizer.start_values(), path)
             return
         self._optimizer.start_values()  # which notes that parameters are as they are
         file = self._rows_file = plain.write(self, manifest, self._optimizer.dense_values(), self._rows)
