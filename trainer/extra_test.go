@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
@@ -23,6 +24,8 @@ func TestSaveExtra(t *testing.T) {
 	extra := Extra{Metadata: map[string]string{"k": "v"}, Tensors: []ExtraTensor{
 		{Name: "flag", DType: "BOOL", Shape: []int{3}, Data: []byte{1, 0, 1}},
 		{Name: "steps", DType: "I64", Data: []byte{7, 0, 0, 0, 0, 0, 0, 0}},
+		{Name: "epochs", DType: "I64", Data: []byte{2, 0, 0, 0, 0, 0, 0, 0}},
+		{Name: "count", DType: "I64", Data: []byte{3, 0, 0, 0, 0, 0, 0, 0}},
 		{Name: "mean", DType: "F32", Shape: []int{1, 1}, Data: []byte{0, 0, 0x80, 0x3f}}}}
 	if err := errors.Join(s.Save(testContext(t), path("plain")), s.SaveExtra(testContext(t), path("empty"), Extra{}),
 		s.SaveExtra(testContext(t), path("saved"), extra)); err != nil {
@@ -71,6 +74,33 @@ func TestSaveExtra(t *testing.T) {
 		err := s.SaveExtra(testContext(t), path("wrong"), Extra{Tensors: []ExtraTensor{wrong}})
 		if _, there := os.Stat(path("wrong")); err == nil || !strings.Contains(err.Error(), says) || there == nil {
 			t.Errorf("%v, want %q and no file", err, says)
+		}
+	}
+}
+
+// Further tensors that are gone are missed, and the metadata of a program take no entry of the file's own.
+func TestExtraIsTheFilesOwn(t *testing.T) {
+	s, folder := joinAll(t, testConfig(t, startServer(t, 2)), toyJob("extra", 1, 4, schema.ApplyUpdate))[0], t.TempDir()
+	path := func(name string) string { return filepath.Join(folder, name) }
+	if err := s.Save(testContext(t), path("plain")); err != nil {
+		t.Fatal(err)
+	}
+	plain := fileOf(t, path("plain"))
+	without := bytes.Replace(plain, []byte(`"gradbus.digest"`),
+		[]byte(`"gradbus.extra":"00","gradbus.digest"`), 1)
+	grown := uint64(len(without) - len(plain))
+	binary.LittleEndian.PutUint64(without, binary.LittleEndian.Uint64(without)+grown) // the length of the header
+	if err := os.WriteFile(path("without"), without, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := OpenModel(path("without"))
+	if !errors.Is(err, ErrModel) || !strings.Contains(err.Error(), "further tensors") {
+		t.Errorf("%v of a file without the further tensors of which it has the digest", err)
+	}
+	for _, entry := range []string{"format", "gradbus.extra", "gradbus.modules"} {
+		err := s.SaveExtra(testContext(t), path("wrong"), Extra{Metadata: map[string]string{entry: "x"}})
+		if err == nil || !strings.Contains(err.Error(), entry) {
+			t.Errorf("%v, want that the entry %s is the file's own", err, entry)
 		}
 	}
 }

@@ -33,6 +33,9 @@ const (
 	modelRowsMax  = 1<<32 - 1         // of one table, held whole in memory
 )
 
+// weighedEntries are those of the metadata that a file of a model is checked by.
+var weighedEntries = []string{manifestEntry, digestEntry, versionEntry, modulesEntry, extraEntry}
+
 // Model is what was trained, at one version: the weights of all parameters and tables, and of hosted modules as they
 // are then, whole in memory, with the manifest of the job. It is read from a session (Weights) or a file (OpenModel),
 // and needs no server. It may be read from several goroutines.
@@ -42,11 +45,11 @@ type Model struct {
 
 	job    *schema.Job
 	digest [32]byte
-	params [][]float32 // of each parameter of the manifest
-	tables [][]float32 // of each table, [Rows, Dim] in the order of the keys
-	hosted []Tensor    // parameters of modules, by schema.ModuleSpec.TensorName, in the manifest's order
-	dense  bool        // it has no tables, and the job that begins with it draws them
-	extra  []safetensors.Tensor
+	params [][]float32          // of each parameter of the manifest
+	tables [][]float32          // of each table, [Rows, Dim] in the order of the keys
+	hosted []Tensor             // parameters of modules, by schema.ModuleSpec.TensorName, in the manifest's order
+	dense  bool                 // it has no tables, and the job that begins with it draws them
+	extra  []safetensors.Tensor // by name
 }
 
 // Extra is what a program adds to the file of a model: what it trains or keeps itself. OpenModel passes it through.
@@ -129,8 +132,14 @@ func (s *Session) Save(ctx context.Context, path string) error {
 	return s.SaveExtra(ctx, path, Extra{})
 }
 
-// SaveExtra is Save of a file with more tensors. It fails where one of them has the name of another or of a weight.
+// SaveExtra is Save of a file with more tensors. It fails where one of them has the name of another or of a weight, or
+// the metadata have an entry that Save writes.
 func (s *Session) SaveExtra(ctx context.Context, path string, extra Extra) error {
+	for _, entry := range append([]string{formatEntry}, weighedEntries...) {
+		if _, there := extra.Metadata[entry]; there {
+			return fmt.Errorf("save model: entry %q of the metadata is the file's own: want another name", entry)
+		}
+	}
 	version, err := s.Wait(ctx)
 	if err != nil {
 		return err
@@ -139,6 +148,7 @@ func (s *Session) SaveExtra(ctx context.Context, path string, extra Extra) error
 	for _, t := range extra.Tensors {
 		m.extra = append(m.extra, safetensors.Tensor{Name: t.Name, Shape: t.Shape, DType: t.DType, Data: t.Data})
 	}
+	slices.SortFunc(m.extra, byName)
 	if m.hosted, err = s.hosted(ctx); err != nil {
 		return fmt.Errorf("save model: %w", err)
 	}
@@ -260,13 +270,14 @@ func (m *Model) tensors() (all []safetensors.Tensor) {
 	return append(all, m.extra...)
 }
 
+// byName orders the tensors of an Extra, so that a file is the same whoever writes it.
+func byName(a, b safetensors.Tensor) int { return cmp.Compare(a.Name, b.Name) }
+
 // extraDigest is the SHA-256 of the tensors of an Extra, in the order of their names: of each its header as JSON
 // ["name","I64",[2,3]], a newline, and its bytes.
 func (m *Model) extraDigest() string {
 	sum := sha256.New()
-	for _, t := range slices.SortedFunc(slices.Values(m.extra), func(a, b safetensors.Tensor) int {
-		return cmp.Compare(a.Name, b.Name)
-	}) {
+	for _, t := range m.extra {
 		json.NewEncoder(sum).Encode([]any{t.Name, cmp.Or(t.DType, "F32"), append([]int{}, t.Shape...)}) // ends with a newline
 		sum.Write(t.Bytes())
 	}
@@ -339,7 +350,7 @@ func unweighed(metadata map[string]string, tensors map[string]safetensors.Tensor
 	for _, t := range m.tensors() {
 		delete(tensors, t.Name)
 	}
-	m.extra = slices.Collect(maps.Values(tensors))
+	m.extra = slices.SortedFunc(maps.Values(tensors), byName)
 	return m, nil
 }
 
@@ -359,10 +370,11 @@ func (m *Model) checkDigests() (err error) {
 		hex.EncodeToString(digest[:]) != m.Metadata[modulesEntry]) {
 		return fmt.Errorf("its modules have the digest %x, and were saved with %q", digest, m.Metadata[modulesEntry])
 	}
-	if got := m.extraDigest(); got != m.Metadata[extraEntry] && len(m.extra) > 0 {
-		return fmt.Errorf("its further tensors have the digest %s, and were saved with %q", got, m.Metadata[extraEntry])
+	want, had := m.Metadata[extraEntry]
+	if got := m.extraDigest(); got != want && (had || len(m.extra) > 0) {
+		return fmt.Errorf("its further tensors have the digest %s, and were saved with %q", got, want)
 	}
-	for _, entry := range []string{manifestEntry, digestEntry, versionEntry, modulesEntry, extraEntry} {
+	for _, entry := range weighedEntries {
 		delete(m.Metadata, entry)
 	}
 	return nil
