@@ -172,9 +172,7 @@ func (s *Session) SaveExtra(ctx context.Context, path string, extra Extra) error
 		}
 	}
 	if m.digest, err = s.stream(ctx, file.Put); err == nil {
-		metadata, err = m.metadata()
-	}
-	if err == nil {
+		metadata[digestEntry] = hex.EncodeToString(m.digest[:])
 		err = file.Commit(metadata)
 	}
 	if err != nil {
