@@ -82,7 +82,7 @@ class Mean:
         self.name = derived_name(session.name)
         self.trainers = trainers
         self.handle: int = 0
-        self._config = {**session._config, "derived": True}
+        self._config: Dict[str, Any] = {**session._config, "derived": True}
         self._process = os.getpid()
         self._waiting: List[Tuple[Tensor, Any]] = []
         self._batch, self._step = _native.Batch(), _native.LaneStep()
