@@ -57,6 +57,16 @@ func TestNonFiniteRows(t *testing.T) {
 	}
 }
 
+// readable makes the only shard of a problem's job, which stays readable.
+func readable(t *testing.T, p *shardtest.Problem, place *schema.Placement) *Shard {
+	s, err := New(t.Context(), Config{Job: p.Job, Placement: place, RunID: shardtest.RunID, StaysReadable: true,
+		Generation: shardtest.Generation, Backend: p.Backend, Contributors: round.ContributorsOf(p.Job),
+		StagedBytesMax: 1 << 20, ParkedBytesMax: 1 << 20})
+	must(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
 // A shard that stays readable takes nothing more of a batch once one value of it is not finite, whatever comes and in
 // whatever order: its rows are those of the version before, and who asks for them has them.
 func TestNonFiniteStopsTheShard(t *testing.T) {
@@ -67,11 +77,7 @@ func TestNonFiniteStopsTheShard(t *testing.T) {
 		job.Optimizer.LR = 10
 		p := shardtest.New(t, job)
 		place := schema.NewPlacement(job, 1)
-		s, err := New(t.Context(), Config{Job: job, Placement: place, RunID: shardtest.RunID, StaysReadable: true,
-			Generation: shardtest.Generation, Backend: p.Backend, Contributors: round.ContributorsOf(job),
-			StagedBytesMax: 1 << 20, ParkedBytesMax: 1 << 20})
-		must(t, err)
-		defer s.Close()
+		s := readable(t, p, place)
 		ask := shardtest.LookupFrame(t, job, shardtest.RunID, 0, [][]uint64{{3, 7}, nil}).Seal()
 		rows := func() []float32 {
 			t.Helper()
@@ -119,11 +125,7 @@ func TestNonFiniteWithoutALeavingTrainer(t *testing.T) {
 		job.Optimizer.LR = 10
 		p := shardtest.New(t, job)
 		place := schema.NewPlacement(job, 1)
-		s, err := New(t.Context(), Config{Job: job, Placement: place, RunID: shardtest.RunID, StaysReadable: true,
-			Generation: shardtest.Generation, Backend: p.Backend, Contributors: round.ContributorsOf(job),
-			StagedBytesMax: 1 << 20, ParkedBytesMax: 1 << 20})
-		must(t, err)
-		defer s.Close()
+		s := readable(t, p, place)
 		told := map[schema.Member]int{}
 		hear := func(outputs []Output) {
 			for _, o := range outputs {
