@@ -30,7 +30,7 @@ var (
 const otherChances = 6
 
 // recoveryHead explains the table to its reader.
-const recoveryHead = `# What becomes of a job when processes die. TestRecovery runs every row in virtual time; -rewrite writes the file.
+const recoveryHead = `# How jobs recover when processes die. TestRecovery runs every row in virtual time; -rewrite writes the file.
 #
 #   job | shards,trainers | state to go on from | who dies | when : outcome; batches computed again; the end
 #
@@ -94,7 +94,7 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// recoverAll runs the rows that are wanted, and keeps what becomes of them.
+// recoverAll runs the rows that are wanted, and records their results.
 func (p *program) recoverAll(t *testing.T, rows []recoveryRow, results []recoveryResult, chance uint64,
 	wanted func(int) bool) {
 	var wg sync.WaitGroup

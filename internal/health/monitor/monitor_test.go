@@ -285,7 +285,7 @@ func TestMonitorHangAtStart(t *testing.T) {
 	}
 }
 
-// A probe that somebody kills is started again, and nothing is forgotten. That no GPU is used is said once.
+// A probe that is killed is started again, and nothing is forgotten. That no GPU is used is said once.
 func TestMonitorProbeKilled(t *testing.T) {
 	t.Parallel()
 	l := fake.Build(t)
