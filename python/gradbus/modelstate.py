@@ -64,8 +64,8 @@ def tables_of(model: nn.Module, prefix: str = "") -> Iterator[Tuple[str, str, Ta
         path = f"{prefix}{path}." if path else prefix
         if isinstance(part, EmbeddingBagCollection):
             collections.append(path + "bags.")
-            for feature, i in zip(part.features, part._module_of):
-                yield f"{path}{feature}.weight", f"{path}bags.{i}.", part._of_feature[part.features.index(feature)]
+            for feature, i, module in zip(part.features, part._module_of, part._of_feature):
+                yield f"{path}{feature}.weight", f"{path}bags.{i}.", module
         elif isinstance(part, TableModule) and not path.startswith(tuple(collections)):
             yield path + "weight", path, part
 
