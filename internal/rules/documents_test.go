@@ -11,20 +11,6 @@ import (
 	"testing"
 )
 
-// The form that documents are held to.
-var (
-	frontPage = form{lines: 120, columns: 120, words: 25, cell: 60}
-	reference = form{columns: 120, words: 25, cell: 60}
-)
-
-// held is the form that a document is held to.
-func held(name string) form {
-	if name == "README.md" {
-		return frontPage
-	}
-	return reference
-}
-
 // markdown are the repository's documents.
 func markdown(t *testing.T) map[string]string {
 	t.Helper()
@@ -48,14 +34,6 @@ func markdown(t *testing.T) map[string]string {
 		t.Fatalf("found %d documents only", len(all))
 	}
 	return all
-}
-
-func TestDocumentsAreOfTheirForm(t *testing.T) {
-	for name, document := range markdown(t) {
-		for _, wrong := range formOf(name, document, held(name)) {
-			t.Error(wrong)
-		}
-	}
 }
 
 // Every relative link leads to a file that exists, and to a heading of it where it names one.
@@ -190,30 +168,6 @@ func TestDocumentsNameVariables(t *testing.T) {
 
 // The rules find what they are for.
 func TestDocumentsFinds(t *testing.T) {
-	words := strings.Repeat("word ", 25)
-	f := form{lines: 3, columns: 200, words: 25, cell: 60}
-	for name, c := range map[string]struct{ text, want string }{
-		"fits":             {"# A title\n" + words + "`more words in code`.\n", "26 words"},
-		"sentences":        {words + ".\n" + words + "!\n", ""},
-		"across lines":     {words + "\nmore\n", "a.md:1: a sentence of 26 words"},
-		"items":            {"- " + words + "\n- " + words + "\n", ""},
-		"code is one word": {"`" + words + "` fits.\n", ""},
-		"link":             {"[a](" + strings.Repeat("b", 70) + ") " + words[5:] + "\n", ""},
-		"cell":             {"| a | " + words + " |\n", "a.md:1: a cell of 124 characters"},
-		"names in a cell":  {"| `" + words + "`, `b` |\n", ""},
-		"pipe in a cell":   {"| `" + strings.Repeat("a|", 40) + "` | b |\n", ""},
-		"target in a cell": {"| [b](" + strings.Repeat("b", 70) + ") |\n", ""},
-		"lines":            {"\n\n\n\n", "4 lines, want at most 3"},
-		"columns":          {"a " + strings.Repeat("b", 200) + "\n", "202 columns"},
-		"second line":      {"a\nb " + strings.Repeat("b", 200) + "\n", "a.md:2: 202 columns"},
-		"code":             {"```\n" + strings.Repeat("b", 200) + words + words + "\n```\n", ""},
-		"generated":        {"<!-- families: x -->\n| " + words + " |\n<!-- end -->\n", ""},
-	} {
-		wrong := strings.Join(formOf("a.md", c.text, f), "\n")
-		if (wrong == "") != (c.want == "") || !strings.Contains(wrong, c.want) {
-			t.Errorf("%s: found %q, want %q", name, wrong, c.want)
-		}
-	}
 	open := func(file string) (string, bool) { return "# Two words, `code`\n# A\n# A\n", file == "docs/b.md" }
 	for text, want := range map[string]string{
 		"[x](b.md) [x](b.md#two-words-code) [x](b.md#a-1)": "",

@@ -9,18 +9,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
-	"unicode/utf8"
 )
 
-const (
-	fileLinesMax     = 500
-	functionLinesMax = 70
-	columnsMax       = 120
-)
+// fileLinesMax is how long a source file may be.
+const fileLinesMax = 900
 
 // sources are the repository's own source files, generated ones left out.
 func sources(t *testing.T) map[string][]byte {
@@ -73,13 +68,9 @@ func TestStyle(t *testing.T) {
 func styleOf(path string, data []byte) []string {
 	var wrong []string
 	if lines := bytes.Count(data, []byte("\n")); lines > fileLinesMax {
-		wrong = append(wrong, fmt.Sprintf("%s: %d lines, want at most %d: one idea a file", path, lines, fileLinesMax))
+		wrong = append(wrong, fmt.Sprintf("%s: %d lines, want at most %d", path, lines, fileLinesMax))
 	}
-	switch filepath.Ext(path) {
-	case ".go":
-	case ".h", ".c", ".cc", ".cpp", ".cu", ".cuh":
-		return append(wrong, tooLong(path, linesOver(data, nil))...)
-	default:
+	if filepath.Ext(path) != ".go" {
 		return wrong
 	}
 	files := token.NewFileSet()
@@ -87,19 +78,13 @@ func styleOf(path string, data []byte) []string {
 	if err != nil {
 		return append(wrong, err.Error())
 	}
-	wrong = append(wrong, tooLong(path, longLines(files, file, data))...)
 	for _, declaration := range file.Decls {
 		function, ok := declaration.(*ast.FuncDecl)
 		if !ok {
 			continue
 		}
-		at := files.Position(function.Pos())
-		if lines := files.Position(function.End()).Line - at.Line + 1; lines > functionLinesMax {
-			wrong = append(wrong, fmt.Sprintf("%s: %s has %d lines, want at most %d", at, function.Name.Name, lines,
-				functionLinesMax))
-		}
 		if function.Name.Name == "init" && function.Recv == nil {
-			wrong = append(wrong, fmt.Sprintf("%s: no init functions", at))
+			wrong = append(wrong, fmt.Sprintf("%s: no init functions", files.Position(function.Pos())))
 		}
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -166,50 +151,6 @@ func opensByName(path string, call *ast.SelectorExpr) bool {
 	}[of.Name], call.Sel.Name)
 }
 
-// modulePath is the path of this module.
-func modulePath() string {
-	type here struct{}
-	return strings.TrimSuffix(reflect.TypeFor[here]().PkgPath(), "/internal/rules")
-}
-
-// tooLong says of each line that it is too long.
-func tooLong(path string, lines []int) (wrong []string) {
-	for _, line := range lines {
-		wrong = append(wrong, fmt.Sprintf("%s:%d: more than %d columns", path, line, columnsMax))
-	}
-	return wrong
-}
-
-// longLines are the numbers of lines that are too long, but for text that must not be broken: within backquotes, and in
-// comments what is set as it stands.
-func longLines(files *token.FileSet, file *ast.File, data []byte) []int {
-	kept := map[int]bool{}
-	ast.Inspect(file, func(n ast.Node) bool {
-		if text, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(text.Value, "`") {
-			for line := files.Position(n.Pos()).Line; line <= files.Position(n.End()).Line; line++ {
-				kept[line] = true
-			}
-		}
-		return true
-	})
-	return linesOver(data, kept)
-}
-
-// linesOver are the numbers of lines that are too long and not kept.
-func linesOver(data []byte, kept map[int]bool) (long []int) {
-	number := 0
-	for line := range strings.Lines(string(data)) {
-		number++
-		line = strings.ReplaceAll(line, modulePath(), "gradbus") // a fork's may be longer
-		comment, isComment := strings.CutPrefix(strings.TrimLeft(line, "\t"), "//")
-		asItStands := isComment && (strings.HasPrefix(comment, "\t") || strings.HasPrefix(comment, "   "))
-		if utf8.RuneCountInString(strings.TrimRight(line, "\n")) > columnsMax && !kept[number] && !asItStands {
-			long = append(long, number)
-		}
-	}
-	return long
-}
-
 // Every package says at its top what it is.
 func TestPackageComments(t *testing.T) {
 	documented := map[string]bool{}
@@ -242,15 +183,10 @@ func platforms(n ast.Node) bool {
 
 // The rules find what they are for.
 func TestStyleFinds(t *testing.T) {
-	long := "package p\n\nfunc f() {\n" + strings.Repeat("\tf()\n", functionLinesMax) + "}\n"
 	for name, c := range map[string]struct{ path, text, want string }{
-		"file":          {"a.cc", strings.Repeat("\n", fileLinesMax+1), "one idea a file"},
-		"function":      {"a.go", long, "f has 72 lines"},
-		"columns":       {"a.go", "package p\n\n// " + strings.Repeat("x", columnsMax), "a.go:3: more than 120 columns"},
-		"columns of C":  {"a.h", "int a;\n" + strings.Repeat("x", columnsMax+1), "a.h:2: more than 120 columns"},
-		"columns of .c": {"a.c", strings.Repeat("x", columnsMax+1), "a.c:1: more than 120 columns"},
-		"init":          {"a.go", "package p\n\nfunc init() {}\n", "no init"},
-		"environment":   {"a.go", "package p\n\nimport \"os\"\n\nvar x = os.Getenv(\"X\")\n", "environment"},
+		"file":        {"a.cc", strings.Repeat("\n", fileLinesMax+1), "901 lines"},
+		"init":        {"a.go", "package p\n\nfunc init() {}\n", "no init"},
+		"environment": {"a.go", "package p\n\nimport \"os\"\n\nvar x = os.Getenv(\"X\")\n", "environment"},
 		"platform": {"a.go", "package p\n\nimport \"os\"\n\nvar x, y = os.Getenv(\"NO_COLOR\"), os.Getenv(\"Y\")\n",
 			"a.go:5:35: no configuration by environment"},
 		"file written": {"a.go", "package p\n\nimport \"os\"\n\nvar f, err = os.Create(\"f\")\n",
