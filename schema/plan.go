@@ -26,6 +26,10 @@ type Plan struct {
 	// gradients are averaged over all trainers.
 	AsyncTables bool
 	Tables      []TablePlan // by index of the manifest
+
+	Exact      bool // an optimizer makes up for the batches that a row sat out
+	Modules    bool // shards host modules
+	GlobalClip bool // gradients are clipped by the norm of all of them together
 }
 
 // TablePlan is the part of a Plan that is a table's.
@@ -116,7 +120,9 @@ func (j *Job) Plan() *Plan {
 		Summing: summingOf(j.Sum), DType: j.Wire.DType(), ErrorFeedback: j.Wire.ErrorFeedback,
 		SkipNonfinite: j.OnNonfinite == NonfiniteSkip,
 		Roundless:     len(j.Parameters)+len(j.Tables) == 0,
-		AsyncTables:   j.TableConsistency == ConsistencyAsync}
+		AsyncTables:   j.TableConsistency == ConsistencyAsync,
+		Modules:       len(j.Modules) > 0}
+	p.resolveOptimizers(j)
 	if p.Clock == ClockBounded {
 		p.Ahead = j.Ahead
 	}
@@ -141,6 +147,21 @@ func (j *Job) Plan() *Plan {
 		p.Tables = append(p.Tables, table)
 	}
 	return p
+}
+
+// resolveOptimizers sets what follows from the job's optimizers and those of its parameters and tables.
+func (p *Plan) resolveOptimizers(j *Job) {
+	optimizers := []Optimizer{j.Optimizer}
+	for i := range j.Parameters {
+		optimizers = append(optimizers, j.OptimizerOfParameter(i))
+	}
+	for i := range j.Tables {
+		optimizers = append(optimizers, j.OptimizerOf(Table(i)))
+	}
+	for _, o := range optimizers {
+		p.Exact = p.Exact || o.Exact
+		p.GlobalClip = p.GlobalClip || o.Clip != nil && o.Clip.Kind == ClipGlobal
+	}
 }
 
 // ClockOf is the clock of a consistency, as manifests and telemetry reports name it.
@@ -264,6 +285,51 @@ func (p *Plan) String() string {
 	return s.String()
 }
 
+// Recovery is what happens to a job that loses a member.
+type Recovery uint8
+
+const (
+	RecoveryNone       Recovery = iota // the job ends with an error
+	RecoveryInPlace                    // other trainers compute the lost lanes, and the run continues
+	RecoveryRestart                    // a new run starts from a replica or a checkpoint
+	RecoveryOthersGoOn                 // the run continues without the lost lanes
+)
+
+func (r Recovery) String() string {
+	return [...]string{"none", "in place", "restart", "others go on"}[r]
+}
+
+// Capability is what the loss of a member can at best do to a job. The job's policy may ask for less.
+type Capability struct {
+	Trainer Recovery // of a lost trainer
+	Shard   Recovery // of a lost shard
+}
+
+func (c Capability) String() string { return fmt.Sprintf("trainer %v, shard %v", c.Trainer, c.Shard) }
+
+// Capability returns what the loss of a trainer and the loss of a shard do to a job of the plan.
+//
+//	plan.Capability().Trainer == schema.RecoveryInPlace // a lost trainer changes no bit and rewinds nothing
+func (p *Plan) Capability() Capability {
+	var c Capability
+	if !p.Roundless && !p.Reduces(ByShards) {
+		return c // shards have nothing of what the job learned
+	}
+	// Exact rows cannot be saved while each shard is at a version of its own: see Job.CheckVersions.
+	if moments := p.Moments() || !p.ClockOf(ByShards).Common(); !moments || !p.Exact {
+		c.Shard = RecoveryRestart
+	}
+	switch {
+	case !p.Clock.Common():
+		c.Trainer = RecoveryOthersGoOn
+	case p.Sync() && p.Owner == ByShards && !p.ErrorFeedback && !p.Exact && !p.Modules:
+		c.Trainer = RecoveryInPlace
+	default:
+		c.Trainer = c.Shard
+	}
+	return c
+}
+
 // Recovers reports whether a job goes on without a change of a bit when a trainer is lost.
 func (j *Job) Recovers() bool { return j.TakesOver() || j.Carried() }
 
@@ -284,5 +350,5 @@ func (j *Job) TakesOver() bool {
 	p := j.Plan()
 	kept := func(t TablePlan) bool { return t.Owner == ByTrainers }
 	return p.Clock.Common() && p.Ahead == 0 && p.Reducer == ByShards && !p.ErrorFeedback && !p.AsyncTables &&
-		!slices.ContainsFunc(p.Tables, kept) && len(j.Modules) == 0 && !j.exact()
+		!slices.ContainsFunc(p.Tables, kept) && !p.Modules && !p.Exact
 }

@@ -61,8 +61,8 @@ func each(yield func([]string), lists ...[]string) {
 	at(0)
 }
 
-// Every legal combination of mode words has a plan of its own, and each kind of illegal one its reason: what is wrong
-// with which field. Wires are told where tables are cut by rows only, and sums once, since they combine with
+// Every legal combination of mode words has a plan of its own with its capability, and each kind of illegal one its
+// reason: what is wrong with which field. Wires are told where tables are cut by rows only, and sums once, since they combine with
 // everything.
 func TestPlansOfAllCombinations(t *testing.T) {
 	var legal []string
@@ -90,7 +90,7 @@ func TestPlansOfAllCombinations(t *testing.T) {
 		plain := j.Wire == (Wire{Gradients: GradientsFloat32, Sparse: SparseRows}) || len(j.Tables) == 1 &&
 			!j.Tables[0].Replicated && j.Plan().Tables[0].Cut == CutRows
 		if plain && (j.Sum == SumFused || len(j.Tables) == 0) {
-			legal = append(legal, words+": "+plan)
+			legal = append(legal, fmt.Sprintf("%s: %s: %v", words, plan, j.Plan().Capability()))
 		}
 	})
 	text := strings.Join(legal, "\n") + "\n\n"
@@ -109,5 +109,57 @@ func TestPlansOfAllCombinations(t *testing.T) {
 	if string(have) != text {
 		t.Errorf("%s is not what plans are; if that is meant, look at the difference after go test ./schema -run "+
 			"TestPlans -rewrite", plansFile)
+	}
+}
+
+// A job restarts after the loss of a shard exactly if a version of what its shards have can be saved, whatever its
+// optimizers and modules are.
+func TestCapabilityWithOptimizersAndModules(t *testing.T) {
+	modules := []ModuleSpec{{Name: "m", In: []int{2}, Samples: 1, Contexts: 1,
+		Module: `{"layers":[{"kind":"linear","out":2}]}`}}
+	changes := map[string]func(*Job){
+		"plain":         func(*Job) {},
+		"exact":         func(j *Job) { j.Optimizer.Exact, j.Optimizer.Momentum = true, 0.5 },
+		"modules":       func(j *Job) { j.Modules = modules },
+		"modules alone": func(j *Job) { j.Modules, j.Parameters, j.Tables = modules, nil, nil },
+		"clip":          func(j *Job) { j.Optimizer.Clip = &Clipping{Kind: ClipGlobal, Max: 1} },
+	}
+	have := map[string]string{}
+	combinations(func(words string, j *Job) {
+		for _, name := range sortedKeys(changes) {
+			job := *j
+			if changes[name](&job); job.Validate() != nil {
+				continue
+			}
+			plan := job.Plan()
+			can := plan.Capability()
+			have[name+": "+words] = can.String()
+			saved := job.CheckVersions() == nil && (plan.Roundless || plan.Reduces(ByShards))
+			if want := map[bool]Recovery{true: RecoveryRestart}[saved]; can.Shard != want {
+				t.Errorf("%s: %s: a lost shard: %v, want %v", name, words, can.Shard, want)
+			}
+			if exact := name == "exact"; plan.Exact != exact || plan.Modules != (len(job.Modules) > 0) ||
+				plan.GlobalClip != (name == "clip") {
+				t.Errorf("%s: %s: exact %v, modules %v, global clip %v", name, words, plan.Exact, plan.Modules, plan.GlobalClip)
+			}
+		}
+	})
+	for words, want := range map[string]string{
+		"plain: sync update shards fused rows float32 rows":               "trainer in place, shard restart",
+		"exact: sync update shards fused rows float32 rows":               "trainer restart, shard restart",
+		"modules: sync update shards fused rows float32 rows":             "trainer restart, shard restart",
+		"plain: sync update shards fused rows bfloat16+feedback rows":     "trainer restart, shard restart",
+		"clip: sync mean shards fused none float32 rows":                  "trainer restart, shard restart",
+		"exact: async update shards fused rows float32 rows":              "trainer others go on, shard none",
+		"modules: async update shards fused rows float32 rows":            "trainer others go on, shard restart",
+		"modules alone: grouped update shards fused none float32 rows":    "trainer others go on, shard restart",
+		"exact: sync mean trainers fused rows async float32 rows":         "trainer none, shard none",
+		"exact: sync mean trainers fused rows float32 rows":               "trainer restart, shard restart",
+		"modules: sync mean trainers fused none float32 rows":             "trainer none, shard none",
+		"clip: sync mean trainers fused replicated:trainers float32 rows": "trainer none, shard none",
+	} {
+		if have[words] != want {
+			t.Errorf("%s: %q, want %q", words, have[words], want)
+		}
 	}
 }

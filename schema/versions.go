@@ -9,22 +9,13 @@ func (j *Job) CheckVersions() error {
 	switch {
 	case j.Carried():
 		return nil // one of its trainers writes it down
-	case j.Moments() && j.exact():
+	case j.Moments() && plan.Exact:
 		return fmt.Errorf("job %s: exact rows of shards at versions of their own: want consistency %s or %s", j.Name,
 			ConsistencySync, ConsistencyBounded)
 	case !plan.Roundless && !plan.Reduces(ByShards):
 		return fmt.Errorf("job %s: its shards add up nothing, and hear of no batch: want reduce %s", j.Name, ReduceShards)
 	}
 	return nil
-}
-
-// exact reports whether any optimizer of the job makes up for batches that rows sat out.
-func (j *Job) exact() bool {
-	exact := j.Optimizer.Exact
-	for i := range j.Tables {
-		exact = exact || j.OptimizerOf(Table(i)).Exact
-	}
-	return exact
 }
 
 // Rewinds reports whether a job may go on from its newest durable version when a trainer is lost, though nobody can
