@@ -2,19 +2,11 @@ package e2e
 
 import (
 	"encoding/json"
-	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
-	"gradbus/e2e/commands"
 	"gradbus/internal/health/nvml/fake"
-	"gradbus/internal/testkit"
 )
 
 // exits waits for the end and wants a status.
@@ -87,7 +79,7 @@ func TestStatusWrong(t *testing.T) {
 		}
 	}
 	start(t, "ps", "status", "--ps", at, "--http-token-file", secret).exits(t, 0)
-	start(t, "ps", "top", "--ps", at).fails(t, "needs a terminal", "ps status")
+	start(t, "ps", "top", "--ps", at).fails(t, "no such command any more", "ps status", "page")
 	p := start(t, "ps", "doctor", "--ps", at, "--http-token-file", secret, "--listen", "127.0.0.1:0", "--http",
 		"127.0.0.1:0", "--json", "--gpu", "off")
 	if status := p.status(t); status > 1 || strings.Count(p.stdout.String(), "\n") != 1 ||
@@ -110,88 +102,4 @@ func TestDoctorAsksTheDriver(t *testing.T) {
 			t.Errorf("doctor ended with %d, want %q in %s%s", status, c.want, p.stdout.String(), p.stderr.String())
 		}
 	}
-}
-
-// terminalOf gives both ends of a terminal of a size.
-func terminalOf(t *testing.T, columns, lines uint16) (ours, theirs *os.File) {
-	t.Helper()
-	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("no terminals here: %v", err)
-	}
-	t.Cleanup(func() { ours.Close() })
-	n, err := unix.IoctlGetInt(int(ours.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(int(ours.Fd()), unix.TIOCSPTLCK, 0)
-	}
-	if err == nil {
-		theirs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { theirs.Close() })
-	resize(t, ours, columns, lines)
-	return ours, theirs
-}
-
-func resize(t *testing.T, terminal *os.File, columns, lines uint16) {
-	t.Helper()
-	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ,
-		&unix.Winsize{Col: columns, Row: lines}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// ps top in a terminal: it follows, takes keys and a new size, and leaves the terminal as it was.
-func TestTop(t *testing.T) {
-	_, nats, at := page(t)
-	ours, theirs := terminalOf(t, 80, 24)
-	before, err := unix.IoctlGetTermios(int(theirs.Fd()), unix.TCGETS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	command := exec.Command(filepath.Join(binaries, "ps"), "top", "--ps", at)
-	command.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=1")
-	command.Stdin = theirs
-	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	var shown testkit.Text
-	command.Stdout, command.Stderr = theirs, theirs
-	p := &process{Cmd: command, name: "ps"}
-	p.done = commands.Run(t, command, commands.Kill, shown.String)
-	go func() { // until the terminal is closed
-		buffer := make([]byte, 4096)
-		for {
-			n, err := ours.Read(buffer)
-			if err != nil {
-				return
-			}
-			_, _ = shown.Write(buffer[:n])
-		}
-	}()
-	sees := func(text string) {
-		t.Helper()
-		poll(t, fmt.Sprintf("the terminal shows %q", text), func() bool { return strings.Contains(shown.String(), text) })
-	}
-	sees("No job")
-	sees("q quit")
-	start(t, "trainer", long(nats, index(t, 200))...)
-	sees("TRAINER")
-	resize(t, ours, 60, 12)
-	if _, err := ours.WriteString("vv"); err != nil {
-		t.Fatal(err)
-	}
-	sees("shards")
-	if strings.Contains(shown.String(), "\x1b[32m") || strings.Contains(shown.String(), "\x1b[1;31m") {
-		t.Error("colours in spite of NO_COLOR")
-	}
-	if _, err := ours.WriteString("q"); err != nil {
-		t.Fatal(err)
-	}
-	p.exits(t, 0)
-	after, err := unix.IoctlGetTermios(int(theirs.Fd()), unix.TCGETS)
-	if err != nil || *after != *before {
-		t.Errorf("the terminal is not as it was: %v, %+v, was %+v", err, after, before)
-	}
-	sees("\x1b[?1049l") // the screen that was there before is given back; its last bytes may still be on their way
 }

@@ -137,8 +137,6 @@ func TestSubcommandFlags(t *testing.T) {
 	nats := " --nats nats://127.0.0.1:1 "
 	settings := []flagwalk.Setting{
 		{Line: "status --ps http://127.0.0.1:1", Flags: looks.And(held("e2e.TestStatus", "json"))},
-		{Line: "top --ps http://127.0.0.1:1", Flags: held("ps/ops/terminal.TestTop", "ps", "http-token-file", "http-ca",
-			"timeout", "job")}, // which needs a terminal, before it looks
 		{Line: "tap --server nats://127.0.0.1:1", Flags: joins.And(held("ps/ops/tap.TestFilters", "from", "to", "kind",
 			"batch", "bucket")).And(held("ps/ops/tap.TestLines", "values")).And(held("ps/ops/tap.TestCount", "count")).And(
 			held("ps/ops/tap.TestJSON", "json"))},

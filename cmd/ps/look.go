@@ -145,41 +145,15 @@ func (l *looking) status(ctx context.Context, c *cobra.Command, asJSON bool) (st
 	return status.Why.Level, err
 }
 
-// eventsShown is how many events a screen that does not move shows at most.
+// eventsShown is how many events are shown at most.
 const eventsShown = 10
 
+// topCommand refuses a command of earlier versions.
 func topCommand() *cobra.Command {
-	var l looking
-	var job string
-	c := &cobra.Command{
-		Use:   "top",
-		Short: "Follow a running ps and its jobs in the terminal",
-		Long: `Follow a running ps and its jobs in the terminal: the one sentence that says why, jobs, trainers, shards, servers, GPUs and
-events, as the ps tells of them once a second.
-
-Keys: q quits; j and J go to the next job and the one before; s sorts trainers by lag, name or rate; v and V show one of the
-sections, with as many rows as there is room for, which the arrows move; Ctrl-Z puts it in the background.`,
-		Example: `  ./bin/ps top
-  ./bin/ps top --job packages
-  ./bin/ps top --ps https://host:8080 --http-token-file secret --http-ca ca.pem`,
-		Args: noArguments,
-	}
-	l.add(c)
-	c.Flags().StringVar(&job, "job", "", "`name` of the job to show first")
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if !config.IsTerminal(os.Stdin) || !config.IsTerminal(os.Stdout) || os.Getenv("TERM") == "dumb" {
-			return errors.New("top needs a terminal: ./bin/ps status prints the same once, and ./bin/ps status --json " +
-				"for programs")
-		}
-		client, err := l.client()
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		return terminal.Top(c.Context(), terminal.TopConfig{Client: client, In: os.Stdin, Out: os.Stdout, Job: job,
-			Ps: process.Invoked("ps"), Colour: config.Coloured(), Zone: time.Local})
-	}
-	return c
+	return &cobra.Command{Use: "top", Hidden: true, DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error {
+		return errors.New("top: there is no such command any more: ./bin/ps status prints the same once, and the page of " +
+			"the ps (http://127.0.0.1:8080/) follows it")
+	}}
 }
 
 // noArguments refuses what is no flag.

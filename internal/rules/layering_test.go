@@ -90,7 +90,7 @@ var layers = map[string]layer{
 	// A client of a ps's page: it asks over HTTP and knows nothing else of the process it runs in.
 	"ps/ops/terminal": {
 		own:    []string{"ps/ops/status", "schema"},
-		others: []string{"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi"},
+		others: []string{"github.com/charmbracelet/x/ansi"},
 		noStd:  []string{"os", "os/exec"},
 	},
 	// What a ps shows, put together for whoever runs one.

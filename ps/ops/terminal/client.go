@@ -1,3 +1,11 @@
+// Package terminal shows in a terminal what a ps tells on its page.
+//
+//   - Client (client.go) asks a ps, and says in one line why it does not answer.
+//   - Screen (screen.go, table.go) is pure: a status, a width and a height in, lines out. Texts in a status come from
+//     other machines, so a terminal never receives what it would take for a command.
+//
+// It knows the ps by its API only and takes nothing from the process it runs in: neither environment nor standard
+// streams.
 package terminal
 
 import (
@@ -27,7 +35,7 @@ type Config struct {
 	URL     string        // of the page, without a path: http://127.0.0.1:8080
 	Token   string        // that is shown; empty is none
 	TLS     *tls.Config   // for https; nil is the system's certificates
-	Timeout time.Duration // of one request, and of silence in a stream; 0 is 5 s
+	Timeout time.Duration // of one request; 0 is 5 s
 }
 
 // Client asks one ps. It is safe for use by several goroutines.
@@ -63,8 +71,7 @@ func NewClient(c Config) (*Client, error) {
 		u.Path != "" && u.Path != "/":
 		return nil, fmt.Errorf("--ps %q: want http:// or https:// and a host, for example %s", schema.Clip(c.URL), URLDefault)
 	}
-	// A compressed stream may keep an update back until the next; nothing here is large.
-	transport := &http.Transport{DisableCompression: true, TLSClientConfig: c.TLS, ResponseHeaderTimeout: c.Timeout,
+	transport := &http.Transport{TLSClientConfig: c.TLS, ResponseHeaderTimeout: c.Timeout,
 		DialContext: (&net.Dialer{Timeout: c.Timeout}).DialContext}
 	return &Client{config: c, base: u.Scheme + "://" + u.Host,
 		http: &http.Client{Transport: transport, CheckRedirect: refuseRedirect}}, nil
@@ -268,4 +275,40 @@ func last(err error) error {
 		}
 		err = inner
 	}
+}
+
+// Check is one line of a ps's /readyz?verbose.
+type Check struct {
+	Failed bool
+	Text   string
+}
+
+// readyBytesMax bounds an answer of /readyz.
+const readyBytesMax = 64 << 10
+
+// Ready asks a ps whether it can do its work, and for the checks that say so.
+func (c *Client) Ready(ctx context.Context) (ready bool, checks []Check, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
+	defer cancel()
+	request, err := c.request(ctx, "/readyz?verbose", "text/plain")
+	if err != nil {
+		return false, nil, err
+	}
+	answer, err := c.http.Do(request)
+	if err != nil {
+		return false, nil, c.unreachable(ctx, err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK && answer.StatusCode != http.StatusServiceUnavailable {
+		return false, nil, c.refused("/readyz", answer)
+	}
+	body, err := io.ReadAll(io.LimitReader(answer.Body, readyBytesMax))
+	if err != nil {
+		return false, nil, fmt.Errorf("ask %s: /readyz: %w", c.base, err)
+	}
+	for line := range strings.Lines(string(body)) {
+		word, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		checks = append(checks, Check{word == "failed", strings.TrimSpace(text)})
+	}
+	return answer.StatusCode == http.StatusOK, checks, nil
 }

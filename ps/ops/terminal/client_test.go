@@ -1,7 +1,6 @@
 package terminal
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"gradbus/ps/ops/status"
@@ -21,10 +19,9 @@ import (
 
 // fakePS answers as a ps does.
 type fakePS struct {
-	token   string
-	updates chan status.Update // of the stream; closed: the stream ends
-	asked   atomic.Int64
-	notYet  int64 // requests for the status that come too early
+	token  string
+	asked  atomic.Int64
+	notYet int64 // requests for the status that come too early
 }
 
 func (f *fakePS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -50,23 +47,6 @@ func (f *fakePS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/api/v1/events":
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]any{"events": events()})
-	case "/api/v1/stream":
-		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprint(w, ": hello\n\n")
-		w.(http.Flusher).Flush()
-		for {
-			select {
-			case u, open := <-f.updates:
-				if !open {
-					return
-				}
-				body, _ := json.Marshal(u)
-				fmt.Fprintf(w, "event: update\nid: %d\ndata: %s\n\n", u.Status.Serial, body)
-				w.(http.Flusher).Flush()
-			case <-r.Context().Done():
-				return
-			}
-		}
 	default:
 		fail(http.StatusNotFound, "no such path")
 	}
@@ -195,41 +175,6 @@ func TestNewClientRefuses(t *testing.T) {
 	}
 }
 
-func TestStream(t *testing.T) {
-	t.Parallel()
-	updates := make(chan status.Update, 3)
-	for serial := range uint64(3) {
-		u := status.Update{Status: *running(2)}
-		u.Status.Serial = serial
-		updates <- u
-	}
-	at := serve(t, &fakePS{updates: updates})
-	var got []uint64
-	err := client(t, Config{URL: at}).Stream(t.Context(), func(u *status.Update) {
-		if got = append(got, u.Status.Serial); len(got) == 3 {
-			close(updates)
-		}
-	})
-	if !errors.Is(err, ErrUnreachable) || fmt.Sprint(got) != "[0 1 2]" {
-		t.Errorf("updates %v, ended with %v", got, err)
-	}
-}
-
-// A stream that says nothing is not waited for.
-func TestStreamSilent(t *testing.T) {
-	t.Parallel()
-	err := client(t, Config{URL: serve(t, &fakePS{}), Timeout: 50 * time.Millisecond}).Stream(t.Context(),
-		func(*status.Update) {})
-	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "silent") {
-		t.Errorf("got %v", err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := client(t, Config{URL: serve(t, &fakePS{})}).Stream(ctx, nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-}
-
 // answered gives every request the same answer.
 type answered struct{ *http.Response }
 
@@ -260,32 +205,4 @@ func TestStatusLineIsClean(t *testing.T) {
 			t.Errorf("%q reaches the terminal", err)
 		}
 	}
-}
-
-// A stream that speaks now and then lasts for longer than it may be silent.
-func TestStreamLasts(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		from, to := io.Pipe()
-		c, err := NewClient(Config{URL: URLDefault})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.http.Transport = answered{&http.Response{StatusCode: http.StatusOK,
-			Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: from}}
-		go func() {
-			for range 5 {
-				time.Sleep(timeoutDefault * 3 / 4)
-				fmt.Fprint(to, ": still here\n")
-				time.Sleep(timeoutDefault * 3 / 4)
-				fmt.Fprint(to, "data: {}\n\n")
-			}
-			to.Close()
-		}()
-		n := 0
-		err = c.Stream(t.Context(), func(*status.Update) { n++ })
-		if n != 5 || !errors.Is(err, ErrUnreachable) || strings.Contains(err.Error(), "silent") {
-			t.Errorf("%d updates, ended with %v", n, err)
-		}
-	})
 }

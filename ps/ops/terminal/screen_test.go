@@ -8,32 +8,23 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"gradbus/internal/testkit"
 	"gradbus/ps/ops/status/sample"
 	"gradbus/schema"
 )
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 func nan() float64 { return math.NaN() }
 func inf() float64 { return math.Inf(1) }
 
-// TestScreens runs testdata/screens: `screen NAME width=80 height=24`, with view, order, job, scroll and lost where
-// given.
+// TestScreens runs testdata/screens: `screen NAME width=80 height=24`.
 func TestScreens(t *testing.T) {
 	t.Parallel()
 	datadriven.RunTest(t, "testdata/screens", func(t *testing.T, d *datadriven.TestData) string {
 		s := Screen{Width: 80}
-		var view, order int
-		var keys bool
 		d.MaybeScanArgs(t, "width", &s.Width)
 		d.MaybeScanArgs(t, "height", &s.Height)
-		d.MaybeScanArgs(t, "job", &s.Job)
-		d.MaybeScanArgs(t, "scroll", &s.Scroll)
-		d.MaybeScanArgs(t, "view", &view)
-		d.MaybeScanArgs(t, "order", &order)
-		d.MaybeScanArgs(t, "keys", &keys)
-		if d.HasArg("lost") {
-			s.Lost, s.LostMS = "no ps answers at http://127.0.0.1:8080: connection refused", 12_300
-		}
-		s.View, s.Order, s.Keys = View(view), Order(order), keys
 		status := samples()[d.CmdArgs[0].Key]
 		if status == nil {
 			d.Fatalf(t, "no sample %q", d.CmdArgs[0].Key)
@@ -56,20 +47,17 @@ func TestScreenFits(t *testing.T) {
 	for name, status := range all {
 		for _, columns := range []int{20, 39, 80, 121, 400} {
 			for _, height := range []int{0, 5, 24, 25, 60} {
-				for view := ViewAll; view < viewsEnd; view++ {
-					s := Screen{Width: columns, Height: height, View: view, Keys: height%2 == 0, Lost: "gone"}
-					lines := s.Lines(status, events())
-					if height > 0 && len(lines) != height {
-						t.Fatalf("%s, %d columns, view %s: %d lines, want %d", name, columns, view, len(lines), height)
+				lines := Screen{Width: columns, Height: height}.Lines(status, events())
+				if height > 0 && len(lines) != height {
+					t.Fatalf("%s, %d columns: %d lines, want %d", name, columns, len(lines), height)
+				}
+				for _, l := range lines {
+					text := l.String()
+					if width(text) > columns {
+						t.Fatalf("%s: %d columns, want at most %d: %q", name, width(text), columns, text)
 					}
-					for _, l := range lines {
-						text := l.String()
-						if width(text) > columns {
-							t.Fatalf("%s: %d columns, want at most %d: %q", name, width(text), columns, text)
-						}
-						if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-							t.Fatalf("%s: %q has what does not print", name, text)
-						}
+					if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+						t.Fatalf("%s: %q has what does not print", name, text)
 					}
 				}
 			}
@@ -125,7 +113,7 @@ func TestJobsRow(t *testing.T) {
 		now-300_000, 8_000
 	s.Jobs = append(s.Jobs, ended)
 	var rows []string
-	for _, l := range (Screen{Width: 120}).jobs(s, &s.Jobs[0]).lines(120) {
+	for _, l := range (Screen{Width: 120}).jobs(s).lines(120) {
 		rows = append(rows, strings.TrimSpace(Join([]Line{l}, false)))
 	}
 	if len(rows) != 3 || !strings.HasPrefix(rows[1], "✓  recommender-of-thi…6-11-21-a  running") ||
