@@ -95,7 +95,7 @@ func TestSixteenJobsAtOnce(t *testing.T) {
 	}
 	gathered.Wait()
 	_, err := Join(testContext(t), testConfig(t, server), usualJob("one-more", 1, 1))
-	checkError(t, err, ErrRefused, "16 jobs are registered", "room for 16", "--jobs-max")
+	checkError(t, err, &Refused{}, "16 jobs are registered", "room for 16", "--jobs-max")
 	close(enough)
 	all.Wait()
 	if s := server.Stats(); s.SlowReaders != 0 {

@@ -11,7 +11,7 @@ import (
 )
 
 // Again reports whether a trainer whose session has ended by an error may join anew, and sets Rejoin and Resume for
-// that: where the others have gone on without it (ErrReplaced), and where servers were lost that had made versions of
+// that: where the others have gone on without it, and where servers were lost that had made versions of
 // the job durable, or for which another ps stood by (ErrServerLost). Of these the job then begins with the newest. It
 // also sets Server and Standby, since the job may be elsewhere by now. A nil Session is none that has begun.
 //
@@ -30,7 +30,7 @@ func (c *Config) Again(s *Session, err error) bool {
 	switch {
 	case s.mayComeBack(err):
 		c.Rejoin, c.Resume, c.carried = s.joined.RunID, true, s.taken
-	case errors.Is(err, ErrReplaced):
+	case errors.Is(err, errReplaced):
 		c.Rejoin, c.Resume = s.joined.RunID, false
 	case errors.Is(err, ErrServerLost) && (s.joined.Durable || c.Standby != ""):
 		c.Rejoin, c.Resume = s.joined.RunID, true
@@ -79,10 +79,10 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) 
 			sent = true
 			continue
 		}
-		again := errors.Is(err, ErrReplaced) || errors.Is(err, ErrNoParameters) ||
+		again := errors.Is(err, errReplaced) || errors.Is(err, ErrNoParameters) ||
 			c.Rejoin != 0 && c.Resume && mayComeBack(err) ||
 			job.CarriesOn() && (errors.Is(err, ErrServerLost) || errors.Is(err, ErrPeerLost))
-		if errors.Is(err, ErrReplaced) || errors.As(err, new(endedBefore)) || job.CarriesOn() && errors.Is(err, errBack) {
+		if errors.Is(err, errReplaced) || errors.As(err, new(endedBefore)) || job.CarriesOn() && errors.Is(err, errBack) {
 			began = time.Now() // it had a place
 		}
 		if err == nil || !again || time.Since(began) > c.BackWithin {

@@ -23,7 +23,7 @@ func TestSparseGradientsBeyondTheBudgetAreRefused(t *testing.T) {
 	failed := make(chan error, 1)
 	go func() { failed <- sessions[0].Run(testContext(t), plain{job}, 1, nil) }()
 	err := sessions[1].Run(testContext(t), plain{job}, 1, nil) // lanes 1 and 2, two nodes of the tree
-	checkError(t, err, ErrFrameRefused, "over_budget", "--staged-mib")
+	checkError(t, err, &Refused{}, "over_budget", "--staged-mib")
 	_ = sessions[1].Abort(err)
 	checkError(t, <-failed, ErrJobFailed, "t1", "--staged-mib")
 }

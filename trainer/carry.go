@@ -42,7 +42,7 @@ type held struct {
 
 // mayComeBack reports whether the session has ended by what others may go on from.
 func (s *Session) mayComeBack(err error) bool {
-	return s.taken != nil && (errors.Is(err, ErrServerLost) || errors.Is(err, ErrPeerLost) || errors.Is(err, ErrReplaced))
+	return s.taken != nil && (errors.Is(err, ErrServerLost) || errors.Is(err, ErrPeerLost) || errors.Is(err, errReplaced))
 }
 
 // takeAlong takes along what there is of the newest version that is whole here, and reports whether that is the

@@ -61,7 +61,7 @@ func (c *comers) run(r *rand.Rand, dies uint64) {
 			} else if s != nil {
 				_ = s.Abort(err)
 			}
-			if s == nil && errors.Is(err, ErrRefused) && c.joining.Err() == nil { // no place is free yet
+			if s == nil && errors.Is(err, &Refused{}) && c.joining.Err() == nil { // no place is free yet
 				time.Sleep(300 * time.Millisecond)
 				continue
 			}

@@ -138,12 +138,10 @@ const (
 	windowBytesMax = 64 << 20
 )
 
-// Errors of a session, wrapped with what happened.
+// Errors of a session, wrapped with what happened. Refused is another.
 var (
 	// ErrConfig: the Config is not usable; nothing was sent.
 	ErrConfig = errors.New("invalid trainer configuration")
-	// ErrRefused: the coordinator turned a join or another request away; the job goes on without it.
-	ErrRefused = errors.New("refused")
 	// ErrNoServers: the NATS server is there, and no ps has announced itself at it.
 	ErrNoServers = errors.New("no ps is announced at")
 	// ErrNoAnswer: the server is there, and no coordinator of it has answered: it is no ps, or one of another build that
@@ -164,12 +162,6 @@ var (
 	// ErrInterrupted is what a program gives Abort that was told to end, and has not failed: others may compute its lanes.
 	// The end of a context by context.Canceled is the same.
 	ErrInterrupted = errors.New("interrupted")
-	// ErrReplaced: others went on without this trainer, since it was not heard of for too long, and its place is another's
-	// by now. It may join anew.
-	ErrReplaced = errors.New("the place in the job is another's now")
-	// ErrFrameRefused: a shard refused a frame of this trainer, which it therefore will never answer. The job's weights
-	// are as they were before the batch.
-	ErrFrameRefused = errors.New("frame refused")
 	// ErrWorkload: the workload broke its contract or returned an error; nothing of the lane was sent.
 	ErrWorkload = errors.New("workload")
 	// ErrAgain is the cause with which a context may end that is to interrupt a wait and not the session: Batch.Wait,

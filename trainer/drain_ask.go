@@ -123,7 +123,7 @@ func (d *drainAsker) follow(ctx context.Context, c *Config, told func(schema.Dra
 
 func (d *drainAsker) nobody(c *Config) error {
 	if d.refused != nil {
-		return refusedError(d.refused)
+		return refusedBy(d.refused)
 	}
 	which := "ps " + d.ask.Server
 	if d.ask.Server == "" {

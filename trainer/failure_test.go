@@ -72,7 +72,7 @@ func TestJoinRefusesTakenMember(t *testing.T) {
 		t.Errorf("the first of two trainers waits for %d, want 1", missing)
 	}
 	_, err := Join(testContext(t), c, job)
-	checkError(t, err, ErrRefused, "member_taken", "t1", "taken by")
+	checkError(t, err, &Refused{}, "member_taken", "t1", "taken by")
 	cancel()
 	checkError(t, <-done, context.Canceled)
 }
@@ -94,7 +94,10 @@ func TestJoinNamesTheFieldThatDiffers(t *testing.T) {
 	other := toyJob("differs", 2, 2, schema.ApplyUpdate)
 	other.Optimizer.LR = 0.25
 	_, err := Join(testContext(t), testConfig(t, server), other)
-	checkError(t, err, ErrRefused, "job_differs", "optimizer.lr", "0.1", "0.25")
+	checkError(t, err, &Refused{Reason: "job_differs"}, "optimizer.lr", "0.1", "0.25")
+	if r, ok := errors.AsType[*Refused](err); !ok || r.Reason != "job_differs" || errors.Is(err, &Refused{Reason: "job_full"}) {
+		t.Errorf("the reason of %v is %+v, want job_differs alone", err, r)
+	}
 	poll(t, "the one that waits is told who was refused, and why", func() bool {
 		said := log.String()
 		return strings.Contains(said, `msg="another trainer was refused"`) && strings.Contains(said, "optimizer.lr 0.1")
@@ -127,7 +130,7 @@ func TestJobFullAndNameFreeAgain(t *testing.T) {
 	job := toyJob("full", 1, 1, schema.ApplyUpdate)
 	s := joinAll(t, testConfig(t, server), job)[0]
 	_, err := Join(testContext(t), testConfig(t, server), job)
-	checkError(t, err, ErrRefused, "job_full")
+	checkError(t, err, &Refused{}, "job_full")
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +167,7 @@ func TestNaNGradientEndsTheJobWithAReason(t *testing.T) {
 			}
 		}
 		errs := runAll(testContext(t), joinAll(t, testConfig(t, server), job), w, 6)
-		checkError(t, errs[1], ErrFrameRefused, "batch 2", "lanes [2,", "non_finite", `parameter "bias"`, "NaN",
+		checkError(t, errs[1], &Refused{}, "batch 2", "lanes [2,", "non_finite", `parameter "bias"`, "NaN",
 			"learning rate")
 		checkError(t, errs[0], ErrJobFailed, "t1", "non_finite")
 	}

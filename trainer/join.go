@@ -22,7 +22,7 @@ import (
 // cannot be registered yet, because a ps has just died or memory is not free yet, it asks again for half a minute.
 //
 // Errors: ErrConfig, an invalid manifest (schema.JobErrors), fabric.ErrNoServer and fabric.ErrRefused from dialing,
-// ErrRefused where the coordinator turns the trainer away (the text names the field in which the manifests differ, with
+// Refused where the coordinator turns the trainer away (the text names the field in which the manifests differ, with
 // both values), ErrServerLost, ErrJobFailed, and the cause of ctx. Nothing is left behind.
 func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	if err := c.Validate(); err != nil {
@@ -100,7 +100,7 @@ func join(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (
 			return s, err
 		}
 		if !errors.As(err, new(endedBefore)) {
-			if before != nil && !errors.Is(err, ErrRefused) {
+			if before != nil && !errors.Is(err, &Refused{}) {
 				err = fmt.Errorf("%w; it asked anew: %w", before, err)
 			}
 			return nil, err
@@ -226,7 +226,7 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 		return nil, err
 	}
 	if answer.Refused != nil {
-		return nil, refusedError(answer.Refused)
+		return nil, refusedBy(answer.Refused)
 	}
 	return j.begin(ctx, answer.Joined)
 }
@@ -370,22 +370,6 @@ func (j *joiner) explain(ctx, within context.Context, err error) error {
 	return err
 }
 
-// refusedError words a refusal. Where manifests differ it names the field and both values.
-func refusedError(r *schema.Refused) error {
-	want := ""
-	if r.Field == "start.digest" {
-		want = ": want all trainers to begin with the same values: seed them alike, or give them one model"
-	}
-	if r.Reason == schema.RefusedElsewhere {
-		return fmt.Errorf("%w (%s): %w", ErrRefused, r.Reason, &elsewhereError{r.Have, r.Text})
-	}
-	if r.Text == "" {
-		return fmt.Errorf("%w (%s): %s: registered %s, this trainer has %s%s", ErrRefused, r.Reason, r.Field, r.Have,
-			r.Want, want)
-	}
-	return fmt.Errorf("%w (%s): %s%s", ErrRefused, r.Reason, r.Text, want)
-}
-
 // endedBefore says that the run that a trainer was admitted to is no more, and has not begun: its ps was started anew,
 // or is gone, or this trainer was silent for too long.
 type endedBefore struct{ error }
@@ -428,7 +412,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 			case c.Refused != nil && c.Refused.Reason == schema.RefusedOver:
 				return over
 			case c.Refused != nil:
-				return refusedError(c.Refused)
+				return refusedBy(c.Refused)
 			case c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member: // its place was another's meanwhile
 				j.giveBack(c.Joined, over)
 				return over

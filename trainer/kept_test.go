@@ -210,7 +210,7 @@ func (c *lostAll) goOn(t *testing.T, job *schema.Job, has func(int) Config, batc
 				if joining.Err() != nil {
 					return
 				}
-				if s == nil && errors.Is(err, ErrRefused) { // no place is free yet
+				if s == nil && errors.Is(err, &Refused{}) { // no place is free yet
 					time.Sleep(300 * time.Millisecond)
 					continue
 				}
@@ -284,9 +284,9 @@ func TestFoldersOfTrainersRefused(t *testing.T) {
 	checkError(t, join(checkpoint.Policy{Dir: file}, false, job), ErrConfig, "checkpoint_dir "+file, "not a directory")
 	checkError(t, join(checkpoint.Policy{Dir: dir, Every: time.Millisecond}, false, job), ErrConfig,
 		"checkpoint_every 1ms: want 1s to 24h")
-	checkError(t, join(checkpoint.Policy{Dir: dir}, true, job), ErrRefused, "job kept cannot be resumed",
+	checkError(t, join(checkpoint.Policy{Dir: dir}, true, job), &Refused{}, "job kept cannot be resumed",
 		"none of its trainers has a durable version", "without --resume")
-	checkError(t, join(checkpoint.Policy{}, true, job), ErrRefused, "job kept cannot be resumed")
+	checkError(t, join(checkpoint.Policy{}, true, job), &Refused{}, "job kept cannot be resumed")
 
 	s, err := Join(testContext(t), config, job)
 	if err != nil {
@@ -307,7 +307,7 @@ func TestFoldersOfTrainersRefused(t *testing.T) {
 	checkError(t, join(checkpoint.Policy{Dir: dir}, true, other), ErrConfig,
 		"seed is 7 in the checkpoint and 8 in the job")
 	damage(t, dir, job.Name)
-	checkError(t, join(checkpoint.Policy{Dir: dir}, true, job), ErrRefused, "none of its trainers has a durable version")
+	checkError(t, join(checkpoint.Policy{Dir: dir}, true, job), &Refused{}, "none of its trainers has a durable version")
 }
 
 // damage cuts the parts of all versions of a job.
@@ -339,7 +339,7 @@ func TestTrainersThatHaveAllResumeAllOrNone(t *testing.T) {
 	poll(t, "the first has joined", func() bool { return len(server.Stats().Jobs) > 0 })
 	config.Resume = false
 	_, err := Join(testContext(t), config, who.job("halves", 2, 2))
-	checkError(t, err, ErrRefused, "job halves is resumed, and this trainer does not resume",
+	checkError(t, err, &Refused{}, "job halves is resumed, and this trainer does not resume",
 		"want all trainers to resume")
 	stop()
 	checkError(t, <-joined, context.Canceled)

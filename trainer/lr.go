@@ -173,13 +173,13 @@ func (s *Session) ask(ctx context.Context, c schema.Control, news <-chan struct{
 // ScaleLR changes the learning rates of the job, of every parameter and table: from a batch on that it returns they are
 // scale times what the manifest says, until they are changed again. The coordinator names the batch, records it and
 // tells all members; none of them begins that batch before. from 0 asks for a batch soon; another asks for that one,
-// which fails where a trainer has begun it (ErrRefused). Scale is absolute: asked for again, by this trainer or
+// which fails where a trainer has begun it (Refused). Scale is absolute: asked for again, by this trainer or
 // another, it changes nothing. It may be called where Run may, by any number of trainers, in sync and bounded. Any
 // scale is taken: a program knows its rates, which schedules bring close to 0.
 //
 //	from, err := session.ScaleLR(ctx, 0, 0.1) // a tenth of the manifest's rates, from batch from on
 //
-// Errors: ErrRefused with the reason, and those of Run.
+// Errors: Refused with the reason, and those of Run.
 func (s *Session) ScaleLR(ctx context.Context, from schema.Batch, scale float32) (schema.Batch, error) {
 	if err := s.Err(); err != nil {
 		return 0, err
@@ -201,7 +201,7 @@ func (s *Session) ScaleLR(ctx context.Context, from schema.Batch, scale float32)
 			return 0, fmt.Errorf("scale the learning rates: %w", err)
 		}
 		if r := s.lr.refusal(); r != nil {
-			return 0, fmt.Errorf("scale the learning rates of job %s: %w", s.job.Name, refusedError(r))
+			return 0, fmt.Errorf("scale the learning rates of job %s: %w", s.job.Name, refusedBy(r))
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // ScaleLR does what Session.ScaleLR does, for somebody who is no trainer of the job: c says where its coordinator is
 // found. A scale other than 0 that is not from schema.LRScaleMin to LRScaleMax is refused unless force is true: it is
-// rather a slip. Errors: ErrConfig, those of dialing, ErrRefused with the reason, and that no coordinator answered
+// rather a slip. Errors: ErrConfig, those of dialing, Refused with the reason, and that no coordinator answered
 // within Config.AnswerWithin.
 //
 //	from, err := trainer.ScaleLR(ctx, trainer.Config{Server: "nats://127.0.0.1:4222"}, "clicks", 0, 0.1, false)
@@ -45,7 +45,7 @@ func ScaleLR(ctx context.Context, c Config, job schema.JobName, from schema.Batc
 		return 0, fmt.Errorf("scale the learning rates of job %s at %s: %w", job, c.serverName(), err)
 	}
 	if answer.Refused != nil {
-		return 0, fmt.Errorf("scale the learning rates of job %s: %w", job, refusedError(answer.Refused))
+		return 0, fmt.Errorf("scale the learning rates of job %s: %w", job, refusedBy(answer.Refused))
 	}
 	if n := len(answer.LR.Changes); from == 0 && n > 0 {
 		from = answer.LR.Changes[n-1].From

@@ -162,8 +162,8 @@ func TestProposalBringsDecision(t *testing.T) {
 // What cannot be done is refused with the reason, and the job goes on.
 func TestScaleLRRefused(t *testing.T) {
 	config := testConfig(t, startServer(t, 1))
-	if _, err := ScaleLR(testContext(t), config, "nobody", 0, 0.5, false); !errors.Is(err, ErrRefused) {
-		t.Errorf("a job that is not there: %v, want %v", err, ErrRefused)
+	if _, err := ScaleLR(testContext(t), config, "nobody", 0, 0.5, false); !errors.Is(err, &Refused{}) {
+		t.Errorf("a job that is not there: %v, want a refusal", err)
 	}
 	async := toyJob("async", 1, 1, schema.ApplyUpdate)
 	async.Consistency = schema.ConsistencyAsync
@@ -179,8 +179,8 @@ func TestScaleLRRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.ScaleLR(testContext(t), c.from, c.scale); !errors.Is(err, ErrRefused) {
-			t.Errorf("%s from batch %d: %v, want %v", c.job.Name, c.from, err, ErrRefused)
+		if _, err := s.ScaleLR(testContext(t), c.from, c.scale); !errors.Is(err, &Refused{}) {
+			t.Errorf("%s from batch %d: %v, want a refusal", c.job.Name, c.from, err)
 		}
 		if err := s.Run(testContext(t), newToy(t, c.job), 2, nil); err != nil {
 			t.Errorf("%s: does not go on: %v", c.job.Name, err)
@@ -206,7 +206,7 @@ func TestScaleLRForced(t *testing.T) {
 	config, job := testConfig(t, startServer(t, 1)), toyJob("forced", 1, 1, schema.ApplyUpdate)
 	s := joinAll(t, config, job)[0]
 	_, err := ScaleLR(testContext(t), config, job.Name, 0, 1e-7, false)
-	checkError(t, err, ErrRefused, "would be 1e-07 times the manifest's, and are 1 times these now", "--force")
+	checkError(t, err, &Refused{}, "would be 1e-07 times the manifest's, and are 1 times these now", "--force")
 	asked := make(chan error, 1)
 	go func() {
 		_, err := ScaleLR(testContext(t), config, job.Name, 0, 1e-7, true)

@@ -22,7 +22,7 @@ var ErrActivation = errors.New("context is gone")
 // at once; each pass sees one version of the parameters, whoever steps meanwhile.
 //
 // Its methods are the session's: they are called from one goroutine at a time. Slices that they give are the Module's
-// own and valid until its next call. All of them fail with ErrFrameRefused, whose text has the shard's reason, or with
+// own and valid until its next call. All of them fail with Refused, which has the shard's reason, or with
 // the session's error, or the cause of ctx; a refusal ends nothing but the call.
 type Module struct {
 	session    *Session

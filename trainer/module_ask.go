@@ -142,7 +142,7 @@ func (m *Module) refuse(number schema.Sequence, r schema.Refusal) {
 	if !e.x.Refuse(m.asker(), number) {
 		return
 	}
-	m.answer.refused = fmt.Errorf("%w: %s: %s", ErrFrameRefused, r.Reason, r.Text)
+	m.answer.refused = refusedFrame("module "+m.spec.Name, r.Reason, r.Text)
 	if r.Reason == schema.ReasonUnknownContext.String() {
 		m.answer.refused = fmt.Errorf("%w: %w", ErrActivation, m.answer.refused)
 	}

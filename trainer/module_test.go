@@ -233,9 +233,9 @@ func TestHostedModuleRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err = m.Forward(ctx, []float32{1, 2}, Pass{})
-	checkError(t, err, ErrFrameRefused, "over_budget", "t0 has 2 contexts", "allows 2")
+	checkError(t, err, &Refused{}, "over_budget", "t0 has 2 contexts", "allows 2")
 	_, _, err = m.Forward(ctx, []float32{1, 2}, Pass{Lane: 2})
-	checkError(t, err, ErrFrameRefused, "wrong_sender")
+	checkError(t, err, &Refused{}, "wrong_sender")
 	other, err := sessions[1].Module("tiny")
 	if err != nil {
 		t.Fatal(err)
@@ -265,7 +265,7 @@ func TestHostedModuleRefuses(t *testing.T) {
 		t.Errorf("a step that was not sent made version %d, %v", made, err)
 	}
 	made, err = pass.BackwardStep(ctx, []float32{3e38}, 1)
-	checkError(t, err, ErrFrameRefused, "non_finite")
+	checkError(t, err, &Refused{}, "non_finite")
 	if made != 0 {
 		t.Errorf("a step that was refused made version %d", made)
 	}

@@ -78,8 +78,8 @@ func (s *Session) dispatch(owner int, subject *fabric.Subject, v *schema.View) (
 	if h := v.Head(); h.Kind == schema.KindRows || h.Kind == schema.KindAck {
 		switch g := h.Generation; {
 		case g > s.joined.Generation:
-			return false, fmt.Errorf("%w: job %s: %s answers %s of generation %d, and this one is of %d", ErrReplaced,
-				s.job.Name, subject.From, s.joined.Member, g, s.joined.Generation)
+			return false, replacedBy(s.job.Name, fmt.Sprintf("%s answers %s of generation %d, and this one is of %d",
+				subject.From, s.joined.Member, g, s.joined.Generation))
 		case g < s.joined.Generation:
 			return false, nil // it is for who had the place before
 		}
@@ -181,7 +181,7 @@ func (s *Session) word(subject *fabric.Subject, v *schema.View) error {
 		if c.Refused.Want != strconv.Itoa(int(s.joined.Generation)) {
 			return nil // who had the place before
 		}
-		return fmt.Errorf("%w: job %s: %s", ErrReplaced, s.job.Name, c.Refused.Text)
+		return replacedBy(s.job.Name, c.Refused.Text)
 	case c.Leaving != nil:
 		select {
 		case s.leaveNow <- struct{}{}:
@@ -235,10 +235,10 @@ func (s *Session) refused(from string, v *schema.View) error {
 		return nil
 	case schema.ReasonUnknownSender.String():
 		if from == string(schema.Coordinator) { // it was silent for too long before the start
-			return fmt.Errorf("%w: job %s: %s", ErrReplaced, s.job.Name, r.Text)
+			return replacedBy(s.job.Name, r.Text)
 		}
 	case schema.ReasonOldGeneration.String():
-		return fmt.Errorf("%w: job %s: %s: %s", ErrReplaced, s.job.Name, from, r.Text)
+		return replacedBy(s.job.Name, from+": "+r.Text)
 	case schema.ReasonStaleBatch.String():
 		// A repetition that came late: of a contribution whose ack was late, or of a lookup or pull that others have
 		// overtaken meanwhile. They could not have gone on without this trainer's own contributions.
@@ -257,18 +257,12 @@ func (s *Session) refused(from string, v *schema.View) error {
 			}
 		})
 		return nil
-	case schema.ReasonNonFinite.String():
-		r.Text += adviceFor(r.Reason)
 	}
 	what := fmt.Sprintf("batch %d bucket %d chunk %d", s.job.Counted(h.Batch), h.Bucket, h.Chunk)
 	if h.Node.Count > 0 {
 		what += fmt.Sprintf(" lanes %v", h.Node)
 	}
-	err = fmt.Errorf("%w: %s: %s: %s: %s", ErrFrameRefused, from, what, r.Reason, r.Text)
-	if r.Reason == schema.ReasonNonFinite.String() {
-		err = nonFiniteError{err}
-	}
-	return err
+	return refusedFrame(from+": "+what, r.Reason, r.Text)
 }
 
 const (
@@ -276,14 +270,6 @@ const (
 	// ms.
 	tickEvery = 10 * time.Millisecond
 )
-
-// adviceFor is what a person may want to know of a reason, as text to append.
-func adviceFor(reason string) string {
-	if reason == schema.ReasonNonFinite.String() {
-		return "; where the loss had been growing, a smaller learning rate helps"
-	}
-	return ""
-}
 
 // since is the time since the session was made, on the monotonic clock.
 func (s *Session) since() time.Duration { return time.Since(s.epoch) }

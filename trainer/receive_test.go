@@ -70,7 +70,7 @@ func TestRefusalsThatMatter(t *testing.T) {
 				t.Errorf("%s: %v", c.name, s.Err())
 			}
 		} else {
-			checkError(t, s.Err(), ErrFrameRefused, c.says...)
+			checkError(t, s.Err(), &Refused{}, c.says...)
 		}
 		if disowned := s.watch.disowned.Lasts(); disowned != (c.reason == schema.ReasonJobUnknown) {
 			t.Errorf("%s: disowned %v", c.name, disowned)

@@ -90,8 +90,8 @@ func (r *reducer) contribute(f *schema.Frame) error {
 		return err
 	}
 	h := v.Head()
-	return fmt.Errorf("%w: %s: batch %d bucket %d chunk %d lanes %v: %v: %s%s", ErrFrameRefused, r.joined.Member, h.Batch,
-		h.Bucket, h.Chunk, h.Node, taken.Reason, taken.Outputs[0].Text, adviceFor(taken.Reason.String()))
+	frame := fmt.Sprintf("%s: batch %d bucket %d chunk %d lanes %v", r.joined.Member, h.Batch, h.Bucket, h.Chunk, h.Node)
+	return refusedFrame(frame, taken.Reason.String(), taken.Outputs[0].Text)
 }
 
 // step gives the endpoint a frame, and publishes what comes of it. What another goroutine publishes just then it leaves

@@ -332,12 +332,12 @@ func TestResumeRefused(t *testing.T) {
 		}
 		return err
 	}
-	checkError(t, join(ps.Config{}, job), ErrRefused, "job nothing cannot be resumed", "--checkpoint-dir")
+	checkError(t, join(ps.Config{}, job), &Refused{}, "job nothing cannot be resumed", "--checkpoint-dir")
 	kept := ps.Config{Checkpoints: checkpoint.Policy{Dir: dir}}
-	checkError(t, join(kept, job), ErrRefused, "there is no durable version of it in "+dir, "without --resume")
+	checkError(t, join(kept, job), &Refused{}, "there is no durable version of it in "+dir, "without --resume")
 	exact := toyJob("exact", 1, 2, schema.ApplyUpdate)
 	exact.Consistency, exact.Optimizer.Exact = schema.ConsistencyAsync, true
-	checkError(t, join(kept, exact), ErrRefused, "exact rows of shards at versions of their own", "sync or bounded")
+	checkError(t, join(kept, exact), &Refused{}, "exact rows of shards at versions of their own", "sync or bounded")
 }
 
 // Of several trainers all resume, or none.
@@ -357,7 +357,7 @@ func TestResumeByAllOrNone(t *testing.T) {
 	other := c
 	other.Resume = true
 	_, err := Join(testContext(t), other, toyJob("halves", 2, 2, schema.ApplyUpdate))
-	checkError(t, err, ErrRefused, "job halves begins at version 0", "want all trainers to resume, or none")
+	checkError(t, err, &Refused{}, "job halves begins at version 0", "want all trainers to resume, or none")
 	server.Close()
 	<-joined
 }
@@ -467,7 +467,7 @@ func resumeWhereAllTrainersAreLost(t *testing.T) {
 	if s, err := Join(testContext(t), newcomer, job); err == nil {
 		t.Errorf("%s has taken a place, and nobody has the parameters", s.Member())
 		_ = s.Abort(errors.New("the test is over"))
-	} else if !errors.Is(err, ErrJobFailed) && !errors.Is(err, ErrRefused) {
+	} else if !errors.Is(err, ErrJobFailed) && !errors.Is(err, &Refused{}) {
 		t.Errorf("%v, want that the job has failed, or is over", err)
 	}
 	again := testConfig(t, server)

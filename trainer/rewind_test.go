@@ -90,7 +90,7 @@ func comesBack(t *testing.T, config *Config, job *schema.Job, train func(s *Sess
 			return s.Close()
 		case s != nil:
 			_ = s.Abort(err)
-		case errors.Is(err, ErrRefused): // no place is free yet
+		case errors.Is(err, &Refused{}): // no place is free yet
 			time.Sleep(300 * time.Millisecond)
 			continue
 		}

@@ -45,7 +45,7 @@ type Progress struct {
 // ends as it does for any slow trainer.
 //
 // After an error the session has failed, and Abort should be called with it. Errors: ErrOrder where a batch is under
-// way, ErrWorkload, ErrFrameRefused, ErrServerLost, ErrJobFailed, ErrLeft, and the cause of ctx. In sync the weights
+// way, ErrWorkload, Refused, ErrServerLost, ErrJobFailed, ErrLeft, and the cause of ctx. In sync the weights
 // that shards hold are those of a whole number of batches in any case.
 //
 // In bounded a batch is computed on a version up to ahead batches older, and report follows as batches are complete;

@@ -377,7 +377,7 @@ func (s *Session) leave(reason string) error {
 	if s.mayComeBack(s.Err()) {
 		s.handsOver, s.comesBack = true, true
 	}
-	s.takeovers.leaveAll(reason, s.handsOver || errors.Is(s.Err(), ErrReplaced) || errors.Is(s.Err(), ErrServerLost))
+	s.takeovers.leaveAll(reason, s.handsOver || errors.Is(s.Err(), errReplaced) || errors.Is(s.Err(), ErrServerLost))
 	if reason == "" || s.complete.Load() {
 		if err := s.awaitOthers(ctx, reason != ""); err != nil && reason == "" {
 			reason = err.Error()
@@ -424,7 +424,7 @@ func (s *Session) close() {
 }
 
 func (s *Session) sayLeave(ctx context.Context, reason string) error {
-	if err := s.Err(); errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) || errors.Is(err, ErrReplaced) {
+	if err := s.Err(); errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) || errors.Is(err, errReplaced) {
 		return nil // there is nobody to tell, or nobody who does not know
 	}
 	leave := &schema.Leave{Reason: schema.Clip(reason), HandOver: s.handsOver, Back: s.comesBack, Lacks: s.unreached}

@@ -293,7 +293,7 @@ func TestSeveralServersErrors(t *testing.T) {
 		c.Route = schema.DataCluster
 		job.ChunkBytes = 1 << 18
 		defer func() { job.ChunkBytes = schema.ChunkBytesMin }()
-		checkError(t, join(c), ErrRefused, "chunk_bytes", strings.TrimPrefix(control.URL(), "nats://"), "65536",
+		checkError(t, join(c), &Refused{}, "chunk_bytes", strings.TrimPrefix(control.URL(), "nats://"), "65536",
 			"max_payload")
 	})
 	t.Run("by the cluster it goes", func(t *testing.T) {

@@ -105,17 +105,12 @@ func (c Config) atStandby() Config {
 	return c
 }
 
-// elsewhereError says that a ps which stands by sees the one that has the job.
-type elsewhereError struct{ at, text string }
-
-func (e *elsewhereError) Error() string { return e.text }
-
 // sentOn sets Server to where whoever stands by says that the job is. It reports whether the join is to be tried there.
 func (c *Config) sentOn(err error) bool {
-	var there *elsewhereError
-	if !errors.As(err, &there) || there.at == "" {
+	r, ok := errors.AsType[*Refused](err)
+	if !ok || r.server == "" {
 		return false
 	}
-	c.Server = there.at
+	c.Server = r.server
 	return true
 }

@@ -289,7 +289,7 @@ func TestStartThatIsRefused(t *testing.T) {
 	<-there
 	c.From = m
 	_, err := Join(testContext(t), c, startedToy("differs", 2, 2, schema.ApplyUpdate))
-	checkError(t, err, ErrRefused, "start.digest", strings.Repeat("ab", 32))
+	checkError(t, err, &Refused{}, "start.digest", strings.Repeat("ab", 32))
 	stop()
 	checkError(t, <-done, context.Canceled)
 }
@@ -337,7 +337,7 @@ func TestDenseValuesThatAreRefused(t *testing.T) {
 	<-there
 	c.Dense = map[string][]float32{"p": {1, 3}}
 	_, err := Join(testContext(t), c, job)
-	checkError(t, err, ErrRefused, "start.digest", "seed them alike")
+	checkError(t, err, &Refused{}, "start.digest", "seed them alike")
 	stop()
 	checkError(t, <-done, context.Canceled)
 }

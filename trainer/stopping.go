@@ -9,12 +9,6 @@ import (
 	"gradbus/shard/state"
 )
 
-// nonFiniteError is the error of a session whose shards have refused a value that is not finite.
-type nonFiniteError struct{ error }
-
-// Unwrap gives the error that it is besides.
-func (e nonFiniteError) Unwrap() error { return e.error }
-
 // setFail makes what ends the session. In a job within this process that stays readable (schema.Job.StaysReadable), a
 // value that is not finite ends the training alone: shards and parameters still have the version before, which the
 // session goes on to give. Between processes it ends the session, since other trainers wait.
@@ -35,9 +29,8 @@ func (s *Session) setFail() {
 
 // isNonFinite reports that a value was not finite, in a gradient or in what was computed of one.
 func isNonFinite(err error) bool {
-	_, refused := errors.AsType[nonFiniteError](err)
 	_, computed := errors.AsType[*state.NonFiniteError](err)
-	return refused || computed
+	return computed || errors.Is(err, &Refused{Reason: schema.ReasonNonFinite.String()})
 }
 
 // noteDurable notes a version that is durable.
@@ -50,7 +43,7 @@ func (s *Session) noteDurable(v schema.Version) {
 // withDurable says of an error that ends the job which version of it is on disk.
 func (s *Session) withDurable(err error) error {
 	v := schema.Version(s.durable.Load())
-	ends := isNonFinite(err) || errors.Is(err, ErrJobFailed) || errors.Is(err, ErrFrameRefused)
+	ends := isNonFinite(err) || errors.Is(err, ErrJobFailed) || isFrameRefused(err)
 	if v <= s.job.StartVersion() || !ends {
 		return err
 	}

@@ -212,7 +212,7 @@ func (r *run) of(ctx context.Context, one *run, err error) error {
 		return err
 	case one == r:
 		return r.interrupted(ctx, r.newest(), err)
-	case errors.Is(one.Err(), ErrReplaced):
+	case errors.Is(one.Err(), errReplaced):
 		r.drop(one.Session)
 		return ErrAgain
 	}

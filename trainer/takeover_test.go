@@ -167,7 +167,7 @@ func replaceLost(t *testing.T, seed uint64, apply string, clip *schema.Clipping,
 		newcomer.Rejoin = sessions[0].RunID()
 		s, err := Join(testContext(t), newcomer, c.job)
 		if err != nil { // no place is free yet, or the job is over
-			checkError(t, err, ErrRefused)
+			checkError(t, err, &Refused{})
 			continue
 		}
 		c.alive.Add(1)

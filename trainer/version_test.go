@@ -24,7 +24,7 @@ func TestOtherWireVersionIsNamed(t *testing.T) {
 	j.receive(fabric.Message{Data: frame})
 	select {
 	case c := <-j.answers:
-		checkError(t, refusedError(c.Refused), ErrRefused, "unknown_version", "wire version 2",
+		checkError(t, refusedBy(c.Refused), &Refused{}, "unknown_version", "wire version 2",
 			schema.ThisProgram().String()+" speaks 1", "equal versions")
 	default:
 		t.Error("the frame was passed over: the join would end with no answer")

@@ -72,7 +72,7 @@ func (s *scaling) run(ctx context.Context, out, logTo io.Writer, job schema.JobN
 	}
 	c.Log, c.AnswerWithin = log, s.within
 	from, err := trainer.ScaleLR(ctx, c, job, schema.Batch(s.from), scale, s.force)
-	if errors.Is(err, trainer.ErrRefused) {
+	if errors.Is(err, &trainer.Refused{}) {
 		return config.Exit{Status: 1, Err: err}
 	}
 	if err == nil {

@@ -242,7 +242,7 @@ func TestOtherDataIsRefused(t *testing.T) {
 	}()
 	<-waiting
 	_, err = trainer.Join(ctx, trainer.Config{Server: server.URL(), Backend: b}, packages.Job(s, other))
-	if !errors.Is(err, trainer.ErrRefused) || !bytes.Contains([]byte(err.Error()), []byte("settings.data")) ||
+	if !errors.Is(err, &trainer.Refused{}) || !bytes.Contains([]byte(err.Error()), []byte("settings.data")) ||
 		!bytes.Contains([]byte(err.Error()), []byte(hex.EncodeToString(mine.Digest[:]))) {
 		t.Errorf("other data: %v", err)
 	}
