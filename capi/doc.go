@@ -6,7 +6,7 @@
 //	shim.c      the functions of it: each looks at the process id, and then enters Go
 //	calls.go    codes and texts of errors, handles, waits that a thread's patience interrupts
 //	session.go  join, turns, cancel and leave; local.go, batch.go, weights.go and model.go are the other calls
-//	told.go     programs that compute whatever lanes they are told, in jobs that recover
+//	elastic.go  programs that compute whatever lanes they are given, in jobs that recover
 //
 // A call that waits runs on the thread of its caller: what it waits for ends with the thread's patience, by
 // trainer.ErrAgain, and goes on with gradbus_resume. The caller's memory is viewed as slices during the call and is

@@ -59,7 +59,7 @@ enum gradbus_code {
   GRADBUS_FILE = 11,    /* a file cannot be read or written, or is no saved model */
   GRADBUS_INTERNAL = 12, /* a fault of the library; a session has ended */
   GRADBUS_LOST = 13      /* what is under way counts for nothing, and the session can come back to the job: want
-                          * gradbus_rejoin. Only of sessions that are "told" what to compute (gradbus_join) */
+                          * gradbus_rejoin. Only of "elastic" sessions (gradbus_join) */
 };
 
 /* Why the calling thread's last call gave something other than GRADBUS_OK and GRADBUS_AGAIN: one line, UTF-8, at most 2
@@ -78,8 +78,8 @@ void gradbus_patience(int32_t ms);
 int32_t gradbus_resume(void);
 
 /* Ends a session from any thread: what waits on it gives GRADBUS_CANCELED, and so does every later call that waits but
- * gradbus_leave. reason NULL: the other trainers hear that this one has left, and with "told" compute its lanes;
- * without it the job stops, which is no failure. Else the job fails for the others with this text, as by gradbus_leave.
+ * gradbus_leave. reason NULL: the other trainers hear that this one has left, and compute its lanes if "elastic"; else
+ * the job stops, which is no failure. Else the job fails for the others with this text, as by gradbus_leave.
  * The first reason counts. Does not wait: a call that gave GRADBUS_AGAIN still wants its gradbus_resume. */
 int32_t gradbus_cancel(gradbus_handle session, const char *reason);
 
@@ -99,17 +99,17 @@ int32_t gradbus_local_close(gradbus_handle shards);
 /* Waits until all trainers of a job have joined. config is JSON:
  *   {"local": HANDLE}                                            of gradbus_local
  *   {"server": "nats://host:4222", "id": "t0", "token_file": "/path", "creds": "/path", "tls_ca": "/path",
- *    "tls_cert": "/path", "tls_key": "/path", "route": "direct", "back_within": 30, "from": "/path",
- *    "resume": false, "told": false, "checkpoint_dir": "/path", "checkpoint_every": "10s", "checkpoint_keep": 2,
+ *    "tls_cert": "/path", "tls_key": "/path", "route": "direct", "reconnect_timeout": 30, "from": "/path",
+ *    "resume": false, "elastic": false, "checkpoint_dir": "/path", "checkpoint_every": "10s", "checkpoint_keep": 2,
  *    "backend": "auto", "threads": 1, "library": "/path", "log": "/path"}
- * all of it optional: server is nats://127.0.0.1:4222, id the next free one. back_within: seconds that a lost server
+ * all optional: server is nats://127.0.0.1:4222, id the next free one. reconnect_timeout: seconds that a lost server
  * may take to come back before the session ends (GRADBUS_SERVER). from: a file of gradbus_save, with whose values the
  * job begins; then dense_start is NULL, tensors have the names and shapes of the job's, and every trainer reads the
  * whole file (GRADBUS_FILE, GRADBUS_CONFIG). resume: the job goes on from its newest durable version, and all of its
  * trainers say so (GRADBUS_JOB where a trainer does not, or there is none); gradbus_dense then gives the parameters of
  * that version, dense_start and from are what the job had when it began, and of dense_start the values may be others.
  * checkpoint_dir: versions of the job are written there, where its trainers have all of it (reduce "trainers", and no
- * table on shards; GRADBUS_CONFIG elsewhere). told: the program computes whatever lanes gradbus_begin gives; see there.
+ * table on shards; GRADBUS_CONFIG elsewhere). elastic: the program computes whatever lanes gradbus_begin gives.
  * Without it the policy of the job is "fail". With it the file of from stays where it is, since the job may begin anew.
  * The others are as above, and what the flags of ./bin/trainer of these names are. job is the manifest, JSON: name,
  * trainers, lanes, seed, optimizer {kind, lr, ...}, parameters [{name, shape, init {kind, scale}, optimizer}], tables
@@ -137,17 +137,17 @@ void gradbus_free(void *p);
 
 typedef struct {
   uint64_t number;    /* of the batch, from 0; in sync it is computed on that version */
-  int32_t first_lane; /* of those to be computed: a trainer is told, and does not choose */
+  int32_t first_lane; /* of those to be computed, which the job assigns */
   int32_t lanes;
 } gradbus_batch;
 
 /* The next batch, at once: results of the ones before may still be under way. Follows gradbus_join or gradbus_commit.
  * Waits only for another thread that looks up. Nothing may be written to *batch where the call fails.
  *
- * With "told" it waits until all that was committed is complete. Where another trainer was lost meanwhile, it gives
+ * If "elastic" it waits until all that was committed is complete. Where another trainer was lost meanwhile, it gives
  * further lanes of the batch that was committed last: the number is that of before, and lanes are others, and perhaps
  * more or fewer. After gradbus_rejoin the number may be any. So a program fetches its data by (number, lane). All
- * trainers have "told", or none, since that decides the policy of the job. */
+ * trainers are "elastic", or none, since that decides the policy of the job. */
 int32_t gradbus_begin(gradbus_handle session, gradbus_batch *batch);
 
 /* Waits. The dense parameters that the batch under way is computed on, as soon as the job's consistency lets it begin;
@@ -234,19 +234,19 @@ int32_t gradbus_coalesce(gradbus_handle session, const gradbus_rows *pieces, int
  * gradbus_lookup, _dense and _finish wait for what comes of it. */
 int32_t gradbus_commit(gradbus_handle session, const gradbus_lane_step *lanes, int32_t n);
 
-/* Waits until all that was committed is complete; *further is 0 then. With "told" it is 1 where a trainer was lost
+/* Waits until all that was committed is complete; *further is 0 then. If "elastic" it is 1 where a trainer was lost
  * meanwhile, and gradbus_begin is to give lanes of the batch that was committed last. What is read before that is of
  * the version that the batch is computed on. GRADBUS_ORDER while a batch is under way. */
 int32_t gradbus_settle(gradbus_handle session, int32_t *further);
 
 /* Waits. Comes back to the job after GRADBUS_LOST: to its place or another one, at a version that gradbus_job says. It
  * is an earlier one where servers were lost, and a later one where others have computed the lanes of this session. A
- * batch that was under way is none any more. back_within of gradbus_join says how long servers may take. An error other
- * than GRADBUS_LOST ends the session. */
+ * batch that was under way is none any more. reconnect_timeout of gradbus_join says how long servers may take. An error
+ * other than GRADBUS_LOST ends the session. */
 int32_t gradbus_rejoin(gradbus_handle session);
 
 /* Waits. Is gradbus_leave in the middle of the training: the other trainers compute the lanes of this one from now on,
- * or a new one that joins. GRADBUS_ORDER of a session without "told", or where the policy of the job is "fail". */
+ * or a new one that joins. GRADBUS_ORDER of one that is not "elastic", or where the policy of the job is "fail". */
 int32_t gradbus_hand_over(gradbus_handle session);
 
 /* Waits until all that was committed is complete. A batch that was begun and not committed is given back. The other

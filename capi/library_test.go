@@ -110,8 +110,8 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// A program that is told what to compute gets the lanes of a trainer that has left in the middle of a batch.
-func TestTold(t *testing.T) {
+// An elastic program gets the lanes of a trainer that has left in the middle of a batch.
+func TestElastic(t *testing.T) {
 	backend, err := cuda.Open(cuda.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	if out := run(t, program(t, "testdata/session_test.c"), "told", server.URL()); out != "" {
+	if out := run(t, program(t, "testdata/session_test.c"), "elastic", server.URL()); out != "" {
 		t.Errorf("printed %q", out)
 	}
 }

@@ -59,6 +59,11 @@ func options(text *C.char, to any) error {
 	d := json.NewDecoder(bytes.NewReader([]byte(C.GoString(text))))
 	d.DisallowUnknownFields()
 	if err := d.Decode(to); err != nil && !errors.Is(err, io.EOF) {
+		for old, now := range renamed {
+			if err.Error() == fmt.Sprintf("json: unknown field %q", old) {
+				return fmt.Errorf("%w: %q is called %q now", errConfig, old, now)
+			}
+		}
 		return fmt.Errorf("%w: %w", errConfig, err)
 	}
 	if d.More() {

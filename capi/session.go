@@ -28,6 +28,9 @@ import (
 	"gradbus/trainer"
 )
 
+// renamed has the new names of settings by the old ones, which are refused until 1.0. It is never written to.
+var renamed = map[string]string{"back_within": "reconnect_timeout", "told": "elastic"}
+
 // session is a trainer's, for threads that know nothing of each other.
 type session struct {
 	*trainer.Session // once joined
@@ -40,7 +43,7 @@ type session struct {
 	of               *shards        // that it joined at, or nil
 	backend          cuda.Backend   // of its own, or nil
 	log              *os.File       // or nil
-	told             *rejoining     // where it is told what to compute, in a job that recovers; else nil
+	elastic          *rejoining     // where it computes whatever lanes it is given, in a job that recovers; else nil
 }
 
 // fileBytesMax bounds the files of a token and of certificates.
@@ -59,16 +62,16 @@ type config struct {
 	TLSKey    string `json:"tls_key"`
 	ID        string `json:"id"`
 	Log       string `json:"log"`
-	// BackWithin is how many seconds a lost server may take to come back; 0 for trainer.Config's default.
-	BackWithin float64 `json:"back_within"`
-	From       string  `json:"from"`   // a saved model
-	Resume     bool    `json:"resume"` // begin with the newest durable version
+	// ReconnectTimeout is how many seconds a lost server may take to come back; 0 for trainer.Config's default.
+	ReconnectTimeout float64 `json:"reconnect_timeout"`
+	From             string  `json:"from"`   // a saved model
+	Resume           bool    `json:"resume"` // begin with the newest durable version
 	// CheckpointDir is where versions of the job go, in one whose trainers have all of it.
 	CheckpointDir   string `json:"checkpoint_dir"`
 	CheckpointEvery string `json:"checkpoint_every"` // a time or a number of batches, as of the flag
 	CheckpointKeep  int    `json:"checkpoint_keep"`
-	// Told says that the program computes whatever lanes gradbus_begin gives.
-	Told bool `json:"told"`
+	// Elastic says that the program computes whatever lanes gradbus_begin gives.
+	Elastic bool `json:"elastic"`
 	// Derived says that the name of the job is one that this library's callers derive, and no program has chosen.
 	Derived bool `json:"derived"`
 }
@@ -110,10 +113,10 @@ func (c *config) trainer() (to trainer.Config, s *session, err error) {
 
 // begin says what the job begins with, what becomes of its versions, and how long a lost server is waited for.
 func (c *config) begin(to *trainer.Config) (err error) {
-	if c.BackWithin < 0 || c.BackWithin > math.MaxInt32 {
-		return fmt.Errorf("%w: back_within: %g: want seconds, or 0 for the default", errConfig, c.BackWithin)
+	if c.ReconnectTimeout < 0 || c.ReconnectTimeout > math.MaxInt32 {
+		return fmt.Errorf("%w: reconnect_timeout: %g: want seconds, or 0 for the default", errConfig, c.ReconnectTimeout)
 	}
-	to.BackWithin = time.Duration(c.BackWithin * float64(time.Second))
+	to.ReconnectTimeout = time.Duration(c.ReconnectTimeout * float64(time.Second))
 	to.Derived = c.Derived
 	to.Resume, to.Checkpoints.Dir, to.Checkpoints.Keep = c.Resume, c.CheckpointDir, c.CheckpointKeep
 	if c.CheckpointEvery != "" {
@@ -156,8 +159,8 @@ func (c *config) dial(log *slog.Logger) (*tls.Config, error) {
 	return dial, nil
 }
 
-// manifest reads a job and says what has an obvious value. told is config.Told.
-func manifest(text *C.char, told bool) (*schema.Job, error) {
+// manifest reads a job and says what has an obvious value. elastic is config.Elastic.
+func manifest(text *C.char, elastic bool) (*schema.Job, error) {
 	if text == nil {
 		return nil, fmt.Errorf("%w: job is NULL", errArgument)
 	}
@@ -169,12 +172,12 @@ func manifest(text *C.char, told bool) (*schema.Job, error) {
 		p := &job.Parameters[i]
 		p.Init.Kind = cmp.Or(p.Init.Kind, schema.InitZeros)
 	}
-	if told {
+	if elastic {
 		return job.WithDefaults(), nil
 	}
 	// A program that computes its own lanes alone cannot compute those of one that was lost.
 	if job.Policy = cmp.Or(job.Policy, schema.PolicyFail); job.Policy != schema.PolicyFail {
-		return nil, fmt.Errorf("%w: policy %q: want %q, or \"told\": true of a program that computes whatever lanes "+
+		return nil, fmt.Errorf("%w: policy %q: want %q, or \"elastic\": true of a program that computes whatever lanes "+
 			"gradbus_begin gives", errConfig, job.Policy, schema.PolicyFail)
 	}
 	return job.WithDefaults(), nil
@@ -193,7 +196,7 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 		if err = options(text, &c); err != nil {
 			return err
 		}
-		if job, err = manifest(jobText, c.Told && c.Local == 0); err != nil {
+		if job, err = manifest(jobText, c.Elastic && c.Local == 0); err != nil {
 			return err
 		}
 		if err = job.Validate(); err != nil {
@@ -202,10 +205,10 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 		if to, s, err = c.trainer(); err != nil {
 			return err
 		}
-		if to.Dense, err = denseValues(job, start); err == nil && c.Told && c.Local == 0 &&
+		if to.Dense, err = denseValues(job, start); err == nil && c.Elastic && c.Local == 0 &&
 			job.Policy != schema.PolicyFail {
-			s.told = &rejoining{config: to, job: job, from: c.From}
-			s.told.config.From = nil // as large as all tables, perhaps
+			s.elastic = &rejoining{config: to, job: job, from: c.From}
+			s.elastic.config.From = nil // as large as all tables, perhaps
 		}
 		return err
 	})

@@ -25,11 +25,11 @@ func short(url, data string, more ...string) []string {
 }
 
 // A trainer killed with -9 ends the others with an error that names it, and the next job of that name runs at once.
-func TestTrainerKilled(t *testing.T) { killed(t, "--on-lost", "fail") }
+func TestTrainerKilled(t *testing.T) { killed(t, "--failure-policy", "fail") }
 
 // So does one of those who add up among themselves, each of whom has a part of the sums.
 func TestReducingTrainerKilled(t *testing.T) {
-	killed(t, "--apply", "mean", "--reduce", "trainers", "--on-lost", "fail")
+	killed(t, "--apply", "mean", "--reduce", "trainers", "--failure-policy", "fail")
 }
 
 func killed(t *testing.T, flags ...string) {
@@ -114,8 +114,8 @@ func TestTrainerInterrupted(t *testing.T) {
 	if status := waiting.status(t); status != 130 {
 		t.Errorf("interrupted while it waited: status %d, %s", status, waiting.stderr.String())
 	}
-	first := start(t, "trainer", long(url, data, "--on-lost", "fail", "--trainers", "2", "--id", "t0")...)
-	second := start(t, "trainer", long(url, data, "--on-lost", "fail", "--trainers", "2", "--id", "t1")...)
+	first := start(t, "trainer", long(url, data, "--failure-policy", "fail", "--trainers", "2", "--id", "t0")...)
+	second := start(t, "trainer", long(url, data, "--failure-policy", "fail", "--trainers", "2", "--id", "t1")...)
 	first.says(t, "batch 1 of")
 	second.signal(t, syscall.SIGINT)
 	if status := second.status(t); status != 130 {

@@ -64,8 +64,8 @@ func TestEveryPageShowsTheJob(t *testing.T) {
 	data := index(t, 200)
 	var trainers []*process
 	for _, id := range []string{"t0", "t1"} {
-		trainers = append(trainers, start(t, "trainer", long(nats, data, "--on-lost", "fail", "--trainers", "2", "--id",
-			id)...))
+		trainers = append(trainers, start(t, "trainer", long(nats, data, "--failure-policy", "fail", "--trainers", "2",
+			"--id", id)...))
 	}
 	shows := func(at, what string, ok func(*status.Status) bool) {
 		t.Helper()

@@ -43,7 +43,7 @@ func mistakes(t *testing.T) []mistake {
 		{"no deadline", "ps", []string{"--deadline", "0"}, []string{"deadline 0", "30s"}},
 		{"no room", "ps", []string{"--staged-mib", "0"}, []string{"staged-mib 0"}},
 		{"vast room", "ps", []string{"--staged-mib", "9999999999999999"}, []string{"staged_bytes_max", "want"}},
-		{"no time to gather", "ps", []string{"--gather", "0"}, []string{"gather 0"}},
+		{"no time to gather", "ps", []string{"--start-timeout", "0"}, []string{"start-timeout 0"}},
 		{"no jobs", "ps", []string{"--jobs-max", "0"}, []string{"jobs-max 0"}},
 		{"instruction set", "ps", []string{"--isa", "avx9"}, []string{`"avx9"`}},
 		{"listen", "ps", []string{"--listen", "localhost"}, []string{"listen", "localhost", "host:port"}},

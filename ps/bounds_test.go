@@ -209,10 +209,11 @@ func TestLargeJobHasWindows(t *testing.T) {
 func TestJobsGatherForABoundedTime(t *testing.T) { testkit.Waits(t, jobsGatherForABoundedTime) }
 
 func jobsGatherForABoundedTime(t *testing.T) {
-	s := startServer(t, Config{Gather: time.Second})
+	s := startServer(t, Config{StartTimeout: time.Second})
 	m := newMiniTrainer(t, s, shardtest.New(t, shardtest.SmallJob("alone", 2, 2)), "j-a")
 	m.join()
-	if f := m.failure(); !strings.Contains(f.Text, "for 1 of its 2 trainers") || !strings.Contains(f.Text, "--gather") {
+	f := m.failure()
+	if !strings.Contains(f.Text, "for 1 of its 2 trainers") || !strings.Contains(f.Text, "--start-timeout") {
 		t.Errorf("told %+v", f)
 	}
 	eventually(t, "its memory is free", func() bool { return s.Stats().Memory == 0 })

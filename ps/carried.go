@@ -46,7 +46,7 @@ func leastOf(job *schema.Job) int {
 const carriedMax = 16
 
 // goesOnWithin is for how long a run that trainers come back from is taken up by whoever joins: about as long as they
-// try to (trainer.Config.BackWithin).
+// try to (trainer.Config.ReconnectTimeout).
 const goesOnWithin = 30 * time.Second
 
 // takenUp reports that whoever joins now takes the run up. Clocks of two machines may differ.

@@ -77,9 +77,9 @@ type Config struct {
 	// the job: from Deadline to 168 h. 0 means 30 min, or Deadline where that is longer.
 	StallTimeout time.Duration
 
-	// Gather (gather) is how long a job may wait for trainers while nobody new joins, before it ends: 1 s to 168 h. 0
-	// means 1 h.
-	Gather time.Duration
+	// StartTimeout (start_timeout) is how long a job waits for missing trainers while no new one joins, before it ends:
+	// 1 s to 168 h. 0 means 1 h.
+	StartTimeout time.Duration
 
 	// Checkpoints (checkpoint_dir, checkpoint_every, checkpoint_batches, checkpoint_keep) is where and how often versions
 	// of jobs are written down. All ps of a job share the folder; without one nothing is durable.
@@ -165,23 +165,23 @@ type Options struct {
 
 // Limits of a configuration.
 const (
-	shardsMax          = 64
-	jobsMax            = 1024
-	stagedBytesMin     = 16 << 20
-	stagedBytesLimit   = 1 << 40 // of one job and shard; 64 shards and a trainer's share of each add up without overflow
-	memoryBytesLimit   = 1 << 50
-	payloadBytesMin    = 1 << 20
-	pendingBytesLimit  = 4 << 30
-	deadlineMin        = time.Second
-	deadlineMax        = time.Hour
-	deadlineDefault    = 30 * time.Second
-	stallDefault       = 30 * time.Minute
-	gatherMin          = time.Second
-	gatherMax          = 168 * time.Hour
-	gatherDefault      = time.Hour
-	stagedDefault      = 128 << 20
-	jobsDefault        = 16
-	memoryBytesDefault = 8 << 30 // where the machine does not say how much it has
+	shardsMax           = 64
+	jobsMax             = 1024
+	stagedBytesMin      = 16 << 20
+	stagedBytesLimit    = 1 << 40 // of one job and shard; 64 shards and a trainer's share of each add up without overflow
+	memoryBytesLimit    = 1 << 50
+	payloadBytesMin     = 1 << 20
+	pendingBytesLimit   = 4 << 30
+	deadlineMin         = time.Second
+	deadlineMax         = time.Hour
+	deadlineDefault     = 30 * time.Second
+	stallDefault        = 30 * time.Minute
+	startTimeoutMin     = time.Second
+	startTimeoutMax     = 168 * time.Hour
+	startTimeoutDefault = time.Hour
+	stagedDefault       = 128 << 20
+	jobsDefault         = 16
+	memoryBytesDefault  = 8 << 30 // where the machine does not say how much it has
 )
 
 // StallTimeoutMax is the longest Config.StallTimeout: for a job whose trainers are in one process, which its user sees.
@@ -198,7 +198,7 @@ func (c Config) withDefaults() Config {
 	set(&c.Shards, 1)
 	set(&c.Deadline, deadlineDefault)
 	set(&c.StallTimeout, max(stallDefault, c.Deadline))
-	set(&c.Gather, gatherDefault)
+	set(&c.StartTimeout, startTimeoutDefault)
 	c.Checkpoints = c.Checkpoints.WithDefaults()
 	set(&c.Backend, "auto")
 	set(&c.StagedBytesMax, stagedDefault)
@@ -256,7 +256,8 @@ func (c Config) Validate() error {
 		deadlineMax)
 	check(c.StallTimeout >= c.Deadline && c.StallTimeout <= StallTimeoutMax,
 		"stall_timeout %s: want the deadline, %s, to %s", c.StallTimeout, c.Deadline, StallTimeoutMax)
-	check(c.Gather >= gatherMin && c.Gather <= gatherMax, "gather %s: want %s to %s", c.Gather, gatherMin, gatherMax)
+	check(c.StartTimeout >= startTimeoutMin && c.StartTimeout <= startTimeoutMax, "start_timeout %s: want %s to %s",
+		c.StartTimeout, startTimeoutMin, startTimeoutMax)
 	for _, err := range c.Checkpoints.Check() {
 		wrong = append(wrong, err.Error())
 	}

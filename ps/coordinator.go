@@ -10,9 +10,9 @@ import (
 	"gradbus/schema"
 )
 
-// CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes, Checkpoints,
-// Resume, Returning, ReturnWithin, Here, Doubt, Unseen, Carried, Copies, Process, Incarnation, ChunkBytes, Places and
-// Cramped is needed.
+// CoordinatorConfig is what the coordinator of a job is made from. Every field but StartTimeout, WindowBytes,
+// Checkpoints, Resume, Returning, ReturnWithin, Here, Doubt, Unseen, Carried, Copies, Process, Incarnation, ChunkBytes,
+// Places and Cramped is needed.
 type CoordinatorConfig struct {
 	Job          *schema.Job // validated
 	RunID        schema.RunID
@@ -21,7 +21,7 @@ type CoordinatorConfig struct {
 	Deadline     time.Duration // after which a silent member counts as lost, and a slow one that others can replace
 	// StallTimeout is how long a live trainer may keep a batch waiting when its loss would end or rewind the job.
 	StallTimeout time.Duration
-	Gather       time.Duration // after which a job that waits for trainers ends, where nobody new has joined; 0: never
+	StartTimeout time.Duration // after which a job that waits for trainers ends, where no new one has joined; 0: never
 	// WindowBytes is what a trainer may have under way to one shard at first; 0 says nothing, and trainers begin with 4
 	// MiB.
 	WindowBytes int64

@@ -173,7 +173,7 @@ func (s *membership) begin() string {
 	}
 	s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: servers,
 		Deadline: s.duration("deadline", "30s"), StallTimeout: s.duration("stall", s.text("deadline", "30s")),
-		Gather: s.duration("gather", "0s"), Checkpoints: s.policy(),
+		StartTimeout: s.duration("gather", "0s"), Checkpoints: s.policy(),
 		Resume: s.resumed(), Returning: s.returning(), Carried: s.carried(job.Trainers), Places: s.count("places", 0),
 		Here: s.count("here", 0)})
 	if servers == nil {

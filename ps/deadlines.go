@@ -108,11 +108,11 @@ func (c *Coordinator) noteGrowth(now time.Time) {
 // findUngathered ends a job that has waited for missing trainers for too long, while nobody new has come.
 func (c *Coordinator) findUngathered(now time.Time) []Decision {
 	missing := c.missing()
-	if idle := c.grew.For(now); c.phase == Gathering && c.config.Gather > 0 && idle > c.config.Gather {
+	if idle := c.grew.For(now); c.phase == Gathering && c.config.StartTimeout > 0 && idle > c.config.StartTimeout {
 		return c.Fail(schema.Coordinator,
 			fmt.Sprintf("job %s has waited %s for %d of its %d trainers, and nobody new has joined (limit %s): start all of "+
-				"them within that time, or raise the server's --gather",
-				c.config.Job.Name, rounded(idle), missing, len(c.members), c.config.Gather))
+				"them within that time, or raise the server's --start-timeout",
+				c.config.Job.Name, rounded(idle), missing, len(c.members), c.config.StartTimeout))
 	}
 	return nil
 }

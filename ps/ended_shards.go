@@ -9,7 +9,7 @@ import (
 )
 
 // endedShards keeps the last figures of buckets of shards that have ended, for as long as jobs may wait for trainers
-// (Config.Gather): a program that has trained, and a scrape, come after the end of the job.
+// (Config.StartTimeout): a program that has trained, and a scrape, come after the end of the job.
 type endedShards struct {
 	mu  sync.Mutex // a leaf
 	all []endedShard

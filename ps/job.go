@@ -31,7 +31,7 @@ func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window i
 		watching: make([]watching, fitted.Trainers), notSaved: found.not, standing: found.standing,
 		stoodBy: stoodBy{was: found.standing != nil || found.kept != nil}}
 	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst,
-		Deadline: s.config.Deadline, StallTimeout: s.config.StallTimeout, Gather: s.config.Gather,
+		Deadline: s.config.Deadline, StallTimeout: s.config.StallTimeout, StartTimeout: s.config.StartTimeout,
 		WindowBytes: window, Checkpoints: found.policy(&s.config),
 		Resume: found.from(), Returning: found.back, Doubt: found.doubt(), Carried: found.carried, Unseen: !s.embedsControl(),
 		Copies: s.keeper != nil, Process: s.process, Incarnation: s.registry.self.Incarnation,

@@ -396,8 +396,8 @@ func (c *Coordinator) awaitComers(now time.Time) (decisions []Decision) {
 	enough, waited := here >= max(1, k.Least) && !c.lacksAll(), c.grew.For(now)
 	switch {
 	case k.ByHand: // whoever starts them says how many there are
-		if c.config.Gather > 0 && waited > c.config.Gather {
-			return c.turnAwayComers(fmt.Sprintf("trainers that have come within %s: %d, want %d", c.config.Gather, here,
+		if c.config.StartTimeout > 0 && waited > c.config.StartTimeout {
+			return c.turnAwayComers(fmt.Sprintf("trainers that have come within %s: %d, want %d", c.config.StartTimeout, here,
 				k.Least))
 		}
 	case enough && waited >= min(within, c.config.Deadline):

@@ -23,8 +23,8 @@ func (c *Coordinator) returnWithin() time.Duration {
 	if n := c.config.Here; n > 0 && len(c.members)-c.missing() >= n {
 		within = returnSoonMax
 	}
-	if c.config.Gather > 0 {
-		within = min(within, c.config.Gather)
+	if c.config.StartTimeout > 0 {
+		within = min(within, c.config.StartTimeout)
 	}
 	return within
 }

@@ -258,7 +258,7 @@ func (p *reporter) fill(now time.Time) *schema.ServerReport {
 	if jobs := p.jobs.Load(); jobs != nil {
 		t.Jobs, t.Refused = jobs.at(now), jobs.refused
 	}
-	t.Shards, t.Ended = p.shards(), s.ended.report(s.now(), s.config.Gather, *s.jobs.Load())
+	t.Shards, t.Ended = p.shards(), s.ended.report(s.now(), s.config.StartTimeout, *s.jobs.Load())
 	switch {
 	case s.standby != nil:
 		t.StandsBy = s.standby.report(s.now())

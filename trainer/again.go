@@ -55,8 +55,8 @@ const backEvery = 250 * time.Millisecond
 // errBack is ErrServerLost where the coordinator has said so.
 var errBack = fmt.Errorf("%w", ErrServerLost)
 
-// joinBack is join, which it tries again for BackWithin: where the place was lost before the trainer had begun, or
-// nobody told it the parameters, and where one comes back from a run whose servers were lost. The time begins anew
+// joinBack is join, which it tries again for ReconnectTimeout: where the place was lost before the trainer had begun,
+// or nobody told it the parameters, and where one comes back from a run whose servers were lost. The time begins anew
 // where it had a place.
 func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	sent := false
@@ -85,7 +85,7 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) 
 		if errors.Is(err, errReplaced) || errors.As(err, new(endedBefore)) || job.CarriesOn() && errors.Is(err, errBack) {
 			began = time.Now() // it had a place
 		}
-		if err == nil || !again || time.Since(began) > c.BackWithin {
+		if err == nil || !again || time.Since(began) > c.ReconnectTimeout {
 			return s, err
 		}
 		select {

@@ -115,9 +115,10 @@ type Config struct {
 	// Standby is where the job goes on when the ps at Server is lost: Again sets it. Empty is nowhere else.
 	Standby string
 
-	// BackWithin is how long a lost connection to shards may take to come back before the session ends with ErrServerLost.
-	// Zero means 30 s, after which a job's other members give up this one too, unless the server's deadline is another.
-	BackWithin time.Duration
+	// ReconnectTimeout is how long a lost connection to shards may take to return before the session ends with
+	// ErrServerLost. Zero means 30 s, after which a job's other members give up this one too, unless the server's
+	// deadline is another.
+	ReconnectTimeout time.Duration
 	// LeaveWithin bounds the time that Close and Abort wait for the coordinator. Zero means 10 s.
 	LeaveWithin time.Duration
 
@@ -212,7 +213,7 @@ func (c Config) Validate() error {
 		name  string
 		value time.Duration
 	}{{"heartbeat every", c.HeartbeatEvery}, {"retry after", c.RetryAfter}, {"answer within", c.AnswerWithin},
-		{"back within", c.BackWithin}, {"leave within", c.LeaveWithin}} {
+		{"reconnect timeout", c.ReconnectTimeout}, {"leave within", c.LeaveWithin}} {
 		if d.value < 0 {
 			wrong = append(wrong, fmt.Errorf("%s %v: want a positive time, or 0 for the default", d.name, d.value))
 		}
@@ -253,7 +254,7 @@ func (c Config) withDefaults() Config {
 		value time.Duration
 	}{{&c.HeartbeatEvery, time.Second}, {&c.TelemetryEvery, time.Second}, {&c.RetryAfter, time.Second},
 		{&c.AnswerWithin, 10 * time.Second},
-		{&c.BackWithin, 30 * time.Second}, {&c.LeaveWithin, 10 * time.Second}} {
+		{&c.ReconnectTimeout, 30 * time.Second}, {&c.LeaveWithin, 10 * time.Second}} {
 		if *d.at == 0 {
 			*d.at = d.value
 		}

@@ -411,7 +411,7 @@ func TestServerOutOfReachIsNamed(t *testing.T) {
 	server := startTCP(t, 1)
 	p := startProxy(t, server.URL())
 	c := testConfig(t, server)
-	c.Server, c.BackWithin = p.url(), 300*time.Millisecond
+	c.Server, c.ReconnectTimeout = p.url(), 300*time.Millisecond
 	job := toyJob("reach", 1, 2, schema.ApplyUpdate)
 	w := newToy(t, job)
 	w.enter = func(b schema.Batch, _ lane.Lane) {

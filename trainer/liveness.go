@@ -100,14 +100,14 @@ func (s *Session) withPause(err error) error {
 		length.Round(100*time.Millisecond), until)
 }
 
-// checkSilence says whom to give up: a server of shards after BackWithin, control and the coordinator after the job's
-// deadline.
+// checkSilence says whom to give up: a server of shards after ReconnectTimeout, control and the coordinator after the
+// job's deadline.
 func (s *Session) checkSilence(now time.Time) error {
 	for _, d := range s.servers {
 		if d.peer != "" && !s.training.Load() {
 			continue // it may have left; who is needed for the next batch is told then
 		}
-		if gone, _ := s.watch.lasts(&d.lost, now); gone > s.config.BackWithin {
+		if gone, _ := s.watch.lasts(&d.lost, now); gone > s.config.ReconnectTimeout {
 			return fmt.Errorf("%w: %s has been out of reach for %v, at batch %d of job %s", d.lostError(), d.name(),
 				gone.Round(100*time.Millisecond), s.Version(), s.job.Name)
 		}

@@ -107,7 +107,7 @@ type outlivedPeers struct {
 // outliveAmongPeers trains to the end of a job.
 func outliveAmongPeers(t *testing.T, config Config, job *schema.Job, batches uint64,
 	progress func(uint64)) (o outlivedPeers) {
-	config.BackWithin = 2 * time.Second
+	config.ReconnectTimeout = 2 * time.Second
 	for {
 		session, err := Join(testContext(t), config, job)
 		if err == nil {

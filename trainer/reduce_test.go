@@ -76,7 +76,7 @@ func TestEveryRouteGivesEqualBits(t *testing.T) {
 func TestLostPeerIsNamed(t *testing.T) {
 	server := startServer(t, 1)
 	c := testConfig(t, server)
-	c.BackWithin = 300 * time.Millisecond
+	c.ReconnectTimeout = 300 * time.Millisecond
 	sessions := joinAll(t, c, routeJob("lost-peer", 4, 2, 4))
 	job := sessions[0].Job()
 	w := newToy(t, job)
@@ -130,7 +130,7 @@ func TestNormalEndWarnsOfNothing(t *testing.T) {
 	c := testConfig(t, server)
 	var log testkit.Text
 	c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))
-	c.BackWithin = 300 * time.Millisecond
+	c.ReconnectTimeout = 300 * time.Millisecond
 	run := func(name string) []*Session {
 		sessions := joinAll(t, c, routeJob(name, 4, 2, 4))
 		for _, err := range runAll(testContext(t), sessions, newToy(t, sessions[0].Job()), 2) {

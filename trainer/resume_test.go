@@ -344,7 +344,7 @@ func TestResumeRefused(t *testing.T) {
 func TestResumeByAllOrNone(t *testing.T) {
 	server := startServerWith(t, ps.Config{Checkpoints: checkpoint.Policy{Dir: t.TempDir()}})
 	c := testConfig(t, server)
-	c.BackWithin = time.Second // it may not hear the server's last word
+	c.ReconnectTimeout = time.Second // it may not hear the server's last word
 	joined := make(chan *Session, 1)
 	go func() {
 		s, err := Join(testContext(t), c, toyJob("halves", 2, 2, schema.ApplyUpdate))

@@ -96,7 +96,7 @@ func testConfig(t testing.TB, server *ps.Server) Config {
 // for soon.
 func patient(c Config) Config {
 	c.HeartbeatEvery, c.RetryAfter = 200*time.Millisecond, 300*time.Millisecond
-	c.AnswerWithin, c.BackWithin, c.LeaveWithin = testTimeout, testTimeout, testTimeout
+	c.AnswerWithin, c.ReconnectTimeout, c.LeaveWithin = testTimeout, testTimeout, testTimeout
 	return c
 }
 

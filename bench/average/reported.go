@@ -119,7 +119,7 @@ func (r *reports) missing(runs []run) (n int) {
 const reportedWithin = 15 * time.Second
 
 // askServers listens for the figures of runs that have ended at the servers, by shard. The servers keep them for a
-// while (--gather of ps).
+// while (--start-timeout of ps).
 func (c *Config) askServers(ctx context.Context, runs []run) ([]reported, error) {
 	way, err := c.Way.Config(slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -112,7 +112,7 @@ func (r *recorder) run(ctx context.Context, m *harness.Member, s *trainerSetting
 		return 0, err
 	}
 	config.Member, config.Backend, config.Timeline = s.Member, e.Backend, true
-	config.BackWithin, config.LeaveWithin = s.Timeout, s.Timeout
+	config.ReconnectTimeout, config.LeaveWithin = s.Timeout, s.Timeout
 	session, err := trainer.Join(ctx, config, job)
 	if err != nil {
 		return 0, err

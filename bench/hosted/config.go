@@ -132,7 +132,7 @@ func (c *Config) pullSettings() mnist.Settings {
 	case Sync:
 		s.Consistency = schema.ConsistencySync
 	case Bounded:
-		s.Consistency, s.Ahead = schema.ConsistencyBounded, 1
+		s.Consistency, s.Staleness = schema.ConsistencyBounded, 1
 	case Reduce:
 		s.Consistency, s.Apply, s.Reduce = schema.ConsistencySync, schema.ApplyMean, schema.ReduceTrainers
 	}

@@ -284,8 +284,8 @@ static void case_refuses(void) {
   GIVES(GRADBUS_ORDER, "is under way", gradbus_begin(session, &b.at));
   int32_t further = 0;
   GIVES(GRADBUS_ORDER, "settle: batch 0 is under way", gradbus_settle(session, &further));
-  GIVES(GRADBUS_ORDER, "rejoin: want \"told\"", gradbus_rejoin(session));
-  GIVES(GRADBUS_ORDER, "hand over: want \"told\"", gradbus_hand_over(session));
+  GIVES(GRADBUS_ORDER, "rejoin: want \"elastic\"", gradbus_rejoin(session));
+  GIVES(GRADBUS_ORDER, "hand over: want \"elastic\"", gradbus_hand_over(session));
   GIVES(GRADBUS_ARGUMENT, "the batch has 2", gradbus_commit(session, steps, 1));
   steps[1].lane = 0;
   GIVES(GRADBUS_ARGUMENT, "want lane 1", gradbus_commit(session, steps, 2));
@@ -310,6 +310,7 @@ static void case_refuses(void) {
   GIVES(GRADBUS_ARGUMENT, "for this kind of call", gradbus_leave(shards, NULL));
   GIVES(GRADBUS_CONFIG, "unknown field", gradbus_local("{\"shard\": 1}", &h));
   GIVES(GRADBUS_CONFIG, "shards 65", gradbus_local("{\"shards\": 65}", &h));
+  GIVES(GRADBUS_CONFIG, "\"told\" is called \"elastic\" now", gradbus_join("{\"told\": true}", "{}", NULL, &h));
   GIVES(GRADBUS_CONFIG, "no such", gradbus_local("{\"backend\": \"no such\"}", &h));
   GIVES(GRADBUS_CONFIG, "trainers: 3: want 1 to 2",
         gradbus_join(NULL, "{\"name\": \"a\", \"lanes\": 2, \"trainers\": 3}", NULL, &h));
@@ -487,13 +488,13 @@ static void case_wakes(void) {
   if (threads) closedir(threads);
 }
 
-// told trains a job of 4 lanes to 4 batches by a server, with so many trainers, of which t1 hands its lanes over in the
+// elastic trains a job of 4 lanes to 4 batches by a server, with so many trainers, of which t1 hands its lanes over in the
 // middle of batch 1.
 static const char *server;
 
-static gradbus_handle told(const char *name, int trainers, const char *member) {
+static gradbus_handle elastic(const char *name, int trainers, const char *member) {
   char config[256], job[512];
-  snprintf(config, sizeof config, "{\"server\": \"%s\", \"told\": true, \"id\": \"%s\"}", server, member);
+  snprintf(config, sizeof config, "{\"server\": \"%s\", \"elastic\": true, \"id\": \"%s\"}", server, member);
   snprintf(job, sizeof job,
            "{\"name\": \"%s\", \"trainers\": %d, \"lanes\": 4, \"optimizer\": {\"kind\": \"sgd\", \"lr\": 1},"
            " \"tables\": [{\"name\": \"rows\", \"rows\": 10, \"dim\": 1, \"init\": {\"kind\": \"zeros\"}}]}",
@@ -523,7 +524,7 @@ static void give(gradbus_handle session, const gradbus_batch *b) {
 }
 
 static void *hands_over(void *unused) {
-  gradbus_handle session = told("two", 2, "t1");
+  gradbus_handle session = elastic("two", 2, "t1");
   gradbus_batch b;
   OK(gradbus_begin(session, &b));
   give(session, &b);
@@ -534,7 +535,7 @@ static void *hands_over(void *unused) {
 }
 
 static void to_the_end(const char *name, int trainers, int want_further, uint8_t digest[32]) {
-  gradbus_handle session = told(name, trainers, "t0");
+  gradbus_handle session = elastic(name, trainers, "t0");
   int32_t further = 0, all = 0;
   gradbus_batch b;
   for (uint64_t next = 0; next < 4;) {
@@ -554,7 +555,7 @@ static void to_the_end(const char *name, int trainers, int want_further, uint8_t
   OK(gradbus_leave(session, NULL));
 }
 
-static void case_told(void) {
+static void case_elastic(void) {
   uint8_t one[32], two[32];
   gradbus_patience(5);
   to_the_end("one", 1, 0, one);
@@ -574,7 +575,7 @@ int main(int n, char **args) {
                {"refuses", case_refuses}, {"threads", case_threads},
                {"forks", case_forks},     {"signals", case_signals},
                {"costs", case_costs},     {"wakes", case_wakes},
-               {"told", case_told}};
+               {"elastic", case_elastic}};
   if (n == 3) server = args[2], n = 2;
   int ran = 0;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -142,8 +142,8 @@ func (f *flags) add(c *cobra.Command) {
 		"`time` after which a silent trainer is lost, and a slow one whose lanes others can compute")
 	set.DurationVar(&s.StallTimeout, "stall-timeout", s.StallTimeout,
 		"`time` that a live trainer may keep a batch waiting when its loss would end or rewind the job")
-	set.DurationVar(&s.Gather, "gather", s.Gather,
-		"`time` that a job may wait for its trainers while nobody new joins, before it ends")
+	set.DurationVar(&s.StartTimeout, "start-timeout", s.StartTimeout,
+		"longest wait of a job for missing trainers while no new one joins; then it ends")
 	set.StringVar(&f.tokenFile, "token-file", "",
 		"`file` whose first line, 16 characters at least, every connection must show")
 	set.BoolVar(&s.Insecure, "insecure", false,
@@ -335,8 +335,8 @@ func (f *flags) fill(log *slog.Logger) error {
 		return errors.New("shards 0: want at least 1")
 	case f.server.Deadline == 0:
 		return errors.New("deadline 0: want a time, for example 30s")
-	case f.server.Gather == 0:
-		return errors.New("gather 0: want a time, for example 1h")
+	case f.server.StartTimeout == 0:
+		return errors.New("start-timeout 0: want a time, for example 1h")
 	case f.memoryMiB < 0:
 		return fmt.Errorf("memory-mib %d: want a number of MiB, or 0 for three quarters of the machine's", f.memoryMiB)
 	case f.stagedMiB < 16:

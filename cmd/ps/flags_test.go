@@ -47,7 +47,7 @@ func TestServeFlags(t *testing.T) {
 	flags := flagwalk.Flags{
 		"listen": flagwalk.Set("127.0.0.2:0"), "shards": flagwalk.Set("3"), "deadline": flagwalk.Set("9s"),
 		"stall-timeout": flagwalk.Held("ps.TestSlowTrainerIsNamed"),
-		"gather":        flagwalk.Held("ps.TestJobsGatherForABoundedTime"), "token-file": flagwalk.Set(secret),
+		"start-timeout": flagwalk.Held("ps.TestJobsGatherForABoundedTime"), "token-file": flagwalk.Set(secret),
 		"insecure":  {Value: "true", With: "--token-file " + secret, Refused: "give one of the two"},
 		"tls-cert":  {Value: pair.CertFile, With: "--tls-key " + pair.KeyFile, Test: "e2e.TestSeveralHostsTLS"},
 		"tls-key":   flagwalk.Refused(pair.KeyFile, "want both or neither"),

@@ -33,33 +33,33 @@ import (
 
 // common is what every workload's command is told: where the server is, what computes, and what to write.
 type common struct {
-	way          connect.Flags
-	id           string
-	backWithin   time.Duration
-	resume       bool
-	kept         saving.Flags
-	session      *trainer.Session // the last
-	last         *trainer.Config  // what Again has set; nil: it has joined once at most
-	windowMiB    int
-	backend, isa string
-	threads      int
-	verify       verification.Flags
-	spawn, json  bool
-	save, load   string
-	tensorboard  string
-	predict      string
-	gpu          watch.Flags
-	gpus         *monitor.Monitor // nil where this process computes on none
-	watchedFrom  time.Time
-	endTraining  func() // see trained; nil where no GPU is watched
-	events       string // of a trainer that another one started: what it writes
-	logging      config.Log
-	local        localFlags
-	shards       *local.Shards // where --local has them; else nil
-	quiet        bool          // another trainer of this process shows progress
-	shared       *settings.Shared
-	asides       []aside
-	own          func() []config.Idle // of the workload; nil for none
+	way              connect.Flags
+	id               string
+	reconnectTimeout time.Duration
+	resume           bool
+	kept             saving.Flags
+	session          *trainer.Session // the last
+	last             *trainer.Config  // what Again has set; nil: it has joined once at most
+	windowMiB        int
+	backend, isa     string
+	threads          int
+	verify           verification.Flags
+	spawn, json      bool
+	save, load       string
+	tensorboard      string
+	predict          string
+	gpu              watch.Flags
+	gpus             *monitor.Monitor // nil where this process computes on none
+	watchedFrom      time.Time
+	endTraining      func() // see trained; nil where no GPU is watched
+	events           string // of a trainer that another one started: what it writes
+	logging          config.Log
+	local            localFlags
+	shards           *local.Shards // where --local has them; else nil
+	quiet            bool          // another trainer of this process shows progress
+	shared           *settings.Shared
+	asides           []aside
+	own              func() []config.Idle // of the workload; nil for none
 
 	out    io.Writer
 	errOut *os.File
@@ -72,8 +72,8 @@ const serverDefault = "nats://127.0.0.1:4222"
 func (o *common) addServer(set *pflag.FlagSet) {
 	o.way.AddServer(set, serverDefault)
 	o.way.AddData(set)
-	set.DurationVar(&o.backWithin, "back-within", 30*time.Second,
-		"`time` that a lost connection to shards may take to come back")
+	set.DurationVar(&o.reconnectTimeout, "reconnect-timeout", 30*time.Second,
+		"longest outage of a connection to shards; then the session ends")
 	set.IntVar(&o.windowMiB, "window-mib", 0, "`MiB` of gradients on the way to each shard at most; 0 is what the server "+
 		"grants, 4 as a rule. With less, requests wait less behind them")
 }
@@ -115,12 +115,12 @@ func (o *common) addTraining(set *pflag.FlagSet, s *settings.Shared, drawn, dens
 	set.StringVar(&s.Consistency, "consistency", schema.ConsistencySync,
 		"`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody, grouped updates "+
 			"dense parameters for every --group trainers; in the last two each trainer ends with the weights of its own moment")
-	set.IntVar(&s.Ahead, "ahead", 0, "`number` of batches that a trainer may run ahead, in bounded")
+	set.IntVar(&s.Staleness, "staleness", 0,
+		"batches that a trainer may be ahead of the slowest one, 1 to 16 in bounded, else 0")
 	set.IntVar(&s.Group, "group", 0,
 		"`number` of trainers whose gradients make one update, whoever comes first, in grouped; 0 is all of them")
-	set.StringVar(&s.Policy, "on-lost", s.Policy, "`policy` for a lost trainer: recover (the others compute its lanes, "+
-		"until a new one takes its place), wait (a new one has to) or fail; empty is recover where that changes no bit. In "+
-		"bounded, or with error feedback, all go back to the newest durable version")
+	set.StringVar(&s.FailurePolicy, "failure-policy", s.FailurePolicy,
+		"`policy` for a lost trainer: fail, wait or recover; empty is recover where that changes no bit")
 	set.StringVar(&s.OnNonfinite, "on-nonfinite", schema.NonfiniteFail,
 		"`what` becomes of a lane whose gradient is not finite: fail ends the job, skip leaves the lane out of its batch")
 	set.StringVar(&s.Wire.Gradients, "wire", schema.GradientsFloat32,
@@ -168,11 +168,11 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 		"--lanes", strconv.Itoa(s.Lanes), "--epochs", strconv.Itoa(s.Epochs), "--lr", settings.Number(s.LR),
 		"--momentum", settings.Number(s.Momentum), "--optimizer", s.Optimizer, "--schedule",
 		s.Schedule, "--clip", s.Clip, "--seed", strconv.FormatUint(s.Seed, 10),
-		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead),
+		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--staleness", strconv.Itoa(s.Staleness),
 		"--group", strconv.Itoa(s.Group),
-		"--on-lost", s.Policy, "--on-nonfinite", s.OnNonfinite,
+		"--failure-policy", s.FailurePolicy, "--on-nonfinite", s.OnNonfinite,
 		"--wire", s.Wire.Gradients, "--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
-		"--threads", strconv.Itoa(o.threads), "--back-within", o.backWithin.String(), "--window-mib",
+		"--threads", strconv.Itoa(o.threads), "--reconnect-timeout", o.reconnectTimeout.String(), "--window-mib",
 		strconv.Itoa(o.windowMiB), "--load", o.load, "--tensorboard", o.tensorboard)
 	args = append(args, "--error-feedback="+strconv.FormatBool(s.Wire.ErrorFeedback))
 	way := o.way.Of(i)
@@ -242,7 +242,8 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	if o.gpus != nil {
 		c.GPUs = verification.GPUs(backend, o.gpus)
 	}
-	c.Member, c.WindowBytes, c.BackWithin, c.Resume = schema.Member(o.id), o.windowMiB<<20, o.backWithin, o.resume
+	c.Member, c.WindowBytes = schema.Member(o.id), o.windowMiB<<20
+	c.ReconnectTimeout, c.Resume = o.reconnectTimeout, o.resume
 	if c.Checkpoints, err = o.kept.Policy(); err != nil {
 		return nil, err
 	}

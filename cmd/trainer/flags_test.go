@@ -80,20 +80,22 @@ func shared(t *testing.T) flagwalk.Flags {
 		"tls-cert": flagwalk.Refused("none", "want both or neither"),
 		"tls-key":  flagwalk.Refused("none", "want both or neither"),
 		"route":    flagwalk.Held(reaches), "data-host": flagwalk.Refused("::1", alone),
-		"advertise":   flagwalk.Refused("a", alone),
-		"back-within": flagwalk.Fails("-1s", "want a positive time"), "window-mib": flagwalk.Fails("65", "window bytes"),
-		"job": manifest("other"), "trainers": {Value: "2", With: "--spawn --tensorboard DIR"}, "lanes": flagwalk.Set("3"),
-		"id": flagwalk.Held("e2e.TestSeveralHosts"), "resume": flagwalk.Fails("true", "checkpoint"),
+		"advertise":         flagwalk.Refused("a", alone),
+		"reconnect-timeout": flagwalk.Fails("-1s", "want a positive time"),
+		"window-mib":        flagwalk.Fails("65", "window bytes"),
+		"job":               manifest("other"), "trainers": {Value: "2", With: "--spawn --tensorboard DIR"},
+		"lanes": flagwalk.Set("3"),
+		"id":    flagwalk.Held("e2e.TestSeveralHosts"), "resume": flagwalk.Fails("true", "checkpoint"),
 		"spawn": flagwalk.Held("e2e.TestSeveralHosts"), "local": flagwalk.Refused("true", training),
 		"shards": flagwalk.Refused("2", withLocal), "memory-mib": flagwalk.Refused("64", withLocal),
 		"http": flagwalk.Refused("127.0.0.1:0", withLocal), "epochs": flagwalk.Set("2"), "batch": flagwalk.Set("8"),
 		"lr": flagwalk.Set("0.01"), "optimizer": flagwalk.Set("adam"), "schedule": flagwalk.Set("cosine:total=4"),
 		"clip": flagwalk.Set("value:0.0001"), "momentum": flagwalk.Set("0.25"), "seed": flagwalk.Set("7"),
 		"reduce": {Value: "trainers", With: "--apply mean --tensorboard DIR"}, "apply": manifest("mean"),
-		"consistency": manifest("async"),
-		"ahead":       flagwalk.Refused("1", "consistency"),
-		"gpu-library": flagwalk.Refused("none", "no GPU is used here"),
-		"on-lost":     manifest("wait"), "on-nonfinite": manifest("skip"), "wire": flagwalk.Set("bfloat16"),
+		"consistency":    manifest("async"),
+		"staleness":      flagwalk.Refused("1", "consistency"),
+		"gpu-library":    flagwalk.Refused("none", "no GPU is used here"),
+		"failure-policy": manifest("wait"), "on-nonfinite": manifest("skip"), "wire": flagwalk.Set("bfloat16"),
 		"error-feedback": {Value: "true", With: "--wire bfloat16"}, "backend": flagwalk.Set("go"),
 		"isa": flagwalk.Set("baseline"), "threads": flagwalk.Held("cuda.TestThreads"),
 		"kernel-library": flagwalk.Held("e2e.TestKernelLibrary"),
@@ -149,7 +151,7 @@ func walkLocal(t *testing.T, line string, flags flagwalk.Flags) {
 	t.Helper()
 	none := flagwalk.Flags{}
 	for _, name := range strings.Fields("server token-file nats-creds tls-cert tls-key tls-ca route data-host advertise " +
-		"back-within id spawn resume checkpoint-dir checkpoint-every checkpoint-keep") {
+		"reconnect-timeout id spawn resume checkpoint-dir checkpoint-every checkpoint-keep") {
 		none[name] = flagwalk.Refused(valid(flags[name]), training)
 	}
 	walker.Walk(t, flagwalk.Setting{Line: line + " --local", Flags: flags.And(none).And(flagwalk.Flags{

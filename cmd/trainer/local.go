@@ -63,7 +63,7 @@ func (f *localFlags) idle() []config.Idle {
 		{Flags: []string{"id"}, Why: "it names one trainer, and --local runs all of them"},
 		{Flags: []string{"server", "route", "token-file"}, Why: "it is of the way to a ps, and --local needs none"},
 		{Flags: []string{"nats-creds"}, Why: "it is for a NATS server, and --local needs none"},
-		{Flags: []string{"tls-cert", "tls-key", "tls-ca", "back-within"},
+		{Flags: []string{"tls-cert", "tls-key", "tls-ca", "reconnect-timeout"},
 			Why: "it is for connections, and --local has none"},
 		{Flags: connect.Between, Why: "it says where other processes reach this one, and --local has no others"},
 		{Flags: append([]string{"resume"}, saving.Names...),

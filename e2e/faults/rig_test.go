@@ -155,7 +155,7 @@ func (r *rig) join(backend cuda.Backend) {
 	r.sessions = make([]*trainer.Session, r.plan.trainers)
 	r.together(func(i int) error {
 		c := trainer.Config{Server: r.proxy.URL(), Member: schema.TrainerMember(i), Backend: backend, Log: warnings(r.t),
-			AnswerWithin: guard, BackWithin: guard, LeaveWithin: guard}
+			AnswerWithin: guard, ReconnectTimeout: guard, LeaveWithin: guard}
 		if r.plan.config != nil {
 			r.plan.config(&c)
 		}

@@ -22,7 +22,7 @@ func TestScanBesideAStoppedServer(t *testing.T) {
 	server := send(t, errand{Shards: 2})
 	url := server.tale().URL
 	s, err := trainer.Join(guarded(t), trainer.Config{Server: url, Backend: openBackend(t), Log: warnings(t),
-		BackWithin: guard}, job)
+		ReconnectTimeout: guard}, job)
 	if err != nil {
 		t.Fatal(err)
 	}

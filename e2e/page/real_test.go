@@ -96,7 +96,7 @@ func trainers(t testing.TB, url string) (all []*os.Process) {
 	t.Helper()
 	data := index(t)
 	for i := range 2 {
-		all = append(all, process(t, "trainer", "packages", "--server", url, "--input", data, "--on-lost", "fail",
+		all = append(all, process(t, "trainer", "packages", "--server", url, "--input", data, "--failure-policy", "fail",
 			"--trainers", "2", "--id", fmt.Sprintf("t%d", i), "--batch", "32", "--dim", "8", "--lr", "1", "--epochs", "100000"))
 	}
 	return all

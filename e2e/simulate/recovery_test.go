@@ -196,7 +196,7 @@ func (r *recovery) start(again bool) {
 	m.end = end
 	at, _ := r.coordinators()
 	config := trainer.Config{Server: at.url, Bus: m.host, Backend: r.backend, Log: r.log.With("process", m.name),
-		HeartbeatEvery: 500 * time.Millisecond, RetryAfter: 300 * time.Millisecond, BackWithin: 20 * time.Second,
+		HeartbeatEvery: 500 * time.Millisecond, RetryAfter: 300 * time.Millisecond, ReconnectTimeout: 20 * time.Second,
 		LeaveWithin: time.Second, AnswerWithin: 5 * time.Second, TelemetryEvery: -1}
 	if r.row.keeps != keepsNothing && r.job.Carried() {
 		config.Checkpoints = checkpoint.Policy{Dir: folder(r.t, ofTrainers), Batches: versionEvery}

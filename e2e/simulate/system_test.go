@@ -167,7 +167,7 @@ func (s *system) startTrainer() {
 	at := 0 // all name one server, and another one only where that does not answer
 	config := trainer.Config{Server: s.servers[at].url, Bus: m.host, Backend: s.backend,
 		Log:            s.log.With("process", m.name),
-		HeartbeatEvery: 200 * time.Millisecond, RetryAfter: 300 * time.Millisecond, BackWithin: 20 * time.Second,
+		HeartbeatEvery: 200 * time.Millisecond, RetryAfter: 300 * time.Millisecond, ReconnectTimeout: 20 * time.Second,
 		LeaveWithin: time.Second, AnswerWithin: 5 * time.Second, TelemetryEvery: -1,
 		Checkpoints: checkpoint.Policy{Dir: s.kept, Every: time.Second}}
 	s.note("%s starts", m.name)

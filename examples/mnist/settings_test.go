@@ -26,7 +26,7 @@ func TestSettingsValidate(t *testing.T) {
 		`reduce "x": want "shards" or "trainers"`:                       func(s *Settings) { s.Reduce = "x" },
 		`apply "update" with reduce "trainers": want "mean"`:            func(s *Settings) { s.Reduce = "trainers" },
 		`consistency "x": want "sync", "bounded", "async" or "grouped"`: func(s *Settings) { s.Consistency = "x" },
-		`ahead 0 with consistency "bounded": want 1 to 16`:              func(s *Settings) { s.Consistency = "bounded" },
+		`staleness 0 with consistency "bounded": want 1 to 16`:          func(s *Settings) { s.Consistency = "bounded" },
 		`apply "mean" with consistency "async": want "update"`: func(s *Settings) {
 			s.Consistency, s.Apply = "async", "mean"
 		},

@@ -84,7 +84,7 @@ func train(t *testing.T, s mnist.Settings, data *mnist.Data, backendName string)
 
 func trainOne(ctx context.Context, url string, s mnist.Settings, data *mnist.Data, m nn.Module, e nn.Env) (o outcome) {
 	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: e.Backend, AnswerWithin: patience,
-		BackWithin: patience, LeaveWithin: patience}, mnist.Job(s, data, m, "own"))
+		ReconnectTimeout: patience, LeaveWithin: patience}, mnist.Job(s, data, m, "own"))
 	if err != nil {
 		return outcome{err: fmt.Errorf("join: %w", err)}
 	}

@@ -82,9 +82,8 @@ func train(t *testing.T, s movielens.Settings, data *movielens.Data, shards int)
 }
 
 func trainOne(ctx context.Context, url string, s movielens.Settings, data *movielens.Data, b cuda.Backend) (o outcome) {
-	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: b, AnswerWithin: patience, BackWithin: patience,
-		LeaveWithin:    patience,
-		TelemetryEvery: time.Hour}, movielens.Job(s, data))
+	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: b, AnswerWithin: patience,
+		ReconnectTimeout: patience, LeaveWithin: patience, TelemetryEvery: time.Hour}, movielens.Job(s, data))
 	if err != nil {
 		return outcome{err: fmt.Errorf("join: %w", err)}
 	}

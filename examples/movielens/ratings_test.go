@@ -167,14 +167,14 @@ func TestSettings(t *testing.T) {
 		t.Error(err)
 	}
 	for want, change := range map[string]func(s *Settings){
-		"batch 0: want 1 to 1048576":                func(s *Settings) { s.Batch = 0 },
-		"factors 0: want 1 to 4095":                 func(s *Settings) { s.Factors = 0 },
-		"rows 0: want 1 to":                         func(s *Settings) { s.Rows = 0 },
-		"decay -1: want a number from 0 on":         func(s *Settings) { s.Decay = -1 },
-		`split "film": want "user" or "time"`:       func(s *Settings) { s.Split = "film" },
-		"lr 0: want a finite number above 0":        func(s *Settings) { s.LR = 0 },
-		`apply "both": want "update" or "mean"`:     func(s *Settings) { s.Apply = "both" },
-		"ahead 1 with consistency \"sync\": want 0": func(s *Settings) { s.Ahead = 1 },
+		"batch 0: want 1 to 1048576":                    func(s *Settings) { s.Batch = 0 },
+		"factors 0: want 1 to 4095":                     func(s *Settings) { s.Factors = 0 },
+		"rows 0: want 1 to":                             func(s *Settings) { s.Rows = 0 },
+		"decay -1: want a number from 0 on":             func(s *Settings) { s.Decay = -1 },
+		`split "film": want "user" or "time"`:           func(s *Settings) { s.Split = "film" },
+		"lr 0: want a finite number above 0":            func(s *Settings) { s.LR = 0 },
+		`apply "both": want "update" or "mean"`:         func(s *Settings) { s.Apply = "both" },
+		"staleness 1 with consistency \"sync\": want 0": func(s *Settings) { s.Staleness = 1 },
 	} {
 		s := Defaults()
 		change(&s)

@@ -98,7 +98,7 @@ func train(t *testing.T, s packages.Settings, data *corpus.Data, shards int, bac
 
 func trainOne(ctx context.Context, c trainer.Config, s packages.Settings, data *corpus.Data,
 	b cuda.Backend) (o outcome) {
-	c.AnswerWithin, c.BackWithin, c.LeaveWithin, c.TelemetryEvery = patience, patience, patience, time.Hour
+	c.AnswerWithin, c.ReconnectTimeout, c.LeaveWithin, c.TelemetryEvery = patience, patience, patience, time.Hour
 	session, err := trainer.Join(ctx, c, packages.Job(s, data))
 	if err != nil {
 		return outcome{err: fmt.Errorf("join: %w", err)}

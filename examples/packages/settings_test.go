@@ -53,8 +53,8 @@ func TestSettingsValidate(t *testing.T) {
 		`apply "both": want "update" or "mean"`:        func(s *Settings) { s.Apply = "both" },
 
 		`consistency "lazy": want "sync", "bounded", "async" or "grouped"`: func(s *Settings) { s.Consistency = "lazy" },
-		`ahead 1 with consistency "sync": want 0 to 0`:                     func(s *Settings) { s.Ahead = 1 },
-		`ahead 0 with consistency "bounded": want 1 to 16`:                 func(s *Settings) { s.Consistency = "bounded" },
+		`staleness 1 with consistency "sync": want 0 to 0`:                 func(s *Settings) { s.Staleness = 1 },
+		`staleness 0 with consistency "bounded": want 1 to 16`:             func(s *Settings) { s.Consistency = "bounded" },
 		`apply "mean" with consistency "async": want "update"`: func(s *Settings) {
 			s.Consistency, s.Apply = "async", "mean"
 		},
@@ -137,7 +137,7 @@ func TestJob(t *testing.T) {
 func TestJobOfEveryModeIsValid(t *testing.T) {
 	for _, change := range []func(s *Settings){
 		func(s *Settings) {},
-		func(s *Settings) { s.Consistency, s.Ahead = schema.ConsistencyBounded, 1 },
+		func(s *Settings) { s.Consistency, s.Staleness = schema.ConsistencyBounded, 1 },
 		func(s *Settings) { s.Consistency = schema.ConsistencyAsync },
 		func(s *Settings) { s.Apply, s.Reduce = schema.ApplyMean, schema.ReduceTrainers },
 		func(s *Settings) { s.Placement = schema.PlacementColumns },

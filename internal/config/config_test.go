@@ -19,6 +19,7 @@ type settings struct {
 	listen   string
 	insecure bool
 	deadline time.Duration
+	start    time.Duration
 	lr       float32
 }
 
@@ -28,6 +29,7 @@ func flagsOf(s *settings) *pflag.FlagSet {
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:4222", "")
 	flags.BoolVar(&s.insecure, "insecure", false, "")
 	flags.DurationVar(&s.deadline, "deadline", 30*time.Second, "")
+	flags.DurationVar(&s.start, "start-timeout", time.Hour, "")
 	flags.Float32Var(&s.lr, "lr", 20, "")
 	AddFileFlag(flags)
 	return flags
@@ -57,7 +59,7 @@ func TestLoadOrder(t *testing.T) {
 	if err := Load(flags, nobody(t)); err != nil {
 		t.Fatal(err)
 	}
-	want := settings{shards: 3, listen: "127.0.0.1:9", insecure: true, deadline: 2 * time.Minute, lr: 20}
+	want := settings{shards: 3, listen: "127.0.0.1:9", insecure: true, deadline: 2 * time.Minute, start: time.Hour, lr: 20}
 	if s != want {
 		t.Errorf("got %+v, want %+v: flag over file over default", s, want)
 	}
@@ -83,6 +85,7 @@ func TestLoadWrong(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"unknown", "shards: 2\nshard: 2\n", `ps.yaml:2: unknown setting "shard" (did you mean shards?)`},
 		{"far", "colour: red\n", `ps.yaml:1: unknown setting "colour" (--help lists them)`},
+		{"renamed", "shards: 2\ngather: 1h\n", "ps.yaml:2: gather is called start-timeout now"},
 		{"underscore", "dead_line: 1s\n", `did you mean deadline?`},
 		{"itself", "config: other.yaml\n", `ps.yaml:1: unknown setting "config"`},
 		{"twice", "shards: 2\nlr: 1\nshards: 3\n", "ps.yaml:3: shards: already given in line 1"},

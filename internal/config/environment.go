@@ -32,6 +32,10 @@ func fromEnvironment(flags *pflag.FlagSet, unknown func(text string)) (given []s
 		if err := os.Unsetenv(name); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
+		if now := renamedTo(flags, word); now != "" && variable(plainWord(word)) == name {
+			wrong = append(wrong, fmt.Sprintf("%s in the environment is called %s now", name, variable(now)))
+			continue
+		}
 		flag := flags.Lookup(plainWord(word))
 		if flag == nil || variable(flag.Name) != name || !settable(flag) && flag.Name != FileFlag {
 			if near := nearest(flags, word); len(near) > 0 {

@@ -21,7 +21,7 @@ func TestEnvironmentOrder(t *testing.T) {
 	if err := Load(flags, nobody(t)); err != nil {
 		t.Fatal(err)
 	}
-	want := settings{shards: 3, listen: "127.0.0.1:9", deadline: 3 * time.Minute, lr: 7}
+	want := settings{shards: 3, listen: "127.0.0.1:9", deadline: 3 * time.Minute, start: time.Hour, lr: 7}
 	if s != want {
 		t.Errorf("got %+v, want %+v: flag over environment over file over default", s, want)
 	}
@@ -36,6 +36,8 @@ func TestEnvironmentWrong(t *testing.T) {
 		{"GRADBUS_DEADLINE", "30", `GRADBUS_DEADLINE in the environment: "30": want a time with its unit`, ""},
 		{"GRADBUS_SHRADS", "2", "",
 			"GRADBUS_SHRADS in the environment is no setting of this command (did you mean GRADBUS_SHARDS?)"},
+		{"GRADBUS_GATHER", "1h", "GRADBUS_GATHER in the environment is called GRADBUS_START_TIMEOUT now", ""},
+		{"GRADBUS_AHEAD", "2", "", ""}, // of a command that has no --staleness
 		{"GRADBUS_LEARNING_RATE", "2", "", "(did you mean GRADBUS_LR?)"},
 		{"GRADBUS_shards", "2", "", "(did you mean GRADBUS_SHARDS?)"},
 		{"GRADBUS_OF_ANOTHER_PROGRAM", "2", "", ""},

@@ -48,6 +48,21 @@ var meant = map[string][]string{
 	"token-file": {"http-token-file"}, "kernels": {"kernel-library"},
 }
 
+// renamed has the new names of flags by the old ones, which are refused until 1.0: on a command line, in the
+// environment and in a file of settings. It is never written to.
+var renamed = map[string]string{
+	"ahead": "staleness", "back-within": "reconnect-timeout", "gather": "start-timeout", "on-lost": "failure-policy",
+}
+
+// renamedTo returns the new name of a flag of the command; empty if no flag of it had this name.
+func renamedTo(flags *pflag.FlagSet, name string) string {
+	now := renamed[plainWord(name)]
+	if now == "" || !settable(flags.Lookup(now)) {
+		return ""
+	}
+	return now
+}
+
 // meantValues are the values of ours that a word of PyTorch's programs stands for, as plainWord has it. It is never
 // written to.
 var meantValues = map[string]string{
@@ -79,7 +94,7 @@ func settable(f *pflag.Flag) bool {
 // synonyms are the flags of a command that a word stands for.
 func synonyms(flags *pflag.FlagSet, name string) (found []string) {
 	word := plainWord(name)
-	for _, one := range append([]string{word}, meant[word]...) {
+	for _, one := range append([]string{word, renamed[word]}, meant[word]...) {
 		if settable(flags.Lookup(one)) {
 			found = append(found, one)
 		}
@@ -125,6 +140,9 @@ func didYouMean(before string, names []string) string {
 // commands below it.
 func notAFlag(c *cobra.Command, name string) error {
 	flags := c.Flags()
+	if now := renamedTo(flags, name); now != "" {
+		return fmt.Errorf("--%s is called --%s now", name, now)
+	}
 	own := synonyms(flags, name)
 	if len(own) == 0 {
 		for _, exact := range []bool{true, false} {

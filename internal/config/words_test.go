@@ -26,7 +26,7 @@ func trainerLike() (root *cobra.Command) {
 			"save", "load"} {
 			set.String(flag, "", "")
 		}
-		for _, flag := range []string{"trainers", "lanes", "epochs", "batch", "batches"} {
+		for _, flag := range []string{"trainers", "lanes", "epochs", "batch", "batches", "staleness"} {
 			set.Int(flag, 1, "")
 		}
 		set.Float64("lr", 20, "learning `rate`")
@@ -52,6 +52,8 @@ func TestWords(t *testing.T) {
 		{"packages --host x", "(did you mean --server?)"},
 		{"packages --port 4222", "(did you mean --server?)"},
 		{"packages --data cluster", "(did you mean --input or --route?)"},
+		{"packages --ahead 1", "--ahead is called --staleness now"},
+		{"--ahead 1", "name the workload first, as in " + trainer + " mnist --staleness "},
 		{"packages --traners 2", "(did you mean --trainers?)"},
 		{"packages --xy 2", "unknown flag --xy (" + trainer + " packages --help lists them)"},
 		{"--trainers 2", "unknown flag --trainers: name the workload first, as in " + trainer +

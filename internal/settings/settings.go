@@ -34,11 +34,11 @@ type Shared struct {
 	Reduce string // who adds gradients up: "shards" (also ""), or "trainers", who then keep tables too; needs "mean"
 
 	Consistency string // mode of the job: "sync" (also ""), "bounded", "async" or "grouped"
-	Ahead       int    // batches that a trainer may run ahead, 1 to 16 in bounded, else 0
+	Staleness   int    // batches that a trainer may run ahead, 1 to 16 in bounded, else 0
 	Group       int    // trainers whose gradients make one update in grouped, 0 for all; else 0
 
-	Policy      string // what becomes of the job when a trainer is lost; "" is as schema.Job.WithDefaults says
-	OnNonfinite string // what becomes of a lane whose gradient is not finite: "fail" (also "") or "skip"
+	FailurePolicy string // what becomes of the job when a trainer is lost; "" is as schema.Job.WithDefaults says
+	OnNonfinite   string // what becomes of a lane whose gradient is not finite: "fail" (also "") or "skip"
 
 	Wire schema.Wire // how gradients travel; the zero value is float32 and rows
 }
@@ -135,8 +135,8 @@ func (s Shared) checkMode(c *Check) {
 	} else if s.Group != 0 {
 		c.Add("group %d with consistency %q: want 0, or consistency %q", s.Group, s.consistency(), schema.ConsistencyGrouped)
 	}
-	if s.Ahead < least || s.Ahead > most {
-		c.Add("ahead %d with consistency %q: want %d to %d", s.Ahead, s.consistency(), least, most)
+	if s.Staleness < least || s.Staleness > most {
+		c.Add("staleness %d with consistency %q: want %d to %d", s.Staleness, s.consistency(), least, most)
 	}
 }
 
@@ -197,13 +197,13 @@ func (s Shared) Manifest(workload string) *schema.Job {
 		Trainers:    s.Trainers,
 		Lanes:       s.LaneCount(),
 		Consistency: s.consistency(),
-		Ahead:       s.Ahead,
+		Ahead:       s.Staleness,
 		Group:       group,
 		Wire:        s.Wire,
 		Apply:       s.Apply,
 		Reduce:      s.Reduce,
 		OnNonfinite: s.OnNonfinite,
-		Policy:      s.Policy,
+		Policy:      s.FailurePolicy,
 		ChunkBytes:  schema.ChunkBytes,
 		Optimizer:   optimizer,
 	}

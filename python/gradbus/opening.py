@@ -7,12 +7,15 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, Dict, Optional, Union
+from typing import Any, Dict, NoReturn, Optional, Union
 
 from .checks import whole
 from .errors import ConfigError
 from .saving import open_start
 from .session import Session
+
+# The new names of arguments by the old ones, which are refused until 1.0.
+_RENAMED = {"back_within": "reconnect_timeout"}
 
 
 def local(
@@ -54,28 +57,34 @@ def join(
     seed: int = 1,
     manifest: Optional[Mapping[str, Any]] = None,
     start: Union[None, str, os.PathLike[str]] = None,
-    back_within: Optional[float] = None,
+    reconnect_timeout: Optional[float] = None,
     checkpoint_dir: Union[None, str, os.PathLike[str]] = None,
     checkpoint_every: Optional[str] = None,
     checkpoint_keep: Optional[int] = None,
+    **unknown: NoReturn,
 ) -> Session:
     """A session of a job at a ``ps``: "nats://host:4222". It is joined when it is first needed, see :class:`Session`.
 
     ``trainers``: how many processes train the job, each of which runs the same script. ``lanes``: see :class:`Session`,
     as many as trainers by default. ``token_file``: the file with the server's token. ``id``: which trainer this is,
     "t0", "t1", ..., and with that which lanes it has; the next free one by default. ``tls_ca``: the certificate of who
-    signed the server's. ``seed``, ``manifest``, ``start``: as of :func:`local`, equal in all trainers. ``back_within``:
-    seconds that a lost server may take to come back, 30 by default; then the session ends with a ServerError.
+    signed the server's. ``seed``, ``manifest``, ``start``: as of :func:`local`, equal in all trainers.
+    ``reconnect_timeout``: seconds that a lost server may take to come back, 30 by default; then the session ends with a
+    ServerError.
 
     ``checkpoint_dir``: a folder for versions of the job, where its trainers have all of it (``reduce`` "trainers", and
     no tables on servers; else the ``ps`` has the folder). The first trainer with one writes there: each
     ``checkpoint_every``, a time as "10s" or a number of batches as "500", and ``checkpoint_keep`` of them stay."""
+    for word in unknown:
+        if word in _RENAMED:
+            raise ConfigError(f"session {name!r}: {word} is called {_RENAMED[word]} now")
+        raise TypeError(f"join() got an unexpected keyword argument {word!r}")
     if not isinstance(server, str) or not re.match(r"(nats|tls)://.", server):
         raise ConfigError(f"session {name!r}: server {server!r}: want an address such as nats://127.0.0.1:4222")
     begins = open_start(start)
     config: Dict[str, Any] = {"server": server}
-    if back_within is not None:
-        config["back_within"] = float(back_within)
+    if reconnect_timeout is not None:
+        config["reconnect_timeout"] = float(reconnect_timeout)
     for key, value in (
         ("token_file", token_file),
         ("id", id),

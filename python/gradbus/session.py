@@ -203,9 +203,9 @@ class Session:
     def _join_as(self, manifest: Dict[str, Any], dense: Any = None, start: Optional[str] = None) -> None:
         """Joins with a manifest, first dense values, and in place of these with a file."""
         config = self._config if start is None else {**self._config, "from": start}
-        told = "server" in config and self._batches.driven and not self._unrecovered()
-        if told:
-            config = {**config, "told": True}
+        elastic = "server" in config and self._batches.driven and not self._unrecovered()
+        if elastic:
+            config = {**config, "elastic": True}
         handle = self._joining = ctypes.c_uint64()
         lib = self.native
         with waiting(self.name, config.get("server", "local"), manifest["trainers"]), logs.relayed() as path:
@@ -215,7 +215,7 @@ class Session:
         self._job = lib.text(lib.job, self.handle)
         if "server" in config:
             say_policy(self.name, self._job, "policy" in self._manifest, self._unrecovered())
-        if told and int(self._job["version"]) and not config.get("resume"):  # the place of another trainer, which was lost
+        if elastic and int(self._job["version"]) and not config.get("resume"):  # the place of another trainer, which was lost
             self._go_on()
 
     def _go_on(self) -> int:

@@ -183,7 +183,7 @@ def test_terminate_ends_the_process_by_the_signal(start):
 def test_a_ps_that_is_killed_in_mid_epoch_is_named_in_all_trainers(start):
     ps, server = start.ps()
     source = """
-    session = gradbus.join(sys.argv[1], "edges", trainers=2, back_within=2.0)
+    session = gradbus.join(sys.argv[1], "edges", trainers=2, reconnect_timeout=2.0)
     model, opt = make(session)
     step(model, opt)
     print("trains", flush=True)

@@ -22,7 +22,7 @@ manifest = {"reduce": "trainers", "apply": "mean"}
 if server == "local":
     session = gradbus.local("everything", lanes=4)
 else:
-    session = gradbus.join(server, "everything", trainers=3, lanes=4, manifest=manifest, back_within=60.0)
+    session = gradbus.join(server, "everything", trainers=3, lanes=4, manifest=manifest, reconnect_timeout=60.0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
 opt = gradbus.Optimizer(model, session, dense=gradbus.Adam(1e-2))
 
@@ -72,7 +72,7 @@ def test_trainers_that_have_everything(start):
 
 # With a folder for versions, which all share; one may say that it resumes.
 KEPT = DENSE.replace("server, folder, hold", "server, folder, hold, resume").replace(
-    "back_within=60.0)", 'back_within=60.0, checkpoint_dir=folder + "/kept", checkpoint_every="1")'
+    "reconnect_timeout=60.0)", 'reconnect_timeout=60.0, checkpoint_dir=folder + "/kept", checkpoint_every="1")'
 ).replace(
     "    for x in gradbus.LaneLoader(Data(), session, batches=60):\n",
     """    loader = gradbus.LaneLoader(Data(), session, batches=60)

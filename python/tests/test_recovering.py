@@ -39,7 +39,7 @@ labels = ids[:, 0].remainder(2).float()
 if server == "local":
     session = gradbus.local("recovers", lanes=4)
 else:
-    session = gradbus.join(server, "recovers", trainers=trainers, lanes=4, back_within=60.0,
+    session = gradbus.join(server, "recovers", trainers=trainers, lanes=4, reconnect_timeout=60.0,
                            id=os.environ.get("ID"))
 model = Model()
 opt = gradbus.Optimizer(model, session, embeddings=gradbus.RowwiseAdagrad(0.05), dense=gradbus.Adam(1e-2))
@@ -396,7 +396,7 @@ def test_reads_where_a_ps_was_lost(start):
     computes these."""
     flags = "--checkpoint-dir", start.folder / "checkpoints", "--checkpoint-every", "1h"
     ps, url = start.ps(*flags)
-    with gradbus.join(url, "reads", back_within=60.0) as session:
+    with gradbus.join(url, "reads", reconnect_timeout=60.0) as session:
         model, opt = small(session)
         model.load_state_dict({**model.state_dict(), "0.weight": torch.ones(10, 2)}, strict=False)  # a file has them
         loader = gradbus.LaneLoader(Counted(), session, batches=6)

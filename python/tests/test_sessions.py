@@ -235,6 +235,14 @@ def test_no_server() -> None:
     session.close()
 
 
+def test_renamed_arguments() -> None:
+    """Old names of arguments are refused with the new ones."""
+    with pytest.raises(gradbus.ConfigError, match="back_within is called reconnect_timeout now"):
+        gradbus.join("nats://127.0.0.1:9", "renamed", back_within=2.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'back'"):
+        gradbus.join("nats://127.0.0.1:9", "renamed", back=2.0)  # type: ignore[arg-type]
+
+
 def test_forwards_that_nobody_uses_hold_no_memory() -> None:
     """A forward in training mode without a backward lets go of its rows when its output goes, without a step."""
     emb = gradbus.Embedding(4, 2, name="t")

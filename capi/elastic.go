@@ -14,8 +14,8 @@ import (
 	"gradbus/trainer"
 )
 
-// A program that is told what to compute, in a job that recovers: it gets lanes of trainers that were lost, and comes
-// back to a job whose servers were.
+// An elastic program computes whatever lanes it is assigned, in a job that recovers: it gets lanes of lost trainers,
+// and comes back to a job whose servers were lost.
 
 // rejoining is how a session joins anew.
 type rejoining struct {
@@ -35,7 +35,7 @@ func (r *rejoining) open() (to trainer.Config, err error) {
 
 // next is the batch that is to be computed.
 func (s *session) next(ctx context.Context) (*trainer.Batch, error) {
-	if s.told == nil {
+	if s.elastic == nil {
 		return s.Next()
 	}
 	return s.NextTold(ctx)
@@ -44,7 +44,7 @@ func (s *session) next(ctx context.Context) (*trainer.Batch, error) {
 // at is the session that weights are read from: that of the batch under way, else the one whose batch is next.
 func (s *session) at(ctx context.Context) (*trainer.Session, error) {
 	switch {
-	case s.told == nil:
+	case s.elastic == nil:
 		return s.Session, nil
 	case s.batch != nil:
 		return s.batch.Place(), nil
@@ -54,7 +54,7 @@ func (s *session) at(ctx context.Context) (*trainer.Session, error) {
 
 // excuse takes the error of a batch, which is none of the session's where the batch is another trainer's by now.
 func (s *session) excuse(b *trainer.Batch, err error) error {
-	if err == nil || s.told == nil {
+	if err == nil || s.elastic == nil {
 		return err
 	}
 	if ended := s.Excuse(b, err); ended != nil {
@@ -66,7 +66,7 @@ func (s *session) excuse(b *trainer.Batch, err error) error {
 // ofPlace takes the error of a read at a place, which is none of the session's where that is another trainer's by now.
 func (s *session) ofPlace(at *trainer.Session, err error) error {
 	switch {
-	case err == nil || s.told == nil || at == nil || at == s.Session || at.Err() == nil || s.Err() != nil:
+	case err == nil || s.elastic == nil || at == nil || at == s.Session || at.Err() == nil || s.Err() != nil:
 		return err
 	case s.batch != nil:
 		return s.excuse(s.batch, err)
@@ -76,11 +76,11 @@ func (s *session) ofPlace(at *trainer.Session, err error) error {
 
 // mayRejoin says of an error that has ended the trainer's session that gradbus_rejoin comes back.
 func (s *session) mayRejoin(err error) error {
-	if err == nil || s.told == nil || s.Err() == nil || errors.Is(err, errFault) || errors.Is(err, errLost) ||
+	if err == nil || s.elastic == nil || s.Err() == nil || errors.Is(err, errFault) || errors.Is(err, errLost) ||
 		s.ctx.Err() != nil {
 		return err
 	}
-	c := s.told.config
+	c := s.elastic.config
 	c.Log = nil
 	if !c.Again(s.Session, err) {
 		return err
@@ -88,12 +88,12 @@ func (s *session) mayRejoin(err error) error {
 	return fmt.Errorf("%w: %w", errLost, err)
 }
 
-// wantTold refuses a call of a session that is not told what to compute.
-func (s *session) wantTold(call string) error {
-	if s.told != nil {
+// wantElastic refuses a call of a session that computes its own lanes alone.
+func (s *session) wantElastic(call string) error {
+	if s.elastic != nil {
 		return nil
 	}
-	return fmt.Errorf("%w: %s: want \"told\": true in the configuration of gradbus_join, and a job whose policy is not %q",
+	return fmt.Errorf("%w: %s: want \"elastic\": true in the configuration of gradbus_join, and a policy other than %q",
 		trainer.ErrOrder, call, schema.PolicyFail)
 }
 
@@ -122,7 +122,7 @@ func go_settle(t *C.gradbus_thread, handle C.gradbus_handle, further *C.int32_t)
 //export go_rejoin
 func go_rejoin(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 	return trainsBeside(t, handle, func(s *session) error {
-		if err := s.wantTold("rejoin"); err != nil {
+		if err := s.wantElastic("rejoin"); err != nil {
 			return err
 		}
 		s.batch = nil
@@ -130,7 +130,7 @@ func go_rejoin(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 		if cause == nil {
 			return nil // the batch under way alone was lost
 		}
-		to, err := s.told.open()
+		to, err := s.elastic.open()
 		if err != nil {
 			return err
 		}
@@ -138,13 +138,13 @@ func go_rejoin(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 			return cause
 		}
 		_ = s.Abort(cause) // nobody is there to hear it, or nobody who does not know
-		joined, err := trainer.Join(s.ctx, to, s.told.job)
+		joined, err := trainer.Join(s.ctx, to, s.elastic.job)
 		if err != nil {
 			return err
 		}
 		to.From = nil
 		next := &session{Session: joined, ctx: s.ctx, cancel: s.cancel, turn: s.turn, of: s.of, backend: s.backend,
-			log: s.log, told: &rejoining{config: to, job: s.told.job, from: s.told.from}}
+			log: s.log, elastic: &rejoining{config: to, job: s.elastic.job, from: s.elastic.from}}
 		next.joined.Store(true)
 		all.replace(uint64(handle), next)
 		return nil
@@ -155,7 +155,7 @@ func go_rejoin(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 func go_hand_over(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 	s, err := usable(handle)
 	if err == nil {
-		err = s.wantTold("hand over")
+		err = s.wantElastic("hand over")
 	}
 	if err != nil {
 		return end(t, err)
