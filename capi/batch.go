@@ -73,7 +73,7 @@ func go_dense(t *C.gradbus_thread, handle C.gradbus_handle, to **C.float) C.int3
 // which session has them.
 func (s *session) awaitDense(ctx context.Context) (from *trainer.Session, err error) {
 	if s.batch != nil {
-		return s.batch.Place(), s.excuse(s.batch, s.batch.Wait(ctx))
+		return s.batch.Slot(), s.excuse(s.batch, s.batch.Wait(ctx))
 	}
 	if from, err = s.at(ctx); err == nil {
 		_, err = from.Wait(ctx)

@@ -38,7 +38,7 @@ func (s *session) next(ctx context.Context) (*trainer.Batch, error) {
 	if s.elastic == nil {
 		return s.Next()
 	}
-	return s.NextTold(ctx)
+	return s.NextAssigned(ctx)
 }
 
 // at is the session that weights are read from: that of the batch under way, else the one whose batch is next.
@@ -47,7 +47,7 @@ func (s *session) at(ctx context.Context) (*trainer.Session, error) {
 	case s.elastic == nil:
 		return s.Session, nil
 	case s.batch != nil:
-		return s.batch.Place(), nil
+		return s.batch.Slot(), nil
 	}
 	return s.WaitTold(ctx)
 }

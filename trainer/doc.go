@@ -14,7 +14,7 @@
 // depend on (seed, batch, lane) alone, so the weights do not depend on the number of trainers.
 //
 // A program with a loop of its own uses Join, and a Batch that it holds from Next to Commit. Train is made of these.
-// Where it computes whatever lanes it is told, it takes batches from NextTold (told.go), and lost trainers are
+// Where it computes whatever lanes it is told, it takes batches from NextAssigned (told.go), and lost trainers are
 // replaced.
 // Run is between the two: it holds the batches for a Workload, which names the keys of a lane and computes the lane.
 // NetWorkload makes a Workload of a net.

@@ -196,14 +196,14 @@ func holdTold(ctx context.Context, s *Session, m *toy, until schema.Version, don
 		if place.Version() >= until {
 			return s.Finish(ctx)
 		}
-		b, err := s.NextTold(ctx)
+		b, err := s.NextAssigned(ctx)
 		if err != nil {
 			return err
 		}
 		if err := s.Excuse(b, fillHeld(ctx, b, m)); err != nil {
 			return err
 		}
-		if b.Place() == s {
+		if b.Slot() == s {
 			done(b.Number())
 		}
 	}

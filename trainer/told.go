@@ -6,24 +6,24 @@ import (
 	"fmt"
 )
 
-// A program that holds its batches is told what to compute, as a Workload is, where it takes them from NextTold. Of a
-// trainer that is lost it then gets the lanes, too, beginning with those of the batch under way. They come as a Batch
-// of the lost one's place, which is a session of its own to everybody else.
+// A program that holds its batches, and takes them from NextAssigned, computes whatever lanes it is assigned, as a
+// Workload does. Of a trainer that is lost it then gets the lanes, too, beginning with those of the batch under way.
+// They come as a Batch of the lost one's place, which is a session of its own to everybody else.
 //
 //	for {
-//		b, err := session.NextTold(ctx)
-//		... // as after Next, but b.Place().LookupInto in place of session.LookupInto
+//		b, err := session.NextAssigned(ctx)
+//		... // as after Next, but b.Slot().LookupInto in place of session.LookupInto
 //		if err = b.Commit(ctx); err != nil {
-//			err = session.Excuse(b, err) // nil: another trainer computes these lanes, NextTold goes on
+//			err = session.Excuse(b, err) // nil: another trainer computes these lanes, NextAssigned goes on
 //		}
 //	}
 
-// NextTold is Next for a program that computes whatever lanes it is told. It gives the next batch of this trainer's
-// lanes when all that was committed is complete. Where a trainer was lost meanwhile, it gives lanes of the batch that
+// NextAssigned is Next for a program that computes whatever lanes it is assigned. It gives the next batch of this
+// trainer's lanes when all that was committed is complete. Where a trainer was lost meanwhile, it gives lanes of the batch that
 // was committed last, as Batch.Lanes of a Batch with the same number.
 //
 // ErrAgain is to be followed by another call. Errors: ErrOrder where a batch is under way, and those of Run.
-func (s *Session) NextTold(ctx context.Context) (*Batch, error) {
+func (s *Session) NextAssigned(ctx context.Context) (*Batch, error) {
 	for {
 		next, err := s.waitTold(ctx)
 		if err != nil {
@@ -36,8 +36,8 @@ func (s *Session) NextTold(ctx context.Context) (*Batch, error) {
 	}
 }
 
-// WaitTold waits as NextTold does, and gives the place whose batch that would give: the session itself, whose newest
-// version is complete then, or a lost trainer's place, at the version on which its batch is to be computed. Weights can
+// WaitTold waits as NextAssigned does, and gives the place whose batch that would give: the session itself, whose
+// newest version is complete then, or a lost trainer's place, at the version on which its batch is to be computed. Weights can
 // be read from it until the next call.
 func (s *Session) WaitTold(ctx context.Context) (*Session, error) {
 	next, err := s.waitTold(ctx)
@@ -103,9 +103,9 @@ func patiently(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// Excuse takes an error that a call of a batch of NextTold has given. It is nil where the batch is of a lost trainer's
-// place and that is another trainer's by now: nothing of the batch counts, and NextTold goes on. Any other error ends
-// the session, but for ErrOrder, ErrAsk and the like of a session that goes on.
+// Excuse takes an error that a call of a batch of NextAssigned has given. It is nil where the batch is of a lost
+// trainer's place and that is another trainer's by now: nothing of the batch counts, and NextAssigned goes on. Any other
+// error ends the session, but for ErrOrder, ErrAsk and the like of a session that goes on.
 func (s *Session) Excuse(b *Batch, err error) error { return s.excuse(b.run, err) }
 
 // excuse is Excuse of the run of a place.
@@ -121,6 +121,6 @@ func (s *Session) excuse(one *run, err error) error {
 	return nil
 }
 
-// Place is the session whose lanes the batch has: the one that gave it, or that of a lost trainer's place. Rows of the
+// Slot returns the session whose lanes the batch has: the one that gave it, or that of a lost trainer. Rows of the
 // batch are looked up there.
-func (b *Batch) Place() *Session { return b.run.Session }
+func (b *Batch) Slot() *Session { return b.run.Session }
