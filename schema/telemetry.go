@@ -29,16 +29,15 @@ type Telemetry struct {
 type TrainerReport struct {
 	RunID RunID `json:"run_id,string"`
 
-	Batch        Batch     `json:"batch"`                    // under way, or next
-	Batches      uint64    `json:"batches"`                  // completed
-	Planned      Batch     `json:"planned"`                  // batch before which the run under way ends; 0 between runs
-	Hosted       bool      `json:"hosted,omitempty"`         // it trains with modules that shards host, which ends nowhere
-	Samples      uint64    `json:"samples"`                  // of this trainer's lanes
-	Behind       uint64    `json:"behind"`                   // versions that batches were computed behind, in all
-	Doing        Doing     `json:"doing"`                    // what it does or waits for at this moment
-	DoingMS      int64     `json:"doing_ms"`                 // for how long
-	AwaitedShard *int      `json:"awaited_shard,omitempty"`  // the first of those it waits for
-	Awaited      int       `json:"awaited_shards,omitempty"` // their number; 0 where that is not known
+	Batch        Batch     `json:"batch"`                   // under way, or next
+	Batches      uint64    `json:"batches"`                 // completed
+	Planned      Batch     `json:"planned"`                 // batch before which the run under way ends; 0 between runs
+	Hosted       bool      `json:"hosted,omitempty"`        // it trains with modules that shards host, which ends nowhere
+	Samples      uint64    `json:"samples"`                 // of this trainer's lanes
+	Behind       uint64    `json:"behind"`                  // versions that batches were computed behind, in all
+	Doing        Doing     `json:"doing"`                   // what it does or waits for at this moment
+	DoingMS      int64     `json:"doing_ms"`                // for how long
+	AwaitedShard *int      `json:"awaited_shard,omitempty"` // the first of those it waits for
 	Loss         TrainLoss `json:"loss"`
 
 	// GradientNorm is the L2 norm of the mean gradient over this trainer's samples of batch GradientBatch: dense

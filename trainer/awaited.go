@@ -6,17 +6,17 @@ import (
 	"gradbus/trainer/exchange"
 )
 
-// awaited is the first of the shards that a session waits for, and their number: those that have not answered a lookup,
-// or whose results are missing. nil where it waits for none, or for another trainer.
-func (s *Session) awaited(doing schema.Doing) (first *int, n int) {
+// awaited returns the first shard that a session waits for: one that has not answered a lookup, or whose results are
+// missing. It returns nil if the session waits for no shard, or for another trainer.
+func (s *Session) awaited(doing schema.Doing) *int {
 	owner := -1
 	if doing == schema.DoingLookup || doing == schema.DoingResult {
-		s.exchange.do(func(x *exchange.Exchange) { owner, n = x.Lacking() })
+		s.exchange.do(func(x *exchange.Exchange) { owner, _ = x.Lacking() })
 	}
 	if owner < 0 || owner >= s.joined.Shards {
-		return nil, 0
+		return nil
 	}
-	return &owner, n
+	return &owner
 }
 
 // linkReports says how the windows to all owners are.

@@ -185,7 +185,7 @@ func (s *Session) fillReport(t *schema.TrainerReport) {
 	var since time.Duration
 	t.Doing, since = s.activity.now(s.since())
 	t.DoingMS = since.Milliseconds()
-	t.AwaitedShard, t.Awaited = s.awaited(t.Doing)
+	t.AwaitedShard = s.awaited(t.Doing)
 	t.Links = s.linkReports(t.Links)
 	if s.config.GPUs != nil {
 		t.GPUs = s.config.GPUs()

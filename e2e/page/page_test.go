@@ -9,7 +9,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 	"gradbus/schema"
 )
 
@@ -46,7 +46,7 @@ func TestHealthy(t *testing.T) {
 	p.until("no GPU", `document.getElementById("s-gpus").innerText.includes("No GPU")`)
 	s.step(1)
 	p.until("the next batch", `document.getElementById("facts").innerText.includes("12,008")`)
-	s.with(func(c *sample.Cluster) { c.Trainers[1].Skipped = 1234 })
+	s.with(func(c *statustest.Cluster) { c.Trainers[1].Skipped = 1234 })
 	s.step(1)
 	p.until("lanes that were skipped", "!"+hidden("trainers", "Skipped")+
 		` && [...document.querySelectorAll("#s-trainers [data-column=skipped]")].some((e) => e.textContent === "1,234")`)
@@ -58,7 +58,7 @@ func TestWaiting(t *testing.T) {
 	s := scenes["healthy"](t)
 	p := b.tab(t, s.URL, desk)
 	p.until("it is live", live)
-	s.with(func(c *sample.Cluster) { c.Trainers[2].Stopped = true })
+	s.with(func(c *statustest.Cluster) { c.Trainers[2].Stopped = true })
 	s.step(10)
 	p.until("the sentence", `/waits .*for trainer t2/.test(document.getElementById("why-text").textContent)`)
 	p.until("the level",
@@ -75,7 +75,7 @@ func TestHostile(t *testing.T) {
 	b := start(t)
 	const name = `<img src=x onerror="document.title='taken'"><script>document.title='taken'</script>` +
 		"aVeryLongNameWithoutAnySpaceInIt_aVeryLongNameWithoutAnySpaceInIt_aVeryLongNameWithoutAnySpaceInIt"
-	s := open(t, sample.Options{Trainers: 2, Job: "packages"}, 30, func(c *sample.Cluster) {
+	s := open(t, statustest.Options{Trainers: 2, Job: "packages"}, 30, func(c *statustest.Cluster) {
 		for _, trainer := range c.Trainers {
 			trainer.Host = name
 		}
@@ -101,7 +101,7 @@ func TestLost(t *testing.T) {
 	p := b.tab(t, s.URL, desk)
 	p.expected = func(said string) bool { return strings.HasPrefix(said, "network:") }
 	p.until("it is live", live)
-	s.with(func(*sample.Cluster) { s.refuse = 503 })
+	s.with(func(*statustest.Cluster) { s.refuse = 503 })
 	s.CloseClientConnections()
 	p.until("it is lost", `document.body.classList.contains("lost")`)
 	p.until("it says so",
@@ -111,7 +111,7 @@ func TestLost(t *testing.T) {
 		`getComputedStyle(document.getElementById("jobs")).filter.includes("grayscale(1)")`)
 	p.until("the tab", `document.title.startsWith("? stream lost")`)
 	p.until("read aloud", `document.getElementById("alarm").textContent.includes("lost")`)
-	s.with(func(*sample.Cluster) { s.refuse = 0 })
+	s.with(func(*statustest.Cluster) { s.refuse = 0 })
 	s.step(20)
 	p.until("it is back", live+` && !document.body.classList.contains("lost") && document.getElementById("lost").hidden`)
 	p.until("with what was missed", `document.getElementById("facts").innerText.includes("12,160")`)
@@ -119,13 +119,13 @@ func TestLost(t *testing.T) {
 
 // A server that refuses from the beginning has answered: the page says what.
 func TestRefused(t *testing.T) {
-	s := open(t, sample.Options{}, 5, nil)
-	s.with(func(*sample.Cluster) { s.refuse = 503 })
+	s := open(t, statustest.Options{}, 5, nil)
+	s.with(func(*statustest.Cluster) { s.refuse = 503 })
 	p := start(t).tab(t, s.URL, desk)
 	p.expected = func(said string) bool { return strings.HasPrefix(said, "network:") }
 	p.until("what it answered",
 		`/^It answered 503: as the test wants it\./.test(document.getElementById("lost").textContent) && document.getElementById("why-level").textContent === "Refused"`)
-	s.with(func(*sample.Cluster) { s.refuse = 0 })
+	s.with(func(*statustest.Cluster) { s.refuse = 0 })
 	p.until("it is live", live+` && document.getElementById("why-level").textContent !== "Refused"`)
 }
 
@@ -139,14 +139,14 @@ func TestEventsAreWhole(t *testing.T) {
 	listed := `document.getElementById("s-events").innerText`
 	p.until("the latest", live+` && `+listed+`.includes("waits 2 s for trainer t3")`)
 	p.until("the first", listed+`.includes("packages has started")`)
-	s.with(func(*sample.Cluster) { s.refuse = 503 })
+	s.with(func(*statustest.Cluster) { s.refuse = 503 })
 	s.CloseClientConnections()
 	p.until("it is lost", `document.body.classList.contains("lost")`)
-	s.with(func(c *sample.Cluster) { c.Trainers[3].Stopped = false })
+	s.with(func(c *statustest.Cluster) { c.Trainers[3].Stopped = false })
 	s.step(10)
-	s.with(func(c *sample.Cluster) { c.Trainers[1].Stopped = true })
+	s.with(func(c *statustest.Cluster) { c.Trainers[1].Stopped = true })
 	s.step(10)
-	s.with(func(*sample.Cluster) { s.refuse = 0 })
+	s.with(func(*statustest.Cluster) { s.refuse = 0 })
 	p.until("the latest again", listed+`.includes("for trainer t1")`)
 	p.until("what was missed", listed+`.includes("over after")`)
 }
@@ -155,7 +155,7 @@ func TestEventsAreWhole(t *testing.T) {
 func TestToken(t *testing.T) {
 	b := start(t)
 	s := scenes["healthy"](t)
-	s.with(func(*sample.Cluster) { s.token = "right" })
+	s.with(func(*statustest.Cluster) { s.token = "right" })
 	p := b.tab(t, s.URL, desk)
 	p.expected = func(said string) bool { return strings.Contains(said, "401") || strings.Contains(said, "403") }
 	p.until("it asks",
@@ -274,15 +274,15 @@ func TestEnds(t *testing.T) {
 			term)
 	}
 	p.until("it runs", live+" && "+fact("runs for"))
-	s.with(func(c *sample.Cluster) { c.End(nil) })
+	s.with(func(c *statustest.Cluster) { c.End(nil) })
 	s.step(3)
 	p.until("it has ended", fact("ran for")+" && "+fact("ended")+" && !"+fact("runs for"))
 	p.until("its trainers do nothing",
 		`[...document.querySelectorAll("#s-trainers tbody tr")].every((r) => r.innerText.includes("left") && !/compute|lookup|result/.test(r.innerText))`)
 
-	s = open(t, sample.Options{}, 3, func(c *sample.Cluster) { c.Phase = "gathering" })
+	s = open(t, statustest.Options{}, 3, func(c *statustest.Cluster) { c.Phase = "gathering" })
 	p = start(t).tab(t, s.URL, desk)
-	s.with(func(c *sample.Cluster) {
+	s.with(func(c *statustest.Cluster) {
 		c.End(&schema.Failed{Member: "p-box-4222", Text: "this machine computes wrongly"})
 	})
 	s.step(3)
@@ -362,7 +362,7 @@ func TestFinds(t *testing.T) {
 		{"a style in HTML", "index.html", `<p style="color: red">planted</p>`, "style"},
 		{"a script in HTML", "index.html", `<script>document.title = "planted"</script>`, "script"},
 	} {
-		s := open(t, sample.Options{}, 5, nil)
+		s := open(t, statustest.Options{}, 5, nil)
 		s.edits = map[string]func(string) string{c.file: after(c.fault)}
 		p := b.tab(t, s.URL, desk)
 		p.until("it is live", live)
@@ -375,7 +375,7 @@ func TestFinds(t *testing.T) {
 		}
 		p.expected = func(string) bool { return true }
 	}
-	s := open(t, sample.Options{}, 5, nil)
+	s := open(t, statustest.Options{}, 5, nil)
 	s.edits = map[string]func(string) string{"assets/page.css": after("#facts { width: 500px }")}
 	p := b.tab(t, s.URL, view{width: 390, height: 844})
 	p.until("it is live", live+` && !document.getElementById("facts").hidden`)

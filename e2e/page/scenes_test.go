@@ -11,7 +11,7 @@ import (
 	"os/signal"
 	"testing"
 
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 	"gradbus/schema"
 )
 
@@ -23,10 +23,10 @@ var (
 // scenes are what the tests and the pictures look at.
 var scenes = map[string]func(t testing.TB) *stage{
 	"empty": func(t testing.TB) *stage {
-		return open(t, sample.Options{}, 5, func(c *sample.Cluster) { c.NoJob = true })
+		return open(t, statustest.Options{}, 5, func(c *statustest.Cluster) { c.NoJob = true })
 	},
 	"gathering": func(t testing.TB) *stage {
-		return open(t, sample.Options{Trainers: 4}, 40, func(c *sample.Cluster) {
+		return open(t, statustest.Options{Trainers: 4}, 40, func(c *statustest.Cluster) {
 			c.Phase = "gathering"
 			c.Trainers[3].Away = true
 		})
@@ -34,13 +34,13 @@ var scenes = map[string]func(t testing.TB) *stage{
 	"healthy": healthy,
 	"waiting": func(t testing.TB) *stage {
 		s := healthy(t)
-		s.with(func(c *sample.Cluster) { c.Trainers[3].Stopped = true })
+		s.with(func(c *statustest.Cluster) { c.Trainers[3].Stopped = true })
 		s.step(18)
 		return s
 	},
 	"gpu": func(t testing.TB) *stage {
-		s := open(t, sample.Options{Trainers: 4, Hosts: 2, Servers: 2, Shards: 4, GPUs: true}, 1800, nil)
-		s.with(func(c *sample.Cluster) {
+		s := open(t, statustest.Options{Trainers: 4, Hosts: 2, Servers: 2, Shards: 4, GPUs: true}, 1800, nil)
+		s.with(func(c *statustest.Cluster) {
 			g := &c.Trainers[2].GPUs[0]
 			g.State, g.Code, g.Reason = schema.GPUUnhealthy, "xid-79", "XID 79: it has fallen off the bus"
 			g.Action, g.SinceMS, g.XIDs = "Move the job to another GPU and restart the machine.", c.Now.UnixMilli(),
@@ -52,28 +52,28 @@ var scenes = map[string]func(t testing.TB) *stage{
 		return s
 	},
 	"mean": func(t testing.TB) *stage {
-		s := open(t, sample.Options{Trainers: 4, Apply: "mean"}, 300, nil)
-		s.with(func(c *sample.Cluster) { c.Digests = map[string]uint32{"t2": 0x5a5a} })
+		s := open(t, statustest.Options{Trainers: 4, Apply: "mean"}, 300, nil)
+		s.with(func(c *statustest.Cluster) { c.Digests = map[string]uint32{"t2": 0x5a5a} })
 		s.step(10)
 		return s
 	},
 	"nan": func(t testing.TB) *stage {
-		s := open(t, sample.Options{Trainers: 2}, 300, nil)
-		s.with(func(c *sample.Cluster) { c.Trainers[0].Loss = math.NaN() })
+		s := open(t, statustest.Options{Trainers: 2}, 300, nil)
+		s.with(func(c *statustest.Cluster) { c.Trainers[0].Loss = math.NaN() })
 		s.step(10)
 		return s
 	},
 	"ended": func(t testing.TB) *stage {
-		s := open(t, sample.Options{Trainers: 4}, 300, nil)
-		s.with(func(c *sample.Cluster) { c.End(nil) })
+		s := open(t, statustest.Options{Trainers: 4}, 300, nil)
+		s.with(func(c *statustest.Cluster) { c.End(nil) })
 		s.step(60)
 		return s
 	},
 	"failed": func(t testing.TB) *stage {
-		s := open(t, sample.Options{Trainers: 4}, 300, nil)
-		s.with(func(c *sample.Cluster) { c.Trainers[3].Stopped = true })
+		s := open(t, statustest.Options{Trainers: 4}, 300, nil)
+		s.with(func(c *statustest.Cluster) { c.Trainers[3].Stopped = true })
 		s.step(30)
-		s.with(func(c *sample.Cluster) {
+		s.with(func(c *statustest.Cluster) {
 			c.End(&schema.Failed{Member: "t3",
 				Text: "trainer t3 on box-0 (pid 7103) was last seen 30s ago at batch 2400 (deadline 30s)"})
 		})
@@ -81,45 +81,39 @@ var scenes = map[string]func(t testing.TB) *stage{
 		return s
 	},
 	"jobs": func(t testing.TB) *stage {
-		s := open(t, sample.Options{Trainers: 4, Hosts: 2, Shards: 4, Servers: 2}, 1, nil)
-		s.with(func(*sample.Cluster) {
-			s.others = append(s.others, sample.NewCluster(sample.Options{Job: "digits", Workload: "mnist"}))
+		s := open(t, statustest.Options{Trainers: 4, Hosts: 2, Shards: 4, Servers: 2}, 1, nil)
+		s.with(func(*statustest.Cluster) {
+			s.others = append(s.others, statustest.NewCluster(statustest.Options{Job: "digits", Workload: "mnist"}))
 		})
 		s.step(600)
-		s.with(func(*sample.Cluster) { s.others[0].Trainers[1].Stopped = true })
+		s.with(func(*statustest.Cluster) { s.others[0].Trainers[1].Stopped = true })
 		s.step(9)
 		return s
 	},
 	"jobs-many": func(t testing.TB) *stage {
-		s := open(t, sample.Options{Trainers: 4, Hosts: 2, Job: "recommender-of-things-nightly-00"}, 1, nil)
-		s.with(func(*sample.Cluster) {
+		s := open(t, statustest.Options{Trainers: 4, Hosts: 2, Job: "recommender-of-things-nightly-00"}, 1, nil)
+		s.with(func(*statustest.Cluster) {
 			for i := range 19 {
 				s.others = append(s.others,
-					sample.NewCluster(sample.Options{Job: fmt.Sprintf("recommender-of-things-nightly-%02d", i+1), Workload: "mnist",
+					statustest.NewCluster(statustest.Options{Job: fmt.Sprintf("recommender-of-things-nightly-%02d", i+1), Workload: "mnist",
 						Place: fmt.Sprintf("rack%02d", i+1)}))
 			}
 		})
 		s.step(8)
-		s.with(func(*sample.Cluster) { s.others[16].Trainers[1].Stopped = true })
+		s.with(func(*statustest.Cluster) { s.others[16].Trainers[1].Stopped = true })
 		s.step(9)
 		return s
 	},
-	"slow": func(t testing.TB) *stage {
-		s := open(t, sample.Options{Trainers: 4, Hosts: 2}, 900, nil)
-		s.with(func(c *sample.Cluster) { c.Trainers[3].Slow = 3 })
-		s.step(120)
-		return s
-	},
 	"many": func(t testing.TB) *stage {
-		s := open(t, sample.Options{Trainers: 64, Hosts: 16, Shards: 16, Servers: 4, GPUs: true}, 300, nil)
-		s.with(func(c *sample.Cluster) { c.Trainers[41].Slow = 3 })
+		s := open(t, statustest.Options{Trainers: 64, Hosts: 16, Shards: 16, Servers: 4, GPUs: true}, 300, nil)
+		s.with(func(c *statustest.Cluster) { c.Trainers[41].Resends = 90 })
 		s.step(90)
 		return s
 	},
 }
 
 func healthy(t testing.TB) *stage {
-	return open(t, sample.Options{Trainers: 4, Hosts: 2, Shards: 4, Servers: 2}, 1500, nil)
+	return open(t, statustest.Options{Trainers: 4, Hosts: 2, Shards: 4, Servers: 2}, 1500, nil)
 }
 
 // Stage shows a stage to whoever works on the page.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 )
 
 var (
@@ -67,7 +67,7 @@ func TestScreenshots(t *testing.T) {
 		}
 		s := scenes[shot.scene](t)
 		if strings.Contains(shot.name, "refused") {
-			s.with(func(*sample.Cluster) { s.refuse = 503 })
+			s.with(func(*statustest.Cluster) { s.refuse = 503 })
 		}
 		p := b.tab(t, s.URL, shot.view)
 		p.expected = func(said string) bool { return shot.act != nil && strings.Contains(said, "network:") }
@@ -95,7 +95,7 @@ func shots() (all []shot) {
 	phone := view{width: 390, height: 844, dark: true, scale: 2}
 	lose := func(p *tab, s *stage) {
 		s.CloseClientConnections()
-		s.with(func(*sample.Cluster) { s.refuse = 503 })
+		s.with(func(*statustest.Cluster) { s.refuse = 503 })
 		p.until("it is lost", `document.body.classList.contains("lost")`)
 	}
 	for _, name := range slices.Sorted(maps.Keys(scenes)) {
@@ -116,7 +116,6 @@ func shots() (all []shot) {
 		shot{name: "+refused-dark", scene: "healthy", view: dark, act: func(*tab, *stage) {}},
 		shot{name: "+wide-dark", scene: "gpu", view: view{width: 1920, height: 1080, dark: true}, full: true},
 		shot{name: "+tablet-light", scene: "gpu", view: view{width: 768, height: 1024}, full: true},
-		shot{name: "+slow-dark", scene: "slow", view: dark},
 		shot{name: "+lost-light", scene: "healthy", view: light, act: lose},
 		shot{name: "+lost-phone", scene: "healthy", view: phone, act: lose},
 		shot{name: "+help-dark", scene: "healthy", view: dark, act: func(p *tab, _ *stage) { p.keys("?") }},
@@ -125,7 +124,7 @@ func shots() (all []shot) {
 			act: func(p *tab, _ *stage) { p.hover("#chart-loss .u-over", 0.93) }},
 		shot{name: "+log-hour-dark", scene: "healthy", view: dark, act: func(p *tab, _ *stage) { p.keys("2", "l") }},
 		shot{name: "+token-dark", scene: "healthy", view: dark, act: func(p *tab, s *stage) {
-			s.with(func(*sample.Cluster) { s.token = "secret" })
+			s.with(func(*statustest.Cluster) { s.token = "secret" })
 			s.CloseClientConnections()
 			p.until("the form", `!document.getElementById("token-form").hidden`)
 		}},

@@ -18,7 +18,7 @@ import (
 
 	"gradbus/ps/ops/page"
 	"gradbus/ps/ops/status"
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 )
 
 // policy is what the server of the page allows it; package ops has the same.
@@ -31,8 +31,8 @@ type stage struct {
 	token string // that the API wants; empty for none
 
 	mu      sync.Mutex
-	cluster *sample.Cluster
-	others  []*sample.Cluster // whose jobs are seen, too
+	cluster *statustest.Cluster
+	others  []*statustest.Cluster // whose jobs are seen, too
 	tracker *status.Tracker
 	latest  status.Update
 	told    chan struct{}                  // closed with each step
@@ -41,8 +41,8 @@ type stage struct {
 }
 
 // open serves a cluster that has run for some seconds.
-func open(t testing.TB, o sample.Options, seconds int, change func(*sample.Cluster)) *stage {
-	s := &stage{cluster: sample.NewCluster(o), told: make(chan struct{})}
+func open(t testing.TB, o statustest.Options, seconds int, change func(*statustest.Cluster)) *stage {
+	s := &stage{cluster: statustest.NewCluster(o), told: make(chan struct{})}
 	if change != nil {
 		change(s.cluster)
 	}
@@ -77,7 +77,7 @@ func (s *stage) step(seconds int) {
 }
 
 // with changes the cluster between steps.
-func (s *stage) with(change func(*sample.Cluster)) {
+func (s *stage) with(change func(*statustest.Cluster)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(s.cluster)

@@ -3,7 +3,7 @@ package page
 import (
 	"testing"
 
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 	"gradbus/schema"
 )
 
@@ -24,7 +24,7 @@ func TestStandby(t *testing.T) {
 	p.until("servers", `document.querySelectorAll("#s-servers tbody tr").length === 2`)
 	p.until("nothing of it", "!"+fact("standby")+" && !"+fact("told the standby")+" && "+column)
 
-	s.with(func(c *sample.Cluster) {
+	s.with(func(c *statustest.Cluster) {
 		c.StoodBy.Server = "box-4223"
 		c.Servers[1].StandsBy = &schema.StandsByReport{URL: "nats://10.0.0.9:4222", Reached: true, Jobs: []schema.HeldReport{
 			{Job: "digits", Version: 1234}, {Job: "large", Failure: "too large"}, {Job: "quick", Version: 9}}}
@@ -36,7 +36,7 @@ func TestStandby(t *testing.T) {
 		[...document.querySelectorAll("#s-servers [data-column=standsby]")].some((e) => e.textContent ===
 			"nats://10.0.0.9:4222, in reach; digits version 1,234; large nothing (too large); and 1 more")`)
 
-	s.with(func(c *sample.Cluster) { c.StoodBy.Server, c.StoodBy.Failure = "", "ps box-4223 on box-1 has left" })
+	s.with(func(c *statustest.Cluster) { c.StoodBy.Server, c.StoodBy.Failure = "", "ps box-4223 on box-1 has left" })
 	s.step(5)
 	p.until("that nobody does", fact("standby")+`?.dataset.level === "warning" && `+fact("standby")+
 		`.querySelector("dd").textContent === "not ready: ps box-4223 on box-1 has left"`)
@@ -50,7 +50,7 @@ func TestPeers(t *testing.T) {
 	s := scenes["healthy"](t)
 	p := b.tab(t, s.URL, desk)
 	p.until("it is live", live)
-	s.with(func(c *sample.Cluster) {
+	s.with(func(c *statustest.Cluster) {
 		c.StoodBy.Peers, c.StoodBy.Server = true, "box-a,box-b"
 		c.Servers[0].StandsBy = &schema.StandsByReport{Peers: true, Reached: true}
 		c.Servers[1].StandsBy = &schema.StandsByReport{Peers: true, Reached: true, Jobs: []schema.HeldReport{
@@ -66,12 +66,12 @@ func TestPeers(t *testing.T) {
 	p.until("what each keeps of others", `["the others, in reach", "the others, in reach; packages of box-a version 1,234"].
 		every((text) => [...document.querySelectorAll("#s-servers [data-column=standsby]")].some((e) => e.textContent === text))`)
 
-	s.with(func(c *sample.Cluster) { c.StoodBy.Failure = "too large" })
+	s.with(func(c *statustest.Cluster) { c.StoodBy.Failure = "too large" })
 	s.step(5)
 	p.until("that one does not", says("standby", "not ready: too large"))
 	p.until("which", says("shards kept",
 		"box-a: its own and those of box-b; box-b: its own and those of box-a (not: too large)"))
-	s.with(func(c *sample.Cluster) { c.StoodBy.Server = "" })
+	s.with(func(c *statustest.Cluster) { c.StoodBy.Server = "" })
 	s.step(35)
 	p.until("the problem",
 		`document.getElementById("why-text").textContent.startsWith("the shards of packages have not been kept at two ps for ")`)

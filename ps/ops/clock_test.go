@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"gradbus/ps/ops/status"
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 )
 
 // The Tracker's times follow the machine's clock, and neither fall nor stand still.
@@ -33,7 +33,7 @@ func TestClock(t *testing.T) {
 // Who falls silent just as the clock is set back is found all the same.
 func TestClockSetBackHidesNobody(t *testing.T) {
 	t.Parallel()
-	cluster := sample.NewCluster(sample.Options{})
+	cluster := statustest.NewCluster(statustest.Options{})
 	tracker := cluster.NewTracker()
 	var c clock
 	var u status.Update

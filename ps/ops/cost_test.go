@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"gradbus/ps/ops/metrics"
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 )
 
 // BenchmarkSecond is what one second of a job with 64 trainers, four ps and their GPUs costs the ps that shows it, once
@@ -23,7 +23,7 @@ func BenchmarkSecond(b *testing.B) {
 }
 
 func second(b *testing.B, streams, scrapes int) {
-	cluster := sample.NewCluster(sample.Options{Trainers: 64, Servers: 4, Shards: 8, GPUs: true, Hosts: 8})
+	cluster := statustest.NewCluster(statustest.Options{Trainers: 64, Servers: 4, Shards: 8, GPUs: true, Hosts: 8})
 	tracker := cluster.NewTracker()
 	cluster.Play(tracker, 700) // curves of more than the finest grain
 	hub := NewHub(nil)

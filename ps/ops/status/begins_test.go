@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"gradbus/ps/ops/status"
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 	"gradbus/schema"
 )
 
 // A round that is open while a ps speaks waits for somebody in every second of a job that is well; that is no wait
 // which lasts.
 func TestWaitThatBegins(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Trainers: 2})
+	c := statustest.NewCluster(statustest.Options{Trainers: 2})
 	tracker := c.NewTracker()
 	c.Play(tracker, 10)
 	for _, waited := range []int64{3, 1500} {
@@ -38,7 +38,7 @@ func TestWaitThatBegins(t *testing.T) {
 
 // A shard that waits at the moment of one report is at work; by two reports about one batch it waits.
 func TestShardWaitThatBegins(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Trainers: 2})
+	c := statustest.NewCluster(statustest.Options{Trainers: 2})
 	tracker := c.NewTracker()
 	c.Play(tracker, 10)
 	for i, want := range []int64{0, 0, 1900} {
@@ -58,7 +58,7 @@ func TestShardWaitThatBegins(t *testing.T) {
 // Curves have points of what happened: who completes no batch has no new loss and no new gradient norm, though it
 // repeats the last of each.
 func TestStallHasNoPoints(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Trainers: 2})
+	c := statustest.NewCluster(statustest.Options{Trainers: 2})
 	tracker := c.NewTracker()
 	u := c.Play(tracker, 30)
 	if p := u.Points["packages"]; p.Loss == nil || p.Norm == nil {
@@ -79,7 +79,7 @@ func TestStallHasNoPoints(t *testing.T) {
 // The time left goes by the last minute without its stops: it is not known while a job stands still, and what it was
 // afterwards.
 func TestTimeLeft(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Trainers: 2})
+	c := statustest.NewCluster(statustest.Options{Trainers: 2})
 	tracker := c.NewTracker()
 	check := func(when string, u status.Update) {
 		t.Helper()
@@ -105,7 +105,7 @@ func TestTimeLeft(t *testing.T) {
 // A status has the reports that it is made of, for metrics: of the ps that answers, and of each trainer, with when it
 // came.
 func TestStatusHasReports(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Servers: 2})
+	c := statustest.NewCluster(statustest.Options{Servers: 2})
 	s := c.Play(c.NewTrackerOf(1), 3).Status
 	if s.Own == nil || s.Own.Server == nil || s.Own.Server.ID != s.Server || s.Own.NowMS != s.NowMS {
 		t.Errorf("the report of %s is %+v", s.Server, s.Own)
@@ -119,11 +119,11 @@ func TestStatusHasReports(t *testing.T) {
 
 // However many runs others speak of, those of the ps that answers are shown, and trainers alone bring a few at most.
 func TestUnlisted(t *testing.T) {
-	c := sample.NewCluster(sample.Options{})
+	c := statustest.NewCluster(statustest.Options{})
 	c.NoJob = true
 	tracker := c.NewTracker()
 	c.Play(tracker, 5)
-	other := sample.NewCluster(sample.Options{})
+	other := statustest.NewCluster(statustest.Options{})
 	trainer, server := other.Second()[1].Telemetry, other.Second()[0].Telemetry
 	flood := func() {
 		for i := range 300 {
@@ -156,7 +156,7 @@ func TestUnlisted(t *testing.T) {
 // Trainers say a last word of a run whose ps was lost, to the ps that was started in its place. That is no run which
 // nobody coordinates; one that they go on speaking of is.
 func TestLastWordsOfLostRun(t *testing.T) {
-	lost, next := sample.NewCluster(sample.Options{Trainers: 2}), sample.NewCluster(sample.Options{Trainers: 2})
+	lost, next := statustest.NewCluster(statustest.Options{Trainers: 2}), statustest.NewCluster(statustest.Options{Trainers: 2})
 	next.RunID++
 	tracker := status.New(status.Config{Server: "box-4222", Version: "0.1.0",
 		Registered: func() []string { return []string{"box-4222"} }})

@@ -5,12 +5,12 @@ import (
 	"time"
 
 	"gradbus/ps/ops/status"
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 )
 
-func large(b *testing.B) (*sample.Cluster, *status.Tracker) {
+func large(b *testing.B) (*statustest.Cluster, *status.Tracker) {
 	b.Helper()
-	c := sample.NewCluster(sample.Options{Trainers: 64, Hosts: 16, Shards: 16, Servers: 4, GPUs: true, Apply: "mean"})
+	c := statustest.NewCluster(statustest.Options{Trainers: 64, Hosts: 16, Shards: 16, Servers: 4, GPUs: true, Apply: "mean"})
 	t := c.NewTracker()
 	c.Play(t, 900)
 	return c, t
@@ -20,7 +20,7 @@ func large(b *testing.B) (*sample.Cluster, *status.Tracker) {
 // small.
 func BenchmarkTake(b *testing.B) {
 	c, t := large(b)
-	reports := make([][]sample.Heard, 64)
+	reports := make([][]statustest.Heard, 64)
 	for i := range reports {
 		reports[i] = c.Second()
 	}
@@ -57,17 +57,6 @@ func BenchmarkTickWrong(b *testing.B) {
 		tr.Stopped = true
 	}
 	c.Play(t, 10)
-	b.ReportAllocs()
-	for b.Loop() {
-		t.Tick(c.Now)
-	}
-}
-
-// BenchmarkTickSlow is the same where one trainer is slow.
-func BenchmarkTickSlow(b *testing.B) {
-	c, t := large(b)
-	c.Trainers[7].Slow = 3
-	c.Play(t, 90)
 	b.ReportAllocs()
 	for b.Loop() {
 		t.Tick(c.Now)

@@ -104,8 +104,7 @@ func runID(id schema.RunID) string { return strconv.FormatUint(uint64(id), 10) }
 func (t *Tracker) buildJob(r *run) Job {
 	j := Job{Name: string(r.key.name), RunID: runID(r.key.id), Phase: schema.PhaseRunning, Coordinator: r.coordinator,
 		AgeMS:    t.now - r.since,
-		Trainers: []Trainer{}, Shards: []Shard{}, Series: t.seriesKey(r), Loss: r.loss,
-		Typical: schema.Real(r.pace.typical())}
+		Trainers: []Trainer{}, Shards: []Shard{}, Series: t.seriesKey(r), Loss: r.loss}
 	if said := r.said; said != nil {
 		j.Phase, j.Consistency, j.Apply, j.Reduce, j.Lanes = said.Phase, said.Consistency, said.Apply, said.Reduce, said.Lanes
 		j.Workload, j.Parameters, j.Batch = said.Workload, said.Parameters, uint64(said.Batch)
@@ -225,9 +224,8 @@ func left(r *run, j *Job, now int64) (ms int64) {
 		if said.Planned == 0 || r.over() || said.Batch >= said.Planned {
 			continue
 		}
-		lately := tr.past.since(now - leftWindow)
-		if w, ok := lately.each(); ok {
-			ms = max(ms, int64(min(float64(said.Planned-said.Batch)*w.wall*1000, 1e15)))
+		if period := tr.past.period(now - leftWindow); period > 0 {
+			ms = max(ms, int64(min(float64(said.Planned-said.Batch)*period*1000, 1e15)))
 		}
 	}
 	return ms

@@ -33,15 +33,7 @@ const (
 	CodeShardUnready = "shard-not-ready"
 	CodeHeldUp       = "trainer-held-up"
 	CodeNoProgress   = "no-progress"
-	CodeSlowdown     = "training-slowed-down"
-	CodeTrainerSlow  = "trainer-slow"
-	CodeWindows      = "windows-full"
-	CodeBackpressure = "shard-busy"
-	CodeLookups      = "lookups-slow"
-	CodeShardBehind  = "shard-behind"
-	CodeBehind       = "trainer-behind"
 	CodeTrainerLost  = "trainer-lost"
-	CodeGradient     = "gradient-exploded"
 	CodeGPUDegraded  = "gpu-degraded"
 	CodeGPUUnknown   = "gpu-unknown"
 	CodeRefusals     = "frames-refused"
@@ -59,7 +51,6 @@ const (
 	CodeClaimed      = "job-claimed-twice"
 	CodeVersions     = "versions-differ"
 	CodeTooMany      = "too-many-members"
-	CodeDiverging    = "loss-diverging"
 )
 
 // burstHold is longer than one burst of some seconds counts in a rate, such as the frames of trainers that do not know
@@ -107,7 +98,7 @@ var codes = [...]Code{
 		Action: "Start the job again with the same number of batches on every trainer."},
 	{Code: CodeJobFailed, Level: Critical, Title: "a job has failed",
 		Action: "Mend the cause and start the job again."},
-	{Code: CodeLossBad, Level: Critical, Title: "the loss is NaN or infinite",
+	{Code: CodeLossBad, Level: Critical, Title: "the loss, or the gradient, is NaN or infinite",
 		Action: "Stop the job and start it from an earlier model with a smaller learning rate; look at the data of " +
 			"that batch."},
 	{Code: CodeShardSilent, Level: Critical, Title: "a shard is not told of by its ps", hold: 2_000, linger: 2_000,
@@ -124,24 +115,6 @@ var codes = [...]Code{
 		Action: "Look at what that trainer does: its log, its machine's load."},
 	{Code: CodeNoProgress, Level: Critical, Title: "no batch is completed", linger: 2_000,
 		Action: "Look at what the trainers and shards log; without an end to it, start the job again."},
-	{Code: CodeSlowdown, Level: Critical, Title: "training is slower than it was", hold: 8_000, linger: 8_000,
-		Action: "Look at what grew."},
-	{Code: CodeTrainerSlow, Level: Warning, Title: "one trainer computes slower than the others", hold: 20_000,
-		linger: 5_000,
-		Action: "Look what else runs on its machine, and at its processors' or GPU's clocks."},
-	{Code: CodeWindows, Level: Warning, Title: "the windows to a shard are full", hold: 15_000, linger: 15_000,
-		Action: "Look at the network between the trainers and that shard: it takes less than they send, and the shard " +
-			"is not busy."},
-	{Code: CodeBackpressure, Level: Warning, Title: "a shard is the bottleneck", hold: 20_000, linger: 20_000,
-		Action: "Start the job with more shards, or on more ps."},
-	{Code: CodeLookups, Level: Warning, Title: "lookups take most of the time", hold: 20_000, linger: 20_000,
-		Action: "Look at the network between trainer and shard and at the shard's load."},
-	{Code: CodeShardBehind, Level: Warning, Title: "a shard is versions behind the others", hold: 10_000, linger: 10_000,
-		Action: "Look at the ps that has it."},
-	{Code: CodeBehind, Level: Warning, Title: "a trainer is far behind the others", hold: 30_000, linger: 30_000,
-		Action: "Look at that trainer's machine; its gradients are computed on old versions."},
-	{Code: CodeGradient, Level: Warning, Title: "the gradient norm exploded", linger: 30_000,
-		Action: "Look at the loss; a smaller learning rate or clipping helps."},
 	{Code: CodeGPUUnknown, Level: Warning, Title: "a GPU cannot be asked", hold: 3_000, linger: 3_000,
 		Action: "Run `./bin/ps doctor` and `nvidia-smi` on that machine."},
 	{Code: CodeRefusals, Level: Warning, Title: "frames are refused", hold: burstHold, linger: 15_000,
@@ -179,8 +152,6 @@ var codes = [...]Code{
 		Action: "Run one version everywhere."},
 	{Code: CodeTooMany, Level: Warning, Title: "there is more than can be shown", linger: 60_000,
 		Action: "Look who announces so much; training is not touched by it."},
-	{Code: CodeDiverging, Level: Info, Title: "the loss rises", hold: 30_000, linger: 30_000,
-		Action: "Look at the loss; this may be no fault."},
 }
 
 // rank is the place of a code in the table, and the code; what is not there is last.

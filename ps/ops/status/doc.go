@@ -6,16 +6,14 @@
 // what to do. So everything here ends in problems, and problems in one sentence:
 //
 //	tracker, members        who is heard of: ps, runs, trainers, shards, GPUs; whose word counts; what is forgotten when
-//	rates, history          what counters of reports say over ten seconds; what is usual for a member, by minutes of the last hour
+//	rates                   what counters of reports say over ten seconds, and how long a batch takes
 //	build, hosts            the view of a moment: rows of trainers, shards, ps, GPUs
 //	job_health, progress    what is wrong with jobs: who is silent, gone, waited for
 //	server_health, disks    what is wrong with machines, ps and GPUs; what is full, lost or refused
 //	durability              which version outlives a crash, and whether the next is late
 //	standby                 who stands by for a job, what it has of it, and whether it still does
 //	control                 whether anybody can be heard at all
-//	throughput, slowdown    whether training is slower than it was, and whose part of a batch has grown
-//	straggler, bottleneck   who is waited for, and who is busy
-//	traffic                 losses, refusals, loss and gradient
+//	traffic                 losses, refusals, losses and gradients that are not finite
 //	incidents               a problem has a beginning and an end; a cause stands before what follows from it
 //	rank, outage            the sentence
 //	series, transitions     what was
@@ -36,23 +34,13 @@
 // its machine and UUID, and the worst that anybody on it says counts. Counters that fall begin a new life: rates are
 // never negative.
 //
-// # What is usual
-//
-// A run's usual rate is the median of the last hour's minutes in which it trained and waited for nobody; it is slow
-// when the last 30 s (five batches, where those are longer) are below 0.7 of it, or the last 8 s below 0.45, until the
-// last 15 s are above 0.85, and what is usual does not move meanwhile, for two hours. Then each trainer's time for one
-// batch is compared with its own usual one, part by part. In a job whose trainers wait for each other, the one whose
-// own time (keys, computing, outside) has grown most is to blame, or several that grew alike; where what they wait for
-// has grown, the trainer that shards wait for, the shards that are busier than they were or alone keep trainers
-// waiting, and where there is none, the network.
-//
 // # Memory
 //
 // A Tracker keeps, in bytes at most:
 //
-//	a run        80 x (600 + 1080 + 2880) for its series and 10 x 1000 for its rates: 0.4 MB, after two days
-//	a trainer    24,000, and its latest report: up to 8 KiB, more where there is room among 32 MiB for all, and never above 64 KiB
-//	a shard      24,000
+//	a run        80 x (600 + 1080 + 2880) for its series: 0.4 MB, after two days
+//	a trainer    8,000, and its latest report: up to 8 KiB, more where there is room among 32 MiB for all, and never above 64 KiB
+//	a shard      6,000
 //	a ps         6,000, its latest report and the refusals of the 12 latest: up to 64 KiB, more where there is room among 32 MiB for all
 //	a GPU        200 for each that speaks of it, with 64 of these at most
 //	events       2000 x (200 + text)

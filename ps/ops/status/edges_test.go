@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"gradbus/ps/ops/status"
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 	"gradbus/schema"
 )
 
 // altered plays seconds in which something is changed in what is said.
-func altered(c *sample.Cluster, t *status.Tracker, seconds int, change func(*schema.Telemetry)) (u status.Update) {
+func altered(c *statustest.Cluster, t *status.Tracker, seconds int, change func(*schema.Telemetry)) (u status.Update) {
 	for range seconds {
 		for _, h := range c.Second() {
 			change(h.Telemetry)
@@ -27,10 +27,10 @@ func has(u *status.Update, code string) bool { return slices.Contains(codesOf(&u
 
 // A report that comes twice, and one of a life that is over, are no sign of life.
 func TestOldReports(t *testing.T) {
-	c := sample.NewCluster(sample.Options{})
+	c := statustest.NewCluster(statustest.Options{})
 	tracker := c.NewTracker()
 	c.Play(tracker, 5)
-	var last sample.Heard
+	var last statustest.Heard
 	for _, last = range c.Second() {
 		tracker.Take(c.Now, last.Job, last.From, last.Telemetry)
 	}
@@ -54,7 +54,7 @@ func TestOldReports(t *testing.T) {
 
 // A ps that is not heard of is shown for ten minutes.
 func TestServersAreForgotten(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Servers: 2})
+	c := statustest.NewCluster(statustest.Options{Servers: 2})
 	c.NoJob = true
 	tracker := c.NewTracker()
 	c.Play(tracker, 5)
@@ -69,7 +69,7 @@ func TestServersAreForgotten(t *testing.T) {
 // In sync nobody is more than a batch behind, whatever the age of its word; elsewhere it may be.
 func TestLagBySync(t *testing.T) {
 	for consistency, want := range map[string]uint64{"sync": 1, "async": 500} {
-		c := sample.NewCluster(sample.Options{Consistency: consistency})
+		c := statustest.NewCluster(statustest.Options{Consistency: consistency})
 		u := altered(c, c.NewTracker(), 100, func(p *schema.Telemetry) {
 			switch {
 			case p.Server != nil:
@@ -86,7 +86,7 @@ func TestLagBySync(t *testing.T) {
 
 // Two replicas are enough to differ.
 func TestTwoReplicasDiffer(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Apply: "mean"})
+	c := statustest.NewCluster(statustest.Options{Apply: "mean"})
 	tracker := c.NewTracker()
 	if u := c.Play(tracker, 5); u.Status.Jobs[0].Replicas == nil || !u.Status.Jobs[0].Replicas.Equal {
 		t.Errorf("%+v", u.Status.Jobs[0].Replicas)
@@ -99,7 +99,7 @@ func TestTwoReplicasDiffer(t *testing.T) {
 
 // Who has gone beyond what was planned has nothing left to do.
 func TestNothingIsLeft(t *testing.T) {
-	c := sample.NewCluster(sample.Options{})
+	c := statustest.NewCluster(statustest.Options{})
 	tracker := c.NewTracker()
 	if u := c.Play(tracker, 20); u.Status.Jobs[0].LeftMS < 60_000 {
 		t.Errorf("%d ms left", u.Status.Jobs[0].LeftMS)
@@ -129,7 +129,7 @@ func TestWhoHoldsOthersUp(t *testing.T) {
 		{4, false, 9900, status.CodeHeldUp, false}, {4, false, 10_100, status.CodeHeldUp, true},
 		{0.1, true, 900, status.CodeLeftEarly, false}, {0.1, true, 1000, status.CodeLeftEarly, true},
 	} {
-		cluster := sample.NewCluster(sample.Options{BatchSeconds: c.batch})
+		cluster := statustest.NewCluster(statustest.Options{BatchSeconds: c.batch})
 		tracker := cluster.NewTracker()
 		cluster.Play(tracker, 20)
 		u := altered(cluster, tracker, 1, func(p *schema.Telemetry) {
@@ -147,7 +147,7 @@ func TestWhoHoldsOthersUp(t *testing.T) {
 // A shard that is not ready is a problem once all trainers are there; before, they are what is missing.
 func TestShardsNotReady(t *testing.T) {
 	for _, away := range []bool{false, true} {
-		c := sample.NewCluster(sample.Options{})
+		c := statustest.NewCluster(statustest.Options{})
 		c.Phase, c.Servers[0].NotReady, c.Trainers[1].Away = schema.PhaseGathering, true, away
 		if u := c.Play(c.NewTracker(), 8); has(&u, status.CodeShardUnready) == away {
 			t.Errorf("a trainer away %v: %q", away, codesOf(&u.Status))
@@ -167,7 +167,7 @@ func TestDisks(t *testing.T) {
 		{200 << 20, 1 << 30, ""}, {1<<30 - 1, 1 << 40, status.CodeDiskLow}, {1 << 30, 1 << 40, ""}, {60 << 20, 64 << 20, ""},
 		{6 << 20, 64 << 20, status.CodeDiskFull}, {0, 0, ""},
 	} {
-		cluster := sample.NewCluster(sample.Options{})
+		cluster := statustest.NewCluster(statustest.Options{})
 		cluster.Servers[0].Disk = schema.DiskReport{Path: "/data", FreeBytes: c.free, TotalBytes: c.total}
 		u := cluster.Play(cluster.NewTracker(), 3)
 		if got := codesOf(&u.Status); c.code == "" && len(got) > 0 || c.code != "" && !slices.Equal(got, []string{c.code}) {
@@ -182,7 +182,7 @@ func TestResendsThatMatter(t *testing.T) {
 		frames, resent uint64 // a second
 		want           bool
 	}{{10_000, 500, false}, {1000, 200, true}, {10, 0, false}} {
-		cluster := sample.NewCluster(sample.Options{})
+		cluster := statustest.NewCluster(statustest.Options{})
 		second := uint64(0)
 		u := altered(cluster, cluster.NewTracker(), 40, func(p *schema.Telemetry) {
 			if p.Trainer != nil {
@@ -196,96 +196,11 @@ func TestResendsThatMatter(t *testing.T) {
 	}
 }
 
-// What is usual of a gradient is known after a minute, and nothing is large before.
-func TestGradientsAtFirst(t *testing.T) {
-	for seconds, want := range map[int]bool{10: false, 70: true} {
-		c := sample.NewCluster(sample.Options{})
-		tracker := c.NewTracker()
-		c.Play(tracker, seconds)
-		c.Trainers[0].Norm, c.Trainers[1].Norm = 1e4, 1e4
-		if u := c.Play(tracker, 3); has(&u, status.CodeGradient) != want {
-			t.Errorf("after %d s: %q", seconds, codesOf(&u.Status))
-		}
-	}
-}
-
-// Who is much slower is named, and not who is a little slower as well.
-func TestOneIsToBlame(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Trainers: 3})
-	tracker := c.NewTracker()
-	c.Play(tracker, 300)
-	c.Trainers[0].Slow, c.Trainers[1].Slow = 3, 1.3
-	u := c.Play(tracker, 60)
-	if why := u.Status.Why; why.Code != status.CodeSlowdown || !strings.Contains(why.Text, "trainer t0 on box-0") ||
-		strings.Contains(why.Text, "t1") {
-		t.Errorf("%+v", why)
-	}
-}
-
-// A shard that is busy all the time is nobody's problem while nobody waits for it.
-func TestBusyShardsThatNobodyWaitsFor(t *testing.T) {
-	c := sample.NewCluster(sample.Options{})
-	seconds := 0.0
-	u := altered(c, c.NewTracker(), 60, func(p *schema.Telemetry) {
-		if p.Server != nil {
-			seconds += 0.97
-			for i := range p.Server.Shards {
-				p.Server.Shards[i].StepSeconds = schema.Real(seconds)
-			}
-		}
-	})
-	if len(u.Status.Problems) > 0 || u.Status.Jobs[0].Shards[0].Load < 0.9 {
-		t.Errorf("load %v, problems %q", u.Status.Jobs[0].Shards[0].Load, codesOf(&u.Status))
-	}
-}
-
-// Of long batches a shard may be ten versions behind.
-func TestShardsALittleBehind(t *testing.T) {
-	for lag, want := range map[schema.Version]bool{9: false, 14: true} {
-		c := sample.NewCluster(sample.Options{BatchSeconds: 4})
-		u := altered(c, c.NewTracker(), 200, func(p *schema.Telemetry) {
-			if p.Server != nil {
-				s := &p.Server.Shards[1]
-				s.Version -= min(s.Version, lag)
-			}
-		})
-		if has(&u, status.CodeShardBehind) != want {
-			t.Errorf("%d versions behind: %q", lag, codesOf(&u.Status))
-		}
-	}
-}
-
-// In async a trainer at half the others' rate falls behind, and is told of; one that was behind and keeps up is not.
-func TestBehindInAsync(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Consistency: "async", Trainers: 3})
-	tracker := c.NewTracker()
-	c.Trainers[1].Slow = 2
-	if u := c.Play(tracker, 180); !has(&u, status.CodeBehind) {
-		t.Errorf("at half the rate: %q", codesOf(&u.Status))
-	}
-	c.Trainers[1].Slow = 0
-	if u := c.Play(tracker, 90); has(&u, status.CodeBehind) || u.Status.Jobs[0].Trainers[1].Lag < 100 {
-		t.Errorf("lag %d at the others' rate: %q", u.Status.Jobs[0].Trainers[1].Lag, codesOf(&u.Status))
-	}
-}
-
-// What is only worth a look is a problem, and not the sentence.
-func TestALossThatRisesIsNoFault(t *testing.T) {
-	c := sample.NewCluster(sample.Options{})
-	tracker := c.NewTracker()
-	c.Play(tracker, 200)
-	c.Trainers[0].Loss, c.Trainers[1].Loss = 6, 6
-	u := c.Play(tracker, 120)
-	if !has(&u, status.CodeDiverging) || u.Status.Why.Level != status.OK || u.Status.Jobs[0].Why.Level != status.OK {
-		t.Errorf("%q, %+v", codesOf(&u.Status), u.Status.Jobs[0].Why)
-	}
-}
-
 // What a member that is silent said of a GPU does not outweigh who still speaks of it.
 func TestOldWordsOfAGPU(t *testing.T) {
-	c := sample.NewCluster(sample.Options{})
+	c := statustest.NewCluster(statustest.Options{})
 	tracker := c.NewTracker()
-	gpu := sample.GPU("box-0", 0)
+	gpu := statustest.GPU("box-0", 0)
 	c.Servers[0].GPUs = []schema.GPUReport{gpu}
 	gpu.State = schema.GPUDegraded
 	c.Trainers[1].GPUs = []schema.GPUReport{gpu}
@@ -304,7 +219,7 @@ func TestAllOfAMachine(t *testing.T) {
 		stopped []int
 		want    string
 	}{{[]int{0, 1}, "2 of 6 trainers (t0 and t1)"}, {[]int{0, 1, 2}, "all 3 trainers on box-0"}} {
-		cluster := sample.NewCluster(sample.Options{Trainers: 6, Hosts: 2})
+		cluster := statustest.NewCluster(statustest.Options{Trainers: 6, Hosts: 2})
 		tracker := cluster.NewTracker()
 		cluster.Play(tracker, 20)
 		for _, i := range c.stopped {
@@ -320,7 +235,7 @@ func TestAllOfAMachine(t *testing.T) {
 func TestInjectedMismatch(t *testing.T) {
 	for _, injected := range []bool{true, false} {
 		for _, of := range []string{"a ps", "a trainer"} {
-			c := sample.NewCluster(sample.Options{})
+			c := statustest.NewCluster(statustest.Options{})
 			tracker := c.NewTracker()
 			c.Play(tracker, 5)
 			v := schema.VerifyReport{OneIn: 1, Blocks: 40, Mismatches: 1, Injected: injected}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"gradbus/ps/ops/status"
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 	"gradbus/schema"
 )
 
@@ -65,7 +65,7 @@ func invented(i int, serial uint64, members []schema.MemberReport) *schema.Telem
 // Reports of ps that are in no registry take nothing: no memory, no room on the page, and none of the status. One line
 // tells of them, and those that are in the registry are shown, also one that comes only then.
 func TestInventedServers(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Servers: 3, Trainers: 4})
+	c := statustest.NewCluster(statustest.Options{Servers: 3, Trainers: 4})
 	listed := []string{"box-0-4222", "box-1-4222"}
 	tracker := status.New(status.Config{Server: "box-0-4222", Version: "0.1.0",
 		Registered: func() []string { return listed }})
@@ -116,7 +116,7 @@ func TestInventedServers(t *testing.T) {
 
 // A ps that is in the registry no more is missed, as any that is silent, and shown for ten minutes.
 func TestLostServersAreMissed(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Servers: 2, Trainers: 2})
+	c := statustest.NewCluster(statustest.Options{Servers: 2, Trainers: 2})
 	listed := []string{"box-0-4222", "box-1-4222"}
 	tracker := status.New(status.Config{Server: "box-0-4222", Version: "0.1.0",
 		Registered: func() []string { return listed }})
@@ -132,10 +132,10 @@ func TestLostServersAreMissed(t *testing.T) {
 // Trainers of runs that no ps tells of take no room from those of runs that one does, nor do their runs, and what is
 // real stands first.
 func TestInventedTrainers(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Job: "real", Trainers: 4})
+	c := statustest.NewCluster(statustest.Options{Job: "real", Trainers: 4})
 	tracker := status.New(status.Config{Server: "box-4222", Version: "0.1.0",
 		Registered: func() []string { return []string{"box-4222", "other"} }})
-	report := sample.NewCluster(sample.Options{}).Second()[1].Telemetry
+	report := statustest.NewCluster(statustest.Options{}).Second()[1].Telemetry
 	flood := func() {
 		for name := range 8 {
 			for i := range 4096 {
@@ -191,7 +191,7 @@ func jobsOf(now time.Time, id string, jobs, trainers, shards int) *schema.Teleme
 
 // Runs that trainers alone speak of make way for those that any ps tells of.
 func TestInventedRuns(t *testing.T) {
-	c := sample.NewCluster(sample.Options{})
+	c := statustest.NewCluster(statustest.Options{})
 	tracker := c.NewTracker()
 	for range 7 {
 		report := c.Second()[1].Telemetry
@@ -216,7 +216,7 @@ func TestInventedRuns(t *testing.T) {
 // Runs that have ended take no room from others, of whichever ps: where there are too many, those that are shown stay.
 func TestEndedRunsBeyondTheBound(t *testing.T) {
 	const ended = 10
-	c := sample.NewCluster(sample.Options{})
+	c := statustest.NewCluster(statustest.Options{})
 	tracker := c.NewTracker()
 	shown := func() (names []string) {
 		for _, j := range tracker.Tick(c.Now).Status.Jobs {
@@ -255,7 +255,7 @@ func TestEndedRunsBeyondTheBound(t *testing.T) {
 // One report in the name of another ps makes neither memory nor status large, and takes no row from a job of the ps
 // that answers.
 func TestInventedMembers(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Job: "real", Trainers: 4})
+	c := statustest.NewCluster(statustest.Options{Job: "real", Trainers: 4})
 	tracker := c.NewTracker()
 	c.Play(tracker, 10)
 	before := heap()
@@ -293,7 +293,7 @@ func TestInventedMembers(t *testing.T) {
 // is not taken.
 func TestLargeReports(t *testing.T) {
 	const trainers = 2000
-	c := sample.NewCluster(sample.Options{})
+	c := statustest.NewCluster(statustest.Options{})
 	run, own, report := schema.RunID(7), c.Second()[0].Telemetry, c.Second()[1].Telemetry
 	own.Server.Jobs = []schema.JobReport{{Name: "large", RunID: run, Phase: schema.PhaseRunning, Trainers: trainers}}
 	for i := range trainers {
@@ -353,15 +353,15 @@ func TestReplaysHoldNobody(t *testing.T) {
 	} {
 		for _, when := range []string{"before", "meanwhile", "cut off"} {
 			t.Run(name+" "+when, func(t *testing.T) {
-				c := sample.NewCluster(sample.Options{Trainers: 3, Servers: 2})
+				c := statustest.NewCluster(statustest.Options{Trainers: 3, Servers: 2})
 				tracker := c.NewTracker()
 				first := c.Second()
-				var forged []sample.Heard
+				var forged []statustest.Heard
 				for n := range 3 {
 					for _, h := range first {
 						p := *h.Telemetry
 						if forge(&p, n); h.From == "t1" || h.From == "p-box-1-4222" {
-							forged = append(forged, sample.Heard{Job: h.Job, From: h.From, Telemetry: &p})
+							forged = append(forged, statustest.Heard{Job: h.Job, From: h.From, Telemetry: &p})
 						}
 					}
 				}

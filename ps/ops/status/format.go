@@ -57,29 +57,6 @@ func figure(f float64) string {
 	return strconv.FormatFloat(f, 'g', 3, 64)
 }
 
-// times is a ratio: "2.4 times", "12 times".
-func times(f float64) string {
-	if f >= 10 {
-		return fmt.Sprintf("%.0f times", math.Min(f, 1e6))
-	}
-	return fmt.Sprintf("%.1f times", f)
-}
-
-// lasting is a short time in seconds: "84 ms", "2.9 s", "40 s".
-func lasting(seconds float64) string {
-	switch {
-	case seconds <= 0:
-		return "nothing"
-	case seconds < 0.001:
-		return fmt.Sprintf("%.2g ms", seconds*1000)
-	case seconds < 1:
-		return fmt.Sprintf("%.3g ms", seconds*1000)
-	case seconds < 10:
-		return fmt.Sprintf("%.1f s", seconds)
-	}
-	return ago(int64(seconds * 1000))
-}
-
 // percent of a share.
 func percent(share float64) string { return fmt.Sprintf("%.0f %%", share*100) }
 

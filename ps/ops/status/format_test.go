@@ -29,12 +29,6 @@ func TestWords(t *testing.T) {
 			t.Errorf("figure(%v) = %q, want %q", f, got, want)
 		}
 	}
-	for s, want := range map[float64]string{0: "nothing", 0.0004: "0.4 ms", 0.0842: "84.2 ms", 2.94: "2.9 s", 40: "40 s",
-		180: "3 min"} {
-		if got := lasting(s); got != want {
-			t.Errorf("lasting(%v) = %q, want %q", s, got, want)
-		}
-	}
 	for bytes, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1 << 20: "1.0 MiB", 12 << 30: "12 GiB",
 		5 << 50: "5.0 PiB"} {
 		if got := amount(bytes); got != want {
@@ -257,72 +251,25 @@ func TestIncidents(t *testing.T) {
 func TestArrange(t *testing.T) {
 	gpu := new(ranking).find(CodeGPUDegraded, "gpu")
 	gpu.causes = []string{"gpu:a"}
-	slow := new(ranking).find(CodeSlowdown, "slow").at(Critical)
-	slow.follows, slow.causes = []string{"gpu:a"}, []string{"pace:j/t0"}
-	straggler := new(ranking).find(CodeTrainerSlow, "straggler")
-	straggler.follows = []string{"pace:j/t0"}
+	held := new(ranking).find(CodeHeldUp, "held").at(Critical)
+	held.follows, held.causes = []string{"gpu:a"}, []string{"member:j/t0"}
+	resends := new(ranking).find(CodeResends, "resends")
+	resends.follows = []string{"member:j/t0"}
 	still := new(ranking).find(CodeNoProgress, "still")
 	disk := new(ranking).find(CodeDiskLow, "disk")
 	shard := new(ranking).find(CodeShardUnready, "shard")
 	var got []string
-	for _, f := range arrange([]finding{*disk, *straggler, *slow, *gpu, *still, *shard}) {
+	for _, f := range arrange([]finding{*disk, *resends, *held, *gpu, *still, *shard}) {
 		text := f.Text
 		if f.Symptom {
 			text = "> " + text
 		}
 		got = append(got, text)
 	}
-	want := []string{"shard", "gpu", "> slow", "> straggler", "still", "disk"}
+	want := []string{"shard", "gpu", "> held", "> resends", "still", "disk"}
 	for i := range want {
 		if i >= len(got) || got[i] != want[i] {
 			t.Fatalf("%q, want %q", got, want)
-		}
-	}
-}
-
-// A slow run stays slow for two hours, by what was usual before; then that is how fast it goes.
-func TestPaceForgets(t *testing.T) {
-	var p pace
-	now, rate := int64(1_700_000_040_000), 100.0
-	play := func(minutes int) (found bool) {
-		for range minutes * 60 {
-			now += 1000
-			p.add(now, real(rate), true)
-			_, found = p.look(now, 100, true)
-		}
-		return found
-	}
-	if play(20) || p.typical() != 100 {
-		t.Fatalf("slow at its usual rate of %v", p.typical())
-	}
-	began := now
-	rate = 50
-	for _, minutes := range []int{1, 30, 60, 20} {
-		if !play(minutes) || p.typical() != 100 || p.onset < began-5_000 || p.onset > began+15_000 {
-			t.Fatalf("after %d min of half the rate: slow %v, usual %v, since %d s after it began", (now-began)/60_000, p.slow,
-				p.typical(), (p.onset-began)/1000)
-		}
-	}
-	if play(15) || p.typical() != 50 {
-		t.Errorf("two hours later: slow %v, usual %v", p.slow, p.typical())
-	}
-	rate = 100
-	if play(30) || p.typical() != 75 && p.typical() != 100 {
-		t.Errorf("fast again: slow %v, usual %v", p.slow, p.typical())
-	}
-}
-
-// A minute of which only some seconds are known is none.
-func TestPaceOfPartsOfMinutes(t *testing.T) {
-	for seconds, want := range map[int64]float64{19: 0, 20: 100} {
-		var p pace
-		for minute := range int64(5) {
-			for s := range seconds {
-				p.add(1_700_000_040_000+minute*60_000+s*1000, real(100), true)
-			}
-		}
-		if got := p.typical(); got != want {
-			t.Errorf("%d seconds of each minute: %v is usual, want %v", seconds, got, want)
 		}
 	}
 }
@@ -381,7 +328,7 @@ func TestLag(t *testing.T) {
 
 // The time in which a trainer was stopped is not what it needs for a batch; that of others counts, also while a batch
 // is long.
-func TestHistoryLeavesStopsOut(t *testing.T) {
+func TestPeriodLeavesStopsOut(t *testing.T) {
 	tr := &trainer{}
 	batches, compute := uint64(0), schema.Real(0)
 	report := func(at int64, doing int64) {
@@ -404,9 +351,7 @@ func TestHistoryLeavesStopsOut(t *testing.T) {
 		at, batches, compute = at+1000, batches+10, compute+0.8
 		report(at, 0)
 	}
-	total := tr.past.since(0)
-	w, ok := total.each()
-	if p := w.times(); !ok || p[partCompute] < 0.079 || p[partCompute] > 0.082 || w.wall > 0.11 {
-		t.Errorf("%.3f s of computing in %.3f s a batch, want 0.08 in 0.1", p[partCompute], w.wall)
+	if period := tr.past.period(0); period < 0.09 || period > 0.11 {
+		t.Errorf("%.3f s a batch, want 0.1", period)
 	}
 }

@@ -45,7 +45,6 @@ func (k *shard) take(now int64, s *server, p *schema.Telemetry, h *schema.ShardR
 	k.report = &said
 	k.speak(now, p.EveryMS)
 	k.ring.add(shardSample(now, p, h), s.heard.anew)
-	k.remember()
 	w := h.Waiting
 	if w == nil || len(w.Members) == 0 {
 		k.waits = false

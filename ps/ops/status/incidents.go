@@ -243,23 +243,18 @@ func compareMembers(a, b string) int {
 //	server:ID            a ps
 //	job:NAME             a job's rounds, for which all its trainers wait
 //	member:JOB/t3        a trainer or a shard of a job
-//	pace:JOB/t3          that it is slow
 //	gpu:NAME             a GPU
 //	disk:ID              the disk of the checkpoints that a ps writes
 //	standby:ID           that nobody stands by for a ps
-//	way:JOB              the network between a job's trainers and its shards
 const (
 	byControl = "control"
 	byHost    = "host:"
 	byServer  = "server:"
 	byJob     = "job:"
 	byMember  = "member:"
-	byPace    = "pace:"
 	byGPU     = "gpu:"
 	byDisk    = "disk:"
 	byStandby = "standby:"
-	byWay     = "way:"
 )
 
 func memberToken(job, member string) string { return byMember + job + "/" + member }
-func paceToken(job, member string) string   { return byPace + job + "/" + member }

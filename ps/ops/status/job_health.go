@@ -43,8 +43,6 @@ func (j *ranking) job(job *Job, r *run) {
 	j.durability(job, r)
 	j.standby(job, r)
 	j.replicas(job)
-	j.slow(job, r)
-	j.load(job, r)
 	j.learns(job, r)
 	if job.Phase == schema.PhaseGathering && job.Missing > 0 && j.s.NowMS-r.since >= missingAfter {
 		j.find(CodeMissing, "%s", j.missingText(job)).about(job.Name, "").from(r.since).do(j.missingAction(job)).

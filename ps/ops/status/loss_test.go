@@ -4,12 +4,12 @@ import (
 	"math"
 	"testing"
 
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 )
 
 // The loss of a job is not that of the last second in which it was a number: it is not a number.
 func TestLossOfTheJobIsNotANumber(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Trainers: 2})
+	c := statustest.NewCluster(statustest.Options{Trainers: 2})
 	tracker := c.NewTracker()
 	loss := func(seconds int) float64 {
 		u := c.Play(tracker, seconds)

@@ -30,7 +30,7 @@ type trainer struct {
 	heard  heard
 	ring   ring
 	since  loss // of the Tick before
-	past   history
+	past   stretches
 
 	reconnects []int64 // when; the latest few
 }
@@ -50,7 +50,7 @@ func (tr *trainer) said() *schema.TrainerReport {
 	return tr.heard.report.Trainer
 }
 
-// take notes a report; counts says that what was done since the one before is what the trainer usually does.
+// take notes a report; counts says that the trainer waited for nobody who is missing since the one before.
 func (tr *trainer) take(now int64, p *schema.Telemetry, counts bool) {
 	was := tr.ring.n
 	tr.ring.add(trainerSample(now, p), tr.heard.anew)
@@ -90,8 +90,6 @@ type run struct {
 	trainers    map[int]*trainer
 	kept        map[int]*shard
 	series      series
-	pace        pace
-	learning    learning
 	fate        *schema.Failed // why it ended, where its coordinator did not say
 	next        schema.RunID   // the run that has gone on from it; 0: none
 	seen        seen
@@ -195,5 +193,4 @@ type shard struct {
 	waitsBatch schema.Batch
 	waitsSince int64
 	ring       ring
-	past       history
 }

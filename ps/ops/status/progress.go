@@ -44,14 +44,11 @@ func (j *ranking) progress(job *Job, r *run) {
 	r.blocked = true
 }
 
-// usualPeriod is what a batch takes in the last hour, in milliseconds: of the slowest trainer; 0 where that is not
+// usualPeriod is what a batch took in the last minutes, in milliseconds: of the slowest trainer; 0 where that is not
 // known.
 func (j *ranking) usualPeriod(r *run) (ms int64) {
 	for _, tr := range r.trainers {
-		total := tr.past.since(0)
-		if w, ok := total.each(); ok {
-			ms = max(ms, int64(w.wall*1000))
-		}
+		ms = max(ms, int64(tr.past.period(0)*1000))
 	}
 	return ms
 }
@@ -81,4 +78,19 @@ func (j *ranking) mostly(job *Job, r *run) string {
 	}
 	verb, rest, _ := strings.Cut(activities[activityOf(most)].now, " ")
 	return strings.TrimSpace(who + " " + agree(verb, len(names)) + " " + strings.ReplaceAll(rest, "<shard>", shard))
+}
+
+// awaited is the shard that most trainers wait for at the moment; -1 for none.
+func awaited(r *run) int {
+	n := map[int]int{}
+	best := -1
+	for _, tr := range r.trainers {
+		if s := tr.said().AwaitedShard; s != nil {
+			n[*s]++
+			if best < 0 || n[*s] > n[best] || n[*s] == n[best] && *s < best {
+				best = *s
+			}
+		}
+	}
+	return best
 }

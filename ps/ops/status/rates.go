@@ -1,6 +1,10 @@
 package status
 
-import "gradbus/schema"
+import (
+	"math"
+
+	"gradbus/schema"
+)
 
 // counter is the index of one total of a member in its samples.
 type counter int
@@ -181,4 +185,60 @@ func refusedOf(reasons map[string]uint64) (n uint64) {
 func isRefusal(reason string) bool {
 	return reason != schema.ReasonOK.String() && reason != schema.ReasonDuplicate.String() &&
 		reason != schema.ReasonStaleBatch.String()
+}
+
+// stretches are the batches of a trainer in its last two minutes, by ten seconds: rings of samples are too short for
+// batches that take longer.
+type stretches struct {
+	kept [stretchesKept]stretch // a ring by time
+}
+
+// stretch is what a trainer did in ten seconds.
+type stretch struct {
+	at            int64 // milliseconds, of its beginning
+	wall, batches float64
+}
+
+const (
+	stretchLength = 10_000
+	stretchesKept = 12
+)
+
+// add takes what was done up to a moment.
+func (s *stretches) add(at int64, wall, batches float64) {
+	begin := at / stretchLength * stretchLength
+	to := &s.kept[begin/stretchLength%stretchesKept]
+	if to.at != begin {
+		*to = stretch{at: begin}
+	}
+	to.wall += wall
+	to.batches += batches
+}
+
+// period is how long a batch took since a moment, in seconds; 0 where none was completed.
+func (s *stretches) period(since int64) float64 {
+	var wall, batches float64
+	for _, k := range s.kept {
+		if k.at >= since {
+			wall, batches = wall+k.wall, batches+k.batches
+		}
+	}
+	return ratio(wall, batches)
+}
+
+// remember notes the latest report of a trainer. Between runs nothing counts.
+func (tr *trainer) remember(inRun bool) {
+	from, to := tr.ring.back(1), tr.ring.last()
+	if from == nil || !inRun || to.at-from.at > tr.heard.silentAfter() {
+		return // it was stopped: that is told of elsewhere, and is not how long a batch takes
+	}
+	tr.past.add(to.at, elapsed(from, to), to.totals[cBatches]-from.totals[cBatches])
+}
+
+// ratio is a/b, 0 where b is none.
+func ratio(a, b float64) float64 {
+	if b <= 0 || math.IsNaN(a) {
+		return 0
+	}
+	return a / b
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"gradbus/ps/ops/status"
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 	"gradbus/schema"
 )
 
@@ -22,9 +22,8 @@ import (
 //	cluster [trainers= servers= shards= hosts= control= consistency= ahead= apply= batch=seconds at=ps hosted gpus gathering no-job]
 //	play seconds=        what the page says at the end: the sentence, what to do, and all problems (symptoms further in)
 //	set t1 ... | ps=0    what happens to trainers or a ps: stopped, gone, dropped-out, left, away, stuck, slow=3, loss=nan, norm=1e9, digest=7, well,
-//	                     starved, after=0.9, halting=0.7, resends=9, anew=1, lost=9, full, samples=2; of ps: busy=0.97, idle, unready, control-lost,
-//	                     refuses=damaged:9, free=bytes, use=, promised=bytes, mismatches=1, cut=1, dropped=9; stalls=0.7; of all: hung,
-//	                     deaf, far=seconds
+//	                     after=0.9, resends=9, anew=1, lost=9; of ps: idle, unready, control-lost, refuses=damaged:9,
+//	                     free=bytes, use=, promised=bytes, mismatches=1, cut=1, dropped=9; of all: hung, deaf
 //	gpu t1 state= [code= reason= action= xid= throttled= injected]
 //	end [failed=t3 text= how=stopped back]
 //	drain by=1 [unheard] the ps that coordinates the job is asked to end, and another one goes on with the job
@@ -46,7 +45,7 @@ func TestScripts(t *testing.T) {
 type script struct {
 	t       *testing.T
 	d       *datadriven.TestData
-	c       *sample.Cluster
+	c       *statustest.Cluster
 	tracker *status.Tracker
 	update  status.Update
 	told    uint64
@@ -55,7 +54,7 @@ type script struct {
 func (s *script) run() string {
 	switch s.d.Cmd {
 	case "cluster":
-		s.c = sample.NewCluster(sample.Options{Trainers: s.number("trainers"), Servers: s.number("servers"),
+		s.c = statustest.NewCluster(statustest.Options{Trainers: s.number("trainers"), Servers: s.number("servers"),
 			Shards: s.number("shards"),
 			Hosts:  s.number("hosts"), Control: s.text("control"), Consistency: s.text("consistency"), Apply: s.text("apply"),
 			Ahead: s.number("ahead"), BatchSeconds: s.real("batch"), Hosted: s.d.HasArg("hosted"), GPUs: s.d.HasArg("gpus")})
@@ -167,7 +166,7 @@ func (s *script) rows() string {
 }
 
 // trainers are those that a command names.
-func (s *script) trainers() (all []*sample.Trainer) {
+func (s *script) trainers() (all []*statustest.Trainer) {
 	for _, arg := range s.d.CmdArgs {
 		if n, ok := strings.CutPrefix(arg.Key, "t"); ok && len(arg.Vals) == 0 {
 			if i, err := strconv.Atoi(n); err == nil {
@@ -186,15 +185,15 @@ func (s *script) set() {
 		t.Stopped, t.Gone, t.Left = t.Stopped || s.d.HasArg("stopped"), t.Gone || s.d.HasArg("gone"), t.Left ||
 			s.d.HasArg("left")
 		t.Stuck, t.Away = t.Stuck || s.d.HasArg("stuck"), t.Away || s.d.HasArg("away")
-		t.Slow, t.Norm = max(t.Slow, s.real("slow")), max(t.Norm, s.real("norm"))
+		t.Slow = max(t.Slow, s.real("slow"))
 		t.After, t.Dropped = s.real("after"), s.d.HasArg("dropped-out")
 		t.Wrong = uint64(s.number("mismatches"))
-		t.Starved, t.Full, t.Halting = s.d.HasArg("starved"), s.d.HasArg("full"), s.real("halting")
-		t.Trip = s.real("trip")
-		t.Resends, t.Anew, t.Lost, t.Samples = uint64(s.number("resends")), uint64(s.number("anew")),
-			uint64(s.number("lost")), s.real("samples")
+		t.Resends, t.Anew, t.Lost = uint64(s.number("resends")), uint64(s.number("anew")), uint64(s.number("lost"))
 		if s.d.HasArg("loss") {
 			t.Loss = s.real("loss")
+		}
+		if s.d.HasArg("norm") {
+			t.Norm = s.real("norm")
 		}
 	}
 	if s.d.HasArg("digest") {
@@ -203,18 +202,17 @@ func (s *script) set() {
 			s.c.Digests[arg.Key] = uint32(s.number("digest"))
 		}
 	}
-	s.c.Far = s.real("far")
 	s.c.Hung, s.c.Deaf = s.d.HasArg("hung"), s.d.HasArg("deaf")
 	if s.d.HasArg("ps") {
 		s.setServer(s.c.Servers[s.number("ps")])
 	}
 }
 
-func (s *script) setServer(v *sample.Server) {
-	v.Idle, v.Stalls = s.d.HasArg("idle"), s.real("stalls")
+func (s *script) setServer(v *statustest.Server) {
+	v.Idle = s.d.HasArg("idle")
 	v.Stopped, v.ControlLost, v.NotReady = s.d.HasArg("stopped"), s.d.HasArg("control-lost"), s.d.HasArg("unready")
 	v.Cut, v.Dropped, v.Promised = uint64(s.number("cut")), uint64(s.number("dropped")), int64(s.number("promised"))
-	v.Busy, v.Mismatches = s.real("busy"), uint64(s.number("mismatches"))
+	v.Mismatches = uint64(s.number("mismatches"))
 	if free := s.number("free"); free > 0 {
 		v.Disk.FreeBytes = int64(free)
 	}

@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"gradbus/ps/ops/status"
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 	"gradbus/schema"
 )
 
 // stoodBy plays a cluster of one trainer. change may change what its ps says each second.
-func stoodBy(shards, seconds int, change func(*sample.Cluster, *schema.ServerReport)) status.Update {
-	c := sample.NewCluster(sample.Options{Trainers: 1, Shards: shards})
+func stoodBy(shards, seconds int, change func(*statustest.Cluster, *schema.ServerReport)) status.Update {
+	c := statustest.NewCluster(statustest.Options{Trainers: 1, Shards: shards})
 	tracker := c.NewTracker()
 	var u status.Update
 	for range seconds {
@@ -31,7 +31,7 @@ func stoodBy(shards, seconds int, change func(*sample.Cluster, *schema.ServerRep
 // What one of them has alone stands for itself.
 func TestOneGoneStandbyIsOneProblem(t *testing.T) {
 	t.Parallel()
-	u := stoodBy(1, 40, func(c *sample.Cluster, p *schema.ServerReport) {
+	u := stoodBy(1, 40, func(c *statustest.Cluster, p *schema.ServerReport) {
 		gone := &schema.StandbyReport{Failure: "ps b on box has left", UnreadyMS: 40_000}
 		p.Jobs[0].Standby = gone
 		for i, name := range []schema.JobName{"digits", "large", "quick"} {
@@ -76,7 +76,7 @@ func TestLateStandbyIsMeasuredByWhatIsUsual(t *testing.T) {
 		"a checkpoint takes a minute": {0.01, 60, 170_000, false},
 		"and it is later than that":   {0.01, 60, 190_000, true},
 	} {
-		u := stoodBy(1, 60, func(_ *sample.Cluster, p *schema.ServerReport) {
+		u := stoodBy(1, 60, func(_ *statustest.Cluster, p *schema.ServerReport) {
 			p.Jobs[0].Standby = &schema.StandbyReport{Server: "b", Ready: true, Version: 7, TookSeconds: c.took,
 				LateMS: c.late}
 			p.Jobs[0].Durability = &schema.DurabilityReport{EveryMS: 60_000, Version: 7, TookSeconds: c.written}
@@ -93,7 +93,7 @@ func TestStandsByIsShown(t *testing.T) {
 	said := &schema.StandsByReport{URL: "nats://b:4222", Reached: true, SilentMS: 200, Jobs: []schema.HeldReport{
 		{Job: "digits", RunID: 7, Version: 12},
 		{Job: "large", RunID: 8, Of: []string{"c"}, Failure: "too large"}}}
-	c := sample.NewCluster(sample.Options{Trainers: 1, Shards: 1})
+	c := statustest.NewCluster(statustest.Options{Trainers: 1, Shards: 1})
 	c.NoJob, c.Servers[0].StandsBy = true, said
 	tracker := c.NewTracker()
 	s := c.Play(tracker, 5).Status
@@ -112,7 +112,7 @@ func TestStandsByIsShown(t *testing.T) {
 // A shard that has nothing to do stays at the version with which its job has gone on, and is not behind.
 func TestIdleShardOfAJobThatHasGoneOn(t *testing.T) {
 	t.Parallel()
-	u := stoodBy(2, 300, func(_ *sample.Cluster, p *schema.ServerReport) {
+	u := stoodBy(2, 300, func(_ *statustest.Cluster, p *schema.ServerReport) {
 		p.Shards[1] = schema.ShardReport{Job: p.Shards[1].Job, Shard: 1, Ready: true, Version: 12}
 	})
 	if len(u.Status.Problems) > 0 || u.Status.Jobs[0].Shards[1].Lag != 0 {
@@ -135,7 +135,7 @@ func TestStandbyUnreachedIsAProblem(t *testing.T) {
 		"refused":                         {schema.StandsByReport{Reached: true, Refused: "ps c on box does"}, 40, true},
 		"several, of which jobs say that": {schema.StandsByReport{Peers: true}, 40, false},
 	} {
-		u := stoodBy(1, c.seconds, func(_ *sample.Cluster, p *schema.ServerReport) {
+		u := stoodBy(1, c.seconds, func(_ *statustest.Cluster, p *schema.ServerReport) {
 			c.said.URL = "nats://b:4222"
 			p.StandsBy = &c.said
 		})

@@ -81,8 +81,6 @@ type Job struct {
 	Planned          uint64      `json:"planned"`            // batches of the run under way; 0 where not known
 	LeftMS           int64       `json:"left_ms"`            // estimate until it is done; 0 where not known
 	SamplesPerSecond schema.Real `json:"samples_per_second"` // of all trainers, over the last 10 s
-	// median of the last hour at most; 0 in the first minutes
-	Typical          schema.Real `json:"typical_samples_per_second"`
 	BatchesPerSecond schema.Real `json:"batches_per_second"`
 	// mean over all trainers' samples of the last second that had any, NaN where one was not finite; nil before
 	Loss         *schema.Real `json:"loss"`

@@ -183,13 +183,7 @@ func (t *Tracker) note(r *run) {
 		p.Batch = uint64(r.said.Batch)
 	}
 	t.noteLoss(r, &p)
-	fresh := t.noteRates(r, &p)
-	r.pace.add(t.now, p.Samples, fresh && !r.blocked && r.inRun(t.now))
-	r.learning.note(&p)
-	if r.inRun(t.now) {
-		r.noteAwaited(t.now)
-		r.noteAwaitedShards(t.now)
-	}
+	t.noteRates(r, &p)
 	r.series.add(p)
 }
 
@@ -237,8 +231,8 @@ func real(f float64) *schema.Real {
 // batches happen to fall.
 const pointWindow = 3_000
 
-// noteRates takes what trainers and shards do, by their latest reports; fresh says that a trainer was heard of.
-func (t *Tracker) noteRates(r *run, p *Point) (fresh bool) {
+// noteRates takes what trainers and shards do, by their latest reports.
+func (t *Tracker) noteRates(r *run, p *Point) {
 	var n int
 	var samples, sent, received, resent, pending, refused float64
 	var shares [phases]float64
@@ -275,7 +269,6 @@ func (t *Tracker) noteRates(r *run, p *Point) (fresh bool) {
 	if heardOf {
 		p.Refused = real(refused)
 	}
-	return n > 0
 }
 
 // keptBy reports whether a ps has to do with a run.

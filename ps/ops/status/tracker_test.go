@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"gradbus/ps/ops/status"
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 	"gradbus/schema"
 )
 
@@ -26,8 +26,8 @@ func codesOf(s *status.Status) (codes []string) {
 
 // Clocks of other machines do not matter: hours off, or set while a job runs, they change nothing that is said.
 func TestClocks(t *testing.T) {
-	plain, skewed := sample.NewCluster(sample.Options{Trainers: 3, Hosts: 3}),
-		sample.NewCluster(sample.Options{Trainers: 3, Hosts: 3})
+	plain, skewed := statustest.NewCluster(statustest.Options{Trainers: 3, Hosts: 3}),
+		statustest.NewCluster(statustest.Options{Trainers: 3, Hosts: 3})
 	a, b := plain.NewTracker(), skewed.NewTracker()
 	for second := range 400 {
 		if second == 300 {
@@ -59,7 +59,7 @@ func TestClocks(t *testing.T) {
 
 // Reports that are lost or late by chance neither change rates nor are told of.
 func TestLostReports(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Trainers: 8})
+	c := statustest.NewCluster(statustest.Options{Trainers: 8})
 	tracker := c.NewTracker()
 	random := rand.New(rand.NewPCG(1, 2))
 	lost := map[schema.Member]bool{}
@@ -85,7 +85,7 @@ func TestLostReports(t *testing.T) {
 
 // A pause of the process that looks is nobody's silence.
 func TestPause(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Trainers: 2, Servers: 2, GPUs: true})
+	c := statustest.NewCluster(statustest.Options{Trainers: 2, Servers: 2, GPUs: true})
 	tracker := c.NewTracker()
 	c.Play(tracker, 60)
 	late := c.Now.Add(45 * time.Second)
@@ -105,7 +105,7 @@ func TestPause(t *testing.T) {
 // Who is meant is said by the subject; a body that claims otherwise changes nothing.
 func TestIdentity(t *testing.T) {
 	tracker := status.New(status.Config{Server: "a"})
-	c := sample.NewCluster(sample.Options{})
+	c := statustest.NewCluster(statustest.Options{})
 	reports := c.Second()
 	server, trainer := reports[0].Telemetry, reports[1].Telemetry
 	for _, from := range []schema.Member{"t0", "s0", "coordinator", "p-", "", "t", "t01", "t-1", "t99999", "all"} {
@@ -128,10 +128,10 @@ func TestIdentity(t *testing.T) {
 
 // A run belongs to the ps that told of it first, while that is heard of.
 func TestRivals(t *testing.T) {
-	c := sample.NewCluster(sample.Options{})
+	c := statustest.NewCluster(statustest.Options{})
 	tracker := c.NewTracker()
 	c.Play(tracker, 30)
-	other := sample.NewCluster(sample.Options{})
+	other := statustest.NewCluster(statustest.Options{})
 	play := func(seconds int) (u status.Update) {
 		for range seconds {
 			for _, h := range c.Second() {
@@ -165,9 +165,9 @@ func TestRivals(t *testing.T) {
 
 // One GPU that a ps and two trainers of its machine speak of is one GPU; the worst that is fresh counts.
 func TestGPUsAreMerged(t *testing.T) {
-	c := sample.NewCluster(sample.Options{Trainers: 2})
+	c := statustest.NewCluster(statustest.Options{Trainers: 2})
 	tracker := c.NewTracker()
-	gpu := sample.GPU("box-0", 0)
+	gpu := statustest.GPU("box-0", 0)
 	gpu.Used = false
 	c.Servers[0].GPUs = []schema.GPUReport{gpu}
 	gpu.Used = true
@@ -195,7 +195,7 @@ func TestGPUsAreMerged(t *testing.T) {
 
 // More than can be shown is bounded, said, and does not push out what is there.
 func TestBounds(t *testing.T) {
-	c := sample.NewCluster(sample.Options{})
+	c := statustest.NewCluster(statustest.Options{})
 	tracker := c.NewTracker()
 	c.Play(tracker, 10)
 	trainer, server := c.Second()[1].Telemetry, c.Second()[0].Telemetry
@@ -238,7 +238,7 @@ func TestBounds(t *testing.T) {
 func TestAnything(t *testing.T) {
 	for seed := range uint64(4) {
 		random := rand.New(rand.NewPCG(seed, 7))
-		c := sample.NewCluster(sample.Options{Trainers: 3, Servers: 2, Shards: 3, GPUs: true,
+		c := statustest.NewCluster(statustest.Options{Trainers: 3, Servers: 2, Shards: 3, GPUs: true,
 			Apply: []string{"mean", "update"}[seed%2], Consistency: []string{"sync", "async", "grouped"}[seed%3]})
 		tracker := c.NewTracker()
 		now := c.Now
@@ -326,7 +326,6 @@ func check(t *testing.T, u *status.Update) {
 	}
 	for _, j := range s.Jobs {
 		rate("samples/s", j.SamplesPerSecond)
-		rate("typical", j.Typical)
 		if j.AgeMS < 0 || j.LeftMS < 0 {
 			t.Errorf("age %d, left %d", j.AgeMS, j.LeftMS)
 		}
@@ -359,8 +358,8 @@ func check(t *testing.T, u *status.Update) {
 
 // Of two jobs a sentence says which it is about, and the one that is well stays well.
 func TestTwoJobs(t *testing.T) {
-	a := sample.NewCluster(sample.Options{Trainers: 2})
-	b := sample.NewCluster(sample.Options{Job: "digits", Workload: "mnist", Trainers: 3, Place: "rack"})
+	a := statustest.NewCluster(statustest.Options{Trainers: 2})
+	b := statustest.NewCluster(statustest.Options{Job: "digits", Workload: "mnist", Trainers: 3, Place: "rack"})
 	tracker := a.NewTracker()
 	play := func(seconds int) (u status.Update) {
 		for range seconds {
@@ -396,7 +395,7 @@ func TestTwoJobs(t *testing.T) {
 
 // A run's name may be used again: both are shown, and the later one has the name.
 func TestNameIsUsedAgain(t *testing.T) {
-	c := sample.NewCluster(sample.Options{})
+	c := statustest.NewCluster(statustest.Options{})
 	tracker := c.NewTracker()
 	c.Play(tracker, 20)
 	first := c.RunID
@@ -443,7 +442,7 @@ func TestNameIsUsedAgain(t *testing.T) {
 
 // Changed says that a Tick at once is worth it.
 func TestChanged(t *testing.T) {
-	c := sample.NewCluster(sample.Options{GPUs: true})
+	c := statustest.NewCluster(statustest.Options{GPUs: true})
 	tracker := c.NewTracker()
 	c.Play(tracker, 10)
 	take := func() bool {

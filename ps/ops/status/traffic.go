@@ -80,11 +80,10 @@ func (j *ranking) trainerTraffic(job *Job, tr *trainer, who string, about func(*
 	if rate, sent := sp.rate(cResent), sp.rate(cFrames); rate >= resentRate && rate >= resentShare*sent {
 		f := j.find(CodeResends, "%s sends %s frames/s again, %s of its gradients", who, count(rate),
 			percent(min(ratio(rate, sent), 1)))
-		f.after(byWay+job.Name, paceToken(job.Name, string(tr.member)))
 		if l := tr.worstLink(); l != nil {
 			shard := string(schema.ShardMember(l.Shard))
 			f.Text += "; most to shard " + shard
-			f.after(paceToken(job.Name, shard), memberToken(job.Name, shard))
+			f.after(memberToken(job.Name, shard))
 		}
 		about(f)
 	}
@@ -131,49 +130,7 @@ func (tr *trainer) reconnectsSince(at int64) (n int) {
 	return n
 }
 
-// learning is how the loss and the gradient's norm of a run usually are.
-type learning struct {
-	norm, loss average
-	best       float64 // least mean loss so far
-	bestKnown  bool
-}
-
-// average is a mean over about the last minute of what was told.
-type average struct {
-	mean float64
-	n    int
-}
-
-func (a *average) add(f float64) {
-	a.n++
-	a.mean += (f - a.mean) / float64(min(a.n, 60))
-}
-
-const (
-	learnedLeast = 60 // seconds before anything is judged
-	normTimes    = 50 // as large as usual
-	lossWorse    = 0.5
-)
-
-// note takes a point. What has exploded does not become usual.
-func (l *learning) note(p *Point) {
-	if p.Norm != nil {
-		if f := float64(*p.Norm); f > 0 && !math.IsInf(f, 0) &&
-			(l.norm.n < learnedLeast || math.Log(f) < l.norm.mean+math.Log(normTimes)) {
-			l.norm.add(math.Log(f))
-		}
-	}
-	if p.Loss != nil {
-		if f := float64(*p.Loss); !math.IsNaN(f) && !math.IsInf(f, 0) {
-			l.loss.add(f)
-		}
-		if l.loss.n >= learnedLeast && (!l.bestKnown || l.loss.mean < l.best) {
-			l.best, l.bestKnown = l.loss.mean, true
-		}
-	}
-}
-
-// learns finds what is wrong with loss and gradient.
+// learns finds losses and gradients that are not finite.
 func (j *ranking) learns(job *Job, r *run) {
 	var bad []string
 	what := 0.0
@@ -190,20 +147,8 @@ func (j *ranking) learns(job *Job, r *run) {
 	if len(bad) > 0 {
 		j.find(CodeLossBad, "the loss of %s is %s on %s, at batch %d", job.Name, figure(what), list(bad), job.Batch).
 			about(job.Name, "").also = bad
-	}
-	l := &r.learning
-	if n := job.GradientNorm; n != nil {
-		f := float64(*n)
-		switch usual := math.Exp(l.norm.mean); {
-		case math.IsNaN(f) || math.IsInf(f, 0):
-			j.find(CodeGradient, "the gradient norm of %s is %s", job.Name, figure(f)).about(job.Name, "").at(Critical)
-		case l.norm.n >= learnedLeast && f > normTimes*usual:
-			j.find(CodeGradient, "the gradient norm of %s is %s, %s its usual %s", job.Name, figure(f), times(f/usual),
-				figure(usual)).about(job.Name, "")
-		}
-	}
-	if l.bestKnown && l.loss.mean > l.best+max(lossWorse*math.Abs(l.best), 0.1) {
-		j.find(CodeDiverging, "the loss of %s rises: %s over the last minute, %s at best", job.Name, figure(l.loss.mean),
-			figure(l.best)).about(job.Name, "")
+	} else if n := job.GradientNorm; n != nil && (math.IsNaN(float64(*n)) || math.IsInf(float64(*n), 0)) {
+		j.find(CodeLossBad, "the gradient norm of %s is %s, at batch %d", job.Name, figure(float64(*n)), job.Batch).
+			about(job.Name, "")
 	}
 }

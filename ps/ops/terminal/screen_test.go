@@ -9,7 +9,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"gradbus/internal/testkit"
-	"gradbus/ps/ops/status/sample"
+	"gradbus/ps/ops/status/statustest"
 	"gradbus/schema"
 )
 
@@ -37,12 +37,19 @@ func TestScreens(t *testing.T) {
 func TestScreenFits(t *testing.T) {
 	t.Parallel()
 	all := samples()
-	for _, scene := range []string{"waiting", "gpu-injected", "replicas-differ", "failed"} {
-		u, _, _, err := sample.Play(scene)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all["scene "+scene] = &u.Status
+	for name, ill := range map[string]func(c *statustest.Cluster){
+		"waits": func(c *statustest.Cluster) { c.Trainers[1].Stopped = true },
+		"GPU":   func(c *statustest.Cluster) { c.Trainers[1].GPUs[0].State = schema.GPUUnhealthy },
+		"failed": func(c *statustest.Cluster) {
+			c.End(&schema.Failed{Member: "t1", Text: "trainer t1 on box-0 (pid 7101) was last seen 30s ago at batch 2400"})
+		},
+	} {
+		c := statustest.NewCluster(statustest.Options{GPUs: true})
+		tracker := c.NewTracker()
+		c.Play(tracker, 30)
+		ill(c)
+		u := c.Play(tracker, 20)
+		all["plays "+name] = &u.Status
 	}
 	for name, status := range all {
 		for _, columns := range []int{20, 39, 80, 121, 400} {

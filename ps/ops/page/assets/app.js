@@ -127,7 +127,7 @@ class App {
     const told = job && (job.phase === "running" || job.batch > 0);
     show(byId("charts"), Boolean(told));
     // The charts of a job that has ended stay at its end.
-    if (told) this.charts.draw(this.history, job.phase === "ended" && job.ended_ms ? job.ended_ms : status.now_ms, this.events.marks(job.name), this.spans(job), job.typical_samples_per_second);
+    if (told) this.charts.draw(this.history, job.phase === "ended" && job.ended_ms ? job.ended_ms : status.now_ms, this.events.marks(job.name), this.spans(job));
     this.tables.update(status, job);
     text(byId("foot"), `${status.server} · gradbus ${status.version} · times in ${zone()}`);
   }

@@ -18,7 +18,7 @@ const LEAST_MS = MIN; // shortest range that is drawn: a young job fills the cha
 const CHARTS = [
   { id: "loss", title: "Loss", tall: true, lines: [{ column: "loss", label: "raw", color: "--c1-faint" }, { column: "loss", smooth: true, label: "smoothed", color: "--c1" }], format: figure, log: true },
   { id: "norm", title: "Gradient norm", tall: true, lines: [{ column: "norm", label: "L2", color: "--c5" }], format: figure },
-  { id: "samples", title: "Samples/s", tall: true, lines: [{ column: "samples", label: "now", color: "--c2" }], usual: true, format: rate, zero: true, least: 1 },
+  { id: "samples", title: "Samples/s", tall: true, lines: [{ column: "samples", label: "now", color: "--c2" }], format: rate, zero: true, least: 1 },
   { id: "phases", title: "Trainers' time", stacked: true, format: percent, top: 1, lines: [
     { column: "keys", label: "keys", color: "--p1" }, { column: "lookup", label: "lookup", color: "--p2" }, { column: "compute", label: "compute", color: "--p3" },
     { column: "send", label: "send", color: "--p4" }, { column: "result", label: "result", color: "--p5" }] },
@@ -39,7 +39,6 @@ export class Charts {
     this.history = null;
     this.marks = [];
     this.spans = [];
-    this.usual = 0;
     this.now = 0;
     this.readout = byId("readout");
     this.colors = {};
@@ -93,15 +92,14 @@ export class Charts {
     return { from: Math.max(to - this.range.ms, Math.min(first, to - LEAST_MS)), to };
   }
 
-  /** draw shows the history at `now`, with marks: [{at, level, text}], spans of what is wrong still: [{from, level}], and the usual rate. */
-  draw(history, now, marks, spans, usual) {
+  /** draw shows the history at `now`, with marks: [{at, level, text}] and spans of what is wrong still: [{from, level}]. */
+  draw(history, now, marks, spans) {
     const other = history !== this.history || history.askedAt !== this.askedAt; // a new answer may fill any range
     this.askedAt = history.askedAt;
     this.history = history;
     this.now = now;
     this.marks = marks;
     this.spans = spans;
-    this.usual = usual;
     const { from, to } = this.bounds();
     // Ten minutes move by a pixel or so in a second, longer ranges do not.
     const due = to - from > 2 * 3600000 ? 10000 : to - from > 15 * MIN ? 4000 : 0;
@@ -140,7 +138,6 @@ class Panel {
     const keys = spec.lines.map((l, i) =>
       el("span", { class: "key" }, spec.lines.length > 1 ? el("i", { class: "swatch", "data-color": l.color }) : null, spec.lines.length > 1 ? l.label + " " : null, this.figures[i]),
     );
-    if (spec.usual) keys.unshift((this.usual = el("span", { class: "key", hidden: true, title: "Median of the last hour at most: the dashed line" })));
     this.told = el("span", { class: "told", hidden: true });
     this.switch = spec.log
       ? el("button", { type: "button", class: "small", "aria-pressed": "false", title: "Logarithmic scale (l)", on: { click: () => charts.toggleLog() } }, "log")
@@ -229,10 +226,6 @@ class Panel {
       }
       text(this.figures[i], spec.format(value));
     });
-    if (this.usual) {
-      show(this.usual, charts.usual > 0);
-      text(this.usual, `usual ${spec.format(charts.usual)}`);
-    }
     const stale = newest > 0 && charts.now - newest > STALE_MS;
     show(this.told, stale);
     if (stale) text(this.told, age(charts.now - newest) + " ago");
@@ -299,7 +292,7 @@ class Panel {
     if (spec.top) return [0, spec.top];
     if (min === null || max === null || !Number.isFinite(min)) return log ? [0.1, 1] : [0, spec.least || 1];
     if (log) return [min / 1.15, max * 1.15];
-    if (spec.zero) return [0, Math.max(Math.max(max, spec.usual ? this.charts.usual : 0) * 1.12, spec.least || 0) || 1];
+    if (spec.zero) return [0, Math.max(max * 1.12, spec.least || 0) || 1];
     const pad = (max - min || Math.abs(max) || 1) * 0.1;
     return [min >= 0 ? Math.max(0, min - pad) : min - pad, max + pad];
   }
@@ -323,7 +316,6 @@ class Panel {
 
   /** drawSpans shades the time since something has been wrong that is wrong still. */
   drawSpans(u) {
-    if (this.usual && this.charts.usual > 0) this.drawUsual(u);
     const { left, top, width, height } = u.bbox;
     u.ctx.save();
     for (const s of this.charts.spans) {
@@ -332,21 +324,6 @@ class Panel {
       u.ctx.fillStyle = this.charts.color(s.level === "critical" ? "--critical-wash" : "--warning-wash");
       u.ctx.fillRect(x, top, left + width - x, height);
     }
-    u.ctx.restore();
-  }
-
-  /** drawUsual draws the rate that the job usually has, as a dashed line. */
-  drawUsual(u) {
-    const y = Math.round(u.valToPos(this.charts.usual, "y", true));
-    const px = devicePixelRatio || 1;
-    u.ctx.save();
-    u.ctx.strokeStyle = this.charts.color("--muted");
-    u.ctx.lineWidth = px;
-    u.ctx.setLineDash([4 * px, 4 * px]);
-    u.ctx.beginPath();
-    u.ctx.moveTo(u.bbox.left, y);
-    u.ctx.lineTo(u.bbox.left + u.bbox.width, y);
-    u.ctx.stroke();
     u.ctx.restore();
   }
 

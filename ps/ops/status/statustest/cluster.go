@@ -1,13 +1,16 @@
-// Package sample plays jobs that are not there: it makes the reports of trainers and ps, well or not, for tests of what
+// Package statustest plays jobs that are not there: it makes the reports of trainers and ps, well or not, for tests of what
 // shows them.
 //
 // It is a model of a job of its own and no part of one: a batch takes as long as its slowest trainer, everybody waits
 // for who has stopped, and nothing is random. It knows no clock and no network.
-package sample
+package statustest
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"gradbus/ps/ops/status"
@@ -58,7 +61,6 @@ type Cluster struct {
 	NoJob    bool              // ps alone
 	By       int               // the ps that coordinates the job
 	Hung     bool              // nothing goes on, and nobody says why
-	Far      float64           // seconds that every lookup and every result is longer on its way
 	Deaf     bool              // the control server hangs: the first ps hears itself alone
 	Durable  Checkpoints
 	StoodBy  Standby
@@ -83,15 +85,10 @@ type Trainer struct {
 	Dropped bool    // the job goes on without it
 	Stuck   bool    // alive, and does not get on with its batch
 	Slow    float64 // times as long as others to compute; 0 is 1
-	Starved bool    // what it computes longer it does without its processors
-	Halting float64 // share of the time in which its process does not run at all
 	Resends uint64  // frames sent again every second
-	Trip    float64 // seconds of a round trip; 0 is the one of the model
 	Anew    uint64  // connections lost every second
 	Skipped uint64  // lanes whose gradient was not finite, since it joined
 	Lost    uint64  // messages lost every second
-	Full    bool    // its windows are full, and it waits for results
-	Samples float64 // times as many samples as the others have; 0 is 1
 	Loss    float64 // 0 is the one of the model
 	Norm    float64 // 0 is the one of the model
 	Wrong   uint64  // blocks that differed when it computed them again; it checks some where one did
@@ -110,10 +107,8 @@ type Trainer struct {
 type Server struct {
 	Stopped     bool
 	ControlLost bool
-	Idle        bool    // its shards have nothing to do: the job has fewer buckets than shards
-	Busy        float64 // load of each of its shards; 0 is the one of the model
+	Idle        bool // its shards have nothing to do: the job has fewer buckets than shards
 	NotReady    bool
-	Stalls      float64           // share of the time in which its process does not run
 	Refused     map[string]uint64 // added every second
 	Cut         uint64            // slow readers, every second
 	Dropped     uint64            // frames, every second
@@ -328,15 +323,7 @@ func (c *Cluster) advance() {
 	for _, t := range c.Trainers {
 		slowest = math.Max(slowest, c.computes(t))
 	}
-	period := (slowest*1.25 + c.waiting() + 2*c.Far) / (1 - c.stalls())
-	for _, t := range c.Trainers {
-		if t.Halting > 0 {
-			period = math.Max(period, period/(1-t.Halting))
-		}
-		if t.Full {
-			period = math.Max(period, slowest*1.25+c.waiting()+c.BatchSeconds)
-		}
-	}
+	period := slowest * 1.25
 	n := share / period
 	c.batch += n
 	c.samples += n * float64(c.BatchSamples)
@@ -346,14 +333,6 @@ func (c *Cluster) advance() {
 			c.train(t, n, period)
 		}
 	}
-}
-
-// stalls is for which share of the time a ps does not run.
-func (c *Cluster) stalls() (share float64) {
-	for _, s := range c.Servers {
-		share = math.Max(share, s.Stalls)
-	}
-	return share
 }
 
 // share is the part of this second in which batches are completed.
@@ -371,7 +350,7 @@ func (c *Cluster) advanceAlone() {
 		if t.Stopped || t.Gone || t.Stuck || t.Left || c.deaf() >= 0 || c.Hung {
 			continue
 		}
-		period := c.computes(t)*1.25 + c.waiting()
+		period := c.computes(t) * 1.25
 		n := 1 / period
 		t.batch += n
 		c.samples += n * float64(c.BatchSamples) / float64(len(c.Trainers))
@@ -388,34 +367,19 @@ func (c *Cluster) computes(t *Trainer) float64 {
 	return c.BatchSeconds
 }
 
-// waiting is what busy shards cost a batch.
-func (c *Cluster) waiting() (seconds float64) {
-	for _, s := range c.Servers {
-		if s.Busy > 0.5 {
-			seconds = math.Max(seconds, c.BatchSeconds*s.Busy*2)
-		}
-	}
-	return seconds
-}
-
 // train adds n batches to what a trainer has done.
 func (c *Cluster) train(t *Trainer, n, period float64) {
 	p, own := &t.report, c.computes(t)
 	part := func(to *schema.Real, seconds float64) { *to += schema.Real(n * seconds) }
 	part(&p.KeysSeconds, c.BatchSeconds*0.03)
-	part(&p.LookupSeconds, c.BatchSeconds*0.07+c.waiting()+c.Far)
+	part(&p.LookupSeconds, c.BatchSeconds*0.07)
 	part(&p.ComputeSeconds, own)
 	part(&p.SendSeconds, c.BatchSeconds*0.05)
-	part(&p.ResultSeconds, period-own-c.BatchSeconds*0.15-c.waiting()-c.Far)
-	uses := own
-	if t.Starved {
-		uses = c.BatchSeconds
-	}
-	part(&p.Process.CPUSeconds, uses*1.4)
+	part(&p.ResultSeconds, period-own-c.BatchSeconds*0.15)
+	part(&p.Process.CPUSeconds, own*1.4)
 	samples := n * float64(c.BatchSamples) / float64(len(c.Trainers))
-	times := math.Max(t.Samples, 1)
-	p.Samples += uint64(times) * (uint64(t.batch*float64(c.BatchSamples))/uint64(len(c.Trainers)) - uint64(
-		(t.batch-n)*float64(c.BatchSamples))/uint64(len(c.Trainers)))
+	p.Samples += uint64(t.batch*float64(c.BatchSamples))/uint64(len(c.Trainers)) -
+		uint64((t.batch-n)*float64(c.BatchSamples))/uint64(len(c.Trainers))
 	p.Batches += uint64(t.batch) - uint64(t.batch-n)
 	loss := c.LossAt(c.batch)
 	if t.Loss != 0 {
@@ -461,4 +425,353 @@ func (c *Cluster) Drain(by int, heard bool) {
 	c.By, c.follows, c.RunID, c.began = by, []schema.RunID{c.RunID}, c.RunID+1, c.Now
 	t := c.Servers[by]
 	t.first, t.count = min(t.first, s.first), t.count+s.count
+}
+
+const mib = 1 << 20
+
+func (c *Cluster) head(host string, l *life) schema.Telemetry {
+	l.serial++
+	return schema.Telemetry{Serial: l.serial, StartedMS: l.began.UnixMilli(), NowMS: c.Now.UnixMilli(), EveryMS: 1000,
+		Host: host, PID: l.pid}
+}
+
+func (c *Cluster) process(cpu float64) schema.ProcessReport {
+	return schema.ProcessReport{CPUSeconds: schema.Real(cpu * float64(c.second)), ResidentBytes: 310 * mib,
+		HeapBytes: 42 * mib, Goroutines: 31, CPUs: 16}
+}
+
+// gpus are some GPUs as their driver tells of them at this second.
+func (c *Cluster) gpus(all []schema.GPUReport) []schema.GPUReport {
+	all = slices.Clone(all)
+	for i := range all {
+		all[i].SampleMS = c.Now.UnixMilli()
+	}
+	return all
+}
+
+// trainerReport is what a trainer says at this second.
+func (c *Cluster) trainerReport(t *Trainer) *schema.Telemetry {
+	t.report.Resent += t.Resends
+	t.report.Traffic.Reconnects += t.Anew
+	t.report.Traffic.Dropped, t.report.LanesSkipped = t.report.Traffic.Dropped+t.Lost, t.Skipped
+	p, said := c.head(t.Host, &t.life), t.report
+	said.RunID, said.Batch, said.Planned, said.Backend = c.RunID, schema.Batch(t.batch), c.Planned, "cpu avx512, 2 threads"
+	if c.Hosted && c.Phase == "running" {
+		said.Planned, said.Hosted = 0, true
+	}
+	said.Process = c.process(0)
+	said.Process.CPUSeconds = t.report.Process.CPUSeconds
+	said.Traffic.Connected = true
+	if t.Wrong > 0 {
+		said.Verification = schema.VerifyReport{OneIn: 100, Blocks: uint64(c.batch), Mismatches: t.Wrong, Device: "GPU-5f0e"}
+	}
+	said.Disks = slices.Clone(t.Disks)
+	for i := range said.Disks {
+		if d := &said.Disks[i]; d.SampleMS == 0 { // else it has not answered since
+			d.SampleMS = c.Now.UnixMilli()
+		}
+	}
+	said.GPUs = c.gpus(t.GPUs)
+	switch deaf := c.deaf(); {
+	case c.Phase == "gathering":
+		said.Doing, said.DoingMS, said.Planned = schema.DoingJoining, int64(c.second)*1000, 0
+	case t.Stuck:
+		said.Doing, said.DoingMS = schema.DoingCompute, int64(c.frozen*1000)
+	case c.Hung:
+		said.Doing, said.DoingMS = schema.DoingResult, int64(c.frozen*1000)
+	case deaf >= 0 || len(c.blocking()) > 0 && schema.ClockOf(c.Consistency).Waits():
+		deaf = max(deaf, 0)
+		said.Doing, said.DoingMS, said.AwaitedShard = schema.DoingResult, int64(c.frozen*1000), &deaf
+	default:
+		said.Doing, said.DoingMS = schema.DoingCompute, 40
+	}
+	for i := range c.Shards {
+		said.Links = append(said.Links, schema.LinkReport{Shard: i, PendingBytes: 96 << 10, WindowBytes: 4 * mib,
+			Frames: said.GradientFrames / uint64(c.Shards), RoundTrip: 0.0021})
+	}
+	if c.Phase != "gathering" {
+		norm := schema.Real(0.8 + 0.4*math.Exp(-c.batch/900))
+		if t.Norm != 0 {
+			norm = schema.Real(t.Norm)
+		}
+		said.GradientNorm, said.GradientBatch = &norm, said.Batch
+	}
+	if schema.OwnerOf(c.Apply) == schema.ByTrainers {
+		for v := schema.Version(3); v > 0; v-- {
+			if at := schema.Version(c.batch); at >= v {
+				said.Replicas = append(said.Replicas, schema.ReplicaDigest{Version: at - v + 1, Digest: c.digest(t, at-v+1)})
+			}
+		}
+	}
+	p.Trainer = &said
+	return &p
+}
+
+func (c *Cluster) digest(t *Trainer, v schema.Version) uint32 {
+	d := uint32(v) * 2654435761
+	return d ^ c.Digests[string(schema.TrainerMember(t.index))]
+}
+
+// serverReport is what a ps says at this second.
+func (c *Cluster) serverReport(s *Server) *schema.Telemetry {
+	p := c.head(s.Host, &s.life)
+	for reason, n := range s.Refused {
+		s.reasons[reason] += n
+	}
+	s.cut, s.dropped = s.cut+s.Cut, s.dropped+s.Dropped
+	promised := int64(700 * mib)
+	if s.Promised > 0 {
+		promised = s.Promised
+	}
+	reasons := map[string]uint64{}
+	for r := schema.Reason(1); int(r) < schema.ReasonCount; r++ {
+		reasons[r.String()] = s.reasons[r.String()]
+	}
+	frames := uint64(c.batch*4) * uint64(len(c.Trainers))
+	p.Server = &schema.ServerReport{
+		ID: s.id, Version: "0.1.0", URL: "nats://127.0.0.1:4222", Page: "http://127.0.0.1:8080/",
+		Backend:  "cpu avx512, 2 threads",
+		Deadline: 30, ControlLost: s.ControlLost, Frames: frames, Bytes: uint64(c.batch * 220_000), Reasons: reasons,
+		Dropped: s.dropped, SlowReaders: s.cut,
+		Traffic: schema.Traffic{BytesSent: uint64(c.batch * 180_000), BytesReceived: uint64(c.batch * 220_000),
+			Connected: !s.ControlLost},
+		Memory: schema.MemoryReport{PromisedBytes: promised, MaxBytes: 8192 * mib}, Process: c.process(0.8),
+		Verification: schema.VerifyReport{OneIn: 1000, Blocks: uint64(c.batch / 100), Mismatches: s.Mismatches},
+		Disks:        []schema.DiskReport{s.Disk}, GPUs: slices.Clone(s.GPUs),
+	}
+	p.Server.Refused, p.Server.StandsBy = slices.Clone(s.Joins), s.StandsBy
+	if p.Server.Control = c.Control; s != c.Servers[0] {
+		p.Server.URL = fmt.Sprintf("nats://%s:4222", s.Host)
+		if c.Control == "" {
+			p.Server.Control = "127.0.0.1:4222"
+		}
+	}
+	if c.NoJob || s.Amnesic {
+		return &p
+	}
+	if s.last != nil {
+		p.Server.State, p.Server.Jobs = schema.ServerEnded, []schema.JobReport{*s.last}
+		return &p
+	}
+	if s == c.Servers[c.By] {
+		p.Server.Jobs = append(slices.Clone(c.before), c.jobReport())
+	}
+	if c.Phase != "ended" {
+		c.addShards(s, p.Server)
+	}
+	return &p
+}
+
+func (c *Cluster) addShards(s *Server, p *schema.ServerReport) {
+	if c.Phase == "running" && len(c.blocking()) == 0 {
+		s.busy += 0.22
+	}
+	for i := range s.count {
+		h := schema.ShardReport{
+			Job: schema.JobName(c.Job), Shard: s.first + i, Ready: !s.NotReady, Version: schema.Version(c.batch),
+			Frames: uint64(c.batch * 4),
+			Bytes:  uint64(c.batch * 110_000), Acks: uint64(c.batch), Lookups: uint64(c.batch) * uint64(len(c.Trainers)),
+			Rounds:      uint64(c.batch * 2),
+			StagedBytes: 2 * mib, StagedBytesMax: 64 * mib, MemoryBytes: 350 * mib, StepSeconds: schema.Real(s.busy * 0.8),
+			PublishSeconds: schema.Real(s.busy * 0.2), ApplySeconds: schema.Real(s.busy * 0.5),
+			ApplyBytes: uint64(c.batch * 400_000),
+		}
+		if n := uint64(c.batch); n > 0 && !schema.ClockOf(c.Consistency).Renumbers() {
+			h.Buckets = []schema.BucketReport{bucketReport(h.Shard, n, 0.0042), bucketReport(c.Shards+h.Shard, n, 0.0061)}
+			h.Buckets[1].Sparse = true
+		}
+		if s.Idle {
+			h = schema.ShardReport{Job: h.Job, Shard: h.Shard, Ready: h.Ready, StagedBytesMax: h.StagedBytesMax,
+				MemoryBytes: mib}
+		} else if b := c.blocking(); len(b) > 0 && schema.ClockOf(c.Consistency).Waits() && c.Phase == "running" {
+			h.Waiting = &schema.Waiting{Batch: schema.Batch(c.batch)}
+			for _, t := range b {
+				h.Waiting.Members = append(h.Waiting.Members, schema.TrainerMember(t.index))
+			}
+			h.Waiting.First = h.Waiting.Members
+		}
+		p.Shards = append(p.Shards, h)
+	}
+}
+
+// bucketReport is a bucket with so many rounds, of which each waited so many seconds for its last gradient.
+func bucketReport(bucket int, rounds uint64, straggler schema.Real) schema.BucketReport {
+	n := schema.Real(rounds)
+	return schema.BucketReport{Bucket: schema.Bucket(bucket), Rounds: rounds, StragglerSeconds: n * straggler,
+		StragglerMaxSeconds: 3 * straggler, BatchSeconds: n * (straggler + 0.002), BatchMaxSeconds: 3*straggler + 0.004,
+		ArrivalSeconds: n * 0.0009, AverageSeconds: n * 0.0006}
+}
+
+func (c *Cluster) jobReport() schema.JobReport {
+	j := schema.JobReport{
+		Name: schema.JobName(c.Job), Workload: c.Workload, RunID: c.RunID, Phase: c.Phase, Consistency: c.Consistency,
+		Apply: c.Apply, Reduce: "shards",
+		Trainers: len(c.Trainers), Shards: c.Shards, Lanes: 2 * len(c.Trainers), Ahead: c.Ahead, Batch: schema.Batch(c.batch),
+		Parameters: 4_300_000, Failed: c.Failed, Follows: c.follows, Durability: c.durability(), Standby: c.standby(),
+	}
+	if c.Phase != "gathering" {
+		j.StartedMS = c.began.UnixMilli()
+	}
+	if c.Phase == "ended" {
+		j.EndedMS, j.End = c.ended.UnixMilli(), schema.EndCompleted
+		if c.Failed != nil {
+			j.End = cmp.Or(c.Failed.End, schema.EndFailed)
+		}
+	}
+	for _, s := range c.Servers {
+		if s.last == nil {
+			j.Keepers = append(j.Keepers, s.id)
+		}
+	}
+	for i, t := range c.Trainers {
+		m := schema.MemberReport{Member: schema.TrainerMember(i), Batch: schema.Batch(t.batch), SilentMS: 200, Left: t.Left,
+			Gone: t.Gone, Lost: t.Dropped}
+		if !t.Away {
+			m.Host = fmt.Sprintf("%s (pid %d)", t.Host, t.life.pid)
+		}
+		if t.Stopped || t.Gone {
+			m.SilentMS = 0
+			if !t.stopped.IsZero() {
+				m.SilentMS = c.Now.Sub(t.stopped).Milliseconds() + 1000
+			}
+		}
+		if schema.ClockOf(c.Consistency).Waits() && (t.Stopped || t.Gone || t.Stuck) && c.Phase == "running" {
+			m.Waited, m.First, m.WaitedBatch, m.WaitedMS = true, true, schema.Batch(c.batch), int64(c.frozen*1000)
+			m.LimitMS = 30_000
+		}
+		j.Members = append(j.Members, m)
+	}
+	return j
+}
+
+// Checkpoints is how versions of the job are written; the zero value tells nothing of it.
+type Checkpoints struct {
+	Off     string       // why none is
+	Every   int          // seconds between two that become durable
+	Batches schema.Batch // told in place of Every
+	Failure string       // none has become durable since it was set
+
+	version  schema.Version
+	at       time.Time
+	late     time.Time
+	failures uint64
+}
+
+// write lets a second pass: a version becomes durable, or is due and does not.
+func (c *Cluster) write() {
+	d := &c.Durable
+	if d.Every == 0 || c.Phase != "running" || int(c.second)%d.Every != 0 {
+		return
+	}
+	if d.Failure == "" {
+		d.version, d.at, d.late = schema.Version(c.batch), c.Now, time.Time{}
+		return
+	}
+	d.failures++
+	if d.late.IsZero() {
+		d.late = c.Now
+	}
+}
+
+// durability is what the coordinator says of it.
+func (c *Cluster) durability() *schema.DurabilityReport {
+	d := &c.Durable
+	if d.Off != "" {
+		return &schema.DurabilityReport{Off: d.Off}
+	}
+	if d.Every == 0 {
+		return nil
+	}
+	p := &schema.DurabilityReport{EveryMS: int64(d.Every) * 1000, Failure: d.Failure, Failures: d.failures,
+		Version: d.version}
+	if d.Batches > 0 {
+		p.EveryMS, p.EveryBatches = 0, d.Batches
+	}
+	if d.version > 0 {
+		p.DurableMS, p.Bytes, p.TookSeconds = d.at.UnixMilli(), 87*mib, 3.1
+	}
+	if !d.late.IsZero() {
+		p.LateMS = c.Now.Sub(d.late).Milliseconds()
+	}
+	return p
+}
+
+// Standby is who stands by for the job; the zero value is nobody, now as ever.
+type Standby struct {
+	Server  string // id of the ps, or of several (Peers) with commas; empty: none does, where one has before
+	Failure string // why it cannot take the job, or is gone
+	Off     string // why nobody can stand by for the job
+	Stuck   bool   // it takes no version
+	Peers   bool   // several stand by for each other, of which the last fails, or is stuck
+
+	known   bool
+	version schema.Version
+	at      time.Time
+	bytes   uint64
+	late    time.Time
+	since   time.Time
+}
+
+// tell lets a second pass: a version is told, or is not.
+func (c *Cluster) tell() {
+	b := &c.StoodBy
+	b.known = b.known || b.Server != "" || b.Peers
+	ready := b.Server != "" && b.Failure == "" && b.Off == ""
+	switch {
+	case !b.known || c.Phase != schema.PhaseRunning:
+	case !ready:
+		b.version, b.late = 0, time.Time{}
+		if b.since.IsZero() && b.Off == "" {
+			b.since = c.Now
+		}
+	case b.Stuck:
+		if b.late.IsZero() {
+			b.late = c.Now
+		}
+	default:
+		b.version, b.at, b.late, b.since = schema.Version(c.batch), c.Now, time.Time{}, time.Time{}
+		b.bytes += 3 * mib
+	}
+}
+
+// standby is what the coordinator says of it.
+func (c *Cluster) standby() *schema.StandbyReport {
+	b := &c.StoodBy
+	if !b.known || c.Phase == schema.PhaseEnded {
+		return nil
+	}
+	p := &schema.StandbyReport{Off: b.Off, Failure: b.Failure, Version: b.version, Bytes: b.bytes, Ready: b.version > 0,
+		Peers: b.Peers}
+	switch {
+	case b.Peers && b.Server != "":
+		p.Kept = b.kept(schema.Version(c.batch))
+	case b.Server != "":
+		p.Server, p.URL = b.Server, "nats://10.0.0.2:4222"
+	}
+	if b.version > 0 {
+		p.ToldMS, p.TookSeconds = b.at.UnixMilli(), 0.018
+	}
+	if !b.since.IsZero() {
+		p.UnreadyMS = c.Now.Sub(b.since).Milliseconds()
+	}
+	if !b.late.IsZero() {
+		p.LateMS = c.Now.Sub(b.late).Milliseconds()
+	}
+	return p
+}
+
+// kept is what each of several keeps, of itself and of the one before.
+func (b *Standby) kept(newest schema.Version) (all []schema.KeptReport) {
+	ids := strings.Split(b.Server, ",")
+	for i, id := range ids {
+		k := schema.KeptReport{Server: id, Of: []string{id, ids[(i+len(ids)-1)%len(ids)]}, Ready: true, Version: newest}
+		switch last := i == len(ids)-1; {
+		case last && b.Failure != "":
+			k.Failure, k.Ready, k.Version = b.Failure, false, 0
+		case last && b.Stuck:
+			k.Version = b.version
+		}
+		all = append(all, k)
+	}
+	return all
 }
