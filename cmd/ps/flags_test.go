@@ -148,7 +148,7 @@ func TestSubcommandFlags(t *testing.T) {
 		{Line: "checkpoints export " + folder + " job file", Flags: held("cmd/ps.TestCheckpointsCommands", "id")},
 		{Line: "checkpoints prune " + folder + " job", Flags: flagwalk.Flags{"keep": flagwalk.Fails("1", "--keep 1")}},
 		{Line: "doctor --ps http://127.0.0.1:1" + nats, Flags: held("e2e.TestDoctorAsksTheDriver", "gpu", "gpu-library",
-			"json").And(held("e2e.TestStatus", "ps", "timeout")).And(held("ps/ops/doctor.TestListeners", "listen", "http")).And(
+			"json").And(held("e2e.TestStatus", "ps", "timeout")).And(held("ps/ops/doctor.TestExamine", "listen", "http")).And(
 			held("ps/ops/doctor.TestNATS", "nats", "nats-creds", "nats-monitor")).And(
 			held("ps/ops/doctor.TestKept", "gpu-state")).And(held("e2e.TestKernelLibrary", "kernel-library")).And(
 			held("ps/ops/doctor.TestExamine", "dir")).And(flagwalk.Flags{

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"runtime/metrics"
 	"strings"
+	"time"
 
 	"gradbus/schema"
 )
@@ -72,4 +73,11 @@ func (m *Meter) Read() schema.ProcessReport {
 		CPUSeconds: schema.Real(cpuSeconds()), ResidentBytes: residentBytes(m.memory), HeapBytes: heap,
 		Goroutines: runtime.NumGoroutine(), CPUs: min(runtime.GOMAXPROCS(0), runtime.NumCPU()),
 	}
+}
+
+// Clock is what the kernel says of its clock.
+type Clock struct {
+	Known        bool // the rest is known
+	Synchronised bool
+	ErrorMax     time.Duration
 }

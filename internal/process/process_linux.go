@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -76,4 +77,15 @@ func again(call func() error) (err error) {
 			return err
 		}
 	}
+}
+
+// ReadClock asks the kernel about its clock, without changing anything.
+func ReadClock() Clock {
+	var t unix.Timex
+	state, err := unix.Adjtimex(&t)
+	if err != nil {
+		return Clock{}
+	}
+	return Clock{Known: true, Synchronised: state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0,
+		ErrorMax: time.Duration(t.Maxerror) * time.Microsecond}
 }

@@ -83,9 +83,8 @@ var layers = map[string]layer{
 		noStd: []string{"os/exec"}},
 	// It looks at a machine, a NATS server and a ps from outside.
 	"ps/ops/doctor": {
-		own:    []string{"cuda", "fabric", "internal/process", "ps/ops/status", "ps/ops/terminal", "schema"},
-		others: []string{"golang.org/x/sys/unix"},
-		noStd:  []string{"os/exec"},
+		own:   []string{"cuda", "fabric", "internal/process", "ps/ops/status", "ps/ops/terminal", "schema"},
+		noStd: []string{"os/exec"},
 	},
 	// A client of a ps's page: it asks over HTTP and knows nothing else of the process it runs in.
 	"ps/ops/terminal": {

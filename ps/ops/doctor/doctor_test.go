@@ -21,6 +21,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"gradbus/fabric"
+	"gradbus/internal/process"
 	"gradbus/ps/ops/status"
 	"gradbus/ps/ops/terminal"
 	"gradbus/schema"
@@ -30,11 +31,7 @@ import (
 func root(files map[string]string) fs.FS {
 	m := fstest.MapFS{}
 	for name, text := range files {
-		if target, link := strings.CutPrefix(text, "-> "); link {
-			m[name] = &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink | 0o777}
-		} else {
-			m[name] = &fstest.MapFile{Data: []byte(text)}
-		}
+		m[name] = &fstest.MapFile{Data: []byte(text)}
 	}
 	return m
 }
@@ -52,19 +49,19 @@ func TestReadMachine(t *testing.T) {
 		files map[string]string
 		want  machine
 	}{
-		{"nothing", nil, machine{files: -1, locked: -1}},
+		{"nothing", nil, machine{files: -1}},
 		{"plain", map[string]string{"proc/self/limits": limits,
 			"proc/meminfo": "MemTotal: 2048 kB\nMemFree: 1 kB\nMemAvailable: 1024 kB\n",
 			"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n"},
-			machine{files: 1024, locked: math.MaxInt64, memory: 2 << 20, available: 1 << 20, huge: "madvise"}},
+			machine{files: 1024, memory: 2 << 20, available: 1 << 20, huge: "madvise"}},
 		{"group", map[string]string{"proc/self/cgroup": "0::/a/b\n",
 			"proc/self/mountinfo":        "31 23 0:28 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n",
 			"sys/fs/cgroup/a/memory.max": "4096\n", "sys/fs/cgroup/a/b/memory.max": "max\n",
 			"sys/fs/cgroup/a/b/cpu.max": "150000 100000\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"},
-			machine{files: -1, locked: -1, group: 4096, quota: 1.5}},
+			machine{files: -1, group: 4096, quota: 1.5}},
 		{"nonsense", map[string]string{"proc/self/limits": "Max open files\n",
 			"proc/meminfo": "MemTotal: x kB\nMemAvailable:", "proc/self/cgroup": "x",
-			"sys/fs/cgroup/cpu.max": "a b", "sys/fs/cgroup/memory.max": "-"}, machine{files: -1, locked: -1}},
+			"sys/fs/cgroup/cpu.max": "a b", "sys/fs/cgroup/memory.max": "-"}, machine{files: -1}},
 	} {
 		got := readMachine(root(c.files))
 		c.want.processors = got.processors
@@ -77,34 +74,18 @@ func TestReadMachine(t *testing.T) {
 	}
 }
 
-func TestListeners(t *testing.T) {
-	t.Parallel()
-	const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-	got := listeners(root(map[string]string{
-		"proc/net/tcp": head + "   0: 0100007F:107E 00000000:0000 0A 0:0 00:0 0 0 0 111 1\n   1: 0100007F:107F " +
-			"0100007F:0001 01 0:0 00:0 0 0 0 112 1\n",
-		"proc/net/tcp6": head + "   0: 00000000000000000000000000000000:1F90 0:0 0A 0:0 00:0 0 0 0 113 1\n  broken\n",
-		"proc/71/comm":  "ps\n", "proc/71/fd/3": "-> socket:[111]", "proc/71/fd/1": "-> /dev/null",
-		"proc/72/comm": "other\n", "proc/self/comm": "x",
-	}))
-	if want := []listener{{4222, "ps (pid 71)"}, {8080, ""}}; !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-}
-
 // levels of findings, by what was found.
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	const gib = 1 << 30
-	good := machine{files: 20000, locked: 8 << 20, memory: 16 * gib, available: 12 * gib, processors: 8, huge: "madvise"}
+	good := machine{files: 20000, memory: 16 * gib, available: 12 * gib, processors: 8, huge: "madvise"}
 	with := func(change func(*machine)) machine { m := good; change(&m); return m }
 	for _, c := range []judged{
-		{"good machine", judgeMachine(good), status.OK, "20000"},
-		{"nothing known", judgeMachine(machine{files: -1, locked: -1}), status.Info, "not known"},
+		{"good machine", judgeMachine(good), status.OK, "4096 and more"},
+		{"nothing known", judgeMachine(machine{files: -1}), status.Info, "not known"},
 		{"few files", judgeMachine(with(func(m *machine) { m.files = 1024 })), status.Warning, "some 64 trainers"},
 		{"no files", judgeMachine(with(func(m *machine) { m.files = 64 })), status.Critical, "ulimit -n"},
-		{"unlimited", judgeMachine(with(func(m *machine) { m.files, m.locked = math.MaxInt64, math.MaxInt64 })), status.OK,
-			"unlimited"},
+		{"unlimited", judgeMachine(with(func(m *machine) { m.files = math.MaxInt64 })), status.OK, "4096 and more"},
 		{"memory in use", judgeMachine(with(func(m *machine) { m.available = gib })), status.Warning, "--memory-mib"},
 		{"small group", judgeMachine(with(func(m *machine) { m.group = gib / 2 })), status.Critical,
 			"limit of the control group"},
@@ -112,19 +93,14 @@ func TestJudge(t *testing.T) {
 		{"half a processor", judgeMachine(with(func(m *machine) { m.quota = 0.5 })), status.Warning, "time of 0.5"},
 		{"a share", judgeMachine(with(func(m *machine) { m.quota = 2 })), status.OK, "time of 2.0"},
 		{"no huge pages", judgeMachine(with(func(m *machine) { m.huge = "never" })), status.Warning, "madvise"},
-		{"clock unknown", one(judgeClock(clock{})), status.Info, "not known"},
-		{"clock alone", one(judgeClock(clock{known: true})), status.Warning, "chrony"},
-		{"clock", one(judgeClock(clock{true, true, 1500 * time.Microsecond})), status.OK, "2ms"},
-		{"port free", one(judgePort("127.0.0.1:4222", nil, nil)), status.OK, "free"},
-		{"port of a ps", one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, []listener{{4222, "ps (pid 3)"}})), status.OK,
-			"taken by ps (pid 3)"},
-		{"port of another",
-			one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, []listener{{422, "ps (pid 3)"}, {4222, "nats-server (pid 4)"}})),
-			status.Warning, "nats-server (pid 4)"},
-		{"port of nobody", one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, []listener{{4222, ""}})), status.Warning,
-			"may not see"},
-		{"port forbidden", one(judgePort("127.0.0.1:80", syscall.EACCES, nil)), status.Critical, "1023"},
-		{"address of another machine", one(judgePort("192.0.2.1:1", syscall.EADDRNOTAVAIL, nil)), status.Critical,
+		{"clock unknown", one(judgeClock(process.Clock{})), status.Info, "not known"},
+		{"clock alone", one(judgeClock(process.Clock{Known: true})), status.Warning, "chrony"},
+		{"clock", one(judgeClock(process.Clock{Known: true, Synchronised: true, ErrorMax: 1500 * time.Microsecond})), status.OK, "2ms"},
+		{"port free", one(judgePort("127.0.0.1:4222", nil, false)), status.OK, "free"},
+		{"port of a ps", one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, true)), status.OK, "a ps runs"},
+		{"port of another", one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, false)), status.Warning, "ss -ltnp"},
+		{"port forbidden", one(judgePort("127.0.0.1:80", syscall.EACCES, false)), status.Critical, "1023"},
+		{"address of another machine", one(judgePort("192.0.2.1:1", syscall.EADDRNOTAVAIL, false)), status.Critical,
 			"address of this machine"},
 		{"disk", one(judgeDisk(t.TempDir())), status.OK, "are free"},
 		{"no disk", one(judgeDisk(filepath.Join(t.TempDir(), "none"))), status.Critical, "cannot be written"},
@@ -352,7 +328,7 @@ func TestRunning(t *testing.T) {
 		{"another time", fakePS(t, status.OK, "1", time.Now().Add(-time.Hour), true), status.Warning, "1h0m0s apart"},
 		{"not ready", fakePS(t, status.OK, "1", time.Now(), false), status.Critical, "registry: not renewed"},
 	} {
-		all := (&Config{Version: "1", Client: c.client}).running(t.Context())
+		_, all := (&Config{Version: "1", Client: c.client}).running(t.Context())
 		if text := terminal.Join(terminal.Report(all, 400), false); terminal.Worst(all) != c.worst ||
 			!strings.Contains(text, c.says) {
 			t.Errorf("%s: want %s and %q in:\n%s", c.name, c.worst, c.says, text)
@@ -401,19 +377,11 @@ func TestExamine(t *testing.T) {
 			t.Errorf("%s: %s", f.Name, f.Text)
 		}
 	}
-	want := []string{"gradbus", "kernels", "dense library", "GPUs", "open files", "locked memory", "memory", "processors",
+	want := []string{"gradbus", "kernels", "dense library", "GPUs", "open files", "memory", "processors",
 		"huge pages", "clock", "disk " + dir,
 		"port " + taken.Addr().String(), "port 127.0.0.1:0", "NATS"}
 	if !reflect.DeepEqual(names, want) {
 		t.Errorf("findings %q, want %q", names, want)
-	}
-	self, err := os.ReadFile("/proc/self/comm")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text := terminal.Join(terminal.Report(all, 80), false); !strings.Contains(text,
-		strings.TrimSpace(string(self))+" (pid") {
-		t.Errorf("who has the port is not told:\n%s", text)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)

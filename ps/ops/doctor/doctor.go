@@ -1,0 +1,622 @@
+// Package doctor looks at a machine, a NATS server and a running ps for what would slow a job down, stop it or lose
+// something, and says of each what would be right.
+//
+// What it finds is one list of terminal.Finding. Deciding is apart from looking: functions named judge take facts and
+// give findings. Facts that cannot be had are findings of level Info: never OK.
+//
+// It changes nothing: no setting, no file but one that it takes away again, no message but questions.
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"gradbus/cuda"
+	"gradbus/fabric"
+	"gradbus/internal/process"
+	"gradbus/ps/ops/status"
+	"gradbus/ps/ops/terminal"
+	"gradbus/schema"
+)
+
+// Config is what is examined. What is nil or empty is left out, and said to be.
+type Config struct {
+	Version string
+	Root    fs.FS    // of the machine, os.DirFS("/"): proc and sys are read
+	Listen  []string // addresses that a ps would listen at: of its data server, of its page
+	Dirs    []string // folders that are written to
+
+	Client *terminal.Client // of a ps that may be running
+	// GPUs asks the driver, by a process that may hang. none is why there are no GPUs; broken says that there should be
+	// some.
+	GPUs func(ctx context.Context) (gpus []schema.GPUReport, none string, broken bool)
+	// Kept looks at where is remembered what is wrong with GPUs; it is asked where there are some. text says where that
+	// is.
+	Kept func() (text string, err error)
+
+	Control *fabric.Config // of the NATS server given by --nats; nil for none
+	Monitor string         // URL of its monitoring, http://host:8222; empty for none
+	Token   string         // of the page of a ps, whose own monitoring asks for it; empty is none
+}
+
+// Examine looks at everything. It takes as long as the slowest answer, or until ctx ends.
+func Examine(ctx context.Context, c Config) []terminal.Finding {
+	all := c.build()
+	all = append(all, c.gpus(ctx)...)
+	all = append(all, judgeMachine(readMachine(c.Root))...)
+	all = append(all, judgeClock(process.ReadClock()))
+	for _, dir := range c.Dirs {
+		all = append(all, judgeDisk(dir))
+	}
+	there, found := c.running(ctx)
+	for _, address := range c.Listen {
+		all = append(all, judgePort(address, tryPort(address), there))
+	}
+	all = append(all, found...)
+	return append(all, c.nats(ctx)...)
+}
+
+func ok(name, format string, args ...any) terminal.Finding {
+	return terminal.Finding{Level: status.OK, Name: name, Text: fmt.Sprintf(format, args...)}
+}
+
+func info(name, format string, args ...any) terminal.Finding {
+	return terminal.Finding{Level: status.Info, Name: name, Text: fmt.Sprintf(format, args...)}
+}
+
+func warn(name, want, format string, args ...any) terminal.Finding {
+	return terminal.Finding{Level: status.Warning, Name: name, Text: fmt.Sprintf(format, args...), Want: want}
+}
+
+func fail(name, want, format string, args ...any) terminal.Finding {
+	return terminal.Finding{Level: status.Critical, Name: name, Text: fmt.Sprintf(format, args...), Want: want}
+}
+
+// build says what this program is and computes with.
+func (c *Config) build() []terminal.Finding {
+	all := []terminal.Finding{ok("gradbus", "%s, %s, %s/%s", c.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)}
+	backend, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		return append(all, fail("kernels", "build with make", "%v", err))
+	}
+	defer backend.Close()
+	if backend.Name() == "go" {
+		all = append(all,
+			warn("kernels", "build with make, which sets the tag native: several times as fast, and the same bits", "%s",
+				cuda.Describe(backend)))
+	} else {
+		all = append(all, ok("kernels", "%s", cuda.Describe(backend)))
+	}
+	dense, err := cuda.OpenDense(backend, cuda.DenseOptions{})
+	if err != nil {
+		return append(all, fail("dense library", "install libdnnl2 or libopenblas0-pthread", "%v", err))
+	}
+	defer dense.Close()
+	if dense.Name() == "own" {
+		return append(all,
+			warn("dense library", "install libdnnl2 or libopenblas0-pthread (make deps does): libdnnl2 makes layers two to "+
+				"seven times as fast", "own, %s", dense.Reason()))
+	}
+	return append(all, ok("dense library", "%s, %s", dense.Name(), dense.Reason()))
+}
+
+// gpus asks for every GPU.
+func (c *Config) gpus(ctx context.Context) []terminal.Finding {
+	if c.GPUs == nil {
+		return []terminal.Finding{info("GPUs", "not asked for")}
+	}
+	gpus, none, broken := c.GPUs(ctx)
+	switch {
+	case broken:
+		return []terminal.Finding{warn("GPUs", "see what nvidia-smi says, and install the driver again; or --gpu off",
+			"none can be used: %s", none)}
+	case len(gpus) == 0:
+		return []terminal.Finding{info("GPUs", "none: %s", none)}
+	}
+	var all []terminal.Finding
+	for _, g := range gpus {
+		all = append(all, judgeGPU(&g))
+	}
+	if c.Kept == nil {
+		return all
+	}
+	text, err := c.Kept()
+	if err != nil {
+		return append(all,
+			warn("GPU state", "mend or remove the file, or name another one with --gpu-state: until then a GPU that broke "+
+				"counts as well after a restart", "what is wrong with GPUs cannot be remembered: %v", err))
+	}
+	return append(all, ok("GPU state", "%s", text))
+}
+
+func judgeGPU(g *schema.GPUReport) terminal.Finding {
+	name := fmt.Sprintf("GPU %d", g.Index)
+	text := fmt.Sprintf("%s, driver %s: %s", g.Name, g.Driver, g.State)
+	if g.Reason != "" {
+		text += ": " + g.Reason
+	}
+	switch g.State {
+	case schema.GPUHealthy:
+		return ok(name, "%s", text)
+	case schema.GPUUnknown:
+		return info(name, "%s", text)
+	case schema.GPUDegraded:
+		return warn(name, g.Action, "%s", text)
+	}
+	return fail(name, g.Action, "%s", text)
+}
+
+// clockApartMax is how far the clock of a ps may be from ours before times on the page mislead.
+const clockApartMax = 2 * time.Second
+
+// running looks at a ps that may be there.
+func (c *Config) running(ctx context.Context) (there bool, all []terminal.Finding) {
+	if c.Client == nil {
+		return false, nil
+	}
+	view, _, err := c.Client.Status(ctx)
+	if err != nil {
+		return false, []terminal.Finding{info("ps", "not examined: %v", err)}
+	}
+	all = []terminal.Finding{{Level: view.Why.Level, Name: "ps",
+		Text: fmt.Sprintf("%s at %s: %s", view.Server, c.Client.URL(), view.Why.Text), Want: view.Why.Action}}
+	if view.Version != c.Version {
+		all = append(all, warn("ps version", "run one version of ps and trainers", "%s is of version %s, this command of %s",
+			view.Server, view.Version, c.Version))
+	}
+	if apart := time.Since(time.UnixMilli(view.NowMS)).Abs(); apart > clockApartMax {
+		all = append(all, warn("ps clock", "synchronise the clocks of both machines (chrony, systemd-timesyncd)",
+			"%s apart from this machine's", apart.Round(time.Second)))
+	}
+	ready, lines, err := c.Client.Ready(ctx)
+	switch {
+	case err != nil:
+		return true, append(all, info("ps ready", "not known: %v", err))
+	case ready:
+		return true, append(all, ok("ps ready", "%d checks hold", len(lines)))
+	}
+	for _, l := range lines {
+		if l.Failed {
+			all = append(all, fail("ps ready", "", "%s", l.Text))
+		}
+	}
+	return true, all
+}
+
+// machine is what a process may take here.
+type machine struct {
+	files             int64   // that it may have open; -1 is not known, math.MaxInt64 no limit
+	memory, available int64   // bytes; 0 is not known
+	group             int64   // bytes that the control group may hold; 0 is no limit
+	processors        int     // that may be run on
+	quota             float64 // processors' worth of time that the control group grants; 0 is no limit
+	huge              string  // always, madvise, never
+}
+
+// readMachine reads below a root what the kernel says of this process and machine.
+func readMachine(root fs.FS) machine {
+	m := machine{files: -1, processors: runtime.NumCPU()}
+	if root == nil {
+		return m
+	}
+	m.files = limit(read(root, "proc/self/limits"), "Max open files")
+	m.memory, m.available = process.MachineBytes(root), kilobytes(read(root, "proc/meminfo"), "MemAvailable:")
+	group := process.ReadGroup(root)
+	m.group, m.quota = group.MemoryBytes, group.Processors
+	for _, word := range strings.Fields(read(root, "sys/kernel/mm/transparent_hugepage/enabled")) {
+		if inner, found := strings.CutPrefix(word, "["); found {
+			m.huge = strings.TrimSuffix(inner, "]")
+		}
+	}
+	return m
+}
+
+// read gives a file's text; empty where it cannot be read.
+func read(root fs.FS, name string) string {
+	data, err := fs.ReadFile(root, name)
+	if err != nil {
+		return ""
+	}
+	return string(data)
+}
+
+// limit is the soft limit of a row of /proc/self/limits.
+func limit(text, row string) int64 {
+	for line := range strings.Lines(text) {
+		rest, found := strings.CutPrefix(line, row)
+		if !found {
+			continue
+		}
+		fields := strings.Fields(rest)
+		if len(fields) == 0 {
+			return -1
+		}
+		if fields[0] == "unlimited" {
+			return math.MaxInt64
+		}
+		if n, err := strconv.ParseInt(fields[0], 10, 64); err == nil {
+			return n
+		}
+	}
+	return -1
+}
+
+// kilobytes is a row of /proc/meminfo, in bytes.
+func kilobytes(text, row string) int64 {
+	for line := range strings.Lines(text) {
+		if fields := strings.Fields(line); len(fields) >= 2 && fields[0] == row {
+			if kb, err := strconv.ParseInt(fields[1], 10, 64); err == nil {
+				return kb << 10
+			}
+		}
+	}
+	return 0
+}
+
+// Limits below which a machine is warned of.
+const (
+	// filesMin: a ps holds four sockets for each trainer and as many for other ps, and a page some; files of hundreds of
+	// trainers.
+	filesMin  = 4096
+	filesFail = 256
+	// memoryMin leaves room for one job of the smallest kind beside the runtime.
+	memoryMin = 1 << 30
+	diskMin   = 1 << 30
+	diskShare = 0.05
+)
+
+// size writes bytes in GiB or MiB.
+func size(n int64) string {
+	if n >= 1<<30 {
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	}
+	return fmt.Sprintf("%.0f MiB", float64(n)/(1<<20))
+}
+
+// judgeMachine looks at limits, memory, processors and huge pages.
+func judgeMachine(m machine) []terminal.Finding {
+	return []terminal.Finding{judgeFiles(m), judgeMemory(m), judgeProcessors(m), judgeHuge(m)}
+}
+
+func judgeFiles(m machine) terminal.Finding {
+	const name, want = "open files", "raise it: ulimit -n 65536, or LimitNOFILE= of the service"
+	switch {
+	case m.files < 0:
+		return info(name, "not known")
+	case m.files < filesFail:
+		return fail(name, want, "at most %d: not enough for a job", m.files)
+	case m.files < filesMin:
+		return warn(name, want, "at most %d: enough for some %d trainers", m.files, m.files/16)
+	}
+	return ok(name, "%d and more", filesMin)
+}
+
+func judgeMemory(m machine) terminal.Finding {
+	const name = "memory"
+	if m.memory <= 0 {
+		return info(name, "not known")
+	}
+	limit, of := m.memory, "of this machine"
+	if m.group > 0 && m.group < limit {
+		limit, of = m.group, fmt.Sprintf("by the limit of the control group, of %s", size(m.memory))
+	}
+	text := fmt.Sprintf("%s %s, %s available; jobs may hold three quarters unless --memory-mib says otherwise",
+		size(limit), of, size(m.available))
+	switch {
+	case limit < memoryMin || m.available < memoryMin/4:
+		return fail(name, "give it more memory, or end what else runs", "%s", text)
+	case m.available < limit/4:
+		return warn(name, "say --memory-mib, so that jobs are not promised what others hold", "%s", text)
+	}
+	return ok(name, "%s", text)
+}
+
+func judgeProcessors(m machine) terminal.Finding {
+	if m.quota <= 0 || m.quota >= float64(m.processors) {
+		return ok("processors", "%d", m.processors)
+	}
+	text := fmt.Sprintf("%d, of which the control group grants the time of %.1f", m.processors, m.quota)
+	if m.quota < 1 {
+		return warn("processors", "grant at least one: a ps is stopped for the rest of each period otherwise, and jobs wait",
+			"%s", text)
+	}
+	return ok("processors", "%s", text)
+}
+
+func judgeHuge(m machine) terminal.Finding {
+	const name = "huge pages"
+	switch m.huge {
+	case "always", "madvise":
+		return ok(name, "transparent ones: %s", m.huge)
+	case "":
+		return info(name, "not known")
+	}
+	return warn(name, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: lookups in large tables miss "+
+		"the TLB less", "transparent ones: %s", m.huge)
+}
+
+func judgeClock(c process.Clock) terminal.Finding {
+	switch {
+	case !c.Known:
+		return info("clock", "not known whether anybody synchronises it")
+	case !c.Synchronised:
+		return warn("clock", "run chrony or systemd-timesyncd: events of several machines are shown in the order of "+
+			"their clocks", "nobody synchronises it, says the kernel")
+	}
+	return ok("clock", "synchronised, wrong by at most %s", c.ErrorMax.Round(time.Millisecond))
+}
+
+// judgeDisk writes a file of one page and takes it away again.
+func judgeDisk(dir string) terminal.Finding {
+	name := "disk " + dir
+	probe, err := os.CreateTemp(dir, ".gradbus-doctor-*")
+	if err == nil {
+		defer os.Remove(probe.Name())
+		_, err = probe.Write(make([]byte, 4096))
+		err = errors.Join(err, probe.Close())
+	}
+	if err != nil {
+		return fail(name, "make it, or let this user write there", "cannot be written: %v", err)
+	}
+	d, err := process.Disk(dir)
+	if err != nil {
+		return info(name, "can be written; how much is free is not known")
+	}
+	text := fmt.Sprintf("%s of %s are free", size(d.FreeBytes), size(d.TotalBytes))
+	if d.FreeBytes < diskMin && float64(d.FreeBytes) < diskShare*float64(d.TotalBytes) {
+		return warn(name, "make room: a model that cannot be saved is lost", "%s", text)
+	}
+	return ok(name, "%s", text)
+}
+
+// tryPort listens at an address for a moment.
+func tryPort(address string) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// judgePort says whether a ps could listen at an address; err is of trying to, and running says that a ps is there.
+func judgePort(address string, err error, running bool) terminal.Finding {
+	name := "port " + address
+	switch {
+	case err == nil:
+		return ok(name, "free")
+	case errors.Is(err, syscall.EADDRINUSE) && running:
+		return ok(name, "taken, and a ps runs")
+	case errors.Is(err, syscall.EADDRINUSE):
+		return warn(name, "see who has it (ss -ltnp); end it, or start ps with another --listen or --http", "taken")
+	case errors.Is(err, syscall.EACCES), errors.Is(err, fs.ErrPermission):
+		return fail(name, "choose a port above 1023, or grant CAP_NET_BIND_SERVICE", "this user may not listen there")
+	}
+	return fail(name, "choose an address of this machine", "%v", err)
+}
+
+const (
+	// natsMinor is the least version 2.x of nats-server that this was written for.
+	natsMinor = 10
+	// payloadMin is the size of a chunk's message at the default of 256 KiB, and some.
+	payloadMin = 512 << 10
+	// pendingMin is the default of nats-server, below which a reader that is slow for a moment is cut off.
+	pendingMin    = 64 << 20
+	monitorWithin = 5 * time.Second
+	varzBytesMax  = 1 << 20
+)
+
+// nats looks at the control server, where there is one of its own.
+func (c *Config) nats(ctx context.Context) []terminal.Finding {
+	if c.Control == nil {
+		return []terminal.Finding{
+			info("NATS", "not examined: --nats names a server or cluster; a ps that embeds its own sets it up itself"),
+		}
+	}
+	control, err := fabric.DialControl(ctx, *c.Control)
+	if err != nil {
+		return []terminal.Finding{fail("NATS", "start it, or correct --nats and what it needs", "%v", err)}
+	}
+	defer control.Close()
+	survey, err := control.Survey(ctx, schema.ServersBucket, schema.JobsBucket)
+	if errors.Is(err, fabric.ErrDenied) {
+		return []terminal.Finding{info("NATS", "not examined: %v", err)}
+	}
+	if err != nil {
+		return []terminal.Finding{fail("NATS", "look at its log", "%v", err)}
+	}
+	all := judgeNATS(&survey)
+	if c.Monitor == "" {
+		return append(all,
+			info("NATS monitor", "max_pending, slow consumers and where JetStream stores: not asked; --nats-monitor names the "+
+				"server's monitoring address"))
+	}
+	v, err := readMonitor(ctx, c.Monitor, c.Token)
+	if errors.Is(err, errToken) {
+		return append(all, fail("NATS monitor", "name a file with the token of its page: --http-token-file", "%v", err))
+	} else if err != nil {
+		return append(all, fail("NATS monitor", "start nats-server with -m 8222, and name http://host:8222", "%v", err))
+	}
+	return append(all, judgeMonitor(v)...)
+}
+
+// judgeNATS looks at what a server tells everybody who may use it.
+func judgeNATS(s *fabric.Survey) []terminal.Finding {
+	all := []terminal.Finding{judgeVersion(s.Address, s.Version)}
+	if s.PayloadBytesMax < payloadMin {
+		all = append(all, warn("NATS messages", "set max_payload to 8MB",
+			"at most %d KiB: trainers with --route cluster are refused at the default chunk size", s.PayloadBytesMax>>10))
+	} else {
+		all = append(all, ok("NATS messages", "at most %.1f MiB", float64(s.PayloadBytesMax)/(1<<20)))
+	}
+	if s.JetStream != nil {
+		return append(all,
+			fail("JetStream", "run nats-server with -js, or set jetstream in its configuration and for the account", "%v",
+				s.JetStream))
+	}
+	if m := s.Memory; m.Max >= 0 && m.Max-m.Used < memoryOfBuckets {
+		all = append(all, fail("JetStream", "raise max_memory_store, or the account's limit",
+			"%s of %s of memory are used: the buckets of ps and jobs do not fit", size(m.Used), size(m.Max)))
+	} else {
+		all = append(all, ok("JetStream", "%s of memory used", size(m.Used)))
+	}
+	for _, b := range s.Buckets {
+		all = append(all, judgeBucket(s, b))
+	}
+	if len(s.Buckets) == 1 {
+		all = append(all, fail("buckets", "see /readyz?verbose of a ps, which makes it again or says why it cannot",
+			"%s is there alone: the other one is lost, and nobody can join", s.Buckets[0].Name))
+	}
+	if len(s.Buckets) == 0 {
+		all = append(all, info("buckets", "none yet: the first ps with --nats makes them"))
+	}
+	return all
+}
+
+// memoryOfBuckets is what the two buckets take at most.
+const memoryOfBuckets = 20 << 20
+
+func judgeVersion(address, version string) terminal.Finding {
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) == 3 {
+		major, err := strconv.Atoi(parts[0])
+		minor, other := strconv.Atoi(parts[1])
+		if err == nil && other == nil {
+			if major < 2 || major == 2 && minor < natsMinor {
+				return warn("NATS", fmt.Sprintf("use nats-server 2.%d or newer", natsMinor), "nats-server %s at %s",
+					version, address)
+			}
+			return ok("NATS", "nats-server %s at %s", version, address)
+		}
+	}
+	return info("NATS", "a server of unknown version %q at %s", version, address)
+}
+
+// judgeBucket: memory is where these buckets belong, since what they hold is written again by those who are there.
+func judgeBucket(s *fabric.Survey, b fabric.BucketSurvey) terminal.Finding {
+	name := "bucket " + strings.TrimPrefix(b.Name, "gradbus-")
+	kept := "on disk"
+	if b.InMemory {
+		kept = "in memory"
+	}
+	text := fmt.Sprintf("%d keys, %s, %d of %d replicas up to date", b.Keys, kept, b.Current, b.Replicas)
+	switch {
+	case b.Current < b.Replicas && b.Current*2 <= b.Replicas:
+		return fail(name, "bring the servers of the cluster back", "%s: no quorum, nobody can join", text)
+	case b.Current < b.Replicas:
+		return warn(name, "bring the servers of the cluster back: one more lost, and nobody can join", "%s", text)
+	case s.Cluster != "" && b.Replicas < 3:
+		return warn(name, "have three servers in the cluster when the first ps starts: then the bucket is on three, and "+
+			"outlives one", "%s: cluster %s loses it with one server, and jobs cannot be joined until it is back",
+			text, s.Cluster)
+	case b.BytesMax > 0 && int64(b.Bytes) > b.BytesMax/10*9:
+		return warn(name, "end jobs, or take old ones away", "%s; it is full to more than 90 %%", text)
+	case b.Replicas == 1:
+		return ok(name, "%s; a restart of the server empties it, and those who are there write it again", text)
+	}
+	return ok(name, "%s", text)
+}
+
+// varz is what of a NATS server's monitoring says whether something would be lost.
+type varz struct {
+	Version       string `json:"version"`
+	MaxPending    int64  `json:"max_pending"`
+	SlowConsumers int64  `json:"slow_consumers"`
+	Connections   int    `json:"connections"`
+	MaxConn       int    `json:"max_connections"`
+	JetStream     struct {
+		Config *struct {
+			StoreDir string `json:"store_dir"`
+		} `json:"config"`
+	} `json:"jetstream"`
+}
+
+// errToken says that monitoring wants another token.
+var errToken = errors.New("it wants a token, or another one")
+
+// monitorRequest asks for a NATS server's monitoring. The token goes to this machine alone: that of a ps is nowhere
+// else, and a NATS server's own asks for none.
+func monitorRequest(ctx context.Context, url, token string) (*http.Request, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/varz", nil)
+	if err != nil {
+		return nil, fmt.Errorf("monitoring at %s: %w", schema.Clip(url), err)
+	}
+	if host := request.URL.Hostname(); token != "" && (host == "localhost" || net.ParseIP(host).IsLoopback()) {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	return request, nil
+}
+
+// readMonitor asks a NATS server's monitoring.
+func readMonitor(ctx context.Context, url, token string) (v varz, err error) {
+	ctx, cancel := context.WithTimeout(ctx, monitorWithin)
+	defer cancel()
+	request, err := monitorRequest(ctx, url, token)
+	if err != nil {
+		return v, err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Do(request)
+	if err != nil {
+		return v, fmt.Errorf("monitoring at %s: %w", url, errors.Unwrap(err))
+	}
+	defer answer.Body.Close()
+	switch answer.StatusCode {
+	case http.StatusOK:
+	case http.StatusUnauthorized:
+		return v, fmt.Errorf("monitoring at %s: %w", url, errToken)
+	default:
+		return v, fmt.Errorf("monitoring at %s: /varz answers %s", url, answer.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(answer.Body, varzBytesMax)).Decode(&v); err != nil || v.Version == "" {
+		return v, fmt.Errorf("monitoring at %s: /varz is not that of a NATS server", url)
+	}
+	return v, nil
+}
+
+// judgeMonitor looks at what only the monitoring tells.
+func judgeMonitor(v varz) []terminal.Finding {
+	var all []terminal.Finding
+	if v.MaxPending < pendingMin {
+		all = append(all, warn("NATS pending", "set max_pending to 256MB",
+			"max_pending is %s: a reader that stands still for a moment is cut off", size(v.MaxPending)))
+	} else {
+		all = append(all, ok("NATS pending", "max_pending is %s", size(v.MaxPending)))
+	}
+	if v.SlowConsumers > 0 {
+		all = append(all, warn("NATS readers", "look for busy machines and thin networks, or raise max_pending",
+			"%d were cut off because they did not read in time, since it started", v.SlowConsumers))
+	} else {
+		all = append(all, ok("NATS readers", "%d connections, none was cut off for being slow", v.Connections))
+	}
+	if v.MaxConn > 0 && v.Connections > v.MaxConn/10*9 {
+		all = append(all, warn("NATS connections", "raise max_connections", "%d of at most %d", v.Connections, v.MaxConn))
+	}
+	if c := v.JetStream.Config; c != nil && temporary(c.StoreDir) {
+		all = append(all, warn("JetStream store", "set store_dir to a folder that is kept",
+			"%s: what others keep in streams on disk is gone after a restart", schema.Clip(c.StoreDir)))
+	}
+	return all
+}
+
+// temporary tells whether a folder is emptied by restarts.
+func temporary(dir string) bool {
+	for _, of := range []string{"/tmp", "/var/tmp", "/dev/shm", "/run"} {
+		if dir == of || strings.HasPrefix(dir, of+"/") {
+			return true
+		}
+	}
+	return false
+}
