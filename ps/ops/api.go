@@ -1,17 +1,26 @@
 package ops
 
 import (
+	"bytes"
 	"cmp"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
+	"io/fs"
 	"net/http"
 	"net/url"
+	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"gradbus/ps/ops/status"
 )
@@ -325,4 +334,405 @@ func (s *Server) events(ctx context.Context, view *status.Status, values url.Val
 		return nil, err
 	}
 	return listed(view, "events", found)
+}
+
+// hello begins a stream: how soon a browser that lost it should ask for another, in milliseconds.
+const hello = "retry: 1000\n\n"
+
+var errNoRoom = &refusal{http.StatusServiceUnavailable,
+	"too many streams are open: close a page that shows this ps, or ask /api/v1/status now and then"}
+
+// stream sends an update once a second, and at once when what is first on the page changes. Its clients share every
+// update, in one of two forms. One that is slow is sent the newest when it has taken the last, and is cut off when that
+// takes longer than streamTime; it delays nobody and holds on to one update at most, that which it is being sent.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	if s.streams.Add(1) > int64(s.limits.streamsMax) {
+		s.streams.Add(-1)
+		h.Set("Retry-After", "10")
+		s.refuse(w, errNoRoom)
+		return
+	}
+	defer s.streams.Add(-1)
+	h.Set("Content-Type", "text/event-stream; charset=utf-8")
+	h.Set("Vary", "Accept-Encoding")
+	h.Set("X-Accel-Buffering", "no") // for a proxy that would wait for more
+	packed := acceptsGzip(r)
+	if packed {
+		h.Set("Content-Encoding", "gzip")
+	}
+	if r.Method == http.MethodHead {
+		return
+	}
+	if in := connectionOf(r); in != nil {
+		in.enter(streaming)
+		defer in.enter(answering)
+		in.narrow()
+	}
+	out := &sender{to: w, control: http.NewResponseController(w), time: s.limits.streamTime, packed: packed}
+	if out.begin(s.hub.hello()) == nil && errors.Is(s.follow(r, out), errEnding) {
+		out.end()
+	}
+}
+
+// follow sends updates until the client or the process ends.
+func (s *Server) follow(r *http.Request, out *sender) error {
+	for last := uint64(0); ; {
+		v := s.hub.latest.Load()
+		if v.made() {
+			plain, packed, err := out.form(v)
+			if err != nil {
+				s.faults.Add(1)
+				s.log.Error("an update cannot be sent", "err", err)
+				return err
+			}
+			if err := out.send(plain, packed); err != nil {
+				return err
+			}
+			if serial := v.update.Status.Serial; last > 0 && serial > last+1 {
+				s.missed.Add(serial - last - 1)
+			}
+			last = v.update.Status.Serial
+		}
+		select {
+		case <-v.newer:
+		case <-r.Context().Done():
+			return r.Context().Err()
+		case <-s.stop:
+			return errEnding
+		case <-s.hub.stop:
+			return errEnding
+		}
+	}
+}
+
+// sender is one client of a stream.
+type sender struct {
+	to      http.ResponseWriter
+	control *http.ResponseController
+	time    time.Duration
+	packed  bool
+	sum     gzipSum
+}
+
+// form is a view as the client takes it; the compressed form is made where some client does.
+func (o *sender) form(v *view) (plain, packed []byte, err error) {
+	if o.packed {
+		return v.asPacked()
+	}
+	plain, err = v.asEvent()
+	return plain, nil, err
+}
+
+func (o *sender) begin(plain, packed []byte) error {
+	if o.packed {
+		packed = append(gzipHead[:len(gzipHead):len(gzipHead)], packed...)
+	}
+	return o.send(plain, packed)
+}
+
+// send writes one part, in the form that the client takes.
+func (o *sender) send(plain, packed []byte) error {
+	body := plain
+	if o.packed {
+		body = packed
+		o.sum.add(plain)
+	}
+	if err := o.control.SetWriteDeadline(time.Now().Add(o.time)); err != nil {
+		return err
+	}
+	if _, err := o.to.Write(body); err != nil {
+		return err
+	}
+	return o.control.Flush()
+}
+
+// end makes the stream whole, where it is compressed. The client may be slow, and is not waited for long.
+func (o *sender) end() {
+	if o.packed && o.control.SetWriteDeadline(time.Now().Add(shutdownTime/2)) == nil {
+		_, _ = o.to.Write(o.sum.end())
+	}
+}
+
+// hello is what begins a stream, in both forms.
+func (h *Hub) hello() (plain, packed []byte) {
+	h.helloOnce.Do(func() { h.helloPacked = h.packer.pack([]byte(hello)) })
+	return []byte(hello), h.helloPacked
+}
+
+// healthz says whether the control loop turns, and asks nothing else: what restarts a ps must not do so for want of a
+// GPU.
+func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
+	if _, err := s.alive(); err != nil {
+		text(w, r, http.StatusServiceUnavailable, err.Error()+"\n")
+		return
+	}
+	text(w, r, http.StatusOK, "ok\n")
+}
+
+func (s *Server) alive() (string, error) {
+	if s.config.Alive == nil {
+		return "not watched", nil
+	}
+	at := s.config.Alive()
+	if at.IsZero() {
+		return "starting", nil
+	}
+	if still := time.Since(at); still > s.limits.aliveTime {
+		return "", fmt.Errorf("the control loop has stood still for %s, want at most %s", still.Round(100*time.Millisecond),
+			s.limits.aliveTime)
+	}
+	return "turns", nil
+}
+
+// readyz says whether the ps can do its work, and with ?verbose what holds, a line each.
+func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
+	checks := s.checks()
+	status, all := http.StatusOK, "ok\n"
+	var lines strings.Builder
+	for _, c := range checks {
+		mark := "ok    "
+		if !c.OK {
+			mark = "failed"
+			status, all = http.StatusServiceUnavailable, "not ready: /readyz?verbose says why\n"
+		}
+		fmt.Fprintf(&lines, "%s  %s: %s\n", mark, c.Name, strings.ReplaceAll(c.Text, "\n", " "))
+	}
+	if r.URL.Query().Has("verbose") {
+		all = lines.String()
+	}
+	text(w, r, status, all)
+}
+
+// checks are ours and the ps's.
+func (s *Server) checks() []Check {
+	said, err := s.alive()
+	loop := Check{Name: "control-loop", OK: err == nil, Text: said}
+	if err != nil {
+		loop.Text = err.Error()
+	}
+	view := Check{Name: "status", Text: ErrStarting.Error()}
+	if age, ok := s.hub.age(time.Now()); ok {
+		view.OK = age < s.limits.aliveTime
+		view.Text = fmt.Sprintf("%s old", age.Round(10*time.Millisecond))
+	}
+	checks := []Check{loop, view}
+	if s.config.Checks != nil {
+		checks = append(checks, s.config.Checks()...)
+	}
+	return checks
+}
+
+func text(w http.ResponseWriter, r *http.Request, status int, body string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	send(w, r, status, []byte(body))
+}
+
+// files are the page: read once, compressed once, and served from memory by their whole path alone. There is no folder
+// to list, and no path leads out.
+type files struct{ byPath map[string]*file }
+
+type file struct {
+	kind, tag string // Content-Type; hash of the content
+	plain     []byte
+	packed    func() []byte // gzip, made when the first asks; nil where it gains nothing
+}
+
+// Bounds of the page, which is part of the program: more is a mistake of the build.
+const (
+	filesMax     = 200
+	fileBytesMax = 4 << 20
+)
+
+// placeholder stands where there is no page.
+const placeholder = `<!doctype html><html lang="en"><meta charset="utf-8"><title>gradbus</title><p>This ps has no page. See <a href="/api/v1/status">/api/v1/status</a>.</p></html>`
+
+// load reads all files of the page.
+func load(from fs.FS) (*files, error) {
+	all := &files{byPath: map[string]*file{}}
+	if from == nil {
+		all.byPath["/"] = newFile("index.html", []byte(placeholder))
+		return all, nil
+	}
+	err := fs.WalkDir(from, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		data, err := fs.ReadFile(from, name)
+		if err != nil {
+			return err
+		}
+		if len(data) > fileBytesMax || len(all.byPath) >= filesMax {
+			return fmt.Errorf("%s: more than %d files, or %d bytes in one", name, filesMax, fileBytesMax)
+		}
+		at := "/" + name
+		if name == "index.html" {
+			at = "/"
+		}
+		all.byPath[at] = newFile(name, data)
+		return nil
+	})
+	if err == nil && all.byPath["/"] == nil {
+		err = fmt.Errorf("no index.html")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("files of the page: %w", err)
+	}
+	return all, nil
+}
+
+func newFile(name string, data []byte) *file {
+	sum := sha256.Sum256(data)
+	return &file{kind: kindOf(name), tag: hex.EncodeToString(sum[:12]), plain: data,
+		packed: sync.OnceValue(func() []byte { return gzipped(data, gzip.BestCompression) })}
+}
+
+// gzipped is nil where it gains nothing.
+func gzipped(data []byte, level int) []byte {
+	var b bytes.Buffer
+	w, err := gzip.NewWriterLevel(&b, level)
+	if err != nil {
+		panic(err) // no such level, which is a constant
+	}
+	_, _ = w.Write(data) // a bytes.Buffer takes everything
+	_ = w.Close()
+	if b.Len() >= len(data) {
+		return nil
+	}
+	return b.Bytes()
+}
+
+// kindOf is the Content-Type of a file by its name; the system's table, which differs between machines, is not asked.
+func kindOf(name string) string {
+	switch path.Ext(name) {
+	case ".html":
+		return "text/html; charset=utf-8"
+	case ".js":
+		return "text/javascript; charset=utf-8"
+	case ".css":
+		return "text/css; charset=utf-8"
+	case ".svg":
+		return "image/svg+xml"
+	case ".txt", "":
+		return "text/plain; charset=utf-8"
+	}
+	return "application/octet-stream"
+}
+
+// ServeHTTP answers with a file. It is asked for again each time, by its hash: a changed program never meets an old
+// page.
+func (f *files) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	found := f.byPath[r.URL.Path]
+	if found == nil {
+		fail(w, http.StatusNotFound, fmt.Sprintf("no %q here: the page is at /, the API below /api/v1/", clip(r.URL.Path)))
+		return
+	}
+	h := w.Header()
+	body, tag := found.plain, `"`+found.tag+`"`
+	if acceptsGzip(r) {
+		if packed := found.packed(); packed != nil {
+			body, tag = packed, `"`+found.tag+`-gzip"`
+			h.Set("Content-Encoding", "gzip")
+		}
+	}
+	h.Set("Cache-Control", "no-cache")
+	h.Set("Vary", "Accept-Encoding")
+	h.Set("ETag", tag)
+	if matches(r.Header.Get("If-None-Match"), tag) {
+		h.Del("Content-Encoding")
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	h.Set("Content-Type", found.kind)
+	send(w, r, http.StatusOK, body)
+}
+
+// send writes a whole body.
+func send(w http.ResponseWriter, r *http.Request, status int, body []byte) {
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(body) // the client is gone where this fails
+	}
+}
+
+// matches reports whether a list of tags, as If-None-Match has it, holds one.
+func matches(list, tag string) bool {
+	for each := range strings.SplitSeq(list, ",") {
+		if each = strings.TrimPrefix(strings.TrimSpace(each), "W/"); each == tag || each == "*" {
+			return true
+		}
+	}
+	return false
+}
+
+// acceptsGzip reads Accept-Encoding, in which q=0 is a refusal.
+func acceptsGzip(r *http.Request) bool {
+	for each := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		name, parameters, _ := strings.Cut(strings.TrimSpace(each), ";")
+		if name = strings.TrimSpace(name); !strings.EqualFold(name, "gzip") && name != "*" {
+			continue
+		}
+		q, isQ := strings.CutPrefix(strings.ReplaceAll(parameters, " ", ""), "q=")
+		return !isQ || strings.Trim(q, "0.") != ""
+	}
+	return false
+}
+
+// runbooksPage is the page of the runbooks, in the dress of the page. Like the page's own files it is that of every
+// gradbus, and no token is asked for it: links in alerts lead here.
+func runbooksPage(text string) *file {
+	return newFile("runbooks.html", []byte(`<!doctype html><html lang="en"><head><meta charset="utf-8">`+
+		`<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="dark light">`+
+		`<title>Runbooks – gradbus</title><link rel="icon" href="data:,"><link rel="stylesheet" href="assets/page.css">`+
+		`<script src="assets/theme.js"></script></head><body><header class="top"><p class="home"><a href="./">gradbus</a></p>`+
+		`</header><main class="leaf">`+markdown(text)+"</main></body></html>\n"))
+}
+
+// markdown is the HTML of what runbooks hold: headings, paragraphs and lists. A heading of the second level is an
+// anchor.
+func markdown(text string) string {
+	var b strings.Builder
+	for block := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {
+		block = strings.TrimSpace(block)
+		marks := len(block) - len(strings.TrimLeft(block, "#"))
+		heading := strings.TrimSpace(block[marks:])
+		switch {
+		case block == "":
+		case marks == 2:
+			fmt.Fprintf(&b, `<h2 id="%s">%s</h2>`, html.EscapeString(heading), inline(heading))
+		case marks > 0:
+			fmt.Fprintf(&b, "<h%d>%s</h%d>", marks, inline(heading), marks)
+		case strings.HasPrefix(block, "- "):
+			b.WriteString("<ul>")
+			for item := range strings.SplitSeq("\n"+block, "\n- ") {
+				if item = strings.TrimSpace(item); item != "" {
+					b.WriteString("<li>" + inline(item) + "</li>")
+				}
+			}
+			b.WriteString("</ul>")
+		default:
+			b.WriteString("<p>" + inline(block) + "</p>")
+		}
+	}
+	return b.String()
+}
+
+var inlined = regexp.MustCompile("`([^`]+)`" + `|\[([^\]]+)\]\((#[a-z0-9-]+)\)`)
+
+// inline is a line of text with its `code`, and links to other runbooks; all else is shown as it stands.
+func inline(text string) string {
+	var b strings.Builder
+	at := 0
+	for _, m := range inlined.FindAllStringSubmatchIndex(text, -1) {
+		b.WriteString(html.EscapeString(text[at:m[0]]))
+		if m[2] >= 0 {
+			b.WriteString("<code>" + html.EscapeString(text[m[2]:m[3]]) + "</code>")
+		} else {
+			fmt.Fprintf(&b, `<a href="%s">%s</a>`, text[m[6]:m[7]], html.EscapeString(text[m[4]:m[5]]))
+		}
+		at = m[1]
+	}
+	b.WriteString(html.EscapeString(text[at:]))
+	return b.String()
 }

@@ -1,14 +1,57 @@
+// Package ops is the HTTP side of a ps: the page, the API, the stream of updates, probes, metrics and profiles.
+//
+// # What is where
+//
+//   - Hub (hub.go) owns the status: one goroutine takes reports out of a bounded queue and makes a view of all jobs
+//     once a second, or at once when what is first on the page has changed.
+//   - Server (server.go) is the listeners, with a bound of connections, and Go's pprof and what NATS says of its server,
+//     each on a listener of its own. guard.go says who may ask.
+//   - api.go answers below /api/v1/, sends the stream of updates, and has /healthz, /readyz, the page and its runbooks.
+//
+// # What looking costs
+//
+// A view is made once a second whether or not anybody looks, since it keeps the curves. Everything else happens when
+// asked for: the JSON of an update and its compressed form are made by the first client that wants them, and shared by
+// all. A client that is slow gets the newest update when it has taken the last one, and is cut off when it does not
+// take it; it holds a goroutine, some 28 KiB and what the kernel buffers. Nothing here is ever waited for by a shard,
+// the control loop or the status.
+//
+// # What clients may do
+//
+// Look. Every path is read-only but one, which resets figures of buckets, of which no job hears. Requests under foreign
+// names, from pages of other sites, with other methods, bodies, or large or slow headers are refused, and counted.
+// Beyond this machine a token and TLS are asked for. Connections and streams are bounded. The newest connection is
+// always taken: the one that has waited longest for its client makes room.
+//
+// # Faults
+//
+// Whatever goes wrong here is logged and counted, and training goes on: an error of the listener, a panic of a handler
+// or of the status. Only what cannot be had at the start is an error, as its user is there to read it.
+//
+// # What it must not know
+//
+// NATS, shards and coordinators, NVML: reports and functions come in by Config and Hub.Take, and cmd/ps ties them. It
+// must not call anything that may block: what Config names answers from memory.
+//
+// # For a newcomer
+//
+// A path of the API is easily added: to api.go, to the table of its test, and to docs. What is sent is for package
+// status to say.
 package ops
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"net/url"
 	"runtime"
 	"slices"
@@ -314,4 +357,346 @@ func (s *Server) enter() bool {
 		s.requests.Add(1)
 	}
 	return !s.closed
+}
+
+// Config is what a Server is told and given. Names in parentheses are those of the flags, which errors use.
+type Config struct {
+	// Listen (http) is the host:port to serve at; port 0 means any free one.
+	Listen string
+	// AnyPort takes a free port where that of Listen is taken, and says so in the log, instead of an error: for a ps whose
+	// user did not ask for that port.
+	AnyPort bool
+	// Hosts (http-host) are names besides the address and loopback names that requests may ask for in their Host header:
+	// those under which a proxy or a name server makes the page known.
+	Hosts []string
+	// Machine are names of this machine, that requests may ask for as well; Server.Public gives none of them.
+	Machine []string
+	// Token (http-token-file) is what requests must show, but for /healthz and the short form of /readyz. Empty means
+	// that none is asked for.
+	Token string
+	// MetricsToken (metrics-token-file) is what requests for /metrics must show where they do not show Token; it opens
+	// nothing else. Empty means that there is none.
+	MetricsToken string
+	// CertFile and KeyFile (http-tls-cert, http-tls-key) are PEM files of a certificate and its key; with them all is TLS.
+	CertFile, KeyFile string
+	// Insecure (http-insecure) allows an address that other machines reach without Token and TLS.
+	Insecure bool
+	// Pprof (pprof) is the loopback host:port of Go's profiles. Empty means none.
+	Pprof string
+	// Monitor (nats-monitor) is the loopback host:port of what NATS says. Empty means none.
+	Monitor string
+
+	// Hub makes what is shown. It outlives the Server, and is its maker's to close.
+	Hub *Hub
+	// Page holds the files of the page, index.html at its root, each served under its path; nil serves a line of text.
+	Page fs.FS
+	// Runbooks is Markdown, shown at /runbooks.
+	Runbooks string
+	// Metrics answers /metrics; nil is none.
+	Metrics http.Handler
+	// NATS gives a page of NATS's monitoring, as JSON; NATSPages are all of them, with their parameters. An error says
+	// what is wrong with these, or ErrStarting.
+	NATS      func(page string, parameters url.Values) ([]byte, error)
+	NATSPages map[string][]string
+	// ResetBuckets begins anew what the shards of a job here say of each bucket, of all jobs where it is empty. It reports
+	// whether the job has shards here, and must not block. nil resets nothing.
+	ResetBuckets func(job string) bool
+	// Alive is when the control loop of the ps last turned; zero before it does. It must not block.
+	Alive func() time.Time
+	// Checks is what has to hold for the ps to be ready. It must not block.
+	Checks func() []Check
+	// Log is told of faults; nil discards. No request is logged.
+	Log *slog.Logger
+
+	limits limits // zero fields have defaults; tests shorten them
+}
+
+// Check is one line of /readyz?verbose.
+type Check struct {
+	Name string
+	OK   bool
+	Text string // what is, or what is wrong
+}
+
+// limits bound what clients may take of the process.
+type limits struct {
+	headerBytesMax int           // of a request's line and headers
+	headerTime     time.Duration // until a request's headers are there
+	formTime       time.Duration // until the form of a request is there, after its headers
+	writeTime      time.Duration // until an answer is taken
+	idleTime       time.Duration // between requests of a connection
+	streamTime     time.Duration // that a stream's client may take for one update
+	streamsMax     int
+	connectionsMax int
+	aliveTime      time.Duration // that the control loop may stand still
+}
+
+func (l limits) withDefaults() limits {
+	set(&l.headerBytesMax, 16<<10)
+	set(&l.headerTime, 5*time.Second)
+	set(&l.formTime, 2*time.Second)
+	set(&l.writeTime, 20*time.Second)
+	set(&l.idleTime, time.Minute)
+	set(&l.streamTime, 10*time.Second)
+	// A connection costs some 28 KiB, with a stream or without. Dashboards are few, and all together stay below 8 MiB.
+	set(&l.streamsMax, 128)
+	set(&l.connectionsMax, 256)
+	set(&l.aliveTime, 10*time.Second)
+	return l
+}
+
+func set[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// tokenBytesMin is the shortest token that is worth asking for: 16 hexadecimal digits are 64 bits.
+const tokenBytesMin = 16
+
+// Validate says what is wrong, in one line, and what would be right.
+func (c Config) Validate() error {
+	var wrong []string
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			wrong = append(wrong, fmt.Sprintf(format, args...))
+		}
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	check(err == nil, "http %q: want host:port, for example 127.0.0.1:8080, or off", c.Listen)
+	check((c.CertFile == "") == (c.KeyFile == ""), "http-tls-cert and http-tls-key: want both or neither")
+	for _, each := range [][2]string{{"http-token-file", c.Token}, {"metrics-token-file", c.MetricsToken}} {
+		flag, token := each[0], each[1]
+		check(token == "" || len(token) >= tokenBytesMin,
+			"%s: its token has %d characters, want at least %d: openssl rand -hex 16 makes one", flag, len(token),
+			tokenBytesMin)
+		check(!strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }),
+			"%s: its token holds what is no letter, digit or sign of ASCII", flag)
+	}
+	check(c.MetricsToken == "" || c.MetricsToken != c.Token,
+		"metrics-token-file: its token is that of http-token-file, which opens more: want another")
+	if err == nil {
+		check(isLoopback(host) || c.Insecure || c.Token != "" && c.CertFile != "",
+			"http %s: other machines can reach it: give http-token-file, http-tls-cert and http-tls-key, serve at 127.0.0.1, "+
+				"or say http-insecure", c.Listen)
+	}
+	for _, h := range c.Hosts {
+		check(hostName(h) != "" && !strings.ContainsAny(h, "/*@ "),
+			"http-host %q: want a name or an address, without scheme and port", h)
+	}
+	for _, side := range c.sides() {
+		host, _, err := net.SplitHostPort(side.at)
+		check(err == nil && isLoopback(host), "%s %q: want host:port of this machine alone, for example %s", side.flag,
+			side.at, side.example)
+	}
+	check(c.Hub != nil, "no hub")
+	if len(wrong) > 0 {
+		return errors.New(strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
+// isLoopback reports whether only this machine reaches a host to listen at.
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// sideConnectionsMax bounds the connections of a side listener.
+const sideConnectionsMax = 16
+
+// side is a listener beside that of the page, which this machine alone reaches. It has the page's rules and token.
+type side struct {
+	flag, at, example string
+	what, path        string // as the log says it
+	handler           func(*Server) http.Handler
+	endless           bool // an answer takes as long as its asker says
+
+	listener net.Listener
+}
+
+// sides are those that are asked for.
+func (c *Config) sides() []*side {
+	return slices.DeleteFunc([]*side{
+		{flag: "pprof", at: c.Pprof, example: "127.0.0.1:6060", what: "profiles", path: "/debug/pprof/",
+			handler: (*Server).profiles, endless: true},
+		{flag: "nats-monitor", at: c.Monitor, example: "127.0.0.1:8222", what: "NATS monitoring", path: "/varz",
+			handler: (*Server).monitoring},
+	}, func(s *side) bool { return s.at == "" })
+}
+
+// listenSides opens all, or none.
+func (s *Server) listenSides() (sides []*side, err error) {
+	sides = s.config.sides()
+	for i, one := range sides {
+		if one.listener, err = net.Listen("tcp", one.at); err != nil {
+			for _, opened := range sides[:i] {
+				opened.listener.Close()
+			}
+			return nil, taken(one.flag, one.at, "choose another with --"+one.flag, err)
+		}
+	}
+	return sides, nil
+}
+
+// profiles are Go's own, under names of this machine only. The command line, which pprof would show too, may hold
+// secrets.
+func (s *Server) profiles() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return s.guarded(newGuard(Config{Listen: s.config.Pprof}, nil), mux)
+}
+
+// monitoring is what NATS says of its server. NATS serves the same itself, to pages of all sites, with the stacks and
+// the command line of the process.
+func (s *Server) monitoring() http.Handler {
+	mux := http.NewServeMux()
+	for page, known := range s.config.NATSPages {
+		mux.HandleFunc("/"+page, func(w http.ResponseWriter, r *http.Request) {
+			if values, ok := s.parameters(w, r, known...); ok {
+				s.answer(w, r, func() ([]byte, error) {
+					text, err := s.config.NATS(page, values)
+					switch {
+					case errors.Is(err, ErrStarting):
+						err = &refusal{http.StatusServiceUnavailable, err.Error()}
+					case err != nil:
+						err = &refusal{http.StatusBadRequest, err.Error()}
+					}
+					return text, err
+				})
+			}
+		})
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		fail(w, http.StatusNotFound, fmt.Sprintf("no %q here: there are /%s", clip(r.URL.Path),
+			strings.Join(slices.Sorted(maps.Keys(s.config.NATSPages)), ", /")))
+	})
+	return s.guarded(s.guard, mux)
+}
+
+// connections is a listener that bounds the connections that are open, and never turns a new one away: one more ends
+// the one that costs its client least, by its phase, and of equals the one that has been in it longest. So a probe is
+// answered however many clients send requests, forms or handshakes slowly, or do not take their answers.
+type connections struct {
+	net.Listener
+	max   int
+	ended atomic.Uint64 // connections, to make room
+
+	mu   sync.Mutex // guards the rest; nothing is waited for under it
+	open map[*connection]struct{}
+}
+
+// phase is what a connection is used for, in the order in which connections make room.
+type phase uint8
+
+const (
+	waiting   phase = iota // for a request: idle, in the handshake of TLS, or amid headers
+	answering              // a request without the token: its form is read, or its answer is taken
+	admitted               // a request with the token
+	streaming              // updates; streamsMax keeps these far below the bound of connections
+)
+
+// connection is one of them.
+type connection struct {
+	net.Conn
+	of    *connections
+	phase phase
+	since time.Time // that it has been in its phase
+}
+
+func bounded(l net.Listener, most int) *connections {
+	return &connections{Listener: l, max: most, open: map[*connection]struct{}{}}
+}
+
+// Accept waits for a connection, and makes room for it.
+func (c *connections) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	in := &connection{Conn: conn, of: c, since: time.Now()}
+	if last := c.admit(in); last != nil {
+		c.ended.Add(1)
+		last.Conn.Close()
+	}
+	return in, nil
+}
+
+// admit returns the connection that has to end for a new one; nil where there is room.
+func (c *connections) admit(in *connection) (last *connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.open) >= c.max {
+		for each := range c.open {
+			if last == nil || cmp.Or(cmp.Compare(each.phase, last.phase), each.since.Compare(last.since)) < 0 {
+				last = each
+			}
+		}
+		delete(c.open, last)
+	}
+	c.open[in] = struct{}{}
+	return last
+}
+
+// changed is http.Server.ConnState. A connection becomes active when the headers of a request are there, not before.
+func changed(conn net.Conn, state http.ConnState) {
+	in := plainOf(conn)
+	switch {
+	case in == nil:
+	case state == http.StateActive:
+		in.enter(answering)
+	default:
+		in.enter(waiting)
+	}
+}
+
+// enter begins a phase.
+func (in *connection) enter(p phase) {
+	in.of.mu.Lock()
+	defer in.of.mu.Unlock()
+	in.phase, in.since = p, time.Now()
+}
+
+// Close ends the connection and gives its place back.
+func (in *connection) Close() error {
+	in.of.mu.Lock()
+	delete(in.of.open, in)
+	in.of.mu.Unlock()
+	return in.Conn.Close()
+}
+
+func (c *connections) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.open)
+}
+
+// plainOf is the connection under TLS, or itself.
+func plainOf(conn net.Conn) *connection {
+	if over, ok := conn.(*tls.Conn); ok {
+		conn = over.NetConn()
+	}
+	in, _ := conn.(*connection)
+	return in
+}
+
+// sendBufferBytes is what the kernel may keep of a stream for a client that does not read: a few updates. Linux doubles
+// it. It is memory of the machine, not of the process.
+const sendBufferBytes = 32 << 10
+
+// connectionOf is that of a request; nil where it came by none of ours.
+func connectionOf(r *http.Request) *connection {
+	in, _ := r.Context().Value(connKey{}).(*connection)
+	return in
+}
+
+// narrow bounds what the kernel buffers of a stream.
+func (in *connection) narrow() {
+	if tcp, ok := in.Conn.(*net.TCPConn); ok {
+		_ = tcp.SetWriteBuffer(sendBufferBytes) // a wish; a kernel that refuses it buffers more
+	}
 }

@@ -1,0 +1,764 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gradbus/schema"
+)
+
+// job finds what is wrong with a run.
+func (j *ranking) job(job *Job, r *run) {
+	if r == nil {
+		return
+	}
+	if r.over() {
+		j.ended(job, r)
+		return
+	}
+	if r.said == nil {
+		level := Level("")
+		if j.t.config.Registered != nil {
+			level = Warning // none of those who could coordinate it does: it may be anybody's invention
+		}
+		j.find(CodeCoordinator, "%s trains, and no ps that is heard of coordinates it", job.Name).
+			about(job.Name, "").at(level).before(byJob + job.Name).after(byControl)
+		if level == Warning {
+			return
+		}
+	}
+	r.blocked = false
+	for i := range job.Trainers {
+		j.trainer(job, r, i)
+		state := job.Trainers[i].State
+		r.blocked = r.blocked || state == stateLate || state == stateSilent && needed(job)
+	}
+	for i := range job.Shards {
+		j.shard(job, r, i)
+	}
+	for i := range job.Shards {
+		r.blocked = r.blocked || r.kept[i] != nil && !r.kept[i].fresh(j.s.NowMS)
+	}
+	j.progress(job, r)
+	j.durability(job, r)
+	j.standby(job, r)
+	j.replicas(job)
+	j.learns(job, r)
+	if job.Phase == schema.PhaseGathering && job.Missing > 0 && j.s.NowMS-r.since >= missingAfter {
+		j.find(CodeMissing, "%s", j.missingText(job)).about(job.Name, "").from(r.since).do(j.missingAction(job)).
+			after(byJob+job.Name, byControl)
+	}
+}
+
+// missingAfter is for how long a job may wait for trainers before that is a warning.
+const missingAfter = 60_000
+
+// ended says that a run has failed, unless a later one of its name is under way or has ended well. One whose trainers
+// may come back is not lost yet.
+func (j *ranking) ended(job *Job, r *run) {
+	if job.End != schema.EndFailed || j.t.latest(r.key.name) != r {
+		return
+	}
+	f := j.find(CodeJobFailed, "%s", failedText(job, j.s.NowMS)).about(job.Name, job.EndBy).from(job.EndedMS).
+		after(memberToken(job.Name, job.EndBy), byJob+job.Name, byControl)
+	f.brief = job.Name + " has failed"
+	if r.awaited(j.s.NowMS) {
+		f.Text = fmt.Sprintf("%s was interrupted %s ago at batch %d, and its trainers are awaited: %s", job.Name,
+			ago(j.s.NowMS-job.EndedMS), job.Batch, schema.Clip(job.EndReason))
+		f.brief = job.Name + " awaits its trainers"
+		f.at(Warning).do("Wait until they have come back, a minute at most; then look at the log of each.")
+		return
+	}
+	on := ""
+	if i, ok := trainerIndex(schema.Member(job.EndBy)); ok && i < len(job.Trainers) {
+		on = job.Trainers[i].Host
+	}
+	lookWhy := func(who, on string) string {
+		return fmt.Sprintf("Look why %s ended or went silent: its log on %s, and the kernel's there for out of memory. Then "+
+			"start the job again.", who, on)
+	}
+	id, ofServer := strings.CutPrefix(job.EndBy, "p-")
+	lost := lostBefore(job, r)
+	switch {
+	case lost != nil: // in a job that went on without it, and what came of that
+		f.Text += fmt.Sprintf("; trainer %s on %s was lost before", lost.Member, lost.Host)
+		f.Action = lookWhy(lost.Member, lost.Host)
+	case ofServer:
+		f.Action = fmt.Sprintf("Look at ps %s and its machine; start it again if it has ended, and then the job.", id)
+		f.before(byServer + id)
+	case strings.Contains(job.EndReason, schema.ReasonNonFinite.String()):
+		f.Action = "Start it from an earlier model with a smaller learning rate; look at the data of that batch."
+	case on != "" && strings.Contains(job.EndReason, "last seen"):
+		f.Action = lookWhy(job.EndBy, on)
+	case on != "":
+		f.Action = fmt.Sprintf("Mend the cause, of which the log of %s on %s may say more, and start the job again.",
+			job.EndBy, on)
+	}
+}
+
+// lostBefore is a trainer that was lost before the one with which the job failed; nil where there is none.
+func lostBefore(job *Job, r *run) *Trainer {
+	for i := range job.Trainers {
+		if m := r.member(i); m != nil && m.Lost && job.Trainers[i].Member != job.EndBy {
+			return &job.Trainers[i]
+		}
+	}
+	return nil
+}
+
+// needed reports that others wait for every trainer of the job.
+func needed(job *Job) bool { return schema.ClockOf(job.Consistency).Common() }
+
+// trainer finds what is wrong with a trainer.
+func (j *ranking) trainer(job *Job, r *run, i int) {
+	out, tr, m := &job.Trainers[i], r.trainers[i], r.member(i)
+	about := func(f *finding) {
+		token := memberToken(job.Name, out.Member)
+		f.about(job.Name, out.Member).after(token, byJob+job.Name, byHost+out.Host, byControl).before(token)
+		if out.HeldMS > 0 || needed(job) && out.State == stateSilent {
+			f.before(byJob + job.Name)
+		}
+	}
+	who := fmt.Sprintf("trainer %s on %s", out.Member, tr.where(m))
+	switch out.State {
+	case stateSilent:
+		j.silentTrainer(job, r, out, m, who, about)
+	case stateLost:
+		about(j.find(CodeTrainerLost, "%s goes on without %s, last seen %s ago", job.Name, who, ago(out.AgeMS)).
+			from(j.s.NowMS - out.AgeMS))
+	case stateLeft:
+		if m != nil && m.Waited && m.First && m.WaitedMS >= 1000 {
+			about(j.find(CodeLeftEarly, "%s has left, and batch %d needs its lanes", who, m.WaitedBatch).
+				from(j.s.NowMS - out.HeldMS))
+		}
+	case stateLate:
+		f := j.find(CodeHeldUp, "batch %d waits %s for %s, %s", m.WaitedBatch, ago(out.HeldMS), who, doing(tr)).
+			at(heldLevel(m, out.HeldMS)).from(j.s.NowMS - out.HeldMS)
+		f.brief = fmt.Sprintf("batch %d waits %s for %s", m.WaitedBatch, ago(out.HeldMS), out.Member)
+		if out.Shard != nil {
+			f.brief = "" // it waits for others itself
+			f.after(memberToken(job.Name, string(schema.ShardMember(*out.Shard))))
+		}
+		about(f)
+	}
+	if tr != nil {
+		j.mismatched(who, &tr.said().Verification, about)
+	}
+	if tr != nil && out.State != stateSilent {
+		j.trainerTraffic(job, tr, who, about)
+	}
+}
+
+// silentTrainer says that a trainer is not heard of: what waits for it, and when the job will give it up.
+func (j *ranking) silentTrainer(job *Job, r *run, out *Trainer, m *schema.MemberReport, who string,
+	about func(*finding)) {
+	code, how := CodeSilent, ""
+	if m != nil && m.Gone {
+		code, how = CodeTrainerGone, " and its connection is gone"
+	}
+	level := Warning
+	if needed(job) {
+		level = Critical
+	}
+	text := fmt.Sprintf("%s was last seen %s ago%s", who, ago(out.AgeMS), how)
+	brief := ""
+	// another trainer's gradient may do as well
+	if m != nil && m.Waited && out.HeldMS > 0 && (needed(job) || out.HeldMS >= 1000) {
+		brief = fmt.Sprintf("batch %d waits %s for %s", m.WaitedBatch, ago(out.HeldMS), out.Member)
+		text = fmt.Sprintf("batch %d waits %s for %s, last seen %s ago%s", m.WaitedBatch, ago(out.HeldMS), who,
+			ago(out.AgeMS), how)
+	}
+	action := ""
+	if s := j.t.servers[r.coordinator]; s != nil && needed(job) && job.Phase == schema.PhaseRunning {
+		deadline := int64(finite(s.said().Deadline) * 1000)
+		if leftMS := deadline - out.AgeMS; leftMS > 0 && code == CodeSilent {
+			_, c := rank(code)
+			action = fmt.Sprintf("%s Without a word from it for %s more it counts as lost.", c.Action, ago(leftMS))
+		}
+	}
+	f := j.find(code, "%s", text).at(level).do(action).from(j.s.NowMS - out.AgeMS)
+	f.brief = brief
+	about(f)
+}
+
+// lateAfter is for how long others may wait for a trainer before that is told of, in milliseconds: five times what a
+// batch takes, 2 s at least, and a third of the deadline at most.
+func (t *Tracker) lateAfter(r *run) int64 {
+	const least = 2_000
+	late := int64(least)
+	for _, tr := range r.trainers {
+		if sp, ok := tr.ring.over(rateWindow); ok && sp.rise(cBatches) > 0 {
+			late = max(late, int64(5000*sp.seconds/sp.rise(cBatches)))
+		}
+	}
+	if s := t.servers[r.coordinator]; s != nil {
+		if deadline := int64(finite(s.said().Deadline) * 1000); deadline > 0 {
+			late = max(least, min(late, deadline/3))
+		}
+	}
+	return late
+}
+
+// heldLevel returns critical once half of the time is over that the coordinator allows a live trainer.
+func heldLevel(m *schema.MemberReport, heldMS int64) Level {
+	if heldMS < m.LimitMS/2 {
+		return Warning
+	}
+	return Critical
+}
+
+// shard finds what is wrong with a shard.
+func (j *ranking) shard(job *Job, r *run, i int) {
+	out := &job.Shards[i]
+	about := func(f *finding) {
+		f.about(job.Name, out.Member).after(byServer+out.Server, byControl, byJob+job.Name).
+			before(memberToken(job.Name, out.Member))
+	}
+	k := r.kept[i]
+	switch {
+	case k == nil:
+		if job.Phase == schema.PhaseRunning {
+			about(j.find(CodeShardSilent, "no ps tells of shard %s of %s", out.Member, job.Name))
+		}
+	case !k.fresh(j.s.NowMS):
+		about(j.find(CodeShardSilent, "shard %s of %s was last told of %s ago by ps %s", out.Member, job.Name, ago(out.AgeMS),
+			out.Server).from(j.s.NowMS - out.AgeMS))
+	case !out.Ready && (job.Phase == schema.PhaseRunning || job.Missing == 0):
+		about(j.find(CodeShardUnready, "shard %s of %s on ps %s is not ready", out.Member, job.Name, out.Server))
+	}
+}
+
+// replicas says that trainers differ.
+func (j *ranking) replicas(job *Job) {
+	if job.Replicas == nil || job.Replicas.Equal {
+		return
+	}
+	groups := map[string][]string{}
+	for i := range job.Trainers {
+		m := job.Trainers[i].Member
+		if d, ok := job.Replicas.Digests[m]; ok {
+			groups[d] = append(groups[d], m)
+		}
+	}
+	var parts, odd []string
+	most := 0
+	for _, members := range groups {
+		most = max(most, len(members))
+	}
+	for _, d := range sortedKeys(groups) {
+		parts = append(parts, fmt.Sprintf("%s of %s", d, list(groups[d])))
+		// without a majority any of them may be the one that is wrong
+		if 2*most <= len(job.Replicas.Digests) || len(groups[d]) < most {
+			odd = append(odd, groups[d]...)
+		}
+	}
+	f := j.find(CodeReplicas, "replicas of %s differ at version %d: %s", job.Name, job.Replicas.Version,
+		strings.Join(parts[:min(len(parts), 4)], ", ")).
+		about(job.Name, "")
+	if 2*most > len(job.Replicas.Digests) {
+		f.Action = fmt.Sprintf("Stop the job: its results are not those of the data. Start it again from its last good "+
+			"model, without the machine of %s.", list(odd))
+	}
+	f.also = odd
+}
+
+// Limits of how long no batch may be completed, in milliseconds, where nobody is to blame.
+const (
+	stillLeast = 10_000
+	stillFirst = 60_000 // for the first batch
+	stillTimes = 5      // what a batch takes
+)
+
+// progress says that a run does not go on though nobody is known to hold it up.
+func (j *ranking) progress(job *Job, r *run) {
+	now, done := j.s.NowMS, job.Batch
+	for _, tr := range r.trainers {
+		done += tr.said().Batches
+	}
+	if done != r.done || r.moved == 0 || !r.inRun(now) || job.Phase != schema.PhaseRunning {
+		r.done, r.moved = done, now
+		return
+	}
+	limit := int64(stillFirst)
+	if period := j.usualPeriod(r); period > 0 {
+		limit = max(stillLeast, stillTimes*period)
+	}
+	still := now - r.moved
+	if r.blocked || still < limit {
+		return
+	}
+	text := fmt.Sprintf("%s has completed no batch for %s", job.Name, ago(still))
+	if what := j.mostly(job, r); what != "" {
+		text += ": " + what
+	}
+	f := j.find(CodeNoProgress, "%s", text).about(job.Name, "").from(r.moved).after(byJob+job.Name, byControl).
+		before(byJob + job.Name)
+	if at := awaited(r); at >= 0 && at < len(job.Shards) {
+		f.after(memberToken(job.Name, job.Shards[at].Member), byServer+job.Shards[at].Server)
+	}
+	r.blocked = true
+}
+
+// usualPeriod is what a batch took in the last minutes, in milliseconds: of the slowest trainer; 0 where that is not
+// known.
+func (j *ranking) usualPeriod(r *run) (ms int64) {
+	for _, tr := range r.trainers {
+		ms = max(ms, int64(tr.past.period(0)*1000))
+	}
+	return ms
+}
+
+// mostly is what most trainers do.
+func (j *ranking) mostly(job *Job, r *run) string {
+	by := map[schema.Doing][]string{}
+	var most schema.Doing
+	for out, tr := range j.speaking(job, r) {
+		d := tr.said().Doing
+		by[d] = append(by[d], out.Member)
+		if len(by[d]) > len(by[most]) {
+			most = d
+		}
+	}
+	names := by[most]
+	if len(names) == 0 {
+		return ""
+	}
+	who := list(names)
+	if len(names) == len(job.Trainers) && len(names) > 2 {
+		who = "all trainers"
+	}
+	shard := "their shards"
+	if at := awaited(r); at >= 0 && at < len(job.Shards) {
+		shard = fmt.Sprintf("shard %s on ps %s", job.Shards[at].Member, job.Shards[at].Server)
+	}
+	verb, rest, _ := strings.Cut(activities[activityOf(most)].now, " ")
+	return strings.TrimSpace(who + " " + agree(verb, len(names)) + " " + strings.ReplaceAll(rest, "<shard>", shard))
+}
+
+// awaited is the shard that most trainers wait for at the moment; -1 for none.
+func awaited(r *run) int {
+	n := map[int]int{}
+	best := -1
+	for _, tr := range r.trainers {
+		if s := tr.said().AwaitedShard; s != nil {
+			n[*s]++
+			if best < 0 || n[*s] > n[best] || n[*s] == n[best] && *s < best {
+				best = *s
+			}
+		}
+	}
+	return best
+}
+
+// phases is the number of a trainer's phases: keys, lookup, compute, send, result.
+const phases = 5
+
+// activities are what a trainer does in the words of sentences: the phases in their order, joining, and what is none of
+// these. It is never written to.
+var activities = [...]struct {
+	doing schema.Doing
+	long  string // for some time
+	now   string // of one
+}{
+	{schema.DoingKeys, "been preparing its keys for <time>", "prepares keys"},
+	{schema.DoingLookup, "waited <time> for rows of <shard>", "waits for rows of <shard>"},
+	{schema.DoingCompute, "computed for <time>", "computes"},
+	{schema.DoingSend, "been sending to <shard> for <time>", "sends to <shard>"},
+	{schema.DoingResult, "waited <time> for results of <shard>", "waits for results of <shard>"},
+	{schema.DoingJoining, "been joining for <time>", "joins"},
+	{schema.DoingOther, "been outside of training for <time>", "is outside of training"},
+}
+
+// activityOf is the index of what a trainer says that it does.
+func activityOf(d schema.Doing) int {
+	for i := range activities {
+		if activities[i].doing == d {
+			return i
+		}
+	}
+	return len(activities) - 1
+}
+
+// agree is a verb of one thing as n of them have it.
+func agree(verb string, n int) string {
+	switch {
+	case n == 1:
+		return verb
+	case verb == "is":
+		return "are"
+	}
+	return strings.TrimSuffix(verb, "s")
+}
+
+// doing says what a trainer does at the moment.
+func doing(tr *trainer) string {
+	said := tr.said()
+	if said == nil {
+		return "which is alive and sends no gradients"
+	}
+	shard := "a shard"
+	if said.AwaitedShard != nil {
+		shard = fmt.Sprintf("shard s%d", *said.AwaitedShard)
+	}
+	return "which has " + strings.NewReplacer("<time>", ago(said.DoingMS), "<shard>",
+		shard).Replace(activities[activityOf(said.Doing)].long)
+}
+
+// localServer is where a trainer looks for a ps when it is not told.
+const localServer = "nats://127.0.0.1:4222"
+
+// command is what starts a trainer.
+func (j *ranking) command(workload string, flags ...string) string {
+	if workload == "" {
+		workload = "packages"
+	}
+	parts := append([]string{"./bin/trainer", workload}, flags...)
+	if url := j.t.config.URL; url != "" && url != localServer {
+		parts = append(parts, "--server", url)
+	}
+	return strings.Join(parts, " ")
+}
+
+// noJob is the sentence where there is nothing to show.
+func (j *ranking) noJob() Why {
+	start := j.command("")
+	for i := range j.s.Jobs {
+		if job := &j.s.Jobs[i]; job.Phase == schema.PhaseEnded {
+			if job.End == schema.EndContinued {
+				return Why{Level: Info, Job: job.Name, Text: j.endedText(job)}
+			}
+			return Why{Level: Info, Job: job.Name, Action: start,
+				Text: "No job runs; " + j.endedText(job)}
+		}
+	}
+	return Why{Level: Info, Text: "No job. Start one: " + start, Action: start}
+}
+
+// missing names the places of a job that are free, by its coordinator.
+func missing(job *Job, r *run) []string {
+	var names []string
+	for i := range job.Trainers {
+		if m := r.member(i); m != nil && m.Host == "" && !m.Left || m == nil && job.Trainers[i].State == stateFree {
+			names = append(names, job.Trainers[i].Member)
+		}
+	}
+	return names
+}
+
+func (j *ranking) missingText(job *Job) string {
+	n, r := len(job.Trainers), j.jobs[job.Name+"."+job.RunID]
+	if r.said != nil {
+		n = max(n, min(r.said.Trainers, TrainersMax))
+	}
+	return fmt.Sprintf("%s waits %s for %d of %s to join: %s", job.Name, ago(j.s.NowMS-r.since), job.Missing,
+		plural(n, "trainer"), list(missing(job, r)))
+}
+
+func (j *ranking) missingAction(job *Job) string {
+	flags := []string{"--trainers", fmt.Sprint(len(job.Trainers)), "--lanes", fmt.Sprint(job.Lanes)}
+	if job.Workload != "" && job.Name != job.Workload {
+		flags = append([]string{"--job", job.Name}, flags...)
+	}
+	how := "Start it"
+	if job.Missing > 1 {
+		how = fmt.Sprintf("Start %d times", job.Missing)
+	}
+	return how + ", with the settings of the others: " + j.command(job.Workload, flags...)
+}
+
+// gatheringWhy is the sentence of a job that has not begun.
+func (j *ranking) gatheringWhy(job *Job) Why {
+	if job.Missing == 0 {
+		return Why{Level: Info, Job: job.Name,
+			Text: fmt.Sprintf("%s begins: all trainers have joined, shards get ready.", job.Name)}
+	}
+	return Why{Level: Info, Job: job.Name, Text: j.missingText(job) + ".", Action: j.missingAction(job)}
+}
+
+// A version is late after lateIntervals of those between two, and no sooner than after lateLeast: it is named seconds
+// before trainers reach it, and has to be written.
+const (
+	lateIntervals = 3
+	lateLeast     = 15_000
+)
+
+// UseCheckpoints is what a ps writes to the folder of checkpoints, as its reports name the use of a disk.
+const UseCheckpoints = "checkpoints"
+
+// durabilityOf is what a run's coordinator says of checkpoints, or the trainer that writes them, with the age of the
+// newest by the clock here.
+func (t *Tracker) durabilityOf(r *run) *Durability {
+	said, by := r.said.Durability, (*heard)(nil)
+	if s := t.servers[r.coordinator]; s != nil {
+		by = &s.heard
+	}
+	if said != nil && said.Off != "" {
+		for _, tr := range r.trainers {
+			report := tr.said()
+			if report != nil && report.Durability != nil && (said.Off != "" || report.Durability.Version > said.Version) {
+				said, by = report.Durability, &tr.heard
+			}
+		}
+	}
+	if said == nil {
+		return nil
+	}
+	d := &Durability{Off: said.Off, Version: uint64(said.Version), Bytes: said.Bytes,
+		TookMS:  int64(min(finite(said.TookSeconds)*1000, msMax)),
+		EveryMS: min(said.EveryMS, msMax), EveryBatches: uint64(said.EveryBatches), Failures: said.Failures,
+		Failure: said.Failure, LateMS: min(said.LateMS, msMax)}
+	if d.Version > 0 {
+		d.AgeMS = t.now - r.saidAt
+		if by != nil && said.DurableMS > 0 {
+			d.AgeMS = min(max(t.now-hereMS(said.DurableMS, by), 0), 10*msMax)
+		}
+	}
+	return d
+}
+
+// durability says that versions do not become durable in time.
+func (j *ranking) durability(job *Job, r *run) {
+	d := job.Durability
+	if d == nil || d.Off != "" || job.Phase != schema.PhaseRunning || d.LateMS <= j.lateLimit(d, r) {
+		return
+	}
+	text := fmt.Sprintf("no version of %s is durable, and one has been due for %s", job.Name, ago(d.LateMS))
+	if d.Version > 0 {
+		text = fmt.Sprintf("no version of %s has become durable since version %d, %s ago, and one has been due for %s",
+			job.Name, d.Version, ago(d.AgeMS), ago(d.LateMS))
+	}
+	if d.Failure != "" {
+		text += ": " + gist(d.Failure)
+	}
+	f := j.find(CodeNotDurable, "%s", text).about(job.Name, "").from(j.s.NowMS-d.LateMS).after(byJob+job.Name, byControl)
+	if r.said.Durability.Off == "" { // no trainer writes them
+		f.after(byDisk + r.coordinator)
+	}
+	for _, id := range r.said.Keepers {
+		f.after(byDisk+id, byServer+id)
+	}
+	f.brief = fmt.Sprintf("no version of %s has become durable for %s", job.Name, ago(d.LateMS))
+}
+
+// gist is a failure without what lies between where it was and what was wrong with which file.
+func gist(failure string) string {
+	parts := strings.Split(failure, ": ")
+	if len(parts) > 4 {
+		parts = slices.Concat(parts[:2], parts[len(parts)-2:])
+	}
+	return strings.Join(parts, ": ")
+}
+
+// lateLimit is from when on a version is late, in milliseconds.
+func (j *ranking) lateLimit(d *Durability, r *run) int64 {
+	interval := float64(d.EveryMS)
+	if interval == 0 {
+		interval = float64(d.EveryBatches) * float64(j.usualPeriod(r))
+	}
+	return int64(min(max(lateIntervals*interval, lateLeast), msMax))
+}
+
+const (
+	// standbyGrace is for how long a job may be without a standby, in milliseconds: a ps that is started again, as in a
+	// rolling restart, is back by then, and has been told all of a job that is not large.
+	standbyGrace = 30_000
+	// tellings is how many times what the last version took is between two versions, about, and batchesApart how many
+	// batches lie between them where these take longer than telling.
+	tellings     = 6
+	batchesApart = 2
+)
+
+// Standby is which ps stands by for a job, and what that has of it.
+type Standby struct {
+	Off     string `json:"off,omitempty"`  // why nobody can stand by for the job; empty: somebody can
+	Server  string `json:"server"`         // id of the ps that stands by; empty: none does, or several do
+	URL     string `json:"url"`            // where trainers find that
+	Peers   bool   `json:"peers"`          // several ps stand by for each other
+	Kept    []Kept `json:"kept,omitempty"` // what each of these keeps, by id
+	Ready   bool   `json:"ready"`          // the job would go on there now
+	Version uint64 `json:"version"`        // the newest that is whole there; 0: none
+	AgeMS   int64  `json:"age_ms"`         // since it became that
+	TookMS  int64  `json:"took_ms"`        // to tell the last version; less than 1 is 0
+	Bytes   uint64 `json:"bytes"`          // that were told in all
+	Failure string `json:"failure,omitempty"`
+	// UnreadyMS is for how long the job has not been ready to go on elsewhere, though it was to be; LateMS for how long
+	// trainers have been past the version.
+	UnreadyMS int64 `json:"unready_ms"`
+	LateMS    int64 `json:"late_ms"`
+}
+
+// Kept is what a ps keeps of a job's shards, where several stand by for each other.
+type Kept struct {
+	Server  string   `json:"server"`
+	Of      []string `json:"of"`      // ids of the ps that serve those shards
+	Ready   bool     `json:"ready"`   // it has room for them, and hears what they have
+	Version uint64   `json:"version"` // the newest that it has whole; 0: none
+	Failure string   `json:"failure,omitempty"`
+}
+
+// StandsBy is the ps that another one stands by for, as that sees it. Where several stand by for each other it is what
+// one of them keeps of the others.
+type StandsBy struct {
+	URL      string `json:"url"`               // empty: those of Peers
+	Peers    bool   `json:"peers"`             // all others that stand by, too
+	Reached  bool   `json:"reached"`           // it answers; of Peers the control server does
+	SilentMS int64  `json:"silent_ms"`         // since it did; 0: it never has
+	Refused  string `json:"refused,omitempty"` // why this ps may not stand by for it
+	Jobs     []Held `json:"jobs"`              // of the other ps, by name
+}
+
+// Held is what a ps that stands by has of a job.
+type Held struct {
+	Job     string   `json:"job"`
+	RunID   string   `json:"run_id"`
+	Of      []string `json:"of,omitempty"`      // ids of the ps whose shards it keeps; nil: it has all of the job
+	Version uint64   `json:"version"`           // with which it could go on; 0: none
+	Failure string   `json:"failure,omitempty"` // why it has none, and will have none
+	Lost    string   `json:"lost,omitempty"`    // why the job's ps counts as lost, so that its trainers are awaited here
+}
+
+// standbyOf is what a run's coordinator says of who stands by, with the age of the version by the clock here.
+func (t *Tracker) standbyOf(r *run) *Standby {
+	said := r.said.Standby
+	if said == nil || r.over() {
+		return nil
+	}
+	b := &Standby{Off: said.Off, Server: brief(said.Server), URL: brief(said.URL), Peers: said.Peers, Ready: said.Ready,
+		Version: uint64(said.Version), TookMS: int64(min(finite(said.TookSeconds)*1000, msMax)), Bytes: said.Bytes,
+		Failure: said.Failure, UnreadyMS: min(said.UnreadyMS, msMax), LateMS: min(said.LateMS, msMax)}
+	for _, k := range said.Kept {
+		b.Kept = append(b.Kept, Kept{Server: brief(k.Server), Of: briefs(k.Of), Ready: k.Ready, Version: uint64(k.Version),
+			Failure: k.Failure})
+	}
+	if b.Version > 0 {
+		b.AgeMS = t.now - r.saidAt
+		if s := t.servers[r.coordinator]; s != nil && said.ToldMS > 0 {
+			b.AgeMS = min(max(t.now-hereMS(said.ToldMS, &s.heard), 0), 10*msMax)
+		}
+	}
+	return b
+}
+
+func briefs(texts []string) (all []string) {
+	for _, t := range texts[:min(len(texts), ServersMax)] {
+		all = append(all, brief(t))
+	}
+	return all
+}
+
+// standsByOf is what a ps says of the one that it stands by for.
+func standsByOf(h *heard, said *schema.StandsByReport, now int64) *StandsBy {
+	if said == nil {
+		return nil
+	}
+	b := &StandsBy{URL: brief(said.URL), Peers: said.Peers, Reached: said.Reached && h.fresh(now),
+		SilentMS: min(said.SilentMS, msMax), Refused: said.Refused, Jobs: []Held{}}
+	for _, j := range said.Jobs {
+		b.Jobs = append(b.Jobs, Held{Job: string(j.Job), RunID: runID(j.RunID), Of: briefs(j.Of),
+			Version: uint64(j.Version), Failure: j.Failure, Lost: j.Lost})
+	}
+	return b
+}
+
+// standby says that a job would not go on elsewhere though it was to, or with what is much older than usual.
+func (j *ranking) standby(job *Job, r *run) {
+	b := job.Standby
+	if b == nil || b.Off != "" || job.Phase != schema.PhaseRunning {
+		return
+	}
+	unready, since := b.UnreadyMS > standbyGrace, b.UnreadyMS
+	if !unready {
+		if since = b.LateMS; since <= j.standbyLimit(job, r) {
+			return
+		}
+	}
+	tell := tellStandby
+	if b.Peers {
+		tell = tellPeers
+	}
+	brief, action := tell(job, unready)
+	text := brief
+	if b.Failure != "" {
+		text += ": " + gist(b.Failure)
+	}
+	f := j.find(CodeNotStoodBy, "%s", text).about(job.Name, "").from(j.s.NowMS-since).do(action).
+		after(byJob+job.Name, byControl, byServer+r.coordinator)
+	for _, k := range b.Kept {
+		f.after(byServer + k.Server)
+	}
+	f.brief = brief
+	if b.Server == "" && len(b.Kept) == 0 { // of the jobs of a ps the first is told, and the others below it
+		f.after(byStandby + r.coordinator).before(byStandby + r.coordinator)
+	}
+}
+
+// standsBy says that a ps cannot stand by as it was told to. Of several that do for each other their jobs say so.
+func (j *ranking) standsBy(v *Server, about func(*finding)) {
+	b := v.StandsBy
+	switch {
+	case b == nil || b.Peers:
+	case b.Refused != "":
+		about(j.find(CodeStandbyCut, "ps %s may not stand by for the ps at %s: %s", v.ID, b.URL, gist(b.Refused)))
+	case !b.Reached && b.SilentMS == 0:
+		about(j.find(CodeStandbyCut, "ps %s has not reached the ps at %s, which it is to stand by for", v.ID, b.URL))
+	case !b.Reached:
+		about(j.find(CodeStandbyCut, "ps %s has heard nothing for %s of the ps at %s, which it stands by for", v.ID,
+			ago(b.SilentMS), b.URL))
+	}
+}
+
+// tellStandby says what is wrong with the ps that stands by for a job; action is empty where that is the usual one.
+func tellStandby(job *Job, unready bool) (text, action string) {
+	switch b := job.Standby; {
+	case unready && b.Server == "":
+		return fmt.Sprintf("no ps has stood by for %s for %s", job.Name, ago(b.UnreadyMS)), ""
+	case unready:
+		return fmt.Sprintf("ps %s, which stands by, has had no version of %s for %s", b.Server, job.Name, ago(b.UnreadyMS)),
+			fmt.Sprintf("Look at what ps %s says of it: mostly it has too little memory (`./bin/ps --memory-mib`).", b.Server)
+	default:
+		return fmt.Sprintf("ps %s, which stands by, has taken no version of %s since version %d, %s ago", b.Server, job.Name,
+				b.Version, ago(b.AgeMS)),
+			fmt.Sprintf("Look at the load of ps %s and of this one, and at the network between them.", b.Server)
+	}
+}
+
+// tellPeers is tellStandby where several ps stand by for each other.
+func tellPeers(job *Job, unready bool) (text, action string) {
+	b := job.Standby
+	newest, behind := uint64(0), []string(nil)
+	for _, k := range b.Kept {
+		newest = max(newest, k.Version)
+	}
+	for _, k := range b.Kept {
+		if !k.Ready || k.Version < newest {
+			behind = append(behind, k.Server)
+		}
+	}
+	waits := ""
+	if len(behind) > 0 && b.Failure == "" {
+		waits = fmt.Sprintf(", and ps %s lags", brief(strings.Join(behind, ", ")))
+	}
+	switch {
+	case unready && len(b.Kept) == 0:
+		return fmt.Sprintf("the shards of %s have not been kept at two ps for %s", job.Name, ago(b.UnreadyMS)),
+			"Have every ps with shards of the job, and another one, run with `--standby-peers`: when one is lost now, the job " +
+				"goes on from its newest durable version, or from nothing."
+	case unready:
+		return fmt.Sprintf("no version of %s has been kept at two ps for %s", job.Name, ago(b.UnreadyMS)) + waits,
+			"Look at what the ps that is named says of it: mostly it has too little memory (`./bin/ps --memory-mib`)."
+	default:
+		return fmt.Sprintf("no version of %s has been kept at two ps since version %d, %s ago", job.Name, b.Version,
+				ago(b.AgeMS)) + waits,
+			"Look at the load of the ps that keep its shards, and at the network between them."
+	}
+}
+
+// standbyLimit is from when on a version is late, in milliseconds. While a checkpoint is written none is told.
+func (j *ranking) standbyLimit(job *Job, r *run) int64 {
+	interval := tellings*float64(job.Standby.TookMS) + batchesApart*float64(j.usualPeriod(r))
+	if d := job.Durability; d != nil {
+		interval += float64(d.TookMS)
+	}
+	return int64(min(max(lateIntervals*interval, lateLeast), msMax))
+}
