@@ -68,21 +68,24 @@
 // # XIDs
 //
 // The driver reports errors by number, as an event and as a line of the kernel's log; one that comes by both within
-// five seconds counts once. Meanings are those of NVIDIA's catalogue of XIDs.
+// five seconds counts once. What follows is what NVIDIA's catalog of XIDs asks for at once (xids_generated.go, of all
+// numbers that it documents); testdata/xid_catalog.tsv says as of when.
 //
-//	class        numbers                                                    what follows
-//	quarantine   46 48 54 62 64 79 95 110 119 120 136 140 143 155 156 158   unhealthy
-//	restart      13 31 43 45 94                                             what runs on the GPU must be started again; degraded
-//	                                                                        for ten minutes, unhealthy on a repeat within 24 hours
-//	degrade      63 92 93 109 121 157                                       degraded for ten minutes
-//	unlisted     all others                                                 the same, with an alert
-//	notice       154                                                        nothing by itself: the recovery action has changed, to worse or to none, and
-//	                                                                        decides; degraded for ten minutes where the driver does not tell it
+//	class        the catalog asks for                             what follows
+//	quarantine   a reset of the GPU or the machine, power cables  unhealthy
+//	restart      a restart of the application                     what runs on the GPU must be started again; degraded
+//	                                                              for ten minutes, unhealthy on a repeat within 24 hours
+//	degrade      a look at NVLink, an update, a virtual machine   degraded for ten minutes
+//	unlisted     nothing, or the vendor's support                 the same, with an alert
+//	notice       XID 154                                          nothing by itself: the recovery action has changed, to
+//	                                                              worse or to none, and decides; degraded for ten
+//	                                                              minutes where the driver does not tell it
+//	ignore       nothing                                          it is counted and logged
 //
 // Of class restart, equal XIDs within a minute are one incident: the driver reports some once for every channel. Where
 // the last one was before this process, five seconds are: what ran then has ended, and a program that crashes every
-// half minute is to be noticed. Incidents stay through a reset, and end with an acknowledgement. 48, 64, 94, 95 and 140
-// say that memory was wrong, and so do uncorrectable ECC errors, the threshold for caches and a failed verification:
+// half minute is to be noticed. Incidents stay through a reset, and end with an acknowledgement. 48, 64, 94, 95, 140, 171 and
+// 172 say that memory was wrong, and so do uncorrectable ECC errors, the threshold for caches and a failed verification:
 // what was computed since the last sample before is suspect (Machine.Suspect).
 //
 // # What it leaves out

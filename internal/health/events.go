@@ -19,8 +19,8 @@ func (m *Machine) XID(now time.Time, x *XID) []Change {
 	e := entryOf(x.Number)
 	f := Finding{Code: xidCode(x.Number), State: schema.GPUDegraded, Memory: e.memory, Action: e.action,
 		Reason: fmt.Sprintf("XID %d: %s", x.Number, e.name)}
-	// the next sample has it, seconds from now: see lookRecovery
-	if e.class == Notice && g.sampled && g.last.RecoveryAction != nil {
+	// of Notice the next sample has it, seconds from now: see lookRecovery
+	if e.class == Ignore || e.class == Notice && g.sampled && g.last.RecoveryAction != nil {
 		return m.settle(now, g, Change{Code: f.Code, Reason: sentence(f.Reason), Action: f.Action})
 	}
 	restart := e.class == Restart

@@ -196,7 +196,7 @@ func (f *shared) sync(b *bench, boot string) {
 func something(r *rand.Rand, b *bench, all []*bench) {
 	switch r.IntN(6) {
 	case 0: // an error that all see
-		number := []uint64{79, 48, 31, 45, 63}[r.IntN(5)]
+		number := []uint64{79, 48, 31, 45, 74}[r.IntN(5)]
 		for _, one := range all {
 			one.xid(number)
 		}

@@ -13,13 +13,15 @@ const (
 	Restart
 	// Degrade: the GPU works on, Degraded for a while.
 	Degrade
-	// Unlisted: as Degrade, with an alert, since there is no rule for what it means.
+	// Unlisted: as Degrade, with an alert, since the catalog says no action, or does not have it.
 	Unlisted
 	// Notice: a word on what samples say themselves. Where they do not, as Degrade.
 	Notice
+	// Ignore: counted and logged. The GPU stays as it is.
+	Ignore
 )
 
-// xidEntry is one line of the table.
+// xidEntry is what follows from a XID.
 type xidEntry struct {
 	class  Class
 	memory bool   // what was computed meanwhile may be wrong
@@ -36,54 +38,90 @@ const (
 	actContext    = "Restart what ran on the GPU; if it returns within a day the GPU is taken out of use."
 	actResetLater = "Reset the GPU when nothing runs on it."
 	actReplace    = "Take the GPU out of use and have it replaced."
+	actLink       = "See nvidia-smi nvlink for the link and what is at its other end; reset the GPU when nothing runs on it."
 )
 
-// xids are the numbers with a known meaning. Names follow NVIDIA's catalogue of XIDs.
-func xids() map[uint64]xidEntry {
-	return map[uint64]xidEntry{
-		46: {Quarantine, false, "the GPU has stopped processing", actReset},
-		48: {Quarantine, true, "uncorrectable memory error (double bit ECC)", actReset},
-		54: {Quarantine, false, "auxiliary power is not connected to the GPU",
-			"Power the machine off and check the GPU's power cables."},
-		62: {Quarantine, false, "an internal controller of the GPU has halted", actReset},
-		64: {Quarantine, true, "a faulty memory row could not be remapped", actReplace},
-		79: {Quarantine, false, "the GPU has fallen off the bus", actPower},
-		95: {Quarantine, true, "uncontained memory error: every process on the GPU may have computed with wrong values",
-			actReset},
-		110: {Quarantine, false, "security fault in the GPU", actPower},
-		119: {Quarantine, false, "the GPU's system processor does not answer", actReset},
-		120: {Quarantine, false, "error in the GPU's system processor", actReset},
-		136: {Quarantine, false, "an NVLink could not be trained", actReset},
-		140: {Quarantine, true, "uncorrected memory error that could not be contained", actReset},
-		143: {Quarantine, false, "the GPU could not be initialised", actReset},
-		155: {Quarantine, false, "an NVLink went down", actReset},
-		156: {Quarantine, false, "a faulty part of the GPU was retired, which takes effect with a reset", actReset},
-		158: {Quarantine, false, "fatal timeout in the GPU", actReset},
-
-		13: {Restart, false, "exception in a kernel", actContext},
-		31: {Restart, false, "a kernel read or wrote memory that it may not", actContext},
-		43: {Restart, false, "a channel has stopped after an error of the program", actContext},
-		45: {Restart, false, "a channel was removed by the driver after another error", actContext},
-		94: {Restart, true, "memory error contained in one process", actContext},
-
-		63:  {Degrade, false, "a faulty memory row was remapped, which takes effect with a reset", actResetLater},
-		92:  {Degrade, false, "high rate of corrected memory errors", actSupport},
-		93:  {Degrade, false, "the wear limit of the GPU's configuration memory is reached", actSupport},
-		109: {Degrade, false, "a context switch took too long", actResetLater},
-		121: {Degrade, false, "corrected errors on the link to the processor", actResetLater},
-		154: {Notice, false, "the driver has changed the recovery that it recommends",
-			"See the GPU's recovery action (nvidia-smi -q, GPU Recovery Action), and do that."},
-		157: {Degrade, false, "a faulty part of the GPU could not be retired", actSupport},
+// asked is what follows from an action that the catalog asks for at once.
+func asked(action string) (Class, string) {
+	switch action {
+	case "RESET_GPU", "WORKFLOW_XID_48":
+		return Quarantine, actReset
+	case "RESTART_BM":
+		return Quarantine, actPower
+	case "CHECK_MECHANICALS":
+		return Quarantine, "Power the machine off and check the GPU's power cables."
+	case "RESTART_APP", "WORKFLOW_XID_45":
+		return Restart, actContext
+	case "WORKFLOW_NVLINK_ERR", "WORKFLOW_NVLINK5_ERR":
+		return Degrade, actLink
+	case "RESTART_VM":
+		return Degrade, "Restart the virtual machine."
+	case "UPDATE_SWFW":
+		return Degrade, "Update the driver and the GPU's firmware."
+	case "CHECK_UVM":
+		return Degrade, actSupport
+	case "IGNORE":
+		return Ignore, "Nothing is to be done."
+	case "XID_154":
+		return Notice, "See the GPU's recovery action (nvidia-smi -q, GPU Recovery Action), and do that."
 	}
+	return Unlisted, "Look it up in NVIDIA's catalog of XIDs; report it to the vendor if it returns."
 }
 
-// entryOf is the table's entry, or one for what is not in it.
+// entryOf is what follows from a XID: by the catalog, in our words where there are any.
 func entryOf(number uint64) xidEntry {
-	if e, ok := xids()[number]; ok {
-		return e
+	e := xidEntry{name: "an error that is not in NVIDIA's catalog"}
+	action := ""
+	if number < uint64(len(catalog)) && catalog[number].name != "" {
+		e.name, action = catalog[number].name, catalog[number].action
 	}
-	return xidEntry{Unlisted, false, "an error without a rule here",
-		"Look it up in NVIDIA's catalogue of XIDs, and watch the GPU."}
+	e.class, e.action = asked(action)
+	switch number {
+	case 48, 64, 94, 95, 140, 171, 172:
+		e.memory = true
+	}
+	if w, ok := xidWords()[number]; ok {
+		e.name = w.name
+		if w.action != "" {
+			e.action = w.action
+		}
+	}
+	return e
+}
+
+type words struct{ name, action string }
+
+// xidWords are the XIDs that are met most, in our words, and an action where we know a better one than the catalog's.
+func xidWords() map[uint64]words {
+	return map[uint64]words{
+		13:  {name: "exception in a kernel"},
+		31:  {name: "a kernel read or wrote memory that it may not"},
+		43:  {name: "a program was ended after an error of its own"},
+		45:  {name: "a channel was removed by the driver after another error"},
+		46:  {name: "the GPU has stopped processing"},
+		48:  {name: "uncorrectable memory error (double bit ECC)"},
+		54:  {name: "auxiliary power is not connected to the GPU"},
+		62:  {name: "an internal controller of the GPU has halted"},
+		63:  {name: "a faulty memory row was remapped, which takes effect with a reset"},
+		64:  {"a faulty memory row could not be remapped", actReplace},
+		74:  {name: "an NVLink has failed"},
+		79:  {name: "the GPU has fallen off the bus"},
+		92:  {name: "high rate of corrected memory errors"},
+		94:  {name: "memory error contained in one process"},
+		95:  {name: "uncontained memory error: every process on the GPU may have computed with wrong values"},
+		109: {name: "a context switch took too long"},
+		110: {"security fault in the GPU", actPower},
+		119: {name: "the GPU's system processor does not answer"},
+		120: {name: "error in the GPU's system processor"},
+		136: {name: "an NVLink could not be trained"},
+		140: {name: "uncorrected memory error that could not be contained"},
+		143: {name: "the GPU could not be initialised"},
+		154: {name: "the driver has changed the recovery that it recommends"},
+		155: {name: "an NVLink went down"},
+		156: {name: "a faulty part of the GPU was retired, which takes effect with a reset"},
+		157: {name: "a faulty part of the GPU could not be retired"},
+		158: {name: "fatal timeout in the GPU"},
+	}
 }
 
 // xidCode is the code of a XID's finding.

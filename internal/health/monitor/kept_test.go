@@ -107,10 +107,10 @@ func TestKeptLastWords(t *testing.T) {
 	m, _ := kept(t, l, path, "boot-1", func(c *monitor.Config) { c.LastWords = time.Minute }) // which the XID cuts short
 	untilState(t, m, 0, schema.GPUHealthy, "")
 	m.Use("GPU-fake-0")
-	l.XID(0, 43)
+	l.XID(0, 13)
 	m.Close()
 	if all, _, err := keep.At(path).Read(); err != nil || len(all) != 1 || len(all[0].Incidents) != 1 ||
-		all[0].Incidents[0].XID != 43 {
+		all[0].Incidents[0].XID != 13 {
 		t.Errorf("remembered %+v, %v", all, err)
 	}
 }
