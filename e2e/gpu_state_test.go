@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"gradbus/internal/health/nvml/fake"
+	"gradbus/internal/gpu/nvml/fake"
 )
 
 // A GPU that broke is not taken by the next ps, until somebody acknowledges it: by a command, of which those that run

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"gradbus/internal/health/nvml/fake"
+	"gradbus/internal/gpu/nvml/fake"
 )
 
 // exits waits for the end and wants a status.

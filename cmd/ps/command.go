@@ -24,8 +24,8 @@ import (
 	"gradbus/fabric"
 	"gradbus/internal/atomicfile"
 	"gradbus/internal/config"
-	"gradbus/internal/health/monitor"
-	"gradbus/internal/health/watch"
+	"gradbus/internal/gpu"
+	"gradbus/internal/gpu/watch"
 	"gradbus/internal/kernelflag"
 	"gradbus/internal/process"
 	"gradbus/internal/regular"
@@ -113,7 +113,7 @@ func (f *flags) idle() []config.Idle {
 		f.save.Idle(),
 		{When: f.page.listen == "off", Flags: []string{"http-host", "http-token-file", "metrics-token-file",
 			"http-tls-cert", "http-tls-key", "http-insecure"}, Why: "there is no page with --http off: leave it out"},
-		{When: f.gpu.Mode == string(monitor.Off), Flags: []string{"gpu-expected", "gpu-state", "gpu-library"},
+		{When: f.gpu.Mode == string(gpu.Off), Flags: []string{"gpu-expected", "gpu-state", "gpu-library"},
 			Why: "nobody asks for GPUs with --gpu off: leave it out"},
 	}
 }

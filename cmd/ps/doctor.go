@@ -16,8 +16,8 @@ import (
 	"gradbus"
 	"gradbus/fabric"
 	"gradbus/internal/config"
-	"gradbus/internal/health/monitor"
-	"gradbus/internal/health/watch"
+	"gradbus/internal/gpu"
+	"gradbus/internal/gpu/watch"
 	"gradbus/internal/kernelflag"
 	"gradbus/internal/process"
 	"gradbus/ps/ops/doctor"
@@ -70,7 +70,7 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 	d.tls.Add(set, "ps shows to --nats, where that asks for one", "--nats; empty is the system's")
 	set.StringVar(&d.monitor, "nats-monitor", "", "`URL` of its monitoring (nats-server -m): http://host:8222")
 	set.StringArrayVar(&d.dirs, "dir", []string{"."}, "`folder` that models or curves are written to; may be repeated")
-	set.StringVar(&d.gpu, "gpu", string(monitor.Auto),
+	set.StringVar(&d.gpu, "gpu", string(gpu.Auto),
 		"`mode`: auto asks the driver, by a process of its own, off does not")
 	kernelflag.Add(set)
 	watch.AddKept(set, &d.kept)
@@ -92,7 +92,7 @@ func (d *doctoring) run(c *cobra.Command) (status.Level, error) {
 		{When: d.nats == "", Flags: []string{"nats-creds", "control-token-file", "tls-cert", "tls-key", "tls-ca",
 			"nats-monitor"},
 			Why: "it is for --nats: want that with it"},
-		{When: d.gpu == string(monitor.Off), Flags: []string{"gpu-state", "gpu-library"},
+		{When: d.gpu == string(gpu.Off), Flags: []string{"gpu-state", "gpu-library"},
 			Why: "nobody asks for GPUs with --gpu off: leave it out"},
 	}); err != nil {
 		return "", err
@@ -105,9 +105,9 @@ func (d *doctoring) run(c *cobra.Command) (status.Level, error) {
 	examined := doctor.Config{Version: gradbus.Version, Root: os.DirFS("/"), Listen: []string{d.listen, d.page},
 		Dirs: d.dirs, Client: client, Monitor: d.monitor, Token: d.token}
 	switch d.gpu {
-	case string(monitor.Auto):
+	case string(gpu.Auto):
 		examined.GPUs, examined.Kept = d.askDriver, d.askKept
-	case string(monitor.Off):
+	case string(gpu.Off):
 	default:
 		return "", fmt.Errorf("gpu %q: want auto or off", d.gpu)
 	}
@@ -161,13 +161,13 @@ func (d *doctoring) askDriver(ctx context.Context) (gpus []schema.GPUReport, non
 	if err != nil {
 		return nil, err.Error(), true
 	}
-	c := monitor.Config{Mode: monitor.Auto, Probe: []string{self, "gpu-probe"}}
+	c := gpu.Config{Mode: gpu.Auto, Probe: []string{self, "gpu-probe"}}
 	c.Kept, _ = watch.Kept(d.kept) // what is wrong with it, askKept says
 	c.KeptAsIs, c.KeptCommand = true, watch.Command(d.kept)
 	if d.library != "" {
 		c.Probe, c.Driver = append(c.Probe, "--library", d.library), func() bool { return true }
 	}
-	m, err := monitor.Start(ctx, c)
+	m, err := gpu.Start(ctx, c)
 	if err != nil {
 		return nil, err.Error(), true
 	}
@@ -178,5 +178,5 @@ func (d *doctoring) askDriver(ctx context.Context) (gpus []schema.GPUReport, non
 	}
 	none = cmp.Or(m.Nobody(), "the driver has not answered within "+gpuWithin.String()+", or counts none")
 	// A machine without a GPU may have the library all the same.
-	return nil, none, none != monitor.NoDriver && !strings.Contains(none, "not loaded")
+	return nil, none, none != gpu.NoDriver && !strings.Contains(none, "not loaded")
 }

@@ -8,7 +8,7 @@ import (
 
 	"gradbus/bench/harness"
 	"gradbus/bench/hybrid"
-	"gradbus/internal/health/watch"
+	"gradbus/internal/gpu/watch"
 )
 
 // gpus is what the driver says of this machine's GPUs, or why it says nothing.

@@ -22,7 +22,7 @@ import (
 	"gradbus/bench/update"
 	"gradbus/cuda"
 	"gradbus/internal/config"
-	"gradbus/internal/health/watch"
+	"gradbus/internal/gpu/watch"
 	"gradbus/internal/kernelflag"
 	_ "gradbus/internal/timerslack" // in every process of this program
 )

@@ -16,8 +16,8 @@ import (
 	"gradbus/cuda"
 	"gradbus/internal/config"
 	"gradbus/internal/connect"
-	"gradbus/internal/health/monitor"
-	"gradbus/internal/health/watch"
+	"gradbus/internal/gpu"
+	"gradbus/internal/gpu/watch"
 	"gradbus/internal/kernelflag"
 	"gradbus/internal/process"
 	"gradbus/internal/report"
@@ -49,7 +49,7 @@ type common struct {
 	tensorboard      string
 	predict          string
 	gpu              watch.Flags
-	gpus             *monitor.Monitor // nil where this process computes on none
+	gpus             *gpu.Monitor // nil where this process computes on none
 	watchedFrom      time.Time
 	endTraining      func() // see trained; nil where no GPU is watched
 	events           string // of a trainer that another one started: what it writes

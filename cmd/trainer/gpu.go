@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"gradbus/cuda"
-	"gradbus/internal/health/monitor"
+	"gradbus/internal/gpu"
 	"gradbus/internal/report"
 )
 
@@ -16,7 +16,7 @@ import (
 // as its cause, when it must not any more, until trained is called. It takes some hundred milliseconds where there is a
 // GPU, and nothing elsewhere.
 func (o *common) watchGPUs(ctx context.Context) (watched context.Context, stop func(), err error) {
-	if !o.gpu.Takes(o.backend) && o.gpu.Mode != string(monitor.Require) {
+	if !o.gpu.Takes(o.backend) && o.gpu.Mode != string(gpu.Require) {
 		return ctx, func() {}, o.gpu.Check()
 	}
 	m, err := o.gpu.Watch(ctx, o.backend, cuda.LacksCUDA(), o.log)

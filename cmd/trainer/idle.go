@@ -7,7 +7,7 @@ import (
 
 	"gradbus/internal/config"
 	"gradbus/internal/connect"
-	"gradbus/internal/health/monitor"
+	"gradbus/internal/gpu"
 	"gradbus/internal/saving"
 	"gradbus/schema"
 )
@@ -49,7 +49,7 @@ func (o *common) idle(set *pflag.FlagSet) (rules []config.Idle) {
 	if o.own != nil {
 		rules = append(rules, o.own()...)
 	}
-	watched := o.gpu.Takes(o.backend) || o.gpu.Mode == string(monitor.Require)
+	watched := o.gpu.Takes(o.backend) || o.gpu.Mode == string(gpu.Require)
 	shardsAlone := !o.shared.Manifest("").Plan().Reduces(schema.ByTrainers)
 	return append(append(rules, o.local.idle()...),
 		config.Idle{When: shardsAlone, Flags: connect.Between,

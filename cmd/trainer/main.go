@@ -13,7 +13,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/internal/config"
-	"gradbus/internal/health/watch"
+	"gradbus/internal/gpu/watch"
 	_ "gradbus/internal/timerslack" // in every process of this program
 )
 

@@ -117,7 +117,7 @@ func rules() []rule {
 		{"ps: compressing for pages", []string{"gradbus/ps/ops.(*packer)"}, true},
 		{"ps: a scrape", []string{"gradbus/ps/ops/metrics."}, false},
 		{"ps: HTTP", []string{"net/http.", "gradbus/ps/ops."}, false},
-		{"ps: health of GPUs", []string{"gradbus/internal/health/monitor."}, true},
+		{"ps: health of GPUs", []string{"gradbus/internal/gpu."}, true},
 		{collector, []string{"runtime.gcBgMarkWorker", "runtime.bgsweep", "runtime.bgscavenge", "runtime.gcAssist",
 			"runtime.gcStart", "runtime.gcMarkDone", "runtime.GC"}, true},
 	}

@@ -96,7 +96,7 @@ func styleOf(path string, data []byte) []string {
 			return true
 		}
 		if of, ok := call.X.(*ast.Ident); ok && of.Name == "os" && !strings.HasSuffix(path, "_test.go") &&
-			path != "internal/health/nvml/fake/fake.go" && path != "internal/testkit/testkit.go" && // in folders of tests
+			path != "internal/gpu/nvml/fake/fake.go" && path != "internal/testkit/testkit.go" && // in folders of tests
 			slices.Contains([]string{"Create", "WriteFile"}, call.Sel.Name) {
 			wrong = append(wrong, fmt.Sprintf("%s: os.%s follows links and leaves half a file: want atomicfile",
 				files.Position(n.Pos()), call.Sel.Name))
@@ -106,9 +106,9 @@ func styleOf(path string, data []byte) []string {
 				"or regular.Read", files.Position(n.Pos()), call.X, call.Sel.Name))
 		}
 		if of, ok := call.X.(*ast.Ident); ok && of.Name == "os" && !strings.HasSuffix(path, "_test.go") &&
-			path != "internal/health/monitor/take.go" && // CUDA's own, which say what it calls its first device
+			path != "internal/gpu/monitor.go" && // CUDA's own, which say what it calls its first device
 			path != "cmd/ps/notify.go" && // where a service manager wants to be told
-			path != "internal/health/keep/file.go" && // the convention of where programs keep state
+			path != "internal/gpu/state.go" && // the convention of where programs keep state
 			path != "cuda/open.go" && // a kernel library is for programs without flags, too
 			path != "internal/kernelflag/kernelflag.go" && // whose flag is handed on that way
 			path != "internal/config/environment.go" && // the one place where settings come from it
@@ -131,8 +131,7 @@ var openers = map[string]string{
 	"cuda/bench/host.go":                "/proc",
 	"internal/atomicfile/atomicfile.go": "files for writing, and folders",
 	"internal/flagwalk/flagwalk.go":     "sources of this repository, in tests",
-	"internal/health/keep/file.go":      "a lock, for writing",
-	"internal/health/monitor/kept.go":   "/proc",
+	"internal/gpu/state.go":             "a lock, for writing, and /proc",
 	"internal/process/alive_linux.go":   "/proc",
 	"internal/process/process_linux.go": "/proc",
 	"internal/regular/regular.go":       "what it checks",

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"gradbus/cuda"
-	"gradbus/internal/health/monitor"
+	"gradbus/internal/gpu"
 	"gradbus/internal/process"
 	"gradbus/schema"
 )
@@ -39,7 +39,7 @@ func (f *Flags) Options(o cuda.Options, wrongBits []time.Duration) cuda.Options 
 
 // GPUs tells of the GPUs, and of the one in use that it is broken once a result was wrong on it: one that a processor
 // has computed says nothing of a GPU, whichever the process counts as its own. It is called once a second.
-func GPUs(b cuda.Backend, m *monitor.Monitor) func() []schema.GPUReport {
+func GPUs(b cuda.Backend, m *gpu.Monitor) func() []schema.GPUReport {
 	checked, ok := b.(*cuda.Verified)
 	if !ok || b.Name() != "cuda" {
 		return m.GPUs

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"gradbus/cuda"
-	"gradbus/internal/health/monitor"
+	"gradbus/internal/gpu"
 	"gradbus/internal/verification"
 	"gradbus/schema"
 )
@@ -18,18 +18,18 @@ import (
 // A wrong result of a processor makes the process unfit, and says nothing of a GPU that it counts as its own.
 func TestWrongProcessor(t *testing.T) {
 	t.Parallel()
-	inject, err := monitor.ParseInjection("xid=79,after=1h")
+	inject, err := gpu.ParseInjection("xid=79,after=1h")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := monitor.Start(t.Context(),
-		monitor.Config{Driver: func() bool { return false }, Inject: []monitor.Injection{inject}})
+	m, err := gpu.Start(t.Context(),
+		gpu.Config{Driver: func() bool { return false }, Inject: []gpu.Injection{inject}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
 	m.Wait(t.Context(), time.Minute)
-	m.Use(monitor.Simulated + "-0")
+	m.Use(gpu.Simulated + "-0")
 	f := verification.Flags{}
 	f.Add(pflag.NewFlagSet("test", pflag.ContinueOnError))
 	if f.OneIn != cuda.VerifyAuto {

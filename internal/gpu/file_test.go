@@ -1,0 +1,349 @@
+package gpu
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const nowMS = 1_800_000_000_000
+
+func one(uuid string) Kept {
+	return Kept{GPU: GPU{Index: 1, UUID: uuid, Name: "H100", PCI: "0000:3b:00.0"},
+		Findings: []KeptFinding{{Code: "xid-48", Reason: "XID 48: bad", Action: "Reset it.", SinceMS: nowMS - 5,
+			SeenMS: nowMS - 4, Memory: true}},
+		Incidents: []KeptIncident{{XID: 31, AtMS: nowMS - 9}}, AcknowledgedMS: nowMS - 10, ResetMS: nowMS - 11,
+		Counters: Counters{AtMS: nowMS, Boot: "b", Persistent: true, Energy: ptr(uint64(7)),
+			ECCCorrected: ptr(uint64(0))}}
+}
+
+// text is what the file of one GPU is, letter by letter: what an earlier gradbus has written is to be read for ever.
+const text = `{"version":1,"gpus":[{"index":1,"uuid":"GPU-a","name":"H100","pci":"0000:3b:00.0",` +
+	`"findings":[{"code":"xid-48","reason":"XID 48: bad","action":"Reset it.","since_ms":1799999999995,"seen_ms":1799999999996,"memory":true}],` +
+	`"incidents":[{"xid":31,"at_ms":1799999999991}],"acknowledged_ms":1799999999990,"reset_ms":1799999999989,` +
+	`"counters":{"at_ms":1800000000000,"boot":"b","persistent":true,"energy_mj":7,"ecc_corrected":0}}]}` + "\n"
+
+func at(t *testing.T, content string) *File {
+	t.Helper()
+	f := FileAt(filepath.Join(t.TempDir(), "state", "gradbus", "gpus.json"))
+	if content != "" {
+		if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(f.path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+func replace(all ...Kept) func([]Kept) ([]Kept, bool) {
+	return func([]Kept) ([]Kept, bool) { return all, true }
+}
+
+// What is written is what is read, and what stands in the file is known.
+func TestFile(t *testing.T) {
+	t.Parallel()
+	f := at(t, "")
+	if all, stamp, err := f.Read(); err != nil || all != nil || stamp != (Stamp{}) {
+		t.Fatalf("no file: %v, %v, %v", all, stamp, err)
+	}
+	if _, err := os.Stat(filepath.Dir(f.path)); err == nil {
+		t.Error("reading has made a folder")
+	}
+	stamp, err := f.Change(replace(one("GPU-a")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(f.path)
+	if err != nil || string(data) != text {
+		t.Errorf("written %q, %v\nwant    %q", data, err, text)
+	}
+	info, err := os.Stat(f.path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	all, read, err := f.Read()
+	if err != nil || !reflect.DeepEqual(all, []Kept{one("GPU-a")}) || read != stamp {
+		t.Errorf("read %+v, %v, %v", all, read, err)
+	}
+	if now, err := f.Stamp(); err != nil || now != stamp {
+		t.Errorf("stamp %v, %v; want %v", now, err, stamp)
+	}
+	if same, err := f.Change(func(all []Kept) ([]Kept, bool) { return nil, false }); err != nil ||
+		same != stamp {
+		t.Errorf("no change: %v, %v", same, err)
+	}
+	if other, err := f.Change(replace(one("GPU-b"))); err != nil || other == stamp {
+		t.Errorf("a change of the same size has stamp %v, %v", other, err)
+	}
+}
+
+// Whatever is wrong with a file is said, and it stays as it is.
+func TestDamaged(t *testing.T) {
+	t.Parallel()
+	with := func(old, new string) string { return strings.Replace(text, old, new, 1) }
+	for name, c := range map[string]struct {
+		text string
+		want error
+		says string
+	}{
+		"empty":           {"\n", ErrDamaged, "end of JSON"},
+		"cut":             {text[:100], ErrDamaged, "end of JSON"},
+		"zeros":           {strings.Repeat("\x00", 300), ErrDamaged, "invalid character"},
+		"two":             {text + text, ErrDamaged, "after top-level value"},
+		"no version":      {with(`"version":1,`, ""), ErrDamaged, "no version"},
+		"version 0":       {with(`"version":1`, `"version":0`), ErrDamaged, "no version"},
+		"newer":           {`{"version":2,"what":["else"]}`, ErrNewer, "version 2, and this one knows 1"},
+		"unknown field":   {with(`"pci"`, `"where"`), ErrDamaged, "where"},
+		"text for number": {with(`"index":1`, `"index":"1"`), ErrDamaged, "index"},
+		"negative index":  {with(`"index":1`, `"index":-1`), ErrDamaged, "index -1"},
+		"large index":     {with(`"index":1`, `"index":64`), ErrDamaged, "index 64"},
+		"no UUID":         {with(`GPU-a`, ``), ErrDamaged, "no UUID"},
+		"made up":         {with(`GPU-a`, `SIMULATED-0`), ErrDamaged, "no UUID"},
+		"twice": {with(`"gpus":[`, `"gpus":[{"index":1,"uuid":"GPU-a","name":"","pci":"","counters":{}},`),
+			ErrDamaged, "there twice"},
+		"no code":          {with(`xid-48`, ``), ErrDamaged, "not whole"},
+		"no since":         {with(`"since_ms":1799999999995`, `"since_ms":0`), ErrDamaged, "not whole"},
+		"seen before":      {with(`"seen_ms":1799999999996`, `"seen_ms":1`), ErrDamaged, "not whole"},
+		"XID without time": {with(`1799999999991`, `0`), ErrDamaged, "XID 31 has no time"},
+		"before 1970":      {with(`1799999999990`, `-1`), ErrDamaged, "before 1970"},
+		"vast":             {strings.Repeat(" ", bytesMax+1), ErrDamaged, "bytes"},
+		"many GPUs":        {`{"version":1,"gpus":[` + strings.Repeat("{},", rememberedMax) + `{}]}`, ErrDamaged, "too many"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := at(t, c.text)
+			_, _, err := f.Read()
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), f.path) {
+				t.Fatalf("%v, want %v with %q", err, c.want, c.says)
+			}
+			if data, _ := os.ReadFile(f.path); string(data) != c.text {
+				t.Error("reading has changed it")
+			}
+			_, err = f.Change(replace(one("GPU-a")))
+			data, _ := os.ReadFile(f.path)
+			aside, _ := os.ReadFile(f.path + ".damaged")
+			if c.want == ErrNewer {
+				if !errors.Is(err, ErrNewer) || string(data) != c.text || aside != nil {
+					t.Errorf("a newer file was touched: %v, %q, %q", err, data, aside)
+				}
+			} else if err != nil || string(data) != text || string(aside) != c.text {
+				t.Errorf("a damaged file was not set aside: %v, %q", err, data)
+			}
+		})
+	}
+}
+
+// full is a file on a full disk, which says so at once or late.
+type full struct {
+	writer
+	late bool
+}
+
+func (f full) Write(text []byte) (int, error) {
+	if f.late {
+		return f.writer.Write(text)
+	}
+	return 0, syscall.ENOSPC
+}
+
+func (f full) Commit() error { return syscall.ENOSPC }
+
+// A disk that is full, or fails at the last moment, leaves the old file, and nothing beside it.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	f := at(t, text)
+	real := f.create
+	for name, create := range map[string]func(path string) (writer, error){
+		"no room for a name": func(string) (writer, error) { return nil, syscall.ENOSPC },
+		"no room":            func(path string) (writer, error) { w, err := real(path); return full{w, false}, err },
+		"found out late":     func(path string) (writer, error) { w, err := real(path); return full{w, true}, err },
+	} {
+		f.create = create
+		if _, err := f.Change(replace(one("GPU-b"))); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if data, err := os.ReadFile(f.path); err != nil || string(data) != text {
+			t.Errorf("%s: left %q, %v", name, data, err)
+		}
+	}
+	entries, err := os.ReadDir(filepath.Dir(f.path))
+	if err != nil || len(entries) != 2 { // itself and the lock
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+// A link in the place of the file is replaced, and one in the place of the lock is refused: neither leads to another's
+// file.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	f := at(t, text)
+	victim := filepath.Join(t.TempDir(), "victim")
+	for _, name := range []string{f.path, f.path + ".lock"} {
+		_ = os.Remove(name)
+		if err := os.Symlink(victim, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := f.Change(replace(one("GPU-b"))); !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("a lock that is a link: %v", err)
+	}
+	if err := os.Remove(f.path + ".lock"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Change(replace(one("GPU-b"))); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(victim); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("somebody else's file was made: %v", err)
+	}
+	if all, _, err := f.Read(); err != nil || len(all) != 1 {
+		t.Errorf("read %v, %v", all, err)
+	}
+}
+
+// Where nothing can be written that is an error, and what is there can be read all the same.
+func TestUnwritable(t *testing.T) {
+	t.Parallel()
+	f := at(t, text)
+	blocked := FileAt(filepath.Join(f.path, "below", "gpus.json")) // a file is in the way, which stops also root
+	if _, err := blocked.Change(replace(one("GPU-a"))); err == nil {
+		t.Error("written below a file")
+	}
+	if _, err := blocked.Check(); err == nil {
+		t.Error("nothing is wrong with a folder that is a file")
+	}
+	for path, want := range map[string]string{f.path: "", filepath.Join(t.TempDir(), "a", "b", "gpus.json"): ""} {
+		if _, err := FileAt(path).Check(); (err == nil) != (want == "") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if n, err := f.Check(); n != 1 || err != nil {
+		t.Errorf("%d GPUs, %v", n, err)
+	}
+}
+
+// Many at once lose nothing, and who holds the lock for ever is not waited for for ever.
+func TestLock(t *testing.T) {
+	t.Parallel()
+	f := at(t, "")
+	const writers, rounds = 8, 5
+	var all sync.WaitGroup
+	for w := range writers {
+		all.Go(func() {
+			own := FileAt(f.path)
+			for r := range rounds {
+				for { // a loaded machine may let one wait longer than the lock's time
+					_, err := own.Change(func(all []Kept) ([]Kept, bool) {
+						return append(all, one(fmt.Sprintf("GPU-%d-%d", w, r))), true
+					})
+					if err == nil {
+						break
+					}
+					if !errors.Is(err, syscall.EWOULDBLOCK) {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	if got, _, err := f.Read(); err != nil || len(got) != writers*rounds {
+		t.Errorf("%d GPUs, want %d: %v", len(got), writers*rounds, err)
+	}
+	unlock, err := f.lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	f.within = 20 * time.Millisecond
+	if _, err := f.Change(replace()); !errors.Is(err, syscall.EWOULDBLOCK) {
+		t.Errorf("changed what somebody else has locked: %v", err)
+	}
+	if got, _, err := f.Read(); err != nil || len(got) != writers*rounds {
+		t.Errorf("reading waits for the lock: %v", err)
+	}
+}
+
+// The file is bounded: what holds is kept before what is over, and new before old.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	now := time.UnixMilli(nowMS)
+	var all []Kept
+	for i := range 2 * rememberedMax {
+		k := Kept{GPU: GPU{Index: i % 8, UUID: fmt.Sprintf("GPU-%d", i)}, AcknowledgedMS: nowMS,
+			Counters: Counters{AtMS: nowMS + int64(i)}}
+		if i < 3 {
+			for j := range 2 * findingsMax {
+				k.Findings = append(k.Findings,
+					KeptFinding{Code: fmt.Sprintf("xid-%d", j), Reason: strings.Repeat("x", 2*textMax), SinceMS: 1, SeenMS: 1})
+			}
+		}
+		if i > 2*rememberedMax-3 { // over for long
+			k.AcknowledgedMS = nowMS - idleTime.Milliseconds() - 1
+		}
+		all = append(all, k)
+	}
+	text := encode(all, now)
+	got, err := decode(text)
+	if err != nil || len(got) != rememberedMax || len(text) > bytesMax {
+		t.Fatalf("%d GPUs, %d bytes: %v", len(got), len(text), err)
+	}
+	have := map[string]Kept{}
+	for _, k := range got {
+		have[k.UUID] = k
+	}
+	for uuid, want := range map[string]bool{"GPU-0": true, "GPU-2": true, "GPU-3": false,
+		fmt.Sprintf("GPU-%d", 2*rememberedMax-3): true, fmt.Sprintf("GPU-%d", 2*rememberedMax-1): false} {
+		if _, ok := have[uuid]; ok != want {
+			t.Errorf("%s is kept: %v", uuid, ok)
+		}
+	}
+	if f := have["GPU-0"].Findings; len(f) != findingsMax || len(f[0].Reason) != textMax {
+		t.Errorf("%d findings", len(f))
+	}
+}
+
+// Any text is read or refused, and what is read can be written and read again.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(text))
+	f.Add([]byte(`{"version":1,"gpus":[]}`))
+	f.Add([]byte(`{"version":2}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		all, err := decode(text)
+		if err != nil {
+			if !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNewer) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if _, err := decode(encode(all, time.UnixMilli(nowMS))); err != nil {
+			t.Fatalf("%q is read and cannot be written: %v", text, err)
+		}
+	})
+}
+
+// The default place follows the convention of the system.
+func TestDefault(t *testing.T) {
+	for _, c := range []struct{ home, state, want string }{
+		{"/home/a", "", "/home/a/.local/state/gradbus/gpus.json"},
+		{"/home/a", "/var/s", "/var/s/gradbus/gpus.json"},
+		{"/home/a", "relative", "/home/a/.local/state/gradbus/gpus.json"},
+		{"", "", ""},
+	} {
+		t.Setenv("HOME", c.home)
+		t.Setenv("XDG_STATE_HOME", c.state)
+		if got, err := DefaultPath(); got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("HOME=%q XDG_STATE_HOME=%q: %q, %v", c.home, c.state, got, err)
+		}
+	}
+}

@@ -1,0 +1,26 @@
+package gpu
+
+import (
+	"testing"
+	"time"
+)
+
+// Probes that hang in the kernel, where nothing can kill them, do not pile up: with three of them no further one is
+// started, until one has ended.
+func TestHungProbesAreBounded(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0)
+	m := &Monitor{config: Config{Probe: []string{"/nonexistent/probe"}}.withDefaults(), heard: make(chan struct{})}
+	m.machine = New(m.config.Policy)
+	w := &watch{m: m, start: now}
+	for range hungMax {
+		w.hung = append(w.hung, &child{exited: make(chan struct{})})
+	}
+	if w.drive(now); m.Nobody() != "" {
+		t.Errorf("a further one was to be started: %s", m.Nobody())
+	}
+	close(w.hung[1].exited)
+	if w.drive(now); m.Nobody() == "" || len(w.hung) != hungMax-1 {
+		t.Errorf("none is started although one has ended; %d hang", len(w.hung))
+	}
+}

@@ -1,0 +1,326 @@
+package gpu
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"gradbus/schema"
+)
+
+// Unhealthy stays through clean polls and silence; acknowledging ends it, and what still is comes back.
+func TestAcknowledge(t *testing.T) {
+	b := newBench(t)
+	b.sample(func(s *Sample) { s.RemapFailed = ptr(true) })
+	for range 10 {
+		b.sample(nil)
+	}
+	b.is(schema.GPUUnhealthy, "remap-failed", "")
+	b.took(b.m.Silent(b.now, "the driver does not answer", false))
+	b.is(schema.GPUUnhealthy, "remap-failed", "")
+	for _, wrong := range []string{"", "GPU-1", "7", "x"} {
+		if _, err := b.m.Acknowledge(b.now, wrong); err == nil || !strings.Contains(err.Error(), "GPU-0") {
+			t.Errorf("acknowledge %q: %v", wrong, err)
+		}
+	}
+	if _, err := b.m.Acknowledge(b.now, "gpu-"); err != nil { // the beginning of one
+		t.Fatal(err)
+	}
+	b.is(schema.GPUUnknown, "no-answer", "The driver does not answer.")
+	b.sample(nil)
+	b.is(schema.GPUHealthy, "", "")
+	if _, err := b.m.Acknowledge(b.now, "0"); err == nil || !strings.Contains(err.Error(), "nothing is wrong") {
+		t.Errorf("acknowledge a healthy GPU: %v", err)
+	}
+	b.sample(func(s *Sample) { s.RemapFailed = ptr(true) })
+	if _, err := b.m.Acknowledge(b.now, "GPU-0"); err != nil {
+		t.Fatal(err)
+	}
+	b.sample(func(s *Sample) { s.RemapFailed = ptr(true) })
+	b.is(schema.GPUUnhealthy, "remap-failed", "")
+
+	// Counters count on from where they were acknowledged.
+	b = newBench(t)
+	b.sample(func(s *Sample) { s.ECCUncorrected = ptr(uint64(3)) })
+	if _, err := b.m.Acknowledge(b.now, "0"); err != nil {
+		t.Fatal(err)
+	}
+	b.sample(func(s *Sample) { s.ECCUncorrected = ptr(uint64(3)) })
+	b.is(schema.GPUHealthy, "", "")
+	b.sample(func(s *Sample) { s.ECCUncorrected = ptr(uint64(4)) })
+	b.is(schema.GPUUnhealthy, "ecc-uncorrectable", "1 memory error")
+}
+
+// Errors from before this process are a warning.
+func TestErrorsFromBefore(t *testing.T) {
+	b := &bench{t: t, m: New(DefaultPolicy()), now: time.Unix(1_800_000_000, 0)}
+	b.sample(func(s *Sample) { s.ECCUncorrected = ptr(uint64(2)) })
+	b.is(schema.GPUDegraded, "ecc-uncorrectable-before", "2 memory errors")
+	b.sample(func(s *Sample) { s.ECCUncorrected = ptr(uint64(3)) })
+	b.is(schema.GPUUnhealthy, "ecc-uncorrectable", "1 memory error")
+}
+
+// A reset is seen by counters that have fallen, and ends what was.
+func TestReset(t *testing.T) {
+	b := newBench(t)
+	b.xid(79)
+	b.sample(func(s *Sample) { s.Lost = LostGone })
+	b.is(schema.GPUUnhealthy, "xid-79", "")
+	b.sample(func(s *Sample) { s.Lost, s.Energy = LostGone, ptr(uint64(1)) }) // who is lost tells nothing
+	b.is(schema.GPUUnhealthy, "xid-79", "")
+	b.sample(func(s *Sample) { s.Energy = ptr(uint64(0)) })
+	b.is(schema.GPUHealthy, "", "")
+}
+
+// A GPU that a later probe does not list any more is lost.
+func TestGone(t *testing.T) {
+	b := newBench(t)
+	b.took(b.m.Hello(b.now, &Hello{GPUs: []GPU{id(1)}}))
+	b.is(schema.GPUUnhealthy, "gpu-lost", "The driver does not list the GPU any more.")
+	if n := len(b.m.GPUs("")); n != 2 {
+		t.Errorf("%d GPUs, want 2", n)
+	}
+}
+
+// 36 of the last 60 slots of ten seconds are six minutes of ten.
+func TestSlowdown(t *testing.T) {
+	b := newBench(t)
+	slow := func(s *Sample) { s.Slower = ptr(uint64(SlowerHWThermal | 1)) }
+	for range 5*60 + 50 {
+		b.sample(slow)
+	}
+	b.is(schema.GPUHealthy, "", "")
+	for range 3*60 + 30 { // a pause, in which nothing is forgotten
+		b.sample(nil)
+	}
+	b.is(schema.GPUHealthy, "", "")
+	for range 20 {
+		b.sample(slow)
+	}
+	b.is(schema.GPUDegraded, "hw-slowdown", "The hardware has slowed the GPU down for 6m")
+	if got := b.m.GPUs("")[0].Throttled; len(got) != 1 || got[0] != "hw_thermal" {
+		t.Errorf("clocks are lowered for %v: idling is no reason", got)
+	}
+	for range 2 * 60 {
+		b.sample(nil)
+	}
+	b.is(schema.GPUHealthy, "", "")
+	for range 7 * 60 {
+		b.sample(slow)
+	}
+	b.is(schema.GPUDegraded, "hw-slowdown", "")
+	b.now = b.now.Add(time.Hour) // in which nobody answers
+	for range 3 {
+		b.sample(slow)
+	}
+	b.is(schema.GPUHealthy, "", "")
+}
+
+// One error that comes by both ways counts once, in either order; two that come by both count twice.
+func TestPairs(t *testing.T) {
+	for _, c := range []struct {
+		sources string // e: event, k: kernel's log
+		want    uint64
+	}{{"e", 1}, {"k", 1}, {"ek", 1}, {"ke", 1}, {"ee", 2}, {"eekk", 2}, {"ekek", 2}, {"kkke", 3}, {"eek", 2}} {
+		b := newBench(t)
+		for _, s := range c.sources {
+			x := &XID{UUID: "GPU-0", Number: 63, Source: SourceEvent}
+			if s == 'k' {
+				x = &XID{PCI: "PCI:0000:3b:00", Number: 63, Source: SourceKernel}
+			}
+			b.took(b.m.XID(b.now, x))
+			b.now = b.now.Add(10 * time.Millisecond)
+		}
+		if got := b.m.GPUs("")[0].XIDs["63"]; got != c.want {
+			t.Errorf("%s: %d XIDs, want %d", c.sources, got, c.want)
+		}
+	}
+	b := newBench(t)
+	b.xid(63)
+	b.now = b.now.Add(5*time.Second + time.Millisecond)
+	b.took(b.m.XID(b.now, &XID{PCI: "0000:3b:00", Number: 63, Source: SourceKernel}))
+	if got := b.m.GPUs("")[0].XIDs["63"]; got != 2 {
+		t.Errorf("%d XIDs, want 2: the second came much later", got)
+	}
+	if c := b.m.XID(b.now, &XID{PCI: "0000:99:00", Number: 79, Source: SourceKernel}); c != nil {
+		t.Errorf("an error of a GPU that is not there gives %+v", c)
+	}
+}
+
+// What was computed between two samples is suspect where the second shows a memory fault.
+func TestSuspect(t *testing.T) {
+	b := newBench(t)
+	last := b.now
+	b.sample(func(s *Sample) { s.ECCUncorrected = ptr(uint64(1)) })
+	shown := b.now
+	for _, c := range []struct {
+		from, to time.Duration // after the last good sample
+		want     bool
+	}{{-5 * time.Second, -time.Millisecond, false}, {-5 * time.Second, 0, true},
+		{500 * time.Millisecond, 600 * time.Millisecond, true}, {time.Second, 9 * time.Second, true},
+		{time.Second + 1, 9 * time.Second, false}} {
+		if got := b.m.Suspect("GPU-0", last.Add(c.from), last.Add(c.to)); got != c.want {
+			t.Errorf("from %s to %s: suspect %v", c.from, c.to, got)
+		}
+	}
+	if b.m.Suspect("GPU-1", last, shown) || !b.m.Suspect("", last, shown) {
+		t.Error("it is of GPU-0, and so of some GPU")
+	}
+	for number, want := range map[uint64]bool{48: true, 64: true, 94: true, 95: true, 140: true, 79: false, 31: false,
+		63: false, 999: false} {
+		b := newBench(t)
+		b.xid(number)
+		if got := b.m.Suspect("GPU-0", b.now, b.now); got != want {
+			t.Errorf("XID %d: suspect %v", number, got)
+		}
+	}
+	for i := range 3 * faultsMax { // what is remembered is bounded, and nothing of it is forgotten
+		b.m.fault(fmt.Sprintf("GPU-%d", i%2), shown.Add(time.Duration(i)*time.Hour), shown.Add(time.Duration(i)*time.Hour))
+	}
+	if len(b.m.faults) > faultsMax || !b.m.Suspect("GPU-0", last, shown) {
+		t.Errorf("%d faults are remembered, the first: %v", len(b.m.faults), b.m.Suspect("GPU-0", last, shown))
+	}
+}
+
+// The state is that of the worst finding, and names the others.
+func TestSeveral(t *testing.T) {
+	b := newBench(t)
+	b.sample(func(s *Sample) { s.PCIeWidth, s.RemapPending = ptr(4), ptr(true) })
+	b.is(schema.GPUDegraded, "remap-pending",
+		"A faulty memory row waits to be remapped, which takes a reset; besides: pcie-width.")
+	since := b.m.GPUs("")[0].SinceMS
+	b.sample(func(s *Sample) { s.PCIeWidth, s.RemapPending = ptr(4), ptr(true) })
+	if got := b.m.GPUs("")[0].SinceMS; got != since {
+		t.Error("since when changes with every sample")
+	}
+	b.xid(79)
+	b.is(schema.GPUUnhealthy, "xid-79", "XID 79: the GPU has fallen off the bus; besides: remap-pending, pcie-width.")
+	if err := b.m.May("GPU-0"); err == nil || !strings.Contains(err.Error(), "GPU 0 (H100, GPU-0) is unhealthy since") {
+		t.Errorf("may: %v", err)
+	}
+	if b.m.May("GPU-9") != nil {
+		t.Error("a GPU of which nothing is known may not be used")
+	}
+}
+
+// Without a driver: nothing where none is expected, absent ones where some are, one unknown where the driver does not
+// work.
+func TestNobody(t *testing.T) {
+	p := DefaultPolicy()
+	now := time.Unix(1_800_000_000, 0)
+	m := New(p)
+	if n := len(m.GPUs("")); n != 0 {
+		t.Errorf("%d GPUs before anything is known", n)
+	}
+	m.None(now, &None{Reason: "the NVIDIA driver is not loaded"})
+	if n := len(m.GPUs("")); n != 0 {
+		t.Errorf("%d GPUs where none is expected", n)
+	}
+	m.None(now, &None{Reason: "versions differ", Driver: true})
+	if g := m.GPUs(""); len(g) != 1 || g[0].State != schema.GPUUnknown || g[0].Reason != "Versions differ." {
+		t.Errorf("GPUs are %+v", g)
+	}
+	p.Expected = 2
+	m = New(p)
+	m.None(now, &None{Reason: "the NVIDIA driver is not loaded"})
+	if g := m.GPUs(""); len(g) != 2 || g[1].State != schema.GPUAbsent || g[1].Code != "no-driver" ||
+		g[1].Reason != "The NVIDIA driver is not loaded." {
+		t.Errorf("GPUs are %+v", g)
+	}
+}
+
+// Any lines in any order: nothing panics, what is remembered is bounded, and every state has what is to be told of it.
+func TestRandomLines(t *testing.T) {
+	const rounds, steps = 30, 600
+	for seed := range uint64(rounds) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		m := New(DefaultPolicy())
+		now := time.Unix(1_800_000_000, 0)
+		for range steps {
+			now = now.Add(time.Duration(r.IntN(3000)) * time.Millisecond)
+			var changes []Change
+			switch r.IntN(10) {
+			case 0:
+				changes = m.Hello(now, &Hello{GPUs: []GPU{id(r.IntN(3)), id(3)}})
+			case 1:
+				changes = m.Silent(now, "the driver does not answer", r.IntN(2) == 0)
+			case 2:
+				changes = m.XID(now, &XID{UUID: id(r.IntN(4)).UUID, Number: uint64(r.IntN(200)),
+					Source: []string{SourceEvent, SourceKernel, SourceInjected}[r.IntN(3)]})
+			case 3:
+				changes, _ = m.Acknowledge(now, id(r.IntN(4)).UUID)
+			default:
+				changes = m.Sample(now, randomSample(r), r.IntN(9) == 0)
+			}
+			for _, c := range changes {
+				if c.From == c.To && c.Code == "" || c.To == schema.GPUUnhealthy && (c.Reason == "" || c.Action == "") &&
+					c.Code != "acknowledged" {
+					t.Fatalf("seed %d: change %+v", seed, c)
+				}
+			}
+			for _, g := range m.GPUs("") {
+				if healthy := g.State == schema.GPUHealthy; healthy != (g.Code == "") || healthy != (g.Reason == "") ||
+					healthy != (g.Action == "") {
+					t.Fatalf("seed %d: %+v", seed, g)
+				}
+			}
+		}
+		if len(m.faults) > faultsMax || len(m.gpus) > 4 {
+			t.Fatalf("seed %d: %d faults, %d GPUs", seed, len(m.faults), len(m.gpus))
+		}
+	}
+}
+
+// randomSample is what a driver could say: most of it is there or not, as it happens.
+func randomSample(r *rand.Rand) *Sample {
+	n := func(most int) *uint64 {
+		if r.IntN(3) == 0 {
+			return nil
+		}
+		return ptr(uint64(r.IntN(most)))
+	}
+	yes := func() *bool {
+		if r.IntN(3) == 0 {
+			return nil
+		}
+		return ptr(r.IntN(20) == 0)
+	}
+	s := &Sample{GPU: id(r.IntN(4)), Energy: n(50), ECCCorrected: n(300), ECCUncorrected: n(3), SRAMThreshold: yes(),
+		RemapPending: yes(), RemapFailed: yes(),
+		RetiredPages: n(80), RetiredPending: yes(), Slower: n(512), PCIeReplays: n(40), LinksUp: n(8), LinkErrors: n(5),
+		RecoveryAction: n(7),
+		FabricState:    n(4), FabricStatus: n(3), FabricHealth: n(4096), MemoryOthers: n(20), MemoryTotal: n(30),
+		RowsCorrected: n(5), RowsUncorrect: n(5)}
+	if r.IntN(30) == 0 {
+		s.Lost = []string{LostGone, LostReset}[r.IntN(2)]
+	}
+	return s
+}
+
+// A line that is not one of a probe's is known.
+func TestValid(t *testing.T) {
+	for text, want := range map[string]bool{
+		`{}`:                                         false,
+		`{"at_ms":1}`:                                false,
+		`{"poll":{"serial":1}}`:                      true,
+		`{"poll":{},"none":{"reason":""}}`:           false,
+		`{"sample":{"index":0,"uuid":"GPU-0"}}`:      true,
+		`{"sample":{"index":-1,"uuid":"GPU-0"}}`:     false,
+		`{"sample":{"index":64,"uuid":"GPU-0"}}`:     false,
+		`{"sample":{"index":0}}`:                     false,
+		`{"xid":{"number":79}}`:                      false,
+		`{"xid":{"number":79,"pci":"0000:3b:00.0"}}`: true,
+		`{"hello":{"gpus":[]}}`:                      true,
+	} {
+		var l Line
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatal(err)
+		}
+		if l.Valid() != want {
+			t.Errorf("%s: valid %v", text, !want)
+		}
+	}
+}

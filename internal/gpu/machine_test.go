@@ -1,0 +1,308 @@
+package gpu
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"gradbus/schema"
+)
+
+// bench is a Machine with one GPU that was sampled once, and a clock.
+type bench struct {
+	t   *testing.T
+	m   *Machine
+	now time.Time
+	all []Change
+}
+
+func newBench(t *testing.T) *bench {
+	b := &bench{t: t, m: New(DefaultPolicy()), now: time.Unix(1_800_000_000, 0)}
+	b.took(b.m.Hello(b.now, &Hello{Driver: "580.1", GPUs: []GPU{id(0)}}))
+	b.sample(nil)
+	return b
+}
+
+func id(index int) GPU {
+	return GPU{Index: index, UUID: fmt.Sprintf("GPU-%d", index), Name: "H100",
+		PCI: fmt.Sprintf("0000:%02x:00.0", 0x3b+index)}
+}
+
+func (b *bench) took(c []Change) { b.all = append(b.all, c...) }
+
+// sample is a second later, with what alter makes of a healthy sample.
+func (b *bench) sample(alter func(*Sample)) {
+	b.now = b.now.Add(time.Second)
+	s := &Sample{GPU: id(0), ECCUncorrected: ptr(uint64(0)), ECCCorrected: ptr(uint64(0)), PCIeReplays: ptr(uint64(0)),
+		LinkErrors: ptr(uint64(0)),
+		LinksUp:    ptr(uint64(0b111)), Slower: ptr(uint64(0)), RetiredPages: ptr(uint64(0)), RetiredPending: ptr(false),
+		RemapPending: ptr(false), RemapFailed: ptr(false),
+		SRAMThreshold: ptr(false), RecoveryAction: ptr(uint64(0)), ThermalMargin: ptr(40), PCIeWidth: ptr(16),
+		PCIeWidthMax: ptr(16),
+		MemoryTotal:  ptr(uint64(80 << 30)), MemoryOthers: ptr(uint64(0)), Energy: ptr(uint64(b.now.Unix()))}
+	if alter != nil {
+		alter(s)
+	}
+	b.took(b.m.Sample(b.now, s, false))
+}
+
+func (b *bench) xid(number uint64) {
+	b.took(b.m.XID(b.now, &XID{UUID: "GPU-0", Number: number, Source: SourceEvent}))
+}
+
+// is checks state, code, and how the reason begins.
+func (b *bench) is(state schema.GPUState, code, reason string) {
+	b.t.Helper()
+	g := b.m.GPUs("")[0]
+	if g.State != state || g.Code != code || !strings.HasPrefix(g.Reason, reason) {
+		b.t.Errorf("%s: GPU is %s, %q, %q; want %s, %q, %q...", b.now.Format("15:04:05"), g.State, g.Code, g.Reason, state,
+			code, reason)
+	}
+	if bad := state == schema.GPUDegraded || state == schema.GPUUnhealthy || state == schema.GPUUnknown; bad &&
+		(g.Action == "" || !strings.HasSuffix(g.Reason, ".")) {
+		b.t.Errorf("%s: reason %q, action %q: want sentences", code, g.Reason, g.Action)
+	}
+}
+
+type signal struct {
+	alter  func(*Sample)
+	state  schema.GPUState
+	code   string
+	reason string
+}
+
+// signals are samples with one sign each, and what is thought then.
+func signals() []signal {
+	return []signal{
+		{func(s *Sample) { s.Lost, s.Call = LostGone, "nvmlDeviceGetName" }, schema.GPUUnhealthy, "gpu-lost",
+			"The driver has lost the GPU (nvmlDeviceGetName)."},
+		{func(s *Sample) { s.Lost = LostReset }, schema.GPUUnhealthy, "gpu-reset-required", "The driver wants the GPU reset"},
+		{func(s *Sample) { s.RecoveryAction = ptr(uint64(1)) }, schema.GPUUnhealthy, "recovery-reset",
+			"The driver asks for a reset"},
+		{func(s *Sample) { s.RecoveryAction = ptr(uint64(2)) }, schema.GPUUnhealthy, "recovery-reboot",
+			"The driver asks for a reboot"},
+		{func(s *Sample) { s.RecoveryAction = ptr(uint64(6)) }, schema.GPUUnhealthy, "recovery-reset",
+			"The driver asks for a reset of the GPU's PCIe bus"},
+		{func(s *Sample) { s.RecoveryAction = ptr(uint64(7)) }, schema.GPUUnhealthy, "recovery-reboot",
+			"The driver asks for a reboot"},
+		{func(s *Sample) { s.RecoveryAction = ptr(uint64(3)) }, schema.GPUDegraded, "recovery-drain", ""},
+		{func(s *Sample) { s.RecoveryAction = ptr(uint64(4)) }, schema.GPUDegraded, "recovery-drain", ""},
+		{func(s *Sample) { s.RecoveryAction = ptr(uint64(5)) }, schema.GPUDegraded, "recovery-fabric", ""},
+		{func(s *Sample) { s.RecoveryAction = ptr(uint64(77)) }, schema.GPUDegraded, "recovery-drain",
+			"The driver asks for recovery action 77"},
+		{func(s *Sample) { s.ECCUncorrected = ptr(uint64(1)) }, schema.GPUUnhealthy, "ecc-uncorrectable",
+			"1 memory error that"},
+		{func(s *Sample) { s.ECCUncorrected = ptr(uint64(2)) }, schema.GPUUnhealthy, "ecc-uncorrectable",
+			"2 memory errors that"},
+		{func(s *Sample) { s.ECCCorrected = ptr(uint64(100)) }, schema.GPUHealthy, "", ""},
+		{func(s *Sample) { s.ECCCorrected = ptr(uint64(101)) }, schema.GPUDegraded, "ecc-correctable-rate",
+			"101 memory errors were corrected in the last 10m"},
+		{func(s *Sample) { s.SRAMThreshold = ptr(true) }, schema.GPUUnhealthy, "sram-threshold", "Uncorrectable errors"},
+		{func(s *Sample) { s.RemapFailed = ptr(true) }, schema.GPUUnhealthy, "remap-failed", "A faulty memory row"},
+		{func(s *Sample) { s.RemapPending = ptr(true) }, schema.GPUDegraded, "remap-pending", "A faulty memory row waits"},
+		{func(s *Sample) { s.RetiredPages = ptr(uint64(14)) }, schema.GPUHealthy, "", ""},
+		{func(s *Sample) { s.RetiredPages = ptr(uint64(15)) }, schema.GPUDegraded, "retired-pages",
+			"15 memory pages are retired (63 is too many)."},
+		{func(s *Sample) { s.RetiredPages = ptr(uint64(63)) }, schema.GPUUnhealthy, "retired-pages-many", "63 memory pages"},
+		{func(s *Sample) { s.RetiredPending = ptr(true) }, schema.GPUDegraded, "retired-pending", "A faulty memory page"},
+		{func(s *Sample) { s.ThermalMargin = ptr(5) }, schema.GPUHealthy, "", ""},
+		{func(s *Sample) { s.ThermalMargin = ptr(4) }, schema.GPUDegraded, "thermal-margin", "The GPU is 4 degrees"},
+		{func(s *Sample) { s.ThermalMargin = ptr(-1) }, schema.GPUDegraded, "thermal-margin", "The GPU is -1 degrees"},
+		{func(s *Sample) { s.PCIeReplays = ptr(uint64(8)) }, schema.GPUHealthy, "", ""},
+		{func(s *Sample) { s.PCIeReplays = ptr(uint64(9)) }, schema.GPUDegraded, "pcie-replays",
+			"9 transfers over PCIe were repeated in the last 1m"},
+		{func(s *Sample) { s.PCIeWidth = ptr(8) }, schema.GPUDegraded, "pcie-width",
+			"The GPU's PCIe link has 8 of 16 lanes."},
+		{func(s *Sample) { s.LinksUp = ptr(uint64(0b101)) }, schema.GPUDegraded, "nvlink-down", "1 NVLink of 3 went down."},
+		{func(s *Sample) { s.LinkErrors = ptr(uint64(1)) }, schema.GPUDegraded, "nvlink-errors",
+			"1 replay or recovery of NVLinks"},
+		{func(s *Sample) { s.FabricState, s.FabricStatus = ptr(uint64(3)), ptr(uint64(0)) }, schema.GPUHealthy, "", ""},
+		{func(s *Sample) { s.FabricState, s.FabricStatus = ptr(uint64(3)), ptr(uint64(15)) }, schema.GPUUnhealthy,
+			"fabric-failed", "The NVLink fabric could not be set up (status 15)"},
+		{func(s *Sample) { s.FabricHealth = ptr(uint64(0b10_10_10_10)) }, schema.GPUHealthy, "", ""},
+		{func(s *Sample) { s.FabricHealth = ptr(uint64(0b10_01_10_01)) }, schema.GPUDegraded, "fabric-health",
+			"The NVLink fabric says: reduced bandwidth, unhealthy route."},
+		{func(s *Sample) { s.FabricHealth = ptr(uint64(1 << 8)) }, schema.GPUHealthy, "", ""},
+		{func(s *Sample) { s.FabricHealth = ptr(uint64(4 << 8)) }, schema.GPUDegraded, "fabric-health",
+			"The NVLink fabric says: incorrect configuration 4."},
+		{func(s *Sample) { s.MemoryOthers, s.Others = ptr(uint64(9<<30)), ptr(1) }, schema.GPUDegraded, "memory-others",
+			"Another process holds 11 % of the GPU's memory."},
+		{func(s *Sample) { s.MemoryOthers = ptr(uint64(8 << 30)) }, schema.GPUHealthy, "", ""},
+		{func(s *Sample) { *s = Sample{GPU: s.GPU} }, schema.GPUHealthy, "", ""},
+	}
+}
+
+// Every signal, and how it goes.
+func TestSignals(t *testing.T) {
+	for _, c := range signals() {
+		b := newBench(t)
+		b.is(schema.GPUHealthy, "", "")
+		b.sample(c.alter)
+		b.is(c.state, c.code, c.reason)
+		healthy := schema.GPUHealthy
+		if c.state == schema.GPUUnhealthy && c.code != "fabric-failed" {
+			healthy = schema.GPUUnhealthy
+		}
+		// Three clean polls end what is not sticky, two do not. Rates go when their minutes are over.
+		if rate := c.code == "ecc-correctable-rate" || c.code == "pcie-replays" || c.code == "nvlink-errors"; rate {
+			b.now = b.now.Add(time.Hour)
+		}
+		clean := func(s *Sample) {
+			s.Energy = nil // no sign of a reset
+			s.ECCUncorrected, s.ECCCorrected, s.PCIeReplays, s.LinkErrors = nil, nil, nil, nil
+			switch c.code {
+			case "ecc-correctable-rate":
+				s.ECCCorrected = ptr(uint64(101))
+			case "pcie-replays":
+				s.PCIeReplays = ptr(uint64(9))
+			case "nvlink-errors":
+				s.LinkErrors = ptr(uint64(1))
+			case "fabric-failed":
+				s.FabricState, s.FabricStatus = ptr(uint64(3)), ptr(uint64(0))
+			case "fabric-health":
+				s.FabricHealth = ptr(uint64(0))
+			}
+		}
+		b.sample(clean)
+		b.sample(clean)
+		b.is(c.state, c.code, c.reason)
+		b.sample(clean)
+		if got := b.m.GPUs("")[0].State; got != healthy {
+			t.Errorf("%s: %s after three clean polls, want %s", c.code, got, healthy)
+		}
+	}
+}
+
+// What is not told is no sample: it neither clears a finding nor makes one.
+func TestNotToldIsNoSample(t *testing.T) {
+	b := newBench(t)
+	b.sample(func(s *Sample) { s.PCIeWidth = ptr(8) })
+	for range 10 {
+		b.sample(func(s *Sample) { s.PCIeWidth = nil })
+	}
+	b.is(schema.GPUDegraded, "pcie-width", "")
+	for range 3 {
+		b.sample(nil)
+	}
+	b.is(schema.GPUHealthy, "", "")
+	g := b.m.GPUs("")[0]
+	if g.Temperature != nil || g.PowerWatts != nil || g.RowsRemapped != nil {
+		t.Errorf("temperature %v, power %v, rows %v: want nil, since none was told", g.Temperature, g.PowerWatts,
+			g.RowsRemapped)
+	}
+	if g.ECCCorrected == nil || *g.ECCCorrected != 0 {
+		t.Errorf("corrected errors %v: want 0, which was told", g.ECCCorrected)
+	}
+}
+
+// What follows from XIDs by NVIDIA's catalog: 109 asks for a reset, 43 is to be ignored, 74 is a fault of NVLink, and
+// those that ask to restart the application restart the job.
+func TestXIDClasses(t *testing.T) {
+	for class, numbers := range map[Class][]uint64{
+		Quarantine: {46, 48, 54, 62, 64, 79, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158},
+		Restart:    {8, 13, 31, 39, 45, 80, 94, 139},
+		Degrade:    {74, 78, 144, 150, 151, 159},
+		Ignore:     {14, 43, 44, 63, 92, 93, 121, 137, 157},
+		Unlisted:   {0, 1, 47, 61, 142, 171, 173, 999, 1 << 31},
+	} {
+		for _, n := range numbers {
+			if got := entryOf(n).class; got != class {
+				t.Errorf("XID %d has class %d, want %d", n, got, class)
+			}
+			b := newBench(t)
+			b.all = nil
+			b.xid(n)
+			switch class {
+			case Quarantine:
+				b.is(schema.GPUUnhealthy, fmt.Sprintf("xid-%d", n), fmt.Sprintf("XID %d: ", n))
+			case Ignore:
+				b.is(schema.GPUHealthy, "", "")
+			default:
+				b.is(schema.GPUDegraded, fmt.Sprintf("xid-%d", n), fmt.Sprintf("XID %d: ", n))
+			}
+			if len(b.all) != 1 {
+				t.Fatalf("XID %d: %d changes, want 1", n, len(b.all))
+			}
+			if c := b.all[0]; c.Alert != (class == Unlisted) || c.Restart != (class == Quarantine || class == Restart) {
+				t.Errorf("XID %d: alert %v, restart %v", n, c.Alert, c.Restart)
+			}
+			if got := b.m.GPUs("")[0].XIDs[fmt.Sprint(n)]; got != 1 {
+				t.Errorf("XID %d is counted %d times", n, got)
+			}
+		}
+	}
+	if got := entryOf(154).class; got != Notice {
+		t.Errorf("XID 154 has class %d, want %d", got, Notice)
+	}
+	if e := entryOf(74); !strings.Contains(e.name, "NVLink") || !strings.Contains(e.action, "nvlink") {
+		t.Errorf("XID 74: %+v", e)
+	}
+}
+
+// XID 154 says that the recovery action has changed: which, the next sample says, and that decides. Where the driver
+// does not tell it, the XID alone is a warning.
+func TestRecoveryActionDecides(t *testing.T) {
+	b := newBench(t)
+	b.all = nil
+	b.xid(154)
+	b.is(schema.GPUHealthy, "", "")
+	if len(b.all) != 1 || b.all[0].Code != "xid-154" || b.all[0].Alert || b.all[0].Restart {
+		t.Fatalf("told of %+v", b.all)
+	}
+	b.sample(func(s *Sample) { s.RecoveryAction = ptr(uint64(RecoveryReset)) })
+	b.is(schema.GPUUnhealthy, "recovery-reset", "The driver asks for a reset")
+	if n := b.m.GPUs("")[0].XIDs["154"]; n != 1 {
+		t.Errorf("XID 154 is counted %d times", n)
+	}
+
+	b = newBench(t)
+	b.xid(154) // back to none, as after a reset by somebody else
+	for range 5 {
+		b.sample(nil)
+		b.is(schema.GPUHealthy, "", "")
+	}
+
+	b = newBench(t)
+	b.sample(func(s *Sample) { s.RecoveryAction = nil })
+	b.xid(154)
+	b.is(schema.GPUDegraded, "xid-154", "XID 154: the driver has changed the recovery")
+}
+
+// A XID that degrades counts for ten minutes, then three clean polls end it.
+func TestXIDHold(t *testing.T) {
+	b := newBench(t)
+	b.xid(74)
+	b.now = b.now.Add(10*time.Minute - 2*time.Second)
+	for range 3 {
+		b.sample(nil)
+	}
+	b.is(schema.GPUDegraded, "xid-74", "")
+	b.sample(nil)
+	b.sample(nil)
+	b.is(schema.GPUHealthy, "", "")
+}
+
+// A repeat within a day quarantines; a burst does not, nor does a repeat after more than a day.
+func TestXIDRepeat(t *testing.T) {
+	for _, c := range []struct {
+		gap   time.Duration
+		state schema.GPUState
+	}{
+		{0, schema.GPUDegraded}, {time.Minute, schema.GPUDegraded}, {time.Minute + time.Second, schema.GPUUnhealthy},
+		{24 * time.Hour, schema.GPUUnhealthy}, {24*time.Hour + time.Second, schema.GPUDegraded},
+	} {
+		b := newBench(t)
+		b.xid(31)
+		b.now = b.now.Add(c.gap)
+		b.xid(31)
+		b.is(c.state, "xid-31", "XID 31: ")
+	}
+	b := newBench(t)
+	b.xid(31)
+	b.now = b.now.Add(time.Hour)
+	b.xid(13)
+	if got := b.m.GPUs("")[0].State; got != schema.GPUDegraded {
+		t.Errorf("two different XIDs: %s, want degraded", got)
+	}
+}

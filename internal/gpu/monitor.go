@@ -1,0 +1,854 @@
+package gpu
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"gradbus/schema"
+)
+
+// Mode says what a process wants of GPUs.
+type Mode string
+
+// Modes of --gpu.
+const (
+	Auto    Mode = "auto"    // watch them where there is a driver
+	Require Mode = "require" // refuse to start without a driver and the expected, healthy GPUs
+	Off     Mode = "off"     // ask nothing
+)
+
+// Config of Start.
+type Config struct {
+	Mode Mode // empty is Auto
+	// Probe is the program that asks the driver, and its arguments. It writes Line as JSON, one a line.
+	Probe []string
+	// Policy decides; the zero value is DefaultPolicy.
+	Policy Policy
+	// Every is the time between samples of made up GPUs, at most; 0 is a second.
+	Every time.Duration
+	// Silence is how long the driver may not answer until its GPUs are Unknown; 0 is 8 s. The probe is killed after three
+	// times that, since a driver that is merely slow must get to its answer.
+	Silence time.Duration
+	// Patience is how long the driver may take to answer for the first time until the probe is killed; 0 is a minute: on
+	// a machine of eight GPUs without persistence mode it takes twenty seconds.
+	Patience time.Duration
+	// Backoff is the time before a probe that ended is started again, doubled each time up to a minute; 0 is a second.
+	Backoff time.Duration
+	// Inject are faults that are made up.
+	Inject []Injection
+	// Kept is where is remembered what must outlive this process; nil remembers nothing. Made up GPUs and faults are never
+	// remembered.
+	Kept *File
+	// KeptCommand is the command that acknowledges a GPU in Kept, followed by its index; empty is ./bin/ps gpu-ack.
+	KeptCommand string
+	// KeptErr is why there is no Kept although there should be: it is said where there is a driver.
+	KeptErr error
+	// KeptAsIs leaves Kept as it is: what it holds is taken, and nothing is written.
+	KeptAsIs bool
+	// LastWords is how long Close listens for an error of the driver that may have ended this process, where it has used a
+	// GPU and there is Kept; 0 is 200 ms.
+	LastWords time.Duration
+	// Boot names the present run of the machine, by which a restart of it is told; nil asks the kernel.
+	Boot func() string
+	// Unused is logged with the first GPUs that are found, where this process computes on none: how it would. Empty logs
+	// nothing.
+	Unused string
+	// Log gets changes of state; nil discards.
+	Log *slog.Logger
+	// OnChange is told of each change of a GPU, never concurrently. It must return at once.
+	OnChange func(Change)
+	// Driver says whether this machine has a driver that could be asked; nil looks for its files.
+	Driver func() bool
+}
+
+func (c Config) withDefaults() Config {
+	set(&c.Mode, Auto)
+	set(&c.Every, time.Second)
+	set(&c.Silence, 8*time.Second)
+	set(&c.Patience, time.Minute)
+	set(&c.Backoff, time.Second)
+	set(&c.KeptCommand, "./bin/ps gpu-ack")
+	set(&c.LastWords, 200*time.Millisecond)
+	if expected := c.Policy.Expected; c.Policy.CleanPolls == 0 {
+		c.Policy = DefaultPolicy()
+		c.Policy.Expected = expected
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Driver == nil {
+		c.Driver = driverFiles
+	}
+	if c.Boot == nil {
+		c.Boot = bootID
+	}
+	return c
+}
+
+func set[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Monitor knows how the GPUs of this machine are. Its methods never wait for the driver and may be called from any
+// goroutine.
+type Monitor struct {
+	config Config
+	ended  chan struct{} // closed when run has returned
+	stop   context.CancelFunc
+	keeper *keeper // nil where nothing is remembered
+
+	telling sync.Mutex // is held while changes are told of; before mu
+	mu      sync.Mutex
+	machine *Machine
+	used    string
+	lost    string        // why what this process has on its GPU is gone for good; empty where it is not
+	heard   chan struct{} // closed with the first word of the driver, or that there is none
+	told    bool
+	notKept string // why nothing is remembered; empty where it is
+}
+
+// Start watches the GPUs of this machine until ctx ends or Close is called. With Require it waits until the driver has
+// answered, and gives an error where it does not, where an expected GPU is missing or one is unhealthy; else it returns
+// at once, and GPUs tells more as soon as more is known.
+func Start(ctx context.Context, c Config) (*Monitor, error) {
+	c = c.withDefaults()
+	m := &Monitor{config: c, ended: make(chan struct{}), heard: make(chan struct{}), machine: New(c.Policy),
+		stop: func() {}}
+	switch c.Mode {
+	case Off:
+		if len(c.Inject) > 0 {
+			return nil, fmt.Errorf("inject %q: want gpu auto with it, not off", c.Inject[0].Spec)
+		}
+		m.hear()
+		close(m.ended)
+		return m, nil
+	case Auto, Require:
+	default:
+		return nil, fmt.Errorf("gpu %q: want auto, require or off", c.Mode)
+	}
+	probe := c.Mode == Require || c.Driver()
+	if !probe {
+		m.take(m.machine.None(time.Now(), &None{Reason: NoDriver}))
+		c.Log.Info("no GPU is watched", "reason", NoDriver)
+		if len(c.Inject) == 0 {
+			m.hear()
+			close(m.ended)
+			return m, nil
+		}
+	}
+	ctx, m.stop = context.WithCancel(ctx)
+	switch {
+	case probe && c.KeptErr != nil:
+		m.notKept = fmt.Sprintf("%s: %v", notKept, c.KeptErr)
+		c.Log.Warn(notKept, "err", c.KeptErr)
+	case probe && c.Kept != nil:
+		m.keeper = newKeeper(m, time.Now())
+		go m.keeper.run()
+	}
+	go m.run(ctx, probe)
+	if c.Mode == Require {
+		if err := m.required(ctx); err != nil {
+			m.Close()
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// NoDriver is the reason where there is nothing to ask.
+const NoDriver = "this machine has no NVIDIA driver"
+
+// driverFiles says whether the kernel has a driver of NVIDIA's: it costs three stats, and asks the driver nothing.
+func driverFiles() bool {
+	for _, path := range []string{"/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"} {
+		if _, err := os.Stat(path); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Close ends the watch. It waits for what can be waited for: a probe that hangs in the kernel outlives it.
+func (m *Monitor) Close() {
+	m.stop()
+	<-m.ended
+	if m.keeper != nil {
+		m.keeper.close()
+	}
+}
+
+// NotKept says why what is wrong with GPUs is not remembered beyond the end of this process, although it should be;
+// empty where it is.
+func (m *Monitor) NotKept() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.notKept
+}
+
+// KeptAt is the file in which what is wrong with GPUs is remembered; empty where nothing is.
+func (m *Monitor) KeptAt() string {
+	if m.keeper == nil {
+		return ""
+	}
+	return m.keeper.file.Path()
+}
+
+// hear notes that there is a first word.
+func (m *Monitor) hear() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.told {
+		m.told = true
+		close(m.heard)
+	}
+}
+
+// Wait waits until the driver has given its first word, or that there is none, for at most the given time.
+func (m *Monitor) Wait(ctx context.Context, atMost time.Duration) {
+	timer := time.NewTimer(atMost)
+	defer timer.Stop()
+	select {
+	case <-m.heard:
+	case <-m.ended:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// required is nil where all is as Require wants it.
+func (m *Monitor) required(ctx context.Context) error {
+	m.Wait(ctx, m.config.Patience)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.told {
+		return fmt.Errorf("gpu require: the driver has not answered within %s; see whether nvidia-smi does",
+			m.config.Patience)
+	}
+	if reason := m.machine.Nobody(); reason != "" {
+		return fmt.Errorf("gpu require: %s; use --gpu auto to go on without GPUs", reason)
+	}
+	gpus := m.machine.GPUs("")
+	if len(gpus) == 0 {
+		return fmt.Errorf("gpu require: the driver counts no GPU; see whether nvidia-smi lists one")
+	}
+	for _, g := range gpus {
+		switch g.State {
+		case schema.GPUAbsent:
+			return fmt.Errorf("gpu require: %s %s", g.Reason, g.Action)
+		case schema.GPUUnhealthy, schema.GPUUnknown:
+			return fmt.Errorf("gpu require: GPU %d (%s, %s) is %s: %s %s", g.Index, g.Name, g.UUID, g.State, g.Reason, g.Action)
+		}
+	}
+	return nil
+}
+
+// Nobody is why there is nobody to ask for GPUs: NoDriver, or what is wrong with the driver; empty where there is
+// somebody.
+func (m *Monitor) Nobody() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.machine.Nobody()
+}
+
+// GPUs is what is known of every GPU at this moment: those that are there by index, then those that are expected and
+// are not. It is empty on a machine without a driver where none is expected.
+func (m *Monitor) GPUs() []schema.GPUReport {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.machine.GPUs(m.used)
+}
+
+// Use says which GPU this process computes on, by UUID.
+func (m *Monitor) Use(uuid string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.used = uuid
+}
+
+func (m *Monitor) inUse() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.used
+}
+
+// May gives nil where a GPU may be used, else an error that says why not and what to do. uuid may be an index.
+func (m *Monitor) May(uuid string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.machine.May(uuid)
+}
+
+// Fit says why this process must not compute on its GPU any more; nil where it may, and where Use was not called. It is
+// unfit while the GPU is unhealthy, and for good once the GPU or the driver has ended what the process had there.
+func (m *Monitor) Fit() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.used == "":
+		return nil
+	case m.lost != "":
+		return fmt.Errorf("this process has lost its GPU: %s Start it again once the GPU is well", m.lost)
+	}
+	return m.machine.May(m.used)
+}
+
+// Suspect says whether the memory of the GPU that this process uses was wrong at some time between from and to, or of
+// any GPU where Use was not called.
+func (m *Monitor) Suspect(from, to time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.machine.Suspect(m.used, from, to)
+}
+
+// Doubt says in one sentence why results between from and to may be wrong; empty where nothing speaks for it. It waits
+// for at most that long until the GPU in use was asked after to, since a fault shows with the sample after it. Where
+// Use was not called there is no doubt.
+func (m *Monitor) Doubt(ctx context.Context, from, to time.Time, atMost time.Duration) string {
+	m.mu.Lock()
+	used, waits := m.used, m.config.Mode != Off
+	m.mu.Unlock()
+	if used == "" || !waits {
+		return ""
+	}
+	var g schema.GPUReport
+	for deadline := time.Now().Add(atMost); ; {
+		for _, all := range m.GPUs() {
+			if all.UUID == used {
+				g = all
+			}
+		}
+		if g.SampleMS > to.UnixMilli() || time.Now().After(deadline) || ctx.Err() != nil {
+			break
+		}
+		time.Sleep(doubtEvery)
+	}
+	switch {
+	case m.Suspect(from, to):
+		return fmt.Sprintf("Memory of GPU %d (%s) was wrong meanwhile: %s", g.Index, g.UUID, g.Reason)
+	case g.SampleMS <= to.UnixMilli():
+		return fmt.Sprintf("GPU %d (%s) has not answered since, so it is not known whether its memory was sound. %s", g.Index,
+			g.UUID, g.Reason)
+	}
+	return ""
+}
+
+// doubtEvery is how often Doubt looks for a new sample.
+const doubtEvery = 20 * time.Millisecond
+
+// Mismatch says that results of a GPU differed from those of the CPU: it is unhealthy from now on. uuid may be empty
+// where Use was called. One that was injected is not remembered.
+func (m *Monitor) Mismatch(uuid, what string, injected bool) {
+	m.change(func(machine *Machine) []Change {
+		if uuid == "" {
+			uuid = m.used
+		}
+		return machine.Mismatch(time.Now(), uuid, what, injected)
+	})
+}
+
+// Acknowledge says that somebody has seen to a GPU: what was wrong is forgotten. What still is comes back with the next
+// sample. uuid may be the beginning of one, or an index.
+func (m *Monitor) Acknowledge(uuid string) error {
+	var err error
+	m.change(func(machine *Machine) (changes []Change) {
+		changes, err = machine.Acknowledge(time.Now(), uuid)
+		return changes
+	})
+	return err
+}
+
+// AcknowledgeAll acknowledges every GPU that is unhealthy, and says how many those are.
+func (m *Monitor) AcknowledgeAll() int {
+	n := 0
+	for _, g := range m.GPUs() {
+		if g.State == schema.GPUUnhealthy && m.Acknowledge(g.UUID) == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// change changes the machine under the lock, with what follows from it for Fit, and tells what changed after it.
+func (m *Monitor) change(f func(*Machine) []Change) {
+	m.mu.Lock()
+	changes := f(m.machine)
+	for _, c := range changes {
+		if c.ContextLost && c.GPU.UUID == m.used && m.lost == "" {
+			m.lost = c.Reason
+			if c.Injected {
+				m.lost += " (Injected.)"
+			}
+		}
+	}
+	m.mu.Unlock()
+	m.take(changes)
+}
+
+// take logs changes, and tells of them.
+func (m *Monitor) take(changes []Change) {
+	m.telling.Lock()
+	defer m.telling.Unlock()
+	if len(changes) > 0 && m.keeper != nil {
+		select {
+		case m.keeper.dirty <- struct{}{}:
+		default:
+		}
+	}
+	for _, c := range changes {
+		level := slog.LevelInfo
+		switch c.To {
+		case schema.GPUUnhealthy:
+			level = slog.LevelError
+		case schema.GPUDegraded, schema.GPUUnknown:
+			level = slog.LevelWarn
+		}
+		args := []any{"gpu", c.GPU.UUID, "index", c.GPU.Index, "name", c.GPU.Name, "from", c.From, "to", c.To}
+		if c.Code != "" {
+			args = append(args, "code", c.Code, "reason", c.Reason)
+		}
+		if c.Action != "" {
+			args = append(args, "action", c.Action)
+		}
+		if c.Injected {
+			args = append(args, "injected", true)
+		}
+		if c.Alert {
+			args = append(args, "alert", "this XID has no rule")
+		}
+		m.config.Log.Log(context.Background(), level, "GPU health", args...)
+		if m.config.OnChange != nil {
+			m.config.OnChange(c)
+		}
+	}
+}
+
+// OrderDevices makes CUDA count its devices as the driver does, unless whoever started this process wants another
+// order. It gives the value of CUDA_VISIBLE_DEVICES, and is called before CUDA is used. Both are CUDA's own variables.
+func OrderDevices() (visible string, err error) {
+	const order = "CUDA_DEVICE_ORDER"
+	if os.Getenv(order) == "" {
+		if err := os.Setenv(order, "PCI_BUS_ID"); err != nil {
+			return "", fmt.Errorf("order the GPUs: %w", err)
+		}
+	}
+	return os.Getenv("CUDA_VISIBLE_DEVICES"), nil
+}
+
+// takeWait is how long Take waits for the driver's first word.
+const takeWait = 20 * time.Second
+
+// Take asks whether this process may compute on the GPU that CUDA gives it first, and notes that it does. visible is
+// the value of CUDA_VISIBLE_DEVICES, and CUDA must count devices as the driver does (CUDA_DEVICE_ORDER=PCI_BUS_ID). The
+// error says why the GPU may not be used, and what to do. A GPU of which nothing is known may be used: whoever wants to
+// be sure requires the GPUs.
+func (m *Monitor) Take(ctx context.Context, visible string) error {
+	m.Wait(ctx, takeWait)
+	g, ok := first(visible, m.GPUs())
+	if !ok {
+		m.config.Log.Warn("it is not known which GPU is used", "cuda_visible_devices", visible)
+		return nil
+	}
+	if err := m.May(g.UUID); err != nil {
+		return fmt.Errorf("take a GPU: %w Another can be chosen with CUDA_VISIBLE_DEVICES", err)
+	}
+	m.Use(g.UUID)
+	m.config.Log.Info("GPU taken", "gpu", g.UUID)
+	return nil
+}
+
+// first is the GPU that CUDA counts as 0: the first that CUDA_VISIBLE_DEVICES names, by index or the beginning of a
+// UUID, or the first of all where it is not set.
+func first(visible string, gpus []schema.GPUReport) (schema.GPUReport, bool) {
+	name, _, _ := strings.Cut(visible, ",")
+	name = strings.TrimSpace(name)
+	for _, g := range gpus {
+		switch {
+		case g.UUID == "": // expected, and not there
+		case name == "" || name == fmt.Sprint(g.Index) || len(name) > len("GPU-") && strings.HasPrefix(g.UUID, name):
+			return g, true
+		}
+	}
+	return schema.GPUReport{}, false
+}
+
+// watch is what the goroutine of a Monitor holds.
+type watch struct {
+	m     *Monitor
+	start time.Time
+	done  []bool // injections that happen once and have
+
+	child   *child
+	hung    []*child  // killed, and not ended yet
+	next    time.Time // when a probe may be started
+	backoff time.Duration
+	last    time.Time // the driver's last word
+	began   time.Time // of the present probe
+	hello   bool      // it has said hello
+	asked   int       // index of the GPU that was sampled last in this round; -1 at its start
+	silent  bool      // the GPUs are Unknown for want of a word
+	known   []int     // indices of GPUs
+	none    string    // why there is no driver: faults are injected into made up GPUs; empty where there is one
+	serial  uint64    // of made up polls
+
+	unused  bool                  // the log has said that no GPU is used
+	sampled map[int]time.Duration // by index: when a GPU was sampled last, from the start
+}
+
+// hungMax bounds the probes that hang in the kernel: with so many no further one is started.
+const hungMax = 3
+
+// run is the only goroutine that starts probes and feeds the machine.
+func (m *Monitor) run(ctx context.Context, probe bool) {
+	defer close(m.ended)
+	w := &watch{m: m, start: time.Now(), done: make([]bool, len(m.config.Inject)), backoff: m.config.Backoff, asked: -1,
+		sampled: map[int]time.Duration{}}
+	tick := time.NewTicker(min(m.config.Every, m.config.Silence/4))
+	defer tick.Stop()
+	if !probe { // with faults to inject: what they are injected into is there from the beginning
+		w.none = NoDriver
+		w.fake(w.start)
+		m.hear()
+	}
+	for {
+		if probe {
+			w.drive(time.Now())
+		}
+		select {
+		case <-ctx.Done():
+			w.lastWords()
+			w.endAll()
+			return
+		case line, ok := <-w.lines():
+			if !ok {
+				w.ended(time.Now())
+			} else {
+				w.line(time.Now(), line)
+			}
+		case now := <-tick.C:
+			w.injectOnce(now)
+			w.fake(now)
+		}
+	}
+}
+
+func (w *watch) lines() <-chan *Line {
+	if w.child == nil {
+		return nil
+	}
+	return w.child.lines
+}
+
+// lastWords listens on for a moment where this process has used a GPU: what has ended it may be an error whose XID is
+// on its way, and is to be remembered.
+func (w *watch) lastWords() {
+	if w.m.keeper == nil || w.child == nil || w.m.inUse() == "" {
+		return
+	}
+	timer := time.NewTimer(w.m.config.LastWords)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return
+		case line, ok := <-w.child.lines:
+			if !ok {
+				return
+			}
+			w.line(time.Now(), line)
+			if line.XID != nil {
+				return
+			}
+		}
+	}
+}
+
+// drive starts a probe where there is none, and sees to one that says nothing.
+func (w *watch) drive(now time.Time) {
+	c := &w.m.config
+	if w.child == nil {
+		w.reap()
+		if now.Before(w.next) || len(w.hung) >= hungMax {
+			return
+		}
+		child, err := startChild(c.Probe)
+		if err != nil {
+			w.silence(now, fmt.Sprintf("the probe cannot be started: %v", err))
+			w.m.hear()
+			w.later(now)
+			return
+		}
+		w.child, w.began, w.last, w.hello, w.asked = child, now, now, false, -1
+		return
+	}
+	quiet := now.Sub(w.last)
+	if quiet >= c.Silence && !w.silent {
+		w.silence(now, "the driver does not answer: "+w.where(quiet))
+	}
+	limit := 3 * c.Silence
+	if !w.hello {
+		limit = c.Patience
+	}
+	if quiet >= limit && !w.injected("hang", now) {
+		c.Log.Warn("GPU probe killed", "pid", w.child.pid(), "reason", w.where(quiet))
+		w.child.kill()
+		w.hung = append(w.hung, w.child)
+		w.child = nil
+		w.later(now)
+	}
+}
+
+// where says at what the driver hangs.
+func (w *watch) where(quiet time.Duration) string {
+	text := fmt.Sprintf("no word for %s", quiet.Round(time.Second))
+	switch {
+	case !w.hello:
+		return text + " since the probe was started"
+	case len(w.known) > 1:
+		at := w.known[0]
+		for i, index := range w.known {
+			if index == w.asked && i+1 < len(w.known) {
+				at = w.known[i+1]
+			}
+		}
+		return fmt.Sprintf("%s, since it was asked about GPU %d", text, at)
+	}
+	return text
+}
+
+// silence makes the GPUs Unknown.
+func (w *watch) silence(now time.Time, reason string) {
+	w.silent = true
+	w.m.change(func(machine *Machine) []Change {
+		return machine.Silent(now, reason, w.injected("hang", now))
+	})
+	w.m.hear()
+}
+
+// later is when the next probe may be started.
+func (w *watch) later(now time.Time) {
+	w.next = now.Add(w.backoff)
+	w.backoff = min(2*w.backoff, time.Minute)
+}
+
+// ended sees to a probe that has ended by itself, or was ended by somebody else.
+func (w *watch) ended(now time.Time) {
+	why := w.child.wait()
+	if !w.child.none {
+		w.m.config.Log.Warn("GPU probe ended", "pid", w.child.pid(), "reason", why)
+		w.silence(now, why)
+		w.m.hear()
+	}
+	if now.Sub(w.began) > time.Minute {
+		w.backoff = w.m.config.Backoff
+	}
+	if w.child.none { // a driver that comes is found within a minute
+		w.backoff = time.Minute
+	}
+	w.child = nil
+	w.later(now)
+}
+
+// reap forgets killed probes that have ended.
+func (w *watch) reap() {
+	var still []*child
+	for _, c := range w.hung {
+		if !c.gone() {
+			still = append(still, c)
+		}
+	}
+	w.hung = still
+}
+
+// endAll ends the probe, and waits for a moment for it and those that hang.
+func (w *watch) endAll() {
+	if w.child != nil {
+		w.child.kill()
+		w.hung = append(w.hung, w.child)
+	}
+	deadline := time.Now().Add(time.Second)
+	for _, c := range w.hung {
+		c.waitUntil(deadline)
+	}
+}
+
+// line takes a line of the probe.
+func (w *watch) line(now time.Time, l *Line) {
+	if w.injected("hang", now) {
+		return
+	}
+	if l.XID != nil { // no sign that the driver answers: it comes from elsewhere
+		w.m.change(func(m *Machine) []Change { return m.XID(now, l.XID) })
+		return
+	}
+	w.last, w.silent = now, false
+	switch {
+	case l.Hello != nil:
+		w.greet(now, l.Hello)
+	case l.None != nil:
+		w.nobody(now, l.None)
+	case l.Sample != nil:
+		w.asked = l.Sample.Index
+		injected := w.alter(now, l.Sample)
+		w.m.change(func(m *Machine) []Change { return m.Sample(now, l.Sample, injected) })
+	case l.Poll != nil:
+		w.asked = -1
+		w.m.change(func(m *Machine) []Change { m.Poll(); return nil })
+		w.m.hear()
+	}
+}
+
+// nobody takes a probe's word that there is nothing to ask. The next probe will mostly say the same: that is no news,
+// and made up GPUs do not mind.
+func (w *watch) nobody(now time.Time, n *None) {
+	w.child.none = true
+	if n.Driver || n.Reason != w.none {
+		w.none = ""
+		if !n.Driver {
+			w.none = n.Reason
+		}
+		w.m.config.Log.Info("no GPU is watched", "reason", n.Reason)
+		w.m.change(func(m *Machine) []Change { return m.None(now, n) })
+	}
+	w.fake(now)
+	w.m.hear()
+}
+
+// greet takes a probe's first line.
+func (w *watch) greet(now time.Time, h *Hello) {
+	w.hello, w.none = true, ""
+	w.known = nil
+	for _, g := range h.GPUs {
+		w.known = append(w.known, g.Index)
+	}
+	args := []any{"driver", h.Driver, "nvml", h.NVML, "gpus", len(h.GPUs), "pid", w.child.pid()}
+	if len(h.Missing) > 0 {
+		args = append(args, "missing", h.Missing)
+	}
+	if len(h.NoXIDs) > 0 {
+		args = append(args, "without_events", h.NoXIDs)
+	}
+	if h.Kernel != "" {
+		args = append(args, "kernel_log", h.Kernel)
+	}
+	w.m.config.Log.Info("GPUs are watched", args...)
+	if unused := w.m.config.Unused; unused != "" && len(h.GPUs) > 0 && !w.unused {
+		w.unused = true
+		w.m.config.Log.Info("no GPU is used", "reason", unused)
+	}
+	for _, in := range w.m.config.Inject {
+		if in.Kind != "hang" && in.GPU >= len(h.GPUs) {
+			w.m.config.Log.Error("fault cannot be injected", "inject", in.Spec, "reason",
+				fmt.Sprintf("the machine has %d GPUs", len(h.GPUs)))
+		}
+	}
+	w.m.change(func(m *Machine) []Change { return m.Hello(now, h) })
+}
+
+// injected says whether a fault of that kind is in force.
+func (w *watch) injected(kind string, now time.Time) bool {
+	for i := range w.m.config.Inject {
+		if in := &w.m.config.Inject[i]; in.Kind == kind && in.active(now.Sub(w.start)) {
+			return true
+		}
+	}
+	return false
+}
+
+// alter makes the faults up that were in force for a sample's GPU since the sample before.
+func (w *watch) alter(now time.Time, s *Sample) bool {
+	altered := false
+	all := kinds()
+	from, to := w.sampled[s.Index], now.Sub(w.start)
+	w.sampled[s.Index] = to
+	for i := range w.m.config.Inject {
+		in := &w.m.config.Inject[i]
+		if k := all[in.Kind]; k.alter != nil && in.GPU == s.Index && in.touches(from, to) {
+			k.alter(s, in.Value)
+			altered = true
+		}
+	}
+	return altered
+}
+
+// injectOnce makes faults up that happen at a moment.
+func (w *watch) injectOnce(now time.Time) {
+	for i := range w.m.config.Inject {
+		in := &w.m.config.Inject[i]
+		if w.done[i] || !kinds()[in.Kind].once || !in.active(now.Sub(w.start)) {
+			continue
+		}
+		uuid := w.uuid(in.GPU)
+		if uuid == "" {
+			continue // not there yet
+		}
+		w.done[i] = true
+		w.m.config.Log.Warn("fault injected", "inject", in.Spec, "gpu", uuid)
+		w.m.change(func(m *Machine) []Change {
+			if in.Kind == "mismatch" {
+				return m.Mismatch(now, uuid, "a mismatch that was injected", true)
+			}
+			return m.XID(now, &XID{UUID: uuid, Number: in.Value, Source: SourceInjected})
+		})
+	}
+}
+
+func (w *watch) uuid(index int) string {
+	for _, g := range w.m.GPUs() {
+		if g.Index == index {
+			return g.UUID
+		}
+	}
+	return ""
+}
+
+// Simulated begins the name and the UUID of a GPU that is made up, for injected faults on a machine without one.
+const Simulated = "SIMULATED"
+
+// fake gives samples of made up GPUs: those that faults are injected into, on a machine without a driver.
+func (w *watch) fake(now time.Time) {
+	if w.none == "" || len(w.m.config.Inject) == 0 {
+		return
+	}
+	if w.injected("hang", now) {
+		if now.Sub(w.last) >= w.m.config.Silence && !w.silent {
+			w.silence(now, fmt.Sprintf("the driver does not answer: no word for %s", now.Sub(w.last).Round(time.Second)))
+		}
+		return
+	}
+	w.last, w.silent = now, false
+	w.serial++
+	most := 0
+	for _, in := range w.m.config.Inject {
+		most = max(most, in.GPU)
+	}
+	for i := 0; i <= most; i++ {
+		s := simulated(i, w.serial)
+		w.alter(now, s)
+		w.m.change(func(m *Machine) []Change { return m.Sample(now, s, true) })
+	}
+}
+
+// simulated is a healthy sample with round figures.
+func simulated(index int, serial uint64) *Sample {
+	return &Sample{
+		GPU: GPU{Index: index, UUID: fmt.Sprintf("%s-%d", Simulated, index),
+			Name: Simulated + " (this machine has no GPU)", PCI: fmt.Sprintf("0000:%02x:00.0", index)},
+		Temperature: ptr(60), ThermalMargin: ptr(25), Power: ptr(uint64(300000)), PowerLimit: ptr(uint64(700000)),
+		Utilisation: ptr(uint64(50)),
+		Energy:      ptr(serial),
+		MemoryUsed:  ptr(uint64(8 << 30)), MemoryTotal: ptr(uint64(80 << 30)), SMClock: ptr(uint64(1500)),
+		MemoryClock: ptr(uint64(2600)),
+		Slower:      ptr(uint64(0)), RecoveryAction: ptr(uint64(0)), ECCCorrected: ptr(uint64(0)),
+		ECCUncorrected: ptr(uint64(0)),
+		RemapPending:   ptr(false), RemapFailed: ptr(false), PCIeReplays: ptr(uint64(0)), PCIeWidth: ptr(16),
+		PCIeWidthMax: ptr(16),
+	}
+}

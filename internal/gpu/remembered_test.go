@@ -1,0 +1,306 @@
+package gpu
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gradbus/schema"
+)
+
+// again is another process on the same machine, later: it knows what the first one would have remembered.
+func (b *bench) again(gap time.Duration, boot string) *bench {
+	c := &bench{t: b.t, m: New(DefaultPolicy()), now: b.now.Add(gap)}
+	c.m.AcknowledgeBy("ps gpu-ack")
+	c.m.Learn(c.now, boot, b.m.Kept(b.now))
+	c.took(c.m.Hello(c.now, &Hello{GPUs: []GPU{id(0)}}))
+	return c
+}
+
+// beside is another process that runs at the same time and takes what the first one has written.
+func (b *bench) learns(from *bench) {
+	b.took(b.m.Learn(b.now, "boot-1", from.m.Kept(from.now)))
+}
+
+func persistent(s *Sample) { s.Persistent = ptr(true) }
+
+// A quarantine outlives the process: it holds before the first sample of the next one, since when it began.
+func TestKeptQuarantine(t *testing.T) {
+	b := newBench(t)
+	b.m.Learn(b.now, "boot-1", nil)
+	b.sample(persistent)
+	b.xid(79)
+	since := b.now
+	if want := []Kept{{GPU: id(0),
+		Findings: []KeptFinding{{"xid-79", "XID 79: the GPU has fallen off the bus", actPower, since.UnixMilli(),
+			since.UnixMilli(), false}},
+		Counters: Counters{AtMS: since.UnixMilli(), Boot: "boot-1", Persistent: true, Energy: ptr(uint64(since.Unix())),
+			ECCCorrected: ptr(uint64(0)), ECCUncorrected: ptr(uint64(0)), probe: 2}}}; !reflect.DeepEqual(b.m.Kept(b.now),
+		want) {
+		t.Fatalf("kept %+v, want %+v", b.m.Kept(b.now), want)
+	}
+	c := b.again(time.Hour, "boot-1")
+	if c.m.May("GPU-0") == nil {
+		t.Error("a GPU that is remembered as broken may be used before it was sampled")
+	}
+	c.sample(persistent)
+	c.is(schema.GPUUnhealthy, "xid-79", "XID 79: the GPU has fallen off the bus.")
+	g := c.m.GPUs("")[0]
+	if g.SinceMS != since.UnixMilli() || !strings.HasSuffix(g.Action, "acknowledge it on that machine: ps gpu-ack 0.") {
+		t.Errorf("since %d, want %d; action %q", g.SinceMS, since.UnixMilli(), g.Action)
+	}
+	if _, err := c.m.Acknowledge(c.now, "0"); err != nil {
+		t.Fatal(err)
+	}
+	if d := c.again(time.Minute, "boot-1"); d.m.May("GPU-0") != nil {
+		t.Error("acknowledged, and remembered all the same")
+	}
+}
+
+// What goes by itself, what was injected and what is made up are not remembered.
+func TestKeptNot(t *testing.T) {
+	for name, do := range map[string]func(b *bench){
+		"nothing":      func(b *bench) {},
+		"a warning":    func(b *bench) { b.sample(func(s *Sample) { s.PCIeWidth = ptr(8) }) },
+		"a XID":        func(b *bench) { b.xid(63) },
+		"one unlisted": func(b *bench) { b.xid(999) },
+		"a fabric": func(b *bench) {
+			b.sample(func(s *Sample) { s.FabricState, s.FabricStatus = ptr(uint64(3)), ptr(uint64(15)) })
+		},
+		"an injected XID":      func(b *bench) { b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 79, Source: SourceInjected}) },
+		"an injected incident": func(b *bench) { b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 31, Source: SourceInjected}) },
+		"an injected mismatch": func(b *bench) { b.m.Mismatch(b.now, "GPU-0", "x", true) },
+		"an injected sample":   func(b *bench) { b.m.Sample(b.now, &Sample{GPU: id(0), RemapFailed: ptr(true)}, true) },
+		"made up": func(b *bench) {
+			b.m.Sample(b.now, &Sample{GPU: GPU{UUID: "SIMULATED-0"}, RemapFailed: ptr(true)}, false)
+		},
+		"nameless": func(b *bench) { b.m.Sample(b.now, &Sample{GPU: GPU{UUID: "unknown-0"}, Lost: LostGone}, false) },
+	} {
+		b := newBench(t)
+		b.m.Learn(b.now, "boot-1", nil)
+		do(b)
+		if kept := b.m.Kept(b.now); len(kept) != 0 {
+			t.Errorf("%s: kept %+v", name, kept)
+		}
+		_, _ = b.m.Acknowledge(b.now, "GPU-0")
+		if kept := b.m.Kept(b.now); len(kept) != 0 {
+			t.Errorf("%s, acknowledged: kept %+v", name, kept)
+		}
+	}
+	b := newBench(t) // the real thing after the rehearsal is remembered
+	b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 79, Source: SourceInjected})
+	b.xid(79)
+	if kept := b.m.Kept(b.now); len(kept) != 1 || b.m.GPUs("")[0].Injected {
+		t.Errorf("a real XID after an injected one: kept %+v", kept)
+	}
+	b = newBench(t) // an injected incident makes no real one a repeat
+	b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 31, Source: SourceInjected})
+	b.now = b.now.Add(time.Hour)
+	b.xid(31)
+	b.is(schema.GPUDegraded, "xid-31", "")
+	b.now = b.now.Add(time.Hour) // while a real one makes an injected one a repeat, which is marked
+	b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 31, Source: SourceInjected})
+	b.is(schema.GPUUnhealthy, "xid-31", "")
+}
+
+// Every XID of class Restart quarantines on a repeat within a day, although the first one has ended the process.
+func TestKeptRepeat(t *testing.T) {
+	for _, number := range []uint64{13, 31, 39, 45, 94} {
+		for _, c := range []struct {
+			gap   time.Duration
+			state schema.GPUState
+		}{
+			{2 * time.Second, schema.GPUDegraded}, // the rest of a burst, to a process that was started in the midst of it
+			{10 * time.Second, schema.GPUUnhealthy}, {time.Hour, schema.GPUUnhealthy}, {24 * time.Hour, schema.GPUUnhealthy},
+			{24*time.Hour + time.Second, schema.GPUDegraded},
+		} {
+			b := newBench(t)
+			b.xid(number)
+			n := b.again(c.gap, "boot-1")
+			n.is(schema.GPUUnknown, "no-answer", "")
+			n.xid(number)
+			n.sample(nil)
+			n.is(c.state, fmt.Sprintf("xid-%d", number), "XID ")
+			if n.m.GPUs("")[0].State == schema.GPUUnhealthy {
+				n = n.again(time.Second, "boot-1")
+				if n.m.May("0") == nil {
+					t.Errorf("XID %d: the quarantine itself is not remembered", number)
+				}
+			}
+		}
+	}
+	b := newBench(t)
+	b.xid(31)
+	b = b.again(time.Hour, "boot-2") // a reset of machine or GPU is no excuse for a repeat
+	b.sample(persistent)
+	b.xid(31)
+	b.is(schema.GPUUnhealthy, "xid-31",
+		"XID 31: a kernel read or wrote memory that it may not, for the second time within 24h.")
+	b = newBench(t)
+	b.xid(31)
+	if _, err := b.m.Acknowledge(b.now, "0"); err != nil { // but an acknowledgement is
+		t.Fatal(err)
+	}
+	b = b.again(time.Hour, "boot-1")
+	b.sample(nil)
+	b.xid(31)
+	b.is(schema.GPUDegraded, "xid-31", "")
+}
+
+// A process that crashes again and again, within a minute each time, is noticed; many reports of one crash are none.
+func TestKeptCrashLoop(t *testing.T) {
+	b := newBench(t)
+	b.m.Learn(b.now, "boot-1", nil)
+	for range 50 {
+		b.xid(45)
+		b.now = b.now.Add(time.Second)
+	}
+	b.is(schema.GPUDegraded, "xid-45", "")
+	b = b.again(20*time.Second, "boot-1")
+	b.xid(45)
+	b.is(schema.GPUUnhealthy, "xid-45", "")
+}
+
+// A reset is noticed by who comes after it: by counters that fell, where the driver keeps the GPU, and by a machine
+// that was started anew.
+func TestKeptReset(t *testing.T) {
+	for name, c := range map[string]struct {
+		boot  string
+		alter func(*Sample)
+		well  bool
+	}{
+		"nothing": {"boot-1", func(s *Sample) { s.Persistent = ptr(true) }, false},
+		"energy fell": {"boot-1", func(s *Sample) { s.Persistent, s.Energy = ptr(true), ptr(uint64(5)) },
+			true},
+		"errors fell": {"boot-1",
+			func(s *Sample) { s.Persistent, s.ECCCorrected = ptr(true), ptr(uint64(5)) }, true},
+		"energy fell, and it is lost": {"boot-1",
+			func(s *Sample) { s.Persistent, s.Energy, s.Lost = ptr(true), ptr(uint64(5)), LostGone }, false},
+		"energy is not told any more": {"boot-1", func(s *Sample) {
+			s.Persistent, s.Energy, s.ECCCorrected = ptr(true), nil,
+				nil
+		}, false},
+		"the driver had let it go": {"boot-1", func(s *Sample) { s.Persistent, s.Energy = ptr(false), ptr(uint64(5)) },
+			false},
+		"it is not known whether":       {"boot-1", func(s *Sample) { s.Energy = ptr(uint64(5)) }, false},
+		"the machine was started anew":  {"boot-2", func(s *Sample) { s.Energy = nil }, true},
+		"nobody knows which boot it is": {"", func(s *Sample) { s.Energy = nil }, false},
+	} {
+		b := newBench(t)
+		b.m.Learn(b.now, "boot-1", nil)
+		b.sample(func(s *Sample) { s.Persistent, s.ECCCorrected = ptr(true), ptr(uint64(9)) })
+		b.xid(48)
+		old := *b
+		b = b.again(time.Hour, c.boot)
+		b.sample(func(s *Sample) { s.ECCCorrected = ptr(uint64(9)); c.alter(s) })
+		if state := b.m.GPUs("")[0].State; (state != schema.GPUUnhealthy) != c.well {
+			t.Errorf("%s: %s", name, state)
+		}
+		if b = b.again(time.Hour, c.boot); (b.m.May("0") == nil) != c.well {
+			t.Errorf("%s: the third process says %v", name, b.m.May("0"))
+		}
+		if old.now = b.now; c.well { // one that has slept through it all and still has the finding drops it
+			old.learns(b)
+			if err := old.m.May("0"); err != nil {
+				t.Errorf("%s: one beside says %v", name, err)
+			}
+		}
+	}
+}
+
+// Two processes that watch the same GPU come to the same.
+func TestKeptBeside(t *testing.T) {
+	a, b := newBench(t), newBench(t)
+	a.m.Learn(a.now, "boot-1", nil)
+	b.m.Learn(b.now, "boot-1", nil)
+	a.took(a.m.Mismatch(a.now, "GPU-0", "1 of 10 blocks", false)) // which b cannot have seen
+	b.now, b.all = a.now.Add(time.Second), nil
+	b.learns(a)
+	b.is(schema.GPUUnhealthy, "verify-mismatch", "Its results differ from those of the CPU: 1 of 10 blocks.")
+	if len(b.all) != 1 || !b.all[0].Restart || b.all[0].From != schema.GPUHealthy || !b.m.Suspect("GPU-0", a.now, a.now) {
+		t.Errorf("told %+v, suspect %v", b.all, b.m.Suspect("GPU-0", a.now, a.now))
+	}
+	b.all = nil
+	b.learns(a)
+	if b.all != nil {
+		t.Errorf("told again: %+v", b.all)
+	}
+	a.now = b.now.Add(time.Second)
+	b.xid(48) // a has not seen it, and acknowledges
+	b.now = a.now
+	if _, err := a.m.Acknowledge(a.now, "0"); err != nil {
+		t.Fatal(err)
+	}
+	b.now = b.now.Add(time.Second)
+	b.xid(79) // after the acknowledgement
+	b.all = nil
+	b.learns(a)
+	b.is(schema.GPUUnhealthy, "xid-79", "XID 79: the GPU has fallen off the bus.")
+	if slices.ContainsFunc(b.all, func(c Change) bool { return c.Code == "acknowledged" }) {
+		t.Errorf("told of an acknowledgement of what has come after it: %+v", b.all)
+	}
+	a.now = b.now
+	a.learns(b)
+	a.is(schema.GPUUnhealthy, "xid-79", "")
+	if _, err := b.m.Acknowledge(b.now, "0"); err != nil {
+		t.Fatal(err)
+	}
+	a.all = nil
+	a.learns(b)
+	a.is(schema.GPUHealthy, "", "")
+	if len(a.all) != 1 || a.all[0].Code != "acknowledged" || a.all[0].Restart {
+		t.Errorf("told %+v", a.all)
+	}
+	// What is still wrong comes back, and counters go on from where they were acknowledged.
+	a.sample(func(s *Sample) { s.ECCUncorrected, s.RemapFailed = ptr(uint64(3)), ptr(true) })
+	b.now = a.now
+	b.learns(a)
+	if _, err := b.m.Acknowledge(b.now, "0"); err != nil {
+		t.Fatal(err)
+	}
+	a.learns(b)
+	a.is(schema.GPUHealthy, "", "")
+	a.sample(func(s *Sample) { s.ECCUncorrected, s.RemapFailed = ptr(uint64(3)), ptr(true) })
+	a.is(schema.GPUUnhealthy, "remap-failed", "A faulty memory row could not be remapped.")
+}
+
+// A clock that was set back makes no acknowledgement void.
+func TestKeptClockBack(t *testing.T) {
+	b := newBench(t)
+	b.xid(79)
+	k := b.m.Kept(b.now)[0]
+	if f, _ := k.Acknowledge(b.now.Add(-time.Hour)); len(f) != 1 || len(k.Findings) != 0 {
+		t.Fatalf("forgot %+v, kept %+v", f, k)
+	}
+	again := Kept{AcknowledgedMS: 100, Findings: []KeptFinding{{SinceMS: 5, SeenMS: 6}}}
+	if again.Acknowledge(time.UnixMilli(7)); again.AcknowledgedMS != 101 {
+		t.Errorf("acknowledged at %d, want 101: who knows of 100 is to take it for a new one", again.AcknowledgedMS)
+	}
+	b.took(b.m.Learn(b.now.Add(-time.Hour), "boot-1", []Kept{k}))
+	b.is(schema.GPUHealthy, "", "")
+	b.xid(79)
+	b.now = b.now.Add(-time.Hour)
+	if _, err := b.m.Acknowledge(b.now, "0"); err != nil {
+		t.Fatal(err)
+	}
+	if kept := b.m.Kept(b.now); len(kept) != 1 || kept[0].AcknowledgedMS <= k.AcknowledgedMS {
+		t.Errorf("kept %+v after %+v", kept, k)
+	}
+}
+
+// A GPU that is lost tells no counters, and a reset is noticed all the same.
+func TestResetOfLost(t *testing.T) {
+	b := newBench(t)
+	b.xid(79)
+	b.sample(func(s *Sample) { *s = Sample{GPU: s.GPU, Lost: LostGone} })
+	b.sample(func(s *Sample) { s.Energy = ptr(uint64(3)) })
+	b.is(schema.GPUHealthy, "", "")
+	// An injected fault that ends lets counters fall, which is no reset.
+	b.xid(79)
+	b.took(b.m.Sample(b.now, &Sample{GPU: id(0), Energy: ptr(uint64(3)), ECCUncorrected: ptr(uint64(7))}, true))
+	b.sample(func(s *Sample) { s.Energy = ptr(uint64(4)) })
+	b.is(schema.GPUUnhealthy, "xid-79", "")
+}

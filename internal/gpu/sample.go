@@ -1,0 +1,303 @@
+package gpu
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"gradbus/schema"
+)
+
+// Line is one line of JSON that a probe writes. Exactly one of the pointers is set.
+type Line struct {
+	AtMS   int64   `json:"at_ms"` // milliseconds since 1970, by the probe's clock
+	Hello  *Hello  `json:"hello,omitempty"`
+	None   *None   `json:"none,omitempty"`
+	Sample *Sample `json:"sample,omitempty"`
+	XID    *XID    `json:"xid,omitempty"`
+	Poll   *Poll   `json:"poll,omitempty"`
+
+	Topology *Topology `json:"topology,omitempty"`
+}
+
+// Hello is a probe's first line, once the driver has answered for the first time.
+type Hello struct {
+	Driver  string   `json:"driver"`
+	NVML    string   `json:"nvml"`              // version of the library
+	Library string   `json:"library"`           // name or path it was loaded by
+	GPUs    []GPU    `json:"gpus"`              // at most GPUsMax
+	Missing []string `json:"missing,omitempty"` // functions that this driver lacks: what they tell is not sampled
+	NoXIDs  []int    `json:"no_xids,omitempty"` // indices of GPUs for which the driver sends no events
+	Kernel  string   `json:"kernel,omitempty"`  // why the kernel's log is not read; empty where it is
+}
+
+// GPUsMax bounds the GPUs of a machine: more are not looked at.
+const GPUsMax = 64
+
+// None is a probe's only line where there is nothing to ask; the probe ends after it.
+type None struct {
+	Reason string `json:"reason"` // one sentence
+	// Driver says that a driver is there, but that it does not work; else there is none.
+	Driver bool `json:"driver,omitempty"`
+}
+
+// Poll ends one round of samples over all GPUs, and is the probe's sign of life.
+type Poll struct {
+	Serial uint64 `json:"serial"`
+	GPUs   int    `json:"gpus"` // that the driver counts
+	TookMS int64  `json:"took_ms"`
+}
+
+// XID is an error that the driver reports by number.
+type XID struct {
+	UUID   string `json:"uuid,omitempty"` // empty where only PCI is known
+	PCI    string `json:"pci,omitempty"`
+	Number uint64 `json:"number"`
+	Source string `json:"source"`         // SourceEvent, SourceKernel, SourceInjected
+	Text   string `json:"text,omitempty"` // of the kernel's log
+}
+
+// Where a XID was seen.
+const (
+	SourceEvent    = "event"
+	SourceKernel   = "kernel"
+	SourceInjected = "injected"
+)
+
+// GPU says which one.
+type GPU struct {
+	Index int    `json:"index"`
+	UUID  string `json:"uuid"`
+	Name  string `json:"name"`
+	PCI   string `json:"pci"` // domain:bus:device.function
+}
+
+// Sample is what the driver says of one GPU at one moment. What it does not say is nil, never 0: "not supported" is no
+// sample.
+type Sample struct {
+	GPU
+	// Lost is empty, LostGone or LostReset: what any call said.
+	Lost string `json:"lost,omitempty"`
+	// Call is the function that said so.
+	Call string `json:"call,omitempty"`
+
+	Temperature   *int    `json:"temperature_celsius,omitempty"`
+	ThermalMargin *int    `json:"thermal_margin_celsius,omitempty"` // to the next slowdown
+	Power         *uint64 `json:"power_mw,omitempty"`
+	PowerLimit    *uint64 `json:"power_limit_mw,omitempty"`
+	Energy        *uint64 `json:"energy_mj,omitempty"` // since the driver took the GPU: it falls when the GPU is reset
+	Utilisation   *uint64 `json:"utilisation_percent,omitempty"`
+	MemoryUsed    *uint64 `json:"memory_used_bytes,omitempty"`
+	MemoryTotal   *uint64 `json:"memory_total_bytes,omitempty"`
+	MemoryOthers  *uint64 `json:"memory_others_bytes,omitempty"` // of processes that are not ours
+	Others        *int    `json:"others,omitempty"`              // their number
+	SMClock       *uint64 `json:"sm_clock_mhz,omitempty"`
+	MemoryClock   *uint64 `json:"memory_clock_mhz,omitempty"`
+	Slower        *uint64 `json:"slower,omitempty"` // bits: why clocks are lowered
+
+	Persistent *bool `json:"persistent,omitempty"` // the driver keeps the GPU while nobody uses it (persistence mode)
+
+	RecoveryAction *uint64 `json:"recovery_action,omitempty"` // field 230
+	ECCCorrected   *uint64 `json:"ecc_corrected,omitempty"`   // since the driver took the GPU
+	ECCUncorrected *uint64 `json:"ecc_uncorrected,omitempty"`
+	SRAMThreshold  *bool   `json:"sram_threshold,omitempty"`
+	RowsCorrected  *uint64 `json:"rows_corrected,omitempty"` // remapped after correctable errors
+	RowsUncorrect  *uint64 `json:"rows_uncorrectable,omitempty"`
+	RemapPending   *bool   `json:"remap_pending,omitempty"`
+	RemapFailed    *bool   `json:"remap_failed,omitempty"`
+	RetiredPages   *uint64 `json:"retired_pages,omitempty"` // for single and double bit errors together
+	RetiredPending *bool   `json:"retired_pending,omitempty"`
+
+	PCIeReplays  *uint64 `json:"pcie_replays,omitempty"`
+	PCIeWidth    *int    `json:"pcie_width,omitempty"`
+	PCIeWidthMax *int    `json:"pcie_width_max,omitempty"`
+	LinksUp      *uint64 `json:"links_up,omitempty"`     // bits: NVLinks that are active
+	LinkErrors   *uint64 `json:"link_errors,omitempty"`  // replays and recoveries of all NVLinks
+	FabricState  *uint64 `json:"fabric_state,omitempty"` // FabricNotStarted ...
+	FabricStatus *uint64 `json:"fabric_status,omitempty"`
+	FabricHealth *uint64 `json:"fabric_health,omitempty"` // the driver's mask
+}
+
+// Values of Sample.Lost.
+const (
+	LostGone  = "lost"           // the driver does not reach it any more
+	LostReset = "reset-required" // the driver wants a reset before it answers again
+)
+
+// Bits of Sample.Slower.
+const (
+	SlowerPowerCap   = 1 << 2
+	SlowerHardware   = 1 << 3
+	SlowerSWThermal  = 1 << 5
+	SlowerHWThermal  = 1 << 6
+	SlowerPowerBrake = 1 << 7
+)
+
+// Values of Sample.FabricState.
+const (
+	FabricNotStarted = 1
+	FabricInProgress = 2
+	FabricCompleted  = 3
+)
+
+// Values of Sample.RecoveryAction.
+const (
+	RecoveryNone          = 0
+	RecoveryReset         = 1
+	RecoveryReboot        = 2
+	RecoveryDrain         = 3
+	RecoveryDrainAndReset = 4
+	RecoveryFabricDomain  = 5
+	RecoveryBusReset      = 6 // of the slot that the GPU is in
+	RecoverySystemReboot  = 7
+)
+
+// Valid says that exactly one thing is in a line, and that it names what it is of.
+func (l *Line) Valid() bool {
+	n := 0
+	for _, there := range []bool{l.Hello != nil, l.None != nil, l.Sample != nil, l.XID != nil, l.Poll != nil,
+		l.Topology != nil} {
+		if there {
+			n++
+		}
+	}
+	switch {
+	case n != 1:
+		return false
+	case l.Sample != nil:
+		return l.Sample.UUID != "" && l.Sample.Index >= 0 && l.Sample.Index < GPUsMax
+	case l.Topology != nil:
+		return l.Topology.valid()
+	case l.XID != nil:
+		return l.XID.UUID != "" || l.XID.PCI != ""
+	case l.Hello != nil:
+		return len(l.Hello.GPUs) <= GPUsMax
+	}
+	return true
+}
+
+// GPUs is what is told of the machine's GPUs: those that are there in order of their indices, then those that should
+// be. used names the GPU that this process computes on; empty is none.
+func (m *Machine) GPUs(used string) []schema.GPUReport {
+	var all []schema.GPUReport
+	for _, g := range m.gpus {
+		all = append(all, m.report(g, g.UUID == used && used != ""))
+	}
+	known := len(all)
+	for i := known; i < m.policy.Expected; i++ {
+		p := schema.GPUReport{Index: i, Driver: m.driver, State: schema.GPUAbsent, Code: "gpu-missing",
+			Reason: fmt.Sprintf("%d GPUs are expected and the driver counts %d.", m.policy.Expected, known),
+			Action: "See whether the machine lists it (lspci) and what the kernel's log says of it; check its seat and power."}
+		if m.nobody != "" {
+			p.Code, p.Reason, p.SinceMS = "no-driver", sentence(m.nobody), m.since.UnixMilli()
+		}
+		all = append(all, p)
+	}
+	if len(all) == 0 && m.nobody != "" && !m.absent {
+		all = append(all, schema.GPUReport{State: schema.GPUUnknown, Code: "no-answer", Reason: sentence(m.nobody),
+			Action: actAnswer, SinceMS: m.since.UnixMilli(), Injected: m.injected})
+	}
+	return all
+}
+
+// Nobody is why nothing can be asked; empty where something can be.
+func (m *Machine) Nobody() string { return m.nobody }
+
+func (m *Machine) report(g *gpu, used bool) schema.GPUReport {
+	s := &g.last
+	p := schema.GPUReport{Index: g.Index, UUID: g.UUID, Name: g.Name, PCI: g.PCI, Driver: m.driver, Used: used,
+		State: g.state, SinceMS: g.since.UnixMilli(), Injected: m.isInjected(g),
+		ECCCorrected: s.ECCCorrected, ECCUncorrected: s.ECCUncorrected, RetiredPages: s.RetiredPages,
+		PCIeReplays: s.PCIeReplays, PCIeWidth: s.PCIeWidth, PCIeWidthMax: s.PCIeWidthMax, NVLinkErrors: s.LinkErrors,
+		Temperature: realOf(s.Temperature, 1), ThermalMargin: realOf(s.ThermalMargin, 1),
+		PowerWatts: realOf(s.Power, 1000), PowerLimitWatts: realOf(s.PowerLimit, 1000),
+		Utilisation: realOf(s.Utilisation, 100),
+		MemoryUsed:  times(s.MemoryUsed, 1), MemoryTotal: times(s.MemoryTotal, 1), MemoryOthers: times(s.MemoryOthers, 1),
+		SMClockHz: times(s.SMClock, 1e6), MemoryClockHz: times(s.MemoryClock, 1e6), Throttled: slowerNames(s.Slower)}
+	p.Code, p.Reason, p.Action = m.words(g)
+	if g.sampled {
+		p.SampleMS = g.lastAt.UnixMilli()
+	}
+	if s.RowsCorrected != nil && s.RowsUncorrect != nil {
+		n := *s.RowsCorrected + *s.RowsUncorrect
+		p.RowsRemapped = &n
+	}
+	if len(g.xids) > 0 {
+		p.XIDs = map[string]uint64{}
+		for number, n := range g.xids {
+			p.XIDs[strconv.FormatUint(number, 10)] = n
+		}
+	}
+	return p
+}
+
+func realOf[T int | uint64](v *T, by float64) *schema.Real {
+	if v == nil {
+		return nil
+	}
+	r := schema.Real(float64(*v) / by)
+	return &r
+}
+
+func times(v *uint64, by uint64) *int64 {
+	if v == nil {
+		return nil
+	}
+	n := int64(min(*v, 1<<62/by) * by)
+	return &n
+}
+
+// Topology is how the GPUs of a machine are connected, as the driver says it once.
+type Topology struct {
+	Driver string `json:"driver"`
+	NVML   string `json:"nvml"`           // version of the library
+	CUDA   string `json:"cuda,omitempty"` // newest version that the driver runs, as 12.8
+	GPUs   []GPU  `json:"gpus"`
+	// Links are what is between the GPU of a row and that of a column: words of LinkLegend.
+	Links [][]string `json:"links"`
+	// CPUs are the processors near each GPU, as 0-31,64-95; empty where the driver does not tell.
+	CPUs []string `json:"cpus"`
+}
+
+// LinkLegend explains the words of Topology.Links.
+const LinkLegend = "X itself; NVn n NVLinks; INT one board; PIX, PXB one or several PCIe switches; " +
+	"PHB a PCIe host bridge; NODE, SYS within a NUMA node or between them; ? not told"
+
+// String is the topology for people, in lines.
+func (t *Topology) String() string {
+	var s strings.Builder
+	cuda := t.CUDA
+	if cuda == "" {
+		cuda = "not told"
+	}
+	fmt.Fprintf(&s, "NVIDIA driver %s, NVML %s, CUDA %s\n", t.Driver, t.NVML, cuda)
+	for _, g := range t.GPUs {
+		fmt.Fprintf(&s, "GPU%d %s at %s\n", g.Index, g.Name, g.PCI)
+	}
+	w := tabwriter.NewWriter(&s, 0, 0, 2, ' ', 0)
+	for _, g := range t.GPUs {
+		fmt.Fprintf(w, "\tGPU%d", g.Index)
+	}
+	fmt.Fprint(w, "\tprocessors\n")
+	for i, g := range t.GPUs {
+		cpus := t.CPUs[i]
+		if cpus == "" {
+			cpus = "?"
+		}
+		fmt.Fprintf(w, "GPU%d\t%s\t%s\n", g.Index, strings.Join(t.Links[i], "\t"), cpus)
+	}
+	_ = w.Flush() // into memory
+	s.WriteString(LinkLegend)
+	return s.String()
+}
+
+// valid reports whether a topology has a row for each GPU, and a word for each pair of them.
+func (t *Topology) valid() bool {
+	n := len(t.GPUs)
+	ok := n <= GPUsMax && len(t.Links) == n && len(t.CPUs) == n
+	for i := 0; ok && i < n; i++ {
+		ok = len(t.Links[i]) == n
+	}
+	return ok
+}

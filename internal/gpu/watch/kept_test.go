@@ -1,0 +1,178 @@
+package watch
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gradbus/internal/gpu"
+	"gradbus/internal/process"
+	"gradbus/schema"
+)
+
+const nowMS = 1_800_000_000_000
+
+// remembered is a file with two GPUs of which something holds, and two of which nothing does, the last with the index
+// of the first.
+func remembered(t *testing.T) *gpu.File {
+	t.Helper()
+	file := gpu.FileAt(filepath.Join(t.TempDir(), "gpus.json"))
+	of := func(index int, uuid string) gpu.Kept {
+		return gpu.Kept{GPU: gpu.GPU{Index: index, UUID: uuid, Name: "H100"}, AcknowledgedMS: nowMS}
+	}
+	a, b, c, d := of(0, "GPU-aa10"), of(1, "GPU-aa20"), of(2, "GPU-c"), of(0, "GPU-d")
+	a.Findings = []gpu.KeptFinding{
+		{Code: "xid-48", Reason: "XID 48: uncorrectable memory error", Action: "Reset it.", SinceMS: nowMS, SeenMS: nowMS,
+			Memory: true},
+		{Code: "remap-failed", Reason: "a faulty memory row could not be remapped", Action: "Have it replaced.",
+			SinceMS: nowMS + 1000, SeenMS: nowMS + 1000}}
+	b.Incidents = []gpu.KeptIncident{{XID: 31, AtMS: nowMS}}
+	if _, err := file.Change(func([]gpu.Kept) ([]gpu.Kept, bool) { return []gpu.Kept{a, b, c, d}, true }); err !=
+		nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// What is listed, letter by letter.
+func TestList(t *testing.T) {
+	t.Parallel()
+	file := remembered(t)
+	all, _, err := file.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := list(&out, all, Command(""), time.UTC); err != nil {
+		t.Fatal(err)
+	}
+	const want = `GPU 0 GPU-aa10 (H100)
+  unhealthy since 2027-01-15 08:00:00 UTC (xid-48): XID 48: uncorrectable memory error.
+  Reset it.
+  unhealthy since 2027-01-15 08:00:01 UTC (remap-failed): a faulty memory row could not be remapped.
+  Have it replaced.
+  When that is done: PS gpu-ack 0
+GPU 1 GPU-aa20 (H100)
+  XID 31 at 2027-01-15 08:00:00 UTC: one more within 24 h makes it unhealthy.
+`
+	if want := strings.ReplaceAll(want, "PS", process.Invoked("ps")); out.String() != want {
+		t.Errorf("listed\n%s\nwant\n%s", out.String(), want)
+	}
+	out.Reset()
+	if err := list(&out, slices.DeleteFunc(all, func(k gpu.Kept) bool { return k.Holds() }), "",
+		time.UTC); err != nil || out.String() != "Nothing is remembered that is wrong with a GPU.\n" {
+		t.Errorf("listed %q, %v", out.String(), err)
+	}
+}
+
+// What stands in another user's file is shown, and nothing in it that a terminal acts upon.
+func TestListIsPrintable(t *testing.T) {
+	t.Parallel()
+	file := gpu.FileAt(filepath.Join(t.TempDir(), "gpus.json"))
+	bad := gpu.Kept{GPU: gpu.GPU{UUID: "GPU-a\x1b[2J", Name: "H\u009b100"},
+		Findings: []gpu.KeptFinding{{Code: "x\x07", Reason: "r\nforged: all is well", Action: "a\u202e", SinceMS: nowMS,
+			SeenMS: nowMS}}}
+	var out bytes.Buffer
+	if err := list(&out, []gpu.Kept{bad}, "c", time.UTC); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.Change(func([]gpu.Kept) ([]gpu.Kept, bool) { return []gpu.Kept{bad}, true }); err != nil {
+		t.Fatal(err)
+	}
+	if err := acknowledgeIn(file, []string{"0"}, time.UnixMilli(nowMS), &out); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		if line = strings.TrimSuffix(line, "\n"); line != schema.Printable(line) || strings.HasPrefix(line, "forged") {
+			t.Errorf("a terminal is shown %q", line)
+		}
+	}
+	if n := strings.Count(out.String(), "GPU-a?[2J (H?100)"); n != 2 {
+		t.Errorf("named %d times, want in the list and acknowledged:\n%s", n, out.String())
+	}
+}
+
+func TestCommand(t *testing.T) {
+	t.Parallel()
+	for flag, want := range map[string]string{"": " gpu-ack", "/var/lib/g.json": " gpu-ack --gpu-state /var/lib/g.json",
+		"/my state/g.json": ` gpu-ack --gpu-state "/my state/g.json"`} {
+		want = process.Invoked("ps") + want
+		if got := Command(flag); got != want {
+			t.Errorf("%q: %q, want %q", flag, got, want)
+		}
+	}
+}
+
+// GPUs are named by UUID, its beginning, or index; what is said, what is left, and what is wrong with other names.
+func TestAcknowledgeIn(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		names []string
+		said  []string // beginnings of lines
+		left  []string // UUIDs of which something still holds
+		wrong string
+	}{
+		{[]string{"0"}, []string{"GPU 0 GPU-aa10 (H100): acknowledged xid-48, XID 48",
+			"GPU 0 GPU-aa10 (H100): acknowledged remap-failed"}, []string{"GPU-aa20"}, ""},
+		{[]string{"GPU-aa10"}, []string{"GPU 0", "GPU 0"}, []string{"GPU-aa20"}, ""},
+		{[]string{"gpu-AA1"}, []string{"GPU 0", "GPU 0"}, []string{"GPU-aa20"}, ""},
+		{[]string{"1"}, []string{"GPU 1 GPU-aa20 (H100): forgot XID 31"}, []string{"GPU-aa10"}, ""},
+		{[]string{"1", "0", "1"}, []string{"GPU 0", "GPU 0", "GPU 1"}, nil, ""},
+		{[]string{"all"}, []string{"GPU 0", "GPU 0", "GPU 1"}, nil, ""},
+		{[]string{"GPU-aa"}, nil, nil, `GPU "GPU-aa": it could be GPU-aa10 or GPU-aa20: want more of the UUID`},
+		{[]string{"GPU-"}, nil, nil, `nothing is remembered that is wrong with it`},
+		{[]string{"GPU-c"}, nil, nil, "want one of 0 (GPU-aa10), 1 (GPU-aa20)"},
+		{[]string{"0", "7"}, nil, nil, `GPU "7": nothing is remembered that is wrong with it, in `},
+		{[]string{""}, nil, nil, `GPU "": nothing`},
+	} {
+		file := remembered(t)
+		var out bytes.Buffer
+		err := acknowledgeIn(file, c.names, time.UnixMilli(nowMS+5000), &out)
+		if (err != nil) != (c.wrong != "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+			t.Errorf("%q: %v, want %q", c.names, err, c.wrong)
+		}
+		all, _, err := file.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var left []string
+		for _, k := range all {
+			if k.Holds() {
+				left = append(left, k.UUID)
+			}
+		}
+		if c.wrong != "" {
+			c.left = []string{"GPU-aa10", "GPU-aa20"}
+		}
+		if slices.Sort(left); !slices.Equal(left, c.left) {
+			t.Errorf("%q: %q still hold, want %q", c.names, left, c.left)
+		}
+		lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+		if c.wrong == "" && !slices.EqualFunc(lines, c.said, strings.HasPrefix) || c.wrong != "" && out.Len() > 0 {
+			t.Errorf("%q: said %q, want %q", c.names, lines, c.said)
+		}
+	}
+}
+
+// Where nothing is remembered, all of it is acknowledged and one GPU is not, and no file is made.
+func TestAcknowledgeNothing(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	file := gpu.FileAt(filepath.Join(folder, "state", "gpus.json"))
+	var out bytes.Buffer
+	if err := acknowledgeIn(file, []string{"all"}, time.Now(), &out); err != nil ||
+		out.String() != "Nothing is remembered that is wrong with a GPU.\n" {
+		t.Errorf("said %q, %v", out.String(), err)
+	}
+	if err := acknowledgeIn(file, []string{"0"}, time.Now(), &out); err == nil ||
+		err.Error() != `GPU "0": nothing is remembered that is wrong with a GPU, in `+file.Path() {
+		t.Errorf("%v", err)
+	}
+	if entries, err := os.ReadDir(folder); err != nil || len(entries) > 0 {
+		t.Errorf("made %v, %v", entries, err)
+	}
+}
