@@ -32,7 +32,7 @@ func (f *fleet) touch(b *testing.B, first, distance, n int) {
 		sums[i] = float32(i)
 	}
 	a := f.owners[0].tables["t"]
-	must(b, a.Stage(state.RowGradient{Keys: keys, Sums: cuda.Float32s(sums), Weight: 1, Scale: 1}))
+	must(b, a.Apply(state.RowGradient{Keys: keys, Sums: cuda.Float32s(sums), Weight: 1, Scale: 1}))
 	a.Step()
 	a.Commit()
 }

@@ -158,7 +158,7 @@ func (f *fleet) advance(t testing.TB, v schema.Version, parameters bool, touched
 					rows = append(rows, gradient(spec.Name, key*100+uint64(column+c), v))
 				}
 			}
-			must(t, a.Stage(state.RowGradient{Keys: keys, Sums: cuda.Float32s(rows), Weight: 3, Scale: 1}))
+			must(t, a.Apply(state.RowGradient{Keys: keys, Sums: cuda.Float32s(rows), Weight: 3, Scale: 1}))
 			a.Step()
 			a.Commit()
 		}

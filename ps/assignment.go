@@ -115,7 +115,7 @@ func (s *Server) shardConfig(job *schema.Job, place *schema.Placement, i int) sh
 	c := &s.config
 	return shard.Config{Job: job, Placement: place, Index: i, Generation: generationFirst, Backend: s.backend,
 		Advice: c.orRaise("send smaller batches", "staged-mib", ""), StaysReadable: c.local != nil && job.StaysReadable(),
-		ParkedBytesMax: parkedBytes(job), KeepsPast: c.keepsPast(job, place.Shards), Touches: isCopied(c, job)}
+		ParkedBytesMax: parkedBytes(job), Undo: c.recordsUndo(job), Touches: isCopied(c, job)}
 }
 
 // shardNews says that a shard is ready, or why it is not or no more; or that the routes to trainers are open; or that

@@ -69,7 +69,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		share = func(bytes int64) int64 { return bytes }
 	}
 	var m Memory
-	sparse, copies := int64(0), int64(1) // keys and rows of every row of every table; what a step makes of a row, in rows
+	sparse, copies := int64(0), int64(1) // keys and rows of every row of every table; what a round keeps of a row, in rows
 	for i, t := range job.Tables {
 		rows := int64(t.Rows) // Validate bounds rows*dim by 2^44
 		values := rows * int64(t.Dim) * valueBytes
@@ -86,7 +86,9 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 			mine = func(bytes int64) int64 { return bytes/rows*here + bytes%rows }
 		}
 		slots, marks := slotBytes(&c, job, schema.Table(i))
-		copies = max(copies, 1+(slots+values-1)/values)
+		if c.recordsUndo(job) { // of the open round with slots, and of the one before
+			copies = max(copies, 2+(slots+values-1)/values)
+		}
 		m.outside += mine(values + slots + marks*in)
 		m.Tables += mine(values+slots+marks*in) + int64(own*t.Partitions)*partitionBytes
 		sparse += rows*int64(t.SumDim())*valueBytes + rows*keyBytes*in
@@ -110,9 +112,6 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	frames := (dense+sparse)/int64(job.ChunkBytes) + int64(len(job.Parameters)) + 2*int64(shards)
 	all := here + share(sparse) + frames*shard.FrameBytesOver
 	m.Staged = min(budget, nodes*batches*(all+all/16)) // a received frame lies in a buffer up to 1/16 larger
-	if c.keepsPast(job, shards) {
-		copies++ // rows as they were before the last batch
-	}
 	if len(job.Tables) > 0 {
 		m.Scratch = (2 + copies) * min(budget, share(nodes*(sparse+frames*shard.FrameBytesOver)))
 	}
@@ -151,10 +150,10 @@ func copiesBytes(c *Config, job *schema.Job, own int, here int64) int64 {
 	return int64(own)*(state.CopyBytesMax+1<<20+gatheredBytesMax) + here
 }
 
-// keepsPast says whether rows stay as they were before the last batch: for those who take over a place, and for a job
-// that stays readable, where one shard may have closed a round that another has not.
-func (c *Config) keepsPast(job *schema.Job, shards int) bool {
-	return c.local != nil && shards > 1 || job.Policy != schema.PolicyFail && job.TakesOver()
+// recordsUndo reports whether shards record what rows were before the last batch: for trainers that take over a slot,
+// and for a job that stays readable, where one shard may have closed a round that another has not.
+func (c *Config) recordsUndo(job *schema.Job) bool {
+	return c.local != nil && job.StaysReadable() || job.Policy != schema.PolicyFail && job.TakesOver()
 }
 
 // isCopied says whether versions of a job are copied: for files, or for a ps that stands by, now or later.

@@ -94,7 +94,11 @@ func TestJobBytes(t *testing.T) {
 	// larger.
 	all := int64(12+400*28) + 7*shard.FrameBytesOver
 	check("staged", m.Staged, 2*(all+all/16))
-	check("scratch with momentum", m.Scratch, 4*2*(400*28+7*shard.FrameBytesOver))
+	scratch := 2 * (400*28 + 7*shard.FrameBytesOver) // of all nodes
+	check("scratch", m.Scratch, int64(3*scratch))
+	job.Policy = schema.PolicyRecover
+	check("scratch with an undo log of momentum", MemoryOf(c, job, shards, shards).Scratch, int64(5*scratch))
+	job.Policy = schema.PolicyFail
 	check("parked", m.Parked, 2*2*(400*8+(400*5*4/schema.ChunkBytesMin+2)*2*shard.FrameBytesOver)*17/16)
 	check("under way", m.UnderWay, 2*4*(4<<20))
 	check("fan-out", m.FanOut, 2*all)

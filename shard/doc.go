@@ -32,6 +32,6 @@
 // # For a newcomer
 //
 // A refusal is easily added. The scripts in testdata are the place to begin: change one, run go test -rewrite and
-// look at the difference. Whatever changes the order of a sum, what closes a round or when staged rows are committed
-// needs the property test in shard_test.go to hold, and a word in docs/protocol.md where the wire shows it.
+// look at the difference. Whatever changes the order of a sum, what closes a round or when rows are committed needs the
+// property test in shard_test.go to hold, and a word in docs/protocol.md where the wire shows it.
 package shard

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -60,7 +61,7 @@ func TestNonFiniteRows(t *testing.T) {
 // readable makes the only shard of a problem's job, which stays readable.
 func readable(t *testing.T, p *shardtest.Problem, place *schema.Placement) *Shard {
 	s, err := New(t.Context(), Config{Job: p.Job, Placement: place, RunID: shardtest.RunID, StaysReadable: true,
-		Generation: shardtest.Generation, Backend: p.Backend, Contributors: round.ContributorsOf(p.Job),
+		Undo: true, Generation: shardtest.Generation, Backend: p.Backend, Contributors: round.ContributorsOf(p.Job),
 		StagedBytesMax: 1 << 20, ParkedBytesMax: 1 << 20})
 	must(t, err)
 	t.Cleanup(s.Close)
@@ -111,6 +112,34 @@ func TestNonFiniteStopsTheShard(t *testing.T) {
 		}
 		if told["t0"] == 0 || told["t1"] == 0 {
 			t.Errorf("%s: %v refusals: want one to each trainer at least", name, told)
+		}
+	}
+}
+
+// A round whose second table has a value that is not finite is rolled back wholly, also in the first.
+func TestRoundIsRolledBackWholly(t *testing.T) {
+	job := shardtest.SmallJob("rolls-back", 2, 2)
+	job.Parameters, job.Optimizer.LR = nil, 10
+	p := shardtest.New(t, job)
+	place := schema.NewPlacement(job, 1)
+	s := readable(t, p, place)
+	before := []string{fmt.Sprint(s.tables[0]), fmt.Sprint(s.tables[1])}
+	for l := range 2 {
+		w := &shardtest.LaneWork{Weight: 1, Keys: [][]uint64{{3, 7}, {4}},
+			Rows: [][]float32{make([]float32, 10), make([]float32, 16)}}
+		w.Rows[0][7], w.Rows[1][2] = 1, 3e38
+		head := schema.Head{Job: shardtest.RunID, Generation: shardtest.Generation, Lanes: 2, Weight: 1,
+			Node: lane.Node{First: lane.Lane(l), Count: 1}}
+		for _, f := range p.SparseFrames(t, place, head, w, 0, 1000) {
+			_, reason, err := s.Step(schema.TrainerMember(l), shardtest.View(t, f.Frame.Seal()), nil)
+			if must(t, err); l == 1 && reason != schema.ReasonNonFinite {
+				t.Errorf("the last contribution: %v", reason)
+			}
+		}
+	}
+	for i, text := range before {
+		if now := fmt.Sprint(s.tables[i]); now != text {
+			t.Errorf("table %d was %s and is %s", i, text, now)
 		}
 	}
 }

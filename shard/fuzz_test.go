@@ -184,7 +184,7 @@ func newFuzzed(t *testing.T, jobs []*schema.Job, in *fuzzInput) *fuzzed {
 	config := Config{Job: z.job, Placement: z.place, Index: z.owner, RunID: shardtest.RunID,
 		Generation: shardtest.Generation, Backend: shardtest.New(t, z.job).Backend,
 		Contributors: round.ContributorsOf(z.job), StagedBytesMax: 1 << 20, ParkedBytesMax: 1 << 14,
-		KeepsPast: how&2 != 0, Touches: how&4 != 0}
+		Undo: how&2 != 0, Touches: how&4 != 0}
 	if plan := z.place.Plan; how&1 != 0 && plan.Clock.Common() && z.place.PartyOf(z.owner) == schema.ByShards &&
 		!plan.AsyncTables {
 		config.Resumed = fuzzResumed(t, z.job)

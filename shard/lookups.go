@@ -18,8 +18,8 @@ const FrameBytesOver = 1 << 10
 // they are there.
 func (s *Shard) stepLookup(contributor int, h *schema.Head, v *schema.View, payload Payload) (*refusal, error) {
 	early, refused := s.clock.Line(contributor).ReachRows(h.Batch)
-	past := refused != nil && s.reachesPast(contributor, h.Batch)
-	if refused == nil || past {
+	previous := refused != nil && s.reachesPrevious(contributor, h.Batch)
+	if refused == nil || previous {
 		refused = checkLookup(v)
 	}
 	if refused != nil {
@@ -29,9 +29,9 @@ func (s *Shard) stepLookup(contributor int, h *schema.Head, v *schema.View, payl
 		s.park(contributor, h, v, payload)
 		return nil, nil
 	}
-	if past {
+	if previous {
 		h, v := *h, *v
-		return nil, s.readPast(func() error { return s.answerLookup(contributor, &h, &v) })
+		return nil, s.readPrevious(func() error { return s.answerLookup(contributor, &h, &v) })
 	}
 	return nil, s.answerLookup(contributor, h, v)
 }
@@ -167,21 +167,21 @@ func (s *Shard) outputRows(contributor int, h *schema.Head, flags uint32) {
 func (s *Shard) pullTable(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
 	l := s.clock.Line(contributor)
 	_, refused := l.Reach(h.Batch)
-	past := false
+	previous := false
 	if refused == nil {
 		if _, refused = l.ReachRows(h.Batch); refused != nil {
-			past = s.reachesPast(contributor, h.Batch)
+			previous = s.reachesPrevious(contributor, h.Batch)
 		}
 	}
-	if refused != nil && !past {
+	if refused != nil && !previous {
 		return refused, nil
 	}
 	sec := v.Section(0)
 	t := s.tables[sec.Table] // not nil: CheckFrame has found the partition to be on this shard
 	left := t.Left(schema.Partition(h.Bucket), v.Keys()[0])
-	if past {
+	if previous {
 		h, cursor := *h, v.Keys()[0]
-		return nil, s.readPast(func() error { return s.answerPartition(contributor, &h, sec, cursor, left) })
+		return nil, s.readPrevious(func() error { return s.answerPartition(contributor, &h, sec, cursor, left) })
 	}
 	l.Advance(h.Batch)
 	s.beginCopy(l)

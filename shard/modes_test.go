@@ -415,7 +415,7 @@ func (s *simulation) makeShards(resumed *Resumed) {
 func (s *simulation) makeShard(i int, resumed *Resumed) {
 	shard, err := New(context.Background(), Config{Job: s.p.Job, Placement: s.place, Index: i, RunID: shardtest.RunID,
 		Generation: shardtest.Generation, Backend: s.p.Backend, Contributors: s.contributors,
-		StagedBytesMax: 64 << 20, ParkedBytesMax: 1 << 20, KeepsPast: true, Touches: s.r.IntN(4) > 0,
+		StagedBytesMax: 64 << 20, ParkedBytesMax: 1 << 20, Undo: true, Touches: s.r.IntN(4) > 0,
 		Resumed: resumed})
 	must(s.t, err)
 	s.t.Cleanup(shard.Close)

@@ -12,7 +12,7 @@ import (
 	"gradbus/shard/state"
 )
 
-// Config is what a shard is made from. Every field but Advice, Own, Lent, KeepsPast, StaysReadable, Touches, Resumed,
+// Config is what a shard is made from. Every field but Advice, Own, Lent, Undo, StaysReadable, Touches, Resumed,
 // OnGroup, OnClosing and Journal is needed.
 type Config struct {
 	Job        *schema.Job       // validated; the shard keeps and does not change it
@@ -36,9 +36,8 @@ type Config struct {
 	// Lent says that contributions may lie in memory of their senders', which nobody here writes to: nothing is added
 	// up before a round closes.
 	Lent bool
-	// KeepsPast is that a trainer's place may be taken over (TakeOver): rows that a round changes are kept as they were
-	// until the next round over rows closes.
-	KeepsPast bool
+	// Undo records what rows were before a round over them, until the next one closes. TakeOver and StaysReadable need it.
+	Undo bool
 	// StaysReadable is that a value that is not finite stops the training and leaves the shard as it is, to be read: see
 	// stopOnNonFinite. Otherwise one that comes of finite gradients is an error of Step.
 	StaysReadable bool

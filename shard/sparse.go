@@ -69,8 +69,9 @@ func (s *Shard) CheckShare(contributor int, h *schema.Head, bytes int64) *refusa
 			"its share of %d; %s", bytes, held, share, s.config.StagedBytesMax, s.config.Advice)
 }
 
-// closeSparse merges the contributions of every round whose turn it is and whose lanes are all there, runs the
-// optimizer on the touched rows, and tells who takes part.
+// closeSparse closes every round whose turn it is and whose lanes are all there, and tells who takes part. Nobody needs
+// the rows of version b any more then: each trainer has had its own before it contributed to the round, and what reads
+// besides waits until b is complete. Where others may finish a lost trainer's batch, they read the undo log.
 func (s *Shard) closeSparse(l *round.Line) error {
 	for {
 		b, total, ok := l.Sparse.Next()
@@ -78,36 +79,39 @@ func (s *Shard) closeSparse(l *round.Line) error {
 			return nil
 		}
 		s.closing(l, b, s.config.Placement.SparseBucket(s.config.Index))
-		for id, t := range s.tables {
-			if t == nil || total == 0 {
-				continue
-			}
-			_, dim := s.config.Placement.Columns(schema.Table(id), s.config.Index)
-			keys, rows, weight, err := l.Sparse.Merge(schema.Table(id), dim, total)
-			if err == nil {
-				err = t.Stage(state.RowGradient{Keys: keys, Sums: rows, Weight: weight, Scale: 1})
-			}
-			if err != nil {
-				return s.ofRound(b, l.Sparse.Nodes(b), err)
-			}
-		}
-		// Nobody needs the rows of version b any more: each trainer has had its own before it contributed to the round,
-		// and what reads besides waits until b is complete. Where others may finish a lost trainer's batch, tables
-		// keep them (state.Config.KeepsPast).
-		s.commitRows()
-		if s.config.Journal != nil {
-			s.config.Journal(Journal{Kind: schema.KindSparse, From: l.Whose, Batch: b})
-		}
-		frames, err := l.Means.Make(l.Sparse, b, total, s.asksToCopy(schema.Version(b)+1))
-		if err == nil {
-			err = s.checkMeans(frames)
-		}
+		frames, err := s.applyRound(l, b, total)
+		s.endRound(err == nil)
 		if err != nil {
 			return s.ofRound(b, l.Sparse.Nodes(b), err)
+		}
+		if s.config.Journal != nil {
+			s.config.Journal(Journal{Kind: schema.KindSparse, From: l.Whose, Batch: b})
 		}
 		l.Sparse.Close(l.Weights(b), total)
 		s.closedRows(l, b, frames)
 	}
+}
+
+// applyRound merges the contributions of a round, runs the optimizer on the rows that they touch, and makes its result.
+func (s *Shard) applyRound(l *round.Line, b schema.Batch, total float64) ([]*schema.Frame, error) {
+	for id, t := range s.tables {
+		if t == nil || total == 0 {
+			continue
+		}
+		_, dim := s.config.Placement.Columns(schema.Table(id), s.config.Index)
+		keys, rows, weight, err := l.Sparse.Merge(schema.Table(id), dim, total)
+		if err == nil {
+			err = t.Apply(state.RowGradient{Keys: keys, Sums: rows, Weight: weight, Scale: 1})
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	frames, err := l.Means.Make(l.Sparse, b, total, s.asksToCopy(schema.Version(b)+1))
+	if err == nil {
+		err = s.checkMeans(frames)
+	}
+	return frames, err
 }
 
 // checkMeans checks the means of rows that trainers keep.

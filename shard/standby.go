@@ -52,7 +52,7 @@ type waitingPiece struct {
 var ErrSeries = errors.New("series of frames does not follow")
 
 // NewStandby makes room for what so many shards there tell. configs are those of the shards here, of which job,
-// placement, index, backend, KeepsPast and Touches are needed. What is told of a version that is not whole may take so
+// placement, index, backend, Undo and Touches are needed. What is told of a version that is not whole may take so
 // many bytes.
 func NewStandby(ctx context.Context, told int, configs []Config, bytesMax int64) (*Standby, error) {
 	s := &Standby{job: configs[0].Job, most: bytesMax, pieces: NewPieces(configs[0].Job), lr: &state.LRChanges{},

@@ -34,7 +34,7 @@ func (s *simulation) mirroring(shards int) {
 	place := schema.NewPlacement(s.p.Job, shards)
 	var configs []Config
 	for i := range shards {
-		configs = append(configs, Config{Job: s.p.Job, Placement: place, Index: i, Backend: s.p.Backend, KeepsPast: true,
+		configs = append(configs, Config{Job: s.p.Job, Placement: place, Index: i, Backend: s.p.Backend, Undo: true,
 			Touches: true})
 	}
 	standby, err := NewStandby(context.Background(), len(s.shards), configs, 1<<30)

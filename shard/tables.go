@@ -34,18 +34,22 @@ func (s *Shard) makeTable(ctx context.Context, id schema.Table, spec *schema.Tab
 		Backend: s.config.Backend, Spec: spec, Optimizer: s.config.Job.OptimizerOf(id), LR: s.lr, Seed: s.config.Job.Seed,
 		Here:   func(p schema.Partition) bool { return s.config.Placement.Holds(id, p, s.config.Index) },
 		Column: column, Columns: columns, Start: s.config.Job.StartVersion(),
-		KeepsPast: s.config.KeepsPast, Touches: s.config.Touches, Late: s.config.Resumed != nil})
+		Undo: s.config.Undo, Touches: s.config.Touches, Late: s.config.Resumed != nil})
 	if err == nil {
 		s.tables[id] = t
 	}
 	return err
 }
 
-// commitRows moves every table to the version of the next batch.
-func (s *Shard) commitRows() {
+// endRound makes what a round has done to all tables the version of the next batch, or undoes it.
+func (s *Shard) endRound(commit bool) {
 	for _, t := range s.tables {
-		if t != nil {
+		switch {
+		case t == nil:
+		case commit:
 			t.Commit()
+		default:
+			t.Rollback()
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 // others stay what they are.
 //
 // The batch under way is computed on rows of its version also where its round over rows has closed: see
-// state.Table.Past.
+// state.Table.ReadPrevious.
 
 // TakeOver says that a contributor's place was taken in a generation: frames of an earlier one are refused from
 // here on.
@@ -29,22 +29,22 @@ func (s *Shard) TakeOver(contributor int, g schema.Generation) {
 // Since is the generation in which a contributor's place was taken.
 func (s *Shard) Since(contributor int) schema.Generation { return s.since[contributor] }
 
-// reachesPast reports whether a read is of the version before the last round over rows, by a trainer whose place was
-// taken over, or of a job that stays readable: there another shard may have stopped before that round.
-func (s *Shard) reachesPast(contributor int, b schema.Batch) bool {
+// reachesPrevious reports whether a read is of the version before the last round over rows, by a trainer whose place
+// was taken over, or of a job that stays readable: there another shard may have stopped before that round.
+func (s *Shard) reachesPrevious(contributor int, b schema.Batch) bool {
 	l := s.clock.Line(contributor).Sparse
 	may := s.since[contributor] > s.config.Generation || s.config.StaysReadable
-	return s.config.KeepsPast && may && l != nil && b+1 == l.Closed()
+	return s.config.Undo && may && l != nil && b+1 == l.Closed()
 }
 
-// readPast reads while all rows are of the version before.
-func (s *Shard) readPast(read func() error) error {
+// readPrevious reads while all rows are of the version before.
+func (s *Shard) readPrevious(read func() error) error {
 	for _, t := range s.tables {
 		if t == nil {
 			continue
 		}
 		inner := read
-		read = func() error { return t.Past(inner) }
+		read = func() error { return t.ReadPrevious(inner) }
 	}
 	return read()
 }

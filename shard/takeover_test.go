@@ -95,7 +95,7 @@ func TestPlacesAreTakenOver(t *testing.T) {
 }
 
 // Nobody else has rows of a batch whose round over rows is closed, and not even its successor those of one before.
-func TestPastIsOfOneBatchAndOfSuccessors(t *testing.T) {
+func TestPreviousRowsAreOfOneBatchAndOfSuccessors(t *testing.T) {
 	for seed := uint64(0); ; seed++ {
 		s := newSimulation(t, seed)
 		if s.p.Job.Apply != schema.ApplyUpdate || len(s.p.Job.Tables) == 0 || len(s.contributors) < 2 {

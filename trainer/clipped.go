@@ -111,7 +111,7 @@ func (c *clipped) step(b schema.Batch, weight float64) error {
 		if !t.on {
 			continue
 		}
-		if err := c.replicas.stage(schema.Table(i), t.keys, t.rows, scale); err != nil {
+		if err := c.replicas.applyRows(schema.Table(i), t.keys, t.rows, scale); err != nil {
 			return err
 		}
 		t.keys, t.rows = t.keys[:0], t.rows[:0]

@@ -33,7 +33,7 @@ func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend, lr 
 		t, err := state.NewArray(ctx, state.ArrayConfig{
 			Backend: backend, Spec: spec, Optimizer: job.OptimizerOf(schema.Table(i)), LR: lr, Seed: job.Seed,
 			Here: func(schema.Partition) bool { return true }, Columns: spec.Dim, Start: job.StartVersion(), Late: late,
-			GoesBack: job.CarriesOn(), Touches: keeps})
+			Undo: true, GoesBack: job.CarriesOn(), Touches: keeps})
 		if err != nil {
 			r.close()
 			return nil, fmt.Errorf("table %q: %w", spec.Name, err)
@@ -60,11 +60,11 @@ func (r *replicas) close() {
 	r.tables = nil
 }
 
-// stage applies mean gradients of a replicated table's rows, times scale, beside the table.
-func (r *replicas) stage(t schema.Table, keys []uint64, means []float32, scale float32) error {
+// applyRows applies mean gradients of a replicated table's rows, times scale, in a round that commit ends.
+func (r *replicas) applyRows(t schema.Table, keys []uint64, means []float32, scale float32) error {
 	r.locks[t].Lock()
 	defer r.locks[t].Unlock()
-	if err := r.tables[t].Stage(state.RowGradient{Keys: keys, Sums: cuda.Float32s(means), Weight: 1, Scale: scale}); err !=
+	if err := r.tables[t].Apply(state.RowGradient{Keys: keys, Sums: cuda.Float32s(means), Weight: 1, Scale: scale}); err !=
 		nil {
 		return fmt.Errorf("apply %d rows of table %d: %w", len(keys), t, err)
 	}
@@ -80,7 +80,7 @@ func (r *replicas) replicated() []bool {
 	return is
 }
 
-// commit makes the staged rows those of the current version, once the batch is complete. weight is its samples, of
+// commit makes the applied rows those of the current version, once the batch is complete. weight is its samples, of
 // all trainers.
 func (r *replicas) commit(weight float64) {
 	for i, t := range r.tables {

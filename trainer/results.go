@@ -231,7 +231,7 @@ func (r *results) applyRows(owner int, v *schema.View) error {
 		if r.clipped.holdRows(part.Table, part.Keys, part.Rows) {
 			continue
 		}
-		if err := r.replicas.stage(part.Table, part.Keys, part.Rows, 1); err != nil {
+		if err := r.replicas.applyRows(part.Table, part.Keys, part.Rows, 1); err != nil {
 			return err
 		}
 	}

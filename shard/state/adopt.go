@@ -1,12 +1,13 @@
 package state
 
 // Adopt makes what another table of the same spec and rows has that of this one, without a copy: rows, slots, marks,
-// the version, the one before it, and when rows were changed. What is staged there is not taken. The other table has
+// the version, the one before it, and when rows were changed. An open round there is undone. The other table has
 // nothing then, and must be closed. Adopts has said that it may be.
 func (t *Array) Adopt(from *Array) {
 	t.Close()
-	t.cut(0)
-	t.staged.step = false
+	from.Rollback()
+	t.undo.reset()
+	t.stepping = false
 	t.version, t.steps, t.free, t.initial = from.version, from.steps, from.free, from.initial
 	t.rows, t.slots, t.stepped, t.last = from.rows, from.slots, from.stepped, from.last
 	t.touched, t.back = from.touched, from.back

@@ -24,8 +24,9 @@ type ArrayConfig struct {
 	// Start is the first version that steps move: before it they assign (schema.StartModel).
 	Start schema.Version
 
-	// KeepsPast is that rows of the version before are kept where the last Commit has changed them: see Table.Past.
-	KeepsPast bool
+	// Undo records what rows were before a round, until the next one is committed: for Rollback and ReadPrevious, and so
+	// that an open round does not show. A table without it has none of these.
+	Undo bool
 
 	// GoesBack is that what the last Commit has changed is kept as it was: see Array.Back.
 	GoesBack bool
@@ -60,13 +61,16 @@ type Array struct {
 	copying *arrayCopy // nil where nothing is copied
 	touched touched
 
-	staged staged
-	past   past
-	back   back
-	ids    []int64 // scratch of locate
-	late   []int64 // of catchUp
-	bags   []int64
-	zeros  []float32
+	undo     undoLog
+	back     back
+	stepping bool     // the open round is a step
+	outcome  rowState // of the rows that are stepped at once
+	first    []uint8
+	pass     []cuda.Slot
+	ids      []int64 // scratch of locate
+	late     []int64 // of catchUp
+	bags     []int64
+	zeros    []float32
 }
 
 // NewArray draws version 0 of the rows that are here, which takes about 15 ns a value and uses all processors, unless
@@ -108,7 +112,7 @@ func NewArray(ctx context.Context, c ArrayConfig) (_ *Array, err error) {
 		}
 		t.touched.forget()
 	}
-	t.staged.slots = make([][]float32, len(t.slots))
+	t.outcome.slots = make([][]float32, len(t.slots))
 	return t, t.draw(ctx)
 }
 
@@ -144,8 +148,8 @@ func (t *Array) Close() {
 
 // String is what is known of the table, and checksums of what is there, for tests and logs.
 func (t *Array) String() string {
-	text := fmt.Sprintf("%s: version %d steps %d rows %08x marks %d staged %d", t.config.Spec.Name, t.version, t.steps,
-		checksum(t.rows), len(t.stepped)+len(t.last), t.staged.places)
+	text := fmt.Sprintf("%s: version %d steps %d rows %08x marks %d open %d", t.config.Spec.Name, t.version, t.steps,
+		checksum(t.rows), len(t.stepped)+len(t.last), len(t.undo.open.places))
 	for i, s := range t.rule.slots {
 		text += fmt.Sprintf(" %s %08x", s.name, checksum(t.slots[i]))
 	}
@@ -160,6 +164,8 @@ func (t *Array) Version() schema.Version { return t.version }
 
 // Gather copies the rows of keys.
 func (t *Array) Gather(keys []uint64, rows []float32) error {
+	t.hideOpen()
+	defer t.hideOpen()
 	if err := t.locate(keys); err != nil {
 		return err
 	}
@@ -180,6 +186,8 @@ func (t *Array) locate(keys []uint64) error {
 
 // Pool makes each bag one row.
 func (t *Array) Pool(b Bags, out []float32) error {
+	t.hideOpen()
+	defer t.hideOpen()
 	if err := t.locate(b.Keys); err != nil {
 		return err
 	}
@@ -200,6 +208,8 @@ func (t *Array) Left(p schema.Partition, cursor uint64) int {
 
 // Scan reads rows of a partition.
 func (t *Array) Scan(p schema.Partition, cursor uint64, keys []uint64, rows []float32) error {
+	t.hideOpen()
+	defer t.hideOpen()
 	first, _ := t.places.from(p, cursor)
 	t.places.list(p, first, keys)
 	if err := t.locate(keys); err != nil {

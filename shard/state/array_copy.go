@@ -26,17 +26,20 @@ func (t *Array) Copy(since schema.Version, all bool) RowsCopy {
 
 // copyAll begins to copy all rows.
 func (t *Array) copyAll() *arrayCopy {
-	t.copying = &arrayCopy{table: t, version: t.version, steps: t.steps, all: true, old: map[int64]int{}}
-	each := t.dim
+	t.copying = &arrayCopy{table: t, version: t.version, steps: t.steps, all: true, each: t.dim}
 	for _, s := range t.rule.slots {
-		each += s.width(t.dim)
+		t.copying.each += s.width(t.dim)
 	}
-	t.copying.undo = newUndoLog(each, t.places.count())
+	t.undo.release()
+	t.undo.index = map[int64]heldRecord{}
+	t.hideOpen()
+	t.hold(t.undo.open.places)
+	t.hideOpen()
 	return t.copying
 }
 
-// arrayCopy copies places in their order. Before rows at places that it has yet to reach change, their old values go
-// into an undo log, from which it takes them.
+// arrayCopy copies places in their order. The table's undo log holds old values of rows that change before it reaches
+// them.
 type arrayCopy struct {
 	table   *Array
 	version schema.Version
@@ -49,32 +52,7 @@ type arrayCopy struct {
 	partition schema.Partition // where the next place is, or before it
 	next      int              // places before it are copied
 
-	old  map[int64]int // place to number of its record
-	undo undoLog
-}
-
-// keep saves what is at places that are about to change.
-func (c *arrayCopy) keep(places []int64) {
-	if c == nil {
-		return
-	}
-	t := c.table
-	for _, at := range places {
-		if _, kept := c.old[at]; kept || int(at) < c.next || !c.all && !c.wants(at) {
-			continue
-		}
-		mark := int64(0)
-		if t.marked() {
-			mark = t.mark(int(at))
-		}
-		c.old[at] = len(c.old)
-		record := c.undo.add(mark)
-		done := copy(record, t.row(int(at)))
-		for k, s := range t.rule.slots {
-			width := s.width(t.dim)
-			done += copy(record[done:], t.slots[k][int(at)*width:(int(at)+1)*width])
-		}
-	}
+	each int // values of a row with its slots
 }
 
 // Next implements RowsCopy.
@@ -86,9 +64,9 @@ func (c *arrayCopy) Next(valuesMax int) (r Rows, more bool) {
 			continue
 		}
 		if !c.all {
-			return c.nextTouched(first, end, max(1, valuesMax/c.undo.each)), true
+			return c.nextTouched(first, end, max(1, valuesMax/c.each)), true
 		}
-		c.next = min(end, first+max(1, valuesMax/c.undo.each))
+		c.next = min(end, first+max(1, valuesMax/c.each))
 		return c.rowsAt(c.partition, first, c.next), true
 	}
 	return Rows{}, false
@@ -105,8 +83,8 @@ func (c *arrayCopy) rowsAt(p schema.Partition, first, end int) Rows {
 	r := c.table.rowsAt(p, first, end)
 	r.Version, r.Steps = c.version, c.steps
 	r.Values, r.Slots = slices.Clone(r.Values), cloned(r.Slots)
-	for at := first; at < end && len(c.old) > 0; at++ {
-		c.restore(&r, at-first, int64(at))
+	for at := first; at < end && len(c.table.undo.index) > 0; at++ {
+		c.table.putHeld(&r, at-first, int64(at))
 	}
 	return r
 }
@@ -143,7 +121,7 @@ func (c *arrayCopy) nextTouched(first, end, rows int) Rows {
 		if t.marked() {
 			r.Last = append(r.Last, t.mark(int(at)))
 		}
-		c.restore(&r, i, at)
+		t.putHeld(&r, i, at)
 	}
 	return r
 }
@@ -155,28 +133,10 @@ func (c *arrayCopy) wants(at int64) bool {
 		return true
 	}
 	if notes[at] > c.until {
-		_, kept := c.old[at]
-		return kept
+		_, held := c.table.undo.index[at]
+		return held
 	}
 	return notes[at] >= c.since
-}
-
-// restore puts old values in the place of row i of a piece, which is at a place, where it has changed.
-func (c *arrayCopy) restore(r *Rows, i int, at int64) {
-	kept, changed := c.old[at]
-	if !changed {
-		return
-	}
-	t := c.table
-	record, mark := c.undo.at(kept)
-	done := copy(r.Values[i*t.dim:(i+1)*t.dim], record)
-	for k, s := range t.rule.slots {
-		width := s.width(t.dim)
-		done += copy(r.Slots[k].Values[i*width:(i+1)*width], record[done:])
-	}
-	if t.marked() {
-		r.Last[i] = mark
-	}
 }
 
 // keyBytes is what the key of a row takes where rows are not consecutive.
@@ -195,21 +155,33 @@ func (c *arrayCopy) Touched() (rows, bytes int64) {
 	return c.touched, c.touched * each
 }
 
-// oldEntryBytes is what the index of the undo log takes for a row, with growth.
-const oldEntryBytes = 64
-
 // Bytes implements RowsCopy.
-func (c *arrayCopy) Bytes() int64 { return c.undo.bytes() + int64(len(c.old))*oldEntryBytes }
+func (c *arrayCopy) Bytes() int64 {
+	if c.table.copying != c {
+		return 0
+	}
+	return c.table.undo.heldBytes()
+}
 
 // Close implements RowsCopy.
 func (c *arrayCopy) Close() {
 	if c.table.copying == c {
 		c.table.copying = nil
+		c.table.undo.release()
 	}
 }
 
 // marked says that rows have marks of their steps.
 func (t *Array) marked() bool { return t.last != nil || t.stepped != nil }
+
+// setMark sets the mark of the row at a place, of a table that has marks.
+func (t *Array) setMark(at int, mark int64) {
+	if t.last != nil {
+		t.last[at] = mark
+	} else {
+		t.stepped[at] = uint8(mark)
+	}
+}
 
 // mark is that of the row at a place, of a table that has marks.
 func (t *Array) mark(at int) int64 {

@@ -7,7 +7,7 @@ import (
 	"gradbus/schema"
 )
 
-// Snapshot gives yield all rows of the table's version, without what is staged: partitions and keys ascending, about
+// Snapshot gives yield all rows of the table's version, without an open round: partitions and keys ascending, about
 // valuesMax values at a time. Its error ends the snapshot and is returned.
 func (t *Array) Snapshot(valuesMax int, yield func(Rows) error) error {
 	c := t.copyAll()
@@ -21,10 +21,14 @@ func (t *Array) Snapshot(valuesMax int, yield func(Rows) error) error {
 }
 
 // Stretch is rows of a partition from a key on, of the table's version: about so many values with slots, in memory of
-// the table but for keys and marks. There is one at least, unless none are left.
+// their own. There is one at least, unless none are left.
 func (t *Array) Stretch(p schema.Partition, cursor uint64, valuesMax int) Rows {
+	t.hideOpen()
+	defer t.hideOpen()
 	first, end := t.places.from(p, cursor)
-	return t.rowsAt(p, first, min(end, first+t.stretchRows(valuesMax)))
+	r := t.rowsAt(p, first, min(end, first+t.stretchRows(valuesMax)))
+	r.Values, r.Slots = slices.Clone(r.Values), cloned(r.Slots)
+	return r
 }
 
 // stretchRows is how many rows a stretch of so many values has, with slots and marks: at least one.
@@ -63,8 +67,8 @@ func (t *Array) piece(p schema.Partition, n int) Rows {
 
 // Restore begins a restore.
 func (t *Array) Restore() RowsRestore {
-	t.cut(0)
-	t.staged.step = false
+	t.undo.reset()
+	t.stepping = false
 	t.initial.drawn = nil // no row stays
 	t.back.there = false
 	t.touched.reset()
@@ -73,8 +77,8 @@ func (t *Array) Restore() RowsRestore {
 
 // Update begins a restore of rows that have changed.
 func (t *Array) Update() RowsRestore {
-	t.cut(0)
-	t.staged.step, t.back.there = false, false
+	t.undo.reset()
+	t.stepping, t.back.there = false, false
 	return &arrayRestore{table: t}
 }
 

@@ -40,7 +40,7 @@ func TestBackUndoesTheLastCommit(t *testing.T) {
 				for i := range sums {
 					sums[i] = float32(r.NormFloat64())
 				}
-				if err := table.Stage(RowGradient{Keys: keys, Sums: cuda.Float32s(sums), Weight: 2, Scale: 1}); err != nil {
+				if err := table.Apply(RowGradient{Keys: keys, Sums: cuda.Float32s(sums), Weight: 2, Scale: 1}); err != nil {
 					t.Fatal(err)
 				}
 				table.Commit()
@@ -52,8 +52,8 @@ func TestBackUndoesTheLastCommit(t *testing.T) {
 				if !table.GoesBack() {
 					t.Fatalf("version %d does not go back", table.Version())
 				}
-				if r.IntN(2) == 0 { // what is staged is no part of any version
-					if err := table.Stage(RowGradient{Keys: []uint64{3}, Sums: cuda.Float32s([]float32{1, 2, 3}), Weight: 1,
+				if r.IntN(2) == 0 { // an open round is no part of any version
+					if err := table.Apply(RowGradient{Keys: []uint64{3}, Sums: cuda.Float32s([]float32{1, 2, 3}), Weight: 1,
 						Scale: 1}); err != nil {
 						t.Fatal(err)
 					}
@@ -88,7 +88,7 @@ func goesBack(t *testing.T, backend cuda.Backend, job *schema.Job, late, touches
 	t.Helper()
 	table, err := NewArray(context.Background(), ArrayConfig{Backend: backend, Spec: &job.Tables[0],
 		Optimizer: job.OptimizerOf(0), LR: &LRChanges{}, Seed: 7, Here: func(schema.Partition) bool { return true },
-		Columns: 3, GoesBack: true, Late: late, Touches: touches})
+		Columns: 3, GoesBack: true, Undo: true, Late: late, Touches: touches})
 	must(t, err)
 	t.Cleanup(table.Close)
 	return table

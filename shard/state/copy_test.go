@@ -53,7 +53,7 @@ func TestRowsCopyWhileStepsGoOn(t *testing.T) {
 			g := newGroup(t, backend, o, 1+r.IntN(3), 1+r.IntN(9), seed%2 == 0)
 			next := schema.Version(0)
 			step := func() {
-				g.stage(t, testWork(seed, next))
+				g.apply(t, testWork(seed, next))
 				g.commit()
 				next++
 			}
@@ -103,7 +103,7 @@ func TestRowsCopyInStretches(t *testing.T) {
 			a := g.owners[0]
 			next := schema.Version(0)
 			step := func() {
-				g.stage(t, testWork(seed, next))
+				g.apply(t, testWork(seed, next))
 				g.commit()
 				next++
 			}
@@ -153,7 +153,7 @@ func TestRowsCopyKeepsWhatItNeeds(t *testing.T) {
 		for ; w == nil; seed++ {
 			w = testWork(seed, 1)
 		}
-		g.stage(t, w)
+		g.apply(t, w)
 		g.commit()
 	}
 	c := a.Copy(0, true)

@@ -50,17 +50,16 @@ func (d *Dense) checkOutcome(i int, out []float32, slots bool) error {
 	return err
 }
 
-// checkStaged checks rows that were staged, from the first of them on, and their slots.
-func (t *Array) checkStaged(first int, keys []uint64, slots bool) error {
+// checkOutcome checks what was made of the rows of keys, and of their slots, before it takes their place.
+func (t *Array) checkOutcome(keys []uint64, slots bool) error {
 	name := func(at, width int) string {
 		return fmt.Sprintf("table %q, row %d, column %d", t.config.Spec.Name, keys[at/width], t.config.Column+at%width)
 	}
-	err := CheckFinite(t.config.Backend, t.staged.rows[first*t.dim:], func(at int) string { return name(at, t.dim) })
+	err := CheckFinite(t.config.Backend, t.outcome.rows, func(at int) string { return name(at, t.dim) })
 	for i := 0; slots && i < len(t.rule.slots) && err == nil; i++ {
 		s := t.rule.slots[i]
-		width := s.width(t.dim)
-		err = CheckFinite(t.config.Backend, t.staged.slots[i][first*width:],
-			func(at int) string { return fmt.Sprintf("%s of %s", s.name, name(at, width)) })
+		err = CheckFinite(t.config.Backend, t.outcome.slots[i],
+			func(at int) string { return fmt.Sprintf("%s of %s", s.name, name(at, s.width(t.dim))) })
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -49,14 +50,14 @@ func TestNonFiniteOutcomes(t *testing.T) {
 		d.Close()
 		spec := schema.TableSpec{Name: "t", Rows: 8, Dim: 3, Partitions: 2, Init: schema.Zeros()}
 		table, err := NewArray(context.Background(), ArrayConfig{Backend: backend, Spec: &spec, Optimizer: c.optimizer,
-			LR: &LRChanges{}, Here: func(schema.Partition) bool { return true }, Columns: 3})
+			LR: &LRChanges{}, Here: everywhere, Columns: 3, Undo: true})
 		must(t, err)
 		rows := make([]float32, 6)
 		rows[5] = c.gradient
-		checkOutcome(t, c.name, c.row, table.Stage(RowGradient{Keys: []uint64{1, 3}, Sums: cuda.Float32s(rows), Weight: 1,
+		checkOutcome(t, c.name, c.row, table.Apply(RowGradient{Keys: []uint64{1, 3}, Sums: cuda.Float32s(rows), Weight: 1,
 			Scale: 1}))
-		if c.row != "" && len(table.staged.places) != 0 {
-			t.Errorf("%s: %d rows are staged", c.name, len(table.staged.places))
+		if table.Rollback(); !slices.Equal(gathered(t, table, 3, 1, 3), make([]float32, 6)) {
+			t.Errorf("%s: rows are %v after a rollback", c.name, gathered(t, table, 3, 1, 3))
 		}
 		table.Close()
 	}

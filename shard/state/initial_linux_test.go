@@ -88,7 +88,7 @@ func TestSparseTable(t *testing.T) {
 		if !sameBits(gathered(t, a, dim, keys...), want) {
 			t.Errorf("%s: initial rows are others", o.Kind)
 		}
-		must(t, a.Stage(RowGradient{Keys: keys, Sums: cuda.Float32s(sums), Weight: 4, Scale: 1}))
+		must(t, a.Apply(RowGradient{Keys: keys, Sums: cuda.Float32s(sums), Weight: 4, Scale: 1}))
 		a.Commit()
 		got := gathered(t, a, dim, keys...)
 		for i := range keys {

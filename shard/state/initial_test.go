@@ -36,7 +36,7 @@ func TestRowsDrawnLate(t *testing.T) {
 			case 1:
 				sums := slices.Repeat([]float32{1, -2, 3}, len(keys)*late.dim)[:len(keys)*late.dim]
 				for _, a := range []*Array{atOnce, late} {
-					must(t, a.Stage(RowGradient{Keys: keys, Sums: cuda.Float32s(sums), Weight: 2, Scale: 1}))
+					must(t, a.Apply(RowGradient{Keys: keys, Sums: cuda.Float32s(sums), Weight: 2, Scale: 1}))
 					a.Commit()
 				}
 			case 2:

@@ -6,156 +6,119 @@ import (
 	"gradbus/cuda"
 )
 
-// staged is the outcome of steps beside the table. Its memory is reused from batch to batch.
-type staged struct {
-	step   bool    // the next version has one more
-	places []int64 // distinct
-	rows   []float32
-	slots  [][]float32 // [rule.slots]
-	last   []int64     // where the table has it
-	first  []uint8     // scratch
-	pass   []cuda.Slot // likewise
+// Step says that the next Commit is of a step.
+func (t *Array) Step() { t.stepping = true }
+
+// applyValues is how many values, with those of slots, are stepped at once: 256 KiB, so that rows are still in the
+// processor's cache when their outcome takes their place.
+const applyValues = 1 << 16
+
+// Apply implements Table. Kernels want their outputs beside their inputs, unless the index ascends, and what is not
+// finite must not get into the table: so an outcome is checked before it takes the place of its rows.
+func (t *Array) Apply(g RowGradient) error {
+	t.stepping = true
+	n := len(g.Keys)
+	t.ids = grown(t.ids, n)
+	t.places.find(g.Keys, t.ids)
+	t.want(t.ids)
+	t.change(t.ids)
+	steps := t.version >= t.config.Start
+	most := max(1, applyValues/t.valuesPerRow())
+	for lo := 0; lo < n; lo += most {
+		hi := min(lo+most, n)
+		places := t.ids[lo:hi]
+		part := RowGradient{Keys: g.Keys[lo:hi], Sums: g.Sums.Slice(lo*t.dim, hi*t.dim), Weight: g.Weight, Scale: g.Scale}
+		var err error
+		if steps {
+			err = t.stepRows(places, part)
+		} else {
+			err = t.assignRows(part)
+		}
+		if err == nil {
+			err = t.checkOutcome(g.Keys[lo:hi], steps)
+		}
+		if err != nil {
+			return err
+		}
+		if t.config.Undo {
+			t.record(&t.undo.open, places)
+		}
+		t.put(places, &t.outcome, steps)
+	}
+	return nil
 }
 
-// Step says that the next Commit is of a step.
-func (t *Array) Step() { t.staged.step = true }
+// valuesPerRow is how many values a row has with its slots.
+func (t *Array) valuesPerRow() int {
+	n := t.dim
+	for _, s := range t.rule.slots {
+		n += s.width(t.dim)
+	}
+	return n
+}
 
-// Stage runs the optimizer on rows, from the table into what is staged.
-func (t *Array) Stage(g RowGradient) error {
-	t.Step()
-	st, n, before := &t.staged, len(g.Keys), len(t.staged.places)
-	if n == 0 {
-		return nil
-	}
-	st.places, st.rows = extended(st.places, n), extended(st.rows, n*t.dim)
-	places := st.places[before:]
-	t.places.find(g.Keys, places)
-	t.want(places)
-	if t.version < t.config.Start {
-		return t.assign(before, g)
-	}
-	a := t.apply(places, g)
-	a.Out = cuda.Float32s(st.rows[before*t.dim:])
+// stepRows makes a step of rows the outcome.
+func (t *Array) stepRows(places []int64, g RowGradient) error {
+	out, n := &t.outcome, len(places)
+	a := t.stepOf(places, g)
+	out.rows = grown(out.rows, n*t.dim)
+	a.Out = cuda.Float32s(out.rows)
 	for i, s := range t.rule.slots {
-		width := s.width(t.dim)
-		st.slots[i] = extended(st.slots[i], n*width)
-		st.pass[i].After = cuda.Float32s(st.slots[i][before*width:])
+		out.slots[i] = grown(out.slots[i], n*s.width(t.dim))
+		t.pass[i].After = cuda.Float32s(out.slots[i])
+	}
+	if t.marked() {
+		out.marks = grown(out.marks, n)
 	}
 	switch {
 	case t.last != nil:
-		st.last = extended(st.last, n)
-		a.Steps = cuda.Steps{Last: cuda.Int64s(t.last), LastAfter: cuda.Int64s(st.last[before:]), Step: int64(t.steps + 1),
+		a.Steps = cuda.Steps{Last: cuda.Int64s(t.last), LastAfter: cuda.Int64s(out.marks), Step: int64(t.steps + 1),
 			Exact: true}
 	case t.stepped != nil:
-		st.first = grown(st.first, n)
+		t.first = grown(t.first, n)
 		for i, at := range places {
-			st.first[i] = 1 - t.stepped[at]
+			t.first[i], out.marks[i] = 1-t.stepped[at], 1
 		}
-		a.First = cuda.Uint8s(st.first)
+		a.First = cuda.Uint8s(t.first)
 	}
-	err := t.config.Backend.ApplyRows(a)
-	if err == nil {
-		err = t.checkStaged(before, g.Keys, true)
-	}
-	if err == nil {
-		return nil
-	}
-	t.cut(before)
-	return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
+	return cuda.NameMismatch(t.config.Backend.ApplyRows(a), func(e *cuda.MismatchError) string {
 		return e.InTable(t.config.Spec.Name, g.Keys[min(e.Row(), n-1)])
 	})
 }
 
-// assign stages sums by their weight as rows, from the first of them on: no step, so nothing that the optimizer keeps
-// is staged.
-func (t *Array) assign(first int, g RowGradient) error {
-	st := &t.staged
-	st.step = false
-	err := t.config.Backend.Average(cuda.Average{Lanes: 1, Weight: g.Weight,
-		Terms: []cuda.Term{{Count: 1, Values: g.Sums}},
-		Out:   cuda.Float32s(st.rows[first*t.dim:])})
-	if err == nil {
-		err = t.checkStaged(first, g.Keys, false)
-	}
-	if err != nil {
-		st.places, st.rows = st.places[:first], st.rows[:first*t.dim]
-	}
-	return err
+// assignRows makes sums by their weight the outcome: no step, so nothing that the optimizer keeps changes.
+func (t *Array) assignRows(g RowGradient) error {
+	t.stepping = false
+	t.outcome.rows = grown(t.outcome.rows, len(g.Keys)*t.dim)
+	return t.config.Backend.Average(cuda.Average{Lanes: 1, Weight: g.Weight,
+		Terms: []cuda.Term{{Count: 1, Values: g.Sums}}, Out: cuda.Float32s(t.outcome.rows)})
 }
 
-// apply is a step of rows; where its outcome goes is for the caller to say, of each slot in staged.pass.
-func (t *Array) apply(places []int64, g RowGradient) cuda.ApplyRows {
-	t.staged.pass = t.staged.pass[:0]
+// stepOf is a step of rows; where its outcome goes is for the caller to say, of each slot in pass.
+func (t *Array) stepOf(places []int64, g RowGradient) cuda.ApplyRows {
+	t.pass = t.pass[:0]
 	for i, s := range t.rule.slots {
-		t.staged.pass = append(t.staged.pass, cuda.Slot{Name: s.name, Before: cuda.Float32s(t.slots[i])})
+		t.pass = append(t.pass, cuda.Slot{Name: s.name, Before: cuda.Float32s(t.slots[i])})
 	}
 	return cuda.ApplyRows{
 		Dim: t.dim, Optimizer: t.rule.at(t.version+t.beyond, t.steps), Clip: t.rule.clipped(g.Scale), Weight: g.Weight,
-		Slots: t.staged.pass,
+		Slots: t.pass,
 		Table: cuda.Float32s(t.rows), Index: cuda.Int64s(places), Grad: g.Sums,
 	}
 }
 
-// cut forgets what is staged but for the first n rows.
-func (t *Array) cut(n int) {
-	st := &t.staged
-	st.places, st.rows = st.places[:n], st.rows[:n*t.dim]
-	for i, s := range t.rule.slots {
-		st.slots[i] = st.slots[i][:n*s.width(t.dim)]
-	}
-	st.last = st.last[:min(n, len(st.last))]
-}
-
-// Commit moves staged rows into the table. A step counts also where none of its rows are here, so that the number does
-// not depend on how a table is cut.
+// Commit implements Table. A step counts also where none of its rows are here, so that the number does not depend on
+// how a table is cut.
 func (t *Array) Commit() {
-	st := &t.staged
-	t.change(st.places)
 	if t.config.GoesBack {
 		t.keepBack()
 	}
-	if t.config.KeepsPast {
-		t.keepPast()
-	} else {
-		for i, at := range st.places {
-			copy(t.row(int(at)), st.rows[i*t.dim:(i+1)*t.dim])
-		}
-	}
-	if t.version >= t.config.Start {
-		t.commitStep()
-	}
-	st.step = false
-	st.places, st.rows = st.places[:0], st.rows[:0]
-	t.version++
-}
-
-// change is told of rows that are about to change.
-func (t *Array) change(places []int64) {
-	t.copying.keep(places)
-	t.touched.note(places)
-}
-
-// commitStep moves what the optimizer keeps of staged rows.
-func (t *Array) commitStep() {
-	st := &t.staged
-	for k, s := range t.rule.slots {
-		width := s.width(t.dim)
-		for i, at := range st.places {
-			copy(t.slots[k][int(at)*width:(int(at)+1)*width], st.slots[k][i*width:])
-		}
-	}
-	for i, at := range st.places {
-		switch {
-		case t.last != nil:
-			t.last[at] = st.last[i]
-		case t.stepped != nil:
-			t.stepped[at] = 1
-		}
-	}
-	if st.step {
+	if t.stepping && t.version >= t.config.Start {
 		t.steps++
 	}
-	t.cut(0)
+	t.undo.retain()
+	t.stepping = false
+	t.version++
 }
 
 // catchUp makes up, in the table, for the steps that rows have sat out: each as one with a gradient of zero. The last
@@ -177,7 +140,7 @@ func (t *Array) catchUp(places []int64) error {
 	if n := len(late) * t.dim; len(t.zeros) < n {
 		t.zeros = make([]float32, n)
 	}
-	a := t.apply(late, RowGradient{Sums: cuda.Float32s(t.zeros[:len(late)*t.dim]), Weight: 1, Scale: 1})
+	a := t.stepOf(late, RowGradient{Sums: cuda.Float32s(t.zeros[:len(late)*t.dim]), Weight: 1, Scale: 1})
 	for i := range a.Slots {
 		a.Slots[i].After = a.Slots[i].Before
 	}

@@ -32,7 +32,7 @@ func testArray(t testing.TB, rows uint64, dim int, o schema.Optimizer) *Array {
 	t.Helper()
 	spec := &schema.TableSpec{Name: "t", Rows: rows, Dim: dim, Partitions: 4, Init: schema.Zeros()}
 	a, err := NewArray(t.Context(), ArrayConfig{Backend: testBackend(t), Spec: spec, Optimizer: o, Here: everywhere,
-		Columns: dim})
+		Columns: dim, Undo: true})
 	must(t, err)
 	t.Cleanup(a.Close)
 	return a
@@ -46,12 +46,12 @@ func gathered(t testing.TB, a Table, dim int, keys ...uint64) []float32 {
 	return rows
 }
 
-// Rows that are staged are not seen before they are committed; momentum begins with a row's first step.
-func TestRowsStepBesideTheTable(t *testing.T) {
+// Rows of an open round are not seen before it is committed; momentum begins with a row's first step.
+func TestRowsOfAnOpenRound(t *testing.T) {
 	a := testArray(t, 10, 2, schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.5, Momentum: 0.5})
 	step := func(key uint64, x, y, weight float32) {
 		t.Helper()
-		must(t, a.Stage(RowGradient{Keys: []uint64{key}, Sums: cuda.Float32s([]float32{x, y}), Weight: weight, Scale: 1}))
+		must(t, a.Apply(RowGradient{Keys: []uint64{key}, Sums: cuda.Float32s([]float32{x, y}), Weight: weight, Scale: 1}))
 	}
 	step(7, 2, 4, 2)
 	step(3, 1, 1, 1)
@@ -79,7 +79,7 @@ func TestScanIsInOrder(t *testing.T) {
 	a := testArray(t, 100, 3, schema.Optimizer{LR: 1})
 	for key := range uint64(100) {
 		must(t,
-			a.Stage(RowGradient{Keys: []uint64{key}, Sums: cuda.Float32s([]float32{-float32(key), 0, 0}), Weight: 1, Scale: 1}))
+			a.Apply(RowGradient{Keys: []uint64{key}, Sums: cuda.Float32s([]float32{-float32(key), 0, 0}), Weight: 1, Scale: 1}))
 	}
 	a.Commit()
 	var s Scanner
@@ -158,7 +158,7 @@ func TestDrawingEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A batch allocates nothing, whatever the optimizer: neither a dense step nor rows that are staged and committed.
+// A batch allocates nothing, whatever the optimizer: neither a dense step nor a round over rows.
 func TestStepsAllocateNothing(t *testing.T) {
 	if raced {
 		t.Skip("the race detector allocates; make test-all runs this without it")
@@ -174,7 +174,7 @@ func TestStepsAllocateNothing(t *testing.T) {
 		batch := func() {
 			must(t, d.Average(0, 3, terms))
 			must(t, a.Gather(keys, sums))
-			must(t, a.Stage(RowGradient{Keys: keys, Sums: cuda.Float32s(sums), Weight: 3, Scale: 1}))
+			must(t, a.Apply(RowGradient{Keys: keys, Sums: cuda.Float32s(sums), Weight: 3, Scale: 1}))
 			a.Commit()
 		}
 		batch()

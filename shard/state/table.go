@@ -5,13 +5,13 @@ import (
 	"gradbus/schema"
 )
 
-// Table is the rows of an embedding table that one owner has, with their optimizer. Its rows are of one version. What
-// steps make of them is staged beside it until Commit, so that readers of a version are not disturbed by the next one.
-// Who calls it has checked that their rows are here. Where rows and slots lie is the implementation's to say. A Table
-// is not safe for concurrent use.
+// Table is the rows of an embedding table that one owner has, with their optimizer. A round changes rows in place, in
+// one or several calls of Apply, and ends with Commit or Rollback. Readers see the version that was committed last. The
+// caller has checked that the rows are here. Where rows and slots are stored is up to the implementation. A Table is
+// not safe for concurrent use.
 //
 //	t.Gather(keys, rows)            // version v
-//	t.Stage(RowGradient{...})       // beside it
+//	t.Apply(RowGradient{...})       // opens a round
 //	t.Gather(keys, rows)            // version v, still
 //	t.Commit()                      // version v+1
 type Table interface {
@@ -21,22 +21,25 @@ type Table interface {
 	Gather(keys []uint64, rows []float32) error
 	// Pool makes each bag one row of out: the sum over its keys in the order of their positions, or their mean.
 	Pool(b Bags, out []float32) error
-	// Stage steps rows by their gradients. Its keys are in no other call before the next Commit. After an error nothing of
-	// the call is staged.
-	Stage(g RowGradient) error
-	// Step says that the next Commit is of a step, also where it has touched no row here; Stage says so, too. Versions
+	// Apply steps rows by their gradients. Its keys are in no other call of the round. After an error, of what is not
+	// finite or of the backend, the round can only be rolled back.
+	Apply(g RowGradient) error
+	// Step says that the next Commit is of a step, also where it has touched no row here; Apply says so, too. Versions
 	// without one are those of batches without samples.
 	Step()
-	// Commit makes the staged rows, if any, those of the next version.
+	// Commit ends the round: its rows, if any, are those of the next version.
 	Commit()
-	// Past calls read while the rows are those of the version before the last Commit: Gather and Pool give them then. Only
-	// a table that keeps them has any, and one that makes up for steps when it is read has none.
-	Past(read func() error) error
+	// Rollback undoes the open round, bit for bit, where the table records what it changes (ArrayConfig.Undo).
+	Rollback()
+	// ReadPrevious calls read while the rows are those of the version before the last Commit: Gather, Pool and Scan give
+	// them then. No round may be open. The table must retain them (ArrayConfig.RetainUndo), and make up for no steps when
+	// it is read.
+	ReadPrevious(read func() error) error
 	// Left is how many rows a partition has here from a key on.
 	Left(p schema.Partition, cursor uint64) int
 	// Scan reads the rows of a partition from a key on, keys ascending: len(keys) of them, not more than are left.
 	Scan(p schema.Partition, cursor uint64, keys []uint64, rows []float32) error
-	// Copy begins to copy the rows of the version, without what is staged, while later versions are made: all of them, or
+	// Copy begins to copy the rows of the version, without an open round, while later versions are made: all of them, or
 	// those that may have changed since an earlier version that was copied. The copy before it is closed.
 	Copy(since schema.Version, all bool) RowsCopy
 	// Restore begins to put a snapshot in the place of what is here. Until Done has returned nil the table must not be

@@ -51,7 +51,7 @@ func newGroup(t testing.TB, backend cuda.Backend, o schema.Optimizer, owners, pa
 			first, end = i*testDim/owners, (i+1)*testDim/owners
 		}
 		a, err := NewArray(t.Context(), ArrayConfig{Backend: backend, Spec: &g.spec, Optimizer: o, Seed: 3, Here: here,
-			Column: first, Columns: end - first, Late: late})
+			Column: first, Columns: end - first, Late: late, Undo: true})
 		must(t, err)
 		t.Cleanup(a.Close)
 		g.owners, g.dims, g.column = append(g.owners, a), append(g.dims, end-first), append(g.column, first)
@@ -83,7 +83,7 @@ func testWork(seed uint64, v schema.Version) *work {
 	return w
 }
 
-func (g *group) stage(t testing.TB, w *work) {
+func (g *group) apply(t testing.TB, w *work) {
 	t.Helper()
 	for i, a := range g.owners {
 		if w == nil {
@@ -100,7 +100,7 @@ func (g *group) stage(t testing.TB, w *work) {
 		half := len(keys) / 2 // in two calls, as parts of a result come
 		for _, part := range [][2]int{{half, len(keys)}, {0, half}} {
 			must(t,
-				a.Stage(RowGradient{Keys: keys[part[0]:part[1]], Sums: cuda.Float32s(rows[part[0]*g.dims[i] : part[1]*g.dims[i]]),
+				a.Apply(RowGradient{Keys: keys[part[0]:part[1]], Sums: cuda.Float32s(rows[part[0]*g.dims[i] : part[1]*g.dims[i]]),
 					Weight: w.weight, Scale: 1}))
 		}
 	}
@@ -204,7 +204,7 @@ func (n *naive) step(t testing.TB, w *work) {
 }
 
 // However a table is cut, and with each optimizer, its rows are what the naive one makes of them at every version;
-// staged rows show nowhere. Exact rows are what steps of the whole table make of them.
+// an open round shows nowhere. Exact rows are what steps of the whole table make of them.
 func TestTablesAgreeWithTheNaiveOne(t *testing.T) {
 	backend := testBackend(t)
 	for name, o := range testOptimizers() {
@@ -214,10 +214,10 @@ func TestTablesAgreeWithTheNaiveOne(t *testing.T) {
 			r := rand.New(rand.NewPCG(9, uint64(owners)))
 			for v := range schema.Version(12) {
 				w := testWork(5, v)
-				g.stage(t, w)
+				g.apply(t, w)
 				if r.IntN(2) == 0 { // who looks, and when, changes nothing
 					if !sameBits(g.all(t), slices.Concat(n.rows...)) {
-						t.Fatalf("%s, %d owners: staged rows of version %d show", name, owners+1, v)
+						t.Fatalf("%s, %d owners: the open round of version %d shows", name, owners+1, v)
 					}
 				}
 				g.commit()
@@ -232,7 +232,7 @@ func TestTablesAgreeWithTheNaiveOne(t *testing.T) {
 	}
 }
 
-// A snapshot at any version, with rows staged beside it or not, goes on as if nothing had happened: on as many owners,
+// A snapshot at any version, in an open round or not, goes on as if nothing had happened: on as many owners,
 // or others.
 func TestTablesGoOnFromASnapshot(t *testing.T) {
 	backend := testBackend(t)
@@ -243,22 +243,22 @@ func TestTablesGoOnFromASnapshot(t *testing.T) {
 			first := newGroup(t, backend, o, 1+r.IntN(3), 1+r.IntN(9), cuts && r.IntN(3) == 0)
 			at, end := schema.Version(r.IntN(8)), schema.Version(10)
 			for v := range at {
-				first.stage(t, testWork(seed, v))
+				first.apply(t, testWork(seed, v))
 				first.commit()
 			}
 			if r.IntN(2) == 0 {
-				first.stage(t, testWork(seed, at))
+				first.apply(t, testWork(seed, at))
 			}
 			snapshot := first.snapshot(t)
 			for _, a := range first.owners {
-				a.cut(0)
+				a.Rollback()
 			}
 			second := newGroup(t, backend, o, 1+r.IntN(3), 1+r.IntN(9), cuts && r.IntN(3) == 0)
-			second.stage(t, testWork(seed+1, 0)) // what was there is forgotten
+			second.apply(t, testWork(seed+1, 0)) // what was there is forgotten
 			second.restore(t, snapshot)
 			for v := at; v < end; v++ {
 				for _, g := range []*group{first, second} {
-					g.stage(t, testWork(seed, v))
+					g.apply(t, testWork(seed, v))
 					g.commit()
 				}
 			}

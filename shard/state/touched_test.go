@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/cuda"
 	"gradbus/schema"
 )
 
@@ -72,7 +73,7 @@ func TestRowsTouchedAgainstNaive(t *testing.T) {
 				if w != nil && r.IntN(2) == 0 { // few rows
 					w.keys, w.rows = w.keys[:1], w.rows[:testDim]
 				}
-				g.stage(t, w)
+				g.apply(t, w)
 				g.commit()
 				next++
 			}
@@ -130,7 +131,7 @@ func TestRowsTouchedAreFew(t *testing.T) {
 	a.touched.at = make([]uint8, testRows)
 	a.touched.forget()
 	touch := func(keys ...uint64) {
-		g.stage(t, &work{weight: 1, keys: keys, rows: make([]float32, len(keys)*testDim)})
+		g.apply(t, &work{weight: 1, keys: keys, rows: make([]float32, len(keys)*testDim)})
 		g.commit()
 	}
 	keysOf := func(c RowsCopy) (keys []uint64) {
@@ -155,7 +156,7 @@ func TestRowsTouchedAreFew(t *testing.T) {
 		t.Errorf("%d rows since version 1", rows)
 	}
 	touch(9, 11)
-	if kept := len(a.copying.old); kept != 1 {
+	if kept := len(a.undo.index); kept != 1 {
 		t.Errorf("%d old rows are kept, want that of row 9: row 11 was not touched before", kept)
 	}
 	if keys := keysOf(c); !slices.Equal(keys, []uint64{2, 7, 9}) {
@@ -197,7 +198,7 @@ func TestIntervalsRunOut(t *testing.T) {
 	for v := range schema.Version(3 * intervalsMax) {
 		key := uint64(v) % testRows
 		touch := func() {
-			g.stage(t, &work{weight: 1, keys: []uint64{key}, rows: []float32{1, 1, 1, 1, 1}})
+			g.apply(t, &work{weight: 1, keys: []uint64{key}, rows: []float32{1, 1, 1, 1, 1}})
 			g.commit()
 		}
 		touch()
@@ -326,7 +327,7 @@ func textsOf(t testing.TB, d *testDense, at schema.Version) map[string]string {
 	return texts
 }
 
-// What noting costs beside the commit of rows, as a ratio of pairs: go test -bench Touches ./shard/state.
+// What noting costs beside the step of rows, as a ratio of pairs: go test -bench Touches ./shard/state.
 func BenchmarkTouches(b *testing.B) {
 	backend := testBackend(b)
 	for _, notes := range []bool{false, true} {
@@ -339,21 +340,18 @@ func BenchmarkTouches(b *testing.B) {
 			must(b, err)
 			defer a.Close()
 			r := rand.New(rand.NewPCG(1, 2))
-			places := make([]int64, keys)
+			g := RowGradient{Keys: make([]uint64, keys), Sums: cuda.Float32s(make([]float32, keys*dim)), Weight: 1, Scale: 1}
 			for i := 0; b.Loop(); i++ {
 				b.StopTimer()
-				for k := range places {
-					places[k] = int64(r.IntN(rows))
+				for k := range g.Keys {
+					g.Keys[k] = uint64(k*(rows/keys) + r.IntN(rows/keys))
 				}
-				if a.staged.places = append(a.staged.places[:0], places...); i%100 == 0 {
+				if i%100 == 0 {
 					a.touched.room()
 					a.touched.mark(a.version)
 				}
-				a.staged.rows = grown(a.staged.rows, keys*dim)
-				for s := range a.staged.slots {
-					a.staged.slots[s] = grown(a.staged.slots[s], keys*dim)
-				}
 				b.StartTimer()
+				must(b, a.Apply(g))
 				a.Commit()
 			}
 		})
@@ -373,14 +371,13 @@ func BenchmarkPieces(b *testing.B) {
 	defer a.Close()
 	r := rand.New(rand.NewPCG(1, 2))
 	var pieces, without, during []time.Duration
+	g := RowGradient{Keys: make([]uint64, keys), Sums: cuda.Float32s(make([]float32, keys*dim)), Weight: 1, Scale: 1}
 	commit := func() time.Duration {
-		a.staged.places = a.staged.places[:0]
-		for range keys {
-			a.staged.places = append(a.staged.places, int64(r.IntN(rows)))
+		for k := range g.Keys {
+			g.Keys[k] = uint64(k*(rows/keys) + r.IntN(rows/keys))
 		}
-		a.staged.rows = grown(a.staged.rows, keys*dim)
-		a.staged.slots[0] = grown(a.staged.slots[0], keys*dim)
 		began := time.Now()
+		must(b, a.Apply(g))
 		a.Commit()
 		return time.Since(began)
 	}
