@@ -365,7 +365,7 @@ func (m *Machine) Sample(now time.Time, s *Sample, injected bool) []Change {
 	}
 	g.last, g.lastAt, g.sampled = *s, now, true
 	for _, r := range m.rules {
-		told, found := r.look(&m.policy, g, s, now)
+		told, found := r.look(&looking{&m.policy, g, s, now})
 		if !told {
 			continue
 		}

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -20,11 +21,39 @@ type Finding struct {
 	Memory bool // results since the last good sample may be wrong
 }
 
-// rule looks at one signal. It returns false where the sample does not tell, which changes nothing; else what is wrong,
-// or nil.
+// rule looks at one signal.
 type rule struct {
 	codes []string // that it can give
-	look  func(p *Policy, g *gpu, s *Sample, now time.Time) (told bool, found *Finding)
+	look  func(l *looking) (told bool, found *Finding)
+}
+
+// looking is one look at a GPU's sample.
+type looking struct {
+	*Policy
+	*gpu
+	s   *Sample
+	now time.Time
+}
+
+// on is a rule about a signal: where the sample does not tell it nothing changes; else found says what is wrong, or nil.
+func on[T any](signal func(*Sample) *T, found func(l *looking, v T) *Finding) func(*looking) (bool, *Finding) {
+	return func(l *looking) (bool, *Finding) {
+		v := signal(l.s)
+		if v == nil {
+			return false, nil
+		}
+		return true, found(l, *v)
+	}
+}
+
+// flagged is a rule about a signal that is wrong where it is set.
+func flagged(signal func(*Sample) *bool, f *Finding) func(*looking) (bool, *Finding) {
+	return on(signal, func(_ *looking, set bool) *Finding {
+		if set {
+			return f
+		}
+		return nil
+	})
 }
 
 func degraded(code, action, format string, args ...any) *Finding {
@@ -44,292 +73,215 @@ func broughtMemory(f *Finding) *Finding {
 // rules are all signals that are sampled.
 func rules() []rule {
 	return []rule{
-		{[]string{"gpu-lost", "gpu-reset-required"}, lookLost},
-		{[]string{"recovery-reset", "recovery-reboot", "recovery-drain", "recovery-fabric"}, lookRecovery},
-		{[]string{"ecc-uncorrectable", "ecc-uncorrectable-before"}, lookUncorrected},
-		{[]string{"ecc-correctable-rate"}, lookCorrected},
-		{[]string{"sram-threshold"}, lookSRAM},
-		{[]string{"remap-failed"}, lookRemapFailed},
-		{[]string{"remap-pending"}, lookRemapPending},
-		{[]string{"retired-pages", "retired-pages-many"}, lookRetired},
-		{[]string{"retired-pending"}, lookRetiredPending},
-		{[]string{"hw-slowdown"}, lookSlowdown},
-		{[]string{"thermal-margin"}, lookMargin},
-		{[]string{"pcie-replays"}, lookReplays},
+		{[]string{"gpu-lost", "gpu-reset-required"}, func(l *looking) (bool, *Finding) { return true, lookLost(l.s) }},
+		{[]string{"recovery-reset", "recovery-reboot", "recovery-drain", "recovery-fabric"},
+			on(func(s *Sample) *uint64 { return s.RecoveryAction }, lookRecovery)},
+		{[]string{"ecc-uncorrectable", "ecc-uncorrectable-before"},
+			on(func(s *Sample) *uint64 { return s.ECCUncorrected }, lookUncorrected)},
+		{[]string{"ecc-correctable-rate"}, on(func(s *Sample) *uint64 { return s.ECCCorrected }, lookCorrected)},
+		{[]string{"sram-threshold"}, flagged(func(s *Sample) *bool { return s.SRAMThreshold }, broughtMemory(broken(
+			"sram-threshold", actReplace, "uncorrectable errors in the GPU's caches have passed the driver's threshold")))},
+		{[]string{"remap-failed"}, flagged(func(s *Sample) *bool { return s.RemapFailed }, broken("remap-failed", actReplace,
+			"a faulty memory row could not be remapped"))},
+		{[]string{"remap-pending"}, flagged(func(s *Sample) *bool { return s.RemapPending }, degraded("remap-pending",
+			actResetLater, "a faulty memory row waits to be remapped, which takes a reset"))},
+		{[]string{"retired-pages", "retired-pages-many"}, on(func(s *Sample) *uint64 { return s.RetiredPages }, lookRetired)},
+		{[]string{"retired-pending"}, flagged(func(s *Sample) *bool { return s.RetiredPending }, degraded("retired-pending",
+			actResetLater, "a faulty memory page waits to be retired, which takes a reset"))},
+		{[]string{"hw-slowdown"}, on(func(s *Sample) *uint64 { return s.Slower }, lookSlowdown)},
+		{[]string{"thermal-margin"}, on(func(s *Sample) *int { return s.ThermalMargin }, lookMargin)},
+		{[]string{"pcie-replays"}, on(func(s *Sample) *uint64 { return s.PCIeReplays }, lookReplays)},
 		{[]string{"pcie-width"}, lookWidth},
-		{[]string{"nvlink-down"}, lookLinks},
-		{[]string{"nvlink-errors"}, lookLinkErrors},
-		{[]string{"fabric-failed", "fabric-setup"}, lookFabric},
-		{[]string{"fabric-health"}, lookFabricHealth},
+		{[]string{"nvlink-down"}, on(func(s *Sample) *uint64 { return s.LinksUp }, lookLinks)},
+		{[]string{"nvlink-errors"}, on(func(s *Sample) *uint64 { return s.LinkErrors }, lookLinkErrors)},
+		{[]string{"fabric-failed", "fabric-setup"}, on(func(s *Sample) *uint64 { return s.FabricState }, lookFabric)},
+		{[]string{"fabric-health"}, on(func(s *Sample) *uint64 { return s.FabricHealth }, lookFabricHealth)},
 		{[]string{"memory-others"}, lookOthers},
 	}
 }
 
-func lookLost(_ *Policy, _ *gpu, s *Sample, _ time.Time) (bool, *Finding) {
-	call := s.Call
-	if call == "" {
-		call = "the driver"
-	}
+func lookLost(s *Sample) *Finding {
+	call := cmp.Or(s.Call, "the driver")
 	switch s.Lost {
 	case LostGone:
-		return true, broken("gpu-lost", actPower, "the driver has lost the GPU (%s)", call)
+		return broken("gpu-lost", actPower, "the driver has lost the GPU (%s)", call)
 	case LostReset:
-		return true, broken("gpu-reset-required", actReset, "the driver wants the GPU reset (%s)", call)
+		return broken("gpu-reset-required", actReset, "the driver wants the GPU reset (%s)", call)
 	}
-	return true, nil
+	return nil
 }
 
-func lookRecovery(_ *Policy, _ *gpu, s *Sample, _ time.Time) (bool, *Finding) {
-	if s.RecoveryAction == nil {
-		return false, nil
-	}
-	switch *s.RecoveryAction {
+func lookRecovery(_ *looking, action uint64) *Finding {
+	switch action {
 	case RecoveryNone:
-		return true, nil
+		return nil
 	case RecoveryReset:
-		return true, broken("recovery-reset", actReset, "the driver asks for a reset of the GPU")
+		return broken("recovery-reset", actReset, "the driver asks for a reset of the GPU")
 	case RecoveryBusReset:
-		return true,
-			broken("recovery-reset", "Take the GPU out of use, end what uses or watches it, and reset its PCIe slot, or reboot "+
-				"the machine.", "the driver asks for a reset of the GPU's PCIe bus")
+		return broken("recovery-reset", "Take the GPU out of use, end what uses or watches it, and reset its PCIe slot, or "+
+			"reboot the machine.", "the driver asks for a reset of the GPU's PCIe bus")
 	case RecoveryReboot, RecoverySystemReboot:
-		return true, broken("recovery-reboot", "Take the machine out of use and reboot it.",
+		return broken("recovery-reboot", "Take the machine out of use and reboot it.",
 			"the driver asks for a reboot of the machine")
 	case RecoveryDrain:
-		return true, degraded("recovery-drain", "Let what uses NVLink on the GPU end.",
+		return degraded("recovery-drain", "Let what uses NVLink on the GPU end.",
 			"the driver asks that traffic between GPUs ends")
 	case RecoveryDrainAndReset:
-		return true, degraded("recovery-drain", actResetLater,
+		return degraded("recovery-drain", actResetLater,
 			"the GPU works with less capacity, and the driver asks for a reset after the work under way")
 	case RecoveryFabricDomain:
-		return true, degraded("recovery-fabric", "Recover the IMEX domain that the GPU belongs to.",
+		return degraded("recovery-fabric", "Recover the IMEX domain that the GPU belongs to.",
 			"the driver asks for the recovery of the GPU's NVLink domain")
 	}
-	return true, degraded("recovery-drain", "See nvidia-smi -q, GPU Recovery Action.",
-		"the driver asks for recovery action %d, which has no rule here", *s.RecoveryAction)
+	return degraded("recovery-drain", "See nvidia-smi -q, GPU Recovery Action.",
+		"the driver asks for recovery action %d, which has no rule here", action)
 }
 
-func lookUncorrected(_ *Policy, g *gpu, s *Sample, _ time.Time) (bool, *Finding) {
-	if s.ECCUncorrected == nil {
-		return false, nil
-	}
-	n := *s.ECCUncorrected
-	if g.uncorrectedFrom == nil {
-		g.uncorrectedFrom, g.uncorrectedBefore = &n, n
+func lookUncorrected(l *looking, n uint64) *Finding {
+	if l.uncorrectedFrom == nil {
+		l.uncorrectedFrom, l.uncorrectedBefore = &n, n
 	}
 	switch {
-	case n > *g.uncorrectedFrom:
-		return true,
-			broughtMemory(broken("ecc-uncorrectable", actReset, "%s that ECC could not correct, since this process began",
-				count(n-*g.uncorrectedFrom, "memory error")))
-	case n > 0 && g.uncorrectedBefore > 0:
-		return true, degraded("ecc-uncorrectable-before", actResetLater,
+	case n > *l.uncorrectedFrom:
+		return broughtMemory(broken("ecc-uncorrectable", actReset, "%s that ECC could not correct, since this process began",
+			count(n-*l.uncorrectedFrom, "memory error")))
+	case n > 0 && l.uncorrectedBefore > 0:
+		return degraded("ecc-uncorrectable-before", actResetLater,
 			"%s that ECC could not correct, before this process began", count(n, "memory error"))
 	}
-	return true, nil
+	return nil
 }
 
-func lookCorrected(p *Policy, g *gpu, s *Sample, now time.Time) (bool, *Finding) {
-	if s.ECCCorrected == nil {
-		return false, nil
+func lookCorrected(l *looking, v uint64) *Finding {
+	if n := l.corrected.rise(l.now, v, l.CorrectedSpan); n > l.CorrectedMax {
+		return degraded("ecc-correctable-rate", actSupport,
+			"%d memory errors were corrected in the last %s (over %d is many)", n, short(l.CorrectedSpan), l.CorrectedMax)
 	}
-	if n := g.corrected.rise(now, *s.ECCCorrected, p.CorrectedSpan); n > p.CorrectedMax {
-		return true, degraded("ecc-correctable-rate", actSupport,
-			"%d memory errors were corrected in the last %s (over %d is many)", n, short(p.CorrectedSpan), p.CorrectedMax)
-	}
-	return true, nil
+	return nil
 }
 
-func lookSRAM(_ *Policy, _ *gpu, s *Sample, _ time.Time) (bool, *Finding) {
-	if s.SRAMThreshold == nil {
-		return false, nil
+func lookRetired(l *looking, n uint64) *Finding {
+	switch {
+	case n >= l.RetiredPagesMax:
+		return broken("retired-pages-many", actReplace, "%d memory pages are retired (%d is too many)", n, l.RetiredPagesMax)
+	case n >= l.RetiredPagesSoft:
+		return degraded("retired-pages", actSupport, "%d memory pages are retired (%d is too many)", n, l.RetiredPagesMax)
 	}
-	if *s.SRAMThreshold {
-		return true,
-			broughtMemory(broken("sram-threshold", actReplace,
-				"uncorrectable errors in the GPU's caches have passed the driver's threshold"))
-	}
-	return true, nil
-}
-
-func lookRemapFailed(_ *Policy, _ *gpu, s *Sample, _ time.Time) (bool, *Finding) {
-	if s.RemapFailed == nil {
-		return false, nil
-	}
-	if *s.RemapFailed {
-		return true, broken("remap-failed", actReplace, "a faulty memory row could not be remapped")
-	}
-	return true, nil
-}
-
-func lookRemapPending(_ *Policy, _ *gpu, s *Sample, _ time.Time) (bool, *Finding) {
-	if s.RemapPending == nil {
-		return false, nil
-	}
-	if *s.RemapPending {
-		return true, degraded("remap-pending", actResetLater, "a faulty memory row waits to be remapped, which takes a reset")
-	}
-	return true, nil
-}
-
-func lookRetired(p *Policy, _ *gpu, s *Sample, _ time.Time) (bool, *Finding) {
-	if s.RetiredPages == nil {
-		return false, nil
-	}
-	switch n := *s.RetiredPages; {
-	case n >= p.RetiredPagesMax:
-		return true, broken("retired-pages-many", actReplace, "%d memory pages are retired (%d is too many)", n,
-			p.RetiredPagesMax)
-	case n >= p.RetiredPagesSoft:
-		return true, degraded("retired-pages", actSupport, "%d memory pages are retired (%d is too many)", n,
-			p.RetiredPagesMax)
-	}
-	return true, nil
-}
-
-func lookRetiredPending(_ *Policy, _ *gpu, s *Sample, _ time.Time) (bool, *Finding) {
-	if s.RetiredPending == nil {
-		return false, nil
-	}
-	if *s.RetiredPending {
-		return true,
-			degraded("retired-pending", actResetLater, "a faulty memory page waits to be retired, which takes a reset")
-	}
-	return true, nil
+	return nil
 }
 
 const hardwareSlower = SlowerHardware | SlowerHWThermal | SlowerPowerBrake
 
-func lookSlowdown(p *Policy, g *gpu, s *Sample, now time.Time) (bool, *Finding) {
-	if s.Slower == nil {
-		return false, nil
+func lookSlowdown(l *looking, bits uint64) *Finding {
+	slow := l.slow.add(l.now, bits&hardwareSlower != 0, l.SlowdownSpan)
+	if slow < l.SlowdownMax {
+		return nil
 	}
-	if slow := g.slow.add(now, *s.Slower&hardwareSlower != 0, p.SlowdownSpan); slow >= p.SlowdownMax {
-		action := "Check the machine's cooling and power supply."
-		if *s.Slower&SlowerPowerBrake != 0 {
-			action = "Check the machine's power supply: it asks the GPU to draw less."
-		}
-		return true, degraded("hw-slowdown", action, "the hardware has slowed the GPU down for %s of the last %s",
-			short(slow), short(p.SlowdownSpan))
+	action := "Check the machine's cooling and power supply."
+	if bits&SlowerPowerBrake != 0 {
+		action = "Check the machine's power supply: it asks the GPU to draw less."
 	}
-	return true, nil
+	return degraded("hw-slowdown", action, "the hardware has slowed the GPU down for %s of the last %s", short(slow),
+		short(l.SlowdownSpan))
 }
 
-func lookMargin(p *Policy, _ *gpu, s *Sample, _ time.Time) (bool, *Finding) {
-	if s.ThermalMargin == nil {
-		return false, nil
+func lookMargin(l *looking, m int) *Finding {
+	if m < l.ThermalMarginMin {
+		return degraded("thermal-margin", "Check the machine's cooling.",
+			"the GPU is %d degrees from being slowed down by heat (under %d is close)", m, l.ThermalMarginMin)
 	}
-	if m := *s.ThermalMargin; m < p.ThermalMarginMin {
-		return true, degraded("thermal-margin", "Check the machine's cooling.",
-			"the GPU is %d degrees from being slowed down by heat (under %d is close)", m, p.ThermalMarginMin)
-	}
-	return true, nil
+	return nil
 }
 
-func lookReplays(p *Policy, g *gpu, s *Sample, now time.Time) (bool, *Finding) {
-	if s.PCIeReplays == nil {
-		return false, nil
+const actSlot = "Check how the GPU sits in its slot, and the riser."
+
+func lookReplays(l *looking, v uint64) *Finding {
+	if n := l.replays.rise(l.now, v, l.RateSpan); n > l.PCIeReplaysMax {
+		return degraded("pcie-replays", actSlot, "%d transfers over PCIe were repeated in the last %s (over %d is many)", n,
+			short(l.RateSpan), l.PCIeReplaysMax)
 	}
-	if n := g.replays.rise(now, *s.PCIeReplays, p.RateSpan); n > p.PCIeReplaysMax {
-		return true, degraded("pcie-replays", "Check how the GPU sits in its slot, and the riser.",
-			"%d transfers over PCIe were repeated in the last %s (over %d is many)", n, short(p.RateSpan), p.PCIeReplaysMax)
-	}
-	return true, nil
+	return nil
 }
 
-func lookWidth(_ *Policy, _ *gpu, s *Sample, _ time.Time) (bool, *Finding) {
-	if s.PCIeWidth == nil || s.PCIeWidthMax == nil {
+func lookWidth(l *looking) (bool, *Finding) {
+	width, most := l.s.PCIeWidth, l.s.PCIeWidthMax
+	if width == nil || most == nil {
 		return false, nil
 	}
-	if *s.PCIeWidth < *s.PCIeWidthMax {
-		return true, degraded("pcie-width", "Check how the GPU sits in its slot, and the riser.",
-			"the GPU's PCIe link has %d of %d lanes", *s.PCIeWidth, *s.PCIeWidthMax)
+	if *width < *most {
+		return true, degraded("pcie-width", actSlot, "the GPU's PCIe link has %d of %d lanes", *width, *most)
 	}
 	return true, nil
 }
 
 // lookLinks counts a link as down that was up before: links that are not wired are never up.
-func lookLinks(_ *Policy, g *gpu, s *Sample, _ time.Time) (bool, *Finding) {
-	if s.LinksUp == nil {
-		return false, nil
+func lookLinks(l *looking, up uint64) *Finding {
+	l.linksSeen |= up
+	if down := l.linksSeen &^ up; down != 0 {
+		return degraded("nvlink-down", actResetLater, "%s of %d went down",
+			count(uint64(bits.OnesCount64(down)), "NVLink"), bits.OnesCount64(l.linksSeen))
 	}
-	g.linksSeen |= *s.LinksUp
-	if down := g.linksSeen &^ *s.LinksUp; down != 0 {
-		return true, degraded("nvlink-down", actResetLater, "%s of %d went down",
-			count(uint64(bits.OnesCount64(down)), "NVLink"), bits.OnesCount64(g.linksSeen))
-	}
-	return true, nil
+	return nil
 }
 
-func lookLinkErrors(p *Policy, g *gpu, s *Sample, now time.Time) (bool, *Finding) {
-	if s.LinkErrors == nil {
-		return false, nil
+func lookLinkErrors(l *looking, v uint64) *Finding {
+	if n := l.linkErrors.rise(l.now, v, l.RateSpan); n > l.LinkErrorsMax {
+		return degraded("nvlink-errors", actSupport, "%s of NVLinks in the last %s",
+			count(n, "replay or recovery", "replays or recoveries"), short(l.RateSpan))
 	}
-	if n := g.linkErrors.rise(now, *s.LinkErrors, p.RateSpan); n > p.LinkErrorsMax {
-		return true, degraded("nvlink-errors", actSupport, "%s of NVLinks in the last %s",
-			count(n, "replay or recovery", "replays or recoveries"), short(p.RateSpan))
-	}
-	return true, nil
+	return nil
 }
 
-func lookFabric(p *Policy, g *gpu, s *Sample, now time.Time) (bool, *Finding) {
-	if s.FabricState == nil {
-		return false, nil
-	}
-	switch *s.FabricState {
+const actFabric = "Check the fabric manager (systemctl status nvidia-fabricmanager)."
+
+func lookFabric(l *looking, state uint64) *Finding {
+	switch state {
 	case FabricNotStarted, FabricInProgress:
-		if g.fabricSince.IsZero() {
-			g.fabricSince = now
+		if l.fabricSince.IsZero() {
+			l.fabricSince = l.now
 		}
-		if now.Sub(g.fabricSince) > p.FabricSetup {
-			return true, degraded("fabric-setup", "Check the fabric manager (systemctl status nvidia-fabricmanager).",
-				"the NVLink fabric has not been set up for %s", short(now.Sub(g.fabricSince)))
+		if took := l.now.Sub(l.fabricSince); took > l.FabricSetup {
+			return degraded("fabric-setup", actFabric, "the NVLink fabric has not been set up for %s", short(took))
 		}
-		return true, nil
 	case FabricCompleted:
-		g.fabricSince = time.Time{}
-		if s.FabricStatus != nil && *s.FabricStatus != 0 {
-			f := broken("fabric-failed", "Check the fabric manager (systemctl status nvidia-fabricmanager).",
-				"the NVLink fabric could not be set up (status %d): kernels cannot start", *s.FabricStatus)
+		l.fabricSince = time.Time{}
+		if l.s.FabricStatus != nil && *l.s.FabricStatus != 0 {
+			f := broken("fabric-failed", actFabric, "the NVLink fabric could not be set up (status %d): kernels cannot start",
+				*l.s.FabricStatus)
 			f.Sticky = false // software can mend it
-			return true, f
+			return f
 		}
 	}
-	return true, nil
+	return nil
 }
 
-// lookFabricHealth reads the driver's mask: four parts of two bits, in which 1 is yes, and one of four bits that says
-// what is configured wrongly, in which 0 is not supported and 1 is nothing.
-func lookFabricHealth(_ *Policy, _ *gpu, s *Sample, _ time.Time) (bool, *Finding) {
-	if s.FabricHealth == nil {
-		return false, nil
-	}
+// lookFabricHealth reads the driver's mask: four parts of two bits, in which 1 is yes, and one of four bits that says what is
+// configured wrongly, in which 0 is not supported and 1 is nothing.
+func lookFabricHealth(_ *looking, mask uint64) *Finding {
 	var wrong []string
-	for _, part := range []struct {
-		shift int
-		text  string
-	}{{0, "reduced bandwidth"}, {2, "route recovery under way"}, {4, "unhealthy route"},
-		{6, "recovery after an access timeout"}} {
-		if *s.FabricHealth>>part.shift&3 == 1 {
-			wrong = append(wrong, part.text)
+	for i, text := range []string{"reduced bandwidth", "route recovery under way", "unhealthy route",
+		"recovery after an access timeout"} {
+		if mask>>(2*i)&3 == 1 {
+			wrong = append(wrong, text)
 		}
 	}
-	if c := *s.FabricHealth >> 8 & 15; c > 1 {
+	if c := mask >> 8 & 15; c > 1 {
 		wrong = append(wrong, fmt.Sprintf("incorrect configuration %d", c))
 	}
 	if wrong == nil {
-		return true, nil
+		return nil
 	}
-	return true, degraded("fabric-health", "Check the fabric manager and the NVSwitches.", "the NVLink fabric says: %s",
+	return degraded("fabric-health", "Check the fabric manager and the NVSwitches.", "the NVLink fabric says: %s",
 		strings.Join(wrong, ", "))
 }
 
-func lookOthers(p *Policy, _ *gpu, s *Sample, _ time.Time) (bool, *Finding) {
+func lookOthers(l *looking) (bool, *Finding) {
+	s := l.s
 	if s.MemoryOthers == nil || s.MemoryTotal == nil || *s.MemoryTotal == 0 {
 		return false, nil
 	}
 	share := float64(*s.MemoryOthers) / float64(*s.MemoryTotal)
-	if share <= p.OthersShareMax {
+	if share <= l.OthersShareMax {
 		return true, nil
 	}
 	who := "other processes hold"
