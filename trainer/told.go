@@ -19,8 +19,8 @@ import (
 //	}
 
 // NextAssigned is Next for a program that computes whatever lanes it is assigned. It gives the next batch of this
-// trainer's lanes when all that was committed is complete. Where a trainer was lost meanwhile, it gives lanes of the batch that
-// was committed last, as Batch.Lanes of a Batch with the same number.
+// trainer's lanes when all that was committed is complete. Where a trainer was lost meanwhile, it gives lanes of the
+// batch that was committed last, as Batch.Lanes of a Batch with the same number.
 //
 // ErrAgain is to be followed by another call. Errors: ErrOrder where a batch is under way, and those of Run.
 func (s *Session) NextAssigned(ctx context.Context) (*Batch, error) {
@@ -37,8 +37,8 @@ func (s *Session) NextAssigned(ctx context.Context) (*Batch, error) {
 }
 
 // WaitTold waits as NextAssigned does, and gives the place whose batch that would give: the session itself, whose
-// newest version is complete then, or a lost trainer's place, at the version on which its batch is to be computed. Weights can
-// be read from it until the next call.
+// newest version is complete then, or a lost trainer's place, at the version on which its batch is to be computed.
+// Weights can be read from it until the next call.
 func (s *Session) WaitTold(ctx context.Context) (*Session, error) {
 	next, err := s.waitTold(ctx)
 	if err != nil {
@@ -104,8 +104,8 @@ func patiently(ctx context.Context) (context.Context, func()) {
 }
 
 // Excuse takes an error that a call of a batch of NextAssigned has given. It is nil where the batch is of a lost
-// trainer's place and that is another trainer's by now: nothing of the batch counts, and NextAssigned goes on. Any other
-// error ends the session, but for ErrOrder, ErrAsk and the like of a session that goes on.
+// trainer's place and that is another trainer's by now: nothing of the batch counts, and NextAssigned goes on. Any
+// other error ends the session, but for ErrOrder, ErrAsk and the like of a session that goes on.
 func (s *Session) Excuse(b *Batch, err error) error { return s.excuse(b.run, err) }
 
 // excuse is Excuse of the run of a place.
