@@ -317,26 +317,6 @@ func TestStoppedTrainerStopsTheJob(t *testing.T) {
 	}
 }
 
-// A trainer that dies without a word: the others end with its name, and the name of the job is free again.
-func TestLostTrainerIsNamed(t *testing.T) { testkit.Waits(t, lostTrainerIsNamed) }
-
-func lostTrainerIsNamed(t *testing.T) {
-	server := startServer(t, 1)
-	job := toyJob("lost", 2, 2, schema.ApplyUpdate)
-	sessions := joinAll(t, testConfig(t, server), job)
-	waitForHeartbeats(t, sessions[0], 2) // by then the server has seen the connections of both
-	sessions[1].close()                  // no leave
-	err := sessions[0].Run(testContext(t), newToy(t, job), 10, nil)
-	checkError(t, err, ErrJobFailed, "trainer t1", "last seen", "connection is gone")
-	_ = sessions[0].Abort(err)
-	again := joinAll(t, testConfig(t, server), job)
-	for i, err := range runAll(testContext(t), again, newToy(t, job), 3) {
-		if err != nil {
-			t.Errorf("trainer %d of a new job of the same name: %v", i, err)
-		}
-	}
-}
-
 // proxy stands between trainers and a server, so that the way can be cut.
 type proxy struct {
 	listener net.Listener

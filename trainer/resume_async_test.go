@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -50,62 +49,6 @@ func countsJob(trainers int) *schema.Job {
 		Parameters: []schema.Parameter{{Name: "w", Shape: []int{5000}, Init: schema.Zeros()}},
 		Tables:     []schema.TableSpec{{Name: "t", Rows: countedRows, Dim: 3, Init: schema.Zeros()}}}
 	return job.WithDefaults()
-}
-
-// What shards of an async job have at moments of their own is durable, and the job goes on from it on other numbers of
-// shards: nothing is missing that was done before, and what trainers had done beyond may be there twice.
-func TestResumeAsync(t *testing.T) {
-	testkit.Waits(t, func(t *testing.T) { resumeMoment(t, countsJob(2), counts{}) })
-}
-
-// So does a job of groups, each of one trainer's contributions: its updates are numbered anew from there.
-func TestResumeGrouped(t *testing.T) {
-	testkit.Waits(t, func(t *testing.T) { resumeMoment(t, groupedCounts(2), counts{dense: true}) })
-}
-
-func resumeMoment(t *testing.T, job *schema.Job, work counts) {
-	kept := ps.Config{Shards: 2, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 1}}
-	server := startServerWith(t, kept)
-	sessions := joinAll(t, testConfig(t, server), job)
-	version, reached := trainUntilDurable(t, kept.Checkpoints.Dir, sessions, job, work, true)
-	server.Close()
-	if version == 0 || version >= reached {
-		t.Fatalf("version %d is durable after %d batches", version, reached)
-	}
-	batches := reached + 20
-	for _, shards := range []int{1, 3} {
-		kept.Shards = shards
-		server := startServerWith(t, kept)
-		from := testConfig(t, server)
-		from.Resume = true
-		sessions := joinAll(t, from, job)
-		at := sessions[0].Version()
-		if at < version || at > batches {
-			t.Fatalf("resumed at version %d, want %d to %d", at, version, batches)
-		}
-		trainTo(t, sessions, work, uint64(batches))
-		w := slices.Clone(sessions[0].Param("w"))
-		for i, v := range sessions[1].Param("w") { // whoever had the last round of a chunk knows of all
-			w[i] = min(w[i], v)
-		}
-		all := [][]float32{w}
-		if !work.dense {
-			rows, err := sessions[0].Lookup(testContext(t), []TableKeys{{0, []uint64{0, countedRows - 1}}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, rows[0])
-		}
-		least, most := float32(2*batches), float32(2*(batches+reached-at))
-		for _, values := range all {
-			for i, v := range values {
-				if n := -v / countedBy; n < least || n > most {
-					t.Fatalf("%d shards: value %d of %d tells of %v rounds, want %v to %v", shards, i, len(values), n, least, most)
-				}
-			}
-		}
-		server.Close()
-	}
 }
 
 func groupedCounts(trainers int) *schema.Job {

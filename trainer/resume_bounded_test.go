@@ -4,10 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"gradbus/checkpoint"
-	"gradbus/internal/testkit"
 	"gradbus/lane"
-	"gradbus/ps"
 	"gradbus/schema"
 )
 
@@ -48,49 +45,6 @@ func givenJob(trainers, ahead int) *schema.Job {
 		job.Consistency, job.Ahead = schema.ConsistencyBounded, ahead
 	}
 	return job.WithDefaults()
-}
-
-// A job whose trainers run ahead has versions, too: each is durable as of one batch on all shards, and the job goes on
-// from it on other numbers of shards and trainers.
-func TestResumeBounded(t *testing.T) {
-	testkit.Beside(t)
-	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
-		t.Run(apply, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { resumeBounded(t, apply) }) })
-	}
-}
-
-func resumeBounded(t *testing.T, apply string) {
-	givenJob := func(trainers, ahead int) *schema.Job {
-		job := givenJob(trainers, ahead)
-		job.Apply = apply
-		return job
-	}
-	kept := ps.Config{Shards: 2, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 1}}
-	server := startServerWith(t, kept)
-	job := givenJob(2, 3)
-	sessions := joinAll(t, testConfig(t, server), job)
-	version, reached := trainUntilDurable(t, kept.Checkpoints.Dir, sessions, job, given{}, true)
-	server.Close()
-	if version == 0 || version >= reached {
-		t.Fatalf("version %d is durable after %d batches", version, reached)
-	}
-	batches := uint64(reached) + 20
-	quiet := joinAll(t, testConfig(t, startServerWith(t, ps.Config{})), givenJob(1, 0))
-	want := digestAfter(t, quiet, given{}, batches)
-	for _, c := range []struct{ shards, trainers int }{{1, 1}, {3, 4}, {2, 2}} {
-		kept.Shards = c.shards
-		server := startServerWith(t, kept)
-		from := testConfig(t, server)
-		from.Resume = true
-		sessions := joinAll(t, from, givenJob(c.trainers, 3))
-		if at := sessions[0].Version(); at < version || uint64(at) > batches {
-			t.Fatalf("resumed at version %d, want %d to %d", at, version, batches)
-		}
-		if digest := digestAfter(t, sessions, given{}, batches); digest != want {
-			t.Errorf("%d shards, trainers %d: weights %x, want %x", c.shards, c.trainers, digest[:6], want[:6])
-		}
-		server.Close()
-	}
 }
 
 // digestAfter is what the first of all trainers of a job takes for its weights, after so many batches.

@@ -2,7 +2,6 @@ package trainer
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -16,72 +15,6 @@ import (
 	"gradbus/schema"
 )
 
-// A module that is alone on its shards is written down as it is at a moment, and goes on from it on other numbers of
-// shards: parameters and what the optimizer keeps, of which it has momentum. The program goes on with the batch that
-// the session says.
-func TestResumeHosted(t *testing.T) { testkit.Waits(t, resumeHosted) }
-
-func resumeHosted(t *testing.T) {
-	const before, after = 7, 5
-	for _, mode := range []string{schema.ConsistencySync, schema.ConsistencyAsync} {
-		job := moduleJob("alone-"+mode, 1, mode)
-		kept := ps.Config{Shards: 2, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 1}}
-		server := startServerWith(t, kept)
-		s := joinAll(t, testConfig(t, server), job)[0]
-		driveFrom(t, s, 0, before)
-		beginBatch(t, s, before)
-		awaitDurable(t, kept.Checkpoints.Dir, job.Name, before)
-		server.Close()
-		want := quietModule(t, ps.Config{Shards: 2}, job, before+after)
-		for _, shards := range []int{1, 3} {
-			kept.Shards = shards
-			config := testConfig(t, startServerWith(t, kept))
-			config.Resume = true
-			s, err := Join(testContext(t), config, job)
-			if err != nil {
-				t.Fatalf("%s on %d shards: %v", mode, shards, err)
-			}
-			if s.Version() != before {
-				t.Errorf("%s on %d shards: resumed at version %d, want %d", mode, shards, s.Version(), before)
-			}
-			driveFrom(t, s, uint64(s.Version()), before+after)
-			if got := moduleDigest(t, s); got != want {
-				t.Errorf("%s on %d shards: weights %x, want %x", mode, shards, got[:6], want[:6])
-			}
-			leaveAll(t, []*Session{s})
-		}
-	}
-}
-
-// driveFrom runs batches [from, to) of a hosted module.
-func driveFrom(t *testing.T, s *Session, from, to uint64) {
-	t.Helper()
-	m, err := s.Module("net")
-	for b := from; b < to && err == nil; b++ {
-		_, err = driveBatch(testContext(t), m, b, 0)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// beginBatch begins a pass of a batch, which says that those before are done, and gives it back.
-func beginBatch(t *testing.T, s *Session, b uint64) {
-	t.Helper()
-	m, err := s.Module("net")
-	if err != nil {
-		t.Fatal(err)
-	}
-	x, _ := moduleInput(b, 0, 600, 700)
-	pass, _, err := m.Forward(testContext(t), x, Pass{Batch: schema.Batch(b)})
-	if err == nil {
-		err = pass.Release(testContext(t))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func moduleDigest(t *testing.T, s *Session) [32]byte {
 	t.Helper()
 	digest, err := s.modules[len(s.modules)-1].Digest(testContext(t))
@@ -89,15 +22,6 @@ func moduleDigest(t *testing.T, s *Session) [32]byte {
 		t.Fatal(err)
 	}
 	return digest
-}
-
-// quietModule is the digest of a module to which nothing has happened, after so many batches.
-func quietModule(t *testing.T, config ps.Config, job *schema.Job, batches uint64) [32]byte {
-	t.Helper()
-	s := joinAll(t, testConfig(t, startServerWith(t, config)), job)[0]
-	defer leaveAll(t, []*Session{s})
-	driveFrom(t, s, 0, batches)
-	return moduleDigest(t, s)
 }
 
 // newestDurable is the newest version that is durable; 0 where none is.
@@ -109,63 +33,6 @@ func newestDurable(dir string, name schema.JobName) schema.Version {
 		}
 	}
 	return 0
-}
-
-// awaitDurable waits until a version is durable.
-func awaitDurable(t *testing.T, dir string, name schema.JobName, v schema.Version) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(testContext(t), time.Minute)
-	defer cancel()
-	for ctx.Err() == nil {
-		if newestDurable(dir, name) >= v {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	t.Fatalf("version %d is not durable", v)
-}
-
-// A module that several trainers step in sync is written down after as many steps as the version has batches of all of
-// them: none is missing, and none is there that would be made again. Where trainers run ahead none is missing.
-func TestResumeHostedByTwo(t *testing.T) {
-	testkit.Beside(t)
-	for mode, ahead := range map[string]int{"sync": 0, "bounded": 2} {
-		t.Run(mode, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { resumeHostedByTwo(t, ahead) }) })
-	}
-}
-
-func resumeHostedByTwo(t *testing.T, ahead int) {
-	job, body := bodyJob("two", 2, schema.ApplyUpdate)
-	if ahead > 0 {
-		job.Consistency, job.Ahead = schema.ConsistencyBounded, ahead
-	}
-	kept := ps.Config{Shards: 2, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 1}}
-	server := startServerWith(t, kept)
-	sessions := joinAll(t, testConfig(t, server), job)
-	for found := false; !found; {
-		var both sync.WaitGroup
-		for i, s := range sessions {
-			both.Go(func() {
-				if err := trainBodySlowly(testContext(t), s, body, 10, 2*time.Millisecond); err != nil {
-					t.Errorf("trainer %d: %v", i, err)
-				}
-			})
-		}
-		if both.Wait(); t.Failed() {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
-		found = newestDurable(kept.Checkpoints.Dir, job.Name) > 0
-	}
-	server.Close()
-	config := testConfig(t, startServerWith(t, kept))
-	config.Resume = true
-	s := joinAll(t, config, job)[0]
-	_, steps, err := s.modules[0].Weights(testContext(t))
-	least, most := 2*s.Version(), 2*(s.Version()+schema.Version(ahead))
-	if err != nil || least == 0 || steps < least || steps > most {
-		t.Errorf("the module has had %d steps at version %d, want %d to %d: %v", steps, s.Version(), least, most, err)
-	}
 }
 
 // Where a hosted module is part of a job in sync, it is written down as of the version that the rest is of, and the job

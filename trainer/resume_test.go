@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 
 	"gradbus/checkpoint"
 	"gradbus/internal/testkit"
-	"gradbus/lane"
 	"gradbus/ps"
 	"gradbus/schema"
 )
@@ -71,7 +69,6 @@ type haver struct {
 	trainers    bool // these have everything
 	hybrid      bool // these have the parameters and add them up, and shards have the tables
 	routes      func(*schema.Job)
-	full        bool // shards write down tables that trainers have, and nothing less than all
 	policy      string
 	deadline    time.Duration // 0: a long one
 }
@@ -79,7 +76,7 @@ type haver struct {
 var havers = []haver{{name: "update", apply: schema.ApplyUpdate, policy: schema.PolicyFail},
 	{name: "mean", apply: schema.ApplyMean, policy: schema.PolicyFail},
 	{name: "hybrid", apply: schema.ApplyMean, hybrid: true, policy: schema.PolicyFail},
-	{name: "replicated, added up by shards", apply: schema.ApplyMean, routes: replicateAll, full: true,
+	{name: "replicated, added up by shards", apply: schema.ApplyMean, routes: replicateAll,
 		policy: schema.PolicyFail},
 	{name: "replicated, rows added up by shards", apply: schema.ApplyMean, policy: schema.PolicyFail,
 		routes: func(j *schema.Job) {
@@ -162,24 +159,6 @@ func resume(t *testing.T, who haver) {
 	}
 }
 
-// What is left of a job that is resumed, or of one that a trainer joins late, may be without samples.
-func TestResumedWithoutSamples(t *testing.T) {
-	dir := t.TempDir()
-	config := ps.Config{Shards: 1, Checkpoints: checkpoint.Policy{Dir: dir, Batches: 1}}
-	server := startServerWith(t, config)
-	job := toyJob("resumed", 2, 6, schema.ApplyUpdate)
-	trainUntilDurable(t, dir, joinAll(t, testConfig(t, server), job), job, nil, true)
-	server.Close()
-	from := testConfig(t, startServerWith(t, config))
-	from.Resume = true
-	none := samplesOnly(func(schema.Batch, lane.Lane) int { return 0 })
-	for _, err := range runAll(testContext(t), joinAll(t, from, job), none, 1) {
-		if err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 // checkExport compares the newest durable version, as whoever has it exported reads it, with the outcome of as many
 // batches.
 func checkExport(t *testing.T, dir string, lanes int) {
@@ -218,105 +197,6 @@ func digestsOf(t *testing.T, sessions []*Session) [][32]byte {
 	return digests
 }
 
-// The same from an increment, of a job with a table of which most rows are not touched; and from what is before it
-// where its file is damaged. Where trainers have that table too, and shards write it down, versions are full.
-func TestResumeFromIncrements(t *testing.T) {
-	testkit.Beside(t)
-	for _, who := range havers {
-		t.Run(who.name, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { resumeFromIncrements(t, who) }) })
-	}
-}
-
-func resumeFromIncrements(t *testing.T, who haver) {
-	dir := t.TempDir()
-	job := func(trainers int) *schema.Job {
-		j := who.job("grown", trainers, 4)
-		j.Tables = append(j.Tables, schema.TableSpec{Name: "idle", Rows: 20000, Dim: 4, Init: schema.Normal(1),
-			Replicated: who.trainers || who.full})
-		return j.WithDefaults()
-	}
-	server, config := who.start(t, 2, checkpoint.Policy{Dir: dir, Batches: 1, Keep: 100})
-	sessions := joinAll(t, config, job(2))
-	version, reached := trainUntilDurable(t, dir, sessions, job(2), nil, who.full)
-	want := digestsOf(t, sessions)[0]
-	server.Close()
-	var other schema.Version // the newest at the moment
-	for _, c := range []struct {
-		shards, trainers int
-		damaged          bool
-	}{{1, 1, false}, {3, 2, false}, {2, 1, true}} {
-		if c.damaged && who.full { // there is one version yet
-			continue
-		}
-		found, err := checkpoint.List(dir, "grown")
-		// One may have been on its way.
-		found = slices.DeleteFunc(found, func(f checkpoint.Found) bool { return f.Err != nil })
-		if err != nil || len(found) == 0 || c.damaged && len(found) < 2 {
-			t.Fatalf("%v, %v", found, err)
-		}
-		if c.damaged {
-			path := filepath.Join(dir, "grown", found[0].ID.String(), "s0.safetensors")
-			if err := os.Truncate(path, 100); err != nil {
-				t.Fatal(err)
-			}
-			other = found[1].ID.Version
-		}
-		server, from := who.start(t, c.shards, checkpoint.Policy{Dir: dir, Every: time.Hour})
-		from.Resume = true
-		sessions := joinAll(t, from, job(c.trainers))
-		at := sessions[0].Version()
-		if at > reached || !c.damaged && at < version || c.damaged && at != other {
-			t.Fatalf("resumed at version %d of %d, want %d or later", at, reached, version)
-		}
-		trainTo(t, sessions, newToy(t, job(c.trainers)), uint64(reached))
-		for i, digest := range digestsOf(t, sessions) {
-			if digest != want {
-				t.Errorf("%d shards, trainer %d of %d: weights %x, want %x", c.shards, i, c.trainers, digest[:6], want[:6])
-			}
-		}
-		server.Close()
-	}
-}
-
-// The same where gradients are rounded to 16 bits, or travel as bags: as many trainers go on with the bits of those
-// that nothing happened to.
-func TestResumeOtherWires(t *testing.T) {
-	testkit.Beside(t)
-	for name, wire := range map[string]schema.Wire{"bfloat16": {Gradients: schema.GradientsBFloat16},
-		"float16, bags": {Gradients: schema.GradientsFloat16, Sparse: schema.SparseBags}} {
-		for _, who := range havers {
-			t.Run(name+", "+who.name, func(t *testing.T) {
-				testkit.Waits(t, func(t *testing.T) { resumeOtherWire(t, who, wire) })
-			})
-		}
-	}
-}
-
-func resumeOtherWire(t *testing.T, who haver, wire schema.Wire) {
-	dir := t.TempDir()
-	kept := checkpoint.Policy{Dir: dir, Batches: 1}
-	server, config := who.start(t, 2, kept)
-	job := who.job("rounded", 3, 6)
-	job.Wire = wire
-	sessions := joinAll(t, config, job)
-	version, reached := trainUntilDurable(t, dir, sessions, job, nil, true)
-	want := digestsOf(t, sessions)[0]
-	server.Close()
-	server, from := who.start(t, 3, kept)
-	defer server.Close()
-	from.Resume = true
-	sessions = joinAll(t, from, job)
-	if at := sessions[0].Version(); at < version || at > reached {
-		t.Fatalf("resumed at version %d, want %d to %d", at, version, reached)
-	}
-	trainTo(t, sessions, newToy(t, job), uint64(reached))
-	for i, digest := range digestsOf(t, sessions) {
-		if digest != want {
-			t.Errorf("trainer %d: weights %x, want %x", i, digest[:6], want[:6])
-		}
-	}
-}
-
 // What cannot be resumed is refused, with the reason and what would be right.
 func TestResumeRefused(t *testing.T) {
 	dir := t.TempDir()
@@ -338,28 +218,6 @@ func TestResumeRefused(t *testing.T) {
 	exact := toyJob("exact", 1, 2, schema.ApplyUpdate)
 	exact.Consistency, exact.Optimizer.Exact = schema.ConsistencyAsync, true
 	checkError(t, join(kept, exact), &Refused{}, "exact rows of shards at versions of their own", "sync or bounded")
-}
-
-// Of several trainers all resume, or none.
-func TestResumeByAllOrNone(t *testing.T) {
-	server := startServerWith(t, ps.Config{Checkpoints: checkpoint.Policy{Dir: t.TempDir()}})
-	c := testConfig(t, server)
-	c.ReconnectTimeout = time.Second // it may not hear the server's last word
-	joined := make(chan *Session, 1)
-	go func() {
-		s, err := Join(testContext(t), c, toyJob("halves", 2, 2, schema.ApplyUpdate))
-		if err == nil {
-			_ = s.Abort(errors.New("the test is over"))
-		}
-		joined <- s
-	}()
-	poll(t, "the first has joined", func() bool { return len(server.Stats().Jobs) > 0 })
-	other := c
-	other.Resume = true
-	_, err := Join(testContext(t), other, toyJob("halves", 2, 2, schema.ApplyUpdate))
-	checkError(t, err, &Refused{}, "job halves begins at version 0", "want all trainers to resume, or none")
-	server.Close()
-	<-joined
 }
 
 // A folder that nothing can be written to is found when the server starts, and one that breaks later delays no batch.
@@ -392,97 +250,6 @@ func checkpointsThatCannotBeWritten(t *testing.T) {
 			if err != nil {
 				t.Fatalf("trainer %d: %v", i, err)
 			}
-		}
-	}
-}
-
-// Whoever comes back to a run that was lost with its ps is in one by whose id it may come back again, at once. What
-// ends before it begins leaves the lost one to come back to.
-func TestRunsAreNotedBeforeTheyBegin(t *testing.T) {
-	const lost = 77
-	dir, job := t.TempDir(), toyJob("noted", 2, 2, schema.ApplyUpdate)
-	job.Policy = schema.PolicyRecover
-	if err := checkpoint.Begin(dir, job.Name, lost, 1, 2); err != nil {
-		t.Fatal(err)
-	}
-	noted := func() []schema.RunID {
-		l, err := checkpoint.Running(dir, job.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return l.Runs
-	}
-	server := startServerWith(t, ps.Config{Shards: 1, Checkpoints: checkpoint.Policy{Dir: dir}})
-	c := testConfig(t, server)
-	c.Rejoin, c.Resume = lost, true
-
-	ctx, cancel := context.WithCancel(testContext(t))
-	waits := make(chan int, 10)
-	c.OnWaiting = func(missing int) { waits <- missing }
-	ended := make(chan error, 1)
-	go func() {
-		_, err := Join(ctx, c, job)
-		ended <- err
-	}()
-	<-waits
-	if runs := noted(); len(runs) != 2 || runs[1] != lost {
-		t.Errorf("while one waits for another: %v, want a run and %d", runs, lost)
-	}
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("%v, want that it was canceled", err)
-	}
-	poll(t, "only the lost run is noted", func() bool { return slices.Equal(noted(), []schema.RunID{lost}) })
-
-	c.OnWaiting = nil
-	sessions := joinAll(t, c, job)
-	if runs := noted(); !slices.Equal(runs, []schema.RunID{sessions[0].RunID(), lost}) {
-		t.Errorf("once all are there: %v, want %d and %d", runs, sessions[0].RunID(), lost)
-	}
-	for _, s := range sessions {
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	poll(t, "nothing is noted of what has ended", func() bool { return noted() == nil })
-}
-
-// Where the last trainer that had the parameters is lost, the job ends and says what to do, which works.
-func TestResumeWhereAllTrainersAreLost(t *testing.T) { testkit.Waits(t, resumeWhereAllTrainersAreLost) }
-
-func resumeWhereAllTrainersAreLost(t *testing.T) {
-	const lanes = 4
-	dir := t.TempDir()
-	server := startServerWith(t, ps.Config{Shards: 2, Deadline: 3 * time.Second,
-		Checkpoints: checkpoint.Policy{Dir: dir, Batches: 1}})
-	job := toyJob("resumed", 2, lanes, schema.ApplyMean)
-	job.Policy = schema.PolicyRecover
-	sessions := joinAll(t, testConfig(t, server), job)
-	version, reached := trainUntilDurable(t, dir, sessions, job, nil, true)
-	for _, s := range sessions {
-		die(s)
-	}
-	newcomer := testConfig(t, server)
-	newcomer.Rejoin = sessions[0].RunID()
-	if s, err := Join(testContext(t), newcomer, job); err == nil {
-		t.Errorf("%s has taken a place, and nobody has the parameters", s.Member())
-		_ = s.Abort(errors.New("the test is over"))
-	} else if !errors.Is(err, ErrJobFailed) && !errors.Is(err, &Refused{}) {
-		t.Errorf("%v, want that the job has failed, or is over", err)
-	}
-	again := testConfig(t, server)
-	again.Resume = true
-	sessions = joinAll(t, again, job)
-	at := sessions[0].Version()
-	if at < version {
-		t.Errorf("resumed at version %d, and version %d was durable", at, version)
-	}
-	batches := uint64(reached) + 3
-	trainTo(t, sessions, newToy(t, job), batches)
-	want, _ := toyOutcome(t, lanes, int(batches))
-	for i, digest := range digestsOf(t, sessions) {
-		if digest != want {
-			t.Errorf("trainer %d: weights %x, want %x", i, digest[:6], want[:6])
 		}
 	}
 }

@@ -160,25 +160,3 @@ func TestStandbyWithoutRoom(t *testing.T) {
 		}
 	})
 }
-
-// One ps stands by for another, and no further one.
-func TestOneStandsBy(t *testing.T) {
-	testkit.Waits(t, func(t *testing.T) {
-		server, first := startPair(t, 1, 1, 0)
-		startServerWith(t, ps.Config{ID: "c", Standby: server.URL()})
-		job := toyJob("one", 1, 2, schema.ApplyUpdate)
-		job.Policy = schema.PolicyRecover
-		o := outlive(t, testConfig(t, server), job, 150, func() {})
-		if o.err != nil {
-			t.Error(o.err)
-		}
-		session, err := Join(testContext(t), testConfig(t, server), toyJob("two", 1, 1, schema.ApplyUpdate))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = session.Close() }()
-		if at := session.standbyAt(); at != "" && at != first.URL() {
-			t.Errorf("%s stands by, want %s", at, first.URL())
-		}
-	})
-}
