@@ -40,7 +40,7 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	if i := slices.IndexFunc(c.members, func(m member) bool { return m.here() && j.Key != 0 && m.key == j.Key }); i >= 0 {
 		return c.readmit(now, i, from, j)
 	}
-	if c.phase == Running && c.differs(j) == nil {
+	if c.running() && c.differs(j) == nil {
 		return c.joinRunning(now, from, j)
 	}
 	i, refused := c.admit(now, j)
@@ -100,7 +100,7 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 	if j.Resume != (c.config.Resume != nil) && c.config.Returning == nil {
 		return 0, c.refuseResume(j.Resume)
 	}
-	if c.phase != Gathering {
+	if !c.gathers() {
 		return 0, c.full()
 	}
 	if c.plan.Reduces(schema.ByTrainers) && j.URL == "" {
@@ -183,7 +183,7 @@ func (c *Coordinator) joined(i int) Decision {
 	return Decision{To: c.members[i].joiner, Control: schema.Control{Joined: &schema.Joined{
 		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.members[i].generation, FirstLane: first,
 		LaneCount: count,
-		Servers:   c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.phase == Running,
+		Servers:   c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.running(),
 		DeadlineMS: c.config.Deadline.Milliseconds(),
 		Peers:      c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: parkedBytes(c.config.Job),
 		ChunkBytes: chunks, Trainers: trainers, From: c.regather.holders, Keeps: c.keeps(i), LR: c.lr.decided,
@@ -207,7 +207,7 @@ func (c *Coordinator) begins(i int) schema.Version {
 
 // peers says where all trainers are reached, once they are there, in a job whose trainers reduce among themselves.
 func (c *Coordinator) peers() []schema.Peer {
-	if !c.plan.Reduces(schema.ByTrainers) || c.phase != Running {
+	if !c.plan.Reduces(schema.ByTrainers) || !c.running() {
 		return nil
 	}
 	var all []schema.Peer

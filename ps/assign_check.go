@@ -27,12 +27,13 @@ var errForged = errors.New("the registry says otherwise")
 
 // askAbout has the registry looked up before anything is made of an assignment that begins something.
 func (l *controlLoop) askAbout(m *message, run schema.RunID, control *schema.Control) {
-	if _, asked := l.asked[m.job]; asked {
+	if l.checks[m.job] != nil {
 		return
 	}
+	q := &assignRequest{message: *m, run: run, control: control}
 	select {
-	case l.server.registry.assigns <- assignRequest{message: *m, run: run, control: control}:
-		l.asked[m.job] = struct{}{}
+	case l.server.registry.assigns <- *q:
+		l.checks[m.job] = q
 	default:
 		l.server.counters.dropped.Add(1)
 	}
@@ -40,7 +41,7 @@ func (l *controlLoop) askAbout(m *message, run schema.RunID, control *schema.Con
 
 // answered carries an assignment out that is the coordinator's.
 func (l *controlLoop) answered(ctx context.Context, q *assignRequest) {
-	delete(l.asked, q.message.job)
+	delete(l.checks, q.message.job)
 	switch {
 	case errors.Is(q.err, errForged):
 		l.server.counters.count(schema.ReasonWrongSender)

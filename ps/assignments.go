@@ -28,7 +28,7 @@ func (l *controlLoop) readLocal(ctx context.Context) {
 	for len(l.local) > 0 {
 		m := l.local[0]
 		l.local = l.local[1:]
-		j := l.jobs[m.job]
+		j := l.job(m.job)
 		switch {
 		case j == nil || j.run != m.run: // has ended meanwhile
 		case m.from == schema.Coordinator:
@@ -53,7 +53,7 @@ func (l *controlLoop) readFromShardServer(j *job, from schema.Member, c *schema.
 		decisions, known = j.coordinator.ShardServerFailed(from, c.Failed)
 	}
 	l.carryOut(j, decisions)
-	if known && l.jobs[j.manifest.Name] == j {
+	if known && l.jobs[j.name] == j {
 		l.admitWaiting(j)
 	}
 	return known
@@ -62,7 +62,7 @@ func (l *controlLoop) readFromShardServer(j *job, from schema.Member, c *schema.
 // tell sends a message about a job with shards here to its coordinator.
 func (l *controlLoop) tell(a *assignment, c schema.Control) {
 	name := a.manifest.Name
-	if j := l.jobs[name]; j != nil && j.run == a.run {
+	if j := l.job(name); j != nil && j.run == a.run {
 		l.local = append(l.local, localMessage{name, a.run, l.server.member, c})
 		return
 	}
@@ -113,7 +113,7 @@ func (l *controlLoop) readAsShardServer(ctx context.Context, name schema.JobName
 func (l *controlLoop) assigned(ctx context.Context, name schema.JobName, run schema.RunID, assign *schema.Assign) {
 	a := l.assignments[name]
 	if a != nil && a.run != run {
-		if j := l.jobs[name]; j != nil && j.run == a.run {
+		if j := l.job(name); j != nil && j.run == a.run {
 			return // two ps have registered the name; the registry says which of them
 		}
 		l.release(a) // whose end was not heard
@@ -299,7 +299,7 @@ func (l *controlLoop) hear(n shardNews) {
 
 // tickAssignment reports to the coordinator, or gives the shards up where it has been silent for too long.
 func (l *controlLoop) tickAssignment(a *assignment, now time.Time) {
-	if j := l.jobs[a.manifest.Name]; j != nil && j.run == a.run {
+	if j := l.job(a.manifest.Name); j != nil && j.run == a.run {
 		a.coordinator.Begin(now)
 	}
 	if a.deserted(now) {
@@ -340,16 +340,16 @@ func (l *controlLoop) look(ctx context.Context, n registryNews) {
 		return
 	}
 	if n.changed.run != 0 {
-		if j := l.jobs[n.changed.name]; j != nil && j.run == n.changed.run {
+		if j := l.job(n.changed.name); j != nil && j.run == n.changed.run {
 			l.carryOut(j, j.coordinator.LRRecorded())
 		}
 		return
 	}
-	if j := l.jobs[n.stolen]; n.stolen != "" && j != nil {
+	if j := l.job(n.stolen); n.stolen != "" && j != nil {
 		l.carryOut(j, j.coordinator.Fail(schema.Coordinator,
 			"another ps has registered the name of the job, after the control server had lost its buckets"))
 	}
-	for name, j := range byName(l.jobs) {
+	for name, j := range l.coordinated() {
 		if l.registerAnew(j, n.servers) {
 			continue
 		}
@@ -357,7 +357,7 @@ func (l *controlLoop) look(ctx context.Context, n registryNews) {
 			l.carryOut(j, j.coordinator.Peers(l.server.now(), n.servers))
 		}
 	}
-	l.settleDoubts(ctx)
+	l.verify(ctx)
 }
 
 // findReplaced ends a job whose shards were lost by a ps that has ended, or was started anew.

@@ -69,8 +69,8 @@ func (l *controlLoop) noteEnd(j *job) endedRun {
 func (l *controlLoop) takesUp(j *job, m *message, request *schema.Join) bool {
 	c := j.coordinator
 	_, regathers := c.policy.(regathering)
-	inMemory := request.Run != 0 && request.Run != j.run && request.Has > 0 && c.phase != Ended
-	inFolder := request.Run == 0 && request.Saved != nil && request.Saved.Lost && c.phase == Gathering &&
+	inMemory := request.Run != 0 && request.Run != j.run && request.Has > 0 && !c.over()
+	inFolder := request.Run == 0 && request.Saved != nil && request.Saved.Lost && c.gathers() &&
 		l.lastEnded(j.manifest.Name) == nil
 	return regathers && (inMemory || inFolder) && c.config.Carried == nil && c.differs(request) == nil &&
 		l.over(m, request.Run) == nil && l.server.now().Sub(l.server.started) < backMax
@@ -92,8 +92,8 @@ func (l *controlLoop) carriedBefore(c *acquisition) *carriedRun {
 		return nil
 	}
 	newest := true
-	for i := len(l.ended) - 1; i >= 0; i-- {
-		e := &l.ended[i]
+	for i := len(l.history) - 1; i >= 0; i-- {
+		e := &l.history[i]
 		switch {
 		case e.name != c.job.Name:
 			continue

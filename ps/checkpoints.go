@@ -78,7 +78,7 @@ func (k *checkpointing) at() schema.Version {
 // name it. It is called at each tick.
 func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	p, k := c.config.Checkpoints, &c.checkpoints
-	if p == nil || c.phase != Running {
+	if p == nil || !c.running() {
 		return nil
 	}
 	begun := max(c.begun(), schema.Batch(c.first())) // a trainer that gets its first version says 0
@@ -142,7 +142,7 @@ func (c *Coordinator) Drain() { c.checkpoints.drains = true }
 // Drained reports that it is, or that there is nothing to wait for.
 func (c *Coordinator) Drained() bool {
 	k := &c.checkpoints
-	return c.config.Checkpoints == nil || c.phase != Running || !c.anybody() ||
+	return c.config.Checkpoints == nil || !c.running() || !c.anybody() ||
 		k.drains && k.last > 0 && k.durable.version >= k.last
 }
 

@@ -50,22 +50,17 @@ type controlLoop struct {
 	began    moment // when it last began with a message or anything else
 
 	// What follows belongs to the goroutine.
-	jobs        map[schema.JobName]*job          // that this ps coordinates
-	assignments map[schema.JobName]*assignment   // shards on this ps
-	leaving     map[*assignment]struct{}         // whose shards were told to end and have not yet
-	waiting     map[schema.JobName][]*message    // joins, until it is known who coordinates the job
-	joins       int                              // in waiting
-	joinBytes   int                              // of their frames
-	completing  map[schema.JobName]chan struct{} // closed when the version that a job has completed last is on the disk
-	looking     map[schema.JobName]time.Time     // since when: jobs whose checkpoints are being read
-	asking      map[schema.JobName]*keptQuestion // jobs of which it is asked what is kept
-	elsewhere   map[schema.JobName]time.Time     // until when a job counts as another's, without a shard here
+	jobs        map[schema.JobName]*job           // by name, the latest run
+	assignments map[schema.JobName]*assignment    // shards on this ps
+	leaving     map[*assignment]struct{}          // whose shards were told to end and have not yet
+	checks      map[schema.JobName]*assignRequest // assignments that the registry has yet to confirm
+	joins       int                               // that wait for jobs
+	joinBytes   int                               // of their frames
 	ticks       liveness.Ticks
-	doubts      []doubted                   // words of coordinators that may be none
-	asked       map[schema.JobName]struct{} // whose assignment the registry is asked about
-	local       []localMessage              // between this ps and the coordinators on it
-	ended       []endedJob
-	shown       []schema.JobReport // jobs that have ended lately, as reports tell of them
+	unverified  []unverified       // messages in the name of coordinators that may not exist
+	local       []localMessage     // between this ps and the coordinators on it
+	history     []endedJob         // runs that have ended lately, the latest last
+	shown       []schema.JobReport // what reports tell of them
 	refused     refusedJoins
 	heap        int64           // bytes that the heap was limited to last
 	follower    *follower       // that stands by for this ps; nil: nobody does
@@ -82,10 +77,7 @@ func newControlLoop(s *Server) *controlLoop {
 		completed: make(chan completedJob),
 		done:      make(chan struct{}), drains: make(chan chan struct{}),
 		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
-		leaving: map[*assignment]struct{}{},
-		waiting: map[schema.JobName][]*message{}, asked: map[schema.JobName]struct{}{},
-		elsewhere: map[schema.JobName]time.Time{}, looking: map[schema.JobName]time.Time{},
-		completing: map[schema.JobName]chan struct{}{}, asking: map[schema.JobName]*keptQuestion{},
+		leaving: map[*assignment]struct{}{}, checks: map[schema.JobName]*assignRequest{},
 	}
 	l.snapshot.Store(&Stats{})
 	return l
@@ -189,12 +181,12 @@ func (l *controlLoop) run(ctx context.Context) {
 			l.tellDrained()
 		case <-l.mirrored:
 			l.mirrorAll(l.server.now(), false)
-			for _, j := range byName(l.jobs) {
+			for _, j := range l.coordinated() {
 				l.carryOut(j, j.coordinator.BeginCopies(l.server.now()))
 			}
 			l.tellKept()
-			for name := range byName(l.asking) {
-				l.settleKept(name)
+			for _, j := range byName(l.jobs) {
+				l.settleKept(j)
 			}
 			l.tellDrained()
 		case done := <-l.drains:
@@ -269,16 +261,20 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 		l.tickAssignment(a, now)
 	}
 	l.readLocal(ctx)
-	l.putOffLooking(now)
-	maps.DeleteFunc(l.elsewhere, func(_ schema.JobName, until time.Time) bool { return now.After(until) })
-	for _, j := range byName(l.jobs) {
+	for name, j := range byName(l.jobs) {
+		if j.coordinator == nil {
+			if l.putOff(j, now); j.state == jobEnded && now.After(j.elsewhere) {
+				delete(l.jobs, name)
+			}
+			continue
+		}
 		if l.server.controlLost.Load() {
 			l.carryOut(j, j.coordinator.Blind(now, l.server.control.Address()))
 			continue
 		}
 		j.coordinator.Connections(clients)
 		l.carryOut(j, j.coordinator.Tick(now))
-		if j.coordinator.Phase() != Ended {
+		if !j.coordinator.over() {
 			l.putOff(j, now)
 			l.heartbeat(j)
 		}
@@ -351,7 +347,7 @@ func (l *controlLoop) carryOut(j *job, decisions []Decision) {
 			about.Info(decision.Note)
 		}
 	}
-	if j.coordinator.Phase() == Ended {
+	if j.coordinator.over() {
 		l.free(j)
 		return
 	}
@@ -387,7 +383,16 @@ func (l *controlLoop) free(j *job) {
 		l.show(j, time.Now())
 	}
 	if f := j.coordinator.Failed(); f != nil { // before anybody was admitted
-		l.turnAway(j.manifest.Name, &schema.Refused{Reason: "server_full", Text: f.Text})
+		l.turnAway(j, &schema.Refused{Reason: "server_full", Text: f.Text})
+	}
+	l.takeWaiting(j) // of an end without a failure: they are repeated
+	l.noteWritten(j)
+}
+
+// noteWritten ends a job that is ending, once the version that it completed last is on the disk.
+func (l *controlLoop) noteWritten(j *job) {
+	if j.state == jobEnding && isClosed(j.writing) {
+		j.state.transition(jobEnded)
 	}
 }
 
@@ -418,7 +423,7 @@ func (l *controlLoop) shutdown() {
 		how = schema.EndFailed
 	}
 	l.tellDrainers(true)
-	for _, j := range byName(l.jobs) {
+	for _, j := range l.coordinated() {
 		l.carryOut(j, j.coordinator.endBack(how, schema.Coordinator, why))
 	}
 	for _, a := range byName(l.assignments) {
@@ -426,8 +431,8 @@ func (l *controlLoop) shutdown() {
 		l.release(a)
 	}
 	l.report(l.server.now())
-	for name := range l.waiting {
-		l.turnAway(name, &shuttingDown)
+	for _, j := range byName(l.jobs) {
+		l.turnAway(j, &shuttingDown)
 	}
 	for {
 		select {
@@ -449,7 +454,7 @@ func (l *controlLoop) forget() {
 
 func (l *controlLoop) publishStats() {
 	stats := &Stats{}
-	for name, j := range byName(l.jobs) {
+	for name, j := range l.coordinated() {
 		status := j.coordinator.Status()
 		if a := l.assignments[name]; a != nil {
 			status.Bytes = a.memory.Bytes()
@@ -460,6 +465,25 @@ func (l *controlLoop) publishStats() {
 		stats.Memory += a.memory.Bytes()
 	}
 	l.snapshot.Store(stats)
+}
+
+// coordinated goes through the jobs that this ps coordinates, by their names.
+func (l *controlLoop) coordinated() iter.Seq2[schema.JobName, *job] {
+	return func(yield func(schema.JobName, *job) bool) {
+		for name, j := range byName(l.jobs) {
+			if j.coordinator != nil && !yield(name, j) {
+				return
+			}
+		}
+	}
+}
+
+// job returns the job of a name that this ps coordinates; nil: it coordinates none.
+func (l *controlLoop) job(name schema.JobName) *job {
+	if j := l.jobs[name]; j != nil && j.coordinator != nil {
+		return j
+	}
+	return nil
 }
 
 // byName goes through what there is of each job in the order of their names. What is taken out on the way is left out.

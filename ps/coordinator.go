@@ -55,6 +55,8 @@ type CoordinatorConfig struct {
 	Places int
 	// Cramped is that there was no room for more.
 	Cramped bool
+
+	state *jobState // of the control loop's job, in placing; nil: the coordinator has its own
 }
 
 // ShardServer is a ps that has shards of a job.
@@ -67,14 +69,14 @@ type ShardServer struct {
 // Coordinator decides who is a member of one job, when it starts and when it ends. It is pure: time comes with every
 // call, and what it decides goes out as decisions for its owner to publish. It is not safe for concurrent use.
 //
-// A job gathers its trainers, runs, and ends: when all have left, or when its policy ends it for one who was lost. An
-// ended coordinator decides nothing more.
+// A job has its shards made, gathers its trainers, runs, and ends: when all have left, or when its policy ends it for
+// one who was lost. In the state ending it decides nothing more.
 type Coordinator struct {
 	config       CoordinatorConfig
 	plan         *schema.Plan
 	policy       policy
-	phase        Phase
-	shards       int // of all shard servers
+	state        *jobState // of the job: its control loop has the same
+	shards       int       // of all shard servers
 	members      []member
 	shardServers []shardServer
 	serial       int               // of what shard servers are told: rises with every change
@@ -105,18 +107,6 @@ type slowest struct {
 
 // formerMax bounds who is remembered of those that left before the start: a job may wait for long.
 const formerMax = 256
-
-// Phase is where a job is in its life.
-type Phase int
-
-// Phases of a job, in this order.
-const (
-	Gathering Phase = iota // trainers are missing, or shards are not ready
-	Running
-	Ended
-)
-
-func (p Phase) String() string { return [...]string{"gathering", "running", "ended"}[p] }
 
 // member is the place of one trainer.
 type member struct {
@@ -168,11 +158,16 @@ type Decision struct {
 // NewCoordinator makes the coordinator of a job that nobody has joined yet.
 func NewCoordinator(config CoordinatorConfig) *Coordinator {
 	plan := config.Job.Plan()
-	c := &Coordinator{config: config, plan: plan, policy: policyOf(&config), serial: 1, generation: config.Generation,
+	c := &Coordinator{config: config, plan: plan, policy: policyOf(&config), state: config.state, serial: 1, generation: config.Generation,
 		members: make([]member, config.Job.Trainers), shardServers: make([]shardServer, len(config.ShardServers))}
 	for _, s := range config.ShardServers {
 		c.shards += len(s.Server.Shards)
 	}
+	if c.state == nil {
+		c.state = new(jobState)
+		*c.state = jobPlacing
+	}
+	c.heardShards()
 	if config.Resume != nil {
 		c.lr.decided = config.Resume.LR
 	}
@@ -182,8 +177,21 @@ func NewCoordinator(config CoordinatorConfig) *Coordinator {
 	return c
 }
 
-// Phase is where the job is in its life.
-func (c *Coordinator) Phase() Phase { return c.phase }
+// gathers reports whether the job has yet to start.
+func (c *Coordinator) gathers() bool { return *c.state == jobPlacing || *c.state == jobGathering }
+
+// running reports whether the job has started and goes on.
+func (c *Coordinator) running() bool { return *c.state == jobRunning }
+
+// over reports whether the end of the job is decided.
+func (c *Coordinator) over() bool { return *c.state >= jobEnding }
+
+// heardShards has the job gather trainers once every ps with shards of it has answered.
+func (c *Coordinator) heardShards() {
+	if *c.state == jobPlacing && c.unheard() < 0 {
+		c.state.transition(jobGathering)
+	}
+}
 
 // counted is a batch as people count: see schema.Job.Counted.
 func (c *Coordinator) counted(b schema.Batch) schema.Batch { return c.config.Job.Counted(b) }
@@ -214,7 +222,7 @@ func (c *Coordinator) find(name schema.Member) (int, bool) {
 
 // start begins the job once nobody and nothing is missing.
 func (c *Coordinator) start(now time.Time) []Decision {
-	if c.phase != Gathering || !c.ready() || c.missing() > 0 {
+	if !c.gathers() || !c.ready() || c.missing() > 0 {
 		return nil
 	}
 	return c.begin(now)
@@ -222,7 +230,8 @@ func (c *Coordinator) start(now time.Time) []Decision {
 
 // begin begins the job.
 func (c *Coordinator) begin(now time.Time) []Decision {
-	c.phase, c.started = Running, now
+	c.state.transition(jobRunning)
+	c.started = now
 	c.checkpoints.since, c.checkpoints.begun = now, schema.Batch(c.first())
 	d := Decision{
 		To: schema.All, Control: schema.Control{Start: &schema.Start{RunID: c.config.RunID,
@@ -272,7 +281,7 @@ func (c *Coordinator) replaced(i int, from schema.Member, g schema.Generation) [
 // it: in async, or where all batches of the trainer are complete.
 func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generation, l *schema.Leave) []Decision {
 	i, ok := c.find(from)
-	if !ok || c.phase == Running && g < c.members[i].generation {
+	if !ok || c.running() && g < c.members[i].generation {
 		return []Decision{{To: from, Control: schema.Control{Left: &schema.Left{}}}} // has left before, or was replaced
 	}
 	m, name := &c.members[i], schema.TrainerMember(i)
@@ -280,7 +289,7 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 	switch {
 	case m.left:
 		return []Decision{d}
-	case c.phase == Gathering:
+	case c.gathers():
 		d.Note = fmt.Sprintf("trainer %s left before the start", name)
 		c.forget(m.joiner)
 		*m = member{}
@@ -324,7 +333,7 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 // goneOn is what follows where a trainer has left and the others go on.
 func (c *Coordinator) goneOn() []Decision {
 	c.endIfEmpty()
-	if c.policy.excludes() && c.phase != Ended {
+	if c.policy.excludes() && !c.over() {
 		return c.reassign() // no group waits for it
 	}
 	return nil
@@ -337,8 +346,9 @@ func (c *Coordinator) endIfEmpty() {
 	if c.awaits() {
 		return // they come
 	}
-	if !c.anybody() && (!slices.ContainsFunc(c.members, vacant) || slices.ContainsFunc(c.members, inPeace)) {
-		c.phase, c.ended = Ended, schema.EndCompleted
+	if !c.over() && !c.anybody() && (!slices.ContainsFunc(c.members, vacant) || slices.ContainsFunc(c.members, inPeace)) {
+		c.state.transition(jobEnding)
+		c.ended = schema.EndCompleted
 		if c.started.IsZero() {
 			c.ended = schema.EndStopped
 		}
@@ -377,10 +387,11 @@ func (c *Coordinator) endBy(who schema.Member) schema.End {
 
 // end ends the job and tells every trainer how and why.
 func (c *Coordinator) end(how schema.End, who schema.Member, text string) []Decision {
-	if c.phase == Ended {
+	if c.over() {
 		return nil
 	}
-	c.phase, c.ended = Ended, how
+	c.state.transition(jobEnding)
+	c.ended = how
 	c.failed = &schema.Failed{Member: who, Text: schema.Clip(text)} // with the words of a trainer in it
 	if how == schema.EndStopped {
 		c.failed.End = how
@@ -397,7 +408,7 @@ func (c *Coordinator) FailBack(who schema.Member, text string) []Decision {
 
 // endBack is end where the job may go on: see FailBack.
 func (c *Coordinator) endBack(how schema.End, who schema.Member, text string) []Decision {
-	if c.phase == Running && c.regathers() {
+	if c.running() && c.regathers() {
 		return c.goOn(how, who, text, false)
 	}
 	decisions := c.end(how, who, text)

@@ -470,7 +470,7 @@ func (s *membership) tell(decisions []Decision) string {
 			fmt.Fprintf(&b, "log of %s: %s\n", d.Who, d.Note)
 		}
 	}
-	if s.c.Phase() == Ended {
+	if s.c.over() {
 		fmt.Fprintf(&b, "the job has ended\n")
 	}
 	return b.String()
@@ -479,7 +479,7 @@ func (s *membership) tell(decisions []Decision) string {
 func (s *membership) status() string {
 	var b strings.Builder
 	st := s.c.Status()
-	fmt.Fprintln(&b, strings.TrimSpace(st.Phase.String()+" "+string(s.c.ended)))
+	fmt.Fprintln(&b, strings.TrimSpace(st.State+" "+string(s.c.ended)))
 	for _, m := range st.Members {
 		state := "free"
 		if m.Host != "" {

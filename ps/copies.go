@@ -79,7 +79,7 @@ func (c *Coordinator) Peers(now time.Time, servers []leaseRecord) []Decision {
 	k := &c.copies
 	k.peers = slices.DeleteFunc(slices.Clone(servers), func(s leaseRecord) bool { return !s.Stands || s.Leaving })
 	slices.SortFunc(k.peers, func(a, b leaseRecord) int { return strings.Compare(a.ID, b.ID) })
-	if c.phase != Running {
+	if !c.running() {
 		return nil
 	}
 	late := c.ticks.Pause(now, c.config.Deadline) > 0 // what has come meanwhile is read before the next tick
@@ -106,7 +106,7 @@ const copiesAfter = 200 * time.Millisecond
 // BeginCopies has shards be kept from now on, where it is time and nobody keeps any.
 func (c *Coordinator) BeginCopies(now time.Time) []Decision {
 	k := &c.copies
-	if c.phase != Running || !c.mayKeep() || len(k.plan) > 0 || now.Sub(c.started) < copiesAfter {
+	if !c.running() || !c.mayKeep() || len(k.plan) > 0 || now.Sub(c.started) < copiesAfter {
 		return nil
 	}
 	return c.planCopies(now)
@@ -207,7 +207,7 @@ func (c *Coordinator) tellKeep() (decisions []Decision) {
 func (c *Coordinator) Kept(now time.Time, from schema.Member, said *schema.Kept) []Decision {
 	k := &c.copies
 	i := slices.IndexFunc(k.plan, func(p keepsShards) bool { return p.member() == from })
-	if c.phase != Running || i < 0 || said.Run != c.config.RunID || said.Series != k.series {
+	if !c.running() || i < 0 || said.Run != c.config.RunID || said.Series != k.series {
 		return nil
 	}
 	k.plan[i].said, k.plan[i].at = *said, now
@@ -279,7 +279,7 @@ func (c *Coordinator) nameVersion(now time.Time) []Decision {
 // since batches take longer than they did, is given up for an earlier one.
 func (c *Coordinator) tickCopies(now time.Time) []Decision {
 	k := &c.copies
-	if c.phase != Running || !c.mayKeep() {
+	if !c.running() || !c.mayKeep() {
 		return nil
 	}
 	failed := func(p keepsShards) bool { return p.said.Failure != "" }

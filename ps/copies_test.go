@@ -40,7 +40,7 @@ func keepingCoordinator(t *testing.T, hosts, shards int) *Coordinator {
 	if !c.mayKeep() {
 		t.Fatal("nobody may keep shards of the job")
 	}
-	c.phase = Running
+	*c.state = jobRunning
 	return c
 }
 

@@ -16,7 +16,7 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 		c.excuse(pause, now)
 	}
 	c.blind.End()
-	if c.phase == Ended {
+	if c.over() {
 		return nil
 	}
 	if d := c.lostShardServer(now); d != nil {
@@ -25,17 +25,17 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 	var decisions []Decision
 	if c.awaits() {
 		decisions = c.awaitComers(now)
-	} else if c.phase == Gathering {
+	} else if c.gathers() {
 		decisions = c.freePlaces(now)
 		c.noteGrowth(now)
 		decisions = append(append(decisions, c.waitNoLonger(now)...), c.findUngathered(now)...)
 	} else {
 		decisions = c.policy.tick(c, now)
 	}
-	if c.phase == Running {
+	if c.running() {
 		decisions = append(decisions, c.tellStalls(now)...)
 	}
-	if c.phase != Ended {
+	if !c.over() {
 		decisions = append(append(append(decisions, c.askCheckpoint(now)...), c.assign()...), c.tickLR()...)
 		decisions = append(decisions, c.tickCopies(now)...)
 	}
@@ -108,7 +108,7 @@ func (c *Coordinator) noteGrowth(now time.Time) {
 // findUngathered ends a job that has waited for missing trainers for too long, while nobody new has come.
 func (c *Coordinator) findUngathered(now time.Time) []Decision {
 	missing := c.missing()
-	if idle := c.grew.For(now); c.phase == Gathering && c.config.StartTimeout > 0 && idle > c.config.StartTimeout {
+	if idle := c.grew.For(now); c.gathers() && c.config.StartTimeout > 0 && idle > c.config.StartTimeout {
 		return c.Fail(schema.Coordinator,
 			fmt.Sprintf("job %s has waited %s for %d of its %d trainers, and nobody new has joined (limit %s): start all of "+
 				"them within that time, or raise the server's --start-timeout",
@@ -138,7 +138,7 @@ func (c *Coordinator) findLost(now time.Time, lose func(i int, text string) []De
 			c.endIfEmpty()
 		default:
 			decisions = append(decisions, lose(i, text)...)
-			if c.phase == Ended {
+			if c.over() {
 				return decisions
 			}
 		}

@@ -41,7 +41,7 @@ func (l *controlLoop) tellDrainer(to schema.Member, ended bool) {
 
 // drainedJobs is how far the jobs are that this ps coordinates.
 func (l *controlLoop) drainedJobs() (all []schema.DrainedJob) {
-	for _, j := range byName(l.jobs) {
+	for _, j := range l.coordinated() {
 		all = append(all, l.drainedJob(j))
 	}
 	return toldOf(all)

@@ -74,6 +74,7 @@ func (l *controlLoop) tellCompleted(c *completedJob) {
 	if name := c.job.manifest.Name; l.jobs[name] == c.job {
 		l.carryOut(c.job, c.job.coordinator.makeRoom(now)) // each batch from here on would be computed again
 	}
+	l.noteWritten(c.job)
 	for i := range l.shown {
 		if l.shown[i].RunID == c.job.run {
 			l.shown[i].Durability = c.job.coordinator.durability(now)
@@ -139,7 +140,7 @@ func (c *Coordinator) durability(now time.Time) *schema.DurabilityReport {
 	case from != nil && !from.Durable.IsZero():
 		p.Version, p.Bytes, p.DurableMS = from.Version, from.Bytes, max(0, from.Durable.UnixMilli())
 	}
-	if c.phase == Running && !d.late.IsZero() {
+	if c.running() && !d.late.IsZero() {
 		p.LateMS = max(0, now.Sub(d.late).Milliseconds())
 	}
 	return p

@@ -31,7 +31,7 @@ func (rewinding) replacesSlow() bool { return false }
 // tick implements policy.
 func (rewinding) tick(c *Coordinator, now time.Time) []Decision {
 	decisions := failing{}.tick(c, now)
-	if c.phase == Ended {
+	if c.over() {
 		return decisions
 	}
 	return append(decisions, c.makeRoom(now)...)
@@ -45,7 +45,7 @@ type newcomers struct {
 
 // rewinds reports that the others come back when a trainer is lost, to go on from the newest durable version.
 func (c *Coordinator) rewinds() bool {
-	return c.goesBack() && c.config.Checkpoints != nil && c.phase == Running
+	return c.goesBack() && c.config.Checkpoints != nil && c.running()
 }
 
 // goesBack reports that the job is one of those.
@@ -246,7 +246,7 @@ func (l *controlLoop) noRoomForMore(job *schema.Job) bool {
 
 // late are those who were put off until a place would be free, where the job has come to its end.
 func (c *Coordinator) late() (all []schema.Member) {
-	if c.phase != Ended || c.failed != nil || c.started.IsZero() {
+	if !c.over() || c.failed != nil || c.started.IsZero() {
 		return nil
 	}
 	for i := range c.newcomers.all {
@@ -257,7 +257,7 @@ func (c *Coordinator) late() (all []schema.Member) {
 
 // comesLate reports that one asks for a place who was put off until the job had come to its end.
 func (l *controlLoop) comesLate(m *message) bool {
-	return slices.ContainsFunc(l.ended,
+	return slices.ContainsFunc(l.history,
 		func(e endedJob) bool { return e.name == m.job && slices.Contains(e.late, m.from) })
 }
 
@@ -265,7 +265,7 @@ func (l *controlLoop) comesLate(m *message) bool {
 // not.
 func (l *controlLoop) leftSince(m *message, run schema.RunID, leave *schema.Leave) {
 	e := l.over(m, run)
-	if e == nil || e.places == 0 || !leave.HandOver || slices.Contains(e.gone, m.from) || l.jobs[m.job] != nil {
+	if e == nil || e.places == 0 || !leave.HandOver || slices.Contains(e.gone, m.from) || l.job(m.job) != nil {
 		return
 	}
 	e.gone = append(e.gone, m.from)

@@ -15,7 +15,7 @@ func TestTrainersLeft(t *testing.T) {
 	job.Consistency, job.Ahead, job.Policy = schema.ConsistencyBounded, 1, schema.PolicyRecover
 	must(t, job.Validate())
 	l := &controlLoop{server: &Server{}}
-	l.ended = []endedJob{{name: "fewer", places: 3, manifest: job.WithTrainers(2)}}
+	l.history = []endedJob{{name: "fewer", places: 3, manifest: job.WithTrainers(2)}}
 	left := func(of *schema.Job, trainers, places int, cramped bool) {
 		t.Helper()
 		now, known := l.withTrainersLeft(of)

@@ -45,7 +45,7 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	case f.Leaving:
 		if is != nil && is.member == m.from {
 			l.unfollow("has left")
-			for _, j := range l.jobs {
+			for _, j := range l.coordinated() {
 				j.coordinator.standby = standbyAt{}
 			}
 		}
@@ -76,7 +76,7 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 func (l *controlLoop) heard() *schema.Heard {
 	heard := &schema.Heard{Incarnation: l.server.registry.self.Incarnation}
 	var others []schema.JobName
-	for name, j := range byName(l.jobs) {
+	for name, j := range l.coordinated() {
 		if _, has := l.follower.jobs[j.run]; has {
 			heard.Jobs = append(heard.Jobs, name) // first, since a job that is not named is dropped there
 		} else {
@@ -102,7 +102,7 @@ func (l *controlLoop) goneOn(over schema.OverRun) {
 	if slices.Contains(l.follower.over, over) {
 		return
 	}
-	if j := l.jobs[over.Job]; j != nil && j.run == over.Run {
+	if j := l.job(over.Job); j != nil && j.run == over.Run {
 		l.carryOut(j, j.coordinator.FailBack(l.follower.member,
 			"this ps was out of reach, and ps "+l.follower.member.ServerID()+", which stood by, has gone on with the job"))
 	}
@@ -116,7 +116,7 @@ func (l *controlLoop) unfollow(why string) {
 		return
 	}
 	l.follower, l.gone = nil, is.goneText(why)
-	for _, j := range l.jobs {
+	for _, j := range l.coordinated() {
 		j.coordinator.standby.silent = true
 	}
 	l.server.log.Warn("nobody stands by", "server", is.member.ServerID(), "host", is.host, "why", why)
@@ -149,7 +149,7 @@ func (l *controlLoop) mirrorAll(now time.Time, tick bool) {
 		l.unfollow(fmt.Sprintf("was last heard %s ago", rounded(silent)))
 		return
 	}
-	for name, j := range byName(l.jobs) {
+	for name, j := range l.coordinated() {
 		a := l.shardsOf(j)
 		if l.notMirrored(j, a) != "" {
 			continue
@@ -224,7 +224,7 @@ func (l *controlLoop) notMirrored(j *job, a *assignment) string {
 		return err.Error()
 	case l.server.keeper != nil:
 		return "its ps stand by for each other" // see whyNotKept
-	case j.coordinator.Phase() != Running:
+	case !j.coordinator.running():
 		return "it has not started"
 	case a == nil:
 		return "its shards are on other ps"

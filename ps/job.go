@@ -10,12 +10,20 @@ import (
 // trainer.
 const generationFirst schema.Generation = 1
 
-// job is a job that this ps coordinates. The control loop runs its coordinator.
+// job is a run of a job from the first join on. Once this ps has acquired it the control loop runs its coordinator.
 type job struct {
+	name      schema.JobName
+	state     jobState
+	since     time.Time     // when it came to acquiring, locating or placing
+	waiting   []*message    // joins, until the job gathers trainers
+	question  *keptQuestion // of acquiring: what other ps are asked; nil: nothing
+	elsewhere time.Time     // of ended: until when the job counts as another ps's
+	writing   chan struct{} // closed when the version that it completed last is on the disk; nil: none is written
+
+	// What follows is there from placing on.
 	manifest    *schema.Job
 	run         schema.RunID
 	coordinator *Coordinator
-	registered  time.Time
 	servers     []leaseRecord // that have its shards, in the coordinator's order
 	watching    []watching    // by trainer
 	serving     []watching    // by server
@@ -25,17 +33,25 @@ type job struct {
 	ended       []endedRun    // earlier runs of the name, whose trainers' joins come too late
 }
 
-// newJob makes a job that this ps has acquired. fitted is its manifest with the chunks that there is room for.
-func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window int64) *job {
-	j := &job{manifest: fitted, run: c.record.RunID, registered: time.Now(), servers: c.servers, ended: c.record.Ended,
-		watching: make([]watching, fitted.Trainers), notSaved: found.not, standing: found.standing,
-		stoodBy: stoodBy{was: found.standing != nil || found.kept != nil}}
+// move changes the state of a job before it gathers trainers.
+func (j *job) move(to jobState, now time.Time) {
+	j.state.transition(to)
+	j.since = now
+}
+
+// place makes the coordinator of a job that this ps has acquired. fitted is its manifest with the chunks that there is
+// room for.
+func (j *job) place(s *Server, c acquisition, found *saved, fitted *schema.Job, window int64) {
+	j.move(jobPlacing, s.now())
+	j.manifest, j.run, j.servers, j.ended = fitted, c.record.RunID, c.servers, c.record.Ended
+	j.watching, j.notSaved, j.standing = make([]watching, fitted.Trainers), found.not, found.standing
+	j.stoodBy = stoodBy{was: found.standing != nil || found.kept != nil}
 	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst,
 		Deadline: s.config.Deadline, StallTimeout: s.config.StallTimeout, StartTimeout: s.config.StartTimeout,
 		WindowBytes: window, Checkpoints: found.policy(&s.config),
 		Resume: found.from(), Returning: found.back, Doubt: found.doubt(), Carried: found.carried, Unseen: !s.embedsControl(),
 		Copies: s.keeper != nil, Process: s.process, Incarnation: s.registry.self.Incarnation,
-		Here: found.here, Places: c.left.places, Cramped: c.left.cramped}
+		Here: found.here, Places: c.left.places, Cramped: c.left.cramped, state: &j.state}
 	if found.standing != nil && found.standing.ended {
 		config.ReturnWithin = returnSoonMax
 	}
@@ -53,5 +69,14 @@ func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window i
 	}
 	j.coordinator = NewCoordinator(config)
 	j.coordinator.Peers(s.now(), c.peers)
-	return j
+}
+
+// isClosed reports whether a channel is closed, or nil.
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return c == nil
+	}
 }

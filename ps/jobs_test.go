@@ -87,7 +87,7 @@ func TestNameIsFreeAgain(t *testing.T) {
 			trainers := gather(t, s, shardtest.New(t, job), "j-a"+string(rune('a'+2*i+round)), "j-b"+string(rune('a'+2*i+round)))
 			eventually(t, "the statistics show the job and its memory", func() bool {
 				got := s.Stats()
-				return len(got.Jobs) == 1 && got.Memory == JobBytes(s.config, job, 2) && got.Jobs[0].Phase == Running
+				return len(got.Jobs) == 1 && got.Memory == JobBytes(s.config, job, 2) && got.Jobs[0].State == jobRunning.String()
 			})
 			end(trainers[0], trainers[1])
 			eventually(t, "the job is freed", func() bool { return s.Stats().Memory == 0 })

@@ -28,7 +28,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 			Text: fmt.Sprintf("job %s has ended, and had no place for this trainer before", m.job)}})
 		return
 	}
-	j := l.jobs[m.job]
+	j := l.job(m.job)
 	goesOn := false
 	if b := l.server.standby; b != nil && j == nil {
 		mine, refused := b.comes(m.job, cmp.Or(request.Was, m.from), request.Run)
@@ -42,7 +42,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 		l.send(m.job, 0, m.from, schema.Control{Refused: runOver(m.job)})
 		return
 	}
-	if j != nil && j.attended() {
+	if j != nil && j.state != jobPlacing {
 		if !tookPart(j.ended, m.from) {
 			l.admit(j, m, request)
 		}
@@ -62,27 +62,34 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 		l.send(m.job, 0, m.from, schema.Control{Refused: m.refused})
 		return
 	}
-	waiting, asked := l.waiting[m.job]
-	if _, looking := l.looking[m.job]; looking || l.asking[m.job] != nil {
-		asked = true
+	l.wait(m, request, goesOn)
+}
+
+// wait has a join wait until its job gathers trainers. The first one of a run has it acquired.
+func (l *controlLoop) wait(m *message, request *schema.Join, goesOn bool) {
+	j := l.jobs[m.job]
+	first := j == nil || j.state == jobEnded
+	if first {
+		j = &job{name: m.job, since: l.server.now()}
 	}
-	if slices.ContainsFunc(waiting, func(w *message) bool { return w.from == m.from }) || l.joins == joinsMax ||
+	if slices.ContainsFunc(j.waiting, func(w *message) bool { return w.from == m.from }) || l.joins == joinsMax ||
 		l.joinBytes+m.bytes > checkingBytesMax {
 		return
 	}
-	l.waiting[m.job] = append(waiting, m)
+	l.jobs[m.job] = j
+	j.waiting = append(j.waiting, m)
 	l.joins++
 	l.joinBytes += m.bytes
-	if j == nil && !asked {
+	if first {
 		job, left := l.withTrainersLeft(request.Job)
-		l.acquireJob(acquireRequest{job: job, left: left, joiner: m.from, resume: request.Resume, back: request.Run,
+		l.acquireJob(j, acquireRequest{job: job, left: left, joiner: m.from, resume: request.Resume, back: request.Run,
 			saved: request.Saved, alone: goesOn, over: l.server.runHere(m.job)})
 	}
 }
 
 // runs reports that a run of a job is known here, or may be known to another ps.
 func (l *controlLoop) runs(name schema.JobName, run schema.RunID) bool {
-	if j := l.jobs[name]; j != nil {
+	if j := l.job(name); j != nil {
 		return j.run == run
 	}
 	a := l.assignments[name]
@@ -97,7 +104,8 @@ func (l *controlLoop) coordinatedElsewhere(now time.Time, name schema.JobName) b
 		patience := max(l.server.registry.lease, 4*tickEvery)
 		return a.coordinator.For(now) < patience || now.Sub(l.server.controlBack.get()) < patience
 	}
-	return now.Before(l.elsewhere[name])
+	j := l.jobs[name]
+	return j != nil && j.state == jobEnded && now.Before(j.elsewhere)
 }
 
 func (l *controlLoop) admit(j *job, m *message, request *schema.Join) {
@@ -128,35 +136,33 @@ func (l *controlLoop) admit(j *job, m *message, request *schema.Join) {
 
 // acquired takes the registry's answer: who coordinates a job: this ps, if it wrote the job down first.
 func (l *controlLoop) acquired(c acquisition) {
-	name := c.job.Name
+	j := l.jobs[c.job.Name]
 	switch {
 	case errors.Is(c.err, fabric.ErrLost): // or slower than we wait
-		l.server.log.Warn("job not registered yet, its trainers ask again", "job", name, "err", c.err)
-		l.takeWaiting(name)
-		return
+		l.server.log.Warn("job not registered yet, its trainers ask again", "job", j.name, "err", c.err)
+		l.giveUp(j, nil)
 	case c.err != nil:
-		l.turnAway(name, &schema.Refused{Reason: "server_full",
-			Text: schema.Clip(fmt.Sprintf("job %s cannot be registered: %v", name, c.err))})
-		return
+		l.giveUp(j, &schema.Refused{Reason: "server_full",
+			Text: schema.Clip(fmt.Sprintf("job %s cannot be registered: %v", j.name, c.err))})
 	case c.ended != nil:
-		l.joinAgain(name, c.ended)
-		return
+		l.joinAgain(j, c.ended)
 	case c.record == nil:
-		l.elsewhere[name] = time.Now().Add(l.server.registry.renewEvery())
-		l.takeWaiting(name)
-		return
+		l.takeWaiting(j)
+		j.state.transition(jobEnded)
+		j.elsewhere = time.Now().Add(l.server.registry.renewEvery())
+	default:
+		c.carried = l.carriedFrom(&c)
+		l.find(j, c)
 	}
-	c.carried = l.carriedFrom(&c)
-	l.find(c)
 }
 
 // register makes the coordinator of a job that this ps has acquired, and whose checkpoints have been looked for.
 func (l *controlLoop) register(f *foundJob) {
 	c, name := f.acquisition, f.job.Name
-	delete(l.looking, name)
+	j := l.jobs[name]
 	if f.refused != nil {
 		l.server.registry.end(name, endedRun{})
-		l.turnAway(name, f.refused)
+		l.giveUp(j, f.refused)
 		return
 	}
 	refused := checkMessages(c.job, "this server", l.server.config.PayloadBytesMax)
@@ -165,20 +171,19 @@ func (l *controlLoop) register(f *foundJob) {
 		refused = l.checkServers(&c, fitted)
 	}
 	if refused != nil {
-		if j := f.saved.standing; j != nil { // it can go on when there is room
-			l.server.standby.putBack(j)
+		if s := f.saved.standing; s != nil { // it can go on when there is room
+			l.server.standby.putBack(s)
 			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
 		}
 		if c.left.places > 0 && l.noRoomForMore(c.job) {
 			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
 		}
 		l.server.registry.end(name, endedRun{})
-		l.turnAway(name, refused)
+		l.giveUp(j, refused)
 		l.runOver(name, c.record.RunID, checkpoint.Abandon)
 		return
 	}
-	j := newJob(l.server, c, &f.saved, fitted, l.window(fitted, l.shardsHere(&c), l.held()))
-	l.jobs[name] = j
+	j.place(l.server, c, &f.saved, fitted, l.window(fitted, l.shardsHere(&c), l.held()))
 	l.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers",
 		c.job.Trainers, "shards", j.coordinator.shards, "servers", len(c.servers))
 	l.carryOut(j, j.coordinator.Assign(time.Now()))
@@ -190,38 +195,42 @@ func (l *controlLoop) register(f *foundJob) {
 // admitWaiting admits those who wait for a job, once all of its shard servers have been heard of. Before, one of them
 // may be dead, whose lease has not run out: nobody is to wait for it.
 func (l *controlLoop) admitWaiting(j *job) {
-	if !j.attended() {
+	if j.state == jobPlacing {
 		return
 	}
-	for _, m := range l.takeWaiting(j.manifest.Name) {
-		if l.jobs[j.manifest.Name] == j && !tookPart(j.ended, m.from) {
+	for _, m := range l.takeWaiting(j) {
+		if l.jobs[j.name] == j && !tookPart(j.ended, m.from) {
 			l.admit(j, m, m.control.Join)
 		}
 	}
 }
 
-// attended reports whether all shard servers of a job have been heard of.
-func (j *job) attended() bool { return j.coordinator.unheard() < 0 }
-
 // busyAfter is for how long those who wait for a job are told nothing.
 const busyAfter = 2 * tickEvery
 
-// putOff tells those who wait for a job which ps it waits for. They ask again.
+// putOff tells the trainers that wait for a job what it waits for. They ask again.
 func (l *controlLoop) putOff(j *job, now time.Time) {
-	i := j.coordinator.unheard()
-	if i < 0 || now.Sub(j.registered) < busyAfter {
+	text, since := "", now.Sub(j.since)
+	switch {
+	case since < busyAfter:
+		return
+	case j.state == jobLocating:
+		text = fmt.Sprintf(
+			"its checkpoints have been read and verified for %s, and the job begins when that is done", rounded(since))
+	case j.state == jobPlacing:
+		text = fmt.Sprintf("%s is announced and has not answered for %s: it may be dead, which counts %s after its last "+
+			"sign; the job is registered without it then", j.coordinator.shardServerName(j.coordinator.unheard()),
+			rounded(since), l.server.registry.lease)
+	default:
 		return
 	}
-	l.turnAway(j.manifest.Name, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
-		"%s is announced and has not answered for %s: it may be dead, which counts %s after its last sign; the job is "+
-			"registered without it then",
-		j.coordinator.shardServerName(i), rounded(now.Sub(j.registered)), l.server.registry.lease))})
+	l.turnAway(j, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(text)})
 }
 
 // registerAnew drops a job that nobody was admitted to, because one of its shard servers is no more, and has it
 // acquired for those who wait, among the ps that there are now. It reports whether it did.
 func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
-	if j.attended() {
+	if j.state != jobPlacing {
 		return false
 	}
 	dead := slices.IndexFunc(j.servers, func(s leaseRecord) bool {
@@ -233,8 +242,9 @@ func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
 		return false
 	}
 	l.server.log.Warn("ps is no more, its job is registered anew", "job", j.manifest.Name, "server", j.servers[dead].ID)
-	waiting := l.takeWaiting(j.manifest.Name)
+	waiting := l.takeWaiting(j)
 	l.drop(j)
+	j.state.transition(jobEnded)
 	l.runOver(j.manifest.Name, j.run, checkpoint.Abandon)
 	for _, m := range waiting {
 		l.join(m, m.control.Join)
@@ -242,10 +252,12 @@ func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
 	return true
 }
 
-// joinAgain drops the joins that wait for a job and come from trainers of its earlier runs: they were said again to a
+// joinAgain ends a run that is not acquired, and drops the joins that wait for it and come from trainers of its earlier runs: they were said again to a
 // ps that was slow, and answered by another. The others have the job acquired for them.
-func (l *controlLoop) joinAgain(name schema.JobName, ended []endedRun) {
-	for _, m := range l.takeWaiting(name) {
+func (l *controlLoop) joinAgain(j *job, ended []endedRun) {
+	waiting := l.takeWaiting(j)
+	l.giveUp(j, nil)
+	for _, m := range waiting {
 		if !tookPart(ended, m.from) {
 			l.join(m, m.control.Join)
 		}
@@ -253,9 +265,9 @@ func (l *controlLoop) joinAgain(name schema.JobName, ended []endedRun) {
 }
 
 // takeWaiting takes the joins for a job that wait.
-func (l *controlLoop) takeWaiting(name schema.JobName) []*message {
-	waiting := l.waiting[name]
-	delete(l.waiting, name)
+func (l *controlLoop) takeWaiting(j *job) []*message {
+	waiting := j.waiting
+	j.waiting = nil
 	l.joins -= len(waiting)
 	for _, m := range waiting {
 		l.joinBytes -= m.bytes
@@ -263,13 +275,25 @@ func (l *controlLoop) takeWaiting(name schema.JobName) []*message {
 	return waiting
 }
 
+// giveUp ends a job that this ps does not come to coordinate, and refuses its joins. refused is nil where they are
+// only to be repeated.
+func (l *controlLoop) giveUp(j *job, refused *schema.Refused) {
+	j.state.transition(jobEnded)
+	delete(l.jobs, j.name)
+	if refused == nil {
+		l.takeWaiting(j)
+		return
+	}
+	l.turnAway(j, refused)
+}
+
 // turnAway refuses all that wait for a job.
-func (l *controlLoop) turnAway(name schema.JobName, refused *schema.Refused) {
-	for _, m := range l.takeWaiting(name) {
+func (l *controlLoop) turnAway(j *job, refused *schema.Refused) {
+	for _, m := range l.takeWaiting(j) {
 		if refused.Reason != schema.RefusedBusy {
-			l.joinRefused(name, m.from, m.control.Join.Host, refused)
+			l.joinRefused(j.name, m.from, m.control.Join.Host, refused)
 		}
-		l.send(name, 0, m.from, schema.Control{Refused: refused})
+		l.send(j.name, 0, m.from, schema.Control{Refused: refused})
 	}
 }
 

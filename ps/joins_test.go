@@ -48,8 +48,8 @@ func TestFloodLeavesRoomForAcquisitions(t *testing.T) {
 	for range 10 {
 		l.receive(fabric.NewMessage(fabric.At("flood", "t0", fabric.KindCtl, string(schema.Coordinator)).String(), refusal))
 	}
-	l.waiting["wanted"], l.joins = []*message{{job: "wanted", from: "j-a",
-		control: &schema.Control{Join: &schema.Join{}}}}, 1
+	l.jobs["wanted"], l.joins = &job{name: "wanted", waiting: []*message{{job: "wanted", from: "j-a",
+		control: &schema.Control{Join: &schema.Join{}}}}}, 1
 	s.registry.results <- acquisition{job: shardtest.SmallJob("wanted", 1, 1), err: fabric.ErrLost}
 	s.registry.news <- registryNews{}
 	l.readAll(t.Context())

@@ -68,14 +68,14 @@ func parseKept(id string) (run schema.RunID, v schema.Version, ok bool) {
 
 // acquireJob has a job acquired. Where its trainers come back from a run that was lost, all ps are asked first what
 // they keep of it.
-func (l *controlLoop) acquireJob(q acquireRequest) {
+func (l *controlLoop) acquireJob(j *job, q acquireRequest) {
 	k, name := l.server.keeper, q.job.Name
 	if k == nil || q.back == 0 || !q.resume {
-		l.acquireNow(q)
+		l.acquireNow(j, q)
 		return
 	}
 	question := &keptQuestion{acquire: q, since: l.server.now(), answers: map[string]schema.Kept{}}
-	l.asking[name] = question
+	j.question = question
 	self := l.server.ID()
 	question.answers[self] = k.kept(q.back)
 	for _, id := range l.server.Announced() {
@@ -87,20 +87,20 @@ func (l *controlLoop) acquireJob(q acquireRequest) {
 	}
 	time.AfterFunc(spreadWithin, l.tellSoon)
 	time.AfterFunc(askKeptWithin, l.tellSoon)
-	l.settleKept(name)
+	l.settleKept(j)
 }
 
-func (l *controlLoop) acquireNow(q acquireRequest) {
+func (l *controlLoop) acquireNow(j *job, q acquireRequest) {
 	select {
 	case l.server.registry.acquires <- q:
 	default: // many others come first
-		l.takeWaiting(q.job.Name)
+		l.giveUp(j, nil)
 	}
 }
 
 // settleKept has a job acquired once it is known what is kept of it.
-func (l *controlLoop) settleKept(name schema.JobName) {
-	q := l.asking[name]
+func (l *controlLoop) settleKept(j *job) {
+	q := j.question
 	if q == nil {
 		return
 	}
@@ -112,13 +112,13 @@ func (l *controlLoop) settleKept(name schema.JobName) {
 	if slices.ContainsFunc(q.asked, waits) && l.server.now().Sub(q.since) < within {
 		return
 	}
-	delete(l.asking, name)
+	j.question = nil
 	if q.acquire.kept = kept; kept != nil {
 		for id, a := range q.answers {
 			kept.there = append(kept.there, keptServer{id: id, incarnation: a.Incarnation})
 		}
 	}
-	l.acquireNow(q.acquire)
+	l.acquireNow(j, q.acquire)
 }
 
 // chooseKept finds the newest version that is kept of all shards of a run, or of one that went on from it; nil: there
@@ -254,7 +254,7 @@ func (l *controlLoop) tellKept() {
 			said.TookMS = time.Duration(a.mirroring.took.Load()).Milliseconds()
 			said.Bytes = a.mirroring.bytes.Load()
 		}
-		if j := l.jobs[name]; j != nil && j.run == run {
+		if j := l.job(name); j != nil && j.run == run {
 			l.local = append(l.local, localMessage{name, run, l.server.member, schema.Control{Kept: &said}})
 			continue
 		}
@@ -268,12 +268,14 @@ func (l *controlLoop) heardKept(m *message, said *schema.Kept) {
 		l.forged(m)
 		return
 	}
-	q := l.asking[m.job]
-	if q != nil && slices.Contains(q.asked, said.Server) && slices.Contains(append(said.Runs, said.Run), q.acquire.back) {
-		q.answers[said.Server] = *said
-		l.settleKept(m.job)
+	if j := l.jobs[m.job]; j != nil && j.question != nil {
+		q := j.question
+		if slices.Contains(q.asked, said.Server) && slices.Contains(append(said.Runs, said.Run), q.acquire.back) {
+			q.answers[said.Server] = *said
+			l.settleKept(j)
+		}
 	}
-	if j := l.jobs[m.job]; j != nil && j.run == said.Run {
+	if j := l.job(m.job); j != nil && j.run == said.Run {
 		l.carryOut(j, j.coordinator.Kept(l.server.now(), m.from, said))
 	}
 }
@@ -289,7 +291,9 @@ func (l *controlLoop) coordinatorEnded(run schema.RunID) {
 	if a := l.assignments[name]; a != nil && a.run == run {
 		l.release(a)
 	}
-	delete(l.elsewhere, name)
+	if j := l.jobs[name]; j != nil && j.state == jobEnded {
+		delete(l.jobs, name)
+	}
 	const why = "the ps that coordinates the job has ended"
 	l.server.log.Warn(why, "job", name)
 	failed := &schema.Failed{Member: schema.Coordinator, Text: why, Back: true}

@@ -36,7 +36,7 @@ const (
 // ScaleLR takes a request for a change. One that asks for what is decided or proposed already is a repetition.
 func (c *Coordinator) ScaleLR(from schema.Member, r *schema.ScaleLR) []Decision {
 	l := &c.lr
-	if c.phase == Running && r.From != 0 && slices.Contains(l.decided, schema.LRChange{From: r.From, Scale: r.Scale}) {
+	if c.running() && r.From != 0 && slices.Contains(l.decided, schema.LRChange{From: r.From, Scale: r.Scale}) {
 		// a final word would free a trainer from what is being agreed; a proposal has what is decided, too
 		_, trainer := c.find(from)
 		return []Decision{{To: from, Control: c.lrNow(!trainer || l.proposal == nil)}}
@@ -85,8 +85,8 @@ func lrTooLate(from, begun schema.Batch) string {
 
 // checkScaleLR says why a job's learning rates cannot be changed as asked, or nothing.
 func (c *Coordinator) checkScaleLR(r *schema.ScaleLR) string {
-	if c.phase != Running {
-		return fmt.Sprintf("job %s is %v: want a running one", c.config.Job.Name, c.phase)
+	if !c.running() {
+		return fmt.Sprintf("job %s is %v: want a running one", c.config.Job.Name, *c.state)
 	}
 	if err := c.config.Job.CheckScaleLR(); err != nil {
 		return err.Error()
@@ -198,7 +198,7 @@ func (c *Coordinator) agreeLR() (decisions []Decision) {
 // LRRecorded is told that the changes which a Decision had to be recorded are: now they are decided.
 func (c *Coordinator) LRRecorded() []Decision {
 	p := c.lr.proposal
-	if p == nil || !p.stored || c.phase == Ended {
+	if p == nil || !p.stored || c.over() {
 		return nil
 	}
 	c.lr.decided = c.lrAssigned()

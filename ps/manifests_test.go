@@ -199,7 +199,7 @@ func lateLoopLosesNobody(t *testing.T) {
 	eventually(t, "a ps stands by", func() bool { return strings.Contains(log.String(), "a ps stands by") })
 	late.Store(true)
 	time.Sleep(60 * time.Second)
-	if jobs := s.Stats().Jobs; len(jobs) != 1 || jobs[0].Phase != Running {
+	if jobs := s.Stats().Jobs; len(jobs) != 1 || jobs[0].State != jobRunning.String() {
 		t.Errorf("jobs %+v, want that it goes on", jobs)
 	}
 	if text := log.String(); late.Load() || strings.Contains(text, "nobody stands by") || strings.Contains(text, "other") {

@@ -54,22 +54,36 @@ type endedJob struct {
 	late     []schema.Member // who was put off until there would be a place, by the names they ask under
 	gone     []schema.Member // who has left since, and does not come back
 	cramped  bool            // there is no room for more
+	writing  chan struct{}   // as of job
 }
 
 func (l *controlLoop) remember(j *job) {
 	e := endedJob{name: j.manifest.Name, run: j.run, joiners: j.coordinator.Joiners(), failed: j.coordinator.Failed(),
-		next: j.coordinator.regather.next, places: j.coordinator.left(), manifest: j.manifest, late: j.coordinator.late()}
-	if len(l.ended) == endedMax {
-		l.ended = slices.Delete(l.ended, 0, 1)
+		next: j.coordinator.regather.next, places: j.coordinator.left(), manifest: j.manifest, late: j.coordinator.late(),
+		writing: j.writing}
+	if len(l.history) == endedMax {
+		i := max(0, slices.IndexFunc(l.history, func(e endedJob) bool { return isClosed(e.writing) }))
+		l.history = slices.Delete(l.history, i, i+1)
 	}
-	l.ended = append(l.ended, e)
+	l.history = append(l.history, e)
+}
+
+// lastWriting returns what is closed when the last version of the earlier runs of a name is on the disk; nil: none was
+// written.
+func (l *controlLoop) lastWriting(name schema.JobName) chan struct{} {
+	for i := len(l.history) - 1; i >= 0; i-- {
+		if e := &l.history[i]; e.name == name && e.writing != nil {
+			return e.writing
+		}
+	}
+	return nil
 }
 
 // lastEnded is the run of a name that has ended last; nil where none is remembered.
 func (l *controlLoop) lastEnded(name schema.JobName) *endedJob {
-	for i := len(l.ended) - 1; i >= 0; i-- {
-		if l.ended[i].name == name {
-			return &l.ended[i]
+	for i := len(l.history) - 1; i >= 0; i-- {
+		if l.history[i].name == name {
+			return &l.history[i]
 		}
 	}
 	return nil
@@ -77,8 +91,8 @@ func (l *controlLoop) lastEnded(name schema.JobName) *endedJob {
 
 // over finds the ended job that a message speaks of: by its run id, or by who wants to join.
 func (l *controlLoop) over(m *message, run schema.RunID) *endedJob {
-	for i := range l.ended {
-		e := &l.ended[i]
+	for i := range l.history {
+		e := &l.history[i]
 		if e.name == m.job && (run != 0 && e.run == run || run == 0 && slices.Contains(e.joiners, m.from)) {
 			return e
 		}
@@ -89,7 +103,7 @@ func (l *controlLoop) over(m *message, run schema.RunID) *endedJob {
 // jobOf finds the job that a message is for: one that is registered here, in the run that the frame names; of a frame
 // without a run, in whichever. Messages reach a job by this alone.
 func (l *controlLoop) jobOf(m *message) (j *job, registered bool) {
-	if j, registered = l.jobs[m.job]; registered && (m.head.Job == 0 || m.head.Job == j.run) {
+	if j = l.job(m.job); j != nil && (m.head.Job == 0 || m.head.Job == j.run) {
 		return j, true
 	}
 	return nil, false
@@ -132,7 +146,7 @@ func (l *controlLoop) read(ctx context.Context, m *message) {
 // refuseVersion tells a program that reads another protocol so, in the one message that all of them read: refused, with
 // no more than a reason and a text. Of a job that another ps coordinates, that one answers.
 func (l *controlLoop) refuseVersion(m *message, r *refusal) {
-	if l.jobs[m.job] == nil && l.coordinatedElsewhere(time.Now(), m.job) {
+	if l.job(m.job) == nil && l.coordinatedElsewhere(time.Now(), m.job) {
 		return
 	}
 	l.server.counters.count(r.Reason)
@@ -156,41 +170,42 @@ func (l *controlLoop) forged(m *message) {
 		"somebody speaks for "+string(m.from)+", which is here")
 }
 
-// doubted is a word of a coordinator that came while no other ps was known that could be one.
-type doubted struct {
+// unverified is a message of a coordinator that came while no other ps was known that could be one.
+type unverified struct {
 	message message
 	looks   int // at who is announced, since
 }
 
 const (
-	// doubtsMax bounds what waits for a look at who is announced. A coordinator says it again.
-	doubtsMax = 16
-	// doubtLooks is after how many looks without another ps a word is forged: one may have begun before it came.
-	doubtLooks = 2
+	// unverifiedMax bounds the messages that wait for a look at which ps are announced. A coordinator repeats its own.
+	unverifiedMax = 16
+	// unverifiedLooks is after how many looks without another ps a message counts as forged: one look may have begun
+	// before it came.
+	unverifiedLooks = 2
 )
 
-// doubt holds a message until it is known whether another ps has come a moment ago.
-func (l *controlLoop) doubt(m *message) {
-	if len(l.doubts) == doubtsMax {
+// verifyLater holds a message until it is known whether another ps has come a moment ago.
+func (l *controlLoop) verifyLater(m *message) {
+	if len(l.unverified) == unverifiedMax {
 		l.forged(m)
 		return
 	}
-	l.doubts = append(l.doubts, doubted{message: *m})
+	l.unverified = append(l.unverified, unverified{message: *m})
 	l.server.registry.lookSoon()
 }
 
-// settleDoubts is called after a look.
-func (l *controlLoop) settleDoubts(ctx context.Context) {
-	doubts := l.doubts
-	l.doubts = nil
-	for _, q := range doubts {
+// verify reads the messages of coordinators that another ps can have sent. It is called after a look.
+func (l *controlLoop) verify(ctx context.Context) {
+	all := l.unverified
+	l.unverified = nil
+	for _, q := range all {
 		switch q.looks++; {
 		case !l.server.registry.alone.Load():
 			l.read(ctx, &q.message)
-		case q.looks == doubtLooks:
+		case q.looks == unverifiedLooks:
 			l.forged(&q.message)
 		default:
-			l.doubts = append(l.doubts, q)
+			l.unverified = append(l.unverified, q)
 			l.server.registry.lookSoon()
 		}
 	}
@@ -208,7 +223,7 @@ func (l *controlLoop) readCoordinator(ctx context.Context, m *message) {
 		return
 	}
 	if l.server.embedsControl() && l.server.registry.alone.Load() {
-		l.doubt(m)
+		l.verifyLater(m)
 		return
 	}
 	control, err := m.decode()
@@ -308,7 +323,7 @@ func (l *controlLoop) readJoin(m *message, join *schema.Join) *refusal {
 		l.send(m.job, 0, m.from, schema.Control{Refused: r})
 	case m.head.Job != 0 && !registered: // it waits for others of a run
 		e := l.over(m, m.head.Job) // where that has failed its session is told
-		if e != nil && e.failed == nil || l.jobs[m.job] != nil || e == nil && l.server.byItself() {
+		if e != nil && e.failed == nil || l.job(m.job) != nil || e == nil && l.server.byItself() {
 			l.send(m.job, 0, m.from, schema.Control{Refused: runOver(m.job)})
 		}
 	default:

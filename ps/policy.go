@@ -48,7 +48,7 @@ type failing struct{}
 // tick implements policy.
 func (failing) tick(c *Coordinator, now time.Time) []Decision {
 	decisions := c.findLost(now, c.failFor)
-	if c.phase == Ended {
+	if c.over() {
 		return decisions
 	}
 	return append(decisions, c.findSlow(now, c.waiting())...)

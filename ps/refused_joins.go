@@ -62,7 +62,7 @@ func (l *controlLoop) joinRefused(job schema.JobName, from schema.Member, host s
 	}
 	l.server.log.Warn("join refused", "job", job, "member", from, "host", host, "reason", why.Reason, "text",
 		why.Text, "times", n)
-	if j := l.jobs[job]; j != nil && j.coordinator.Phase() == Gathering {
+	if j := l.job(job); j != nil && j.coordinator.gathers() {
 		told := *why
 		told.Text = fmt.Sprintf("a trainer on %s was refused: %s", host, why.Text)
 		l.send(job, j.run, schema.All, schema.Control{Refused: &told})

@@ -97,7 +97,7 @@ func (c *Coordinator) regathers() bool {
 }
 
 // awaits reports that the run awaits those who come back.
-func (c *Coordinator) awaits() bool { return c.config.Carried != nil && c.phase == Gathering }
+func (c *Coordinator) awaits() bool { return c.config.Carried != nil && c.gathers() }
 
 // tick implements policy.
 func (regathering) tick(c *Coordinator, now time.Time) []Decision {
@@ -105,7 +105,7 @@ func (regathering) tick(c *Coordinator, now time.Time) []Decision {
 		return failing{}.tick(c, now)
 	}
 	decisions := c.findLost(now, func(i int, _ string) []Decision { return c.goOnWithout(now, i) })
-	if c.phase == Ended {
+	if c.over() {
 		return decisions
 	}
 	waiting := c.waiting()
@@ -174,7 +174,7 @@ func (c *Coordinator) goOn(how schema.End, who schema.Member, text string, comes
 	if comes {
 		next.Here++
 	}
-	if c.phase == Ended || next.Here == 0 && done {
+	if c.over() || next.Here == 0 && done {
 		return c.end(how, who, text)
 	}
 	waits := c.policy.(regathering).waits

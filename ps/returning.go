@@ -33,7 +33,7 @@ func (c *Coordinator) returnWithin() time.Duration {
 func (c *Coordinator) waitNoLonger(now time.Time) []Decision {
 	within := c.returnWithin()
 	switch {
-	case c.phase != Gathering || c.config.Returning == nil || !c.anybody() || c.missing() == 0 || c.grew.For(now) < within:
+	case !c.gathers() || c.config.Returning == nil || !c.anybody() || c.missing() == 0 || c.grew.For(now) < within:
 		return nil
 	case c.policy == (rewinding{}): // the next run has fewer places
 		return c.FailBack(schema.Coordinator, fmt.Sprintf(

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -37,14 +35,13 @@ type saved struct {
 }
 
 // find looks for the checkpoints of a job that this ps has acquired, on a goroutine of its own, and has it registered.
-func (l *controlLoop) find(c acquisition) {
+func (l *controlLoop) find(j *job, c acquisition) {
 	s := l.server
-	l.looking[c.job.Name] = s.now()
-	completing := l.completing[c.job.Name] // of the run before, whose version is the newest
-	delete(l.completing, c.job.Name)
+	j.move(jobLocating, s.now())
+	writing := l.lastWriting(j.name) // its version is the newest
 	s.releasing.Go(func() {
-		if completing != nil {
-			<-completing
+		if writing != nil {
+			<-writing
 		}
 		f := foundJob{acquisition: c}
 		f.saved, f.refused = s.lookForLost(&f.acquisition)
@@ -53,16 +50,6 @@ func (l *controlLoop) find(c acquisition) {
 		case <-l.done:
 		}
 	})
-}
-
-// putOffLooking tells those who wait for a job whose checkpoints are being read that it takes long. They ask again.
-func (l *controlLoop) putOffLooking(now time.Time) {
-	for _, name := range slices.Sorted(maps.Keys(l.looking)) {
-		if since := now.Sub(l.looking[name]); since >= busyAfter {
-			l.turnAway(name, &schema.Refused{Reason: schema.RefusedBusy, Text: fmt.Sprintf(
-				"its checkpoints have been read and verified for %s, and the job begins when that is done", rounded(since))})
-		}
-	}
 }
 
 // foundJob is a job whose checkpoints have been looked for.
@@ -176,7 +163,7 @@ func (l *controlLoop) resumed(job *schema.Job, id string) (func(int) *shard.Resu
 	if id == "" {
 		return func(int) *shard.Resumed { return nil }, nil
 	}
-	if j := l.jobs[job.Name]; id == standingID && j != nil && j.standing != nil {
+	if j := l.job(job.Name); id == standingID && j != nil && j.standing != nil {
 		state := j.standing.state
 		j.standing = nil
 		return state.Resumed, nil
@@ -217,7 +204,7 @@ func (l *controlLoop) durable(j *job, parts []schema.CheckpointPart) {
 	}
 	c := completedJob{j, j.coordinator.completing()}
 	done := make(chan struct{})
-	l.completing[j.manifest.Name] = done
+	j.writing = done
 	s.releasing.Go(func() {
 		c.err = s.complete(m)
 		close(done)
@@ -445,7 +432,7 @@ func (l *controlLoop) tellDrained() {
 		return
 	}
 	open := false
-	for _, j := range l.jobs {
+	for _, j := range l.coordinated() {
 		if waits, done := l.handsOver(j); waits {
 			open = open || !done
 			continue

@@ -85,13 +85,14 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 	behind := r.Serial > s.serial && r.Serial < c.serial // it has carried out what is no longer the latest
 	s.Begin(now)
 	s.heard, s.ready, s.serial, s.waiting, s.writing = true, r.Ready, r.Serial, r.Waiting, r.Writing
+	c.heardShards()
 	rose := r.Generation > s.generation
 	s.generation, s.done = r.Generation, r.Done
 	if behind {
 		return []Decision{c.assignTo(i)}, true
 	}
 	decisions := append(append(c.start(now), c.agreeLR()...), c.partsWritten(r.Parts)...)
-	if rose && c.phase == Running {
+	if rose && c.running() {
 		before := c.serial
 		decisions = append(decisions, c.offer(now)...)
 		if c.serial != before {

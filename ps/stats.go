@@ -24,8 +24,8 @@ type Stats struct {
 type JobStatus struct {
 	Name    schema.JobName
 	RunID   schema.RunID
-	Phase   Phase
-	Bytes   int64 // of memory promised to it
+	State   string // as of jobState
+	Bytes   int64  // of memory promised to it
 	Batch   schema.Batch
 	Members []MemberStatus // in order of their ids
 }
@@ -63,7 +63,7 @@ func (c *counters) read(s *Stats) {
 
 // Status is the coordinator's part of a job's status.
 func (c *Coordinator) Status() JobStatus {
-	s := JobStatus{Name: c.config.Job.Name, RunID: c.config.RunID, Phase: c.phase}
+	s := JobStatus{Name: c.config.Job.Name, RunID: c.config.RunID, State: c.state.String()}
 	for i, m := range c.members {
 		s.Members = append(s.Members, MemberStatus{schema.TrainerMember(i), m.host, m.batch, m.Since(), m.left, m.lost})
 		s.Batch = max(s.Batch, m.batch)

@@ -52,7 +52,7 @@ func (recovering) tick(c *Coordinator, now time.Time) []Decision {
 		return failing{}.tick(c, now)
 	}
 	decisions := c.findLost(now, func(i int, text string) []Decision { return c.vacate(now, i, text) })
-	if c.phase == Ended {
+	if c.over() {
 		return decisions
 	}
 	decisions = append(decisions, c.findWaitedFor(now)...)
@@ -82,18 +82,18 @@ func (c *Coordinator) outdated(from schema.Member, g schema.Generation) bool {
 // Died is told that the process of a trainer has ended: it is lost without any doubt.
 func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.Generation) []Decision {
 	i, ok := c.find(from)
-	if !ok || c.phase == Ended || c.members[i].left || c.members[i].vacancy != nil ||
+	if !ok || c.over() || c.members[i].left || c.members[i].vacancy != nil ||
 		generation != c.members[i].generation {
 		return nil
 	}
 	m := &c.members[i]
 	m.dead = true // which the next tick finds, where others can do without it or the job ends
-	if c.regathers() && c.phase == Running && !m.complete {
+	if c.regathers() && c.running() && !m.complete {
 		return c.goOnWithout(now, i)
 	}
 	text, _ := c.lost(now, i)
 	switch {
-	case c.phase != Running || m.complete:
+	case !c.running() || m.complete:
 		return nil
 	case c.rewinds():
 		return c.failFor(i, text)

@@ -17,7 +17,7 @@ const keptSilentMax = followedMax
 func (s *stoodBy) notePeers(now time.Time, c *Coordinator) {
 	k := &c.copies
 	s.known, s.peers, s.gone = true, true, ""
-	if s.off = whyNotKept(c.config.Job); s.off == "" && c.phase != Running {
+	if s.off = whyNotKept(c.config.Job); s.off == "" && !c.running() {
 		s.off = "it has not started"
 	}
 	if s.off == "" && len(k.plan) == 0 {

@@ -48,15 +48,14 @@ func (p *jobReports) at(now time.Time) []schema.JobReport {
 // report leaves for the reporter what coordinators know. It is called at the end of each tick.
 func (l *controlLoop) report(now time.Time) {
 	p := &jobReports{when: now, refused: l.refused.lately(now)}
-	for _, j := range byName(l.jobs) {
+	for _, j := range l.coordinated() {
 		if len(p.jobs) == schema.TelemetryJobsMax-endedShownMax {
 			break
 		}
 		p.jobs = append(p.jobs, j.telemetry(now))
 	}
 	l.shown = slices.DeleteFunc(l.shown, func(j schema.JobReport) bool {
-		_, again := l.jobs[j.Name]
-		return again || now.Sub(time.UnixMilli(j.EndedMS)) > endedShown
+		return l.job(j.Name) != nil || now.Sub(time.UnixMilli(j.EndedMS)) > endedShown
 	})
 	p.jobs = append(p.jobs, l.shown...)
 	l.server.reporter.look(p)
@@ -78,7 +77,7 @@ func (j *job) telemetry(now time.Time) schema.JobReport {
 	if p.Durability.Off != "" {
 		p.Durability.Off = schema.ClipFailure(cmp.Or(j.notSaved, p.Durability.Off))
 	}
-	if j.coordinator.Phase() != Ended {
+	if !j.coordinator.over() {
 		p.Standby = j.stoodBy.report(now)
 	}
 	return p
@@ -88,7 +87,7 @@ func (j *job) telemetry(now time.Time) schema.JobReport {
 func (c *Coordinator) Telemetry(now time.Time) schema.JobReport {
 	job := c.config.Job
 	p := schema.JobReport{
-		Name: job.Name, Workload: job.Workload, RunID: c.config.RunID, Phase: c.phase.String(), Consistency: job.Consistency,
+		Name: job.Name, Workload: job.Workload, RunID: c.config.RunID, Phase: c.phase(), Consistency: job.Consistency,
 		Apply: job.Apply, Reduce: job.Reduce,
 		Trainers: job.Trainers, Shards: c.shards, Lanes: job.Lanes, Ahead: job.Ahead, Parameters: job.Values(),
 		End: c.ended, Failed: c.failed,
@@ -109,6 +108,17 @@ func (c *Coordinator) Telemetry(now time.Time) schema.JobReport {
 		p.Keepers = append(p.Keepers, s.Server.ID)
 	}
 	return p
+}
+
+// phase is what reports tell of the job's state: for their readers shards and trainers are missing alike.
+func (c *Coordinator) phase() string {
+	switch {
+	case c.gathers():
+		return schema.PhaseGathering
+	case c.running():
+		return schema.PhaseRunning
+	}
+	return schema.PhaseEnded
 }
 
 // handedOver reports that the trainer was asked to end, and its place waits to be taken.

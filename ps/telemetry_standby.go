@@ -37,7 +37,7 @@ type stoodBy struct {
 
 // noteStandby notes of all jobs what whoever stands by has of them.
 func (l *controlLoop) noteStandby(now time.Time) {
-	for _, j := range l.jobs {
+	for _, j := range l.coordinated() {
 		s, a := &j.stoodBy, l.shardsOf(j)
 		if s.batch = schema.Version(j.coordinator.begun()); l.server.keeper != nil {
 			s.notePeers(now, j.coordinator)

@@ -1,0 +1,57 @@
+package ps
+
+import "fmt"
+
+// jobState is the state of a run of a job at a ps. A restart is a new run, which begins in acquiring.
+type jobState int
+
+// States of a job, in their order. docs/internals/states.md shows the transitions.
+const (
+	// jobAcquiring: the registry decides which ps coordinates the job. Joins wait.
+	jobAcquiring jobState = iota
+	// jobLocating: this ps reads which versions checkpoint folders and replicas have. Joins wait.
+	jobLocating
+	// jobPlacing: the shards are assigned, and not every ps that is to make some has answered. Joins wait.
+	jobPlacing
+	// jobGathering: trainers are missing, or shards are not made yet.
+	jobGathering
+	// jobRunning: all trainers have been told to start.
+	jobRunning
+	// jobEnding: the end is decided, and nothing else any more. Its shards are released, and its last version is written.
+	jobEnding
+	// jobEnded: this ps does nothing for the job. Another ps may coordinate it.
+	jobEnded
+)
+
+func (s jobState) String() string {
+	return [...]string{"acquiring", "locating", "placing", "gathering", "running", "ending", "ended"}[s]
+}
+
+// jobTransitions are the states that may follow each state of a job.
+var jobTransitions = [...][]jobState{
+	jobAcquiring: {jobLocating, jobEnded},
+	jobLocating:  {jobPlacing, jobEnded},
+	jobPlacing:   {jobGathering, jobEnding, jobEnded},
+	jobGathering: {jobRunning, jobEnding},
+	jobRunning:   {jobEnding},
+	jobEnding:    {jobEnded},
+	jobEnded:     {},
+}
+
+// transition changes the state. It is the only writer.
+func (s *jobState) transition(to jobState) { transition(jobTransitions[:], s, to) }
+
+// transition changes a state. A transition that its table does not have is a defect of this package, after which
+// nothing that is decided for the job could be trusted: it panics.
+func transition[S interface {
+	~int
+	fmt.Stringer
+}](table [][]S, from *S, to S) {
+	for _, next := range table[*from] {
+		if next == to {
+			*from = to
+			return
+		}
+	}
+	panic(fmt.Sprintf("ps: illegal transition of %T from %v to %v", to, *from, to))
+}
