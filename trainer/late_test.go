@@ -217,51 +217,6 @@ func openRequests(t *testing.T, s *Session) map[string]func() (still func() bool
 	}
 }
 
-// Whatever a trainer was told comes again all the time, while it trains and reads: the digest is that of a quiet job.
-func TestLateAnswersChangeNothing(t *testing.T) {
-	server := startServer(t, 2)
-	quiet := joinAll(t, testConfig(t, server), lateJob("quiet"))[0]
-	if err := quiet.Run(testContext(t), &bagToy{toy: newToy(t, quiet.job)}, 6, nil); err != nil {
-		t.Fatal(err)
-	}
-	want, err := quiet.Digest(testContext(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantRows, _ := readAll(t, quiet)
-	late := overhear(t, server)
-	s := joinAll(t, testConfig(t, server), lateJob("noisy"))[0]
-	w := &bagToy{toy: newToy(t, s.job)}
-	var storm sync.WaitGroup
-	over := make(chan struct{})
-	storm.Go(func() {
-		for {
-			select {
-			case <-over:
-				return
-			default:
-				late.again(s)
-			}
-		}
-	})
-	defer storm.Wait()
-	defer close(over)
-	for range 3 {
-		if err := s.Run(testContext(t), w, 2, nil); err != nil {
-			t.Fatal(err)
-		}
-		readAll(t, s, 0, 1, lateTable)
-	}
-	got, err := s.Digest(testContext(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	looked, scanned := readAll(t, s, 0, 1, lateTable)
-	if got != want || !sameBits(looked, wantRows) || !sameBits(scanned, wantRows) {
-		t.Errorf("digest %x among late answers, want %x", got, want)
-	}
-}
-
 // emptyPiece is an answer to request number i+1, for partition i of table 0, that has no rows and says that none
 // follow.
 func emptyPiece(t *testing.T, s *Session, i int) fabric.Message {

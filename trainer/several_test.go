@@ -196,49 +196,6 @@ func controlGoneIsNamed(t *testing.T) {
 	}
 }
 
-// A ps whose data server is out of reach for a while costs time and nothing else.
-func TestDataServerLostForAWhile(t *testing.T) {
-	const lanes, batches = 4, 40
-	want := digestOnOne(t, 2, toyJob("whole", 2, lanes, schema.ApplyUpdate), batches)
-	control := startControl(t, fabric.ServerConfig{})
-	startSeveral(t, control.URL(), ps.Config{}, 1)
-	// The second is announced at the address of a proxy that stands before it.
-	p := startProxy(t, "nats://127.0.0.1:1")
-	second := startServerWith(t,
-		ps.Config{NATS: control.URL(), ID: "second", Advertise: strings.TrimPrefix(p.url(), "nats://")})
-	p.redirect(strings.TrimPrefix(second.URL(), "nats://"))
-	job := toyJob("cut", 2, lanes, schema.ApplyUpdate)
-	var cut atomic.Bool
-	var restore sync.WaitGroup
-	w := newToy(t, job)
-	w.enter = func(b schema.Batch, _ lane.Lane) {
-		if b == 10 && !cut.Swap(true) {
-			p.cut(true)
-			restore.Go(func() {
-				time.Sleep(time.Second)
-				p.cut(false)
-			})
-		}
-	}
-	out := make([]outcome, 2)
-	var all sync.WaitGroup
-	for i := range out {
-		c := controlConfig(t, control.URL())
-		c.Member = schema.TrainerMember(i)
-		all.Go(func() { out[i] = train(testContext(t), c, job, w, batches) })
-	}
-	all.Wait()
-	restore.Wait()
-	for i, o := range out {
-		if o.err != nil || o.digest != want {
-			t.Errorf("trainer %d: %v, weights %x, want %x", i, o.err, o.digest[:6], want[:6])
-		}
-		if o.stats.Reconnects == 0 {
-			t.Errorf("trainer %d: the connection was not cut", i)
-		}
-	}
-}
-
 // What a trainer is told where it cannot take part.
 func TestSeveralServersErrors(t *testing.T) {
 	job := toyJob("wrong", 1, 2, schema.ApplyUpdate)
