@@ -53,7 +53,7 @@ func TestProblemsAreLogged(t *testing.T) {
 	before := strings.Count(log.String(), "\n")
 	many := make([]status.Event, 1000)
 	for i := range many {
-		many[i] = status.Event{Level: status.Warning, Code: status.CodeResends, Job: "ours"}
+		many[i] = status.Event{Level: status.Warning, Code: status.CodeRefusals, Job: "ours"}
 	}
 	h.record(&status.Update{Status: view, Events: many})
 	if n := strings.Count(log.String(), "\n") - before; n != recordsMax+1 {

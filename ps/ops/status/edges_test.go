@@ -176,26 +176,6 @@ func TestDisks(t *testing.T) {
 	}
 }
 
-// A frame in ten may be sent again, and one a second.
-func TestResendsThatMatter(t *testing.T) {
-	for _, c := range []struct {
-		frames, resent uint64 // a second
-		want           bool
-	}{{10_000, 500, false}, {1000, 200, true}, {10, 0, false}} {
-		cluster := statustest.NewCluster(statustest.Options{})
-		second := uint64(0)
-		u := altered(cluster, cluster.NewTracker(), 40, func(p *schema.Telemetry) {
-			if p.Trainer != nil {
-				p.Trainer.GradientFrames, p.Trainer.Resent = c.frames*second/2, c.resent*second/2
-				second++
-			}
-		})
-		if got := has(&u, status.CodeResends); got != c.want {
-			t.Errorf("%d of %d frames a second: %q", c.resent, c.frames, codesOf(&u.Status))
-		}
-	}
-}
-
 // What a member that is silent said of a GPU does not outweigh who still speaks of it.
 func TestOldWordsOfAGPU(t *testing.T) {
 	c := statustest.NewCluster(statustest.Options{})

@@ -253,20 +253,20 @@ func TestArrange(t *testing.T) {
 	gpu.causes = []string{"gpu:a"}
 	held := new(ranking).find(CodeHeldUp, "held").at(Critical)
 	held.follows, held.causes = []string{"gpu:a"}, []string{"member:j/t0"}
-	resends := new(ranking).find(CodeResends, "resends")
-	resends.follows = []string{"member:j/t0"}
+	refused := new(ranking).find(CodeRefusals, "refused")
+	refused.follows = []string{"member:j/t0"}
 	still := new(ranking).find(CodeNoProgress, "still")
 	disk := new(ranking).find(CodeDiskLow, "disk")
 	shard := new(ranking).find(CodeShardUnready, "shard")
 	var got []string
-	for _, f := range arrange([]finding{*disk, *resends, *held, *gpu, *still, *shard}) {
+	for _, f := range arrange([]finding{*disk, *refused, *held, *gpu, *still, *shard}) {
 		text := f.Text
 		if f.Symptom {
 			text = "> " + text
 		}
 		got = append(got, text)
 	}
-	want := []string{"shard", "gpu", "> held", "> resends", "still", "disk"}
+	want := []string{"shard", "gpu", "> held", "> refused", "still", "disk"}
 	for i := range want {
 		if i >= len(got) || got[i] != want[i] {
 			t.Fatalf("%q, want %q", got, want)

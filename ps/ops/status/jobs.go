@@ -145,9 +145,6 @@ func (j *ranking) trainer(job *Job, r *run, i int) {
 	if tr != nil {
 		j.mismatched(who, &tr.said().Verification, about)
 	}
-	if tr != nil && out.State != stateSilent {
-		j.trainerTraffic(job, tr, who, about)
-	}
 }
 
 // silentTrainer says that a trainer is not heard of: what waits for it, and when the job will give it up.

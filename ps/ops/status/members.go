@@ -35,8 +35,6 @@ type trainer struct {
 	ring   ring
 	since  loss // of the Tick before
 	past   stretches
-
-	reconnects []int64 // when; the latest few
 }
 
 // loss is the sum of losses up to some moment, and the batches that they are of.
@@ -62,7 +60,6 @@ func (tr *trainer) take(now int64, p *schema.Telemetry, counts bool) {
 		tr.since = loss{}
 	}
 	tr.remember(counts && training(p.Trainer))
-	tr.noteReconnects(now)
 }
 
 // handedIn says that a trainer has sent its part of a batch just now, and waits for the others'.
@@ -304,11 +301,7 @@ const (
 	cResult
 	cSent
 	cReceived
-	cFrames
 	cResent
-	cRepeated // lookups and pulls that were asked for again
-	cDropped
-	cReconnects
 	cCPU
 	countersMax
 )
@@ -316,8 +309,6 @@ const (
 const (
 	sFrames counter = iota
 	sBytes
-	sDropped
-	sSlowReaders
 	sRefused
 	sRounds
 	sStep
@@ -425,9 +416,8 @@ func trainerSample(now int64, p *schema.Telemetry) sample {
 		cLossBad:     float64(t.Loss.Bad), cKeys: finite(t.KeysSeconds), cLookup: finite(t.LookupSeconds),
 		cCompute: finite(t.ComputeSeconds),
 		cSend:    finite(t.SendSeconds), cResult: finite(t.ResultSeconds), cSent: float64(t.Traffic.BytesSent),
-		cReceived: float64(t.Traffic.BytesReceived), cFrames: float64(t.GradientFrames), cResent: float64(t.Resent),
-		cRepeated: float64(t.LookupsRepeated) + float64(t.Pulls), cDropped: float64(t.Traffic.Dropped),
-		cReconnects: float64(t.Traffic.Reconnects), cCPU: finite(t.Process.CPUSeconds),
+		cReceived: float64(t.Traffic.BytesReceived), cResent: float64(t.Resent),
+		cCPU: finite(t.Process.CPUSeconds),
 	}}
 	copy(s.adjusted[:], s.totals[cKeys:])
 	if i := activityOf(t.Doing); i < phases {
@@ -439,9 +429,8 @@ func trainerSample(now int64, p *schema.Telemetry) sample {
 func serverSample(now int64, p *schema.Telemetry) sample {
 	s := p.Server
 	return sample{at: now, clock: p.NowMS, totals: totals{
-		sFrames: float64(s.Frames), sBytes: float64(s.Bytes), sDropped: float64(s.Dropped),
-		sSlowReaders: float64(s.SlowReaders),
-		sRefused:     float64(refusedOf(s.Reasons)), sCPU: finite(s.Process.CPUSeconds),
+		sFrames: float64(s.Frames), sBytes: float64(s.Bytes),
+		sRefused: float64(refusedOf(s.Reasons)), sCPU: finite(s.Process.CPUSeconds),
 	}}
 }
 

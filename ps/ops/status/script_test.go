@@ -22,8 +22,8 @@ import (
 //	cluster [trainers= servers= shards= hosts= control= consistency= ahead= apply= batch=seconds at=ps hosted gpus gathering no-job]
 //	play seconds=        what the page says at the end: the sentence, what to do, and all problems (symptoms further in)
 //	set t1 ... | ps=0    what happens to trainers or a ps: stopped, gone, dropped-out, left, away, stuck, slow=3, loss=nan, norm=1e9, digest=7, well,
-//	                     after=0.9, resends=9, anew=1, lost=9; of ps: idle, unready, control-lost, refuses=damaged:9,
-//	                     free=bytes, use=, promised=bytes, mismatches=1, cut=1, dropped=9; of all: hung, deaf
+//	                     after=0.9; of ps: idle, unready, control-lost, refuses=damaged:9,
+//	                     free=bytes, use=, promised=bytes, mismatches=1; of all: hung, deaf
 //	gpu t1 state= [code= reason= action= xid= throttled= injected]
 //	end [failed=t3 text= how=stopped back]
 //	drain by=1 [unheard] the ps that coordinates the job is asked to end, and another one goes on with the job
@@ -188,7 +188,6 @@ func (s *script) set() {
 		t.Slow = max(t.Slow, s.real("slow"))
 		t.After, t.Dropped = s.real("after"), s.d.HasArg("dropped-out")
 		t.Wrong = uint64(s.number("mismatches"))
-		t.Resends, t.Anew, t.Lost = uint64(s.number("resends")), uint64(s.number("anew")), uint64(s.number("lost"))
 		if s.d.HasArg("loss") {
 			t.Loss = s.real("loss")
 		}
@@ -211,7 +210,7 @@ func (s *script) set() {
 func (s *script) setServer(v *statustest.Server) {
 	v.Idle = s.d.HasArg("idle")
 	v.Stopped, v.ControlLost, v.NotReady = s.d.HasArg("stopped"), s.d.HasArg("control-lost"), s.d.HasArg("unready")
-	v.Cut, v.Dropped, v.Promised = uint64(s.number("cut")), uint64(s.number("dropped")), int64(s.number("promised"))
+	v.Promised = int64(s.number("promised"))
 	v.Mismatches = uint64(s.number("mismatches"))
 	if free := s.number("free"); free > 0 {
 		v.Disk.FreeBytes = int64(free)

@@ -449,20 +449,10 @@ func (u diskUser) who() string {
 	return "trainer " + u.member + " of " + u.job
 }
 
-// Limits of what may be lost, refused or sent again, over the last ten seconds.
-const (
-	refusedRate    = 1.0 // frames a second
-	resentRate     = 2.0 // frames a second
-	resentShare    = 0.1 // of those that are sent: on a busy machine some acks are late, and nothing is slower for it
-	droppedRate    = 1.0 // messages a second
-	reconnectsMany = 3   // within reconnectsTime
-	reconnectsTime = 300_000
-	// what is lost within this time is one loss: a trainer that was stopped loses all of its connections
-	reconnectsApart = 10_000
-	reconnectsNoted = 4
-)
+// refusedRate is how many frames a second may be refused, over the last ten seconds.
+const refusedRate = 1.0
 
-// serverTraffic finds what a ps refuses and loses.
+// serverTraffic finds what a ps refuses.
 func (j *ranking) serverTraffic(v *Server, s *server, about func(*finding)) {
 	sp, ok := s.ring.over(rateWindow)
 	if !ok {
@@ -470,14 +460,6 @@ func (j *ranking) serverTraffic(v *Server, s *server, about func(*finding)) {
 	}
 	if rate := sp.rate(sRefused); rate >= refusedRate {
 		about(j.find(CodeRefusals, "ps %s on %s refuses %s frames/s: %s", v.ID, v.Host, count(rate), s.reasonsOver(&sp)))
-	}
-	if rate := sp.rate(sDropped); rate >= droppedRate {
-		about(j.find(CodeDropped, "ps %s on %s drops %s frames/s, for which its shards have no room; they are sent again",
-			v.ID, v.Host, count(rate)))
-	}
-	if n := sp.rise(sSlowReaders); n > 0 {
-		about(j.find(CodeSlowReaders, "ps %s on %s has cut off %s that did not read in time", v.ID, v.Host,
-			plural(int(min(n, 1e9)), "connection")))
 	}
 }
 
@@ -510,65 +492,6 @@ func (s *server) reasonsAt(at *sample) map[string]uint64 {
 		}
 	}
 	return nil
-}
-
-// trainerTraffic finds what a trainer sends again and loses.
-func (j *ranking) trainerTraffic(job *Job, tr *trainer, who string, about func(*finding)) {
-	sp, ok := tr.ring.over(rateWindow)
-	if !ok {
-		return
-	}
-	if rate, sent := sp.rate(cResent), sp.rate(cFrames); rate >= resentRate && rate >= resentShare*sent {
-		f := j.find(CodeResends, "%s sends %s frames/s again, %s of its gradients", who, count(rate),
-			percent(min(ratio(rate, sent), 1)))
-		if l := tr.worstLink(); l != nil {
-			shard := string(schema.ShardMember(l.Shard))
-			f.Text += "; most to shard " + shard
-			f.after(memberToken(job.Name, shard))
-		}
-		about(f)
-	}
-	if rate := sp.rate(cDropped); rate >= droppedRate {
-		about(j.find(CodeDropped, "%s loses %s messages/s that it reads too slowly", who, count(rate)))
-	}
-	if n := tr.reconnectsSince(j.s.NowMS - reconnectsTime); n >= reconnectsMany {
-		about(j.find(CodeReconnects, "%s has lost connections again and again: %d in all", who, tr.said().Traffic.Reconnects))
-	}
-}
-
-// worstLink is the way on which most was sent again; nil where nothing was.
-func (tr *trainer) worstLink() (worst *schema.LinkReport) {
-	links := tr.said().Links
-	for i := range links {
-		if l := &links[i]; l.Resent > 0 && (worst == nil || l.Resent > worst.Resent) {
-			worst = l
-		}
-	}
-	return worst
-}
-
-// noteReconnects remembers when a trainer has connected anew, however many of its connections.
-func (tr *trainer) noteReconnects(now int64) {
-	from, to := tr.ring.back(1), tr.ring.last()
-	if from == nil || to.totals[cReconnects] <= from.totals[cReconnects] {
-		return
-	}
-	if n := len(tr.reconnects); n > 0 && now-tr.reconnects[n-1] < reconnectsApart {
-		return
-	}
-	tr.reconnects = append(tr.reconnects, now)
-	if extra := len(tr.reconnects) - reconnectsNoted; extra > 0 {
-		tr.reconnects = slices.Delete(tr.reconnects, 0, extra)
-	}
-}
-
-func (tr *trainer) reconnectsSince(at int64) (n int) {
-	for _, t := range tr.reconnects {
-		if t >= at {
-			n++
-		}
-	}
-	return n
 }
 
 // learns finds losses and gradients that are not finite.

@@ -9,7 +9,7 @@
 //	members    who is heard of: ps, runs, trainers, shards; whose word counts; what counters say over ten seconds
 //	build      the view of a moment: rows of trainers, shards, ps, GPUs
 //	jobs       what is wrong with jobs: who is silent, gone, waited for; whether the newest version outlives a crash
-//	servers    what is wrong with machines, ps, GPUs and the control server; what is full, lost, refused or not finite
+//	servers    what is wrong with machines, ps, GPUs and the control server; what is full, refused or not finite
 //	rank       a problem has a beginning and an end; a cause stands before what follows from it; the sentence
 //	events     what was: events, and the points of curves
 //
@@ -405,10 +405,6 @@ const (
 	CodeGPUDegraded  = "gpu-degraded"
 	CodeGPUUnknown   = "gpu-unknown"
 	CodeRefusals     = "frames-refused"
-	CodeResends      = "frames-resent"
-	CodeReconnects   = "connection-unsteady"
-	CodeDropped      = "messages-dropped"
-	CodeSlowReaders  = "slow-readers"
 	CodeMemory       = "memory-short"
 	CodeDiskLow      = "disk-low"
 	CodeDiskHangs    = "disk-hangs"
@@ -487,16 +483,6 @@ var codes = [...]Code{
 		Action: "Run `./bin/ps doctor` and `nvidia-smi` on that machine."},
 	{Code: CodeRefusals, Level: Warning, Title: "frames are refused", hold: burstHold, linger: 15_000,
 		Action: "Look at the reason: damaged frames point to the network or memory, others to a defect of who sends them."},
-	{Code: CodeResends, Level: Warning, Title: "frames are sent again", hold: 20_000, linger: 15_000,
-		Action: "Look at the network between the trainer and its shards, and at the load of both machines: " +
-			"acknowledgements " +
-			"come late, or not at all."},
-	{Code: CodeReconnects, Level: Warning, Title: "a connection breaks again and again", linger: 15_000,
-		Action: "Look at the network between the trainer and its servers."},
-	{Code: CodeDropped, Level: Warning, Title: "messages are lost to a slow reader", hold: burstHold, linger: 15_000,
-		Action: "Look at the load of that machine; what is lost is asked for again."},
-	{Code: CodeSlowReaders, Level: Warning, Title: "connections were cut off for not reading in time", linger: 30_000,
-		Action: "Look at the load of the machines that the trainers run on, and at the network to them."},
 	{Code: CodeMemory, Level: Warning, Title: "a ps has promised nearly all of its memory", hold: 5_000, linger: 5_000,
 		Action: "Give it more (`./bin/ps --memory-mib`), or wait until a job has ended: further jobs are refused."},
 	{Code: CodeDiskLow, Level: Warning, Title: "a disk that is written to is nearly full", linger: 5_000,
@@ -602,9 +588,6 @@ func figure(f float64) string {
 	}
 	return strconv.FormatFloat(f, 'g', 3, 64)
 }
-
-// percent of a share.
-func percent(share float64) string { return fmt.Sprintf("%.0f %%", share*100) }
 
 // bytes is an amount: "512 MiB".
 func amount(bytes int64) string {

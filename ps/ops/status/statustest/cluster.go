@@ -86,9 +86,7 @@ type Trainer struct {
 	Stuck   bool    // alive, and does not get on with its batch
 	Slow    float64 // times as long as others to compute; 0 is 1
 	Resends uint64  // frames sent again every second
-	Anew    uint64  // connections lost every second
 	Skipped uint64  // lanes whose gradient was not finite, since it joined
-	Lost    uint64  // messages lost every second
 	Loss    float64 // 0 is the one of the model
 	Norm    float64 // 0 is the one of the model
 	Wrong   uint64  // blocks that differed when it computed them again; it checks some where one did
@@ -110,8 +108,6 @@ type Server struct {
 	Idle        bool // its shards have nothing to do: the job has fewer buckets than shards
 	NotReady    bool
 	Refused     map[string]uint64 // added every second
-	Cut         uint64            // slow readers, every second
-	Dropped     uint64            // frames, every second
 	Promised    int64             // bytes of memory; 0 is the one of the model
 	Host        string
 	Disk        schema.DiskReport
@@ -128,8 +124,6 @@ type Server struct {
 	count   int
 	reasons map[string]uint64
 	busy    float64
-	cut     uint64
-	dropped uint64
 }
 
 // life is one of a process's lives.
@@ -452,8 +446,7 @@ func (c *Cluster) gpus(all []schema.GPUReport) []schema.GPUReport {
 // trainerReport is what a trainer says at this second.
 func (c *Cluster) trainerReport(t *Trainer) *schema.Telemetry {
 	t.report.Resent += t.Resends
-	t.report.Traffic.Reconnects += t.Anew
-	t.report.Traffic.Dropped, t.report.LanesSkipped = t.report.Traffic.Dropped+t.Lost, t.Skipped
+	t.report.LanesSkipped = t.Skipped
 	p, said := c.head(t.Host, &t.life), t.report
 	said.RunID, said.Batch, said.Planned, said.Backend = c.RunID, schema.Batch(t.batch), c.Planned, "cpu avx512, 2 threads"
 	if c.Hosted && c.Phase == "running" {
@@ -518,7 +511,6 @@ func (c *Cluster) serverReport(s *Server) *schema.Telemetry {
 	for reason, n := range s.Refused {
 		s.reasons[reason] += n
 	}
-	s.cut, s.dropped = s.cut+s.Cut, s.dropped+s.Dropped
 	promised := int64(700 * mib)
 	if s.Promised > 0 {
 		promised = s.Promised
@@ -532,7 +524,6 @@ func (c *Cluster) serverReport(s *Server) *schema.Telemetry {
 		ID: s.id, Version: "0.1.0", URL: "nats://127.0.0.1:4222", Page: "http://127.0.0.1:8080/",
 		Backend:  "cpu avx512, 2 threads",
 		Deadline: 30, ControlLost: s.ControlLost, Frames: frames, Bytes: uint64(c.batch * 220_000), Reasons: reasons,
-		Dropped: s.dropped, SlowReaders: s.cut,
 		Traffic: schema.Traffic{BytesSent: uint64(c.batch * 180_000), BytesReceived: uint64(c.batch * 220_000),
 			Connected: !s.ControlLost},
 		Memory: schema.MemoryReport{PromisedBytes: promised, MaxBytes: 8192 * mib}, Process: c.process(0.8),
