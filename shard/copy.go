@@ -2,7 +2,6 @@ package shard
 
 import (
 	"fmt"
-	"maps"
 
 	"gradbus/schema"
 	"gradbus/shard/round"
@@ -27,136 +26,103 @@ type copying struct {
 	mirror bool // it is for a ps that stands by
 }
 
+// copier takes copies of a model.
+type copier struct {
+	job     *schema.Job
+	plan    *schema.Plan
+	model   *model
+	member  schema.Member
+	copy    *copying       // of a version; nil where there is none
+	copies  state.CopyWish // for files
+	mirror  state.CopyWish // for a ps that stands by
+	copied  schema.Version // the last that a copy was begun of
+	holding bool           // rounds may have stayed open for one
+}
+
 // CopyAt asks for a copy of a version, in place of what was asked for before and has not begun. A version that was
 // reached before is not copied any more, nor one that is reached while another is copied.
-func (s *Shard) CopyAt(w state.CopyWish) { s.copies = w }
-
-// MirrorAt asks for a copy of a version for a ps that stands by. It reports whether one will begin, unless one for
-// files is under way then: it does not where the batch that is computed on the version has begun.
-func (s *Shard) MirrorAt(w state.CopyWish) bool {
-	if s.copy != nil && s.copy.mirror { // of one that was given up
-		s.EndCopy()
-	}
-	if s.Began(w.At) {
-		return false
-	}
-	s.mirror = w
-	return true
-}
-
-// Began reports whether the batch that is computed on a version, or a later one, has begun here, of all trainers.
-func (s *Shard) Began(v schema.Version) bool {
-	l := s.clock.Line(0)
-	at := schema.Version(l.Batch())
-	return at > v || at == v && l.Open() < l.Rounds()
-}
-
-// enter opens the round of a contribution, and begins the copy of the version that its batch is computed on.
-func (s *Shard) enter(e round.Entry) {
-	s.clock.Enter(e)
-	s.beginCopy(e.Line)
-}
+func (c *copier) CopyAt(w state.CopyWish) { c.copies = w }
 
 // beginCopy begins the copy of the version before which every round has closed, and after which none has, where it is
 // wanted and no other is being taken. Where each trainer has rounds of its own it is of all as it is: where dense
 // parameters are at the version, when one of them begins the batch that is computed on it.
-func (s *Shard) beginCopy(l *round.Line) {
-	if plan := s.config.Placement.Plan; !plan.ClockOf(schema.ByShards).Common() {
-		if plan.Moments() || schema.Version(l.Batch()) >= s.copies.At {
-			s.copyNow()
+func (c *copier) beginCopy(l *round.Line) {
+	if plan := c.plan; !plan.ClockOf(schema.ByShards).Common() {
+		if plan.Moments() || schema.Version(l.Batch()) >= c.copies.At {
+			c.copyNow()
 		}
 		return
 	}
-	v, w, mirror := schema.Version(l.Done()), &s.copies, false
+	v, w, mirror := schema.Version(l.Done()), &c.copies, false
 	if v != w.At {
-		w, mirror = &s.mirror, true
+		w, mirror = &c.mirror, true
 	}
-	if v != w.At || !s.copyable(l, v) || s.copy != nil && (mirror || !s.copy.mirror) {
+	if v != w.At || !c.copyable(l, v) || c.copy != nil && (mirror || !c.copy.mirror) {
 		return
 	}
-	s.EndCopy()
-	s.copied = v
-	s.copy = &copying{state.NewVersionCopy(*w, s.dense, s.config.Job.Tables, s.tables), mirror}
+	c.EndCopy()
+	c.copied = v
+	c.copy = &copying{state.NewVersionCopy(*w, c.model.dense, c.job.Tables, c.model.tables), mirror}
 }
 
 // copyNow begins a copy of all as it is, if one is wanted that was not taken.
-func (s *Shard) copyNow() {
-	if w := s.copies; w.At > s.copied && s.copy == nil {
-		w.Moment, s.copied = true, w.At
-		s.copy = &copying{state.NewVersionCopy(w, s.dense, s.config.Job.Tables, s.tables), false}
+func (c *copier) copyNow() {
+	if w := c.copies; w.At > c.copied && c.copy == nil {
+		w.Moment, c.copied = true, w.At
+		c.copy = &copying{state.NewVersionCopy(w, c.model.dense, c.job.Tables, c.model.tables), false}
 	}
 }
 
 // copyable reports whether what is here is at a version or has yet to come to it, and was not copied before.
-func (s *Shard) copyable(l *round.Line, v schema.Version) bool {
-	return v > s.copied && v > s.config.Job.StartVersion() && l.Untouched(schema.Batch(v))
+func (c *copier) copyable(l *round.Line, v schema.Version) bool {
+	return v > c.copied && v > c.job.StartVersion() && l.Untouched(schema.Batch(v))
 }
 
 // holds reports whether a round of batch b stays open, though its lanes are there, since a version is to be copied that
 // not all is at.
-func (s *Shard) holds(l *round.Line, b schema.Batch) bool {
-	at := schema.Batch(s.copies.At)
-	held := l.Ahead > 0 && b >= at && l.Done() < at && s.copy == nil && s.copyable(l, s.copies.At)
-	s.holding = s.holding || held
+func (c *copier) holds(l *round.Line, b schema.Batch) bool {
+	at := schema.Batch(c.copies.At)
+	held := l.Ahead > 0 && b >= at && l.Done() < at && c.copy == nil && c.copyable(l, c.copies.At)
+	c.holding = c.holding || held
 	return held
 }
 
-// closeHeld closes the rounds that have stayed open for a copy, where they may by now.
-func (s *Shard) closeHeld(l *round.Line) error {
-	if !s.holding {
-		return nil
-	}
-	s.holding = false
-	return s.closeAll(l)
-}
-
 // Copying is the version that is being copied for files.
-func (s *Shard) Copying() (v schema.Version, ok bool) {
-	if s.copy == nil || s.copy.mirror {
+func (c *copier) Copying() (v schema.Version, ok bool) {
+	if c.copy == nil || c.copy.mirror {
 		return 0, false
 	}
-	return s.copy.Of().At, true
+	return c.copy.Of().At, true
 }
 
 // Mirroring is the version that is being copied for a ps that stands by.
-func (s *Shard) Mirroring() (v schema.Version, ok bool) {
-	if s.copy == nil || !s.copy.mirror {
+func (c *copier) Mirroring() (v schema.Version, ok bool) {
+	if c.copy == nil || !c.copy.mirror {
 		return 0, false
 	}
-	return s.copy.Of().At, true
-}
-
-// Touched is what the copy that is being taken was to be, and what may have changed since the earlier version of that.
-func (s *Shard) Touched() (state.CopyWish, state.Extent) {
-	touched := s.copy.Touched()
-	if s.dense == nil {
-		others := s.OfTrainers()
-		touched.Tensors, touched.Bytes = others.Tensors, touched.Bytes+others.Bytes
-		maps.Copy(touched.Rows, others.Rows)
-	}
-	return s.copy.Of(), touched
+	return c.copy.Of().At, true
 }
 
 // NextPiece gives the next piece of the copy that is being taken: see state.VersionCopy.Next. After the last, and after
 // an error, EndCopy is to be called.
-func (s *Shard) NextPiece(valuesMax int) (p state.CopyPiece, more bool, err error) {
-	if p, more, err = s.copy.Next(valuesMax); err != nil {
-		err = fmt.Errorf("version %d of %s: %w", s.copy.Of().At, s.member, err)
+func (c *copier) NextPiece(valuesMax int) (p state.CopyPiece, more bool, err error) {
+	if p, more, err = c.copy.Next(valuesMax); err != nil {
+		err = fmt.Errorf("version %d of %s: %w", c.copy.Of().At, c.member, err)
 	}
 	return p, more, err
 }
 
 // limitCopy ends a copy that holds more than it may, so that no step adds to that.
-func (s *Shard) limitCopy() {
-	if s.copy != nil {
-		s.copy.Limit()
+func (c *copier) limitCopy() {
+	if c.copy != nil {
+		c.copy.Limit()
 	}
 }
 
 // EndCopy ends the copy that is being taken, if any, whether or not it is whole.
-func (s *Shard) EndCopy() {
-	if s.copy != nil {
-		s.copy.Close()
-		s.copy = nil
+func (c *copier) EndCopy() {
+	if c.copy != nil {
+		c.copy.Close()
+		c.copy = nil
 	}
 }

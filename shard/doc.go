@@ -4,11 +4,12 @@
 //
 // # What is where
 //
-//   - shard.go takes a frame and says what became of it; refusals.go tells the sender.
-//   - dense.go and sparse.go are what becomes of a round. Package round has the sums, and the clocks: which rounds
-//     trainers share, when one is over, and who hears of it. No file here asks for the consistency mode.
-//   - tables.go is the rows, lookups.go and results.go what is answered, parked.go what is answered later. Package
-//     state has values and optimizers.
+//   - shard.go takes a frame and says what became of it. contributors.go has the trainers whose frames it takes,
+//     outputs.go what it publishes and tells senders, progress.go how far its rounds are.
+//   - rounds.go is what becomes of a round. Package round has the sums, and the clocks: which rounds trainers share,
+//     when one is over, and who hears of it. No file here asks for the consistency mode.
+//   - model.go is the parameters and tables that a shard owns, lookups.go what is answered, parked.go what is answered
+//     later, copy.go copies of versions. Package state has values and optimizers.
 //   - endpoint puts a shard behind the windows of its contributors, for ps and for trainers that reduce.
 //   - shardtest has jobs, frames and a naive model of a job for tests, of other packages too.
 //

@@ -3,9 +3,8 @@ package shard
 import (
 	"fmt"
 
-	"gradbus/cuda"
 	"gradbus/schema"
-	"gradbus/shard/state"
+	"gradbus/shard/round"
 )
 
 // answerBytesMax bounds the values in one answer: frames above 4 MiB are slower, not faster.
@@ -26,7 +25,7 @@ func (s *Shard) stepLookup(contributor int, h *schema.Head, v *schema.View, payl
 		return refused, nil
 	}
 	if early {
-		s.park(contributor, h, v, payload)
+		s.kept = s.park(contributor, h, v, payload)
 		return nil, nil
 	}
 	if previous {
@@ -53,7 +52,11 @@ func checkLookup(v *schema.View) *refusal {
 
 // answerLookup answers a lookup that checkLookup has passed.
 func (s *Shard) answerLookup(contributor int, h *schema.Head, v *schema.View) error {
-	if err := s.fillAnswer(v, answerLayout(v, valuesOf(v))); err != nil {
+	f, err := s.answer(answerLayout(v, valuesOf(v)))
+	if err == nil {
+		err = s.readRows(v, f)
+	}
+	if err != nil {
 		return err
 	}
 	s.outputRows(contributor, h, s.asksToCopy(schema.Version(h.Batch)))
@@ -85,49 +88,6 @@ func answerLayout(v *schema.View, values int) schema.Layout {
 		}
 	}
 	return l
-}
-
-// fillAnswer puts rows, and pooled rows of bags, into the answer to a lookup.
-func (s *Shard) fillAnswer(v *schema.View, layout schema.Layout) error {
-	f, err := s.answer(layout)
-	if err != nil {
-		return err
-	}
-	sections, keys, out := f.Sections(), f.Keys(), f.Float32s()
-	copy(sections, v.Sections())
-	copy(f.Bags(), v.Bags())
-	for i, part := range v.Parts() {
-		t := s.tables[part.Table] // nil only where the part has no keys
-		if part.Bags > 0 {
-			sections[i].Count = 0
-			if err := s.pool(t, &part, out[:part.Bags*part.Dim]); err != nil {
-				return err
-			}
-			out = out[part.Bags*part.Dim:]
-			continue
-		}
-		keys = keys[copy(keys, part.Keys):]
-		if n := len(part.Keys) * part.Dim; n > 0 {
-			if err := t.Gather(part.Keys, out[:n]); err != nil {
-				return fmt.Errorf("read %d rows of table %q: %w", len(part.Keys), s.config.Job.Tables[part.Table].Name, err)
-			}
-			out = out[n:]
-		}
-	}
-	return nil
-}
-
-// pool writes a pooled row for each bag of a part: the sum over its keys in the order of their positions, or their
-// mean.
-func (s *Shard) pool(t state.Table, part *schema.Part, out []float32) error {
-	spec, mode := &s.config.Job.Tables[part.Table], cuda.Sum
-	if spec.Mean() {
-		mode = cuda.Mean
-	}
-	if err := t.Pool(state.Bags{Mode: mode, Keys: part.Keys, Offsets: part.Offsets}, out); err != nil {
-		return fmt.Errorf("pool %d bags of table %q: %w", part.Bags, spec.Name, err)
-	}
-	return nil
 }
 
 // answer readies the frame of rows for a layout.
@@ -208,5 +168,100 @@ func (s *Shard) answerPartition(contributor int, h *schema.Head, asked schema.Se
 		flags = schema.FlagMore
 	}
 	s.outputRows(contributor, h, flags)
+	return nil
+}
+
+// closedRows tells a line's trainers that its sparse round of batch b is over: by the answers to what they have parked,
+// or by the frames of its result. An answer speaks of the last round that is over by then, so who has yet to be
+// answered is told of the round before by its result. Frames that have rows are for all.
+func (s *Shard) closedRows(l *round.Line, b schema.Batch, frames []*schema.Frame) {
+	waited, bucket := false, s.config.Placement.SparseBucket(s.config.Index)
+	for contributor := range s.parked {
+		p := &s.parked[contributor]
+		switch {
+		case s.clock.Line(contributor) != l || len(p.frames) == 0 || p.next > 0 || p.batch > l.Awaiting(b):
+			continue // there is no answer to come, or the first has been given
+		case !p.due:
+			p.due, s.answering = true, append(s.answering, contributor)
+		case !l.Means.HasRows():
+			s.outputResult(l, b-1, s.config.Contributors[contributor].Member, b-1, bucket, l.Means.Kept(b - 1)[0])
+		}
+		waited = true
+	}
+	if !waited || l.Means.HasRows() {
+		s.closed(l, b, bucket, frames...)
+		return
+	}
+	s.closed(l, b, bucket)
+	for contributor := range s.parked {
+		if p := &s.parked[contributor]; s.clock.Line(contributor) == l && (!p.due || p.next > 0) {
+			s.outputResult(l, b, s.config.Contributors[contributor].Member, b, bucket, frames[0])
+		}
+	}
+}
+
+// Answer answers one frame of a parked lookup whose rows are there. Whoever steps the shard calls it after a Step for
+// as long as Due says so; other steps may come between. The output is as of Step, and so is an error.
+func (s *Shard) Answer() ([]Output, error) {
+	contributor := s.answering[0]
+	p := &s.parked[contributor]
+	f := &p.frames[p.next]
+	s.outputs = s.outputs[:0]
+	err := s.answerLookup(contributor, &f.head, &f.view)
+	s.limitCopy()
+	round.Release(f.payload)
+	if p.next++; p.next == len(p.frames) {
+		s.forget(contributor)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("shard %s of job %s: answer a parked lookup: %w", s.member, s.config.Job.Name, err)
+	}
+	return s.outputs, nil
+}
+
+// stepPull answers what a trainer asks for again: a kept result, current parameters, or rows of a table.
+func (s *Shard) stepPull(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
+	parameters := h.Flags&schema.FlagParameters != 0
+	switch ofTrainers := parameters && s.dense == nil; { // CheckFrame has found that they are to be had
+	case ofTrainers && len(v.Sections()) > 0:
+		return s.pullReplicaRows(contributor, h, v)
+	case len(v.Sections()) > 0:
+		return s.pullTable(contributor, h, v)
+	case !parameters:
+		return s.pullResult(contributor, h, h.Batch), nil
+	case h.Batch == 0:
+		return schema.Refuse(schema.ReasonStaleBatch,
+			"parameters of version 0 follow from the manifest: want version 1 or later"), nil
+	case ofTrainers:
+		return s.pullReplica(contributor, h)
+	}
+	return s.pullResult(contributor, h, h.Batch-1), nil // version v is the result of batch v-1
+}
+
+// pullResult publishes a kept result once more, to one trainer. A round that is still open gives no answer; its result
+// goes out when it closes.
+func (s *Shard) pullResult(contributor int, h *schema.Head, batch schema.Batch) *refusal {
+	dense := s.config.Placement.IsDense(h.Bucket)
+	e, kept, refused := s.clock.Pull(contributor, batch, batch == h.Batch)
+	if e.Fresh {
+		s.enter(e)
+	}
+	if refused != nil || !kept {
+		return refused
+	}
+	var frames []*schema.Frame
+	switch {
+	case !dense:
+		frames = e.Line.Means.Kept(e.Round) // all of it: who asks does not know how much it is
+	case e.Round < e.Line.Dense.Closed(s.config.Placement.IndexOfChunk(h.Bucket, h.Chunk)):
+		f := s.clock.Kept(e, s.config.Placement.IndexOfChunk(h.Bucket, h.Chunk))
+		if f == nil {
+			return schema.Refuse(schema.ReasonStaleBatch, "result of batch %d: it was made before the job was resumed", batch)
+		}
+		frames = []*schema.Frame{f}
+	}
+	for _, f := range frames {
+		s.outputResult(e.Line, e.Round, s.config.Contributors[contributor].Member, batch, h.Bucket, f)
+	}
 	return nil
 }

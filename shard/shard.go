@@ -3,8 +3,10 @@ package shard
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"math"
+	"maps"
+	"strings"
 
 	"gradbus/cuda"
 	"gradbus/schema"
@@ -63,33 +65,6 @@ type Journal struct {
 	Batch schema.Batch  // of its frames
 }
 
-// Output is a frame that the shard wants published.
-type Output struct {
-	Kind   schema.Kind   // schema.KindMean, KindRows, KindRefusal, or what is asked of a trainer: KindPull, KindState
-	To     schema.Member // a trainer, or schema.All
-	Batch  schema.Batch
-	Bucket schema.Bucket
-	Reason schema.Reason // of a refusal; ReasonOK otherwise
-	Text   string        // of a refusal: what is in the frame, for a log
-	Frame  []byte        // valid until the next call of Step or Answer, and beyond where Outlasts says so
-	Built  *schema.Frame // whose bytes Frame is; nil of a refusal
-
-	until schema.Batch // of a result: the first batch whose rounds may write to the frame; 0: any may
-}
-
-// Outlasts reports whether Frame stays as it is in a Step of a frame of this kind, newest being the newest batch that
-// is under way then. A refusal has a frame of its own, as has what is rare; rows lie in that of all answers, and the
-// frames of a chunk's results take turns.
-func (o *Output) Outlasts(kind schema.Kind, newest schema.Batch) bool {
-	switch o.Kind {
-	case schema.KindRefusal, schema.KindPull, schema.KindState:
-		return true
-	case schema.KindRows:
-		return kind == schema.KindDense || kind == schema.KindSparse
-	}
-	return newest < o.until
-}
-
 // Shard is one shard of one job: a pure state machine. Frames go in by Step, frames come out as outputs. It reads no
 // clock, does no I/O, starts no goroutine once it is made, draws no random number and depends on no map's order, so
 // that the same frames in the same order always give the same outputs. It is not safe for concurrent use.
@@ -106,43 +81,29 @@ func (o *Output) Outlasts(kind schema.Kind, newest schema.Batch) bool {
 type Shard struct {
 	config Config
 	member schema.Member
+	contributors
+	budget
+	model
+	progress
+	parkedLookups
+	copier
+	outbox
 
-	clock   round.Clock
-	dense   *state.Dense // nil where the trainers have the parameters
-	replica replica      // of what these have
-	lr      *state.LRChanges
-	tables  []state.Table // nil where no column is on this shard
-
-	since     []schema.Generation // by contributor: of the frames that are taken of it
-	held      *round.Held         // by contributor: bytes of its contributions to open rounds
-	copy      *copying            // of a version; nil where there is none
-	copies    state.CopyWish      // for files
-	mirror    state.CopyWish      // for a ps that stands by
-	copied    schema.Version      // the last that a copy was begun of
-	holding   bool                // rounds may have stayed open for one
-	parked    []parking           // by contributor
-	answering []int               // contributors whose parked lookups are being answered, in their order
-
+	replica replica       // of what trainers have of the model
 	rows    *schema.Frame // the answer to a lookup, refilled each time
-	outputs []Output
-	rounds  uint64 // that have closed
-	// for reports: batches whose rounds are all closed here; in async those of the trainer who is furthest
-	newest schema.Version
-	kept   bool // the frame of this Step stays, and its payload with it
-
-	stopped *refusal // what every further contribution is refused with (stopOnNonFinite); nil while the job trains
+	kept    bool          // the frame of this Step stays, and its payload with it
+	stopped *refusal      // what every further contribution is refused with (stopOnNonFinite); nil while the job trains
 }
 
 // New makes a shard with version 0 in place: initial rows are drawn for the partitions it owns, which takes about
 // 15 ns a value and uses all processors. ctx only cuts that short. Close frees the tables.
 func New(ctx context.Context, c Config) (*Shard, error) {
 	c.Advice = cmp.Or(c.Advice, "send smaller batches")
-	s := &Shard{config: c, lr: &state.LRChanges{}, member: c.Placement.Owner(c.Index),
-		parked: make([]parking, len(c.Contributors)),
-		held:   round.NewHeld(len(c.Contributors)), since: make([]schema.Generation, len(c.Contributors))}
-	for i := range s.since {
-		s.since[i] = c.Generation
-	}
+	s := &Shard{config: c, member: c.Placement.Owner(c.Index), contributors: newContributors(&c),
+		budget: budget{most: c.StagedBytesMax, advice: c.Advice, own: c.Own}, model: model{lr: &state.LRChanges{}},
+		progress:      progress{held: round.NewHeld(len(c.Contributors))},
+		parkedLookups: parkedLookups{parked: make([]parking, len(c.Contributors)), most: c.ParkedBytesMax}}
+	s.copier = copier{job: c.Job, plan: c.Placement.Plan, model: &s.model, member: s.member}
 	if err := s.build(ctx); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("make shard %s of job %s: %w", s.member, c.Job.Name, err)
@@ -151,7 +112,7 @@ func New(ctx context.Context, c Config) (*Shard, error) {
 }
 
 func (s *Shard) build(ctx context.Context) (err error) {
-	if err := s.makeTables(ctx); err != nil {
+	if err := s.makeTables(ctx, &s.config); err != nil {
 		return err
 	}
 	s.placeReplica()
@@ -159,13 +120,15 @@ func (s *Shard) build(ctx context.Context) (err error) {
 	config := round.ClockConfig{Backend: c.Backend, Job: c.Job, Place: c.Placement, Owner: c.Index,
 		Contributors: c.Contributors,
 		Summing:      c.Placement.Plan.Summing, Head: schema.Head{Job: c.RunID, Generation: c.Generation},
-		Held: s.held, Chunks: s.ownedChunks(), Version: s.version, OnGroup: c.OnGroup}
+		Held: s.held, Chunks: ownedChunks(c.Placement, c.Index), OnGroup: c.OnGroup}
 	if c.Lent {
 		config.Summing = schema.SummingAtClose
 	}
 	if c.Resumed != nil {
 		config.First = schema.Batch(c.Resumed.Version)
 	}
+	// In async rounds of several trainers have the same number, and each makes a version.
+	config.Version = func(chunk int) schema.Version { return s.dense.Version(chunk) }
 	if c.Placement.Plan.Owner == schema.ByShards {
 		config.Head.Flags = schema.FlagParameters
 	}
@@ -184,7 +147,7 @@ func (s *Shard) build(ctx context.Context) (err error) {
 // used afterwards.
 func (s *Shard) Close() {
 	for i := range s.parked {
-		s.discard(&s.parked[i])
+		s.parked[i].discard()
 	}
 	if s.clock != nil {
 		for _, l := range s.clock.Lines() {
@@ -192,68 +155,10 @@ func (s *Shard) Close() {
 		}
 	}
 	s.EndCopy()
-	for _, t := range s.tables {
-		if t != nil {
-			t.Close()
-		}
-	}
-	s.dense.Close()
+	s.model.close()
 	s.closeReplica()
-	s.tables, s.clock, s.dense = nil, nil, nil
+	s.clock = nil
 }
-
-// SetLR gives the shard every change of the learning rates. It is called before a frame of the first batch of a new
-// one is stepped.
-func (s *Shard) SetLR(changes []schema.LRChange) { s.lr.Set(changes) }
-
-// Batch is the newest batch under way; in async that of the trainer who is furthest.
-func (s *Shard) Batch() schema.Batch {
-	b := schema.Batch(0)
-	for _, l := range s.clock.Lines() {
-		b = max(b, l.Batch())
-	}
-	return b
-}
-
-// Waiting is what an open batch lacks.
-type Waiting = round.Waiting
-
-// Waiting says whom the rounds of the oldest batch that waits for anybody wait for.
-func (s *Shard) Waiting() Waiting { return s.clock.Waiting() }
-
-// Idle reports whether nothing is added up here.
-func (s *Shard) Idle() bool { return s.clock.Line(0).Rounds() == 0 }
-
-// Rounds counts those that have closed.
-func (s *Shard) Rounds() uint64 { return s.rounds }
-
-// Newest is the version whose rounds are all closed here; in async that of the trainer who is furthest.
-func (s *Shard) Newest() schema.Version { return s.newest }
-
-// Done is how many batches are complete here, of all trainers; where nothing is added up here, all that there may be.
-func (s *Shard) Done() schema.Version {
-	if s.Idle() {
-		return math.MaxUint64
-	}
-	return s.clock.Line(0).Done()
-}
-
-// BeginningProves reports whether a contributor, by beginning a batch, says that all which it sent of those before
-// has come, so that it needs no ack.
-func (s *Shard) BeginningProves(contributor int) bool { return s.clock.Line(contributor).Ahead == 0 }
-
-// Answers says whose rounds the frames of a contributor belong to: its own or those of all. It is false where
-// results do not name rounds by the batches of these frames.
-func (s *Shard) Answers(contributor int) (whose schema.Member, ok bool) {
-	l := s.clock.Line(contributor)
-	return l.Whose, !l.Renumbered
-}
-
-// StagedBytes is the memory held by contributions to open rounds.
-func (s *Shard) StagedBytes() int64 { return s.held.Bytes() }
-
-// HeldBytes is the part of StagedBytes that came from a contributor.
-func (s *Shard) HeldBytes(contributor int) int64 { return s.held.Of(contributor) }
 
 // Step takes one verified frame that from has sent, and returns what is to be published and what became of the frame:
 // schema.ReasonOK, schema.ReasonDuplicate where it was taken before, or why it was refused. A refused frame changes
@@ -363,53 +268,202 @@ func (s *Shard) closed(l *round.Line, b schema.Batch, bucket schema.Bucket, fram
 	}
 }
 
-// output publishes a sealed frame.
-func (s *Shard) output(kind schema.Kind, to schema.Member, b schema.Batch, bucket schema.Bucket, f *schema.Frame) {
-	v := f.View()
-	s.outputs = append(s.outputs, Output{Kind: kind, To: to, Batch: b, Bucket: bucket, Frame: v.Bytes(), Built: f})
-}
-
-// outputResult publishes the result of a round, as that of what its receiver calls batch b.
-func (s *Shard) outputResult(l *round.Line, r schema.Batch, to schema.Member, b schema.Batch, bucket schema.Bucket,
-	f *schema.Frame) {
-	s.output(schema.KindMean, to, b, bucket, f)
-	if l.Stays > 0 {
-		s.outputs[len(s.outputs)-1].until = r + l.Stays
+// stopOnNonFinite runs a step that may close rounds, of the frame of a contributor; -1: of none's. Where the shard
+// stays readable, the first value that is not finite, in a contribution or in what is computed of several, refuses that
+// contribution and all later ones, and no round closes any more. So the rows stay those of the last version whose
+// round over rows has closed here: lookups and scans go on. All contributors are told, since those that have
+// contributed wait for results that will never come; Step tells the frame's own.
+func (s *Shard) stopOnNonFinite(contributor int, h *schema.Head, step func() (*refusal, error)) (*refusal, error) {
+	if s.stopped != nil {
+		return s.stopped, nil
 	}
-}
-
-// admit checks what every frame must have right before any field of it is used: job, generation, a sender who is a
-// trainer of the job, and all that the job says of frames of its kind (schema.Placement.CheckFrame). What is left to
-// the kinds is the batch, the sender's lanes and the values.
-func (s *Shard) admit(from schema.Member, v *schema.View) (contributor int, refused *refusal) {
-	i := s.Contributor(from)
-	if err := s.CheckMember(i, v); err != nil {
-		return 0, schema.Refusing(err)
+	refused, err := step()
+	if !s.config.StaysReadable || refused == nil && err == nil {
+		return refused, err
 	}
-	if i < 0 {
-		return 0, schema.Refuse(schema.ReasonUnknownSender, "%s is not a trainer of job %s", from, s.config.Job.Name)
+	if _, computed := errors.AsType[*state.NonFiniteError](err); computed {
+		prefix := schema.ReasonNonFinite.String() + ": " // which the reason says already
+		refused, err = schema.Refuse(schema.ReasonNonFinite, "%s", strings.Replace(err.Error(), prefix, "", 1)), nil
 	}
-	if err := s.config.Placement.CheckFrame(v, s.config.Index); err != nil {
-		return 0, schema.Refusing(err)
+	if err != nil || refused.Reason != schema.ReasonNonFinite {
+		return refused, err
 	}
-	return i, nil
-}
-
-// CheckMember checks that a frame is of this run of the job, and of whoever has its sender's place now. The contributor
-// is -1 of who is none.
-func (s *Shard) CheckMember(contributor int, v *schema.View) error {
-	if contributor < 0 {
-		return v.CheckJob(s.config.RunID, v.Head().Generation)
-	}
-	return v.CheckJob(s.config.RunID, s.since[contributor])
-}
-
-// Contributor is the index of a trainer; -1 of who is none.
-func (s *Shard) Contributor(m schema.Member) int {
+	s.stopped = refused
 	for i := range s.config.Contributors {
-		if s.config.Contributors[i].Member == m {
-			return i
+		if i != contributor {
+			told := *h
+			told.Generation = s.since[i]
+			s.outputRefusal(s.config.Contributors[i].Member, told, refused)
 		}
 	}
-	return -1
+	return refused, nil
+}
+
+// A trainer's place is taken over when it is lost: by another trainer or a new process, which computes the batch
+// under way anew, and all after it. A lane's gradient is a function of job, version and lane. So contributions of
+// before stay, and the same ones of after are repeats; only a sparse contribution of which chunks are missing is
+// dropped, so that no contribution is of two. Nobody else notices: nodes, sequence numbers and windows of the
+// others stay what they are.
+//
+// The batch under way is computed on rows of its version also where its round over rows has closed: see
+// state.Table.ReadPrevious.
+
+// TakeOver says that a contributor's place was taken in a generation: frames of an earlier one are refused from
+// here on.
+func (s *Shard) TakeOver(contributor int, g schema.Generation) {
+	s.since[contributor] = g
+	if l := s.clock.Line(contributor).Sparse; l != nil {
+		l.Forget(contributor)
+	}
+	s.forget(contributor)
+}
+
+// reachesPrevious reports whether a read is of the version before the last round over rows, by a trainer whose place
+// was taken over, or of a job that stays readable: there another shard may have stopped before that round.
+func (s *Shard) reachesPrevious(contributor int, b schema.Batch) bool {
+	l := s.clock.Line(contributor).Sparse
+	may := s.since[contributor] > s.config.Generation || s.config.StaysReadable
+	return s.config.Undo && may && l != nil && b+1 == l.Closed()
+}
+
+// enter opens the round of a contribution, and begins the copy of the version that its batch is computed on.
+func (s *Shard) enter(e round.Entry) {
+	s.clock.Enter(e)
+	s.beginCopy(e.Line)
+}
+
+// MirrorAt asks for a copy of a version for a ps that stands by. It reports whether one will begin, unless one for
+// files is under way then: it does not where the batch that is computed on the version has begun.
+func (s *Shard) MirrorAt(w state.CopyWish) bool {
+	if s.copy != nil && s.copy.mirror { // of one that was given up
+		s.EndCopy()
+	}
+	if s.Began(w.At) {
+		return false
+	}
+	s.mirror = w
+	return true
+}
+
+// closeHeld closes the rounds that have stayed open for a copy, where they may by now.
+func (s *Shard) closeHeld(l *round.Line) error {
+	if !s.holding {
+		return nil
+	}
+	s.holding = false
+	return s.closeAll(l)
+}
+
+// Touched is what the copy that is being taken was to be, and what may have changed since the earlier version of that.
+func (s *Shard) Touched() (state.CopyWish, state.Extent) {
+	touched := s.copy.Touched()
+	if s.dense == nil {
+		others := s.OfTrainers()
+		touched.Tensors, touched.Bytes = others.Tensors, touched.Bytes+others.Bytes
+		maps.Copy(touched.Rows, others.Rows)
+	}
+	return s.copy.Of(), touched
+}
+
+// ErrResume says that a version could not be read, or is not one. The number follows, and why.
+var ErrResume = errors.New("resume at version")
+
+// Resumed is a version of a job, with what its optimizers kept, that shards begin with. Read gives all pieces of it, of
+// all shards that there were, to each; its error ends it and is returned.
+type Resumed struct {
+	Version schema.Version // 1 or later
+	Read    func(tensor func(state.Tensor) error, rows func(state.Rows) error) error
+
+	tables []state.Table // that are at the version: Read gives no rows; nil: it does
+	lr     *state.LRChanges
+}
+
+// resume puts a version in the place of what was drawn, as the outcome of the batch before it.
+func (s *Shard) resume(ctx context.Context, from *Resumed) error {
+	var dense *state.DenseRestore
+	var tables []state.RowsRestore
+	owned, replicated, err := s.resumable(ctx, from.Version)
+	if err != nil {
+		return fmt.Errorf("resume at version %d: %w", from.Version, err)
+	}
+	if owned != nil {
+		dense = owned.Restore()
+	}
+	for _, t := range replicated {
+		if t != nil {
+			tables = append(tables, t.Restore())
+		}
+	}
+	for _, t := range s.tables {
+		if t != nil && from.tables == nil {
+			tables = append(tables, t.Restore())
+		}
+	}
+	err = from.Read(func(t state.Tensor) error {
+		if dense == nil {
+			return nil
+		}
+		return dense.Tensor(t)
+	}, func(r state.Rows) error {
+		for _, t := range tables {
+			if err := t.Rows(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil && dense != nil {
+		err = dense.Done()
+	}
+	for _, t := range tables {
+		if err == nil {
+			err = t.Done()
+		}
+	}
+	if err == nil {
+		err = s.checkResumed(from.Version)
+	}
+	if err != nil {
+		return fmt.Errorf("%w %d: %w", ErrResume, from.Version, err)
+	}
+	s.sealResumed(from.Version)
+	return nil
+}
+
+// checkResumed checks that all that is here is of one version.
+func (s *Shard) checkResumed(v schema.Version) error {
+	wrong := func(id int, at schema.Version) error {
+		return fmt.Errorf("table %q: %w: it is of version %d", s.config.Job.Tables[id].Name, state.ErrSnapshot, at)
+	}
+	for id, t := range s.tables {
+		if t != nil && t.Version() != v {
+			return wrong(id, t.Version())
+		}
+	}
+	for id, t := range s.replica.tables {
+		if t != nil && t.Version() != v {
+			return wrong(id, t.Version())
+		}
+	}
+	if s.dense == nil {
+		return nil
+	}
+	for i := range s.clock.Line(0).Dense.Chunks() {
+		if at := s.dense.Version(i); at != v {
+			return fmt.Errorf("chunk %d: %w: it is of version %d", i, state.ErrSnapshot, at)
+		}
+	}
+	return nil
+}
+
+// sealResumed gives every chunk of the version the head of a result, so that trainers can ask for it.
+func (s *Shard) sealResumed(v schema.Version) {
+	l := s.clock.Line(0)
+	s.newest = l.Done()
+	if s.dense == nil {
+		return
+	}
+	for i := range l.Dense.Chunks() {
+		s.clock.Results(v).Seal(i, v, schema.Head{Batch: schema.Batch(v) - 1, Weight: round.ResumedWeight, Node: l.Node})
+	}
 }

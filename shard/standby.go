@@ -58,8 +58,8 @@ func NewStandby(ctx context.Context, told int, configs []Config, bytesMax int64)
 	s := &Standby{job: configs[0].Job, most: bytesMax, pieces: NewPieces(configs[0].Job), lr: &state.LRChanges{},
 		series: make([]seriesHeard, told)}
 	for i := range configs {
-		one := &Shard{config: configs[i], lr: s.lr}
-		err := one.makeTables(ctx)
+		one := model{lr: s.lr}
+		err := one.makeTables(ctx, &configs[i])
 		s.tables = append(s.tables, one.tables)
 		if err != nil {
 			s.Close()
