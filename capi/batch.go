@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -46,7 +47,10 @@ func (s *session) giveBack() error {
 	}
 	b := s.batch
 	s.batch = nil
-	return b.GiveBack()
+	if err := b.GiveBack(); !errors.Is(err, trainer.ErrRewound) { // it counts for nothing, as it is
+		return err
+	}
+	return nil
 }
 
 //export go_dense
@@ -55,30 +59,26 @@ func go_dense(t *C.gradbus_thread, handle C.gradbus_handle, to **C.float) C.int3
 		if to == nil && len(s.Job().Parameters) > 0 {
 			return fmt.Errorf("%w: dense is NULL", errArgument)
 		}
-		from, err := s.awaitDense(ctx)
-		if err != nil {
+		if err := s.awaitDense(ctx); err != nil {
 			return err
 		}
 		for i, p := range unsafe.Slice(to, len(s.Job().Parameters)) {
 			if p != nil {
 				spec := &s.Job().Parameters[i]
-				copy(floats(p, spec.Elements()), from.Param(spec.Name))
+				copy(floats(p, spec.Elements()), s.Param(spec.Name))
 			}
 		}
 		return nil
 	})
 }
 
-// awaitDense waits for the dense parameters of the batch under way, or else for those that the last one makes, and says
-// which session has them.
-func (s *session) awaitDense(ctx context.Context) (from *trainer.Session, err error) {
+// awaitDense waits for the dense parameters of the batch under way, or else for those that the last one makes.
+func (s *session) awaitDense(ctx context.Context) error {
 	if s.batch != nil {
-		return s.batch.Slot(), s.excuse(s.batch, s.batch.Wait(ctx))
+		return s.batch.Wait(ctx)
 	}
-	if from, err = s.at(ctx); err == nil {
-		_, err = from.Wait(ctx)
-	}
-	return from, s.ofPlace(from, err)
+	_, err := s.Wait(ctx)
+	return err
 }
 
 //export go_distinct
@@ -162,25 +162,21 @@ func go_lookup(t *C.gradbus_thread, handle C.gradbus_handle, version C.int64_t, 
 	if err != nil {
 		return end(t, err)
 	}
-	var at *trainer.Session // once: LookupInto alone knows how to end what it began, and has to be called until it has
+	checked := false // once: LookupInto alone knows how to end what it began, and has to be called until it has
 	return wait(t, s.ctx, s.inTurn(func(ctx context.Context) error {
-		if at == nil {
-			from, err := s.at(ctx)
-			if err == nil && version >= 0 {
-				err = checkVersion(ctx, from, schema.Version(version))
-			}
-			if err != nil {
+		if !checked && version >= 0 {
+			if err := s.checkVersion(ctx, schema.Version(version)); err != nil {
 				return err
 			}
-			at = from
 		}
-		return s.ofPlace(at, at.LookupInto(ctx, into))
+		checked = true
+		return s.LookupInto(ctx, into)
 	}, nil))
 }
 
 // checkVersion refuses another version than the one that is asked for.
-func checkVersion(ctx context.Context, from *trainer.Session, want schema.Version) error {
-	has, err := from.Wait(ctx)
+func (s *session) checkVersion(ctx context.Context, want schema.Version) error {
+	has, err := s.Wait(ctx)
 	if err == nil && has != want {
 		err = fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", trainer.ErrVersion, want, has)
 	}
@@ -236,7 +232,7 @@ func go_commit(t *C.gradbus_thread, handle C.gradbus_handle, p *C.gradbus_lane_s
 			return err
 		}
 		s.batch = nil // an error ends the session
-		return s.excuse(b, s.commit(b, steps))
+		return s.commit(b, steps)
 	})
 }
 
@@ -386,13 +382,15 @@ func go_finish(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 		if err := s.giveBack(); err != nil {
 			return err
 		}
-		at, err := s.at(ctx)
-		if err == nil && at != s.Session {
-			err = fmt.Errorf("%w: finish: batch %d wants lanes of a trainer that was lost: want gradbus_begin",
-				trainer.ErrOrder, at.Version())
-		}
-		if err != nil {
-			return err
+		if s.elastic {
+			further, err := s.Settle(ctx)
+			if err != nil {
+				return err
+			}
+			if further {
+				return fmt.Errorf("%w: finish: lanes of a lost trainer remain of the batch that was committed last: want gradbus_begin",
+					trainer.ErrOrder)
+			}
 		}
 		return s.Finish(ctx)
 	})

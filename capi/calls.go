@@ -29,8 +29,6 @@ var (
 	errClosed   = errors.New("closed")
 	errFault    = errors.New("fault of the library")
 	errFile     = errors.New("file")
-	// errLost: the session can come back to the job, by gradbus_rejoin, and what is under way counts for nothing.
-	errLost = errors.New("lost")
 )
 
 // codes are those of errors, the first that fits.
@@ -38,7 +36,7 @@ var codes = []struct {
 	err  error
 	code C.int32_t
 }{
-	{errFault, C.GRADBUS_INTERNAL}, {errCanceled, C.GRADBUS_CANCELED}, {errLost, C.GRADBUS_LOST},
+	{errFault, C.GRADBUS_INTERNAL}, {errCanceled, C.GRADBUS_CANCELED}, {trainer.ErrRewound, C.GRADBUS_LOST},
 	{errClosed, C.GRADBUS_CLOSED},
 	{errArgument, C.GRADBUS_ARGUMENT},
 	{trainer.ErrAsk, C.GRADBUS_ARGUMENT},
@@ -200,13 +198,6 @@ func (h *handles) add(what any) uint64 {
 	h.last++
 	h.of[h.last*spread] = what
 	return h.last * spread
-}
-
-// replace has a handle that was given stand for something else.
-func (h *handles) replace(handle uint64, what any) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.of[handle] = what
 }
 
 func (h *handles) remove(handle uint64) {

@@ -206,7 +206,7 @@ func TestCodes(t *testing.T) {
 		7:  trainer.ErrVersion,
 		8:  fmt.Errorf("%w; then %w", trainer.ErrJobFailed, errCanceled),
 		9:  trainer.ErrLeft,
-		13: fmt.Errorf("%w: %w", errLost, trainer.ErrServerLost),
+		13: fmt.Errorf("%w: %w", trainer.ErrRewound, trainer.ErrServerLost),
 		11: &fs.PathError{Op: "open", Path: "/nowhere", Err: fs.ErrNotExist},
 		12: panicked,
 	} {

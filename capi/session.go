@@ -43,7 +43,7 @@ type session struct {
 	of               *shards        // that it joined at, or nil
 	backend          cuda.Backend   // of its own, or nil
 	log              *os.File       // or nil
-	elastic          *rejoining     // where it computes whatever lanes it is given, in a job that recovers; else nil
+	elastic          bool           // it computes whatever lanes it is given, in a job that recovers
 }
 
 // fileBytesMax bounds the files of a token and of certificates.
@@ -205,11 +205,8 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 		if to, s, err = c.trainer(); err != nil {
 			return err
 		}
-		if to.Dense, err = denseValues(job, start); err == nil && c.Elastic && c.Local == 0 &&
-			job.Policy != schema.PolicyFail {
-			s.elastic = &rejoining{config: to, job: job, from: c.From}
-			s.elastic.config.From = nil // as large as all tables, perhaps
-		}
+		s.elastic = c.Elastic && c.Local == 0 && job.Policy != schema.PolicyFail
+		to.Dense, err = denseValues(job, start)
 		return err
 	})
 	if err != nil {
@@ -249,9 +246,6 @@ func (s *session) gone() {
 		s.of.sessions.Add(-1)
 	}
 	if s.backend != nil {
-		if s.Session != nil {
-			s.Forget()
-		}
 		s.backend.Close()
 	}
 	s.log.Close()
@@ -359,7 +353,10 @@ func (s *session) inTurn(body func(context.Context) error, busy *atomic.Bool) fu
 		if err = guarded(func() error { return body(ctx) }); errors.Is(err, errFault) {
 			s.fail(err)
 		}
-		return s.mayRejoin(err)
+		if errors.Is(err, trainer.ErrRewound) {
+			s.batch = nil
+		}
+		return err
 	}
 }
 

@@ -71,15 +71,11 @@ func go_digest(t *C.gradbus_thread, handle C.gradbus_handle, out *C.uint8_t) C.i
 		if out == nil {
 			return fmt.Errorf("%w: digest is NULL", errArgument)
 		}
-		at, err := s.at(s.ctx)
-		if err != nil {
-			return err
-		}
-		sum, err := at.Digest(s.ctx)
+		sum, err := s.Digest(s.ctx)
 		if err == nil {
 			copy(unsafe.Slice((*byte)(unsafe.Pointer(out)), len(sum)), sum[:])
 		}
-		return s.ofPlace(at, err)
+		return err
 	})
 }
 
@@ -106,7 +102,6 @@ func go_table(t *C.gradbus_thread, handle C.gradbus_handle, table C.int32_t, fir
 	rows *C.float) C.int32_t {
 	var to []float32
 	var keys []uint64
-	var at *trainer.Session
 	return trains(t, handle, func(ctx context.Context, s *session) (err error) {
 		if err = s.knows(table); err != nil {
 			return err
@@ -121,22 +116,15 @@ func go_table(t *C.gradbus_thread, handle C.gradbus_handle, table C.int32_t, fir
 			}
 			keys = make([]uint64, 0, tableKeys)
 		}
-		if at == nil {
-			from, err := s.at(ctx)
-			if err != nil {
-				return err
-			}
-			at = from
-		}
 		for len(to) > 0 {
 			keys = keys[:min(tableKeys, len(to)/spec.Dim)]
 			for i := range keys {
 				keys[i] = uint64(first) + uint64(int(count)-len(to)/spec.Dim+i)
 			}
 			values := len(keys) * spec.Dim
-			if err := at.LookupInto(ctx, []trainer.RowsInto{{Table: schema.Table(table), Keys: keys, Rows: to[:values]}}); err !=
-				nil {
-				return s.ofPlace(at, err)
+			into := []trainer.RowsInto{{Table: schema.Table(table), Keys: keys, Rows: to[:values]}}
+			if err := s.LookupInto(ctx, into); err != nil {
+				return err
 			}
 			to = to[values:]
 		}
@@ -155,10 +143,7 @@ func go_save(t *C.gradbus_thread, handle C.gradbus_handle, path *C.char, tensors
 		if err != nil {
 			return err
 		}
-		at, err := s.at(s.ctx)
-		if err == nil {
-			err = s.ofPlace(at, at.SaveExtra(s.ctx, C.GoString(path), extra))
-		}
+		err = s.SaveExtra(s.ctx, C.GoString(path), extra)
 		if err != nil && codeOf(err) == C.GRADBUS_INTERNAL { // whatever else is wrong with a file
 			err = fmt.Errorf("%w: %w", errFile, err)
 		}

@@ -53,7 +53,7 @@ func TestChunksThatFit(t *testing.T) {
 	joined := sessions[0].joined
 	for _, wrong := range []int{-1, 100, schema.ChunkBytes * 2} {
 		joined.ChunkBytes = wrong
-		_, err := newSession(testContext(t), config.withDefaults(), job, joined)
+		_, err := newMembership(testContext(t), config.withDefaults(), job, joined)
 		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("chunks of %d bytes", wrong)) {
 			t.Errorf("chunks of %d bytes: %v", wrong, err)
 		}

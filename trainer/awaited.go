@@ -8,7 +8,7 @@ import (
 
 // awaited returns the first shard that a session waits for: one that has not answered a lookup, or whose results are
 // missing. It returns nil if the session waits for no shard, or for another trainer.
-func (s *Session) awaited(doing schema.Doing) *int {
+func (s *membership) awaited(doing schema.Doing) *int {
 	owner := -1
 	if doing == schema.DoingLookup || doing == schema.DoingResult {
 		s.exchange.do(func(x *exchange.Exchange) { owner, _ = x.Lacking() })
@@ -20,7 +20,7 @@ func (s *Session) awaited(doing schema.Doing) *int {
 }
 
 // linkReports says how the windows to all owners are.
-func (s *Session) linkReports(to []schema.LinkReport) []schema.LinkReport {
+func (s *membership) linkReports(to []schema.LinkReport) []schema.LinkReport {
 	to = to[:0]
 	for i, l := range s.links {
 		if l.outbox == nil || len(to) == schema.LinksMax {

@@ -52,6 +52,16 @@ type Batch struct {
 	err     error // first broken rule that no call could return yet
 
 	passes []*Activation // of hosted modules, which step with the batch
+
+	rewound func(error) error // of a batch of NextAssigned: Session.rewound
+}
+
+// outcome is the error of a call of the program's.
+func (b *Batch) outcome(err error) error {
+	if b.rewound == nil {
+		return err
+	}
+	return b.rewound(err)
 }
 
 // stage is how far a batch is.
@@ -68,12 +78,8 @@ func (s stage) String() string {
 	return [...]string{"its keys are being named", "its keys are named", "it was fetched", "it was committed"}[s]
 }
 
-// Next gives the batch to be computed, at once: results of the ones before may still be under way. Keys can be named
-// meanwhile; what needs values waits (Wait, Fetch). Next follows a Commit, or begins a run of batches, which Finish
-// ends.
-//
-// Errors: ErrOrder, and that of a session which has ended.
-func (s *Session) Next() (*Batch, error) {
+// Next is Session.Next in this run.
+func (s *membership) Next() (*Batch, error) {
 	if err := s.TrainingErr(); err != nil {
 		return nil, err
 	}
@@ -101,7 +107,9 @@ func (s *Session) Next() (*Batch, error) {
 // themselves.
 //
 // ErrAgain is to be followed by another call; an error other than that and ErrOrder ends the session.
-func (b *Batch) Wait(ctx context.Context) error {
+func (b *Batch) Wait(ctx context.Context) error { return b.outcome(b.ready(ctx)) }
+
+func (b *Batch) ready(ctx context.Context) error {
 	if err := b.out("Wait", prepared); err != nil {
 		return err
 	}
@@ -188,7 +196,7 @@ func (b *Batch) Bags(l lane.Lane, table schema.Table, offsets []int64) {
 
 // names is the hosted lane whose keys may be named.
 func (b *Batch) names(call string, l lane.Lane) (int, bool) {
-	if b.run != b.run.Session.run || b.stage != naming || b != b.run.now {
+	if b.run != b.run.membership.run || b.stage != naming || b != b.run.now {
 		b.broken("%s for lane %d: batch %d: %s", call, l, b.Number(), b.stage)
 		return 0, false
 	}
@@ -223,7 +231,7 @@ func (b *Batch) out(call string, want stage) error {
 	if err := b.run.TrainingErr(); err != nil {
 		return err
 	}
-	if b != b.run.now || b.run != b.run.Session.run {
+	if b != b.run.now || b.run != b.run.membership.run {
 		return fmt.Errorf("%w: %s: batch %d is not the one that Next gave last", ErrOrder, call, b.Number())
 	}
 	if b.stage == want || want == prepared && b.stage == naming {
@@ -267,9 +275,9 @@ func (b *Batch) collect(w Workload) error {
 // Run.
 func (b *Batch) Fetch(ctx context.Context) error {
 	if err := b.out("Fetch", prepared); err != nil {
-		return err
+		return b.outcome(err)
 	}
-	return b.fetchWithin(ctx, nil)
+	return b.outcome(b.fetchWithin(ctx, nil))
 }
 
 // fetchWithin is Fetch, which waits for the batches before until wait ends, where it is not nil: where that is by
@@ -334,13 +342,14 @@ func (b *Batch) fetch(ctx, wait context.Context) error {
 // wants nothing but its End.
 func (b *Batch) Lane(l lane.Lane) (*LaneStep, error) {
 	if err := b.out("Lane", fetched); err != nil {
-		return nil, err
+		return nil, b.outcome(err)
 	}
 	i := int(l) - int(b.run.compute.plan.first)
 	if i < 0 || i >= len(b.steps) {
 		return nil, fmt.Errorf("%w: lane %d: this trainer computes lanes %v of batch %d", ErrOrder, l, b.Lanes(), b.Number())
 	}
-	return b.lane(i)
+	step, err := b.lane(i)
+	return step, b.outcome(err)
 }
 
 // lane begins hosted lane number i.
@@ -391,7 +400,9 @@ func (b *Batch) end(step *LaneStep, loss float64, err error) error {
 
 // Commit hands over what the lanes gave, and returns when it is under way. All lanes that have samples must have ended
 // (ErrOrder). Any other error ends the session.
-func (b *Batch) Commit(ctx context.Context) error {
+func (b *Batch) Commit(ctx context.Context) error { return b.outcome(b.commit(ctx)) }
+
+func (b *Batch) commit(ctx context.Context) error {
 	if err := b.out("Commit", fetched); err != nil {
 		return err
 	}
@@ -446,15 +457,14 @@ func (b *Batch) send() error {
 // Close can follow. It is for a program that finds out too late that it has no more data.
 func (b *Batch) GiveBack() error {
 	if err := b.out("GiveBack", naming); err != nil {
-		return err
+		return b.outcome(err)
 	}
 	b.run.now = nil
 	return nil
 }
 
-// Wait returns when the batches that were committed are complete, with the version that they made. Lookup,
-// Table and Digest wait by themselves.
-func (s *Session) Wait(ctx context.Context) (schema.Version, error) {
+// Wait is Session.Wait in this run.
+func (s *membership) Wait(ctx context.Context) (schema.Version, error) {
 	err := s.settled(ctx)
 	return s.Version(), err
 }

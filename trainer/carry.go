@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/internal/planted"
 	"gradbus/schema"
@@ -37,17 +36,16 @@ type held struct {
 	dense  *state.Dense
 	chunks int
 	tables []*state.Array
-	opened cuda.Backend // that has the memory, where the session had opened it; else nil
 }
 
 // mayComeBack reports whether the session has ended by what others may go on from.
-func (s *Session) mayComeBack(err error) bool {
+func (s *membership) mayComeBack(err error) bool {
 	return s.taken != nil && (errors.Is(err, ErrServerLost) || errors.Is(err, ErrPeerLost) || errors.Is(err, errReplaced))
 }
 
 // takeAlong takes along what there is of the newest version that is whole here, and reports whether that is the
 // session's memory. Nobody receives any more.
-func (s *Session) takeAlong() bool {
+func (s *membership) takeAlong() bool {
 	v, to := s.newest(), s.taken
 	if planted.Is(planted.CarryPartialVersion) {
 		v++
@@ -55,7 +53,7 @@ func (s *Session) takeAlong() bool {
 	if v == 0 || v < s.joined.Version { // a session that has not begun, whose Config has what it was to begin with
 		return false
 	}
-	to.held = &held{dense: s.compute.params.state, chunks: len(s.flat.rounds), opened: s.opened}
+	to.held = &held{dense: s.compute.params.state, chunks: len(s.flat.rounds)}
 	back := to.held.dense.Keeps(v - 1)
 	to.held.tables = s.replicas.kept()
 	for _, t := range to.held.tables {
@@ -85,10 +83,6 @@ func (c *carried) release() {
 	}
 }
 
-// Forget frees what another session would go on with where this one has ended by an error (Config.Again). It is for a
-// program that does not join again and closes its backend; else the memory goes some time after the session.
-func (s *Session) Forget() { s.taken.release() }
-
 // close frees the memory. A second call does nothing.
 func (h *held) close() {
 	if h.dense == nil {
@@ -98,17 +92,14 @@ func (h *held) close() {
 	for _, t := range h.tables {
 		t.Close()
 	}
-	if h.opened != nil {
-		h.opened.Close()
-	}
-	h.dense, h.tables, h.opened = nil, nil, nil
+	h.dense, h.tables = nil, nil
 }
 
 // carriedValues is about how many values are copied at once.
 const carriedValues = 1 << 17
 
 // resumeCarried begins with a version that this trainer has taken along, or that others have.
-func (s *Session) resumeCarried(ctx context.Context, v schema.Version) (err error) {
+func (s *membership) resumeCarried(ctx context.Context, v schema.Version) (err error) {
 	from, has := s.config.carried, slices.Contains(s.joined.From, s.joined.Member)
 	adopts := false
 	switch {
@@ -137,7 +128,7 @@ func (s *Session) resumeCarried(ctx context.Context, v schema.Version) (err erro
 
 // putCarried puts a version that was taken along in the place of what was drawn. adopts says that its tables are to be
 // adopted when nothing can fail any more; else they were copied.
-func (s *Session) putCarried(from *carried, v schema.Version) (adopts bool, err error) {
+func (s *membership) putCarried(from *carried, v schema.Version) (adopts bool, err error) {
 	if v < from.version {
 		for _, t := range from.held.tables {
 			t.Back()
@@ -171,7 +162,7 @@ func (s *Session) putCarried(from *carried, v schema.Version) (adopts bool, err 
 }
 
 // copyFrom gets a version from those who have it.
-func (s *Session) copyFrom(ctx context.Context, v schema.Version) error {
+func (s *membership) copyFrom(ctx context.Context, v schema.Version) error {
 	var holders []int
 	for _, m := range s.joined.From {
 		if owner, ok := s.owners[string(m)]; ok && s.links[owner].outbox != nil {
@@ -196,7 +187,7 @@ func (s *Session) copyFrom(ctx context.Context, v schema.Version) error {
 }
 
 // copyTables asks for the rows of all replicated tables at a version: of each partition one owner, who has it.
-func (s *Session) copyTables(ctx context.Context, v schema.Version,
+func (s *membership) copyTables(ctx context.Context, v schema.Version,
 	ownerOf func(schema.Table, schema.Partition) int) error {
 	for t, table := range s.replicas.tables {
 		if table == nil {
@@ -238,7 +229,7 @@ type rowsPart struct {
 const rowsAskedMax = 16
 
 // all gets all rows.
-func (a *rowsAsk) all(ctx context.Context, s *Session) error {
+func (a *rowsAsk) all(ctx context.Context, s *membership) error {
 	next := schema.Partition(0)
 	for {
 		a.parts = a.open()
@@ -290,7 +281,7 @@ func (a *rowsAsk) take(i int, v *schema.View) (kept bool, err error) {
 }
 
 // send implements asker.
-func (a *rowsAsk) send(s *Session, i int) error {
+func (a *rowsAsk) send(s *membership, i int) error {
 	p := &a.parts[i]
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull, Keys: 1, Sections: 1})
 	if err != nil {
@@ -310,7 +301,7 @@ func (a *rowsAsk) send(s *Session, i int) error {
 
 // giver answers those who ask this trainer for what it has.
 type giver struct {
-	session *Session
+	session *membership
 	pieces  *shard.Pieces // of the goroutine that receives at this trainer's data server
 
 	mu    sync.Mutex // guards early; not held while anything is answered

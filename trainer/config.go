@@ -70,10 +70,6 @@ type Config struct {
 	// Resume begins with the newest durable version of the job in place of version 0: ps writes versions down where it has
 	// a folder for them (--checkpoint-dir). All trainers of a job resume, or none. Session.Version tells where it is.
 	Resume bool
-	// Rejoin is the run of the job that the trainer was part of, and wants to be part of again: Again sets it. 0 is none.
-	Rejoin schema.RunID
-	// RejoinAs is the member that the trainer was in that run: Again sets it.
-	RejoinAs schema.Member
 	// Log receives what a person may want to know later; nil discards it, but for the warning of a build whose arithmetic
 	// is slow.
 	Log *slog.Logger
@@ -112,9 +108,6 @@ type Config struct {
 	RetryAfter time.Duration
 	// AnswerWithin is how long the coordinator may take for its first answer to a join. Zero means 10 s.
 	AnswerWithin time.Duration
-	// Standby is where the job goes on when the ps at Server is lost: Again sets it. Empty is nowhere else.
-	Standby string
-
 	// ReconnectTimeout is how long a lost connection to shards may take to return before the session ends with
 	// ErrServerLost. Zero means 30 s, after which a job's other members give up this one too, unless the server's
 	// deadline is another.
@@ -128,9 +121,12 @@ type Config struct {
 	// folder there, and refuse this one.
 	Checkpoints checkpoint.Policy
 
-	saved   *saved   // of all joins: what is in that folder
-	carried *carried // what the trainer had in that run, and takes along: Again sets it; nil: nothing
-	key     *uint64  // of all joins until one is answered: schema.Join.Key
+	rejoin   schema.RunID  // the run that the trainer was part of, and whose job it goes on with; 0: none
+	rejoinAs schema.Member // the member that the trainer was in that run
+	standby  string        // where the job goes on when the ps at Server is lost; empty: nowhere else
+	saved    *saved        // of all joins: what is in that folder
+	carried  *carried      // what the trainer had in that run, and takes along; nil: nothing
+	key      *uint64       // of all joins until one is answered: schema.Join.Key
 }
 
 // Limits of Config.WindowBytes.
@@ -239,7 +235,7 @@ func (c *Config) checkFolder(job *schema.Job) error {
 		return fmt.Errorf("%w: checkpoint_dir %s: shards have what is to be kept of job %s: want it at the ps "+
 			"(--checkpoint-dir)", ErrConfig, dir, job.Name)
 	}
-	if err := checkpoint.CheckFolder(dir); err != nil && c.Rejoin == 0 {
+	if err := checkpoint.CheckFolder(dir); err != nil && c.rejoin == 0 {
 		return fmt.Errorf("%w: checkpoint_dir %s: %w", ErrConfig, dir, err)
 	}
 	return nil

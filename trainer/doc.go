@@ -14,8 +14,7 @@
 // depend on (seed, batch, lane) alone, so the weights do not depend on the number of trainers.
 //
 // A program with a loop of its own uses Join, and a Batch that it holds from Next to Commit. Train is made of these.
-// Where it computes whatever lanes it is told, it takes batches from NextAssigned (told.go), and lost trainers are
-// replaced.
+// Where it computes whatever lanes it is assigned, it takes batches from NextAssigned, and lost trainers are replaced.
 // Run is between the two: it holds the batches for a Workload, which names the keys of a lane and computes the lane.
 // NetWorkload makes a Workload of a net.
 //
@@ -65,9 +64,9 @@
 //
 // # Around it
 //
-// session.go, join.go, servers.go and receive.go have the connections, the membership, and every way in which a session
-// can end. liveness.go says who has been silent for too long. weights.go reads what was trained. trace.go
-// notes when each bucket left and came back.
+// A Session (session.go) goes from one run of the job to the next (restart.go). Each run is a membership: membership.go,
+// join.go, servers.go and receive.go have the connections, and every way in which it can end. liveness.go says who has
+// been silent for too long. weights.go reads what was trained. trace.go notes when each bucket left and came back.
 //
 // telemetry.go reports once a second how the session fares: what it does and which shard it waits for (awaited.go), the
 // norm of a gradient (norm.go), and in mean a digest of the replica (fingerprint.go). lr.go agrees to a change of
@@ -93,7 +92,6 @@
 //
 // # What it leaves out
 //
-// A session that loses its server, its job or its place has failed: what is to go on joins anew. Lanes are computed one
-// after another; a workload uses several processors within a lane. The rows of one table and batch lie in one buffer,
-// so they must fit into memory.
+// Lanes are computed one after another; a workload uses several processors within a lane. The rows of one table and
+// batch lie in one buffer, so they must fit into memory.
 package trainer

@@ -14,7 +14,7 @@ const drainEvery = 100 * time.Millisecond
 
 // sayComplete tells the other trainers, in a job that reduces between trainers, that this one has all results of the
 // batches before b: by a pull of batch b, which nobody has begun and to which there is no answer. They may leave then.
-func (s *Session) sayComplete(b schema.Batch) error {
+func (s *membership) sayComplete(b schema.Batch) error {
 	for owner, l := range s.links {
 		if !l.reduce || l.outbox == nil || len(s.results.rounds[owner]) == 0 {
 			continue // this trainer itself, or one who has added up nothing
@@ -29,7 +29,7 @@ func (s *Session) sayComplete(b schema.Batch) error {
 // awaitOthers keeps this trainer's results within reach of the others until all of them have said that they need them
 // no more: the data server goes with the session. A trainer whose connection is gone, because it has left, is not
 // waited for, and none for longer than the job's deadline. Where this trainer is in a hurry, that is LeaveWithin.
-func (s *Session) awaitOthers(ctx context.Context, hurry bool) error {
+func (s *membership) awaitOthers(ctx context.Context, hurry bool) error {
 	if s.reducer == nil || s.Err() != nil {
 		return nil
 	}
@@ -58,7 +58,7 @@ func (s *Session) awaitOthers(ctx context.Context, hurry bool) error {
 
 // mayLeave reports whether the other trainers may leave, and their data servers with them: this one has all results of
 // what it was to run.
-func (s *Session) mayLeave() bool {
+func (s *membership) mayLeave() bool {
 	done := s.batch.Load()
 	return done > 0 && done >= s.planned.Load()
 }
@@ -100,7 +100,7 @@ func (f drainLog) WithGroup(name string) slog.Handler {
 }
 
 // logOf is where is told what happens to the way to a server.
-func (s *Session) logOf(d *dataServer) *slog.Logger {
+func (s *membership) logOf(d *dataServer) *slog.Logger {
 	if d.peer == "" {
 		return s.config.Log
 	}
@@ -108,7 +108,7 @@ func (s *Session) logOf(d *dataServer) *slog.Logger {
 }
 
 // gone are the trainers whose data servers are out of reach.
-func (s *Session) gone() map[schema.Member]bool {
+func (s *membership) gone() map[schema.Member]bool {
 	all := map[schema.Member]bool{}
 	for _, d := range s.servers {
 		if _, lost := s.watch.lasts(&d.lost, time.Now()); lost && d.peer != "" {

@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -52,7 +51,9 @@ func TestDrain(t *testing.T) {
 	server := startOn(t, nil, config) // whose last words are heard
 	endsWhenAsked(t, server)
 	job := toyJob("drained", 1, 2, schema.ApplyUpdate)
-	session := joinAll(t, testConfig(t, server), job)[0]
+	short := testConfig(t, server)
+	short.ReconnectTimeout, short.AnswerWithin = time.Second, time.Second
+	session := joinAll(t, short, job)[0]
 	trained, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
 		began := false
@@ -70,8 +71,8 @@ func TestDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-server.Done()
-	if err := <-ended; !errors.Is(err, ErrServerLost) || !session.joined.Durable {
-		t.Errorf("the trainer: %v, want that it may come back", err)
+	if err := <-ended; !mayComeBack(err) || !session.joined.Durable {
+		t.Errorf("the trainer: %v, want that it has waited for the ps to come back", err)
 	}
 	if !slices.ContainsFunc(last.Jobs, func(d schema.DrainedJob) bool {
 		return d.Job == job.Name && d.Durable > 0 && d.Durable <= d.Version && d.To == ""

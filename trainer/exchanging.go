@@ -34,7 +34,7 @@ type exchanging struct {
 // asker puts an answer to one of its requests in place, or keeps it, and sends a request, for the first time or again.
 type asker interface {
 	take(i int, v *schema.View) (kept bool, err error)
-	send(s *Session, i int) error
+	send(s *membership, i int) error
 }
 
 func newExchanging(c exchange.Config) *exchanging {
@@ -112,13 +112,13 @@ func (e *exchanging) tell() {
 }
 
 // awaitAnswers returns when an asker's requests are answered.
-func (s *Session) awaitAnswers(ctx context.Context, who exchange.Asker) error {
+func (s *membership) awaitAnswers(ctx context.Context, who exchange.Asker) error {
 	s.exchange.do(func(x *exchange.Exchange) { x.Await(who, s.since()) })
 	return s.await(ctx)
 }
 
 // awaitResults returns when a version above is whole.
-func (s *Session) awaitResults(ctx context.Context, above schema.Version) error {
+func (s *membership) awaitResults(ctx context.Context, above schema.Version) error {
 	usual := time.Duration(0)
 	for _, l := range s.links {
 		if l.outbox != nil {
@@ -131,7 +131,7 @@ func (s *Session) awaitResults(ctx context.Context, above schema.Version) error 
 
 // await does what the exchange says until what it waits for is there. Where ctx ends by ErrAgain, the next wait for the
 // same goes on.
-func (s *Session) await(ctx context.Context) error {
+func (s *membership) await(ctx context.Context) error {
 	e := s.exchange
 	defer s.retry.Stop()
 	for {
@@ -159,7 +159,7 @@ func (s *Session) await(ctx context.Context) error {
 	}
 }
 
-func (s *Session) sendAgain(a *exchange.Actions) error {
+func (s *membership) sendAgain(a *exchange.Actions) error {
 	if len(a.Requests) > 0 && a.Asker < rowAskers {
 		s.count(func(t *Stats) { t.LookupsRepeated++ })
 	}
@@ -172,7 +172,7 @@ func (s *Session) sendAgain(a *exchange.Actions) error {
 }
 
 // sendPulls asks for results. What this trainer adds up itself is not there because a contribution is not.
-func (s *Session) sendPulls(pulls []exchange.Pull) error {
+func (s *membership) sendPulls(pulls []exchange.Pull) error {
 	for _, p := range pulls {
 		if s.links[p.Owner].outbox == nil {
 			continue
@@ -186,14 +186,14 @@ func (s *Session) sendPulls(pulls []exchange.Pull) error {
 }
 
 // sendPull asks for one result. The answer may come before it returns, and lead to more pulls.
-func (s *Session) sendPull(p exchange.Pull) error {
+func (s *membership) sendPull(p exchange.Pull) error {
 	h := s.head(p.Batch)
 	h.Bucket, h.Chunk, h.Chunks = p.Bucket, p.Chunk, p.Chunk+1
 	return s.pull(p.Owner, h)
 }
 
 // pull sends a pull.
-func (s *Session) pull(owner int, h schema.Head) error {
+func (s *membership) pull(owner int, h schema.Head) error {
 	link := s.links[owner]
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull})
 	if err != nil {

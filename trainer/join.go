@@ -55,8 +55,9 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	if err := c.checkFolder(job); err != nil {
 		return nil, err
 	}
+	c.Dense = nil
 	if c.Backend != nil {
-		return joinBack(ctx, c.withDefaults(), job)
+		return joinFirst(ctx, c, job)
 	}
 	log := c.Log
 	if log == nil {
@@ -67,13 +68,23 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 		return nil, fmt.Errorf("join job %s: %w", job.Name, err)
 	}
 	c.Backend = backend
-	s, err := joinBack(ctx, c.withDefaults(), job)
+	s, err := joinFirst(ctx, c, job)
 	if err != nil {
 		backend.Close()
 		return nil, err
 	}
 	s.opened = backend
 	return s, nil
+}
+
+// joinFirst joins with a Backend.
+func joinFirst(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
+	c = c.withDefaults()
+	m, err := joinBack(ctx, c, job)
+	if err != nil {
+		return nil, err
+	}
+	return newSession(m, restart{config: c, job: job}), nil
 }
 
 // warnings is a log of what nobody may miss.
@@ -92,7 +103,7 @@ func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
 // join joins with a Config and a manifest that are whole. Where it is put off it asks again after retry, and then after
 // longer and longer. Where the server of a run is lost that has not begun, it asks anew: somebody else may have the job
 // by now.
-func join(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (*Session, error) {
+func join(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (*membership, error) {
 	var before error
 	for {
 		s, err := joinOnce(ctx, c, job, retry)
@@ -116,7 +127,7 @@ func join(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (
 }
 
 // joinOnce is join under one name.
-func joinOnce(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (*Session, error) {
+func joinOnce(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (*membership, error) {
 	j, err := newJoiner(ctx, c, job)
 	if err != nil {
 		return nil, fmt.Errorf("join job %s: %w", job.Name, err)
@@ -152,7 +163,7 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 	}
 	j.own, err = startOwnServer(ctx, c, job, j.conn.LocalHost())
 	j.request = &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
-		Resume: c.Resume, Process: process.Self(), Run: c.Rejoin, Was: c.RejoinAs, Keeps: c.Checkpoints.Dir != ""}
+		Resume: c.Resume, Process: process.Self(), Run: c.rejoin, Was: c.rejoinAs, Keeps: c.Checkpoints.Dir != ""}
 	if k := c.carried; k != nil {
 		j.request.Has, j.request.Least, j.request.LR = k.version, k.least, k.lr
 	}
@@ -220,7 +231,7 @@ func (j *joiner) receive(m fabric.Message) {
 func (j *joiner) ask() error { return j.publish(j.frame) }
 
 // join asks until it is admitted, then builds the session and waits for the start.
-func (j *joiner) join(ctx context.Context) (*Session, error) {
+func (j *joiner) join(ctx context.Context) (*membership, error) {
 	answer, err := j.finalAnswer(ctx)
 	if err != nil {
 		return nil, err
@@ -233,7 +244,7 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 
 // begin builds the session of a trainer that was admitted, and waits for the start. Its place is given back where that
 // fails.
-func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*Session, error) {
+func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*membership, error) {
 	*j.config.key = newJoinKey() // that place is taken
 	err := j.encode(joined.RunID)
 	if err != nil {
@@ -274,8 +285,8 @@ func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*Session, er
 
 // session builds the session that this trainer was admitted to. Where that fails, or ctx ends meanwhile, its place is
 // given back, by a word that nobody waits for an answer to.
-func (j *joiner) session(ctx context.Context, joined *schema.Joined) (*Session, error) {
-	s, err := newSession(ctx, j.config, j.job, *joined)
+func (j *joiner) session(ctx context.Context, joined *schema.Joined) (*membership, error) {
+	s, err := newMembership(ctx, j.config, j.job, *joined)
 	if err != nil {
 		j.giveBack(joined, err)
 		return nil, err
@@ -378,7 +389,7 @@ func (e endedBefore) Unwrap() error { return e.error }
 
 // waitForStart repeats the request, since its answer says how many are missing, until one says that the job has started
 // or the coordinator tells all.
-func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
+func (j *joiner) waitForStart(ctx context.Context, s *membership) error {
 	ctx, stop := s.running(ctx)
 	defer stop()
 	missing := -1
@@ -426,7 +437,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 			s.retry.Reset(j.config.RetryAfter)
 		case <-ctx.Done():
 			err := context.Cause(ctx)
-			returns := errors.Is(err, errBack) && (j.config.Rejoin != 0 || !j.job.Rewinds())
+			returns := errors.Is(err, errBack) && (j.config.rejoin != 0 || !j.job.Rewinds())
 			if errors.Is(err, ErrServerLost) && !returns { // a new one asks anew where the run begins again with fewer
 				err = endedBefore{err}
 			}

@@ -21,7 +21,7 @@ import (
 
 // keeper writes versions down. All methods may be called on nil: then nothing is written.
 type keeper struct {
-	session *Session
+	session *membership
 	policy  checkpoint.Policy
 	id      checkpoint.ID        // of the run; Version is not set
 	resumed *checkpoint.Manifest // that the session has begun with; nil: none
@@ -50,7 +50,7 @@ type keptVersion struct {
 }
 
 // keep begins to write versions down, where the coordinator has said that this trainer does.
-func (s *Session) keep() {
+func (s *membership) keep() {
 	if !s.joined.Keeps || s.config.Checkpoints.Dir == "" {
 		return
 	}

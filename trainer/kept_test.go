@@ -214,10 +214,8 @@ func (c *lostAll) goOn(t *testing.T, job *schema.Job, has func(int) Config, batc
 					time.Sleep(300 * time.Millisecond)
 					continue
 				}
-				if !config.Again(s, err) {
-					t.Error(err)
-					return
-				}
+				t.Error(err)
+				return
 			}
 		})
 	}

@@ -16,7 +16,7 @@ import (
 const leavingMax = 20 * time.Second
 
 // lingers is the context of a run of batches that is to end with ctx, though later where the others would go back.
-func (s *Session) lingers(ctx context.Context) (context.Context, func()) {
+func (s *membership) lingers(ctx context.Context) (context.Context, func()) {
 	if s.job.Policy != schema.PolicyRecover || !s.job.Rewinds() || s.job.Trainers == 1 || !s.joined.Durable {
 		return ctx, func() {}
 	}
@@ -34,7 +34,7 @@ func (s *Session) lingers(ctx context.Context) (context.Context, func()) {
 }
 
 // sayLeaving returns when this trainer may leave, or the run or the session has ended.
-func (s *Session) sayLeaving(ctx context.Context) {
+func (s *membership) sayLeaving(ctx context.Context) {
 	s.config.Log.Info("leaves once a version is durable, so that the others need not go back", "job", s.job.Name,
 		"member", s.joined.Member, "within", leavingMax.String())
 	ctx, cancel := context.WithTimeout(ctx, leavingMax)

@@ -119,7 +119,7 @@ func TestFullWindowHoldsUpNothingElse(t *testing.T) {
 }
 
 // lonelySession is a session whose windows have room for one large frame, at a server that nobody else is at.
-func lonelySession(t *testing.T) (*Session, *fabric.Bus) {
+func lonelySession(t *testing.T) (*membership, *fabric.Bus) {
 	t.Helper()
 	bus, ctx := fabric.NewBus(), testContext(t)
 	server, err := fabric.StartServer(fabric.ServerConfig{Bus: bus})
@@ -136,7 +136,7 @@ func lonelySession(t *testing.T) (*Session, *fabric.Bus) {
 	}
 	const window = schema.ChunkBytesMin + 1<<10
 	c := Config{Server: server.URL(), Bus: bus, Backend: testBackend(t), WindowBytes: window}.withDefaults()
-	s, err := newSession(ctx, c, job,
+	s, err := newMembership(ctx, c, job,
 		schema.Joined{Member: "t0", RunID: 5, Generation: 1, LaneCount: 2, Shards: 2, DeadlineMS: 30_000})
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func lonelySession(t *testing.T) (*Session, *fabric.Bus) {
 }
 
 // commitOne computes a batch of one sample.
-func commitOne(t *testing.T, s *Session) {
+func commitOne(t *testing.T, s *membership) {
 	t.Helper()
 	ctx := testContext(t)
 	b, err := s.Next()

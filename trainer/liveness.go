@@ -45,13 +45,13 @@ func (w *watch) lasts(s *liveness.Silence, now time.Time) (long time.Duration, l
 }
 
 // deadline is that of the job.
-func (s *Session) deadline() time.Duration {
+func (s *membership) deadline() time.Duration {
 	return time.Duration(s.joined.DeadlineMS) * time.Millisecond
 }
 
 // excusePause is called at each tick, and takes a time in which this process did not run out of every silence: nobody
 // was heard then. The coordinator says whether the job went on without this trainer.
-func (s *Session) excusePause(now time.Time) {
+func (s *membership) excusePause(now time.Time) {
 	w := &s.watch
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -72,13 +72,13 @@ func (s *Session) excusePause(now time.Time) {
 }
 
 // stuck reports whether keepTime has stood still for longer than the job's deadline.
-func (s *Session) stuck(now time.Time) (stuck bool) {
+func (s *membership) stuck(now time.Time) (stuck bool) {
 	s.watch.note(func() { stuck = s.watch.ticks.Since(now) > s.deadline() })
 	return stuck
 }
 
 // withPause says of an error that this process did not run a while ago: what it tells of may have come of that.
-func (s *Session) withPause(err error) error {
+func (s *membership) withPause(err error) error {
 	if errors.Is(err, ErrLeft) {
 		return err
 	}
@@ -102,7 +102,7 @@ func (s *Session) withPause(err error) error {
 
 // checkSilence says whom to give up: a server of shards after ReconnectTimeout, control and the coordinator after the
 // job's deadline.
-func (s *Session) checkSilence(now time.Time) error {
+func (s *membership) checkSilence(now time.Time) error {
 	for _, d := range s.servers {
 		if d.peer != "" && !s.training.Load() {
 			continue // it may have left; who is needed for the next batch is told then
@@ -135,7 +135,7 @@ func (s *Session) checkSilence(now time.Time) error {
 }
 
 // connected says that no server is out of reach.
-func (s *Session) connected() (all bool) {
+func (s *membership) connected() (all bool) {
 	s.watch.note(func() {
 		lost := func(d *dataServer) bool { return d.lost.Lasts() }
 		all = !s.watch.control.Lasts() && !slices.ContainsFunc(s.servers, lost)
@@ -144,7 +144,7 @@ func (s *Session) connected() (all bool) {
 }
 
 // hear notes a sign of life of the coordinator.
-func (s *Session) hear(from string) {
+func (s *membership) hear(from string) {
 	if from == string(schema.Coordinator) {
 		s.watch.note(func() {
 			s.watch.coordinator.Begin(time.Now())

@@ -31,7 +31,7 @@ import (
 // Run.
 func (b *Batch) SkipFetch(ctx context.Context) error {
 	if err := b.out("SkipFetch", naming); err != nil {
-		return err
+		return b.outcome(err)
 	}
 	b.rowless, b.run.rowless = true, true
 	return b.Fetch(ctx)
@@ -50,15 +50,8 @@ type RowsInto struct {
 	Bags  []int64
 }
 
-// LookupInto is Lookup without copies: rows go where they are asked for as they arrive. All of asks are one request to
-// a shard where they are no more than 16 MiB, and name each table once. It leaves at once, behind what was committed
-// last, and is answered when that is complete: gradients and rows are one round trip then. While a batch's keys are
-// being named, rows are those that the batch is computed on: in bounded they may lack as many batches as the trainer
-// may be ahead.
-//
-// ErrAsk says that an ask is not possible: nothing was asked for, and the session goes on. ErrAgain is to be followed
-// by the same call: the memory stays in use until then. Any other error is that of the session, or the cause of ctx.
-func (s *Session) LookupInto(ctx context.Context, asks []RowsInto) error {
+// LookupInto is Session.LookupInto in this run.
+func (s *membership) LookupInto(ctx context.Context, asks []RowsInto) error {
 	for i := range asks {
 		if err := s.checkInto(&asks[i]); err != nil {
 			return fmt.Errorf("lookup: ask %d: %w", i, err)
@@ -68,7 +61,7 @@ func (s *Session) LookupInto(ctx context.Context, asks []RowsInto) error {
 }
 
 // lookInto is LookupInto of what was checked. again says that ErrAgain is followed by the same call.
-func (s *Session) lookInto(ctx context.Context, asks []RowsInto, again bool) (err error) {
+func (s *membership) lookInto(ctx context.Context, asks []RowsInto, again bool) (err error) {
 	e := s.evaluating()
 	defer func() { // also where it panics
 		if again && errors.Is(err, ErrAgain) {
@@ -96,7 +89,7 @@ func (s *Session) lookInto(ctx context.Context, asks []RowsInto, again bool) (er
 }
 
 // lookAhead asks for rows that what was committed is about to make.
-func (s *Session) lookAhead(e *evaluation, asks []RowsInto) error {
+func (s *membership) lookAhead(e *evaluation, asks []RowsInto) error {
 	r := s.run // whose report may look rows up itself
 	if e.asked || r == nil || r.report != nil || r.committed == s.newest() || s.job.Ahead > 0 && !r.naming() {
 		return nil
@@ -122,14 +115,14 @@ func (r *run) naming() bool { return r.report == nil && r.now != nil && r.now.st
 
 // awaitRows waits until rows can be answered: those of the batch whose keys are being named, or of all that was
 // committed.
-func (s *Session) awaitRows(ctx context.Context) error {
+func (s *membership) awaitRows(ctx context.Context) error {
 	if r := s.run; r != nil && r.naming() {
 		return r.now.Wait(ctx)
 	}
 	return s.settled(ctx)
 }
 
-func (s *Session) lookupInto(ctx context.Context, e *evaluation, asks []RowsInto) error {
+func (s *membership) lookupInto(ctx context.Context, e *evaluation, asks []RowsInto) error {
 	b := s.newest()
 	if r := s.run; r != nil && r.naming() {
 		b = r.now.number
@@ -153,7 +146,7 @@ func (s *Session) lookupInto(ctx context.Context, e *evaluation, asks []RowsInto
 	}
 }
 
-func (s *Session) checkInto(a *RowsInto) error {
+func (s *membership) checkInto(a *RowsInto) error {
 	if int(a.Table) >= len(s.job.Tables) {
 		return fmt.Errorf("%w: table %d: the job has %d", ErrAsk, a.Table, len(s.job.Tables))
 	}
@@ -222,12 +215,8 @@ func (e *evaluation) forget() {
 // keySets are those of Distinct.
 var keySets = sync.Pool{New: func() any { return new(keySet) }}
 
-// Distinct finds the distinct ones of keys of a table: ascending at the beginning of unique, n of them, and in ids
-// where each key is among them, unique[ids[i]] being keys[i]. Both are as long as keys. Any goroutine may call it at
-// any time.
-//
-//	keys 9 4 9  ->  unique 4 9, ids 1 0 1
-func (s *Session) Distinct(table schema.Table, keys, unique []uint64, ids []int64) (n int, err error) {
+// Distinct is Session.Distinct.
+func (s *membership) Distinct(table schema.Table, keys, unique []uint64, ids []int64) (n int, err error) {
 	if int(table) >= len(s.job.Tables) {
 		return 0, fmt.Errorf("%w: table %d: the job has %d", ErrAsk, table, len(s.job.Tables))
 	}

@@ -140,7 +140,7 @@ func (l *lookups) fit(parked int64) bool {
 }
 
 // send sends a request.
-func (l *lookups) send(s *Session, i int) error {
+func (l *lookups) send(s *membership, i int) error {
 	r := &l.requests[i]
 	link := s.links[r.shard]
 	return link.publish(s.subject(r.kind(), link.member).WithBatch(uint64(l.head.Batch)), r.sealed)

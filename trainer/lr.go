@@ -32,7 +32,7 @@ func newLearningRates(decided []schema.LRChange) *learningRates {
 
 // LRScale is by what the rates of the manifest are multiplied by the newest decision that is known here: 1 where none
 // has changed them.
-func (s *Session) LRScale() float32 {
+func (s *membership) LRScale() float32 {
 	l := s.lr
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +118,7 @@ func (l *learningRates) refusal() (r *schema.Refused) {
 }
 
 // takeLR takes a word about the learning rates.
-func (s *Session) takeLR(w *schema.LR) error {
+func (s *membership) takeLR(w *schema.LR) error {
 	if !w.Final && len(w.Changes) == 0 {
 		return fmt.Errorf("word of the coordinator: a proposal without a change of the learning rates")
 	}
@@ -129,7 +129,7 @@ func (s *Session) takeLR(w *schema.LR) error {
 }
 
 // sayControl publishes a word to the coordinator. One that a lost connection swallows is said again by whoever waits.
-func (s *Session) sayControl(c schema.Control) error {
+func (s *membership) sayControl(c schema.Control) error {
 	frame, err := schema.EncodeControl(s.signHead(), c)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (s *Session) sayControl(c schema.Control) error {
 }
 
 // awaitLR returns when batch b may begin: at once, unless a change of the learning rates is proposed for it.
-func (s *Session) awaitLR(ctx context.Context, b schema.Batch) error {
+func (s *membership) awaitLR(ctx context.Context, b schema.Batch) error {
 	for {
 		changed, held := s.lr.begin(b)
 		if held == nil {
@@ -155,7 +155,7 @@ func (s *Session) awaitLR(ctx context.Context, b schema.Batch) error {
 }
 
 // ask tells the coordinator something, and waits for news or until it is time to ask again.
-func (s *Session) ask(ctx context.Context, c schema.Control, news <-chan struct{}) error {
+func (s *membership) ask(ctx context.Context, c schema.Control, news <-chan struct{}) error {
 	if err := s.sayControl(c); err != nil {
 		return err
 	}
@@ -170,17 +170,8 @@ func (s *Session) ask(ctx context.Context, c schema.Control, news <-chan struct{
 	return nil
 }
 
-// ScaleLR changes the learning rates of the job, of every parameter and table: from a batch on that it returns they are
-// scale times what the manifest says, until they are changed again. The coordinator names the batch, records it and
-// tells all members; none of them begins that batch before. from 0 asks for a batch soon; another asks for that one,
-// which fails where a trainer has begun it (Refused). Scale is absolute: asked for again, by this trainer or
-// another, it changes nothing. It may be called where Run may, by any number of trainers, in sync and bounded. Any
-// scale is taken: a program knows its rates, which schedules bring close to 0.
-//
-//	from, err := session.ScaleLR(ctx, 0, 0.1) // a tenth of the manifest's rates, from batch from on
-//
-// Errors: Refused with the reason, and those of Run.
-func (s *Session) ScaleLR(ctx context.Context, from schema.Batch, scale float32) (schema.Batch, error) {
+// ScaleLR is Session.ScaleLR in this run.
+func (s *membership) ScaleLR(ctx context.Context, from schema.Batch, scale float32) (schema.Batch, error) {
 	if err := s.Err(); err != nil {
 		return 0, err
 	}

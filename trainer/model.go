@@ -45,11 +45,12 @@ type Model struct {
 
 	job    *schema.Job
 	digest [32]byte
-	params [][]float32          // of each parameter of the manifest
-	tables [][]float32          // of each table, [Rows, Dim] in the order of the keys
-	hosted []Tensor             // parameters of modules, by schema.ModuleSpec.TensorName, in the manifest's order
-	dense  bool                 // it has no tables, and the job that begins with it draws them
-	extra  []safetensors.Tensor // by name
+	params [][]float32            // of each parameter of the manifest
+	tables [][]float32            // of each table, [Rows, Dim] in the order of the keys
+	hosted []Tensor               // parameters of modules, by schema.ModuleSpec.TensorName, in the manifest's order
+	dense  bool                   // it has no tables, and the job that begins with it draws them
+	extra  []safetensors.Tensor   // by name
+	open   func() (*Model, error) // reads its file once more; nil where it is of none
 }
 
 // Extra is what a program adds to the file of a model: what it trains or keeps itself. OpenModel passes it through.
@@ -65,9 +66,8 @@ type ExtraTensor struct {
 	Data        []byte // little-endian
 }
 
-// Weights reads the whole model at the current version. It fails where a table has more rows than can be held; Table
-// reads such a one.
-func (s *Session) Weights(ctx context.Context) (*Model, error) {
+// Weights is Session.Weights in this run.
+func (s *membership) Weights(ctx context.Context) (*Model, error) {
 	if err := holdable(s.job); err != nil {
 		return nil, fmt.Errorf("weights: %w", err)
 	}
@@ -100,7 +100,7 @@ func (s *Session) Weights(ctx context.Context) (*Model, error) {
 }
 
 // hosted reads the parameters of all modules.
-func (s *Session) hosted(ctx context.Context) (all []Tensor, err error) {
+func (s *membership) hosted(ctx context.Context) (all []Tensor, err error) {
 	for _, m := range s.modules {
 		of, _, err := m.Weights(ctx)
 		if err != nil {
@@ -125,16 +125,8 @@ func holdable(job *schema.Job) error {
 	return nil
 }
 
-// Save writes the model at the current version to a file, from which OpenModel reads it; see Model.Save. Rows go to the
-// file as they come, of which this process holds no more than a piece of ChunkBytes. Any trainer may do it, and where
-// several do at one path, the file is the same.
-func (s *Session) Save(ctx context.Context, path string) error {
-	return s.SaveExtra(ctx, path, Extra{})
-}
-
-// SaveExtra is Save of a file with more tensors. It fails where one of them has the name of another or of a weight, or
-// the metadata have an entry that Save writes.
-func (s *Session) SaveExtra(ctx context.Context, path string, extra Extra) error {
+// SaveExtra is Session.SaveExtra in this run.
+func (s *membership) SaveExtra(ctx context.Context, path string, extra Extra) error {
 	for _, entry := range append([]string{formatEntry}, weighedEntries...) {
 		if _, there := extra.Metadata[entry]; there {
 			return fmt.Errorf("save model: entry %q of the metadata is the file's own: want another name", entry)
@@ -182,7 +174,7 @@ func (s *Session) SaveExtra(ctx context.Context, path string, extra Extra) error
 }
 
 // stream puts all weights of the current version somewhere, and gives their digest. values are put's until it returns.
-func (s *Session) stream(ctx context.Context, put func(tensor string, first int64, values []float32) error) ([32]byte,
+func (s *membership) stream(ctx context.Context, put func(tensor string, first int64, values []float32) error) ([32]byte,
 	error) {
 	d := schema.NewWeightsDigest(s.job)
 	for t, ok := d.Next(); ok; t, ok = d.Next() {
@@ -303,6 +295,7 @@ func OpenModel(path string) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open model %s: %w: %w", path, ErrModel, err)
 	}
+	m.open = func() (*Model, error) { return OpenModel(path) }
 	return m, nil
 }
 

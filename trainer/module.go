@@ -24,8 +24,11 @@ var ErrActivation = errors.New("context is gone")
 // Its methods are the session's: they are called from one goroutine at a time. Slices that they give are the Module's
 // own and valid until its next call. All of them fail with Refused, which has the shard's reason, or with
 // the session's error, or the cause of ctx; a refusal ends nothing but the call.
-type Module struct {
-	session    *Session
+type Module struct{ *hostedModule }
+
+// hostedModule is a module in one run of the job.
+type hostedModule struct {
+	session    *membership
 	spec       *schema.ModuleSpec
 	index      int
 	link       *shardLink
@@ -56,7 +59,7 @@ type Pass struct {
 // version of the parameters that it saw. It ends with a step or Release, with the session, or when the shard has not
 // heard of the trainer for the job's deadline.
 type Activation struct {
-	module  *Module
+	module  *hostedModule
 	id      uint64
 	version schema.Version
 	samples int
@@ -66,7 +69,7 @@ type Activation struct {
 func (a *Activation) Version() schema.Version { return a.version }
 
 // findModules makes what the session knows of the job's modules.
-func (s *Session) findModules() error {
+func (s *membership) findModules() error {
 	for i := range s.job.Modules {
 		spec := &s.job.Modules[i]
 		module, err := nn.Build([]byte(spec.Module))
@@ -77,7 +80,7 @@ func (s *Session) findModules() error {
 		if err != nil {
 			return fmt.Errorf("module %q: samples of shape %v: %w", spec.Name, spec.In, err)
 		}
-		m := &Module{session: s, spec: spec, index: i, link: s.links[s.place.ShardOfModule(i)],
+		m := &hostedModule{session: s, spec: spec, index: i, link: s.links[s.place.ShardOfModule(i)],
 			parameters: module.Parameters(),
 			out:        schema.Parameter{Shape: shape}.Elements()}
 		s.modules = append(s.modules, m)
@@ -85,14 +88,9 @@ func (s *Session) findModules() error {
 	return nil
 }
 
-// Module gives the module of a name, which the manifest has.
-//
-//	net, err := session.Module("net")
-//	pass, y, err := net.Forward(ctx, x, trainer.Pass{Batch: b, Lane: first})
-//	lossSum, err := loss.Loss(y, classes, gradY)
-//	_, err = pass.BackwardStep(ctx, gradY, samples)
-func (s *Session) Module(name string) (*Module, error) {
-	i := slices.IndexFunc(s.modules, func(m *Module) bool { return m.spec.Name == name })
+// module gives the module of a name.
+func (s *membership) module(name string) (*hostedModule, error) {
+	i := slices.IndexFunc(s.modules, func(m *hostedModule) bool { return m.spec.Name == name })
 	if i < 0 {
 		var names []string
 		for _, m := range s.modules {
@@ -104,10 +102,10 @@ func (s *Session) Module(name string) (*Module, error) {
 }
 
 // Parameters are the names, shapes and first values of the module's parameters.
-func (m *Module) Parameters() []nn.Parameter { return m.parameters }
+func (m *hostedModule) Parameters() []nn.Parameter { return m.parameters }
 
 // Forward runs a pass in training over x [n, In], n samples, and gives y [n, Out]. The activation remembers the pass.
-func (m *Module) Forward(ctx context.Context, x []float32, at Pass) (*Activation, []float32, error) {
+func (m *hostedModule) Forward(ctx context.Context, x []float32, at Pass) (*Activation, []float32, error) {
 	m.session.begins(at.Batch)
 	y, err := m.forward(ctx, x, at, 0)
 	if err != nil {
@@ -123,7 +121,7 @@ func (m *Module) Forward(ctx context.Context, x []float32, at Pass) (*Activation
 // Evaluate runs a pass over x [n, In] in which nothing is dropped and of which nothing is remembered, and gives y [n,
 // Out] and the version of the parameters that it saw. n may be any number: requests carry as many samples as the
 // manifest allows.
-func (m *Module) Evaluate(ctx context.Context, x []float32) (y []float32, err error) {
+func (m *hostedModule) Evaluate(ctx context.Context, x []float32) (y []float32, err error) {
 	in := m.spec.InElements()
 	if len(x) == 0 || len(x)%in != 0 {
 		return nil, m.badInput(x)
@@ -141,12 +139,12 @@ func (m *Module) Evaluate(ctx context.Context, x []float32) (y []float32, err er
 	return y, nil
 }
 
-func (m *Module) badInput(x []float32) error {
+func (m *hostedModule) badInput(x []float32) error {
 	return fmt.Errorf("forward of module %q: %d values: want those of 1 to %d samples of shape %v", m.spec.Name, len(x),
 		m.spec.Samples, m.spec.In)
 }
 
-func (m *Module) forward(ctx context.Context, x []float32, at Pass, flags uint32) ([]float32, error) {
+func (m *hostedModule) forward(ctx context.Context, x []float32, at Pass, flags uint32) ([]float32, error) {
 	in := m.spec.InElements()
 	n := len(x) / in
 	if n < 1 || n > m.spec.Samples || len(x)%in != 0 {
@@ -205,14 +203,14 @@ func (a *Activation) backward(ctx context.Context, gradY []float32, flags uint32
 
 // Step adds up the gradients of activations, divides once by samples, and moves the newest version by that. It gives
 // the version that this made, and ends the activations.
-func (m *Module) Step(ctx context.Context, samples int, activations ...*Activation) (schema.Version, error) {
+func (m *hostedModule) Step(ctx context.Context, samples int, activations ...*Activation) (schema.Version, error) {
 	if samples < 1 {
 		return 0, fmt.Errorf("step of module %q: %d samples: want at least 1", m.spec.Name, samples)
 	}
 	return m.step(ctx, samples, activations)
 }
 
-func (m *Module) step(ctx context.Context, samples int, activations []*Activation) (schema.Version, error) {
+func (m *hostedModule) step(ctx context.Context, samples int, activations []*Activation) (schema.Version, error) {
 	ids := make([]uint64, len(activations))
 	for i, c := range activations {
 		ids[i] = c.id
@@ -238,7 +236,7 @@ func (a *Activation) Gradients(ctx context.Context) ([]Tensor, error) {
 }
 
 // Weights gives the newest parameters, all of one version, in new memory.
-func (m *Module) Weights(ctx context.Context) ([]Tensor, schema.Version, error) {
+func (m *hostedModule) Weights(ctx context.Context) ([]Tensor, schema.Version, error) {
 	pin := &Activation{module: m}
 	all, err := m.read(ctx, pin, 0)
 	if pin.id != 0 {
@@ -254,7 +252,7 @@ const unpinWithin = 2 * time.Second
 
 // unpin ends the pin of a version, which is no pass. Where ctx has ended the shard is to hear of it all the same: a pin
 // that stays takes the place of a pass until the session ends.
-func (m *Module) unpin(ctx context.Context, pin *Activation) error {
+func (m *hostedModule) unpin(ctx context.Context, pin *Activation) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), unpinWithin)
 	defer stop()
 	if _, err := m.ask(ctx, schema.Head{Kind: schema.KindStep}, []uint64{pin.id}, nil); err != nil {
@@ -265,7 +263,7 @@ func (m *Module) unpin(ctx context.Context, pin *Activation) error {
 
 // Digest is the SHA-256 over the module's newest parameters, as schema.WeightsDigest defines it for a job that has them
 // as its own.
-func (m *Module) Digest(ctx context.Context) ([32]byte, error) {
+func (m *hostedModule) Digest(ctx context.Context) ([32]byte, error) {
 	all, _, err := m.Weights(ctx)
 	if err != nil {
 		return [32]byte{}, err
@@ -294,7 +292,7 @@ func digestOf(all []Tensor) ([32]byte, error) {
 
 // read asks for all chunks of the parameters of the version that c pins, or of its gradients. Where c has no id yet the
 // first answer gives it one.
-func (m *Module) read(ctx context.Context, c *Activation, flags uint32) ([]Tensor, error) {
+func (m *hostedModule) read(ctx context.Context, c *Activation, flags uint32) ([]Tensor, error) {
 	elements := 0
 	for _, p := range m.parameters {
 		elements += p.Elements()
@@ -325,6 +323,6 @@ func (m *Module) read(ctx context.Context, c *Activation, flags uint32) ([]Tenso
 }
 
 // subject is where requests go.
-func (m *Module) subject() fabric.Subject {
+func (m *hostedModule) subject() fabric.Subject {
 	return m.session.subject("", m.link.member).OfModule(m.spec.Name)
 }

@@ -26,7 +26,7 @@ type moduleAnswer struct {
 
 // ask sends a request under the next number, again where no answer comes, and gives the values of the answer. A request
 // that was given up is taken over by the next one.
-func (m *Module) ask(ctx context.Context, head schema.Head, contexts []uint64, tensor []float32) ([]float32, error) {
+func (m *hostedModule) ask(ctx context.Context, head schema.Head, contexts []uint64, tensor []float32) ([]float32, error) {
 	s := m.session
 	if err := s.Err(); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (m *Module) ask(ctx context.Context, head schema.Head, contexts []uint64, t
 }
 
 // write puts a request into frames.
-func (m *Module) write(head schema.Head, contexts []uint64, tensor []float32) error {
+func (m *hostedModule) write(head schema.Head, contexts []uint64, tensor []float32) error {
 	s := m.session
 	chunks := s.place.TensorChunks(len(tensor))
 	for len(m.frames) < chunks {
@@ -92,10 +92,10 @@ func (m *Module) write(head schema.Head, contexts []uint64, tensor []float32) er
 }
 
 // asker is who asks in the exchange.
-func (m *Module) asker() exchange.Asker { return askers + exchange.Asker(m.index) }
+func (m *hostedModule) asker() exchange.Asker { return askers + exchange.Asker(m.index) }
 
 // send sends the request.
-func (m *Module) send(*Session, int) error {
+func (m *hostedModule) send(*membership, int) error {
 	for _, frame := range m.sealed {
 		if err := m.link.publish(m.subject(), frame); err != nil {
 			return err
@@ -106,7 +106,7 @@ func (m *Module) send(*Session, int) error {
 
 // takeModule takes what a shard says about one of its modules: answers, and refusals of requests. What answers no open
 // request is late, and ignored.
-func (s *Session) takeModule(owner int, subject *fabric.Subject, v *schema.View) error {
+func (s *membership) takeModule(owner int, subject *fabric.Subject, v *schema.View) error {
 	h := v.Head()
 	if int64(h.Bucket) >= int64(len(s.modules)) || s.modules[h.Bucket].spec.Name != subject.Name ||
 		s.owners[string(s.modules[h.Bucket].link.member)] != owner {
@@ -135,7 +135,7 @@ func (s *Session) takeModule(owner int, subject *fabric.Subject, v *schema.View)
 	return nil
 }
 
-func (m *Module) refuse(number schema.Sequence, r schema.Refusal) {
+func (m *hostedModule) refuse(number schema.Sequence, r schema.Refusal) {
 	e := m.session.exchange
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -150,7 +150,7 @@ func (m *Module) refuse(number schema.Sequence, r schema.Refusal) {
 }
 
 // take puts one chunk of an answer in place.
-func (m *Module) take(_ int, v *schema.View) (kept bool, err error) {
+func (m *hostedModule) take(_ int, v *schema.View) (kept bool, err error) {
 	h, values, a := v.Head(), v.Float32s(), &m.answer
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -21,7 +21,7 @@ type passClock struct {
 }
 
 // asking begins to wait for an answer, and returns what notes that it has come, or failed.
-func (m *Module) asking(kind schema.Kind, training bool) (answered func(ok bool)) {
+func (m *hostedModule) asking(kind schema.Kind, training bool) (answered func(ok bool)) {
 	s := m.session
 	c, began, now := &s.passes, s.activity.word.Load(), time.Now()
 	alone := s.planned.Load() == 0
@@ -64,7 +64,7 @@ func (m *Module) asking(kind schema.Kind, training bool) (answered func(ok bool)
 }
 
 // between says what is done between two requests. c.mu is held.
-func (s *Session) between(now time.Time) {
+func (s *membership) between(now time.Time) {
 	if s.passes.open > 0 {
 		s.activity.beginAt(computing, now)
 	} else {
@@ -74,14 +74,14 @@ func (s *Session) between(now time.Time) {
 
 // begins notes that a pass of a batch begins. Where nothing is added up, passes tell how far the session is: the
 // batches before are done.
-func (s *Session) begins(b schema.Batch) {
+func (s *membership) begins(b schema.Batch) {
 	if s.place.Plan.Roundless && s.planned.Load() == 0 {
 		s.batch.Store(max(s.batch.Load(), uint64(b)))
 	}
 }
 
 // ended notes that passes were stepped, which makes a batch of so many samples, or released, which makes none.
-func (m *Module) ended(passes, samples int) {
+func (m *hostedModule) ended(passes, samples int) {
 	s := m.session
 	if s.planned.Load() != 0 {
 		return

@@ -240,7 +240,7 @@ func TestHostedModuleRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stolen := &Activation{module: other, id: pass.id, samples: 1}
+	stolen := &Activation{module: other.hostedModule, id: pass.id, samples: 1}
 	checkError(t, stolen.Backward(ctx, []float32{1}), ErrActivation, "another trainer's")
 	_, err = m.Step(ctx, 1, pass)
 	checkError(t, err, ErrActivation, "has no gradients")
@@ -286,7 +286,7 @@ func TestWeightsGivenUpLeaveNoPin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pin := &Activation{module: m}
+	pin := &Activation{module: m.hostedModule}
 	if _, err := m.read(testContext(t), pin, 0); err != nil {
 		t.Fatal(err)
 	}

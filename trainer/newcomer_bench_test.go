@@ -72,25 +72,18 @@ func (g *coming) train(ctx context.Context) {
 	w := &draws{seed: 1, of: textRows, grads: make([]float32, drawn*textDim)}
 	config := g.config
 	g.all.Go(func() {
-		for ctx.Err() == nil {
-			s, err := Join(ctx, config, g.job)
-			if err == nil {
-				first := true
-				err = s.Run(ctx, w, 1<<40, func(Progress) {
-					g.complete()
-					if first {
-						g.changed <- s.job.Trainers
-					}
-					first = false
-				})
-			}
-			if s != nil {
-				_ = s.Abort(err)
-			}
-			if !config.Again(s, err) {
-				return
-			}
+		s, err := Join(ctx, config, g.job)
+		if err != nil {
+			return
 		}
+		run := schema.RunID(0)
+		err = s.Run(ctx, w, 1<<40, func(Progress) {
+			if g.complete(); run != s.RunID() {
+				g.changed <- s.job.Trainers
+			}
+			run = s.RunID()
+		})
+		_ = s.Abort(err)
 	})
 }
 

@@ -48,6 +48,7 @@ func OpenWeights(path string, job *schema.Job) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w %q: %s: %w", ErrWeights, job.Name, path, jobErrors{err})
 	}
+	m.open = func() (*Model, error) { return OpenWeights(path, job) }
 	return m, nil
 }
 

@@ -194,7 +194,7 @@ func (o *ownServer) listen(job, member string) error {
 }
 
 // listenOwn takes what other trainers contribute to this one's reduce range.
-func (s *Session) listenOwn(own *ownServer) error {
+func (s *membership) listenOwn(own *ownServer) error {
 	s.own, own.fail, s.reducer.own = own, s.fail, own
 	own.opens(s.reducer.receive)
 	if s.config.Bus != nil {
@@ -204,7 +204,7 @@ func (s *Session) listenOwn(own *ownServer) error {
 }
 
 // connectPeers dials the data servers of all other trainers and listens there.
-func (s *Session) connectPeers(ctx context.Context) error {
+func (s *membership) connectPeers(ctx context.Context) error {
 	at := map[schema.Member]string{}
 	for _, p := range s.joined.Peers {
 		at[p.Member] = p.URL

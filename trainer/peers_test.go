@@ -108,25 +108,20 @@ type outlivedPeers struct {
 func outliveAmongPeers(t *testing.T, config Config, job *schema.Job, batches uint64,
 	progress func(uint64)) (o outlivedPeers) {
 	config.ReconnectTimeout = 2 * time.Second
-	for {
-		session, err := Join(testContext(t), config, job)
-		if err == nil {
-			left := batches - min(batches, uint64(session.Version()))
-			err = session.Run(testContext(t), newToy(t, job), left, func(p Progress) {
-				time.Sleep(10 * time.Millisecond)
-				progress(uint64(p.Version))
-			})
-		}
-		if err == nil {
-			o.digest, err = session.Digest(testContext(t))
-			o.resumed = session.joined.Resumed
-		}
-		if session != nil {
-			_ = session.Abort(err)
-		}
-		if err == nil || !config.Again(session, err) {
-			o.err = err
-			return o
-		}
+	session, err := Join(testContext(t), config, job)
+	if err != nil {
+		o.err = err
+		return o
 	}
+	left := batches - min(batches, uint64(session.Version()))
+	o.err = session.Run(testContext(t), newToy(t, job), left, func(p Progress) {
+		time.Sleep(10 * time.Millisecond)
+		progress(uint64(p.Version))
+	})
+	if o.err == nil {
+		o.digest, o.err = session.Digest(testContext(t))
+		o.resumed = session.joined.Resumed
+	}
+	_ = session.Abort(o.err)
+	return o
 }

@@ -269,7 +269,7 @@ func takeColumns[T any](to []T, column, dim, whole int, at []int32, from []T) {
 type columns struct{ shard, first, count int }
 
 // piecesOf lists who has which columns of a partition.
-func (s *Session) piecesOf(t schema.Table, p schema.Partition) (all []columns) {
+func (s *membership) piecesOf(t schema.Table, p schema.Partition) (all []columns) {
 	if s.place.Plan.Tables[t].Cut != schema.CutColumns {
 		return []columns{{s.place.OwnerOfPartition(t, p), 0, s.job.Tables[t].Dim}}
 	}
@@ -282,7 +282,7 @@ func (s *Session) piecesOf(t schema.Table, p schema.Partition) (all []columns) {
 }
 
 // scanPartition gives the rows of a partition. Of a table that is cut by columns it puts them together.
-func (s *Session) scanPartition(ctx context.Context, scan *scan, p schema.Partition,
+func (s *membership) scanPartition(ctx context.Context, scan *scan, p schema.Partition,
 	yield func(schema.Partition, []uint64, []float32) error) error {
 	dim, pieces := s.job.Tables[scan.section.Table].Dim, s.piecesOf(scan.section.Table, p)
 	var keys []uint64

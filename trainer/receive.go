@@ -13,7 +13,7 @@ import (
 // receive is called for every message of an owner to this trainer, from one goroutine for each connection of each
 // server. What does not verify is counted and dropped: what it was meant to be will be asked for again. Messages go
 // back to the fabric at once, but for rows that somebody keeps.
-func (s *Session) receive(m fabric.Message) {
+func (s *membership) receive(m fabric.Message) {
 	kept := false
 	if at, err := m.Parse(); err == nil && at.Kind == fabric.KindRows && s.keepsRows() {
 		m.Keep()
@@ -32,7 +32,7 @@ func (s *Session) receive(m fabric.Message) {
 }
 
 // receiveControl is called for every message of the coordinator.
-func (s *Session) receiveControl(m fabric.Message) {
+func (s *membership) receiveControl(m fabric.Message) {
 	v, subject, ok := s.open(&m)
 	if !ok {
 		return
@@ -54,7 +54,7 @@ func (s *Session) receiveControl(m fabric.Message) {
 }
 
 // open verifies a message and says who sent it, and to whom.
-func (s *Session) open(m *fabric.Message) (v schema.View, subject fabric.Subject, ok bool) {
+func (s *membership) open(m *fabric.Message) (v schema.View, subject fabric.Subject, ok bool) {
 	v, err := schema.Verify(m.Data, schema.Limits{})
 	if err != nil {
 		s.faults.Add(1)
@@ -66,12 +66,12 @@ func (s *Session) open(m *fabric.Message) (v schema.View, subject fabric.Subject
 }
 
 // keepsRows tells whether who waits for rows keeps the messages that bring them: a scan.
-func (s *Session) keepsRows() bool {
+func (s *membership) keepsRows() bool {
 	return get(s.exchange, func(x *exchange.Exchange) bool { return x.Open(rowsScanned) > 0 })
 }
 
 // dispatch gives a frame to who waits for it, and tells whether that one keeps it.
-func (s *Session) dispatch(owner int, subject *fabric.Subject, v *schema.View) (kept bool, err error) {
+func (s *membership) dispatch(owner int, subject *fabric.Subject, v *schema.View) (kept bool, err error) {
 	if subject.Kind == fabric.KindModule {
 		return false, s.takeModule(owner, subject, v)
 	}
@@ -91,7 +91,7 @@ func (s *Session) dispatch(owner int, subject *fabric.Subject, v *schema.View) (
 }
 
 // takeRows gives rows to who has asked for them, which their numbers tell.
-func (s *Session) takeRows(owner int, v *schema.View) (kept bool, err error) {
+func (s *membership) takeRows(owner int, v *schema.View) (kept bool, err error) {
 	for who := exchange.Asker(0); who < rowAskers && !kept && err == nil; who++ {
 		kept, err = s.exchange.take(who, owner, v, 0, 1)
 	}
@@ -99,7 +99,7 @@ func (s *Session) takeRows(owner int, v *schema.View) (kept bool, err error) {
 }
 
 // roundOver notes what rows say besides: that the shard's round which made their version is over.
-func (s *Session) roundOver(shard int, h *schema.Head) error {
+func (s *membership) roundOver(shard int, h *schema.Head) error {
 	s.results.noteCopies(h.Flags, schema.Version(h.Batch))
 	if version := h.Batch - min(h.Batch, schema.Batch(h.Offset)); version > 0 {
 		return s.results.over(shard, version-1, h.Weight)
@@ -108,7 +108,7 @@ func (s *Session) roundOver(shard int, h *schema.Head) error {
 }
 
 // use takes in a frame of which nothing is kept.
-func (s *Session) use(owner int, subject *fabric.Subject, v *schema.View) error {
+func (s *membership) use(owner int, subject *fabric.Subject, v *schema.View) error {
 	from := subject.From
 	switch v.Head().Kind {
 	case schema.KindMean:
@@ -140,7 +140,7 @@ func (s *Session) use(owner int, subject *fabric.Subject, v *schema.View) error 
 }
 
 // takeResult puts a result in place, and asks for those that must have been lost before it.
-func (s *Session) takeResult(owner int, subject *fabric.Subject, v *schema.View) error {
+func (s *membership) takeResult(owner int, subject *fabric.Subject, v *schema.View) error {
 	b := v.Head().Batch
 	if s.results.grouped {
 		b = schema.Batch(subject.Batch) // the frame is the same for all of the group
@@ -154,7 +154,7 @@ func (s *Session) takeResult(owner int, subject *fabric.Subject, v *schema.View)
 
 // word takes one of the coordinator's. Those that somebody may wait for go to the channel, whose reader wants the
 // latest: it is never full but for words that nobody waits for.
-func (s *Session) word(subject *fabric.Subject, v *schema.View) error {
+func (s *membership) word(subject *fabric.Subject, v *schema.View) error {
 	from := subject.From
 	if from != string(schema.Coordinator) {
 		return nil
@@ -212,7 +212,7 @@ func (s *Session) word(subject *fabric.Subject, v *schema.View) error {
 }
 
 // logStalled logs which trainer a batch waits for. The coordinator repeats that seldom.
-func (s *Session) logStalled(t *schema.Stalled) {
+func (s *membership) logStalled(t *schema.Stalled) {
 	s.config.Log.Warn("batch waits for a trainer", "job", s.job.Name, "member", s.joined.Member, "batch", t.Batch,
 		"waits_for", t.Member, "host", t.Host, "waited", time.Duration(t.WaitedMS)*time.Millisecond,
 		"limit", time.Duration(t.LimitMS)*time.Millisecond)
@@ -221,7 +221,7 @@ func (s *Session) logStalled(t *schema.Stalled) {
 // refused ends the session: what a shard refused it will never answer. The exceptions are late repetitions, and that
 // the shard does not know the job: then the coordinator has ended it, whose word says why and may be a moment behind,
 // or the server was started anew, and no word will come.
-func (s *Session) refused(from string, v *schema.View) error {
+func (s *membership) refused(from string, v *schema.View) error {
 	r, err := schema.DecodeRefusal(v)
 	if err != nil {
 		return fmt.Errorf("refusal from %s: %w", from, err)
@@ -272,10 +272,10 @@ const (
 )
 
 // since is the time since the session was made, on the monotonic clock.
-func (s *Session) since() time.Duration { return time.Since(s.epoch) }
+func (s *membership) since() time.Duration { return time.Since(s.epoch) }
 
 // dataChanged is told by fabric how a server of shards fares.
-func (s *Session) dataChanged(d *dataServer, state fabric.State) {
+func (s *membership) dataChanged(d *dataServer, state fabric.State) {
 	switch state {
 	case fabric.Lost:
 		s.watch.note(func() { d.lost.Begin(time.Now()) })
@@ -300,7 +300,7 @@ func (s *Session) dataChanged(d *dataServer, state fabric.State) {
 
 // controlChanged is told by fabric how the server fares that the coordinator is heard by. Training goes on without it
 // for as long as the job's deadline.
-func (s *Session) controlChanged(state fabric.State) {
+func (s *membership) controlChanged(state fabric.State) {
 	switch state {
 	case fabric.Lost:
 		s.watch.note(func() { s.watch.control.Begin(time.Now()) })
@@ -320,7 +320,7 @@ func (s *Session) controlChanged(state fabric.State) {
 
 // keepTime is a goroutine of the session, beside keepReports: it drives the windows, sends heartbeats, and ends the
 // session when the server or the coordinator has been silent for too long.
-func (s *Session) keepTime() {
+func (s *membership) keepTime() {
 	defer s.clock.Done()
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()

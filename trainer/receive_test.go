@@ -14,10 +14,10 @@ import (
 )
 
 // bareSession is a session without a connection, at batch 17 of run 5, that is given what arrives.
-func bareSession(t *testing.T) *Session {
+func bareSession(t *testing.T) *membership {
 	t.Helper()
 	c := Config{Server: "nats://there:1", Backend: testBackend(t)}.withDefaults()
-	s, err := newSession(t.Context(), c, toyJob("bare", 1, 2, schema.ApplyUpdate),
+	s, err := newMembership(t.Context(), c, toyJob("bare", 1, 2, schema.ApplyUpdate),
 		schema.Joined{Member: "t0", RunID: 5, Generation: 1, LaneCount: 2, Shards: 1, DeadlineMS: 30_000})
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func bareSession(t *testing.T) *Session {
 	return s
 }
 
-func arrives(t *testing.T, s *Session, from string, frame []byte, err error) {
+func arrives(t *testing.T, s *membership, from string, frame []byte, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

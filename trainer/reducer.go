@@ -45,7 +45,7 @@ type reducer struct {
 }
 
 // newReducer makes the shard of this trainer.
-func newReducer(s *Session) (*reducer, error) {
+func newReducer(s *membership) (*reducer, error) {
 	r := &reducer{job: s.job, joined: &s.joined, owner: s.owners[string(s.joined.Member)], results: s.results,
 		fail: s.fail, begun: make([]schema.Batch, s.job.Trainers), limit: fabric.Limiter{PerSecond: refusalsPerSecond}}
 	r.self = r.owner - s.place.Shards
@@ -245,7 +245,7 @@ func (r *reducer) waiting() []schema.Waiting {
 
 // sendReport tells the coordinator whom this trainer's rounds wait for, as often as it gives signs of life, so that
 // one who lives and sends nothing is found out where no shard of a ps would notice.
-func (s *Session) sendReport() error {
+func (s *membership) sendReport() error {
 	if s.reducer == nil {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // enter begins with the version that the coordinator said.
-func (s *Session) enter(ctx context.Context) error {
+func (s *membership) enter(ctx context.Context) error {
 	if s.joined.Version > 0 {
 		return s.resume(ctx)
 	}
@@ -19,7 +19,7 @@ func (s *Session) enter(ctx context.Context) error {
 
 // resume gets the parameters of the version that the trainer begins with: in a job that was resumed, or in the place of
 // a trainer that was lost. Rows come with the first lookup.
-func (s *Session) resume(ctx context.Context) (err error) {
+func (s *membership) resume(ctx context.Context) (err error) {
 	ctx, stop := s.running(ctx)
 	defer stop()
 	v := s.joined.Version
@@ -45,7 +45,7 @@ func (s *Session) resume(ctx context.Context) (err error) {
 
 // resumeResults gets the parameters as the results of the batch before, which all shards keep: they are asked for as
 // results are that were lost.
-func (s *Session) resumeResults(ctx context.Context, v schema.Version) error {
+func (s *membership) resumeResults(ctx context.Context, v schema.Version) error {
 	last := schema.Batch(v) - 1
 	s.compute.params.state.Begin(schema.Version(last))
 	s.results.begin(last)

@@ -85,21 +85,21 @@ func asyncGoesOnWithout(t *testing.T, job *schema.Job, work counts, trainers int
 	began := make([][]schema.Version, trainers)
 	for i := range began {
 		all.Go(func() {
-			from := config
 			if i == job.Trainers {
 				<-back
 			}
-			err := comesBack(t, &from, job, func(s *Session) error {
-				began[i] = append(began[i], s.Version())
-				if i == 1 && len(began[i]) == 2 {
-					close(back)
+			err := trainOnce(t, config, job, func(s *Session) error {
+				begins := func(v schema.Version) {
+					if began[i] = append(began[i], v); i == 1 && len(began[i]) == 2 {
+						close(back)
+					}
 				}
-				return s.Run(testContext(t), work, batches-min(batches, uint64(s.Version())), func(p Progress) {
+				return s.Run(testContext(t), work, batches-min(batches, uint64(s.Version())), eachRun(s, begins, func(p Progress) {
 					time.Sleep(50 * time.Millisecond)
 					if i == 0 && p.Batch+1 == dies {
 						s.fail(errKilled)
 					}
-				})
+				}))
 			})
 			if err != nil {
 				t.Errorf("trainer %d: %v", i, err)

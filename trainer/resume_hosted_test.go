@@ -138,10 +138,15 @@ func hostedGoesBack(t *testing.T, policy string, sessions int) {
 			if i == 2 { // in the place of the one that is lost
 				time.Sleep(6 * time.Second)
 			}
-			own := config
-			err := comesBack(t, &own, job, func(s *Session) (err error) {
-				began[i] = append(began[i], s.Version())
-				steps[i], err = hostedBatches(t, s, batches, i == 0)
+			err := trainOnce(t, config, job, func(s *Session) (err error) {
+				for goesOn := true; goesOn && !errors.Is(err, errKilled); { // in each run of the job
+					began[i] = append(began[i], s.Version())
+					if steps[i], err = hostedBatches(t, s, batches, i == 0); err == nil {
+						return nil
+					}
+					_, broken := s.Wait(testContext(t))
+					goesOn = broken == nil
+				}
 				return err
 			})
 			if err != nil {

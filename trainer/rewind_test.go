@@ -56,17 +56,19 @@ const rewindBatches = 110
 
 // run trains to the end of the job, or its own.
 func (r *rewinder) run(t *testing.T) error {
-	return comesBack(t, &r.config, r.job, func(s *Session) error {
-		r.began, r.with = append(r.began, s.Version()), append(r.with, s.job.Trainers)
-		if r.joined != nil {
-			r.joined(s.job.Trainers)
+	return trainOnce(t, r.config, r.job, func(s *Session) error {
+		begins := func(v schema.Version) {
+			r.began, r.with = append(r.began, v), append(r.with, s.job.Trainers)
+			if r.joined != nil {
+				r.joined(s.job.Trainers)
+			}
 		}
-		err := s.Run(testContext(t), given{}, r.batches-uint64(s.Version()), func(p Progress) {
+		err := s.Run(testContext(t), given{}, r.batches-uint64(s.Version()), eachRun(s, begins, func(p Progress) {
 			time.Sleep(50 * time.Millisecond)
 			if p.Version == r.dies {
 				s.fail(errKilled)
 			}
-		})
+		}))
 		if err == nil {
 			r.digest, err = s.Digest(testContext(t))
 		}
@@ -74,29 +76,36 @@ func (r *rewinder) run(t *testing.T) error {
 	})
 }
 
-// comesBack has a trainer join and train until that is well, or its end without a word (errKilled), as often as a
-// program should.
-func comesBack(t *testing.T, config *Config, job *schema.Job, train func(s *Session) error) error {
-	for {
-		s, err := Join(testContext(t), *config, job)
-		if err == nil {
-			err = train(s)
+// eachRun is a report of Run that tells begins of each run of the job, with the version at which it began.
+func eachRun(s *Session, begins func(schema.Version), report func(Progress)) func(Progress) {
+	run := s.RunID()
+	begins(s.Version())
+	return func(p Progress) {
+		if run != s.RunID() {
+			run = s.RunID()
+			begins(schema.Version(p.Batch))
 		}
-		switch {
-		case errors.Is(err, errKilled):
-			die(s)
-			return nil
-		case err == nil:
-			return s.Close()
-		case s != nil:
-			_ = s.Abort(err)
-		case errors.Is(err, &Refused{}): // no place is free yet
+		report(p)
+	}
+}
+
+// trainOnce has a trainer join, when a slot is free, and train until that is well, or its end without a word
+// (errKilled).
+func trainOnce(t *testing.T, config Config, job *schema.Job, train func(s *Session) error) error {
+	for {
+		s, err := Join(testContext(t), config, job)
+		if errors.Is(err, &Refused{}) { // no slot is free yet
 			time.Sleep(300 * time.Millisecond)
 			continue
 		}
-		if !config.Again(s, err) {
+		if err != nil {
 			return err
 		}
+		if err = train(s); errors.Is(err, errKilled) {
+			die(s)
+			return nil
+		}
+		return errors.Join(err, s.Abort(err))
 	}
 }
 

@@ -31,27 +31,8 @@ type Progress struct {
 	Buckets []BucketTimes
 }
 
-// Run trains for a number of batches, from the current version on: it holds one batch after the other (Next) and lets a
-// workload fill it. report is called after each completed batch, from the goroutine that calls Run; nil for nothing.
-// All trainers of a job must run the same number of batches. A batch may be without samples, all batches of a Run may
-// not (ErrWorkload).
-//
-// Where an error ends a trainer after its last Run, the others go on: see Abort.
-//
-// Where ctx is canceled, and the others of a job that goes back under policy recover (schema.Job.Rewinds) would compute
-// batches again if this trainer left at once, it trains on until a version is durable, for 20 s at most.
-//
-// Time spent in report, or between two calls of Run, is time that the others wait: beyond the server's deadline the job
-// ends as it does for any slow trainer.
-//
-// After an error the session has failed, and Abort should be called with it. Errors: ErrOrder where a batch is under
-// way, ErrWorkload, Refused, ErrServerLost, ErrJobFailed, ErrLeft, and the cause of ctx. In sync the weights
-// that shards hold are those of a whole number of batches in any case.
-//
-// In bounded a batch is computed on a version up to ahead batches older, and report follows as batches are complete;
-// Run returns when all are. In async the trainers of a job need not run the same number of batches, report tells of
-// this trainer's alone, and afterwards Param and Digest give the dense parameters as this trainer saw them last.
-func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report func(Progress)) error {
+// Run is Session.Run in this run of the job.
+func (s *membership) Run(ctx context.Context, w Workload, batches uint64, report func(Progress)) error {
 	if err := s.TrainingErr(); err != nil {
 		return err
 	}
@@ -104,12 +85,12 @@ func (r *run) fill(ctx, wait context.Context, w Workload) error {
 			return err
 		}
 	}
-	return b.Commit(ctx)
+	return b.commit(ctx)
 }
 
 // begin starts a run of batches, of which there are to be so many; 0 where nobody knows.
-func (s *Session) begin(batches uint64, report func(Progress)) *run {
-	s.run = &run{Session: s, batches: batches, report: report, began: time.Now(), committed: s.newest(),
+func (s *membership) begin(batches uint64, report func(Progress)) *run {
+	s.run = &run{membership: s, batches: batches, report: report, began: time.Now(), committed: s.newest(),
 		waiting: make([]batchDone, s.job.Ahead+1), first: s.job.StartVersion()}
 	s.training.Store(true)
 	s.complete.Store(false)
@@ -122,13 +103,11 @@ func (r *run) end() {
 	r.planned.Store(0)
 	r.training.Store(false)
 	r.activity.begin(elsewhere)
-	r.Session.run = nil
+	r.membership.run = nil
 }
 
-// Finish ends the batches that Next began: it returns when all that were committed are complete. From then on the other
-// trainers need nothing of this one that is not asked of it anew by a further Next. Close does the same where it is not
-// done.
-func (s *Session) Finish(ctx context.Context) error {
+// Finish is Session.Finish in this run.
+func (s *membership) Finish(ctx context.Context) error {
 	if err := s.TrainingErr(); err != nil {
 		return err
 	}
@@ -158,7 +137,7 @@ func (s *Session) Finish(ctx context.Context) error {
 
 // settled waits until all batches that were committed are complete, so that what is read is of one version. Where the
 // session trains no more, no further one will be.
-func (s *Session) settled(ctx context.Context) error {
+func (s *membership) settled(ctx context.Context) error {
 	if err := s.Err(); err != nil || s.run == nil {
 		return err
 	}
@@ -210,7 +189,7 @@ func (r *run) failed(ctx context.Context, b schema.Batch, err error) error {
 
 // run is a run of batches: those from the first Next until Finish.
 type run struct {
-	*Session
+	*membership
 	batches uint64 // that are planned; 0 where nobody said
 	report  func(Progress)
 	first   schema.Batch // that the program knows as 0
@@ -276,7 +255,7 @@ func (r *run) settle(ctx context.Context, atLeast schema.Version) error {
 
 // fetch gets the rows of lookups, which may have been sent before: it asks all shards at once. What came before them is
 // complete, so shards can answer.
-func (s *Session) fetch(ctx context.Context, l *lookups) error {
+func (s *membership) fetch(ctx context.Context, l *lookups) error {
 	if !l.sent {
 		if err := s.askFor(l, true); err != nil {
 			return err
@@ -289,7 +268,7 @@ func (s *Session) fetch(ctx context.Context, l *lookups) error {
 }
 
 // askAhead sends lookups of a batch whose rows need not be there yet, if shards have room to keep them until then.
-func (s *Session) askAhead(l *lookups) error {
+func (s *membership) askAhead(l *lookups) error {
 	if !l.fit(s.joined.ParkedBytes) {
 		return nil
 	}
@@ -297,7 +276,7 @@ func (s *Session) askAhead(l *lookups) error {
 }
 
 // askFor sends lookups. From here on until the last answer nothing else may use the rows.
-func (s *Session) askFor(l *lookups, atOnce bool) error {
+func (s *membership) askFor(l *lookups, atOnce bool) error {
 	l.begin(s.since(), atOnce)
 	l.sent = true
 	for i := range l.requests {

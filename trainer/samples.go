@@ -93,24 +93,24 @@ func (d *Data[T]) Workload(s *Session, step func(b *Step[T]) (loss float64)) (Wo
 	if err := d.check(); err != nil {
 		return nil, err
 	}
-	return newSampled(s, d, step)
+	return newSampled(s.Job(), d, step)
 }
 
-func newSampled[T any](s *Session, d *Data[T], compute func(*Step[T]) float64) (*sampled[T], error) {
-	shuffler, err := shuffle.New(d.seed, len(d.items), d.batch, s.job.Lanes)
+func newSampled[T any](job *schema.Job, d *Data[T], compute func(*Step[T]) float64) (*sampled[T], error) {
+	shuffler, err := shuffle.New(d.seed, len(d.items), d.batch, job.Lanes)
 	if err != nil {
 		return nil, err
 	}
-	w := &sampled[T]{data: d, shuffler: shuffler, keys: Keys{tables: s.job.Tables}, compute: compute,
-		offsets: make([][][]int64, s.job.Lanes)}
+	w := &sampled[T]{data: d, shuffler: shuffler, keys: Keys{tables: job.Tables}, compute: compute,
+		offsets: make([][][]int64, job.Lanes)}
 	for i := range w.offsets {
-		w.offsets[i] = make([][]int64, len(s.job.Tables))
+		w.offsets[i] = make([][]int64, len(job.Tables))
 	}
 	w.step.items = d.items
-	for _, spec := range s.job.Tables {
+	for _, spec := range job.Tables {
 		w.step.tables = append(w.step.tables, stepTable{name: spec.Name, dim: spec.Dim, pooled: spec.Pooling != ""})
 	}
-	for _, p := range s.job.Parameters {
+	for _, p := range job.Parameters {
 		w.step.params = append(w.step.params, stepParam{name: p.Name})
 	}
 	return w, nil

@@ -50,7 +50,7 @@ func (c *Config) offer(ctx context.Context, job *schema.Job) (*schema.Saved, err
 		return nil, context.Cause(ctx)
 	case errors.Is(err, checkpoint.ErrNone):
 		return nil, nil // another one may have it
-	case err != nil && (c.Rejoin != 0 || errors.Is(err, checkpoint.ErrOther) && !byHand):
+	case err != nil && (c.rejoin != 0 || errors.Is(err, checkpoint.ErrOther) && !byHand):
 		c.Log.Warn("what is in the folder is of no use to the job", "job", job.Name, "err", err)
 		return nil, nil
 	case err != nil: // a job that begins anew would take the place of what is there
@@ -62,7 +62,7 @@ func (c *Config) offer(ctx context.Context, job *schema.Job) (*schema.Saved, err
 }
 
 // byHand reports that somebody has asked for the newest version.
-func (c *Config) byHand() bool { return c.Resume && c.Rejoin == 0 }
+func (c *Config) byHand() bool { return c.Resume && c.rejoin == 0 }
 
 // newest reads and verifies.
 func (c *Config) newest(ctx context.Context, job *schema.Job, since uint64) (*checkpoint.Manifest, error) {
@@ -78,7 +78,7 @@ func (f *saved) has(v schema.Version) bool { return f.manifest != nil && f.manif
 
 // putSaved puts the version that was offered in the place of what was drawn. Where it is damaged, another join offers
 // the one before.
-func (s *Session) putSaved(f *saved) error {
+func (s *membership) putSaved(f *saved) error {
 	dir := s.config.Checkpoints.Dir
 	var err error
 	if !f.verified {
@@ -100,7 +100,7 @@ func (s *Session) putSaved(f *saved) error {
 
 // restore puts a version, of which read gives all pieces, in the place of what was drawn. withTables says that tables
 // are part of it.
-func (s *Session) restore(withTables bool, read func(tensor func(state.Tensor) error,
+func (s *membership) restore(withTables bool, read func(tensor func(state.Tensor) error,
 	rows func(state.Rows) error) error) error {
 	dense, tables := s.compute.params.state.Restore(), map[string]state.RowsRestore{}
 	for i, t := range s.replicas.tables {

@@ -163,7 +163,7 @@ func TestSaveStreams(t *testing.T) {
 
 // A table with more rows than can be held is refused with its name, before anything is read or allocated.
 func TestModelThatCannotBeHeld(t *testing.T) {
-	s := &Session{
+	s := &membership{
 		job: &schema.Job{Tables: []schema.TableSpec{{Name: "small", Rows: 1, Dim: 1},
 			{Name: "large", Rows: modelRowsMax + 1, Dim: 1}}},
 	}

@@ -45,7 +45,7 @@ func (d *dataServer) lostError() error {
 }
 
 // conns are the connections that carry data, of those that have been made.
-func (s *Session) conns() (all []*fabric.Conn) {
+func (s *membership) conns() (all []*fabric.Conn) {
 	s.connMu.Lock()
 	defer s.connMu.Unlock()
 	for _, d := range s.servers {
@@ -60,7 +60,7 @@ func (s *Session) conns() (all []*fabric.Conn) {
 }
 
 // findServers makes the links to all owners, and the servers that they go by. Nothing is dialed yet.
-func (s *Session) findServers() error {
+func (s *membership) findServers() error {
 	at, err := schema.ServerOfShard(s.joined.Servers, s.joined.Shards)
 	if err != nil {
 		return fmt.Errorf("the coordinator's answer: %w", err)
@@ -106,7 +106,7 @@ func (s *Session) findServers() error {
 
 // granted is how many bytes may be on the way to an owner, and the first credit, which it counts on. Trainers grant
 // what is usual.
-func (s *Session) granted(reduce bool) int {
+func (s *membership) granted(reduce bool) int {
 	if granted := int(min(s.joined.WindowBytes, windowBytesMax)); granted > 0 && !reduce {
 		return granted
 	}
@@ -115,7 +115,7 @@ func (s *Session) granted(reduce bool) int {
 
 // lend is how contributions leave for the first time: a job in which no frame is refilled before its batch is complete
 // lends them. nil is as everything does.
-func (s *Session) lend(l *shardLink) func(fabric.Subject, fabric.Payload) error {
+func (s *membership) lend(l *shardLink) func(fabric.Subject, fabric.Payload) error {
 	if s.config.Bus == nil || !s.place.Plan.Clock.Common() {
 		return nil
 	}
@@ -159,7 +159,7 @@ func (c *Config) fabricConfig(job *schema.Job, member string, onState func(fabri
 }
 
 // connect dials under the member's name, listens, and starts to give signs of life.
-func (s *Session) connect(ctx context.Context, own *ownServer) error {
+func (s *membership) connect(ctx context.Context, own *ownServer) error {
 	s.hear(string(schema.Coordinator))
 	var err error
 	if s.control, err = fabric.DialControl(ctx,
@@ -196,7 +196,7 @@ func (s *Session) connect(ctx context.Context, own *ownServer) error {
 }
 
 // connectData dials a server of shards. A chunk that it would not take is an error now, not in the middle of a batch.
-func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
+func (s *membership) connectData(ctx context.Context, d *dataServer) (err error) {
 	config := s.config.fabricConfig(s.job, string(s.joined.Member), func(state fabric.State) { s.dataChanged(d, state) })
 	if !d.own {
 		config.URL, config.CredsFile = d.url, ""
@@ -252,7 +252,7 @@ func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
 
 // expect is told how long a server of shards took to answer, which is the first guess of how long its shards do. Where
 // it only leads to them nothing is known.
-func (s *Session) expect(d *dataServer, trip time.Duration) {
+func (s *membership) expect(d *dataServer, trip time.Duration) {
 	if s.config.Route == schema.DataCluster {
 		return
 	}

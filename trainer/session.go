@@ -6,314 +6,522 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"gradbus/cuda"
-	"gradbus/fabric"
-	"gradbus/internal/planted"
 	"gradbus/lane"
 	"gradbus/schema"
-	"gradbus/shard"
 )
 
-// Session is a trainer's membership in a job, from Join to Close. Its methods may be called from one goroutine at a
-// time, but for Stats, Member and Job, which any may call.
+// ErrRewound: what is under way counts for nothing, since the job goes on from an earlier version, or another trainer
+// computes these lanes. The session goes on: NextAssigned gives the batch to compute.
+var ErrRewound = errors.New("the job goes on elsewhere: NextAssigned gives the batch to compute")
+
+// Session is a trainer's part in a job, from Join to Close. It survives restarts: where the run ends because a ps or a
+// trainer was lost and the job goes on in another run, the session joins that one, at the version with which it begins.
+// Run computes the missing batches again. NextAssigned gives the batch to compute, whose number is lower then. A
+// program that calls Next computes its own lanes alone, in order, and its session ends with the run.
+//
+// The methods may be called from one goroutine at a time, but for Stats, GradientNorm, Member, Job, RunID, Lanes,
+// Shards, Version, LRScale and Distinct, which any may call.
 //
 // A session that has failed stays failed: every call gives the first error, and only Close and Abort are of use. But
 // where a job within this process (package local) ends its training because a value is not finite, its last complete
 // version stays readable, if it has no hosted modules: see TrainingErr.
 type Session struct {
-	config Config
-	job    *schema.Job
-	joined schema.Joined
-	place  *schema.Placement
+	*membership            // in the run under way; mu guards its change
+	mu          sync.Mutex // a leaf
 
-	control *fabric.Control // to the coordinator
-	servers []*dataServer   // of the shards, and of other trainers where those reduce among themselves
-	own     *ownServer      // this trainer's, in such a job; else nil
+	form    form
+	failed  error        // that no restart follows; nil while the session is usable
+	next    restart      // how the job's next run is joined
+	joining *rejoining   // of the next run; nil while there is none
+	opened  cuda.Backend // by Join; nil where the Config had one
+	handles []*Module    // that Module has given
 
-	compute  *compute
-	links    []*shardLink
-	owners   map[string]int // of links, by member name
-	flat     *flatSpace
-	sender   *sender
-	exchange *exchanging
-	lookups  *lookups
-	results  *results
-	replicas *replicas
-	opened   cuda.Backend           // by Join, to be closed with the session; nil where the Config had one
-	modules  []*Module              // that shards host, by index of the manifest
-	taken    *carried               // what another session may go on with, once this one has ended; nil: none may
-	keeper   atomic.Pointer[keeper] // of versions that are written down; nil: this trainer writes none
-	share    share                  // of the parameters, that is asked for
-	reducer  *reducer               // what this trainer adds up for all, in a job that reduces between trainers; else nil
+	// of the last Run that went well, whose workload computes what a later restart takes back
+	workload Workload
+	until    schema.Version
+	inRun    bool // it is under way
 
-	// ctx ends with the session; its cause is the error that every later call gives.
-	ctx  context.Context
-	fail context.CancelCauseFunc
-	// trainable ends with ctx, or before it where the session is readable and trains no more; its cause is the error of
-	// every later call that trains.
-	trainable context.Context
-
-	run      *run                   // the run of batches under way; nil between two
-	training atomic.Bool            // one is
-	complete atomic.Bool            // the last Run went well, and no other has begun
-	speaks   atomic.Bool            // a heartbeat is due at once
-	clock    sync.WaitGroup         // the goroutines of keepTime and of links
-	standby  atomic.Pointer[string] // where the job goes on when its ps is lost; nil: nobody stands by
-	asking   atomic.Bool            // whoever stands by is being asked
-	ending   sync.Mutex             // of the end of ctx by close, after which no goroutine is started. A leaf
-	controls chan schema.Control
-	leaveNow chan struct{} // has room for one: the coordinator does not ask to wait any more
-	batch    atomic.Uint64 // under way; also the version that is whole here
-	durable  atomic.Uint64 // newest durable version that this trainer knows of; 0: none
-	watch    watch
-	faults   atomic.Uint64 // frames that did not verify
-	epoch    time.Time     // when it was made
-	retry    *time.Timer
-	left     bool
-	// others may compute its lanes when it has left: it was interrupted, and has not failed
-	handsOver   bool
-	interrupted bool          // the program was told to end, and joins no more
-	comesBack   bool          // it joins again: it has not reached another trainer
-	unreached   schema.Member // that one, where its data server could not be dialed
-	entered     bool          // the program has it, with the version that it begins with
-	// forgotten is set when the coordinator has said that it does not know this run: its ps was started anew.
-	forgotten atomic.Bool
-
-	evaluation *evaluation // made when first needed
-	takeovers  takeovers
-
-	connMu  sync.Mutex // guards the setting of servers' conn: reports are sent while peers are still dialed. A leaf
-	statsMu sync.Mutex
-	stats   Stats
-	loss    schema.TrainLoss
-	norm    struct { // of the gradient, of the batch that was measured last; nil before the first
-		value *schema.Real
-		batch schema.Batch
-	}
-	lr           *learningRates
-	fingerprints fingerprints // of the goroutine that calls Run, but for the digests
-
-	activity activity
-	passes   passClock
-	planned  atomic.Uint64 // batch before which the Run under way ends; 0 between runs
-	reports  *reports      // nil where none are sent
+	// of a program that calls NextAssigned
+	given    *Batch      // last
+	readAt   *membership // that was read from last, since then
+	reading  *membership // whose read ErrAgain interrupted
+	rewind   bool        // the run is another one, and the program does not know it
+	restarts bool        // the program knows that the run has ended
 }
 
-// newSession builds a session that was admitted. Nothing is sent or subscribed to yet.
-func newSession(ctx context.Context, c Config, job *schema.Job, joined schema.Joined) (*Session, error) {
-	if joined.Shards < 1 && job.NeedsShards() {
-		return nil, fmt.Errorf("coordinator has %d shards for a job that needs one", joined.Shards)
-	}
-	if n := joined.ChunkBytes; n != 0 {
-		if n < 0 || n > job.ChunkBytes {
-			return nil, fmt.Errorf("coordinator gives chunks of %d bytes, and the manifest at most %d", n, job.ChunkBytes)
-		}
-		if job = job.WithChunkBytes(n); job.Validate() != nil {
-			return nil, fmt.Errorf("coordinator gives chunks of %d bytes: %w", n, job.Validate())
-		}
-	}
-	if n := joined.Trainers; n != 0 {
-		if n > job.Trainers {
-			return nil, fmt.Errorf("coordinator has %d trainers, and the manifest %d", n, job.Trainers)
-		}
-		job = job.WithTrainers(n)
-	}
-	s := &Session{config: c, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards),
-		owners:   map[string]int{},
-		controls: make(chan schema.Control, 8), leaveNow: make(chan struct{}, 1), epoch: time.Now(),
-		retry: time.NewTimer(time.Hour), lr: newLearningRates(joined.LR)}
-	if job.CarriesOn() {
-		s.taken = new(carried)
-	}
-	s.setStandby(joined.Standby)
-	s.setFail()
-	s.retry.Stop()
-	s.activity.epoch = s.epoch
-	if c.TelemetryEvery > 0 {
-		s.reports = newReports(s.epoch, c.Backend)
-	}
-	if joined.LaneCount < 1 || int(joined.FirstLane)+joined.LaneCount > job.Lanes {
-		return nil, fmt.Errorf("coordinator gives lanes [%d,%d) of %d", joined.FirstLane,
-			int(joined.FirstLane)+joined.LaneCount, job.Lanes)
-	}
-	var err error
-	if err = s.findServers(); err != nil {
-		return nil, err
-	}
-	if err = s.findModules(); err != nil {
-		return nil, err
-	}
-	if s.flat, err = newFlatSpace(job, s.place); err != nil {
-		return nil, err
-	}
-	params, err := newParameters(ctx, job, c.Backend, s.flat, &s.lr.applied)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.build(params); err != nil {
-		s.close()
-		return nil, err
-	}
-	return s, nil
+// form is how a program gets its batches, on which its part in a restart depends.
+type form int
+
+const (
+	formNone     form = iota // no batch has begun
+	formRun                  // by Run, which computes any batch again
+	formAssigned             // by NextAssigned, which says which
+	formOwn                  // by Next: its own lanes, in order
+)
+
+// newSession is the session of a trainer that was admitted.
+func newSession(m *membership, next restart) *Session {
+	s := &Session{membership: m, next: next}
+	s.next.joined(m)
+	return s
 }
 
-// build makes what one batch needs.
-func (s *Session) build(params *parameters) (err error) {
-	job, lanes := s.job, s.joined.LaneCount
-	s.share.pieces = shard.NewPieces(job)
-	plan := newLanePlan(s.joined.FirstLane, lanes, job.Lanes)
-	t := newTables(job.Tables, lanes)
-	s.compute = &compute{plan: plan, tables: t, params: params, samples: make([]int, lanes),
-		dense: newDenseSums(s.config.Backend, job.Lanes, plan.slots(), s.flat.params, s.flat.chunks),
-		rows:  newRowSums(s.config.Backend, job.Lanes, plan.first, len(plan.nodes), t.sumDims())}
-	s.compute.rows.dtype, s.compute.rows.count = s.place.Plan.DType, func(table int) int { return len(t.keys[table]) }
-	s.compute.dense.held = s.place.Plan.SkipNonfinite
-	if slices.ContainsFunc(t.specs, func(spec schema.TableSpec) bool { return spec.PerRow }) {
-		s.compute.rows.perRow = &rowCounts{tables: t}
-	}
-	if p := s.place.Plan; p.Owner == schema.ByTrainers && !p.Sync() && !planted.Is(planted.SkipAheadCopies) {
-		params.made = s.copyChunk
-	}
-	if s.place.Plan.ErrorFeedback {
-		s.compute.dense.keepResiduals(len(plan.nodes))
-	}
-	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend, &s.lr.applied, s.joined.Version > 0,
-		s.config.Checkpoints.Dir != ""); err != nil {
-		return err
-	}
-	owners := s.newRouting(t.dims())
-	if s.place.Plan.Sparse != schema.AsRows || slices.ContainsFunc(t.specs, pooledByShards) {
-		s.compute.rows.bags = newBagGrads(s.place.Plan, plan, owners, t.specs)
-	}
-	sparse := rowOwners(s.place)
-	s.results = newResults(s.flat, params, job, sparse, s.config.RetryAfter)
-	s.exchange = s.results.exchanging
-	s.lookups = newLookups(owners, t, s.place, s.exchange, rowsOfBatch)
-	s.lookups.over = s.roundOver
-	s.results.replicas, s.results.clipped = s.replicas, newClipped(job, params)
-	s.results.first = schema.Batch(s.joined.Version)
-	if s.results.clipped != nil {
-		s.results.clipped.replicas = s.replicas
-	}
-	if s.config.Timeline {
-		for i := range s.results.times {
-			s.results.times[i] = newBucketTrace(s.place, sparse)
-		}
-	}
-	if s.place.Trainers > 0 {
-		if s.reducer, err = newReducer(s); err != nil {
-			return err
-		}
-	}
-	if s.sender, err = newSender(job, s.joined.Member, s.links, s.flat, s.compute, sparse, owners); err != nil {
-		return err
-	}
-	s.sender.own, s.sender.results, s.sender.activity = s.reducer, s.results, &s.activity
-	return nil
+// current is the membership in the run under way, for any goroutine.
+func (s *Session) current() *membership {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.membership
 }
 
-func (s *Session) newRouting(dims []int) *routing {
-	routing := newRouting(dims, len(s.links), s.job.ChunkBytes/4, func(table int, key uint64) int {
-		return s.place.OwnerOfKey(schema.Table(table), key)
-	})
-	routing.quiet = s.replicas.replicated()
-	return routing
-}
-
-// Member is the trainer's id within the job.
-func (s *Session) Member() schema.Member { return s.joined.Member }
+// Member is the trainer's id within the run.
+func (s *Session) Member() schema.Member { return s.current().Member() }
 
 // Job is the manifest, with chunks as the server has room for them. It is not to be changed.
-func (s *Session) Job() *schema.Job { return s.job }
-
-// Backend is what does the session's arithmetic, for a workload that wants it too. It ends with the session where the
-// Config had none.
-func (s *Session) Backend() cuda.Backend { return s.config.Backend }
+func (s *Session) Job() *schema.Job { return s.current().Job() }
 
 // RunID tells this run of the job from others of its name.
-func (s *Session) RunID() schema.RunID { return s.joined.RunID }
-
-// Shards is the number of shards that hold the job.
-func (s *Session) Shards() int { return s.joined.Shards }
+func (s *Session) RunID() schema.RunID { return s.current().RunID() }
 
 // Lanes is the range of lanes that this trainer hosts.
-func (s *Session) Lanes() (first lane.Lane, count int) {
-	return s.joined.FirstLane, s.joined.LaneCount
-}
+func (s *Session) Lanes() (first lane.Lane, count int) { return s.current().Lanes() }
+
+// Shards is the number of shards that hold the job.
+func (s *Session) Shards() int { return s.current().Shards() }
 
 // Version is the number of batches applied: the next batch's number. Where the job begins with the values of a model,
 // it counts from them.
-func (s *Session) Version() schema.Version { return s.job.Counted(s.newest()) }
+func (s *Session) Version() schema.Version { return s.current().Version() }
 
-// newest is the version that is whole here, as frames number it.
-func (s *Session) newest() schema.Version { return schema.Version(s.batch.Load()) }
+// LRScale is the factor of the manifest's learning rates that the next batch has.
+func (s *Session) LRScale() float32 { return s.current().LRScale() }
 
-// Param is a dense parameter at the current version, row-major; nil where the job has none of that name. The slice is
-// the session's own: read only, and valid until the next Run.
-func (s *Session) Param(name string) []float32 {
-	i, ok := s.compute.params.index[name]
-	if !ok {
-		return nil
-	}
-	return s.compute.params.value(i)
+// Stats are counters and times since the session joined the run under way.
+func (s *Session) Stats() Stats { return s.current().Stats() }
+
+// GradientNorm is the L2 norm of the mean gradient over this trainer's samples of a batch, which is taken about once a
+// second; false before the first, and where gradients are not measured.
+func (s *Session) GradientNorm() (norm float64, of schema.Batch, known bool) {
+	return s.current().GradientNorm()
+}
+
+// Distinct finds the distinct ones of keys of a table: ascending at the beginning of unique, n of them, and in ids
+// where each key is among them, unique[ids[i]] being keys[i]. Both are as long as keys.
+//
+//	keys 9 4 9  ->  unique 4 9, ids 1 0 1
+func (s *Session) Distinct(table schema.Table, keys, unique []uint64, ids []int64) (n int, err error) {
+	return s.current().Distinct(table, keys, unique, ids)
 }
 
 // Err is nil while the session is usable, and then why it is not.
-func (s *Session) Err() error {
-	if s.ctx.Err() == nil {
-		return nil
-	}
-	return context.Cause(s.ctx)
-}
+func (s *Session) Err() error { return s.unlessRestarted(s.membership.Err()) }
 
 // TrainingErr is nil while the session can train, and then why it cannot. It differs from Err where a value was not
 // finite in a job within this process that has no hosted modules: then nothing of that batch was applied, and Param,
 // Lookup, Table, Digest and Save go on to give the last complete version.
-func (s *Session) TrainingErr() error {
-	if s.trainable.Err() == nil {
+func (s *Session) TrainingErr() error { return s.unlessRestarted(s.membership.TrainingErr()) }
+
+// unlessRestarted is the error of the run under way, or nil where the next call joins another one.
+func (s *Session) unlessRestarted(err error) error {
+	switch {
+	case s.failed != nil:
+		return s.failed
+	case s.joining != nil || s.survives(err):
 		return nil
 	}
-	return context.Cause(s.trainable)
+	return err
 }
 
-// head is what all frames of a batch have in common.
-func (s *Session) head(b schema.Batch) schema.Head {
-	return schema.Head{Job: s.joined.RunID, Generation: s.joined.Generation, Batch: b, Lanes: uint16(s.job.Lanes)}
+// survives reports whether the session joins another run where err has ended the one under way.
+func (s *Session) survives(err error) bool {
+	return err != nil && s.failed == nil && s.form != formOwn && s.next.follows(s.membership, err)
 }
 
-// signHead is the head of a sign of life.
-func (s *Session) signHead() schema.Head {
-	h := s.head(s.newest())
-	if s.complete.Load() {
-		h.Flags = schema.FlagComplete
+// outlive makes a call of the run under way. Where the run has ended and the job goes on in another one, it joins that
+// and makes the call of it.
+func (s *Session) outlive(ctx context.Context, call func(m *membership) error) error {
+	for {
+		if s.failed != nil {
+			return s.failed
+		}
+		if s.joining == nil {
+			err := call(s.membership)
+			ended := ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrAgain)
+			if ended || !s.survives(err) {
+				return err
+			}
+			s.joining = s.next.join(ctx, s.membership, err)
+		}
+		if err := s.awaitJoin(ctx); err != nil {
+			return err
+		}
 	}
-	return h
 }
 
-func (s *Session) subject(kind string, to schema.Member) fabric.Subject {
-	return fabric.At(string(s.job.Name), string(s.joined.Member), kind, string(to))
-}
-
-// running gives a context that ends with ctx or when the session trains no more, whichever is first, with the cause.
-func (s *Session) running(ctx context.Context) (context.Context, func()) {
-	return endingWith(ctx, s.trainable)
-}
-
-// readable gives a context that ends with ctx or with the session, whichever is first, with the cause.
-func (s *Session) readable(ctx context.Context) (context.Context, func()) {
-	return endingWith(ctx, s.ctx)
-}
-
-func endingWith(ctx, other context.Context) (context.Context, func()) {
-	both, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
-	return both, func() {
-		stop()
-		cancel(nil)
+// awaitJoin waits until the next run is joined. After ErrAgain it may be called again.
+func (s *Session) awaitJoin(ctx context.Context) error {
+	j := s.joining
+	select {
+	case <-j.done:
+	case <-ctx.Done():
+		err := context.Cause(ctx)
+		if !errors.Is(err, ErrAgain) {
+			s.endJoin(err)
+		}
+		return err
 	}
+	s.joining = nil
+	if j.err != nil {
+		s.failed = j.err
+		return j.err
+	}
+	s.mu.Lock()
+	s.membership = j.membership
+	s.mu.Unlock()
+	for _, h := range s.handles {
+		h.hostedModule = s.modules[h.index]
+	}
+	s.next.joined(s.membership)
+	s.given, s.readAt, s.reading = nil, nil, nil
+	s.rewind, s.restarts = !s.restarts, false
+	return nil
+}
+
+// endJoin ends the joining of the next run, and the session with it.
+func (s *Session) endJoin(why error) {
+	j := s.joining
+	if j == nil {
+		return
+	}
+	j.cancel()
+	<-j.done
+	s.joining, s.failed = nil, why
+	if j.membership != nil {
+		_ = j.membership.Abort(why) // the session's error says more
+	}
+}
+
+// Run trains for a number of batches, from the current version on: it holds one batch after the other (Next) and lets a
+// workload fill it. report is called after each completed batch, from the goroutine that calls Run; nil for nothing.
+// All trainers of a job must run the same number of batches. A batch may be without samples, all batches of a Run may
+// not (ErrWorkload).
+//
+// Where the job goes back to an earlier version, Run computes the batches since then again, and reports them again.
+// What is read after Run is at least of the version that Run had reached: a restart in between is made up for by the
+// same workload, without a report.
+//
+// Where an error ends a trainer after its last Run, the others go on: see Abort.
+//
+// Where ctx is canceled, and the others of a job that goes back under policy recover (schema.Job.Rewinds) would compute
+// batches again if this trainer left at once, it trains on until a version is durable, for 20 s at most.
+//
+// Time spent in report, or between two calls of Run, is time that the others wait: beyond the server's deadline the job
+// ends as it does for any slow trainer.
+//
+// After an error the session has failed, and Abort should be called with it. Errors: ErrOrder where a batch is under
+// way, ErrWorkload, Refused, ErrServerLost, ErrJobFailed, ErrLeft, and the cause of ctx. In sync the weights that
+// shards hold are those of a whole number of batches in any case.
+//
+// In bounded a batch is computed on a version up to ahead batches older, and report follows as batches are complete;
+// Run returns when all are. In async the trainers of a job need not run the same number of batches, report tells of
+// this trainer's alone, and afterwards Param and Digest give the dense parameters as this trainer saw them last.
+func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report func(Progress)) error {
+	s.form, s.inRun = formRun, true
+	defer func() { s.inRun = false }()
+	first := s.Version()
+	s.workload, s.until = w, first+schema.Version(batches)
+	each := report
+	if report != nil {
+		began, samples, run := time.Now(), uint64(0), s.membership
+		var last uint64 // SamplesRun of the run under way
+		each = func(p Progress) {
+			if run != s.membership {
+				samples, run = samples+last, s.membership
+			}
+			last = p.SamplesRun
+			p.Batches, p.Done, p.ElapsedTime = batches, uint64(p.Batch)+1-uint64(first), time.Since(began)
+			p.SamplesRun += samples
+			report(p)
+		}
+	}
+	err := s.outlive(ctx, func(m *membership) error { return s.makeUp(ctx, m, each) })
+	if err != nil {
+		s.workload = nil
+	}
+	return err
+}
+
+// makeUp computes what is missing of the batches of the last Run.
+func (s *Session) makeUp(ctx context.Context, m *membership, report func(Progress)) error {
+	return m.Run(ctx, s.workload, uint64(s.until-min(s.until, m.Version())), report)
+}
+
+// Next gives the batch to be computed, at once, and the lanes that this trainer hosts: results of the batches before
+// may still be under way. Keys can be named meanwhile; what needs values waits (Wait, Fetch). Next follows a Commit, or
+// begins a run of batches, which Finish ends.
+//
+// Errors: ErrOrder, and that of a session which has ended.
+func (s *Session) Next() (*Batch, error) {
+	s.form = formOwn
+	return s.membership.Next()
+}
+
+// NextAssigned is Next for a program that computes whatever lanes it is assigned. It gives the next batch of this
+// trainer's lanes when all that was committed is complete. Where a trainer was lost in between, it gives lanes of the
+// batch that was committed last, as Batch.Lanes of a Batch with the same number. Where the job goes back to an earlier
+// version, it gives the batch that is computed on that.
+//
+//	for {
+//		b, err := session.NextAssigned(ctx)
+//		if err != nil || b.Number() >= batches {
+//			break // all batches are complete: b.GiveBack, and Finish or Close
+//		}
+//		... // as after Next
+//		if err = b.Commit(ctx); errors.Is(err, trainer.ErrRewound) {
+//			continue // likewise after any other call of the batch, or of the session
+//		}
+//	}
+//
+// ErrAgain is to be followed by another call. Errors: ErrOrder where a batch is under way, and those of Run.
+func (s *Session) NextAssigned(ctx context.Context) (b *Batch, err error) {
+	s.form = formAssigned
+	err = s.outlive(ctx, func(m *membership) error {
+		b, err = m.nextAssigned(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	m := b.run.membership
+	b.rewound = func(err error) error { return s.rewound(m, err) }
+	s.given, s.readAt, s.rewind, s.restarts = b, nil, false, false
+	return b, nil
+}
+
+// rewound is an error of a batch of NextAssigned, or of a read at its place: ErrRewound where that counts for nothing.
+func (s *Session) rewound(of *membership, err error) error {
+	if err == nil || s.form != formAssigned || errors.Is(err, ErrAgain) {
+		return err
+	}
+	if of != s.membership && of.Err() != nil && s.membership.Err() == nil {
+		if errors.Is(of.Err(), errReplaced) {
+			s.drop(of)
+			s.given = nil
+			return fmt.Errorf("%w: %w", ErrRewound, err)
+		}
+		s.fail(of.Err())
+	}
+	if !s.survives(s.membership.Err()) {
+		return err
+	}
+	s.restarts, s.given = true, nil
+	return fmt.Errorf("%w: %w", ErrRewound, err)
+}
+
+// Settle waits until what was committed is complete. further reports that it is not, since lanes of the last batch
+// remain that were a lost trainer's: NextAssigned gives these, and reads give the version on which they are computed.
+func (s *Session) Settle(ctx context.Context) (further bool, err error) {
+	err = s.read(ctx, func(m *membership) error {
+		_, err := m.Wait(ctx)
+		further = m != s.membership
+		return err
+	})
+	return further, err
+}
+
+// read makes a call that reads. In the report of Run the error is that of the run, and Run goes on after a restart.
+func (s *Session) read(ctx context.Context, call func(m *membership) error) error {
+	switch {
+	case s.form == formAssigned:
+		return s.readAssigned(ctx, call)
+	case s.form == formOwn || s.inRun:
+		return call(s.membership)
+	}
+	return s.outlive(ctx, func(m *membership) error {
+		if s.workload != nil && m.Version() < s.until {
+			if err := s.makeUp(ctx, m, nil); err != nil {
+				return err
+			}
+		}
+		return call(m)
+	})
+}
+
+// readAssigned is read of a program that calls NextAssigned. It reads where the batch under way is computed, or else
+// the one that is next.
+func (s *Session) readAssigned(ctx context.Context, call func(m *membership) error) error {
+	at := s.reading
+	switch {
+	case at != nil:
+	case s.given != nil && s.given.stage != committed:
+		at = s.given.run.membership
+	default:
+		err := s.outlive(ctx, func(m *membership) error {
+			next, err := m.waitAssigned(ctx)
+			if err == nil {
+				at = next.membership
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if s.rewind {
+			s.rewind = false
+			return fmt.Errorf("%w: version %d", ErrRewound, s.Version())
+		}
+	}
+	s.readAt, s.reading = at, nil
+	err := call(at)
+	if errors.Is(err, ErrAgain) {
+		s.reading = at
+	}
+	return s.rewound(at, err)
+}
+
+// Finish ends the batches that Next or NextAssigned began: it returns when all that were committed are complete. From
+// then on the other trainers need nothing of this one that is not asked of it anew by a further Next. Close does the
+// same where it is not done.
+func (s *Session) Finish(ctx context.Context) error {
+	return s.rewound(s.membership, s.membership.Finish(ctx))
+}
+
+// Param is a dense parameter at the current version, row-major; nil where the job has none of that name. The slice is
+// the session's own: read only, and valid until the next Run.
+func (s *Session) Param(name string) []float32 {
+	switch {
+	case s.readAt != nil:
+		return s.readAt.Param(name)
+	case s.given != nil && s.given.stage != committed:
+		return s.given.run.Param(name)
+	}
+	return s.membership.Param(name)
+}
+
+// Wait returns when the batches that were committed are complete, with the version that they made. Lookup, Table and
+// Digest wait by themselves.
+func (s *Session) Wait(ctx context.Context) (v schema.Version, err error) {
+	err = s.read(ctx, func(m *membership) error {
+		v, err = m.Wait(ctx)
+		return err
+	})
+	return v, err
+}
+
+// Lookup gives the rows of keys at the current version: for each of asks, [len(Keys), dim] row-major in the order of
+// Keys, in new memory. It is for evaluation and prediction, between batches or within one, and takes any number of
+// keys. It waits until what was committed is complete; Version says then which version the rows are of.
+//
+//	rows, err := session.Lookup(ctx, []trainer.TableKeys{{Table: 0, Keys: []uint64{7, 7, 3}}})
+func (s *Session) Lookup(ctx context.Context, asks []TableKeys) (rows [][]float32, err error) {
+	err = s.read(ctx, func(m *membership) error {
+		rows, err = m.Lookup(ctx, asks)
+		return err
+	})
+	return rows, err
+}
+
+// LookupAt is Lookup that insists on a version: it fails with ErrVersion where the job has another. What a batch
+// changes nobody sees before the batch is complete everywhere, so all that is read at one version is of one state of
+// the job. In async and grouped, rows move at any time, and a version says nothing about them.
+func (s *Session) LookupAt(ctx context.Context, version schema.Version, asks []TableKeys) (rows [][]float32,
+	err error) {
+	err = s.read(ctx, func(m *membership) error {
+		rows, err = m.LookupAt(ctx, version, asks)
+		return err
+	})
+	return rows, err
+}
+
+// LookupInto is Lookup without copies: rows go where they are asked for as they arrive. All of asks are one request to
+// a shard where they are no more than 16 MiB, and name each table once. It leaves at once, behind what was committed
+// last, and is answered when that is complete: gradients and rows are one round trip then. While a batch's keys are
+// being named, rows are those that the batch is computed on: in bounded they may lack as many batches as the trainer
+// may be ahead.
+//
+// ErrAsk says that an ask is not possible: nothing was asked for, and the session goes on. ErrAgain is to be followed
+// by the same call: the memory stays in use until then. Any other error is that of the session, or the cause of ctx.
+func (s *Session) LookupInto(ctx context.Context, asks []RowsInto) error {
+	return s.read(ctx, func(m *membership) error { return m.LookupInto(ctx, asks) })
+}
+
+// Table gives all rows of a table at the current version, piece by piece: partitions ascending, and keys ascending
+// within a partition, which is the order of the digest. rows is [len(keys), dim]; both slices are the session's and
+// valid until yield returns. An error of yield ends the scan and is returned. Without an error every row came, once:
+// each piece is checked against what was asked for, and in the end all of them are counted. Where the run has ended in
+// the middle, the scan begins again.
+func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p schema.Partition, keys []uint64,
+	rows []float32) error) error {
+	return s.read(ctx, func(m *membership) error { return m.Table(ctx, table, yield) })
+}
+
+// Digest is the SHA-256 over all weights at the current version, as schema.WeightsDigest defines it. It is the same for
+// any number of trainers and shards, and reads every table from the shards.
+func (s *Session) Digest(ctx context.Context) (digest [32]byte, err error) {
+	err = s.read(ctx, func(m *membership) error {
+		digest, err = m.Digest(ctx)
+		return err
+	})
+	return digest, err
+}
+
+// Weights reads the whole model at the current version. It fails where a table has more rows than can be held; Table
+// reads such a one.
+func (s *Session) Weights(ctx context.Context) (w *Model, err error) {
+	err = s.read(ctx, func(m *membership) error {
+		w, err = m.Weights(ctx)
+		return err
+	})
+	return w, err
+}
+
+// Save writes the model at the current version to a file, from which OpenModel reads it; see Model.Save. Rows go to the
+// file as they come, of which this process holds no more than a piece of ChunkBytes. Any trainer may do it, and where
+// several do at one path, the file is the same.
+func (s *Session) Save(ctx context.Context, path string) error {
+	return s.SaveExtra(ctx, path, Extra{})
+}
+
+// SaveExtra is Save of a file with more tensors. It fails where one of them has the name of another or of a weight, or
+// the metadata have an entry that Save writes.
+func (s *Session) SaveExtra(ctx context.Context, path string, extra Extra) error {
+	return s.read(ctx, func(m *membership) error { return m.SaveExtra(ctx, path, extra) })
+}
+
+// ScaleLR changes the learning rates of the job, of every parameter and table: from a batch on that it returns they are
+// scale times what the manifest says, until they are changed again. The coordinator names the batch, records it and
+// tells all members; none of them begins that batch before. from 0 asks for a batch soon; another asks for that one,
+// which fails where a trainer has begun it (Refused). Scale is absolute: asked for again, by this trainer or
+// another, it changes nothing. It may be called where Run may, by any number of trainers, in sync and bounded. Any
+// scale is taken: a program knows its rates, which schedules bring close to 0.
+//
+//	from, err := session.ScaleLR(ctx, 0, 0.1) // a tenth of the manifest's rates, from batch from on
+//
+// Errors: Refused with the reason, and those of Run.
+func (s *Session) ScaleLR(ctx context.Context, from schema.Batch, scale float32) (schema.Batch, error) {
+	at, err := s.membership.ScaleLR(ctx, from, scale)
+	return at, s.rewound(s.membership, err)
+}
+
+// Module gives the module of a name, which the manifest has. It stays the session's after a restart.
+//
+//	net, err := session.Module("net")
+//	pass, y, err := net.Forward(ctx, x, trainer.Pass{Batch: b, Lane: first})
+//	lossSum, err := loss.Loss(y, classes, gradY)
+//	_, err = pass.BackwardStep(ctx, gradY, samples)
+func (s *Session) Module(name string) (*Module, error) {
+	m, err := s.module(name)
+	if err != nil {
+		return nil, err
+	}
+	if i := slices.IndexFunc(s.handles, func(h *Module) bool { return h.index == m.index }); i >= 0 {
+		return s.handles[i], nil
+	}
+	h := &Module{m}
+	s.handles = append(s.handles, h)
+	return h, nil
 }
 
 // Close ends the membership and frees what the session holds. What was committed is awaited first, as Finish does; of a
@@ -324,15 +532,12 @@ func endingWith(ctx, other context.Context) (context.Context, func()) {
 // The error says that a batch was under way, or failed, or that the coordinator was not seen to take the leave; the
 // session is gone all the same.
 func (s *Session) Close() error {
-	if s.left {
-		return nil
+	defer s.free()
+	s.endJoin(ErrLeft)
+	if s.failed != nil || s.form == formAssigned || s.form == formOwn {
+		return s.membership.Close()
 	}
-	if s.TrainingErr() == nil {
-		if err := s.Finish(context.Background()); err != nil {
-			return errors.Join(err, s.leave(err.Error()))
-		}
-	}
-	return s.leave("")
+	return s.read(context.Background(), (*membership).Close)
 }
 
 // Abort is Close for a program that could not finish: err ends the job for the others, with its text as the reason. But
@@ -345,114 +550,27 @@ func (s *Session) Abort(err error) error {
 	if err == nil {
 		return s.Close()
 	}
-	s.interrupted = isInterrupt(err)
-	s.handsOver = s.interrupted
-	return s.leave(err.Error())
-}
-
-// isInterrupt reports that a program was told to end, and has not failed.
-func isInterrupt(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, ErrInterrupted)
+	defer s.free()
+	s.endJoin(err)
+	return s.membership.Abort(err)
 }
 
 // AbortTraining is Abort that ends the job for the others in any case, also where what this trainer has committed is
 // complete: for a program that holds its batches, and may have meant to go on.
 func (s *Session) AbortTraining(err error) error {
-	if err != nil && !s.left {
-		s.complete.Store(false)
+	if err == nil {
+		return s.Close()
 	}
-	return s.Abort(err)
+	defer s.free()
+	s.endJoin(err)
+	return s.membership.AbortTraining(err)
 }
 
-// leave ends the membership; without a reason this trainer is done, or has failed.
-func (s *Session) leave(reason string) error {
-	if s.left {
-		return nil
-	}
-	s.left = true
-	ctx := context.Background()
-	if err := s.TrainingErr(); err != nil && reason == "" {
-		reason = err.Error()
-	}
-	if s.mayComeBack(s.Err()) {
-		s.handsOver, s.comesBack = true, true
-	}
-	s.takeovers.leaveAll(reason, s.handsOver || errors.Is(s.Err(), errReplaced) || errors.Is(s.Err(), ErrServerLost))
-	if reason == "" || s.complete.Load() {
-		if err := s.awaitOthers(ctx, reason != ""); err != nil && reason == "" {
-			reason = err.Error()
-		}
-	}
-	s.sendLastReport()
-	err := s.sayLeave(ctx, reason)
-	s.close()
-	return err
-}
-
-func (s *Session) close() {
-	s.ending.Lock()
-	s.fail(ErrLeft)
-	s.ending.Unlock()
-	for _, d := range s.servers { // first, since a frame may be on its way to one that does not read
-		if d.conn != nil {
-			d.conn.Close()
-		}
-	}
-	s.clock.Wait()
-	if s.reports != nil {
-		s.reports.meter.Close()
-	}
-	if s.control != nil {
-		s.control.Close()
-	}
-	s.own.close()
-	s.reducer.close()
-	comesBack := s.entered && s.mayComeBack(s.Err()) && !s.interrupted
-	s.keeper.Load().end(comesBack || s.complete.Load() && !s.handsOver, !comesBack && !s.handsOver)
-	if comesBack && s.takeAlong() {
-		return
-	}
-	if s.replicas != nil {
-		s.replicas.close() // nobody receives any more
-	}
-	if s.compute != nil {
-		s.compute.params.state.Close()
-	}
+// free frees what the session has beside its membership.
+func (s *Session) free() {
+	s.next.free()
 	if s.opened != nil {
 		s.opened.Close()
+		s.opened = nil
 	}
-}
-
-func (s *Session) sayLeave(ctx context.Context, reason string) error {
-	if err := s.Err(); errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) || errors.Is(err, errReplaced) {
-		return nil // there is nobody to tell, or nobody who does not know
-	}
-	leave := &schema.Leave{Reason: schema.Clip(reason), HandOver: s.handsOver, Back: s.comesBack, Lacks: s.unreached}
-	if s.interrupted {
-		leave.End = schema.EndStopped
-	}
-	frame, err := schema.EncodeControl(s.signHead(), schema.Control{Leave: leave})
-	if err != nil {
-		return fmt.Errorf("leave job %s: %w", s.job.Name, err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.config.LeaveWithin)
-	defer cancel()
-	subject := s.subject(fabric.KindCtl, schema.Coordinator).String()
-	ask := func() error {
-		if s.forgotten.Load() {
-			return ErrServerLost
-		}
-		return s.control.Publish(subject, frame)
-	}
-	for answered := false; !answered; {
-		c, err := fabric.Ask(ctx, s.config.RetryAfter, ask, s.controls)
-		if errors.Is(err, ErrServerLost) {
-			return nil // there is nobody to tell, either
-		}
-		if err != nil {
-			return fmt.Errorf("leave job %s as %s: %w", s.job.Name, s.joined.Member, err)
-		}
-		answered = c.Left != nil || c.Failed != nil
-	}
-	return nil
 }

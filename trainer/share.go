@@ -65,7 +65,7 @@ func (r *run) copyShare(v schema.Version) {
 
 // copyChunk copies a chunk of this trainer's share that has just come to a version, where results have said that this
 // is to be copied. So it is where trainers run ahead, whose chunks may be at later versions when one is whole.
-func (s *Session) copyChunk(i int) {
+func (s *membership) copyChunk(i int) {
 	c, params := &s.flat.rounds[i], s.compute.params.state
 	v := params.Version(i)
 	if schema.TrainerMember(s.place.KeptBy(c.bucket, c.chunk)) != s.joined.Member {
@@ -89,7 +89,7 @@ func (s *Session) copyChunk(i int) {
 // nothing where the version is over and was not copied. Of a version that a place begins with it is there until the
 // trainer there has it: the others may be one batch further, where the one before had sent its part of that, and not
 // two.
-func (s *Session) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor, known bool) {
+func (s *membership) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor, known bool) {
 	past := s.newest() >= v // before it is looked for
 	s.share.mu.Lock()
 	for i := range s.share.copies {
@@ -114,7 +114,7 @@ func (s *Session) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor
 }
 
 // answerReplica tells a shard what a chunk is at a version. Who asks too early asks again.
-func (s *Session) answerReplica(owner int, v *schema.View) error {
+func (s *membership) answerReplica(owner int, v *schema.View) error {
 	h, link := v.Head(), s.links[owner]
 	if s.place.Plan.Owner != schema.ByTrainers || h.Flags&schema.FlagParameters == 0 ||
 		h.Generation != s.joined.Generation || link.outbox == nil {
@@ -146,7 +146,7 @@ func (s *Session) answerReplica(owner int, v *schema.View) error {
 
 // takeReplica gives an answer to who has asked for parameters. One that has nothing is none: another trainer is asked
 // next. Nor is one of another version, which who had the place before has asked for: numbers begin anew with each.
-func (s *Session) takeReplica(owner int, v *schema.View) error {
+func (s *membership) takeReplica(owner int, v *schema.View) error {
 	h := v.Head()
 	other := h.Generation != s.joined.Generation || schema.Version(h.Batch) != s.joined.Version
 	if other || len(v.Values()) == 0 || h.Chunks == 0 {
@@ -188,7 +188,7 @@ func (a *replicaAsk) take(_ int, v *schema.View) (kept bool, err error) {
 }
 
 // send implements asker.
-func (a *replicaAsk) send(s *Session, i int) error {
+func (a *replicaAsk) send(s *membership, i int) error {
 	c := &s.flat.rounds[a.chunks[i]]
 	h := s.head(schema.Batch(a.version))
 	h.Bucket, h.Chunk, h.Chunks, h.Flags = c.bucket, c.chunk, c.chunk+1, schema.FlagParameters
@@ -198,7 +198,7 @@ func (a *replicaAsk) send(s *Session, i int) error {
 
 // resumeReplica asks for all parameters and rows that trainers have at a version, with what the optimizer keeps of
 // them: each of the shard in whose part of a version it lies.
-func (s *Session) resumeReplica(ctx context.Context, v schema.Version) error {
+func (s *membership) resumeReplica(ctx context.Context, v schema.Version) error {
 	place := s.place.OnShards()
 	if err := s.copyDense(ctx, v, func(i int) int {
 		return place.OwnerOfChunk(s.flat.rounds[i].bucket, s.flat.rounds[i].chunk)
@@ -212,7 +212,7 @@ func (s *Session) resumeReplica(ctx context.Context, v schema.Version) error {
 }
 
 // copyDense asks for all parameters at a version: of each chunk one owner, who has it or asks who has.
-func (s *Session) copyDense(ctx context.Context, v schema.Version, ownerOf func(chunk int) int) error {
+func (s *membership) copyDense(ctx context.Context, v schema.Version, ownerOf func(chunk int) int) error {
 	params := s.compute.params.state
 	ask := &replicaAsk{version: v, pieces: s.share.pieces, restore: params.Restore()}
 	for at := 0; at < len(s.flat.rounds); at += len(ask.chunks) {
@@ -232,7 +232,7 @@ func (s *Session) copyDense(ctx context.Context, v schema.Version, ownerOf func(
 }
 
 // askReplica asks owners, and waits for their answers, for the job's deadline at most.
-func (s *Session) askReplica(ctx context.Context, a asker, first schema.Sequence, owners []int) error {
+func (s *membership) askReplica(ctx context.Context, a asker, first schema.Sequence, owners []int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.deadline(), ErrNoParameters)
 	defer cancel()
 	s.exchange.ask(replicaAsked, a, first, owners, s.since(), false)

@@ -79,7 +79,7 @@ func (s *share) limit() {
 // sharedAt is a stretch of the rows of a partition from a key on, at a version that a shard asks for. It is not known
 // before the version is whole here, and nothing where the version is over and was not copied. A key behind the last one
 // of the table says that the shard has got all of its rows, and is not answered.
-func (s *Session) sharedAt(owner int, h *schema.Head, table schema.Table, from []uint64) (rows *state.Rows,
+func (s *membership) sharedAt(owner int, h *schema.Head, table schema.Table, from []uint64) (rows *state.Rows,
 	known bool) {
 	if int(table) >= len(s.replicas.tables) || s.replicas.tables[table] == nil || len(from) != 1 ||
 		int(h.Bucket) >= s.replicas.specs[table].Partitions {

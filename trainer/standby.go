@@ -11,20 +11,20 @@ import (
 )
 
 // A ps may stand by for the one that has the job: the coordinator says where it is. When a server is lost, the session
-// asks there whether it is lost for good. If so the session ends, and the trainer joins there (Config.Again).
+// asks there whether it is lost for good. If so the session ends, and the trainer joins there (restart).
 
 // askEvery is the time between two questions to a ps that stands by, and between two joins there.
 const askEvery = 20 * time.Millisecond
 
 // setStandby notes where the job goes on when its ps is lost.
-func (s *Session) setStandby(url string) {
+func (s *membership) setStandby(url string) {
 	if url != "" {
 		s.standby.Store(&url)
 	}
 }
 
 // standbyAt is where the job goes on when its ps is lost; empty: nobody stands by.
-func (s *Session) standbyAt() string {
+func (s *membership) standbyAt() string {
 	if url := s.standby.Load(); url != nil {
 		return *url
 	}
@@ -32,7 +32,7 @@ func (s *Session) standbyAt() string {
 }
 
 // serverLost has whoever stands by asked, until servers are back. It may be told again.
-func (s *Session) serverLost() {
+func (s *membership) serverLost() {
 	s.ending.Lock()
 	defer s.ending.Unlock()
 	url := s.standbyAt()
@@ -56,7 +56,7 @@ func (s *Session) serverLost() {
 }
 
 // askStandby asks until servers are back, or the answer is that the run is lost: then the session ends.
-func (s *Session) askStandby(url string) error {
+func (s *membership) askStandby(url string) error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.config.AnswerWithin)
 	defer cancel()
 	c, answers := s.config, make(chan schema.Lost, 1)
@@ -101,7 +101,7 @@ func (s *Session) askStandby(url string) error {
 
 // atStandby is how to join where the job goes on.
 func (c Config) atStandby() Config {
-	c.Server, c.CredsFile, c.Standby = c.Standby, "", ""
+	c.Server, c.CredsFile, c.standby = c.standby, "", ""
 	return c
 }
 

@@ -31,40 +31,35 @@ type outlived struct {
 // outlive trains to the end of a job, wherever that is, and calls end once somebody stands by and a batch or two more
 // are complete.
 func outlive(t *testing.T, config Config, job *schema.Job, batches uint64, end func()) (o outlived) {
-	for {
-		session, err := Join(testContext(t), config, job)
-		if err == nil {
-			at, left := uint64(0), batches-min(batches, uint64(session.Version()))
-			err = session.Run(testContext(t), newToy(t, job), left, func(p Progress) {
-				time.Sleep(10 * time.Millisecond)
-				if end == nil || session.joined.Resumed > 0 {
-					return
-				}
-				if at == 0 && session.standbyAt() != "" {
-					at = uint64(p.Version) + 2
-				}
-				switch uint64(p.Version) {
-				case at:
-					end()
-				case batches - 1:
-					if at == 0 {
-						t.Error("nobody stood by until the end")
-					}
-				}
-			})
-		}
-		if err == nil {
-			o.digest, err = session.Digest(testContext(t))
-			o.server, o.resumed = session.config.Server, session.joined.Resumed
-		}
-		if session != nil {
-			err = errors.Join(err, session.Abort(err))
-		}
-		if err == nil || !config.Again(session, err) {
-			o.err = err
-			return o
-		}
+	session, err := Join(testContext(t), config, job)
+	if err != nil {
+		o.err = err
+		return o
 	}
+	at, left := uint64(0), batches-min(batches, uint64(session.Version()))
+	o.err = session.Run(testContext(t), newToy(t, job), left, func(p Progress) {
+		time.Sleep(10 * time.Millisecond)
+		if end == nil || session.joined.Resumed > 0 {
+			return
+		}
+		if at == 0 && session.standbyAt() != "" {
+			at = uint64(p.Version) + 2
+		}
+		switch uint64(p.Version) {
+		case at:
+			end()
+		case batches - 1:
+			if at == 0 {
+				t.Error("nobody stood by until the end")
+			}
+		}
+	})
+	if o.err == nil {
+		o.digest, o.err = session.Digest(testContext(t))
+		o.server, o.resumed = session.config.Server, session.joined.Resumed
+	}
+	o.err = errors.Join(o.err, session.Abort(o.err))
+	return o
 }
 
 // A ps ends, with a word or without, and whoever stands by goes on with its job, on other numbers of shards: the

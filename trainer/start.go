@@ -51,7 +51,7 @@ func denseModel(job *schema.Job, values map[string][]float32) (*Model, error) {
 			return nil, fmt.Errorf("%w: job %q: Dense has %d values of parameter %q: want %d", ErrConfig, job.Name, len(v),
 				p.Name, p.Elements())
 		}
-		m.params = append(m.params, v)
+		m.params = append(m.params, slices.Clone(v))
 	}
 	if len(values) > len(m.params) {
 		return nil, fmt.Errorf("%w: job %q: Dense has %d parameters: want the %d of the manifest alone", ErrConfig, job.Name,
@@ -108,7 +108,7 @@ func finite(kind, name string, values []float32) error {
 
 // assign runs the batches by which the job begins with the values of a model; none where they are drawn. All trainers
 // take part, and the one that has lane 0 gives them.
-func (s *Session) assign(ctx context.Context) error {
+func (s *membership) assign(ctx context.Context) error {
 	start := s.job.StartVersion()
 	if start == 0 {
 		return nil

@@ -45,7 +45,7 @@ func (t *Stats) add(samples int, times *batchTimes) {
 }
 
 // Stats is what was counted so far. It may be called at any time, from any goroutine.
-func (s *Session) Stats() Stats {
+func (s *membership) Stats() Stats {
 	s.statsMu.Lock()
 	t := s.stats
 	s.statsMu.Unlock()
@@ -69,10 +69,8 @@ func (s *Session) Stats() Stats {
 	return t
 }
 
-// GradientNorm is the L2 norm of the mean gradient over this trainer's samples of a batch, which is taken about once a
-// second; false before the first, and where gradients are not measured. It may be called at any time, from any
-// goroutine.
-func (s *Session) GradientNorm() (norm float64, of schema.Batch, known bool) {
+// GradientNorm is Session.GradientNorm in this run.
+func (s *membership) GradientNorm() (norm float64, of schema.Batch, known bool) {
 	s.statsMu.Lock()
 	defer s.statsMu.Unlock()
 	if s.norm.value == nil {
@@ -81,7 +79,7 @@ func (s *Session) GradientNorm() (norm float64, of schema.Batch, known bool) {
 	return float64(*s.norm.value), s.norm.batch, true
 }
 
-func (s *Session) count(add func(*Stats)) {
+func (s *membership) count(add func(*Stats)) {
 	s.statsMu.Lock()
 	defer s.statsMu.Unlock()
 	add(&s.stats)

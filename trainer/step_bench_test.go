@@ -31,7 +31,7 @@ func BenchmarkStep(b *testing.B) {
 			}
 			var w Workload
 			if by == "steps" {
-				w, err = newSampled(s, data, factors)
+				w, err = newSampled(s.Job(), data, factors)
 			} else {
 				shuffler, failed := shuffle.New(1, len(all), textBatch, textLanes)
 				w, err = &called{items: all, shuffler: shuffler}, failed

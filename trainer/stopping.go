@@ -12,7 +12,7 @@ import (
 // setFail makes what ends the session. In a job within this process that stays readable (schema.Job.StaysReadable), a
 // value that is not finite ends the training alone: shards and parameters still have the version before, which the
 // session goes on to give. Between processes it ends the session, since other trainers wait.
-func (s *Session) setFail() {
+func (s *membership) setFail() {
 	own, end := context.WithCancelCause(context.Background())
 	trainable, stop := context.WithCancelCause(own)
 	s.ctx, s.trainable = own, trainable
@@ -34,14 +34,14 @@ func isNonFinite(err error) bool {
 }
 
 // noteDurable notes a version that is durable.
-func (s *Session) noteDurable(v schema.Version) {
+func (s *membership) noteDurable(v schema.Version) {
 	for last := s.durable.Load(); last < uint64(v) && !s.durable.CompareAndSwap(last, uint64(v)); {
 		last = s.durable.Load()
 	}
 }
 
 // withDurable says of an error that ends the job which version of it is on disk.
-func (s *Session) withDurable(err error) error {
+func (s *membership) withDurable(err error) error {
 	v := schema.Version(s.durable.Load())
 	ends := isNonFinite(err) || errors.Is(err, ErrJobFailed) || isFrameRefused(err)
 	if v <= s.job.StartVersion() || !ends {

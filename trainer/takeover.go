@@ -21,7 +21,7 @@ type takeovers struct {
 	pending   []*schema.Joined
 	interrupt context.CancelCauseFunc // of what Run waits for; nil between two
 
-	hosted []*Session // that were taken; of the goroutine that calls Run
+	hosted []*membership // that were taken; of the goroutine that calls Run
 }
 
 // tell has a place taken. A repetition changes nothing.
@@ -96,7 +96,7 @@ func (r *run) takePending(ctx, taking context.Context) (wait context.Context, er
 // nothing has happened.
 func (r *run) take(ctx context.Context, j *schema.Joined) error {
 	hosted := &r.takeovers.hosted
-	if i := slices.IndexFunc(*hosted, func(s *Session) bool { return s.joined.Member == j.Member }); i >= 0 {
+	if i := slices.IndexFunc(*hosted, func(s *membership) bool { return s.joined.Member == j.Member }); i >= 0 {
 		if (*hosted)[i].joined.Generation >= j.Generation {
 			return nil
 		}
@@ -109,7 +109,7 @@ func (r *run) take(ctx context.Context, j *schema.Joined) error {
 		"lost", j.Member, "batch", uint64(j.Version))
 	c := r.config
 	c.Member = j.Member
-	s, err := newSession(ctx, c, r.job, *j)
+	s, err := newMembership(ctx, c, r.job, *j)
 	if err != nil {
 		return r.cannot(ctx, j, err)
 	}
@@ -136,18 +136,18 @@ func (r *run) cannot(ctx context.Context, j *schema.Joined, err error) error {
 }
 
 // drop ends a session whose place is another's.
-func (r *run) drop(s *Session) {
-	r.takeovers.hosted = slices.DeleteFunc(r.takeovers.hosted, func(h *Session) bool { return h == s })
-	r.config.Log.Warn("computes the lanes of another trainer no more", "job", r.job.Name, "member", r.joined.Member,
-		"of", s.joined.Member)
-	s.left = true
-	s.close()
+func (s *membership) drop(hosted *membership) {
+	s.takeovers.hosted = slices.DeleteFunc(s.takeovers.hosted, func(h *membership) bool { return h == hosted })
+	s.config.Log.Warn("computes the lanes of another trainer no more", "job", s.job.Name, "member", s.joined.Member,
+		"of", hosted.joined.Member)
+	hosted.left = true
+	hosted.close()
 }
 
 // advance computes one batch of the place that is behind, or, where all have committed all batches, waits until these
 // are complete; then it is done. A wait ends with the second context.
 func (r *run) advance(ctx, wait context.Context, w Workload, until schema.Version) (done bool, err error) {
-	next := r.behind(func(s *Session) uint64 { return uint64(until - min(until, s.newest())) })
+	next := r.behind(func(s *membership) uint64 { return uint64(until - min(until, s.newest())) })
 	if next.committed < until {
 		err := r.within(wait, next, func(wait context.Context) error { return next.fill(ctx, wait, w) })
 		return false, r.of(ctx, next, err)
@@ -161,7 +161,7 @@ func (r *run) advance(ctx, wait context.Context, w Workload, until schema.Versio
 
 // behind is the run of the place that has committed the fewest batches, this one where others have as many. planned is
 // how many batches a place that was just taken, or has finished before, is to compute.
-func (r *run) behind(planned func(*Session) uint64) *run {
+func (r *run) behind(planned func(*membership) uint64) *run {
 	next := r
 	for _, s := range r.takeovers.hosted {
 		if s.run == nil {
@@ -176,7 +176,7 @@ func (r *run) behind(planned func(*Session) uint64) *run {
 
 // settleAll waits until what was committed is complete, of all places.
 func (r *run) settleAll(ctx, wait context.Context) error {
-	for _, s := range append([]*Session{r.Session}, r.takeovers.hosted...) {
+	for _, s := range append([]*membership{r.membership}, r.takeovers.hosted...) {
 		err := r.within(wait, s.run, func(wait context.Context) error { return s.run.settle(wait, s.run.committed) })
 		if err = r.of(ctx, s.run, err); err != nil {
 			return err
@@ -213,7 +213,7 @@ func (r *run) of(ctx context.Context, one *run, err error) error {
 	case one == r:
 		return r.interrupted(ctx, r.newest(), err)
 	case errors.Is(one.Err(), errReplaced):
-		r.drop(one.Session)
+		r.drop(one.membership)
 		return ErrAgain
 	}
 	return r.failed(ctx, one.newest(), fmt.Errorf("in the place of %s: %w", one.joined.Member, err))

@@ -57,7 +57,7 @@ func (c *crew) run(s *Session, r *rand.Rand, dies uint64) {
 		}
 		var err error
 		if c.held {
-			err = holdTold(testContext(c.t), s, newToy(c.t, c.job), schema.Version(c.batches), done)
+			err = holdAssigned(testContext(c.t), s, newToy(c.t, c.job), schema.Version(c.batches), done)
 		} else {
 			err = s.Run(testContext(c.t), newToy(c.t, c.job), c.batches-min(c.batches, uint64(s.Version())),
 				func(p Progress) { done(p.Batch) })
@@ -164,7 +164,7 @@ func replaceLost(t *testing.T, seed uint64, apply string, clip *schema.Clipping,
 	for range r.IntN(3) {
 		time.Sleep(time.Duration(r.IntN(4000)) * time.Millisecond)
 		newcomer := c.config
-		newcomer.Rejoin = sessions[0].RunID()
+		newcomer.rejoin = sessions[0].RunID()
 		s, err := Join(testContext(t), newcomer, c.job)
 		if err != nil { // no place is free yet, or the job is over
 			checkError(t, err, &Refused{})
@@ -185,25 +185,24 @@ func replaceLost(t *testing.T, seed uint64, apply string, clip *schema.Clipping,
 	return c
 }
 
-// holdTold trains a toy until a version as a program does that holds its batches and computes whatever lanes it is
-// told. done is told of each batch of its own lanes, when that was committed.
-func holdTold(ctx context.Context, s *Session, m *toy, until schema.Version, done func(schema.Batch)) error {
+// holdAssigned trains a toy until a version as a program does that holds its batches and computes whatever lanes it is
+// assigned. done is told of each batch of its own lanes, when that was committed.
+func holdAssigned(ctx context.Context, s *Session, m *toy, until schema.Version, done func(schema.Batch)) error {
 	for {
-		place, err := s.WaitTold(ctx)
-		if err != nil {
-			return err
-		}
-		if place.Version() >= until {
-			return s.Finish(ctx)
-		}
 		b, err := s.NextAssigned(ctx)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case b.Number() >= until:
+			return errors.Join(b.GiveBack(), s.Finish(ctx))
 		}
-		if err := s.Excuse(b, fillHeld(ctx, b, m)); err != nil {
+		own := b.run.membership == s.membership
+		err = fillHeld(ctx, b, m)
+		switch {
+		case errors.Is(err, ErrRewound):
+		case err != nil:
 			return err
-		}
-		if b.Slot() == s {
+		case own:
 			done(b.Number())
 		}
 	}

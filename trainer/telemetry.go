@@ -46,7 +46,7 @@ func newReports(started time.Time, backend cuda.Backend) *reports {
 }
 
 // keepReports is the goroutine that makes them, until the session ends.
-func (s *Session) keepReports() {
+func (s *membership) keepReports() {
 	defer s.clock.Done()
 	p := s.reports
 	defer p.disks.Close()
@@ -73,7 +73,7 @@ func (s *Session) keepReports() {
 
 // tickHeartbeat is called every tickEvery, with the time at which the last heartbeat was sent, and sends the next one
 // when it is due, or a report is that cannot wait for it. It never waits.
-func (s *Session) tickHeartbeat(now time.Time, sent *time.Time) error {
+func (s *membership) tickHeartbeat(now time.Time, sent *time.Time) error {
 	left := s.config.HeartbeatEvery - now.Sub(*sent)
 	if s.speaks.Swap(false) {
 		left = 0
@@ -102,7 +102,7 @@ func (s *Session) tickHeartbeat(now time.Time, sent *time.Time) error {
 }
 
 // sendHeartbeat says that this trainer is there, and how it fares where a report is made.
-func (s *Session) sendHeartbeat() error {
+func (s *membership) sendHeartbeat() error {
 	frame, err := s.heartbeat()
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func (s *Session) sendHeartbeat() error {
 }
 
 // heartbeat is with the report that is made, unless no frame can have it.
-func (s *Session) heartbeat() ([]byte, error) {
+func (s *membership) heartbeat() ([]byte, error) {
 	if p := s.reports; p != nil {
 		if report := p.made.Swap(nil); report != nil {
 			frame, err := schema.EncodeHeartbeat(s.signHead(), *report)
@@ -125,7 +125,7 @@ func (s *Session) heartbeat() ([]byte, error) {
 }
 
 // makeReport makes a report of this moment, in place of one that was not sent.
-func (s *Session) makeReport() {
+func (s *membership) makeReport() {
 	p := s.reports
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,14 +142,14 @@ func (s *Session) makeReport() {
 }
 
 // reportFailed logs the first error: a report more or less is nothing to end a job for.
-func (s *Session) reportFailed(err error) {
+func (s *membership) reportFailed(err error) {
 	s.reports.once.Do(func() {
 		s.config.Log.Warn("report not sent", "job", s.job.Name, "member", s.joined.Member, "err", err)
 	})
 }
 
 // sendLastReport says how a session ends, so that one that was shorter than a second is seen, too.
-func (s *Session) sendLastReport() {
+func (s *membership) sendLastReport() {
 	if s.reports == nil || s.control == nil || s.ctx.Err() != nil {
 		return
 	}
@@ -160,7 +160,7 @@ func (s *Session) sendLastReport() {
 }
 
 // fillReport writes what the session knows of itself.
-func (s *Session) fillReport(t *schema.TrainerReport) {
+func (s *membership) fillReport(t *schema.TrainerReport) {
 	stats := s.Stats()
 	t.RunID, t.Batch, t.Planned = s.joined.RunID, s.newest(), schema.Batch(s.planned.Load())
 	t.Batches, t.Samples, t.Behind = stats.Batches, stats.Samples, stats.Behind

@@ -7,8 +7,6 @@ import (
 	"io"
 	"os"
 	"time"
-
-	"gradbus/schema"
 )
 
 // Server is where a job lives: the address of a ps ("" for that of ./bin/ps on this machine), or a whole Config, such
@@ -21,7 +19,7 @@ type Server interface{ string | Config }
 // the manifest, so that a trainer with others is refused.
 //
 // It is Join and Run with a Workload made of the function. After an error there is no session, and the other trainers
-// hear the reason. Where it may, the trainer joins anew (Config.Again).
+// hear the reason. Where the job goes back to an earlier version, epochs since then are computed and told again.
 func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[T],
 	step func(b *Step[T]) (loss float64), options ...Option) (*Session, error) {
 	var o training
@@ -49,20 +47,6 @@ func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[
 	if job.from != nil {
 		config.From = job.from
 	}
-	for {
-		s, err := trainOnce(ctx, config, manifest, data, step, &o)
-		if err == nil {
-			return s, nil
-		}
-		if ctx.Err() != nil || !config.Again(s, err) {
-			return nil, err
-		}
-	}
-}
-
-// trainOnce is Train with one session, which it gives also where an error has ended it.
-func trainOnce[T any](ctx context.Context, config Config, manifest *schema.Job, data *Data[T],
-	step func(b *Step[T]) (loss float64), o *training) (*Session, error) {
 	s, err := Join(ctx, config, manifest)
 	if err != nil {
 		return nil, err
@@ -73,20 +57,28 @@ func trainOnce[T any](ctx context.Context, config Config, manifest *schema.Job, 
 			_ = s.Abort(errPanicked)
 		}
 	}()
-	w, err := newSampled(s, data, step)
-	if err == nil {
-		r := &epochs{session: s, options: o, each: uint64(w.shuffler.PerEpoch()), of: data.epochs, began: time.Now(),
-			done: uint64(s.Version())}
-		all := r.each * uint64(data.epochs)
-		if err = s.Run(ctx, w, all-min(all, r.done), r.batch); err == nil {
-			err = r.err
-		}
-	}
+	err = trainEpochs(ctx, s, data, step, &o)
 	returned = true
 	if err != nil {
-		return s, errors.Join(err, s.Abort(err))
+		return nil, errors.Join(err, s.Abort(err))
 	}
 	return s, nil
+}
+
+// trainEpochs runs what is left of all epochs.
+func trainEpochs[T any](ctx context.Context, s *Session, data *Data[T], step func(b *Step[T]) (loss float64),
+	o *training) error {
+	w, err := newSampled(s.Job(), data, step)
+	if err != nil {
+		return err
+	}
+	r := &epochs{session: s, options: o, each: uint64(w.shuffler.PerEpoch()), of: data.epochs, began: time.Now(),
+		done: uint64(s.Version())}
+	all := r.each * uint64(data.epochs)
+	if err := s.Run(ctx, w, all-min(all, r.done), r.batch); err != nil {
+		return err
+	}
+	return r.err
 }
 
 // errPanicked is what the other trainers hear where a function of the program did not return.
@@ -137,7 +129,7 @@ type epochs struct {
 	options *training
 	each    uint64
 	of      int
-	done    uint64 // batches of the job
+	done    uint64 // batches of the job, as of the last report
 	began   time.Time
 	samples uint64
 	loss    float64
@@ -149,8 +141,12 @@ func (r *epochs) batch(p Progress) {
 	for _, f := range r.options.batch {
 		f(p)
 	}
+	r.err = nil                    // a restart followed it
+	if uint64(p.Batch) != r.done { // the job went on from an earlier version
+		r.samples, r.loss, r.began = 0, 0, time.Now()
+	}
 	r.samples, r.loss = r.samples+uint64(p.Samples), r.loss+p.Loss*float64(p.Samples)
-	if r.done++; r.done%r.each != 0 {
+	if r.done = uint64(p.Batch) + 1; r.done%r.each != 0 {
 		return
 	}
 	e := Epoch{Number: int(r.done / r.each), Of: r.of, Loss: r.loss / float64(max(1, r.samples)), Samples: r.samples,

@@ -29,7 +29,7 @@ type evaluation struct {
 	asked bool  // and waits
 }
 
-func (s *Session) evaluating() *evaluation {
+func (s *membership) evaluating() *evaluation {
 	if s.evaluation == nil {
 		t := newTables(s.job.Tables, 1)
 		s.evaluation = &evaluation{tables: t, lookups: newLookups(s.newRouting(t.dims()), t, s.place, s.exchange, rowsAsked)}
@@ -45,10 +45,8 @@ var ErrVersion = errors.New("no such version any more")
 // session goes on.
 var ErrAsk = errors.New("lookup not possible")
 
-// LookupAt is Lookup that insists on a version: it fails with ErrVersion where the job has another. What a batch
-// changes nobody sees before the batch is complete everywhere, so all that is read at one version is of one state of
-// the job. In async and grouped, rows move at any time, and a version says nothing about them.
-func (s *Session) LookupAt(ctx context.Context, version schema.Version, asks []TableKeys) ([][]float32, error) {
+// LookupAt is Session.LookupAt in this run.
+func (s *membership) LookupAt(ctx context.Context, version schema.Version, asks []TableKeys) ([][]float32, error) {
 	if has, err := s.Wait(ctx); err != nil || has != version {
 		return nil,
 			cmp.Or(err, fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", ErrVersion, version, has))
@@ -56,12 +54,8 @@ func (s *Session) LookupAt(ctx context.Context, version schema.Version, asks []T
 	return s.Lookup(ctx, asks)
 }
 
-// Lookup gives the rows of keys at the current version: for each of asks, [len(Keys), dim] row-major in the order of
-// Keys, in new memory. It is for evaluation and prediction, between batches or within one, and takes any number of
-// keys. It waits until what was committed is complete; Version says then which version the rows are of.
-//
-//	rows, err := session.Lookup(ctx, []trainer.TableKeys{{Table: 0, Keys: []uint64{7, 7, 3}}})
-func (s *Session) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, error) {
+// Lookup is Session.Lookup in this run.
+func (s *membership) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, error) {
 	if _, err := s.Wait(ctx); err != nil {
 		return nil, err
 	}
@@ -84,7 +78,7 @@ func (s *Session) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, er
 }
 
 // lookup looks up the distinct ones of keys, or, of a table that shards pool, a bag for each key.
-func (s *Session) lookup(ctx context.Context, table schema.Table, keys []uint64, out []float32) error {
+func (s *membership) lookup(ctx context.Context, table schema.Table, keys []uint64, out []float32) error {
 	spec := &s.job.Tables[table]
 	if pooledByShards(*spec) {
 		into := RowsInto{Table: table, Keys: keys, Rows: out[:len(keys)*spec.Dim]}
@@ -108,11 +102,8 @@ func (s *Session) lookup(ctx context.Context, table schema.Table, keys []uint64,
 	return nil
 }
 
-// Table gives all rows of a table at the current version, piece by piece: partitions ascending, and keys ascending
-// within a partition, which is the order of the digest. rows is [len(keys), dim]; both slices are the session's and
-// valid until yield returns. An error of yield ends the scan and is returned. Without an error every row came, once:
-// each piece is checked against what was asked for, and in the end all of them are counted.
-func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p schema.Partition, keys []uint64,
+// Table is Session.Table in this run.
+func (s *membership) Table(ctx context.Context, table schema.Table, yield func(p schema.Partition, keys []uint64,
 	rows []float32) error) error {
 	if _, err := s.Wait(ctx); err != nil {
 		return err
@@ -148,7 +139,7 @@ func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p sc
 }
 
 // scanFrom asks a shard for rows of a partition from a key on, and waits for them.
-func (s *Session) scanFrom(ctx context.Context, scan *scan, shard int, p schema.Partition, cursor uint64) error {
+func (s *membership) scanFrom(ctx context.Context, scan *scan, shard int, p schema.Partition, cursor uint64) error {
 	s.exchange.close(rowsScanned) // where the last answer was refused
 	number := s.exchange.number(1)
 	scan.ask(shard, p, cursor, number)
@@ -199,7 +190,7 @@ func (c *scan) ask(shard int, p schema.Partition, cursor uint64, number schema.S
 }
 
 // send sends the request.
-func (c *scan) send(s *Session, _ int) error {
+func (c *scan) send(s *membership, _ int) error {
 	link := s.links[c.shard]
 	return link.publish(s.subject(fabric.KindPull, link.member), c.sealed)
 }
@@ -233,9 +224,8 @@ func (c *scan) check(h *schema.Head, v *schema.View) error {
 	return nil
 }
 
-// Digest is the SHA-256 over all weights at the current version, as schema.WeightsDigest defines it. It is the same for
-// any number of trainers and shards, and reads every table from the shards.
-func (s *Session) Digest(ctx context.Context) ([32]byte, error) {
+// Digest is Session.Digest in this run.
+func (s *membership) Digest(ctx context.Context) ([32]byte, error) {
 	if _, err := s.Wait(ctx); err != nil {
 		return [32]byte{}, err
 	}

@@ -47,7 +47,7 @@ type LaneStep struct {
 // End ends a lane of a Batch: all of its gradients are there, and loss is the sum of the losses of its samples. What a
 // workload computes ends by itself when Lane returns. The error is the first rule that was broken since Batch.Lane; it
 // ends the session, unless it is ErrOrder.
-func (s *LaneStep) End(loss float64) error { return s.end(loss, nil) }
+func (s *LaneStep) End(loss float64) error { return s.batch.outcome(s.end(loss, nil)) }
 
 func (s *LaneStep) end(loss float64, err error) error {
 	switch {

@@ -26,7 +26,7 @@ type Member struct {
 	Checkpoints      checkpoint.Policy // of trainers that keep everything
 }
 
-// Run is a trainer, which joins anew where it may. It writes a line for every batch when it is complete, with the run
+// Run is a trainer. It writes a line for every batch when it is complete, with the run
 // that it is of and the time, and one with the digest of the weights at the end.
 func (m *Member) Run(ctx context.Context, out io.Writer, errs io.Writer) error {
 	data, err := corpus.Load(ctx, "synthetic")
@@ -46,29 +46,24 @@ func (m *Member) Run(ctx context.Context, out io.Writer, errs io.Writer) error {
 	}
 	config := trainer.Config{Server: m.Server, Backend: backend, Checkpoints: m.Checkpoints,
 		Log: slog.New(slog.NewTextHandler(errs, nil))}
-	for {
-		session, err := m.train(ctx, config, s, data, backend, out)
-		if err == nil || ctx.Err() != nil || !config.Again(session, err) {
-			return err
-		}
-	}
-}
-
-func (m *Member) train(ctx context.Context, config trainer.Config, s packages.Settings, data *corpus.Data,
-	backend cuda.Backend, to io.Writer) (session *trainer.Session, err error) {
 	job := packages.Job(s, data)
 	job.Tables[0].Replicated = m.ByTrainers
-	if session, err = trainer.Join(ctx, config, job); err != nil {
-		return nil, err
+	session, err := trainer.Join(ctx, config, job)
+	if err != nil {
+		return err
 	}
-	defer func() {
-		if leaving := session.Abort(err); err == nil {
-			err = leaving
-		}
-	}()
+	err = m.train(ctx, session, s, data, backend, out)
+	if leaving := session.Abort(err); err == nil {
+		err = leaving
+	}
+	return err
+}
+
+func (m *Member) train(ctx context.Context, session *trainer.Session, s packages.Settings, data *corpus.Data,
+	backend cuda.Backend, to io.Writer) error {
 	w, err := packages.NewWorkload(s, data, backend)
 	if err != nil {
-		return session, err
+		return err
 	}
 	out := bufio.NewWriterSize(to, 4096)
 	defer out.Flush()
@@ -83,12 +78,12 @@ func (m *Member) train(ctx context.Context, config trainer.Config, s packages.Se
 		}
 	})
 	if err != nil {
-		return session, err
+		return err
 	}
 	digest, err := session.Digest(ctx)
 	if err != nil {
-		return session, err
+		return err
 	}
 	_, err = fmt.Fprintf(out, "digest %s\n", hex.EncodeToString(digest[:]))
-	return session, err
+	return err
 }

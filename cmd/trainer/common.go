@@ -261,24 +261,7 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	if o.events != "" { // all trainers of the job are on this host
 		config.ShareScheduler(job.Trainers)
 	}
-	if o.last != nil {
-		c.ComesFrom(o.last)
-	}
-	session, err := trainer.Join(ctx, c, job)
-	o.session = session
-	return session, err
-}
-
-// again trains, and joins anew where it may.
-func (o *common) again(ctx context.Context, train func() (report.Result, error)) (report.Result, error) {
-	for {
-		r, err := train()
-		c := trainer.Config{Log: o.log, Resume: o.resume}
-		if err == nil || ctx.Err() != nil || !c.Again(o.session, err) {
-			return r, because(ctx, err)
-		}
-		o.last = &c
-	}
+	return trainer.Join(ctx, c, job)
 }
 
 // writes is where this process writes while it trains, and when it has trained.

@@ -114,7 +114,8 @@ func (o *mnistOptions) train(ctx context.Context) (r report.Result, err error) {
 	}
 	defer stop()
 	if !o.local.on {
-		return o.again(ctx, func() (report.Result, error) { return o.trainOne(ctx) })
+		r, err := o.trainOne(ctx)
+		return r, because(ctx, err)
 	}
 	backend, err := o.openBackend()
 	if err != nil {
@@ -173,7 +174,7 @@ func (o *mnistOptions) trainOne(ctx context.Context) (r report.Result, err error
 		return r, err
 	}
 	defer func() { err = leave(ctx, session, err) }()
-	meter := newMeter(&o.common, o.settings.BatchesPerEpoch(data.Train.Len()), session.Job())
+	meter := newMeter(&o.common, o.settings.BatchesPerEpoch(data.Train.Len()), session)
 	if meter.board, err = o.openBoard(session); err != nil {
 		return r, err
 	}

@@ -119,7 +119,8 @@ func (o *movielensOptions) train(ctx context.Context) (r report.Result, err erro
 	}
 	defer backend.Close()
 	if !o.local.on {
-		return o.again(ctx, func() (report.Result, error) { return o.trainOne(ctx, backend) })
+		r, err := o.trainOne(ctx, backend)
+		return r, because(ctx, err)
 	}
 	return o.trainLocal(ctx, backend, &o.settings.Shared, func(ctx context.Context, of common) (report.Result, error) {
 		one := *o
@@ -155,7 +156,7 @@ func (o *movielensOptions) trainOne(ctx context.Context, backend cuda.Backend) (
 	if err != nil {
 		return r, err
 	}
-	m := newMeter(&o.common, o.settings.BatchesPerEpoch(len(data.Train)), session.Job())
+	m := newMeter(&o.common, o.settings.BatchesPerEpoch(len(data.Train)), session)
 	if m.board, err = o.openBoard(session); err != nil {
 		return r, err
 	}

@@ -35,7 +35,7 @@ func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.
 	if err != nil {
 		return r, err
 	}
-	m := newMeter(&o.common, o.settings.BatchesPerEpoch(data.Train.Len()), session.Job())
+	m := newMeter(&o.common, o.settings.BatchesPerEpoch(data.Train.Len()), session)
 	if m.board, err = o.openBoard(session); err != nil {
 		return r, err
 	}
@@ -85,6 +85,9 @@ func (o *options) conclude(ctx context.Context, session *trainer.Session, backen
 
 // meter adds up what the batches report.
 type meter struct {
+	o        *common
+	session  *trainer.Session
+	run      schema.RunID // that the last batch was of
 	show     shower
 	board    *board
 	perEpoch uint64
@@ -96,11 +99,15 @@ type meter struct {
 	last     trainer.Progress
 }
 
-func newMeter(o *common, perEpoch int, job *schema.Job) *meter {
-	return &meter{show: newShower(o), perEpoch: uint64(perEpoch), common: job.Plan().Clock.Common()}
+func newMeter(o *common, perEpoch int, session *trainer.Session) *meter {
+	return &meter{o: o, session: session, run: session.RunID(), show: newShower(o), perEpoch: uint64(perEpoch),
+		common: session.Job().Plan().Clock.Common()}
 }
 
 func (m *meter) batch(p trainer.Progress) {
+	if run := m.session.RunID(); run != m.run {
+		m.restart(run)
+	}
 	if uint64(p.Batch)%m.perEpoch == 0 {
 		m.own, m.loss = 0, 0
 	}
@@ -115,6 +122,16 @@ func (m *meter) batch(p trainer.Progress) {
 	m.board.batch(p)
 	m.show.Show(report.Progress{Batch: uint64(p.Batch), Batches: cmp.Or(m.batches, p.Batches),
 		Loss: p.Loss, SamplesPerSecond: m.rate()})
+}
+
+// restart begins the curves and the loss of another run, in which the job goes on from an earlier version.
+func (m *meter) restart(run schema.RunID) {
+	m.run, m.own, m.loss = run, 0, 0
+	m.board.end(trainer.ErrRewound)
+	var err error
+	if m.board, err = m.o.openBoard(m.session); err != nil {
+		m.o.log.Warn("curves end with the run", "job", m.session.Job().Name, "err", err)
+	}
 }
 
 func (m *meter) rate() float64 {

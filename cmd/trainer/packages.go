@@ -114,7 +114,8 @@ func (o *options) run(ctx context.Context) error {
 				return one.trainOne(ctx, backend)
 			})
 	default:
-		result, err = o.again(ctx, func() (report.Result, error) { return o.trainOne(ctx, backend) })
+		result, err = o.trainOne(ctx, backend)
+		err = because(ctx, err)
 	}
 	if err != nil {
 		return err

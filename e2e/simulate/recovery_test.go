@@ -214,61 +214,64 @@ func (r *recovery) start(again bool) {
 	r.note("%s starts", m.name)
 	r.all.Go(func() {
 		defer close(m.gone)
-		for {
-			session, err := r.train(ctx, config, m)
-			if r.note("%s ends: %v", m.name, err); err == nil || ctx.Err() != nil {
-				return
-			}
-			if config.Again(session, err) {
-				continue
-			}
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			if m.failed = true; r.over {
-				return // the error says so
-			}
-			r.errors = append(r.errors, err.Error())
-			if !slices.ContainsFunc(r.members, func(m *recoveringTrainer) bool { return !m.again && !m.dead && !m.failed }) {
-				select {
-				case r.allFailed <- struct{}{}:
-				default:
-				}
-			}
+		err := r.train(ctx, config, m)
+		if r.note("%s ends: %v", m.name, err); err == nil || ctx.Err() != nil {
 			return
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if m.failed = true; r.over {
+			return // the error says so
+		}
+		r.errors = append(r.errors, err.Error())
+		if !slices.ContainsFunc(r.members, func(m *recoveringTrainer) bool { return !m.again && !m.dead && !m.failed }) {
+			select {
+			case r.allFailed <- struct{}{}:
+			default:
+			}
 		}
 	})
 }
 
-// train is one session of a trainer.
-func (r *recovery) train(ctx context.Context, config trainer.Config, m *recoveringTrainer) (session *trainer.Session,
-	err error) {
-	if session, err = trainer.Join(ctx, config, r.job); err != nil {
-		return nil, err
+// train is what a trainer process does.
+func (r *recovery) train(ctx context.Context, config trainer.Config, m *recoveringTrainer) (err error) {
+	session, err := trainer.Join(ctx, config, r.job)
+	if err != nil {
+		return err
 	}
 	defer func() {
 		if ending := session.Abort(err); err == nil {
 			err = ending
 		}
 	}()
-	r.begins(m, session.RunID(), config.Rejoin != 0 || session.Version() > 0)
-	first, lanes := session.Lanes()
+	run := session.RunID()
+	r.begins(m, run, session.Version() > 0)
+	follow := func() {
+		if run != session.RunID() {
+			run = session.RunID()
+			r.begins(m, run, true)
+		}
+	}
 	victim := m.name == fmt.Sprintf("m%d", r.row.trainers-1)
 	w := counted{ctx: ctx, job: r.job, enter: func(b schema.Batch, l lane.Lane) {
+		follow()
 		r.computes(b, l)
+		first, lanes := session.Lanes()
 		if r.row.when == whenInBatch && victim && b == diesAt && l == first+lane.Lane(lanes-1) {
 			r.strikeAndWait()
 		}
 	}}
 	if len(r.job.Modules) > 0 {
 		if w.module, err = session.Module("head"); err != nil {
-			return session, err
+			return err
 		}
 	}
 	left := recoveryBatches - min(recoveryBatches, uint64(session.Version()))
 	if left == 0 {
-		return session, r.ends(ctx, session)
+		return r.ends(ctx, session)
 	}
 	err = session.Run(ctx, w, left, func(p trainer.Progress) {
+		follow()
 		r.completes(session, p.Batch)
 		time.Sleep(batchTakes / 2)
 		if p.Batch == diesAt-1 && victim && r.row.who != whoNobody {
@@ -282,9 +285,11 @@ func (r *recovery) train(ctx context.Context, config trainer.Config, m *recoveri
 		time.Sleep(batchTakes / 2)
 	})
 	if err != nil {
-		return session, err
+		return err
 	}
-	return session, r.ends(ctx, session)
+	err = r.ends(ctx, session)
+	follow()
+	return err
 }
 
 // strikeAndWait ends the processes that die. The caller may be a goroutine of one of them.

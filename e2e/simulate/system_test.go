@@ -175,17 +175,13 @@ func (s *system) startTrainer() {
 		defer close(m.gone)
 		setClock(&m.off)
 		for {
-			session, err := s.train(ctx, config, m, rand.New(rand.NewPCG(seed, 1)))
+			err := s.train(ctx, config, m, rand.New(rand.NewPCG(seed, 1)))
 			if err == nil || ctx.Err() != nil {
 				s.note("%s ends: %v", m.name, err)
 				return
 			}
-			if config.Again(session, err) {
-				continue
-			}
 			s.note("%s ends, and is started again: %v", m.name, err)
 			s.expect(m, err)
-			config.Rejoin, config.Resume, config.Standby = 0, false, ""
 			at = 0
 			if errors.Is(err, fabric.ErrNoServer) || errors.Is(err, trainer.ErrNoAnswer) {
 				at = s.another()
@@ -198,25 +194,29 @@ func (s *system) startTrainer() {
 	})
 }
 
-func (s *system) train(ctx context.Context, config trainer.Config, m *member, r *rand.Rand) (session *trainer.Session,
-	err error) {
-	if session, err = trainer.Join(ctx, config, s.job); err != nil {
-		return nil, err
+func (s *system) train(ctx context.Context, config trainer.Config, m *member, r *rand.Rand) (err error) {
+	session, err := trainer.Join(ctx, config, s.job)
+	if err != nil {
+		return err
 	}
 	defer func() {
 		if ending := session.Abort(err); err == nil {
 			err = ending
 		}
 	}()
-	began := session.Version()
+	run, began := session.RunID(), session.Version()
 	last := began
 	w := noise{s.job.Seed, s.job.Ahead > 0, s.batches, s.check(m)}
 	err = session.Run(ctx, w, s.batches-min(s.batches, uint64(last)), func(p trainer.Progress) {
+		if run != session.RunID() {
+			run, began = session.RunID(), schema.Version(p.Batch)
+			last = began
+		}
 		if p.Version != last+1 {
 			s.t.Errorf("%s: version %d after version %d", m.name, p.Version, last)
 		}
 		last = p.Version
-		s.complete(m, session.RunID(), began, p.Batch)
+		s.complete(m, run, began, p.Batch)
 		if have, want := checksum(session.Param("w")), s.weights[p.Batch]; have != want {
 			s.note("%s: version %d has other weights than it should", m.name, p.Version)
 			s.t.Errorf("%s: weights of version %d: %08x, want %08x", m.name, p.Version, have, want)
@@ -228,11 +228,11 @@ func (s *system) train(ctx context.Context, config trainer.Config, m *member, r 
 		time.Sleep(hold + s.calm*time.Duration(r.IntN(100))*time.Millisecond)
 	})
 	if err != nil {
-		return session, err
+		return err
 	}
 	digest, err := session.Digest(ctx)
 	if err != nil {
-		return session, err
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,7 +241,7 @@ func (s *system) train(ctx context.Context, config trainer.Config, m *member, r 
 		s.over = true
 		close(s.done)
 	}
-	return session, nil
+	return nil
 }
 
 // expect checks that an error is one that faults lead to. Any other ends jobs, too, but by a defect.

@@ -1,0 +1,135 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// restart is how a session joins the next run of its job.
+type restart struct {
+	config Config
+	job    *schema.Job
+	open   func() (*Model, error) // the values that the job begins with, as Config.From; nil where the config has them
+}
+
+// rejoining is a join of the next run that is under way. Fields but cancel are set when done is closed.
+type rejoining struct {
+	cancel     context.CancelFunc
+	done       chan struct{}
+	membership *membership
+	err        error
+}
+
+// joined notes that a run was joined. The values of a file with which the job begins are freed, since they may be as
+// large as all tables.
+func (r *restart) joined(m *membership) {
+	r.config.carried.release() // what the membership has not adopted
+	r.config.carried = nil
+	if from := r.config.From; from != nil && from.open != nil {
+		r.config.From, r.open = nil, from.open
+	}
+}
+
+// follows reports whether the job goes on in another run, which the trainer may join, where err has ended a membership:
+// the others have gone on without it, or servers were lost that had made versions of the job durable, or for which
+// another ps stood by.
+func (r *restart) follows(m *membership, err error) bool {
+	return m.mayComeBack(err) || errors.Is(err, errReplaced) ||
+		errors.Is(err, ErrServerLost) && (m.joined.Durable || m.standbyAt() != "")
+}
+
+// join begins to join the run that follows a membership which err has ended.
+func (r *restart) join(ctx context.Context, m *membership, err error) *rejoining {
+	c := &r.config
+	c.Server, c.standby, c.rejoinAs, c.rejoin = m.config.Server, m.standbyAt(), m.joined.Member, m.joined.RunID
+	c.Resume = m.mayComeBack(err) || !errors.Is(err, errReplaced)
+	if m.mayComeBack(err) {
+		c.carried = m.taken
+	}
+	c.Log.Warn("joins anew", "job", m.job.Name, "member", m.joined.Member, "resume", c.Resume, "err", err)
+	j := &rejoining{done: make(chan struct{})}
+	ctx, j.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	config, open, job := *c, r.open, r.job
+	if m.durable.Load() > 0 { // it does not begin with these values again
+		open = nil
+	}
+	go func() {
+		defer close(j.done)
+		defer j.cancel()
+		_ = m.Abort(err) // nobody is there to hear it, or nobody who does not know
+		if open != nil {
+			if config.From, j.err = open(); j.err != nil {
+				return
+			}
+		}
+		j.membership, j.err = joinBack(ctx, config, job)
+	}()
+	return j
+}
+
+// free frees what the next run would have begun with.
+func (r *restart) free() { r.config.carried.release() }
+
+// backEvery is the time between two attempts to reach a server that was lost.
+const backEvery = 250 * time.Millisecond
+
+// errBack is ErrServerLost where the coordinator has said so.
+var errBack = fmt.Errorf("%w", ErrServerLost)
+
+// joinBack is join, which it tries again for ReconnectTimeout: where the place was lost before the trainer had begun,
+// or nobody told it the parameters, and where one comes back from a run whose servers were lost. The time begins anew
+// where it had a place.
+func joinBack(ctx context.Context, c Config, job *schema.Job) (*membership, error) {
+	sent := false
+	for began := time.Now(); ; {
+		pause := backEvery
+		if c.standby != "" && c.rejoin != 0 && c.Resume {
+			s, err := join(ctx, c.atStandby(), job, askEvery)
+			if err == nil {
+				return s, nil
+			}
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			if mayComeBack(err) {
+				pause = askEvery
+			}
+		}
+		s, err := join(ctx, c, job, c.RetryAfter)
+		if !sent && c.standby == "" && c.sentOn(err) {
+			sent = true
+			continue
+		}
+		again := errors.Is(err, errReplaced) || errors.Is(err, ErrNoParameters) ||
+			c.rejoin != 0 && c.Resume && mayComeBack(err) ||
+			job.CarriesOn() && (errors.Is(err, ErrServerLost) || errors.Is(err, ErrPeerLost))
+		if errors.Is(err, errReplaced) || errors.As(err, new(endedBefore)) || job.CarriesOn() && errors.Is(err, errBack) {
+			began = time.Now() // it had a place
+		}
+		if err == nil || !again || time.Since(began) > c.ReconnectTimeout {
+			return s, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// mayComeBack reports that a server which is not there, or knows nothing yet, may be started again. One that ends may
+// refuse whoever it had let in.
+func mayComeBack(err error) bool {
+	for _, e := range []error{fabric.ErrNoServer, fabric.ErrLost, fabric.ErrRefused, ErrServerLost, ErrNoAnswer,
+		ErrNoServers} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

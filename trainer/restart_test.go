@@ -1,0 +1,72 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"gradbus/checkpoint"
+	"gradbus/fabric/fabrictest"
+	"gradbus/internal/testkit"
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// A program that holds its batches outlives a ps that is started again: calls of the batch under way give ErrRewound,
+// and NextAssigned goes on from the newest durable version. The weights are those of a job in which nothing happens.
+func TestHeldBatchesOutliveAServer(t *testing.T) {
+	testkit.Waits(t, func(t *testing.T) {
+		const batches = 100
+		kept := ps.Config{Shards: 2, Deadline: 3 * time.Second, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 5}}
+		server := startServerWith(t, kept)
+		job := toyJob("held", 1, 2, schema.ApplyUpdate)
+		job.Policy = schema.PolicyRecover
+		want := quietly(t, testConfig(t, server), job, batches)
+		s, err := Join(testContext(t), testConfig(t, server), job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = s.Abort(errKilled) }()
+		m, run, rewound, ended, lowest := newToy(t, job), s.RunID(), 0, schema.Batch(0), schema.Batch(batches)
+		isDurable := func() bool {
+			found, _ := checkpoint.List(kept.Checkpoints.Dir, job.Name)
+			return slices.ContainsFunc(found, func(f checkpoint.Found) bool { return f.Manifest != nil })
+		}
+		for {
+			b, err := s.NextAssigned(testContext(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.Number() == batches {
+				break
+			}
+			if s.RunID() != run {
+				lowest = min(lowest, b.Number())
+			} else if ended == 0 && isDurable() {
+				ended = b.Number()
+				server.Close()
+				kept.Port = fabrictest.PortOf(t, server.URL())
+				server = startServerWith(t, kept)
+			}
+			time.Sleep(50 * time.Millisecond)
+			if err = fillHeld(testContext(t), b, m); errors.Is(err, ErrRewound) {
+				rewound++
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Finish(testContext(t)); !errors.Is(err, ErrOrder) {
+			t.Errorf("Finish with a batch under way: %v, want ErrOrder", err)
+		}
+		digest, err := s.Digest(testContext(t))
+		if got := fmt.Sprintf("%x", digest[:8]); err != nil || got != want {
+			t.Errorf("weights %s, want %s (%v)", got, want, err)
+		}
+		if rewound == 0 || lowest == 0 || lowest > ended {
+			t.Errorf("%d batches were void, and the next run began with batch %d: want a durable one, at most %d", rewound,
+				lowest, ended)
+		}
+	})
+}
