@@ -91,8 +91,8 @@ func (s *sniffer) end() (packets, plain int64) {
 }
 
 // Over TLS with certificates on both sides, two ps on two hosts and trainers on two more come to the weights of plain
-// connections, also where the trainers reduce, and nobody on the switch reads a subject, a frame or a token. Whoever
-// lacks a certificate is told.
+// connections, also where the trainers reduce, and nobody on the switch reads a subject, a frame or a token. A process
+// without a certificate is refused with that reason.
 func TestSeveralHostsTLS(t *testing.T) {
 	l := newLAN(t)
 	left, right, first, second := l.host("left"), l.host("right"), l.host("first"), l.host("second")

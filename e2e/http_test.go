@@ -141,8 +141,8 @@ func TestInventedServersAreNotShown(t *testing.T) {
 	}
 }
 
-// A report of a trainer that a stranger repeats with the highest number there is does not silence the trainer, which is
-// shown as it goes on.
+// A report of a trainer that an unauthenticated client repeats, with the highest number there is, does not silence the
+// trainer, which is shown as it goes on.
 func TestReplayedReportSilencesNobody(t *testing.T) {
 	t.Parallel()
 	_, nats, at := page(t)

@@ -128,7 +128,7 @@ func TestBucketsOfARunningServer(t *testing.T) {
 	if answer.StatusCode != http.StatusNoContent {
 		t.Fatalf("reset: status %d", answer.StatusCode)
 	}
-	poll(t, "buckets begin anew", func() bool { none, _ := missed(); return none >= rounds })
+	poll(t, "buckets begin again", func() bool { none, _ := missed(); return none >= rounds })
 	p.signal(t, syscall.SIGINT)
 	<-p.done
 }

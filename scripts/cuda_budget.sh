@@ -2,8 +2,8 @@
 # cuda_budget.sh [--write] [FILE.cu...]: what the compiler made of the CUDA kernels, against csrc/cuda/registers.txt
 #
 # Compiles every csrc/cuda/*.cu (or the named ones) for each architecture, warnings being errors, and fails where a kernel of
-# ours spills, uses local memory, takes more registers than its line in the budget allows, has or lacks 16-byte loads or stores
-# otherwise than its kind of access asks, lost those that its line says it has, or has no line. With --write it writes the budget
+# ours spills, uses local memory, takes more registers than its line in the budget allows, has or misses 16-byte loads or
+# stores otherwise than its kind of access asks, lost those that its line says it has, or has no line. With --write it writes the budget
 # instead, or the lines of the named files, after the same checks for what needs no budget. No GPU is needed. Registers depend on the
 # compiler: with another nvcc than the budget's, growth is told and does not fail. Kernels of the CUDA toolkit's own library (CUB)
 # are not ours and not looked at.

@@ -2,7 +2,7 @@
 # cuda_toolkit.sh RELEASE FOLDER   puts CUDA 12, 13.0 or 13 (its newest pinned) together in FOLDER/cudaRELEASE; no GPU is needed
 #
 # CUDA 13 is made of Python wheels: nvcc, nvvm, crt, runtime and cccl. Programs of 13.0 run with every driver of CUDA 13. For CUDA 12 the
-# wheels lack the compiler itself (of nvcc they bring ptxas and headers alone, up to 12.9, the last), so it is Debian 13's package, 12.4,
+# wheels miss the compiler itself (of nvcc they bring ptxas and headers alone, up to 12.9, the last), so it is Debian 13's package, 12.4,
 # with the headers of the wheels.
 #
 # What is fetched, some 120 MB for each, stays in FOLDER. Needs python3 with pip, and for CUDA 12 a Debian mirror of apt's.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# deps.sh [--check] GROUP...   installs what a group needs and this machine lacks, with apt, and says what it runs
+# deps.sh [--check] GROUP...   installs the missing packages of a group with apt, and prints what it runs
 #
 #   go      Go as new as go.mod asks            only checked, with the folders of its caches: distributions' own are too old
 #   build   CMake, a C++ and a C compiler, make what `make`, `make demo` and `make test` need besides Go and git
@@ -57,8 +57,8 @@ torch_python() {
   echo "$python"
 }
 
-# missing GROUP prints "what is missing:debian package" for each thing that the machine lacks; of packages with | between them
-# the first that apt has is meant.
+# missing GROUP prints "what is missing:debian package" for each missing thing; of packages with | between them the first
+# that apt has is meant.
 missing() {
   case $1 in
     build)
@@ -170,22 +170,22 @@ choose() {
 choose
 if [ -n "$check" ]; then
   [ "$*" = build ] && command="make deps" || command="scripts/deps.sh $*"
-  echo "deps: this machine lacks $what. Run:  $command" >&2
+  echo "deps: missing on this machine: $what. Run:  $command" >&2
   exit 1
 fi
 if ! has apt-get; then
-  echo "deps: this machine lacks $what, and has no apt-get: install them with its own package manager" >&2
+  echo "deps: missing on this machine: $what. It has no apt-get: install them with its own package manager" >&2
   exit 1
 fi
 sudo=
 if [ "$(id -u)" != 0 ]; then
   has sudo || {
-    echo "deps: this machine lacks $what. As root, run:  apt-get install ${packages[*]}" >&2
+    echo "deps: missing on this machine: $what. As root, run:  apt-get install ${packages[*]}" >&2
     exit 1
   }
   sudo=sudo
 fi
-echo "deps: this machine lacks $what"
+echo "deps: missing on this machine: $what"
 case " ${packages[*]} " in *" nvidia-cuda-toolkit "*) nonfree ;; esac
 case " ${packages[*]} " in *" prometheus "*) unserved ;; esac
 # Mirrors fail for moments, and whoever else installs something holds the lock for some.

@@ -40,6 +40,6 @@ tar --sort=name --owner=0 --group=0 --numeric-owner --format=gnu --mtime="@$SOUR
 rm -rf "${out:?}/$name"
 mkdir "$out/unpacked"
 tar -C "$out/unpacked" -xzf "$out/$name.tar.gz"
-scripts/dist_check.sh "$out/unpacked/$name" || fail "the archive lacks what its deploy/ names"
+scripts/dist_check.sh "$out/unpacked/$name" || fail "the archive misses files that its deploy/ names"
 rm -rf "$out/unpacked"
 (cd "$out" && sha256sum "$name.tar.gz" >SHA256SUMS && cat SHA256SUMS)

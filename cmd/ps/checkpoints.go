@@ -22,7 +22,7 @@ func checkpointsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "checkpoints",
 		Short: "List, verify, export and prune the checkpoints in a folder",
-		Long: `List, verify, export and prune the checkpoints in a folder, which ps may have open meanwhile. No ps is asked: DIR is the folder of
+		Long: `List, verify, export and prune the checkpoints in a folder, also while ps has it open. No ps is asked: DIR is the folder of
 files.`,
 		Example: `  ./bin/ps checkpoints list checkpoints
   ./bin/ps checkpoints verify checkpoints packages

@@ -48,8 +48,8 @@ func (f *pageFlags) add(c *cobra.Command) {
 	set.StringVar(&f.pprof, "pprof", "", "`host:port` of Go's profiles, on this machine only: 127.0.0.1:6060, for example")
 }
 
-// open begins to serve, before the ps is there: who asks meanwhile is told that it starts.
-// machine are names of this one, besides those that it gives itself.
+// open begins to serve before the ps is ready: requests until then are answered with that it starts. machine is the
+// names of this machine, besides those that it gives itself.
 func (f *pageFlags) open(ctx context.Context, log *slog.Logger, secrets secrets, machine []string) (*display.Display,
 	error) {
 	if f.listen == "off" {

@@ -148,8 +148,8 @@ func download(ctx context.Context, url, path string) error {
 
 // wayOf is what the way of one report costs, in microseconds of processors, with all who are woken on it and nothing
 // else: through the sender's connection, the server and the listener's connection to the goroutine that would show it.
-// A report leaves with a heartbeat, so it is by how much more they take together. Nobody is at work meanwhile, and to
-// wake who sleeps takes more than to give work to who is awake, so a busy job pays less.
+// A report leaves with a heartbeat, so it is by how much more they take together. No other goroutine is at work, and
+// waking one that sleeps takes more than giving work to one that is awake, so a busy job pays less.
 func wayOf(b *testing.B) float64 {
 	b.Helper()
 	const reportBytes, heartbeatBytes, measured = 1500, 128, 4 * time.Second

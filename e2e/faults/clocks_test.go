@@ -94,7 +94,7 @@ func asyncTables(j *schema.Job) bool {
 func (l *loose) Lane(step *trainer.LaneStep) (float64, error) {
 	b, version := uint64(step.Batch), uint64(l.session.Version())
 	if version+uint64(l.job.Ahead) < b || version > b {
-		return 0, fmt.Errorf("batch %d is computed on version %d, and may lack %d", b, version, l.job.Ahead)
+		return 0, fmt.Errorf("batch %d is computed on version %d, and may be %d behind", b, version, l.job.Ahead)
 	}
 	if l.job.Consistency != schema.ConsistencyAsync {
 		l.advance(version)

@@ -12,7 +12,7 @@ func during(t *testing.T, r *rig, n int, batches uint64, fault func()) {
 	each := frames*batches*uint64(r.plan.trainers)/uint64(n+1) - 7 // not a whole number of rounds
 	var mu sync.Mutex
 	through, done := false, 0
-	wait := r.meanwhile(func() {
+	wait := r.runBeside(func() {
 		for range n {
 			r.until(each, &through, &mu)
 			fault()

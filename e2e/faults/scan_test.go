@@ -10,7 +10,7 @@ import (
 	"gradbus/trainer"
 )
 
-// A server is stopped in the middle of a lookup, which is asked for again meanwhile: its late answers are on the way
+// A server is stopped in the middle of a lookup, which is sent again: its late answers are on the way
 // while the table is scanned, and are not taken for pieces of it. With -full 20 times.
 func TestScanBesideAStoppedServer(t *testing.T) {
 	const rows, dim, asked = 65536, 64, 16384

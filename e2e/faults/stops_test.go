@@ -12,8 +12,8 @@ import (
 	"gradbus/trainer"
 )
 
-// meanwhile runs do while the test goes on, and waits for it with the returned function.
-func (r *rig) meanwhile(do func()) (wait func()) {
+// runBeside runs do beside the test, and returns a function that waits for its end.
+func (r *rig) runBeside(do func()) (wait func()) {
 	var running sync.WaitGroup
 	running.Go(do)
 	r.t.Cleanup(running.Wait)
@@ -78,14 +78,14 @@ func (r *rig) notLost() {
 }
 
 // A trainer that reads too slowly is cut off by the server, which says so and counts it; the trainer comes back, asks
-// for what it missed, and every sum is exact. The other trainer and the server hold no more than the limit meanwhile.
+// for what it missed, and every sum is exact. The other trainer and the server hold no more than the limit.
 func TestReaderTooSlow(t *testing.T) {
 	p := large("slow-reader")
 	p.elements = []int{160 * largeChunk / 4} // 40 MiB, more than sockets and the limit hold
 	p.server.PayloadBytesMax, p.server.PendingBytesMax = 1<<20, 16<<20
 	r := newRig(t, p)
 	batches := volume(3, 8)
-	wait := r.meanwhile(func() {
+	wait := r.runBeside(func() {
 		name := fmt.Sprintf("%s/t1", r.job.Name)
 		r.proxy.Stall(chaos.FromServer, name, "mean")
 		defer r.proxy.Resume()

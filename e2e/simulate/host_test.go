@@ -174,7 +174,7 @@ func becomeOf(ctx context.Context, number, what uint32, arg int64) uint32 {
 	case diskFails:
 		d.Fail(int(arg))
 	case diskWorks:
-		d.Mend()
+		d.Fix()
 		d.Empty()
 		d.Lie(false)
 	case diskLoses:

@@ -88,8 +88,8 @@ func (d *Disk) Fail(after int) { d.left = after }
 // Failed reports whether it has come to fail.
 func (d *Disk) Failed() bool { return d.left == 0 }
 
-// Mend has the disk work again.
-func (d *Disk) Mend() { d.left = -1 }
+// Fix has the disk work again.
+func (d *Disk) Fix() { d.left = -1 }
 
 // Fill leaves so many bytes of room.
 func (d *Disk) Fill(room int64) { d.room = d.used(d.root) + room }

@@ -117,7 +117,7 @@ func TestFailuresAndRoom(t *testing.T) {
 	if no := d.FS().Unlink("a"); no != experimental.EIO {
 		t.Errorf("a disk that fails: %v", no)
 	}
-	d.Mend()
+	d.Fix()
 	d.Fill(3)
 	f := write(t, d, "b", "123")
 	if _, no := f.Write([]byte("4")); no != experimental.EIO {

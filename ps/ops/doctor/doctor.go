@@ -136,7 +136,7 @@ func (c *Config) gpus(ctx context.Context) []terminal.Finding {
 	text, err := c.Kept()
 	if err != nil {
 		return append(all,
-			warn("GPU state", "mend or remove the file, or name another one with --gpu-state: until then a GPU that broke "+
+			warn("GPU state", "fix or remove the file, or name another one with --gpu-state: until then a GPU that broke "+
 				"counts as well after a restart", "what is wrong with GPUs cannot be remembered: %v", err))
 	}
 	return append(all, ok("GPU state", "%s", text))

@@ -92,7 +92,7 @@ func (j *ranking) ended(job *Job, r *run) {
 	case on != "" && strings.Contains(job.EndReason, "last seen"):
 		f.Action = lookWhy(job.EndBy, on)
 	case on != "":
-		f.Action = fmt.Sprintf("Mend the cause, of which the log of %s on %s may say more, and start the job again.",
+		f.Action = fmt.Sprintf("Fix the cause, of which the log of %s on %s may say more, and start the job again.",
 			job.EndBy, on)
 	}
 }

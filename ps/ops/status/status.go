@@ -461,7 +461,7 @@ var codes = [...]Code{
 	{Code: CodeLeftEarly, Level: Critical, Title: "a trainer has left while others need it",
 		Action: "Start the job again with the same number of batches on every trainer."},
 	{Code: CodeJobFailed, Level: Critical, Title: "a job has failed",
-		Action: "Mend the cause and start the job again."},
+		Action: "Fix the cause and start the job again."},
 	{Code: CodeLossBad, Level: Critical, Title: "the loss, or the gradient, is NaN or infinite",
 		Action: "Stop the job and start it from an earlier model with a smaller learning rate; look at the data of " +
 			"that batch."},
