@@ -36,7 +36,7 @@ var codes = []struct {
 	err  error
 	code C.int32_t
 }{
-	{errFault, C.GRADBUS_INTERNAL}, {errCanceled, C.GRADBUS_CANCELED}, {trainer.ErrRewound, C.GRADBUS_LOST},
+	{errFault, C.GRADBUS_INTERNAL}, {errCanceled, C.GRADBUS_CANCELED}, {trainer.ErrRewound, C.GRADBUS_REWOUND},
 	{errClosed, C.GRADBUS_CLOSED},
 	{errArgument, C.GRADBUS_ARGUMENT},
 	{trainer.ErrAsk, C.GRADBUS_ARGUMENT},

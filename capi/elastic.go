@@ -51,17 +51,6 @@ func go_settle(t *C.gradbus_thread, handle C.gradbus_handle, further *C.int32_t)
 	})
 }
 
-//export go_rejoin
-func go_rejoin(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
-	return trains(t, handle, func(ctx context.Context, s *session) error {
-		err := s.wantElastic("rejoin")
-		if err == nil {
-			_, err = s.Settle(ctx)
-		}
-		return err
-	})
-}
-
 //export go_hand_over
 func go_hand_over(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 	s, err := usable(handle)

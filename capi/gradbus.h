@@ -58,8 +58,9 @@ enum gradbus_code {
   GRADBUS_FORKED = 10,  /* this process was forked from the one that loaded the library */
   GRADBUS_FILE = 11,    /* a file cannot be read or written, or is no saved model */
   GRADBUS_INTERNAL = 12, /* a fault of the library; a session has ended */
-  GRADBUS_LOST = 13      /* what is under way counts for nothing, and the session can come back to the job: want
-                          * gradbus_rejoin. Only of "elastic" sessions (gradbus_join) */
+  GRADBUS_REWOUND = 13   /* what is under way counts for nothing, since the job goes on from an earlier version, or
+                          * another trainer computes these lanes: gradbus_begin gives the batch to compute. Only of
+                          * "elastic" sessions (gradbus_join) */
 };
 
 /* Why the calling thread's last call gave something other than GRADBUS_OK and GRADBUS_AGAIN: one line, UTF-8, at most 2
@@ -110,7 +111,7 @@ int32_t gradbus_local_close(gradbus_handle shards);
  * that version, dense_start and from are what the job had when it began, and of dense_start the values may be others.
  * checkpoint_dir: versions of the job are written there, where its trainers have all of it (reduce "trainers", and no
  * table on shards; GRADBUS_CONFIG elsewhere). elastic: the program computes whatever lanes gradbus_begin gives.
- * Without it the policy of the job is "fail". With it the file of from stays where it is, since the job may begin anew.
+ * Without it the policy of the job is "fail". With "registered" the program is elastic where the job is registered so. With it the file of from stays where it is, since the job may begin anew.
  * The others are as above, and what the flags of ./bin/trainer of these names are. job is the manifest, JSON: name,
  * trainers, lanes, seed, optimizer {kind, lr, ...}, parameters [{name, shape, init {kind, scale}, optimizer}], tables
  * [{name, rows, dim, init {kind, scale}, optimizer, partitions}], settings {name: value} and whatever else
@@ -126,7 +127,7 @@ int32_t gradbus_local_close(gradbus_handle shards);
 int32_t gradbus_join(const char *config, const char *job, const float *const *dense_start, gradbus_handle *session);
 
 /* The manifest with all defaults, and what this trainer is, as JSON: {"job": {...}, "member": "t0", "run": "...",
- * "shards": 1, "first_lane": 0, "lanes": 1, "version": 0, "lr_scale": 1, "goes_back": false}. version is how many
+ * "shards": 1, "first_lane": 0, "lanes": 1, "version": 0, "lr_scale": 1, "goes_back": false, "elastic": false}. version is how many
  * batches are complete, more than 0 at first where the job was resumed; lr_scale is what gradbus_scale_lr has
  * multiplied rates by; goes_back says that a job whose policy is not fail goes on from its newest durable version when
  * a trainer is lost. *json is the caller's, to be given to gradbus_free. */
@@ -146,8 +147,10 @@ typedef struct {
  *
  * If "elastic" it waits until all that was committed is complete. Where another trainer was lost meanwhile, it gives
  * further lanes of the batch that was committed last: the number is that of before, and lanes are others, and perhaps
- * more or fewer. After gradbus_rejoin the number may be any. So a program fetches its data by (number, lane). All
- * trainers are "elastic", or none, since that decides the policy of the job. */
+ * more or fewer. Where the job goes on from another version, since servers were lost, it waits until it does, for as long
+ * as reconnect_timeout says, and gives the batch that is computed on that version: an earlier one as a rule. So a
+ * program fetches its data by (number, lane). All trainers are "elastic", or none, since that decides the policy of the
+ * job. */
 int32_t gradbus_begin(gradbus_handle session, gradbus_batch *batch);
 
 /* Waits. The dense parameters that the batch under way is computed on, as soon as the job's consistency lets it begin;
@@ -236,14 +239,9 @@ int32_t gradbus_commit(gradbus_handle session, const gradbus_lane_step *lanes, i
 
 /* Waits until all that was committed is complete; *further is 0 then. If "elastic" it is 1 where a trainer was lost
  * meanwhile, and gradbus_begin is to give lanes of the batch that was committed last. What is read before that is of
- * the version that the batch is computed on. GRADBUS_ORDER while a batch is under way. */
+ * the version that the batch is computed on. After GRADBUS_REWOUND it waits until the job goes on, at a version that
+ * gradbus_job says. GRADBUS_ORDER while a batch is under way. */
 int32_t gradbus_settle(gradbus_handle session, int32_t *further);
-
-/* Waits. Comes back to the job after GRADBUS_LOST: to its place or another one, at a version that gradbus_job says. It
- * is an earlier one where servers were lost, and a later one where others have computed the lanes of this session. A
- * batch that was under way is none any more. reconnect_timeout of gradbus_join says how long servers may take. An error
- * other than GRADBUS_LOST ends the session. */
-int32_t gradbus_rejoin(gradbus_handle session);
 
 /* Waits. Is gradbus_leave in the middle of the training: the other trainers compute the lanes of this one from now on,
  * or a new one that joins. GRADBUS_ORDER of one that is not "elastic", or where the policy of the job is "fail". */

@@ -70,10 +70,30 @@ type config struct {
 	CheckpointDir   string `json:"checkpoint_dir"`
 	CheckpointEvery string `json:"checkpoint_every"` // a time or a number of batches, as of the flag
 	CheckpointKeep  int    `json:"checkpoint_keep"`
-	// Elastic says that the program computes whatever lanes gradbus_begin gives.
-	Elastic bool `json:"elastic"`
+	// Elastic says whether the program computes whatever lanes gradbus_begin gives.
+	Elastic elasticity `json:"elastic"`
 	// Derived says that the name of the job is one that this library's callers derive, and no program has chosen.
 	Derived bool `json:"derived"`
+}
+
+// elasticity is whether a program computes whatever lanes gradbus_begin gives.
+type elasticity int
+
+const (
+	inelastic    elasticity = iota
+	elastic                 // whoever registers the job
+	asRegistered            // where the job is registered so
+)
+
+// UnmarshalJSON reads true, false or "registered".
+func (e *elasticity) UnmarshalJSON(text []byte) error {
+	words := map[string]elasticity{"false": inelastic, "true": elastic, `"registered"`: asRegistered}
+	is, ok := words[string(text)]
+	if !ok {
+		return fmt.Errorf("elastic %s: want true, false or \"registered\"", text)
+	}
+	*e = is
+	return nil
 }
 
 func (c *config) trainer() (to trainer.Config, s *session, err error) {
@@ -159,7 +179,7 @@ func (c *config) dial(log *slog.Logger) (*tls.Config, error) {
 	return dial, nil
 }
 
-// manifest reads a job and says what has an obvious value. elastic is config.Elastic.
+// manifest reads a job and says what has an obvious value, for a program that is elastic or not.
 func manifest(text *C.char, elastic bool) (*schema.Job, error) {
 	if text == nil {
 		return nil, fmt.Errorf("%w: job is NULL", errArgument)
@@ -188,7 +208,7 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 	var c config
 	var to trainer.Config
 	var s *session
-	var job *schema.Job
+	var job, other *schema.Job // other is that of an elastic program, where the job is to be as it is registered
 	err := guarded(func() (err error) {
 		if out == nil {
 			return fmt.Errorf("%w: session is NULL", errArgument)
@@ -196,8 +216,16 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 		if err = options(text, &c); err != nil {
 			return err
 		}
-		if job, err = manifest(jobText, c.Elastic && c.Local == 0); err != nil {
+		if c.Local != 0 {
+			c.Elastic = inelastic
+		}
+		if job, err = manifest(jobText, c.Elastic == elastic); err != nil {
 			return err
+		}
+		if c.Elastic == asRegistered {
+			if other, err = manifest(jobText, true); err != nil {
+				return err
+			}
 		}
 		if err = job.Validate(); err != nil {
 			return err
@@ -205,7 +233,7 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 		if to, s, err = c.trainer(); err != nil {
 			return err
 		}
-		s.elastic = c.Elastic && c.Local == 0 && job.Policy != schema.PolicyFail
+		s.elastic = c.Elastic == elastic && job.Policy != schema.PolicyFail
 		to.Dense, err = denseValues(job, start)
 		return err
 	})
@@ -230,7 +258,12 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 	return beside(t, s.ctx, func() (err error) {
 		s.turn <- struct{}{}
 		defer func() { <-s.turn }()
-		if s.Session, err = trainer.Join(s.ctx, to, job); err != nil {
+		s.Session, err = trainer.Join(s.ctx, to, job)
+		if r, ok := errors.AsType[*trainer.Refused](err); ok && r.Field == "policy" && other != nil {
+			s.elastic = other.Policy != schema.PolicyFail
+			s.Session, err = trainer.Join(s.ctx, to, other)
+		}
+		if err != nil {
 			all.remove(handle)
 			s.gone()
 			return err

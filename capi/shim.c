@@ -98,7 +98,6 @@ int32_t gradbus_coalesce(gradbus_handle session, const gradbus_rows *pieces, int
   CALL(go_coalesce(self(), session, (gradbus_rows *)pieces, n, keys, grad, distinct));
 }
 int32_t gradbus_settle(gradbus_handle session, int32_t *further) { CALL(go_settle(self(), session, further)); }
-int32_t gradbus_rejoin(gradbus_handle session) { CALL(go_rejoin(self(), session)); }
 int32_t gradbus_hand_over(gradbus_handle session) { CALL(go_hand_over(self(), session)); }
 int32_t gradbus_finish(gradbus_handle session) { CALL(go_finish(self(), session)); }
 int32_t gradbus_leave(gradbus_handle session, const char *reason) { CALL(go_leave(self(), session, (char *)reason)); }

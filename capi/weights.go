@@ -39,7 +39,7 @@ func go_job(t *C.gradbus_thread, handle C.gradbus_handle, out **C.char) C.int32_
 		return text(out, map[string]any{"job": s.Job(), "member": s.Member(), "run": fmt.Sprintf("%016x", uint64(s.RunID())),
 			"shards":     s.Shards(),
 			"first_lane": first, "lanes": lanes, "version": s.Version(), "lr_scale": s.LRScale(),
-			"goes_back": s.Job().Rewinds()})
+			"goes_back": s.Job().Rewinds(), "elastic": s.elastic})
 	})
 }
 

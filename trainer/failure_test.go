@@ -95,8 +95,8 @@ func TestJoinNamesTheFieldThatDiffers(t *testing.T) {
 	other.Optimizer.LR = 0.25
 	_, err := Join(testContext(t), testConfig(t, server), other)
 	checkError(t, err, &Refused{Reason: "job_differs"}, "optimizer.lr", "0.1", "0.25")
-	if r, ok := errors.AsType[*Refused](err); !ok || r.Reason != "job_differs" || errors.Is(err, &Refused{Reason: "job_full"}) {
-		t.Errorf("the reason of %v is %+v, want job_differs alone", err, r)
+	if r, ok := errors.AsType[*Refused](err); !ok || r.Field != "optimizer.lr" || errors.Is(err, &Refused{Reason: "job_full"}) {
+		t.Errorf("%v is %+v, want job_differs alone, and the field", err, r)
 	}
 	poll(t, "the one that waits is told who was refused, and why", func() bool {
 		said := log.String()

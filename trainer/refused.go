@@ -14,6 +14,7 @@ import (
 //	if r, ok := errors.AsType[*trainer.Refused](err); ok && r.Reason == "job_differs" {
 type Refused struct {
 	Reason string // a fixed word, as docs/protocol.md lists them: "job_differs", "job_full", "non_finite"
+	Field  string // the field of the manifest in which a trainer differs from its job, with "job_differs"
 	Text   string // the details, for people
 	frame  string // sender and coordinates of the refused frame; empty where it is no frame
 	server string // the address of the ps that has the job, with the reason schema.RefusedElsewhere
@@ -38,7 +39,7 @@ func (r *Refused) Is(target error) bool {
 
 // refusedBy words a refusal of the coordinator. Where manifests differ it names the field and both values.
 func refusedBy(r *schema.Refused) *Refused {
-	e := &Refused{Reason: r.Reason, Text: r.Text}
+	e := &Refused{Reason: r.Reason, Field: r.Field, Text: r.Text}
 	if r.Reason == schema.RefusedElsewhere {
 		e.server = r.Have
 		return e

@@ -284,7 +284,6 @@ static void case_refuses(void) {
   GIVES(GRADBUS_ORDER, "is under way", gradbus_begin(session, &b.at));
   int32_t further = 0;
   GIVES(GRADBUS_ORDER, "settle: batch 0 is under way", gradbus_settle(session, &further));
-  GIVES(GRADBUS_ORDER, "rejoin: want \"elastic\"", gradbus_rejoin(session));
   GIVES(GRADBUS_ORDER, "hand over: want \"elastic\"", gradbus_hand_over(session));
   GIVES(GRADBUS_ARGUMENT, "the batch has 2", gradbus_commit(session, steps, 1));
   steps[1].lane = 0;

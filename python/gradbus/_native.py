@@ -121,7 +121,6 @@ _PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "gradbus_coalesce": (c_int32, (c_uint64, c_void_p, c_int32, c_void_p, c_void_p, POINTER(c_int64))),
     "gradbus_commit": (c_int32, (c_uint64, c_void_p, c_int32)),
     "gradbus_settle": (c_int32, (c_uint64, POINTER(c_int32))),
-    "gradbus_rejoin": (c_int32, (c_uint64,)),
     "gradbus_hand_over": (c_int32, (c_uint64,)),
     "gradbus_finish": (c_int32, (c_uint64,)),
     "gradbus_digest": (c_int32, (c_uint64, POINTER(c_uint8))),

@@ -39,7 +39,6 @@ class Batches:
         self.finished = False  # the loader has delivered all batches, and they are complete
         self._delivered: Optional[Lane] = None  # by the loader, not ended
         self._void = False  # what is under way counts for nothing, and the loader has to come back to the job
-        self._rejoined = False  # that has happened, but for the values of parameters
         self._recount = False  # number is to be that of what was committed, when that is complete
         self._steps: Any = None
         self._rows: List[Any] = []  # of each lane, an array with room for its pieces
@@ -110,6 +109,11 @@ class Batches:
         session._check_open()
         if self._open:
             return
+        if not self.driven and session._job["elastic"]:
+            raise OrderError(
+                f"job {session.name!r} recovers, as it is registered, and a plain loop cannot have a batch again: want "
+                "LaneLoader(...) before the first forward"
+            )
         optimizer = session._optimizer
         assert optimizer is not None  # start needs one
         scale = optimizer.new_scale() if not self.driven or not self._pending else None
@@ -156,7 +160,7 @@ class Batches:
         except (ArgumentError, OrderError):
             raise  # refused, and nothing has happened
         except RewoundError:
-            self._void, self._rejoined = True, False
+            self._void = True
             raise
         except BaseException:
             # Nothing is left to wait for. A local session may stay readable, and the library knows what it may do.
@@ -297,24 +301,22 @@ class Batches:
         """The lane that the loader has delivered, where it has not ended and counts."""
         return None if self._void else self._delivered
 
-    def _rejoin(self) -> None:
-        """Comes back to the job. What is under way counts for nothing."""
-        session, before = self._session, self.number
-        self._void, self._rejoined = True, False
-        self._waited(session.native.rejoin, session.handle)
+    def _await_job(self) -> None:
+        """Waits until the job goes on, at whatever version. What is under way counts for nothing."""
+        session, before, further = self._session, self.number, ctypes.c_int32()
+        self._void = True
+        self._waited(session.native.settle, session.handle, ctypes.byref(further))
         session._job = session.native.text(session.native.job, session.handle)
-        self._rejoined = True
         _log.warning("job %r: is back at version %d, after batch %d", session.name, int(session._job["version"]), before)
 
     def _come_back(self) -> None:
-        """Comes back to the job, where that has not happened, and gives parameters their values there."""
+        """Goes on where the job does, and gives parameters their values there."""
         session, optimizer = self._session, self._session._optimizer
         assert optimizer is not None
         while self._void:
             try:
-                if not self._rejoined:
-                    self._rejoin()
-                self._open = self._rejoined = self._void = False
+                self._await_job()
+                self._open = self._void = False
                 self._pending = self._recount = True
                 self._lanes, self._delivered = [], None
                 self.number = int(session._job["version"])
@@ -332,7 +334,7 @@ class Batches:
         except RewoundError:
             if lane is None or not self.driven:
                 raise
-            self._void, self._rejoined = True, False
+            self._void = True
             return False
         return True
 
@@ -364,7 +366,7 @@ class Batches:
         """Comes back to the job where a read has failed. Errors: RewoundError where all batches had been computed."""
         with self._session._lock:
             finished = self.finished
-            self._rejoin()
+            self._await_job()
             if self._delivered is None:
                 self._come_back()
             if finished:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 import threading
 import warnings
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from .optimizer import Optimizer
 
 _LANES_MAX = 4096
+
+_log = logging.getLogger("gradbus")
 
 
 class Session:
@@ -203,9 +206,8 @@ class Session:
     def _join_as(self, manifest: Dict[str, Any], dense: Any = None, start: Optional[str] = None) -> None:
         """Joins with a manifest, first dense values, and in place of these with a file."""
         config = self._config if start is None else {**self._config, "from": start}
-        elastic = "server" in config and self._batches.driven and not self._unrecovered()
-        if elastic:
-            config = {**config, "elastic": True}
+        if "server" in config and not self._leaves_parameters():
+            config = {**config, "elastic": True if self._batches.driven else "registered"}
         handle = self._joining = ctypes.c_uint64()
         lib = self.native
         with waiting(self.name, config.get("server", "local"), manifest["trainers"]), logs.relayed() as path:
@@ -215,7 +217,8 @@ class Session:
         self._job = lib.text(lib.job, self.handle)
         if "server" in config:
             say_policy(self.name, self._job, "policy" in self._manifest, self._unrecovered())
-        if elastic and int(self._job["version"]) and not config.get("resume"):  # the place of another trainer, which was lost
+        joined = int(self._job["version"])
+        if self._job["elastic"] and joined and not config.get("resume"):  # the slot of another trainer, which was lost
             self._go_on()
 
     def _go_on(self) -> int:
@@ -228,18 +231,27 @@ class Session:
         wants = []
         if not self._batches.driven:
             wants.append("data that are indexed by (batch, lane), gradbus.LaneLoader(...)")
-        if self._optimizer is not None and self._optimizer.leaves_parameters():
+        if self._leaves_parameters():
             wants.append("dense parameters that servers train, gradbus.Optimizer(..., dense=gradbus.Adam(1e-3))")
         return ", and ".join(wants) or None
 
+    def _leaves_parameters(self) -> bool:
+        """Whether the script trains dense parameters by itself."""
+        return self._optimizer is not None and self._optimizer.leaves_parameters()
+
     def drive(self) -> None:
-        """For a LaneLoader: batches are what that says. Errors: OrderError where the session has joined without."""
-        if self.handle and "server" in self._config and not self._batches.driven:
-            raise OrderError(
-                f"session {self.name!r} has joined its job, as one that does not recover: want LaneLoader(...) before the "
-                "first forward, and before lanes and start()"
-            )
+        """For a LaneLoader: batches are what that says. Errors: OrderError where a batch has begun without."""
+        if self._batches.driven:
+            return
+        if self._batches.is_open() or self._batches.number > int(self._job.get("version", 0)):
+            raise OrderError(f"session {self.name!r} has begun its batches: want LaneLoader(...) before the first forward")
         self._batches.driven = True
+        if self.handle and "server" in self._config and not self._job["elastic"]:
+            _log.warning(
+                "job %r: joined before its LaneLoader was made, so a lost trainer or ps ends it; to recover it wants "
+                "LaneLoader(...) before resume(), lanes and start()",
+                self.name,
+            )
 
     # What it is.
 

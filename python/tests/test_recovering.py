@@ -380,15 +380,59 @@ def test_refusals():
             session.hand_over()
 
 
-def test_a_loader_after_the_join(start):
+def test_a_loader_after_the_join(start, caplog):
+    """A session that joins before its loader is made is not refused for that: the job does not recover, and says so."""
     _, url = start.ps()
-    with gradbus.join(url, "late", manifest={"policy": "fail"}) as session:
-        small(session)
+    with gradbus.join(url, "late") as session:
+        model, opt = small(session)
         session.start()
-        with pytest.raises(gradbus.OrderError, match="want LaneLoader.* before the first forward"):
-            gradbus.LaneLoader(Counted(), session, batches=1)
-        with pytest.raises(gradbus.OrderError, match="does not recover: want data that are indexed"):
+        for ids in gradbus.LaneLoader(Counted(), session, batches=2):
+            model(ids).sum().backward()
+            opt.step()
+            opt.zero_grad()
+        assert session.job["policy"] == "fail" and session.batch == 2
+        assert "joined before its LaneLoader was made" in caplog.text
+        with pytest.raises(gradbus.OrderError, match="does not recover"):
             session.hand_over()
+
+
+# Trains a job of two trainers by a LaneLoader, which is made before the session joins or after.
+LATE = """
+import sys
+import torch, gradbus
+
+url, way = sys.argv[1:]
+torch.manual_seed(1)
+
+
+class Data:
+    def __getitem__(self, at):
+        return torch.tensor([[at[0], at[1]]])
+
+
+with gradbus.join(url, "late", trainers=2, lanes=2) as session:
+    model = torch.nn.Sequential(gradbus.Embedding(10, 2, name="t"), torch.nn.Linear(2, 1))
+    opt = gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.1), dense=gradbus.SGD(0.1))
+    loader = gradbus.LaneLoader(Data(), session, batches=3) if way == "before" else None
+    session.start()
+    for ids in loader or gradbus.LaneLoader(Data(), session, batches=3):
+        model(ids).sum().backward()
+        opt.step()
+        opt.zero_grad()
+    print("trained", session.batch, session.job["policy"], session.recovers, flush=True)
+"""
+
+
+def test_a_loader_after_the_join_of_a_job_that_recovers(start):
+    """Where others have registered the job as one that recovers, a session that joins before its loader is made takes
+    part in it."""
+    ps, url = start.ps()
+    before = start.python(LATE, url, "before")
+    until(lambda: "job registered" in ps.said(), "the job")
+    after = start.python(LATE, url, "after")
+    for program in before, after:
+        assert program.end() == 0, program.said()
+        assert "trained 3 recover True" in program.out.read_text()
 
 
 def test_reads_where_a_ps_was_lost(start):
