@@ -55,8 +55,11 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 // readmit gives a trainer the place that it has and has not heard of: it had given up waiting for the answer, and asks
 // under another name. Nobody has done anything in that place.
 func (c *Coordinator) readmit(now time.Time, i int, from schema.Member, j *schema.Join) []Decision {
-	c.forget(c.members[i].joiner)
-	d := c.seatAt(now, i, c.members[i].generation, from, j)
+	m := &c.members[i]
+	c.forget(m.joiner)
+	generation := m.generation
+	m.become(slotVacant, member{})
+	d := c.seatAt(now, i, generation, from, j)
 	d.Note = fmt.Sprintf("trainer %s asked again from %s, and had not heard that it has joined", d.Who, j.Host)
 	return c.routed(i, d)
 }
@@ -71,8 +74,8 @@ func (c *Coordinator) routed(i int, d Decision) []Decision {
 
 // seatAt gives a place to a newcomer, in a generation, and says so.
 func (c *Coordinator) seatAt(now time.Time, i int, g schema.Generation, who schema.Member, j *schema.Join) Decision {
-	c.members[i] = member{joiner: who, host: j.Host, cluster: j.Data == schema.DataCluster, url: j.URL, by: -1,
-		process: j.Process, key: j.Key, keeps: j.Keeps, generation: g}
+	c.members[i].become(slotJoining, member{joiner: who, host: j.Host, cluster: j.Data == schema.DataCluster, url: j.URL,
+		by: -1, process: j.Process, key: j.Key, keeps: j.Keeps, generation: g})
 	c.members[i].Begin(now)
 	d := c.joined(i)
 	d.Who = schema.TrainerMember(i)
@@ -148,7 +151,7 @@ func runOver(job schema.JobName) *schema.Refused {
 func (c *Coordinator) full() *schema.Refused {
 	text := fmt.Sprintf("job %s has started with its %d trainers; choose another name or wait until it has ended",
 		c.config.Job.Name, len(c.members))
-	if i := slices.IndexFunc(c.members, func(m member) bool { return m.lost }); i >= 0 && c.policy.goesOn() {
+	if i := slices.IndexFunc(c.members, func(m member) bool { return m.lost() }); i >= 0 && c.policy.goesOn() {
 		text += fmt.Sprintf(". It goes on without %s, whose place only the process can have that was lost, if it goes on",
 			schema.TrainerMember(i))
 	}

@@ -129,7 +129,7 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 func (c *Coordinator) leastBegun() schema.Batch {
 	least := c.begun()
 	for i := range c.members {
-		if m := &c.members[i]; m.here() && !m.lost {
+		if m := &c.members[i]; m.here() {
 			least = min(least, m.batch)
 		}
 	}

@@ -114,30 +114,63 @@ type member struct {
 	host          string
 	liveness.Peer // heard of by joins and heartbeats
 	batch         schema.Batch
-	begun         bool   // it has said that it is at a batch, so it has what it began with
-	cluster       bool   // it sends by way of the control cluster
-	url           string // of its data server, where trainers reduce among themselves
-	left          bool
-	why           string     // the reason that it left with
+	state         slotState
+	cluster       bool       // it sends by way of the control cluster
+	url           string     // of its data server, where trainers reduce among themselves
+	why           string     // of done: the reason that it left with; empty: it has completed the job
 	ended         schema.End // EndStopped where it has left because it was asked to end; else empty
-	behind        bool       // it gets what the run begins with from others
-	complete      bool       // by its last word it is between two runs, and nothing of its batches is missing
-	lost          bool       // in a job that goes on without it
+	complete      bool       // by its last heartbeat it is between two runs, and nothing of its batches is missing
 	dead          bool       // its process has ended
-	leaving       bool       // as soon as the others need not go back for that
 	process       string     // as of schema.Join
 	key           uint64     // as of schema.Join, until it has been heard in this place
 	keeps         bool       // as of schema.Join
 
 	generation schema.Generation // in which its place was taken last
 	by         int               // the trainer who computes its lanes besides its own; -1: itself
-	vacancy    *vacancy          // of a place that nobody has; else nil
+	vacancy    *vacancy          // of vacant: the slot was taken from its trainer, and a new one is sought; else nil
 
 	waiting     []schema.Waiting // whom its own rounds wait for, where trainers reduce among themselves; at most one
-	waited      bool             // rounds wait for it
-	waitedBatch schema.Batch
-	waitedSince liveness.Silence
-	stallTold   time.Duration // how long the wait was when the trainers were told of it last
+	waitedBatch schema.Batch     // that rounds wait for it at
+	waitedSince liveness.Silence // since when; it does not last where none waits
+	stallTold   time.Duration    // how long the wait was when the trainers were told of it last
+}
+
+// here reports whether a trainer has the slot.
+func (m *member) here() bool {
+	switch m.state {
+	case slotJoining, slotSyncing, slotActive, slotLagging, slotDraining:
+		return true
+	}
+	return false
+}
+
+// lost reports whether the slot had a trainer in this run, or one was awaited, and has none now.
+func (m *member) lost() bool { return m.state == slotLost || m.vacancy != nil }
+
+// completed reports whether the slot's trainer has left without a reason.
+func completed(m member) bool { return m.state == slotDone && m.why == "" }
+
+// become changes the state of a slot, and replaces all that it had of the state before.
+func (m *member) become(to slotState, data member) {
+	data.state = m.state
+	data.state.transition(to)
+	*m = data
+}
+
+// leave notes that the trainer has left.
+func (m *member) leave(why string) {
+	m.state.transition(slotDone)
+	m.why = why
+}
+
+// noteLag notes whether the trainer keeps others waiting.
+func (m *member) noteLag() {
+	switch lags := m.waitedSince.Lasts() || m.Cut(); {
+	case lags && m.state == slotActive:
+		m.state.transition(slotLagging)
+	case !lags && m.state == slotLagging:
+		m.state.transition(slotActive)
+	}
 }
 
 // Decision is something to publish, to note, or both.
@@ -233,6 +266,11 @@ func (c *Coordinator) begin(now time.Time) []Decision {
 	c.state.transition(jobRunning)
 	c.started = now
 	c.checkpoints.since, c.checkpoints.begun = now, schema.Batch(c.first())
+	for i := range c.members {
+		if m := &c.members[i]; m.state == slotJoining && c.resumed() > 0 && c.config.Carried == nil {
+			m.state.transition(slotSyncing)
+		}
+	}
 	d := Decision{
 		To: schema.All, Control: schema.Control{Start: &schema.Start{RunID: c.config.RunID,
 			Batch: schema.Batch(c.resumed())}},
@@ -259,9 +297,10 @@ func (c *Coordinator) Heartbeat(now time.Time, from schema.Member, h *schema.Hea
 	if from == schema.TrainerMember(i) {
 		m.key = 0 // it has heard that it has the place
 	}
-	m.behind = m.behind && h.Batch < schema.Batch(c.resumed())
-	// one that has yet to get what the run begins with says 0
-	m.begun = m.begun || h.Batch > 0
+	// a trainer that has yet to receive what the run begins with says 0
+	if m.state == slotJoining && h.Batch > 0 || m.state == slotSyncing && h.Batch >= max(1, schema.Batch(c.resumed())) {
+		m.state.transition(slotActive)
+	}
 	m.batch, m.complete = max(h.Batch, schema.Batch(c.resumed())), h.Flags&schema.FlagComplete != 0
 	return d, true
 }
@@ -287,12 +326,12 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 	m, name := &c.members[i], schema.TrainerMember(i)
 	d := Decision{To: from, Control: schema.Control{Left: &schema.Left{}}, Who: name}
 	switch {
-	case m.left:
+	case m.state == slotDone, m.state == slotVacant:
 		return []Decision{d}
 	case c.gathers():
 		d.Note = fmt.Sprintf("trainer %s left before the start", name)
 		c.forget(m.joiner)
-		*m = member{}
+		m.become(slotVacant, member{})
 		c.endIfEmpty()
 	case l.Reason != "":
 		d.Note = fmt.Sprintf("trainer %s left: %s", name, l.Reason)
@@ -308,15 +347,16 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 			d.Note = ""
 			return append([]Decision{d}, c.handOver(i, l, text)...)
 		}
-		wasLost := m.lost // and the others went on without it
-		m.left, m.why = true, l.Reason
-		if wasLost && c.anybody() {
+		before := m.state
+		m.leave(l.Reason)
+		if before == slotLost && // and the others went on without it
+			c.anybody() {
 			break
 		}
 		switch {
 		case c.canDoWithout(m):
 			return append([]Decision{d}, c.goneOn()...)
-		case handsOver && c.others(i) && (!m.leaving || c.somebodyStays()):
+		case handsOver && c.others(i) && (before != slotDraining || c.somebodyStays()):
 			return append([]Decision{d}, c.failFor(i, text)...)
 		}
 		return append([]Decision{d},
@@ -324,7 +364,7 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 				l.Reason))...)
 	default:
 		d.Note = fmt.Sprintf("trainer %s left after %d batches", name, c.counted(m.batch))
-		m.left = true
+		m.leave("")
 		return append([]Decision{d}, c.goneOn()...)
 	}
 	return []Decision{d}
@@ -342,11 +382,10 @@ func (c *Coordinator) goneOn() []Decision {
 // endIfEmpty ends a job that nobody is left of.
 func (c *Coordinator) endIfEmpty() {
 	vacant := func(m member) bool { return m.vacancy != nil }
-	inPeace := func(m member) bool { return m.left && m.why == "" }
 	if c.awaits() {
 		return // they come
 	}
-	if !c.over() && !c.anybody() && (!slices.ContainsFunc(c.members, vacant) || slices.ContainsFunc(c.members, inPeace)) {
+	if !c.over() && !c.anybody() && (!slices.ContainsFunc(c.members, vacant) || slices.ContainsFunc(c.members, completed)) {
 		c.state.transition(jobEnding)
 		c.ended = schema.EndCompleted
 		if c.started.IsZero() {
@@ -378,7 +417,7 @@ func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
 // endBy returns how a job ends because of a member. If the job had lost another trainer for good, a supervisor may
 // have ended the rest because of that.
 func (c *Coordinator) endBy(who schema.Member) schema.End {
-	lost := func(m member) bool { return m.lost && m.ended == "" && m.vacancy == nil }
+	lost := func(m member) bool { return m.state == slotLost && m.ended == "" }
 	if i, ok := c.find(who); ok && c.members[i].ended != "" && !slices.ContainsFunc(c.members, lost) {
 		return c.members[i].ended
 	}
@@ -434,6 +473,7 @@ func (c *Coordinator) Connections(names []string) {
 		}
 		m.Connection(slices.Contains(names, c.connectionOf(m.joiner)) ||
 			slices.Contains(names, c.connectionOf(schema.TrainerMember(i))))
+		m.noteLag()
 	}
 }
 

@@ -481,9 +481,9 @@ func (s *membership) status() string {
 	st := s.c.Status()
 	fmt.Fprintln(&b, strings.TrimSpace(st.State+" "+string(s.c.ended)))
 	for _, m := range st.Members {
-		state := "free"
+		state := m.State
 		if m.Host != "" {
-			state = fmt.Sprintf("on %s, at batch %d, left %v", m.Host, m.Batch, m.Left)
+			state = fmt.Sprintf("%s on %s, at batch %d", m.State, m.Host, m.Batch)
 		}
 		fmt.Fprintf(&b, "  %s: %s\n", m.Member, state)
 	}

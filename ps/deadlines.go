@@ -69,7 +69,7 @@ func (c *Coordinator) excuse(pause time.Duration, now time.Time) {
 // lost says that a trainer was silent for too long, and how to say so.
 func (c *Coordinator) lost(now time.Time, i int) (string, bool) {
 	m := &c.members[i]
-	if m.joiner == "" || m.left {
+	if m.joiner == "" || m.state == slotDone {
 		return "", false
 	}
 	if m.dead {
@@ -86,7 +86,7 @@ func (c *Coordinator) freePlaces(now time.Time) []Decision {
 	var decisions []Decision
 	for i := range c.members {
 		if text, ok := c.lost(now, i); ok {
-			c.members[i] = member{}
+			c.members[i].become(slotVacant, member{})
 			decisions = append(decisions, Decision{Note: text + "; its place is free again", Who: schema.TrainerMember(i)})
 		}
 	}
@@ -124,10 +124,14 @@ func (c *Coordinator) findLost(now time.Time, lose func(i int, text string) []De
 	for i := range c.members {
 		m, name := &c.members[i], schema.TrainerMember(i)
 		text, lost := c.lost(now, i)
-		if m.vacancy != nil || lost == m.lost {
+		if m.vacancy != nil || lost == m.lost() {
 			continue
 		}
-		m.lost = lost
+		if lost {
+			m.state.transition(slotLost)
+		} else {
+			m.state.transition(slotActive)
+		}
 		switch {
 		case !lost:
 			decisions = append(decisions,
@@ -158,22 +162,24 @@ func (c *Coordinator) failFor(i int, text string) []Decision {
 // canDoWithout reports that the job may go on without a trainer that has just ended: nobody waits for another, or it
 // has trained, and what was trained is not lost with it. Where a round needs it after all, findSlow will find out.
 func (c *Coordinator) canDoWithout(m *member) bool {
-	inPeace := func(m member) bool { return m.left && m.why == "" }
-	return c.policy.goesOn() && c.anybody() || m.complete && (c.anybody() || slices.ContainsFunc(c.members, inPeace))
+	return c.policy.goesOn() && c.anybody() || m.complete && (c.anybody() || slices.ContainsFunc(c.members, completed))
 }
 
 // slow notes whether rounds wait for a trainer, and since when; it reports that it is too long.
 func (c *Coordinator) slow(now time.Time, i int, waiting []schema.Waiting) (overdue bool) {
 	m := &c.members[i]
 	at, waited := waitedFor(waiting, schema.TrainerMember(i))
-	if !waited || !m.waited || m.waitedBatch != at {
+	if !waited {
+		m.waitedSince.End()
+	} else if !m.waitedSince.Lasts() || m.waitedBatch != at {
 		m.waitedSince.Begin(now)
 		m.stallTold = 0
 	}
-	m.waited, m.waitedBatch = waited, at
+	m.waitedBatch = at
+	m.noteLag()
 	since := m.waitedSince.For(now)
 	limit, _ := c.stallLimit(i)
-	return waited && (since > limit || m.left && since > liveness.CutMax || m.lost)
+	return waited && (since > limit || m.state == slotDone && since > liveness.CutMax || m.lost())
 }
 
 // stallLimit returns how long a live trainer may keep a batch waiting, and the flag of the ps that sets it. The
@@ -199,7 +205,7 @@ func (c *Coordinator) tellStalls(now time.Time) []Decision {
 	var decisions []Decision
 	for _, name := range firstWaitedFor(c.waiting()) {
 		i, ok := c.find(name)
-		if !ok || !c.members[i].waited {
+		if !ok || !c.members[i].waitedSince.Lasts() {
 			continue
 		}
 		m := &c.members[i]
@@ -224,7 +230,7 @@ func (c *Coordinator) findSlow(now time.Time, waiting []schema.Waiting) []Decisi
 	for i := range c.members {
 		name := schema.TrainerMember(i)
 		m := &c.members[i]
-		if !c.slow(now, i, waiting) || m.behind && !m.lost && !m.left { // it gets all of the job, however long that takes
+		if !c.slow(now, i, waiting) || c.receivesAll(m) { // however long that takes
 			continue
 		}
 		if slow < 0 || slices.Contains(first, name) && !slices.Contains(first, schema.TrainerMember(slow)) {
@@ -235,7 +241,7 @@ func (c *Coordinator) findSlow(now time.Time, waiting []schema.Waiting) []Decisi
 		return nil
 	}
 	text := c.sayWaited(now, slow, "batch")
-	if m := &c.members[slow]; m.lost || !m.left && c.gains() {
+	if m := &c.members[slow]; m.lost() || m.state != slotDone && c.gains() {
 		return c.failFor(slow, text)
 	}
 	return c.Fail(schema.TrainerMember(slow), text) // another run would wait for it, too
@@ -251,11 +257,11 @@ func (c *Coordinator) sayWaited(now time.Time, i int, what string) string {
 	who, needed := fmt.Sprintf("trainer %s on %s", schema.TrainerMember(i), m.host),
 		fmt.Sprintf("and %s %d needs its lanes", what, c.counted(m.waitedBatch))
 	switch {
-	case m.left && m.why != "":
+	case m.state == slotDone && m.why != "":
 		return fmt.Sprintf("%s has left, %s: %s", who, needed, m.why)
-	case m.left:
+	case m.state == slotDone:
 		return fmt.Sprintf("%s has left, %s: trainers must run the same number of batches", who, needed)
-	case m.lost:
+	case m.lost():
 		return fmt.Sprintf("%s was last seen %s ago, %s", who, rounded(m.For(now)), needed)
 	}
 	limit, flag := c.stallLimit(i)

@@ -83,7 +83,7 @@ func (c *Coordinator) left() int {
 // here is how many trainers there are besides one. Who computes two places is one of them.
 func (c *Coordinator) here(besides schema.Member) (n int) {
 	for i := range c.members {
-		if m := &c.members[i]; m.here() && m.by < 0 && !m.dead && !m.leaving && schema.TrainerMember(i) != besides {
+		if m := &c.members[i]; m.here() && m.by < 0 && !m.dead && m.state != slotDraining && schema.TrainerMember(i) != besides {
 			n++
 		}
 	}
@@ -148,7 +148,7 @@ func (c *Coordinator) leavers() []int {
 // toldToEnd are the trainers that are there and have said that they leave.
 func (c *Coordinator) toldToEnd() (all []int) {
 	for i := range c.members {
-		if m := &c.members[i]; m.leaving && m.here() {
+		if m := &c.members[i]; m.state == slotDraining {
 			all = append(all, i)
 		}
 	}
@@ -160,7 +160,7 @@ func (c *Coordinator) room() int { return c.places() - len(c.members) + len(c.le
 
 // somebodyStays reports that not all trainers are about to leave.
 func (c *Coordinator) somebodyStays() bool {
-	return slices.ContainsFunc(c.members, func(m member) bool { return m.here() && !m.leaving && !m.complete })
+	return slices.ContainsFunc(c.members, func(m member) bool { return m.here() && m.state != slotDraining && !m.complete })
 }
 
 // Leaving takes the word of a trainer that leaves once a version is durable, and has one written. It may leave at once
@@ -172,7 +172,9 @@ func (c *Coordinator) Leaving(from schema.Member) (decisions []Decision) {
 		return []Decision{{To: from, Control: now}}
 	}
 	c.wantVersion()
-	c.members[i].leaving = true
+	if m := &c.members[i]; m.here() && m.state != slotDraining {
+		m.state.transition(slotDraining)
+	}
 	if c.somebodyStays() {
 		return nil
 	}

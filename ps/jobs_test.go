@@ -145,7 +145,7 @@ func TestEarlierRunDoesNotSpeakForThisOne(t *testing.T) {
 	}
 	refusalFor(t, m.mail) // it goes by the same name; the head says that it is not meant
 	m.batch(0)
-	if st := s.Stats().Jobs; len(st) != 1 || st[0].RunID != m.joined.RunID || st[0].Members[0].Left {
+	if st := s.Stats().Jobs; len(st) != 1 || st[0].RunID != m.joined.RunID || st[0].Members[0].State == slotDone.String() {
 		t.Errorf("after the earlier run has spoken: %+v", st)
 	}
 	m.leave("")

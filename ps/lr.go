@@ -180,7 +180,7 @@ func (c *Coordinator) agreeLR() (decisions []Decision) {
 		return nil
 	}
 	for i, taken := range p.taken {
-		if m := &c.members[i]; !taken && !m.left && !m.lost { // who is gone begins no batch
+		if m := &c.members[i]; !taken && m.state != slotDone && !m.lost() { // who is gone begins no batch
 			return nil
 		}
 	}

@@ -82,7 +82,7 @@ func (excluding) tick(c *Coordinator, now time.Time) []Decision {
 	waiting := c.waiting()
 	for i := range c.members {
 		m, name := &c.members[i], schema.TrainerMember(i)
-		if m.left || m.lost {
+		if m.state == slotDone || m.lost() {
 			continue
 		}
 		text, lost := c.lost(now, i)
@@ -92,7 +92,7 @@ func (excluding) tick(c *Coordinator, now time.Time) []Decision {
 		if !lost {
 			continue
 		}
-		m.lost = true
+		m.state.transition(slotLost)
 		if !c.anybody() {
 			return append(decisions, c.Fail(name, text)...)
 		}

@@ -116,31 +116,43 @@ func (regathering) tick(c *Coordinator, now time.Time) []Decision {
 			continue
 		}
 		switch text := c.sayWaited(now, i, "batch"); {
-		case m.left:
+		case m.state == slotDone:
 			return append(decisions, c.findSlow(now, waiting)...)
-		case m.behind && !m.lost: // it gets all of the job from others, however long that takes
-		case !m.lost && len(first) > 0 && !slices.Contains(first, name):
+		case c.receivesAll(m): // however long that takes
+		case !m.lost() && len(first) > 0 && !slices.Contains(first, name):
 		case !c.mayBeSlow(m.waitedBatch):
 			return append(decisions, c.tooSlow(name, m.waitedBatch)...)
 		default:
-			m.lost = true
+			c.lose(i)
 			return append(decisions, c.goOn(schema.EndFailed, name, text, false)...)
 		}
 	}
 	return decisions
 }
 
+// receivesAll reports whether a trainer gets all of the job from others.
+func (c *Coordinator) receivesAll(m *member) bool {
+	return m.state == slotSyncing && c.config.Carried != nil
+}
+
+// lose notes that a trainer is lost.
+func (c *Coordinator) lose(i int) {
+	if m := &c.members[i]; m.here() {
+		m.state.transition(slotLost)
+	}
+}
+
 // goOnWithout ends the run because of a trainer that is lost.
 func (c *Coordinator) goOnWithout(now time.Time, i int) []Decision {
 	text, _ := c.lost(now, i)
-	c.members[i].lost = true
+	c.lose(i)
 	return c.goOn(schema.EndFailed, schema.TrainerMember(i), text, false)
 }
 
 // handOver ends the run because a trainer has left, and may come back: then it could not reach another one.
 func (c *Coordinator) handOver(i int, l *schema.Leave, text string) []Decision {
 	m, name := &c.members[i], schema.TrainerMember(i)
-	m.left, m.why = true, l.Reason
+	m.leave(l.Reason)
 	if !l.Back {
 		return c.goOn(c.endBy(name), name, text, false)
 	}
@@ -169,7 +181,7 @@ func (c *Coordinator) goOn(how schema.End, who schema.Member, text string, comes
 			next.processes = append(next.processes, m.process)
 			next.connections = append(next.connections, c.connectionOf(schema.TrainerMember(i)))
 		}
-		done = done || m.complete || m.left && m.why == ""
+		done = done || m.complete || completed(*m)
 	}
 	if comes {
 		next.Here++
@@ -216,10 +228,10 @@ func (c *Coordinator) joinCarried(now time.Time, from schema.Member, j *schema.J
 		return c.Refuse(from, refused)
 	}
 	if i, ok := c.find(j.Was); ok && j.Run == c.config.RunID && j.Process != "" && c.members[i].process == j.Process {
-		c.members[i].lost = true // its session has ended, though nobody has heard of it
+		c.lose(i) // its session has ended, though nobody has heard of it
 		return c.goOn(schema.EndFailed, j.Was, fmt.Sprintf("trainer %s on %s comes back", j.Was, j.Host), true)
 	}
-	vacant := func(m member) bool { return m.lost && !m.complete }
+	vacant := func(m member) bool { return m.lost() && !m.complete }
 	trains := func(m member) bool { return m.here() && !m.complete }
 	if len(c.members) == c.config.Job.Trainers && !slices.ContainsFunc(c.members, vacant) ||
 		!slices.ContainsFunc(c.members, trains) { // who has come to the end needs nobody
@@ -485,7 +497,9 @@ func (c *Coordinator) gathered(now time.Time) []Decision {
 		if has {
 			r.holders = append(r.holders, schema.TrainerMember(i))
 		}
-		c.members[i].behind = r.version > 0 && (!has || k.brings.saved > 0) // it is at work before it can begin
+		if r.version > 0 && (!has || k.brings.saved > 0) { // it is at work before it can begin
+			c.members[i].state.transition(slotSyncing)
+		}
 	}
 	decisions := c.begin(now)
 	if r.version > 0 {

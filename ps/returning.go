@@ -60,7 +60,7 @@ func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
 		switch {
 		case m.joiner != "":
 		case c.policy.goesOn() || c.policy.excludes():
-			*m = member{joiner: name, host: "another machine", by: -1, lost: true, dead: true}
+			m.become(slotLost, member{joiner: name, host: "another machine", by: -1, dead: true})
 			c.serial++ // shards are told
 			decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
 		default:

@@ -41,6 +41,48 @@ var jobTransitions = [...][]jobState{
 // transition changes the state. It is the only writer.
 func (s *jobState) transition(to jobState) { transition(jobTransitions[:], s, to) }
 
+// slotState is the state of a slot: a trainer's place in a job. Which trainer computes its lanes is data of the slot.
+type slotState int
+
+// States of a slot.
+const (
+	// slotVacant: no process has the slot. Nobody has joined in it, or it was taken from its trainer.
+	slotVacant slotState = iota
+	// slotJoining: its trainer is admitted, and has begun no batch.
+	slotJoining
+	// slotSyncing: its trainer receives the version that it begins with, in a run that has started.
+	slotSyncing
+	// slotActive: its trainer computes batches.
+	slotActive
+	// slotLagging: a round waits for its trainer, or the connection is away.
+	slotLagging
+	// slotLost: its trainer is gone, or silent past the deadline.
+	slotLost
+	// slotDraining: its trainer leaves once a version is durable.
+	slotDraining
+	// slotDone: its trainer has left, in the end or for a reason.
+	slotDone
+)
+
+func (s slotState) String() string {
+	return [...]string{"vacant", "joining", "syncing", "active", "lagging", "lost", "draining", "done"}[s]
+}
+
+// slotTransitions are the states that may follow each state of a slot.
+var slotTransitions = [...][]slotState{
+	slotVacant:   {slotVacant, slotJoining, slotLost},
+	slotJoining:  {slotVacant, slotSyncing, slotActive, slotLost, slotDraining, slotDone},
+	slotSyncing:  {slotVacant, slotActive, slotLost, slotDraining, slotDone},
+	slotActive:   {slotVacant, slotLagging, slotLost, slotDraining, slotDone},
+	slotLagging:  {slotVacant, slotActive, slotLost, slotDraining, slotDone},
+	slotLost:     {slotVacant, slotJoining, slotActive, slotDone},
+	slotDraining: {slotVacant, slotLost, slotDone},
+	slotDone:     {},
+}
+
+// transition changes the state. It is the only writer.
+func (s *slotState) transition(to slotState) { transition(slotTransitions[:], s, to) }
+
 // transition changes a state. A transition that its table does not have is a defect of this package, after which
 // nothing that is decided for the job could be trusted: it panics.
 func transition[S interface {

@@ -2,11 +2,16 @@ package ps
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"gradbus/schema"
+	"gradbus/shard/shardtest"
 )
 
 // The diagrams of docs/internals/states.md have the transitions of the tables, and no others.
@@ -14,6 +19,7 @@ func TestStateDiagrams(t *testing.T) {
 	document, err := os.ReadFile("../docs/internals/states.md")
 	must(t, err)
 	compareDiagram(t, string(document), "## Job\n", jobTransitions[:])
+	compareDiagram(t, string(document), "## Slot\n", slotTransitions[:])
 }
 
 var arrow = regexp.MustCompile(`(?m)^ +(\w+) --> (\w+)(?:: .+)?$`)
@@ -52,4 +58,100 @@ func TestIllegalTransition(t *testing.T) {
 		}
 	}()
 	s.transition(jobGathering)
+}
+
+// Whatever trainers and shards say, and in whichever order, no transition is illegal. A slot comes to every state.
+func TestRandomEventsTransition(t *testing.T) {
+	const trainers = 3
+	seen := map[slotState]bool{}
+	for seed := range uint64(600) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		c := randomCoordinator(r, trainers)
+		now := time.Unix(1000, 0)
+		c.Assign(now)
+		for range 150 {
+			now = now.Add(time.Duration(r.IntN(4000)) * time.Millisecond)
+			randomEvent(c, r, now, trainers)
+			for i := range c.members {
+				seen[c.members[i].state] = true
+			}
+		}
+	}
+	for state := range slotTransitions {
+		if s := slotState(state); !seen[s] {
+			t.Errorf("no slot comes to %v", s)
+		}
+	}
+}
+
+func randomCoordinator(r *rand.Rand, trainers int) *Coordinator {
+	job := shardtest.SmallJob("random", trainers, 4)
+	switch r.IntN(5) {
+	case 0:
+		job.Consistency, job.Apply = schema.ConsistencyAsync, schema.ApplyUpdate
+	case 1:
+		job.Consistency, job.Ahead = schema.ConsistencyBounded, 1
+	case 2:
+		job.Consistency, job.Apply, job.Group, job.Tables = schema.ConsistencyGrouped, schema.ApplyUpdate, 1, nil
+	}
+	if job.Consistency != schema.ConsistencyGrouped {
+		job.Policy = []string{schema.PolicyFail, schema.PolicyWait, schema.PolicyRecover}[r.IntN(3)]
+	}
+	if job.Validate() != nil {
+		job.Policy = schema.PolicyFail
+	}
+	config := CoordinatorConfig{Job: job, RunID: 5, Generation: generationFirst, Deadline: 10 * time.Second,
+		StallTimeout: 20 * time.Second, Checkpoints: &CheckpointPolicy{Epoch: 1, Batches: 5},
+		ShardServers: []ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0}}}}}
+	if r.IntN(2) == 0 {
+		config.Resume, config.Returning = &ResumeFrom{ID: "x", Version: 2}, []schema.RunID{4}
+	}
+	return NewCoordinator(config)
+}
+
+func randomEvent(c *Coordinator, r *rand.Rand, now time.Time, trainers int) {
+	i := r.IntN(trainers)
+	name := schema.TrainerMember(i)
+	joiner := schema.Member(fmt.Sprint("j-", r.IntN(8)))
+	g := c.members[i%len(c.members)].generation
+	if r.IntN(8) == 0 {
+		g = schema.Generation(r.IntN(5))
+	}
+	switch r.IntN(12) {
+	case 0, 1:
+		c.Join(now, joiner, &schema.Join{Job: c.config.Job.WithTrainers(c.places()), Host: "host",
+			Key: uint64(r.IntN(3)), Resume: c.config.Resume != nil, Run: schema.RunID(4 + r.IntN(2)*r.IntN(2))})
+	case 2:
+		c.Leave(now, name, g, &schema.Leave{Reason: []string{"", "why"}[r.IntN(2)], HandOver: r.IntN(2) == 0})
+	case 3:
+		c.Leaving(name)
+	case 4:
+		if r.IntN(4) == 0 {
+			c.Died(now, name, g)
+		}
+	case 5:
+		var waiting []schema.Waiting
+		if r.IntN(2) == 0 {
+			waiting = []schema.Waiting{{Batch: 3, Members: []schema.Member{name}, First: []schema.Member{name}}}
+		}
+		c.Report(now, "p-a", &schema.Report{Serial: c.serial, Ready: r.IntN(8) > 0, Waiting: waiting,
+			Generation: c.generation, Done: schema.Version(r.IntN(5))})
+	case 6:
+		var names []string
+		for i := range trainers {
+			if r.IntN(3) > 0 {
+				names = append(names, c.connectionOf(schema.TrainerMember(i)))
+			}
+		}
+		c.Connections(names)
+	case 7, 8:
+		c.Tick(now)
+	default:
+		from := []schema.Member{name, name, joiner}[r.IntN(3)]
+		h := schema.Head{Batch: schema.Batch(r.IntN(6)), Generation: g}
+		if r.IntN(4) == 0 {
+			h.Flags = schema.FlagComplete
+		}
+		c.Heartbeat(now, from, &h)
+	}
 }

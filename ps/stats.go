@@ -36,8 +36,7 @@ type MemberStatus struct {
 	Host   string // empty where the place is free
 	Batch  schema.Batch
 	Seen   time.Time // when it last gave a sign of life
-	Left   bool
-	Lost   bool // silent for too long, in a job that goes on without it
+	State  string    // as of slotState
 }
 
 // counters are written by every goroutine of the server.
@@ -65,7 +64,7 @@ func (c *counters) read(s *Stats) {
 func (c *Coordinator) Status() JobStatus {
 	s := JobStatus{Name: c.config.Job.Name, RunID: c.config.RunID, State: c.state.String()}
 	for i, m := range c.members {
-		s.Members = append(s.Members, MemberStatus{schema.TrainerMember(i), m.host, m.batch, m.Since(), m.left, m.lost})
+		s.Members = append(s.Members, MemberStatus{schema.TrainerMember(i), m.host, m.batch, m.Since(), m.state.String()})
 		s.Batch = max(s.Batch, m.batch)
 	}
 	return s

@@ -82,7 +82,7 @@ func (c *Coordinator) outdated(from schema.Member, g schema.Generation) bool {
 // Died is told that the process of a trainer has ended: it is lost without any doubt.
 func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.Generation) []Decision {
 	i, ok := c.find(from)
-	if !ok || c.over() || c.members[i].left || c.members[i].vacancy != nil ||
+	if !ok || c.over() || c.members[i].state == slotDone || c.members[i].vacancy != nil ||
 		generation != c.members[i].generation {
 		return nil
 	}
@@ -110,8 +110,8 @@ func (c *Coordinator) vacate(now time.Time, i int, text string) []Decision {
 	if planted.Is(planted.ReuseGeneration) {
 		c.generation = max(c.generation-1, c.config.Generation+1)
 	}
-	*m = member{joiner: name, host: m.host, generation: c.generation, batch: m.batch, lost: true, ended: m.ended,
-		by: -1, vacancy: &vacancy{why: text, told: -1}}
+	m.become(slotVacant, member{joiner: name, host: m.host, generation: c.generation, batch: m.batch, ended: m.ended,
+		by: -1, vacancy: &vacancy{why: text, told: -1}})
 	m.vacancy.Begin(now)
 	for k := range c.members { // which it was told to take
 		if v := c.members[k].vacancy; v != nil && v.told == i {
@@ -137,9 +137,9 @@ func (c *Coordinator) findWaitedFor(now time.Time) []Decision {
 			continue
 		}
 		switch text := c.sayWaited(now, i, "batch"); {
-		case m.left:
+		case m.state == slotDone:
 			return c.findSlow(now, waiting)
-		case m.lost:
+		case m.lost():
 			return c.vacate(now, i, text)
 		case len(first) == 0 || slices.Contains(first, name):
 			if !c.mayBeSlow(m.waitedBatch) {
@@ -171,7 +171,9 @@ func (c *Coordinator) tooSlow(name schema.Member, b schema.Batch) []Decision {
 // the newest durable version, which the job then goes back to.
 func (c *Coordinator) findParametersLost() []Decision {
 	first := c.config.Generation
-	has := func(m member) bool { return m.here() && (m.generation == first || m.begun) }
+	has := func(m member) bool {
+		return m.here() && (m.generation == first || m.state != slotJoining && m.state != slotSyncing)
+	}
 	owned := c.plan.Owner == schema.ByShards || len(c.config.Job.Parameters) == 0
 	if owned || c.done() <= c.config.Resume.version() || slices.ContainsFunc(c.members, has) {
 		return nil
@@ -192,7 +194,7 @@ const goOnSoon = "new ones that come within a minute go on from the newest durab
 func (c *Coordinator) findDeserted(now time.Time) []Decision {
 	for i := range c.members {
 		// where all others are done, nobody needs the place
-		if v := c.members[i].vacancy; v != nil && v.For(now) > c.config.Deadline && (c.members[i].waited || !c.anybody()) {
+		if v := c.members[i].vacancy; v != nil && v.For(now) > c.config.Deadline && (c.members[i].waitedSince.Lasts() || !c.anybody()) {
 			why := fmt.Sprintf("%s; and nobody has taken its place within %s", v.why, rounded(v.For(now)))
 			if c.outnumbered() {
 				why += fmt.Sprintf(", since less than half of the trainers are here, and the ps that stands by is out of "+
@@ -316,9 +318,6 @@ func (c *Coordinator) substitute(declined []int) int {
 	return best
 }
 
-// here reports that a trainer has the place. A vacant one counts as lost.
-func (m *member) here() bool { return m.joiner != "" && !m.left && !m.lost }
-
 // risen reports that all shard servers go by a generation.
 func (c *Coordinator) risen(g schema.Generation) bool {
 	return !slices.ContainsFunc(c.shardServers, func(s shardServer) bool { return s.generation < g })
@@ -355,8 +354,8 @@ func (c *Coordinator) taken(now time.Time, i int) []Decision {
 		return nil
 	}
 	by := &c.members[v.told]
-	*m = member{joiner: name, host: by.host, process: by.process, generation: m.generation, by: v.told, batch: m.batch,
-		cluster: m.cluster}
+	m.become(slotJoining, member{joiner: name, host: by.host, process: by.process, generation: m.generation, by: v.told,
+		batch: m.batch, cluster: m.cluster})
 	m.Begin(now)
 	return []Decision{{Who: name, Note: fmt.Sprintf("lanes of %s are computed by %s, after %s", name,
 		schema.TrainerMember(v.told), rounded(v.For(now)))}}
@@ -407,11 +406,12 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 
 // joinUntaken gives a newcomer a place that nobody has had in this run, where nobody has needed it.
 func (c *Coordinator) joinUntaken(now time.Time, from schema.Member, j *schema.Join) []Decision {
-	i := slices.IndexFunc(c.members, func(m member) bool { return m.lost && m.generation == 0 })
+	i := slices.IndexFunc(c.members, func(m member) bool { return m.state == slotLost && m.generation == 0 })
 	if i < 0 || c.policy.excludes() {
 		return c.Refuse(from, c.full())
 	}
 	d := c.seatAt(now, i, c.generation, from, j)
+	c.members[i].state.transition(slotSyncing)
 	d.Note = fmt.Sprintf("trainer %s joined from %s at batch %d", d.Who, j.Host, c.counted(c.resumed()))
 	return c.routed(i, d)
 }
@@ -440,6 +440,7 @@ const doubtAfter = 2500 * time.Millisecond
 func (c *Coordinator) seat(now time.Time, i int) []Decision {
 	m, v := &c.members[i], c.members[i].vacancy
 	d := c.seatAt(now, i, m.generation, v.newcomer, v.join)
+	m.state.transition(slotSyncing)
 	d.Note = fmt.Sprintf("trainer %s joined from %s at batch %d, after %s", d.Who, m.host, c.counted(c.done()),
 		rounded(v.For(now)))
 	if m.cluster {

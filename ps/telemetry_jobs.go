@@ -127,13 +127,13 @@ func (m *member) handedOver() bool { return m.vacancy != nil && m.ended == schem
 func (c *Coordinator) memberReport(i int, now time.Time) schema.MemberReport {
 	m := &c.members[i]
 	p := schema.MemberReport{Member: schema.TrainerMember(i), Host: m.host, Batch: m.batch,
-		Left: m.left || m.handedOver(), Lost: m.lost && !m.handedOver()}
+		Left: m.state == slotDone || m.handedOver(), Lost: m.lost() && !m.handedOver()}
 	if m.joiner == "" {
 		return p
 	}
 	p.SilentMS = m.For(now).Milliseconds()
-	p.Gone = m.Cut() && !m.left
-	if m.waited {
+	p.Gone = m.Cut() && m.state != slotDone
+	if m.waitedSince.Lasts() {
 		limit, _ := c.stallLimit(i)
 		p.Waited, p.WaitedBatch, p.WaitedMS = true, m.waitedBatch, m.waitedSince.For(now).Milliseconds()
 		p.LimitMS = limit.Milliseconds()

@@ -350,7 +350,7 @@ func groupedGoesOnWithoutTheLost(t *testing.T) {
 	running.Wait()
 	poll(t, "the server says that t2 is lost", func() bool { // which it tells the shards first
 		return slices.ContainsFunc(server.Stats().Jobs, func(j ps.JobStatus) bool {
-			return len(j.Members) == 3 && j.Members[2].Lost
+			return len(j.Members) == 3 && j.Members[2].State == "lost"
 		})
 	})
 	for _, s := range sessions[:2] {

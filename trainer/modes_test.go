@@ -320,7 +320,7 @@ func asyncGoesOnWithoutTheLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, j := range server.Stats().Jobs {
-			lost = lost || len(j.Members) == 2 && j.Members[1].Lost
+			lost = lost || len(j.Members) == 2 && j.Members[1].State == "lost"
 		}
 		if time.Now().After(until) {
 			t.Fatal("the server does not say that t1 is lost")
