@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"gradbus/schema"
-	"gradbus/trainer/exchange"
+	"gradbus/trainer/internal/exchange"
 )
 
 // viewOf seals and verifies a frame as it would arrive.

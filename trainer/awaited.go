@@ -3,7 +3,7 @@ package trainer
 import (
 	"gradbus/fabric"
 	"gradbus/schema"
-	"gradbus/trainer/exchange"
+	"gradbus/trainer/internal/exchange"
 )
 
 // awaited returns the first shard that a session waits for: one that has not answered a lookup, or whose results are

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"gradbus/schema"
-	"gradbus/trainer/exchange"
+	"gradbus/trainer/internal/exchange"
 )
 
 // hold trains a toy as a program does that holds its batches. early says whether keys are named before the results of

@@ -42,7 +42,7 @@
 //     versions are swapped when all results of the batch are there.
 //
 // What was asked for, what has arrived and what is asked for again is decided by a pure state machine, package
-// trainer/exchange. exchanging.go drives it.
+// trainer/internal/exchange. exchanging.go drives it.
 //
 // In bounded, step 5 does not hold up the next batch: up to ahead+1 batches are open. Each is computed on the newest
 // version that is complete when it begins. In async the five steps are a trainer's own: it waits for no other. Where

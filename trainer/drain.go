@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"gradbus/schema"
-	"gradbus/trainer/exchange"
+	"gradbus/trainer/internal/exchange"
 )
 
 // drainEvery is how often a trainer that leaves says again that it has all results: nothing acknowledges that.

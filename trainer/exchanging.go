@@ -8,7 +8,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/schema"
-	"gradbus/trainer/exchange"
+	"gradbus/trainer/internal/exchange"
 )
 
 // Who asks for rows, and for parameters that other trainers have. Modules follow.

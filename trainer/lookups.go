@@ -8,7 +8,7 @@ import (
 	"gradbus/fabric"
 	"gradbus/schema"
 	"gradbus/shard"
-	"gradbus/trainer/exchange"
+	"gradbus/trainer/internal/exchange"
 )
 
 // lookups are the requests for the rows of one batch: built while the batch before is still under way, sent to all

@@ -8,7 +8,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/schema"
-	"gradbus/trainer/exchange"
+	"gradbus/trainer/internal/exchange"
 )
 
 // moduleAnswer is where the answer to a module's request comes together: of the receivers while the request is open,

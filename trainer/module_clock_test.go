@@ -6,7 +6,7 @@ import (
 
 	"gradbus/ps"
 	"gradbus/schema"
-	"gradbus/trainer/exchange"
+	"gradbus/trainer/internal/exchange"
 )
 
 // A session that trains with a hosted module tells where it is in a pass, which shard it waits for, and the batches and

@@ -7,7 +7,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/schema"
-	"gradbus/trainer/exchange"
+	"gradbus/trainer/internal/exchange"
 )
 
 // receive is called for every message of an owner to this trainer, from one goroutine for each connection of each

@@ -9,7 +9,7 @@ import (
 	"gradbus/internal/planted"
 	"gradbus/schema"
 	"gradbus/shard/round"
-	"gradbus/trainer/exchange"
+	"gradbus/trainer/internal/exchange"
 )
 
 // results puts in place what the owners answer: every dense chunk, which goes into the next version of the

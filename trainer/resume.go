@@ -6,7 +6,7 @@ import (
 
 	"gradbus/schema"
 	"gradbus/shard/round"
-	"gradbus/trainer/exchange"
+	"gradbus/trainer/internal/exchange"
 )
 
 // enter begins with the version that the coordinator said.

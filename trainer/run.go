@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"gradbus/schema"
-	"gradbus/trainer/exchange"
+	"gradbus/trainer/internal/exchange"
 )
 
 // Progress is one completed batch, as this trainer sees it.

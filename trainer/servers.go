@@ -11,7 +11,7 @@ import (
 	"gradbus/internal/liveness"
 	"gradbus/internal/process"
 	"gradbus/schema"
-	"gradbus/trainer/exchange"
+	"gradbus/trainer/internal/exchange"
 )
 
 // dataServer is a server that shards of the job are reached by, or another trainer.

@@ -11,7 +11,7 @@ import (
 	"gradbus/shard"
 	"gradbus/shard/round"
 	"gradbus/shard/state"
-	"gradbus/trainer/exchange"
+	"gradbus/trainer/internal/exchange"
 )
 
 // Where trainers have the parameters and their optimizer (apply "mean"), a version is written down, and a place is

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"gradbus/schema"
-	"gradbus/trainer/exchange"
+	"gradbus/trainer/internal/exchange"
 )
 
 // Stats counts what a session has done since Join, and where its time went. Times are wall time of the goroutine that

@@ -124,9 +124,9 @@ var layers = map[string]layer{
 	"trainer": {own: []string{"checkpoint", "cuda", "fabric", "lane", "nn", "philox", "internal/liveness",
 		"internal/loglimit", "internal/planted", "internal/process", "internal/safetensors", "schema", "shard",
 		"shard/endpoint", "shard/round", "shard/state",
-		"trainer/shuffle", "trainer/exchange"}, noStd: []string{"net/http", "os/exec"}},
+		"trainer/shuffle", "trainer/internal/exchange"}, noStd: []string{"net/http", "os/exec"}},
 	// What a trainer asks for again, pure: events and time in, actions out.
-	"trainer/exchange": {own: []string{"fabric", "schema"},
+	"trainer/internal/exchange": {own: []string{"fabric", "schema"},
 		noStd: []string{"context", "net", "net/http", "os", "os/exec", "sync"}},
 	"local": {own: []string{"cuda", "fabric", "ps", "schema", "trainer"}, noStd: noNetwork},
 	"capi": {own: []string{"cuda", "fabric", "internal/certificate", "internal/regular", "lane", "local", "schema",
