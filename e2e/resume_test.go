@@ -70,6 +70,27 @@ func killedAndResumed(t *testing.T, byTrainers bool, flags ...string) {
 	}
 }
 
+// A job whose shards add up nothing ends when one of its trainers is killed with -9. It says with which model to begin
+// a new one, and a new one begins with that.
+func TestKilledAndLoaded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: trainer.TestSavedWhileItRuns does the same in one process")
+	}
+	data, model := index(t, 200), filepath.Join(t.TempDir(), "model.safetensors")
+	_, url := server(t)
+	flags := []string{"--apply", "mean", "--reduce", "trainers", "--failure-policy", "fail", "--epochs", "4000",
+		"--trainers", "2", "--save", model, "--save-every", "100"}
+	first := start(t, "trainer", short(url, data, append(flags, "--id", "t0")...)...)
+	second := start(t, "trainer", short(url, data, append(flags, "--id", "t1")...)...)
+	first.says(t, "model is saved")
+	second.signal(t, syscall.SIGKILL)
+	second.status(t)
+	first.fails(t, "trainer t1", "by --load "+model)
+	loaded := start(t, "trainer", short(url, data, "--apply", "mean", "--reduce", "trainers", "--load", model, "--spawn",
+		"--trainers", "3", "--epochs", "1", "--job", "loaded")...)
+	loaded.succeeds(t)
+}
+
 // A trainer killed with -9 is replaced by another, then by a new process, and a ps that is killed and started again has
 // its trainers back: the weights are those of a run in which nothing happened.
 func TestKilledAndReplaced(t *testing.T) {

@@ -13,7 +13,8 @@ func (j *Job) CheckVersions() error {
 		return fmt.Errorf("job %s: exact rows of shards at versions of their own: want consistency %s or %s", j.Name,
 			ConsistencySync, ConsistencyBounded)
 	case !plan.Roundless && !plan.Reduces(ByShards):
-		return fmt.Errorf("job %s: its shards add up nothing, and hear of no batch: want reduce %s", j.Name, ReduceShards)
+		return fmt.Errorf("job %s: its shards add up nothing, so no ps can save or resume a version of it: begin a new job "+
+			"with a saved model, or with one that ./bin/ps checkpoints export writes, by --load", j.Name)
 	}
 	return nil
 }

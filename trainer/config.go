@@ -14,6 +14,7 @@ import (
 	"gradbus/fabric"
 	"gradbus/internal/loglimit"
 	"gradbus/internal/process"
+	"gradbus/internal/safetensors"
 	"gradbus/schema"
 )
 
@@ -120,6 +121,13 @@ type Config struct {
 	// begins with the newest version that is in a folder of one of its trainers. Jobs with state on shards have their
 	// folder there, and refuse this one.
 	Checkpoints checkpoint.Policy
+
+	// SavePath is the file that the trainer of lane 0 saves the model to (Session.Save) every SaveEvery batches while the
+	// job runs, in a job whose shards add up nothing: nothing else outlives the loss of one of its members. A new job
+	// begins with it by From. The batches wait for the file. Empty is none; versions of other jobs are saved by ps
+	// (--checkpoint-dir).
+	SavePath  string
+	SaveEvery uint64 // batches between two saves to SavePath; 0 where that is empty
 
 	rejoin   schema.RunID  // the run that the trainer was part of, and whose job it goes on with; 0: none
 	rejoinAs schema.Member // the member that the trainer was in that run
@@ -237,6 +245,23 @@ func (c *Config) checkFolder(job *schema.Job) error {
 	}
 	if err := checkpoint.CheckFolder(dir); err != nil && c.rejoin == 0 {
 		return fmt.Errorf("%w: checkpoint_dir %s: %w", ErrConfig, dir, err)
+	}
+	return nil
+}
+
+// checkSaving refuses a file for models that is not of use to the job, or cannot be written.
+func (c *Config) checkSaving(job *schema.Job) error {
+	switch {
+	case c.SavePath == "" && c.SaveEvery == 0:
+		return nil
+	case c.SavePath == "" || c.SaveEvery == 0:
+		return fmt.Errorf("%w: save path %q, save every %d batches: want both or neither", ErrConfig, c.SavePath, c.SaveEvery)
+	case job.Plan().Capability() != (schema.Capability{}):
+		return fmt.Errorf("%w: save every %d batches: a ps saves versions of job %s: give it --checkpoint-dir", ErrConfig,
+			c.SaveEvery, job.Name)
+	}
+	if err := safetensors.CheckSave(c.SavePath); err != nil {
+		return fmt.Errorf("%w: save path: %w", ErrConfig, err)
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	if err := schema.CheckChosen(job.Name); err != nil && !c.Derived {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	if err := c.checkFolder(job); err != nil {
+	if err := errors.Join(c.checkFolder(job), c.checkSaving(job)); err != nil {
 		return nil, err
 	}
 	c.Dense = nil

@@ -63,6 +63,7 @@ type membership struct {
 	leaveNow chan struct{} // has room for one: the coordinator does not ask to wait any more
 	batch    atomic.Uint64 // under way; also the version that is whole here
 	durable  atomic.Uint64 // newest durable version that this trainer knows of; 0: none
+	savedAt  atomic.Uint64 // version that Config.SavePath has; 0: none
 	watch    watch
 	faults   atomic.Uint64 // frames that did not verify
 	epoch    time.Time     // when it was made

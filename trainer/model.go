@@ -173,6 +173,22 @@ func (s *membership) SaveExtra(ctx context.Context, path string, extra Extra) er
 	return nil
 }
 
+// saveWhileRunning saves the model at a version that has just become the current one, if Config.SaveEvery says so. A
+// disk that fails stops no training.
+func (s *membership) saveWhileRunning(v schema.Version) {
+	every, counted, path := s.config.SaveEvery, uint64(s.job.Counted(v)), s.config.SavePath
+	if every == 0 || counted%every != 0 || s.joined.FirstLane != 0 {
+		return
+	}
+	log := s.config.Log.With("job", s.job.Name, "member", s.joined.Member, "version", counted, "path", path)
+	if err := s.SaveExtra(s.ctx, path, Extra{}); err != nil {
+		log.Error("model is not saved", "err", err)
+		return
+	}
+	s.savedAt.Store(counted)
+	log.Info("model is saved")
+}
+
 // stream puts all weights of the current version somewhere, and gives their digest. values are put's until it returns.
 func (s *membership) stream(ctx context.Context, put func(tensor string, first int64, values []float32) error) ([32]byte,
 	error) {

@@ -302,6 +302,7 @@ func (r *run) complete(b schema.Batch) {
 	if b < r.job.StartVersion() {
 		return
 	}
+	r.saveWhileRunning(b + 1)
 	r.fingerprint(b + 1)
 	r.done++
 	r.samples += uint64(w.samples)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"gradbus/philox"
+	"gradbus/ps"
 	"gradbus/schema"
 )
 
@@ -85,6 +86,73 @@ func TestSavedModel(t *testing.T) {
 	if _, err := m.Lookup(testContext(t), []TableKeys{{schema.Table(0), []uint64{ratingUsers}}}); err == nil {
 		t.Error("a key outside the table")
 	}
+}
+
+// A job whose shards add up nothing saves its model while it runs. The loss of a trainer, or of the ps, ends it with a
+// line that names the model, and a new job begins with exactly its values.
+func TestSavedWhileItRuns(t *testing.T) {
+	const lanes, every, batches = 4, 3, 7
+	for name, lose := range map[string]func(*ps.Server, *Session){
+		"a trainer": func(_ *ps.Server, s *Session) { _ = s.Abort(errors.New("it has failed")) },
+		"the ps":    func(s *ps.Server, _ *Session) { s.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			job := func(name string) *schema.Job {
+				j := toyJob(name, 2, lanes, schema.ApplyMean)
+				j.Reduce = schema.ReduceTrainers
+				replicateAll(j)
+				return j
+			}
+			server := startServer(t, 1)
+			config := testConfig(t, server)
+			config.SavePath, config.SaveEvery = filepath.Join(t.TempDir(), "model.safetensors"), every
+			sessions := joinAll(t, config, job("saving"))
+			for i, err := range runAll(testContext(t), sessions, newToy(t, sessions[0].Job()), batches) {
+				if err != nil {
+					t.Fatalf("trainer %d: %v", i, err)
+				}
+			}
+			lose(server, sessions[1])
+			err := sessions[0].Run(testContext(t), newToy(t, sessions[0].Job()), 1, nil)
+			if err == nil || !strings.Contains(err.Error(), "version 6 of it by --load "+config.SavePath) {
+				t.Errorf("%v, want that it names the model", err)
+			}
+			m, err := OpenModel(config.SavePath)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want, _ := toyOutcome(t, lanes, 6); m.Version != 6 || m.Digest() != want {
+				t.Errorf("version %d with weights %x is saved, want version 6 with %x", m.Version, m.Digest(), want)
+			}
+			config = testConfig(t, startServer(t, 1))
+			config.From = m
+			for i, s := range joinAll(t, config, job("loaded")) {
+				if got, err := s.Digest(testContext(t)); err != nil || got != m.Digest() || s.Version() != 0 {
+					t.Errorf("trainer %d begins at version %d with weights %x, want 0 with %x: %v", i, s.Version(), got,
+						m.Digest(), err)
+				}
+			}
+		})
+	}
+}
+
+// A model is not saved while a job runs whose versions a ps saves, or to a file that cannot be written.
+func TestSavingWhileRunningIsRefused(t *testing.T) {
+	config := testConfig(t, startServer(t, 1))
+	join := func(path string, every uint64, reduce string) error {
+		c := config
+		c.SavePath, c.SaveEvery = path, every
+		job := toyJob("refused", 1, 2, schema.ApplyMean)
+		job.Tables, job.Reduce = nil, reduce
+		_, err := Join(testContext(t), c, job)
+		return err
+	}
+	path := filepath.Join(t.TempDir(), "model")
+	checkError(t, join(path, 0, schema.ReduceTrainers), ErrConfig, "want both or neither")
+	checkError(t, join("", 1, schema.ReduceTrainers), ErrConfig, "want both or neither")
+	checkError(t, join(path, 1, schema.ReduceShards), ErrConfig, "a ps saves versions of job refused", "--checkpoint-dir")
+	checkError(t, join(path+"/none", 1, schema.ReduceTrainers), ErrConfig, "save path")
 }
 
 // A file of gradbus 0.1.0, whose digest is over rows in another order, is read; not where it was changed.

@@ -23,7 +23,11 @@ func (s *membership) setFail() {
 				"trains no more", err, s.Version()))
 			return
 		}
-		end(s.withDurable(err))
+		if s.place.Plan.Capability() == (schema.Capability{}) {
+			end(s.withStart(err))
+		} else {
+			end(s.withDurable(err))
+		}
 	}
 }
 
@@ -49,4 +53,16 @@ func (s *membership) withDurable(err error) error {
 	}
 	return fmt.Errorf("%w; version %d is durable: start the job again with --resume, in Python session.resume(), to go "+
 		"on from there", err, s.job.Counted(v))
+}
+
+// withStart says of an error that ends a job whose shards keep nothing how a new one begins with what was learned.
+func (s *membership) withStart(err error) error {
+	if !errors.Is(err, ErrServerLost) && !errors.Is(err, ErrPeerLost) && !errors.Is(err, ErrJobFailed) {
+		return err
+	}
+	if v := s.savedAt.Load(); v > 0 {
+		return fmt.Errorf("%w; shards keep nothing of this job: begin a new one with version %d of it by --load %s", err, v,
+			s.config.SavePath)
+	}
+	return fmt.Errorf("%w; shards keep nothing of this job: begin a new one with a saved model by --load", err)
 }

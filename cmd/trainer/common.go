@@ -46,6 +46,7 @@ type common struct {
 	verify           verification.Flags
 	spawn, json      bool
 	save, load       string
+	saveEvery        uint64
 	tensorboard      string
 	predict          string
 	gpu              watch.Flags
@@ -142,6 +143,8 @@ func (o *common) addOutput(set *pflag.FlagSet) {
 	set.BoolVar(&o.json, "json", false, "print one line of JSON and nothing else on standard output")
 	set.StringVar(&o.save, "save", "",
 		"safetensors `file` to write the trained model to; it takes the place of whatever file or link has that name")
+	set.Uint64Var(&o.saveEvery, "save-every", 0, "`batches` between two saves to --save while the job runs, with "+
+		"--reduce trainers; 0 saves at the end alone")
 	set.StringVar(&o.load, "load", "",
 		"safetensors `file` with a model: to be asked with --predict, else its weights are those that the job begins with")
 	set.StringVar(&o.tensorboard, "tensorboard", "",
@@ -187,7 +190,8 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 	if i > 0 {
 		return append(args, "--events", eventsResult)
 	}
-	return append(args, config.GivenPairs("--events", eventsAll, "--save", o.save)...)
+	return append(args, config.GivenPairs("--events", eventsAll, "--save", o.save, "--save-every",
+		strconv.FormatUint(o.saveEvery, 10))...)
 }
 
 // workloadCommand is the command of a workload: it reads the flags' file, and then runs.
@@ -246,6 +250,9 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	c.ReconnectTimeout, c.Resume = o.reconnectTimeout, o.resume
 	if c.Checkpoints, err = o.kept.Policy(); err != nil {
 		return nil, err
+	}
+	if o.saveEvery > 0 {
+		c.SavePath, c.SaveEvery = o.save, o.saveEvery
 	}
 	c.Backend, c.Log, c.Writes = backend, o.log, o.writes(job)
 	c.OnWaiting = func(missing int) { o.showWaiting(string(job.Name), missing) }

@@ -57,6 +57,9 @@ func (o *common) idle(set *pflag.FlagSet) (rules []config.Idle) {
 		config.Idle{When: shardsAlone, Flags: saving.Names,
 			Why: "shards have what is to be kept: give it to ./bin/ps, or want --reduce trainers with it"},
 		o.kept.Idle(),
+		config.Idle{When: shardsAlone, Flags: []string{"save-every"},
+			Why: "a ps saves versions of the job: give it --checkpoint-dir, or want --reduce trainers with it"},
+		config.Idle{When: o.save == "", Flags: []string{"save-every"}, Why: "nothing is saved: want --save with it"},
 		config.Idle{When: !watched, Flags: []string{"gpu-expected", "gpu-state", "gpu-library"},
 			Why: "no GPU is used here: want --gpu-use with it, or --backend cuda"})
 }

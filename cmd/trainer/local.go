@@ -114,7 +114,7 @@ func (o *common) trainLocal(ctx context.Context, backend cuda.Backend, s *settin
 			}
 		}
 		if i > 0 {
-			of.save = ""
+			of.save, of.saveEvery = "", 0
 		}
 		var err error
 		results[i], err = train(ctx, of)
