@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,8 +49,9 @@ type Manifest struct {
 	Created time.Time         `json:"created"`
 	Base    *Base             `json:"base,omitempty"` // of an increment; nil of a full one
 
-	base *Manifest // as it was opened
-	sum  uint32    // of the text, as Base.Checksum has it
+	digest string    // of the job's manifest as it was read; "" if it was not
+	base   *Manifest // as it was opened
+	sum    uint32    // of the text, as Base.Checksum has it
 }
 
 // manifestFile is complete.json, field by field. The checksum is the last field of every format, and is the CRC-32C of
@@ -140,7 +142,7 @@ func (m *Manifest) check() error {
 				m.LR[i-1].From)
 		}
 	}
-	return checkShards(m.Job, m.Shards)
+	return checkShards(m.Job, m.Shards, m.Job.ValidateStored())
 }
 
 // sizes says which part is not there with its size.
@@ -213,7 +215,8 @@ func decodeManifest(text []byte) (*Manifest, error) {
 	var job bytes.Buffer
 	err := json.Compact(&job, file.Job) // which has a bound, that blanks do not count for
 	if err == nil {
-		m.Job, err = schema.DecodeJob(job.Bytes())
+		m.digest = fmt.Sprintf("%x", sha256.Sum256(job.Bytes()))
+		m.Job, err = schema.DecodeStoredJob(job.Bytes())
 	}
 	if err == nil {
 		err = m.check()

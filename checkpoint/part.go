@@ -79,7 +79,7 @@ func NewIncrement(dir string, job *schema.Job, id, base ID, shards, shard int, t
 
 func newPart(dir string, job *schema.Job, id ID, shards, shard int, over func(*layout) (*increment, error)) (*Part,
 	error) {
-	if err := checkShards(job, shards); err != nil {
+	if err := checkShards(job, shards, job.Validate()); err != nil {
 		return nil, fmt.Errorf("begin part of checkpoint %s: %w", id, err)
 	}
 	if shard < 0 || shard >= shards {

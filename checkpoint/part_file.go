@@ -69,10 +69,10 @@ func digestOf(job *schema.Job) (string, error) {
 	return hex.EncodeToString(digest[:]), err
 }
 
-// checkShards says whether a job has a placement on so many shards, and can have checkpoints.
-func checkShards(job *schema.Job, shards int) error {
-	if err := job.Validate(); err != nil {
-		return err
+// checkShards says whether a job that is valid has a placement on so many shards, and can have checkpoints.
+func checkShards(job *schema.Job, shards int, valid error) error {
+	if valid != nil {
+		return valid
 	}
 	if shards < 1 || shards > schema.ShardsMax {
 		return fmt.Errorf("%d shards: want 1 to %d", shards, schema.ShardsMax)
@@ -164,9 +164,12 @@ func (p *partFile) check(m *Manifest, shard int) error {
 				metadata[stepsEntry], len(names))
 		}
 	}
-	digest, err := digestOf(m.Job)
-	if err != nil {
-		return err
+	digest := m.digest
+	if digest == "" {
+		var err error
+		if digest, err = digestOf(m.Job); err != nil {
+			return err
+		}
 	}
 	for key, want := range partMetadata(digest, m.ID, m.Shards, shard, p.steps, p.content.inc) {
 		if metadata[key] != want {

@@ -79,17 +79,16 @@ func sameByDefault(t *testing.T, workload string, flags ...string) {
 	}
 }
 
-// Neither who pools nor the form of row gradients changes a bit of what processes train; 16 bits do, but equally on any
-// backend and any number of shards, as flags have it.
+// Who pools changes no bit of what processes train; 16 bits do, but equally on any backend and any number of shards, as
+// flags have it.
 func TestSameWeightsOfWireForms(t *testing.T) {
 	data := index(t, 200)
 	want := single(t, data)
 	var rounded []string
 	for i, backend := range backends {
 		_, url := server(t, "--shards", strconv.Itoa(1+2*i), "--backend", backend)
-		for _, flags := range [][]string{{"--placement", "rows"}, {"--placement", "rows", "--sparse", "bags"},
-			{"--placement", "rows", "--sparse", "auto"},
-			{"--placement", "tables"}, {"--wire", "bfloat16", "--error-feedback"}} {
+		for _, flags := range [][]string{{"--placement", "rows"}, {"--placement", "tables"},
+			{"--wire", "bfloat16", "--error-feedback"}} {
 			p := start(t, "trainer",
 				short(url, data, append(flags, "--spawn", "--trainers", "2", "--json", "--backend", backend)...)...)
 			p.succeeds(t)

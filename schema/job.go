@@ -38,7 +38,8 @@ type Job struct {
 
 	// What follows is left out of the encoding where it has its default.
 
-	// Sum is when contributions are added up: SumFused (also ""), SumArrival or SumClose. The bits are the same.
+	// Sum is when contributions are added up: SumFused (also ""), or SumClose, which is for comparison and in sync alone,
+	// where shards add up parameters, or a replicated table, that trainers own. The bits are the same.
 	Sum string `json:"sum,omitempty"`
 	// OnNonfinite is what becomes of a lane whose gradient has a value that is not finite: NonfiniteFail (also ""),
 	// the job ends, or NonfiniteSkip, the lane is absent from its batch as one without samples is. Gradients leave
@@ -66,31 +67,28 @@ const (
 	ConsistencyGrouped = "grouped"  // the contributions of the next Group trainers, whoever they are, make one update
 	ReduceShards       = "shards"   // contributions go to shards, which own the sums
 	ReduceTrainers     = "trainers" // every trainer owns some chunks and adds them up for all
-	SumFused           = "fused"    // as SumArrival, but for the last sum, which is made in one pass with the division
-	SumArrival         = "arrival"  // two children of a lane-tree node are added as soon as both are there
-	SumClose           = "close"    // a round keeps all contributions and adds them up when the last has come
-	GradientsFloat32   = "float32"
-	GradientsBFloat16  = "bfloat16" // summed in float32; a contribution is rounded once, when it is sent
-	GradientsFloat16   = "float16"
-	SparseRows         = "rows"    // row gradients travel as keys and rows
-	SparseBags         = "bags"    // as gradients of bags, with each bag's keys, which the shard expands
-	SparseAuto         = "auto"    // whichever is smaller for the job
-	ApplyUpdate        = "update"  // shards own dense parameters and their optimizer, and publish new parameters
-	ApplyMean          = "mean"    // shards average, and every trainer keeps dense parameters and their optimizer
-	PolicyFail         = "fail"    // a lost trainer ends the job
-	PolicyWait         = "wait"    // a new process has to take its place
-	PolicyRecover      = "recover" // others compute its lanes, unless a new process takes its place
-	NonfiniteFail      = "fail"    // a gradient that is not finite ends the job
-	NonfiniteSkip      = "skip"    // its lane is absent from the batch
-	InitZeros          = "zeros"
-	InitUniform        = "uniform"
-	InitNormal         = "normal"
-	AheadMax           = 16        // of Job.Ahead
-	ChunkBytes         = 256 << 10 // the default of Job.ChunkBytes
-	Partitions         = 64        // the default of TableSpec.Partitions
+	// two children of a lane-tree node are added as soon as both are there; the last sum is one pass with the division
+	SumFused          = "fused"
+	SumClose          = "close" // a round keeps all contributions and adds them up when the last has come
+	GradientsFloat32  = "float32"
+	GradientsBFloat16 = "bfloat16" // summed in float32; a contribution is rounded once, when it is sent
+	GradientsFloat16  = "float16"
+	ApplyUpdate       = "update"  // shards own dense parameters and their optimizer, and publish new parameters
+	ApplyMean         = "mean"    // shards average, and every trainer keeps dense parameters and their optimizer
+	PolicyFail        = "fail"    // a lost trainer ends the job
+	PolicyWait        = "wait"    // a new process has to take its place
+	PolicyRecover     = "recover" // others compute its lanes, unless a new process takes its place
+	NonfiniteFail     = "fail"    // a gradient that is not finite ends the job
+	NonfiniteSkip     = "skip"    // its lane is absent from the batch
+	InitZeros         = "zeros"
+	InitUniform       = "uniform"
+	InitNormal        = "normal"
+	AheadMax          = 16        // of Job.Ahead
+	ChunkBytes        = 256 << 10 // the default of Job.ChunkBytes
+	Partitions        = 64        // the default of TableSpec.Partitions
 )
 
-// Wire says how gradients travel. The zero value is float32 and rows.
+// Wire says how gradients travel. The zero value is float32.
 //
 // In float32 results have equal bits at any number of trainers. In 16 bits a trainer rounds the sum over each node
 // of the lane tree that it hosts, and which nodes those are follows from the lanes it has: so bits depend on the
@@ -99,8 +97,7 @@ const (
 type Wire struct {
 	Gradients string `json:"gradients"` // GradientsFloat32 (also ""), GradientsBFloat16 or GradientsFloat16
 	// what rounding to 16 bits took away is added to the next batch's gradient
-	ErrorFeedback bool   `json:"error_feedback"`
-	Sparse        string `json:"sparse"` // SparseRows (also ""), SparseBags or SparseAuto
+	ErrorFeedback bool `json:"error_feedback"`
 }
 
 // Init says how a tensor's first values are drawn. Kind is InitZeros, InitUniform (in [-Scale, Scale)) or
@@ -203,7 +200,7 @@ func (j *Job) normal() *Job {
 	for _, d := range []struct {
 		field *string
 		value string
-	}{{&n.Reduce, ReduceShards}, {&n.Wire.Gradients, GradientsFloat32}, {&n.Wire.Sparse, SparseRows}} {
+	}{{&n.Reduce, ReduceShards}, {&n.Wire.Gradients, GradientsFloat32}} {
 		if *d.field == "" {
 			*d.field = d.value
 		}
@@ -256,9 +253,44 @@ func (j *Job) normalRoutes() {
 // DecodeJob reads a manifest, of at most BodyBytesMax bytes. Unknown fields are refused, since a field that one side
 // does not know cannot be agreed on. Whether the manifest makes sense is for Validate to say.
 func DecodeJob(b []byte) (*Job, error) {
-	var j Job
-	if err := decodeJSON(b, &j); err != nil {
+	j, sparse, err := decodeJob(b)
+	if err == nil && sparse != nil {
+		err = FieldError{"wire.sparse", string(sparse), "it left out: a table's gradients travel as rows or as bags, " +
+			"whichever is smaller"}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("decode job: %w", err)
 	}
-	return &j, nil
+	return j, nil
+}
+
+// DecodeStoredJob is DecodeJob for the manifest of a checkpoint or a model, which an older program may have written:
+// it ignores a field that manifests no longer have, and a sum that is no longer legal, neither of which changes what
+// was stored.
+func DecodeStoredJob(b []byte) (*Job, error) {
+	j, _, err := decodeJob(b)
+	if err != nil {
+		return nil, fmt.Errorf("decode job: %w", err)
+	}
+	c := &jobCheck{}
+	if c.sum(j); len(c.errors) > 0 {
+		j.Sum = ""
+	}
+	return j, nil
+}
+
+// decodeJob reads a manifest, and wire.sparse beside it, which is nil where the manifest does not have it.
+func decodeJob(b []byte) (j *Job, sparse json.RawMessage, err error) {
+	var text struct {
+		Job
+		Wire struct {
+			Wire
+			Sparse json.RawMessage `json:"sparse"`
+		} `json:"wire"`
+	}
+	if err := decodeJSON(b, &text); err != nil {
+		return nil, nil, err
+	}
+	text.Job.Wire = text.Wire.Wire
+	return &text.Job, text.Wire.Sparse, nil
 }

@@ -60,6 +60,28 @@ func (e JobErrors) Error() string {
 // whose products do not overflow; whether there is memory for them is for the server to say.
 func (j *Job) Validate() error {
 	c := &jobCheck{}
+	c.stored(j)
+	c.combinations(j)
+	return c.err()
+}
+
+// ValidateStored is Validate for the manifest of a checkpoint or a model: of modes that were once legal together it
+// says nothing.
+func (j *Job) ValidateStored() error {
+	c := &jobCheck{}
+	c.stored(j)
+	return c.err()
+}
+
+func (c *jobCheck) err() error {
+	if len(c.errors) == 0 {
+		return nil
+	}
+	return c.errors
+}
+
+// stored checks everything but combinations.
+func (c *jobCheck) stored(j *Job) {
 	c.head(j)
 	c.settings(j.Settings)
 	c.optimizers(j)
@@ -72,10 +94,24 @@ func (j *Job) Validate() error {
 	if len(j.Parameters)+len(j.Tables)+len(j.Modules) == 0 {
 		c.add("parameters", 0, "at least one parameter, table or module")
 	}
-	if len(c.errors) == 0 {
-		return nil
+}
+
+// combinations refuses modes that work together, but that no job needs together.
+func (c *jobCheck) combinations(j *Job) {
+	if j.Apply == ApplyMean && j.Consistency == ConsistencyBounded {
+		c.add("apply", j.Apply, "%q, or consistency %s: else trainers do not stay in step", ApplyUpdate, ConsistencySync)
 	}
-	return c.errors
+	if j.Apply == ApplyMean && j.Wire.DType() != DTypeFloat32 {
+		c.add("wire.gradients", j.Wire.Gradients, "%s, or apply %s with it", GradientsFloat32, ApplyUpdate)
+	}
+	if j.TableConsistency == ConsistencyAsync && len(j.Tables) == 0 {
+		c.add("table_consistency", j.TableConsistency, "tables with it")
+	}
+	for i, t := range j.Tables {
+		if t.Replicated && t.Reduce == ReduceTrainers && j.Reduce != ReduceTrainers {
+			c.add(fmt.Sprintf("tables[%d].reduce", i), t.Reduce, "%q, or reduce %s with it", ReduceShards, ReduceTrainers)
+		}
+	}
 }
 
 // size checks what the manifest takes, where it can be encoded: other checks say what is wrong with numbers.
@@ -131,7 +167,6 @@ func (c *jobCheck) head(j *Job) {
 	if j.Wire.ErrorFeedback && n.Wire.Gradients == GradientsFloat32 {
 		c.add("wire.error_feedback", j.Wire.ErrorFeedback, "gradients of 16 bits with it")
 	}
-	c.oneOf("wire.sparse", n.Wire.Sparse, SparseRows, SparseBags, SparseAuto)
 	c.oneOf("reduce", n.Reduce, ReduceShards, ReduceTrainers)
 	c.routes(j)
 	if j.Reduce == ReduceTrainers {

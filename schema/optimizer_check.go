@@ -147,8 +147,6 @@ func (c *jobCheck) tableOptimizer(j *Job, i int) {
 	switch {
 	case n.Wire.Gradients != GradientsFloat32:
 		c.add(field+".per_row", true, "false with gradients of %s: a row's count has no place in them", n.Wire.Gradients)
-	case n.Wire.Sparse != SparseRows:
-		c.add(field+".per_row", true, "false where wire.sparse is %s: a bag's gradient has no counts of rows", n.Wire.Sparse)
 	case t.Dim >= DimMax:
 		c.add(field+".dim", t.Dim, "at most %d with per_row: a row's count travels behind its gradient", DimMax-1)
 	case t.Cut().PooledByShards():

@@ -108,7 +108,6 @@ func TestOptimizersThatAreWrong(t *testing.T) {
 			j.Tables[0].Placement, j.Tables[0].PerRow, j.Tables[0].Optimizer.Clip = PlacementColumns, false, nil
 		}},
 		{"tables[0].per_row", "gradients of float16", func(j *Job) { j.Wire.Gradients = GradientsFloat16 }},
-		{"tables[0].per_row", "wire.sparse is auto", func(j *Job) { j.Wire.Sparse = SparseAuto }},
 		{"tables[0].per_row", "placement tables", func(j *Job) {
 			j.Tables[0].Placement, j.Tables[0].Pooling = PlacementTables,
 				PoolingSum

@@ -73,13 +73,13 @@ func (p *Placement) CheckFrame(v *View, owner int) error {
 	return nil
 }
 
-// checkWire checks a frame's form: gradients are of the type that the job's manifest names, and tables travel as bags
-// only where it says so.
+// checkWire checks a frame's form: gradients are of the type that the job's manifest names, and only those tables
+// travel as bags that may.
 func (p *Placement) checkWire(v *View) *FrameError {
 	if want := p.Plan.DType; rules[v.head.Kind].half && v.head.DType != want {
 		return Refuse(ReasonWrongDType, "%v values: the job's gradients travel as %v", v.head.DType, want)
 	}
-	if v.bags.bytes() != 0 && (v.head.Kind != KindSparse || p.Plan.Sparse == AsRows) {
+	if v.bags.bytes() != 0 {
 		return p.checkBagTables(v)
 	}
 	return nil

@@ -19,7 +19,6 @@ type Plan struct {
 	Summing       Summing
 	DType         DType // of gradients on the wire
 	ErrorFeedback bool
-	Sparse        SparseForm
 	SkipNonfinite bool // a lane whose gradient is not finite is absent from its batch
 
 	// AsyncTables is that each trainer's contribution to tables is applied when it arrives, by itself, while dense
@@ -72,23 +71,18 @@ const (
 	// SummingFused adds two children of a lane-tree node as soon as both are there; what the last contribution of a
 	// round completes is left to the pass that divides and runs the optimizer.
 	SummingFused Summing = iota
-	// SummingOnArrival leaves nothing to that pass: the last is added when it arrives, as the others are.
-	SummingOnArrival
 	// SummingAtClose keeps all contributions, and adds them up in that pass.
 	SummingAtClose
 )
 
 func summingOf(word string) Summing {
-	switch word {
-	case SumArrival:
-		return SummingOnArrival
-	case SumClose:
+	if word == SumClose {
 		return SummingAtClose
 	}
 	return SummingFused
 }
 
-func (s Summing) String() string { return [...]string{SumFused, SumArrival, SumClose}[s] }
+func (s Summing) String() string { return [...]string{SumFused, SumClose}[s] }
 
 // Cut is how a table lies on shards.
 type Cut uint8
@@ -102,15 +96,6 @@ const (
 // PooledByShards reports whether a shard that holds anything of the table holds it of every row, so that it can pool
 // whole bags: then bags go there in lookups, pooled rows come back, and gradients travel as bags.
 func (c Cut) PooledByShards() bool { return c != CutRows }
-
-// SparseForm is the form in which row gradients travel, where a table leaves a choice.
-type SparseForm uint8
-
-const (
-	AsRows    SparseForm = iota // keys and rows
-	AsBags                      // gradients of bags, with the keys of each
-	AsSmaller                   // whichever is smaller
-)
 
 // Plan resolves a manifest that Validate has found right.
 //
@@ -128,12 +113,6 @@ func (j *Job) Plan() *Plan {
 	}
 	if p.Clock == ClockGrouped {
 		p.Group = j.Group
-	}
-	switch j.Wire.Sparse {
-	case SparseBags:
-		p.Sparse = AsBags
-	case SparseAuto:
-		p.Sparse = AsSmaller
 	}
 	for i := range j.Tables {
 		t := &j.Tables[i]
@@ -255,11 +234,9 @@ func (p Party) String() string { return [...]string{"shards", "trainers"}[p] }
 
 func (c Cut) String() string { return [...]string{"rows", "columns", "whole"}[c] }
 
-func (f SparseForm) String() string { return [...]string{"rows", "bags", "smaller"}[f] }
-
 // String is the plan in one line, for people.
 //
-//	bounded+2, owned by trainers, reduced by shards, sums fused, float32 rows; tables: columns by shards
+//	bounded+2, owned by trainers, reduced by shards, sums fused, float32; tables: columns by shards
 func (p *Plan) String() string {
 	var s strings.Builder
 	s.WriteString(p.Clock.String())
@@ -271,7 +248,7 @@ func (p *Plan) String() string {
 	case p.Clock == ClockGrouped:
 		fmt.Fprintf(&s, " of %d", p.Group)
 	}
-	fmt.Fprintf(&s, ", owned by %v, reduced by %v, sums %v, %v %v", p.Owner, p.Reducer, p.Summing, p.DType, p.Sparse)
+	fmt.Fprintf(&s, ", owned by %v, reduced by %v, sums %v, %v", p.Owner, p.Reducer, p.Summing, p.DType)
 	if p.ErrorFeedback {
 		s.WriteString(" with feedback")
 	}

@@ -27,7 +27,7 @@ func combinations(yield func(words string, j *Job)) {
 		j := (&Job{Name: "plan", Trainers: 3, Lanes: 3, Consistency: w[0], Ahead: ahead, Apply: w[1], Reduce: w[2], Sum: w[3],
 			TableConsistency: w[5],
 			Wire: Wire{Gradients: strings.TrimSuffix(w[6], "+feedback"),
-				ErrorFeedback: strings.HasSuffix(w[6], "+feedback"), Sparse: w[7]},
+				ErrorFeedback: strings.HasSuffix(w[6], "+feedback")},
 			Parameters: []Parameter{{Name: "w", Shape: []int{1}, Init: Zeros()}}}).WithDefaults()
 		if w[0] == ConsistencyGrouped {
 			j.Group = 2
@@ -40,9 +40,9 @@ func combinations(yield func(words string, j *Job)) {
 		j.Policy = PolicyFail
 		yield(strings.Join(slices.DeleteFunc(slices.Clone(w), func(s string) bool { return s == "" }), " "), j)
 	}, []string{"sync", "bounded", "async", "grouped", "eager"}, []string{"update", "mean"},
-		[]string{"shards", "trainers"}, []string{SumFused, SumArrival, SumClose},
+		[]string{"shards", "trainers"}, []string{SumFused, SumClose},
 		sortedKeys(tables), []string{"", "async"},
-		[]string{"float32", "bfloat16", "float16", "float32+feedback", "bfloat16+feedback"}, []string{"rows", "bags", "auto"})
+		[]string{"float32", "bfloat16", "float16", "float32+feedback", "bfloat16+feedback", "float16+feedback"})
 }
 
 // each calls yield with one word of every list, in all combinations.
@@ -62,8 +62,7 @@ func each(yield func([]string), lists ...[]string) {
 }
 
 // Every legal combination of mode words has a plan of its own with its capability, and each kind of illegal one its
-// reason: what is wrong with which field. Wires are told where tables are cut by rows only, and sums once, since they combine with
-// everything.
+// reason: what is wrong with which field.
 func TestPlansOfAllCombinations(t *testing.T) {
 	var legal []string
 	refused := map[string]string{} // by field and reason, the first combination that it is for
@@ -83,15 +82,14 @@ func TestPlansOfAllCombinations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if other, taken := plans[plan]; taken && other != string(text) {
-			t.Errorf("one plan, %s, for\n%s\nand\n%s", plan, text, other)
+		if other, taken := plans[plan]; taken {
+			if other != string(text) {
+				t.Errorf("one plan, %s, for\n%s\nand\n%s", plan, text, other)
+			}
+			return
 		}
 		plans[plan] = string(text)
-		plain := j.Wire == (Wire{Gradients: GradientsFloat32, Sparse: SparseRows}) || len(j.Tables) == 1 &&
-			!j.Tables[0].Replicated && j.Plan().Tables[0].Cut == CutRows
-		if plain && (j.Sum == SumFused || len(j.Tables) == 0) {
-			legal = append(legal, fmt.Sprintf("%s: %s: %v", words, plan, j.Plan().Capability()))
-		}
+		legal = append(legal, fmt.Sprintf("%s: %s: %v", words, plan, j.Plan().Capability()))
 	})
 	text := strings.Join(legal, "\n") + "\n\n"
 	for _, why := range sortedKeys(refused) {
@@ -145,18 +143,18 @@ func TestCapabilityWithOptimizersAndModules(t *testing.T) {
 		}
 	})
 	for words, want := range map[string]string{
-		"plain: sync update shards fused rows float32 rows":               "trainer in place, shard restart",
-		"exact: sync update shards fused rows float32 rows":               "trainer restart, shard restart",
-		"modules: sync update shards fused rows float32 rows":             "trainer restart, shard restart",
-		"plain: sync update shards fused rows bfloat16+feedback rows":     "trainer restart, shard restart",
-		"clip: sync mean shards fused none float32 rows":                  "trainer restart, shard restart",
-		"exact: async update shards fused rows float32 rows":              "trainer others go on, shard none",
-		"modules: async update shards fused rows float32 rows":            "trainer others go on, shard restart",
-		"modules alone: grouped update shards fused none float32 rows":    "trainer others go on, shard restart",
-		"exact: sync mean trainers fused rows async float32 rows":         "trainer none, shard none",
-		"exact: sync mean trainers fused rows float32 rows":               "trainer restart, shard restart",
-		"modules: sync mean trainers fused none float32 rows":             "trainer none, shard none",
-		"clip: sync mean trainers fused replicated:trainers float32 rows": "trainer none, shard none",
+		"plain: sync update shards fused rows float32":               "trainer in place, shard restart",
+		"exact: sync update shards fused rows float32":               "trainer restart, shard restart",
+		"modules: sync update shards fused rows float32":             "trainer restart, shard restart",
+		"plain: sync update shards fused rows bfloat16+feedback":     "trainer restart, shard restart",
+		"clip: sync mean shards fused none float32":                  "trainer restart, shard restart",
+		"exact: async update shards fused rows float32":              "trainer others go on, shard none",
+		"modules: async update shards fused rows float32":            "trainer others go on, shard restart",
+		"modules alone: grouped update shards fused none float32":    "trainer others go on, shard restart",
+		"exact: sync mean trainers fused rows async float32":         "trainer none, shard none",
+		"exact: sync mean trainers fused rows float32":               "trainer restart, shard restart",
+		"modules: sync mean trainers fused none float32":             "trainer none, shard none",
+		"clip: sync mean trainers fused replicated:trainers float32": "trainer none, shard none",
 	} {
 		if have[words] != want {
 			t.Errorf("%s: %q, want %q", words, have[words], want)

@@ -72,18 +72,20 @@ func checkPooled(i int, s Section, offsets int) *FrameError {
 	return nil
 }
 
-// checkBagTables checks that only those tables travel as bags that may.
+// checkBagTables checks that only those tables travel as bags that may: gradients of any but those whose rows have
+// their count behind them, and lookups of those that shards pool.
 func (p *Placement) checkBagTables(v *View) *FrameError {
 	bags := v.Bags()
 	for i, s := range v.Sections() {
-		if bags[i].Count == 0 || uint64(s.Table) < uint64(len(p.Plan.Tables)) && p.Plan.Tables[s.Table].Cut.PooledByShards() {
-			continue
-		}
-		if v.head.Kind != KindSparse {
+		known := uint64(s.Table) < uint64(len(p.job.Tables))
+		switch {
+		case bags[i].Count == 0:
+		case v.head.Kind != KindSparse && !(known && p.Plan.Tables[s.Table].Cut.PooledByShards()):
 			return Refuse(ReasonWrongShape, "bags of table %d: shards pool tables of placement %s or %s", s.Table,
 				PlacementColumns, PlacementTables)
+		case v.head.Kind == KindSparse && known && p.job.Tables[s.Table].PerRow:
+			return Refuse(ReasonWrongShape, "bags of table %q: its rows have counts behind them", p.job.Tables[s.Table].Name)
 		}
-		return Refuse(ReasonWrongShape, "bags: the job's sparse gradients travel as %s", SparseRows)
 	}
 	return nil
 }

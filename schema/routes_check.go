@@ -1,5 +1,7 @@
 package schema
 
+import "slices"
+
 // Bounds of Job.FirstBucketBytes and BucketBytes, where they are given.
 const (
 	BucketBytesMin = 4 << 10
@@ -42,9 +44,7 @@ func (c *jobCheck) tableConsistency(j *Job) {
 
 // routes checks what a manifest says of ways, sums and buckets.
 func (c *jobCheck) routes(j *Job) {
-	if j.Sum != "" {
-		c.oneOf("sum", j.Sum, SumFused, SumArrival, SumClose)
-	}
+	c.sum(j)
 	if j.OnNonfinite != "" {
 		c.oneOf("on_nonfinite", j.OnNonfinite, NonfiniteFail, NonfiniteSkip)
 	}
@@ -55,6 +55,22 @@ func (c *jobCheck) routes(j *Job) {
 		if b.value != 0 && c.between(b.field, b.value, BucketBytesMin, BucketBytesMax) && b.value%valueBytes != 0 {
 			c.add(b.field, b.value, "a multiple of %d", valueBytes)
 		}
+	}
+}
+
+// sum checks when contributions are added up.
+func (c *jobCheck) sum(j *Job) {
+	if j.Sum == "" {
+		return
+	}
+	c.oneOf("sum", j.Sum, SumFused, SumClose)
+	byShards := func(t TableSpec) bool {
+		return t.Replicated && (t.Reduce == ReduceShards || t.Reduce == "" && j.Reduce != ReduceTrainers)
+	}
+	if j.Sum == SumClose && (j.Apply != ApplyMean || j.Consistency != ConsistencySync ||
+		!(len(j.Parameters) > 0 && j.Reduce != ReduceTrainers) && !slices.ContainsFunc(j.Tables, byShards)) {
+		c.add("sum", j.Sum, "%s, or parameters or a replicated table that shards add up, in consistency %s with apply %s",
+			SumFused, ConsistencySync, ApplyMean)
 	}
 }
 

@@ -58,7 +58,7 @@ func sweep(v *View) (sum float64) {
 	r, _ := DecodeRefusal(v)
 	for _, gradients := range []string{GradientsFloat32, GradientsBFloat16, GradientsFloat16} {
 		job := testJob()
-		job.Wire.Gradients, job.Wire.Sparse = gradients, SparseBags
+		job.Wire.Gradients = gradients
 		if NewPlacement(job, 2).CheckFrame(v, 1) == nil && v.CheckJob(1, 1) == nil {
 			sum++
 		}

@@ -20,11 +20,6 @@ func TestCheckVersions(t *testing.T) {
 		{"", false, false, func(j *Job) { j.Consistency, j.Group = ConsistencyGrouped, 1 }},
 		{"exact rows", false, false, func(j *Job) { j.Consistency, j.Optimizer.Exact = ConsistencyAsync, true }},
 		{"", true, false, func(j *Job) {
-			j.Apply, j.Consistency, j.Ahead = ApplyMean, ConsistencyBounded, 1
-			j.Parameters, j.Tables = nil, []TableSpec{table}
-		}},
-		{"", true, false, func(j *Job) { j.Apply, j.Consistency, j.Ahead = ApplyMean, ConsistencyBounded, 1 }},
-		{"", true, false, func(j *Job) {
 			j.TableConsistency, j.Reduce = ConsistencyAsync, ReduceTrainers
 			j.Tables = []TableSpec{table}
 		}},
@@ -51,11 +46,6 @@ func TestCheckVersions(t *testing.T) {
 		}},
 		{"its shards add up nothing", false, false, func(j *Job) {
 			j.Modules, j.Apply, j.Reduce, j.Tables = modules, ApplyMean, ReduceTrainers, []TableSpec{table}
-			j.Tables[0].Replicated = true
-		}},
-		{"its shards add up nothing", false, false, func(j *Job) {
-			j.Wire = Wire{Gradients: GradientsBFloat16, ErrorFeedback: true}
-			j.Apply, j.Reduce, j.Tables = ApplyMean, ReduceTrainers, []TableSpec{table}
 			j.Tables[0].Replicated = true
 		}},
 	} {

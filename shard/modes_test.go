@@ -380,11 +380,10 @@ func newSimulationOf(t *testing.T, seed uint64, consistency string, ahead int) *
 	trainers := 1 + r.IntN(4)
 	job := shardtest.SmallJob("simulated", trainers, trainers+r.IntN(6))
 	job.Seed, job.Consistency, job.Ahead = seed, consistency, ahead
-	job.Sum = []string{schema.SumFused, schema.SumArrival, schema.SumClose}[seed%3]
 	switch r.IntN(4) {
 	case 0:
-		if consistency != schema.ConsistencyAsync {
-			job.Apply = schema.ApplyMean
+		if consistency == schema.ConsistencySync {
+			job.Apply, job.Sum = schema.ApplyMean, []string{schema.SumFused, schema.SumClose}[seed%2]
 		}
 	case 1:
 		job.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.05}

@@ -41,29 +41,24 @@ func TestShardRefusesOtherWireForms(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		view   *schema.View
-		sparse string
 		share  int64
 		reason schema.Reason
 		text   string
 	}{
-		{"dense float32", frame(schema.Layout{Kind: schema.KindDense, Values: 12}, 0, nothing), "", share,
+		{"dense float32", frame(schema.Layout{Kind: schema.KindDense, Values: 12}, 0, nothing), share,
 			schema.ReasonWrongDType, "travel as bfloat16"},
-		{"dense float16", frame(schema.Layout{Kind: schema.KindDense, DType: schema.DTypeFloat16, Values: 6}, 0, nothing), "",
+		{"dense float16", frame(schema.Layout{Kind: schema.KindDense, DType: schema.DTypeFloat16, Values: 6}, 0, nothing),
 			share, schema.ReasonWrongDType, "float16 values"},
-		{"dense", frame(schema.Layout{Kind: schema.KindDense, DType: half, Values: 6}, 0, nothing), "", share,
+		{"dense", frame(schema.Layout{Kind: schema.KindDense, DType: half, Values: 6}, 0, nothing), share,
 			schema.ReasonOK, ""},
-		{"sparse float32", frame(schema.Layout{Kind: schema.KindSparse}, 1, nothing), "", share, schema.ReasonWrongDType,
+		{"sparse float32", frame(schema.Layout{Kind: schema.KindSparse}, 1, nothing), share, schema.ReasonWrongDType,
 			"travel as bfloat16"},
-		{"bags", frame(bagged, 1, bags), schema.SparseRows, share, schema.ReasonWrongShape, "travel as rows"},
-		{"bags beyond the share", frame(bagged, 1, bags), schema.SparseBags, share, schema.ReasonOverBudget, "11200 bytes"},
-		{"bags within it", frame(bagged, 1, bags), schema.SparseBags, share + 1, schema.ReasonOK, ""},
-		{"sparse", frame(schema.Layout{Kind: schema.KindSparse, DType: half}, 1, nothing), "", share, schema.ReasonOK, ""},
+		{"bags beyond the share", frame(bagged, 1, bags), share, schema.ReasonOverBudget, "11200 bytes"},
+		{"bags within it", frame(bagged, 1, bags), share + 1, schema.ReasonOK, ""},
+		{"sparse", frame(schema.Layout{Kind: schema.KindSparse, DType: half}, 1, nothing), share, schema.ReasonOK, ""},
 	} {
-		own := *job
-		own.Wire.Sparse = c.sparse
-		must(t, own.Validate())
-		s, err := New(context.Background(), Config{Job: &own, Placement: schema.NewPlacement(&own, 1), RunID: shardtest.RunID,
-			Generation: shardtest.Generation, Backend: shardtest.New(t, &own).Backend, Contributors: round.ContributorsOf(&own),
+		s, err := New(context.Background(), Config{Job: job, Placement: schema.NewPlacement(job, 1), RunID: shardtest.RunID,
+			Generation: shardtest.Generation, Backend: shardtest.New(t, job).Backend, Contributors: round.ContributorsOf(job),
 			StagedBytesMax: c.share})
 		must(t, err)
 		outputs, reason, err := s.Step("t0", c.view, nil)
@@ -81,7 +76,7 @@ func TestShardRefusesOtherWireForms(t *testing.T) {
 // The first frame of a batch is held to the share as well.
 func TestShareHoldsForTheFirstFrameOfABatch(t *testing.T) {
 	job := shardtest.SmallJob("share", 1, 1)
-	job.Parameters, job.Tables, job.Wire.Sparse = nil, job.Tables[:1], schema.SparseBags
+	job.Parameters, job.Tables = nil, job.Tables[:1]
 	must(t, job.Validate())
 	const share = 400*(8+4*5) - 1
 	s, err := New(context.Background(), Config{Job: job, Placement: schema.NewPlacement(job, 1), RunID: shardtest.RunID,

@@ -8,12 +8,11 @@ import (
 	"gradbus/schema"
 )
 
-// bagGrads keeps the row gradients of the hosted lanes as the workload gave them, in jobs whose sparse gradients may
-// travel as bags. When the last lane of a hosted node is there it decides, table by table, in which form they do: a
-// table of a node is either all bags, lane by lane, or all rows, added up. The bits are the same, unless values are
-// rounded to 16 bits: then bags are rounded in one form and sums of them in the other.
+// bagGrads keeps the row gradients of the hosted lanes as the workload gave them. When the last lane of a hosted node
+// is there it decides, table by table, in which form they travel: a table of a node is either all bags, lane by lane,
+// or all rows, added up. The bits are the same, unless values are rounded to 16 bits: then bags are rounded in one form
+// and sums of them in the other.
 type bagGrads struct {
-	sparse schema.SparseForm // of the job
 	dtype  schema.DType
 	first  lane.Lane
 	nodes  []lane.Node
@@ -27,7 +26,8 @@ type bagGrads struct {
 	now  uint32    // number of the count
 	last []counted // of each shard
 
-	whole []bool // of each table: shards pool it, so it always travels as bags
+	whole  []bool // of each table: shards pool it, so it always travels as bags
+	perRow []bool // of each table: rows have their count behind them, so it always travels as rows
 }
 
 // bagGrad is one lane's gradient of one table.
@@ -49,13 +49,13 @@ const (
 	givenBags
 )
 
-func newBagGrads(wire *schema.Plan, plan *lanePlan, owners *routing, specs []schema.TableSpec) *bagGrads {
+func newBagGrads(dtype schema.DType, plan *lanePlan, owners *routing, specs []schema.TableSpec) *bagGrads {
 	tables := len(specs)
-	g := &bagGrads{sparse: wire.Sparse, dtype: wire.DType, first: plan.first, nodes: plan.nodes, owners: owners,
+	g := &bagGrads{dtype: dtype, first: plan.first, nodes: plan.nodes, owners: owners,
 		lanes: make([][]bagGrad, len(plan.lanes)), form: make([][]bool, len(plan.nodes)),
-		there: make([]bool, len(plan.lanes)), last: make([]counted, owners.shards), whole: make([]bool, tables)}
+		there: make([]bool, len(plan.lanes)), last: make([]counted, owners.shards), whole: make([]bool, tables), perRow: make([]bool, tables)}
 	for i := range specs {
-		g.whole[i] = pooledByShards(specs[i])
+		g.whole[i], g.perRow[i] = pooledByShards(specs[i]), specs[i].PerRow
 	}
 	for i := range g.lanes {
 		g.lanes[i] = make([]bagGrad, tables)
@@ -140,6 +140,9 @@ func checkBags(mode cuda.Mode, dim, ids int, offsets []int64, grad []float32) er
 // goes by the bytes of sections, keys, offsets and values. Each trainer may decide for itself, since the frames say
 // what they hold.
 func (g *bagGrads) asBags(table, node, dim, distinct int) bool {
+	if g.perRow[table] {
+		return false
+	}
 	lo, hi := g.lanesOf(node)
 	some := false
 	for at := lo; at < hi; at++ {
@@ -151,11 +154,8 @@ func (g *bagGrads) asBags(table, node, dim, distinct int) bool {
 			some = true
 		}
 	}
-	if !some || g.sparse == schema.AsBags || g.whole[table] {
+	if !some || g.whole[table] {
 		return some
-	}
-	if g.sparse != schema.AsSmaller {
-		return false
 	}
 	rows, bags := g.bytes(table, lo, hi, dim, distinct)
 	return bags < rows

@@ -11,81 +11,17 @@ import (
 	"gradbus/schema"
 )
 
-// The form in which row gradients travel changes no bit: rows, bags or whichever is smaller, for any number of trainers
-// and shards, with tables of which the workload gives some batches by rows and others by bags.
-func TestSparseFormsGiveEqualBits(t *testing.T) {
+// Gradients that are given by rows, by bags or by both in turn give equal bits, for any number of trainers and shards.
+func TestRowsAndBagsGiveEqualBits(t *testing.T) {
 	const lanes, batches = 6, 7
 	want, losses := toyOutcome(t, lanes, batches)
 	for shards := 1; shards <= 3; shards++ {
 		server := startServer(t, shards)
-		sent := map[string]uint64{}
-		for _, sparse := range []string{schema.SparseRows, schema.SparseBags, schema.SparseAuto} {
-			for _, trainers := range []int{1, 2, 4} {
-				t.Run(fmt.Sprintf("%d shards/%s/%d trainers", shards, sparse, trainers), func(t *testing.T) {
-					job := toyJob(fmt.Sprintf("%s-%d", sparse, trainers), trainers, lanes, schema.ApplyUpdate)
-					job.Wire.Sparse = sparse
-					all := trainAll(t, testConfig(t, server), job, batches)
-					checkOutcomes(t, all, want, losses)
-					for _, one := range all {
-						sent[sparse] += one.stats.BytesSent
-					}
-				})
-			}
-		}
-		if sent[schema.SparseRows] == sent[schema.SparseBags] {
-			t.Errorf("%d shards: %v bytes in both forms: nothing has travelled as bags", shards, sent)
-		}
-		server.Close()
-	}
-}
-
-// With 16 bits on the wire, form bags rounds the gradients of bags: the oracle does so in the workload. What remains of
-// rounding sums is that of dense parameters.
-func TestRoundedBagsAgainstOracle(t *testing.T) {
-	const lanes, batches = 6, 6
-	best, err := cuda.Open(cuda.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer best.Close()
-	for shards := 1; shards <= 3; shards++ {
-		server := startServer(t, shards)
-		for i, gradients := range []string{schema.GradientsBFloat16, schema.GradientsFloat16} {
-			for _, trainers := range []int{1, 2, 4} {
-				t.Run(fmt.Sprintf("%d shards/%s/%d trainers", shards, gradients, trainers), func(t *testing.T) {
-					job := toyJob(fmt.Sprintf("%s-%d", gradients, trainers), trainers, lanes, schema.ApplyUpdate)
-					job.Wire = schema.Wire{Gradients: gradients, Sparse: schema.SparseBags}
-					o := newOracle(t, job)
-					o.sent = newOracleWire(job, nodesOf(trainers, lanes))
-					o.sent.rowsAsTheyAre = true
-					w := newToy(t, job)
-					w.roundBags = job.Wire.DType()
-					losses := make([]float64, batches)
-					for b := range losses {
-						losses[b], _ = o.step(t, w, schema.Batch(b))
-					}
-					config := testConfig(t, server)
-					if i == shards%2 {
-						config.Backend = best
-					}
-					all := make([]outcome, trainers)
-					done := make(chan int)
-					for at := range all {
-						c := config
-						c.Member = schema.TrainerMember(at)
-						go func() {
-							w := newToy(t, job)
-							w.alwaysBags = true
-							all[at] = train(testContext(t), c, job, w, batches)
-							done <- at
-						}()
-					}
-					for range all {
-						<-done
-					}
-					checkOutcomes(t, all, o.digest(t), losses)
-				})
-			}
+		for _, trainers := range []int{1, 2, 4} {
+			t.Run(fmt.Sprintf("%d shards/%d trainers", shards, trainers), func(t *testing.T) {
+				job := toyJob(fmt.Sprintf("forms-%d", trainers), trainers, lanes, schema.ApplyUpdate)
+				checkOutcomes(t, trainAll(t, testConfig(t, server), job, batches), want, losses)
+			})
 		}
 		server.Close()
 	}
@@ -93,7 +29,7 @@ func TestRoundedBagsAgainstOracle(t *testing.T) {
 
 // Bags by hand: two lanes of one node, keys 7, 8 and 9 (local ids 0, 1, 2) on two shards, key 8 alone on the second.
 func TestSharesLiteral(t *testing.T) {
-	s, _ := handShares(t, schema.SparseBags, 100)
+	s, _ := handShares(t, true, 100)
 	check := func(shard int, want ...scatterPiece) schema.View {
 		t.Helper()
 		chunks := s.share(shard)
@@ -115,18 +51,17 @@ func TestSharesLiteral(t *testing.T) {
 	}
 }
 
-// handShares are lane 0's bags {7, 7}, {9, 8} and {} and lane 1's bag {8, 9}, with gradients {1, 2} {3, 4} and {5, 6}.
-func handShares(t *testing.T, sparse string, valuesMax int) (*scatter, *rowSums) {
+// handShares are, as bags or in the smaller form, lane 0's bags {7, 7}, {9, 8} and {} and lane 1's bag {8, 9}, with gradients {1, 2} {3, 4} and {5, 6}.
+func handShares(t *testing.T, asBags bool, valuesMax int) (*scatter, *rowSums) {
 	t.Helper()
 	keys := []uint64{7, 8, 9}
 	owners := newRouting([]int{2}, 2, valuesMax, func(_ int, key uint64) int { return int(key+1) % 2 })
 	owners.assign([][]uint64{keys})
 	plan := newLanePlan(0, 2, 2)
 	plan.present([]int{3, 1})
-	sums := newRowSums(testBackend(t), 2, plan.first, 1, []int{2})
+	sums := newRowSums(testBackend(t), 2, newBagGrads(schema.DTypeFloat32, plan, owners, make([]schema.TableSpec, 1)),
+		[]int{2})
 	sums.count = func(int) int { return len(keys) }
-	sums.bags = newBagGrads((&schema.Job{Wire: schema.Wire{Sparse: sparse}}).Plan(), plan, owners,
-		make([]schema.TableSpec, 1))
 	sums.reset()
 	sums.begin(0, plan.lanes[0])
 	err := sums.addBags(0, cuda.Sum, []int64{0, 0, 2, 1}, []int64{0, 2, 4, 4}, []float32{1, 2, 3, 4, 9, 9})
@@ -140,6 +75,7 @@ func handShares(t *testing.T, sparse string, valuesMax int) (*scatter, *rowSums)
 	if err == nil {
 		err = sums.end()
 	}
+	sums.bags.form[0][0] = sums.bags.form[0][0] || asBags
 	s := newScatter(sums, newRouting([]int{2}, 2, valuesMax, nil), nil, func(int) []uint64 { return keys })
 	if err == nil {
 		err = s.assign(0, owners)
@@ -165,10 +101,10 @@ func filled(t *testing.T, s *scatter, shard int, pieces []scatterPiece) schema.V
 	return v
 }
 
-// The bytes that form auto compares are those of sections, keys, offsets and values in the frames of each form.
+// The bytes by which the form is chosen are those of sections, keys, offsets and values in the frames of each form.
 func TestFormBytesAreThoseOfFrames(t *testing.T) {
-	count := func(sparse string) (bytes int) {
-		s, _ := handShares(t, sparse, 100)
+	count := func(asBags bool) (bytes int) {
+		s, _ := handShares(t, asBags, 100)
 		for shard := range 2 {
 			for _, pieces := range s.share(shard) {
 				v := filled(t, s, shard, pieces)
@@ -177,23 +113,23 @@ func TestFormBytesAreThoseOfFrames(t *testing.T) {
 		}
 		return bytes
 	}
-	_, sums := handShares(t, schema.SparseBags, 100)
+	_, sums := handShares(t, true, 100)
 	rows, bags := sums.bags.bytes(0, 0, 2, 2, 3)
-	if got := count(schema.SparseBags); got != bags {
+	if got := count(true); got != bags {
 		t.Errorf("%d bytes of bags, and %d in the frames", bags, got)
 	}
-	// Three rows, on two shards, are 3 * (8 + 8) + 2 * 16; auto takes them.
+	// Three rows, on two shards, are 3 * (8 + 8) + 2 * 16, the smaller form.
 	if rows != 80 || bags <= rows {
 		t.Errorf("%d bytes of rows and %d of bags, want 80 and more", rows, bags)
 	}
-	if got := count(schema.SparseAuto); got != rows {
-		t.Errorf("%d bytes of rows, and %d in the frames that auto chooses", rows, got)
+	if got := count(false); got != rows {
+		t.Errorf("%d bytes of rows, and %d in the frames of the smaller form", rows, got)
 	}
 }
 
 // In 16 bits the form shows in the bits, so that the choice may not depend on the number of shards: it is that of one.
 func TestFormOfHalvesIgnoresShards(t *testing.T) {
-	_, sums := handShares(t, schema.SparseBags, 100)
+	_, sums := handShares(t, true, 100)
 	sums.bags.dtype = schema.DTypeBFloat16
 	// Rows: 3 keys of 12 bytes and a section of 16. Bags: 6 positions of 8, 3 bags of 8, a section of 24 for each lane.
 	if rows, bags := sums.bags.bytes(0, 0, 2, 2, 3); rows != 52 || bags != 120 {
@@ -218,9 +154,9 @@ func TestSharesHoldEveryPosition(t *testing.T) {
 			samples[i] = 1
 		}
 		plan.present(samples)
-		sums := newRowSums(testBackend(t), lanes, plan.first, 1, dims)
+		sums := newRowSums(testBackend(t), lanes,
+			newBagGrads(schema.DTypeFloat32, plan, owners, make([]schema.TableSpec, len(dims))), dims)
 		sums.count = func(table int) int { return len(keys[table]) }
-		sums.bags = newBagGrads(&schema.Plan{Sparse: schema.AsBags}, plan, owners, make([]schema.TableSpec, len(dims)))
 		sums.reset()
 		want := map[position][]float32{} // gradients in the order of positions
 		for l := range lanes {
@@ -240,6 +176,9 @@ func TestSharesHoldEveryPosition(t *testing.T) {
 			if err := sums.end(); err != nil {
 				t.Fatal(err)
 			}
+		}
+		for table := range dims {
+			sums.bags.form[0][table] = true
 		}
 		s := newScatter(sums, newRouting(dims, shards, valuesMax, nil), nil, func(table int) []uint64 { return keys[table] })
 		if err := s.assign(0, owners); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/lane"
+	"gradbus/schema"
 )
 
 // Three lanes of one node over one parameter of two values, which one checks by hand: ((a+b)+c), not (a+(b+c)).
@@ -157,7 +158,7 @@ func TestRowSumsAgainstTree(t *testing.T) {
 		first := random.IntN(lanes)
 		count := 1 + random.IntN(lanes-first)
 		p := newLanePlan(lane.Lane(first), count, lanes)
-		s := newRowSums(testBackend(t), lanes, p.first, len(p.nodes), dims)
+		s := testRowSums(t, lanes, p, dims)
 		for range 3 {
 			samples := make([]int, count)
 			grads := make([]map[[2]int][]float32, count) // [lane][table, id]
@@ -182,6 +183,17 @@ func TestRowSumsAgainstTree(t *testing.T) {
 }
 
 const testIDs = 12
+
+// testRowSums are those of tables that travel as rows, to one shard.
+func testRowSums(t *testing.T, lanes int, p *lanePlan, dims []int) *rowSums {
+	bags := newBagGrads(schema.DTypeFloat32, p, newRouting(dims, 1, 1, nil), make([]schema.TableSpec, len(dims)))
+	for table := range bags.perRow {
+		bags.perRow[table] = true
+	}
+	s := newRowSums(testBackend(t), lanes, bags, dims)
+	s.count = func(int) int { return testIDs }
+	return s
+}
 
 func randomRowGrad(t *testing.T, random *rand.Rand, s *rowSums, at int, l laneSums, dims []int,
 	to map[[2]int][]float32) {
@@ -237,7 +249,7 @@ func checkNodeRows(t *testing.T, seed uint64, node []rows, dims []int, want func
 }
 
 func TestRowSumsRefusesTwice(t *testing.T) {
-	s := newRowSums(testBackend(t), 1, 0, 1, []int{1})
+	s := testRowSums(t, 1, newLanePlan(0, 1, 1), []int{1})
 	s.begin(0, laneSums{})
 	if err := s.add(0, []uint64{1}, []float32{1}); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,6 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
-	"gradbus/internal/planted"
 	"gradbus/lane"
 	"gradbus/schema"
 	"gradbus/shard"
@@ -162,27 +161,22 @@ func (s *membership) build(params *parameters) (err error) {
 	s.share.pieces = shard.NewPieces(job)
 	plan := newLanePlan(s.joined.FirstLane, lanes, job.Lanes)
 	t := newTables(job.Tables, lanes)
-	s.compute = &compute{plan: plan, tables: t, params: params, samples: make([]int, lanes),
-		dense: newDenseSums(s.config.Backend, job.Lanes, plan.slots(), s.flat.params, s.flat.chunks),
-		rows:  newRowSums(s.config.Backend, job.Lanes, plan.first, len(plan.nodes), t.sumDims())}
-	s.compute.rows.dtype, s.compute.rows.count = s.place.Plan.DType, func(table int) int { return len(t.keys[table]) }
-	s.compute.dense.held = s.place.Plan.SkipNonfinite
-	if slices.ContainsFunc(t.specs, func(spec schema.TableSpec) bool { return spec.PerRow }) {
-		s.compute.rows.perRow = &rowCounts{tables: t}
-	}
-	if p := s.place.Plan; p.Owner == schema.ByTrainers && !p.Sync() && !planted.Is(planted.SkipAheadCopies) {
-		params.made = s.copyChunk
-	}
-	if s.place.Plan.ErrorFeedback {
-		s.compute.dense.keepResiduals(len(plan.nodes))
-	}
 	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend, &s.lr.applied, s.joined.Version > 0,
 		s.config.Checkpoints.Dir != ""); err != nil {
 		return err
 	}
 	owners := s.newRouting(t.dims())
-	if s.place.Plan.Sparse != schema.AsRows || slices.ContainsFunc(t.specs, pooledByShards) {
-		s.compute.rows.bags = newBagGrads(s.place.Plan, plan, owners, t.specs)
+	s.compute = &compute{plan: plan, tables: t, params: params, samples: make([]int, lanes),
+		dense: newDenseSums(s.config.Backend, job.Lanes, plan.slots(), s.flat.params, s.flat.chunks),
+		rows: newRowSums(s.config.Backend, job.Lanes, newBagGrads(s.place.Plan.DType, plan, owners, t.specs),
+			t.sumDims())}
+	s.compute.rows.count = func(table int) int { return len(t.keys[table]) }
+	s.compute.dense.held = s.place.Plan.SkipNonfinite
+	if slices.ContainsFunc(t.specs, func(spec schema.TableSpec) bool { return spec.PerRow }) {
+		s.compute.rows.perRow = &rowCounts{tables: t}
+	}
+	if s.place.Plan.ErrorFeedback {
+		s.compute.dense.keepResiduals(len(plan.nodes))
 	}
 	sparse := rowOwners(s.place)
 	s.results = newResults(s.flat, params, job, sparse, s.config.RetryAfter)

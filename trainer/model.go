@@ -323,10 +323,10 @@ func unweighed(metadata map[string]string, tensors map[string]safetensors.Tensor
 	}
 	m := &Model{Metadata: metadata}
 	var err error
-	if m.job, err = schema.DecodeJob([]byte(text)); err != nil {
+	if m.job, err = schema.DecodeStoredJob([]byte(text)); err != nil {
 		return nil, err
 	}
-	if err := m.job.Validate(); err != nil {
+	if err := m.job.ValidateStored(); err != nil {
 		return nil, err
 	}
 	version, err := strconv.ParseUint(metadata[versionEntry], 10, 64)

@@ -26,10 +26,8 @@ type toy struct {
 	ask func(b schema.Batch)
 	// enter is called when a lane begins; nil for nothing.
 	enter func(b schema.Batch, l lane.Lane)
-	// roundBags rounds the gradients of bags as a job does that sends them in 16 bits; zero for nothing.
-	roundBags schema.DType
-	// alwaysBags gives no gradient by rows.
-	alwaysBags bool
+	// byRows gives all gradients by rows; so jobs in 16 bits do, in which the oracle rounds sums of rows.
+	byRows bool
 }
 
 const (
@@ -202,13 +200,8 @@ func (b *bag) backward(m *toy, step *LaneStep) error {
 	switch {
 	case len(b.ids) == 0: // without keys the gradient need not be given
 		return nil
-	case b.table == 0 || step.Batch%3 != 1 || m.alwaysBags || m.roundBags != 0:
-		mode := b.mode
-		if m.roundBags != 0 {
-			mode = cuda.Sum
-			b.round(m.roundBags)
-		}
-		step.BagGrad(b.table, mode, b.offsets, b.grad)
+	case !m.byRows && (b.table == 0 || step.Batch%3 != 1):
+		step.BagGrad(b.table, b.mode, b.offsets, b.grad)
 		return nil
 	}
 	keys, out := make([]int64, len(b.ids)), make([]float32, len(b.ids)*b.dim)
@@ -221,15 +214,6 @@ func (b *bag) backward(m *toy, step *LaneStep) error {
 	return err
 }
 
-func (b *bag) round(dtype schema.DType) {
-	for i := range b.grad {
-		if n := b.offsets[i/b.dim+1] - b.offsets[i/b.dim]; b.mode == cuda.Mean && n > 0 {
-			b.grad[i] /= float32(n)
-		}
-		b.grad[i] = naiveRound(dtype, b.grad[i])
-	}
-}
-
 // columnSums is the gradient of the shift: that of the bias, computed apart.
 func (m *toy) columnSums(ones, grad []float32) []float32 {
 	out := make([]float32, toyClasses)
@@ -240,4 +224,6 @@ func (m *toy) columnSums(ones, grad []float32) []float32 {
 	return out
 }
 
-func newToy(t testing.TB, job *schema.Job) *toy { return &toy{backend: testBackend(t), job: job} }
+func newToy(t testing.TB, job *schema.Job) *toy {
+	return &toy{backend: testBackend(t), job: job, byRows: job.Wire.DType() != schema.DTypeFloat32}
+}

@@ -14,8 +14,8 @@ import (
 	"gradbus/schema"
 )
 
-func boundedJob(name string, trainers, lanes, ahead int, apply string) *schema.Job {
-	job := toyJob(name, trainers, lanes, apply)
+func boundedJob(name string, trainers, lanes, ahead int) *schema.Job {
+	job := toyJob(name, trainers, lanes, schema.ApplyUpdate)
 	job.Consistency, job.Ahead = schema.ConsistencyBounded, ahead
 	return job
 }
@@ -93,25 +93,23 @@ func (o *oracle) replay(t *testing.T, w Workload, place *schema.Placement, batch
 // may.
 func TestBoundedAgainstOracle(t *testing.T) {
 	const lanes, batches = 5, 9
-	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
-		for _, c := range []struct{ trainers, shards, ahead int }{{1, 1, 2}, {2, 1, 1}, {2, 2, 3}, {3, 2, 2}} {
-			t.Run(fmt.Sprintf("%s/%d trainers/%d shards/%d ahead", apply, c.trainers, c.shards, c.ahead), func(t *testing.T) {
-				t.Parallel()
-				server := startServer(t, c.shards)
-				job := boundedJob("bounded", c.trainers, lanes, c.ahead, apply)
-				seen := runAhead(t, testConfig(t, server), job, batches)
-				o := newOracle(t, job)
-				o.replay(t, newToy(t, job), schema.NewPlacement(job, c.shards), batches, seen.sights)
-				for i, got := range seen.digests {
-					if want := o.digest(t); got != want {
-						t.Errorf("trainer %d: weights %x, want %x", i, got[:6], want[:6])
-					}
+	for _, c := range []struct{ trainers, shards, ahead int }{{1, 1, 2}, {2, 1, 1}, {2, 2, 3}, {3, 2, 2}} {
+		t.Run(fmt.Sprintf("%d trainers/%d shards/%d ahead", c.trainers, c.shards, c.ahead), func(t *testing.T) {
+			t.Parallel()
+			server := startServer(t, c.shards)
+			job := boundedJob("bounded", c.trainers, lanes, c.ahead)
+			seen := runAhead(t, testConfig(t, server), job, batches)
+			o := newOracle(t, job)
+			o.replay(t, newToy(t, job), schema.NewPlacement(job, c.shards), batches, seen.sights)
+			for i, got := range seen.digests {
+				if want := o.digest(t); got != want {
+					t.Errorf("trainer %d: weights %x, want %x", i, got[:6], want[:6])
 				}
-				if c.trainers > 1 && seen.behind == 0 {
-					t.Error("nobody ran ahead")
-				}
-			})
-		}
+			}
+			if c.trainers > 1 && seen.behind == 0 {
+				t.Error("nobody ran ahead")
+			}
+		})
 	}
 }
 
@@ -181,61 +179,13 @@ func TestLostTrainerIsNamedInBounded(t *testing.T) { testkit.Waits(t, lostTraine
 
 func lostTrainerIsNamedInBounded(t *testing.T) {
 	server := startServer(t, 1)
-	job := boundedJob("lost-bounded", 2, 2, 2, schema.ApplyUpdate)
+	job := boundedJob("lost-bounded", 2, 2, 2)
 	sessions := joinAll(t, testConfig(t, server), job)
 	waitForHeartbeats(t, sessions[0], 2)
 	sessions[1].close() // no leave
 	err := sessions[0].Run(testContext(t), newToy(t, job), 10, nil)
 	checkError(t, err, ErrJobFailed, "trainer t1", "last seen")
 	_ = sessions[0].Abort(err)
-}
-
-// A mean gradient that comes before the one of the batch before it, which was lost, has to wait for its turn; what was
-// pulled again makes both good.
-func TestResultsInTheOrderOfBatches(t *testing.T) {
-	job := boundedJob("order", 1, 1, 1, schema.ApplyMean)
-	job.Tables, job.Parameters, job.Optimizer.Momentum = nil, job.Parameters[3:], 0
-	job.Optimizer.WeightDecay, job.Optimizer.LR = 0, 1
-	place := schema.NewPlacement(job, 1)
-	flat, err := newFlatSpace(job, place)
-	if err != nil {
-		t.Fatal(err)
-	}
-	params, err := newParameters(t.Context(), job, testBackend(t), flat, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	first := params.values[0][0]
-	r := newResults(flat, params, job, nil, time.Second)
-	r.begin(0)
-	r.begin(1)
-	take := func(b schema.Batch, value float32, complete schema.Version) {
-		t.Helper()
-		v := viewOf(t, schema.Layout{Kind: schema.KindMean, Values: 4 * toyClasses},
-			schema.Head{Batch: b, Chunks: 1, Weight: 1}, func(f *schema.Frame) {
-				for i := range f.Float32s() {
-					f.Float32s()[i] = value
-				}
-			})
-		if _, err := r.take(0, false, b, v); err != nil {
-			t.Fatal(err)
-		}
-		if got := r.x.Completed(); got != complete {
-			t.Errorf("after batch %d version %d is complete, want %d", b, got, complete)
-		}
-	}
-	take(1, 10, 0)
-	r.x.AwaitResults(0, 0, 0)
-	r.x.Back()
-	if late := r.x.Tick(0).Pulls; len(late) != 2 || late[0].Batch == late[1].Batch {
-		t.Errorf("late are %v, want the rounds of both batches", late)
-	}
-	take(0, 1, 1)
-	take(1, 10, 2)
-	params.commit(2)
-	if got, want := params.value(0)[0], first-1-10; got != want {
-		t.Errorf("%v, want %v", got, want)
-	}
 }
 
 func asyncJob(name string, trainers, lanes int) *schema.Job {

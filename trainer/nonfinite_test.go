@@ -57,8 +57,7 @@ func (m spoiled) Lane(step *LaneStep) (float64, error) {
 func TestSkippedLanesAreAbsent(t *testing.T) {
 	server, seed := startServer(t, 2), rand.Uint64()
 	t.Logf("seed %d", seed)
-	m := mode{rounds: schema.ConsistencySync, momentum: 0.9,
-		wire: schema.Wire{Gradients: schema.GradientsFloat32, Sparse: schema.SparseRows}}
+	m := mode{rounds: schema.ConsistencySync, momentum: 0.9, wire: schema.Wire{Gradients: schema.GradientsFloat32}}
 	for i, way := range []struct{ apply, reduce, tables string }{
 		{schema.ApplyUpdate, schema.ReduceShards, "by-rows"}, {schema.ApplyMean, schema.ReduceShards, "mixed"},
 		{schema.ApplyMean, schema.ReduceTrainers, "replicated"}, {schema.ApplyUpdate, schema.ReduceShards, "whole"},

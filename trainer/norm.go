@@ -99,7 +99,7 @@ func (n *gradientNorm) rows(r *rowSums) {
 	began := time.Now()
 	for table, dim := range r.dims {
 		own := r.perRow.dim(table, dim)
-		if len(r.node) == 1 && own == dim && (r.bags == nil || !r.bags.form[0][table]) {
+		if len(r.node) == 1 && own == dim && !r.bags.form[0][table] {
 			n.squares += sumOfSquares(r.node[0][table].values)
 			continue
 		}
@@ -117,7 +117,7 @@ func (n *gradientNorm) addTable(r *rowSums, table, dim int) {
 	n.values = n.values[:0]
 	wide := r.dims[table] // with what is behind a row
 	for node := range r.node {
-		if r.bags == nil || !r.bags.form[node][table] {
+		if !r.bags.form[node][table] {
 			sums := &r.node[node][table]
 			for i, id := range sums.ids {
 				n.addRow(id, sums.values[i*wide:i*wide+dim])

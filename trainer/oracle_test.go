@@ -34,7 +34,6 @@ type oracleWire struct {
 	nodes     []lane.Node
 	residuals map[string][]float32 // by node and parameter
 
-	rowsAsTheyAre bool // rows are not rounded
 }
 
 func newOracleWire(job *schema.Job, nodes []lane.Node) *oracleWire {
@@ -45,7 +44,7 @@ func newOracleWire(job *schema.Job, nodes []lane.Node) *oracleWire {
 // sum adds up the tree, what each node's trainer sends being rounded. key names the parameter that error feedback is
 // for; an empty one has none.
 func (w *oracleWire) sum(root lane.Node, key string, of func(lane.Lane) []float32) []float32 {
-	if w == nil || key == "" && w.rowsAsTheyAre {
+	if w == nil {
 		return treeSum(root, of)
 	}
 	if !slices.Contains(w.nodes, root) {
@@ -227,7 +226,7 @@ func (o *oracle) lane(t *testing.T, w Workload, b schema.Batch, l lane.Lane) (*l
 	plan, tables := newLanePlan(l, 1, o.job.Lanes), newTables(o.job.Tables, 1)
 	c := &compute{plan: plan, tables: tables, params: p, samples: make([]int, 1),
 		dense: newDenseSums(testBackend(t), o.job.Lanes, 1, flat.params, nil),
-		rows:  newRowSums(testBackend(t), o.job.Lanes, plan.first, 1, tables.dims())}
+		rows:  testRowSums(t, o.job.Lanes, plan, tables.dims())}
 	c.rows.count = func(table int) int { return len(tables.keys[table]) }
 	if err := errors.Join(c.collect(w, b), c.named(b, nil)); err != nil {
 		t.Fatal(err)

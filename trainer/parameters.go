@@ -22,7 +22,6 @@ type parameters struct {
 	state  *state.Dense   // of the chunks of the space
 	now    schema.Version // the current one
 
-	made func(chunk int) // is called when a chunk's next version is there, unless it is nil
 }
 
 // newParameters draws the initial values, which every trainer does alike, unless ctx ends before.
@@ -72,20 +71,12 @@ func (p *parameters) step(chunk int, mean []float32, scale float32) error {
 			return p.flat.elementName(p.flat.chunks[chunk].lo + e.Position)
 		})
 	}
-	p.tell(chunk)
 	return nil
 }
 
 // keep makes the next version of a chunk what it is: nobody had a sample.
 func (p *parameters) keep(chunk int) {
 	p.state.Keep(chunk)
-	p.tell(chunk)
-}
-
-func (p *parameters) tell(chunk int) {
-	if p.made != nil {
-		p.made(chunk)
-	}
 }
 
 // commit makes version v the current one, once it is whole.

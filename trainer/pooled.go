@@ -247,7 +247,7 @@ func (s *scatter) scatterWhole(b *bagGrad, table, lane int) {
 
 // dim is how many columns of a table a shard has.
 func (s *scatter) dim(shard, table int) int {
-	if s.sums.bags == nil || !s.sums.bags.whole[table] {
+	if !s.sums.bags.whole[table] {
 		return s.rows.dims[table]
 	}
 	_, n := s.place.Columns(schema.Table(table), shard)

@@ -165,22 +165,16 @@ func TestTwoReceiversPlaceRowsAtOnce(t *testing.T) {
 func TestReceiversAgreeOnBits(t *testing.T) {
 	clipped := func(j *schema.Job) { j.Optimizer.Clip = &schema.Clipping{Kind: schema.ClipGlobal, Max: 0.5} }
 	for name, change := range map[string]func(*schema.Job){"steps": func(*schema.Job) {}, "clipped": clipped} {
-		for _, ahead := range []int{0, 2} {
-			run := func(receivers int) string {
-				job := toyJob("results", 1, 1, schema.ApplyMean)
-				change(job)
-				if job.Ahead = ahead; ahead > 0 {
-					job.Consistency, job.Tables = schema.ConsistencyBounded, nil
-				} else {
-					for i := range job.Tables {
-						job.Tables[i].Replicated = true
-					}
-				}
-				return takeAll(t, testResults(t, testBackend(t), job, 2), receivers)
+		run := func(receivers int) string {
+			job := toyJob("results", 1, 1, schema.ApplyMean)
+			change(job)
+			for i := range job.Tables {
+				job.Tables[i].Replicated = true
 			}
-			if one, many := run(1), run(4); one != many {
-				t.Errorf("%s, %d ahead: four receivers make\n%s\none makes\n%s", name, ahead, many, one)
-			}
+			return takeAll(t, testResults(t, testBackend(t), job, 2), receivers)
+		}
+		if one, many := run(1), run(4); one != many {
+			t.Errorf("%s: four receivers make\n%s\none makes\n%s", name, many, one)
 		}
 	}
 }

@@ -30,15 +30,10 @@ var routes = []struct {
 	{"trainers, one table replicated", schema.ReduceTrainers, []bool{true, false}, nil, ""},
 	{"trainers, tables by shards", schema.ReduceTrainers, []bool{true, true},
 		[]string{schema.ReduceShards, schema.ReduceShards}, ""},
-	{"shards, tables by trainers", schema.ReduceShards, []bool{true, true},
-		[]string{schema.ReduceTrainers, schema.ReduceTrainers}, ""},
-	{"shards, one table by either", schema.ReduceShards, []bool{true, true}, []string{schema.ReduceTrainers, ""}, ""},
 	{"trainers, one table by either, at the end", schema.ReduceTrainers, []bool{true, true},
 		[]string{"", schema.ReduceShards}, schema.SumClose},
-	{"shards, tables replicated, on arrival", schema.ReduceShards, []bool{true, true}, nil, schema.SumArrival},
-	{"shards, tables there, on arrival", schema.ReduceShards, []bool{false, false}, nil, schema.SumArrival},
+	{"shards, tables replicated, at the end", schema.ReduceShards, []bool{true, true}, nil, schema.SumClose},
 	{"shards, tables there, at the end", schema.ReduceShards, []bool{false, false}, nil, schema.SumClose},
-	{"trainers, tables replicated, at the end", schema.ReduceTrainers, []bool{true, true}, nil, schema.SumClose},
 }
 
 func routeJob(name string, route, trainers, lanes int) *schema.Job {

@@ -83,8 +83,6 @@ var havers = []haver{{name: "update", apply: schema.ApplyUpdate, policy: schema.
 			replicateAll(j)
 			j.Reduce, j.Tables[0].Reduce, j.Tables[1].Reduce = schema.ReduceTrainers, schema.ReduceShards, schema.ReduceShards
 		}},
-	{name: "replicated, rows added up by trainers", apply: schema.ApplyMean, policy: schema.PolicyFail,
-		routes: func(j *schema.Job) { j.Tables[1].Replicated, j.Tables[1].Reduce = true, schema.ReduceTrainers }},
 	{name: "trainers", apply: schema.ApplyMean, trainers: true, policy: schema.PolicyFail},
 	{name: "trainers, recovering", apply: schema.ApplyMean, trainers: true, policy: schema.PolicyRecover}}
 

@@ -20,7 +20,7 @@ type rowSums struct {
 
 	dtype   schema.DType // in which sums travel
 	rounder rounder
-	bags    *bagGrads           // where they may travel as bags; else nil
+	bags    *bagGrads           // the gradients of the hosted lanes, as they were given
 	count   func(table int) int // of local ids
 
 	open  [][]laneRows // [table] of the lanes of the node under way that gave rows, ascending
@@ -52,10 +52,10 @@ func (r *rows) set(ids []uint64, values []float32) {
 	r.ids, r.values = append(r.ids[:0], ids...), append(r.values[:0], values...)
 }
 
-func newRowSums(backend cuda.Backend, lanes int, first lane.Lane, nodes int, dims []int) *rowSums {
-	s := &rowSums{backend: backend, dtype: schema.DTypeFloat32, rounder: newRounder(backend), lanes: lanes,
-		first: first, dims: dims,
-		open: make([][]laneRows, len(dims)), node: make([][]rows, nodes), given: make([]bool, len(dims))}
+func newRowSums(backend cuda.Backend, lanes int, bags *bagGrads, dims []int) *rowSums {
+	s := &rowSums{backend: backend, dtype: bags.dtype, rounder: newRounder(backend), lanes: lanes,
+		first: bags.first, dims: dims, bags: bags,
+		open: make([][]laneRows, len(dims)), node: make([][]rows, len(bags.nodes)), given: make([]bool, len(dims))}
 	for i := range s.node {
 		s.node[i] = make([]rows, len(dims))
 	}
@@ -80,18 +80,14 @@ func (s *rowSums) reset() {
 	for table := range s.open {
 		s.open[table] = s.open[table][:0]
 	}
-	if s.bags != nil {
-		s.bags.reset()
-	}
+	s.bags.reset()
 }
 
 // begin starts hosted lane number at.
 func (s *rowSums) begin(at int, l laneSums) {
 	s.at, s.closes = at, l.closes
 	clear(s.given)
-	if s.bags != nil {
-		s.bags.begin(at)
-	}
+	s.bags.begin(at)
 }
 
 func (s *rowSums) give(table int) error {
@@ -108,15 +104,9 @@ func (s *rowSums) add(table int, ids []uint64, values []float32) error {
 	if err := s.give(table); err != nil {
 		return err
 	}
-	if s.bags != nil {
-		b := &s.bags.lanes[s.at][table]
-		b.given = givenRows
-		b.rows.set(ids, values)
-		return nil
-	}
-	out := s.next(table, s.at)
-	out.set(ids, values)
-	s.perRow.add(table, s.at, out)
+	b := &s.bags.lanes[s.at][table]
+	b.given = givenRows
+	b.rows.set(ids, values)
 	return nil
 }
 
@@ -126,11 +116,8 @@ func (s *rowSums) addBags(table int, mode cuda.Mode, ids, offsets []int64, grad 
 	if err := s.give(table); err != nil {
 		return err
 	}
-	if s.bags != nil {
-		s.bags.lanes[s.at][table].set(mode, s.perRow.dim(table, s.dims[table]), ids, offsets, grad)
-		return nil
-	}
-	return s.expand(table, s.at, mode, ids, offsets, grad)
+	s.bags.lanes[s.at][table].set(mode, s.perRow.dim(table, s.dims[table]), ids, offsets, grad)
+	return nil
 }
 
 // next are the rows of hosted lane at in the node under way, to be set.
@@ -148,13 +135,13 @@ func (s *rowSums) next(table, at int) *rows {
 }
 
 // expand sums the bags of hosted lane at up by row.
-func (s *rowSums) expand(table, at int, mode cuda.Mode, ids, offsets []int64, grad []float32) error {
+func (s *rowSums) expand(table, at int, b *bagGrad) error {
 	dim, count := s.perRow.dim(table, s.dims[table]), s.count(table)
-	room, out := min(len(ids), count), s.next(table, at)
+	room, out := min(len(b.ids), count), s.next(table, at)
 	s.keys, out.values = grown(s.keys, room), grown(out.values, room*dim)
-	n, err := s.backend.BagBackward(cuda.BagBackward{Dim: dim, Mode: mode, Padding: cuda.NoPadding, R: int64(count),
-		IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets), GradOut: cuda.Float32s(grad), Keys: cuda.Int64s(s.keys),
-		Out: cuda.Float32s(out.values)})
+	n, err := s.backend.BagBackward(cuda.BagBackward{Dim: dim, Mode: cuda.Sum, Padding: cuda.NoPadding, R: int64(count),
+		IDs: cuda.Int64s(b.ids), Offsets: cuda.Int64s(b.offsets), GradOut: cuda.Float32s(b.values),
+		Keys: cuda.Int64s(s.keys), Out: cuda.Float32s(out.values)})
 	if err != nil {
 		return fmt.Errorf("sum bag gradients of table %d by row: %w", table, err)
 	}
@@ -193,56 +180,13 @@ func (s *rowSums) merge(table, node int) error {
 	return nil
 }
 
-// end finishes a lane: a node that it closes is complete.
+// end finishes a lane. If that completes a node, it decides in which form each of its tables travels, and adds up those
+// that travel as rows.
 func (s *rowSums) end() error {
-	if s.closes < 0 {
+	g, node := s.bags, s.closes
+	if node < 0 {
 		return nil
 	}
-	if s.bags != nil {
-		return s.endBags()
-	}
-	for table := range s.dims {
-		if err := s.merge(table, s.closes); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// finite reports whether what the lane under way has given has finite values alone.
-func (s *rowSums) finite() bool {
-	for table := range s.dims {
-		var values []float32
-		switch last := len(s.open[table]) - 1; {
-		case s.bags != nil:
-			values = s.bags.lanes[s.at][table].all()
-		case last >= 0 && s.open[table][last].lane == s.first+lane.Lane(s.at):
-			values = s.open[table][last].values
-		}
-		if s.backend.FirstNonFinite(cuda.Float32s(values)) >= 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// drop forgets what the lane under way has given, and does what follows a lane before it.
-func (s *rowSums) drop(late laneSums) error {
-	if s.bags != nil {
-		s.bags.there[s.at] = false
-	}
-	for table, open := range s.open {
-		if last := len(open) - 1; last >= 0 && open[last].lane == s.first+lane.Lane(s.at) {
-			s.open[table] = open[:last]
-		}
-	}
-	s.closes = late.closes
-	return s.end()
-}
-
-// endBags decides the forms of a node that the lane closes, and adds up what travels as rows.
-func (s *rowSums) endBags() error {
-	g, node := s.bags, s.closes
 	lo, hi := g.lanesOf(node)
 	for table := range s.dims {
 		if g.form[node][table] = g.asBags(table, node, s.dims[table], s.count(table)); g.form[node][table] {
@@ -263,15 +207,32 @@ func (s *rowSums) endBags() error {
 	return nil
 }
 
-// replay takes what a hosted lane has given for a table.
+// finite reports whether what the lane under way has given has finite values alone.
+func (s *rowSums) finite() bool {
+	for table := range s.dims {
+		if s.backend.FirstNonFinite(cuda.Float32s(s.bags.lanes[s.at][table].all())) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// drop forgets what the lane under way has given, and does what follows a lane before it.
+func (s *rowSums) drop(late laneSums) error {
+	s.bags.there[s.at] = false
+	s.closes = late.closes
+	return s.end()
+}
+
+// replay takes what a hosted lane has given for a table, with the memory of rows.
 func (s *rowSums) replay(table, at int, b *bagGrad) error {
 	switch b.given {
 	case givenRows:
 		out := s.next(table, at)
-		out.set(b.rows.ids, b.rows.values)
+		*out, b.rows = b.rows, *out
 		s.perRow.add(table, at, out)
 	case givenBags:
-		return s.expand(table, at, cuda.Sum, b.ids, b.offsets, b.values)
+		return s.expand(table, at, b)
 	}
 	return nil
 }
@@ -291,10 +252,7 @@ func (s *rowSums) rounded(node int) ([]rows, error) {
 			return nil, fmt.Errorf("round %d row gradients of table %d: %w", len(r.ids), table, err)
 		}
 	}
-	if s.bags != nil {
-		return sums, s.roundBags(node)
-	}
-	return sums, nil
+	return sums, s.roundBags(node)
 }
 
 // roundBags rounds the bags of a hosted node.

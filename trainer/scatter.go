@@ -36,9 +36,6 @@ type scatterPiece struct {
 
 func newScatter(sums *rowSums, rows *routing, place *schema.Placement, keys func(table int) []uint64) *scatter {
 	s := &scatter{sums: sums, rows: rows, place: place, keys: keys}
-	if sums.bags == nil {
-		return s
-	}
 	most := 0
 	for i := range sums.bags.nodes {
 		lo, hi := sums.bags.lanesOf(i)
@@ -82,7 +79,7 @@ func (s *scatter) assign(node int, owners *routing) (err error) {
 }
 
 func (s *scatter) asBags(table int) bool {
-	return s.sums.bags != nil && s.sums.bags.form[s.node][table]
+	return s.sums.bags.form[s.node][table]
 }
 
 func (s *scatter) at(shard, table, lane int) *routedBags {

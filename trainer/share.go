@@ -45,8 +45,8 @@ func (r *run) copyShare(v schema.Version) {
 			wanted = append(wanted, i)
 		}
 	}
-	if len(wanted) == 0 || !r.place.Plan.Sync() {
-		return // or each chunk was when it came to the version
+	if len(wanted) == 0 {
+		return
 	}
 	chunks := map[int][]state.Tensor{}
 	for i := range r.flat.rounds {
@@ -63,34 +63,11 @@ func (r *run) copyShare(v schema.Version) {
 	}
 }
 
-// copyChunk copies a chunk of this trainer's share that has just come to a version, where results have said that this
-// is to be copied. So it is where trainers run ahead, whose chunks may be at later versions when one is whole.
-func (s *membership) copyChunk(i int) {
-	c, params := &s.flat.rounds[i], s.compute.params.state
-	v := params.Version(i)
-	if schema.TrainerMember(s.place.KeptBy(c.bucket, c.chunk)) != s.joined.Member {
-		return
-	}
-	for k := range copyFlags {
-		if s.results.copies[k].Load() != uint64(v) {
-			continue
-		}
-		tensors := state.Cloned(params.Pieces(i, v))
-		s.share.mu.Lock()
-		if s.share.copies[k].version != v {
-			s.share.copies[k] = shareCopy{version: v, chunks: map[int][]state.Tensor{}}
-		}
-		s.share.copies[k].chunks[i] = tensors
-		s.share.mu.Unlock()
-	}
-}
-
 // replicaAt is what a chunk is at a version that is asked for. It is not known before the version is whole here, and
 // nothing where the version is over and was not copied. Of a version that a place begins with it is there until the
 // trainer there has it: the others may be one batch further, where the one before had sent its part of that, and not
 // two.
 func (s *membership) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor, known bool) {
-	past := s.newest() >= v // before it is looked for
 	s.share.mu.Lock()
 	for i := range s.share.copies {
 		if c := &s.share.copies[i]; c.version == v && !known {
@@ -100,9 +77,6 @@ func (s *membership) replicaAt(v schema.Version, chunk int) (tensors []state.Ten
 	s.share.mu.Unlock()
 	if known || v < s.joined.Version { // of before this trainer came it has nothing
 		return tensors, true
-	}
-	if !s.place.Plan.Sync() {
-		return nil, past
 	}
 	s.exchange.do(func(x *exchange.Exchange) { // which no result is placed beside
 		known = x.Completed() >= v

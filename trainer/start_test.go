@@ -99,9 +99,6 @@ func TestStartFromModel(t *testing.T) {
 					job.Tables[k].Replicated = c.replicated
 				}
 				change(job)
-				if i == 3 && !job.Tables[0].PerRow {
-					job.Wire.Sparse = schema.SparseBags
-				}
 				job.Start = &schema.StartModel{Digest: hex.EncodeToString(m.digest[:]), Batches: c.batches}
 				with := config[c.shards-1]
 				with.From = m

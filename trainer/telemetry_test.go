@@ -295,7 +295,7 @@ func TestHeartbeatsCarryReports(t *testing.T) {
 	}
 }
 
-// The gradient of the first batch has one norm, in whatever form its rows travel and wherever it is added up.
+// The gradient of the first batch has one norm, wherever it is added up.
 func TestGradientNormIsTold(t *testing.T) {
 	t.Parallel()
 	var want float64
@@ -304,7 +304,6 @@ func TestGradientNormIsTold(t *testing.T) {
 		change func(*schema.Job)
 	}{
 		{"rows", func(*schema.Job) {}},
-		{"bags", func(j *schema.Job) { j.Wire.Sparse = schema.SparseBags }},
 		{"uneven", func(j *schema.Job) { j.Apply = schema.ApplyMean }},
 		{"reduce", func(j *schema.Job) { j.Apply, j.Reduce = schema.ApplyMean, schema.ReduceTrainers }},
 	} {

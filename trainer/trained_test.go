@@ -14,7 +14,7 @@ func TestTrainedJobOutlivesAFailingTrainer(t *testing.T) {
 	testkit.Beside(t)
 	jobs := map[string]*schema.Job{
 		"sync":             toyJob("trained-sync", 3, 3, schema.ApplyUpdate),
-		"bounded":          boundedJob("trained-bounded", 3, 3, 2, schema.ApplyMean),
+		"bounded":          boundedJob("trained-bounded", 3, 3, 2),
 		"between trainers": routeJob("trained-between", 4, 3, 3), "async": asyncJob("trained-async", 3, 3),
 		"grouped": groupedJob("trained-grouped", 3, 3, 3),
 	}

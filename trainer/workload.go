@@ -133,8 +133,7 @@ func (s *LaneStep) RowGrad(table schema.Table, ids []int64, rows []float32) {
 // BagGrad gives the lane's gradient of a table by its bags, in place of RowGrad: bag i pools the rows of
 // IDs[offsets[i]] up to IDs[offsets[i+1]-1], by their sum or their mean, and row i of grad [bags, dim] is the gradient
 // of what it pooled. offsets go from 0 to the number of IDs; nil is a bag for each of the IDs. Both are copied. The
-// session sums the bags up by row, or sends them as they are and lets the shards do that, as the manifest's wire.sparse
-// says.
+// session sums the bags up by row, or sends them as they are and lets the shards do that, whichever are fewer bytes.
 //
 //	step.BagGrad(0, cuda.Mean, []int64{0, 2, 3}, []float32{2, 4, 1, 1}) // IDs 0 1 1, dim 2: rows {1, 2} and {2, 3}
 //	step.BagGrad(0, cuda.Sum, nil, []float32{1, 2, 3})                  // IDs 0 1 1, dim 1: rows {1} and {5}

@@ -62,7 +62,7 @@ const (
 var devices = choice[string]{{deviceCPU, "auto"}, {deviceCUDA, "cuda"}}
 
 // servers are when servers add up: schema.Job.Sum.
-var servers = choice[string]{{"average", schema.SumArrival}, {"average-batch", schema.SumClose}}
+var servers = choice[string]{{"average", schema.SumFused}, {"average-batch", schema.SumClose}}
 
 // hook says who averages what.
 type hook struct {
@@ -336,11 +336,14 @@ func (s *system) job(name, dense string) (*schema.Job, error) {
 			"batch_size": fmt.Sprint(s.BatchSize), "epochs": fmt.Sprint(s.Epochs)},
 		Consistency: schema.ConsistencySync, Reduce: by.dense, Sum: sum, Apply: schema.ApplyMean, Policy: schema.PolicyFail,
 		ChunkBytes:       chunkBytes,
-		FirstBucketBytes: s.FirstBucket, BucketBytes: s.Bucket, Wire: schema.Wire{Sparse: schema.SparseAuto},
+		FirstBucketBytes: s.FirstBucket, BucketBytes: s.Bucket,
 		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: s.LR}}
 	j.Parameters, j.Tables = s.Model.tensors()
 	for i := range j.Tables {
 		j.Tables[i].Reduce = by.sparse
+	}
+	if !j.NeedsShards() { // no server adds anything up
+		j.Sum = ""
 	}
 	if err := j.Validate(); err != nil {
 		return nil, err

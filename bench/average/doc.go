@@ -12,8 +12,8 @@
 //	rpc         the servers              the servers
 //	sparse-rpc  the trainers             the servers
 //
-// An average server adds each gradient when it arrives (schema.SumArrival), an average-batch server all of them when
-// the last is there (schema.SumClose). With --servers 0 there is a ps at which trainers meet, and no server of
+// An average server adds gradients as they arrive, but the last in the pass that divides (schema.SumFused), an
+// average-batch server all of them in that pass (schema.SumClose). With --servers 0 there is a ps at which trainers meet, and no server of
 // gradients. All of these end with the same weights, bit for bit, at any number of servers; Measure fails where two
 // replicas differ.
 //

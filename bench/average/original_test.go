@@ -49,7 +49,7 @@ func TestConstantsOfTheOriginal(t *testing.T) {
 	}{
 		{"trainers", c.Trainers, 2},
 		{"servers", c.Servers, 1},
-		{"kind of server", job.Sum, "arrival"},
+		{"kind of server", job.Sum, "fused"},
 		{"optimizer", job.Optimizer, schema.Optimizer{Kind: "sgd", LR: 1e-4}},
 		{"owner of the model", job.Apply, "mean"},
 		{"samples of a batch", s.BatchSize, 32},

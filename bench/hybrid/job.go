@@ -41,9 +41,6 @@ func (c *Config) job() *schema.Job {
 		Init:       schema.Init{Kind: schema.InitNormal, Scale: 1}, Placement: c.Placement, Pooling: schema.PoolingSum}
 	if c.Placement != schema.PlacementTables {
 		j.Tables = []schema.TableSpec{table}
-		if c.Placement == schema.PlacementRows {
-			j.Wire.Sparse = schema.SparseAuto
-		}
 		return j
 	}
 	for i := range c.Servers {

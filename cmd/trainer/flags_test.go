@@ -130,7 +130,6 @@ func index(t *testing.T) string {
 func TestPackagesFlags(t *testing.T) {
 	flags := shared(t).And(flagwalk.Flags{
 		"input": flagwalk.Fails("none", "none"), "dim": flagwalk.Set("4"),
-		"sparse":    {Value: "bags", With: "--placement rows --tensorboard DIR"},
 		"placement": {Value: "rows", With: "--tensorboard DIR"},
 		"dump":      flagwalk.Refused("DIR/dump", training),
 	})
@@ -194,7 +193,7 @@ func TestMovielensFlags(t *testing.T) {
 
 // Where a saved model is asked, or data is written to a file, every flag is refused that is of training.
 func TestAsideFlags(t *testing.T) {
-	own := flagwalk.Flags{"input": {}, "dim": {}, "sparse": {}, "placement": {}, "dump": {}, "data-dir": {}, "batches": {},
+	own := flagwalk.Flags{"input": {}, "dim": {}, "placement": {}, "dump": {}, "data-dir": {}, "batches": {},
 		"library": {}, "split": {}, "factors": {}, "rows": {}, "decay": {}}
 	flags := shared(t).And(own)
 	for line, takes := range map[string]string{

@@ -15,7 +15,6 @@ import (
 	"gradbus/internal/atomicfile"
 	"gradbus/internal/config"
 	"gradbus/internal/report"
-	"gradbus/schema"
 )
 
 // options are what `trainer packages` was told.
@@ -58,8 +57,6 @@ func (o *options) add(set *pflag.FlagSet) {
 	set.IntVar(&s.Batch, "batch", s.Batch, "most `samples` in a batch, of all trainers together")
 	set.IntVar(&s.Dim, "dim", s.Dim, "`values` in an embedding row")
 	o.addTraining(set, &s.Shared, "initial values and order", "dense ")
-	set.StringVar(&s.Wire.Sparse, "sparse", schema.SparseRows,
-		"`form` of row gradients where trainers pool: rows, bags, or auto for whichever is smaller")
 	set.StringVar(&s.Placement, "placement", "", "`how` the table lies on the shards: tables (whole on one of them) and "+
 		"columns pool there, rows in the trainers; empty is tables where the job can have them")
 	o.addOutput(set)
@@ -67,10 +64,6 @@ func (o *options) add(set *pflag.FlagSet) {
 	set.StringVar(&o.dump, "dump", "", "write the examples to this `file` as text, and train nothing")
 	config.AddFileFlag(set)
 	o.asides = []aside{o.asking("backend", "isa", "threads"), dumping(&o.dump, "input")}
-	o.own = func() []config.Idle {
-		return []config.Idle{{When: s.PooledByShards(), Flags: []string{"sparse"},
-			Why: "shards pool the table, whose gradients travel as bags: want --placement rows with it"}}
-	}
 }
 
 func (o *options) run(ctx context.Context) error {
@@ -126,8 +119,8 @@ func (o *options) run(ctx context.Context) error {
 // childArgs are the flags of the i-th trainer.
 func (o *options) childArgs(i int) []string {
 	s := &o.settings
-	return append([]string{"packages", "--batch", strconv.Itoa(s.Batch), "--dim", strconv.Itoa(s.Dim), "--sparse",
-		s.Wire.Sparse, "--placement", s.Placement,
+	return append([]string{"packages", "--batch", strconv.Itoa(s.Batch), "--dim", strconv.Itoa(s.Dim), "--placement",
+		s.Placement,
 		"--input", o.input}, o.common.childArgs(i, &s.Shared)...)
 }
 

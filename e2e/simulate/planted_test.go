@@ -45,7 +45,6 @@ var defects = []struct {
 	{planted.CopyLaterRows, "rows of later batches in a version that is written down", 60},
 	{planted.SkipSharedRows, "rows that trainers have and do not copy", 60},
 	{planted.CloseSharedRows, "rows that trainers have as they are by now", 400},
-	{planted.SkipAheadCopies, "parameters that trainers who run ahead do not copy", 60},
 	{planted.AskLateVersion, "a version that is asked for when it is over", 60},
 }
 

@@ -17,14 +17,12 @@ import (
 var recoveryJobs = []string{
 	"sync update shards none", "sync update shards rows", "sync update shards columns", "sync update shards whole",
 	"sync mean shards none", "sync mean shards rows", "sync mean shards columns", "sync mean shards whole",
-	"sync mean shards replicated", "sync mean shards replicated:trainers",
-	"sync mean trainers none", "sync mean trainers none async",
+	"sync mean shards replicated", "sync mean trainers none",
 	"sync mean trainers rows", "sync mean trainers rows async",
 	"sync mean trainers columns", "sync mean trainers columns async",
 	"sync mean trainers whole", "sync mean trainers whole async",
 	"sync mean trainers replicated", "sync mean trainers replicated:shards",
 	"bounded update shards none", "bounded update shards rows",
-	"bounded mean shards none", "bounded mean shards rows",
 	"async update shards none", "async update shards rows",
 	"grouped update shards none",
 

@@ -86,9 +86,6 @@ func jobOf(seed uint64, r *rand.Rand) *schema.Job {
 	}
 	if seed%12 == 4 {
 		job.Consistency, job.Ahead, job.Policy = schema.ConsistencyBounded, 1+int(seed/12%3), policies[seed/12%2]
-		if seed%36 == 16 {
-			job.Apply = schema.ApplyMean
-		}
 	}
 	return job
 }

@@ -75,20 +75,12 @@ func (s Settings) Validate() error {
 		c.Add("placement %q: want %q, %q or %q", s.Placement, schema.PlacementColumns, schema.PlacementTables,
 			schema.PlacementRows)
 	}
-	if f := s.Wire.Sparse; f != "" && f != schema.SparseRows && f != schema.SparseBags && f != schema.SparseAuto {
-		c.Add("sparse %q: want %q, %q or %q", f, schema.SparseRows, schema.SparseBags, schema.SparseAuto)
-	}
 	return c.Err(ErrSettings)
 }
 
 // poolsOnShards says whether shards can pool the table of such a job.
 func (s Settings) poolsOnShards() bool {
 	return s.Reduce != schema.ReduceTrainers && (s.Consistency == "" || s.Consistency == schema.ConsistencySync)
-}
-
-// PooledByShards says whether shards pool the table: then the gradients of its rows travel as bags.
-func (s Settings) PooledByShards() bool {
-	return s.placement() == schema.PlacementTables || s.placement() == schema.PlacementColumns
 }
 
 // placement is how the table lies on the shards, the default filled in.

@@ -66,7 +66,6 @@ func TestSettingsValidate(t *testing.T) {
 
 		`wire "int8": want "float32", "bfloat16" or "float16"`:       func(s *Settings) { s.Wire.Gradients = "int8" },
 		`error feedback with wire float32: want bfloat16 or float16`: func(s *Settings) { s.Wire.ErrorFeedback = true },
-		`sparse "dense": want "rows", "bags" or "auto"`:              func(s *Settings) { s.Wire.Sparse = "dense" },
 
 		`placement "host": want "columns", "tables" or "rows"`: func(s *Settings) { s.Placement = "host" },
 		`placement "tables" with consistency "async" and reduce "": want "rows", or consistency "sync" and reduce "shards"`: func(s *Settings) {
@@ -118,7 +117,6 @@ func TestJob(t *testing.T) {
 		"tables[0].dim":       func(s *Settings, _ *corpus.Data) { s.Dim = 8 },
 		"optimizer.lr":        func(s *Settings, _ *corpus.Data) { s.LR = 1 },
 		"wire.gradients":      func(s *Settings, _ *corpus.Data) { s.Wire.Gradients = schema.GradientsBFloat16 },
-		"wire.sparse":         func(s *Settings, _ *corpus.Data) { s.Wire.Sparse = schema.SparseAuto },
 		"tables[0].placement": func(s *Settings, _ *corpus.Data) { s.Placement = schema.PlacementColumns },
 		"seed":                func(s *Settings, _ *corpus.Data) { s.Seed = 8 },
 		"apply":               func(s *Settings, _ *corpus.Data) { s.Apply = schema.ApplyMean },

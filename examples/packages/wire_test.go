@@ -9,47 +9,39 @@ import (
 	"gradbus/schema"
 )
 
-// Where trainers pool, the form of row gradients changes no bit, and here, with bags of a few keys each, it saves
-// bytes. Where shards pool, the bits are the same too, and neither gradients nor lookups carry rows.
-func TestSparseFormsSameAsSingleProcess(t *testing.T) {
+// Who pools changes no bit. Where shards pool, neither gradients nor lookups carry rows; where trainers do, gradients
+// travel in the smaller form, which with bags of a few keys each is that of bags.
+func TestPlacementsSameAsSingleProcess(t *testing.T) {
 	data := small(t, 700)
 	wide := settings(1, 4)
 	wide.Dim = 64 // so that values outweigh keys
 	want := referenceOf(t, wide, data)
 	sent, received := map[string]uint64{}, map[string]uint64{}
-	for _, form := range []string{schema.SparseRows, schema.SparseBags, schema.SparseAuto, schema.PlacementColumns,
-		schema.PlacementTables} {
+	for _, placement := range []string{schema.PlacementRows, schema.PlacementColumns, schema.PlacementTables} {
 		s := wide
-		s.Trainers = 2
-		if form == schema.PlacementColumns || form == schema.PlacementTables {
-			s.Placement = form
-		} else {
-			s.Placement, s.Wire.Sparse = schema.PlacementRows, form
-		}
+		s.Trainers, s.Placement = 2, placement
 		twice := uint64(1)
 		for tries := 0; twice > 0 && tries < 20; tries++ { // once more where a busy machine made it send something twice
-			sent[form], received[form], twice = 0, 0, 0
+			sent[placement], received[placement], twice = 0, 0, 0
 			for i, o := range train(t, s, data, 2, "auto") {
 				if o.digest != want.Digest {
-					t.Errorf("%s: trainer %d: weights %x, want %x", form, i, o.digest[:8], want.Digest[:8])
+					t.Errorf("%s: trainer %d: weights %x, want %x", placement, i, o.digest[:8], want.Digest[:8])
 				}
-				sent[form] += o.stats.BytesSent
-				received[form] += o.stats.BytesReceived
+				sent[placement] += o.stats.BytesSent
+				received[placement] += o.stats.BytesReceived
 				twice += o.stats.Resent + o.stats.Pulls + o.stats.LookupsRepeated
 			}
 		}
 	}
 	t.Logf("bytes sent: %v, received: %v", sent, received)
 	for _, pooled := range []string{schema.PlacementColumns, schema.PlacementTables} {
-		if 2*received[pooled] > received[schema.SparseAuto] {
+		if 2*received[pooled] > received[schema.PlacementRows] {
 			t.Errorf("%d bytes received with %s, %d with rows: want less than half", received[pooled], pooled,
-				received[schema.SparseAuto])
+				received[schema.PlacementRows])
 		}
 	}
-	const byTime = 1.02 // heartbeats go by the clock, and are a few bytes
-	if least := min(sent[schema.SparseRows], sent[schema.SparseBags]); float64(sent[schema.SparseAuto]) > byTime*float64(
-		least) {
-		t.Errorf("form auto sends %d bytes, more than another: %v", sent[schema.SparseAuto], sent)
+	if sent[schema.PlacementRows] > 2*sent[schema.PlacementTables] {
+		t.Errorf("bytes sent: %v: want gradients of rows as bags", sent)
 	}
 }
 
@@ -67,12 +59,11 @@ func TestWireTypesConverge(t *testing.T) {
 		t.Fatalf("a loss of %v: the model has not learned, so that this compares nothing", loss)
 	}
 	wires := []schema.Wire{
-		{Gradients: schema.GradientsBFloat16}, {Gradients: schema.GradientsBFloat16, ErrorFeedback: true},
-		{Gradients: schema.GradientsFloat16},
-		{Gradients: schema.GradientsBFloat16, ErrorFeedback: true, Sparse: schema.SparseAuto},
+		{Gradients: schema.GradientsBFloat16}, {Gradients: schema.GradientsFloat16},
+		{Gradients: schema.GradientsBFloat16, ErrorFeedback: true},
 	}
 	if testing.Short() {
-		wires = wires[3:] // the one with everything
+		wires = wires[2:] // the one with everything
 	}
 	for _, wire := range wires {
 		s.Wire = wire

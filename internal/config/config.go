@@ -189,8 +189,8 @@ func scalar(value *yaml.Node) (string, error) {
 
 // unknown names the nearest setting, where one is near enough to be what was meant.
 func unknown(flags *pflag.FlagSet, name string) error {
-	if now := renamedTo(flags, name); now != "" {
-		return fmt.Errorf("%s is called %s now", name, now)
+	if now := former(flags, name, strings.Clone); now != "" {
+		return fmt.Errorf("%s %s", name, now)
 	}
 	if near := nearest(flags, name); len(near) > 0 {
 		return fmt.Errorf("unknown setting %q (%s)", name, didYouMean("", near))

@@ -32,8 +32,8 @@ func fromEnvironment(flags *pflag.FlagSet, unknown func(text string)) (given []s
 		if err := os.Unsetenv(name); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		if now := renamedTo(flags, word); now != "" && variable(plainWord(word)) == name {
-			wrong = append(wrong, fmt.Sprintf("%s in the environment is called %s now", name, variable(now)))
+		if now := former(flags, word, variable); now != "" && variable(plainWord(word)) == name {
+			wrong = append(wrong, fmt.Sprintf("%s in the environment %s", name, now))
 			continue
 		}
 		flag := flags.Lookup(plainWord(word))

@@ -54,13 +54,23 @@ var renamed = map[string]string{
 	"ahead": "staleness", "back-within": "reconnect-timeout", "gather": "start-timeout", "on-lost": "failure-policy",
 }
 
-// renamedTo returns the new name of a flag of the command; empty if no flag of it had this name.
-func renamedTo(flags *pflag.FlagSet, name string) string {
-	now := renamed[plainWord(name)]
-	if now == "" || !settable(flags.Lookup(now)) {
-		return ""
+// gone has the flags that were removed, each with a flag of the commands that had it and with what holds now. They are
+// refused as renamed ones are. It is never written to.
+var gone = map[string]struct{ beside, now string }{
+	"sparse": {"placement", "gradients of rows travel as rows or as bags, whichever is smaller"},
+}
+
+// former says what became of a flag that the command had; empty if it had none of this name. write gives the text of a
+// flag's name.
+func former(flags *pflag.FlagSet, name string, write func(string) string) string {
+	word := plainWord(name)
+	if now := renamed[word]; now != "" && settable(flags.Lookup(now)) {
+		return "is called " + write(now) + " now"
 	}
-	return now
+	if g := gone[word]; g.now != "" && settable(flags.Lookup(g.beside)) && flags.Lookup(word) == nil {
+		return "is gone: " + g.now
+	}
+	return ""
 }
 
 // meantValues are the values of ours that a word of PyTorch's programs stands for, as plainWord has it. It is never
@@ -140,8 +150,8 @@ func didYouMean(before string, names []string) string {
 // commands below it.
 func notAFlag(c *cobra.Command, name string) error {
 	flags := c.Flags()
-	if now := renamedTo(flags, name); now != "" {
-		return fmt.Errorf("--%s is called --%s now", name, now)
+	if now := former(flags, name, func(flag string) string { return "--" + flag }); now != "" {
+		return fmt.Errorf("--%s %s", name, now)
 	}
 	own := synonyms(flags, name)
 	if len(own) == 0 {

@@ -23,7 +23,7 @@ func trainerLike() (root *cobra.Command) {
 		c := &cobra.Command{Use: name, RunE: run, Args: root.Args}
 		set := c.Flags()
 		for _, flag := range []string{"server", "token-file", "job", "id", "input", "route", "backend", "library", "wire",
-			"save", "load"} {
+			"save", "load", "placement"} {
 			set.String(flag, "", "")
 		}
 		for _, flag := range []string{"trainers", "lanes", "epochs", "batch", "batches", "staleness"} {
@@ -53,6 +53,7 @@ func TestWords(t *testing.T) {
 		{"packages --port 4222", "(did you mean --server?)"},
 		{"packages --data cluster", "(did you mean --input or --route?)"},
 		{"packages --ahead 1", "--ahead is called --staleness now"},
+		{"packages --sparse bags", "--sparse is gone: gradients of rows travel as rows or as bags, whichever is smaller"},
 		{"--ahead 1", "name the workload first, as in " + trainer + " mnist --staleness "},
 		{"packages --traners 2", "(did you mean --trainers?)"},
 		{"packages --xy 2", "unknown flag --xy (" + trainer + " packages --help lists them)"},

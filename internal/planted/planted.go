@@ -52,8 +52,6 @@ const (
 	SkipSharedRows
 	// CloseSharedRows: rows that trainers have as they are by now.
 	CloseSharedRows
-	// SkipAheadCopies: parameters that trainers who run ahead do not copy.
-	SkipAheadCopies
 	// AskLateVersion: a version that is asked for when it is over.
 	AskLateVersion
 )

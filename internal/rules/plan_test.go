@@ -12,12 +12,12 @@ import (
 
 // modeWord names the constants of a manifest's mode words.
 var modeWord = regexp.MustCompile(
-	`^(Consistency(Sync|Bounded|Async|Grouped)|Reduce(Shards|Trainers)|Sum(Arrival|Close)|Apply(Update|Mean)|` +
-		`Gradients(Float32|BFloat16|Float16)|Sparse(Rows|Bags|Auto)|Placement(Rows|Columns|Tables)|Pooling(Sum|Mean)|Nonfinite(Fail|Skip))$`)
+	`^(Consistency(Sync|Bounded|Async|Grouped)|Reduce(Shards|Trainers)|Sum(Fused|Close)|Apply(Update|Mean)|` +
+		`Gradients(Float32|BFloat16|Float16)|Placement(Rows|Columns|Tables)|Pooling(Sum|Mean)|Nonfinite(Fail|Skip))$`)
 
 // modeField names the fields of manifests, settings and telemetry reports that hold them.
 var modeField = regexp.MustCompile(
-	`^(Consistency|TableConsistency|Apply|Reduce|Gradients|Sparse|Placement|Pooling|OnNonfinite)$`)
+	`^(Consistency|TableConsistency|Apply|Reduce|Gradients|Placement|Pooling|OnNonfinite)$`)
 
 // isWord reports whether an expression is a text that is not empty.
 func isWord(e ast.Expr) bool {
@@ -149,7 +149,7 @@ func TestModesAreReadFinds(t *testing.T) {
 	for text, want := range map[string]int{
 		"if j.Apply == schema.ApplyMean {}":                    1,
 		"if ApplyMean != j.Apply {}":                           1,
-		"switch j.Sum { case schema.SumClose, SumArrival: }":   2,
+		"switch j.Sum { case schema.SumClose, SumFused: }":     2,
 		"j.Apply = schema.ApplyMean; f(schema.ReduceTrainers)": 0,
 		"if p.Clock == schema.ClockEach {}":                    0,
 		`if j.Apply == "mean" {}`:                              1,

@@ -40,7 +40,7 @@ type Shared struct {
 	FailurePolicy string // what becomes of the job when a trainer is lost; "" is as schema.Job.WithDefaults says
 	OnNonfinite   string // what becomes of a lane whose gradient is not finite: "fail" (also "") or "skip"
 
-	Wire schema.Wire // how gradients travel; the zero value is float32 and rows
+	Wire schema.Wire // how gradients travel; the zero value is float32
 }
 
 // epochsMax keeps a slip of the finger from asking for the moon.
@@ -85,7 +85,6 @@ func (s Shared) CheckPlace(c *Check) {
 }
 
 // CheckTraining adds what is wrong with the optimizer, who applies and adds up, the mode, and as what gradients travel.
-// The form of row gradients is for workloads with tables to check.
 func (s Shared) CheckTraining(c *Check) {
 	if lr := float64(float32(s.LR)); !(lr > 0) || math.IsInf(lr, 0) {
 		c.Add("lr %v: want a finite number above 0", s.LR)
@@ -109,6 +108,8 @@ func (s Shared) CheckTraining(c *Check) {
 	}
 	if g := s.Wire.Gradients; g != "" && g != schema.GradientsFloat32 && s.Wire.DType() == schema.DTypeFloat32 {
 		c.Add("wire %q: want %q, %q or %q", g, schema.GradientsFloat32, schema.GradientsBFloat16, schema.GradientsFloat16)
+	} else if s.Wire.DType() != schema.DTypeFloat32 && s.Apply == schema.ApplyMean {
+		c.Add("wire %q with apply %q: want %q", g, s.Apply, schema.GradientsFloat32)
 	} else if s.Wire.ErrorFeedback && s.Wire.DType() == schema.DTypeFloat32 {
 		c.Add("error feedback with wire %s: want %s or %s", schema.GradientsFloat32, schema.GradientsBFloat16,
 			schema.GradientsFloat16)
@@ -123,12 +124,12 @@ func (s Shared) checkMode(c *Check) {
 	case schema.ConsistencyBounded:
 		least, most = 1, schema.AheadMax
 	case schema.ConsistencyAsync, schema.ConsistencyGrouped:
-		if s.Apply == schema.ApplyMean {
-			c.Add("apply %q with consistency %q: want %q", s.Apply, s.Consistency, schema.ApplyUpdate)
-		}
 	default:
 		c.Add("consistency %q: want %q, %q, %q or %q", s.Consistency, schema.ConsistencySync, schema.ConsistencyBounded,
 			schema.ConsistencyAsync, schema.ConsistencyGrouped)
+	}
+	if s.consistency() != schema.ConsistencySync && s.Apply == schema.ApplyMean {
+		c.Add("apply %q with consistency %q: want %q", s.Apply, s.Consistency, schema.ApplyUpdate)
 	}
 	if s.Consistency == schema.ConsistencyGrouped {
 		c.Between("group", s.Group, 0, max(1, s.Trainers))

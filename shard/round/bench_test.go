@@ -18,7 +18,7 @@ func BenchmarkDense(b *testing.B) {
 	backend := open(b)
 	for _, trainers := range []int{2, 4, 8} {
 		for _, apart := range []bool{false, true} {
-			for _, summing := range []schema.Summing{schema.SummingFused, schema.SummingOnArrival, schema.SummingAtClose} {
+			for _, summing := range []schema.Summing{schema.SummingFused, schema.SummingAtClose} {
 				name := fmt.Sprintf("trainers=%d/apart=%v/sum=%v", trainers, apart, summing)
 				b.Run(name, func(b *testing.B) { benchDense(b, backend, trainers, apart, summing) })
 			}

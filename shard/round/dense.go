@@ -215,19 +215,19 @@ func (d *Dense) Add(c *Contribution, w *Weights) error {
 			n)
 	})
 	r.sums = slices.Insert(r.sums, at, s)
-	if s := d.config.Summing; s == schema.SummingAtClose || s == schema.SummingFused && r.lanes == d.config.Count {
+	if s := d.config.Summing; s == schema.SummingAtClose || r.lanes == d.config.Count {
 		return nil
 	}
 	return d.combineUp(c.Chunk, r, at)
 }
 
-// combineUp adds the sum at index at of a chunk's round to its sibling where that is there, and so on up the tree; the
-// root's children only on arrival.
+// combineUp adds the sum at index at of a chunk's round to its sibling where that is there, and so on up the tree to
+// the root's children.
 func (d *Dense) combineUp(chunk int, r *denseRound, at int) error {
 	for {
 		node := r.sums[at].node
 		parent, ok := lane.Parent(node, d.config.Lanes)
-		if !ok || int(parent.Count) == d.config.Lanes && d.config.Summing != schema.SummingOnArrival {
+		if !ok || int(parent.Count) == d.config.Lanes {
 			return nil
 		}
 		left, right := parent.Split()

@@ -16,8 +16,7 @@
 //   - Sums run along the lane tree, so that the bits do not depend on the order of arrival. Two children of a node
 //     are added as soon as both are there, in the left one's memory, and the right one's is given back at once: what
 //     a round holds while it waits for its last lane is the fewest nodes that cover the others. What the last
-//     contribution completes is left to the owner, who divides and may run an optimizer in the same pass, unless the
-//     job asks for sums on arrival. Rows of two children are merged into memory of their own. All can be left to the
+//     contribution completes is left to the owner, who divides and may run an optimizer in the same pass. Rows of two children are merged into memory of their own. All can be left to the
 //     end of a round: the bits are the same (schema.Summing).
 //   - Results over chunks are kept in the frames that they are published in, for as many batches as a trainer may
 //     lack (results.go).

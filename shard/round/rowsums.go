@@ -23,11 +23,11 @@ type sumRows struct {
 }
 
 // combineUp adds the contribution of a node, which is complete, to its sibling where that is there too, and so on up
-// the tree; the root's children only on arrival.
+// the tree to the root's children.
 func (s *Sparse) combineUp(r *sparseRound, node lane.Node) error {
 	for {
 		parent, ok := lane.Parent(node, s.config.Lanes)
-		if !ok || int(parent.Count) == s.config.Lanes && s.config.Summing != schema.SummingOnArrival {
+		if !ok || int(parent.Count) == s.config.Lanes {
 			return nil
 		}
 		left, right := parent.Split()

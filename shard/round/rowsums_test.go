@@ -12,10 +12,10 @@ import (
 )
 
 // Four lanes by hand: lanes 0 and 1 become one sum as soon as both are there, and their frames are given back; 2 waits
-// for 3. With sums on arrival the last is added too, and the close has nothing left to add. A frame that comes again is
-// still known, and at the end everything is there, in any case.
+// for 3, which is left to the close. A frame that comes again is still known, and at the end everything is there, in any
+// case.
 func TestRowsAreSummedOnArrival(t *testing.T) {
-	for _, summing := range []schema.Summing{schema.SummingFused, schema.SummingOnArrival, schema.SummingAtClose} {
+	for _, summing := range []schema.Summing{schema.SummingFused, schema.SummingAtClose} {
 		s, w := newBagRounds(t, 4, schema.DTypeFloat32)
 		s.config.Summing, s.config.Held = summing, NewHeld(4)
 		var leases []*lease
@@ -52,15 +52,7 @@ func TestRowsAreSummedOnArrival(t *testing.T) {
 			t.Errorf("%d bytes count in the share of lane 1, want %d until the round closes", held, first.Bytes)
 		}
 		add(3, nil)
-		if summing == schema.SummingOnArrival {
-			released(1, 1, 1, 1)
-		} else {
-			released(0, early, early, 0)
-		}
-		if root := len(s.open[0].sums) == 1 && s.open[0].sums[0].node == lane.Root(4); root !=
-			(summing == schema.SummingOnArrival) {
-			t.Errorf("%v: the sum over all lanes is there before the close: %v", summing, root)
-		}
+		released(0, early, early, 0)
 		wantMerged(t, s, 0, []uint64{1, 3}, []float32{101, 202, 13, 24})
 		wantMerged(t, s, 1, nil, nil)
 		s.Close(w, 4)
@@ -80,7 +72,7 @@ func TestRowsOnArrivalAgainstAtClose(t *testing.T) {
 		lanes := 1 + random.IntN(9)
 		early, ew := newBagRounds(t, lanes, schema.DTypeFloat32)
 		late, lw := newBagRounds(t, lanes, schema.DTypeFloat32)
-		early.config.Summing = []schema.Summing{schema.SummingFused, schema.SummingOnArrival}[trial%2]
+		early.config.Summing = schema.SummingFused
 		late.config.Summing = schema.SummingAtClose
 		for _, s := range []*Sparse{early, late} {
 			s.config.Held = NewHeld(1)
@@ -167,7 +159,7 @@ func randomRows(t *testing.T, random *rand.Rand, lanes int) (all []*SparseChunk)
 func BenchmarkRows(b *testing.B) {
 	backend := open(b)
 	for _, trainers := range []int{2, 4, 8} {
-		for _, summing := range []schema.Summing{schema.SummingFused, schema.SummingOnArrival, schema.SummingAtClose} {
+		for _, summing := range []schema.Summing{schema.SummingFused, schema.SummingAtClose} {
 			b.Run(fmt.Sprintf("trainers=%d/sum=%v", trainers, summing),
 				func(b *testing.B) { benchRows(b, backend, trainers, summing) })
 		}

@@ -291,10 +291,8 @@ func (s *Sparse) Add(c *SparseChunk, w *Weights) error {
 		return nil
 	}
 	r.lanes += int(h.Node.Count)
-	switch by := s.config.Summing; {
-	case by == schema.SummingAtClose, by == schema.SummingFused && r.lanes == s.config.Count:
-		return nil
-	case s.config.DType != schema.DTypeFloat32: // sums are float32
+	if s.config.Summing == schema.SummingAtClose || r.lanes == s.config.Count ||
+		s.config.DType != schema.DTypeFloat32 { // sums are float32
 		return nil
 	}
 	return s.combineUp(r, h.Node)
