@@ -101,7 +101,7 @@ int32_t gradbus_local_close(gradbus_handle shards);
  *   {"local": HANDLE}                                            of gradbus_local
  *   {"server": "nats://host:4222", "id": "t0", "token_file": "/path", "creds": "/path", "tls_ca": "/path",
  *    "tls_cert": "/path", "tls_key": "/path", "route": "direct", "reconnect_timeout": 30, "from": "/path",
- *    "resume": false, "elastic": false, "checkpoint_dir": "/path", "checkpoint_every": "10s", "checkpoint_keep": 2,
+ *    "resume": false, "elastic": false,
  *    "backend": "auto", "threads": 1, "library": "/path", "log": "/path"}
  * all optional: server is nats://127.0.0.1:4222, id the next free one. reconnect_timeout: seconds that a lost server
  * may take to come back before the session ends (GRADBUS_SERVER). from: a file of gradbus_save, with whose values the
@@ -109,9 +109,9 @@ int32_t gradbus_local_close(gradbus_handle shards);
  * whole file (GRADBUS_FILE, GRADBUS_CONFIG). resume: the job goes on from its newest durable version, and all of its
  * trainers say so (GRADBUS_JOB where a trainer does not, or there is none); gradbus_dense then gives the parameters of
  * that version, dense_start and from are what the job had when it began, and of dense_start the values may be others.
- * checkpoint_dir: versions of the job are written there, where its trainers have all of it (reduce "trainers", and no
- * table on shards; GRADBUS_CONFIG elsewhere). elastic: the program computes whatever lanes gradbus_begin gives.
- * Without it the policy of the job is "fail". With "registered" the program is elastic where the job is registered so. With it the file of from stays where it is, since the job may begin anew.
+ * elastic: the program computes whatever lanes gradbus_begin gives. Without it the policy of the job is "fail". With
+ * "registered" the program is elastic where the job is registered so. With it the file of from stays where it is, since
+ * the job may begin anew.
  * The others are as above, and what the flags of ./bin/trainer of these names are. job is the manifest, JSON: name,
  * trainers, lanes, seed, optimizer {kind, lr, ...}, parameters [{name, shape, init {kind, scale}, optimizer}], tables
  * [{name, rows, dim, init {kind, scale}, optimizer, partitions}], settings {name: value} and whatever else

@@ -64,6 +64,11 @@ func options(text *C.char, to any) error {
 				return fmt.Errorf("%w: %q is called %q now", errConfig, old, now)
 			}
 		}
+		for old, instead := range withdrawn {
+			if err.Error() == fmt.Sprintf("json: unknown field %q", old) {
+				return fmt.Errorf("%w: %s: %s", errConfig, old, instead)
+			}
+		}
 		return fmt.Errorf("%w: %w", errConfig, err)
 	}
 	if d.More() {

@@ -31,6 +31,13 @@ import (
 // renamed has the new names of settings by the old ones, which are refused until 1.0. It is never written to.
 var renamed = map[string]string{"back_within": "reconnect_timeout", "told": "elastic"}
 
+// withdrawn has what to use in place of settings that there are no more. It is never written to.
+var withdrawn = map[string]string{
+	"checkpoint_dir":   "a trainer writes no checkpoints: give --checkpoint-dir to ps",
+	"checkpoint_every": "a trainer writes no checkpoints: give --checkpoint-every to ps",
+	"checkpoint_keep":  "a trainer writes no checkpoints: give --checkpoint-keep to ps",
+}
+
 // session is a trainer's, for threads that know nothing of each other.
 type session struct {
 	*trainer.Session // once joined
@@ -66,10 +73,6 @@ type config struct {
 	ReconnectTimeout float64 `json:"reconnect_timeout"`
 	From             string  `json:"from"`   // a saved model
 	Resume           bool    `json:"resume"` // begin with the newest durable version
-	// CheckpointDir is where versions of the job go, in one whose trainers have all of it.
-	CheckpointDir   string `json:"checkpoint_dir"`
-	CheckpointEvery string `json:"checkpoint_every"` // a time or a number of batches, as of the flag
-	CheckpointKeep  int    `json:"checkpoint_keep"`
 	// Elastic says whether the program computes whatever lanes gradbus_begin gives.
 	Elastic elasticity `json:"elastic"`
 	// Derived says that the name of the job is one that this library's callers derive, and no program has chosen.
@@ -138,12 +141,7 @@ func (c *config) begin(to *trainer.Config) (err error) {
 	}
 	to.ReconnectTimeout = time.Duration(c.ReconnectTimeout * float64(time.Second))
 	to.Derived = c.Derived
-	to.Resume, to.Checkpoints.Dir, to.Checkpoints.Keep = c.Resume, c.CheckpointDir, c.CheckpointKeep
-	if c.CheckpointEvery != "" {
-		if err := to.Checkpoints.SetInterval(c.CheckpointEvery); err != nil {
-			return fmt.Errorf("%w: checkpoint_every: %w", errConfig, err)
-		}
-	}
+	to.Resume = c.Resume
 	if c.From != "" {
 		to.From, err = trainer.OpenModel(c.From)
 	}

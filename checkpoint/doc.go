@@ -48,7 +48,7 @@
 // # What it leaves out
 //
 // It is of jobs whose state is on shards, or the same with every trainer, of whom shards ask for it; or with trainers
-// alone: then one of these writes all of it, in one part (schema.Job.CheckVersions). A checkpoint is of one version; of
+// alone, in one part: those are of earlier builds, and are read as models. A checkpoint is of one version; of
 // jobs that have none in common each part is of a moment of its own (schema.Job.Moments). Nothing is compressed.
 //
 // The package knows files, snapshots, manifests and placement. It must not know frames, rounds, who coordinates or when

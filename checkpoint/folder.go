@@ -143,18 +143,7 @@ func bytesOf(folder string) (n int64, err error) {
 // and fails with its error then.
 func Newest(ctx context.Context, dir string, job *schema.Job, since uint64) (m *Manifest, skipped []error,
 	err error) {
-	return newest(dir, job, since, NewVerifier(ctx, dir).Verify)
-}
-
-// Latest is the newest checkpoint of a job that is complete, of runs from since on, of which no value was read: Verify
-// tells whether it can be used. Errors are as Newest has them.
-func Latest(dir string, job *schema.Job, since uint64) (*Manifest, error) {
-	m, _, err := newest(dir, job, since, func(*Manifest) error { return nil })
-	return m, err
-}
-
-func newest(dir string, job *schema.Job, since uint64, verify func(*Manifest) error) (m *Manifest, skipped []error,
-	err error) {
+	verify := NewVerifier(ctx, dir).Verify
 	ids, err := idsOf(dir, job.Name)
 	if err != nil {
 		return nil, nil, err

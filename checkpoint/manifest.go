@@ -142,6 +142,11 @@ func (m *Manifest) check() error {
 				m.LR[i-1].From)
 		}
 	}
+	if !m.Job.NeedsShards() && m.Shards == 1 { // a trainer of an earlier build wrote it, under any policy: it is a model
+		model := *m.Job
+		model.Policy = schema.PolicyFail
+		return model.ValidateStored()
+	}
 	return checkShards(m.Job, m.Shards, m.Job.ValidateStored())
 }
 

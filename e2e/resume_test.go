@@ -17,35 +17,24 @@ func TestKilledAndResumed(t *testing.T) {
 		t.Skip("-short: trainer.TestResume does the same in one process, on fake time")
 	}
 	for _, apply := range []string{"update", "mean"} {
-		t.Run(apply, func(t *testing.T) { killedAndResumed(t, false, "--apply", apply) })
+		t.Run(apply, func(t *testing.T) { killedAndResumed(t, "--apply", apply) })
 	}
-	t.Run("trainers", func(t *testing.T) { killedAndResumed(t, true, "--apply", "mean", "--reduce", "trainers") })
 }
 
-// killedAndResumed has trainers write versions down where they have all of the job, else the ps.
-func killedAndResumed(t *testing.T, byTrainers bool, flags ...string) {
+func killedAndResumed(t *testing.T, flags ...string) {
 	data, dir := index(t, 200), filepath.Join(t.TempDir(), "checkpoints")
 	flags = append(flags, "--epochs", "4000", "--optimizer", "adam", "--lr", "0.001") // 48,000 batches
 	quiet := start(t, "trainer", append(slices.Delete(short("", data), 1, 3), append(flags, "--local", "--json")...)...)
 
 	keep := []string{"--checkpoint-dir", dir, "--checkpoint-every", "100"}
-	if byTrainers {
-		flags, keep = append(flags, keep...), nil
-	}
 	ps, url := server(t, keep...)
-	if !byTrainers {
-		ps.says(t, "written to "+dir)
-	}
+	ps.says(t, "written to "+dir)
 	start(t, "trainer", short(url, data, append(flags, "--resume")...)...).fails(t, "no", "durable version")
 	trainers := []*process{
 		start(t, "trainer", short(url, data, append(flags, "--trainers", "2", "--id", "t0")...)...),
 		start(t, "trainer", short(url, data, append(flags, "--trainers", "2", "--id", "t1")...)...),
 	}
-	writes := ps
-	if byTrainers {
-		writes = trainers[0]
-	}
-	writes.says(t, "version is durable")
+	ps.says(t, "version is durable")
 	for _, p := range append(trainers, ps) {
 		p.signal(t, syscall.SIGKILL)
 		p.status(t)
@@ -109,10 +98,6 @@ func TestKilledAndReplaced(t *testing.T) {
 				killedAndReplaced(t, append(slices.Clip(flags), "--apply", apply), keep, "are computed by")
 			})
 		}
-		t.Run(name+", by trainers", func(t *testing.T) { // which have everything: ps has nothing to keep
-			killedAndReplaced(t, append(slices.Clip(flags), "--apply", "mean", "--reduce", "trainers"), nil,
-				"the job goes on with 2 of 3 trainers")
-		})
 	}
 }
 

@@ -84,7 +84,7 @@ func TestLargestManifest(t *testing.T) {
 				if err := session.Run(ctx, ones{j}, 1, nil); err != nil {
 					return session.Abort(err)
 				}
-				_, err := checkpoint.Latest(dir, session.Job(), 0)
+				_, _, err := checkpoint.Newest(ctx, dir, session.Job(), 0)
 				durable = err == nil
 			}
 			if err := session.Save(ctx, saved); err != nil {

@@ -19,7 +19,6 @@ type acquireRequest struct {
 	joiner schema.Member // who wants to join
 	resume bool          // it wants the newest durable version
 	back   schema.RunID  // the run that it comes back from; 0: none
-	saved  *schema.Saved // that it has in a folder; nil: none
 	alone  bool          // all its shards are to be here
 	kept   *keptVersion  // that is kept of the run; nil: none
 	over   schema.RunID  // an earlier run of it with shards here, whose coordinator is no more; 0 is none
@@ -31,14 +30,11 @@ type acquisition struct {
 	left    trainersLeft
 	resume  bool
 	back    schema.RunID
-	saved   *schema.Saved
 	record  *jobRecord    // nil where another ps has the job, the join came too late, or err is set
 	servers []leaseRecord // that the record names, in its order
 	peers   []leaseRecord // that may keep its shards
 	kept    *keptVersion  // that it goes on with, on servers that keep it; nil: none
 	ended   []endedRun    // of the name, where the join came too late
-	goesOn  *carriedRun   // the newest run of the name, as another ps has left it; nil: it does not go on
-	carried *carriedRun   // that it goes on from with what its trainers have; nil: none
 	err     error
 }
 
@@ -57,7 +53,7 @@ func (r *registry) acquire(ctx context.Context, q *acquireRequest) acquisition {
 		if err == nil {
 			var c acquisition
 			if c, err = r.tryAcquire(ctx, q); err == nil {
-				c.resume, c.back, c.saved, c.left = q.resume, q.back, q.saved, q.left
+				c.resume, c.back, c.left = q.resume, q.back, q.left
 				return c
 			}
 		}
@@ -125,10 +121,6 @@ func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisiti
 		Incarnation: r.self.Incarnation, Servers: data, Job: job}}
 	e, err := r.jobs.Get(ctx, string(job.Name))
 	ended := endedOf(e)
-	var goesOn *carriedRun
-	if len(ended) > 0 {
-		goesOn = ended[0].Next
-	}
 	switch {
 	case errors.Is(err, fabric.ErrNoKey):
 		err = r.write(o, func(value []byte) (uint64, error) { return r.jobs.Create(ctx, string(job.Name), value) })
@@ -136,21 +128,19 @@ func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisiti
 		return nobody, err
 	case tookPart(ended, q.joiner):
 		return acquisition{job: job, ended: ended}, nil
-	case goesOn != nil && r.takesUp(all, goesOn):
-		return nobody, nil
 	case len(ended) > 0:
 		o.record.Ended = ended
 		err = r.write(o, func(value []byte) (uint64, error) { return r.jobs.Update(ctx, e.Key, value, e.Revision) })
 	case r.alive(all, e):
 		return nobody, nil
 	default: // Its coordinator is no more. Whoever deletes it first, one of those who look creates it next.
-		if err = r.bury(ctx, e); err == nil {
+		if err = r.jobs.Delete(ctx, e.Key, e.Revision); err == nil {
 			err = errAgain
 		}
 	}
 	switch {
 	case err == nil:
-		return acquisition{job: job, record: &o.record, servers: servers, peers: peers, kept: kept, goesOn: goesOn}, nil
+		return acquisition{job: job, record: &o.record, servers: servers, peers: peers, kept: kept}, nil
 	case errors.Is(err, fabric.ErrKeyExists): // somebody was faster
 		err = errAgain
 	}
@@ -166,37 +156,6 @@ func (r *registry) write(o *ownJob, with func(value []byte) (revision uint64, er
 		r.own[o.record.Job.Name] = o
 	}
 	return err
-}
-
-// bury takes a job out whose coordinator is no more. What its trainers have they bring, where that is all of it.
-func (r *registry) bury(ctx context.Context, e fabric.Entry) error {
-	var record jobRecord
-	if json.Unmarshal(e.Value, &record) != nil || record.Job == nil || !record.Job.CarriesOn() {
-		return r.jobs.Delete(ctx, e.Key, e.Revision)
-	}
-	n := record.Job.Trainers
-	next := &carriedRun{Runs: []schema.RunID{record.RunID}, Here: n, Trainers: n, Least: leastOf(record.Job),
-		LR: record.LR, EndedMS: time.Now().UnixMilli()}
-	if len(record.Ended) > 0 && record.Ended[0].Next != nil {
-		before := record.Ended[0].Next
-		next.Runs = append(next.Runs, before.Runs[:min(len(before.Runs), carriedMax-1)]...)
-		if len(next.LR) == 0 { // none has been decided since
-			next.LR = before.LR
-		}
-	}
-	value, err := json.Marshal(jobRecord{Ended: slices.Insert(record.Ended, 0, endedRun{RunID: record.RunID, Next: next})})
-	if err == nil {
-		_, err = r.jobs.Update(ctx, e.Key, value, e.Revision)
-	}
-	return err
-}
-
-// takesUp reports whether another ps takes up a run that has ended there and goes on: it is there, and hears whoever
-// joins.
-func (r *registry) takesUp(servers []leaseRecord, k *carriedRun) bool {
-	return k.Incarnation != r.self.Incarnation && slices.ContainsFunc(servers, func(a leaseRecord) bool {
-		return a.ID == k.Server && a.Incarnation == k.Incarnation && !a.Leaving
-	})
 }
 
 // alive reports whether the coordinator of a job that is written down is announced.

@@ -21,21 +21,8 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	if slices.Contains(c.former, from) {
 		return nil // said again before it left, and heard late
 	}
-	if k := c.config.Carried; k != nil && c.awaits() && k.EndedMS == 0 { // nobody knows which runs there were
-		run := j.Run
-		if v := j.Saved; j.Has == 0 && v != nil && v.Lost {
-			run = v.Run
-		}
-		if (j.Has > 0 || run != j.Run) && !slices.Contains(k.Runs, run) {
-			c.config.Returning = append(c.config.Returning, run)
-			k.Runs = append(k.Runs, run)
-		}
-	}
 	if j.Run != 0 && j.Run != c.config.RunID && !slices.Contains(c.config.Returning, j.Run) {
 		return c.Refuse(from, runOver(c.config.Job.Name))
-	}
-	if c.awaits() {
-		return c.come(now, from, j)
 	}
 	if i := slices.IndexFunc(c.members, func(m member) bool { return m.here() && j.Key != 0 && m.key == j.Key }); i >= 0 {
 		return c.readmit(now, i, from, j)
@@ -75,7 +62,7 @@ func (c *Coordinator) routed(i int, d Decision) []Decision {
 // seatAt gives a place to a newcomer, in a generation, and says so.
 func (c *Coordinator) seatAt(now time.Time, i int, g schema.Generation, who schema.Member, j *schema.Join) Decision {
 	c.members[i].become(slotJoining, member{joiner: who, host: j.Host, cluster: j.Data == schema.DataCluster, url: j.URL,
-		by: -1, process: j.Process, key: j.Key, keeps: j.Keeps, generation: g})
+		by: -1, process: j.Process, key: j.Key, generation: g})
 	c.members[i].Begin(now)
 	d := c.joined(i)
 	d.Who = schema.TrainerMember(i)
@@ -189,15 +176,10 @@ func (c *Coordinator) joined(i int) Decision {
 		Servers:   c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.running(),
 		DeadlineMS: c.config.Deadline.Milliseconds(),
 		Peers:      c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: parkedBytes(c.config.Job),
-		ChunkBytes: chunks, Trainers: trainers, From: c.regather.holders, Keeps: c.keeps(i), LR: c.lr.decided,
+		ChunkBytes: chunks, Trainers: trainers, LR: c.lr.decided,
 		Version: c.begins(i), Resumed: c.config.Resume.version(),
 		Durable: c.config.Checkpoints != nil || c.mayKeep(), Standby: c.standby.url,
 	}}}
-}
-
-// keeps reports whether a trainer is the one that writes versions down, of those who are known by now.
-func (c *Coordinator) keeps(i int) bool {
-	return c.plan.Reduces(schema.ByTrainers) && i == slices.IndexFunc(c.members, func(m member) bool { return m.keeps })
 }
 
 // begins is the version that a trainer begins with.

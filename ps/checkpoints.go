@@ -148,7 +148,7 @@ func (c *Coordinator) Drained() bool {
 
 // resumed is the version that was on disk, on another ps, or with trainers when the run began; 0: none was.
 func (c *Coordinator) resumed() schema.Version {
-	return max(c.config.Resume.version(), c.regather.version)
+	return c.config.Resume.version()
 }
 
 // first is the version that the job has begun with.

@@ -379,7 +379,7 @@ func (l *controlLoop) free(j *job) {
 	l.drop(j)
 	l.remember(j)
 	l.runEnded(j)
-	if next := j.coordinator.regather.next; (next == nil || next.Here == 0) && j.coordinator.left() == 0 {
+	if j.coordinator.left() == 0 {
 		l.show(j, time.Now())
 	}
 	if f := j.coordinator.Failed(); f != nil { // before anybody was admitted
@@ -405,7 +405,7 @@ func (l *controlLoop) drop(j *job) {
 	for _, w := range slices.Concat(j.watching, j.serving) {
 		w.stop()
 	}
-	l.server.registry.end(j.manifest.Name, l.noteEnd(j))
+	l.server.registry.end(j.manifest.Name, endedRun{RunID: j.run, Joiners: j.coordinator.Joiners()})
 	l.releaseServers(j)
 	if a := l.shardsOf(j); a != nil {
 		l.release(a)

@@ -11,8 +11,8 @@ import (
 )
 
 // CoordinatorConfig is what the coordinator of a job is made from. Every field but StartTimeout, WindowBytes,
-// Checkpoints, Resume, Returning, ReturnWithin, Here, Doubt, Unseen, Carried, Copies, Process, Incarnation, ChunkBytes,
-// Places and Cramped is needed.
+// Checkpoints, Resume, Returning, ReturnWithin, Here, Doubt, Copies, Process, Incarnation, ChunkBytes, Places and
+// Cramped is needed.
 type CoordinatorConfig struct {
 	Job          *schema.Job // validated
 	RunID        schema.RunID
@@ -39,10 +39,6 @@ type CoordinatorConfig struct {
 	// Doubt is how many trainers trained in that run, where its ps was only out of reach and may go on with it: more than
 	// half of them have to come. 0 is no doubt.
 	Doubt int
-	// Unseen is that the connections of trainers are not seen: Connections is told of none.
-	Unseen bool
-	// Carried is the run that the job goes on from, where trainers bring all that it has; nil: none.
-	Carried *carriedRun
 	// Copies has other ps keep what the shards have, where they may: see Peers.
 	Copies bool
 	// Process and Incarnation are of the coordinator's ps, for those who keep shards.
@@ -92,7 +88,6 @@ type Coordinator struct {
 	standby      standbyAt
 	lr           learningRates
 	checkpoints  checkpointing
-	regather     regather
 	newcomers    newcomers
 	copies       copies
 	// who left before the start, under the names they joined under; the latest, at most formerMax
@@ -123,7 +118,6 @@ type member struct {
 	dead          bool       // its process has ended
 	process       string     // as of schema.Join
 	key           uint64     // as of schema.Join, until it has been heard in this place
-	keeps         bool       // as of schema.Join
 
 	generation schema.Generation // in which its place was taken last
 	by         int               // the trainer who computes its lanes besides its own; -1: itself
@@ -204,9 +198,6 @@ func NewCoordinator(config CoordinatorConfig) *Coordinator {
 	if config.Resume != nil {
 		c.lr.decided = config.Resume.LR
 	}
-	if config.Carried != nil {
-		c.slowest = config.Carried.slowest
-	}
 	return c
 }
 
@@ -267,7 +258,7 @@ func (c *Coordinator) begin(now time.Time) []Decision {
 	c.started = now
 	c.checkpoints.since, c.checkpoints.begun = now, schema.Batch(c.first())
 	for i := range c.members {
-		if m := &c.members[i]; m.state == slotJoining && c.resumed() > 0 && c.config.Carried == nil {
+		if m := &c.members[i]; m.state == slotJoining && c.resumed() > 0 {
 			m.state.transition(slotSyncing)
 		}
 	}
@@ -343,10 +334,6 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 			d.Note = ""
 			return append(append([]Decision{d}, c.vacate(now, i, text)...), c.assign()...)
 		}
-		if handsOver && c.regathers() && (c.others(i) || l.Back || m.keeps) {
-			d.Note = ""
-			return append([]Decision{d}, c.handOver(i, l, text)...)
-		}
 		before := m.state
 		m.leave(l.Reason)
 		if before == slotLost && // and the others went on without it
@@ -382,9 +369,6 @@ func (c *Coordinator) goneOn() []Decision {
 // endIfEmpty ends a job that nobody is left of.
 func (c *Coordinator) endIfEmpty() {
 	vacant := func(m member) bool { return m.vacancy != nil }
-	if c.awaits() {
-		return // they come
-	}
 	if !c.over() && !c.anybody() && (!slices.ContainsFunc(c.members, vacant) || slices.ContainsFunc(c.members, completed)) {
 		c.state.transition(jobEnding)
 		c.ended = schema.EndCompleted
@@ -447,12 +431,9 @@ func (c *Coordinator) FailBack(who schema.Member, text string) []Decision {
 
 // endBack is end where the job may go on: see FailBack.
 func (c *Coordinator) endBack(how schema.End, who schema.Member, text string) []Decision {
-	if c.running() && c.regathers() {
-		return c.goOn(how, who, text, false)
-	}
 	decisions := c.end(how, who, text)
 	if decisions != nil {
-		c.failed.Back = c.config.Checkpoints != nil || c.standby.url != "" || c.awaits() || c.copies.whole > 0
+		c.failed.Back = c.config.Checkpoints != nil || c.standby.url != "" || c.copies.whole > 0
 		if c.failed.Back && c.goesBack() {
 			decisions[0].Note = c.failed.Text
 		}
@@ -463,9 +444,6 @@ func (c *Coordinator) endBack(how schema.End, who schema.Member, text string) []
 // Connections says which connections the server has open, by name ("job/member", or the name a trainer joined under).
 // A trainer whose connection was there and is gone counts as lost sooner.
 func (c *Coordinator) Connections(names []string) {
-	if c.awaits() {
-		c.noteWorking(names)
-	}
 	for i := range c.members {
 		m := &c.members[i]
 		if m.joiner == "" {
@@ -475,6 +453,11 @@ func (c *Coordinator) Connections(names []string) {
 			slices.Contains(names, c.connectionOf(schema.TrainerMember(i))))
 		m.noteLag()
 	}
+}
+
+// connectionOf names the connection of a trainer, which goes by its member id or the name that it joined under.
+func (c *Coordinator) connectionOf(name schema.Member) string {
+	return string(c.config.Job.Name) + "/" + string(name)
 }
 
 // rounded shortens a duration for people.

@@ -19,11 +19,9 @@ import (
 // says what it shows, as a duration since the job was registered.
 //
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
-//	    [returning=run] [here=] [places=] [start=batches] [apply=mean] [reduce=trainers] [by-hand] [lost=run]
-//	next [at=] [unknown] [elsewhere]
+//	    [returning=run] [here=] [places=] [start=batches] [apply=mean] [reduce=trainers]
 //	places
-//	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume] [run=] [was=] [has=] [least=] [process=] [url=]
-//	    [saved=run:version:created] [lost] [rates=from:scale]
+//	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume] [run=] [was=] [process=] [url=]
 //	ready [ps=a] [serial=] [generation=] [done=]
 //	unready ps= [serial=]
 //	shard-failed ps= member= text=word-word
@@ -31,7 +29,7 @@ import (
 //	blind at=
 //	heartbeat from= [at=] [batch=] [generation=] [complete]
 //	died from= [at=] [generation=] [process=]
-//	leave from= [generation=] [reason=word-word] [hand-over] [end=stopped] [back] [lacks=]
+//	leave from= [generation=] [reason=word-word] [hand-over] [end=stopped]
 //	connections name ...
 //	tick at= [waiting=batch:t0+t1]
 //	status
@@ -56,7 +54,7 @@ type membership struct {
 	start       int    // batches that assign, of the job
 	policyOfJob string // likewise; empty: as shardtest has it
 	apply       string // likewise
-	reduce      string // likewise; trainers: they have all of it
+	reduce      string // likewise; trainers: shards add up nothing
 	t           *testing.T
 	d           *datadriven.TestData
 	c           *Coordinator
@@ -167,14 +165,14 @@ func (s *membership) begin() string {
 	s.now, s.consistency, s.policyOfJob, s.apply, s.reduce, s.start = time.Unix(1000, 0), "", "", "", "", 0
 	job := s.manifest()
 	must(s.t, job.Validate())
-	var servers []ShardServer
-	if !job.Carried() {
+	servers := []ShardServer(nil)
+	if job.NeedsShards() {
 		servers = s.servers()
 	}
 	s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: servers,
 		Deadline: s.duration("deadline", "30s"), StallTimeout: s.duration("stall", s.text("deadline", "30s")),
 		StartTimeout: s.duration("gather", "0s"), Checkpoints: s.policy(),
-		Resume: s.resumed(), Returning: s.returning(), Carried: s.carried(job.Trainers), Places: s.count("places", 0),
+		Resume: s.resumed(), Returning: s.returning(), Places: s.count("places", 0),
 		Here: s.count("here", 0)})
 	if servers == nil {
 		return ""
@@ -196,8 +194,6 @@ func (s *membership) run() string {
 	switch s.d.Cmd {
 	case "job":
 		return s.begin()
-	case "next":
-		return s.next()
 	case "places":
 		return fmt.Sprintf("of the next run: %d\n", s.c.left())
 	case "join":
@@ -219,13 +215,12 @@ func (s *membership) run() string {
 	case "heartbeat":
 		return s.heartbeat(from)
 	case "died":
-		return s.tell(s.c.died(s.now, &death{member: from, generation: s.generation(from), process: s.text("process", "")}))
+		return s.tell(s.c.Died(s.now, from, s.generation(from)))
 	case "leaving":
 		return s.tell(s.c.Leaving(from))
 	case "leave":
 		return s.tell(s.c.Leave(s.now, from, s.generation(from), &schema.Leave{Reason: s.words("reason"),
-			HandOver: s.d.HasArg("hand-over"), Back: s.d.HasArg("back"), End: schema.End(s.text("end", "")),
-			Lacks: schema.Member(s.text("lacks", ""))}))
+			HandOver: s.d.HasArg("hand-over"), End: schema.End(s.text("end", ""))}))
 	case "connections":
 		s.connections()
 		return ""
@@ -275,64 +270,8 @@ func (s *membership) join(from schema.Member) string {
 	return s.tell(s.c.Join(s.now, from, &schema.Join{Job: job, Wanted: schema.Member(s.text("wanted", "")),
 		Host: s.text("host", "host"), Data: map[bool]string{true: schema.DataCluster}[s.d.HasArg("cluster")],
 		Resume: s.d.HasArg("resume"), Key: uint64(s.count("key", 0)), Run: schema.RunID(s.count("run", 0)),
-		Was: schema.Member(s.text("was", "")), Process: s.text("process", ""), Has: schema.Version(s.count("has", 0)),
-		Least: schema.Version(s.count("least", 0)),
-		URL:   s.text("url", map[bool]string{true: "nats://" + string(from)}[s.reduce != ""]), Saved: s.saved(),
-		Keeps: s.d.HasArg("saved"), LR: s.rates()}))
-}
-
-// saved is what a trainer has in its folder: run:version:created, and a change of the learning rates.
-func (s *membership) saved() *schema.Saved {
-	if !s.d.HasArg("saved") {
-		return nil
-	}
-	v := &schema.Saved{Lost: s.d.HasArg("lost")}
-	_, err := fmt.Sscanf(s.text("saved", ""), "%d:%d:%d", &v.Run, &v.Version, &v.CreatedMS)
-	must(s.t, err)
-	return v
-}
-
-// rates is a change of the learning rates that a trainer knows of; none where it does not say.
-func (s *membership) rates() []schema.LRChange {
-	var c schema.LRChange
-	if !s.d.HasArg("rates") {
-		return nil
-	}
-	_, err := fmt.Sscanf(s.text("rates", ""), "%d:%g", &c.From, &c.Scale)
-	must(s.t, err)
-	return []schema.LRChange{c}
-}
-
-// carried is what a job goes on from that somebody resumes, or of which nobody knows anything; nil: none.
-func (s *membership) carried(trainers int) *carriedRun {
-	switch {
-	case s.d.HasArg("by-hand"):
-		return &carriedRun{ByHand: true, Trainers: trainers, Least: trainers}
-	case s.d.HasArg("lost"):
-		return &carriedRun{Runs: []schema.RunID{schema.RunID(s.count("lost", 0))}, Least: 1, Begun: 2}
-	}
-	return nil
-}
-
-// next begins the run in which the one that has ended goes on.
-func (s *membership) next() string {
-	before := s.c
-	if before.regather.next == nil {
-		return "it does not go on\n"
-	}
-	c := before.config
-	c.RunID, c.Carried, c.Returning = c.RunID+1, before.regather.next, before.regather.next.Runs
-	if c.Carried.EndedMS = s.now.UnixMilli(); s.d.HasArg("unknown") { // to a ps that was started anew
-		c.Carried = &carriedRun{Runs: c.Carried.Runs, Least: 1}
-	}
-	if s.d.HasArg("elsewhere") { // at another ps, by the registry
-		text, err := json.Marshal(c.Carried)
-		must(s.t, err)
-		c.Carried = new(carriedRun)
-		must(s.t, json.Unmarshal(text, c.Carried))
-	}
-	s.c = NewCoordinator(c)
-	return ""
+		Was: schema.Member(s.text("was", "")), Process: s.text("process", ""),
+		URL: s.text("url", map[bool]string{true: "nats://" + string(from)}[s.reduce != ""])}))
 }
 
 // policy reads how often versions are written.

@@ -60,7 +60,7 @@ func (c *Coordinator) mayKeep() bool { return c.config.Copies && whyNotKept(c.co
 // whyNotKept says why nobody may keep what the shards of a job have; empty: others may.
 func whyNotKept(job *schema.Job) string {
 	if !job.NeedsShards() {
-		return "its trainers have all of it"
+		return "its shards add up nothing"
 	}
 	if err := checkMirror(job); err != nil {
 		return err.Error()

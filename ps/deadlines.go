@@ -23,9 +23,7 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 		return d
 	}
 	var decisions []Decision
-	if c.awaits() {
-		decisions = c.awaitComers(now)
-	} else if c.gathers() {
+	if c.gathers() {
 		decisions = c.freePlaces(now)
 		c.noteGrowth(now)
 		decisions = append(append(decisions, c.waitNoLonger(now)...), c.findUngathered(now)...)
@@ -55,10 +53,8 @@ func (c *Coordinator) excuse(pause time.Duration, now time.Time) {
 	for i := range c.shardServers {
 		c.shardServers[i].Excuse(pause, now)
 	}
-	for _, all := range [][]comer{c.regather.comers, c.newcomers.all} {
-		for i := range all {
-			all[i].Excuse(pause, now)
-		}
+	for i := range c.newcomers.all {
+		c.newcomers.all[i].Excuse(pause, now)
 	}
 	for i := range c.copies.plan {
 		c.copies.plan[i].at = c.copies.plan[i].at.Add(pause)
@@ -229,8 +225,7 @@ func (c *Coordinator) findSlow(now time.Time, waiting []schema.Waiting) []Decisi
 	first, slow := firstWaitedFor(waiting), -1
 	for i := range c.members {
 		name := schema.TrainerMember(i)
-		m := &c.members[i]
-		if !c.slow(now, i, waiting) || c.receivesAll(m) { // however long that takes
+		if !c.slow(now, i, waiting) {
 			continue
 		}
 		if slow < 0 || slices.Contains(first, name) && !slices.Contains(first, schema.TrainerMember(slow)) {

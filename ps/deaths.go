@@ -13,7 +13,7 @@ import (
 // death says that the process of a trainer has ended.
 type death struct {
 	job        *job
-	member     schema.Member // empty: of one that was to come back
+	member     schema.Member
 	generation schema.Generation
 	process    string
 	server     int // among those of the job, of which one has ended in place of a trainer; -1: none
@@ -26,7 +26,7 @@ func (l *controlLoop) died(d *death) {
 		l.carryOut(d.job, c.ShardServerGone(d.server, "has ended"))
 		return
 	}
-	l.carryOut(d.job, c.died(l.server.now(), d))
+	l.carryOut(d.job, c.Died(l.server.now(), d.member, d.generation))
 }
 
 // watchServers watches the processes of those who have shards.
@@ -42,12 +42,6 @@ func (l *controlLoop) watchServers(j *job) {
 
 // watchTrainers watches the processes of those who have places now, and no others.
 func (l *controlLoop) watchTrainers(j *job) {
-	if c := j.coordinator; c.awaits() {
-		for i, p := range c.config.Carried.processes[:min(len(j.watching), len(c.config.Carried.processes))] {
-			l.watch(&j.watching[i], death{job: j, process: p, server: -1})
-		}
-		return
-	}
 	for i := range j.coordinator.members {
 		m := &j.coordinator.members[i]
 		d := death{j, schema.TrainerMember(i), m.generation, m.process, -1}

@@ -5,11 +5,10 @@
 //
 //   - Coordinator (coordinator.go, deadlines.go, policy.go) is pure, as shards are: who has joined, when the job
 //     starts, who is late. Time comes in with every call. takeover.go is who has the place of a trainer that is lost,
-//     shard_servers.go what it knows of the ps that have the shards, regather.go how those come together anew who have
-//     all of a job, lr.go how it agrees on a change of the learning rates. deaths.go watches the processes of this
-//     machine for it.
+//     shard_servers.go what it knows of the ps that have the shards, lr.go how it agrees on a change of the learning
+//     rates. deaths.go watches the processes of this machine for it.
 //   - checkpoints.go is which versions are asked for, and durability.go what is told of them; saving.go writes them.
-//     lostruns.go is the runs that a ps which is started again goes on with, carried.go those that trainers bring.
+//     lostruns.go is the runs that a ps which is started again goes on with.
 //   - registry (registry.go, lease.go, acquire.go) is the place among other ps: which of them there are, who
 //     coordinates which job, and who took part in those that have ended (endings.go). It alone waits for the control
 //     server, on a goroutine of its own.

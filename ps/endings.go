@@ -15,7 +15,6 @@ import (
 type endedRun struct {
 	RunID   schema.RunID    `json:"run_id,string"`
 	Joiners []schema.Member `json:"joiners"`
-	Next    *carriedRun     `json:"next,omitempty"` // where it goes on with what its trainers have
 }
 
 const (

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"testing"
 
 	"gradbus/fabric"
@@ -66,52 +65,5 @@ func TestEndedRunsAreSwept(t *testing.T) {
 	}
 	if got := acquire("j-a"); got.record == nil || got.record.Ended != nil {
 		t.Errorf("after %d sweeps: %+v", goneLooks, got)
-	}
-}
-
-// A job whose coordinator is gone goes on with what its trainers have, and with the learning rates that were decided
-// in whichever of its runs: its record says so to whoever acquires it. A job with anything on shards is as ever.
-func TestRunsGoOnByTheRegistry(t *testing.T) {
-	control := startControl(t, fabric.ServerConfig{})
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	open := func(incarnation uint64) *registry {
-		c, err := fabric.DialControl(ctx, fabric.Config{URL: control.URL(), Name: "ps/a"})
-		must(t, err)
-		t.Cleanup(c.Close)
-		r := newRegistry(c, leaseRecord{ID: "a", Incarnation: incarnation, Shards: 1}, leaseTime,
-			func() int64 { return 0 }, func(schema.JobName) schema.RunID { return 0 }, slog.New(slog.DiscardHandler))
-		must(t, r.open(ctx))
-		return r
-	}
-	r := open(1)
-	acquire := func(job *schema.Job) acquisition {
-		must(t, r.renew(ctx))
-		got := r.acquire(ctx, &acquireRequest{job: job, joiner: "j-a"})
-		must(t, got.err)
-		return got
-	}
-	carried, sharded := shardtest.SmallJob("carried", 2, 2), shardtest.SmallJob("sharded", 2, 2)
-	carried.Reduce, carried.Apply, carried.Policy = schema.ReduceTrainers, schema.ApplyMean, schema.PolicyRecover
-	for i := range carried.Tables {
-		carried.Tables[i].Replicated = true
-	}
-	first := acquire(carried)
-	acquire(sharded)
-	lr := []schema.LRChange{{From: 3, Scale: 0.5}}
-	r.end("carried", endedRun{RunID: first.record.RunID, Joiners: []schema.Member{"j-b"}, Next: &carriedRun{Server: "a",
-		Incarnation: 1, Runs: []schema.RunID{first.record.RunID}, Here: 2, Trainers: 2, Least: 1, Begun: 7, LR: lr}})
-	second := acquire(carried)
-	if k := second.goesOn; k == nil || k.Begun != 7 || len(k.LR) != 1 {
-		t.Fatalf("the run that has ended goes on from %+v", k)
-	}
-	r = open(2) // the ps is started again
-	third := acquire(carried)
-	want := []schema.RunID{second.record.RunID, first.record.RunID}
-	if k := third.goesOn; k == nil || !slices.Equal(k.Runs, want) || !slices.Equal(k.LR, lr) || k.Trainers != 2 {
-		t.Errorf("a run whose coordinator is gone goes on from %+v, want runs %v and %v", k, want, lr)
-	}
-	if k := acquire(sharded).goesOn; k != nil {
-		t.Errorf("a job on shards goes on from %+v", k)
 	}
 }

@@ -3,10 +3,14 @@ package ps
 import (
 	"cmp"
 	"fmt"
+	"net"
+	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"gradbus/checkpoint"
+	"gradbus/internal/liveness"
 	"gradbus/schema"
 )
 
@@ -39,9 +43,19 @@ func (rewinding) tick(c *Coordinator, now time.Time) []Decision {
 
 // newcomers are trainers that come while a job runs with fewer trainers than its manifest has.
 type newcomers struct {
-	all     []comer        // no more than there are trainers too few
+	all     []newcomer     // no more than there are trainers too few
 	version schema.Version // that the next run is to begin with at least
 }
+
+// newcomer is a trainer that asks for a slot of the next run.
+type newcomer struct {
+	name             schema.Member // under which it asks
+	join             *schema.Join
+	liveness.Silence // since it asked last
+}
+
+// newcomerSilentMax is how long a newcomer, which asks each second, may be silent before it counts as gone.
+const newcomerSilentMax = 4 * time.Second
 
 // rewinds reports that the others come back when a trainer is lost, to go on from the newest durable version.
 func (c *Coordinator) rewinds() bool {
@@ -118,9 +132,9 @@ func (c *Coordinator) joinFewer(now time.Time, from schema.Member, j *schema.Joi
 			c.places())})
 	}
 	c.wantVersion()
-	i := slices.IndexFunc(k.all, func(m comer) bool { return m.is(from, j) })
+	i := slices.IndexFunc(k.all, func(m newcomer) bool { return m.name == from || j.Key != 0 && m.join.Key == j.Key })
 	if i < 0 && len(k.all) < c.room() {
-		k.all = append(k.all, comer{})
+		k.all = append(k.all, newcomer{})
 		i = len(k.all) - 1
 	}
 	if i >= 0 {
@@ -128,6 +142,30 @@ func (c *Coordinator) joinFewer(now time.Time, from schema.Member, j *schema.Joi
 		k.all[i].Begin(now)
 	}
 	return c.Refuse(from, c.roomSoon())
+}
+
+// unreachable refuses a newcomer on another machine than a member where one of them listens on its own machine alone.
+func (c *Coordinator) unreachable(j *schema.Join) *schema.Refused {
+	machine := func(process string) string {
+		boot, _, _ := strings.Cut(process, "/")
+		return boot
+	}
+	for i := range c.members {
+		m := &c.members[i]
+		if !m.here() || m.process == "" || j.Process == "" || machine(m.process) == machine(j.Process) {
+			continue
+		}
+		for _, one := range []struct{ url, host string }{{j.URL, j.Host}, {m.url, m.host}} {
+			if u, err := url.Parse(one.url); err != nil || !net.ParseIP(u.Hostname()).IsLoopback() {
+				continue
+			}
+			return &schema.Refused{Reason: "invalid_job", Field: "url", Want: j.URL, Text: fmt.Sprintf(
+				"the trainer on %s listens to others at %s, which leads to it on its own machine alone, and there are others on "+
+					"other machines: give all of them a token (--token-file), or say where to listen (--data-host)", one.host,
+				one.url)}
+		}
+	}
+	return nil
 }
 
 // wantVersion has a version written that is newer than the newest, unless one is written by that.
@@ -194,7 +232,7 @@ func (c *Coordinator) roomSoon() *schema.Refused {
 // makeRoom ends the run for newcomers, and for those who leave, once a version has become durable since they said so.
 func (c *Coordinator) makeRoom(now time.Time) []Decision {
 	k, trains := &c.newcomers, func(m member) bool { return m.here() && !m.complete }
-	k.all = slices.DeleteFunc(k.all, func(m comer) bool { return m.For(now) > comerSilentMax })
+	k.all = slices.DeleteFunc(k.all, func(m newcomer) bool { return m.For(now) > newcomerSilentMax })
 	leavers := c.leavers()
 	if len(k.all) == 0 && len(leavers) == 0 || !c.rewinds() || c.checkpoints.durable.version < k.version ||
 		!slices.ContainsFunc(c.members, trains) {

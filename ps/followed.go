@@ -208,8 +208,6 @@ func (f *follower) stands(run schema.RunID) bool { return f != nil && f.jobs[run
 // checkMirror says why nobody can stand by for a job, or nothing.
 func checkMirror(job *schema.Job) error {
 	switch err := job.CheckVersions(); {
-	case job.Carried():
-		return fmt.Errorf("job %s: its trainers have all of it", job.Name)
 	case err == nil && !job.Recovers():
 		return fmt.Errorf("job %s: the places of its trainers cannot be taken over", job.Name)
 	default:

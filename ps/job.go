@@ -49,7 +49,7 @@ func (j *job) place(s *Server, c acquisition, found *saved, fitted *schema.Job, 
 	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst,
 		Deadline: s.config.Deadline, StallTimeout: s.config.StallTimeout, StartTimeout: s.config.StartTimeout,
 		WindowBytes: window, Checkpoints: found.policy(&s.config),
-		Resume: found.from(), Returning: found.back, Doubt: found.doubt(), Carried: found.carried, Unseen: !s.embedsControl(),
+		Resume: found.from(), Returning: found.back, Doubt: found.doubt(),
 		Copies: s.keeper != nil, Process: s.process, Incarnation: s.registry.self.Incarnation,
 		Here: found.here, Places: c.left.places, Cramped: c.left.cramped, state: &j.state}
 	if found.standing != nil && found.standing.ended {

@@ -83,7 +83,7 @@ func (l *controlLoop) wait(m *message, request *schema.Join, goesOn bool) {
 	if first {
 		job, left := l.withTrainersLeft(request.Job)
 		l.acquireJob(j, acquireRequest{job: job, left: left, joiner: m.from, resume: request.Resume, back: request.Run,
-			saved: request.Saved, alone: goesOn, over: l.server.runHere(m.job)})
+			alone: goesOn, over: l.server.runHere(m.job)})
 	}
 }
 
@@ -117,21 +117,13 @@ func (l *controlLoop) admit(j *job, m *message, request *schema.Join) {
 			return
 		}
 	}
-	decisions := []Decision(nil)
-	if l.takesUp(j, m, request) {
-		decisions = j.coordinator.goOnFrom(m.from, request)
-	} else {
-		decisions = j.coordinator.Join(time.Now(), m.from, request)
-	}
+	decisions := j.coordinator.Join(time.Now(), m.from, request)
 	for i := range decisions {
 		if r := decisions[i].Control.Refused; r != nil && r.Reason != schema.RefusedBusy { // else it asks again
 			l.joinRefused(m.job, m.from, request.Host, r)
 		}
 	}
 	l.carryOut(j, decisions)
-	if j.coordinator.regather.next != nil { // for this trainer
-		l.join(m, request)
-	}
 }
 
 // acquired takes the registry's answer: who coordinates a job: this ps, if it wrote the job down first.
@@ -151,7 +143,6 @@ func (l *controlLoop) acquired(c acquisition) {
 		j.state.transition(jobEnded)
 		j.elsewhere = time.Now().Add(l.server.registry.renewEvery())
 	default:
-		c.carried = l.carriedFrom(&c)
 		l.find(j, c)
 	}
 }

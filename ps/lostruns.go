@@ -67,7 +67,7 @@ type coming struct {
 func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused) {
 	from = coming{resume: c.resume && c.back == 0, asked: c.resume}
 	var lost checkpoint.Lost
-	if dir := s.config.Checkpoints.Dir; dir != "" && !c.job.Carried() {
+	if dir := s.config.Checkpoints.Dir; dir != "" {
 		var err error
 		if lost, err = checkpoint.Running(dir, c.job.Name); err != nil {
 			s.log.Error("a run of the job that was lost is not known", "job", c.job.Name, "err", err)
@@ -79,8 +79,6 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 	}
 	running := len(lost.Runs) > 0
 	switch {
-	case c.carried != nil:
-		return coming{lost: c.carried.Runs}, nil
 	case c.back != 0 && (!slices.Contains(lost.Runs, c.back) || !c.resume):
 		return from, runOver(c.job.Name)
 	case c.back != 0:
@@ -142,9 +140,6 @@ func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refus
 		return found, refused
 	}
 	found, refused = s.lookForSaved(c.job, &from)
-	if c.carried != nil {
-		found.back, found.carried = from.lost, c.carried
-	}
 	if refused == nil && found.back != nil {
 		refused = s.lacksOthers(c, found.resume)
 	}

@@ -47,7 +47,6 @@ type endedJob struct {
 	run     schema.RunID
 	joiners []schema.Member
 	failed  *schema.Failed // nil where all trainers left
-	next    *carriedRun    // where it goes on with what its trainers have; else nil
 	places  int            // of the next run, where that may have fewer than the manifest; 0: as many
 
 	manifest *schema.Job     // of the run
@@ -59,8 +58,7 @@ type endedJob struct {
 
 func (l *controlLoop) remember(j *job) {
 	e := endedJob{name: j.manifest.Name, run: j.run, joiners: j.coordinator.Joiners(), failed: j.coordinator.Failed(),
-		next: j.coordinator.regather.next, places: j.coordinator.left(), manifest: j.manifest, late: j.coordinator.late(),
-		writing: j.writing}
+		places: j.coordinator.left(), manifest: j.manifest, late: j.coordinator.late(), writing: j.writing}
 	if len(l.history) == endedMax {
 		i := max(0, slices.IndexFunc(l.history, func(e endedJob) bool { return isClosed(e.writing) }))
 		l.history = slices.Delete(l.history, i, i+1)

@@ -25,9 +25,6 @@ func policyOf(config *CoordinatorConfig) policy {
 	switch p := config.Job.Policy; p {
 	case schema.PolicyRecover, schema.PolicyWait:
 		waits := p == schema.PolicyWait
-		if config.Job.Carried() {
-			return regathering{waits}
-		}
 		if config.Job.Rewinds() {
 			return rewinding{waits}
 		}

@@ -17,9 +17,6 @@ import (
 // errNoFolder says that versions of jobs are not written down here.
 var errNoFolder = errors.New("this ps keeps no checkpoints: start it with --checkpoint-dir")
 
-// errTrainersKeep says who writes versions of a job down.
-var errTrainersKeep = errors.New("its trainers have all of it, and write it down: give them --checkpoint-dir")
-
 // saved is what is on the disk of a job that is registered.
 type saved struct {
 	epoch  uint64               // of the run that begins; 0: its versions are not written down
@@ -29,7 +26,6 @@ type saved struct {
 	since  uint64               // the first run of the name whose versions are its own
 	here   int                  // trainers that the run had in the end which it goes on from; 0: that is not known
 
-	carried  *carriedRun  // what it goes on from with what its trainers have; else nil
 	kept     *keptVersion // that it begins with in place of resume, where all its shards are kept; else nil
 	standing *standing    // what it begins with in place of resume, where this ps stood by for it; else nil
 }
@@ -68,12 +64,6 @@ func (s *Server) lookForSaved(job *schema.Job, from *coming) (found saved, refus
 			Text: schema.Clip(err.Error())}
 	}
 	dir := s.config.Checkpoints.Dir
-	if job.Carried() {
-		if dir != "" {
-			s.log.Info("no version of the job is written down here", "job", job.Name, "err", errTrainersKeep)
-		}
-		return saved{not: errTrainersKeep.Error()}, nil
-	}
 	if dir == "" {
 		if resume {
 			return found, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, errNoFolder))

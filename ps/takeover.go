@@ -88,9 +88,6 @@ func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.
 	}
 	m := &c.members[i]
 	m.dead = true // which the next tick finds, where others can do without it or the job ends
-	if c.regathers() && c.running() && !m.complete {
-		return c.goOnWithout(now, i)
-	}
 	text, _ := c.lost(now, i)
 	switch {
 	case !c.running() || m.complete:
@@ -363,9 +360,6 @@ func (c *Coordinator) taken(now time.Time, i int) []Decision {
 
 // joinRunning finds a place for a newcomer in a job that runs, or says why there is none.
 func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.Join) []Decision {
-	if c.regathers() {
-		return c.joinCarried(now, from, j)
-	}
 	switch {
 	case c.rewinds():
 		return c.joinFewer(now, from, j)

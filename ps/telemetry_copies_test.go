@@ -128,7 +128,7 @@ func TestJobsThatPeersDoNotKeep(t *testing.T) {
 		"cannot be taken over": func(j *schema.Job) {
 			j.Consistency, j.Ahead, j.Policy = schema.ConsistencyBounded, 1, schema.PolicyWait
 		},
-		"its trainers have all of it": func(j *schema.Job) { j.Tables, j.Reduce = nil, schema.ReduceTrainers },
+		"its shards add up nothing": func(j *schema.Job) { j.Tables, j.Reduce = nil, schema.ReduceTrainers },
 	} {
 		c := keepingCoordinator(t, 2, 1)
 		change(c.config.Job)

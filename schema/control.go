@@ -63,27 +63,8 @@ type Join struct {
 	// Key is the same each time that a trainer asks for the place it has not got yet, under whatever name; 0: it does not
 	// say. Whoever has a place by an earlier name with this key has never heard that it has one.
 	Key uint64 `json:"key,omitempty,string"`
-	// Has is the newest version that it has of Run, in a job whose trainers have all of it (Job.Carried); 0: none. It has
-	// those before it, too, from Least on.
-	Has   Version `json:"has,omitempty"`
-	Least Version `json:"least,omitempty"`
-	// LR is every change of the learning rates that was decided in Run, as far as it knows.
-	LR []LRChange `json:"lr,omitempty" check:"changes"`
-	// Saved is a version of such a job in a folder of the trainer; nil: none that it could be resumed with.
-	Saved *Saved `json:"saved,omitempty"`
-	// Keeps says that the trainer has a folder for versions of such a job.
-	Keeps bool `json:"keeps,omitempty"`
 	// Process is the process of the trainer, so that a ps on the same machine sees its end; empty: it does not.
 	Process string `json:"process,omitempty"`
-}
-
-// Saved is a durable version of a job, with all of it, in a folder of one of its trainers.
-type Saved struct {
-	Run       RunID   `json:"run_id,string"` // that has written it
-	Version   Version `json:"version"`
-	CreatedMS int64   `json:"created_ms" check:"ms"` // since 1970, by the clock of who has written it
-	// Lost says that the run, or one that went on from it, was under way when whoever wrote it ended.
-	Lost bool `json:"lost,omitempty"`
 }
 
 // How a trainer reaches shards.
@@ -133,10 +114,6 @@ type Joined struct {
 	Durable bool `json:"durable,omitempty"`
 	// Trainers is how many there are in this run; 0: those of the manifest.
 	Trainers int `json:"trainers,omitempty" check:"lanes"`
-	// From are the trainers that have Version, in a job whose trainers have all of it: the others get it from these.
-	From []Member `json:"from,omitempty" check:"lanes"`
-	// Keeps says that this trainer writes versions of the job down: it is the first that has a folder for that.
-	Keeps bool `json:"keeps,omitempty"`
 	// Resumed is the version that the job began with; 0: it was not resumed.
 	Resumed Version `json:"resumed,omitempty"`
 
@@ -183,10 +160,6 @@ type Leave struct {
 	Reason string `json:"reason,omitempty"`
 	// HandOver says that another may compute its lanes from here on.
 	HandOver bool `json:"hand_over,omitempty"`
-	// Back says that the trainer joins again: it has not reached the data server of another one, which Lacks names where
-	// it never has.
-	Back  bool   `json:"back,omitempty"`
-	Lacks Member `json:"lacks,omitempty"`
 	// End is EndStopped where the trainer was asked to end, and else empty.
 	End End `json:"end,omitempty"`
 }

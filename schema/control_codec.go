@@ -127,10 +127,6 @@ func (c Control) check() error {
 		if d := c.Join.Data; d != "" && d != DataDirect && d != DataCluster {
 			return fmt.Errorf("data %q: want %s or %s", Clip(d), DataDirect, DataCluster)
 		}
-		if err := checkLR(c.Join.LR); err != nil {
-			return err
-		}
-		return c.Join.Saved.check()
 	case c.Joined != nil:
 		return c.Joined.check()
 	case c.TakeOver != nil:
@@ -162,13 +158,6 @@ func (m *Mirror) check() error {
 		return fmt.Errorf("%d shards: want the manifest and at least 1", m.Shards)
 	}
 	return checkLR(m.LR)
-}
-
-func (v *Saved) check() error {
-	if v != nil && (v.Run == 0 || v.Version == 0) {
-		return fmt.Errorf("saved version %d of run %d: want a version of a run", v.Version, v.Run)
-	}
-	return nil
 }
 
 func (j *Joined) check() error {

@@ -137,9 +137,8 @@ func TestDecodeControlRefuses(t *testing.T) {
 		`{"Left":{}}`:                          "lower case",
 		`{"join":{"host":"h"}}`:                "no job",
 		`{"join":{"job":{"name":"x"},"x":""}}`: "unknown field",
-		`{"join":{"job":{"name":"x"},"wanted":"T 1","host":""}}`:                                    "1 to 63",
-		`{"join":{"job":{"name":"x"},"host":"","saved":{"run_id":"0","version":3,"created_ms":1}}}`: "saved version 3 of run 0",
-		`{"joined":{"member":"t0","run_id":"1","lane_count":0,"shards":1,"deadline_ms":1}}`:         "0 lanes",
+		`{"join":{"job":{"name":"x"},"wanted":"T 1","host":""}}`:                            "1 to 63",
+		`{"joined":{"member":"t0","run_id":"1","lane_count":0,"shards":1,"deadline_ms":1}}`: "0 lanes",
 		`{"joined":{"member":"t0","run_id":1,"lane_count":1,"shards":1,"deadline_ms":1}}`: "cannot unmarshal " +
 			"number into Go struct field Control.joined.run_id",
 		`{"joined":{"member":"","run_id":"1","lane_count":1,"shards":1,"deadline_ms":1}}`:             "1 to 63",

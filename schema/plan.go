@@ -308,17 +308,7 @@ func (p *Plan) Capability() Capability {
 }
 
 // Recovers reports whether a job goes on without a change of a bit when a trainer is lost.
-func (j *Job) Recovers() bool { return j.TakesOver() || j.Carried() }
-
-// Carried reports whether every trainer has all of the job between two batches, and nobody else has anything of it: so
-// any of them can go on with it, and the others can have it from that one.
-func (j *Job) Carried() bool {
-	p := j.Plan()
-	return !j.NeedsShards() && p.Sync() && !p.ErrorFeedback && !p.AsyncTables
-}
-
-// CarriesOn reports whether trainers of a job come together anew when one is lost, with all that it has: see Carried.
-func (j *Job) CarriesOn() bool { return j.Carried() && j.Policy != PolicyFail }
+func (j *Job) Recovers() bool { return j.TakesOver() }
 
 // TakesOver reports whether another may take a trainer's place in the middle of a batch without changing a bit of the
 // job: all that a trainer has is what it can have again, from shards or another trainer, of the version that the batch

@@ -68,9 +68,6 @@ type TrainerReport struct {
 	Disks    []DiskReport    `json:"disks,omitempty"`
 
 	Verification VerifyReport `json:"verification,omitzero"` // of what its own backend writes
-
-	// Durability is of the versions that this trainer writes down; nil where it writes none.
-	Durability *DurabilityReport `json:"durability,omitempty"`
 }
 
 // Bounds of lists in a report. A body as a whole has at most BodyBytesMax.

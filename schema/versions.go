@@ -7,8 +7,6 @@ import "fmt"
 func (j *Job) CheckVersions() error {
 	plan := j.Plan()
 	switch {
-	case j.Carried():
-		return nil // one of its trainers writes it down
 	case j.Moments() && plan.Exact:
 		return fmt.Errorf("job %s: exact rows of shards at versions of their own: want consistency %s or %s", j.Name,
 			ConsistencySync, ConsistencyBounded)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"gradbus/checkpoint"
 	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/internal/loglimit"
@@ -116,12 +115,6 @@ type Config struct {
 	// LeaveWithin bounds the time that Close and Abort wait for the coordinator. Zero means 10 s.
 	LeaveWithin time.Duration
 
-	// Checkpoints is where and how often this trainer writes versions of the job down, in one whose trainers have all of
-	// it (schema.Job.Carried): the first of those that have a folder does so. With Resume, or where the job was lost, it
-	// begins with the newest version that is in a folder of one of its trainers. Jobs with state on shards have their
-	// folder there, and refuse this one.
-	Checkpoints checkpoint.Policy
-
 	// SavePath is the file that the trainer of lane 0 saves the model to (Session.Save) every SaveEvery batches while the
 	// job runs, in a job whose shards add up nothing: nothing else outlives the loss of one of its members. A new job
 	// begins with it by From. The batches wait for the file. Empty is none; versions of other jobs are saved by ps
@@ -132,8 +125,6 @@ type Config struct {
 	rejoin   schema.RunID  // the run that the trainer was part of, and whose job it goes on with; 0: none
 	rejoinAs schema.Member // the member that the trainer was in that run
 	standby  string        // where the job goes on when the ps at Server is lost; empty: nowhere else
-	saved    *saved        // of all joins: what is in that folder
-	carried  *carried      // what the trainer had in that run, and takes along; nil: nothing
 	key      *uint64       // of all joins until one is answered: schema.Join.Key
 }
 
@@ -225,26 +216,8 @@ func (c Config) Validate() error {
 	if c.TelemetryEvery > schema.TelemetryEveryMax*time.Millisecond {
 		wrong = append(wrong, fmt.Errorf("report every %v: want at most an hour, or 0 for the default", c.TelemetryEvery))
 	}
-	wrong = append(wrong, c.Checkpoints.Check()...)
 	if len(wrong) > 0 {
 		return fmt.Errorf("%w: %w", ErrConfig, errors.Join(wrong...))
-	}
-	return nil
-}
-
-// checkFolder refuses a folder for versions that cannot be written, or are on shards. Who comes back to a run goes on
-// with a broken one, of which the log tells.
-func (c *Config) checkFolder(job *schema.Job) error {
-	dir := c.Checkpoints.Dir
-	if dir == "" {
-		return nil
-	}
-	if !job.Carried() {
-		return fmt.Errorf("%w: checkpoint_dir %s: shards have what is to be kept of job %s: want it at the ps "+
-			"(--checkpoint-dir)", ErrConfig, dir, job.Name)
-	}
-	if err := checkpoint.CheckFolder(dir); err != nil && c.rejoin == 0 {
-		return fmt.Errorf("%w: checkpoint_dir %s: %w", ErrConfig, dir, err)
 	}
 	return nil
 }
@@ -286,10 +259,6 @@ func (c Config) withDefaults() Config {
 	c.Log = loglimit.Logger(c.Log)
 	if c.OnWaiting == nil {
 		c.OnWaiting = func(int) {}
-	}
-	c.Checkpoints = c.Checkpoints.WithDefaults()
-	if c.saved == nil {
-		c.saved = new(saved)
 	}
 	if c.key == nil {
 		key := newJoinKey()

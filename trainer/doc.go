@@ -53,9 +53,6 @@
 // them (run.go, askAhead). A shard answers when its sparse round of b is over. The answer has the rows of version b+1,
 // and says that the round is over.
 //
-// Where trainers have all of the job, carry.go takes it from one session to the next, and gives it to others. keeper.go
-// writes versions of it down, and saved.go begins with one.
-//
 // Where trainers reduce, each trainer runs the shard of its reduce range (reducer.go, package shard) behind a data
 // server of its own (own.go).
 //

@@ -52,7 +52,7 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	if err := schema.CheckChosen(job.Name); err != nil && !c.Derived {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	if err := errors.Join(c.checkFolder(job), c.checkSaving(job)); err != nil {
+	if err := c.checkSaving(job); err != nil {
 		return nil, err
 	}
 	c.Dense = nil
@@ -163,15 +163,12 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 	}
 	j.own, err = startOwnServer(ctx, c, job, j.conn.LocalHost())
 	j.request = &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
-		Resume: c.Resume, Process: process.Self(), Run: c.rejoin, Was: c.rejoinAs, Keeps: c.Checkpoints.Dir != ""}
-	if k := c.carried; k != nil {
-		j.request.Has, j.request.Least, j.request.LR = k.version, k.least, k.lr
-	}
+		Resume: c.Resume, Process: process.Self(), Run: c.rejoin, Was: c.rejoinAs}
 	if j.own != nil {
 		j.request.URL = j.own.url
 	}
 	if err == nil {
-		err = j.offer(ctx)
+		err = j.encode(0)
 	}
 	if err != nil {
 		j.own.close()
@@ -179,17 +176,6 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 		return nil, err
 	}
 	return j, nil
-}
-
-// offer writes the request with what is in this trainer's folder.
-func (j *joiner) offer(ctx context.Context) (err error) {
-	if j.request.Saved, err = j.config.offer(ctx, j.job); err != nil {
-		return err
-	}
-	if m := j.config.saved.manifest; m != nil {
-		j.request.LR = m.LR
-	}
-	return j.encode(0)
 }
 
 // newJoinKey draws the key by which a coordinator knows that it was the same trainer that asked before; never 0.
@@ -272,14 +258,11 @@ func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*membership,
 			s.fail(err) // there is nobody to tell
 		}
 		s.handsOver = true // it has not begun: whoever comes next may
-		s.comesBack = j.job.CarriesOn() && errors.Is(err, ErrPeerLost)
 		if leaving := s.leave(err.Error()); leaving != nil {
 			j.config.Log.Warn("leave after a failed join", "job", j.job.Name, "member", s.Member(), "err", leaving)
 		}
 		return nil, err
 	}
-	s.entered = true
-	s.keep()
 	return s, nil
 }
 
@@ -329,11 +312,6 @@ func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
 		if answer.Refused.Text != told {
 			told = answer.Refused.Text
 			j.config.Log.Info("join put off, asked for again", "job", j.job.Name, "text", told)
-		}
-		if !j.config.byHand() { // there may be a newer version by now
-			if err := j.offer(ctx); err != nil {
-				return answer, err
-			}
 		}
 		select {
 		case <-time.After(j.retry):
@@ -398,7 +376,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *membership) error {
 			missing = joined.Missing
 			j.config.OnWaiting(missing)
 		}
-		s.joined.Peers, s.joined.Keeps = joined.Peers, joined.Keeps
+		s.joined.Peers = joined.Peers
 		return joined.Started
 	}
 	if answer(&s.joined) {

@@ -37,11 +37,9 @@ type membership struct {
 	lookups  *lookups
 	results  *results
 	replicas *replicas
-	modules  []*hostedModule        // that shards host, by index of the manifest
-	taken    *carried               // what another session may go on with, once this one has ended; nil: none may
-	keeper   atomic.Pointer[keeper] // of versions that are written down; nil: this trainer writes none
-	share    share                  // of the parameters, that is asked for
-	reducer  *reducer               // what this trainer adds up for all, in a job that reduces between trainers; else nil
+	modules  []*hostedModule // that shards host, by index of the manifest
+	share    share           // of the parameters, that is asked for
+	reducer  *reducer        // what this trainer adds up for all, in a job that reduces between trainers; else nil
 
 	// ctx ends with the session; its cause is the error that every later call gives.
 	ctx  context.Context
@@ -70,10 +68,7 @@ type membership struct {
 	left     bool
 	// others may compute its lanes when it has left: it was interrupted, and has not failed
 	handsOver   bool
-	interrupted bool          // the program was told to end, and joins no more
-	comesBack   bool          // it joins again: it has not reached another trainer
-	unreached   schema.Member // that one, where its data server could not be dialed
-	entered     bool          // the program has it, with the version that it begins with
+	interrupted bool // the program was told to end, and joins no more
 	// forgotten is set when the coordinator has said that it does not know this run: its ps was started anew.
 	forgotten atomic.Bool
 
@@ -120,9 +115,6 @@ func newMembership(ctx context.Context, c Config, job *schema.Job, joined schema
 		owners:   map[string]int{},
 		controls: make(chan schema.Control, 8), leaveNow: make(chan struct{}, 1), epoch: time.Now(),
 		retry: time.NewTimer(time.Hour), lr: newLearningRates(joined.LR)}
-	if job.CarriesOn() {
-		s.taken = new(carried)
-	}
 	s.setStandby(joined.Standby)
 	s.setFail()
 	s.retry.Stop()
@@ -161,8 +153,7 @@ func (s *membership) build(params *parameters) (err error) {
 	s.share.pieces = shard.NewPieces(job)
 	plan := newLanePlan(s.joined.FirstLane, lanes, job.Lanes)
 	t := newTables(job.Tables, lanes)
-	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend, &s.lr.applied, s.joined.Version > 0,
-		s.config.Checkpoints.Dir != ""); err != nil {
+	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend, &s.lr.applied, s.joined.Version > 0); err != nil {
 		return err
 	}
 	owners := s.newRouting(t.dims())
@@ -349,9 +340,6 @@ func (s *membership) leave(reason string) error {
 	if err := s.TrainingErr(); err != nil && reason == "" {
 		reason = err.Error()
 	}
-	if s.mayComeBack(s.Err()) {
-		s.handsOver, s.comesBack = true, true
-	}
 	s.takeovers.leaveAll(reason, s.handsOver || errors.Is(s.Err(), errReplaced) || errors.Is(s.Err(), ErrServerLost))
 	if reason == "" || s.complete.Load() {
 		if err := s.awaitOthers(ctx, reason != ""); err != nil && reason == "" {
@@ -382,11 +370,6 @@ func (s *membership) close() {
 	}
 	s.own.close()
 	s.reducer.close()
-	comesBack := s.entered && s.mayComeBack(s.Err()) && !s.interrupted
-	s.keeper.Load().end(comesBack || s.complete.Load() && !s.handsOver, !comesBack && !s.handsOver)
-	if comesBack && s.takeAlong() {
-		return
-	}
 	if s.replicas != nil {
 		s.replicas.close() // nobody receives any more
 	}
@@ -399,7 +382,7 @@ func (s *membership) sayLeave(ctx context.Context, reason string) error {
 	if err := s.Err(); errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) || errors.Is(err, errReplaced) {
 		return nil // there is nobody to tell, or nobody who does not know
 	}
-	leave := &schema.Leave{Reason: schema.Clip(reason), HandOver: s.handsOver, Back: s.comesBack, Lacks: s.unreached}
+	leave := &schema.Leave{Reason: schema.Clip(reason), HandOver: s.handsOver}
 	if s.interrupted {
 		leave.End = schema.EndStopped
 	}

@@ -64,7 +64,7 @@ func testResults(t *testing.T, backend cuda.Backend, job *schema.Job, shards int
 	}
 	t.Cleanup(params.state.Close)
 	r := newResults(flat, params, job, rowOwners(place), time.Second)
-	if r.replicas, err = newReplicas(t.Context(), job, backend, nil, false, false); err != nil {
+	if r.replicas, err = newReplicas(t.Context(), job, backend, nil, false); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.replicas.close)

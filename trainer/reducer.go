@@ -36,7 +36,6 @@ type reducer struct {
 	own     *ownServer // set before the first frame
 	results *results
 	fail    func(error)
-	giver   giver
 	limit   fabric.Limiter // of refusals
 
 	stepLock sync.Mutex // guards what follows
@@ -49,7 +48,6 @@ func newReducer(s *membership) (*reducer, error) {
 	r := &reducer{job: s.job, joined: &s.joined, owner: s.owners[string(s.joined.Member)], results: s.results,
 		fail: s.fail, begun: make([]schema.Batch, s.job.Trainers), limit: fabric.Limiter{PerSecond: refusalsPerSecond}}
 	r.self = r.owner - s.place.Shards
-	r.giver.session, r.giver.pieces = s, shard.NewPieces(s.job)
 	config := shard.Config{Job: s.job, Placement: s.place, Index: r.owner, RunID: s.joined.RunID,
 		Generation: s.joined.Generation, Backend: s.config.Backend, Contributors: round.ContributorsOf(s.job),
 		StagedBytesMax: stagedBytes(s.job), Own: s.joined.Member, Lent: s.config.Bus != nil}
@@ -147,13 +145,7 @@ func (r *reducer) receive(m fabric.Message) {
 		r.refuse(&subject, v.Head(), refused)
 		return
 	}
-	if h := v.Head(); h.Kind == schema.KindPull && h.Flags&schema.FlagParameters != 0 {
-		err = r.giver.ask(schema.Member(subject.From), &v)
-		m.Release()
-	} else {
-		_, err = r.step(schema.Member(subject.From), &v, m.Lease())
-	}
-	if err != nil {
+	if _, err = r.step(schema.Member(subject.From), &v, m.Lease()); err != nil {
 		r.fail(err)
 	}
 }

@@ -20,9 +20,9 @@ type replicas struct {
 }
 
 // newReplicas draws version 0 of all replicated tables, which every trainer does alike; rows that will be those of
-// another version as they are wanted. keeps says that versions may be written down.
+// another version as they are wanted.
 func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend, lr *state.LRChanges,
-	late, keeps bool) (*replicas, error) {
+	late bool) (*replicas, error) {
 	r := &replicas{specs: job.Tables, tables: make([]*state.Array, len(job.Tables)),
 		locks: make([]sync.Mutex, len(job.Tables))}
 	for i := range job.Tables {
@@ -33,7 +33,7 @@ func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend, lr 
 		t, err := state.NewArray(ctx, state.ArrayConfig{
 			Backend: backend, Spec: spec, Optimizer: job.OptimizerOf(schema.Table(i)), LR: lr, Seed: job.Seed,
 			Here: func(schema.Partition) bool { return true }, Columns: spec.Dim, Start: job.StartVersion(), Late: late,
-			Undo: true, GoesBack: job.CarriesOn(), Touches: keeps})
+			Undo: true})
 		if err != nil {
 			r.close()
 			return nil, fmt.Errorf("table %q: %w", spec.Name, err)

@@ -28,8 +28,6 @@ type rejoining struct {
 // joined notes that a run was joined. The values of a file with which the job begins are freed, since they may be as
 // large as all tables.
 func (r *restart) joined(m *membership) {
-	r.config.carried.release() // what the membership has not adopted
-	r.config.carried = nil
 	if from := r.config.From; from != nil && from.open != nil {
 		r.config.From, r.open = nil, from.open
 	}
@@ -39,7 +37,7 @@ func (r *restart) joined(m *membership) {
 // the others have gone on without it, or servers were lost that had made versions of the job durable, or for which
 // another ps stood by.
 func (r *restart) follows(m *membership, err error) bool {
-	return m.mayComeBack(err) || errors.Is(err, errReplaced) ||
+	return errors.Is(err, errReplaced) ||
 		errors.Is(err, ErrServerLost) && (m.joined.Durable || m.standbyAt() != "")
 }
 
@@ -47,10 +45,7 @@ func (r *restart) follows(m *membership, err error) bool {
 func (r *restart) join(ctx context.Context, m *membership, err error) *rejoining {
 	c := &r.config
 	c.Server, c.standby, c.rejoinAs, c.rejoin = m.config.Server, m.standbyAt(), m.joined.Member, m.joined.RunID
-	c.Resume = m.mayComeBack(err) || !errors.Is(err, errReplaced)
-	if m.mayComeBack(err) {
-		c.carried = m.taken
-	}
+	c.Resume = !errors.Is(err, errReplaced)
 	c.Log.Warn("joins anew", "job", m.job.Name, "member", m.joined.Member, "resume", c.Resume, "err", err)
 	j := &rejoining{done: make(chan struct{})}
 	ctx, j.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -71,9 +66,6 @@ func (r *restart) join(ctx context.Context, m *membership, err error) *rejoining
 	}()
 	return j
 }
-
-// free frees what the next run would have begun with.
-func (r *restart) free() { r.config.carried.release() }
 
 // backEvery is the time between two attempts to reach a server that was lost.
 const backEvery = 250 * time.Millisecond
@@ -106,9 +98,8 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*membership, erro
 			continue
 		}
 		again := errors.Is(err, errReplaced) || errors.Is(err, ErrNoParameters) ||
-			c.rejoin != 0 && c.Resume && mayComeBack(err) ||
-			job.CarriesOn() && (errors.Is(err, ErrServerLost) || errors.Is(err, ErrPeerLost))
-		if errors.Is(err, errReplaced) || errors.As(err, new(endedBefore)) || job.CarriesOn() && errors.Is(err, errBack) {
+			c.rejoin != 0 && c.Resume && mayComeBack(err)
+		if errors.Is(err, errReplaced) || errors.As(err, new(endedBefore)) {
 			began = time.Now() // it had a place
 		}
 		if err == nil || !again || time.Since(began) > c.ReconnectTimeout {

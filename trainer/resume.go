@@ -23,9 +23,7 @@ func (s *membership) resume(ctx context.Context) (err error) {
 	ctx, stop := s.running(ctx)
 	defer stop()
 	v := s.joined.Version
-	if s.job.Carried() {
-		err = s.resumeCarried(ctx, v)
-	} else if s.place.Plan.Owner == schema.ByTrainers {
+	if s.place.Plan.Owner == schema.ByTrainers {
 		err = s.resumeReplica(ctx, v)
 	} else {
 		err = s.resumeResults(ctx, v)
@@ -35,11 +33,6 @@ func (s *membership) resume(ctx context.Context) (err error) {
 	}
 	s.compute.params.commit(v)
 	s.batch.Store(uint64(v))
-	if s.reducer != nil {
-		if err := s.reducer.giver.begun(); err != nil { // they ask again
-			s.config.Log.Warn("an early question is not answered", "job", s.job.Name, "err", err)
-		}
-	}
 	return nil
 }
 

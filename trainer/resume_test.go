@@ -54,8 +54,7 @@ func trainUntilDurable(t *testing.T, dir string, sessions []*Session, job *schem
 }
 
 // A job whose servers and trainers are gone goes on from its newest durable version: on other numbers of shards and
-// trainers, with the bits of a job that nothing has happened to. Shards have the parameters, or trainers, or these have
-// all of the job.
+// trainers, with the bits of a job that nothing has happened to. Shards have the parameters, or trainers.
 func TestResume(t *testing.T) {
 	testkit.Beside(t)
 	for _, who := range havers {
@@ -63,10 +62,9 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// haver is who has what of a job, and writes versions down.
+// haver is who has what of a job.
 type haver struct {
 	name, apply string
-	trainers    bool // these have everything
 	hybrid      bool // these have the parameters and add them up, and shards have the tables
 	routes      func(*schema.Job)
 	policy      string
@@ -83,8 +81,7 @@ var havers = []haver{{name: "update", apply: schema.ApplyUpdate, policy: schema.
 			replicateAll(j)
 			j.Reduce, j.Tables[0].Reduce, j.Tables[1].Reduce = schema.ReduceTrainers, schema.ReduceShards, schema.ReduceShards
 		}},
-	{name: "trainers", apply: schema.ApplyMean, trainers: true, policy: schema.PolicyFail},
-	{name: "trainers, recovering", apply: schema.ApplyMean, trainers: true, policy: schema.PolicyRecover}}
+}
 
 // replicateAll replicates all tables.
 func replicateAll(j *schema.Job) {
@@ -100,10 +97,6 @@ func (h *haver) job(name string, trainers, lanes int) *schema.Job {
 	if h.hybrid {
 		job.Reduce = schema.ReduceTrainers
 	}
-	if h.trainers {
-		job.Reduce = schema.ReduceTrainers
-		replicateAll(job)
-	}
 	if h.routes != nil {
 		h.routes(job)
 	}
@@ -112,16 +105,8 @@ func (h *haver) job(name string, trainers, lanes int) *schema.Job {
 
 // start starts a server for it.
 func (h *haver) start(t *testing.T, shards int, kept checkpoint.Policy) (*ps.Server, Config) {
-	server := ps.Config{Shards: shards, Deadline: h.deadline}
-	if !h.trainers {
-		server.Checkpoints = kept
-	}
-	s := startServerWith(t, server)
-	config := testConfig(t, s)
-	if h.trainers {
-		config.Checkpoints = kept
-	}
-	return s, config
+	s := startServerWith(t, ps.Config{Shards: shards, Deadline: h.deadline, Checkpoints: kept})
+	return s, testConfig(t, s)
 }
 
 func resume(t *testing.T, who haver) {

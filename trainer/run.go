@@ -298,7 +298,6 @@ func (r *run) complete(b schema.Batch) {
 	r.share.limit()
 	r.copyShare(b + 1)
 	r.batch.Store(uint64(b) + 1) // what was to be copied is
-	r.keeper.Load().step(b + 1)
 	if b < r.job.StartVersion() {
 		return
 	}

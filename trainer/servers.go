@@ -214,7 +214,6 @@ func (s *membership) connectData(ctx context.Context, d *dataServer) (err error)
 		case d.own || ctx.Err() != nil:
 			return err
 		case d.peer != "":
-			s.unreached = d.peer
 			return fmt.Errorf("%w: %s announces its data server at %s, where this one does not reach it: %w; it has to "+
 				"listen and advertise where that leads to it from here (--data-host, --advertise), with a token (--token-file)",
 				ErrPeerLost, d.peer, d.url, err)

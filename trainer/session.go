@@ -568,7 +568,6 @@ func (s *Session) AbortTraining(err error) error {
 
 // free frees what the session has beside its membership.
 func (s *Session) free() {
-	s.next.free()
 	if s.opened != nil {
 		s.opened.Close()
 		s.opened = nil

@@ -205,6 +205,119 @@ func (s *membership) copyDense(ctx context.Context, v schema.Version, ownerOf fu
 	return ask.restore.Done()
 }
 
+// copyTables asks for the rows of all replicated tables at a version: of each partition one owner, who has it.
+func (s *membership) copyTables(ctx context.Context, v schema.Version,
+	ownerOf func(schema.Table, schema.Partition) int) error {
+	for t, table := range s.replicas.tables {
+		if table == nil {
+			continue
+		}
+		ask := &rowsAsk{version: v, table: schema.Table(t), spec: &s.job.Tables[t], from: table, restore: table.Restore(),
+			pieces: s.share.pieces, ownerOf: ownerOf}
+		if err := ask.all(ctx, s); err != nil {
+			return fmt.Errorf("table %q: %w", ask.spec.Name, err)
+		}
+	}
+	return nil
+}
+
+// rowsAsk asks for the rows of a table, a stretch of some partitions at a time, and puts the answers in place.
+type rowsAsk struct {
+	version schema.Version
+	table   schema.Table
+	spec    *schema.TableSpec
+	from    state.Table // says which rows there are
+	pieces  *shard.Pieces
+	ownerOf func(schema.Table, schema.Partition) int
+
+	first schema.Sequence // number of the question about parts[0]; the others' follow
+	parts []rowsPart      // that are asked for
+
+	mu      sync.Mutex // a leaf
+	restore state.RowsRestore
+}
+
+// rowsPart is a stretch of a partition that is asked for.
+type rowsPart struct {
+	owner     int // who is asked
+	partition schema.Partition
+	cursor    uint64 // first key; behind the last that has come
+}
+
+// rowsAskedMax is how many stretches are asked for at once, each of one frame.
+const rowsAskedMax = 16
+
+// all gets all rows.
+func (a *rowsAsk) all(ctx context.Context, s *membership) error {
+	next := schema.Partition(0)
+	for {
+		a.parts = a.open()
+		for ; len(a.parts) < rowsAskedMax && int(next) < a.spec.Partitions; next++ {
+			if a.from.Left(next, 0) > 0 {
+				a.parts = append(a.parts, rowsPart{owner: a.ownerOf(a.table, next), partition: next})
+			}
+		}
+		if len(a.parts) == 0 {
+			return a.restore.Done()
+		}
+		owners := make([]int, len(a.parts))
+		for i := range a.parts {
+			owners[i] = a.parts[i].owner
+		}
+		a.first = s.exchange.number(len(owners))
+		if err := s.askReplica(ctx, a, a.first, owners); err != nil {
+			return err
+		}
+	}
+}
+
+// open are the parts that are not whole.
+func (a *rowsAsk) open() (all []rowsPart) {
+	for _, p := range a.parts {
+		if a.from.Left(p.partition, p.cursor) > 0 {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// take implements asker.
+func (a *rowsAsk) take(i int, v *schema.View) (kept bool, err error) {
+	piece, err := a.pieces.Read(v)
+	if err != nil {
+		return false, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := &a.parts[i]
+	if piece.Rows == nil || piece.Rows.Table != a.spec.Name || len(piece.Rows.Keys) == 0 ||
+		piece.Rows.Keys[0] < p.cursor {
+		return false, fmt.Errorf("an answer without rows of partition %d of table %q from key %d on", p.partition,
+			a.spec.Name, p.cursor)
+	}
+	p.cursor = piece.Rows.Keys[len(piece.Rows.Keys)-1] + 1
+	return false, a.restore.Rows(*piece.Rows)
+}
+
+// send implements asker.
+func (a *rowsAsk) send(s *membership, i int) error {
+	p := &a.parts[i]
+	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull, Keys: 1, Sections: 1})
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	cursor := p.cursor // an answer may just be put in place
+	a.mu.Unlock()
+	h := s.head(schema.Batch(a.version))
+	h.Bucket, h.Flags, h.Sequence = schema.Bucket(p.partition), schema.FlagParameters, a.first+schema.Sequence(i)
+	f.SetHead(h)
+	f.SetSection(0, schema.Section{Table: a.table, Dim: uint32(a.spec.Dim), Count: 1})
+	f.Keys()[0] = cursor
+	link := s.links[p.owner]
+	return link.publish(s.subject(fabric.KindPull, link.member), f.Seal())
+}
+
 // askReplica asks owners, and waits for their answers, for the job's deadline at most.
 func (s *membership) askReplica(ctx context.Context, a asker, first schema.Sequence, owners []int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.deadline(), ErrNoParameters)

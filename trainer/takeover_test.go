@@ -25,7 +25,6 @@ func die(s *Session) {
 		h.close()
 	}
 	s.left = true
-	s.keeper.Store(nil)
 	s.close()
 }
 

@@ -190,7 +190,6 @@ func (s *membership) fillReport(t *schema.TrainerReport) {
 	if s.config.GPUs != nil {
 		t.GPUs = s.config.GPUs()
 	}
-	t.Durability = s.keeper.Load().report()
 	if v, ok := s.config.Backend.(*cuda.Verified); ok {
 		t.Verification = schema.VerificationOf(v, t.GPUs)
 	}

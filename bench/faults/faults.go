@@ -10,19 +10,15 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
-	"gradbus/checkpoint"
 	"gradbus/fabric"
 	"gradbus/internal/temporary"
-	"gradbus/schema"
 )
 
 // kind is a fault that there is, how often it is drawn, and how many trainers it ends.
@@ -63,7 +59,6 @@ type Config struct {
 	Only                    []string      // kinds; none is all
 	Every                   time.Duration // between two versions that become durable
 	Standby                 bool          // two ps, or Servers, stand by for each other
-	ByTrainers              bool          // trainers add gradients up among themselves, and keep everything
 	Hybrid                  bool          // trainers add the dense gradients up, and tables are on shards
 	Servers                 int           // ps that have shards of each job, with a NATS server; 1: one, without
 
@@ -77,8 +72,8 @@ func (c *Config) Check() error {
 	if c.Kills < 1 || c.Trainers < 1 || c.Epochs < 1 {
 		return fmt.Errorf("%d kills, %d trainers, %d epochs: want at least 1 of each", c.Kills, c.Trainers, c.Epochs)
 	}
-	if c.Hybrid && (c.Standby || c.ByTrainers) {
-		return errors.New("hybrid: want neither standby nor by-trainers with it: such a job goes back to what is durable")
+	if c.Hybrid && c.Standby {
+		return errors.New("hybrid: want no standby with it: such a job goes back to what is durable")
 	}
 	if c.Servers < 1 {
 		return fmt.Errorf("%d servers: want at least 1", c.Servers)
@@ -101,9 +96,6 @@ func Kinds() (names []string) {
 	}
 	return names
 }
-
-// kept is the folder of trainers that keep everything.
-const kept = "trainers"
 
 // bench is a measurement under way.
 type bench struct {
@@ -220,7 +212,6 @@ type process struct {
 	err   error
 	gone  bool // it was told to end
 
-	trained atomic.Bool // it has completed a batch
 }
 
 func (b *bench) newJob() *job {
@@ -256,11 +247,7 @@ func (j *job) run(most int) error {
 
 // start starts a trainer.
 func (j *job) start() error {
-	m := Member{Server: j.url(), Job: j.name, Trainers: j.Trainers, Epochs: j.Epochs, ByTrainers: j.ByTrainers,
-		Hybrid: j.Hybrid}
-	if j.ByTrainers {
-		m.Checkpoints = checkpoint.Policy{Dir: filepath.Join(j.work, kept), Every: j.Every}
-	}
+	m := Member{Server: j.url(), Job: j.name, Trainers: j.Trainers, Epochs: j.Epochs, Hybrid: j.Hybrid}
 	p := &process{Cmd: j.Member(m), ended: make(chan struct{})}
 	out, err := p.StdoutPipe()
 	if err != nil {
@@ -278,7 +265,6 @@ func (j *job) start() error {
 			var at int64
 			if n, _ := fmt.Sscanf(lines.Text(), "batch %d %d %d", &e.run, &e.batch, &at); n == 3 {
 				j.history.batch(e, at)
-				p.trained.Store(true)
 			} else if digest, ok := strings.CutPrefix(lines.Text(), "digest "); ok {
 				j.history.digest(digest)
 			}
@@ -354,16 +340,13 @@ func (j *job) fault() error {
 		k.victims = len(order)
 	}
 	victims := max(k.victims, 1)
-	if victims > len(order) || k.all && !j.isDurable() {
+	if victims > len(order) {
 		return nil
 	}
 	if k.ps && j.Standby && !j.stoodBy() {
 		k.name += early
 	}
-	chosen, others := order[:victims], order[victims:]
-	if j.ByTrainers && !k.all && !slices.ContainsFunc(others, func(i int) bool { return j.trainers[i].trained.Load() }) {
-		return nil // nobody else has anything of the job
-	}
+	chosen := order[:victims]
 	j.faults = append(j.faults, fault{k, time.Now()})
 	one, signal := j.trainers[chosen[0]].Process, cmp.Or(k.signal, syscall.SIGKILL)
 	switch k.name {
@@ -406,13 +389,6 @@ func (j *job) fault() error {
 		}
 	}
 	return nil
-}
-
-// isDurable reports that a version of the job is durable, where nobody would have anything of it else.
-func (j *job) isDurable() bool {
-	found, err := checkpoint.List(filepath.Join(j.work, kept), schema.JobName(j.name))
-	durable := func(f checkpoint.Found) bool { return f.Err == nil }
-	return !j.ByTrainers || err == nil && slices.ContainsFunc(found, durable)
 }
 
 // draw draws a kind.

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"time"
 
-	"gradbus/checkpoint"
 	"gradbus/cuda"
 	"gradbus/examples/packages"
 	"gradbus/examples/packages/corpus"
@@ -21,9 +20,7 @@ import (
 type Member struct {
 	Server, Job      string
 	Trainers, Epochs int
-	ByTrainers       bool              // as of Config
-	Hybrid           bool              // likewise
-	Checkpoints      checkpoint.Policy // of trainers that keep everything
+	Hybrid           bool // as of Config
 }
 
 // Run is a trainer. It writes a line for every batch when it is complete, with the run
@@ -41,13 +38,12 @@ func (m *Member) Run(ctx context.Context, out io.Writer, errs io.Writer) error {
 	defer backend.Close()
 	s := packages.Defaults()
 	s.Job, s.Trainers, s.Epochs = m.Job, m.Trainers, m.Epochs
-	if m.ByTrainers || m.Hybrid {
+	if m.Hybrid {
 		s.Apply, s.Reduce = schema.ApplyMean, schema.ReduceTrainers
 	}
-	config := trainer.Config{Server: m.Server, Backend: backend, Checkpoints: m.Checkpoints,
+	config := trainer.Config{Server: m.Server, Backend: backend,
 		Log: slog.New(slog.NewTextHandler(errs, nil))}
 	job := packages.Job(s, data)
-	job.Tables[0].Replicated = m.ByTrainers
 	session, err := trainer.Join(ctx, config, job)
 	if err != nil {
 		return err

@@ -46,7 +46,6 @@ func faultsCommand() *cobra.Command {
 	set.BoolVar(&c.Standby, "standby", false,
 		"two ps, each of which stands by for the other; with --servers so many, which stand by for each other")
 	set.IntVar(&c.Servers, "servers", 1, "`number` of ps that have shards of each job; several have a NATS server")
-	set.BoolVar(&c.ByTrainers, "by-trainers", false, "trainers add gradients up among themselves, and keep everything")
 	set.BoolVar(&c.Hybrid, "hybrid", false,
 		"trainers add dense gradients up among themselves, tables are on shards, and all go back to what is durable")
 	set.StringSliceVar(&c.Only, "only", nil, "`kinds` of faults, of: "+strings.Join(faults.Kinds(), ", ")+"; none is all")

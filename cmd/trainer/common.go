@@ -22,7 +22,6 @@ import (
 	"gradbus/internal/process"
 	"gradbus/internal/report"
 	"gradbus/internal/safetensors"
-	"gradbus/internal/saving"
 	"gradbus/internal/settings"
 	"gradbus/internal/tensorboard"
 	"gradbus/internal/verification"
@@ -37,7 +36,6 @@ type common struct {
 	id               string
 	reconnectTimeout time.Duration
 	resume           bool
-	kept             saving.Flags
 	session          *trainer.Session // the last
 	last             *trainer.Config  // what Again has set; nil: it has joined once at most
 	windowMiB        int
@@ -86,10 +84,8 @@ func (o *common) addPlace(set *pflag.FlagSet, s *settings.Shared) {
 	set.IntVar(&s.Lanes, "lanes", s.Lanes, "`number` of lanes that each batch is cut into, on which the result depends, "+
 		"as it does not on the trainers; 0 is 8, or with more than 8 trainers the least power of two that gives each a lane")
 	set.StringVar(&o.id, "id", "", "member `id` to ask for, t0, t1, ...; empty is the next free one")
-	set.BoolVar(&o.resume, "resume", false, "begin with the newest durable version of the job, which who "+
-		"has --checkpoint-dir has, a ps or a trainer; all trainers do, or none")
-	o.kept.Add(set, "versions of the job are written to where its trainers have all of it (--reduce trainers); else it "+
-		"is the ps that has one. All trainers may share it")
+	set.BoolVar(&o.resume, "resume", false, "begin with the newest durable version of the job, of a ps "+
+		"with --checkpoint-dir; all trainers do, or none")
 	set.BoolVar(&o.spawn, "spawn", false, "start all trainers of the job, as processes")
 	o.local.add(set)
 }
@@ -183,7 +179,6 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 	if o.resume {
 		args = append(args, "--resume")
 	}
-	args = append(args, o.kept.Args()...)
 	args = append(args, o.logging.Args(config.LogJSON)...) // which is read and handed on
 	args = append(args, "--verify", strconv.Itoa(o.verify.OneIn))
 	args = append(args, o.gpu.Args()...)
@@ -248,9 +243,6 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	}
 	c.Member, c.WindowBytes = schema.Member(o.id), o.windowMiB<<20
 	c.ReconnectTimeout, c.Resume = o.reconnectTimeout, o.resume
-	if c.Checkpoints, err = o.kept.Policy(); err != nil {
-		return nil, err
-	}
 	if o.saveEvery > 0 {
 		c.SavePath, c.SaveEvery = o.save, o.saveEvery
 	}
@@ -276,7 +268,7 @@ func (o *common) writes(job *schema.Job) []process.Folder {
 	all := []process.Folder{
 		// also where one is there, which the new one replaces when it is whole
 		{Path: o.save, Use: "models", NeedBytes: 4 * job.Values()},
-		{Path: o.tensorboard, Use: "curves"}, {Path: o.kept.Dir(), Use: "checkpoints"},
+		{Path: o.tensorboard, Use: "curves"},
 	}
 	if o.gpus != nil {
 		all = append(all, process.Folder{Path: o.gpus.KeptAt(), Use: "state of GPUs"})

@@ -108,10 +108,8 @@ func shared(t *testing.T) flagwalk.Flags {
 		"load":       flagwalk.Fails(folder+"/none", "none"), "tensorboard": flagwalk.Set("DIR"),
 		"log-format": flagwalk.Fails("xml", "xml"), "log-level": flagwalk.Fails("loud", "loud"),
 		"events": flagwalk.Set("all"), "predict": flagwalk.Refused("x", "needs a model"),
-		"config":         flagwalk.Set(testkit.File(t, folder, "settings.yaml", []byte("seed: 7\n"))),
-		"group":          flagwalk.Refused("1", "consistency"),
-		"checkpoint-dir": flagwalk.Refused("DIR/kept", alone), "checkpoint-every": flagwalk.Refused("1", alone),
-		"checkpoint-keep": flagwalk.Refused("3", alone),
+		"config": flagwalk.Set(testkit.File(t, folder, "settings.yaml", []byte("seed: 7\n"))),
+		"group":  flagwalk.Refused("1", "consistency"),
 	}
 }
 
@@ -139,12 +137,9 @@ func TestPackagesFlags(t *testing.T) {
 	walker.Walk(t, flagwalk.Setting{Line: line + " --apply mean --reduce trainers" + server(t),
 		Flags: flags.And(flagwalk.Flags{"data-host": flagwalk.Fails("192.0.2.1", "192.0.2.1"),
 			"apply": flagwalk.Fails("update", "apply"), "consistency": flagwalk.Fails("async", "apply"),
-			"reduce":           {Value: "shards", With: "--tensorboard DIR"},
-			"save-every":       flagwalk.Refused("1", "want --save with it"),
-			"checkpoint-dir":   flagwalk.Fails(testkit.File(t, t.TempDir(), "file", nil), "not a directory"),
-			"checkpoint-every": flagwalk.Refused("1", "want --checkpoint-dir with it"),
-			"checkpoint-keep":  flagwalk.Refused("3", "want --checkpoint-dir with it"),
-			"advertise":        flagwalk.Held(reaches)})})
+			"reduce":     {Value: "shards", With: "--tensorboard DIR"},
+			"save-every": flagwalk.Refused("1", "want --save with it"),
+			"advertise":  flagwalk.Held(reaches)})})
 }
 
 // walkLocal walks a workload's flags in one process.
@@ -152,7 +147,7 @@ func walkLocal(t *testing.T, line string, flags flagwalk.Flags) {
 	t.Helper()
 	none := flagwalk.Flags{}
 	for _, name := range strings.Fields("server token-file nats-creds tls-cert tls-key tls-ca route data-host advertise " +
-		"reconnect-timeout id spawn resume checkpoint-dir checkpoint-every checkpoint-keep") {
+		"reconnect-timeout id spawn resume") {
 		none[name] = flagwalk.Refused(valid(flags[name]), training)
 	}
 	walker.Walk(t, flagwalk.Setting{Line: line + " --local", Flags: flags.And(none).And(flagwalk.Flags{

@@ -8,7 +8,6 @@ import (
 	"gradbus/internal/config"
 	"gradbus/internal/connect"
 	"gradbus/internal/gpu"
-	"gradbus/internal/saving"
 	"gradbus/schema"
 )
 
@@ -54,9 +53,6 @@ func (o *common) idle(set *pflag.FlagSet) (rules []config.Idle) {
 	return append(append(rules, o.local.idle()...),
 		config.Idle{When: shardsAlone, Flags: connect.Between,
 			Why: "trainers that send to shards alone listen nowhere: want --reduce trainers with it"},
-		config.Idle{When: shardsAlone, Flags: saving.Names,
-			Why: "shards have what is to be kept: give it to ./bin/ps, or want --reduce trainers with it"},
-		o.kept.Idle(),
 		config.Idle{When: shardsAlone, Flags: []string{"save-every"},
 			Why: "a ps saves versions of the job: give it --checkpoint-dir, or want --reduce trainers with it"},
 		config.Idle{When: o.save == "", Flags: []string{"save-every"}, Why: "nothing is saved: want --save with it"},

@@ -13,7 +13,6 @@ import (
 	"gradbus/internal/config"
 	"gradbus/internal/connect"
 	"gradbus/internal/report"
-	"gradbus/internal/saving"
 	"gradbus/internal/settings"
 	"gradbus/internal/verification"
 	"gradbus/local"
@@ -66,7 +65,7 @@ func (f *localFlags) idle() []config.Idle {
 		{Flags: []string{"tls-cert", "tls-key", "tls-ca", "reconnect-timeout"},
 			Why: "it is for connections, and --local has none"},
 		{Flags: connect.Between, Why: "it says where other processes reach this one, and --local has no others"},
-		{Flags: append([]string{"resume"}, saving.Names...),
+		{Flags: []string{"resume"},
 			Why: "it is of jobs that outlive a process, and with --local nothing does"},
 	} {
 		r.When, r.Why = f.on, r.Why+": give one of the two"

@@ -11,10 +11,8 @@ const (
 	diskAsks          // nothing: control gives 1 if it has come to fail, else 0
 )
 
-// diskNames are the ids of ps with a disk, and the disk of all trainers.
-var diskNames = []string{"a", "b", ofTrainers}
-
-const ofTrainers = "trainers"
+// diskNames are the ids of ps with a disk.
+var diskNames = []string{"a", "b"}
 
 // diskOf is the folder that is a disk of its own, and its number.
 func diskOf(id string) (string, uint32) {

@@ -40,7 +40,6 @@ var defects = []struct {
 	{planted.ShareOtherVersion, "parameters of another version for a trainer that takes a place", 5000},
 	{planted.SkipBatchUnderWay, "a batch under way left out by a trainer that takes a place", 40},
 	{planted.RemakeShards, "shards made again in the middle of a job", 5000},
-	{planted.CarryPartialVersion, "a version taken along that is not whole", 60},
 	{planted.TrustDates, "silence by dates, which may be set", 120},
 	{planted.CopyLaterRows, "rows of later batches in a version that is written down", 60},
 	{planted.SkipSharedRows, "rows that trainers have and do not copy", 60},

@@ -198,9 +198,6 @@ func (r *recovery) start(again bool) {
 	config := trainer.Config{Server: at.url, Bus: m.host, Backend: r.backend, Log: r.log.With("process", m.name),
 		HeartbeatEvery: 500 * time.Millisecond, RetryAfter: 300 * time.Millisecond, ReconnectTimeout: 20 * time.Second,
 		LeaveWithin: time.Second, AnswerWithin: 5 * time.Second, TelemetryEvery: -1}
-	if r.row.keeps != keepsNothing && r.job.Carried() {
-		config.Checkpoints = checkpoint.Policy{Dir: folder(r.t, ofTrainers), Batches: versionEvery}
-	}
 	if strings.HasSuffix(r.row.job, " start") {
 		config.Dense = startValues()
 	}
@@ -303,9 +300,6 @@ func (r *recovery) strikeAndWait() {
 func (r *recovery) strikeWhenWriting() {
 	at, _ := r.coordinators()
 	disk := at.disk
-	if r.job.Carried() {
-		_, disk = diskOf(ofTrainers)
-	}
 	control(disk, diskFails, diskWrites)
 	r.all.Go(func() {
 		for control(disk, diskAsks, 0) == 0 {

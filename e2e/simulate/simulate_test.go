@@ -65,15 +65,10 @@ func jobOf(seed uint64, r *rand.Rand) *schema.Job {
 			job.Tables[i].Replicated = which(i)
 		}
 	}
-	all := func(int) bool { return true }
 	if seed%3 == 2 {
 		job.Apply = schema.ApplyMean
 	}
-	if seed%6 == 5 && seed%24 != 23 { // and all that there is
-		job.Reduce = schema.ReduceTrainers
-		replicate(all)
-	}
-	if seed%12 == 8 { // and add up the parameters; shards have the tables, or add them up
+	if seed%12 == 8 { // trainers add up the parameters; shards have the tables, or add them up
 		job.Reduce, job.Policy = schema.ReduceTrainers, policies[seed/12%2]
 		for i := range job.Tables {
 			job.Tables[i].Reduce = schema.ReduceShards
@@ -82,7 +77,7 @@ func jobOf(seed uint64, r *rand.Rand) *schema.Job {
 	}
 	if seed%36 == 26 { // or have the tables as well, and shards add up everything
 		job.Policy = policies[seed/36%2]
-		replicate(all)
+		replicate(func(int) bool { return true })
 	}
 	if seed%12 == 4 {
 		job.Consistency, job.Ahead, job.Policy = schema.ConsistencyBounded, 1+int(seed/12%3), policies[seed/12%2]
@@ -97,7 +92,7 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 		done: make(chan struct{}), digests: map[string]string{}, anew: map[schema.RunID]bool{},
 		inputs: map[input][2]uint32{}, began: time.Now(),
 		batches: 50, calm: 1 + 4*time.Duration(seed%2)}
-	if s.rests = !job.Carried() && (seed%48 == 1 || seed%24 == 2 || seed%24 == 4 || seed%24 == 8); s.rests {
+	if s.rests = seed%48 == 1 || seed%24 == 2 || seed%24 == 4 || seed%24 == 8; s.rests {
 		s.batches, s.calm = 100, 5
 	}
 	want, err := s.quiet()
@@ -107,7 +102,7 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	s.log = slog.New(listener{Handler: slog.NewTextHandler(s, &slog.HandlerOptions{ReplaceAttr: withoutTime}), system: s})
 	s.bus.Harm = s.harm(seed, r.IntN(3))
 	servers := 1 + r.IntN(2)
-	if job.Carried() || job.Rewinds() { // nobody stands by for such a job
+	if job.Rewinds() { // nobody stands by for such a job
 		servers = 1
 	}
 	if seed%4 == 3 {
@@ -119,9 +114,6 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 		s.peers = s.r.IntN(3) > 0
 	}
 	s.startServers(servers)
-	if job.Carried() && seed%4 > 0 {
-		s.kept = folder(t, ofTrainers)
-	}
 	for range job.Trainers {
 		s.startTrainer()
 	}

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/checkpoint"
 	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/lane"
@@ -38,7 +37,6 @@ type system struct {
 	servers []*server      // one, or two of which each stands by for the other; with nats, all have shards of one job
 	nats    *fabric.Server // carries control between servers; nil: each has its own
 	peers   bool           // these stand by for each other
-	kept    string         // the folder of all trainers, where these have everything; empty: they have none
 	log     *slog.Logger
 
 	all  sync.WaitGroup
@@ -85,8 +83,7 @@ func (s *system) complete(m *member, run schema.RunID, began schema.Version, b s
 		s.runs = append(s.runs, &progress{run: run})
 	}
 	p := s.runs[i]
-	// trainers that have all of the job may go on without a ps until they notice, at what another run goes on, too
-	if p.newest = max(p.newest, b); p.over && b > p.most && !s.job.Carried() {
+	if p.newest = max(p.newest, b); p.over && b > p.most {
 		s.noteLocked("%s completes batch %d of run %d, while another goes on", m.name, b, run)
 		s.t.Errorf("%s completes batch %d of a run that was at batch %d when another began", m.name, b, p.most-1)
 	}
@@ -168,8 +165,7 @@ func (s *system) startTrainer() {
 	config := trainer.Config{Server: s.servers[at].url, Bus: m.host, Backend: s.backend,
 		Log:            s.log.With("process", m.name),
 		HeartbeatEvery: 200 * time.Millisecond, RetryAfter: 300 * time.Millisecond, ReconnectTimeout: 20 * time.Second,
-		LeaveWithin: time.Second, AnswerWithin: 5 * time.Second, TelemetryEvery: -1,
-		Checkpoints: checkpoint.Policy{Dir: s.kept, Every: time.Second}}
+		LeaveWithin: time.Second, AnswerWithin: 5 * time.Second, TelemetryEvery: -1}
 	s.note("%s starts", m.name)
 	s.all.Go(func() {
 		defer close(m.gone)
@@ -285,15 +281,7 @@ func (s *system) kill(m *member) {
 	m.dead = true
 	m.host.Kill()
 	s.mu.Unlock()
-	if s.kept == "" {
-		m.end(errDead)
-		return
-	}
-	_, disk := diskOf(ofTrainers)
-	control(disk, diskFails, 0) // for this one; who is there finds it broken for a moment
 	m.end(errDead)
-	<-m.gone
-	control(disk, diskWorks, 0)
 }
 
 // alive are the trainers that have not been killed.

@@ -57,7 +57,11 @@ var renamed = map[string]string{
 // gone has the flags that were removed, each with a flag of the commands that had it and with what holds now. They are
 // refused as renamed ones are. It is never written to.
 var gone = map[string]struct{ beside, now string }{
-	"sparse": {"placement", "gradients of rows travel as rows or as bags, whichever is smaller"},
+	"sparse":           {"placement", "gradients of rows travel as rows or as bags, whichever is smaller"},
+	"checkpoint-dir":   {"tensorboard", "a trainer writes no checkpoints: give --checkpoint-dir to ps"},
+	"checkpoint-every": {"tensorboard", "a trainer writes no checkpoints: give --checkpoint-every to ps"},
+	"checkpoint-keep":  {"tensorboard", "a trainer writes no checkpoints: give --checkpoint-keep to ps"},
+	"by-trainers":      {"hybrid", "a job whose shards add up nothing ends with a lost trainer"},
 }
 
 // former says what became of a flag that the command had; empty if it had none of this name. write gives the text of a

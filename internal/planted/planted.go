@@ -42,8 +42,6 @@ const (
 	SkipBatchUnderWay
 	// RemakeShards: shards made again in the middle of a job.
 	RemakeShards
-	// CarryPartialVersion: a version taken along that is not whole.
-	CarryPartialVersion
 	// TrustDates: silence by dates, which may be set.
 	TrustDates
 	// CopyLaterRows: rows of later batches in a version that is written down.

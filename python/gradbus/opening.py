@@ -58,9 +58,6 @@ def join(
     manifest: Optional[Mapping[str, Any]] = None,
     start: Union[None, str, os.PathLike[str]] = None,
     reconnect_timeout: Optional[float] = None,
-    checkpoint_dir: Union[None, str, os.PathLike[str]] = None,
-    checkpoint_every: Optional[str] = None,
-    checkpoint_keep: Optional[int] = None,
     **unknown: NoReturn,
 ) -> Session:
     """A session of a job at a ``ps``: "nats://host:4222". It is joined when it is first needed, see :class:`Session`.
@@ -70,14 +67,13 @@ def join(
     "t0", "t1", ..., and with that which lanes it has; the next free one by default. ``tls_ca``: the certificate of who
     signed the server's. ``seed``, ``manifest``, ``start``: as of :func:`local`, equal in all trainers.
     ``reconnect_timeout``: seconds that a lost server may take to come back, 30 by default; then the session ends with a
-    ServerError.
-
-    ``checkpoint_dir``: a folder for versions of the job, where its trainers have all of it (``reduce`` "trainers", and
-    no tables on servers; else the ``ps`` has the folder). The first trainer with one writes there: each
-    ``checkpoint_every``, a time as "10s" or a number of batches as "500", and ``checkpoint_keep`` of them stay."""
+    ServerError."""
     for word in unknown:
         if word in _RENAMED:
             raise ConfigError(f"session {name!r}: {word} is called {_RENAMED[word]} now")
+        if word in ("checkpoint_dir", "checkpoint_every", "checkpoint_keep"):
+            flag = "--" + word.replace("_", "-")
+            raise ConfigError(f"session {name!r}: {word}: trainers write no checkpoints: give {flag} to ps")
         raise TypeError(f"join() got an unexpected keyword argument {word!r}")
     if not isinstance(server, str) or not re.match(r"(nats|tls)://.", server):
         raise ConfigError(f"session {name!r}: server {server!r}: want an address such as nats://127.0.0.1:4222")
@@ -89,13 +85,9 @@ def join(
         ("token_file", token_file),
         ("id", id),
         ("tls_ca", tls_ca),
-        ("checkpoint_dir", checkpoint_dir),
-        ("checkpoint_every", checkpoint_every),
     ):
         if value is not None:
             config[key] = os.fspath(value)
             if not config[key]:
                 raise ConfigError(f"session {name!r}: {key} {value!r}: want text, or None for the default")
-    if checkpoint_keep is not None:
-        config["checkpoint_keep"] = whole(f"session {name!r}: checkpoint_keep", checkpoint_keep, 2)
     return Session(name, config, trainers, lanes, seed, manifest, begins)

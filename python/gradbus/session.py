@@ -148,8 +148,7 @@ class Session:
 
     def resume(self) -> int:
         """Joins the job as :meth:`start` does, at its newest durable version in place of the first one, and gives how many
-        batches that has had. All trainers of the job resume, or none. The ``ps`` has a folder for checkpoints, or,
-        where trainers have all of the job, one of these (``checkpoint_dir``).
+        batches that has had. All trainers of the job resume, or none. The ``ps`` has a folder for checkpoints.
 
         Rows, dense parameters that servers train and what optimizers keep are those of the version; parameters have
         their values when it returns, and groups of the optimizer their rates. :attr:`next_batch` and a

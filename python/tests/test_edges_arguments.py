@@ -91,7 +91,11 @@ def test_ids_that_are_none(ids, says):
         (lambda: gradbus.local("x", lanes=4097), r"lanes 4097: want an integer, at least 1 and at most 4096"),
         *(
             (lambda key=key: gradbus.join("nats://127.0.0.1:1", "x", **{key: ""}), rf"{key} '': want text, or None")
-            for key in ("token_file", "id", "tls_ca", "checkpoint_dir", "checkpoint_every")
+            for key in ("token_file", "id", "tls_ca")
+        ),
+        (
+            lambda: gradbus.join("nats://127.0.0.1:1", "x", checkpoint_dir="y"),
+            r"checkpoint_dir: trainers write no checkpoints: give --checkpoint-dir to ps",
         ),
         (lambda: gradbus.local("x", manifest=[1]), r"manifest \[1\]: want a mapping of what JSON has"),
         (lambda: gradbus.local("x", manifest={"x": object()}), r"manifest .*: want a mapping of what JSON has"),

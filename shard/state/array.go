@@ -28,9 +28,6 @@ type ArrayConfig struct {
 	// that an open round does not show. A table without it has none of these.
 	Undo bool
 
-	// GoesBack is that what the last Commit has changed is kept as it was: see Array.Back.
-	GoesBack bool
-
 	// Touches is that rows note when they change, for copies of what was touched: a byte a row.
 	Touches bool
 
@@ -62,7 +59,6 @@ type Array struct {
 	touched touched
 
 	undo     undoLog
-	back     back
 	stepping bool     // the open round is a step
 	outcome  rowState // of the rows that are stepped at once
 	first    []uint8

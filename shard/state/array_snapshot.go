@@ -70,7 +70,6 @@ func (t *Array) Restore() RowsRestore {
 	t.undo.reset()
 	t.stepping = false
 	t.initial.drawn = nil // no row stays
-	t.back.there = false
 	t.touched.reset()
 	return &arrayRestore{table: t, there: make([]int32, t.places.count())}
 }
@@ -78,7 +77,7 @@ func (t *Array) Restore() RowsRestore {
 // Update begins a restore of rows that have changed.
 func (t *Array) Update() RowsRestore {
 	t.undo.reset()
-	t.stepping, t.back.there = false, false
+	t.stepping = false
 	return &arrayRestore{table: t}
 }
 

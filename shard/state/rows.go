@@ -110,9 +110,6 @@ func (t *Array) stepOf(places []int64, g RowGradient) cuda.ApplyRows {
 // Commit implements Table. A step counts also where none of its rows are here, so that the number does not depend on
 // how a table is cut.
 func (t *Array) Commit() {
-	if t.config.GoesBack {
-		t.keepBack()
-	}
 	if t.stepping && t.version >= t.config.Start {
 		t.steps++
 	}

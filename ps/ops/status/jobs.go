@@ -483,20 +483,11 @@ const (
 // UseCheckpoints is what a ps writes to the folder of checkpoints, as its reports name the use of a disk.
 const UseCheckpoints = "checkpoints"
 
-// durabilityOf is what a run's coordinator says of checkpoints, or the trainer that writes them, with the age of the
-// newest by the clock here.
+// durabilityOf is what a run's coordinator says of checkpoints, with the age of the newest by the clock here.
 func (t *Tracker) durabilityOf(r *run) *Durability {
 	said, by := r.said.Durability, (*heard)(nil)
 	if s := t.servers[r.coordinator]; s != nil {
 		by = &s.heard
-	}
-	if said != nil && said.Off != "" {
-		for _, tr := range r.trainers {
-			report := tr.said()
-			if report != nil && report.Durability != nil && (said.Off != "" || report.Durability.Version > said.Version) {
-				said, by = report.Durability, &tr.heard
-			}
-		}
 	}
 	if said == nil {
 		return nil
@@ -529,9 +520,7 @@ func (j *ranking) durability(job *Job, r *run) {
 		text += ": " + gist(d.Failure)
 	}
 	f := j.find(CodeNotDurable, "%s", text).about(job.Name, "").from(j.s.NowMS-d.LateMS).after(byJob+job.Name, byControl)
-	if r.said.Durability.Off == "" { // no trainer writes them
-		f.after(byDisk + r.coordinator)
-	}
+	f.after(byDisk + r.coordinator)
 	for _, id := range r.said.Keepers {
 		f.after(byDisk+id, byServer+id)
 	}
