@@ -50,8 +50,11 @@ func narrowBFloat16(f float32) uint16 {
 	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
 }
 
-// widen writes the values of a vector of floats to out, which is as long.
-func widen(out []float32, v Vector) {
+// Widen writes the values of a vector of floats in host memory to out as float32, which is exact. out has the vector's
+// length and is other memory.
+//
+//	cuda.Widen(out, cuda.BFloat16s(bits))
+func Widen(out []float32, v Vector) {
 	switch v.dtype {
 	case Float16:
 		for i, h := range view[uint16](v) {
@@ -93,7 +96,7 @@ func floats32(v Vector, buf *[]float32) []float32 {
 		return view[float32](v)
 	}
 	*buf = grow(*buf, v.n)
-	widen(*buf, v)
+	Widen(*buf, v)
 	return *buf
 }
 

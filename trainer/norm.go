@@ -2,8 +2,10 @@ package trainer
 
 import (
 	"math"
+	"slices"
 	"time"
 
+	"gradbus/cuda"
 	"gradbus/schema"
 )
 
@@ -197,28 +199,12 @@ func sumOfSquares(values []float32) float64 {
 
 // widened appends the 16-bit values of a frame as float32.
 func widened(to []float32, f *schema.Frame) []float32 {
-	halves := f.Halves()
+	bits, n := f.Halves(), len(to)
+	to = slices.Grow(to, len(bits))[:n+len(bits)]
+	values := cuda.Float16s(bits)
 	if f.DType() == schema.DTypeBFloat16 {
-		for _, h := range halves {
-			to = append(to, math.Float32frombits(uint32(h)<<16))
-		}
-		return to
+		values = cuda.BFloat16s(bits)
 	}
-	for _, h := range halves {
-		to = append(to, fromFloat16(h))
-	}
+	cuda.Widen(to[n:], values)
 	return to
-}
-
-// fromFloat16 widens a binary16, exactly.
-func fromFloat16(h uint16) float32 {
-	sign, exponent, fraction := uint32(h>>15)<<31, uint32(h>>10&31), uint32(h&1023)
-	switch exponent {
-	case 0: // zero, or fraction * 2^-24
-		v := float32(fraction) * (1.0 / (1 << 24))
-		return math.Float32frombits(math.Float32bits(v) | sign)
-	case 31:
-		return math.Float32frombits(sign | 255<<23 | fraction<<13)
-	}
-	return math.Float32frombits(sign | (exponent+112)<<23 | fraction<<13)
 }

@@ -59,19 +59,6 @@ func TestGradientNormOfDense(t *testing.T) {
 	}
 }
 
-func TestWidenedFloat16(t *testing.T) {
-	for h, want := range map[uint16]float32{0: 0, 0x3c00: 1, 0xc000: -2, 0x7bff: 65504, 0x0400: 1.0 / 16384,
-		0x0001: 1.0 / (1 << 24), 0x83ff: -1023.0 / (1 << 24), 0x3555: 0.333251953125} {
-		if got := fromFloat16(h); got != want {
-			t.Errorf("%04x is %v, want %v", h, got, want)
-		}
-	}
-	if !math.IsInf(float64(fromFloat16(0xfc00)), -1) || !math.IsNaN(float64(fromFloat16(0x7e00))) ||
-		math.Float32bits(fromFloat16(0x8000)) != 1<<31 {
-		t.Error("infinity, NaN or -0 is another")
-	}
-}
-
 // Rows over several nodes and bags, in any mixture, against sums by key.
 func TestGradientNormOfRows(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 5))
