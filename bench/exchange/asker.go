@@ -50,7 +50,7 @@ func (a *asker) build() (err error) {
 		chunks := a.place.Chunks(b.ID)
 		for c := range chunks {
 			offset, _ := a.place.ChunkRange(b.ID, schema.Chunk(c))
-			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: a.job.Wire.DType()})
+			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: schema.DTypeFloat32})
 			if err != nil {
 				return err
 			}

@@ -118,20 +118,6 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// With 16 bits on the wire every sum is exact too, since the values are small whole numbers; half the bytes flow.
-func TestRun16Bits(t *testing.T) {
-	for _, dtype := range []string{schema.GradientsBFloat16, schema.GradientsFloat16} {
-		c := tiny()
-		c.DType, c.Only = dtype, []string{nameFanIn, nameRound, nameLoad}
-		r, err := Run(t.Context(), c)
-		if err != nil {
-			t.Errorf("%s: %v", dtype, err)
-		} else if r.FanIn <= 0 || r.Round <= 0 || r.ValuesChecked == 0 {
-			t.Errorf("%s: %+v", dtype, r)
-		}
-	}
-}
-
 // An interrupt at any point leaves nothing running.
 func TestRunInterrupted(t *testing.T) {
 	for _, after := range []int{1, 3, 4, 6} { // lines of progress
@@ -188,10 +174,10 @@ func TestWrongSumIsFound(t *testing.T) {
 		"round":  func(specs []spec) { specs[2].Feeders = 3 },
 	} {
 		b := &bench{Config: tiny(), figures: map[string][]float64{}}
-		job := withTable(jobOf("fan-in", b.Trainers, b.Bytes, b.ChunkBytes, b.DType))
+		job := withTable(jobOf("fan-in", b.Trainers, b.Bytes, b.ChunkBytes))
 		specs := b.feeders(job, b.WindowBytes)
 		if name == "round" {
-			specs = b.sessions(jobOf("round", roundTrainers, b.Bytes, b.ChunkBytes, b.DType))
+			specs = b.sessions(jobOf("round", roundTrainers, b.Bytes, b.ChunkBytes))
 		}
 		change(specs)
 		err := b.within(t.Context(), name, specs, func(members team) error {
@@ -248,7 +234,6 @@ func TestValidate(t *testing.T) {
 		"shards 99: want 1 to 16":         func(c *Config) { c.Shards = 99 },
 		"bytes 3: want 4 to":              func(c *Config) { c.Bytes = 3 },
 		"chunk 5: want":                   func(c *Config) { c.ChunkBytes = 5 },
-		`dtype "int8": want one of`:       func(c *Config) { c.DType = "int8" },
 		"window 1 bytes: want":            func(c *Config) { c.WindowBytes = 1 },
 		"seconds 0: want more than 0":     func(c *Config) { c.Seconds = 0 },
 		"rounds -1: want 0 to":            func(c *Config) { c.Rounds = -1 },

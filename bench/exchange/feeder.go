@@ -57,13 +57,12 @@ func (f *feeder) build() (err error) {
 			r := feederRound{shard: f.place.OwnerOfChunk(b.ID, schema.Chunk(c)), bucket: b.ID, chunk: schema.Chunk(c),
 				chunks: schema.Chunk(chunks),
 				offset: offset, element: element + offset, elements: elements}
-			dtype := f.job.Wire.DType()
-			if r.frame, err = schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: dtype,
-				Values: elements * dtype.Bytes()}); err != nil {
+			if r.frame, err = schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: schema.DTypeFloat32,
+				Values: elements * 4}); err != nil {
 				return err
 			}
 			for i := range elements {
-				put(r.frame, dtype, i, pattern(f.spec.Index, r.element+i))
+				r.frame.Float32s()[i] = pattern(f.spec.Index, r.element+i)
 			}
 			f.rounds = append(f.rounds, r)
 		}
@@ -102,7 +101,7 @@ func (f *feeder) run(ctx context.Context, rounds int) (*ran, error) {
 func (f *feeder) round(ctx context.Context) error {
 	for i := range f.rounds {
 		c := &f.rounds[i]
-		put(c.frame, f.job.Wire.DType(), 0, stamp(f.batch))
+		c.frame.Float32s()[0] = stamp(f.batch)
 		h := f.contribution(f.batch)
 		h.Bucket, h.Chunk, h.Chunks, h.Offset, h.Weight = c.bucket, c.chunk, c.chunks, uint64(c.offset), 1
 		h.Node = lane.Node{First: f.joined.FirstLane, Count: uint16(f.joined.LaneCount)}

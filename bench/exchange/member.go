@@ -115,7 +115,7 @@ func (m *member) listen(ctx context.Context, url string) error {
 	for shard := range shards {
 		closes := fabric.Pattern(job, string(schema.ShardMember(shard)), fabric.KindMean, string(schema.All), false)
 		patterns = append(patterns, fmt.Sprintf("%s.*.%d", closes, m.place.SparseBucket(shard)))
-		f, err := schema.NewFrame(schema.Layout{Kind: schema.KindSparse, DType: m.job.Wire.DType()})
+		f, err := schema.NewFrame(schema.Layout{Kind: schema.KindSparse, DType: schema.DTypeFloat32})
 		if err != nil {
 			return err
 		}

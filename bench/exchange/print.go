@@ -25,8 +25,8 @@ const (
 func (r *Result) Print(to io.Writer) error {
 	s, m := &r.Settings, &r.Machine
 	if _, err := fmt.Fprintf(to,
-		"%s, %s, %s, %s, backend %s\n%s, %d bytes of gradients in chunks of %d, %s; medians of %s\n\n",
-		m.CPU, count(m.Cores, "core"), m.Kernel, m.Go, s.Backend, count(s.Shards, "shard"), s.Bytes, s.ChunkBytes, s.DType,
+		"%s, %s, %s, %s, backend %s\n%s, %d bytes of gradients in chunks of %d; medians of %s\n\n",
+		m.CPU, count(m.Cores, "core"), m.Kernel, m.Go, s.Backend, count(s.Shards, "shard"), s.Bytes, s.ChunkBytes,
 		count(s.Turns, "turn")); err != nil {
 		return err
 	}

@@ -16,7 +16,6 @@ type Config struct {
 	Shards      int     // in one server process
 	Bytes       int     // of float32 gradients that each trainer has in a batch; rounded down to values
 	ChunkBytes  int     // of values in one frame
-	DType       string  // of gradients on the wire: one of schema's
 	WindowBytes int     // of each trainer and shard; requests under load take 4 MiB and 1 MiB
 	Seconds     float64 // of each measure in each turn, about
 	Rounds      int     // of the full round in each turn; 0 is as many as Seconds hold
@@ -43,7 +42,7 @@ const (
 
 // DefaultConfig is what the documented figures are measured with.
 func DefaultConfig() Config {
-	return Config{Trainers: 4, Shards: 1, Bytes: DummyBytes, ChunkBytes: chunkBytes, DType: schema.GradientsFloat32,
+	return Config{Trainers: 4, Shards: 1, Bytes: DummyBytes, ChunkBytes: chunkBytes,
 		WindowBytes: 4 << 20, Seconds: 2, Turns: 3, SmallRounds: smallRoundsDefault, Progress: io.Discard}
 }
 
@@ -60,8 +59,6 @@ func (c *Config) Validate() error {
 	check(c.Bytes >= 4 && c.Bytes <= 1<<30, "bytes %d: want 4 to %d", c.Bytes, 1<<30)
 	check(c.ChunkBytes >= schema.ChunkBytesMin && c.ChunkBytes <= schema.ChunkBytesMax && c.ChunkBytes%4 == 0,
 		"chunk %d: want %d to %d, a multiple of 4", c.ChunkBytes, schema.ChunkBytesMin, schema.ChunkBytesMax)
-	types := []string{schema.GradientsFloat32, schema.GradientsBFloat16, schema.GradientsFloat16}
-	check(slices.Contains(types, c.DType), "dtype %q: want one of %q", c.DType, types)
 	check(c.WindowBytes >= 1<<18 && c.WindowBytes <= 256<<20, "window %d bytes: want 256 KiB to 256 MiB", c.WindowBytes)
 	check(c.Seconds > 0 && c.Seconds <= 3600, "seconds %v: want more than 0, up to 3600", c.Seconds)
 	check(c.Rounds >= 0 && c.Rounds <= 1<<20, "rounds %d: want 0 to %d", c.Rounds, 1<<20)
@@ -74,7 +71,7 @@ func (c *Config) Validate() error {
 	if wrong != nil {
 		return errors.Join(wrong...)
 	}
-	if err := jobOf("check", c.Trainers, c.Bytes, c.ChunkBytes, c.DType).Validate(); err != nil {
+	if err := jobOf("check", c.Trainers, c.Bytes, c.ChunkBytes).Validate(); err != nil {
 		return err
 	}
 	return nil
@@ -132,7 +129,6 @@ type Settings struct {
 	Shards        int     `json:"shards"`
 	Bytes         int     `json:"bytes"`
 	ChunkBytes    int     `json:"chunk_bytes"`
-	DType         string  `json:"dtype"`
 	WindowBytes   int     `json:"window_bytes"`
 	Seconds       float64 `json:"seconds"`
 	Turns         int     `json:"turns"`

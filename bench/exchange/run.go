@@ -186,7 +186,7 @@ func (b *bench) feeders(job *schema.Job, window int) []spec {
 }
 
 func (b *bench) fanIn(ctx context.Context) error {
-	job := withTable(jobOf("fan-in", b.Trainers, b.Bytes, b.ChunkBytes, b.DType))
+	job := withTable(jobOf("fan-in", b.Trainers, b.Bytes, b.ChunkBytes))
 	return b.within(ctx, nameFanIn, b.feeders(job, b.WindowBytes), func(t team) error {
 		_, err := b.rounds(ctx, t, nameFanIn, b.Trainers)
 		if err != nil {
@@ -229,13 +229,10 @@ func (b *bench) rounds(ctx context.Context, t team, name string, trainers int) (
 
 // noteRate notes what rounds of the given number of gradients gave.
 func (b *bench) noteRate(name string, gradients int, seconds float64, before, after []mark) {
-	bytes := float64(gradients) * float64(b.Bytes/4*b.wire().Bytes())
+	bytes := float64(gradients) * float64(b.Bytes)
 	b.note(name+suffixRate, bytes/seconds/giga)
 	b.note(name+suffixCPU, cpu(before, after)/bytes*giga)
 }
-
-// wire is the type of gradients on their way to the shards.
-func (b *bench) wire() schema.DType { return schema.Wire{Gradients: b.DType}.DType() }
 
 // longest is the time of the slowest.
 func longest(all []answer) (seconds float64) {
@@ -254,7 +251,7 @@ func (b *bench) counted(all []answer) {
 
 // round runs full rounds in ten parts, after each of which it looks at the server's memory.
 func (b *bench) round(ctx context.Context) error {
-	job := jobOf("round", roundTrainers, b.Bytes, b.ChunkBytes, b.DType)
+	job := jobOf("round", roundTrainers, b.Bytes, b.ChunkBytes)
 	return b.within(ctx, nameRound, b.sessions(job), func(t team) error {
 		count, err := b.warm(ctx, t)
 		if err != nil {
@@ -305,7 +302,7 @@ func (b *bench) sessions(job *schema.Job) []spec {
 }
 
 func (b *bench) requests(ctx context.Context) error {
-	job := withTable(jobOf("requests", 1, b.Bytes, b.ChunkBytes, b.DType))
+	job := withTable(jobOf("requests", 1, b.Bytes, b.ChunkBytes))
 	specs := []spec{{Role: roleShard, Shards: b.Shards}, {Role: roleAsker, Job: job, WindowBytes: b.WindowBytes}}
 	return b.within(ctx, nameRequest, specs, func(t team) error {
 		if _, err := t[1:].all(ctx, order{Op: opAsk, Seconds: warmUp.Seconds()}); err != nil {
@@ -328,7 +325,7 @@ func (b *bench) noteTimes(name string, r *ran) {
 
 // load is the fan-in once more, with another member of the job that asks all the while.
 func (b *bench) load(ctx context.Context, name string, window int) error {
-	job := withTable(jobOf("load", b.Trainers+1, b.Bytes, b.ChunkBytes, b.DType))
+	job := withTable(jobOf("load", b.Trainers+1, b.Bytes, b.ChunkBytes))
 	specs := append(b.feeders(job, window), spec{Role: roleAsker, Index: b.Trainers, Job: job, WindowBytes: window})
 	return b.within(ctx, name, specs, func(t team) error {
 		got, err := b.rounds(ctx, t, name, b.Trainers)
@@ -342,7 +339,7 @@ func (b *bench) load(ctx context.Context, name string, window int) error {
 }
 
 func (b *bench) small(ctx context.Context) error {
-	job := jobOf("small", roundTrainers, smallBytes, max(b.ChunkBytes, smallBytes), b.DType)
+	job := jobOf("small", roundTrainers, smallBytes, max(b.ChunkBytes, smallBytes))
 	return b.within(ctx, nameSmall, b.sessions(job), func(t team) error {
 		if _, err := t[1:].all(ctx, order{Op: opRun, Rounds: max(2, b.SmallRounds/10)}); err != nil {
 			return err
@@ -354,7 +351,7 @@ func (b *bench) small(ctx context.Context) error {
 		b.counted(got)
 		b.noteTimes(nameSmall, got[0].Ran)
 		b.note(nameSmall+suffixCPU,
-			cpu(before, after)/(roundTrainers*smallBytes/4*float64(b.wire().Bytes()*b.SmallRounds))*giga)
+			cpu(before, after)/(roundTrainers*smallBytes*float64(b.SmallRounds))*giga)
 		return nil
 	})
 }
@@ -396,8 +393,8 @@ func (b *bench) summarize() (*Result, error) {
 		return nil, err
 	}
 	r.Settings = Settings{Trainers: b.Trainers, RoundTrainers: roundTrainers, Shards: b.Shards, Bytes: b.Bytes,
-		ChunkBytes: b.ChunkBytes,
-		DType:      b.DType, WindowBytes: b.WindowBytes, Seconds: b.Seconds, Turns: b.Config.Turns,
+		ChunkBytes:  b.ChunkBytes,
+		WindowBytes: b.WindowBytes, Seconds: b.Seconds, Turns: b.Config.Turns,
 		Backend: cuda.Describe(backend)}
 	r.SumsExact, r.Machine, r.Turns = true, machine.This(), b.figures
 	return r, backend.Close()

@@ -1,9 +1,7 @@
 package exchange
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math"
 
 	"gradbus/schema"
 )
@@ -18,23 +16,6 @@ const (
 // pattern is the value at an element of the flat space of a member's gradient, 0 to patternMax.
 func pattern(member, element int) float32 {
 	return float32((uint32(element)*2654435761 + uint32(member)*40503*65536) >> 24 & patternMax)
-}
-
-// put writes a value of a frame, which is a whole number from 0 to patternMax, so that no type rounds it.
-func put(f *schema.Frame, dtype schema.DType, at int, value float32) {
-	bits := math.Float32bits(value)
-	switch dtype {
-	case schema.DTypeBFloat16:
-		binary.LittleEndian.PutUint16(f.Values()[2*at:], uint16(bits>>16))
-	case schema.DTypeFloat16: // of the exponent's bias 15 is left of 127, of the fraction 10 bits of 23
-		half := uint16(0)
-		if value != 0 {
-			half = uint16(bits>>13 - (127-15)<<10)
-		}
-		binary.LittleEndian.PutUint16(f.Values()[2*at:], half)
-	default:
-		f.Float32s()[at] = value
-	}
 }
 
 // stamp tells one batch's gradient from the next one's.
@@ -69,9 +50,9 @@ func layers(bytes int) []schema.Parameter {
 }
 
 // jobOf is the job of a measure: trainers with a lane each, shards that average.
-func jobOf(name string, trainers, bytes, chunkBytes int, dtype string) *schema.Job {
+func jobOf(name string, trainers, bytes, chunkBytes int) *schema.Job {
 	return &schema.Job{Name: schema.JobName(name), Workload: "psbench", Seed: 1, Trainers: trainers, Lanes: trainers,
-		Consistency: schema.ConsistencySync, Wire: schema.Wire{Gradients: dtype}, Apply: schema.ApplyMean,
+		Consistency: schema.ConsistencySync, Apply: schema.ApplyMean,
 		Policy:     schema.PolicyFail,
 		ChunkBytes: chunkBytes, Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: 1}, Parameters: layers(bytes)}
 }

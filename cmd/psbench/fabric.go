@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"gradbus/bench/exchange"
 	"gradbus/bench/harness"
-	"gradbus/schema"
 )
 
 // fabric is what `psbench fabric` was told.
@@ -39,8 +37,6 @@ func fabricCommand() *cobra.Command {
 	set.IntVar(&f.Shards, "shards", f.Shards, "`number` of shards")
 	set.IntVar(&f.Bytes, "bytes", f.Bytes, "`bytes` of float32 gradients that a trainer has in a batch")
 	set.IntVar(&f.ChunkBytes, "chunk", f.ChunkBytes, "`bytes` of values in one frame")
-	set.StringVar(&f.DType, "dtype", f.DType, "`type` of gradients on the wire: "+
-		strings.Join([]string{schema.GradientsFloat32, schema.GradientsBFloat16, schema.GradientsFloat16}, ", "))
 	set.IntVar(&f.windowMiB, "window-mib", f.WindowBytes>>20, "`MiB` on the way from each trainer to each shard")
 	set.Float64Var(&f.Seconds, "seconds", f.Seconds, "`seconds` that each measure takes in each turn, about")
 	set.IntVar(&f.Rounds, "rounds", f.Rounds, "`number` of full rounds in each turn; 0 is as many as the seconds hold")
