@@ -36,8 +36,6 @@ type common struct {
 	id               string
 	reconnectTimeout time.Duration
 	resume           bool
-	session          *trainer.Session // the last
-	last             *trainer.Config  // what Again has set; nil: it has joined once at most
 	windowMiB        int
 	backend, isa     string
 	threads          int
