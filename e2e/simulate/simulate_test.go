@@ -160,6 +160,7 @@ type listener struct {
 	slog.Handler
 	system  *system
 	ps      string
+	process string // of a trainer
 	version schema.Version
 }
 
@@ -175,6 +176,8 @@ func (l listener) Handle(ctx context.Context, r slog.Record) error {
 		l.system.durable(l.ps, l.version, full)
 	case "job goes on that was lost", "job goes on with what is kept of its shards":
 		l.system.returns(l.ps, true, 0)
+	case "joins anew":
+		l.system.rejoins(l.process)
 	case "job goes on here":
 		l.system.takesOver(l.ps)
 	case "job registered":
@@ -200,6 +203,8 @@ func (l listener) WithAttrs(attrs []slog.Attr) slog.Handler {
 		switch a.Key {
 		case "ps":
 			l.ps = a.Value.String()
+		case "process":
+			l.process = a.Value.String()
 		case "version":
 			l.version = schema.Version(a.Value.Uint64())
 		}

@@ -120,6 +120,8 @@ type member struct {
 	hold time.Duration // for which it stands still at its next batch
 	off  int64         // of its clock, in seconds
 	gone chan struct{} // closed when nothing of it runs any more
+	// rejoined is set when its session joins again, until it reports the next batch. Guarded by system.mu.
+	rejoined bool
 }
 
 var errDead = errors.New("the process has ended")
@@ -147,6 +149,15 @@ func (s *system) Write(line []byte) (int, error) {
 }
 
 var _ io.Writer = (*system)(nil)
+
+// rejoins notes that the session of a trainer process joins again.
+func (s *system) rejoins(process string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.trainers {
+		m.rejoined = m.rejoined || m.name == process
+	}
+}
 
 // startTrainer starts a process that trains to the end of the job.
 func (s *system) startTrainer() {
@@ -204,10 +215,13 @@ func (s *system) train(ctx context.Context, config trainer.Config, m *member, r 
 	last := began
 	w := noise{s.job.Seed, s.job.Ahead > 0, s.batches, s.check(m)}
 	err = session.Run(ctx, w, s.batches-min(s.batches, uint64(last)), func(p trainer.Progress) {
-		if run != session.RunID() {
+		s.mu.Lock()
+		if m.rejoined { // the next run, or later in the same one
+			m.rejoined = false
 			run, began = session.RunID(), schema.Version(p.Batch)
 			last = began
 		}
+		s.mu.Unlock()
 		if p.Version != last+1 {
 			s.t.Errorf("%s: version %d after version %d", m.name, p.Version, last)
 		}
