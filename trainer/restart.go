@@ -58,7 +58,10 @@ func (r *restart) join(ctx context.Context, m *membership, err error) *rejoining
 		defer j.cancel()
 		_ = m.Abort(err) // nobody is there to hear it, or nobody who does not know
 		if open != nil {
-			if config.From, j.err = open(); j.err != nil {
+			if config.From, j.err = open(); j.err == nil {
+				j.err = config.From.begin(job) // the file may be another one by now
+			}
+			if j.err != nil {
 				return
 			}
 		}

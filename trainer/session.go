@@ -13,9 +13,9 @@ import (
 	"gradbus/schema"
 )
 
-// ErrRewound: what is under way counts for nothing, since the job goes on from an earlier version, or another trainer
+// ErrRewound: what is under way counts for nothing, since the job resumed at another version, or another trainer
 // computes these lanes. The session goes on: NextAssigned gives the batch to compute.
-var ErrRewound = errors.New("the job goes on elsewhere: NextAssigned gives the batch to compute")
+var ErrRewound = errors.New("batch void: the job resumed at another version, or its lanes were reassigned")
 
 // Session is a trainer's part in a job, from Join to Close. It survives restarts: where the run ends because a ps or a
 // trainer was lost and the job goes on in another run, the session joins that one, at the version with which it begins.
@@ -160,17 +160,13 @@ func (s *Session) outlive(ctx context.Context, call func(m *membership) error) e
 	}
 }
 
-// awaitJoin waits until the next run is joined. After ErrAgain it may be called again.
+// awaitJoin waits until the next run is joined, or ctx ends; then it may be called again.
 func (s *Session) awaitJoin(ctx context.Context) error {
 	j := s.joining
 	select {
 	case <-j.done:
 	case <-ctx.Done():
-		err := context.Cause(ctx)
-		if !errors.Is(err, ErrAgain) {
-			s.endJoin(err)
-		}
-		return err
+		return context.Cause(ctx) // the next call waits on
 	}
 	s.joining = nil
 	if j.err != nil {
@@ -241,7 +237,8 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 				samples, run = samples+last, s.membership
 			}
 			last = p.SamplesRun
-			p.Batches, p.Done, p.ElapsedTime = batches, uint64(p.Batch)+1-uint64(first), time.Since(began)
+			p.Batches, p.ElapsedTime = batches, time.Since(began)
+			p.Done = uint64(max(schema.Version(p.Batch)+1, first) - first) // a restart may go back behind the first batch
 			p.SamplesRun += samples
 			report(p)
 		}
@@ -249,6 +246,7 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	err := s.outlive(ctx, func(m *membership) error { return s.makeUp(ctx, m, each) })
 	if err != nil {
 		s.workload = nil
+		s.endJoin(err)
 	}
 	return err
 }
@@ -305,6 +303,9 @@ func (s *Session) rewound(of *membership, err error) error {
 	if err == nil || s.form != formAssigned || errors.Is(err, ErrAgain) {
 		return err
 	}
+	if of != s.membership && !slices.Contains(s.takeovers.hosted, of) { // of a run or a slot that the session has left
+		return fmt.Errorf("%w: %w", ErrRewound, err)
+	}
 	if of != s.membership && of.Err() != nil && s.membership.Err() == nil {
 		if errors.Is(of.Err(), errReplaced) {
 			s.drop(of)
@@ -341,7 +342,9 @@ func (s *Session) read(ctx context.Context, call func(m *membership) error) erro
 	}
 	return s.outlive(ctx, func(m *membership) error {
 		if s.workload != nil && m.Version() < s.until {
-			if err := s.makeUp(ctx, m, nil); err != nil {
+			s.inRun = true // the workload may read
+			err := s.makeUp(ctx, m, nil)
+			if s.inRun = false; err != nil {
 				return err
 			}
 		}
@@ -389,9 +392,12 @@ func (s *Session) Finish(ctx context.Context) error {
 }
 
 // Param is a dense parameter at the current version, row-major; nil where the job has none of that name. The slice is
-// the session's own: read only, and valid until the next Run.
+// the session's own: read only, and valid until the next call that trains or reads, since a restart frees it. While a
+// call that ended by ErrAgain is to be repeated it may be nil.
 func (s *Session) Param(name string) []float32 {
 	switch {
+	case s.joining != nil:
+		return nil
 	case s.readAt != nil:
 		return s.readAt.Param(name)
 	case s.given != nil && s.given.stage != committed:
@@ -501,8 +507,15 @@ func (s *Session) SaveExtra(ctx context.Context, path string, extra Extra) error
 //
 // Errors: Refused with the reason, and those of Run.
 func (s *Session) ScaleLR(ctx context.Context, from schema.Batch, scale float32) (schema.Batch, error) {
-	at, err := s.membership.ScaleLR(ctx, from, scale)
-	return at, s.rewound(s.membership, err)
+	at := schema.Batch(0)
+	call := func(m *membership) (err error) {
+		at, err = m.ScaleLR(ctx, from, scale)
+		return err
+	}
+	if s.form == formAssigned { // also while a batch is under way
+		return at, s.rewound(s.membership, call(s.membership))
+	}
+	return at, s.read(ctx, call)
 }
 
 // Module gives the module of a name, which the manifest has. It stays the session's after a restart.
