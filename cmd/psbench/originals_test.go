@@ -39,6 +39,7 @@ func TestNamesOfTheOriginals(t *testing.T) {
 		"hybrid --number-embeddings 300":                    "did you mean --embeddings?",
 		"hybrid --embedding-dim 64":                         "did you mean --dim?",
 		"hybrid --warmup-cycles 5":                          "did you mean --warmup?",
+		"fabric --dtype float16":                            "--dtype is gone: its measures are of float32 alone",
 		"hosted --world_size 3":                             "did you mean --trainers?",
 		"hosted --rank 1":                                   "did you mean --here?",
 		"hosted --num_gpus 1":                               "did you mean --gpus?",

@@ -32,7 +32,7 @@ func fromEnvironment(flags *pflag.FlagSet, unknown func(text string)) (given []s
 		if err := os.Unsetenv(name); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		if now := former(flags, word, variable); now != "" && variable(plainWord(word)) == name {
+		if now := formerName(flags, word, variable); now != "" && variable(plainWord(word)) == name {
 			wrong = append(wrong, fmt.Sprintf("%s in the environment %s", name, now))
 			continue
 		}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spf13/pflag"
 )
 
 func TestEnvironmentOrder(t *testing.T) {
@@ -63,6 +65,28 @@ func TestEnvironmentWrong(t *testing.T) {
 				t.Errorf("the error shows the password: %v", err)
 			}
 		})
+	}
+}
+
+// A variable named as a flag that a command had may be a setting of another command, whose environment is the same. A
+// file of settings belongs to one command, and so does its command line (TestWords).
+func TestRemovedFlagsInTheEnvironment(t *testing.T) {
+	withCurves := func() *pflag.FlagSet {
+		flags := flagsOf(&settings{})
+		flags.String("tensorboard", "", "")
+		return flags
+	}
+	for name, value := range map[string]string{"GRADBUS_CHECKPOINT_DIR": "/checkpoints", "GRADBUS_CHECKPOINT_EVERY": "100",
+		"GRADBUS_CHECKPOINT_KEEP": "3"} {
+		t.Setenv(name, value)
+	}
+	if err := Load(withCurves(), nobody(t)); err != nil {
+		t.Error(err)
+	}
+	t.Setenv("GRADBUS_CONFIG", write(t, "checkpoint-dir: /checkpoints\n"))
+	const want = "checkpoint-dir is gone: a trainer writes no checkpoints"
+	if err := Load(withCurves(), nobody(t)); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
 	}
 }
 

@@ -55,22 +55,32 @@ var renamed = map[string]string{
 }
 
 // gone has the flags that were removed, each with a flag of the commands that had it and with what holds now. They are
-// refused as renamed ones are. It is never written to.
+// refused on a command line and in a file of settings. A variable of such a name is passed over, since it may be a
+// setting of another command. It is never written to.
 var gone = map[string]struct{ beside, now string }{
 	"sparse":           {"placement", "gradients of rows travel as rows or as bags, whichever is smaller"},
 	"checkpoint-dir":   {"tensorboard", "a trainer writes no checkpoints: give --checkpoint-dir to ps"},
 	"checkpoint-every": {"tensorboard", "a trainer writes no checkpoints: give --checkpoint-every to ps"},
 	"checkpoint-keep":  {"tensorboard", "a trainer writes no checkpoints: give --checkpoint-keep to ps"},
+	"dtype":            {"rounds", "its measures are of float32 alone"},
 	"by-trainers":      {"hybrid", "a job whose shards add up nothing ends with a lost trainer"},
 }
 
-// former says what became of a flag that the command had; empty if it had none of this name. write gives the text of a
-// flag's name.
-func former(flags *pflag.FlagSet, name string, write func(string) string) string {
-	word := plainWord(name)
-	if now := renamed[word]; now != "" && settable(flags.Lookup(now)) {
+// formerName says what a flag that the command had under another name is called now; empty if it had none of this name.
+// write gives the text of a flag's name.
+func formerName(flags *pflag.FlagSet, name string, write func(string) string) string {
+	if now := renamed[plainWord(name)]; now != "" && settable(flags.Lookup(now)) {
 		return "is called " + write(now) + " now"
 	}
+	return ""
+}
+
+// former says what became of a flag that the command had, renamed or removed; empty if it had none of this name.
+func former(flags *pflag.FlagSet, name string, write func(string) string) string {
+	if now := formerName(flags, name, write); now != "" {
+		return now
+	}
+	word := plainWord(name)
 	if g := gone[word]; g.now != "" && settable(flags.Lookup(g.beside)) && flags.Lookup(word) == nil {
 		return "is gone: " + g.now
 	}
