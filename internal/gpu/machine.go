@@ -73,7 +73,7 @@
 //	nvlink-down               degraded   a link that was up is not
 //	nvlink-errors             degraded   any replay or recovery within a minute                  DCGM's hardware limits
 //	fabric-setup              degraded   the NVLink fabric is not set up after five minutes      own choice
-//	fabric-failed             unhealthy  its setup failed: no kernel starts; goes by itself when it is mended
+//	fabric-failed             unhealthy  its setup failed: no kernel starts; goes by itself when it is fixed
 //	fabric-health             degraded   the driver's mask names a fault of the fabric
 //	memory-others             degraded   processes that are not ours hold over a tenth of memory own choice
 //	xid-N                     see below

@@ -248,7 +248,7 @@ func lookFabric(l *looking, state uint64) *Finding {
 		if l.s.FabricStatus != nil && *l.s.FabricStatus != 0 {
 			f := broken("fabric-failed", actFabric, "the NVLink fabric could not be set up (status %d): kernels cannot start",
 				*l.s.FabricStatus)
-			f.Sticky = false // software can mend it
+			f.Sticky = false // software can fix it
 			return f
 		}
 	}
@@ -518,6 +518,7 @@ const (
 	actPower      = "Power the machine off and on; if the error returns, have the GPU replaced."
 	actSupport    = "Keep it in use; report it to the vendor if it returns."
 	actContext    = "Restart what ran on the GPU; if it returns within a day the GPU is taken out of use."
+	actResetSoon  = "Reset the GPU at the next opportunity."
 	actResetLater = "Reset the GPU when nothing runs on it."
 	actReplace    = "Take the GPU out of use and have it replaced."
 	actLink       = "See nvidia-smi nvlink for the link and what is at its other end; reset the GPU when nothing runs on it."
@@ -584,7 +585,7 @@ func xidWords() map[uint64]words {
 		48:  {name: "uncorrectable memory error (double bit ECC)"},
 		54:  {name: "auxiliary power is not connected to the GPU"},
 		62:  {name: "an internal controller of the GPU has halted"},
-		63:  {name: "a faulty memory row was remapped, which takes effect with a reset"},
+		63:  {"a faulty memory row was remapped, which takes effect with a reset", actResetSoon},
 		64:  {"a faulty memory row could not be remapped", actReplace},
 		74:  {name: "an NVLink has failed"},
 		79:  {name: "the GPU has fallen off the bus"},
