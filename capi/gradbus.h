@@ -109,9 +109,9 @@ int32_t gradbus_local_close(gradbus_handle shards);
  * whole file (GRADBUS_FILE, GRADBUS_CONFIG). resume: the job goes on from its newest durable version, and all of its
  * trainers say so (GRADBUS_JOB where a trainer does not, or there is none); gradbus_dense then gives the parameters of
  * that version, dense_start and from are what the job had when it began, and of dense_start the values may be others.
- * elastic: the program computes whatever lanes gradbus_begin gives. Without it the policy of the job is "fail". With
- * "registered" the program is elastic where the job is registered so. With it the file of from stays where it is, since
- * the job may begin anew.
+ * elastic: the program computes whatever lanes gradbus_begin gives. Without it the policy of the job is "fail". The
+ * file of from of an elastic program stays where it is, since the job may begin again. With "registered" the program is
+ * elastic where the job is registered so.
  * The others are as above, and what the flags of ./bin/trainer of these names are. job is the manifest, JSON: name,
  * trainers, lanes, seed, optimizer {kind, lr, ...}, parameters [{name, shape, init {kind, scale}, optimizer}], tables
  * [{name, rows, dim, init {kind, scale}, optimizer, partitions}], settings {name: value} and whatever else
@@ -127,10 +127,10 @@ int32_t gradbus_local_close(gradbus_handle shards);
 int32_t gradbus_join(const char *config, const char *job, const float *const *dense_start, gradbus_handle *session);
 
 /* The manifest with all defaults, and what this trainer is, as JSON: {"job": {...}, "member": "t0", "run": "...",
- * "shards": 1, "first_lane": 0, "lanes": 1, "version": 0, "lr_scale": 1, "goes_back": false, "elastic": false}. version is how many
- * batches are complete, more than 0 at first where the job was resumed; lr_scale is what gradbus_scale_lr has
- * multiplied rates by; goes_back says that a job whose policy is not fail goes on from its newest durable version when
- * a trainer is lost. *json is the caller's, to be given to gradbus_free. */
+ * "shards": 1, "first_lane": 0, "lanes": 1, "version": 0, "lr_scale": 1, "goes_back": false, "elastic": false}. version
+ * is how many batches are complete, more than 0 at first where the job was resumed; lr_scale is what gradbus_scale_lr
+ * has multiplied rates by; goes_back says that a job whose policy is not fail goes on from its newest durable version
+ * when a trainer is lost. *json is the caller's, to be given to gradbus_free. */
 int32_t gradbus_job(gradbus_handle session, char **json);
 
 /* Frees what gradbus_job, _model_job and _stats gave. NULL is nothing. */

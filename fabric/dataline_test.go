@@ -96,8 +96,8 @@ func TestTokensAreBounded(t *testing.T) {
 }
 
 // A handler that does not keep up is noticed by the server, which cuts the connection off; it comes back, and the
-// window mends what was dropped.
-func TestSlowHandlerIsCutOffAndMended(t *testing.T) {
+// window repairs what was dropped.
+func TestSlowHandlerIsCutOffAndRepaired(t *testing.T) {
 	server := startServer(t, ServerConfig{PayloadBytesMax: 1 << 20, PendingBytesMax: 4 << 20})
 	var told states
 	// no socket, which would hold megabytes

@@ -150,7 +150,7 @@ func (s *simulation) run() {
 func (s *simulation) step() {
 	switch dice := s.rng.IntN(1000); {
 	case dice < 5:
-		s.breakOrMend()
+		s.breakOrRepair()
 	case dice < 50:
 		s.tick()
 	case dice < 150 && len(s.held) > 0:
@@ -167,8 +167,8 @@ func (s *simulation) step() {
 	}
 }
 
-// breakOrMend cuts the link, with all that is on the way, or brings it back.
-func (s *simulation) breakOrMend() {
+// breakOrRepair cuts the link, with all that is on the way, or brings it back.
+func (s *simulation) breakOrRepair() {
 	s.broken = !s.broken
 	if s.broken {
 		s.seen.broken++
@@ -181,7 +181,7 @@ func (s *simulation) breakOrMend() {
 func (s *simulation) tick() {
 	s.now = s.now.Add(time.Duration(s.rng.IntN(200)) * time.Millisecond)
 	if s.broken && s.rng.IntN(4) == 0 {
-		s.breakOrMend()
+		s.breakOrRepair()
 		return // one call of the outbox a step: it may set the sender going
 	}
 	s.check(s.outbox.Tick(s.now))

@@ -8,8 +8,8 @@ import "time"
 // concurrent use.
 //
 // An answer to something that was said twice is no measure, since it is not known which one was answered (Karn's rule):
-// do not call Took for it. So that a wait which is always too short is mended all the same, a doubling stays until the
-// next measure.
+// do not call Took for it. So that a wait which is always too short is corrected all the same, a doubling stays until
+// the next measure.
 type RoundTrips struct {
 	First time.Duration // to wait for while nothing was measured
 	Slack time.Duration // least to wait beyond the mean: what a busy machine keeps an answer back

@@ -415,7 +415,7 @@ func (k *keeper) tick(now time.Time, pause time.Duration) {
 	for id, r := range k.runs {
 		r.heard.Excuse(pause, now)
 		r.over.Excuse(pause, now)
-		if r.over.For(now) > backMax || r.heard.For(now) > k.server.config.Deadline+graceOfCoordinator+backMax {
+		if r.over.For(now) > resumeWindow || r.heard.For(now) > k.server.config.Deadline+graceOfCoordinator+resumeWindow {
 			k.drop(id)
 		}
 	}

@@ -17,10 +17,8 @@ import (
 // again tells trainers that come back to such a run from those that begin a job anew. It names the lost runs, too, that
 // the run goes on from: not all trainers have heard of it when its ps is lost again.
 
-// backMax is for how long after its start a ps takes it that whoever joins a job, of which a run was under way when the
-// ps before it ended, comes back to that: a new process that takes the place of one that was lost with it, too. So it
-// does of a run that has ended here and is to go on.
-const backMax = time.Minute
+// resumeWindow is how long after a restart a join to an interrupted job counts as a rejoin.
+const resumeWindow = time.Minute
 
 // lostRuns is when runs have ended here that are to go on, by their jobs.
 type lostRuns struct {
@@ -31,7 +29,7 @@ type lostRuns struct {
 func (r *lostRuns) note(name schema.JobName, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.at, func(_ schema.JobName, at time.Time) bool { return now.Sub(at) > backMax })
+	maps.DeleteFunc(r.at, func(_ schema.JobName, at time.Time) bool { return now.Sub(at) > resumeWindow })
 	if r.at == nil {
 		r.at = map[schema.JobName]time.Time{}
 	}
@@ -50,7 +48,7 @@ func (r *lostRuns) lately(name schema.JobName, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at, ended := r.at[name]
-	return ended && now.Sub(at) <= backMax
+	return ended && now.Sub(at) <= resumeWindow
 }
 
 // coming is what a job that is registered goes on from.
@@ -103,8 +101,8 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 // folder.
 func (s *Server) mayHaveLost(job *schema.Job, lost *checkpoint.Lost) bool {
 	now := s.now()
-	lately := s.lostRuns.lately(job.Name, now) || !s.byItself() && now.Sub(lost.At).Abs() <= backMax
-	return job.Policy != schema.PolicyFail && (now.Sub(s.started) <= backMax || lately)
+	lately := s.lostRuns.lately(job.Name, now) || !s.byItself() && now.Sub(lost.At).Abs() <= resumeWindow
+	return job.Policy != schema.PolicyFail && (now.Sub(s.started) <= resumeWindow || lately)
 }
 
 // unreadable refuses who comes back to a run of which the disk cannot tell now. They ask again, unless it never will.

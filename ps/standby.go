@@ -181,7 +181,7 @@ func (b *standby) follow(ctx context.Context) {
 			if silent := b.silent.For(now); silent > b.server.config.Deadline+graceOfCoordinator {
 				b.lose(name, j, fmt.Sprintf("its ps has said nothing for %s", rounded(silent)), false)
 			}
-			if j.gone != "" && now.Sub(j.since) > backMax {
+			if j.gone != "" && now.Sub(j.since) > resumeWindow {
 				b.server.log.Warn("nobody has come for a job", "job", name)
 				b.drop(name)
 				continue

@@ -266,9 +266,9 @@ func (j *standing) version() schema.Version {
 }
 
 // goesOn reports whether the job is to go on here: its ps is lost, and all of it is here. Its trainers are awaited for
-// backMax.
+// resumeWindow.
 func (j *standing) goesOn(now time.Time) bool {
-	return j != nil && j.gone != "" && j.version() > 0 && now.Sub(j.since) < backMax
+	return j != nil && j.gone != "" && j.version() > 0 && now.Sub(j.since) < resumeWindow
 }
 
 // awaited are the jobs that are to go on here.

@@ -50,7 +50,7 @@ const (
 	slotVacant slotState = iota
 	// slotJoining: its trainer is admitted, and has begun no batch.
 	slotJoining
-	// slotSyncing: its trainer receives the version that it begins with, in a run that has started.
+	// slotSyncing: its trainer has begun no batch, in a run that started from a version or before the trainer joined.
 	slotSyncing
 	// slotActive: its trainer computes batches.
 	slotActive

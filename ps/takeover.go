@@ -183,7 +183,7 @@ func (c *Coordinator) findParametersLost() []Decision {
 		"start the job again; with --checkpoint-dir at its ps it can go on from a durable version")
 }
 
-// goOnSoon is what becomes of a job without trainers whose versions are written down: see backMax.
+// goOnSoon is what becomes of a job without trainers whose versions are written down: see resumeWindow.
 const goOnSoon = "new ones that come within a minute go on from the newest durable version, if any, later ones with " +
 	"--resume"
 

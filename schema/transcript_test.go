@@ -176,7 +176,7 @@ func TestServerKeepsToTheTranscript(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text.String() != string(want) {
-		t.Errorf("the exchange is not what %s holds; if that is meant, write it again with -rewrite and mend "+
+		t.Errorf("the exchange is not what %s holds; if that is meant, write it again with -rewrite and fix "+
 			"docs/protocol.md:\n%s", transcriptFile, text.String())
 	}
 }

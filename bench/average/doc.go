@@ -13,9 +13,9 @@
 //	sparse-rpc  the trainers             the servers
 //
 // An average server adds gradients as they arrive, but the last in the pass that divides (schema.SumFused), an
-// average-batch server all of them in that pass (schema.SumClose). With --servers 0 there is a ps at which trainers meet, and no server of
-// gradients. All of these end with the same weights, bit for bit, at any number of servers; Measure fails where two
-// replicas differ.
+// average-batch server all of them in that pass (schema.SumClose). With --servers 0 there is a ps at which trainers
+// meet, and no server of gradients. All of these end with the same weights, bit for bit, at any number of servers;
+// Measure fails where two replicas differ.
 //
 // The model is DummyModel, the data DummyData (configurations.go, model.go, data.go), with the configurations' fields
 // of the original. Batches are dealt to the trainers in turn; where they do not come out even, trainers without a batch

@@ -273,9 +273,6 @@ func (s *system) expect(m *member, err error) {
 		}
 		return
 	}
-	if errors.Is(err, trainer.ErrConfig) && strings.Contains(err.Error(), "checkpoint_dir") {
-		return // the disk is broken for a moment
-	}
 	if strings.Contains(err.Error(), "leave job") {
 		return // it has all batches and their digest, and no ps was there to be told
 	}

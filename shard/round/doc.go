@@ -1,7 +1,6 @@
 // Package round is the state of rounds: what has been contributed to each of them, by whom, and what came out. A
 // round is one aggregation: over one chunk of dense values (Dense), or over all rows that an owner has (Sparse).
-// Package shard uses it, in a ps and in a trainer that reduces, so that
-// both keep the same rules:
+// Package shard uses it, in a ps and in a trainer that reduces, so that both keep the same rules:
 //
 //   - Each lane counts at most once. A contribution is a node of the lane tree; the same node again is a repeat, and
 //     one that shares lanes with another is refused (nodes.go). All rounds of a batch agree on what each node weighs
@@ -16,8 +15,9 @@
 //   - Sums run along the lane tree, so that the bits do not depend on the order of arrival. Two children of a node
 //     are added as soon as both are there, in the left one's memory, and the right one's is given back at once: what
 //     a round holds while it waits for its last lane is the fewest nodes that cover the others. What the last
-//     contribution completes is left to the owner, who divides and may run an optimizer in the same pass. Rows of two children are merged into memory of their own. All can be left to the
-//     end of a round: the bits are the same (schema.Summing).
+//     contribution completes is left to the owner, who divides and may run an optimizer in the same pass. Rows of two
+//     children are merged into memory of their own. All can be left to the end of a round: the bits are the same
+//     (schema.Summing).
 //   - Results over chunks are kept in the frames that they are published in, for as many batches as a trainer may
 //     lack (results.go).
 //

@@ -32,7 +32,7 @@ type Table interface {
 	// Rollback undoes the open round, bit for bit, where the table records what it changes (ArrayConfig.Undo).
 	Rollback()
 	// ReadPrevious calls read while the rows are those of the version before the last Commit: Gather, Pool and Scan give
-	// them then. No round may be open. The table must retain them (ArrayConfig.RetainUndo), and make up for no steps when
+	// them then. No round may be open. The table must retain them (ArrayConfig.Undo), and make up for no steps when
 	// it is read.
 	ReadPrevious(read func() error) error
 	// Left is how many rows a partition has here from a key on.

@@ -82,7 +82,7 @@ func (n *node) sync() {
 	}
 }
 
-// Fail has every operation after so many fail, and change nothing, until the disk is mended.
+// Fail has every operation after so many fail, and change nothing, until the disk is repaired.
 func (d *Disk) Fail(after int) { d.left = after }
 
 // Failed reports whether it has come to fail.
