@@ -143,13 +143,14 @@ var (
 	// ErrNoAnswer: the server is there, and no coordinator of it has answered: it is no ps, or one of another build that
 	// does not understand this trainer.
 	ErrNoAnswer = errors.New("no coordinator answered")
-	// ErrServerLost: the server was there and is not any more. The job's state was on it: the session cannot go on.
+	// ErrServerLost: the server was there and is not any more, with the job's state, and the job does not go on from a
+	// durable version or at another ps. Where it does, the session joins its next run and gives no error.
 	ErrServerLost = errors.New("server lost")
 	// ErrPeerLost: another trainer's data server could not be reached, or is out of reach, in a job that reduces between
 	// trainers.
 	ErrPeerLost = errors.New("data server of a trainer lost")
-	// ErrNoParameters: nobody told a newcomer the parameters that trainers have: who has them is gone, or out of reach.
-	// Another join may find somebody, or that the job has ended.
+	// ErrNoParameters: a new trainer did not get the parameters that trainers have: those that have them are gone, or out
+	// of reach. Another join may find one, or that the job has ended.
 	ErrNoParameters = errors.New("no other trainer says what parameters it has")
 	// ErrJobFailed: the coordinator ended the job for all of its trainers. Its name may be used again.
 	ErrJobFailed = errors.New("job failed")
@@ -160,9 +161,9 @@ var (
 	ErrInterrupted = errors.New("interrupted")
 	// ErrWorkload: the workload broke its contract or returned an error; nothing of the lane was sent.
 	ErrWorkload = errors.New("workload")
-	// ErrAgain is the cause with which a context may end that is to interrupt a wait and not the session: Batch.Wait,
-	// Wait, Finish and LookupInto give it, and the same call, made again before any other, goes on where it was. Any other
-	// call fails by it as by any cause.
+	// ErrAgain is the cause with which a context may end that is to interrupt a wait and not the session. Batch.Wait,
+	// NextAssigned, Wait, Finish, LookupInto, and every read that waits for the job's next run give it; the same call,
+	// made again before any other, continues where it was. Any other call fails by it as by any cause.
 	ErrAgain = errors.New("interrupted: call again")
 	// ErrLeft: the session has ended by Close or Abort.
 	ErrLeft = errors.New("session has left its job")
