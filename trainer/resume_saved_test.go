@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -119,7 +120,11 @@ func resumeSaved(t *testing.T, dir string, fields []string) {
 		t.Fatalf("checkpoints %+v: %v", found, err)
 	}
 	m := found[0].Manifest
-	if m.Job.Validate() != nil { // its modes are no longer legal together: want a model
+	model := slices.Contains([]string{"mean-bounded", "mean-replicated-by-trainers"}, fields[0])
+	if err := m.Job.Validate(); (err == nil) == model {
+		t.Fatalf("manifest: %v; want it refused: %v", err, model)
+	}
+	if model { // its modes are no longer legal together
 		openSaved(t, dir, m)
 		return
 	}
