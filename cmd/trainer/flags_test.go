@@ -139,7 +139,9 @@ func TestPackagesFlags(t *testing.T) {
 			"apply": flagwalk.Fails("update", "apply"), "consistency": flagwalk.Fails("async", "apply"),
 			"reduce":     {Value: "shards", With: "--tensorboard DIR"},
 			"save-every": flagwalk.Refused("1", "want --save with it"),
-			"advertise":  flagwalk.Held(reaches)})})
+			"wire":       flagwalk.Fails("bfloat16", "want \"float32\""), "error-feedback": flagwalk.Fails("true", "wire"),
+			"failure-policy": flagwalk.Fails("wait", "policy"),
+			"advertise":      flagwalk.Held(reaches)})})
 }
 
 // walkLocal walks a workload's flags in one process.
