@@ -218,7 +218,7 @@ func (s *Session) endJoin(why error) {
 //
 // After an error the session has failed, and Abort should be called with it. Errors: ErrOrder where a batch is under
 // way, ErrWorkload, Refused, ErrServerLost, ErrJobFailed, ErrLeft, and the cause of ctx. In sync the weights that
-// shards hold are those of a whole number of batches in any case.
+// are read or written down are those of a whole number of batches in any case.
 //
 // In bounded a batch is computed on a version up to ahead batches older, and report follows as batches are complete;
 // Run returns when all are. In async the trainers of a job need not run the same number of batches, report tells of
