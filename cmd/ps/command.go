@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"gradbus/checkpoint"
 	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/internal/atomicfile"
@@ -29,7 +30,6 @@ import (
 	"gradbus/internal/kernelflag"
 	"gradbus/internal/process"
 	"gradbus/internal/regular"
-	"gradbus/internal/saving"
 	"gradbus/internal/verification"
 	"gradbus/ps"
 	"gradbus/ps/ops/display"
@@ -46,7 +46,7 @@ type flags struct {
 	server                                        ps.Config
 	page                                          pageFlags
 	secrets                                       secrets
-	save                                          saving.Flags
+	checkpointEvery                               string
 	memoryMiB, stagedMiB                          int64
 	pendingMiB                                    int64
 	verify                                        verification.Flags
@@ -110,7 +110,8 @@ func (f *flags) idle() []config.Idle {
 		{When: f.server.NATS == "", Flags: []string{"nats-creds"}, Why: "it is for --nats: want that with it"},
 		{When: f.tokenFile != "", Flags: []string{"insecure"},
 			Why: "with --token-file nobody comes in without the token: give one of the two"},
-		f.save.Idle(),
+		{When: f.server.Checkpoints.Dir == "", Flags: []string{"checkpoint-every", "checkpoint-keep"},
+			Why: "nothing is written: want --checkpoint-dir with it"},
 		{When: f.page.listen == "off", Flags: []string{"http-host", "http-token-file", "metrics-token-file",
 			"http-tls-cert", "http-tls-key", "http-insecure"}, Why: "there is no page with --http off: leave it out"},
 		{When: f.gpu.Mode == string(gpu.Off), Flags: []string{"gpu-expected", "gpu-state", "gpu-library"},
@@ -120,10 +121,11 @@ func (f *flags) idle() []config.Idle {
 
 // durable says what is durable, beside the address.
 func (f *flags) durable() string {
-	if f.save.Dir() == "" {
+	if f.server.Checkpoints.Dir == "" {
 		return "Nothing is durable; --checkpoint-dir DIR keeps versions of jobs.\n"
 	}
-	return fmt.Sprintf("Versions of jobs are written to %s every %s.\n", f.save.Dir(), f.server.Checkpoints.Interval())
+	return fmt.Sprintf("Versions of jobs are written to %s every %s.\n", f.server.Checkpoints.Dir,
+		f.server.Checkpoints.Interval())
 }
 
 // shardsDefault suits a machine of two cores and keeps the parts honest on a larger one.
@@ -180,7 +182,12 @@ func (f *flags) add(c *cobra.Command) {
 	set.Int64Var(&f.pendingMiB, "pending-mib", s.PendingBytesMax>>20,
 		"`MiB` that may wait in the NATS server for one reader; the windows of all trainers fill at most half")
 	set.IntVar(&s.JobsMax, "jobs-max", s.JobsMax, "`number` of jobs at once")
-	f.save.Add(set, "versions of jobs are written to, which all ps of a job share; empty: nothing is durable")
+	set.StringVar(&s.Checkpoints.Dir, "checkpoint-dir", "",
+		"`folder` that versions of jobs are written to, which all ps of a job share; empty: nothing is durable")
+	set.StringVar(&f.checkpointEvery, "checkpoint-every", "10s",
+		"`interval` between two versions that are written: a time, as 10s, or a number of batches, as 500")
+	set.IntVar(&s.Checkpoints.Keep, "checkpoint-keep", checkpoint.KeepMin,
+		"`number` of checkpoints of a job that stay, two at least; older ones are removed")
 	f.page.add(c)
 	f.gpu.Add(set)
 	f.log.Add(set)
@@ -214,7 +221,7 @@ func (f *flags) run(ctx context.Context, set *pflag.FlagSet, out, logTo io.Write
 	options := ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(),
 		GPUs: verification.GPUs(backend, gpus.Monitor),
 		Fit:  verification.Fit(backend, gpus.Fit), Writes: []process.Folder{{Path: gpus.KeptAt(), Use: "state of GPUs"},
-			{Path: f.save.Dir(), Use: status.UseCheckpoints}}}
+			{Path: f.server.Checkpoints.Dir, Use: status.UseCheckpoints}}}
 	shown.Options(&options)
 	running, end := context.WithCancel(context.WithoutCancel(ctx)) // an interrupt ends it when its jobs are durable
 	defer end()
@@ -346,11 +353,9 @@ func (f *flags) fill(log *slog.Logger) error {
 	case f.server.JobsMax == 0:
 		return errors.New("jobs-max 0: want at least 1")
 	}
-	policy, err := f.save.Policy()
-	if err != nil {
-		return err
+	if err := f.server.Checkpoints.SetInterval(f.checkpointEvery); err != nil {
+		return fmt.Errorf("checkpoint-every %w", err)
 	}
-	f.server.Checkpoints = policy
 	host, port, err := net.SplitHostPort(f.listen)
 	if err != nil {
 		return fmt.Errorf("listen %q: want host:port, for example 127.0.0.1:4222", f.listen)

@@ -182,9 +182,6 @@ var layers = map[string]layer{
 	"internal/connect": {own: []string{"internal/config", "internal/regular", "schema", "trainer"},
 		others: []string{"github.com/spf13/"},
 		noStd:  []string{"net/http", "os/exec"}},
-	// Where versions of jobs are written to, as flags.
-	"internal/saving": {own: []string{"checkpoint", "internal/config"}, others: []string{"github.com/spf13/"},
-		noStd: noNetwork},
 	// The walk of all flags of a command, for tests.
 	"internal/flagwalk": {others: []string{"github.com/spf13/"}, noStd: noNetwork},
 	// Processes of a measured system; what they do is not its business.
