@@ -14,6 +14,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -59,15 +61,11 @@ func options(text *C.char, to any) error {
 	d := json.NewDecoder(bytes.NewReader([]byte(C.GoString(text))))
 	d.DisallowUnknownFields()
 	if err := d.Decode(to); err != nil && !errors.Is(err, io.EOF) {
-		for old, now := range renamed {
-			if err.Error() == fmt.Sprintf("json: unknown field %q", old) {
-				return fmt.Errorf("%w: %q is called %q now", errConfig, old, now)
-			}
-		}
-		for old, instead := range withdrawn {
-			if err.Error() == fmt.Sprintf("json: unknown field %q", old) {
-				return fmt.Errorf("%w: %s: %s", errConfig, old, instead)
-			}
+		field, _ := strings.CutPrefix(err.Error(), "json: unknown field ")
+		if field, _ = strconv.Unquote(field); renamed[field] != "" {
+			return fmt.Errorf("%w: %q is called %q now", errConfig, field, renamed[field])
+		} else if withdrawn[field] != "" {
+			return fmt.Errorf("%w: %s: %s", errConfig, field, withdrawn[field])
 		}
 		return fmt.Errorf("%w: %w", errConfig, err)
 	}
