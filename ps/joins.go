@@ -243,8 +243,8 @@ func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
 	return true
 }
 
-// joinAgain ends a run that is not acquired, and drops the joins that wait for it and come from trainers of its earlier runs: they were said again to a
-// ps that was slow, and answered by another. The others have the job acquired for them.
+// joinAgain ends a run that is not acquired, and drops the joins that wait for it and come from trainers of its earlier
+// runs: they were repeated to a ps that was slow, and answered by another. The others have the job acquired for them.
 func (l *controlLoop) joinAgain(j *job, ended []endedRun) {
 	waiting := l.takeWaiting(j)
 	l.giveUp(j, nil)

@@ -53,7 +53,8 @@ func newBagGrads(dtype schema.DType, plan *lanePlan, owners *routing, specs []sc
 	tables := len(specs)
 	g := &bagGrads{dtype: dtype, first: plan.first, nodes: plan.nodes, owners: owners,
 		lanes: make([][]bagGrad, len(plan.lanes)), form: make([][]bool, len(plan.nodes)),
-		there: make([]bool, len(plan.lanes)), last: make([]counted, owners.shards), whole: make([]bool, tables), perRow: make([]bool, tables)}
+		there: make([]bool, len(plan.lanes)), last: make([]counted, owners.shards),
+		whole: make([]bool, tables), perRow: make([]bool, tables)}
 	for i := range specs {
 		g.whole[i], g.perRow[i] = pooledByShards(specs[i]), specs[i].PerRow
 	}
