@@ -106,7 +106,7 @@ func Leave(dir string, job schema.JobName, run schema.RunID) error {
 		err = os.Chtimes(path, now, now)
 	}
 	if err != nil {
-		return fmt.Errorf("note that job %s is to go on: %w", job, err)
+		return fmt.Errorf("note that job %s was interrupted: %w", job, err)
 	}
 	return nil
 }

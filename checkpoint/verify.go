@@ -40,7 +40,7 @@ func (v *Verifier) Verify(m *Manifest) error {
 		}
 		switch {
 		case err != nil && link != m:
-			return fmt.Errorf("verify checkpoint %s of job %s: what it goes on from, %s: %w", m.ID, m.Job.Name, link.ID, err)
+			return fmt.Errorf("verify checkpoint %s of job %s: its base %s: %w", m.ID, m.Job.Name, link.ID, err)
 		case err != nil:
 			return fmt.Errorf("verify checkpoint %s of job %s: %w", m.ID, m.Job.Name, err)
 		}

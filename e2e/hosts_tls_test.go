@@ -156,7 +156,7 @@ func TestSeveralHostsTLS(t *testing.T) {
 	shown := certified(first)
 	join().fails(t, left.address, "--tls-ca")
 	join("--tls-ca", authority.File).fails(t, left.address, "none was given", "--tls-cert")
-	join(append(certified(first)[:4], "--tls-ca", certtest.NewAuthority(t).File)...).fails(t, "nobody known here vouches")
+	join(append(certified(first)[:4], "--tls-ca", certtest.NewAuthority(t).File)...).fails(t, "signed by an unknown authority")
 	old := authority.IssueUntil(t, time.Now().Add(-time.Minute), first.address)
 	join("--tls-cert", old.CertFile, "--tls-key", old.KeyFile, "--tls-ca", authority.File).fails(t,
 		"turns the certificate down")

@@ -122,7 +122,7 @@ func (b *Bus) find(addresses string) (s *busServer, err error) {
 			return s, nil
 		}
 	}
-	return nil, fmt.Errorf("%w at %s: nobody has started one on this bus", ErrNoServer, clip(WithoutUser(addresses)))
+	return nil, fmt.Errorf("%w at %s: none was started on this bus", ErrNoServer, clip(WithoutUser(addresses)))
 }
 
 // busServer carries messages between the lines that are open to it.

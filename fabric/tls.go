@@ -55,7 +55,7 @@ func (w *tlsWitness) explain(err error) error {
 		return fmt.Errorf("it speaks no TLS: start it with --tls-cert and --tls-key, or dial nats:// without --tls-ca and "+
 			"--tls-cert: %w", err)
 	case errors.As(err, &authority):
-		return fmt.Errorf("nobody known here vouches for its certificate: name the file that does with --tls-ca: %w", err)
+		return fmt.Errorf("its certificate is signed by an unknown authority: name its file with --tls-ca: %w", err)
 	case errors.As(err, &host):
 		return fmt.Errorf("its certificate is for another host: dial a name that it has, or have one made for this one: %w",
 			err)

@@ -106,7 +106,7 @@ func (c *Coordinator) findUngathered(now time.Time) []Decision {
 	missing := c.missing()
 	if idle := c.grew.For(now); c.gathers() && c.config.StartTimeout > 0 && idle > c.config.StartTimeout {
 		return c.Fail(schema.Coordinator,
-			fmt.Sprintf("job %s has waited %s for %d of its %d trainers, and nobody new has joined (limit %s): start all of "+
+			fmt.Sprintf("job %s has waited %s for %d of its %d trainers, and no new one has joined (limit %s): start all of "+
 				"them within that time, or raise the server's --start-timeout",
 				c.config.Job.Name, rounded(idle), missing, len(c.members), c.config.StartTimeout))
 	}

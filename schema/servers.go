@@ -98,7 +98,7 @@ func ServerOfShard(servers []DataServer, shards int) ([]int, error) {
 		}
 	}
 	if i := slices.Index(at, -1); i >= 0 {
-		return nil, fmt.Errorf("servers %+v: nobody keeps shard %d of %d", servers, i, shards)
+		return nil, fmt.Errorf("servers %+v: shard %d of %d has no server", servers, i, shards)
 	}
 	return at, nil
 }

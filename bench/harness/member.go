@@ -130,7 +130,7 @@ func (m *Member) sendAll(whole message) error {
 // cause, ErrStopped.
 func (m *Member) Wait(ctx context.Context) error {
 	if err := m.sendAll(message{Op: opWait}); err != nil {
-		return fmt.Errorf("wait for the others: %w", err)
+		return fmt.Errorf("wait for the other trainers: %w", err)
 	}
 	select {
 	case <-m.released:

@@ -109,13 +109,13 @@ func (f *flags) idle() []config.Idle {
 	return []config.Idle{
 		{When: f.server.NATS == "", Flags: []string{"nats-creds"}, Why: "it is for --nats: want that with it"},
 		{When: f.tokenFile != "", Flags: []string{"insecure"},
-			Why: "with --token-file nobody comes in without the token: give one of the two"},
+			Why: "with --token-file every client needs the token: give one of the two"},
 		{When: f.server.Checkpoints.Dir == "", Flags: []string{"checkpoint-every", "checkpoint-keep"},
 			Why: "nothing is written: want --checkpoint-dir with it"},
 		{When: f.page.listen == "off", Flags: []string{"http-host", "http-token-file", "metrics-token-file",
 			"http-tls-cert", "http-tls-key", "http-insecure"}, Why: "there is no page with --http off: leave it out"},
 		{When: f.gpu.Mode == string(gpu.Off), Flags: []string{"gpu-expected", "gpu-state", "gpu-library"},
-			Why: "nobody asks for GPUs with --gpu off: leave it out"},
+			Why: "--gpu off watches no GPU: leave it out"},
 	}
 }
 
@@ -149,7 +149,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.StringVar(&f.tokenFile, "token-file", "",
 		"`file` whose first line, 16 characters at least, every connection must show")
 	set.BoolVar(&s.Insecure, "insecure", false,
-		"listen beyond this machine without a token: whoever reaches the port may do anything")
+		"listen beyond this machine without a token: any client of the port may do anything")
 	f.tls.Add(set, "ps shows to trainers, and to --nats; with it all connections are TLS",
 		"trainers and other ps, who must then show a certificate of theirs, and for --nats and --standby")
 	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")

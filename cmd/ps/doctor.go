@@ -93,7 +93,7 @@ func (d *doctoring) run(c *cobra.Command) (status.Level, error) {
 			"nats-monitor"},
 			Why: "it is for --nats: want that with it"},
 		{When: d.gpu == string(gpu.Off), Flags: []string{"gpu-state", "gpu-library"},
-			Why: "nobody asks for GPUs with --gpu off: leave it out"},
+			Why: "--gpu off watches no GPU: leave it out"},
 	}); err != nil {
 		return "", err
 	}

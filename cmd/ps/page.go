@@ -32,16 +32,16 @@ func (f *pageFlags) add(c *cobra.Command) {
 	set := c.Flags()
 	set.StringVar(&f.listen, "http", httpDefault,
 		"`host:port` of the page, the API and the metrics, off for none; port 0 is any free one")
-	set.StringVar(&f.hosts, "http-host", "", "`names`, with commas between, by which others ask for the page, besides "+
+	set.StringVar(&f.hosts, "http-host", "", "`names`, with commas between, by which clients may address the page, besides "+
 		"its address: those of a proxy, for example; the first is shown to them")
 	set.StringVar(&f.tokenFile, "http-token-file", "",
-		"`file` whose first line whoever looks must show: at /login, or as a bearer token")
+		"`file` whose first line is the page's token, given at /login or as a bearer token")
 	set.StringVar(&f.metricsTokenFile, "metrics-token-file", "",
 		"`file` whose first line opens /metrics, as a bearer token and by any host name, and nothing else")
 	set.StringVar(&f.certFile, "http-tls-cert", "", "`file` with the certificate of the page, in PEM")
 	set.StringVar(&f.keyFile, "http-tls-key", "", "`file` with the key of that certificate")
 	set.BoolVar(&f.insecure, "http-insecure", false,
-		"serve the page beyond this machine without token and TLS: whoever reaches the port sees all jobs")
+		"serve the page beyond this machine without token and TLS: any client of the port sees all jobs")
 	set.StringVar(&f.portFile, "http-port-file", "", "`file` to write the page's address to when the server is ready")
 	set.StringVar(&f.natsMonitor, "nats-monitor", "", "`host:port`, on this machine only, of the embedded NATS server's "+
 		"monitoring: 127.0.0.1:8222, for example")

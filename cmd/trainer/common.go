@@ -108,12 +108,12 @@ func (o *common) addTraining(set *pflag.FlagSet, s *settings.Shared, drawn, dens
 	set.StringVar(&s.Apply, "apply", s.Apply,
 		"`who` owns the "+dense+"parameters and their optimizer: update is the shards, mean the trainers")
 	set.StringVar(&s.Consistency, "consistency", schema.ConsistencySync,
-		"`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody, grouped updates "+
+		"`mode`: sync waits for every batch, bounded lets trainers run ahead, async never waits, grouped updates "+
 			"dense parameters for every --group trainers; in the last two each trainer ends with the weights of its own moment")
 	set.IntVar(&s.Staleness, "staleness", 0,
 		"batches that a trainer may be ahead of the slowest one, 1 to 16 in bounded, else 0")
 	set.IntVar(&s.Group, "group", 0,
-		"`number` of trainers whose gradients make one update, whoever comes first, in grouped; 0 is all of them")
+		"`number` of contributions that make one update in grouped, in their order of arrival; 0: one of each trainer")
 	set.StringVar(&s.FailurePolicy, "failure-policy", s.FailurePolicy,
 		"`policy` for a lost trainer: fail, wait or recover; empty is recover where that changes no bit")
 	set.StringVar(&s.OnNonfinite, "on-nonfinite", schema.NonfiniteFail,

@@ -233,7 +233,7 @@ func (m *Monitor) required(ctx context.Context) error {
 			m.config.Patience)
 	}
 	if reason := m.machine.Nobody(); reason != "" {
-		return fmt.Errorf("gpu require: %s; use --gpu auto to go on without GPUs", reason)
+		return fmt.Errorf("gpu require: %s; use --gpu auto to continue without GPUs", reason)
 	}
 	gpus := m.machine.GPUs("")
 	if len(gpus) == 0 {
@@ -332,7 +332,7 @@ func (m *Monitor) Doubt(ctx context.Context, from, to time.Time, atMost time.Dur
 	}
 	switch {
 	case m.Suspect(from, to):
-		return fmt.Sprintf("Memory of GPU %d (%s) was wrong meanwhile: %s", g.Index, g.UUID, g.Reason)
+		return fmt.Sprintf("Memory of GPU %d (%s) was faulty during the run: %s", g.Index, g.UUID, g.Reason)
 	case g.SampleMS <= to.UnixMilli():
 		return fmt.Sprintf("GPU %d (%s) has not answered since, so it is not known whether its memory was sound. %s", g.Index,
 			g.UUID, g.Reason)

@@ -432,7 +432,7 @@ func TestDoubt(t *testing.T) {
 	}
 	l.Set("set ecc_uncorrected 0 1") // seen by nobody yet: the next sample shows it
 	if text := m.Doubt(t.Context(), begun, time.Now(), guard); !strings.Contains(text,
-		"Memory of GPU 0 (GPU-fake-0) was wrong meanwhile: 1 memory error") {
+		"Memory of GPU 0 (GPU-fake-0) was faulty during the run: 1 memory error") {
 		t.Errorf("memory was wrong, and the doubt is %q", text)
 	}
 	m.Use("GPU-fake-1")

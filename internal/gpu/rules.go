@@ -288,7 +288,7 @@ func lookOthers(l *looking) (bool, *Finding) {
 	if s.Others != nil && *s.Others == 1 {
 		who = "another process holds"
 	}
-	return true, degraded("memory-others", "End what else runs on the GPU (nvidia-smi lists it), or use another.",
+	return true, degraded("memory-others", "End other processes on the GPU (nvidia-smi lists them), or use another.",
 		"%s %.0f %% of the GPU's memory", who, share*100)
 }
 

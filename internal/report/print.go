@@ -64,7 +64,7 @@ weights    sha256 %s
 			count(int(r.LanesSkipped), "lane"), r.Batches)
 	}
 	if err == nil && r.WeightsOf != "" {
-		_, err = fmt.Fprintf(to, "moment     the end of trainer %s: others may have trained on, and end with other "+
+		_, err = fmt.Fprintf(to, "moment     the end of trainer %s: others may have trained longer, and end with other "+
 			"weights, accuracy and model\n", schema.Printable(r.WeightsOf))
 	}
 	if err == nil && r.Suspect != "" {

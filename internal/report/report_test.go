@@ -123,7 +123,7 @@ saved      m.safetensors
 	of.WeightsOf, of.LanesSkipped, of.Batches = "t1", 42, 43
 	if err := of.Print(&out); err != nil ||
 		!strings.Contains(out.String(), "\nskipped    42 lanes of 43 batches, ") ||
-		!strings.Contains(out.String(), "\nmoment     the end of trainer t1: others may have trained on, ") {
+		!strings.Contains(out.String(), "\nmoment     the end of trainer t1: others may have trained longer, ") {
 		t.Errorf("%v: want skipped lanes, and whose weights these are:\n%s", err, out.String())
 	}
 	out.Reset()

@@ -204,7 +204,7 @@ func (w *Writer) flushOrWarn() {
 	}
 	w.mu.Unlock()
 	if first {
-		w.config.Log.Warn("events for TensorBoard are not written; training goes on, and they are tried again", "path",
+		w.config.Log.Warn("events for TensorBoard are not written; training continues, and writing is retried", "path",
 			w.path, "err", err)
 	}
 }

@@ -265,7 +265,7 @@ func (s *Server) serve(h *http.Server, l net.Listener, what string) {
 	s.running.Go(func() {
 		if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			s.faults.Add(1)
-			s.log.Error("http ended; training goes on without it", "serving", what, "err", err)
+			s.log.Error("http server ended; training continues without it", "serving", what, "err", err)
 		}
 	})
 }

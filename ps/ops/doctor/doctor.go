@@ -319,7 +319,7 @@ func judgeMemory(m machine) terminal.Finding {
 	case limit < memoryMin || m.available < memoryMin/4:
 		return fail(name, "give it more memory, or end what else runs", "%s", text)
 	case m.available < limit/4:
-		return warn(name, "say --memory-mib, so that jobs are not promised what others hold", "%s", text)
+		return warn(name, "set --memory-mib, so that jobs are not promised memory that others use", "%s", text)
 	}
 	return ok(name, "%s", text)
 }
@@ -354,7 +354,7 @@ func judgeClock(c process.Clock) terminal.Finding {
 		return info("clock", "not known whether anybody synchronises it")
 	case !c.Synchronised:
 		return warn("clock", "run chrony or systemd-timesyncd: events of several machines are shown in the order of "+
-			"their clocks", "nobody synchronises it, says the kernel")
+			"their clocks", "the kernel reports it as not synchronized")
 	}
 	return ok("clock", "synchronised, wrong by at most %s", c.ErrorMax.Round(time.Millisecond))
 }
@@ -477,7 +477,7 @@ func judgeNATS(s *fabric.Survey) []terminal.Finding {
 	}
 	if len(s.Buckets) == 1 {
 		all = append(all, fail("buckets", "see /readyz?verbose of a ps, which makes it again or says why it cannot",
-			"%s is there alone: the other one is lost, and nobody can join", s.Buckets[0].Name))
+			"%s is there alone: the other one is lost, and no trainer can join", s.Buckets[0].Name))
 	}
 	if len(s.Buckets) == 0 {
 		all = append(all, info("buckets", "none yet: the first ps with --nats makes them"))
@@ -514,9 +514,9 @@ func judgeBucket(s *fabric.Survey, b fabric.BucketSurvey) terminal.Finding {
 	text := fmt.Sprintf("%d keys, %s, %d of %d replicas up to date", b.Keys, kept, b.Current, b.Replicas)
 	switch {
 	case b.Current < b.Replicas && b.Current*2 <= b.Replicas:
-		return fail(name, "bring the servers of the cluster back", "%s: no quorum, nobody can join", text)
+		return fail(name, "bring the servers of the cluster back", "%s: no quorum, no trainer can join", text)
 	case b.Current < b.Replicas:
-		return warn(name, "bring the servers of the cluster back: one more lost, and nobody can join", "%s", text)
+		return warn(name, "bring the servers of the cluster back: if one more is lost, no trainer can join", "%s", text)
 	case s.Cluster != "" && b.Replicas < 3:
 		return warn(name, "have three servers in the cluster when the first ps starts: then the bucket is on three, and "+
 			"outlives one", "%s: cluster %s loses it with one server, and jobs cannot be joined until it is back",

@@ -128,7 +128,7 @@ func placeTable() table[place] {
 			func(p place) float64 { return truth(p.Waited && p.First) }),
 		there("gradbus_trainer_disconnected", "Whether the trainer's connection was there and is not any more.",
 			func(p place) float64 { return truth(p.Gone) }),
-		gauge("gradbus_trainer_lost", "Whether the job goes on without the trainer, which was lost.",
+		gauge("gradbus_trainer_lost", "Whether the trainer was lost and the job continues without it.",
 			func(p place) float64 { return truth(p.Lost) }),
 	}}
 }
@@ -549,7 +549,7 @@ func serverTable() table[server] {
 			func(s server, r *row) { r.value(1, s.s.ID, s.Host, s.s.Backend) }),
 		gauge("gradbus_ps_control_loop_age_seconds", "Time since the control loop of this ps last turned: above some "+
 			"seconds it hangs.", func(s server) float64 { return s.age.Seconds() }),
-		gauge("gradbus_ps_deadline_seconds", "Time that a trainer may be silent or keep others waiting.",
+		gauge("gradbus_ps_deadline_seconds", "Time that a trainer may be silent, or keep others waiting, before it counts as lost.",
 			func(s server) float64 { return float64(s.s.Deadline) }),
 		gauge("gradbus_ps_control_lost", "Whether the control server is out of reach.",
 			func(s server) float64 { return truth(s.s.ControlLost) }),

@@ -125,7 +125,7 @@ func (t *Tracker) watchPhase(r *run) {
 			plural(r.said.Shards, "shard"))
 	case schema.PhaseRunning:
 		if len(r.said.Follows) > 0 {
-			t.event(Info, EventJobContinued, e, "%s goes on from batch %d at ps %s: %s, %s", name, r.said.Batch, r.coordinator,
+			t.event(Info, EventJobContinued, e, "%s continues from batch %d at ps %s: %s, %s", name, r.said.Batch, r.coordinator,
 				plural(r.said.Trainers, "trainer"), plural(r.said.Shards, "shard"))
 			break
 		}
@@ -180,7 +180,7 @@ func (t *Tracker) watchTrainer(r *run, i int) {
 	case was.life != 0 && now.life != was.life:
 		t.event(Warning, EventRestarted, e, "trainer %s on %s was started again", name, tr.where(m))
 	case now.life == was.life && now.anew > was.anew && was.life != 0:
-		t.event(Info, EventReconnected, e, "trainer %s on %s has connected anew, %d times in all", name,
+		t.event(Info, EventReconnected, e, "trainer %s on %s has reconnected, %d times in all", name,
 			tr.where(m), now.anew)
 	}
 	r.seen.trainer[i] = now

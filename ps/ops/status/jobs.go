@@ -67,7 +67,7 @@ func (j *ranking) ended(job *Job, r *run) {
 		f.Text = fmt.Sprintf("%s was interrupted %s ago at batch %d, and its trainers are awaited: %s", job.Name,
 			ago(j.s.NowMS-job.EndedMS), job.Batch, schema.Clip(job.EndReason))
 		f.brief = job.Name + " awaits its trainers"
-		f.at(Warning).do("Wait until they have come back, a minute at most; then look at the log of each.")
+		f.at(Warning).do("Wait until they have rejoined, a minute at most; then look at the log of each.")
 		return
 	}
 	on := ""
@@ -125,7 +125,7 @@ func (j *ranking) trainer(job *Job, r *run, i int) {
 	case stateSilent:
 		j.silentTrainer(job, r, out, m, who, about)
 	case stateLost:
-		about(j.find(CodeTrainerLost, "%s goes on without %s, last seen %s ago", job.Name, who, ago(out.AgeMS)).
+		about(j.find(CodeTrainerLost, "%s continues without %s, last seen %s ago", job.Name, who, ago(out.AgeMS)).
 			from(j.s.NowMS - out.AgeMS))
 	case stateLeft:
 		if m != nil && m.Waited && m.First && m.WaitedMS >= 1000 {

@@ -590,7 +590,7 @@ func (j *ranking) unlisted() {
 	if len(names) > 0 {
 		j.find(CodeTooMany, "%s: reports are heard that are not of any ps in the registry, and nothing of them is shown",
 			list(names)).
-			do("Look who says them: whoever may publish on the control server can. If it is a ps of yours, its log " +
+			do("Look for their sender: any client that may publish on the control server can send them. If it is a ps of yours, its log " +
 				"says why it " +
 				"cannot announce itself.")
 	}

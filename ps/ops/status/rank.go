@@ -181,7 +181,7 @@ func (j *ranking) why(all []finding) Why {
 	for i := range live {
 		names[i] = live[i].Name
 	}
-	return Why{Level: OK, Text: fmt.Sprintf("%d jobs run: %s; nobody waits.", len(live), list(names))}
+	return Why{Level: OK, Text: fmt.Sprintf("%d jobs run: %s; none waits.", len(live), list(names))}
 }
 
 // because is the sentence of a finding, with what follows from it.
@@ -228,7 +228,7 @@ func (j *ranking) whyJob(job *Job, all []finding) Why {
 	if job.Loss != nil {
 		text += ", loss " + figure(float64(*job.Loss))
 	}
-	return Why{Level: OK, Job: job.Name, Text: text + "; nobody waits."}
+	return Why{Level: OK, Job: job.Name, Text: text + "; none waits."}
 }
 
 // concerns reports whether a problem, or what follows from it, is about a job.

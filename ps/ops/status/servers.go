@@ -46,7 +46,7 @@ func (j *ranking) silentServer(v *Server, s *server) {
 	}
 	action := ""
 	if len(coordinates)+len(keeps) > 0 {
-		action = "Look at that ps and its machine. If it has ended, its jobs cannot go on: start it again, then them."
+		action = "Look at that ps and its machine. If it has ended, its jobs cannot continue: start it again, then the jobs."
 	}
 	if j.isControl(s) {
 		what = ", is the control server" + what
@@ -216,10 +216,10 @@ func (j *ranking) control(v *Server, s *server) {
 	}
 	text := fmt.Sprintf("ps %s on %s cannot reach %s", v.ID, v.Host, where)
 	if !v.ControlLost {
-		text = fmt.Sprintf("ps %s on %s has heard nobody for %s by way of %s", v.ID, v.Host, ago(j.s.NowMS-since), where)
+		text = fmt.Sprintf("ps %s on %s has heard no other member for %s by way of %s", v.ID, v.Host, ago(j.s.NowMS-since), where)
 	}
 	if j.ifJobs(Critical) == Critical {
-		text += fmt.Sprintf("; nobody can join, and jobs that run go on for %s at most",
+		text += fmt.Sprintf("; no trainer can join, and running jobs continue for %s at most",
 			ago(int64(finite(s.said().Deadline)*1000)))
 	}
 	f := j.find(CodeControlLost, "%s", text).about("", "p-"+v.ID).at(j.ifJobs(Critical)).from(since).

@@ -444,12 +444,12 @@ var codes = [...]Code{
 		Action: "Look at `nvidia-smi` and the kernel's log on that machine; a reset or a restart of the machine may " +
 			"bring it back."},
 	{Code: CodeDiskFull, Level: Critical, Title: "a disk that is written to is full",
-		Action: "Free space there; nothing can be saved meanwhile."},
+		Action: "Free space there; nothing can be saved until then."},
 	{Code: CodeDiskHangs, Level: Warning, Title: "a disk that is written to does not answer", linger: 5_000,
 		Action: "Look at that machine's kernel log, and at the server of the file system where it is on the network: " +
-			"whoever saves there waits until it answers."},
+			"processes that save there wait until it answers."},
 	{Code: CodeControlLost, Level: Critical, Title: "a ps cannot reach the control server", linger: 3_000,
-		Action: "Look at the control server and the network to it; jobs that run go on for their deadline."},
+		Action: "Look at the control server and the network to it; running jobs continue for their deadline."},
 	{Code: CodeCoordinator, Level: Critical, Title: "the ps that coordinates a job is not heard of",
 		Action: "Look at that ps and its machine; start it again if it has ended, and the job after it."},
 	{Code: CodeServerSilent, Level: Critical, Title: "a ps is not heard of",
@@ -471,8 +471,8 @@ var codes = [...]Code{
 		Action: "Look at the log of the ps that has it."},
 	{Code: CodeGPUDegraded, Level: Warning, Title: "a GPU works with a warning",
 		Action: "Watch it; plan for a replacement if it comes again."},
-	{Code: CodeTrainerLost, Level: Warning, Title: "a job goes on without a trainer",
-		Action: "In async it is taken back if its process goes on; nobody else can take its place in this run. " +
+	{Code: CodeTrainerLost, Level: Warning, Title: "a job continues without a trainer",
+		Action: "In async it is readmitted if its process continues; no other trainer can take its place in this run. " +
 			"If its share " +
 			"of the data is needed, end the job and start it again."},
 	{Code: CodeHeldUp, Level: Critical, Title: "a batch waits for one trainer", linger: 3_000,
@@ -482,7 +482,7 @@ var codes = [...]Code{
 	{Code: CodeGPUUnknown, Level: Warning, Title: "a GPU cannot be asked", hold: 3_000, linger: 3_000,
 		Action: "Run `./bin/ps doctor` and `nvidia-smi` on that machine."},
 	{Code: CodeRefusals, Level: Warning, Title: "frames are refused", hold: burstHold, linger: 15_000,
-		Action: "Look at the reason: damaged frames point to the network or memory, others to a defect of who sends them."},
+		Action: "Look at the reason: damaged frames point to the network or memory, others to a defect of the sender."},
 	{Code: CodeMemory, Level: Warning, Title: "a ps has promised nearly all of its memory", hold: 5_000, linger: 5_000,
 		Action: "Give it more (`./bin/ps --memory-mib`), or wait until a job has ended: further jobs are refused."},
 	{Code: CodeDiskLow, Level: Warning, Title: "a disk that is written to is nearly full", linger: 5_000,

@@ -247,7 +247,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	)
 	switch {
 	case errors.As(err, &authority):
-		return fmt.Errorf("%s: its certificate is signed by nobody known here: name the file with --http-ca: %w", c.base,
+		return fmt.Errorf("%s: its certificate is signed by an unknown authority: name its file with --http-ca: %w", c.base,
 			ErrUnreachable)
 	case errors.As(err, &hostname), errors.As(err, &invalid):
 		return fmt.Errorf("%s: its certificate does not hold: %s: %w", c.base, schema.Clip(last(err).Error()), ErrUnreachable)
