@@ -8,12 +8,12 @@ import (
 	"gradbus/bench/machine"
 )
 
-// Banner writes where and with what it is measured. gpus is what the driver says of the GPUs, in one line or several.
-func Banner(to io.Writer, c *Config, gpus string) error {
+// Banner writes where and with what it is measured.
+func Banner(to io.Writer, c *Config) error {
 	here := machine.This()
-	_, err := fmt.Fprintf(to, "gradbus %s, %s, %s\n%s, %d cores\n%s\n%s\n%d trainers, %d servers, embeddings %d x %d by "+
+	_, err := fmt.Fprintf(to, "gradbus %s, %s, %s\n%s, %d cores\n%s\n%d trainers, %d servers, embeddings %d x %d by "+
 		"%s, %d epochs of %d batches after %d of warm-up\ntables %s: %s\n\n",
-		gradbus.Version, here.Go, here.Kernel, here.CPU, here.Cores, machine.TheseProcessors(), gpus,
+		gradbus.Version, here.Go, here.Kernel, here.CPU, here.Cores, machine.TheseProcessors(),
 		c.Trainers, c.Servers, c.Embeddings, c.inputs(), c.Placement, c.Epochs, c.Batches, c.Warmup, c.Mode,
 		c.seen())
 	return err

@@ -60,8 +60,7 @@ const (
 
 // Idle are the flags that change nothing as these are.
 func (c *Config) Idle() []config.Idle {
-	return append(c.Flags.Idle(true), config.Idle{When: c.JSON, Flags: []string{"gpu-library"},
-		Why: "it is for the banner, which --json leaves out"})
+	return c.Flags.Idle(true)
 }
 
 // Layout is what runs where.

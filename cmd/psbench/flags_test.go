@@ -154,9 +154,8 @@ func hybridFlags() flagwalk.Flags {
 		"trainers": flagwalk.Set("2"), "servers": flagwalk.Set("3"),
 		"embeddings": flagwalk.Set("40"), "dim": flagwalk.Set("5"), "epochs": flagwalk.Set("2"), "warmup": flagwalk.Set("2"),
 		"batches": flagwalk.Set("3"), "lr": flagwalk.Set("0.5"), "library": flagwalk.Set("own"),
-		"mode":        flagwalk.Held("bench/hybrid.TestAsyncAsProcesses"),
-		"gpu-library": flagwalk.Refused("none", "it is for the banner"),
-		"placement":   flagwalk.Held("cmd/psbench.TestJoinedFlags"), "chunk": flagwalk.Held("cmd/psbench.TestJoinedFlags"),
+		"mode":      flagwalk.Held("bench/hybrid.TestAsyncAsProcesses"),
+		"placement": flagwalk.Held("cmd/psbench.TestJoinedFlags"), "chunk": flagwalk.Held("cmd/psbench.TestJoinedFlags"),
 		"gpus": flagwalk.Refused("1", noGPUPath), "device": flagwalk.Refused("cuda", noGPUPath),
 	}
 }
@@ -334,8 +333,8 @@ func TestHostsFlags(t *testing.T) {
 		"iteration-step": flagwalk.Set("sequential_iteration_step"), "backend": flagwalk.Set("cuda"),
 		"server-backend": flagwalk.Set("cuda")})
 	walk(hybridBase, hybridFlags().And(common(t)), flagwalk.Flags{"mean": flagwalk.Set("lanes"),
-		"mode":        flagwalk.Set("sync"),
-		"gpu-library": flagwalk.Set("none"), "placement": flagwalk.Set("rows"), "chunk": flagwalk.Set("4096")})
+		"mode":      flagwalk.Set("sync"),
+		"placement": flagwalk.Set("rows"), "chunk": flagwalk.Set("4096")})
 	base, hosted := hostedFlags(t)
 	walk(base, hosted, flagwalk.Flags{"sync": flagwalk.Refused("async", "in mode remote"), "mode": flagwalk.Set("pull"),
 		"warmup": flagwalk.Set("2"), "data-dir": flagwalk.Set("d")})

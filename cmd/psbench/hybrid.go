@@ -1,27 +1,16 @@
 package main
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"gradbus/bench/harness"
 	"gradbus/bench/hybrid"
-	"gradbus/internal/gpu/watch"
 )
 
-// gpus is what the driver says of this machine's GPUs, or why it says nothing.
-func gpus(ctx context.Context, library string) string {
-	found, none := watch.Topology(ctx, library)
-	if none != "" {
-		return "GPUs: none told of (" + none + ")"
-	}
-	return found.String()
-}
-
 func hybridCommand() *cobra.Command {
-	f, library := hybrid.DefaultConfig(), ""
+	f := hybrid.DefaultConfig()
 	c := &cobra.Command{
 		Use:   "hybrid",
 		Short: "Embeddings on servers, which pool them, and a dense part that trainers all-reduce",
@@ -32,7 +21,7 @@ func hybridCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			return measured(c, &f, func() error {
 				if !f.JSON {
-					if err := hybrid.Banner(c.OutOrStdout(), &f, gpus(c.Context(), library)); err != nil {
+					if err := hybrid.Banner(c.OutOrStdout(), &f); err != nil {
 						return err
 					}
 				}
@@ -61,8 +50,6 @@ func hybridCommand() *cobra.Command {
 	set.StringVar(&f.Dense, "library", f.Dense, "products: `name` is one of auto, onednn, openblas, own")
 	set.IntVar(&f.ChunkBytes, "chunk", f.ChunkBytes,
 		"`bytes` of dense gradients in one message; 0 is all of them, or half")
-	set.StringVar(&library, "gpu-library", "", "`path` of the driver's library; empty is the system's")
-	_ = set.MarkHidden("gpu-library")
 	f.Device.AddTo(set)
 	f.Flags.AddTo(set)
 	return c

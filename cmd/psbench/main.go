@@ -22,7 +22,6 @@ import (
 	"gradbus/bench/update"
 	"gradbus/cuda"
 	"gradbus/internal/config"
-	"gradbus/internal/gpu/watch"
 	"gradbus/internal/kernelflag"
 	_ "gradbus/internal/timerslack" // in every process of this program
 )
@@ -105,7 +104,7 @@ func command() *cobra.Command {
 	}
 	cobra.EnableCommandSorting = false // a variable of the library's
 	root.AddCommand(all...)
-	root.AddCommand(memberCommand(), watch.Probe())
+	root.AddCommand(memberCommand())
 	config.Program(root, cuda.Built())
 	return root
 }

@@ -21,7 +21,6 @@ func TestMain(m *testing.M) {
 		set.StringVar(&o.Kernel, "kernel-log", "", "")
 		set.IntVar(&o.Parent, "parent", 0, "")
 		set.DurationVar(&o.Every, "every", 20*time.Millisecond, "")
-		set.BoolVar(&o.Topology, "topology", false, "")
 		_ = set.Parse(os.Args[2:])
 		o.In, o.Out = os.Stdin, os.Stdout
 		if err := nvml.Serve(context.Background(), o); err != nil {

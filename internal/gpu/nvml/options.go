@@ -34,8 +34,6 @@ type Options struct {
 	In io.Reader
 	// Parent is the process whose memory is ours, and that of programs beside it; 0 is none.
 	Parent int
-	// Topology has the probe say how the GPUs are connected, and end: no sample is taken.
-	Topology bool
 }
 
 const libraryDefault = "libnvidia-ml.so.1"

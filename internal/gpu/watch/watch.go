@@ -195,27 +195,7 @@ func acknowledge(ctx context.Context, signals chan os.Signal, m *gpu.Monitor, lo
 	}
 }
 
-const (
-	probeName    = "gpu-probe"
-	topologyName = "topology"
-)
-
-// topologyWithin is how long a driver may take to say how its GPUs are connected.
-const topologyWithin = 8 * time.Second
-
-// Topology says how the GPUs of this machine are connected, or why nobody says it. library is the driver's, empty for
-// the system's. The program has Probe among its commands.
-func Topology(ctx context.Context, library string) (*gpu.Topology, string) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Sprintf("find the program of the GPU probe: %v", err)
-	}
-	probe := []string{self, probeName, "--" + topologyName}
-	if library != "" {
-		probe = append(probe, "--library", library)
-	}
-	return gpu.AskTopology(ctx, probe, topologyWithin)
-}
+const probeName = "gpu-probe"
 
 // Probe is the subcommand that asks the driver, for a process of the same program.
 func Probe() *cobra.Command {
@@ -239,7 +219,6 @@ standard input does.`,
 	set.StringVar(&o.Library, "library", "", "`path` of the driver's library; empty is the system's")
 	set.StringVar(&o.Kernel, "kernel-log", "", "`file` with the kernel's log; empty is /dev/kmsg")
 	set.IntVar(&o.Parent, "parent", 0, "`process` whose memory on GPUs is ours")
-	set.BoolVar(&o.Topology, topologyName, false, "say once how the GPUs are connected, and end")
 	return c
 }
 

@@ -215,47 +215,6 @@ FN nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, nvmlEnableSt
   return NVML_SUCCESS;
 }
 
-FN nvmlSystemGetCudaDriverVersion_v2(int* to) {
-  long long value = 0;
-  GATE(-1);
-  FN code = get("cuda", -1, &value);
-  if (code == NVML_SUCCESS) *to = (int)value;
-  return code;
-}
-
-FN nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice_t other, nvmlGpuTopologyLevel_t* to) {
-  char key[32];
-  snprintf(key, sizeof key, "ancestor_%d", other.handle->index);
-  TELL(key, *to);
-}
-
-// remote_LINK is the GPU at the other end, or below 0 a switch.
-FN nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t* to) {
-  char key[32];
-  long long other = 0;
-  GATE(device.handle->index);
-  snprintf(key, sizeof key, "remote_%u", link);
-  FN code = get(key, device.handle->index, &other);
-  if (code == NVML_SUCCESS) *to = other < 0 ? NVML_NVLINK_DEVICE_TYPE_SWITCH : NVML_NVLINK_DEVICE_TYPE_GPU;
-  return code;
-}
-
-FN nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t* pci) {
-  char key[32];
-  long long other = 0;
-  GATE(device.handle->index);
-  snprintf(key, sizeof key, "remote_%u", link);
-  memset(pci, 0, sizeof *pci);
-  FN code = get(key, device.handle->index, &other);
-  if (code == NVML_SUCCESS) pci->bus = 0x3b + (unsigned int)other;
-  return code;
-}
-
-FN nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int size, unsigned long* set) {
-  memset(set, 0, size * sizeof *set);
-  TELL("cpus", set[0]);
-}
-
 FN nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values) {
   GATE(device.handle->index);
   for (int i = 0; i < count; i++) {
