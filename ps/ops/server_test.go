@@ -296,7 +296,7 @@ func TestFaultsEndNothing(t *testing.T) {
 	}
 	s.conns.Listener.Close()
 	eventually(t, "the fault is counted and logged", func() bool {
-		return s.Stats().Faults == 4 && strings.Contains(s.log.String(), "training goes on")
+		return s.Stats().Faults == 4 && strings.Contains(s.log.String(), "training continues")
 	})
 }
 

@@ -173,7 +173,7 @@ func TestJudgeNATS(t *testing.T) {
 		{"bucket of one in a cluster", bucket("c", fabric.BucketSurvey{Replicas: 1, Current: 1}), status.Warning,
 			"three servers"},
 		{"bucket", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 3}), status.OK, "3 of 3"},
-		{"bucket without one", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 2}), status.Warning, "one more lost"},
+		{"bucket without one", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 2}), status.Warning, "if one more is lost"},
 		{"bucket without half", bucket("c", fabric.BucketSurvey{Replicas: 4, Current: 2}), status.Critical, "quorum"},
 		{"bucket without two", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 1}), status.Critical, "quorum"},
 		{"bucket full", bucket("", fabric.BucketSurvey{Replicas: 1, Current: 1, Bytes: 95, BytesMax: 100}),

@@ -370,7 +370,7 @@ func TestTwoJobs(t *testing.T) {
 		}
 		return u
 	}
-	if u := play(30); u.Status.Why.Text != "2 jobs run: digits and packages; nobody waits." ||
+	if u := play(30); u.Status.Why.Text != "2 jobs run: digits and packages; none waits." ||
 		u.Status.Why.Level != status.OK || len(u.Points) != 2 {
 		t.Errorf("%+v, points %v", u.Status.Why, u.Points)
 	}
