@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"gradbus/internal/gpu/nvml/fake"
+	"gradbus/internal/gpu/fake"
 )
 
 // A GPU that broke is not taken by the next ps, until somebody acknowledges it: by a command, of which those that run
@@ -51,8 +51,8 @@ func TestGPUAcknowledge(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"1"}, `GPU "1": nothing is remembered that is wrong with it, in ` + state + ": want one of 0 (GPU-fake-0)"},
-		{[]string{"GPU-none"}, "nothing is remembered"}, {nil, "want a GPU"},
+		{[]string{"1"}, `GPU "1", of those of which something is remembered in ` + state + ": want one of 0 (GPU-fake-0)"},
+		{[]string{"GPU-none"}, "of those of which something is remembered"}, {nil, "want a GPU"},
 		{[]string{"0", "--gpu-state", "off"}, "gpu-state off: want a file"},
 	} {
 		start(t, "ps", append([]string{"gpu-ack", "--gpu-state", state}, c.args...)...).fails(t, c.want)
@@ -130,7 +130,7 @@ func TestSuspectModel(t *testing.T) {
 	p.succeeds(t)
 	r := p.result(t)
 	// A sample that takes five seconds from here is not waited for, and leaves as much doubt.
-	if !strings.Contains(r.Suspect, "Memory of GPU 0 (GPU-fake-0) was wrong meanwhile: 3 memory errors") &&
+	if !strings.Contains(r.Suspect, "Memory of GPU 0 (GPU-fake-0) was faulty during the run: 3 memory errors") &&
 		!strings.Contains(r.Suspect, "GPU 0 (GPU-fake-0) has not answered since") {
 		t.Errorf("the model is not suspect: %+v", r)
 	}

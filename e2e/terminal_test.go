@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"gradbus/internal/gpu/nvml/fake"
+	"gradbus/internal/gpu/fake"
 )
 
 // exits waits for the end and wants a status.

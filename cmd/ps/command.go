@@ -26,7 +26,6 @@ import (
 	"gradbus/internal/atomicfile"
 	"gradbus/internal/config"
 	"gradbus/internal/gpu"
-	"gradbus/internal/gpu/watch"
 	"gradbus/internal/kernelflag"
 	"gradbus/internal/process"
 	"gradbus/internal/regular"
@@ -42,7 +41,7 @@ type flags struct {
 	natsCA                                        string
 	tls                                           config.TLS
 	log                                           config.Log
-	gpu                                           watch.Flags
+	gpu                                           gpu.Flags
 	server                                        ps.Config
 	page                                          pageFlags
 	secrets                                       secrets
@@ -92,7 +91,7 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
 	}
 	f.add(c)
 	c.AddCommand(statusCommand(), topCommand(), tapCommand(), scaleCommand(), drainCommand(), checkpointsCommand(),
-		doctorCommand(), runbookCommand(), watch.Probe(), watch.List(), watch.Acknowledge())
+		doctorCommand(), runbookCommand(), gpu.ProbeCommand(), gpu.ListCommand(), gpu.AcknowledgeCommand())
 	config.Program(c, cuda.Built())
 	config.Sectioned(c, []config.Section{
 		{Title: "Serving", First: "listen"}, {Title: "Several ps", First: "nats"}, {Title: "Arithmetic", First: "backend"},
@@ -219,7 +218,7 @@ func (f *flags) run(ctx context.Context, set *pflag.FlagSet, out, logTo io.Write
 	}
 	defer shown.Close()
 	options := ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(),
-		GPUs: verification.GPUs(backend, gpus.Monitor),
+		GPUs: verification.GPUs(backend, gpus),
 		Fit:  verification.Fit(backend, gpus.Fit), Writes: []process.Folder{{Path: gpus.KeptAt(), Use: "state of GPUs"},
 			{Path: f.server.Checkpoints.Dir, Use: status.UseCheckpoints}}}
 	shown.Options(&options)
@@ -261,7 +260,7 @@ func (f *flags) run(ctx context.Context, set *pflag.FlagSet, out, logTo io.Write
 }
 
 // arithmetic opens the backend and begins to watch the GPUs: first the one that the other needs.
-func (f *flags) arithmetic(ctx context.Context, log *slog.Logger) (backend cuda.Backend, gpus *watch.Watch,
+func (f *flags) arithmetic(ctx context.Context, log *slog.Logger) (backend cuda.Backend, gpus *gpu.Monitor,
 	closeBoth func(), err error) {
 	var opened []func()
 	closeBoth = func() {

@@ -17,7 +17,6 @@ import (
 	"gradbus/fabric"
 	"gradbus/internal/config"
 	"gradbus/internal/gpu"
-	"gradbus/internal/gpu/watch"
 	"gradbus/internal/kernelflag"
 	"gradbus/internal/process"
 	"gradbus/ps/ops/doctor"
@@ -73,7 +72,7 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 	set.StringVar(&d.gpu, "gpu", string(gpu.Auto),
 		"`mode`: auto asks the driver, by a process of its own, off does not")
 	kernelflag.Add(set)
-	watch.AddKept(set, &d.kept)
+	gpu.AddKept(set, &d.kept)
 	set.BoolVar(&d.asJSON, "json", false, "print the findings as exactly one line of JSON")
 	set.StringVar(&d.library, "gpu-library", "", "`path` of the driver's library; empty is the system's")
 	_ = set.MarkHidden("gpu-library")
@@ -144,7 +143,7 @@ func (d *doctoring) run(c *cobra.Command) (status.Level, error) {
 
 // askKept looks at the file in which is remembered what is wrong with GPUs.
 func (d *doctoring) askKept() (text string, err error) {
-	file, err := watch.Kept(d.kept)
+	file, err := gpu.StateFile(d.kept)
 	switch {
 	case err != nil:
 		return "", err
@@ -162,8 +161,8 @@ func (d *doctoring) askDriver(ctx context.Context) (gpus []schema.GPUReport, non
 		return nil, err.Error(), true
 	}
 	c := gpu.Config{Mode: gpu.Auto, Probe: []string{self, "gpu-probe"}}
-	c.Kept, _ = watch.Kept(d.kept) // what is wrong with it, askKept says
-	c.KeptAsIs, c.KeptCommand = true, watch.Command(d.kept)
+	c.Kept, _ = gpu.StateFile(d.kept) // what is wrong with it, askKept says
+	c.KeptAsIs, c.KeptCommand = true, gpu.AcknowledgedBy(d.kept)
 	if d.library != "" {
 		c.Probe, c.Driver = append(c.Probe, "--library", d.library), func() bool { return true }
 	}

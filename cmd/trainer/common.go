@@ -17,7 +17,6 @@ import (
 	"gradbus/internal/config"
 	"gradbus/internal/connect"
 	"gradbus/internal/gpu"
-	"gradbus/internal/gpu/watch"
 	"gradbus/internal/kernelflag"
 	"gradbus/internal/process"
 	"gradbus/internal/report"
@@ -45,7 +44,7 @@ type common struct {
 	saveEvery        uint64
 	tensorboard      string
 	predict          string
-	gpu              watch.Flags
+	gpu              gpu.Flags
 	gpus             *gpu.Monitor // nil where this process computes on none
 	watchedFrom      time.Time
 	endTraining      func() // see trained; nil where no GPU is watched

@@ -43,7 +43,7 @@ func (o *common) watchGPUs(ctx context.Context) (watched context.Context, stop f
 			}
 		}
 	}()
-	o.gpus, o.watchedFrom = m.Monitor, time.Now()
+	o.gpus, o.watchedFrom = m, time.Now()
 	o.endTraining = sync.OnceFunc(func() { close(trained); <-ended })
 	return watched, func() { cancel(nil); <-ended; m.Close() }, nil
 }

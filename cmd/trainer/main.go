@@ -13,7 +13,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/internal/config"
-	"gradbus/internal/gpu/watch"
+	"gradbus/internal/gpu"
 	_ "gradbus/internal/timerslack" // in every process of this program
 )
 
@@ -51,7 +51,7 @@ func command() *cobra.Command {
 		return errors.New("no workload given (known: " + known + "); see trainer --help")
 	}
 	root.AddCommand(workloads...)
-	root.AddCommand(watch.Probe())
+	root.AddCommand(gpu.ProbeCommand())
 	config.Program(root, cuda.Built())
 	return root
 }

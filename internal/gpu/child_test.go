@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"gradbus/internal/gpu"
-	"gradbus/internal/gpu/nvml/fake"
+	"gradbus/internal/gpu/fake"
 	"gradbus/schema"
 )
 
@@ -67,7 +67,7 @@ func TestProbeEndsWithItsParent(t *testing.T) {
 		if hang {
 			l.Set("hang nvmlDeviceGetTemperature 0")
 		}
-		command := exec.Command(os.Args[0], "gpu-probe", "--library", l.Path, "--kernel-log", "/nonexistent")
+		command := exec.Command(os.Args[0], "gpu-probe", "--library", l.Path)
 		in, err := command.StdinPipe()
 		if err != nil {
 			t.Fatal(err)

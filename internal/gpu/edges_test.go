@@ -76,8 +76,8 @@ func TestUnits(t *testing.T) {
 	b.sample(func(s *Sample) {
 		s.Temperature, s.ThermalMargin, s.Power, s.PowerLimit, s.Utilisation = ptr(61), ptr(24), ptr(uint64(312_500)),
 			ptr(uint64(700_000)), ptr(uint64(75))
-		s.SMClock, s.MemoryClock, s.MemoryUsed, s.RowsCorrected, s.RowsUncorrect = ptr(uint64(1980)), ptr(uint64(2619)),
-			ptr(uint64(3<<30)), ptr(uint64(2)), ptr(uint64(5))
+		s.SMClock, s.MemoryClock, s.MemoryUsed, s.RowsRemapped = ptr(uint64(1980)), ptr(uint64(2619)),
+			ptr(uint64(3<<30)), ptr(uint64(7))
 	})
 	g := b.m.GPUs("")[0]
 	for _, c := range []struct {

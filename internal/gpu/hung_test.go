@@ -14,12 +14,12 @@ func TestHungProbesAreBounded(t *testing.T) {
 	m.machine = New(m.config.Policy)
 	w := &watch{m: m, start: now}
 	for range hungMax {
-		w.hung = append(w.hung, &child{exited: make(chan struct{})})
+		w.hung = append(w.hung, &child{ended: make(chan struct{})})
 	}
 	if w.drive(now); m.Nobody() != "" {
 		t.Errorf("a further one was to be started: %s", m.Nobody())
 	}
-	close(w.hung[1].exited)
+	close(w.hung[1].ended)
 	if w.drive(now); m.Nobody() == "" || len(w.hung) != hungMax-1 {
 		t.Errorf("none is started although one has ended; %d hang", len(w.hung))
 	}

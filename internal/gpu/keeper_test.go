@@ -18,7 +18,7 @@ func alone(path string, now time.Time) *keeper {
 }
 
 func (k *keeper) xid(now time.Time, number uint64) {
-	k.m.machine.XID(now, &XID{UUID: "GPU-0", Number: number, Source: SourceEvent})
+	k.m.machine.XID(now, &XID{UUID: "GPU-0", Number: number}, false)
 }
 
 // Who writes takes over what was written since it has looked: nothing is lost.

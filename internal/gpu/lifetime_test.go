@@ -119,37 +119,6 @@ func TestSlowdown(t *testing.T) {
 	b.is(schema.GPUHealthy, "", "")
 }
 
-// One error that comes by both ways counts once, in either order; two that come by both count twice.
-func TestPairs(t *testing.T) {
-	for _, c := range []struct {
-		sources string // e: event, k: kernel's log
-		want    uint64
-	}{{"e", 1}, {"k", 1}, {"ek", 1}, {"ke", 1}, {"ee", 2}, {"eekk", 2}, {"ekek", 2}, {"kkke", 3}, {"eek", 2}} {
-		b := newBench(t)
-		for _, s := range c.sources {
-			x := &XID{UUID: "GPU-0", Number: 63, Source: SourceEvent}
-			if s == 'k' {
-				x = &XID{PCI: "PCI:0000:3b:00", Number: 63, Source: SourceKernel}
-			}
-			b.took(b.m.XID(b.now, x))
-			b.now = b.now.Add(10 * time.Millisecond)
-		}
-		if got := b.m.GPUs("")[0].XIDs["63"]; got != c.want {
-			t.Errorf("%s: %d XIDs, want %d", c.sources, got, c.want)
-		}
-	}
-	b := newBench(t)
-	b.xid(63)
-	b.now = b.now.Add(5*time.Second + time.Millisecond)
-	b.took(b.m.XID(b.now, &XID{PCI: "0000:3b:00", Number: 63, Source: SourceKernel}))
-	if got := b.m.GPUs("")[0].XIDs["63"]; got != 2 {
-		t.Errorf("%d XIDs, want 2: the second came much later", got)
-	}
-	if c := b.m.XID(b.now, &XID{PCI: "0000:99:00", Number: 79, Source: SourceKernel}); c != nil {
-		t.Errorf("an error of a GPU that is not there gives %+v", c)
-	}
-}
-
 // What was computed between two samples is suspect where the second shows a memory fault.
 func TestSuspect(t *testing.T) {
 	b := newBench(t)
@@ -248,8 +217,7 @@ func TestRandomLines(t *testing.T) {
 			case 1:
 				changes = m.Silent(now, "the driver does not answer", r.IntN(2) == 0)
 			case 2:
-				changes = m.XID(now, &XID{UUID: id(r.IntN(4)).UUID, Number: uint64(r.IntN(200)),
-					Source: []string{SourceEvent, SourceKernel, SourceInjected}[r.IntN(3)]})
+				changes = m.XID(now, &XID{UUID: id(r.IntN(4)).UUID, Number: uint64(r.IntN(200))}, r.IntN(3) == 0)
 			case 3:
 				changes, _ = m.Acknowledge(now, id(r.IntN(4)).UUID)
 			default:
@@ -293,7 +261,7 @@ func randomSample(r *rand.Rand) *Sample {
 		RetiredPages: n(80), RetiredPending: yes(), Slower: n(512), PCIeReplays: n(40), LinksUp: n(8), LinkErrors: n(5),
 		RecoveryAction: n(7),
 		FabricState:    n(4), FabricStatus: n(3), FabricHealth: n(4096), MemoryOthers: n(20), MemoryTotal: n(30),
-		RowsCorrected: n(5), RowsUncorrect: n(5)}
+		RowsRemapped: n(5)}
 	if r.IntN(30) == 0 {
 		s.Lost = []string{LostGone, LostReset}[r.IntN(2)]
 	}
@@ -303,17 +271,16 @@ func randomSample(r *rand.Rand) *Sample {
 // A line that is not one of a probe's is known.
 func TestValid(t *testing.T) {
 	for text, want := range map[string]bool{
-		`{}`:                                         false,
-		`{"at_ms":1}`:                                false,
-		`{"poll":{"serial":1}}`:                      true,
-		`{"poll":{},"none":{"reason":""}}`:           false,
-		`{"sample":{"index":0,"uuid":"GPU-0"}}`:      true,
-		`{"sample":{"index":-1,"uuid":"GPU-0"}}`:     false,
-		`{"sample":{"index":64,"uuid":"GPU-0"}}`:     false,
-		`{"sample":{"index":0}}`:                     false,
-		`{"xid":{"number":79}}`:                      false,
-		`{"xid":{"number":79,"pci":"0000:3b:00.0"}}`: true,
-		`{"hello":{"gpus":[]}}`:                      true,
+		`{}`:                                     false,
+		`{"poll":true}`:                          true,
+		`{"poll":true,"none":{"reason":""}}`:     false,
+		`{"sample":{"index":0,"uuid":"GPU-0"}}`:  true,
+		`{"sample":{"index":-1,"uuid":"GPU-0"}}`: false,
+		`{"sample":{"index":64,"uuid":"GPU-0"}}`: false,
+		`{"sample":{"index":0}}`:                 false,
+		`{"xid":{"number":79}}`:                  false,
+		`{"xid":{"number":79,"uuid":"GPU-0"}}`:   true,
+		`{"hello":{"gpus":[]}}`:                  true,
 	} {
 		var l Line
 		if err := json.Unmarshal([]byte(text), &l); err != nil {

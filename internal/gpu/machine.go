@@ -2,13 +2,14 @@
 // says and the errors that it reports go in, and a state with a reason, the time since when, and what to do come out.
 //
 // Machine (machine.go, rules.go) decides. It is pure: it knows no driver, no process and no clock, and is fed lines of a
-// probe (sample.go) with the time at which each came. Monitor (monitor.go) runs the probe (probe.go) and answers from
-// memory; state.go has the file of what outlives a process, and inject.go makes faults up.
+// probe (sample.go) with the time at which each came. Monitor (monitor.go) runs the probe (child.go) and answers from
+// memory; state.go has the file of what outlives a process, and inject.go makes faults up. command.go has what the
+// commands that compute on GPUs or show them have in common: flags and subcommands.
 //
 // # The child process
 //
 // Calls of NVIDIA's driver may hang for ever. So nothing in a ps or trainer ever calls it. A child process does, the
-// probe (internal/gpu/nvml, run as ps gpu-probe), which writes what it hears as lines of JSON. A probe that says nothing
+// probe (nvml.go, run as ps gpu-probe), which writes what it hears as lines of JSON. A probe that says nothing
 // for eight seconds makes all GPUs Unknown; after three times that it is killed and another one started, with growing
 // pauses. One that hangs in the kernel cannot be killed: it is left behind, at most three of them. A probe ends by
 // itself when its standard input does, so that none is left over where its parent was killed. It has the rights of its
@@ -85,9 +86,8 @@
 //
 // # XIDs
 //
-// The driver reports errors by number, as an event and as a line of the kernel's log; one that comes by both within
-// five seconds counts once. What follows is what NVIDIA's catalog of XIDs asks for at once (xids_generated.go, of all
-// numbers that it documents); testdata/xid_catalog.tsv says as of when.
+// The driver reports errors by number, as events. What follows is what NVIDIA's catalog of XIDs asks for at once
+// (xids.tsv, with all numbers that it documents, and the date as of which it is).
 //
 //	class        the catalog asks for                             what follows
 //	quarantine   a reset of the GPU or the machine, power cables  unhealthy
@@ -109,7 +109,8 @@
 // # What it leaves out
 //
 // MIG: instances are not looked at, only the GPU they are of. NVSwitches and their SXIDs. Links of NVLink 5 by their
-// own counters. Errors while no process watches. A reset of a GPU without persistence mode, while no process watches:
+// own counters. XIDs of which the driver sends no event: the kernel's log, which often root alone may read, is not
+// read. Errors while no process watches. A reset of a GPU without persistence mode, while no process watches:
 // the GPU stays unhealthy until it is acknowledged.
 package gpu
 
@@ -134,8 +135,8 @@ type Policy struct {
 	Repeat time.Duration
 	// Burst is the time within which equal XIDs are one incident: the driver reports some once for every channel.
 	Burst time.Duration
-	// Pair is the time within which an event and a line of the kernel's log are the same XID.
-	Pair time.Duration
+	// BurstBefore is the same, where the last one was before this process: what ran then has ended.
+	BurstBefore time.Duration
 
 	CorrectedMax     uint64        // correctable ECC errors in CorrectedSpan
 	CorrectedSpan    time.Duration //
@@ -154,11 +155,11 @@ type Policy struct {
 // DefaultPolicy is the policy of the package comment.
 func DefaultPolicy() Policy {
 	return Policy{
-		CleanPolls: 3,
-		EventHold:  10 * time.Minute,
-		Repeat:     24 * time.Hour,
-		Burst:      time.Minute,
-		Pair:       5 * time.Second,
+		CleanPolls:  3,
+		EventHold:   10 * time.Minute,
+		Repeat:      24 * time.Hour,
+		Burst:       time.Minute,
+		BurstBefore: 5 * time.Second,
 
 		CorrectedMax: 100, CorrectedSpan: 10 * time.Minute,
 		RetiredPagesSoft: 15, RetiredPagesMax: 63,
@@ -226,7 +227,6 @@ type gpu struct {
 
 	xids      map[uint64]uint64   // by number, since the start; at most xidsMax numbers
 	incidents map[uint64]incident // of class Restart: the last one
-	recent    []seen              // XIDs of the last Policy.Pair, to pair the two sources
 
 	// milliseconds since 1970: what was found up to then is forgotten, in this and in other processes
 	acknowledged int64
@@ -243,12 +243,6 @@ type incident struct {
 
 // xidsMax bounds the different XIDs of a GPU that are counted; others go under 0.
 const xidsMax = 64
-
-type seen struct {
-	number uint64
-	source string
-	at     time.Time
-}
 
 // condition is a finding that holds.
 type condition struct {
@@ -595,27 +589,17 @@ func (m *Machine) Acknowledge(now time.Time, uuid string) ([]Change, error) {
 	return changes, nil
 }
 
+// pick gives the GPU that a name is of.
 func (m *Machine) pick(name string) (*gpu, error) {
-	var found []*gpu
-	var known []string
+	var all []GPU
 	for _, g := range m.gpus {
-		known = append(known, g.UUID)
-		if g.UUID == name || fmt.Sprint(g.Index) == name {
-			return g, nil
-		}
-		if name != "" && strings.HasPrefix(strings.ToLower(g.UUID), strings.ToLower(name)) {
-			found = append(found, g)
-		}
+		all = append(all, g.GPU)
 	}
-	switch {
-	case len(found) == 1:
-		return found[0], nil
-	case len(found) > 1:
-		return nil, fmt.Errorf("GPU %q: it could be %s or %s: want more of the UUID", name, found[0].UUID, found[1].UUID)
-	case known == nil:
-		return nil, fmt.Errorf("GPU %q: this machine has none that answers", name)
+	i, err := pick(all, name)
+	if err != nil {
+		return nil, fmt.Errorf("GPU %q: %w", name, err)
 	}
-	return nil, fmt.Errorf("GPU %q: want a UUID of %s, its beginning, or an index", name, strings.Join(known, ", "))
+	return m.gpus[i], nil
 }
 
 // window remembers a counter over a span of time, so that its rise can be told. It holds at most windowPoints points:

@@ -48,7 +48,7 @@ func (b *bench) sample(alter func(*Sample)) {
 }
 
 func (b *bench) xid(number uint64) {
-	b.took(b.m.XID(b.now, &XID{UUID: "GPU-0", Number: number, Source: SourceEvent}))
+	b.took(b.m.XID(b.now, &XID{UUID: "GPU-0", Number: number}, false))
 }
 
 // is checks state, code, and how the reason begins.
@@ -65,18 +65,18 @@ func (b *bench) is(state schema.GPUState, code, reason string) {
 	}
 }
 
-type signal struct {
+type sign struct {
 	alter  func(*Sample)
 	state  schema.GPUState
 	code   string
 	reason string
 }
 
-// signals are samples with one sign each, and what is thought then.
-func signals() []signal {
-	return []signal{
-		{func(s *Sample) { s.Lost, s.Call = LostGone, "nvmlDeviceGetName" }, schema.GPUUnhealthy, "gpu-lost",
-			"The driver has lost the GPU (nvmlDeviceGetName)."},
+// signs are samples with one sign each, and what is thought then.
+func signs() []sign {
+	return []sign{
+		{func(s *Sample) { s.Lost = LostGone }, schema.GPUUnhealthy, "gpu-lost",
+			"The driver has lost the GPU."},
 		{func(s *Sample) { s.Lost = LostReset }, schema.GPUUnhealthy, "gpu-reset-required", "The driver wants the GPU reset"},
 		{func(s *Sample) { s.RecoveryAction = ptr(uint64(1)) }, schema.GPUUnhealthy, "recovery-reset",
 			"The driver asks for a reset"},
@@ -135,7 +135,7 @@ func signals() []signal {
 
 // Every signal, and how it goes.
 func TestSignals(t *testing.T) {
-	for _, c := range signals() {
+	for _, c := range signs() {
 		b := newBench(t)
 		b.is(schema.GPUHealthy, "", "")
 		b.sample(c.alter)

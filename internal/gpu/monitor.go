@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
 	"time"
@@ -58,6 +59,8 @@ type Config struct {
 	// Unused is logged with the first GPUs that are found, where this process computes on none: how it would. Empty logs
 	// nothing.
 	Unused string
+	// Acknowledge acknowledges all GPUs that are unhealthy, whenever it gets a signal. Close stops the signals.
+	Acknowledge chan os.Signal
 	// Log gets changes of state; nil discards.
 	Log *slog.Logger
 	// OnChange is told of each change of a GPU, never concurrently. It must return at once.
@@ -178,6 +181,9 @@ func driverFiles() bool {
 
 // Close ends the watch. It waits for what can be waited for: a probe that hangs in the kernel outlives it.
 func (m *Monitor) Close() {
+	if m.config.Acknowledge != nil {
+		signal.Stop(m.config.Acknowledge)
+	}
 	m.stop()
 	<-m.ended
 	if m.keeper != nil {
@@ -430,9 +436,9 @@ func (m *Monitor) take(changes []Change) {
 	}
 }
 
-// OrderDevices makes CUDA count its devices as the driver does, unless whoever started this process wants another
+// orderDevices makes CUDA count its devices as the driver does, unless whoever started this process wants another
 // order. It gives the value of CUDA_VISIBLE_DEVICES, and is called before CUDA is used. Both are CUDA's own variables.
-func OrderDevices() (visible string, err error) {
+func orderDevices() (visible string, err error) {
 	const order = "CUDA_DEVICE_ORDER"
 	if os.Getenv(order) == "" {
 		if err := os.Setenv(order, "PCI_BUS_ID"); err != nil {
@@ -451,32 +457,24 @@ const takeWait = 20 * time.Second
 // be sure requires the GPUs.
 func (m *Monitor) Take(ctx context.Context, visible string) error {
 	m.Wait(ctx, takeWait)
-	g, ok := first(visible, m.GPUs())
-	if !ok {
-		m.config.Log.Warn("it is not known which GPU is used", "cuda_visible_devices", visible)
-		return nil
+	name, _, _ := strings.Cut(visible, ",")
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	name = strings.TrimSpace(name)
+	if name == "" && len(m.machine.gpus) > 0 {
+		name = m.machine.gpus[0].UUID
 	}
-	if err := m.May(g.UUID); err != nil {
+	g, err := m.machine.pick(name)
+	if err != nil {
+		m.config.Log.Warn("it is not known which GPU is used", "cuda_visible_devices", visible)
+		return nil //nolint:nilerr // of a GPU that is not known nothing speaks against its use
+	}
+	if err := m.machine.May(g.UUID); err != nil {
 		return fmt.Errorf("take a GPU: %w Another can be chosen with CUDA_VISIBLE_DEVICES", err)
 	}
-	m.Use(g.UUID)
+	m.used = g.UUID
 	m.config.Log.Info("GPU taken", "gpu", g.UUID)
 	return nil
-}
-
-// first is the GPU that CUDA counts as 0: the first that CUDA_VISIBLE_DEVICES names, by index or the beginning of a
-// UUID, or the first of all where it is not set.
-func first(visible string, gpus []schema.GPUReport) (schema.GPUReport, bool) {
-	name, _, _ := strings.Cut(visible, ",")
-	name = strings.TrimSpace(name)
-	for _, g := range gpus {
-		switch {
-		case g.UUID == "": // expected, and not there
-		case name == "" || name == fmt.Sprint(g.Index) || len(name) > len("GPU-") && strings.HasPrefix(g.UUID, name):
-			return g, true
-		}
-	}
-	return schema.GPUReport{}, false
 }
 
 // watch is what the goroutine of a Monitor holds.
@@ -531,6 +529,10 @@ func (m *Monitor) run(ctx context.Context, probe bool) {
 				w.ended(time.Now())
 			} else {
 				w.line(time.Now(), line)
+			}
+		case <-m.config.Acknowledge:
+			if m.AcknowledgeAll() == 0 {
+				m.config.Log.Info("nothing to acknowledge: no GPU is unhealthy")
 			}
 		case now := <-tick.C:
 			w.injectOnce(now)
@@ -640,7 +642,7 @@ func (w *watch) later(now time.Time) {
 
 // ended sees to a probe that has ended by itself, or was ended by somebody else.
 func (w *watch) ended(now time.Time) {
-	why := w.child.wait()
+	why := w.child.why
 	if !w.child.none {
 		w.m.config.Log.Warn("GPU probe ended", "pid", w.child.pid(), "reason", why)
 		w.silence(now, why)
@@ -660,7 +662,7 @@ func (w *watch) ended(now time.Time) {
 func (w *watch) reap() {
 	var still []*child
 	for _, c := range w.hung {
-		if !c.gone() {
+		if !c.hasEnded(0) {
 			still = append(still, c)
 		}
 	}
@@ -675,7 +677,7 @@ func (w *watch) endAll() {
 	}
 	deadline := time.Now().Add(time.Second)
 	for _, c := range w.hung {
-		c.waitUntil(deadline)
+		c.hasEnded(time.Until(deadline))
 	}
 }
 
@@ -685,7 +687,7 @@ func (w *watch) line(now time.Time, l *Line) {
 		return
 	}
 	if l.XID != nil { // no sign that the driver answers: it comes from elsewhere
-		w.m.change(func(m *Machine) []Change { return m.XID(now, l.XID) })
+		w.m.change(func(m *Machine) []Change { return m.XID(now, l.XID, false) })
 		return
 	}
 	w.last, w.silent = now, false
@@ -698,7 +700,7 @@ func (w *watch) line(now time.Time, l *Line) {
 		w.asked = l.Sample.Index
 		injected := w.alter(now, l.Sample)
 		w.m.change(func(m *Machine) []Change { return m.Sample(now, l.Sample, injected) })
-	case l.Poll != nil:
+	case l.Poll:
 		w.asked = -1
 		w.m.change(func(m *Machine) []Change { m.Poll(); return nil })
 		w.m.hear()
@@ -729,14 +731,8 @@ func (w *watch) greet(now time.Time, h *Hello) {
 		w.known = append(w.known, g.Index)
 	}
 	args := []any{"driver", h.Driver, "nvml", h.NVML, "gpus", len(h.GPUs), "pid", w.child.pid()}
-	if len(h.Missing) > 0 {
-		args = append(args, "missing", h.Missing)
-	}
 	if len(h.NoXIDs) > 0 {
 		args = append(args, "without_events", h.NoXIDs)
-	}
-	if h.Kernel != "" {
-		args = append(args, "kernel_log", h.Kernel)
 	}
 	w.m.config.Log.Info("GPUs are watched", args...)
 	if unused := w.m.config.Unused; unused != "" && len(h.GPUs) > 0 && !w.unused {
@@ -795,7 +791,7 @@ func (w *watch) injectOnce(now time.Time) {
 			if in.Kind == "mismatch" {
 				return m.Mismatch(now, uuid, "a mismatch that was injected", true)
 			}
-			return m.XID(now, &XID{UUID: uuid, Number: in.Value, Source: SourceInjected})
+			return m.XID(now, &XID{UUID: uuid, Number: in.Value}, true)
 		})
 	}
 }

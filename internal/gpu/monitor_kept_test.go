@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"gradbus/internal/gpu"
-	"gradbus/internal/gpu/nvml/fake"
+	"gradbus/internal/gpu/fake"
 	"gradbus/schema"
 )
 

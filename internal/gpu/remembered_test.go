@@ -70,8 +70,8 @@ func TestKeptNot(t *testing.T) {
 		"a fabric": func(b *bench) {
 			b.sample(func(s *Sample) { s.FabricState, s.FabricStatus = ptr(uint64(3)), ptr(uint64(15)) })
 		},
-		"an injected XID":      func(b *bench) { b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 79, Source: SourceInjected}) },
-		"an injected incident": func(b *bench) { b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 31, Source: SourceInjected}) },
+		"an injected XID":      func(b *bench) { b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 79}, true) },
+		"an injected incident": func(b *bench) { b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 31}, true) },
 		"an injected mismatch": func(b *bench) { b.m.Mismatch(b.now, "GPU-0", "x", true) },
 		"an injected sample":   func(b *bench) { b.m.Sample(b.now, &Sample{GPU: id(0), RemapFailed: ptr(true)}, true) },
 		"made up": func(b *bench) {
@@ -91,18 +91,18 @@ func TestKeptNot(t *testing.T) {
 		}
 	}
 	b := newBench(t) // the real thing after the rehearsal is remembered
-	b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 79, Source: SourceInjected})
+	b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 79}, true)
 	b.xid(79)
 	if kept := b.m.Kept(b.now); len(kept) != 1 || b.m.GPUs("")[0].Injected {
 		t.Errorf("a real XID after an injected one: kept %+v", kept)
 	}
 	b = newBench(t) // an injected incident makes no real one a repeat
-	b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 31, Source: SourceInjected})
+	b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 31}, true)
 	b.now = b.now.Add(time.Hour)
 	b.xid(31)
 	b.is(schema.GPUDegraded, "xid-31", "")
 	b.now = b.now.Add(time.Hour) // while a real one makes an injected one a repeat, which is marked
-	b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 31, Source: SourceInjected})
+	b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 31}, true)
 	b.is(schema.GPUUnhealthy, "xid-31", "")
 }
 

@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"cmp"
+	_ "embed"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -101,12 +102,11 @@ func rules() []rule {
 }
 
 func lookLost(s *Sample) *Finding {
-	call := cmp.Or(s.Call, "the driver")
 	switch s.Lost {
 	case LostGone:
-		return broken("gpu-lost", actPower, "the driver has lost the GPU (%s)", call)
+		return broken("gpu-lost", actPower, "the driver has lost the GPU")
 	case LostReset:
-		return broken("gpu-reset-required", actReset, "the driver wants the GPU reset (%s)", call)
+		return broken("gpu-reset-required", actReset, "the driver wants the GPU reset")
 	}
 	return nil
 }
@@ -333,12 +333,13 @@ func short(d time.Duration) string {
 	return text
 }
 
-// XID takes an error of the driver. The same error may come by an event and by the kernel's log: it counts once.
-func (m *Machine) XID(now time.Time, x *XID) []Change {
-	g := m.of(x)
-	if g == nil || g.paired(now, x, m.policy.Pair) {
+// XID takes an error of the driver.
+func (m *Machine) XID(now time.Time, x *XID, injected bool) []Change {
+	at := slices.IndexFunc(m.gpus, func(g *gpu) bool { return g.UUID == x.UUID })
+	if at < 0 {
 		return nil
 	}
+	g := m.gpus[at]
 	g.count(x.Number)
 	e := entryOf(x.Number)
 	f := Finding{Code: xidCode(x.Number), State: schema.GPUDegraded, Memory: e.memory, Action: e.action,
@@ -352,7 +353,7 @@ func (m *Machine) XID(now time.Time, x *XID) []Change {
 	case Quarantine:
 		f.State, f.Sticky, restart = schema.GPUUnhealthy, true, true
 	case Restart:
-		if g.repeated(now, x, &m.policy) {
+		if g.repeated(now, x.Number, injected, &m.policy) {
 			f.State, f.Sticky, f.Action = schema.GPUUnhealthy, true, actReset
 			f.Reason += fmt.Sprintf(", for the second time within %s", short(m.policy.Repeat))
 		}
@@ -365,7 +366,7 @@ func (m *Machine) XID(now time.Time, x *XID) []Change {
 		m.fault(g.UUID, from, now)
 	}
 	g.add(now, &condition{Finding: f, since: now, seen: now, until: now.Add(m.policy.EventHold), event: true,
-		injected: x.Source == SourceInjected})
+		injected: injected})
 	return m.settle(now, g, Change{Code: f.Code, Reason: sentence(f.Reason), Action: f.Action, ContextLost: restart,
 		Alert: e.class == Unlisted})
 }
@@ -373,16 +374,15 @@ func (m *Machine) XID(now time.Time, x *XID) []Change {
 // repeated notes an incident of a XID of class Restart, and says whether there was one within Policy.Repeat. What was
 // running then must have ended since, or it is a burst: time tells, but for what was before this process. An injected
 // incident makes no real one a repeat.
-func (g *gpu) repeated(now time.Time, x *XID, p *Policy) bool {
-	last, again := g.incidents[x.Number]
-	injected := x.Source == SourceInjected
+func (g *gpu) repeated(now time.Time, number uint64, injected bool, p *Policy) bool {
+	last, again := g.incidents[number]
 	again = again && (injected || !last.injected)
 	if !again || last.injected || !injected {
-		g.incident(x.Number, incident{at: now, injected: injected}) // of a burst the last one counts
+		g.incident(number, incident{at: now, injected: injected}) // of a burst the last one counts
 	}
 	burst := p.Burst
 	if last.before {
-		burst = p.Pair
+		burst = p.BurstBefore
 	}
 	return again && now.Sub(last.at) > burst && now.Sub(last.at) <= p.Repeat
 }
@@ -392,51 +392,6 @@ func (g *gpu) incident(number uint64, i incident) {
 		g.incidents = map[uint64]incident{}
 	}
 	g.incidents[number] = i
-}
-
-// of finds the GPU that a XID is of.
-func (m *Machine) of(x *XID) *gpu {
-	for _, g := range m.gpus {
-		if x.UUID != "" && g.UUID == x.UUID || x.UUID == "" && x.PCI != "" && SamePCI(g.PCI, x.PCI) {
-			return g
-		}
-	}
-	return nil
-}
-
-// SamePCI compares addresses of PCI devices in the forms that the driver uses: with a domain of four or eight digits,
-// with or without a function.
-func SamePCI(a, b string) bool { return shortPCI(a) == shortPCI(b) && shortPCI(a) != "" }
-
-func shortPCI(text string) string {
-	text = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(text)), "pci:")
-	text, _, _ = strings.Cut(text, ".")
-	parts := strings.Split(text, ":")
-	if len(parts) != 3 {
-		return ""
-	}
-	for i := range parts {
-		if parts[i] = strings.TrimLeft(parts[i], "0"); parts[i] == "" {
-			parts[i] = "0"
-		}
-	}
-	return strings.Join(parts, ":")
-}
-
-// paired says that the other source has told of this error already.
-func (g *gpu) paired(now time.Time, x *XID, within time.Duration) bool {
-	g.recent = slices.DeleteFunc(g.recent, func(s seen) bool { return now.Sub(s.at) > within })
-	for i, s := range g.recent {
-		if s.number == x.Number && s.source != x.Source && x.Source != SourceInjected && s.source != SourceInjected {
-			g.recent = slices.Delete(g.recent, i, i+1)
-			return true
-		}
-	}
-	const recentMax = 256 // a burst of more is counted twice, which harms nobody
-	if len(g.recent) < recentMax {
-		g.recent = append(g.recent, seen{x.Number, x.Source, now})
-	}
-	return false
 }
 
 func (g *gpu) count(number uint64) {
@@ -551,23 +506,25 @@ func asked(action string) (Class, string) {
 	return Unlisted, "Look it up in NVIDIA's catalog of XIDs; report it to the vendor if it returns."
 }
 
+// catalog is NVIDIA's catalog of XIDs: number, mnemonic and the action that it asks for at once, one a line. Its first
+// lines say where it is from, and as of when.
+//
+//go:embed xids.tsv
+var catalog string
+
 // entryOf is what follows from a XID: by the catalog, in our words where there are any.
 func entryOf(number uint64) xidEntry {
-	e := xidEntry{name: "an error that is not in NVIDIA's catalog"}
-	action := ""
-	if number < uint64(len(catalog)) && catalog[number].name != "" {
-		e.name, action = catalog[number].name, catalog[number].action
-	}
-	e.class, e.action = asked(action)
+	_, rest, _ := strings.Cut(catalog, fmt.Sprintf("\n%d\t", number))
+	line, _, _ := strings.Cut(rest, "\n")
+	name, action, _ := strings.Cut(line, "\t")
+	e := xidEntry{name: cmp.Or(name, "an error that is not in NVIDIA's catalog")}
+	e.class, e.action = asked(strings.TrimPrefix(action, "-"))
 	switch number {
 	case 48, 64, 94, 95, 140, 171, 172:
 		e.memory = true
 	}
 	if w, ok := xidWords()[number]; ok {
-		e.name = w.name
-		if w.action != "" {
-			e.action = w.action
-		}
+		e.name, e.action = w.name, cmp.Or(w.action, e.action)
 	}
 	return e
 }

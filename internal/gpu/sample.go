@@ -7,25 +7,21 @@ import (
 	"gradbus/schema"
 )
 
-// Line is one line of JSON that a probe writes. Exactly one of the pointers is set.
+// Line is one line of JSON that a probe writes. Exactly one of the fields is set.
 type Line struct {
-	AtMS   int64   `json:"at_ms"` // milliseconds since 1970, by the probe's clock
 	Hello  *Hello  `json:"hello,omitempty"`
 	None   *None   `json:"none,omitempty"`
 	Sample *Sample `json:"sample,omitempty"`
 	XID    *XID    `json:"xid,omitempty"`
-	Poll   *Poll   `json:"poll,omitempty"`
+	Poll   bool    `json:"poll,omitempty"` // ends one round of samples over all GPUs
 }
 
 // Hello is a probe's first line, once the driver has answered for the first time.
 type Hello struct {
-	Driver  string   `json:"driver"`
-	NVML    string   `json:"nvml"`              // version of the library
-	Library string   `json:"library"`           // name or path it was loaded by
-	GPUs    []GPU    `json:"gpus"`              // at most GPUsMax
-	Missing []string `json:"missing,omitempty"` // functions that this driver lacks: what they tell is not sampled
-	NoXIDs  []int    `json:"no_xids,omitempty"` // indices of GPUs for which the driver sends no events
-	Kernel  string   `json:"kernel,omitempty"`  // why the kernel's log is not read; empty where it is
+	Driver string `json:"driver"`
+	NVML   string `json:"nvml"`              // version of the library
+	GPUs   []GPU  `json:"gpus"`              // at most GPUsMax
+	NoXIDs []int  `json:"no_xids,omitempty"` // indices of GPUs for which the driver sends no events
 }
 
 // GPUsMax bounds the GPUs of a machine: more are not looked at.
@@ -38,28 +34,11 @@ type None struct {
 	Driver bool `json:"driver,omitempty"`
 }
 
-// Poll ends one round of samples over all GPUs, and is the probe's sign of life.
-type Poll struct {
-	Serial uint64 `json:"serial"`
-	GPUs   int    `json:"gpus"` // that the driver counts
-	TookMS int64  `json:"took_ms"`
-}
-
-// XID is an error that the driver reports by number.
+// XID is an error that the driver reports by number, as an event.
 type XID struct {
-	UUID   string `json:"uuid,omitempty"` // empty where only PCI is known
-	PCI    string `json:"pci,omitempty"`
+	UUID   string `json:"uuid"`
 	Number uint64 `json:"number"`
-	Source string `json:"source"`         // SourceEvent, SourceKernel, SourceInjected
-	Text   string `json:"text,omitempty"` // of the kernel's log
 }
-
-// Where a XID was seen.
-const (
-	SourceEvent    = "event"
-	SourceKernel   = "kernel"
-	SourceInjected = "injected"
-)
 
 // GPU says which one.
 type GPU struct {
@@ -75,8 +54,6 @@ type Sample struct {
 	GPU
 	// Lost is empty, LostGone or LostReset: what any call said.
 	Lost string `json:"lost,omitempty"`
-	// Call is the function that said so.
-	Call string `json:"call,omitempty"`
 
 	Temperature   *int    `json:"temperature_celsius,omitempty"`
 	ThermalMargin *int    `json:"thermal_margin_celsius,omitempty"` // to the next slowdown
@@ -98,8 +75,7 @@ type Sample struct {
 	ECCCorrected   *uint64 `json:"ecc_corrected,omitempty"`   // since the driver took the GPU
 	ECCUncorrected *uint64 `json:"ecc_uncorrected,omitempty"`
 	SRAMThreshold  *bool   `json:"sram_threshold,omitempty"`
-	RowsCorrected  *uint64 `json:"rows_corrected,omitempty"` // remapped after correctable errors
-	RowsUncorrect  *uint64 `json:"rows_uncorrectable,omitempty"`
+	RowsRemapped   *uint64 `json:"rows_remapped,omitempty"`
 	RemapPending   *bool   `json:"remap_pending,omitempty"`
 	RemapFailed    *bool   `json:"remap_failed,omitempty"`
 	RetiredPages   *uint64 `json:"retired_pages,omitempty"` // for single and double bit errors together
@@ -152,22 +128,13 @@ const (
 // Valid says that exactly one thing is in a line, and that it names what it is of.
 func (l *Line) Valid() bool {
 	n := 0
-	for _, there := range []bool{l.Hello != nil, l.None != nil, l.Sample != nil, l.XID != nil, l.Poll != nil} {
+	for _, there := range []bool{l.Hello != nil, l.None != nil, l.Sample != nil, l.XID != nil, l.Poll} {
 		if there {
 			n++
 		}
 	}
-	switch {
-	case n != 1:
-		return false
-	case l.Sample != nil:
-		return l.Sample.UUID != "" && l.Sample.Index >= 0 && l.Sample.Index < GPUsMax
-	case l.XID != nil:
-		return l.XID.UUID != "" || l.XID.PCI != ""
-	case l.Hello != nil:
-		return len(l.Hello.GPUs) <= GPUsMax
-	}
-	return true
+	return n == 1 && (l.Sample == nil || l.Sample.UUID != "" && l.Sample.Index >= 0 && l.Sample.Index < GPUsMax) &&
+		(l.XID == nil || l.XID.UUID != "") && (l.Hello == nil || len(l.Hello.GPUs) <= GPUsMax)
 }
 
 // GPUs is what is told of the machine's GPUs: those that are there in order of their indices, then those that should
@@ -202,7 +169,8 @@ func (m *Machine) report(g *gpu, used bool) schema.GPUReport {
 	p := schema.GPUReport{Index: g.Index, UUID: g.UUID, Name: g.Name, PCI: g.PCI, Driver: m.driver, Used: used,
 		State: g.state, SinceMS: g.since.UnixMilli(), Injected: m.isInjected(g),
 		ECCCorrected: s.ECCCorrected, ECCUncorrected: s.ECCUncorrected, RetiredPages: s.RetiredPages,
-		PCIeReplays: s.PCIeReplays, PCIeWidth: s.PCIeWidth, PCIeWidthMax: s.PCIeWidthMax, NVLinkErrors: s.LinkErrors,
+		RowsRemapped: s.RowsRemapped,
+		PCIeReplays:  s.PCIeReplays, PCIeWidth: s.PCIeWidth, PCIeWidthMax: s.PCIeWidthMax, NVLinkErrors: s.LinkErrors,
 		Temperature: realOf(s.Temperature, 1), ThermalMargin: realOf(s.ThermalMargin, 1),
 		PowerWatts: realOf(s.Power, 1000), PowerLimitWatts: realOf(s.PowerLimit, 1000),
 		Utilisation: realOf(s.Utilisation, 100),
@@ -211,10 +179,6 @@ func (m *Machine) report(g *gpu, used bool) schema.GPUReport {
 	p.Code, p.Reason, p.Action = m.words(g)
 	if g.sampled {
 		p.SampleMS = g.lastAt.UnixMilli()
-	}
-	if s.RowsCorrected != nil && s.RowsUncorrect != nil {
-		n := *s.RowsCorrected + *s.RowsUncorrect
-		p.RowsRemapped = &n
 	}
 	if len(g.xids) > 0 {
 		p.XIDs = map[string]uint64{}

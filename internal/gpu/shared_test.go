@@ -111,7 +111,7 @@ func TestLearn(t *testing.T) {
 func TestInjectedAndReal(t *testing.T) {
 	b, other := newBench(t), newBench(t)
 	injected := func(number uint64) {
-		b.took(b.m.XID(b.now, &XID{UUID: "GPU-0", Number: number, Source: SourceInjected}))
+		b.took(b.m.XID(b.now, &XID{UUID: "GPU-0", Number: number}, true))
 	}
 	injected(79)
 	other.xid(79)

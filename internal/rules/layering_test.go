@@ -58,17 +58,13 @@ var layers = map[string]layer{
 		noStd: []string{"net/http", "os/exec"}},
 
 	// How GPUs are: decisions, the probe that asks the driver, and who runs it.
-	"internal/gpu": {own: []string{"internal/atomicfile", "internal/regular", "schema"},
-		noStd: []string{"net", "net/http"}},
-	"internal/gpu/nvml": {own: []string{"internal/gpu"}, others: []string{"github.com/NVIDIA/go-nvml/"},
-		noStd: noNetwork},
-	"internal/gpu/watch": {own: []string{"internal/gpu", "internal/gpu/nvml", "internal/process", "schema"},
-		others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
+	"internal/gpu": {own: []string{"internal/atomicfile", "internal/process", "internal/regular", "schema"},
+		others: []string{"github.com/NVIDIA/go-nvml/", "github.com/spf13/"}, noStd: []string{"net", "net/http"}},
 	"internal/verification": {own: []string{"cuda", "internal/gpu", "internal/process", "schema"},
 		others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
 	// The flag of a kernel library, of whatever computes.
-	"internal/kernelflag":    {own: []string{"cuda"}, others: []string{"github.com/spf13/pflag"}, noStd: noNetwork},
-	"internal/gpu/nvml/fake": {noStd: []string{"net", "net/http"}}, // a stand-in for the driver's library, for tests
+	"internal/kernelflag": {own: []string{"cuda"}, others: []string{"github.com/spf13/pflag"}, noStd: noNetwork},
+	"internal/gpu/fake":   {noStd: []string{"net", "net/http"}}, // a stand-in for the driver's library, for tests
 
 	// What operators see. ps knows none of it.
 	"ps/ops": {own: []string{"internal/certificate", "internal/loglimit", "ps/ops/status", "schema"},
@@ -291,7 +287,7 @@ func check(path string, imports []string) []string {
 		own, isOwn := strings.CutPrefix(name, module+"/")
 		switch {
 		case name == "C":
-			if !slices.Contains([]string{"cuda", "internal/gpu/nvml", "internal/timerslack", "capi"}, path) {
+			if !slices.Contains([]string{"cuda", "internal/gpu", "internal/timerslack", "capi"}, path) {
 				wrong = append(wrong, "only cuda, the probe of GPUs, timerslack and the library for C may import C")
 			}
 		case isOwn && strings.HasPrefix(own, "cmd/"):
@@ -300,11 +296,8 @@ func check(path string, imports []string) []string {
 			wrong = append(wrong, "imports schema/wire: only schema touches generated accessors")
 		case command && strings.HasPrefix(name, "github.com/nats-io/"):
 			wrong = append(wrong, "imports NATS: only fabric does")
-		case own == "internal/gpu/nvml" && path != "internal/gpu/watch":
-			wrong = append(wrong,
-				"imports the probe: what calls the driver runs in its own process, which internal/gpu/watch has a command for")
 		case command && strings.HasPrefix(name, "github.com/NVIDIA/"):
-			wrong = append(wrong, "imports NVML: only internal/gpu/nvml does")
+			wrong = append(wrong, "imports NVML: only internal/gpu does")
 		case command || name == module:
 		case isOwn:
 			if !slices.Contains(rule.own, own) {
@@ -334,19 +327,15 @@ func TestLayeringFinds(t *testing.T) {
 		{"ps", "net/http", false},
 		{"ps", "C", false},
 		{"cuda", "C", true},
-		{"internal/gpu/nvml", "C", true},
+		{"internal/gpu", "C", true},
 		{"internal/timerslack", "C", true},
-		{"internal/gpu", "C", false},
 		{"local", "C", false},
 		{"fabric", "gradbus/schema", false},
 		{"fabric", "github.com/nats-io/nats.go", true},
 		{"ps", "github.com/nats-io/nats.go", false},
 		{"cmd/ps", "github.com/nats-io/nats.go", false},
 		{"cmd/ps", "github.com/NVIDIA/go-nvml/pkg/nvml", false},
-		{"internal/gpu", "github.com/NVIDIA/go-nvml/pkg/nvml", false},
-		{"cmd/ps", "gradbus/internal/gpu/nvml", false},
-		{"internal/gpu", "gradbus/internal/gpu/nvml", false},
-		{"internal/gpu/nvml", "github.com/NVIDIA/go-nvml/pkg/nvml", true},
+		{"internal/gpu", "github.com/NVIDIA/go-nvml/pkg/nvml", true},
 		{"cmd/ps", "github.com/spf13/cobra", true},
 		{"trainer", "github.com/spf13/cobra", false},
 		{"internal/config", "gradbus/cmd/ps", false},

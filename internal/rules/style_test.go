@@ -96,7 +96,7 @@ func styleOf(path string, data []byte) []string {
 			return true
 		}
 		if of, ok := call.X.(*ast.Ident); ok && of.Name == "os" && !strings.HasSuffix(path, "_test.go") &&
-			path != "internal/gpu/nvml/fake/fake.go" && path != "internal/testkit/testkit.go" && // in folders of tests
+			path != "internal/gpu/fake/fake.go" && path != "internal/testkit/testkit.go" && // in folders of tests
 			slices.Contains([]string{"Create", "WriteFile"}, call.Sel.Name) {
 			wrong = append(wrong, fmt.Sprintf("%s: os.%s follows links and leaves half a file: want atomicfile",
 				files.Position(n.Pos()), call.Sel.Name))

@@ -1,5 +1,5 @@
 // The functions of NVIDIA's library that go-nvml refers to and that answer a status, for library.c.
-// Written by: go test ./internal/gpu/nvml -run Functions -rewrite
+// Written by: go test ./internal/gpu -run Functions -rewrite
 // clang-format off
 NVML(nvmlComputeInstanceDestroy) NVML(nvmlComputeInstanceGetInfo) NVML(nvmlComputeInstanceGetInfo_v2)
 NVML(nvmlDeviceClearAccountingPids) NVML(nvmlDeviceClearCpuAffinity) NVML(nvmlDeviceClearEccErrorCounts)

@@ -1,6 +1,6 @@
 //go:build cgo && linux
 
-package nvml
+package gpu
 
 /*
 #cgo CFLAGS: -std=gnu11 -Wall -Wextra

@@ -1,6 +1,6 @@
 //go:build cgo && linux
 
-package nvml
+package gpu
 
 import (
 	"flag"
@@ -53,7 +53,7 @@ func TestFunctions(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile("functions.h"); err != nil || string(got) != want {
-		t.Errorf("functions.h is not what go-nvml refers to (%v): run go test ./internal/gpu/nvml -run Functions -rewrite",
+		t.Errorf("functions.h is not what go-nvml refers to (%v): run go test ./internal/gpu -run Functions -rewrite",
 			err)
 	}
 }
@@ -63,7 +63,7 @@ func header(names []string) string {
 	var text strings.Builder
 	text.WriteString("// The functions of NVIDIA's library that go-nvml refers to and that answer a status, for " +
 		"library.c.\n" +
-		"// Written by: go test ./internal/gpu/nvml -run Functions -rewrite\n// clang-format off\n")
+		"// Written by: go test ./internal/gpu -run Functions -rewrite\n// clang-format off\n")
 	line := ""
 	for _, name := range names {
 		word := "NVML(" + name + ")"

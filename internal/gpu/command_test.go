@@ -1,4 +1,4 @@
-package watch
+package gpu
 
 import (
 	"bytes"
@@ -9,29 +9,26 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/internal/gpu"
 	"gradbus/internal/process"
 	"gradbus/schema"
 )
 
-const nowMS = 1_800_000_000_000
-
 // remembered is a file with two GPUs of which something holds, and two of which nothing does, the last with the index
 // of the first.
-func remembered(t *testing.T) *gpu.File {
+func remembered(t *testing.T) *File {
 	t.Helper()
-	file := gpu.FileAt(filepath.Join(t.TempDir(), "gpus.json"))
-	of := func(index int, uuid string) gpu.Kept {
-		return gpu.Kept{GPU: gpu.GPU{Index: index, UUID: uuid, Name: "H100"}, AcknowledgedMS: nowMS}
+	file := FileAt(filepath.Join(t.TempDir(), "gpus.json"))
+	of := func(index int, uuid string) Kept {
+		return Kept{GPU: GPU{Index: index, UUID: uuid, Name: "H100"}, AcknowledgedMS: nowMS}
 	}
 	a, b, c, d := of(0, "GPU-aa10"), of(1, "GPU-aa20"), of(2, "GPU-c"), of(0, "GPU-d")
-	a.Findings = []gpu.KeptFinding{
+	a.Findings = []KeptFinding{
 		{Code: "xid-48", Reason: "XID 48: uncorrectable memory error", Action: "Reset it.", SinceMS: nowMS, SeenMS: nowMS,
 			Memory: true},
 		{Code: "remap-failed", Reason: "a faulty memory row could not be remapped", Action: "Have it replaced.",
 			SinceMS: nowMS + 1000, SeenMS: nowMS + 1000}}
-	b.Incidents = []gpu.KeptIncident{{XID: 31, AtMS: nowMS}}
-	if _, err := file.Change(func([]gpu.Kept) ([]gpu.Kept, bool) { return []gpu.Kept{a, b, c, d}, true }); err !=
+	b.Incidents = []KeptIncident{{XID: 31, AtMS: nowMS}}
+	if _, err := file.Change(func([]Kept) ([]Kept, bool) { return []Kept{a, b, c, d}, true }); err !=
 		nil {
 		t.Fatal(err)
 	}
@@ -46,10 +43,7 @@ func TestList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out bytes.Buffer
-	if err := list(&out, all, Command(""), time.UTC); err != nil {
-		t.Fatal(err)
-	}
+	out := list(all, AcknowledgedBy(""), time.UTC)
 	const want = `GPU 0 GPU-aa10 (H100)
   unhealthy since 2027-01-15 08:00:00 UTC (xid-48): XID 48: uncorrectable memory error.
   Reset it.
@@ -59,28 +53,24 @@ func TestList(t *testing.T) {
 GPU 1 GPU-aa20 (H100)
   XID 31 at 2027-01-15 08:00:00 UTC: one more within 24 h makes it unhealthy.
 `
-	if want := strings.ReplaceAll(want, "PS", process.Invoked("ps")); out.String() != want {
-		t.Errorf("listed\n%s\nwant\n%s", out.String(), want)
+	if want := strings.ReplaceAll(want, "PS", process.Invoked("ps")); out != want {
+		t.Errorf("listed\n%s\nwant\n%s", out, want)
 	}
-	out.Reset()
-	if err := list(&out, slices.DeleteFunc(all, func(k gpu.Kept) bool { return k.Holds() }), "",
-		time.UTC); err != nil || out.String() != "Nothing is remembered that is wrong with a GPU.\n" {
-		t.Errorf("listed %q, %v", out.String(), err)
+	if out := list(slices.DeleteFunc(all, func(k Kept) bool { return k.Holds() }), "", time.UTC); out != nothing {
+		t.Errorf("listed %q", out)
 	}
 }
 
 // What stands in another user's file is shown, and nothing in it that a terminal acts upon.
 func TestListIsPrintable(t *testing.T) {
 	t.Parallel()
-	file := gpu.FileAt(filepath.Join(t.TempDir(), "gpus.json"))
-	bad := gpu.Kept{GPU: gpu.GPU{UUID: "GPU-a\x1b[2J", Name: "H\u009b100"},
-		Findings: []gpu.KeptFinding{{Code: "x\x07", Reason: "r\nforged: all is well", Action: "a\u202e", SinceMS: nowMS,
+	file := FileAt(filepath.Join(t.TempDir(), "gpus.json"))
+	bad := Kept{GPU: GPU{UUID: "GPU-a\x1b[2J", Name: "H\u009b100"},
+		Findings: []KeptFinding{{Code: "x\x07", Reason: "r\nforged: all is well", Action: "a\u202e", SinceMS: nowMS,
 			SeenMS: nowMS}}}
 	var out bytes.Buffer
-	if err := list(&out, []gpu.Kept{bad}, "c", time.UTC); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := file.Change(func([]gpu.Kept) ([]gpu.Kept, bool) { return []gpu.Kept{bad}, true }); err != nil {
+	out.WriteString(list([]Kept{bad}, "c", time.UTC))
+	if _, err := file.Change(func([]Kept) ([]Kept, bool) { return []Kept{bad}, true }); err != nil {
 		t.Fatal(err)
 	}
 	if err := acknowledgeIn(file, []string{"0"}, time.UnixMilli(nowMS), &out); err != nil {
@@ -96,12 +86,12 @@ func TestListIsPrintable(t *testing.T) {
 	}
 }
 
-func TestCommand(t *testing.T) {
+func TestAcknowledgedBy(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{"": " gpu-ack", "/var/lib/g.json": " gpu-ack --gpu-state /var/lib/g.json",
 		"/my state/g.json": ` gpu-ack --gpu-state "/my state/g.json"`} {
 		want = process.Invoked("ps") + want
-		if got := Command(flag); got != want {
+		if got := AcknowledgedBy(flag); got != want {
 			t.Errorf("%q: %q, want %q", flag, got, want)
 		}
 	}
@@ -123,11 +113,11 @@ func TestAcknowledgeIn(t *testing.T) {
 		{[]string{"1"}, []string{"GPU 1 GPU-aa20 (H100): forgot XID 31"}, []string{"GPU-aa10"}, ""},
 		{[]string{"1", "0", "1"}, []string{"GPU 0", "GPU 0", "GPU 1"}, nil, ""},
 		{[]string{"all"}, []string{"GPU 0", "GPU 0", "GPU 1"}, nil, ""},
-		{[]string{"GPU-aa"}, nil, nil, `GPU "GPU-aa": it could be GPU-aa10 or GPU-aa20: want more of the UUID`},
-		{[]string{"GPU-"}, nil, nil, `nothing is remembered that is wrong with it`},
+		{[]string{"GPU-aa"}, nil, nil, ": it could be GPU-aa10 or GPU-aa20: want more of the UUID"},
+		{[]string{"GPU-"}, nil, nil, `it could be GPU-aa10 or GPU-aa20`},
 		{[]string{"GPU-c"}, nil, nil, "want one of 0 (GPU-aa10), 1 (GPU-aa20)"},
-		{[]string{"0", "7"}, nil, nil, `GPU "7": nothing is remembered that is wrong with it, in `},
-		{[]string{""}, nil, nil, `GPU "": nothing`},
+		{[]string{"0", "7"}, nil, nil, `GPU "7", of those of which something is remembered in `},
+		{[]string{""}, nil, nil, `GPU "", of those`},
 	} {
 		file := remembered(t)
 		var out bytes.Buffer
@@ -162,14 +152,14 @@ func TestAcknowledgeIn(t *testing.T) {
 func TestAcknowledgeNothing(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	file := gpu.FileAt(filepath.Join(folder, "state", "gpus.json"))
+	file := FileAt(filepath.Join(folder, "state", "gpus.json"))
 	var out bytes.Buffer
 	if err := acknowledgeIn(file, []string{"all"}, time.Now(), &out); err != nil ||
 		out.String() != "Nothing is remembered that is wrong with a GPU.\n" {
 		t.Errorf("said %q, %v", out.String(), err)
 	}
 	if err := acknowledgeIn(file, []string{"0"}, time.Now(), &out); err == nil ||
-		err.Error() != `GPU "0": nothing is remembered that is wrong with a GPU, in `+file.Path() {
+		err.Error() != `GPU "0", of those of which something is remembered in `+file.Path()+": there is none" {
 		t.Errorf("%v", err)
 	}
 	if entries, err := os.ReadDir(folder); err != nil || len(entries) > 0 {
