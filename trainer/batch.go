@@ -78,30 +78,6 @@ func (s stage) String() string {
 	return [...]string{"its keys are being named", "its keys are named", "it was fetched", "it was committed"}[s]
 }
 
-// Next is Session.Next in this run.
-func (s *membership) Next() (*Batch, error) {
-	if err := s.TrainingErr(); err != nil {
-		return nil, err
-	}
-	r := s.run
-	if r == nil {
-		r = s.begin(0, nil)
-	}
-	if r.now != nil && r.now.stage != committed {
-		return nil, fmt.Errorf("%w: Next: batch %d is under way, %s: want its Commit before, or Abort", ErrOrder,
-			r.now.Number(), r.now.stage)
-	}
-	if r.batches == 0 {
-		r.planned.Store(uint64(r.committed) + 1)
-	}
-	r.compute.tables.reset()
-	clear(r.compute.samples)
-	r.now = &Batch{run: r, number: r.committed, times: startTimes(), open: -1, named: make([]int, len(r.job.Tables)),
-		steps: make([]LaneStep, len(r.compute.samples))}
-	r.activity.beginAt(seekingKeys, r.now.times.begin)
-	return r.now, nil
-}
-
 // Wait returns when the batch can be computed: when those before it are complete, as far as the job's consistency wants
 // (in sync, all of them). Session.Param then gives what the batch is computed on. Fetch and SkipFetch wait by
 // themselves.
@@ -304,7 +280,7 @@ func (b *Batch) fetch(ctx, wait context.Context) error {
 		}
 	}
 	if !b.rowless && r.newest() < r.committed && !r.lookups.sent {
-		if err := r.askAhead(r.lookups); err != nil {
+		if err := r.lookups.askAhead(); err != nil {
 			return err
 		}
 	}
@@ -314,7 +290,7 @@ func (b *Batch) fetch(ctx, wait context.Context) error {
 	if err := cmp.Or(b.wait(wait), r.TrainingErr()); err != nil { // the report of a batch may have ended the session
 		return err
 	}
-	if err := r.awaitLR(ctx, b.number); err != nil {
+	if err := r.lr.awaitLR(ctx, b.number); err != nil {
 		return err
 	}
 	r.compute.begin()
@@ -325,12 +301,12 @@ func (b *Batch) fetch(ctx, wait context.Context) error {
 	b.times.keys += b.times.lap()
 	r.activity.beginAt(lookingUp, b.times.last)
 	if !b.rowless {
-		if err := r.fetch(ctx, r.lookups); err != nil {
+		if err := r.lookups.fetch(ctx); err != nil {
 			return fmt.Errorf("wait for rows: %w", err)
 		}
 	}
 	b.times.lookup = b.times.lap()
-	if r.reports != nil {
+	if r.heartbeats.reports != nil {
 		r.sender.norm.begin(b.times.last)
 	}
 	r.activity.beginAt(computing, b.times.last)
@@ -447,7 +423,7 @@ func (b *Batch) send() error {
 	r.sender.end(b.number)
 	b.times.send = r.sender.sendTime
 	b.times.compute = b.times.lap() - b.times.send
-	r.count(func(t *Stats) { t.Behind += uint64(b.number) - uint64(r.newest()) })
+	r.stats.count(func(t *Stats) { t.Behind += uint64(b.number) - uint64(r.newest()) })
 	r.waiting[int(b.number)%len(r.waiting)] = batchDone{b.samples, b.skipped, b.lossSum, b.times}
 	b.stage, r.committed = committed, b.number+1
 	return nil
@@ -463,8 +439,29 @@ func (b *Batch) GiveBack() error {
 	return nil
 }
 
-// Wait is Session.Wait in this run.
-func (s *membership) Wait(ctx context.Context) (schema.Version, error) {
-	err := s.settled(ctx)
-	return s.Version(), err
+// A program whose forward pass itself says which rows it needs, one table after the other, looks them up while a batch
+// is under way, and names keys and gradients afterwards:
+//
+//	b, err := session.Next()
+//	n, err := session.Distinct(users, keys, unique, ids)
+//	err = session.LookupInto(ctx, []trainer.RowsInto{{Table: users, Keys: unique[:n], Rows: rows[:n*dim]}})
+//	... // forward and backward pass
+//	b.Samples(l, 2)
+//	b.Keys(l, users, unique[:n]...)
+//	err = b.SkipFetch(ctx)
+//	step, err := b.Lane(l)
+//	step.BagGrad(users, cuda.Sum, nil, gradients) // and so on, as after Fetch
+
+// SkipFetch is Fetch for a program that has looked up itself what the named keys stand for: nothing is asked for, and
+// the lanes have neither Rows nor Pooled. Tables that shards pool want their Bags and PooledGrad, as after Fetch. A
+// batch whose rows were asked for already wants Fetch (ErrOrder).
+//
+// An error other than ErrOrder ends the session. Errors: ErrWorkload where what was named is not possible, and those of
+// Run.
+func (b *Batch) SkipFetch(ctx context.Context) error {
+	if err := b.out("SkipFetch", naming); err != nil {
+		return b.outcome(err)
+	}
+	b.rowless, b.run.rowless = true, true
+	return b.Fetch(ctx)
 }

@@ -28,8 +28,7 @@
 // (batch.go):
 //
 //  1. keys.go, routing.go, lookups.go: the program names the keys of its lanes. The session asks for the distinct keys,
-//     in
-//     one message a shard and of all shards at once. Of tables by columns or whole it asks for bags, which come back
+//     in one message a shard and of all shards at once. Of tables by columns or whole it asks for bags, which come back
 //     pooled (pooled.go, bagasks.go).
 //  2. workload.go, step.go: the program computes lane after lane, forward, loss, backward.
 //  3. lanes.go, gradients.go, rowgrads.go: gradients are combined up the lane tree, dense ones chunk by chunk while the
@@ -50,24 +49,29 @@
 //
 // A batch with tables pays one round trip. Next returns at once, so the program names the keys of batch b+1 while the
 // results of b are under way. Fetch sends the lookups right behind the gradients of b, if the shards have room to park
-// them (run.go, askAhead). A shard answers when its sparse round of b is over. The answer has the rows of version b+1,
+// them (lookups.go, askAhead). A shard answers when its sparse round of b is over. The answer has the rows of version b+1,
 // and says that the round is over.
 //
 // Where trainers reduce, each trainer runs the shard of its reduce range (reducer.go, package shard) behind a data
-// server of its own (own.go).
+// server of its own.
 //
-// module.go trains modules that a shard hosts: inputs go to the shard and outputs come back (module_ask.go).
-// module_clock.go measures such a pass.
+// module.go trains modules that a shard hosts: inputs go to the shard and outputs come back.
 //
 // # Around it
 //
-// A Session (session.go) goes from one run of the job to the next (restart.go). Each run is a membership: membership.go,
-// join.go, servers.go and receive.go have the connections, and every way in which it can end. liveness.go says who has
-// been silent for too long. weights.go reads what was trained. trace.go notes when each bucket left and came back.
+// A Session (session.go) goes from one run of the job to the next (restart.go). Each run is a membership
+// (membership.go), which trains (run.go, batch.go) and computes the lanes of lost trainers (takeover.go). It is made of
+// parts that know less than it does and never call it:
 //
-// telemetry.go reports once a second how the session fares: what it does and which shard it waits for (awaited.go), the
-// norm of a gradient (norm.go), and in mean a digest of the replica (fingerprint.go). lr.go agrees to a change of
-// learning rates and acts on it from its batch on; clipped.go clips by the global norm.
+//   - connection.go: the trainer's slot, its connections, and every way in which these end (liveness.go, leaving.go)
+//   - receive.go: gives each message to the part that waits for it
+//   - reader.go: reads what was trained
+//   - share.go: answers who asks for parameters that trainers own
+//   - telemetry.go: heartbeats, and once a second a report: what the session does, which shard it waits for, the norm of
+//     a gradient (norm.go), and in mean a digest of the replica (fingerprint.go)
+//   - lr.go: agrees to a change of learning rates, and acts on it from its batch on
+//
+// clipped.go clips by the global norm. trace.go notes when each bucket left and came back.
 //
 // # Goroutines
 //

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"gradbus/fabric"
 	"gradbus/schema"
 	"gradbus/trainer/internal/exchange"
 )
@@ -23,6 +22,9 @@ const (
 
 // exchanging is a session's exchange as its goroutines share it.
 type exchanging struct {
+	conn  *connection
+	stats *statistics
+
 	wake chan struct{} // of one: told when what is waited for is there
 
 	mu     sync.Mutex // guards what follows; not held while values are put in place. A leaf but for a trace's
@@ -34,7 +36,7 @@ type exchanging struct {
 // asker puts an answer to one of its requests in place, or keeps it, and sends a request, for the first time or again.
 type asker interface {
 	take(i int, v *schema.View) (kept bool, err error)
-	send(s *membership, i int) error
+	send(c *connection, i int) error
 }
 
 func newExchanging(c exchange.Config) *exchanging {
@@ -112,45 +114,44 @@ func (e *exchanging) tell() {
 }
 
 // awaitAnswers returns when an asker's requests are answered.
-func (s *membership) awaitAnswers(ctx context.Context, who exchange.Asker) error {
-	s.exchange.do(func(x *exchange.Exchange) { x.Await(who, s.since()) })
-	return s.await(ctx)
+func (e *exchanging) awaitAnswers(ctx context.Context, who exchange.Asker) error {
+	e.do(func(x *exchange.Exchange) { x.Await(who, e.conn.since()) })
+	return e.await(ctx)
 }
 
 // awaitResults returns when a version above is whole.
-func (s *membership) awaitResults(ctx context.Context, above schema.Version) error {
+func (e *exchanging) awaitResults(ctx context.Context, above schema.Version) error {
 	usual := time.Duration(0)
-	for _, l := range s.links {
+	for _, l := range e.conn.links {
 		if l.outbox != nil {
 			usual = max(usual, l.outbox.Usual())
 		}
 	}
-	s.exchange.do(func(x *exchange.Exchange) { x.AwaitResults(above, usual, s.since()) })
-	return s.await(ctx)
+	e.do(func(x *exchange.Exchange) { x.AwaitResults(above, usual, e.conn.since()) })
+	return e.await(ctx)
 }
 
 // await does what the exchange says until what it waits for is there. Where ctx ends by ErrAgain, the next wait for the
 // same goes on.
-func (s *membership) await(ctx context.Context) error {
-	e := s.exchange
-	defer s.retry.Stop()
+func (e *exchanging) await(ctx context.Context) error {
+	defer e.conn.retry.Stop()
 	for {
 		if err := context.Cause(ctx); err != nil && !errors.Is(err, ErrAgain) { // also where the answer is there by now
 			e.do((*exchange.Exchange).Stop)
 			return err
 		}
-		now := s.since()
+		now := e.conn.since()
 		a := get(e, func(x *exchange.Exchange) exchange.Actions { return x.Tick(now) })
 		if a.Done {
 			return nil
 		}
-		if err := s.sendAgain(&a); err != nil {
+		if err := e.sendAgain(&a); err != nil {
 			return err
 		}
-		s.retry.Reset(a.Next - now)
+		e.conn.retry.Reset(a.Next - now)
 		select {
 		case <-e.wake:
-		case <-s.retry.C:
+		case <-e.conn.retry.C:
 		case <-ctx.Done():
 			if err := context.Cause(ctx); errors.Is(err, ErrAgain) {
 				return err
@@ -159,46 +160,28 @@ func (s *membership) await(ctx context.Context) error {
 	}
 }
 
-func (s *membership) sendAgain(a *exchange.Actions) error {
+func (e *exchanging) sendAgain(a *exchange.Actions) error {
 	if len(a.Requests) > 0 && a.Asker < rowAskers {
-		s.count(func(t *Stats) { t.LookupsRepeated++ })
+		e.stats.count(func(t *Stats) { t.LookupsRepeated++ })
 	}
 	for _, i := range a.Requests {
-		if err := s.exchange.askers[a.Asker].send(s, i); err != nil {
+		if err := e.askers[a.Asker].send(e.conn, i); err != nil {
 			return err
 		}
 	}
-	return s.sendPulls(a.Pulls)
+	return e.sendPulls(a.Pulls)
 }
 
 // sendPulls asks for results. What this trainer adds up itself is not there because a contribution is not.
-func (s *membership) sendPulls(pulls []exchange.Pull) error {
+func (e *exchanging) sendPulls(pulls []exchange.Pull) error {
 	for _, p := range pulls {
-		if s.links[p.Owner].outbox == nil {
+		if e.conn.links[p.Owner].outbox == nil {
 			continue
 		}
-		s.count(func(t *Stats) { t.Pulls++ })
-		if err := s.sendPull(p); err != nil {
+		e.stats.count(func(t *Stats) { t.Pulls++ })
+		if err := e.conn.sendPull(p); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// sendPull asks for one result. The answer may come before it returns, and lead to more pulls.
-func (s *membership) sendPull(p exchange.Pull) error {
-	h := s.head(p.Batch)
-	h.Bucket, h.Chunk, h.Chunks = p.Bucket, p.Chunk, p.Chunk+1
-	return s.pull(p.Owner, h)
-}
-
-// pull sends a pull.
-func (s *membership) pull(owner int, h schema.Head) error {
-	link := s.links[owner]
-	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull})
-	if err != nil {
-		return err
-	}
-	f.SetHead(h)
-	return link.publish(s.subject(fabric.KindPull, link.member), f.Seal())
 }

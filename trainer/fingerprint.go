@@ -17,7 +17,7 @@ const (
 // fingerprints are digests of the replica of the dense parameters that a trainer of a job with apply mean has: all
 // trainers' must be equal at one version. They are taken at versions that are multiples of a power of two, which
 // follows from what one costs and how long a batch takes; so whatever the others' powers are, some of their versions
-// are the same. It belongs to the goroutine that calls Run, but for the digests, which statsMu guards.
+// are the same. It belongs to the goroutine that calls Run, but for the digests, which mu of statistics guards.
 type fingerprints struct {
 	step schema.Version // a power of two
 	last time.Time
@@ -58,8 +58,8 @@ func (f *fingerprints) keep(d schema.ReplicaDigest) {
 
 // fingerprint takes the digest of a version that has just become the current one, where one is due.
 func (r *run) fingerprint(v schema.Version) {
-	f := &r.fingerprints
-	if r.reports == nil || r.place.Plan.Owner != schema.ByTrainers || len(r.job.Parameters) == 0 || !f.due(v) {
+	f := r.fingerprints
+	if r.heartbeats.reports == nil || r.place.Plan.Owner != schema.ByTrainers || len(r.job.Parameters) == 0 || !f.due(v) {
 		return
 	}
 	began := time.Now()
@@ -68,7 +68,7 @@ func (r *run) fingerprint(v schema.Version) {
 		sum = schema.AddReplica(sum, r.compute.params.value(r.compute.params.index[p.Name]))
 	}
 	f.took(began, time.Since(began))
-	r.statsMu.Lock()
-	defer r.statsMu.Unlock()
+	r.stats.mu.Lock()
+	defer r.stats.mu.Unlock()
 	f.keep(schema.ReplicaDigest{Version: v, Digest: sum})
 }

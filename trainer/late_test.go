@@ -69,7 +69,7 @@ func (a *answers) again(s *Session) {
 	all := slices.Clone(a.all)
 	a.mu.Unlock()
 	for _, m := range all {
-		s.receive(m)
+		s.receiver.receive(m)
 	}
 }
 
@@ -175,10 +175,10 @@ func TestNoAnswerIsTakenForAnother(t *testing.T) {
 func openRequests(t *testing.T, s *Session) map[string]func() (still func() bool) {
 	lookup := func(table int, keys ...uint64) func() func() bool {
 		return func() func() bool {
-			l := s.evaluation.lookups
+			l := s.reader.kept.lookups
 			rows := make([]float32, len(keys)*s.job.Tables[table].Dim)
-			s.evaluation.forget()
-			s.evaluation.add([]RowsInto{{Table: schema.Table(table), Keys: keys, Rows: rows}}, new(place))
+			s.reader.kept.forget()
+			s.reader.kept.add([]RowsInto{{Table: schema.Table(table), Keys: keys, Rows: rows}}, new(place))
 			if err := l.build(s.head(s.Version())); err != nil {
 				t.Fatal(err)
 			}
@@ -193,7 +193,7 @@ func openRequests(t *testing.T, s *Session) map[string]func() (still func() bool
 			if err != nil {
 				t.Fatal(err)
 			}
-			scan.section.Dim = uint32(s.piecesOf(table, p)[0].count)
+			scan.section.Dim = uint32(s.reader.piecesOf(table, p)[0].count)
 			number := s.exchange.number(1)
 			scan.ask(0, p, 0, number)
 			s.exchange.ask(rowsScanned, scan, number, []int{0}, 0, true)
@@ -204,7 +204,7 @@ func openRequests(t *testing.T, s *Session) map[string]func() (still func() bool
 		"lookup": lookup(lateTable, 1, 2, 3), "lookup of pooled rows": lookup(1, 3, 30, 7),
 		"scan": scanOf(lateTable, 0), "scan of columns": scanOf(1, 0), "scan of the first lookup's table": scanOf(0, 0),
 		"module": func() func() bool {
-			m := s.modules[1]
+			m := s.modules.all[1]
 			m.number = s.exchange.number(1)
 			m.answer.weights.Store(false)
 			m.answer.begun = false

@@ -3,9 +3,12 @@ package trainer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
+	"gradbus/fabric"
 	"gradbus/schema"
+	"gradbus/shard/state"
 )
 
 // Of a job that goes back (schema.Job.Rewinds) nobody can take over a place. Were a trainer to leave at once that is
@@ -16,14 +19,14 @@ import (
 const leavingMax = 20 * time.Second
 
 // lingers is the context of a run of batches that is to end with ctx, though later where the others would go back.
-func (s *membership) lingers(ctx context.Context) (context.Context, func()) {
-	if s.job.Policy != schema.PolicyRecover || !s.job.Rewinds() || s.job.Trainers == 1 || !s.joined.Durable {
+func (c *connection) lingers(ctx context.Context) (context.Context, func()) {
+	if c.job.Policy != schema.PolicyRecover || !c.job.Rewinds() || c.job.Trainers == 1 || !c.joined.Durable {
 		return ctx, func() {}
 	}
 	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		if errors.Is(context.Cause(ctx), context.Canceled) { // and has not failed
-			s.sayLeaving(longer)
+			c.sayLeaving(longer)
 		}
 		cancel(context.Cause(ctx))
 	})
@@ -34,25 +37,122 @@ func (s *membership) lingers(ctx context.Context) (context.Context, func()) {
 }
 
 // sayLeaving returns when this trainer may leave, or the run or the session has ended.
-func (s *membership) sayLeaving(ctx context.Context) {
-	s.config.Log.Info("leaves once a version is durable, so that the others need not go back", "job", s.job.Name,
-		"member", s.joined.Member, "within", leavingMax.String())
+func (c *connection) sayLeaving(ctx context.Context) {
+	c.config.Log.Info("leaves once a version is durable, so that the others need not go back", "job", c.job.Name,
+		"member", c.joined.Member, "within", leavingMax.String())
 	ctx, cancel := context.WithTimeout(ctx, leavingMax)
 	defer cancel()
-	again := time.NewTicker(s.config.RetryAfter)
+	again := time.NewTicker(c.config.RetryAfter)
 	defer again.Stop()
 	for {
-		if err := s.sayControl(schema.Control{Leaving: &schema.Leaving{}}); err != nil {
+		if err := c.sayControl(schema.Control{Leaving: &schema.Leaving{}}); err != nil {
 			return
 		}
 		select {
 		case <-again.C:
-		case <-s.leaveNow:
+		case <-c.leaveNow:
 			return
-		case <-s.ctx.Done():
+		case <-c.ctx.Done():
 			return
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// setFail makes what ends the session. In a job within this process that stays readable (schema.Job.StaysReadable), a
+// value that is not finite ends the training alone: shards and parameters still have the version before, which the
+// session goes on to give. Between processes it ends the session, since other trainers wait.
+func (c *connection) setFail() {
+	own, end := context.WithCancelCause(context.Background())
+	trainable, stop := context.WithCancelCause(own)
+	c.ctx, c.trainable = own, trainable
+	c.fail = func(err error) {
+		err = c.withPause(err)
+		if c.config.Local && c.job.StaysReadable() && isNonFinite(err) {
+			stop(fmt.Errorf("%w; nothing of that batch was applied: version %d can still be read and saved, and this session "+
+				"trains no more", err, c.Version()))
+			return
+		}
+		if c.place.Plan.Capability() == (schema.Capability{}) {
+			end(c.withStart(err))
+		} else {
+			end(c.withDurable(err))
+		}
+	}
+}
+
+// isNonFinite reports that a value was not finite, in a gradient or in what was computed of one.
+func isNonFinite(err error) bool {
+	_, computed := errors.AsType[*state.NonFiniteError](err)
+	return computed || errors.Is(err, &Refused{Reason: schema.ReasonNonFinite.String()})
+}
+
+// noteDurable notes a version that is durable.
+func (c *connection) noteDurable(v schema.Version) {
+	for last := c.durable.Load(); last < uint64(v) && !c.durable.CompareAndSwap(last, uint64(v)); {
+		last = c.durable.Load()
+	}
+}
+
+// withDurable says of an error that ends the job which version of it is on disk.
+func (c *connection) withDurable(err error) error {
+	v := schema.Version(c.durable.Load())
+	ends := isNonFinite(err) || errors.Is(err, ErrJobFailed) || isFrameRefused(err)
+	if v <= c.job.StartVersion() || !ends {
+		return err
+	}
+	return fmt.Errorf("%w; version %d is durable: start the job again with --resume, in Python session.resume(), to go "+
+		"on from there", err, c.job.Counted(v))
+}
+
+// withStart says of an error that ends a job whose shards keep nothing how a new one begins with what was learned.
+func (c *connection) withStart(err error) error {
+	if !errors.Is(err, ErrServerLost) && !errors.Is(err, ErrPeerLost) && !errors.Is(err, ErrJobFailed) {
+		return err
+	}
+	if v := c.savedAt.Load(); v > 0 {
+		return fmt.Errorf("%w; shards keep nothing of this job: begin a new one with version %d of it by --load %s", err, v,
+			c.config.SavePath)
+	}
+	return fmt.Errorf("%w; shards keep nothing of this job: begin a new one with a saved model by --load", err)
+}
+
+func (c *connection) sayLeave(ctx context.Context, reason string) error {
+	if err := c.Err(); errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) || errors.Is(err, errReplaced) {
+		return nil // there is nobody to tell, or nobody who does not know
+	}
+	leave := &schema.Leave{Reason: schema.Clip(reason), HandOver: c.handsOver}
+	if c.interrupted {
+		leave.End = schema.EndStopped
+	}
+	frame, err := schema.EncodeControl(c.signHead(), schema.Control{Leave: leave})
+	if err != nil {
+		return fmt.Errorf("leave job %s: %w", c.job.Name, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.config.LeaveWithin)
+	defer cancel()
+	subject := c.subject(fabric.KindCtl, schema.Coordinator).String()
+	ask := func() error {
+		if c.forgotten.Load() {
+			return ErrServerLost
+		}
+		return c.control.Publish(subject, frame)
+	}
+	for answered := false; !answered; {
+		answer, err := fabric.Ask(ctx, c.config.RetryAfter, ask, c.controls)
+		if errors.Is(err, ErrServerLost) {
+			return nil // there is nobody to tell, either
+		}
+		if err != nil {
+			return fmt.Errorf("leave job %s as %s: %w", c.job.Name, c.joined.Member, err)
+		}
+		answered = answer.Left != nil || answer.Failed != nil
+	}
+	return nil
+}
+
+// isInterrupt reports that a program was told to end, and has not failed.
+func isInterrupt(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, ErrInterrupted)
 }

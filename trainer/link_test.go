@@ -141,7 +141,7 @@ func lonelySession(t *testing.T) (*membership, *fabric.Bus) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.connectData(ctx, s.servers[0]); err != nil {
+	if err := s.connectServer(ctx, s.servers[0]); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.close)

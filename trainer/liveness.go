@@ -1,12 +1,14 @@
 package trainer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
+	"gradbus/fabric"
 	"gradbus/internal/liveness"
 	"gradbus/schema"
 )
@@ -45,17 +47,17 @@ func (w *watch) lasts(s *liveness.Silence, now time.Time) (long time.Duration, l
 }
 
 // deadline is that of the job.
-func (s *membership) deadline() time.Duration {
-	return time.Duration(s.joined.DeadlineMS) * time.Millisecond
+func (c *connection) deadline() time.Duration {
+	return time.Duration(c.joined.DeadlineMS) * time.Millisecond
 }
 
 // excusePause is called at each tick, and takes a time in which this process did not run out of every silence: nobody
 // was heard then. The coordinator says whether the job went on without this trainer.
-func (s *membership) excusePause(now time.Time) {
-	w := &s.watch
+func (c *connection) excusePause(now time.Time) {
+	w := &c.watch
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	pause := w.ticks.Tick(now, s.deadline())
+	pause := w.ticks.Tick(now, c.deadline())
 	if pause == 0 {
 		return
 	}
@@ -64,32 +66,32 @@ func (s *membership) excusePause(now time.Time) {
 	for _, silence := range []*liveness.Silence{&w.coordinator.Silence, &w.control, &w.disowned} {
 		silence.Excuse(pause, now)
 	}
-	for _, d := range s.servers {
+	for _, d := range c.servers {
 		d.lost.Excuse(pause, now)
 	}
-	s.config.Log.Warn("this process did not run, and goes on", "job", s.job.Name, "member", s.joined.Member,
+	c.config.Log.Warn("this process did not run, and goes on", "job", c.job.Name, "member", c.joined.Member,
 		"for", pause.Round(100*time.Millisecond).String())
 }
 
 // stuck reports whether keepTime has stood still for longer than the job's deadline.
-func (s *membership) stuck(now time.Time) (stuck bool) {
-	s.watch.note(func() { stuck = s.watch.ticks.Since(now) > s.deadline() })
+func (c *connection) stuck(now time.Time) (stuck bool) {
+	c.watch.note(func() { stuck = c.watch.ticks.Since(now) > c.deadline() })
 	return stuck
 }
 
 // withPause says of an error that this process did not run a while ago: what it tells of may have come of that.
-func (s *membership) withPause(err error) error {
+func (c *connection) withPause(err error) error {
 	if errors.Is(err, ErrLeft) {
 		return err
 	}
-	w, now := &s.watch, time.Now()
+	w, now := &c.watch, time.Now()
 	w.mu.Lock()
 	length, ago, paused := w.pause, w.paused.For(now), w.paused.Lasts()
-	if p := w.ticks.Pause(now, s.deadline()); p > 0 { // whose end the reader of messages saw first
+	if p := w.ticks.Pause(now, c.deadline()); p > 0 { // whose end the reader of messages saw first
 		length, ago, paused = p, 0, true
 	}
 	w.mu.Unlock()
-	if !paused || ago > pauseTold+s.deadline() {
+	if !paused || ago > pauseTold+c.deadline() {
 		return err
 	}
 	until := "just now"
@@ -102,53 +104,213 @@ func (s *membership) withPause(err error) error {
 
 // checkSilence says whom to give up: a server of shards after ReconnectTimeout, control and the coordinator after the
 // job's deadline.
-func (s *membership) checkSilence(now time.Time) error {
-	for _, d := range s.servers {
-		if d.peer != "" && !s.training.Load() {
+func (c *connection) checkSilence(now time.Time) error {
+	for _, d := range c.servers {
+		if d.peer != "" && !c.training.Load() {
 			continue // it may have left; who is needed for the next batch is told then
 		}
-		if gone, _ := s.watch.lasts(&d.lost, now); gone > s.config.ReconnectTimeout {
+		if gone, _ := c.watch.lasts(&d.lost, now); gone > c.config.ReconnectTimeout {
 			return fmt.Errorf("%w: %s has been out of reach for %v, at batch %d of job %s", d.lostError(), d.name(),
-				gone.Round(100*time.Millisecond), s.Version(), s.job.Name)
+				gone.Round(100*time.Millisecond), c.Version(), c.job.Name)
 		}
 	}
-	deadline, server := s.deadline(), s.config.serverName()
-	unknown, _ := s.watch.lasts(&s.watch.disowned, now)
-	disowned := unknown > s.config.RetryAfter
-	if gone, lost := s.watch.lasts(&s.watch.control, now); lost { // the coordinator then ends the job unheard
+	deadline, server := c.deadline(), c.config.serverName()
+	unknown, _ := c.watch.lasts(&c.watch.disowned, now)
+	disowned := unknown > c.config.RetryAfter
+	if gone, lost := c.watch.lasts(&c.watch.control, now); lost { // the coordinator then ends the job unheard
 		if gone > deadline || disowned {
 			return fmt.Errorf("%w: control server %s has been out of reach for %v (deadline %v), at batch %d of job %s",
-				ErrServerLost, server, gone.Round(100*time.Millisecond), deadline, s.Version(), s.job.Name)
+				ErrServerLost, server, gone.Round(100*time.Millisecond), deadline, c.Version(), c.job.Name)
 		}
 		return nil
 	}
 	if disowned {
 		return fmt.Errorf("%w: %s does not know this run of job %s any more, at batch %d: it was started anew, or has ended "+
 			"the job unheard",
-			ErrServerLost, server, s.job.Name, s.Version())
+			ErrServerLost, server, c.job.Name, c.Version())
 	}
-	if silent, _ := s.watch.lasts(&s.watch.coordinator.Silence, now); silent > deadline+graceOfCoordinator {
+	if silent, _ := c.watch.lasts(&c.watch.coordinator.Silence, now); silent > deadline+graceOfCoordinator {
 		return fmt.Errorf("%w: the coordinator of job %s at %s has been silent for %v (deadline %v), at batch %d",
-			ErrServerLost, s.job.Name, server, silent.Round(time.Second), deadline, s.Version())
+			ErrServerLost, c.job.Name, server, silent.Round(time.Second), deadline, c.Version())
 	}
 	return nil
 }
 
 // connected says that no server is out of reach.
-func (s *membership) connected() (all bool) {
-	s.watch.note(func() {
+func (c *connection) connected() (all bool) {
+	c.watch.note(func() {
 		lost := func(d *dataServer) bool { return d.lost.Lasts() }
-		all = !s.watch.control.Lasts() && !slices.ContainsFunc(s.servers, lost)
+		all = !c.watch.control.Lasts() && !slices.ContainsFunc(c.servers, lost)
 	})
 	return all
 }
 
 // hear notes a sign of life of the coordinator.
-func (s *membership) hear(from string) {
+func (c *connection) hear(from string) {
 	if from == string(schema.Coordinator) {
-		s.watch.note(func() {
-			s.watch.coordinator.Begin(time.Now())
-			s.watch.disowned.End() // by another ps, which does not know of this one
+		c.watch.note(func() {
+			c.watch.coordinator.Begin(time.Now())
+			c.watch.disowned.End() // by another ps, which does not know of this one
 		})
 	}
+}
+
+// dataChanged is told by fabric how a server of shards fares.
+func (c *connection) dataChanged(d *dataServer, state fabric.State) {
+	switch state {
+	case fabric.Lost:
+		c.watch.note(func() { d.lost.Begin(time.Now()) })
+		c.logOf(d).Warn("server lost", "server", d.name(), "job", c.job.Name, "member", c.joined.Member)
+		c.serverLost()
+	case fabric.Back:
+		c.watch.note(d.lost.End)
+		c.config.Log.Info("server back", "server", d.name(), "job", c.job.Name, "member", c.joined.Member)
+		for _, l := range c.links {
+			if l.server != d {
+				continue
+			}
+			if err := l.outbox.ResendAll(); err != nil {
+				c.fail(fmt.Errorf("send to %s again: %w", l.member, err))
+			}
+		}
+		c.reconnected()
+	case fabric.Closed:
+		c.fail(fmt.Errorf("%w: %s: the connection has ended", d.lostError(), d.name()))
+	}
+}
+
+// controlChanged is told by fabric how the server fares that the coordinator is heard by. Training goes on without it
+// for as long as the job's deadline.
+func (c *connection) controlChanged(state fabric.State) {
+	switch state {
+	case fabric.Lost:
+		c.watch.note(func() { c.watch.control.Begin(time.Now()) })
+		c.config.Log.Warn("control server lost", "control", c.config.serverName(), "job", c.job.Name, "member",
+			c.joined.Member)
+		c.serverLost()
+	case fabric.Back:
+		c.hear(string(schema.Coordinator)) // who could not be heard
+		c.watch.note(c.watch.control.End)
+		c.speaks.Store(true) // one that was started anew says that it does not know the job
+		c.config.Log.Info("control server back", "control", c.config.serverName(), "job", c.job.Name, "member",
+			c.joined.Member)
+	case fabric.Closed:
+		c.fail(fmt.Errorf("%w: %s: the connection has ended", ErrServerLost, c.config.serverName()))
+	}
+}
+
+// A ps may stand by for the one that has the job: the coordinator says where it is. When a server is lost, the session
+// asks there whether it is lost for good. If so the session ends, and the trainer joins there (restart).
+
+// askEvery is the time between two questions to a ps that stands by, and between two joins there.
+const askEvery = 20 * time.Millisecond
+
+// setStandby notes where the job goes on when its ps is lost.
+func (c *connection) setStandby(url string) {
+	if url != "" {
+		c.standby.Store(&url)
+	}
+}
+
+// standbyAt is where the job goes on when its ps is lost; empty: nobody stands by.
+func (c *connection) standbyAt() string {
+	if url := c.standby.Load(); url != nil {
+		return *url
+	}
+	return ""
+}
+
+// serverLost has whoever stands by asked, until servers are back. It may be told again.
+func (c *connection) serverLost() {
+	c.ending.Lock()
+	defer c.ending.Unlock()
+	url := c.standbyAt()
+	if url == "" || c.ctx.Err() != nil || c.asking.Swap(true) {
+		return
+	}
+	c.clock.Add(1)
+	go func() {
+		defer c.clock.Done()
+		defer c.asking.Store(false)
+		for c.ctx.Err() == nil && !c.connected() {
+			if err := c.askStandby(url); err != nil && c.ctx.Err() == nil {
+				c.config.Log.Debug("whoever stands by does not answer", "at", fabric.WithoutUser(url), "err", err)
+			}
+			select {
+			case <-time.After(askEvery):
+			case <-c.ctx.Done():
+			}
+		}
+	}()
+}
+
+// askStandby asks until servers are back, or the answer is that the run is lost: then the session ends.
+func (c *connection) askStandby(url string) error {
+	ctx, cancel := context.WithTimeout(c.ctx, c.config.AnswerWithin)
+	defer cancel()
+	config, answers := c.config, make(chan schema.Lost, 1)
+	config.Server, config.CredsFile = url, ""
+	a, err := config.dialOutside(ctx, c.job, func(m fabric.Message) {
+		if v, err := schema.Verify(m.Data, schema.Limits{}); err == nil {
+			if word, err := schema.DecodeControl(&v); err == nil && word.Lost != nil && word.Lost.Run == c.joined.RunID {
+				select {
+				case answers <- *word.Lost:
+				default: // it has one
+				}
+			}
+		}
+		m.Release()
+	})
+	if err != nil {
+		return err
+	}
+	defer a.conn.Close()
+	question, err := schema.EncodeControl(schema.Head{}, schema.Control{AskLost: &schema.AskLost{Run: c.joined.RunID}})
+	if err != nil {
+		return err
+	}
+	for !c.connected() {
+		answer, err := fabric.Ask(ctx, askEvery, func() error { return a.publish(question) }, answers)
+		if err != nil {
+			return err
+		}
+		if answer.Lost {
+			c.fail(fmt.Errorf("%w: %s, at batch %d of job %s; the job goes on at %s", ErrServerLost, answer.Text, c.Version(),
+				c.job.Name, fabric.WithoutUser(url)))
+			return nil
+		}
+		select {
+		case <-time.After(askEvery):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// atStandby is how to join where the job goes on.
+func (c Config) atStandby() Config {
+	c.Server, c.CredsFile, c.standby = c.standby, "", ""
+	return c
+}
+
+// sentOn sets Server to where whoever stands by says that the job is. It reports whether the join is to be tried there.
+func (c *Config) sentOn(err error) bool {
+	r, ok := errors.AsType[*Refused](err)
+	if !ok || r.server == "" {
+		return false
+	}
+	c.Server = r.server
+	return true
+}
+
+// gone are the trainers whose data servers are out of reach.
+func (c *connection) gone() map[schema.Member]bool {
+	all := map[schema.Member]bool{}
+	for _, d := range c.servers {
+		if _, lost := c.watch.lasts(&d.lost, time.Now()); lost && d.peer != "" {
+			all[d.peer] = true
+		}
+	}
+	return all
 }

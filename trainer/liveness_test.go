@@ -28,7 +28,7 @@ func poll(t *testing.T, what string, holds func() bool) {
 }
 
 // heardAt is when a session has heard the coordinator last.
-func heardAt(s *membership) time.Time {
+func heardAt(s *connection) time.Time {
 	s.watch.mu.Lock()
 	defer s.watch.mu.Unlock()
 	return s.watch.coordinator.Since()
@@ -44,8 +44,8 @@ func ago(d time.Duration) (s liveness.Silence) {
 func waitForHeartbeats(t *testing.T, s *Session, heartbeats int) {
 	t.Helper()
 	for range heartbeats {
-		heard := heardAt(s.membership)
-		poll(t, "a heartbeat of the coordinator", func() bool { return heardAt(s.membership).After(heard) })
+		heard := heardAt(s.connection)
+		poll(t, "a heartbeat of the coordinator", func() bool { return heardAt(s.connection).After(heard) })
 	}
 }
 
@@ -74,8 +74,8 @@ func silentSessionStaysAlive(t *testing.T) {
 
 // What each kind of silence becomes, without waiting for it.
 func TestCheckSilence(t *testing.T) {
-	quiet := func() *membership {
-		s := &membership{job: toyJob("quiet", 1, 1, schema.ApplyUpdate), joined: schema.Joined{DeadlineMS: 30_000},
+	quiet := func() *connection {
+		s := &connection{job: toyJob("quiet", 1, 1, schema.ApplyUpdate), joined: schema.Joined{DeadlineMS: 30_000},
 			config: Config{Server: "nats://there:1"}.withDefaults(), epoch: time.Now().Add(-time.Minute),
 			servers: []*dataServer{{url: "nats://there:1"}, {id: "b", url: "nats://b:2"}}}
 		s.watch.coordinator.Silence = ago(0)
@@ -84,27 +84,27 @@ func TestCheckSilence(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name string
-		make func(*membership)
+		make func(*connection)
 		says []string
 	}{
-		{"all is well", func(*membership) {}, nil},
-		{"control just lost", func(s *membership) { s.watch.control = ago(29 * time.Second) }, nil},
-		{"control lost", func(s *membership) { s.watch.control = ago(31 * time.Second) },
+		{"all is well", func(*connection) {}, nil},
+		{"control just lost", func(s *connection) { s.watch.control = ago(29 * time.Second) }, nil},
+		{"control lost", func(s *connection) { s.watch.control = ago(31 * time.Second) },
 			[]string{"control server nats://there:1", "out of reach for 31s", "deadline 30s", "batch 17"}},
-		{"data server just lost", func(s *membership) { s.servers[1].lost = ago(29 * time.Second) }, nil},
-		{"data server lost", func(s *membership) { s.servers[1].lost = ago(31 * time.Second) },
+		{"data server just lost", func(s *connection) { s.servers[1].lost = ago(29 * time.Second) }, nil},
+		{"data server lost", func(s *connection) { s.servers[1].lost = ago(31 * time.Second) },
 			[]string{"ps b at nats://b:2", "out of reach for 31s", "batch 17"}},
-		{"coordinator late", func(s *membership) { s.watch.coordinator.Silence = ago(31 * time.Second) }, nil},
-		{"coordinator silent", func(s *membership) { s.watch.coordinator.Silence = ago(33 * time.Second) },
+		{"coordinator late", func(s *connection) { s.watch.coordinator.Silence = ago(31 * time.Second) }, nil},
+		{"coordinator silent", func(s *connection) { s.watch.coordinator.Silence = ago(33 * time.Second) },
 			[]string{"coordinator of job quiet", "nats://there:1", "silent for 33s", "deadline 30s", "batch 17"}},
-		{"silent because lost", func(s *membership) { s.watch.coordinator.Silence, s.watch.control = ago(time.Hour), ago(0) },
+		{"silent because lost", func(s *connection) { s.watch.coordinator.Silence, s.watch.control = ago(time.Hour), ago(0) },
 			nil},
-		{"disowned behind a control server just lost", func(s *membership) {
+		{"disowned behind a control server just lost", func(s *connection) {
 			s.watch.control = ago(29 * time.Second)
 			s.watch.disowned = ago(2 * time.Second)
 		}, []string{"control server nats://there:1", "out of reach for 29s", "deadline 30s", "batch 17"}},
-		{"just disowned", func(s *membership) { s.watch.disowned = ago(0) }, nil},
-		{"disowned", func(s *membership) { s.watch.disowned = ago(2 * time.Second) },
+		{"just disowned", func(s *connection) { s.watch.disowned = ago(0) }, nil},
+		{"disowned", func(s *connection) { s.watch.disowned = ago(2 * time.Second) },
 			[]string{"does not know this run of job quiet", "batch 17"}},
 	} {
 		s := quiet()
@@ -183,8 +183,8 @@ func TestServerStartedAnewWhileATrainerWaits(t *testing.T) {
 // A process that did not run blames nobody for what it did not hear, and says so where it ends for that all the same.
 func TestOwnPauseIsNobodysSilence(t *testing.T) {
 	t.Parallel()
-	paused := func(by time.Duration) *membership {
-		s := &membership{job: toyJob("paused", 1, 1, schema.ApplyUpdate), joined: schema.Joined{DeadlineMS: 30_000},
+	paused := func(by time.Duration) *connection {
+		s := &connection{job: toyJob("paused", 1, 1, schema.ApplyUpdate), joined: schema.Joined{DeadlineMS: 30_000},
 			config: Config{Server: "nats://there:1"}.withDefaults(), epoch: time.Now().Add(-10 * time.Minute),
 			servers: []*dataServer{{id: "b", url: "nats://b:2"}, {}}}
 		now := time.Now()

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -20,6 +21,8 @@ type lookups struct {
 	routing *routing
 	tables  *tables
 	place   *schema.Placement
+	// replicas has the rows of the tables that are not asked for
+	replicas *replicas
 
 	head     schema.Head
 	requests []lookup
@@ -140,10 +143,10 @@ func (l *lookups) fit(parked int64) bool {
 }
 
 // send sends a request.
-func (l *lookups) send(s *membership, i int) error {
+func (l *lookups) send(c *connection, i int) error {
 	r := &l.requests[i]
-	link := s.links[r.shard]
-	return link.publish(s.subject(r.kind(), link.member).WithBatch(uint64(l.head.Batch)), r.sealed)
+	link := c.links[r.shard]
+	return link.publish(c.subject(r.kind(), link.member).WithBatch(uint64(l.head.Batch)), r.sealed)
 }
 
 // take places the rows of an answer. It fails on one that a correct shard cannot have given.
@@ -204,4 +207,38 @@ func takeRows[T any](to []T, dim int, at []int32, from []T) {
 	for i, row := range at {
 		copy(to[i*dim:][:dim], from[int(row)*dim:])
 	}
+}
+
+// fetch gets the rows of lookups, which may have been sent before: it asks all shards at once. What came before them is
+// complete, so shards can answer.
+func (l *lookups) fetch(ctx context.Context) error {
+	if !l.sent {
+		if err := l.askFor(true); err != nil {
+			return err
+		}
+	}
+	if err := l.replicas.fill(l.tables); err != nil {
+		return err
+	}
+	return l.awaitAnswers(ctx, l.who)
+}
+
+// askAhead sends lookups of a batch whose rows need not be there yet, if shards have room to keep them until then.
+func (l *lookups) askAhead() error {
+	if !l.fit(l.conn.joined.ParkedBytes) {
+		return nil
+	}
+	return l.askFor(false)
+}
+
+// askFor sends lookups. From here on until the last answer nothing else may use the rows.
+func (l *lookups) askFor(atOnce bool) error {
+	l.begin(l.conn.since(), atOnce)
+	l.sent = true
+	for i := range l.requests {
+		if err := l.send(l.conn, i); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 
@@ -14,6 +15,8 @@ import (
 // learningRates is what a session knows of changes of the learning rates. A proposal holds its batch up: it is not
 // begun before the coordinator has decided, so that no owner applies it at another rate than the others.
 type learningRates struct {
+	*connection
+
 	mu       sync.Mutex // a leaf
 	serial   int        // of the newest word
 	decided  []schema.LRChange
@@ -24,16 +27,15 @@ type learningRates struct {
 	changed  chan struct{}   // closed, and made anew, at every word
 }
 
-func newLearningRates(decided []schema.LRChange) *learningRates {
-	l := &learningRates{decided: decided, changed: make(chan struct{})}
+func newLearningRates(c *connection, decided []schema.LRChange) *learningRates {
+	l := &learningRates{connection: c, decided: decided, changed: make(chan struct{})}
 	l.applied.Set(decided)
 	return l
 }
 
 // LRScale is by what the rates of the manifest are multiplied by the newest decision that is known here: 1 where none
 // has changed them.
-func (s *membership) LRScale() float32 {
-	l := s.lr
+func (l *learningRates) LRScale() float32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n := len(l.decided); n > 0 {
@@ -118,81 +120,124 @@ func (l *learningRates) refusal() (r *schema.Refused) {
 }
 
 // takeLR takes a word about the learning rates.
-func (s *membership) takeLR(w *schema.LR) error {
+func (l *learningRates) takeLR(w *schema.LR) error {
 	if !w.Final && len(w.Changes) == 0 {
 		return fmt.Errorf("word of the coordinator: a proposal without a change of the learning rates")
 	}
-	if begun, answer := s.lr.take(w); answer {
-		return s.sayControl(schema.Control{LRTaken: &schema.LRTaken{Serial: w.Serial, Begun: begun}})
-	}
-	return nil
-}
-
-// sayControl publishes a word to the coordinator. One that a lost connection swallows is said again by whoever waits.
-func (s *membership) sayControl(c schema.Control) error {
-	frame, err := schema.EncodeControl(s.signHead(), c)
-	if err != nil {
-		return err
-	}
-	if err := s.control.Publish(s.subject(fabric.KindCtl, schema.Coordinator).String(), frame); err != nil &&
-		s.Err() == nil {
-		s.config.Log.Debug("word to the coordinator not sent", "job", s.job.Name, "message", c.Name(), "err", err)
+	if begun, answer := l.take(w); answer {
+		return l.sayControl(schema.Control{LRTaken: &schema.LRTaken{Serial: w.Serial, Begun: begun}})
 	}
 	return nil
 }
 
 // awaitLR returns when batch b may begin: at once, unless a change of the learning rates is proposed for it.
-func (s *membership) awaitLR(ctx context.Context, b schema.Batch) error {
+func (l *learningRates) awaitLR(ctx context.Context, b schema.Batch) error {
 	for {
-		changed, held := s.lr.begin(b)
+		changed, held := l.begin(b)
 		if held == nil {
 			return nil
 		}
-		if err := s.ask(ctx, schema.Control{LRTaken: held}, changed); err != nil { // what was decided may have been lost
+		if err := l.ask(ctx, schema.Control{LRTaken: held}, changed); err != nil { // what was decided may have been lost
 			return fmt.Errorf("wait for a change of the learning rates: %w", err)
 		}
 	}
 }
 
-// ask tells the coordinator something, and waits for news or until it is time to ask again.
-func (s *membership) ask(ctx context.Context, c schema.Control, news <-chan struct{}) error {
-	if err := s.sayControl(c); err != nil {
-		return err
-	}
-	s.retry.Reset(s.config.RetryAfter)
-	defer s.retry.Stop()
-	select {
-	case <-news:
-	case <-s.retry.C:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	return nil
-}
-
 // ScaleLR is Session.ScaleLR in this run.
-func (s *membership) ScaleLR(ctx context.Context, from schema.Batch, scale float32) (schema.Batch, error) {
-	if err := s.Err(); err != nil {
+func (l *learningRates) ScaleLR(ctx context.Context, from schema.Batch, scale float32) (schema.Batch, error) {
+	if err := l.Err(); err != nil {
 		return 0, err
 	}
-	ctx, stop := s.running(ctx)
+	ctx, stop := l.running(ctx)
 	defer stop()
-	first := s.job.StartVersion()
+	first := l.job.StartVersion()
 	ask := schema.ScaleLR{From: from, Scale: scale, Force: true}
-	s.lr.refusal() // of a request before that was said twice
+	l.refusal() // of a request before that was said twice
 	if from > 0 {
 		ask.From += first
 	}
 	for {
-		at, ok, changed := s.lr.has(&ask)
+		at, ok, changed := l.has(&ask)
 		if ok {
 			return at - min(at, first), nil
 		}
-		if err := s.ask(ctx, schema.Control{ScaleLR: &ask}, changed); err != nil {
+		if err := l.ask(ctx, schema.Control{ScaleLR: &ask}, changed); err != nil {
 			return 0, fmt.Errorf("scale the learning rates: %w", err)
 		}
-		if r := s.lr.refusal(); r != nil {
-			return 0, fmt.Errorf("scale the learning rates of job %s: %w", s.job.Name, refusedBy(r))
+		if r := l.refusal(); r != nil {
+			return 0, fmt.Errorf("scale the learning rates of job %s: %w", l.job.Name, refusedBy(r))
 		}
+	}
+}
+
+// ScaleLR does what Session.ScaleLR does, for somebody who is no trainer of the job: c says where its coordinator is
+// found. A scale other than 0 that is not from schema.LRScaleMin to LRScaleMax is refused unless force is true: it is
+// rather a slip. Errors: ErrConfig, those of dialing, Refused with the reason, and that no coordinator answered
+// within Config.AnswerWithin.
+//
+//	from, err := trainer.ScaleLR(ctx, trainer.Config{Server: "nats://127.0.0.1:4222"}, "clicks", 0, 0.1, false)
+func ScaleLR(ctx context.Context, c Config, job schema.JobName, from schema.Batch, scale float32,
+	force bool) (schema.Batch, error) {
+	if err := c.Validate(); err != nil {
+		return 0, err
+	}
+	if err := schema.CheckName("job", string(job)); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if !(scale >= 0 && scale <= math.MaxFloat32) {
+		return 0, fmt.Errorf("%w: scale %v of the learning rates: want a finite number, at least 0", ErrConfig, scale)
+	}
+	c = c.withDefaults()
+	a := lrAsker{job: job, answers: make(chan schema.Control, 1)}
+	frame, err := schema.EncodeControl(schema.Head{}, schema.Control{ScaleLR: &schema.ScaleLR{From: from, Scale: scale,
+		Force: force}})
+	if err != nil {
+		return 0, err
+	}
+	if a.outsider, err = c.dialOutside(ctx, &schema.Job{Name: job}, a.receive); err != nil {
+		return 0, fmt.Errorf("scale the learning rates of job %s: %w", job, err)
+	}
+	defer a.conn.Close()
+	ctx, cancel := context.WithTimeoutCause(ctx, c.AnswerWithin,
+		fmt.Errorf("no answer within %v: is the job running, and do its trainers begin batches?", c.AnswerWithin))
+	defer cancel()
+	answer, err := fabric.Ask(ctx, c.RetryAfter, func() error { return a.publish(frame) }, a.answers)
+	if err != nil {
+		return 0, fmt.Errorf("scale the learning rates of job %s at %s: %w", job, c.serverName(), err)
+	}
+	if answer.Refused != nil {
+		return 0, fmt.Errorf("scale the learning rates of job %s: %w", job, refusedBy(answer.Refused))
+	}
+	if n := len(answer.LR.Changes); from == 0 && n > 0 {
+		from = answer.LR.Changes[n-1].From
+	}
+	return from, nil
+}
+
+// lrAsker hears what a coordinator answers.
+type lrAsker struct {
+	outsider
+	job     schema.JobName
+	answers chan schema.Control
+}
+
+func (a *lrAsker) receive(m fabric.Message) {
+	defer m.Release()
+	c, ok := answerOf(m.Data)
+	if v, err := schema.Verify(m.Data, schema.Limits{}); err == nil && v.Head().Kind == schema.KindRefusal && !ok {
+		r, err := schema.DecodeRefusal(&v)
+		if err != nil {
+			return
+		}
+		c.Refused = &schema.Refused{Reason: r.Reason, Text: fmt.Sprintf("job %s is not registered there", a.job)}
+		if r.Reason != schema.ReasonJobUnknown.String() {
+			c.Refused.Text = r.Text
+		}
+	} else if !ok || c.Refused == nil && (c.LR == nil || !c.LR.Final) {
+		return
+	}
+	select {
+	case a.answers <- c:
+	default:
 	}
 }

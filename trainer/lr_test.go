@@ -137,7 +137,7 @@ func TestScaleLRWhileRunning(t *testing.T) {
 // A decision whose word is lost comes with the next proposal: the batches between the two are begun with it.
 func TestProposalBringsDecision(t *testing.T) {
 	first, second := schema.LRChange{From: 10, Scale: 0.5}, schema.LRChange{From: 14, Scale: 0.25}
-	l := newLearningRates(nil)
+	l := newLearningRates(nil, nil)
 	if _, answer := l.take(&schema.LR{Serial: 1, Changes: []schema.LRChange{first}}); !answer {
 		t.Fatal("no answer to a proposal")
 	}

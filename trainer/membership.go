@@ -5,91 +5,43 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"gradbus/cuda"
 	"gradbus/fabric"
-	"gradbus/lane"
+	"gradbus/internal/process"
 	"gradbus/schema"
 	"gradbus/shard"
+	"gradbus/shard/round"
+	"gradbus/trainer/internal/exchange"
 )
 
-// membership is a trainer's place in one run of a job. Its methods may be called from one goroutine at a time, but for
-// Stats, Member, Job and the like, which any may call. One that has ended stays so: every call gives the first error.
+// membership is a trainer's slot in one run of a job. Its methods may be called from one goroutine at a time. One that
+// has ended stays so: every call gives the first error.
 type membership struct {
-	config Config
-	job    *schema.Job
-	joined schema.Joined
-	place  *schema.Placement
-
-	control *fabric.Control // to the coordinator
-	servers []*dataServer   // of the shards, and of other trainers where those reduce among themselves
-	own     *ownServer      // this trainer's, in such a job; else nil
+	*connection
+	left bool
 
 	compute  *compute
-	links    []*shardLink
-	owners   map[string]int // of links, by member name
 	flat     *flatSpace
 	sender   *sender
 	exchange *exchanging
 	lookups  *lookups
 	results  *results
 	replicas *replicas
-	modules  []*hostedModule // that shards host, by index of the manifest
-	share    share           // of the parameters, that is asked for
-	reducer  *reducer        // what this trainer adds up for all, in a job that reduces between trainers; else nil
+	reducer  *reducer // what this trainer adds up for all, in a job that reduces between trainers; else nil
+	share    *share
+	modules  *modules
+	reader   *reader
+	lr       *learningRates
 
-	// ctx ends with the session; its cause is the error that every later call gives.
-	ctx  context.Context
-	fail context.CancelCauseFunc
-	// trainable ends with ctx, or before it where the session is readable and trains no more; its cause is the error of
-	// every later call that trains.
-	trainable context.Context
+	run       *run // the run of batches under way; nil between two
+	takeovers takeovers
 
-	run      *run                   // the run of batches under way; nil between two
-	training atomic.Bool            // one is
-	complete atomic.Bool            // the last Run went well, and no other has begun
-	speaks   atomic.Bool            // a heartbeat is due at once
-	clock    sync.WaitGroup         // the goroutines of keepTime and of links
-	standby  atomic.Pointer[string] // where the job goes on when its ps is lost; nil: nobody stands by
-	asking   atomic.Bool            // whoever stands by is being asked
-	ending   sync.Mutex             // of the end of ctx by close, after which no goroutine is started. A leaf
-	controls chan schema.Control
-	leaveNow chan struct{} // has room for one: the coordinator does not ask to wait any more
-	batch    atomic.Uint64 // under way; also the version that is whole here
-	durable  atomic.Uint64 // newest durable version that this trainer knows of; 0: none
-	savedAt  atomic.Uint64 // version that Config.SavePath has; 0: none
-	watch    watch
-	faults   atomic.Uint64 // frames that did not verify
-	epoch    time.Time     // when it was made
-	retry    *time.Timer
-	left     bool
-	// others may compute its lanes when it has left: it was interrupted, and has not failed
-	handsOver   bool
-	interrupted bool // the program was told to end, and joins no more
-	// forgotten is set when the coordinator has said that it does not know this run: its ps was started anew.
-	forgotten atomic.Bool
-
-	evaluation *evaluation // made when first needed
-	takeovers  takeovers
-
-	connMu  sync.Mutex // guards the setting of servers' conn: reports are sent while peers are still dialed. A leaf
-	statsMu sync.Mutex
-	stats   Stats
-	loss    schema.TrainLoss
-	norm    struct { // of the gradient, of the batch that was measured last; nil before the first
-		value *schema.Real
-		batch schema.Batch
-	}
-	lr           *learningRates
-	fingerprints fingerprints // of the goroutine that calls Run, but for the digests
-
-	activity activity
-	passes   passClock
-	planned  atomic.Uint64 // batch before which the Run under way ends; 0 between runs
-	reports  *reports      // nil where none are sent
+	receiver     *receiver
+	heartbeats   *heartbeats
+	stats        *statistics
+	activity     *activity
+	fingerprints *fingerprints
 }
 
 // newMembership builds the membership of a trainer that was admitted. Nothing is sent or subscribed to yet.
@@ -111,28 +63,16 @@ func newMembership(ctx context.Context, c Config, job *schema.Job, joined schema
 		}
 		job = job.WithTrainers(n)
 	}
-	s := &membership{config: c, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards),
-		owners:   map[string]int{},
-		controls: make(chan schema.Control, 8), leaveNow: make(chan struct{}, 1), epoch: time.Now(),
-		retry: time.NewTimer(time.Hour), lr: newLearningRates(joined.LR)}
-	s.setStandby(joined.Standby)
-	s.setFail()
-	s.retry.Stop()
-	s.activity.epoch = s.epoch
-	if c.TelemetryEvery > 0 {
-		s.reports = newReports(s.epoch, c.Backend)
-	}
 	if joined.LaneCount < 1 || int(joined.FirstLane)+joined.LaneCount > job.Lanes {
 		return nil, fmt.Errorf("coordinator gives lanes [%d,%d) of %d", joined.FirstLane,
 			int(joined.FirstLane)+joined.LaneCount, job.Lanes)
 	}
-	var err error
-	if err = s.findServers(); err != nil {
+	conn, err := newConnection(c, job, joined)
+	if err != nil {
 		return nil, err
 	}
-	if err = s.findModules(); err != nil {
-		return nil, err
-	}
+	s := &membership{connection: conn, lr: newLearningRates(conn, joined.LR),
+		stats: &statistics{}, activity: &activity{epoch: conn.epoch}, fingerprints: &fingerprints{}}
 	if s.flat, err = newFlatSpace(job, s.place); err != nil {
 		return nil, err
 	}
@@ -150,13 +90,12 @@ func newMembership(ctx context.Context, c Config, job *schema.Job, joined schema
 // build makes what one batch needs.
 func (s *membership) build(params *parameters) (err error) {
 	job, lanes := s.job, s.joined.LaneCount
-	s.share.pieces = shard.NewPieces(job)
 	plan := newLanePlan(s.joined.FirstLane, lanes, job.Lanes)
 	t := newTables(job.Tables, lanes)
 	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend, &s.lr.applied, s.joined.Version > 0); err != nil {
 		return err
 	}
-	owners := s.newRouting(t.dims())
+	owners := s.newRouting(t.dims(), s.replicas.replicated())
 	s.compute = &compute{plan: plan, tables: t, params: params, samples: make([]int, lanes),
 		dense: newDenseSums(s.config.Backend, job.Lanes, plan.slots(), s.flat.params, s.flat.chunks),
 		rows: newRowSums(s.config.Backend, job.Lanes, newBagGrads(s.place.Plan.DType, plan, owners, t.specs),
@@ -172,8 +111,9 @@ func (s *membership) build(params *parameters) (err error) {
 	sparse := rowOwners(s.place)
 	s.results = newResults(s.flat, params, job, sparse, s.config.RetryAfter)
 	s.exchange = s.results.exchanging
+	s.exchange.conn, s.exchange.stats = s.connection, s.stats
 	s.lookups = newLookups(owners, t, s.place, s.exchange, rowsOfBatch)
-	s.lookups.over = s.roundOver
+	s.lookups.over, s.lookups.replicas = s.results.roundOver, s.replicas
 	s.results.replicas, s.results.clipped = s.replicas, newClipped(job, params)
 	s.results.first = schema.Batch(s.joined.Version)
 	if s.results.clipped != nil {
@@ -185,114 +125,38 @@ func (s *membership) build(params *parameters) (err error) {
 		}
 	}
 	if s.place.Trainers > 0 {
-		if s.reducer, err = newReducer(s); err != nil {
+		if s.reducer, err = newReducer(s.connection, s.results); err != nil {
 			return err
 		}
 	}
 	if s.sender, err = newSender(job, s.joined.Member, s.links, s.flat, s.compute, sparse, owners); err != nil {
 		return err
 	}
-	s.sender.own, s.sender.results, s.sender.activity = s.reducer, s.results, &s.activity
+	s.sender.own, s.sender.results, s.sender.activity = s.reducer, s.results, s.activity
+	return s.buildAround(params)
+}
+
+// buildAround makes what a membership needs around its batches.
+func (s *membership) buildAround(params *parameters) (err error) {
+	if s.modules, err = newModules(s.connection, s.exchange, s.stats, s.activity); err != nil {
+		return err
+	}
+	s.share = &share{connection: s.connection, exchange: s.exchange, results: s.results, flat: s.flat, params: params,
+		replicas: s.replicas, pieces: shard.NewPieces(s.job)}
+	s.reader = &reader{connection: s.connection, exchange: s.exchange, results: s.results, params: params,
+		replicas: s.replicas, modules: s.modules}
+	s.receiver = &receiver{connection: s.connection, exchange: s.exchange, results: s.results, share: s.share, lr: s.lr,
+		modules: s.modules, takeovers: &s.takeovers}
+	s.heartbeats = &heartbeats{connection: s.connection, exchange: s.exchange, stats: s.stats, activity: s.activity,
+		modules: s.modules, reducer: s.reducer, fingerprints: s.fingerprints}
+	if s.config.TelemetryEvery > 0 {
+		s.heartbeats.reports = newReports(s.epoch, s.config.Backend)
+	}
 	return nil
 }
 
-func (s *membership) newRouting(dims []int) *routing {
-	routing := newRouting(dims, len(s.links), s.job.ChunkBytes/4, func(table int, key uint64) int {
-		return s.place.OwnerOfKey(schema.Table(table), key)
-	})
-	routing.quiet = s.replicas.replicated()
-	return routing
-}
-
-// Member is the trainer's id within the job.
-func (s *membership) Member() schema.Member { return s.joined.Member }
-
-// Job is the manifest, with chunks as the server has room for them. It is not to be changed.
-func (s *membership) Job() *schema.Job { return s.job }
-
-// Backend is what does the session's arithmetic, for a workload that wants it too. It ends with the session where the
-// Config had none.
-func (s *membership) Backend() cuda.Backend { return s.config.Backend }
-
-// RunID tells this run of the job from others of its name.
-func (s *membership) RunID() schema.RunID { return s.joined.RunID }
-
-// Shards is the number of shards that hold the job.
-func (s *membership) Shards() int { return s.joined.Shards }
-
-// Lanes is the range of lanes that this trainer hosts.
-func (s *membership) Lanes() (first lane.Lane, count int) {
-	return s.joined.FirstLane, s.joined.LaneCount
-}
-
-// Version is the number of batches applied: the next batch's number. Where the job begins with the values of a model,
-// it counts from them.
-func (s *membership) Version() schema.Version { return s.job.Counted(s.newest()) }
-
-// newest is the version that is whole here, as frames number it.
-func (s *membership) newest() schema.Version { return schema.Version(s.batch.Load()) }
-
 // Param is Session.Param in this run.
-func (s *membership) Param(name string) []float32 {
-	i, ok := s.compute.params.index[name]
-	if !ok {
-		return nil
-	}
-	return s.compute.params.value(i)
-}
-
-// Err is nil while the membership lasts, and then why it does not.
-func (s *membership) Err() error {
-	if s.ctx.Err() == nil {
-		return nil
-	}
-	return context.Cause(s.ctx)
-}
-
-// TrainingErr is nil while the membership can train, and then why it cannot: see Session.TrainingErr.
-func (s *membership) TrainingErr() error {
-	if s.trainable.Err() == nil {
-		return nil
-	}
-	return context.Cause(s.trainable)
-}
-
-// head is what all frames of a batch have in common.
-func (s *membership) head(b schema.Batch) schema.Head {
-	return schema.Head{Job: s.joined.RunID, Generation: s.joined.Generation, Batch: b, Lanes: uint16(s.job.Lanes)}
-}
-
-// signHead is the head of a sign of life.
-func (s *membership) signHead() schema.Head {
-	h := s.head(s.newest())
-	if s.complete.Load() {
-		h.Flags = schema.FlagComplete
-	}
-	return h
-}
-
-func (s *membership) subject(kind string, to schema.Member) fabric.Subject {
-	return fabric.At(string(s.job.Name), string(s.joined.Member), kind, string(to))
-}
-
-// running gives a context that ends with ctx or when the session trains no more, whichever is first, with the cause.
-func (s *membership) running(ctx context.Context) (context.Context, func()) {
-	return endingWith(ctx, s.trainable)
-}
-
-// readable gives a context that ends with ctx or with the session, whichever is first, with the cause.
-func (s *membership) readable(ctx context.Context) (context.Context, func()) {
-	return endingWith(ctx, s.ctx)
-}
-
-func endingWith(ctx, other context.Context) (context.Context, func()) {
-	both, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
-	return both, func() {
-		stop()
-		cancel(nil)
-	}
-}
+func (s *membership) Param(name string) []float32 { return s.compute.params.named(name) }
 
 // Close is Session.Close in this run.
 func (s *membership) Close() error {
@@ -315,11 +179,6 @@ func (s *membership) Abort(err error) error {
 	s.interrupted = isInterrupt(err)
 	s.handsOver = s.interrupted
 	return s.leave(err.Error())
-}
-
-// isInterrupt reports that a program was told to end, and has not failed.
-func isInterrupt(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, ErrInterrupted)
 }
 
 // AbortTraining is Session.AbortTraining in this run.
@@ -346,7 +205,7 @@ func (s *membership) leave(reason string) error {
 			reason = err.Error()
 		}
 	}
-	s.sendLastReport()
+	s.heartbeats.sendLastReport()
 	err := s.sayLeave(ctx, reason)
 	s.close()
 	return err
@@ -362,8 +221,8 @@ func (s *membership) close() {
 		}
 	}
 	s.clock.Wait()
-	if s.reports != nil {
-		s.reports.meter.Close()
+	if s.heartbeats != nil && s.heartbeats.reports != nil {
+		s.heartbeats.reports.meter.Close()
 	}
 	if s.control != nil {
 		s.control.Close()
@@ -378,36 +237,244 @@ func (s *membership) close() {
 	}
 }
 
-func (s *membership) sayLeave(ctx context.Context, reason string) error {
-	if err := s.Err(); errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) || errors.Is(err, errReplaced) {
-		return nil // there is nobody to tell, or nobody who does not know
+// drainEvery is how often a trainer that leaves says again that it has all results: nothing acknowledges that.
+const drainEvery = 100 * time.Millisecond
+
+// sayComplete tells the other trainers, in a job that reduces between trainers, that this one has all results of the
+// batches before b: by a pull of batch b, which nobody has begun and to which there is no answer. They may leave then.
+func (s *membership) sayComplete(b schema.Batch) error {
+	for owner, l := range s.links {
+		if !l.reduce || l.outbox == nil || len(s.results.rounds[owner]) == 0 {
+			continue // this trainer itself, or one who has added up nothing
+		}
+		if err := s.sendPull(exchange.Pull{Owner: owner, Batch: b, Round: s.results.rounds[owner][0]}); err != nil {
+			return err
+		}
 	}
-	leave := &schema.Leave{Reason: schema.Clip(reason), HandOver: s.handsOver}
-	if s.interrupted {
-		leave.End = schema.EndStopped
+	return nil
+}
+
+// awaitOthers keeps this trainer's results within reach of the others until all of them have said that they need them
+// no more: the data server goes with the session. A trainer whose connection is gone, because it has left, is not
+// waited for, and none for longer than the job's deadline. Where this trainer is in a hurry, that is LeaveWithin.
+func (s *membership) awaitOthers(ctx context.Context, hurry bool) error {
+	if s.reducer == nil || s.Err() != nil {
+		return nil
 	}
-	frame, err := schema.EncodeControl(s.signHead(), schema.Control{Leave: leave})
-	if err != nil {
-		return fmt.Errorf("leave job %s: %w", s.job.Name, err)
+	within := time.Duration(s.joined.DeadlineMS) * time.Millisecond
+	if hurry {
+		within = min(within, s.config.LeaveWithin)
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.config.LeaveWithin)
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	subject := s.subject(fabric.KindCtl, schema.Coordinator).String()
-	ask := func() error {
-		if s.forgotten.Load() {
-			return ErrServerLost
+	again := time.NewTicker(drainEvery)
+	defer again.Stop()
+	for !s.reducer.done(s.newest(), s.gone()) {
+		if err := s.sayComplete(s.newest()); err != nil {
+			return err
 		}
-		return s.control.Publish(subject, frame)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return nil // the coordinator will say who was missing
+		case <-s.ctx.Done():
+			return nil
+		}
 	}
-	for answered := false; !answered; {
-		c, err := fabric.Ask(ctx, s.config.RetryAfter, ask, s.controls)
-		if errors.Is(err, ErrServerLost) {
-			return nil // there is nobody to tell, either
-		}
-		if err != nil {
-			return fmt.Errorf("leave job %s as %s: %w", s.job.Name, s.joined.Member, err)
-		}
-		answered = c.Left != nil || c.Failed != nil
+	return nil
+}
+
+// connect dials under the member's name, listens, and starts to give signs of life.
+func (s *membership) connect(ctx context.Context, own *ownServer) error {
+	s.hear(string(schema.Coordinator))
+	s.reconnected = func() { s.exchange.do((*exchange.Exchange).Back) }
+	var err error
+	if s.control, err = fabric.DialControl(ctx,
+		s.config.fabricConfig(s.job, string(s.joined.Member), s.controlChanged)); err != nil {
+		return err
 	}
+	for _, to := range []schema.Member{s.joined.Member, schema.All} {
+		pattern := fabric.Pattern(string(s.job.Name), string(schema.Coordinator), fabric.Any, string(to), false)
+		if err := s.control.Subscribe(pattern, s.receiver.receiveControl); err != nil {
+			return err
+		}
+	}
+	if own != nil {
+		if err := s.listenOwn(own); err != nil {
+			return err
+		}
+	}
+	for _, d := range s.servers {
+		if d.peer != "" {
+			continue // connectPeers
+		}
+		if err := s.connectServer(ctx, d); err != nil {
+			return err
+		}
+	}
+	s.clock.Go(s.keepTime)
+	if r := s.heartbeats.reports; r != nil {
+		r.disks = process.WatchDisks(s.config.Writes)
+		s.clock.Go(s.heartbeats.keepReports)
+	}
+	return nil
+}
+
+// listenOwn takes what other trainers contribute to this one's reduce range.
+func (s *membership) listenOwn(own *ownServer) error {
+	s.own, own.fail, s.reducer.own = own, s.fail, own
+	own.opens(s.reducer.receive)
+	if s.config.Bus != nil {
+		return own.listen(string(s.job.Name), string(s.joined.Member))
+	}
+	return nil
+}
+
+// connectPeers dials the data servers of all other trainers and listens there.
+func (s *membership) connectPeers(ctx context.Context) error {
+	at := map[schema.Member]string{}
+	for _, p := range s.joined.Peers {
+		at[p.Member] = p.URL
+	}
+	for _, d := range s.servers {
+		if d.peer == "" {
+			continue
+		}
+		if d.url = at[d.peer]; d.url == "" {
+			return fmt.Errorf("the coordinator does not say where trainer %s of job %s is", d.peer, s.job.Name)
+		}
+		if err := s.connectServer(ctx, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// connectServer dials a server of shards or of another trainer. How long it took to answer is the first guess of how
+// long its shards do. Where a server only leads to shards nothing is known.
+func (s *membership) connectServer(ctx context.Context, d *dataServer) error {
+	trip, err := s.connectData(ctx, d, s.receiver.receive)
+	if err != nil || s.config.Route == schema.DataCluster {
+		return err
+	}
+	for _, l := range s.links {
+		if l.server == d {
+			l.outbox.Expect(trip)
+		}
+	}
+	if d.peer == "" {
+		s.exchange.do(func(x *exchange.Exchange) { x.Expect(trip) })
+	}
+	return nil
+}
+
+// tickEvery is how often windows look for what was not acknowledged: often enough for the shortest wait of theirs, 50
+// ms.
+const tickEvery = 10 * time.Millisecond
+
+// keepTime is a goroutine of the session, beside keepReports: it drives the windows, sends heartbeats, and ends the
+// session when the server or the coordinator has been silent for too long.
+func (s *membership) keepTime() {
+	tick := time.NewTicker(tickEvery)
+	defer tick.Stop()
+	var sent time.Time // the last heartbeat
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+			now := time.Now() // the tick may be an old one, where this process had no processor
+			s.excusePause(now)
+			err := s.checkSilence(now)
+			if err == nil {
+				err = s.heartbeats.tickHeartbeat(now, &sent)
+			}
+			if s.reducer != nil {
+				s.reducer.tick()
+			}
+			for _, l := range s.links {
+				if err == nil && l.outbox != nil {
+					err = l.outbox.Tick(now)
+				}
+			}
+			if err != nil {
+				s.fail(err)
+			}
+		}
+	}
+}
+
+// enter begins with the version that the coordinator said.
+func (s *membership) enter(ctx context.Context) error {
+	if s.joined.Version > 0 {
+		return s.resume(ctx)
+	}
+	return s.assign(ctx)
+}
+
+// resume gets the parameters of the version that the trainer begins with: in a job that was resumed, or in the place of
+// a trainer that was lost. Rows come with the first lookup.
+func (s *membership) resume(ctx context.Context) (err error) {
+	ctx, stop := s.running(ctx)
+	defer stop()
+	v := s.joined.Version
+	if s.place.Plan.Owner == schema.ByTrainers {
+		err = s.share.resumeReplica(ctx, v)
+	} else {
+		err = s.resumeResults(ctx, v)
+	}
+	if err != nil {
+		return fmt.Errorf("resume at version %d: %w", v, err)
+	}
+	s.compute.params.commit(v)
+	s.batch.Store(uint64(v))
+	return nil
+}
+
+// resumeResults gets the parameters as the results of the batch before, which all shards keep: they are asked for as
+// results are that were lost.
+func (s *membership) resumeResults(ctx context.Context, v schema.Version) error {
+	last := schema.Batch(v) - 1
+	s.compute.params.state.Begin(schema.Version(last))
+	s.results.begin(last)
+	for _, r := range s.results.sparse {
+		if v != s.joined.Resumed {
+			break // shards have the results of the batch before
+		}
+		if err := s.results.over(r.owner, last, round.ResumedWeight); err != nil {
+			return err
+		}
+	}
+	s.exchange.do((*exchange.Exchange).Back) // nobody sends them by itself
+	return s.exchange.awaitResults(ctx, schema.Version(last))
+}
+
+// assign runs the batches by which the job begins with the values of a model; none where they are drawn. All trainers
+// take part, and the one that has lane 0 gives them.
+func (s *membership) assign(ctx context.Context) error {
+	start := s.job.StartVersion()
+	if start == 0 {
+		return nil
+	}
+	if s.joined.FirstLane == 0 && s.config.From == nil {
+		return fmt.Errorf("%w: job %s begins with the model whose digest is %s, and %s has lane 0: want it as Config.From",
+			ErrConfig, s.job.Name, s.job.Start.Digest, s.Member())
+	}
+	ctx, stop := s.running(ctx)
+	defer stop()
+	r := s.begin(uint64(start), nil)
+	r.first = 0
+	w := &assigning{model: s.config.From, job: s.job}
+	s.config.From = nil // it may be as large as all tables
+	for range start {
+		if err := r.fill(ctx, ctx, w); err != nil {
+			return fmt.Errorf("begin with the values of a model: %w", err)
+		}
+	}
+	if err := r.settle(ctx, r.committed); err != nil {
+		return r.failed(ctx, s.newest(), fmt.Errorf("begin with the values of a model: %w", err))
+	}
+	r.end()
+	s.speaks.Store(true) // the coordinator may replace trainers from now on
 	return nil
 }

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 
@@ -66,54 +68,6 @@ type ExtraTensor struct {
 	Data        []byte // little-endian
 }
 
-// Weights is Session.Weights in this run.
-func (s *membership) Weights(ctx context.Context) (*Model, error) {
-	if err := holdable(s.job); err != nil {
-		return nil, fmt.Errorf("weights: %w", err)
-	}
-	version, err := s.Wait(ctx)
-	if err != nil {
-		return nil, err
-	}
-	m := &Model{Version: version, Metadata: map[string]string{}, job: s.job}
-	for _, p := range s.job.Parameters {
-		m.params = append(m.params, slices.Clone(s.Param(p.Name)))
-	}
-	for i, spec := range s.job.Tables {
-		values := make([]float32, int(spec.Rows)*spec.Dim)
-		err := s.Table(ctx, schema.Table(i), func(_ schema.Partition, keys []uint64, rows []float32) error {
-			for k, key := range keys {
-				copy(values[int(key)*spec.Dim:][:spec.Dim], rows[k*spec.Dim:])
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("weights: %w", err)
-		}
-		m.tables = append(m.tables, values)
-	}
-	if m.hosted, err = s.hosted(ctx); err != nil {
-		return nil, fmt.Errorf("weights: %w", err)
-	}
-	m.digest, err = m.weigh()
-	return m, err
-}
-
-// hosted reads the parameters of all modules.
-func (s *membership) hosted(ctx context.Context) (all []Tensor, err error) {
-	for _, m := range s.modules {
-		of, _, err := m.Weights(ctx)
-		if err != nil {
-			return nil, err
-		}
-		for _, t := range of {
-			t.Name = m.spec.TensorName(t.Name)
-			all = append(all, t)
-		}
-	}
-	return all, nil
-}
-
 // holdable says why the weights of a job cannot be held whole, or nil.
 func holdable(job *schema.Job) error {
 	for _, t := range job.Tables {
@@ -123,99 +77,6 @@ func holdable(job *schema.Job) error {
 		}
 	}
 	return nil
-}
-
-// SaveExtra is Session.SaveExtra in this run.
-func (s *membership) SaveExtra(ctx context.Context, path string, extra Extra) error {
-	for _, entry := range append([]string{formatEntry}, weighedEntries...) {
-		if _, there := extra.Metadata[entry]; there {
-			return fmt.Errorf("save model: entry %q of the metadata is the file's own: want another name", entry)
-		}
-	}
-	version, err := s.Wait(ctx)
-	if err != nil {
-		return err
-	}
-	m := &Model{Version: version, Metadata: extra.Metadata, job: s.job}
-	for _, t := range extra.Tensors {
-		m.extra = append(m.extra, safetensors.Tensor{Name: t.Name, Shape: t.Shape, DType: t.DType, Data: t.Data})
-	}
-	slices.SortFunc(m.extra, byName)
-	if m.hosted, err = s.hosted(ctx); err != nil {
-		return fmt.Errorf("save model: %w", err)
-	}
-	metadata, err := m.metadata()
-	if err != nil {
-		return err
-	}
-	file, err := safetensors.Create(path, metadata, m.tensors())
-	if err != nil {
-		return fmt.Errorf("save model: %w", err)
-	}
-	defer file.Discard()
-	for _, t := range m.hosted {
-		if err := file.Put(t.Name, 0, t.Values); err != nil {
-			return fmt.Errorf("save model: %w", err)
-		}
-	}
-	for _, t := range m.extra {
-		if err := file.PutBytes(t.Name, t.Data); err != nil {
-			return fmt.Errorf("save model: %w", err)
-		}
-	}
-	if m.digest, err = s.stream(ctx, file.Put); err == nil {
-		metadata[digestEntry] = hex.EncodeToString(m.digest[:])
-		err = file.Commit(metadata)
-	}
-	if err != nil {
-		return fmt.Errorf("save model: %w", err)
-	}
-	return nil
-}
-
-// saveWhileRunning saves the model at a version that has just become the current one, if Config.SaveEvery says so. A
-// disk that fails stops no training.
-func (s *membership) saveWhileRunning(v schema.Version) {
-	every, counted, path := s.config.SaveEvery, uint64(s.job.Counted(v)), s.config.SavePath
-	if every == 0 || counted%every != 0 || s.joined.FirstLane != 0 {
-		return
-	}
-	log := s.config.Log.With("job", s.job.Name, "member", s.joined.Member, "version", counted, "path", path)
-	if err := s.SaveExtra(s.ctx, path, Extra{}); err != nil {
-		log.Error("model is not saved", "err", err)
-		return
-	}
-	s.savedAt.Store(counted)
-	log.Info("model is saved")
-}
-
-// stream puts all weights of the current version somewhere, and gives their digest. values are put's until it returns.
-func (s *membership) stream(ctx context.Context, put func(tensor string, first int64, values []float32) error) ([32]byte,
-	error) {
-	d := schema.NewWeightsDigest(s.job)
-	for t, ok := d.Next(); ok; t, ok = d.Next() {
-		var err error
-		if t.IsTable {
-			dim := s.job.Tables[t.Index].Dim
-			err = s.Table(ctx, schema.Table(t.Index), func(p schema.Partition, keys []uint64, rows []float32) error {
-				for from, to := 0, 0; from < len(keys); from = to {
-					for to = from + 1; to < len(keys) && keys[to] == keys[to-1]+1; {
-						to++
-					}
-					if err := put(t.Name, int64(keys[from])*int64(dim), rows[from*dim:to*dim]); err != nil {
-						return err
-					}
-				}
-				return d.Rows(p, keys, rows)
-			})
-		} else if err = put(t.Name, 0, s.Param(t.Name)); err == nil {
-			err = d.Values(s.Param(t.Name))
-		}
-		if err != nil {
-			return [32]byte{}, err
-		}
-	}
-	return d.Sum()
 }
 
 // Save writes the model as a safetensors file: the tensors under their names, and in the metadata Metadata, the
@@ -482,4 +343,115 @@ func (m *Model) Lookup(_ context.Context, asks []TableKeys) ([][]float32, error)
 		}
 	}
 	return out, nil
+}
+
+// hashedDigest is the digest that files of gradbus 0.1.0 have: there a key's partition was a hash of it, and not of its
+// group, so that rows were in another order.
+func (m *Model) hashedDigest() string {
+	hash, buffer := sha256.New(), []byte(nil)
+	add := func(values []float32) {
+		buffer = buffer[:0]
+		for _, v := range values {
+			buffer = binary.LittleEndian.AppendUint32(buffer, math.Float32bits(v))
+		}
+		hash.Write(buffer)
+	}
+	for _, t := range m.job.Tensors() {
+		if !t.IsTable {
+			add(m.params[t.Index])
+			continue
+		}
+		spec, rows := &m.job.Tables[t.Index], m.tables[t.Index]
+		partitions := make([][]uint32, spec.Partitions)
+		for key := range spec.Rows {
+			p := mix(key) % uint64(spec.Partitions)
+			partitions[p] = append(partitions[p], uint32(key))
+		}
+		for _, keys := range partitions {
+			for _, key := range keys {
+				add(rows[int(key)*spec.Dim : (int(key)+1)*spec.Dim])
+			}
+		}
+	}
+	return hex.EncodeToString(hash.Sum(nil))
+}
+
+// ErrWeights: a file has no weights that a job can begin with; the text says what is wrong with them, and what would be
+// right.
+var ErrWeights = errors.New("no weights for job")
+
+// OpenWeights reads the values that a job is to begin with (Job.From, Config.From) from a safetensors file of whoever
+// wrote it: of PyTorch's state_dict, an export of a checkpoint, a model that Save wrote. The file has the tensors of
+// the job, float32, by their names and in their shapes, a table as [rows, dim], and no others. The digest of a file
+// that Save wrote is checked. Errors: ErrWeights, which names all tensors that do not fit, and that of opening the
+// file.
+//
+//	m, err := trainer.OpenWeights("begin.safetensors", job)
+func OpenWeights(path string, job *schema.Job) (*Model, error) {
+	of := func(metadata map[string]string, tensors map[string]safetensors.Tensor) (m *Model, err error) {
+		if _, saved := metadata[manifestEntry]; saved {
+			m, err = unweighed(metadata, tensors)
+		} else {
+			m, err = weightsOf(metadata, tensors, job)
+		}
+		if err == nil {
+			err = errors.Join(m.fits(job)...)
+		}
+		return m, err
+	}
+	m, err := safetensors.ReadAny(path, of)
+	var unfit *safetensors.ContentError
+	switch {
+	case err == nil:
+		err = m.checkDigests()
+	case errors.As(err, &unfit):
+		err = unfit.Err
+	case errors.Is(err, safetensors.ErrFormat):
+		return nil, fmt.Errorf("%w %q: %w", ErrWeights, job.Name, err)
+	default:
+		return nil, fmt.Errorf("open weights: %w", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w %q: %s: %w", ErrWeights, job.Name, path, jobErrors{err})
+	}
+	m.open = func() (*Model, error) { return OpenWeights(path, job) }
+	return m, nil
+}
+
+// weightsOf makes a model of tensors, whose values may be missing: those that are called as a table of the job are
+// tables, if their shapes allow.
+func weightsOf(metadata map[string]string, tensors map[string]safetensors.Tensor, job *schema.Job) (*Model, error) {
+	has := *job
+	has.Parameters, has.Tables, has.Start = nil, nil, nil
+	m := &Model{Metadata: metadata, job: &has}
+	for _, name := range slices.Sorted(maps.Keys(tensors)) {
+		if t := tensors[name]; t.DType != "" {
+			return nil, fmt.Errorf("%s has dtype %q, want F32", name, t.DType)
+		}
+	}
+	take := func(name string) (t safetensors.Tensor, ok bool) {
+		t, ok = tensors[name]
+		delete(tensors, name)
+		return t, ok
+	}
+	for _, spec := range job.Tables {
+		if t, ok := take(spec.Name); ok && len(t.Shape) == 2 {
+			spec.Rows, spec.Dim = uint64(t.Shape[0]), t.Shape[1]
+			has.Tables, m.tables = append(has.Tables, spec), append(m.tables, t.Values)
+		} else if ok {
+			return nil, fmt.Errorf("tensor %q has the shape %v: want the [%d %d] of the table", spec.Name, t.Shape, spec.Rows,
+				spec.Dim)
+		}
+	}
+	for _, p := range job.Parameters {
+		if t, ok := take(p.Name); ok {
+			p.Shape = t.Shape
+			has.Parameters, m.params = append(has.Parameters, p), append(m.params, t.Values)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(tensors)) { // which the job has none of
+		has.Parameters = append(has.Parameters, schema.Parameter{Name: name, Shape: tensors[name].Shape})
+		m.params = append(m.params, tensors[name].Values)
+	}
+	return m, nil
 }

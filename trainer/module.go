@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"gradbus/fabric"
 	"gradbus/lane"
 	"gradbus/nn"
 	"gradbus/schema"
+	"gradbus/trainer/internal/exchange"
 )
 
 // ErrActivation: a module's activation is gone: it was stepped or released, or the shard has ended it because it had
@@ -28,7 +31,7 @@ type Module struct{ *hostedModule }
 
 // hostedModule is a module in one run of the job.
 type hostedModule struct {
-	session    *membership
+	host       *hosting
 	spec       *schema.ModuleSpec
 	index      int
 	link       *shardLink
@@ -68,37 +71,67 @@ type Activation struct {
 // Version is the version of the parameters that the pass has seen.
 func (a *Activation) Version() schema.Version { return a.version }
 
-// findModules makes what the session knows of the job's modules.
-func (s *membership) findModules() error {
-	for i := range s.job.Modules {
-		spec := &s.job.Modules[i]
+// hosting is what the hosted modules of one run share.
+type hosting struct {
+	*connection
+	exchange *exchanging
+	stats    *statistics
+	activity *activity
+	passes   passClock
+}
+
+// modules are the modules that shards host, by index of the manifest.
+type modules struct {
+	*hosting
+	all []*hostedModule
+}
+
+// newModules makes what a trainer knows of the job's modules.
+func newModules(c *connection, e *exchanging, stats *statistics, a *activity) (*modules, error) {
+	h := &hosting{connection: c, exchange: e, stats: stats, activity: a}
+	m := &modules{hosting: h}
+	for i := range c.job.Modules {
+		spec := &c.job.Modules[i]
 		module, err := nn.Build([]byte(spec.Module))
 		if err != nil {
-			return fmt.Errorf("module %q: %w", spec.Name, err)
+			return nil, fmt.Errorf("module %q: %w", spec.Name, err)
 		}
 		shape, err := module.OutShape(spec.In)
 		if err != nil {
-			return fmt.Errorf("module %q: samples of shape %v: %w", spec.Name, spec.In, err)
+			return nil, fmt.Errorf("module %q: samples of shape %v: %w", spec.Name, spec.In, err)
 		}
-		m := &hostedModule{session: s, spec: spec, index: i, link: s.links[s.place.ShardOfModule(i)],
-			parameters: module.Parameters(),
-			out:        schema.Parameter{Shape: shape}.Elements()}
-		s.modules = append(s.modules, m)
+		m.all = append(m.all, &hostedModule{host: h, spec: spec, index: i, link: c.links[c.place.ShardOfModule(i)],
+			parameters: module.Parameters(), out: schema.Parameter{Shape: shape}.Elements()})
 	}
-	return nil
+	return m, nil
 }
 
 // module gives the module of a name.
-func (s *membership) module(name string) (*hostedModule, error) {
-	i := slices.IndexFunc(s.modules, func(m *hostedModule) bool { return m.spec.Name == name })
+func (m *modules) module(name string) (*hostedModule, error) {
+	i := slices.IndexFunc(m.all, func(h *hostedModule) bool { return h.spec.Name == name })
 	if i < 0 {
 		var names []string
-		for _, m := range s.modules {
-			names = append(names, m.spec.Name)
+		for _, h := range m.all {
+			names = append(names, h.spec.Name)
 		}
-		return nil, fmt.Errorf("module %q: job %s has %q", name, s.job.Name, names)
+		return nil, fmt.Errorf("module %q: job %s has %q", name, m.job.Name, names)
 	}
-	return s.modules[i], nil
+	return m.all[i], nil
+}
+
+// weights reads the parameters of all modules.
+func (m *modules) weights(ctx context.Context) (all []Tensor, err error) {
+	for _, h := range m.all {
+		of, _, err := h.Weights(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range of {
+			t.Name = h.spec.TensorName(t.Name)
+			all = append(all, t)
+		}
+	}
+	return all, nil
 }
 
 // Parameters are the names, shapes and first values of the module's parameters.
@@ -106,7 +139,7 @@ func (m *hostedModule) Parameters() []nn.Parameter { return m.parameters }
 
 // Forward runs a pass in training over x [n, In], n samples, and gives y [n, Out]. The activation remembers the pass.
 func (m *hostedModule) Forward(ctx context.Context, x []float32, at Pass) (*Activation, []float32, error) {
-	m.session.begins(at.Batch)
+	m.host.begins(at.Batch)
 	y, err := m.forward(ctx, x, at, 0)
 	if err != nil {
 		return nil, nil, err
@@ -127,10 +160,10 @@ func (m *hostedModule) Evaluate(ctx context.Context, x []float32) (y []float32, 
 		return nil, m.badInput(x)
 	}
 	if len(x) <= m.spec.Samples*in {
-		return m.forward(ctx, x, Pass{Lane: m.session.joined.FirstLane}, schema.FlagEvaluate)
+		return m.forward(ctx, x, Pass{Lane: m.host.joined.FirstLane}, schema.FlagEvaluate)
 	}
 	for part := range slices.Chunk(x, m.spec.Samples*in) {
-		values, err := m.forward(ctx, part, Pass{Lane: m.session.joined.FirstLane}, schema.FlagEvaluate)
+		values, err := m.forward(ctx, part, Pass{Lane: m.host.joined.FirstLane}, schema.FlagEvaluate)
 		if err != nil {
 			return nil, err
 		}
@@ -298,13 +331,13 @@ func (m *hostedModule) read(ctx context.Context, c *Activation, flags uint32) ([
 		elements += p.Elements()
 	}
 	all := make([]float32, elements)
-	for chunk := range m.session.place.TensorChunks(elements) {
+	for chunk := range m.host.place.TensorChunks(elements) {
 		var ids []uint64
 		if c.id != 0 {
 			ids = []uint64{c.id}
 		}
 		values, err := m.ask(ctx, schema.Head{Kind: schema.KindWeights, Chunk: schema.Chunk(chunk), Flags: flags}, ids, nil)
-		offset, count := m.session.place.TensorRange(elements, chunk)
+		offset, count := m.host.place.TensorRange(elements, chunk)
 		if err == nil && (len(values) != count || m.answer.context == 0) {
 			err = fmt.Errorf("the shard answers %d values: want %d", len(values), count)
 		}
@@ -324,5 +357,292 @@ func (m *hostedModule) read(ctx context.Context, c *Activation, flags uint32) ([
 
 // subject is where requests go.
 func (m *hostedModule) subject() fabric.Subject {
-	return m.session.subject("", m.link.member).OfModule(m.spec.Name)
+	return m.host.subject("", m.link.member).OfModule(m.spec.Name)
+}
+
+// moduleAnswer is where the answer to a module's request comes together: of the receivers while the request is open,
+// then of who asked.
+type moduleAnswer struct {
+	refused error       // under the lock of the exchange
+	weights atomic.Bool // one chunk is the whole answer
+
+	mu      sync.Mutex // guards what follows while the request is open
+	begun   bool       // a chunk has come
+	version schema.Version
+	context uint64
+	values  []float32
+}
+
+// ask sends a request under the next number, again where no answer comes, and gives the values of the answer. A request
+// that was given up is taken over by the next one.
+func (m *hostedModule) ask(ctx context.Context, head schema.Head, contexts []uint64, tensor []float32) ([]float32, error) {
+	if err := m.host.Err(); err != nil {
+		return nil, err
+	}
+	ctx, stop := m.host.running(ctx)
+	defer stop()
+	who := m.asker()
+	m.host.exchange.close(who)
+	m.number = m.host.exchange.number(1)
+	if err := m.write(head, contexts, tensor); err != nil {
+		return nil, err
+	}
+	a := &m.answer
+	a.weights.Store(head.Kind == schema.KindWeights)
+	a.refused, a.begun, a.context, a.version, a.values = nil, false, 0, 0, a.values[:0]
+	m.host.exchange.ask(who, m, m.number, []int{m.host.place.ShardOfModule(m.index)}, m.host.since(), true)
+	answered := m.asking(head.Kind, head.Flags&schema.FlagEvaluate == 0 && head.Kind != schema.KindWeights)
+	whole := false
+	defer func() { answered(whole) }()
+	if err := m.send(nil, 0); err != nil {
+		return nil, err
+	}
+	if err := m.host.exchange.awaitAnswers(ctx, who); err != nil {
+		m.host.exchange.close(who)
+		return nil, err
+	}
+	if a.refused != nil {
+		return nil, a.refused
+	}
+	whole = true
+	return a.values, nil
+}
+
+// write puts a request into frames.
+func (m *hostedModule) write(head schema.Head, contexts []uint64, tensor []float32) error {
+	chunks := m.host.place.TensorChunks(len(tensor))
+	for len(m.frames) < chunks {
+		m.frames = append(m.frames, new(schema.Frame))
+	}
+	h := m.host.head(head.Batch)
+	h.Bucket, h.Sequence, h.Node, h.Weight, h.Flags, h.Chunk = schema.Bucket(m.index), m.number, head.Node, head.Weight,
+		head.Flags, head.Chunk
+	if head.Kind != schema.KindWeights {
+		h.Chunks = schema.Chunk(chunks)
+	}
+	m.sealed = m.sealed[:0]
+	for c := range chunks {
+		f := m.frames[c]
+		offset, count := m.host.place.TensorRange(len(tensor), c)
+		if err := f.Reset(schema.Layout{Kind: head.Kind, Values: 4 * count, Keys: len(contexts)}); err != nil {
+			return fmt.Errorf("request to module %q: %w", m.spec.Name, err)
+		}
+		if head.Kind != schema.KindWeights {
+			h.Chunk, h.Offset = schema.Chunk(c), uint64(offset)
+		}
+		f.SetHead(h)
+		copy(f.Keys(), contexts)
+		copy(f.Float32s(), tensor[offset:offset+count])
+		m.sealed = append(m.sealed, f.Seal())
+	}
+	return nil
+}
+
+// asker is who asks in the exchange.
+func (m *hostedModule) asker() exchange.Asker { return askers + exchange.Asker(m.index) }
+
+// send sends the request.
+func (m *hostedModule) send(*connection, int) error {
+	for _, frame := range m.sealed {
+		if err := m.link.publish(m.subject(), frame); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeModule takes what a shard says about one of its modules: answers, and refusals of requests. What answers no open
+// request is late, and ignored.
+func (m *modules) takeModule(owner int, subject *fabric.Subject, v *schema.View) error {
+	h := v.Head()
+	if int64(h.Bucket) >= int64(len(m.all)) || m.all[h.Bucket].spec.Name != subject.Name ||
+		m.owners[string(m.all[h.Bucket].link.member)] != owner {
+		return nil // a stranger's
+	}
+	asked := m.all[h.Bucket]
+	switch h.Kind {
+	case schema.KindRefusal:
+		r, err := schema.DecodeRefusal(v)
+		if err != nil {
+			return fmt.Errorf("refusal of module %q: %w", asked.spec.Name, err)
+		}
+		asked.refuse(h.Sequence, r)
+		return nil
+	case schema.KindOutput:
+		if err := m.place.CheckFrame(v, owner); err != nil {
+			return fmt.Errorf("answer of module %q: %w", asked.spec.Name, err)
+		}
+		part, of := int(h.Chunk), int(h.Chunks)
+		if asked.answer.weights.Load() {
+			part, of = 0, 1
+		}
+		_, err := m.exchange.take(asked.asker(), owner, v, part, of)
+		return err
+	}
+	return nil
+}
+
+func (m *hostedModule) refuse(number schema.Sequence, r schema.Refusal) {
+	e := m.host.exchange
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.x.Refuse(m.asker(), number) {
+		return
+	}
+	m.answer.refused = refusedFrame("module "+m.spec.Name, r.Reason, r.Text)
+	if r.Reason == schema.ReasonUnknownContext.String() {
+		m.answer.refused = fmt.Errorf("%w: %w", ErrActivation, m.answer.refused)
+	}
+	e.tell()
+}
+
+// take puts one chunk of an answer in place.
+func (m *hostedModule) take(_ int, v *schema.View) (kept bool, err error) {
+	h, values, a := v.Head(), v.Float32s(), &m.answer
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.begun {
+		a.begun, a.version = true, h.Batch
+		if keys := v.Keys(); len(keys) > 0 {
+			a.context = keys[0]
+		}
+	}
+	if a.weights.Load() || h.Chunks == 1 {
+		a.values = append(a.values[:0], values...)
+		return false, nil
+	}
+	if len(a.values) == 0 {
+		a.values = grown(a.values, int(h.Chunks)*m.host.job.ChunkBytes/4)
+	}
+	copy(a.values[h.Offset:], values)
+	if h.Chunk+1 == h.Chunks {
+		a.values = a.values[:int(h.Offset)+len(values)]
+	}
+	return false, nil
+}
+
+// hostedLately is for how long after its last step a session is said to train with hosted modules.
+const hostedLately = 5 * time.Second
+
+// passClock tells where the time of a program goes that trains with hosted modules outside of Run: waiting for outputs
+// is DoingLookup, what it does with them until it goes back DoingCompute, and waiting for the shard after that
+// DoingResult. What it does between a step and the next pass is its own, DoingOther. Within Run the phases of that
+// count.
+type passClock struct {
+	mu    sync.Mutex // guards what follows; held for moments
+	open  int        // passes that were not stepped or released
+	since time.Time  // the last answer
+}
+
+// asking begins to wait for an answer, and returns what notes that it has come, or failed.
+func (m *hostedModule) asking(kind schema.Kind, training bool) (answered func(ok bool)) {
+	c, began, now := &m.host.passes, m.host.activity.word.Load(), time.Now()
+	alone := m.host.planned.Load() == 0
+	doing := lookingUp
+	if kind != schema.KindForward {
+		doing = awaitingResults
+	}
+	m.host.activity.beginAt(doing, now)
+	if alone && training {
+		c.mu.Lock()
+		if c.open > 0 {
+			lap := now.Sub(c.since)
+			m.host.stats.count(func(t *Stats) { t.ComputeTime += lap })
+		}
+		c.mu.Unlock()
+	}
+	return func(ok bool) {
+		if !alone {
+			m.host.activity.word.Store(began)
+			return
+		}
+		done := time.Now()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if training {
+			m.host.stats.count(func(t *Stats) {
+				if doing == lookingUp {
+					t.LookupTime += done.Sub(now)
+				} else {
+					t.ResultTime += done.Sub(now)
+				}
+			})
+			if ok && kind == schema.KindForward {
+				c.open++
+			}
+			c.since = done
+		}
+		m.host.between(done)
+	}
+}
+
+// between says what is done between two requests. c.mu is held.
+func (h *hosting) between(now time.Time) {
+	if h.passes.open > 0 {
+		h.activity.beginAt(computing, now)
+	} else {
+		h.activity.beginAt(elsewhere, now)
+	}
+}
+
+// begins notes that a pass of a batch begins. Where nothing is added up, passes tell how far the session is: the
+// batches before are done.
+func (h *hosting) begins(b schema.Batch) {
+	if h.place.Plan.Roundless && h.planned.Load() == 0 {
+		h.batch.Store(max(h.batch.Load(), uint64(b)))
+	}
+}
+
+// ended notes that passes were stepped, which makes a batch of so many samples, or released, which makes none.
+func (m *hostedModule) ended(passes, samples int) {
+	if m.host.planned.Load() != 0 {
+		return
+	}
+	c := &m.host.passes
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open = max(0, c.open-passes)
+	if samples > 0 {
+		m.host.stats.count(func(t *Stats) { t.Batches, t.Samples = t.Batches+1, t.Samples+uint64(samples) })
+	}
+	m.host.between(c.since)
+}
+
+// training reports that passes are under way, or were lately.
+func (c *passClock) training(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.open > 0 || !c.since.IsZero() && now.Sub(c.since) < hostedLately
+}
+
+// Step has the module of a pass stepped with the batch, so that one optimizer, the job's, moves the parameters of the
+// job and those of the module. Commit steps the module by the gradients of all passes that lanes of this trainer were
+// given here, divided once by the samples of these passes; the job's parameters take part as ever. The pass has gone
+// Backward, and ends with the batch. One that no lane was given is the caller's to Step or to Release.
+//
+//	pass, y, err := head.Forward(ctx, features, trainer.Pass{Batch: b.Number(), Lane: step.Lane})
+//	lossSum, err := loss.Loss(y, classes, gradY)
+//	gradFeatures, err := pass.BackwardInput(ctx, gradY)
+//	step.Step(pass)
+//	copy(step.Grad("weight"), ...)  // from gradFeatures; then step.Done, step.End, b.Commit
+func (s *LaneStep) Step(pass *Activation) { s.batch.passes = append(s.batch.passes, pass) }
+
+// stepModules steps the modules of the passes that lanes gave, in the order of the first pass of each.
+func (b *Batch) stepModules(ctx context.Context) error {
+	for len(b.passes) > 0 {
+		module, samples := b.passes[0].module, 0
+		var of, rest []*Activation
+		for _, p := range b.passes {
+			if p.module != module {
+				rest = append(rest, p)
+				continue
+			}
+			of, samples = append(of, p), samples+p.samples
+		}
+		if _, err := module.Step(ctx, samples, of...); err != nil {
+			return fmt.Errorf("the batch's %w", err)
+		}
+		b.passes = rest
+	}
+	return nil
 }

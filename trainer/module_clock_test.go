@@ -44,8 +44,8 @@ func TestHostedPhasesAreTold(t *testing.T) {
 	if _, _, err := m.Weights(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if s.passes.open != 1 {
-		t.Errorf("%d passes are open after a read of the parameters, want the 1 before it", s.passes.open)
+	if s.modules.passes.open != 1 {
+		t.Errorf("%d passes are open after a read of the parameters, want the 1 before it", s.modules.passes.open)
 	}
 	for kind, doing := range map[schema.Kind]schema.Doing{schema.KindForward: schema.DoingLookup,
 		schema.KindBackward: schema.DoingResult, schema.KindStep: schema.DoingResult} {
@@ -75,8 +75,8 @@ func TestHostedPhasesAreTold(t *testing.T) {
 	if _, err := m.Evaluate(ctx, x); err != nil {
 		t.Fatal(err)
 	}
-	s.passes.mu.Lock()
-	s.passes.since = s.passes.since.Add(-2 * hostedLately)
-	s.passes.mu.Unlock()
+	s.modules.passes.mu.Lock()
+	s.modules.passes.since = s.modules.passes.since.Add(-2 * hostedLately)
+	s.modules.passes.mu.Unlock()
 	says("nothing was trained lately", schema.DoingOther, false, -1, 1)
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
 
 	"gradbus/fabric"
 	"gradbus/schema"
@@ -52,3 +55,126 @@ func answerOf(data []byte) (c schema.Control, ok bool) {
 
 // publish sends a frame to the coordinator.
 func (o *outsider) publish(frame []byte) error { return o.conn.Publish(o.subject, frame) }
+
+// drainAskEvery is the time between two questions to a ps that ends.
+const drainAskEvery = 250 * time.Millisecond
+
+// Drain has a ps end as it does when it is interrupted: its jobs are handed over to the ps that stands by, or have a
+// last version made durable. c says where the ps is, or its control server; id names it among those that share that
+// one, and empty is the one that has it in itself. told, which may be nil, is called with each answer. It returns when
+// the ps serves nobody any more. Errors: ErrConfig, those of dialing, that no such ps answered within
+// Config.AnswerWithin, and ctx's cause; the ps ends all the same once it has answered.
+//
+//	err := trainer.Drain(ctx, trainer.Config{Server: "nats://10.0.0.1:4222"}, "", nil)
+func Drain(ctx context.Context, c Config, id string, told func(schema.Draining)) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	if told == nil {
+		told = func(schema.Draining) {}
+	}
+	c = c.withDefaults()
+	d := drainAsker{ask: schema.Drain{Server: id}, answers: make(chan schema.Control, 1)}
+	var err error
+	if d.outsider, err = c.dialOutside(ctx, &schema.Job{Name: schema.TelemetryJob}, d.receive); err == nil {
+		defer d.conn.Close()
+		err = d.follow(ctx, &c, told)
+	}
+	if err != nil {
+		return fmt.Errorf("have a ps end: %w", err)
+	}
+	return nil
+}
+
+// drainAsker asks a ps to end, and hears how far that is.
+type drainAsker struct {
+	outsider
+	ask     schema.Drain
+	answers chan schema.Control // the latest
+	refused *schema.Refused     // by a ps that does not read this program's messages; nil: by none
+}
+
+func (d *drainAsker) receive(m fabric.Message) {
+	defer m.Release()
+	if c, ok := answerOf(m.Data); ok && (c.Draining != nil || c.Refused != nil) {
+		select {
+		case <-d.answers: // of before
+		default:
+		}
+		d.answers <- c // which has no other sender
+	}
+}
+
+// follow asks until the ps has ended: it says so, or its own control server is gone.
+func (d *drainAsker) follow(ctx context.Context, c *Config, told func(schema.Draining)) error {
+	ticker := time.NewTicker(drainAskEvery)
+	defer ticker.Stop()
+	within := time.NewTimer(c.AnswerWithin)
+	defer within.Stop()
+	for ended := false; ; {
+		frame, err := schema.EncodeControl(schema.Head{}, schema.Control{Drain: &d.ask})
+		if err == nil {
+			err = d.publish(frame)
+		}
+		if lost := errors.Is(err, fabric.ErrLost); err != nil && !lost {
+			return err
+		} else if lost && d.ask.Incarnation != 0 {
+			select {
+			case last := <-d.answers:
+				if last.Draining != nil {
+					told(*last.Draining)
+				}
+			case <-time.After(drainAskEvery):
+			}
+			return nil
+		}
+		select {
+		case answer := <-d.answers:
+			if answer.Refused != nil { // maybe by another ps than the one that is meant
+				d.refused = answer.Refused
+				continue
+			}
+			a := *answer.Draining
+			if ended { // the ps that answers was started since
+				return nil
+			}
+			if d.ask.Incarnation = a.Incarnation; !a.Ended || len(a.Jobs) > 0 {
+				told(a)
+			}
+			if ended = a.Ended; ended && d.ask.Server != "" {
+				return nil
+			}
+			within.Stop()
+			if ended { // but for its server, which is lost any moment
+				within.Reset(c.AnswerWithin)
+				ticker.Reset(askEvery)
+			}
+		case <-ticker.C:
+			continue
+		case <-within.C:
+			if ended {
+				return nil
+			}
+			return d.nobody(c)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (d *drainAsker) nobody(c *Config) error {
+	if d.refused != nil {
+		return refusedBy(d.refused)
+	}
+	which := "ps " + d.ask.Server
+	if d.ask.Server == "" {
+		which = "ps that has this control server in it"
+	}
+	return fmt.Errorf("no %s has answered at %s within %v: want the id of one that ./bin/ps status shows", which,
+		c.serverName(), c.AnswerWithin)
+}

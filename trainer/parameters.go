@@ -56,6 +56,15 @@ func newParameters(ctx context.Context, job *schema.Job, backend cuda.Backend, f
 
 func (p *parameters) names() []string { return slices.Sorted(maps.Keys(p.index)) }
 
+// named is the current version of a parameter; nil where the job has none of that name.
+func (p *parameters) named(name string) []float32 {
+	i, ok := p.index[name]
+	if !ok {
+		return nil
+	}
+	return p.value(i)
+}
+
 // value is the current version of a parameter.
 func (p *parameters) value(i int) []float32 { return p.of(p.now, p.flat.params[i]) }
 

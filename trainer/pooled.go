@@ -1,9 +1,7 @@
 package trainer
 
 import (
-	"context"
 	"fmt"
-	"slices"
 
 	"gradbus/cuda"
 	"gradbus/lane"
@@ -263,61 +261,4 @@ func takeColumns[T any](to []T, column, dim, whole int, at []int32, from []T) {
 	for i, row := range at {
 		copy(to[i*dim:(i+1)*dim], from[int(row)*whole+column:])
 	}
-}
-
-// columns are those of a table that one shard has.
-type columns struct{ shard, first, count int }
-
-// piecesOf lists who has which columns of a partition.
-func (s *membership) piecesOf(t schema.Table, p schema.Partition) (all []columns) {
-	if s.place.Plan.Tables[t].Cut != schema.CutColumns {
-		return []columns{{s.place.OwnerOfPartition(t, p), 0, s.job.Tables[t].Dim}}
-	}
-	for shard := range s.place.Shards {
-		if first, n := s.place.Columns(t, shard); n > 0 {
-			all = append(all, columns{shard, first, n})
-		}
-	}
-	return all
-}
-
-// scanPartition gives the rows of a partition. Of a table that is cut by columns it puts them together.
-func (s *membership) scanPartition(ctx context.Context, scan *scan, p schema.Partition,
-	yield func(schema.Partition, []uint64, []float32) error) error {
-	dim, pieces := s.job.Tables[scan.section.Table].Dim, s.piecesOf(scan.section.Table, p)
-	var keys []uint64
-	var rows []float32
-	for cursor, more := uint64(0), true; more; {
-		for i, c := range pieces {
-			scan.section.Dim = uint32(c.count)
-			if err := s.scanFrom(ctx, scan, c.shard, p, cursor); err != nil {
-				return err
-			}
-			got, values := scan.answer.Keys(), scan.answer.Float32s()
-			if i == 0 {
-				more = scan.answer.Head().Flags&schema.FlagMore != 0
-			}
-			switch {
-			case len(pieces) == 1:
-				keys, rows = got, values
-				continue
-			case i == 0:
-				keys, rows = append(keys[:0], got...), grown(rows, len(got)*dim)
-			case !slices.Equal(got, keys):
-				return fmt.Errorf("%d keys from %s, and %d others from %s", len(got), schema.ShardMember(c.shard), len(keys),
-					schema.ShardMember(pieces[0].shard))
-			}
-			for k := range got {
-				copy(rows[k*dim+c.first:k*dim+c.first+c.count], values[k*c.count:])
-			}
-		}
-		if len(keys) == 0 {
-			return nil
-		}
-		if err := yield(p, keys, rows); err != nil {
-			return err
-		}
-		cursor = keys[len(keys)-1] + 1
-	}
-	return nil
 }

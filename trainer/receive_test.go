@@ -33,9 +33,9 @@ func arrives(t *testing.T, s *membership, from string, frame []byte, err error) 
 	}
 	m := fabric.NewMessage(fabric.At("bare", from, fabric.KindCtl, "t0").String(), frame)
 	if from[0] == 's' {
-		s.receive(m)
+		s.receiver.receive(m)
 	} else {
-		s.receiveControl(m)
+		s.receiver.receiveControl(m)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestDamagedFramesFillNoLog(t *testing.T) {
 	const frames = 30_000
 	m := fabric.NewMessage(fabric.At("bare", "s0", fabric.KindCtl, "t0").String(), []byte("0123456789"))
 	for range frames {
-		s.receive(m)
+		s.receiver.receive(m)
 	}
 	told, most := strings.Count(log.String(), "frame dropped"), 100+int(time.Since(began)/time.Second)+1
 	if s.faults.Load() != frames || told == 0 || told > most {

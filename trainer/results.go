@@ -237,3 +237,12 @@ func (r *results) applyRows(owner int, v *schema.View) error {
 	}
 	return nil
 }
+
+// roundOver notes what rows say besides: that the shard's round which made their version is over.
+func (r *results) roundOver(shard int, h *schema.Head) error {
+	r.noteCopies(h.Flags, schema.Version(h.Batch))
+	if version := h.Batch - min(h.Batch, schema.Batch(h.Offset)); version > 0 {
+		return r.over(shard, version-1, h.Weight)
+	}
+	return nil
+}

@@ -17,7 +17,7 @@ import (
 
 func moduleDigest(t *testing.T, s *Session) [32]byte {
 	t.Helper()
-	digest, err := s.modules[len(s.modules)-1].Digest(testContext(t))
+	digest, err := s.modules.all[len(s.modules.all)-1].Digest(testContext(t))
 	if err != nil {
 		t.Fatal(err)
 	}

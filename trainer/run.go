@@ -224,9 +224,9 @@ func (r *run) measured(b schema.Batch) {
 		samples += n
 	}
 	if norm := r.sender.norm.end(time.Now(), samples); norm != nil {
-		r.statsMu.Lock()
-		defer r.statsMu.Unlock()
-		r.norm.value, r.norm.batch = norm, b
+		r.stats.mu.Lock()
+		defer r.stats.mu.Unlock()
+		r.stats.norm, r.stats.normOf = norm, b
 	}
 }
 
@@ -246,45 +246,11 @@ func (r *run) settle(ctx context.Context, atLeast schema.Version) error {
 		}
 		began := time.Now()
 		r.activity.beginAt(awaitingResults, began)
-		if err := r.awaitResults(ctx, r.newest()); err != nil {
+		if err := r.exchange.awaitResults(ctx, r.newest()); err != nil {
 			return fmt.Errorf("wait for results: %w", err)
 		}
 		r.waited += time.Since(began)
 	}
-}
-
-// fetch gets the rows of lookups, which may have been sent before: it asks all shards at once. What came before them is
-// complete, so shards can answer.
-func (s *membership) fetch(ctx context.Context, l *lookups) error {
-	if !l.sent {
-		if err := s.askFor(l, true); err != nil {
-			return err
-		}
-	}
-	if err := s.replicas.fill(l.tables); err != nil {
-		return err
-	}
-	return s.awaitAnswers(ctx, l.who)
-}
-
-// askAhead sends lookups of a batch whose rows need not be there yet, if shards have room to keep them until then.
-func (s *membership) askAhead(l *lookups) error {
-	if !l.fit(s.joined.ParkedBytes) {
-		return nil
-	}
-	return s.askFor(l, false)
-}
-
-// askFor sends lookups. From here on until the last answer nothing else may use the rows.
-func (s *membership) askFor(l *lookups, atOnce bool) error {
-	l.begin(s.since(), atOnce)
-	l.sent = true
-	for i := range l.requests {
-		if err := l.send(s, i); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // complete makes version b+1 the current one.
@@ -296,7 +262,7 @@ func (r *run) complete(b schema.Batch) {
 	r.compute.params.commit(b + 1)
 	r.replicas.commit(weight)
 	r.share.limit()
-	r.copyShare(b + 1)
+	r.share.copyAt(b + 1)
 	r.batch.Store(uint64(b) + 1) // what was to be copied is
 	if b < r.job.StartVersion() {
 		return
@@ -315,17 +281,129 @@ func (r *run) complete(b schema.Batch) {
 	if w.samples > 0 {
 		p.Loss = w.lossSum / float64(w.samples)
 	}
-	r.count(func(t *Stats) {
+	r.stats.count(func(t *Stats) {
 		t.add(w.samples, w.times)
 		if w.skipped > 0 && t.LanesSkipped == 0 {
 			r.config.Log.Warn("lanes whose gradient is not finite are skipped; this is the first, and all are counted",
 				"batch", uint64(b))
 		}
 		t.LanesSkipped += uint64(w.skipped)
-		addLoss(&r.loss, w.lossSum, w.samples)
+		addLoss(&r.stats.loss, w.lossSum, w.samples)
 	})
 	if r.report != nil {
 		r.activity.begin(elsewhere)
 		r.report(p)
 	}
+}
+
+// Next is Session.Next in this run.
+func (s *membership) Next() (*Batch, error) {
+	if err := s.TrainingErr(); err != nil {
+		return nil, err
+	}
+	r := s.run
+	if r == nil {
+		r = s.begin(0, nil)
+	}
+	if r.now != nil && r.now.stage != committed {
+		return nil, fmt.Errorf("%w: Next: batch %d is under way, %s: want its Commit before, or Abort", ErrOrder,
+			r.now.Number(), r.now.stage)
+	}
+	if r.batches == 0 {
+		r.planned.Store(uint64(r.committed) + 1)
+	}
+	r.compute.tables.reset()
+	clear(r.compute.samples)
+	r.now = &Batch{run: r, number: r.committed, times: startTimes(), open: -1, named: make([]int, len(r.job.Tables)),
+		steps: make([]LaneStep, len(r.compute.samples))}
+	r.activity.beginAt(seekingKeys, r.now.times.begin)
+	return r.now, nil
+}
+
+// Wait is Session.Wait in this run.
+func (s *membership) Wait(ctx context.Context) (schema.Version, error) {
+	err := s.settled(ctx)
+	return s.Version(), err
+}
+
+// LookupInto is Session.LookupInto in this run.
+func (s *membership) LookupInto(ctx context.Context, asks []RowsInto) (err error) {
+	for i := range asks {
+		if err := s.reader.checkInto(&asks[i]); err != nil {
+			return fmt.Errorf("lookup: ask %d: %w", i, err)
+		}
+	}
+	e := s.reader.evaluating()
+	defer func() { // also where it panics
+		if !errors.Is(err, ErrAgain) {
+			e.release()
+		}
+	}()
+	both, stop := s.readable(ctx)
+	defer stop()
+	if s.TrainingErr() != nil { // the batch whose keys are being named will never be computed
+		err = s.settled(both)
+	}
+	if err := cmp.Or(err, s.Err()); err != nil {
+		return err
+	}
+	if err := s.lookAhead(e, asks); err != nil {
+		return err
+	}
+	b, err := s.awaitRows(both)
+	if err != nil {
+		return err
+	}
+	return s.reader.lookupInto(both, b, asks)
+}
+
+// lookAhead asks for rows that what was committed is about to make.
+func (s *membership) lookAhead(e *evaluation, asks []RowsInto) error {
+	r := s.run // whose report may look rows up itself
+	if e.asked || r == nil || r.report != nil || r.committed == s.newest() || s.job.Ahead > 0 && !r.naming() {
+		return nil
+	}
+	if e.forget(); e.add(asks, &e.at) > 0 {
+		b := r.committed
+		if err := e.lookups.build(s.head(b)); err != nil {
+			return err
+		}
+		if err := e.lookups.askAhead(); err != nil {
+			return err
+		}
+		e.asked = e.lookups.sent
+	}
+	if !e.asked {
+		e.at = place{}
+	}
+	return nil
+}
+
+// naming reports whether the program holds a batch whose rows are not there yet.
+func (r *run) naming() bool { return r.report == nil && r.now != nil && r.now.stage < fetched }
+
+// awaitRows waits until rows can be answered, and gives the batch that they are for: the one whose keys are being
+// named, or the one behind all that was committed.
+func (s *membership) awaitRows(ctx context.Context) (schema.Batch, error) {
+	if r := s.run; r != nil && r.naming() {
+		return r.now.number, r.now.Wait(ctx)
+	}
+	err := s.settled(ctx)
+	return s.newest(), err
+}
+
+// saveWhileRunning saves the model at a version that has just become the current one, if Config.SaveEvery says so. A
+// disk that fails stops no training.
+func (s *membership) saveWhileRunning(v schema.Version) {
+	every, counted, path := s.config.SaveEvery, uint64(s.job.Counted(v)), s.config.SavePath
+	if every == 0 || counted%every != 0 || s.joined.FirstLane != 0 {
+		return
+	}
+	log := s.config.Log.With("job", s.job.Name, "member", s.joined.Member, "version", counted, "path", path)
+	if err := s.reader.SaveExtra(s.ctx, path, Extra{}); err != nil {
+		log.Error("model is not saved", "err", err)
+		return
+	}
+	s.savedAt.Store(counted)
+	log.Info("model is saved")
 }

@@ -209,7 +209,7 @@ func TestSaveStreams(t *testing.T) {
 		most, puts := uint64(0), 0
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		_, err = s.stream(testContext(t), func(_ string, _ int64, values []float32) error {
+		_, err = s.reader.stream(testContext(t), func(_ string, _ int64, values []float32) error {
 			if len(values) > job.ChunkBytes/4 {
 				t.Errorf("%d values at once, want at most %d", len(values), job.ChunkBytes/4)
 			}
@@ -231,11 +231,11 @@ func TestSaveStreams(t *testing.T) {
 
 // A table with more rows than can be held is refused with its name, before anything is read or allocated.
 func TestModelThatCannotBeHeld(t *testing.T) {
-	s := &membership{
+	r := &reader{connection: &connection{
 		job: &schema.Job{Tables: []schema.TableSpec{{Name: "small", Rows: 1, Dim: 1},
 			{Name: "large", Rows: modelRowsMax + 1, Dim: 1}}},
-	}
-	if m, err := s.Weights(t.Context()); m != nil || err == nil ||
+	}}
+	if m, err := r.Weights(t.Context()); m != nil || err == nil ||
 		!strings.Contains(err.Error(), `table "large" has 4294967296 rows: want at most 4294967295`) {
 		t.Errorf("%v, %v", m, err)
 	}

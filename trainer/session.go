@@ -96,15 +96,15 @@ func (s *Session) Shards() int { return s.current().Shards() }
 func (s *Session) Version() schema.Version { return s.current().Version() }
 
 // LRScale is the factor of the manifest's learning rates that the next batch has.
-func (s *Session) LRScale() float32 { return s.current().LRScale() }
+func (s *Session) LRScale() float32 { return s.current().lr.LRScale() }
 
 // Stats are counters and times since the session joined the run under way.
-func (s *Session) Stats() Stats { return s.current().Stats() }
+func (s *Session) Stats() Stats { return s.current().heartbeats.counted() }
 
 // GradientNorm is the L2 norm of the mean gradient over this trainer's samples of a batch, which is taken about once a
 // second; false before the first, and where gradients are not measured.
 func (s *Session) GradientNorm() (norm float64, of schema.Batch, known bool) {
-	return s.current().GradientNorm()
+	return s.current().stats.gradientNorm()
 }
 
 // Distinct finds the distinct ones of keys of a table: ascending at the beginning of unique, n of them, and in ids
@@ -112,7 +112,7 @@ func (s *Session) GradientNorm() (norm float64, of schema.Batch, known bool) {
 //
 //	keys 9 4 9  ->  unique 4 9, ids 1 0 1
 func (s *Session) Distinct(table schema.Table, keys, unique []uint64, ids []int64) (n int, err error) {
-	return s.current().Distinct(table, keys, unique, ids)
+	return s.current().reader.Distinct(table, keys, unique, ids)
 }
 
 // Err is nil while the session is usable, and then why it is not.
@@ -177,7 +177,7 @@ func (s *Session) awaitJoin(ctx context.Context) error {
 	s.membership = j.membership
 	s.mu.Unlock()
 	for _, h := range s.handles {
-		h.hostedModule = s.modules[h.index]
+		h.hostedModule = s.modules.all[h.index]
 	}
 	s.next.joined(s.membership)
 	s.given, s.readAt, s.reading = nil, nil, nil
@@ -352,6 +352,16 @@ func (s *Session) read(ctx context.Context, call func(m *membership) error) erro
 	})
 }
 
+// readWhole makes a call that reads a version which is complete.
+func (s *Session) readWhole(ctx context.Context, call func(r *reader) error) error {
+	return s.read(ctx, func(m *membership) error {
+		if err := m.settled(ctx); err != nil {
+			return err
+		}
+		return call(m.reader)
+	})
+}
+
 // readAssigned is read of a program that calls NextAssigned. It reads where the batch under way is computed, or else
 // the one that is next.
 func (s *Session) readAssigned(ctx context.Context, call func(m *membership) error) error {
@@ -422,8 +432,8 @@ func (s *Session) Wait(ctx context.Context) (v schema.Version, err error) {
 //
 //	rows, err := session.Lookup(ctx, []trainer.TableKeys{{Table: 0, Keys: []uint64{7, 7, 3}}})
 func (s *Session) Lookup(ctx context.Context, asks []TableKeys) (rows [][]float32, err error) {
-	err = s.read(ctx, func(m *membership) error {
-		rows, err = m.Lookup(ctx, asks)
+	err = s.readWhole(ctx, func(r *reader) error {
+		rows, err = r.Lookup(ctx, asks)
 		return err
 	})
 	return rows, err
@@ -434,8 +444,11 @@ func (s *Session) Lookup(ctx context.Context, asks []TableKeys) (rows [][]float3
 // the job. In async and grouped, rows move at any time, and a version says nothing about them.
 func (s *Session) LookupAt(ctx context.Context, version schema.Version, asks []TableKeys) (rows [][]float32,
 	err error) {
-	err = s.read(ctx, func(m *membership) error {
-		rows, err = m.LookupAt(ctx, version, asks)
+	err = s.readWhole(ctx, func(r *reader) error {
+		if has := r.Version(); has != version {
+			return fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", ErrVersion, version, has)
+		}
+		rows, err = r.Lookup(ctx, asks)
 		return err
 	})
 	return rows, err
@@ -460,14 +473,14 @@ func (s *Session) LookupInto(ctx context.Context, asks []RowsInto) error {
 // the middle, the scan begins again.
 func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p schema.Partition, keys []uint64,
 	rows []float32) error) error {
-	return s.read(ctx, func(m *membership) error { return m.Table(ctx, table, yield) })
+	return s.readWhole(ctx, func(r *reader) error { return r.Table(ctx, table, yield) })
 }
 
 // Digest is the SHA-256 over all weights at the current version, as schema.WeightsDigest defines it. It is the same for
 // any number of trainers and shards, and reads every table from the shards.
 func (s *Session) Digest(ctx context.Context) (digest [32]byte, err error) {
-	err = s.read(ctx, func(m *membership) error {
-		digest, err = m.Digest(ctx)
+	err = s.readWhole(ctx, func(r *reader) error {
+		digest, err = r.Digest(ctx)
 		return err
 	})
 	return digest, err
@@ -476,8 +489,8 @@ func (s *Session) Digest(ctx context.Context) (digest [32]byte, err error) {
 // Weights reads the whole model at the current version. It fails where a table has more rows than can be held; Table
 // reads such a one.
 func (s *Session) Weights(ctx context.Context) (w *Model, err error) {
-	err = s.read(ctx, func(m *membership) error {
-		w, err = m.Weights(ctx)
+	err = s.readWhole(ctx, func(r *reader) error {
+		w, err = r.Weights(ctx)
 		return err
 	})
 	return w, err
@@ -493,7 +506,7 @@ func (s *Session) Save(ctx context.Context, path string) error {
 // SaveExtra is Save of a file with more tensors. It fails where one of them has the name of another or of a weight, or
 // the metadata have an entry that Save writes.
 func (s *Session) SaveExtra(ctx context.Context, path string, extra Extra) error {
-	return s.read(ctx, func(m *membership) error { return m.SaveExtra(ctx, path, extra) })
+	return s.readWhole(ctx, func(r *reader) error { return r.SaveExtra(ctx, path, extra) })
 }
 
 // ScaleLR changes the learning rates of the job, of every parameter and table: from a batch on that it returns they are
@@ -509,7 +522,7 @@ func (s *Session) SaveExtra(ctx context.Context, path string, extra Extra) error
 func (s *Session) ScaleLR(ctx context.Context, from schema.Batch, scale float32) (schema.Batch, error) {
 	at := schema.Batch(0)
 	call := func(m *membership) (err error) {
-		at, err = m.ScaleLR(ctx, from, scale)
+		at, err = m.lr.ScaleLR(ctx, from, scale)
 		return err
 	}
 	if s.form == formAssigned { // also while a batch is under way
@@ -525,7 +538,7 @@ func (s *Session) ScaleLR(ctx context.Context, from schema.Batch, scale float32)
 //	lossSum, err := loss.Loss(y, classes, gradY)
 //	_, err = pass.BackwardStep(ctx, gradY, samples)
 func (s *Session) Module(name string) (*Module, error) {
-	m, err := s.module(name)
+	m, err := s.modules.module(name)
 	if err != nil {
 		return nil, err
 	}

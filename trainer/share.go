@@ -20,7 +20,13 @@ import (
 // share is copies of what this trainer gives of a version that is written down, and of one that who stands by is told:
 // some chunks, with what the optimizer keeps of them. The other trainers give the other chunks.
 type share struct {
-	pieces *shard.Pieces
+	*connection
+	exchange *exchanging
+	results  *results
+	flat     *flatSpace
+	params   *parameters
+	replicas *replicas
+	pieces   *shard.Pieces
 
 	mu     sync.Mutex // guards what follows; before locks of tables
 	copies [len(copyFlags)]shareCopy
@@ -36,12 +42,12 @@ type shareCopy struct {
 // copyFlags are the flags by which results say that a version is to be copied, each in place of the one before.
 var copyFlags = [...]uint32{schema.FlagCopy, schema.FlagMirror}
 
-// copyShare copies this trainer's share of a version that has just become whole, where results have said so. Nothing
+// copyAt copies this trainer's share of a version that has just become whole, where results have said so. Nothing
 // changes it meanwhile: the next batch has no results before this trainer has sent its part.
-func (r *run) copyShare(v schema.Version) {
+func (s *share) copyAt(v schema.Version) {
 	var wanted []int
 	for i := range copyFlags {
-		if r.results.copies[i].Load() == uint64(v) {
+		if s.results.copies[i].Load() == uint64(v) {
 			wanted = append(wanted, i)
 		}
 	}
@@ -49,17 +55,17 @@ func (r *run) copyShare(v schema.Version) {
 		return
 	}
 	chunks := map[int][]state.Tensor{}
-	for i := range r.flat.rounds {
-		c := &r.flat.rounds[i]
-		if schema.TrainerMember(r.place.KeptBy(c.bucket, c.chunk)) == r.joined.Member {
-			chunks[i] = state.Cloned(r.compute.params.state.Pieces(i, v))
+	for i := range s.flat.rounds {
+		c := &s.flat.rounds[i]
+		if schema.TrainerMember(s.place.KeptBy(c.bucket, c.chunk)) == s.joined.Member {
+			chunks[i] = state.Cloned(s.params.state.Pieces(i, v))
 		}
 	}
-	rows := r.copyRows(wanted)
-	r.share.mu.Lock()
-	defer r.share.mu.Unlock()
+	rows := s.copyRows(wanted)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, i := range wanted {
-		r.share.copies[i] = shareCopy{v, chunks, rows}
+		s.copies[i] = shareCopy{v, chunks, rows}
 	}
 }
 
@@ -67,28 +73,28 @@ func (r *run) copyShare(v schema.Version) {
 // nothing where the version is over and was not copied. Of a version that a place begins with it is there until the
 // trainer there has it: the others may be one batch further, where the one before had sent its part of that, and not
 // two.
-func (s *membership) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor, known bool) {
-	s.share.mu.Lock()
-	for i := range s.share.copies {
-		if c := &s.share.copies[i]; c.version == v && !known {
+func (s *share) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor, known bool) {
+	s.mu.Lock()
+	for i := range s.copies {
+		if c := &s.copies[i]; c.version == v && !known {
 			tensors, known = c.chunks[chunk]
 		}
 	}
-	s.share.mu.Unlock()
+	s.mu.Unlock()
 	if known || v < s.joined.Version { // of before this trainer came it has nothing
 		return tensors, true
 	}
 	s.exchange.do(func(x *exchange.Exchange) { // which no result is placed beside
 		known = x.Completed() >= v
 		if x.Keeps(v) || known && planted.Is(planted.ShareOtherVersion) {
-			tensors = state.Cloned(s.compute.params.state.Pieces(chunk, v))
+			tensors = state.Cloned(s.params.state.Pieces(chunk, v))
 		}
 	})
 	return tensors, known
 }
 
 // answerReplica tells a shard what a chunk is at a version. Who asks too early asks again.
-func (s *membership) answerReplica(owner int, v *schema.View) error {
+func (s *share) answerReplica(owner int, v *schema.View) error {
 	h, link := v.Head(), s.links[owner]
 	if s.place.Plan.Owner != schema.ByTrainers || h.Flags&schema.FlagParameters == 0 ||
 		h.Generation != s.joined.Generation || link.outbox == nil {
@@ -105,7 +111,7 @@ func (s *membership) answerReplica(owner int, v *schema.View) error {
 	}
 	head := s.head(h.Batch)
 	head.Sequence = h.Sequence
-	frames, err := s.share.pieces.Answer(head, &piece)
+	frames, err := s.pieces.Answer(head, &piece)
 	if err != nil {
 		return fmt.Errorf("tell %s of version %d: %w", link.member, h.Batch, err)
 	}
@@ -120,7 +126,7 @@ func (s *membership) answerReplica(owner int, v *schema.View) error {
 
 // takeReplica gives an answer to who has asked for parameters. One that has nothing is none: another trainer is asked
 // next. Nor is one of another version, which who had the place before has asked for: numbers begin anew with each.
-func (s *membership) takeReplica(owner int, v *schema.View) error {
+func (s *share) takeReplica(owner int, v *schema.View) error {
 	h := v.Head()
 	other := h.Generation != s.joined.Generation || schema.Version(h.Batch) != s.joined.Version
 	if other || len(v.Values()) == 0 || h.Chunks == 0 {
@@ -139,6 +145,7 @@ type replicaAsk struct {
 	first   schema.Sequence // number of the question for chunks[0]; the others' follow
 	chunks  []int
 	owners  []int // who are asked for them
+	flat    *flatSpace
 	pieces  *shard.Pieces
 
 	mu      sync.Mutex // a leaf
@@ -162,17 +169,17 @@ func (a *replicaAsk) take(_ int, v *schema.View) (kept bool, err error) {
 }
 
 // send implements asker.
-func (a *replicaAsk) send(s *membership, i int) error {
-	c := &s.flat.rounds[a.chunks[i]]
-	h := s.head(schema.Batch(a.version))
+func (a *replicaAsk) send(to *connection, i int) error {
+	c := &a.flat.rounds[a.chunks[i]]
+	h := to.head(schema.Batch(a.version))
 	h.Bucket, h.Chunk, h.Chunks, h.Flags = c.bucket, c.chunk, c.chunk+1, schema.FlagParameters
 	h.Sequence = a.first + schema.Sequence(i)
-	return s.pull(a.owners[i], h)
+	return to.pull(a.owners[i], h)
 }
 
 // resumeReplica asks for all parameters and rows that trainers have at a version, with what the optimizer keeps of
 // them: each of the shard in whose part of a version it lies.
-func (s *membership) resumeReplica(ctx context.Context, v schema.Version) error {
+func (s *share) resumeReplica(ctx context.Context, v schema.Version) error {
 	place := s.place.OnShards()
 	if err := s.copyDense(ctx, v, func(i int) int {
 		return place.OwnerOfChunk(s.flat.rounds[i].bucket, s.flat.rounds[i].chunk)
@@ -186,9 +193,9 @@ func (s *membership) resumeReplica(ctx context.Context, v schema.Version) error 
 }
 
 // copyDense asks for all parameters at a version: of each chunk one owner, who has it or asks who has.
-func (s *membership) copyDense(ctx context.Context, v schema.Version, ownerOf func(chunk int) int) error {
-	params := s.compute.params.state
-	ask := &replicaAsk{version: v, pieces: s.share.pieces, restore: params.Restore()}
+func (s *share) copyDense(ctx context.Context, v schema.Version, ownerOf func(chunk int) int) error {
+	params := s.params.state
+	ask := &replicaAsk{version: v, flat: s.flat, pieces: s.pieces, restore: params.Restore()}
 	for at := 0; at < len(s.flat.rounds); at += len(ask.chunks) {
 		ask.chunks = ask.chunks[:0]
 		var owners []int
@@ -206,14 +213,14 @@ func (s *membership) copyDense(ctx context.Context, v schema.Version, ownerOf fu
 }
 
 // copyTables asks for the rows of all replicated tables at a version: of each partition one owner, who has it.
-func (s *membership) copyTables(ctx context.Context, v schema.Version,
+func (s *share) copyTables(ctx context.Context, v schema.Version,
 	ownerOf func(schema.Table, schema.Partition) int) error {
 	for t, table := range s.replicas.tables {
 		if table == nil {
 			continue
 		}
 		ask := &rowsAsk{version: v, table: schema.Table(t), spec: &s.job.Tables[t], from: table, restore: table.Restore(),
-			pieces: s.share.pieces, ownerOf: ownerOf}
+			pieces: s.pieces, ownerOf: ownerOf}
 		if err := ask.all(ctx, s); err != nil {
 			return fmt.Errorf("table %q: %w", ask.spec.Name, err)
 		}
@@ -248,7 +255,7 @@ type rowsPart struct {
 const rowsAskedMax = 16
 
 // all gets all rows.
-func (a *rowsAsk) all(ctx context.Context, s *membership) error {
+func (a *rowsAsk) all(ctx context.Context, s *share) error {
 	next := schema.Partition(0)
 	for {
 		a.parts = a.open()
@@ -300,7 +307,7 @@ func (a *rowsAsk) take(i int, v *schema.View) (kept bool, err error) {
 }
 
 // send implements asker.
-func (a *rowsAsk) send(s *membership, i int) error {
+func (a *rowsAsk) send(to *connection, i int) error {
 	p := &a.parts[i]
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull, Keys: 1, Sections: 1})
 	if err != nil {
@@ -309,26 +316,26 @@ func (a *rowsAsk) send(s *membership, i int) error {
 	a.mu.Lock()
 	cursor := p.cursor // an answer may just be put in place
 	a.mu.Unlock()
-	h := s.head(schema.Batch(a.version))
+	h := to.head(schema.Batch(a.version))
 	h.Bucket, h.Flags, h.Sequence = schema.Bucket(p.partition), schema.FlagParameters, a.first+schema.Sequence(i)
 	f.SetHead(h)
 	f.SetSection(0, schema.Section{Table: a.table, Dim: uint32(a.spec.Dim), Count: 1})
 	f.Keys()[0] = cursor
-	link := s.links[p.owner]
-	return link.publish(s.subject(fabric.KindPull, link.member), f.Seal())
+	link := to.links[p.owner]
+	return link.publish(to.subject(fabric.KindPull, link.member), f.Seal())
 }
 
 // askReplica asks owners, and waits for their answers, for the job's deadline at most.
-func (s *membership) askReplica(ctx context.Context, a asker, first schema.Sequence, owners []int) error {
+func (s *share) askReplica(ctx context.Context, a asker, first schema.Sequence, owners []int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.deadline(), ErrNoParameters)
 	defer cancel()
 	s.exchange.ask(replicaAsked, a, first, owners, s.since(), false)
 	for i := range owners {
-		if err := a.send(s, i); err != nil {
+		if err := a.send(s.connection, i); err != nil {
 			return err
 		}
 	}
-	return s.awaitAnswers(ctx, replicaAsked)
+	return s.exchange.awaitAnswers(ctx, replicaAsked)
 }
 
 // resumed notes that all results of a batch are in place, which others have had.
@@ -344,4 +351,117 @@ func (r *results) resumed(last schema.Batch) error {
 		}
 	}
 	return nil
+}
+
+// sharedRows is a replicated table at a version that is written down, which shards ask this trainer for: each for the
+// rows in its part. Old rows are kept of those that later batches change.
+type sharedRows struct {
+	lock  *sync.Mutex // that of the table, which guards what follows
+	rows  state.RowsCopy
+	left  map[int]bool // shards that have not got all of theirs
+	ended bool         // nothing is asked for any more, or old rows take too much
+}
+
+// copyRows begins to copy the tables that are asked of this trainer, which are at a version that is to be copied. Those
+// that were copied for the same purpose before are not any more.
+func (s *share) copyRows(wanted []int) map[schema.Table]*sharedRows {
+	s.mu.Lock()
+	for _, i := range wanted {
+		for _, t := range s.copies[i].rows {
+			t.endIf(func() bool { return true })
+		}
+	}
+	s.mu.Unlock()
+	if len(s.replicas.kept()) == 0 {
+		return nil
+	}
+	all, place := map[schema.Table]*sharedRows{}, s.place.OnShards()
+	for i, t := range s.replicas.tables {
+		id := schema.Table(i)
+		if t == nil || schema.TrainerMember(place.TableKeptBy(id)) != s.joined.Member {
+			continue
+		}
+		shared := &sharedRows{lock: &s.replicas.locks[i], left: map[int]bool{}}
+		for p := range schema.Partition(s.replicas.specs[i].Partitions) {
+			if t.Left(p, 0) > 0 {
+				shared.left[place.OwnerOfPartition(id, p)] = true
+			}
+		}
+		shared.lock.Lock()
+		shared.rows = t.Copy(0, true)
+		if planted.Is(planted.CloseSharedRows) {
+			shared.rows.Close()
+		}
+		shared.lock.Unlock()
+		if !planted.Is(planted.SkipSharedRows) {
+			all[id] = shared
+		}
+	}
+	return all
+}
+
+// endIf gives up what is copied where a condition holds.
+func (t *sharedRows) endIf(holds func() bool) {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	if !t.ended && holds() {
+		t.ended = true
+		t.rows.Close()
+	}
+}
+
+// limit ends copies whose old rows take more than they may. It is called after each step.
+func (s *share) limit() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.copies {
+		for _, t := range s.copies[i].rows {
+			t.endIf(func() bool { return t.rows.Bytes() > state.CopyBytesMax })
+		}
+	}
+}
+
+// sharedAt is a stretch of the rows of a partition from a key on, at a version that a shard asks for. It is not known
+// before the version is whole here, and nothing where the version is over and was not copied. A key behind the last one
+// of the table says that the shard has got all of its rows, and is not answered.
+func (s *share) sharedAt(owner int, h *schema.Head, table schema.Table, from []uint64) (rows *state.Rows,
+	known bool) {
+	if int(table) >= len(s.replicas.tables) || s.replicas.tables[table] == nil || len(from) != 1 ||
+		int(h.Bucket) >= s.replicas.specs[table].Partitions {
+		return nil, false
+	}
+	v := schema.Version(h.Batch)
+	known = s.newest() >= v || v < s.joined.Version // before it is looked for
+	s.mu.Lock()
+	var shared *sharedRows
+	for i := range s.copies {
+		if c := &s.copies[i]; c.version == v {
+			shared = c.rows[table]
+		}
+	}
+	s.mu.Unlock()
+	if shared == nil {
+		return nil, known
+	}
+	return shared.stretch(owner, schema.Partition(h.Bucket), from[0], s.pieces.ValuesMax(),
+		s.replicas.specs[table].Rows)
+}
+
+// stretch answers a shard.
+func (t *sharedRows) stretch(owner int, p schema.Partition, from uint64, valuesMax int, end uint64) (rows *state.Rows,
+	known bool) {
+	if from >= end {
+		t.endIf(func() bool {
+			delete(t.left, owner)
+			return len(t.left) == 0
+		})
+		return nil, false
+	}
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	if t.ended {
+		return nil, true
+	}
+	r := t.rows.Stretch(p, from, valuesMax)
+	return &r, true
 }

@@ -14,12 +14,12 @@ func (c *placedAnswers) take(int, *schema.View) (bool, error) {
 	return false, nil
 }
 
-func (c *placedAnswers) send(*membership, int) error { return nil }
+func (c *placedAnswers) send(*connection, int) error { return nil }
 
 // Of what comes to who has asked for parameters, all that is no answer is left out: of another version or generation,
 // which who had the place before has asked for, without values, of no number of frames, and repeated.
 func TestAnswersThatAreNone(t *testing.T) {
-	s := &membership{joined: schema.Joined{Generation: 3, Version: 7}, exchange: testExchange()}
+	s := &share{connection: &connection{joined: schema.Joined{Generation: 3, Version: 7}}, exchange: testExchange()}
 	var placed placedAnswers
 	s.exchange.ask(replicaAsked, &placed, 1, []int{0}, 0, false)
 	for _, c := range []struct {

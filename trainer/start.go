@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -103,36 +102,6 @@ func finite(kind, name string, values []float32) error {
 			return fmt.Errorf("%s %q of the model: value %d is %v: want finite values", kind, name, i, v)
 		}
 	}
-	return nil
-}
-
-// assign runs the batches by which the job begins with the values of a model; none where they are drawn. All trainers
-// take part, and the one that has lane 0 gives them.
-func (s *membership) assign(ctx context.Context) error {
-	start := s.job.StartVersion()
-	if start == 0 {
-		return nil
-	}
-	if s.joined.FirstLane == 0 && s.config.From == nil {
-		return fmt.Errorf("%w: job %s begins with the model whose digest is %s, and %s has lane 0: want it as Config.From",
-			ErrConfig, s.job.Name, s.job.Start.Digest, s.Member())
-	}
-	ctx, stop := s.running(ctx)
-	defer stop()
-	r := s.begin(uint64(start), nil)
-	r.first = 0
-	w := &assigning{model: s.config.From, job: s.job}
-	s.config.From = nil // it may be as large as all tables
-	for range start {
-		if err := r.fill(ctx, ctx, w); err != nil {
-			return fmt.Errorf("begin with the values of a model: %w", err)
-		}
-	}
-	if err := r.settle(ctx, r.committed); err != nil {
-		return r.failed(ctx, s.newest(), fmt.Errorf("begin with the values of a model: %w", err))
-	}
-	r.end()
-	s.speaks.Store(true) // the coordinator may replace trainers from now on
 	return nil
 }
 

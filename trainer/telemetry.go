@@ -12,6 +12,7 @@ import (
 	"gradbus/fabric"
 	"gradbus/internal/process"
 	"gradbus/schema"
+	"gradbus/trainer/internal/exchange"
 )
 
 // heartbeatLate is how long beyond its time a report may wait for keepTime, which sends it with a heartbeat.
@@ -45,43 +46,54 @@ func newReports(started time.Time, backend cuda.Backend) *reports {
 	return p
 }
 
+// heartbeats tell the coordinator that this trainer is there, and whoever watches how it fares.
+type heartbeats struct {
+	*connection
+	exchange     *exchanging
+	stats        *statistics
+	activity     *activity
+	modules      *modules
+	reducer      *reducer // nil where this trainer adds up nothing for others
+	fingerprints *fingerprints
+	reports      *reports // nil where none are sent
+}
+
 // keepReports is the goroutine that makes them, until the session ends.
-func (s *membership) keepReports() {
-	defer s.clock.Done()
-	p := s.reports
+func (h *heartbeats) keepReports() {
+	p := h.reports
 	defer p.disks.Close()
 	late := time.NewTimer(0) // the first at once
 	defer late.Stop()
 	for {
 		select {
 		case <-p.due:
-			s.makeReport()
+			h.makeReport()
 		case <-late.C:
-			s.makeReport()
-			if s.stuck(time.Now()) {
+			h.makeReport()
+			if h.stuck(time.Now()) {
 				break // and is silent, so that the deadline finds it
 			}
-			if err := s.sendHeartbeat(); err != nil {
-				s.fail(err)
+			if err := h.sendHeartbeat(); err != nil {
+				h.fail(err)
 			}
-		case <-s.ctx.Done():
+		case <-h.ctx.Done():
 			return
 		}
-		late.Reset(s.config.TelemetryEvery + heartbeatLate)
+		late.Reset(h.config.TelemetryEvery + heartbeatLate)
 	}
 }
 
 // tickHeartbeat is called every tickEvery, with the time at which the last heartbeat was sent, and sends the next one
 // when it is due, or a report is that cannot wait for it. It never waits.
-func (s *membership) tickHeartbeat(now time.Time, sent *time.Time) error {
-	left := s.config.HeartbeatEvery - now.Sub(*sent)
-	if s.speaks.Swap(false) {
+func (h *heartbeats) tickHeartbeat(now time.Time, sent *time.Time) error {
+	left := h.config.HeartbeatEvery - now.Sub(*sent)
+	if h.speaks.Swap(false) {
 		left = 0
 	}
 	made := false
-	if p := s.reports; p != nil {
+	if p := h.reports; p != nil {
 		since := now.Sub(p.asked)
-		if since >= s.config.TelemetryEvery || since >= s.config.TelemetryEvery-3*tickEvery && left > 0 &&
+		if since >= h.config.TelemetryEvery || since >= h.config.TelemetryEvery-3*tickEvery && left > 0 &&
 			left <= 2*tickEvery {
 			p.asked = now
 			select {
@@ -95,77 +107,77 @@ func (s *membership) tickHeartbeat(now time.Time, sent *time.Time) error {
 		return nil
 	}
 	*sent = now
-	if err := s.sendHeartbeat(); err != nil {
+	if err := h.sendHeartbeat(); err != nil {
 		return err
 	}
-	return s.sendReport()
+	return h.sendReport()
 }
 
 // sendHeartbeat says that this trainer is there, and how it fares where a report is made.
-func (s *membership) sendHeartbeat() error {
-	frame, err := s.heartbeat()
+func (h *heartbeats) sendHeartbeat() error {
+	frame, err := h.heartbeat()
 	if err != nil {
 		return err
 	}
-	return publish(s.control, s.subject(fabric.KindHeartbeat, schema.All), frame)
+	return publish(h.control, h.subject(fabric.KindHeartbeat, schema.All), frame)
 }
 
 // heartbeat is with the report that is made, unless no frame can have it.
-func (s *membership) heartbeat() ([]byte, error) {
-	if p := s.reports; p != nil {
+func (h *heartbeats) heartbeat() ([]byte, error) {
+	if p := h.reports; p != nil {
 		if report := p.made.Swap(nil); report != nil {
-			frame, err := schema.EncodeHeartbeat(s.signHead(), *report)
-			if err == nil && len(frame) <= s.control.PayloadBytesMax() {
+			frame, err := schema.EncodeHeartbeat(h.signHead(), *report)
+			if err == nil && len(frame) <= h.control.PayloadBytesMax() {
 				return frame, nil
 			}
-			s.reportFailed(cmp.Or(err, fabric.ErrPayload))
+			h.reportFailed(cmp.Or(err, fabric.ErrPayload))
 		}
 	}
-	return schema.EncodeHeartbeat(s.signHead(), nil)
+	return schema.EncodeHeartbeat(h.signHead(), nil)
 }
 
 // makeReport makes a report of this moment, in place of one that was not sent.
-func (s *membership) makeReport() {
-	p := s.reports
+func (h *heartbeats) makeReport() {
+	p := h.reports
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.report.Serial++
-	p.report.NowMS, p.report.EveryMS = time.Now().UnixMilli(), max(1, s.config.TelemetryEvery.Milliseconds())
-	s.fillReport(&p.body)
+	p.report.NowMS, p.report.EveryMS = time.Now().UnixMilli(), max(1, h.config.TelemetryEvery.Milliseconds())
+	h.fillReport(&p.body)
 	p.body.Process, p.body.Disks = p.meter.Read(), p.disks.Read()
 	report, err := schema.EncodeTelemetry(&p.report)
 	if err != nil {
-		s.reportFailed(err)
+		h.reportFailed(err)
 		return
 	}
 	p.made.Store(&report)
 }
 
 // reportFailed logs the first error: a report more or less is nothing to end a job for.
-func (s *membership) reportFailed(err error) {
-	s.reports.once.Do(func() {
-		s.config.Log.Warn("report not sent", "job", s.job.Name, "member", s.joined.Member, "err", err)
+func (h *heartbeats) reportFailed(err error) {
+	h.reports.once.Do(func() {
+		h.config.Log.Warn("report not sent", "job", h.job.Name, "member", h.joined.Member, "err", err)
 	})
 }
 
 // sendLastReport says how a session ends, so that one that was shorter than a second is seen, too.
-func (s *membership) sendLastReport() {
-	if s.reports == nil || s.control == nil || s.ctx.Err() != nil {
+func (h *heartbeats) sendLastReport() {
+	if h.reports == nil || h.control == nil || h.ctx.Err() != nil {
 		return
 	}
-	s.makeReport()
-	if err := s.sendHeartbeat(); err != nil {
-		s.reportFailed(err)
+	h.makeReport()
+	if err := h.sendHeartbeat(); err != nil {
+		h.reportFailed(err)
 	}
 }
 
 // fillReport writes what the session knows of itself.
-func (s *membership) fillReport(t *schema.TrainerReport) {
-	stats := s.Stats()
-	t.RunID, t.Batch, t.Planned = s.joined.RunID, s.newest(), schema.Batch(s.planned.Load())
+func (h *heartbeats) fillReport(t *schema.TrainerReport) {
+	stats := h.counted()
+	t.RunID, t.Batch, t.Planned = h.joined.RunID, h.newest(), schema.Batch(h.planned.Load())
 	t.Batches, t.Samples, t.Behind = stats.Batches, stats.Samples, stats.Behind
-	if len(s.modules) > 0 { // versions of their own, which no batch of the job makes
-		t.Hosted, t.Batch = t.Planned == 0 && s.passes.training(time.Now()), max(t.Batch, schema.Batch(stats.Batches))
+	if len(h.modules.all) > 0 { // versions of their own, which no batch of the job makes
+		t.Hosted, t.Batch = t.Planned == 0 && h.modules.passes.training(time.Now()), max(t.Batch, schema.Batch(stats.Batches))
 	}
 	t.KeysSeconds, t.LookupSeconds, t.ComputeSeconds = seconds(stats.KeysTime), seconds(stats.LookupTime),
 		seconds(stats.ComputeTime)
@@ -177,27 +189,27 @@ func (s *membership) fillReport(t *schema.TrainerReport) {
 	t.Traffic = schema.Traffic{BytesSent: stats.BytesSent, BytesReceived: stats.BytesReceived,
 		MessagesSent:     stats.MessagesSent,
 		MessagesReceived: stats.MessagesReceived, Reconnects: stats.Reconnects, Dropped: stats.Dropped,
-		Connected: s.connected()}
-	s.statsMu.Lock()
-	t.Loss, t.GradientNorm, t.GradientBatch = s.loss, s.norm.value, s.norm.batch
-	t.Replicas = append(t.Replicas[:0], s.fingerprints.digests...)
-	s.statsMu.Unlock()
+		Connected: h.connected()}
+	h.stats.mu.Lock()
+	t.Loss, t.GradientNorm, t.GradientBatch = h.stats.loss, h.stats.norm, h.stats.normOf
+	t.Replicas = append(t.Replicas[:0], h.fingerprints.digests...)
+	h.stats.mu.Unlock()
 	var since time.Duration
-	t.Doing, since = s.activity.now(s.since())
+	t.Doing, since = h.activity.now(h.since())
 	t.DoingMS = since.Milliseconds()
-	t.AwaitedShard = s.awaited(t.Doing)
-	t.Links = s.linkReports(t.Links)
-	if s.config.GPUs != nil {
-		t.GPUs = s.config.GPUs()
+	t.AwaitedShard = h.awaited(t.Doing)
+	t.Links = h.linkReports(t.Links)
+	if h.config.GPUs != nil {
+		t.GPUs = h.config.GPUs()
 	}
-	if v, ok := s.config.Backend.(*cuda.Verified); ok {
+	if v, ok := h.config.Backend.(*cuda.Verified); ok {
 		t.Verification = schema.VerificationOf(v, t.GPUs)
 	}
 }
 
 func seconds(d time.Duration) schema.Real { return schema.Real(max(0, d.Seconds())) }
 
-// addLoss takes the sum of the losses of a batch over this trainer's samples, and its mean. statsMu is held.
+// addLoss takes the sum of the losses of a batch over this trainer's samples, and its mean. mu of statistics is held.
 func addLoss(l *schema.TrainLoss, sum float64, samples int) {
 	if samples == 0 {
 		return
@@ -246,4 +258,158 @@ func (a *activity) beginAt(d doing, now time.Time) {
 func (a *activity) now(at time.Duration) (schema.Doing, time.Duration) {
 	word := a.word.Load()
 	return doingNames[word&7], max(0, at-time.Duration(word>>3))
+}
+
+// sendReport tells the coordinator whom this trainer's rounds wait for, as often as it gives signs of life, so that
+// one who lives and sends nothing is found out where no shard of a ps would notice.
+func (h *heartbeats) sendReport() error {
+	if h.reducer == nil {
+		return nil
+	}
+	report := &schema.Report{Ready: true, Waiting: h.reducer.waiting()}
+	frame, err := schema.EncodeControl(h.head(h.newest()), schema.Control{Report: report})
+	if err != nil {
+		return err
+	}
+	return publish(h.control, h.subject(fabric.KindCtl, schema.Coordinator), frame)
+}
+
+// awaited returns the first shard that a session waits for: one that has not answered a lookup, or whose results are
+// missing. It returns nil if the session waits for no shard, or for another trainer.
+func (h *heartbeats) awaited(doing schema.Doing) *int {
+	owner := -1
+	if doing == schema.DoingLookup || doing == schema.DoingResult {
+		h.exchange.do(func(x *exchange.Exchange) { owner, _ = x.Lacking() })
+	}
+	if owner < 0 || owner >= h.joined.Shards {
+		return nil
+	}
+	return &owner
+}
+
+// linkReports says how the windows to all owners are.
+func (h *heartbeats) linkReports(to []schema.LinkReport) []schema.LinkReport {
+	to = to[:0]
+	for i, l := range h.links {
+		if l.outbox == nil || len(to) == schema.LinksMax {
+			continue
+		}
+		o := l.outbox.State()
+		to = append(to, schema.LinkReport{Shard: i, PendingBytes: int64(o.PendingBytes), WindowBytes: int64(o.WindowBytes),
+			Frames: o.Frames,
+			Resent: resent(o.OutboxStats), RoundTrip: seconds(o.RoundTrip)})
+	}
+	return to
+}
+
+func resent(o fabric.OutboxStats) uint64 { return o.Gaps + o.Timeout + o.Back }
+
+// Stats counts what a session has done since Join, and where its time went. Times are wall time of the goroutine that
+// calls Run; they add up to the time between the first batch and the last but for report.
+type Stats struct {
+	Batches      uint64
+	Samples      uint64 // of this trainer's lanes
+	LanesSkipped uint64 // of this trainer, absent from a batch because their gradient was not finite
+	Behind       uint64 // versions that batches were computed behind, in all: 0 in sync
+
+	KeysTime    time.Duration // asking the workload for keys, finding the distinct ones, building lookups
+	LookupTime  time.Duration // waiting for rows
+	ComputeTime time.Duration // in the workload, and adding up lanes
+	SendTime    time.Duration // building gradient frames, and publishing those that the windows have room for
+	ResultTime  time.Duration // waiting for results after everything was sent
+
+	BytesSent, BytesReceived       uint64 // payload, over all connections of the session
+	MessagesSent, MessagesReceived uint64
+	Reconnects                     uint64
+	LookupsRepeated                uint64 // times that rows were late and asked for again
+	Pulls                          uint64 // times that results were late and asked for again
+	GradientFrames                 uint64 // that were sent, each counted once
+	Resent                         uint64 // gradient frames that were sent again
+	Results                        uint64 // rounds whose outcome was taken
+	ResultsByRows                  uint64 // of these, rounds that rows said to be over in place of a result
+	ResultsRepeated                uint64 // outcomes that came once more, or after their batch
+	Dropped                        uint64 // messages lost to a slow reader, or damaged
+}
+
+func (t *Stats) add(samples int, times *batchTimes) {
+	t.Batches++
+	t.Samples += uint64(samples)
+	t.KeysTime += times.keys
+	t.LookupTime += times.lookup
+	t.ComputeTime += times.compute
+	t.SendTime += times.send
+	t.ResultTime += times.result
+}
+
+// counted is Session.Stats in this run.
+func (h *heartbeats) counted() Stats {
+	h.stats.mu.Lock()
+	t := h.stats.Stats
+	h.stats.mu.Unlock()
+	t.Dropped = h.faults.Load()
+	for _, conn := range h.conns() {
+		c := conn.Stats()
+		t.BytesSent, t.BytesReceived = t.BytesSent+c.BytesSent, t.BytesReceived+c.BytesReceived
+		t.MessagesSent, t.MessagesReceived = t.MessagesSent+c.MessagesSent, t.MessagesReceived+c.MessagesReceived
+		t.Reconnects, t.Dropped = t.Reconnects+c.Reconnects, t.Dropped+c.Dropped
+	}
+	for _, l := range h.links {
+		if l.outbox == nil {
+			continue
+		}
+		o := l.outbox.Stats()
+		t.GradientFrames += o.Frames
+		t.Resent += resent(o)
+	}
+	c := get(h.exchange, (*exchange.Exchange).Counts)
+	t.Results, t.ResultsRepeated, t.ResultsByRows = c.Taken, c.Repeated, c.ByRows
+	return t
+}
+
+// statistics are counters of one run, for any goroutine.
+type statistics struct {
+	mu sync.Mutex // guards what follows, and digests of fingerprints. A leaf
+	Stats
+	loss   schema.TrainLoss
+	norm   *schema.Real // of the gradient, of the batch that was measured last; nil before the first
+	normOf schema.Batch
+}
+
+// count changes counters.
+func (s *statistics) count(add func(*Stats)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	add(&s.Stats)
+}
+
+// gradientNorm is Session.GradientNorm in this run.
+func (s *statistics) gradientNorm() (norm float64, of schema.Batch, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.norm == nil {
+		return 0, 0, false
+	}
+	return float64(*s.norm), s.normOf, true
+}
+
+// batchTimes is where the time of one batch went.
+type batchTimes struct {
+	begin, last                         time.Time
+	keys, lookup, compute, send, result time.Duration
+}
+
+func startTimes() *batchTimes {
+	now := time.Now()
+	return &batchTimes{begin: now, last: now}
+}
+
+// restart begins the batch anew, after what was waited for meanwhile.
+func (t *batchTimes) restart() { t.lap(); t.begin = t.last }
+
+// lap is the time since the lap before.
+func (t *batchTimes) lap() time.Duration {
+	now := time.Now()
+	lap := now.Sub(t.last)
+	t.last = now
+	return lap
 }

@@ -36,9 +36,9 @@ func TestTrainedJobOutlivesAFailingTrainer(t *testing.T) {
 				}
 				for _, i := range []int{0, 2} {
 					for range 2 {
-						heard := heardAt(sessions[i].membership)
+						heard := heardAt(sessions[i].connection)
 						poll(t, "a heartbeat of the coordinator",
-							func() bool { return heardAt(sessions[i].membership).After(heard) || sessions[i].Err() != nil })
+							func() bool { return heardAt(sessions[i].connection).After(heard) || sessions[i].Err() != nil })
 					}
 					if _, err := sessions[i].Digest(testContext(t)); err != nil {
 						t.Errorf("trainer %d: %v", i, err)

@@ -1,0 +1,482 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gradbus/cuda"
+	"gradbus/fabric"
+	"gradbus/internal/liveness"
+	"gradbus/lane"
+	"gradbus/schema"
+	"gradbus/trainer/internal/exchange"
+)
+
+// connection is what a trainer has of one run of a job before it computes anything: its name and slot there, the
+// connections to the coordinator, the shards and other trainers, and whether these are heard. Err, TrainingErr, Member,
+// Job and the like may be called from any goroutine.
+type connection struct {
+	config Config
+	job    *schema.Job
+	joined schema.Joined
+	place  *schema.Placement
+
+	control *fabric.Control // to the coordinator
+	servers []*dataServer   // of the shards, and of other trainers where those reduce among themselves
+	own     *ownServer      // this trainer's, in such a job; else nil
+	links   []*shardLink
+	owners  map[string]int // of links, by member name
+
+	// ctx ends with the membership; its cause is the error that every later call gives.
+	ctx  context.Context
+	fail context.CancelCauseFunc
+	// trainable ends with ctx, or before it where the session is readable and trains no more; its cause is the error of
+	// every later call that trains.
+	trainable context.Context
+
+	training atomic.Bool            // a run of batches is under way
+	complete atomic.Bool            // the last Run went well, and no other has begun
+	speaks   atomic.Bool            // a heartbeat is due at once
+	clock    sync.WaitGroup         // the goroutines of keepTime and of links
+	standby  atomic.Pointer[string] // where the job continues when its ps is lost; nil: no replica
+	asking   atomic.Bool            // the replica's ps is being asked
+	ending   sync.Mutex             // of the end of ctx by close, after which no goroutine is started. A leaf
+	controls chan schema.Control
+	leaveNow chan struct{} // has room for one: the coordinator does not ask to wait any more
+	batch    atomic.Uint64 // under way; also the version that is whole here
+	planned  atomic.Uint64 // batch before which the Run under way ends; 0 between runs
+	durable  atomic.Uint64 // newest durable version that this trainer knows of; 0: none
+	savedAt  atomic.Uint64 // version that Config.SavePath has; 0: none
+	faults   atomic.Uint64 // frames that did not verify
+	watch    watch
+	epoch    time.Time // when it was made
+	retry    *time.Timer
+	// handsOver is set where others may compute its lanes when it has left: it was interrupted, and has not failed
+	handsOver   bool
+	interrupted bool // the program was told to end, and joins no more
+	// forgotten is set when the coordinator has said that it does not know this run: its ps was started again.
+	forgotten   atomic.Bool
+	reconnected func() // called when a lost server of shards is back
+
+	connMu sync.Mutex // guards the setting of servers' conn: reports are sent while peers are still dialed. A leaf
+}
+
+// newConnection makes the connection of a trainer that was admitted. Nothing is dialed yet.
+func newConnection(config Config, job *schema.Job, joined schema.Joined) (*connection, error) {
+	c := &connection{config: config, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards),
+		owners: map[string]int{}, controls: make(chan schema.Control, 8), leaveNow: make(chan struct{}, 1),
+		epoch: time.Now(), retry: time.NewTimer(time.Hour)}
+	c.setStandby(joined.Standby)
+	c.setFail()
+	c.retry.Stop()
+	return c, c.findServers()
+}
+
+// Member is the trainer's id within the job.
+func (c *connection) Member() schema.Member { return c.joined.Member }
+
+// Job is the manifest, with chunks as the server has room for them. It is not to be changed.
+func (c *connection) Job() *schema.Job { return c.job }
+
+// Backend is what does the session's arithmetic, for a workload that wants it too. It ends with the session where the
+// Config had none.
+func (c *connection) Backend() cuda.Backend { return c.config.Backend }
+
+// RunID tells this run of the job from others of its name.
+func (c *connection) RunID() schema.RunID { return c.joined.RunID }
+
+// Shards is the number of shards that hold the job.
+func (c *connection) Shards() int { return c.joined.Shards }
+
+// Lanes is the range of lanes that this trainer hosts.
+func (c *connection) Lanes() (first lane.Lane, count int) {
+	return c.joined.FirstLane, c.joined.LaneCount
+}
+
+// Version is the number of batches applied: the next batch's number. Where the job begins with the values of a model,
+// it counts from them.
+func (c *connection) Version() schema.Version { return c.job.Counted(c.newest()) }
+
+// newest is the version that is whole here, as frames number it.
+func (c *connection) newest() schema.Version { return schema.Version(c.batch.Load()) }
+
+// Err is nil while the membership lasts, and then why it does not.
+func (c *connection) Err() error {
+	if c.ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(c.ctx)
+}
+
+// TrainingErr is nil while the membership can train, and then why it cannot: see Session.TrainingErr.
+func (c *connection) TrainingErr() error {
+	if c.trainable.Err() == nil {
+		return nil
+	}
+	return context.Cause(c.trainable)
+}
+
+// head is what all frames of a batch have in common.
+func (c *connection) head(b schema.Batch) schema.Head {
+	return schema.Head{Job: c.joined.RunID, Generation: c.joined.Generation, Batch: b, Lanes: uint16(c.job.Lanes)}
+}
+
+// signHead is the head of a sign of life.
+func (c *connection) signHead() schema.Head {
+	h := c.head(c.newest())
+	if c.complete.Load() {
+		h.Flags = schema.FlagComplete
+	}
+	return h
+}
+
+func (c *connection) subject(kind string, to schema.Member) fabric.Subject {
+	return fabric.At(string(c.job.Name), string(c.joined.Member), kind, string(to))
+}
+
+// running gives a context that ends with ctx or when the session trains no more, whichever is first, with the cause.
+func (c *connection) running(ctx context.Context) (context.Context, func()) {
+	return endingWith(ctx, c.trainable)
+}
+
+// readable gives a context that ends with ctx or with the session, whichever is first, with the cause.
+func (c *connection) readable(ctx context.Context) (context.Context, func()) {
+	return endingWith(ctx, c.ctx)
+}
+
+func endingWith(ctx, other context.Context) (context.Context, func()) {
+	both, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
+	return both, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// since is the time since the session was made, on the monotonic clock.
+func (c *connection) since() time.Duration { return time.Since(c.epoch) }
+
+// dataServer is a server that shards of the job are reached by, or another trainer.
+type dataServer struct {
+	id   string        // of the ps; empty where the server that carries control leads to all shards
+	peer schema.Member // whose data server it is, where trainers reduce among themselves; else empty
+	url  string
+	own  bool // it is the server that carries control, under the address that this trainer knows
+	conn *fabric.Conn
+	lost liveness.Silence // since it is out of reach; guarded by watch.mu
+}
+
+// name is what messages to people call it.
+func (d *dataServer) name() string {
+	at := fabric.WithoutUser(d.url)
+	switch {
+	case d.peer != "":
+		return "trainer " + string(d.peer) + " at " + at
+	case d.id != "":
+		return "ps " + d.id + " at " + at
+	}
+	return at
+}
+
+// lostError is what the loss of the server is to the session.
+func (d *dataServer) lostError() error {
+	if d.peer != "" {
+		return ErrPeerLost
+	}
+	return ErrServerLost
+}
+
+// conns are the connections that carry data, of those that have been made.
+func (c *connection) conns() (all []*fabric.Conn) {
+	c.connMu.Lock()
+	defer c.connMu.Unlock()
+	for _, d := range c.servers {
+		if d.conn != nil {
+			all = append(all, d.conn)
+		}
+	}
+	if c.own != nil {
+		all = append(all, c.own.conn)
+	}
+	return all
+}
+
+// findServers makes the links to all owners, and the servers that they go by. Nothing is dialed yet.
+func (c *connection) findServers() error {
+	at, err := schema.ServerOfShard(c.joined.Servers, c.joined.Shards)
+	if err != nil {
+		return fmt.Errorf("the coordinator's answer: %w", err)
+	}
+	if at == nil && c.joined.Shards > 0 {
+		c.servers = []*dataServer{{url: c.config.Server, own: true}}
+	}
+	for _, d := range c.joined.Servers {
+		if d.URL == "" {
+			c.servers = append(c.servers, &dataServer{id: d.ID, url: c.config.Server, own: true})
+		} else {
+			c.servers = append(c.servers, &dataServer{id: d.ID, url: d.URL})
+		}
+	}
+	for i := range c.place.Owners() {
+		l := &shardLink{member: c.place.Owner(i), marks: make([]uint64, c.job.Ahead+1), ctx: c.ctx, fail: c.fail,
+			run: c.clock.Go, moved: make(chan struct{}, 1)}
+		switch {
+		case i >= c.joined.Shards:
+			if l.reduce = true; l.member != c.joined.Member {
+				l.server = &dataServer{peer: l.member} // its address is told at the start
+				c.servers = append(c.servers, l.server)
+			}
+		case at != nil:
+			l.server = c.servers[at[i]]
+		default:
+			l.server = c.servers[0]
+		}
+		if l.server != nil {
+			granted := c.granted(l.reduce)
+			window := granted
+			if own := c.config.WindowBytes; own != 0 && own < granted {
+				window, l.flags = own, schema.FlagNarrow
+			}
+			l.outbox = fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{}, Publish: l.contribute,
+				Lend: c.lend(l), BytesMax: window})
+		}
+		c.owners[string(l.member)] = i
+		c.links = append(c.links, l)
+	}
+	return nil
+}
+
+// granted is how many bytes may be on the way to an owner, and the first credit, which it counts on. Trainers grant
+// what is usual.
+func (c *connection) granted(reduce bool) int {
+	if granted := int(min(c.joined.WindowBytes, windowBytesMax)); granted > 0 && !reduce {
+		return granted
+	}
+	return fabric.WindowBytesDefault
+}
+
+// lend is how contributions leave for the first time: a job in which no frame is refilled before its batch is complete
+// lends them. nil is as everything does.
+func (c *connection) lend(l *shardLink) func(fabric.Subject, fabric.Payload) error {
+	if c.config.Bus == nil || !c.place.Plan.Clock.Common() {
+		return nil
+	}
+	return func(subject fabric.Subject, frame fabric.Payload) error {
+		return notLost(l.server.conn.Lend(subject, frame.Data()))
+	}
+}
+
+// contribute sends a frame of gradients, which the window repeats: see publish.
+func (l *shardLink) contribute(subject fabric.Subject, frame fabric.Payload) error {
+	return notLost(l.server.conn.SendInPlace(subject, frame))
+}
+
+// publish sends a frame that will be repeated where no answer comes, so a lost server is no error yet: keepTime
+// decides.
+func (l *shardLink) publish(subject fabric.Subject, frame []byte) error {
+	return publish(l.server.conn, subject, frame)
+}
+
+// outlet is a connection.
+type outlet interface {
+	Send(subject fabric.Subject, data []byte) error
+}
+
+func publish(conn outlet, subject fabric.Subject, frame []byte) error {
+	return notLost(conn.Send(subject, frame))
+}
+
+// notLost is an error but for that of a lost server, which keepTime looks at.
+func notLost(err error) error {
+	if errors.Is(err, fabric.ErrLost) {
+		return nil
+	}
+	return err
+}
+
+// fabricConfig is how to reach a server under a member's name.
+func (c *Config) fabricConfig(job *schema.Job, member string, onState func(fabric.State)) fabric.Config {
+	return fabric.Config{URL: c.Server, Bus: c.Bus, Direct: true, Name: string(job.Name) + "/" + member, Token: c.Token,
+		CredsFile: c.CredsFile, TLS: c.TLS, Log: c.Log, OnState: onState}
+}
+
+// connectData dials a server, listens there, and tells how long it took to answer. A chunk that it would not take is an
+// error now, not in the middle of a batch.
+func (c *connection) connectData(ctx context.Context, d *dataServer,
+	receive func(fabric.Message)) (trip time.Duration, err error) {
+	config := c.config.fabricConfig(c.job, string(c.joined.Member), func(state fabric.State) { c.dataChanged(d, state) })
+	if !d.own {
+		config.URL, config.CredsFile = d.url, ""
+		if !strings.HasPrefix(d.url, "tls:") {
+			if config.TLS != nil {
+				config.Log.Warn("gradients to this server go without TLS: start it with --tls-cert and --tls-key", "url", d.url)
+			}
+			config.TLS = nil
+		}
+	}
+	config.Log = c.logOf(d)
+	conn, err := fabric.Dial(ctx, config)
+	if err != nil {
+		switch {
+		case d.own || ctx.Err() != nil:
+			return 0, err
+		case d.peer != "":
+			return 0, fmt.Errorf("%w: %s announces its data server at %s, where this one does not reach it: %w; it has to "+
+				"listen and advertise where that leads to it from here (--data-host, --advertise), with a token (--token-file)",
+				ErrPeerLost, d.peer, d.url, err)
+		}
+		return 0, fmt.Errorf("ps %s announces itself at %s, where this trainer does not reach it: %w; if it has died a moment "+
+			"ago, join again; else it has to advertise an address that leads to it from here (--advertise), or this trainer to "+
+			"go by the cluster (--route %s)",
+			d.id, d.url, err, schema.DataCluster)
+	}
+	c.connMu.Lock()
+	d.conn = conn
+	c.connMu.Unlock()
+	if need, most := c.job.MessageBytesMax(), d.conn.PayloadBytesMax(); need > most {
+		return 0, fmt.Errorf("%w: %s takes messages of at most %d bytes, and those of job %s, with chunks of %d, have up to "+
+			"%d: set max_payload there to at least that, or use smaller chunks",
+			fabric.ErrPayload, d.name(), most, c.job.Name, c.job.ChunkBytes, need)
+	}
+	at := func(to schema.Member, keyed bool) string {
+		return fabric.Pattern(string(c.job.Name), fabric.Any, fabric.Any, string(to), keyed)
+	}
+	trip = time.Hour
+	for _, pattern := range []string{at(c.joined.Member, false), at(c.joined.Member, true), at(schema.All, true)} {
+		began := time.Now()
+		if err := d.conn.Subscribe(pattern, receive); err != nil {
+			if d.peer != "" && errors.Is(err, fabric.ErrLost) { // its run is over, or it has died
+				err = fmt.Errorf("%w: %s: %w", d.lostError(), d.name(), err)
+			}
+			return 0, err
+		}
+		trip = min(trip, time.Since(began))
+	}
+	return trip, nil
+}
+
+// sendPull asks for one result. The answer may come before it returns, and lead to more pulls.
+func (c *connection) sendPull(p exchange.Pull) error {
+	h := c.head(p.Batch)
+	h.Bucket, h.Chunk, h.Chunks = p.Bucket, p.Chunk, p.Chunk+1
+	return c.pull(p.Owner, h)
+}
+
+// pull sends a pull.
+func (c *connection) pull(owner int, h schema.Head) error {
+	link := c.links[owner]
+	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull})
+	if err != nil {
+		return err
+	}
+	f.SetHead(h)
+	return link.publish(c.subject(fabric.KindPull, link.member), f.Seal())
+}
+
+// sayControl publishes a word to the coordinator. One that a lost connection swallows is said again by whoever waits.
+func (c *connection) sayControl(message schema.Control) error {
+	frame, err := schema.EncodeControl(c.signHead(), message)
+	if err != nil {
+		return err
+	}
+	if err := c.control.Publish(c.subject(fabric.KindCtl, schema.Coordinator).String(), frame); err != nil &&
+		c.Err() == nil {
+		c.config.Log.Debug("word to the coordinator not sent", "job", c.job.Name, "message", message.Name(), "err", err)
+	}
+	return nil
+}
+
+// ask tells the coordinator something, and waits for news or until it is time to ask again.
+func (c *connection) ask(ctx context.Context, message schema.Control, news <-chan struct{}) error {
+	if err := c.sayControl(message); err != nil {
+		return err
+	}
+	c.retry.Reset(c.config.RetryAfter)
+	defer c.retry.Stop()
+	select {
+	case <-news:
+	case <-c.retry.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// open verifies a message and says who sent it, and to whom.
+func (c *connection) open(m *fabric.Message) (v schema.View, subject fabric.Subject, ok bool) {
+	v, err := schema.Verify(m.Data, schema.Limits{})
+	if err != nil {
+		c.faults.Add(1)
+		c.config.Log.Warn("frame dropped", "subject", m.Text(), "err", err)
+		return v, subject, false
+	}
+	subject, err = m.Parse()
+	return v, subject, err == nil && v.Head().Job == c.joined.RunID // else of an earlier run of the same name
+}
+
+// newRouting makes the routing of keys to the owners of their rows, but for tables that are quiet, which nobody asks
+// for.
+func (c *connection) newRouting(dims []int, quiet []bool) *routing {
+	routing := newRouting(dims, len(c.links), c.job.ChunkBytes/4, func(table int, key uint64) int {
+		return c.place.OwnerOfKey(schema.Table(table), key)
+	})
+	routing.quiet = quiet
+	return routing
+}
+
+// drainLog is a log in which what is a warning while a trainer is needed is none any more once it may leave.
+type drainLog struct {
+	slog.Handler
+	mayLeave func() bool
+}
+
+func (f drainLog) level(of slog.Level) slog.Level {
+	if of == slog.LevelWarn && f.mayLeave() {
+		return slog.LevelDebug
+	}
+	return of
+}
+
+// Enabled implements slog.Handler.
+func (f drainLog) Enabled(ctx context.Context, level slog.Level) bool {
+	return f.Handler.Enabled(ctx, f.level(level))
+}
+
+// Handle implements slog.Handler.
+func (f drainLog) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level = f.level(r.Level); !f.Handler.Enabled(ctx, r.Level) { // it may leave since Enabled was asked
+		return nil
+	}
+	return f.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (f drainLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return drainLog{f.Handler.WithAttrs(attrs), f.mayLeave}
+}
+
+// WithGroup implements slog.Handler.
+func (f drainLog) WithGroup(name string) slog.Handler {
+	return drainLog{f.Handler.WithGroup(name), f.mayLeave}
+}
+
+// logOf is where is told what happens to the way to a server.
+func (c *connection) logOf(d *dataServer) *slog.Logger {
+	if d.peer == "" {
+		return c.config.Log
+	}
+	return slog.New(drainLog{c.config.Log.Handler(), c.mayLeave})
+}
+
+// mayLeave reports whether the other trainers may leave, and their data servers with them: this one has all results of
+// what it was to run.
+func (c *connection) mayLeave() bool {
+	done := c.batch.Load()
+	return done > 0 && done >= c.planned.Load()
+}
