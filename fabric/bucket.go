@@ -16,11 +16,11 @@ import (
 type BucketConfig struct {
 	Name     string
 	BytesMax int64         // of all keys and values
-	TTL      time.Duration // after which a key that nobody wrote is gone; 0 is never
+	TTL      time.Duration // after which a key that was not written again expires; 0 is never
 }
 
-// Bucket is a key-value bucket of JetStream. Its content is gone when the control server was started anew: every
-// method then gives ErrNoBucket, and its owner opens it again and writes what it knows.
+// Bucket is a key-value bucket of JetStream. Its content is lost when the control server restarts: every method then
+// returns ErrNoBucket, and the owner opens it again and rewrites its keys.
 type Bucket struct {
 	config  BucketConfig
 	control *Control
@@ -161,7 +161,7 @@ func (c *Control) LookBucket(ctx context.Context, name string) (*Bucket, error) 
 		}
 		if _, account := c.js.AccountInfo(ctx); errors.Is(account, jetstream.ErrJetStreamNotEnabled) ||
 			errors.Is(account, jetstream.ErrJetStreamNotEnabledForAccount) {
-			err = account // nobody answers for a bucket either way
+			err = account // JetStream is off, so there is no bucket either way
 		}
 		return nil, fmt.Errorf("look for bucket %s: %w", name, bucketError(c.Address(), err))
 	}
@@ -226,7 +226,7 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte) (revision ui
 	})
 }
 
-// Update writes a key whose last write had a revision; ErrKeyExists says that somebody else has written since.
+// Update writes a key whose last write had a revision; it returns ErrKeyExists if another client has written it since.
 func (b *Bucket) Update(ctx context.Context, key string, value []byte, last uint64) (revision uint64, err error) {
 	return b.write(ctx, "update", key, value, last, func(ctx context.Context) (uint64, error) {
 		return b.kv.Update(ctx, key, value, last)
@@ -267,9 +267,9 @@ const (
 	markerPurge  = "PURGE"
 )
 
-// Delete takes a key away if its last write had the revision; ErrKeyExists says that somebody has written since.
-// Nothing of the key stays: the marker by which it is deleted, and which JetStream would keep for good, is purged.
-// Where that fails it goes with the next All.
+// Delete removes a key if its last write had the revision, else it returns ErrKeyExists. Nothing of the key stays: the
+// marker by which it is deleted, and which JetStream would keep for good, is purged. Where that fails it goes with the
+// next All.
 func (b *Bucket) Delete(ctx context.Context, key string, last uint64) error {
 	return b.ask(ctx, "delete", key, func(m *busBucket) error { return m.delete(key, last) },
 		func(ctx context.Context) error {
@@ -304,10 +304,10 @@ func (b *Bucket) Look(ctx context.Context) error {
 const listAgain = 20 * time.Millisecond
 
 // All reads every key, in no particular order. It takes a round trip for each. (Watching the bucket would take one for
-// all, but waits for ever for a key that runs out meanwhile.) A key that is listed and cannot be read is asked for
-// again: a server of a cluster may lack it yet. Markers of deleted keys, as others leave them, are purged from a bucket
-// that was opened, and passed over in one that was looked for. After an error those that were read are gone, and the
-// next call has fewer before it.
+// all, but never returns if a key expires while it runs.) A key that is listed and cannot be read is asked for again: a
+// server of a cluster may not have it yet. Markers of deleted keys, as others leave them, are purged from a bucket that
+// was opened, and passed over in one that was looked for. After an error those that were read are gone, and the next
+// call has fewer before it.
 func (b *Bucket) All(ctx context.Context) (entries []Entry, err error) {
 	err = b.ask(ctx, "list", "*", func(m *busBucket) (err error) {
 		entries, err = m.all()

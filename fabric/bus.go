@@ -248,7 +248,7 @@ func (s *busServer) close() {
 	s.bus.forget(s)
 }
 
-// forget frees the address of a server that was closed, once nobody waits for another one there.
+// forget frees the address of a server that was closed, once no connection waits for another server there.
 func (b *Bus) forget(s *busServer) {
 	b.network.mu.Lock()
 	defer b.network.mu.Unlock()

@@ -62,7 +62,7 @@ func (b *busBucket) lock() error {
 	switch {
 	case !s.up:
 		return fmt.Errorf("%w: %s", ErrLost, s.at)
-	case s.buckets[b.config.Name] != b: // it was started anew
+	case s.buckets[b.config.Name] != b: // the server was restarted
 		return fmt.Errorf("%w at %s", ErrNoBucket, s.at)
 	}
 	if b.config.TTL == 0 {

@@ -189,7 +189,7 @@ type busSubscription struct {
 	changed sync.Cond    // something waits, a call is over, or the end
 	queue   []busMessage // that wait; never any where the line is direct
 	bytes   int
-	calls   int // of the handler by those who publish
+	calls   int // of the handler by publishers
 	ended   bool
 }
 
@@ -322,7 +322,7 @@ func (b *busSubscription) end() {
 	b.changed.Broadcast()
 }
 
-// quiet waits until nobody who publishes runs the handler.
+// quiet waits until no publisher runs the handler.
 func (b *busSubscription) quiet() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -201,8 +201,8 @@ func (c *Conn) SendInPlace(s Subject, p Payload) error {
 	return nil
 }
 
-// Lend is Send of data that nobody changes until its receiver says, in whatever way the two have, that it has no more
-// use for it. A receiver on a Bus may look at it where it lies until then, and never writes to it.
+// Lend sends data that must not change until its receiver says, by a protocol of the two, that it is done with it. A
+// receiver on a Bus may read the data in place until then, and never writes to it.
 func (c *Conn) Lend(s Subject, data []byte) error {
 	l, ok := c.lines[route(s.Kind)].(*busLine)
 	if !ok {

@@ -33,7 +33,7 @@ type dataLine struct {
 
 	lost     atomic.Bool
 	maximum  atomic.Int64 // payload, bytes
-	handling atomic.Bool  // a handler runs: nothing is read meanwhile, and no PONG is heard
+	handling atomic.Bool  // a handler runs: until it returns nothing is read, not even a PONG
 
 	messagesSent, bytesSent, messagesReceived, bytesReceived, reconnects atomic.Uint64
 
@@ -42,7 +42,7 @@ type dataLine struct {
 	closed        bool
 	subscriptions map[uint64]subscription // by sid
 	sid           uint64                  // the last
-	waiting       []chan struct{}         // for PONGs, in the order of the PINGs; nil is nobody. Bounded by who waits
+	waiting       []chan struct{}         // for PONGs, in the order of the PINGs; nil: no flush waits
 	silent        int                     // PINGs since the server last said anything
 }
 
@@ -116,7 +116,7 @@ func (l *dataLine) dial(ctx context.Context) (socket net.Conn, at *url.URL, err 
 	return nil, nil, err
 }
 
-// use makes a session the line's, unless the line was closed meanwhile.
+// use makes a session the line's, unless the line has been closed.
 func (l *dataLine) use(s *wireSession) {
 	l.maximum.Store(int64(s.info.PayloadMax))
 	l.writer.use(s.conn, s.info.PayloadMax)
@@ -174,7 +174,7 @@ func (l *dataLine) pause(d time.Duration) bool {
 	}
 }
 
-// leave forgets the connection, and ends the waiting of those who flush.
+// leave drops the connection and ends waiting flushes.
 func (l *dataLine) leave() {
 	l.writer.use(nil, 0)
 	l.mu.Lock()
@@ -187,8 +187,8 @@ func (l *dataLine) leave() {
 	l.waiting = nil
 }
 
-// serve reads one connection to its end. Where it is not the first, it subscribes anew and says Back once the server
-// knows all.
+// serve reads one connection to its end. On a later connection it subscribes again, and reports Back once the server
+// has all subscriptions.
 func (l *dataLine) serve(s *wireSession, again bool) error {
 	done := make(chan struct{})
 	var watch sync.WaitGroup
@@ -260,13 +260,13 @@ func (l *dataLine) deliver(e *wireEvent) {
 	l.handling.Store(false)
 }
 
-// pong takes the oldest of those who wait.
+// pong takes the oldest waiting flush.
 func (l *dataLine) pong() chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.silent = 0
 	if len(l.waiting) == 0 {
-		return nil // nobody asked
+		return nil // no PING was sent
 	}
 	w := l.waiting[0]
 	l.waiting = l.waiting[1:]
@@ -348,7 +348,7 @@ func (l *dataLine) overdue() bool {
 	return l.silent >= pingsMax
 }
 
-// keepAlive sends a PING that nobody waits for, unless a write is in progress, which is watched by itself.
+// keepAlive sends a PING without a waiting flush, unless a write is in progress, which has its own timeout.
 func (l *dataLine) keepAlive() {
 	if !l.writer.mu.TryLock() {
 		return

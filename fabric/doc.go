@@ -52,9 +52,9 @@
 // reconnects, counts that, and windows send again what was dropped: so the windows that lead to a reader have to fit
 // below half of that bound.
 //
-// A server reads 64 KiB at a time and passes on from there what lies whole in one read; the rest it first puts
-// together in fresh memory. So messages up to 1 KiB short of 64 or 32 KiB are filled up with spaces between the words
-// of their header, and where another size has put the stream out of step, a message to nobody brings it back, once a
+// A server reads 64 KiB at a time and passes on from there what lies whole in one read; the rest it first puts together
+// in fresh memory. So messages up to 1 KiB short of 64 or 32 KiB are filled up with spaces between the words of their
+// header, and where another size has put the stream out of step, a message without subscribers realigns it, once per
 // mebibyte at most. A frame of 65024 bytes of values is the largest that fits. docs/memory.md counts the copies.
 //
 // Each line has two goroutines: one reads and reconnects, one sends a PING every 5 s and cuts a connection whose

@@ -20,7 +20,7 @@ import (
 
 // Guard says what connections from outside this process may do. Connections of this process may do anything.
 type Guard struct {
-	// PeerToken is a secret; a connection that shows it may do anything, too. "" gives nobody that right.
+	// PeerToken is a secret; a connection that shows it may do anything, too. With "" no client may.
 	PeerToken string
 	// Publish lists the patterns that others may publish to, Deny those of them that they may not.
 	Publish, Deny []string
@@ -29,13 +29,13 @@ type Guard struct {
 	Member func(name string) (payloadBytes int)
 }
 
-// Limits of connections under a Guard. A name has a member's limits for as many connections as a member needs; what
-// goes beyond them, and whoever goes by no member's name, is a guest.
+// Limits of connections under a Guard. A name has a member's limits for as many connections as a member needs;
+// connections beyond them, and connections without a member's name, are guests.
 const (
 	// MemberConnectionsMax is one for control and three for data.
 	MemberConnectionsMax = 4
-	// GuestsMax bounds the guests: trainers that join, tools, strangers. One more, and the oldest of those from the
-	// address that has most of them has to go; a client of gradbus comes back by itself.
+	// GuestsMax bounds the guests: joining trainers, tools, unauthenticated clients. Beyond it the oldest guest from the
+	// address that has most of them is closed; a client of gradbus reconnects by itself.
 	GuestsMax = 256
 	// GuestPayloadBytesMax holds the largest manifest. So large may be the messages of wideGuestsMax guests; the others
 	// are cut off beyond narrowPayloadBytesMax, and find more room when they are back.
@@ -89,7 +89,7 @@ type visitor struct {
 	limits
 }
 
-// door lets connections in to one NATS server, gives each its limits, and shows out whoever keeps others out. NATS
+// door lets connections in to one NATS server, gives each its limits, and closes clients that keep others out. NATS
 // knows limits of single connections only by JWT, so the door writes one for each kind of limits and has the server
 // read it.
 type door struct {
@@ -102,8 +102,8 @@ type door struct {
 	account     nkeys.KeyPair
 	user        string // public key
 
-	// mu is held while anything of a client is written that the server reads under its own lock: nobody else may end a
-	// client meanwhile, and shut sees to it that the server does not either. Lock order: mu, then whatever NATS locks.
+	// mu is held while anything of a client is written that the server reads under its own lock: no other goroutine may
+	// end a client while it is held, and shut keeps the server from doing so. Lock order: mu, then the locks of NATS.
 	mu   sync.Mutex
 	nats *server.Server // nil until it was made
 	shut bool
@@ -171,10 +171,10 @@ func (d *door) open(nats *server.Server) {
 	go d.run()
 }
 
-// shutPause is for how long somebody who dials a server that ends is kept waiting for the end.
+// shutPause is how long a client that dials an ending server is kept waiting for the end.
 const shutPause = 250 * time.Millisecond
 
-// close lets nobody in any more. Those who are inside are the server's to end.
+// close admits no further client. The server ends the present ones.
 func (d *door) close() {
 	d.mu.Lock()
 	was := d.shut

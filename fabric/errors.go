@@ -10,8 +10,8 @@ var (
 	// ErrRefused: the server answered and turned the connection away (token, certificate). On Dial no connection
 	// exists; later it means that the server came back with other credentials, and the connection is closed for good.
 	ErrRefused = errors.New("refused by the server")
-	// ErrLost: the server is out of reach for the moment. The message was not sent, or it is not known that it was; the
-	// connection goes on trying and says Back when it has succeeded.
+	// ErrLost: the server is out of reach for the moment. The message may not have been sent; the connection keeps trying
+	// and reports Back when it has succeeded.
 	ErrLost = errors.New("server lost")
 	// ErrPayload: the message is larger than the server accepts. Nothing was sent.
 	ErrPayload = errors.New("message too large")
@@ -25,10 +25,9 @@ var (
 	ErrNoJetStream = errors.New("no JetStream")
 	// ErrDenied: the server does not let this client write what it was asked for. Nothing was written.
 	ErrDenied = errors.New("not allowed")
-	// ErrNoBucket: the control server has no such bucket, or has it no more since it was started anew. Nothing was
-	// written.
+	// ErrNoBucket: the control server has no such bucket, or lost it in a restart. Nothing was written.
 	ErrNoBucket = errors.New("no such bucket")
-	// ErrKeyExists: somebody else has written the key. Nothing was written.
+	// ErrKeyExists: another client has written the key. Nothing was written.
 	ErrKeyExists = errors.New("key exists")
 	// ErrNoKey: the bucket has no such key.
 	ErrNoKey = errors.New("no such key")

@@ -208,7 +208,7 @@ func (s *wireSession) secure(ctx context.Context, config *Config, at *url.URL) (
 	if !wanted && !s.info.TLSRequired {
 		return false, nil
 	}
-	if s.reader.lo != s.reader.hi { // put in by somebody on the way, to be taken for something said under TLS
+	if s.reader.lo != s.reader.hi { // injected on the way, to be read as if it had been sent under TLS
 		return false, fmt.Errorf("%w: bytes between INFO and TLS", errProtocol)
 	}
 	conn, err := s.witness.handshake(ctx, s.conn, roots, at.Hostname())

@@ -22,7 +22,7 @@ const (
 	FreeBytesMaxDefault = 32 << 20
 )
 
-// Lease is a receiver's right to the bytes of one message. A nil Lease is one to bytes that nobody else ever uses.
+// Lease is a receiver's right to the bytes of one message. A nil Lease is a right to bytes without another user.
 type Lease struct {
 	pool *Buffers // nil: not to be used again
 	room []byte

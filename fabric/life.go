@@ -54,7 +54,8 @@ func (l *life) addHandler() error {
 	return l.err
 }
 
-// subscribe subscribes on a line. It counts as a handler meanwhile, so that Close waits for what the line may add.
+// subscribe subscribes on a line. While it runs it counts as a handler, so that Close waits for a handler that the line
+// may add.
 func (l *life) subscribe(on line, pattern string, handler func(Message)) error {
 	if err := l.addHandler(); err != nil {
 		return fmt.Errorf("subscribe %s: %w", pattern, err)

@@ -54,8 +54,8 @@ type line interface {
 var errPayload = errors.New("larger than max_payload")
 
 // reconnectAfter is the pause before an attempt to connect again: between half of what it may be and all of it, so that
-// those whom a server lost at once do not come back in step. Where in between follows from the names of connection and
-// line and from the attempt alone: a simulation has the same pauses each time.
+// clients which lost a server together do not reconnect together. The point in between is a function of the names of
+// connection and line and of the attempt alone: a simulation has the same pauses each time.
 func (l lineIndex) reconnectAfter(connection string, attempts int) time.Duration {
 	most := min(50*time.Millisecond<<min(attempts-1, 10), reconnectAfterMax)
 	h := fnv.New64a()
@@ -85,7 +85,7 @@ func (d *dialed) explain(ctx context.Context, config *Config, err error) error {
 	switch {
 	case d.dialErr != nil:
 		return fmt.Errorf("%w at %s: %w; ./bin/ps starts one", ErrNoServer, at, d.dialErr)
-	case !d.reached: // nobody even tried
+	case !d.reached: // no attempt was made
 		return fmt.Errorf("dial %s: %w", at, err)
 	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, errUnauthorized):
 		if config.Token == "" {

@@ -8,7 +8,7 @@ type Message struct {
 	subject Subject
 	text    string // where it is no subject
 	parsed  bool
-	lease   *Lease // nil: Data is nobody else's
+	lease   *Lease // nil: Data has no other user
 
 	borrowedFrom *Buffers // where Data is the publisher's and only for the time of the call; Keep takes a buffer from it
 }
@@ -65,7 +65,7 @@ func (m *Message) Release() { m.lease.Release() }
 func (m *Message) Lease() *Lease { return m.lease }
 
 // tokenTable keeps one string for each token that a line has seen, so that subjects are read without allocating.
-// Bounded, since a stranger may make up tokens: once full it begins anew.
+// Bounded, since an unauthenticated client may invent tokens: once full it is emptied.
 type tokenTable map[string]string
 
 const tokenTableMax = 4096

@@ -162,7 +162,7 @@ func (l *natsLine) keep(socket net.Conn, err error) (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.socket, l.dialErr = socket, err
-	if err == nil && l.ctx.Err() != nil { // closed meanwhile
+	if err == nil && l.ctx.Err() != nil { // closed while it was dialed
 		socket.Close()
 	}
 	return socket, err

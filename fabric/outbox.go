@@ -79,8 +79,8 @@ type Outbox struct {
 	starved bool          // the sender whose turn it is waits for credit alone
 	probe   bool          // it may send one frame beyond the credit, to learn whether an ack was lost
 	err     error         // what ended the window; set once
-	changed chan struct{} // closed when those who wait for Drained should look again; nil where nobody does
-	room    chan struct{} // of one: told when the one whose turn it is should look again, with nothing allocated for it
+	changed chan struct{} // closed when callers of Drained should check again; nil without one
+	room    chan struct{} // of one: told when the sender whose turn it is should check again; allocates nothing
 	stats   OutboxStats
 }
 
@@ -157,8 +157,8 @@ func (o *Outbox) Send(ctx context.Context, subject Subject, frame Payload) error
 	return o.send(subject, frame)
 }
 
-// TrySend is Send that does not wait for room: sent is false where there is none, or somebody else is sending.
-// Publishing may block for a while, as ever.
+// TrySend is Send without waiting for room: sent is false if there is none, or if another goroutine is sending.
+// Publishing may still block for a while.
 func (o *Outbox) TrySend(subject Subject, frame Payload) (sent bool, err error) {
 	select {
 	case o.turn <- struct{}{}:
@@ -232,7 +232,7 @@ func (o *Outbox) admit(subject Subject, frame Payload) uint64 {
 	o.mu.Lock()
 	sequence := o.next
 	o.mu.Unlock()
-	o.config.Envelope.SetSequence(frame.Data(), sequence) // not yet in the window, so nobody else reads it
+	o.config.Envelope.SetSequence(frame.Data(), sequence) // not yet in the window, so not read by another goroutine
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.first == o.next {
@@ -272,7 +272,7 @@ func (o *Outbox) published(sequence uint64) {
 	}
 }
 
-// release gives a frame back to its owner: acknowledged, and read by nobody.
+// release gives a frame back to its owner: it is acknowledged and has no reader.
 func (o *Outbox) release(s *slot) {
 	*s = slot{}
 	o.pending--
@@ -282,7 +282,7 @@ func (o *Outbox) release(s *slot) {
 	o.wake()
 }
 
-// wake tells those who wait to look again; change is what they wait for. Both are called with mu held.
+// wake wakes the waiting goroutines; change is what they wait for. Both are called with mu held.
 func (o *Outbox) wake() {
 	select {
 	case o.room <- struct{}{}:
@@ -407,7 +407,7 @@ func (o *Outbox) mark(framesMax int, missing func(*slot) bool) []uint64 {
 
 func every(*slot) bool { return true }
 
-// repeat publishes marked frames, but for those that were acknowledged meanwhile, and counts them. It stops at the
+// repeat publishes marked frames, except those that have been acknowledged since, and counts them. It stops at the
 // first error: ErrLost is left to the next Tick or ResendAll, any other ends the window.
 func (o *Outbox) repeat(marked []uint64, count *uint64) error {
 	var failed error

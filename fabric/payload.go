@@ -19,7 +19,7 @@ const (
 // NewPayload is memory[lo:hi] with the rest of memory as its room.
 func NewPayload(memory []byte, lo, hi int) Payload { return Payload{memory, lo, hi} }
 
-// WithoutRoom is bytes whose surroundings are somebody else's.
+// WithoutRoom returns a payload of bytes whose surrounding memory must not be written.
 func WithoutRoom(data []byte) Payload { return Payload{data, 0, len(data)} }
 
 // Data is what is sent.

@@ -2,10 +2,10 @@ package fabric
 
 // Receipt is the receiving side of one window, and when its sender is to hear of it. An ack costs some 15 us of
 // processor time over all processes, so it stands for a quarter of the window W, in bytes or in frames (SpanMax): of
-// what came, or of what is held no more. What is missing, or came again, is said at once, and the rest after a moment,
-// which whoever owns the Receipt measures. It is pure, has no lock and belongs to one goroutine.
+// what came, or of what is held no more. What is missing, or came again, is said at once, and the rest after a delay
+// that the Receipt's owner measures. It is pure, has no lock and belongs to one goroutine.
 //
-// A sender with frames of at most f bytes, at a rate r, whose acks take a round trip t to come back, never stalls while
+// A sender with frames of at most f bytes, at a rate r, whose acks arrive after a round trip t, never stalls while
 //
 //	r t <= W - W/4 - f        and, in frames a second, r t <= SpanMax - SpanMax/4
 //

@@ -115,7 +115,7 @@ type Server struct {
 	config ServerConfig
 	url    string
 	bus    *busServer // in place of what follows; nil is NATS
-	token  string     // of this process's connections: drawn at random, and shown to nobody else
+	token  string     // of this process's connections: drawn at random, and known to this process alone
 
 	turn sync.Mutex // of Stop and Start, which take their time. Lock order: turn, then mu
 
@@ -398,7 +398,7 @@ func (s *Server) SetTokens(token, peer string) {
 	}
 }
 
-// Stop cuts all connections and stops serving, until Start. Connections, those of this process too, are Lost and go on
+// Stop cuts all connections and stops serving, until Start. Connections, also those of this process, are Lost and keep
 // trying.
 func (s *Server) Stop() {
 	if s.bus != nil {

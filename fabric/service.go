@@ -85,7 +85,7 @@ func (c *Control) Service(config ServiceConfig) error {
 			answers[subject] = says
 		}
 	}
-	if err := c.addHandler(); err != nil { // Close waits for what is subscribed meanwhile
+	if err := c.addHandler(); err != nil { // Close waits for what is subscribed here
 		return fmt.Errorf("make service %s known at %s: %w", config.Name, c.Address(), err)
 	}
 	defer c.handlers.Done()

@@ -24,7 +24,7 @@ const (
 	KindReplica   = "replica" // what a trainer has of the parameters, to a shard, and from there to who asks for it
 	KindModule    = "module"  // to and from a hosted module, whose name the subject ends with
 
-	// KindFill is what the data connection sends to nobody, now and then; it is no frame.
+	// KindFill is padding that the data connection occasionally publishes without a subscriber; it is no frame.
 	KindFill = "fill"
 )
 

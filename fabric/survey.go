@@ -8,7 +8,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Survey is what a NATS server tells whoever may use it as control server: enough to see what would lose something.
+// Survey is what a NATS server reports to a client that may use it as control server: enough to see settings that would
+// lose data.
 type Survey struct {
 	Address         string
 	Version         string // of the server

@@ -15,8 +15,8 @@ const (
 	// the next. It saves a copy, the clearing and the collection of each byte (docs/memory.md, Copies).
 	readBytes   = 64 << 10
 	padBytesMax = 1 << 10
-	// fillEvery is how many bytes at least go between two fillings: where messages of other sizes have put the stream
-	// out of step, one to nobody brings it back, and costs half of readBytes on average.
+	// fillEvery is how many bytes at least go between two fillings: if messages of other sizes have misaligned the stream,
+	// one without a subscriber realigns it, at a cost of half of readBytes on average.
 	fillEvery = 1 << 20
 	// joinBytesMax is the size up to which a message without headroom is copied together for one write, where the
 	// connection has no vectors: to a reader in process each write is a read.
@@ -148,7 +148,7 @@ func (w *wireWriter) step(bytes int) {
 	w.since += bytes
 }
 
-// fill brings the stream back into step with the server's reads, by a message of the same sender that nobody hears.
+// fill realigns the stream with the server's reads by a message of the same sender without a subscriber.
 func (w *wireWriter) fill(s *Subject) error {
 	to := Subject{Job: s.Job, From: s.From, Kind: KindFill, To: "nobody"}
 	w.phrase(&to, readBytes) // five digits; of fewer, spaces take the place

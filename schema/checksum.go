@@ -35,7 +35,7 @@ func number(data []byte, pos int, sequence Sequence) {
 }
 
 // Envelope gives fabric the only field of a frame that it needs. Both methods may be called on frames that Verify or
-// Seal returned, while nobody else writes to them.
+// Seal returned, while no other goroutine writes to them.
 type Envelope struct{}
 
 // Sequence is SequenceOf in the form that fabric asks for.

@@ -81,7 +81,7 @@ func (p *Placement) OwnedChunks(owner int) []ChunkRef {
 
 // spread places chunks of these sizes on owners, evenly by size, and says which chunk is where. It does so as if owners
 // came one by one: the first has all chunks, and to each that comes the fullest (the first of equals) gives chunks
-// until nobody has more than the newcomer by above the largest chunk.
+// until no owner exceeds the newcomer by more than the largest chunk.
 //
 //	spread([]int{4, 4, 4, 4, 1}, 2) == []int{0, 1, 0, 1, 0}
 //

@@ -286,8 +286,8 @@ type Report struct {
 	Done Version `json:"done,omitempty"`
 }
 
-// Waiting is what the open rounds of a batch lack on a shard. It lists members only while somebody else has
-// contributed to a round that they have not, so an idle job waits for nobody.
+// Waiting is what the open rounds of a batch lack on a shard. It lists a member only while another has contributed to a
+// round that it has not, so an idle job lists none.
 //
 // First are those of Members who lack the earliest of these rounds. Rounds are sent in one order, so a trainer that
 // lacks a later one may itself have no room to send it before the earliest has closed.

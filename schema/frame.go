@@ -15,7 +15,7 @@ import (
 //	24   table: offset of the vtable, offset of values, head (at 32), offsets of keys, sections and body, ack (at 128)
 //	124  first vector's length, where the frame has no ack; sections, keys, body, values follow in that order
 //
-// So the values of a dense chunk start at byte 128. A frame with bags goes on with its own vtable instead:
+// So the values of a dense chunk start at byte 128. A frame with bags continues with its own vtable instead:
 //
 //	124  offsets of bags and offsets
 //	132  vtable, 20 bytes
@@ -59,8 +59,8 @@ type Layout struct {
 }
 
 // Frame is a frame being written: built once for a layout, refilled in place and sealed any number of times. Its bytes
-// belong to the frame: whoever was given them by Seal may use them until the next refill, so a frame that is in flight
-// is refilled only after it was acknowledged. Not safe for concurrent use.
+// belong to the frame: a caller that got them from Seal may use them until the next refill, so a frame that is in
+// flight is refilled only after it was acknowledged. Not safe for concurrent use.
 type Frame struct {
 	memory   []byte // data, and the room before and behind it
 	data     []byte
@@ -87,9 +87,8 @@ func NewFrame(l Layout) (*Frame, error) {
 	return f, f.layOut(l, false)
 }
 
-// Reset lays the frame out anew, in the same memory where that is large enough. Values, keys, offsets and body hold
-// anything: whoever lays a frame out writes all of them. Sections and bags are zero. On an error the frame is as it
-// was.
+// Reset lays the frame out again, in the same memory if that is large enough. Values, keys, offsets and body are
+// undefined: the caller writes all of them. Sections and bags are zero. On an error the frame is as it was.
 //
 // Under the race detector what is to be written holds garbage, so that tests see what is not.
 func (f *Frame) Reset(l Layout) error { return f.layOut(l, raced) }
@@ -126,7 +125,7 @@ func (f *Frame) layOut(l Layout, garbage bool) error {
 			f.data[i] = 0xdb
 		}
 	}
-	// What nobody else writes: the fixed part, the gaps between vectors, sections and bags.
+	// What callers do not write: the fixed part, the gaps between vectors, sections and bags.
 	written := 0
 	for _, to := range [...]span{offsets, keys, body, values, {at, at}} {
 		if to.hi > 0 {

@@ -64,7 +64,7 @@ const (
 	ConsistencySync    = "sync"     // every batch is computed on the version that the batch before it made
 	ConsistencyBounded = "bounded"  // a trainer may be up to Ahead batches ahead of the version it computes on
 	ConsistencyAsync   = "async"    // every contribution is applied when it arrives
-	ConsistencyGrouped = "grouped"  // the contributions of the next Group trainers, whoever they are, make one update
+	ConsistencyGrouped = "grouped"  // the next Group contributions from any trainers make one update
 	ReduceShards       = "shards"   // contributions go to shards, which own the sums
 	ReduceTrainers     = "trainers" // every trainer owns some chunks and adds them up for all
 	// two children of a lane-tree node are added as soon as both are there; the last sum is one pass with the division

@@ -170,7 +170,7 @@ func (c *jobCheck) head(j *Job) {
 	c.oneOf("reduce", n.Reduce, ReduceShards, ReduceTrainers)
 	c.routes(j)
 	if j.Reduce == ReduceTrainers {
-		c.oneOf("apply", j.Apply, ApplyMean) // there is nobody else to apply
+		c.oneOf("apply", j.Apply, ApplyMean) // no shard has parameters
 	} else if j.Consistency != ConsistencyAsync && j.Consistency != ConsistencyGrouped {
 		c.oneOf("apply", j.Apply, ApplyUpdate, ApplyMean)
 	}

@@ -18,7 +18,7 @@ func (j *Job) WithDefaults() *Job {
 	setDefault(&n.Consistency, ConsistencySync)
 	setDefault(&n.Apply, ApplyUpdate)
 	if n.Reduce == ReduceTrainers && j.Apply == "" {
-		n.Apply = ApplyMean // there is nobody else to apply
+		n.Apply = ApplyMean // no shard has parameters
 	}
 	setDefault(&n.ChunkBytes, ChunkBytes)
 	n.Tables = append([]TableSpec(nil), j.Tables...)

@@ -19,8 +19,8 @@ const jsonDepthMax = 8
 // that.
 func decodeJSON(b []byte, to any) error { return decode(b, to, true) }
 
-// decodeNewerJSON is decodeJSON, and passes over names that are not known, with whatever stands under them: whoever
-// writes may be newer. They count for every bound.
+// decodeNewerJSON is decodeJSON, and skips unknown names with their values: the writer may be newer. They count for
+// every bound.
 func decodeNewerJSON(b []byte, to any) error { return decode(b, to, false) }
 
 func decode(b []byte, to any, strict bool) error {

@@ -31,8 +31,8 @@ func LRScale(changes []LRChange, b Batch) float32 {
 	return scale
 }
 
-// ScaleLR asks the coordinator for a change of the learning rates. From 0 is the first batch that nobody has begun;
-// another is that batch, and the request is refused where somebody has begun it.
+// ScaleLR asks the coordinator for a change of the learning rates. From 0 is the first batch that no trainer has begun;
+// another is that batch, and the request is refused if a trainer has begun it.
 type ScaleLR struct {
 	From  Batch   `json:"from,omitempty"`
 	Scale float32 `json:"scale"`

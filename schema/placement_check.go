@@ -252,7 +252,7 @@ func (p *Placement) checkBucket(b Bucket, c Chunk, owner int) *FrameError {
 	return nil
 }
 
-// checkChunk checks a dense chunk. Without weight it may have no values: nobody contributed.
+// checkChunk checks a dense chunk. Without weight it may have no values: no lane contributed.
 func (p *Placement) checkChunk(v *View) *FrameError {
 	h := &v.head
 	if have, want := int64(h.Chunks), int64(p.Chunks(h.Bucket)); have != want {

@@ -44,7 +44,7 @@ type Clock uint8
 const (
 	ClockBounded Clock = iota // all trainers, when all have contributed; sync is no batch ahead
 	ClockEach                 // async: each trainer has rounds of its own, which are over when it has contributed
-	ClockGrouped              // the next Plan.Group trainers, whoever they are
+	ClockGrouped              // the next Plan.Group contributions from any trainers
 )
 
 // Common reports whether rounds are of all trainers, who call each of them by the same batch.

@@ -19,7 +19,7 @@ const (
 	ReasonOldGeneration                 // from before the last change of membership
 	ReasonEarlyGeneration               // from a change of membership that is not known here yet
 	ReasonUnknownSender                 // not a member of the job
-	ReasonWrongSender                   // a member, but not of these lanes; or in the name of somebody else
+	ReasonWrongSender                   // a member, but not of these lanes; or in the name of another member
 	ReasonWrongShape                    // lengths or counts do not fit each other or the job
 	ReasonWrongDType                    // values of a type that the kind does not have, or that is not the job's
 	ReasonWrongNode                     // not a node of the lane tree, or one that overlaps what is already there

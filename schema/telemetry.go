@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Telemetry is what a member says of itself once a second, to whoever watches. It travels as JSON in a heartbeat
-// (EncodeHeartbeat): a trainer's on gradbus.v1.{job}.t3.beat.all, that of a ps on gradbus.v1.ps.p-{id}.beat.all. Nobody
-// waits for a report, and nothing depends on one: what is lost is made good by the next, since counters are totals
+// Telemetry is a member's report about itself, published once a second for watchers. It travels as JSON in a heartbeat
+// (EncodeHeartbeat): a trainer's on gradbus.v1.{job}.t3.beat.all, that of a ps on gradbus.v1.ps.p-{id}.beat.all. No
+// member waits for a report, and nothing depends on one: the next makes up for a lost one, since counters are totals
 // since the member's start and never fall within one.
 //
 // Exactly one of Trainer and Server is set.

@@ -25,7 +25,7 @@
 //	one message           16 MiB; a larger one ends its connection
 //	a control line        64 KiB, as in nats-server
 //	held back, a pipe     1,024 messages and 16 MiB; beyond them nothing is delayed or put behind, which is counted
-//	remembered subjects   131,072; then the count of the least recently used half begins anew
+//	remembered subjects   131,072; then the count of the least recently used half starts from zero
 //
 // Every goroutine belongs to the Proxy; Close waits for all of them.
 package chaos

@@ -13,15 +13,15 @@ import (
 )
 
 // clock is one goroutine of nats-server's: the clock that all its stores in a process share, which ends with the last
-// of them. A store that is made while its server shuts down is forgotten there now and then, and the clock goes on; of
-// a server itself much more would be left.
+// of them. A store that is made while its server shuts down is occasionally not deregistered there, and the clock keeps
+// running; a leaked server would leave much more.
 const clock = "github.com/nats-io/nats-server/v2/server/ats.Register.func1"
 
 // Main runs a package's tests, and ends the process with their status: a goroutine that is left over at the end is a
 // failure. It is for TestMain.
 func Main(m *testing.M) { testkit.Main(m, goleak.IgnoreTopFunction(clock)) }
 
-// DeadPort is a port of loopback at which nobody listens while the test runs: it is taken, and nothing more.
+// DeadPort returns a loopback port at which no process listens while the test runs: it is bound, and nothing more.
 func DeadPort(t testing.TB) int {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
