@@ -158,7 +158,7 @@ func (c *Config) recordsUndo(job *schema.Job) bool {
 
 // isCopied says whether versions of a job are copied: for files, or for a ps that stands by, now or later.
 func isCopied(c *Config, job *schema.Job) bool {
-	return (c.Checkpoints.Dir != "" || job.Policy != schema.PolicyFail && job.Recovers()) && job.CheckVersions() == nil
+	return (c.Checkpoints.Dir != "" || job.Policy != schema.PolicyFail && job.TakesOver()) && job.CheckVersions() == nil
 }
 
 // slotBytes is state.SlotBytes of a table, with what tells when rows have changed where versions are copied.

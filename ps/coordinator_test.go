@@ -19,7 +19,7 @@ import (
 // says what it shows, as a duration since the job was registered.
 //
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
-//	    [returning=run] [here=] [places=] [start=batches] [apply=mean] [reduce=trainers]
+//	    [returning=run] [here=] [places=] [start=batches]
 //	places
 //	join from= [at=] [wanted=] [host=] [lr=] [rows=] [key=] [cluster] [resume] [run=] [was=] [process=] [url=]
 //	ready [ps=a] [serial=] [generation=] [done=]
@@ -53,8 +53,6 @@ type membership struct {
 	consistency string // of the job
 	start       int    // batches that assign, of the job
 	policyOfJob string // likewise; empty: as shardtest has it
-	apply       string // likewise
-	reduce      string // likewise; trainers: shards add up nothing
 	t           *testing.T
 	d           *datadriven.TestData
 	c           *Coordinator
@@ -142,15 +140,6 @@ func (s *membership) manifest() *schema.Job {
 	if s.policyOfJob = s.text("policy", s.policyOfJob); s.policyOfJob != "" {
 		j.Policy = s.policyOfJob
 	}
-	if s.apply = s.text("apply", s.apply); s.apply != "" {
-		j.Apply = s.apply
-	}
-	if s.reduce = s.text("reduce", s.reduce); s.reduce != "" {
-		j.Reduce = s.reduce
-		for i := range j.Tables {
-			j.Tables[i].Replicated = true
-		}
-	}
 	if s.d.HasArg("lr") {
 		j.Optimizer.LR = 0.5
 	}
@@ -162,7 +151,7 @@ func (s *membership) manifest() *schema.Job {
 
 // begin begins a job.
 func (s *membership) begin() string {
-	s.now, s.consistency, s.policyOfJob, s.apply, s.reduce, s.start = time.Unix(1000, 0), "", "", "", "", 0
+	s.now, s.consistency, s.policyOfJob, s.start = time.Unix(1000, 0), "", "", 0
 	job := s.manifest()
 	must(s.t, job.Validate())
 	servers := []ShardServer(nil)
@@ -271,7 +260,7 @@ func (s *membership) join(from schema.Member) string {
 		Host: s.text("host", "host"), Data: map[bool]string{true: schema.DataCluster}[s.d.HasArg("cluster")],
 		Resume: s.d.HasArg("resume"), Key: uint64(s.count("key", 0)), Run: schema.RunID(s.count("run", 0)),
 		Was: schema.Member(s.text("was", "")), Process: s.text("process", ""),
-		URL: s.text("url", map[bool]string{true: "nats://" + string(from)}[s.reduce != ""])}))
+		URL: s.text("url", "")}))
 }
 
 // policy reads how often versions are written.

@@ -2,6 +2,7 @@ package ps
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"gradbus/checkpoint"
 	"gradbus/fabric"
+	"gradbus/internal/testkit"
 	"gradbus/schema"
 	"gradbus/shard/shardtest"
 )
@@ -104,5 +106,24 @@ func TestNothingDurableIsTold(t *testing.T) {
 				return len(p.Jobs) == 1 && strings.Contains(p.Jobs[0].Durability.Off, c.want)
 			})
 		})
+	}
+}
+
+// A job that restarts from checkpoints alone says when it starts that it has no replica, and no folder.
+func TestJobsThatRestartSayWhatTheyLack(t *testing.T) {
+	t.Parallel()
+	log := &testkit.Text{}
+	s, err := Start(context.Background(), Config{Shards: 1, StandbyPeers: true, ControlToken: "the-token-of-peers"},
+		Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+	must(t, err)
+	t.Cleanup(s.Close)
+	job := shardtest.SmallJob("alone", 1, 1)
+	job.Apply, job.Policy = schema.ApplyMean, schema.PolicyRecover
+	newMiniTrainer(t, s, shardtest.New(t, job), "j-a").join()
+	for _, want := range []string{"no replica of the job is kept", "own dense parameters",
+		"no checkpoint folder: a lost trainer or ps ends the job"} {
+		if said := strings.Count(log.String(), want); said != 1 {
+			t.Errorf("%q is said %d times", want, said)
+		}
 	}
 }

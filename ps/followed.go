@@ -205,14 +205,16 @@ func (l *controlLoop) shardsOf(j *job) *assignment {
 // stands reports whether it could go on with a run.
 func (f *follower) stands(run schema.RunID) bool { return f != nil && f.jobs[run].Version > 0 }
 
-// checkMirror says why nobody can stand by for a job, or nothing.
+// checkMirror returns why a job has no replica, or nil. A replica exists for jobs whose lost trainers are replaced in
+// place.
 func checkMirror(job *schema.Job) error {
 	switch err := job.CheckVersions(); {
-	case err == nil && !job.Recovers():
-		return fmt.Errorf("job %s: the places of its trainers cannot be taken over", job.Name)
-	default:
+	case err != nil || job.TakesOver():
 		return err
+	case job.Plan().Owner == schema.ByTrainers:
+		return fmt.Errorf("job %s: its trainers own dense parameters, and it restarts from checkpoints alone", job.Name)
 	}
+	return fmt.Errorf("job %s: its trainers are not replaced in place, and it restarts from checkpoints alone", job.Name)
 }
 
 // notMirrored says why nobody can stand by for a job with these shards here; empty: somebody can.

@@ -68,6 +68,9 @@ func (s *Server) lookForSaved(job *schema.Job, from *coming) (found saved, refus
 		if resume {
 			return found, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, errNoFolder))
 		}
+		if job.Rewinds() && job.Policy != schema.PolicyFail {
+			s.log.Warn("no checkpoint folder: a lost trainer or ps ends the job", "job", job.Name, "want", "--checkpoint-dir")
+		}
 		return saved{not: errNoFolder.Error()}, nil
 	}
 	if err := job.CheckVersions(); err != nil {

@@ -163,26 +163,6 @@ func (c *Coordinator) tooSlow(name schema.Member, b schema.Batch) []Decision {
 		"--deadline", c.counted(b), c.config.Deadline))
 }
 
-// findParametersLost ends a job whose trainers had the parameters, where none is left who has them: newcomers cannot
-// have them from anybody. Those of the version that the job has begun with are drawn, or on shards, and so are those of
-// the newest durable version, which the job then goes back to.
-func (c *Coordinator) findParametersLost() []Decision {
-	first := c.config.Generation
-	has := func(m member) bool {
-		return m.here() && (m.generation == first || m.state != slotJoining && m.state != slotSyncing)
-	}
-	owned := c.plan.Owner == schema.ByShards || len(c.config.Job.Parameters) == 0
-	if owned || c.done() <= c.config.Resume.version() || slices.ContainsFunc(c.members, has) {
-		return nil
-	}
-	const lost = "no trainer is left that had the parameters: "
-	if c.config.Checkpoints != nil {
-		return c.FailBack(schema.Coordinator, lost+goOnSoon)
-	}
-	return c.Fail(schema.Coordinator, lost+
-		"start the job again; with --checkpoint-dir at its ps it can go on from a durable version")
-}
-
 // goOnSoon is what becomes of a job without trainers whose versions are written down: see resumeWindow.
 const goOnSoon = "new ones that come within a minute go on from the newest durable version, if any, later ones with " +
 	"--resume"
@@ -246,9 +226,6 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 		v := c.members[i].vacancy
 		if v == nil || !c.risen(c.members[i].generation) {
 			continue
-		}
-		if d := c.findParametersLost(); d != nil {
-			return append(decisions, d...)
 		}
 		if v.newcomer != "" {
 			decisions = append(decisions, c.seat(now, i)...)

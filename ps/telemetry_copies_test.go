@@ -125,7 +125,7 @@ func TestJobsThatPeersDoNotKeep(t *testing.T) {
 	for want, change := range map[string]func(*schema.Job){
 		"its policy is fail":    func(j *schema.Job) { j.Policy = schema.PolicyFail },
 		"want consistency sync": func(j *schema.Job) { j.Consistency, j.Optimizer.Exact = schema.ConsistencyAsync, true },
-		"cannot be taken over": func(j *schema.Job) {
+		"restarts from checkpoints alone": func(j *schema.Job) {
 			j.Consistency, j.Ahead, j.Policy = schema.ConsistencyBounded, 1, schema.PolicyWait
 		},
 		"its shards add up nothing": func(j *schema.Job) { j.Tables, j.Reduce = nil, schema.ReduceTrainers },

@@ -27,7 +27,7 @@ type Job struct {
 	Reduce string `json:"reduce"` // who adds up: ReduceShards (also "") or ReduceTrainers
 	Apply  string `json:"apply"`  // ApplyUpdate or ApplyMean
 	// Policy is what becomes of the job when a trainer is lost: PolicyRecover, which is the default where it changes
-	// no bit (Job.Recovers, Job.RewindsAlike), PolicyWait or PolicyFail.
+	// no bit (Job.TakesOver, Job.RewindsAlike), PolicyWait or PolicyFail.
 	Policy     string `json:"policy"`
 	ChunkBytes int    `json:"chunk_bytes"` // values in one wire frame: 4 KiB to 4 MiB, default 256 KiB
 	// of all parameters and tables that have none of their own, and of modules

@@ -175,7 +175,7 @@ func (c *jobCheck) head(j *Job) {
 		c.oneOf("apply", j.Apply, ApplyUpdate, ApplyMean)
 	}
 	switch {
-	case j.Recovers() || j.Rewinds():
+	case j.TakesOver() || j.Rewinds():
 		c.oneOf("policy", j.Policy, PolicyFail, PolicyWait, PolicyRecover)
 	default:
 		c.oneOf("policy", j.Policy, PolicyFail) // what a trainer has is lost with it

@@ -27,7 +27,7 @@ func (j *Job) WithDefaults() *Job {
 		setDefault(&n.Tables[i].Partitions, Partitions)
 	}
 	n.resolveOptimizers()
-	if n.Recovers() || n.RewindsAlike() {
+	if n.TakesOver() || n.RewindsAlike() {
 		setDefault(&n.Policy, PolicyRecover)
 	}
 	setDefault(&n.Policy, PolicyFail)

@@ -2,7 +2,6 @@ package schema
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -307,15 +306,10 @@ func (p *Plan) Capability() Capability {
 	return c
 }
 
-// Recovers reports whether a job goes on without a change of a bit when a trainer is lost.
-func (j *Job) Recovers() bool { return j.TakesOver() }
+// TakesOver reports whether another trainer may compute the lanes of a lost one from the middle of a batch on, without a
+// change of a bit.
+func (j *Job) TakesOver() bool { return j.Plan().Capability().Trainer == RecoveryInPlace }
 
-// TakesOver reports whether another may take a trainer's place in the middle of a batch without changing a bit of the
-// job: all that a trainer has is what it can have again, from shards or another trainer, of the version that the batch
-// is computed on.
-func (j *Job) TakesOver() bool {
-	p := j.Plan()
-	kept := func(t TablePlan) bool { return t.Owner == ByTrainers }
-	return p.Clock.Common() && p.Ahead == 0 && p.Reducer == ByShards && !p.ErrorFeedback && !p.AsyncTables &&
-		!slices.ContainsFunc(p.Tables, kept) && !p.Modules && !p.Exact
-}
+// Rewinds reports whether a job that loses a trainer restarts from its newest durable version. Where some bits change by
+// that, it does so only if asked to: see RewindsAlike.
+func (j *Job) Rewinds() bool { return j.Plan().Capability().Trainer == RecoveryRestart }

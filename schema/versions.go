@@ -17,13 +17,6 @@ func (j *Job) CheckVersions() error {
 	return nil
 }
 
-// Rewinds reports whether a job may go on from its newest durable version when a trainer is lost, though nobody can
-// take over the place: what that trainer had is missing, or there are batches that were computed on an older version.
-// Where some bits change by that, it does so only if asked to: RewindsAlike.
-func (j *Job) Rewinds() bool {
-	return !j.Recovers() && j.NeedsShards() && j.CheckVersions() == nil && j.Plan().Clock.Common()
-}
-
 // RewindsAlike reports whether a job that rewinds has the bits of one to which nothing happens, with however many
 // trainers it goes on: batches are in step, sums are not rounded on the way, and no trainer has anything of its own.
 func (j *Job) RewindsAlike() bool {

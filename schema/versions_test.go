@@ -26,6 +26,7 @@ func TestCheckVersions(t *testing.T) {
 			j.TableConsistency, j.Reduce, j.Optimizer.Exact = ConsistencyAsync, ReduceTrainers, true
 			j.Tables = []TableSpec{table}
 		}},
+		{"", true, true, func(j *Job) { j.Apply = ApplyMean }},
 		{"", true, true, func(j *Job) {
 			j.Apply, j.Reduce, j.Tables = ApplyMean, ReduceTrainers, []TableSpec{table}
 		}},
@@ -75,7 +76,7 @@ func (c *versionsCase) check(t *testing.T) {
 	if rewinds := job.Rewinds(); rewinds != c.rewinds {
 		t.Errorf("%q: it rewinds: %v", c.says, rewinds)
 	}
-	if goes := job.Policy != PolicyFail; goes != (job.Recovers() || c.alike) || job.RewindsAlike() != c.alike {
+	if goes := job.Policy != PolicyFail; goes != (job.TakesOver() || c.alike) || job.RewindsAlike() != c.alike {
 		t.Errorf("%q: by itself its policy is %s; its bits are those of a quiet one: %v", c.says, job.Policy,
 			job.RewindsAlike())
 	}
@@ -84,7 +85,7 @@ func (c *versionsCase) check(t *testing.T) {
 		t.Errorf("%v, want it to say %q", err, c.says)
 	}
 	job.Policy = PolicyWait
-	if err := job.Validate(); (err == nil) != (c.rewinds || job.Recovers()) {
+	if err := job.Validate(); (err == nil) != (c.rewinds || job.TakesOver()) {
 		t.Errorf("%q: with policy wait: %v", c.says, err)
 	}
 }

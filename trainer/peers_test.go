@@ -26,23 +26,20 @@ func TestPeersGoOnWithTheJob(t *testing.T) {
 		kills  []int // how many jobs the ps coordinates that is killed
 		at     []uint64
 		alone  bool // one does not stand by
-		apply  string
 	}{
-		{"one of three", []int{2, 1, 1}, []int{0}, []uint64{400}, false, schema.ApplyUpdate},
-		{"one of two", []int{1, 2}, []int{0}, []uint64{400}, false, schema.ApplyMean},
-		{"the one that coordinates", []int{1, 1, 2}, []int{1}, []uint64{400}, false, schema.ApplyUpdate},
-		{"two, one after the other", []int{1, 1, 1, 1}, []int{0, 0}, []uint64{400, 800}, false, schema.ApplyUpdate},
-		{"the same, and trainers have the parameters", []int{1, 1, 2}, []int{1, 0}, []uint64{400, 800}, false,
-			schema.ApplyMean},
-		{"one that nobody stands by for", []int{1, 1, 1}, []int{0}, []uint64{600}, true, schema.ApplyUpdate},
+		{"one of three", []int{2, 1, 1}, []int{0}, []uint64{400}, false},
+		{"one of two", []int{1, 2}, []int{0}, []uint64{400}, false},
+		{"the one that coordinates", []int{1, 1, 2}, []int{1}, []uint64{400}, false},
+		{"two, one after the other", []int{1, 1, 1, 1}, []int{0, 0}, []uint64{400, 800}, false},
+		{"one that nobody stands by for", []int{1, 1, 1}, []int{0}, []uint64{600}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			testkit.Waits(t, func(t *testing.T) { goOnAmongPeers(t, c.apply, c.shards, c.kills, c.at, c.alone) })
+			testkit.Waits(t, func(t *testing.T) { goOnAmongPeers(t, c.shards, c.kills, c.at, c.alone) })
 		})
 	}
 }
 
-func goOnAmongPeers(t *testing.T, apply string, shards, kills []int, at []uint64, alone bool) {
+func goOnAmongPeers(t *testing.T, shards, kills []int, at []uint64, alone bool) {
 	const batches, trainers, lanes = 1000, 3, 5
 	control := startControl(t, fabric.ServerConfig{Bus: bus})
 	config := ps.Config{NATS: control.URL(), Deadline: shortDeadline}
@@ -56,7 +53,7 @@ func goOnAmongPeers(t *testing.T, apply string, shards, kills []int, at []uint64
 		hosts = append(hosts, bus.Host())
 		servers = append(servers, startOn(t, hosts[i], config))
 	}
-	job := toyJob("among-peers", trainers, lanes, apply)
+	job := toyJob("among-peers", trainers, lanes, schema.ApplyUpdate)
 	job.Policy = schema.PolicyRecover
 	want, _ := toyOutcome(t, lanes, batches)
 	var next atomic.Int32

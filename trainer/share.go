@@ -69,11 +69,10 @@ func (s *share) copyAt(v schema.Version) {
 	}
 }
 
-// replicaAt is what a chunk is at a version that is asked for. It is not known before the version is whole here, and
-// nothing where the version is over and was not copied. Of a version that a place begins with it is there until the
-// trainer there has it: the others may be one batch further, where the one before had sent its part of that, and not
-// two.
+// replicaAt returns a chunk at a version that is asked for. It is not known before the version is whole here, and has
+// nothing if the version is over and was not copied.
 func (s *share) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor, known bool) {
+	over := s.newest() >= v // before it is looked for
 	s.mu.Lock()
 	for i := range s.copies {
 		if c := &s.copies[i]; c.version == v && !known {
@@ -81,16 +80,7 @@ func (s *share) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor, 
 		}
 	}
 	s.mu.Unlock()
-	if known || v < s.joined.Version { // of before this trainer came it has nothing
-		return tensors, true
-	}
-	s.exchange.do(func(x *exchange.Exchange) { // which no result is placed beside
-		known = x.Completed() >= v
-		if x.Keeps(v) || known && planted.Is(planted.ShareOtherVersion) {
-			tensors = state.Cloned(s.params.state.Pieces(chunk, v))
-		}
-	})
-	return tensors, known
+	return tensors, known || over
 }
 
 // answerReplica tells a shard what a chunk is at a version. Who asks too early asks again.

@@ -89,17 +89,6 @@ func (c *crew) run(s *Session, r *rand.Rand, dies uint64) {
 	})
 }
 
-// Trainers die in the middle of batches, several of them, and those who have taken their places too; new ones come. The
-// weights are those of a job in which nothing has happened. Shards have the parameters, or trainers.
-func TestLostTrainersAreReplaced(t *testing.T) {
-	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
-		t.Run(apply, func(t *testing.T) { lostTrainersAreReplaced(t, apply, nil) })
-	}
-	t.Run("clipped by the norm of all", func(t *testing.T) {
-		lostTrainersAreReplaced(t, schema.ApplyMean, &schema.Clipping{Kind: schema.ClipGlobal, Max: 0.5})
-	})
-}
-
 // quietly is the digest of a job to which nothing happens, of one trainer.
 func quietly(t *testing.T, config Config, job *schema.Job, batches uint64) string {
 	t.Helper()
@@ -112,7 +101,9 @@ func quietly(t *testing.T, config Config, job *schema.Job, batches uint64) strin
 	return fmt.Sprintf("%x", out[0].digest[:8])
 }
 
-func lostTrainersAreReplaced(t *testing.T, apply string, clip *schema.Clipping) {
+// Trainers die in the middle of batches, several of them, and those who have taken their places too; new ones come. The
+// weights are those of a job in which nothing has happened.
+func TestLostTrainersAreReplaced(t *testing.T) {
 	seeds := uint64(2)
 	if testing.Short() {
 		seeds = 8 // which wait for nothing
@@ -127,7 +118,7 @@ func lostTrainersAreReplaced(t *testing.T, apply string, clip *schema.Clipping) 
 		for seed := range seeds {
 			t.Run(fmt.Sprintf("held=%v/%d", held, seed), func(t *testing.T) {
 				testkit.Waits(t, func(t *testing.T) {
-					c := replaceLost(t, seed, apply, clip, held)
+					c := replaceLost(t, seed, held)
 					dead.Add(int64(c.dead))
 					hosted.Add(int64(c.hosted))
 				})
@@ -136,20 +127,14 @@ func lostTrainersAreReplaced(t *testing.T, apply string, clip *schema.Clipping) 
 	}
 }
 
-func replaceLost(t *testing.T, seed uint64, apply string, clip *schema.Clipping, held bool) *crew {
+func replaceLost(t *testing.T, seed uint64, held bool) *crew {
 	r := rand.New(rand.NewPCG(seed, 0))
 	trainers := 2 + r.IntN(3)
 	lanes := trainers + r.IntN(4)
 	server := startServerWith(t, ps.Config{Shards: 1 + r.IntN(3), Deadline: 3 * time.Second})
 	c := &crew{t: t, held: held, config: testConfig(t, server), batches: 30, job: toyJob("replaced", trainers, lanes,
-		apply)}
+		schema.ApplyUpdate)}
 	c.job.Policy = schema.PolicyRecover
-	if own := c.job.Optimizer; clip != nil { // shards step rows before all of the norm is known
-		c.job.Optimizer.Clip = clip
-		for i := range c.job.Tables {
-			c.job.Tables[i].Optimizer = &own
-		}
-	}
 	want := quietly(t, c.config, c.job, c.batches)
 	c.alive.Store(int64(trainers))
 	sessions := joinAll(t, c.config, c.job)

@@ -37,7 +37,6 @@ var defects = []struct {
 	{planted.KeepFirstPieces, "stretches of parameters that stay as they were told first", 60},
 	{planted.SkipFolderSync, "a name in a folder that is not brought to the disk", 400},
 	{planted.SkipFileSync, "a file that is not brought to the disk", 400},
-	{planted.ShareOtherVersion, "parameters of another version for a trainer that takes a place", 5000},
 	{planted.SkipBatchUnderWay, "a batch under way left out by a trainer that takes a place", 40},
 	{planted.RemakeShards, "shards made again in the middle of a job", 5000},
 	{planted.TrustDates, "silence by dates, which may be set", 120},

@@ -36,8 +36,6 @@ const (
 	SkipFolderSync
 	// SkipFileSync: a file that is not brought to the disk.
 	SkipFileSync
-	// ShareOtherVersion: parameters of another version for a trainer that takes a place.
-	ShareOtherVersion
 	// SkipBatchUnderWay: a batch under way left out by a trainer that takes a place.
 	SkipBatchUnderWay
 	// RemakeShards: shards made again in the middle of a job.

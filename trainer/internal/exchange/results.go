@@ -3,7 +3,6 @@ package exchange
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"gradbus/schema"
 )
@@ -213,21 +212,6 @@ func (x *Exchange) probe(all bool) (pulls []Pull) {
 
 // Completed is the number of batches that are complete: the newest version that is whole.
 func (x *Exchange) Completed() schema.Version { return schema.Version(x.complete) }
-
-// Keeps reports whether a version is there, in a trainer that builds each in the place of the one two before: it is the
-// newest that is whole, or the one before that, and nothing has come of the next.
-func (x *Exchange) Keeps(v schema.Version) bool {
-	newest := x.Completed()
-	if v == newest || v+1 != newest || x.complete == x.begun {
-		return v == newest || v+1 == newest
-	}
-	for _, o := range x.of(x.complete).owners {
-		if slices.ContainsFunc(o.results, func(r result) bool { return r.n > 0 }) {
-			return false
-		}
-	}
-	return true
-}
 
 // Began says that a batch is under way: begun, though maybe complete, and not followed by as many as may be open.
 func (x *Exchange) Began(b schema.Batch) bool {
