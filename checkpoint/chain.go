@@ -101,7 +101,7 @@ func (o *opener) open(id ID) (*Manifest, error) {
 	return m, err
 }
 
-// openBase opens what an increment goes on from. An increment whose base is gone is damaged.
+// openBase opens the base of an increment. An increment whose base is gone is damaged.
 func (o *opener) openBase(m *Manifest) error {
 	base, err := o.open(m.Base.ID) // of an earlier version, so this ends
 	if errors.Is(err, ErrIncomplete) {

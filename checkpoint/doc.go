@@ -43,7 +43,7 @@
 //	table/<table>:key       [rows, 2] the key of each, as marks are
 //
 // The manifest has the id of the base and the checksum of its complete.json, so no other can take its place. Both are
-// of one run, so of as many shards. An increment counts with all that it goes on from, or not at all.
+// of one run, so of as many shards. An increment counts with all of its bases, or not at all.
 //
 // # What it leaves out
 //

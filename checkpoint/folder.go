@@ -120,7 +120,7 @@ func List(dir string, job schema.JobName) ([]Found, error) {
 	return all, nil
 }
 
-// bytesOf is how much the files of a folder take. What is removed meanwhile counts nothing.
+// bytesOf is how much the files of a folder take. Files removed while it runs count nothing.
 func bytesOf(folder string) (n int64, err error) {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -134,8 +134,8 @@ func bytesOf(folder string) (n int64, err error) {
 	return n, err
 }
 
-// Newest is the newest checkpoint of a job that is whole: all of it was read and compared, also what it goes on from.
-// Incomplete ones are passed over; damaged ones are, too, and named in skipped. It is ErrNone where there is no other.
+// Newest is the newest checkpoint of a job that is whole: all of it was read and compared, with its bases. Incomplete
+// ones are passed over; damaged ones are, too, and named in skipped. It is ErrNone where there is no other.
 //
 // It is ErrOther where the newest that is not damaged is of another manifest, and ErrNewer where it is of a newer
 // format: going on from an older one would lose what was trained. trainers, chunk_bytes and policy may differ, and so

@@ -232,8 +232,8 @@ func decodeManifest(text []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// Open reads the manifest of a checkpoint, and of those that it goes on from, and looks at the sizes of their parts. It
-// is ErrIncomplete, ErrDamaged or ErrNewer where the checkpoint cannot be used.
+// Open reads the manifests of a checkpoint and of its bases, and looks at the sizes of their parts. It is
+// ErrIncomplete, ErrDamaged or ErrNewer where the checkpoint cannot be used.
 func Open(dir string, job schema.JobName, id ID) (*Manifest, error) {
 	return newOpener(dir, job).open(id)
 }

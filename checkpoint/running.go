@@ -39,9 +39,9 @@ type Lost struct {
 
 func runningText(run schema.RunID) string { return fmt.Sprintf("%016x ", uint64(run)) }
 
-// Begin notes that a run of a job is under way, for how many trainers, and which others it goes on from, the latest
-// first: trainers that have not heard of it yet come back to these. since is the first run of the job's name whose
-// versions it may go on from.
+// Begin notes that a run of a job is under way, for how many trainers, and which earlier runs it continues, the latest
+// first: trainers that have not heard of it yet rejoin under these. since is the first run of the job's name whose
+// versions it may continue from.
 func Begin(dir string, job schema.JobName, run schema.RunID, since uint64, trainers int, others ...schema.RunID) error {
 	line := fmt.Sprintf("%s%d/%d", runningText(run), since, trainers)
 	for _, other := range others[:min(len(others), runsMax-1)] {

@@ -7,11 +7,11 @@ import (
 	"gradbus/schema"
 )
 
-// Verify reads every byte of every part, also of those that the checkpoint goes on from, and compares sizes, checksums,
-// tensors and steps with what they must be. It is ErrDamaged where one differs.
+// Verify reads every byte of every part, also of its bases, and compares sizes, checksums, tensors and steps with what
+// they must be. It is ErrDamaged where one differs.
 func (m *Manifest) Verify(dir string) error { return NewVerifier(context.Background(), dir).Verify(m) }
 
-// Verifier verifies checkpoints of a folder, each file once, also where many go on from it. It is to be used for a
+// Verifier verifies checkpoints of a folder, each file once, also if it is the base of many. It is to be used for a
 // short time: what it has read is not read again.
 type Verifier struct {
 	ctx  context.Context
@@ -67,8 +67,8 @@ func (m *Manifest) verify(ctx context.Context, dir string) error {
 	return m.eachPart(dir, func(int, *partFile) error { return nil })
 }
 
-// eachPart opens the part of one shard after the other, without what it goes on from. All of a tensor's parts must have
-// had as many steps, unless each is of a moment of its own.
+// eachPart opens the part of one shard after the other, without its bases. All parts of a tensor must have had equally
+// many steps, unless the checkpoint is fuzzy.
 func (m *Manifest) eachPart(dir string, use func(shard int, p *partFile) error) error {
 	place, steps := placementOf(m.Job, m.Shards), agreement{}
 	for shard := range m.Parts {

@@ -24,7 +24,7 @@ func allocate(float32s int) (*Buffer, error) {
 	}
 	bytes := float32s * 4
 	size := bytes
-	if bytes >= hugePage { // huge pages begin at their own multiples; pages that nobody touches cost nothing
+	if bytes >= hugePage { // huge pages begin at their own multiples; untouched pages cost nothing
 		size += hugePage
 	}
 	pages, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)

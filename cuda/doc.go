@@ -22,7 +22,7 @@
 //
 // Verify puts a second backend beside one: of what it writes, sums and optimizer steps, one block in so many is
 // computed again and compared bit by bit, since the backends agree. A result that differs is an error that says where,
-// and nobody may use it.
+// and must not be used.
 //
 // # Dense layers
 //

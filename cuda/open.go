@@ -57,7 +57,7 @@ func Open(o Options) (Backend, error) {
 	if o.Log != nil {
 		log := o.Log.With("backend", b.Name(), "isa", b.ISA(), "threads", b.Threads(), "reason", reasonOf(b))
 		if !nativeBuilt && (o.Name == "" || o.Name == "auto") {
-			log.Warn("backend chosen") // nobody asked for the slow one
+			log.Warn("backend chosen") // the slow one was not asked for
 		} else {
 			log.Info("backend chosen")
 		}

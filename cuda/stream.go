@@ -112,7 +112,7 @@ func (s *Stream) note(err error) error {
 
 // Wait parks the goroutine until all that was queued has ended, and returns the error of the first command that failed,
 // or ErrDevice where the device did. After it the batches' reports and counts can be read and the batches be used
-// again. Where ctx ends first Wait returns its cause, and the work goes on: wait again, or close.
+// again. If ctx ends first, Wait returns its cause, and the work continues: wait again, or close.
 func (s *Stream) Wait(ctx context.Context) error {
 	if err := s.usable(); err != nil {
 		return err

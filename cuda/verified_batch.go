@@ -29,7 +29,7 @@ func (v *Verified) Submit(b *Batch) error {
 	return c.given.run(v)
 }
 
-// pass numbers blocks, if none of them is due. Otherwise it leaves that to whoever checks them.
+// pass numbers blocks, if none of them is due. Otherwise the checker numbers them.
 func (v *Verified) pass(blocks int) bool {
 	for {
 		first := v.blocks.Load()

@@ -10,8 +10,8 @@
 // they have; images lie inside as that library is fastest with (plan.go).
 //
 // Neither holds parameters: those belong to the session or to the server, so a layer is handed them. Gradients are sums
-// over the samples, never divided; whoever knows the weight of the whole batch divides once. Initial values have
-// PyTorch's default bounds and are counter-based (package philox), and so is what dropout drops. Sums of single
+// over the samples, never divided; the caller that knows the weight of the whole batch divides once. Initial values
+// have PyTorch's default bounds and are counter-based (package philox), and so is what dropout drops. Sums of single
 // operations run in the canonical order of package cuda, so that the same samples give the same bits on every backend.
 //
 // The package knows shapes and derivatives. It must not know of jobs, batches, lanes, tables' keys or optimizers. A

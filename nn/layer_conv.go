@@ -74,7 +74,7 @@ type convWork struct {
 	inSize, outSize int
 	x               []float32
 	y, gradX        []float32
-	unwanted        []float32 // a weight's gradient that nobody wants
+	unwanted        []float32 // a weight's gradient that is not wanted
 }
 
 func (w *convWork) keepsY() bool { return false }

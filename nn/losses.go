@@ -7,9 +7,9 @@ import (
 
 // L1 returns the sum of |y - target| over all elements, divided by divisor, and writes its gradient, sign(y - target) /
 // divisor, to grad: of two equal values it is 0. y, target and grad have the same length, and grad may be y. Nothing is
-// divided by the number of samples: whoever knows the weight of the whole batch does that, once. So with divisor the
-// number of elements of a sample a job computes PyTorch's l1_loss with reduction "mean"; 1 leaves it the sum. Losses
-// are added up in float64, element after element. It fails with ErrShape.
+// divided by the number of samples: the caller that knows the weight of the whole batch does that, once. So with
+// divisor the number of elements of a sample a job computes PyTorch's l1_loss with reduction "mean"; 1 leaves it the
+// sum. Losses are added up in float64, element after element. It fails with ErrShape.
 //
 //	y = {1, -2}, target = {0, 0}, divisor 2   ->   1.5, grad = {0.5, -0.5}
 func L1(y, target, grad []float32, divisor float32) (float64, error) {
@@ -50,8 +50,8 @@ func MSE(y, target, grad []float32, divisor float32) (float64, error) {
 
 // NLL returns the sum over the samples of -y[target], for y [n, classes] that LogSoftmax made and targets [n] in [0,
 // classes), and writes its gradient with respect to y, -onehot, to grad [n, classes], which may not overlap y. Nothing
-// is divided: whoever knows the weight of the whole batch does that, once. It fails with ErrShape, also for a target
-// out of range, which it names; then nothing is written.
+// is divided: the caller that knows the weight of the whole batch does that, once. It fails with ErrShape, also for a
+// target out of range, which it names; then nothing is written.
 //
 //	y = {{-1, -0.5}}, targets = {1}   ->   0.5, grad = {{0, -1}}
 func NLL(y []float32, classes int, targets []int32, grad []float32) (float64, error) {

@@ -43,8 +43,8 @@ func (c *contributors) Contributor(m schema.Member) int {
 // Since is the generation in which a contributor's place was taken.
 func (c *contributors) Since(contributor int) schema.Generation { return c.since[contributor] }
 
-// CheckMember checks that a frame is of this run of the job, and of whoever has its sender's place now. The contributor
-// is -1 of who is none.
+// CheckMember checks that a frame is of this run of the job, and from the process that has its sender's slot now. The
+// contributor is -1 if the sender is none.
 func (c *contributors) CheckMember(contributor int, v *schema.View) error {
 	if contributor < 0 {
 		return v.CheckJob(c.runID, v.Head().Generation)

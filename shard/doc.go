@@ -1,6 +1,6 @@
 // Package shard is the owner of parameters, tables and their optimizers: a pure state machine, frames in, frames out.
 // Package ps runs one behind a server for each shard of a job. Given the same frames in the same order it gives the
-// same bits, whoever runs it.
+// same bits.
 //
 // # What is where
 //
@@ -28,7 +28,7 @@
 //
 // # What it must not know
 //
-// The time of day, I/O, subjects, windows, goroutines: time and acknowledgements are those of whoever runs it.
+// The time of day, I/O, subjects, windows, goroutines: time and acknowledgements belong to its caller.
 //
 // # For a newcomer
 //

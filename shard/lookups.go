@@ -200,8 +200,8 @@ func (s *Shard) closedRows(l *round.Line, b schema.Batch, frames []*schema.Frame
 	}
 }
 
-// Answer answers one frame of a parked lookup whose rows are there. Whoever steps the shard calls it after a Step for
-// as long as Due says so; other steps may come between. The output is as of Step, and so is an error.
+// Answer answers one frame of a parked lookup whose rows are there. The shard's owner calls it after a Step for as long
+// as Due says so; other steps may come between. The output is as of Step, and so is an error.
 func (s *Shard) Answer() ([]Output, error) {
 	contributor := s.answering[0]
 	p := &s.parked[contributor]

@@ -59,7 +59,7 @@ func (o *outbox) outputRefusal(to schema.Member, h schema.Head, r *refusal) {
 		Reason: r.Reason, Text: r.Detail, Frame: schema.EncodeRefusal(h, r.Reason, r.Detail)})
 }
 
-// Refuse is the refusal of a frame that whoever runs the shard has not stepped. It is an output as of Step.
+// Refuse is the refusal of a frame that the shard's owner has not stepped. It is an output as of Step.
 func (o *outbox) Refuse(to schema.Member, h schema.Head, r *schema.FrameError) []Output {
 	o.outputs = o.outputs[:0]
 	o.outputRefusal(to, h, r)

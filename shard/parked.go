@@ -16,7 +16,8 @@ import (
 // A repeat takes the place of what it repeats. What finds no room is dropped: its sender asks again. A parked lookup
 // says nothing about other shards, so it does not move the shard on to its batch.
 //
-// An answer says that the rounds before its version are over. So the close alone goes to those who have nothing parked.
+// An answer says that the rounds before its version are over. So the close alone goes to trainers without a parked
+// lookup.
 
 // parking is what waits of the lookups of one trainer.
 type parking struct {

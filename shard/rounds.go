@@ -184,8 +184,8 @@ func (s *Shard) CheckShare(contributor int, h *schema.Head, bytes int64) *refusa
 			"its share of %d; %s", bytes, held, share, s.config.StagedBytesMax, s.config.Advice)
 }
 
-// closeSparse closes every round whose turn it is and whose lanes are all there, and tells who takes part. Nobody needs
-// the rows of version b any more then: each trainer has had its own before it contributed to the round, and what reads
+// closeSparse closes every round whose turn it is and whose lanes are all there, and tells who takes part. The rows of
+// version b are no longer needed then: each trainer has had its own before it contributed to the round, and what reads
 // besides waits until b is complete. Where others may finish a lost trainer's batch, they read the undo log.
 func (s *Shard) closeSparse(l *round.Line) error {
 	for {

@@ -35,8 +35,8 @@ type Config struct {
 	// Own is a trainer whose contributions lie in memory of its own, which is no part of StagedBytesMax; empty for
 	// none.
 	Own schema.Member
-	// Lent says that contributions may lie in memory of their senders', which nobody here writes to: nothing is added
-	// up before a round closes.
+	// Lent says that contributions may lie in memory of their senders', which this process must not write to: nothing is
+	// added up before a round closes.
 	Lent bool
 	// Undo records what rows were before a round over them, until the next one closes. TakeOver and StaysReadable need it.
 	Undo bool
@@ -47,11 +47,11 @@ type Config struct {
 	Touches bool
 	// Resumed is what the shard begins with in place of what is drawn; nil for that.
 	Resumed *Resumed
-	// OnGroup is told, in grouped, what becomes of groups, in the order in which it happens; nil for nobody.
+	// OnGroup is told, in grouped, what becomes of groups, in the order in which it happens; may be nil.
 	OnGroup func(GroupEvent)
-	// OnClosing is told, within Step, which round is about to be closed: whose (schema.All where all trainers share
-	// it), its number and its bucket, once for each chunk. What is computed until the next one, or until Step returns,
-	// is its outcome. nil for nobody.
+	// OnClosing is told, within Step, which round is about to be closed: whose (schema.All where all trainers share it),
+	// its number and its bucket, once for each chunk. What is computed until the next one, or until Step returns, is its
+	// outcome. May be nil.
 	OnClosing func(whose schema.Member, round schema.Batch, bucket schema.Bucket)
 	// Journal, where it is set, is told of every lookup that is answered and of every round over rows that is
 	// applied, in their order, within Step and Answer. With it a run whose order depends on timing can be replayed.
@@ -165,10 +165,10 @@ func (s *Shard) Close() {
 // nothing and gives one refusal for its sender; a repeated one gives nothing. Outputs are valid until the next call.
 // Answer gives what the frame has made due besides.
 //
-// The View may be reused afterwards; the bytes that it views belong to payload, which the shard releases exactly
-// once: within this call where the frame is refused, repeated, a pull or a lookup that is answered, else when its
-// round has no more use for it or the lookup is answered, at the latest in Close. A nil payload is nobody's to release,
-// and its bytes must then stay until the round closes.
+// The View may be reused afterwards; the bytes that it views belong to payload, which the shard releases exactly once:
+// within this call where the frame is refused, repeated, a pull or a lookup that is answered, else when its round has
+// no more use for it or the lookup is answered, at the latest in Close. A nil payload is not released, and its bytes
+// must stay until the round closes.
 //
 // An error says that the shard's state can no longer be trusted, because the backend failed: the job must end.
 func (s *Shard) Step(from schema.Member, v *schema.View, payload Payload) ([]Output, schema.Reason, error) {
@@ -253,7 +253,7 @@ func (s *Shard) closing(l *round.Line, b schema.Batch, bucket schema.Bucket) {
 	}
 }
 
-// closed tells the clock that a round has closed, and publishes its result to those who hear of it.
+// closed tells the clock that a round has closed, and publishes its result to its receivers.
 func (s *Shard) closed(l *round.Line, b schema.Batch, bucket schema.Bucket, frames ...*schema.Frame) {
 	for _, to := range s.clock.Closed(l, b) {
 		for _, f := range frames {
@@ -270,9 +270,9 @@ func (s *Shard) closed(l *round.Line, b schema.Batch, bucket schema.Bucket, fram
 
 // stopOnNonFinite runs a step that may close rounds, of the frame of a contributor; -1: of none's. Where the shard
 // stays readable, the first value that is not finite, in a contribution or in what is computed of several, refuses that
-// contribution and all later ones, and no round closes any more. So the rows stay those of the last version whose
-// round over rows has closed here: lookups and scans go on. All contributors are told, since those that have
-// contributed wait for results that will never come; Step tells the frame's own.
+// contribution and all later ones, and no round closes any more. So the rows stay those of the last version whose round
+// over rows has closed here: lookups and scans continue. All contributors are told, since they would wait for results
+// that will never come; Step tells the frame's own.
 func (s *Shard) stopOnNonFinite(contributor int, h *schema.Head, step func() (*refusal, error)) (*refusal, error) {
 	if s.stopped != nil {
 		return s.stopped, nil
@@ -299,11 +299,11 @@ func (s *Shard) stopOnNonFinite(contributor int, h *schema.Head, step func() (*r
 	return refused, nil
 }
 
-// A trainer's place is taken over when it is lost: by another trainer or a new process, which computes the batch
-// under way anew, and all after it. A lane's gradient is a function of job, version and lane. So contributions of
-// before stay, and the same ones of after are repeats; only a sparse contribution of which chunks are missing is
-// dropped, so that no contribution is of two. Nobody else notices: nodes, sequence numbers and windows of the
-// others stay what they are.
+// A trainer's place is taken over when it is lost: by another trainer or a new process, which computes the batch under
+// way again, and all after it. A lane's gradient is a function of job, version and lane. So earlier contributions stay,
+// and the same ones sent again are repeats; only a sparse contribution of which chunks are missing is dropped, so that
+// no contribution is of two. No other trainer notices: nodes, sequence numbers and windows of the others stay what they
+// are.
 //
 // The batch under way is computed on rows of its version also where its round over rows has closed: see
 // state.Table.ReadPrevious.

@@ -19,16 +19,16 @@
 //
 // The model is DummyModel, the data DummyData (configurations.go, model.go, data.go), with the configurations' fields
 // of the original. Batches are dealt to the trainers in turn; where they do not come out even, trainers without a batch
-// contribute nothing in the last step, and nobody waits for them.
+// contribute nothing in the last step, and no trainer waits for them.
 //
 // # What is measured
 //
-// A whole run warms up; its figures are dropped, the next job begins anew. metrics.go has the names, which are the
-// original's, recorder.go what a trainer records, server.go what a server does. All times are milliseconds of the
-// host's clock. batch_all is from the start of a batch, rows looked up, to the new version of the parameters;
-// forward_pass has the loss in it; backward ends with the new version, so what communication is left after the backward
-// pass counts there. The optimizer runs on each chunk when its mean arrives, so it is in backward too. grid.go prints,
-// csv.go saves and compares, trace.go writes a timeline.
+// A whole run warms up; its figures are dropped, and the measured job starts from version 0. metrics.go has the names,
+// which are the original's, recorder.go what a trainer records, server.go what a server does. All times are
+// milliseconds of the host's clock. batch_all is from the start of a batch, rows looked up, to the new version of the
+// parameters; forward_pass has the loss in it; backward ends with the new version, so what communication is left after
+// the backward pass counts there. The optimizer runs on each chunk when its mean arrives, so it is in backward too.
+// grid.go prints, csv.go saves and compares, trace.go writes a timeline.
 //
 // A server's times are ps.RoundTimes: a gradient counts from when all of it is there, and the average computation is
 // what was left to compute then. What was added before is in no table, as the original has no name for it.

@@ -70,5 +70,5 @@ func serverRole(ctx context.Context, m *harness.Member) (any, error) {
 	if _, err := harness.Serve(ctx, m, s.Server, func(o *ps.Options) { o.Rounds = r.record }); err != nil {
 		return nil, err
 	}
-	return &r.found, nil // the server is gone: nobody records any more
+	return &r.found, nil // the server is gone, and with it the recorder
 }

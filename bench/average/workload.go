@@ -148,7 +148,7 @@ var iterationSteps = choice[iterationStep]{
 	{"sequential_iteration_step", sequentialStep},
 }
 
-// basicStep sends each gradient as soon as it is final, while the backward pass goes on.
+// basicStep sends each gradient as soon as it is final, while the backward pass continues.
 func basicStep(w *workload, s *trainer.LaneStep) (float64, error) {
 	lossSum, err := w.forward(s)
 	if err != nil {

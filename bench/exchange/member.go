@@ -167,7 +167,7 @@ func (m *member) fail(err error) {
 	}
 }
 
-// receive takes everything that comes. The bytes of replies stay with whoever waits for them.
+// receive takes everything that comes. The waiting caller keeps the bytes of a reply.
 func (m *member) receive(msg fabric.Message) {
 	keep := false
 	defer func() {
@@ -220,7 +220,7 @@ func (m *member) reply(v *schema.View) {
 	}
 	select {
 	case to <- v:
-	default: // late: nobody waits for it
+	default: // late: no caller waits for it
 	}
 }
 
@@ -235,7 +235,7 @@ func (m *member) controlMessage(v *schema.View) {
 	}
 	select {
 	case m.control <- c:
-	default: // nobody waits for it
+	default: // no caller waits for it
 	}
 }
 

@@ -93,7 +93,7 @@ type Result struct {
 	RequestP99       float64 `json:"request_p99_us"`
 	RequestLoadP50   float64 `json:"request_under_load_p50_us"` // windows of 4 MiB
 	RequestLoadP99   float64 `json:"request_under_load_p99_us"`
-	RequestLoadRate  float64 `json:"request_under_load_gb_per_second"` // that flowed meanwhile
+	RequestLoadRate  float64 `json:"request_under_load_gb_per_second"` // that flowed at the same time
 	RequestLoadShare float64 `json:"request_under_load_share"`         // of the fan-in's
 	Request1MiBP50   float64 `json:"request_under_load_1mib_p50_us"`
 	Request1MiBP99   float64 `json:"request_under_load_1mib_p99_us"`

@@ -27,7 +27,7 @@ func cutWhenTold() (stop func()) {
 	}
 }
 
-// cutConnections ends all connections of this process, as both of their ends see it, whoever has them.
+// cutConnections ends all connections of this process, as both of their ends see it, regardless of their owner.
 func cutConnections() {
 	for file := 3; file < connectionsMax; file++ {
 		if _, err := syscall.Getpeername(file); err == nil { // else it is none

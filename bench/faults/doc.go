@@ -1,7 +1,6 @@
-// Package faults kills the processes of jobs at moments that are drawn by a seed, has new ones take their places,
-// and measures what that costs: how long no batch was complete, how long it took until somebody noticed, and how
-// many batches were computed again. Each job's weights are compared, bit by bit, with those of one in which nothing
-// happened.
+// Package faults kills the processes of jobs at moments that are drawn by a seed, has new ones take their places, and
+// measures what that costs: how long no batch was complete, how long detection took, and how many batches were computed
+// again. Each job's weights are compared, bit by bit, with those of one in which nothing happened.
 //
 //   - faults.go runs jobs and kills. server.go is the ps: one, two that stand by for each other, or several
 //     with shards of each job, and a NATS server.

@@ -26,8 +26,8 @@ type kind struct {
 	name            string
 	weight, victims int
 	all             bool           // trainers, in place of so many
-	ps              bool           // ends one, which is started again at once; where another one stands by, that goes on
-	harmless        bool           // nobody may be taken for lost
+	ps              bool           // ends one, which is restarted at once; a replica takes over if there is one
+	harmless        bool           // no member may be declared lost
 	signal          syscall.Signal // by which it ends them; 0: SIGKILL
 }
 
@@ -36,7 +36,7 @@ var kinds = []kind{
 	// it hands its lanes over
 	{name: "trainer interrupted", weight: 2, victims: 1, signal: syscall.SIGINT},
 	{name: "trainer stopped", weight: 2, harmless: true}, // SIGSTOP for at most a second
-	{name: "connections cut", weight: 2, harmless: true}, // all of a trainer, which may be made anew at once
+	{name: "connections cut", weight: 2, harmless: true}, // all of a trainer, which may be reopened at once
 	{name: "two trainers killed", weight: 2, victims: 2}, // at once
 	{name: "ps killed", weight: 2, ps: true},
 	// it hands its jobs over, or makes a version durable
@@ -330,7 +330,7 @@ func (j *job) lastFault() time.Time {
 	return j.faults[len(j.faults)-1].at
 }
 
-// fault has one happen, and whoever is gone be replaced.
+// fault injects one fault and replaces the lost processes.
 func (j *job) fault() error {
 	k := j.draw()
 	order := j.r.Perm(len(j.trainers))

@@ -11,7 +11,7 @@
 //	defer c.Close()
 //	servers, url, err := c.StartServers(ctx, 1, harness.ServerSettings{})  // ps processes on free ports
 //	trainers, err := c.Start(ctx, harness.Spec{Role: "update-trainer", Name: "t0", Settings: settings{URL: url}})
-//	err = c.Go(ctx, trainers...)               // when all of them have called Wait, all go on
+//	err = c.Go(ctx, trainers...)               // when all of them have called Wait, all continue
 //	err = trainers[0].Result(ctx, &found)      // waits for the end of the role
 //
 //	func trainerRole(ctx context.Context, m *harness.Member) (any, error) {
@@ -33,9 +33,9 @@
 // so that what works one way works the other.
 //
 // The first member that fails ends all the others, and every wait of the driver gives its error: the member's name and
-// the last line it said. Where the server is somebody else's (--join), the others of one that was killed get 15 s to
-// find that out, so that the job ends there with its name. A member process ends with its driver, even where that is
-// killed. Close always waits for all of them.
+// the last line it said. With a server of its own process (--join), the others get 15 s to notice that a member was
+// killed, so that the job ends there with its name. A member process ends with its driver, even where that is killed.
+// Close always waits for all of them.
 //
 // # What is where
 //

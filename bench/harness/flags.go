@@ -159,7 +159,7 @@ func (f *Flags) Harness(title string, roles map[string]Role, out, errs io.Writer
 	if f.JSON {
 		c.Out = errs
 	}
-	if f.Joined() { // whoever looks at that server sees how the job ends; elsewhere the server ends with it
+	if f.Joined() { // viewers of that server see how the job ends; otherwise the server ends with it
 		c.Patience = patience
 	}
 	if file, ok := errs.(*os.File); ok && term.IsTerminal(int(file.Fd())) {

@@ -22,17 +22,17 @@ type Handle struct {
 	order    func(order) error // says it to the member
 	told     map[string]json.RawMessage
 	parts    []byte
-	answer   json.RawMessage // that nobody has read
+	answer   json.RawMessage // not read yet
 	waits    int             // how often it has reached a Wait
-	released int             // how often it was let go on
+	released int             // how often it was released
 	result   json.RawMessage
 	ended    bool
 	count    int // progress
 	total    int
-	changed  chan struct{} // closed at each change, and made anew
+	changed  chan struct{} // closed and replaced at each change
 }
 
-// line takes a line of a process. One that is no message is somebody's print, and dropped.
+// line takes a line of a process. A line that is no message was printed by the program, and is dropped.
 func (h *Handle) line(text []byte) {
 	var m message
 	if json.Unmarshal(text, &m) == nil {

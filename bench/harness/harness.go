@@ -221,7 +221,7 @@ func (c *Harness) Gather(ctx context.Context, members ...*Handle) error {
 	return nil
 }
 
-// Go gathers the members, and then lets all of them go on. Errors: those of Gather.
+// Go gathers the members and then releases all of them. Errors: those of Gather.
 func (c *Harness) Go(ctx context.Context, members ...*Handle) error {
 	if err := c.Gather(ctx, members...); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"gradbus/internal/process"
 )
 
-// Layout is what a system runs, for those who spread it over hosts.
+// Layout is what a system runs, for spreading it over hosts.
 type Layout struct {
 	Trainers int
 	Shards   int      // of all servers

@@ -7,7 +7,7 @@ import (
 
 // lines are those that members say of events, which come out in the order of their times, whichever member was faster
 // to say them. A line waits until no stream that is open can bring an earlier one: so nothing waits for a clock, and a
-// line comes at the latest when those who could have said something before it have ended.
+// line comes at the latest when all members with earlier lines have ended.
 type lines struct {
 	streams map[string]*stream
 	waiting []timedLine // in the order of their times

@@ -11,7 +11,7 @@ import (
 )
 
 // Role is the work of one member. It returns when the work is done or ctx ends; its result is what encoding/json can
-// write. After an error no member goes on, so a role need not tell the others.
+// write. After an error no member continues, so a role need not tell the others.
 type Role func(ctx context.Context, m *Member) (result any, err error)
 
 // ErrStopped: the driver wanted the member to end while it was waiting to begin.
@@ -29,7 +29,7 @@ type Member struct {
 	settings json.RawMessage
 	done     chan struct{}
 	stop     sync.Once
-	released chan struct{}        // one for each order to go on; room for goesMax
+	released chan struct{}        // one for each release; room for goesMax
 	asks     chan json.RawMessage // room for one: the driver waits for the answer
 
 	mu     sync.Mutex // held while a value is sent, so that its parts stay together
@@ -39,8 +39,8 @@ type Member struct {
 	clock  clockOf
 }
 
-// goesMax bounds the orders to go on that are ahead of the waits they are for: the driver sends one only where it saw
-// the wait, so there is never more than one.
+// goesMax bounds the releases ahead of their waits: the driver sends one only after it saw the wait, so there is never
+// more than one.
 const goesMax = 4
 
 func newMember(name string, settings json.RawMessage, send func(message) error) *Member {
@@ -75,7 +75,7 @@ func (m *Member) Feed(streams ...string) error {
 
 // SayAt gives the driver a line about an event at a time. Lines of all streams come out in the order of their times. In
 // a stream times rise. Several members may feed one with the same lines, of which each comes out once; the own stream,
-// "", is nobody else's.
+// "", belongs to this member alone.
 func (m *Member) SayAt(stream string, at time.Time, line string) error {
 	ns := at.UnixNano()
 	if stream == "" {
@@ -126,7 +126,7 @@ func (m *Member) sendAll(whole message) error {
 	return nil
 }
 
-// Wait blocks until the driver lets all members of its choice go on, which it does when all of them wait. Errors: ctx's
+// Wait blocks until the driver releases the members of its choice, which it does when all of them wait. Errors: ctx's
 // cause, ErrStopped.
 func (m *Member) Wait(ctx context.Context) error {
 	if err := m.sendAll(message{Op: opWait}); err != nil {
@@ -196,7 +196,7 @@ func (m *Member) order(o order) error {
 		case m.released <- struct{}{}:
 			return nil
 		default:
-			return errors.New("order go: nobody waits")
+			return errors.New("order go: no member waits")
 		}
 	case opAsk:
 		select {

@@ -19,7 +19,7 @@ const (
 
 // Ways in which trainers keep together in Pull.
 const (
-	Async   = "async"   // every gradient is applied as it comes, and nobody waits
+	Async   = "async"   // every gradient is applied as it comes, without waiting
 	Sync    = "sync"    // a step for every batch of all
 	Bounded = "bounded" // likewise, computed on the version before the last
 	Reduce  = "reduce"  // as sync, added up between trainers

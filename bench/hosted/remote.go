@@ -40,7 +40,7 @@ func (r *runner) remote(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	// an early leave would end the contexts of nobody, but the job where all others have left too
+	// an early leave would end no context, but the job if all others have left too
 	return r.wait(ctx, "tested")
 }
 

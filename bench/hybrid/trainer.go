@@ -152,7 +152,7 @@ type workload struct {
 	trainer.NetWorkload
 	config *Config
 
-	batches map[lane.Lane]*batch // of the lanes that this trainer computes, made anew for each batch
+	batches map[lane.Lane]*batch // of the lanes that this trainer computes, new for each batch
 	other   batch                // of a lane that another one may compute
 	sizes   []int                // of all lanes
 	x       []float32

@@ -80,7 +80,7 @@ func trainerRole(ctx context.Context, m *harness.Member) (any, error) {
 	return found, nil
 }
 
-// train runs the warm-up and the measured batches, in one run: groups go on from one to the other.
+// train runs the warm-up and the measured batches, in one run: groups continue from one to the other.
 func (c *Config) train(ctx context.Context, m *harness.Member, session *trainer.Session, says *log,
 	env nn.Env) (*trainerResult, error) {
 	first, count := session.Lanes()

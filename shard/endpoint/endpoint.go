@@ -1,5 +1,5 @@
-// Package endpoint puts a shard behind the windows of those who contribute to it. A ps runs one for each shard of a
-// job, and a trainer that reduces one for its range, so both acknowledge, refuse and publish by the same rules.
+// Package endpoint puts a shard behind the windows of its contributors. A ps runs one for each shard of a job, and a
+// trainer that reduces one for its range, so both acknowledge, refuse and publish by the same rules.
 //
 //   - endpoint.go passes contributions through windows to the shard, and acknowledges.
 //   - outgoing.go publishes what the shard puts out beside its steps, in their order.
@@ -29,9 +29,9 @@ type Config struct {
 	Ack func(to schema.Member, frame []byte)
 }
 
-// Endpoint is a shard, the windows of its contributors, and what waits to be published. Whoever calls it holds the step
-// lock, which is the owner's; only Flush and Waits need none, and must not be called with it where Publish waits for
-// anybody who steps.
+// Endpoint is a shard, the windows of its contributors, and what waits to be published. The caller holds the step lock,
+// which is the owner's; only Flush and Waits need none, and must not be called with it where Publish waits for anybody
+// who steps.
 type Endpoint struct {
 	*shard.Shard
 	outgoing

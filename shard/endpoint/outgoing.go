@@ -14,8 +14,8 @@ import (
 const outgoingMax = 256
 
 // outgoing is what a shard has put out and what is not published yet, in its order. One goroutine at a time publishes,
-// without the step lock, so that the shard is stepped meanwhile. What it publishes lies in frames of the shard's: see
-// Ready.
+// without the step lock, so that the shard can be stepped at the same time. What it publishes lies in frames of the
+// shard's: see Ready.
 type outgoing struct {
 	publish func(*shard.Output)
 	spent   atomic.Int64 // time in publishing, nanoseconds
@@ -92,8 +92,8 @@ func (e *Endpoint) Ready(kind schema.Kind, b schema.Batch) bool {
 	return e.outlasts(kind, max(b, e.Batch()))
 }
 
-// Await returns when the endpoint is ready for a frame. Meanwhile it publishes, or waits for who does, without the step
-// lock: the shard may have been stepped when it returns.
+// Await returns when the endpoint is ready for a frame. Until then it publishes, or waits for the goroutine that does,
+// without the step lock: the shard may have been stepped when it returns.
 func (e *Endpoint) Await(stepLock sync.Locker, kind schema.Kind, b schema.Batch) {
 	for !e.Ready(kind, b) {
 		e.publishUnlocked(stepLock)

@@ -76,5 +76,5 @@ func (c *byBatch) Begin(schema.Batch) error { return nil }
 // Results implements Clock.
 func (c *byBatch) Results(schema.Version) *Results { return c.results }
 
-// Leave implements Clock: rounds wait for whoever takes the lanes.
+// Leave implements Clock: rounds wait for the next host of the lanes.
 func (c *byBatch) Leave([]schema.Member) bool { return false }

@@ -68,7 +68,7 @@ type ClockConfig struct {
 	First        schema.Batch // the first that there are rounds of
 	// Version is the newest version of a chunk, where the owner keeps parameters.
 	Version func(chunk int) schema.Version
-	// OnGroup is told, by Grouped, what becomes of groups, in the order in which it happens; nil for nobody.
+	// OnGroup is told, by Grouped, what becomes of groups, in the order in which it happens; may be nil.
 	OnGroup func(GroupEvent)
 }
 

@@ -93,7 +93,7 @@ type Contribution struct {
 	Values      cuda.Vector // [elements of the chunk], or none where Weight is 0; written to, unless they are of 16 bits
 	Contributor int         // who sent it, as Held counts
 	Bytes       int64       // of the payload
-	Payload     Payload     // released once, when Values is needed no more; nil where nobody waits for that
+	Payload     Payload     // released once, when Values is needed no more; may be nil
 }
 
 // NewDense makes the rounds of the first batch.
@@ -129,7 +129,7 @@ func (d *Dense) NameMismatch(i int, err error) error {
 // Closed is the number of batches that have closed for the i-th chunk.
 func (d *Dense) Closed(i int) schema.Batch { return d.chunks[i].closed }
 
-// round is the round of a batch, and nil where nobody has contributed to it, or where it was given up for a later one.
+// round is the round of a batch, and nil if it has no contribution, or was given up for a later one.
 func (c *denseChunk) round(b schema.Batch) *denseRound {
 	if r := &c.open[b%schema.Batch(len(c.open))]; r.batch == b {
 		return r
@@ -137,7 +137,7 @@ func (c *denseChunk) round(b schema.Batch) *denseRound {
 	return nil
 }
 
-// begin is the round of a batch, made anew where there is none. It takes the place of one that has closed.
+// begin returns the round of a batch, a new one if there is none. It takes the place of one that has closed.
 func (c *denseChunk) begin(b schema.Batch) *denseRound {
 	r := &c.open[b%schema.Batch(len(c.open))]
 	if r.batch != b {

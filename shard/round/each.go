@@ -7,9 +7,9 @@ import (
 	"gradbus/schema"
 )
 
-// Each is the clock of rounds that are one trainer's: a round is over when that trainer's lanes are there, and it
-// alone hears of it, by its own number. Nobody waits for another. What a round made of a chunk is a version that
-// others may have followed by now: a pull is answered with the newest.
+// Each is the clock of rounds that are one trainer's: a round is over when that trainer's lanes are there, and it alone
+// hears of it, by its own number. No trainer waits for another. The version that a round made of a chunk may have been
+// followed by others: a pull is answered with the newest.
 type Each struct {
 	byBatch
 	config ClockConfig

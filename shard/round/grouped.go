@@ -9,11 +9,10 @@ import (
 	"gradbus/schema"
 )
 
-// Grouped is the clock of rounds that are made of the next requests, whoever they are from. A request is what a
-// trainer sends of one of its own batches. The first of its frames that is taken decides which group it belongs to,
-// for all of its chunks. Groups are numbered from 0, and group g makes version g+1 of every chunk. Each trainer has
-// one request at a time, which is parked here, at the cost of an entry in its group, until its group has what it
-// waits for.
+// Grouped is the clock of rounds that are made of the next requests from any trainers. A request is what a trainer
+// sends of one of its own batches. The first of its frames that is taken decides which group it belongs to, for all of
+// its chunks. Groups are numbered from 0, and group g makes version g+1 of every chunk. Each trainer has one request at
+// a time, which is parked here, at the cost of an entry in its group, until its group has what it waits for.
 //
 // A group takes requests until it has the job's number of them, or those of all trainers who are still there; one that
 // assigns the values of a model (schema.StartModel) takes those of all. Its
@@ -152,8 +151,8 @@ func (g *Grouped) unref(v schema.Version) {
 	}
 }
 
-// recycle releases versions that nobody will ask for. The newest that is whole stays, from which the next is made, and
-// the one before it, which may be being copied.
+// recycle releases versions that can no longer be asked for. The newest that is whole stays, from which the next is
+// made, and the one before it, which may be being copied.
 func (g *Grouped) recycle() {
 	g.snapshots = slices.DeleteFunc(g.snapshots, func(s snapshot) bool {
 		if s.refs > 0 || s.version+1 >= schema.Version(g.line.done) {
@@ -285,7 +284,7 @@ func (g *Grouped) Begin(group schema.Batch) error {
 	return g.begin(context.Background(), group+1, refs)
 }
 
-// Closed implements Clock: whoever has a request in the group hears of it, under the number that each of them calls
+// Closed implements Clock: each trainer with a request in the group is told, under the number that each of them calls
 // its batch. Where that is one number for all trainers of the job, and nothing else goes to each of them, one message
 // serves them all.
 func (g *Grouped) Closed(l *Line, group schema.Batch) []Hearer {
@@ -330,8 +329,8 @@ func (g *Grouped) Kept(e Entry, i int) *schema.Frame {
 	return g.Results(e.Round+1).Of(i, e.Round)
 }
 
-// Leave implements Clock: no group waits for those who are gone. What one had contributed whole to a round counts,
-// the rest is forgotten.
+// Leave implements Clock: no group waits for lost trainers. Their complete contributions to a round count, the rest is
+// dropped.
 func (g *Grouped) Leave(members []schema.Member) (changed bool) {
 	for i := range g.contributors {
 		if !g.contributors[i].gone && slices.Contains(members, g.config.Contributors[i].Member) {
@@ -362,8 +361,8 @@ func (g *Grouped) leave(contributor int) {
 	}
 }
 
-// Waiting implements Clock: of the oldest open group, whoever its first open round lacks, or, where it is not full,
-// everybody who has no request in any.
+// Waiting implements Clock: the trainers that the first open round of the oldest open group lacks, or, if the group is
+// not full, all without a request in any.
 func (g *Grouped) Waiting() Waiting {
 	l, w := g.line, waitingFor(g.line.done)
 	if l.done >= g.filling {

@@ -11,7 +11,7 @@ import (
 // Line is a sequence of rounds that some trainers share, numbered from 0: those of batch 0, of batch 1, and so on.
 //
 // Rounds of batches [Batch-Ahead, Batch] may be open. A trainer that sends a frame of batch b holds every result of
-// batch b-Ahead-1 from every owner, so whoever takes the first frame of a batch knows that these are complete
+// batch b-Ahead-1 from every owner, so the owner that takes the first frame of a batch knows that these are complete
 // everywhere.
 type Line struct {
 	Whose  schema.Member // the trainer whose rounds they are; schema.All where all share them
@@ -96,7 +96,7 @@ func (l *Line) settle() {
 }
 
 // Reach says whether a frame may speak of batch b: of one under way, or of the next that may begin, fresh then being
-// true and Advance to be called by whoever takes the frame.
+// true and Advance to be called when the frame is taken.
 func (l *Line) Reach(b schema.Batch) (fresh bool, refused *schema.FrameError) {
 	switch {
 	case b <= l.batch && b >= l.Oldest():

@@ -26,7 +26,7 @@ type merging struct {
 // Merge adds up the contributions to one table of the round that Next gave, along the lane tree: keys ascending and a
 // row of dim values for each, which is yet to be divided by divisor, once: by total, the round's weight. Of a table
 // with PerRow each row has been divided by its own count, and divisor is 1. Keys and rows are valid until the next
-// Merge or Close. There are none where nobody touched the table.
+// Merge or Close. There are none if the table was not touched.
 func (s *Sparse) Merge(id schema.Table, dim int, total float64) (keys []uint64, rows cuda.Vector, divisor float32,
 	err error) {
 	perRow := s.config.Tables[id].PerRow

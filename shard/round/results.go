@@ -7,8 +7,8 @@ import (
 	"gradbus/schema"
 )
 
-// Results are the frames that results over dense chunks are published in, of several versions of each chunk. Whoever
-// computes a result writes it where it is sent from. Where the owner keeps parameters, they live here.
+// Results are the frames that results over dense chunks are published in, of several versions of each chunk. A result
+// is written where it is sent from. If the owner has parameters, they live here.
 //
 // Version v of a chunk is what v results have made of it, and lies at v modulo the number of versions that are kept.
 type Results struct {

@@ -23,8 +23,8 @@ type SparseConfig struct {
 	First   schema.Batch // the first that there are rounds of
 }
 
-// ResumedWeight stands for the weight of the batch before the first of a job that has been resumed: nobody knows it any
-// more, and nothing depends on it but that it is not 0.
+// ResumedWeight stands for the weight of the batch before the first of a job that has been resumed: it is no longer
+// known, and nothing depends on it but that it is not 0.
 const ResumedWeight = 1
 
 // Sparse is the state of the sparse rounds of one owner, over all rows that it owns of all tables. A round closes
@@ -71,7 +71,7 @@ type SparseChunk struct {
 	View        schema.View
 	Contributor int     // who sent it, as Held counts
 	Bytes       int64   // of the payload
-	Payload     Payload // released once, when the rows are needed no more; nil where nobody waits for that
+	Payload     Payload // released once, when the rows are needed no more; may be nil
 
 	low, high rowName // first and last row, where there is any
 }
@@ -127,7 +127,7 @@ func (s *Sparse) round(b schema.Batch) *sparseRound {
 	return nil
 }
 
-// begin is the round of a batch, made anew where there is none. It takes the place of one that has closed.
+// begin returns the round of a batch, a new one if there is none. It takes the place of one that has closed.
 func (s *Sparse) begin(b schema.Batch) *sparseRound {
 	r := &s.open[b%schema.Batch(len(s.open))]
 	if r.batch != b {

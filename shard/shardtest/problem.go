@@ -77,7 +77,7 @@ func (p *Problem) lane(b schema.Batch, l int) *LaneWork {
 	r := rand.New(rand.NewPCG(p.Job.Seed^uint64(b)<<20, uint64(l)))
 	w := &LaneWork{Weight: float64(r.IntN(5))}
 	if (uint64(b)+p.Job.Seed)%5 == 0 || p.Absent[l] {
-		w.Weight = 0 // a batch that nobody has samples for
+		w.Weight = 0 // a batch without samples
 	}
 	for _, param := range p.Job.Parameters {
 		w.Dense = append(w.Dense, w.values(r, param.Elements()))

@@ -45,7 +45,7 @@ type Piece struct {
 }
 
 // Dense is chunks of dense parameters in versions, with their optimizers. Version v of a chunk is what v outcomes have
-// made of it: each is a step, or, where nobody had a sample, the values as they were. Values lie where the owner wants
+// made of it: each is a step, or, where no lane had a sample, the values as they were. Values lie where the owner wants
 // them; slots lie here, outside the Go heap. Different chunks may be stepped at the same time; otherwise it is not safe
 // for concurrent use.
 //
@@ -252,7 +252,7 @@ func (d *Dense) Step(i int, weight float64, sum []float32, scale float32) error 
 	return err
 }
 
-// Keep makes the next version of a chunk what the newest is: nobody had a sample.
+// Keep makes the next version of a chunk what the newest is: no lane had a sample.
 func (d *Dense) Keep(i int) {
 	c, now, out := d.begin(i)
 	copy(out, now)
@@ -285,7 +285,7 @@ func (c *denseChunk) keepSlots() {
 	}
 }
 
-// Set makes values the next version of a chunk: somebody else has stepped it.
+// Set makes values the next version of a chunk: another owner has stepped it.
 func (d *Dense) Set(i int, values []float32) {
 	c, _, out := d.begin(i)
 	c.touched = d.intervals.now
@@ -296,7 +296,7 @@ func (d *Dense) Set(i int, values []float32) {
 // fill sets memory that is zeroed.
 func fill(values []float32, to float32) {
 	if to == 0 {
-		return // pages that nobody touches cost nothing
+		return // untouched pages cost nothing
 	}
 	for i := range values {
 		values[i] = to

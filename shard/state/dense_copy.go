@@ -7,7 +7,7 @@ import (
 )
 
 // DenseCopy copies a version of every chunk while later ones are made. A chunk keeps the version before its newest, so
-// only the step after the next one has to wait, for the copy of its own chunk. It is used by whoever may step.
+// only the step after the next one has to wait, for the copy of its own chunk. Its user must be allowed to step.
 type DenseCopy struct {
 	dense   *Dense
 	version schema.Version

@@ -17,8 +17,8 @@
 // depends on shards. Norm is the norm of gradients that are clipped together, in an order that no cut shows in.
 //
 // snapshot.go has the form in which a version is saved: pieces by the names of their tensors, with slots, steps and
-// marks. They restore onto owners that are cut otherwise and go on with equal bits. An open round is of the next
-// version, and is not saved.
+// marks. They restore onto owners with another cut, with equal bits. An open round is of the next version, and is not
+// saved.
 //
 // The package knows kernels, shapes and random numbers. It must not know frames, rounds, who asks, or how anything
 // travels; it reads no clock, does no I/O and starts no goroutine but those that draw initial rows. A newcomer may add

@@ -13,7 +13,7 @@ import (
 
 // initial is version 0 of the rows of an Array, and of what the optimizer keeps of them. It is drawn block by block:
 // all of them, in parallel, when the table is made; or, where that would take long, each when the first of its rows is
-// wanted. Memory that nobody wanted anything of is not touched then.
+// wanted. Memory of rows that are never wanted is not touched then.
 type initial struct {
 	filler philox.Filler
 	drawn  []uint64 // a bit for each block; nil where all are drawn

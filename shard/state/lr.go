@@ -6,9 +6,8 @@ import (
 	"gradbus/schema"
 )
 
-// LRChanges is the changes of a job's learning rates while it runs, for all state of one member. Whoever sets them does
-// so before a step of the first batch of a new one; steps of earlier batches may run at the same time. A nil *LRChanges
-// is none.
+// LRChanges is the changes of a job's learning rates while it runs, for all state of one member. They are set before a
+// step of the first batch of a new one; steps of earlier batches may run at the same time. A nil *LRChanges is none.
 type LRChanges struct {
 	all atomic.Pointer[[]schema.LRChange]
 }

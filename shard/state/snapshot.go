@@ -12,8 +12,8 @@ import (
 // A snapshot is what an owner has at one version, piece by piece, each by the name of its tensor: a writer streams it,
 // and nothing of it says how tensors were cut. Dense.Copy and Table.Copy give pieces in a fixed order while later
 // versions are made: chunks as they are numbered, partitions and keys ascending. A restore takes pieces in any order
-// and leaves out those of elsewhere, so whoever has all pieces of a job gives them to every owner, however many there
-// are now; Done says whether anything was missing.
+// and leaves out those of elsewhere, so all pieces of a job can be given to every owner, however many there are now;
+// Done says whether anything was missing.
 
 // Tensor is a stretch of a dense parameter.
 type Tensor struct {

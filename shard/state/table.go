@@ -51,8 +51,8 @@ type Table interface {
 	Close()
 }
 
-// RowsCopy copies the rows of the version that its table was at when it began. Steps that change rows meanwhile keep
-// the old ones until they are copied. It is used by whoever may use the table.
+// RowsCopy copies the rows of the version that its table was at when it began. Steps that change rows during the copy
+// keep the old values until they are copied. Its user must be allowed to use the table.
 type RowsCopy interface {
 	// Touched is how many rows may have changed since the earlier version, and what they take; all where that is not
 	// known.

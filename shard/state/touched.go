@@ -68,7 +68,7 @@ const TouchedBytes = 1
 // touched is when each row of a table was changed last: a byte a row. The zero value notes nothing.
 type touched struct {
 	intervals
-	at    []uint8                 // [places]; nil where nobody asks
+	at    []uint8                 // [places]; nil if not counted
 	count [intervalsMax + 1]int64 // rows by interval
 }
 

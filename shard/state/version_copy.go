@@ -7,10 +7,10 @@ import (
 	"gradbus/schema"
 )
 
-// ErrCopyBehind says that a copy was ended, because batches change more than is copied meanwhile.
+// ErrCopyBehind: a copy was ended because batches change rows faster than they are copied.
 var ErrCopyBehind = errors.New("copy fell behind")
 
-// What those who copy beside a job that trains hold to.
+// Bounds of a copy beside a training job.
 const (
 	// CopyBytesMax bounds what is kept of rows that change while a version is copied (CopyWish.BytesMax).
 	CopyBytesMax = 64 << 20
@@ -27,8 +27,8 @@ type CopyWish struct {
 	Moment   bool           // all is copied as it is, under that version's number
 }
 
-// VersionCopy copies what somebody has at one version, piece by piece, while later ones are made. It is used by whoever
-// may step what it copies.
+// VersionCopy copies state at one version, piece by piece, while later ones are made. Its user must be allowed to step
+// that state.
 type VersionCopy struct {
 	wish    CopyWish
 	touched Extent
