@@ -136,14 +136,27 @@ func (c *Coordinator) leastBegun() schema.Batch {
 	return least
 }
 
+// writesVersions reports whether versions of the job are written down.
+func (c *Coordinator) writesVersions() bool { return c.config.Checkpoints != nil }
+
 // Drain asks for a last version to be durable, as soon as one can be.
 func (c *Coordinator) Drain() { c.checkpoints.drains = true }
 
 // Drained reports that it is, or that there is nothing to wait for.
 func (c *Coordinator) Drained() bool {
 	k := &c.checkpoints
-	return c.config.Checkpoints == nil || !c.running() || !c.anybody() ||
+	return !c.writesVersions() || !c.running() || !c.anybody() ||
 		k.drains && k.last > 0 && k.durable.version >= k.last
+}
+
+// progress returns how far the job is, and which version of it would outlast its ps.
+func (c *Coordinator) progress(now time.Time) schema.DrainedJob {
+	d := schema.DrainedJob{Job: c.config.Job.Name, Durable: c.checkpoints.durable.version}
+	if c.copies.ready(now) {
+		d.Kept = c.copies.whole
+	}
+	d.Version = max(d.Durable, d.Kept, schema.Version(c.begun()), c.resumed())
+	return d
 }
 
 // resumed is the version that was on disk, on another ps, or with trainers when the run began; 0: none was.
@@ -189,13 +202,34 @@ func (c *Coordinator) partsWritten(parts []schema.CheckpointPart) []Decision {
 			continue
 		}
 		c.giveUp(i)
-		var all []schema.CheckpointPart
-		for shard := range c.shards {
-			all = append(all, k.asked[0].parts[shard])
-		}
-		return []Decision{{Durable: all}}
+		return []Decision{{Written: c.written(&k.asked[0])}}
 	}
 	return nil
+}
+
+// written returns the version whose parts have all come.
+func (c *Coordinator) written(a *askedVersion) *Written {
+	w := &Written{Epoch: c.config.Checkpoints.Epoch, Version: a.version, LR: c.lr.decided, Trainers: c.here(""), asked: a.at}
+	touched := int64(0)
+	for shard := range c.shards {
+		p := a.parts[shard]
+		w.Parts = append(w.Parts, p)
+		w.bytes += p.Bytes
+		touched += p.Touched
+	}
+	if a.increment {
+		w.Base = a.since
+	}
+	if a.since == 0 {
+		touched = 0 // since when is not known, so it is all
+	}
+	w.growth = a.growth.With(a.increment, w.bytes, touched)
+	return w
+}
+
+// base is the version since which it is told what was touched, and whether nothing else is written.
+func (k *checkpointing) base() (since schema.Version, increment bool) {
+	return k.durable.version, k.durable.version > 0 && k.growth.GoesOn()
 }
 
 // refuseResume turns a trainer away that wants to resume where the others do not, or the other way round.

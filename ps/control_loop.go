@@ -323,8 +323,8 @@ func (l *controlLoop) carryOut(j *job, decisions []Decision) {
 		if decision.Later > 0 {
 			time.AfterFunc(decision.Later, l.tellSoon)
 		}
-		if decision.Durable != nil {
-			l.durable(j, decision.Durable)
+		if decision.Written != nil {
+			l.complete(j, decision.Written)
 		}
 		switch decision.To {
 		case "":

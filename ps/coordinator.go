@@ -173,8 +173,8 @@ type Decision struct {
 	Control schema.Control
 	Note    string        // for the log, where something has changed
 	Who     schema.Member // whom the note is about; empty where that is nobody alone
-	// Durable, where it is not nil, is the parts of a version that all shards have written.
-	Durable []schema.CheckpointPart
+	// Written, where it is not nil, is a version whose parts all shards have written. Completed is told what became of it.
+	Written *Written
 	// Record, where it is not nil, is the changes of the learning rates to write into the job's record; LRRecorded is told
 	// when that is done.
 	Record []schema.LRChange
@@ -203,6 +203,9 @@ func NewCoordinator(config CoordinatorConfig) *Coordinator {
 
 // gathers reports whether the job has yet to start.
 func (c *Coordinator) gathers() bool { return *c.state == jobPlacing || *c.state == jobGathering }
+
+// hasStarted reports whether the job has started, and may have ended since.
+func (c *Coordinator) hasStarted() bool { return !c.started.IsZero() }
 
 // running reports whether the job has started and goes on.
 func (c *Coordinator) running() bool { return *c.state == jobRunning }
@@ -242,6 +245,15 @@ func (c *Coordinator) find(name schema.Member) (int, bool) {
 		}
 	}
 	return 0, false
+}
+
+// processOf returns the process that has a slot, and the generation since which it does; empty where none has.
+func (c *Coordinator) processOf(i int) (process string, _ schema.Generation) {
+	m := &c.members[i]
+	if m.here() {
+		process = m.process
+	}
+	return process, m.generation
 }
 
 // start begins the job once nobody and nothing is missing.
@@ -372,7 +384,7 @@ func (c *Coordinator) endIfEmpty() {
 	if !c.over() && !c.anybody() && (!slices.ContainsFunc(c.members, vacant) || slices.ContainsFunc(c.members, completed)) {
 		c.state.transition(jobEnding)
 		c.ended = schema.EndCompleted
-		if c.started.IsZero() {
+		if !c.hasStarted() {
 			c.ended = schema.EndStopped
 		}
 	}

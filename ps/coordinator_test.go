@@ -60,7 +60,7 @@ type membership struct {
 
 	several bool // ps, who report by themselves
 
-	completing completion // of the newest version whose parts have all come
+	written *Written // the newest version whose parts have all come; nil: none
 }
 
 // servers reads a:2+b:1: the ps and how many shards each keeps.
@@ -299,21 +299,22 @@ func (s *membership) parts() (all []schema.CheckpointPart) {
 }
 
 // durable says what is told of checkpoints, after one was completed or could not be.
-func (s *membership) durable() string {
+func (s *membership) durable() (told string) {
 	if s.d.Cmd == "completed" {
-		done := completion{version: schema.Version(s.count("version", 0)), bytes: int64(s.count("bytes", 200)),
+		w := &Written{Version: schema.Version(s.count("version", 0)), bytes: int64(s.count("bytes", 200)),
 			asked: time.Unix(1000, 0).Add(s.duration("asked", "0s"))}
-		if done.version == s.completing.version {
-			done.growth = s.completing.growth
+		if s.written != nil && w.Version == s.written.Version {
+			w.growth = s.written.growth
 		}
+		err := error(nil)
 		if failure := s.words("failure"); failure != "" {
-			done.err = errors.New(failure)
+			err = errors.New(failure)
 		}
-		s.c.Completed(s.now, done)
+		told = s.tell(s.c.Completed(s.now, w, err))
 	}
 	text, err := json.Marshal(s.c.Telemetry(s.now).Durability)
 	must(s.t, err)
-	return string(text) + "\n"
+	return told + string(text) + "\n"
 }
 
 // generation is that of a frame: by default what its sender's place has.
@@ -379,11 +380,11 @@ func (s *membership) tell(decisions []Decision) string {
 			must(s.t, err)
 			fmt.Fprintf(&b, "to %s: %s\n", d.To, text)
 		}
-		if d.Durable != nil {
-			text, err := json.Marshal(d.Durable)
+		if d.Written != nil {
+			text, err := json.Marshal(d.Written.Parts)
 			must(s.t, err)
 			fmt.Fprintf(&b, "durable: %s\n", text)
-			s.completing = s.c.completing()
+			s.written = d.Written
 		}
 		if d.Record != nil {
 			text, err := json.Marshal(d.Record)

@@ -54,6 +54,14 @@ type keepsShards struct {
 
 func (k *keepsShards) member() schema.Member { return schema.ServerMember(k.is.ID) }
 
+// keepers returns the ps that keep shards of the job.
+func (c *Coordinator) keepers() (all []schema.Member) {
+	for i := range c.copies.plan {
+		all = append(all, c.copies.plan[i].member())
+	}
+	return all
+}
+
 // mayKeep reports that others may keep what the shards of the job have.
 func (c *Coordinator) mayKeep() bool { return c.config.Copies && whyNotKept(c.config.Job) == "" }
 
@@ -298,4 +306,83 @@ func (c *Coordinator) tickCopies(now time.Time) []Decision {
 		return c.nameVersion(now)
 	}
 	return c.tellKeep()
+}
+
+// keptSilentMax is how long a ps that keeps shards may be silent before what it keeps counts for nothing. It is asked
+// each second.
+const keptSilentMax = 5 * time.Second
+
+// CopiesReport is what other ps keep of a job's shards.
+type CopiesReport struct {
+	Off     string         // why nobody may keep any; empty: others may
+	Missing string         // which ps are not there, so that nobody does; empty: they are
+	Failure string         // of one who keeps shards
+	Ready   bool           // all shards are kept at two ps, with one version
+	Version schema.Version // that all have; 0: none
+	At      time.Time      // when it became that
+	Kept    []schema.KeptReport
+	Bytes   uint64        // that were told
+	Took    time.Duration // telling the last version
+}
+
+// copiesReport returns what other ps keep of the shards.
+func (c *Coordinator) copiesReport(now time.Time) CopiesReport {
+	k := &c.copies
+	r := CopiesReport{Off: whyNotKept(c.config.Job), Failure: k.failure(now), Ready: k.ready(now), Version: k.whole,
+		At: k.wholeAt, Kept: k.reports(), Bytes: k.told(), Took: k.took()}
+	if r.Off == "" && !c.running() {
+		r.Off = "it has not started"
+	}
+	if r.Off == "" && len(k.plan) == 0 {
+		r.Missing = c.tooFew()
+	}
+	return r
+}
+
+// ready reports that all shards are kept at two ps, with one version.
+func (k *copies) ready(now time.Time) bool { return k.whole > 0 && k.failure(now) == "" }
+
+// failure says which of those who keep shards cannot, and why; empty: all can, or nobody is to.
+func (k *copies) failure(now time.Time) string {
+	for i := range k.plan {
+		p := &k.plan[i]
+		if p.said.Failure != "" {
+			return schema.ClipFailure(fmt.Sprintf("ps %s: %s", p.is.ID, p.said.Failure))
+		}
+		if silent := now.Sub(p.at); silent > keptSilentMax {
+			return fmt.Sprintf("ps %s has not said for %v what it keeps", p.is.ID, silent.Round(time.Second))
+		}
+	}
+	return ""
+}
+
+// reports are what each of them keeps.
+func (k *copies) reports() (all []schema.KeptReport) {
+	for i := range k.plan[:min(len(k.plan), schema.TelemetryKeptMax)] {
+		p := &k.plan[i]
+		r := schema.KeptReport{Server: p.is.ID, Ready: p.said.Ready, Version: max(p.said.Version, p.said.Next),
+			Failure: p.said.Failure}
+		for _, d := range p.from {
+			r.Of = append(r.Of, d.ID)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// told is how many bytes were told to those who keep shards.
+func (k *copies) told() uint64 {
+	n := k.bytes
+	for i := range k.plan {
+		n += k.plan[i].said.Bytes
+	}
+	return n
+}
+
+// took is how long telling the last version took.
+func (k *copies) took() (took time.Duration) {
+	for i := range k.plan {
+		took = max(took, time.Duration(k.plan[i].said.TookMS)*time.Millisecond)
+	}
+	return took
 }

@@ -42,13 +42,9 @@ func (l *controlLoop) watchServers(j *job) {
 
 // watchTrainers watches the processes of those who have places now, and no others.
 func (l *controlLoop) watchTrainers(j *job) {
-	for i := range j.coordinator.members {
-		m := &j.coordinator.members[i]
-		d := death{j, schema.TrainerMember(i), m.generation, m.process, -1}
-		if !m.here() {
-			d.process = ""
-		}
-		l.watch(&j.watching[i], d)
+	for i := range j.watching {
+		process, generation := j.coordinator.processOf(i)
+		l.watch(&j.watching[i], death{j, schema.TrainerMember(i), generation, process, -1})
 	}
 }
 

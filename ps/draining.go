@@ -42,22 +42,13 @@ func (l *controlLoop) tellDrainer(to schema.Member, ended bool) {
 // drainedJobs is how far the jobs are that this ps coordinates.
 func (l *controlLoop) drainedJobs() (all []schema.DrainedJob) {
 	for _, j := range l.coordinated() {
-		all = append(all, l.drainedJob(j))
+		d := j.coordinator.progress(l.server.now())
+		if l.follower.stands(j.run) {
+			d.To = j.coordinator.standbyURL()
+		}
+		all = append(all, d)
 	}
 	return toldOf(all)
-}
-
-func (l *controlLoop) drainedJob(j *job) schema.DrainedJob {
-	c := j.coordinator
-	d := schema.DrainedJob{Job: j.manifest.Name, Durable: c.checkpoints.durable.version}
-	if c.copies.ready(l.server.now()) {
-		d.Kept = c.copies.whole
-	}
-	d.Version = max(d.Durable, d.Kept, schema.Version(c.begun()), c.config.Resume.version())
-	if l.follower.stands(j.run) {
-		d.To = c.standby.url
-	}
-	return d
 }
 
 // tellDrainers tells all of them: before this ps ends, and as it does.

@@ -31,55 +31,38 @@ func (d *durability) fail(a *askedVersion, text string) {
 	d.failure = schema.ClipFailure(fmt.Sprintf("version %d: %s", a.version, text))
 }
 
-// completion is what became of a version whose parts all shards have written.
-type completion struct {
-	version schema.Version
-	asked   time.Time
-	bytes   int64
-	growth  checkpoint.Growth // of the version, where it is durable
-	err     error             // nil: it is durable
+// Written is a version whose parts all shards have written.
+type Written struct {
+	Epoch    uint64 // of the run
+	Version  schema.Version
+	Base     schema.Version          // of which it has the changes; 0: it has everything
+	Parts    []schema.CheckpointPart // by shard
+	LR       []schema.LRChange
+	Trainers int // that took part
+
+	asked  time.Time
+	bytes  int64
+	growth checkpoint.Growth // of the version, where it becomes durable
 }
 
-// Completed takes what became of a version that a decision had as Durable.
-func (c *Coordinator) Completed(now time.Time, done completion) {
+// Completed notes that a version has become durable, or why it cannot. A run that others wait to join, or to leave,
+// ends with it.
+func (c *Coordinator) Completed(now time.Time, w *Written, err error) []Decision {
 	d := &c.checkpoints.durable
-	if done.err != nil {
-		d.fail(&askedVersion{version: done.version}, done.err.Error())
+	if err != nil {
+		d.fail(&askedVersion{version: w.Version}, err.Error())
 		c.checkpoints.growth = checkpoint.Growth{} // what it goes on from may be gone
-		return
+	} else if w.Version > d.version {
+		d.version, d.at, d.bytes, d.took = w.Version, now, w.bytes, now.Sub(w.asked)
+		d.failure, d.late = "", time.Time{}
+		c.checkpoints.growth = w.growth
 	}
-	if done.version <= d.version {
-		return
-	}
-	d.version, d.at, d.bytes, d.took = done.version, now, done.bytes, now.Sub(done.asked)
-	d.failure, d.late = "", time.Time{}
-	c.checkpoints.growth = done.growth
+	return c.makeRoom(now) // each batch from here on would be computed again
 }
 
 // Durable is the newest version of the job that is on disk; 0: none is.
 func (c *Coordinator) Durable() schema.Version {
 	return max(c.checkpoints.durable.version, c.config.Resume.version())
-}
-
-// completedJob is a version of a job that is durable, or is not.
-type completedJob struct {
-	job *job
-	completion
-}
-
-// tellCompleted tells the coordinator, and whoever looks at a job that has ended meanwhile.
-func (l *controlLoop) tellCompleted(c *completedJob) {
-	now := l.server.now()
-	c.job.coordinator.Completed(now, c.completion)
-	if name := c.job.manifest.Name; l.jobs[name] == c.job {
-		l.carryOut(c.job, c.job.coordinator.makeRoom(now)) // each batch from here on would be computed again
-	}
-	l.noteWritten(c.job)
-	for i := range l.shown {
-		if l.shown[i].RunID == c.job.run {
-			l.shown[i].Durability = c.job.coordinator.durability(now)
-		}
-	}
 }
 
 // noteLate notes since when trainers are past a version that was asked for and is not durable.

@@ -82,7 +82,7 @@ func (c *Coordinator) left() int {
 	switch {
 	case c.policy != (rewinding{}):
 		return 0
-	case c.failed == nil && c.started.IsZero() && c.config.Places != 0:
+	case c.failed == nil && !c.hasStarted() && c.config.Places != 0:
 		return len(c.members)
 	case c.failed == nil || !c.failed.Back:
 		return 0
@@ -286,7 +286,7 @@ func (l *controlLoop) noRoomForMore(job *schema.Job) bool {
 
 // late are those who were put off until a place would be free, where the job has come to its end.
 func (c *Coordinator) late() (all []schema.Member) {
-	if !c.over() || c.failed != nil || c.started.IsZero() {
+	if !c.over() || c.failed != nil || !c.hasStarted() {
 		return nil
 	}
 	for i := range c.newcomers.all {

@@ -46,7 +46,7 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 		if is != nil && is.member == m.from {
 			l.unfollow("has left")
 			for _, j := range l.coordinated() {
-				j.coordinator.standby = standbyAt{}
+				j.coordinator.standsBy("", false)
 			}
 		}
 		return nil
@@ -82,7 +82,7 @@ func (l *controlLoop) heard() *schema.Heard {
 		} else {
 			others = append(others, name)
 		}
-		if l.follower.stands(j.run) && j.coordinator.standby.url == l.follower.url {
+		if l.follower.stands(j.run) && j.coordinator.standbyURL() == l.follower.url {
 			heard.Told = append(heard.Told, name)
 		}
 	}
@@ -117,7 +117,7 @@ func (l *controlLoop) unfollow(why string) {
 	}
 	l.follower, l.gone = nil, is.goneText(why)
 	for _, j := range l.coordinated() {
-		j.coordinator.standby.silent = true
+		j.coordinator.standbySilent()
 	}
 	l.server.log.Warn("nobody stands by", "server", is.member.ServerID(), "host", is.host, "why", why)
 	for _, a := range l.assignments {
@@ -171,21 +171,13 @@ func (l *controlLoop) mirrorAll(now time.Time, tick bool) {
 			a.series++
 		}
 		last := a.mirroring != nil && a.mirroring.handedOver(followed.Version)
-		if fresh || tick || last || a.toldLR != len(j.coordinator.lr.decided) {
+		if fresh || tick || last || a.toldLR != len(j.coordinator.decidedLR()) {
 			l.send(name, j.run, is.member, schema.Control{Mirror: &schema.Mirror{Job: a.manifest, Shards: a.shards,
 				Series: a.series, Incarnation: l.server.registry.self.Incarnation, Process: l.server.process,
-				Trainers: len(j.coordinator.training()), LR: j.coordinator.lr.decided, Last: last}})
-			a.toldLR = len(j.coordinator.lr.decided)
+				Trainers: len(j.coordinator.training()), LR: j.coordinator.decidedLR(), Last: last}})
+			a.toldLR = len(j.coordinator.decidedLR())
 		}
-		before := j.coordinator.standby
-		at := standbyAt{url: is.url, silent: is.silent(now), with: before.with}
-		if !at.silent {
-			at.with = j.coordinator.training()
-		}
-		if is.stands(j.run) {
-			j.coordinator.standby = at
-		}
-		if is.stands(j.run) && (tick || before.url != at.url) {
+		if is.stands(j.run) && (j.coordinator.standsBy(is.url, is.silent(now)) || tick) {
 			l.send(name, j.run, schema.All, schema.Control{Standby: &schema.Standby{URL: is.url}})
 		}
 	}

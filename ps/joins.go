@@ -213,7 +213,7 @@ func (l *controlLoop) putOff(j *job, now time.Time) {
 			"its checkpoints have been read and verified for %s, and the job begins when that is done", rounded(since))
 	case j.state == jobPlacing:
 		text = fmt.Sprintf("%s is announced and has not answered for %s: it may be dead, which counts %s after its last "+
-			"sign; the job is registered without it then", j.coordinator.shardServerName(j.coordinator.unheard()),
+			"sign; the job is registered without it then", j.coordinator.unheardServer(),
 			rounded(since), l.server.registry.lease)
 	default:
 		return

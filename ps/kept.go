@@ -316,9 +316,7 @@ func (l *controlLoop) releaseServers(j *job) {
 	for i := range j.servers {
 		all = append(all, schema.ServerMember(j.servers[i].ID))
 	}
-	for i := range j.coordinator.copies.plan {
-		all = append(all, j.coordinator.copies.plan[i].member())
-	}
+	all = append(all, j.coordinator.keepers()...)
 	slices.Sort(all)
 	release := releaseOf(j.coordinator.Failed())
 	for _, member := range slices.Compact(all) {

@@ -216,7 +216,7 @@ func (s *Server) otherSettings(job *schema.Job, from *coming, err error) bool {
 func (l *controlLoop) runEnded(j *job) {
 	failed := j.coordinator.Failed()
 	switch {
-	case j.coordinator.config.Checkpoints == nil:
+	case !j.coordinator.writesVersions():
 		return
 	case failed != nil && failed.Back:
 		l.server.lostRuns.note(j.manifest.Name, l.server.now())
@@ -226,7 +226,7 @@ func (l *controlLoop) runEnded(j *job) {
 		return
 	}
 	note := checkpoint.End
-	if j.coordinator.started.IsZero() {
+	if !j.coordinator.hasStarted() {
 		note = checkpoint.Abandon
 	}
 	l.runOver(j.manifest.Name, j.run, note)

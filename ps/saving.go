@@ -179,23 +179,27 @@ func (l *controlLoop) resumed(job *schema.Job, id string) (func(int) *shard.Resu
 	return func(int) *shard.Resumed { return &shard.Resumed{Version: at.Version, Read: read} }, nil
 }
 
-// durable completes a checkpoint whose parts all shards have written, on a goroutine, and removes older ones.
-func (l *controlLoop) durable(j *job, parts []schema.CheckpointPart) {
+// completedJob is a version of a job that is durable, or is not.
+type completedJob struct {
+	job     *job
+	written *Written
+	err     error // nil: it is durable
+}
+
+// complete completes a checkpoint whose parts all shards have written, on a goroutine, and removes older ones.
+func (l *controlLoop) complete(j *job, w *Written) {
 	s := l.server
-	m := &checkpoint.Manifest{Format: checkpoint.Format, Job: j.manifest, Shards: j.coordinator.shards,
-		ID:      checkpoint.ID{Epoch: j.coordinator.config.Checkpoints.Epoch, Run: j.run, Version: parts[0].Version},
-		LR:      j.coordinator.lr.decided,
-		Here:    j.coordinator.here(""),
-		Created: s.now()}
-	for _, p := range parts {
+	m := &checkpoint.Manifest{Format: checkpoint.Format, Job: j.manifest, Shards: len(w.Parts),
+		ID: checkpoint.ID{Epoch: w.Epoch, Run: j.run, Version: w.Version}, LR: w.LR, Here: w.Trainers, Created: s.now()}
+	for _, p := range w.Parts {
 		m.Parts = append(m.Parts, checkpoint.PartInfo{Shard: p.Shard, Bytes: p.Bytes, Checksum: p.Checksum})
 	}
-	if a := &j.coordinator.checkpoints.asked[0]; a.increment {
+	if w.Base > 0 {
 		base := m.ID
-		base.Version = a.since
+		base.Version = w.Base
 		m.Base = &checkpoint.Base{ID: base}
 	}
-	c := completedJob{j, j.coordinator.completing()}
+	c := completedJob{job: j, written: w}
 	done := make(chan struct{})
 	j.writing = done
 	s.releasing.Go(func() {
@@ -206,6 +210,21 @@ func (l *controlLoop) durable(j *job, parts []schema.CheckpointPart) {
 		case <-l.done:
 		}
 	})
+}
+
+// tellCompleted tells the coordinator, and whoever looks at a job that has ended meanwhile.
+func (l *controlLoop) tellCompleted(c *completedJob) {
+	now := l.server.now()
+	decisions := c.job.coordinator.Completed(now, c.written, c.err)
+	if name := c.job.manifest.Name; l.jobs[name] == c.job {
+		l.carryOut(c.job, decisions)
+	}
+	l.noteWritten(c.job)
+	for i := range l.shown {
+		if l.shown[i].RunID == c.job.run {
+			l.shown[i].Durability = c.job.coordinator.durability(now)
+		}
+	}
 }
 
 func bytesOf(m *checkpoint.Manifest) (n int64) {

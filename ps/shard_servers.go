@@ -74,6 +74,9 @@ func (c *Coordinator) unheard() int {
 	return slices.IndexFunc(c.shardServers, func(s shardServer) bool { return !s.heard })
 }
 
+// unheardServer names the first ps that has not been heard of yet.
+func (c *Coordinator) unheardServer() string { return c.shardServerName(c.unheard()) }
+
 // Report takes what a ps says of its shards, or a trainer of the rounds that it adds up. It reports whether the
 // sender has any.
 func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report) ([]Decision, bool) {

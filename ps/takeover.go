@@ -194,6 +194,23 @@ type standbyAt struct {
 	with []schema.Member
 }
 
+// standsBy notes where the job goes on when this ps is lost, empty where nowhere, and whether that ps was not heard
+// lately. It reports whether trainers do not know the place yet.
+func (c *Coordinator) standsBy(url string, silent bool) (moved bool) {
+	moved = url != c.standby.url
+	c.standby.url, c.standby.silent = url, silent
+	if !silent {
+		c.standby.with = c.training()
+	}
+	return moved
+}
+
+// standbySilent notes that whoever stands by is not heard any more.
+func (c *Coordinator) standbySilent() { c.standby.silent = true }
+
+// standbyURL returns where the job goes on when this ps is lost; empty: nowhere.
+func (c *Coordinator) standbyURL() string { return c.standby.url }
+
 // outnumbered reports that whoever stands by is not heard, and of those who trained when it was heard last less than
 // half are here: the others may go on with the job there, and it is not to go on twice.
 func (c *Coordinator) outnumbered() bool {

@@ -66,7 +66,7 @@ func TestPeersOfAJob(t *testing.T) {
 	} {
 		at = at.Add(time.Second)
 		step.do()
-		s.notePeers(at, c)
+		s.notePeers(at, c.copiesReport(at))
 		got := *s.report(at)
 		if !got.Peers || got.Server+got.URL != "" || (got.ToldMS > 0) != (got.Version > 0) {
 			t.Errorf("%s: %+v", step.name, got)
@@ -87,7 +87,6 @@ func TestPeersOfAJob(t *testing.T) {
 // Who ends a ps is told with which version of a job the others go on, as long as all of them keep it.
 func TestDrainedWithPeers(t *testing.T) {
 	c, now := keepingCoordinator(t, 2, 1), time.Now()
-	l := &controlLoop{server: &Server{}}
 	c.Peers(now, peersOf(2))
 	says := func(id string, k schema.Kept) {
 		k.Run, k.Series, k.Shards, k.Own, k.Ready = 7, c.copies.series, 2, []int{0, 1}, true
@@ -95,7 +94,7 @@ func TestDrainedWithPeers(t *testing.T) {
 	}
 	check := func(what string, want schema.Version) {
 		t.Helper()
-		if d := l.drainedJob(&job{manifest: c.config.Job, run: 7, coordinator: c}); d.Kept != want || d.To != "" {
+		if d := c.progress(time.Now()); d.Kept != want {
 			t.Errorf("%s: %+v, want that version %d is kept", what, d, want)
 		}
 	}
@@ -132,9 +131,7 @@ func TestJobsThatPeersDoNotKeep(t *testing.T) {
 	} {
 		c := keepingCoordinator(t, 2, 1)
 		change(c.config.Job)
-		var s stoodBy
-		s.notePeers(time.Now(), c)
-		if p := s.report(time.Now()); p.Ready || !strings.Contains(p.Off, want) || p.Failure != "" || p.UnreadyMS != 0 {
+		if p := c.copiesReport(time.Now()); p.Ready || !strings.Contains(p.Off, want) || p.Failure+p.Missing != "" {
 			t.Errorf("%+v, want %q", p, want)
 		}
 	}

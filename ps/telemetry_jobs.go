@@ -95,7 +95,7 @@ func (c *Coordinator) Telemetry(now time.Time) schema.JobReport {
 		Durability: c.durability(now),
 		Members:    make([]schema.MemberReport, 0, len(c.members)), Keepers: make([]string, 0, len(c.config.ShardServers)),
 	}
-	if !c.started.IsZero() {
+	if c.hasStarted() {
 		p.StartedMS = c.started.UnixMilli()
 	}
 	first := firstWaitedFor(c.waiting())

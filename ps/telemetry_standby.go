@@ -40,7 +40,7 @@ func (l *controlLoop) noteStandby(now time.Time) {
 	for _, j := range l.coordinated() {
 		s, a := &j.stoodBy, l.shardsOf(j)
 		if s.batch = schema.Version(j.coordinator.begun()); l.server.keeper != nil {
-			s.notePeers(now, j.coordinator)
+			s.notePeers(now, j.coordinator.copiesReport(now))
 			continue
 		}
 		if a != nil && a.mirroring != nil && a.mirroring != s.mirroring {
