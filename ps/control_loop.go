@@ -391,8 +391,8 @@ func (l *controlLoop) free(j *job) {
 
 // noteWritten ends a job that is ending, once the version that it completed last is on the disk.
 func (l *controlLoop) noteWritten(j *job) {
-	if j.state == jobEnding && isClosed(j.writing) {
-		j.state.transition(jobEnded)
+	if isClosed(j.writing) {
+		j.coordinator.finish()
 	}
 }
 
@@ -455,7 +455,7 @@ func (l *controlLoop) forget() {
 func (l *controlLoop) publishStats() {
 	stats := &Stats{}
 	for name, j := range l.coordinated() {
-		status := j.coordinator.Status()
+		status := JobStatus{Status: j.coordinator.Status()}
 		if a := l.assignments[name]; a != nil {
 			status.Bytes = a.memory.Bytes()
 		}

@@ -51,8 +51,6 @@ type CoordinatorConfig struct {
 	Places int
 	// Cramped is that there was no room for more.
 	Cramped bool
-
-	state *jobState // of the control loop's job, in placing; nil: the coordinator has its own
 }
 
 // ShardServer is a ps that has shards of a job.
@@ -71,8 +69,8 @@ type Coordinator struct {
 	config       CoordinatorConfig
 	plan         *schema.Plan
 	policy       policy
-	state        *jobState // of the job: its control loop has the same
-	shards       int       // of all shard servers
+	state        jobState
+	shards       int // of all shard servers
 	members      []member
 	shardServers []shardServer
 	serial       int               // of what shard servers are told: rises with every change
@@ -185,14 +183,10 @@ type Decision struct {
 // NewCoordinator makes the coordinator of a job that nobody has joined yet.
 func NewCoordinator(config CoordinatorConfig) *Coordinator {
 	plan := config.Job.Plan()
-	c := &Coordinator{config: config, plan: plan, policy: policyOf(&config), state: config.state, serial: 1, generation: config.Generation,
-		members: make([]member, config.Job.Trainers), shardServers: make([]shardServer, len(config.ShardServers))}
+	c := &Coordinator{config: config, plan: plan, policy: policyOf(&config), state: jobPlacing, serial: 1,
+		generation: config.Generation, members: make([]member, config.Job.Trainers), shardServers: make([]shardServer, len(config.ShardServers))}
 	for _, s := range config.ShardServers {
 		c.shards += len(s.Server.Shards)
-	}
-	if c.state == nil {
-		c.state = new(jobState)
-		*c.state = jobPlacing
 	}
 	c.heardShards()
 	if config.Resume != nil {
@@ -201,21 +195,31 @@ func NewCoordinator(config CoordinatorConfig) *Coordinator {
 	return c
 }
 
+// placing reports whether not every ps that is to make shards has answered.
+func (c *Coordinator) placing() bool { return c.state == jobPlacing }
+
 // gathers reports whether the job has yet to start.
-func (c *Coordinator) gathers() bool { return *c.state == jobPlacing || *c.state == jobGathering }
+func (c *Coordinator) gathers() bool { return c.placing() || c.state == jobGathering }
 
 // hasStarted reports whether the job has started, and may have ended since.
 func (c *Coordinator) hasStarted() bool { return !c.started.IsZero() }
 
 // running reports whether the job has started and goes on.
-func (c *Coordinator) running() bool { return *c.state == jobRunning }
+func (c *Coordinator) running() bool { return c.state == jobRunning }
 
 // over reports whether the end of the job is decided.
-func (c *Coordinator) over() bool { return *c.state >= jobEnding }
+func (c *Coordinator) over() bool { return c.state >= jobEnding }
+
+// finish ends a job that is ending. Its last version is on the disk.
+func (c *Coordinator) finish() {
+	if c.state == jobEnding {
+		c.state.transition(jobEnded)
+	}
+}
 
 // heardShards has the job gather trainers once every ps with shards of it has answered.
 func (c *Coordinator) heardShards() {
-	if *c.state == jobPlacing && c.unheard() < 0 {
+	if c.placing() && c.unheard() < 0 {
 		c.state.transition(jobGathering)
 	}
 }

@@ -40,7 +40,7 @@ func keepingCoordinator(t *testing.T, hosts, shards int) *Coordinator {
 	if !c.mayKeep() {
 		t.Fatal("nobody may keep shards of the job")
 	}
-	*c.state = jobRunning
+	c.state = jobRunning
 	return c
 }
 

@@ -13,7 +13,7 @@ const generationFirst schema.Generation = 1
 // job is a run of a job from the first join on. Once this ps has acquired it the control loop runs its coordinator.
 type job struct {
 	name      schema.JobName
-	state     jobState
+	state     jobState      // up to placing; what follows the coordinator knows
 	since     time.Time     // when it came to acquiring, locating or placing
 	waiting   []*message    // joins, until the job gathers trainers
 	question  *keptQuestion // of acquiring: what other ps are asked; nil: nothing
@@ -51,7 +51,7 @@ func (j *job) place(s *Server, c acquisition, found *saved, fitted *schema.Job, 
 		WindowBytes: window, Checkpoints: found.policy(&s.config),
 		Resume: found.from(), Returning: found.back, Doubt: found.doubt(),
 		Copies: s.keeper != nil, Process: s.process, Incarnation: s.registry.self.Incarnation,
-		Here: found.here, Places: c.left.places, Cramped: c.left.cramped, state: &j.state}
+		Here: found.here, Places: c.left.places, Cramped: c.left.cramped}
 	if found.standing != nil && found.standing.ended {
 		config.ReturnWithin = returnSoonMax
 	}

@@ -42,7 +42,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 		l.send(m.job, 0, m.from, schema.Control{Refused: runOver(m.job)})
 		return
 	}
-	if j != nil && j.state != jobPlacing {
+	if j != nil && !j.coordinator.placing() {
 		if !tookPart(j.ended, m.from) {
 			l.admit(j, m, request)
 		}
@@ -189,7 +189,7 @@ func (l *controlLoop) register(f *foundJob) {
 // admitWaiting admits those who wait for a job, once all of its shard servers have been heard of. Before, one of them
 // may be dead, whose lease has not run out: nobody is to wait for it.
 func (l *controlLoop) admitWaiting(j *job) {
-	if j.state == jobPlacing {
+	if j.coordinator.placing() {
 		return
 	}
 	for _, m := range l.takeWaiting(j) {
@@ -211,7 +211,7 @@ func (l *controlLoop) putOff(j *job, now time.Time) {
 	case j.state == jobLocating:
 		text = fmt.Sprintf(
 			"its checkpoints have been read and verified for %s, and the job begins when that is done", rounded(since))
-	case j.state == jobPlacing:
+	case j.state == jobPlacing && j.coordinator.placing():
 		text = fmt.Sprintf("%s is announced and has not answered for %s: it may be dead, which counts %s after its last "+
 			"sign; the job is registered without it then", j.coordinator.unheardServer(),
 			rounded(since), l.server.registry.lease)
@@ -224,7 +224,7 @@ func (l *controlLoop) putOff(j *job, now time.Time) {
 // registerAnew drops a job that nobody was admitted to, because one of its shard servers is no more, and has it
 // acquired for those who wait, among the ps that there are now. It reports whether it did.
 func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
-	if j.state != jobPlacing {
+	if !j.coordinator.placing() {
 		return false
 	}
 	dead := slices.IndexFunc(j.servers, func(s leaseRecord) bool {

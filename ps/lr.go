@@ -89,7 +89,7 @@ func lrTooLate(from, begun schema.Batch) string {
 // checkScaleLR says why a job's learning rates cannot be changed as asked, or nothing.
 func (c *Coordinator) checkScaleLR(r *schema.ScaleLR) string {
 	if !c.running() {
-		return fmt.Sprintf("job %s is %v: want a running one", c.config.Job.Name, *c.state)
+		return fmt.Sprintf("job %s is %v: want a running one", c.config.Job.Name, c.state)
 	}
 	if err := c.config.Job.CheckScaleLR(); err != nil {
 		return err.Error()

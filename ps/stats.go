@@ -2,7 +2,6 @@ package ps
 
 import (
 	"sync/atomic"
-	"time"
 
 	"gradbus/schema"
 )
@@ -22,21 +21,8 @@ type Stats struct {
 
 // JobStatus is one job.
 type JobStatus struct {
-	Name    schema.JobName
-	RunID   schema.RunID
-	State   string // as of jobState
-	Bytes   int64  // of memory promised to it
-	Batch   schema.Batch
-	Members []MemberStatus // in order of their ids
-}
-
-// MemberStatus is the place of one trainer.
-type MemberStatus struct {
-	Member schema.Member
-	Host   string // empty where the place is free
-	Batch  schema.Batch
-	Seen   time.Time // when it last gave a sign of life
-	State  string    // as of slotState
+	Status
+	Bytes int64 // of memory promised to it
 }
 
 // counters are written by every goroutine of the server.
@@ -58,14 +44,4 @@ func (c *counters) read(s *Stats) {
 	for r := range s.Reasons {
 		s.Reasons[r] = c.reasons[r].Load()
 	}
-}
-
-// Status is the coordinator's part of a job's status.
-func (c *Coordinator) Status() JobStatus {
-	s := JobStatus{Name: c.config.Job.Name, RunID: c.config.RunID, State: c.state.String()}
-	for i, m := range c.members {
-		s.Members = append(s.Members, MemberStatus{schema.TrainerMember(i), m.host, m.batch, m.Since(), m.state.String()})
-		s.Batch = max(s.Batch, m.batch)
-	}
-	return s
 }

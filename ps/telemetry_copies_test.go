@@ -15,7 +15,7 @@ import (
 // What is told of a job whose ps stand by for each other, second by second.
 func TestPeersOfAJob(t *testing.T) {
 	c := keepingCoordinator(t, 2, 1)
-	*c.state = jobGathering
+	c.state = jobGathering
 	at := time.UnixMilli(1_700_000_000_000)
 	var s stoodBy
 	says := func(id string, k schema.Kept) {
@@ -37,7 +37,7 @@ func TestPeersOfAJob(t *testing.T) {
 		kept string
 	}{
 		{"trainers are awaited", func() {}, schema.StandbyReport{Off: "it has not started"}, ""},
-		{"one ps is there", func() { *c.state = jobRunning; c.Peers(at, peersOf(1)) }, schema.StandbyReport{Failure: notThere},
+		{"one ps is there", func() { c.state = jobRunning; c.Peers(at, peersOf(1)) }, schema.StandbyReport{Failure: notThere},
 			""},
 		{"still", func() {}, schema.StandbyReport{Failure: notThere, UnreadyMS: 1000}, ""},
 		{"both are", func() { c.Peers(at, peersOf(2)) }, schema.StandbyReport{UnreadyMS: 2000}, "a[a b]0 b[b a]0"},
