@@ -447,7 +447,7 @@ const (
 	GPUUnknown   GPUState = "unknown"   // it cannot be asked: no driver, or no answer
 	GPUHealthy   GPUState = "healthy"   //
 	GPUDegraded  GPUState = "degraded"  // works, slower or with a warning; clears after three clean polls
-	GPUUnhealthy GPUState = "unhealthy" // may compute wrongly or not at all; stays until acknowledged or reset
+	GPUUnhealthy GPUState = "unhealthy" // may compute wrongly or not at all; stays until acknowledged
 )
 
 // Real is a number that may be NaN or infinite, which JSON has no numbers for: those travel as "NaN", "+Inf" and

@@ -62,7 +62,7 @@ func command() *cobra.Command {
 With no argument it is a working server on this machine. Jobs need not be announced: the first trainer of a job
 registers it, and when the last one has left, its name is free and its memory returned.
 
-GPUs are watched where there is an NVIDIA driver. One that breaks stays unhealthy until it is reset, or acknowledged: ./bin/ps gpu-ack
+GPUs are watched where there is an NVIDIA driver. One that breaks stays unhealthy until it is acknowledged: ./bin/ps gpu-ack
 does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond the end of the process (--gpu-state).`,
 		Example: `  ./bin/ps                                             127.0.0.1:4222, two shards; the page at 127.0.0.1:8080
   ./bin/ps --listen 127.0.0.1:0 --port-file url        any free port; the address is written to the file

@@ -98,7 +98,7 @@ func (o *common) suspect(ctx context.Context) string {
 		return ""
 	}
 	o.log.Debug("asking the GPU whether its memory was sound")
-	text := o.gpus.Doubt(ctx, o.watchedFrom, time.Now(), suspectWithin)
+	text := o.gpus.Doubt(ctx, o.watchedFrom, suspectWithin)
 	if text != "" {
 		o.log.Warn("what was trained is suspect", "reason", text)
 	}

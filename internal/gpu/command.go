@@ -44,7 +44,7 @@ func (f *Flags) Add(set *pflag.FlagSet) {
 		"UUID or `index` of the GPU whose faults end the jobs here; empty is the one that the backend cuda takes")
 	AddKept(set, &f.Kept)
 	set.StringArrayVar(&f.Inject, "inject", nil, "`fault` of a GPU to make up, such as gpu=0,xid=79,after=30s; for=TIME "+
-		"ends it, and the flag may be repeated. Faults: "+strings.Join(Kinds(), ", "))
+		"ends it, and the flag may be repeated. Faults: "+Kinds())
 	set.StringVar(&f.library, "gpu-library", "", "`path` of the driver's library; empty is the system's")
 	_ = set.MarkHidden("gpu-library")
 }
@@ -124,7 +124,7 @@ func (f *Flags) config(log *slog.Logger) (Config, error) {
 	if f.Expected < 0 || f.Expected > GPUsMax {
 		return c, fmt.Errorf("gpu-expected %d: want 0 to %d", f.Expected, GPUsMax)
 	}
-	c.Policy.Expected = f.Expected
+	c.Expected, c.KeptAsIs = f.Expected, len(f.Inject) > 0 // a rehearsal is not remembered
 	for _, text := range f.Inject {
 		in, err := ParseInjection(text)
 		if err != nil {
@@ -242,7 +242,7 @@ of which nothing is wrong is not in it: ./bin/ps doctor and ./bin/ps status show
   ./bin/ps gpu-list --json | jq '.gpus[].uuid'`,
 		Args: cobra.NoArgs,
 	}, func(c *cobra.Command, file *File, flag string, _ []string) error {
-		all, _, err := file.Read()
+		all, err := file.Read()
 		if err != nil {
 			return fmt.Errorf("read what is remembered of GPUs: %w", err)
 		}
@@ -320,7 +320,7 @@ The exit status is 0 where something was acknowledged, or all were asked for and
 
 // acknowledgeIn acknowledges GPUs in a file.
 func acknowledgeIn(file *File, names []string, now time.Time, out io.Writer) error {
-	all, _, err := file.Read() // so that nothing is made where there is nothing
+	all, err := file.Read() // so that nothing is made where there is nothing
 	if err != nil {
 		return fmt.Errorf("read what is remembered of GPUs: %w", err)
 	}
@@ -332,7 +332,7 @@ func acknowledgeIn(file *File, names []string, now time.Time, out io.Writer) err
 	}
 	var said strings.Builder
 	var wrong error
-	_, err = file.Change(func(all []Kept) ([]Kept, bool) {
+	err = file.Change(func(all []Kept) ([]Kept, bool) {
 		var picked []*Kept
 		picked, wrong = chosen(all, names, file.Path())
 		for _, k := range picked {

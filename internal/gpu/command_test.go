@@ -28,7 +28,7 @@ func remembered(t *testing.T) *File {
 		{Code: "remap-failed", Reason: "a faulty memory row could not be remapped", Action: "Have it replaced.",
 			SinceMS: nowMS + 1000, SeenMS: nowMS + 1000}}
 	b.Incidents = []KeptIncident{{XID: 31, AtMS: nowMS}}
-	if _, err := file.Change(func([]Kept) ([]Kept, bool) { return []Kept{a, b, c, d}, true }); err !=
+	if err := file.Change(func([]Kept) ([]Kept, bool) { return []Kept{a, b, c, d}, true }); err !=
 		nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func remembered(t *testing.T) *File {
 func TestList(t *testing.T) {
 	t.Parallel()
 	file := remembered(t)
-	all, _, err := file.Read()
+	all, err := file.Read()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestListIsPrintable(t *testing.T) {
 			SeenMS: nowMS}}}
 	var out bytes.Buffer
 	out.WriteString(list([]Kept{bad}, "c", time.UTC))
-	if _, err := file.Change(func([]Kept) ([]Kept, bool) { return []Kept{bad}, true }); err != nil {
+	if err := file.Change(func([]Kept) ([]Kept, bool) { return []Kept{bad}, true }); err != nil {
 		t.Fatal(err)
 	}
 	if err := acknowledgeIn(file, []string{"0"}, time.UnixMilli(nowMS), &out); err != nil {
@@ -125,7 +125,7 @@ func TestAcknowledgeIn(t *testing.T) {
 		if (err != nil) != (c.wrong != "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
 			t.Errorf("%q: %v, want %q", c.names, err, c.wrong)
 		}
-		all, _, err := file.Read()
+		all, err := file.Read()
 		if err != nil {
 			t.Fatal(err)
 		}

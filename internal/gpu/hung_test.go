@@ -11,7 +11,7 @@ func TestHungProbesAreBounded(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
 	m := &Monitor{config: Config{Probe: []string{"/nonexistent/probe"}}.withDefaults(), heard: make(chan struct{})}
-	m.machine = New(m.config.Policy)
+	m.machine = New(m.config.Expected)
 	w := &watch{m: m, start: now}
 	for range hungMax {
 		w.hung = append(w.hung, &child{ended: make(chan struct{})})

@@ -10,7 +10,7 @@ import (
 // alone is a keeper whose watch is played: nothing runs but what the test calls.
 func alone(path string, now time.Time) *keeper {
 	m := &Monitor{config: Config{Kept: FileAt(path), Boot: func() string { return "boot-1" }}.withDefaults()}
-	m.machine = New(m.config.Policy)
+	m.machine = New(0)
 	k := newKeeper(m, now)
 	m.machine.Hello(now, &Hello{GPUs: []GPU{{UUID: "GPU-0"}}})
 	m.machine.Sample(now, &Sample{GPU: GPU{UUID: "GPU-0"}}, false)
@@ -27,22 +27,18 @@ func TestKeeperLosesNothing(t *testing.T) {
 	path, now := filepath.Join(t.TempDir(), "gpus.json"), time.Unix(1_800_000_000, 0)
 	a, b := alone(path, now), alone(path, now)
 	a.xid(now, 79)
-	if !a.sync(now, false) {
+	if !a.sync(now) {
 		t.Fatal("nothing was written")
 	}
 	b.xid(now, 48)
-	var err error
-	if b.stamp, err = b.file.Stamp(); err != nil { // as if it had looked in the moment before
-		t.Fatal(err)
-	}
-	if !b.sync(now, false) {
+	if !b.sync(now) {
 		t.Fatal("nothing was written")
 	}
-	all, _, err := b.file.Read()
+	all, err := b.file.Read()
 	if err != nil || len(all) != 1 || len(all[0].Findings) != 2 {
 		t.Errorf("remembered %+v, %v: want both", all, err)
 	}
-	if b.sync(now, false) {
+	if b.sync(now) {
 		t.Error("written again, and nothing is new")
 	}
 }
@@ -58,16 +54,16 @@ func TestKeeperTriesAgain(t *testing.T) {
 	path := filepath.Join(inTheWay, "gpus.json")
 	k := alone(path, now)
 	k.xid(now, 79)
-	if k.sync(now, false) || k.m.NotKept() == "" {
+	if k.sync(now) || k.m.NotKept() == "" {
 		t.Fatal("written through a file")
 	}
 	if err := os.Remove(inTheWay); err != nil {
 		t.Fatal(err)
 	}
-	if k.sync(now.Add(keepAgain-time.Second), false) {
+	if k.sync(now.Add(keepAgain - time.Second)) {
 		t.Error("tried again within a minute")
 	}
-	if !k.sync(now.Add(keepAgain), false) || k.m.NotKept() != "" {
+	if !k.sync(now.Add(keepAgain)) || k.m.NotKept() != "" {
 		t.Errorf("not tried again: %s", k.m.NotKept())
 	}
 }

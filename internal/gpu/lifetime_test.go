@@ -2,7 +2,6 @@ package gpu
 
 import (
 	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -19,7 +18,7 @@ func TestAcknowledge(t *testing.T) {
 		b.sample(nil)
 	}
 	b.is(schema.GPUUnhealthy, "remap-failed", "")
-	b.took(b.m.Silent(b.now, "the driver does not answer", false))
+	b.took(b.m.Silent(b.now, "the driver does not answer", false, false))
 	b.is(schema.GPUUnhealthy, "remap-failed", "")
 	for _, wrong := range []string{"", "GPU-1", "7", "x"} {
 		if _, err := b.m.Acknowledge(b.now, wrong); err == nil || !strings.Contains(err.Error(), "GPU-0") {
@@ -56,23 +55,11 @@ func TestAcknowledge(t *testing.T) {
 
 // Errors from before this process are a warning.
 func TestErrorsFromBefore(t *testing.T) {
-	b := &bench{t: t, m: New(DefaultPolicy()), now: time.Unix(1_800_000_000, 0)}
+	b := &bench{t: t, m: New(0), now: time.Unix(1_800_000_000, 0)}
 	b.sample(func(s *Sample) { s.ECCUncorrected = ptr(uint64(2)) })
 	b.is(schema.GPUDegraded, "ecc-uncorrectable-before", "2 memory errors")
 	b.sample(func(s *Sample) { s.ECCUncorrected = ptr(uint64(3)) })
 	b.is(schema.GPUUnhealthy, "ecc-uncorrectable", "1 memory error")
-}
-
-// A reset is seen by counters that have fallen, and ends what was.
-func TestReset(t *testing.T) {
-	b := newBench(t)
-	b.xid(79)
-	b.sample(func(s *Sample) { s.Lost = LostGone })
-	b.is(schema.GPUUnhealthy, "xid-79", "")
-	b.sample(func(s *Sample) { s.Lost, s.Energy = LostGone, ptr(uint64(1)) }) // who is lost tells nothing
-	b.is(schema.GPUUnhealthy, "xid-79", "")
-	b.sample(func(s *Sample) { s.Energy = ptr(uint64(0)) })
-	b.is(schema.GPUHealthy, "", "")
 }
 
 // A GPU that a later probe does not list any more is lost.
@@ -119,38 +106,27 @@ func TestSlowdown(t *testing.T) {
 	b.is(schema.GPUHealthy, "", "")
 }
 
-// What was computed between two samples is suspect where the second shows a memory fault.
+// What was computed before a sample that shows a memory fault is suspect.
 func TestSuspect(t *testing.T) {
 	b := newBench(t)
 	last := b.now
 	b.sample(func(s *Sample) { s.ECCUncorrected = ptr(uint64(1)) })
 	shown := b.now
-	for _, c := range []struct {
-		from, to time.Duration // after the last good sample
-		want     bool
-	}{{-5 * time.Second, -time.Millisecond, false}, {-5 * time.Second, 0, true},
-		{500 * time.Millisecond, 600 * time.Millisecond, true}, {time.Second, 9 * time.Second, true},
-		{time.Second + 1, 9 * time.Second, false}} {
-		if got := b.m.Suspect("GPU-0", last.Add(c.from), last.Add(c.to)); got != c.want {
-			t.Errorf("from %s to %s: suspect %v", c.from, c.to, got)
-		}
-	}
-	if b.m.Suspect("GPU-1", last, shown) || !b.m.Suspect("", last, shown) {
-		t.Error("it is of GPU-0, and so of some GPU")
+	b.sample(func(s *Sample) { s.ECCUncorrected = ptr(uint64(1)) })
+	if !b.m.Suspect("GPU-0", last) || !b.m.Suspect("GPU-0", shown) || b.m.Suspect("GPU-0", shown.Add(1)) ||
+		b.m.Suspect("GPU-1", last) {
+		t.Error("want what was begun before the sample that shows it, on that GPU")
 	}
 	for number, want := range map[uint64]bool{48: true, 64: true, 94: true, 95: true, 140: true, 79: false, 31: false,
 		63: false, 999: false} {
 		b := newBench(t)
 		b.xid(number)
-		if got := b.m.Suspect("GPU-0", b.now, b.now); got != want {
+		if got := b.m.Suspect("GPU-0", b.now); got != want {
 			t.Errorf("XID %d: suspect %v", number, got)
 		}
 	}
-	for i := range 3 * faultsMax { // what is remembered is bounded, and nothing of it is forgotten
-		b.m.fault(fmt.Sprintf("GPU-%d", i%2), shown.Add(time.Duration(i)*time.Hour), shown.Add(time.Duration(i)*time.Hour))
-	}
-	if len(b.m.faults) > faultsMax || !b.m.Suspect("GPU-0", last, shown) {
-		t.Errorf("%d faults are remembered, the first: %v", len(b.m.faults), b.m.Suspect("GPU-0", last, shown))
+	if newBench(t).m.Suspect("GPU-0", time.Time{}) {
+		t.Error("nothing was wrong, and it is suspect")
 	}
 }
 
@@ -178,23 +154,21 @@ func TestSeveral(t *testing.T) {
 // Without a driver: nothing where none is expected, absent ones where some are, one unknown where the driver does not
 // work.
 func TestNobody(t *testing.T) {
-	p := DefaultPolicy()
 	now := time.Unix(1_800_000_000, 0)
-	m := New(p)
+	m := New(0)
 	if n := len(m.GPUs("")); n != 0 {
 		t.Errorf("%d GPUs before anything is known", n)
 	}
-	m.None(now, &None{Reason: "the NVIDIA driver is not loaded"})
+	m.Silent(now, "the NVIDIA driver is not loaded", true, false)
 	if n := len(m.GPUs("")); n != 0 {
 		t.Errorf("%d GPUs where none is expected", n)
 	}
-	m.None(now, &None{Reason: "versions differ", Driver: true})
+	m.Silent(now, "versions differ", false, false)
 	if g := m.GPUs(""); len(g) != 1 || g[0].State != schema.GPUUnknown || g[0].Reason != "Versions differ." {
 		t.Errorf("GPUs are %+v", g)
 	}
-	p.Expected = 2
-	m = New(p)
-	m.None(now, &None{Reason: "the NVIDIA driver is not loaded"})
+	m = New(2)
+	m.Silent(now, "the NVIDIA driver is not loaded", true, false)
 	if g := m.GPUs(""); len(g) != 2 || g[1].State != schema.GPUAbsent || g[1].Code != "no-driver" ||
 		g[1].Reason != "The NVIDIA driver is not loaded." {
 		t.Errorf("GPUs are %+v", g)
@@ -206,7 +180,7 @@ func TestRandomLines(t *testing.T) {
 	const rounds, steps = 30, 600
 	for seed := range uint64(rounds) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		m := New(DefaultPolicy())
+		m := New(0)
 		now := time.Unix(1_800_000_000, 0)
 		for range steps {
 			now = now.Add(time.Duration(r.IntN(3000)) * time.Millisecond)
@@ -215,7 +189,7 @@ func TestRandomLines(t *testing.T) {
 			case 0:
 				changes = m.Hello(now, &Hello{GPUs: []GPU{id(r.IntN(3)), id(3)}})
 			case 1:
-				changes = m.Silent(now, "the driver does not answer", r.IntN(2) == 0)
+				changes = m.Silent(now, "the driver does not answer", false, r.IntN(2) == 0)
 			case 2:
 				changes = m.XID(now, &XID{UUID: id(r.IntN(4)).UUID, Number: uint64(r.IntN(200))}, r.IntN(3) == 0)
 			case 3:
@@ -236,8 +210,8 @@ func TestRandomLines(t *testing.T) {
 				}
 			}
 		}
-		if len(m.faults) > faultsMax || len(m.gpus) > 4 {
-			t.Fatalf("seed %d: %d faults, %d GPUs", seed, len(m.faults), len(m.gpus))
+		if len(m.gpus) > 4 {
+			t.Fatalf("seed %d: %d GPUs", seed, len(m.gpus))
 		}
 	}
 }
@@ -256,7 +230,7 @@ func randomSample(r *rand.Rand) *Sample {
 		}
 		return ptr(r.IntN(20) == 0)
 	}
-	s := &Sample{GPU: id(r.IntN(4)), Energy: n(50), ECCCorrected: n(300), ECCUncorrected: n(3), SRAMThreshold: yes(),
+	s := &Sample{GPU: id(r.IntN(4)), ECCCorrected: n(300), ECCUncorrected: n(3), SRAMThreshold: yes(),
 		RemapPending: yes(), RemapFailed: yes(),
 		RetiredPages: n(80), RetiredPending: yes(), Slower: n(512), PCIeReplays: n(40), LinksUp: n(8), LinkErrors: n(5),
 		RecoveryAction: n(7),

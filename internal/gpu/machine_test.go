@@ -18,7 +18,7 @@ type bench struct {
 }
 
 func newBench(t *testing.T) *bench {
-	b := &bench{t: t, m: New(DefaultPolicy()), now: time.Unix(1_800_000_000, 0)}
+	b := &bench{t: t, m: New(0), now: time.Unix(1_800_000_000, 0)}
 	b.took(b.m.Hello(b.now, &Hello{Driver: "580.1", GPUs: []GPU{id(0)}}))
 	b.sample(nil)
 	return b
@@ -40,7 +40,7 @@ func (b *bench) sample(alter func(*Sample)) {
 		RemapPending: ptr(false), RemapFailed: ptr(false),
 		SRAMThreshold: ptr(false), RecoveryAction: ptr(uint64(0)), ThermalMargin: ptr(40), PCIeWidth: ptr(16),
 		PCIeWidthMax: ptr(16),
-		MemoryTotal:  ptr(uint64(80 << 30)), MemoryOthers: ptr(uint64(0)), Energy: ptr(uint64(b.now.Unix()))}
+		MemoryTotal:  ptr(uint64(80 << 30)), MemoryOthers: ptr(uint64(0))}
 	if alter != nil {
 		alter(s)
 	}
@@ -149,7 +149,6 @@ func TestSignals(t *testing.T) {
 			b.now = b.now.Add(time.Hour)
 		}
 		clean := func(s *Sample) {
-			s.Energy = nil // no sign of a reset
 			s.ECCUncorrected, s.ECCCorrected, s.PCIeReplays, s.LinkErrors = nil, nil, nil, nil
 			switch c.code {
 			case "ecc-correctable-rate":
@@ -224,8 +223,8 @@ func TestXIDClasses(t *testing.T) {
 			if len(b.all) != 1 {
 				t.Fatalf("XID %d: %d changes, want 1", n, len(b.all))
 			}
-			if c := b.all[0]; c.Alert != (class == Unlisted) || c.Restart != (class == Quarantine || class == Restart) {
-				t.Errorf("XID %d: alert %v, restart %v", n, c.Alert, c.Restart)
+			if c := b.all[0]; c.Alert != (class == Unlisted) || c.ContextLost != (class == Quarantine || class == Restart) {
+				t.Errorf("XID %d: alert %v, context lost %v", n, c.Alert, c.ContextLost)
 			}
 			if got := b.m.GPUs("")[0].XIDs[fmt.Sprint(n)]; got != 1 {
 				t.Errorf("XID %d is counted %d times", n, got)
@@ -250,7 +249,7 @@ func TestRecoveryActionDecides(t *testing.T) {
 	b.all = nil
 	b.xid(154)
 	b.is(schema.GPUHealthy, "", "")
-	if len(b.all) != 1 || b.all[0].Code != "xid-154" || b.all[0].Alert || b.all[0].Restart {
+	if len(b.all) != 1 || b.all[0].Code != "xid-154" || b.all[0].Alert || b.all[0].ContextLost {
 		t.Fatalf("told of %+v", b.all)
 	}
 	b.sample(func(s *Sample) { s.RecoveryAction = ptr(uint64(RecoveryReset)) })

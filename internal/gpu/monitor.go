@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,11 +26,9 @@ const (
 
 // Config of Start.
 type Config struct {
-	Mode Mode // empty is Auto
-	// Probe is the program that asks the driver, and its arguments. It writes Line as JSON, one a line.
-	Probe []string
-	// Policy decides; the zero value is DefaultPolicy.
-	Policy Policy
+	Mode     Mode     // empty is Auto
+	Expected int      // GPUs that the machine should have; those that are not there are absent
+	Probe    []string // program that asks the driver, and its arguments: it writes Line as JSON, one a line
 	// Every is the time between samples of made up GPUs, at most; 0 is a second.
 	Every time.Duration
 	// Silence is how long the driver may not answer until its GPUs are Unknown; 0 is 8 s. The probe is killed after three
@@ -38,35 +37,26 @@ type Config struct {
 	// Patience is how long the driver may take to answer for the first time until the probe is killed; 0 is a minute: on
 	// a machine of eight GPUs without persistence mode it takes twenty seconds.
 	Patience time.Duration
-	// Backoff is the time before a probe that ended is started again, doubled each time up to a minute; 0 is a second.
-	Backoff time.Duration
-	// Inject are faults that are made up.
-	Inject []Injection
-	// Kept is where is remembered what must outlive this process; nil remembers nothing. Made up GPUs and faults are never
-	// remembered.
-	Kept *File
-	// KeptCommand is the command that acknowledges a GPU in Kept, followed by its index; empty is ./bin/ps gpu-ack.
-	KeptCommand string
-	// KeptErr is why there is no Kept although there should be: it is said where there is a driver.
-	KeptErr error
-	// KeptAsIs leaves Kept as it is: what it holds is taken, and nothing is written.
-	KeptAsIs bool
+	Backoff  time.Duration // before a probe that ended is started again, doubled up to a minute; 0 is a second
+	Inject   []Injection   // faults that are made up
+	// Kept is where is remembered what must outlive this process; nil remembers nothing. With Inject it is not written to:
+	// a rehearsal is not remembered.
+	Kept        *File
+	KeptErr     error  // why there is no Kept although there should be: it is said where there is a driver
+	KeptAsIs    bool   // what Kept holds is taken, and nothing is written
+	KeptCommand string // acknowledges a GPU in Kept, followed by its index; empty is ./bin/ps gpu-ack
 	// LastWords is how long Close listens for an error of the driver that may have ended this process, where it has used a
 	// GPU and there is Kept; 0 is 200 ms.
 	LastWords time.Duration
-	// Boot names the present run of the machine, by which a restart of it is told; nil asks the kernel.
-	Boot func() string
+	Boot      func() string // names the present run of the machine; nil asks the kernel
 	// Unused is logged with the first GPUs that are found, where this process computes on none: how it would. Empty logs
 	// nothing.
 	Unused string
 	// Acknowledge acknowledges all GPUs that are unhealthy, whenever it gets a signal. Close stops the signals.
 	Acknowledge chan os.Signal
-	// Log gets changes of state; nil discards.
-	Log *slog.Logger
-	// OnChange is told of each change of a GPU, never concurrently. It must return at once.
-	OnChange func(Change)
-	// Driver says whether this machine has a driver that could be asked; nil looks for its files.
-	Driver func() bool
+	Log         *slog.Logger // gets changes of state; nil discards
+	OnChange    func(Change) // is told of each change of a GPU, never concurrently; it must return at once
+	Driver      func() bool  // says whether this machine has a driver that could be asked; nil looks for its files
 }
 
 func (c Config) withDefaults() Config {
@@ -77,10 +67,7 @@ func (c Config) withDefaults() Config {
 	set(&c.Backoff, time.Second)
 	set(&c.KeptCommand, "./bin/ps gpu-ack")
 	set(&c.LastWords, 200*time.Millisecond)
-	if expected := c.Policy.Expected; c.Policy.CleanPolls == 0 {
-		c.Policy = DefaultPolicy()
-		c.Policy.Expected = expected
-	}
+	c.KeptAsIs = c.KeptAsIs || len(c.Inject) > 0
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -123,7 +110,7 @@ type Monitor struct {
 // at once, and GPUs tells more as soon as more is known.
 func Start(ctx context.Context, c Config) (*Monitor, error) {
 	c = c.withDefaults()
-	m := &Monitor{config: c, ended: make(chan struct{}), heard: make(chan struct{}), machine: New(c.Policy),
+	m := &Monitor{config: c, ended: make(chan struct{}), heard: make(chan struct{}), machine: New(c.Expected),
 		stop: func() {}}
 	switch c.Mode {
 	case Off:
@@ -139,7 +126,7 @@ func Start(ctx context.Context, c Config) (*Monitor, error) {
 	}
 	probe := c.Mode == Require || c.Driver()
 	if !probe {
-		m.take(m.machine.None(time.Now(), &None{Reason: NoDriver}))
+		m.take(m.machine.Silent(time.Now(), NoDriver, true, false))
 		c.Log.Info("no GPU is watched", "reason", NoDriver)
 		if len(c.Inject) == 0 {
 			m.hear()
@@ -279,12 +266,6 @@ func (m *Monitor) Use(uuid string) {
 	m.used = uuid
 }
 
-func (m *Monitor) inUse() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.used
-}
-
 // May gives nil where a GPU may be used, else an error that says why not and what to do. uuid may be an index.
 func (m *Monitor) May(uuid string) error {
 	m.mu.Lock()
@@ -306,40 +287,32 @@ func (m *Monitor) Fit() error {
 	return m.machine.May(m.used)
 }
 
-// Suspect says whether the memory of the GPU that this process uses was wrong at some time between from and to, or of
-// any GPU where Use was not called.
-func (m *Monitor) Suspect(from, to time.Time) bool {
+// Doubt says in one sentence why results since a time may be wrong; empty where nothing speaks for it. It waits for at
+// most that long until the GPU in use was asked after now, since a fault shows with the sample after it. Where Use was
+// not called there is no doubt.
+func (m *Monitor) Doubt(ctx context.Context, since time.Time, atMost time.Duration) string {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.machine.Suspect(m.used, from, to)
-}
-
-// Doubt says in one sentence why results between from and to may be wrong; empty where nothing speaks for it. It waits
-// for at most that long until the GPU in use was asked after to, since a fault shows with the sample after it. Where
-// Use was not called there is no doubt.
-func (m *Monitor) Doubt(ctx context.Context, from, to time.Time, atMost time.Duration) string {
-	m.mu.Lock()
-	used, waits := m.used, m.config.Mode != Off
+	used := m.used
 	m.mu.Unlock()
-	if used == "" || !waits {
+	if used == "" || m.config.Mode == Off {
 		return ""
 	}
 	var g schema.GPUReport
-	for deadline := time.Now().Add(atMost); ; {
+	now := time.Now()
+	for ctx.Err() == nil && time.Since(now) <= atMost && g.SampleMS <= now.UnixMilli() {
 		for _, all := range m.GPUs() {
 			if all.UUID == used {
 				g = all
 			}
 		}
-		if g.SampleMS > to.UnixMilli() || time.Now().After(deadline) || ctx.Err() != nil {
-			break
-		}
 		time.Sleep(doubtEvery)
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	switch {
-	case m.Suspect(from, to):
+	case m.machine.Suspect(used, since):
 		return fmt.Sprintf("Memory of GPU %d (%s) was faulty during the run: %s", g.Index, g.UUID, g.Reason)
-	case g.SampleMS <= to.UnixMilli():
+	case g.SampleMS <= now.UnixMilli():
 		return fmt.Sprintf("GPU %d (%s) has not answered since, so it is not known whether its memory was sound. %s", g.Index,
 			g.UUID, g.Reason)
 	}
@@ -481,7 +454,6 @@ func (m *Monitor) Take(ctx context.Context, visible string) error {
 type watch struct {
 	m     *Monitor
 	start time.Time
-	done  []bool // injections that happen once and have
 
 	child   *child
 	hung    []*child  // killed, and not ended yet
@@ -489,14 +461,13 @@ type watch struct {
 	backoff time.Duration
 	last    time.Time // the driver's last word
 	began   time.Time // of the present probe
-	hello   bool      // it has said hello
-	asked   int       // index of the GPU that was sampled last in this round; -1 at its start
+	at      string    // what was heard last, for a driver that hangs
+	hello   bool      // the present probe has said hello
 	silent  bool      // the GPUs are Unknown for want of a word
-	known   []int     // indices of GPUs
+	unused  bool      // the log has said that no GPU is used
 	none    string    // why there is no driver: faults are injected into made up GPUs; empty where there is one
-	serial  uint64    // of made up polls
 
-	unused  bool                  // the log has said that no GPU is used
+	done    []bool                // injections that happen once and have
 	sampled map[int]time.Duration // by index: when a GPU was sampled last, from the start
 }
 
@@ -506,25 +477,29 @@ const hungMax = 3
 // run is the only goroutine that starts probes and feeds the machine.
 func (m *Monitor) run(ctx context.Context, probe bool) {
 	defer close(m.ended)
-	w := &watch{m: m, start: time.Now(), done: make([]bool, len(m.config.Inject)), backoff: m.config.Backoff, asked: -1,
+	w := &watch{m: m, start: time.Now(), done: make([]bool, len(m.config.Inject)), backoff: m.config.Backoff,
 		sampled: map[int]time.Duration{}}
 	tick := time.NewTicker(min(m.config.Every, m.config.Silence/4))
 	defer tick.Stop()
 	if !probe { // with faults to inject: what they are injected into is there from the beginning
 		w.none = NoDriver
-		w.fake(w.start)
+		w.simulate(w.start)
 		m.hear()
 	}
 	for {
+		var lines <-chan *Line
 		if probe {
 			w.drive(time.Now())
+		}
+		if w.child != nil {
+			lines = w.child.lines
 		}
 		select {
 		case <-ctx.Done():
 			w.lastWords()
 			w.endAll()
 			return
-		case line, ok := <-w.lines():
+		case line, ok := <-lines:
 			if !ok {
 				w.ended(time.Now())
 			} else {
@@ -536,22 +511,18 @@ func (m *Monitor) run(ctx context.Context, probe bool) {
 			}
 		case now := <-tick.C:
 			w.injectOnce(now)
-			w.fake(now)
+			w.simulate(now)
 		}
 	}
-}
-
-func (w *watch) lines() <-chan *Line {
-	if w.child == nil {
-		return nil
-	}
-	return w.child.lines
 }
 
 // lastWords listens on for a moment where this process has used a GPU: what has ended it may be an error whose XID is
 // on its way, and is to be remembered.
 func (w *watch) lastWords() {
-	if w.m.keeper == nil || w.child == nil || w.m.inUse() == "" {
+	w.m.mu.Lock()
+	used := w.m.used
+	w.m.mu.Unlock()
+	if w.m.keeper == nil || w.child == nil || used == "" {
 		return
 	}
 	timer := time.NewTimer(w.m.config.LastWords)
@@ -576,30 +547,30 @@ func (w *watch) lastWords() {
 func (w *watch) drive(now time.Time) {
 	c := &w.m.config
 	if w.child == nil {
-		w.reap()
+		w.hung = slices.DeleteFunc(w.hung, func(c *child) bool { return c.hasEnded(0) })
 		if now.Before(w.next) || len(w.hung) >= hungMax {
 			return
 		}
 		child, err := startChild(c.Probe)
 		if err != nil {
 			w.silence(now, fmt.Sprintf("the probe cannot be started: %v", err))
-			w.m.hear()
 			w.later(now)
 			return
 		}
-		w.child, w.began, w.last, w.hello, w.asked = child, now, now, false, -1
+		w.child, w.began, w.last, w.hello, w.at = child, now, now, false, "the probe was started"
 		return
 	}
 	quiet := now.Sub(w.last)
+	where := fmt.Sprintf("no word for %s since %s", quiet.Round(time.Second), w.at)
 	if quiet >= c.Silence && !w.silent {
-		w.silence(now, "the driver does not answer: "+w.where(quiet))
+		w.silence(now, "the driver does not answer: "+where)
 	}
 	limit := 3 * c.Silence
 	if !w.hello {
 		limit = c.Patience
 	}
-	if quiet >= limit && !w.injected("hang", now) {
-		c.Log.Warn("GPU probe killed", "pid", w.child.pid(), "reason", w.where(quiet))
+	if quiet >= limit && !w.hangs(now) {
+		c.Log.Warn("GPU probe killed", "pid", w.child.pid(), "reason", where)
 		w.child.kill()
 		w.hung = append(w.hung, w.child)
 		w.child = nil
@@ -607,30 +578,10 @@ func (w *watch) drive(now time.Time) {
 	}
 }
 
-// where says at what the driver hangs.
-func (w *watch) where(quiet time.Duration) string {
-	text := fmt.Sprintf("no word for %s", quiet.Round(time.Second))
-	switch {
-	case !w.hello:
-		return text + " since the probe was started"
-	case len(w.known) > 1:
-		at := w.known[0]
-		for i, index := range w.known {
-			if index == w.asked && i+1 < len(w.known) {
-				at = w.known[i+1]
-			}
-		}
-		return fmt.Sprintf("%s, since it was asked about GPU %d", text, at)
-	}
-	return text
-}
-
 // silence makes the GPUs Unknown.
 func (w *watch) silence(now time.Time, reason string) {
 	w.silent = true
-	w.m.change(func(machine *Machine) []Change {
-		return machine.Silent(now, reason, w.injected("hang", now))
-	})
+	w.m.change(func(machine *Machine) []Change { return machine.Silent(now, reason, false, w.hangs(now)) })
 	w.m.hear()
 }
 
@@ -642,31 +593,18 @@ func (w *watch) later(now time.Time) {
 
 // ended sees to a probe that has ended by itself, or was ended by somebody else.
 func (w *watch) ended(now time.Time) {
-	why := w.child.why
-	if !w.child.none {
-		w.m.config.Log.Warn("GPU probe ended", "pid", w.child.pid(), "reason", why)
-		w.silence(now, why)
-		w.m.hear()
-	}
-	if now.Sub(w.began) > time.Minute {
-		w.backoff = w.m.config.Backoff
-	}
-	if w.child.none { // a driver that comes is found within a minute
+	switch {
+	case w.child.none: // a driver that comes is found within a minute
 		w.backoff = time.Minute
+	default:
+		w.m.config.Log.Warn("GPU probe ended", "pid", w.child.pid(), "reason", w.child.why)
+		w.silence(now, w.child.why)
+		if now.Sub(w.began) > time.Minute {
+			w.backoff = w.m.config.Backoff
+		}
 	}
 	w.child = nil
 	w.later(now)
-}
-
-// reap forgets killed probes that have ended.
-func (w *watch) reap() {
-	var still []*child
-	for _, c := range w.hung {
-		if !c.hasEnded(0) {
-			still = append(still, c)
-		}
-	}
-	w.hung = still
 }
 
 // endAll ends the probe, and waits for a moment for it and those that hang.
@@ -683,7 +621,7 @@ func (w *watch) endAll() {
 
 // line takes a line of the probe.
 func (w *watch) line(now time.Time, l *Line) {
-	if w.injected("hang", now) {
+	if w.hangs(now) {
 		return
 	}
 	if l.XID != nil { // no sign that the driver answers: it comes from elsewhere
@@ -697,11 +635,11 @@ func (w *watch) line(now time.Time, l *Line) {
 	case l.None != nil:
 		w.nobody(now, l.None)
 	case l.Sample != nil:
-		w.asked = l.Sample.Index
+		w.at = fmt.Sprintf("GPU %d was asked", l.Sample.Index)
 		injected := w.alter(now, l.Sample)
 		w.m.change(func(m *Machine) []Change { return m.Sample(now, l.Sample, injected) })
 	case l.Poll:
-		w.asked = -1
+		w.at = "all GPUs were asked"
 		w.m.change(func(m *Machine) []Change { m.Poll(); return nil })
 		w.m.hear()
 	}
@@ -717,134 +655,30 @@ func (w *watch) nobody(now time.Time, n *None) {
 			w.none = n.Reason
 		}
 		w.m.config.Log.Info("no GPU is watched", "reason", n.Reason)
-		w.m.change(func(m *Machine) []Change { return m.None(now, n) })
+		w.m.change(func(m *Machine) []Change { return m.Silent(now, n.Reason, !n.Driver, false) })
 	}
-	w.fake(now)
+	w.simulate(now)
 	w.m.hear()
 }
 
 // greet takes a probe's first line.
 func (w *watch) greet(now time.Time, h *Hello) {
-	w.hello, w.none = true, ""
-	w.known = nil
-	for _, g := range h.GPUs {
-		w.known = append(w.known, g.Index)
-	}
+	w.hello, w.none, w.at = true, "", "the driver was found"
+	c := &w.m.config
 	args := []any{"driver", h.Driver, "nvml", h.NVML, "gpus", len(h.GPUs), "pid", w.child.pid()}
 	if len(h.NoXIDs) > 0 {
 		args = append(args, "without_events", h.NoXIDs)
 	}
-	w.m.config.Log.Info("GPUs are watched", args...)
-	if unused := w.m.config.Unused; unused != "" && len(h.GPUs) > 0 && !w.unused {
+	c.Log.Info("GPUs are watched", args...)
+	if c.Unused != "" && len(h.GPUs) > 0 && !w.unused {
 		w.unused = true
-		w.m.config.Log.Info("no GPU is used", "reason", unused)
+		c.Log.Info("no GPU is used", "reason", c.Unused)
 	}
-	for _, in := range w.m.config.Inject {
+	for _, in := range c.Inject {
 		if in.Kind != "hang" && in.GPU >= len(h.GPUs) {
-			w.m.config.Log.Error("fault cannot be injected", "inject", in.Spec, "reason",
+			c.Log.Error("fault cannot be injected", "inject", in.Spec, "reason",
 				fmt.Sprintf("the machine has %d GPUs", len(h.GPUs)))
 		}
 	}
 	w.m.change(func(m *Machine) []Change { return m.Hello(now, h) })
-}
-
-// injected says whether a fault of that kind is in force.
-func (w *watch) injected(kind string, now time.Time) bool {
-	for i := range w.m.config.Inject {
-		if in := &w.m.config.Inject[i]; in.Kind == kind && in.active(now.Sub(w.start)) {
-			return true
-		}
-	}
-	return false
-}
-
-// alter makes the faults up that were in force for a sample's GPU since the sample before.
-func (w *watch) alter(now time.Time, s *Sample) bool {
-	altered := false
-	all := kinds()
-	from, to := w.sampled[s.Index], now.Sub(w.start)
-	w.sampled[s.Index] = to
-	for i := range w.m.config.Inject {
-		in := &w.m.config.Inject[i]
-		if k := all[in.Kind]; k.alter != nil && in.GPU == s.Index && in.touches(from, to) {
-			k.alter(s, in.Value)
-			altered = true
-		}
-	}
-	return altered
-}
-
-// injectOnce makes faults up that happen at a moment.
-func (w *watch) injectOnce(now time.Time) {
-	for i := range w.m.config.Inject {
-		in := &w.m.config.Inject[i]
-		if w.done[i] || !kinds()[in.Kind].once || !in.active(now.Sub(w.start)) {
-			continue
-		}
-		uuid := w.uuid(in.GPU)
-		if uuid == "" {
-			continue // not there yet
-		}
-		w.done[i] = true
-		w.m.config.Log.Warn("fault injected", "inject", in.Spec, "gpu", uuid)
-		w.m.change(func(m *Machine) []Change {
-			if in.Kind == "mismatch" {
-				return m.Mismatch(now, uuid, "a mismatch that was injected", true)
-			}
-			return m.XID(now, &XID{UUID: uuid, Number: in.Value}, true)
-		})
-	}
-}
-
-func (w *watch) uuid(index int) string {
-	for _, g := range w.m.GPUs() {
-		if g.Index == index {
-			return g.UUID
-		}
-	}
-	return ""
-}
-
-// Simulated begins the name and the UUID of a GPU that is made up, for injected faults on a machine without one.
-const Simulated = "SIMULATED"
-
-// fake gives samples of made up GPUs: those that faults are injected into, on a machine without a driver.
-func (w *watch) fake(now time.Time) {
-	if w.none == "" || len(w.m.config.Inject) == 0 {
-		return
-	}
-	if w.injected("hang", now) {
-		if now.Sub(w.last) >= w.m.config.Silence && !w.silent {
-			w.silence(now, fmt.Sprintf("the driver does not answer: no word for %s", now.Sub(w.last).Round(time.Second)))
-		}
-		return
-	}
-	w.last, w.silent = now, false
-	w.serial++
-	most := 0
-	for _, in := range w.m.config.Inject {
-		most = max(most, in.GPU)
-	}
-	for i := 0; i <= most; i++ {
-		s := simulated(i, w.serial)
-		w.alter(now, s)
-		w.m.change(func(m *Machine) []Change { return m.Sample(now, s, true) })
-	}
-}
-
-// simulated is a healthy sample with round figures.
-func simulated(index int, serial uint64) *Sample {
-	return &Sample{
-		GPU: GPU{Index: index, UUID: fmt.Sprintf("%s-%d", Simulated, index),
-			Name: Simulated + " (this machine has no GPU)", PCI: fmt.Sprintf("0000:%02x:00.0", index)},
-		Temperature: ptr(60), ThermalMargin: ptr(25), Power: ptr(uint64(300000)), PowerLimit: ptr(uint64(700000)),
-		Utilisation: ptr(uint64(50)),
-		Energy:      ptr(serial),
-		MemoryUsed:  ptr(uint64(8 << 30)), MemoryTotal: ptr(uint64(80 << 30)), SMClock: ptr(uint64(1500)),
-		MemoryClock: ptr(uint64(2600)),
-		Slower:      ptr(uint64(0)), RecoveryAction: ptr(uint64(0)), ECCCorrected: ptr(uint64(0)),
-		ECCUncorrected: ptr(uint64(0)),
-		RemapPending:   ptr(false), RemapFailed: ptr(false), PCIeReplays: ptr(uint64(0)), PCIeWidth: ptr(16),
-		PCIeWidthMax: ptr(16),
-	}
 }

@@ -107,7 +107,7 @@ func TestMonitorKeptLastWords(t *testing.T) {
 	m.Use("GPU-fake-0")
 	l.XID(0, 13)
 	m.Close()
-	if all, _, err := gpu.FileAt(path).Read(); err != nil || len(all) != 1 || len(all[0].Incidents) != 1 ||
+	if all, err := gpu.FileAt(path).Read(); err != nil || len(all) != 1 || len(all[0].Incidents) != 1 ||
 		all[0].Incidents[0].XID != 13 {
 		t.Errorf("remembered %+v, %v", all, err)
 	}
@@ -116,7 +116,7 @@ func TestMonitorKeptLastWords(t *testing.T) {
 // ago makes what is remembered so much older.
 func ago(t *testing.T, path string, by time.Duration) {
 	t.Helper()
-	_, err := gpu.FileAt(path).Change(func(all []gpu.Kept) ([]gpu.Kept, bool) {
+	err := gpu.FileAt(path).Change(func(all []gpu.Kept) ([]gpu.Kept, bool) {
 		if len(all) == 0 {
 			t.Error("nothing is remembered")
 		}
@@ -148,7 +148,7 @@ func TestMonitorKeptBeside(t *testing.T) {
 	untilState(t, a, 0, schema.GPUHealthy, "")
 	a.Mismatch("GPU-fake-0", "2 of 10 blocks", false)
 	untilState(t, b, 0, schema.GPUUnhealthy, "verify-mismatch")
-	if _, err := gpu.FileAt(path).Change(func(all []gpu.Kept) ([]gpu.Kept, bool) {
+	if err := gpu.FileAt(path).Change(func(all []gpu.Kept) ([]gpu.Kept, bool) {
 		all[0].Acknowledge(time.Now())
 		return all, true
 	}); err != nil {
@@ -160,49 +160,21 @@ func TestMonitorKeptBeside(t *testing.T) {
 		func() bool { return strings.Contains(log.String(), "Somebody has acknowledged what was wrong.") })
 }
 
-// A reset or a restart of the machine in between ends what was.
-func TestMonitorKeptReset(t *testing.T) {
+// A restart of the machine in between ends what was.
+func TestMonitorKeptBoot(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name, later, set, boot string
-		well                   bool
-	}{
-		{"nothing", "", "", "boot-1", false},
-		{"reset", "", "set energy 0 5", "boot-1", true},
-		// of which the end of the process tells
-		{"reset, to more than at first", "set energy 0 9000000", "set energy 0 2000000", "boot-1", true},
-		{"let go by the driver", "", "set energy 0 5\nset persistent 0 0", "boot-1", false},
-		{"the machine was started anew", "", "", "boot-2", true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			l, path := build(t), statePath(t)
-			m, _ := kept(t, l, path, "boot-1", nil)
-			untilState(t, m, 0, schema.GPUHealthy, "")
-			l.XID(0, 119)
-			untilState(t, m, 0, schema.GPUUnhealthy, "xid-119")
-			if c.later != "" {
-				until(t, "what is remembered", func() bool { return isThere(t, path) })
-				l.Set("%s", c.later)
-				for range 2 { // the first may have begun before
-					last := m.GPUs()[0].SampleMS
-					until(t, "a sample", func() bool { return m.GPUs()[0].SampleMS > last })
-				}
-			}
-			m.Close()
-			l.Unset("xid ")
-			l.Set("%s", c.set)
-			for range 2 {
-				m, _ = kept(t, l, path, c.boot, nil)
-				if c.well {
-					untilState(t, m, 0, schema.GPUHealthy, "")
-				} else {
-					until(t, "a sample", func() bool { g := m.GPUs(); return len(g) > 0 && g[0].SampleMS > 0 })
-					untilState(t, m, 0, schema.GPUUnhealthy, "xid-119")
-				}
-				m.Close()
-			}
-		})
+	l, path := build(t), statePath(t)
+	m, _ := kept(t, l, path, "boot-1", nil)
+	untilState(t, m, 0, schema.GPUHealthy, "")
+	l.XID(0, 119)
+	untilState(t, m, 0, schema.GPUUnhealthy, "xid-119")
+	m.Close()
+	l.Unset("xid ")
+	m, _ = kept(t, l, path, "boot-2", nil)
+	untilState(t, m, 0, schema.GPUHealthy, "")
+	m.Close()
+	if all, err := gpu.FileAt(path).Read(); err != nil || len(all) != 0 {
+		t.Errorf("remembered %+v, %v", all, err)
 	}
 }
 
@@ -269,7 +241,7 @@ func TestMonitorKeptNowhere(t *testing.T) {
 			l.XID(0, 79)
 			untilState(t, m, 0, schema.GPUUnhealthy, "xid-79")
 			if c.content == "{" { // set aside, and a new one in its place
-				until(t, "a new file", func() bool { all, _, err := gpu.FileAt(path).Read(); return err == nil && len(all) == 1 })
+				until(t, "a new file", func() bool { all, err := gpu.FileAt(path).Read(); return err == nil && len(all) == 1 })
 				until(t, "no complaint any more", func() bool { return m.NotKept() == "" })
 				if !isThere(t, path+".damaged") {
 					t.Error("the damaged file is gone")

@@ -219,13 +219,6 @@ func number[T, V integer](s *Sample, to **V, f func() (T, nvml.Return)) bool {
 	return ok
 }
 
-// enabled asks for a state, which goes to a field of the sample.
-func enabled(s *Sample, to **bool, f func() (nvml.EnableState, nvml.Return)) {
-	if v, ok := ask(s, f); ok {
-		*to = ptr(v == nvml.FEATURE_ENABLED)
-	}
-}
-
 // of gives the function of a first argument.
 func of[A, T any](f func(A) (T, nvml.Return), a A) func() (T, nvml.Return) {
 	return func() (T, nvml.Return) { return f(a) }
@@ -247,8 +240,6 @@ func (p *probe) sample(d *device) *Sample {
 	}
 	number(s, &s.Power, h.GetPowerUsage)
 	number(s, &s.PowerLimit, h.GetEnforcedPowerLimit)
-	number(s, &s.Energy, h.GetTotalEnergyConsumption)
-	enabled(s, &s.Persistent, h.GetPersistenceMode)
 	if v, ok := ask(s, h.GetUtilizationRates); ok {
 		s.Utilisation = ptr(uint64(v.Gpu))
 	}
@@ -275,7 +266,9 @@ func (p *probe) sample(d *device) *Sample {
 		}
 		return corrected + uncorrected, ret
 	})
-	enabled(s, &s.RetiredPending, h.GetRetiredPagesPendingStatus)
+	if v, ok := ask(s, h.GetRetiredPagesPendingStatus); ok {
+		s.RetiredPending = ptr(v == nvml.FEATURE_ENABLED)
+	}
 	sampleFields(h, s)
 	number(s, &s.PCIeReplays, h.GetPcieReplayCounter)
 	number(s, &s.PCIeWidth, h.GetCurrPcieLinkWidth)

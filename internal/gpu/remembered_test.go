@@ -13,8 +13,8 @@ import (
 
 // again is another process on the same machine, later: it knows what the first one would have remembered.
 func (b *bench) again(gap time.Duration, boot string) *bench {
-	c := &bench{t: b.t, m: New(DefaultPolicy()), now: b.now.Add(gap)}
-	c.m.AcknowledgeBy("ps gpu-ack")
+	c := &bench{t: b.t, m: New(0), now: b.now.Add(gap)}
+	c.m.command = "ps gpu-ack"
 	c.m.Learn(c.now, boot, b.m.Kept(b.now))
 	c.took(c.m.Hello(c.now, &Hello{GPUs: []GPU{id(0)}}))
 	return c
@@ -25,28 +25,23 @@ func (b *bench) learns(from *bench) {
 	b.took(b.m.Learn(b.now, "boot-1", from.m.Kept(from.now)))
 }
 
-func persistent(s *Sample) { s.Persistent = ptr(true) }
-
 // A quarantine outlives the process: it holds before the first sample of the next one, since when it began.
 func TestKeptQuarantine(t *testing.T) {
 	b := newBench(t)
 	b.m.Learn(b.now, "boot-1", nil)
-	b.sample(persistent)
+	b.sample(nil)
 	b.xid(79)
 	since := b.now
-	if want := []Kept{{GPU: id(0),
-		Findings: []KeptFinding{{"xid-79", "XID 79: the GPU has fallen off the bus", actPower, since.UnixMilli(),
-			since.UnixMilli(), false}},
-		Counters: Counters{AtMS: since.UnixMilli(), Boot: "boot-1", Persistent: true, Energy: ptr(uint64(since.Unix())),
-			ECCCorrected: ptr(uint64(0)), ECCUncorrected: ptr(uint64(0)), probe: 2}}}; !reflect.DeepEqual(b.m.Kept(b.now),
-		want) {
-		t.Fatalf("kept %+v, want %+v", b.m.Kept(b.now), want)
+	want := []Kept{{GPU: id(0), Boot: "boot-1", Findings: []KeptFinding{{"xid-79",
+		"XID 79: the GPU has fallen off the bus", actPower, since.UnixMilli(), since.UnixMilli(), false}}}}
+	if got := b.m.Kept(b.now); !reflect.DeepEqual(got, want) {
+		t.Fatalf("kept %+v, want %+v", got, want)
 	}
 	c := b.again(time.Hour, "boot-1")
 	if c.m.May("GPU-0") == nil {
 		t.Error("a GPU that is remembered as broken may be used before it was sampled")
 	}
-	c.sample(persistent)
+	c.sample(nil)
 	c.is(schema.GPUUnhealthy, "xid-79", "XID 79: the GPU has fallen off the bus.")
 	g := c.m.GPUs("")[0]
 	if g.SinceMS != since.UnixMilli() || !strings.HasSuffix(g.Action, "acknowledge it on that machine: ps gpu-ack 0.") {
@@ -60,7 +55,7 @@ func TestKeptQuarantine(t *testing.T) {
 	}
 }
 
-// What goes by itself, what was injected and what is made up are not remembered.
+// What goes by itself and what is made up are not remembered.
 func TestKeptNot(t *testing.T) {
 	for name, do := range map[string]func(b *bench){
 		"nothing":      func(b *bench) {},
@@ -70,10 +65,6 @@ func TestKeptNot(t *testing.T) {
 		"a fabric": func(b *bench) {
 			b.sample(func(s *Sample) { s.FabricState, s.FabricStatus = ptr(uint64(3)), ptr(uint64(15)) })
 		},
-		"an injected XID":      func(b *bench) { b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 79}, true) },
-		"an injected incident": func(b *bench) { b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 31}, true) },
-		"an injected mismatch": func(b *bench) { b.m.Mismatch(b.now, "GPU-0", "x", true) },
-		"an injected sample":   func(b *bench) { b.m.Sample(b.now, &Sample{GPU: id(0), RemapFailed: ptr(true)}, true) },
 		"made up": func(b *bench) {
 			b.m.Sample(b.now, &Sample{GPU: GPU{UUID: "SIMULATED-0"}, RemapFailed: ptr(true)}, false)
 		},
@@ -90,20 +81,6 @@ func TestKeptNot(t *testing.T) {
 			t.Errorf("%s, acknowledged: kept %+v", name, kept)
 		}
 	}
-	b := newBench(t) // the real thing after the rehearsal is remembered
-	b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 79}, true)
-	b.xid(79)
-	if kept := b.m.Kept(b.now); len(kept) != 1 || b.m.GPUs("")[0].Injected {
-		t.Errorf("a real XID after an injected one: kept %+v", kept)
-	}
-	b = newBench(t) // an injected incident makes no real one a repeat
-	b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 31}, true)
-	b.now = b.now.Add(time.Hour)
-	b.xid(31)
-	b.is(schema.GPUDegraded, "xid-31", "")
-	b.now = b.now.Add(time.Hour) // while a real one makes an injected one a repeat, which is marked
-	b.m.XID(b.now, &XID{UUID: "GPU-0", Number: 31}, true)
-	b.is(schema.GPUUnhealthy, "xid-31", "")
 }
 
 // Every XID of class Restart quarantines on a repeat within a day, although the first one has ended the process.
@@ -134,8 +111,8 @@ func TestKeptRepeat(t *testing.T) {
 	}
 	b := newBench(t)
 	b.xid(31)
-	b = b.again(time.Hour, "boot-2") // a reset of machine or GPU is no excuse for a repeat
-	b.sample(persistent)
+	b = b.again(time.Hour, "boot-2") // a restart of the machine is no excuse for a repeat
+	b.sample(nil)
 	b.xid(31)
 	b.is(schema.GPUUnhealthy, "xid-31",
 		"XID 31: a kernel read or wrote memory that it may not, for the second time within 24h.")
@@ -164,49 +141,21 @@ func TestKeptCrashLoop(t *testing.T) {
 	b.is(schema.GPUUnhealthy, "xid-45", "")
 }
 
-// A reset is noticed by who comes after it: by counters that fell, where the driver keeps the GPU, and by a machine
-// that was started anew.
-func TestKeptReset(t *testing.T) {
-	for name, c := range map[string]struct {
-		boot  string
-		alter func(*Sample)
-		well  bool
-	}{
-		"nothing": {"boot-1", func(s *Sample) { s.Persistent = ptr(true) }, false},
-		"energy fell": {"boot-1", func(s *Sample) { s.Persistent, s.Energy = ptr(true), ptr(uint64(5)) },
-			true},
-		"errors fell": {"boot-1",
-			func(s *Sample) { s.Persistent, s.ECCCorrected = ptr(true), ptr(uint64(5)) }, true},
-		"energy fell, and it is lost": {"boot-1",
-			func(s *Sample) { s.Persistent, s.Energy, s.Lost = ptr(true), ptr(uint64(5)), LostGone }, false},
-		"energy is not told any more": {"boot-1", func(s *Sample) {
-			s.Persistent, s.Energy, s.ECCCorrected = ptr(true), nil,
-				nil
-		}, false},
-		"the driver had let it go": {"boot-1", func(s *Sample) { s.Persistent, s.Energy = ptr(false), ptr(uint64(5)) },
-			false},
-		"it is not known whether":       {"boot-1", func(s *Sample) { s.Energy = ptr(uint64(5)) }, false},
-		"the machine was started anew":  {"boot-2", func(s *Sample) { s.Energy = nil }, true},
-		"nobody knows which boot it is": {"", func(s *Sample) { s.Energy = nil }, false},
-	} {
+// A restart of the machine ends what was; a reset of the GPU is to be acknowledged.
+func TestKeptBoot(t *testing.T) {
+	for boot, well := range map[string]bool{"boot-1": false, "boot-2": true, "": false} { // of which nothing is known
 		b := newBench(t)
 		b.m.Learn(b.now, "boot-1", nil)
-		b.sample(func(s *Sample) { s.Persistent, s.ECCCorrected = ptr(true), ptr(uint64(9)) })
 		b.xid(48)
-		old := *b
-		b = b.again(time.Hour, c.boot)
-		b.sample(func(s *Sample) { s.ECCCorrected = ptr(uint64(9)); c.alter(s) })
-		if state := b.m.GPUs("")[0].State; (state != schema.GPUUnhealthy) != c.well {
-			t.Errorf("%s: %s", name, state)
-		}
-		if b = b.again(time.Hour, c.boot); (b.m.May("0") == nil) != c.well {
-			t.Errorf("%s: the third process says %v", name, b.m.May("0"))
-		}
-		if old.now = b.now; c.well { // one that has slept through it all and still has the finding drops it
-			old.learns(b)
-			if err := old.m.May("0"); err != nil {
-				t.Errorf("%s: one beside says %v", name, err)
+		for range 2 { // the third process comes to the same
+			b = b.again(time.Hour, boot)
+			b.sample(nil)
+			if state := b.m.GPUs("")[0].State; (state != schema.GPUUnhealthy) != well {
+				t.Errorf("boot %q: %s", boot, state)
 			}
+		}
+		if kept := b.m.Kept(b.now); well && (len(kept) != 1 || kept[0].Holds()) {
+			t.Errorf("boot %q: kept %+v, want an empty record in the place of the old one", boot, kept)
 		}
 	}
 }
@@ -220,8 +169,8 @@ func TestKeptBeside(t *testing.T) {
 	b.now, b.all = a.now.Add(time.Second), nil
 	b.learns(a)
 	b.is(schema.GPUUnhealthy, "verify-mismatch", "Its results differ from those of the CPU: 1 of 10 blocks.")
-	if len(b.all) != 1 || !b.all[0].Restart || b.all[0].From != schema.GPUHealthy || !b.m.Suspect("GPU-0", a.now, a.now) {
-		t.Errorf("told %+v, suspect %v", b.all, b.m.Suspect("GPU-0", a.now, a.now))
+	if len(b.all) != 1 || b.all[0].From != schema.GPUHealthy || !b.m.Suspect("GPU-0", a.now) {
+		t.Errorf("told %+v, suspect %v", b.all, b.m.Suspect("GPU-0", a.now))
 	}
 	b.all = nil
 	b.learns(a)
@@ -251,7 +200,7 @@ func TestKeptBeside(t *testing.T) {
 	a.all = nil
 	a.learns(b)
 	a.is(schema.GPUHealthy, "", "")
-	if len(a.all) != 1 || a.all[0].Code != "acknowledged" || a.all[0].Restart {
+	if len(a.all) != 1 || a.all[0].Code != "acknowledged" {
 		t.Errorf("told %+v", a.all)
 	}
 	// What is still wrong comes back, and counters go on from where they were acknowledged.
@@ -289,18 +238,4 @@ func TestKeptClockBack(t *testing.T) {
 	if kept := b.m.Kept(b.now); len(kept) != 1 || kept[0].AcknowledgedMS <= k.AcknowledgedMS {
 		t.Errorf("kept %+v after %+v", kept, k)
 	}
-}
-
-// A GPU that is lost tells no counters, and a reset is noticed all the same.
-func TestResetOfLost(t *testing.T) {
-	b := newBench(t)
-	b.xid(79)
-	b.sample(func(s *Sample) { *s = Sample{GPU: s.GPU, Lost: LostGone} })
-	b.sample(func(s *Sample) { s.Energy = ptr(uint64(3)) })
-	b.is(schema.GPUHealthy, "", "")
-	// An injected fault that ends lets counters fall, which is no reset.
-	b.xid(79)
-	b.took(b.m.Sample(b.now, &Sample{GPU: id(0), Energy: ptr(uint64(3)), ECCUncorrected: ptr(uint64(7))}, true))
-	b.sample(func(s *Sample) { s.Energy = ptr(uint64(4)) })
-	b.is(schema.GPUUnhealthy, "xid-79", "")
 }

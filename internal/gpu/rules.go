@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"fmt"
 	"math/bits"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,43 +17,8 @@ type Finding struct {
 	State  schema.GPUState // Degraded or Unhealthy
 	Reason string          // one sentence without a full stop
 	Action string
-	Sticky bool // stays until acknowledged or reset
+	Sticky bool // stays until it is acknowledged
 	Memory bool // results since the last good sample may be wrong
-}
-
-// rule looks at one signal.
-type rule struct {
-	codes []string // that it can give
-	look  func(l *looking) (told bool, found *Finding)
-}
-
-// looking is one look at a GPU's sample.
-type looking struct {
-	*Policy
-	*gpu
-	s   *Sample
-	now time.Time
-}
-
-// on is a rule about a signal: where the sample does not tell it nothing changes; else found says what is wrong, or nil.
-func on[T any](signal func(*Sample) *T, found func(l *looking, v T) *Finding) func(*looking) (bool, *Finding) {
-	return func(l *looking) (bool, *Finding) {
-		v := signal(l.s)
-		if v == nil {
-			return false, nil
-		}
-		return true, found(l, *v)
-	}
-}
-
-// flagged is a rule about a signal that is wrong where it is set.
-func flagged(signal func(*Sample) *bool, f *Finding) func(*looking) (bool, *Finding) {
-	return on(signal, func(_ *looking, set bool) *Finding {
-		if set {
-			return f
-		}
-		return nil
-	})
 }
 
 func degraded(code, action, format string, args ...any) *Finding {
@@ -71,47 +35,184 @@ func broughtMemory(f *Finding) *Finding {
 	return f
 }
 
-// rules are all signals that are sampled.
-func rules() []rule {
-	return []rule{
-		{[]string{"gpu-lost", "gpu-reset-required"}, func(l *looking) (bool, *Finding) { return true, lookLost(l.s) }},
-		{[]string{"recovery-reset", "recovery-reboot", "recovery-drain", "recovery-fabric"},
-			on(func(s *Sample) *uint64 { return s.RecoveryAction }, lookRecovery)},
-		{[]string{"ecc-uncorrectable", "ecc-uncorrectable-before"},
-			on(func(s *Sample) *uint64 { return s.ECCUncorrected }, lookUncorrected)},
-		{[]string{"ecc-correctable-rate"}, on(func(s *Sample) *uint64 { return s.ECCCorrected }, lookCorrected)},
-		{[]string{"sram-threshold"}, flagged(func(s *Sample) *bool { return s.SRAMThreshold }, broughtMemory(broken(
-			"sram-threshold", actReplace, "uncorrectable errors in the GPU's caches have passed the driver's threshold")))},
-		{[]string{"remap-failed"}, flagged(func(s *Sample) *bool { return s.RemapFailed }, broken("remap-failed", actReplace,
-			"a faulty memory row could not be remapped"))},
-		{[]string{"remap-pending"}, flagged(func(s *Sample) *bool { return s.RemapPending }, degraded("remap-pending",
-			actResetLater, "a faulty memory row waits to be remapped, which takes a reset"))},
-		{[]string{"retired-pages", "retired-pages-many"}, on(func(s *Sample) *uint64 { return s.RetiredPages }, lookRetired)},
-		{[]string{"retired-pending"}, flagged(func(s *Sample) *bool { return s.RetiredPending }, degraded("retired-pending",
-			actResetLater, "a faulty memory page waits to be retired, which takes a reset"))},
-		{[]string{"hw-slowdown"}, on(func(s *Sample) *uint64 { return s.Slower }, lookSlowdown)},
-		{[]string{"thermal-margin"}, on(func(s *Sample) *int { return s.ThermalMargin }, lookMargin)},
-		{[]string{"pcie-replays"}, on(func(s *Sample) *uint64 { return s.PCIeReplays }, lookReplays)},
-		{[]string{"pcie-width"}, lookWidth},
-		{[]string{"nvlink-down"}, on(func(s *Sample) *uint64 { return s.LinksUp }, lookLinks)},
-		{[]string{"nvlink-errors"}, on(func(s *Sample) *uint64 { return s.LinkErrors }, lookLinkErrors)},
-		{[]string{"fabric-failed", "fabric-setup"}, on(func(s *Sample) *uint64 { return s.FabricState }, lookFabric)},
-		{[]string{"fabric-health"}, on(func(s *Sample) *uint64 { return s.FabricHealth }, lookFabricHealth)},
-		{[]string{"memory-others"}, lookOthers},
+// looking is one look at a GPU's sample. Where the sample does not tell a signal nothing changes: it is no sign, and no
+// poll without one.
+type looking struct {
+	*gpu
+	s   *Sample
+	now time.Time
+}
+
+// check is a rule of one code.
+func (l *looking) check(wrong bool, f *Finding) {
+	code := f.Code
+	if !wrong {
+		f = nil
+	}
+	l.sign(l.now, f, code)
+}
+
+// flag is a rule about a signal that is wrong where it is set.
+func (l *looking) flag(set *bool, f *Finding) {
+	if set != nil {
+		l.check(*set, f)
 	}
 }
 
-func lookLost(s *Sample) *Finding {
-	switch s.Lost {
-	case LostGone:
-		return broken("gpu-lost", actPower, "the driver has lost the GPU")
-	case LostReset:
-		return broken("gpu-reset-required", actReset, "the driver wants the GPU reset")
+// memory looks at the GPU as a whole, at its memory, and at what the driver wants done.
+func (l *looking) memory() {
+	s := l.s
+	l.check(s.Lost == LostGone, broken("gpu-lost", actPower, "the driver has lost the GPU"))
+	l.check(s.Lost == LostReset, broken("gpu-reset-required", actReset, "the driver wants the GPU reset"))
+	if s.RecoveryAction != nil {
+		l.sign(l.now, recovery(*s.RecoveryAction), "recovery-reset", "recovery-reboot", "recovery-drain", "recovery-fabric")
+	}
+	if v := s.ECCUncorrected; v != nil {
+		if l.uncorrectedFrom == nil {
+			l.uncorrectedFrom, l.uncorrectedBefore = ptr(*v), *v
+		}
+		var f *Finding
+		if *v > *l.uncorrectedFrom {
+			f = broughtMemory(broken("ecc-uncorrectable", actReset, "%s that ECC could not correct, since this process began",
+				count(*v-*l.uncorrectedFrom, "memory error")))
+		} else if *v > 0 && l.uncorrectedBefore > 0 {
+			f = degraded("ecc-uncorrectable-before", actResetLater,
+				"%s that ECC could not correct, before this process began", count(*v, "memory error"))
+		}
+		l.sign(l.now, f, "ecc-uncorrectable", "ecc-uncorrectable-before")
+	}
+	if v := s.ECCCorrected; v != nil {
+		n := l.corrected.rise(l.now, *v, correctedSpan)
+		l.check(n > correctedMax, degraded("ecc-correctable-rate", actSupport,
+			"%d memory errors were corrected in the last %s (over %d is many)", n, short(correctedSpan), correctedMax))
+	}
+	l.flag(s.SRAMThreshold, broughtMemory(broken("sram-threshold", actReplace,
+		"uncorrectable errors in the GPU's caches have passed the driver's threshold")))
+	l.flag(s.RemapFailed, broken("remap-failed", actReplace, "a faulty memory row could not be remapped"))
+	l.flag(s.RemapPending, degraded("remap-pending", actResetLater,
+		"a faulty memory row waits to be remapped, which takes a reset"))
+	if v := s.RetiredPages; v != nil {
+		const text = "%d memory pages are retired (%d is too many)"
+		var f *Finding
+		if *v >= retiredPagesMany {
+			f = broken("retired-pages-many", actReplace, text, *v, retiredPagesMany)
+		} else if *v >= retiredPagesSoft {
+			f = degraded("retired-pages", actSupport, text, *v, retiredPagesMany)
+		}
+		l.sign(l.now, f, "retired-pages-many", "retired-pages")
+	}
+	l.flag(s.RetiredPending, degraded("retired-pending", actResetLater,
+		"a faulty memory page waits to be retired, which takes a reset"))
+}
+
+// load looks at heat, clocks, and who else uses the GPU.
+func (l *looking) load() {
+	s := l.s
+	if v := s.Slower; v != nil {
+		if *v&(SlowerHardware|SlowerHWThermal|SlowerPowerBrake) != 0 && !l.lastAt.IsZero() {
+			l.slowFor += min(l.now.Sub(l.lastAt), slowdownSpan/windowPoints)
+		}
+		action := "Check the machine's cooling and power supply."
+		if *v&SlowerPowerBrake != 0 {
+			action = "Check the machine's power supply: it asks the GPU to draw less."
+		}
+		slow := time.Duration(l.slow.rise(l.now, uint64(l.slowFor), slowdownSpan))
+		l.check(slow >= slowdownMax, degraded("hw-slowdown", action,
+			"the hardware has slowed the GPU down for %s of the last %s", short(slow), short(slowdownSpan)))
+	}
+	if v := s.ThermalMargin; v != nil {
+		l.check(*v < thermalMarginMin, degraded("thermal-margin", "Check the machine's cooling.",
+			"the GPU is %d degrees from being slowed down by heat (under %d is close)", *v, thermalMarginMin))
+	}
+	if s.MemoryOthers != nil && s.MemoryTotal != nil && *s.MemoryTotal > 0 {
+		share := float64(*s.MemoryOthers) / float64(*s.MemoryTotal)
+		who := "other processes hold"
+		if s.Others != nil && *s.Others == 1 {
+			who = "another process holds"
+		}
+		l.check(share > othersShareMax, degraded("memory-others",
+			"End what else runs on the GPU (nvidia-smi lists it), or use another.", "%s %.0f %% of the GPU's memory", who,
+			share*100))
+	}
+}
+
+const (
+	actSlot   = "Check how the GPU sits in its slot, and the riser."
+	actFabric = "Check the fabric manager (systemctl status nvidia-fabricmanager)."
+)
+
+// links looks at PCIe, NVLinks and their fabric.
+func (l *looking) links() {
+	s := l.s
+	if v := s.PCIeReplays; v != nil {
+		n := l.replays.rise(l.now, *v, rateSpan)
+		l.check(n > pcieReplaysMax, degraded("pcie-replays", actSlot,
+			"%d transfers over PCIe were repeated in the last %s (over %d is many)", n, short(rateSpan), pcieReplaysMax))
+	}
+	if s.PCIeWidth != nil && s.PCIeWidthMax != nil {
+		l.check(*s.PCIeWidth < *s.PCIeWidthMax, degraded("pcie-width", actSlot, "the GPU's PCIe link has %d of %d lanes",
+			*s.PCIeWidth, *s.PCIeWidthMax))
+	}
+	if v := s.LinksUp; v != nil {
+		l.linksSeen |= *v // a link is down that was up before: links that are not wired are never up
+		down := l.linksSeen &^ *v
+		l.check(down != 0, degraded("nvlink-down", actResetLater, "%s of %d went down",
+			count(uint64(bits.OnesCount64(down)), "NVLink"), bits.OnesCount64(l.linksSeen)))
+	}
+	if v := s.LinkErrors; v != nil {
+		n := l.linkErrors.rise(l.now, *v, rateSpan)
+		l.check(n > linkErrorsMax, degraded("nvlink-errors", actSupport, "%s of NVLinks in the last %s",
+			count(n, "replay or recovery", "replays or recoveries"), short(rateSpan)))
+	}
+	if s.FabricState != nil {
+		l.sign(l.now, l.fabric(*s.FabricState), "fabric-failed", "fabric-setup")
+	}
+	if s.FabricHealth != nil {
+		wrong := fabricHealth(*s.FabricHealth)
+		l.check(wrong != "", degraded("fabric-health", "Check the fabric manager and the NVSwitches.",
+			"the NVLink fabric says: %s", wrong))
+	}
+}
+
+func (l *looking) fabric(state uint64) *Finding {
+	switch state {
+	case FabricNotStarted, FabricInProgress:
+		if l.fabricSince.IsZero() {
+			l.fabricSince = l.now
+		}
+		if took := l.now.Sub(l.fabricSince); took > fabricSetup {
+			return degraded("fabric-setup", actFabric, "the NVLink fabric has not been set up for %s", short(took))
+		}
+	case FabricCompleted:
+		l.fabricSince = time.Time{}
+		if status := l.s.FabricStatus; status != nil && *status != 0 {
+			f := broken("fabric-failed", actFabric, "the NVLink fabric could not be set up (status %d): kernels cannot start",
+				*status)
+			f.Sticky = false // software can fix it
+			return f
+		}
 	}
 	return nil
 }
 
-func lookRecovery(_ *looking, action uint64) *Finding {
+// fabricHealth reads the driver's mask: four parts of two bits, in which 1 is yes, and one of four bits that says what
+// is configured wrongly, in which 0 is not supported and 1 is nothing.
+func fabricHealth(mask uint64) string {
+	var wrong []string
+	for i, text := range []string{"reduced bandwidth", "route recovery under way", "unhealthy route",
+		"recovery after an access timeout"} {
+		if mask>>(2*i)&3 == 1 {
+			wrong = append(wrong, text)
+		}
+	}
+	if c := mask >> 8 & 15; c > 1 {
+		wrong = append(wrong, fmt.Sprintf("incorrect configuration %d", c))
+	}
+	return strings.Join(wrong, ", ")
+}
+
+// recovery is what follows from the recovery that the driver asks for, by its number.
+func recovery(action uint64) *Finding {
 	switch action {
 	case RecoveryNone:
 		return nil
@@ -135,161 +236,6 @@ func lookRecovery(_ *looking, action uint64) *Finding {
 	}
 	return degraded("recovery-drain", "See nvidia-smi -q, GPU Recovery Action.",
 		"the driver asks for recovery action %d, which has no rule here", action)
-}
-
-func lookUncorrected(l *looking, n uint64) *Finding {
-	if l.uncorrectedFrom == nil {
-		l.uncorrectedFrom, l.uncorrectedBefore = &n, n
-	}
-	switch {
-	case n > *l.uncorrectedFrom:
-		return broughtMemory(broken("ecc-uncorrectable", actReset, "%s that ECC could not correct, since this process began",
-			count(n-*l.uncorrectedFrom, "memory error")))
-	case n > 0 && l.uncorrectedBefore > 0:
-		return degraded("ecc-uncorrectable-before", actResetLater,
-			"%s that ECC could not correct, before this process began", count(n, "memory error"))
-	}
-	return nil
-}
-
-func lookCorrected(l *looking, v uint64) *Finding {
-	if n := l.corrected.rise(l.now, v, l.CorrectedSpan); n > l.CorrectedMax {
-		return degraded("ecc-correctable-rate", actSupport,
-			"%d memory errors were corrected in the last %s (over %d is many)", n, short(l.CorrectedSpan), l.CorrectedMax)
-	}
-	return nil
-}
-
-func lookRetired(l *looking, n uint64) *Finding {
-	switch {
-	case n >= l.RetiredPagesMax:
-		return broken("retired-pages-many", actReplace, "%d memory pages are retired (%d is too many)", n, l.RetiredPagesMax)
-	case n >= l.RetiredPagesSoft:
-		return degraded("retired-pages", actSupport, "%d memory pages are retired (%d is too many)", n, l.RetiredPagesMax)
-	}
-	return nil
-}
-
-const hardwareSlower = SlowerHardware | SlowerHWThermal | SlowerPowerBrake
-
-func lookSlowdown(l *looking, bits uint64) *Finding {
-	slow := l.slow.add(l.now, bits&hardwareSlower != 0, l.SlowdownSpan)
-	if slow < l.SlowdownMax {
-		return nil
-	}
-	action := "Check the machine's cooling and power supply."
-	if bits&SlowerPowerBrake != 0 {
-		action = "Check the machine's power supply: it asks the GPU to draw less."
-	}
-	return degraded("hw-slowdown", action, "the hardware has slowed the GPU down for %s of the last %s", short(slow),
-		short(l.SlowdownSpan))
-}
-
-func lookMargin(l *looking, m int) *Finding {
-	if m < l.ThermalMarginMin {
-		return degraded("thermal-margin", "Check the machine's cooling.",
-			"the GPU is %d degrees from being slowed down by heat (under %d is close)", m, l.ThermalMarginMin)
-	}
-	return nil
-}
-
-const actSlot = "Check how the GPU sits in its slot, and the riser."
-
-func lookReplays(l *looking, v uint64) *Finding {
-	if n := l.replays.rise(l.now, v, l.RateSpan); n > l.PCIeReplaysMax {
-		return degraded("pcie-replays", actSlot, "%d transfers over PCIe were repeated in the last %s (over %d is many)", n,
-			short(l.RateSpan), l.PCIeReplaysMax)
-	}
-	return nil
-}
-
-func lookWidth(l *looking) (bool, *Finding) {
-	width, most := l.s.PCIeWidth, l.s.PCIeWidthMax
-	if width == nil || most == nil {
-		return false, nil
-	}
-	if *width < *most {
-		return true, degraded("pcie-width", actSlot, "the GPU's PCIe link has %d of %d lanes", *width, *most)
-	}
-	return true, nil
-}
-
-// lookLinks counts a link as down that was up before: links that are not wired are never up.
-func lookLinks(l *looking, up uint64) *Finding {
-	l.linksSeen |= up
-	if down := l.linksSeen &^ up; down != 0 {
-		return degraded("nvlink-down", actResetLater, "%s of %d went down",
-			count(uint64(bits.OnesCount64(down)), "NVLink"), bits.OnesCount64(l.linksSeen))
-	}
-	return nil
-}
-
-func lookLinkErrors(l *looking, v uint64) *Finding {
-	if n := l.linkErrors.rise(l.now, v, l.RateSpan); n > l.LinkErrorsMax {
-		return degraded("nvlink-errors", actSupport, "%s of NVLinks in the last %s",
-			count(n, "replay or recovery", "replays or recoveries"), short(l.RateSpan))
-	}
-	return nil
-}
-
-const actFabric = "Check the fabric manager (systemctl status nvidia-fabricmanager)."
-
-func lookFabric(l *looking, state uint64) *Finding {
-	switch state {
-	case FabricNotStarted, FabricInProgress:
-		if l.fabricSince.IsZero() {
-			l.fabricSince = l.now
-		}
-		if took := l.now.Sub(l.fabricSince); took > l.FabricSetup {
-			return degraded("fabric-setup", actFabric, "the NVLink fabric has not been set up for %s", short(took))
-		}
-	case FabricCompleted:
-		l.fabricSince = time.Time{}
-		if l.s.FabricStatus != nil && *l.s.FabricStatus != 0 {
-			f := broken("fabric-failed", actFabric, "the NVLink fabric could not be set up (status %d): kernels cannot start",
-				*l.s.FabricStatus)
-			f.Sticky = false // software can fix it
-			return f
-		}
-	}
-	return nil
-}
-
-// lookFabricHealth reads the driver's mask: four parts of two bits, in which 1 is yes, and one of four bits that says what is
-// configured wrongly, in which 0 is not supported and 1 is nothing.
-func lookFabricHealth(_ *looking, mask uint64) *Finding {
-	var wrong []string
-	for i, text := range []string{"reduced bandwidth", "route recovery under way", "unhealthy route",
-		"recovery after an access timeout"} {
-		if mask>>(2*i)&3 == 1 {
-			wrong = append(wrong, text)
-		}
-	}
-	if c := mask >> 8 & 15; c > 1 {
-		wrong = append(wrong, fmt.Sprintf("incorrect configuration %d", c))
-	}
-	if wrong == nil {
-		return nil
-	}
-	return degraded("fabric-health", "Check the fabric manager and the NVSwitches.", "the NVLink fabric says: %s",
-		strings.Join(wrong, ", "))
-}
-
-func lookOthers(l *looking) (bool, *Finding) {
-	s := l.s
-	if s.MemoryOthers == nil || s.MemoryTotal == nil || *s.MemoryTotal == 0 {
-		return false, nil
-	}
-	share := float64(*s.MemoryOthers) / float64(*s.MemoryTotal)
-	if share <= l.OthersShareMax {
-		return true, nil
-	}
-	who := "other processes hold"
-	if s.Others != nil && *s.Others == 1 {
-		who = "another process holds"
-	}
-	return true, degraded("memory-others", "End other processes on the GPU (nvidia-smi lists them), or use another.",
-		"%s %.0f %% of the GPU's memory", who, share*100)
 }
 
 // slowerNames are the reasons of lower clocks in words, but for those that are no fault: idle, and settings.
@@ -333,118 +279,12 @@ func short(d time.Duration) string {
 	return text
 }
 
-// XID takes an error of the driver.
-func (m *Machine) XID(now time.Time, x *XID, injected bool) []Change {
-	at := slices.IndexFunc(m.gpus, func(g *gpu) bool { return g.UUID == x.UUID })
-	if at < 0 {
-		return nil
-	}
-	g := m.gpus[at]
-	g.count(x.Number)
-	e := entryOf(x.Number)
-	f := Finding{Code: xidCode(x.Number), State: schema.GPUDegraded, Memory: e.memory, Action: e.action,
-		Reason: fmt.Sprintf("XID %d: %s", x.Number, e.name)}
-	// of Notice the next sample has it, seconds from now: see lookRecovery
-	if e.class == Ignore || e.class == Notice && g.sampled && g.last.RecoveryAction != nil {
-		return m.settle(now, g, Change{Code: f.Code, Reason: sentence(f.Reason), Action: f.Action})
-	}
-	restart := e.class == Restart
-	switch e.class {
-	case Quarantine:
-		f.State, f.Sticky, restart = schema.GPUUnhealthy, true, true
-	case Restart:
-		if g.repeated(now, x.Number, injected, &m.policy) {
-			f.State, f.Sticky, f.Action = schema.GPUUnhealthy, true, actReset
-			f.Reason += fmt.Sprintf(", for the second time within %s", short(m.policy.Repeat))
-		}
-	}
-	if e.memory {
-		from := g.lastAt
-		if from.IsZero() || from.After(now) {
-			from = now
-		}
-		m.fault(g.UUID, from, now)
-	}
-	g.add(now, &condition{Finding: f, since: now, seen: now, until: now.Add(m.policy.EventHold), event: true,
-		injected: injected})
-	return m.settle(now, g, Change{Code: f.Code, Reason: sentence(f.Reason), Action: f.Action, ContextLost: restart,
-		Alert: e.class == Unlisted})
-}
-
-// repeated notes an incident of a XID of class Restart, and says whether there was one within Policy.Repeat. What was
-// running then must have ended since, or it is a burst: time tells, but for what was before this process. An injected
-// incident makes no real one a repeat.
-func (g *gpu) repeated(now time.Time, number uint64, injected bool, p *Policy) bool {
-	last, again := g.incidents[number]
-	again = again && (injected || !last.injected)
-	if !again || last.injected || !injected {
-		g.incident(number, incident{at: now, injected: injected}) // of a burst the last one counts
-	}
-	burst := p.Burst
-	if last.before {
-		burst = p.BurstBefore
-	}
-	return again && now.Sub(last.at) > burst && now.Sub(last.at) <= p.Repeat
-}
-
-func (g *gpu) incident(number uint64, i incident) {
-	if g.incidents == nil {
-		g.incidents = map[uint64]incident{}
-	}
-	g.incidents[number] = i
-}
-
-func (g *gpu) count(number uint64) {
-	if g.xids == nil {
-		g.xids = map[uint64]uint64{}
-	}
-	if _, known := g.xids[number]; !known && len(g.xids) >= xidsMax {
-		number = 0
-	}
-	g.xids[number]++
-}
-
-// fault remembers that memory was wrong at some time between from and to.
-func (m *Machine) fault(uuid string, from, to time.Time) {
-	m.faults = append(m.faults, fault{uuid, from, to})
-	if len(m.faults) > faultsMax { // the two oldest become one that spans both: nothing is forgotten
-		a, b := m.faults[0], m.faults[1]
-		if a.uuid != b.uuid {
-			b.uuid = ""
-		}
-		b.from = a.from
-		if a.to.After(b.to) {
-			b.to = a.to
-		}
-		m.faults = append(m.faults[:0], append([]fault{b}, m.faults[2:]...)...)
-	}
-}
-
-// Suspect says whether memory of a GPU was wrong at some time between from and to. uuid empty asks of any GPU.
-func (m *Machine) Suspect(uuid string, from, to time.Time) bool {
-	return slices.ContainsFunc(m.faults, func(f fault) bool {
-		return (uuid == "" || f.uuid == "" || f.uuid == uuid) && !f.to.Before(from) && !f.from.After(to)
-	})
-}
-
-// May gives nil where a GPU may be used, else why not. uuid is as in Acknowledge; a GPU of which nothing is known may
-// be.
-func (m *Machine) May(uuid string) error {
-	g, err := m.pick(uuid)
-	if err != nil || g.state != schema.GPUUnhealthy {
-		return nil //nolint:nilerr // a GPU that is not known is not known to be broken
-	}
-	_, reason, action := m.words(g)
-	return fmt.Errorf("GPU %d (%s, %s) is unhealthy since %s: %s %s", g.Index, g.Name, g.UUID,
-		g.since.UTC().Format(time.RFC3339), reason, action)
-}
-
 // Class says what a XID means for the GPU and for what runs on it.
 type Class int
 
 // Classes, from worst to best.
 const (
-	// Quarantine: the GPU is Unhealthy until it is acknowledged or reset.
+	// Quarantine: the GPU is Unhealthy until it is acknowledged.
 	Quarantine Class = iota
 	// Restart: contexts on the GPU are lost and must be made anew; the GPU is Degraded, and Unhealthy on a repeat.
 	Restart
@@ -481,29 +321,28 @@ const (
 
 // asked is what follows from an action that the catalog asks for at once.
 func asked(action string) (Class, string) {
-	switch action {
-	case "RESET_GPU", "WORKFLOW_XID_48":
-		return Quarantine, actReset
-	case "RESTART_BM":
-		return Quarantine, actPower
-	case "CHECK_MECHANICALS":
-		return Quarantine, "Power the machine off and check the GPU's power cables."
-	case "RESTART_APP", "WORKFLOW_XID_45":
-		return Restart, actContext
-	case "WORKFLOW_NVLINK_ERR", "WORKFLOW_NVLINK5_ERR":
-		return Degrade, actLink
-	case "RESTART_VM":
-		return Degrade, "Restart the virtual machine."
-	case "UPDATE_SWFW":
-		return Degrade, "Update the driver and the GPU's firmware."
-	case "CHECK_UVM":
-		return Degrade, actSupport
-	case "IGNORE":
-		return Ignore, "Nothing is to be done."
-	case "XID_154":
-		return Notice, "See the GPU's recovery action (nvidia-smi -q, GPU Recovery Action), and do that."
+	class, known := map[string]struct {
+		class Class
+		text  string
+	}{
+		"RESET_GPU":            {Quarantine, actReset},
+		"WORKFLOW_XID_48":      {Quarantine, actReset},
+		"RESTART_BM":           {Quarantine, actPower},
+		"CHECK_MECHANICALS":    {Quarantine, "Power the machine off and check the GPU's power cables."},
+		"RESTART_APP":          {Restart, actContext},
+		"WORKFLOW_XID_45":      {Restart, actContext},
+		"WORKFLOW_NVLINK_ERR":  {Degrade, actLink},
+		"WORKFLOW_NVLINK5_ERR": {Degrade, actLink},
+		"RESTART_VM":           {Degrade, "Restart the virtual machine."},
+		"UPDATE_SWFW":          {Degrade, "Update the driver and the GPU's firmware."},
+		"CHECK_UVM":            {Degrade, actSupport},
+		"IGNORE":               {Ignore, "Nothing is to be done."},
+		"XID_154":              {Notice, "See the GPU's recovery action (nvidia-smi -q, GPU Recovery Action), and do that."},
+	}[action]
+	if !known {
+		return Unlisted, "Look it up in NVIDIA's catalog of XIDs; report it to the vendor if it returns."
 	}
-	return Unlisted, "Look it up in NVIDIA's catalog of XIDs; report it to the vendor if it returns."
+	return class.class, class.text
 }
 
 // catalog is NVIDIA's catalog of XIDs: number, mnemonic and the action that it asks for at once, one a line. Its first
@@ -563,6 +402,3 @@ func xidWords() map[uint64]words {
 		158: {name: "fatal timeout in the GPU"},
 	}
 }
-
-// xidCode is the code of a XID's finding.
-func xidCode(number uint64) string { return fmt.Sprintf("xid-%d", number) }

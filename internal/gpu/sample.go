@@ -59,7 +59,6 @@ type Sample struct {
 	ThermalMargin *int    `json:"thermal_margin_celsius,omitempty"` // to the next slowdown
 	Power         *uint64 `json:"power_mw,omitempty"`
 	PowerLimit    *uint64 `json:"power_limit_mw,omitempty"`
-	Energy        *uint64 `json:"energy_mj,omitempty"` // since the driver took the GPU: it falls when the GPU is reset
 	Utilisation   *uint64 `json:"utilisation_percent,omitempty"`
 	MemoryUsed    *uint64 `json:"memory_used_bytes,omitempty"`
 	MemoryTotal   *uint64 `json:"memory_total_bytes,omitempty"`
@@ -68,8 +67,6 @@ type Sample struct {
 	SMClock       *uint64 `json:"sm_clock_mhz,omitempty"`
 	MemoryClock   *uint64 `json:"memory_clock_mhz,omitempty"`
 	Slower        *uint64 `json:"slower,omitempty"` // bits: why clocks are lowered
-
-	Persistent *bool `json:"persistent,omitempty"` // the driver keeps the GPU while nobody uses it (persistence mode)
 
 	RecoveryAction *uint64 `json:"recovery_action,omitempty"` // field 230
 	ECCCorrected   *uint64 `json:"ecc_corrected,omitempty"`   // since the driver took the GPU
@@ -145,9 +142,9 @@ func (m *Machine) GPUs(used string) []schema.GPUReport {
 		all = append(all, m.report(g, g.UUID == used && used != ""))
 	}
 	known := len(all)
-	for i := known; i < m.policy.Expected; i++ {
+	for i := known; i < m.expected; i++ {
 		p := schema.GPUReport{Index: i, Driver: m.driver, State: schema.GPUAbsent, Code: "gpu-missing",
-			Reason: fmt.Sprintf("%d GPUs are expected and the driver counts %d.", m.policy.Expected, known),
+			Reason: fmt.Sprintf("%d GPUs are expected and the driver counts %d.", m.expected, known),
 			Action: "See whether the machine lists it (lspci) and what the kernel's log says of it; check its seat and power."}
 		if m.nobody != "" {
 			p.Code, p.Reason, p.SinceMS = "no-driver", sentence(m.nobody), m.since.UnixMilli()
@@ -177,7 +174,7 @@ func (m *Machine) report(g *gpu, used bool) schema.GPUReport {
 		MemoryUsed:  times(s.MemoryUsed, 1), MemoryTotal: times(s.MemoryTotal, 1), MemoryOthers: times(s.MemoryOthers, 1),
 		SMClockHz: times(s.SMClock, 1e6), MemoryClockHz: times(s.MemoryClock, 1e6), Throttled: slowerNames(s.Slower)}
 	p.Code, p.Reason, p.Action = m.words(g)
-	if g.sampled {
+	if !g.lastAt.IsZero() {
 		p.SampleMS = g.lastAt.UnixMilli()
 	}
 	if len(g.xids) > 0 {

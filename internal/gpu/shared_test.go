@@ -62,8 +62,8 @@ func learnings() map[string]learning {
 		"a warning that is a quarantine to others": {func(b *bench) { b.xid(31) },
 			func(b *bench) { b.xid(31); b.now = b.now.Add(time.Hour); b.xid(31) }, nil, schema.GPUUnhealthy, "xid-31"},
 		"no boot is known to the record": {nil, real, func(b *bench, k []Kept, old Kept) {
-			k[0].Counters.Boot = ""
-			b.m = New(DefaultPolicy())
+			k[0].Boot = ""
+			b.m = New(0)
 			b.m.Learn(b.now, "boot-1", k)
 			b.m.Hello(b.now, &Hello{GPUs: []GPU{id(0)}})
 		}, schema.GPUUnhealthy, "xid-79"},
@@ -83,7 +83,7 @@ func TestLearn(t *testing.T) {
 		b, other := newBench(t), newBench(t)
 		for _, one := range []*bench{b, other} {
 			one.m.Learn(one.now, "boot-1", nil)
-			one.sample(persistent)
+			one.sample(nil)
 		}
 		if c.first != nil {
 			c.first(b)
@@ -105,69 +105,6 @@ func TestLearn(t *testing.T) {
 			t.Errorf("%s: %s, %q; want %s, %q", name, g.State, g.Code, c.state, c.code)
 		}
 	}
-}
-
-// Injected faults and real ones of the same code.
-func TestInjectedAndReal(t *testing.T) {
-	b, other := newBench(t), newBench(t)
-	injected := func(number uint64) {
-		b.took(b.m.XID(b.now, &XID{UUID: "GPU-0", Number: number}, true))
-	}
-	injected(79)
-	other.xid(79)
-	b.learns(other) // a real one to others is real here
-	if g := b.m.GPUs("")[0]; g.Injected || len(b.m.Kept(b.now)) != 1 {
-		t.Errorf("GPU is %+v", g)
-	}
-
-	b = newBench(t)
-	b.xid(31)
-	real := b.m.Kept(b.now)
-	b.now = b.now.Add(time.Hour)
-	injected(31)
-	if got := b.m.Kept(b.now); len(got) != 1 || !slices.Equal(got[0].Incidents, real[0].Incidents) ||
-		len(got[0].Findings) != 0 {
-		t.Errorf("an injected incident replaces a real one: %+v", got)
-	}
-	if b.now = b.now.Add(25 * time.Hour); len(b.m.Kept(b.now)) != 0 {
-		t.Error("an incident is remembered for more than a day")
-	}
-
-	b = newBench(t)
-	failed := &Sample{GPU: id(0), RemapFailed: ptr(true)}
-	b.m.Sample(b.now, failed, true)
-	if len(b.m.Kept(b.now)) != 0 {
-		t.Error("an injected sign is remembered")
-	}
-	b.m.Sample(b.now, failed, false) // and now it is so
-	if len(b.m.Kept(b.now)) != 1 {
-		t.Error("a real sign is not remembered, since it was injected before")
-	}
-
-	b = newBench(t)
-	b.xid(79)
-	b.m.Sample(b.now, &Sample{GPU: id(0), Energy: ptr(uint64(1))}, true)
-	b.is(schema.GPUUnhealthy, "xid-79", "") // an injected sample is no sign of a reset
-}
-
-// Which counters tell a reset, and since when.
-func TestResetCounters(t *testing.T) {
-	begin := func() *bench {
-		b := newBench(t)
-		b.sample(func(s *Sample) { s.ECCUncorrected = ptr(uint64(4)) })
-		return b
-	}
-	b := begin()
-	b.sample(func(s *Sample) { s.ECCUncorrected, s.Energy = ptr(uint64(3)), nil })
-	b.is(schema.GPUHealthy, "", "")
-	b = begin()
-	b.sample(func(s *Sample) { *s = Sample{GPU: s.GPU} }) // nothing is told, and nothing forgotten
-	b.sample(func(s *Sample) { s.Energy, s.ECCUncorrected = ptr(uint64(1)), nil })
-	b.is(schema.GPUHealthy, "", "")
-	b = begin()
-	b.m.Hello(b.now, &Hello{GPUs: []GPU{id(0)}}) // another probe: the driver may have let the GPU go in between
-	b.sample(func(s *Sample) { s.Energy, s.Persistent, s.ECCUncorrected = ptr(uint64(1)), ptr(true), nil })
-	b.is(schema.GPUUnhealthy, "ecc-uncorrectable", "")
 }
 
 // shared is a file of what is remembered, to which benches hold as processes do.
@@ -203,15 +140,15 @@ func something(r *rand.Rand, b *bench, all []*bench) {
 	case 1: // one that the others miss
 		b.xid([]uint64{119, 13}[r.IntN(2)])
 	case 2:
-		b.m.Mismatch(b.now, "GPU-0", fmt.Sprintf("%d blocks", r.IntN(9)), r.IntN(3) == 0)
+		b.m.Mismatch(b.now, "GPU-0", fmt.Sprintf("%d blocks", r.IntN(9)), false)
 	case 3:
 		_, _ = b.m.Acknowledge(b.now, "0")
 	case 4:
-		b.took(b.m.Silent(b.now, "nothing", false))
+		b.took(b.m.Silent(b.now, "nothing", false, false))
 	default:
 		errors, failed := uint64(r.IntN(4)), r.IntN(3) == 0
 		for _, one := range all {
-			one.sample(func(s *Sample) { s.ECCUncorrected, s.RemapFailed, s.Energy = ptr(errors), ptr(failed), nil })
+			one.sample(func(s *Sample) { s.ECCUncorrected, s.RemapFailed = ptr(errors), ptr(failed) })
 		}
 	}
 }
@@ -226,7 +163,7 @@ func TestSharedComesToRest(t *testing.T) {
 		now := time.Unix(1_800_000_000, 0)
 		var all []*bench
 		begin := func() *bench {
-			b := &bench{t: t, m: New(DefaultPolicy()), now: now}
+			b := &bench{t: t, m: New(0), now: now}
 			b.m.Learn(now, "boot-1", f.all)
 			b.m.Hello(now, &Hello{GPUs: []GPU{id(0)}})
 			b.sample(nil)
@@ -258,7 +195,7 @@ func TestSharedComesToRest(t *testing.T) {
 		now = now.Add(time.Minute)
 		for _, b := range all {
 			b.now = now
-			b.sample(func(s *Sample) { s.Energy, s.ECCUncorrected, s.ECCCorrected = nil, nil, nil })
+			b.sample(func(s *Sample) { s.ECCUncorrected, s.ECCCorrected = nil, nil })
 		}
 		for range 3 {
 			for _, b := range all {

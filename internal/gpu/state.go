@@ -1,8 +1,8 @@
 package gpu
 
 import (
-	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,27 +10,27 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/gofrs/flock"
+
 	"gradbus/internal/atomicfile"
 	"gradbus/internal/regular"
-	"gradbus/schema"
 )
 
 // Kept is what is remembered of a GPU beyond the end of the process that found it out, and shared with others that
 // watch it. Times are milliseconds since 1970.
 type Kept struct {
 	GPU                      // as it was last seen
-	Findings  []KeptFinding  `json:"findings,omitempty"`  // that hold until they are acknowledged or the GPU is reset
+	Findings  []KeptFinding  `json:"findings,omitempty"`  // that hold until they are acknowledged
 	Incidents []KeptIncident `json:"incidents,omitempty"` // of class Restart: the last of each XID
-	// AcknowledgedMS and ResetMS are when everything up to then was acknowledged, and ended by a reset: who still has
-	// older findings drops them.
-	AcknowledgedMS int64    `json:"acknowledged_ms,omitempty"`
-	ResetMS        int64    `json:"reset_ms,omitempty"`
-	Counters       Counters `json:"counters"`
+	// AcknowledgedMS is when everything up to then was acknowledged: who still has older findings drops them.
+	AcknowledgedMS int64  `json:"acknowledged_ms,omitempty"`
+	Boot           string `json:"boot,omitempty"` // names the run of the machine in which all was found
 }
 
 // KeptFinding is a finding that is remembered. It makes the GPU unhealthy.
@@ -49,19 +49,6 @@ type KeptIncident struct {
 	AtMS int64  `json:"at_ms"`
 }
 
-// Counters are those by which a reset is seen, as they were told last.
-type Counters struct {
-	AtMS int64  `json:"at_ms,omitempty"`
-	Boot string `json:"boot,omitempty"` // of the machine; empty is not known
-	// the driver keeps the GPU while nobody uses it, and so its counters
-	Persistent     bool    `json:"persistent,omitempty"`
-	Energy         *uint64 `json:"energy_mj,omitempty"`
-	ECCCorrected   *uint64 `json:"ecc_corrected,omitempty"`
-	ECCUncorrected *uint64 `json:"ecc_uncorrected,omitempty"`
-
-	probe uint64 // that told them; 0 is one of another process
-}
-
 // Keepable says whether what is found of a GPU may be remembered: it is no made up one, nor one that could not say
 // which it is.
 func (g *GPU) Keepable() bool { return strings.HasPrefix(g.UUID, "GPU-") }
@@ -69,7 +56,7 @@ func (g *GPU) Keepable() bool { return strings.HasPrefix(g.UUID, "GPU-") }
 // Holds says whether anything is remembered that an acknowledgement would end.
 func (k *Kept) Holds() bool { return len(k.Findings)+len(k.Incidents) > 0 }
 
-// Acknowledge forgets what was wrong, for whoever has the GPU's record and not the GPU. It gives what it forgets.
+// Acknowledge forgets what was wrong, and gives what it forgets.
 func (k *Kept) Acknowledge(now time.Time) (findings []KeptFinding, incidents []KeptIncident) {
 	findings, incidents = k.Findings, k.Incidents
 	at := max(now.UnixMilli(), k.AcknowledgedMS+1)
@@ -85,210 +72,19 @@ func (k *Kept) Acknowledge(now time.Time) (findings []KeptFinding, incidents []K
 
 func (f *KeptFinding) last() int64 { return max(f.SinceMS, f.SeenMS) }
 
-// Same says that a record says nothing new. Counters alone are no reason to write one; nor are the words of a finding,
-// in which every process counts from its own beginning: two that watch the same GPU must come to rest.
+// Same says that a record says nothing new. The words of a finding are no reason to write one: every process counts from
+// its own beginning in them, and two that watch the same GPU must come to rest.
 func (k *Kept) Same(other *Kept) bool {
 	same := func(a, b KeptFinding) bool {
 		return a.Code == b.Code && a.SinceMS == b.SinceMS && a.SeenMS == b.SeenMS && a.Memory == b.Memory
 	}
 	return slices.EqualFunc(k.Findings, other.Findings, same) && slices.Equal(k.Incidents, other.Incidents) &&
-		k.AcknowledgedMS == other.AcknowledgedMS && k.ResetMS == other.ResetMS
-}
-
-// Kept gives what is to be remembered of every GPU of which something is. Nothing that was injected is among it.
-func (m *Machine) Kept(now time.Time) []Kept {
-	var all []Kept
-	for _, g := range m.gpus {
-		if !g.Keepable() {
-			continue
-		}
-		k := Kept{GPU: g.GPU, AcknowledgedMS: g.acknowledged, ResetMS: g.reset, Counters: g.counters}
-		for _, c := range g.found {
-			if c.Sticky && !c.injected {
-				seen := max(c.last().UnixMilli(), g.acknowledged+1, g.reset+1) // also where the clock was set back since
-				k.Findings = append(k.Findings, KeptFinding{c.Code, c.Reason, c.Action, c.since.UnixMilli(), seen, c.Memory})
-			}
-		}
-		slices.SortFunc(k.Findings, func(a, b KeptFinding) int {
-			return cmp.Or(cmp.Compare(a.SinceMS, b.SinceMS), cmp.Compare(a.Code, b.Code))
-		})
-		for number, i := range g.incidents {
-			if !i.injected && now.Sub(i.at) <= m.policy.Repeat {
-				k.Incidents = append(k.Incidents, KeptIncident{number, i.at.UnixMilli()})
-			}
-		}
-		slices.SortFunc(k.Incidents, func(a, b KeptIncident) int { return cmp.Compare(a.XID, b.XID) })
-		if !k.Same(&Kept{}) {
-			all = append(all, k)
-		}
-	}
-	return all
-}
-
-// AcknowledgeBy says which command acknowledges a GPU, followed by its index, in this process and those that remember
-// the same.
-func (m *Machine) AcknowledgeBy(command string) { m.command = command }
-
-// Learn takes what is remembered of GPUs: when the process begins, and whenever another one has changed it. boot names
-// the present run of the machine.
-func (m *Machine) Learn(now time.Time, boot string, all []Kept) []Change {
-	m.boot, m.kept = boot, map[string]Kept{}
-	for _, k := range all {
-		m.kept[k.UUID] = k
-	}
-	var changes []Change
-	for _, g := range m.gpus {
-		k, ok := m.kept[g.UUID]
-		if !ok {
-			continue
-		}
-		had := len(g.found) > 0
-		acknowledged := m.adopt(now, g, &k, false)
-		told := m.settle(now, g, Change{})
-		for i := range told {
-			if acknowledged && had && told[i].To != schema.GPUUnhealthy {
-				told[i].Code, told[i].Reason, told[i].Action = acknowledgedCode, acknowledgedReason, ""
-			}
-		}
-		changes = append(changes, told...)
-	}
-	return changes
-}
-
-const (
-	acknowledgedCode   = "acknowledged"
-	acknowledgedReason = "Somebody has acknowledged what was wrong."
-)
-
-// adopt takes what is remembered of a GPU. fresh says that this process has just begun to know it.
-func (m *Machine) adopt(now time.Time, g *gpu, k *Kept, fresh bool) (acknowledged bool) {
-	if k.AcknowledgedMS > g.acknowledged {
-		g.acknowledged, acknowledged = k.AcknowledgedMS, true
-		g.dropUntil(g.acknowledged)
-		for number, i := range g.incidents {
-			if i.at.UnixMilli() <= g.acknowledged {
-				delete(g.incidents, number)
-			}
-		}
-	}
-	if k.ResetMS > g.reset {
-		g.reset = k.ResetMS
-		g.dropUntil(g.reset)
-	}
-	if fresh {
-		g.counters = k.Counters
-		g.counters.probe = 0
-		// the machine was started anew
-		if k.Counters.Boot != "" && m.boot != "" && k.Counters.Boot != m.boot && len(k.Findings) > 0 {
-			for _, f := range k.Findings {
-				g.reset = max(g.reset, f.last())
-			}
-		}
-	}
-	for _, f := range k.Findings {
-		if f.last() > max(g.acknowledged, g.reset) {
-			m.recall(g, &f)
-		}
-	}
-	for _, i := range k.Incidents {
-		at := time.UnixMilli(i.AtMS)
-		if known, ok := g.incidents[i.XID]; ok && !known.injected && !known.at.Before(at) || i.AtMS <= g.acknowledged {
-			continue
-		}
-		g.incident(i.XID, incident{at: at, before: fresh})
-	}
-	return acknowledged
-}
-
-// recall makes a finding hold that is remembered.
-func (m *Machine) recall(g *gpu, f *KeptFinding) {
-	since, seen := time.UnixMilli(f.SinceMS), time.UnixMilli(f.last())
-	c := g.condition(f.Code)
-	if c == nil || !c.Sticky || c.injected {
-		g.drop(f.Code)
-		c = &condition{Finding: Finding{Code: f.Code, State: schema.GPUUnhealthy, Reason: f.Reason, Action: f.Action,
-			Sticky: true, Memory: f.Memory}, since: since, seen: seen}
-		g.found = append(g.found, c)
-		if f.Memory {
-			m.fault(g.UUID, since, seen)
-		}
-		return
-	}
-	if since.Before(c.since) {
-		c.since = since
-	}
-	if seen.After(c.last()) {
-		c.seen = seen
-	}
-}
-
-// dropUntil drops what was found up to a time, and begins anew where nothing is left.
-func (g *gpu) dropUntil(ms int64) {
-	had := len(g.found)
-	g.found = slices.DeleteFunc(g.found, func(c *condition) bool { return c.last().UnixMilli() <= ms })
-	if had > 0 && len(g.found) == 0 {
-		g.forget(&g.last)
-	}
-}
-
-// last is when there was a sign of a condition last, as far as signs are events.
-func (c *condition) last() time.Time {
-	if c.seen.After(c.since) {
-		return c.seen
-	}
-	return c.since
-}
-
-// acknowledge forgets what was wrong. Others are to forget it too, where it is remembered.
-func (g *gpu) acknowledge(now time.Time) {
-	newest := g.newest()
-	for _, i := range g.incidents {
-		if !i.injected {
-			newest = max(newest, i.at.UnixMilli())
-		}
-	}
-	if newest > 0 { // a clock that was set back must not make it void
-		g.acknowledged = max(now.UnixMilli(), g.acknowledged+1, newest)
-	}
-	g.found, g.incidents = nil, nil
-	g.forget(&g.last)
-}
-
-// newest is when there was a sign of anything that is remembered; 0 where nothing is.
-func (g *gpu) newest() (ms int64) {
-	for _, c := range g.found {
-		if c.Sticky && !c.injected {
-			ms = max(ms, c.last().UnixMilli())
-		}
-	}
-	return ms
-}
-
-// wasReset sees that a GPU was reset, or its driver loaded again: counters that only rise have fallen. They also fall
-// where the driver lets a GPU go that nobody uses, which is no reset: from one probe to the next that is told apart by
-// its persistence mode.
-func (g *gpu) wasReset(s *Sample, probe uint64) bool {
-	old := &g.counters
-	if s.Lost != "" || old.probe != probe && !(old.Persistent && s.Persistent != nil && *s.Persistent) {
-		return false
-	}
-	fell := func(a, b *uint64) bool { return a != nil && b != nil && *b < *a }
-	return fell(old.Energy, s.Energy) || fell(old.ECCUncorrected, s.ECCUncorrected) ||
-		fell(old.ECCCorrected, s.ECCCorrected)
-}
-
-// note remembers the counters of a sample, where it tells any.
-func (g *gpu) note(now time.Time, s *Sample, probe uint64, boot string) {
-	if s.Lost != "" || s.Energy == nil && s.ECCUncorrected == nil && s.ECCCorrected == nil {
-		return
-	}
-	g.counters = Counters{AtMS: now.UnixMilli(), Boot: boot, Persistent: s.Persistent != nil && *s.Persistent,
-		Energy: s.Energy, ECCCorrected: s.ECCCorrected, ECCUncorrected: s.ECCUncorrected, probe: probe}
+		k.AcknowledgedMS == other.AcknowledgedMS
 }
 
 // Bounds of the file.
 const (
-	Version       = 1
+	version       = 1
 	rememberedMax = 256 // those of a machine, and of others that share the home folder
 	findingsMax   = 64
 	textMax       = 1000 // bytes of a text
@@ -310,17 +106,18 @@ type content struct {
 
 // encode gives the file's text, within its bounds.
 func encode(all []Kept, now time.Time) []byte {
-	all = slices.Clone(all)
-	all = slices.DeleteFunc(all, func(k Kept) bool {
-		return !k.Holds() && max(k.AcknowledgedMS, k.ResetMS) < now.Add(-idleTime).UnixMilli()
+	all = slices.DeleteFunc(slices.Clone(all), func(k Kept) bool {
+		return !k.Holds() && k.AcknowledgedMS < now.Add(-idleTime).UnixMilli()
 	})
-	slices.SortStableFunc(all, func(a, b Kept) int { // those with findings first, then the newest
-		if len(a.Findings) > 0 != (len(b.Findings) > 0) {
-			return len(b.Findings) - len(a.Findings)
+	order := func(k *Kept) int64 { // those of which something holds first, then the newest
+		if k.Holds() {
+			return -1 << 62
 		}
-		return int(b.Counters.AtMS - a.Counters.AtMS)
-	})
+		return -k.AcknowledgedMS
+	}
+	slices.SortStableFunc(all, func(a, b Kept) int { return cmp.Compare(order(&a), order(&b)) })
 	all = all[:min(len(all), rememberedMax)]
+	cut := func(text string) string { return text[:min(len(text), textMax)] }
 	for i := range all {
 		k := &all[i]
 		k.Findings = slices.Clone(k.Findings[:min(len(k.Findings), findingsMax)])
@@ -332,52 +129,37 @@ func encode(all []Kept, now time.Time) []byte {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Kept) int { return a.Index - b.Index })
-	text, err := json.Marshal(content{Version, append([]Kept{}, all...)})
+	text, err := json.Marshal(content{version, append([]Kept{}, all...)})
 	if err != nil {
 		panic(fmt.Sprintf("numbers and texts do not become JSON: %v", err))
 	}
 	return append(text, '\n')
 }
 
-func cut(text string) string { return text[:min(len(text), textMax)] }
-
-// decode reads the file's text.
+// decode reads the file's text. Fields that are not known, as of an earlier gradbus, are left out.
 func decode(text []byte) ([]Kept, error) {
-	damaged := func(format string, args ...any) ([]Kept, error) {
-		return nil, fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, args...))
-	}
 	if len(text) > bytesMax {
-		return damaged("it has more than %d bytes", bytesMax)
-	}
-	var head struct{ Version *int }
-	if err := json.Unmarshal(text, &head); err != nil {
-		return damaged("%v", err)
-	}
-	switch {
-	case head.Version == nil || *head.Version < 1:
-		return damaged("it has no version")
-	case *head.Version > Version:
-		return nil, fmt.Errorf("%w: version %d, and this one knows %d", ErrNewer, *head.Version, Version)
+		return nil, fmt.Errorf("%w: it has more than %d bytes", ErrDamaged, bytesMax)
 	}
 	var c content
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&c); err != nil {
-		return damaged("%v", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return damaged("something follows what it holds")
-	}
-	if len(c.GPUs) > rememberedMax {
-		return damaged("%d GPUs are too many", len(c.GPUs))
+	switch err := json.Unmarshal(text, &c); {
+	case c.Version > version: // also where the rest has another form
+		return nil, fmt.Errorf("%w: version %d, and this one knows %d", ErrNewer, c.Version, version)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	case c.Version < 1:
+		return nil, fmt.Errorf("%w: it has no version", ErrDamaged)
+	case len(c.GPUs) > rememberedMax:
+		return nil, fmt.Errorf("%w: %d GPUs are too many", ErrDamaged, len(c.GPUs))
 	}
 	known := map[string]bool{}
 	for _, k := range c.GPUs {
-		if err := valid(&k); err != nil {
-			return damaged("GPU %.60q: %v", k.UUID, err)
+		err := k.valid()
+		if err == nil && known[k.UUID] {
+			err = errors.New("it is there twice")
 		}
-		if known[k.UUID] {
-			return damaged("GPU %.60q is there twice", k.UUID)
+		if err != nil {
+			return nil, fmt.Errorf("%w: GPU %.60q: %w", ErrDamaged, k.UUID, err)
 		}
 		known[k.UUID] = true
 	}
@@ -385,7 +167,7 @@ func decode(text []byte) ([]Kept, error) {
 }
 
 // valid finds what cannot have been written.
-func valid(k *Kept) error {
+func (k *Kept) valid() error {
 	switch {
 	case !k.Keepable() || len(k.UUID) > textMax:
 		return errors.New("no UUID of a GPU")
@@ -393,7 +175,7 @@ func valid(k *Kept) error {
 		return fmt.Errorf("index %d", k.Index)
 	case len(k.Findings) > findingsMax || len(k.Incidents) > findingsMax:
 		return errors.New("too many findings")
-	case k.AcknowledgedMS < 0 || k.ResetMS < 0:
+	case k.AcknowledgedMS < 0:
 		return errors.New("a time before 1970")
 	}
 	for _, f := range k.Findings {
@@ -412,24 +194,14 @@ func valid(k *Kept) error {
 // File is the file at a path. It may be used by any number of processes and goroutines.
 type File struct {
 	path   string
-	within time.Duration                     // that somebody else may hold the lock
-	create func(path string) (writer, error) // begins the new file, in tests one on a full disk
+	within time.Duration // that somebody else may hold the lock
 }
 
-// writer is what is used of an *atomicfile.File.
-type writer interface {
-	io.Writer
-	Chown(uid, gid int) error
-	Commit() error
-	Discard()
-}
+// lockTime is long: the lock is held for one short write, which a disk that is busy draws out.
+const lockTime = 10 * time.Second
 
 // FileAt gives the file at a path. Nothing is opened or made.
-func FileAt(path string) *File {
-	return &File{path: path, within: lockTime, create: func(path string) (writer, error) {
-		return atomicfile.Create(path, 0o600)
-	}}
-}
+func FileAt(path string) *File { return &File{path, lockTime} }
 
 // DefaultPath is where the file is unless somebody says otherwise: gradbus/gpus.json below $XDG_STATE_HOME, or
 // ~/.local/state.
@@ -448,62 +220,31 @@ func DefaultPath() (string, error) {
 // Path is the file's name.
 func (f *File) Path() string { return f.path }
 
-// Stamp is a moment in a file's life: two that are equal are of the same content. The zero value is no file.
-type Stamp struct {
-	inode    uint64
-	size     int64
-	modified time.Time
-}
-
-// Stamp says which content the file has now.
-func (f *File) Stamp() (Stamp, error) {
-	info, err := os.Stat(f.path)
-	return stampOf(info, err)
-}
-
-func stampOf(info fs.FileInfo, err error) (Stamp, error) {
-	if errors.Is(err, fs.ErrNotExist) {
-		return Stamp{}, nil
-	}
-	if err != nil {
-		return Stamp{}, err
-	}
-	s := Stamp{size: info.Size(), modified: info.ModTime()}
-	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
-		s.inode = sys.Ino
-	}
-	return s, nil
-}
-
-// Read gives what the file holds, nothing where there is none, and which content that is.
-func (f *File) Read() ([]Kept, Stamp, error) {
+// Read gives what the file holds, nothing where there is none.
+func (f *File) Read() ([]Kept, error) {
 	file, err := regular.Open(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, Stamp{}, nil
+		return nil, nil
 	}
 	if err != nil {
-		return nil, Stamp{}, err
+		return nil, err
 	}
 	defer file.Close()
-	stamp, err := stampOf(file.Stat())
-	if err != nil {
-		return nil, stamp, err
-	}
 	text, err := io.ReadAll(io.LimitReader(file, bytesMax+1))
 	if err != nil {
-		return nil, stamp, err
+		return nil, err
 	}
 	all, err := decode(text)
 	if err != nil {
-		return nil, stamp, fmt.Errorf("%s: %w", f.path, err)
+		return nil, fmt.Errorf("%s: %w", f.path, err)
 	}
-	return all, stamp, nil
+	return all, nil
 }
 
 // Check finds what would keep the file from being read or changed, and gives the number of GPUs with which something is
 // wrong. It changes nothing.
 func (f *File) Check() (wrong int, err error) {
-	all, _, err := f.Read()
+	all, err := f.Read()
 	if err != nil {
 		return 0, err
 	}
@@ -514,59 +255,52 @@ func (f *File) Check() (wrong int, err error) {
 	}
 	folder := filepath.Dir(f.path)
 	for { // the nearest that is there: those below would be made
-		info, err := os.Stat(folder)
-		if err == nil && !info.IsDir() {
-			return wrong, fmt.Errorf("%s is no folder", folder)
-		}
+		const writable, passable = 2, 1
+		err := syscall.Access(folder, writable|passable)
 		if err == nil {
-			break
+			return wrong, nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) || folder == filepath.Dir(folder) {
-			return wrong, err
+			return wrong, fmt.Errorf("write in %s: %w", folder, err)
 		}
 		folder = filepath.Dir(folder)
 	}
-	const writable, passable = 2, 1
-	if err := syscall.Access(folder, writable|passable); err != nil {
-		return wrong, fmt.Errorf("write in %s: %w", folder, err)
-	}
-	return wrong, nil
 }
 
 // Change changes what the file holds, while nobody else does. edit gets what it holds, and gives what it shall, and
 // whether that is something else. A damaged file counts as empty, and is set aside when another one takes its place.
-func (f *File) Change(edit func([]Kept) ([]Kept, bool)) (Stamp, error) {
+func (f *File) Change(edit func([]Kept) ([]Kept, bool)) error {
 	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
-		return Stamp{}, err
+		return err
 	}
-	unlock, err := f.lock()
-	if err != nil {
-		return Stamp{}, err
+	// a planted link would have root make a file elsewhere
+	lock := flock.New(f.path+".lock", flock.SetFlag(os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW), flock.SetPermissions(0o600))
+	ctx, stop := context.WithTimeout(context.Background(), f.within)
+	defer stop()
+	if _, err := lock.TryLockContext(ctx, 5*time.Millisecond); err != nil {
+		return fmt.Errorf("lock %s: %w", lock.Path(), err)
 	}
-	defer unlock()
-	all, stamp, err := f.Read()
+	defer lock.Close()
+	all, err := f.Read()
 	damaged := errors.Is(err, ErrDamaged)
 	if err != nil && !damaged {
-		return stamp, err
+		return err
 	}
 	all, changed := edit(all)
 	if !changed {
-		return stamp, nil
+		return nil
 	}
 	if damaged {
 		if err := os.Rename(f.path, f.path+".damaged"); err != nil {
-			return stamp, err
+			return err
 		}
 	}
-	if err := f.write(encode(all, time.Now())); err != nil {
-		return stamp, err
-	}
-	return f.Stamp()
+	return f.write(encode(all, time.Now()))
 }
 
 // write puts a new file in the place of the old one, on the disk before it has the name.
 func (f *File) write(text []byte) error {
-	w, err := f.create(f.path)
+	w, err := atomicfile.Create(f.path, 0o600)
 	if err != nil {
 		return err
 	}
@@ -581,32 +315,6 @@ func (f *File) write(text []byte) error {
 		}
 	}
 	return w.Commit()
-}
-
-// Time that somebody else may hold the lock: it is held for one short write, which a disk that is busy draws out.
-const (
-	lockTime  = 10 * time.Second
-	lockEvery = 5 * time.Millisecond
-)
-
-// lock holds the lock until unlock is called, or its process ends.
-func (f *File) lock() (unlock func(), err error) {
-	path := f.path + ".lock"
-	// a planted link would have root make a file elsewhere
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	for deadline := time.Now().Add(f.within); ; time.Sleep(lockEvery) {
-		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { file.Close() }, nil
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) || time.Now().After(deadline) {
-			file.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-	}
 }
 
 // Times of a keeper.
@@ -625,10 +333,8 @@ type keeper struct {
 	dirty chan struct{} // has room for one: something may be to be written
 	ended chan struct{} // closed when run has returned
 
-	stamp Stamp // of what is known of the file
-	holds map[string]Kept
+	held  []Kept    // what the file holds, as far as is known
 	again time.Time // after a failure
-	blind bool      // the file could not be read
 }
 
 // bootID names the present run of the machine; empty where the kernel does not say.
@@ -644,8 +350,10 @@ func bootID() string {
 func newKeeper(m *Monitor, now time.Time) *keeper {
 	k := &keeper{m: m, file: m.config.Kept, boot: m.config.Boot(), dirty: make(chan struct{}, 1),
 		ended: make(chan struct{})}
-	m.machine.AcknowledgeBy(m.config.KeptCommand)
-	k.read(now)
+	m.machine.command = m.config.KeptCommand
+	all, err := k.file.Read()
+	k.learn(now, all)
+	k.note(now, err)
 	return k
 }
 
@@ -659,7 +367,7 @@ func (k *keeper) run() {
 		select {
 		case <-k.m.ended:
 			k.again = time.Time{}
-			k.sync(time.Now(), true)
+			k.sync(time.Now())
 			return
 		case <-k.dirty:
 			if time.Since(wrote) < keepEvery {
@@ -667,7 +375,7 @@ func (k *keeper) run() {
 			}
 		case <-tick.C:
 		}
-		if k.sync(time.Now(), false) {
+		if k.sync(time.Now()) {
 			wrote = time.Now()
 		}
 	}
@@ -684,120 +392,64 @@ func (k *keeper) close() {
 	}
 }
 
-// sync takes what others have written, and writes what they have not. last says that the process ends: counters are
-// written too, where something holds, since a reset that comes is seen by them.
-func (k *keeper) sync(now time.Time, last bool) (wrote bool) {
+// sync takes what others have written, and writes what they have not. A damaged file is replaced as soon as there is
+// something to write.
+func (k *keeper) sync(now time.Time) (wrote bool) {
 	if now.Before(k.again) {
 		return false
 	}
-	if stamp, err := k.file.Stamp(); err != nil {
-		k.failed(now, err)
-		return false
-	} else if stamp != k.stamp && !k.read(now) {
-		return false
-	}
-	if k.m.config.KeptAsIs {
-		return false
-	}
-	if ours := k.ours(now); !slices.ContainsFunc(ours, func(o Kept) bool { return k.news(&o, last) }) {
-		return false
-	}
-	stamp, err := k.file.Change(func(all []Kept) ([]Kept, bool) {
+	all, err := k.file.Read()
+	if err == nil && !reflect.DeepEqual(all, k.held) {
 		k.learn(now, all)
-		changed := false
-		for _, o := range k.ours(now) {
-			if k.news(&o, last) {
-				changed = true
-				all = put(all, o)
-			}
-		}
-		k.hold(all)
-		return all, changed
-	})
-	if err != nil {
-		k.failed(now, err)
-		return false
 	}
-	k.stamp = stamp
-	k.well()
-	return true
+	if (err == nil || errors.Is(err, ErrDamaged)) && !k.m.config.KeptAsIs && len(k.news(now)) > 0 {
+		err = k.file.Change(func(all []Kept) ([]Kept, bool) {
+			k.learn(now, all)
+			news := k.news(now)
+			for _, one := range news {
+				all = append(slices.DeleteFunc(all, func(o Kept) bool { return o.UUID == one.UUID }), one)
+			}
+			k.held, wrote = all, len(news) > 0
+			return all, wrote
+		})
+	}
+	k.note(now, err)
+	return wrote && err == nil
 }
 
-// ours is what this process would have remembered.
-func (k *keeper) ours(now time.Time) []Kept {
+// news is what the file lacks of what this process would have remembered.
+func (k *keeper) news(now time.Time) []Kept {
 	k.m.mu.Lock()
 	defer k.m.mu.Unlock()
-	return k.m.machine.Kept(now)
-}
-
-// news says whether the file lacks something of a GPU.
-func (k *keeper) news(ours *Kept, last bool) bool {
-	held, ok := k.holds[ours.UUID]
-	return !ok || !held.Same(ours) || last && len(ours.Findings) > 0 && ours.Counters.AtMS > held.Counters.AtMS
-}
-
-func put(all []Kept, k Kept) []Kept {
-	for i := range all {
-		if all[i].UUID == k.UUID {
-			all[i] = k
-			return all
-		}
-	}
-	return append(all, k)
-}
-
-// read takes what the file holds.
-func (k *keeper) read(now time.Time) bool {
-	all, stamp, err := k.file.Read()
-	k.stamp = stamp
-	if err != nil {
-		k.failed(now, err)
-		k.blind = true
-		if errors.Is(err, ErrDamaged) { // another one takes its place as soon as there is something to write
-			k.again = time.Time{}
-		}
-		return false
-	}
-	k.learn(now, all)
-	if k.blind {
-		k.well()
-	}
-	return true
+	return slices.DeleteFunc(k.m.machine.Kept(now), func(ours Kept) bool {
+		return slices.ContainsFunc(k.held, func(o Kept) bool { return o.UUID == ours.UUID && o.Same(&ours) })
+	})
 }
 
 func (k *keeper) learn(now time.Time, all []Kept) {
-	k.hold(all)
+	k.held = slices.Clone(all)
 	k.m.change(func(m *Machine) []Change { return m.Learn(now, k.boot, all) })
-}
-
-func (k *keeper) hold(all []Kept) {
-	k.holds = make(map[string]Kept, len(all))
-	for _, one := range all {
-		k.holds[one.UUID] = one
-	}
 }
 
 const notKept = "what is wrong with GPUs is not remembered"
 
-// failed says once what is wrong with the file, and tries again after a while.
-func (k *keeper) failed(now time.Time, err error) {
-	k.again = now.Add(keepAgain)
-	k.m.mu.Lock()
-	told := k.m.notKept != ""
-	k.m.notKept = fmt.Sprintf("%s: %v", notKept, err)
-	k.m.mu.Unlock()
-	if !told {
-		k.m.config.Log.Warn(notKept, "path", k.file.Path(), "err", err)
+// note says once what is wrong with the file, and once that it is well again. It is tried again after a while.
+func (k *keeper) note(now time.Time, err error) {
+	why := ""
+	if err != nil {
+		why = fmt.Sprintf("%s: %v", notKept, err)
+		if !errors.Is(err, ErrDamaged) {
+			k.again = now.Add(keepAgain)
+		}
 	}
-}
-
-func (k *keeper) well() {
-	k.blind = false
 	k.m.mu.Lock()
-	told := k.m.notKept != ""
-	k.m.notKept = ""
+	before := k.m.notKept
+	k.m.notKept = why
 	k.m.mu.Unlock()
-	if told {
+	switch {
+	case why != "" && before == "":
+		k.m.config.Log.Warn(notKept, "path", k.file.Path(), "err", err)
+	case why == "" && before != "":
 		k.m.config.Log.Info("what is wrong with GPUs is remembered again", "path", k.file.Path())
 	}
 }

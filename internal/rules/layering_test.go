@@ -59,7 +59,7 @@ var layers = map[string]layer{
 
 	// How GPUs are: decisions, the probe that asks the driver, and who runs it.
 	"internal/gpu": {own: []string{"internal/atomicfile", "internal/process", "internal/regular", "schema"},
-		others: []string{"github.com/NVIDIA/go-nvml/", "github.com/spf13/"}, noStd: []string{"net", "net/http"}},
+		others: []string{"github.com/NVIDIA/go-nvml/", "github.com/gofrs/flock", "github.com/spf13/"}, noStd: []string{"net", "net/http"}},
 	"internal/verification": {own: []string{"cuda", "internal/gpu", "internal/process", "schema"},
 		others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
 	// The flag of a kernel library, of whatever computes.

@@ -171,8 +171,6 @@ FN nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor
 
 FN nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int* to) { TELL("power", *to); }
 FN nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int* to) { TELL("power_limit", *to); }
-FN nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long* to) { TELL("energy", *to); }
-FN nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t* to) { TELL("persistent", *to); }
 FN nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t* to) { TELL("utilisation", to->gpu); }
 
 FN nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* to) {
@@ -282,12 +280,6 @@ FN nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t* to) {
 FN nvmlEventSetCreate(nvmlEventSet_t* set) {
   GATE(-1);
   set->handle = &events;
-  return NVML_SUCCESS;
-}
-
-FN nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long* to) {
-  GATE(device.handle->index);
-  *to = nvmlEventTypeXidCriticalError;
   return NVML_SUCCESS;
 }
 
