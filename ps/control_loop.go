@@ -57,9 +57,9 @@ type controlLoop struct {
 	joins       int                               // that wait for jobs
 	joinBytes   int                               // of their frames
 	ticks       liveness.Ticks
-	unverified  []unverified       // messages in the name of coordinators that may not exist
-	local       []localMessage     // between this ps and the coordinators on it
-	history     []endedJob         // runs that have ended lately, the latest last
+	unverified  []unverified   // messages in the name of coordinators that may not exist
+	local       []localMessage // between this ps and the coordinators on it
+	history     endedJobs
 	shown       []schema.JobReport // what reports tell of them
 	refused     refusedJoins
 	heap        int64           // bytes that the heap was limited to last
@@ -377,7 +377,7 @@ func (l *controlLoop) free(j *job) {
 		return
 	}
 	l.drop(j)
-	l.remember(j)
+	l.history.remember(j)
 	l.runEnded(j)
 	if j.coordinator.left() == 0 {
 		l.show(j, time.Now())

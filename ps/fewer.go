@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"gradbus/checkpoint"
 	"gradbus/internal/liveness"
 	"gradbus/schema"
 )
@@ -255,35 +254,6 @@ func (c *Coordinator) wantsVersion() bool {
 	return (len(c.newcomers.all) > 0 || len(c.leavers()) > 0) && c.checkpoints.durable.version < c.newcomers.version
 }
 
-// trainersLeft is what is known of the trainers of a job that goes back, when it is registered.
-type trainersLeft struct {
-	places  int  // that their manifest has, where the job is to have as many as are left; else 0
-	cramped bool // there was no room for more than are left
-}
-
-// withTrainersLeft is the manifest of a job with as many trainers as were left of the run that has just ended here.
-func (l *controlLoop) withTrainersLeft(job *schema.Job) (*schema.Job, trainersLeft) {
-	e := l.lastEnded(job.Name)
-	if e == nil || e.places == 0 || !goesBackWithFewer(job) || !l.server.lostRuns.lately(job.Name, l.server.now()) {
-		return job, trainersLeft{}
-	}
-	if _, _, _, differs := e.manifest.WithTrainers(job.Trainers).WithChunkBytes(job.ChunkBytes).Diff(job); differs {
-		return job, trainersLeft{} // another job of the same name begins
-	}
-	return job.WithTrainers(min(e.places, job.Trainers)), trainersLeft{job.Trainers, e.cramped}
-}
-
-// noRoomForMore is told that there is no room for a job which goes back. Where the run before had fewer trainers, the
-// next one has as many. It reports whether it is worth to ask again.
-func (l *controlLoop) noRoomForMore(job *schema.Job) bool {
-	e := l.lastEnded(job.Name)
-	if e == nil || job.Trainers != e.places || e.places <= e.manifest.Trainers {
-		return false
-	}
-	e.places, e.cramped = e.manifest.Trainers, true
-	return true
-}
-
 // late are those who were put off until a place would be free, where the job has come to its end.
 func (c *Coordinator) late() (all []schema.Member) {
 	if !c.over() || c.failed != nil || !c.hasStarted() {
@@ -293,24 +263,4 @@ func (c *Coordinator) late() (all []schema.Member) {
 		all = append(all, c.newcomers.all[i].name)
 	}
 	return all
-}
-
-// comesLate reports that one asks for a place who was put off until the job had come to its end.
-func (l *controlLoop) comesLate(m *message) bool {
-	return slices.ContainsFunc(l.history,
-		func(e endedJob) bool { return e.name == m.job && slices.Contains(e.late, m.from) })
-}
-
-// leftSince takes the word of one that has left a run which was to go on with it. Where that is the last one, it does
-// not.
-func (l *controlLoop) leftSince(m *message, run schema.RunID, leave *schema.Leave) {
-	e := l.over(m, run)
-	if e == nil || e.places == 0 || !leave.HandOver || slices.Contains(e.gone, m.from) || l.job(m.job) != nil {
-		return
-	}
-	e.gone = append(e.gone, m.from)
-	if e.places--; e.places == 0 {
-		l.server.lostRuns.forget(e.name)
-		l.runOver(e.name, e.run, checkpoint.End)
-	}
 }

@@ -19,11 +19,11 @@ const joinsMax = 256
 // join takes a trainer's wish to take part to the job's coordinator. A job that nobody coordinates, as far as this ps
 // knows, is acquired: the registry decides which ps it is.
 func (l *controlLoop) join(m *message, request *schema.Join) {
-	if e := l.over(m, 0); e != nil { // a late repetition of a join that led to a job which has ended
+	if e := l.history.find(m, 0); e != nil { // a late repetition of a join that led to a job which has ended
 		_ = l.answerEnded(m, e.run) // e is known, so it does not refuse
 		return
 	}
-	if l.comesLate(m) {
+	if l.history.comesLate(m) {
 		l.send(m.job, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: schema.RefusedOver,
 			Text: fmt.Sprintf("job %s has ended, and had no place for this trainer before", m.job)}})
 		return
@@ -81,7 +81,10 @@ func (l *controlLoop) wait(m *message, request *schema.Join, goesOn bool) {
 	l.joins++
 	l.joinBytes += m.bytes
 	if first {
-		job, left := l.withTrainersLeft(request.Job)
+		job, left := request.Job, trainersLeft{}
+		if l.server.lostRuns.lately(m.job, l.server.now()) {
+			job, left = l.history.withTrainersLeft(job)
+		}
 		l.acquireJob(j, acquireRequest{job: job, left: left, joiner: m.from, resume: request.Resume, back: request.Run,
 			alone: goesOn, over: l.server.runHere(m.job)})
 	}
@@ -166,7 +169,7 @@ func (l *controlLoop) register(f *foundJob) {
 			l.server.standby.putBack(s)
 			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
 		}
-		if c.left.places > 0 && l.noRoomForMore(c.job) {
+		if c.left.places > 0 && l.history.noRoomForMore(c.job) {
 			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
 		}
 		l.server.registry.end(name, endedRun{})

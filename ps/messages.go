@@ -3,16 +3,12 @@ package ps
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"gradbus/fabric"
 	"gradbus/schema"
 )
-
-// endedMax is how many ended jobs are remembered, so that a trainer that missed the end is told when it next speaks.
-const endedMax = 64
 
 // message is a verified control or heartbeat frame.
 type message struct {
@@ -39,63 +35,6 @@ func (m *message) decode() (*schema.Control, error) {
 		m.control, m.invalid, m.view = &c, err, schema.View{}
 	}
 	return m.control, m.invalid
-}
-
-// endedJob is what is remembered of a job.
-type endedJob struct {
-	name    schema.JobName
-	run     schema.RunID
-	joiners []schema.Member
-	failed  *schema.Failed // nil where all trainers left
-	places  int            // of the next run, where that may have fewer than the manifest; 0: as many
-
-	manifest *schema.Job     // of the run
-	late     []schema.Member // who was put off until there would be a place, by the names they ask under
-	gone     []schema.Member // who has left since, and does not come back
-	cramped  bool            // there is no room for more
-	writing  chan struct{}   // as of job
-}
-
-func (l *controlLoop) remember(j *job) {
-	e := endedJob{name: j.manifest.Name, run: j.run, joiners: j.coordinator.Joiners(), failed: j.coordinator.Failed(),
-		places: j.coordinator.left(), manifest: j.manifest, late: j.coordinator.late(), writing: j.writing}
-	if len(l.history) == endedMax {
-		i := max(0, slices.IndexFunc(l.history, func(e endedJob) bool { return isClosed(e.writing) }))
-		l.history = slices.Delete(l.history, i, i+1)
-	}
-	l.history = append(l.history, e)
-}
-
-// lastWriting returns what is closed when the last version of the earlier runs of a name is on the disk; nil: none was
-// written.
-func (l *controlLoop) lastWriting(name schema.JobName) chan struct{} {
-	for i := len(l.history) - 1; i >= 0; i-- {
-		if e := &l.history[i]; e.name == name && e.writing != nil {
-			return e.writing
-		}
-	}
-	return nil
-}
-
-// lastEnded is the run of a name that has ended last; nil where none is remembered.
-func (l *controlLoop) lastEnded(name schema.JobName) *endedJob {
-	for i := len(l.history) - 1; i >= 0; i-- {
-		if l.history[i].name == name {
-			return &l.history[i]
-		}
-	}
-	return nil
-}
-
-// over finds the ended job that a message speaks of: by its run id, or by who wants to join.
-func (l *controlLoop) over(m *message, run schema.RunID) *endedJob {
-	for i := range l.history {
-		e := &l.history[i]
-		if e.name == m.job && (run != 0 && e.run == run || run == 0 && slices.Contains(e.joiners, m.from)) {
-			return e
-		}
-	}
-	return nil
 }
 
 // jobOf finds the job that a message is for: one that is registered here, in the run that the frame names; of a frame
@@ -262,7 +201,7 @@ func (l *controlLoop) readHeartbeat(m *message) *refusal {
 
 // answerEnded answers a message about a run that has ended, or is not known here.
 func (l *controlLoop) answerEnded(m *message, run schema.RunID) *refusal {
-	e := l.over(m, run)
+	e := l.history.find(m, run)
 	a := l.assignments[m.job]
 	switch {
 	case e == nil && a != nil && a.run == run:
@@ -320,7 +259,7 @@ func (l *controlLoop) readJoin(m *message, join *schema.Join) *refusal {
 		l.joinRefused(m.job, m.from, join.Host, r)
 		l.send(m.job, 0, m.from, schema.Control{Refused: r})
 	case m.head.Job != 0 && !registered: // it waits for others of a run
-		e := l.over(m, m.head.Job) // where that has failed its session is told
+		e := l.history.find(m, m.head.Job) // where that has failed its session is told
 		if e != nil && e.failed == nil || l.job(m.job) != nil || e == nil && l.server.byItself() {
 			l.send(m.job, 0, m.from, schema.Control{Refused: runOver(m.job)})
 		}
@@ -368,7 +307,7 @@ func (l *controlLoop) readForJob(m *message, c *schema.Control) *refusal {
 func (l *controlLoop) readOfEnded(m *message, c *schema.Control) *refusal {
 	switch {
 	case c.Report != nil || c.Failed != nil:
-		if over := l.over(m, m.head.Job); over != nil {
+		if over := l.history.find(m, m.head.Job); over != nil {
 			l.send(m.job, m.head.Job, m.from, schema.Control{Release: releaseOf(over.failed)})
 		}
 		return nil

@@ -34,7 +34,7 @@ type saved struct {
 func (l *controlLoop) find(j *job, c acquisition) {
 	s := l.server
 	j.move(jobLocating, s.now())
-	writing := l.lastWriting(j.name) // its version is the newest
+	writing := l.history.writing(j.name) // its version is the newest
 	s.releasing.Go(func() {
 		if writing != nil {
 			<-writing
