@@ -232,9 +232,9 @@ func randomSample(r *rand.Rand) *Sample {
 	}
 	s := &Sample{GPU: id(r.IntN(4)), ECCCorrected: n(300), ECCUncorrected: n(3), SRAMThreshold: yes(),
 		RemapPending: yes(), RemapFailed: yes(),
-		RetiredPages: n(80), RetiredPending: yes(), Slower: n(512), PCIeReplays: n(40), LinksUp: n(8), LinkErrors: n(5),
+		RetiredPages: n(80), RetiredPending: yes(), Slower: n(512), PCIeReplays: n(40), LinkErrors: n(5),
 		RecoveryAction: n(7),
-		FabricState:    n(4), FabricStatus: n(3), FabricHealth: n(4096), MemoryOthers: n(20), MemoryTotal: n(30),
+		MemoryOthers:   n(20), MemoryTotal: n(30),
 		RowsRemapped: n(5)}
 	if r.IntN(30) == 0 {
 		s.Lost = []string{LostGone, LostReset}[r.IntN(2)]

@@ -31,8 +31,7 @@ const (
 	thermalMarginMin                   = 5                                 // degrees Celsius to the next slowdown
 	pcieReplaysMax, linkErrorsMax      = 8, 0                              // in rateSpan
 	rateSpan                           = time.Minute
-	fabricSetup                        = 5 * time.Minute // that the NVLink fabric may take to be set up
-	othersShareMax                     = 0.1             // of a GPU's memory that processes other than ours may hold
+	othersShareMax                     = 0.1 // of a GPU's memory that processes other than ours may hold
 
 	xidsMax = 64 // different XIDs of a GPU that are counted; others go under 0
 )
@@ -74,8 +73,6 @@ type gpu struct {
 	linkErrors        window
 	slow              window
 	slowFor           time.Duration // in all
-	linksSeen         uint64
-	fabricSince       time.Time
 
 	xids         map[uint64]uint64   // by number, since the start
 	incidents    map[uint64]incident // of class Restart: the last one
@@ -462,7 +459,6 @@ func (g *gpu) forget() {
 	if s := g.last.ECCUncorrected; s != nil {
 		g.uncorrectedFrom = ptr(*s)
 	}
-	g.linksSeen, g.fabricSince = 0, time.Time{}
 	g.corrected, g.replays, g.linkErrors, g.slow = window{}, window{}, window{}, window{}
 }
 

@@ -36,7 +36,7 @@ func (b *bench) sample(alter func(*Sample)) {
 	b.now = b.now.Add(time.Second)
 	s := &Sample{GPU: id(0), ECCUncorrected: ptr(uint64(0)), ECCCorrected: ptr(uint64(0)), PCIeReplays: ptr(uint64(0)),
 		LinkErrors: ptr(uint64(0)),
-		LinksUp:    ptr(uint64(0b111)), Slower: ptr(uint64(0)), RetiredPages: ptr(uint64(0)), RetiredPending: ptr(false),
+		Slower:     ptr(uint64(0)), RetiredPages: ptr(uint64(0)), RetiredPending: ptr(false),
 		RemapPending: ptr(false), RemapFailed: ptr(false),
 		SRAMThreshold: ptr(false), RecoveryAction: ptr(uint64(0)), ThermalMargin: ptr(40), PCIeWidth: ptr(16),
 		PCIeWidthMax: ptr(16),
@@ -114,18 +114,8 @@ func signs() []sign {
 			"9 transfers over PCIe were repeated in the last 1m"},
 		{func(s *Sample) { s.PCIeWidth = ptr(8) }, schema.GPUDegraded, "pcie-width",
 			"The GPU's PCIe link has 8 of 16 lanes."},
-		{func(s *Sample) { s.LinksUp = ptr(uint64(0b101)) }, schema.GPUDegraded, "nvlink-down", "1 NVLink of 3 went down."},
 		{func(s *Sample) { s.LinkErrors = ptr(uint64(1)) }, schema.GPUDegraded, "nvlink-errors",
 			"1 replay or recovery of NVLinks"},
-		{func(s *Sample) { s.FabricState, s.FabricStatus = ptr(uint64(3)), ptr(uint64(0)) }, schema.GPUHealthy, "", ""},
-		{func(s *Sample) { s.FabricState, s.FabricStatus = ptr(uint64(3)), ptr(uint64(15)) }, schema.GPUUnhealthy,
-			"fabric-failed", "The NVLink fabric could not be set up (status 15)"},
-		{func(s *Sample) { s.FabricHealth = ptr(uint64(0b10_10_10_10)) }, schema.GPUHealthy, "", ""},
-		{func(s *Sample) { s.FabricHealth = ptr(uint64(0b10_01_10_01)) }, schema.GPUDegraded, "fabric-health",
-			"The NVLink fabric says: reduced bandwidth, unhealthy route."},
-		{func(s *Sample) { s.FabricHealth = ptr(uint64(1 << 8)) }, schema.GPUHealthy, "", ""},
-		{func(s *Sample) { s.FabricHealth = ptr(uint64(4 << 8)) }, schema.GPUDegraded, "fabric-health",
-			"The NVLink fabric says: incorrect configuration 4."},
 		{func(s *Sample) { s.MemoryOthers, s.Others = ptr(uint64(9<<30)), ptr(1) }, schema.GPUDegraded, "memory-others",
 			"Another process holds 11 % of the GPU's memory."},
 		{func(s *Sample) { s.MemoryOthers = ptr(uint64(8 << 30)) }, schema.GPUHealthy, "", ""},
@@ -141,7 +131,7 @@ func TestSignals(t *testing.T) {
 		b.sample(c.alter)
 		b.is(c.state, c.code, c.reason)
 		healthy := schema.GPUHealthy
-		if c.state == schema.GPUUnhealthy && c.code != "fabric-failed" {
+		if c.state == schema.GPUUnhealthy {
 			healthy = schema.GPUUnhealthy
 		}
 		// Three clean polls end what is not sticky, two do not. Rates go when their minutes are over.
@@ -157,10 +147,6 @@ func TestSignals(t *testing.T) {
 				s.PCIeReplays = ptr(uint64(9))
 			case "nvlink-errors":
 				s.LinkErrors = ptr(uint64(1))
-			case "fabric-failed":
-				s.FabricState, s.FabricStatus = ptr(uint64(3)), ptr(uint64(0))
-			case "fabric-health":
-				s.FabricHealth = ptr(uint64(0))
 			}
 		}
 		b.sample(clean)
@@ -231,7 +217,7 @@ func TestXIDClasses(t *testing.T) {
 			}
 		}
 	}
-	if got := entryOf(63).action; got != actResetSoon { // the class is that of NVIDIA's catalog, which names no action
+	if got := entryOf(63).action; got != "Reset the GPU at the next opportunity." { // the class is that of NVIDIA's catalog, which names no action
 		t.Errorf("XID 63 asks to %q", got)
 	}
 	if got := entryOf(154).class; got != Notice {

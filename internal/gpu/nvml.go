@@ -3,6 +3,7 @@
 package gpu
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -38,8 +39,6 @@ type device struct {
 	id     GPU
 	handle nvml.Device
 	lost   string // what the driver said instead of giving a handle
-	links  *uint64
-	turns  int // samples taken
 }
 
 // write writes a line whole.
@@ -273,20 +272,8 @@ func (p *probe) sample(d *device) *Sample {
 	number(s, &s.PCIeReplays, h.GetPcieReplayCounter)
 	number(s, &s.PCIeWidth, h.GetCurrPcieLinkWidth)
 	number(s, &s.PCIeWidthMax, h.GetMaxPcieLinkWidth)
-	d.sampleLinks(s)
-	if v, ok := ask(s, func() (nvml.GpuFabricInfo_v3, nvml.Return) { return h.GetGpuFabricInfoV().V3() }); ok {
-		s.fabric(v.State, v.Status, v.HealthMask)
-	} else if v, ok := ask(s, func() (nvml.GpuFabricInfo_v2, nvml.Return) { return h.GetGpuFabricInfoV().V2() }); ok {
-		s.fabric(v.State, v.Status, v.HealthMask)
-	}
 	p.sampleProcesses(h, s)
 	return s
-}
-
-func (s *Sample) fabric(state uint8, status, health uint32) {
-	if state != nvml.GPU_FABRIC_STATE_NOT_SUPPORTED {
-		s.FabricState, s.FabricStatus, s.FabricHealth = ptr(uint64(state)), ptr(uint64(status)), ptr(uint64(health))
-	}
 }
 
 // sampleFields asks for what has a number instead of a function, in one call.
@@ -307,7 +294,7 @@ func sampleFields(h nvml.Device, s *Sample) {
 	}
 	sum := func(a, b *uint64) *uint64 {
 		if a == nil || b == nil {
-			return cmpOr(a, b)
+			return cmp.Or(a, b)
 		}
 		return ptr(*a + *b)
 	}
@@ -340,36 +327,6 @@ func fieldValue(f *nvml.FieldValue) *uint64 {
 		return nil
 	}
 	return &raw
-}
-
-const (
-	linksMax   = 18 // of NVLink 4 and 5
-	linksEvery = 5  // samples between two looks at the links, which take a call each
-)
-
-// sampleLinks asks which NVLinks are up.
-func (d *device) sampleLinks(s *Sample) {
-	if d.turns++; d.turns%linksEvery == 1 {
-		d.links = nil
-		for link := range linksMax {
-			v, ok := ask(s, of(d.handle.GetNvLinkState, link))
-			if !ok {
-				break
-			}
-			d.links = cmpOr(d.links, new(uint64))
-			if v == nvml.FEATURE_ENABLED {
-				*d.links |= 1 << link
-			}
-		}
-	}
-	s.LinksUp = d.links
-}
-
-func cmpOr[T any](a, b *T) *T {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 // sampleProcesses asks what else uses the GPU's memory. Where a process cannot be told, as from within a container that

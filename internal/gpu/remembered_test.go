@@ -62,9 +62,6 @@ func TestKeptNot(t *testing.T) {
 		"a warning":    func(b *bench) { b.sample(func(s *Sample) { s.PCIeWidth = ptr(8) }) },
 		"a XID":        func(b *bench) { b.xid(63) },
 		"one unlisted": func(b *bench) { b.xid(999) },
-		"a fabric": func(b *bench) {
-			b.sample(func(s *Sample) { s.FabricState, s.FabricStatus = ptr(uint64(3)), ptr(uint64(15)) })
-		},
 		"made up": func(b *bench) {
 			b.m.Sample(b.now, &Sample{GPU: GPU{UUID: "SIMULATED-0"}, RemapFailed: ptr(true)}, false)
 		},

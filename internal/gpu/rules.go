@@ -4,7 +4,6 @@ import (
 	"cmp"
 	_ "embed"
 	"fmt"
-	"math/bits"
 	"strings"
 	"time"
 
@@ -136,12 +135,9 @@ func (l *looking) load() {
 	}
 }
 
-const (
-	actSlot   = "Check how the GPU sits in its slot, and the riser."
-	actFabric = "Check the fabric manager (systemctl status nvidia-fabricmanager)."
-)
+const actSlot = "Check how the GPU sits in its slot, and the riser."
 
-// links looks at PCIe, NVLinks and their fabric.
+// links looks at PCIe and NVLinks.
 func (l *looking) links() {
 	s := l.s
 	if v := s.PCIeReplays; v != nil {
@@ -153,62 +149,11 @@ func (l *looking) links() {
 		l.check(*s.PCIeWidth < *s.PCIeWidthMax, degraded("pcie-width", actSlot, "the GPU's PCIe link has %d of %d lanes",
 			*s.PCIeWidth, *s.PCIeWidthMax))
 	}
-	if v := s.LinksUp; v != nil {
-		l.linksSeen |= *v // a link is down that was up before: links that are not wired are never up
-		down := l.linksSeen &^ *v
-		l.check(down != 0, degraded("nvlink-down", actResetLater, "%s of %d went down",
-			count(uint64(bits.OnesCount64(down)), "NVLink"), bits.OnesCount64(l.linksSeen)))
-	}
 	if v := s.LinkErrors; v != nil {
 		n := l.linkErrors.rise(l.now, *v, rateSpan)
 		l.check(n > linkErrorsMax, degraded("nvlink-errors", actSupport, "%s of NVLinks in the last %s",
 			count(n, "replay or recovery", "replays or recoveries"), short(rateSpan)))
 	}
-	if s.FabricState != nil {
-		l.sign(l.now, l.fabric(*s.FabricState), "fabric-failed", "fabric-setup")
-	}
-	if s.FabricHealth != nil {
-		wrong := fabricHealth(*s.FabricHealth)
-		l.check(wrong != "", degraded("fabric-health", "Check the fabric manager and the NVSwitches.",
-			"the NVLink fabric says: %s", wrong))
-	}
-}
-
-func (l *looking) fabric(state uint64) *Finding {
-	switch state {
-	case FabricNotStarted, FabricInProgress:
-		if l.fabricSince.IsZero() {
-			l.fabricSince = l.now
-		}
-		if took := l.now.Sub(l.fabricSince); took > fabricSetup {
-			return degraded("fabric-setup", actFabric, "the NVLink fabric has not been set up for %s", short(took))
-		}
-	case FabricCompleted:
-		l.fabricSince = time.Time{}
-		if status := l.s.FabricStatus; status != nil && *status != 0 {
-			f := broken("fabric-failed", actFabric, "the NVLink fabric could not be set up (status %d): kernels cannot start",
-				*status)
-			f.Sticky = false // software can fix it
-			return f
-		}
-	}
-	return nil
-}
-
-// fabricHealth reads the driver's mask: four parts of two bits, in which 1 is yes, and one of four bits that says what
-// is configured wrongly, in which 0 is not supported and 1 is nothing.
-func fabricHealth(mask uint64) string {
-	var wrong []string
-	for i, text := range []string{"reduced bandwidth", "route recovery under way", "unhealthy route",
-		"recovery after an access timeout"} {
-		if mask>>(2*i)&3 == 1 {
-			wrong = append(wrong, text)
-		}
-	}
-	if c := mask >> 8 & 15; c > 1 {
-		wrong = append(wrong, fmt.Sprintf("incorrect configuration %d", c))
-	}
-	return strings.Join(wrong, ", ")
 }
 
 // recovery is what follows from the recovery that the driver asks for, by its number.
@@ -313,7 +258,6 @@ const (
 	actPower      = "Power the machine off and on; if the error returns, have the GPU replaced."
 	actSupport    = "Keep it in use; report it to the vendor if it returns."
 	actContext    = "Restart what ran on the GPU; if it returns within a day the GPU is taken out of use."
-	actResetSoon  = "Reset the GPU at the next opportunity."
 	actResetLater = "Reset the GPU when nothing runs on it."
 	actReplace    = "Take the GPU out of use and have it replaced."
 	actLink       = "See nvidia-smi nvlink for the link and what is at its other end; reset the GPU when nothing runs on it."
@@ -346,59 +290,25 @@ func asked(action string) (Class, string) {
 }
 
 // catalog is NVIDIA's catalog of XIDs: number, mnemonic and the action that it asks for at once, one a line. Its first
-// lines say where it is from, and as of when.
+// lines say where it is from, and as of when. ownWords are what we say ourselves of some.
 //
 //go:embed xids.tsv
 var catalog string
 
-// entryOf is what follows from a XID: by the catalog, in our words where there are any.
-func entryOf(number uint64) xidEntry {
-	_, rest, _ := strings.Cut(catalog, fmt.Sprintf("\n%d\t", number))
+//go:embed xid_words.tsv
+var ownWords string
+
+// row gives the cells of a number's row in a table, and empty ones where it has none.
+func row(table string, number uint64) []string {
+	_, rest, _ := strings.Cut(table, fmt.Sprintf("\n%d\t", number))
 	line, _, _ := strings.Cut(rest, "\n")
-	name, action, _ := strings.Cut(line, "\t")
-	e := xidEntry{name: cmp.Or(name, "an error that is not in NVIDIA's catalog")}
-	e.class, e.action = asked(strings.TrimPrefix(action, "-"))
-	switch number {
-	case 48, 64, 94, 95, 140, 171, 172:
-		e.memory = true
-	}
-	if w, ok := xidWords()[number]; ok {
-		e.name, e.action = w.name, cmp.Or(w.action, e.action)
-	}
-	return e
+	return append(strings.Split(line, "\t"), "", "")[:3]
 }
 
-type words struct{ name, action string }
-
-// xidWords are the XIDs that are met most, in our words, and an action where we know a better one than the catalog's.
-func xidWords() map[uint64]words {
-	return map[uint64]words{
-		13:  {name: "exception in a kernel"},
-		31:  {name: "a kernel read or wrote memory that it may not"},
-		43:  {name: "a program was ended after an error of its own"},
-		45:  {name: "a channel was removed by the driver after another error"},
-		46:  {name: "the GPU has stopped processing"},
-		48:  {name: "uncorrectable memory error (double bit ECC)"},
-		54:  {name: "auxiliary power is not connected to the GPU"},
-		62:  {name: "an internal controller of the GPU has halted"},
-		63:  {"a faulty memory row was remapped, which takes effect with a reset", actResetSoon},
-		64:  {"a faulty memory row could not be remapped", actReplace},
-		74:  {name: "an NVLink has failed"},
-		79:  {name: "the GPU has fallen off the bus"},
-		92:  {name: "high rate of corrected memory errors"},
-		94:  {name: "memory error contained in one process"},
-		95:  {name: "uncontained memory error: every process on the GPU may have computed with wrong values"},
-		109: {name: "a context switch took too long"},
-		110: {"security fault in the GPU", actPower},
-		119: {name: "the GPU's system processor does not answer"},
-		120: {name: "error in the GPU's system processor"},
-		136: {name: "an NVLink could not be trained"},
-		140: {name: "uncorrected memory error that could not be contained"},
-		143: {name: "the GPU could not be initialised"},
-		154: {name: "the driver has changed the recovery that it recommends"},
-		155: {name: "an NVLink went down"},
-		156: {name: "a faulty part of the GPU was retired, which takes effect with a reset"},
-		157: {name: "a faulty part of the GPU could not be retired"},
-		158: {name: "fatal timeout in the GPU"},
-	}
+// entryOf is what follows from a XID: by the catalog, in our words where there are any.
+func entryOf(number uint64) xidEntry {
+	listed, own := row(catalog, number), row(ownWords, number)
+	class, action := asked(strings.TrimPrefix(listed[1], "-"))
+	return xidEntry{class: class, memory: own[2] != "", action: cmp.Or(own[1], action),
+		name: cmp.Or(own[0], listed[0], "an error that is not in NVIDIA's catalog")}
 }

@@ -81,11 +81,7 @@ type Sample struct {
 	PCIeReplays  *uint64 `json:"pcie_replays,omitempty"`
 	PCIeWidth    *int    `json:"pcie_width,omitempty"`
 	PCIeWidthMax *int    `json:"pcie_width_max,omitempty"`
-	LinksUp      *uint64 `json:"links_up,omitempty"`     // bits: NVLinks that are active
-	LinkErrors   *uint64 `json:"link_errors,omitempty"`  // replays and recoveries of all NVLinks
-	FabricState  *uint64 `json:"fabric_state,omitempty"` // FabricNotStarted ...
-	FabricStatus *uint64 `json:"fabric_status,omitempty"`
-	FabricHealth *uint64 `json:"fabric_health,omitempty"` // the driver's mask
+	LinkErrors   *uint64 `json:"link_errors,omitempty"` // replays and recoveries of all NVLinks
 }
 
 // Values of Sample.Lost.
@@ -101,13 +97,6 @@ const (
 	SlowerSWThermal  = 1 << 5
 	SlowerHWThermal  = 1 << 6
 	SlowerPowerBrake = 1 << 7
-)
-
-// Values of Sample.FabricState.
-const (
-	FabricNotStarted = 1
-	FabricInProgress = 2
-	FabricCompleted  = 3
 )
 
 // Values of Sample.RecoveryAction.

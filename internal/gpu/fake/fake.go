@@ -126,7 +126,7 @@ func Healthy(gpu int) string {
 	}{{"temperature", 55}, {"margin", 32}, {"power", 300_000}, {"power_limit", 700_000}, {"utilisation", 42},
 		{"memory_total", 80 << 30}, {"memory_used", 8 << 30}, {"sm_clock", 1980}, {"memory_clock", 2619}, {"slower", 0},
 		{"ecc_corrected", 0}, {"ecc_uncorrected", 0}, {"sram", 0}, {"rows", 0}, {"remap_pending", 0}, {"remap_failed", 0},
-		{"field_230", 0}, {"replays", 0}, {"width", 16}, {"width_max", 16}, {"links", 1<<18 - 1}, {"process", 0}} {
+		{"field_230", 0}, {"replays", 0}, {"width", 16}, {"width_max", 16}, {"process", 0}} {
 		lines = append(lines, fmt.Sprintf("set %s %d %d", v.key, gpu, v.value))
 	}
 	return strings.Join(lines, "\n")

@@ -204,15 +204,6 @@ FN nvmlDeviceGetPcieReplayCounter(nvmlDevice_t device, unsigned int* to) { TELL(
 FN nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned int* to) { TELL("width", *to); }
 FN nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned int* to) { TELL("width_max", *to); }
 
-FN nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, nvmlEnableState_t* to) {
-  long long links = 0;
-  GATE(device.handle->index);
-  if (get("links", device.handle->index, &links) != NVML_SUCCESS) return NVML_ERROR_NOT_SUPPORTED;
-  if (link >= 18) return NVML_ERROR_INVALID_ARGUMENT;
-  *to = links >> link & 1;
-  return NVML_SUCCESS;
-}
-
 FN nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values) {
   GATE(device.handle->index);
   for (int i = 0; i < count; i++) {
@@ -264,16 +255,6 @@ FN nvmlDeviceGetMarginTemperature(nvmlDevice_t device, nvmlMarginTemperature_t* 
 FN nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErrorStatus_t* to) {
   if (to->version != nvmlEccSramErrorStatus_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   TELL("sram", to->bThresholdExceeded);
-}
-
-FN nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t* to) {
-  long long value = 0;
-  if (to->version != nvmlGpuFabricInfo_v3) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  to->healthMask = 0;
-  to->status = NVML_SUCCESS;
-  if (get("fabric_status", device.handle->index, &value) == NVML_SUCCESS) to->status = (nvmlReturn_t)value;
-  if (get("fabric_health", device.handle->index, &value) == NVML_SUCCESS) to->healthMask = (unsigned int)value;
-  TELL("fabric", to->state);
 }
 #endif
 
