@@ -65,12 +65,19 @@ func (j *Job) Grouped(n int) *Job {
 	return j.Adjust(func(m *schema.Job) { m.Consistency, m.Group = schema.ConsistencyGrouped, n })
 }
 
-// Apply says who keeps dense parameters and their optimizer: schema.ApplyUpdate, the shards, or schema.ApplyMean, every
-// trainer.
-func (j *Job) Apply(who string) *Job { return j.Adjust(func(m *schema.Job) { m.Apply = who }) }
+// Apply sets who keeps dense parameters and their optimizer: schema.ByShards or schema.ByTrainers.
+func (j *Job) Apply(who schema.Party) *Job {
+	return j.Adjust(func(m *schema.Job) {
+		if m.Apply = schema.ApplyUpdate; who == schema.ByTrainers {
+			m.Apply = schema.ApplyMean
+		}
+	})
+}
 
-// Reduce says who adds up dense gradients: schema.ReduceShards or schema.ReduceTrainers.
-func (j *Job) Reduce(who string) *Job { return j.Adjust(func(m *schema.Job) { m.Reduce = who }) }
+// Reduce sets who adds up dense gradients: schema.ByShards or schema.ByTrainers.
+func (j *Job) Reduce(who schema.Party) *Job {
+	return j.Adjust(func(m *schema.Job) { m.Reduce = who.String() })
+}
 
 // Wire says how gradients travel.
 func (j *Job) Wire(w schema.Wire) *Job { return j.Adjust(func(m *schema.Job) { m.Wire = w }) }
@@ -154,8 +161,8 @@ func (t *Table) Whole() *Table     { t.spec.Placement = schema.PlacementTables; 
 // Replicated keeps the whole table, with its optimizer, at every trainer.
 func (t *Table) Replicated() *Table { t.spec.Replicated = true; return t }
 
-// Reduce says who adds up the gradients of a replicated table: schema.ReduceShards or schema.ReduceTrainers.
-func (t *Table) Reduce(who string) *Table { t.spec.Reduce = who; return t }
+// Reduce sets who adds up the gradients of a replicated table: schema.ByShards or schema.ByTrainers.
+func (t *Table) Reduce(who schema.Party) *Table { t.spec.Reduce = who.String(); return t }
 
 // Partitions is how many pieces the table is cut into, which are placed on shards.
 func (t *Table) Partitions(n int) *Table { t.spec.Partitions = n; return t }

@@ -176,6 +176,23 @@ func TestTrainHasTheBitsOfCallbacks(t *testing.T) {
 	}
 }
 
+// Who adds up and who keeps is said by parties, and stands in the manifest as its words.
+func TestJobNamesParties(t *testing.T) {
+	j := NewJob("parties", 1).LR(1).Apply(schema.ByTrainers).Reduce(schema.ByTrainers)
+	j.Dense("mu", 2)
+	j.Table("users", 4, 2).Zeros().Replicated().Reduce(schema.ByShards)
+	m, err := j.Manifest()
+	if err != nil || m.Apply != schema.ApplyMean || m.Reduce != schema.ReduceTrainers ||
+		m.Tables[0].Reduce != schema.ReduceShards {
+		t.Errorf("%+v, %v", m, err)
+	}
+	j = NewJob("shards", 1).LR(1).Apply(schema.ByShards)
+	j.Dense("mu", 2)
+	if m, err = j.Manifest(); err != nil || m.Apply != schema.ApplyUpdate {
+		t.Errorf("%+v, %v", m, err)
+	}
+}
+
 // Several keys of a sample are rows of their own, or one that is pooled.
 func TestStepWithSeveralKeys(t *testing.T) {
 	t.Parallel()
