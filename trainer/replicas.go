@@ -32,8 +32,7 @@ func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend, lr 
 		}
 		t, err := state.NewArray(ctx, state.ArrayConfig{
 			Backend: backend, Spec: spec, Optimizer: job.OptimizerOf(schema.Table(i)), LR: lr, Seed: job.Seed,
-			Here: func(schema.Partition) bool { return true }, Columns: spec.Dim, Start: job.StartVersion(), Late: late,
-			Undo: true})
+			Here: func(schema.Partition) bool { return true }, Columns: spec.Dim, Start: job.StartVersion(), Late: late})
 		if err != nil {
 			r.close()
 			return nil, fmt.Errorf("table %q: %w", spec.Name, err)

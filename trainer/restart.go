@@ -15,6 +15,10 @@ type restart struct {
 	config Config
 	job    *schema.Job
 	open   func() (*Model, error) // the values that the job begins with, as Config.From; nil where the config has them
+
+	from    schema.Version // with which the last run began
+	reached schema.Version // highest of all runs
+	stuck   int            // runs in a row that reached no higher version
 }
 
 // rejoining is a join of the next run that is under way. Fields but cancel are set when done is closed.
@@ -23,6 +27,30 @@ type rejoining struct {
 	done       chan struct{}
 	membership *membership
 	err        error
+}
+
+// restartsMax is how many runs in a row may end without a version that none reached before. A batch that ends its ps
+// would otherwise do so for ever.
+const restartsMax = 10
+
+// bound counts a run that err has ended, and returns the end of the session if the job makes no progress.
+func (r *restart) bound(m *membership, err error) error {
+	if m.newest() > r.reached || m.joined.Version > r.from {
+		r.stuck = 0
+	}
+	r.from, r.reached = m.joined.Version, max(r.reached, m.newest())
+	if r.stuck++; r.stuck <= restartsMax {
+		return nil
+	}
+	return fmt.Errorf("job %s restarted %d times from version %d without completing batch %d: %w", m.job.Name, restartsMax,
+		m.job.Counted(r.from), m.job.Counted(r.reached), err)
+}
+
+// release frees the values that the job begins with when it begins with a durable version from now on.
+func (r *restart) release(m *membership) {
+	if m.durable.Load() > 0 {
+		r.config.From, r.open = nil, nil
+	}
 }
 
 // joined notes that a run was joined. The values of a file with which the job begins are freed, since they may be as
@@ -50,9 +78,6 @@ func (r *restart) join(ctx context.Context, m *membership, err error) *rejoining
 	j := &rejoining{done: make(chan struct{})}
 	ctx, j.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	config, open, job := *c, r.open, r.job
-	if m.durable.Load() > 0 { // it does not begin with these values again
-		open = nil
-	}
 	go func() {
 		defer close(j.done)
 		defer j.cancel()

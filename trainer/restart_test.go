@@ -14,6 +14,39 @@ import (
 	"gradbus/schema"
 )
 
+// A batch that ends its ps again and again ends the session, with the version that every run began with. A run that
+// reaches a further version, or begins with one, starts the count again.
+func TestRestartsWithoutProgressEndTheSession(t *testing.T) {
+	run := func(from, reached schema.Version) *membership {
+		m := &membership{connection: &connection{job: toyJob("stuck", 1, 1, schema.ApplyUpdate)}}
+		m.joined.Version = from
+		m.batch.Store(uint64(reached))
+		return m
+	}
+	var r restart
+	for i, m := range []*membership{run(0, 3), run(0, 7), run(5, 6)} {
+		for again := range restartsMax {
+			if err := r.bound(m, ErrServerLost); err != nil {
+				t.Fatalf("run %d, restart %d: %v", i, again, err)
+			}
+		}
+	}
+	checkError(t, r.bound(run(5, 7), ErrServerLost), ErrServerLost, "job stuck", "10 times", "version 5", "batch 7")
+}
+
+// The values that a job begins with are freed when a version of it is durable.
+func TestStartValuesAreFreed(t *testing.T) {
+	r, m := restart{config: Config{From: new(Model)}}, &membership{connection: new(connection)}
+	r.release(m)
+	if r.config.From == nil {
+		t.Fatal("freed before a version is durable")
+	}
+	m.durable.Store(1)
+	if r.release(m); r.config.From != nil {
+		t.Error("kept though a version is durable")
+	}
+}
+
 // A program that holds its batches outlives a ps that is started again: calls of the batch under way give ErrRewound,
 // and NextAssigned goes on from the newest durable version. The weights are those of a job in which nothing happens.
 func TestHeldBatchesOutliveAServer(t *testing.T) {

@@ -148,9 +148,13 @@ func (s *Session) outlive(ctx context.Context, call func(m *membership) error) e
 		}
 		if s.joining == nil {
 			err := call(s.membership)
+			s.next.release(s.membership)
 			ended := ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrAgain)
 			if ended || !s.survives(err) {
 				return err
+			}
+			if s.failed = s.next.bound(s.membership, err); s.failed != nil {
+				return s.failed
 			}
 			s.joining = s.next.join(ctx, s.membership, err)
 		}
