@@ -111,7 +111,8 @@ int32_t gradbus_local_close(gradbus_handle shards);
  * that version, dense_start and from are what the job had when it began, and of dense_start the values may be others.
  * elastic: the program computes whatever lanes gradbus_begin gives. Without it the policy of the job is "fail". The
  * file of from of an elastic program stays where it is, since the job may begin again. With "registered" the program is
- * elastic where the job is registered so.
+ * elastic where the job is registered so. A program that says true, and no policy in its manifest, computes its own
+ * lanes where the job is registered with the policy "fail".
  * The others are as above, and what the flags of ./bin/trainer of these names are. job is the manifest, JSON: name,
  * trainers, lanes, seed, optimizer {kind, lr, ...}, parameters [{name, shape, init {kind, scale}, optimizer}], tables
  * [{name, rows, dim, init {kind, scale}, optimizer, partitions}], settings {name: value} and whatever else
@@ -149,8 +150,7 @@ typedef struct {
  * further lanes of the batch that was committed last: the number is that of before, and lanes are others, and perhaps
  * more or fewer. Where the job goes on from another version, since servers were lost, it waits until it does, for as long
  * as reconnect_timeout says, and gives the batch that is computed on that version: an earlier one as a rule. So a
- * program fetches its data by (number, lane). All trainers are "elastic", or none, since that decides the policy of the
- * job. */
+ * program fetches its data by (number, lane). */
 int32_t gradbus_begin(gradbus_handle session, gradbus_batch *batch);
 
 /* Waits. The dense parameters that the batch under way is computed on, as soon as the job's consistency lets it begin;

@@ -206,7 +206,7 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 	var c config
 	var to trainer.Config
 	var s *session
-	var job, other *schema.Job // other is that of an elastic program, where the job is to be as it is registered
+	var job, other *schema.Job // other has the other policy, for a job that is registered with that
 	err := guarded(func() (err error) {
 		if out == nil {
 			return fmt.Errorf("%w: session is NULL", errArgument)
@@ -220,7 +220,10 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 		if job, err = manifest(jobText, c.Elastic == elastic); err != nil {
 			return err
 		}
-		if c.Elastic == asRegistered {
+		switch c.Elastic {
+		case elastic: // a job that others have registered without a policy of theirs does not recover
+			other, _ = manifest(jobText, false) // fails where the program has chosen a policy
+		case asRegistered:
 			if other, err = manifest(jobText, true); err != nil {
 				return err
 			}

@@ -435,6 +435,17 @@ def test_a_loader_after_the_join_of_a_job_that_recovers(start):
         assert "trained 3 recover True" in program.out.read_text()
 
 
+def test_a_loader_before_the_join_of_a_job_that_does_not_recover(start):
+    """Where a session that has no loader yet has registered the job, one that has joins it all the same."""
+    ps, url = start.ps()
+    after = start.python(LATE, url, "after")
+    until(lambda: "job registered" in ps.said(), "the job")
+    before = start.python(LATE, url, "before")
+    for program in after, before:
+        assert program.end() == 0, program.said()
+        assert "trained 3 fail False" in program.out.read_text()
+
+
 def test_reads_where_a_ps_was_lost(start):
     """In the loop they go on at the version come back to. Behind it they say that batches are missing, and another loop
     computes these."""
