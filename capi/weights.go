@@ -53,15 +53,15 @@ func go_stats(t *C.gradbus_thread, handle C.gradbus_handle, out **C.char) C.int3
 		n := s.Stats()
 		return text(out, map[string]any{"batches": n.Batches, "samples": n.Samples, "lanes_skipped": n.LanesSkipped,
 			"behind":       n.Behind,
-			"keys_seconds": n.KeysTime.Seconds(), "lookup_seconds": n.LookupTime.Seconds(),
-			"compute_seconds": n.ComputeTime.Seconds(),
-			"send_seconds":    n.SendTime.Seconds(), "result_seconds": n.ResultTime.Seconds(), "bytes_sent": n.BytesSent,
-			"bytes_received": n.BytesReceived,
-			"messages_sent":  n.MessagesSent, "messages_received": n.MessagesReceived, "reconnects": n.Reconnects,
+			"keys_seconds": n.KeysSeconds, "lookup_seconds": n.LookupSeconds,
+			"compute_seconds": n.ComputeSeconds,
+			"send_seconds":    n.SendSeconds, "result_seconds": n.ResultSeconds, "bytes_sent": n.Traffic.BytesSent,
+			"bytes_received": n.Traffic.BytesReceived,
+			"messages_sent":  n.Traffic.MessagesSent, "messages_received": n.Traffic.MessagesReceived, "reconnects": n.Traffic.Reconnects,
 			"lookups_repeated": n.LookupsRepeated,
 			"pulls":            n.Pulls, "gradient_frames": n.GradientFrames, "resent": n.Resent, "results": n.Results,
 			"results_repeated": n.ResultsRepeated,
-			"dropped":          n.Dropped})
+			"dropped":          n.Traffic.Dropped})
 	})
 }
 

@@ -25,7 +25,9 @@ type Telemetry struct {
 	Server  *ServerReport  `json:"server,omitempty"`
 }
 
-// TrainerReport is what a trainer says of itself. Times are totals in seconds, as trainer.Stats has them.
+// TrainerReport is what a trainer says of itself, from its start or its last restart on. Times are totals in seconds of
+// wall time of the goroutine that trains; they add up to the time between its first batch and the last, but for what
+// the program does after each batch.
 type TrainerReport struct {
 	RunID RunID `json:"run_id,string"`
 
@@ -45,20 +47,21 @@ type TrainerReport struct {
 	GradientNorm  *Real `json:"gradient_norm,omitempty"`
 	GradientBatch Batch `json:"gradient_batch,omitempty"`
 
-	KeysSeconds    Real `json:"keys_seconds"`
-	LookupSeconds  Real `json:"lookup_seconds"`
-	ComputeSeconds Real `json:"compute_seconds"`
-	SendSeconds    Real `json:"send_seconds"`
-	ResultSeconds  Real `json:"result_seconds"`
+	KeysSeconds    Real `json:"keys_seconds"`    // asking the workload for keys, finding the distinct ones, building lookups
+	LookupSeconds  Real `json:"lookup_seconds"`  // waiting for rows
+	ComputeSeconds Real `json:"compute_seconds"` // in the workload, and adding up lanes
+	SendSeconds    Real `json:"send_seconds"`    // building gradient frames, and sending those that the windows have room for
+	ResultSeconds  Real `json:"result_seconds"`  // waiting for results after everything was sent
 
 	Traffic         Traffic `json:"traffic"`
-	LookupsRepeated uint64  `json:"lookups_repeated"`
-	LanesSkipped    uint64  `json:"lanes_skipped,omitempty"` // absent from a batch because their gradient was not finite
-	Pulls           uint64  `json:"pulls"`
-	GradientFrames  uint64  `json:"gradient_frames"`
-	Resent          uint64  `json:"resent"`
-	Results         uint64  `json:"results"`
-	ResultsRepeated uint64  `json:"results_repeated"`
+	LookupsRepeated uint64  `json:"lookups_repeated"`          // times that rows were late and asked for again
+	LanesSkipped    uint64  `json:"lanes_skipped,omitempty"`   // absent from a batch because their gradient was not finite
+	Pulls           uint64  `json:"pulls"`                     // times that results were late and asked for again
+	GradientFrames  uint64  `json:"gradient_frames"`           // that were sent, each counted once
+	Resent          uint64  `json:"resent"`                    // gradient frames that were sent again
+	Results         uint64  `json:"results"`                   // rounds whose outcome was taken
+	ResultsRepeated uint64  `json:"results_repeated"`          // outcomes that came once more, or after their batch
+	ResultsByRows   uint64  `json:"results_by_rows,omitempty"` // of Results, rounds that rows said to be over
 
 	Links    []LinkReport    `json:"links,omitempty"`    // to every shard it sends to, ascending; at most LinksMax
 	Replicas []ReplicaDigest `json:"replicas,omitempty"` // in mean: of versions lately, ascending; at most ReplicasMax

@@ -423,7 +423,7 @@ func (b *Batch) send() error {
 	r.sender.end(b.number)
 	b.times.send = r.sender.sendTime
 	b.times.compute = b.times.lap() - b.times.send
-	r.stats.count(func(t *Stats) { t.Behind += uint64(b.number) - uint64(r.newest()) })
+	r.stats.count(func(t *counters) { t.behind += uint64(b.number) - uint64(r.newest()) })
 	r.waiting[int(b.number)%len(r.waiting)] = batchDone{b.samples, b.skipped, b.lossSum, b.times}
 	b.stage, r.committed = committed, b.number+1
 	return nil

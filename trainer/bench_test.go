@@ -129,7 +129,7 @@ func BenchmarkRun(b *testing.B) {
 
 func benchmarkRun(b *testing.B, server *ps.Server, backend cuda.Backend, trainers int) {
 	var all, joined sync.WaitGroup
-	stats, begin := make([]Stats, trainers), make(chan struct{})
+	stats, begin := make([]schema.TrainerReport, trainers), make(chan struct{})
 	joined.Add(trainers)
 	for i := range trainers {
 		all.Go(func() {
@@ -160,10 +160,10 @@ func benchmarkRun(b *testing.B, server *ps.Server, backend cuda.Backend, trainer
 	b.StopTimer()
 	per := func(name string, d float64) { b.ReportMetric(d/float64(b.N)/1e3, name) }
 	b.ReportMetric(float64(b.N)*textBatch/b.Elapsed().Seconds(), "samples/s")
-	per("keys-us", float64(stats[0].KeysTime))
-	per("rows-us", float64(stats[0].LookupTime))
-	per("compute-us", float64(stats[0].ComputeTime))
-	per("send-us", float64(stats[0].SendTime))
-	per("result-us", float64(stats[0].ResultTime))
-	b.ReportMetric(float64(stats[0].BytesSent+stats[0].BytesReceived)/float64(b.N), "B/batch")
+	per("keys-us", 1e9*float64(stats[0].KeysSeconds))
+	per("rows-us", 1e9*float64(stats[0].LookupSeconds))
+	per("compute-us", 1e9*float64(stats[0].ComputeSeconds))
+	per("send-us", 1e9*float64(stats[0].SendSeconds))
+	per("result-us", 1e9*float64(stats[0].ResultSeconds))
+	b.ReportMetric(float64(stats[0].Traffic.BytesSent+stats[0].Traffic.BytesReceived)/float64(b.N), "B/batch")
 }

@@ -162,7 +162,7 @@ func (e *exchanging) await(ctx context.Context) error {
 
 func (e *exchanging) sendAgain(a *exchange.Actions) error {
 	if len(a.Requests) > 0 && a.Asker < rowAskers {
-		e.stats.count(func(t *Stats) { t.LookupsRepeated++ })
+		e.stats.count(func(t *counters) { t.lookupsRepeated++ })
 	}
 	for _, i := range a.Requests {
 		if err := e.askers[a.Asker].send(e.conn, i); err != nil {
@@ -178,7 +178,7 @@ func (e *exchanging) sendPulls(pulls []exchange.Pull) error {
 		if e.conn.links[p.Owner].outbox == nil {
 			continue
 		}
-		e.stats.count(func(t *Stats) { t.Pulls++ })
+		e.stats.count(func(t *counters) { t.pulls++ })
 		if err := e.conn.sendPull(p); err != nil {
 			return err
 		}

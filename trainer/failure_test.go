@@ -438,7 +438,7 @@ func TestBrokenConnectionsChangeNothing(t *testing.T) {
 			if o.err != nil || o.digest != want.digest {
 				t.Errorf("%s: trainer %d: %v, weights %x, want %x", apply, i, o.err, o.digest[:6], want.digest[:6])
 			}
-			reconnects += o.stats.Reconnects
+			reconnects += o.stats.Traffic.Reconnects
 		}
 		if reconnects < 4 {
 			t.Errorf("%s: %d reconnections: the connections were not cut", apply, reconnects)

@@ -40,31 +40,6 @@ func (j *Job) Seed(seed uint64) *Job { return j.Adjust(func(m *schema.Job) { m.S
 // same bits.
 func (j *Job) Lanes(n int) *Job { return j.Adjust(func(m *schema.Job) { m.Lanes = n }) }
 
-// Setting notes something that all trainers must agree on, such as a digest of their data.
-func (j *Job) Setting(name, value string) *Job {
-	return j.Adjust(func(m *schema.Job) {
-		if m.Settings == nil {
-			m.Settings = map[string]string{}
-		}
-		m.Settings[name] = value
-	})
-}
-
-// Bounded lets trainers be up to ahead batches ahead of the version that they compute on.
-func (j *Job) Bounded(ahead int) *Job {
-	return j.Adjust(func(m *schema.Job) { m.Consistency, m.Ahead = schema.ConsistencyBounded, ahead })
-}
-
-// Async applies every contribution when it arrives.
-func (j *Job) Async() *Job {
-	return j.Adjust(func(m *schema.Job) { m.Consistency = schema.ConsistencyAsync })
-}
-
-// Grouped makes one update of the contributions of the next n trainers, whoever they are.
-func (j *Job) Grouped(n int) *Job {
-	return j.Adjust(func(m *schema.Job) { m.Consistency, m.Group = schema.ConsistencyGrouped, n })
-}
-
 // Apply sets who keeps dense parameters and their optimizer: schema.ByShards or schema.ByTrainers.
 func (j *Job) Apply(who schema.Party) *Job {
 	return j.Adjust(func(m *schema.Job) {
@@ -79,9 +54,6 @@ func (j *Job) Reduce(who schema.Party) *Job {
 	return j.Adjust(func(m *schema.Job) { m.Reduce = who.String() })
 }
 
-// Wire says how gradients travel.
-func (j *Job) Wire(w schema.Wire) *Job { return j.Adjust(func(m *schema.Job) { m.Wire = w }) }
-
 // From begins with the values of a saved model, which has the tensors of the job: the same names and shapes. Its
 // optimizers begin anew. Trainers whose model is another are refused.
 //
@@ -89,7 +61,10 @@ func (j *Job) Wire(w schema.Wire) *Job { return j.Adjust(func(m *schema.Job) { m
 //	job.From(m)
 func (j *Job) From(m *Model) *Job { j.from = m; return j }
 
-// Adjust changes the manifest at the end in whatever has no method of its own.
+// Adjust changes the manifest at the end in whatever has no method of its own: consistency, wire, placement of tables,
+// settings that all trainers must agree on.
+//
+//	job.Adjust(func(m *schema.Job) { m.Consistency, m.Ahead = schema.ConsistencyBounded, 2 })
 func (j *Job) Adjust(change func(*schema.Job)) *Job {
 	j.adjust = append(j.adjust, change)
 	return j
@@ -154,18 +129,11 @@ func (t *Table) PerRow() *Table { t.spec.PerRow = true; return t }
 func (t *Table) Sum() *Table  { t.spec.Pooling = schema.PoolingSum; return t }
 func (t *Table) Mean() *Table { t.spec.Pooling = schema.PoolingMean; return t }
 
-// ByColumns puts some columns of every row on each shard, and Whole the table on one of them. Both want Sum or Mean.
-func (t *Table) ByColumns() *Table { t.spec.Placement = schema.PlacementColumns; return t }
-func (t *Table) Whole() *Table     { t.spec.Placement = schema.PlacementTables; return t }
-
 // Replicated keeps the whole table, with its optimizer, at every trainer.
 func (t *Table) Replicated() *Table { t.spec.Replicated = true; return t }
 
 // Reduce sets who adds up the gradients of a replicated table: schema.ByShards or schema.ByTrainers.
 func (t *Table) Reduce(who schema.Party) *Table { t.spec.Reduce = who.String(); return t }
-
-// Partitions is how many pieces the table is cut into, which are placed on shards.
-func (t *Table) Partitions(n int) *Table { t.spec.Partitions = n; return t }
 
 // Manifest is the manifest of the job, with defaults and found right.
 func (j *Job) Manifest() (*schema.Job, error) {

@@ -19,9 +19,9 @@ import (
 	"gradbus/schema"
 )
 
-// ErrModel: a file is no model that Save wrote, or its weights are not those that were saved; the text says what is
-// wrong with it.
-var ErrModel = errors.New("not a saved model")
+// ErrModel: a file is no model that Save wrote, its weights are not those that were saved, or not those that a job can
+// begin with; the text says what is wrong with it.
+var ErrModel = errors.New("unusable model")
 
 // What the metadata of a saved model hold, beside those of whoever saved it.
 const (
@@ -376,14 +376,10 @@ func (m *Model) hashedDigest() string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// ErrWeights: a file has no weights that a job can begin with; the text says what is wrong with them, and what would be
-// right.
-var ErrWeights = errors.New("no weights for job")
-
 // OpenWeights reads the values that a job is to begin with (Job.From, Config.From) from a safetensors file of whoever
 // wrote it: of PyTorch's state_dict, an export of a checkpoint, a model that Save wrote. The file has the tensors of
 // the job, float32, by their names and in their shapes, a table as [rows, dim], and no others. The digest of a file
-// that Save wrote is checked. Errors: ErrWeights, which names all tensors that do not fit, and that of opening the
+// that Save wrote is checked. Errors: ErrModel, which names all tensors that do not fit, and that of opening the
 // file.
 //
 //	m, err := trainer.OpenWeights("begin.safetensors", job)
@@ -407,12 +403,12 @@ func OpenWeights(path string, job *schema.Job) (*Model, error) {
 	case errors.As(err, &unfit):
 		err = unfit.Err
 	case errors.Is(err, safetensors.ErrFormat):
-		return nil, fmt.Errorf("%w %q: %w", ErrWeights, job.Name, err)
+		return nil, fmt.Errorf("%w: no weights for job %q: %w", ErrModel, job.Name, err)
 	default:
 		return nil, fmt.Errorf("open weights: %w", err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w %q: %s: %w", ErrWeights, job.Name, path, jobErrors{err})
+		return nil, fmt.Errorf("%w: no weights for job %q: %s: %w", ErrModel, job.Name, path, jobErrors{err})
 	}
 	m.open = func() (*Model, error) { return OpenWeights(path, job) }
 	return m, nil

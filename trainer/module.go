@@ -547,7 +547,7 @@ func (m *hostedModule) asking(kind schema.Kind, training bool) (answered func(ok
 		c.mu.Lock()
 		if c.open > 0 {
 			lap := now.Sub(c.since)
-			m.host.stats.count(func(t *Stats) { t.ComputeTime += lap })
+			m.host.stats.count(func(t *counters) { t.computeTime += lap })
 		}
 		c.mu.Unlock()
 	}
@@ -560,11 +560,11 @@ func (m *hostedModule) asking(kind schema.Kind, training bool) (answered func(ok
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if training {
-			m.host.stats.count(func(t *Stats) {
+			m.host.stats.count(func(t *counters) {
 				if doing == lookingUp {
-					t.LookupTime += done.Sub(now)
+					t.lookupTime += done.Sub(now)
 				} else {
-					t.ResultTime += done.Sub(now)
+					t.resultTime += done.Sub(now)
 				}
 			})
 			if ok && kind == schema.KindForward {
@@ -603,7 +603,7 @@ func (m *hostedModule) ended(passes, samples int) {
 	defer c.mu.Unlock()
 	c.open = max(0, c.open-passes)
 	if samples > 0 {
-		m.host.stats.count(func(t *Stats) { t.Batches, t.Samples = t.Batches+1, t.Samples+uint64(samples) })
+		m.host.stats.count(func(t *counters) { t.batches, t.samples = t.batches+1, t.samples+uint64(samples) })
 	}
 	m.host.between(c.since)
 }

@@ -364,7 +364,7 @@ func TestHostedOverBrokenConnections(t *testing.T) {
 	checkHosted(t, job, sessions[0], slices.Concat(all...))
 	reconnects := uint64(0)
 	for _, s := range sessions {
-		reconnects += s.Stats().Reconnects
+		reconnects += s.Stats().Traffic.Reconnects
 	}
 	if reconnects < 4 {
 		t.Errorf("%d reconnections: the connections were not cut", reconnects)

@@ -104,12 +104,10 @@ func TestSkippedLanesAreAbsent(t *testing.T) {
 // skipped.
 func skipping(t *testing.T, config Config, job *schema.Job, w func() Workload) (digest string, skipped uint64) {
 	t.Helper()
-	sessions, told := joinAll(t, config, job), make([]uint64, job.Trainers)
+	sessions := joinAll(t, config, job)
 	errs := make(chan error, job.Trainers)
-	for i, s := range sessions {
-		go func() {
-			errs <- s.Run(testContext(t), w(), 6, func(p Progress) { told[i] += uint64(p.Skipped) })
-		}()
+	for _, s := range sessions {
+		go func() { errs <- s.Run(testContext(t), w(), 6, nil) }()
 	}
 	for range sessions {
 		if err := <-errs; err != nil {
@@ -117,11 +115,8 @@ func skipping(t *testing.T, config Config, job *schema.Job, w func() Workload) (
 		}
 	}
 	digest = fmt.Sprintf("%x", sameDigest(t, sessions))
-	for i, s := range sessions {
-		if n := s.Stats().LanesSkipped; n != told[i] {
-			t.Errorf("%d lanes were skipped, and reports tell of %d", n, told[i])
-		}
-		skipped += told[i]
+	for _, s := range sessions {
+		skipped += s.Stats().LanesSkipped
 	}
 	leaveAll(t, sessions)
 	return digest, skipped

@@ -68,21 +68,21 @@ func TestOpenWeightsRefuses(t *testing.T) {
 		all["bias"] = safetensors.Tensor{Shape: []int{2, 2}, Values: make([]float32, 4)}
 		all["more"] = safetensors.Tensor{Shape: []int{1}, Values: make([]float32, 1)}
 		all["words"] = safetensors.Tensor{Shape: []int{3, 5}, Values: make([]float32, 15)}
-	}, ErrWeights, `parameter "bias": the model's has the shape [2 2]: want [4]`,
+	}, ErrModel, `parameter "bias": the model's has the shape [2 2]: want [4]`,
 		`the model has a parameter more of shape [1]: the job has none`,
 		`table "words": the model's has the shape [3 5]: want [97 5]`)
-	refused(func(all map[string]safetensors.Tensor) { delete(all, "bias"); delete(all, "words") }, ErrWeights,
+	refused(func(all map[string]safetensors.Tensor) { delete(all, "bias"); delete(all, "words") }, ErrModel,
 		`parameter "bias": the model has none of that name: want one of shape [4]`,
 		`table "words": the model has none of that name`)
 	refused(func(all map[string]safetensors.Tensor) {
 		all["words"] = safetensors.Tensor{Shape: []int{5}, Values: make([]float32, 5)}
-	}, ErrWeights, `tensor "words" has the shape [5]: want the [97 5] of the table`)
+	}, ErrModel, `tensor "words" has the shape [5]: want the [97 5] of the table`)
 	if _, err := OpenWeights(filepath.Join(t.TempDir(), "none"), job); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
 	refused(func(all map[string]safetensors.Tensor) {
 		all["bias"] = safetensors.Tensor{DType: "F16", Shape: []int{4}, Data: make([]byte, 8)}
-	}, ErrWeights, `bias has dtype "F16", want F32`)
+	}, ErrModel, `bias has dtype "F16", want F32`)
 }
 
 // A file that claims more than the job has is refused by its header: its length is not allocated.
@@ -108,7 +108,7 @@ func TestOpenWeightsOfSparseFile(t *testing.T) {
 		if err := os.Truncate(path, int64(len(whole))+bytes); err != nil {
 			t.Skip("no sparse files of a TiB here: ", err)
 		}
-		if _, err := OpenWeights(path, job); !errors.Is(err, ErrWeights) || strings.Contains(err.Error(), "may take") {
+		if _, err := OpenWeights(path, job); !errors.Is(err, ErrModel) || strings.Contains(err.Error(), "may take") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := OpenModel(path); !errors.Is(err, ErrModel) || strings.Contains(err.Error(), "may take") {

@@ -17,8 +17,6 @@ type Progress struct {
 	Batches     uint64         // that this Run is asked for
 	Done        uint64         // of these
 	Samples     int            // of this trainer's lanes in the batch
-	Skipped     int            // of these lanes, absent because their gradient was not finite (schema.Job.OnNonfinite)
-	SamplesRun  uint64         // of this trainer's lanes in this Run so far
 	SamplesAll  float64        // of all trainers in the batch; in grouped, of those in its group
 	Version     schema.Version // of the parameters that the batch made: Batch+1; in grouped how many updates there were
 	Loss        float64        // mean over this trainer's samples of the batch; 0 where it had none
@@ -198,7 +196,6 @@ type run struct {
 
 	committed  schema.Version // batches before it are
 	done       uint64
-	samples    uint64
 	skipped    uint64        // lanes
 	samplesAll float64       // of all trainers, where a batch has one weight
 	rowless    bool          // a batch was of rows that the program looked up itself (SkipFetch)
@@ -270,24 +267,23 @@ func (r *run) complete(b schema.Batch) {
 	r.saveWhileRunning(b + 1)
 	r.fingerprint(b + 1)
 	r.done++
-	r.samples += uint64(w.samples)
 	r.skipped += uint64(w.skipped)
 	r.samplesAll += weight
 	w.times.result, r.waited = r.waited, 0
-	p := Progress{Batch: b - r.first, Batches: r.batches, Done: r.done, Samples: w.samples, Skipped: w.skipped,
-		SamplesRun: r.samples, SamplesAll: weight, Version: version - r.first, Began: w.times.begin,
+	p := Progress{Batch: b - r.first, Batches: r.batches, Done: r.done, Samples: w.samples,
+		SamplesAll: weight, Version: version - r.first, Began: w.times.begin,
 		BatchTime: time.Since(w.times.begin), ElapsedTime: time.Since(r.began)}
 	p.Buckets = r.results.timesOf(b).report()
 	if w.samples > 0 {
 		p.Loss = w.lossSum / float64(w.samples)
 	}
-	r.stats.count(func(t *Stats) {
+	r.stats.count(func(t *counters) {
 		t.add(w.samples, w.times)
-		if w.skipped > 0 && t.LanesSkipped == 0 {
+		if w.skipped > 0 && t.lanesSkipped == 0 {
 			r.config.Log.Warn("lanes whose gradient is not finite are skipped; this is the first, and all are counted",
 				"batch", uint64(b))
 		}
-		t.LanesSkipped += uint64(w.skipped)
+		t.lanesSkipped += uint64(w.skipped)
 		addLoss(&r.stats.loss, w.lossSum, w.samples)
 	})
 	if r.report != nil {

@@ -22,8 +22,8 @@ var ErrRewound = errors.New("batch void: the job resumed at another version, or 
 // Run computes the missing batches again. NextAssigned gives the batch to compute, whose number is lower then. A
 // program that calls Next computes its own lanes alone, in order, and its session ends with the run.
 //
-// The methods may be called from one goroutine at a time, but for Stats, GradientNorm, Member, Job, RunID, Lanes,
-// Shards, Version, LRScale and Distinct, which any may call.
+// The methods may be called from one goroutine at a time, but for Stats, Member, Job, RunID, Lanes, Shards,
+// Version, LRScale and Distinct, which any may call.
 //
 // A session that has failed stays failed: every call gives the first error, and only Close and Abort are of use. But
 // where a job within this process (package local) ends its training because a value is not finite, its last complete
@@ -98,13 +98,11 @@ func (s *Session) Version() schema.Version { return s.current().Version() }
 // LRScale is the factor of the manifest's learning rates that the next batch has.
 func (s *Session) LRScale() float32 { return s.current().lr.LRScale() }
 
-// Stats are counters and times since the session joined the run under way.
-func (s *Session) Stats() Stats { return s.current().heartbeats.counted() }
-
-// GradientNorm is the L2 norm of the mean gradient over this trainer's samples of a batch, which is taken about once a
-// second; false before the first, and where gradients are not measured.
-func (s *Session) GradientNorm() (norm float64, of schema.Batch, known bool) {
-	return s.current().stats.gradientNorm()
+// Stats are counters and times since the session joined the run under way, and what it does at the moment, as its
+// reports have them.
+func (s *Session) Stats() (t schema.TrainerReport) {
+	s.current().heartbeats.fillReport(&t)
+	return t
 }
 
 // Distinct finds the distinct ones of keys of a table: ascending at the beginning of unique, n of them, and in ids
@@ -234,16 +232,10 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	s.workload, s.until = w, first+schema.Version(batches)
 	each := report
 	if report != nil {
-		began, samples, run := time.Now(), uint64(0), s.membership
-		var last uint64 // SamplesRun of the run under way
+		began := time.Now()
 		each = func(p Progress) {
-			if run != s.membership {
-				samples, run = samples+last, s.membership
-			}
-			last = p.SamplesRun
 			p.Batches, p.ElapsedTime = batches, time.Since(began)
 			p.Done = uint64(max(schema.Version(p.Batch)+1, first) - first) // a restart may go back behind the first batch
-			p.SamplesRun += samples
 			report(p)
 		}
 	}

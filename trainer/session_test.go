@@ -104,7 +104,7 @@ func patient(c Config) Config {
 type outcome struct {
 	digest   [32]byte
 	progress []Progress
-	stats    Stats
+	stats    schema.TrainerReport
 	err      error
 }
 
@@ -180,7 +180,7 @@ func checkOutcomes(t *testing.T, all []outcome, want [32]byte, losses []float64)
 			}
 			sums[b] += p.Loss * float64(p.Samples)
 		}
-		if o.stats.Batches != uint64(len(losses)) || o.stats.Dropped != 0 {
+		if o.stats.Batches != uint64(len(losses)) || o.stats.Traffic.Dropped != 0 {
 			t.Errorf("trainer %d: stats %+v", i, o.stats)
 		}
 	}

@@ -83,7 +83,7 @@ func TestSeveralServersSameWeights(t *testing.T) {
 						if o.err != nil || o.digest != want {
 							t.Errorf("trainer %d: %v, weights %x, want %x", i, o.err, o.digest[:6], want[:6])
 						}
-						if o.stats.Dropped != 0 {
+						if o.stats.Traffic.Dropped != 0 {
 							t.Errorf("trainer %d: %+v", i, o.stats)
 						}
 					}

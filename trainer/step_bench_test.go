@@ -45,7 +45,7 @@ func BenchmarkStep(b *testing.B) {
 				b.Fatal(err)
 			}
 			b.StopTimer()
-			b.ReportMetric(float64(s.Stats().ComputeTime)/float64(b.N)/1e3, "compute-us")
+			b.ReportMetric(1e6*float64(s.Stats().ComputeSeconds)/float64(b.N), "compute-us")
 			if err := s.Close(); err != nil {
 				b.Error(err)
 			}

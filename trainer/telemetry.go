@@ -173,37 +173,58 @@ func (h *heartbeats) sendLastReport() {
 
 // fillReport writes what the session knows of itself.
 func (h *heartbeats) fillReport(t *schema.TrainerReport) {
-	stats := h.counted()
-	t.RunID, t.Batch, t.Planned = h.joined.RunID, h.newest(), schema.Batch(h.planned.Load())
-	t.Batches, t.Samples, t.Behind = stats.Batches, stats.Samples, stats.Behind
-	if len(h.modules.all) > 0 { // versions of their own, which no batch of the job makes
-		t.Hosted, t.Batch = t.Planned == 0 && h.modules.passes.training(time.Now()), max(t.Batch, schema.Batch(stats.Batches))
-	}
-	t.KeysSeconds, t.LookupSeconds, t.ComputeSeconds = seconds(stats.KeysTime), seconds(stats.LookupTime),
-		seconds(stats.ComputeTime)
-	t.SendSeconds, t.ResultSeconds = seconds(stats.SendTime), seconds(stats.ResultTime)
-	t.LanesSkipped = stats.LanesSkipped
-	t.LookupsRepeated, t.Pulls, t.GradientFrames, t.Resent = stats.LookupsRepeated, stats.Pulls, stats.GradientFrames,
-		stats.Resent
-	t.Results, t.ResultsRepeated = stats.Results, stats.ResultsRepeated
-	t.Traffic = schema.Traffic{BytesSent: stats.BytesSent, BytesReceived: stats.BytesReceived,
-		MessagesSent:     stats.MessagesSent,
-		MessagesReceived: stats.MessagesReceived, Reconnects: stats.Reconnects, Dropped: stats.Dropped,
-		Connected: h.connected()}
 	h.stats.mu.Lock()
+	stats := h.stats.counters
 	t.Loss, t.GradientNorm, t.GradientBatch = h.stats.loss, h.stats.norm, h.stats.normOf
 	t.Replicas = append(t.Replicas[:0], h.fingerprints.digests...)
 	h.stats.mu.Unlock()
+	t.RunID, t.Batch, t.Planned = h.joined.RunID, h.newest(), schema.Batch(h.planned.Load())
+	t.Batches, t.Samples, t.Behind, t.LanesSkipped = stats.batches, stats.samples, stats.behind, stats.lanesSkipped
+	if len(h.modules.all) > 0 { // versions of their own, which no batch of the job makes
+		t.Hosted, t.Batch = t.Planned == 0 && h.modules.passes.training(time.Now()), max(t.Batch, schema.Batch(stats.batches))
+	}
+	t.KeysSeconds, t.LookupSeconds, t.ComputeSeconds = seconds(stats.keysTime), seconds(stats.lookupTime),
+		seconds(stats.computeTime)
+	t.SendSeconds, t.ResultSeconds = seconds(stats.sendTime), seconds(stats.resultTime)
+	t.LookupsRepeated, t.Pulls = stats.lookupsRepeated, stats.pulls
+	c := get(h.exchange, (*exchange.Exchange).Counts)
+	t.Results, t.ResultsRepeated, t.ResultsByRows = c.Taken, c.Repeated, c.ByRows
+	h.fillTraffic(t)
 	var since time.Duration
 	t.Doing, since = h.activity.now(h.since())
 	t.DoingMS = since.Milliseconds()
 	t.AwaitedShard = h.awaited(t.Doing)
-	t.Links = h.linkReports(t.Links)
 	if h.config.GPUs != nil {
 		t.GPUs = h.config.GPUs()
 	}
 	if v, ok := h.config.Backend.(*cuda.Verified); ok {
 		t.Verification = schema.VerificationOf(v, t.GPUs)
+	}
+}
+
+// fillTraffic writes what the connections and the windows to all owners count.
+func (h *heartbeats) fillTraffic(t *schema.TrainerReport) {
+	t.Traffic = schema.Traffic{Dropped: h.faults.Load(), Connected: h.connected()}
+	for _, conn := range h.conns() {
+		c := conn.Stats()
+		t.Traffic.BytesSent, t.Traffic.BytesReceived = t.Traffic.BytesSent+c.BytesSent, t.Traffic.BytesReceived+c.BytesReceived
+		t.Traffic.MessagesSent += c.MessagesSent
+		t.Traffic.MessagesReceived += c.MessagesReceived
+		t.Traffic.Reconnects, t.Traffic.Dropped = t.Traffic.Reconnects+c.Reconnects, t.Traffic.Dropped+c.Dropped
+	}
+	t.Links, t.GradientFrames, t.Resent = t.Links[:0], 0, 0
+	for i, l := range h.links {
+		if l.outbox == nil {
+			continue
+		}
+		o := l.outbox.State()
+		t.GradientFrames += o.Frames
+		t.Resent += resent(o.OutboxStats)
+		if len(t.Links) < schema.LinksMax {
+			t.Links = append(t.Links, schema.LinkReport{Shard: i, PendingBytes: int64(o.PendingBytes),
+				WindowBytes: int64(o.WindowBytes), Frames: o.Frames, Resent: resent(o.OutboxStats),
+				RoundTrip: seconds(o.RoundTrip)})
+		}
 	}
 }
 
@@ -287,109 +308,49 @@ func (h *heartbeats) awaited(doing schema.Doing) *int {
 	return &owner
 }
 
-// linkReports says how the windows to all owners are.
-func (h *heartbeats) linkReports(to []schema.LinkReport) []schema.LinkReport {
-	to = to[:0]
-	for i, l := range h.links {
-		if l.outbox == nil || len(to) == schema.LinksMax {
-			continue
-		}
-		o := l.outbox.State()
-		to = append(to, schema.LinkReport{Shard: i, PendingBytes: int64(o.PendingBytes), WindowBytes: int64(o.WindowBytes),
-			Frames: o.Frames,
-			Resent: resent(o.OutboxStats), RoundTrip: seconds(o.RoundTrip)})
-	}
-	return to
-}
-
 func resent(o fabric.OutboxStats) uint64 { return o.Gaps + o.Timeout + o.Back }
 
-// Stats counts what a session has done since Join, and where its time went. Times are wall time of the goroutine that
-// calls Run; they add up to the time between the first batch and the last but for report.
-type Stats struct {
-	Batches      uint64
-	Samples      uint64 // of this trainer's lanes
-	LanesSkipped uint64 // of this trainer, absent from a batch because their gradient was not finite
-	Behind       uint64 // versions that batches were computed behind, in all: 0 in sync
+// counters count what a session has done since it joined. Times are wall time of the goroutine that calls Run; they add
+// up to the time between the first batch and the last but for report.
+type counters struct {
+	batches, samples uint64
+	lanesSkipped     uint64
+	behind           uint64
 
-	KeysTime    time.Duration // asking the workload for keys, finding the distinct ones, building lookups
-	LookupTime  time.Duration // waiting for rows
-	ComputeTime time.Duration // in the workload, and adding up lanes
-	SendTime    time.Duration // building gradient frames, and publishing those that the windows have room for
-	ResultTime  time.Duration // waiting for results after everything was sent
+	keysTime    time.Duration // asking the workload for keys, finding the distinct ones, building lookups
+	lookupTime  time.Duration // waiting for rows
+	computeTime time.Duration // in the workload, and adding up lanes
+	sendTime    time.Duration // building gradient frames, and publishing those that the windows have room for
+	resultTime  time.Duration // waiting for results after everything was sent
 
-	BytesSent, BytesReceived       uint64 // payload, over all connections of the session
-	MessagesSent, MessagesReceived uint64
-	Reconnects                     uint64
-	LookupsRepeated                uint64 // times that rows were late and asked for again
-	Pulls                          uint64 // times that results were late and asked for again
-	GradientFrames                 uint64 // that were sent, each counted once
-	Resent                         uint64 // gradient frames that were sent again
-	Results                        uint64 // rounds whose outcome was taken
-	ResultsByRows                  uint64 // of these, rounds that rows said to be over in place of a result
-	ResultsRepeated                uint64 // outcomes that came once more, or after their batch
-	Dropped                        uint64 // messages lost to a slow reader, or damaged
+	lookupsRepeated uint64
+	pulls           uint64
 }
 
-func (t *Stats) add(samples int, times *batchTimes) {
-	t.Batches++
-	t.Samples += uint64(samples)
-	t.KeysTime += times.keys
-	t.LookupTime += times.lookup
-	t.ComputeTime += times.compute
-	t.SendTime += times.send
-	t.ResultTime += times.result
-}
-
-// counted is Session.Stats in this run.
-func (h *heartbeats) counted() Stats {
-	h.stats.mu.Lock()
-	t := h.stats.Stats
-	h.stats.mu.Unlock()
-	t.Dropped = h.faults.Load()
-	for _, conn := range h.conns() {
-		c := conn.Stats()
-		t.BytesSent, t.BytesReceived = t.BytesSent+c.BytesSent, t.BytesReceived+c.BytesReceived
-		t.MessagesSent, t.MessagesReceived = t.MessagesSent+c.MessagesSent, t.MessagesReceived+c.MessagesReceived
-		t.Reconnects, t.Dropped = t.Reconnects+c.Reconnects, t.Dropped+c.Dropped
-	}
-	for _, l := range h.links {
-		if l.outbox == nil {
-			continue
-		}
-		o := l.outbox.Stats()
-		t.GradientFrames += o.Frames
-		t.Resent += resent(o)
-	}
-	c := get(h.exchange, (*exchange.Exchange).Counts)
-	t.Results, t.ResultsRepeated, t.ResultsByRows = c.Taken, c.Repeated, c.ByRows
-	return t
+func (t *counters) add(samples int, times *batchTimes) {
+	t.batches++
+	t.samples += uint64(samples)
+	t.keysTime += times.keys
+	t.lookupTime += times.lookup
+	t.computeTime += times.compute
+	t.sendTime += times.send
+	t.resultTime += times.result
 }
 
 // statistics are counters of one run, for any goroutine.
 type statistics struct {
 	mu sync.Mutex // guards what follows, and digests of fingerprints. A leaf
-	Stats
+	counters
 	loss   schema.TrainLoss
 	norm   *schema.Real // of the gradient, of the batch that was measured last; nil before the first
 	normOf schema.Batch
 }
 
 // count changes counters.
-func (s *statistics) count(add func(*Stats)) {
+func (s *statistics) count(add func(*counters)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	add(&s.Stats)
-}
-
-// gradientNorm is Session.GradientNorm in this run.
-func (s *statistics) gradientNorm() (norm float64, of schema.Batch, known bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.norm == nil {
-		return 0, 0, false
-	}
-	return float64(*s.norm), s.normOf, true
+	add(&s.counters)
 }
 
 // batchTimes is where the time of one batch went.

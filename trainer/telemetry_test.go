@@ -130,7 +130,7 @@ func isLast(last *schema.TrainerReport, o *outcome, batches uint64) bool {
 	return last.Batches == batches && last.Batch == schema.Batch(batches) && last.Planned == 0 &&
 		last.Samples == o.stats.Samples &&
 		last.GradientFrames == o.stats.GradientFrames && last.Results == o.stats.Results &&
-		float64(last.ComputeSeconds) == o.stats.ComputeTime.Seconds() &&
+		last.ComputeSeconds == o.stats.ComputeSeconds &&
 		last.Doing == schema.DoingOther && last.Traffic.Connected
 }
 

@@ -64,6 +64,15 @@ func ratingJob(name string, trainers int) *Job {
 	return job
 }
 
+// byShards has shards pool both tables, one by columns and one whole.
+func byShards(j *Job) {
+	j.tables[0].Sum()
+	j.tables[1].Mean()
+	j.Adjust(func(m *schema.Job) {
+		m.Tables[0].Placement, m.Tables[1].Placement = schema.PlacementColumns, schema.PlacementTables
+	})
+}
+
 // What a program learns from samples comes near to the noise in them.
 func TestTrainLearnsAFactorisation(t *testing.T) {
 	t.Parallel()
@@ -71,7 +80,7 @@ func TestTrainLearnsAFactorisation(t *testing.T) {
 	last := 0.0
 	s, err := Train(testContext(t), testConfig(t, startServer(t, 2)), ratingJob("mf", 1),
 		Samples(ratings(4000), 200, 1, ratingKeys).Epochs(12), factors,
-		PrintEpochsTo(&printed), OnEpoch(func(e Epoch) error { last = e.Loss; return nil }))
+		func(e Epoch) error { last = e.Loss; return e.print(&printed) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +153,7 @@ func TestTrainHasTheBitsOfCallbacks(t *testing.T) {
 	for name, adjust := range map[string]func(*Job){
 		"rows":    func(*Job) {},
 		"pooled":  func(j *Job) { j.tables[0].Sum(); j.tables[1].Mean() },
-		"columns": func(j *Job) { j.tables[0].Sum().ByColumns(); j.tables[1].Mean().Whole() },
+		"columns": byShards,
 	} {
 		for _, trainers := range []int{1, 2} {
 			digests, errs := make([][32]byte, trainers), make([]error, trainers)
@@ -273,12 +282,12 @@ func TestTrainSaysWhatIsWrong(t *testing.T) {
 	}
 	s, err := Train(testContext(t), testConfig(t, server), ratingJob("wrong-end", 1),
 		Samples(all, 10, 1, ratingKeys).Epochs(3), factors,
-		OnEpoch(func(e Epoch) error {
+		func(e Epoch) error {
 			if e.Number == 2 {
 				return errors.New("no better")
 			}
 			return nil
-		}))
+		})
 	if s != nil || err == nil || !strings.Contains(err.Error(), "after epoch 2: no better") {
 		t.Errorf("an epoch's error: %v", err)
 	}
@@ -301,7 +310,7 @@ func TestTrainEndsWithAPanic(t *testing.T) {
 			t.Errorf("%s: recovered %v", name, p)
 		}
 	}
-	s, err := Train(testContext(t), config, ratingJob("again", 1), data, factors, nil)
+	s, err := Train(testContext(t), config, ratingJob("again", 1), data, factors)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,9 +344,11 @@ func TestJob(t *testing.T) {
 	if strings.Contains(err.Error(), "\n") {
 		t.Errorf("more than one line: %v", err)
 	}
-	job = NewJob("mf", 2).SGD(0.5).LR(0.1).Adjust(func(m *schema.Job) { m.ChunkBytes = 8192 }).Setting("data", "x")
+	job = NewJob("mf", 2).SGD(0.5).LR(0.1).Adjust(func(m *schema.Job) {
+		m.ChunkBytes, m.Settings, m.Tables[0].Partitions = 8192, map[string]string{"data": "x"}, 3
+	})
 	job.Dense("mu", 1)
-	job.Table("users", 10, 2).Normal(0.1).Partitions(3)
+	job.Table("users", 10, 2).Normal(0.1)
 	m, err := job.Manifest()
 	if err != nil {
 		t.Fatal(err)

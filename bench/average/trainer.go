@@ -123,7 +123,7 @@ func (r *recorder) run(ctx context.Context, m *harness.Member, s *trainerSetting
 	}
 	steps := s.System.steps()
 	r.found.Metrics, r.found.Run = Metrics{}, run{session.RunID(), session.Shards()}
-	began, sent := time.Now(), session.Stats().BytesSent
+	began, sent := time.Now(), session.Stats().Traffic.BytesSent
 	err = session.Run(ctx, r, steps, func(p trainer.Progress) {
 		r.record(&p)
 		m.Progress(number*int(steps)+int(p.Done), len(s.Jobs)*int(steps))
@@ -131,7 +131,7 @@ func (r *recorder) run(ctx context.Context, m *harness.Member, s *trainerSetting
 	if err != nil {
 		return rank, err
 	}
-	r.found.Seconds, r.found.BytesSent = time.Since(began).Seconds(), session.Stats().BytesSent-sent
+	r.found.Seconds, r.found.BytesSent = time.Since(began).Seconds(), session.Stats().Traffic.BytesSent-sent
 	sum, err := session.Digest(ctx)
 	if err != nil {
 		return rank, err

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 
 	"gradbus/bench/harness"
-	"gradbus/trainer"
+	"gradbus/schema"
 )
 
 // Result is what was measured, over all runs.
@@ -30,7 +30,7 @@ type Result struct {
 	rows   []row
 	all    row
 	time   float64 // of the slowest trainer, over all runs
-	stats  trainer.Stats
+	stats  schema.TrainerReport
 }
 
 // row is the epochs of one trainer.
@@ -101,15 +101,15 @@ func (r *Result) Print(to io.Writer) error {
 		"a batch of the first trainer: keys %.2f ms, rows %.2f, compute %.2f, send %.2f, results %.2f; %d messages out, %d "+
 		"in, %.0f KB out\n",
 		r.SamplesPerSecond, r.Loss, r.WeightsSHA256, r.Dense,
-		ms(s, s.KeysTime.Seconds()), ms(s, s.LookupTime.Seconds()), ms(s, s.ComputeTime.Seconds()),
-		ms(s, s.SendTime.Seconds()), ms(s, s.ResultTime.Seconds()),
-		s.MessagesSent/max(1, s.Batches), s.MessagesReceived/max(1, s.Batches),
-		float64(s.BytesSent)/1000/float64(max(1, s.Batches)))
+		ms(s, s.KeysSeconds), ms(s, s.LookupSeconds), ms(s, s.ComputeSeconds),
+		ms(s, s.SendSeconds), ms(s, s.ResultSeconds),
+		s.Traffic.MessagesSent/max(1, s.Batches), s.Traffic.MessagesReceived/max(1, s.Batches),
+		float64(s.Traffic.BytesSent)/1000/float64(max(1, s.Batches)))
 	return err
 }
 
-func ms(s *trainer.Stats, seconds float64) float64 {
-	return 1000 * seconds / float64(max(1, s.Batches))
+func ms(s *schema.TrainerReport, seconds schema.Real) float64 {
+	return 1000 * float64(seconds) / float64(max(1, s.Batches))
 }
 
 // cells are one line's. The row of all has the epochs of every trainer: its rate is that of all of them together.

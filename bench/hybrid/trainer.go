@@ -32,13 +32,13 @@ type settings struct {
 
 // measured is what one trainer found.
 type measured struct {
-	Member  schema.Member `json:"member"`
-	Epochs  []float64     `json:"epochs"`  // seconds of each
-	Samples []int         `json:"samples"` // of this trainer, in each
-	Loss    float64       `json:"loss"`    // mean over the last epoch
-	Digest  string        `json:"digest"`
-	Dense   string        `json:"dense"` // what multiplied matrices
-	Stats   trainer.Stats `json:"stats"`
+	Member  schema.Member        `json:"member"`
+	Epochs  []float64            `json:"epochs"`  // seconds of each
+	Samples []int                `json:"samples"` // of this trainer, in each
+	Loss    float64              `json:"loss"`    // mean over the last epoch
+	Digest  string               `json:"digest"`
+	Dense   string               `json:"dense"` // what multiplied matrices
+	Stats   schema.TrainerReport `json:"stats"`
 }
 
 // train is the role of a trainer.
@@ -133,17 +133,17 @@ func measure(ctx context.Context, m *harness.Member, session *trainer.Session, w
 }
 
 // less is what was counted since before.
-func less(now, before trainer.Stats) trainer.Stats {
+func less(now, before schema.TrainerReport) schema.TrainerReport {
 	now.Batches -= before.Batches
-	now.KeysTime -= before.KeysTime
-	now.LookupTime -= before.LookupTime
-	now.ComputeTime -= before.ComputeTime
-	now.SendTime -= before.SendTime
-	now.ResultTime -= before.ResultTime
-	now.MessagesSent -= before.MessagesSent
-	now.MessagesReceived -= before.MessagesReceived
-	now.BytesSent -= before.BytesSent
-	now.BytesReceived -= before.BytesReceived
+	now.KeysSeconds -= before.KeysSeconds
+	now.LookupSeconds -= before.LookupSeconds
+	now.ComputeSeconds -= before.ComputeSeconds
+	now.SendSeconds -= before.SendSeconds
+	now.ResultSeconds -= before.ResultSeconds
+	now.Traffic.MessagesSent -= before.Traffic.MessagesSent
+	now.Traffic.MessagesReceived -= before.Traffic.MessagesReceived
+	now.Traffic.BytesSent -= before.Traffic.BytesSent
+	now.Traffic.BytesReceived -= before.Traffic.BytesReceived
 	return now
 }
 

@@ -69,13 +69,16 @@ func (b *board) batch(p trainer.Progress) {
 
 func (b *board) totals() tensorboard.Totals {
 	s := b.session.Stats()
-	t := tensorboard.Totals{Batches: s.Batches, Keys: s.KeysTime, Lookup: s.LookupTime, Compute: s.ComputeTime,
-		Send: s.SendTime, Result: s.ResultTime}
-	if norm, of, known := b.session.GradientNorm(); known {
-		t.Norm, t.NormBatch = &norm, uint64(of)
+	t := tensorboard.Totals{Batches: s.Batches, Keys: duration(s.KeysSeconds), Lookup: duration(s.LookupSeconds),
+		Compute: duration(s.ComputeSeconds), Send: duration(s.SendSeconds), Result: duration(s.ResultSeconds)}
+	if s.GradientNorm != nil {
+		norm := float64(*s.GradientNorm)
+		t.Norm, t.NormBatch = &norm, uint64(s.GradientBatch)
 	}
 	return t
 }
+
+func duration(s schema.Real) time.Duration { return time.Duration(float64(s) * float64(time.Second)) }
 
 func (b *board) accuracy(x float64) {
 	if b != nil {

@@ -155,10 +155,10 @@ func (m *meter) result(session *trainer.Session, backend cuda.Backend) report.Re
 		Loss:    m.loss / max(m.own, 1), LossSamples: uint64(m.own), Batches: m.last.Done,
 		LanesSkipped: stats.LanesSkipped, Trainers: job.Trainers, Shards: session.Shards(),
 		Lanes: job.Lanes, Backend: backend.Name() + " " + backend.ISA(),
-		BytesSent: stats.BytesSent, BytesReceived: stats.BytesReceived,
-		MessagesSent: stats.MessagesSent, MessagesReceived: stats.MessagesReceived,
-		Time: report.Time{Keys: stats.KeysTime.Seconds(), Rows: stats.LookupTime.Seconds(),
-			Compute: stats.ComputeTime.Seconds(),
-			Send:    stats.SendTime.Seconds(), Results: stats.ResultTime.Seconds()},
+		BytesSent: stats.Traffic.BytesSent, BytesReceived: stats.Traffic.BytesReceived,
+		MessagesSent: stats.Traffic.MessagesSent, MessagesReceived: stats.Traffic.MessagesReceived,
+		Time: report.Time{Keys: float64(stats.KeysSeconds), Rows: float64(stats.LookupSeconds),
+			Compute: float64(stats.ComputeSeconds),
+			Send:    float64(stats.SendSeconds), Results: float64(stats.ResultSeconds)},
 	}
 }

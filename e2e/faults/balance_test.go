@@ -7,7 +7,6 @@ import (
 	"gradbus/fabric/chaos"
 	"gradbus/ps"
 	"gradbus/schema"
-	"gradbus/trainer"
 )
 
 // kinds are those that trainers and servers exchange; what else goes through the proxy is left alone.
@@ -50,12 +49,12 @@ type account struct {
 //	results     delivered, less damaged, and told by rows = rounds of all batches and trainers + results that came once more
 func (r *rig) accounts() []account {
 	server := r.server.Stats()
-	var all trainer.Stats
+	var all schema.TrainerReport
 	for _, s := range r.sessions {
 		t := s.Stats()
 		all.GradientFrames += t.GradientFrames
 		all.Resent += t.Resent
-		all.Dropped += t.Dropped
+		all.Traffic.Dropped += t.Traffic.Dropped
 		all.Results += t.Results
 		all.ResultsByRows += t.ResultsByRows
 		all.ResultsRepeated += t.ResultsRepeated
@@ -74,8 +73,8 @@ func (r *rig) accounts() []account {
 			fmt.Sprintf("%d passed the proxy; %d + %d sent again", up.Messages, all.GradientFrames, all.Resent)},
 		{"damage up", upAll.Flipped, damaged(&server), fmt.Sprintf("%d frames with a bit changed; %d refused", upAll.Flipped,
 			damaged(&server))},
-		{"damage down", downAll.Flipped, all.Dropped, fmt.Sprintf("%d frames with a bit changed; %d dropped by trainers",
-			downAll.Flipped, all.Dropped)},
+		{"damage down", downAll.Flipped, all.Traffic.Dropped, fmt.Sprintf("%d frames with a bit changed; %d dropped by trainers",
+			downAll.Flipped, all.Traffic.Dropped)},
 		{"results", mean.Delivered() - mean.Flipped + all.ResultsByRows, all.Results + all.ResultsRepeated,
 			fmt.Sprintf("%d delivered, %d dropped and %d damaged on the way, %d told by rows; %d taken + %d once more; "+
 				"pulled %d times",

@@ -36,8 +36,8 @@ type errand struct {
 
 // tale is what a child says on standard output, one line each.
 type tale struct {
-	URL   string         `json:",omitempty"` // of a server that is ready
-	Stats *trainer.Stats `json:",omitempty"` // of a trainer that is through, every sum compared
+	URL   string                `json:",omitempty"` // of a server that is ready
+	Stats *schema.TrainerReport `json:",omitempty"` // of a trainer that is through, every sum compared
 }
 
 func runChild(text string) int {

@@ -44,7 +44,7 @@ func TestDataServerRestarts(t *testing.T) {
 				}
 			})
 			for i, s := range r.sessions {
-				if s.Stats().Reconnects == 0 {
+				if s.Stats().Traffic.Reconnects == 0 {
 					t.Errorf("trainer %d has not noticed", i)
 				}
 			}

@@ -52,7 +52,7 @@ func TestWayCutInMidRound(t *testing.T) {
 			})
 			reconnects := uint64(0)
 			for _, s := range r.sessions {
-				reconnects += s.Stats().Reconnects
+				reconnects += s.Stats().Traffic.Reconnects
 			}
 			if totals := r.proxy.Totals(); totals.Cut < cuts || reconnects == 0 {
 				t.Errorf("%d cuts, %d connections cut, %d reconnects", cuts, totals.Cut, reconnects)
@@ -70,7 +70,7 @@ func (r *rig) notLost() {
 		st := s.Stats()
 		r.t.Logf("trainer %d: %d frames, %d sent again, %d results, %d once more, %d pulls, %d reconnects, %d dropped", i,
 			st.GradientFrames,
-			st.Resent, st.Results, st.ResultsRepeated, st.Pulls, st.Reconnects, st.Dropped)
+			st.Resent, st.Results, st.ResultsRepeated, st.Pulls, st.Traffic.Reconnects, st.Traffic.Dropped)
 		if st.Results != rounds*st.Batches || st.GradientFrames < frames*st.Batches {
 			r.t.Errorf("trainer %d: %d results and %d frames of %d batches", i, st.Results, st.GradientFrames, st.Batches)
 		}
@@ -98,10 +98,10 @@ func TestReaderTooSlow(t *testing.T) {
 	r.notLost()
 	stats := r.server.Stats()
 	t.Logf("readers cut off: %d; frames that found no room: %d", stats.SlowReaders, stats.Dropped)
-	if stats.SlowReaders == 0 || r.sessions[1].Stats().Reconnects == 0 {
+	if stats.SlowReaders == 0 || r.sessions[1].Stats().Traffic.Reconnects == 0 {
 		t.Error("the slow reader was not cut off")
 	}
-	if n := r.sessions[0].Stats().Reconnects; n != 0 {
+	if n := r.sessions[0].Stats().Traffic.Reconnects; n != 0 {
 		t.Errorf("the other trainer was cut off too: %d reconnects", n)
 	}
 }

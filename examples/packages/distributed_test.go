@@ -57,7 +57,7 @@ type outcome struct {
 	digest   [32]byte
 	accuracy float64
 	model    *packages.Model
-	stats    trainer.Stats // of the training alone
+	stats    schema.TrainerReport // of the training alone
 	err      error
 }
 

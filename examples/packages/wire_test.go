@@ -27,8 +27,8 @@ func TestPlacementsSameAsSingleProcess(t *testing.T) {
 				if o.digest != want.Digest {
 					t.Errorf("%s: trainer %d: weights %x, want %x", placement, i, o.digest[:8], want.Digest[:8])
 				}
-				sent[placement] += o.stats.BytesSent
-				received[placement] += o.stats.BytesReceived
+				sent[placement] += o.stats.Traffic.BytesSent
+				received[placement] += o.stats.Traffic.BytesReceived
 				twice += o.stats.Resent + o.stats.Pulls + o.stats.LookupsRepeated
 			}
 		}
@@ -83,17 +83,17 @@ func TestWireTypesConverge(t *testing.T) {
 		}
 		got := lossOf(first.model, data)
 		t.Logf("%+v: loss %.5f, accuracy %.4f, %d bytes sent; float32: %.5f, %.4f, %d", wire, got, first.accuracy,
-			first.stats.BytesSent,
-			loss, plain.accuracy, plain.stats.BytesSent)
+			first.stats.Traffic.BytesSent,
+			loss, plain.accuracy, plain.stats.Traffic.BytesSent)
 		if math.Abs(got-loss) > 0.01*loss || math.Abs(first.accuracy-plain.accuracy) > 0.02 {
 			t.Errorf("%+v: loss %v and accuracy %v, with float32 %v and %v", wire, got, first.accuracy, loss, plain.accuracy)
 		}
 		if first.digest == plain.digest {
 			t.Errorf("%+v: the bits of float32: nothing was rounded", wire)
 		}
-		if first.stats.BytesSent > plain.stats.BytesSent*3/4 {
-			t.Errorf("%+v: %d bytes sent, %d with float32: want a quarter less at the least", wire, first.stats.BytesSent,
-				plain.stats.BytesSent)
+		if first.stats.Traffic.BytesSent > plain.stats.Traffic.BytesSent*3/4 {
+			t.Errorf("%+v: %d bytes sent, %d with float32: want a quarter less at the least", wire, first.stats.Traffic.BytesSent,
+				plain.stats.Traffic.BytesSent)
 		}
 	}
 }
