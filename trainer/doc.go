@@ -27,15 +27,15 @@
 // follows from these and the manifest (schema.Placement), so nothing is negotiated later. A batch has five steps
 // (batch.go):
 //
-//  1. keys.go, routing.go, lookups.go: the program names the keys of its lanes. The session asks for the distinct keys,
+//  1. tables.go, routing.go, lookups.go: the program names the keys of its lanes. The session asks for the distinct keys,
 //     in one message a shard and of all shards at once. Of tables by columns or whole it asks for bags, which come back
-//     pooled (pooled.go, bagasks.go).
+//     pooled (pooled.go).
 //  2. workload.go, step.go: the program computes lane after lane, forward, loss, backward.
 //  3. lanes.go, gradients.go, rowgrads.go: gradients are combined up the lane tree, dense ones chunk by chunk while the
 //     backward pass of the last lane runs, row gradients table by table. Gradients that travel in 16 bits are rounded
-//     once, when the sum of a hosted node is complete (quantize.go), with error feedback where the manifest has it. Row
-//     gradients that may travel as bags wait until all lanes of the node are there (baggrads.go).
-//  4. buckets.go, scatter.go, sender.go, link.go: sums go into frames that were built once. A frame leaves through the
+//     once, when the sum of a hosted node is complete (gradients.go), with error feedback where the manifest has it. Row
+//     gradients that may travel as bags wait until all lanes of the node are there (rowgrads.go).
+//  4. scatter.go, sender.go, connection.go: sums go into frames that were built once. A frame leaves through the
 //     window of its shard (fabric.Outbox) as soon as it is complete, or waits in the shard's queue until there is room.
 //  5. results.go, parameters.go: results build the next version of the parameters beside the current one. The two
 //     versions are swapped when all results of the batch are there.
@@ -68,7 +68,7 @@
 //   - reader.go: reads what was trained
 //   - share.go: answers who asks for parameters that trainers own
 //   - telemetry.go: heartbeats, and once a second a report: what the session does, which shard it waits for, the norm of
-//     a gradient (norm.go), and in mean a digest of the replica (fingerprint.go)
+//     a gradient (norm.go), and in mean a digest of the replica
 //   - lr.go: agrees to a change of learning rates, and acts on it from its batch on
 //
 // clipped.go clips by the global norm. trace.go notes when each bucket left and came back.
