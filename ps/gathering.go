@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/schema"
 	"gradbus/shard"
 	"gradbus/shard/round"
@@ -18,76 +18,46 @@ const (
 	// gatheredBytesMax bounds the frames that wait to be written: of one chunk with what an optimizer keeps.
 	gatheredBytesMax = 16 << 20
 	// gatherEvery is how long an answer is waited for before the trainer is asked again: it may not have the version yet.
-	// Where a ps that stands by is told, others wait for that: mirrorTick.
 	gatherEvery = 100 * time.Millisecond
 	// gatherWithin is after how long without any answer a version is given up.
 	gatherWithin = 30 * time.Second
 )
 
-// What trainers are asked for that have the parameters: for files, and for who stands by.
-const (
-	forFiles = iota
-	forStandby
-	gatherings
-)
-
-// gathering is what a worker asks trainers for: one chunk at a time, so that who takes it is not behind.
+// gathering is what a worker asks the trainer of lane 0 for: one chunk at a time, so that a disk keeps up. The saver
+// alone asks.
 type gathering struct {
-	every  time.Duration
-	use    sync.Mutex      // one at a time; lock order: use, then stepLock
 	number schema.Sequence // of the question that was asked last
 	asked  atomic.Uint64   // the number of the one that is open; 0: none is
 	came   *queue          // answers to it
 }
 
-func newGatherings() (all [gatherings]*gathering) {
-	for i, every := range [...]time.Duration{forFiles: gatherEvery, forStandby: mirrorTick} {
-		all[i] = &gathering{every: every, came: newQueue(gatheredBytesMax), number: schema.Sequence(i)}
-	}
-	return all
-}
-
-// gathers takes a frame of state where it is an answer to a question of this ps, and reports whether it is.
-func (w *worker) gathers(it *item) bool {
-	h := it.view.Head()
-	n, ok := shard.ReplicaAnswer(&h, w.config.Job.Trainers)
-	if !ok {
-		return false
-	}
-	if g := w.replicas[n%gatherings]; n != 0 && uint64(n) == g.asked.Load() {
-		g.came.put(*it) // what is dropped is asked for again
+// gathers takes a frame of state, which answers a question of this ps.
+func (w *worker) gathers(it *item) {
+	if n := uint64(it.view.Head().Sequence); n != 0 && n == w.gathered.asked.Load() {
+		w.gathered.came.put(*it) // what is dropped is asked for again
 	} else {
 		round.Release(it.payload)
 	}
-	return true
 }
 
-// taker takes what trainers have: a part of a checkpoint, or who stands by.
-type taker interface {
-	Tensor(state.Tensor) error
-	Rows(state.Rows) error
-}
-
-// gather gives what trainers have of a version, of the chunks that add up here and of the rows of tables that they
-// keep. The first answer is waited for so long: they may not have the version yet.
-func (w *worker) gather(ctx context.Context, what int, version schema.Version, within time.Duration, to taker) error {
-	g, chunks, rows := w.replicas[what], 0, []shard.ReplicaRows(nil)
-	g.use.Lock()
-	defer g.use.Unlock()
+// gather writes what trainers own of a version to a part of a checkpoint: the chunks that are asked for here, and the
+// rows of replicated tables. within is how long it waits for the first answer: the trainer may not have the version yet.
+func (w *worker) gather(ctx context.Context, version schema.Version, within time.Duration, to *checkpoint.Part) error {
+	chunks, rows := 0, []shard.ReplicaRows(nil)
 	w.shard(func(e *shard.Shard) { chunks, rows = e.ReplicaChunks(), e.RowsOfReplica() })
 	a := answer{version: version, to: to, pieces: shard.NewPieces(w.config.Job), within: within}
 	for i := range chunks {
 		ask := func(e *shard.Shard, n schema.Sequence) (shard.Output, error) { return e.AskReplica(i, version, n) }
-		if err := w.gatherOne(ctx, g, &a, ask); err != nil {
+		if err := w.gatherOne(ctx, &a, ask); err != nil {
 			return err
 		}
 	}
 	for i, r := range rows {
-		if err := w.gatherRows(ctx, g, &a, r); err != nil {
+		if err := w.gatherRows(ctx, &a, r); err != nil {
 			return err
 		}
 		if i+1 == len(rows) || rows[i+1].Table != r.Table {
-			w.gathered(g, version, r)
+			w.gatheredRows(version, r)
 		}
 	}
 	w.shard(func(e *shard.Shard) { e.DropReplica(version) })
@@ -95,51 +65,35 @@ func (w *worker) gather(ctx context.Context, what int, version schema.Version, w
 }
 
 // gatherRows asks for the rows of a partition, a stretch at a time, until all have come.
-func (w *worker) gatherRows(ctx context.Context, g *gathering, a *answer, r shard.ReplicaRows) error {
+func (w *worker) gatherRows(ctx context.Context, a *answer, r shard.ReplicaRows) error {
 	from, left, name := uint64(0), r.Rows, w.config.Job.Tables[r.Table].Name
-	to := a.to
-	defer func() { a.to = to }()
-	a.to = rowsTaker{to, func(rows *state.Rows) error {
+	a.check = func(rows *state.Rows) error {
 		if n := len(rows.Keys); rows.Table != name || n == 0 || n > left || rows.Keys[0] < from {
 			return fmt.Errorf("%d rows of table %q: want up to %d of partition %d of table %q, from key %d on", n, rows.Table,
 				left, r.Partition, name, from)
 		}
 		from, left, rows.Partition = rows.Keys[len(rows.Keys)-1]+1, left-len(rows.Keys), r.Partition
 		return nil
-	}}
+	}
 	for left > 0 {
 		ask := func(e *shard.Shard, n schema.Sequence) (shard.Output, error) {
 			return e.AskReplicaRows(r, from, a.version, n)
 		}
-		if err := w.gatherOne(ctx, g, a, ask); err != nil {
+		if err := w.gatherOne(ctx, a, ask); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// rowsTaker takes answers with rows of a partition.
-type rowsTaker struct {
-	taker
-	check func(*state.Rows) error
-}
-
-// Rows implements taker.
-func (t rowsTaker) Rows(r state.Rows) error {
-	if err := t.check(&r); err != nil {
-		return err
-	}
-	return t.taker.Rows(r)
-}
-
-// gathered tells who has a table that all rows have come that are asked for here. Where it does not hear that, it keeps
-// old rows until it copies the next version, or these are too many.
-func (w *worker) gathered(g *gathering, version schema.Version, r shard.ReplicaRows) {
+// gatheredRows tells the trainer that all rows of a table have come that are asked for here. A trainer that does not
+// hear that keeps old rows until it copies the next version, or these are too many.
+func (w *worker) gatheredRows(version schema.Version, r shard.ReplicaRows) {
 	var ask shard.Output
 	err := context.Canceled
-	g.number += gatherings
+	w.gathered.number++
 	w.shard(func(e *shard.Shard) {
-		ask, err = e.AskReplicaRows(r, w.config.Job.Tables[r.Table].Rows, version, g.number)
+		ask, err = e.AskReplicaRows(r, w.config.Job.Tables[r.Table].Rows, version, w.gathered.number)
 	})
 	if err == nil {
 		w.publish(&ask)
@@ -147,10 +101,11 @@ func (w *worker) gathered(g *gathering, version schema.Version, r shard.ReplicaR
 }
 
 // gatherOne asks until all of an answer has come.
-func (w *worker) gatherOne(ctx context.Context, g *gathering, a *answer,
+func (w *worker) gatherOne(ctx context.Context, a *answer,
 	next func(*shard.Shard, schema.Sequence) (shard.Output, error)) error {
+	g := w.gathered
 	a.came, a.left = nil, 0
-	g.number += gatherings
+	g.number++
 	g.asked.Store(uint64(g.number))
 	defer func() {
 		g.asked.Store(0)
@@ -172,12 +127,11 @@ func (w *worker) gatherOne(ctx context.Context, g *gathering, a *answer,
 			}
 			a.from = ask.To
 			w.publish(&ask)
-			again.Reset(g.every)
+			again.Reset(gatherEvery)
 		case <-g.came.wake:
 			items := g.came.swap(nil)
 			for n := range items {
-				h := items[n].view.Head()
-				if number, _ := shard.ReplicaAnswer(&h, w.config.Job.Trainers); number != g.number {
+				if items[n].view.Head().Sequence != g.number {
 					round.Release(items[n].payload) // it has come twice, to the question before
 					continue
 				}
@@ -198,13 +152,12 @@ func (w *worker) gatherOne(ctx context.Context, g *gathering, a *answer,
 	return nil
 }
 
-var errNotCopied = errors.New("has nothing of version")
-
 // answer is what has come of a chunk.
 type answer struct {
 	version schema.Version
 	from    schema.Member
-	to      taker
+	to      *checkpoint.Part
+	check   func(*state.Rows) error // of rows that come; it puts their partition in
 	pieces  *shard.Pieces
 	within  time.Duration // something of it is waited for
 	came    []bool        // frames; empty before the first
@@ -225,7 +178,7 @@ func (a *answer) take(w *worker, it *item) error {
 		return fmt.Errorf("version %d of trainer %s: %w", a.version, a.from, err)
 	}
 	if len(it.view.Values()) == 0 {
-		return fmt.Errorf("trainer %s %w %d any more", a.from, errNotCopied, a.version)
+		return fmt.Errorf("trainer %s has nothing of version %d any more", a.from, a.version)
 	}
 	if a.came == nil {
 		a.came, a.left = make([]bool, h.Chunks), int(h.Chunks)
@@ -242,8 +195,14 @@ func (a *answer) take(w *worker, it *item) error {
 			err = a.to.Tensor(t)
 		}
 	}
-	if piece.Rows != nil {
-		err = a.to.Rows(*piece.Rows)
+	switch {
+	case piece.Rows == nil:
+	case a.check == nil:
+		err = errors.New("rows where a parameter is asked for")
+	default:
+		if err = a.check(piece.Rows); err == nil {
+			err = a.to.Rows(*piece.Rows)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("version %d of trainer %s: %w", a.version, a.from, err)

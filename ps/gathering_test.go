@@ -1,7 +1,6 @@
 package ps
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -97,24 +96,20 @@ func TestGatheredAnswers(t *testing.T) {
 	}
 }
 
-// Frames of state are taken by who has asked for them: the ps for its own question, while that is open, and else the
-// shard, which passes them on.
+// Of frames of state those are kept that answer the question that is open; under number 0 the ps asks nothing.
 func TestGatheringTakesItsOwn(t *testing.T) {
-	const trainers = 3
-	for number, want := range map[schema.Sequence]string{
-		5*(trainers+1) + trainers: "true 1", // the fifth question of the ps, which is open
-		4*(trainers+1) + trainers: "true 0", // one before
-		trainers:                  "true 0", // the ps asks nothing under number 0
-		5*(trainers+1) + 1:        "false 0",
-	} {
-		w := &worker{config: shard.Config{Job: &schema.Job{Trainers: trainers}}, replicas: newGatherings()}
-		g := w.replicas[forStandby]
-		g.asked.Store(5)
+	for _, c := range []struct {
+		open   uint64
+		number schema.Sequence
+		kept   int
+	}{{5, 5, 1}, {5, 4, 0}, {0, 0, 0}} {
+		w := &worker{gathered: &gathering{came: newQueue(gatheredBytesMax)}}
+		w.gathered.asked.Store(c.open)
 		f := shardtest.NewFrame(t, schema.Layout{Kind: schema.KindState, Values: 4})
-		f.SetHead(schema.Head{Flags: schema.FlagParameters, Sequence: number})
-		took := w.gathers(&item{view: f.View()})
-		if got := fmt.Sprint(took, " ", len(g.came.swap(nil))); got != want {
-			t.Errorf("number %d: %s, want %s", number, got, want)
+		f.SetHead(schema.Head{Flags: schema.FlagParameters, Sequence: c.number})
+		w.gathers(&item{view: f.View()})
+		if kept := len(w.gathered.came.swap(nil)); kept != c.kept {
+			t.Errorf("number %d, while %d is open: %d are kept, want %d", c.number, c.open, kept, c.kept)
 		}
 	}
 }

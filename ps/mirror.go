@@ -165,7 +165,7 @@ func (m *mirroring) tell(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, errPreempted), errors.Is(err, errMissed), errors.Is(err, errNotCopied):
+		case errors.Is(err, errPreempted), errors.Is(err, errMissed):
 			pause = mirrorTick
 		case err != nil:
 			m.a.server.log.Warn("the ps that stands by is told later", "job", m.a.manifest.Name, "version", uint64(v),
@@ -363,9 +363,6 @@ func (m *mirroring) sendShard(ctx context.Context, i int, v, since schema.Versio
 			e.EndCopy()
 		}
 	})
-	if err == nil {
-		err = w.gather(ctx, forStandby, v, gatherWithin, seriesTaker{pieces, &series})
-	}
 	if err != nil {
 		return fmt.Errorf("version %d of %s: %w", v, w.member, err)
 	}
@@ -401,20 +398,4 @@ func (m *mirroring) handOver() {
 		return
 	}
 	nudge(m.hurry)
-}
-
-// seriesTaker tells who stands by what trainers have.
-type seriesTaker struct {
-	pieces *shard.Pieces
-	series *shard.Series
-}
-
-// Tensor implements taker.
-func (t seriesTaker) Tensor(tensor state.Tensor) error {
-	return t.pieces.Write(t.series, &state.CopyPiece{Tensors: []state.Tensor{tensor}})
-}
-
-// Rows implements taker.
-func (t seriesTaker) Rows(rows state.Rows) error {
-	return t.pieces.Write(t.series, &state.CopyPiece{Rows: &rows})
 }

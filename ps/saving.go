@@ -330,7 +330,7 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	if !copying { // trainers will have the version
 		within = moduleWithin
 	}
-	if err := w.gather(ctx, forFiles, version, within, part); err != nil {
+	if err := w.gather(ctx, version, within, part); err != nil {
 		return version, err
 	}
 	if err := modules.Tensors(part.Tensor); err != nil {

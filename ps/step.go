@@ -24,7 +24,8 @@ const sparseHereBytes = 16 << 10
 // from one goroutine a connection, in their order, which is kept.
 func (w *worker) deliver(it *item) bool {
 	h := it.view.Head()
-	if h.Kind == schema.KindState && w.gathers(it) {
+	if h.Kind == schema.KindState {
+		w.gathers(it)
 		return true
 	}
 	it.came = time.Now()

@@ -62,7 +62,7 @@ type worker struct {
 	saver       *saver                    // nil where nothing is written
 	saving      atomic.Bool               // a part is being written
 	part        atomic.Pointer[schema.CheckpointPart]
-	replicas    [gatherings]*gathering // of what trainers have
+	gathered    *gathering // of what trainers own
 
 	send func(to schema.Member, subject fabric.Subject, frame fabric.Payload)
 	// told that the shard is ready, or goes by other generations (nil), and once that it failed
@@ -98,7 +98,7 @@ func newWorker(s *Server, c shard.Config, window int64, log *slog.Logger, send f
 		queue: newQueue(int(queueBytes(len(c.Contributors), window))), ask: make(chan struct{}, 1),
 		left: make(chan struct{}, 1), ackWake: make(chan struct{}, 1), done: make(chan struct{}),
 		limit: fabric.Limiter{PerSecond: refusalsPerSecond}, send: send, result: result, window: window,
-		replicas: newGatherings(),
+		gathered: &gathering{came: newQueue(gatheredBytesMax)},
 	}
 	w.watch = newWatch(&c, w.timed, s.rounds)
 	w.config.OnClosing = w.watch.closing
@@ -160,9 +160,7 @@ func (w *worker) run(ctx context.Context) {
 	stop()
 	saving.Wait()
 	w.queue.close()
-	for _, g := range w.replicas {
-		g.came.close()
-	}
+	w.gathered.came.close()
 	if w.modules != nil {
 		w.modules.Close()
 	}

@@ -57,15 +57,6 @@ func (p *Placement) IndexOfChunk(b Bucket, c Chunk) int {
 	return p.chunks[p.firstChunks[b]+int(c)].index
 }
 
-// KeptBy is the trainer that a dense chunk is asked of when a version is written down, where trainers have the
-// parameters: each has its share of the chunks.
-func (p *Placement) KeptBy(b Bucket, c Chunk) int {
-	return (p.firstChunks[b] + int(c)) % p.job.Trainers
-}
-
-// TableKeptBy is the trainer that the rows of a replicated table are asked of when a version is written down.
-func (p *Placement) TableKeptBy(t Table) int { return int(t) % p.job.Trainers }
-
 // OwnedChunks is the dense chunks that an owner adds up, bucket by bucket, in the order in which their rounds are sent.
 func (p *Placement) OwnedChunks(owner int) []ChunkRef {
 	var owned []ChunkRef

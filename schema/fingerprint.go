@@ -4,4 +4,4 @@ package schema
 
 // Fingerprint is a digest of all that two programs must read alike: the frames' schema, the kinds and what they hold,
 // reasons, and the control messages with the names and types of their fields.
-const Fingerprint = "fea59b2d145ef286"
+const Fingerprint = "47a695ccdfb123e8"

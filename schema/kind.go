@@ -103,10 +103,8 @@ const (
 	// acknowledged at once. A receiver that waits for a quarter of what it granted might wait for more than may come.
 	FlagNarrow uint32 = 1 << 7
 	// FlagCopy, of a mean, or of rows that answer a lookup: the version that it makes, or that they are of, is being
-	// written down, and trainers are asked for what they have of it.
+	// written down, and the trainer of lane 0 is asked for what trainers own of it.
 	FlagCopy uint32 = 1 << 8
-	// FlagMirror, likewise: a ps that stands by is told of the version.
-	FlagMirror uint32 = 1 << 9
 )
 
 // rule is what a kind's frames hold; the table in docs/protocol.md is made from it. What a kind does not have is zero,
@@ -154,13 +152,11 @@ var rules = [kindMax + 1]rule{
 	KindDense: {place: placeChunk, node: always, weight: true, offset: true, flags: FlagNarrow, values: true, half: true},
 	KindSparse: {place: placeChunk, node: always, weight: true, flags: FlagNarrow, values: true, half: true, keys: true,
 		rows: true, bags: true},
-	KindMean: {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters | FlagCopy | FlagMirror,
-		values: true, keys: true, someRow: true},
+	KindMean: {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters | FlagCopy, values: true,
+		keys: true, someRow: true},
 	KindLookup: {place: placeChunk, keys: true, bags: true},
-	KindRows: {place: placeSeries, weight: true, offset: true, flags: FlagMore | FlagCopy | FlagMirror, values: true,
-		keys: true,
-		rows: true, bags: true,
-		pooled: true},
+	KindRows: {place: placeSeries, weight: true, offset: true, flags: FlagMore | FlagCopy, values: true, keys: true,
+		rows: true, bags: true, pooled: true},
 	KindPull:      {place: placeSeries, flags: FlagParameters, keys: true},
 	KindAck:       {ack: true},
 	KindControl:   {flags: FlagComplete, body: always},

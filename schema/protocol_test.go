@@ -30,7 +30,7 @@ func needs(t *testing.T, doc, what, text string) {
 func flagNames(flags uint32) string {
 	var names []string
 	for i, name := range []string{"more", "parameters", "evaluate", "input", "step", "gradients", "complete", "narrow",
-		"copy", "mirror"} {
+		"copy"} {
 		if flags&(1<<i) != 0 {
 			names = append(names, name)
 		}

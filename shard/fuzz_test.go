@@ -67,8 +67,7 @@ func TestFuzzFramesAreTaken(t *testing.T) {
 		z.shard.Close()
 	}
 	t.Logf("%d batches, %v taken of %v", batches, taken, reasons)
-	for _, k := range []schema.Kind{schema.KindDense, schema.KindSparse, schema.KindLookup, schema.KindPull,
-		schema.KindState} {
+	for _, k := range []schema.Kind{schema.KindDense, schema.KindSparse, schema.KindLookup, schema.KindPull} {
 		if taken[k] < 20 {
 			t.Errorf("%d frames of kind %v were taken", taken[k], k)
 		}
@@ -277,7 +276,7 @@ func (z *fuzzed) frame(in *fuzzInput) (from schema.Member, frame []byte) {
 	kind := schema.Kind(1 + in.below(int(schema.KindState)))
 	if usual := in.next(); usual < 200 {
 		kind = [...]schema.Kind{schema.KindDense, schema.KindDense, schema.KindDense, schema.KindSparse, schema.KindSparse,
-			schema.KindLookup, schema.KindPull, schema.KindState}[usual%8]
+			schema.KindLookup, schema.KindPull, schema.KindPull}[usual%8]
 	}
 	node := fuzzNodes[in.below(4)]
 	from = schema.TrainerMember(min(1, int(node.First)))
@@ -310,7 +309,7 @@ func (z *fuzzed) frame(in *fuzzInput) (from schema.Member, frame []byte) {
 func (z *fuzzed) parts(h *schema.Head, in *fuzzInput) (l schema.Layout, sections []schema.Section) {
 	l.Kind = h.Kind
 	owned, rows := z.place.OwnedChunks(z.owner), z.place.SparseBucket(z.owner)
-	if place := z.place.OfTrainers(); place != nil && (h.Kind == schema.KindPull || h.Kind == schema.KindState) {
+	if place := z.place.OfTrainers(); place != nil && h.Kind == schema.KindPull {
 		owned = place.OwnedChunks(z.owner)
 	}
 	chunk := func() {
@@ -345,10 +344,7 @@ func (z *fuzzed) parts(h *schema.Head, in *fuzzInput) (l schema.Layout, sections
 		}
 		h.Chunks = 0
 	case schema.KindState:
-		z.state(h, &l, in)
-		if in.below(4) == 0 {
-			h.Flags, l.Values, sections = 0, in.below(60), z.section(in, in.below(3))
-		}
+		l.Values, sections = in.below(60), z.section(in, in.below(3))
 	case schema.KindForward, schema.KindBackward, schema.KindOutput:
 		l.Values, h.Sequence = 1+in.below(8), 1
 	}
@@ -360,17 +356,6 @@ func (z *fuzzed) parts(h *schema.Head, in *fuzzInput) (l schema.Layout, sections
 	}
 	l.Sections = len(sections)
 	return l, sections
-}
-
-// state makes an answer to what the owner has asked for.
-func (z *fuzzed) state(h *schema.Head, l *schema.Layout, in *fuzzInput) {
-	asker := in.below(3)
-	h.Sequence, h.Flags = numberFor(asker, 2, schema.Sequence(in.number())), schema.FlagParameters
-	l.Values = 3 * (1 + len(state.SlotsOf(z.job.OptimizerOfParameter(0))))
-	h.Weight = float64(in.below(4))
-	if in.odd() {
-		l.Values, h.Flags = in.below(9), 0
-	}
 }
 
 // sections are some of the tables, with so many keys at most.

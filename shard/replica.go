@@ -8,22 +8,18 @@ import (
 	"gradbus/shard/state"
 )
 
-// Where trainers have the parameters, all of them have the same at one version, with what the optimizer keeps, and
-// shards have neither. Whoever begins in the middle of the job, and whoever writes a version down, needs them. They ask
-// for one chunk after the other:
+// Where trainers own dense parameters, all of them have the same at one version, with what the optimizer keeps, and
+// shards have neither. A version that is written down needs them, and so does each trainer after a restart:
 //
-//   - A trainer asks the shard of the chunk. That has the version that the job was resumed with, while anybody may begin
-//     with it. What it is asked of a later version it asks one of the other trainers, each in turn, and passes the
-//     answer on. So trainers need no way to each other.
-//   - What is written down, or told to who stands by, is asked for by the ps of the shard (AskReplica): each chunk of
-//     one trainer. Trainers hear from the result of the batch before, or from rows in place of that, that the version is
-//     wanted (schema.FlagCopy, FlagMirror), and keep a copy of what they will be asked for, one for each of the two.
+//   - The ps of a shard asks the trainer of lane 0, one chunk after the other (AskReplica). Trainers hear from the result
+//     of the batch before, or from rows in place of that, that the version is written down (schema.FlagCopy), and that
+//     trainer keeps a copy of what it will be asked for.
+//   - A trainer of a run that begins with a version asks the shard of each chunk, which has read it, until the second
+//     batch is over.
 //
 // Where trainers add up their parameters among themselves, a chunk is asked for where it would be if shards did. Rows
-// of replicated tables are asked for where they would be if they were not replicated, a stretch at a time: by trainers
-// of the shard that was resumed, and by the ps of one trainer (AskReplicaRows).
-//
-// The number of what a shard asks tells for whom: see askerOf. Who is not answered asks again.
+// of replicated tables are asked for where they would be if they were not replicated, a stretch at a time
+// (AskReplicaRows). An asker that gets no answer asks again.
 
 // replica is what a shard knows of the parameters that trainers have.
 type replica struct {
@@ -34,7 +30,6 @@ type replica struct {
 	resumed *state.Dense      // its chunks; nil: there are none
 	tables  []*state.Array    // its rows, by table; nil of those that are not replicated
 	pieces  *Pieces           // of what trainers have
-	turn    int               // whom it has asked last
 }
 
 // ReplicaRows is a partition of a replicated table, and how many rows it has, of which there is one at least.
@@ -42,24 +37,6 @@ type ReplicaRows struct {
 	Table     schema.Table
 	Partition schema.Partition
 	Rows      int
-}
-
-// numberFor is the number under which a shard asks what an asker calls n, and askerOf the other way round. The asker is
-// one of so many trainers, or the shard's own ps, which comes after them.
-func numberFor(asker, trainers int, n schema.Sequence) schema.Sequence {
-	return n*schema.Sequence(trainers+1) + schema.Sequence(asker)
-}
-
-func askerOf(trainers int, number schema.Sequence) (asker int, n schema.Sequence) {
-	all := schema.Sequence(trainers + 1)
-	return int(number % all), number / all
-}
-
-// ReplicaAnswer is the number under which AskReplica was called, where a frame of one of so many trainers may be an
-// answer to that.
-func ReplicaAnswer(h *schema.Head, trainers int) (n schema.Sequence, ok bool) {
-	asker, n := askerOf(trainers, h.Sequence)
-	return n, h.Kind == schema.KindState && asker == trainers
 }
 
 // placeReplica finds the chunks that are asked for here: of parameters that all trainers have at one version.
@@ -85,21 +62,24 @@ func (s *Shard) placeReplica() {
 // ReplicaChunks is how many chunks of trainers are asked for here.
 func (s *Shard) ReplicaChunks() int { return len(s.replica.chunks) }
 
-// AskReplica asks a trainer for the i-th of these chunks at a version that trainers have copied. Which one is asked
-// for a chunk follows from the chunk (schema.Placement.KeptBy).
+// AskReplica asks the trainer of lane 0 for the i-th of these chunks at a version that it has copied. The answer has the
+// number of the question, n.
 func (s *Shard) AskReplica(i int, v schema.Version, n schema.Sequence) (Output, error) {
 	c := s.replica.chunks[i]
-	to := s.config.Placement.KeptBy(c.Bucket, c.Chunk)
-	return s.askReplica(to, schema.Head{Batch: schema.Batch(v), Bucket: c.Bucket, Chunk: c.Chunk,
-		Sequence: numberFor(len(s.config.Contributors), len(s.config.Contributors), n)})
+	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull})
+	if err != nil {
+		return Output{}, err
+	}
+	return s.sealAsk(f, schema.Head{Batch: schema.Batch(v), Bucket: c.Bucket, Chunk: c.Chunk, Chunks: c.Chunk + 1,
+		Sequence: n}), nil
 }
 
 // RowsOfReplica are the partitions of replicated tables that are asked for here: table by table, partitions ascending.
 func (s *Shard) RowsOfReplica() []ReplicaRows { return s.replica.rows }
 
-// AskReplicaRows asks a trainer for the rows of one of these from a key on, at a version that trainers have copied. It
-// tells that those before have come. Of a key behind the last of the table there is no answer: all rows have come that
-// are asked for here. One trainer is asked for all rows of a table (schema.Placement.TableKeptBy).
+// AskReplicaRows asks the trainer of lane 0 for the rows of one of these from a key on, at a version that it has copied.
+// It tells that those before have come. Of a key behind the last of the table there is no answer: all rows have come that
+// are asked for here.
 func (s *Shard) AskReplicaRows(r ReplicaRows, from uint64, v schema.Version, n schema.Sequence) (Output, error) {
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull, Keys: 1, Sections: 1})
 	if err != nil {
@@ -107,53 +87,33 @@ func (s *Shard) AskReplicaRows(r ReplicaRows, from uint64, v schema.Version, n s
 	}
 	f.SetSection(0, schema.Section{Table: r.Table, Dim: uint32(s.config.Job.Tables[r.Table].Dim), Count: 1})
 	f.Keys()[0] = from
-	asker := len(s.config.Contributors)
-	return s.sealAsk(f, s.config.Placement.TableKeptBy(r.Table), schema.Head{Batch: schema.Batch(v),
-		Bucket: schema.Bucket(r.Partition), Sequence: numberFor(asker, asker, n)}), nil
+	return s.sealAsk(f, schema.Head{Batch: schema.Batch(v), Bucket: schema.Bucket(r.Partition), Sequence: n}), nil
 }
 
-// askReplica asks a trainer for a chunk.
-func (s *Shard) askReplica(to int, h schema.Head) (Output, error) {
-	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull})
-	if err != nil {
-		return Output{}, err
-	}
-	h.Chunks = h.Chunk + 1
-	return s.sealAsk(f, to, h), nil
-}
-
-// sealAsk is a question to a trainer.
-func (s *Shard) sealAsk(f *schema.Frame, to int, h schema.Head) Output {
-	h.Job, h.Generation, h.Lanes = s.config.RunID, s.since[to], uint16(s.config.Job.Lanes)
+// sealAsk returns a question to the trainer of lane 0.
+func (s *Shard) sealAsk(f *schema.Frame, h schema.Head) Output {
+	const zero = 0
+	h.Job, h.Generation, h.Lanes = s.config.RunID, s.since[zero], uint16(s.config.Job.Lanes)
 	h.Flags = schema.FlagParameters
 	f.SetHead(h)
-	return Output{Kind: schema.KindPull, To: s.config.Contributors[to].Member, Batch: h.Batch, Bucket: h.Bucket,
+	return Output{Kind: schema.KindPull, To: s.config.Contributors[zero].Member, Batch: h.Batch, Bucket: h.Bucket,
 		Frame: f.Seal(), Built: f}
 }
 
-// pullReplica answers a trainer that asks for a chunk of parameters which trainers have, or asks another one.
+// pullReplica answers a trainer that asks for a chunk of parameters which the run began with.
 func (s *Shard) pullReplica(contributor int, h *schema.Head) (*refusal, error) {
 	r, v := &s.replica, schema.Version(h.Batch)
-	i := r.place.IndexOfChunk(h.Bucket, h.Chunk)
-	if r.resumed != nil && r.at == v {
-		return nil, s.tellReplica(contributor, h, &state.CopyPiece{Tensors: r.resumed.Pieces(i, v)})
-	}
-	others := len(s.config.Contributors) - 1
-	if others == 0 {
+	if r.resumed == nil || r.at != v {
 		return s.gone(v), nil
 	}
-	r.turn++
-	to := (contributor + 1 + r.turn%others) % (others + 1)
-	asked, err := s.askReplica(to, schema.Head{Batch: h.Batch, Bucket: h.Bucket, Chunk: h.Chunk,
-		Sequence: numberFor(contributor, others+1, h.Sequence)})
-	s.outputs = append(s.outputs, asked)
-	return nil, err
+	i := r.place.IndexOfChunk(h.Bucket, h.Chunk)
+	return nil, s.tellReplica(contributor, h, &state.CopyPiece{Tensors: r.resumed.Pieces(i, v)})
 }
 
 // gone says that a version is not here any more.
 func (s *Shard) gone(v schema.Version) *refusal {
 	return schema.Refuse(schema.ReasonStaleBatch,
-		"parameters of version %d were with trainers that are gone: join anew, and resume the job", v)
+		"parameters of version %d are not here: want the version that the run began with", v)
 }
 
 // tellReplica tells a trainer a piece of what the job was resumed with.
@@ -179,33 +139,6 @@ func (s *Shard) pullReplicaRows(contributor int, h *schema.Head, v *schema.View)
 func (s *Shard) replicaHead(contributor int, b schema.Batch, n schema.Sequence) schema.Head {
 	return schema.Head{Job: s.config.RunID, Generation: s.since[contributor], Batch: b, Lanes: uint16(s.config.Job.Lanes),
 		Sequence: n}
-}
-
-// stepState passes on what a trainer says of its parameters to the one that has asked for it.
-func (s *Shard) stepState(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
-	asker, n := askerOf(len(s.config.Contributors), h.Sequence)
-	if asker == len(s.config.Contributors) || asker == contributor {
-		return schema.Refuse(schema.ReasonUnknownKind, "state number %d, which nobody has asked for", h.Sequence), nil
-	}
-	if len(v.Sections()) > 0 {
-		return schema.Refuse(schema.ReasonWrongShape, "%d sections of state: want that of a parameter", len(v.Sections())),
-			nil
-	}
-	if _, err := s.replica.pieces.Read(v); err != nil {
-		return schema.Refusing(err), nil
-	}
-	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindState, Values: len(v.Values())})
-	if err != nil {
-		return nil, err
-	}
-	copy(f.Values(), v.Values())
-	passed := s.replicaHead(asker, h.Batch, n)
-	passed.Bucket, passed.Chunk, passed.Chunks = h.Bucket, h.Chunk, h.Chunks
-	passed.Offset, passed.Weight, passed.Flags = h.Offset, h.Weight, h.Flags
-	f.SetHead(passed)
-	f.Seal()
-	s.output(schema.KindState, s.config.Contributors[asker].Member, h.Batch, h.Bucket, f)
-	return nil, nil
 }
 
 // resumable is what parameters of a version are put into: the shard's own, or those that trainers will ask for; nil
@@ -305,17 +238,11 @@ func (s *Shard) OfTrainers() (e state.Extent) {
 	return e
 }
 
-// asksToCopy is the flags of the result that makes a version, or of rows of it, where it is to be written down, or told
-// to who stands by.
+// asksToCopy returns the flags of the result that makes a version, or of rows of it, by which trainers hear that it is
+// written down.
 func (s *Shard) asksToCopy(v schema.Version) (flags uint32) {
-	if s.replica.place == nil || v == 0 { // trainers have nothing to copy
+	if s.replica.place == nil || v == 0 || v != s.copies.At { // trainers have nothing to copy
 		return 0
 	}
-	if v == s.copies.At {
-		flags |= schema.FlagCopy
-	}
-	if v == s.mirror.At {
-		flags |= schema.FlagMirror
-	}
-	return flags
+	return schema.FlagCopy
 }

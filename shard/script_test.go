@@ -29,8 +29,7 @@ import (
 //	lookup from= batch= [chunk=] [number=]             then lines "table: key key ..."
 //	pull from= batch= bucket= [chunk=] [parameters] [number=]
 //	copy at=                                           the version is to be written down
-//	ask batch= chunk= number=                          what of it the trainers have is asked for
-//	replica from= batch= number= values= [value=] [chunk=i/n]   a trainer says what it has
+//	ask batch= chunk= number=                          what the trainers own of it is asked for
 //	rows from= batch= table= partition= cursor= max=   pulls rows of a partition
 //	gone who=                                          a trainer of a grouped job that will contribute no more
 //	heartbeat, waiting, state
@@ -84,8 +83,6 @@ func (s *script) run() string {
 		var b strings.Builder
 		s.tell(&b, &o)
 		return b.String()
-	case "replica":
-		return s.replica()
 	case "heartbeat":
 		f := shardtest.NewFrame(s.t, schema.Layout{Kind: schema.KindHeartbeat})
 		f.SetHead(schema.Head{Job: shardtest.RunID, Generation: 2})
@@ -328,18 +325,6 @@ func (s *script) pull() string {
 		h.Flags, h.Sequence = schema.FlagParameters, schema.Sequence(s.count("number", 0))
 	}
 	f.SetHead(h)
-	return s.step(f)
-}
-
-func (s *script) replica() string {
-	n := s.count("values", 1)
-	f := shardtest.NewFrame(s.t, schema.Layout{Kind: schema.KindState, Values: 4 * n})
-	h := s.head()
-	h.Flags, h.Sequence = schema.FlagParameters, schema.Sequence(s.count("number", 0))
-	f.SetHead(h)
-	for i := range f.Float32s() {
-		f.Float32s()[i] = float32(s.number("value", 0))
-	}
 	return s.step(f)
 }
 

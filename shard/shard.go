@@ -207,8 +207,6 @@ func (s *Shard) take(contributor int, h *schema.Head, v *schema.View, payload Pa
 		return s.stepLookup(contributor, h, v, payload)
 	case schema.KindPull:
 		return s.stepPull(contributor, h, v)
-	case schema.KindState:
-		return s.stepState(contributor, h, v)
 	}
 	return schema.Refuse(schema.ReasonUnknownKind, "a shard takes no frames of kind %v", h.Kind), nil
 }

@@ -28,10 +28,10 @@ type results struct {
 	rowsTold bool               // shards tell of rounds over rows by their results alone, which have rows in them
 	times    []*bucketTrace     // of batch b at b % len: ahead+1; nil where nobody wants to know
 
-	copies   [2]atomic.Uint64 // the versions that were to be written down and told last (copyFlags); 0: none was
-	replicas *replicas        // where results over rows go
-	clipped  *clipped         // what of a batch is stepped when all of it is there; nil for nothing
-	first    schema.Batch     // that this trainer takes part in: what came of those before it is told
+	copied   atomic.Uint64 // the version that was to be written down last; 0: none was
+	replicas *replicas     // where results over rows go
+	clipped  *clipped      // what of a batch is stepped when all of it is there; nil for nothing
+	first    schema.Batch  // that this trainer takes part in: what came of those before it is told
 }
 
 // rowOwner is an owner who has a sparse round in every batch.
@@ -107,7 +107,7 @@ func (r *results) take(owner int, pulled bool, b schema.Batch, v *schema.View) (
 	h := v.Head()
 	c := exchange.Result{Owner: owner, Batch: b, Version: h.Batch + 1, Weight: h.Weight, Pulled: pulled}
 	h.Batch = b
-	r.noteCopies(h.Flags, schema.Version(b)+1)
+	r.noteCopy(h.Flags, schema.Version(b)+1)
 	chunk := r.find(&h, &c)
 	lost, err = r.put(&c, h.Bucket, func() error { return r.apply(owner, chunk, &h, v) })
 	if err != nil {
@@ -117,12 +117,10 @@ func (r *results) take(owner int, pulled bool, b schema.Batch, v *schema.View) (
 	return lost, err
 }
 
-// noteCopies notes that a version is to be copied, where flags say so.
-func (r *results) noteCopies(flags uint32, v schema.Version) {
-	for i, flag := range copyFlags {
-		if flags&flag != 0 {
-			r.copies[i].Store(uint64(v))
-		}
+// noteCopy notes that a version is written down, if flags say so.
+func (r *results) noteCopy(flags uint32, v schema.Version) {
+	if flags&schema.FlagCopy != 0 {
+		r.copied.Store(uint64(v))
 	}
 }
 
@@ -240,7 +238,7 @@ func (r *results) applyRows(owner int, v *schema.View) error {
 
 // roundOver notes what rows say besides: that the shard's round which made their version is over.
 func (r *results) roundOver(shard int, h *schema.Head) error {
-	r.noteCopies(h.Flags, schema.Version(h.Batch))
+	r.noteCopy(h.Flags, schema.Version(h.Batch))
 	if version := h.Batch - min(h.Batch, schema.Batch(h.Offset)); version > 0 {
 		return r.over(shard, version-1, h.Weight)
 	}

@@ -14,11 +14,11 @@ import (
 	"gradbus/trainer/internal/exchange"
 )
 
-// Where trainers have the parameters and their optimizer (apply "mean"), a version is written down, and a place is
-// taken over, by asking those who have it, by way of the shards: see shard/replica.go.
+// Where trainers own dense parameters and their optimizer (apply "mean"), the trainer of lane 0 sends a version that is
+// written down to the shards, and all trainers receive it from there after a restart: see shard/replica.go.
 
-// share is copies of what this trainer gives of a version that is written down, and of one that who stands by is told:
-// some chunks, with what the optimizer keeps of them. The other trainers give the other chunks.
+// share is what the trainer of lane 0 sends of a version: a copy of the dense parameters and of replicated tables, with
+// what their optimizers keep.
 type share struct {
 	*connection
 	exchange *exchanging
@@ -28,59 +28,38 @@ type share struct {
 	replicas *replicas
 	pieces   *shard.Pieces
 
-	mu     sync.Mutex // guards what follows; before locks of tables
-	copies [len(copyFlags)]shareCopy
+	mu      sync.Mutex     // guards what follows; before locks of tables
+	version schema.Version // that was copied last; 0: none was
+	chunks  [][]state.Tensor
+	rows    map[schema.Table]*sharedRows
 }
 
-// shareCopy is this trainer's share of a version; of 0 before the first.
-type shareCopy struct {
-	version schema.Version
-	chunks  map[int][]state.Tensor
-	rows    map[schema.Table]*sharedRows // replicated tables that are asked of this trainer
-}
-
-// copyFlags are the flags by which results say that a version is to be copied, each in place of the one before.
-var copyFlags = [...]uint32{schema.FlagCopy, schema.FlagMirror}
-
-// copyAt copies this trainer's share of a version that has just become whole, where results have said so. Nothing
-// changes it meanwhile: the next batch has no results before this trainer has sent its part.
+// copyAt copies a version that has just become whole, if results have said that it is written down and this trainer has
+// lane 0. Nothing changes the version meanwhile: the next batch has no results before this trainer has sent its part.
 func (s *share) copyAt(v schema.Version) {
-	var wanted []int
-	for i := range copyFlags {
-		if s.results.copies[i].Load() == uint64(v) {
-			wanted = append(wanted, i)
-		}
-	}
-	if len(wanted) == 0 {
+	if s.joined.FirstLane != 0 || s.results.copied.Load() != uint64(v) {
 		return
 	}
-	chunks := map[int][]state.Tensor{}
-	for i := range s.flat.rounds {
-		c := &s.flat.rounds[i]
-		if schema.TrainerMember(s.place.KeptBy(c.bucket, c.chunk)) == s.joined.Member {
-			chunks[i] = state.Cloned(s.params.state.Pieces(i, v))
-		}
+	chunks := make([][]state.Tensor, len(s.flat.rounds))
+	for i := range chunks {
+		chunks[i] = state.Cloned(s.params.state.Pieces(i, v))
 	}
-	rows := s.copyRows(wanted)
+	rows := s.copyRows()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, i := range wanted {
-		s.copies[i] = shareCopy{v, chunks, rows}
-	}
+	s.version, s.chunks, s.rows = v, chunks, rows
 }
 
 // replicaAt returns a chunk at a version that is asked for. It is not known before the version is whole here, and has
 // nothing if the version is over and was not copied.
 func (s *share) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor, known bool) {
-	over := s.newest() >= v // before it is looked for
+	known = s.newest() >= v // before it is looked for
 	s.mu.Lock()
-	for i := range s.copies {
-		if c := &s.copies[i]; c.version == v && !known {
-			tensors, known = c.chunks[chunk]
-		}
+	defer s.mu.Unlock()
+	if s.version == v {
+		return s.chunks[chunk], true
 	}
-	s.mu.Unlock()
-	return tensors, known || over
+	return nil, known
 }
 
 // answerReplica tells a shard what a chunk is at a version. Who asks too early asks again.
@@ -114,8 +93,8 @@ func (s *share) answerReplica(owner int, v *schema.View) error {
 	return nil
 }
 
-// takeReplica gives an answer to who has asked for parameters. One that has nothing is none: another trainer is asked
-// next. Nor is one of another version, which who had the place before has asked for: numbers begin anew with each.
+// takeReplica gives an answer to the question for parameters that this trainer begins with. It ignores a frame without
+// values.
 func (s *share) takeReplica(owner int, v *schema.View) error {
 	h := v.Head()
 	other := h.Generation != s.joined.Generation || schema.Version(h.Batch) != s.joined.Version
@@ -171,19 +150,17 @@ func (a *replicaAsk) send(to *connection, i int) error {
 // them: each of the shard in whose part of a version it lies.
 func (s *share) resumeReplica(ctx context.Context, v schema.Version) error {
 	place := s.place.OnShards()
-	if err := s.copyDense(ctx, v, func(i int) int {
-		return place.OwnerOfChunk(s.flat.rounds[i].bucket, s.flat.rounds[i].chunk)
-	}); err != nil {
+	if err := s.copyDense(ctx, v, place); err != nil {
 		return err
 	}
-	if err := s.copyTables(ctx, v, place.OwnerOfPartition); err != nil {
+	if err := s.copyTables(ctx, v, place); err != nil {
 		return err
 	}
 	return s.results.resumed(schema.Batch(v) - 1)
 }
 
-// copyDense asks for all parameters at a version: of each chunk one owner, who has it or asks who has.
-func (s *share) copyDense(ctx context.Context, v schema.Version, ownerOf func(chunk int) int) error {
+// copyDense asks for all parameters at a version, each chunk of its shard.
+func (s *share) copyDense(ctx context.Context, v schema.Version, place *schema.Placement) error {
 	params := s.params.state
 	ask := &replicaAsk{version: v, flat: s.flat, pieces: s.pieces, restore: params.Restore()}
 	for at := 0; at < len(s.flat.rounds); at += len(ask.chunks) {
@@ -191,7 +168,8 @@ func (s *share) copyDense(ctx context.Context, v schema.Version, ownerOf func(ch
 		var owners []int
 		for bytes := 0; at+len(owners) < len(s.flat.rounds) && (bytes < askedReplicaBytes); {
 			i := at + len(owners)
-			ask.chunks, owners = append(ask.chunks, i), append(owners, ownerOf(i))
+			c := &s.flat.rounds[i]
+			ask.chunks, owners = append(ask.chunks, i), append(owners, place.OwnerOfChunk(c.bucket, c.chunk))
 			bytes += 4 * (s.flat.chunks[i].hi - s.flat.chunks[i].lo)
 		}
 		ask.first, ask.owners = s.exchange.number(len(owners)), owners
@@ -202,15 +180,14 @@ func (s *share) copyDense(ctx context.Context, v schema.Version, ownerOf func(ch
 	return ask.restore.Done()
 }
 
-// copyTables asks for the rows of all replicated tables at a version: of each partition one owner, who has it.
-func (s *share) copyTables(ctx context.Context, v schema.Version,
-	ownerOf func(schema.Table, schema.Partition) int) error {
+// copyTables asks for the rows of all replicated tables at a version, each partition of its shard.
+func (s *share) copyTables(ctx context.Context, v schema.Version, place *schema.Placement) error {
 	for t, table := range s.replicas.tables {
 		if table == nil {
 			continue
 		}
 		ask := &rowsAsk{version: v, table: schema.Table(t), spec: &s.job.Tables[t], from: table, restore: table.Restore(),
-			pieces: s.pieces, ownerOf: ownerOf}
+			pieces: s.pieces, place: place}
 		if err := ask.all(ctx, s); err != nil {
 			return fmt.Errorf("table %q: %w", ask.spec.Name, err)
 		}
@@ -225,7 +202,7 @@ type rowsAsk struct {
 	spec    *schema.TableSpec
 	from    state.Table // says which rows there are
 	pieces  *shard.Pieces
-	ownerOf func(schema.Table, schema.Partition) int
+	place   *schema.Placement
 
 	first schema.Sequence // number of the question about parts[0]; the others' follow
 	parts []rowsPart      // that are asked for
@@ -251,7 +228,7 @@ func (a *rowsAsk) all(ctx context.Context, s *share) error {
 		a.parts = a.open()
 		for ; len(a.parts) < rowsAskedMax && int(next) < a.spec.Partitions; next++ {
 			if a.from.Left(next, 0) > 0 {
-				a.parts = append(a.parts, rowsPart{owner: a.ownerOf(a.table, next), partition: next})
+				a.parts = append(a.parts, rowsPart{owner: a.place.OwnerOfPartition(a.table, next), partition: next})
 			}
 		}
 		if len(a.parts) == 0 {
@@ -343,8 +320,8 @@ func (r *results) resumed(last schema.Batch) error {
 	return nil
 }
 
-// sharedRows is a replicated table at a version that is written down, which shards ask this trainer for: each for the
-// rows in its part. Old rows are kept of those that later batches change.
+// sharedRows is a replicated table at a version that is written down, which shards ask for: each for the rows in its
+// part. Old rows are kept of those that later batches change.
 type sharedRows struct {
 	lock  *sync.Mutex // that of the table, which guards what follows
 	rows  state.RowsCopy
@@ -352,14 +329,11 @@ type sharedRows struct {
 	ended bool         // nothing is asked for any more, or old rows take too much
 }
 
-// copyRows begins to copy the tables that are asked of this trainer, which are at a version that is to be copied. Those
-// that were copied for the same purpose before are not any more.
-func (s *share) copyRows(wanted []int) map[schema.Table]*sharedRows {
+// copyRows begins to copy the replicated tables, which are at a version that is to be copied. The copies before it end.
+func (s *share) copyRows() map[schema.Table]*sharedRows {
 	s.mu.Lock()
-	for _, i := range wanted {
-		for _, t := range s.copies[i].rows {
-			t.endIf(func() bool { return true })
-		}
+	for _, t := range s.rows {
+		t.endIf(func() bool { return true })
 	}
 	s.mu.Unlock()
 	if len(s.replicas.kept()) == 0 {
@@ -368,7 +342,7 @@ func (s *share) copyRows(wanted []int) map[schema.Table]*sharedRows {
 	all, place := map[schema.Table]*sharedRows{}, s.place.OnShards()
 	for i, t := range s.replicas.tables {
 		id := schema.Table(i)
-		if t == nil || schema.TrainerMember(place.TableKeptBy(id)) != s.joined.Member {
+		if t == nil {
 			continue
 		}
 		shared := &sharedRows{lock: &s.replicas.locks[i], left: map[int]bool{}}
@@ -404,10 +378,8 @@ func (t *sharedRows) endIf(holds func() bool) {
 func (s *share) limit() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range s.copies {
-		for _, t := range s.copies[i].rows {
-			t.endIf(func() bool { return t.rows.Bytes() > state.CopyBytesMax })
-		}
+	for _, t := range s.rows {
+		t.endIf(func() bool { return t.rows.Bytes() > state.CopyBytesMax })
 	}
 }
 
@@ -421,13 +393,11 @@ func (s *share) sharedAt(owner int, h *schema.Head, table schema.Table, from []u
 		return nil, false
 	}
 	v := schema.Version(h.Batch)
-	known = s.newest() >= v || v < s.joined.Version // before it is looked for
+	known = s.newest() >= v // before it is looked for
 	s.mu.Lock()
 	var shared *sharedRows
-	for i := range s.copies {
-		if c := &s.copies[i]; c.version == v {
-			shared = c.rows[table]
-		}
+	if s.version == v {
+		shared = s.rows[table]
 	}
 	s.mu.Unlock()
 	if shared == nil {
