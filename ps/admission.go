@@ -14,7 +14,7 @@ import (
 
 // Join answers a trainer that wants to take part. A repeated request gets the same answer, brought up to date.
 func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []Decision {
-	if i, ok := c.find(from); ok {
+	if i, ok := c.members.find(from); ok {
 		c.members[i].Begin(now)
 		return []Decision{c.joined(i)}
 	}
@@ -35,7 +35,7 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 		return c.Refuse(from, refused)
 	}
 	d := c.seatAt(now, i, c.generation, from, j)
-	d.Note = fmt.Sprintf("trainer %s joined from %s, %d missing", d.Who, j.Host, c.missing())
+	d.Note = fmt.Sprintf("trainer %s joined from %s, %d missing", d.Who, j.Host, c.members.missing())
 	return append(c.routed(i, d), c.start(now)...)
 }
 
@@ -173,7 +173,7 @@ func (c *Coordinator) joined(i int) Decision {
 	return Decision{To: c.members[i].joiner, Control: schema.Control{Joined: &schema.Joined{
 		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.members[i].generation, FirstLane: first,
 		LaneCount: count,
-		Servers:   c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.running(),
+		Servers:   c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.members.missing(), Started: c.running(),
 		DeadlineMS: c.config.Deadline.Milliseconds(),
 		Peers:      c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: parkedBytes(c.config.Job),
 		ChunkBytes: chunks, Trainers: trainers, LR: c.lr.decided,
@@ -200,15 +200,4 @@ func (c *Coordinator) peers() []schema.Peer {
 		all = append(all, schema.Peer{Member: schema.TrainerMember(i), URL: c.members[i].url})
 	}
 	return all
-}
-
-// missing is the number of trainers that have not joined.
-func (c *Coordinator) missing() int {
-	n := 0
-	for i := range c.members {
-		if c.members[i].joiner == "" {
-			n++
-		}
-	}
-	return n
 }

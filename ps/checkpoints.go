@@ -81,10 +81,10 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	if p == nil || !c.running() {
 		return nil
 	}
-	begun := max(c.begun(), schema.Batch(c.first())) // a trainer that gets its first version says 0
+	begun := max(c.members.begun(), schema.Batch(c.first())) // a trainer that gets its first version says 0
 	moments := c.plan.Moments()
 	if moments { // by that of one who stands still it does not wait for ever
-		begun = min(begun, max(c.leastBegun(), schema.Batch(max(k.at(), c.first()))+1))
+		begun = min(begun, max(c.members.leastBegun(), schema.Batch(max(k.at(), c.first()))+1))
 	}
 	pace := begun - min(begun, k.begun) // in the time between two ticks
 	k.begun = begun
@@ -125,17 +125,6 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	return decisions
 }
 
-// leastBegun is the batch of the trainer that is furthest behind, of those that are there.
-func (c *Coordinator) leastBegun() schema.Batch {
-	least := c.begun()
-	for i := range c.members {
-		if m := &c.members[i]; m.here() {
-			least = min(least, m.batch)
-		}
-	}
-	return least
-}
-
 // writesVersions reports whether versions of the job are written down.
 func (c *Coordinator) writesVersions() bool { return c.config.Checkpoints != nil }
 
@@ -145,7 +134,7 @@ func (c *Coordinator) Drain() { c.checkpoints.drains = true }
 // Drained reports that it is, or that there is nothing to wait for.
 func (c *Coordinator) Drained() bool {
 	k := &c.checkpoints
-	return !c.writesVersions() || !c.running() || !c.anybody() ||
+	return !c.writesVersions() || !c.running() || !c.members.anybody() ||
 		k.drains && k.last > 0 && k.durable.version >= k.last
 }
 
@@ -155,7 +144,7 @@ func (c *Coordinator) progress(now time.Time) schema.DrainedJob {
 	if c.copies.ready(now) {
 		d.Kept = c.copies.whole
 	}
-	d.Version = max(d.Durable, d.Kept, schema.Version(c.begun()), c.resumed())
+	d.Version = max(d.Durable, d.Kept, schema.Version(c.members.begun()), c.resumed())
 	return d
 }
 
@@ -209,7 +198,7 @@ func (c *Coordinator) partsWritten(parts []schema.CheckpointPart) []Decision {
 
 // written returns the version whose parts have all come.
 func (c *Coordinator) written(a *askedVersion) *Written {
-	w := &Written{Epoch: c.config.Checkpoints.Epoch, Version: a.version, LR: c.lr.decided, Trainers: c.here(""), asked: a.at}
+	w := &Written{Epoch: c.config.Checkpoints.Epoch, Version: a.version, LR: c.lr.decided, Trainers: c.members.here(""), asked: a.at}
 	touched := int64(0)
 	for shard := range c.shards {
 		p := a.parts[shard]

@@ -71,7 +71,7 @@ type Coordinator struct {
 	policy       policy
 	state        jobState
 	shards       int // of all shard servers
-	members      []member
+	members      slots
 	shardServers []shardServer
 	serial       int               // of what shard servers are told: rises with every change
 	generation   schema.Generation // rises when a place is taken from a trainer
@@ -101,70 +101,6 @@ type slowest struct {
 // formerMax bounds who is remembered of those that left before the start: a job may wait for long.
 const formerMax = 256
 
-// member is the place of one trainer.
-type member struct {
-	joiner        schema.Member // the name it joined under; empty where the place is free
-	host          string
-	liveness.Peer // heard of by joins and heartbeats
-	batch         schema.Batch
-	state         slotState
-	cluster       bool       // it sends by way of the control cluster
-	url           string     // of its data server, where trainers reduce among themselves
-	why           string     // of done: the reason that it left with; empty: it has completed the job
-	ended         schema.End // EndStopped where it has left because it was asked to end; else empty
-	complete      bool       // by its last heartbeat it is between two runs, and nothing of its batches is missing
-	dead          bool       // its process has ended
-	process       string     // as of schema.Join
-	key           uint64     // as of schema.Join, until it has been heard in this place
-
-	generation schema.Generation // in which its place was taken last
-	by         int               // the trainer who computes its lanes besides its own; -1: itself
-	vacancy    *vacancy          // of vacant: the slot was taken from its trainer, and a new one is sought; else nil
-
-	waiting     []schema.Waiting // whom its own rounds wait for, where trainers reduce among themselves; at most one
-	waitedBatch schema.Batch     // that rounds wait for it at
-	waitedSince liveness.Silence // since when; it does not last where none waits
-	stallTold   time.Duration    // how long the wait was when the trainers were told of it last
-}
-
-// here reports whether a trainer has the slot.
-func (m *member) here() bool {
-	switch m.state {
-	case slotJoining, slotSyncing, slotActive, slotLagging, slotDraining:
-		return true
-	}
-	return false
-}
-
-// lost reports whether the slot had a trainer in this run, or one was awaited, and has none now.
-func (m *member) lost() bool { return m.state == slotLost || m.vacancy != nil }
-
-// completed reports whether the slot's trainer has left without a reason.
-func completed(m member) bool { return m.state == slotDone && m.why == "" }
-
-// become changes the state of a slot, and replaces all that it had of the state before.
-func (m *member) become(to slotState, data member) {
-	data.state = m.state
-	data.state.transition(to)
-	*m = data
-}
-
-// leave notes that the trainer has left.
-func (m *member) leave(why string) {
-	m.state.transition(slotDone)
-	m.why = why
-}
-
-// noteLag notes whether the trainer keeps others waiting.
-func (m *member) noteLag() {
-	switch lags := m.waitedSince.Lasts() || m.Cut(); {
-	case lags && m.state == slotActive:
-		m.state.transition(slotLagging)
-	case !lags && m.state == slotLagging:
-		m.state.transition(slotActive)
-	}
-}
-
 // Decision is something to publish, to note, or both.
 type Decision struct {
 	To      schema.Member // where empty, there is nothing to publish
@@ -184,7 +120,8 @@ type Decision struct {
 func NewCoordinator(config CoordinatorConfig) *Coordinator {
 	plan := config.Job.Plan()
 	c := &Coordinator{config: config, plan: plan, policy: policyOf(&config), state: jobPlacing, serial: 1,
-		generation: config.Generation, members: make([]member, config.Job.Trainers), shardServers: make([]shardServer, len(config.ShardServers))}
+		generation: config.Generation, members: make(slots, config.Job.Trainers),
+		shardServers: make([]shardServer, len(config.ShardServers))}
 	for _, s := range config.ShardServers {
 		c.shards += len(s.Server.Shards)
 	}
@@ -241,16 +178,6 @@ func (c *Coordinator) Joiners() []schema.Member {
 	return all
 }
 
-// find is the index of the trainer who goes by a name, its member id or the one it joined under.
-func (c *Coordinator) find(name schema.Member) (int, bool) {
-	for i := range c.members {
-		if m := &c.members[i]; m.joiner != "" && (m.joiner == name || schema.TrainerMember(i) == name) {
-			return i, true
-		}
-	}
-	return 0, false
-}
-
 // processOf returns the process that has a slot, and the generation since which it does; empty where none has.
 func (c *Coordinator) processOf(i int) (process string, _ schema.Generation) {
 	m := &c.members[i]
@@ -262,7 +189,7 @@ func (c *Coordinator) processOf(i int) (process string, _ schema.Generation) {
 
 // start begins the job once nobody and nothing is missing.
 func (c *Coordinator) start(now time.Time) []Decision {
-	if !c.gathers() || !c.ready() || c.missing() > 0 {
+	if !c.gathers() || !c.ready() || c.members.missing() > 0 {
 		return nil
 	}
 	return c.begin(now)
@@ -292,7 +219,7 @@ func (c *Coordinator) begin(now time.Time) []Decision {
 // Heartbeat notes a sign of life of a trainer, of whose frame h is the head. It reports whether the trainer is a
 // member.
 func (c *Coordinator) Heartbeat(now time.Time, from schema.Member, h *schema.Head) ([]Decision, bool) {
-	i, ok := c.find(from)
+	i, ok := c.members.find(from)
 	if !ok {
 		return nil, false
 	}
@@ -326,7 +253,7 @@ func (c *Coordinator) replaced(i int, from schema.Member, g schema.Generation) [
 // Leave ends a trainer's membership. A reason fails the job for the others, once it runs, unless they do not wait for
 // it: in async, or where all batches of the trainer are complete.
 func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generation, l *schema.Leave) []Decision {
-	i, ok := c.find(from)
+	i, ok := c.members.find(from)
 	if !ok || c.running() && g < c.members[i].generation {
 		return []Decision{{To: from, Control: schema.Control{Left: &schema.Left{}}}} // has left before, or was replaced
 	}
@@ -346,20 +273,20 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 		m.ended = l.End
 		text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, c.counted(m.batch), l.Reason)
 		// a newcomer that cannot begin gives its place to another one
-		if handsOver && c.recovers() && (c.others(i) || m.generation > c.config.Generation) {
+		if handsOver && c.recovers() && (c.members.others(i) || m.generation > c.config.Generation) {
 			d.Note = ""
 			return append(append([]Decision{d}, c.vacate(now, i, text)...), c.assign()...)
 		}
 		before := m.state
 		m.leave(l.Reason)
 		if before == slotLost && // and the others went on without it
-			c.anybody() {
+			c.members.anybody() {
 			break
 		}
 		switch {
 		case c.canDoWithout(m):
 			return append([]Decision{d}, c.goneOn()...)
-		case handsOver && c.others(i) && (before != slotDraining || c.somebodyStays()):
+		case handsOver && c.members.others(i) && (before != slotDraining || c.members.anyStays()):
 			return append([]Decision{d}, c.failFor(i, text)...)
 		}
 		return append([]Decision{d},
@@ -385,28 +312,14 @@ func (c *Coordinator) goneOn() []Decision {
 // endIfEmpty ends a job that nobody is left of.
 func (c *Coordinator) endIfEmpty() {
 	vacant := func(m member) bool { return m.vacancy != nil }
-	if !c.over() && !c.anybody() && (!slices.ContainsFunc(c.members, vacant) || slices.ContainsFunc(c.members, completed)) {
+	if !c.over() && !c.members.anybody() &&
+		(!slices.ContainsFunc(c.members, vacant) || slices.ContainsFunc(c.members, completed)) {
 		c.state.transition(jobEnding)
 		c.ended = schema.EndCompleted
 		if !c.hasStarted() {
 			c.ended = schema.EndStopped
 		}
 	}
-}
-
-// others reports that trainers with a process of their own are there besides one.
-func (c *Coordinator) others(than int) bool {
-	for i := range c.members {
-		if m := &c.members[i]; i != than && m.here() && m.by < 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// anybody reports that a trainer is there.
-func (c *Coordinator) anybody() bool {
-	return slices.ContainsFunc(c.members, func(m member) bool { return m.here() })
 }
 
 // Fail ends the job and tells every trainer why. It is no failure where that trainer was asked to end.
@@ -418,7 +331,7 @@ func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
 // have ended the rest because of that.
 func (c *Coordinator) endBy(who schema.Member) schema.End {
 	lost := func(m member) bool { return m.state == slotLost && m.ended == "" }
-	if i, ok := c.find(who); ok && c.members[i].ended != "" && !slices.ContainsFunc(c.members, lost) {
+	if i, ok := c.members.find(who); ok && c.members[i].ended != "" && !slices.ContainsFunc(c.members, lost) {
 		return c.members[i].ended
 	}
 	return schema.EndFailed

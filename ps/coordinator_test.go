@@ -320,7 +320,7 @@ func (s *membership) durable() (told string) {
 // generation is that of a frame: by default what its sender's place has.
 func (s *membership) generation(from schema.Member) schema.Generation {
 	g := s.c.config.Generation
-	if i, ok := s.c.find(from); ok {
+	if i, ok := s.c.members.find(from); ok {
 		g = s.c.members[i].generation
 	}
 	return schema.Generation(s.count("generation", int(g)))

@@ -95,7 +95,7 @@ func (c *Coordinator) freePlaces(now time.Time) []Decision {
 // noteGrowth notes that fewer trainers are missing than ever. Whoever takes a place that was left before is not new, so
 // that a job gathers for a bounded time.
 func (c *Coordinator) noteGrowth(now time.Time) {
-	if missing := c.missing(); !c.grew.Lasts() || missing < c.fewest || missing == 0 {
+	if missing := c.members.missing(); !c.grew.Lasts() || missing < c.fewest || missing == 0 {
 		c.grew.Begin(now)
 		c.fewest = missing
 	}
@@ -103,7 +103,7 @@ func (c *Coordinator) noteGrowth(now time.Time) {
 
 // findUngathered ends a job that has waited for missing trainers for too long, while nobody new has come.
 func (c *Coordinator) findUngathered(now time.Time) []Decision {
-	missing := c.missing()
+	missing := c.members.missing()
 	if idle := c.grew.For(now); c.gathers() && c.config.StartTimeout > 0 && idle > c.config.StartTimeout {
 		return c.Fail(schema.Coordinator,
 			fmt.Sprintf("job %s has waited %s for %d of its %d trainers, and no new one has joined (limit %s): start all of "+
@@ -158,7 +158,8 @@ func (c *Coordinator) failFor(i int, text string) []Decision {
 // canDoWithout reports that the job may go on without a trainer that has just ended: nobody waits for another, or it
 // has trained, and what was trained is not lost with it. Where a round needs it after all, findSlow will find out.
 func (c *Coordinator) canDoWithout(m *member) bool {
-	return c.policy.goesOn() && c.anybody() || m.complete && (c.anybody() || slices.ContainsFunc(c.members, completed))
+	anybody := c.members.anybody()
+	return c.policy.goesOn() && anybody || m.complete && (anybody || slices.ContainsFunc(c.members, completed))
 }
 
 // slow notes whether rounds wait for a trainer, and since when; it reports that it is too long.
@@ -182,7 +183,7 @@ func (c *Coordinator) slow(now time.Time, i int, waiting []schema.Waiting) (over
 // deadline applies only if others can take over the trainer's lanes without losing anything: a person may evaluate on
 // one trainer, or stop it in a debugger, while its heartbeats continue.
 func (c *Coordinator) stallLimit(i int) (limit time.Duration, flag string) {
-	if c.policy.replacesSlow() && c.valuesThere() && c.others(i) {
+	if c.policy.replacesSlow() && c.valuesThere() && c.members.others(i) {
 		return c.config.Deadline, "--deadline"
 	}
 	return c.config.StallTimeout, "--stall-timeout"
@@ -200,7 +201,7 @@ const (
 func (c *Coordinator) tellStalls(now time.Time) []Decision {
 	var decisions []Decision
 	for _, name := range firstWaitedFor(c.waiting()) {
-		i, ok := c.find(name)
+		i, ok := c.members.find(name)
 		if !ok || !c.members[i].waitedSince.Lasts() {
 			continue
 		}

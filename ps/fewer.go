@@ -86,26 +86,16 @@ func (c *Coordinator) left() int {
 	case c.failed == nil || !c.failed.Back:
 		return 0
 	}
-	n := c.here(c.failed.Member)
+	n := c.members.here(c.failed.Member)
 	if n > 0 {
 		n += len(c.newcomers.all)
 	}
 	return min(n, c.places())
 }
 
-// here is how many trainers there are besides one. Who computes two places is one of them.
-func (c *Coordinator) here(besides schema.Member) (n int) {
-	for i := range c.members {
-		if m := &c.members[i]; m.here() && m.by < 0 && !m.dead && m.state != slotDraining && schema.TrainerMember(i) != besides {
-			n++
-		}
-	}
-	return n
-}
-
 // howOn says how a job that goes back goes on without a trainer.
 func (c *Coordinator) howOn(without schema.Member) string {
-	if n := c.here(without); c.policy == (rewinding{}) && n > 0 {
+	if n := c.members.here(without); c.policy == (rewinding{}) && n > 0 {
 		return fmt.Sprintf("the job goes back to the newest durable version, with %d of %d trainers", n, c.places())
 	}
 	return "the others come back, and with a new one go on from the newest durable version"
@@ -176,35 +166,20 @@ func (c *Coordinator) wantVersion() {
 
 // leavers are the trainers that wait for a version to leave; none where nobody stays.
 func (c *Coordinator) leavers() []int {
-	if !c.somebodyStays() {
+	if !c.members.anyStays() {
 		return nil
 	}
-	return c.toldToEnd()
-}
-
-// toldToEnd are the trainers that are there and have said that they leave.
-func (c *Coordinator) toldToEnd() (all []int) {
-	for i := range c.members {
-		if m := &c.members[i]; m.state == slotDraining {
-			all = append(all, i)
-		}
-	}
-	return all
+	return c.members.draining()
 }
 
 // room is how many more trainers the next run may have: those that this one has too few, and those that leave.
 func (c *Coordinator) room() int { return c.places() - len(c.members) + len(c.leavers()) }
 
-// somebodyStays reports that not all trainers are about to leave.
-func (c *Coordinator) somebodyStays() bool {
-	return slices.ContainsFunc(c.members, func(m member) bool { return m.here() && m.state != slotDraining && !m.complete })
-}
-
 // Leaving takes the word of a trainer that leaves once a version is durable, and has one written. It may leave at once
 // where nobody would go on from that.
 func (c *Coordinator) Leaving(from schema.Member) (decisions []Decision) {
 	now := schema.Control{Leaving: &schema.Leaving{Now: true}}
-	i, ok := c.find(from)
+	i, ok := c.members.find(from)
 	if !ok || c.policy != (rewinding{}) || !c.rewinds() {
 		return []Decision{{To: from, Control: now}}
 	}
@@ -212,10 +187,10 @@ func (c *Coordinator) Leaving(from schema.Member) (decisions []Decision) {
 	if m := &c.members[i]; m.here() && m.state != slotDraining {
 		m.state.transition(slotDraining)
 	}
-	if c.somebodyStays() {
+	if c.members.anyStays() {
 		return nil
 	}
-	for _, i := range c.toldToEnd() {
+	for _, i := range c.members.draining() {
 		decisions = append(decisions, Decision{To: schema.TrainerMember(i), Control: now})
 	}
 	return decisions
@@ -225,7 +200,7 @@ func (c *Coordinator) Leaving(from schema.Member) (decisions []Decision) {
 func (c *Coordinator) roomSoon() *schema.Refused {
 	return &schema.Refused{Reason: schema.RefusedBusy, Text: fmt.Sprintf(
 		"job %s goes on with %d of %d trainers; there is a place once a version of it is durable", c.config.Job.Name,
-		c.here(""), c.places())}
+		c.members.here(""), c.places())}
 }
 
 // makeRoom ends the run for newcomers, and for those who leave, once a version has become durable since they said so.
@@ -245,7 +220,7 @@ func (c *Coordinator) makeRoom(now time.Time) []Decision {
 	}
 	return c.endBack(schema.EndStopped, schema.Coordinator, fmt.Sprintf(
 		"%s; all go on from version %d, with %d of %d trainers", text,
-		c.checkpoints.durable.version, c.here("")+len(k.all), c.places()))
+		c.checkpoints.durable.version, c.members.here("")+len(k.all), c.places()))
 }
 
 // wantsVersion reports that a version is to be written for newcomers or for those who leave, where none is being

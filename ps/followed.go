@@ -231,7 +231,7 @@ func (l *controlLoop) notMirrored(j *job, a *assignment) string {
 // handsOver has a job go on with whoever stands by, if anybody does, and reports whether that has been told all of it.
 func (l *controlLoop) handsOver(j *job) (stands, told bool) {
 	a := l.shardsOf(j)
-	if a == nil || a.mirroring == nil || !l.follower.stands(j.run) || !j.coordinator.anybody() {
+	if a == nil || a.mirroring == nil || !l.follower.stands(j.run) || len(j.coordinator.training()) == 0 {
 		return false, false
 	}
 	a.mirroring.handOver()

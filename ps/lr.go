@@ -41,8 +41,8 @@ func (c *Coordinator) ScaleLR(from schema.Member, r *schema.ScaleLR) []Decision 
 	l := &c.lr
 	if c.running() && r.From != 0 && slices.Contains(l.decided, schema.LRChange{From: r.From, Scale: r.Scale}) {
 		// a final word would free a trainer from what is being agreed; a proposal has what is decided, too
-		_, trainer := c.find(from)
-		return []Decision{{To: from, Control: c.lrNow(!trainer || l.proposal == nil)}}
+		_, trainer := c.members.find(from)
+		return []Decision{{To: from, Control: c.lr.control(!trainer || l.proposal == nil)}}
 	}
 	if refused := c.checkScaleLR(r); refused != "" {
 		return []Decision{refuseLR(from, refused)}
@@ -61,7 +61,7 @@ func (c *Coordinator) ScaleLR(from schema.Member, r *schema.ScaleLR) []Decision 
 	}
 	if n := len(l.decided); schema.LRScale(l.decided, ^schema.Batch(0)) == r.Scale &&
 		(r.From == 0 || n > 0 && l.decided[n-1].From == r.From) {
-		return []Decision{{To: from, Control: c.lrNow(true)}}
+		return []Decision{{To: from, Control: c.lr.control(true)}}
 	}
 	if len(l.decided) == schema.LRChangesMax {
 		return []Decision{
@@ -70,11 +70,11 @@ func (c *Coordinator) ScaleLR(from schema.Member, r *schema.ScaleLR) []Decision 
 	}
 	p := &lrProposal{change: schema.LRChange{From: r.From, Scale: r.Scale}, named: r.From != 0, margin: lrMarginFirst,
 		askers: []schema.Member{from}}
-	if begun := c.begun(); p.named && r.From < begun {
+	if begun := c.members.begun(); p.named && r.From < begun {
 		return []Decision{refuseLR(from, lrTooLate(r.From, begun))}
 	}
 	l.proposal = p
-	return c.proposeLR(c.begun())
+	return c.lr.propose(c.members.begun(), c.config.Job)
 }
 
 func refuseLR(to schema.Member, text string) Decision {
@@ -100,42 +100,34 @@ func (c *Coordinator) checkScaleLR(r *schema.ScaleLR) string {
 	return ""
 }
 
-// begun bounds from above how many batches a trainer had begun at its last heartbeat.
-func (c *Coordinator) begun() schema.Batch {
-	most := schema.Batch(0)
-	for i := range c.members {
-		most = max(most, c.members[i].batch)
-	}
-	return most
-}
-
-// proposeLR tells the trainers of the open proposal, which nobody has taken yet, for a batch that is not below begun.
-func (c *Coordinator) proposeLR(begun schema.Batch) []Decision {
-	l, p := &c.lr, c.lr.proposal
+// propose tells the trainers of the open proposal, which none has taken yet, for a batch that is at least ahead of
+// begun.
+func (l *learningRates) propose(begun schema.Batch, job *schema.Job) []Decision {
+	p := l.proposal
 	l.serial++
-	p.taken = make([]bool, len(c.members))
+	p.taken = make([]bool, job.Trainers)
 	if !p.named {
-		p.change.From = begun + schema.Batch(c.config.Job.Ahead) + p.margin
+		p.change.From = begun + schema.Batch(job.Ahead) + p.margin
 		p.margin = min(2*p.margin, lrMarginMax)
 	}
-	return []Decision{{To: schema.All, Control: c.lrNow(false)}}
+	return []Decision{{To: schema.All, Control: l.control(false)}}
 }
 
-// lrNow is what trainers are told: what is decided, or what is proposed beside it.
-func (c *Coordinator) lrNow(final bool) schema.Control {
-	return schema.Control{LR: &schema.LR{Serial: c.lr.serial, Changes: c.lrChanges(!final), Final: final}}
+// control returns what trainers are told: what is decided, or what is proposed beside it.
+func (l *learningRates) control(final bool) schema.Control {
+	return schema.Control{LR: &schema.LR{Serial: l.serial, Changes: l.changes(!final), Final: final}}
 }
 
-// lrAssigned is what shard servers are told, and apply.
-func (c *Coordinator) lrAssigned() []schema.LRChange {
-	return c.lrChanges(c.lr.proposal != nil && c.lr.proposal.assigned)
+// assigned returns what shard servers are told, and apply.
+func (l *learningRates) assigned() []schema.LRChange {
+	return l.changes(l.proposal != nil && l.proposal.assigned)
 }
 
-// lrChanges is all changes, the proposed one last where that is wanted: it takes the place of those that no trainer has
-// reached.
-func (c *Coordinator) lrChanges(proposed bool) []schema.LRChange {
-	all := slices.Clone(c.lr.decided)
-	if p := c.lr.proposal; p != nil && proposed {
+// changes returns all changes, the proposed one last where that is wanted: it takes the place of those that no trainer
+// has reached.
+func (l *learningRates) changes(proposed bool) []schema.LRChange {
+	all := slices.Clone(l.decided)
+	if p := l.proposal; p != nil && proposed {
 		all = append(slices.DeleteFunc(all, func(d schema.LRChange) bool { return d.From >= p.change.From }), p.change)
 	}
 	return all
@@ -143,32 +135,32 @@ func (c *Coordinator) lrChanges(proposed bool) []schema.LRChange {
 
 // LRTaken takes a trainer's answer to a proposal. One to what is decided says that the trainer has not heard so.
 func (c *Coordinator) LRTaken(from schema.Member, t *schema.LRTaken) []Decision {
-	i, ok := c.find(from)
+	i, ok := c.members.find(from)
 	p := c.lr.proposal
 	switch {
 	case !ok || t.Serial > c.lr.serial:
 		return nil
 	case p == nil:
-		return []Decision{{To: from, Control: c.lrNow(true)}}
+		return []Decision{{To: from, Control: c.lr.control(true)}}
 	case t.Serial < c.lr.serial:
-		return []Decision{{To: from, Control: c.lrNow(false)}}
+		return []Decision{{To: from, Control: c.lr.control(false)}}
 	case p.assigned: // all have promised, this one too
 		return nil
 	case t.Begun <= p.change.From:
 		p.taken[i] = true
 		return c.agreeLR()
 	case p.named:
-		return c.dropLR(lrTooLate(p.change.From, t.Begun))
+		return c.lr.drop(lrTooLate(p.change.From, t.Begun))
 	}
-	return c.proposeLR(t.Begun)
+	return c.lr.propose(t.Begun, c.config.Job)
 }
 
-// dropLR forgets the open proposal, of which no shard was told, and says why.
-func (c *Coordinator) dropLR(why string) []Decision {
-	askers := c.lr.proposal.askers
-	c.lr.proposal = nil
-	c.lr.serial++
-	decisions := []Decision{{To: schema.All, Control: c.lrNow(true)}}
+// drop forgets the open proposal, of which no shard was told, and says why.
+func (l *learningRates) drop(why string) []Decision {
+	askers := l.proposal.askers
+	l.proposal = nil
+	l.serial++
+	decisions := []Decision{{To: schema.All, Control: l.control(true)}}
 	for _, m := range askers {
 		decisions = append(decisions, refuseLR(m, why))
 	}
@@ -195,7 +187,7 @@ func (c *Coordinator) agreeLR() (decisions []Decision) {
 		return decisions
 	}
 	p.stored = true
-	return append(decisions, Decision{Record: c.lrAssigned()})
+	return append(decisions, Decision{Record: c.lr.assigned()})
 }
 
 // LRRecorded is told that the changes which a Decision had to be recorded are: now they are decided.
@@ -204,13 +196,13 @@ func (c *Coordinator) LRRecorded() []Decision {
 	if p == nil || !p.stored || c.over() {
 		return nil
 	}
-	c.lr.decided = c.lrAssigned()
+	c.lr.decided = c.lr.assigned()
 	c.lr.proposal = nil
 	note := fmt.Sprintf("learning rates are %v times the manifest's from batch %d on", p.change.Scale, p.change.From)
-	decisions := []Decision{{To: schema.All, Control: c.lrNow(true), Note: note}}
+	decisions := []Decision{{To: schema.All, Control: c.lr.control(true), Note: note}}
 	for _, m := range p.askers {
-		if _, trainer := c.find(m); !trainer {
-			decisions = append(decisions, Decision{To: m, Control: c.lrNow(true)})
+		if _, trainer := c.members.find(m); !trainer {
+			decisions = append(decisions, Decision{To: m, Control: c.lr.control(true)})
 		}
 	}
 	return decisions
@@ -222,7 +214,7 @@ func (c *Coordinator) tickLR() (decisions []Decision) {
 	if p := c.lr.proposal; p != nil {
 		for i, taken := range p.taken {
 			if !taken {
-				decisions = append(decisions, Decision{To: schema.TrainerMember(i), Control: c.lrNow(false)})
+				decisions = append(decisions, Decision{To: schema.TrainerMember(i), Control: c.lr.control(false)})
 			}
 		}
 	}

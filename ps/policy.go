@@ -90,7 +90,7 @@ func (excluding) tick(c *Coordinator, now time.Time) []Decision {
 			continue
 		}
 		m.state.transition(slotLost)
-		if !c.anybody() {
+		if !c.members.anybody() {
 			return append(decisions, c.Fail(name, text)...)
 		}
 		decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})

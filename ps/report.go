@@ -62,6 +62,12 @@ func (c *Coordinator) Telemetry(now time.Time) schema.JobReport {
 	return p
 }
 
+// begun returns the number of batches that the furthest trainer had begun at its last heartbeat.
+func (c *Coordinator) begun() schema.Batch { return c.members.begun() }
+
+// training returns the trainers that have a slot, by the names that they joined under.
+func (c *Coordinator) training() []schema.Member { return c.members.training() }
+
 // phase is what reports tell of the job's state: for their readers shards and trainers are missing alike.
 func (c *Coordinator) phase() string {
 	switch {

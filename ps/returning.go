@@ -20,7 +20,7 @@ const (
 // returnWithin is for how long they do. It is not long where as many are here as the run had in the end.
 func (c *Coordinator) returnWithin() time.Duration {
 	within := cmp.Or(c.config.ReturnWithin, returnMax)
-	if n := c.config.Here; n > 0 && len(c.members)-c.missing() >= n {
+	if n := c.config.Here; n > 0 && len(c.members)-c.members.missing() >= n {
 		within = returnSoonMax
 	}
 	if c.config.StartTimeout > 0 {
@@ -33,11 +33,11 @@ func (c *Coordinator) returnWithin() time.Duration {
 func (c *Coordinator) waitNoLonger(now time.Time) []Decision {
 	within := c.returnWithin()
 	switch {
-	case !c.gathers() || c.config.Returning == nil || !c.anybody() || c.missing() == 0 || c.grew.For(now) < within:
+	case !c.gathers() || c.config.Returning == nil || !c.members.anybody() || c.members.missing() == 0 || c.grew.For(now) < within:
 		return nil
 	case c.policy == (rewinding{}): // the next run has fewer places
 		return c.FailBack(schema.Coordinator, fmt.Sprintf(
-			"%d of %d trainers have not come back within %s; the job goes on without them", c.missing(), len(c.members),
+			"%d of %d trainers have not come back within %s; the job goes on without them", c.members.missing(), len(c.members),
 			rounded(within)))
 	case c.policy == (recovering{}) || c.policy.goesOn() || c.policy.excludes():
 		return c.startWithout(now)
@@ -48,7 +48,7 @@ func (c *Coordinator) waitNoLonger(now time.Time) []Decision {
 // startWithout begins a job without some of its trainers, once all else is there: others have their places, or nobody,
 // where nobody needs them. A job that begins with values waits for all of them where these were not durable.
 func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
-	if here := len(c.members) - c.missing(); !c.ready() || 2*here <= c.config.Doubt {
+	if here := len(c.members) - c.members.missing(); !c.ready() || 2*here <= c.config.Doubt {
 		return nil
 	}
 	if c.config.Resume.version() < c.config.Job.StartVersion() {

@@ -52,7 +52,7 @@ func (c *Coordinator) assign() (decisions []Decision) {
 func (c *Coordinator) assignTo(i int) Decision {
 	assign := &schema.Assign{Job: c.config.Job, Serial: c.serial, Shards: c.shards,
 		Own: c.config.ShardServers[i].Server.Shards, Cluster: []schema.Member{},
-		DeadlineMS: c.config.Deadline.Milliseconds(), WindowBytes: c.config.WindowBytes, LR: c.lrAssigned(),
+		DeadlineMS: c.config.Deadline.Milliseconds(), WindowBytes: c.config.WindowBytes, LR: c.lr.assigned(),
 		Checkpoints: c.checkpointsAssigned(), Since: c.since(), Incarnation: c.config.ShardServers[i].Incarnation,
 		Made: c.shardServers[i].heard}
 	if c.config.Resume != nil {
@@ -108,7 +108,7 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 // reportOfTrainer takes what a trainer says of the rounds that it adds up for all. It is one owner, so it waits in one
 // batch at most.
 func (c *Coordinator) reportOfTrainer(from schema.Member, r *schema.Report) bool {
-	i, ok := c.find(from)
+	i, ok := c.members.find(from)
 	if !ok || !c.plan.Reduces(schema.ByTrainers) {
 		return false
 	}

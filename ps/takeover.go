@@ -70,18 +70,18 @@ func (c *Coordinator) recovers() bool {
 
 // valuesThere reports that all values are there that the job begins with: until then every trainer has a part in them.
 func (c *Coordinator) valuesThere() bool {
-	return c.begun() >= schema.Batch(c.config.Job.StartVersion())
+	return c.members.begun() >= schema.Batch(c.config.Job.StartVersion())
 }
 
 // outdated reports that who speaks has a place no more.
 func (c *Coordinator) outdated(from schema.Member, g schema.Generation) bool {
-	i, ok := c.find(from)
+	i, ok := c.members.find(from)
 	return ok && g < c.members[i].generation
 }
 
 // Died is told that the process of a trainer has ended: it is lost without any doubt.
 func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.Generation) []Decision {
-	i, ok := c.find(from)
+	i, ok := c.members.find(from)
 	if !ok || c.over() || c.members[i].state == slotDone || c.members[i].vacancy != nil ||
 		generation != c.members[i].generation {
 		return nil
@@ -171,13 +171,14 @@ const goOnSoon = "new ones that come within a minute go on from the newest durab
 func (c *Coordinator) findDeserted(now time.Time) []Decision {
 	for i := range c.members {
 		// where all others are done, nobody needs the place
-		if v := c.members[i].vacancy; v != nil && v.For(now) > c.config.Deadline && (c.members[i].waitedSince.Lasts() || !c.anybody()) {
+		if v := c.members[i].vacancy; v != nil && v.For(now) > c.config.Deadline &&
+			(c.members[i].waitedSince.Lasts() || !c.members.anybody()) {
 			why := fmt.Sprintf("%s; and nobody has taken its place within %s", v.why, rounded(v.For(now)))
 			if c.outnumbered() {
 				why += fmt.Sprintf(", since less than half of the trainers are here, and the ps that stands by is out of "+
 					"reach: the job may go on there, at %s", c.standby.url)
 			}
-			if !c.anybody() && c.config.Checkpoints != nil {
+			if !c.members.anybody() && c.config.Checkpoints != nil {
 				return c.FailBack(schema.TrainerMember(i), why+"; "+goOnSoon)
 			}
 			return c.Fail(schema.TrainerMember(i), why)
@@ -200,7 +201,7 @@ func (c *Coordinator) standsBy(url string, silent bool) (moved bool) {
 	moved = url != c.standby.url
 	c.standby.url, c.standby.silent = url, silent
 	if !silent {
-		c.standby.with = c.training()
+		c.standby.with = c.members.training()
 	}
 	return moved
 }
@@ -215,22 +216,12 @@ func (c *Coordinator) standbyURL() string { return c.standby.url }
 // half are here: the others may go on with the job there, and it is not to go on twice.
 func (c *Coordinator) outnumbered() bool {
 	here := 0
-	for _, m := range c.training() {
+	for _, m := range c.members.training() {
 		if slices.Contains(c.standby.with, m) {
 			here++
 		}
 	}
 	return c.standby.silent && c.standby.url != "" && 2*here < len(c.standby.with)
-}
-
-// training are those who have a place, by the names that they joined under.
-func (c *Coordinator) training() (all []schema.Member) {
-	for i := range c.members {
-		if m := &c.members[i]; m.here() && m.by < 0 {
-			all = append(all, m.joiner)
-		}
-	}
-	return all
 }
 
 // offer says to whom vacant places are given, once all shard servers know that they are vacant. What they are to be
@@ -256,9 +247,9 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 			continue // shards are told first
 		}
 		if v.told < 0 {
-			if v.told = c.substitute(v.declined); v.told < 0 { // all were told: they may have been at something else
+			if v.told = c.members.substitute(v.declined); v.told < 0 { // all were told: they may have been at something else
 				v.declined = nil
-				v.told = c.substitute(nil)
+				v.told = c.members.substitute(nil)
 			}
 			v.toldSince.Begin(now)
 			if v.told >= 0 && c.members[v.told].cluster {
@@ -286,27 +277,6 @@ func (c *Coordinator) decline(now time.Time, i int) []Decision {
 	n := c.members[i].vacancy
 	n.why, n.declined, n.Silence = v.why, declined, since
 	return decisions
-}
-
-// substitute is a trainer with a process of its own, of which the fewest places depend; -1 where there is none but
-// those that cannot.
-func (c *Coordinator) substitute(declined []int) int {
-	best, most := -1, 0
-	for i := range c.members {
-		if m := &c.members[i]; !m.here() || m.by >= 0 || slices.Contains(declined, i) {
-			continue
-		}
-		n := 0
-		for k := range c.members {
-			if v := c.members[k].vacancy; v != nil && v.told == i || c.members[k].here() && c.members[k].by == i {
-				n++
-			}
-		}
-		if best < 0 || n < most {
-			best, most = i, n
-		}
-	}
-	return best
 }
 
 // risen reports that all shard servers go by a generation.

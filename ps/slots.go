@@ -1,0 +1,186 @@
+package ps
+
+import (
+	"slices"
+	"time"
+
+	"gradbus/internal/liveness"
+	"gradbus/schema"
+)
+
+// member is the place of one trainer.
+type member struct {
+	joiner        schema.Member // the name it joined under; empty where the place is free
+	host          string
+	liveness.Peer // heard of by joins and heartbeats
+	batch         schema.Batch
+	state         slotState
+	cluster       bool       // it sends by way of the control cluster
+	url           string     // of its data server, where trainers reduce among themselves
+	why           string     // of done: the reason that it left with; empty: it has completed the job
+	ended         schema.End // EndStopped where it has left because it was asked to end; else empty
+	complete      bool       // by its last heartbeat it is between two runs, and nothing of its batches is missing
+	dead          bool       // its process has ended
+	process       string     // as of schema.Join
+	key           uint64     // as of schema.Join, until it has been heard in this place
+
+	generation schema.Generation // in which its place was taken last
+	by         int               // the trainer who computes its lanes besides its own; -1: itself
+	vacancy    *vacancy          // of vacant: the slot was taken from its trainer, and a new one is sought; else nil
+
+	waiting     []schema.Waiting // whom its own rounds wait for, where trainers reduce among themselves; at most one
+	waitedBatch schema.Batch     // that rounds wait for it at
+	waitedSince liveness.Silence // since when; it does not last where none waits
+	stallTold   time.Duration    // how long the wait was when the trainers were told of it last
+}
+
+// here reports whether a trainer has the slot.
+func (m *member) here() bool {
+	switch m.state {
+	case slotJoining, slotSyncing, slotActive, slotLagging, slotDraining:
+		return true
+	}
+	return false
+}
+
+// lost reports whether the slot had a trainer in this run, or one was awaited, and has none now.
+func (m *member) lost() bool { return m.state == slotLost || m.vacancy != nil }
+
+// completed reports whether the slot's trainer has left without a reason.
+func completed(m member) bool { return m.state == slotDone && m.why == "" }
+
+// become changes the state of a slot, and replaces all that it had of the state before.
+func (m *member) become(to slotState, data member) {
+	data.state = m.state
+	data.state.transition(to)
+	*m = data
+}
+
+// leave notes that the trainer has left.
+func (m *member) leave(why string) {
+	m.state.transition(slotDone)
+	m.why = why
+}
+
+// noteLag notes whether the trainer keeps others waiting.
+func (m *member) noteLag() {
+	switch lags := m.waitedSince.Lasts() || m.Cut(); {
+	case lags && m.state == slotActive:
+		m.state.transition(slotLagging)
+	case !lags && m.state == slotLagging:
+		m.state.transition(slotActive)
+	}
+}
+
+// slots are the slots of a job's trainers, by their numbers.
+type slots []member
+
+// find returns the slot of the trainer that goes by a name: its member id, or the name that it joined under.
+func (s slots) find(name schema.Member) (int, bool) {
+	for i := range s {
+		if m := &s[i]; m.joiner != "" && (m.joiner == name || schema.TrainerMember(i) == name) {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// missing returns the number of trainers that have not joined.
+func (s slots) missing() (n int) {
+	for i := range s {
+		if s[i].joiner == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// others reports whether a trainer besides one is there and computes its own slot.
+func (s slots) others(than int) bool {
+	for i := range s {
+		if m := &s[i]; i != than && m.here() && m.by < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// anybody reports whether any trainer is there.
+func (s slots) anybody() bool {
+	return slices.ContainsFunc(s, func(m member) bool { return m.here() })
+}
+
+// here returns the number of trainers that are there besides one. A trainer that computes two slots is one.
+func (s slots) here(besides schema.Member) (n int) {
+	for i := range s {
+		if m := &s[i]; m.here() && m.by < 0 && !m.dead && m.state != slotDraining && schema.TrainerMember(i) != besides {
+			n++
+		}
+	}
+	return n
+}
+
+// training returns the trainers that have a slot, by the names that they joined under.
+func (s slots) training() (all []schema.Member) {
+	for i := range s {
+		if m := &s[i]; m.here() && m.by < 0 {
+			all = append(all, m.joiner)
+		}
+	}
+	return all
+}
+
+// begun returns the number of batches that the furthest trainer had begun at its last heartbeat.
+func (s slots) begun() (most schema.Batch) {
+	for i := range s {
+		most = max(most, s[i].batch)
+	}
+	return most
+}
+
+// leastBegun returns the number of batches that the trainer which is furthest behind had begun.
+func (s slots) leastBegun() schema.Batch {
+	least := s.begun()
+	for i := range s {
+		if m := &s[i]; m.here() {
+			least = min(least, m.batch)
+		}
+	}
+	return least
+}
+
+// draining returns the slots of the trainers that have said that they leave.
+func (s slots) draining() (all []int) {
+	for i := range s {
+		if m := &s[i]; m.state == slotDraining {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// anyStays reports whether any trainer is there that is not about to leave.
+func (s slots) anyStays() bool {
+	return slices.ContainsFunc(s, func(m member) bool { return m.here() && m.state != slotDraining && !m.complete })
+}
+
+// substitute returns the trainer that computes the fewest slots besides its own; -1: none is left but those that have
+// declined.
+func (s slots) substitute(declined []int) int {
+	best, most := -1, 0
+	for i := range s {
+		if m := &s[i]; !m.here() || m.by >= 0 || slices.Contains(declined, i) {
+			continue
+		}
+		n := 0
+		for k := range s {
+			if v := s[k].vacancy; v != nil && v.told == i || s[k].here() && s[k].by == i {
+				n++
+			}
+		}
+		if best < 0 || n < most {
+			best, most = i, n
+		}
+	}
+	return best
+}
