@@ -6,10 +6,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"gradbus/cuda"
-	"gradbus/fabric"
 	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/schema"
@@ -182,15 +180,5 @@ func TestQueueIsBounded(t *testing.T) {
 	q.close()
 	if q.put(item{from: "t0", view: *v, payload: nil}) {
 		t.Error("takes frames after close")
-	}
-}
-
-func TestLimiter(t *testing.T) {
-	l := fabric.Limiter{PerSecond: 2}
-	at := time.Unix(100, 0)
-	got := []bool{l.Allow(at), l.Allow(at), l.Allow(at.Add(900 * time.Millisecond)), l.Allow(at.Add(time.Second)),
-		l.Allow(at.Add(time.Second))}
-	if want := []bool{true, true, false, true, true}; fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -1,8 +1,6 @@
 package ps
 
 import (
-	"time"
-
 	"gradbus/fabric"
 	"gradbus/schema"
 )
@@ -78,7 +76,7 @@ func (s *Server) refuse(conn outlet, shard int, subject *fabric.Subject, head sc
 func (s *Server) refuseAs(conn outlet, who schema.Member, subject *fabric.Subject, head schema.Head, r *refusal) {
 	s.counters.count(r.Reason)
 	s.logRefusal(subject.Job, subject.From, r.Reason, r.Detail)
-	if !s.unroutable.Allow(time.Now()) {
+	if !s.unroutable.Allow() {
 		return
 	}
 	frame := schema.EncodeRefusal(head, r.Reason, r.Detail)

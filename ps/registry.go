@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"gradbus/fabric"
 	"gradbus/schema"
 )
@@ -254,7 +256,7 @@ func (r *registry) run(ctx context.Context) {
 	ticker := time.NewTicker(r.renewEvery())
 	defer ticker.Stop()
 	r.look(ctx)
-	peeks := fabric.Limiter{PerSecond: 1}
+	peeks := rate.NewLimiter(1, 1)
 	for {
 		select {
 		case <-ticker.C: // first, however many acquisitions wait: a lease outlasts one of them and one renewal
@@ -267,7 +269,7 @@ func (r *registry) run(ctx context.Context) {
 		}
 		select {
 		case <-r.peek:
-			if peeks.Allow(time.Now()) {
+			if peeks.Allow() {
 				r.look(ctx)
 			}
 		case q := <-r.acquires:

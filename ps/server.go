@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"gradbus/checkpoint"
 	"gradbus/cuda"
 	"gradbus/fabric"
@@ -62,7 +64,7 @@ type Server struct {
 	member     schema.Member // p-{id}
 	limits     schema.Limits
 	counters   counters
-	unroutable fabric.Limiter // of refusals that belong to no job
+	unroutable *rate.Limiter // of refusals that belong to no job
 	loop       *controlLoop
 	reporter   *reporter
 	ended      endedShards
@@ -118,7 +120,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		backend: options.Backend, bus: options.Bus, journal: options.Journal, fit: options.Fit,
 		lease: cmp.Or(options.lease, leaseTime),
 		clock: options.clock, dialing: options.dialing, limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax},
-		buffers: fabric.NewBuffers(fabric.FreeBytesMaxDefault), unroutable: fabric.Limiter{PerSecond: refusalsPerSecond},
+		buffers: fabric.NewBuffers(fabric.FreeBytesMaxDefault), unroutable: rate.NewLimiter(refusalsPerSecond, refusalsPerSecond),
 		done:  make(chan struct{}),
 		asked: make(chan struct{}), cameBack: make(chan struct{}, 1),
 	}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"gradbus/fabric"
 	"gradbus/ps/module"
 	"gradbus/schema"
@@ -37,7 +39,7 @@ type worker struct {
 	window   int64              // of each contributor
 	end      *endpoint.Endpoint // the shard; nil before it is ready, and after its end
 	err      error              // why it has failed
-	limit    fabric.Limiter
+	limit    *rate.Limiter
 	here     item   // the frame that is stepped where it was received
 	items    []item // contributions that were taken from the queue, and how many of them were stepped
 	asks     []item // lookups and pulls that were
@@ -97,7 +99,7 @@ func newWorker(s *Server, c shard.Config, window int64, log *slog.Logger, send f
 		member: schema.ShardMember(c.Index), log: log,
 		queue: newQueue(int(queueBytes(len(c.Contributors), window))), ask: make(chan struct{}, 1),
 		left: make(chan struct{}, 1), ackWake: make(chan struct{}, 1), done: make(chan struct{}),
-		limit: fabric.Limiter{PerSecond: refusalsPerSecond}, send: send, result: result, window: window,
+		limit: rate.NewLimiter(refusalsPerSecond, refusalsPerSecond), send: send, result: result, window: window,
 		gathered: &gathering{came: newQueue(gatheredBytesMax)},
 	}
 	w.watch = newWatch(&c, w.timed, s.rounds)
@@ -376,7 +378,7 @@ func (w *worker) publish(o *shard.Output) {
 		if o.Reason != schema.ReasonStaleBatch {
 			w.server.logRefusal(w.name, string(o.To), o.Reason, o.Text)
 		}
-		if !w.limit.Allow(time.Now()) {
+		if !w.limit.Allow() {
 			return
 		}
 	}

@@ -11,7 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
+
+	"golang.org/x/time/rate"
 
 	"gradbus/fabric"
 	"gradbus/lane"
@@ -43,7 +44,7 @@ type reducer struct {
 	own     *ownServer // set before the first frame
 	results *results
 	fail    func(error)
-	limit   fabric.Limiter // of refusals
+	limit   *rate.Limiter // of refusals
 
 	stepLock sync.Mutex // guards what follows
 	end      *endpoint.Endpoint
@@ -53,7 +54,7 @@ type reducer struct {
 // newReducer makes the shard of this trainer.
 func newReducer(c *connection, results *results) (*reducer, error) {
 	r := &reducer{job: c.job, joined: &c.joined, owner: c.owners[string(c.joined.Member)], results: results,
-		fail: c.fail, begun: make([]schema.Batch, c.job.Trainers), limit: fabric.Limiter{PerSecond: refusalsPerSecond}}
+		fail: c.fail, begun: make([]schema.Batch, c.job.Trainers), limit: rate.NewLimiter(refusalsPerSecond, refusalsPerSecond)}
 	r.self = r.owner - c.place.Shards
 	config := shard.Config{Job: c.job, Placement: c.place, Index: r.owner, RunID: c.joined.RunID,
 		Generation: c.joined.Generation, Backend: c.config.Backend, Contributors: round.ContributorsOf(c.job),
@@ -199,7 +200,7 @@ func (r *reducer) refuse(subject *fabric.Subject, head schema.Head, why *schema.
 
 // say sends a refusal, unless others were sent too often this second.
 func (r *reducer) say(to schema.Member, refusal []byte) {
-	if r.limit.Allow(time.Now()) {
+	if r.limit.Allow() {
 		r.own.publish(r.subject(fabric.KindCtl, to), fabric.WithoutRoom(refusal))
 	}
 }

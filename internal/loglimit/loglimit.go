@@ -15,13 +15,14 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 const (
-	burst       = 100           // as many trainers join at once, each with a line of its own
-	every       = time.Second   // between two of a message that has used up its burst
-	messagesMax = 1024          // texts that are known at once; others share what the place that logs them has
-	forgotten   = burst * every // after which a message has its whole burst again
+	burst       = 100         // as many trainers join at once, each with a line of its own
+	every       = time.Second // between two of a message that has used up its burst
+	messagesMax = 1024        // texts that are known at once; others share what the place that logs them has
 )
 
 // Logger gives a logger whose messages are limited; nil becomes one that drops everything. A logger that is limited
@@ -96,9 +97,8 @@ type limits struct {
 
 // quota is what a message may still use.
 type quota struct {
-	left   int       // of the burst, as of at
-	at     time.Time // to which left was refilled
-	missed uint64    // since the last that passed
+	*rate.Limiter
+	missed uint64 // since the last that passed
 }
 
 // allow counts a message that a place in the program logs, and tells whether it passes, and how many before it did not.
@@ -115,22 +115,14 @@ func (l *limits) allow(m message, place uintptr) (missed uint64, pass bool) {
 			m.text, m.kind, m.place = "", "", place
 		}
 		if q = l.of[m]; q == nil {
-			q = &quota{left: burst, at: now}
+			q = &quota{Limiter: rate.NewLimiter(rate.Every(every), burst)}
 			l.of[m] = q
 		}
 	}
-	if n := int(min(now.Sub(q.at)/every, burst)); n > 0 {
-		q.left = min(q.left+n, burst)
-		q.at = q.at.Add(time.Duration(n) * every)
-		if q.left == burst {
-			q.at = now
-		}
-	}
-	if q.left == 0 {
+	if !q.AllowN(now, 1) {
 		q.missed++
 		return 0, false
 	}
-	q.left--
 	missed, q.missed = q.missed, 0
 	return missed, true
 }
@@ -138,7 +130,7 @@ func (l *limits) allow(m message, place uintptr) (missed uint64, pass bool) {
 // forget drops the messages that have their whole burst again, and of which none was suppressed.
 func (l *limits) forget(now time.Time) {
 	for m, q := range l.of {
-		if q.missed == 0 && now.Sub(q.at) >= forgotten {
+		if q.missed == 0 && q.TokensAt(now) >= burst {
 			delete(l.of, m)
 		}
 	}

@@ -45,7 +45,7 @@ func TestRepeatsAreSuppressedAndCounted(t *testing.T) {
 		t.Errorf("a second later: %s", got)
 	}
 	out.Reset()
-	now = now.Add(2 * forgotten)
+	now = now.Add(2 * burst * every)
 	for range 2 * burst {
 		log.Warn("frame dropped")
 	}
@@ -99,7 +99,7 @@ func TestMessagesWithoutEnd(t *testing.T) {
 	if !strings.Contains(out.String(), "another 2") {
 		t.Error("what one place has made up suppresses what another logs")
 	}
-	now = now.Add(2 * forgotten)
+	now = now.Add(2 * burst * every)
 	out.Reset()
 	log.Info("new")
 	if !strings.Contains(out.String(), "msg=new") || len(log.Handler().(handler).limits.of) > 2 {

@@ -39,7 +39,7 @@ var layers = map[string]layer{
 	// Files that appear whole or not at all.
 	"internal/atomicfile": {own: []string{"internal/planted"}, noStd: noNetwork},
 	// Logs in which no message repeats without bound.
-	"internal/loglimit": {noStd: noNetwork},
+	"internal/loglimit": {others: []string{"golang.org/x/time/rate"}, noStd: noNetwork},
 
 	"internal/temporary": {noStd: noNetwork},
 	// Files that a user or a message names, opened without waiting.
@@ -113,14 +113,15 @@ var layers = map[string]layer{
 	"shard/shardtest": {own: []string{"cuda", "lane", "philox", "schema"}, noStd: noNetwork}, // jobs and frames, for tests
 	"ps": {own: []string{"checkpoint", "cuda", "fabric", "lane", "internal/liveness", "internal/loglimit",
 		"internal/planted", "internal/process", "ps/module", "schema", "shard", "shard/endpoint", "shard/round",
-		"shard/state"},
+		"shard/state"}, others: []string{"golang.org/x/time/rate"},
 		noStd: []string{"net/http", "os/exec"}},
 	"ps/module": {own: []string{"cuda", "fabric", "nn", "schema", "shard", "shard/round", "shard/state"},
-		noStd: []string{"net", "net/http", "os", "os/exec"}},
+		others: []string{"golang.org/x/time/rate"}, noStd: []string{"net", "net/http", "os", "os/exec"}},
 	"trainer": {own: []string{"checkpoint", "cuda", "fabric", "lane", "nn", "philox", "internal/liveness",
 		"internal/loglimit", "internal/planted", "internal/process", "internal/safetensors", "schema", "shard",
 		"shard/endpoint", "shard/round", "shard/state",
-		"trainer/shuffle", "trainer/internal/exchange"}, noStd: []string{"net/http", "os/exec"}},
+		"trainer/shuffle", "trainer/internal/exchange"}, others: []string{"golang.org/x/time/rate"},
+		noStd: []string{"net/http", "os/exec"}},
 	// What a trainer asks for again, pure: events and time in, actions out.
 	"trainer/internal/exchange": {own: []string{"fabric", "schema"},
 		noStd: []string{"context", "net", "net/http", "os", "os/exec", "sync"}},

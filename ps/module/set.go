@@ -22,8 +22,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"gradbus/cuda"
-	"gradbus/fabric"
 	"gradbus/nn"
 	"gradbus/schema"
 	"gradbus/shard"
@@ -60,7 +61,7 @@ type Set struct {
 	Config
 	config    *shard.Config
 	computing chan struct{} // a place for each request that computes
-	limit     fabric.Limiter
+	limit     *rate.Limiter
 	running   sync.WaitGroup     // goroutines that work requests
 	ctx       context.Context    // ends with the shard
 	cancel    context.CancelFunc // of ctx
@@ -72,7 +73,7 @@ type Set struct {
 // New makes a set without modules: Build makes them, and Open has them take requests. Close ends it.
 func New(c Config) *Set {
 	m := &Set{Config: c, computing: make(chan struct{}, runtime.GOMAXPROCS(0)),
-		limit: fabric.Limiter{PerSecond: refusalsPerSecond}}
+		limit: rate.NewLimiter(refusalsPerSecond, refusalsPerSecond)}
 	m.config = &m.Shard
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
@@ -187,7 +188,7 @@ func (m *Set) admit(f *Frame, h *schema.Head, name string) (*hosted, int, *refus
 // refuse tells the sender why a request was not done, unless it was told too often this second.
 func (m *Set) refuse(to schema.Member, name string, h *schema.Head, r *refusal) {
 	m.Note(to, r.Reason, r.Detail)
-	if r.Reason != schema.ReasonDuplicate && m.limit.Allow(m.Now()) {
+	if r.Reason != schema.ReasonDuplicate && m.limit.AllowN(m.Now(), 1) {
 		m.Send(to, name, schema.EncodeRefusal(*h, r.Reason, r.Detail))
 	}
 }
