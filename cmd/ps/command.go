@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -247,9 +248,9 @@ func (f *flags) run(ctx context.Context, set *pflag.FlagSet, out, logTo io.Write
 		"gradbus ps is ready at %s%s (shards %d, deadline %s).\n%s%sNext, in another terminal:  %s packages%s\n",
 		server.URL(), through, f.server.Shards, f.server.Deadline, f.page.line(shown), f.durable(),
 		process.Invoked("trainer"), f.hint(server.JoinURL()))
-	notify("READY=1", log)
+	notify(daemon.SdNotifyReady, log)
 	if f.serve(ctx, set, hangups, server, shown, log) {
-		notify("STOPPING=1", log)
+		notify(daemon.SdNotifyStopping, log)
 		log.Info("ending", "reason", "asked to")
 		within, stop := context.WithTimeout(context.Background(), drainWithin)
 		server.Drain(within)
@@ -257,6 +258,13 @@ func (f *flags) run(ctx context.Context, set *pflag.FlagSet, out, logTo io.Write
 	}
 	server.Close()
 	return server.Err()
+}
+
+// notify tells the service manager that started this process how it is, where there is one that wants to know.
+func notify(state string, log *slog.Logger) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		log.Warn("the service manager was not told", "err", err)
+	}
 }
 
 // arithmetic opens the backend and begins to watch the GPUs: first the one that the other needs.

@@ -97,16 +97,22 @@ func (g *Group) limitMemory(text string) {
 	}
 }
 
-// MachineBytes is the memory of the machine; 0 where that is not known.
-func MachineBytes(root fs.FS) int64 {
+// MachineBytes is the memory of the machine, and what of it is available; 0 where that is not known.
+func MachineBytes(root fs.FS) (all, available int64) {
 	for line := range strings.Lines(readText(root, "proc/meminfo")) {
-		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "MemTotal:" {
-			if kb, err := strconv.ParseInt(fields[1], 10, 64); err == nil {
-				return kb << 10
-			}
+		fields := strings.Fields(line)
+		if len(fields) != 3 {
+			continue
+		}
+		kb, _ := strconv.ParseInt(fields[1], 10, 64) // 0 where it is no number
+		switch fields[0] {
+		case "MemTotal:":
+			all = kb << 10
+		case "MemAvailable:":
+			available = kb << 10
 		}
 	}
-	return 0
+	return all, available
 }
 
 // MemoryBytes is how much memory this process may take: that of the machine, of its control group and of those around
@@ -116,7 +122,8 @@ func MemoryBytes() int64 { return leastOf(RoomBytes(), debug.SetMemoryLimit(-1))
 // RoomBytes is MemoryBytes whatever GOMEMLIMIT says, which is when to collect garbage, and ends nothing.
 func RoomBytes() int64 {
 	root := os.DirFS("/")
-	return leastOf(MachineBytes(root), ReadGroup(root).MemoryBytes)
+	all, _ := MachineBytes(root)
+	return leastOf(all, ReadGroup(root).MemoryBytes)
 }
 
 // leastOf is the least of numbers of bytes, of which 0 and the largest are none.

@@ -80,11 +80,12 @@ func TestReadGroup(t *testing.T) {
 }
 
 func TestMachineBytes(t *testing.T) {
-	for text, want := range map[string]int64{"MemTotal:       16318480 kB\nMemFree: 1 kB\n": 16318480 << 10, "": 0,
-		"MemTotal: x kB\n": 0, "MemTotal:\n": 0} {
+	for text, want := range map[string][2]int64{
+		"MemTotal:       16318480 kB\nMemFree: 1 kB\nMemAvailable: 7 kB\n": {16318480 << 10, 7 << 10}, "": {},
+		"MemTotal: x kB\n": {}, "MemTotal:\n": {}} {
 		root := fstest.MapFS{"proc/meminfo": &fstest.MapFile{Data: []byte(text)}}
-		if got := MachineBytes(root); got != want {
-			t.Errorf("%q: %d, want %d", text, got, want)
+		if all, available := MachineBytes(root); [2]int64{all, available} != want {
+			t.Errorf("%q: %d and %d, want %d", text, all, available, want)
 		}
 	}
 }

@@ -107,7 +107,6 @@ func styleOf(path string, data []byte) []string {
 		}
 		if of, ok := call.X.(*ast.Ident); ok && of.Name == "os" && !strings.HasSuffix(path, "_test.go") &&
 			path != "internal/gpu/monitor.go" && // CUDA's own, which say what it calls its first device
-			path != "cmd/ps/notify.go" && // where a service manager wants to be told
 			path != "internal/gpu/state.go" && // the convention of where programs keep state
 			path != "cuda/open.go" && // a kernel library is for programs without flags, too
 			path != "internal/kernelflag/kernelflag.go" && // whose flag is handed on that way

@@ -213,7 +213,7 @@ func readMachine(root fs.FS) machine {
 		return m
 	}
 	m.files = limit(read(root, "proc/self/limits"), "Max open files")
-	m.memory, m.available = process.MachineBytes(root), kilobytes(read(root, "proc/meminfo"), "MemAvailable:")
+	m.memory, m.available = process.MachineBytes(root)
 	group := process.ReadGroup(root)
 	m.group, m.quota = group.MemoryBytes, group.Processors
 	for _, word := range strings.Fields(read(root, "sys/kernel/mm/transparent_hugepage/enabled")) {
@@ -252,18 +252,6 @@ func limit(text, row string) int64 {
 		}
 	}
 	return -1
-}
-
-// kilobytes is a row of /proc/meminfo, in bytes.
-func kilobytes(text, row string) int64 {
-	for line := range strings.Lines(text) {
-		if fields := strings.Fields(line); len(fields) >= 2 && fields[0] == row {
-			if kb, err := strconv.ParseInt(fields[1], 10, 64); err == nil {
-				return kb << 10
-			}
-		}
-	}
-	return 0
 }
 
 // Limits below which a machine is warned of.
