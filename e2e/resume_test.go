@@ -71,7 +71,7 @@ func TestKilledAndLoaded(t *testing.T) {
 		"--trainers", "2", "--save", model, "--save-every", "100"}
 	first := start(t, "trainer", short(url, data, append(flags, "--id", "t0")...)...)
 	second := start(t, "trainer", short(url, data, append(flags, "--id", "t1")...)...)
-	first.says(t, "model is saved")
+	first.says(t, "model saved")
 	second.signal(t, syscall.SIGKILL)
 	second.status(t)
 	first.fails(t, "trainer t1", "by --load "+model)
@@ -185,7 +185,7 @@ func TestKilledAndRolled(t *testing.T) {
 		all[i], _ = server(t, args...)
 		for _, p := range trainers {
 			poll(t, fmt.Sprintf("%s has come back from %d restarts", p.name, n+1), func() bool {
-				came := strings.Split(p.stderr.String(), "joins anew")
+				came := strings.Split(p.stderr.String(), "rejoining job")
 				return len(came) > n+1 && strings.Contains(came[len(came)-1], "\nbatch ")
 			})
 		}

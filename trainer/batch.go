@@ -11,7 +11,7 @@ import (
 )
 
 // ErrOrder: a call came out of order, or named what the batch does not have. Nothing was changed, nothing was sent, and
-// the session goes on.
+// the session continues.
 var ErrOrder = errors.New("call out of order")
 
 // Batch is one batch of the job in the hands of the program, from Next to Commit. It says which batch is to be computed
@@ -257,7 +257,7 @@ func (b *Batch) Fetch(ctx context.Context) error {
 }
 
 // fetchWithin is Fetch, which waits for the batches before until wait ends, where it is not nil: where that is by
-// ErrAgain, the next call goes on. wait ends with the session.
+// ErrAgain, the next call continues. wait ends with the session.
 func (b *Batch) fetchWithin(ctx, wait context.Context) error {
 	b.ctx, b.stop = b.run.running(ctx)
 	err := b.fetch(b.ctx, wait)

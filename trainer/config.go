@@ -85,7 +85,7 @@ type Config struct {
 	Writes []Folder
 
 	// OnGroup is told what becomes of groups, in the order in which it happens and before this trainer has what a group
-	// made, in a grouped job whose manifest asks for it (schema.Job.GroupEvents); nil for nobody. It must return at once.
+	// made, in a grouped job whose manifest asks for it (schema.Job.GroupEvents); nil for nothing. It must return at once.
 	OnGroup func(schema.Group)
 
 	// Timeline asks for Progress.Buckets: when each bucket's gradient left and when its result was in place.
@@ -122,9 +122,9 @@ type Config struct {
 	SavePath  string
 	SaveEvery uint64 // batches between two saves to SavePath; 0 where that is empty
 
-	rejoin   schema.RunID  // the run that the trainer was part of, and whose job it goes on with; 0: none
+	rejoin   schema.RunID  // the run that the trainer was part of, and whose job it rejoins; 0: none
 	rejoinAs schema.Member // the member that the trainer was in that run
-	standby  string        // where the job goes on when the ps at Server is lost; empty: nowhere else
+	standby  string        // where the job continues when the ps at Server is lost; empty: nowhere else
 	key      *uint64       // of all joins until one is answered: schema.Join.Key
 }
 
@@ -143,7 +143,7 @@ var (
 	// ErrNoAnswer: the server is there, and no coordinator of it has answered: it is no ps, or one of another build that
 	// does not understand this trainer.
 	ErrNoAnswer = errors.New("no coordinator answered")
-	// ErrServerLost: the server was there and is not any more, with the job's state, and the job does not go on from a
+	// ErrServerLost: the server was there and is not any more, with the job's state, and the job does not continue from a
 	// durable version or at another ps. Where it does, the session joins its next run and gives no error.
 	ErrServerLost = errors.New("server lost")
 	// ErrPeerLost: another trainer's data server could not be reached, or is out of reach, in a job that reduces between

@@ -379,7 +379,7 @@ func (c *connection) pull(owner int, h schema.Head) error {
 	return link.publish(c.subject(fabric.KindPull, link.member), f.Seal())
 }
 
-// sayControl publishes a word to the coordinator. One that a lost connection swallows is said again by whoever waits.
+// sayControl sends a message to the coordinator. A caller that waits for an answer repeats one that was lost.
 func (c *connection) sayControl(message schema.Control) error {
 	frame, err := schema.EncodeControl(c.signHead(), message)
 	if err != nil {
@@ -387,7 +387,7 @@ func (c *connection) sayControl(message schema.Control) error {
 	}
 	if err := c.control.Publish(c.subject(fabric.KindCtl, schema.Coordinator).String(), frame); err != nil &&
 		c.Err() == nil {
-		c.config.Log.Debug("word to the coordinator not sent", "job", c.job.Name, "message", message.Name(), "err", err)
+		c.config.Log.Debug("control message not sent", "job", c.job.Name, "message", message.Name(), "err", err)
 	}
 	return nil
 }
@@ -420,8 +420,7 @@ func (c *connection) open(m *fabric.Message) (v schema.View, subject fabric.Subj
 	return v, subject, err == nil && v.Head().Job == c.joined.RunID // else of an earlier run of the same name
 }
 
-// newRouting makes the routing of keys to the owners of their rows, but for tables that are quiet, which nobody asks
-// for.
+// newRouting makes the routing of keys to the owners of their rows. Rows of quiet tables are not asked for.
 func (c *connection) newRouting(dims []int, quiet []bool) *routing {
 	routing := newRouting(dims, len(c.links), c.job.ChunkBytes/4, func(table int, key uint64) int {
 		return c.place.OwnerOfKey(schema.Table(table), key)
@@ -513,7 +512,7 @@ type posted struct {
 	subject fabric.Subject
 	frame   fabric.Payload
 	bucket  schema.Bucket
-	times   *bucketTrace // of its batch; nil where nobody wants to know
+	times   *bucketTrace // of its batch; nil if not traced
 }
 
 // kind is the token of the subjects of contributions to the owner.

@@ -9,7 +9,7 @@
 //	err = s.Save(ctx, "model.safetensors") // OpenModel reads it, without a server
 //	err = s.Close()
 //
-// The example Quickstart is a whole program, and docs/programs.md goes on from there. Every trainer of a job runs the
+// The example Quickstart is a whole program, and docs/programs.md continues from there. Every trainer of a job runs the
 // same program with the same job. The coordinator gives each of them its lanes. Data and random numbers of a lane
 // depend on (seed, batch, lane) alone, so the weights do not depend on the number of trainers.
 //

@@ -93,7 +93,7 @@ func (e *exchanging) take(who exchange.Asker, owner int, v *schema.View, part, o
 		return false, err
 	}
 	placed := false
-	defer func() { // also where it panics, so that nobody waits for it
+	defer func() { // also if it panics, since others wait for it
 		e.do(func(x *exchange.Exchange) { x.PlaceAnswer(who, i, part, placed) })
 		e.placed.Broadcast()
 	}()
@@ -102,7 +102,7 @@ func (e *exchanging) take(who exchange.Asker, owner int, v *schema.View, part, o
 	return kept, err
 }
 
-// tell wakes up whoever waits, where there is a reason. Called with mu held.
+// tell wakes the waiting goroutine if there is a reason. The caller holds mu.
 func (e *exchanging) tell() {
 	if !e.x.Done() {
 		return
@@ -132,7 +132,7 @@ func (e *exchanging) awaitResults(ctx context.Context, above schema.Version) err
 }
 
 // await does what the exchange says until what it waits for is there. Where ctx ends by ErrAgain, the next wait for the
-// same goes on.
+// same continues.
 func (e *exchanging) await(ctx context.Context) error {
 	defer e.conn.retry.Stop()
 	for {

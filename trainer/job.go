@@ -55,7 +55,7 @@ func (j *Job) Reduce(who schema.Party) *Job {
 }
 
 // From begins with the values of a saved model, which has the tensors of the job: the same names and shapes. Its
-// optimizers begin anew. Trainers whose model is another are refused.
+// optimizers start with empty state. Trainers whose model is another are refused.
 //
 //	m, err := trainer.OpenModel("films.safetensors")
 //	job.From(m)

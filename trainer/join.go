@@ -87,7 +87,7 @@ func joinFirst(ctx context.Context, c Config, job *schema.Job) (*Session, error)
 	return newSession(m, restart{config: c, job: job}), nil
 }
 
-// warnings is a log of what nobody may miss.
+// warnings is a log of warnings and errors alone.
 type warnings struct{ slog.Handler }
 
 // Enabled implements slog.Handler.
@@ -101,7 +101,7 @@ func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 
 // join joins with a Config and a manifest that are whole. Where it is put off it asks again after retry, and then after
-// longer and longer. Where the server of a run is lost that has not begun, it asks anew: somebody else may have the job
+// longer and longer. Where the server of a run is lost that has not begun, it joins again: another ps may have the job
 // by now.
 func join(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (*membership, error) {
 	var before error
@@ -117,7 +117,7 @@ func join(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (
 			return nil, err
 		}
 		before = err
-		c.Log.Warn("asks anew for a place", "job", job.Name, "err", err)
+		c.Log.Warn("join restarted", "job", job.Name, "err", err)
 		select {
 		case <-time.After(backEvery):
 		case <-ctx.Done():
@@ -142,7 +142,7 @@ func joinOnce(ctx context.Context, c Config, job *schema.Job, retry time.Duratio
 	return s, nil
 }
 
-// joiner asks for a place in a job. A trainer has no member id before it is admitted.
+// joiner asks for a slot in a job. A trainer has no member id before it is admitted.
 type joiner struct {
 	outsider
 	config  Config
@@ -187,7 +187,7 @@ func newJoinKey() uint64 {
 }
 
 // encode writes the request as of now. run is the one that this trainer was admitted to: a ps that does not know it
-// says so, and admits nobody; 0: none.
+// says so, and admits no trainer; 0: none.
 func (j *joiner) encode(run schema.RunID) (err error) {
 	j.request.Key = *j.config.key
 	head := schema.Head{Job: run, Lanes: uint16(j.job.Lanes)}
@@ -231,7 +231,7 @@ func (j *joiner) join(ctx context.Context) (*membership, error) {
 // begin builds the session of a trainer that was admitted, and waits for the start. Its place is given back where that
 // fails.
 func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*membership, error) {
-	*j.config.key = newJoinKey() // that place is taken
+	*j.config.key = newJoinKey() // that slot is taken
 	err := j.encode(joined.RunID)
 	if err != nil {
 		return nil, err
@@ -255,19 +255,19 @@ func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*membership,
 			return nil, err
 		}
 		if errors.As(err, new(endedBefore)) {
-			s.fail(err) // there is nobody to tell
+			s.fail(err) // no coordinator is left
 		}
-		s.handsOver = true // it has not begun: whoever comes next may
+		s.handsOver = true // it has not begun: another trainer may have the slot
 		if leaving := s.leave(err.Error()); leaving != nil {
-			j.config.Log.Warn("leave after a failed join", "job", j.job.Name, "member", s.Member(), "err", leaving)
+			j.config.Log.Warn("leave after failed join failed", "job", j.job.Name, "member", s.Member(), "err", leaving)
 		}
 		return nil, err
 	}
 	return s, nil
 }
 
-// session builds the session that this trainer was admitted to. Where that fails, or ctx ends meanwhile, its place is
-// given back, by a word that nobody waits for an answer to.
+// session builds the session that this trainer was admitted to. Where that fails, or ctx ends, its slot is
+// given back, by a message that needs no answer.
 func (j *joiner) session(ctx context.Context, joined *schema.Joined) (*membership, error) {
 	s, err := newMembership(ctx, j.config, j.job, *joined)
 	if err != nil {
@@ -277,7 +277,7 @@ func (j *joiner) session(ctx context.Context, joined *schema.Joined) (*membershi
 	return s, nil
 }
 
-// giveBack says that this trainer does not take a place that it was admitted to.
+// giveBack says that this trainer does not take a slot that it was admitted to.
 func (j *joiner) giveBack(joined *schema.Joined, why error) {
 	head := schema.Head{Job: joined.RunID, Generation: joined.Generation, Lanes: uint16(j.job.Lanes)}
 	l := &schema.Leave{Reason: schema.Clip(why.Error()), HandOver: true}
@@ -289,7 +289,7 @@ func (j *joiner) giveBack(joined *schema.Joined, why error) {
 		broken = j.publish(leave)
 	}
 	if broken != nil {
-		j.config.Log.Warn("leave after a failed join", "job", j.job.Name, "member", joined.Member, "err", broken)
+		j.config.Log.Warn("leave after failed join failed", "job", j.job.Name, "member", joined.Member, "err", broken)
 	}
 }
 
@@ -297,7 +297,7 @@ func (j *joiner) giveBack(joined *schema.Joined, why error) {
 // counts as one that may still be there.
 const busyWithin = 30 * time.Second
 
-// finalAnswer asks until somebody admits this trainer, or refuses it for good.
+// finalAnswer asks until a coordinator admits this trainer, or refuses it for good.
 func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
 	var told string
 	for began := time.Now(); ; {
@@ -311,7 +311,7 @@ func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
 		}
 		if answer.Refused.Text != told {
 			told = answer.Refused.Text
-			j.config.Log.Info("join put off, asked for again", "job", j.job.Name, "text", told)
+			j.config.Log.Info("join postponed", "job", j.job.Name, "text", told)
 		}
 		select {
 		case <-time.After(j.retry):
@@ -334,7 +334,7 @@ func (j *joiner) answer(ctx context.Context) (schema.Control, error) {
 	return answer, err
 }
 
-// explain says why nobody answered, where that can be found out.
+// explain returns the reason for a missing answer if that can be found out.
 func (j *joiner) explain(ctx, within context.Context, err error) error {
 	if ctx.Err() != nil || within.Err() == nil || errors.Is(err, fabric.ErrLost) {
 		return err
@@ -359,7 +359,7 @@ func (j *joiner) explain(ctx, within context.Context, err error) error {
 	return err
 }
 
-// endedBefore says that the run that a trainer was admitted to is no more, and has not begun: its ps was started anew,
+// endedBefore says that the run that a trainer was admitted to is no more, and has not begun: its ps was restarted,
 // or is gone, or this trainer was silent for too long.
 type endedBefore struct{ error }
 
@@ -402,7 +402,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *membership) error {
 				return over
 			case c.Refused != nil:
 				return refusedBy(c.Refused)
-			case c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member: // its place was another's meanwhile
+			case c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member: // its slot is another trainer's by now
 				j.giveBack(c.Joined, over)
 				return over
 			case answer(c.Joined):
@@ -416,7 +416,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *membership) error {
 		case <-ctx.Done():
 			err := context.Cause(ctx)
 			returns := errors.Is(err, errBack) && (j.config.rejoin != 0 || !j.job.Rewinds())
-			if errors.Is(err, ErrServerLost) && !returns { // a new one asks anew where the run begins again with fewer
+			if errors.Is(err, ErrServerLost) && !returns { // a new trainer joins again where the run begins again with fewer
 				err = endedBefore{err}
 			}
 			return err

@@ -11,9 +11,9 @@ import (
 	"gradbus/shard/state"
 )
 
-// Of a job that goes back (schema.Job.Rewinds) nobody can take over a place. Were a trainer to leave at once that is
+// In a job that restarts (schema.Job.Rewinds) no trainer can take over a slot. Were a trainer to leave at once that is
 // told to end, the others would compute again what they have since the newest version. So it says that it leaves, and
-// trains on until a version has become durable. The run ends then, and the others go on from there without it.
+// trains on until a version has become durable. The run ends then, and the others continue from there without it.
 
 // leavingMax is for how long it does.
 const leavingMax = 20 * time.Second
@@ -38,7 +38,7 @@ func (c *connection) lingers(ctx context.Context) (context.Context, func()) {
 
 // sayLeaving returns when this trainer may leave, or the run or the session has ended.
 func (c *connection) sayLeaving(ctx context.Context) {
-	c.config.Log.Info("leaves once a version is durable, so that the others need not go back", "job", c.job.Name,
+	c.config.Log.Info("leaving after the next durable version", "job", c.job.Name,
 		"member", c.joined.Member, "within", leavingMax.String())
 	ctx, cancel := context.WithTimeout(ctx, leavingMax)
 	defer cancel()
@@ -62,7 +62,7 @@ func (c *connection) sayLeaving(ctx context.Context) {
 
 // setFail makes what ends the session. In a job within this process that stays readable (schema.Job.StaysReadable), a
 // value that is not finite ends the training alone: shards and parameters still have the version before, which the
-// session goes on to give. Between processes it ends the session, since other trainers wait.
+// session continues to give. Between processes it ends the session, since other trainers wait.
 func (c *connection) setFail() {
 	own, end := context.WithCancelCause(context.Background())
 	trainable, stop := context.WithCancelCause(own)
@@ -120,7 +120,7 @@ func (c *connection) withStart(err error) error {
 
 func (c *connection) sayLeave(ctx context.Context, reason string) error {
 	if err := c.Err(); errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) || errors.Is(err, errReplaced) {
-		return nil // there is nobody to tell, or nobody who does not know
+		return nil // no coordinator is left, or it knows
 	}
 	leave := &schema.Leave{Reason: schema.Clip(reason), HandOver: c.handsOver}
 	if c.interrupted {
@@ -142,7 +142,7 @@ func (c *connection) sayLeave(ctx context.Context, reason string) error {
 	for answered := false; !answered; {
 		answer, err := fabric.Ask(ctx, c.config.RetryAfter, ask, c.controls)
 		if errors.Is(err, ErrServerLost) {
-			return nil // there is nobody to tell, either
+			return nil // no coordinator is left
 		}
 		if err != nil {
 			return fmt.Errorf("leave job %s as %s: %w", c.job.Name, c.joined.Member, err)

@@ -51,8 +51,8 @@ func (c *connection) deadline() time.Duration {
 	return time.Duration(c.joined.DeadlineMS) * time.Millisecond
 }
 
-// excusePause is called at each tick, and takes a time in which this process did not run out of every silence: nobody
-// was heard then. The coordinator says whether the job went on without this trainer.
+// excusePause is called at each tick, and takes a time in which this process did not run out of every silence.
+// The coordinator says whether the job continued without this trainer.
 func (c *connection) excusePause(now time.Time) {
 	w := &c.watch
 	w.mu.Lock()
@@ -69,7 +69,7 @@ func (c *connection) excusePause(now time.Time) {
 	for _, d := range c.servers {
 		d.lost.Excuse(pause, now)
 	}
-	c.config.Log.Warn("this process did not run, and goes on", "job", c.job.Name, "member", c.joined.Member,
+	c.config.Log.Warn("process was suspended", "job", c.job.Name, "member", c.joined.Member,
 		"for", pause.Round(100*time.Millisecond).String())
 }
 
@@ -179,7 +179,7 @@ func (c *connection) dataChanged(d *dataServer, state fabric.State) {
 	}
 }
 
-// controlChanged is told by fabric how the server fares that the coordinator is heard by. Training goes on without it
+// controlChanged is told by fabric how the server fares that the coordinator is heard by. Training continues without it
 // for as long as the job's deadline.
 func (c *connection) controlChanged(state fabric.State) {
 	switch state {
@@ -191,7 +191,7 @@ func (c *connection) controlChanged(state fabric.State) {
 	case fabric.Back:
 		c.hear(string(schema.Coordinator)) // who could not be heard
 		c.watch.note(c.watch.control.End)
-		c.speaks.Store(true) // one that was started anew says that it does not know the job
+		c.speaks.Store(true) // a restarted ps says that it does not know the job
 		c.config.Log.Info("control server back", "control", c.config.serverName(), "job", c.job.Name, "member",
 			c.joined.Member)
 	case fabric.Closed:
@@ -205,14 +205,14 @@ func (c *connection) controlChanged(state fabric.State) {
 // askEvery is the time between two questions to a ps that stands by, and between two joins there.
 const askEvery = 20 * time.Millisecond
 
-// setStandby notes where the job goes on when its ps is lost.
+// setStandby sets where the job continues when its ps is lost.
 func (c *connection) setStandby(url string) {
 	if url != "" {
 		c.standby.Store(&url)
 	}
 }
 
-// standbyAt is where the job goes on when its ps is lost; empty: nobody stands by.
+// standbyAt returns where the job continues when its ps is lost; empty without a standby.
 func (c *connection) standbyAt() string {
 	if url := c.standby.Load(); url != nil {
 		return *url
@@ -220,7 +220,7 @@ func (c *connection) standbyAt() string {
 	return ""
 }
 
-// serverLost has whoever stands by asked, until servers are back. It may be told again.
+// serverLost asks the standby until servers are back. It may be called again.
 func (c *connection) serverLost() {
 	c.ending.Lock()
 	defer c.ending.Unlock()
@@ -234,7 +234,7 @@ func (c *connection) serverLost() {
 		defer c.asking.Store(false)
 		for c.ctx.Err() == nil && !c.connected() {
 			if err := c.askStandby(url); err != nil && c.ctx.Err() == nil {
-				c.config.Log.Debug("whoever stands by does not answer", "at", fabric.WithoutUser(url), "err", err)
+				c.config.Log.Debug("standby does not answer", "at", fabric.WithoutUser(url), "err", err)
 			}
 			select {
 			case <-time.After(askEvery):
@@ -288,13 +288,13 @@ func (c *connection) askStandby(url string) error {
 	return nil
 }
 
-// atStandby is how to join where the job goes on.
+// atStandby returns the configuration for a join at the standby.
 func (c Config) atStandby() Config {
 	c.Server, c.CredsFile, c.standby = c.standby, "", ""
 	return c
 }
 
-// sentOn sets Server to where whoever stands by says that the job is. It reports whether the join is to be tried there.
+// sentOn sets Server to where the standby says that the job is. It reports whether to join there.
 func (c *Config) sentOn(err error) bool {
 	r, ok := errors.AsType[*Refused](err)
 	if !ok || r.server == "" {

@@ -31,8 +31,8 @@ type lookups struct {
 	sent     bool            // since they were built
 	frames   []*schema.Frame
 
-	// over is told that a shard's rounds before a version are over, by the head of its rows; nil where nobody wants to
-	// know.
+	// over is told that a shard's rounds before a version are over, by the head of its rows; nil if not
+	// needed.
 	over func(shard int, h *schema.Head) error
 }
 
@@ -50,7 +50,7 @@ func newLookups(s *routing, t *tables, place *schema.Placement, e *exchanging, w
 	return &lookups{exchanging: e, who: who, routing: s, tables: t, place: place}
 }
 
-// assign finds who has which of the distinct keys of the tables, and asks nobody for rows.
+// assign finds the owners of the distinct keys of the tables, and asks for no rows.
 func (l *lookups) assign() {
 	l.close(l.who)
 	l.routing.assign(l.tables.keys)

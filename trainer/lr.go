@@ -24,7 +24,7 @@ type learningRates struct {
 	proposed *schema.LR      // nil where none is open
 	begun    schema.Batch    // batches that have begun
 	refused  *schema.Refused // the answer to the last request; nil where there is none
-	changed  chan struct{}   // closed, and made anew, at every word
+	changed  chan struct{}   // closed and replaced at every word
 }
 
 func newLearningRates(c *connection, decided []schema.LRChange) *learningRates {
@@ -49,7 +49,7 @@ func (l *learningRates) take(w *schema.LR) (begun schema.Batch, answer bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if w.Serial < l.serial || w.Serial == l.serial && !w.Final && l.proposed == nil && l.serial > 0 {
-		return 0, false // older, or decided meanwhile
+		return 0, false // older, or decided by now
 	}
 	l.serial = w.Serial
 	if l.proposed = nil; w.Final {
@@ -58,7 +58,7 @@ func (l *learningRates) take(w *schema.LR) (begun schema.Batch, answer bool) {
 		l.proposed = w
 		l.decided = decidedBefore(w, l.decided) // the word of a decision before may have been lost
 	}
-	l.applied.Set(l.decided) // nobody has begun the batch of a new one
+	l.applied.Set(l.decided) // no trainer has begun the batch of a new one
 	close(l.changed)
 	l.changed = make(chan struct{})
 	return l.begun, !w.Final
@@ -170,7 +170,7 @@ func (l *learningRates) ScaleLR(ctx context.Context, from schema.Batch, scale fl
 	}
 }
 
-// ScaleLR does what Session.ScaleLR does, for somebody who is no trainer of the job: c says where its coordinator is
+// ScaleLR does what Session.ScaleLR does, for a caller that is no trainer of the job: c says where its coordinator is
 // found. A scale other than 0 that is not from schema.LRScaleMin to LRScaleMax is refused unless force is true: it is
 // rather a slip. Errors: ErrConfig, those of dialing, Refused with the reason, and that no coordinator answered
 // within Config.AnswerWithin.

@@ -230,7 +230,7 @@ func (s *membership) close() {
 	s.own.close()
 	s.reducer.close()
 	if s.replicas != nil {
-		s.replicas.close() // nobody receives any more
+		s.replicas.close() // no message arrives any more
 	}
 	if s.compute != nil {
 		s.compute.params.state.Close()
@@ -241,7 +241,7 @@ func (s *membership) close() {
 const drainEvery = 100 * time.Millisecond
 
 // sayComplete tells the other trainers, in a job that reduces between trainers, that this one has all results of the
-// batches before b: by a pull of batch b, which nobody has begun and to which there is no answer. They may leave then.
+// batches before b: by a pull of batch b, which no trainer has begun and to which there is no answer. They may leave then.
 func (s *membership) sayComplete(b schema.Batch) error {
 	for owner, l := range s.links {
 		if !l.reduce || l.outbox == nil || len(s.results.rounds[owner]) == 0 {
@@ -445,7 +445,7 @@ func (s *membership) resumeResults(ctx context.Context, v schema.Version) error 
 			return err
 		}
 	}
-	s.exchange.do((*exchange.Exchange).Back) // nobody sends them by itself
+	s.exchange.do((*exchange.Exchange).Back) // shards send them only when asked
 	return s.exchange.awaitResults(ctx, schema.Version(last))
 }
 

@@ -24,7 +24,7 @@ import (
 // begin with; the text says what is wrong with it.
 var ErrModel = errors.New("unusable model")
 
-// What the metadata of a saved model hold, beside those of whoever saved it.
+// What the metadata of a saved model hold, beside those of the program that saved it.
 const (
 	modelFormat   = "gradbus model 1"
 	formatEntry   = "format"
@@ -44,7 +44,7 @@ var weighedEntries = []string{manifestEntry, digestEntry, versionEntry, modulesE
 // and needs no server. It may be read from several goroutines.
 type Model struct {
 	Version  schema.Version
-	Metadata map[string]string // of whoever saved it
+	Metadata map[string]string // of the program that saved it
 
 	job    *schema.Job
 	digest [32]byte
@@ -138,7 +138,7 @@ func (m *Model) tensors() (all []safetensors.Tensor) {
 	return append(all, m.extra...)
 }
 
-// byName orders the tensors of an Extra, so that a file is the same whoever writes it.
+// byName orders the tensors of an Extra, so that a file is the same for every writer.
 func byName(a, b safetensors.Tensor) int { return cmp.Compare(a.Name, b.Name) }
 
 // extraDigest is the SHA-256 of the tensors of an Extra, in the order of their names: of each its header as JSON
@@ -377,7 +377,7 @@ func (m *Model) hashedDigest() string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// OpenWeights reads the values that a job is to begin with (Job.From, Config.From) from a safetensors file of whoever
+// OpenWeights reads the values that a job is to begin with (Job.From, Config.From) from a safetensors file of any
 // wrote it: of PyTorch's state_dict, an export of a checkpoint, a model that Save wrote. The file has the tensors of
 // the job, float32, by their names and in their shapes, a table as [rows, dim], and no others. The digest of a file
 // that Save wrote is checked. Errors: ErrModel, which names all tensors that do not fit, and that of opening the

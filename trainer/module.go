@@ -17,12 +17,12 @@ import (
 )
 
 // ErrActivation: a module's activation is gone: it was stepped or released, or the shard has ended it because it had
-// not heard of this trainer for too long. The session goes on.
+// not heard of this trainer for too long. The session continues.
 var ErrActivation = errors.New("context is gone")
 
 // Module is a module that a shard of the job hosts, as a trainer sees it: parameters, activations, gradients and the
 // optimizer are on the shard, and only inputs, outputs and gradients of outputs travel. Any number of trainers use it
-// at once; each pass sees one version of the parameters, whoever steps meanwhile.
+// at once; each pass sees one version of the parameters, also while others step.
 //
 // Its methods are the session's: they are called from one goroutine at a time. Slices that they give are the Module's
 // own and valid until its next call. All of them fail with Refused, which has the shard's reason, or with
@@ -52,7 +52,7 @@ type Tensor struct {
 }
 
 // Pass says which samples a forward pass is of: what is dropped follows from it, so a pass can be repeated. Versions of
-// a job that has modules alone are numbered by Batch, so that goes on from Session.Version.
+// a job that has modules alone are numbered by Batch, so that continues from Session.Version.
 type Pass struct {
 	Batch schema.Batch // by the trainer's own count
 	Lane  lane.Lane    // one that it hosts
@@ -280,7 +280,7 @@ func (m *hostedModule) Weights(ctx context.Context) ([]Tensor, schema.Version, e
 	return all, pin.version, err
 }
 
-// unpinWithin is how long a shard may take to say that a version is pinned no more; the request is repeated meanwhile.
+// unpinWithin is how long a shard may take to say that a version is pinned no more; the request is repeated until then.
 const unpinWithin = 2 * time.Second
 
 // unpin ends the pin of a version, which is no pass. Where ctx has ended the shard is to hear of it all the same: a pin
@@ -457,7 +457,7 @@ func (m *modules) takeModule(owner int, subject *fabric.Subject, v *schema.View)
 	h := v.Head()
 	if int64(h.Bucket) >= int64(len(m.all)) || m.all[h.Bucket].spec.Name != subject.Name ||
 		m.owners[string(m.all[h.Bucket].link.member)] != owner {
-		return nil // a stranger's
+		return nil // of no module of this job
 	}
 	asked := m.all[h.Bucket]
 	switch h.Kind {

@@ -7,7 +7,7 @@ import (
 )
 
 // NetWorkload makes a net of package nn a Workload: its parameters are the job's dense ones of the same names
-// (Job.Module adds them), and the gradient of each leaves as soon as it is final, while the backward pass goes on.
+// (Job.Module adds them), and the gradient of each leaves as soon as it is final, while the backward pass continues.
 // Nothing is allocated once the first batch is through.
 //
 // A workload that uses tables too embeds it and has Keys, and Bags, of its own; Input then reads rows, and InputGrad

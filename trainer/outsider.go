@@ -12,7 +12,7 @@ import (
 	"gradbus/schema"
 )
 
-// outsider asks a job's coordinator something for somebody who is no member of the job, under a name of its own. It has
+// outsider asks a job's coordinator something for a process that is no member of the job, under a name of its own. It has
 // its own connection, because the name of a connection, by which the server knows when a member is gone, is fixed.
 type outsider struct {
 	conn    *fabric.Control
@@ -62,7 +62,7 @@ const drainAskEvery = 250 * time.Millisecond
 // Drain has a ps end as it does when it is interrupted: its jobs are handed over to the ps that stands by, or have a
 // last version made durable. c says where the ps is, or its control server; id names it among those that share that
 // one, and empty is the one that has it in itself. told, which may be nil, is called with each answer. It returns when
-// the ps serves nobody any more. Errors: ErrConfig, those of dialing, that no such ps answered within
+// the ps serves no job any more. Errors: ErrConfig, those of dialing, that no such ps answered within
 // Config.AnswerWithin, and ctx's cause; the ps ends all the same once it has answered.
 //
 //	err := trainer.Drain(ctx, trainer.Config{Server: "nats://10.0.0.1:4222"}, "", nil)
@@ -155,7 +155,7 @@ func (d *drainAsker) follow(ctx context.Context, c *Config, told func(schema.Dra
 			if ended {
 				return nil
 			}
-			return d.nobody(c)
+			return d.noPS(c)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -167,7 +167,7 @@ func (d *drainAsker) follow(ctx context.Context, c *Config, told func(schema.Dra
 	}
 }
 
-func (d *drainAsker) nobody(c *Config) error {
+func (d *drainAsker) noPS(c *Config) error {
 	if d.refused != nil {
 		return refusedBy(d.refused)
 	}

@@ -84,7 +84,7 @@ func (p *parameters) step(chunk int, mean []float32, scale float32) error {
 	return nil
 }
 
-// keep makes the next version of a chunk what it is: nobody had a sample.
+// keep makes the next version of a chunk what it is: no lane had a sample.
 func (p *parameters) keep(chunk int) {
 	p.state.Keep(chunk)
 }

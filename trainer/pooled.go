@@ -171,7 +171,7 @@ func (t *tables) laneKeys(table, at int) []uint64 {
 	return t.used[table][before:t.ends[table][at]]
 }
 
-// checkKeys checks the collected keys of a table whose distinct ones nobody looks for.
+// checkKeys checks the collected keys of a table whose distinct ones are not looked for.
 func (t *tables) checkKeys(table int) error {
 	for _, key := range t.used[table] {
 		if spec := &t.specs[table]; key >= spec.Rows {
@@ -193,7 +193,7 @@ func (t *tables) sizeBags() {
 	}
 }
 
-// clearEmpty zeroes the pooled rows of bags without keys, which nobody else writes.
+// clearEmpty zeroes the pooled rows of bags without keys, which nothing else writes.
 func (b *laneBags) clearEmpty(dim int) {
 	for bag := range len(b.offsets) - 1 {
 		if b.offsets[bag] == b.offsets[bag+1] {

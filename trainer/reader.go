@@ -61,11 +61,11 @@ func (e *evaluation) release() {
 	e.at, e.asked = place{}, false
 }
 
-// ErrVersion: rows of another version are asked for than that which the job has. The session goes on.
+// ErrVersion: rows of another version are asked for than that which the job has. The session continues.
 var ErrVersion = errors.New("no such version any more")
 
 // ErrAsk: keys are to be looked up, or told apart, of which that is not possible. Nothing was asked for, and the
-// session goes on.
+// session continues.
 var ErrAsk = errors.New("lookup not possible")
 
 // Lookup is Session.Lookup in this run.

@@ -23,7 +23,7 @@ type receiver struct {
 
 // receive is called for every message of an owner to this trainer, from one goroutine for each connection of each
 // server. What does not verify is counted and dropped: what it was meant to be will be asked for again. Messages go
-// back to the fabric at once, but for rows that somebody keeps.
+// back to the fabric at once, but for rows that a scan keeps.
 func (r *receiver) receive(m fabric.Message) {
 	kept := false
 	if at, err := m.Parse(); err == nil && at.Kind == fabric.KindRows && r.keepsRows() {
@@ -80,7 +80,7 @@ func (r *receiver) dispatch(owner int, subject *fabric.Subject, v *schema.View) 
 			return false, replacedBy(r.job.Name, fmt.Sprintf("%s answers %s of generation %d, and this one is of %d",
 				subject.From, r.joined.Member, g, r.joined.Generation))
 		case g < r.joined.Generation:
-			return false, nil // it is for who had the place before
+			return false, nil // it is for who had the slot before
 		}
 	}
 	if v.Head().Kind == schema.KindRows {
@@ -142,8 +142,8 @@ func (r *receiver) takeResult(owner int, subject *fabric.Subject, v *schema.View
 	return r.exchange.sendPulls(lost)
 }
 
-// word takes one of the coordinator's. Those that somebody may wait for go to the channel, whose reader wants the
-// latest: it is never full but for words that nobody waits for.
+// word takes a control message of the coordinator. Those that are waited for go to the channel: it is never full but
+// for messages that are not waited for.
 func (r *receiver) word(subject *fabric.Subject, v *schema.View) error {
 	from := subject.From
 	if from != string(schema.Coordinator) {
@@ -169,7 +169,7 @@ func (r *receiver) word(subject *fabric.Subject, v *schema.View) error {
 		return nil
 	case c.Refused != nil && c.Refused.Reason == schema.RefusedReplaced:
 		if c.Refused.Want != strconv.Itoa(int(r.joined.Generation)) {
-			return nil // who had the place before
+			return nil // who had the slot before
 		}
 		return replacedBy(r.job.Name, c.Refused.Text)
 	case c.Leaving != nil:
@@ -210,7 +210,7 @@ func (r *receiver) logStalled(t *schema.Stalled) {
 
 // refused ends the session: what a shard refused it will never answer. The exceptions are late repetitions, and that
 // the shard does not know the job: then the coordinator has ended it, whose word says why and may be a moment behind,
-// or the server was started anew, and no word will come.
+// or the server was restarted, and no message will come.
 func (r *receiver) refused(from string, v *schema.View) error {
 	refusal, err := schema.DecodeRefusal(v)
 	if err != nil {
@@ -218,7 +218,7 @@ func (r *receiver) refused(from string, v *schema.View) error {
 	}
 	h := v.Head()
 	if h.Generation != 0 && h.Generation != r.joined.Generation {
-		return nil // of who had the place before, or has it now
+		return nil // of who had the slot before, or has it now
 	}
 	switch refusal.Reason {
 	case schema.ReasonDuplicate.String():
@@ -231,7 +231,7 @@ func (r *receiver) refused(from string, v *schema.View) error {
 		return replacedBy(r.job.Name, from+": "+refusal.Text)
 	case schema.ReasonStaleBatch.String():
 		// A repetition that came late: of a contribution whose ack was late, or of a lookup or pull that others have
-		// overtaken meanwhile. They could not have gone on without this trainer's own contributions.
+		// overtaken. They could not have continued without this trainer's own contributions.
 		// A session that trains no more waits for nothing else.
 		if h.Node.Count > 0 || h.Batch < r.newest() || r.TrainingErr() == nil &&
 			get(r.exchange, func(x *exchange.Exchange) bool { return x.Began(h.Batch) }) {

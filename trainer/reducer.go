@@ -35,7 +35,7 @@ const (
 // This trainer's own contributions go in where they lie (contribute), and its own results come out without a message.
 //
 // Frames are taken on the goroutines of the data server's connection, own contributions on the one that calls Run.
-// Whoever steps holds the step lock, and publishes what comes of it without.
+// A goroutine that steps holds the step lock, and publishes the outputs without it.
 type reducer struct {
 	job     *schema.Job
 	joined  *schema.Joined
@@ -224,15 +224,15 @@ func (r *reducer) done(b schema.Batch, gone map[schema.Member]bool) bool {
 	return true
 }
 
-// close gives back what open rounds hold. Nobody receives any more.
+// close gives back what open rounds hold. No message arrives any more.
 func (r *reducer) close() {
 	if r != nil {
 		r.end.Close()
 	}
 }
 
-// waiting is whom the open rounds lack, as a shard's ps says of its own: empty where nobody is waited for, because
-// nothing is open that somebody has contributed to.
+// waiting returns the trainers that open rounds wait for, as a ps reports those of its shards: none if no open round
+// has a contribution.
 func (r *reducer) waiting() []schema.Waiting {
 	r.stepLock.Lock()
 	defer r.stepLock.Unlock()
@@ -275,7 +275,7 @@ func (o *ownServer) receive(m fabric.Message) {
 }
 
 // dataAddress is where a trainer's data server listens: Config.DataHost, or the address of this machine on the way to
-// the server where that is elsewhere and whoever reaches the address has to show a token there; else loopback.
+// the server where that is elsewhere and a client has to show a token there; else loopback.
 func dataAddress(c Config, local string) (host string, port int, err error) {
 	if c.DataHost == "" {
 		c.DataHost = local
@@ -357,7 +357,7 @@ func startOwnServer(ctx context.Context, c Config, job *schema.Job, local string
 		o.close()
 		return nil, fmt.Errorf("connect to this trainer's data server: %w", err)
 	}
-	if c.Bus == nil { // there nobody may be kept waiting
+	if c.Bus == nil { // there no sender may be kept waiting
 		err = o.listen(string(job.Name), fabric.Any)
 	}
 	if err != nil {

@@ -20,7 +20,7 @@ type Refused struct {
 	server string // the address of the ps that has the job, with the reason schema.RefusedElsewhere
 }
 
-// errReplaced matches the refusal of a trainer whose slot is another's by now: the others went on without it.
+// errReplaced matches the refusal of a trainer whose slot is another's by now: the others continued without it.
 var errReplaced = &Refused{Reason: schema.RefusedReplaced}
 
 // Error implements error.

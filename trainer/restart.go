@@ -61,8 +61,8 @@ func (r *restart) joined(m *membership) {
 	}
 }
 
-// follows reports whether the job goes on in another run, which the trainer may join, where err has ended a membership:
-// the others have gone on without it, or servers were lost that had made versions of the job durable, or for which
+// follows reports whether the job continues in another run, which the trainer may join, where err has ended a membership:
+// the others have continued without it, or servers were lost that had made versions of the job durable, or for which
 // another ps stood by.
 func (r *restart) follows(m *membership, err error) bool {
 	return errors.Is(err, errReplaced) ||
@@ -74,14 +74,14 @@ func (r *restart) join(ctx context.Context, m *membership, err error) *rejoining
 	c := &r.config
 	c.Server, c.standby, c.rejoinAs, c.rejoin = m.config.Server, m.standbyAt(), m.joined.Member, m.joined.RunID
 	c.Resume = !errors.Is(err, errReplaced)
-	c.Log.Warn("joins anew", "job", m.job.Name, "member", m.joined.Member, "resume", c.Resume, "err", err)
+	c.Log.Warn("rejoining job", "job", m.job.Name, "member", m.joined.Member, "resume", c.Resume, "err", err)
 	j := &rejoining{done: make(chan struct{})}
 	ctx, j.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	config, open, job := *c, r.open, r.job
 	go func() {
 		defer close(j.done)
 		defer j.cancel()
-		_ = m.Abort(err) // nobody is there to hear it, or nobody who does not know
+		_ = m.Abort(err) // no coordinator is left, or it knows
 		if open != nil {
 			if config.From, j.err = open(); j.err == nil {
 				j.err = config.From.begin(job) // the file may be another one by now
@@ -101,9 +101,9 @@ const backEvery = 250 * time.Millisecond
 // errBack is ErrServerLost where the coordinator has said so.
 var errBack = fmt.Errorf("%w", ErrServerLost)
 
-// joinBack is join, which it tries again for ReconnectTimeout: where the place was lost before the trainer had begun,
-// or nobody told it the parameters, and where one comes back from a run whose servers were lost. The time begins anew
-// where it had a place.
+// joinBack is join, which it tries again for ReconnectTimeout: where the slot was lost before the trainer had begun,
+// or no answer gave it the parameters, and if it rejoins from a run whose servers were lost. The time starts over
+// if it had a slot.
 func joinBack(ctx context.Context, c Config, job *schema.Job) (*membership, error) {
 	sent := false
 	for began := time.Now(); ; {
@@ -128,7 +128,7 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*membership, erro
 		again := errors.Is(err, errReplaced) || errors.Is(err, ErrNoParameters) ||
 			c.rejoin != 0 && c.Resume && mayComeBack(err)
 		if errors.Is(err, errReplaced) || errors.As(err, new(endedBefore)) {
-			began = time.Now() // it had a place
+			began = time.Now() // it had a slot
 		}
 		if err == nil || !again || time.Since(began) > c.ReconnectTimeout {
 			return s, err
@@ -142,7 +142,7 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*membership, erro
 }
 
 // mayComeBack reports that a server which is not there, or knows nothing yet, may be started again. One that ends may
-// refuse whoever it had let in.
+// refuse trainers that it had admitted.
 func mayComeBack(err error) bool {
 	for _, e := range []error{fabric.ErrNoServer, fabric.ErrLost, fabric.ErrRefused, ErrServerLost, ErrNoAnswer,
 		ErrNoServers} {

@@ -26,7 +26,7 @@ type results struct {
 	rounds   [][]exchange.Round // [owner] in the order in which they are sent
 	at       []int              // [dense chunk] which of its owner's rounds it is
 	rowsTold bool               // shards tell of rounds over rows by their results alone, which have rows in them
-	times    []*bucketTrace     // of batch b at b % len: ahead+1; nil where nobody wants to know
+	times    []*bucketTrace     // of batch b at b % len: ahead+1; nil if not traced
 
 	copied   atomic.Uint64 // the version that was to be written down last; 0: none was
 	replicas *replicas     // where results over rows go
@@ -82,11 +82,11 @@ func (r *results) begin(b schema.Batch) {
 	defer r.mu.Unlock()
 	r.timesOf(b).reset()
 	r.x.Begin(b)
-	_ = r.finish() // of rounds that nobody has there is nothing to step
+	_ = r.finish() // rounds without a contribution have nothing to step
 }
 
 // finish ends the batches that are full, and steps what waited for all of their results. Called with mu held, but not
-// while it steps: one goroutine does so at a time, and sees what others have placed meanwhile.
+// while it steps: one goroutine does so at a time, and sees what others have placed.
 func (r *results) finish() error {
 	for b, weight, full := r.x.Full(); full; b, weight, full = r.x.Full() {
 		if b >= r.first { // else this trainer was told its outcome
@@ -199,7 +199,7 @@ func (r *results) apply(owner, chunk int, h *schema.Head, v *schema.View) error 
 	}
 	values, held := v.Float32s(), r.clipped.takes(chunk)
 	at, offset := r.flat.chunks[chunk], r.flat.rounds[chunk].offset
-	// Where nobody had a sample nothing changes. But who begins with the version that the batch has made has none
+	// Where no lane had a sample nothing changes. But a trainer that begins with the version that the batch has made has none
 	// before it.
 	if h.Weight == 0 && r.shared && (r.average || len(values) == 0 || planted.Is(planted.SkipEmptyBatch)) {
 		if !held {

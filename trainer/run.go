@@ -56,7 +56,7 @@ func (s *membership) Run(ctx context.Context, w Workload, batches uint64, report
 }
 
 // fill lets a workload compute the next batch. It waits for those before it until wait ends: where that is by ErrAgain,
-// the next call goes on.
+// the next call continues.
 func (r *run) fill(ctx, wait context.Context, w Workload) error {
 	b := r.now
 	if b == nil || b.stage == committed {
@@ -86,7 +86,7 @@ func (r *run) fill(ctx, wait context.Context, w Workload) error {
 	return b.commit(ctx)
 }
 
-// begin starts a run of batches, of which there are to be so many; 0 where nobody knows.
+// begin starts a run of batches, of which there are to be so many; 0 if not known.
 func (s *membership) begin(batches uint64, report func(Progress)) *run {
 	s.run = &run{membership: s, batches: batches, report: report, began: time.Now(), committed: s.newest(),
 		waiting: make([]batchDone, s.job.Ahead+1), first: s.job.StartVersion()}
@@ -166,7 +166,7 @@ func (r *run) checkSamples() error {
 		"want Keys to return how many samples a lane has", ErrWorkload, r.done)
 }
 
-// interrupted is failed, but for a wait that is to go on later.
+// interrupted is failed, but for a wait that is to continue later.
 func (r *run) interrupted(ctx context.Context, b schema.Batch, err error) error {
 	if errors.Is(err, ErrAgain) {
 		return err
@@ -188,7 +188,7 @@ func (r *run) failed(ctx context.Context, b schema.Batch, err error) error {
 // run is a run of batches: those from the first Next until Finish.
 type run struct {
 	*membership
-	batches uint64 // that are planned; 0 where nobody said
+	batches uint64 // that are planned; 0 if not known
 	report  func(Progress)
 	first   schema.Batch // that the program knows as 0
 	began   time.Time
@@ -280,7 +280,7 @@ func (r *run) complete(b schema.Batch) {
 	r.stats.count(func(t *counters) {
 		t.add(w.samples, w.times)
 		if w.skipped > 0 && t.lanesSkipped == 0 {
-			r.config.Log.Warn("lanes whose gradient is not finite are skipped; this is the first, and all are counted",
+			r.config.Log.Warn("lane with non-finite gradient skipped",
 				"batch", uint64(b))
 		}
 		t.lanesSkipped += uint64(w.skipped)
@@ -397,9 +397,9 @@ func (s *membership) saveWhileRunning(v schema.Version) {
 	}
 	log := s.config.Log.With("job", s.job.Name, "member", s.joined.Member, "version", counted, "path", path)
 	if err := s.reader.SaveExtra(s.ctx, path, Extra{}); err != nil {
-		log.Error("model is not saved", "err", err)
+		log.Error("model not saved", "err", err)
 		return
 	}
 	s.savedAt.Store(counted)
-	log.Info("model is saved")
+	log.Info("model saved")
 }

@@ -4,7 +4,7 @@ import "gradbus/schema"
 
 // scatter is what a node's gradients of tables come to on each shard, cut into messages. A table travels as rows, or,
 // where bagGrads says so, as bags: a shard then gets, of each lane, the bags that have a key there, with these keys
-// alone. A share is cut table by table, and within a table lane by lane. A bag that does not fit goes on in the next
+// alone. A share is cut table by table, and within a table lane by lane. A bag that does not fit continues in the next
 // message with the same gradient, which changes nothing: a gradient counts once for each key.
 type scatter struct {
 	sums  *rowSums
@@ -173,7 +173,7 @@ func (c *cutter) bags(table, dim, at int, d *routedBags) {
 			n := min(d.end(bag)-key, room)
 			p.count, p.keys, key, c.free = p.count+1, p.keys+n, key+n, c.free-dim-1-2*n
 			if key < d.end(bag) {
-				break // the bag goes on in the next message
+				break // the bag continues in the next message
 			}
 			bag++
 		}

@@ -32,7 +32,7 @@ type sender struct {
 	results  *results
 	activity *activity // of the session
 	norm     gradientNorm
-	times    *bucketTrace  // of the batch under way; nil where nobody wants to know
+	times    *bucketTrace  // of the batch under way; nil if not traced
 	head     schema.Head   // what its frames have in common
 	sendTime time.Duration // spent on it
 	left     int           // chunks of the batch that have not been closed

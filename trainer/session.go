@@ -14,11 +14,11 @@ import (
 )
 
 // ErrRewound: what is under way counts for nothing, since the job resumed at another version, or another trainer
-// computes these lanes. The session goes on: NextAssigned gives the batch to compute.
+// computes these lanes. The session continues: NextAssigned gives the batch to compute.
 var ErrRewound = errors.New("batch void: the job resumed at another version, or its lanes were reassigned")
 
 // Session is a trainer's part in a job, from Join to Close. It survives restarts: where the run ends because a ps or a
-// trainer was lost and the job goes on in another run, the session joins that one, at the version with which it begins.
+// trainer was lost and the job continues in another run, the session joins that one, at the version with which it begins.
 // Run computes the missing batches again. NextAssigned gives the batch to compute, whose number is lower then. A
 // program that calls Next computes its own lanes alone, in order, and its session ends with the run.
 //
@@ -118,7 +118,7 @@ func (s *Session) Err() error { return s.unlessRestarted(s.membership.Err()) }
 
 // TrainingErr is nil while the session can train, and then why it cannot. It differs from Err where a value was not
 // finite in a job within this process that has no hosted modules: then nothing of that batch was applied, and Param,
-// Lookup, Table, Digest and Save go on to give the last complete version.
+// Lookup, Table, Digest and Save continue to give the last complete version.
 func (s *Session) TrainingErr() error { return s.unlessRestarted(s.membership.TrainingErr()) }
 
 // unlessRestarted is the error of the run under way, or nil where the next call joins another one.
@@ -137,7 +137,7 @@ func (s *Session) survives(err error) bool {
 	return err != nil && s.failed == nil && s.form != formOwn && s.next.follows(s.membership, err)
 }
 
-// outlive makes a call of the run under way. Where the run has ended and the job goes on in another one, it joins that
+// outlive makes a call of the run under way. Where the run has ended and the job continues in another one, it joins that
 // and makes the call of it.
 func (s *Session) outlive(ctx context.Context, call func(m *membership) error) error {
 	for {
@@ -210,7 +210,7 @@ func (s *Session) endJoin(why error) {
 // What is read after Run is at least of the version that Run had reached: a restart in between is made up for by the
 // same workload, without a report.
 //
-// Where an error ends a trainer after its last Run, the others go on: see Abort.
+// Where an error ends a trainer after its last Run, the others continue: see Abort.
 //
 // Where ctx is canceled, and the others of a job that goes back under policy recover (schema.Job.Rewinds) would compute
 // batches again if this trainer left at once, it trains on until a version is durable, for 20 s at most.
@@ -253,7 +253,7 @@ func (s *Session) makeUp(ctx context.Context, m *membership, report func(Progres
 }
 
 // Next gives the batch to be computed, at once, and the lanes that this trainer hosts: results of the batches before
-// may still be under way. Keys can be named meanwhile; what needs values waits (Wait, Fetch). Next follows a Commit, or
+// may still be under way. Keys can be named at once; what needs values waits (Wait, Fetch). Next follows a Commit, or
 // begins a run of batches, which Finish ends.
 //
 // Errors: ErrOrder, and that of a session which has ended.
@@ -294,7 +294,7 @@ func (s *Session) NextAssigned(ctx context.Context) (b *Batch, err error) {
 	return b, nil
 }
 
-// rewound is an error of a batch of NextAssigned, or of a read at its place: ErrRewound where that counts for nothing.
+// rewound is an error of a batch of NextAssigned, or of a read at its slot: ErrRewound where that counts for nothing.
 func (s *Session) rewound(of *membership, err error) error {
 	if err == nil || s.form != formAssigned || errors.Is(err, ErrAgain) {
 		return err
@@ -328,7 +328,7 @@ func (s *Session) Settle(ctx context.Context) (further bool, err error) {
 	return further, err
 }
 
-// read makes a call that reads. In the report of Run the error is that of the run, and Run goes on after a restart.
+// read makes a call that reads. In the report of Run the error is that of the run, and Run continues after a restart.
 func (s *Session) read(ctx context.Context, call func(m *membership) error) error {
 	switch {
 	case s.form == formAssigned:
@@ -391,7 +391,7 @@ func (s *Session) readAssigned(ctx context.Context, call func(m *membership) err
 }
 
 // Finish ends the batches that Next or NextAssigned began: it returns when all that were committed are complete. From
-// then on the other trainers need nothing of this one that is not asked of it anew by a further Next. Close does the
+// then on the other trainers need nothing of this one that is not asked of it by a further Next. Close does the
 // same where it is not done.
 func (s *Session) Finish(ctx context.Context) error {
 	return s.rewound(s.membership, s.membership.Finish(ctx))
@@ -436,7 +436,7 @@ func (s *Session) Lookup(ctx context.Context, asks []TableKeys) (rows [][]float3
 }
 
 // LookupAt is Lookup that insists on a version: it fails with ErrVersion where the job has another. What a batch
-// changes nobody sees before the batch is complete everywhere, so all that is read at one version is of one state of
+// changes is not seen before the batch is complete everywhere, so all that is read at one version is of one state of
 // the job. In async and grouped, rows move at any time, and a version says nothing about them.
 func (s *Session) LookupAt(ctx context.Context, version schema.Version, asks []TableKeys) (rows [][]float32,
 	err error) {
@@ -456,7 +456,7 @@ func (s *Session) LookupAt(ctx context.Context, version schema.Version, asks []T
 // being named, rows are those that the batch is computed on: in bounded they may lack as many batches as the trainer
 // may be ahead.
 //
-// ErrAsk says that an ask is not possible: nothing was asked for, and the session goes on. ErrAgain is to be followed
+// ErrAsk says that an ask is not possible: nothing was asked for, and the session continues. ErrAgain is to be followed
 // by the same call: the memory stays in use until then. Any other error is that of the session, or the cause of ctx.
 func (s *Session) LookupInto(ctx context.Context, asks []RowsInto) error {
 	return s.read(ctx, func(m *membership) error { return m.LookupInto(ctx, asks) })
@@ -564,7 +564,7 @@ func (s *Session) Close() error {
 
 // Abort is Close for a program that could not finish: err ends the job for the others, with its text as the reason. But
 // where the last run of batches went well, and no other has begun, what failed came after the training: this trainer
-// ends alone, and the others only if they go on and a batch needs it. Without an error it is Close, so that a function
+// ends alone, and the others only if they continue and a batch needs it. Without an error it is Close, so that a function
 // may end with
 //
 //	return errors.Join(err, session.Abort(err))
@@ -578,7 +578,7 @@ func (s *Session) Abort(err error) error {
 }
 
 // AbortTraining is Abort that ends the job for the others in any case, also where what this trainer has committed is
-// complete: for a program that holds its batches, and may have meant to go on.
+// complete: for a program that holds its batches, and may have meant to continue.
 func (s *Session) AbortTraining(err error) error {
 	if err == nil {
 		return s.Close()

@@ -74,7 +74,7 @@ func (s *Step[T]) end() error {
 	return s.failed
 }
 
-// Batch and Lane say which samples these are: random numbers that are keyed by them are the same whoever computes the
+// Batch and Lane say which samples these are: random numbers that are keyed by them are the same for every trainer that computes the
 // lane.
 func (s *Step[T]) Batch() schema.Batch { return s.lane.Batch }
 func (s *Step[T]) Lane() lane.Lane     { return s.lane.Lane }
@@ -174,7 +174,7 @@ func (s *Step[T]) Grad(name string) []float32 {
 // Done says that the gradient of a parameter will not change any more, so that it may travel while others are computed.
 func (s *Step[T]) Done(name string) {
 	if p := s.param(name); p != nil {
-		p.grad = nil // whoever asks for it again is told
+		p.grad = nil // a further Grad is an error
 	}
 	s.lane.Done(name)
 }
@@ -317,7 +317,7 @@ func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[
 		return nil, err
 	}
 	returned := false
-	defer func() { // a panic, or an end of this goroutine, leaves nobody who could close the session
+	defer func() { // a panic, or an end of this goroutine, leaves no caller that could close the session
 		if !returned {
 			_ = s.Abort(errPanicked)
 		}
@@ -382,7 +382,7 @@ type epochs struct {
 // batch takes a batch that is complete.
 func (r *epochs) batch(p Progress) {
 	r.err = nil                    // a restart followed it
-	if uint64(p.Batch) != r.done { // the job went on from an earlier version
+	if uint64(p.Batch) != r.done { // the job continued from an earlier version
 		r.samples, r.loss = 0, 0
 	}
 	r.samples, r.loss = r.samples+uint64(p.Samples), r.loss+p.Loss*float64(p.Samples)
@@ -544,7 +544,7 @@ func (w *sampled[T]) Bags(_ schema.Batch, l lane.Lane, offsets [][]int64) [][]in
 
 // Lane implements Workload.
 func (w *sampled[T]) Lane(step *LaneStep) (lossSum float64, err error) {
-	defer func() { // memory that leads nowhere may be of a length that nobody expects: what came before is to be said
+	defer func() { // memory that leads nowhere may be of an unexpected length: what came before is to be said
 		if step.err != nil {
 			if p := recover(); p != nil {
 				err = fmt.Errorf("%v", p)

@@ -10,12 +10,12 @@ import (
 	"gradbus/schema"
 )
 
-// A trainer that is lost leaves a place of which the others need the lanes. The coordinator has one of them compute it
-// besides its own: by a further session, which begins with the batch under way and is a member of its own to everybody
-// else. Both are driven by the goroutine that calls Run, the one that is behind first, so that neither waits for what
-// the other has yet to send; and whatever Run waits for is interrupted when there is a place to take.
+// A lost trainer leaves a slot whose lanes the others need. The coordinator has one of them compute these besides its
+// own, as a further membership: it begins with the batch under way, and to all other members it is a member of its own.
+// The goroutine that calls Run drives both, the one that is behind first, so that neither waits for what the other has
+// yet to send. A slot to take interrupts whatever Run waits for.
 
-// takeovers are the places that a session is to take.
+// takeovers are the slots that a session is to take.
 type takeovers struct {
 	mu        sync.Mutex // a leaf
 	pending   []*schema.Joined
@@ -24,7 +24,7 @@ type takeovers struct {
 	hosted []*membership // that were taken; of the goroutine that calls Run
 }
 
-// tell has a place taken. A repetition changes nothing.
+// tell has a slot taken. A repetition changes nothing.
 func (t *takeovers) tell(j *schema.Joined) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,8 +59,8 @@ func (t *takeovers) stop() {
 	}
 }
 
-// train computes all batches before a version: of this trainer's lanes, and of those of places that it has taken, or
-// takes meanwhile.
+// train computes all batches before a version: of this trainer's lanes, and of those of slots that it has taken, or
+// takes while it runs.
 func (r *run) train(ctx context.Context, w Workload, until schema.Version) error {
 	defer r.takeovers.end()
 	for wait := context.Context(nil); ; {
@@ -77,7 +77,7 @@ func (r *run) train(ctx context.Context, w Workload, until schema.Version) error
 	}
 }
 
-// takePending takes the places that are to be taken by now. It gives what waits are to end with: ctx, or by ErrAgain
+// takePending takes the slots that are to be taken by now. It gives what waits are to end with: ctx, or by ErrAgain
 // where there are more.
 func (r *run) takePending(ctx, taking context.Context) (wait context.Context, err error) {
 	wait, pending := r.takeovers.next(ctx)
@@ -92,7 +92,7 @@ func (r *run) takePending(ctx, taking context.Context) (wait context.Context, er
 	return wait, nil
 }
 
-// take begins to compute the lanes of a place. Where that fails because the place is another's by now, or the job ends,
+// take begins to compute the lanes of a slot. Where that fails because the slot is another's by now, or the job ends,
 // nothing has happened.
 func (r *run) take(ctx context.Context, j *schema.Joined) error {
 	hosted := &r.takeovers.hosted
@@ -105,7 +105,7 @@ func (r *run) take(ctx context.Context, j *schema.Joined) error {
 	if j.Member == r.joined.Member || j.RunID != r.joined.RunID {
 		return nil
 	}
-	r.config.Log.Warn("computes the lanes of a trainer that was lost, too", "job", r.job.Name, "member", r.joined.Member,
+	r.config.Log.Warn("computing lanes of a lost trainer", "job", r.job.Name, "member", r.joined.Member,
 		"lost", j.Member, "batch", uint64(j.Version))
 	c := r.config
 	c.Member = j.Member
@@ -117,7 +117,7 @@ func (r *run) take(ctx context.Context, j *schema.Joined) error {
 		err = s.enter(ctx)
 	}
 	if err != nil {
-		s.left = true // it has sent nothing: the coordinator gives the place to another
+		s.left = true // it has sent nothing: the coordinator gives the slot to another
 		s.close()
 		return r.cannot(ctx, j, err)
 	}
@@ -125,26 +125,26 @@ func (r *run) take(ctx context.Context, j *schema.Joined) error {
 	return nil
 }
 
-// cannot says why a place cannot be taken. The session goes on without it, unless it has ended itself.
+// cannot says why a slot cannot be taken. The session continues without it, unless it has ended itself.
 func (r *run) cannot(ctx context.Context, j *schema.Joined, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	r.config.Log.Warn("cannot compute the lanes of a trainer that was lost", "job", r.job.Name, "member", r.joined.Member,
+	r.config.Log.Warn("cannot compute lanes of a lost trainer", "job", r.job.Name, "member", r.joined.Member,
 		"lost", j.Member, "err", err)
 	return nil
 }
 
-// drop ends a session whose place is another's.
+// drop ends a session whose slot is another's.
 func (s *membership) drop(hosted *membership) {
 	s.takeovers.hosted = slices.DeleteFunc(s.takeovers.hosted, func(h *membership) bool { return h == hosted })
-	s.config.Log.Warn("computes the lanes of another trainer no more", "job", s.job.Name, "member", s.joined.Member,
+	s.config.Log.Warn("lanes reassigned to another trainer", "job", s.job.Name, "member", s.joined.Member,
 		"of", hosted.joined.Member)
 	hosted.left = true
 	hosted.close()
 }
 
-// advance computes one batch of the place that is behind, or, where all have committed all batches, waits until these
+// advance computes one batch of the slot that is behind, or, where all have committed all batches, waits until these
 // are complete; then it is done. A wait ends with the second context.
 func (r *run) advance(ctx, wait context.Context, w Workload, until schema.Version) (done bool, err error) {
 	next := r.behind(func(s *membership) uint64 { return uint64(until - min(until, s.newest())) })
@@ -159,8 +159,8 @@ func (r *run) advance(ctx, wait context.Context, w Workload, until schema.Versio
 	return true, nil
 }
 
-// behind is the run of the place that has committed the fewest batches, this one where others have as many. planned is
-// how many batches a place that was just taken, or has finished before, is to compute.
+// behind is the run of the slot that has committed the fewest batches, this one where others have as many. planned is
+// how many batches a slot that was just taken, or has finished before, is to compute.
 func (r *run) behind(planned func(*membership) uint64) *run {
 	next := r
 	for _, s := range r.takeovers.hosted {
@@ -185,7 +185,7 @@ func (r *run) settleAll(ctx, wait context.Context) error {
 	return nil
 }
 
-// finish ends the runs of the places that were taken, whose batches are complete.
+// finish ends the runs of the slots that were taken, whose batches are complete.
 func (t *takeovers) finish() {
 	for _, s := range t.hosted {
 		if s.run != nil {
@@ -219,12 +219,12 @@ func (r *run) of(ctx context.Context, one *run, err error) error {
 	return r.failed(ctx, one.newest(), fmt.Errorf("in the place of %s: %w", one.joined.Member, err))
 }
 
-// leaveAll ends the places that were taken besides the session's own, which others may have then.
+// leaveAll ends the slots that were taken besides the session's own, which others may have then.
 func (t *takeovers) leaveAll(reason string, handOver bool) {
 	for _, s := range t.hosted {
 		s.handsOver = handOver
 		if err := s.leave(reason); err != nil {
-			s.config.Log.Warn("leave a place that was taken", "job", s.job.Name, "member", s.joined.Member, "err", err)
+			s.config.Log.Warn("leave of a lost trainer's slot failed", "job", s.job.Name, "member", s.joined.Member, "err", err)
 		}
 	}
 	t.hosted = nil

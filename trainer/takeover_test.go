@@ -28,8 +28,8 @@ func die(s *Session) {
 	s.close()
 }
 
-// crew is the trainers of a job, some of which die, and others come.
-type crew struct {
+// harness is the trainers of a job, some of which die, and others come.
+type harness struct {
 	t       *testing.T
 	config  Config
 	job     *schema.Job
@@ -45,7 +45,7 @@ type crew struct {
 }
 
 // run trains with a session until it is done, or dies when it has completed so many batches.
-func (c *crew) run(s *Session, r *rand.Rand, dies uint64) {
+func (c *harness) run(s *Session, r *rand.Rand, dies uint64) {
 	c.all.Go(func() {
 		defer c.alive.Add(-1)
 		done := func(b schema.Batch) {
@@ -127,12 +127,12 @@ func TestLostTrainersAreReplaced(t *testing.T) {
 	}
 }
 
-func replaceLost(t *testing.T, seed uint64, held bool) *crew {
+func replaceLost(t *testing.T, seed uint64, held bool) *harness {
 	r := rand.New(rand.NewPCG(seed, 0))
 	trainers := 2 + r.IntN(3)
 	lanes := trainers + r.IntN(4)
 	server := startServerWith(t, ps.Config{Shards: 1 + r.IntN(3), Deadline: 3 * time.Second})
-	c := &crew{t: t, held: held, config: testConfig(t, server), batches: 30, job: toyJob("replaced", trainers, lanes,
+	c := &harness{t: t, held: held, config: testConfig(t, server), batches: 30, job: toyJob("replaced", trainers, lanes,
 		schema.ApplyUpdate)}
 	c.job.Policy = schema.PolicyRecover
 	want := quietly(t, c.config, c.job, c.batches)

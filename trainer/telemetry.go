@@ -18,10 +18,10 @@ import (
 // heartbeatLate is how long beyond its time a report may wait for keepTime, which sends it with a heartbeat.
 const heartbeatLate = 500 * time.Millisecond
 
-// reports makes what a session says of itself, once a second, to whoever watches. A goroutine of its own makes a
+// reports makes what a session says of itself, once a second, to watchers. A goroutine of its own makes a
 // report, from counters that the session keeps in any case and under locks that are held for moments.
 //
-// keepTime asks for one just before a heartbeat, which then takes it along: both are one message, and nobody is woken
+// keepTime asks for one just before a heartbeat, which then takes it along: both are one message, and no watcher is woken
 // for the report alone, which costs more than the report itself. A heartbeat never waits for a report: one that is late
 // leaves with a heartbeat of its own. Where keepTime is held up, as by a shard that takes nothing, the goroutine sends
 // both.
@@ -46,7 +46,7 @@ func newReports(started time.Time, backend cuda.Backend) *reports {
 	return p
 }
 
-// heartbeats tell the coordinator that this trainer is there, and whoever watches how it fares.
+// heartbeats tell the coordinator that this trainer is there, and watchers how it fares.
 type heartbeats struct {
 	*connection
 	exchange     *exchanging
@@ -364,7 +364,7 @@ func startTimes() *batchTimes {
 	return &batchTimes{begin: now, last: now}
 }
 
-// restart begins the batch anew, after what was waited for meanwhile.
+// restart begins the batch again, after a wait.
 func (t *batchTimes) restart() { t.lap(); t.begin = t.last }
 
 // lap is the time since the lap before.

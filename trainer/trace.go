@@ -21,7 +21,7 @@ type BucketTimes struct {
 	Bytes    int64     // of the frames that left for others, each counted once
 }
 
-// bucketTrace notes the times of one batch's buckets; nil where nobody wants them (Config.Timeline). Jobs in which
+// bucketTrace notes the times of one batch's buckets; nil if not asked for (Config.Timeline). Jobs in which
 // several batches are open have one for each.
 type bucketTrace struct {
 	mu   sync.Mutex // a leaf

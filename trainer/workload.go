@@ -292,7 +292,7 @@ func (c *compute) drop(at int) error {
 	late := c.plan.drop(at)
 	err := c.rows.drop(late)
 	switch last := c.plan.last; {
-	case err != nil || last < 0: // and nobody is present
+	case err != nil || last < 0: // and no lane is present
 	case late.closes >= 0 || len(late.adds) > 0:
 		err = c.dense.finish(late)
 	case last < at: // which would have been the last, behind nodes that are complete

@@ -176,7 +176,7 @@ func (l listener) Handle(ctx context.Context, r slog.Record) error {
 		l.system.durable(l.ps, l.version, full)
 	case "job goes on that was lost", "job goes on with what is kept of its shards":
 		l.system.returns(l.ps, true, 0)
-	case "joins anew":
+	case "rejoining job":
 		l.system.rejoins(l.process)
 	case "job goes on here":
 		l.system.takesOver(l.ps)

@@ -42,7 +42,7 @@ func (x *Exchange) Number(n int) (first schema.Sequence) {
 func (x *Exchange) Ask(who Asker, first schema.Sequence, owners []int, now time.Duration, atOnce bool) {
 	a := &x.asks[who]
 	if a.placing > 0 {
-		panic("exchange: asked anew while an answer is put in place")
+		panic("exchange: asked again while an answer is put in place")
 	}
 	a.requests = a.requests[:cap(a.requests)] // with the room of their parts
 	for len(a.requests) < len(owners) {
@@ -82,7 +82,7 @@ func (x *Exchange) PlaceAnswer(who Asker, i, part int, placed bool) {
 	switch {
 	case !placed:
 		a.requests[i].release(part)
-	case a.requests[i].place() && a.open > 0: // else closed meanwhile
+	case a.requests[i].place() && a.open > 0: // else it was closed
 		a.open--
 	}
 }

@@ -39,14 +39,14 @@ type Actions struct {
 }
 
 // Await begins to wait for the answers to what an asker has asked for. Where a wait for the same was interrupted, it
-// goes on: what is late is asked for when it is due, however often that happens.
+// continues: what is late is asked for when it is due, however often that happens.
 func (x *Exchange) Await(who Asker, now time.Duration) {
 	if w := &x.wait; !w.on || w.who != who || w.number != x.asks[who].first {
 		x.begin(wait{who: who, number: x.asks[who].first, first: x.patience(who)}, now)
 	}
 }
 
-// AwaitResults begins, or goes on, to wait until a version above is whole. usual is how long the farthest owner takes
+// AwaitResults begins or continues to wait until a version above is whole. usual is how long the farthest owner takes
 // to say anything.
 func (x *Exchange) AwaitResults(above schema.Version, usual, now time.Duration) {
 	if x.wait.on && x.wait.who == Results {
@@ -61,7 +61,7 @@ func (x *Exchange) begin(w wait, now time.Duration) {
 	x.wait = w
 }
 
-// Stop ends the wait: the next one for the same begins anew.
+// Stop ends the wait: the next one for the same starts over.
 func (x *Exchange) Stop() { x.wait.on = false }
 
 // patience is how long to wait for answers at first: as the estimate has it, but four times the mean at least, up to
@@ -79,7 +79,7 @@ func (x *Exchange) trips(who Asker) *fabric.RoundTrips {
 // Expect takes in how long something else took that goes the same way as rows.
 func (x *Exchange) Expect(trip time.Duration) { x.roundTrips[0].Expect(trip) }
 
-// Back says that a connection is back: whatever was sent to it meanwhile is lost. What is waited for now, and what is
+// Back says that a connection is back: whatever was sent to it since is lost. What is waited for now, and what is
 // waited for later, is asked for at once.
 func (x *Exchange) Back() {
 	x.lost = true
@@ -96,7 +96,7 @@ func (x *Exchange) mayBeLost() *bool {
 	return &x.asks[x.wait.who].lost
 }
 
-// Done reports whether what is waited for is there, or lost for certain: whoever waits is to be woken up.
+// Done reports whether what is waited for is there, or lost for certain: the waiting goroutine is to be woken.
 func (x *Exchange) Done() bool { return x.wait.on && (*x.mayBeLost() || x.there()) }
 
 func (x *Exchange) there() bool {
