@@ -2,6 +2,7 @@ package ps
 
 import (
 	"fmt"
+	"strconv"
 
 	"gradbus/fabric"
 	"gradbus/lane"
@@ -309,4 +310,17 @@ func (c *Config) checkWindows(job *schema.Job, own int, window int64) *schema.Re
 	return &schema.Refused{Reason: "server_full", Field: "chunk_bytes", Text: fmt.Sprintf(
 		"job %s: windows of %d trainers to %d shards have %d bytes each, and its messages need %d: %s",
 		job.Name, job.Trainers, own, window, need, c.orRaise("use smaller chunks", "pending-mib", ""))}
+}
+
+// checkMessages refuses a job whose frames would not fit a message of the server that at names: see
+// Job.MessageBytesMax.
+func checkMessages(job *schema.Job, at string, payloadBytesMax int) *schema.Refused {
+	need := job.MessageBytesMax()
+	if need <= payloadBytesMax {
+		return nil
+	}
+	return &schema.Refused{Reason: "invalid_job", Field: "chunk_bytes", Want: strconv.Itoa(job.ChunkBytes),
+		Text: fmt.Sprintf("chunk_bytes %d: messages of job %s would take %d bytes, with the keys of rows of few values, and "+
+			"%s takes %d: use smaller chunks, or set max_payload there",
+			job.ChunkBytes, job.Name, need, at, payloadBytesMax)}
 }

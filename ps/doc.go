@@ -9,32 +9,31 @@
 //     rates. deaths.go watches the processes of this machine for it.
 //   - checkpoints.go is which versions are asked for, and durability.go what is told of them; saving.go writes them.
 //     lostruns.go is the runs that a ps which is started again goes on with.
-//   - registry (registry.go, lease.go, acquire.go) is the place among other ps: which of them there are, who
-//     coordinates which job, and who took part in those that have ended (endings.go). It alone waits for the control
-//     server, on a goroutine of its own.
+//   - registry (registry.go, acquire.go) is the place among other ps: which of them there are, who coordinates which job,
+//     and who took part in those that have ended. It alone waits for the control server, on a goroutine of its own.
 //   - joins.go takes a join to its coordinator: the job is acquired, the shard servers are heard, then trainers are
 //     admitted. room.go says whether there is memory for a job.
 //   - assignment (assignment.go, assignments.go) is the shards of a job on this ps, whoever coordinates the job. A
 //     coordinator and shards on one ps exchange the same messages as over the wire, which stay in the control loop.
 //   - Package module has what a shard hosts beside its rounds; modules.go gives it frames. module_liveness.go says
 //     whose contexts end.
-//   - Server (server.go) runs them: links.go has the shards' connections, receive.go takes frames off the wire. A
-//     worker (worker.go, step.go) is the goroutine of one shard of one job, the control loop (control_loop.go,
+//   - Server (server.go) runs them and answers probes: links.go has the shards' connections, and takes frames off the
+//     wire. A worker (worker.go) is the goroutine of one shard of one job, the control loop (control_loop.go,
 //     messages.go) that of all coordinators.
 //   - reporter (telemetry.go) says once a second how all this fares, and hears what others say (Options.Telemetry):
-//     from what coordinators leave at each tick (telemetry_jobs.go) and shards answer (telemetry_shards.go). timed.go
-//     times a shard's kernels, since the shard itself has no clock. checks.go answers probes.
+//     from what coordinators leave at each tick and shards answer. watch.go times a shard's rounds and kernels, since
+//     the shard itself has no clock.
 //
 // # Goroutines and locks
 //
 // The control loop never waits for another server, a worker or a disk. The registry's goroutine asks the control
-// server, sender.go sends to it; links are dialed, and jobs end, on goroutines of their own. Neither control loop nor
+// server, sender sends to it; links are dialed, and jobs end, on goroutines of their own. Neither control loop nor
 // shard waits for the reporter's goroutines.
 //
 // Each shard number has a connection of its own to the embedded server. Its goroutines receive and verify: one for
 // bulk, one each for lookups and for what is keyed by no batch. They step a dense frame themselves where nothing
 // waits, since its bytes are in their cache. Everything else is queued for the worker, a goroutine for each shard of
-// each job; lookups and pulls go first (step.go). Whoever steps a shard holds its worker's step lock, and publishes
+// each job; lookups and pulls go first. Whoever steps a shard holds its worker's step lock, and publishes
 // without it (package endpoint): one goroutine at a time, in the order of the steps.
 //
 // The control loop owns the coordinators and the list of jobs. It alone starts and ends workers, and never waits for

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -470,5 +471,255 @@ func (r *registry) drain(ctx context.Context) {
 	r.self.Leaving = true
 	if _, err := r.servers.Update(ctx, r.self.ID, r.encodeLease(), r.revision); err != nil {
 		r.log.Debug("lease not taken back; it will run out", "server", r.self.ID, "err", err)
+	}
+}
+
+// renew renews our lease. Where the control server has lost a bucket, be it that of the ps or that of the jobs, it is
+// made anew, with all that is ours.
+func (r *registry) renew(ctx context.Context) error {
+	err := r.writeLease(ctx)
+	if err == nil {
+		err = r.jobs.Look(ctx)
+	}
+	if errors.Is(err, fabric.ErrNoBucket) {
+		err = r.remake(ctx, err)
+	}
+	if err == nil {
+		r.lost.Store(nil)
+	}
+	return r.wrote(err)
+}
+
+// remake makes what the control server has lost, and writes there what is ours.
+func (r *registry) remake(ctx context.Context, why error) error {
+	r.log.Warn("the control server has lost a bucket: it is made anew", "control", r.control.Address(), "err", why)
+	r.remade = time.Now()
+	err := r.openBuckets(ctx)
+	if err == nil {
+		err = r.writeLease(ctx)
+	}
+	if err != nil {
+		text := fmt.Sprintf("a bucket is lost at %s and cannot be made anew, so no job can be registered: %v",
+			r.control.Address(), err)
+		r.lost.Store(&text)
+		return err
+	}
+	r.restore(ctx)
+	return nil
+}
+
+// writeLease renews our lease in the open bucket.
+func (r *registry) writeLease(ctx context.Context) error {
+	revision, err := r.servers.Update(ctx, r.self.ID, r.encodeLease(), r.revision)
+	if err == nil {
+		r.revision = revision
+	}
+	if !errors.Is(err, fabric.ErrKeyExists) {
+		return err
+	}
+	had := r.revision > 0
+	if r.revision, err = r.servers.Create(ctx, r.self.ID, r.encodeLease()); errors.Is(err, fabric.ErrKeyExists) {
+		return r.reacquire(ctx)
+	} else if err != nil {
+		return err
+	}
+	if had { // it is gone, perhaps with everything else: another ps has made the bucket anew
+		r.remade = time.Now()
+	}
+	r.restore(ctx)
+	return nil
+}
+
+// restore writes our jobs down again where they are not.
+func (r *registry) restore(ctx context.Context) {
+	for name, o := range r.own {
+		revision, err := r.jobs.Create(ctx, string(name), o.value)
+		if err == nil {
+			o.revision = revision
+			continue
+		}
+		if !errors.Is(err, fabric.ErrKeyExists) {
+			r.log.Warn("job not written down again", "job", name, "err", err)
+			continue
+		}
+		if e, err := r.jobs.Get(ctx, string(name)); err == nil {
+			var there jobRecord
+			if json.Unmarshal(e.Value, &there) == nil && there.RunID != o.record.RunID {
+				delete(r.own, name)
+				r.tell(ctx, registryNews{stolen: name})
+			}
+		}
+	}
+}
+
+// rival is a ps that has written our lease record: one that lives writes it again after we did.
+type rival struct {
+	incarnation uint64
+	seen        time.Time
+}
+
+// rivalFor is for how many renewals a rival is remembered.
+const rivalFor = 4
+
+// reacquire finds out who has written our lease record, and writes it again, unless that is a ps that does the same.
+func (r *registry) reacquire(ctx context.Context) error {
+	e, err := r.servers.Get(ctx, r.self.ID)
+	if err != nil {
+		return err
+	}
+	var there leaseRecord
+	if err := json.Unmarshal(e.Value, &there); err != nil || there.Incarnation != r.self.Incarnation {
+		now := time.Now()
+		if err == nil && there.Incarnation == r.rival.incarnation && now.Sub(r.rival.seen) < rivalFor*r.renewEvery() {
+			return fmt.Errorf("%w: another ps of id %s was started on %s, at %s", errTaken, r.self.ID, there.Host, there.URL)
+		}
+		r.rival = rival{there.Incarnation, now}
+		r.log.Warn("lease record written by somebody else; it is written again", "server", r.self.ID, "host", there.Host,
+			"url", there.URL)
+	}
+	revision, err := r.servers.Update(ctx, r.self.ID, r.encodeLease(), e.Revision)
+	if err != nil {
+		return err // whoever was faster is found by the next renewal
+	}
+	r.revision = revision
+	return nil
+}
+
+// endedRun is a run of a job that is over, and the names under which its trainers joined. Each of them has drawn its
+// name for that run alone, so a join that comes again, to a ps that was slow, is meant for no other.
+type endedRun struct {
+	RunID   schema.RunID    `json:"run_id,string"`
+	Joiners []schema.Member `json:"joiners"`
+}
+
+const (
+	// endedRunsMax and endedJoinersMax bound what is remembered of the earlier runs of a name.
+	endedRunsMax    = 8
+	endedJoinersMax = 4096
+	// recordBytesMost is how large a job's record may be that also tells of earlier runs: others' servers take messages of
+	// 1 MiB.
+	recordBytesMost = 768 << 10
+	// leftMax and leftBytesMax bound what one ps leaves of jobs that have ended, until it is swept: however many begin and
+	// end, they take an eighth of the bucket, and a sweep reads them all.
+	leftMax      = 512
+	leftBytesMax = jobsBytesMax / 8
+)
+
+// leftEnded is a key that says who took part in a job.
+type leftEnded struct {
+	name     string
+	revision uint64
+	bytes    int
+}
+
+// withEnded puts a run before earlier ones, of which the oldest are forgotten. One that nobody has taken part in is
+// none.
+func withEnded(run endedRun, earlier []endedRun) []endedRun {
+	all := slices.Clone(earlier)
+	if len(run.Joiners) > 0 {
+		all = slices.Insert(all, 0, run)
+	}
+	joiners := 0
+	for i := range all {
+		if joiners += len(all[i].Joiners); i == endedRunsMax || joiners > endedJoinersMax && i > 0 {
+			return all[:i]
+		}
+	}
+	return all
+}
+
+// tookPart reports whether a trainer joined one of the runs.
+func tookPart(runs []endedRun, joiner schema.Member) bool {
+	return slices.ContainsFunc(runs, func(r endedRun) bool { return slices.Contains(r.Joiners, joiner) })
+}
+
+// endedOf reads what a key says of earlier runs, where it says that nobody coordinates the job any more; else nothing.
+func endedOf(e fabric.Entry) []endedRun {
+	var record jobRecord
+	if json.Unmarshal(e.Value, &record) != nil || record.Coordinator != "" {
+		return nil
+	}
+	return record.Ended
+}
+
+func hasEnded(e fabric.Entry) bool { return len(endedOf(e)) > 0 }
+
+// leaveEnded writes earlier runs in place of a job that has ended, or deletes its key where there are none.
+func (r *registry) leaveEnded(ctx context.Context, name string, revision uint64, runs []endedRun) error {
+	if len(runs) == 0 {
+		return r.jobs.Delete(ctx, name, revision)
+	}
+	value, err := json.Marshal(jobRecord{Ended: runs})
+	if err != nil {
+		return err
+	}
+	if revision, err = r.jobs.Update(ctx, name, value, revision); err != nil {
+		return err
+	}
+	r.left = append(r.left, leftEnded{name, revision, len(value)})
+	r.leftBytes += len(value)
+	for len(r.left) > leftMax || r.leftBytes > leftBytesMax {
+		oldest := r.left[0]
+		r.left, r.leftBytes = r.left[1:], r.leftBytes-oldest.bytes
+		// swept, or written since
+		if err := r.jobs.Delete(ctx, oldest.name, oldest.revision); err != nil && !errors.Is(err, fabric.ErrKeyExists) {
+			return err
+		}
+	}
+	return nil
+}
+
+// encode writes a record, without the earlier runs where it would be too large.
+func (j *jobRecord) encode() ([]byte, error) {
+	value, err := json.Marshal(j)
+	if err == nil && len(value) > recordBytesMost && len(j.Ended) > 0 {
+		j.Ended = nil
+		value, err = json.Marshal(j)
+	}
+	return value, err
+}
+
+// lrRecord is the changes of a job's learning rates, to be written into its record.
+type lrRecord struct {
+	name    schema.JobName
+	run     schema.RunID
+	changes []schema.LRChange
+}
+
+// noteLR asks for changes to be recorded. It never waits; the control loop hears when it is done.
+func (r *registry) noteLR(n lrRecord) {
+	r.mu.Lock()
+	r.lr[n.name] = n
+	r.mu.Unlock()
+	nudge(r.wake)
+}
+
+// recordLR writes what was noted into the records of jobs that this ps coordinates. What cannot be written now is tried
+// again at the next renewal.
+func (r *registry) recordLR(ctx context.Context) {
+	r.mu.Lock()
+	noted := r.lr
+	r.lr = map[schema.JobName]lrRecord{}
+	r.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(noted)) {
+		n, o := noted[name], r.own[name]
+		if o == nil || o.record.RunID != n.run {
+			continue // has ended
+		}
+		o.record.LR = n.changes
+		within, cancel := context.WithTimeout(ctx, renewWithin)
+		err := r.write(o,
+			func(value []byte) (uint64, error) { return r.jobs.Update(within, string(name), value, o.revision) })
+		cancel()
+		if err == nil {
+			r.tell(ctx, registryNews{changed: n})
+			continue
+		}
+		r.log.Warn("learning rates not recorded, tried again", "job", name, "err", err)
+		r.mu.Lock()
+		if _, newer := r.lr[name]; !newer {
+			r.lr[name] = n
+		}
+		r.mu.Unlock()
 	}
 }

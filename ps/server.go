@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"strings"
@@ -464,4 +465,216 @@ func (s *Server) published(subject fabric.Subject, err error) {
 	if err != nil && !errors.Is(err, fabric.ErrClosed) && !errors.Is(err, fabric.ErrLost) {
 		s.log.Error("not published", "subject", subject.String(), "err", err)
 	}
+}
+
+// Local says that a server and the trainers of its jobs are one process. A job there that cannot be trained any more
+// stays readable, and errors name what the program's user can change.
+type Local struct {
+	// Settings are the names of this server's settings in that program, by flag of ./bin/ps without its dashes. Errors
+	// advise to change no others.
+	Settings map[string]string
+}
+
+// orRaise appends the advice to raise a setting, named as the reader of the error sets it. Where that reader cannot,
+// the advice before it is all.
+func (c *Config) orRaise(advice, flag, more string) string {
+	name := "the server's --" + flag
+	if c.local != nil {
+		name = c.local.Settings[flag]
+	}
+	if name == "" {
+		return advice
+	}
+	return advice + ", or raise " + name + more
+}
+
+// moment is when something last happened, set and read by any goroutine; zero before it did. It is kept as the clock
+// gave it, with its monotonic reading: a number of nanoseconds since 1970 loses that, and an hour that the machine's
+// clock is set forward would be an hour in which nothing had happened.
+type moment struct{ at atomic.Pointer[time.Time] }
+
+func (m *moment) set(now time.Time) { m.at.Store(&now) }
+
+func (m *moment) get() time.Time {
+	if at := m.at.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
+}
+
+// now is the time, by the clock that was handed in.
+func (s *Server) now() time.Time {
+	if s.clock == nil {
+		return time.Now()
+	}
+	return s.clock()
+}
+
+// Reload takes tokens and TLS from a configuration, for connections that are made from now on, in either direction.
+// Existing ones stay. TLS of connections to this ps is what it was given at the start. After an error
+// everything stays.
+func (s *Server) Reload(c Config) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	was := s.trust.Load()
+	if (c.Token == "") != (was.Token == "") || (c.ControlToken == "") != (was.ControlToken == "") {
+		return errors.New("token, control_token: they begin and end with a restart alone")
+	}
+	s.trust.Store(&c)
+	s.nats.SetTokens(c.Token, c.ControlToken)
+	return nil
+}
+
+// renewing has a connection show and trust what it is told to by now whenever it is made.
+func renewing(c fabric.Config, latest func() (token string, tls *tls.Config)) fabric.Config {
+	c.Token, c.TLS = latest()
+	c.Renew = latest
+	return c
+}
+
+// guard says what whoever dials the embedded server may do. Trainers publish frames of their own, and tools ask for the
+// services of ps: only ps write the registry, and only they speak as coordinators and shards, and as this ps.
+func (s *Server) guard() *fabric.Guard {
+	g := &fabric.Guard{
+		PeerToken: s.config.ControlToken, Member: s.messageBytesOf,
+		Publish: []string{fabric.All, fabric.AllServices, serviceName + ".>"},
+		Deny:    []string{fabric.AllFrom(string(schema.Coordinator))},
+	}
+	g.Deny = append(g.Deny, fabric.Pattern(fabric.Any, fabric.Any, fabric.KindState, fabric.Any, true))
+	for i := range shardsMax { // of more, only jobs over several ps have any
+		g.Deny = append(g.Deny, fabric.AllFrom(string(schema.ShardMember(i))))
+	}
+	if s.config.ID != "" {
+		g.Deny = append(g.Deny, fabric.AllFrom(string(schema.ServerMember(s.config.ID))))
+	}
+	return g
+}
+
+// messageBytesOf is the size of the largest message of a trainer of a job with shards here, by the name of its
+// connections, {job}/t{n}; 0 where there is no such trainer.
+func (s *Server) messageBytesOf(connection string) int {
+	name, member, _ := strings.Cut(connection, "/")
+	a := (*s.jobs.Load())[schema.JobName(name)]
+	if a == nil || !a.manifest.HasTrainer(schema.Member(member)) {
+		return 0
+	}
+	return s.config.messageBytes(a.manifest)
+}
+
+// messageBytes bounds the messages of a job's trainers. Bags and inputs of modules are not cut into chunks.
+func (c *Config) messageBytes(job *schema.Job) int {
+	whole := len(job.Modules) > 0
+	for i := range job.Tables {
+		whole = whole || job.Tables[i].Cut().PooledByShards()
+	}
+	if whole {
+		return c.PayloadBytesMax
+	}
+	return max(job.MessageBytesMax(), fabric.GuestPayloadBytesMax)
+}
+
+// advertised is where trainers find our data server: on the server that carries control, or at an address.
+func (s *Server) advertised() string {
+	if s.embedsControl() {
+		return ""
+	}
+	return s.announced(s.control.LocalHost())
+}
+
+// announced is where others find our data server; local is the address by which we reach them.
+func (s *Server) announced(local string) string {
+	u, err := url.Parse(s.nats.URL())
+	if err != nil {
+		return s.nats.URL() // which we made ourselves
+	}
+	if s.config.Advertise != "" {
+		u.Host = s.config.Advertise
+		return u.String()
+	}
+	// Where all addresses are listened at, the one by which we reach the control server is as good a guess as any.
+	if ip := net.ParseIP(s.config.Host); ip != nil && ip.IsUnspecified() {
+		if local = cmp.Or(local, outgoingHost()); local != "" {
+			u.Host = net.JoinHostPort(local, u.Port())
+		}
+	}
+	return u.String()
+}
+
+// outgoingHost is the address by which this machine reaches others, by its routes; empty where it reaches none.
+func outgoingHost() string {
+	for _, at := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} { // for documents, so the default route leads there
+		conn, err := net.Dial("udp", at) // sends nothing
+		if err != nil {
+			continue
+		}
+		host, _, err := net.SplitHostPort(conn.LocalAddr().String())
+		conn.Close()
+		if err == nil {
+			return host
+		}
+	}
+	return ""
+}
+
+// Check is one thing that must be so for the server to take jobs.
+type Check struct {
+	Name string // short and stable
+	OK   bool
+	Text string // what was found, for people
+}
+
+const (
+	// aliveWithin is how long the control loop may be busy with one iteration. It begins one at least once a tick.
+	aliveWithin = 5 * tickEvery
+)
+
+// Alive is when the control loop, which every job depends on, last began an iteration: it does so several times a
+// second, and a server whose control loop hangs serves nobody.
+func (s *Server) Alive() time.Time { return s.loop.began.get() }
+
+// Checks looks at what must be so for the server to take jobs and to keep those it has. It waits for nothing.
+func (s *Server) Checks() []Check {
+	now := s.now()
+	all := []Check{checkAge("control loop", "its last iteration began", now.Sub(s.Alive()), aliveWithin)}
+	control := Check{Name: "control", OK: !s.controlLost.Load(), Text: "connected to " + s.control.Address()}
+	if !control.OK {
+		control.Text = "the control server at " + s.control.Address() + " is out of reach: see that it runs and can be " +
+			"reached from here"
+	}
+	all = append(all, control)
+	if err := s.unfit(); err != nil {
+		all = append(all, Check{Name: "compute", Text: err.Error()})
+	}
+	if lost := s.registry.lost.Load(); lost != nil {
+		all = append(all, Check{Name: "registry", Text: *lost})
+	} else if renewed := s.registry.renewed.get(); renewed.IsZero() {
+		all = append(all, Check{Name: "registry", Text: "no lease record yet"})
+	} else {
+		all = append(all, checkAge("registry", "announced", now.Sub(renewed), s.lease))
+	}
+	data := Check{Name: "data", OK: !s.links.lost(), Text: "connected to the embedded server"}
+	if !data.OK {
+		data.Text = "the embedded NATS server does not answer"
+	}
+	all = append(all, data)
+	if err := s.Err(); err != nil {
+		all = append(all, Check{Name: "server", Text: err.Error()})
+	} else if s.running.Err() != nil {
+		all = append(all, Check{Name: "server", Text: "shutting down"})
+	}
+	return all
+}
+
+func checkAge(name, what string, age, most time.Duration) Check {
+	return Check{Name: name, OK: age <= most,
+		Text: fmt.Sprintf("%s %s ago (at most %s)", what, rounded(max(0, age)), most)}
+}
+
+// unfit says why this process must compute nothing more; nil where it may.
+func (s *Server) unfit() error {
+	if s.fit == nil {
+		return nil
+	}
+	return s.fit()
 }

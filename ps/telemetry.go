@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -17,6 +19,8 @@ import (
 	"gradbus/fabric"
 	"gradbus/internal/process"
 	"gradbus/schema"
+	"gradbus/shard/round"
+	"gradbus/shard/state"
 )
 
 const (
@@ -391,4 +395,316 @@ func (g *senderGate) allow(now time.Time, job, from string, known bool) bool {
 	}
 	passed[key] = n + 1
 	return true
+}
+
+const (
+	// endedShown is for how long, and endedShownMax how many, ended jobs are told of, so that who looks later sees why one
+	// ended.
+	endedShown    = 5 * time.Minute
+	endedShownMax = 16
+)
+
+// jobReports is what the control loop knew of the jobs that this ps coordinates, at one time. It is not changed any
+// more.
+type jobReports struct {
+	when    time.Time
+	jobs    []schema.JobReport
+	refused []schema.RefusedReport
+}
+
+// at is what of it still holds at a later time: silences have grown, where the control loop has not looked since.
+func (p *jobReports) at(now time.Time) []schema.JobReport {
+	since := now.Sub(p.when).Milliseconds()
+	if since < 100 {
+		return p.jobs
+	}
+	later := slices.Clone(p.jobs)
+	for i := range later {
+		j := &later[i]
+		if j.Phase == schema.PhaseEnded {
+			continue
+		}
+		j.Members = slices.Clone(j.Members)
+		for n := range j.Members {
+			if m := &j.Members[n]; m.Host != "" {
+				m.SilentMS += since
+			}
+		}
+	}
+	return later
+}
+
+// report leaves for the reporter what coordinators know. It is called at the end of each tick.
+func (l *controlLoop) report(now time.Time) {
+	p := &jobReports{when: now, refused: l.refused.lately(now)}
+	for _, j := range l.coordinated() {
+		if len(p.jobs) == schema.TelemetryJobsMax-endedShownMax {
+			break
+		}
+		p.jobs = append(p.jobs, j.telemetry(now))
+	}
+	l.shown = slices.DeleteFunc(l.shown, func(j schema.JobReport) bool {
+		return l.job(j.Name) != nil || now.Sub(time.UnixMilli(j.EndedMS)) > endedShown
+	})
+	p.jobs = append(p.jobs, l.shown...)
+	l.server.reporter.look(p)
+}
+
+// show keeps what is told of a job that has ended.
+func (l *controlLoop) show(j *job, now time.Time) {
+	p := j.telemetry(now)
+	p.EndedMS = now.UnixMilli()
+	if len(l.shown) == endedShownMax {
+		l.shown = slices.Delete(l.shown, 0, 1)
+	}
+	l.shown = append(l.shown, p)
+}
+
+// telemetry is what is told of the job.
+func (j *job) telemetry(now time.Time) schema.JobReport {
+	p := j.coordinator.Telemetry(now)
+	if p.Durability.Off != "" {
+		p.Durability.Off = schema.ClipFailure(cmp.Or(j.notSaved, p.Durability.Off))
+	}
+	if !j.coordinator.over() {
+		p.Standby = j.stoodBy.report(now)
+	}
+	return p
+}
+
+// shards is what the shards here have last said of themselves.
+func (p *reporter) shards() []schema.ShardReport {
+	jobs := *p.server.jobs.Load()
+	var all []schema.ShardReport
+	for _, name := range slices.Sorted(maps.Keys(jobs)) {
+		a := jobs[name]
+		for _, i := range a.own {
+			if len(all) == schema.TelemetryShardsMax {
+				return all
+			}
+			all = append(all, a.workers[i].report(a))
+		}
+	}
+	return all
+}
+
+// ResetBuckets has the reports of this ps begin anew what they say of each bucket: of a job, or of all jobs where it is
+// empty. Other ps keep what they say of theirs. It reports whether this ps has shards of the job, or
+// figures of some that have ended.
+func (s *Server) ResetBuckets(job schema.JobName) (found bool) {
+	now := time.Now()
+	for name, a := range *s.jobs.Load() {
+		if job != "" && name != job {
+			continue
+		}
+		for _, i := range a.own {
+			a.workers[i].watch.times.reset(now)
+			found = true
+		}
+	}
+	return s.ended.forget(job) || found || job == ""
+}
+
+// stepped counts a frame that was stepped.
+func (t *tally) stepped(h *schema.Head, reason schema.Reason, bytes int, began time.Time) {
+	t.step += time.Since(began)
+	switch {
+	case reason == schema.ReasonDuplicate:
+		t.repeats++
+	case reason != schema.ReasonOK:
+	default:
+		t.frames, t.bytes = t.frames+1, t.bytes+uint64(bytes)
+		switch h.Kind {
+		case schema.KindLookup:
+			t.lookups++
+		case schema.KindPull:
+			t.pulls++
+		}
+	}
+}
+
+// notePromised notes what each shard here was promised. A shard that has nothing to do is promised what may be under
+// way to it alone.
+func (a *assignment) notePromised() {
+	is, busy := a.manifest.BusyShards(a.shards), 0
+	for _, i := range a.own {
+		if is[i] {
+			busy++
+		}
+	}
+	each := a.memory.UnderWay / int64(len(a.own))
+	for _, i := range a.own {
+		if a.workers[i].promised = each; is[i] {
+			a.workers[i].promised += (a.memory.Bytes() - a.memory.UnderWay) / int64(busy)
+		}
+	}
+}
+
+// noteHeld notes what the shard holds of the job's state, or why it has nothing to do. It walks all chunks of the job,
+// so the worker's goroutine calls it.
+func (w *worker) noteHeld() {
+	place, held := w.config.Placement, int64(0)
+	idle := place.Idle(w.config.Index)
+	if idle == "" {
+		held = stateBytes(&w.server.config, w.config.Job, place, w.config.Index)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.idle, w.held = idle, held
+}
+
+// stateBytes is what a shard holds of a job's rows and parameters, with what optimizers keep of them.
+func stateBytes(c *Config, job *schema.Job, place *schema.Placement, shard int) (n int64) {
+	for i := range job.Tables {
+		t := &job.Tables[i]
+		_, columns := place.Columns(schema.Table(i), shard)
+		if columns == 0 || place.Plan.Tables[i].Owner == schema.ByTrainers {
+			continue
+		}
+		slots, marks := slotBytes(c, job, schema.Table(i))
+		all := (int64(t.Rows)*int64(t.Dim)*valueBytes+slots)*int64(columns)/int64(t.Dim) + marks
+		n += all * int64(place.PartitionsOf(schema.Table(i), shard)) / int64(t.Partitions)
+	}
+	if place.Plan.Owner == schema.ByTrainers {
+		return n
+	}
+	for _, ref := range place.OwnedChunks(shard) {
+		_, elements := place.ChunkRange(ref.Bucket, ref.Chunk)
+		slots, _ := state.SlotBytes(place.OptimizerOf(ref.Bucket), int64(elements), 1)
+		n += int64(elements)*valueBytes*int64(round.Versions(job)) + 2*slots
+	}
+	return n
+}
+
+// report is what one shard has last said of itself, and what waits for it now.
+func (w *worker) report(a *assignment) schema.ShardReport {
+	w.mu.Lock()
+	t, waiting, held, idle := w.told, w.waiting, w.held, w.idle
+	w.mu.Unlock()
+	p := schema.ShardReport{
+		Job: w.config.Job.Name, Shard: w.config.Index, Ready: t.ready, Version: t.version, Frames: t.frames, Bytes: t.bytes,
+		Acks:    t.acks,
+		Lookups: t.lookups, Pulls: t.pulls, Repeats: t.repeats, Rounds: t.rounds, StagedBytes: t.staged,
+		StagedBytesMax: w.config.StagedBytesMax,
+		MemoryBytes:    w.promised, HeldBytes: held + t.staged, Idle: idle, StepSeconds: schema.Real(t.step.Seconds()),
+		PublishSeconds: schema.Real(t.publish.Seconds()), ApplySeconds: schema.Real(t.apply.Seconds()),
+		ApplyBytes: t.applyBytes, Buckets: w.watch.times.report(),
+	}
+	p.QueueFrames, p.QueueBytes = w.queue.load()
+	if len(waiting.Members) > 0 {
+		p.Waiting = &waiting.Waiting
+	}
+	return p
+}
+
+// endedShards keeps the last figures of buckets of shards that have ended, for as long as jobs may wait for trainers
+// (Config.StartTimeout): a program that has trained, and a scrape, come after the end of the job.
+type endedShards struct {
+	mu  sync.Mutex // a leaf
+	all []endedShard
+}
+
+type endedShard struct {
+	at time.Time
+	schema.EndedShard
+}
+
+// endedShardsMax bounds the shards that are kept: beyond, the first to end is forgotten.
+const endedShardsMax = 256
+
+// add keeps the figures of a job's shards here, in the place of those of an earlier run.
+func (e *endedShards) add(now time.Time, a *assignment) {
+	e.forget(a.manifest.Name)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, i := range a.own {
+		w := a.workers[i]
+		e.all = append(e.all, endedShard{now, schema.EndedShard{Job: a.manifest.Name, Run: a.run, Shard: w.config.Index,
+			Buckets: w.watch.times.report()}})
+	}
+	e.all = slices.Delete(e.all, 0, max(0, len(e.all)-endedShardsMax))
+}
+
+// forget drops the figures of a job, of all jobs where it is empty. It reports whether there were any.
+func (e *endedShards) forget(job schema.JobName) (found bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	before := len(e.all)
+	e.all = slices.DeleteFunc(e.all, func(s endedShard) bool { return job == "" || s.Job == job })
+	return len(e.all) < before
+}
+
+// report lists the figures that are kept, but those of jobs that have shards here again.
+func (e *endedShards) report(now time.Time, within time.Duration,
+	jobs map[schema.JobName]*assignment) (all []schema.EndedShard) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = slices.DeleteFunc(e.all, func(s endedShard) bool { return now.Sub(s.at) > within })
+	for i := range e.all {
+		if jobs[e.all[i].Job] == nil {
+			all = append(all, e.all[i].EndedShard)
+		}
+	}
+	return all
+}
+
+// refusedShown is for how long after its last time a refused join is told of. Its bound is that of a report: what was
+// refused longest ago makes way.
+const refusedShown = 5 * time.Minute
+
+// refusedJoins are the joins that were refused lately, each once: of the same job, for the same reason and field.
+type refusedJoins struct {
+	all     []schema.RefusedReport // the latest is last
+	crowded time.Time              // when one last made way that had been refused within a second
+}
+
+// note counts a refusal. It reports whether to tell of it: of the first, the second, the fourth and so on, since a
+// trainer that a service manager starts again and again is refused for ever. The table bounds what is told of others:
+// for a second after one made way for another too soon, only those tell that were there a second before.
+func (r *refusedJoins) note(now time.Time, job schema.JobName, host string, why *schema.Refused) (n uint64, tell bool) {
+	if schema.CheckName("job", string(job)) != nil {
+		return 0, false // no report could tell of it
+	}
+	one := schema.RefusedReport{Job: job, Reason: schema.Clip(why.Reason), Field: schema.Clip(why.Field),
+		FirstMS: now.UnixMilli()}
+	same := func(p schema.RefusedReport) bool {
+		return p.Job == job && p.Reason == one.Reason && p.Field == one.Field
+	}
+	if i := slices.IndexFunc(r.all, same); i >= 0 {
+		one = r.all[i]
+		r.all = slices.Delete(r.all, i, i+1)
+	} else if len(r.all) == schema.TelemetryRefusedMax {
+		if now.Sub(time.UnixMilli(r.all[0].LastMS)) < time.Second {
+			r.crowded = now
+		}
+		r.all = slices.Delete(r.all, 0, 1)
+	}
+	one.Host, one.Text, one.LastMS = schema.Clip(host), schema.Clip(why.Text), now.UnixMilli()
+	one.Count++
+	r.all = append(r.all, one)
+	late := now.Sub(r.crowded) < time.Second && one.FirstMS > r.crowded.Add(-time.Second).UnixMilli()
+	return one.Count, !late && one.Count&(one.Count-1) == 0
+}
+
+// lately forgets what is over, and gives the rest for a report.
+func (r *refusedJoins) lately(now time.Time) []schema.RefusedReport {
+	r.all = slices.DeleteFunc(r.all,
+		func(p schema.RefusedReport) bool { return now.Sub(time.UnixMilli(p.LastMS)) > refusedShown })
+	return slices.Clone(r.all)
+}
+
+// joinRefused notes a refusal for the report. It logs it, and tells the trainers that wait for the job to start, where
+// note says so.
+func (l *controlLoop) joinRefused(job schema.JobName, from schema.Member, host string, why *schema.Refused) {
+	n, tell := l.refused.note(time.Now(), job, host, why)
+	if !tell {
+		return
+	}
+	l.server.log.Warn("join refused", "job", job, "member", from, "host", host, "reason", why.Reason, "text",
+		why.Text, "times", n)
+	if j := l.job(job); j != nil && j.coordinator.gathers() {
+		told := *why
+		told.Text = fmt.Sprintf("a trainer on %s was refused: %s", host, why.Text)
+		l.send(job, j.run, schema.All, schema.Control{Refused: &told})
+	}
 }
