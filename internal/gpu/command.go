@@ -107,33 +107,37 @@ func (f *Flags) Check() error {
 
 // WrongBits is when the arithmetic shall write wrong bits, counted from its start.
 func (f *Flags) WrongBits() (after []time.Duration, err error) {
-	for _, text := range f.Inject {
-		in, err := ParseInjection(text)
-		if err != nil {
-			return nil, err
-		}
-		if in.Kind == KindBit {
-			after = append(after, in.After)
-		}
-	}
-	return after, nil
+	_, after, err = f.injections()
+	return after, err
 }
 
-func (f *Flags) config(log *slog.Logger) (Config, error) {
-	c := Config{Mode: Mode(f.Mode), Log: log}
+// injections are the faults to make up: those of GPUs, and when the arithmetic shall write wrong bits.
+func (f *Flags) injections() (gpus []Injection, wrongBits []time.Duration, err error) {
+	for _, text := range f.Inject {
+		in, err := ParseInjection(text)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case in.Kind == KindBit:
+			wrongBits = append(wrongBits, in.After)
+		default:
+			gpus = append(gpus, in)
+		}
+	}
+	return gpus, wrongBits, nil
+}
+
+func (f *Flags) config(log *slog.Logger) (c Config, err error) {
+	c = Config{Mode: Mode(f.Mode), Log: log, Expected: f.Expected}
+	c.KeptAsIs = len(f.Inject) > 0 // a rehearsal is not remembered
 	if f.Expected < 0 || f.Expected > GPUsMax {
 		return c, fmt.Errorf("gpu-expected %d: want 0 to %d", f.Expected, GPUsMax)
 	}
-	c.Expected, c.KeptAsIs = f.Expected, len(f.Inject) > 0 // a rehearsal is not remembered
+	if c.Inject, _, err = f.injections(); err != nil {
+		return c, err
+	}
 	for _, text := range f.Inject {
-		in, err := ParseInjection(text)
-		if err != nil {
-			return c, err
-		}
-		log.Warn("a fault will be injected", "inject", in.Spec)
-		if in.Kind != KindBit { // see WrongBits
-			c.Inject = append(c.Inject, in)
-		}
+		log.Warn("a fault will be injected", "inject", text)
 	}
 	self, err := os.Executable()
 	if err != nil {

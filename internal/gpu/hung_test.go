@@ -10,7 +10,7 @@ import (
 func TestHungProbesAreBounded(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
-	m := &Monitor{config: Config{Probe: []string{"/nonexistent/probe"}}.withDefaults(), heard: make(chan struct{})}
+	m := &Monitor{config: Config{Probe: []string{"/nonexistent/probe"}}.withDefaults(), hear: func() {}}
 	m.machine = New(m.config.Expected)
 	w := &watch{m: m, start: now}
 	for range hungMax {

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"gradbus/schema"
 )
 
 // Injection is a fault that is made up, to show what follows from it.
@@ -50,7 +52,7 @@ func kinds() map[string]kind {
 		"recovery":      {value: true, alter: func(s *Sample, n uint64) { s.RecoveryAction = ptr(n) }},
 		"remap-pending": {alter: func(s *Sample, _ uint64) { s.RemapPending = ptr(true) }},
 		"remap-failed":  {alter: func(s *Sample, _ uint64) { s.RemapFailed = ptr(true) }},
-		"thermal":       {alter: func(s *Sample, _ uint64) { s.ThermalMargin = ptr(1) }},
+		"thermal":       {alter: func(s *Sample, _ uint64) { s.ThermalMargin = ptr(schema.Real(1)) }},
 		"slowdown":      {alter: func(s *Sample, _ uint64) { s.Slower = ptr(or(s.Slower) | SlowerHardware) }},
 		"pcie-width": {value: true,
 			alter: func(s *Sample, n uint64) { s.PCIeWidth, s.PCIeWidthMax = ptr(int(n)), ptr(16) }},
@@ -202,13 +204,14 @@ func (w *watch) simulate(now time.Time) {
 
 // simulated is a healthy sample with round figures.
 func simulated(index int) *Sample {
-	n := func(v uint64) *uint64 { return &v }
-	return &Sample{
-		GPU: GPU{Index: index, UUID: fmt.Sprintf("%s-%d", Simulated, index),
-			Name: Simulated + " (this machine has no GPU)", PCI: fmt.Sprintf("0000:%02x:00.0", index)},
-		Temperature: ptr(60), ThermalMargin: ptr(25), Power: n(300_000), PowerLimit: n(700_000), Utilisation: n(50),
-		MemoryUsed: n(8 << 30), MemoryTotal: n(80 << 30), SMClock: n(1500), MemoryClock: n(2600), Slower: n(0),
-		RecoveryAction: n(0), ECCCorrected: n(0), ECCUncorrected: n(0), RemapPending: ptr(false), RemapFailed: ptr(false),
-		PCIeReplays: n(0), PCIeWidth: ptr(16), PCIeWidthMax: ptr(16),
-	}
+	s := sampleOf(GPU{index, fmt.Sprintf("%s-%d", Simulated, index), Simulated + " (this machine has no GPU)",
+		fmt.Sprintf("0000:%02x:00.0", index)})
+	s.Temperature, s.ThermalMargin = ptr(schema.Real(60)), ptr(schema.Real(25))
+	s.PowerWatts, s.PowerLimitWatts, s.Utilisation = ptr(schema.Real(300)), ptr(schema.Real(700)), ptr(schema.Real(0.5))
+	s.MemoryUsed, s.MemoryTotal = ptr(int64(8<<30)), ptr(int64(80<<30))
+	s.SMClockHz, s.MemoryClockHz = ptr(int64(1_500_000_000)), ptr(int64(2_600_000_000))
+	s.Slower, s.RecoveryAction, s.RemapPending, s.RemapFailed = ptr(uint64(0)), ptr(uint64(0)), ptr(false), ptr(false)
+	s.ECCCorrected, s.ECCUncorrected, s.PCIeReplays = ptr(uint64(0)), ptr(uint64(0)), ptr(uint64(0))
+	s.PCIeWidth, s.PCIeWidthMax = ptr(16), ptr(16)
+	return s
 }

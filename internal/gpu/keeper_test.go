@@ -13,7 +13,7 @@ func alone(path string, now time.Time) *keeper {
 	m.machine = New(0)
 	k := newKeeper(m, now)
 	m.machine.Hello(now, &Hello{GPUs: []GPU{{UUID: "GPU-0"}}})
-	m.machine.Sample(now, &Sample{GPU: GPU{UUID: "GPU-0"}}, false)
+	m.machine.Sample(now, sampleOf(GPU{UUID: "GPU-0"}), false)
 	return k
 }
 

@@ -230,12 +230,11 @@ func randomSample(r *rand.Rand) *Sample {
 		}
 		return ptr(r.IntN(20) == 0)
 	}
-	s := &Sample{GPU: id(r.IntN(4)), ECCCorrected: n(300), ECCUncorrected: n(3), SRAMThreshold: yes(),
-		RemapPending: yes(), RemapFailed: yes(),
-		RetiredPages: n(80), RetiredPending: yes(), Slower: n(512), PCIeReplays: n(40), LinkErrors: n(5),
-		RecoveryAction: n(7),
-		MemoryOthers:   n(20), MemoryTotal: n(30),
-		RowsRemapped: n(5)}
+	s := sampleOf(id(r.IntN(4)))
+	s.ECCCorrected, s.ECCUncorrected, s.RetiredPages, s.RowsRemapped = n(300), n(3), n(80), n(5)
+	s.PCIeReplays, s.NVLinkErrors, s.Slower, s.RecoveryAction = n(40), n(5), n(512), n(7)
+	s.SRAMThreshold, s.RemapPending, s.RemapFailed, s.RetiredPending = yes(), yes(), yes(), yes()
+	s.MemoryOthers, s.MemoryTotal = ptr(int64(r.IntN(20))), ptr(int64(r.IntN(30)))
 	if r.IntN(30) == 0 {
 		s.Lost = []string{LostGone, LostReset}[r.IntN(2)]
 	}

@@ -166,7 +166,7 @@ func (m *Machine) find(now time.Time, id GPU) *gpu {
 
 // Sample takes what the driver said of a GPU.
 func (m *Machine) Sample(now time.Time, s *Sample, injected bool) []Change {
-	g := m.find(now, s.GPU)
+	g := m.find(now, s.gpu())
 	m.nobody, m.absent = "", false
 	g.injected, g.silent = injected, ""
 	l := looking{g, s, now}

@@ -31,16 +31,25 @@ func id(index int) GPU {
 
 func (b *bench) took(c []Change) { b.all = append(b.all, c...) }
 
+// healthy is a sample that tells all signals, and nothing wrong.
+func healthy() *Sample {
+	s := sampleOf(id(0))
+	for _, count := range []**uint64{&s.ECCUncorrected, &s.ECCCorrected, &s.PCIeReplays, &s.NVLinkErrors, &s.Slower,
+		&s.RetiredPages, &s.RecoveryAction} {
+		*count = ptr(uint64(0))
+	}
+	for _, flag := range []**bool{&s.RetiredPending, &s.RemapPending, &s.RemapFailed, &s.SRAMThreshold} {
+		*flag = ptr(false)
+	}
+	s.ThermalMargin, s.PCIeWidth, s.PCIeWidthMax = ptr(schema.Real(40)), ptr(16), ptr(16)
+	s.MemoryTotal, s.MemoryOthers = ptr(int64(80<<30)), ptr(int64(0))
+	return s
+}
+
 // sample is a second later, with what alter makes of a healthy sample.
 func (b *bench) sample(alter func(*Sample)) {
 	b.now = b.now.Add(time.Second)
-	s := &Sample{GPU: id(0), ECCUncorrected: ptr(uint64(0)), ECCCorrected: ptr(uint64(0)), PCIeReplays: ptr(uint64(0)),
-		LinkErrors: ptr(uint64(0)),
-		Slower:     ptr(uint64(0)), RetiredPages: ptr(uint64(0)), RetiredPending: ptr(false),
-		RemapPending: ptr(false), RemapFailed: ptr(false),
-		SRAMThreshold: ptr(false), RecoveryAction: ptr(uint64(0)), ThermalMargin: ptr(40), PCIeWidth: ptr(16),
-		PCIeWidthMax: ptr(16),
-		MemoryTotal:  ptr(uint64(80 << 30)), MemoryOthers: ptr(uint64(0))}
+	s := healthy()
 	if alter != nil {
 		alter(s)
 	}
@@ -106,20 +115,20 @@ func signs() []sign {
 			"15 memory pages are retired (63 is too many)."},
 		{func(s *Sample) { s.RetiredPages = ptr(uint64(63)) }, schema.GPUUnhealthy, "retired-pages-many", "63 memory pages"},
 		{func(s *Sample) { s.RetiredPending = ptr(true) }, schema.GPUDegraded, "retired-pending", "A faulty memory page"},
-		{func(s *Sample) { s.ThermalMargin = ptr(5) }, schema.GPUHealthy, "", ""},
-		{func(s *Sample) { s.ThermalMargin = ptr(4) }, schema.GPUDegraded, "thermal-margin", "The GPU is 4 degrees"},
-		{func(s *Sample) { s.ThermalMargin = ptr(-1) }, schema.GPUDegraded, "thermal-margin", "The GPU is -1 degrees"},
+		{func(s *Sample) { s.ThermalMargin = ptr(schema.Real(5)) }, schema.GPUHealthy, "", ""},
+		{func(s *Sample) { s.ThermalMargin = ptr(schema.Real(4)) }, schema.GPUDegraded, "thermal-margin", "The GPU is 4 degrees"},
+		{func(s *Sample) { s.ThermalMargin = ptr(schema.Real(-1)) }, schema.GPUDegraded, "thermal-margin", "The GPU is -1 degrees"},
 		{func(s *Sample) { s.PCIeReplays = ptr(uint64(8)) }, schema.GPUHealthy, "", ""},
 		{func(s *Sample) { s.PCIeReplays = ptr(uint64(9)) }, schema.GPUDegraded, "pcie-replays",
 			"9 transfers over PCIe were repeated in the last 1m"},
 		{func(s *Sample) { s.PCIeWidth = ptr(8) }, schema.GPUDegraded, "pcie-width",
 			"The GPU's PCIe link has 8 of 16 lanes."},
-		{func(s *Sample) { s.LinkErrors = ptr(uint64(1)) }, schema.GPUDegraded, "nvlink-errors",
+		{func(s *Sample) { s.NVLinkErrors = ptr(uint64(1)) }, schema.GPUDegraded, "nvlink-errors",
 			"1 replay or recovery of NVLinks"},
-		{func(s *Sample) { s.MemoryOthers, s.Others = ptr(uint64(9<<30)), ptr(1) }, schema.GPUDegraded, "memory-others",
+		{func(s *Sample) { s.MemoryOthers, s.Others = ptr(int64(9<<30)), ptr(1) }, schema.GPUDegraded, "memory-others",
 			"Another process holds 11 % of the GPU's memory."},
-		{func(s *Sample) { s.MemoryOthers = ptr(uint64(8 << 30)) }, schema.GPUHealthy, "", ""},
-		{func(s *Sample) { *s = Sample{GPU: s.GPU} }, schema.GPUHealthy, "", ""},
+		{func(s *Sample) { s.MemoryOthers = ptr(int64(8 << 30)) }, schema.GPUHealthy, "", ""},
+		{func(s *Sample) { *s = *sampleOf(s.gpu()) }, schema.GPUHealthy, "", ""},
 	}
 }
 
@@ -139,14 +148,14 @@ func TestSignals(t *testing.T) {
 			b.now = b.now.Add(time.Hour)
 		}
 		clean := func(s *Sample) {
-			s.ECCUncorrected, s.ECCCorrected, s.PCIeReplays, s.LinkErrors = nil, nil, nil, nil
+			s.ECCUncorrected, s.ECCCorrected, s.PCIeReplays, s.NVLinkErrors = nil, nil, nil, nil
 			switch c.code {
 			case "ecc-correctable-rate":
 				s.ECCCorrected = ptr(uint64(101))
 			case "pcie-replays":
 				s.PCIeReplays = ptr(uint64(9))
 			case "nvlink-errors":
-				s.LinkErrors = ptr(uint64(1))
+				s.NVLinkErrors = ptr(uint64(1))
 			}
 		}
 		b.sample(clean)
@@ -238,7 +247,7 @@ func TestRecoveryActionDecides(t *testing.T) {
 	if len(b.all) != 1 || b.all[0].Code != "xid-154" || b.all[0].Alert || b.all[0].ContextLost {
 		t.Fatalf("told of %+v", b.all)
 	}
-	b.sample(func(s *Sample) { s.RecoveryAction = ptr(uint64(RecoveryReset)) })
+	b.sample(func(s *Sample) { s.RecoveryAction = ptr(uint64(1)) })
 	b.is(schema.GPUUnhealthy, "recovery-reset", "The driver asks for a reset")
 	if n := b.m.GPUs("")[0].XIDs["154"]; n != 1 {
 		t.Errorf("XID 154 is counted %d times", n)

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -60,13 +61,10 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	set(&c.Mode, Auto)
-	set(&c.Every, time.Second)
-	set(&c.Silence, 8*time.Second)
-	set(&c.Patience, time.Minute)
-	set(&c.Backoff, time.Second)
-	set(&c.KeptCommand, "./bin/ps gpu-ack")
-	set(&c.LastWords, 200*time.Millisecond)
+	c.Mode, c.KeptCommand = cmp.Or(c.Mode, Auto), cmp.Or(c.KeptCommand, "./bin/ps gpu-ack")
+	c.Every, c.Silence = cmp.Or(c.Every, time.Second), cmp.Or(c.Silence, 8*time.Second)
+	c.Patience, c.Backoff = cmp.Or(c.Patience, time.Minute), cmp.Or(c.Backoff, time.Second)
+	c.LastWords = cmp.Or(c.LastWords, 200*time.Millisecond)
 	c.KeptAsIs = c.KeptAsIs || len(c.Inject) > 0
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -78,13 +76,6 @@ func (c Config) withDefaults() Config {
 		c.Boot = bootID
 	}
 	return c
-}
-
-func set[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Monitor knows how the GPUs of this machine are. Its methods never wait for the driver and may be called from any
@@ -100,8 +91,8 @@ type Monitor struct {
 	machine *Machine
 	used    string
 	lost    string        // why what this process has on its GPU is gone for good; empty where it is not
-	heard   chan struct{} // closed with the first word of the driver, or that there is none
-	told    bool
+	heard   chan struct{} // closed by hear, with the first word of the driver, or that there is none
+	hear    func()
 	notKept string // why nothing is remembered; empty where it is
 }
 
@@ -112,6 +103,7 @@ func Start(ctx context.Context, c Config) (*Monitor, error) {
 	c = c.withDefaults()
 	m := &Monitor{config: c, ended: make(chan struct{}), heard: make(chan struct{}), machine: New(c.Expected),
 		stop: func() {}}
+	m.hear = sync.OnceFunc(func() { close(m.heard) })
 	switch c.Mode {
 	case Off:
 		if len(c.Inject) > 0 {
@@ -194,16 +186,6 @@ func (m *Monitor) KeptAt() string {
 	return m.keeper.file.Path()
 }
 
-// hear notes that there is a first word.
-func (m *Monitor) hear() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.told {
-		m.told = true
-		close(m.heard)
-	}
-}
-
 // Wait waits until the driver has given its first word, or that there is none, for at most the given time.
 func (m *Monitor) Wait(ctx context.Context, atMost time.Duration) {
 	timer := time.NewTimer(atMost)
@@ -221,7 +203,9 @@ func (m *Monitor) required(ctx context.Context) error {
 	m.Wait(ctx, m.config.Patience)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.told {
+	select {
+	case <-m.heard:
+	default:
 		return fmt.Errorf("gpu require: the driver has not answered within %s; see whether nvidia-smi does",
 			m.config.Patience)
 	}
@@ -257,20 +241,6 @@ func (m *Monitor) GPUs() []schema.GPUReport {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.machine.GPUs(m.used)
-}
-
-// Use says which GPU this process computes on, by UUID.
-func (m *Monitor) Use(uuid string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.used = uuid
-}
-
-// May gives nil where a GPU may be used, else an error that says why not and what to do. uuid may be an index.
-func (m *Monitor) May(uuid string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.machine.May(uuid)
 }
 
 // Fit says why this process must not compute on its GPU any more; nil where it may, and where Use was not called. It is

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gradbus/schema"
 )
 
 // Built says whether this build can ask a driver.
@@ -206,7 +208,7 @@ func lostBy(ret nvml.Return) string {
 }
 
 type integer interface {
-	~int | ~int32 | ~uint32 | ~uint64
+	~int | ~int64 | ~uint32 | ~uint64
 }
 
 // number asks for a number, which goes to a field of the sample.
@@ -218,6 +220,13 @@ func number[T, V integer](s *Sample, to **V, f func() (T, nvml.Return)) bool {
 	return ok
 }
 
+// real asks for a number in parts of a unit.
+func real[T integer](s *Sample, to **schema.Real, parts schema.Real, f func() (T, nvml.Return)) {
+	if v, ok := ask(s, f); ok {
+		*to = ptr(schema.Real(v) / parts)
+	}
+}
+
 // of gives the function of a first argument.
 func of[A, T any](f func(A) (T, nvml.Return), a A) func() (T, nvml.Return) {
 	return func() (T, nvml.Return) { return f(a) }
@@ -225,28 +234,32 @@ func of[A, T any](f func(A) (T, nvml.Return), a A) func() (T, nvml.Return) {
 
 // sample asks all there is to know of one GPU.
 func (p *probe) sample(d *device) *Sample {
-	s := &Sample{GPU: d.id, Lost: d.lost}
+	s := sampleOf(d.id)
+	s.Lost = d.lost
 	h := d.handle
 	if h == nil {
 		return s
 	}
-	number(s, &s.Temperature, of(h.GetTemperature, nvml.TEMPERATURE_GPU))
+	real(s, &s.Temperature, 1, of(h.GetTemperature, nvml.TEMPERATURE_GPU))
 	if v, ok := ask(s, h.GetMarginTemperature); ok {
-		s.ThermalMargin = ptr(int(v.MarginTemperature))
+		s.ThermalMargin = ptr(schema.Real(v.MarginTemperature))
 	} else if v, ok := ask(s, of(h.GetTemperatureThreshold, nvml.TEMPERATURE_THRESHOLD_SLOWDOWN)); ok &&
 		s.Temperature != nil { // older drivers tell where the GPU slows down
-		s.ThermalMargin = ptr(int(v) - *s.Temperature)
+		s.ThermalMargin = ptr(schema.Real(v) - *s.Temperature)
 	}
-	number(s, &s.Power, h.GetPowerUsage)
-	number(s, &s.PowerLimit, h.GetEnforcedPowerLimit)
+	real(s, &s.PowerWatts, 1000, h.GetPowerUsage)
+	real(s, &s.PowerLimitWatts, 1000, h.GetEnforcedPowerLimit)
 	if v, ok := ask(s, h.GetUtilizationRates); ok {
-		s.Utilisation = ptr(uint64(v.Gpu))
+		s.Utilisation = ptr(schema.Real(v.Gpu) / 100)
 	}
 	if v, ok := ask(s, h.GetMemoryInfo); ok {
-		s.MemoryUsed, s.MemoryTotal = &v.Used, &v.Total
+		s.MemoryUsed, s.MemoryTotal = ptr(int64(v.Used)), ptr(int64(v.Total))
 	}
-	number(s, &s.SMClock, of(h.GetClockInfo, nvml.CLOCK_SM))
-	number(s, &s.MemoryClock, of(h.GetClockInfo, nvml.CLOCK_MEM))
+	clock := func(kind nvml.ClockType) func() (int64, nvml.Return) { // in Hz, of MHz
+		return func() (int64, nvml.Return) { v, ret := h.GetClockInfo(kind); return int64(v) * 1e6, ret }
+	}
+	number(s, &s.SMClockHz, clock(nvml.CLOCK_SM))
+	number(s, &s.MemoryClockHz, clock(nvml.CLOCK_MEM))
 	if !number(s, &s.Slower, h.GetCurrentClocksEventReasons) {
 		number(s, &s.Slower, h.GetCurrentClocksThrottleReasons) // of older drivers
 	}
@@ -288,9 +301,7 @@ func sampleFields(h nvml.Device, s *Sample) {
 		return
 	}
 	for _, f := range fields {
-		if s.Lost == "" {
-			s.Lost = lostBy(nvml.Return(f.NvmlReturn))
-		}
+		s.Lost = cmp.Or(s.Lost, lostBy(nvml.Return(f.NvmlReturn)))
 	}
 	sum := func(a, b *uint64) *uint64 {
 		if a == nil || b == nil {
@@ -300,7 +311,7 @@ func sampleFields(h nvml.Device, s *Sample) {
 	}
 	s.RecoveryAction = fieldValue(&fields[0])
 	s.RetiredPages = sum(fieldValue(&fields[1]), fieldValue(&fields[2]))
-	s.LinkErrors = sum(fieldValue(&fields[3]), fieldValue(&fields[4]))
+	s.NVLinkErrors = sum(fieldValue(&fields[3]), fieldValue(&fields[4]))
 }
 
 // fieldValue is what a field holds, nil where the driver does not tell. Negative and fractional values are none of
@@ -310,20 +321,18 @@ func fieldValue(f *nvml.FieldValue) *uint64 {
 		return nil
 	}
 	raw := binary.NativeEndian.Uint64(f.Value[:])
-	switch kind := nvml.ValueType(f.ValueType); kind {
-	case nvml.VALUE_TYPE_UNSIGNED_INT, nvml.VALUE_TYPE_SIGNED_INT:
-		raw = uint64(binary.NativeEndian.Uint32(f.Value[:]))
-		if kind == nvml.VALUE_TYPE_SIGNED_INT && int32(raw) < 0 {
-			return nil
-		}
-	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG:
-	case nvml.VALUE_TYPE_SIGNED_LONG_LONG:
-		if int64(raw) < 0 {
-			return nil
-		}
+	switch nvml.ValueType(f.ValueType) {
 	case nvml.VALUE_TYPE_UNSIGNED_SHORT:
-		raw = uint64(binary.NativeEndian.Uint16(f.Value[:]))
+		raw &= math.MaxUint16 // NVML's machines are little-endian
+	case nvml.VALUE_TYPE_UNSIGNED_INT:
+		raw &= math.MaxUint32
+	case nvml.VALUE_TYPE_SIGNED_INT:
+		raw = uint64(int32(raw))
+	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, nvml.VALUE_TYPE_SIGNED_LONG_LONG:
 	default:
+		return nil
+	}
+	if int64(raw) < 0 {
 		return nil
 	}
 	return &raw
@@ -340,7 +349,7 @@ func (p *probe) sampleProcesses(h nvml.Device, s *Sample) {
 		all = append(all, graphics...)
 	}
 	var others int
-	var bytes uint64
+	var bytes int64
 	counted := map[uint32]bool{}
 	for _, process := range all {
 		if counted[process.Pid] {
@@ -352,7 +361,7 @@ func (p *probe) sampleProcesses(h nvml.Device, s *Sample) {
 			return
 		case !mine:
 			others++
-			bytes += process.UsedGpuMemory
+			bytes += int64(process.UsedGpuMemory)
 		}
 	}
 	s.Others, s.MemoryOthers = &others, &bytes

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -84,14 +85,14 @@ func TestRefusedIsNoValue(t *testing.T) {
 		nvml.ERROR_TIMEOUT, nvml.ERROR_NO_DATA, nvml.ERROR_UNINITIALIZED, nvml.ERROR_ARGUMENT_VERSION_MISMATCH,
 		nvml.ERROR_FUNCTION_NOT_FOUND, 12345} {
 		s := &Sample{}
-		if number(s, &s.Power, func() (uint32, nvml.Return) { return 7, ret }) || *s != (Sample{}) {
+		if number(s, &s.ECCCorrected, func() (uint32, nvml.Return) { return 7, ret }) || !reflect.DeepEqual(s, &Sample{}) {
 			t.Errorf("%d: sample %+v", ret, s)
 		}
 	}
 	d := bare()
 	d.GetFieldValuesFunc = func([]nvml.FieldValue) nvml.Return { return nvml.SUCCESS } // and writes nothing
 	s := &Sample{}
-	if sampleFields(d, s); *s != (Sample{}) {
+	if sampleFields(d, s); !reflect.DeepEqual(s, &Sample{}) {
 		t.Errorf("fields that were not written: %+v", s)
 	}
 }

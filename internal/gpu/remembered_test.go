@@ -63,9 +63,15 @@ func TestKeptNot(t *testing.T) {
 		"a XID":        func(b *bench) { b.xid(63) },
 		"one unlisted": func(b *bench) { b.xid(999) },
 		"made up": func(b *bench) {
-			b.m.Sample(b.now, &Sample{GPU: GPU{UUID: "SIMULATED-0"}, RemapFailed: ptr(true)}, false)
+			s := sampleOf(GPU{UUID: "SIMULATED-0"})
+			s.RemapFailed = ptr(true)
+			b.m.Sample(b.now, s, false)
 		},
-		"nameless": func(b *bench) { b.m.Sample(b.now, &Sample{GPU: GPU{UUID: "unknown-0"}, Lost: LostGone}, false) },
+		"nameless": func(b *bench) {
+			s := sampleOf(GPU{UUID: "unknown-0"})
+			s.Lost = LostGone
+			b.m.Sample(b.now, s, false)
+		},
 	} {
 		b := newBench(t)
 		b.m.Learn(b.now, "boot-1", nil)

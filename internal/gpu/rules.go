@@ -121,7 +121,7 @@ func (l *looking) load() {
 	}
 	if v := s.ThermalMargin; v != nil {
 		l.check(*v < thermalMarginMin, degraded("thermal-margin", "Check the machine's cooling.",
-			"the GPU is %d degrees from being slowed down by heat (under %d is close)", *v, thermalMarginMin))
+			"the GPU is %.0f degrees from being slowed down by heat (under %d is close)", *v, thermalMarginMin))
 	}
 	if s.MemoryOthers != nil && s.MemoryTotal != nil && *s.MemoryTotal > 0 {
 		share := float64(*s.MemoryOthers) / float64(*s.MemoryTotal)
@@ -149,7 +149,7 @@ func (l *looking) links() {
 		l.check(*s.PCIeWidth < *s.PCIeWidthMax, degraded("pcie-width", actSlot, "the GPU's PCIe link has %d of %d lanes",
 			*s.PCIeWidth, *s.PCIeWidthMax))
 	}
-	if v := s.LinkErrors; v != nil {
+	if v := s.NVLinkErrors; v != nil {
 		n := l.linkErrors.rise(l.now, *v, rateSpan)
 		l.check(n > linkErrorsMax, degraded("nvlink-errors", actSupport, "%s of NVLinks in the last %s",
 			count(n, "replay or recovery", "replays or recoveries"), short(rateSpan)))
@@ -159,23 +159,23 @@ func (l *looking) links() {
 // recovery is what follows from the recovery that the driver asks for, by its number.
 func recovery(action uint64) *Finding {
 	switch action {
-	case RecoveryNone:
+	case 0:
 		return nil
-	case RecoveryReset:
+	case 1:
 		return broken("recovery-reset", actReset, "the driver asks for a reset of the GPU")
-	case RecoveryBusReset:
+	case 6:
 		return broken("recovery-reset", "Take the GPU out of use, end what uses or watches it, and reset its PCIe slot, or "+
 			"reboot the machine.", "the driver asks for a reset of the GPU's PCIe bus")
-	case RecoveryReboot, RecoverySystemReboot:
+	case 2, 7:
 		return broken("recovery-reboot", "Take the machine out of use and reboot it.",
 			"the driver asks for a reboot of the machine")
-	case RecoveryDrain:
+	case 3:
 		return degraded("recovery-drain", "Let what uses NVLink on the GPU end.",
 			"the driver asks that traffic between GPUs ends")
-	case RecoveryDrainAndReset:
+	case 4:
 		return degraded("recovery-drain", actResetLater,
 			"the GPU works with less capacity, and the driver asks for a reset after the work under way")
-	case RecoveryFabricDomain:
+	case 5:
 		return degraded("recovery-fabric", "Recover the IMEX domain that the GPU belongs to.",
 			"the driver asks for the recovery of the GPU's NVLink domain")
 	}

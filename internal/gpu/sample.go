@@ -48,41 +48,27 @@ type GPU struct {
 	PCI   string `json:"pci"` // domain:bus:device.function
 }
 
-// Sample is what the driver says of one GPU at one moment. What it does not say is nil, never 0: "not supported" is no
-// sample.
+// Sample is what the driver says of one GPU at one moment: which one it is, the figures of a report, and what rules look
+// at besides. What it does not say is nil, never 0: "not supported" is no sample.
 type Sample struct {
-	GPU
-	// Lost is empty, LostGone or LostReset: what any call said.
-	Lost string `json:"lost,omitempty"`
-
-	Temperature   *int    `json:"temperature_celsius,omitempty"`
-	ThermalMargin *int    `json:"thermal_margin_celsius,omitempty"` // to the next slowdown
-	Power         *uint64 `json:"power_mw,omitempty"`
-	PowerLimit    *uint64 `json:"power_limit_mw,omitempty"`
-	Utilisation   *uint64 `json:"utilisation_percent,omitempty"`
-	MemoryUsed    *uint64 `json:"memory_used_bytes,omitempty"`
-	MemoryTotal   *uint64 `json:"memory_total_bytes,omitempty"`
-	MemoryOthers  *uint64 `json:"memory_others_bytes,omitempty"` // of processes that are not ours
-	Others        *int    `json:"others,omitempty"`              // their number
-	SMClock       *uint64 `json:"sm_clock_mhz,omitempty"`
-	MemoryClock   *uint64 `json:"memory_clock_mhz,omitempty"`
-	Slower        *uint64 `json:"slower,omitempty"` // bits: why clocks are lowered
+	schema.GPUReport
+	Lost   string  `json:"lost,omitempty"`   // LostGone or LostReset: what any call said; else empty
+	Slower *uint64 `json:"slower,omitempty"` // bits: why clocks are lowered
+	Others *int    `json:"others,omitempty"` // number of processes that are not ours
 
 	RecoveryAction *uint64 `json:"recovery_action,omitempty"` // field 230
-	ECCCorrected   *uint64 `json:"ecc_corrected,omitempty"`   // since the driver took the GPU
-	ECCUncorrected *uint64 `json:"ecc_uncorrected,omitempty"`
 	SRAMThreshold  *bool   `json:"sram_threshold,omitempty"`
-	RowsRemapped   *uint64 `json:"rows_remapped,omitempty"`
 	RemapPending   *bool   `json:"remap_pending,omitempty"`
 	RemapFailed    *bool   `json:"remap_failed,omitempty"`
-	RetiredPages   *uint64 `json:"retired_pages,omitempty"` // for single and double bit errors together
 	RetiredPending *bool   `json:"retired_pending,omitempty"`
-
-	PCIeReplays  *uint64 `json:"pcie_replays,omitempty"`
-	PCIeWidth    *int    `json:"pcie_width,omitempty"`
-	PCIeWidthMax *int    `json:"pcie_width_max,omitempty"`
-	LinkErrors   *uint64 `json:"link_errors,omitempty"` // replays and recoveries of all NVLinks
 }
+
+// sampleOf is a sample of a GPU that says nothing yet.
+func sampleOf(g GPU) *Sample {
+	return &Sample{GPUReport: schema.GPUReport{Index: g.Index, UUID: g.UUID, Name: g.Name, PCI: g.PCI}}
+}
+
+func (s *Sample) gpu() GPU { return GPU{s.Index, s.UUID, s.Name, s.PCI} }
 
 // Values of Sample.Lost.
 const (
@@ -97,18 +83,6 @@ const (
 	SlowerSWThermal  = 1 << 5
 	SlowerHWThermal  = 1 << 6
 	SlowerPowerBrake = 1 << 7
-)
-
-// Values of Sample.RecoveryAction.
-const (
-	RecoveryNone          = 0
-	RecoveryReset         = 1
-	RecoveryReboot        = 2
-	RecoveryDrain         = 3
-	RecoveryDrainAndReset = 4
-	RecoveryFabricDomain  = 5
-	RecoveryBusReset      = 6 // of the slot that the GPU is in
-	RecoverySystemReboot  = 7
 )
 
 // Valid says that exactly one thing is in a line, and that it names what it is of.
@@ -151,18 +125,11 @@ func (m *Machine) GPUs(used string) []schema.GPUReport {
 func (m *Machine) Nobody() string { return m.nobody }
 
 func (m *Machine) report(g *gpu, used bool) schema.GPUReport {
-	s := &g.last
-	p := schema.GPUReport{Index: g.Index, UUID: g.UUID, Name: g.Name, PCI: g.PCI, Driver: m.driver, Used: used,
-		State: g.state, SinceMS: g.since.UnixMilli(), Injected: m.isInjected(g),
-		ECCCorrected: s.ECCCorrected, ECCUncorrected: s.ECCUncorrected, RetiredPages: s.RetiredPages,
-		RowsRemapped: s.RowsRemapped,
-		PCIeReplays:  s.PCIeReplays, PCIeWidth: s.PCIeWidth, PCIeWidthMax: s.PCIeWidthMax, NVLinkErrors: s.LinkErrors,
-		Temperature: realOf(s.Temperature, 1), ThermalMargin: realOf(s.ThermalMargin, 1),
-		PowerWatts: realOf(s.Power, 1000), PowerLimitWatts: realOf(s.PowerLimit, 1000),
-		Utilisation: realOf(s.Utilisation, 100),
-		MemoryUsed:  times(s.MemoryUsed, 1), MemoryTotal: times(s.MemoryTotal, 1), MemoryOthers: times(s.MemoryOthers, 1),
-		SMClockHz: times(s.SMClock, 1e6), MemoryClockHz: times(s.MemoryClock, 1e6), Throttled: slowerNames(s.Slower)}
+	p := g.last.GPUReport
+	p.Index, p.UUID, p.Name, p.PCI, p.Driver, p.Used = g.Index, g.UUID, g.Name, g.PCI, m.driver, used
+	p.State, p.SinceMS, p.Injected = g.state, g.since.UnixMilli(), m.isInjected(g)
 	p.Code, p.Reason, p.Action = m.words(g)
+	p.Throttled = slowerNames(g.last.Slower)
 	if !g.lastAt.IsZero() {
 		p.SampleMS = g.lastAt.UnixMilli()
 	}
@@ -173,20 +140,4 @@ func (m *Machine) report(g *gpu, used bool) schema.GPUReport {
 		}
 	}
 	return p
-}
-
-func realOf[T int | uint64](v *T, by float64) *schema.Real {
-	if v == nil {
-		return nil
-	}
-	r := schema.Real(float64(*v) / by)
-	return &r
-}
-
-func times(v *uint64, by uint64) *int64 {
-	if v == nil {
-		return nil
-	}
-	n := int64(min(*v, 1<<62/by) * by)
-	return &n
 }

@@ -29,7 +29,9 @@ func TestWrongProcessor(t *testing.T) {
 	}
 	defer m.Close()
 	m.Wait(t.Context(), time.Minute)
-	m.Use(gpu.Simulated + "-0")
+	if err := m.Take(t.Context(), "0"); err != nil {
+		t.Fatal(err)
+	}
 	f := verification.Flags{}
 	f.Add(pflag.NewFlagSet("test", pflag.ContinueOnError))
 	if f.OneIn != cuda.VerifyAuto {
