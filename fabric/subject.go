@@ -21,7 +21,7 @@ const (
 	KindCtl       = "ctl"
 	KindHeartbeat = "beat"    // with what a member says of itself, when that is due
 	KindState     = "state"   // what a shard has, to a ps that stands by
-	KindReplica   = "replica" // what a trainer has of the parameters, to a shard, and from there to who asks for it
+	KindReplica   = "replica" // parameters that trainers own, to a shard that writes them, and from one that has read them
 	KindModule    = "module"  // to and from a hosted module, whose name the subject ends with
 
 	// KindFill is padding that the data connection occasionally publishes without a subscriber; it is no frame.

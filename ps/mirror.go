@@ -237,13 +237,9 @@ func (m *mirroring) begun() (b schema.Batch) {
 	return b
 }
 
-// ask has all shards copy one version, the next that none of them has begun a batch on, and returns when all do. Where
-// trainers have the parameters it is the one after that: results have yet to tell them.
+// ask has all shards copy one version, the next that none of them has begun a batch on, and returns when all do.
 func (m *mirroring) ask(ctx context.Context, since schema.Version) (schema.Version, error) {
 	v := schema.Version(m.begun()) + 1
-	if m.a.manifest.Plan().Owner != schema.ByShards {
-		v++
-	}
 	return v, m.copyAt(ctx, &state.CopyWish{At: v, Since: since, All: since == 0, BytesMax: state.CopyBytesMax})
 }
 
