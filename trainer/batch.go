@@ -33,7 +33,8 @@ var ErrOrder = errors.New("call out of order")
 //	}
 //	err = b.Commit(ctx)
 type Batch struct {
-	run    *run
+	of     *membership // whose lanes it computes
+	run    *run        // of batches, which it belongs to
 	number schema.Batch
 	stage  stage
 	times  *batchTimes
@@ -89,23 +90,23 @@ func (b *Batch) ready(ctx context.Context) error {
 	if err := b.out("Wait", prepared); err != nil {
 		return err
 	}
-	ctx, stop := b.run.running(ctx)
+	ctx, stop := b.of.running(ctx)
 	defer stop()
 	if err := b.wait(ctx); err != nil {
-		return b.run.interrupted(ctx, b.number, err)
+		return b.of.interrupted(ctx, b.number, err)
 	}
 	return nil
 }
 
 func (b *Batch) wait(ctx context.Context) error {
 	atLeast := schema.Version(0)
-	if ahead := schema.Version(b.run.job.Ahead); b.number > ahead {
+	if ahead := schema.Version(b.of.job.Ahead); b.number > ahead {
 		atLeast = b.number - ahead
 	}
 	b.times.keys += b.times.lap()
-	err := b.run.settle(ctx, atLeast) // which counts for how long it waits
+	err := b.of.settle(ctx, atLeast) // which counts for how long it waits
 	b.times.restart()
-	b.run.activity.beginAt(seekingKeys, b.times.last)
+	b.of.activity.beginAt(seekingKeys, b.times.last)
 	return err
 }
 
@@ -116,7 +117,7 @@ func (b *Batch) Number() schema.Batch { return b.number - b.run.first }
 func (b *Batch) Lanes() []lane.Lane {
 	all := make([]lane.Lane, len(b.steps))
 	for i := range all {
-		all[i] = b.run.compute.plan.first + lane.Lane(i)
+		all[i] = b.of.compute.plan.first + lane.Lane(i)
 	}
 	return all
 }
@@ -130,7 +131,7 @@ func (b *Batch) Samples(l lane.Lane, n int) {
 	case n < 0:
 		b.broken("lane %d: %d samples: want how many the lane has, 0 for none", l, n)
 	default:
-		b.run.compute.samples[i] = n
+		b.of.compute.samples[i] = n
 	}
 }
 
@@ -143,10 +144,10 @@ func (b *Batch) Keys(l lane.Lane, table schema.Table, keys ...uint64) {
 	}
 	if i < b.named[table] {
 		b.broken("keys of lane %d of table %d follow those of lane %d: want lanes in ascending order", l, table,
-			b.run.compute.plan.first+lane.Lane(b.named[table]))
+			b.of.compute.plan.first+lane.Lane(b.named[table]))
 		return
 	}
-	t := b.run.compute.tables
+	t := b.of.compute.tables
 	t.nameTo(int(table), &b.named[table], i)
 	t.used[table] = append(t.used[table], keys...)
 }
@@ -161,7 +162,7 @@ func (b *Batch) Bags(l lane.Lane, table schema.Table, offsets []int64) {
 	if !ok || !b.knows(table) {
 		return
 	}
-	t := b.run.compute.tables
+	t := b.of.compute.tables
 	if t.bags[table] == nil {
 		b.broken("bags of table %d: its pooling is not in the manifest", table)
 		return
@@ -172,7 +173,7 @@ func (b *Batch) Bags(l lane.Lane, table schema.Table, offsets []int64) {
 
 // names is the hosted lane whose keys may be named.
 func (b *Batch) names(call string, l lane.Lane) (int, bool) {
-	if b.run != b.run.membership.run || b.stage != naming || b != b.run.now {
+	if b.run != b.of.run || b.stage != naming || b != b.run.now {
 		b.broken("%s for lane %d: batch %d: %s", call, l, b.Number(), b.stage)
 		return 0, false
 	}
@@ -180,7 +181,7 @@ func (b *Batch) names(call string, l lane.Lane) (int, bool) {
 }
 
 func (b *Batch) hosted(l lane.Lane) (int, bool) {
-	i := int(l) - int(b.run.compute.plan.first)
+	i := int(l) - int(b.of.compute.plan.first)
 	if i < 0 || i >= len(b.steps) {
 		b.broken("lane %d: this trainer computes lanes %v of batch %d", l, b.Lanes(), b.Number())
 		return 0, false
@@ -189,7 +190,7 @@ func (b *Batch) hosted(l lane.Lane) (int, bool) {
 }
 
 func (b *Batch) knows(table schema.Table) bool {
-	if n := len(b.run.job.Tables); int(table) >= n {
+	if n := len(b.of.job.Tables); int(table) >= n {
 		b.broken("table %d: the job has %d tables", table, n)
 		return false
 	}
@@ -204,10 +205,10 @@ func (b *Batch) broken(format string, args ...any) {
 
 // out says why a call may not be made now, or nil.
 func (b *Batch) out(call string, want stage) error {
-	if err := b.run.TrainingErr(); err != nil {
+	if err := b.of.TrainingErr(); err != nil {
 		return err
 	}
-	if b != b.run.now || b.run != b.run.membership.run {
+	if b != b.run.now || b.run != b.of.run {
 		return fmt.Errorf("%w: %s: batch %d is not the one that Next gave last", ErrOrder, call, b.Number())
 	}
 	if b.stage == want || want == prepared && b.stage == naming {
@@ -217,13 +218,13 @@ func (b *Batch) out(call string, want stage) error {
 }
 
 // failed ends the session.
-func (b *Batch) failed(ctx context.Context, err error) error { return b.run.failed(ctx, b.number, err) }
+func (b *Batch) failed(ctx context.Context, err error) error { return b.of.failed(ctx, b.number, err) }
 
 // prepare finds the distinct keys and builds the lookups for their rows. It looks at no parameter, so that it can be
 // done while the results of the batch before are under way.
 func (b *Batch) prepare() error {
 	if b.err == nil {
-		if err := b.run.compute.named(b.number, b.named); err != nil {
+		if err := b.of.compute.named(b.number, b.named); err != nil {
 			b.err = err
 		}
 	}
@@ -232,16 +233,16 @@ func (b *Batch) prepare() error {
 	}
 	b.stage = prepared
 	if b.rowless {
-		b.run.lookups.assign()
+		b.of.lookups.assign()
 		return nil
 	}
-	return b.run.lookups.build(b.run.head(b.number))
+	return b.of.lookups.build(b.of.head(b.number))
 }
 
 // collect lets a workload name the keys of all lanes.
 func (b *Batch) collect(w Workload) error {
 	b.named = nil // all of them
-	return b.run.compute.collect(w, b.Number())
+	return b.of.compute.collect(w, b.Number())
 }
 
 // Fetch gets what the named keys stand for: rows, or pooled rows of tables that shards pool. It asks for them right
@@ -259,7 +260,7 @@ func (b *Batch) Fetch(ctx context.Context) error {
 // fetchWithin is Fetch, which waits for the batches before until wait ends, where it is not nil: where that is by
 // ErrAgain, the next call continues. wait ends with the session.
 func (b *Batch) fetchWithin(ctx, wait context.Context) error {
-	b.ctx, b.stop = b.run.running(ctx)
+	b.ctx, b.stop = b.of.running(ctx)
 	err := b.fetch(b.ctx, wait)
 	if err == nil {
 		b.stage = fetched
@@ -273,43 +274,43 @@ func (b *Batch) fetchWithin(ctx, wait context.Context) error {
 }
 
 func (b *Batch) fetch(ctx, wait context.Context) error {
-	r := b.run
+	s, r := b.of, b.run
 	if b.stage == naming {
 		if err := b.prepare(); err != nil {
 			return err
 		}
 	}
-	if !b.rowless && r.newest() < r.committed && !r.lookups.sent {
-		if err := r.lookups.askAhead(); err != nil {
+	if !b.rowless && s.newest() < r.committed && !s.lookups.sent {
+		if err := s.lookups.askAhead(); err != nil {
 			return err
 		}
 	}
 	if wait == nil {
 		wait = ctx
 	}
-	if err := cmp.Or(b.wait(wait), r.TrainingErr()); err != nil { // the report of a batch may have ended the session
+	if err := cmp.Or(b.wait(wait), s.TrainingErr()); err != nil { // the report of a batch may have ended the session
 		return err
 	}
-	if err := r.lr.awaitLR(ctx, b.number); err != nil {
+	if err := s.lr.awaitLR(ctx, b.number); err != nil {
 		return err
 	}
-	r.compute.begin()
-	r.results.begin(b.number)
-	if err := r.sender.begin(ctx, r.head(b.number)); err != nil {
+	s.compute.begin()
+	s.results.begin(b.number)
+	if err := s.sender.begin(ctx, s.head(b.number)); err != nil {
 		return err
 	}
 	b.times.keys += b.times.lap()
-	r.activity.beginAt(lookingUp, b.times.last)
+	s.activity.beginAt(lookingUp, b.times.last)
 	if !b.rowless {
-		if err := r.lookups.fetch(ctx); err != nil {
+		if err := s.lookups.fetch(ctx); err != nil {
 			return fmt.Errorf("wait for rows: %w", err)
 		}
 	}
 	b.times.lookup = b.times.lap()
-	if r.heartbeats.reports != nil {
-		r.sender.norm.begin(b.times.last)
+	if s.heartbeats.reports != nil {
+		s.sender.norm.begin(b.times.last)
 	}
-	r.activity.beginAt(computing, b.times.last)
+	s.activity.beginAt(computing, b.times.last)
 	return nil
 }
 
@@ -320,7 +321,7 @@ func (b *Batch) Lane(l lane.Lane) (*LaneStep, error) {
 	if err := b.out("Lane", fetched); err != nil {
 		return nil, b.outcome(err)
 	}
-	i := int(l) - int(b.run.compute.plan.first)
+	i := int(l) - int(b.of.compute.plan.first)
 	if i < 0 || i >= len(b.steps) {
 		return nil, fmt.Errorf("%w: lane %d: this trainer computes lanes %v of batch %d", ErrOrder, l, b.Lanes(), b.Number())
 	}
@@ -330,7 +331,7 @@ func (b *Batch) Lane(l lane.Lane) (*LaneStep, error) {
 
 // lane begins hosted lane number i.
 func (b *Batch) lane(i int) (*LaneStep, error) {
-	c := b.run.compute
+	c := b.of.compute
 	l := c.plan.first + lane.Lane(i)
 	if b.open >= 0 {
 		return nil, fmt.Errorf("%w: lane %d of batch %d follows lane %d, which has not ended: want its End", ErrOrder, l,
@@ -363,10 +364,10 @@ func (b *Batch) lane(i int) (*LaneStep, error) {
 // end ends the lane under way with the workload's own error, or nil.
 func (b *Batch) end(step *LaneStep, loss float64, err error) error {
 	b.open, b.at, step.ended = -1, step.index+1, true
-	if err = b.run.compute.endLane(step, err); err != nil {
+	if err = b.of.compute.endLane(step, err); err != nil {
 		return b.failed(b.ctx, err)
 	}
-	if b.run.compute.samples[step.index] == 0 {
+	if b.of.compute.samples[step.index] == 0 {
 		b.skipped++
 		return nil
 	}
@@ -382,15 +383,15 @@ func (b *Batch) commit(ctx context.Context) error {
 	if err := b.out("Commit", fetched); err != nil {
 		return err
 	}
-	r := b.run
-	for i, n := range r.compute.samples[b.at:] {
+	s := b.of
+	for i, n := range s.compute.samples[b.at:] {
 		if n > 0 {
 			return fmt.Errorf("%w: Commit of batch %d: lane %d, which has %d samples, was not computed to its End",
-				ErrOrder, b.Number(), r.compute.plan.first+lane.Lane(b.at+i), n)
+				ErrOrder, b.Number(), s.compute.plan.first+lane.Lane(b.at+i), n)
 		}
 	}
 	b.stop()
-	ctx, stop := r.running(ctx)
+	ctx, stop := s.running(ctx)
 	defer stop()
 	if b.err != nil {
 		return b.failed(ctx, b.err)
@@ -401,29 +402,29 @@ func (b *Batch) commit(ctx context.Context) error {
 	if err := b.send(); err != nil {
 		return b.failed(ctx, err)
 	}
-	r.activity.begin(elsewhere)
+	s.activity.begin(elsewhere)
 	return nil
 }
 
 // send sends what is to be sent yet, and makes the batch one that waits for results.
 func (b *Batch) send() error {
-	r := b.run
-	if r.compute.plan.last < 0 {
-		if err := r.sender.sendAbsent(); err != nil {
+	s, r := b.of, b.run
+	if s.compute.plan.last < 0 {
+		if err := s.sender.sendAbsent(); err != nil {
 			return err
 		}
 	}
-	if err := r.sender.sendHeld(); err != nil {
+	if err := s.sender.sendHeld(); err != nil {
 		return err
 	}
-	if err := r.sender.sendRows(); err != nil {
+	if err := s.sender.sendRows(); err != nil {
 		return err
 	}
-	r.measured(b.number)
-	r.sender.end(b.number)
-	b.times.send = r.sender.sendTime
+	s.measured(b.number)
+	s.sender.end(b.number)
+	b.times.send = s.sender.sendTime
 	b.times.compute = b.times.lap() - b.times.send
-	r.stats.count(func(t *counters) { t.behind += uint64(b.number) - uint64(r.newest()) })
+	s.stats.count(func(t *counters) { t.behind += uint64(b.number) - uint64(s.newest()) })
 	r.waiting[int(b.number)%len(r.waiting)] = batchDone{b.samples, b.skipped, b.lossSum, b.times}
 	b.stage, r.committed = committed, b.number+1
 	return nil

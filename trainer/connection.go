@@ -58,8 +58,8 @@ type connection struct {
 	epoch    time.Time // when it was made
 	retry    *time.Timer
 	// handsOver is set where others may compute its lanes when it has left: it was interrupted, and has not failed
-	handsOver   bool
-	interrupted bool // the program was told to end, and joins no more
+	handsOver bool
+	stopped   bool // the program was told to end, and joins no more
 	// forgotten is set when the coordinator has said that it does not know this run: its ps was started again.
 	forgotten   atomic.Bool
 	reconnected func() // called when a lost server of shards is back

@@ -271,10 +271,10 @@ func TestErrorOfASessionThatEndedIsItsOwn(t *testing.T) {
 	server := startServer(t, 1)
 	job := toyJob("ended", 1, 1, schema.ApplyUpdate)
 	s := joinAll(t, testConfig(t, server), job)[0]
-	r := s.begin(0, nil)
+	s.begin(0, nil)
 	ended := fmt.Errorf("%w: trainer t1 ended at batch 5", ErrJobFailed)
 	s.fail(ended)
-	if err := r.failed(context.Background(), 6, s.Err()); err != ended {
+	if err := s.membership.failed(context.Background(), 6, s.Err()); err != ended {
 		t.Errorf("error %v, want %v", err, ended)
 	}
 	_ = s.Abort(ended)

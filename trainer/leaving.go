@@ -123,7 +123,7 @@ func (c *connection) sayLeave(ctx context.Context, reason string) error {
 		return nil // no coordinator is left, or it knows
 	}
 	leave := &schema.Leave{Reason: schema.Clip(reason), HandOver: c.handsOver}
-	if c.interrupted {
+	if c.stopped {
 		leave.End = schema.EndStopped
 	}
 	frame, err := schema.EncodeControl(c.signHead(), schema.Control{Leave: leave})

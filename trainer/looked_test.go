@@ -41,7 +41,7 @@ func pullToZero(t *testing.T, s *Session, m *toy, looked bool) {
 // giveRows gives rows as the gradients of rows, those that were fetched where there are none, and commits the batch.
 func giveRows(t *testing.T, b *Batch, rows [2][]float32) {
 	t.Helper()
-	ctx, s, looked := testContext(t), b.run.membership, b.rowless
+	ctx, s, looked := testContext(t), b.of, b.rowless
 	for _, l := range b.Lanes() {
 		step, err := b.Lane(l)
 		if err != nil {

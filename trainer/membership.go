@@ -176,8 +176,8 @@ func (s *membership) Abort(err error) error {
 	if err == nil {
 		return s.Close()
 	}
-	s.interrupted = isInterrupt(err)
-	s.handsOver = s.interrupted
+	s.stopped = isInterrupt(err)
+	s.handsOver = s.stopped
 	return s.leave(err.Error())
 }
 
@@ -467,14 +467,14 @@ func (s *membership) assign(ctx context.Context) error {
 	w := &assigning{model: s.config.From, job: s.job}
 	s.config.From = nil // it may be as large as all tables
 	for range start {
-		if err := r.fill(ctx, ctx, w); err != nil {
+		if err := s.fill(ctx, ctx, w); err != nil {
 			return fmt.Errorf("begin with the values of a model: %w", err)
 		}
 	}
-	if err := r.settle(ctx, r.committed); err != nil {
-		return r.failed(ctx, s.newest(), fmt.Errorf("begin with the values of a model: %w", err))
+	if err := s.settle(ctx, r.committed); err != nil {
+		return s.failed(ctx, s.newest(), fmt.Errorf("begin with the values of a model: %w", err))
 	}
-	r.end()
+	s.endRun()
 	s.speaks.Store(true) // the coordinator may replace trainers from now on
 	return nil
 }

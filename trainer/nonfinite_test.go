@@ -38,7 +38,7 @@ func (m spoiled) Lane(step *LaneStep) (float64, error) {
 		step.Grad("weight")[3] = float32(math.Inf(1))
 	case 2:
 		var given []float32
-		switch rows := step.batch.run.compute.rows; {
+		switch rows := step.batch.of.compute.rows; {
 		case rows.bags != nil:
 			given = rows.bags.lanes[step.index][0].all()
 		case len(rows.open[0]) > 0 && rows.open[0][len(rows.open[0])-1].lane == step.Lane:

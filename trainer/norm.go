@@ -258,20 +258,3 @@ func (f *fingerprints) keep(d schema.ReplicaDigest) {
 	}
 	f.digests = append(f.digests, d)
 }
-
-// fingerprint takes the digest of a version that has just become the current one, where one is due.
-func (r *run) fingerprint(v schema.Version) {
-	f := r.fingerprints
-	if r.heartbeats.reports == nil || r.place.Plan.Owner != schema.ByTrainers || len(r.job.Parameters) == 0 || !f.due(v) {
-		return
-	}
-	began := time.Now()
-	sum := uint32(0)
-	for _, p := range r.job.Parameters {
-		sum = schema.AddReplica(sum, r.compute.params.value(r.compute.params.index[p.Name]))
-	}
-	f.took(began, time.Since(began))
-	r.stats.mu.Lock()
-	defer r.stats.mu.Unlock()
-	f.keep(schema.ReplicaDigest{Version: v, Digest: sum})
-}

@@ -47,6 +47,11 @@ func TestStartValuesAreFreed(t *testing.T) {
 	}
 }
 
+func isDurable(dir string, job schema.JobName) bool {
+	found, _ := checkpoint.List(dir, job)
+	return slices.ContainsFunc(found, func(f checkpoint.Found) bool { return f.Manifest != nil })
+}
+
 // A program that holds its batches outlives a ps that is started again: calls of the batch under way give ErrRewound,
 // and NextAssigned goes on from the newest durable version. The weights are those of a job in which nothing happens.
 func TestHeldBatchesOutliveAServer(t *testing.T) {
@@ -64,10 +69,6 @@ func TestHeldBatchesOutliveAServer(t *testing.T) {
 		defer func() { _ = s.Abort(errKilled) }()
 		m, run, rewound, ended, lowest := newToy(t, job), s.RunID(), 0, schema.Batch(0), schema.Batch(batches)
 		var void *Batch
-		isDurable := func() bool {
-			found, _ := checkpoint.List(kept.Checkpoints.Dir, job.Name)
-			return slices.ContainsFunc(found, func(f checkpoint.Found) bool { return f.Manifest != nil })
-		}
 		for {
 			b, err := s.NextAssigned(testContext(t))
 			if err != nil {
@@ -83,7 +84,7 @@ func TestHeldBatchesOutliveAServer(t *testing.T) {
 						t.Errorf("Commit of a batch of the run before: %v, want ErrRewound", err)
 					}
 				}
-			} else if ended == 0 && isDurable() {
+			} else if ended == 0 && isDurable(kept.Checkpoints.Dir, job.Name) {
 				ended = b.Number()
 				server.Close()
 				kept.Port = fabrictest.PortOf(t, server.URL())
@@ -108,6 +109,58 @@ func TestHeldBatchesOutliveAServer(t *testing.T) {
 		if rewound == 0 || lowest == 0 || lowest > ended {
 			t.Errorf("%d batches were void, and the next run began with batch %d: want a durable one, at most %d", rewound,
 				lowest, ended)
+		}
+	})
+}
+
+// Run outlives a ps that is started again, and so does a read after it: batches that the restart takes back are
+// computed again, by the same workload, without a report. The weights are those of a job in which nothing happens.
+func TestRunAndReadsOutliveAServer(t *testing.T) {
+	testkit.Waits(t, func(t *testing.T) {
+		const batches = 100
+		kept := ps.Config{Shards: 2, Deadline: 3 * time.Second, Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 7}}
+		server := startServerWith(t, kept)
+		again := func() {
+			server.Close()
+			kept.Port = fabrictest.PortOf(t, server.URL())
+			server = startServerWith(t, kept)
+		}
+		job := toyJob("outlives", 1, 2, schema.ApplyUpdate)
+		job.Policy = schema.PolicyRecover
+		want := quietly(t, testConfig(t, server), job, batches)
+		s, err := Join(testContext(t), testConfig(t, server), job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = s.Abort(errKilled) }()
+		first, reported, restarts := s.RunID(), []schema.Batch{}, 0
+		err = s.Run(testContext(t), newToy(t, job), batches, func(p Progress) {
+			reported = append(reported, p.Batch)
+			if p.Done != uint64(p.Batch)+1 || p.Batches != batches {
+				t.Errorf("batch %d is reported as %d of %d", p.Batch, p.Done, p.Batches)
+			}
+			time.Sleep(50 * time.Millisecond)
+			if restarts == 0 && isDurable(kept.Checkpoints.Dir, job.Name) {
+				restarts++
+				again()
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(reported) <= batches || s.RunID() == first {
+			t.Errorf("%d batches are reported in run %d: want %d and those since the durable version, in another run than %d",
+				len(reported), s.RunID(), batches, first)
+		}
+		second, told := s.RunID(), len(reported)
+		again()
+		digest, err := s.Digest(testContext(t))
+		if got := fmt.Sprintf("%x", digest[:8]); err != nil || got != want || s.Version() != batches {
+			t.Errorf("weights %s at version %d, want %s at %d (%v)", got, s.Version(), want, batches, err)
+		}
+		if s.RunID() == second || len(reported) != told {
+			t.Errorf("run %d after %d, %d reports after %d: want another run, and no report", s.RunID(), second, len(reported),
+				told)
 		}
 	})
 }

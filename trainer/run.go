@@ -45,7 +45,7 @@ func (s *membership) Run(ctx context.Context, w Workload, batches uint64, report
 	both, stop := s.running(longer)
 	defer stop()
 	r := s.begin(batches, report)
-	err := r.train(both, w, r.committed+schema.Version(batches))
+	err := s.train(both, w, r.committed+schema.Version(batches))
 	if err == nil {
 		err = s.Finish(longer)
 	}
@@ -57,11 +57,12 @@ func (s *membership) Run(ctx context.Context, w Workload, batches uint64, report
 
 // fill lets a workload compute the next batch. It waits for those before it until wait ends: where that is by ErrAgain,
 // the next call continues.
-func (r *run) fill(ctx, wait context.Context, w Workload) error {
+func (s *membership) fill(ctx, wait context.Context, w Workload) error {
+	r := s.run
 	b := r.now
 	if b == nil || b.stage == committed {
 		var err error
-		if b, err = r.Next(); err != nil {
+		if b, err = s.Next(); err != nil {
 			return err
 		}
 		if err := b.collect(w); err != nil {
@@ -71,7 +72,7 @@ func (r *run) fill(ctx, wait context.Context, w Workload) error {
 	if err := b.fetchWithin(ctx, wait); err != nil {
 		return err
 	}
-	for i, n := range r.compute.samples {
+	for i, n := range s.compute.samples {
 		if n == 0 {
 			continue
 		}
@@ -88,7 +89,7 @@ func (r *run) fill(ctx, wait context.Context, w Workload) error {
 
 // begin starts a run of batches, of which there are to be so many; 0 if not known.
 func (s *membership) begin(batches uint64, report func(Progress)) *run {
-	s.run = &run{membership: s, batches: batches, report: report, began: time.Now(), committed: s.newest(),
+	s.run = &run{batches: batches, report: report, began: time.Now(), committed: s.newest(),
 		waiting: make([]batchDone, s.job.Ahead+1), first: s.job.StartVersion()}
 	s.training.Store(true)
 	s.complete.Store(false)
@@ -96,12 +97,12 @@ func (s *membership) begin(batches uint64, report func(Progress)) *run {
 	return s.run
 }
 
-// end is the end of a run, whether or not it went well.
-func (r *run) end() {
-	r.planned.Store(0)
-	r.training.Store(false)
-	r.activity.begin(elsewhere)
-	r.membership.run = nil
+// endRun ends a run of batches, whether or not it went well.
+func (s *membership) endRun() {
+	s.planned.Store(0)
+	s.training.Store(false)
+	s.activity.begin(elsewhere)
+	s.run = nil
 }
 
 // Finish is Session.Finish in this run.
@@ -118,13 +119,13 @@ func (s *membership) Finish(ctx context.Context) error {
 	}
 	ctx, stop := s.running(ctx)
 	defer stop()
-	if err := r.settle(ctx, r.committed); err != nil { // ahead of what is complete
-		return r.interrupted(ctx, s.newest(), err)
+	if err := s.settle(ctx, r.committed); err != nil { // ahead of what is complete
+		return s.interrupted(ctx, s.newest(), err)
 	}
-	if err := r.checkSamples(); err != nil {
-		return r.failed(ctx, s.newest()-schema.Version(r.done), err)
+	if err := s.checkSamples(r); err != nil {
+		return s.failed(ctx, s.newest()-schema.Version(r.done), err)
 	}
-	r.end()
+	s.endRun()
 	s.takeovers.finish()
 	if err := s.sayComplete(s.newest()); err != nil {
 		return err
@@ -140,14 +141,14 @@ func (s *membership) settled(ctx context.Context) error {
 		return err
 	}
 	if s.TrainingErr() != nil {
-		err := s.run.settle(ctx, 0)
-		s.run.end()
+		err := s.settle(ctx, 0)
+		s.endRun()
 		return err
 	}
 	ctx, stop := s.running(ctx)
 	defer stop()
-	if err := s.run.settle(ctx, s.run.committed); err != nil {
-		return s.run.interrupted(ctx, s.newest(), err)
+	if err := s.settle(ctx, s.run.committed); err != nil {
+		return s.interrupted(ctx, s.newest(), err)
 	}
 	return nil
 }
@@ -156,9 +157,9 @@ func (s *membership) settled(ctx context.Context) error {
 // would look like training. Where batches are not those of all trainers, only a trainer that is alone knows; who has
 // come later does not know those before. A program that looks up rows itself may leave out batches as it sees fit, such
 // as those whose gradients have overflown.
-func (r *run) checkSamples() error {
-	all := r.job.Trainers == 1 || r.place.Plan.Clock.Common() && !r.place.Plan.SkipNonfinite
-	later := r.joined.Version > r.first // in the batches before there were some
+func (s *membership) checkSamples(r *run) error {
+	all := s.job.Trainers == 1 || s.place.Plan.Clock.Common() && !s.place.Plan.SkipNonfinite
+	later := s.joined.Version > r.first // in the batches before there were some
 	if !all || later || r.done == 0 || r.samplesAll > 0 || r.skipped > 0 || r.rowless {
 		return nil
 	}
@@ -167,27 +168,26 @@ func (r *run) checkSamples() error {
 }
 
 // interrupted is failed, but for a wait that is to continue later.
-func (r *run) interrupted(ctx context.Context, b schema.Batch, err error) error {
+func (s *membership) interrupted(ctx context.Context, b schema.Batch, err error) error {
 	if errors.Is(err, ErrAgain) {
 		return err
 	}
-	return r.failed(ctx, b, err)
+	return s.failed(ctx, b, err)
 }
 
 // failed ends the session with an error of batch b. Where the session ended first, ctx follows it, but not at once.
-func (r *run) failed(ctx context.Context, b schema.Batch, err error) error {
-	err = fmt.Errorf("batch %d: %w", r.job.Counted(b), err)
+func (s *membership) failed(ctx context.Context, b schema.Batch, err error) error {
+	err = fmt.Errorf("batch %d: %w", s.job.Counted(b), err)
 	if errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) {
-		err = cmp.Or(context.Cause(ctx), r.TrainingErr(), err) // says the batch itself, or that of another trainer
+		err = cmp.Or(context.Cause(ctx), s.TrainingErr(), err) // says the batch itself, or that of another trainer
 	}
-	r.fail(err)
-	r.end()
+	s.fail(err)
+	s.endRun()
 	return err
 }
 
 // run is a run of batches: those from the first Next until Finish.
 type run struct {
-	*membership
 	batches uint64 // that are planned; 0 if not known
 	report  func(Progress)
 	first   schema.Batch // that the program knows as 0
@@ -212,60 +212,61 @@ type batchDone struct {
 }
 
 // measured notes the norm of the gradient of a batch that was sent, where it was measured.
-func (r *run) measured(b schema.Batch) {
-	if !r.sender.norm.on {
+func (s *membership) measured(b schema.Batch) {
+	if !s.sender.norm.on {
 		return
 	}
 	samples := 0
-	for _, n := range r.compute.plan.weights {
+	for _, n := range s.compute.plan.weights {
 		samples += n
 	}
-	if norm := r.sender.norm.end(time.Now(), samples); norm != nil {
-		r.stats.mu.Lock()
-		defer r.stats.mu.Unlock()
-		r.stats.norm, r.stats.normOf = norm, b
+	if norm := s.sender.norm.end(time.Now(), samples); norm != nil {
+		s.stats.mu.Lock()
+		defer s.stats.mu.Unlock()
+		s.stats.norm, s.stats.normOf = norm, b
 	}
 }
 
 // settle waits until the batches before a version are complete, and makes the newest complete version the current one.
 // A batch whose lanes send all that it has may be complete before its Commit: until then it is under way, and keeps the
 // version that it is computed on.
-func (r *run) settle(ctx context.Context, atLeast schema.Version) error {
+func (s *membership) settle(ctx context.Context, atLeast schema.Version) error {
+	r := s.run
 	for {
-		for v := min(get(r.exchange, (*exchange.Exchange).Completed), r.committed); r.newest() < v; {
-			if err := r.sender.away(ctx, r.newest()); err != nil {
+		for v := min(get(s.exchange, (*exchange.Exchange).Completed), r.committed); s.newest() < v; {
+			if err := s.sender.away(ctx, s.newest()); err != nil {
 				return err
 			}
-			r.complete(r.newest())
+			s.completeBatch(r, s.newest())
 		}
-		if r.newest() >= atLeast {
+		if s.newest() >= atLeast {
 			return nil
 		}
 		began := time.Now()
-		r.activity.beginAt(awaitingResults, began)
-		if err := r.exchange.awaitResults(ctx, r.newest()); err != nil {
+		s.activity.beginAt(awaitingResults, began)
+		if err := s.exchange.awaitResults(ctx, s.newest()); err != nil {
 			return fmt.Errorf("wait for results: %w", err)
 		}
 		r.waited += time.Since(began)
 	}
 }
 
-// complete makes version b+1 the current one.
-func (r *run) complete(b schema.Batch) {
+// completeBatch makes version b+1 the current one.
+func (s *membership) completeBatch(r *run, b schema.Batch) {
 	w := &r.waiting[int(b)%len(r.waiting)]
 	var weight float64
 	var version schema.Version
-	r.exchange.do(func(x *exchange.Exchange) { weight, version = x.Outcome(b) })
-	r.compute.params.commit(b + 1)
-	r.replicas.commit(weight)
-	r.share.limit()
-	r.share.copyAt(b + 1)
-	r.batch.Store(uint64(b) + 1) // what was to be copied is
-	if b < r.job.StartVersion() {
+	s.exchange.do(func(x *exchange.Exchange) { weight, version = x.Outcome(b) })
+	s.compute.params.commit(b + 1)
+	s.replicas.commit(weight)
+	s.share.limit()
+	s.share.copyAt(b + 1)
+	s.batch.Store(uint64(b) + 1) // what was to be copied is
+	if b < s.job.StartVersion() {
 		return
 	}
-	r.saveWhileRunning(b + 1)
-	r.fingerprint(b + 1)
+	s.saveWhileRunning(b + 1)
+	s.fingerprint(b + 1)
 	r.done++
 	r.skipped += uint64(w.skipped)
 	r.samplesAll += weight
@@ -273,21 +274,21 @@ func (r *run) complete(b schema.Batch) {
 	p := Progress{Batch: b - r.first, Batches: r.batches, Done: r.done, Samples: w.samples,
 		SamplesAll: weight, Version: version - r.first, Began: w.times.begin,
 		BatchTime: time.Since(w.times.begin), ElapsedTime: time.Since(r.began)}
-	p.Buckets = r.results.timesOf(b).report()
+	p.Buckets = s.results.timesOf(b).report()
 	if w.samples > 0 {
 		p.Loss = w.lossSum / float64(w.samples)
 	}
-	r.stats.count(func(t *counters) {
+	s.stats.count(func(t *counters) {
 		t.add(w.samples, w.times)
 		if w.skipped > 0 && t.lanesSkipped == 0 {
-			r.config.Log.Warn("lane with non-finite gradient skipped",
+			s.config.Log.Warn("lane with non-finite gradient skipped",
 				"batch", uint64(b))
 		}
 		t.lanesSkipped += uint64(w.skipped)
-		addLoss(&r.stats.loss, w.lossSum, w.samples)
+		addLoss(&s.stats.loss, w.lossSum, w.samples)
 	})
 	if r.report != nil {
-		r.activity.begin(elsewhere)
+		s.activity.begin(elsewhere)
 		r.report(p)
 	}
 }
@@ -306,13 +307,13 @@ func (s *membership) Next() (*Batch, error) {
 			r.now.Number(), r.now.stage)
 	}
 	if r.batches == 0 {
-		r.planned.Store(uint64(r.committed) + 1)
+		s.planned.Store(uint64(r.committed) + 1)
 	}
-	r.compute.tables.reset()
-	clear(r.compute.samples)
-	r.now = &Batch{run: r, number: r.committed, times: startTimes(), open: -1, named: make([]int, len(r.job.Tables)),
-		steps: make([]LaneStep, len(r.compute.samples))}
-	r.activity.beginAt(seekingKeys, r.now.times.begin)
+	s.compute.tables.reset()
+	clear(s.compute.samples)
+	r.now = &Batch{of: s, run: r, number: r.committed, times: startTimes(), open: -1, named: make([]int, len(s.job.Tables)),
+		steps: make([]LaneStep, len(s.compute.samples))}
+	s.activity.beginAt(seekingKeys, r.now.times.begin)
 	return r.now, nil
 }
 
@@ -402,4 +403,21 @@ func (s *membership) saveWhileRunning(v schema.Version) {
 	}
 	s.savedAt.Store(counted)
 	log.Info("model saved")
+}
+
+// fingerprint takes the digest of a version that has just become the current one, where one is due.
+func (s *membership) fingerprint(v schema.Version) {
+	f := s.fingerprints
+	if s.heartbeats.reports == nil || s.place.Plan.Owner != schema.ByTrainers || len(s.job.Parameters) == 0 || !f.due(v) {
+		return
+	}
+	began := time.Now()
+	sum := uint32(0)
+	for _, p := range s.job.Parameters {
+		sum = schema.AddReplica(sum, s.compute.params.value(s.compute.params.index[p.Name]))
+	}
+	f.took(began, time.Since(began))
+	s.stats.mu.Lock()
+	defer s.stats.mu.Unlock()
+	f.keep(schema.ReplicaDigest{Version: v, Digest: sum})
 }

@@ -288,7 +288,7 @@ func (s *Session) NextAssigned(ctx context.Context) (b *Batch, err error) {
 	if err != nil {
 		return nil, err
 	}
-	m := b.run.membership
+	m := b.of
 	b.rewound = func(err error) error { return s.rewound(m, err) }
 	s.given, s.readAt, s.rewind, s.restarts = b, nil, false, false
 	return b, nil
@@ -365,12 +365,12 @@ func (s *Session) readAssigned(ctx context.Context, call func(m *membership) err
 	switch {
 	case at != nil:
 	case s.given != nil && s.given.stage != committed:
-		at = s.given.run.membership
+		at = s.given.of
 	default:
 		err := s.outlive(ctx, func(m *membership) error {
 			next, err := m.waitAssigned(ctx)
 			if err == nil {
-				at = next.membership
+				at = next
 			}
 			return err
 		})
@@ -407,7 +407,7 @@ func (s *Session) Param(name string) []float32 {
 	case s.readAt != nil:
 		return s.readAt.Param(name)
 	case s.given != nil && s.given.stage != committed:
-		return s.given.run.Param(name)
+		return s.given.of.Param(name)
 	}
 	return s.membership.Param(name)
 }

@@ -61,16 +61,16 @@ func (t *takeovers) stop() {
 
 // train computes all batches before a version: of this trainer's lanes, and of those of slots that it has taken, or
 // takes while it runs.
-func (r *run) train(ctx context.Context, w Workload, until schema.Version) error {
-	defer r.takeovers.end()
+func (s *membership) train(ctx context.Context, w Workload, until schema.Version) error {
+	defer s.takeovers.end()
 	for wait := context.Context(nil); ; {
 		if wait == nil || wait.Err() != nil {
 			var err error
-			if wait, err = r.takePending(ctx, ctx); err != nil {
+			if wait, err = s.takePending(ctx, ctx); err != nil {
 				return err
 			}
 		}
-		done, err := r.advance(ctx, wait, w, until)
+		done, err := s.advance(ctx, wait, w, until)
 		if err != nil && !errors.Is(err, ErrAgain) || done && err == nil {
 			return err
 		}
@@ -79,14 +79,14 @@ func (r *run) train(ctx context.Context, w Workload, until schema.Version) error
 
 // takePending takes the slots that are to be taken by now. It gives what waits are to end with: ctx, or by ErrAgain
 // where there are more.
-func (r *run) takePending(ctx, taking context.Context) (wait context.Context, err error) {
-	wait, pending := r.takeovers.next(ctx)
+func (s *membership) takePending(ctx, taking context.Context) (wait context.Context, err error) {
+	wait, pending := s.takeovers.next(ctx)
 	for _, j := range pending {
-		if err := r.take(taking, j); err != nil {
+		if err := s.take(taking, j); err != nil {
 			if taking.Err() != nil {
 				err = context.Cause(taking) // of which the other is a consequence
 			}
-			return nil, r.failed(taking, r.newest(), err)
+			return nil, s.failed(taking, s.newest(), err)
 		}
 	}
 	return wait, nil
@@ -94,43 +94,43 @@ func (r *run) takePending(ctx, taking context.Context) (wait context.Context, er
 
 // take begins to compute the lanes of a slot. Where that fails because the slot is another's by now, or the job ends,
 // nothing has happened.
-func (r *run) take(ctx context.Context, j *schema.Joined) error {
-	hosted := &r.takeovers.hosted
-	if i := slices.IndexFunc(*hosted, func(s *membership) bool { return s.joined.Member == j.Member }); i >= 0 {
+func (s *membership) take(ctx context.Context, j *schema.Joined) error {
+	hosted := &s.takeovers.hosted
+	if i := slices.IndexFunc(*hosted, func(m *membership) bool { return m.joined.Member == j.Member }); i >= 0 {
 		if (*hosted)[i].joined.Generation >= j.Generation {
 			return nil
 		}
-		r.drop((*hosted)[i])
+		s.drop((*hosted)[i])
 	}
-	if j.Member == r.joined.Member || j.RunID != r.joined.RunID {
+	if j.Member == s.joined.Member || j.RunID != s.joined.RunID {
 		return nil
 	}
-	r.config.Log.Warn("computing lanes of a lost trainer", "job", r.job.Name, "member", r.joined.Member,
+	s.config.Log.Warn("computing lanes of a lost trainer", "job", s.job.Name, "member", s.joined.Member,
 		"lost", j.Member, "batch", uint64(j.Version))
-	c := r.config
+	c := s.config
 	c.Member = j.Member
-	s, err := newMembership(ctx, c, r.job, *j)
+	m, err := newMembership(ctx, c, s.job, *j)
 	if err != nil {
-		return r.cannot(ctx, j, err)
+		return s.cannot(ctx, j, err)
 	}
-	if err = s.connect(ctx, nil); err == nil {
-		err = s.enter(ctx)
+	if err = m.connect(ctx, nil); err == nil {
+		err = m.enter(ctx)
 	}
 	if err != nil {
-		s.left = true // it has sent nothing: the coordinator gives the slot to another
-		s.close()
-		return r.cannot(ctx, j, err)
+		m.left = true // it has sent nothing: the coordinator gives the slot to another
+		m.close()
+		return s.cannot(ctx, j, err)
 	}
-	*hosted = append(*hosted, s)
+	*hosted = append(*hosted, m)
 	return nil
 }
 
 // cannot says why a slot cannot be taken. The session continues without it, unless it has ended itself.
-func (r *run) cannot(ctx context.Context, j *schema.Joined, err error) error {
+func (s *membership) cannot(ctx context.Context, j *schema.Joined, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	r.config.Log.Warn("cannot compute lanes of a lost trainer", "job", r.job.Name, "member", r.joined.Member,
+	s.config.Log.Warn("cannot compute lanes of a lost trainer", "job", s.job.Name, "member", s.joined.Member,
 		"lost", j.Member, "err", err)
 	return nil
 }
@@ -146,39 +146,39 @@ func (s *membership) drop(hosted *membership) {
 
 // advance computes one batch of the slot that is behind, or, where all have committed all batches, waits until these
 // are complete; then it is done. A wait ends with the second context.
-func (r *run) advance(ctx, wait context.Context, w Workload, until schema.Version) (done bool, err error) {
-	next := r.behind(func(s *membership) uint64 { return uint64(until - min(until, s.newest())) })
-	if next.committed < until {
-		err := r.within(wait, next, func(wait context.Context) error { return next.fill(ctx, wait, w) })
-		return false, r.of(ctx, next, err)
+func (s *membership) advance(ctx, wait context.Context, w Workload, until schema.Version) (done bool, err error) {
+	next := s.behind(func(m *membership) uint64 { return uint64(until - min(until, m.newest())) })
+	if next.run.committed < until {
+		err := s.within(wait, next, func(wait context.Context) error { return next.fill(ctx, wait, w) })
+		return false, s.of(ctx, next, err)
 	}
-	if err := r.settleAll(ctx, wait); err != nil {
+	if err := s.settleAll(ctx, wait); err != nil {
 		return false, err
 	}
-	r.takeovers.finish()
+	s.takeovers.finish()
 	return true, nil
 }
 
-// behind is the run of the slot that has committed the fewest batches, this one where others have as many. planned is
+// behind is the slot that has committed the fewest batches, this one where others have as many. planned is
 // how many batches a slot that was just taken, or has finished before, is to compute.
-func (r *run) behind(planned func(*membership) uint64) *run {
-	next := r
-	for _, s := range r.takeovers.hosted {
-		if s.run == nil {
-			s.begin(planned(s), nil)
+func (s *membership) behind(planned func(*membership) uint64) *membership {
+	next := s
+	for _, m := range s.takeovers.hosted {
+		if m.run == nil {
+			m.begin(planned(m), nil)
 		}
-		if s.run.committed < next.committed {
-			next = s.run
+		if m.run.committed < next.run.committed {
+			next = m
 		}
 	}
 	return next
 }
 
 // settleAll waits until what was committed is complete, of all places.
-func (r *run) settleAll(ctx, wait context.Context) error {
-	for _, s := range append([]*membership{r.membership}, r.takeovers.hosted...) {
-		err := r.within(wait, s.run, func(wait context.Context) error { return s.run.settle(wait, s.run.committed) })
-		if err = r.of(ctx, s.run, err); err != nil {
+func (s *membership) settleAll(ctx, wait context.Context) error {
+	for _, m := range append([]*membership{s}, s.takeovers.hosted...) {
+		err := s.within(wait, m, func(wait context.Context) error { return m.settle(wait, m.run.committed) })
+		if err = s.of(ctx, m, err); err != nil {
 			return err
 		}
 	}
@@ -189,15 +189,15 @@ func (r *run) settleAll(ctx, wait context.Context) error {
 func (t *takeovers) finish() {
 	for _, s := range t.hosted {
 		if s.run != nil {
-			s.run.end()
+			s.endRun()
 		}
 		s.complete.Store(true)
 	}
 }
 
 // within calls do with a context that ends with one of the runs, too. That of Run does with its own.
-func (r *run) within(wait context.Context, one *run, do func(wait context.Context) error) error {
-	if one != r {
+func (s *membership) within(wait context.Context, one *membership, do func(wait context.Context) error) error {
+	if one != s {
 		var stop func()
 		wait, stop = one.running(wait)
 		defer stop()
@@ -206,17 +206,17 @@ func (r *run) within(wait context.Context, one *run, do func(wait context.Contex
 }
 
 // of makes an error of one of the runs that of this one.
-func (r *run) of(ctx context.Context, one *run, err error) error {
+func (s *membership) of(ctx context.Context, one *membership, err error) error {
 	switch {
 	case err == nil || errors.Is(err, ErrAgain):
 		return err
-	case one == r:
-		return r.interrupted(ctx, r.newest(), err)
+	case one == s:
+		return s.interrupted(ctx, s.newest(), err)
 	case errors.Is(one.Err(), errReplaced):
-		r.drop(one.membership)
+		s.drop(one)
 		return ErrAgain
 	}
-	return r.failed(ctx, one.newest(), fmt.Errorf("in the place of %s: %w", one.joined.Member, err))
+	return s.failed(ctx, one.newest(), fmt.Errorf("in the place of %s: %w", one.joined.Member, err))
 }
 
 // leaveAll ends the slots that were taken besides the session's own, which others may have then.
@@ -249,27 +249,26 @@ func (s *membership) nextAssigned(ctx context.Context) (*Batch, error) {
 
 // excuse takes an error of a run of batches: nil where that is of a lost trainer's slot which is another trainer's by
 // now.
-func (s *membership) excuse(ctx context.Context, of *run, err error) error {
-	if err == nil || of.membership == s || of.Err() == nil || s.Err() != nil || s.run == nil {
+func (s *membership) excuse(ctx context.Context, of *membership, err error) error {
+	if err == nil || of == s || of.Err() == nil || s.Err() != nil || s.run == nil {
 		return err
 	}
 	ctx, stop := s.running(ctx)
 	defer stop()
-	if err := s.run.of(ctx, of, err); !errors.Is(err, ErrAgain) {
+	if err := s.of(ctx, of, err); !errors.Is(err, ErrAgain) {
 		return err
 	}
 	return nil
 }
 
-// waitAssigned waits as nextAssigned does, and gives the run of batches that has the next one: this membership's, whose
-// newest version is complete then, or that of a lost trainer's slot, at the version on which its batch is computed.
-func (s *membership) waitAssigned(ctx context.Context) (*run, error) {
+// waitAssigned waits as nextAssigned does, and gives the membership that has the next batch: this one, whose newest
+// version is complete then, or that of a lost trainer's slot, at the version on which its batch is computed.
+func (s *membership) waitAssigned(ctx context.Context) (*membership, error) {
 	if err := s.Err(); err != nil {
 		return nil, err
 	}
-	r := s.run
-	if r == nil {
-		r = s.begin(0, nil)
+	if s.run == nil {
+		s.begin(0, nil)
 	}
 	for _, one := range append([]*membership{s}, s.takeovers.hosted...) {
 		if one.run != nil && one.run.now != nil && one.run.now.stage != committed {
@@ -283,23 +282,23 @@ func (s *membership) waitAssigned(ctx context.Context) (*run, error) {
 	defer stopTaking()
 	defer s.takeovers.end()
 	for {
-		wait, err := r.takePending(ctx, taking)
+		wait, err := s.takePending(ctx, taking)
 		if err != nil {
 			return nil, err
 		}
-		next := r.behind(func(*membership) uint64 { return 0 })
+		next := s.behind(func(*membership) uint64 { return 0 })
 		if err := next.Err(); err != nil {
-			if err = r.of(taking, next, err); !errors.Is(err, ErrAgain) {
+			if err = s.of(taking, next, err); !errors.Is(err, ErrAgain) {
 				return nil, err
 			}
 			continue
 		}
-		if next != r {
+		if next != s {
 			return next, nil
 		}
-		err = r.settleAll(taking, wait)
+		err = s.settleAll(taking, wait)
 		if err == nil || !errors.Is(err, ErrAgain) || errors.Is(context.Cause(ctx), ErrAgain) {
-			return r, err
+			return s, err
 		}
 	}
 }

@@ -180,7 +180,7 @@ func holdAssigned(ctx context.Context, s *Session, m *toy, until schema.Version,
 		case b.Number() >= until:
 			return errors.Join(b.GiveBack(), s.Finish(ctx))
 		}
-		own := b.run.membership == s.membership
+		own := b.of == s.membership
 		err = fillHeld(ctx, b, m)
 		switch {
 		case errors.Is(err, ErrRewound):
