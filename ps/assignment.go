@@ -44,9 +44,6 @@ type assignment struct {
 	routes      atomic.Pointer[routes]
 	links       []*link          // by shard of the job, as workers
 	mirroring   *mirroring       // nil: nobody stands by for the job
-	toldLR      int              // changes of the learning rates that it was told of
-	announcedAt time.Time        // when
-	announced   bool             // whoever stands by has been told of it, and is to say when it is ready
 	series      uint32           // of what is told then
 	trainers    *trainerLiveness // where modules are hosted here; else nil
 }

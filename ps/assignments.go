@@ -99,9 +99,7 @@ func (l *controlLoop) readAsShardServer(ctx context.Context, name schema.JobName
 		if a != nil && a.run == run {
 			l.release(a)
 		}
-		if k := l.server.keeper; k != nil {
-			k.ended(run, c.Release.Back)
-		}
+		l.server.keeper.ended(run, c.Release.Back)
 	case c.Keep != nil:
 		l.readKeep(name, run, c.Keep)
 	case c.Assign != nil:
@@ -190,8 +188,8 @@ func (l *controlLoop) makeShards(ctx context.Context, name schema.JobName, run s
 		return nil, err
 	}
 	of, v, kept := parseKept(assign.Resume)
-	if k := l.server.keeper; k != nil && kept {
-		k.yields(of)
+	if kept {
+		l.server.keeper.yields(of)
 	}
 	r := l.checkRoom(assign.Job, len(assign.Own), assign.Shards, assign.WindowBytes)
 	if r != nil && r.Reason == schema.RefusedBusy {
@@ -202,7 +200,7 @@ func (l *controlLoop) makeShards(ctx context.Context, name schema.JobName, run s
 	var resumed func(int) *shard.Resumed
 	var err error
 	if kept {
-		resumed, err = l.resumedKept(assign.Job, of, v, assign.Own)
+		resumed, err = l.server.keeper.resume(assign.Job, of, v, assign.Own)
 	} else {
 		resumed, err = l.resumed(assign.Job, assign.Resume)
 	}
@@ -257,12 +255,7 @@ func (l *controlLoop) limitHeap() {
 	for _, a := range l.held() {
 		all = append(all, a.memory)
 	}
-	if b := l.server.standby; b != nil {
-		all = append(all, b.memories()...)
-	}
-	if k := l.server.keeper; k != nil {
-		all = append(all, k.memories()...)
-	}
+	all = append(all, l.server.keeper.memories()...)
 	if bytes := heapBytes(l.server.config.Shards, all, l.server.nats.GuestBytes()); bytes != l.heap {
 		l.heap = bytes
 		limit(bytes)
@@ -354,7 +347,7 @@ func (l *controlLoop) look(ctx context.Context, n registryNews) {
 			continue
 		}
 		if l.findReplaced(j, n.servers); l.jobs[name] == j {
-			l.carryOut(j, j.coordinator.Peers(l.server.now(), n.servers))
+			l.carryOut(j, j.coordinator.Peers(l.server.now(), l.keepers(n.servers)))
 		}
 	}
 	l.verify(ctx)

@@ -180,7 +180,7 @@ func (l *controlLoop) run(ctx context.Context) {
 			l.tellCompleted(&c)
 			l.tellDrained()
 		case <-l.mirrored:
-			l.mirrorAll(l.server.now(), false)
+			l.tellStandby(l.server.now(), false)
 			for _, j := range l.coordinated() {
 				l.carryOut(j, j.coordinator.BeginCopies(l.server.now()))
 			}
@@ -279,10 +279,8 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 			l.heartbeat(j)
 		}
 	}
-	l.mirrorAll(now, true)
-	if k := l.server.keeper; k != nil {
-		k.tick(now, pause)
-	}
+	l.tellStandby(now, true)
+	l.server.keeper.tick(now, pause)
 	l.noteStandby(now)
 	l.report(now)
 	l.tellDrained()
@@ -399,9 +397,6 @@ func (l *controlLoop) noteWritten(j *job) {
 // drop takes a job out of the registry and has its shards released.
 func (l *controlLoop) drop(j *job) {
 	delete(l.jobs, j.manifest.Name)
-	if j.standing != nil { // its shards were not made
-		j.standing.state.Close()
-	}
 	for _, w := range slices.Concat(j.watching, j.serving) {
 		w.stop()
 	}

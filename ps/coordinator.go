@@ -210,7 +210,7 @@ func (c *Coordinator) begin(now time.Time) []Decision {
 			Batch: schema.Batch(c.resumed())}},
 		Note: fmt.Sprintf("job started, trainers: %d, shards: %d", len(c.members), c.shards),
 	}
-	if c.mayKeep() {
+	if whyNotKept(c.config.Job) == "" {
 		d.Later = copiesAfter
 	}
 	return []Decision{d}

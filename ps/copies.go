@@ -10,8 +10,8 @@ import (
 	"gradbus/schema"
 )
 
-// Where the ps of a job stand by for each other, what its shards have is kept at two of them: at their own, and at
-// another one. The coordinator says who keeps what, and names the versions that are told: a batch that no shard has
+// What the shards of a job have is kept at another ps, too, and where several ps have shards also at their own: one
+// version of all. The coordinator says who keeps what, and names the versions that are told: a batch that no shard has
 // begun. A version that all have of whom each keeps shards is whole, and takes the place of the one before. So whatever
 // one ps takes with it, the others have one version of all shards, and the job goes on with that.
 //
@@ -38,6 +38,8 @@ type copies struct {
 	wholeAt time.Time // when whole became that
 	bytes   uint64    // that were told in earlier series
 
+	ending bool // the job is to go on elsewhere, from the version that is told next
+
 	begun   schema.Batch // on shards, when anybody said last
 	begunAt time.Time
 	rate    float64 // batches a second
@@ -46,7 +48,7 @@ type copies struct {
 // keepsShards is one who keeps shards.
 type keepsShards struct {
 	is   leaseRecord
-	from []schema.DataServer // whose
+	from []schema.DataServer // whose; empty: it only tells what its own have
 	to   []schema.Member     // who keeps its own
 	said schema.Kept         // last, of this series
 	at   time.Time           // then, or when it was told to
@@ -54,7 +56,7 @@ type keepsShards struct {
 
 func (k *keepsShards) member() schema.Member { return schema.ServerMember(k.is.ID) }
 
-// keepers returns the ps that keep shards of the job.
+// keepers returns the ps that keep shards of the job, or tell what theirs have.
 func (c *Coordinator) keepers() (all []schema.Member) {
 	for i := range c.copies.plan {
 		all = append(all, c.copies.plan[i].member())
@@ -62,7 +64,10 @@ func (c *Coordinator) keepers() (all []schema.Member) {
 	return all
 }
 
-// mayKeep reports that others may keep what the shards of the job have.
+// keptVersion returns the newest version that other ps have whole; 0: none.
+func (c *Coordinator) keptVersion() schema.Version { return c.copies.whole }
+
+// mayKeep reports that several ps stand by for each other, and may keep what the shards of the job have.
 func (c *Coordinator) mayKeep() bool { return c.config.Copies && whyNotKept(c.config.Job) == "" }
 
 // whyNotKept says why nobody may keep what the shards of a job have; empty: others may.
@@ -81,7 +86,7 @@ func whyNotKept(job *schema.Job) string {
 
 // Peers takes it which ps are there.
 func (c *Coordinator) Peers(now time.Time, servers []leaseRecord) []Decision {
-	if !c.mayKeep() {
+	if whyNotKept(c.config.Job) != "" {
 		return nil
 	}
 	k := &c.copies
@@ -114,7 +119,7 @@ const copiesAfter = 200 * time.Millisecond
 // BeginCopies has shards be kept from now on, where it is time and nobody keeps any.
 func (c *Coordinator) BeginCopies(now time.Time) []Decision {
 	k := &c.copies
-	if !c.running() || !c.mayKeep() || len(k.plan) > 0 || now.Sub(c.started) < copiesAfter {
+	if !c.running() || whyNotKept(c.config.Job) != "" || len(k.plan) > 0 || now.Sub(c.started) < copiesAfter {
 		return nil
 	}
 	return c.planCopies(now)
@@ -127,8 +132,9 @@ func (k *copies) peer(id string, incarnation uint64) int {
 	})
 }
 
-// planCopies says who keeps what: every ps its own shards, and of the others the one that has least, of those who could
-// before. All is told anew then. Where a ps with shards keeps none, or no other one is there, nobody does.
+// planCopies says who keeps what: every ps its own shards, unless it has all of them, and of the others the one that has
+// least, of those who could before. All is told anew then. Where a ps with shards may not keep any, or no other one is
+// there, nobody does.
 func (c *Coordinator) planCopies(now time.Time) []Decision {
 	k := &c.copies
 	had := k.whole > 0
@@ -150,7 +156,9 @@ func (c *Coordinator) planCopies(now time.Time) []Decision {
 			return c.notKept(had)
 		}
 		hosts = append(hosts, i)
-		plan[i].from, plan[i].to = []schema.DataServer{s.Server}, []schema.Member{plan[i].member()}
+		if len(c.config.ShardServers) > 1 {
+			plan[i].from, plan[i].to = []schema.DataServer{s.Server}, []schema.Member{plan[i].member()}
+		}
 		load[i] += len(s.Server.Shards)
 	}
 	for n, s := range c.config.ShardServers {
@@ -164,7 +172,7 @@ func (c *Coordinator) planCopies(now time.Time) []Decision {
 		plan[hosts[n]].to = append(plan[hosts[n]].to, plan[least].member())
 		load[least] += len(s.Server.Shards)
 	}
-	k.plan = slices.DeleteFunc(plan, func(p keepsShards) bool { return len(p.from) == 0 })
+	k.plan = slices.DeleteFunc(plan, func(p keepsShards) bool { return len(p.from)+len(p.to) == 0 })
 	return c.tellKeep()
 }
 
@@ -186,6 +194,9 @@ func (c *Coordinator) tooFew() string {
 	}
 	switch len(not) {
 	case 0:
+		if len(c.copies.peers) > 1 {
+			return "" // soon
+		}
 		return fmt.Sprintf("ps %s alone is there with --standby-peers", c.config.ShardServers[0].Server.ID)
 	case 1:
 		return fmt.Sprintf("ps %s, which has shards of it, is not there with --standby-peers", not[0])
@@ -201,7 +212,8 @@ func (c *Coordinator) tellKeep() (decisions []Decision) {
 		p := &k.plan[i]
 		keep := &schema.Keep{Job: c.config.Job, Serial: k.serial, Series: k.series, Shards: c.shards, From: p.from,
 			To: p.to, At: k.at, Since: k.since, Whole: k.whole, LR: c.lr.decided, Runs: c.config.Returning,
-			Process: c.config.Process, Incarnation: c.config.Incarnation}
+			Process: c.config.Process, Incarnation: c.config.Incarnation, Trainers: len(c.members.training()),
+			Last: c.handedOver()}
 		if p.said.Series == k.series {
 			keep.Job = nil
 		}
@@ -229,6 +241,9 @@ func (c *Coordinator) advanceCopies(now time.Time) []Decision {
 	all := func(is func(*schema.Kept) bool) bool {
 		return !slices.ContainsFunc(k.plan, func(p keepsShards) bool { return !is(&p.said) })
 	}
+	holders := func(is func(*schema.Kept) bool) bool {
+		return !slices.ContainsFunc(k.plan, func(p keepsShards) bool { return len(p.from) > 0 && !is(&p.said) })
+	}
 	switch {
 	case len(k.plan) == 0 || !all(func(s *schema.Kept) bool { return s.Ready && s.Failure == "" }):
 		return nil
@@ -237,10 +252,12 @@ func (c *Coordinator) advanceCopies(now time.Time) []Decision {
 	case k.whole != k.at && !all(func(s *schema.Kept) bool { return s.Missed != k.at }):
 		k.late++
 		return c.nameVersion(now)
-	case k.whole == k.at && all(func(s *schema.Kept) bool { return s.Version == k.at }):
+	case c.handedOver():
+		return nil
+	case k.whole == k.at && holders(func(s *schema.Kept) bool { return s.Version == k.at }):
 		k.late = 0
 		return c.nameVersion(now)
-	case k.whole != k.at && all(func(s *schema.Kept) bool { return s.Next == k.at || s.Version == k.at }):
+	case k.whole != k.at && holders(func(s *schema.Kept) bool { return s.Next == k.at || s.Version == k.at }):
 		first := k.whole == 0
 		k.whole, k.wholeAt = k.at, now
 		decisions := c.tellKeep()
@@ -250,6 +267,21 @@ func (c *Coordinator) advanceCopies(now time.Time) []Decision {
 		return decisions
 	}
 	return nil
+}
+
+// HandOver has the job go on elsewhere, from the version that is told next.
+func (c *Coordinator) HandOver() []Decision {
+	first := !c.copies.ending
+	if c.copies.ending = true; first && c.handedOver() {
+		return c.tellKeep()
+	}
+	return nil
+}
+
+// handedOver reports whether that has been told.
+func (c *Coordinator) handedOver() bool {
+	k := &c.copies
+	return k.ending && k.whole > 0 && k.whole == k.at
 }
 
 // pace notes how far shards are.
@@ -287,7 +319,7 @@ func (c *Coordinator) nameVersion(now time.Time) []Decision {
 // since batches take longer than they did, is given up for an earlier one.
 func (c *Coordinator) tickCopies(now time.Time) []Decision {
 	k := &c.copies
-	if !c.running() || !c.mayKeep() {
+	if !c.running() || whyNotKept(c.config.Job) != "" {
 		return nil
 	}
 	failed := func(p keepsShards) bool { return p.said.Failure != "" }
@@ -360,6 +392,9 @@ func (k *copies) failure(now time.Time) string {
 func (k *copies) reports() (all []schema.KeptReport) {
 	for i := range k.plan[:min(len(k.plan), schema.TelemetryKeptMax)] {
 		p := &k.plan[i]
+		if len(p.from) == 0 {
+			continue
+		}
 		r := schema.KeptReport{Server: p.is.ID, Ready: p.said.Ready, Version: max(p.said.Version, p.said.Next),
 			Failure: p.said.Failure}
 		for _, d := range p.from {

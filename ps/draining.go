@@ -43,8 +43,8 @@ func (l *controlLoop) tellDrainer(to schema.Member, ended bool) {
 func (l *controlLoop) drainedJobs() (all []schema.DrainedJob) {
 	for _, j := range l.coordinated() {
 		d := j.coordinator.progress(l.server.now())
-		if l.follower.stands(j.run) {
-			d.To = j.coordinator.standbyURL()
+		if l.stands(j) {
+			d.To, d.Kept = j.coordinator.standbyURL(), 0
 		}
 		all = append(all, d)
 	}

@@ -10,13 +10,13 @@ import (
 	"gradbus/schema"
 )
 
-// A ps that stands by follows this one: it says so some times a second (Follow), is told of each job (Mirror), and of
-// what the job's shards have (mirroring). Trainers are told where it is (Standby).
+// A ps that stands by follows this one: it says so some times a second (Follow). Coordinators here have it keep what the
+// shards of their jobs have (Keep), and trainers are told where it is (Standby).
 
 // followedMax is how long a ps that stands by may be silent before it counts as none.
 const followedMax = 5 * time.Second
 
-// mirrorRetry is the time between two attempts to tell all of a job, where the ps that stands by could not take it.
+// mirrorRetry is the time between two attempts to tell all of a job, where a ps that is to keep it could not take it.
 const mirrorRetry = 10 * time.Second
 
 // follower is the ps that stands by for this one.
@@ -26,7 +26,6 @@ type follower struct {
 	host   string
 	drawn  uint64 // at its start
 	heard  liveness.Silence
-	jobs   map[schema.RunID]schema.Followed
 	over   []schema.OverRun // that were noted
 }
 
@@ -58,16 +57,14 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	}
 	is.url = f.URL
 	is.heard.Begin(now)
-	is.jobs = map[schema.RunID]schema.Followed{}
-	for _, j := range f.Jobs {
-		is.jobs[j.Run] = j
-	}
 	for _, over := range f.Over {
 		l.goneOn(over)
 	}
 	is.over = f.Over
+	for _, j := range l.coordinated() {
+		l.carryOut(j, j.coordinator.Peers(now, l.keepers(nil)))
+	}
 	l.noteStandby(now)
-	l.mirrorAll(now, false) // which tells trainers, before the answer says that they are told
 	l.send(schema.TelemetryJob, 0, m.from, schema.Control{Heard: l.heard()})
 	return nil
 }
@@ -77,20 +74,17 @@ func (l *controlLoop) heard() *schema.Heard {
 	heard := &schema.Heard{Incarnation: l.server.registry.self.Incarnation}
 	var others []schema.JobName
 	for name, j := range l.coordinated() {
-		if _, has := l.follower.jobs[j.run]; has {
+		if len(j.coordinator.keepers()) > 0 {
 			heard.Jobs = append(heard.Jobs, name) // first, since a job that is not named is dropped there
 		} else {
 			others = append(others, name)
-		}
-		if l.follower.stands(j.run) && j.coordinator.standbyURL() == l.follower.url {
-			heard.Told = append(heard.Told, name)
 		}
 	}
 	if b := l.server.standby; b != nil {
 		others = append(b.awaited(), others...)
 	}
 	heard.Jobs = append(heard.Jobs, others...)
-	heard.Jobs, heard.Told = toldOf(heard.Jobs), toldOf(heard.Told)
+	heard.Jobs = toldOf(heard.Jobs)
 	return heard
 }
 
@@ -118,6 +112,7 @@ func (l *controlLoop) unfollow(why string) {
 	l.follower, l.gone = nil, is.goneText(why)
 	for _, j := range l.coordinated() {
 		j.coordinator.standbySilent()
+		l.carryOut(j, j.coordinator.Peers(l.server.now(), l.pair(leaseRecord{ID: is.member.ServerID(), Leaving: true})))
 	}
 	l.server.log.Warn("nobody stands by", "server", is.member.ServerID(), "host", is.host, "why", why)
 	for _, a := range l.assignments {
@@ -126,21 +121,20 @@ func (l *controlLoop) unfollow(why string) {
 }
 
 func (a *assignment) unmirror() {
-	a.announced = false
 	if a.mirroring != nil {
 		a.mirroring.stop()
 		a.mirroring = nil
 	}
 }
 
-// tellSoon has the control loop look at what it is to tell a ps that stands by.
+// tellSoon has the control loop look at what it is to tell of what is kept, and who stands by.
 func (l *controlLoop) tellSoon() {
 	nudge(l.mirrored)
 }
 
-// mirrorAll has all jobs told that can be, says who stands by, and finds out whether it still does. It is called at
-// each tick, when all is said again, and when something may have changed.
-func (l *controlLoop) mirrorAll(now time.Time, tick bool) {
+// tellStandby says who stands by, and finds out whether it still does. It is called at each tick, when all is said
+// again, and when something may have changed.
+func (l *controlLoop) tellStandby(now time.Time, tick bool) {
 	is := l.follower
 	if is == nil {
 		return
@@ -150,37 +144,35 @@ func (l *controlLoop) mirrorAll(now time.Time, tick bool) {
 		return
 	}
 	for name, j := range l.coordinated() {
-		a := l.shardsOf(j)
-		if l.notMirrored(j, a) != "" {
+		if !l.stands(j) {
 			continue
 		}
-		followed := is.jobs[j.run]
-		fresh := !a.announced
-		switch answered := a.announced && followed.Series == a.series; {
-		case fresh:
-		case answered && followed.Failure != "" && now.Sub(a.announcedAt) < mirrorRetry:
-		case answered && followed.Failure != "":
-			l.server.log.Warn("the ps that stands by is told of all anew", "job", name, "why", followed.Failure)
-			a.unmirror()
-			fresh = true
-		case answered && a.mirroring == nil:
-			a.mirroring = newMirroring(a, []schema.Member{is.member}, a.series, false)
-		}
-		if fresh {
-			a.announced, a.announcedAt = true, now
-			a.series++
-		}
-		last := a.mirroring != nil && a.mirroring.handedOver(followed.Version)
-		if fresh || tick || last || a.toldLR != len(j.coordinator.decidedLR()) {
-			l.send(name, j.run, is.member, schema.Control{Mirror: &schema.Mirror{Job: a.manifest, Shards: a.shards,
-				Series: a.series, Incarnation: l.server.registry.self.Incarnation, Process: l.server.process,
-				Trainers: len(j.coordinator.training()), LR: j.coordinator.decidedLR(), Last: last}})
-			a.toldLR = len(j.coordinator.decidedLR())
-		}
-		if is.stands(j.run) && (j.coordinator.standsBy(is.url, is.silent(now)) || tick) {
+		if j.coordinator.standsBy(is.url, is.silent(now)) || tick {
 			l.send(name, j.run, schema.All, schema.Control{Standby: &schema.Standby{URL: is.url}})
 		}
 	}
+}
+
+// stands reports whether the ps that follows this one could go on with a job.
+func (l *controlLoop) stands(j *job) bool {
+	return l.follower != nil && j.coordinator.keptVersion() > 0
+}
+
+// keepers are the ps that may keep what shards have, of those that are announced: those that say so, or this one with
+// the one that follows it.
+func (l *controlLoop) keepers(servers []leaseRecord) []leaseRecord {
+	if l.server.config.StandbyPeers {
+		return servers
+	}
+	if l.follower == nil {
+		return nil
+	}
+	return l.pair(leaseRecord{ID: l.follower.member.ServerID(), Incarnation: l.follower.drawn, Stands: true})
+}
+
+// pair is this ps and another one.
+func (l *controlLoop) pair(other leaseRecord) []leaseRecord {
+	return []leaseRecord{{ID: l.server.ID(), Incarnation: l.server.registry.self.Incarnation, Stands: true}, other}
 }
 
 // silent reports whether it was not heard lately.
@@ -194,9 +186,6 @@ func (l *controlLoop) shardsOf(j *job) *assignment {
 	return nil
 }
 
-// stands reports whether it could go on with a run.
-func (f *follower) stands(run schema.RunID) bool { return f != nil && f.jobs[run].Version > 0 }
-
 // checkMirror returns why a job has no replica, or nil. A replica exists for jobs whose lost trainers are replaced in
 // place.
 func checkMirror(job *schema.Job) error {
@@ -209,31 +198,11 @@ func checkMirror(job *schema.Job) error {
 	return fmt.Errorf("job %s: its trainers are not replaced in place, and it restarts from checkpoints alone", job.Name)
 }
 
-// notMirrored says why nobody can stand by for a job with these shards here; empty: somebody can.
-func (l *controlLoop) notMirrored(j *job, a *assignment) string {
-	switch err := checkMirror(j.manifest); {
-	case err != nil:
-		return err.Error()
-	case l.server.keeper != nil:
-		return "its ps stand by for each other" // see whyNotKept
-	case !j.coordinator.running():
-		return "it has not started"
-	case a == nil:
-		return "its shards are on other ps"
-	case len(a.own) < a.shards || len(j.servers) > 1:
-		return "its shards are on several ps"
-	case j.manifest.Policy == schema.PolicyFail:
-		return "its policy is " + schema.PolicyFail
-	}
-	return ""
-}
-
 // handsOver has a job go on with whoever stands by, if anybody does, and reports whether that has been told all of it.
 func (l *controlLoop) handsOver(j *job) (stands, told bool) {
-	a := l.shardsOf(j)
-	if a == nil || a.mirroring == nil || !l.follower.stands(j.run) || len(j.coordinator.training()) == 0 {
+	if !l.stands(j) || len(j.coordinator.training()) == 0 {
 		return false, false
 	}
-	a.mirroring.handOver()
-	return true, a.mirroring.handedOver(l.follower.jobs[j.run].Version) // which mirrorAll tells
+	l.carryOut(j, j.coordinator.HandOver())
+	return true, j.coordinator.handedOver()
 }

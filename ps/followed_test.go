@@ -12,20 +12,19 @@ import (
 // What a ps that stands by is answered fits a message however many jobs there are, and names first what it has.
 func TestHeardFitsAMessage(t *testing.T) {
 	l := &controlLoop{server: &Server{registry: &registry{}}, jobs: map[schema.JobName]*job{},
-		follower: &follower{url: "nats://b:4222", jobs: map[schema.RunID]schema.Followed{}}}
+		follower: &follower{url: "nats://b:4222"}}
 	for i := range schema.FollowMax + 9 {
 		j := &job{manifest: shardtest.SmallJob(fmt.Sprintf("job-%04d", i), 1, 1), run: schema.RunID(i + 1),
-			coordinator: &Coordinator{standby: standbyAt{url: l.follower.url}}}
+			coordinator: &Coordinator{}}
 		l.jobs[j.manifest.Name] = j
 		if i > 8 {
-			l.follower.jobs[j.run] = schema.Followed{Run: j.run, Version: 1}
+			j.coordinator.copies.plan = []keepsShards{{}}
 		}
 	}
 	h := l.heard()
 	want := fmt.Sprintf("job-%04d", schema.FollowMax+8)
-	if len(h.Jobs) != schema.FollowMax || len(h.Told) != schema.FollowMax ||
-		!slices.Contains(h.Jobs, schema.JobName(want)) {
-		t.Errorf("%d jobs, %d of them told; want %d, %s among them", len(h.Jobs), len(h.Told), schema.FollowMax, want)
+	if len(h.Jobs) != schema.FollowMax || !slices.Contains(h.Jobs, schema.JobName(want)) {
+		t.Errorf("%d jobs; want %d, %s among them", len(h.Jobs), schema.FollowMax, want)
 	}
 	if _, err := schema.EncodeControl(schema.Head{}, schema.Control{Heard: h}); err != nil {
 		t.Error(err)

@@ -27,7 +27,6 @@ type job struct {
 	servers     []leaseRecord // that have its shards, in the coordinator's order
 	watching    []watching    // by trainer
 	serving     []watching    // by server
-	standing    *standing     // what its shards begin with, until they do; nil: nothing that this ps has
 	notSaved    string        // why no version of it is written
 	stoodBy     stoodBy       // what is told of who stands by
 	ended       []endedRun    // earlier runs of the name, whose trainers' joins come too late
@@ -40,19 +39,19 @@ func (j *job) move(to jobState, now time.Time) {
 }
 
 // place makes the coordinator of a job that this ps has acquired. fitted is its manifest with the chunks that there is
-// room for.
-func (j *job) place(s *Server, c acquisition, found *saved, fitted *schema.Job, window int64) {
+// room for. doubt is as in CoordinatorConfig.
+func (j *job) place(s *Server, c acquisition, found *saved, fitted *schema.Job, window int64, doubt int) {
 	j.move(jobPlacing, s.now())
 	j.manifest, j.run, j.servers, j.ended = fitted, c.record.RunID, c.servers, c.record.Ended
-	j.watching, j.notSaved, j.standing = make([]watching, fitted.Trainers), found.not, found.standing
-	j.stoodBy = stoodBy{was: found.standing != nil || found.kept != nil}
+	j.watching, j.notSaved = make([]watching, fitted.Trainers), found.not
+	j.stoodBy = stoodBy{was: found.kept != nil}
 	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst,
 		Deadline: s.config.Deadline, StallTimeout: s.config.StallTimeout, StartTimeout: s.config.StartTimeout,
 		WindowBytes: window, Checkpoints: found.policy(&s.config),
-		Resume: found.from(), Returning: found.back, Doubt: found.doubt(),
-		Copies: s.keeper != nil, Process: s.process, Incarnation: s.registry.self.Incarnation,
+		Resume: found.from(), Returning: found.back, Doubt: doubt,
+		Copies: s.config.StandbyPeers, Process: s.process, Incarnation: s.registry.self.Incarnation,
 		Here: found.here, Places: c.left.places, Cramped: c.left.cramped}
-	if found.standing != nil && found.standing.ended {
+	if s.standby != nil && found.kept != nil && doubt == 0 {
 		config.ReturnWithin = returnSoonMax
 	}
 	if fitted != c.job {

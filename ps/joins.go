@@ -85,8 +85,13 @@ func (l *controlLoop) wait(m *message, request *schema.Join, goesOn bool) {
 		if l.server.lostRuns.lately(m.job, l.server.now()) {
 			job, left = l.history.withTrainersLeft(job)
 		}
-		l.acquireJob(j, acquireRequest{job: job, left: left, joiner: m.from, resume: request.Resume, back: request.Run,
-			alone: goesOn, over: l.server.runHere(m.job)})
+		q := acquireRequest{job: job, left: left, joiner: m.from, resume: request.Resume, back: request.Run, alone: goesOn,
+			over: l.server.runHere(m.job)}
+		if goesOn && q.back == 0 {
+			q.back = l.server.standby.lostRun(job)
+			q.resume = q.resume || q.back != 0
+		}
+		l.acquireJob(j, q)
 	}
 }
 
@@ -160,15 +165,18 @@ func (l *controlLoop) register(f *foundJob) {
 		return
 	}
 	refused := checkMessages(c.job, "this server", l.server.config.PayloadBytesMax)
+	doubt := 0
+	if b := l.server.standby; b != nil && f.saved.kept != nil && refused == nil {
+		ok := false
+		if doubt, ok = b.takeOver(name, f.saved.kept.run); !ok {
+			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: "the ps that has the job is back"}
+		}
+	}
 	fitted := l.fitChunks(c.job, l.shardsHere(&c))
 	if refused == nil && f.saved.kept == nil { // those say for themselves whether they have room
 		refused = l.checkServers(&c, fitted)
 	}
 	if refused != nil {
-		if s := f.saved.standing; s != nil { // it can go on when there is room
-			l.server.standby.putBack(s)
-			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
-		}
 		if c.left.places > 0 && l.history.noRoomForMore(c.job) {
 			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
 		}
@@ -177,10 +185,10 @@ func (l *controlLoop) register(f *foundJob) {
 		l.runOver(name, c.record.RunID, checkpoint.Abandon)
 		return
 	}
-	j.place(l.server, c, &f.saved, fitted, l.window(fitted, l.shardsHere(&c), l.held()))
+	j.place(l.server, c, &f.saved, fitted, l.window(fitted, l.shardsHere(&c), l.held()), doubt)
 	l.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers",
 		c.job.Trainers, "shards", j.coordinator.shards, "servers", len(c.servers))
-	if err := checkMirror(j.manifest); err != nil && (l.server.keeper != nil || l.follower != nil) {
+	if err := checkMirror(j.manifest); err != nil && (l.server.config.StandbyPeers || l.follower != nil) {
 		l.server.log.Warn("no replica of the job is kept", "job", name, "err", err)
 	}
 	l.carryOut(j, j.coordinator.Assign(time.Now()))

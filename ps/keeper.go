@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -77,6 +78,7 @@ func (k *keeper) keep(name schema.JobName, run schema.RunID, told *schema.Keep, 
 	}
 	r.told, r.changed = *told, true
 	r.heard.Begin(k.server.now())
+	r.over.End()
 	if r.state != nil && r.failure == "" && told.Whole > 0 && r.state.Whole() == told.Whole {
 		k.fail(r, r.state.Commit())
 	}
@@ -90,7 +92,7 @@ func (a *assignment) mirrorTo(told *schema.Keep) {
 	if a.mirroring == nil || a.series != told.Series {
 		a.unmirror()
 		a.series = told.Series
-		a.mirroring = newMirroring(a, told.To, told.Series, true)
+		a.mirroring = newMirroring(a, told.To, told.Series)
 	}
 	a.mirroring.name(told.At, told.Since)
 }
@@ -118,6 +120,10 @@ func (k *keeper) begin(name schema.JobName, run schema.RunID, job *schema.Job, t
 		if old != run && one.job.Name == name && !one.taken {
 			k.drop(old)
 		}
+	}
+	if len(r.own) == 0 { // it only tells what its own shards have
+		r.ready = true
+		return r
 	}
 	need := MemoryOf(s.config, job, len(r.own), told.Shards)
 	if err := s.fits(name, need, k.promised()); err != nil {
@@ -204,7 +210,7 @@ func (k *keeper) listen(ctx context.Context, r *keptRun, t *teller) error {
 	if t.server.ID == s.ID() {
 		config.Server = s.nats
 	} else if byControl {
-		config.URL = s.config.NATS
+		config.URL = cmp.Or(s.config.NATS, s.config.Standby)
 	}
 	conn, err := fabric.Dial(ctx, renewing(config, func() (string, *tls.Config) {
 		c := s.trust.Load()
@@ -244,7 +250,7 @@ func (k *keeper) take(r *keptRun, t *teller, m *fabric.Message) bool {
 	defer k.mu.Unlock()
 	at, known := slices.BinarySearch(r.own, int(subject.Bucket))
 	if k.runs[r.run] != r || r.state == nil || r.failure != "" || r.taken || h.Job != r.run || !known ||
-		h.Generation != schema.Generation(r.told.Series) || !slices.Contains(t.server.Shards, int(subject.Bucket)) {
+		r.over.Lasts() || h.Generation != schema.Generation(r.told.Series) || !slices.Contains(t.server.Shards, int(subject.Bucket)) {
 		return false
 	}
 	defer k.acknowledge(r, t, (*fabric.Receipt).Due)
@@ -324,6 +330,34 @@ func (k *keeper) jobOf(run schema.RunID) schema.JobName {
 	return ""
 }
 
+// version is the one of which all shards of a run are here; 0: none is.
+func (k *keeper) version(run schema.RunID) schema.Version {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r := k.runs[run]
+	if r == nil || r.state == nil || r.failure != "" || r.taken || len(r.own) < r.told.Shards {
+		return 0
+	}
+	return r.state.Version()
+}
+
+// manifest is that of a run; nil: nothing is kept of it.
+func (k *keeper) manifest(run schema.RunID) *schema.Job {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if r := k.runs[run]; r != nil {
+		return r.job
+	}
+	return nil
+}
+
+// forget drops what is kept of a run.
+func (k *keeper) forget(run schema.RunID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.drop(run)
+}
+
 // yields takes it that shards begin with what is kept of a run: it is promised no memory beside theirs.
 func (k *keeper) yields(run schema.RunID) {
 	k.mu.Lock()
@@ -331,6 +365,16 @@ func (k *keeper) yields(run schema.RunID) {
 	if r := k.runs[run]; r != nil {
 		r.memory = Memory{}
 	}
+}
+
+// tellOf has the coordinator of a run told what is kept of it.
+func (k *keeper) tellOf(run schema.RunID) {
+	k.mu.Lock()
+	if r := k.runs[run]; r != nil {
+		r.changed = true
+	}
+	k.mu.Unlock()
+	k.server.loop.tellSoon()
 }
 
 // changes are the runs of which coordinators are to be told something.
@@ -471,4 +515,63 @@ func (k *keeper) knows(run schema.RunID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.runs[run] != nil
+}
+
+// intake takes the frames of a series by which a ps tells what its shards have, each once, and acknowledges them.
+type intake struct {
+	receipt *fabric.Receipt
+	ack     *schema.Frame
+}
+
+func newIntake() intake {
+	ack, _ := schema.NewFrame(schema.Layout{Kind: schema.KindAck}) // never fails
+	return intake{fabric.NewReceipt(0, fabric.WindowBytesDefault, pieceFrameBytes), ack}
+}
+
+// pieceFrameBytes bounds the frames of a series, but for those of very wide rows.
+const pieceFrameBytes = 1<<20 + 64<<10
+
+// readState reads a message as a frame of a series; ok is false of any other.
+func (s *Server) readState(m *fabric.Message) (subject fabric.Subject, view schema.View, ok bool) {
+	subject, err := m.Parse()
+	if err != nil {
+		return subject, view, false
+	}
+	view, err = schema.Verify(m.Data, s.limits)
+	if err != nil || view.Head().Kind != schema.KindState {
+		s.log.Warn("state of a job not understood", "job", subject.Job, "err", err)
+		return subject, view, false
+	}
+	return subject, view, true
+}
+
+// accept reports whether the frame has come for the first time.
+func (in *intake) accept(h *schema.Head, bytes int) bool {
+	fresh, _ := in.receipt.Accept(uint64(h.Sequence), bytes, false)
+	in.receipt.Holds(0)
+	return fresh
+}
+
+// acknowledge tells whose shards they are what has come, where that is due.
+func (in *intake) acknowledge(s *Server, conn *fabric.Conn, name schema.JobName, of schema.Head, to schema.Member,
+	due func(*fabric.Receipt) bool) {
+	if !due(in.receipt) {
+		return
+	}
+	in.ack.SetHead(of)
+	in.ack.SetAck(schema.Ack(in.receipt.Ack()))
+	s.publish(conn, fabric.At(string(name), string(s.member), fabric.KindAck, string(to)), in.ack.Seal())
+}
+
+// fits says why there is no room for what a job needs that is kept for another ps, beside what is promised to others.
+func (s *Server) fits(name schema.JobName, need Memory, promised int64) error {
+	free := s.config.MemoryBytesMax - promised
+	for _, a := range *s.jobs.Load() {
+		free -= a.memory.Bytes()
+	}
+	if need.Bytes() > free {
+		return fmt.Errorf("job %s needs %d bytes, and %d of this server's %d are free", name, need.Bytes(), free,
+			s.config.MemoryBytesMax)
+	}
+	return nil
 }

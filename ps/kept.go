@@ -12,7 +12,6 @@ import (
 
 	"gradbus/checkpoint"
 	"gradbus/schema"
-	"gradbus/shard"
 )
 
 // A ps that registers a job anew, of which a run was lost, asks all ps what they keep of its shards. Where that is one
@@ -70,7 +69,7 @@ func parseKept(id string) (run schema.RunID, v schema.Version, ok bool) {
 // they keep of it.
 func (l *controlLoop) acquireJob(j *job, q acquireRequest) {
 	k, name := l.server.keeper, q.job.Name
-	if k == nil || q.back == 0 || !q.resume {
+	if !l.server.config.StandbyPeers && l.server.standby == nil || q.back == 0 || !q.resume {
 		l.acquireNow(j, q)
 		return
 	}
@@ -228,27 +227,19 @@ func (s *Server) lookForKept(c *acquisition) (found saved, ok bool, refused *sch
 
 // readKeep takes the word of a coordinator that shards are to be kept.
 func (l *controlLoop) readKeep(name schema.JobName, run schema.RunID, keep *schema.Keep) {
-	k := l.server.keeper
-	if k == nil {
-		return
-	}
 	a := l.assignments[name]
 	if a != nil && a.run != run {
 		a = nil
 	}
-	k.keep(name, run, keep, a)
+	l.server.keeper.keep(name, run, keep, a)
 	l.server.freeBytes.Store(l.freeBytes(l.held()))
 	l.tellKept()
 }
 
 // tellKept tells coordinators what has changed of what is kept here.
 func (l *controlLoop) tellKept() {
-	k := l.server.keeper
-	if k == nil {
-		return
-	}
-	for _, said := range k.changes() {
-		name, run := k.jobOf(said.Run), said.Run
+	for _, said := range l.server.keeper.changes() {
+		name, run := l.server.keeper.jobOf(said.Run), said.Run
 		if a := l.assignments[name]; a != nil && a.run == run && a.mirroring != nil {
 			said.Missed, said.Begun = schema.Version(a.mirroring.missed.Load()), a.mirroring.begun()
 			said.TookMS = time.Duration(a.mirroring.took.Load()).Milliseconds()
@@ -258,7 +249,9 @@ func (l *controlLoop) tellKept() {
 			l.local = append(l.local, localMessage{name, run, l.server.member, schema.Control{Kept: &said}})
 			continue
 		}
-		l.sendAs(l.server.member, name, run, schema.Coordinator, schema.Control{Kept: &said})
+		if !l.server.standby.sayKept(name, &said) {
+			l.sendAs(l.server.member, name, run, schema.Coordinator, schema.Control{Kept: &said})
+		}
 	}
 }
 
@@ -276,13 +269,18 @@ func (l *controlLoop) heardKept(m *message, said *schema.Kept) {
 		}
 	}
 	if j := l.job(m.job); j != nil && j.run == said.Run {
-		l.carryOut(j, j.coordinator.Kept(l.server.now(), m.from, said))
+		decisions := j.coordinator.Kept(l.server.now(), m.from, said)
+		l.tellStandby(l.server.now(), false) // trainers, before others hear that they could go on with the job
+		l.carryOut(j, decisions)
 	}
 }
 
 // coordinatorEnded takes it that the process of a run's coordinator has ended. Nobody else can tell its trainers that
 // they are to come back.
 func (l *controlLoop) coordinatorEnded(run schema.RunID) {
+	if l.server.standby.processEnded(run) {
+		return
+	}
 	name, incarnation := l.server.keeper.lost(run)
 	if name == "" {
 		return
@@ -302,10 +300,7 @@ func (l *controlLoop) coordinatorEnded(run schema.RunID) {
 
 // answerKept says what this ps keeps of a run.
 func (l *controlLoop) answerKept(m *message, ask *schema.AskKept) {
-	said := schema.Kept{Server: l.server.ID(), Incarnation: l.server.registry.self.Incarnation, Run: ask.Run}
-	if k := l.server.keeper; k != nil {
-		said = k.kept(ask.Run)
-	}
+	said := l.server.keeper.kept(ask.Run)
 	l.sendAs(l.server.member, m.job, said.Run, schema.Coordinator, schema.Control{Kept: &said})
 }
 
@@ -323,7 +318,7 @@ func (l *controlLoop) releaseServers(j *job) {
 		switch {
 		case member != l.server.member:
 			l.send(j.manifest.Name, j.run, member, schema.Control{Release: release})
-		case l.server.keeper != nil:
+		default:
 			l.server.keeper.ended(j.run, release.Back)
 		}
 	}
@@ -332,13 +327,4 @@ func (l *controlLoop) releaseServers(j *job) {
 // releaseOf is what is told of a run that has ended so.
 func releaseOf(failed *schema.Failed) *schema.Release {
 	return &schema.Release{Back: failed != nil && failed.Back}
-}
-
-// resumedKept is what shards begin with that is kept here.
-func (l *controlLoop) resumedKept(job *schema.Job, run schema.RunID, v schema.Version, own []int) (
-	func(int) *shard.Resumed, error) {
-	if l.server.keeper == nil {
-		return nil, fmt.Errorf("%w %d: nothing is kept here", shard.ErrResume, v)
-	}
-	return l.server.keeper.resume(job, run, v, own)
 }

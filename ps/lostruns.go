@@ -116,14 +116,6 @@ func unreadable(err error) *schema.Refused {
 
 // lookForLost finds what is on the disk of a job, and notes that a run of it begins.
 func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refused) {
-	if b := s.standby; b != nil {
-		if found.standing = b.goOn(c.job, c.back); found.standing != nil {
-			found.back = []schema.RunID{found.standing.run}
-			s.numberRun(c.job, &found)
-			s.noteRun(c, &found)
-			return found, nil
-		}
-	}
 	if c.kept != nil {
 		found, ok, refused := s.lookForKept(c)
 		if ok {

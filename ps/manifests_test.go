@@ -186,7 +186,7 @@ func lateLoopLosesNobody(t *testing.T) {
 			if late.CompareAndSwap(true, false) {
 				time.Sleep(45 * time.Second)
 				// what may come to the loop before all that waits for it
-				s.loop.mirrorAll(s.now(), false)
+				s.loop.tellStandby(s.now(), false)
 				s.loop.follow(&message{job: "ps", from: "p-other"}, &schema.Follow{Host: "other"})
 			}
 			return nil

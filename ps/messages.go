@@ -173,7 +173,7 @@ func (l *controlLoop) readCoordinator(ctx context.Context, m *message) {
 	case control.AskKept != nil:
 		l.answerKept(m, control.AskKept)
 		return
-	case control.Keep != nil && (l.server.keeper == nil || control.Keep.Job == nil && !l.server.keeper.knows(head.Job)):
+	case control.Keep != nil && control.Keep.Job == nil && !l.server.keeper.knows(head.Job):
 		return // it is for the ps that was here before
 	case control.Assign != nil && (a == nil || a.run != head.Job),
 		control.Keep != nil && !l.server.keeper.knows(head.Job):

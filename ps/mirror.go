@@ -16,12 +16,10 @@ import (
 )
 
 const (
-	// mirrorEvery is the time between two versions that a ps which stands by is told of: what is computed again when it
-	// takes over. Where telling takes long it is mirrorShare times that.
+	// mirrorEvery is the time between two versions that are told: what is computed again when others go on with the job.
+	// Where telling takes long it is mirrorShare times that.
 	mirrorEvery = 100 * time.Millisecond
 	mirrorShare = 5
-	// mirrorAgain is how long a mirroring waits after an error.
-	mirrorAgain = time.Second
 	// mirrorValues is how many values are copied at once: with what optimizers keep of them, and keys, they fit the
 	// smallest payload that a ps may take.
 	mirrorValues = 1 << 15
@@ -30,10 +28,8 @@ const (
 )
 
 // mirroring tells others what the shards of a job here have: all of it first, and then again and again what has
-// changed since. All shards copy one version, at the same batch, as for a checkpoint. Training goes on meanwhile.
-//
-// A ps that stands by is told of versions that are chosen here. Where several stand by for each other the coordinator
-// names them, and those are told who keep shards.
+// changed since. All shards copy one version, which the coordinator names, at the same batch, as for a checkpoint.
+// Training goes on meanwhile.
 type mirroring struct {
 	a      *assignment
 	to     []mirrored
@@ -42,12 +38,9 @@ type mirroring struct {
 	wake   chan struct{} // of one: a shard has begun to copy
 	hurry  chan struct{} // of one: the next version is wanted at once, or another one
 	cancel context.CancelFunc
-	bytes  atomic.Uint64 // that were told
-	took   atomic.Int64  // of the last version, nanoseconds
-	last   atomic.Uint64 // the version from which on the other ps is to go on; 0: none
-	ending atomic.Bool   // somebody waits for that
-
-	named  bool                           // the coordinator names versions
+	bytes  atomic.Uint64                  // that were told
+	took   atomic.Int64                   // of the last version, nanoseconds
+	last   atomic.Uint64                  // the version that was told last; 0: none
 	wish   atomic.Pointer[state.CopyWish] // that it has named last; nil: none
 	missed atomic.Uint64                  // the last version that was to be told and was not
 }
@@ -63,10 +56,9 @@ var (
 	errMissed    = errors.New("a shard had begun a later batch")
 )
 
-// newMirroring begins to tell others of a job. named says that name says of which versions. Its goroutines end with
-// stop.
-func newMirroring(a *assignment, to []schema.Member, series uint32, named bool) *mirroring {
-	m := &mirroring{a: a, series: series, named: named, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
+// newMirroring begins to tell others of the versions of a job that name names. Its goroutines end with stop.
+func newMirroring(a *assignment, to []schema.Member, series uint32) *mirroring {
+	m := &mirroring{a: a, series: series, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
 	for _, member := range to {
 		m.to = append(m.to, mirrored{member, fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{},
 			Publish: func(at fabric.Subject, frame fabric.Payload) error { return m.conn.SendInPlace(at, frame) }})})
@@ -75,7 +67,7 @@ func newMirroring(a *assignment, to []schema.Member, series uint32, named bool) 
 	ctx, m.cancel = context.WithCancel(a.ctx)
 	a.asides.Go(func() {
 		if err := m.run(ctx); err != nil && ctx.Err() == nil {
-			a.server.log.Error("the ps that stands by is told nothing of the job", "job", a.manifest.Name, "err", err)
+			a.server.log.Error("nobody is told what the shards of the job have", "job", a.manifest.Name, "err", err)
 		}
 	})
 	return m
@@ -111,10 +103,6 @@ func (m *mirroring) run(ctx context.Context) (err error) {
 	for _, i := range m.a.own {
 		m.a.workers[i].mirror.Store(m)
 	}
-	if m.named {
-		m.tellNamed(ctx)
-		return nil
-	}
 	m.tell(ctx)
 	return nil
 }
@@ -128,7 +116,7 @@ func (m *mirroring) tick(ctx context.Context) {
 		case now := <-ticker.C:
 			for i := range m.to {
 				if err := m.to[i].outbox.Tick(now); err != nil {
-					m.a.server.log.Error("send to the ps that stands by", "job", m.a.manifest.Name, "err", err)
+					m.a.server.log.Error("send what shards have", "job", m.a.manifest.Name, "err", err)
 				}
 			}
 		case <-ctx.Done():
@@ -146,54 +134,13 @@ func (m *mirroring) acknowledged(outbox *fabric.Outbox, message fabric.Message) 
 		}
 	}
 	if err != nil {
-		m.a.server.log.Warn("ack of the ps that stands by", "job", m.a.manifest.Name, "err", err)
+		m.a.server.log.Warn("ack of what shards have", "job", m.a.manifest.Name, "err", err)
 	}
 	message.Release()
 }
 
-// tell tells of one version after the other, until ctx ends.
+// tell tells of the versions that are named, until ctx ends.
 func (m *mirroring) tell(ctx context.Context) {
-	var since schema.Version
-	for ctx.Err() == nil {
-		began := time.Now()
-		v, err := m.ask(ctx, since)
-		var sending time.Duration
-		if err == nil {
-			sending, err = m.sendAll(ctx, v, since)
-		}
-		pause := max(mirrorEvery-time.Since(began), mirrorShare*sending)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, errPreempted), errors.Is(err, errMissed):
-			pause = mirrorTick
-		case err != nil:
-			m.a.server.log.Warn("the ps that stands by is told later", "job", m.a.manifest.Name, "version", uint64(v),
-				"err", err)
-			pause = mirrorAgain
-		default:
-			m.a.server.log.Debug("version told", "job", m.a.manifest.Name, "version", uint64(v), "since", uint64(since),
-				"seconds", sending.Seconds(), "bytes", m.bytes.Load())
-			if since == 0 { // all of it, and not what is usual
-				pause = 0
-			}
-			since = v
-			m.took.Store(int64(sending))
-			if m.ending.Load() && m.last.Load() == 0 {
-				m.last.Store(uint64(v))
-				m.a.server.loop.tellSoon()
-			}
-		}
-		select {
-		case <-time.After(pause):
-		case <-m.hurry:
-		case <-ctx.Done():
-		}
-	}
-}
-
-// tellNamed tells of the versions that are named, until ctx ends.
-func (m *mirroring) tellNamed(ctx context.Context) {
 	for ctx.Err() == nil {
 		wish := m.wish.Load()
 		if wish != nil && uint64(wish.At) != m.last.Load() && uint64(wish.At) != m.missed.Load() {
@@ -211,7 +158,7 @@ func (m *mirroring) tellNamed(ctx context.Context) {
 				m.took.Store(int64(took))
 				m.last.Store(uint64(wish.At))
 			}
-			m.a.server.loop.tellSoon()
+			m.a.server.keeper.tellOf(m.a.run)
 		}
 		select {
 		case <-m.hurry:
@@ -237,12 +184,6 @@ func (m *mirroring) begun() (b schema.Batch) {
 	return b
 }
 
-// ask has all shards copy one version, the next that none of them has begun a batch on, and returns when all do.
-func (m *mirroring) ask(ctx context.Context, since schema.Version) (schema.Version, error) {
-	v := schema.Version(m.begun()) + 1
-	return v, m.copyAt(ctx, &state.CopyWish{At: v, Since: since, All: since == 0, BytesMax: state.CopyBytesMax})
-}
-
 // copyAt has all shards copy a version, and returns when all do, or when another version is named.
 func (m *mirroring) copyAt(ctx context.Context, wish *state.CopyWish) error {
 	for _, i := range m.a.own {
@@ -266,7 +207,7 @@ func (m *mirroring) copyAt(ctx context.Context, wish *state.CopyWish) error {
 		switch {
 		case copied:
 			return nil
-		case missed || m.named && m.wish.Load() != wish:
+		case missed || m.wish.Load() != wish:
 			return errMissed
 		}
 		select {
@@ -380,18 +321,4 @@ func (m *mirroring) sendFrame(ctx context.Context, f *schema.Frame, v schema.Ver
 		}
 	}
 	return nil
-}
-
-// handedOver reports whether the other ps has the version from which on it is to go on; has is what it has.
-func (m *mirroring) handedOver(has schema.Version) bool {
-	last := m.last.Load()
-	return last > 0 && uint64(has) >= last
-}
-
-// handOver has the other ps go on from the next version. It is told of that when last says so.
-func (m *mirroring) handOver() {
-	if m.ending.Swap(true) {
-		return
-	}
-	nudge(m.hurry)
 }

@@ -132,15 +132,8 @@ func (l *controlLoop) freeBytes(jobs []*assignment) int64 {
 	for _, a := range jobs {
 		free -= a.memory.Bytes()
 	}
-	if b := l.server.standby; b != nil {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		free -= b.promised()
-	}
-	if k := l.server.keeper; k != nil {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		free -= k.promised()
-	}
-	return free
+	k := l.server.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return free - k.promised()
 }

@@ -26,8 +26,7 @@ type saved struct {
 	since  uint64               // the first run of the name whose versions are its own
 	here   int                  // trainers that the run had in the end which it goes on from; 0: that is not known
 
-	kept     *keptVersion // that it begins with in place of resume, where all its shards are kept; else nil
-	standing *standing    // what it begins with in place of resume, where this ps stood by for it; else nil
+	kept *keptVersion // that it begins with in place of resume, where all its shards are kept; else nil
 }
 
 // find looks for the checkpoints of a job that this ps has acquired, on a goroutine of its own, and has it registered.
@@ -124,22 +123,8 @@ func (f *saved) policy(c *Config) *CheckpointPolicy {
 	return &CheckpointPolicy{Epoch: f.epoch, Every: c.Checkpoints.Every, Batches: schema.Version(c.Checkpoints.Batches)}
 }
 
-// standingID stands for the id of a checkpoint where a job goes on with what this ps has.
-const standingID = "standby"
-
-// doubt is how many trainers the run had which the job goes on from, where that may still go on; 0: it does not.
-func (f *saved) doubt() int {
-	if f.standing == nil || f.standing.ended {
-		return 0
-	}
-	return f.standing.trainers
-}
-
 // from is the version that the job begins with; nil: version 0.
 func (f *saved) from() *ResumeFrom {
-	if j := f.standing; j != nil {
-		return &ResumeFrom{ID: standingID, Version: j.state.Version(), LR: j.lr}
-	}
 	if k := f.kept; k != nil {
 		return &ResumeFrom{ID: k.id(), Version: k.version, LR: k.lr}
 	}
@@ -155,11 +140,6 @@ func (l *controlLoop) resumed(job *schema.Job, id string) (func(int) *shard.Resu
 	s := l.server
 	if id == "" {
 		return func(int) *shard.Resumed { return nil }, nil
-	}
-	if j := l.job(job.Name); id == standingID && j != nil && j.standing != nil {
-		state := j.standing.state
-		j.standing = nil
-		return state.Resumed, nil
 	}
 	at, err := checkpoint.ParseID(id)
 	if err != nil {

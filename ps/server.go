@@ -57,8 +57,8 @@ type Server struct {
 	control    *fabric.Control                          // where members, jobs and the other ps are heard of
 	posts      *sender                                  // to it
 	registry   *registry
-	standby    *standby         // nil: this ps stands by for nobody
-	keeper     *keeper          // nil: it keeps no shards
+	standby    *standby // nil: this ps stands by for nobody
+	keeper     *keeper
 	lease      time.Duration    // of our lease record
 	clock      func() time.Time // nil is time.Now
 	dialing    func(context.Context, int) error
@@ -138,9 +138,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	if config.Standby != "" {
 		s.standby = newStandby(s)
 	}
-	if config.StandbyPeers {
-		s.keeper = newKeeper(s)
-	}
+	s.keeper = newKeeper(s)
 	s.loop, s.reporter = newControlLoop(s), newReporter(s, &options)
 	s.reporter.start(s.running)
 	go s.loop.run(s.running)
@@ -396,9 +394,7 @@ func (s *Server) Close() {
 		if s.standby != nil {
 			s.standby.close()
 		}
-		if s.keeper != nil {
-			s.keeper.close()
-		}
+		s.keeper.close()
 		s.reporter.ended.Wait()
 		if s.Err() == nil {
 			s.state.Store(schema.ServerEnded)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -31,10 +32,10 @@ const (
 	cameWithin = 3 * time.Second
 )
 
-// standby follows another ps and has what the shards of its jobs have. When that ps has ended, the job goes on here
-// with the first trainer that comes, from the version that was told last. Where it is only out of reach it may be
-// there all the same: then more than half of the trainers have to come. Nobody counts twice, since a trainer is in one
-// run at a time; so no two ps go on with a job.
+// standby follows another ps, which has a registry of its own. That one tells which of its jobs are to be kept here
+// (schema.Keep), and the keeper has what their shards have. When that ps has ended, a job goes on here with the first
+// trainer that comes. Where it is only out of reach it may be there all the same: then more than half of the trainers
+// have to come. Nobody counts twice, since a trainer is in one run at a time; so no two ps go on with a job.
 //
 // Its methods are called by the control loop, by fabric's goroutines, and by its own, which end with the server.
 type standby struct {
@@ -45,9 +46,9 @@ type standby struct {
 	done   sync.WaitGroup
 	soon   chan struct{} // of one: something has changed that the other ps is to know
 
-	mu     sync.Mutex // a leaf, but for what state's tables do
+	mu     sync.Mutex // lock order: mu, then the keeper's
 	closed bool       // no goroutine begins any more
-	jobs   map[schema.JobName]*standing
+	jobs   map[schema.JobName]*followedJob
 	silent liveness.Silence        // the other ps, since it was heard
 	other  uint64                  // what it drew at its start; 0: it was never heard
 	there  map[schema.JobName]bool // jobs that the other ps has; nil: it has not said yet, though it is there
@@ -57,10 +58,21 @@ type standby struct {
 	refused string
 }
 
+// followedJob is a job of the other ps that can go on here. mu of the standby guards it.
+type followedJob struct {
+	run      schema.RunID
+	trainers int       // that train there
+	gone     string    // why the ps that has it is lost; empty: it is not
+	since    time.Time // then
+	ended    bool      // it is no more, and not only out of reach
+	came     map[schema.Member]time.Time
+	whole    bool // a version of all shards is here
+}
+
 // newStandby is for the ps that a server stands by for. Nothing is dialed yet.
 func newStandby(s *Server) *standby {
 	return &standby{server: s, url: s.config.Standby, drawn: s.registry.self.Incarnation,
-		jobs: map[schema.JobName]*standing{}, soon: make(chan struct{}, 1)}
+		jobs: map[schema.JobName]*followedJob{}, soon: make(chan struct{}, 1)}
 }
 
 // start connects to the ps that is stood by for, now, or later where it is not there yet. That it refuses is an error.
@@ -94,11 +106,7 @@ func (b *standby) connect(ctx context.Context) error {
 	b.conn, b.there = conn, nil
 	b.mu.Unlock()
 	control := fabric.Pattern(fabric.Any, string(schema.Coordinator), fabric.KindCtl, string(s.member), false)
-	state := fabric.Pattern(fabric.Any, fabric.Any, fabric.KindState, string(s.member), true)
-	if err = conn.Subscribe(control, b.hear); err == nil {
-		err = conn.Subscribe(state, b.take)
-	}
-	if err != nil {
+	if err = conn.Subscribe(control, b.hear); err != nil {
 		conn.Close()
 		return fmt.Errorf("stand by for the ps at %s: %w", fabric.WithoutUser(b.url), err)
 	}
@@ -142,11 +150,6 @@ func (b *standby) close() {
 	_ = b.conn.Flush(ctx) // it is missed soon if not
 	cancel()
 	b.conn.Close()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for name := range b.jobs {
-		b.drop(name)
-	}
 }
 
 // word is what all that is said to the other ps has in common.
@@ -160,13 +163,8 @@ func (b *standby) follow(ctx context.Context) {
 	defer ticker.Stop()
 	b.tellSoon()
 	var ticks liveness.Ticks
-	acks := time.NewTicker(fabric.AckDelayMax / 3)
-	defer acks.Stop()
 	for {
 		select {
-		case <-acks.C:
-			b.acknowledgeLate()
-			continue
 		case <-ticker.C:
 		case <-b.soon:
 		case <-ctx.Done():
@@ -184,15 +182,9 @@ func (b *standby) follow(ctx context.Context) {
 			if j.gone != "" && now.Sub(j.since) > resumeWindow {
 				b.server.log.Warn("nobody has come for a job", "job", name)
 				b.drop(name)
-				continue
-			}
-			if j.state != nil || j.failure != "" { // else it is being made
-				f.Jobs = append(f.Jobs, schema.Followed{Run: j.run, Series: j.series, Failure: j.failure,
-					Version: j.version()})
 			}
 		}
 		b.mu.Unlock()
-		f.Jobs = toldOf(f.Jobs)
 		b.say(f)
 	}
 }
@@ -202,14 +194,32 @@ func (b *standby) tellSoon() {
 	nudge(b.soon)
 }
 
-func (b *standby) say(f *schema.Follow) {
-	frame, err := schema.EncodeControl(schema.Head{}, schema.Control{Follow: f})
+func (b *standby) say(f *schema.Follow) { b.send(schema.TelemetryJob, 0, schema.Control{Follow: f}) }
+
+// send sends a control message to a coordinator of the other ps.
+func (b *standby) send(name schema.JobName, run schema.RunID, c schema.Control) {
+	frame, err := schema.EncodeControl(schema.Head{Job: run, Generation: generationFirst}, c)
 	if err != nil {
-		b.server.log.Error("encode follow", "err", err)
+		b.server.log.Error("encode control", "job", name, "message", c.Name(), "err", err)
 		return
 	}
-	at := fabric.At(string(schema.TelemetryJob), string(b.server.member), fabric.KindCtl, string(schema.Coordinator))
+	at := fabric.At(string(name), string(b.server.member), fabric.KindCtl, string(schema.Coordinator))
 	b.server.publish(b.conn, at, frame)
+}
+
+// sayKept tells the coordinator of a run what is kept of it here, and reports whether the other ps has the run.
+func (b *standby) sayKept(name schema.JobName, said *schema.Kept) bool {
+	if b == nil {
+		return false
+	}
+	b.mu.Lock()
+	j := b.jobs[name]
+	follows := j != nil && j.run == said.Run
+	b.mu.Unlock()
+	if follows {
+		b.send(name, said.Run, schema.Control{Kept: said})
+	}
+	return follows
 }
 
 // hear takes a word of the other ps.
@@ -236,8 +246,8 @@ func (b *standby) hear(m fabric.Message) {
 		b.turnedAway(c.Refused.Text)
 	case c.Heard != nil:
 		b.heard(c.Heard)
-	case c.Mirror != nil:
-		b.mirror(schema.JobName(subject.Job), view.Head().Job, c.Mirror)
+	case c.Keep != nil:
+		b.keep(schema.JobName(subject.Job), view.Head().Job, c.Keep)
 	}
 }
 
@@ -256,6 +266,7 @@ func (b *standby) heard(h *schema.Heard) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.silent.Begin(b.server.now())
+	before := b.other
 	b.refused, b.other = "", h.Incarnation
 	b.there = map[schema.JobName]bool{}
 	for _, name := range h.Jobs {
@@ -263,14 +274,11 @@ func (b *standby) heard(h *schema.Heard) {
 	}
 	for name, j := range b.jobs {
 		switch {
-		case j.other != h.Incarnation:
+		case before != 0 && before != h.Incarnation:
 			b.lose(name, j, "its ps was started anew", true)
 		case !b.there[name]:
 			b.server.log.Info("job has ended where it was", "job", name)
 			b.drop(name)
-		case !j.told && j.version() > 0 && slices.Contains(h.Told, name):
-			j.told = true
-			b.server.log.Info("standing by with all of a job", "job", name, "version", uint64(j.version()))
 		}
 	}
 }
@@ -331,4 +339,216 @@ func (b *standby) probe() {
 		case <-s.running.Done():
 		}
 	}
+}
+
+// keep takes it that the other ps has a job, which is to be kept here.
+func (b *standby) keep(name schema.JobName, run schema.RunID, told *schema.Keep) {
+	s := b.server
+	if told.Job != nil {
+		s.checkManifest(told.Job) // before the lock, for which the control loop waits; what it finds is remembered
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	j := b.jobs[name]
+	if b.isOver(name, run) || b.goesOn(j) && j.run != run { // whose trainers are on their way
+		return
+	}
+	if j == nil || j.run != run {
+		if told.Job == nil { // it was for the process before this one
+			return
+		}
+		b.drop(name)
+		j = &followedJob{run: run, came: map[schema.Member]time.Time{}}
+		b.jobs[name] = j
+	}
+	s.keeper.keep(name, run, told, nil)
+	j.trainers = told.Trainers
+	if j.gone != "" && !told.Last {
+		s.log.Info("ps is back", "job", name)
+		j.gone, j.ended = "", false
+		clear(j.came)
+	}
+	v, had := b.version(j), j.whole
+	if j.whole = v > 0; j.whole && !had {
+		s.log.Info("standing by with all of a job", "job", name, "version", uint64(v))
+	}
+	if told.Last {
+		b.lose(name, j, "its ps ends, and has handed it over", true)
+	}
+	s.loop.tellSoon() // which tells what is kept
+}
+
+// version is the one of a job that is whole here; 0: none is.
+func (b *standby) version(j *followedJob) schema.Version { return b.server.keeper.version(j.run) }
+
+// isOver reports whether this ps has gone on with a run. mu is held.
+func (b *standby) isOver(name schema.JobName, run schema.RunID) bool {
+	return slices.Contains(b.over, schema.OverRun{Job: name, Run: run})
+}
+
+// processEnded takes it that the process of a run's coordinator has ended, and reports whether the other ps had it.
+func (b *standby) processEnded(run schema.RunID) bool {
+	if b == nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name, j := range b.jobs {
+		if j.run == run {
+			b.lose(name, j, "its ps has ended", true)
+			return true
+		}
+	}
+	return false
+}
+
+// lose takes it that the ps is lost that has a job; ended says that it is no more. mu is held.
+func (b *standby) lose(name schema.JobName, j *followedJob, why string, ended bool) {
+	j.ended = j.ended || ended
+	if j.gone != "" {
+		return
+	}
+	j.gone, j.since = why, b.server.now()
+	b.server.keeper.ended(j.run, true)
+	b.server.log.Warn("the ps of a job is lost, its trainers are awaited here", "job", name, "why", why, "version",
+		uint64(b.version(j)))
+}
+
+// drop forgets a job. mu is held.
+func (b *standby) drop(name schema.JobName) {
+	if j := b.jobs[name]; j != nil {
+		b.server.keeper.forget(j.run)
+		delete(b.jobs, name)
+	}
+}
+
+// lost answers whether a run is over where it was, and goes on here.
+func (b *standby) lost(name schema.JobName, run schema.RunID) (answer schema.Lost) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	answer.Run = run
+	switch j := b.jobs[name]; {
+	case b.isOver(name, run):
+		answer.Lost, answer.Text = true, "it goes on here"
+	case j == nil || j.run != run:
+		answer.Text = "the run is not known here"
+	case j.gone != "" && b.version(j) > 0:
+		answer.Lost, answer.Text = true, j.gone
+	case j.gone != "":
+		answer.Text = j.gone + ", and not all of it had been told here"
+	}
+	return answer
+}
+
+// goesOn reports whether a job is to go on here: its ps is lost, and all of it is here. Its trainers are awaited for
+// resumeWindow. mu is held.
+func (b *standby) goesOn(j *followedJob) bool {
+	return j != nil && j.gone != "" && b.version(j) > 0 && b.server.now().Sub(j.since) < resumeWindow
+}
+
+// awaited are the jobs that are to go on here.
+func (b *standby) awaited() (all []schema.JobName) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name, j := range b.jobs {
+		if b.goesOn(j) {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// comes is told that a trainer wants to join a job that is stood by for. mine says that this is for the standby to
+// answer, and refused how; where it is nil the job is to go on here.
+func (b *standby) comes(name schema.JobName, from schema.Member, run schema.RunID) (mine bool,
+	refused *schema.Refused) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	j, now := b.jobs[name], b.server.now()
+	goesOn := b.goesOn(j)
+	switch {
+	case j == nil && b.there == nil:
+		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
+			"this ps stands by for the one at %s, and has to hear first which jobs are there", fabric.WithoutUser(b.url)))}
+	case !goesOn && b.there[name] && b.silent.For(now) < cutMax, j != nil && j.gone == "":
+		there := fabric.WithoutUser(b.url)
+		return true, &schema.Refused{Reason: schema.RefusedElsewhere, Field: "server", Have: there,
+			Text: schema.Clip(fmt.Sprintf("job %s is on the ps at %s, which this one stands by for", name, there))}
+	case run == 0 && j != nil && j.gone != "" && b.version(j) == 0 && now.Sub(j.since) < othersFirst:
+		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
+			"job %s was on the ps at %s, of which this one has nothing: %s. It may go on there first", name,
+			fabric.WithoutUser(b.url), j.gone))}
+	case !goesOn || run != 0 && run != j.run:
+		return false, nil
+	}
+	if run != 0 {
+		j.came[from] = now
+	}
+	here := 0
+	for who, at := range j.came {
+		if now.Sub(at) > cameWithin {
+			delete(j.came, who)
+		} else {
+			here++
+		}
+	}
+	few := !j.ended && 2*here <= j.trainers
+	if planted.Is(planted.GoOnWithMinority) {
+		few = here == 0
+	}
+	if few {
+		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
+			"%s. The job goes on here when more than half of its %d trainers have come, and %d have: %s", j.gone,
+			j.trainers, here, strings.Join(names(j.came), " ")))}
+	}
+	return true, nil
+}
+
+func names(came map[schema.Member]time.Time) (all []string) {
+	for who := range came {
+		all = append(all, string(who))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// lostRun is the run that a newcomer to a job goes on from, where the job is to go on here; 0: it is another job.
+func (b *standby) lostRun(job *schema.Job) schema.RunID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	j := b.jobs[job.Name]
+	if j == nil {
+		return 0
+	}
+	of := b.server.keeper.manifest(j.run)
+	if of == nil {
+		return 0
+	}
+	if field, have, want, differs := of.WithChunkBytes(job.ChunkBytes).Diff(job); differs {
+		b.server.log.Warn("job begins anew: its settings are others than those of the one that was stood by for", "job",
+			job.Name, "field", field, "have", have, "want", want)
+		return 0
+	}
+	return j.run
+}
+
+// takeOver takes it that a run of the other ps goes on here; ok is false where that has it again. doubt is how many
+// trainers it had, where the other ps is only out of reach and may go on with it: 0 is no doubt.
+func (b *standby) takeOver(name schema.JobName, run schema.RunID) (doubt int, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	j := b.jobs[name]
+	if j == nil || j.run != run || j.gone == "" {
+		return 0, false
+	}
+	delete(b.jobs, name)
+	if b.over = append(b.over, schema.OverRun{Job: name, Run: run}); len(b.over) > endedMax {
+		b.over = b.over[1:]
+	}
+	b.server.log.Info("job goes on here", "job", name, "version", uint64(b.version(j)), "why", j.gone)
+	if j.ended {
+		return 0, true
+	}
+	return j.trainers, true
 }

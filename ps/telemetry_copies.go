@@ -3,23 +3,9 @@ package ps
 import (
 	"maps"
 	"slices"
-	"time"
 
 	"gradbus/schema"
 )
-
-// notePeers notes what several ps keep of the job's shards.
-func (s *stoodBy) notePeers(now time.Time, k CopiesReport) {
-	s.known, s.peers, s.off, s.gone = true, true, k.Off, k.Missing
-	if s.gone != "" {
-		s.failure = ""
-	}
-	s.has(now, k.Version, k.Failure, k.Ready)
-	if s.version > 0 {
-		s.at = k.At
-	}
-	s.kept, s.bytes, s.took = k.Kept, k.Bytes, k.Took
-}
 
 // report is what a ps tells of the shards that it keeps for others; there says that the control server is.
 func (k *keeper) report(there bool) *schema.StandsByReport {
@@ -39,6 +25,16 @@ func (k *keeper) report(there bool) *schema.StandsByReport {
 		}
 	}
 	return p
+}
+
+// holds is what is kept of a run of a job.
+func (k *keeper) holds(name schema.JobName, run schema.RunID) schema.HeldReport {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if r := k.runs[run]; r != nil {
+		return k.held(r)
+	}
+	return schema.HeldReport{Job: name, RunID: run}
 }
 
 // held is what is kept of a run for others; of nobody where its shards have begun with it. mu is held.

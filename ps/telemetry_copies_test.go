@@ -66,7 +66,8 @@ func TestPeersOfAJob(t *testing.T) {
 	} {
 		at = at.Add(time.Second)
 		step.do()
-		s.notePeers(at, c.copiesReport(at))
+		s.peers = true
+		s.note(at, c.copiesReport(at), nil, "")
 		got := *s.report(at)
 		if !got.Peers || got.Server+got.URL != "" || (got.ToldMS > 0) != (got.Version > 0) {
 			t.Errorf("%s: %+v", step.name, got)
@@ -154,7 +155,7 @@ func peersAreTold(t *testing.T) {
 	b, lb := startWatched(t, peer)
 	first := told("who keeps shards", func(p *schema.StandbyReport) bool { return p.Ready && p.Bytes > 0 })
 	if !first.Peers || first.Version == 0 || first.ToldMS == 0 || first.Off+first.Failure != "" || first.UnreadyMS != 0 ||
-		len(first.Kept) != 2 || !slices.Equal(first.Kept[1].Of, []string{"a"}) || first.Kept[1].Version < first.Version {
+		len(first.Kept) != 1 || !slices.Equal(first.Kept[0].Of, []string{"a"}) || first.Kept[0].Version < first.Version {
 		t.Errorf("%+v", first)
 	}
 	told("a later version", func(p *schema.StandbyReport) bool {

@@ -25,48 +25,36 @@ type stoodBy struct {
 	batch schema.Version // that trainers have begun
 
 	peers bool                // several ps stand by for each other
-	kept  []schema.KeptReport // what each of them keeps
+	kept  []schema.KeptReport // what each ps keeps
 	took  time.Duration       // to tell them the last version
 
 	version schema.Version // that is whole there; 0: none
 	failure string         // why the job has none there; empty since it has one
-
-	mirroring *mirroring // the latest; nil before the first, and of peers
-	bytes     uint64     // that were told before that
+	bytes   uint64         // that were told
 }
 
-// noteStandby notes of all jobs what whoever stands by has of them.
+// noteStandby notes of all jobs what others keep of them.
 func (l *controlLoop) noteStandby(now time.Time) {
 	for _, j := range l.coordinated() {
-		s, a := &j.stoodBy, l.shardsOf(j)
-		if s.batch = schema.Version(j.coordinator.begun()); l.server.keeper != nil {
-			s.notePeers(now, j.coordinator.copiesReport(now))
-			continue
-		}
-		if a != nil && a.mirroring != nil && a.mirroring != s.mirroring {
-			if s.mirroring != nil {
-				s.bytes += s.mirroring.bytes.Load()
-			}
-			s.mirroring = a.mirroring
-		}
-		s.off, s.gone = l.notMirrored(j, a), l.gone
-		s.note(now, l.follower, j.run)
+		j.stoodBy.batch, j.stoodBy.peers = schema.Version(j.coordinator.begun()), l.server.config.StandbyPeers
+		j.stoodBy.note(now, j.coordinator.copiesReport(now), l.follower, l.gone)
 	}
 }
 
-// note notes what whoever stands by has of a run; by is nil where nobody does.
-func (s *stoodBy) note(now time.Time, by *follower, run schema.RunID) {
-	var said schema.Followed
-	ready := false
+// note notes what others keep of a job. by is whoever follows its ps: nil where nobody does, for the reason gone.
+func (s *stoodBy) note(now time.Time, k CopiesReport, by *follower, gone string) {
 	if by != s.by {
 		s.by, s.failure = by, ""
 	}
-	if by != nil {
-		said = by.jobs[run]
-		ready = by.stands(run) && !by.silent(now)
+	s.known = s.known || s.peers || by != nil || gone != "" || s.was
+	if s.off, s.gone = k.Off, gone; k.Missing != "" && (s.peers || by != nil) {
+		s.gone, s.failure = k.Missing, ""
 	}
-	s.known = s.known || by != nil || s.gone != "" || s.was
-	s.has(now, said.Version, said.Failure, ready)
+	s.has(now, k.Version, k.Failure, k.Ready && (s.peers || by != nil && !by.silent(now)))
+	if s.version > 0 {
+		s.at = k.At
+	}
+	s.kept, s.bytes, s.took = k.Kept, k.Bytes, k.Took
 }
 
 // has notes a version that is whole elsewhere; ready says that the job could go on with it.
@@ -104,16 +92,13 @@ func (s *stoodBy) report(now time.Time) *schema.StandbyReport {
 	if s.version > 0 {
 		p.ToldMS = s.at.UnixMilli()
 	}
-	if m := s.mirroring; m != nil {
-		p.Bytes += m.bytes.Load()
-		p.TookSeconds = schema.Real(time.Duration(m.took.Load()).Seconds())
+	if s.by != nil {
+		p.Server, p.URL = s.by.member.ServerID(), schema.Clip(fabric.WithoutUser(s.by.url))
 	}
 	switch {
-	case s.by != nil:
-		p.Server, p.URL = s.by.member.ServerID(), schema.Clip(fabric.WithoutUser(s.by.url))
 	case s.gone != "":
 		p.Failure = schema.ClipFailure(s.gone)
-	case !s.peers:
+	case !s.peers && s.by == nil:
 		p.Failure = "it has gone on here, and no ps stands by for this one"
 	}
 	if !s.since.IsZero() {
@@ -143,9 +128,9 @@ func (b *standby) report(now time.Time) *schema.StandsByReport {
 		if len(p.Jobs) == schema.TelemetryJobsMax {
 			break
 		}
-		j := b.jobs[name]
-		p.Jobs = append(p.Jobs, schema.HeldReport{Job: name, RunID: j.run, Version: j.version(), Failure: j.failure,
-			Lost: schema.ClipFailure(j.gone)})
+		h := b.server.keeper.holds(name, b.jobs[name].run)
+		h.Of, h.Lost = nil, schema.ClipFailure(b.jobs[name].gone)
+		p.Jobs = append(p.Jobs, h)
 	}
 	return p
 }

@@ -12,13 +12,16 @@ import (
 
 // What is told of a job that another ps stands by for, second by second.
 func TestStoodBy(t *testing.T) {
-	const run = schema.RunID(7)
+	var k CopiesReport
 	at := time.UnixMilli(1_700_000_000_000)
 	var s stoodBy
 	by := &follower{member: "p-b", host: "box", url: "nats://u:secret@10.0.0.2:4222"}
+	gone := ""
 	has := func(version schema.Version, failure string) { // what the other ps says
 		by.heard.Begin(at)
-		by.jobs = map[schema.RunID]schema.Followed{run: {Run: run, Version: version, Failure: failure}}
+		if k.Failure, k.Ready = failure, version > 0; version != k.Version {
+			k.Version, k.At = version, at
+		}
 	}
 	for _, step := range []struct {
 		name string
@@ -33,27 +36,27 @@ func TestStoodBy(t *testing.T) {
 		{"trainers are past it", func() { s.batch = 4; has(3, "") }, schema.StandbyReport{Ready: true, Version: 3}},
 		{"still", func() { s.batch = 9; has(3, "") }, schema.StandbyReport{Ready: true, Version: 3, LateMS: 1000}},
 		{"they are past the next one, too", func() { has(8, "") }, schema.StandbyReport{Ready: true, Version: 8}},
-		{"nobody can stand by", func() { s.off = "why"; has(8, "") }, schema.StandbyReport{Off: "why", Version: 8}},
-		{"somebody can", func() { s.off = ""; has(9, "") }, schema.StandbyReport{Ready: true, Version: 9}},
+		{"nobody can stand by", func() { k.Off = "why"; has(8, "") }, schema.StandbyReport{Off: "why", Version: 8}},
+		{"somebody can", func() { k.Off = ""; has(9, "") }, schema.StandbyReport{Ready: true, Version: 9}},
 		{"it is silent", func() {}, schema.StandbyReport{Ready: true, Version: 9}},
 		{"for too long", func() {}, schema.StandbyReport{Version: 9}},
 		{"and is back", func() { has(9, "") }, schema.StandbyReport{Ready: true, Version: 9}},
-		{"it is gone", func() { by, s.gone = nil, "ps b on box has left" },
+		{"it is gone", func() { by, gone, k = nil, "ps b on box has left", CopiesReport{} },
 			schema.StandbyReport{Failure: "ps b on box has left"}},
 		{"still", func() {}, schema.StandbyReport{Failure: "ps b on box has left", UnreadyMS: 1000}},
-		{"another one is told all", func() { by, s.gone = &follower{member: "p-c", url: "nats://c"}, ""; has(0, "") },
+		{"another one is told all", func() { by, gone = &follower{member: "p-c", url: "nats://c"}, ""; has(0, "") },
 			schema.StandbyReport{UnreadyMS: 2000}},
 		{"and has it", func() { has(12, "") }, schema.StandbyReport{Ready: true, Version: 12}},
 	} {
 		at = at.Add(time.Second)
 		step.do()
-		s.note(at, by, run)
+		s.note(at, k, by, gone)
 		got := *s.report(at)
 		if by != nil && got.Server != by.member.ServerID() || by == nil && got.Server+got.URL != "" ||
 			strings.Contains(got.URL, "secret") || (got.ToldMS > 0) != (got.Version > 0) {
 			t.Errorf("%s: %+v", step.name, got)
 		}
-		if got.Server, got.URL, got.ToldMS = "", "", 0; !reflect.DeepEqual(got, step.want) {
+		if got.Server, got.URL, got.ToldMS, got.Kept = "", "", 0, nil; !reflect.DeepEqual(got, step.want) {
 			t.Errorf("%s: %+v, want %+v", step.name, got, step.want)
 		}
 	}
@@ -61,7 +64,7 @@ func TestStoodBy(t *testing.T) {
 		t.Errorf("nobody has ever stood by, and it is told: %+v", p)
 	}
 	s = stoodBy{was: true}
-	s.note(at, nil, run)
+	s.note(at, CopiesReport{}, nil, "")
 	p := s.report(at.Add(time.Second))
 	if p == nil || p.UnreadyMS != 1000 || !strings.Contains(p.Failure, "gone on here") {
 		t.Errorf("a job that has gone on here, where nobody stands by: %+v", p)
@@ -94,7 +97,7 @@ func TestStandbyIsTold(t *testing.T) {
 	})
 
 	b, lb := startWatched(t, Config{Shards: 1, ID: "b", Standby: s.URL()})
-	first := told("who stands by", func(p *schema.StandbyReport) bool { return p.Ready && p.TookSeconds > 0 })
+	first := told("who stands by", func(p *schema.StandbyReport) bool { return p.Ready && p.Bytes > 0 })
 	if first.Server != "b" || first.URL != b.URL() || first.Version == 0 || first.ToldMS == 0 || first.Bytes == 0 ||
 		first.Off+first.Failure != "" || first.UnreadyMS != 0 {
 		t.Errorf("%+v", first)

@@ -33,7 +33,6 @@ type Control struct {
 
 	Follow  *Follow  `json:"follow,omitempty"`
 	Heard   *Heard   `json:"heard,omitempty"`
-	Mirror  *Mirror  `json:"mirror,omitempty"`
 	Standby *Standby `json:"standby,omitempty"`
 	AskLost *AskLost `json:"ask_lost,omitempty"`
 	Lost    *Lost    `json:"lost,omitempty"`
@@ -305,15 +304,13 @@ type Release struct {
 	Back bool `json:"back,omitempty"`
 }
 
-// Follow asks a ps, some times a second, to be told what its shards have, so that the sender can go on with its jobs.
+// Follow asks a ps, some times a second, to have the sender keep what its shards have (Keep), and go on with its jobs.
 // It goes to the coordinator of TelemetryJob.
 type Follow struct {
 	URL string `json:"url" check:"url"` // where trainers find the sender
 	// Incarnation was drawn when the sender was started.
 	Incarnation uint64 `json:"incarnation,string"`
 	Host        string `json:"host"` // host name and process id, for messages to people
-	// Jobs are what the sender has of each.
-	Jobs []Followed `json:"jobs,omitempty" check:"jobs"`
 	// Over are runs with which the sender has gone on, so that they are over where it found them.
 	Over []OverRun `json:"over,omitempty" check:"jobs"`
 	// Leaving is the sender's last word.
@@ -329,39 +326,12 @@ type Heard struct {
 	Incarnation uint64 `json:"incarnation,string"`
 	// Jobs are those that are there, or whose trainers are awaited there.
 	Jobs []JobName `json:"jobs" check:"jobs"`
-	// Told are those of whose trainers each was told that the ps which asks has all of the job: it goes on there.
-	Told []JobName `json:"told,omitempty" check:"jobs"`
 }
 
 // OverRun is a run of a job that is over.
 type OverRun struct {
 	Job JobName `json:"job"`
 	Run RunID   `json:"run_id,string"`
-}
-
-// Followed is what a ps that stands by has of a job.
-type Followed struct {
-	Run     RunID   `json:"run_id,string"`
-	Series  uint32  `json:"series"`                            // of Mirror
-	Version Version `json:"version"`                           // that it has whole; 0: none
-	Failure string  `json:"failure,omitempty" check:"failure"` // why it has none, and will have none; at most FailureBytesMax
-}
-
-// Mirror tells a ps that stands by of a job, and is repeated each second. Frames of kind state follow.
-type Mirror struct {
-	Job    *Job   `json:"job"`
-	Shards int    `json:"shards" check:"shards"` // that have it, each of which sends a series of frames
-	Series uint32 `json:"series"`                // of these frames, their generation: what is of another is of an earlier attempt
-	// Incarnation was drawn when the sender was started.
-	Incarnation uint64 `json:"incarnation,string"`
-	// Process is the process of the sender, so that its end is seen on the same machine.
-	Process string `json:"process,omitempty"`
-	// Trainers is how many train, of whom more than half have to come where the sender is only out of reach.
-	Trainers int `json:"trainers" check:"lanes"`
-	// LR is every change of the learning rates that is decided.
-	LR []LRChange `json:"lr,omitempty" check:"changes"`
-	// Last says that the sender ends, and that the job is to go on at once.
-	Last bool `json:"last,omitempty"`
 }
 
 // Standby tells trainers, each second, where the job goes on when its ps is lost.
@@ -386,10 +356,11 @@ type Lost struct {
 type Keep struct {
 	Job    *Job   `json:"job,omitempty"`         // nil where the ps has answered of this series
 	Serial int    `json:"serial" check:"serial"` // rises with every change; a ps ignores older ones
-	Series uint32 `json:"series"`                // of the frames that tell what shards have: see Mirror
+	Series uint32 `json:"series"`                // of the frames that tell what shards have, their generation: what is of another is of an earlier attempt
 	Shards int    `json:"shards" check:"shards"` // of the job
-	// From are the ps whose shards it keeps, itself among them where it has any.
-	From []DataServer `json:"from" check:"shards"`
+	// From are the ps whose shards it keeps, itself among them where it has some of several; none: it only tells what
+	// its own have.
+	From []DataServer `json:"from,omitempty" check:"shards"`
 	// To are the ps that keep its own shards.
 	To []Member `json:"to,omitempty" check:"shards"`
 	// At is the version to tell next; 0: none yet. Since is the one after which changes are told; 0: all is.
@@ -405,6 +376,10 @@ type Keep struct {
 	// drew at its start.
 	Process     string `json:"process,omitempty"`
 	Incarnation uint64 `json:"incarnation,omitempty,string"`
+	// Trainers is how many train. In a pair more than half of them have to come where the sender is only out of reach.
+	Trainers int `json:"trainers,omitempty" check:"lanes"`
+	// Last says that the sender ends, and that the job is to go on at once, from Whole.
+	Last bool `json:"last,omitempty"`
 }
 
 // KeptRunsMax bounds the runs in Keep and Kept.

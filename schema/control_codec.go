@@ -49,10 +49,6 @@ func (c Control) clipped() Control {
 		m := *c.Failed
 		m.Text = Clip(m.Text)
 		c.Failed = &m
-	case c.Mirror != nil:
-		m := *c.Mirror
-		m.Job = m.Job.normal()
-		c.Mirror = &m
 	case c.Keep != nil && c.Keep.Job != nil:
 		m := *c.Keep
 		m.Job = m.Job.normal()
@@ -143,21 +139,12 @@ func (c Control) check() error {
 		return checkScale(c.ScaleLR.Scale)
 	case c.LR != nil:
 		return checkLR(c.LR.Changes)
-	case c.Mirror != nil:
-		return c.Mirror.check()
 	case c.Keep != nil:
 		return c.Keep.check()
 	case c.Kept != nil:
 		return c.Kept.check()
 	}
 	return nil
-}
-
-func (m *Mirror) check() error {
-	if m.Job == nil || m.Shards < 1 {
-		return fmt.Errorf("%d shards: want the manifest and at least 1", m.Shards)
-	}
-	return checkLR(m.LR)
 }
 
 func (j *Joined) check() error {

@@ -47,8 +47,10 @@ func (k *Keep) check() error {
 		all = append(all, from.Shards...)
 	}
 	slices.Sort(all)
-	if err := checkKept(all, k.Shards); err != nil {
-		return err
+	if len(all) > 0 || len(k.To) == 0 {
+		if err := checkKept(all, k.Shards); err != nil {
+			return err
+		}
 	}
 	return checkLR(k.LR)
 }
@@ -62,8 +64,12 @@ func (k *Kept) check() error {
 	case k.Shards < 1:
 		return fmt.Errorf("%d shards: want at least 1", k.Shards)
 	}
-	if err := checkKept(k.Own, k.Shards); err != nil {
-		return err
+	if len(k.Own) > 0 {
+		if err := checkKept(k.Own, k.Shards); err != nil {
+			return err
+		}
+	} else if k.Version > 0 || k.Next > 0 {
+		return fmt.Errorf("versions %d and %d of no shards: want none", k.Version, k.Next)
 	}
 	return checkLR(k.LR)
 }

@@ -62,7 +62,7 @@ func outlive(t *testing.T, config Config, job *schema.Job, batches uint64, end f
 	return o
 }
 
-// A ps ends, with a word or without, and whoever stands by goes on with its job, on other numbers of shards: the
+// A ps ends, with a word or without, and whoever stands by goes on with its job: the
 // weights are those of a job in which nothing has happened, and nothing is on any disk.
 func TestStandbyGoesOnWithTheJob(t *testing.T) {
 	testkit.Beside(t)

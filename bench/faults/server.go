@@ -117,11 +117,9 @@ func (b *bench) told(number int, line string) {
 	case strings.Contains(line, "standing by with all shards of the job"):
 		b.kept = true
 	case strings.Contains(line, "keeping shards of a job"):
-		b.kept = false
+		b.kept, b.whole[number] = false, false
 	case strings.Contains(line, "standing by with all of a job"):
 		b.whole[number] = true
-	case strings.Contains(line, "standing by for a job"):
-		b.whole[number] = false
 	case strings.Contains(line, "job registered"):
 		b.serving, b.whole[number], b.kept = number, false, false
 	}
