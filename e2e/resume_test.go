@@ -130,7 +130,7 @@ func TestKilledAndStoodByFor(t *testing.T) {
 	flags := []string{"movielens", "--input", "synthetic", "--epochs", "1500", "--optimizer", "adam", "--lr", "0.001"}
 	quiet := start(t, "trainer", append(flags, "--local", "--json")...)
 	first, at := server(t)
-	second, other := server(t, "--standby", at)
+	second, other := server(t, "--replicas", "1", "--peer", at)
 	trainers := make([]*process, 3)
 	for i := range trainers {
 		trainers[i] = start(t, "trainer", append(flags, "--server", at, "--trainers", "3", "--json")...)
@@ -139,7 +139,7 @@ func TestKilledAndStoodByFor(t *testing.T) {
 	first.signal(t, syscall.SIGKILL)
 	first.status(t)
 	second.says(t, "job goes on here")
-	first, _ = server(t, "--listen", strings.TrimPrefix(at, "nats://"), "--standby", other)
+	first, _ = server(t, "--listen", strings.TrimPrefix(at, "nats://"), "--replicas", "1", "--peer", other)
 	first.says(t, "standing by with all of a job")
 	drained := start(t, "ps", "drain", "--server", other)
 	drained.succeeds(t)

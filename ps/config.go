@@ -61,13 +61,12 @@ type Config struct {
 	// every address, it is by default the one by which this machine reaches NATS, or others.
 	Advertise string
 
-	// Standby (standby) is the address of another ps, which has its own control server. This one stands by for it: it has
-	// what the shards of its jobs have, and goes on with them when that ps is lost. Empty means for nobody.
-	Standby string
-
-	// StandbyPeers (standby_peers) has all ps that share a control server, and say so, stand by for each other: each keeps
-	// what its shards of jobs have, and what those of another one have. Used with NATS or ControlToken.
-	StandbyPeers bool
+	// Replicas (replicas) is how many copies of shards of jobs other ps keep, 0 or 1, for which this one keeps theirs. The
+	// others are those at NATS that have it, too, or Peer.
+	Replicas int
+	// Peer (peer) is the address of exactly one other ps, which has a registry of its own. This one keeps what the shards
+	// of its jobs have, and goes on with them when that ps is lost. Used with Replicas 1, and without NATS.
+	Peer string
 
 	// Deadline (deadline) is how long a trainer may be silent before it counts as lost: 1 s to 1 h. 0 means 30 s. A live
 	// trainer that keeps a batch waiting is given up after the same time if others can compute its lanes.
@@ -215,6 +214,9 @@ func set[T comparable](field *T, value T) {
 	}
 }
 
+// grouped reports that replicas are kept among the ps of one NATS server.
+func (c *Config) grouped() bool { return c.Replicas > 0 && c.Peer == "" }
+
 // Validate lists everything that is wrong, in one line: each field, its value and what would be right.
 func (c Config) Validate() error {
 	c = c.withDefaults()
@@ -238,14 +240,14 @@ func (c Config) Validate() error {
 		"control_token: it is also the token, which every trainer knows: want another")
 	check(c.ID == "" || len(c.ID) <= schema.ServerIDBytesMax && schema.CheckName("id", c.ID) == nil,
 		"id %q: want 1 to %d of a-z, 0-9 and -", c.ID, schema.ServerIDBytesMax)
-	check(c.NATS != "" || c.NATSCredsFile == "" && (c.Standby != "" || c.NATSTLS == nil),
-		"nats_creds, nats_tls: want them only with nats, the address that they are for, or the last with standby")
-	check(c.NATS == "" || c.Standby == "",
-		"standby %s: want it without nats: who stands by has a control server of its own", fabric.WithoutUser(c.Standby))
-	check(!c.StandbyPeers || c.NATS != "" || c.ControlToken != "",
-		"standby_peers: want it with nats, or with control_token, by which other ps are there")
-	check(!c.StandbyPeers || c.Standby == "", "standby_peers: want it without standby %s",
-		fabric.WithoutUser(c.Standby))
+	check(c.NATS != "" || c.NATSCredsFile == "" && (c.Peer != "" || c.NATSTLS == nil),
+		"nats_creds, nats_tls: want them only with nats, the address that they are for, or the last with peer")
+	check(c.NATS == "" || c.Peer == "",
+		"peer %s: want it without nats: each of a pair has a registry of its own", fabric.WithoutUser(c.Peer))
+	check(c.Replicas == 0 || c.Replicas == 1, "replicas %d: want 0 or 1", c.Replicas)
+	check(c.Replicas == 0 || c.NATS != "" || c.Peer != "",
+		"replicas %d: want it with nats, a NATS server of several ps, or with peer, the address of one other ps", c.Replicas)
+	check(c.Peer == "" || c.Replicas == 1, "peer %s: want replicas 1 with it", fabric.WithoutUser(c.Peer))
 	if c.Advertise != "" {
 		host, port, err := net.SplitHostPort(c.Advertise)
 		number, errPort := strconv.Atoi(port)

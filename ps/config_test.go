@@ -73,6 +73,27 @@ func TestListeningBeyondLoopback(t *testing.T) {
 	}
 }
 
+// Replicas need to know where they are: in a pair, or among the ps of a NATS server of its own.
+func TestWhereReplicasAre(t *testing.T) {
+	const at, control = "nats://10.0.0.2:4222", "0123456789abcdef"
+	for _, c := range []struct {
+		config Config
+		wrong  string
+	}{
+		{Config{Replicas: 1, Peer: at}, ""},
+		{Config{Replicas: 1, NATS: at}, ""},
+		{Config{Replicas: 1}, "want it with nats"},
+		{Config{Replicas: 1, ControlToken: control}, "want it with nats"},
+		{Config{Replicas: 2, NATS: at}, "replicas 2: want 0 or 1"},
+		{Config{Peer: at}, "want replicas 1 with it"},
+		{Config{Replicas: 1, Peer: at, NATS: at}, "want it without nats"},
+	} {
+		if err := c.config.Validate(); (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+			t.Errorf("%+v: %v, want %q", c.config, err, c.wrong)
+		}
+	}
+}
+
 func TestJobBytes(t *testing.T) {
 	job := shardtest.SmallJob("bytes", 2, 2)
 	job.Parameters, job.Tables = job.Parameters[1:], job.Tables[:1] // 3 values; 400 rows of 5

@@ -197,11 +197,11 @@ func (c *Coordinator) tooFew() string {
 		if len(c.copies.peers) > 1 {
 			return "" // soon
 		}
-		return fmt.Sprintf("ps %s alone is there with --standby-peers", c.config.ShardServers[0].Server.ID)
+		return fmt.Sprintf("ps %s alone is there with --replicas 1", c.config.ShardServers[0].Server.ID)
 	case 1:
-		return fmt.Sprintf("ps %s, which has shards of it, is not there with --standby-peers", not[0])
+		return fmt.Sprintf("ps %s, which has shards of it, is not there with --replicas 1", not[0])
 	}
-	return fmt.Sprintf("ps %s, which have shards of it, are not there with --standby-peers", strings.Join(not, ", "))
+	return fmt.Sprintf("ps %s, which have shards of it, are not there with --replicas 1", strings.Join(not, ", "))
 }
 
 // tellKeep tells all who keep shards what is to be.

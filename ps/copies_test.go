@@ -216,7 +216,7 @@ func TestKeptID(t *testing.T) {
 // What a ps has announced whose process was seen to end holds no more.
 func TestWhoHasEndedIsNotAnnounced(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
-	s := mustStartFor(t, Config{NATS: control.URL(), ID: "a", StandbyPeers: true}, longLease)
+	s := mustStartFor(t, Config{NATS: control.URL(), ID: "a", Replicas: 1}, longLease)
 	servers, _ := buckets(t, control.URL(), longLease)
 	value, err := json.Marshal(leaseRecord{ID: "b", Incarnation: 9, URL: "nats://b:1", Shards: 1})
 	must(t, err)

@@ -113,7 +113,7 @@ func TestNothingDurableIsTold(t *testing.T) {
 func TestJobsThatRestartSayWhatTheyLack(t *testing.T) {
 	t.Parallel()
 	log := &testkit.Text{}
-	s, err := Start(context.Background(), Config{Shards: 1, StandbyPeers: true, ControlToken: "the-token-of-peers"},
+	s, err := Start(context.Background(), Config{Shards: 1, Replicas: 1, NATS: startControl(t, fabric.ServerConfig{}).URL()},
 		Options{Log: slog.New(slog.NewTextHandler(log, nil))})
 	must(t, err)
 	t.Cleanup(s.Close)

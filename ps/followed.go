@@ -161,7 +161,7 @@ func (l *controlLoop) stands(j *job) bool {
 // keepers are the ps that may keep what shards have, of those that are announced: those that say so, or this one with
 // the one that follows it.
 func (l *controlLoop) keepers(servers []leaseRecord) []leaseRecord {
-	if l.server.config.StandbyPeers {
+	if l.server.config.grouped() {
 		return servers
 	}
 	if l.follower == nil {

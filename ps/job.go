@@ -49,7 +49,7 @@ func (j *job) place(s *Server, c acquisition, found *saved, fitted *schema.Job, 
 		Deadline: s.config.Deadline, StallTimeout: s.config.StallTimeout, StartTimeout: s.config.StartTimeout,
 		WindowBytes: window, Checkpoints: found.policy(&s.config),
 		Resume: found.from(), Returning: found.back, Doubt: doubt,
-		Copies: s.config.StandbyPeers, Process: s.process, Incarnation: s.registry.self.Incarnation,
+		Copies: s.config.grouped(), Process: s.process, Incarnation: s.registry.self.Incarnation,
 		Here: found.here, Places: c.left.places, Cramped: c.left.cramped}
 	if s.standby != nil && found.kept != nil && doubt == 0 {
 		config.ReturnWithin = returnSoonMax

@@ -188,7 +188,7 @@ func (l *controlLoop) register(f *foundJob) {
 	j.place(l.server, c, &f.saved, fitted, l.window(fitted, l.shardsHere(&c), l.held()), doubt)
 	l.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers",
 		c.job.Trainers, "shards", j.coordinator.shards, "servers", len(c.servers))
-	if err := checkMirror(j.manifest); err != nil && (l.server.config.StandbyPeers || l.follower != nil) {
+	if err := checkMirror(j.manifest); err != nil && (l.server.config.grouped() || l.follower != nil) {
 		l.server.log.Warn("no replica of the job is kept", "job", name, "err", err)
 	}
 	l.carryOut(j, j.coordinator.Assign(time.Now()))

@@ -210,7 +210,7 @@ func (k *keeper) listen(ctx context.Context, r *keptRun, t *teller) error {
 	if t.server.ID == s.ID() {
 		config.Server = s.nats
 	} else if byControl {
-		config.URL = cmp.Or(s.config.NATS, s.config.Standby)
+		config.URL = cmp.Or(s.config.NATS, s.config.Peer)
 	}
 	conn, err := fabric.Dial(ctx, renewing(config, func() (string, *tls.Config) {
 		c := s.trust.Load()

@@ -69,7 +69,7 @@ func parseKept(id string) (run schema.RunID, v schema.Version, ok bool) {
 // they keep of it.
 func (l *controlLoop) acquireJob(j *job, q acquireRequest) {
 	k, name := l.server.keeper, q.job.Name
-	if !l.server.config.StandbyPeers && l.server.standby == nil || q.back == 0 || !q.resume {
+	if l.server.config.Replicas == 0 || q.back == 0 || !q.resume {
 		l.acquireNow(j, q)
 		return
 	}

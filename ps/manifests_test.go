@@ -193,7 +193,7 @@ func lateLoopLosesNobody(t *testing.T) {
 		}})
 	must(t, err)
 	t.Cleanup(s.Close)
-	startServer(t, Config{ID: "b", Standby: s.URL()})
+	startServer(t, Config{ID: "b", Replicas: 1, Peer: s.URL()})
 	p := shardtest.New(t, shardtest.SmallJob("goes-on", 1, 2))
 	all, _ := gatherBeating(t, s, p, "j-a")
 	eventually(t, "a ps stands by", func() bool { return strings.Contains(log.String(), "a ps stands by") })

@@ -28,6 +28,7 @@ type miniTrainer struct {
 	t      testing.TB
 	p      *shardtest.Problem
 	conn   *fabric.Conn
+	ctl    *fabric.Conn // to the control server: conn, unless that is a NATS server of several ps
 	joiner string
 	mail   chan *schema.View // control and refusals
 	data   chan *schema.View // means and rows
@@ -45,8 +46,14 @@ func newMiniTrainer(t testing.TB, s *Server, p *shardtest.Problem, joiner string
 	config := fabric.Config{URL: s.URL(), Bus: s.bus, Name: name, Token: s.config.Token, TLS: s.config.PeerTLS}
 	conn, err := fabric.Dial(context.Background(), config)
 	must(t, err)
-	m.conn = conn
+	m.conn, m.ctl = conn, conn
 	t.Cleanup(conn.Close)
+	if s.config.NATS != "" {
+		config.URL, config.TLS = s.config.NATS, s.config.NATSTLS
+		m.ctl, err = fabric.Dial(context.Background(), config)
+		must(t, err)
+		t.Cleanup(m.ctl.Close)
+	}
 	m.listen(joiner)
 	m.listen(string(schema.All))
 	return m
@@ -54,8 +61,8 @@ func newMiniTrainer(t testing.TB, s *Server, p *shardtest.Problem, joiner string
 
 func (m *miniTrainer) listen(name string) {
 	m.t.Helper()
-	for _, pattern := range fabric.ListenAt(string(m.p.Job.Name), name) {
-		must(m.t, m.conn.Subscribe(pattern, func(msg fabric.Message) {
+	hear := func(conn *fabric.Conn, pattern string) {
+		must(m.t, conn.Subscribe(pattern, func(msg fabric.Message) {
 			if at, err := msg.Parse(); err != nil || at.From != string(schema.Coordinator) && !strings.HasPrefix(at.From, "s") {
 				return // what other trainers say is not for it
 			}
@@ -72,6 +79,11 @@ func (m *miniTrainer) listen(name string) {
 			}
 		}))
 	}
+	for _, pattern := range fabric.ListenAt(string(m.p.Job.Name), name) {
+		if hear(m.conn, pattern); m.ctl != m.conn {
+			hear(m.ctl, pattern)
+		}
+	}
 }
 
 func (m *miniTrainer) control(c schema.Control) {
@@ -82,7 +94,7 @@ func (m *miniTrainer) control(c schema.Control) {
 	}
 	frame, err := schema.EncodeControl(head, c)
 	must(m.t, err)
-	must(m.t, m.conn.Publish(fabric.At(string(m.p.Job.Name), from, fabric.KindCtl, string(schema.Coordinator)).String(),
+	must(m.t, m.ctl.Publish(fabric.At(string(m.p.Job.Name), from, fabric.KindCtl, string(schema.Coordinator)).String(),
 		frame))
 }
 
@@ -162,7 +174,7 @@ func (m *miniTrainer) control2(c schema.Control) {
 	frame, err := schema.EncodeControl(schema.Head{}, c)
 	must(m.t, err)
 	must(m.t,
-		m.conn.Publish(fabric.At(string(m.p.Job.Name), m.joiner, fabric.KindCtl, string(schema.Coordinator)).String(), frame))
+		m.ctl.Publish(fabric.At(string(m.p.Job.Name), m.joiner, fabric.KindCtl, string(schema.Coordinator)).String(), frame))
 }
 
 func (m *miniTrainer) member() string { return string(m.joined.Member) }

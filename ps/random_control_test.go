@@ -146,12 +146,12 @@ func (r *randomControls) message(t testing.TB, i int) fabric.Message {
 func TestRandomControlMessages(t *testing.T) {
 	const seed, rounds = 5, 300
 	t.Logf("seed %d", seed)
-	peer := Config{ID: "a", StandbyPeers: true, ControlToken: "the-token-of-peers"}
+	peer := Config{ID: "a", Replicas: 1, NATS: startControl(t, fabric.ServerConfig{}).URL()}
 	s := startServer(t, peer)
 	m := gather(t, s, shardtest.New(t, shardtest.SmallJob("here", 1, 3)), "j-a")[0]
-	peer.ID, peer.NATS = "b", s.URL()
+	peer.ID = "b"
 	b := startServer(t, peer)
-	by := startServer(t, Config{ID: "c", Standby: startServer(t, Config{ID: "d"}).URL()})
+	by := startServer(t, Config{ID: "c", Replicas: 1, Peer: startServer(t, Config{ID: "d"}).URL()})
 	elsewhere := shardtest.SmallJob("elsewhere", 1, 3)
 	record(t, s.registry.jobs, 7, elsewhere, schema.DataServer{ID: "b", Shards: []int{0, 1}})
 	assign, err := schema.EncodeControl(schema.Head{Job: 7, Generation: 1}, schema.Control{Assign: &schema.Assign{

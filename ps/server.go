@@ -135,7 +135,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	s.running, s.end = context.WithCancelCause(ctx)
 	s.links = newLinks(s.running, s.dialLink)
 	s.posts = newSender(func(at fabric.Subject, frame []byte) { s.publish(s.control, at, frame) }, &s.counters.dropped)
-	if config.Standby != "" {
+	if config.Peer != "" {
 		s.standby = newStandby(s)
 	}
 	s.keeper = newKeeper(s)
@@ -160,6 +160,9 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	log := s.log.With("server", s.registry.self.ID, "url", s.nats.URL())
 	if at := s.registry.self.URL; at != "" { // to others, who find this ps by the registry
 		log = log.With("announced", at)
+	}
+	if config.ControlToken != "" && s.embedsControl() {
+		log.Info("jobs with shards on several ps have no replicas", "want", "--nats with the address of an external NATS server")
 	}
 	log.Info("server ready", "shards", config.Shards, "backend", cuda.Describe(s.backend), "memory_bytes_max",
 		config.MemoryBytesMax)
@@ -220,7 +223,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		return err
 	}
 	self := leaseRecord{ID: id, Incarnation: uint64(incarnation), URL: s.advertised(), Shards: s.config.Shards,
-		Host: process.HostAndID(), Stands: s.config.StandbyPeers, Process: s.process, Fingerprint: schema.Fingerprint}
+		Host: process.HostAndID(), Stands: s.config.grouped(), Process: s.process, Fingerprint: schema.Fingerprint}
 	s.registry = newRegistry(s.control, self, s.lease, s.freeBytes.Load, s.runHere, s.log)
 	s.registry.back = s.cameBack
 	s.registry.now = s.now

@@ -71,7 +71,7 @@ type followedJob struct {
 
 // newStandby is for the ps that a server stands by for. Nothing is dialed yet.
 func newStandby(s *Server) *standby {
-	return &standby{server: s, url: s.config.Standby, drawn: s.registry.self.Incarnation,
+	return &standby{server: s, url: s.config.Peer, drawn: s.registry.self.Incarnation,
 		jobs: map[schema.JobName]*followedJob{}, soon: make(chan struct{}, 1)}
 }
 

@@ -266,7 +266,7 @@ func (p *reporter) fill(now time.Time) *schema.ServerReport {
 	switch {
 	case s.standby != nil:
 		t.StandsBy = s.standby.report(s.now())
-	case s.config.StandbyPeers:
+	case s.config.grouped():
 		t.StandsBy = s.keeper.report(!t.ControlLost)
 	}
 	return t

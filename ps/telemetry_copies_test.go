@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/fabric"
 	"gradbus/internal/testkit"
 	"gradbus/schema"
 )
@@ -27,7 +28,7 @@ func TestPeersOfAJob(t *testing.T) {
 		says("a", k)
 		says("b", k)
 	}
-	const notThere = "ps b, which has shards of it, is not there with --standby-peers"
+	const notThere = "ps b, which has shards of it, is not there with --replicas 1"
 	var first schema.Version
 	left := []leaseRecord{peersOf(1)[0], {ID: "b", Leaving: true}}
 	for _, step := range []struct {
@@ -143,15 +144,15 @@ func TestJobsThatPeersDoNotKeep(t *testing.T) {
 func TestPeersAreTold(t *testing.T) { testkit.Waits(t, peersAreTold) }
 
 func peersAreTold(t *testing.T) {
-	peer := Config{ID: "a", Shards: 2, StandbyPeers: true, ControlToken: "the-token-of-peers"}
+	peer := Config{ID: "a", Shards: 2, Replicas: 1, NATS: startControl(t, fabric.ServerConfig{}).URL()}
 	s, l := startWatched(t, peer)
 	m, stop, told := trainKept(t, s, l)
 	alone := func(p *schema.StandbyReport) bool { return p.Off == "" && len(p.Kept) == 0 && p.UnreadyMS > 0 }
-	if p := told("that nobody else is there", alone); p.Failure != "ps a alone is there with --standby-peers" {
+	if p := told("that nobody else is there", alone); p.Failure != "ps a alone is there with --replicas 1" {
 		t.Errorf("%+v", p)
 	}
 
-	peer.ID, peer.NATS = "b", s.URL()
+	peer.ID = "b"
 	b, lb := startWatched(t, peer)
 	first := told("who keeps shards", func(p *schema.StandbyReport) bool { return p.Ready && p.Bytes > 0 })
 	if !first.Peers || first.Version == 0 || first.ToldMS == 0 || first.Off+first.Failure != "" || first.UnreadyMS != 0 ||

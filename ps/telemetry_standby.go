@@ -36,7 +36,7 @@ type stoodBy struct {
 // noteStandby notes of all jobs what others keep of them.
 func (l *controlLoop) noteStandby(now time.Time) {
 	for _, j := range l.coordinated() {
-		j.stoodBy.batch, j.stoodBy.peers = schema.Version(j.coordinator.begun()), l.server.config.StandbyPeers
+		j.stoodBy.batch, j.stoodBy.peers = schema.Version(j.coordinator.begun()), l.server.config.grouped()
 		j.stoodBy.note(now, j.coordinator.copiesReport(now), l.follower, l.gone)
 	}
 }

@@ -96,7 +96,7 @@ func TestStandbyIsTold(t *testing.T) {
 		return len(p.Jobs) == 1 && p.Jobs[0].Batch > 0 && p.Jobs[0].Standby == nil && p.StandsBy == nil
 	})
 
-	b, lb := startWatched(t, Config{Shards: 1, ID: "b", Standby: s.URL()})
+	b, lb := startWatched(t, Config{Shards: 1, ID: "b", Replicas: 1, Peer: s.URL()})
 	first := told("who stands by", func(p *schema.StandbyReport) bool { return p.Ready && p.Bytes > 0 })
 	if first.Server != "b" || first.URL != b.URL() || first.Version == 0 || first.ToldMS == 0 || first.Bytes == 0 ||
 		first.Off+first.Failure != "" || first.UnreadyMS != 0 {
@@ -112,7 +112,7 @@ func TestStandbyIsTold(t *testing.T) {
 		h.Jobs[0].RunID != m.joined.RunID || h.Jobs[0].Failure+h.Jobs[0].Lost != "" {
 		t.Errorf("%+v", h)
 	}
-	second, ls := startWatched(t, Config{Shards: 1, ID: "second", Standby: s.URL()})
+	second, ls := startWatched(t, Config{Shards: 1, ID: "second", Replicas: 1, Peer: s.URL()})
 	ls.own(second, "that it may not stand by", func(p *schema.ServerReport) bool {
 		return p.StandsBy != nil && strings.Contains(p.StandsBy.Refused, "ps b on ")
 	})
@@ -123,7 +123,7 @@ func TestStandbyIsTold(t *testing.T) {
 	if !strings.HasPrefix(gone.Failure, "ps b on ") || gone.Ready || gone.Version != 0 || gone.Bytes < first.Bytes {
 		t.Errorf("%+v", gone)
 	}
-	small, lc := startWatched(t, Config{Shards: 1, ID: "c", Standby: s.URL(), MemoryBytesMax: 1 << 20})
+	small, lc := startWatched(t, Config{Shards: 1, ID: "c", Replicas: 1, Peer: s.URL(), MemoryBytesMax: 1 << 20})
 	told("that there is no room", func(p *schema.StandbyReport) bool {
 		return p.Server == "c" && !p.Ready && strings.Contains(p.Failure, " are free") && p.UnreadyMS > 0
 	})

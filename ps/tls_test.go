@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"testing"
 
+	"gradbus/fabric"
 	"gradbus/internal/certificate/certtest"
 	"gradbus/schema"
 )
@@ -18,11 +19,15 @@ func TestReplicationOverTLS(t *testing.T) {
 	of := Config{ID: "a", Shards: 2, Token: "secret-of-sixteen", ControlToken: "the-token-of-peers", PeerTLS: dial,
 		TLS: &tls.Config{Certificates: own, ClientCAs: ours.Pool, ClientAuth: tls.RequireAndVerifyClientCert}}
 	for _, peers := range []bool{false, true} {
-		first, other := of, of
-		first.StandbyPeers, other.StandbyPeers, other.ID, other.NATSTLS = peers, peers, "b", dial
+		first := of
+		if peers {
+			first.ControlToken, first.Replicas, first.NATSTLS = "", 1, dial
+			first.NATS = startControl(t, fabric.ServerConfig{TLS: of.TLS}).URL()
+		}
 		s, l := startWatched(t, first)
-		if other.NATS = s.URL(); !peers {
-			other.NATS, other.Standby = "", s.URL()
+		other := first
+		if other.ID, other.Replicas, other.NATSTLS = "b", 1, dial; !peers {
+			other.Peer = s.URL()
 		}
 		m, stop, told := trainKept(t, s, l) // on the first alone
 		b, _ := startWatched(t, other)

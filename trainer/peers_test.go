@@ -49,7 +49,10 @@ func goOnAmongPeers(t *testing.T, shards, kills []int, at []uint64, alone bool) 
 	var servers []*ps.Server
 	var hosts []*fabric.Bus
 	for i, n := range shards {
-		config.ID, config.Shards, config.StandbyPeers = fmt.Sprint("ps-", i), n, !alone || i > 0
+		config.ID, config.Shards, config.Replicas = fmt.Sprint("ps-", i), n, 1
+		if alone && i == 0 {
+			config.Replicas = 0
+		}
 		hosts = append(hosts, bus.Host())
 		servers = append(servers, startOn(t, hosts[i], config))
 	}

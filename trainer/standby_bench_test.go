@@ -57,7 +57,7 @@ func benchmarkStandby(b *testing.B, backend cuda.Backend, idle time.Duration) {
 	for _, name := range []string{"alone", "served"} {
 		server := serve(ps.Config{ID: name})
 		if name == "served" {
-			serve(ps.Config{ID: "standby", Standby: server.URL()})
+			serve(ps.Config{ID: "standby", Replicas: 1, Peer: server.URL()})
 		}
 		s, err := Join(b.Context(), Config{Server: server.URL(), Backend: backend}, job)
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 // startPair is a server, and one that stands by for it.
 func startPair(t *testing.T, shards, standbyShards int, memory int64) (server, standby *ps.Server) {
 	server = startServerWith(t, ps.Config{Shards: shards, ID: "a"})
-	return server, startServerWith(t, ps.Config{Shards: standbyShards, ID: "b", Standby: server.URL(),
+	return server, startServerWith(t, ps.Config{Shards: standbyShards, ID: "b", Replicas: 1, Peer: server.URL(),
 		MemoryBytesMax: memory})
 }
 

@@ -50,7 +50,7 @@ var kinds = []kind{
 const natsRestarted = "NATS restarted"
 
 // early follows the name of a kind where a ps was killed before the other one could go on.
-const early = " before a standby had caught up"
+const early = " before a replica had caught up"
 
 // Config is what to do.
 type Config struct {
@@ -58,7 +58,7 @@ type Config struct {
 	Seed                    uint64
 	Only                    []string      // kinds; none is all
 	Every                   time.Duration // between two versions that become durable
-	Standby                 bool          // two ps, or Servers, stand by for each other
+	Replicas                int           // copies of each shard, 0 or 1: on the other of two ps, or on one of Servers
 	Hybrid                  bool          // trainers add the dense gradients up, and tables are on shards
 	Servers                 int           // ps that have shards of each job, with a NATS server; 1: one, without
 
@@ -72,8 +72,11 @@ func (c *Config) Check() error {
 	if c.Kills < 1 || c.Trainers < 1 || c.Epochs < 1 {
 		return fmt.Errorf("%d kills, %d trainers, %d epochs: want at least 1 of each", c.Kills, c.Trainers, c.Epochs)
 	}
-	if c.Hybrid && c.Standby {
-		return errors.New("hybrid: want no standby with it: such a job goes back to what is durable")
+	if c.Replicas < 0 || c.Replicas > 1 {
+		return fmt.Errorf("%d replicas: want 0 or 1", c.Replicas)
+	}
+	if c.Hybrid && c.Replicas > 0 {
+		return errors.New("hybrid: want no replicas with it: such a job goes back to what is durable")
 	}
 	if c.Servers < 1 {
 		return fmt.Errorf("%d servers: want at least 1", c.Servers)
@@ -122,7 +125,7 @@ func Run(ctx context.Context, c Config) (_ *Result, err error) {
 		return nil, err
 	}
 	b := &bench{Config: c, ctx: ctx, r: rand.New(rand.NewPCG(c.Seed, 0)), kinds: map[string]*Kind{},
-		result: Result{Seed: c.Seed, Trainers: c.Trainers, Standby: c.Standby, Servers: c.Servers}}
+		result: Result{Seed: c.Seed, Trainers: c.Trainers, Replicas: c.Replicas, Servers: c.Servers}}
 	if b.work, err = temporary.Folder("folder of the benchmark"); err != nil {
 		return nil, err
 	}
@@ -343,7 +346,7 @@ func (j *job) fault() error {
 	if victims > len(order) {
 		return nil
 	}
-	if k.ps && j.Standby && !j.stoodBy() {
+	if k.ps && j.Replicas > 0 && !j.stoodBy() {
 		k.name += early
 	}
 	chosen := order[:victims]
@@ -433,7 +436,7 @@ func (j *job) note() {
 		k.Kills++
 		j.result.Kills++
 		k.pauses = append(k.pauses, ms(pause(times, f.at, until)))
-		if at := j.noticed(f.at); !f.harmless && (j.Standby || !f.ps) && !at.IsZero() && at.Before(until) {
+		if at := j.noticed(f.at); !f.harmless && (j.Replicas > 0 || !f.ps) && !at.IsZero() && at.Before(until) {
 			k.notices = append(k.notices, ms(at.Sub(f.at)))
 		}
 		k.Again += j.history.again(f.at, until)

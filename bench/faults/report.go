@@ -12,7 +12,7 @@ import (
 type Result struct {
 	Seed     uint64 `json:"seed"`
 	Trainers int    `json:"trainers"`
-	Standby  bool   `json:"standby"`
+	Replicas int    `json:"replicas"`
 	Servers  int    `json:"servers"`
 	Jobs     int    `json:"jobs"`
 	Kills    int    `json:"kills"`
@@ -49,12 +49,12 @@ func (k *Kind) finish() {
 func (r *Result) Print(to io.Writer) error {
 	by := ""
 	switch {
-	case r.Servers > 1 && r.Standby:
-		by = fmt.Sprintf(" on %d ps that stand by for each other", r.Servers)
+	case r.Servers > 1 && r.Replicas > 0:
+		by = fmt.Sprintf(" on %d ps with a replica of each shard", r.Servers)
 	case r.Servers > 1:
 		by = fmt.Sprintf(" on %d ps", r.Servers)
-	case r.Standby:
-		by = " and a ps that stands by"
+	case r.Replicas > 0:
+		by = " on a pair of ps"
 	}
 	fmt.Fprintf(to, "%d kills in %d jobs of %d trainers%s, seed %d: %d digests differ, %d jobs lost\n", r.Kills, r.Jobs,
 		r.Trainers, by, r.Seed, r.Differ, r.Lost)

@@ -24,10 +24,10 @@ type server struct {
 	ended  chan struct{}
 }
 
-// startServers starts the servers. Where they stand by for each other, the first is started again to know the second.
+// startServers starts the servers. Where they keep replicas of each other, the first is started again to know the second.
 func (b *bench) startServers() (err error) {
 	number := b.Servers
-	if b.Standby && number == 1 {
+	if b.Replicas > 0 && number == 1 {
 		number = 2
 	}
 	if b.Servers > 1 {
@@ -42,7 +42,7 @@ func (b *bench) startServers() (err error) {
 			return err
 		}
 	}
-	if !b.Standby {
+	if b.Replicas == 0 {
 		return nil
 	}
 	b.ps[0].stop(syscall.SIGTERM)
@@ -62,11 +62,11 @@ func (b *bench) startServer(p *server) error {
 		"--checkpoint-dir", folder, "--checkpoint-every", b.Every.String())
 	if b.nats != nil {
 		p.Args = append(p.Args, "--nats", b.nats.URL())
-		if b.Standby {
-			p.Args = append(p.Args, "--standby-peers")
+		if b.Replicas > 0 {
+			p.Args = append(p.Args, "--replicas", "1")
 		}
 	} else if other := b.ps[len(b.ps)-1-p.number%len(b.ps)]; other != p && other.at != "127.0.0.1:0" {
-		p.Args = append(p.Args, "--standby", "nats://"+other.at)
+		p.Args = append(p.Args, "--replicas", "1", "--peer", "nats://"+other.at)
 	}
 	log, err := p.StderrPipe()
 	if err != nil {

@@ -75,10 +75,10 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
   ./bin/ps --config ps.yaml --shards 4                 settings from a file; flags win over it
   ./bin/ps --listen 0.0.0.0:4222 --token-file secret --nats nats://10.0.0.1:4222
                                                        one of several: they find each other at that NATS server, or ps
-  ./bin/ps --listen 0.0.0.0:4222 --token-file secret --standby nats://10.0.0.1:4222
+  ./bin/ps --listen 0.0.0.0:4222 --token-file secret --replicas 1 --peer nats://10.0.0.1:4222
                                                        goes on with the jobs of the ps there when that is lost
-  ./bin/ps --listen 0.0.0.0:4222 --token-file secret --nats nats://10.0.0.1:4222 --standby-peers
-                                                       one of several that stand by for each other`,
+  ./bin/ps --listen 0.0.0.0:4222 --token-file secret --nats nats://10.0.0.1:4222 --replicas 1
+                                                       one of several that keep replicas of each other's shards`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArguments,
@@ -151,7 +151,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.BoolVar(&s.Insecure, "insecure", false,
 		"listen beyond this machine without a token: any client of the port may do anything")
 	f.tls.Add(set, "ps shows to trainers, and to --nats; with it all connections are TLS",
-		"trainers and other ps, who must then show a certificate of theirs, and for --nats and --standby")
+		"trainers and other ps, who must then show a certificate of theirs, and for --nats and --peer")
 	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
 	set.StringVar(&s.NATS, "nats", "",
 		"`address` of a NATS server or cluster with JetStream, or of another ps, where several ps find each other")
@@ -163,10 +163,10 @@ func (f *flags) add(c *cobra.Command) {
 		"`file` with the certificates that vouch for --nats, where neither --tls-ca nor the system's do")
 	set.StringVar(&s.Advertise, "advertise", "",
 		"`host:port` at which trainers find this ps, where --listen does not say it")
-	set.StringVar(&s.Standby, "standby", "",
-		"`address` of another ps, to stand by for: this one goes on with its jobs when it is lost")
-	set.BoolVar(&s.StandbyPeers, "standby-peers", false,
-		"stand by for other ps at --nats that have this flag, as they do for this one: jobs go on when one of them is lost")
+	set.IntVar(&s.Replicas, "replicas", 0,
+		"`number` of copies of each shard on other ps, 0 or 1, with --nats or --peer: jobs survive the loss of a ps")
+	set.StringVar(&s.Peer, "peer", "",
+		"`address` of the one other ps whose jobs this one continues when it is lost, with --replicas 1")
 	set.StringVar(&s.ID, "id", "", "`name` of this ps among several; empty is that of the machine, and the port")
 	set.StringVar(&s.Backend, "backend", s.Backend, "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
 	set.StringVar(&s.ISA, "isa", "",
@@ -192,7 +192,7 @@ func (f *flags) add(c *cobra.Command) {
 	f.gpu.Add(set)
 	f.log.Add(set)
 	config.AddFileFlag(set)
-	config.Addresses(set, "nats", "standby")
+	config.Addresses(set, "nats", "peer")
 }
 
 // run serves until ctx ends, which is a clean end.
@@ -423,7 +423,7 @@ func (f *flags) hosts() (all []string) {
 
 // fillTLS is fill for the certificates.
 func (f *flags) fillTLS(log *slog.Logger) error {
-	if f.tls.CA != "" && f.tls.Cert == "" && f.server.NATS == "" && f.server.Standby == "" {
+	if f.tls.CA != "" && f.tls.Cert == "" && f.server.NATS == "" && f.server.Peer == "" {
 		return errors.New("tls-ca: want tls-cert and tls-key with it, or nats, whose certificate it vouches for")
 	}
 	serve, dial, err := f.tls.Load(log)
@@ -443,7 +443,7 @@ func (f *flags) fillTLS(log *slog.Logger) error {
 func (f *flags) dialWith(c *ps.Config, dial, own *tls.Config) {
 	c.PeerTLS = dial.Clone()
 	switch {
-	case own == nil && (c.NATS != "" || c.Standby != ""):
+	case own == nil && (c.NATS != "" || c.Peer != ""):
 		c.NATSTLS = dial
 	case own != nil && dial != nil:
 		dial.RootCAs = own.RootCAs

@@ -25,8 +25,8 @@ func faultsCommand() *cobra.Command {
 		Short: "Kill trainers and ps of running jobs: pauses, batches computed again, and whether a bit of the weights " +
 			"differs",
 		Example: `  ./bin/psbench faults --kills 200
-  ./bin/psbench faults --kills 20 --standby --only "ps killed"
-  ./bin/psbench faults --kills 20 --standby --servers 3 --only "ps killed"
+  ./bin/psbench faults --kills 20 --replicas 1 --only "ps killed"
+  ./bin/psbench faults --kills 20 --replicas 1 --servers 3 --only "ps killed"
   ./bin/psbench faults --kills 20 --only "trainer killed" --json`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -43,8 +43,8 @@ func faultsCommand() *cobra.Command {
 	set.IntVar(&c.Trainers, "trainers", 3, "`number` of trainers of each job")
 	set.IntVar(&c.Epochs, "epochs", 400, "`number` of epochs of each job, of 43 batches")
 	set.Uint64Var(&c.Seed, "seed", 1, "`number` that moments and victims follow from")
-	set.BoolVar(&c.Standby, "standby", false,
-		"two ps, each of which stands by for the other; with --servers so many, which stand by for each other")
+	set.IntVar(&c.Replicas, "replicas", 0,
+		"`number` of copies of each shard, 0 or 1: on the other of two ps, or with --servers on one of the others")
 	set.IntVar(&c.Servers, "servers", 1, "`number` of ps that have shards of each job; several have a NATS server")
 	set.BoolVar(&c.Hybrid, "hybrid", false,
 		"trainers add dense gradients up among themselves, tables are on shards, and all go back to what is durable")

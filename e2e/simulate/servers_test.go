@@ -34,13 +34,16 @@ type server struct {
 // start starts a server at the address that it always has.
 func (s *system) start(v *server) {
 	config := ps.Config{Port: v.port, ID: v.id, Shards: v.shards, Deadline: 3 * time.Second,
-		Checkpoints: v.checkpoints, Standby: v.standby}
+		Checkpoints: v.checkpoints, Peer: v.standby}
 	config.Checkpoints.Dir = v.dir
 	if v.shards == 0 {
 		config.Shards = 1 + s.r.IntN(3)
 	}
 	if s.nats != nil {
-		config.NATS, config.StandbyPeers = s.nats.URL(), s.peers
+		config.NATS = s.nats.URL()
+	}
+	if v.standby != "" || s.nats != nil && s.peers {
+		config.Replicas = 1
 	}
 	setClock(&v.off)
 	defer setClock(nil)

@@ -45,13 +45,14 @@ var meant = map[string][]string{
 	"token": {"token-file"}, "password": {"token-file"}, "ca": {"tls-ca", "http-ca"}, "cert": {"tls-cert"},
 	"key":    {"tls-key"},
 	"memory": {"memory-mib"}, "page": {"http"}, "dashboard": {"http"}, "web": {"http"}, "timeout": {"deadline"},
-	"token-file": {"http-token-file"}, "kernels": {"kernel-library"},
+	"token-file": {"http-token-file"}, "kernels": {"kernel-library"}, "standby": {"replicas"}, "replica": {"replicas"},
 }
 
 // renamed has the new names of flags by the old ones, which are refused until 1.0: on a command line, in the
 // environment and in a file of settings. It is never written to.
 var renamed = map[string]string{
 	"ahead": "staleness", "back-within": "reconnect-timeout", "gather": "start-timeout", "on-lost": "failure-policy",
+	"standby": "peer", "standby-peers": "replicas",
 }
 
 // gone has the flags that were removed, each with a flag of the commands that had it and with what holds now. They are

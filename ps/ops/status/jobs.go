@@ -728,7 +728,7 @@ func tellPeers(job *Job, unready bool) (text, action string) {
 	switch {
 	case unready && len(b.Kept) == 0:
 		return fmt.Sprintf("the shards of %s have not been kept at two ps for %s", job.Name, ago(b.UnreadyMS)),
-			"Have every ps with shards of the job, and another one, run with `--standby-peers`: when one is lost now, the job " +
+			"Have every ps with shards of the job, and another one, run with `--replicas 1`: when one is lost now, the job " +
 				"goes on from its newest durable version, or from nothing."
 	case unready:
 		return fmt.Sprintf("no version of %s has been kept at two ps for %s", job.Name, ago(b.UnreadyMS)) + waits,

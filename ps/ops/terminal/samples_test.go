@@ -135,7 +135,7 @@ func peers() *status.Status {
 		Failure: "ps " + c + ": " + room, Kept: []status.Kept{{Server: a, Of: []string{a}, Ready: true},
 			{Server: c, Of: []string{a}, Failure: room}}}
 	few.Name, few.Series, few.Standby = "few", "few", &status.Standby{Peers: true,
-		Failure: "ps d, which has shards of it, is not there with --standby-peers", UnreadyMS: 90_000}
+		Failure: "ps d, which has shards of it, is not there with --replicas 1", UnreadyMS: 90_000}
 	s.Jobs = append(s.Jobs, large, few)
 	s.Servers[0].StandsBy = &status.StandsBy{Peers: true, Reached: true, Jobs: []status.Held{
 		{Job: "packages", Of: []string{b}, Version: 10_430}}}
