@@ -114,7 +114,6 @@ func rules() []rule {
 		{"ps: a view, once a second", []string{"gradbus/ps/ops.(*Hub).tick", "gradbus/ps/ops/status.(*Tracker).Tick"}, true},
 		{"ps: reports for the view", []string{"gradbus/ps/ops.(*Hub)", "gradbus/ps/ops/status."}, false},
 		{"ps: JSON for pages", []string{"gradbus/ps/ops.(*view).asEvent", "gradbus/ps/ops.(*view).asStatus"}, true},
-		{"ps: compressing for pages", []string{"gradbus/ps/ops.(*packer)"}, true},
 		{"ps: a scrape", []string{"gradbus/ps/ops/metrics."}, false},
 		{"ps: HTTP", []string{"net/http.", "gradbus/ps/ops."}, false},
 		{"ps: health of GPUs", []string{"gradbus/internal/gpu."}, true},

@@ -2,13 +2,10 @@ package ops
 
 import (
 	"bytes"
-	"compress/flate"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"log/slog"
 	"runtime/debug"
 	"sync"
@@ -69,10 +66,6 @@ type Hub struct {
 	dropped atomic.Uint64        // reports
 	waiting atomic.Int64         // bytes of those in reports
 	panics  atomic.Uint64
-	packer  packer
-
-	helloOnce   sync.Once
-	helloPacked []byte
 
 	mu      sync.Mutex // guards the next two
 	started bool
@@ -286,10 +279,10 @@ type view struct {
 	update status.Update
 	newer  chan struct{} // closed when there is a newer one
 
-	eventOnce, packedOnce, statusOnce sync.Once
+	eventOnce, statusOnce sync.Once
 
-	event, packed, status []byte
-	eventErr, statusErr   error
+	event, status       []byte
+	eventErr, statusErr error
 }
 
 // made is false of the view that stands for none, before the first.
@@ -311,15 +304,6 @@ func (v *view) asEvent() ([]byte, error) {
 	return v.event, v.eventErr
 }
 
-// asPacked is asEvent as a part of a gzip stream: see packer.
-func (v *view) asPacked() (plain, packed []byte, err error) {
-	if plain, err = v.asEvent(); err != nil {
-		return nil, nil, err
-	}
-	v.packedOnce.Do(func() { v.packed = v.hub.packer.pack(plain) })
-	return plain, v.packed, nil
-}
-
 // asStatus is the status alone, as JSON.
 func (v *view) asStatus() ([]byte, error) {
 	v.statusOnce.Do(func() {
@@ -328,55 +312,6 @@ func (v *view) asStatus() ([]byte, error) {
 		}
 	})
 	return v.status, v.statusErr
-}
-
-// packer compresses parts of gzip streams, each once for all streams it becomes part of.
-//
-// What makes that possible: compressed data may be cut into blocks, a flush ends one at a byte, and a block that was
-// begun with an empty window refers to nothing before it (RFC 1951). So a stream may leave parts out, and begin with
-// any. (Members of a gzip file would do the same, but browsers read the first only.) The zero packer is ready.
-type packer struct {
-	mu     sync.Mutex
-	writer *flate.Writer // reused: its tables are a mebibyte
-}
-
-// What begins and ends a gzip stream around its parts. The header names no time and no system.
-var (
-	gzipHead = [10]byte{0x1f, 0x8b, 8, 9: 0xff}
-	gzipLast = [5]byte{1, 0, 0, 0xff, 0xff} // an empty block that is the last
-)
-
-func (p *packer) pack(plain []byte) []byte {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var b bytes.Buffer
-	if p.writer == nil {
-		// The fastest level: a second one would take half as much again in time for a tenth less in bytes.
-		w, err := flate.NewWriter(&b, flate.BestSpeed)
-		if err != nil {
-			panic(err) // no such level, which is a constant
-		}
-		p.writer = w
-	} else {
-		p.writer.Reset(&b)
-	}
-	// A bytes.Buffer takes everything.
-	_, _ = p.writer.Write(plain)
-	_ = p.writer.Flush()
-	return b.Bytes()
-}
-
-// gzipSum counts what a gzip stream must say of its plain bytes at its end.
-type gzipSum struct{ crc, size uint32 }
-
-func (s *gzipSum) add(plain []byte) {
-	s.crc, s.size = crc32.Update(s.crc, crc32.IEEETable, plain), s.size+uint32(len(plain))
-}
-
-// end is what ends the stream.
-func (s *gzipSum) end() []byte {
-	b := append([]byte(nil), gzipLast[:]...)
-	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(b, s.crc), s.size)
 }
 
 // recordsMax bounds what is logged of one view. More begins at once only where a whole cluster changes; the events have

@@ -10,40 +10,38 @@ import (
 	"time"
 )
 
-// The first failures are free, and then each wait is twice as long, up to a bound; a time without failures forgets
-// them, and so does success.
+// The first tries are free, and then one comes after each wait; a success gives them back.
 func TestThrottle(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)
 	s := newThrottle(func() time.Time { return now })
 	const at = "192.0.2.1:1000"
-	for range failuresFree {
+	for range triesFree {
 		if left := s.wait(at); left != 0 {
-			t.Fatalf("a free failure waits %v", left)
+			t.Fatalf("a free try waits %v", left)
 		}
 	}
-	for _, seconds := range []int{1, 2, 4, 8, 16, 30, 30} {
-		want := time.Duration(seconds) * time.Second
+	for range 5 {
 		for range 3 { // what is refused makes nothing longer
-			if left := s.wait(at); left != want {
-				t.Fatalf("waits %v, want %v", left, want)
+			if left := s.wait(at).Round(100 * time.Millisecond); left != tryEvery { // the limiter counts in fractions
+				t.Fatalf("waits %v, want %v", left, tryEvery)
 			}
 		}
-		now = now.Add(want - 1)
-		if left := s.wait("192.0.2.1:2000"); left != 1 {
+		now = now.Add(tryEvery - time.Second)
+		if left := s.wait("192.0.2.1:2000").Round(100 * time.Millisecond); left != time.Second {
 			t.Fatalf("from another port waits %v", left)
 		}
 		if left := s.wait("192.0.2.2:1000"); left != 0 {
 			t.Fatalf("somebody else waits %v", left)
 		}
 		s.succeeded("192.0.2.2:1000")
-		now = now.Add(1)
+		now = now.Add(time.Second + time.Millisecond)
 		if left := s.wait(at); left != 0 {
-			t.Fatalf("after %v waits %v", want, left)
+			t.Fatalf("after the wait waits %v", left)
 		}
 	}
 	s.succeeded(at)
-	for range failuresFree {
+	for range triesFree {
 		if left := s.wait(at); left != 0 {
 			t.Fatalf("after a success waits %v", left)
 		}
@@ -51,11 +49,9 @@ func TestThrottle(t *testing.T) {
 	if s.wait(at) == 0 {
 		t.Fatal("is not slowed again")
 	}
-	now = now.Add(failureForgot)
-	for range failuresFree {
-		if left := s.wait(at); left != 0 {
-			t.Fatalf("after %v waits %v", failureForgot, left)
-		}
+	now = now.Add(triesFree * tryEvery)
+	if left := s.wait(at); left != 0 {
+		t.Fatalf("after a pause waits %v", left)
 	}
 }
 
@@ -81,7 +77,7 @@ func TestThrottleIsBounded(t *testing.T) {
 		s.wait(fmt.Sprintf("10.%d.%d.1:1", i>>8, i&255))
 		s.wait(latest)
 	}
-	if n := len(s.failed); n != addressesMax {
+	if n := len(s.try); n != addressesMax {
 		t.Errorf("%d addresses, want %d", n, addressesMax)
 	}
 	if s.wait(latest) == 0 {
@@ -110,7 +106,7 @@ func TestLoginSlowsDown(t *testing.T) {
 		case http.StatusForbidden:
 			tried++
 		case http.StatusTooManyRequests:
-			if answer.Header.Get("Retry-After") != "1" || !strings.Contains(body, "Try again in 1 s") ||
+			if answer.Header.Get("Retry-After") != "10" || !strings.Contains(body, "Try again in 10 s") ||
 				!strings.Contains(body, "<form") {
 				t.Fatalf("refused with %v: %q", answer.Header, body)
 			}
@@ -118,8 +114,8 @@ func TestLoginSlowsDown(t *testing.T) {
 			t.Fatalf("status %d", answer.StatusCode)
 		}
 	}
-	if tried != failuresFree {
-		t.Errorf("%d of 50 guesses were tried, want %d", tried, failuresFree)
+	if tried != triesFree {
+		t.Errorf("%d of 50 guesses were tried, want %d", tried, triesFree)
 	}
 	if answer, _ := form(someToken); answer.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("within the wait a guess is told from others: %d", answer.StatusCode)
@@ -133,7 +129,7 @@ func TestLoginSlowsDown(t *testing.T) {
 		t.Errorf("the form: %d", answer.StatusCode)
 	}
 	mu.Lock()
-	now = now.Add(failureWait)
+	now = now.Add(tryEvery + time.Millisecond)
 	mu.Unlock()
 	if answer, _ := form(someToken); answer.StatusCode != http.StatusSeeOther {
 		t.Errorf("after the wait: %d", answer.StatusCode)
