@@ -20,7 +20,7 @@ func TestJobsRewind(t *testing.T) {
 	testkit.Beside(t)
 	for name, job := range map[string]*schema.Job{"bounded": givenJob(3, 2), "feedback": givenJob(3, 0),
 		"hybrid": givenJob(3, 0), "async tables": givenJob(3, 0), "bounded, alone": givenJob(1, 2),
-		"mean, alone": givenJob(1, 0), "deserted": givenJob(1, 0)} {
+		"mean": givenJob(3, 0), "mean, alone": givenJob(1, 0), "deserted": givenJob(1, 0)} {
 		job.Policy = schema.PolicyWait
 		comes := 5 * time.Second // after the start
 		switch name {
@@ -32,6 +32,8 @@ func TestJobsRewind(t *testing.T) {
 			job.Apply, job.Reduce = schema.ApplyMean, schema.ReduceTrainers
 		case "async tables": // of which some steps are made again
 			job.Apply, job.Reduce, job.TableConsistency = schema.ApplyMean, schema.ReduceTrainers, schema.ConsistencyAsync
+		case "mean":
+			job.Apply = schema.ApplyMean
 		case "mean, alone":
 			job.Apply, job.Policy = schema.ApplyMean, schema.PolicyRecover
 		}
@@ -117,7 +119,10 @@ func rewind(t *testing.T, job *schema.Job, comes time.Duration) {
 	out := make([]*rewinder, job.Trainers+1)
 	for i := range out {
 		out[i] = &rewinder{config: testConfig(t, server), job: job, batches: rewindBatches}
-		if i == 0 {
+		if i < job.Trainers {
+			out[i].config.Member = schema.TrainerMember(i)
+		}
+		if i == 0 { // which has lane 0
 			out[i].dies = 100
 		}
 		all.Go(func() {
