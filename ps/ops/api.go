@@ -488,12 +488,6 @@ type file struct {
 	packed    func() []byte // gzip, made when the first asks; nil where it gains nothing
 }
 
-// Bounds of the page, which is part of the program: more is a mistake of the build.
-const (
-	filesMax     = 200
-	fileBytesMax = 4 << 20
-)
-
 // placeholder stands where there is no page.
 const placeholder = `<!doctype html><html lang="en"><meta charset="utf-8"><title>gradbus</title><p>This ps has no page. See <a href="/api/v1/status">/api/v1/status</a>.</p></html>`
 
@@ -511,9 +505,6 @@ func load(from fs.FS) (*files, error) {
 		data, err := fs.ReadFile(from, name)
 		if err != nil {
 			return err
-		}
-		if len(data) > fileBytesMax || len(all.byPath) >= filesMax {
-			return fmt.Errorf("%s: more than %d files, or %d bytes in one", name, filesMax, fileBytesMax)
 		}
 		at := "/" + name
 		if name == "index.html" {
@@ -588,13 +579,8 @@ func (f *files) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-cache")
 	h.Set("Vary", "Accept-Encoding")
 	h.Set("ETag", tag)
-	if matches(r.Header.Get("If-None-Match"), tag) {
-		h.Del("Content-Encoding")
-		w.WriteHeader(http.StatusNotModified)
-		return
-	}
 	h.Set("Content-Type", found.kind)
-	send(w, r, http.StatusOK, body)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
 }
 
 // send writes a whole body.
@@ -604,16 +590,6 @@ func send(w http.ResponseWriter, r *http.Request, status int, body []byte) {
 	if r.Method != http.MethodHead {
 		_, _ = w.Write(body) // the client is gone where this fails
 	}
-}
-
-// matches reports whether a list of tags, as If-None-Match has it, holds one.
-func matches(list, tag string) bool {
-	for each := range strings.SplitSeq(list, ",") {
-		if each = strings.TrimPrefix(strings.TrimSpace(each), "W/"); each == tag || each == "*" {
-			return true
-		}
-	}
-	return false
 }
 
 // acceptsGzip reads Accept-Encoding, in which q=0 is a refusal.

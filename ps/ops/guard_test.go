@@ -279,7 +279,7 @@ func TestSlowRequestsAreCutOff(t *testing.T) {
 func TestSlowReadersAreCutOff(t *testing.T) {
 	t.Parallel()
 	page := somePage()
-	page["assets/large.bin"] = &fstest.MapFile{Data: make([]byte, fileBytesMax)}
+	page["assets/large.bin"] = &fstest.MapFile{Data: make([]byte, 4<<20)}
 	s := start(t, func(c *Config) { c.Page, c.limits.writeTime = page, 100*time.Millisecond })
 	// More than the kernel's buffers take.
 	s.dial(t, strings.Repeat("GET /assets/large.bin HTTP/1.1\r\nHost: localhost\r\n\r\n", 40))
