@@ -68,14 +68,12 @@ type Writer struct {
 	file   file
 
 	mu      sync.Mutex
-	pending []byte  // what follows offset in the file
-	ends    []int64 // of the records in pending, as offsets in the file
-	next    int64   // where the next record goes
-	lost    uint64  // events that found no room
-	failed  error   // the first failure of the disk
+	pending []byte // records that are not in the file
+	events  uint64 // their number
+	lost    uint64 // events that found no room
+	failed  error  // the first failure of the disk
 
-	// Of the goroutine alone.
-	offset, whole int64 // written, and the part of it that is whole records
+	written int64 // bytes of the file that are whole records; of the goroutine alone
 
 	stop chan struct{}
 	done chan struct{}
@@ -134,9 +132,6 @@ func Create(c Config) (*Writer, error) {
 // seconds is a time as events have it.
 func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
-// Path is the file's.
-func (w *Writer) Path() string { return w.path }
-
 // Scalars adds a point to curves. Zero scalars are no point.
 func (w *Writer) Scalars(step uint64, scalars ...Scalar) {
 	if len(scalars) > 0 {
@@ -170,10 +165,8 @@ func (w *Writer) add(event []byte) {
 		w.lost++
 		return
 	}
-	before := len(w.pending)
 	w.pending = appendRecord(w.pending, event)
-	w.next += int64(len(w.pending) - before)
-	w.ends = append(w.ends, w.next)
+	w.events++
 }
 
 // run writes now and then until Close.
@@ -209,26 +202,24 @@ func (w *Writer) flushOrWarn() {
 	}
 }
 
-// flush writes what is pending. What the disk did not take stays pending, and continues where it stopped, be that
-// within a record: a reader takes it for one that is being written.
+// flush writes what is pending. What the disk did not take whole stays pending, and is written again to the same place: a
+// reader takes a part of a record for one that is being written.
 func (w *Writer) flush() error {
 	w.mu.Lock()
-	data := w.pending[:len(w.pending):len(w.pending)] // records that are added meanwhile come after these
+	data, events := w.pending[:len(w.pending):len(w.pending)], w.events // records that are added meanwhile come after these
 	w.mu.Unlock()
 	if len(data) == 0 {
 		return nil
 	}
-	n, err := w.file.WriteAt(data, w.offset)
-	w.offset += int64(n)
+	if _, err := w.file.WriteAt(data, w.written); err != nil {
+		return err
+	}
+	w.written += int64(len(data))
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.pending = append(w.pending[:0], w.pending[n:]...)
-	written := 0
-	for ; written < len(w.ends) && w.ends[written] <= w.offset; written++ {
-		w.whole = w.ends[written]
-	}
-	w.ends = append(w.ends[:0], w.ends[written:]...)
-	return err
+	w.pending = append(w.pending[:0], w.pending[len(data):]...)
+	w.events -= events
+	return nil
 }
 
 // ErrLost is said by Close where events were not written.
@@ -243,10 +234,10 @@ func (w *Writer) Close() error {
 	case <-time.After(closeWithin):
 		return fmt.Errorf("%w: %s: the disk does not answer", ErrLost, w.path)
 	}
-	lost := w.lost + uint64(len(w.ends))
+	lost := w.lost + w.events
 	var err error
-	if w.whole < w.offset {
-		err = w.file.Truncate(w.whole)
+	if w.events > 0 {
+		err = w.file.Truncate(w.written)
 	}
 	err = errors.Join(err, w.file.Close())
 	switch {

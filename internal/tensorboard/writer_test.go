@@ -108,10 +108,10 @@ func TestGolden(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if name := filepath.Base(w.Path()); name != "events.out.tfevents.1795348800.host.71.0" {
+	if name := filepath.Base(w.path); name != "events.out.tfevents.1795348800.host.71.0" {
 		t.Errorf("the file is %s", name)
 	}
-	got, err := os.ReadFile(w.Path())
+	got, err := os.ReadFile(w.path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,8 +246,8 @@ func TestCreateTwice(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	a, b := create(t, config(dir)), create(t, config(dir))
-	if a.Path() == b.Path() {
-		t.Errorf("both write %s", a.Path())
+	if a.path == b.path {
+		t.Errorf("both write %s", a.path)
 	}
 	if err := errors.Join(a.Close(), b.Close()); err != nil {
 		t.Error(err)
@@ -415,7 +415,7 @@ func TestConcurrent(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(w.Path())
+	data, err := os.ReadFile(w.path)
 	if err != nil {
 		t.Fatal(err)
 	}
