@@ -10,20 +10,20 @@ import (
 
 // Codes of events that are no problems.
 const (
-	EventJobJoined    = "job-registered"
-	EventJobStarted   = "job-started"
-	EventJobContinued = "job-continued"
-	EventJobEnded     = "job-ended"
-	EventJobStopped   = "job-stopped"
-	EventJobRefused   = "job-refused"
+	eventJobJoined    = "job-registered"
+	eventJobStarted   = "job-started"
+	eventJobContinued = "job-continued"
+	eventJobEnded     = "job-ended"
+	eventJobStopped   = "job-stopped"
+	eventJobRefused   = "job-refused"
 	EventJoined       = "trainer-joined"
-	EventLeft         = "trainer-left"
-	EventRestarted    = "restarted"
-	EventServerJoined = "server-joined"
-	EventServerLeft   = "server-left"
-	EventReconnected  = "reconnected"
-	EventXID          = "gpu-xid"
-	EventGPUState     = "gpu-state"
+	eventLeft         = "trainer-left"
+	eventRestarted    = "restarted"
+	eventServerJoined = "server-joined"
+	eventServerLeft   = "server-left"
+	eventReconnected  = "reconnected"
+	eventXID          = "gpu-xid"
+	eventGPUState     = "gpu-state"
 )
 
 // logProblem writes that a problem has begun, or is over.
@@ -121,27 +121,27 @@ func (t *Tracker) watchPhase(r *run) {
 		if len(r.said.Follows) > 0 {
 			break
 		}
-		t.event(Info, EventJobJoined, e, "%s is registered: %s, %s", name, plural(r.said.Trainers, "trainer"),
+		t.event(Info, eventJobJoined, e, "%s is registered: %s, %s", name, plural(r.said.Trainers, "trainer"),
 			plural(r.said.Shards, "shard"))
 	case schema.PhaseRunning:
 		if len(r.said.Follows) > 0 {
-			t.event(Info, EventJobContinued, e, "%s continues from batch %d at ps %s: %s, %s", name, r.said.Batch, r.coordinator,
+			t.event(Info, eventJobContinued, e, "%s continues from batch %d at ps %s: %s, %s", name, r.said.Batch, r.coordinator,
 				plural(r.said.Trainers, "trainer"), plural(r.said.Shards, "shard"))
 			break
 		}
 		if r.seen.phase == "" && t.sinceStart(r) > 5_000 {
-			t.event(Info, EventJobStarted, e, "%s is under way at batch %d: %s, %s", name, r.said.Batch,
+			t.event(Info, eventJobStarted, e, "%s is under way at batch %d: %s, %s", name, r.said.Batch,
 				plural(r.said.Trainers, "trainer"), plural(r.said.Shards, "shard"))
 			break
 		}
-		t.event(Info, EventJobStarted, e, "%s has started: %s, %s", name, plural(r.said.Trainers, "trainer"),
+		t.event(Info, eventJobStarted, e, "%s has started: %s, %s", name, plural(r.said.Trainers, "trainer"),
 			plural(r.said.Shards, "shard"))
 	case schema.PhaseEnded:
 		switch f := r.cause(); {
 		case f == nil && r.next == 0:
-			t.event(Info, EventJobEnded, e, "%s has ended after batch %d", name, r.said.Batch)
+			t.event(Info, eventJobEnded, e, "%s has ended after batch %d", name, r.said.Batch)
 		case r.end(t.now) == schema.EndStopped: // else it goes on, or it is a problem
-			t.event(Info, EventJobStopped, e, "%s was stopped by request at batch %d: %s", name, r.said.Batch,
+			t.event(Info, eventJobStopped, e, "%s was stopped by request at batch %d: %s", name, r.said.Batch,
 				schema.Clip(f.Text))
 		}
 	}
@@ -174,13 +174,13 @@ func (t *Tracker) watchTrainer(r *run, i int) {
 	case was.host == "" && now.host != "":
 		t.event(Info, EventJoined, e, "trainer %s has joined %s from %s", name, r.key.name, tr.where(m))
 	case was.host != "" && now.host == "" && r.said.Phase == schema.PhaseGathering:
-		t.event(Info, EventLeft, e, "the place of trainer %s in %s is free again", name, r.key.name)
+		t.event(Info, eventLeft, e, "the place of trainer %s in %s is free again", name, r.key.name)
 	case !was.left && now.left:
-		t.event(Info, EventLeft, e, "trainer %s on %s has left %s", name, tr.where(m), r.key.name)
+		t.event(Info, eventLeft, e, "trainer %s on %s has left %s", name, tr.where(m), r.key.name)
 	case was.life != 0 && now.life != was.life:
-		t.event(Warning, EventRestarted, e, "trainer %s on %s was started again", name, tr.where(m))
+		t.event(Warning, eventRestarted, e, "trainer %s on %s was started again", name, tr.where(m))
 	case now.life == was.life && now.anew > was.anew && was.life != 0:
-		t.event(Info, EventReconnected, e, "trainer %s on %s has reconnected, %d times in all", name,
+		t.event(Info, eventReconnected, e, "trainer %s on %s has reconnected, %d times in all", name,
 			tr.where(m), now.anew)
 	}
 	r.seen.trainer[i] = now
@@ -194,9 +194,9 @@ func (t *Tracker) watchServers() {
 		switch life := s.heard.report.StartedMS; {
 		case s.life == 0 && id != t.config.Server:
 			delete(t.ended, id)
-			t.event(Info, EventServerJoined, e, "ps %s on %s is there", id, s.heard.report.Host)
+			t.event(Info, eventServerJoined, e, "ps %s on %s is there", id, s.heard.report.Host)
 		case s.life != 0 && life != s.life:
-			t.event(Warning, EventRestarted, e, "ps %s on %s was started again; it knows no job from before", id,
+			t.event(Warning, eventRestarted, e, "ps %s on %s was started again; it knows no job from before", id,
 				s.heard.report.Host)
 		}
 		s.life = s.heard.report.StartedMS
@@ -229,7 +229,7 @@ func (t *Tracker) watchRefused(s *server) {
 		if r.Count > 1 {
 			again = fmt.Sprintf(", %s times so far", count(float64(r.Count)))
 		}
-		t.event(Warning, EventJobRefused, Event{Job: string(r.Job), Member: "p-" + s.id},
+		t.event(Warning, eventJobRefused, Event{Job: string(r.Job), Member: "p-" + s.id},
 			"ps %s refused a trainer of %s from %s%s: %s", s.id, r.Job, schema.Clip(r.Host), again, schema.Clip(r.Text))
 	}
 	s.refused = told
@@ -250,12 +250,12 @@ func (t *Tracker) watchGPUs(s *Status) {
 		}
 		for _, code := range sortedKeys(g.XIDs) {
 			if was := known.xids[code]; g.XIDs[code] > was && (known.shown != "" || g.State != schema.GPUHealthy) {
-				t.event(Warning, EventXID, e, "XID %s on GPU %d of %s%s, %s", schema.Clip(code), g.Index, g.Host, injected,
+				t.event(Warning, eventXID, e, "XID %s on GPU %d of %s%s, %s", schema.Clip(code), g.Index, g.Host, injected,
 					plural(int(min(g.XIDs[code], 1<<30)), "time"))
 			}
 		}
 		if known.shown != "" && known.shown != g.State && g.State == schema.GPUHealthy {
-			t.event(OK, EventGPUState, e, "GPU %d of %s is healthy again, it was %s", g.Index, g.Host, known.shown)
+			t.event(OK, eventGPUState, e, "GPU %d of %s is healthy again, it was %s", g.Index, g.Host, known.shown)
 		}
 		known.shown, known.xids = g.State, g.XIDs
 	}
@@ -270,10 +270,10 @@ func keyOf(g *GPU) gpuKey {
 	return key
 }
 
-// eventLog keeps the latest EventsMax events.
+// eventLog keeps the latest eventsMax events.
 type eventLog struct {
 	serial uint64
-	kept   []Event // in the order of serials; twice EventsMax at most
+	kept   []Event // in the order of serials; twice eventsMax at most
 }
 
 func (l *eventLog) add(now int64, e Event) {
@@ -283,22 +283,22 @@ func (l *eventLog) add(now int64, e Event) {
 	}
 	l.serial++
 	e.Serial, e.AtMS = l.serial, now
-	if len(l.kept) >= 2*EventsMax {
-		l.kept = append(make([]Event, 0, 2*EventsMax), l.kept[len(l.kept)-EventsMax+1:]...)
+	if len(l.kept) >= 2*eventsMax {
+		l.kept = append(make([]Event, 0, 2*eventsMax), l.kept[len(l.kept)-eventsMax+1:]...)
 	}
 	l.kept = append(l.kept, e)
 }
 
-// since are the events with greater serials, newest last, at most EventsMax. Nobody writes to them.
+// since are the events with greater serials, newest last, at most eventsMax. Nobody writes to them.
 func (l *eventLog) since(serial uint64) []Event {
 	if serial >= l.serial {
 		return []Event{}
 	}
-	n := int(min(l.serial-serial, uint64(len(l.kept)), EventsMax))
+	n := int(min(l.serial-serial, uint64(len(l.kept)), eventsMax))
 	return l.kept[len(l.kept)-n : len(l.kept) : len(l.kept)]
 }
 
-// Events are what has happened since the event of that serial, newest last: at most EventsMax.
+// Events are what has happened since the event of that serial, newest last: at most eventsMax.
 func (t *Tracker) Events(since uint64) []Event { return t.log.since(since) }
 
 // Rings of points: seconds for ten minutes, means of ten seconds for three hours, means of a minute for two days.

@@ -136,14 +136,14 @@ func TestEventsAreBounded(t *testing.T) {
 	if got := l.since(0); len(got) != 0 {
 		t.Errorf("%d events of none", len(got))
 	}
-	for i := range 5 * EventsMax {
+	for i := range 5 * eventsMax {
 		l.add(int64(i), Event{})
 		if i%97 != 0 {
 			continue
 		}
 		for _, since := range []uint64{0, l.serial / 2, l.serial - 1, l.serial, l.serial + 9} {
 			got := l.since(since)
-			want := min(EventsMax, int(l.serial-min(since, l.serial)))
+			want := min(eventsMax, int(l.serial-min(since, l.serial)))
 			if len(got) != want {
 				t.Fatalf("after %d events %d since %d, want %d", i+1, len(got), since, want)
 			}
@@ -161,7 +161,7 @@ func TestEventsAreBounded(t *testing.T) {
 		got[1].Serial != 1_700_000_000_002 {
 		t.Errorf("after a restart those who know of %d are told %+v", l.serial, got)
 	}
-	if cap(l.kept) > 4*EventsMax {
+	if cap(l.kept) > 4*eventsMax {
 		t.Errorf("room for %d events", cap(l.kept))
 	}
 }
@@ -249,13 +249,13 @@ func TestIncidents(t *testing.T) {
 
 // A cause stands before what follows from it, however bad that is, and weighs as much.
 func TestArrange(t *testing.T) {
-	gpu := new(ranking).find(CodeGPUDegraded, "gpu")
+	gpu := new(ranking).find(codeGPUDegraded, "gpu")
 	gpu.causes = []string{"gpu:a"}
 	held := new(ranking).find(CodeHeldUp, "held").at(Critical)
 	held.follows, held.causes = []string{"gpu:a"}, []string{"member:j/t0"}
 	refused := new(ranking).find(CodeRefusals, "refused")
 	refused.follows = []string{"member:j/t0"}
-	still := new(ranking).find(CodeNoProgress, "still")
+	still := new(ranking).find(codeNoProgress, "still")
 	disk := new(ranking).find(CodeDiskLow, "disk")
 	shard := new(ranking).find(CodeShardUnready, "shard")
 	var got []string
@@ -290,7 +290,7 @@ func TestLossesBelowZero(t *testing.T) {
 // A problem that comes again after it was over, and before that was told, is as old as its return.
 func TestProblemsComeAgain(t *testing.T) {
 	b := newIncidents()
-	wrong := []*finding{new(ranking).find(CodeMemory, "short")} // held back for 5 s
+	wrong := []*finding{new(ranking).find(codeMemory, "short")} // held back for 5 s
 	for at := int64(0); at <= 20_000; at += 1000 {
 		found := wrong
 		if at >= 8_000 && at < 14_000 {

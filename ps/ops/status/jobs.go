@@ -46,7 +46,7 @@ func (j *ranking) job(job *Job, r *run) {
 	j.replicas(job)
 	j.learns(job, r)
 	if job.Phase == schema.PhaseGathering && job.Missing > 0 && j.s.NowMS-r.since >= missingAfter {
-		j.find(CodeMissing, "%s", j.missingText(job)).about(job.Name, "").from(r.since).do(j.missingAction(job)).
+		j.find(codeMissing, "%s", j.missingText(job)).about(job.Name, "").from(r.since).do(j.missingAction(job)).
 			after(byJob+job.Name, byControl)
 	}
 }
@@ -60,7 +60,7 @@ func (j *ranking) ended(job *Job, r *run) {
 	if job.End != schema.EndFailed || j.t.latest(r.key.name) != r {
 		return
 	}
-	f := j.find(CodeJobFailed, "%s", failedText(job, j.s.NowMS)).about(job.Name, job.EndBy).from(job.EndedMS).
+	f := j.find(codeJobFailed, "%s", failedText(job, j.s.NowMS)).about(job.Name, job.EndBy).from(job.EndedMS).
 		after(memberToken(job.Name, job.EndBy), byJob+job.Name, byControl)
 	f.brief = job.Name + " has failed"
 	if r.awaited(j.s.NowMS) {
@@ -152,7 +152,7 @@ func (j *ranking) silentTrainer(job *Job, r *run, out *Trainer, m *schema.Member
 	about func(*finding)) {
 	code, how := CodeSilent, ""
 	if m != nil && m.Gone {
-		code, how = CodeTrainerGone, " and its connection is gone"
+		code, how = codeTrainerGone, " and its connection is gone"
 	}
 	level := Warning
 	if needed(job) {
@@ -216,10 +216,10 @@ func (j *ranking) shard(job *Job, r *run, i int) {
 	switch {
 	case k == nil:
 		if job.Phase == schema.PhaseRunning {
-			about(j.find(CodeShardSilent, "no ps tells of shard %s of %s", out.Member, job.Name))
+			about(j.find(codeShardSilent, "no ps tells of shard %s of %s", out.Member, job.Name))
 		}
 	case !k.fresh(j.s.NowMS):
-		about(j.find(CodeShardSilent, "shard %s of %s was last told of %s ago by ps %s", out.Member, job.Name, ago(out.AgeMS),
+		about(j.find(codeShardSilent, "shard %s of %s was last told of %s ago by ps %s", out.Member, job.Name, ago(out.AgeMS),
 			out.Server).from(j.s.NowMS - out.AgeMS))
 	case !out.Ready && (job.Phase == schema.PhaseRunning || job.Missing == 0):
 		about(j.find(CodeShardUnready, "shard %s of %s on ps %s is not ready", out.Member, job.Name, out.Server))
@@ -289,7 +289,7 @@ func (j *ranking) progress(job *Job, r *run) {
 	if what := j.mostly(job, r); what != "" {
 		text += ": " + what
 	}
-	f := j.find(CodeNoProgress, "%s", text).about(job.Name, "").from(r.moved).after(byJob+job.Name, byControl).
+	f := j.find(codeNoProgress, "%s", text).about(job.Name, "").from(r.moved).after(byJob+job.Name, byControl).
 		before(byJob + job.Name)
 	if at := awaited(r); at >= 0 && at < len(job.Shards) {
 		f.after(memberToken(job.Name, job.Shards[at].Member), byServer+job.Shards[at].Server)
@@ -519,7 +519,7 @@ func (j *ranking) durability(job *Job, r *run) {
 	if d.Failure != "" {
 		text += ": " + gist(d.Failure)
 	}
-	f := j.find(CodeNotDurable, "%s", text).about(job.Name, "").from(j.s.NowMS-d.LateMS).after(byJob+job.Name, byControl)
+	f := j.find(codeNotDurable, "%s", text).about(job.Name, "").from(j.s.NowMS-d.LateMS).after(byJob+job.Name, byControl)
 	f.after(byDisk + r.coordinator)
 	for _, id := range r.said.Keepers {
 		f.after(byDisk+id, byServer+id)

@@ -519,7 +519,7 @@ func ratio(a, b float64) float64 {
 const (
 	serverBytes       = 64 << 10
 	trainerBytes      = 8 << 10
-	TrainerBytesMax   = 64 << 10 // of one trainer: one with 256 shards and eight GPUs takes half of that
+	trainerBytesMax   = 64 << 10 // of one trainer: one with 256 shards and eight GPUs takes half of that
 	serversBytesMax   = 32 << 20
 	TrainersBytesMax  = 32 << 20
 	shownTextBytesMax = 256 // of a text that the status repeats each second

@@ -134,7 +134,7 @@ func (j *ranking) level(all []finding) {
 		}
 		for k := range j.s.Jobs {
 			if job := &j.s.Jobs[k]; job.Name == f.Job &&
-				(job.Phase != schema.PhaseEnded || f.Code == CodeJobFailed && isFailure(job)) {
+				(job.Phase != schema.PhaseEnded || f.Code == codeJobFailed && isFailure(job)) {
 				levelMembers(job, f)
 			}
 		}
@@ -234,7 +234,7 @@ func (j *ranking) whyJob(job *Job, all []finding) Why {
 // concerns reports whether a problem, or what follows from it, is about a job.
 func (j *ranking) concerns(all []finding, i int, job *Job) bool {
 	if all[i].Job == job.Name {
-		return job.Phase != schema.PhaseEnded || all[i].Code == CodeJobFailed && isFailure(job)
+		return job.Phase != schema.PhaseEnded || all[i].Code == codeJobFailed && isFailure(job)
 	}
 	for k := i + 1; k < len(all) && all[k].Symptom; k++ {
 		if all[k].Job == job.Name && job.Phase != schema.PhaseEnded {
@@ -371,7 +371,7 @@ func (b *incidents) enter(now int64, found []*finding, ended func(job string) bo
 	for key, e := range b.entries {
 		// A problem that is over may have become another of the same trainer or shard, or have ended with its job.
 		if e.last != now && e.shown && (e.Member != "" && worst[memberOf{e.Job, e.Member}] >= weight(e.Level) ||
-			e.Job != "" && e.Code != CodeJobFailed && ended(e.Job)) {
+			e.Job != "" && e.Code != codeJobFailed && ended(e.Job)) {
 			e.shown = false
 		}
 		switch {
@@ -499,7 +499,7 @@ func causeOf(all []finding, i int) int {
 }
 
 // alike are the codes of trainers that are not heard of: one is never the cause of another.
-func alike(code string) bool { return code == CodeSilent || code == CodeTrainerGone }
+func alike(code string) bool { return code == CodeSilent || code == codeTrainerGone }
 
 // compareMembers orders t2 before t10.
 func compareMembers(a, b string) int {
@@ -533,7 +533,7 @@ func memberToken(job, member string) string { return byMember + job + "/" + memb
 // outage is the sentence about several trainers of a job that are not heard of, in place of that about one of them;
 // empty where it is only one.
 func (j *ranking) outage(f *finding) (text, action string) {
-	if f.Code != CodeSilent && f.Code != CodeTrainerGone {
+	if f.Code != CodeSilent && f.Code != codeTrainerGone {
 		return "", ""
 	}
 	for i := range j.s.Jobs {

@@ -97,7 +97,7 @@ func (j *ranking) server(v *Server, s *server) {
 	j.standsBy(v, about)
 	j.mismatched(fmt.Sprintf("ps %s on %s", v.ID, v.Host), &said.Verification, about)
 	if v.MemoryMaxBytes > 0 && float64(v.PromisedBytes) >= 0.9*float64(v.MemoryMaxBytes) {
-		about(j.find(CodeMemory, "ps %s has promised %s of its %s of memory to jobs", v.ID, amount(v.PromisedBytes),
+		about(j.find(codeMemory, "ps %s has promised %s of its %s of memory to jobs", v.ID, amount(v.PromisedBytes),
 			amount(v.MemoryMaxBytes)))
 	}
 }
@@ -132,13 +132,13 @@ func (j *ranking) gpus() {
 		case schema.GPUUnhealthy:
 			code, what = CodeGPUUnhealthy, "is unhealthy"
 		case schema.GPUAbsent:
-			code, what = CodeGPUAbsent, "is not there"
+			code, what = codeGPUAbsent, "is not there"
 		case schema.GPUDegraded:
-			code, what = CodeGPUDegraded, "is degraded"
+			code, what = codeGPUDegraded, "is degraded"
 		default:
-			code, what = CodeGPUUnknown, "cannot be asked"
+			code, what = codeGPUUnknown, "cannot be asked"
 		}
-		if g.Used && (code == CodeGPUUnhealthy || code == CodeGPUAbsent) {
+		if g.Used && (code == CodeGPUUnhealthy || code == codeGPUAbsent) {
 			level = Critical
 		}
 		text := fmt.Sprintf("GPU %d on %s %s", g.Index, g.Host, what)
@@ -153,7 +153,7 @@ func (j *ranking) gpus() {
 		}
 		f := j.find(code, "%s", text).at(level).do(schema.Clip(g.Action)).after(byHost + g.Host).before(byGPU + gpuName(g))
 		f.GPU = gpuName(g)
-		if code == CodeGPUUnhealthy || code == CodeGPUAbsent {
+		if code == CodeGPUUnhealthy || code == codeGPUAbsent {
 			for _, user := range g.Users {
 				if isServer(user) {
 					f.before(byServer + user[2:])
@@ -187,7 +187,7 @@ func (j *ranking) bounds() {
 		for _, v := range sortedKeys(versions) {
 			names = append(names, fmt.Sprintf("%s (ps %s)", schema.Clip(v), versions[v]))
 		}
-		j.find(CodeVersions, "ps of different versions run together: %s", list(names))
+		j.find(codeVersions, "ps of different versions run together: %s", list(names))
 	}
 }
 
@@ -331,7 +331,7 @@ func (d *Disk) code() string {
 	free, little := d.FreeBytes, float64(d.FreeBytes) < lowShare*float64(d.TotalBytes)
 	switch {
 	case d.AgeMS >= diskHangs:
-		return CodeDiskHangs
+		return codeDiskHangs
 	case free < d.NeedBytes, free < fullBytes && little:
 		return CodeDiskFull
 	case free/2 < d.NeedBytes, free < lowBytes && little:
@@ -389,7 +389,7 @@ func (j *ranking) disks() {
 // disk says what is wrong with one file system, after what the worst of its users say of it.
 func (j *ranking) disk(users []diskUser) {
 	weightOf := func(u diskUser) int {
-		return slices.Index([]string{"", CodeDiskLow, CodeDiskHangs, CodeDiskFull}, u.disk.code())
+		return slices.Index([]string{"", CodeDiskLow, codeDiskHangs, CodeDiskFull}, u.disk.code())
 	}
 	worst := slices.MaxFunc(users, func(a, b diskUser) int { return weightOf(a) - weightOf(b) })
 	code, d := worst.disk.code(), worst.disk
@@ -407,7 +407,7 @@ func (j *ranking) disk(users []diskUser) {
 	}
 	text := fmt.Sprintf("%s has %s free of %s", where, amount(d.FreeBytes), amount(d.TotalBytes))
 	switch {
-	case code == CodeDiskHangs:
+	case code == codeDiskHangs:
 		text = fmt.Sprintf("%s has not answered for %s", where, ago(d.AgeMS))
 	case d.FreeBytes < d.NeedBytes:
 		text += fmt.Sprintf(", and %s needs %s for a model: saving it will fail", worst.who(), amount(d.NeedBytes))
@@ -423,7 +423,7 @@ func (j *ranking) disk(users []diskUser) {
 			amount(d.NeedBytes-d.FreeBytes))
 	}
 	f := j.find(code, "%s", text).about(worst.job, worst.member).do(action).after(byHost + worst.host)
-	if code == CodeDiskHangs {
+	if code == codeDiskHangs {
 		f.SinceMS = j.s.NowMS - d.AgeMS
 	}
 	for _, u := range users {
@@ -509,10 +509,10 @@ func (j *ranking) learns(job *Job, r *run) {
 		}
 	}
 	if len(bad) > 0 {
-		j.find(CodeLossBad, "the loss of %s is %s on %s, at batch %d", job.Name, figure(what), list(bad), job.Batch).
+		j.find(codeLossBad, "the loss of %s is %s on %s, at batch %d", job.Name, figure(what), list(bad), job.Batch).
 			about(job.Name, "").also = bad
 	} else if n := job.GradientNorm; n != nil && (math.IsNaN(float64(*n)) || math.IsInf(float64(*n), 0)) {
-		j.find(CodeLossBad, "the gradient norm of %s is %s, at batch %d", job.Name, figure(float64(*n)), job.Batch).
+		j.find(codeLossBad, "the gradient norm of %s is %s, at batch %d", job.Name, figure(float64(*n)), job.Batch).
 			about(job.Name, "")
 	}
 }

@@ -341,7 +341,7 @@ type Series struct {
 	Columns map[string][]*schema.Real `json:"columns"`
 }
 
-// Event is something that happened, newest last. At most EventsMax are kept.
+// Event is something that happened, newest last. At most eventsMax are kept.
 type Event struct {
 	Serial uint64 `json:"serial"` // rises by one; the first of a process is that of its time in milliseconds
 	AtMS   int64  `json:"at_ms"`
@@ -353,9 +353,9 @@ type Event struct {
 	GPU    string `json:"gpu,omitempty"`
 }
 
-// EventsMax bounds the events that are kept, and ProblemsMax the problems of a status.
+// eventsMax bounds the events that are kept, and ProblemsMax the problems of a status.
 const (
-	EventsMax   = 1000
+	eventsMax   = 1000
 	ProblemsMax = 256
 )
 
@@ -387,33 +387,33 @@ const (
 	CodeReplicas     = "replicas-differ"
 	CodeVerification = "verification-mismatch"
 	CodeGPUUnhealthy = "gpu-unhealthy"
-	CodeGPUAbsent    = "gpu-absent"
+	codeGPUAbsent    = "gpu-absent"
 	CodeDiskFull     = "disk-full"
 	CodeCoordinator  = "coordinator-lost"
 	CodeServerSilent = "server-silent"
 	CodeControlLost  = "control-lost"
-	CodeTrainerGone  = "trainer-gone"
+	codeTrainerGone  = "trainer-gone"
 	CodeSilent       = "trainer-silent"
 	CodeLeftEarly    = "trainer-left-early"
-	CodeJobFailed    = "job-failed"
-	CodeLossBad      = "loss-not-finite"
-	CodeShardSilent  = "shard-silent"
+	codeJobFailed    = "job-failed"
+	codeLossBad      = "loss-not-finite"
+	codeShardSilent  = "shard-silent"
 	CodeShardUnready = "shard-not-ready"
 	CodeHeldUp       = "trainer-held-up"
-	CodeNoProgress   = "no-progress"
+	codeNoProgress   = "no-progress"
 	CodeTrainerLost  = "trainer-lost"
-	CodeGPUDegraded  = "gpu-degraded"
-	CodeGPUUnknown   = "gpu-unknown"
+	codeGPUDegraded  = "gpu-degraded"
+	codeGPUUnknown   = "gpu-unknown"
 	CodeRefusals     = "frames-refused"
-	CodeMemory       = "memory-short"
+	codeMemory       = "memory-short"
 	CodeDiskLow      = "disk-low"
-	CodeDiskHangs    = "disk-hangs"
-	CodeNotDurable   = "not-durable"
+	codeDiskHangs    = "disk-hangs"
+	codeNotDurable   = "not-durable"
 	CodeNotStoodBy   = "not-stood-by"
 	CodeStandbyCut   = "standby-unreached"
-	CodeMissing      = "trainers-missing"
+	codeMissing      = "trainers-missing"
 	CodeClaimed      = "job-claimed-twice"
-	CodeVersions     = "versions-differ"
+	codeVersions     = "versions-differ"
 	CodeTooMany      = "too-many-members"
 )
 
@@ -440,12 +440,12 @@ var codes = [...]Code{
 		Action: "Take that GPU, or that machine, out of use; start the job again from a model saved before the mismatch."},
 	{Code: CodeGPUUnhealthy, Level: Critical, Title: "a GPU may compute wrongly, or not at all",
 		Action: "Move the job to another GPU and have this one reset or replaced."},
-	{Code: CodeGPUAbsent, Level: Critical, Title: "a GPU that is expected is not there",
+	{Code: codeGPUAbsent, Level: Critical, Title: "a GPU that is expected is not there",
 		Action: "Look at `nvidia-smi` and the kernel's log on that machine; a reset or a restart of the machine may " +
 			"bring it back."},
 	{Code: CodeDiskFull, Level: Critical, Title: "a disk that is written to is full",
 		Action: "Free space there; nothing can be saved until then."},
-	{Code: CodeDiskHangs, Level: Warning, Title: "a disk that is written to does not answer", linger: 5_000,
+	{Code: codeDiskHangs, Level: Warning, Title: "a disk that is written to does not answer", linger: 5_000,
 		Action: "Look at that machine's kernel log, and at the server of the file system where it is on the network: " +
 			"processes that save there wait until it answers."},
 	{Code: CodeControlLost, Level: Critical, Title: "a ps cannot reach the control server", linger: 3_000,
@@ -454,22 +454,22 @@ var codes = [...]Code{
 		Action: "Look at that ps and its machine; start it again if it has ended, and the job after it."},
 	{Code: CodeServerSilent, Level: Critical, Title: "a ps is not heard of",
 		Action: "Look at that ps and its machine; start it again if it has ended."},
-	{Code: CodeTrainerGone, Level: Critical, Title: "a trainer's connection is gone",
+	{Code: codeTrainerGone, Level: Critical, Title: "a trainer's connection is gone",
 		Action: "Look why it ended: its log, and the kernel's for out of memory."},
 	{Code: CodeSilent, Level: Critical, Title: "a trainer is not heard of",
 		Action: "Look whether the process runs and its machine answers."},
 	{Code: CodeLeftEarly, Level: Critical, Title: "a trainer has left while others need it",
 		Action: "Start the job again with the same number of batches on every trainer."},
-	{Code: CodeJobFailed, Level: Critical, Title: "a job has failed",
+	{Code: codeJobFailed, Level: Critical, Title: "a job has failed",
 		Action: "Fix the cause and start the job again."},
-	{Code: CodeLossBad, Level: Critical, Title: "the loss, or the gradient, is NaN or infinite",
+	{Code: codeLossBad, Level: Critical, Title: "the loss, or the gradient, is NaN or infinite",
 		Action: "Stop the job and start it from an earlier model with a smaller learning rate; look at the data of " +
 			"that batch."},
-	{Code: CodeShardSilent, Level: Critical, Title: "a shard is not told of by its ps", hold: 2_000, linger: 2_000,
+	{Code: codeShardSilent, Level: Critical, Title: "a shard is not told of by its ps", hold: 2_000, linger: 2_000,
 		Action: "Look at the log of the ps that has it."},
 	{Code: CodeShardUnready, Level: Critical, Title: "a shard is not ready", hold: 5_000,
 		Action: "Look at the log of the ps that has it."},
-	{Code: CodeGPUDegraded, Level: Warning, Title: "a GPU works with a warning",
+	{Code: codeGPUDegraded, Level: Warning, Title: "a GPU works with a warning",
 		Action: "Watch it; plan for a replacement if it comes again."},
 	{Code: CodeTrainerLost, Level: Warning, Title: "a job continues without a trainer",
 		Action: "In async it is readmitted if its process continues; no other trainer can take its place in this run. " +
@@ -477,17 +477,17 @@ var codes = [...]Code{
 			"of the data is needed, end the job and start it again."},
 	{Code: CodeHeldUp, Level: Critical, Title: "a batch waits for one trainer", linger: 3_000,
 		Action: "Look at what that trainer does: its log, its machine's load."},
-	{Code: CodeNoProgress, Level: Critical, Title: "no batch is completed", linger: 2_000,
+	{Code: codeNoProgress, Level: Critical, Title: "no batch is completed", linger: 2_000,
 		Action: "Look at what the trainers and shards log; without an end to it, start the job again."},
-	{Code: CodeGPUUnknown, Level: Warning, Title: "a GPU cannot be asked", hold: 3_000, linger: 3_000,
+	{Code: codeGPUUnknown, Level: Warning, Title: "a GPU cannot be asked", hold: 3_000, linger: 3_000,
 		Action: "Run `./bin/ps doctor` and `nvidia-smi` on that machine."},
 	{Code: CodeRefusals, Level: Warning, Title: "frames are refused", hold: burstHold, linger: 15_000,
 		Action: "Look at the reason: damaged frames point to the network or memory, others to a defect of the sender."},
-	{Code: CodeMemory, Level: Warning, Title: "a ps has promised nearly all of its memory", hold: 5_000, linger: 5_000,
+	{Code: codeMemory, Level: Warning, Title: "a ps has promised nearly all of its memory", hold: 5_000, linger: 5_000,
 		Action: "Give it more (`./bin/ps --memory-mib`), or wait until a job has ended: further jobs are refused."},
 	{Code: CodeDiskLow, Level: Warning, Title: "a disk that is written to is nearly full", linger: 5_000,
 		Action: "Free space there."},
-	{Code: CodeNotDurable, Level: Warning, Title: "versions of a job do not become durable", hold: 3_000,
+	{Code: codeNotDurable, Level: Warning, Title: "versions of a job do not become durable", hold: 3_000,
 		Action: "Look at the disk under `--checkpoint-dir` and at the log of that ps: a crash now costs all that was " +
 			"trained since the newest durable version."},
 	{Code: CodeNotStoodBy, Level: Warning, Title: "no ps stands by for a job", hold: 3_000,
@@ -497,12 +497,12 @@ var codes = [...]Code{
 		hold: standbyGrace,
 		Action: "Look at that ps and the network to it, and at the log of the one that stands by: the address, the token " +
 			"or the certificates of `--peer` may be wrong."},
-	{Code: CodeMissing, Level: Warning, Title: "a job waits for trainers to join",
+	{Code: codeMissing, Level: Warning, Title: "a job waits for trainers to join",
 		Action: "Start the trainers that are missing."},
 	{Code: CodeClaimed, Level: Warning, Title: "two ps say that they coordinate one job", hold: 5_000,
 		linger: 10_000,
 		Action: "Look whether two control servers have been mixed up; the one that came first is shown."},
-	{Code: CodeVersions, Level: Warning, Title: "ps of different versions run together", hold: 5_000,
+	{Code: codeVersions, Level: Warning, Title: "ps of different versions run together", hold: 5_000,
 		Action: "Run one version everywhere."},
 	{Code: CodeTooMany, Level: Warning, Title: "there is more than can be shown", linger: 60_000,
 		Action: "Look who announces so much; training is not touched by it."},

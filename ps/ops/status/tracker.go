@@ -262,7 +262,7 @@ func (t *Tracker) endServer(s *server) {
 	if len(handedOver) > 0 {
 		text += ", and has handed over " + list(handedOver)
 	}
-	t.event(Info, EventServerLeft, Event{Member: "p-" + s.id}, "%s", text)
+	t.event(Info, eventServerLeft, Event{Member: "p-" + s.id}, "%s", text)
 	if len(t.ended) < ServersMax {
 		t.ended[s.id] = s.heard.report.StartedMS
 	}
@@ -419,7 +419,7 @@ func (r *run) reportBytesMax() int {
 	if r.said == nil {
 		return trainerBytes
 	}
-	return TrainerBytesMax
+	return trainerBytesMax
 }
 
 // mayJoin reports whether there is room for one more trainer of a run of a rank: none takes it from another.
