@@ -43,11 +43,11 @@ func (w *worker) gathers(it *item) {
 // gather writes what trainers own of a version to a part of a checkpoint: the chunks that are asked for here, and the
 // rows of replicated tables. within is how long it waits for the first answer: the trainer may not have the version yet.
 func (w *worker) gather(ctx context.Context, version schema.Version, within time.Duration, to *checkpoint.Part) error {
-	chunks, rows := 0, []shard.ReplicaRows(nil)
-	w.shard(func(e *shard.Shard) { chunks, rows = e.ReplicaChunks(), e.RowsOfReplica() })
+	chunks, rows := 0, []shard.TrainerRows(nil)
+	w.shard(func(e *shard.Shard) { chunks, rows = e.TrainerChunks(), e.TrainerPartitions() })
 	a := answer{version: version, to: to, pieces: shard.NewPieces(w.config.Job), within: within}
 	for i := range chunks {
-		ask := func(e *shard.Shard, n schema.Sequence) (shard.Output, error) { return e.AskReplica(i, version, n) }
+		ask := func(e *shard.Shard, n schema.Sequence) (shard.Output, error) { return e.AskTrainerChunk(i, version, n) }
 		if err := w.gatherOne(ctx, &a, ask); err != nil {
 			return err
 		}
@@ -60,12 +60,12 @@ func (w *worker) gather(ctx context.Context, version schema.Version, within time
 			w.gatheredRows(version, r)
 		}
 	}
-	w.shard(func(e *shard.Shard) { e.DropReplica(version) })
+	w.shard(func(e *shard.Shard) { e.DropResumed(version) })
 	return nil
 }
 
 // gatherRows asks for the rows of a partition, a stretch at a time, until all have come.
-func (w *worker) gatherRows(ctx context.Context, a *answer, r shard.ReplicaRows) error {
+func (w *worker) gatherRows(ctx context.Context, a *answer, r shard.TrainerRows) error {
 	from, left, name := uint64(0), r.Rows, w.config.Job.Tables[r.Table].Name
 	a.check = func(rows *state.Rows) error {
 		if n := len(rows.Keys); rows.Table != name || n == 0 || n > left || rows.Keys[0] < from {
@@ -77,7 +77,7 @@ func (w *worker) gatherRows(ctx context.Context, a *answer, r shard.ReplicaRows)
 	}
 	for left > 0 {
 		ask := func(e *shard.Shard, n schema.Sequence) (shard.Output, error) {
-			return e.AskReplicaRows(r, from, a.version, n)
+			return e.AskTrainerRows(r, from, a.version, n)
 		}
 		if err := w.gatherOne(ctx, a, ask); err != nil {
 			return err
@@ -88,12 +88,12 @@ func (w *worker) gatherRows(ctx context.Context, a *answer, r shard.ReplicaRows)
 
 // gatheredRows tells the trainer that all rows of a table have come that are asked for here. A trainer that does not
 // hear that keeps old rows until it copies the next version, or these are too many.
-func (w *worker) gatheredRows(version schema.Version, r shard.ReplicaRows) {
+func (w *worker) gatheredRows(version schema.Version, r shard.TrainerRows) {
 	var ask shard.Output
 	err := context.Canceled
 	w.gathered.number++
 	w.shard(func(e *shard.Shard) {
-		ask, err = e.AskReplicaRows(r, w.config.Job.Tables[r.Table].Rows, version, w.gathered.number)
+		ask, err = e.AskTrainerRows(r, w.config.Job.Tables[r.Table].Rows, version, w.gathered.number)
 	})
 	if err == nil {
 		w.publish(&ask)

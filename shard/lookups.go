@@ -224,7 +224,7 @@ func (s *Shard) stepPull(contributor int, h *schema.Head, v *schema.View) (*refu
 	parameters := h.Flags&schema.FlagParameters != 0
 	switch ofTrainers := parameters && s.dense == nil; { // CheckFrame has found that they are to be had
 	case ofTrainers && len(v.Sections()) > 0:
-		return s.pullReplicaRows(contributor, h, v)
+		return s.pullResumedRows(contributor, h, v)
 	case len(v.Sections()) > 0:
 		return s.pullTable(contributor, h, v)
 	case !parameters:
@@ -233,7 +233,7 @@ func (s *Shard) stepPull(contributor int, h *schema.Head, v *schema.View) (*refu
 		return schema.Refuse(schema.ReasonStaleBatch,
 			"parameters of version 0 follow from the manifest: want version 1 or later"), nil
 	case ofTrainers:
-		return s.pullReplica(contributor, h)
+		return s.pullResumed(contributor, h)
 	}
 	return s.pullResult(contributor, h, h.Batch-1), nil // version v is the result of batch v-1
 }

@@ -77,7 +77,7 @@ func (s *script) run() string {
 		s.shard.CopyAt(state.CopyWish{At: schema.Version(s.count("at", 0)), All: true, BytesMax: 1 << 20})
 		return ""
 	case "ask":
-		o, err := s.shard.AskReplica(s.count("chunk", 0), schema.Version(s.count("batch", 0)),
+		o, err := s.shard.AskTrainerChunk(s.count("chunk", 0), schema.Version(s.count("batch", 0)),
 			schema.Sequence(s.count("number", 1)))
 		must(s.t, err)
 		var b strings.Builder

@@ -89,10 +89,10 @@ type Shard struct {
 	copier
 	outbox
 
-	replica replica       // of what trainers have of the model
-	rows    *schema.Frame // the answer to a lookup, refilled each time
-	kept    bool          // the frame of this Step stays, and its payload with it
-	stopped *refusal      // what every further contribution is refused with (stopOnNonFinite); nil while the job trains
+	trainerState trainerState  // of what trainers own of the model
+	rows         *schema.Frame // the answer to a lookup, refilled each time
+	kept         bool          // the frame of this Step stays, and its payload with it
+	stopped      *refusal      // why further contributions are refused (stopOnNonFinite); nil while the job trains
 }
 
 // New makes a shard with version 0 in place: initial rows are drawn for the partitions it owns, which takes about
@@ -115,7 +115,7 @@ func (s *Shard) build(ctx context.Context) (err error) {
 	if err := s.makeTables(ctx, &s.config); err != nil {
 		return err
 	}
-	s.placeReplica()
+	s.placeTrainerState()
 	c := &s.config
 	config := round.ClockConfig{Backend: c.Backend, Job: c.Job, Place: c.Placement, Owner: c.Index,
 		Contributors: c.Contributors,
@@ -156,7 +156,7 @@ func (s *Shard) Close() {
 	}
 	s.EndCopy()
 	s.model.close()
-	s.closeReplica()
+	s.closeResumed()
 	s.clock = nil
 }
 
@@ -260,7 +260,7 @@ func (s *Shard) closed(l *round.Line, b schema.Batch, bucket schema.Bucket, fram
 	}
 	s.rounds++
 	s.newest = max(s.newest, l.Done())
-	s.DropReplica(s.newest)
+	s.DropResumed(s.newest)
 	if l.Ahead > 0 {
 		s.beginCopy(l)
 	}
@@ -438,7 +438,7 @@ func (s *Shard) checkResumed(v schema.Version) error {
 			return wrong(id, t.Version())
 		}
 	}
-	for id, t := range s.replica.tables {
+	for id, t := range s.trainerState.tables {
 		if t != nil && t.Version() != v {
 			return wrong(id, t.Version())
 		}

@@ -16,8 +16,8 @@ const (
 	rowsAsked                  // by Lookup and LookupInto
 	rowsScanned                // by Table
 	rowAskers
-	replicaAsked = rowAskers
-	askers       = replicaAsked + 1
+	resumeAsked = rowAskers
+	askers      = resumeAsked + 1
 )
 
 // exchanging is a session's exchange as its goroutines share it.

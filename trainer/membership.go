@@ -419,7 +419,7 @@ func (s *membership) resume(ctx context.Context) (err error) {
 	defer stop()
 	v := s.joined.Version
 	if s.place.Plan.Owner == schema.ByTrainers {
-		err = s.share.resumeReplica(ctx, v)
+		err = s.share.receiveVersion(ctx, v)
 	} else {
 		err = s.resumeResults(ctx, v)
 	}

@@ -112,9 +112,9 @@ func (r *receiver) use(owner int, subject *fabric.Subject, v *schema.View) error
 	case schema.KindRefusal:
 		return r.refused(from, v)
 	case schema.KindPull:
-		return r.share.answerReplica(owner, v)
+		return r.share.answerShard(owner, v)
 	case schema.KindState:
-		return r.share.takeReplica(owner, v)
+		return r.share.takeResumed(owner, v)
 	case schema.KindControl:
 		if r.config.OnGroup == nil {
 			return nil

@@ -15,7 +15,7 @@ import (
 )
 
 // Where trainers own dense parameters and their optimizer (apply "mean"), the trainer of lane 0 sends a version that is
-// written down to the shards, and all trainers receive it from there after a restart: see shard/replica.go.
+// written down to the shards, and all trainers receive it from there after a restart: see shard/trainerstate.go.
 
 // share is what the trainer of lane 0 sends of a version: a copy of the dense parameters and of replicated tables, with
 // what their optimizers keep.
@@ -50,9 +50,9 @@ func (s *share) copyAt(v schema.Version) {
 	s.version, s.chunks, s.rows = v, chunks, rows
 }
 
-// replicaAt returns a chunk at a version that is asked for. It is not known before the version is whole here, and has
+// chunkAt returns a chunk at a version that is asked for. It is not known before the version is whole here, and has
 // nothing if the version is over and was not copied.
-func (s *share) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor, known bool) {
+func (s *share) chunkAt(v schema.Version, chunk int) (tensors []state.Tensor, known bool) {
 	known = s.newest() >= v // before it is looked for
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,8 +62,8 @@ func (s *share) replicaAt(v schema.Version, chunk int) (tensors []state.Tensor, 
 	return nil, known
 }
 
-// answerReplica tells a shard what a chunk is at a version. Who asks too early asks again.
-func (s *share) answerReplica(owner int, v *schema.View) error {
+// answerShard tells a shard what a chunk is at a version. Who asks too early asks again.
+func (s *share) answerShard(owner int, v *schema.View) error {
 	h, link := v.Head(), s.links[owner]
 	if s.place.Plan.Owner != schema.ByTrainers || h.Flags&schema.FlagParameters == 0 ||
 		h.Generation != s.joined.Generation || link.outbox == nil {
@@ -73,7 +73,7 @@ func (s *share) answerReplica(owner int, v *schema.View) error {
 	if sections := v.Sections(); len(sections) == 1 {
 		piece.Rows, known = s.sharedAt(owner, &h, sections[0].Table, v.Keys())
 	} else if chunk, ok := s.flat.find(h.Bucket, h.Chunk); ok {
-		piece.Tensors, known = s.replicaAt(schema.Version(h.Batch), chunk)
+		piece.Tensors, known = s.chunkAt(schema.Version(h.Batch), chunk)
 	}
 	if !known {
 		return nil
@@ -93,23 +93,23 @@ func (s *share) answerReplica(owner int, v *schema.View) error {
 	return nil
 }
 
-// takeReplica gives an answer to the question for parameters that this trainer begins with. It ignores a frame without
+// takeResumed gives an answer to the question for parameters that this trainer begins with. It ignores a frame without
 // values.
-func (s *share) takeReplica(owner int, v *schema.View) error {
+func (s *share) takeResumed(owner int, v *schema.View) error {
 	h := v.Head()
 	other := h.Generation != s.joined.Generation || schema.Version(h.Batch) != s.joined.Version
 	if other || len(v.Values()) == 0 || h.Chunks == 0 {
 		return nil
 	}
-	_, err := s.exchange.take(replicaAsked, owner, v, int(h.Chunk), int(h.Chunks))
+	_, err := s.exchange.take(resumeAsked, owner, v, int(h.Chunk), int(h.Chunks))
 	return err
 }
 
-// askedReplicaBytes bounds the values that are asked for at once.
-const askedReplicaBytes = 4 << 20
+// chunksAskedBytes bounds the values that are asked for at once.
+const chunksAskedBytes = 4 << 20
 
-// replicaAsk asks for some chunks at a version, and puts the answers in place.
-type replicaAsk struct {
+// chunksAsk asks for some chunks at a version, and puts the answers in place.
+type chunksAsk struct {
 	version schema.Version
 	first   schema.Sequence // number of the question for chunks[0]; the others' follow
 	chunks  []int
@@ -122,7 +122,7 @@ type replicaAsk struct {
 }
 
 // take implements asker.
-func (a *replicaAsk) take(_ int, v *schema.View) (kept bool, err error) {
+func (a *chunksAsk) take(_ int, v *schema.View) (kept bool, err error) {
 	piece, err := a.pieces.Read(v)
 	if err != nil {
 		return false, err
@@ -138,7 +138,7 @@ func (a *replicaAsk) take(_ int, v *schema.View) (kept bool, err error) {
 }
 
 // send implements asker.
-func (a *replicaAsk) send(to *connection, i int) error {
+func (a *chunksAsk) send(to *connection, i int) error {
 	c := &a.flat.rounds[a.chunks[i]]
 	h := to.head(schema.Batch(a.version))
 	h.Bucket, h.Chunk, h.Chunks, h.Flags = c.bucket, c.chunk, c.chunk+1, schema.FlagParameters
@@ -146,9 +146,9 @@ func (a *replicaAsk) send(to *connection, i int) error {
 	return to.pull(a.owners[i], h)
 }
 
-// resumeReplica asks for all parameters and rows that trainers have at a version, with what the optimizer keeps of
+// receiveVersion asks for all parameters and rows that trainers have at a version, with what the optimizer keeps of
 // them: each of the shard in whose part of a version it lies.
-func (s *share) resumeReplica(ctx context.Context, v schema.Version) error {
+func (s *share) receiveVersion(ctx context.Context, v schema.Version) error {
 	place := s.place.OnShards()
 	if err := s.copyDense(ctx, v, place); err != nil {
 		return err
@@ -162,18 +162,18 @@ func (s *share) resumeReplica(ctx context.Context, v schema.Version) error {
 // copyDense asks for all parameters at a version, each chunk of its shard.
 func (s *share) copyDense(ctx context.Context, v schema.Version, place *schema.Placement) error {
 	params := s.params.state
-	ask := &replicaAsk{version: v, flat: s.flat, pieces: s.pieces, restore: params.Restore()}
+	ask := &chunksAsk{version: v, flat: s.flat, pieces: s.pieces, restore: params.Restore()}
 	for at := 0; at < len(s.flat.rounds); at += len(ask.chunks) {
 		ask.chunks = ask.chunks[:0]
 		var owners []int
-		for bytes := 0; at+len(owners) < len(s.flat.rounds) && (bytes < askedReplicaBytes); {
+		for bytes := 0; at+len(owners) < len(s.flat.rounds) && (bytes < chunksAskedBytes); {
 			i := at + len(owners)
 			c := &s.flat.rounds[i]
 			ask.chunks, owners = append(ask.chunks, i), append(owners, place.OwnerOfChunk(c.bucket, c.chunk))
 			bytes += 4 * (s.flat.chunks[i].hi - s.flat.chunks[i].lo)
 		}
 		ask.first, ask.owners = s.exchange.number(len(owners)), owners
-		if err := s.askReplica(ctx, ask, ask.first, owners); err != nil {
+		if err := s.askShards(ctx, ask, ask.first, owners); err != nil {
 			return err
 		}
 	}
@@ -239,7 +239,7 @@ func (a *rowsAsk) all(ctx context.Context, s *share) error {
 			owners[i] = a.parts[i].owner
 		}
 		a.first = s.exchange.number(len(owners))
-		if err := s.askReplica(ctx, a, a.first, owners); err != nil {
+		if err := s.askShards(ctx, a, a.first, owners); err != nil {
 			return err
 		}
 	}
@@ -292,17 +292,17 @@ func (a *rowsAsk) send(to *connection, i int) error {
 	return link.publish(to.subject(fabric.KindPull, link.member), f.Seal())
 }
 
-// askReplica asks owners, and waits for their answers, for the job's deadline at most.
-func (s *share) askReplica(ctx context.Context, a asker, first schema.Sequence, owners []int) error {
+// askShards asks owners, and waits for their answers, for the job's deadline at most.
+func (s *share) askShards(ctx context.Context, a asker, first schema.Sequence, owners []int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.deadline(), ErrNoParameters)
 	defer cancel()
-	s.exchange.ask(replicaAsked, a, first, owners, s.since(), false)
+	s.exchange.ask(resumeAsked, a, first, owners, s.since(), false)
 	for i := range owners {
 		if err := a.send(s.connection, i); err != nil {
 			return err
 		}
 	}
-	return s.exchange.awaitAnswers(ctx, replicaAsked)
+	return s.exchange.awaitAnswers(ctx, resumeAsked)
 }
 
 // resumed notes that all results of a batch are in place, which others have had.

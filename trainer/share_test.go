@@ -21,7 +21,7 @@ func (c *placedAnswers) send(*connection, int) error { return nil }
 func TestAnswersThatAreNone(t *testing.T) {
 	s := &share{connection: &connection{joined: schema.Joined{Generation: 3, Version: 7}}, exchange: testExchange()}
 	var placed placedAnswers
-	s.exchange.ask(replicaAsked, &placed, 1, []int{0}, 0, false)
+	s.exchange.ask(resumeAsked, &placed, 1, []int{0}, 0, false)
 	for _, c := range []struct {
 		what   string
 		change func(*schema.Head, *schema.Layout)
@@ -38,7 +38,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 		h := schema.Head{Generation: 3, Batch: 7, Chunks: 1, Sequence: 1, Flags: schema.FlagParameters}
 		l := schema.Layout{Kind: schema.KindState, Values: 8}
 		c.change(&h, &l)
-		if err := s.takeReplica(0, viewOf(t, l, h, nil)); err != nil {
+		if err := s.takeResumed(0, viewOf(t, l, h, nil)); err != nil {
 			t.Errorf("%s: %v", c.what, err)
 		}
 		if placed != c.placed {

@@ -11,61 +11,61 @@ import (
 // Where trainers own dense parameters, all of them have the same at one version, with what the optimizer keeps, and
 // shards have neither. A version that is written down needs them, and so does each trainer after a restart:
 //
-//   - The ps of a shard asks the trainer of lane 0, one chunk after the other (AskReplica). Trainers hear from the result
-//     of the batch before, or from rows in place of that, that the version is written down (schema.FlagCopy), and that
-//     trainer keeps a copy of what it will be asked for.
+//   - The ps of a shard asks the trainer of lane 0, one chunk after the other (AskTrainerChunk). Trainers hear from the
+//     result of the batch before, or from rows in place of that, that the version is written down (schema.FlagCopy), and
+//     that trainer keeps a copy of what it will be asked for.
 //   - A trainer of a run that begins with a version asks the shard of each chunk, which has read it, until the second
 //     batch is over.
 //
 // Where trainers add up their parameters among themselves, a chunk is asked for where it would be if shards did. Rows
 // of replicated tables are asked for where they would be if they were not replicated, a stretch at a time
-// (AskReplicaRows). An asker that gets no answer asks again.
+// (AskTrainerRows). An asker that gets no answer asks again.
 
-// replica is what a shard knows of the parameters that trainers have.
-type replica struct {
+// trainerState is what a shard knows of the state that trainers own.
+type trainerState struct {
 	place   *schema.Placement // of the chunks and rows that are asked for here
 	chunks  []schema.ChunkRef // in their order; empty where there are none
-	rows    []ReplicaRows     // likewise
+	rows    []TrainerRows     // likewise
 	at      schema.Version    // that the job was resumed with, while somebody may ask for it; else 0
 	resumed *state.Dense      // its chunks; nil: there are none
 	tables  []*state.Array    // its rows, by table; nil of those that are not replicated
 	pieces  *Pieces           // of what trainers have
 }
 
-// ReplicaRows is a partition of a replicated table, and how many rows it has, of which there is one at least.
-type ReplicaRows struct {
+// TrainerRows is a partition of a replicated table, and how many rows it has, of which there is one at least.
+type TrainerRows struct {
 	Table     schema.Table
 	Partition schema.Partition
 	Rows      int
 }
 
-// placeReplica finds the chunks that are asked for here: of parameters that all trainers have at one version.
-func (s *Shard) placeReplica() {
+// placeTrainerState finds the chunks that are asked for here: of parameters that all trainers have at one version.
+func (s *Shard) placeTrainerState() {
 	place, index := s.config.Placement, s.config.Index
 	if place.OfTrainers() == nil || place.PartyOf(index) == schema.ByTrainers {
 		return
 	}
-	s.replica.place, s.replica.pieces = place.OfTrainers(), NewPieces(s.config.Job)
-	s.replica.chunks = s.replica.place.OwnedChunks(index)
+	s.trainerState.place, s.trainerState.pieces = place.OfTrainers(), NewPieces(s.config.Job)
+	s.trainerState.chunks = s.trainerState.place.OwnedChunks(index)
 	for i := range s.config.Job.Tables {
 		spec := &s.config.Job.Tables[i]
 		keys := spec.Partitioning()
 		for p := range schema.Partition(spec.Partitions) {
 			n := int(keys.Rows(p))
-			if spec.Replicated && n > 0 && s.replica.place.Holds(schema.Table(i), p, index) {
-				s.replica.rows = append(s.replica.rows, ReplicaRows{schema.Table(i), p, n})
+			if spec.Replicated && n > 0 && s.trainerState.place.Holds(schema.Table(i), p, index) {
+				s.trainerState.rows = append(s.trainerState.rows, TrainerRows{schema.Table(i), p, n})
 			}
 		}
 	}
 }
 
-// ReplicaChunks is how many chunks of trainers are asked for here.
-func (s *Shard) ReplicaChunks() int { return len(s.replica.chunks) }
+// TrainerChunks is how many chunks of trainers are asked for here.
+func (s *Shard) TrainerChunks() int { return len(s.trainerState.chunks) }
 
-// AskReplica asks the trainer of lane 0 for the i-th of these chunks at a version that it has copied. The answer has the
-// number of the question, n.
-func (s *Shard) AskReplica(i int, v schema.Version, n schema.Sequence) (Output, error) {
-	c := s.replica.chunks[i]
+// AskTrainerChunk asks the trainer of lane 0 for the i-th of these chunks at a version that it has copied. The answer has
+// the number of the question, n.
+func (s *Shard) AskTrainerChunk(i int, v schema.Version, n schema.Sequence) (Output, error) {
+	c := s.trainerState.chunks[i]
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull})
 	if err != nil {
 		return Output{}, err
@@ -74,13 +74,13 @@ func (s *Shard) AskReplica(i int, v schema.Version, n schema.Sequence) (Output, 
 		Sequence: n}), nil
 }
 
-// RowsOfReplica are the partitions of replicated tables that are asked for here: table by table, partitions ascending.
-func (s *Shard) RowsOfReplica() []ReplicaRows { return s.replica.rows }
+// TrainerPartitions returns the partitions of replicated tables that are asked for here: table by table, ascending.
+func (s *Shard) TrainerPartitions() []TrainerRows { return s.trainerState.rows }
 
-// AskReplicaRows asks the trainer of lane 0 for the rows of one of these from a key on, at a version that it has copied.
-// It tells that those before have come. Of a key behind the last of the table there is no answer: all rows have come that
-// are asked for here.
-func (s *Shard) AskReplicaRows(r ReplicaRows, from uint64, v schema.Version, n schema.Sequence) (Output, error) {
+// AskTrainerRows asks the trainer of lane 0 for the rows of one of these from a key on, at a version that it has copied.
+// The question tells that the rows before have come. One of a key behind the last of the table has no answer: it tells
+// that all rows have come that are asked for here.
+func (s *Shard) AskTrainerRows(r TrainerRows, from uint64, v schema.Version, n schema.Sequence) (Output, error) {
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull, Keys: 1, Sections: 1})
 	if err != nil {
 		return Output{}, err
@@ -100,14 +100,14 @@ func (s *Shard) sealAsk(f *schema.Frame, h schema.Head) Output {
 		Frame: f.Seal(), Built: f}
 }
 
-// pullReplica answers a trainer that asks for a chunk of parameters which the run began with.
-func (s *Shard) pullReplica(contributor int, h *schema.Head) (*refusal, error) {
-	r, v := &s.replica, schema.Version(h.Batch)
+// pullResumed answers a trainer that asks for a chunk of parameters which the run began with.
+func (s *Shard) pullResumed(contributor int, h *schema.Head) (*refusal, error) {
+	r, v := &s.trainerState, schema.Version(h.Batch)
 	if r.resumed == nil || r.at != v {
 		return s.gone(v), nil
 	}
 	i := r.place.IndexOfChunk(h.Bucket, h.Chunk)
-	return nil, s.tellReplica(contributor, h, &state.CopyPiece{Tensors: r.resumed.Pieces(i, v)})
+	return nil, s.tellResumed(contributor, h, &state.CopyPiece{Tensors: r.resumed.Pieces(i, v)})
 }
 
 // gone says that a version is not here any more.
@@ -116,27 +116,27 @@ func (s *Shard) gone(v schema.Version) *refusal {
 		"parameters of version %d are not here: want the version that the run began with", v)
 }
 
-// tellReplica tells a trainer a piece of what the job was resumed with.
-func (s *Shard) tellReplica(contributor int, h *schema.Head, piece *state.CopyPiece) error {
-	frames, err := s.replica.pieces.Answer(s.replicaHead(contributor, h.Batch, h.Sequence), piece)
+// tellResumed tells a trainer a piece of what the job was resumed with.
+func (s *Shard) tellResumed(contributor int, h *schema.Head, piece *state.CopyPiece) error {
+	frames, err := s.trainerState.pieces.Answer(s.resumedHead(contributor, h.Batch, h.Sequence), piece)
 	for _, f := range frames {
 		s.output(schema.KindState, s.config.Contributors[contributor].Member, h.Batch, h.Bucket, f)
 	}
 	return err
 }
 
-// pullReplicaRows answers a trainer that asks for rows of a replicated table which the job was resumed with.
-func (s *Shard) pullReplicaRows(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
-	r, keys, t := &s.replica, v.Keys(), v.Section(0).Table
+// pullResumedRows answers a trainer that asks for rows of a replicated table which the job was resumed with.
+func (s *Shard) pullResumedRows(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
+	r, keys, t := &s.trainerState, v.Keys(), v.Section(0).Table
 	if r.at == 0 || r.at != schema.Version(h.Batch) || r.tables[t] == nil {
 		return s.gone(schema.Version(h.Batch)), nil
 	}
 	rows := r.tables[t].Stretch(schema.Partition(h.Bucket), keys[0], r.pieces.ValuesMax())
-	return nil, s.tellReplica(contributor, h, &state.CopyPiece{Rows: &rows})
+	return nil, s.tellResumed(contributor, h, &state.CopyPiece{Rows: &rows})
 }
 
-// replicaHead is that of an answer to a contributor.
-func (s *Shard) replicaHead(contributor int, b schema.Batch, n schema.Sequence) schema.Head {
+// resumedHead is that of an answer to a contributor.
+func (s *Shard) resumedHead(contributor int, b schema.Batch, n schema.Sequence) schema.Head {
 	return schema.Head{Job: s.config.RunID, Generation: s.since[contributor], Batch: b, Lanes: uint16(s.config.Job.Lanes),
 		Sequence: n}
 }
@@ -145,7 +145,7 @@ func (s *Shard) replicaHead(contributor int, b schema.Batch, n schema.Sequence) 
 // where it has no part in any. tables are those whose rows they will ask for.
 func (s *Shard) resumable(ctx context.Context, v schema.Version) (dense *state.Dense, tables []*state.Array,
 	err error) {
-	r := &s.replica
+	r := &s.trainerState
 	if s.dense != nil || r.place == nil {
 		return s.dense, nil, nil
 	}
@@ -166,7 +166,7 @@ func (s *Shard) resumableTables(ctx context.Context) ([]*state.Array, error) {
 		}
 		t, err := state.NewArray(ctx, state.ArrayConfig{
 			Backend: s.config.Backend, Spec: spec, Optimizer: s.config.Job.OptimizerOf(id), LR: s.lr, Seed: s.config.Job.Seed,
-			Here:    func(p schema.Partition) bool { return s.replica.place.Holds(id, p, s.config.Index) },
+			Here:    func(p schema.Partition) bool { return s.trainerState.place.Holds(id, p, s.config.Index) },
 			Columns: spec.Dim, Start: s.config.Job.StartVersion(), Late: true})
 		if err != nil {
 			return tables, fmt.Errorf("table %q: %w", spec.Name, err)
@@ -183,23 +183,23 @@ func (s *Shard) resumableDense() (err error) {
 	for i := range chunks {
 		values[i] = make([]float32, chunks[i].Elements)
 	}
-	s.replica.resumed, err = state.NewDense(state.DenseConfig{Backend: s.config.Backend, Lanes: s.config.Job.Lanes,
+	s.trainerState.resumed, err = state.NewDense(state.DenseConfig{Backend: s.config.Backend, Lanes: s.config.Job.Lanes,
 		Chunks: chunks, LR: s.lr, InPlace: true,
 		Values: func(i int, _ schema.Version) []float32 { return values[i] }})
 	return err
 }
 
-// DropReplica forgets the version that the job was resumed with, where a version that is there is later than the one
+// DropResumed forgets the version that the job was resumed with, where a version that is there is later than the one
 // that the batch computed on it makes: then that batch is over everywhere, and nobody begins with it any more.
-func (s *Shard) DropReplica(there schema.Version) {
-	if at := s.replica.at; at > 0 && there > at+1 {
-		s.closeReplica()
+func (s *Shard) DropResumed(there schema.Version) {
+	if at := s.trainerState.at; at > 0 && there > at+1 {
+		s.closeResumed()
 	}
 }
 
-// closeReplica frees what the job was resumed with.
-func (s *Shard) closeReplica() {
-	r := &s.replica
+// closeResumed frees what the job was resumed with.
+func (s *Shard) closeResumed() {
+	r := &s.trainerState
 	if r.resumed != nil {
 		r.resumed.Close()
 	}
@@ -213,8 +213,8 @@ func (s *Shard) closeReplica() {
 
 // trainersChunks are the chunks that are asked for here, as trainers step them.
 func (s *Shard) trainersChunks() (all []state.Chunk) {
-	for _, c := range s.replica.chunks {
-		all = append(all, state.PlacedChunk(s.config.Job, s.replica.place, c.Bucket, c.Chunk, true))
+	for _, c := range s.trainerState.chunks {
+		all = append(all, state.PlacedChunk(s.config.Job, s.trainerState.place, c.Bucket, c.Chunk, true))
 	}
 	return all
 }
@@ -229,7 +229,7 @@ func (s *Shard) OfTrainers() (e state.Extent) {
 		}
 	}
 	e.Rows = map[string]int64{}
-	for _, r := range s.replica.rows {
+	for _, r := range s.trainerState.rows {
 		spec := &s.config.Job.Tables[r.Table]
 		slots, marks := state.SlotBytes(s.config.Job.OptimizerOf(r.Table), int64(r.Rows), int64(spec.Dim))
 		e.Rows[spec.Name] += int64(r.Rows)
@@ -241,7 +241,7 @@ func (s *Shard) OfTrainers() (e state.Extent) {
 // asksToCopy returns the flags of the result that makes a version, or of rows of it, by which trainers hear that it is
 // written down.
 func (s *Shard) asksToCopy(v schema.Version) (flags uint32) {
-	if s.replica.place == nil || v == 0 || v != s.copies.At { // trainers have nothing to copy
+	if s.trainerState.place == nil || v == 0 || v != s.copies.At { // trainers have nothing to copy
 		return 0
 	}
 	return schema.FlagCopy
