@@ -110,7 +110,7 @@ func TestAJoinWhoseAnswerCameTooLate(t *testing.T) {
 		}
 		other <- err
 	}()
-	s, err := joinBack(testContext(t), c, job)
+	s, err := joinWithRetry(testContext(t), c, job)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ type connection struct {
 
 	control *fabric.Control // to the coordinator
 	servers []*dataServer   // of the shards, and of other trainers where those reduce among themselves
-	own     *ownServer      // this trainer's, in such a job; else nil
+	peer    *peerServer     // this trainer's, in such a job; else nil
 	links   []*shardLink
 	owners  map[string]int // of links, by member name
 
@@ -40,23 +40,23 @@ type connection struct {
 	// every later call that trains.
 	trainable context.Context
 
-	training atomic.Bool            // a run of batches is under way
-	complete atomic.Bool            // the last Run went well, and no other has begun
-	speaks   atomic.Bool            // a heartbeat is due at once
-	clock    sync.WaitGroup         // the goroutines of keepTime and of links
-	standby  atomic.Pointer[string] // where the job continues when its ps is lost; nil: no replica
-	asking   atomic.Bool            // the replica's ps is being asked
-	ending   sync.Mutex             // of the end of ctx by close, after which no goroutine is started. A leaf
-	controls chan schema.Control
-	leaveNow chan struct{} // has room for one: the coordinator does not ask to wait any more
-	batch    atomic.Uint64 // under way; also the version that is whole here
-	planned  atomic.Uint64 // batch before which the Run under way ends; 0 between runs
-	durable  atomic.Uint64 // newest durable version that this trainer knows of; 0: none
-	savedAt  atomic.Uint64 // version that Config.SavePath has; 0: none
-	faults   atomic.Uint64 // frames that did not verify
-	watch    watch
-	epoch    time.Time // when it was made
-	retry    *time.Timer
+	training     atomic.Bool            // a run of batches is under way
+	complete     atomic.Bool            // the last Run went well, and no other has begun
+	heartbeatDue atomic.Bool            // a heartbeat is due at once
+	clock        sync.WaitGroup         // the goroutines of keepTime and of links
+	standby      atomic.Pointer[string] // where the job continues when its ps is lost; nil: no replica
+	asking       atomic.Bool            // the replica's ps is being asked
+	ending       sync.Mutex             // of the end of ctx by close, after which no goroutine is started. A leaf
+	controls     chan schema.Control
+	leaveNow     chan struct{} // has room for one: the coordinator does not ask to wait any more
+	batch        atomic.Uint64 // under way; also the version that is whole here
+	planned      atomic.Uint64 // batch before which the Run under way ends; 0 between runs
+	durable      atomic.Uint64 // newest durable version that this trainer knows of; 0: none
+	savedAt      atomic.Uint64 // version that Config.SavePath has; 0: none
+	faults       atomic.Uint64 // frames that did not verify
+	watch        watch
+	epoch        time.Time // when it was made
+	retry        *time.Timer
 	// handsOver is set where others may compute its lanes when it has left: it was interrupted, and has not failed
 	handsOver bool
 	stopped   bool // the program was told to end, and joins no more
@@ -201,8 +201,8 @@ func (c *connection) conns() (all []*fabric.Conn) {
 			all = append(all, d.conn)
 		}
 	}
-	if c.own != nil {
-		all = append(all, c.own.conn)
+	if c.peer != nil {
+		all = append(all, c.peer.conn)
 	}
 	return all
 }
@@ -379,8 +379,8 @@ func (c *connection) pull(owner int, h schema.Head) error {
 	return link.publish(c.subject(fabric.KindPull, link.member), f.Seal())
 }
 
-// sayControl sends a message to the coordinator. A caller that waits for an answer repeats one that was lost.
-func (c *connection) sayControl(message schema.Control) error {
+// sendControl sends a message to the coordinator. A caller that waits for an answer repeats one that was lost.
+func (c *connection) sendControl(message schema.Control) error {
 	frame, err := schema.EncodeControl(c.signHead(), message)
 	if err != nil {
 		return err
@@ -394,7 +394,7 @@ func (c *connection) sayControl(message schema.Control) error {
 
 // ask tells the coordinator something, and waits for news or until it is time to ask again.
 func (c *connection) ask(ctx context.Context, message schema.Control, news <-chan struct{}) error {
-	if err := c.sayControl(message); err != nil {
+	if err := c.sendControl(message); err != nil {
 		return err
 	}
 	c.retry.Reset(c.config.RetryAfter)

@@ -71,7 +71,7 @@ func TestDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-server.Done()
-	if err := <-ended; !mayComeBack(err) || !session.joined.Durable {
+	if err := <-ended; !mayReturn(err) || !session.joined.Durable {
 		t.Errorf("the trainer: %v, want that it has waited for the ps to come back", err)
 	}
 	if !slices.ContainsFunc(last.Jobs, func(d schema.DrainedJob) bool {

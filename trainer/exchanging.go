@@ -68,7 +68,7 @@ func (e *exchanging) do(event func(*exchange.Exchange)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	event(e.x)
-	e.tell()
+	e.wakeWaiter()
 }
 
 // get asks the machine something.
@@ -102,8 +102,8 @@ func (e *exchanging) take(who exchange.Asker, owner int, v *schema.View, part, o
 	return kept, err
 }
 
-// tell wakes the waiting goroutine if there is a reason. The caller holds mu.
-func (e *exchanging) tell() {
+// wakeWaiter wakes the waiting goroutine if there is a reason. The caller holds mu.
+func (e *exchanging) wakeWaiter() {
 	if !e.x.Done() {
 		return
 	}

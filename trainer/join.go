@@ -80,7 +80,7 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 // joinFirst joins with a Backend.
 func joinFirst(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	c = c.withDefaults()
-	m, err := joinBack(ctx, c, job)
+	m, err := joinWithRetry(ctx, c, job)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func join(ctx context.Context, c Config, job *schema.Job, retry time.Duration) (
 		before = err
 		c.Log.Warn("join restarted", "job", job.Name, "err", err)
 		select {
-		case <-time.After(backEvery):
+		case <-time.After(rejoinEvery):
 		case <-ctx.Done():
 			return nil, err
 		}
@@ -136,7 +136,7 @@ func joinOnce(ctx context.Context, c Config, job *schema.Job, retry time.Duratio
 	j.retry = retry
 	s, err := j.join(ctx)
 	if err != nil {
-		j.own.close()
+		j.peer.close()
 		return nil, fmt.Errorf("join job %s at %s: %w", job.Name, c.serverName(), err)
 	}
 	return s, nil
@@ -147,7 +147,7 @@ type joiner struct {
 	outsider
 	config  Config
 	job     *schema.Job
-	own     *ownServer // of a job that reduces between trainers; else nil
+	peer    *peerServer // of a job that reduces between trainers; else nil
 	request *schema.Join
 	frame   []byte        // the request
 	retry   time.Duration // where it is put off
@@ -161,17 +161,17 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 	if j.outsider, err = c.dialOutside(ctx, job, j.receive); err != nil {
 		return nil, err
 	}
-	j.own, err = startOwnServer(ctx, c, job, j.conn.LocalHost())
+	j.peer, err = startPeerServer(ctx, c, job, j.conn.LocalHost())
 	j.request = &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
 		Resume: c.Resume, Process: process.Self(), Run: c.rejoin, Was: c.rejoinAs}
-	if j.own != nil {
-		j.request.URL = j.own.url
+	if j.peer != nil {
+		j.request.URL = j.peer.url
 	}
 	if err == nil {
 		err = j.encode(0)
 	}
 	if err != nil {
-		j.own.close()
+		j.peer.close()
 		j.conn.Close()
 		return nil, err
 	}
@@ -240,10 +240,10 @@ func (j *joiner) begin(ctx context.Context, joined *schema.Joined) (*membership,
 	if err != nil {
 		return nil, err
 	}
-	if err = s.connect(ctx, j.own); err == nil {
+	if err = s.connect(ctx, j.peer); err == nil {
 		err = j.waitForStart(ctx, s)
 	}
-	if err == nil && s.own != nil {
+	if err == nil && s.peer != nil {
 		err = s.connectPeers(ctx)
 	}
 	if err == nil {
@@ -389,7 +389,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *membership) error {
 		select {
 		case c := <-s.controls:
 			switch {
-			case c.Start != nil && s.own == nil:
+			case c.Start != nil && s.peer == nil:
 				return nil
 			case c.Left != nil: // the job has ended without this trainer, which was silent for too long
 				return over
@@ -415,7 +415,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *membership) error {
 			s.retry.Reset(j.config.RetryAfter)
 		case <-ctx.Done():
 			err := context.Cause(ctx)
-			returns := errors.Is(err, errBack) && (j.config.rejoin != 0 || !j.job.Rewinds())
+			returns := errors.Is(err, errRunRestarts) && (j.config.rejoin != 0 || !j.job.Rewinds())
 			if errors.Is(err, ErrServerLost) && !returns { // a new trainer joins again where the run begins again with fewer
 				err = endedBefore{err}
 			}

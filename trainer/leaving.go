@@ -18,15 +18,15 @@ import (
 // leavingMax is for how long it does.
 const leavingMax = 20 * time.Second
 
-// lingers is the context of a run of batches that is to end with ctx, though later where the others would go back.
-func (c *connection) lingers(ctx context.Context) (context.Context, func()) {
+// untilDurable is the context of a run of batches that is to end with ctx, though later where the others would go back.
+func (c *connection) untilDurable(ctx context.Context) (context.Context, func()) {
 	if c.job.Policy != schema.PolicyRecover || !c.job.Rewinds() || c.job.Trainers == 1 || !c.joined.Durable {
 		return ctx, func() {}
 	}
 	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		if errors.Is(context.Cause(ctx), context.Canceled) { // and has not failed
-			c.sayLeaving(longer)
+			c.sendLeaving(longer)
 		}
 		cancel(context.Cause(ctx))
 	})
@@ -36,8 +36,8 @@ func (c *connection) lingers(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// sayLeaving returns when this trainer may leave, or the run or the session has ended.
-func (c *connection) sayLeaving(ctx context.Context) {
+// sendLeaving returns when this trainer may leave, or the run or the session has ended.
+func (c *connection) sendLeaving(ctx context.Context) {
 	c.config.Log.Info("leaving after the next durable version", "job", c.job.Name,
 		"member", c.joined.Member, "within", leavingMax.String())
 	ctx, cancel := context.WithTimeout(ctx, leavingMax)
@@ -45,7 +45,7 @@ func (c *connection) sayLeaving(ctx context.Context) {
 	again := time.NewTicker(c.config.RetryAfter)
 	defer again.Stop()
 	for {
-		if err := c.sayControl(schema.Control{Leaving: &schema.Leaving{}}); err != nil {
+		if err := c.sendControl(schema.Control{Leaving: &schema.Leaving{}}); err != nil {
 			return
 		}
 		select {
@@ -118,7 +118,7 @@ func (c *connection) withStart(err error) error {
 	return fmt.Errorf("%w; shards keep nothing of this job: begin a new one with a saved model by --load", err)
 }
 
-func (c *connection) sayLeave(ctx context.Context, reason string) error {
+func (c *connection) sendLeave(ctx context.Context, reason string) error {
 	if err := c.Err(); errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) || errors.Is(err, errReplaced) {
 		return nil // no coordinator is left, or it knows
 	}

@@ -145,8 +145,8 @@ func (c *connection) connected() (all bool) {
 	return all
 }
 
-// hear notes a sign of life of the coordinator.
-func (c *connection) hear(from string) {
+// noteHeard notes a sign of life of the coordinator.
+func (c *connection) noteHeard(from string) {
 	if from == string(schema.Coordinator) {
 		c.watch.note(func() {
 			c.watch.coordinator.Begin(time.Now())
@@ -189,9 +189,9 @@ func (c *connection) controlChanged(state fabric.State) {
 			c.joined.Member)
 		c.serverLost()
 	case fabric.Back:
-		c.hear(string(schema.Coordinator)) // who could not be heard
+		c.noteHeard(string(schema.Coordinator)) // who could not be heard
 		c.watch.note(c.watch.control.End)
-		c.speaks.Store(true) // a restarted ps says that it does not know the job
+		c.heartbeatDue.Store(true) // a restarted ps says that it does not know the job
 		c.config.Log.Info("control server back", "control", c.config.serverName(), "job", c.job.Name, "member",
 			c.joined.Member)
 	case fabric.Closed:
@@ -294,8 +294,8 @@ func (c Config) atStandby() Config {
 	return c
 }
 
-// sentOn sets Server to where the standby says that the job is. It reports whether to join there.
-func (c *Config) sentOn(err error) bool {
+// redirected sets Server to where the standby says that the job is. It reports whether to join there.
+func (c *Config) redirected(err error) bool {
 	r, ok := errors.AsType[*Refused](err)
 	if !ok || r.server == "" {
 		return false

@@ -125,7 +125,7 @@ func (l *learningRates) takeLR(w *schema.LR) error {
 		return fmt.Errorf("word of the coordinator: a proposal without a change of the learning rates")
 	}
 	if begun, answer := l.take(w); answer {
-		return l.sayControl(schema.Control{LRTaken: &schema.LRTaken{Serial: w.Serial, Begun: begun}})
+		return l.sendControl(schema.Control{LRTaken: &schema.LRTaken{Serial: w.Serial, Begun: begun}})
 	}
 	return nil
 }

@@ -206,7 +206,7 @@ func (s *membership) leave(reason string) error {
 		}
 	}
 	s.heartbeats.sendLastReport()
-	err := s.sayLeave(ctx, reason)
+	err := s.sendLeave(ctx, reason)
 	s.close()
 	return err
 }
@@ -227,7 +227,7 @@ func (s *membership) close() {
 	if s.control != nil {
 		s.control.Close()
 	}
-	s.own.close()
+	s.peer.close()
 	s.reducer.close()
 	if s.replicas != nil {
 		s.replicas.close() // no message arrives any more
@@ -240,9 +240,9 @@ func (s *membership) close() {
 // drainEvery is how often a trainer that leaves says again that it has all results: nothing acknowledges that.
 const drainEvery = 100 * time.Millisecond
 
-// sayComplete tells the other trainers, in a job that reduces between trainers, that this one has all results of the
+// sendComplete tells the other trainers, in a job that reduces between trainers, that this one has all results of the
 // batches before b: by a pull of batch b, which no trainer has begun and to which there is no answer. They may leave then.
-func (s *membership) sayComplete(b schema.Batch) error {
+func (s *membership) sendComplete(b schema.Batch) error {
 	for owner, l := range s.links {
 		if !l.reduce || l.outbox == nil || len(s.results.rounds[owner]) == 0 {
 			continue // this trainer itself, or one who has added up nothing
@@ -270,7 +270,7 @@ func (s *membership) awaitOthers(ctx context.Context, hurry bool) error {
 	again := time.NewTicker(drainEvery)
 	defer again.Stop()
 	for !s.reducer.done(s.newest(), s.gone()) {
-		if err := s.sayComplete(s.newest()); err != nil {
+		if err := s.sendComplete(s.newest()); err != nil {
 			return err
 		}
 		select {
@@ -285,8 +285,8 @@ func (s *membership) awaitOthers(ctx context.Context, hurry bool) error {
 }
 
 // connect dials under the member's name, listens, and starts to give signs of life.
-func (s *membership) connect(ctx context.Context, own *ownServer) error {
-	s.hear(string(schema.Coordinator))
+func (s *membership) connect(ctx context.Context, own *peerServer) error {
+	s.noteHeard(string(schema.Coordinator))
 	s.reconnected = func() { s.exchange.do((*exchange.Exchange).Back) }
 	var err error
 	if s.control, err = fabric.DialControl(ctx,
@@ -300,7 +300,7 @@ func (s *membership) connect(ctx context.Context, own *ownServer) error {
 		}
 	}
 	if own != nil {
-		if err := s.listenOwn(own); err != nil {
+		if err := s.listenPeers(own); err != nil {
 			return err
 		}
 	}
@@ -320,9 +320,9 @@ func (s *membership) connect(ctx context.Context, own *ownServer) error {
 	return nil
 }
 
-// listenOwn takes what other trainers contribute to this one's reduce range.
-func (s *membership) listenOwn(own *ownServer) error {
-	s.own, own.fail, s.reducer.own = own, s.fail, own
+// listenPeers takes what other trainers contribute to this one's reduce range.
+func (s *membership) listenPeers(own *peerServer) error {
+	s.peer, own.fail, s.reducer.peer = own, s.fail, own
 	own.opens(s.reducer.receive)
 	if s.config.Bus != nil {
 		return own.listen(string(s.job.Name), string(s.joined.Member))
@@ -475,6 +475,6 @@ func (s *membership) assign(ctx context.Context) error {
 		return s.failed(ctx, s.newest(), fmt.Errorf("begin with the values of a model: %w", err))
 	}
 	s.endRun()
-	s.speaks.Store(true) // the coordinator may replace trainers from now on
+	s.heartbeatDue.Store(true) // the coordinator may replace trainers from now on
 	return nil
 }

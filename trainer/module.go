@@ -493,7 +493,7 @@ func (m *hostedModule) refuse(number schema.Sequence, r schema.Refusal) {
 	if r.Reason == schema.ReasonUnknownContext.String() {
 		m.answer.refused = fmt.Errorf("%w: %w", ErrActivation, m.answer.refused)
 	}
-	e.tell()
+	e.wakeWaiter()
 }
 
 // take puts one chunk of an answer in place.

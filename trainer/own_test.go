@@ -75,7 +75,7 @@ func TestDataAddress(t *testing.T) {
 func TestOwnServerBoundsStrangers(t *testing.T) {
 	job := toyJob("between", 2, 4, schema.ApplyMean)
 	job.Reduce, job.ChunkBytes = schema.ReduceTrainers, 4<<20
-	own, err := startOwnServer(t.Context(), Config{}, job, "")
+	own, err := startPeerServer(t.Context(), Config{}, job, "")
 	if err != nil {
 		t.Fatal(err)
 	}

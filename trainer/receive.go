@@ -52,9 +52,9 @@ func (r *receiver) receiveControl(m fabric.Message) {
 	var err error
 	switch v.Head().Kind {
 	case schema.KindControl:
-		err = r.word(&subject, &v)
+		err = r.takeControl(&subject, &v)
 	case schema.KindHeartbeat:
-		r.hear(from)
+		r.noteHeard(from)
 		r.noteDurable(v.Head().Batch)
 	case schema.KindRefusal:
 		err = r.refused(from, &v)
@@ -142,14 +142,14 @@ func (r *receiver) takeResult(owner int, subject *fabric.Subject, v *schema.View
 	return r.exchange.sendPulls(lost)
 }
 
-// word takes a control message of the coordinator. Those that are waited for go to the channel: it is never full but
-// for messages that are not waited for.
-func (r *receiver) word(subject *fabric.Subject, v *schema.View) error {
+// takeControl takes a control message of the coordinator. Those that are waited for go to the channel: it is never full
+// but for messages that are not waited for.
+func (r *receiver) takeControl(subject *fabric.Subject, v *schema.View) error {
 	from := subject.From
 	if from != string(schema.Coordinator) {
 		return nil
 	}
-	r.hear(from)
+	r.noteHeard(from)
 	c, err := schema.DecodeControl(v)
 	if err != nil {
 		return fmt.Errorf("word of the coordinator: %w", err)
@@ -179,7 +179,7 @@ func (r *receiver) word(subject *fabric.Subject, v *schema.View) error {
 		}
 		return nil
 	case c.TakeOver != nil:
-		r.takeovers.tell(c.TakeOver)
+		r.takeovers.request(c.TakeOver)
 		return nil
 	case c.Stalled != nil:
 		r.logStalled(c.Stalled)
@@ -190,7 +190,7 @@ func (r *receiver) word(subject *fabric.Subject, v *schema.View) error {
 	default:
 	}
 	if c.Failed != nil && c.Failed.Back {
-		return fmt.Errorf("%w: job %s: %s", errBack, r.job.Name, c.Failed.Text)
+		return fmt.Errorf("%w: job %s: %s", errRunRestarts, r.job.Name, c.Failed.Text)
 	}
 	if c.Failed != nil && c.Failed.End == schema.EndStopped {
 		return fmt.Errorf("%w: job %s: %s", ErrJobStopped, r.job.Name, c.Failed.Text)

@@ -77,7 +77,7 @@ func TestLostPeerIsNamed(t *testing.T) {
 	w := newToy(t, job)
 	w.enter = func(b schema.Batch, l lane.Lane) {
 		if b == 2 && l == 2 { // t1 computes it
-			sessions[1].own.server.Close()
+			sessions[1].peer.server.Close()
 		}
 	}
 	errs := runAll(testContext(t), sessions, w, 5)
@@ -110,7 +110,7 @@ func TestLeaverKeepsTheLastResults(t *testing.T) {
 	if err := sessions[0].awaitOthers(ctx, false); err != nil || ctx.Err() == nil {
 		t.Errorf("a trainer leaves while another may need its results: %v", err)
 	}
-	if err := sessions[1].sayComplete(1); err != nil {
+	if err := sessions[1].sendComplete(1); err != nil {
 		t.Fatal(err)
 	}
 	begin := time.Now()
@@ -150,7 +150,7 @@ func TestNormalEndWarnsOfNothing(t *testing.T) {
 
 	sessions = run("early-end")
 	sessions[1].planned.Store(3) // as within the next Run
-	sessions[0].own.server.Close()
+	sessions[0].peer.server.Close()
 	poll(t, "t1 sees that t0 is gone", lost(sessions[1]))
 	poll(t, "both warnings", func() bool {
 		text := log.String()

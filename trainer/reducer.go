@@ -39,9 +39,9 @@ const (
 type reducer struct {
 	job     *schema.Job
 	joined  *schema.Joined
-	owner   int        // this trainer
-	self    int        // the same among contributors
-	own     *ownServer // set before the first frame
+	owner   int         // this trainer
+	self    int         // the same among contributors
+	peer    *peerServer // set before the first frame
 	results *results
 	fail    func(error)
 	limit   *rate.Limiter // of refusals
@@ -67,7 +67,7 @@ func newReducer(c *connection, results *results) (*reducer, error) {
 	end, err := endpoint.New(c.ctx, endpoint.Config{Shard: config, WindowBytes: fabric.WindowBytesDefault,
 		Publish: r.publish,
 		Ack: func(to schema.Member, frame []byte) {
-			r.own.publish(r.subject(fabric.KindAck, to), fabric.WithoutRoom(frame))
+			r.peer.publish(r.subject(fabric.KindAck, to), fabric.WithoutRoom(frame))
 		}})
 	if err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func (r *reducer) publish(o *shard.Output) {
 		r.say(o.To, o.Frame)
 		return
 	}
-	r.own.publish(r.subject(fabric.KindMean, o.To).WithBucket(uint64(o.Batch), uint32(o.Bucket)),
+	r.peer.publish(r.subject(fabric.KindMean, o.To).WithBucket(uint64(o.Batch), uint32(o.Bucket)),
 		fabric.NewPayload(o.Built.Room()))
 	if o.To != schema.All {
 		return // another trainer has asked for it
@@ -188,7 +188,7 @@ func (r *reducer) check(subject *fabric.Subject, m *fabric.Message) (v schema.Vi
 func (r *reducer) tick() {
 	r.stepLock.Lock()
 	defer r.stepLock.Unlock()
-	if r.own != nil {
+	if r.peer != nil {
 		r.end.Tick()
 	}
 }
@@ -201,7 +201,7 @@ func (r *reducer) refuse(subject *fabric.Subject, head schema.Head, why *schema.
 // say sends a refusal, unless others were sent too often this second.
 func (r *reducer) say(to schema.Member, refusal []byte) {
 	if r.limit.Allow() {
-		r.own.publish(r.subject(fabric.KindCtl, to), fabric.WithoutRoom(refusal))
+		r.peer.publish(r.subject(fabric.KindCtl, to), fabric.WithoutRoom(refusal))
 	}
 }
 
@@ -243,9 +243,9 @@ func (r *reducer) waiting() []schema.Waiting {
 	return []schema.Waiting{w.Waiting}
 }
 
-// ownServer is what a trainer of a job that reduces between trainers is reached at, and the connection by which it
+// peerServer is what a trainer of a job that reduces between trainers is reached at, and the connection by which it
 // reads what arrives there.
-type ownServer struct {
+type peerServer struct {
 	server *fabric.Server
 	conn   *fabric.Conn
 	url    string      // as the other trainers reach it
@@ -258,7 +258,7 @@ type ownServer struct {
 }
 
 // opens has what others have sent be taken, or dropped.
-func (o *ownServer) opens(take func(fabric.Message)) {
+func (o *peerServer) opens(take func(fabric.Message)) {
 	o.once.Do(func() {
 		o.take = take
 		close(o.ready)
@@ -266,7 +266,7 @@ func (o *ownServer) opens(take func(fabric.Message)) {
 }
 
 // receive takes a message when it is known who takes it. Those behind it wait, too.
-func (o *ownServer) receive(m fabric.Message) {
+func (o *peerServer) receive(m fabric.Message) {
 	if <-o.ready; o.take == nil {
 		m.Release()
 		return
@@ -331,9 +331,9 @@ func checkDataHost(c Config) error {
 	return nil
 }
 
-// startOwnServer starts this trainer's data server. It gives nil where shards add up everything. local is this
+// startPeerServer starts this trainer's data server. It gives nil where shards add up everything. local is this
 // machine's address on the way to the server; "" within one process.
-func startOwnServer(ctx context.Context, c Config, job *schema.Job, local string) (*ownServer, error) {
+func startPeerServer(ctx context.Context, c Config, job *schema.Job, local string) (*peerServer, error) {
 	if !job.Plan().Reduces(schema.ByTrainers) {
 		return nil, nil
 	}
@@ -352,7 +352,7 @@ func startOwnServer(ctx context.Context, c Config, job *schema.Job, local string
 	if err != nil {
 		return nil, fmt.Errorf("start this trainer's data server: %w", err)
 	}
-	o := &ownServer{server: server, url: server.URL(), ready: make(chan struct{})}
+	o := &peerServer{server: server, url: server.URL(), ready: make(chan struct{})}
 	if o.conn, err = fabric.Dial(ctx, fabric.Config{Server: server, Name: "own", Token: c.Token, Log: c.Log}); err != nil {
 		o.close()
 		return nil, fmt.Errorf("connect to this trainer's data server: %w", err)
@@ -390,14 +390,14 @@ func (c *Config) advertised(own, host, local string) (string, error) {
 
 // publish sends a frame to other trainers. It cannot fail on a connection within this process unless that is closing;
 // who misses what was sent asks for it again.
-func (o *ownServer) publish(to fabric.Subject, frame fabric.Payload) {
+func (o *peerServer) publish(to fabric.Subject, frame fabric.Payload) {
 	if err := o.conn.SendInPlace(to, frame); err != nil && !errors.Is(err, fabric.ErrClosed) &&
 		!errors.Is(err, fabric.ErrLost) {
 		o.fail(fmt.Errorf("publish at this trainer's data server: %w", err))
 	}
 }
 
-func (o *ownServer) close() {
+func (o *peerServer) close() {
 	if o == nil {
 		return
 	}
@@ -409,7 +409,7 @@ func (o *ownServer) close() {
 }
 
 // listen takes what other trainers send to a member of a job.
-func (o *ownServer) listen(job, member string) error {
+func (o *peerServer) listen(job, member string) error {
 	for _, pattern := range []string{
 		fabric.Pattern(job, fabric.Any, fabric.KindReduce, member, true),
 		fabric.Pattern(job, fabric.Any, fabric.KindPull, member, false),

@@ -90,24 +90,24 @@ func (r *restart) join(ctx context.Context, m *membership, err error) *rejoining
 				return
 			}
 		}
-		j.membership, j.err = joinBack(ctx, config, job)
+		j.membership, j.err = joinWithRetry(ctx, config, job)
 	}()
 	return j
 }
 
-// backEvery is the time between two attempts to reach a server that was lost.
-const backEvery = 250 * time.Millisecond
+// rejoinEvery is the time between two attempts to reach a server that was lost.
+const rejoinEvery = 250 * time.Millisecond
 
-// errBack is ErrServerLost where the coordinator has said so.
-var errBack = fmt.Errorf("%w", ErrServerLost)
+// errRunRestarts is ErrServerLost where the coordinator has said so.
+var errRunRestarts = fmt.Errorf("%w", ErrServerLost)
 
-// joinBack is join, which it tries again for ReconnectTimeout: where the slot was lost before the trainer had begun,
-// or no answer gave it the parameters, and if it rejoins from a run whose servers were lost. The time starts over
-// if it had a slot.
-func joinBack(ctx context.Context, c Config, job *schema.Job) (*membership, error) {
+// joinWithRetry joins, and tries again for ReconnectTimeout: if the slot was lost before the trainer had begun, if no
+// answer gave it the parameters, and if it rejoins from a run whose servers were lost. The time starts over if it had a
+// slot.
+func joinWithRetry(ctx context.Context, c Config, job *schema.Job) (*membership, error) {
 	sent := false
 	for began := time.Now(); ; {
-		pause := backEvery
+		pause := rejoinEvery
 		if c.standby != "" && c.rejoin != 0 && c.Resume {
 			s, err := join(ctx, c.atStandby(), job, askEvery)
 			if err == nil {
@@ -116,17 +116,17 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*membership, erro
 			if ctx.Err() != nil {
 				return nil, err
 			}
-			if mayComeBack(err) {
+			if mayReturn(err) {
 				pause = askEvery
 			}
 		}
 		s, err := join(ctx, c, job, c.RetryAfter)
-		if !sent && c.standby == "" && c.sentOn(err) {
+		if !sent && c.standby == "" && c.redirected(err) {
 			sent = true
 			continue
 		}
 		again := errors.Is(err, errReplaced) || errors.Is(err, ErrNoParameters) ||
-			c.rejoin != 0 && c.Resume && mayComeBack(err)
+			c.rejoin != 0 && c.Resume && mayReturn(err)
 		if errors.Is(err, errReplaced) || errors.As(err, new(endedBefore)) {
 			began = time.Now() // it had a slot
 		}
@@ -141,9 +141,9 @@ func joinBack(ctx context.Context, c Config, job *schema.Job) (*membership, erro
 	}
 }
 
-// mayComeBack reports that a server which is not there, or knows nothing yet, may be started again. One that ends may
+// mayReturn reports that a server which is not there, or knows nothing yet, may be started again. One that ends may
 // refuse trainers that it had admitted.
-func mayComeBack(err error) bool {
+func mayReturn(err error) bool {
 	for _, e := range []error{fabric.ErrNoServer, fabric.ErrLost, fabric.ErrRefused, ErrServerLost, ErrNoAnswer,
 		ErrNoServers} {
 		if errors.Is(err, e) {

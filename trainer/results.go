@@ -96,7 +96,7 @@ func (r *results) finish() error {
 		}
 		r.x.Finish()
 	}
-	r.tell()
+	r.wakeWaiter()
 	return nil
 }
 

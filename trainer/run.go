@@ -40,7 +40,7 @@ func (s *membership) Run(ctx context.Context, w Workload, batches uint64, report
 	if s.run != nil {
 		return fmt.Errorf("%w: Run follows Next: want Finish before it", ErrOrder)
 	}
-	longer, end := s.lingers(ctx)
+	longer, end := s.untilDurable(ctx)
 	defer end()
 	both, stop := s.running(longer)
 	defer stop()
@@ -127,7 +127,7 @@ func (s *membership) Finish(ctx context.Context) error {
 	}
 	s.endRun()
 	s.takeovers.finish()
-	if err := s.sayComplete(s.newest()); err != nil {
+	if err := s.sendComplete(s.newest()); err != nil {
 		return err
 	}
 	s.complete.Store(true)
@@ -234,7 +234,7 @@ func (s *membership) settle(ctx context.Context, atLeast schema.Version) error {
 	r := s.run
 	for {
 		for v := min(get(s.exchange, (*exchange.Exchange).Completed), r.committed); s.newest() < v; {
-			if err := s.sender.away(ctx, s.newest()); err != nil {
+			if err := s.sender.awaitSent(ctx, s.newest()); err != nil {
 				return err
 			}
 			s.completeBatch(r, s.newest())

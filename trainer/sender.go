@@ -116,9 +116,9 @@ func (s *sender) end(b schema.Batch) {
 	}
 }
 
-// away waits until the frames of batch b, which is complete, have left as this trainer sees it, too: a result may be
-// here before the call returns that has sent the last of them.
-func (s *sender) away(ctx context.Context, b schema.Batch) error {
+// awaitSent waits until the frames of batch b, which is complete, have left as this trainer sees it, too: a result may
+// arrive before the call returns that has sent the last of them.
+func (s *sender) awaitSent(ctx context.Context, b schema.Batch) error {
 	for _, l := range s.links {
 		if l.outbox == nil {
 			continue

@@ -137,9 +137,9 @@ func (s *Session) survives(err error) bool {
 	return err != nil && s.failed == nil && s.form != formOwn && s.next.follows(s.membership, err)
 }
 
-// outlive makes a call of the run under way. Where the run has ended and the job continues in another one, it joins that
-// and makes the call of it.
-func (s *Session) outlive(ctx context.Context, call func(m *membership) error) error {
+// acrossRestarts makes a call of the run under way. If the run has ended and the job continues in another one, it joins
+// that and makes the call of it.
+func (s *Session) acrossRestarts(ctx context.Context, call func(m *membership) error) error {
 	for {
 		if s.failed != nil {
 			return s.failed
@@ -239,7 +239,7 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 			report(p)
 		}
 	}
-	err := s.outlive(ctx, func(m *membership) error { return s.makeUp(ctx, m, each) })
+	err := s.acrossRestarts(ctx, func(m *membership) error { return s.computeMissing(ctx, m, each) })
 	if err != nil {
 		s.workload = nil
 		s.endJoin(err)
@@ -247,8 +247,8 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	return err
 }
 
-// makeUp computes what is missing of the batches of the last Run.
-func (s *Session) makeUp(ctx context.Context, m *membership, report func(Progress)) error {
+// computeMissing computes what is missing of the batches of the last Run.
+func (s *Session) computeMissing(ctx context.Context, m *membership, report func(Progress)) error {
 	return m.Run(ctx, s.workload, uint64(s.until-min(s.until, m.Version())), report)
 }
 
@@ -281,7 +281,7 @@ func (s *Session) Next() (*Batch, error) {
 // ErrAgain is to be followed by another call. Errors: ErrOrder where a batch is under way, and those of Run.
 func (s *Session) NextAssigned(ctx context.Context) (b *Batch, err error) {
 	s.form = formAssigned
-	err = s.outlive(ctx, func(m *membership) error {
+	err = s.acrossRestarts(ctx, func(m *membership) error {
 		b, err = m.nextAssigned(ctx)
 		return err
 	})
@@ -336,10 +336,10 @@ func (s *Session) read(ctx context.Context, call func(m *membership) error) erro
 	case s.form == formOwn || s.inRun:
 		return call(s.membership)
 	}
-	return s.outlive(ctx, func(m *membership) error {
+	return s.acrossRestarts(ctx, func(m *membership) error {
 		if s.workload != nil && m.Version() < s.until {
 			s.inRun = true // the workload may read
-			err := s.makeUp(ctx, m, nil)
+			err := s.computeMissing(ctx, m, nil)
 			if s.inRun = false; err != nil {
 				return err
 			}
@@ -348,8 +348,8 @@ func (s *Session) read(ctx context.Context, call func(m *membership) error) erro
 	})
 }
 
-// readWhole makes a call that reads a version which is complete.
-func (s *Session) readWhole(ctx context.Context, call func(r *reader) error) error {
+// readSettled makes a call that reads a version which is complete.
+func (s *Session) readSettled(ctx context.Context, call func(r *reader) error) error {
 	return s.read(ctx, func(m *membership) error {
 		if err := m.settled(ctx); err != nil {
 			return err
@@ -367,7 +367,7 @@ func (s *Session) readAssigned(ctx context.Context, call func(m *membership) err
 	case s.given != nil && s.given.stage != committed:
 		at = s.given.of
 	default:
-		err := s.outlive(ctx, func(m *membership) error {
+		err := s.acrossRestarts(ctx, func(m *membership) error {
 			next, err := m.waitAssigned(ctx)
 			if err == nil {
 				at = next
@@ -428,7 +428,7 @@ func (s *Session) Wait(ctx context.Context) (v schema.Version, err error) {
 //
 //	rows, err := session.Lookup(ctx, []trainer.TableKeys{{Table: 0, Keys: []uint64{7, 7, 3}}})
 func (s *Session) Lookup(ctx context.Context, asks []TableKeys) (rows [][]float32, err error) {
-	err = s.readWhole(ctx, func(r *reader) error {
+	err = s.readSettled(ctx, func(r *reader) error {
 		rows, err = r.Lookup(ctx, asks)
 		return err
 	})
@@ -440,7 +440,7 @@ func (s *Session) Lookup(ctx context.Context, asks []TableKeys) (rows [][]float3
 // the job. In async and grouped, rows move at any time, and a version says nothing about them.
 func (s *Session) LookupAt(ctx context.Context, version schema.Version, asks []TableKeys) (rows [][]float32,
 	err error) {
-	err = s.readWhole(ctx, func(r *reader) error {
+	err = s.readSettled(ctx, func(r *reader) error {
 		if has := r.Version(); has != version {
 			return fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", ErrVersion, version, has)
 		}
@@ -469,13 +469,13 @@ func (s *Session) LookupInto(ctx context.Context, asks []RowsInto) error {
 // the middle, the scan begins again.
 func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p schema.Partition, keys []uint64,
 	rows []float32) error) error {
-	return s.readWhole(ctx, func(r *reader) error { return r.Table(ctx, table, yield) })
+	return s.readSettled(ctx, func(r *reader) error { return r.Table(ctx, table, yield) })
 }
 
 // Digest is the SHA-256 over all weights at the current version, as schema.WeightsDigest defines it. It is the same for
 // any number of trainers and shards, and reads every table from the shards.
 func (s *Session) Digest(ctx context.Context) (digest [32]byte, err error) {
-	err = s.readWhole(ctx, func(r *reader) error {
+	err = s.readSettled(ctx, func(r *reader) error {
 		digest, err = r.Digest(ctx)
 		return err
 	})
@@ -485,7 +485,7 @@ func (s *Session) Digest(ctx context.Context) (digest [32]byte, err error) {
 // Weights reads the whole model at the current version. It fails where a table has more rows than can be held; Table
 // reads such a one.
 func (s *Session) Weights(ctx context.Context) (w *Model, err error) {
-	err = s.readWhole(ctx, func(r *reader) error {
+	err = s.readSettled(ctx, func(r *reader) error {
 		w, err = r.Weights(ctx)
 		return err
 	})
@@ -502,7 +502,7 @@ func (s *Session) Save(ctx context.Context, path string) error {
 // SaveExtra is Save of a file with more tensors. It fails where one of them has the name of another or of a weight, or
 // the metadata have an entry that Save writes.
 func (s *Session) SaveExtra(ctx context.Context, path string, extra Extra) error {
-	return s.readWhole(ctx, func(r *reader) error { return r.SaveExtra(ctx, path, extra) })
+	return s.readSettled(ctx, func(r *reader) error { return r.SaveExtra(ctx, path, extra) })
 }
 
 // ScaleLR changes the learning rates of the job, of every parameter and table: from a batch on that it returns they are

@@ -105,11 +105,11 @@ func (s *Step[T]) Fail(err error) {
 func (s *Step[T]) Row(table string, n int) []float32 {
 	t := s.table(table)
 	if t == nil {
-		return s.nowhere(t)
+		return s.scratchRow(t)
 	}
 	at, ok := s.only(t, n)
 	if !ok {
-		return s.nowhere(t)
+		return s.scratchRow(t)
 	}
 	return t.row(at)
 }
@@ -118,11 +118,11 @@ func (s *Step[T]) Row(table string, n int) []float32 {
 func (s *Step[T]) RowGrad(table string, n int) []float32 {
 	t := s.table(table)
 	if t == nil {
-		return s.nowhere(t)
+		return s.scratchRow(t)
 	}
 	at, ok := s.only(t, n)
 	if !ok {
-		return s.nowhere(t)
+		return s.scratchRow(t)
 	}
 	return t.grad(at)
 }
@@ -132,7 +132,7 @@ func (s *Step[T]) RowGrad(table string, n int) []float32 {
 func (s *Step[T]) RowOf(table string, n, k int) []float32 {
 	t, at := s.place(table, n, k)
 	if at < 0 {
-		return s.nowhere(t)
+		return s.scratchRow(t)
 	}
 	return t.row(at)
 }
@@ -141,7 +141,7 @@ func (s *Step[T]) RowOf(table string, n, k int) []float32 {
 func (s *Step[T]) RowGradOf(table string, n, k int) []float32 {
 	t, at := s.place(table, n, k)
 	if at < 0 {
-		return s.nowhere(t)
+		return s.scratchRow(t)
 	}
 	return t.grad(at)
 }
@@ -251,8 +251,8 @@ func (s *Step[T]) place(table string, n, k int) (*stepTable, int) {
 	return t, int(t.offsets[n]) + k
 }
 
-// nowhere is memory in place of a row of a table, or of one that the job lacks.
-func (s *Step[T]) nowhere(t *stepTable) []float32 {
+// scratchRow is memory in place of a row of a table, or of one that the job lacks.
+func (s *Step[T]) scratchRow(t *stepTable) []float32 {
 	if t == nil {
 		return s.lane.scratch()
 	}

@@ -24,8 +24,8 @@ type takeovers struct {
 	hosted []*membership // that were taken; of the goroutine that calls Run
 }
 
-// tell has a slot taken. A repetition changes nothing.
-func (t *takeovers) tell(j *schema.Joined) {
+// request adds a slot to take. A repetition changes nothing.
+func (t *takeovers) request(j *schema.Joined) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pending = slices.DeleteFunc(t.pending, func(p *schema.Joined) bool { return p.Member == j.Member })
@@ -111,7 +111,7 @@ func (s *membership) take(ctx context.Context, j *schema.Joined) error {
 	c.Member = j.Member
 	m, err := newMembership(ctx, c, s.job, *j)
 	if err != nil {
-		return s.cannot(ctx, j, err)
+		return s.refuseSlot(ctx, j, err)
 	}
 	if err = m.connect(ctx, nil); err == nil {
 		err = m.enter(ctx)
@@ -119,14 +119,14 @@ func (s *membership) take(ctx context.Context, j *schema.Joined) error {
 	if err != nil {
 		m.left = true // it has sent nothing: the coordinator gives the slot to another
 		m.close()
-		return s.cannot(ctx, j, err)
+		return s.refuseSlot(ctx, j, err)
 	}
 	*hosted = append(*hosted, m)
 	return nil
 }
 
-// cannot says why a slot cannot be taken. The session continues without it, unless it has ended itself.
-func (s *membership) cannot(ctx context.Context, j *schema.Joined, err error) error {
+// refuseSlot logs why a slot cannot be taken. The session continues without it, unless it has ended itself.
+func (s *membership) refuseSlot(ctx context.Context, j *schema.Joined, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func (h *heartbeats) keepReports() {
 // when it is due, or a report is that cannot wait for it. It never waits.
 func (h *heartbeats) tickHeartbeat(now time.Time, sent *time.Time) error {
 	left := h.config.HeartbeatEvery - now.Sub(*sent)
-	if h.speaks.Swap(false) {
+	if h.heartbeatDue.Swap(false) {
 		left = 0
 	}
 	made := false

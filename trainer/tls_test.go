@@ -55,7 +55,7 @@ func TestTLSSameWeights(t *testing.T) {
 	far.DataHost, far.DataTLS = "0.0.0.0", nil
 	_, err := Join(testContext(t), far, routeJob("tls-far", 4, trainers, lanes))
 	checkError(t, err, ErrConfig, "data host 0.0.0.0", "--tls-cert and --tls-key")
-	own, err := startOwnServer(testContext(t), c, routeJob("tls-own", 4, trainers, lanes), "")
+	own, err := startPeerServer(testContext(t), c, routeJob("tls-own", 4, trainers, lanes), "")
 	if err != nil {
 		t.Fatal(err)
 	}
