@@ -279,19 +279,16 @@ func (t *stepTable) grad(at int) []float32 {
 	return t.grads[at*t.dim : (at+1)*t.dim : (at+1)*t.dim]
 }
 
-// Server is where a job lives: the address of a ps ("" for that of ./bin/ps on this machine), or a whole Config, such
-// as that of package local, where no server is needed.
-type Server interface{ string | Config }
-
 // Train joins a job, trains it on data with a function that computes some samples at a time (Step), and gives the
-// session, from which the weights can be read and saved; it is to be closed. Every trainer of the job runs the same
-// program with the same data, and is told which samples are its. The data's size, batches, seed and epochs are noted in
-// the manifest, so that a trainer with others is refused.
+// session, from which the weights can be read and saved; it is to be closed. server is the address of a ps ("" for that
+// of ./bin/ps on this machine), or a whole Config, such as that of package local, which needs no server. Every trainer of
+// the job runs the same program with the same data, and is told which samples are its. The data's size, batches, seed and
+// epochs are noted in the manifest, so that a trainer with others is refused.
 //
 // It is Join and Run with a Workload made of the function. The functions of after are called after each epoch; their
-// error ends the training. After an error there is no session, and the other trainers
-// hear the reason. Where the job goes back to an earlier version, epochs since then are computed and told again.
-func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[T],
+// error ends the training. After an error there is no session, and the other trainers hear the reason. If the job
+// restarts from an earlier version, epochs since then are computed and reported again.
+func Train[S string | Config, T any](ctx context.Context, server S, job *Job, data *Data[T],
 	step func(b *Step[T]) (loss float64), after ...func(Epoch) error) (*Session, error) {
 	if job == nil || step == nil {
 		return nil, fmt.Errorf("%w: the job or the function that computes a step is nil", ErrConfig)
