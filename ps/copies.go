@@ -290,6 +290,8 @@ func (k *copies) pace(now time.Time, begun schema.Batch) {
 	switch {
 	case begun <= k.begun:
 		return
+	case k.begun > 0 && took > 0 && k.rate == 0:
+		k.rate = float64(begun-k.begun) / took
 	case k.begun > 0 && took > 0:
 		k.rate = (k.rate + float64(begun-k.begun)/took) / 2
 	}

@@ -269,6 +269,9 @@ func (l *controlLoop) heardKept(m *message, said *schema.Kept) {
 		}
 	}
 	if j := l.job(m.job); j != nil && j.run == said.Run {
+		if a := l.shardsOf(j); a != nil && a.mirroring != nil { // they have gone on since this ps has said so itself
+			said.Begun = max(said.Begun, a.mirroring.begun())
+		}
 		decisions := j.coordinator.Kept(l.server.now(), m.from, said)
 		l.tellStandby(l.server.now(), false) // trainers, before others hear that they could go on with the job
 		l.carryOut(j, decisions)

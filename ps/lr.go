@@ -28,9 +28,6 @@ type lrProposal struct {
 	stored   bool            // it is being recorded, or is
 }
 
-// decidedLR returns the changes that are decided.
-func (c *Coordinator) decidedLR() []schema.LRChange { return c.lr.decided }
-
 const (
 	lrMarginFirst = 4 // batches ahead of what the last heartbeats said
 	lrMarginMax   = 1 << 20
