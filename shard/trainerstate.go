@@ -12,8 +12,8 @@ import (
 // shards have neither. A version that is written down needs them, and so does each trainer after a restart:
 //
 //   - The ps of a shard asks the trainer of lane 0, one chunk after the other (AskTrainerChunk). Trainers hear from the
-//     result of the batch before, or from rows in place of that, that the version is written down (schema.FlagCopy), and
-//     that trainer keeps a copy of what it will be asked for.
+//     result of the batch before, or from rows in place of that, that the version is written down (schema.FlagCopy).
+//     That trainer then keeps a copy of what it will be asked for.
 //   - A trainer of a run that begins with a version asks the shard of each chunk, which has read it, until the second
 //     batch is over.
 //
@@ -62,8 +62,8 @@ func (s *Shard) placeTrainerState() {
 // TrainerChunks is how many chunks of trainers are asked for here.
 func (s *Shard) TrainerChunks() int { return len(s.trainerState.chunks) }
 
-// AskTrainerChunk asks the trainer of lane 0 for the i-th of these chunks at a version that it has copied. The answer has
-// the number of the question, n.
+// AskTrainerChunk asks the trainer of lane 0 for the i-th of these chunks at a version that it has copied. The answer
+// has the number of the question, n.
 func (s *Shard) AskTrainerChunk(i int, v schema.Version, n schema.Sequence) (Output, error) {
 	c := s.trainerState.chunks[i]
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull})
@@ -77,9 +77,9 @@ func (s *Shard) AskTrainerChunk(i int, v schema.Version, n schema.Sequence) (Out
 // TrainerPartitions returns the partitions of replicated tables that are asked for here: table by table, ascending.
 func (s *Shard) TrainerPartitions() []TrainerRows { return s.trainerState.rows }
 
-// AskTrainerRows asks the trainer of lane 0 for the rows of one of these from a key on, at a version that it has copied.
-// The question tells that the rows before have come. One of a key behind the last of the table has no answer: it tells
-// that all rows have come that are asked for here.
+// AskTrainerRows asks the trainer of lane 0 for the rows of one of these from a key on, at a version that it has
+// copied. The question tells that the rows before have come. One of a key behind the last of the table has no answer:
+// it tells that all rows have come that are asked for here.
 func (s *Shard) AskTrainerRows(r TrainerRows, from uint64, v schema.Version, n schema.Sequence) (Output, error) {
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull, Keys: 1, Sections: 1})
 	if err != nil {
