@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/internal/liveness"
 	"gradbus/internal/planted"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 	"gradbus/shard"
 )
@@ -42,7 +44,7 @@ func (l *controlLoop) readLocal(ctx context.Context) {
 
 // readFromShardServer is the coordinator's side. It reports whether the sender is a shard server of the job.
 func (l *controlLoop) readFromShardServer(j *job, from schema.Member, c *schema.Control) bool {
-	var decisions []Decision
+	var decisions []coordinator.Decision
 	var known bool
 	switch {
 	case c.Kept != nil:
@@ -297,7 +299,7 @@ func (l *controlLoop) tickAssignment(a *assignment, now time.Time) {
 	}
 	if a.deserted(now) {
 		l.server.log.Warn("shards given up, coordinator silent", "job", a.manifest.Name, "silent",
-			rounded(a.coordinator.For(now)))
+			liveness.Rounded(a.coordinator.For(now)))
 		l.release(a)
 		return
 	}
@@ -347,7 +349,7 @@ func (l *controlLoop) look(ctx context.Context, n registryNews) {
 			continue
 		}
 		if l.findReplaced(j, n.servers); l.jobs[name] == j {
-			l.carryOut(j, j.coordinator.Peers(l.server.now(), l.keepers(n.servers)))
+			l.carryOut(j, j.coordinator.Peers(l.server.now(), peersOf(l.keepers(n.servers))))
 		}
 	}
 	l.verify(ctx)

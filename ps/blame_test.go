@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gradbus/lane"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 	"gradbus/shard"
 	"gradbus/shard/round"
@@ -35,9 +36,9 @@ func TestStalledTrainerIsNamedAmongThoseItStalls(t *testing.T) {
 	if w := s.Waiting(); len(w.Members) != 2 || len(w.First) != 1 || w.First[0] != "t1" {
 		t.Fatalf("waits for %v, first of all for %v", w.Members, w.First)
 	}
-	c := NewCoordinator(CoordinatorConfig{Job: p.Job, RunID: 5, Generation: generationFirst, Deadline: 10 * time.Second,
+	c := coordinator.New(coordinator.Config{Job: p.Job, RunID: 5, Generation: generationFirst, Deadline: 10 * time.Second,
 		StallTimeout: 10 * time.Second,
-		ShardServers: []ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0}}}}})
+		ShardServers: []coordinator.ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0}}}}})
 	now := time.Unix(1000, 0)
 	c.Assign(now)
 	for _, joiner := range []schema.Member{"j-a", "j-b", "j-c"} {

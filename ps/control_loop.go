@@ -13,12 +13,13 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/internal/liveness"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 )
 
 const (
 	// tickEvery is how often coordinators look at deadlines and send heartbeats.
-	tickEvery = time.Second
+	tickEvery = coordinator.TickEvery
 	// askBefore is how long before a tick shards are asked how they fare, so that what it looks at is no older.
 	askBefore = 100 * time.Millisecond
 	// messagesMax and messageBytesMax bound what waits for the control loop: some seconds of heartbeats of the largest
@@ -263,7 +264,7 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 	l.readLocal(ctx)
 	for name, j := range byName(l.jobs) {
 		if j.coordinator == nil {
-			if l.putOff(j, now); j.state == jobEnded && now.After(j.elsewhere) {
+			if l.putOff(j, now); j.state == coordinator.Ended && now.After(j.elsewhere) {
 				delete(l.jobs, name)
 			}
 			continue
@@ -274,7 +275,7 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 		}
 		j.coordinator.Connections(clients)
 		l.carryOut(j, j.coordinator.Tick(now))
-		if !j.coordinator.over() {
+		if !j.coordinator.IsOver() {
 			l.putOff(j, now)
 			l.heartbeat(j)
 		}
@@ -309,7 +310,7 @@ func (l *controlLoop) heartbeat(j *job) {
 }
 
 // carryOut publishes and logs what a coordinator decided, and frees the job where it has ended.
-func (l *controlLoop) carryOut(j *job, decisions []Decision) {
+func (l *controlLoop) carryOut(j *job, decisions []coordinator.Decision) {
 	log := l.server.log.With("job", j.manifest.Name)
 	for _, decision := range decisions {
 		if decision.Record != nil {
@@ -345,7 +346,7 @@ func (l *controlLoop) carryOut(j *job, decisions []Decision) {
 			about.Info(decision.Note)
 		}
 	}
-	if j.coordinator.over() {
+	if j.coordinator.IsOver() {
 		l.free(j)
 		return
 	}
@@ -377,7 +378,7 @@ func (l *controlLoop) free(j *job) {
 	l.drop(j)
 	l.history.remember(j)
 	l.runEnded(j)
-	if j.coordinator.left() == 0 {
+	if j.coordinator.NextTrainers() == 0 {
 		l.show(j, time.Now())
 	}
 	if f := j.coordinator.Failed(); f != nil { // before anybody was admitted
@@ -390,7 +391,7 @@ func (l *controlLoop) free(j *job) {
 // noteWritten ends a job that is ending, once the version that it completed last is on the disk.
 func (l *controlLoop) noteWritten(j *job) {
 	if isClosed(j.writing) {
-		j.coordinator.finish()
+		j.coordinator.Finish()
 	}
 }
 
@@ -419,7 +420,7 @@ func (l *controlLoop) shutdown() {
 	}
 	l.tellDrainers(true)
 	for _, j := range l.coordinated() {
-		l.carryOut(j, j.coordinator.endBack(how, schema.Coordinator, why))
+		l.carryOut(j, j.coordinator.EndBack(how, schema.Coordinator, why))
 	}
 	for _, a := range byName(l.assignments) {
 		l.tell(a, schema.Control{Failed: &schema.Failed{Member: l.server.member, Text: why, Back: true, End: how}})

@@ -31,7 +31,7 @@ func (l *controlLoop) died(d *death) {
 
 // watchServers watches the processes of those who have shards.
 func (l *controlLoop) watchServers(j *job) {
-	if !j.coordinator.mayKeep() {
+	if !j.coordinator.MayKeep() {
 		return
 	}
 	j.serving = make([]watching, len(j.servers))
@@ -43,7 +43,7 @@ func (l *controlLoop) watchServers(j *job) {
 // watchTrainers watches the processes of those who have places now, and no others.
 func (l *controlLoop) watchTrainers(j *job) {
 	for i := range j.watching {
-		process, generation := j.coordinator.processOf(i)
+		process, generation := j.coordinator.Process(i)
 		l.watch(&j.watching[i], death{j, schema.TrainerMember(i), generation, process, -1})
 	}
 }

@@ -3,14 +3,11 @@
 //
 // # What is where
 //
-//   - Coordinator (coordinator.go, deadlines.go, policy.go) is pure, as shards are: who has joined, when the job
-//     starts, who is late. Time comes in with every call. takeover.go is who has the place of a trainer that is lost,
-//     shard_servers.go what it knows of the ps that have the shards, lr.go how it agrees on a change of the learning
-//     rates. deaths.go watches the processes of this machine for it.
-//   - checkpoints.go is which versions are asked for, and durability.go what is told of them; saving.go writes them.
-//     lostruns.go is the runs that a ps which is started again goes on with.
-//   - registry (registry.go, acquire.go) is the place among other ps: which of them there are, who coordinates which job,
-//     and who took part in those that have ended. It alone waits for the control server, on a goroutine of its own.
+//   - Package coordinator decides about a job: who has joined, when it starts, who is late. deaths.go watches the
+//     processes of this machine for it, saving.go writes the versions that it asks for, ended.go has the runs that are
+//     over, lostruns.go those that a ps which is started again goes on with.
+//   - registry (registry.go, acquire.go) is the place among other ps: which of them there are, who coordinates which
+//     job, and who took part in those that have ended. It alone waits for the control server, on a goroutine of its own.
 //   - joins.go takes a join to its coordinator: the job is acquired, the shard servers are heard, then trainers are
 //     admitted. room.go says whether there is memory for a job.
 //   - assignment (assignment.go, assignments.go) is the shards of a job on this ps, whoever coordinates the job. A
@@ -62,11 +59,9 @@
 //
 // # What it must not know
 //
-// HTTP, NVML and dashboards (package ops builds on reports), and package trainer: the two meet on the wire only. The
-// coordinator moreover knows no clock, no I/O, no subject and no goroutine.
+// HTTP, NVML and dashboards (package ops builds on reports), and package trainer: the two meet on the wire only.
 //
 // # For a newcomer
 //
-// A refusal, a counter or a field of Config is easily added. The scripts in testdata are the place to begin: change
-// one, run go test -rewrite and look at the difference.
+// A refusal, a counter or a field of Config is easily added. The scripts of package coordinator are the place to begin.
 package ps

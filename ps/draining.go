@@ -42,9 +42,9 @@ func (l *controlLoop) tellDrainer(to schema.Member, ended bool) {
 // drainedJobs is how far the jobs are that this ps coordinates.
 func (l *controlLoop) drainedJobs() (all []schema.DrainedJob) {
 	for _, j := range l.coordinated() {
-		d := j.coordinator.progress(l.server.now())
+		d := j.coordinator.Progress(l.server.now())
 		if l.stands(j) {
-			d.To, d.Kept = j.coordinator.standbyURL(), 0
+			d.To, d.Kept = j.coordinator.StandbyURL(), 0
 		}
 		all = append(all, d)
 	}

@@ -34,9 +34,9 @@ func (e *endedJobs) remember(j *job) {
 		i := max(0, slices.IndexFunc(*e, func(e endedJob) bool { return isClosed(e.writing) }))
 		*e = slices.Delete(*e, i, i+1)
 	}
-	*e = append(*e, endedJob{name: j.manifest.Name, run: j.run, joiners: j.coordinator.Joiners(),
-		failed: j.coordinator.Failed(), places: j.coordinator.left(), manifest: j.manifest, late: j.coordinator.late(),
-		writing: j.writing})
+	c := j.coordinator
+	*e = append(*e, endedJob{name: j.manifest.Name, run: j.run, joiners: c.Joiners(), failed: c.Failed(),
+		places: c.NextTrainers(), manifest: j.manifest, late: c.PutOff(), writing: j.writing})
 }
 
 // last returns the run of a name that has ended last, of those that a condition holds for; nil: none is remembered.
@@ -80,7 +80,8 @@ type trainersLeft struct {
 // here.
 func (e endedJobs) withTrainersLeft(job *schema.Job) (*schema.Job, trainersLeft) {
 	last := e.last(job.Name, nil)
-	if last == nil || last.places == 0 || !goesBackWithFewer(job) {
+	if last == nil || last.places == 0 || !job.Rewinds() ||
+		job.Policy != schema.PolicyRecover {
 		return job, trainersLeft{}
 	}
 	if _, _, _, differs := last.manifest.WithTrainers(job.Trainers).WithChunkBytes(job.ChunkBytes).Diff(job); differs {

@@ -16,9 +16,6 @@ import (
 // followedMax is how long a ps that stands by may be silent before it counts as none.
 const followedMax = 5 * time.Second
 
-// mirrorRetry is the time between two attempts to tell all of a job, where a ps that is to keep it could not take it.
-const mirrorRetry = 10 * time.Second
-
 // follower is the ps that stands by for this one.
 type follower struct {
 	member schema.Member
@@ -45,7 +42,7 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 		if is != nil && is.member == m.from {
 			l.unfollow("has left")
 			for _, j := range l.coordinated() {
-				j.coordinator.standsBy("", false)
+				j.coordinator.StandsBy("", false)
 			}
 		}
 		return nil
@@ -62,7 +59,7 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	}
 	is.over = f.Over
 	for _, j := range l.coordinated() {
-		l.carryOut(j, j.coordinator.Peers(now, l.keepers(nil)))
+		l.carryOut(j, j.coordinator.Peers(now, peersOf(l.keepers(nil))))
 	}
 	l.noteStandby(now)
 	l.send(schema.TelemetryJob, 0, m.from, schema.Control{Heard: l.heard()})
@@ -74,7 +71,7 @@ func (l *controlLoop) heard() *schema.Heard {
 	heard := &schema.Heard{Incarnation: l.server.registry.self.Incarnation}
 	var others []schema.JobName
 	for name, j := range l.coordinated() {
-		if len(j.coordinator.keepers()) > 0 {
+		if len(j.coordinator.Keepers()) > 0 {
 			heard.Jobs = append(heard.Jobs, name) // first, since a job that is not named is dropped there
 		} else {
 			others = append(others, name)
@@ -111,8 +108,9 @@ func (l *controlLoop) unfollow(why string) {
 	}
 	l.follower, l.gone = nil, is.goneText(why)
 	for _, j := range l.coordinated() {
-		j.coordinator.standbySilent()
-		l.carryOut(j, j.coordinator.Peers(l.server.now(), l.pair(leaseRecord{ID: is.member.ServerID(), Leaving: true})))
+		j.coordinator.StandbySilent()
+		l.carryOut(j, j.coordinator.Peers(l.server.now(),
+			peersOf(l.pair(leaseRecord{ID: is.member.ServerID(), Leaving: true}))))
 	}
 	l.server.log.Warn("nobody stands by", "server", is.member.ServerID(), "host", is.host, "why", why)
 	for _, a := range l.assignments {
@@ -140,14 +138,14 @@ func (l *controlLoop) tellStandby(now time.Time, tick bool) {
 		return
 	}
 	if silent := is.heard.For(now); tick && silent > followedMax {
-		l.unfollow(fmt.Sprintf("was last heard %s ago", rounded(silent)))
+		l.unfollow(fmt.Sprintf("was last heard %s ago", liveness.Rounded(silent)))
 		return
 	}
 	for name, j := range l.coordinated() {
 		if !l.stands(j) {
 			continue
 		}
-		if j.coordinator.standsBy(is.url, is.silent(now)) || tick {
+		if j.coordinator.StandsBy(is.url, is.silent(now)) || tick {
 			l.send(name, j.run, schema.All, schema.Control{Standby: &schema.Standby{URL: is.url}})
 		}
 	}
@@ -155,7 +153,7 @@ func (l *controlLoop) tellStandby(now time.Time, tick bool) {
 
 // stands reports whether the ps that follows this one could go on with a job.
 func (l *controlLoop) stands(j *job) bool {
-	return l.follower != nil && j.coordinator.keptVersion() > 0
+	return l.follower != nil && j.coordinator.KeptVersion() > 0
 }
 
 // keepers are the ps that may keep what shards have, of those that are announced: those that say so, or this one with
@@ -186,23 +184,11 @@ func (l *controlLoop) shardsOf(j *job) *assignment {
 	return nil
 }
 
-// checkMirror returns why a job has no replica, or nil. A replica exists for jobs whose lost trainers are replaced in
-// place.
-func checkMirror(job *schema.Job) error {
-	switch err := job.CheckVersions(); {
-	case err != nil || job.TakesOver():
-		return err
-	case job.Plan().Owner == schema.ByTrainers:
-		return fmt.Errorf("job %s: its trainers own dense parameters, and it restarts from checkpoints alone", job.Name)
-	}
-	return fmt.Errorf("job %s: its trainers are not replaced in place, and it restarts from checkpoints alone", job.Name)
-}
-
 // handsOver has a job go on with whoever stands by, if anybody does, and reports whether that has been told all of it.
 func (l *controlLoop) handsOver(j *job) (stands, told bool) {
-	if !l.stands(j) || len(j.coordinator.training()) == 0 {
+	if !l.stands(j) || len(j.coordinator.Training()) == 0 {
 		return false, false
 	}
 	l.carryOut(j, j.coordinator.HandOver())
-	return true, j.coordinator.handedOver()
+	return true, j.coordinator.HandedOver()
 }

@@ -4,21 +4,40 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 	"gradbus/shard/shardtest"
 )
 
+// keptCoordinator returns the coordinator of a job that runs, and of which other ps may keep the shards.
+func keptCoordinator() *coordinator.Coordinator {
+	job, now := shardtest.SmallJob("kept", 1, 1), time.Unix(1000, 0)
+	job.Policy = schema.PolicyRecover
+	c := coordinator.New(coordinator.Config{Job: job, RunID: 7, Generation: 1, Deadline: time.Minute, Copies: true,
+		ShardServers: []coordinator.ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0}}}}})
+	c.Assign(now)
+	c.Report(now, "p-a", &schema.Report{Serial: 1, Ready: true})
+	c.Join(now, "j-a", &schema.Join{Job: job, Host: "host"})
+	return c
+}
+
 // What a ps that stands by is answered fits a message however many jobs there are, and names first what it has.
 func TestHeardFitsAMessage(t *testing.T) {
+	idle, kept := keptCoordinator(), keptCoordinator()
+	kept.Peers(time.Unix(1001, 0), []coordinator.Peer{{ID: "a", Keeps: true}, {ID: "b", Keeps: true}})
+	if len(kept.Keepers()) == 0 {
+		t.Fatal("nobody keeps shards of a job")
+	}
 	l := &controlLoop{server: &Server{registry: &registry{}}, jobs: map[schema.JobName]*job{},
 		follower: &follower{url: "nats://b:4222"}}
 	for i := range schema.FollowMax + 9 {
 		j := &job{manifest: shardtest.SmallJob(fmt.Sprintf("job-%04d", i), 1, 1), run: schema.RunID(i + 1),
-			coordinator: &Coordinator{}}
+			coordinator: idle}
 		l.jobs[j.manifest.Name] = j
 		if i > 8 {
-			j.coordinator.copies.plan = []keepsShards{{}}
+			j.coordinator = kept
 		}
 	}
 	h := l.heard()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 	"gradbus/shard/shardtest"
 )
@@ -74,7 +75,7 @@ func TestStrangersEndNoJob(t *testing.T) {
 	for b := range schema.Batch(2) {
 		m.batch(b)
 	}
-	if got := s.Stats(); got.Memory != promised || len(got.Jobs) != 1 || got.Jobs[0].State != jobRunning.String() {
+	if got := s.Stats(); got.Memory != promised || len(got.Jobs) != 1 || got.Jobs[0].State != coordinator.Running.String() {
 		t.Errorf("%d bytes promised and jobs %+v, want %d and the one", got.Memory, got.Jobs, promised)
 	}
 	m.leave("")

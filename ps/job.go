@@ -3,6 +3,7 @@ package ps
 import (
 	"time"
 
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 )
 
@@ -13,17 +14,17 @@ const generationFirst schema.Generation = 1
 // job is a run of a job from the first join on. Once this ps has acquired it the control loop runs its coordinator.
 type job struct {
 	name      schema.JobName
-	state     jobState      // up to placing; what follows the coordinator knows
-	since     time.Time     // when it came to acquiring, locating or placing
-	waiting   []*message    // joins, until the job gathers trainers
-	question  *keptQuestion // of acquiring: what other ps are asked; nil: nothing
-	elsewhere time.Time     // of ended: until when the job counts as another ps's
-	writing   chan struct{} // closed when the version that it completed last is on the disk; nil: none is written
+	state     coordinator.JobState // up to placing; what follows the coordinator knows
+	since     time.Time            // when it came to acquiring, locating or placing
+	waiting   []*message           // joins, until the job gathers trainers
+	question  *keptQuestion        // of acquiring: what other ps are asked; nil: nothing
+	elsewhere time.Time            // of ended: until when the job counts as another ps's
+	writing   chan struct{}        // closed when the version that it completed last is on the disk; nil: none is written
 
 	// What follows is there from placing on.
 	manifest    *schema.Job
 	run         schema.RunID
-	coordinator *Coordinator
+	coordinator *coordinator.Coordinator
 	servers     []leaseRecord // that have its shards, in the coordinator's order
 	watching    []watching    // by trainer
 	serving     []watching    // by server
@@ -33,26 +34,26 @@ type job struct {
 }
 
 // move changes the state of a job before it gathers trainers.
-func (j *job) move(to jobState, now time.Time) {
-	j.state.transition(to)
+func (j *job) move(to coordinator.JobState, now time.Time) {
+	j.state.Transition(to)
 	j.since = now
 }
 
 // place makes the coordinator of a job that this ps has acquired. fitted is its manifest with the chunks that there is
 // room for. doubt is as in CoordinatorConfig.
 func (j *job) place(s *Server, c acquisition, found *saved, fitted *schema.Job, window int64, doubt int) {
-	j.move(jobPlacing, s.now())
+	j.move(coordinator.Placing, s.now())
 	j.manifest, j.run, j.servers, j.ended = fitted, c.record.RunID, c.servers, c.record.Ended
 	j.watching, j.notSaved = make([]watching, fitted.Trainers), found.not
 	j.stoodBy = stoodBy{was: found.kept != nil}
-	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst,
+	config := coordinator.Config{Job: fitted, RunID: j.run, Generation: generationFirst,
 		Deadline: s.config.Deadline, StallTimeout: s.config.StallTimeout, StartTimeout: s.config.StartTimeout,
-		WindowBytes: window, Checkpoints: found.policy(&s.config),
+		WindowBytes: window, ParkedBytes: parkedBytes(fitted), Checkpoints: found.policy(&s.config),
 		Resume: found.from(), Returning: found.back, Doubt: doubt,
 		Copies: s.config.grouped(), Process: s.process, Incarnation: s.registry.self.Incarnation,
 		Here: found.here, Places: c.left.places, Cramped: c.left.cramped}
 	if s.standby != nil && found.kept != nil && doubt == 0 {
-		config.ReturnWithin = returnSoonMax
+		config.ReturnWithin = coordinator.ReturnSoonMax
 	}
 	if fitted != c.job {
 		config.ChunkBytes = c.job.ChunkBytes
@@ -63,11 +64,11 @@ func (j *job) place(s *Server, c acquisition, found *saved, fitted *schema.Job, 
 		j.servers, c.record.Servers = nil, nil
 	}
 	for i, d := range c.record.Servers {
-		config.ShardServers = append(config.ShardServers, ShardServer{Member: schema.ServerMember(d.ID), Server: d,
-			Incarnation: c.servers[i].Incarnation})
+		config.ShardServers = append(config.ShardServers, coordinator.ShardServer{Member: schema.ServerMember(d.ID),
+			Server: d, Incarnation: c.servers[i].Incarnation})
 	}
-	j.coordinator = NewCoordinator(config)
-	j.coordinator.Peers(s.now(), c.peers)
+	j.coordinator = coordinator.New(config)
+	j.coordinator.Peers(s.now(), peersOf(c.peers))
 }
 
 // isClosed reports whether a channel is closed, or nil.

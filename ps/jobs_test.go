@@ -13,6 +13,7 @@ import (
 	"gradbus/fabric"
 	"gradbus/internal/testkit"
 	"gradbus/lane"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 	"gradbus/shard/shardtest"
 )
@@ -87,7 +88,8 @@ func TestNameIsFreeAgain(t *testing.T) {
 			trainers := gather(t, s, shardtest.New(t, job), "j-a"+string(rune('a'+2*i+round)), "j-b"+string(rune('a'+2*i+round)))
 			eventually(t, "the statistics show the job and its memory", func() bool {
 				got := s.Stats()
-				return len(got.Jobs) == 1 && got.Memory == JobBytes(s.config, job, 2) && got.Jobs[0].State == jobRunning.String()
+				return len(got.Jobs) == 1 && got.Memory == JobBytes(s.config, job, 2) &&
+					got.Jobs[0].State == coordinator.Running.String()
 			})
 			end(trainers[0], trainers[1])
 			eventually(t, "the job is freed", func() bool { return s.Stats().Memory == 0 })
@@ -145,7 +147,7 @@ func TestEarlierRunDoesNotSpeakForThisOne(t *testing.T) {
 	}
 	refusalFor(t, m.mail) // it goes by the same name; the head says that it is not meant
 	m.batch(0)
-	if st := s.Stats().Jobs; len(st) != 1 || st[0].RunID != m.joined.RunID || st[0].Members[0].State == slotDone.String() {
+	if st := s.Stats().Jobs; len(st) != 1 || st[0].RunID != m.joined.RunID || st[0].Members[0].State == "done" {
 		t.Errorf("after the earlier run has spoken: %+v", st)
 	}
 	m.leave("")

@@ -10,6 +10,8 @@ import (
 
 	"gradbus/checkpoint"
 	"gradbus/fabric"
+	"gradbus/internal/liveness"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 )
 
@@ -39,10 +41,10 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 		goesOn = mine
 	}
 	if request.Run != 0 && !request.Resume && !goesOn && !l.runs(m.job, request.Run) {
-		l.send(m.job, 0, m.from, schema.Control{Refused: runOver(m.job)})
+		l.send(m.job, 0, m.from, schema.Control{Refused: coordinator.RunOver(m.job)})
 		return
 	}
-	if j != nil && !j.coordinator.placing() {
+	if j != nil && !j.coordinator.IsPlacing() {
 		if !tookPart(j.ended, m.from) {
 			l.admit(j, m, request)
 		}
@@ -68,7 +70,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 // wait has a join wait until its job gathers trainers. The first one of a run has it acquired.
 func (l *controlLoop) wait(m *message, request *schema.Join, goesOn bool) {
 	j := l.jobs[m.job]
-	first := j == nil || j.state == jobEnded
+	first := j == nil || j.state == coordinator.Ended
 	if first {
 		j = &job{name: m.job, since: l.server.now()}
 	}
@@ -113,7 +115,7 @@ func (l *controlLoop) coordinatedElsewhere(now time.Time, name schema.JobName) b
 		return a.coordinator.For(now) < patience || now.Sub(l.server.controlBack.get()) < patience
 	}
 	j := l.jobs[name]
-	return j != nil && j.state == jobEnded && now.Before(j.elsewhere)
+	return j != nil && j.state == coordinator.Ended && now.Before(j.elsewhere)
 }
 
 func (l *controlLoop) admit(j *job, m *message, request *schema.Join) {
@@ -148,7 +150,7 @@ func (l *controlLoop) acquired(c acquisition) {
 		l.joinAgain(j, c.ended)
 	case c.record == nil:
 		l.takeWaiting(j)
-		j.state.transition(jobEnded)
+		j.state.Transition(coordinator.Ended)
 		j.elsewhere = time.Now().Add(l.server.registry.renewEvery())
 	default:
 		l.find(j, c)
@@ -187,8 +189,8 @@ func (l *controlLoop) register(f *foundJob) {
 	}
 	j.place(l.server, c, &f.saved, fitted, l.window(fitted, l.shardsHere(&c), l.held()), doubt)
 	l.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers",
-		c.job.Trainers, "shards", j.coordinator.shards, "servers", len(c.servers))
-	if err := checkMirror(j.manifest); err != nil && (l.server.config.grouped() || l.follower != nil) {
+		c.job.Trainers, "shards", j.coordinator.Shards(), "servers", len(c.servers))
+	if err := coordinator.CheckCopies(j.manifest); err != nil && (l.server.config.grouped() || l.follower != nil) {
 		l.server.log.Warn("no replica of the job is kept", "job", name, "err", err)
 	}
 	l.carryOut(j, j.coordinator.Assign(time.Now()))
@@ -200,7 +202,7 @@ func (l *controlLoop) register(f *foundJob) {
 // admitWaiting admits those who wait for a job, once all of its shard servers have been heard of. Before, one of them
 // may be dead, whose lease has not run out: nobody is to wait for it.
 func (l *controlLoop) admitWaiting(j *job) {
-	if j.coordinator.placing() {
+	if j.coordinator.IsPlacing() {
 		return
 	}
 	for _, m := range l.takeWaiting(j) {
@@ -219,13 +221,14 @@ func (l *controlLoop) putOff(j *job, now time.Time) {
 	switch {
 	case since < busyAfter:
 		return
-	case j.state == jobLocating:
+	case j.state == coordinator.Locating:
 		text = fmt.Sprintf(
-			"its checkpoints have been read and verified for %s, and the job begins when that is done", rounded(since))
-	case j.state == jobPlacing && j.coordinator.placing():
+			"its checkpoints have been read and verified for %s, and the job begins when that is done",
+			liveness.Rounded(since))
+	case j.state == coordinator.Placing && j.coordinator.IsPlacing():
 		text = fmt.Sprintf("%s is announced and has not answered for %s: it may be dead, which counts %s after its last "+
-			"sign; the job is registered without it then", j.coordinator.unheardServer(),
-			rounded(since), l.server.registry.lease)
+			"sign; the job is registered without it then", j.coordinator.UnheardServer(),
+			liveness.Rounded(since), l.server.registry.lease)
 	default:
 		return
 	}
@@ -235,7 +238,7 @@ func (l *controlLoop) putOff(j *job, now time.Time) {
 // registerAnew drops a job that nobody was admitted to, because one of its shard servers is no more, and has it
 // acquired for those who wait, among the ps that there are now. It reports whether it did.
 func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
-	if !j.coordinator.placing() {
+	if !j.coordinator.IsPlacing() {
 		return false
 	}
 	dead := slices.IndexFunc(j.servers, func(s leaseRecord) bool {
@@ -249,7 +252,7 @@ func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
 	l.server.log.Warn("ps is no more, its job is registered anew", "job", j.manifest.Name, "server", j.servers[dead].ID)
 	waiting := l.takeWaiting(j)
 	l.drop(j)
-	j.state.transition(jobEnded)
+	j.state.Transition(coordinator.Ended)
 	l.runOver(j.manifest.Name, j.run, checkpoint.Abandon)
 	for _, m := range waiting {
 		l.join(m, m.control.Join)
@@ -283,7 +286,7 @@ func (l *controlLoop) takeWaiting(j *job) []*message {
 // giveUp ends a job that this ps does not come to coordinate, and refuses its joins. refused is nil where they are
 // only to be repeated.
 func (l *controlLoop) giveUp(j *job, refused *schema.Refused) {
-	j.state.transition(jobEnded)
+	j.state.Transition(coordinator.Ended)
 	delete(l.jobs, j.name)
 	if refused == nil {
 		l.takeWaiting(j)

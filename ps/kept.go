@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gradbus/checkpoint"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 )
 
@@ -292,7 +293,7 @@ func (l *controlLoop) coordinatorEnded(run schema.RunID) {
 	if a := l.assignments[name]; a != nil && a.run == run {
 		l.release(a)
 	}
-	if j := l.jobs[name]; j != nil && j.state == jobEnded {
+	if j := l.jobs[name]; j != nil && j.state == coordinator.Ended {
 		delete(l.jobs, name)
 	}
 	const why = "the ps that coordinates the job has ended"
@@ -314,7 +315,7 @@ func (l *controlLoop) releaseServers(j *job) {
 	for i := range j.servers {
 		all = append(all, schema.ServerMember(j.servers[i].ID))
 	}
-	all = append(all, j.coordinator.keepers()...)
+	all = append(all, j.coordinator.Keepers()...)
 	slices.Sort(all)
 	release := releaseOf(j.coordinator.Failed())
 	for _, member := range slices.Compact(all) {

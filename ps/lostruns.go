@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gradbus/checkpoint"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 )
 
@@ -78,7 +79,7 @@ func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused
 	running := len(lost.Runs) > 0
 	switch {
 	case c.back != 0 && (!slices.Contains(lost.Runs, c.back) || !c.resume):
-		return from, runOver(c.job.Name)
+		return from, coordinator.RunOver(c.job.Name)
 	case c.back != 0:
 		from.resume, from.lost, from.since = true, lost.Runs, lost.Since
 	case !running || !s.mayHaveLost(c.job, &lost):
@@ -208,7 +209,7 @@ func (s *Server) otherSettings(job *schema.Job, from *coming, err error) bool {
 func (l *controlLoop) runEnded(j *job) {
 	failed := j.coordinator.Failed()
 	switch {
-	case !j.coordinator.writesVersions():
+	case !j.coordinator.WritesVersions():
 		return
 	case failed != nil && failed.Back:
 		l.server.lostRuns.note(j.manifest.Name, l.server.now())
@@ -218,7 +219,7 @@ func (l *controlLoop) runEnded(j *job) {
 		return
 	}
 	note := checkpoint.End
-	if !j.coordinator.hasStarted() {
+	if !j.coordinator.HasStarted() {
 		note = checkpoint.Abandon
 	}
 	l.runOver(j.manifest.Name, j.run, note)

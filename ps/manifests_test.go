@@ -13,6 +13,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/internal/testkit"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 	"gradbus/shard/shardtest"
 )
@@ -199,7 +200,7 @@ func lateLoopLosesNobody(t *testing.T) {
 	eventually(t, "a ps stands by", func() bool { return strings.Contains(log.String(), "a ps stands by") })
 	late.Store(true)
 	time.Sleep(60 * time.Second)
-	if jobs := s.Stats().Jobs; len(jobs) != 1 || jobs[0].State != jobRunning.String() {
+	if jobs := s.Stats().Jobs; len(jobs) != 1 || jobs[0].State != coordinator.Running.String() {
 		t.Errorf("jobs %+v, want that it goes on", jobs)
 	}
 	if text := log.String(); late.Load() || strings.Contains(text, "nobody stands by") || strings.Contains(text, "other") {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 )
 
@@ -261,7 +262,7 @@ func (l *controlLoop) readJoin(m *message, join *schema.Join) *refusal {
 	case m.head.Job != 0 && !registered: // it waits for others of a run
 		e := l.history.find(m, m.head.Job) // where that has failed its session is told
 		if e != nil && e.failed == nil || l.job(m.job) != nil || e == nil && l.server.byItself() {
-			l.send(m.job, 0, m.from, schema.Control{Refused: runOver(m.job)})
+			l.send(m.job, 0, m.from, schema.Control{Refused: coordinator.RunOver(m.job)})
 		}
 	default:
 		l.join(m, join)
@@ -284,7 +285,7 @@ func (l *controlLoop) readForJob(m *message, c *schema.Control) *refusal {
 	case c.ScaleLR != nil:
 		l.carryOut(j, j.coordinator.ScaleLR(m.from, c.ScaleLR))
 	case c.LRTaken != nil:
-		if !j.coordinator.outdated(m.from, m.head.Generation) {
+		if !j.coordinator.Outdated(m.from, m.head.Generation) {
 			l.carryOut(j, j.coordinator.LRTaken(m.from, c.LRTaken))
 		}
 	case c.Leaving != nil:

@@ -16,10 +16,8 @@ import (
 )
 
 const (
-	// mirrorEvery is the time between two versions that are told: what is computed again when others go on with the job.
-	// Where telling takes long it is mirrorShare times that.
-	mirrorEvery = 100 * time.Millisecond
-	mirrorShare = 5
+	// mirrorLook is how often it looks whether a version is copied; it is woken when one is.
+	mirrorLook = 100 * time.Millisecond
 	// mirrorValues is how many values are copied at once: with what optimizers keep of them, and keys, they fit the
 	// smallest payload that a ps may take.
 	mirrorValues = 1 << 15
@@ -212,7 +210,7 @@ func (m *mirroring) copyAt(ctx context.Context, wish *state.CopyWish) error {
 		}
 		select {
 		case <-m.wake:
-		case <-time.After(mirrorEvery):
+		case <-time.After(mirrorLook):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

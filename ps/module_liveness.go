@@ -56,7 +56,7 @@ func (l *trainerLiveness) tick(now time.Time, pause time.Duration, clients []str
 		p.Excuse(pause, now)
 		p.Connection(slices.Contains(clients, string(l.job)+"/"+string(name)))
 		if why, gone := p.Lost(now, l.deadline); gone {
-			cause := fmt.Sprintf("%s was not heard of for %s%s", name, rounded(p.For(now)), why)
+			cause := fmt.Sprintf("%s was not heard of for %s%s", name, liveness.Rounded(p.For(now)), why)
 			lost = append(lost, lostTrainer{i, cause})
 			l.leave(i)
 		}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"gradbus/fabric"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 )
 
@@ -158,6 +159,14 @@ func newRegistry(control *fabric.Control, self leaseRecord, lease time.Duration,
 		dead: map[string]deadJob{},
 		wake: make(chan struct{}, 1), peek: make(chan struct{}, 1), now: time.Now, lr: map[schema.JobName]lrRecord{},
 	}
+}
+
+// peersOf returns what coordinators are told of the announced ps.
+func peersOf(servers []leaseRecord) (all []coordinator.Peer) {
+	for _, s := range servers {
+		all = append(all, coordinator.Peer{ID: s.ID, Incarnation: s.Incarnation, Keeps: s.Stands && !s.Leaving})
+	}
+	return all
 }
 
 // renewEvery is the time between two renewals of the lease.

@@ -9,6 +9,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/internal/testkit"
+	"gradbus/ps/coordinator"
 	"gradbus/shard/shardtest"
 )
 
@@ -63,7 +64,8 @@ func serverOutlivesALeaseRecordInItsPlace(t *testing.T) {
 		var there leaseRecord
 		return err == nil && json.Unmarshal(e.Value, &there) == nil && there.Incarnation == s.registry.self.Incarnation
 	})
-	if stats := s.Stats(); len(stats.Jobs) != 1 || stats.Jobs[0].State == jobEnding.String() || s.runHere("goes-on") != joined.RunID {
+	if stats := s.Stats(); len(stats.Jobs) != 1 || stats.Jobs[0].State == coordinator.Ending.String() ||
+		s.runHere("goes-on") != joined.RunID {
 		t.Errorf("jobs %+v, want that the one goes on", stats.Jobs)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gradbus/checkpoint"
+	"gradbus/ps/coordinator"
 	"gradbus/ps/module"
 	"gradbus/schema"
 	"gradbus/shard"
@@ -32,7 +33,7 @@ type saved struct {
 // find looks for the checkpoints of a job that this ps has acquired, on a goroutine of its own, and has it registered.
 func (l *controlLoop) find(j *job, c acquisition) {
 	s := l.server
-	j.move(jobLocating, s.now())
+	j.move(coordinator.Locating, s.now())
 	writing := l.history.writing(j.name) // its version is the newest
 	s.releasing.Go(func() {
 		if writing != nil {
@@ -116,22 +117,23 @@ func (s *Server) lookForSaved(job *schema.Job, from *coming) (found saved, refus
 }
 
 // policy is how often the versions of a job are written down; nil: never.
-func (f *saved) policy(c *Config) *CheckpointPolicy {
+func (f *saved) policy(c *Config) *coordinator.CheckpointPolicy {
 	if f.epoch == 0 {
 		return nil
 	}
-	return &CheckpointPolicy{Epoch: f.epoch, Every: c.Checkpoints.Every, Batches: schema.Version(c.Checkpoints.Batches)}
+	return &coordinator.CheckpointPolicy{Epoch: f.epoch, Every: c.Checkpoints.Every,
+		Batches: schema.Version(c.Checkpoints.Batches)}
 }
 
 // from is the version that the job begins with; nil: version 0.
-func (f *saved) from() *ResumeFrom {
+func (f *saved) from() *coordinator.ResumeFrom {
 	if k := f.kept; k != nil {
-		return &ResumeFrom{ID: k.id(), Version: k.version, LR: k.lr}
+		return &coordinator.ResumeFrom{ID: k.id(), Version: k.version, LR: k.lr}
 	}
 	if f.resume == nil {
 		return nil
 	}
-	return &ResumeFrom{ID: f.resume.ID.String(), Version: f.resume.ID.Version, LR: f.resume.LR,
+	return &coordinator.ResumeFrom{ID: f.resume.ID.String(), Version: f.resume.ID.Version, LR: f.resume.LR,
 		Bytes: bytesOf(f.resume), Durable: f.resume.Created}
 }
 
@@ -162,12 +164,12 @@ func (l *controlLoop) resumed(job *schema.Job, id string) (func(int) *shard.Resu
 // completedJob is a version of a job that is durable, or is not.
 type completedJob struct {
 	job     *job
-	written *Written
+	written *coordinator.Written
 	err     error // nil: it is durable
 }
 
 // complete completes a checkpoint whose parts all shards have written, on a goroutine, and removes older ones.
-func (l *controlLoop) complete(j *job, w *Written) {
+func (l *controlLoop) complete(j *job, w *coordinator.Written) {
 	s := l.server
 	m := &checkpoint.Manifest{Format: checkpoint.Format, Job: j.manifest, Shards: len(w.Parts),
 		ID: checkpoint.ID{Epoch: w.Epoch, Run: j.run, Version: w.Version}, LR: w.LR, Here: w.Trainers, Created: s.now()}
@@ -202,7 +204,7 @@ func (l *controlLoop) tellCompleted(c *completedJob) {
 	l.noteWritten(c.job)
 	for i := range l.shown {
 		if l.shown[i].RunID == c.job.run {
-			l.shown[i].Durability = c.job.coordinator.durability(now)
+			l.shown[i].Durability = c.job.coordinator.Durability(now)
 		}
 	}
 }
@@ -360,7 +362,7 @@ func (v *saver) begin(id checkpoint.ID, of *state.CopyWish, touched *state.Exten
 // wrote notes a part that is on the disk, and removes the one that nobody waits for any more, unless its version has
 // become durable.
 func (v *saver) wrote(id checkpoint.ID) {
-	if v.parts = append(v.parts, id); len(v.parts) <= askedMax {
+	if v.parts = append(v.parts, id); len(v.parts) <= coordinator.AskedMax {
 		return
 	}
 	old, w := v.parts[0], v.worker

@@ -20,6 +20,7 @@ import (
 	"gradbus/checkpoint"
 	"gradbus/cuda"
 	"gradbus/fabric"
+	"gradbus/internal/liveness"
 	"gradbus/internal/loglimit"
 	"gradbus/internal/process"
 	"gradbus/ps/module"
@@ -667,7 +668,7 @@ func (s *Server) Checks() []Check {
 
 func checkAge(name, what string, age, most time.Duration) Check {
 	return Check{Name: name, OK: age <= most,
-		Text: fmt.Sprintf("%s %s ago (at most %s)", what, rounded(max(0, age)), most)}
+		Text: fmt.Sprintf("%s %s ago (at most %s)", what, liveness.Rounded(max(0, age)), most)}
 }
 
 // unfit says why this process must compute nothing more; nil where it may.

@@ -177,7 +177,7 @@ func (b *standby) follow(ctx context.Context) {
 		f.Over = slices.Clone(b.over)
 		for name, j := range b.jobs {
 			if silent := b.silent.For(now); silent > b.server.config.Deadline+graceOfCoordinator {
-				b.lose(name, j, fmt.Sprintf("its ps has said nothing for %s", rounded(silent)), false)
+				b.lose(name, j, fmt.Sprintf("its ps has said nothing for %s", liveness.Rounded(silent)), false)
 			}
 			if j.gone != "" && now.Sub(j.since) > resumeWindow {
 				b.server.log.Warn("nobody has come for a job", "job", name)
@@ -310,7 +310,7 @@ func (b *standby) probe() {
 		b.mu.Unlock()
 		why, ended := "", planted.Is(planted.TakeUnreachableForEnded)
 		if cut > cutMax {
-			why = fmt.Sprintf("its ps has been out of reach for %s", rounded(cut))
+			why = fmt.Sprintf("its ps has been out of reach for %s", liveness.Rounded(cut))
 		}
 		if !lasts {
 			return

@@ -3,6 +3,7 @@ package ps
 import (
 	"sync/atomic"
 
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 )
 
@@ -21,7 +22,7 @@ type Stats struct {
 
 // JobStatus is one job.
 type JobStatus struct {
-	Status
+	coordinator.Status
 	Bytes int64 // of memory promised to it
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 	"gradbus/shard/shardtest"
 )
@@ -13,8 +14,8 @@ import (
 func TestCoordinatorReport(t *testing.T) {
 	at := time.UnixMilli(1700000000000)
 	job := shardtest.SmallJob("told", 2, 4)
-	c := NewCoordinator(CoordinatorConfig{Job: job, RunID: 7, Generation: 1, Deadline: 10 * time.Second,
-		ShardServers: []ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0}}},
+	c := coordinator.New(coordinator.Config{Job: job, RunID: 7, Generation: 1, Deadline: 10 * time.Second,
+		ShardServers: []coordinator.ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0}}},
 			{Member: "p-b", Server: schema.DataServer{ID: "b", Shards: []int{1}}}}})
 	c.Assign(at)
 	c.Tick(at)
@@ -66,7 +67,7 @@ func TestCoordinatorReport(t *testing.T) {
 		t.Errorf("who is waited for later: %+v", m)
 	}
 
-	for s := 4 * time.Second; !c.over() && s < time.Minute; s += time.Second {
+	for s := 4 * time.Second; !c.IsOver() && s < time.Minute; s += time.Second {
 		c.Report(after(s), "p-a", &schema.Report{Serial: 1, Ready: true})
 		c.Report(after(s), "p-b", &schema.Report{Serial: 1, Ready: true})
 		c.Heartbeat(after(s), "t0", &schema.Head{Generation: 1, Batch: 18})
@@ -82,8 +83,8 @@ func TestLongReasonsFitAReport(t *testing.T) {
 	at := time.UnixMilli(1700000000000)
 	long := strings.Repeat("x", schema.TextBytesMax)
 	job := shardtest.SmallJob("told", 2, 4)
-	c := NewCoordinator(CoordinatorConfig{Job: job, RunID: 7, Generation: 1, Deadline: 10 * time.Second,
-		ShardServers: []ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0}}}}})
+	c := coordinator.New(coordinator.Config{Job: job, RunID: 7, Generation: 1, Deadline: 10 * time.Second,
+		ShardServers: []coordinator.ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0}}}}})
 	c.Assign(at)
 	c.Tick(at)
 	c.Join(at, "j-1", &schema.Join{Job: job, Host: long})
@@ -124,7 +125,7 @@ func TestEndedJobsAreShownForAWhile(t *testing.T) {
 	l.server.reporter = &reporter{wake: make(chan struct{}, 1)}
 	ended := func(name string) *job {
 		manifest := shardtest.SmallJob(name, 1, 1)
-		return &job{manifest: manifest, coordinator: NewCoordinator(CoordinatorConfig{Job: manifest})}
+		return &job{manifest: manifest, coordinator: coordinator.New(coordinator.Config{Job: manifest})}
 	}
 	names := func(now time.Time) (all []schema.JobName) {
 		l.report(now)
@@ -206,11 +207,11 @@ func TestLastReport(t *testing.T) {
 // A run says which runs it goes on from, the latest first.
 func TestReportFollows(t *testing.T) {
 	job := shardtest.SmallJob("follows", 1, 1)
-	config := CoordinatorConfig{Job: job, RunID: 99, Generation: 1, Deadline: time.Second}
+	config := coordinator.Config{Job: job, RunID: 99, Generation: 1, Deadline: time.Second}
 	for id := range schema.RunID(schema.TelemetryFollowsMax + 3) {
 		config.Returning = append(config.Returning, id+1)
 	}
-	got := NewCoordinator(config).Telemetry(time.Now()).Follows
+	got := coordinator.New(config).Telemetry(time.Now()).Follows
 	if len(got) != schema.TelemetryFollowsMax || got[0] != 1 {
 		t.Errorf("follows %v, want the first %d", got, schema.TelemetryFollowsMax)
 	}

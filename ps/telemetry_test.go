@@ -18,6 +18,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/internal/process"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 	"gradbus/shard/shardtest"
 )
@@ -448,10 +449,12 @@ func BenchmarkTelemetry(b *testing.B) {
 		Options{Telemetry: func(schema.JobName, schema.Member, *schema.Telemetry) {}})
 	must(b, err)
 	b.Cleanup(s.Close)
-	c := NewCoordinator(CoordinatorConfig{Job: shardtest.SmallJob("large", 64, 64), RunID: 1,
-		ShardServers: []ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0, 1, 2, 3}}}}})
+	job := shardtest.SmallJob("large", 64, 64)
+	c := coordinator.New(coordinator.Config{Job: job, RunID: 1,
+		ShardServers: []coordinator.ShardServer{{Member: "p-a",
+			Server: schema.DataServer{ID: "a", Shards: []int{0, 1, 2, 3}}}}})
 	for i := range 64 {
-		c.Join(time.Now(), schema.Member(fmt.Sprint("j-", i)), &schema.Join{Job: c.config.Job, Host: "a-machine (pid 12345)"})
+		c.Join(time.Now(), schema.Member(fmt.Sprint("j-", i)), &schema.Join{Job: job, Host: "a-machine (pid 12345)"})
 	}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -114,3 +114,11 @@ func (t *Ticks) Pause(now time.Time, deadline time.Duration) time.Duration {
 
 // Since is how long the last tick is ago; 0 before the first.
 func (t *Ticks) Since(now time.Time) time.Duration { return Silence{t.last}.For(now) }
+
+// Rounded shortens a duration for people.
+func Rounded(d time.Duration) time.Duration {
+	if d < time.Second {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(time.Second)
+}

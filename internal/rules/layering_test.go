@@ -113,9 +113,12 @@ var layers = map[string]layer{
 	"shard/state":     {own: []string{"cuda", "internal/planted", "lane", "philox", "schema"}, noStd: noTime},
 	"shard/shardtest": {own: []string{"cuda", "lane", "philox", "schema"}, noStd: noNetwork}, // jobs and frames, for tests
 	"ps": {own: []string{"checkpoint", "cuda", "fabric", "lane", "internal/liveness", "internal/loglimit",
-		"internal/planted", "internal/process", "ps/module", "schema", "shard", "shard/endpoint", "shard/round",
+		"internal/planted", "internal/process", "ps/coordinator", "ps/module", "schema", "shard", "shard/endpoint", "shard/round",
 		"shard/state"}, others: []string{"golang.org/x/time/rate"},
 		noStd: []string{"net/http", "os/exec"}},
+	// What a job's coordinator decides, pure: events and time in, decisions out.
+	"ps/coordinator": {own: []string{"checkpoint", "internal/liveness", "internal/planted", "lane", "schema"},
+		noStd: []string{"context", "net", "net/http", "os", "os/exec", "sync", "sync/atomic"}},
 	"ps/module": {own: []string{"cuda", "fabric", "nn", "schema", "shard", "shard/round", "shard/state"},
 		others: []string{"golang.org/x/time/rate"}, noStd: []string{"net", "net/http", "os", "os/exec"}},
 	"trainer": {own: []string{"checkpoint", "cuda", "fabric", "lane", "nn", "philox", "internal/liveness",
@@ -327,6 +330,8 @@ func TestLayeringFinds(t *testing.T) {
 		{"trainer", "gradbus/ps", false},
 		{"trainer", "gradbus/schema/wire", false},
 		{"ps", "net/http", false},
+		{"ps/coordinator", "gradbus/fabric", false},
+		{"ps/coordinator", "gradbus/ps", false},
 		{"ps", "C", false},
 		{"cuda", "C", true},
 		{"internal/gpu", "C", true},

@@ -1,4 +1,4 @@
-package ps
+package coordinator
 
 import (
 	"fmt"
@@ -36,7 +36,7 @@ const (
 // ScaleLR takes a request for a change. One that asks for what is decided or proposed already is a repetition.
 func (c *Coordinator) ScaleLR(from schema.Member, r *schema.ScaleLR) []Decision {
 	l := &c.lr
-	if c.running() && r.From != 0 && slices.Contains(l.decided, schema.LRChange{From: r.From, Scale: r.Scale}) {
+	if c.IsRunning() && r.From != 0 && slices.Contains(l.decided, schema.LRChange{From: r.From, Scale: r.Scale}) {
 		// a final word would free a trainer from what is being agreed; a proposal has what is decided, too
 		_, trainer := c.members.find(from)
 		return []Decision{{To: from, Control: c.lr.control(!trainer || l.proposal == nil)}}
@@ -85,7 +85,7 @@ func lrTooLate(from, begun schema.Batch) string {
 
 // checkScaleLR says why a job's learning rates cannot be changed as asked, or nothing.
 func (c *Coordinator) checkScaleLR(r *schema.ScaleLR) string {
-	if !c.running() {
+	if !c.IsRunning() {
 		return fmt.Sprintf("job %s is %v: want a running one", c.config.Job.Name, c.state)
 	}
 	if err := c.config.Job.CheckScaleLR(); err != nil {
@@ -190,7 +190,7 @@ func (c *Coordinator) agreeLR() (decisions []Decision) {
 // LRRecorded is told that the changes which a Decision had to be recorded are: now they are decided.
 func (c *Coordinator) LRRecorded() []Decision {
 	p := c.lr.proposal
-	if p == nil || !p.stored || c.over() {
+	if p == nil || !p.stored || c.IsOver() {
 		return nil
 	}
 	c.lr.decided = c.lr.assigned()

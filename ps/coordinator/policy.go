@@ -1,4 +1,4 @@
-package ps
+package coordinator
 
 import (
 	"time"
@@ -21,7 +21,7 @@ type policy interface {
 }
 
 // policyOf is the policy of a job.
-func policyOf(config *CoordinatorConfig) policy {
+func policyOf(config *Config) policy {
 	switch p := config.Job.Policy; p {
 	case schema.PolicyRecover, schema.PolicyWait:
 		waits := p == schema.PolicyWait
@@ -45,7 +45,7 @@ type failing struct{}
 // tick implements policy.
 func (failing) tick(c *Coordinator, now time.Time) []Decision {
 	decisions := c.findLost(now, c.failFor)
-	if c.over() {
+	if c.IsOver() {
 		return decisions
 	}
 	return append(decisions, c.findSlow(now, c.waiting())...)

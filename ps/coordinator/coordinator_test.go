@@ -1,4 +1,4 @@
-package ps
+package coordinator
 
 import (
 	"encoding/json"
@@ -15,7 +15,7 @@ import (
 	"gradbus/shard/shardtest"
 )
 
-// TestCoordinatorScripts runs the scripts of testdata/coordinator, on a clock that stands still between the lines: at=
+// TestCoordinatorScripts runs the scripts of testdata, on a clock that stands still between the lines: at=
 // says what it shows, as a duration since the job was registered.
 //
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
@@ -40,7 +40,7 @@ import (
 //	completed version= asked= [bytes=] [failure=word-word]
 //	durable [at=]
 func TestCoordinatorScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata/coordinator", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		s := &membership{}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s.t, s.d = t, d
@@ -158,9 +158,13 @@ func (s *membership) begin() string {
 	if job.NeedsShards() {
 		servers = s.servers()
 	}
-	s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: servers,
+	parked := int64(0)
+	if len(job.Tables) > 0 {
+		parked = 13840
+	}
+	s.c = New(Config{Job: job, RunID: 5, Generation: 1, ShardServers: servers,
 		Deadline: s.duration("deadline", "30s"), StallTimeout: s.duration("stall", s.text("deadline", "30s")),
-		StartTimeout: s.duration("gather", "0s"), Checkpoints: s.policy(),
+		StartTimeout: s.duration("gather", "0s"), ParkedBytes: parked, Checkpoints: s.policy(),
 		Resume: s.resumed(), Returning: s.returning(), Places: s.count("places", 0),
 		Here: s.count("here", 0)})
 	if servers == nil {
@@ -184,7 +188,7 @@ func (s *membership) run() string {
 	case "job":
 		return s.begin()
 	case "places":
-		return fmt.Sprintf("of the next run: %d\n", s.c.left())
+		return fmt.Sprintf("of the next run: %d\n", s.c.NextTrainers())
 	case "join":
 		return s.join(from)
 	case "ready", "unready":
@@ -399,7 +403,7 @@ func (s *membership) tell(decisions []Decision) string {
 			fmt.Fprintf(&b, "log of %s: %s\n", d.Who, d.Note)
 		}
 	}
-	if s.c.over() {
+	if s.c.IsOver() {
 		fmt.Fprintf(&b, "the job has ended\n")
 	}
 	return b.String()
@@ -417,4 +421,26 @@ func (s *membership) status() string {
 		fmt.Fprintf(&b, "  %s: %s\n", m.Member, state)
 	}
 	return b.String()
+}
+
+// beats has the trainers beat, and the coordinator tick, each second until a time. It says when something was told.
+func (s *membership) beats() string {
+	var b strings.Builder
+	epoch := time.Unix(1000, 0)
+	for until := epoch.Add(s.duration("until", "0s")); !s.now.After(until); s.now = s.now.Add(time.Second) {
+		for i := range s.c.members {
+			s.heartbeat(schema.TrainerMember(i))
+		}
+		if told := s.tick(); told != "" {
+			fmt.Fprintf(&b, "at %v: %s", s.now.Sub(epoch), told)
+		}
+	}
+	return b.String()
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -1,6 +1,7 @@
-package ps
+package coordinator
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -52,7 +53,7 @@ func (recovering) tick(c *Coordinator, now time.Time) []Decision {
 		return failing{}.tick(c, now)
 	}
 	decisions := c.findLost(now, func(i int, text string) []Decision { return c.vacate(now, i, text) })
-	if c.over() {
+	if c.IsOver() {
 		return decisions
 	}
 	decisions = append(decisions, c.findWaitedFor(now)...)
@@ -73,8 +74,8 @@ func (c *Coordinator) valuesThere() bool {
 	return c.members.begun() >= schema.Batch(c.config.Job.StartVersion())
 }
 
-// outdated reports that who speaks has a place no more.
-func (c *Coordinator) outdated(from schema.Member, g schema.Generation) bool {
+// Outdated reports that who speaks has a place no more.
+func (c *Coordinator) Outdated(from schema.Member, g schema.Generation) bool {
 	i, ok := c.members.find(from)
 	return ok && g < c.members[i].generation
 }
@@ -82,7 +83,7 @@ func (c *Coordinator) outdated(from schema.Member, g schema.Generation) bool {
 // Died is told that the process of a trainer has ended: it is lost without any doubt.
 func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.Generation) []Decision {
 	i, ok := c.members.find(from)
-	if !ok || c.over() || c.members[i].state == slotDone || c.members[i].vacancy != nil ||
+	if !ok || c.IsOver() || c.members[i].state == slotDone || c.members[i].vacancy != nil ||
 		generation != c.members[i].generation {
 		return nil
 	}
@@ -90,7 +91,7 @@ func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.
 	m.dead = true // which the next tick finds, where others can do without it or the job ends
 	text, _ := c.lost(now, i)
 	switch {
-	case !c.running() || m.complete:
+	case !c.IsRunning() || m.complete:
 		return nil
 	case c.rewinds():
 		return c.failFor(i, text)
@@ -173,7 +174,7 @@ func (c *Coordinator) findDeserted(now time.Time) []Decision {
 		// where all others are done, nobody needs the place
 		if v := c.members[i].vacancy; v != nil && v.For(now) > c.config.Deadline &&
 			(c.members[i].waitedSince.Lasts() || !c.members.anybody()) {
-			why := fmt.Sprintf("%s; and nobody has taken its place within %s", v.why, rounded(v.For(now)))
+			why := fmt.Sprintf("%s; and nobody has taken its place within %s", v.why, liveness.Rounded(v.For(now)))
 			if c.outnumbered() {
 				why += fmt.Sprintf(", since less than half of the trainers are here, and the ps that stands by is out of "+
 					"reach: the job may go on there, at %s", c.standby.url)
@@ -195,9 +196,9 @@ type standbyAt struct {
 	with []schema.Member
 }
 
-// standsBy notes where the job goes on when this ps is lost, empty where nowhere, and whether that ps was not heard
+// StandsBy notes where the job goes on when this ps is lost, empty where nowhere, and whether that ps was not heard
 // lately. It reports whether trainers do not know the place yet.
-func (c *Coordinator) standsBy(url string, silent bool) (moved bool) {
+func (c *Coordinator) StandsBy(url string, silent bool) (moved bool) {
 	moved = url != c.standby.url
 	c.standby.url, c.standby.silent = url, silent
 	if !silent {
@@ -206,11 +207,11 @@ func (c *Coordinator) standsBy(url string, silent bool) (moved bool) {
 	return moved
 }
 
-// standbySilent notes that whoever stands by is not heard any more.
-func (c *Coordinator) standbySilent() { c.standby.silent = true }
+// StandbySilent notes that whoever stands by is not heard any more.
+func (c *Coordinator) StandbySilent() { c.standby.silent = true }
 
-// standbyURL returns where the job goes on when this ps is lost; empty: nowhere.
-func (c *Coordinator) standbyURL() string { return c.standby.url }
+// StandbyURL returns where the job goes on when this ps is lost; empty: nowhere.
+func (c *Coordinator) StandbyURL() string { return c.standby.url }
 
 // outnumbered reports that whoever stands by is not heard, and of those who trained when it was heard last less than
 // half are here: the others may go on with the job there, and it is not to go on twice.
@@ -319,7 +320,7 @@ func (c *Coordinator) taken(now time.Time, i int) []Decision {
 		batch: m.batch, cluster: m.cluster})
 	m.Begin(now)
 	return []Decision{{Who: name, Note: fmt.Sprintf("lanes of %s are computed by %s, after %s", name,
-		schema.TrainerMember(v.told), rounded(v.For(now)))}}
+		schema.TrainerMember(v.told), liveness.Rounded(v.For(now)))}}
 }
 
 // joinRunning finds a place for a newcomer in a job that runs, or says why there is none.
@@ -384,7 +385,7 @@ func (c *Coordinator) fullFor(now time.Time, j *schema.Join) *schema.Refused {
 		if m := &c.members[i]; m.here() && (m.Cut() || m.For(now) > doubtAfter) {
 			r.Reason = schema.RefusedBusy
 			r.Text = fmt.Sprintf("job %s has all of its trainers, but %s on %s was last seen %s ago", c.config.Job.Name,
-				schema.TrainerMember(i), m.host, rounded(m.For(now)))
+				schema.TrainerMember(i), m.host, liveness.Rounded(m.For(now)))
 		}
 	}
 	return r
@@ -400,9 +401,296 @@ func (c *Coordinator) seat(now time.Time, i int) []Decision {
 	d := c.seatAt(now, i, m.generation, v.newcomer, v.join)
 	m.state.transition(slotSyncing)
 	d.Note = fmt.Sprintf("trainer %s joined from %s at batch %d, after %s", d.Who, m.host, c.counted(c.done()),
-		rounded(v.For(now)))
+		liveness.Rounded(v.For(now)))
 	if m.cluster {
 		c.serial++
 	}
 	return []Decision{d}
+}
+
+// TickEvery is the time between two calls of Tick.
+const TickEvery = time.Second
+
+// Tick looks at deadlines, and says again what was not heard. What shards wait for is as of their last report.
+func (c *Coordinator) Tick(now time.Time) []Decision {
+	if pause := c.ticks.Tick(now, c.config.Deadline); pause > 0 {
+		c.excuse(pause, now)
+	}
+	c.blind.End()
+	if c.IsOver() {
+		return nil
+	}
+	if d := c.lostShardServer(now); d != nil {
+		return d
+	}
+	var decisions []Decision
+	if c.Gathers() {
+		decisions = c.freePlaces(now)
+		c.noteGrowth(now)
+		decisions = append(append(decisions, c.waitNoLonger(now)...), c.findUngathered(now)...)
+	} else {
+		decisions = c.policy.tick(c, now)
+	}
+	if c.IsRunning() {
+		decisions = append(decisions, c.tellStalls(now)...)
+	}
+	if !c.IsOver() {
+		decisions = append(append(append(decisions, c.askCheckpoint(now)...), c.assign()...), c.tickLR()...)
+		decisions = append(decisions, c.tickCopies(now)...)
+	}
+	return decisions
+}
+
+// excuse moves every deadline by a time in which nobody could be heard.
+func (c *Coordinator) excuse(pause time.Duration, now time.Time) {
+	for i := range c.members {
+		c.members[i].Excuse(pause, now)
+		c.members[i].waitedSince.Excuse(pause, now)
+		if v := c.members[i].vacancy; v != nil {
+			v.Excuse(pause, now)
+			v.toldSince.Excuse(pause, now)
+		}
+	}
+	for i := range c.shardServers {
+		c.shardServers[i].Excuse(pause, now)
+	}
+	for i := range c.newcomers.all {
+		c.newcomers.all[i].Excuse(pause, now)
+	}
+	for i := range c.copies.plan {
+		c.copies.plan[i].at = c.copies.plan[i].at.Add(pause)
+	}
+	c.grew.Excuse(pause, now)
+}
+
+// lost says that a trainer was silent for too long, and how to say so.
+func (c *Coordinator) lost(now time.Time, i int) (string, bool) {
+	m := &c.members[i]
+	if m.joiner == "" || m.state == slotDone {
+		return "", false
+	}
+	if m.dead {
+		return fmt.Sprintf("trainer %s on %s has ended at batch %d", schema.TrainerMember(i), m.host, c.counted(m.batch)),
+			true
+	}
+	why, lost := m.Lost(now, c.config.Deadline)
+	return fmt.Sprintf("trainer %s on %s was last seen %s ago at batch %d%s", schema.TrainerMember(i), m.host,
+		liveness.Rounded(m.For(now)), c.counted(m.batch), why), lost
+}
+
+// freePlaces takes the places of trainers that were lost before the start: nobody depends on them yet.
+func (c *Coordinator) freePlaces(now time.Time) []Decision {
+	var decisions []Decision
+	for i := range c.members {
+		if text, ok := c.lost(now, i); ok {
+			c.members[i].become(slotVacant, member{})
+			decisions = append(decisions, Decision{Note: text + "; its place is free again", Who: schema.TrainerMember(i)})
+		}
+	}
+	if decisions != nil {
+		c.endIfEmpty()
+	}
+	return decisions
+}
+
+// noteGrowth notes that fewer trainers are missing than ever. Whoever takes a place that was left before is not new, so
+// that a job gathers for a bounded time.
+func (c *Coordinator) noteGrowth(now time.Time) {
+	if missing := c.members.missing(); !c.grew.Lasts() || missing < c.fewest || missing == 0 {
+		c.grew.Begin(now)
+		c.fewest = missing
+	}
+}
+
+// findUngathered ends a job that has waited for missing trainers for too long, while nobody new has come.
+func (c *Coordinator) findUngathered(now time.Time) []Decision {
+	missing := c.members.missing()
+	if idle := c.grew.For(now); c.Gathers() && c.config.StartTimeout > 0 && idle > c.config.StartTimeout {
+		return c.Fail(schema.Coordinator,
+			fmt.Sprintf("job %s has waited %s for %d of its %d trainers, and no new one has joined (limit %s): start all of "+
+				"them within that time, or raise the server's --start-timeout",
+				c.config.Job.Name, liveness.Rounded(idle), missing, len(c.members), c.config.StartTimeout))
+	}
+	return nil
+}
+
+// findLost notes who was silent for too long, and who is back. Of one whom the others cannot do without, lose says what
+// becomes.
+func (c *Coordinator) findLost(now time.Time, lose func(i int, text string) []Decision) []Decision {
+	var decisions []Decision
+	for i := range c.members {
+		m, name := &c.members[i], schema.TrainerMember(i)
+		text, lost := c.lost(now, i)
+		if m.vacancy != nil || lost == m.lost() {
+			continue
+		}
+		if lost {
+			m.state.transition(slotLost)
+		} else {
+			m.state.transition(slotActive)
+		}
+		switch {
+		case !lost:
+			decisions = append(decisions,
+				Decision{Note: fmt.Sprintf("trainer %s on %s is back at batch %d", name, m.host, c.counted(m.batch)),
+					Who: name})
+		case c.canDoWithout(m):
+			decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
+			c.endIfEmpty()
+		default:
+			decisions = append(decisions, lose(i, text)...)
+			if c.IsOver() {
+				return decisions
+			}
+		}
+	}
+	return decisions
+}
+
+// failFor ends the job because of a trainer, as its policy says.
+func (c *Coordinator) failFor(i int, text string) []Decision {
+	who := schema.TrainerMember(i)
+	if !c.rewinds() {
+		return c.Fail(who, text)
+	}
+	return c.FailBack(who, text+"; "+c.howOn(who))
+}
+
+// canDoWithout reports that the job may go on without a trainer that has just ended: nobody waits for another, or it
+// has trained, and what was trained is not lost with it. Where a round needs it after all, findSlow will find out.
+func (c *Coordinator) canDoWithout(m *member) bool {
+	anybody := c.members.anybody()
+	return c.policy.goesOn() && anybody || m.complete && (anybody || slices.ContainsFunc(c.members, completed))
+}
+
+// slow notes whether rounds wait for a trainer, and since when; it reports that it is too long.
+func (c *Coordinator) slow(now time.Time, i int, waiting []schema.Waiting) (overdue bool) {
+	m := &c.members[i]
+	at, waited := waitedFor(waiting, schema.TrainerMember(i))
+	if !waited {
+		m.waitedSince.End()
+	} else if !m.waitedSince.Lasts() || m.waitedBatch != at {
+		m.waitedSince.Begin(now)
+		m.stallTold = 0
+	}
+	m.waitedBatch = at
+	m.noteLag()
+	since := m.waitedSince.For(now)
+	limit, _ := c.stallLimit(i)
+	return waited && (since > limit || m.state == slotDone && since > liveness.CutMax || m.lost())
+}
+
+// stallLimit returns how long a live trainer may keep a batch waiting, and the flag of the ps that sets it. The
+// deadline applies only if others can take over the trainer's lanes without losing anything: a person may evaluate on
+// one trainer, or stop it in a debugger, while its heartbeats continue.
+func (c *Coordinator) stallLimit(i int) (limit time.Duration, flag string) {
+	if c.policy.replacesSlow() && c.valuesThere() && c.members.others(i) {
+		return c.config.Deadline, "--deadline"
+	}
+	return c.config.StallTimeout, "--stall-timeout"
+}
+
+// Trainers are told of a stall after stallFirst, then each time the wait is stallGrowth times as long as at the last
+// notice, and at least every stallEvery.
+const (
+	stallFirst  = 5 * time.Second
+	stallGrowth = 6
+	stallEvery  = 5 * time.Minute
+)
+
+// tellStalls tells all trainers which trainer the earliest open round waits for.
+func (c *Coordinator) tellStalls(now time.Time) []Decision {
+	var decisions []Decision
+	for _, name := range firstWaitedFor(c.waiting()) {
+		i, ok := c.members.find(name)
+		if !ok || !c.members[i].waitedSince.Lasts() {
+			continue
+		}
+		m := &c.members[i]
+		waited := m.waitedSince.For(now)
+		if waited < max(stallFirst, min(stallGrowth*m.stallTold, m.stallTold+stallEvery)) {
+			continue
+		}
+		m.stallTold = waited
+		limit, _ := c.stallLimit(i)
+		decisions = append(decisions, Decision{To: schema.All, Control: schema.Control{Stalled: &schema.Stalled{
+			Member: name, Host: m.host, Batch: c.counted(m.waitedBatch), WaitedMS: waited.Milliseconds(),
+			LimitMS: limit.Milliseconds()}}})
+	}
+	return decisions
+}
+
+// findSlow runs the policy fail for a trainer that sends heartbeats but keeps others waiting, or that has left or was
+// lost too early. Of several it names one that the earliest round waits for, since the others may be waiting for that
+// one themselves.
+func (c *Coordinator) findSlow(now time.Time, waiting []schema.Waiting) []Decision {
+	first, slow := firstWaitedFor(waiting), -1
+	for i := range c.members {
+		name := schema.TrainerMember(i)
+		if !c.slow(now, i, waiting) {
+			continue
+		}
+		if slow < 0 || slices.Contains(first, name) && !slices.Contains(first, schema.TrainerMember(slow)) {
+			slow = i
+		}
+	}
+	if slow < 0 {
+		return nil
+	}
+	text := c.sayWaited(now, slow, "batch")
+	if m := &c.members[slow]; m.lost() || m.state != slotDone && c.gains() {
+		return c.failFor(slow, text)
+	}
+	return c.Fail(schema.TrainerMember(slow), text) // another run would wait for it, too
+}
+
+// gains reports whether another run would begin at a later version than this one did. So a trainer that was slow, or
+// seemed to be alive, costs what has not become durable since, and one that is always slow ends the job.
+func (c *Coordinator) gains() bool { return c.checkpoints.durable.version > c.first() }
+
+// sayWaited says why it is too late for a trainer that others wait for. What they wait for is named by a word.
+func (c *Coordinator) sayWaited(now time.Time, i int, what string) string {
+	m := &c.members[i]
+	who, needed := fmt.Sprintf("trainer %s on %s", schema.TrainerMember(i), m.host),
+		fmt.Sprintf("and %s %d needs its lanes", what, c.counted(m.waitedBatch))
+	switch {
+	case m.state == slotDone && m.why != "":
+		return fmt.Sprintf("%s has left, %s: %s", who, needed, m.why)
+	case m.state == slotDone:
+		return fmt.Sprintf("%s has left, %s: trainers must run the same number of batches", who, needed)
+	case m.lost():
+		return fmt.Sprintf("%s was last seen %s ago, %s", who, liveness.Rounded(m.For(now)), needed)
+	}
+	limit, flag := c.stallLimit(i)
+	return fmt.Sprintf("%s has kept %s %d waiting for %s (limit %s, %s of the ps): it is alive but sends no gradients",
+		who, what, c.counted(m.waitedBatch), liveness.Rounded(m.waitedSince.For(now)), limit, flag)
+}
+
+// firstWaitedFor are the trainers that the earliest round of all shards waits for.
+func firstWaitedFor(waiting []schema.Waiting) []schema.Member {
+	var first *schema.Waiting
+	for i := range waiting {
+		if w := &waiting[i]; len(w.First) > 0 && (first == nil || before(w, first)) {
+			first = w
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	return first.First
+}
+
+// before orders what two shards wait for as trainers send it.
+func before(w, v *schema.Waiting) bool {
+	return cmp.Or(cmp.Compare(w.Batch, v.Batch), cmp.Compare(w.Bucket, v.Bucket), cmp.Compare(w.Chunk, v.Chunk)) < 0
+}
+
+// waitedFor says at which batch any shard waits for a trainer; the earliest, should they differ.
+func waitedFor(waiting []schema.Waiting, name schema.Member) (batch schema.Batch, ok bool) {
+	for _, w := range waiting {
+		if slices.Contains(w.Members, name) && (!ok || w.Batch < batch) {
+			batch, ok = w.Batch, true
+		}
+	}
+	return batch, ok
 }

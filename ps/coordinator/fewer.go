@@ -1,9 +1,9 @@
-package ps
+package coordinator
 
 import (
 	"cmp"
 	"fmt"
-	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -34,7 +34,7 @@ func (rewinding) replacesSlow() bool { return false }
 // tick implements policy.
 func (rewinding) tick(c *Coordinator, now time.Time) []Decision {
 	decisions := failing{}.tick(c, now)
-	if c.over() {
+	if c.IsOver() {
 		return decisions
 	}
 	return append(decisions, c.makeRoom(now)...)
@@ -58,7 +58,7 @@ const newcomerSilentMax = 4 * time.Second
 
 // rewinds reports that the others come back when a trainer is lost, to go on from the newest durable version.
 func (c *Coordinator) rewinds() bool {
-	return c.goesBack() && c.config.Checkpoints != nil && c.running()
+	return c.goesBack() && c.config.Checkpoints != nil && c.IsRunning()
 }
 
 // goesBack reports that the job is one of those.
@@ -70,18 +70,13 @@ func (c *Coordinator) goesBack() bool {
 // places is how many trainers the manifest of those who join has.
 func (c *Coordinator) places() int { return cmp.Or(c.config.Places, c.config.Job.Trainers) }
 
-// goesBackWithFewer reports whether a job goes back with as many trainers as there are.
-func goesBackWithFewer(job *schema.Job) bool {
-	return job.Rewinds() && job.Policy == schema.PolicyRecover
-}
-
-// left is how many places the next run has: 0 is as many as the manifest. It is as many as this one, where that had not
-// begun and was not given up.
-func (c *Coordinator) left() int {
+// NextTrainers returns how many slots the next run has: 0 is as many as the manifest. It is as many as this one, where
+// that had not begun and was not given up.
+func (c *Coordinator) NextTrainers() int {
 	switch {
 	case c.policy != (rewinding{}):
 		return 0
-	case c.failed == nil && !c.hasStarted() && c.config.Places != 0:
+	case c.failed == nil && !c.HasStarted() && c.config.Places != 0:
 		return len(c.members)
 	case c.failed == nil || !c.failed.Back:
 		return 0
@@ -145,7 +140,11 @@ func (c *Coordinator) unreachable(j *schema.Join) *schema.Refused {
 			continue
 		}
 		for _, one := range []struct{ url, host string }{{j.URL, j.Host}, {m.url, m.host}} {
-			if u, err := url.Parse(one.url); err != nil || !net.ParseIP(u.Hostname()).IsLoopback() {
+			u, err := url.Parse(one.url)
+			if err != nil {
+				continue
+			}
+			if host, err := netip.ParseAddr(u.Hostname()); err != nil || !host.IsLoopback() {
 				continue
 			}
 			return &schema.Refused{Reason: "invalid_job", Field: "url", Want: j.URL, Text: fmt.Sprintf(
@@ -218,7 +217,7 @@ func (c *Coordinator) makeRoom(now time.Time) []Decision {
 	} else {
 		text = "a trainer has come from " + k.all[0].join.Host
 	}
-	return c.endBack(schema.EndStopped, schema.Coordinator, fmt.Sprintf(
+	return c.EndBack(schema.EndStopped, schema.Coordinator, fmt.Sprintf(
 		"%s; all go on from version %d, with %d of %d trainers", text,
 		c.checkpoints.durable.version, c.members.here("")+len(k.all), c.places()))
 }
@@ -229,9 +228,9 @@ func (c *Coordinator) wantsVersion() bool {
 	return (len(c.newcomers.all) > 0 || len(c.leavers()) > 0) && c.checkpoints.durable.version < c.newcomers.version
 }
 
-// late are those who were put off until a place would be free, where the job has come to its end.
-func (c *Coordinator) late() (all []schema.Member) {
-	if !c.over() || c.failed != nil || !c.hasStarted() {
+// PutOff returns those who were put off until a place would be free, where the job has come to its end.
+func (c *Coordinator) PutOff() (all []schema.Member) {
+	if !c.IsOver() || c.failed != nil || !c.HasStarted() {
 		return nil
 	}
 	for i := range c.newcomers.all {

@@ -1,4 +1,4 @@
-package ps
+package coordinator
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ import (
 
 // The diagrams of docs/internals/states.md have the transitions of the tables, and no others.
 func TestStateDiagrams(t *testing.T) {
-	document, err := os.ReadFile("../docs/internals/states.md")
+	document, err := os.ReadFile("../../docs/internals/states.md")
 	must(t, err)
 	compareDiagram(t, string(document), "## Job\n", jobTransitions[:])
 	compareDiagram(t, string(document), "## Slot\n", slotTransitions[:])
@@ -51,13 +51,13 @@ func compareDiagram[S interface {
 
 // A transition that is not in the table panics, and changes nothing.
 func TestIllegalTransition(t *testing.T) {
-	s := jobRunning
+	s := Running
 	defer func() {
-		if text := fmt.Sprint(recover()); s != jobRunning || !strings.Contains(text, "from running to gathering") {
+		if text := fmt.Sprint(recover()); s != Running || !strings.Contains(text, "from running to gathering") {
 			t.Errorf("state %v after panic %q", s, text)
 		}
 	}()
-	s.transition(jobGathering)
+	s.Transition(Gathering)
 }
 
 // Whatever trainers and shards say, and in whichever order, no transition is illegal. A slot comes to every state.
@@ -100,13 +100,13 @@ func randomCoordinator(r *rand.Rand, trainers int) *Coordinator {
 	if job.Validate() != nil {
 		job.Policy = schema.PolicyFail
 	}
-	config := CoordinatorConfig{Job: job, RunID: 5, Generation: generationFirst, Deadline: 10 * time.Second,
+	config := Config{Job: job, RunID: 5, Generation: 1, Deadline: 10 * time.Second,
 		StallTimeout: 20 * time.Second, Checkpoints: &CheckpointPolicy{Epoch: 1, Batches: 5},
 		ShardServers: []ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0}}}}}
 	if r.IntN(2) == 0 {
 		config.Resume, config.Returning = &ResumeFrom{ID: "x", Version: 2}, []schema.RunID{4}
 	}
-	return NewCoordinator(config)
+	return New(config)
 }
 
 func randomEvent(c *Coordinator, r *rand.Rand, now time.Time, trainers int) {

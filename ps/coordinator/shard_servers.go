@@ -1,4 +1,4 @@
-package ps
+package coordinator
 
 import (
 	"cmp"
@@ -74,8 +74,8 @@ func (c *Coordinator) unheard() int {
 	return slices.IndexFunc(c.shardServers, func(s shardServer) bool { return !s.heard })
 }
 
-// unheardServer names the first ps that has not been heard of yet.
-func (c *Coordinator) unheardServer() string { return c.shardServerName(c.unheard()) }
+// UnheardServer names the first ps that has not been heard of yet.
+func (c *Coordinator) UnheardServer() string { return c.shardServerName(c.unheard()) }
 
 // Report takes what a ps says of its shards, or a trainer of the rounds that it adds up. It reports whether the
 // sender has any.
@@ -95,7 +95,7 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 		return []Decision{c.assignTo(i)}, true
 	}
 	decisions := append(append(c.start(now), c.agreeLR()...), c.partsWritten(r.Parts)...)
-	if rose && c.running() {
+	if rose && c.IsRunning() {
 		before := c.serial
 		decisions = append(decisions, c.offer(now)...)
 		if c.serial != before {
@@ -128,7 +128,7 @@ func (c *Coordinator) ShardServerFailed(from schema.Member, f *schema.Failed) ([
 	}
 	how := cmp.Or(f.End, schema.EndFailed)
 	if f.Back {
-		return c.endBack(how, f.Member, text), true
+		return c.EndBack(how, f.Member, text), true
 	}
 	return c.end(how, f.Member, text), true
 }
@@ -195,7 +195,7 @@ func (c *Coordinator) lostShardServer(now time.Time) []Decision {
 		s := &c.shardServers[i]
 		if why, lost := s.Lost(now, c.config.Deadline); lost {
 			return c.FailBack(c.config.ShardServers[i].Member,
-				fmt.Sprintf("%s was last heard %s ago%s", c.shardServerName(i), rounded(s.For(now)), why))
+				fmt.Sprintf("%s was last heard %s ago%s", c.shardServerName(i), liveness.Rounded(s.For(now)), why))
 		}
 	}
 	return nil
@@ -213,7 +213,7 @@ func (c *Coordinator) Blind(now time.Time, server string) []Decision {
 	if gone := c.blind.For(now); gone > c.config.Deadline {
 		return c.FailBack(schema.Coordinator,
 			fmt.Sprintf("the control server at %s has been out of reach of the coordinator for %s (deadline %s)", server,
-				rounded(gone), c.config.Deadline))
+				liveness.Rounded(gone), c.config.Deadline))
 	}
 	return nil
 }

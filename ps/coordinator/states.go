@@ -1,45 +1,45 @@
-package ps
+package coordinator
 
 import "fmt"
 
-// jobState is the state of a run of a job at a ps. A restart is a new run, which begins in acquiring.
-type jobState int
+// JobState is the state of a run of a job at a ps. A restart is a new run, which begins in acquiring.
+type JobState int
 
 // States of a job, in their order. docs/internals/states.md shows the transitions.
 const (
-	// jobAcquiring: the registry decides which ps coordinates the job. Joins wait.
-	jobAcquiring jobState = iota
-	// jobLocating: this ps reads which versions checkpoint folders and replicas have. Joins wait.
-	jobLocating
-	// jobPlacing: the shards are assigned, and not every ps that is to make some has answered. Joins wait.
-	jobPlacing
-	// jobGathering: trainers are missing, or shards are not made yet.
-	jobGathering
-	// jobRunning: all trainers have been told to start.
-	jobRunning
-	// jobEnding: the end is decided, and nothing else any more. Its shards are released, and its last version is written.
-	jobEnding
-	// jobEnded: this ps does nothing for the job. Another ps may coordinate it.
-	jobEnded
+	// Acquiring: the registry decides which ps coordinates the job. Joins wait.
+	Acquiring JobState = iota
+	// Locating: this ps reads which versions checkpoint folders and replicas have. Joins wait.
+	Locating
+	// Placing: the shards are assigned, and not every ps that is to make some has answered. Joins wait.
+	Placing
+	// Gathering: trainers are missing, or shards are not made yet.
+	Gathering
+	// Running: all trainers have been told to start.
+	Running
+	// Ending: the end is decided, and nothing else any more. Its shards are released, and its last version is written.
+	Ending
+	// Ended: this ps does nothing for the job. Another ps may coordinate it.
+	Ended
 )
 
-func (s jobState) String() string {
+func (s JobState) String() string {
 	return [...]string{"acquiring", "locating", "placing", "gathering", "running", "ending", "ended"}[s]
 }
 
 // jobTransitions are the states that may follow each state of a job.
-var jobTransitions = [...][]jobState{
-	jobAcquiring: {jobLocating, jobEnded},
-	jobLocating:  {jobPlacing, jobEnded},
-	jobPlacing:   {jobGathering, jobEnding, jobEnded},
-	jobGathering: {jobRunning, jobEnding},
-	jobRunning:   {jobEnding},
-	jobEnding:    {jobEnded},
-	jobEnded:     {},
+var jobTransitions = [...][]JobState{
+	Acquiring: {Locating, Ended},
+	Locating:  {Placing, Ended},
+	Placing:   {Gathering, Ending, Ended},
+	Gathering: {Running, Ending},
+	Running:   {Ending},
+	Ending:    {Ended},
+	Ended:     {},
 }
 
-// transition changes the state. It is the only writer.
-func (s *jobState) transition(to jobState) { transition(jobTransitions[:], s, to) }
+// Transition changes the state. It is the only writer.
+func (s *JobState) Transition(to JobState) { transition(jobTransitions[:], s, to) }
 
 // slotState is the state of a slot: a trainer's place in a job. Which trainer computes its lanes is data of the slot.
 type slotState int

@@ -1,10 +1,11 @@
-package ps
+package coordinator
 
 import (
 	"cmp"
 	"fmt"
 	"time"
 
+	"gradbus/internal/liveness"
 	"gradbus/schema"
 )
 
@@ -14,14 +15,14 @@ import (
 // at once to the one that stands by.
 const (
 	returnMax     = 10 * time.Second
-	returnSoonMax = time.Second
+	ReturnSoonMax = time.Second
 )
 
 // returnWithin is for how long they do. It is not long where as many are here as the run had in the end.
 func (c *Coordinator) returnWithin() time.Duration {
 	within := cmp.Or(c.config.ReturnWithin, returnMax)
 	if n := c.config.Here; n > 0 && len(c.members)-c.members.missing() >= n {
-		within = returnSoonMax
+		within = ReturnSoonMax
 	}
 	if c.config.StartTimeout > 0 {
 		within = min(within, c.config.StartTimeout)
@@ -33,12 +34,13 @@ func (c *Coordinator) returnWithin() time.Duration {
 func (c *Coordinator) waitNoLonger(now time.Time) []Decision {
 	within := c.returnWithin()
 	switch {
-	case !c.gathers() || c.config.Returning == nil || !c.members.anybody() || c.members.missing() == 0 || c.grew.For(now) < within:
+	case !c.Gathers() || c.config.Returning == nil || !c.members.anybody() || c.members.missing() == 0 ||
+		c.grew.For(now) < within:
 		return nil
 	case c.policy == (rewinding{}): // the next run has fewer places
 		return c.FailBack(schema.Coordinator, fmt.Sprintf(
 			"%d of %d trainers have not come back within %s; the job goes on without them", c.members.missing(), len(c.members),
-			rounded(within)))
+			liveness.Rounded(within)))
 	case c.policy == (recovering{}) || c.policy.goesOn() || c.policy.excludes():
 		return c.startWithout(now)
 	}

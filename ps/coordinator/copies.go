@@ -1,4 +1,4 @@
-package ps
+package coordinator
 
 import (
 	"fmt"
@@ -22,9 +22,25 @@ import (
 //
 // When one who keeps shards is gone, or cannot, others are found, who are told everything.
 
+const (
+	// copiesEvery is the time between two versions that are told: what is computed again when a ps is lost. Where telling
+	// takes long it is copiesShare times that.
+	copiesEvery = 100 * time.Millisecond
+	copiesShare = 5
+	// copiesRetry is the time after which others keep shards in place of a ps that could not.
+	copiesRetry = 10 * time.Second
+)
+
+// Peer is a ps that is announced.
+type Peer struct {
+	ID          string
+	Incarnation uint64 // what it drew at its start
+	Keeps       bool   // it keeps shards of others
+}
+
 // copies is what a coordinator knows of what is kept.
 type copies struct {
-	peers   []leaseRecord // that may keep shards, ascending by their ids
+	peers   []Peer        // that may keep shards, ascending by their ids
 	plan    []keepsShards // empty: nobody keeps any
 	planned time.Time
 	series  uint32
@@ -47,7 +63,7 @@ type copies struct {
 
 // keepsShards is one who keeps shards.
 type keepsShards struct {
-	is   leaseRecord
+	is   Peer
 	from []schema.DataServer // whose; empty: it only tells what its own have
 	to   []schema.Member     // who keeps its own
 	said schema.Kept         // last, of this series
@@ -56,26 +72,38 @@ type keepsShards struct {
 
 func (k *keepsShards) member() schema.Member { return schema.ServerMember(k.is.ID) }
 
-// keepers returns the ps that keep shards of the job, or tell what theirs have.
-func (c *Coordinator) keepers() (all []schema.Member) {
+// Keepers returns the ps that keep shards of the job, or tell what theirs have.
+func (c *Coordinator) Keepers() (all []schema.Member) {
 	for i := range c.copies.plan {
 		all = append(all, c.copies.plan[i].member())
 	}
 	return all
 }
 
-// keptVersion returns the newest version that other ps have whole; 0: none.
-func (c *Coordinator) keptVersion() schema.Version { return c.copies.whole }
+// KeptVersion returns the newest version that other ps have whole; 0: none.
+func (c *Coordinator) KeptVersion() schema.Version { return c.copies.whole }
 
-// mayKeep reports that several ps stand by for each other, and may keep what the shards of the job have.
-func (c *Coordinator) mayKeep() bool { return c.config.Copies && whyNotKept(c.config.Job) == "" }
+// MayKeep reports that several ps stand by for each other, and may keep what the shards of the job have.
+func (c *Coordinator) MayKeep() bool { return c.config.Copies && whyNotKept(c.config.Job) == "" }
+
+// CheckCopies returns why a job has no replica, or nil. A replica exists for jobs whose lost trainers are replaced in
+// place.
+func CheckCopies(job *schema.Job) error {
+	switch err := job.CheckVersions(); {
+	case err != nil || job.TakesOver():
+		return err
+	case job.Plan().Owner == schema.ByTrainers:
+		return fmt.Errorf("job %s: its trainers own dense parameters, and it restarts from checkpoints alone", job.Name)
+	}
+	return fmt.Errorf("job %s: its trainers are not replaced in place, and it restarts from checkpoints alone", job.Name)
+}
 
 // whyNotKept says why nobody may keep what the shards of a job have; empty: others may.
 func whyNotKept(job *schema.Job) string {
 	if !job.NeedsShards() {
 		return "its shards add up nothing"
 	}
-	if err := checkMirror(job); err != nil {
+	if err := CheckCopies(job); err != nil {
 		return err.Error()
 	}
 	if job.Policy == schema.PolicyFail {
@@ -85,19 +113,19 @@ func whyNotKept(job *schema.Job) string {
 }
 
 // Peers takes it which ps are there.
-func (c *Coordinator) Peers(now time.Time, servers []leaseRecord) []Decision {
+func (c *Coordinator) Peers(now time.Time, servers []Peer) []Decision {
 	if whyNotKept(c.config.Job) != "" {
 		return nil
 	}
 	k := &c.copies
-	k.peers = slices.DeleteFunc(slices.Clone(servers), func(s leaseRecord) bool { return !s.Stands || s.Leaving })
-	slices.SortFunc(k.peers, func(a, b leaseRecord) int { return strings.Compare(a.ID, b.ID) })
-	if !c.running() {
+	k.peers = slices.DeleteFunc(slices.Clone(servers), func(p Peer) bool { return !p.Keeps })
+	slices.SortFunc(k.peers, func(a, b Peer) int { return strings.Compare(a.ID, b.ID) })
+	if !c.IsRunning() {
 		return nil
 	}
 	late := c.ticks.Pause(now, c.config.Deadline) > 0 // what has come meanwhile is read before the next tick
 	gone := func(p keepsShards) bool {
-		other := func(s leaseRecord) bool { return s.ID == p.is.ID } // which was started anew, or leaves
+		other := func(s Peer) bool { return s.ID == p.is.ID } // which was started anew, or leaves
 		return k.peer(p.is.ID, p.is.Incarnation) < 0 && (slices.ContainsFunc(servers, other) || !late && k.missing(&p, now))
 	}
 	if slices.ContainsFunc(k.plan, gone) {
@@ -119,7 +147,7 @@ const copiesAfter = 200 * time.Millisecond
 // BeginCopies has shards be kept from now on, where it is time and nobody keeps any.
 func (c *Coordinator) BeginCopies(now time.Time) []Decision {
 	k := &c.copies
-	if !c.running() || whyNotKept(c.config.Job) != "" || len(k.plan) > 0 || now.Sub(c.started) < copiesAfter {
+	if !c.IsRunning() || whyNotKept(c.config.Job) != "" || len(k.plan) > 0 || now.Sub(c.started) < copiesAfter {
 		return nil
 	}
 	return c.planCopies(now)
@@ -127,7 +155,7 @@ func (c *Coordinator) BeginCopies(now time.Time) []Decision {
 
 // peer is the index of a ps that may keep shards; -1 where it may not. Incarnation 0 is any.
 func (k *copies) peer(id string, incarnation uint64) int {
-	return slices.IndexFunc(k.peers, func(p leaseRecord) bool {
+	return slices.IndexFunc(k.peers, func(p Peer) bool {
 		return p.ID == id && (incarnation == 0 || p.Incarnation == incarnation)
 	})
 }
@@ -213,7 +241,7 @@ func (c *Coordinator) tellKeep() (decisions []Decision) {
 		keep := &schema.Keep{Job: c.config.Job, Serial: k.serial, Series: k.series, Shards: c.shards, From: p.from,
 			To: p.to, At: k.at, Since: k.since, Whole: k.whole, LR: c.lr.decided, Runs: c.config.Returning,
 			Process: c.config.Process, Incarnation: c.config.Incarnation, Trainers: len(c.members.training()),
-			Last: c.handedOver()}
+			Last: c.HandedOver()}
 		if p.said.Series == k.series {
 			keep.Job = nil
 		}
@@ -227,7 +255,7 @@ func (c *Coordinator) tellKeep() (decisions []Decision) {
 func (c *Coordinator) Kept(now time.Time, from schema.Member, said *schema.Kept) []Decision {
 	k := &c.copies
 	i := slices.IndexFunc(k.plan, func(p keepsShards) bool { return p.member() == from })
-	if !c.running() || i < 0 || said.Run != c.config.RunID || said.Series != k.series {
+	if !c.IsRunning() || i < 0 || said.Run != c.config.RunID || said.Series != k.series {
 		return nil
 	}
 	k.plan[i].said, k.plan[i].at = *said, now
@@ -252,7 +280,7 @@ func (c *Coordinator) advanceCopies(now time.Time) []Decision {
 	case k.whole != k.at && !all(func(s *schema.Kept) bool { return s.Missed != k.at }):
 		k.late++
 		return c.nameVersion(now)
-	case c.handedOver():
+	case c.HandedOver():
 		return nil
 	case k.whole == k.at && holders(func(s *schema.Kept) bool { return s.Version == k.at }):
 		k.late = 0
@@ -272,14 +300,14 @@ func (c *Coordinator) advanceCopies(now time.Time) []Decision {
 // HandOver has the job go on elsewhere, from the version that is told next.
 func (c *Coordinator) HandOver() []Decision {
 	first := !c.copies.ending
-	if c.copies.ending = true; first && c.handedOver() {
+	if c.copies.ending = true; first && c.HandedOver() {
 		return c.tellKeep()
 	}
 	return nil
 }
 
-// handedOver reports whether that has been told.
-func (c *Coordinator) handedOver() bool {
+// HandedOver reports whether that has been told.
+func (c *Coordinator) HandedOver() bool {
 	k := &c.copies
 	return k.ending && k.whole > 0 && k.whole == k.at
 }
@@ -309,7 +337,7 @@ const copiesAhead = 10 * time.Millisecond
 // nameVersion names the version that is told next. It is reached when it is time for another one.
 func (c *Coordinator) nameVersion(now time.Time) []Decision {
 	k := &c.copies
-	within := max(mirrorEvery, mirrorShare*k.took())
+	within := max(copiesEvery, copiesShare*k.took())
 	if k.whole == 0 || k.late > 0 { // the sooner the better
 		within = copiesAhead << min(k.late, 6)
 	}
@@ -321,7 +349,7 @@ func (c *Coordinator) nameVersion(now time.Time) []Decision {
 // since batches take longer than they did, is given up for an earlier one.
 func (c *Coordinator) tickCopies(now time.Time) []Decision {
 	k := &c.copies
-	if !c.running() || whyNotKept(c.config.Job) != "" {
+	if !c.IsRunning() || whyNotKept(c.config.Job) != "" {
 		return nil
 	}
 	failed := func(p keepsShards) bool { return p.said.Failure != "" }
@@ -330,13 +358,13 @@ func (c *Coordinator) tickCopies(now time.Time) []Decision {
 		return c.BeginCopies(now)
 	case slices.ContainsFunc(k.plan, func(p keepsShards) bool { return k.missing(&p, now) }):
 		return c.planCopies(now)
-	case slices.ContainsFunc(k.plan, failed) && now.Sub(k.planned) >= mirrorRetry:
+	case slices.ContainsFunc(k.plan, failed) && now.Sub(k.planned) >= copiesRetry:
 		return c.planCopies(now)
 	}
-	if now.Sub(k.begunAt) > tickEvery {
+	if now.Sub(k.begunAt) > TickEvery {
 		k.rate /= 2
 	}
-	if k.at > k.whole && k.at > k.ahead(2*tickEvery)+1 {
+	if k.at > k.whole && k.at > k.ahead(2*TickEvery)+1 {
 		return c.nameVersion(now)
 	}
 	return c.tellKeep()
@@ -359,12 +387,12 @@ type CopiesReport struct {
 	Took    time.Duration // telling the last version
 }
 
-// copiesReport returns what other ps keep of the shards.
-func (c *Coordinator) copiesReport(now time.Time) CopiesReport {
+// CopiesReport returns what other ps keep of the shards.
+func (c *Coordinator) CopiesReport(now time.Time) CopiesReport {
 	k := &c.copies
 	r := CopiesReport{Off: whyNotKept(c.config.Job), Failure: k.failure(now), Ready: k.ready(now), Version: k.whole,
 		At: k.wholeAt, Kept: k.reports(), Bytes: k.told(), Took: k.took()}
-	if r.Off == "" && !c.running() {
+	if r.Off == "" && !c.IsRunning() {
 		r.Off = "it has not started"
 	}
 	if r.Off == "" && len(k.plan) == 0 {

@@ -1,0 +1,693 @@
+// Package coordinator decides about one job: who is admitted, when it starts, which versions are written and copied,
+// and what follows when a trainer or a ps is lost. Its owner makes a Coordinator (New), tells it of each event with the
+// time (Join, Heartbeat, Report, Tick), and carries out the decisions that come back. It asks no clock, starts no
+// goroutine, sends nothing and reads no file.
+//
+//   - states.go has the states of jobs and slots, slots.go the slots. coordinator.go has joins, the start, leaves, the
+//     end, and what is told of the job.
+//   - takeover.go finds the lost and the slow, and gives their slots to other trainers. policy.go says what follows
+//     from a loss; fewer.go and returning.go have the trainers of a new run come together.
+//   - shard_servers.go assigns shards, checkpoints.go has versions written, copies.go has other ps keep them, lr.go
+//     changes learning rates.
+//
+// The scripts in testdata are the place to begin: change one, run go test -rewrite and look at the difference.
+package coordinator
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gradbus/internal/liveness"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// Config is what the coordinator of a job is made from. Every field but StartTimeout, WindowBytes,
+// Checkpoints, Resume, Returning, ReturnWithin, Here, Doubt, Copies, Process, Incarnation, ChunkBytes, Places and
+// Cramped is needed.
+type Config struct {
+	Job          *schema.Job // validated
+	RunID        schema.RunID
+	Generation   schema.Generation
+	ShardServers []ShardServer // of all shards, each once
+	Deadline     time.Duration // after which a silent member counts as lost, and a slow one that others can replace
+	// StallTimeout is how long a live trainer may keep a batch waiting when its loss would end or rewind the job.
+	StallTimeout time.Duration
+	StartTimeout time.Duration // after which a job that waits for trainers ends, where no new one has joined; 0: never
+	// WindowBytes is what a trainer may have under way to one shard at first; 0 says nothing, and trainers begin with 4
+	// MiB.
+	WindowBytes int64
+	// ParkedBytes is what each shard keeps of a trainer's lookups that come before their rows.
+	ParkedBytes int64
+	// Checkpoints is how often versions are written down; nil: never.
+	Checkpoints *CheckpointPolicy
+	// Resume is the version that the job begins with; nil: version 0.
+	Resume *ResumeFrom
+	// Returning are the runs that were lost and that trainers come back from; nil is none. Those who do not are not waited
+	// for for long, where others may have their places.
+	Returning []schema.RunID
+	// ReturnWithin is for how long trainers who come back wait for the others; 0 is 10 s.
+	ReturnWithin time.Duration
+	// Here is how many trainers there were in the end of the run that they come back from; 0: nobody knows.
+	Here int
+	// Doubt is how many trainers trained in that run, where its ps was only out of reach and may go on with it: more than
+	// half of them have to come. 0 is no doubt.
+	Doubt int
+	// Copies has other ps keep what the shards have, where they may: see Peers.
+	Copies bool
+	// Process and Incarnation are of the coordinator's ps, for those who keep shards.
+	Process     string
+	Incarnation uint64
+	// ChunkBytes is what the manifests of trainers have in place of Job's; 0 is Job's, which else trainers are told.
+	ChunkBytes int
+	// Places is how many trainers the manifests of trainers have, where Job has fewer, since there are no more; 0 is as
+	// many.
+	Places int
+	// Cramped is that there was no room for more.
+	Cramped bool
+}
+
+// ShardServer is a ps that has shards of a job.
+type ShardServer struct {
+	Member      schema.Member // p-{id}
+	Server      schema.DataServer
+	Incarnation uint64 // what it drew at its start; 0: not known
+}
+
+// Coordinator decides who is a member of one job, when it starts and when it ends. It is pure: time comes with every
+// call, and what it decides goes out as decisions for its owner to publish. It is not safe for concurrent use.
+//
+// A job has its shards made, gathers its trainers, runs, and ends: when all have left, or when its policy ends it for
+// one who was lost. In the state ending it decides nothing more.
+type Coordinator struct {
+	config       Config
+	plan         *schema.Plan
+	policy       policy
+	state        JobState
+	shards       int // of all shard servers
+	members      slots
+	shardServers []shardServer
+	serial       int               // of what shard servers are told: rises with every change
+	generation   schema.Generation // rises when a place is taken from a trainer
+	slowest      slowest
+	ended        schema.End     // how; empty before
+	failed       *schema.Failed // why, where not all trainers left in peace
+	started      time.Time      // zero before the start
+	ticks        liveness.Ticks
+	fewest       int              // missing trainers that there have ever been while the job gathers
+	grew         liveness.Silence // since when; before the first Tick it does not last
+	blind        liveness.Silence // since nothing can be heard
+	standby      standbyAt
+	lr           learningRates
+	checkpoints  checkpointing
+	newcomers    newcomers
+	copies       copies
+	// who left before the start, under the names they joined under; the latest, at most formerMax
+	former []schema.Member
+}
+
+// slowest counts places that were taken because a batch waited for too long.
+type slowest struct {
+	at    schema.Batch
+	times int
+}
+
+// formerMax bounds who is remembered of those that left before the start: a job may wait for long.
+const formerMax = 256
+
+// Decision is something to publish, to note, or both.
+type Decision struct {
+	To      schema.Member // where empty, there is nothing to publish
+	Control schema.Control
+	Note    string        // for the log, where something has changed
+	Who     schema.Member // whom the note is about; empty where that is nobody alone
+	// Written, where it is not nil, is a version whose parts all shards have written. Completed is told what became of it.
+	Written *Written
+	// Record, where it is not nil, is the changes of the learning rates to write into the job's record; LRRecorded is told
+	// when that is done.
+	Record []schema.LRChange
+	// Later is the time after which BeginCopies is to be called; 0 is that it is not.
+	Later time.Duration
+}
+
+// New makes the coordinator of a job that nobody has joined yet.
+func New(config Config) *Coordinator {
+	plan := config.Job.Plan()
+	c := &Coordinator{config: config, plan: plan, policy: policyOf(&config), state: Placing, serial: 1,
+		generation: config.Generation, members: make(slots, config.Job.Trainers),
+		shardServers: make([]shardServer, len(config.ShardServers))}
+	for _, s := range config.ShardServers {
+		c.shards += len(s.Server.Shards)
+	}
+	c.heardShards()
+	if config.Resume != nil {
+		c.lr.decided = config.Resume.LR
+	}
+	return c
+}
+
+// IsPlacing reports whether not every ps that is to make shards has answered.
+func (c *Coordinator) IsPlacing() bool { return c.state == Placing }
+
+// Gathers reports whether the job has yet to start.
+func (c *Coordinator) Gathers() bool { return c.IsPlacing() || c.state == Gathering }
+
+// HasStarted reports whether the job has started, and may have ended since.
+func (c *Coordinator) HasStarted() bool { return !c.started.IsZero() }
+
+// IsRunning reports whether the job has started and goes on.
+func (c *Coordinator) IsRunning() bool { return c.state == Running }
+
+// IsOver reports whether the end of the job is decided.
+func (c *Coordinator) IsOver() bool { return c.state >= Ending }
+
+// Finish ends a job that is ending. Its last version is on the disk.
+func (c *Coordinator) Finish() {
+	if c.state == Ending {
+		c.state.Transition(Ended)
+	}
+}
+
+// heardShards has the job gather trainers once every ps with shards of it has answered.
+func (c *Coordinator) heardShards() {
+	if c.IsPlacing() && c.unheard() < 0 {
+		c.state.Transition(Gathering)
+	}
+}
+
+// counted is a batch as people count: see schema.Job.Counted.
+func (c *Coordinator) counted(b schema.Batch) schema.Batch { return c.config.Job.Counted(b) }
+
+// Failed says why the job ended; nil while it has not, or where all trainers left in peace.
+func (c *Coordinator) Failed() *schema.Failed { return c.failed }
+
+// Joiners are the names under which trainers joined, of those who are members and those who left before the start.
+func (c *Coordinator) Joiners() []schema.Member {
+	all := slices.Clone(c.former)
+	for i := range c.members {
+		if name := c.members[i].joiner; name != "" {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// Process returns the process that has a slot, and the generation since which it does; empty where none has.
+func (c *Coordinator) Process(i int) (process string, _ schema.Generation) {
+	m := &c.members[i]
+	if m.here() {
+		process = m.process
+	}
+	return process, m.generation
+}
+
+// start begins the job once nobody and nothing is missing.
+func (c *Coordinator) start(now time.Time) []Decision {
+	if !c.Gathers() || !c.ready() || c.members.missing() > 0 {
+		return nil
+	}
+	return c.begin(now)
+}
+
+// begin begins the job.
+func (c *Coordinator) begin(now time.Time) []Decision {
+	c.state.Transition(Running)
+	c.started = now
+	c.checkpoints.since, c.checkpoints.begun = now, schema.Batch(c.first())
+	for i := range c.members {
+		if m := &c.members[i]; m.state == slotJoining && c.resumed() > 0 {
+			m.state.transition(slotSyncing)
+		}
+	}
+	d := Decision{
+		To: schema.All, Control: schema.Control{Start: &schema.Start{RunID: c.config.RunID,
+			Batch: schema.Batch(c.resumed())}},
+		Note: fmt.Sprintf("job started, trainers: %d, shards: %d", len(c.members), c.shards),
+	}
+	if whyNotKept(c.config.Job) == "" {
+		d.Later = copiesAfter
+	}
+	return []Decision{d}
+}
+
+// Heartbeat notes a sign of life of a trainer, of whose frame h is the head. It reports whether the trainer is a
+// member.
+func (c *Coordinator) Heartbeat(now time.Time, from schema.Member, h *schema.Head) ([]Decision, bool) {
+	i, ok := c.members.find(from)
+	if !ok {
+		return nil, false
+	}
+	if d := c.replaced(i, from, h.Generation); d != nil {
+		return d, true
+	}
+	d, m := c.taken(now, i), &c.members[i]
+	m.Begin(now)
+	if from == schema.TrainerMember(i) {
+		m.key = 0 // it has heard that it has the place
+	}
+	// a trainer that has yet to receive what the run begins with says 0
+	if m.state == slotJoining && h.Batch > 0 || m.state == slotSyncing && h.Batch >= max(1, schema.Batch(c.resumed())) {
+		m.state.transition(slotActive)
+	}
+	m.batch, m.complete = max(h.Batch, schema.Batch(c.resumed())), h.Flags&schema.FlagComplete != 0
+	return d, true
+}
+
+// replaced tells who has a place no more that it is another's.
+func (c *Coordinator) replaced(i int, from schema.Member, g schema.Generation) []Decision {
+	if g >= c.members[i].generation {
+		return nil
+	}
+	return []Decision{{To: from, Control: schema.Control{Refused: &schema.Refused{Reason: schema.RefusedReplaced,
+		Have: strconv.Itoa(int(c.members[i].generation)), Want: strconv.Itoa(int(g)),
+		Text: fmt.Sprintf("the place of %s was taken from generation %d of the job and is in generation %d: join anew", from,
+			g, c.members[i].generation)}}}}
+}
+
+// Leave ends a trainer's membership. A reason fails the job for the others, once it runs, unless they do not wait for
+// it: in async, or where all batches of the trainer are complete.
+func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generation, l *schema.Leave) []Decision {
+	i, ok := c.members.find(from)
+	if !ok || c.IsRunning() && g < c.members[i].generation {
+		return []Decision{{To: from, Control: schema.Control{Left: &schema.Left{}}}} // has left before, or was replaced
+	}
+	m, name := &c.members[i], schema.TrainerMember(i)
+	d := Decision{To: from, Control: schema.Control{Left: &schema.Left{}}, Who: name}
+	switch {
+	case m.state == slotDone, m.state == slotVacant:
+		return []Decision{d}
+	case c.Gathers():
+		d.Note = fmt.Sprintf("trainer %s left before the start", name)
+		c.forget(m.joiner)
+		m.become(slotVacant, member{})
+		c.endIfEmpty()
+	case l.Reason != "":
+		d.Note = fmt.Sprintf("trainer %s left: %s", name, l.Reason)
+		handsOver := l.HandOver && !m.complete
+		m.ended = l.End
+		text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, c.counted(m.batch), l.Reason)
+		// a newcomer that cannot begin gives its place to another one
+		if handsOver && c.recovers() && (c.members.others(i) || m.generation > c.config.Generation) {
+			d.Note = ""
+			return append(append([]Decision{d}, c.vacate(now, i, text)...), c.assign()...)
+		}
+		before := m.state
+		m.leave(l.Reason)
+		if before == slotLost && // and the others went on without it
+			c.members.anybody() {
+			break
+		}
+		switch {
+		case c.canDoWithout(m):
+			return append([]Decision{d}, c.goneOn()...)
+		case handsOver && c.members.others(i) && (before != slotDraining || c.members.anyStays()):
+			return append([]Decision{d}, c.failFor(i, text)...)
+		}
+		return append([]Decision{d},
+			c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, c.counted(m.batch),
+				l.Reason))...)
+	default:
+		d.Note = fmt.Sprintf("trainer %s left after %d batches", name, c.counted(m.batch))
+		m.leave("")
+		return append([]Decision{d}, c.goneOn()...)
+	}
+	return []Decision{d}
+}
+
+// goneOn is what follows where a trainer has left and the others go on.
+func (c *Coordinator) goneOn() []Decision {
+	c.endIfEmpty()
+	if c.policy.excludes() && !c.IsOver() {
+		return c.reassign() // no group waits for it
+	}
+	return nil
+}
+
+// endIfEmpty ends a job that nobody is left of.
+func (c *Coordinator) endIfEmpty() {
+	vacant := func(m member) bool { return m.vacancy != nil }
+	if !c.IsOver() && !c.members.anybody() &&
+		(!slices.ContainsFunc(c.members, vacant) || slices.ContainsFunc(c.members, completed)) {
+		c.state.Transition(Ending)
+		c.ended = schema.EndCompleted
+		if !c.HasStarted() {
+			c.ended = schema.EndStopped
+		}
+	}
+}
+
+// Fail ends the job and tells every trainer why. It is no failure where that trainer was asked to end.
+func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
+	return c.end(c.endBy(who), who, text)
+}
+
+// endBy returns how a job ends because of a member. If the job had lost another trainer for good, a supervisor may
+// have ended the rest because of that.
+func (c *Coordinator) endBy(who schema.Member) schema.End {
+	lost := func(m member) bool { return m.state == slotLost && m.ended == "" }
+	if i, ok := c.members.find(who); ok && c.members[i].ended != "" && !slices.ContainsFunc(c.members, lost) {
+		return c.members[i].ended
+	}
+	return schema.EndFailed
+}
+
+// end ends the job and tells every trainer how and why.
+func (c *Coordinator) end(how schema.End, who schema.Member, text string) []Decision {
+	if c.IsOver() {
+		return nil
+	}
+	c.state.Transition(Ending)
+	c.ended = how
+	c.failed = &schema.Failed{Member: who, Text: schema.Clip(text)} // with the words of a trainer in it
+	if how == schema.EndStopped {
+		c.failed.End = how
+	}
+	return []Decision{{To: schema.All, Control: schema.Control{Failed: c.failed}, Note: "job " + string(how) + ": " + text,
+		Who: who}}
+}
+
+// FailBack is Fail where the job may go on: where its versions are durable, or somebody stands by, its trainers come
+// back.
+func (c *Coordinator) FailBack(who schema.Member, text string) []Decision {
+	return c.EndBack(c.endBy(who), who, text)
+}
+
+// EndBack is end where the job may go on: see FailBack.
+func (c *Coordinator) EndBack(how schema.End, who schema.Member, text string) []Decision {
+	decisions := c.end(how, who, text)
+	if decisions != nil {
+		c.failed.Back = c.config.Checkpoints != nil || c.standby.url != "" || c.copies.whole > 0
+		if c.failed.Back && c.goesBack() {
+			decisions[0].Note = c.failed.Text
+		}
+	}
+	return decisions
+}
+
+// Connections says which connections the server has open, by name ("job/member", or the name a trainer joined under).
+// A trainer whose connection was there and is gone counts as lost sooner.
+func (c *Coordinator) Connections(names []string) {
+	for i := range c.members {
+		m := &c.members[i]
+		if m.joiner == "" {
+			continue
+		}
+		m.Connection(slices.Contains(names, c.connectionOf(m.joiner)) ||
+			slices.Contains(names, c.connectionOf(schema.TrainerMember(i))))
+		m.noteLag()
+	}
+}
+
+// connectionOf names the connection of a trainer, which goes by its member id or the name that it joined under.
+func (c *Coordinator) connectionOf(name schema.Member) string {
+	return string(c.config.Job.Name) + "/" + string(name)
+}
+
+// Join answers a trainer that wants to take part. A repeated request gets the same answer, brought up to date.
+func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []Decision {
+	if i, ok := c.members.find(from); ok {
+		c.members[i].Begin(now)
+		return []Decision{c.joined(i)}
+	}
+	if slices.Contains(c.former, from) {
+		return nil // said again before it left, and heard late
+	}
+	if j.Run != 0 && j.Run != c.config.RunID && !slices.Contains(c.config.Returning, j.Run) {
+		return c.Refuse(from, RunOver(c.config.Job.Name))
+	}
+	if i := slices.IndexFunc(c.members, func(m member) bool { return m.here() && j.Key != 0 && m.key == j.Key }); i >= 0 {
+		return c.readmit(now, i, from, j)
+	}
+	if c.IsRunning() && c.differs(j) == nil {
+		return c.joinRunning(now, from, j)
+	}
+	i, refused := c.admit(now, j)
+	if refused != nil {
+		return c.Refuse(from, refused)
+	}
+	d := c.seatAt(now, i, c.generation, from, j)
+	d.Note = fmt.Sprintf("trainer %s joined from %s, %d missing", d.Who, j.Host, c.members.missing())
+	return append(c.routed(i, d), c.start(now)...)
+}
+
+// readmit gives a trainer the place that it has and has not heard of: it had given up waiting for the answer, and asks
+// under another name. Nobody has done anything in that place.
+func (c *Coordinator) readmit(now time.Time, i int, from schema.Member, j *schema.Join) []Decision {
+	m := &c.members[i]
+	c.forget(m.joiner)
+	generation := m.generation
+	m.become(slotVacant, member{})
+	d := c.seatAt(now, i, generation, from, j)
+	d.Note = fmt.Sprintf("trainer %s asked again from %s, and had not heard that it has joined", d.Who, j.Host)
+	return c.routed(i, d)
+}
+
+// routed is what is said of a trainer that has a place, and to shard servers of the way to it.
+func (c *Coordinator) routed(i int, d Decision) []Decision {
+	if c.members[i].cluster {
+		return append([]Decision{d}, c.reassign()...)
+	}
+	return []Decision{d}
+}
+
+// seatAt gives a place to a newcomer, in a generation, and says so.
+func (c *Coordinator) seatAt(now time.Time, i int, g schema.Generation, who schema.Member, j *schema.Join) Decision {
+	c.members[i].become(slotJoining, member{joiner: who, host: j.Host, cluster: j.Data == schema.DataCluster, url: j.URL,
+		by: -1, process: j.Process, key: j.Key, generation: g})
+	c.members[i].Begin(now)
+	d := c.joined(i)
+	d.Who = schema.TrainerMember(i)
+	return d
+}
+
+// forget has a name be one under which somebody has joined that has no place by it any more.
+func (c *Coordinator) forget(joiner schema.Member) {
+	if c.former = append(c.former, joiner); len(c.former) > formerMax {
+		c.former = slices.Delete(c.former, 0, 1)
+	}
+}
+
+// Refuse turns a trainer away that is no member.
+func (c *Coordinator) Refuse(from schema.Member, r *schema.Refused) []Decision {
+	c.endIfEmpty() // where it was the first, nobody is here
+	return []Decision{{To: from, Control: schema.Control{Refused: r}, Note: "join refused: " + r.Text, Who: from}}
+}
+
+// admit finds a place for a newcomer, or says why there is none.
+func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused) {
+	if refused := c.differs(j); refused != nil {
+		return 0, refused
+	}
+	if j.Resume != (c.config.Resume != nil) && c.config.Returning == nil {
+		return 0, c.refuseResume(j.Resume)
+	}
+	if !c.Gathers() {
+		return 0, c.full()
+	}
+	if c.plan.Reduces(schema.ByTrainers) && j.URL == "" {
+		return 0, c.noURL()
+	}
+	if j.Wanted != "" && (!c.goesBack() || c.config.Returning == nil) {
+		return c.place(now, j.Wanted)
+	}
+	for i := range c.members {
+		if c.members[i].joiner == "" {
+			return i, nil
+		}
+	}
+	if len(c.members) < c.places() {
+		return 0, c.roomSoon()
+	}
+	return 0, &schema.Refused{Reason: "job_full", Text: fmt.Sprintf("job %s has all of its %d trainers", c.config.Job.Name,
+		len(c.members))}
+}
+
+// noURL refuses a trainer that the others cannot reach.
+func (c *Coordinator) noURL() *schema.Refused {
+	return &schema.Refused{Reason: "invalid_job", Field: "url", Text: fmt.Sprintf(
+		"trainers of job %s reduce among themselves, and this one has no data server: give its url", c.config.Job.Name)}
+}
+
+// differs says in what a newcomer's manifest is another than the job's.
+func (c *Coordinator) differs(j *schema.Join) *schema.Refused {
+	field, have, want, differs := c.config.Job.WithChunkBytes(cmp.Or(c.config.ChunkBytes,
+		c.config.Job.ChunkBytes)).WithTrainers(c.places()).Diff(j.Job)
+	if !differs {
+		return nil
+	}
+	return &schema.Refused{Reason: "job_differs", Field: field, Have: have, Want: want,
+		Text: fmt.Sprintf("job %s is registered with %s %s, and this trainer has %s", c.config.Job.Name, field, have, want)}
+}
+
+// RunOver refuses who comes back to a run that is no more.
+func RunOver(job schema.JobName) *schema.Refused {
+	return &schema.Refused{Reason: schema.RefusedOver,
+		Text: fmt.Sprintf("the run of job %s that this trainer was part of has ended", job)}
+}
+
+// full refuses who comes too late.
+func (c *Coordinator) full() *schema.Refused {
+	text := fmt.Sprintf("job %s has started with its %d trainers; choose another name or wait until it has ended",
+		c.config.Job.Name, len(c.members))
+	if i := slices.IndexFunc(c.members, func(m member) bool { return m.lost() }); i >= 0 && c.policy.goesOn() {
+		text += fmt.Sprintf(". It goes on without %s, whose place only the process can have that was lost, if it goes on",
+			schema.TrainerMember(i))
+	}
+	return &schema.Refused{Reason: "job_full", Text: text}
+}
+
+// place is the place of a member id that a newcomer asks for.
+func (c *Coordinator) place(now time.Time, wanted schema.Member) (int, *schema.Refused) {
+	number, isTrainer := strings.CutPrefix(string(wanted), "t")
+	i, err := strconv.Atoi(number)
+	if !isTrainer || err != nil || i < 0 || i >= len(c.members) || schema.TrainerMember(i) != wanted {
+		return 0, &schema.Refused{Reason: "invalid_job", Field: "wanted", Want: string(wanted),
+			Text: fmt.Sprintf("member %q: the trainers of job %s are t0 to t%d", wanted, c.config.Job.Name, len(c.members)-1)}
+	}
+	if m := &c.members[i]; m.joiner != "" {
+		return 0, &schema.Refused{Reason: "member_taken", Field: "wanted", Want: string(wanted),
+			Text: fmt.Sprintf("member %s of job %s is taken by %s, last seen %s ago", wanted, c.config.Job.Name, m.host,
+				liveness.Rounded(m.For(now)))}
+	}
+	return i, nil
+}
+
+func (c *Coordinator) joined(i int) Decision {
+	first, count := lane.Share(i, len(c.members), c.config.Job.Lanes)
+	chunks, trainers := 0, 0
+	if c.config.ChunkBytes != 0 {
+		chunks = c.config.Job.ChunkBytes
+	}
+	if n := len(c.members); n != c.places() {
+		trainers = n
+	}
+	return Decision{To: c.members[i].joiner, Control: schema.Control{Joined: &schema.Joined{
+		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.members[i].generation, FirstLane: first,
+		LaneCount: count,
+		Servers:   c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.members.missing(), Started: c.IsRunning(),
+		DeadlineMS: c.config.Deadline.Milliseconds(),
+		Peers:      c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: c.config.ParkedBytes,
+		ChunkBytes: chunks, Trainers: trainers, LR: c.lr.decided,
+		Version: c.begins(i), Resumed: c.config.Resume.version(),
+		Durable: c.config.Checkpoints != nil || c.MayKeep(), Standby: c.standby.url,
+	}}}
+}
+
+// begins is the version that a trainer begins with.
+func (c *Coordinator) begins(i int) schema.Version {
+	if c.members[i].generation == c.config.Generation {
+		return c.resumed()
+	}
+	return c.done()
+}
+
+// peers says where all trainers are reached, once they are there, in a job whose trainers reduce among themselves.
+func (c *Coordinator) peers() []schema.Peer {
+	if !c.plan.Reduces(schema.ByTrainers) || !c.IsRunning() {
+		return nil
+	}
+	var all []schema.Peer
+	for i := range c.members {
+		all = append(all, schema.Peer{Member: schema.TrainerMember(i), URL: c.members[i].url})
+	}
+	return all
+}
+
+// Status is what a job is doing.
+type Status struct {
+	Name    schema.JobName
+	RunID   schema.RunID
+	State   string // as of jobState
+	Batch   schema.Batch
+	Members []MemberStatus // in order of their ids
+}
+
+// MemberStatus is the slot of one trainer.
+type MemberStatus struct {
+	Member schema.Member
+	Host   string // empty where no trainer has the slot
+	Batch  schema.Batch
+	Seen   time.Time // when it last gave a sign of life
+	State  string    // as of slotState
+}
+
+// Status returns what the job is doing.
+func (c *Coordinator) Status() Status {
+	s := Status{Name: c.config.Job.Name, RunID: c.config.RunID, State: c.state.String()}
+	for i, m := range c.members {
+		s.Members = append(s.Members, MemberStatus{schema.TrainerMember(i), m.host, m.batch, m.Since(), m.state.String()})
+		s.Batch = max(s.Batch, m.batch)
+	}
+	return s
+}
+
+// Telemetry is what the coordinator knows of its job, for whoever watches.
+func (c *Coordinator) Telemetry(now time.Time) schema.JobReport {
+	job := c.config.Job
+	p := schema.JobReport{
+		Name: job.Name, Workload: job.Workload, RunID: c.config.RunID, Phase: c.phase(), Consistency: job.Consistency,
+		Apply: job.Apply, Reduce: job.Reduce,
+		Trainers: job.Trainers, Shards: c.shards, Lanes: job.Lanes, Ahead: job.Ahead, Parameters: job.Values(),
+		End: c.ended, Failed: c.failed,
+		Follows:    c.config.Returning[:min(len(c.config.Returning), schema.TelemetryFollowsMax)],
+		Durability: c.Durability(now),
+		Members:    make([]schema.MemberReport, 0, len(c.members)), Keepers: make([]string, 0, len(c.config.ShardServers)),
+	}
+	if c.HasStarted() {
+		p.StartedMS = c.started.UnixMilli()
+	}
+	first := firstWaitedFor(c.waiting())
+	for i := range c.members {
+		m := c.memberReport(i, now)
+		m.First = m.Waited && slices.Contains(first, m.Member)
+		p.Members, p.Batch = append(p.Members, m), max(p.Batch, m.Batch)
+	}
+	for _, s := range c.config.ShardServers {
+		p.Keepers = append(p.Keepers, s.Server.ID)
+	}
+	return p
+}
+
+// Shards returns the number of shards of the job.
+func (c *Coordinator) Shards() int { return c.shards }
+
+// Begun returns the number of batches that the furthest trainer had begun at its last heartbeat.
+func (c *Coordinator) Begun() schema.Batch { return c.members.begun() }
+
+// Training returns the trainers that have a slot, by the names that they joined under.
+func (c *Coordinator) Training() []schema.Member { return c.members.training() }
+
+// phase is what reports tell of the job's state: for their readers shards and trainers are missing alike.
+func (c *Coordinator) phase() string {
+	switch {
+	case c.Gathers():
+		return schema.PhaseGathering
+	case c.IsRunning():
+		return schema.PhaseRunning
+	}
+	return schema.PhaseEnded
+}
+
+// handedOver reports that the trainer was asked to end, and its place waits to be taken.
+func (m *member) handedOver() bool { return m.vacancy != nil && m.ended == schema.EndStopped }
+
+func (c *Coordinator) memberReport(i int, now time.Time) schema.MemberReport {
+	m := &c.members[i]
+	p := schema.MemberReport{Member: schema.TrainerMember(i), Host: m.host, Batch: m.batch,
+		Left: m.state == slotDone || m.handedOver(), Lost: m.lost() && !m.handedOver()}
+	if m.joiner == "" {
+		return p
+	}
+	p.SilentMS = m.For(now).Milliseconds()
+	p.Gone = m.Cut() && m.state != slotDone
+	if m.waitedSince.Lasts() {
+		limit, _ := c.stallLimit(i)
+		p.Waited, p.WaitedBatch, p.WaitedMS = true, m.waitedBatch, m.waitedSince.For(now).Milliseconds()
+		p.LimitMS = limit.Milliseconds()
+	}
+	return p
+}
