@@ -56,7 +56,7 @@ func TestAsyncTrainerKilled(t *testing.T) {
 	second.says(t, "batch 1 of")
 	second.signal(t, syscall.SIGKILL)
 	first.succeeds(t)
-	if out := first.stdout.String(); !strings.Contains(out, "the end of trainer t0: others may have trained on") {
+	if out := first.stdout.String(); !strings.Contains(out, "the end of trainer t0: others may have trained longer") {
 		t.Errorf("it is not said whose weights these are:\n%s", out)
 	}
 	ps.says(t, "trainer t1 on")
