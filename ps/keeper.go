@@ -29,18 +29,18 @@ type keeper struct {
 
 	mu     sync.Mutex // a leaf, but for what state's tables do
 	closed bool       // no goroutine begins any more
-	runs   map[schema.RunID]*keptRun
+	runs   map[schema.RunID]*replicaJob
 }
 
-// keptRun is what is kept of a run. mu of the keeper guards it.
-type keptRun struct {
+// replicaJob is what is kept of a run. mu of the keeper guards it.
+type replicaJob struct {
 	told    schema.Keep // the last
 	job     *schema.Job
 	run     schema.RunID
-	own     []int                     // shards that are kept, ascending
-	from    map[schema.Member]*teller // who tells what they have
-	state   *shard.Standby            // nil while it is made
-	ready   bool                      // it is there, and ways to those who tell
+	own     []int                            // shards that are kept, ascending
+	from    map[schema.Member]*replicaSource // who tells what they have
+	state   *shard.Standby                   // nil while it is made
+	ready   bool                             // it is there, and ways to those who tell
 	failure string
 	memory  Memory
 	cancel  context.CancelFunc
@@ -51,14 +51,14 @@ type keptRun struct {
 	taken   bool             // its shards begin with it: it takes no memory of its own
 }
 
-// teller is a ps that tells what its shards have.
-type teller struct {
-	server schema.DataServer
-	conn   *fabric.Conn
-	intake intake
+// replicaSource is a ps that tells what its shards have.
+type replicaSource struct {
+	server   schema.DataServer
+	conn     *fabric.Conn
+	receiver receiver
 }
 
-func newKeeper(s *Server) *keeper { return &keeper{server: s, runs: map[schema.RunID]*keptRun{}} }
+func newKeeper(s *Server) *keeper { return &keeper{server: s, runs: map[schema.RunID]*replicaJob{}} }
 
 // keep takes the word of a coordinator.
 func (k *keeper) keep(name schema.JobName, run schema.RunID, told *schema.Keep, mirrors *assignment) {
@@ -98,13 +98,13 @@ func (a *assignment) mirrorTo(told *schema.Keep) {
 }
 
 // begin makes room for what is to be kept, where there is any. mu is held.
-func (k *keeper) begin(name schema.JobName, run schema.RunID, job *schema.Job, told *schema.Keep) *keptRun {
+func (k *keeper) begin(name schema.JobName, run schema.RunID, job *schema.Job, told *schema.Keep) *replicaJob {
 	s := k.server
-	r := &keptRun{told: *told, job: job, run: run, from: map[schema.Member]*teller{}, cancel: func() {},
+	r := &replicaJob{told: *told, job: job, run: run, from: map[schema.Member]*replicaSource{}, cancel: func() {},
 		unwatch: func() {}}
 	k.runs[run] = r
 	for _, d := range told.From {
-		r.from[schema.ServerMember(d.ID)] = &teller{server: d, intake: newIntake()}
+		r.from[schema.ServerMember(d.ID)] = &replicaSource{server: d, receiver: newReceiver()}
 		r.own = append(r.own, d.Shards...)
 	}
 	slices.Sort(r.own)
@@ -153,7 +153,7 @@ func (k *keeper) begin(name schema.JobName, run schema.RunID, job *schema.Job, t
 }
 
 // build makes the tables that are filled then, and the ways to those who tell.
-func (k *keeper) build(ctx context.Context, r *keptRun, shards int, memory Memory) {
+func (k *keeper) build(ctx context.Context, r *replicaJob, shards int, memory Memory) {
 	s := k.server
 	var configs []shard.Config
 	place := schema.NewPlacement(r.job, shards)
@@ -203,7 +203,7 @@ func (k *keeper) build(ctx context.Context, r *keptRun, shards int, memory Memor
 }
 
 // listen connects to a ps that tells what its shards have.
-func (k *keeper) listen(ctx context.Context, r *keptRun, t *teller) error {
+func (k *keeper) listen(ctx context.Context, r *replicaJob, t *replicaSource) error {
 	s := k.server
 	config := fabric.Config{URL: t.server.URL, Bus: s.bus, Name: "keeper/" + s.ID(), Log: s.log}
 	byControl := t.server.URL == "" // it is part of the control server
@@ -240,7 +240,7 @@ func (k *keeper) listen(ctx context.Context, r *keptRun, t *teller) error {
 }
 
 // take takes a frame of what shards have, and reports whether it is released by somebody else.
-func (k *keeper) take(r *keptRun, t *teller, m *fabric.Message) bool {
+func (k *keeper) take(r *replicaJob, t *replicaSource, m *fabric.Message) bool {
 	subject, view, ok := k.server.readState(m)
 	if !ok {
 		return false
@@ -254,7 +254,7 @@ func (k *keeper) take(r *keptRun, t *teller, m *fabric.Message) bool {
 		return false
 	}
 	defer k.acknowledge(r, t, (*fabric.Receipt).Due)
-	if !t.intake.accept(&h, len(m.Data)) {
+	if !t.receiver.accept(&h, len(m.Data)) {
 		return false
 	}
 	whole, err := r.state.Take(at, &view, m.Lease())
@@ -266,7 +266,7 @@ func (k *keeper) take(r *keptRun, t *teller, m *fabric.Message) bool {
 }
 
 // fail notes that nothing more is kept of a run; nil does nothing. mu is held.
-func (k *keeper) fail(r *keptRun, err error) {
+func (k *keeper) fail(r *replicaJob, err error) {
 	if err == nil || r.failure != "" {
 		return
 	}
@@ -276,16 +276,16 @@ func (k *keeper) fail(r *keptRun, err error) {
 }
 
 // acknowledge tells who tells what has come, where that is due. mu is held.
-func (k *keeper) acknowledge(r *keptRun, t *teller, due func(*fabric.Receipt) bool) {
+func (k *keeper) acknowledge(r *replicaJob, t *replicaSource, due func(*fabric.Receipt) bool) {
 	if t.conn == nil {
 		return
 	}
 	of := schema.Head{Job: r.run, Generation: schema.Generation(r.told.Series)}
-	t.intake.acknowledge(k.server, t.conn, r.job.Name, of, schema.ServerMember(t.server.ID), due)
+	t.receiver.acknowledge(k.server, t.conn, r.job.Name, of, schema.ServerMember(t.server.ID), due)
 }
 
 // acknowledgeLate tells what has waited for long enough.
-func (k *keeper) acknowledgeLate(r *keptRun) {
+func (k *keeper) acknowledgeLate(r *replicaJob) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, t := range r.from {
@@ -310,7 +310,7 @@ func (k *keeper) kept(run schema.RunID) schema.Kept {
 }
 
 // keptOf is what is said of a run. mu is held.
-func (k *keeper) keptOf(r *keptRun) schema.Kept {
+func (k *keeper) keptOf(r *replicaJob) schema.Kept {
 	said := schema.Kept{Server: k.server.ID(), Incarnation: k.server.registry.self.Incarnation, Run: r.run,
 		Series: r.told.Series, Shards: r.told.Shards, Own: r.own, Ready: r.ready, LR: r.told.LR, Runs: r.told.Runs,
 		Failure: r.failure}
@@ -517,15 +517,15 @@ func (k *keeper) knows(run schema.RunID) bool {
 	return k.runs[run] != nil
 }
 
-// intake takes the frames of a series by which a ps tells what its shards have, each once, and acknowledges them.
-type intake struct {
+// receiver takes the frames of a series by which a ps tells what its shards have, each once, and acknowledges them.
+type receiver struct {
 	receipt *fabric.Receipt
 	ack     *schema.Frame
 }
 
-func newIntake() intake {
+func newReceiver() receiver {
 	ack, _ := schema.NewFrame(schema.Layout{Kind: schema.KindAck}) // never fails
-	return intake{fabric.NewReceipt(0, fabric.WindowBytesDefault, pieceFrameBytes), ack}
+	return receiver{fabric.NewReceipt(0, fabric.WindowBytesDefault, pieceFrameBytes), ack}
 }
 
 // pieceFrameBytes bounds the frames of a series, but for those of very wide rows.
@@ -546,14 +546,14 @@ func (s *Server) readState(m *fabric.Message) (subject fabric.Subject, view sche
 }
 
 // accept reports whether the frame has come for the first time.
-func (in *intake) accept(h *schema.Head, bytes int) bool {
+func (in *receiver) accept(h *schema.Head, bytes int) bool {
 	fresh, _ := in.receipt.Accept(uint64(h.Sequence), bytes, false)
 	in.receipt.Holds(0)
 	return fresh
 }
 
 // acknowledge tells whose shards they are what has come, where that is due.
-func (in *intake) acknowledge(s *Server, conn *fabric.Conn, name schema.JobName, of schema.Head, to schema.Member,
+func (in *receiver) acknowledge(s *Server, conn *fabric.Conn, name schema.JobName, of schema.Head, to schema.Member,
 	due func(*fabric.Receipt) bool) {
 	if !due(in.receipt) {
 		return
@@ -574,4 +574,54 @@ func (s *Server) fits(name schema.JobName, need Memory, promised int64) error {
 			s.config.MemoryBytesMax)
 	}
 	return nil
+}
+
+// report is what a ps tells of the shards that it keeps for others; there says that the control server is.
+func (k *keeper) report(there bool) *schema.StandsByReport {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := &schema.StandsByReport{Peers: true, Reached: there}
+	all := map[schema.JobName]schema.HeldReport{}
+	for _, id := range slices.Sorted(maps.Keys(k.runs)) {
+		h := k.held(k.runs[id])
+		if before, has := all[h.Job]; len(h.Of) > 0 && (!has || before.Lost != "") { // of two runs the one that goes on
+			all[h.Job] = h
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if len(p.Jobs) < schema.TelemetryJobsMax {
+			p.Jobs = append(p.Jobs, all[name])
+		}
+	}
+	return p
+}
+
+// holds is what is kept of a run of a job.
+func (k *keeper) holds(name schema.JobName, run schema.RunID) schema.HeldReport {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if r := k.runs[run]; r != nil {
+		return k.held(r)
+	}
+	return schema.HeldReport{Job: name, RunID: run}
+}
+
+// held is what is kept of a run for others; of nobody where its shards have begun with it. mu is held.
+func (k *keeper) held(r *replicaJob) schema.HeldReport {
+	h := schema.HeldReport{Job: r.job.Name, RunID: r.run, Failure: r.failure}
+	if r.taken {
+		return h
+	}
+	for _, d := range r.told.From {
+		if d.ID != k.server.ID() {
+			h.Of = append(h.Of, d.ID)
+		}
+	}
+	if r.state != nil && r.failure == "" {
+		h.Version = max(r.state.Version(), r.state.Whole())
+	}
+	if r.over.Lasts() {
+		h.Lost = "its run has ended, and its trainers are awaited"
+	}
+	return h
 }

@@ -50,6 +50,6 @@ func TestJobsGoOnOnce(t *testing.T) {
 func followsJob(t *testing.T, j *followedJob) *standby {
 	s := &Server{log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	s.keeper = newKeeper(s)
-	s.keeper.runs[j.run] = &keptRun{job: shardtest.SmallJob("followed", 1, 1), run: j.run}
+	s.keeper.runs[j.run] = &replicaJob{job: shardtest.SmallJob("followed", 1, 1), run: j.run}
 	return &standby{server: s, jobs: map[schema.JobName]*followedJob{"followed": j}}
 }

@@ -38,8 +38,8 @@ func TestReplicationOverTLS(t *testing.T) {
 		for _, k := range []*keeper{s.keeper, b.keeper} {
 			for _, from := range []*Server{s, b} {
 				if peers || k == b.keeper && from == s {
-					hears := &teller{server: schema.DataServer{ID: from.ID(), URL: from.registry.self.URL}}
-					must(t, k.listen(t.Context(), &keptRun{job: m.p.Job}, hears))
+					hears := &replicaSource{server: schema.DataServer{ID: from.ID(), URL: from.registry.self.URL}}
+					must(t, k.listen(t.Context(), &replicaJob{job: m.p.Job}, hears))
 					hears.conn.Close()
 				}
 			}
