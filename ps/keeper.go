@@ -250,7 +250,8 @@ func (k *keeper) take(r *replicaJob, t *replicaSource, m *fabric.Message) bool {
 	defer k.mu.Unlock()
 	at, known := slices.BinarySearch(r.own, int(subject.Bucket))
 	if k.runs[r.run] != r || r.state == nil || r.failure != "" || r.taken || h.Job != r.run || !known ||
-		r.over.Lasts() || h.Generation != schema.Generation(r.told.Series) || !slices.Contains(t.server.Shards, int(subject.Bucket)) {
+		r.over.Lasts() || h.Generation != schema.Generation(r.told.Series) ||
+		!slices.Contains(t.server.Shards, int(subject.Bucket)) {
 		return false
 	}
 	defer k.acknowledge(r, t, (*fabric.Receipt).Due)
