@@ -26,6 +26,9 @@ import (
 // batchEnd is above every batch and version in a control message: sums of some of them do not overflow.
 const batchEnd = 1 << 62
 
+// VersionMax is the highest version that a control message may have.
+const VersionMax Version = batchEnd - 1
+
 // numberBounds are what numbers with a sign may be at most, and lists may have, by the name in a tag. Both are at least
 // 0.
 var numberBounds = map[string]int64{

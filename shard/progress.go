@@ -1,8 +1,6 @@
 package shard
 
 import (
-	"math"
-
 	"gradbus/schema"
 	"gradbus/shard/round"
 )
@@ -50,7 +48,7 @@ func (p *progress) Newest() schema.Version { return p.newest }
 // Done is how many batches are complete here, of all trainers; where nothing is added up here, all that there may be.
 func (p *progress) Done() schema.Version {
 	if p.Idle() {
-		return math.MaxUint64
+		return schema.VersionMax
 	}
 	return p.clock.Line(0).Done()
 }
