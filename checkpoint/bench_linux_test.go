@@ -88,7 +88,7 @@ func BenchmarkRestore(b *testing.B) {
 				read += time.Since(began)
 				evict(b, dir, m)
 				began = time.Now()
-				newest, _, err := Newest(b.Context(), dir, f.job, 0)
+				newest, _, err := newest(b.Context(), dir, f.job)
 				must(b, err)
 				other.restore(b, dir, newest)
 				restored += time.Since(began)

@@ -26,7 +26,7 @@ func TestDamageInAChain(t *testing.T) {
 		for _, path := range paths {
 			check := func(what string) {
 				t.Helper()
-				m, skipped, err := Newest(t.Context(), dir, f.job, 0)
+				m, skipped, err := newest(t.Context(), dir, f.job)
 				if v == 2 {
 					if wants(t, what, err, ErrNone, "4 are damaged"); len(skipped) != 4 {
 						t.Errorf("%s of version %d: skipped %v", what, v, skipped)
@@ -50,7 +50,7 @@ func TestDamageInAChain(t *testing.T) {
 			}, check)
 			must(t, os.Rename(path, path+".away"))
 			if path == paths[0] && v == 5 { // as one that is being written, which is not named
-				m, skipped, err := Newest(t.Context(), dir, f.job, 0)
+				m, skipped, err := newest(t.Context(), dir, f.job)
 				if err != nil || m.ID != link(4) || len(skipped) > 0 {
 					t.Errorf("%+v, %v, %v", m, skipped, err)
 				}
@@ -61,7 +61,7 @@ func TestDamageInAChain(t *testing.T) {
 		}
 		if v > 2 {
 			flip(t, paths[1])
-			m, _, err := Newest(t.Context(), dir, f.job, 0)
+			m, _, err := newest(t.Context(), dir, f.job)
 			must(t, err)
 			if got := restored(t, dir, m, 1+int(v)%3).text(t); got != texts[v-1] {
 				t.Errorf("version %d: %s", v-1, firstDifference(got, texts[v-1]))
@@ -69,7 +69,7 @@ func TestDamageInAChain(t *testing.T) {
 			flip(t, paths[1])
 		}
 	}
-	if m, skipped, err := Newest(t.Context(), dir, f.job, 0); err != nil || m.ID != link(5) || len(skipped) > 0 {
+	if m, skipped, err := newest(t.Context(), dir, f.job); err != nil || m.ID != link(5) || len(skipped) > 0 {
 		t.Errorf("%+v, %v, %v", m, skipped, err)
 	}
 }
@@ -97,7 +97,7 @@ func TestEveryByteOfAnIncrement(t *testing.T) {
 			try(whole[:n], "cut")
 		}
 	}, func(what string) { wants(t, what, m.verify(t.Context(), dir), ErrDamaged, path) })
-	if _, _, err := Newest(t.Context(), dir, f.job, 0); err != nil {
+	if _, _, err := newest(t.Context(), dir, f.job); err != nil {
 		t.Error(err)
 	}
 }
@@ -129,7 +129,7 @@ func TestBaseThatIsAnother(t *testing.T) {
 			t.Error("an increment without its base looks as if it was on its way")
 		}
 	}
-	if got, _, err := Newest(t.Context(), dir, f.job, 0); err != nil || got.ID != link(2) {
+	if got, _, err := newest(t.Context(), dir, f.job); err != nil || got.ID != link(2) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -148,7 +148,7 @@ func TestKilledWhileAnIncrementIsWritten(t *testing.T) {
 	must(t, os.RemoveAll(folder))
 	check := func(what string, want schema.Version) {
 		t.Helper()
-		m, skipped, err := Newest(t.Context(), dir, f.job, 0)
+		m, skipped, err := newest(t.Context(), dir, f.job)
 		if err != nil || m.ID != link(want) || len(skipped) > 0 {
 			t.Fatalf("%s: %+v, %v, %v", what, m, skipped, err)
 		}
@@ -228,7 +228,7 @@ func TestPruneOfChains(t *testing.T) {
 	f.write(t, dir, 10, 9)
 	prune(2, 10, 9, 8, 7, 6, 2)
 	flip(t, partPath(dir, "films", link(8), 0))
-	m, skipped, err := Newest(t.Context(), dir, f.job, 0)
+	m, skipped, err := newest(t.Context(), dir, f.job)
 	if err != nil || m.ID != link(7) || len(skipped) != 3 {
 		t.Fatalf("%+v, %v, %v", m, skipped, err)
 	}

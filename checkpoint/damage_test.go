@@ -51,7 +51,7 @@ func TestDamagedPartIsNoticed(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	damaged := func(what string) {
 		wants(t, what, m.Verify(dir), ErrDamaged, path, "verify checkpoint 000001-")
-		_, skipped, err := Newest(t.Context(), dir, f.job, 0)
+		_, skipped, err := newest(t.Context(), dir, f.job)
 		if wants(t, what, err, ErrNone, "1 are damaged"); len(skipped) != 1 {
 			t.Errorf("%s: skipped %v", what, skipped)
 		}
@@ -190,7 +190,7 @@ func TestDamagedManifestIsNoticed(t *testing.T) {
 		_, err := Open(dir, "films", at(1))
 		wants(t, what, err, ErrDamaged, "checkpoint 000001-")
 	})
-	if _, _, err := Newest(t.Context(), dir, f.job, 0); err != nil {
+	if _, _, err := newest(t.Context(), dir, f.job); err != nil {
 		t.Error(err)
 	}
 }
@@ -240,7 +240,7 @@ func TestManifestsThatSayWrongThings(t *testing.T) {
 		resealed(t, dir, at(1), c.from, c.to)
 		_, err := Open(dir, "films", at(1))
 		wants(t, says, err, c.want, says)
-		_, skipped, err := Newest(t.Context(), dir, f.job, 0)
+		_, skipped, err := newest(t.Context(), dir, f.job)
 		if c.want == ErrNewer {
 			wants(t, "newest: "+says, err, ErrNewer, says)
 		} else if wants(t, "newest: "+says, err, ErrNone); len(skipped) != 1 {

@@ -1,7 +1,6 @@
 package checkpoint
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,9 +12,8 @@ import (
 	"gradbus/schema"
 )
 
-// Errors of Newest.
 var (
-	// ErrNone says that a job has no checkpoint that could be used. Those that are damaged, if any, were named.
+	// ErrNone says that a job has no checkpoint that could be used.
 	ErrNone = errors.New("no durable checkpoint")
 	// ErrOther says that a checkpoint is of another manifest than the job's.
 	ErrOther = errors.New("checkpoint of another job")
@@ -134,51 +132,9 @@ func bytesOf(folder string) (n int64, err error) {
 	return n, err
 }
 
-// Newest is the newest checkpoint of a job that is whole: all of it was read and compared, with its bases. Incomplete
-// ones are passed over; damaged ones are, too, and named in skipped. It is ErrNone where there is no other.
-//
-// It is ErrOther where the newest that is not damaged is of another manifest, and ErrNewer where it is of a newer
-// format: going on from an older one would lose what was trained. trainers, chunk_bytes and policy may differ, and so
-// may the dense values that a program began with. Those of runs before since are passed over. It ends early with ctx,
-// and fails with its error then.
-func Newest(ctx context.Context, dir string, job *schema.Job, since uint64) (m *Manifest, skipped []error,
-	err error) {
-	verify := NewVerifier(ctx, dir).Verify
-	ids, err := idsOf(dir, job.Name)
-	if err != nil {
-		return nil, nil, err
-	}
-	o := newOpener(dir, job.Name)
-	for _, id := range ids {
-		if id.Epoch < since {
-			break // newest first
-		}
-		m, err := o.open(id)
-		if errors.Is(err, ErrIncomplete) {
-			continue
-		}
-		if err == nil {
-			if err := m.checkSame(job); err != nil {
-				return nil, skipped, err
-			}
-			err = verify(m)
-		}
-		switch {
-		case err == nil:
-			return m, skipped, nil
-		case !errors.Is(err, ErrDamaged):
-			return nil, skipped, err
-		}
-		skipped = append(skipped, err)
-	}
-	if len(skipped) > 0 {
-		return nil, skipped, fmt.Errorf("job %s in %s: %w: %d are damaged", job.Name, dir, ErrNone, len(skipped))
-	}
-	return nil, nil, fmt.Errorf("job %s in %s: %w", job.Name, dir, ErrNone)
-}
-
-// checkSame names the field in which the manifest of the checkpoint's job differs from that of another.
-func (m *Manifest) checkSame(job *schema.Job) error {
+// CheckSame is ErrOther if the manifest of the checkpoint's job differs from that of another, and names the field.
+// trainers, chunk_bytes and policy may differ, and so may the dense values that a program began with.
+func (m *Manifest) CheckSame(job *schema.Job) error {
 	other := *job
 	other.Trainers, other.ChunkBytes, other.Policy = m.Job.Trainers, m.Job.ChunkBytes, m.Job.Policy
 	if a, b := m.Job.Start, job.Start; a != nil && b != nil && a.Dense && b.Dense {

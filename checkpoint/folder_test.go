@@ -27,7 +27,7 @@ func TestNewestPassesOverDamage(t *testing.T) {
 	must(t, os.Remove(completePath(dir, "films", at(4)))) // incomplete: not even named
 	flip(t, partPath(dir, "films", at(3), 1))
 	flip(t, completePath(dir, "films", at(2)))
-	m, skipped, err := Newest(t.Context(), dir, f.job, 0)
+	m, skipped, err := newest(t.Context(), dir, f.job)
 	if err != nil || m.ID != at(1) || len(skipped) != 2 {
 		t.Fatalf("%+v, %v, %v", m, skipped, err)
 	}
@@ -46,7 +46,7 @@ func TestNewestEndsWithItsContext(t *testing.T) {
 	dir, f := saved(t, at(1))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if m, skipped, err := Newest(ctx, dir, f.job, 0); m != nil || len(skipped) > 0 || !errors.Is(err, context.Canceled) {
+	if m, skipped, err := newest(ctx, dir, f.job); m != nil || len(skipped) > 0 || !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, %v, %v, want that it ends with its context", m, skipped, err)
 	}
 }
@@ -62,7 +62,7 @@ func TestNewestComparesManifests(t *testing.T) {
 	} {
 		job := testJob()
 		change(job)
-		m, _, err := Newest(t.Context(), dir, job, 0)
+		m, _, err := newest(t.Context(), dir, job)
 		if wants(t, says, err, ErrOther, says); m != nil {
 			t.Errorf("%s: %+v", says, m)
 		}
@@ -70,7 +70,7 @@ func TestNewestComparesManifests(t *testing.T) {
 	job := testJob()
 	job.ChunkBytes *= 2
 	job.Trainers = 2
-	m, _, err := Newest(t.Context(), dir, job, 0)
+	m, _, err := newest(t.Context(), dir, job)
 	if err != nil || m.ID != at(1) || m.Job.ChunkBytes != schema.ChunkBytesMin {
 		t.Errorf("%v, %v", m, err)
 	}
@@ -84,10 +84,10 @@ func TestNewestComparesStarts(t *testing.T) {
 		job.Start = &schema.StartModel{Digest: strings.Repeat(digest, 64), Batches: 1, Dense: dense}
 		return job
 	}
-	must(t, (&Manifest{Job: with("a", true)}).checkSame(with("b", true)))
+	must(t, (&Manifest{Job: with("a", true)}).CheckSame(with("b", true)))
 	for what, other := range map[string]*schema.Job{"another model": with("b", false), "dense values": with("a", true),
 		"none": testJob()} {
-		wants(t, what, (&Manifest{Job: with("a", false)}).checkSame(other), ErrOther, "start")
+		wants(t, what, (&Manifest{Job: with("a", false)}).CheckSame(other), ErrOther, "start")
 	}
 }
 
@@ -101,7 +101,7 @@ func TestFoldersThatCannotBeRead(t *testing.T) {
 	if all, err := List(missing, "films"); err != nil || len(all) != 0 {
 		t.Errorf("%v, %v", all, err)
 	}
-	_, skipped, err := Newest(t.Context(), missing, testJob(), 0)
+	_, skipped, err := newest(t.Context(), missing, testJob())
 	if wants(t, "newest", err, ErrNone, missing); len(skipped) != 0 {
 		t.Error(skipped)
 	}
@@ -111,7 +111,7 @@ func TestFoldersThatCannotBeRead(t *testing.T) {
 		"jobs":   func(dir string) error { _, err := Jobs(dir); return err },
 		"list":   func(dir string) error { _, err := List(dir, "films"); return err },
 		"epoch":  func(dir string) error { _, err := NextEpoch(dir, "films"); return err },
-		"newest": func(dir string) error { _, _, err := Newest(t.Context(), dir, testJob(), 0); return err },
+		"newest": func(dir string) error { _, _, err := newest(t.Context(), dir, testJob()); return err },
 		"prune":  func(dir string) error { _, err := Prune(dir, "films", 2); return err },
 	} {
 		wants(t, what, ask(file), syscall.ENOTDIR, file)
@@ -130,7 +130,7 @@ func TestNewestThatMayNotBeRead(t *testing.T) {
 	dir, f := saved(t, at(1), at(2))
 	for _, path := range []string{partPath(dir, "films", at(2), 0), completePath(dir, "films", at(2))} {
 		must(t, os.Chmod(path, 0))
-		_, skipped, err := Newest(t.Context(), dir, f.job, 0)
+		_, skipped, err := newest(t.Context(), dir, f.job)
 		if wants(t, path, err, fs.ErrPermission, path); len(skipped) > 0 {
 			t.Error(skipped)
 		}
@@ -200,7 +200,7 @@ func TestPrune(t *testing.T) {
 	f.savePart(t, dir, at(9), 0)                          // on its way
 	f.savePart(t, dir, at(10), 1)
 	resealed(t, dir, at(1), `"format": 1`, `"format": 3`)
-	if _, _, err := Newest(t.Context(), dir, f.job, 0); err != nil {
+	if _, _, err := newest(t.Context(), dir, f.job); err != nil {
 		t.Error(err)
 	}
 	removed, err := Prune(dir, "films", 2)

@@ -118,7 +118,7 @@ func restored(t testing.TB, dir string, m *Manifest, shards int) *fleet {
 func TestChainRoundTrip(t *testing.T) {
 	dir, f, texts := chained(t)
 	elsewhere := t.TempDir()
-	m, skipped, err := Newest(t.Context(), dir, f.job, 0)
+	m, skipped, err := newest(t.Context(), dir, f.job)
 	if err != nil || len(skipped) > 0 || m.ID != link(5) || m.Full() || len(m.Chain()) != 4 || m.Format != Format {
 		t.Fatalf("%+v, %v, %v", m, skipped, err)
 	}

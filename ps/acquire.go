@@ -20,7 +20,8 @@ type acquireRequest struct {
 	resume bool          // it wants the newest durable version
 	back   schema.RunID  // the run that it comes back from; 0: none
 	alone  bool          // all its shards are to be here
-	kept   *keptVersion  // that is kept of the run; nil: none
+	offers []offer       // of replicas, from which a version is complete; nil: none
+	heard  []holder      // the ps that have answered which replicas they have
 	over   schema.RunID  // an earlier run of it with shards here, whose coordinator is no more; 0 is none
 }
 
@@ -33,7 +34,7 @@ type acquisition struct {
 	record  *jobRecord    // nil where another ps has the job, the join came too late, or err is set
 	servers []leaseRecord // that the record names, in its order
 	peers   []leaseRecord // that may keep its shards
-	kept    *keptVersion  // that it goes on with, on servers that keep it; nil: none
+	offers  []offer       // of replicas on servers; nil: none
 	ended   []endedRun    // of the name, where the join came too late
 	err     error
 }
@@ -47,7 +48,7 @@ func (r *registry) acquire(ctx context.Context, q *acquireRequest) acquisition {
 			return acquisition{job: job} // another ps was first, and has given us shards of it meanwhile
 		}
 		err := error(nil)
-		if q.kept == nil { // else its run is known to be lost, and whose it was
+		if q.offers == nil { // else its run is known to be lost, and whose it was
 			err = r.settle(ctx)
 		}
 		if err == nil {
@@ -105,12 +106,12 @@ func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisiti
 	if q.alone {
 		servers = slices.DeleteFunc(slices.Clone(servers), func(a leaseRecord) bool { return a.ID != r.self.ID })
 	}
-	data, kept := dataServers(servers), q.kept
-	if kept != nil {
-		if there, shards := kept.among(servers); there != nil {
-			peers, servers, data = kept.answered(servers), there, shards
+	data, offers := dataServers(servers), q.offers
+	if c, _ := chooseOffer(offers); c != nil {
+		if there, shards := c.placeReplicas(servers); there != nil {
+			peers, servers, data = answered(servers, q.heard), there, shards
 		} else {
-			kept = nil
+			offers = nil
 		}
 	}
 	run, err := newRunID()
@@ -140,7 +141,7 @@ func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisiti
 	}
 	switch {
 	case err == nil:
-		return acquisition{job: job, record: &o.record, servers: servers, peers: peers, kept: kept}, nil
+		return acquisition{job: job, record: &o.record, servers: servers, peers: peers, offers: offers}, nil
 	case errors.Is(err, fabric.ErrKeyExists): // somebody was faster
 		err = errAgain
 	}

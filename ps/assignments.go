@@ -189,7 +189,7 @@ func (l *controlLoop) makeShards(ctx context.Context, name schema.JobName, run s
 	if err := l.server.unfit(); err != nil {
 		return nil, err
 	}
-	of, v, kept := parseKept(assign.Resume)
+	of, v, kept := parseReplicaID(assign.Resume)
 	if kept {
 		l.server.keeper.yields(of)
 	}

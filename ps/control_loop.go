@@ -187,7 +187,7 @@ func (l *controlLoop) run(ctx context.Context) {
 			}
 			l.tellKept()
 			for _, j := range byName(l.jobs) {
-				l.settleKept(j)
+				l.settleOffers(j)
 			}
 			l.tellDrained()
 		case done := <-l.drains:

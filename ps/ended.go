@@ -109,7 +109,7 @@ func (l *controlLoop) leftSince(m *message, run schema.RunID, leave *schema.Leav
 	}
 	e.gone = append(e.gone, m.from)
 	if e.places--; e.places == 0 {
-		l.server.lostRuns.forget(e.name)
+		l.server.interrupted.forget(e.name)
 		l.runOver(e.name, e.run, checkpoint.End)
 	}
 }

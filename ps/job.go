@@ -17,7 +17,7 @@ type job struct {
 	state     coordinator.JobState // up to placing; what follows the coordinator knows
 	since     time.Time            // when it came to acquiring, locating or placing
 	waiting   []*message           // joins, until the job gathers trainers
-	question  *keptQuestion        // of acquiring: what other ps are asked; nil: nothing
+	offers    *offerRequest        // of acquiring: what other ps are asked; nil: nothing
 	elsewhere time.Time            // of ended: until when the job counts as another ps's
 	writing   chan struct{}        // closed when the version that it completed last is on the disk; nil: none is written
 
@@ -41,18 +41,20 @@ func (j *job) move(to coordinator.JobState, now time.Time) {
 
 // place makes the coordinator of a job that this ps has acquired. fitted is its manifest with the chunks that there is
 // room for. doubt is as in CoordinatorConfig.
-func (j *job) place(s *Server, c acquisition, found *saved, fitted *schema.Job, window int64, doubt int) {
+func (j *job) place(s *Server, c acquisition, found *located, fitted *schema.Job, window int64, doubt int) {
 	j.move(coordinator.Placing, s.now())
 	j.manifest, j.run, j.servers, j.ended = fitted, c.record.RunID, c.servers, c.record.Ended
-	j.watching, j.notSaved = make([]watching, fitted.Trainers), found.not
-	j.stoodBy = stoodBy{was: found.kept != nil}
+	j.watching, j.stoodBy = make([]watching, fitted.Trainers), stoodBy{was: found.fromReplica()}
+	if found.not != nil {
+		j.notSaved = found.not.Error()
+	}
 	config := coordinator.Config{Job: fitted, RunID: j.run, Generation: generationFirst,
 		Deadline: s.config.Deadline, StallTimeout: s.config.StallTimeout, StartTimeout: s.config.StartTimeout,
 		WindowBytes: window, ParkedBytes: parkedBytes(fitted), Checkpoints: found.policy(&s.config),
-		Resume: found.from(), Returning: found.back, Doubt: doubt,
+		Resume: found.resumeFrom(), Returning: found.runs, Doubt: doubt,
 		Copies: s.config.grouped(), Process: s.process, Incarnation: s.registry.self.Incarnation,
 		Here: found.here, Places: c.left.places, Cramped: c.left.cramped}
-	if s.standby != nil && found.kept != nil && doubt == 0 {
+	if s.standby != nil && found.fromReplica() && doubt == 0 {
 		config.ReturnWithin = coordinator.ReturnSoonMax
 	}
 	if fitted != c.job {

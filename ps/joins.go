@@ -84,7 +84,7 @@ func (l *controlLoop) wait(m *message, request *schema.Join, goesOn bool) {
 	l.joinBytes += m.bytes
 	if first {
 		job, left := request.Job, trainersLeft{}
-		if l.server.lostRuns.lately(m.job, l.server.now()) {
+		if l.server.interrupted.lately(m.job, l.server.now()) {
 			job, left = l.history.withTrainersLeft(job)
 		}
 		q := acquireRequest{job: job, left: left, joiner: m.from, resume: request.Resume, back: request.Run, alone: goesOn,
@@ -168,14 +168,14 @@ func (l *controlLoop) register(f *foundJob) {
 	}
 	refused := checkMessages(c.job, "this server", l.server.config.PayloadBytesMax)
 	doubt := 0
-	if b := l.server.standby; b != nil && f.saved.kept != nil && refused == nil {
+	if b := l.server.standby; b != nil && len(c.offers) > 0 && refused == nil {
 		ok := false
-		if doubt, ok = b.takeOver(name, f.saved.kept.run); !ok {
+		if doubt, ok = b.takeOver(name, c.offers[0].run); !ok {
 			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: "the ps that has the job is back"}
 		}
 	}
 	fitted := l.fitChunks(c.job, l.shardsHere(&c))
-	if refused == nil && f.saved.kept == nil { // those say for themselves whether they have room
+	if refused == nil && !f.located.fromReplica() { // its ps say for themselves whether they have room
 		refused = l.checkServers(&c, fitted)
 	}
 	if refused != nil {
@@ -187,7 +187,7 @@ func (l *controlLoop) register(f *foundJob) {
 		l.runOver(name, c.record.RunID, checkpoint.Abandon)
 		return
 	}
-	j.place(l.server, c, &f.saved, fitted, l.window(fitted, l.shardsHere(&c), l.held()), doubt)
+	j.place(l.server, c, &f.located, fitted, l.window(fitted, l.shardsHere(&c), l.held()), doubt)
 	l.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers",
 		c.job.Trainers, "shards", j.coordinator.Shards(), "servers", len(c.servers))
 	if err := coordinator.CheckCopies(j.manifest); err != nil && (l.server.config.grouped() || l.follower != nil) {

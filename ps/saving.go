@@ -18,19 +18,7 @@ import (
 // errNoFolder says that versions of jobs are not written down here.
 var errNoFolder = errors.New("this ps keeps no checkpoints: start it with --checkpoint-dir")
 
-// saved is what is on the disk of a job that is registered.
-type saved struct {
-	epoch  uint64               // of the run that begins; 0: its versions are not written down
-	resume *checkpoint.Manifest // that it begins with; nil: none
-	not    string               // why its versions are not written down
-	back   []schema.RunID       // the runs that were lost, and that its trainers come back from; nil: none
-	since  uint64               // the first run of the name whose versions are its own
-	here   int                  // trainers that the run had in the end which it goes on from; 0: that is not known
-
-	kept *keptVersion // that it begins with in place of resume, where all its shards are kept; else nil
-}
-
-// find looks for the checkpoints of a job that this ps has acquired, on a goroutine of its own, and has it registered.
+// find locates the version that an acquired job begins with, on a goroutine of its own, and has the job registered.
 func (l *controlLoop) find(j *job, c acquisition) {
 	s := l.server
 	j.move(coordinator.Locating, s.now())
@@ -40,7 +28,7 @@ func (l *controlLoop) find(j *job, c acquisition) {
 			<-writing
 		}
 		f := foundJob{acquisition: c}
-		f.saved, f.refused = s.lookForLost(&f.acquisition)
+		f.located, f.refused = s.locate(&f.acquisition)
 		select {
 		case l.found <- f:
 		case <-l.done:
@@ -48,76 +36,15 @@ func (l *controlLoop) find(j *job, c acquisition) {
 	})
 }
 
-// foundJob is a job whose checkpoints have been looked for.
+// foundJob is a job with the version that it begins with.
 type foundJob struct {
 	acquisition
-	saved   saved
+	located located
 	refused *schema.Refused
 }
 
-// lookForSaved finds the number of a run, and the newest durable version where the job is to be resumed. Trainers that
-// come back begin with version 0 where there is none, as their run did.
-func (s *Server) lookForSaved(job *schema.Job, from *coming) (found saved, refused *schema.Refused) {
-	resume := from.resume
-	refuse := func(err error) *schema.Refused {
-		return &schema.Refused{Reason: "invalid_job", Field: "resume", Want: fmt.Sprint(resume),
-			Text: schema.Clip(err.Error())}
-	}
-	dir := s.config.Checkpoints.Dir
-	if dir == "" {
-		if resume {
-			return found, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, errNoFolder))
-		}
-		if job.Rewinds() && job.Policy != schema.PolicyFail {
-			s.log.Warn("no checkpoint folder: a lost trainer or ps ends the job", "job", job.Name, "want", "--checkpoint-dir")
-		}
-		return saved{not: errNoFolder.Error()}, nil
-	}
-	if err := job.CheckVersions(); err != nil {
-		if resume {
-			return found, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, err))
-		}
-		s.log.Warn("no version of the job is written down", "job", job.Name, "err", err)
-		return saved{not: err.Error()}, nil
-	}
-	var err error
-	if found.epoch, err = checkpoint.NextEpoch(dir, job.Name); err != nil && resume {
-		return saved{}, refuse(fmt.Errorf("job %s: look for checkpoints: %w", job.Name, err))
-	} else if err != nil { // a broken disk stops no training
-		s.log.Error("no version of the job is written down", "job", job.Name, "err", err)
-		return saved{not: err.Error()}, nil
-	}
-	if found.since = found.epoch; !resume {
-		return found, nil
-	}
-	manifest, skipped, err := checkpoint.Newest(s.running, dir, job, from.since)
-	for _, damaged := range skipped {
-		s.log.Error("checkpoint is damaged, the one before it is taken", "job", job.Name, "err", damaged)
-	}
-	if s.otherSettings(job, from, err) {
-		return found, nil
-	}
-	if found.back, found.here = from.lost, from.trainers; from.since > 0 {
-		found.since = from.since
-	}
-	if errors.Is(err, checkpoint.ErrNone) && len(skipped) == 0 && len(from.lost) > 0 {
-		return found, nil
-	}
-	if errors.Is(err, checkpoint.ErrNone) && len(skipped) == 0 {
-		err = fmt.Errorf("there is no durable version of it in %s: start it without --resume", dir)
-	}
-	if err != nil {
-		return saved{}, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, err))
-	}
-	if found.resume = manifest; found.here > 0 && manifest.Here > 0 && manifest.ID.Run == from.lost[0] {
-		found.here = manifest.Here // of as many places, or fewer
-	}
-	found.since = min(found.since, manifest.ID.Epoch)
-	return found, nil
-}
-
 // policy is how often the versions of a job are written down; nil: never.
-func (f *saved) policy(c *Config) *coordinator.CheckpointPolicy {
+func (f *located) policy(c *Config) *coordinator.CheckpointPolicy {
 	if f.epoch == 0 {
 		return nil
 	}
@@ -125,16 +52,17 @@ func (f *saved) policy(c *Config) *coordinator.CheckpointPolicy {
 		Batches: schema.Version(c.Checkpoints.Batches)}
 }
 
-// from is the version that the job begins with; nil: version 0.
-func (f *saved) from() *coordinator.ResumeFrom {
-	if k := f.kept; k != nil {
-		return &coordinator.ResumeFrom{ID: k.id(), Version: k.version, LR: k.lr}
-	}
-	if f.resume == nil {
+// resumeFrom returns the version that the job begins with; nil: version 0.
+func (f *located) resumeFrom() *coordinator.ResumeFrom {
+	c := f.from
+	if c == nil {
 		return nil
 	}
-	return &coordinator.ResumeFrom{ID: f.resume.ID.String(), Version: f.resume.ID.Version, LR: f.resume.LR,
-		Bytes: bytesOf(f.resume), Durable: f.resume.Created}
+	from := &coordinator.ResumeFrom{ID: c.resumeID(), Version: c.version, LR: c.lr}
+	if c.saved != nil {
+		from.Bytes, from.Durable = bytesOf(c.saved), c.saved.Created
+	}
+	return from
 }
 
 // resumed is what shards, by their numbers, read that begin with a version; nil where they draw version 0.

@@ -38,38 +38,38 @@ const (
 // Server is a running parameter server: an embedded NATS server, and the shards and coordinators of any number of jobs.
 // It is safe for concurrent use.
 type Server struct {
-	config     Config
-	process    string // this one, as trainers name theirs
-	started    time.Time
-	noting     sync.Mutex // of which runs are under way; a leaf
-	lostRuns   lostRuns
-	log        *slog.Logger
-	limitHeap  func(bytes int64) // may be nil
-	rounds     func(RoundTimes)  // may be nil
-	backend    cuda.Backend
-	bus        *fabric.Bus                              // nil is TCP
-	journal    func(schema.JobName, int, shard.Journal) // may be nil
-	fit        func() error                             // may be nil
-	dense      module.Dense                             // opened when the first module is hosted
-	closes     bool                                     // the backend is ours to close
-	nats       *fabric.Server                           // of this process: data, and control where Config.NATS is empty
-	links      *links                                   // to it, of shards
-	buffers    *fabric.Buffers                          // of links
-	control    *fabric.Control                          // where members, jobs and the other ps are heard of
-	posts      *sender                                  // to it
-	registry   *registry
-	standby    *standby // nil: this ps stands by for nobody
-	keeper     *keeper
-	lease      time.Duration    // of our lease record
-	clock      func() time.Time // nil is time.Now
-	dialing    func(context.Context, int) error
-	member     schema.Member // p-{id}
-	limits     schema.Limits
-	counters   counters
-	unroutable *rate.Limiter // of refusals that belong to no job
-	loop       *controlLoop
-	reporter   *reporter
-	ended      endedShards
+	config      Config
+	process     string // this one, as trainers name theirs
+	started     time.Time
+	noting      sync.Mutex // of which runs are under way; a leaf
+	interrupted interruptedRuns
+	log         *slog.Logger
+	limitHeap   func(bytes int64) // may be nil
+	rounds      func(RoundTimes)  // may be nil
+	backend     cuda.Backend
+	bus         *fabric.Bus                              // nil is TCP
+	journal     func(schema.JobName, int, shard.Journal) // may be nil
+	fit         func() error                             // may be nil
+	dense       module.Dense                             // opened when the first module is hosted
+	closes      bool                                     // the backend is ours to close
+	nats        *fabric.Server                           // of this process: data, and control where Config.NATS is empty
+	links       *links                                   // to it, of shards
+	buffers     *fabric.Buffers                          // of links
+	control     *fabric.Control                          // where members, jobs and the other ps are heard of
+	posts       *sender                                  // to it
+	registry    *registry
+	standby     *standby // nil: this ps stands by for nobody
+	keeper      *keeper
+	lease       time.Duration    // of our lease record
+	clock       func() time.Time // nil is time.Now
+	dialing     func(context.Context, int) error
+	member      schema.Member // p-{id}
+	limits      schema.Limits
+	counters    counters
+	unroutable  *rate.Limiter // of refusals that belong to no job
+	loop        *controlLoop
+	reporter    *reporter
+	ended       endedShards
 
 	// jobs is what receiving goroutines look jobs up in. Only the control loop replaces it.
 	jobs atomic.Pointer[map[schema.JobName]*assignment]

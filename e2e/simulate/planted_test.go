@@ -4,7 +4,10 @@ package simulate
 
 import (
 	"flag"
+	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -70,5 +73,33 @@ func TestPlantedDefectsAreFound(t *testing.T) {
 			_, text, _ := strings.Cut(found[seed], ".go:")
 			t.Logf("found at seed %d:%.200s", seed, text)
 		})
+	}
+}
+
+// A defect of the choice between versions shows where a replica is newer than the folder: more batches are computed
+// again than the table has.
+func TestPlantedChoiceIsFound(t *testing.T) {
+	if !*plants {
+		t.Skip("takes minutes: -planted")
+	}
+	const row = "sync update shards columns | 2,3 | replica | another ps | in mid-batch"
+	table, err := os.ReadFile(filepath.Join("testdata", "recovery.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ := strings.Cut(string(table), row+" : restart; ")
+	var want int
+	if n, _ := fmt.Sscanf(line, "%d again", &want); n != 1 {
+		t.Fatalf("%s: no restart in the table", row)
+	}
+	p, err := compile("planted")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	p.defect = planted.ChooseOldestOffer
+	_, result, err := p.recovers(row, *rowChance)
+	if err == nil && result.Again <= want+2 {
+		t.Errorf("%s: %d batches are computed again, and %d in the table: the defect is not found", row, result.Again, want)
 	}
 }
