@@ -5,7 +5,7 @@
 //
 //   - Package coordinator decides about a job: who has joined, when it starts, who is late. deaths.go watches the
 //     processes of this machine for it, saving.go writes the versions that it asks for, ended.go has the runs that are
-//     over, lostruns.go those that a ps which is started again goes on with.
+//     over, restart.go what an interrupted job restarts from.
 //   - registry (registry.go, acquire.go) is the place among other ps: which of them there are, who coordinates which
 //     job, and who took part in those that have ended. It alone waits for the control server, on a goroutine of its own.
 //   - joins.go takes a join to its coordinator: the job is acquired, the shard servers are heard, then trainers are

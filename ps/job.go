@@ -51,11 +51,11 @@ func (j *job) place(s *Server, c acquisition, found *located, fitted *schema.Job
 	config := coordinator.Config{Job: fitted, RunID: j.run, Generation: generationFirst,
 		Deadline: s.config.Deadline, StallTimeout: s.config.StallTimeout, StartTimeout: s.config.StartTimeout,
 		WindowBytes: window, ParkedBytes: parkedBytes(fitted), Checkpoints: found.policy(&s.config),
-		Resume: found.resumeFrom(), Returning: found.runs, Doubt: doubt,
+		Resume: found.resumeFrom(), Rejoining: found.runs, Doubt: doubt,
 		Copies: s.config.grouped(), Process: s.process, Incarnation: s.registry.self.Incarnation,
-		Here: found.here, Places: c.left.places, Cramped: c.left.cramped}
+		TrainersBefore: found.here, SlotsMax: c.left.places, MemoryFull: c.left.cramped}
 	if s.standby != nil && found.fromReplica() && doubt == 0 {
-		config.ReturnWithin = coordinator.ReturnSoonMax
+		config.RejoinWithin = coordinator.RejoinSoonMax
 	}
 	if fitted != c.job {
 		config.ChunkBytes = c.job.ChunkBytes

@@ -209,7 +209,7 @@ func TestReportFollows(t *testing.T) {
 	job := shardtest.SmallJob("follows", 1, 1)
 	config := coordinator.Config{Job: job, RunID: 99, Generation: 1, Deadline: time.Second}
 	for id := range schema.RunID(schema.TelemetryFollowsMax + 3) {
-		config.Returning = append(config.Returning, id+1)
+		config.Rejoining = append(config.Rejoining, id+1)
 	}
 	got := coordinator.New(config).Telemetry(time.Now()).Follows
 	if len(got) != schema.TelemetryFollowsMax || got[0] != 1 {

@@ -55,7 +55,7 @@ func TestModesAreReadByThePlan(t *testing.T) {
 // the clocks of rounds, and what a coordinator does about the lost.
 var (
 	asksClock = regexp.MustCompile(`^(Clock(Bounded|Each|Grouped)|AsyncTables)$`)
-	clocks    = regexp.MustCompile(`^(schema/(plan|lr_change)|shard/round/clock|ps/coordinator/policy)\.go$`)
+	clocks    = regexp.MustCompile(`^(schema/(plan|lr_change)|shard/round/clock|ps/coordinator/loss)\.go$`)
 )
 
 // What depends on the consistency mode is asked of few files; all others ask what a clock does.

@@ -285,7 +285,7 @@ func (c *Coordinator) Completed(now time.Time, w *Written, err error) []Decision
 		d.failure, d.late = "", time.Time{}
 		c.checkpoints.growth = w.growth
 	}
-	return c.makeRoom(now) // each batch from here on would be computed again
+	return c.rescale(now) // each batch from here on would be computed again
 }
 
 // Durable is the newest version of the job that is on disk; 0: none is.

@@ -5,8 +5,8 @@
 //
 //   - states.go has the states of jobs and slots, slots.go the slots. coordinator.go has joins, the start, leaves, the
 //     end, and what is told of the job.
-//   - takeover.go finds the lost and the slow, and gives their slots to other trainers. policy.go says what follows
-//     from a loss; fewer.go and returning.go have the trainers of a new run come together.
+//   - loss.go says what follows from a lost trainer. takeover.go finds lost and slow trainers, and gives their slots to
+//     others. rescale.go gathers the trainers of a restarted job, and gives the next run as many slots as there are.
 //   - shard_servers.go assigns shards, checkpoints.go has versions written, copies.go has other ps keep them, lr.go
 //     changes learning rates.
 //
@@ -27,8 +27,8 @@ import (
 )
 
 // Config is what the coordinator of a job is made from. Every field but StartTimeout, WindowBytes,
-// Checkpoints, Resume, Returning, ReturnWithin, Here, Doubt, Copies, Process, Incarnation, ChunkBytes, Places and
-// Cramped is needed.
+// Checkpoints, Resume, Rejoining, RejoinWithin, TrainersBefore, Doubt, Copies, Process, Incarnation, ChunkBytes,
+// SlotsMax and MemoryFull is needed.
 type Config struct {
 	Job          *schema.Job // validated
 	RunID        schema.RunID
@@ -47,13 +47,12 @@ type Config struct {
 	Checkpoints *CheckpointPolicy
 	// Resume is the version that the job begins with; nil: version 0.
 	Resume *ResumeFrom
-	// Returning are the runs that were lost and that trainers come back from; nil is none. Those who do not are not waited
-	// for for long, where others may have their places.
-	Returning []schema.RunID
-	// ReturnWithin is for how long trainers who come back wait for the others; 0 is 10 s.
-	ReturnWithin time.Duration
-	// Here is how many trainers there were in the end of the run that they come back from; 0: nobody knows.
-	Here int
+	// Rejoining are the interrupted runs whose trainers rejoin, the latest first; nil: none.
+	Rejoining []schema.RunID
+	// RejoinWithin is how long trainers that rejoin wait for the others; 0: 10 s.
+	RejoinWithin time.Duration
+	// TrainersBefore is how many trainers the interrupted run had at its end; 0: not known.
+	TrainersBefore int
 	// Doubt is how many trainers trained in that run, where its ps was only out of reach and may go on with it: more than
 	// half of them have to come. 0 is no doubt.
 	Doubt int
@@ -64,11 +63,10 @@ type Config struct {
 	Incarnation uint64
 	// ChunkBytes is what the manifests of trainers have in place of Job's; 0 is Job's, which else trainers are told.
 	ChunkBytes int
-	// Places is how many trainers the manifests of trainers have, where Job has fewer, since there are no more; 0 is as
-	// many.
-	Places int
-	// Cramped is that there was no room for more.
-	Cramped bool
+	// SlotsMax is how many slots the manifests of trainers have, if Job has fewer; 0: as many.
+	SlotsMax int
+	// MemoryFull says that there was no memory for more slots than Job has.
+	MemoryFull bool
 }
 
 // ShardServer is a ps that has shards of a job.
@@ -86,7 +84,7 @@ type ShardServer struct {
 type Coordinator struct {
 	config       Config
 	plan         *schema.Plan
-	policy       policy
+	onLoss       lossAction
 	state        JobState
 	shards       int // of all shard servers
 	members      slots
@@ -137,7 +135,7 @@ type Decision struct {
 // New makes the coordinator of a job that nobody has joined yet.
 func New(config Config) *Coordinator {
 	plan := config.Job.Plan()
-	c := &Coordinator{config: config, plan: plan, policy: policyOf(&config), state: Placing, serial: 1,
+	c := &Coordinator{config: config, plan: plan, onLoss: lossActionOf(config.Job), state: Placing, serial: 1,
 		generation: config.Generation, members: make(slots, config.Job.Trainers),
 		shardServers: make([]shardServer, len(config.ShardServers))}
 	for _, s := range config.ShardServers {
@@ -291,7 +289,7 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 		m.ended = l.End
 		text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, c.counted(m.batch), l.Reason)
 		// a newcomer that cannot begin gives its place to another one
-		if handsOver && c.recovers() && (c.members.others(i) || m.generation > c.config.Generation) {
+		if handsOver && c.takesOver() && (c.members.others(i) || m.generation > c.config.Generation) {
 			d.Note = ""
 			return append(append([]Decision{d}, c.vacate(now, i, text)...), c.assign()...)
 		}
@@ -321,7 +319,7 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 // goneOn is what follows where a trainer has left and the others go on.
 func (c *Coordinator) goneOn() []Decision {
 	c.endIfEmpty()
-	if c.policy.excludes() && !c.IsOver() {
+	if c.onLoss == lossExclude && !c.IsOver() {
 		return c.reassign() // no group waits for it
 	}
 	return nil
@@ -381,7 +379,7 @@ func (c *Coordinator) EndBack(how schema.End, who schema.Member, text string) []
 	decisions := c.end(how, who, text)
 	if decisions != nil {
 		c.failed.Back = c.config.Checkpoints != nil || c.standby.url != "" || c.copies.whole > 0
-		if c.failed.Back && c.goesBack() {
+		if c.failed.Back && c.onLoss == lossRestart {
 			decisions[0].Note = c.failed.Text
 		}
 	}
@@ -416,7 +414,7 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	if slices.Contains(c.former, from) {
 		return nil // said again before it left, and heard late
 	}
-	if j.Run != 0 && j.Run != c.config.RunID && !slices.Contains(c.config.Returning, j.Run) {
+	if j.Run != 0 && j.Run != c.config.RunID && !slices.Contains(c.config.Rejoining, j.Run) {
 		return c.Refuse(from, RunOver(c.config.Job.Name))
 	}
 	if i := slices.IndexFunc(c.members, func(m member) bool { return m.here() && j.Key != 0 && m.key == j.Key }); i >= 0 {
@@ -482,7 +480,7 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 	if refused := c.differs(j); refused != nil {
 		return 0, refused
 	}
-	if j.Resume != (c.config.Resume != nil) && c.config.Returning == nil {
+	if j.Resume != (c.config.Resume != nil) && c.config.Rejoining == nil {
 		return 0, c.refuseResume(j.Resume)
 	}
 	if !c.Gathers() {
@@ -491,7 +489,7 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 	if c.plan.Reduces(schema.ByTrainers) && j.URL == "" {
 		return 0, c.noURL()
 	}
-	if j.Wanted != "" && (!c.goesBack() || c.config.Returning == nil) {
+	if j.Wanted != "" && (c.onLoss != lossRestart || c.config.Rejoining == nil) {
 		return c.place(now, j.Wanted)
 	}
 	for i := range c.members {
@@ -533,7 +531,7 @@ func RunOver(job schema.JobName) *schema.Refused {
 func (c *Coordinator) full() *schema.Refused {
 	text := fmt.Sprintf("job %s has started with its %d trainers; choose another name or wait until it has ended",
 		c.config.Job.Name, len(c.members))
-	if i := slices.IndexFunc(c.members, func(m member) bool { return m.lost() }); i >= 0 && c.policy.goesOn() {
+	if i := slices.IndexFunc(c.members, func(m member) bool { return m.lost() }); i >= 0 && c.onLoss == lossContinue {
 		text += fmt.Sprintf(". It goes on without %s, whose place only the process can have that was lost, if it goes on",
 			schema.TrainerMember(i))
 	}
@@ -633,7 +631,7 @@ func (c *Coordinator) Telemetry(now time.Time) schema.JobReport {
 		Apply: job.Apply, Reduce: job.Reduce,
 		Trainers: job.Trainers, Shards: c.shards, Lanes: job.Lanes, Ahead: job.Ahead, Parameters: job.Values(),
 		End: c.ended, Failed: c.failed,
-		Follows:    c.config.Returning[:min(len(c.config.Returning), schema.TelemetryFollowsMax)],
+		Follows:    c.config.Rejoining[:min(len(c.config.Rejoining), schema.TelemetryFollowsMax)],
 		Durability: c.Durability(now),
 		Members:    make([]schema.MemberReport, 0, len(c.members)), Keepers: make([]string, 0, len(c.config.ShardServers)),
 	}

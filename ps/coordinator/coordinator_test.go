@@ -165,8 +165,8 @@ func (s *membership) begin() string {
 	s.c = New(Config{Job: job, RunID: 5, Generation: 1, ShardServers: servers,
 		Deadline: s.duration("deadline", "30s"), StallTimeout: s.duration("stall", s.text("deadline", "30s")),
 		StartTimeout: s.duration("gather", "0s"), ParkedBytes: parked, Checkpoints: s.policy(),
-		Resume: s.resumed(), Returning: s.returning(), Places: s.count("places", 0),
-		Here: s.count("here", 0)})
+		Resume: s.resumed(), Rejoining: s.returning(), SlotsMax: s.count("places", 0),
+		TrainersBefore: s.count("here", 0)})
 	if servers == nil {
 		return ""
 	}

@@ -239,7 +239,7 @@ func (c *Coordinator) tellKeep() (decisions []Decision) {
 	for i := range k.plan {
 		p := &k.plan[i]
 		keep := &schema.Keep{Job: c.config.Job, Serial: k.serial, Series: k.series, Shards: c.shards, From: p.from,
-			To: p.to, At: k.at, Since: k.since, Whole: k.whole, LR: c.lr.decided, Runs: c.config.Returning,
+			To: p.to, At: k.at, Since: k.since, Whole: k.whole, LR: c.lr.decided, Runs: c.config.Rejoining,
 			Process: c.config.Process, Incarnation: c.config.Incarnation, Trainers: len(c.members.training()),
 			Last: c.HandedOver()}
 		if p.said.Series == k.series {

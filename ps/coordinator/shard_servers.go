@@ -62,7 +62,7 @@ func (c *Coordinator) assignTo(i int) Decision {
 		if c.members[m].cluster {
 			assign.Cluster = append(assign.Cluster, schema.TrainerMember(m))
 		}
-		if c.policy.excludes() && (c.members[m].state == slotDone || c.members[m].lost()) {
+		if c.onLoss == lossExclude && (c.members[m].state == slotDone || c.members[m].lost()) {
 			assign.Gone = append(assign.Gone, schema.TrainerMember(m))
 		}
 	}

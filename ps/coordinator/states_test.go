@@ -104,7 +104,7 @@ func randomCoordinator(r *rand.Rand, trainers int) *Coordinator {
 		StallTimeout: 20 * time.Second, Checkpoints: &CheckpointPolicy{Epoch: 1, Batches: 5},
 		ShardServers: []ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0}}}}}
 	if r.IntN(2) == 0 {
-		config.Resume, config.Returning = &ResumeFrom{ID: "x", Version: 2}, []schema.RunID{4}
+		config.Resume, config.Rejoining = &ResumeFrom{ID: "x", Version: 2}, []schema.RunID{4}
 	}
 	return New(config)
 }

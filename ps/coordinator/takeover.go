@@ -38,20 +38,9 @@ func (v *vacancy) keptFor(from schema.Member, j *schema.Join) bool {
 	return v != nil && v.newcomer != "" && (v.newcomer == from || j.Key != 0 && v.join.Key == j.Key)
 }
 
-// recovering has the places of lost trainers taken over: by each other, or, under schema.PolicyWait, by new processes
-// alone.
-type recovering struct{ waits bool }
-
-func (recovering) goesOn() bool   { return false }
-func (recovering) excludes() bool { return false }
-
-func (r recovering) replacesSlow() bool { return !r.waits }
-
-// tick implements policy.
-func (recovering) tick(c *Coordinator, now time.Time) []Decision {
-	if !c.recovers() {
-		return failing{}.tick(c, now)
-	}
+// replaceLost has the slots of lost and slow trainers taken over: by each other, or, under schema.PolicyWait, by new
+// processes alone.
+func (c *Coordinator) replaceLost(now time.Time) []Decision {
 	decisions := c.findLost(now, func(i int, text string) []Decision { return c.vacate(now, i, text) })
 	if c.IsOver() {
 		return decisions
@@ -61,12 +50,6 @@ func (recovering) tick(c *Coordinator, now time.Time) []Decision {
 		return append(decisions, d...)
 	}
 	return append(decisions, c.offer(now)...)
-}
-
-// recovers reports that places may be taken over.
-func (c *Coordinator) recovers() bool {
-	_, recovers := c.policy.(recovering)
-	return recovers && c.valuesThere()
 }
 
 // valuesThere reports that all values are there that the job begins with: until then every trainer has a part in them.
@@ -93,9 +76,9 @@ func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.
 	switch {
 	case !c.IsRunning() || m.complete:
 		return nil
-	case c.rewinds():
+	case c.restarts():
 		return c.failFor(i, text)
-	case !c.recovers():
+	case !c.takesOver():
 		return nil
 	}
 	return append(c.vacate(now, i, text), c.assign()...)
@@ -240,7 +223,7 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 			decisions = append(decisions, c.seat(now, i)...)
 			continue
 		}
-		if c.policy == (recovering{waits: true}) {
+		if c.waits() {
 			continue
 		}
 		if v.told >= 0 && v.toldSince.For(now) > declineAfter { // it cannot, or does nothing now
@@ -326,9 +309,9 @@ func (c *Coordinator) taken(now time.Time, i int) []Decision {
 // joinRunning finds a place for a newcomer in a job that runs, or says why there is none.
 func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.Join) []Decision {
 	switch {
-	case c.rewinds():
-		return c.joinFewer(now, from, j)
-	case !c.recovers():
+	case c.restarts():
+		return c.joinNextRun(now, from, j)
+	case !c.takesOver():
 		return c.joinUntaken(now, from, j)
 	}
 	at, kept := -1, func(i int) bool { return c.members[i].vacancy.keptFor(from, j) }
@@ -366,7 +349,7 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 // joinUntaken gives a newcomer a place that nobody has had in this run, where nobody has needed it.
 func (c *Coordinator) joinUntaken(now time.Time, from schema.Member, j *schema.Join) []Decision {
 	i := slices.IndexFunc(c.members, func(m member) bool { return m.state == slotLost && m.generation == 0 })
-	if i < 0 || c.policy.excludes() {
+	if i < 0 || c.onLoss == lossExclude {
 		return c.Refuse(from, c.full())
 	}
 	d := c.seatAt(now, i, c.generation, from, j)
@@ -427,9 +410,9 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 	if c.Gathers() {
 		decisions = c.freePlaces(now)
 		c.noteGrowth(now)
-		decisions = append(append(decisions, c.waitNoLonger(now)...), c.findUngathered(now)...)
+		decisions = append(append(decisions, c.giveUpMissing(now)...), c.findUngathered(now)...)
 	} else {
-		decisions = c.policy.tick(c, now)
+		decisions = c.findLostAndSlow(now)
 	}
 	if c.IsRunning() {
 		decisions = append(decisions, c.tellStalls(now)...)
@@ -550,17 +533,17 @@ func (c *Coordinator) findLost(now time.Time, lose func(i int, text string) []De
 // failFor ends the job because of a trainer, as its policy says.
 func (c *Coordinator) failFor(i int, text string) []Decision {
 	who := schema.TrainerMember(i)
-	if !c.rewinds() {
+	if !c.restarts() {
 		return c.Fail(who, text)
 	}
-	return c.FailBack(who, text+"; "+c.howOn(who))
+	return c.FailBack(who, text+"; "+c.sayRestart(who))
 }
 
 // canDoWithout reports that the job may go on without a trainer that has just ended: nobody waits for another, or it
 // has trained, and what was trained is not lost with it. Where a round needs it after all, findSlow will find out.
 func (c *Coordinator) canDoWithout(m *member) bool {
 	anybody := c.members.anybody()
-	return c.policy.goesOn() && anybody || m.complete && (anybody || slices.ContainsFunc(c.members, completed))
+	return c.onLoss == lossContinue && anybody || m.complete && (anybody || slices.ContainsFunc(c.members, completed))
 }
 
 // slow notes whether rounds wait for a trainer, and since when; it reports that it is too long.
@@ -584,7 +567,7 @@ func (c *Coordinator) slow(now time.Time, i int, waiting []schema.Waiting) (over
 // deadline applies only if others can take over the trainer's lanes without losing anything: a person may evaluate on
 // one trainer, or stop it in a debugger, while its heartbeats continue.
 func (c *Coordinator) stallLimit(i int) (limit time.Duration, flag string) {
-	if c.policy.replacesSlow() && c.valuesThere() && c.members.others(i) {
+	if c.replacesSlow() && c.valuesThere() && c.members.others(i) {
 		return c.config.Deadline, "--deadline"
 	}
 	return c.config.StallTimeout, "--stall-timeout"

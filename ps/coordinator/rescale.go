@@ -1,0 +1,282 @@
+package coordinator
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"gradbus/internal/liveness"
+	"gradbus/schema"
+)
+
+// A job that restarts (lossRestart) has no slot that another trainer could take over in the middle of a batch. When a
+// trainer is lost the run ends, and the others rejoin a run that begins with the newest durable version. Under
+// schema.PolicyRecover that run has as many slots as there are trainers:
+//
+//  1. A run that ends says how many trainers are left. The next one has as many slots.
+//  2. If a slot is not taken within rejoinWithin, that run ends as well, and the next one has fewer.
+//  3. A trainer that joins a full run with fewer slots than the manifest has a version written. Once it is durable the
+//     run ends, and the next one has one slot more.
+
+// newcomers are trainers that join while a job runs with fewer trainers than its manifest has.
+type newcomers struct {
+	all     []newcomer     // no more than there are trainers too few
+	version schema.Version // that the next run is to begin with at least
+}
+
+// newcomer is a trainer that asks for a slot of the next run.
+type newcomer struct {
+	name             schema.Member // under which it asks
+	join             *schema.Join
+	liveness.Silence // since it asked last
+}
+
+// newcomerSilentMax is how long a newcomer, which asks each second, may be silent before it counts as gone.
+const newcomerSilentMax = 4 * time.Second
+
+// restarts reports whether the loss of a trainer restarts the job now.
+func (c *Coordinator) restarts() bool {
+	return c.onLoss == lossRestart && c.config.Checkpoints != nil && c.IsRunning()
+}
+
+// rescales reports whether the next run has as many slots as there are trainers.
+func (c *Coordinator) rescales() bool { return c.onLoss == lossRestart && !c.waits() }
+
+// places returns how many trainers the manifest of those who join has.
+func (c *Coordinator) places() int { return cmp.Or(c.config.SlotsMax, c.config.Job.Trainers) }
+
+// NextTrainers returns how many slots the next run has: 0 is as many as the manifest. It is as many as this one if that
+// had not begun and was not given up.
+func (c *Coordinator) NextTrainers() int {
+	switch {
+	case !c.rescales():
+		return 0
+	case c.failed == nil && !c.HasStarted() && c.config.SlotsMax != 0:
+		return len(c.members)
+	case c.failed == nil || !c.failed.Back:
+		return 0
+	}
+	n := c.members.here(c.failed.Member)
+	if n > 0 {
+		n += len(c.newcomers.all)
+	}
+	return min(n, c.places())
+}
+
+// sayRestart says how a job restarts without a trainer.
+func (c *Coordinator) sayRestart(without schema.Member) string {
+	if n := c.members.here(without); c.rescales() && n > 0 {
+		return fmt.Sprintf("the job goes back to the newest durable version, with %d of %d trainers", n, c.places())
+	}
+	return "the others come back, and with a new one go on from the newest durable version"
+}
+
+// joinNextRun has a version written for a trainer that joins a running job, and refuses it as busy until then.
+func (c *Coordinator) joinNextRun(now time.Time, from schema.Member, j *schema.Join) []Decision {
+	if c.room() == 0 || !c.rescales() {
+		return c.Refuse(from, c.fullFor(now, j))
+	}
+	if c.plan.Reduces(schema.ByTrainers) {
+		if j.URL == "" {
+			return c.Refuse(from, c.noURL())
+		}
+		if refused := c.unreachable(j); refused != nil {
+			return c.Refuse(from, refused)
+		}
+	}
+	k := &c.newcomers
+	if c.config.MemoryFull {
+		return c.Refuse(from, &schema.Refused{Reason: schema.RefusedBusy, Text: fmt.Sprintf(
+			"job %s goes on with %d of %d trainers: there was no room for more", c.config.Job.Name, len(c.members),
+			c.places())})
+	}
+	c.wantVersion()
+	i := slices.IndexFunc(k.all, func(m newcomer) bool { return m.name == from || j.Key != 0 && m.join.Key == j.Key })
+	if i < 0 && len(k.all) < c.room() {
+		k.all = append(k.all, newcomer{})
+		i = len(k.all) - 1
+	}
+	if i >= 0 {
+		k.all[i].name, k.all[i].join = from, j
+		k.all[i].Begin(now)
+	}
+	return c.Refuse(from, c.roomSoon())
+}
+
+// unreachable refuses a newcomer on another machine than a member where one of them listens on its own machine alone.
+func (c *Coordinator) unreachable(j *schema.Join) *schema.Refused {
+	machine := func(process string) string {
+		boot, _, _ := strings.Cut(process, "/")
+		return boot
+	}
+	for i := range c.members {
+		m := &c.members[i]
+		if !m.here() || m.process == "" || j.Process == "" || machine(m.process) == machine(j.Process) {
+			continue
+		}
+		for _, one := range []struct{ url, host string }{{j.URL, j.Host}, {m.url, m.host}} {
+			u, err := url.Parse(one.url)
+			if err != nil {
+				continue
+			}
+			if host, err := netip.ParseAddr(u.Hostname()); err != nil || !host.IsLoopback() {
+				continue
+			}
+			return &schema.Refused{Reason: "invalid_job", Field: "url", Want: j.URL, Text: fmt.Sprintf(
+				"the trainer on %s listens to others at %s, which leads to it on its own machine alone, and there are others on "+
+					"other machines: give all of them a token (--token-file), or say where to listen (--data-host)", one.host,
+				one.url)}
+		}
+	}
+	return nil
+}
+
+// wantVersion has a version written that is newer than the newest durable one, unless one is wanted already.
+func (c *Coordinator) wantVersion() {
+	if len(c.newcomers.all) == 0 && len(c.draining()) == 0 {
+		c.newcomers.version = 1 + max(c.checkpoints.durable.version, c.first())
+	}
+}
+
+// draining returns the trainers that wait for a version to leave; none if no trainer stays.
+func (c *Coordinator) draining() []int {
+	if !c.members.anyStays() {
+		return nil
+	}
+	return c.members.draining()
+}
+
+// room returns how many more trainers the next run may have: those that this one has too few, and those that leave.
+func (c *Coordinator) room() int { return c.places() - len(c.members) + len(c.draining()) }
+
+// Leaving notes that a trainer leaves once a version is durable, and has one written. It may leave at once if no other
+// trainer would continue from that version.
+func (c *Coordinator) Leaving(from schema.Member) (decisions []Decision) {
+	now := schema.Control{Leaving: &schema.Leaving{Now: true}}
+	i, ok := c.members.find(from)
+	if !ok || !c.rescales() || !c.restarts() {
+		return []Decision{{To: from, Control: now}}
+	}
+	c.wantVersion()
+	if m := &c.members[i]; m.here() && m.state != slotDraining {
+		m.state.transition(slotDraining)
+	}
+	if c.members.anyStays() {
+		return nil
+	}
+	for _, i := range c.members.draining() {
+		decisions = append(decisions, Decision{To: schema.TrainerMember(i), Control: now})
+	}
+	return decisions
+}
+
+// roomSoon refuses, as busy, a trainer for which the next run has a slot.
+func (c *Coordinator) roomSoon() *schema.Refused {
+	return &schema.Refused{Reason: schema.RefusedBusy, Text: fmt.Sprintf(
+		"job %s goes on with %d of %d trainers; there is a place once a version of it is durable", c.config.Job.Name,
+		c.members.here(""), c.places())}
+}
+
+// rescale ends the run for newcomers and for trainers that leave, once a version has become durable since they said so.
+func (c *Coordinator) rescale(now time.Time) []Decision {
+	k, trains := &c.newcomers, func(m member) bool { return m.here() && !m.complete }
+	k.all = slices.DeleteFunc(k.all, func(m newcomer) bool { return m.For(now) > newcomerSilentMax })
+	leave := c.draining()
+	if len(k.all) == 0 && len(leave) == 0 || !c.restarts() || c.checkpoints.durable.version < k.version ||
+		!slices.ContainsFunc(c.members, trains) {
+		return nil
+	}
+	text := ""
+	if len(leave) > 0 {
+		text = fmt.Sprintf("trainer %s on %s leaves", schema.TrainerMember(leave[0]), c.members[leave[0]].host)
+	} else {
+		text = "a trainer has come from " + k.all[0].join.Host
+	}
+	return c.EndBack(schema.EndStopped, schema.Coordinator, fmt.Sprintf(
+		"%s; all go on from version %d, with %d of %d trainers", text,
+		c.checkpoints.durable.version, c.members.here("")+len(k.all), c.places()))
+}
+
+// wantsVersion reports whether a version is to be written for newcomers or for trainers that leave.
+func (c *Coordinator) wantsVersion() bool {
+	return (len(c.newcomers.all) > 0 || len(c.draining()) > 0) && c.checkpoints.durable.version < c.newcomers.version
+}
+
+// PutOff returns the trainers that were refused as busy until the job ended.
+func (c *Coordinator) PutOff() (all []schema.Member) {
+	if !c.IsOver() || c.failed != nil || !c.HasStarted() {
+		return nil
+	}
+	for i := range c.newcomers.all {
+		all = append(all, c.newcomers.all[i].name)
+	}
+	return all
+}
+
+const (
+	// rejoinMax is how long trainers that rejoin wait for the others of their run.
+	rejoinMax = 10 * time.Second
+	// RejoinSoonMax is the wait if as many trainers have rejoined as the run had at its end, or if their ps has ended and
+	// a replica takes over: then all rejoin at once.
+	RejoinSoonMax = time.Second
+)
+
+// rejoinWithin returns how long the trainers of an interrupted run wait for each other.
+func (c *Coordinator) rejoinWithin() time.Duration {
+	within := cmp.Or(c.config.RejoinWithin, rejoinMax)
+	if n := c.config.TrainersBefore; n > 0 && len(c.members)-c.members.missing() >= n {
+		within = RejoinSoonMax
+	}
+	if c.config.StartTimeout > 0 {
+		within = min(within, c.config.StartTimeout)
+	}
+	return within
+}
+
+// giveUpMissing starts a job, or its next run with fewer slots, without the trainers that have not rejoined in time.
+func (c *Coordinator) giveUpMissing(now time.Time) []Decision {
+	within := c.rejoinWithin()
+	switch {
+	case !c.Gathers() || c.config.Rejoining == nil || !c.members.anybody() || c.members.missing() == 0 ||
+		c.grew.For(now) < within:
+		return nil
+	case c.rescales(): // the next run has fewer slots
+		return c.FailBack(schema.Coordinator, fmt.Sprintf(
+			"%d of %d trainers have not come back within %s; the job goes on without them", c.members.missing(), len(c.members),
+			liveness.Rounded(within)))
+	case c.onLoss == lossContinue || c.onLoss == lossExclude || c.onLoss == lossTakeOver && !c.waits():
+		return c.startWithout(now)
+	}
+	return nil
+}
+
+// startWithout starts a job without the trainers that have not rejoined, once all else is ready: others compute their
+// lanes, or none if the clock needs none. A job that begins with values of its trainers waits for all of them if these
+// were not durable.
+func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
+	if here := len(c.members) - c.members.missing(); !c.ready() || 2*here <= c.config.Doubt {
+		return nil
+	}
+	if c.config.Resume.version() < c.config.Job.StartVersion() {
+		return nil // every trainer has a part in the values that the job begins with
+	}
+	for i := range c.members {
+		m, name := &c.members[i], schema.TrainerMember(i)
+		text := fmt.Sprintf("trainer %s has not come back", name)
+		switch {
+		case m.joiner != "":
+		case c.onLoss != lossTakeOver:
+			m.become(slotLost, member{joiner: name, host: "another machine", by: -1, dead: true})
+			c.serial++ // shards are told
+			decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
+		default:
+			m.host = "another machine"
+			decisions = append(decisions, c.vacate(now, i, text)...)
+		}
+	}
+	return append(c.begin(now), decisions...)
+}
