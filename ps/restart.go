@@ -51,12 +51,23 @@ type choice struct {
 	holders []holder
 }
 
+// startVersion returns the version that a run begins with.
+func (c *choice) startVersion() schema.Version {
+	if c == nil {
+		return 0
+	}
+	return c.version
+}
+
 // errNoOffer says that no version is complete.
 var errNoOffer = errors.New("no complete version is offered")
 
 // chooseOffer returns the newest complete offer. Damaged offers are passed over. Any other fault of the newest one is
 // returned as the error: a job that began with an older version would lose training.
 func chooseOffer(offers []offer) (*choice, error) {
+	if planted.Is(planted.IgnoreOffers) {
+		return nil, errNoOffer
+	}
 	var best *choice
 	why := errNoOffer
 	for i := range offers {
@@ -65,7 +76,7 @@ func chooseOffer(offers []offer) (*choice, error) {
 			why = fmt.Errorf("%w; %w", why, o.err)
 			continue
 		}
-		if o.pending || best != nil && !o.preferred(&best.offer) {
+		if o.pending || best != nil && o.compare(&best.offer) <= 0 {
 			continue
 		}
 		holders, err := assignShards(o, offers)
@@ -79,14 +90,6 @@ func chooseOffer(offers []offer) (*choice, error) {
 		return nil, why
 	}
 	return best, best.err
-}
-
-// preferred reports whether an offer is to be chosen before another one.
-func (o *offer) preferred(to *offer) bool {
-	if planted.Is(planted.ChooseOldestOffer) {
-		o, to = to, o
-	}
-	return o.compare(to) > 0
 }
 
 // compare is above 0 if an offer is newer than another one: of a later run, or a later version of the same run. Of
@@ -372,8 +375,11 @@ func (s *Server) locate(c *acquisition) (f located, refused *schema.Refused) {
 		return f, resumeRefused(c, err)
 	}
 	f.from, f.runs, f.here, f.since = from, prior.runs, prior.trainers, cmp.Or(prior.since, f.epoch)
+	if f.runs != nil {
+		s.log.Info("job restarts", "job", c.job.Name, "run_id", strconv.FormatUint(uint64(f.runs[0]), 10), "version",
+			uint64(from.startVersion()))
+	}
 	if from != nil {
-		s.log.Info("job resumes", "job", c.job.Name, "version", uint64(from.version), "checkpoint", from.resumeID())
 		refused = s.lacksOthers(c, &from.offer)
 	}
 	if from != nil && from.saved != nil {

@@ -174,7 +174,7 @@ func (l listener) Handle(ctx context.Context, r slog.Record) error {
 			return true
 		})
 		l.system.durable(l.ps, l.version, full)
-	case "job goes on that was lost", "job goes on with what is kept of its shards":
+	case "job restarts":
 		l.system.returns(l.ps, true, 0)
 	case "rejoining job":
 		l.system.rejoins(l.process)

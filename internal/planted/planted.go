@@ -50,6 +50,6 @@ const (
 	CloseSharedRows
 	// AskLateVersion: a version that is asked for when it is over.
 	AskLateVersion
-	// ChooseOldestOffer: a restart from the oldest version that is offered.
-	ChooseOldestOffer
+	// IgnoreOffers: a restart from version 0, whatever replicas and folders offer.
+	IgnoreOffers
 )

@@ -118,7 +118,7 @@ def goes_on(step, kit):
         after = server.Server(step, kit, second, name + "-2", *more, listen=ps.url.split("//")[1])
         if trainer.wait(max(step.left(), 0.1)) != 0:
             raise Failed("%s: the trainer ended with status %d" % (name, trainer.returncode))
-        if not after.said("job goes on that was lost"):
+        if not after.said("job restarts"):
             step.wrong("%s: the second ps did not go on from a version of the first" % name)
         if server.result(out.read_text())["weights_sha256"] != want:
             step.wrong("%s: other weights than by one ps on the CPU" % name)
