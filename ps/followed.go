@@ -153,7 +153,7 @@ func (l *controlLoop) tellStandby(now time.Time, tick bool) {
 
 // stands reports whether the ps that follows this one could go on with a job.
 func (l *controlLoop) stands(j *job) bool {
-	return l.follower != nil && j.coordinator.KeptVersion() > 0
+	return l.follower != nil && j.coordinator.KeptVersion(l.server.now()) > 0
 }
 
 // keepers are the ps that may keep what shards have, of those that are announced: those that say so, or this one with
@@ -189,6 +189,6 @@ func (l *controlLoop) handsOver(j *job) (stands, told bool) {
 	if !l.stands(j) || len(j.coordinator.Training()) == 0 {
 		return false, false
 	}
-	l.carryOut(j, j.coordinator.HandOver())
+	l.carryOut(j, j.coordinator.HandOver(l.server.now()))
 	return true, j.coordinator.HandedOver()
 }

@@ -147,14 +147,16 @@ func (m *mirroring) tell(ctx context.Context) {
 				took, err = m.sendAll(ctx, wish.At, wish.Since)
 			}
 			switch {
-			case ctx.Err() != nil || m.wish.Load() != wish: // nobody waits for it any more
+			case err == nil: // the next one may be named by now: its receivers say sooner than their acks that all has come
+				if wish.Since > 0 { // by which the next ones are paced; sending everything takes longer than that
+					m.took.Store(int64(took))
+				}
+				m.last.Store(uint64(wish.At))
+			case ctx.Err() != nil || m.wish.Load() != wish: // it is not wanted any more
 				continue
-			case err != nil:
+			default:
 				m.a.server.log.Debug("version not told", "job", m.a.manifest.Name, "version", uint64(wish.At), "err", err)
 				m.missed.Store(uint64(wish.At))
-			default:
-				m.took.Store(int64(took))
-				m.last.Store(uint64(wish.At))
 			}
 			m.a.server.keeper.tellOf(m.a.run)
 		}

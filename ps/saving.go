@@ -355,11 +355,11 @@ func (l *controlLoop) tellDrained() {
 	}
 	open := false
 	for _, j := range l.coordinated() {
+		j.coordinator.Drain() // also where it is handed over, which may fail
 		if waits, done := l.handsOver(j); waits {
 			open = open || !done
 			continue
 		}
-		j.coordinator.Drain()
 		open = open || !j.coordinator.Drained()
 	}
 	if open {

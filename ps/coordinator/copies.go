@@ -50,6 +50,7 @@ type copies struct {
 	since schema.Version // after which it tells changes; 0: everything
 	whole schema.Version // that all have; 0: none
 	late  int            // versions that were missed since one was told
+	due   time.Time      // when at is to be reached, as of when it was named
 
 	wholeAt time.Time // when whole became that
 	bytes   uint64    // that were told in earlier series
@@ -80,8 +81,13 @@ func (c *Coordinator) Keepers() (all []schema.Member) {
 	return all
 }
 
-// KeptVersion returns the newest version that other ps have whole; 0: none.
-func (c *Coordinator) KeptVersion() schema.Version { return c.copies.whole }
+// KeptVersion returns the newest version that other ps have whole and could continue with now; 0: none.
+func (c *Coordinator) KeptVersion(now time.Time) schema.Version {
+	if !c.copies.ready(now) {
+		return 0
+	}
+	return c.copies.whole
+}
 
 // MayKeep reports that several ps stand by for each other, and may keep what the shards of the job have.
 func (c *Coordinator) MayKeep() bool { return c.config.Copies && whyNotKept(c.config.Job) == "" }
@@ -297,11 +303,18 @@ func (c *Coordinator) advanceCopies(now time.Time) []Decision {
 	return nil
 }
 
-// HandOver has the job go on elsewhere, from the version that is told next.
-func (c *Coordinator) HandOver() []Decision {
-	first := !c.copies.ending
-	if c.copies.ending = true; first && c.HandedOver() {
+// HandOver has the job go on elsewhere, from the version that is told next. One that is not begun yet makes way for an
+// earlier one.
+func (c *Coordinator) HandOver(now time.Time) []Decision {
+	k := &c.copies
+	if k.ending {
+		return nil
+	}
+	switch k.ending = true; {
+	case c.HandedOver():
 		return c.tellKeep()
+	case k.at > schema.Version(k.begun):
+		return c.nameVersion(now)
 	}
 	return nil
 }
@@ -338,10 +351,10 @@ const copiesAhead = 10 * time.Millisecond
 func (c *Coordinator) nameVersion(now time.Time) []Decision {
 	k := &c.copies
 	within := max(copiesEvery, copiesShare*k.took())
-	if k.whole == 0 || k.late > 0 { // the sooner the better
+	if k.whole == 0 || k.late > 0 || k.ending { // the sooner the better
 		within = copiesAhead << min(k.late, 6)
 	}
-	k.at, k.since = max(k.ahead(within), k.whole+1), k.whole
+	k.at, k.since, k.due = max(k.ahead(within), k.whole+1), k.whole, now.Add(within)
 	return c.tellKeep()
 }
 
@@ -364,8 +377,9 @@ func (c *Coordinator) tickCopies(now time.Time) []Decision {
 	if now.Sub(k.begunAt) > TickEvery {
 		k.rate /= 2
 	}
-	if k.at > k.whole && k.at > k.ahead(2*TickEvery)+1 {
-		return c.nameVersion(now)
+	left := max(k.due.Sub(now), copiesAhead)
+	if k.at > k.whole && k.at > k.ahead(left+2*TickEvery)+1 { // due stays, or it would never be reached
+		k.at = max(k.ahead(left), k.whole+1)
 	}
 	return c.tellKeep()
 }

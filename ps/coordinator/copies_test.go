@@ -275,3 +275,92 @@ func TestJobsThatPeersDoNotKeep(t *testing.T) {
 		}
 	}
 }
+
+// Versions are told in step with how long that takes, however long the first one took: the newest whole one is never
+// old.
+func TestVersionsKeepPace(t *testing.T) {
+	const lasts, step = time.Minute, 10 * time.Millisecond
+	for _, test := range []struct {
+		rate        int // batches a second
+		first, next time.Duration
+		oldest      time.Duration // after the first version
+	}{
+		{200, 300 * time.Millisecond, 20 * time.Millisecond, time.Second},
+		{200, 5 * time.Second, 20 * time.Millisecond, time.Second},
+		{20, 5 * time.Second, 20 * time.Millisecond, time.Second},
+		{2, 5 * time.Second, 20 * time.Millisecond, 4 * time.Second},
+		{200, 5 * time.Second, time.Second, 9 * time.Second},
+		{2, 5 * time.Second, time.Second, 12 * time.Second},
+	} {
+		c, begin := keepingCoordinator(t, 1, 2), time.Unix(1000, 0)
+		c.Peers(begin, somePeers(2))
+		var has, reports schema.Version // what b has whole, and a reports to have told
+		var took, oldest time.Duration
+		var sending schema.Version
+		var sent, wholeAt time.Time
+		for now := begin; now.Before(begin.Add(lasts)); now = now.Add(step) {
+			begun := schema.Batch(now.Sub(begin).Seconds() * float64(test.rate))
+			k := &c.copies
+			if sending == 0 && k.at > has && schema.Version(begun) >= k.at { // a copies it
+				sending, sent = k.at, now.Add(test.next)
+				if has == 0 {
+					sent = now.Add(test.first)
+				}
+			}
+			if sending > 0 && !now.Before(sent) {
+				if has > 0 {
+					took, oldest = test.next, max(oldest, now.Sub(wholeAt))
+				}
+				has, reports, sending, wholeAt = sending, sending, 0, now
+			}
+			said := schema.Kept{Run: 7, Series: k.series, Shards: 2, Ready: true, Begun: begun, TookMS: took.Milliseconds()}
+			c.Kept(now, schema.ServerMember("a"), &said)
+			said.Own, said.Next = []int{0, 1}, reports
+			if k.whole == has {
+				said.Version, said.Next = has, 0
+			}
+			c.Kept(now, schema.ServerMember("b"), &said)
+			if now.Sub(begin)%TickEvery == 0 {
+				c.tickCopies(now)
+			}
+		}
+		if oldest = max(oldest, begin.Add(lasts).Sub(wholeAt)); has == 0 || oldest > test.oldest {
+			t.Errorf("%+v: the newest whole version is %v old at times, and %d is the last", test, oldest, has)
+		}
+	}
+}
+
+// A planned end hands over the next version at once, and one that failed elsewhere counts for nothing.
+func TestHandOver(t *testing.T) {
+	c, now := keepingCoordinator(t, 1, 2), time.Unix(1000, 0)
+	c.Peers(now, somePeers(2))
+	says := func(id string, k schema.Kept) []Decision {
+		now = now.Add(time.Millisecond)
+		k.Run, k.Series, k.Shards = 7, c.copies.series, 2
+		return c.Kept(now, schema.ServerMember(id), &k)
+	}
+	says("a", schema.Kept{Ready: true, Begun: 10, TookMS: 10_000})
+	says("b", schema.Kept{Ready: true, Own: []int{0, 1}})
+	first := c.copies.at
+	says("b", schema.Kept{Ready: true, Own: []int{0, 1}, Next: first})
+	now = now.Add(time.Second)
+	says("a", schema.Kept{Ready: true, Begun: 200, TookMS: 10_000})
+	says("b", schema.Kept{Ready: true, Own: []int{0, 1}, Version: first})
+	if far := c.copies.at; far < 1000 {
+		t.Fatalf("version %d follows %d, want one far off", far, first)
+	}
+	if c.HandOver(now); c.HandedOver() || c.copies.at > 210 {
+		t.Errorf("version %d is handed over, handed over %v, at batch 200", c.copies.at, c.HandedOver())
+	}
+	last := c.copies.at
+	decisions := says("b", schema.Kept{Ready: true, Own: []int{0, 1}, Version: first, Next: last})
+	if !c.HandedOver() || len(decisions) == 0 || !decisions[0].Control.Keep.Last {
+		t.Errorf("all of version %d has come, and it is not handed over: %+v", last, decisions)
+	}
+	if got := c.KeptVersion(now); got != last {
+		t.Errorf("version %d is kept, want %d", got, last)
+	}
+	if says("b", schema.Kept{Own: []int{0, 1}, Failure: "no room"}); c.KeptVersion(now) != 0 {
+		t.Errorf("version %d is kept by a ps that failed", c.KeptVersion(now))
+	}
+}
