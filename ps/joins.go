@@ -166,18 +166,8 @@ func (l *controlLoop) register(f *foundJob) {
 		l.giveUp(j, f.refused)
 		return
 	}
-	refused := checkMessages(c.job, "this server", l.server.config.PayloadBytesMax)
-	doubt := 0
-	if b := l.server.standby; b != nil && len(c.offers) > 0 && refused == nil {
-		ok := false
-		if doubt, ok = b.takeOver(name, c.offers[0].run); !ok {
-			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: "the ps that has the job is back"}
-		}
-	}
 	fitted := l.fitChunks(c.job, l.shardsHere(&c))
-	if refused == nil && !f.located.fromReplica() { // its ps say for themselves whether they have room
-		refused = l.checkServers(&c, fitted)
-	}
+	doubt, refused := l.mayBegin(f, fitted)
 	if refused != nil {
 		if c.left.places > 0 && l.history.noRoomForMore(c.job) {
 			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
@@ -197,6 +187,34 @@ func (l *controlLoop) register(f *foundJob) {
 	l.watchTrainers(j)
 	l.watchServers(j)
 	l.admitWaiting(j)
+}
+
+// mayBegin refuses a job that cannot begin here, and takes over one of the other ps, with as many trainers in doubt as
+// takeOver says. One that there is no room for is not taken over: its replica stays, for when there is.
+func (l *controlLoop) mayBegin(f *foundJob, fitted *schema.Job) (doubt int, refused *schema.Refused) {
+	c, b := &f.acquisition, l.server.standby
+	if refused = checkMessages(c.job, "this server", l.server.config.PayloadBytesMax); refused != nil {
+		return 0, refused
+	}
+	switch {
+	case !f.located.fromReplica():
+		refused = l.checkServers(c, fitted)
+	case b != nil: // else its ps say for themselves whether they have room
+		stays := l.server.keeper.yields(f.located.from.run)
+		refused = l.checkServers(c, fitted)
+		stays()
+		if refused != nil {
+			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
+		}
+	}
+	if refused != nil || b == nil || len(c.offers) == 0 {
+		return 0, refused
+	}
+	doubt, ok := b.takeOver(c.job.Name, c.offers[0].run)
+	if !ok {
+		return 0, &schema.Refused{Reason: schema.RefusedBusy, Text: "the ps that has the job is back"}
+	}
+	return doubt, nil
 }
 
 // admitWaiting admits those who wait for a job, once all of its shard servers have been heard of. Before, one of them

@@ -359,12 +359,21 @@ func (k *keeper) forget(run schema.RunID) {
 	k.drop(run)
 }
 
-// yields takes it that shards begin with what is kept of a run: it is promised no memory beside theirs.
-func (k *keeper) yields(run schema.RunID) {
+// yields takes it that shards begin with what is kept of a run: it is promised no memory beside theirs. stays undoes it,
+// where they do not begin after all.
+func (k *keeper) yields(run schema.RunID) (stays func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if r := k.runs[run]; r != nil {
-		r.memory = Memory{}
+	r := k.runs[run]
+	if r == nil {
+		return func() {}
+	}
+	was := r.memory
+	r.memory = Memory{}
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		r.memory = was
 	}
 }
 

@@ -2,6 +2,7 @@ package ps
 
 import (
 	"log/slog"
+	"strings"
 	"testing"
 
 	"gradbus/schema"
@@ -43,6 +44,34 @@ func TestJobsGoOnOnce(t *testing.T) {
 		if _, again := b.takeOver("followed", 7); again {
 			t.Errorf("%s: it goes on twice", name)
 		}
+	}
+}
+
+// A job that there is no room for is put off with the reason, and its replica stays; it goes on once there is room, of
+// which the memory that its replica was promised is a part.
+func TestJobsWaitForRoom(t *testing.T) {
+	b := followsJob(t, &followedJob{run: 7, gone: "ended", ended: true})
+	s, job := b.server, shardtest.SmallJob("followed", 1, 1)
+	s.standby, s.registry = b, &registry{self: leaseRecord{ID: "b"}}
+	s.config = Config{JobsMax: 1}.withDefaults()
+	kept := s.keeper.runs[7]
+	kept.memory = MemoryOf(s.config, job, 1, 1)
+	s.config.MemoryBytesMax = kept.memory.Bytes()
+	own := &assignment{manifest: shardtest.SmallJob("own", 1, 1)}
+	l := &controlLoop{server: s, assignments: map[schema.JobName]*assignment{"own": own}}
+	of := offer{run: 7, version: 3, shards: 1}
+	f := &foundJob{acquisition: acquisition{job: job, servers: []leaseRecord{{ID: "b", Shards: 1}}, offers: []offer{of}},
+		located: located{from: &choice{offer: of}}}
+	_, refused := l.mayBegin(f, job)
+	if refused == nil || refused.Reason != schema.RefusedBusy || !strings.Contains(refused.Text, "room for 1") {
+		t.Errorf("with no room for it: %+v, want busy and why", refused)
+	}
+	if b.jobs["followed"] == nil || b.isOver("followed", 7) || s.keeper.promised() != s.config.MemoryBytesMax {
+		t.Error("a job that is put off is not stood by for any more")
+	}
+	delete(l.assignments, "own")
+	if _, refused = l.mayBegin(f, job); refused != nil || !b.isOver("followed", 7) {
+		t.Errorf("with room for it: %+v, want that it goes on", refused)
 	}
 }
 
