@@ -34,6 +34,10 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	}
 	is := l.follower
 	switch {
+	case l.server.config.grouped():
+		l.send(schema.TelemetryJob, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "member_taken",
+			Text: "this ps keeps replicas among those of one NATS server: give it no --replicas, or join it with --nats"}})
+		return nil
 	case is != nil && is.member != m.from: // a tick finds out whether it is there no more
 		l.send(schema.TelemetryJob, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "member_taken",
 			Text: fmt.Sprintf("ps %s on %s stands by already", is.member.ServerID(), is.host)}})
@@ -153,7 +157,8 @@ func (l *controlLoop) tellStandby(now time.Time, tick bool) {
 
 // stands reports whether the ps that follows this one could go on with a job.
 func (l *controlLoop) stands(j *job) bool {
-	return l.follower != nil && j.coordinator.KeptVersion(l.server.now()) > 0
+	return l.follower != nil && slices.Contains(j.coordinator.Keepers(), l.follower.member) &&
+		j.coordinator.KeptVersion(l.server.now()) > 0
 }
 
 // keepers are the ps that may keep what shards have, of those that are announced: those that say so, or this one with

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/fabric"
 	"gradbus/ps/coordinator"
 	"gradbus/schema"
 	"gradbus/shard/shardtest"
@@ -136,6 +137,18 @@ func TestStandbyIsTold(t *testing.T) {
 	l.own(s, "the end of the job", func(p *schema.ServerReport) bool {
 		return len(p.Jobs) == 1 && p.Jobs[0].Phase == schema.PhaseEnded && p.Jobs[0].Standby == nil
 	})
+}
+
+// A ps that keeps replicas among those of one NATS server has nobody stand by for it.
+func TestGroupRefusesAFollower(t *testing.T) {
+	t.Parallel()
+	nats := startControl(t, fabric.ServerConfig{}).URL()
+	group, _ := startWatched(t, Config{Shards: 1, ID: "a", Replicas: 1, NATS: nats})
+	by, l := startWatched(t, Config{Shards: 1, ID: "b", Replicas: 1, Peer: nats})
+	l.own(by, "that it may not stand by", func(p *schema.ServerReport) bool {
+		return p.StandsBy != nil && strings.Contains(p.StandsBy.Refused, "one NATS server")
+	})
+	group.Close()
 }
 
 // The largest reports there can be still find room in a frame, without what may be left out.
