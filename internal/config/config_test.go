@@ -31,6 +31,8 @@ func flagsOf(s *settings) *pflag.FlagSet {
 	flags.DurationVar(&s.deadline, "deadline", 30*time.Second, "")
 	flags.DurationVar(&s.start, "start-timeout", time.Hour, "")
 	flags.Float32Var(&s.lr, "lr", 20, "")
+	flags.Int("replicas", 0, "")
+	flags.String("peer", "", "")
 	AddFileFlag(flags)
 	return flags
 }
@@ -86,6 +88,8 @@ func TestLoadWrong(t *testing.T) {
 		{"unknown", "shards: 2\nshard: 2\n", `ps.yaml:2: unknown setting "shard" (did you mean shards?)`},
 		{"far", "colour: red\n", `ps.yaml:1: unknown setting "colour" (--help lists them)`},
 		{"renamed", "shards: 2\ngather: 1h\n", "ps.yaml:2: gather is called start-timeout now"},
+		{"a switch", "standby-peers: true\n", "ps.yaml:1: standby-peers is replicas 1 now"},
+		{"two now", "standby: nats://b\n", "ps.yaml:1: standby is replicas 1 and peer URL now"},
 		{"underscore", "dead_line: 1s\n", `did you mean deadline?`},
 		{"itself", "config: other.yaml\n", `ps.yaml:1: unknown setting "config"`},
 		{"twice", "shards: 2\nlr: 1\nshards: 3\n", "ps.yaml:3: shards: already given in line 1"},

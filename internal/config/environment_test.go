@@ -39,6 +39,8 @@ func TestEnvironmentWrong(t *testing.T) {
 		{"GRADBUS_SHRADS", "2", "",
 			"GRADBUS_SHRADS in the environment is no setting of this command (did you mean GRADBUS_SHARDS?)"},
 		{"GRADBUS_GATHER", "1h", "GRADBUS_GATHER in the environment is called GRADBUS_START_TIMEOUT now", ""},
+		{"GRADBUS_STANDBY_PEERS", "true",
+			"GRADBUS_STANDBY_PEERS in the environment is GRADBUS_REPLICAS 1 now", ""},
 		{"GRADBUS_AHEAD", "2", "", ""}, // of a command that has no --staleness
 		{"GRADBUS_LEARNING_RATE", "2", "", "(did you mean GRADBUS_LR?)"},
 		{"GRADBUS_shards", "2", "", "(did you mean GRADBUS_SHARDS?)"},

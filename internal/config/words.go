@@ -67,13 +67,20 @@ var gone = map[string]struct{ beside, now string }{
 	"by-trainers":      {"hybrid", "a job whose shards add up nothing ends with a lost trainer"},
 }
 
-// formerName says what a flag that the command had under another name is called now; empty if it had none of this name.
-// write gives the text of a flag's name.
+// formerName says what a flag that the command had under another name is called now, and its value where the old one
+// does not do; empty if it had none of this name. write gives the text of a flag's name.
 func formerName(flags *pflag.FlagSet, name string, write func(string) string) string {
-	if now := renamed[plainWord(name)]; now != "" && settable(flags.Lookup(now)) {
-		return "is called " + write(now) + " now"
+	word := plainWord(name)
+	now := renamed[word]
+	switch {
+	case now == "" || !settable(flags.Lookup(now)):
+		return ""
+	case word == "standby-peers":
+		return "is " + write(now) + " 1 now"
+	case word == "standby":
+		return "is " + write("replicas") + " 1 and " + write(now) + " URL now"
 	}
-	return ""
+	return "is called " + write(now) + " now"
 }
 
 // former says what became of a flag that the command had, renamed or removed; empty if it had none of this name.

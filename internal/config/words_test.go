@@ -23,10 +23,10 @@ func trainerLike() (root *cobra.Command) {
 		c := &cobra.Command{Use: name, RunE: run, Args: root.Args}
 		set := c.Flags()
 		for _, flag := range []string{"server", "token-file", "job", "id", "input", "route", "backend", "library", "wire",
-			"save", "load", "placement"} {
+			"save", "load", "placement", "peer"} {
 			set.String(flag, "", "")
 		}
-		for _, flag := range []string{"trainers", "lanes", "epochs", "batch", "batches", "staleness"} {
+		for _, flag := range []string{"trainers", "lanes", "epochs", "batch", "batches", "staleness", "replicas"} {
 			set.Int(flag, 1, "")
 		}
 		set.Float64("lr", 20, "learning `rate`")
@@ -53,6 +53,8 @@ func TestWords(t *testing.T) {
 		{"packages --port 4222", "(did you mean --server?)"},
 		{"packages --data cluster", "(did you mean --input or --route?)"},
 		{"packages --ahead 1", "--ahead is called --staleness now"},
+		{"packages --standby-peers", "--standby-peers is --replicas 1 now"},
+		{"packages --standby nats://b", "--standby is --replicas 1 and --peer URL now"},
 		{"packages --sparse bags", "--sparse is gone: gradients of rows travel as rows or as bags, whichever is smaller"},
 		{"--ahead 1", "name the workload first, as in " + trainer + " mnist --staleness "},
 		{"packages --traners 2", "(did you mean --trainers?)"},
