@@ -78,7 +78,9 @@ func (k *keeper) keep(name schema.JobName, run schema.RunID, told *schema.Keep, 
 	}
 	r.told, r.changed = *told, true
 	r.heard.Begin(k.server.now())
-	r.over.End()
+	if !told.Last { // which is said again after the run has ended
+		r.over.End()
+	}
 	if r.state != nil && r.failure == "" && told.Whole > 0 && r.state.Whole() == told.Whole {
 		k.fail(r, r.state.Commit())
 	}

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"gradbus/schema"
 	"gradbus/shard/shardtest"
@@ -72,6 +73,22 @@ func TestJobsWaitForRoom(t *testing.T) {
 	delete(l.assignments, "own")
 	if _, refused = l.mayBegin(f, job); refused != nil || !b.isOver("followed", 7) {
 		t.Errorf("with room for it: %+v, want that it goes on", refused)
+	}
+}
+
+// A run that its ps hands over ends here with the first word of it, and no repetition has it go on.
+func TestHandedOverRunsStayOver(t *testing.T) {
+	b := followsJob(t, &followedJob{run: 7, came: map[schema.Member]time.Time{}})
+	b.server.loop = &controlLoop{mirrored: make(chan struct{}, 1)}
+	kept := b.server.keeper.runs[7]
+	for serial := range 2 {
+		b.keep("followed", 7, &schema.Keep{Serial: serial + 1, Last: true})
+		if !kept.over.Lasts() {
+			t.Errorf("after word %d of the end the run goes on", serial+1)
+		}
+	}
+	if b.keep("followed", 7, &schema.Keep{Serial: 3}); kept.over.Lasts() {
+		t.Error("the ps is back, and its run is still over")
 	}
 }
 
