@@ -93,6 +93,7 @@ func (s *membership) build(params *parameters) (err error) {
 	plan := newLanePlan(s.joined.FirstLane, lanes, job.Lanes)
 	t := newTables(job.Tables, lanes)
 	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend, &s.lr.applied, s.joined.Version > 0); err != nil {
+		params.state.Close() // close finds it by compute
 		return err
 	}
 	owners := s.newRouting(t.dims(), s.replicas.replicated())

@@ -2,11 +2,13 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
+	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/internal/testkit"
 	"gradbus/lane"
@@ -24,6 +26,37 @@ func bareSession(t *testing.T) *membership {
 	}
 	s.batch.Store(17)
 	return s
+}
+
+// fullBackend has memory for what is asked for first, and for nothing more.
+type fullBackend struct {
+	cuda.Backend
+	first *cuda.Buffer
+}
+
+func (b *fullBackend) Alloc(n int) (_ *cuda.Buffer, err error) {
+	if b.first != nil {
+		return nil, errors.New("no memory is left")
+	}
+	b.first, err = b.Backend.Alloc(n)
+	return b.first, err
+}
+
+// A trainer that has no memory for its replicas of tables gives back that of its parameters' optimizer.
+func TestNoMemoryForReplicas(t *testing.T) {
+	b := &fullBackend{Backend: testBackend(t)}
+	job := toyJob("full", 1, 2, schema.ApplyMean)
+	for i := range job.Tables {
+		job.Tables[i].Replicated = true
+	}
+	_, err := newMembership(t.Context(), Config{Server: "nats://there:1", Backend: b}.withDefaults(), job,
+		schema.Joined{Member: "t0", RunID: 5, Generation: 1, LaneCount: 2, Shards: 1, DeadlineMS: 30_000})
+	if err == nil || !strings.Contains(err.Error(), "no memory is left") || b.first == nil {
+		t.Fatalf("%v, and the first memory %v", err, b.first)
+	}
+	if n := len(b.first.Float32s()); n > 0 {
+		t.Errorf("%d values of the optimizer are not freed", n)
+	}
 }
 
 func arrives(t *testing.T, s *membership, from string, frame []byte, err error) {
