@@ -158,23 +158,32 @@ func (m *Model) extraDigest() string {
 //	m, err := trainer.OpenModel("mf.safetensors")
 //	row := m.Row("users", 7)
 func OpenModel(path string) (*Model, error) {
-	m, err := safetensors.ReadAny(path, unweighed)
-	var unfit *safetensors.ContentError
+	m, unfit, err := readModel(path, unweighed)
 	switch {
-	case err == nil:
-		err = m.checkDigests()
-	case errors.As(err, &unfit):
-		err = unfit.Err
+	case unfit != nil:
+		return nil, fmt.Errorf("open model %s: %w: %w", path, ErrModel, unfit)
 	case errors.Is(err, safetensors.ErrFormat):
 		return nil, fmt.Errorf("open model: %w: %w", ErrModel, err)
-	default:
+	case err != nil:
 		return nil, fmt.Errorf("open model: %w", err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open model %s: %w: %w", path, ErrModel, err)
 	}
 	m.open = func() (*Model, error) { return OpenModel(path) }
 	return m, nil
+}
+
+// readModel reads a model and checks its digests. unfit says what is wrong with the content of a file that was read;
+// err, which may be safetensors.ErrFormat, why it was not read.
+func readModel(path string, of func(map[string]string, map[string]safetensors.Tensor) (*Model, error)) (m *Model,
+	unfit, err error) {
+	m, err = safetensors.ReadAny(path, of)
+	if err == nil {
+		return m, m.checkDigests(), nil
+	}
+	var content *safetensors.ContentError
+	if errors.As(err, &content) {
+		return nil, content.Err, nil
+	}
+	return nil, nil, err
 }
 
 // unweighed is the model of a file's tensors, whose values may be missing: only names and shapes are compared.
@@ -378,7 +387,7 @@ func (m *Model) hashedDigest() string {
 }
 
 // OpenWeights reads the values that a job is to begin with (Job.From, Config.From) from a safetensors file of any
-// wrote it: of PyTorch's state_dict, an export of a checkpoint, a model that Save wrote. The file has the tensors of
+// origin: PyTorch's state_dict, an export of a checkpoint, a model that Save wrote. The file has the tensors of
 // the job, float32, by their names and in their shapes, a table as [rows, dim], and no others. The digest of a file
 // that Save wrote is checked. Errors: ErrModel, which names all tensors that do not fit, and that of opening the
 // file.
@@ -396,20 +405,14 @@ func OpenWeights(path string, job *schema.Job) (*Model, error) {
 		}
 		return m, err
 	}
-	m, err := safetensors.ReadAny(path, of)
-	var unfit *safetensors.ContentError
+	m, unfit, err := readModel(path, of)
 	switch {
-	case err == nil:
-		err = m.checkDigests()
-	case errors.As(err, &unfit):
-		err = unfit.Err
+	case unfit != nil:
+		return nil, fmt.Errorf("%w: no weights for job %q: %s: %w", ErrModel, job.Name, path, jobErrors{unfit})
 	case errors.Is(err, safetensors.ErrFormat):
 		return nil, fmt.Errorf("%w: no weights for job %q: %w", ErrModel, job.Name, err)
-	default:
+	case err != nil:
 		return nil, fmt.Errorf("open weights: %w", err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: no weights for job %q: %s: %w", ErrModel, job.Name, path, jobErrors{err})
 	}
 	m.open = func() (*Model, error) { return OpenWeights(path, job) }
 	return m, nil

@@ -23,7 +23,7 @@ var ErrRewound = errors.New("batch void: the job resumed at another version, or 
 // program that calls Next computes its own lanes alone, in order, and its session ends with the run.
 //
 // The methods may be called from one goroutine at a time, but for Stats, Member, Job, RunID, Lanes, Shards,
-// Version, LRScale and Distinct, which any may call.
+// Version, LRScale and Distinct, which any goroutine may call.
 //
 // A session that has failed stays failed: every call gives the first error, and only Close and Abort are of use. But
 // where a job within this process (package local) ends its training because a value is not finite, its last complete
