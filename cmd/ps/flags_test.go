@@ -89,12 +89,12 @@ func TestServeFlags(t *testing.T) {
 		refused(t, "--listen 127.0.0.1:0 --http off", name, words)
 	}
 	for _, name := range []string{"gpu-expected", "gpu-state"} {
-		refused(t, "--listen 127.0.0.1:0 --gpu off", name, "with --gpu off")
+		refused(t, "--listen 127.0.0.1:0 --gpu off", name, "--gpu off watches no GPU")
 	}
 	for _, name := range []string{"nats-creds", "control-token-file", "tls-cert", "tls-key", "tls-ca", "nats-monitor"} {
 		refused(t, "doctor", name, on)
 	}
-	refused(t, "doctor --gpu off", "gpu-state", "with --gpu off")
+	refused(t, "doctor --gpu off", "gpu-state", "--gpu off watches no GPU")
 }
 
 // refused wants a flag refused, with its name and these words.
