@@ -1,8 +1,8 @@
 // Pooling of rows that an index chooses. Included by kernels_impl.h.
 //
 // The running sums of a tile of columns stay in registers while the rows go by, and the rows that
-// come a few kilobytes later, also those of other segments, are fetched meanwhile: rows lie all
-// over a table, where the processor's own prefetcher sees no pattern.
+// come a few kilobytes later, also those of other segments, are prefetched: rows lie all over a
+// table, where the processor's own prefetcher sees no pattern.
 #ifndef GRADBUS_CPU_BAG_IMPL_H_
 #define GRADBUS_CPU_BAG_IMPL_H_
 

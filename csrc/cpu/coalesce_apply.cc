@@ -1,7 +1,7 @@
 // coalesce_apply: sums of the rows of equal keys, and the optimizer on the rows that they name.
 //
 // A few rows are summed into memory that stays in L1, and the optimizer takes them from there; the
-// table's rows and slots of the next few are fetched meanwhile.
+// table's rows and slots of the next few are prefetched.
 //
 // Bytes moved: every row of the gradient once, table and slots of the distinct keys read and
 // written once; the keys several times, by the sort.

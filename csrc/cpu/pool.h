@@ -2,7 +2,7 @@
 //
 // A job is a number of parts; the caller and the pool's own threads take them one by one. What a
 // part computes may not depend on who runs it. Several callers may come at once: the first gets the
-// pool, the others run their parts themselves, so nobody waits for anybody. Nothing is allocated
+// pool, the others run their parts themselves, so no caller waits for another. Nothing is allocated
 // after the opening.
 #ifndef GRADBUS_CPU_POOL_H_
 #define GRADBUS_CPU_POOL_H_

@@ -35,7 +35,7 @@ namespace GB_DEVICE_NAMESPACE {
 namespace {
 
 // Bad ids refuse the call or are counted; those that write in place must ascend, where bad ones are
-// looked past. Looking back over bad ids is work in proportion to them, whoever does it.
+// looked past. Looking back over bad ids costs work in proportion to their number.
 __global__ void check_index_kernel(const void* index, gb_dtype dtype, int64_t n, int64_t rows,
                                    gb_id_policy policy, uint32_t in_place, Flags* flags) {
   const uint64_t limit = static_cast<uint64_t>(rows);

@@ -19,7 +19,7 @@ __global__ void check_bags_kernel(State* state, Bags b, uint32_t* counted, uint3
       CheckOffset(&state->flags, b, i);
       if (begin != nullptr) {
         begin[i] = static_cast<uint32_t>(OffsetAt(b, i));
-        // With offsets that are wrong the length may be anything: nobody will look.
+        // With offsets that are wrong the length may be anything: it is not read.
         const uint64_t next = static_cast<uint64_t>(OffsetAt(b, i < b.bags ? i + 1 : i));
         if (next - static_cast<uint64_t>(OffsetAt(b, i)) > kLong) atomicOr(&state->longs.any, 1u);
       }

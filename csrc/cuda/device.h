@@ -26,7 +26,7 @@
 
 #include "core/core.h"
 
-#ifdef GRADBUS_EMU  // has a GB_SHARED that is poisoned anew for every block
+#ifdef GRADBUS_EMU  // has a GB_SHARED that is poisoned for every block
 #define GB_DEVICE_NAMESPACE emu
 #else
 #define GB_DEVICE_NAMESPACE cuda

@@ -26,8 +26,8 @@ void Tell(int fd) {
   (void)written;
 }
 
-// cudaLaunchHostFunc would not be called after a fault of the device, and then nobody would wake
-// who waits; a callback is.
+// cudaLaunchHostFunc would not be called after a fault of the device, and the waiter would not
+// wake; a callback is.
 void CUDART_CB TellCallback(cudaStream_t, cudaError_t, void* fd) {
   Tell(static_cast<int>(reinterpret_cast<intptr_t>(fd)));
 }

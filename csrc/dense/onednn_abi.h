@@ -1,4 +1,4 @@
-// The part of oneDNN's C interface that is used here, version 2 (libdnnl.so.2), declared anew so
+// The part of oneDNN's C interface that is used here, version 2 (libdnnl.so.2), declared again so
 // that nothing is needed where this is compiled. tests/onednn_abi_test.cc compares it with the
 // library's own header.
 #ifndef GRADBUS_DENSE_ONEDNN_ABI_H_

@@ -136,7 +136,7 @@ void Calls(gb_dense* d) {
   EXPECT(gb[31] == 36.0f * 4 * 324);
 }
 
-// A library's own threads are gone, or never come, whoever calls.
+// A library's own threads have ended, or never start, for any caller.
 void TestNoThreads(const char* library) {
   const int before = Threads();
   gb_dense* d = nullptr;

@@ -177,7 +177,7 @@ void TestBusy() {
   while (b.api->stream_query(b.context, b.stream, &report) == GB_BUSY && turns < 100) turns++;
   EXPECT(turns < 100 && pinned->status == GB_OK && data[1024] == 7);
   EXPECT(read(fd, &count, sizeof count) == sizeof count && count == 1);
-  // A device that fails is found at the wait, and whoever waits for the descriptor is woken.
+  // A device that fails is found at the wait, and a waiter on the descriptor is woken.
   EXPECT(b.api->copy(b.context, b.stream, &to, {nullptr, 0}, pinned) == GB_OK);
   EXPECT(b.api->stream_notify(b.context, b.stream, fd, &report) == GB_OK);
   FailAt(1, cudaErrorLaunchFailure);

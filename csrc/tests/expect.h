@@ -1,4 +1,4 @@
-// What the C++ tests share: a check that goes on after a failure, and counts it.
+// What the C++ tests share: a check that counts a failure and continues.
 #ifndef GRADBUS_TESTS_EXPECT_H_
 #define GRADBUS_TESTS_EXPECT_H_
 
