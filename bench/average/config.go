@@ -115,42 +115,42 @@ func (m maybe) Set(text string) error {
 
 // AddTo gives a command the flags, with what is in c as their defaults.
 func (c *Config) AddTo(set *pflag.FlagSet) {
-	set.IntVar(&c.Trainers, "trainers", c.Trainers, "`number` of trainers")
-	set.IntVar(&c.Servers, "servers", c.Servers, "`number` of servers, which share the buckets; 0 with the hooks "+
-		"allreduce and hybrid, which need none")
+	set.IntVar(&c.Trainers, "trainers", c.Trainers, "`N`: trainers")
+	set.IntVar(&c.Servers, "servers", c.Servers,
+		"`N`: servers, which share the buckets; 0 for the hooks allreduce and hybrid")
 	set.StringVar(&c.Server, "server-kind", c.Server,
-		"`kind` of server: average adds gradients as they arrive, average-batch when the last is there")
-	set.StringVar(&c.Hook, "hook", c.Hook, "who averages, a `name`: allreduce, hybrid, rpc or sparse-rpc; hybrid is "+
-		"allreduce here, with a metric of its own for the embedding's rows")
-	set.IntVar(&c.Epochs, "epochs", c.Epochs, "`number` of epochs")
+		"`KIND`: average adds gradients as they arrive; average-batch when the last has arrived")
+	set.StringVar(&c.Hook, "hook", c.Hook,
+		"`NAME`: what averages: allreduce, hybrid, rpc or sparse-rpc; hybrid is allreduce with a metric for rows")
+	set.IntVar(&c.Epochs, "epochs", c.Epochs, "`N`: epochs")
 	set.IntVar(&c.BatchSize, "trainer-batch", c.BatchSize,
-		"`number` of samples in a batch; batches are dealt to the trainers in turn")
+		"`N`: samples in a batch; batches are dealt to the trainers in turn")
 	set.StringVar(&c.DataFile, "input", c.DataFile,
-		"configuration of the data: a `name`, DummyData or Small, a file, or FILE:ID for one of several in it")
+		"`NAME`: data configuration: DummyData, Small, a file, or FILE:ID of a file with several")
 	set.StringVar(&c.ModelFile, "model", c.ModelFile,
-		"configuration of the model: a `name`, DummyModel, DummyModelSparse or Small, a file, or FILE:ID for one of several "+
-			"in it")
-	set.VarPF(maybe{&c.Sparse}, "sparse", "", "the embedding's gradient travels as rows; --sparse=false is whole; "+
-		"instead of what the model says").NoOptDefVal = "true"
+		"`NAME`: model configuration: DummyModel, DummyModelSparse, Small, a file, or FILE:ID of a file with several")
+	set.VarPF(maybe{&c.Sparse}, "sparse", "", "send the embedding's gradient as rows, or whole with =false; "+
+		"default is what the model says").NoOptDefVal = "true"
 	set.IntVar(&c.FirstBucketBytes, "first-bucket-bytes", c.FirstBucketBytes,
-		"`bytes` at which the dense bucket is cut that is ready first; 0 is 1 MiB")
+		"`BYTES`: size of the dense bucket that is ready first; 0 is 1 MiB")
 	set.IntVar(&c.BucketBytes, "bucket-bytes", c.BucketBytes,
-		"`bytes` at which the other dense buckets are cut; 0 is 25 MiB")
-	set.Float64Var(&c.LR, "lr", c.LR, "learning `rate` of SGD")
+		"`BYTES`: size of the other dense buckets; 0 is 25 MiB")
+	set.Float64Var(&c.LR, "lr", c.LR, "`RATE`: learning rate of SGD")
 	set.StringVar(&c.Mean, "mean", c.Mean, harness.MeanUsage)
 	set.Var((*seconds)(&c.Timeout), "rpc-timeout",
-		"`seconds` that a member may be silent or out of reach before the run ends")
+		"`SECONDS`: a member that is silent for this long ends the run")
 	set.StringVar(&c.Criterion, "criterion", c.Criterion,
-		"loss, a `name`: cel, or nll, which leaves out the second softmax")
+		"`NAME`: loss: cel, or nll, which leaves out the second softmax")
 	set.StringVar(&c.Preprocess, "preprocess", c.Preprocess,
-		"what is done to the data first, a `name`: preprocess_dummy_data or sort_ids")
+		"`NAME`: preprocessing of the data: preprocess_dummy_data or sort_ids")
 	set.StringVar(&c.IterationStep, "iteration-step", c.IterationStep,
-		"a step, by `name`: basic_iteration_step, or sequential_iteration_step, which sends nothing before the backward "+
-			"pass is over")
-	set.StringVar(&c.Device, "backend", c.Device, "arithmetic of the trainers: `name` is cpu or cuda")
-	set.StringVar(&c.ServerDevice, "server-backend", c.ServerDevice, "arithmetic of the servers: `name` is cpu or cuda")
-	set.StringVar(&c.CSV, "csv", c.CSV, "save the tables of metrics into this `folder`")
-	set.StringVar(&c.Trace, "trace", c.Trace, "save a timeline for chrome://tracing or Perfetto in this `file`")
+		"`NAME`: basic_iteration_step, or sequential_iteration_step, which sends after the backward pass")
+	set.StringVar(&c.Device, "backend", c.Device, "`NAME`: arithmetic of the trainers: cpu or cuda")
+	set.StringVar(&c.ServerDevice, "server-backend", c.ServerDevice,
+		"`NAME`: arithmetic of the servers: cpu or cuda")
+	set.StringVar(&c.CSV, "csv", c.CSV, "`DIR`: write the tables of metrics to this folder")
+	set.StringVar(&c.Trace, "trace", c.Trace,
+		"`PATH`: write a timeline for chrome://tracing or Perfetto to this file")
 	c.Flags.AddTo(set)
 }
 

@@ -21,8 +21,8 @@ func DefaultDevice() Device { return Device{Device: DeviceCPU} }
 
 // AddTo gives a command the flags.
 func (d *Device) AddTo(set *pflag.FlagSet) {
-	set.IntVar(&d.GPUs, "gpus", d.GPUs, "`number` of GPUs that the model is computed on; 0 alone so far")
-	set.StringVar(&d.Device, "device", d.Device, "`device` that the model is computed on; cpu alone so far")
+	set.IntVar(&d.GPUs, "gpus", d.GPUs, "`N`: GPUs that compute the model; only 0 is supported")
+	set.StringVar(&d.Device, "device", d.Device, "`NAME`: device that computes the model; only cpu is supported")
 }
 
 // noGPUPath is why a model cannot be computed on a GPU.

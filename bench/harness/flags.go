@@ -39,22 +39,20 @@ func DefaultFlags(system string) Flags { return Flags{Job: system, Seed: 1, Runs
 
 // AddTo gives a command these flags, with what is in f as their defaults.
 func (f *Flags) AddTo(set *pflag.FlagSet) {
-	set.Uint64Var(&f.Seed, "seed", f.Seed, "`number` that initial values and data follow from")
-	set.IntVar(&f.Runs, "runs", f.Runs, "`number` of runs; figures are medians over them")
+	set.Uint64Var(&f.Seed, "seed", f.Seed, "`SEED`: determines initial values and data")
+	set.IntVar(&f.Runs, "runs", f.Runs, "`N`: runs; figures are medians over them")
 	f.Way.AddServer(set, f.Way.Server)
-	set.Lookup("server").Usage = "`address` of a running ps, or of the NATS server where several find each other: no " +
-		"server is started, and the trainers join the job there"
+	set.Lookup("server").Usage = "`URL`: join a job at this ps, or at the NATS server that several ps share; starts no server"
 	f.Way.AddData(set)
-	set.IntVar(&f.Here, "here", f.Here, "`number` of the job's trainers that run on this host, with --server; 0 is all")
+	set.IntVar(&f.Here, "here", f.Here, "`N`: trainers of the job on this host, with --server; 0 is all")
 	set.StringSliceVar(&f.Hosts, "hosts", f.Hosts,
-		"run nothing, and print the commands for each of these `hosts`, as in a,b,c: the names by which they reach each "+
-			"other, HOST or HOST:PORT of its ps")
-	set.StringVar(&f.Job, "job", f.Job, "`name` of the job")
+		"`LIST`: print the commands for these hosts (HOST or HOST:PORT of each ps) and exit")
+	set.StringVar(&f.Job, "job", f.Job, "`NAME`: name of the job")
 	set.BoolVar(&f.InProcess, "in-process", f.InProcess,
 		"run servers and trainers as goroutines of this process, for debugging")
 	set.BoolVar(&f.JSON, "json", f.JSON, "print one line of JSON and nothing else")
 	set.StringVar(&f.Profile, "profile", f.Profile,
-		"write profiles of each process into this `folder`: of its processor time, and of what it allocates")
+		"`DIR`: write CPU and allocation profiles of each process to this folder")
 	_ = set.MarkHidden("profile") // it exists
 }
 

@@ -7,8 +7,7 @@ const (
 )
 
 // MeanUsage is what a command says of its flag --mean.
-const MeanUsage = "what a mean weighs alike, a `name`: samples, or lanes, as DDP weighs trainers; they differ where " +
-	"trainers' batches differ in size"
+const MeanUsage = "`NAME`: a mean gives equal weight to: samples, or lanes (as DDP to trainers)"
 
 // LaneScale is what a lane's gradient, the sum over its samples, is multiplied by so that the mean over the samples of
 // all lanes becomes MeanLanes: with sizes the samples of each lane, and L lanes that have any,

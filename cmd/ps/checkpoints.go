@@ -22,8 +22,8 @@ func checkpointsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "checkpoints",
 		Short: "List, verify, export and prune the checkpoints in a folder",
-		Long: `List, verify, export and prune the checkpoints in a folder, also while ps has it open. No ps is asked: DIR is the folder of
-files.`,
+		Long: `List, verify, export and prune the checkpoints in the folder DIR. The commands read the files themselves and can run while
+a ps uses the folder.`,
 		Example: `  ./bin/ps checkpoints list checkpoints
   ./bin/ps checkpoints verify checkpoints packages
   ./bin/ps checkpoints export checkpoints packages model.safetensors
@@ -152,12 +152,13 @@ func listCheckpointsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list DIR [JOB]",
 		Short: "List checkpoints, newest first",
-		Long: `List the checkpoints of a job, or of all, newest first. durable are those that are complete: their manifest is well and all parts are
-there in their sizes, also of those that they go on from. An increment has what was touched since its BASE, a version of the same run.
-verify reads the rest.`,
+		Long: `List the checkpoints of a job or of all jobs, newest first.
+
+A checkpoint is durable if its manifest is valid and all its parts, and those of the checkpoints that it builds on, exist in
+full size. verify also reads their contents. An increment holds the changes since its BASE, a version of the same run.`,
 		Args: arguments(1, 2, "checkpoints list DIR packages"),
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print exactly one line of JSON, a list")
+	c.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		all, err := eachCheckpoint(args, func(job schema.JobName, f checkpoint.Found) shownCheckpoint {
 			return showing(job, f, f.Err, stateDurable)
@@ -174,14 +175,14 @@ func verifyCheckpointsCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "verify DIR [JOB]",
-		Short: "Read all of every complete checkpoint, and compare it with its checksums",
-		Long: `Read all of every complete checkpoint of a job, or of all jobs, and compare it with its checksums. An increment is whole where all that
-it goes on from is.
+		Short: "Check every complete checkpoint against its checksums",
+		Long: `Read every complete checkpoint of a job or of all jobs and check it against its checksums. An increment is valid only if
+the checkpoints that it builds on are valid.
 
-The exit status is 1 where one is damaged, or cannot be judged.`,
+The exit status is 1 if a checkpoint is damaged or cannot be checked.`,
 		Args: arguments(1, 2, "checkpoints verify DIR packages"),
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print exactly one line of JSON, a list")
+	c.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		verifier := checkpoint.NewVerifier(c.Context(), args[0])
 		all, err := eachCheckpoint(args, func(job schema.JobName, f checkpoint.Found) shownCheckpoint {
@@ -211,12 +212,13 @@ func exportCheckpointCommand() *cobra.Command {
 	var id string
 	c := &cobra.Command{
 		Use:   "export DIR JOB FILE",
-		Short: "Write the model of a checkpoint to one file, as a trainer saves it",
-		Long: `Write the model of a checkpoint to one safetensors file, as a trainer's --save does at that version: the newest that is whole, or the one
-that --id names, with what it goes on from. It is verified first.`,
+		Short: "Write the model of a checkpoint to a safetensors file",
+		Long: `Write the model of a checkpoint to one safetensors file, the same file that a trainer's --save writes at that version. The
+checkpoint is the newest complete one or that of --id. It is verified first.`,
 		Args: arguments(3, 3, "checkpoints export DIR packages model.safetensors"),
 	}
-	c.Flags().StringVar(&id, "id", "", "`id` of the checkpoint, as list prints it; empty is the newest that is whole")
+	c.Flags().StringVar(&id, "id", "",
+		"`ID`: checkpoint to export, as list prints it; empty is the newest complete one")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		dir, path := args[0], args[2]
 		jobs, err := jobsOf(dir, args[1:2])
@@ -273,12 +275,12 @@ func pruneCheckpointsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "prune DIR JOB",
 		Short: "Remove old checkpoints of a job",
-		Long: `Remove the checkpoints of a job but for the newest that are complete, as many as --keep says, and those that are newer than the newest
-complete one, which may be on their way. What a checkpoint that stays goes on from stays, too. Where all of them go on from one full
-checkpoint, the newest that goes on from another stays besides.`,
+		Long: `Remove old checkpoints of a job. These stay: the newest --keep complete ones, newer ones that may still be in progress, and
+every checkpoint that one of these builds on. If all of them build on one full checkpoint, the newest that builds on another
+full checkpoint stays too.`,
 		Args: arguments(2, 2, "checkpoints prune DIR packages --keep 3"),
 	}
-	c.Flags().IntVar(&keep, "keep", 0, "`number` of complete checkpoints that stay, at least 2")
+	c.Flags().IntVar(&keep, "keep", 0, "`N`: complete checkpoints to keep, at least 2")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if keep < checkpoint.KeepMin {
 			return fmt.Errorf("--keep %d: want how many stay, at least %d", keep, checkpoint.KeepMin)

@@ -57,28 +57,28 @@ func command() *cobra.Command {
 	f.server.Shards = shardsDefault
 	c := &cobra.Command{
 		Use:   "ps",
-		Short: "Serve parameters: an embedded NATS server and the shards of any number of jobs",
-		Long: `Serve parameters: an embedded NATS server and the shards of any number of jobs.
+		Short: "Run a parameter server with an embedded NATS server",
+		Long: `Run a parameter server with an embedded NATS server. It holds shards of any number of jobs.
 
-With no argument it is a working server on this machine. Jobs need not be announced: the first trainer of a job
-registers it, and when the last one has left, its name is free and its memory returned.
+Without arguments it serves this machine. The first trainer of a job registers the job; when the last trainer has left,
+the name is free and the memory is returned.
 
-GPUs are watched where there is an NVIDIA driver. One that breaks stays unhealthy until it is acknowledged: ./bin/ps gpu-ack
-does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond the end of the process (--gpu-state).`,
-		Example: `  ./bin/ps                                             127.0.0.1:4222, two shards; the page at 127.0.0.1:8080
-  ./bin/ps --listen 127.0.0.1:0 --port-file url        any free port; the address is written to the file
-  ./bin/ps --listen 0.0.0.0:4222 --token-file secret   for other machines, who must know the token
+If there is an NVIDIA driver, ps watches the GPUs. A GPU with a fault stays unhealthy until you acknowledge the fault, with
+./bin/ps gpu-ack for one GPU or SIGUSR1 for all. Faults are remembered after the process ends (--gpu-state).`,
+		Example: `  ./bin/ps                                             127.0.0.1:4222, two shards, page at 127.0.0.1:8080
+  ./bin/ps --listen 127.0.0.1:0 --port-file url        a free port; the address is written to the file
+  ./bin/ps --listen 0.0.0.0:4222 --token-file secret   serve other machines that know the token
   ./bin/ps --listen 0.0.0.0:4222 --token-file secret --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem
-                                                       gradients over TLS, from who has a certificate of that authority
+                                                       mutual TLS: clients need a certificate of that CA
   ./bin/ps --http 0.0.0.0:8080 --http-token-file secret --http-tls-cert cert.pem --http-tls-key key.pem
-                                                       the page for other machines; it is at 127.0.0.1:8080 otherwise
-  ./bin/ps --config ps.yaml --shards 4                 settings from a file; flags win over it
+                                                       serve the page to other machines
+  ./bin/ps --config ps.yaml --shards 4                 settings from a file; flags override it
   ./bin/ps --listen 0.0.0.0:4222 --token-file secret --nats nats://10.0.0.1:4222
-                                                       one of several: they find each other at that NATS server, or ps
-  ./bin/ps --listen 0.0.0.0:4222 --token-file secret --replicas 1 --peer nats://10.0.0.1:4222
-                                                       goes on with the jobs of the ps there when that is lost
+                                                       one of several ps that share jobs
   ./bin/ps --listen 0.0.0.0:4222 --token-file secret --nats nats://10.0.0.1:4222 --replicas 1
-                                                       one of several that keep replicas of each other's shards`,
+                                                       the same, with a replica of each shard on another ps
+  ./bin/ps --listen 0.0.0.0:4222 --token-file secret --replicas 1 --peer nats://10.0.0.1:4222
+                                                       one of a pair: each continues the other's jobs`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArguments,
@@ -138,56 +138,56 @@ func (f *flags) add(c *cobra.Command) {
 	s, set := &f.server, c.Flags()
 	set.SortFlags = false
 	set.StringVar(&f.listen, "listen", net.JoinHostPort(s.Host, strconv.Itoa(s.Port)),
-		"`host:port` to listen at; port 0 is any free one")
-	set.IntVar(&s.Shards, "shards", s.Shards, "`number` of shards that each job is cut into")
+		"`HOST:PORT`: address to listen on; port 0 picks a free port")
+	set.IntVar(&s.Shards, "shards", s.Shards, "`N`: shards of each job")
 	set.DurationVar(&s.Deadline, "deadline", s.Deadline,
-		"`time` after which a silent trainer is lost, and a slow one whose lanes others can compute")
+		"`TIME`: a trainer that is silent for this long is lost; a slow one loses its lanes")
 	set.DurationVar(&s.StallTimeout, "stall-timeout", s.StallTimeout,
-		"`time` that a live trainer may keep a batch waiting when its loss would end or rewind the job")
+		"`TIME`: longest wait for a live trainer whose loss would end or restart the job")
 	set.DurationVar(&s.StartTimeout, "start-timeout", s.StartTimeout,
-		"longest wait of a job for missing trainers while no new one joins; then it ends")
+		"`TIME`: a job ends if it misses trainers and none has joined for this long")
 	set.StringVar(&f.tokenFile, "token-file", "",
-		"`file` whose first line, 16 characters at least, every connection must show")
+		"`PATH`: file whose first line is the token that every connection must present")
 	set.BoolVar(&s.Insecure, "insecure", false,
-		"listen beyond this machine without a token: any client of the port may do anything")
-	f.tls.Add(set, "ps shows to trainers, and to --nats; with it all connections are TLS",
-		"trainers and other ps, who must then show a certificate of theirs, and for --nats and --peer")
-	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
+		"allow --listen beyond loopback without a token: any client may do anything")
+	f.tls.Add(set, "certificate (PEM) of this ps; enables TLS on all connections; read again when it changes",
+		"CA bundle (PEM) for client certificates, --nats and --peer; enables mutual TLS")
+	set.StringVar(&f.portFile, "port-file", "", "`PATH`: write the address to this file when the server is ready")
 	set.StringVar(&s.NATS, "nats", "",
-		"`address` of a NATS server or cluster with JetStream, or of another ps, where several ps find each other")
+		"`URL`: NATS server or cluster with JetStream, or another ps, that connects several ps")
 	set.StringVar(&f.controlTokenFile, "control-token-file", "",
-		"`file` whose first line other ps must show that use this one as control server, and this one shows at --nats")
+		"`PATH`: file with the token for control connections between ps (first line)")
 	set.StringVar(&s.NATSCredsFile, "nats-creds", "",
-		"`file` with credentials for --nats; user:password@ in its address do as well, in a file for --config")
+		"`PATH`: NATS credentials file for --nats")
 	set.StringVar(&f.natsCA, "nats-ca", "",
-		"`file` with the certificates that vouch for --nats, where neither --tls-ca nor the system's do")
+		"`PATH`: CA bundle (PEM) for --nats; default is --tls-ca, then the system's")
 	set.StringVar(&s.Advertise, "advertise", "",
-		"`host:port` at which trainers find this ps, where --listen does not say it")
+		"`HOST:PORT`: address at which trainers reach this ps; default is that of --listen")
 	set.IntVar(&s.Replicas, "replicas", 0,
-		"`number` of copies of each shard on other ps, 0 or 1, with --nats or --peer: jobs survive the loss of a ps")
+		"`N`: copies of each shard on other ps, 0 or 1; 1 needs --nats or --peer")
 	set.StringVar(&s.Peer, "peer", "",
-		"`address` of the one other ps whose jobs this one continues when it is lost, with --replicas 1")
-	set.StringVar(&s.ID, "id", "", "`name` of this ps among several; empty is that of the machine, and the port")
-	set.StringVar(&s.Backend, "backend", s.Backend, "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
+		"`URL`: the other ps of a pair; each continues the other's jobs; needs --replicas 1")
+	set.StringVar(&s.ID, "id", "", "`NAME`: name of this ps among several; empty is host name and port")
+	set.StringVar(&s.Backend, "backend", s.Backend, "`NAME`: what computes: "+strings.Join(cuda.Names(), ", "))
 	set.StringVar(&s.ISA, "isa", "",
-		"instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
+		"`NAME`: instruction set of the cpu backend: baseline, avx2 or avx512; empty is the best")
 	set.IntVar(&s.Threads, "threads", 1,
-		"`number` of threads that one call of the cpu backend may use; results do not depend on it")
+		"`N`: threads of one call of the cpu backend; results do not depend on it")
 	kernelflag.Add(set)
 	f.verify.Add(set)
 	set.Int64Var(&f.memoryMiB, "memory-mib", 0,
-		"`MiB` that all jobs may hold; 0 is three quarters of the machine's memory, or of the control group's")
+		"`MIB`: memory that all jobs may use; 0 is 3/4 of the memory of the machine or control group")
 	set.Int64Var(&f.stagedMiB, "staged-mib", s.StagedBytesMax>>20,
-		"`MiB` that gradients of open rounds may hold, for each job and shard")
+		"`MIB`: memory for gradients of open rounds, for each job and shard")
 	set.Int64Var(&f.pendingMiB, "pending-mib", s.PendingBytesMax>>20,
-		"`MiB` that may wait in the NATS server for one reader; the windows of all trainers fill at most half")
-	set.IntVar(&s.JobsMax, "jobs-max", s.JobsMax, "`number` of jobs at once")
+		"`MIB`: memory for messages that wait for one client; windows fill at most half of it")
+	set.IntVar(&s.JobsMax, "jobs-max", s.JobsMax, "`N`: most jobs at the same time")
 	set.StringVar(&s.Checkpoints.Dir, "checkpoint-dir", "",
-		"`folder` that versions of jobs are written to, which all ps of a job share; empty: nothing is durable")
+		"`DIR`: folder for checkpoints, shared by all ps of a job; empty writes none")
 	set.StringVar(&f.checkpointEvery, "checkpoint-every", "10s",
-		"`interval` between two versions that are written: a time, as 10s, or a number of batches, as 500")
+		"`INTERVAL`: between two checkpoints: a time (10s) or a number of batches (500)")
 	set.IntVar(&s.Checkpoints.Keep, "checkpoint-keep", checkpoint.KeepMin,
-		"`number` of checkpoints of a job that stay, two at least; older ones are removed")
+		"`N`: checkpoints kept of each job, at least 2; older ones are removed")
 	f.page.add(c)
 	f.gpu.Add(set)
 	f.log.Add(set)

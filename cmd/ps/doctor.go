@@ -47,12 +47,11 @@ func doctorCommand() *cobra.Command {
 	var d doctoring
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look for what would slow jobs down, stop them or lose something, on this machine and around it",
-		Long: `Look for what would slow jobs down, stop them or lose something: versions, kernels, GPUs and their driver, limits, memory,
-ports, clock, disks, a ps that runs, and a NATS server that ps would meet at. Each line says what was found and, where that
-is not as it should be, what would be right. Nothing is changed.
+		Short: "Check this machine and the servers around it for problems",
+		Long: `Check versions, kernels, GPUs and their driver, limits, memory, ports, clock, disks, a running ps, and the NATS server of
+--nats. Each line says what was found and, if something is wrong, what would be right. Nothing is changed.
 
-The exit status is that of the worst line: 0, 1 after a warning, 2 where something does not work, 3 where the question was wrong.`,
+The exit status is 0 if all is well, 1 after a warning, 2 if something does not work, 3 if the command line is wrong.`,
 		Example: `  ./bin/ps doctor
   ./bin/ps doctor --nats nats://10.0.0.1:4222 --nats-monitor http://10.0.0.1:8222
   ./bin/ps doctor --dir /models --dir /runs --json`,
@@ -60,21 +59,23 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 	}
 	d.add(c)
 	set := c.Flags()
-	set.StringVar(&d.listen, "listen", "127.0.0.1:4222", "`host:port` that a ps is to listen at")
-	set.StringVar(&d.page, "http", httpDefault, "`host:port` of its page")
-	set.StringVar(&d.nats, "nats", "", "`address` of a NATS server or cluster where several ps are to meet")
-	set.StringVar(&d.creds, "nats-creds", "", "`file` with credentials for --nats")
+	set.StringVar(&d.listen, "listen", "127.0.0.1:4222", "`HOST:PORT`: address that ps will listen on")
+	set.StringVar(&d.page, "http", httpDefault, "`HOST:PORT`: address of its page")
+	set.StringVar(&d.nats, "nats", "", "`URL`: NATS server or cluster for several ps")
+	set.StringVar(&d.creds, "nats-creds", "", "`PATH`: NATS credentials file for --nats")
 	set.StringVar(&d.controlToken, "control-token-file", "",
-		"`file` whose first line is shown at --nats, where that is another ps; empty is none")
-	d.tls.Add(set, "ps shows to --nats, where that asks for one", "--nats; empty is the system's")
-	set.StringVar(&d.monitor, "nats-monitor", "", "`URL` of its monitoring (nats-server -m): http://host:8222")
-	set.StringArrayVar(&d.dirs, "dir", []string{"."}, "`folder` that models or curves are written to; may be repeated")
+		"`PATH`: file with the token for --nats (first line) if that is a ps; empty is none")
+	d.tls.Add(set, "certificate (PEM) for --nats, if it asks for one", "CA bundle (PEM) for --nats; empty is the system's")
+	set.StringVar(&d.monitor, "nats-monitor", "",
+		"`URL`: monitoring address of --nats (nats-server -m), for example http://host:8222")
+	set.StringArrayVar(&d.dirs, "dir", []string{"."},
+		"`DIR`: folder that models or curves are written to; repeatable")
 	set.StringVar(&d.gpu, "gpu", string(gpu.Auto),
-		"`mode`: auto asks the driver, by a process of its own, off does not")
+		"`MODE`: auto asks the driver in a process of its own; off does not")
 	kernelflag.Add(set)
 	gpu.AddKept(set, &d.kept)
-	set.BoolVar(&d.asJSON, "json", false, "print the findings as exactly one line of JSON")
-	set.StringVar(&d.library, "gpu-library", "", "`path` of the driver's library; empty is the system's")
+	set.BoolVar(&d.asJSON, "json", false, "print the findings as one line of JSON")
+	set.StringVar(&d.library, "gpu-library", "", "`PATH`: the driver's library; empty is the system's")
 	_ = set.MarkHidden("gpu-library")
 	config.AddFileFlag(set)
 	config.Addresses(set, "nats")

@@ -26,11 +26,11 @@ func drainCommand() *cobra.Command {
 	var d draining
 	c := &cobra.Command{
 		Use:   "drain [ID]",
-		Short: "End a running ps without losing anything, and wait for that",
-		Long: `End a running ps without losing anything, and wait for that: jobs are handed over to the ps that stands by, or have a last version
-made durable where it has a --checkpoint-dir. Of several that stand by for each other the others go on. It is what Ctrl-C and SIGTERM do, from anywhere.
+		Short: "Stop a running ps without losing a batch",
+		Long: `Stop a running ps without losing a batch, and wait until it has answered. A ps with --replicas 1 hands its jobs to the ps
+that holds the replicas; a ps with --checkpoint-dir writes a last checkpoint of each job. Ctrl-C and SIGTERM do the same.
 
-Without ID it is the ps that --server is part of. Of several that share a NATS server, ID is one that ./bin/ps status shows.`,
+Without ID, the ps at --server stops. If several ps share a NATS server, give the ID that ./bin/ps status shows.`,
 		Example: `  ./bin/ps drain
   ./bin/ps drain --server nats://10.0.0.1:4222 --token-file secret
   ./bin/ps drain box-4223 --server nats://10.0.0.9:4222`,
@@ -45,7 +45,7 @@ Without ID it is the ps that --server is part of. Of several that share a NATS s
 	set.SortFlags = false
 	d.way.AddServer(set, "nats://127.0.0.1:4222")
 	set.DurationVar(&d.within, "timeout", 10*time.Second,
-		"`time` that the ps may take to answer; it ends some seconds later")
+		"`TIME`: longest wait for the answer of the ps")
 	d.log.Add(set)
 	config.AddFileFlag(set)
 	c.RunE = func(c *cobra.Command, args []string) error {

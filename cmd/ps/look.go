@@ -28,11 +28,11 @@ type looking struct {
 func (l *looking) add(c *cobra.Command) {
 	set := c.Flags()
 	set.SortFlags = false
-	set.StringVar(&l.ps, "ps", terminal.URLDefault, "`URL` of the ps's page, which it names when it starts")
-	set.StringVar(&l.tokenFile, "http-token-file", "", "`file` whose first line is the page's token, where it wants one")
+	set.StringVar(&l.ps, "ps", terminal.URLDefault, "`URL`: page of the ps")
+	set.StringVar(&l.tokenFile, "http-token-file", "", "`PATH`: file with the page's token (first line)")
 	set.StringVar(&l.ca, "http-ca", "",
-		"`file` with the certificates that vouch for an https:// page, where the system's do not")
-	set.DurationVar(&l.timeout, "timeout", 5*time.Second, "`time` that the ps may take to answer")
+		"`PATH`: CA bundle (PEM) for an https:// page; default is the system's")
+	set.DurationVar(&l.timeout, "timeout", 5*time.Second, "`TIME`: longest wait for the answer of the ps")
 }
 
 func (l *looking) client() (*terminal.Client, error) {
@@ -95,11 +95,11 @@ func statusCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Say how a running ps and its jobs are",
-		Long: `Say how a running ps and its jobs are, on one screen.
+		Short: "Show the state of a running ps and its jobs",
+		Long: `Show the state of a running ps and its jobs on one screen.
 
-The exit status is 0 where all is well or nothing happens, 1 after a warning, 2 where something does not work or results
-may be wrong, and 3 where no ps answers or the question was wrong.`,
+The exit status is 0 if all is well, 1 after a warning, 2 if something does not work or results may be wrong, and 3 if no ps
+answers or the command line is wrong.`,
 		Example: `  ./bin/ps status
   ./bin/ps status --ps https://host:8080 --http-token-file secret --http-ca ca.pem
   ./bin/ps status --json | jq .why.text`,
@@ -107,7 +107,7 @@ may be wrong, and 3 where no ps answers or the question was wrong.`,
 	}
 	l.add(c)
 	c.Flags().BoolVar(&asJSON, "json", false,
-		"print the status as exactly one line of JSON, as GET /api/v1/status gives it")
+		"print one line of JSON, as GET /api/v1/status does")
 	flagsWrongly(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return exitOf(l.status(c.Context(), c, asJSON))

@@ -31,21 +31,22 @@ type pageFlags struct {
 func (f *pageFlags) add(c *cobra.Command) {
 	set := c.Flags()
 	set.StringVar(&f.listen, "http", httpDefault,
-		"`host:port` of the page, the API and the metrics, off for none; port 0 is any free one")
-	set.StringVar(&f.hosts, "http-host", "", "`names`, with commas between, by which clients may address the page, besides "+
-		"its address: those of a proxy, for example; the first is shown to them")
+		"`HOST:PORT`: address of page, API and metrics; off for none, port 0 picks a free port")
+	set.StringVar(&f.hosts, "http-host", "",
+		"`NAMES`: further host names of the page, separated by commas, for example a proxy's")
 	set.StringVar(&f.tokenFile, "http-token-file", "",
-		"`file` whose first line is the page's token, given at /login or as a bearer token")
+		"`PATH`: file with the page's token (first line), for /login or as a bearer token")
 	set.StringVar(&f.metricsTokenFile, "metrics-token-file", "",
-		"`file` whose first line opens /metrics, as a bearer token and by any host name, and nothing else")
-	set.StringVar(&f.certFile, "http-tls-cert", "", "`file` with the certificate of the page, in PEM")
-	set.StringVar(&f.keyFile, "http-tls-key", "", "`file` with the key of that certificate")
+		"`PATH`: file with a bearer token (first line) that opens /metrics alone")
+	set.StringVar(&f.certFile, "http-tls-cert", "", "`PATH`: certificate (PEM) of the page")
+	set.StringVar(&f.keyFile, "http-tls-key", "", "`PATH`: private key (PEM) of --http-tls-cert")
 	set.BoolVar(&f.insecure, "http-insecure", false,
-		"serve the page beyond this machine without token and TLS: any client of the port sees all jobs")
-	set.StringVar(&f.portFile, "http-port-file", "", "`file` to write the page's address to when the server is ready")
-	set.StringVar(&f.natsMonitor, "nats-monitor", "", "`host:port`, on this machine only, of the embedded NATS server's "+
-		"monitoring: 127.0.0.1:8222, for example")
-	set.StringVar(&f.pprof, "pprof", "", "`host:port` of Go's profiles, on this machine only: 127.0.0.1:6060, for example")
+		"allow --http beyond loopback without token and TLS: any client sees all jobs")
+	set.StringVar(&f.portFile, "http-port-file", "",
+		"`PATH`: write the page's address to this file when the server is ready")
+	set.StringVar(&f.natsMonitor, "nats-monitor", "",
+		"`HOST:PORT`: loopback address of the embedded NATS server's monitoring, for example 127.0.0.1:8222")
+	set.StringVar(&f.pprof, "pprof", "", "`HOST:PORT`: loopback address of Go's profiles, for example 127.0.0.1:6060")
 }
 
 // open begins to serve before the ps is ready: requests until then are answered with that it starts. machine is the

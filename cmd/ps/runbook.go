@@ -18,9 +18,9 @@ var link = regexp.MustCompile(`\[([^\]]+)\]\(#[^)]+\)`)
 func runbookCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "runbook [CODE]",
-		Short: "Say what to do about a problem that ps names, by its code",
-		Long: `Say what to do about a problem that ps names, by its code: what it means, what to look at, what to do. The same is at /runbooks
-of every ps. Without a code, all of them are listed.`,
+		Short: "Explain a problem code and what to do about it",
+		Long: `Explain a problem code that ps reports: what it means, what to check and what to do. The page of every ps has the same
+text at /runbooks. Without a code, the command lists all codes.`,
 		Example: `  ./bin/ps runbook
   ./bin/ps runbook trainer-silent`,
 		Args: cobra.MaximumNArgs(1),

@@ -31,8 +31,8 @@ func scaleCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "scale-lr JOB SCALE",
 		Short: "Change the learning rates of a running job",
-		Long: `Change the learning rates of a running job: from a batch on that the job's coordinator names, each is SCALE times what the manifest says.
-The change is recorded with the job. SCALE is absolute: 1 is the manifest's own rate again.`,
+		Long: `Multiply the learning rates of a running job by SCALE. The factor applies to the rates in the job's manifest, so 1 restores
+them. It takes effect at a batch that the job's coordinator chooses, and it is recorded with the job.`,
 		Example: `  ./bin/ps scale-lr packages 0.1
   ./bin/ps scale-lr packages 0.1 --from-batch 5000`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -45,9 +45,10 @@ The change is recorded with the job. SCALE is absolute: 1 is the manifest's own 
 	set := c.Flags()
 	set.SortFlags = false
 	s.way.AddServer(set, "nats://127.0.0.1:4222")
-	set.Uint64Var(&s.from, "from-batch", 0, "`batch` to begin with; 0 is the first that no trainer has begun")
-	set.DurationVar(&s.within, "timeout", 30*time.Second, "`time` that the trainers may take to agree")
-	set.BoolVar(&s.force, "force", false, "take a SCALE that is not 0 and not from 1e-6 to 1e6, too")
+	set.Uint64Var(&s.from, "from-batch", 0,
+		"`BATCH`: first batch with the new rates; 0 is the next that no trainer has begun")
+	set.DurationVar(&s.within, "timeout", 30*time.Second, "`TIME`: longest wait for the trainers' agreement")
+	set.BoolVar(&s.force, "force", false, "accept a SCALE outside 1e-6 to 1e6")
 	s.log.Add(set)
 	config.AddFileFlag(set)
 	c.RunE = func(c *cobra.Command, args []string) error {

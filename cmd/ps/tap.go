@@ -26,10 +26,10 @@ func tapCommand() *cobra.Command {
 	var t tapping
 	c := &cobra.Command{
 		Use:   "tap [JOB]",
-		Short: "Show the frames of a job as they pass, one line each",
-		Long: `Show the frames of a job, or of all, as they pass the NATS servers of its ps, one line each: when, from whom to whom, of which kind,
-batch and bucket, how large, and whether the checksum is right. A job that is watched runs as one that is not: what comes faster than
-it can be written is missed, and counted. Frames between trainers (--reduce trainers) pass their own servers, which --server may name.`,
+		Short: "Print the frames of a job as they are sent",
+		Long: `Print the frames of a job or of all jobs, one line per frame: time, sender, receiver, kind, batch, bucket, size, and whether
+the checksum is right. The job is not slowed down: frames that arrive faster than they can be printed are dropped and
+counted. Trainers that reduce among themselves (--reduce trainers) use their own servers; --server can name one of them.`,
 		Example: `  ./bin/ps tap
   ./bin/ps tap packages --kind dense --batch 12 --values 4
   ./bin/ps tap packages --from t0 --count 100 --json`,
@@ -38,15 +38,15 @@ it can be written is missed, and counted. Frames between trainers (--reduce trai
 	set := c.Flags()
 	set.SortFlags = false
 	t.way.AddServer(set, "nats://127.0.0.1:4222")
-	set.StringVar(&t.From, "from", "", "`member` that sends: t0, s1, coordinator, ...; empty is all")
-	set.StringVar(&t.To, "to", "", "`member` that is sent to, or all; empty is all of them")
+	set.StringVar(&t.From, "from", "", "`MEMBER`: sender: t0, s1, coordinator, ...; empty is all")
+	set.StringVar(&t.To, "to", "", "`MEMBER`: receiver: t0, s1, all, ...; empty is any")
 	set.StringVar(&t.Kind, "kind", "",
-		"`kind`: dense, sparse, mean, lookup, pool, rows, pull, ack, ctl, beat, module, reduce; empty is all")
-	set.StringVar(&t.batch, "batch", "", "`number` of a batch; empty is all, and what is of none")
-	set.StringVar(&t.bucket, "bucket", "", "`number` of a bucket; empty is all, and what is of none")
-	set.IntVar(&t.Values, "values", 0, "`number` of values of each frame to show, evenly over all of them")
-	set.IntVar(&t.Count, "count", 0, "`number` of frames to show; 0 is until it is interrupted")
-	set.BoolVar(&t.JSON, "json", false, "print one JSON object a line, and nothing else on standard output")
+		"`KIND`: dense, sparse, mean, lookup, pool, rows, pull, ack, ctl, beat, module or reduce; empty is all")
+	set.StringVar(&t.batch, "batch", "", "`N`: batch number; empty is any")
+	set.StringVar(&t.bucket, "bucket", "", "`N`: bucket number; empty is any")
+	set.IntVar(&t.Values, "values", 0, "`N`: values to show of each frame, at even distances")
+	set.IntVar(&t.Count, "count", 0, "`N`: frames to show; 0 runs until interrupted")
+	set.BoolVar(&t.JSON, "json", false, "print one JSON object per line")
 	t.log.Add(set)
 	config.AddFileFlag(set)
 	c.RunE = func(c *cobra.Command, args []string) error {

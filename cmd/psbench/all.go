@@ -16,10 +16,8 @@ import (
 func allCommand() *cobra.Command {
 	json, inProcess := false, false
 	c := &cobra.Command{
-		Use: "all",
-		Short: "The four reference systems, packages, fabric and kernels in small settings, one table; its " +
-			"status is 0 only " +
-			"where all of them worked",
+		Use:   "all",
+		Short: "Run every benchmark in a small setting and print one table",
 		Example: `  ./bin/psbench all
   ./bin/psbench all --json`,
 		Args: cobra.NoArgs,
@@ -33,7 +31,7 @@ func allCommand() *cobra.Command {
 	}
 	set := c.Flags()
 	set.BoolVar(&inProcess, "in-process", false,
-		"run servers and trainers of each of the four as goroutines of one process, for debugging")
+		"run servers and trainers as goroutines of one process, for debugging")
 	set.BoolVar(&json, "json", false, "print one line of JSON and nothing else")
 	return c
 }

@@ -10,7 +10,7 @@ func averageCommand() *cobra.Command {
 	settings := average.DefaultConfig()
 	c := &cobra.Command{
 		Use:   "average",
-		Short: "Averaging servers: trainers with replicas of a model, whose gradients are averaged in four ways",
+		Short: "Measure data-parallel trainers whose gradients servers or all-reduce average",
 		Example: `  ./bin/psbench average --sparse
   ./bin/psbench average --hook sparse-rpc --sparse --epochs 2 --csv tables
   ./bin/psbench average --hook allreduce --trace timeline.json      open it at ui.perfetto.dev
@@ -31,13 +31,13 @@ func diffCommand() *cobra.Command {
 	output := ""
 	c := &cobra.Command{
 		Use:     "diff A.csv B.csv",
-		Short:   "The difference of two tables of metrics, of psbench average or of the PyTorch program that it rebuilds",
+		Short:   "Compare two tables of metrics of psbench average or of the PyTorch program that it rebuilds",
 		Example: `  ./bin/psbench diff tables/trainer_all.csv before/trainer_all.csv --output diff.csv`,
 		Args:    cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			return average.DiffFiles(args[0], args[1], output, c.OutOrStdout())
 		},
 	}
-	c.Flags().StringVar(&output, "output", "", "save the difference in this `file` too")
+	c.Flags().StringVar(&output, "output", "", "`PATH`: write the difference to this file too")
 	return c
 }

@@ -21,7 +21,7 @@ func fabricCommand() *cobra.Command {
 	f := fabric{Config: exchange.DefaultConfig()}
 	c := &cobra.Command{
 		Use:   "fabric",
-		Short: "The exchange of gradients between processes, as a share of what one TCP connection carries in the same run",
+		Short: "Measure the exchange of gradients between processes as a share of one TCP connection",
 		Example: `  ./bin/psbench fabric
   ./bin/psbench fabric --trainers 2 --bytes 1048576 --json
   ./bin/psbench fabric --turns 1 --rounds 10000      is memory flat?`,
@@ -33,17 +33,18 @@ func fabricCommand() *cobra.Command {
 	}
 	set := c.Flags()
 	set.SortFlags = false
-	set.IntVar(&f.Trainers, "trainers", f.Trainers, "`number` of trainers of the fan-in; full rounds have two")
-	set.IntVar(&f.Shards, "shards", f.Shards, "`number` of shards")
-	set.IntVar(&f.Bytes, "bytes", f.Bytes, "`bytes` of float32 gradients that a trainer has in a batch")
-	set.IntVar(&f.ChunkBytes, "chunk", f.ChunkBytes, "`bytes` of values in one frame")
-	set.IntVar(&f.windowMiB, "window-mib", f.WindowBytes>>20, "`MiB` on the way from each trainer to each shard")
-	set.Float64Var(&f.Seconds, "seconds", f.Seconds, "`seconds` that each measure takes in each turn, about")
-	set.IntVar(&f.Rounds, "rounds", f.Rounds, "`number` of full rounds in each turn; 0 is as many as the seconds hold")
-	set.IntVar(&f.Turns, "turns", f.Turns, "`number` of turns; figures are medians over them")
+	set.IntVar(&f.Trainers, "trainers", f.Trainers, "`N`: trainers of the fan-in; full rounds have two")
+	set.IntVar(&f.Shards, "shards", f.Shards, "`N`: shards")
+	set.IntVar(&f.Bytes, "bytes", f.Bytes, "`BYTES`: float32 gradients of a trainer in a batch")
+	set.IntVar(&f.ChunkBytes, "chunk", f.ChunkBytes, "`BYTES`: values in one frame")
+	set.IntVar(&f.windowMiB, "window-mib", f.WindowBytes>>20, "`MIB`: window from each trainer to each shard")
+	set.Float64Var(&f.Seconds, "seconds", f.Seconds, "`SECONDS`: time of each measurement in each turn")
+	set.IntVar(&f.Rounds, "rounds", f.Rounds, "`N`: full rounds in each turn; 0 is as many as fit in --seconds")
+	set.IntVar(&f.Turns, "turns", f.Turns, "`N`: turns; figures are medians over them")
 	set.BoolVar(&f.json, "json", false, "print one line of JSON and nothing else")
-	set.StringVar(&f.Profile, "profile", "", "write profiles of each process of the first turn into this `folder`")
-	set.StringSliceVar(&f.Only, "only", nil, "take these measures only, a `list`; what is left out is zero in the result")
+	set.StringVar(&f.Profile, "profile", "",
+		"`DIR`: write profiles of each process of the first turn to this folder")
+	set.StringSliceVar(&f.Only, "only", nil, "`LIST`: measurements to take; the others are 0 in the result")
 	for _, name := range []string{"profile", "only"} {
 		_ = set.MarkHidden(name) // it exists
 	}

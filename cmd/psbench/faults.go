@@ -21,9 +21,8 @@ func faultsCommand() *cobra.Command {
 	c := faults.Config{}
 	asJSON, member := false, ""
 	command := &cobra.Command{
-		Use: "faults",
-		Short: "Kill trainers and ps of running jobs: pauses, batches computed again, and whether a bit of the weights " +
-			"differs",
+		Use:   "faults",
+		Short: "Kill trainers and ps of running jobs and check that the weights keep their bits",
 		Example: `  ./bin/psbench faults --kills 200
   ./bin/psbench faults --kills 20 --replicas 1 --only "ps killed"
   ./bin/psbench faults --kills 20 --replicas 1 --servers 3 --only "ps killed"
@@ -39,17 +38,18 @@ func faultsCommand() *cobra.Command {
 	}
 	set := command.Flags()
 	set.SortFlags = false
-	set.IntVar(&c.Kills, "kills", 20, "`number` of faults in all, at moments drawn by the seed")
-	set.IntVar(&c.Trainers, "trainers", 3, "`number` of trainers of each job")
-	set.IntVar(&c.Epochs, "epochs", 400, "`number` of epochs of each job, of 43 batches")
-	set.Uint64Var(&c.Seed, "seed", 1, "`number` that moments and victims follow from")
+	set.IntVar(&c.Kills, "kills", 20, "`N`: faults in all, at times drawn from the seed")
+	set.IntVar(&c.Trainers, "trainers", 3, "`N`: trainers of each job")
+	set.IntVar(&c.Epochs, "epochs", 400, "`N`: epochs of each job, of 43 batches each")
+	set.Uint64Var(&c.Seed, "seed", 1, "`SEED`: determines times and victims")
 	set.IntVar(&c.Replicas, "replicas", 0,
-		"`number` of copies of each shard, 0 or 1: on the other of two ps, or with --servers on one of the others")
-	set.IntVar(&c.Servers, "servers", 1, "`number` of ps that have shards of each job; several have a NATS server")
+		"`N`: copies of each shard, 0 or 1: on the other of two ps, or with --servers on one of the others")
+	set.IntVar(&c.Servers, "servers", 1, "`N`: ps that hold shards of each job; several use a NATS server")
 	set.BoolVar(&c.Hybrid, "hybrid", false,
-		"trainers add dense gradients up among themselves, tables are on shards, and all go back to what is durable")
-	set.StringSliceVar(&c.Only, "only", nil, "`kinds` of faults, of: "+strings.Join(faults.Kinds(), ", ")+"; none is all")
-	set.DurationVar(&c.Every, "every", time.Second, "`time` between two versions that become durable")
+		"trainers reduce dense gradients, shards hold tables; every loss restarts from a checkpoint")
+	set.StringSliceVar(&c.Only, "only", nil,
+		"`LIST`: kinds of faults, default all: "+strings.Join(faults.Kinds(), ", "))
+	set.DurationVar(&c.Every, "every", time.Second, "`TIME`: between two checkpoints")
 	set.BoolVar(&asJSON, "json", false, "print one line of JSON and nothing else")
 	set.StringVar(&member, "member", "", "what a trainer process of this command is told")
 	_ = set.MarkHidden("member") // it exists

@@ -25,7 +25,7 @@ func kernelsCommand() *cobra.Command {
 	k := kernels{}
 	c := &cobra.Command{
 		Use:   "kernels",
-		Short: "Each operation's time, its bytes by formula, and their rate as a share of this machine's streaming rate",
+		Short: "Measure every kernel as a share of this machine's memory bandwidth",
 		Example: `  ./bin/psbench kernels --threads 2
   ./bin/psbench kernels --ops bag_forward,coalesce --isa avx2 --json
   ./bin/psbench kernels --backend cuda`,
@@ -37,11 +37,13 @@ func kernelsCommand() *cobra.Command {
 	}
 	set := c.Flags()
 	set.SortFlags = false
-	set.StringVar(&k.backend, "backend", "auto", "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
-	set.IntVar(&k.threads, "threads", 1, "`number` of threads of one call on the CPU")
-	set.StringVar(&k.isa, "isa", "", "instruction `set` of the CPU: baseline, avx2 or avx512; empty is the best")
-	set.StringSliceVar(&k.ops, "ops", nil, "only these operations, a `list` of "+strings.Join(bench.Ops(), ", "))
-	set.BoolVar(&k.quick, "quick", false, "small sizes and short runs: shows that it works, its figures mean little")
+	set.StringVar(&k.backend, "backend", "auto", "`NAME`: what computes: "+strings.Join(cuda.Names(), ", "))
+	set.IntVar(&k.threads, "threads", 1, "`N`: threads of one call on the CPU")
+	set.StringVar(&k.isa, "isa", "",
+		"`NAME`: instruction set of the CPU: baseline, avx2 or avx512; empty is the best")
+	set.StringSliceVar(&k.ops, "ops", nil, "`LIST`: operations to measure, of "+strings.Join(bench.Ops(), ", "))
+	set.BoolVar(&k.quick, "quick", false,
+		"small sizes and short runs, to see that it works; the figures mean little")
 	set.BoolVar(&k.json, "json", false, "print one line of JSON and nothing else")
 	return c
 }

@@ -40,7 +40,7 @@ func packagesCommand() *cobra.Command {
 	p := comparison{}
 	c := &cobra.Command{
 		Use:   "packages",
-		Short: "The rate of the workload packages next to one PyTorch process, on the same data, in alternating runs",
+		Short: "Measure the workload packages next to one PyTorch process, in alternating runs",
 		Example: `  ./bin/psbench packages
   ./bin/psbench packages --runs 5 --trainers 1 --shards 1
   ./bin/psbench packages --local                   shards and trainers in one process
@@ -53,14 +53,15 @@ func packagesCommand() *cobra.Command {
 	}
 	set := c.Flags()
 	set.SortFlags = false
-	set.IntVar(&p.runs, "runs", 3, "`number` of runs of each")
-	set.IntVar(&p.epochs, "epochs", 4, "`number` of epochs of each run")
+	set.IntVar(&p.runs, "runs", 3, "`N`: runs of each side")
+	set.IntVar(&p.epochs, "epochs", 4, "`N`: epochs of each run")
 	set.BoolVar(&p.local, "local", false, "run shards and trainers in one process, without a server")
-	set.IntVar(&p.trainers, "trainers", 2, "`number` of trainers, each a process but with --local")
-	set.IntVar(&p.shards, "shards", 2, "`number` of shards")
-	set.IntVar(&p.lanes, "lanes", 0, "`number` of lanes; 0 is the trainer's default")
-	set.StringVar(&p.input, "input", "", "package index `file`; empty is this machine's own")
-	set.StringVar(&p.python, "python", "", "python `program` that has torch; empty looks for one, none leaves PyTorch out")
+	set.IntVar(&p.trainers, "trainers", 2, "`N`: trainers, each a process unless --local")
+	set.IntVar(&p.shards, "shards", 2, "`N`: shards")
+	set.IntVar(&p.lanes, "lanes", 0, "`N`: lanes; 0 is the trainer's default")
+	set.StringVar(&p.input, "input", "", "`PATH`: package index; empty is this machine's")
+	set.StringVar(&p.python, "python", "",
+		"`PROGRAM`: python3 that has torch; empty searches for one, none skips PyTorch")
 	set.BoolVar(&p.json, "json", false, "print one line of JSON and nothing else")
 	return c
 }

@@ -69,21 +69,21 @@ func (o *common) addServer(set *pflag.FlagSet) {
 	o.way.AddServer(set, serverDefault)
 	o.way.AddData(set)
 	set.DurationVar(&o.reconnectTimeout, "reconnect-timeout", 30*time.Second,
-		"longest outage of a connection to shards; then the session ends")
-	set.IntVar(&o.windowMiB, "window-mib", 0, "`MiB` of gradients on the way to each shard at most; 0 is what the server "+
-		"grants, 4 as a rule. With less, requests wait less behind them")
+		"`TIME`: longest outage of a connection to a shard before the session ends")
+	set.IntVar(&o.windowMiB, "window-mib", 0,
+		"`MIB`: most unacknowledged gradients for each shard; 0 is what the server grants (usually 4)")
 }
 
 // addPlace adds the flags of the job's name and size, and of the trainer's place in it.
 func (o *common) addPlace(set *pflag.FlagSet, s *settings.Shared) {
-	set.StringVar(&s.Job, "job", s.Job, "`name` of the job")
-	set.IntVar(&s.Trainers, "trainers", s.Trainers, "`number` of trainers that the job has")
-	set.IntVar(&s.Lanes, "lanes", s.Lanes, "`number` of lanes that each batch is cut into, on which the result depends, "+
-		"as it does not on the trainers; 0 is 8, or with more than 8 trainers the least power of two that gives each a lane")
-	set.StringVar(&o.id, "id", "", "member `id` to ask for, t0, t1, ...; empty is the next free one")
-	set.BoolVar(&o.resume, "resume", false, "begin with the newest durable version of the job, of a ps "+
-		"with --checkpoint-dir; all trainers do, or none")
-	set.BoolVar(&o.spawn, "spawn", false, "start all trainers of the job, as processes")
+	set.StringVar(&s.Job, "job", s.Job, "`NAME`: name of the job")
+	set.IntVar(&s.Trainers, "trainers", s.Trainers, "`N`: trainers of the job")
+	set.IntVar(&s.Lanes, "lanes", s.Lanes,
+		"`N`: lanes of a batch; results depend on it; 0 is 8, or more if there are more trainers")
+	set.StringVar(&o.id, "id", "", "`ID`: member id to ask for: t0, t1, ...; empty is the next free one")
+	set.BoolVar(&o.resume, "resume", false,
+		"start from the newest checkpoint of the job (ps with --checkpoint-dir); all trainers must say so")
+	set.BoolVar(&o.spawn, "spawn", false, "start all trainers of the job as child processes")
 	o.local.add(set)
 }
 
@@ -91,57 +91,55 @@ func (o *common) addPlace(set *pflag.FlagSet, s *settings.Shared) {
 // workload has tables besides its parameters.
 func (o *common) addTraining(set *pflag.FlagSet, s *settings.Shared, drawn, dense string) {
 	o.shared = s
-	set.Float64Var(&s.LR, "lr", s.LR, "learning `rate`, of the mean gradient over the samples of a batch; where it is "+
-		"not given, adam and adamw have 0.001, adagrad and rowwise_adagrad 0.01")
+	set.Float64Var(&s.LR, "lr", s.LR,
+		"`RATE`: learning rate; default 0.001 for adam and adamw, 0.01 for adagrad and rowwise_adagrad")
 	set.StringVar(&s.Optimizer, "optimizer", s.Optimizer,
-		"`kind` of optimizer: sgd (also where empty), adagrad, rowwise_adagrad, adam, adamw or ftrl, and behind a colon its "+
-			"hyperparameters, as adam:beta1=0.95,eps=1e-6 or sgd:nesterov")
-	set.StringVar(&s.Schedule, "schedule", s.Schedule, "`course` of the learning rate: constant, linear, cosine or "+
-		"steps, as cosine:warmup=100,total=2000,final=0.1 or steps:steps=500+800,gamma=0.1, in batches; empty is constant")
-	set.StringVar(&s.Clip, "clip", s.Clip, "`bound` of the mean gradient: value:MAX for each value, row:MAX for the norm "+
-		"of each row of tables, global:MAX for that of all (needs --apply mean); empty is none")
-	set.Float64Var(&s.Momentum, "momentum", s.Momentum, "`momentum` of SGD, from 0 to below 1")
-	set.Uint64Var(&s.Seed, "seed", s.Seed, "`number` that "+drawn+" follow from")
+		"`KIND[:OPTIONS]`: sgd, adagrad, rowwise_adagrad, adam, adamw or ftrl, e.g. adam:beta1=0.95; empty is sgd")
+	set.StringVar(&s.Schedule, "schedule", s.Schedule,
+		"`KIND[:OPTIONS]`: constant, linear, cosine or steps, e.g. cosine:warmup=100,total=2000; empty is constant")
+	set.StringVar(&s.Clip, "clip", s.Clip,
+		"`KIND:MAX`: value, row (norm of each table row) or global (norm of all; needs --apply mean); empty is none")
+	set.Float64Var(&s.Momentum, "momentum", s.Momentum, "`MOMENTUM`: momentum of SGD, 0 or more and below 1")
+	set.Uint64Var(&s.Seed, "seed", s.Seed, "`SEED`: determines "+drawn)
 	set.StringVar(&s.Reduce, "reduce", s.Reduce,
-		"`who` adds gradients up: shards, or trainers among themselves, who then keep everything (needs --apply mean)")
+		"`WHO`: shards sum gradients, or trainers among themselves (needs --apply mean); default is shards")
 	set.StringVar(&s.Apply, "apply", s.Apply,
-		"`who` owns the "+dense+"parameters and their optimizer: update is the shards, mean the trainers")
+		"`HOW`: update: shards own the "+dense+"parameters and optimizer; mean: trainers do")
 	set.StringVar(&s.Consistency, "consistency", schema.ConsistencySync,
-		"`mode`: sync waits for every batch, bounded lets trainers run ahead, async never waits, grouped updates "+
-			"dense parameters for every --group trainers; in the last two each trainer ends with the weights of its own moment")
+		"`MODE`: sync, bounded (see --staleness), async, or grouped (see --group)")
 	set.IntVar(&s.Staleness, "staleness", 0,
-		"batches that a trainer may be ahead of the slowest one, 1 to 16 in bounded, else 0")
+		"`N`: batches that a trainer may be ahead of the slowest one in bounded, 1 to 16")
 	set.IntVar(&s.Group, "group", 0,
-		"`number` of contributions that make one update in grouped, in their order of arrival; 0: one of each trainer")
+		"`N`: contributions that make one update in grouped; 0 is the number of trainers")
 	set.StringVar(&s.FailurePolicy, "failure-policy", s.FailurePolicy,
-		"`policy` for a lost trainer: fail, wait or recover; empty is recover where that changes no bit")
+		"`POLICY`: for a lost trainer: fail, wait or recover; empty is recover if that changes no bit")
 	set.StringVar(&s.OnNonfinite, "on-nonfinite", schema.NonfiniteFail,
-		"`what` becomes of a lane whose gradient is not finite: fail ends the job, skip leaves the lane out of its batch")
+		"`POLICY`: for a lane with a gradient that is not finite: fail ends the job, skip drops the lane")
 	set.StringVar(&s.Wire.Gradients, "wire", schema.GradientsFloat32,
-		"`type` in which gradients travel: float32, bfloat16 or float16")
+		"`DTYPE`: gradients on the wire: float32, bfloat16 or float16")
 	set.BoolVar(&s.Wire.ErrorFeedback, "error-feedback", false,
-		"add what rounding took from a "+dense+"gradient to the next batch's, with 16-bit types")
+		"add the rounding error of a "+dense+"gradient to the next batch's (16-bit --wire)")
 }
 
 // addOutput adds the flags of the arithmetic and of what is written.
 func (o *common) addOutput(set *pflag.FlagSet) {
-	set.StringVar(&o.backend, "backend", "auto", "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
+	set.StringVar(&o.backend, "backend", "auto", "`NAME`: what computes: "+strings.Join(cuda.Names(), ", "))
 	set.StringVar(&o.isa, "isa", "",
-		"instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
+		"`NAME`: instruction set of the cpu backend: baseline, avx2 or avx512; empty is the best")
 	set.IntVar(&o.threads, "threads", 1,
-		"`number` of threads that one call of the cpu backend may use; results do not depend on it")
+		"`N`: threads of one call of the cpu backend; results do not depend on it")
 	kernelflag.Add(set)
 	o.verify.Add(set)
 	o.gpu.Add(set)
 	set.BoolVar(&o.json, "json", false, "print one line of JSON and nothing else on standard output")
 	set.StringVar(&o.save, "save", "",
-		"safetensors `file` to write the trained model to; it takes the place of whatever file or link has that name")
-	set.Uint64Var(&o.saveEvery, "save-every", 0, "`batches` between two saves to --save while the job runs, with "+
-		"--reduce trainers; 0 saves at the end alone")
+		"`PATH`: write the trained model to this safetensors file, replacing an existing one")
+	set.Uint64Var(&o.saveEvery, "save-every", 0,
+		"`N`: batches between two saves to --save, with --reduce trainers; 0 saves at the end only")
 	set.StringVar(&o.load, "load", "",
-		"safetensors `file` with a model: to be asked with --predict, else its weights are those that the job begins with")
+		"`PATH`: safetensors model to start from, or to ask with --predict")
 	set.StringVar(&o.tensorboard, "tensorboard", "",
-		"`folder` to write curves for TensorBoard to, of each trainer in JOB-RUN/MEMBER below it")
+		"`DIR`: write TensorBoard curves to DIR/JOB-RUN/MEMBER")
 	o.logging.Add(set)
 	set.StringVar(&o.events, "events", "", "write events instead of text")
 	_ = set.MarkHidden("events") // of the protocol between --spawn and what it starts
@@ -218,7 +216,7 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 	}
 	c.Flags().SortFlags = false
 	config.Sectioned(c, []config.Section{
-		{Title: "The way to the server", First: "server"}, {Title: "The job, and the place in it", First: "job"},
+		{Title: "Connection", First: "server"}, {Title: "Job", First: "job"},
 		{Title: "Data and model", First: "input"},
 		{Title: "Learning", First: "lr"}, {Title: "Arithmetic", First: "backend"}, {Title: "GPUs", First: "gpu"},
 		{Title: "Results, log and settings", First: "json"},

@@ -32,12 +32,12 @@ type localFlags struct {
 }
 
 func (f *localFlags) add(set *pflag.FlagSet) {
-	set.BoolVar(&f.on, "local", false, "run the whole job in this process, shards and all trainers, without a server")
-	set.IntVar(&f.shards, "shards", 1, "`number` of shards, with --local")
+	set.BoolVar(&f.on, "local", false, "run the whole job in this process, without a server")
+	set.IntVar(&f.shards, "shards", 1, "`N`: shards, with --local")
 	set.Int64Var(&f.memoryMiB, "memory-mib", 0,
-		"`MiB` that the job may hold on its shards, with --local; 0 is three quarters of the machine's memory")
+		"`MIB`: memory that the job's shards may use, with --local; 0 is 3/4 of the machine's")
 	set.StringVar(&f.http, "http", "",
-		"`host:port` of a page that shows the job, with --local; port 0 is any free one, empty is none")
+		"`HOST:PORT`: address of a page for the job, with --local; port 0 picks a free port, empty is none")
 }
 
 // check refuses values that are out of range.

@@ -25,7 +25,7 @@ func main() {
 func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "trainer WORKLOAD",
-		Short:         "Run a workload as one trainer of a job, or as all of them",
+		Short:         "Run a workload as one trainer or as all trainers of a job",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Example: `  ./bin/ps                                            the server, in another terminal

@@ -40,12 +40,12 @@ func mnistCommand() *cobra.Command {
 	o := mnistOptions{settings: mnist.Defaults()}
 	c := &cobra.Command{
 		Use:   "mnist",
-		Short: "Recognise digits, or clothes, in small images",
-		Long: `Recognise digits, or clothes, in small images, by a convolutional model of 1,199,882 parameters.
+		Short: "Classify small images (MNIST or Fashion-MNIST)",
+		Long: `Classify small images with a convolutional model of 1,199,882 parameters.
 
-Joins a job as its next trainer, trains, and says how it went. Parameters are pulled from the shards; the model is computed
-here, by the dense library that --library names. The first trainer of a job registers it; the others must want the same
-settings and have the same data and library. "make data" fetches the images; --input synthetic needs none.`,
+The command joins a job as its next trainer, trains, and prints the result. It pulls parameters from the shards and computes
+the model with the dense library of --library. The first trainer registers the job; the others need the same settings, data
+and library. "make data" fetches the images; --input synthetic needs none.`,
 		Example: `  ./bin/trainer mnist                                         a job of one trainer, on a server on this machine
   ./bin/trainer mnist --local                                 the same without a server, in this process alone
   ./bin/trainer mnist --spawn --trainers 2                    a job of two, both started here
@@ -61,17 +61,18 @@ func (o *mnistOptions) add(set *pflag.FlagSet) {
 	s := &o.settings
 	o.addServer(set)
 	o.addPlace(set, &s.Shared)
-	set.StringVar(&o.input, "input", mnist.DataMNIST, "`data set`: "+strings.Join(mnist.DataNames(), ", "))
-	set.StringVar(&o.dataDir, "data-dir", "", "`folder` with its four idx files; empty is data/NAME")
-	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`number` of times to go through the training set")
+	set.StringVar(&o.input, "input", mnist.DataMNIST, "`NAME`: data set: "+strings.Join(mnist.DataNames(), ", "))
+	set.StringVar(&o.dataDir, "data-dir", "",
+		"`DIR`: folder with the four idx files of the data set; empty is data/NAME")
+	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`N`: passes over the training set")
 	set.Uint64Var(&s.Batches, "batches", s.Batches,
-		"`number` of batches in all, instead of whole epochs; 0 is those of --epochs")
-	set.IntVar(&s.Batch, "batch", s.Batch, "most `samples` in a batch, of all trainers together")
+		"`N`: batches to train, in place of --epochs; 0 trains whole epochs")
+	set.IntVar(&s.Batch, "batch", s.Batch, "`N`: most samples in a batch of all trainers together")
 	o.addTraining(set, &s.Shared, "initial values, order and dropout", "")
 	o.addOutput(set)
 	set.StringVar(&o.library, "library", "auto",
-		"products and convolutions: `name` is one of "+strings.Join(cuda.DenseNames(), ", "))
-	set.StringVar(&o.predict, "predict", "", "PNG `file` to name the digit of, with --load")
+		"`NAME`: dense library for products and convolutions: "+strings.Join(cuda.DenseNames(), ", "))
+	set.StringVar(&o.predict, "predict", "", "`PATH`: PNG image to classify, with --load")
 	config.AddFileFlag(set)
 	o.asides = []aside{o.asking("backend", "isa", "threads", "library")}
 	o.own = func() []config.Idle {

@@ -38,12 +38,12 @@ func movielensCommand() *cobra.Command {
 	o := movielensOptions{settings: movielens.Defaults()}
 	c := &cobra.Command{
 		Use:   "movielens",
-		Short: "Recommend films, from who gave which film how many stars",
-		Long: `Recommend films, from who gave which film how many stars.
+		Short: "Recommend films from MovieLens ratings (matrix factorization)",
+		Long: `Recommend films from MovieLens ratings by matrix factorization.
 
-Joins a job as its next trainer, trains, and says how it went. The input is a ratings.csv of MovieLens, or ratings.dat or
-u.data; without one it is the 100,004 ratings of Debian's r-cran-dslabs, which "make data" fetches, read from R's own
-format. The first trainer of a job registers it; the others must want the same settings and have the same ratings.`,
+The command joins a job as its next trainer, trains, and prints the result. The input is MovieLens' ratings.csv, ratings.dat
+or u.data. The default is the 100,004 ratings of Debian's r-cran-dslabs, which "make data" fetches. The first trainer
+registers the job; the others need the same settings and ratings.`,
 		Example: `  ./bin/trainer movielens --local                             a job in this process alone, without a server
   ./bin/trainer movielens                                     a job of one trainer, on a server on this machine
   ./bin/trainer movielens --input ml-latest/ratings.csv --spawn --trainers 2
@@ -59,18 +59,18 @@ func (o *movielensOptions) add(set *pflag.FlagSet) {
 	o.addServer(set)
 	o.addPlace(set, &s.Shared)
 	set.StringVar(&o.input, "input", "",
-		"`file` of ratings, as MovieLens has them, or \"synthetic\"; empty is what make data fetches")
+		"`PATH`: ratings file of MovieLens, or synthetic; empty is what make data fetches")
 	set.StringVar(&s.Split, "split", s.Split,
-		"`which` ratings are for the test: user is the last fifth of each user's, time the last fifth of all")
-	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`number` of times to go through the training set")
-	set.IntVar(&s.Batch, "batch", s.Batch, "most `ratings` in a batch, of all trainers together")
-	set.IntVar(&s.Factors, "factors", s.Factors, "`number` of factors of a user and of a film, besides their bias")
-	set.IntVar(&s.Rows, "rows", s.Rows, "`number` of rows of each table, that ids are hashed into")
-	set.Float64Var(&s.Decay, "decay", s.Decay, "`weight` in the loss of the squares of the rows that a rating uses")
+		"`HOW`: test set: user is the last fifth of each user's ratings, time the last fifth of all")
+	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`N`: passes over the training set")
+	set.IntVar(&s.Batch, "batch", s.Batch, "`N`: most ratings in a batch of all trainers together")
+	set.IntVar(&s.Factors, "factors", s.Factors, "`N`: factors of a user and of a film, without the bias")
+	set.IntVar(&s.Rows, "rows", s.Rows, "`N`: rows of each table; ids are hashed into them")
+	set.Float64Var(&s.Decay, "decay", s.Decay, "`WEIGHT`: of the squared rows of a rating in the loss (L2)")
 	o.addTraining(set, &s.Shared, "initial values and order", "dense ")
 	o.addOutput(set)
-	set.StringVar(&o.predict, "predict", "", "`user` to recommend films to, with --load")
-	set.StringVar(&o.dump, "dump", "", "write the ratings to this `file` as a ratings.csv, and train nothing")
+	set.StringVar(&o.predict, "predict", "", "`USER`: user to recommend films to, with --load")
+	set.StringVar(&o.dump, "dump", "", "`PATH`: write the ratings to this file as ratings.csv and exit")
 	config.AddFileFlag(set)
 	o.asides = []aside{o.asking(), dumping(&o.dump, "input", "split")}
 	o.own = func() []config.Idle {

@@ -33,8 +33,8 @@ func packagesCommand() *cobra.Command {
 		Short: "Predict the section of a Debian package from its name and description",
 		Long: `Predict the section of a Debian package from its name and description.
 
-Joins a job as its next trainer, trains, and says how it went. The first trainer of a job registers it; the others must
-want the same settings and have the same data. The default data are this machine's own package index.`,
+The command joins a job as its next trainer, trains, and prints the result. The first trainer registers the job; the others
+need the same settings and data. The default data is this machine's package index.`,
 		Example: `  ./bin/trainer packages                                     a job of one trainer, on a server on this machine
   ./bin/trainer packages --local                             the same without a server, in this process alone
   ./bin/trainer packages --spawn --trainers 2                a job of two, both started here
@@ -52,16 +52,16 @@ func (o *options) add(set *pflag.FlagSet) {
 	o.addServer(set)
 	o.addPlace(set, &s.Shared)
 	set.StringVar(&o.input, "input", "",
-		"package index `file`, plain, gz, xz or lz4, or \"synthetic\"; empty is this machine's own")
-	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`number` of times to go through the training set")
-	set.IntVar(&s.Batch, "batch", s.Batch, "most `samples` in a batch, of all trainers together")
-	set.IntVar(&s.Dim, "dim", s.Dim, "`values` in an embedding row")
+		"`PATH`: package index, plain, gz, xz or lz4, or synthetic; empty is this machine's")
+	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`N`: passes over the training set")
+	set.IntVar(&s.Batch, "batch", s.Batch, "`N`: most samples in a batch of all trainers together")
+	set.IntVar(&s.Dim, "dim", s.Dim, "`N`: columns of the embedding table")
 	o.addTraining(set, &s.Shared, "initial values and order", "dense ")
-	set.StringVar(&s.Placement, "placement", "", "`how` the table lies on the shards: tables (whole on one of them) and "+
-		"columns pool there, rows in the trainers; empty is tables where the job can have them")
+	set.StringVar(&s.Placement, "placement", "",
+		"`HOW`: of the table: tables or columns (shards pool), rows (trainers pool); empty picks")
 	o.addOutput(set)
-	set.StringVar(&o.predict, "predict", "", "`text` to name the most probable sections of, with --load")
-	set.StringVar(&o.dump, "dump", "", "write the examples to this `file` as text, and train nothing")
+	set.StringVar(&o.predict, "predict", "", "`TEXT`: text to predict the section of, with --load")
+	set.StringVar(&o.dump, "dump", "", "`PATH`: write the examples to this file as text and exit")
 	config.AddFileFlag(set)
 	o.asides = []aside{o.asking("backend", "isa", "threads"), dumping(&o.dump, "input")}
 }

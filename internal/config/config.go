@@ -32,8 +32,7 @@ const fileBytesMax = 1 << 20
 
 // AddFileFlag gives a command the flag --config.
 func AddFileFlag(flags *pflag.FlagSet) {
-	flags.String(FileFlag, "", "YAML `file` of settings, one name: value a line, as config print writes it; flags and "+
-		"GRADBUS_NAME in the environment win over it")
+	flags.String(FileFlag, "", "`PATH`: YAML file of settings (see config print); flags and GRADBUS_NAME variables override it")
 }
 
 // Load sets every flag that the command line does not name from the environment, and what that does not name from the

@@ -3,15 +3,18 @@ package config
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
-// Plain has a command and those below it say what is wrong with their flags by FlagError.
+// Plain makes a command and its subcommands report wrong flags by FlagError, and print their help by flagUsages.
 func Plain(c *cobra.Command) {
+	c.SetUsageTemplate(usageTemplate(c))
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return FlagError(c, err) })
 }
 
@@ -20,9 +23,8 @@ func Plain(c *cobra.Command) {
 func Sectioned(c *cobra.Command, sections []Section) {
 	c.InitDefaultHelpFlag()
 	c.InitDefaultVersionFlag()
-	plain := c.UsageTemplate()
-	const all = "Flags:\n{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}"
-	c.SetUsageTemplate(strings.Replace(plain, all, Help(c.Flags(), sections), 1))
+	plain := usageTemplate(c)
+	c.SetUsageTemplate(strings.Replace(plain, allFlags, Help(c.Flags(), sections), 1))
 	for _, below := range c.Commands() {
 		below.SetUsageTemplate(plain)
 	}
@@ -53,6 +55,31 @@ func FlagError(c *cobra.Command, err error) error {
 	return err
 }
 
+// placeholder returns the word that stands for a flag's value, and the rest of its help. A usage has them as "`WORD`: help".
+func placeholder(f *pflag.Flag) (what, help string) {
+	what, help = pflag.UnquoteUsage(f)
+	return what, strings.TrimPrefix(help, what+": ")
+}
+
+// flagUsages returns the help of flags as pflag prints it, with each placeholder once: behind the flag's name.
+func flagUsages(flags *pflag.FlagSet) string {
+	return repeated.ReplaceAllString(flags.FlagUsages(), "$1")
+}
+
+// repeated is the placeholder of a flag at the beginning of its help, as pflag prints it.
+var repeated = regexp.MustCompile(`(?m)^( +(?:-\w, )?--[\w-]+ \S+ +)\S+: `)
+
+// allFlags is where a command's own flags stand in the template of its help.
+const allFlags = "Flags:\n{{flagUsages .LocalFlags | trimTrailingWhitespaces}}"
+
+// usageTemplate returns cobra's template of a command's help, with flags by flagUsages.
+func usageTemplate(c *cobra.Command) string {
+	addFlagUsages()
+	return strings.Replace(c.UsageTemplate(), "Flags:\n{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}", allFlags, 1)
+}
+
+var addFlagUsages = sync.OnceFunc(func() { cobra.AddTemplateFunc("flagUsages", flagUsages) })
+
 // GivenPairs leaves out of pairs of a flag and its value, for another process, those whose value is empty: see
 // refuseEmpty.
 func GivenPairs(pairs ...string) (args []string) {
@@ -78,7 +105,7 @@ func checkEmpty(f *pflag.Flag) error {
 	if !empty || strings.Contains(f.Usage, emptyMeans) {
 		return nil
 	}
-	what, _ := pflag.UnquoteUsage(f)
+	what, _ := placeholder(f)
 	return fmt.Errorf("is empty: want a %s, or leave it out", what)
 }
 
@@ -128,7 +155,7 @@ func Help(flags *pflag.FlagSet, sections []Section) string {
 	part.SortFlags = false
 	title := "Flags"
 	write := func() {
-		if usages := part.FlagUsages(); usages != "" {
+		if usages := flagUsages(part); usages != "" {
 			fmt.Fprintf(&b, "%s:\n%s\n", title, usages)
 		}
 		part = pflag.NewFlagSet("", pflag.ContinueOnError)

@@ -19,7 +19,7 @@ func someFlags() *pflag.FlagSet {
 	flags.Float64("lr", 1, "`rate`")
 	flags.Bool("insecure", false, "anybody")
 	flags.Uint64("seed", 1, "`number`")
-	flags.String("nats", "", "`address`")
+	flags.String("nats", "", "`URL`: of a server")
 	flags.String("secret", "", "hidden")
 	_ = flags.MarkHidden("secret")
 	return flags
@@ -97,7 +97,7 @@ Learning:
       --seed number   number (default 1)
 
 Others:
-      --nats address   address`
+      --nats URL   of a server`
 	if got := Help(someFlags(), []Section{{"Learning", "lr"}, {"Others", "nats"}}); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -36,8 +36,9 @@ type Log struct {
 // Add gives a command the flags --log-format and --log-level.
 func (l *Log) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&l.Format, "log-format", LogAuto,
-		"`form` of the log on standard error: text, json, or auto for text on a terminal and JSON elsewhere")
-	flags.StringVar(&l.Level, "log-level", "info", "least `level` that is logged: debug, info, warn or error")
+		"`FORMAT`: text, json, or auto (text on a terminal, JSON elsewhere)")
+	flags.StringVar(&l.Level, "log-level", "info",
+		"`LEVEL`: lowest level that is logged: debug, info, warn or error")
 }
 
 // Args are the flags for a process of ours whose log this one reads, or hands on as it is.

@@ -20,7 +20,7 @@ const sectionTitle = "gradbus-section"
 // is named.
 func configCommand(program *cobra.Command) *cobra.Command {
 	names := configurable(program)
-	c := &cobra.Command{Use: "config", Short: "Print a file of settings for --config", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "config", Short: "Print a settings file for --config", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return errors.New("config: want config print (see " + invokedPath(c) + " --help)")
 		}}
@@ -37,7 +37,7 @@ func configCommand(program *cobra.Command) *cobra.Command {
 	}
 	c.AddCommand(&cobra.Command{
 		Use:     use,
-		Short:   "Print every setting with its default and what it is for, as a YAML file that --config takes",
+		Short:   "Print every setting with its default as a YAML file for --config",
 		Example: example,
 		RunE: func(c *cobra.Command, args []string) error {
 			of := program
@@ -86,7 +86,7 @@ func printSettings(to io.Writer, c *cobra.Command) (err error) {
 		if title := f.Annotations[sectionTitle]; title != nil {
 			write("\n## %s\n", title[0])
 		}
-		what, help := pflag.UnquoteUsage(f)
+		what, help := placeholder(f)
 		write("\n# %s\n", strings.ReplaceAll(help, "\n", "\n# "))
 		value := f.DefValue
 		if value == "" || value == "[]" {

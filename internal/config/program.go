@@ -38,7 +38,7 @@ func Program(c *cobra.Command, native string) {
 	c.SetVersionTemplate(version(c.Name(), native, info))
 	c.AddCommand(&cobra.Command{
 		Use:   "version",
-		Short: "Print the version, what it was built from and with, and the version of the wire",
+		Short: "Print the version, the commit and the build",
 		Args:  cobra.NoArgs,
 		RunE: func(below *cobra.Command, _ []string) error {
 			_, err := io.WriteString(below.OutOrStdout(), version(c.Name(), native, info))
@@ -108,7 +108,7 @@ func asInvoked(c *cobra.Command) {
 
 // completions has the help of the command completion name the program as it was started: in a shell, ps is another.
 func completions(program, c *cobra.Command) {
-	c.Short = "Print the script that completes this program's words in a shell"
+	c.Short = "Print a completion script for a shell"
 	c.Long = c.Short + ". The help of each shell's says how to load it."
 	for _, shell := range c.Commands() {
 		shell.Short = "Print the script for " + shell.Name()

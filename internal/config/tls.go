@@ -28,12 +28,11 @@ type loadedTLS struct {
 	serve atomic.Pointer[tls.Config]
 }
 
-// Add adds the flags. ask says what a server does with --tls-ca.
-func (t *TLS) Add(set *pflag.FlagSet, shown, ask string) {
-	set.StringVar(&t.Cert, "tls-cert", "", "`file` with the certificate, in PEM, that this "+shown+
-		"; it is read again when it changes")
-	set.StringVar(&t.Key, "tls-key", "", "`file` with the key of --tls-cert, in PEM")
-	set.StringVar(&t.CA, "tls-ca", "", "`file` with the certificates that vouch for "+ask)
+// Add adds the flags. cert and ca are the help of --tls-cert and --tls-ca.
+func (t *TLS) Add(set *pflag.FlagSet, cert, ca string) {
+	set.StringVar(&t.Cert, "tls-cert", "", "`PATH`: "+cert)
+	set.StringVar(&t.Key, "tls-key", "", "`PATH`: private key (PEM) of --tls-cert")
+	set.StringVar(&t.CA, "tls-ca", "", "`PATH`: "+ca)
 }
 
 // Args are the flags for another process.

@@ -49,24 +49,23 @@ var (
 // AddServer adds the flags of the server itself. Its address is that one where nobody says another.
 func (f *Flags) AddServer(set *pflag.FlagSet, server string) {
 	set.StringVar(&f.Server, "server", server,
-		"`address` of the ps, or of the NATS server where several ps find each other")
+		"`URL`: address of a ps, or of the NATS server that several ps share")
 	config.Addresses(set, "server")
-	set.StringVar(&f.TokenFile, "token-file", f.TokenFile, "`file` whose first line is the server's token")
+	set.StringVar(&f.TokenFile, "token-file", f.TokenFile, "`PATH`: file with the server's token (first line)")
 	set.StringVar(&f.Creds, "nats-creds", f.Creds,
-		"`file` with credentials, where --server is a NATS server that wants them")
-	f.TLS.Add(set, "command shows to servers that ask for one, and a trainer with a data server to the other trainers",
-		"--server, ps, and other trainers, who must then show one of theirs; empty is the system's")
+		"`PATH`: NATS credentials file, if --server is a NATS server that needs one")
+	f.TLS.Add(set, "certificate (PEM) for servers that ask for one and of a trainer's own data server",
+		"CA bundle (PEM) for servers and other trainers; empty is the system's")
 }
 
 // AddData adds the flags of the ways of gradients.
 func (f *Flags) AddData(set *pflag.FlagSet) {
 	set.StringVar(&f.Route, "route", schema.DataDirect,
-		"`way` to the shards: direct dials every ps; cluster goes by --server alone, and is slower")
-	set.StringVar(&f.DataHost, "data-host", f.DataHost, "`host` at which a trainer listens to the others, where trainers "+
-		"reduce, or HOST:PORT, of which the second trainer of this host takes the next port; empty is the address of this "+
-		"machine on the way to --server where there is a --token-file, else 127.0.0.1. Others than loopback need one")
+		"`ROUTE`: direct connects to every ps; cluster uses --server alone and is slower")
+	set.StringVar(&f.DataHost, "data-host", f.DataHost,
+		"`HOST[:PORT]`: address where a trainer accepts others; empty is 127.0.0.1, with --token-file its own address")
 	set.StringVar(&f.Advertise, "advertise", f.Advertise,
-		"`host` by which the other trainers reach it, or HOST:PORT, where --data-host does not say it")
+		"`HOST[:PORT]`: address at which other trainers reach this one; default is --data-host")
 }
 
 // Config reads the files and gives the part of a trainer's configuration that says how it reaches others. log is warned

@@ -36,16 +36,16 @@ type Flags struct {
 
 // Add adds the flags.
 func (f *Flags) Add(set *pflag.FlagSet) {
-	set.StringVar(&f.Mode, "gpu", string(Auto), "`mode`: auto watches the GPUs where there is a driver, require "+
-		"refuses to start without healthy ones, off asks nothing")
+	set.StringVar(&f.Mode, "gpu", string(Auto),
+		"`MODE`: auto watches GPUs if there is a driver; require needs healthy ones; off watches none")
 	set.IntVar(&f.Expected, "gpu-expected", 0,
-		"`number` of GPUs that this machine should have; those that are not there are shown as absent")
+		"`N`: GPUs that this machine should have; missing ones are reported")
 	set.StringVar(&f.Use, "gpu-use", "",
-		"UUID or `index` of the GPU whose faults end the jobs here; empty is the one that the backend cuda takes")
+		"`INDEX`: index or UUID of the GPU whose faults end the jobs here; empty is the cuda backend's")
 	AddKept(set, &f.Kept)
-	set.StringArrayVar(&f.Inject, "inject", nil, "`fault` of a GPU to make up, such as gpu=0,xid=79,after=30s; for=TIME "+
-		"ends it, and the flag may be repeated. Faults: "+Kinds())
-	set.StringVar(&f.library, "gpu-library", "", "`path` of the driver's library; empty is the system's")
+	set.StringArrayVar(&f.Inject, "inject", nil,
+		"`FAULT`: simulate a GPU fault, e.g. gpu=0,xid=79,after=30s,for=60s; repeatable. Faults: "+Kinds())
+	set.StringVar(&f.library, "gpu-library", "", "`PATH`: the driver's library; empty is the system's")
 	_ = set.MarkHidden("gpu-library")
 }
 
@@ -171,9 +171,9 @@ func ProbeCommand() *cobra.Command {
 		},
 	}
 	set := c.Flags()
-	set.DurationVar(&o.Every, "every", time.Second, "`time` between two rounds of questions")
-	set.StringVar(&o.Library, "library", "libnvidia-ml.so.1", "`path` of the driver's library")
-	set.IntVar(&o.Parent, "parent", 0, "`process` whose memory on GPUs is ours")
+	set.DurationVar(&o.Every, "every", time.Second, "`TIME`: between two samples")
+	set.StringVar(&o.Library, "library", "libnvidia-ml.so.1", "`PATH`: the driver's library")
+	set.IntVar(&o.Parent, "parent", 0, "`PID`: process whose GPU memory is ours")
 	return c
 }
 
@@ -182,8 +182,8 @@ const KeptNowhere = "off"
 
 // AddKept adds the flag that names the file in which is remembered what is wrong with GPUs.
 func AddKept(set *pflag.FlagSet, to *string) {
-	set.StringVar(to, "gpu-state", "", "`file` in which is remembered what is wrong with GPUs; empty is "+
-		"gradbus/gpus.json in $XDG_STATE_HOME or ~/.local/state, off remembers nothing")
+	set.StringVar(to, "gpu-state", "",
+		"`PATH`: file that remembers GPU faults; empty is gradbus/gpus.json in the state folder, off is none")
 }
 
 // StateFile is the file that a value of that flag names; nil where it is to be none.
@@ -256,7 +256,7 @@ of which nothing is wrong is not in it: ./bin/ps doctor and ./bin/ps status show
 		_, err = io.WriteString(c.OutOrStdout(), list(all, AcknowledgedBy(flag), time.Local))
 		return err
 	})
-	c.Flags().BoolVar(&asJSON, "json", false, "print exactly one line of JSON")
+	c.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON")
 	return c
 }
 

@@ -16,7 +16,8 @@ import (
 // Add adds the flag. Its value becomes the variable, which has its name. So it holds for every backend of this process,
 // and for the processes that it starts: trainers, servers and members of a benchmark.
 func Add(set *pflag.FlagSet) {
-	set.Var(new(library), "kernel-library", "libgradbus.so to take the kernels from, `path`; empty is the one built in")
+	set.Var(new(library), "kernel-library",
+		"`PATH`: libgradbus.so to load kernels from; empty is the built-in library")
 }
 
 // library is the flag's value.

@@ -24,8 +24,8 @@ type Flags struct {
 
 // Add adds the flag.
 func (f *Flags) Add(set *pflag.FlagSet) {
-	set.IntVar(&f.OneIn, "verify", cuda.VerifyAuto, "one optimizer block in this `number` is computed again by another "+
-		"backend and compared bit by bit; 0 is none, -1 one in 1000 on a GPU and none elsewhere")
+	set.IntVar(&f.OneIn, "verify", cuda.VerifyAuto,
+		"`N`: check one optimizer block in N on another backend, bit by bit; 0 is none, -1 is 1000 on a GPU, else none")
 }
 
 // Options completes those of a backend. Each process has other blocks checked than its like. wrongBits is when some are
