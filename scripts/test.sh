@@ -43,7 +43,7 @@ scripts/deps.sh --check go || exit
 # What mostly waits begins first, with four tests of a package at a time, and three packages: more starve connections of their greeting.
 slow=(./trainer ./ps)
 # Of what shares nothing between goroutines, or runs processes.
-alone=(./e2e ./e2e/cost ./e2e/page ./e2e/prometheus ./examples/... ./bench/average ./bench/hosted ./bench/hybrid ./bench/machine
+alone=(./e2e ./e2e/page ./e2e/prometheus ./examples/... ./bench/average ./bench/hosted ./bench/hybrid ./bench/machine
   ./bench/suite ./bench/update ./capi ./internal/atomicfile ./internal/config ./internal/gpu ./internal/report ./internal/rules
   ./internal/safetensors ./internal/settings ./internal/spawn ./internal/timerslack ./lane ./nn ./philox ./ps/ops/doctor ./ps/ops/page
   ./ps/ops/status/... ./schema/... ./shard/round ./trainer/shuffle)

@@ -172,7 +172,6 @@ var layers = map[string]layer{
 	"e2e/faults":        {},                                                  // the fault suite
 	"e2e/prometheus":    {},                                                  // what deploy/ has, with a real Prometheus
 	"e2e/page":          {},                                                  // the page in a browser
-	"e2e/cost":          {},                                                  // what observing a job costs
 	"e2e/simulate":      {},                                                  // whole jobs in virtual time
 	"e2e/simulate/disk": {others: []string{"github.com/tetratelabs/wazero"}}, // of simulated machines
 	"internal/rules":    {},                                                  // tests over the whole repository
