@@ -166,62 +166,6 @@ func TestDocumentsNameVariables(t *testing.T) {
 	}
 }
 
-// The rules find what they are for.
-func TestDocumentsFinds(t *testing.T) {
-	open := func(file string) (string, bool) { return "# Two words, `code`\n# A\n# A\n", file == "docs/b.md" }
-	for text, want := range map[string]string{
-		"[x](b.md) [x](b.md#two-words-code) [x](b.md#a-1)": "",
-		"[x](c.md)":             "a link to c.md",
-		"![x](../b.png)":        "a link to ../b.png",
-		"<img src=\"b.png\">":   "a link to b.png",
-		"[x](b.md#a-2)":         "docs/b.md has no heading for the link #a-2",
-		"# It\n[x](#it)":        "",
-		"# It\n[x](#that)":      "no heading for the link #that",
-		"`[x](c.md)`":           "",
-		"```\n[x](c.md)\n```":   "",
-		"[x](https://x.org/#y)": "",
-	} {
-		if wrong := strings.Join(brokenLinks("docs/a.md", text, open), "\n"); (wrong == "") != (want == "") ||
-			!strings.Contains(wrong, want) {
-			t.Errorf("%s: found %q, want %q", text, wrong, want)
-		}
-	}
-}
-
-// The check of commands finds what it is for.
-func TestDocumentsRunFinds(t *testing.T) {
-	known := readCommands(t)
-	for text, want := range map[string]string{
-		"```sh\nmake all && ./bin/ps --listen x --token-file=y\n```": "",
-		"```sh\n./bin/psx\n```":                                                 "no command psx",
-		"```sh\nX=1 sudo ./bin/ps \\\n  --lisen x  # why\n```":                  "no flag --lisen",
-		"```console\n$ ./bin/ps --lisen\n--nothing\n```":                        "no flag --lisen",
-		"```sh\nmake tset\n```":                                                 "no target tset",
-		"```sh\nmake && scripts/dep.sh\n```":                                    "no scripts/dep.sh",
-		"```sh\ncd deploy/prometheus && promtool test alerts.yml\n```":          "",
-		"```sh\ncd deploy/nowhere\n```":                                         "no deploy/nowhere",
-		"```sh\ngo test ./nowhere -run X\n```":                                  "no ./nowhere",
-		"```sh\ngo test ./ps/... ./cuda\n```":                                   "",
-		"```sh\ncurl --nothing docs/nothing.md\n```":                            "no docs/nothing.md",
-		"```sh\nbench/compare_pytorch.py --only A\n```":                         "",
-		"```sh\nbench/compare_pytorch.py --onyl A\n```":                         "no flag --onyl",
-		"Of `--listen` and `./bin/ps doctor --dir X`, `nats --nothing` nothing": "",
-		"`ps left announces itself`, `./bin/ps status`":                         "",
-		"`./bin/ps staus`":                                                      "ps has no command staus",
-		"`./bin/trainer --lanes 8 packages`, `./bin/psbench diff A.csv`":        "",
-		"Of `--lisen` nothing":                                                  "no flag --lisen",
-		"| `psbench --dir` |":                                                   "no flag --dir",
-	} {
-		var wrong []string
-		for _, c := range shown(text) {
-			wrong = append(wrong, known.check(c)...)
-		}
-		if all := strings.Join(wrong, "\n"); (all == "") != (want == "") || !strings.Contains(all, want) {
-			t.Errorf("%s: found %q, want %q", text, all, want)
-		}
-	}
-}
-
 // stands tells whether a path of the repository exists; built files and data do not count.
 func stands(name string) bool {
 	if matches, err := filepath.Glob(name); err == nil && len(matches) > 0 {

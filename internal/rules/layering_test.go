@@ -317,38 +317,3 @@ func check(path string, imports []string) []string {
 	}
 	return wrong
 }
-
-// The check itself finds what it is for.
-func TestLayeringFinds(t *testing.T) {
-	for _, c := range []struct {
-		path, name string
-		ok         bool
-	}{
-		{"ps", "gradbus/schema", true},
-		{"ps", "gradbus/trainer", false},
-		{"trainer", "gradbus/ps", false},
-		{"trainer", "gradbus/schema/wire", false},
-		{"ps", "net/http", false},
-		{"ps/coordinator", "gradbus/fabric", false},
-		{"ps/coordinator", "gradbus/ps", false},
-		{"ps", "C", false},
-		{"cuda", "C", true},
-		{"internal/gpu", "C", true},
-		{"internal/timerslack", "C", true},
-		{"local", "C", false},
-		{"fabric", "gradbus/schema", false},
-		{"fabric", "github.com/nats-io/nats.go", true},
-		{"ps", "github.com/nats-io/nats.go", false},
-		{"cmd/ps", "github.com/nats-io/nats.go", false},
-		{"cmd/ps", "github.com/NVIDIA/go-nvml/pkg/nvml", false},
-		{"internal/gpu", "github.com/NVIDIA/go-nvml/pkg/nvml", true},
-		{"cmd/ps", "github.com/spf13/cobra", true},
-		{"trainer", "github.com/spf13/cobra", false},
-		{"internal/config", "gradbus/cmd/ps", false},
-		{"somewhere/new", "fmt", false},
-	} {
-		if wrong := check(c.path, []string{c.name}); (len(wrong) == 0) != c.ok {
-			t.Errorf("%s importing %s: found %q", c.path, c.name, wrong)
-		}
-	}
-}

@@ -106,20 +106,3 @@ func logKeys(file *ast.File) map[string]token.Pos {
 	})
 	return keys
 }
-
-// The search finds what it is for.
-func TestLogKeysFinds(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "a.go", `package p
-func f() {
-	log.With("job", name).Warn("text", "member", m, "err", err)
-	s.log.Info("nothing")
-	err.Error()
-	other.Do("not", "me")
-}`, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := slices.Sorted(maps.Keys(logKeys(file))); !slices.Equal(got, []string{"err", "job", "member"}) {
-		t.Errorf("found %v", got)
-	}
-}

@@ -96,19 +96,6 @@ func clocksAsked(t *testing.T, path string, data []byte) (at []string) {
 	return at
 }
 
-func TestClocksAskedFinds(t *testing.T) {
-	for text, want := range map[string]int{
-		"if p.Clock == schema.ClockEach {}": 1,
-		"if plan.AsyncTables {}":            1,
-		"if p.Clock.Common() {}":            0,
-		"n := schema.AsyncTablesMax":        0,
-	} {
-		if at := clocksAsked(t, "a.go", []byte("package a\nfunc a() { "+text+" }")); len(at) != want {
-			t.Errorf("%s: found %v, want %d", text, at, want)
-		}
-	}
-}
-
 // modesRead lists where a file compares mode words: with == or !=, and as a case.
 func modesRead(t *testing.T, path string, data []byte) (at []string) {
 	t.Helper()
@@ -143,20 +130,4 @@ func modesRead(t *testing.T, path string, data []byte) (at []string) {
 		return true
 	})
 	return at
-}
-
-func TestModesAreReadFinds(t *testing.T) {
-	for text, want := range map[string]int{
-		"if j.Apply == schema.ApplyMean {}":                    1,
-		"if ApplyMean != j.Apply {}":                           1,
-		"switch j.Sum { case schema.SumClose, SumFused: }":     2,
-		"j.Apply = schema.ApplyMean; f(schema.ReduceTrainers)": 0,
-		"if p.Clock == schema.ClockEach {}":                    0,
-		`if j.Apply == "mean" {}`:                              1,
-		`if j.Apply == "" {}`:                                  0,
-	} {
-		if at := modesRead(t, "a.go", []byte("package a\nfunc a() { "+text+" }")); len(at) != want {
-			t.Errorf("%s: found %v, want %d", text, at, want)
-		}
-	}
 }

@@ -178,21 +178,3 @@ func platforms(n ast.Node) bool {
 	name, ok := call.Args[0].(*ast.BasicLit)
 	return ok && (name.Value == `"NO_COLOR"` || name.Value == `"TERM"`)
 }
-
-// The rules find what they are for.
-func TestStyleFinds(t *testing.T) {
-	for name, c := range map[string]struct{ path, text, want string }{
-		"file":        {"a.cc", strings.Repeat("\n", fileLinesMax+1), "901 lines"},
-		"init":        {"a.go", "package p\n\nfunc init() {}\n", "no init"},
-		"environment": {"a.go", "package p\n\nimport \"os\"\n\nvar x = os.Getenv(\"X\")\n", "environment"},
-		"platform": {"a.go", "package p\n\nimport \"os\"\n\nvar x, y = os.Getenv(\"NO_COLOR\"), os.Getenv(\"Y\")\n",
-			"a.go:5:35: no configuration by environment"},
-		"file written": {"a.go", "package p\n\nimport \"os\"\n\nvar f, err = os.Create(\"f\")\n",
-			"a.go:5:14: os.Create follows links"},
-		"syntax": {"a.go", "package", "expected"},
-	} {
-		if wrong := strings.Join(styleOf(c.path, []byte(c.text)), "\n"); !strings.Contains(wrong, c.want) {
-			t.Errorf("%s: found %q, want %q", name, wrong, c.want)
-		}
-	}
-}

@@ -81,24 +81,3 @@ func bareIn(path string, data []byte) (wrong []string) {
 	})
 	return wrong
 }
-
-func TestCommandsRunFinds(t *testing.T) {
-	for text, want := range map[string]int{
-		"run `ps status`":               1,
-		"ps doctor":                     1,
-		"more: ps runbook trainer-gone": 1,
-		"./bin/ps status":               0,
-		"ps is a server; ps statuses":   0,
-		"/usr/bin/gradbus-ps status":    0,
-	} {
-		if got := bareIn("a.md", []byte(text)); len(got) != want {
-			t.Errorf("%q: %v, want %d", text, got, want)
-		}
-	}
-	for text, want := range map[string]int{"package p\n\n// ps status\nvar x = 1\n": 0,
-		"package p\n\nvar x = \"try ps status\"\n": 1} {
-		if got := bareIn("a.go", []byte(text)); len(got) != want {
-			t.Errorf("%q: %v, want %d", text, got, want)
-		}
-	}
-}
