@@ -171,6 +171,7 @@ var layers = map[string]layer{
 	"e2e/natsd":         {others: nats},                                      // a NATS server, as anybody runs it
 	"e2e/faults":        {},                                                  // the fault suite
 	"e2e/prometheus":    {},                                                  // what deploy/ has, with a real Prometheus
+	"e2e/plants":        {},                                                  // changes that tests have to find
 	"e2e/page":          {},                                                  // the page in a browser
 	"e2e/simulate":      {},                                                  // whole jobs in virtual time
 	"e2e/simulate/disk": {others: []string{"github.com/tetratelabs/wazero"}}, // of simulated machines
