@@ -141,11 +141,11 @@ func (f *flags) add(c *cobra.Command) {
 		"`HOST:PORT`: address to listen on; port 0 picks a free port")
 	set.IntVar(&s.Shards, "shards", s.Shards, "`N`: shards of each job")
 	set.DurationVar(&s.Deadline, "deadline", s.Deadline,
-		"`TIME`: a trainer that is silent for this long is lost; a slow one loses its lanes")
+		"`DURATION`: a trainer that is silent for this long is lost; a slow one loses its lanes")
 	set.DurationVar(&s.StallTimeout, "stall-timeout", s.StallTimeout,
-		"`TIME`: longest wait for a live trainer whose loss would end or restart the job")
+		"`DURATION`: longest wait for a live trainer whose loss would end or restart the job")
 	set.DurationVar(&s.StartTimeout, "start-timeout", s.StartTimeout,
-		"`TIME`: a job ends if it misses trainers and none has joined for this long")
+		"`DURATION`: a job ends if it misses trainers and none has joined for this long")
 	set.StringVar(&f.tokenFile, "token-file", "",
 		"`PATH`: file whose first line is the token that every connection must present")
 	set.BoolVar(&s.Insecure, "insecure", false,

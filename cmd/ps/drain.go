@@ -45,7 +45,7 @@ Without ID, the ps at --server stops. If several ps share a NATS server, give th
 	set.SortFlags = false
 	d.way.AddServer(set, "nats://127.0.0.1:4222")
 	set.DurationVar(&d.within, "timeout", 10*time.Second,
-		"`TIME`: longest wait for the answer of the ps")
+		"`DURATION`: longest wait for the answer of the ps")
 	d.log.Add(set)
 	config.AddFileFlag(set)
 	c.RunE = func(c *cobra.Command, args []string) error {

@@ -32,7 +32,7 @@ func (l *looking) add(c *cobra.Command) {
 	set.StringVar(&l.tokenFile, "http-token-file", "", "`PATH`: file with the page's token (first line)")
 	set.StringVar(&l.ca, "http-ca", "",
 		"`PATH`: CA bundle (PEM) for an https:// page; default is the system's")
-	set.DurationVar(&l.timeout, "timeout", 5*time.Second, "`TIME`: longest wait for the answer of the ps")
+	set.DurationVar(&l.timeout, "timeout", 5*time.Second, "`DURATION`: longest wait for the answer of the ps")
 }
 
 func (l *looking) client() (*terminal.Client, error) {

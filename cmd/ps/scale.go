@@ -47,7 +47,7 @@ them. It takes effect at a batch that the job's coordinator chooses, and it is r
 	s.way.AddServer(set, "nats://127.0.0.1:4222")
 	set.Uint64Var(&s.from, "from-batch", 0,
 		"`BATCH`: first batch with the new rates; 0 is the next that no trainer has begun")
-	set.DurationVar(&s.within, "timeout", 30*time.Second, "`TIME`: longest wait for the trainers' agreement")
+	set.DurationVar(&s.within, "timeout", 30*time.Second, "`DURATION`: longest wait for the trainers' agreement")
 	set.BoolVar(&s.force, "force", false, "accept a SCALE outside 1e-6 to 1e6")
 	s.log.Add(set)
 	config.AddFileFlag(set)

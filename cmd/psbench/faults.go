@@ -49,7 +49,7 @@ func faultsCommand() *cobra.Command {
 		"trainers reduce dense gradients, shards hold tables; every loss restarts from a checkpoint")
 	set.StringSliceVar(&c.Only, "only", nil,
 		"`LIST`: kinds of faults, default all: "+strings.Join(faults.Kinds(), ", "))
-	set.DurationVar(&c.Every, "every", time.Second, "`TIME`: between two checkpoints")
+	set.DurationVar(&c.Every, "every", time.Second, "`DURATION`: between two checkpoints")
 	set.BoolVar(&asJSON, "json", false, "print one line of JSON and nothing else")
 	set.StringVar(&member, "member", "", "what a trainer process of this command is told")
 	_ = set.MarkHidden("member") // it exists

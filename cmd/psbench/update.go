@@ -47,9 +47,9 @@ func updateCommand() *cobra.Command {
 	set.IntVar(&f.Procs, "procs", f.Procs,
 		"`N`: GOMAXPROCS of each process; 0 is the number of processors")
 	set.DurationVar(&f.TelemetryEvery, "telemetry-every", f.TelemetryEvery,
-		"`TIME`: between two telemetry reports of a trainer")
+		"`DURATION`: between two telemetry reports of a trainer")
 	set.DurationVar(&f.HeartbeatEvery, "heartbeat-every", f.HeartbeatEvery,
-		"`TIME`: between two heartbeats of a trainer")
+		"`DURATION`: between two heartbeats of a trainer")
 	for _, name := range []string{"procs", "telemetry-every", "heartbeat-every"} {
 		_ = set.MarkHidden(name) // it exists
 	}

@@ -69,7 +69,7 @@ func (o *common) addServer(set *pflag.FlagSet) {
 	o.way.AddServer(set, serverDefault)
 	o.way.AddData(set)
 	set.DurationVar(&o.reconnectTimeout, "reconnect-timeout", 30*time.Second,
-		"`TIME`: longest outage of a connection to a shard before the session ends")
+		"`DURATION`: longest outage of a connection to a shard before the session ends")
 	set.IntVar(&o.windowMiB, "window-mib", 0,
 		"`MIB`: most unacknowledged gradients for each shard; 0 is what the server grants (usually 4)")
 }

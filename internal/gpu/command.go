@@ -171,7 +171,7 @@ func ProbeCommand() *cobra.Command {
 		},
 	}
 	set := c.Flags()
-	set.DurationVar(&o.Every, "every", time.Second, "`TIME`: between two samples")
+	set.DurationVar(&o.Every, "every", time.Second, "`DURATION`: between two samples")
 	set.StringVar(&o.Library, "library", "libnvidia-ml.so.1", "`PATH`: the driver's library")
 	set.IntVar(&o.Parent, "parent", 0, "`PID`: process whose GPU memory is ours")
 	return c
