@@ -7,7 +7,7 @@ import (
 	"gradbus/schema"
 )
 
-// Requests that come while a set closes, and after, are released: none is worked on any more, and none is kept.
+// Requests that arrive while a set closes, or later, are released without being processed.
 func TestRequestsWhileClosing(t *testing.T) {
 	b := newBench(t)
 	x := randomInput(1, 1)
@@ -44,7 +44,7 @@ func TestRequestsWhileClosing(t *testing.T) {
 	b.leases.Check(t, 0)
 }
 
-// A request that fails by a broken invariant ends the job; what its contexts hold is released with it.
+// A request that breaks an invariant ends the job, and its contexts are released.
 func TestClosesAfterAPanic(t *testing.T) {
 	b := newBench(t)
 	b.Fail = func(error) {}

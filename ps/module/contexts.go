@@ -5,11 +5,11 @@ import (
 	"gradbus/shard/round"
 )
 
-// A context belongs to one trainer. It is busy while a request works with it; whoever ends it meanwhile only marks it,
-// and it goes when the request is done with it.
+// A context belongs to one trainer. It is busy while a request uses it; if it is ended while busy it is only marked,
+// and removed when the request is done.
 
-// open makes a context, busy, unless the trainer has as many as the manifest allows. One more may be there that only
-// pins a version to be read.
+// open returns a new busy context, unless the trainer has as many as the manifest allows. One further context may pin a
+// version for reading.
 func (d *hosted) open(contributor int, reads bool) (*pass, *refusal) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -25,7 +25,7 @@ func (d *hosted) open(contributor int, reads bool) (*pass, *refusal) {
 	return c, nil
 }
 
-// use finds contexts of a trainer and makes them busy: all, or none.
+// use returns contexts of a trainer and marks them busy: all of them or none.
 func (d *hosted) use(contributor int, ids []uint64) ([]*pass, *refusal) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -62,7 +62,7 @@ func (d *hosted) free(cs ...*pass) {
 	}
 }
 
-// end ends contexts that the caller has made busy; nil ones are passed over.
+// end ends contexts that the caller has made busy; it skips nil.
 func (d *hosted) end(cs ...*pass) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,7 +99,7 @@ func (d *hosted) passDone(c *pass, sum *tensors) {
 	c.version, c.net, c.payload, c.input, c.sum = nil, nil, nil, nil, sum
 }
 
-// undo takes back what a request did whose answer nobody waits for any more: the context that it opened.
+// undo removes the context that a request opened, after its trainer has stopped waiting for the answer.
 func (d *hosted) undo(contributor int, a *answer) {
 	if a == nil || !a.opened {
 		return
@@ -109,7 +109,7 @@ func (d *hosted) undo(contributor int, a *answer) {
 	}
 }
 
-// expire ends all contexts of a trainer, and forgets a request of it that has not come whole.
+// expire ends all contexts of a trainer and drops a request of it that is incomplete.
 func (d *hosted) expire(contributor int, cause string) (contexts int) {
 	s := &d.slots[contributor]
 	s.mu.Lock()

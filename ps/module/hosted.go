@@ -16,7 +16,7 @@ import (
 // hosted is one module with its parameters, version by version, and the contexts that trainers have open.
 //
 // A context is one pass: it pins the version that it was computed on, and holds the net with the activations, then the
-// gradients. Versions are never written; a step makes the next one in memory that nobody reads any more.
+// gradients. Versions are never written; a step makes the next one in memory without readers.
 type hosted struct {
 	set           *Set
 	spec          *schema.ModuleSpec
@@ -38,20 +38,20 @@ type hosted struct {
 
 	mu       sync.Mutex // guards what follows; a leaf
 	newest   *version
-	idle     []*tensors // parameters and gradients that nobody uses
-	nets     []*nn.Net  // that nobody uses
+	idle     []*tensors // unused parameters and gradients
+	nets     []*nn.Net  // unused
 	contexts map[uint64]*pass
 	last     uint64         // number of the newest context
 	held     []int          // contexts, by trainer
 	why      []string       // by trainer: why its contexts were ended last; empty where they never were
-	taken    *captured      // that nobody has written down yet; nil: none is
+	taken    *captured      // not written yet; nil: none
 	want     schema.Version // of the job, that the module is to be taken at; 0: none
 	first    schema.Batch   // before the first pass of this one, or of a later one
 	missed   schema.Version // this one, and those before it, will not be taken any more
 	reached  schema.Batch   // the furthest of which a pass in training was asked for
 }
 
-// pass is what a trainer's pass has left on the shard.
+// pass is the state of a trainer's pass on the shard.
 type pass struct {
 	id          uint64
 	contributor int
@@ -63,10 +63,10 @@ type pass struct {
 	sum         *tensors       // gradients; nil before the backward pass
 	number      schema.Version // of version
 	busy        bool           // a request works with it
-	over        bool           // it was ended meanwhile
+	over        bool           // it was ended while busy
 }
 
-// answer is what a request gives. Its values are valid until finish.
+// answer is the result of a request. Its values are valid until finish.
 type answer struct {
 	version schema.Version
 	context uint64 // that it names; 0 for none
@@ -107,7 +107,7 @@ func newHosted(ctx context.Context, m *Set, i int) (*hosted, error) {
 	return d, d.makeState(ctx, &c.Job.Optimizer)
 }
 
-// makeState draws version 0, as nn.Initial does, which nothing cuts short.
+// makeState draws version 0 as nn.Initial does; it cannot be interrupted.
 func (d *hosted) makeState(ctx context.Context, optimizer *schema.Optimizer) (err error) {
 	all := state.Chunk{Elements: len(d.newest.flat), Optimizer: optimizer}
 	at := 0
@@ -129,7 +129,7 @@ func (d *hosted) makeState(ctx context.Context, optimizer *schema.Optimizer) (er
 	return nil
 }
 
-// valuesOf is where a version lies: the newest, or the one that a step makes. The step lock is held.
+// valuesOf returns the values of a version: the newest, or the one that a step makes. The step lock is held.
 func (d *hosted) valuesOf(_ int, v schema.Version) []float32 {
 	if v == d.newest.number {
 		return d.newest.flat
@@ -137,7 +137,7 @@ func (d *hosted) valuesOf(_ int, v schema.Version) []float32 {
 	return d.next.flat
 }
 
-// answer works a request. It is nil, nil where the job ends meanwhile. It releases the request's tensor, but where a
+// answer processes a request. It returns nil, nil if the job ends first. It releases the request's tensor unless a
 // context keeps it.
 func (d *hosted) answer(contributor int, r *request) (a *answer, refused *refusal) {
 	defer r.drop()
@@ -205,11 +205,11 @@ func (d *hosted) forward(contributor int, r *request) (*answer, *refusal, error)
 	}
 	c.version, c.number, c.net, c.samples = v, v.number, net, int(h.Weight)
 	c.payload, c.input, r.payload, r.tensor = r.payload, r.tensor, nil, nil
-	a.context, a.opened, a.free = c.id, true, func() { d.free(c) } // until then nobody else gets the net
+	a.context, a.opened, a.free = c.id, true, func() { d.free(c) } // until then the net stays with this pass
 	return a, nil, nil
 }
 
-// backward goes back through a context's pass, and steps where that is asked for.
+// backward runs the backward pass of a context, and steps if the request says so.
 func (d *hosted) backward(contributor int, r *request) (*answer, *refusal, error) {
 	cs, refused := d.use(contributor, r.contexts)
 	if refused != nil {
@@ -337,7 +337,7 @@ func (d *hosted) newestNumber() schema.Version {
 	return d.newest.number
 }
 
-// close lets no further request come in. When it returns, every goroutine that works requests counts as running.
+// close admits no further request. When it returns, every goroutine that processes requests is counted as running.
 func (d *hosted) close() {
 	for i := range d.slots {
 		s := &d.slots[i]
@@ -347,7 +347,7 @@ func (d *hosted) close() {
 	}
 }
 
-// release releases what requests and contexts hold. Nothing is worked on any more: a context that is busy is one whose
+// release releases the memory of requests and contexts. No request is being processed: a busy context is one whose
 // request has panicked.
 func (d *hosted) release() {
 	for i := range d.slots {

@@ -12,9 +12,9 @@ const (
 	valueBytes = 4
 )
 
-// Bytes bounds what the modules of a job take where all of them are hosted on one ps. With T trainers, C = T*contexts,
-// P bytes of parameters, N bytes of a net for the most samples, and B bytes of the larger of its input and output, each
-// module takes
+// Bytes returns the bound of the memory of a job's modules if one ps hosts all of them. With T trainers, C =
+// T*contexts, P bytes of parameters, N bytes of a net for the most samples, and B bytes of the larger of its input and
+// output, each module takes
 //
 //	(C + 2T + 3) P   and twice what the optimizer keeps: a version or gradients for each context, both while it goes
 //	                 back, a version for each evaluation, the newest one, the next, and one that is written down

@@ -11,7 +11,7 @@ import (
 	"gradbus/shard/shardtest"
 )
 
-// What modules take follows from the formula, and the largest job's does not overflow.
+// The memory of modules follows from the formula, and the largest job's does not overflow.
 func TestBytes(t *testing.T) {
 	// A module of 6 values, padded to 32, on 3 samples of 2 values that give 2; contexts 2*2.
 	job := testJob()
@@ -42,7 +42,7 @@ func TestMakingEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// What modules take is found out once for each configuration, and its bound of memory holds.
+// The size of a module is measured once per configuration, and the cache stays within its bound.
 func TestSizesAreRemembered(t *testing.T) {
 	s := &Sizes{}
 	job := testJob()

@@ -262,7 +262,7 @@ func TestRequestsCountOnce(t *testing.T) {
 	b.refused(n+2, schema.ReasonStaleBatch, "request 2 has come")
 }
 
-// settled waits until nothing is worked on, and at least n frames were sent; it gives how many.
+// settled waits until no request is being processed and at least n frames were sent; it returns their number.
 func (b *bench) settled(n int) int {
 	b.t.Helper()
 	for until := time.Now().Add(patience); time.Now().Before(until); time.Sleep(time.Millisecond) {
@@ -383,8 +383,7 @@ func TestRefusesRequests(t *testing.T) {
 	}
 }
 
-// A newer request takes the place of one that waits for a processor: what the older one did is undone, and nobody is
-// told of it.
+// A newer request replaces one that waits for a processor: the older one is undone without an answer.
 func TestNewerRequestWins(t *testing.T) {
 	b := newBench(t)
 	for range cap(b.computing) {
@@ -464,7 +463,7 @@ func TestInvariantsHold(t *testing.T) {
 	}
 }
 
-// anyContext is one that is there, with its samples, or sometimes one that is not.
+// anyContext returns an existing context with its samples, or sometimes a context that does not exist.
 func (b *bench) anyContext(r *rand.Rand) (id uint64, samples int) {
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
@@ -479,7 +478,7 @@ func (b *bench) anyContext(r *rand.Rand) (id uint64, samples int) {
 	return id, 1 // a request is at work with it, perhaps the one that opens it
 }
 
-// When a trainer last asked something is told as the clock gave it, however the machine's is set.
+// The time of a trainer's last request is that of the monotonic clock.
 func TestHeardIsMonotonic(t *testing.T) {
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
 		b := newBench(t)

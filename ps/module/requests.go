@@ -12,7 +12,7 @@ import (
 	"gradbus/shard/round"
 )
 
-// clientSlot is a trainer's place at a module: the request that it has under way, and the answer to its last one.
+// clientSlot is the state of one trainer at a module: its current request, and the answer to its last one.
 type clientSlot struct {
 	heard atomic.Pointer[time.Time] // when it last asked something; nil: never
 
@@ -26,7 +26,7 @@ type clientSlot struct {
 	frames  []*schema.Frame // that answers are written into
 }
 
-// request is a request while its parts come in and while it is worked.
+// request is a request while its parts arrive and while it is processed.
 type request struct {
 	head     schema.Head // of all its chunks, with the first chunk's place
 	contexts []uint64
@@ -55,7 +55,7 @@ func (r *request) same(h *schema.Head, keys []uint64) bool {
 	return k == r.head && slices.Equal(keys, r.contexts)
 }
 
-// add takes one part in, and keeps its payload where it is the whole tensor.
+// add stores one part. It keeps the payload if that is the whole tensor.
 func (r *request) add(h *schema.Head, f *Frame, chunkElements int) {
 	values := f.View.Float32s()
 	if len(r.have) == 0 && r.missing == 1 {
@@ -93,7 +93,7 @@ func (d *hosted) take(contributor int, f *Frame, h *schema.Head) *refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.closed: // nobody waits for an answer
+	case s.closed: // no trainer waits for an answer
 		round.Release(f.Payload)
 		return nil
 	case h.Sequence < s.number:
@@ -116,7 +116,7 @@ func (d *hosted) take(contributor int, f *Frame, h *schema.Head) *refusal {
 	}
 	if h.Sequence > s.number || s.request == nil { // nil: it was forgotten before it had come whole
 		if s.request != s.worked {
-			s.request.drop() // nobody will work it
+			s.request.drop() // it will not be processed
 		}
 		s.number, s.request, s.sealed = h.Sequence, newRequest(h, f), nil
 	} else if !s.request.same(h, f.View.Keys()) {
@@ -133,7 +133,7 @@ func (d *hosted) take(contributor int, f *Frame, h *schema.Head) *refusal {
 	return nil
 }
 
-// checkSize refuses a tensor that no context can have, before there is memory for it. Inputs are checked with the
+// checkSize refuses a tensor that no context can have before memory is allocated for it. Inputs are checked with the
 // frame.
 func (d *hosted) checkSize(h *schema.Head) *refusal {
 	if most := d.place.TensorChunks(d.spec.Samples * d.out); h.Kind == schema.KindBackward && int(h.Chunks) > most {
@@ -146,7 +146,7 @@ func (d *hosted) checkSize(h *schema.Head) *refusal {
 	return nil
 }
 
-// work works the requests of a trainer, one after the other, until no whole one is there.
+// work processes the complete requests of a trainer one after the other.
 func (d *hosted) work(contributor int) {
 	defer d.set.running.Done()
 	s := &d.slots[contributor]
@@ -184,7 +184,7 @@ func (d *hosted) work(contributor int) {
 	s.working = false
 }
 
-// seal writes an answer into the slot's frames.
+// seal writes an answer to the slot's frames.
 func (d *hosted) seal(s *clientSlot, h *schema.Head, a *answer) error {
 	head := schema.Head{Job: h.Job, Generation: h.Generation, Batch: a.version, Bucket: h.Bucket, Lanes: h.Lanes,
 		Sequence: h.Sequence}

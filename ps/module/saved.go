@@ -11,15 +11,14 @@ import (
 	"gradbus/shard/state"
 )
 
-// What checkpoints have of modules: each at a version of its own, since trainers step modules in any order. Where all
-// batches are in step, the first pass of a batch comes when every step of the batches before has been made, and none
-// of this one: a trainer steps its modules before it sends the last of its contributions (sender.sendHeld of package
-// trainer). So a module is taken then (CaptureAt), and is what the version of the job says. Where trainers run k
-// batches ahead, it is taken before the first pass of the k-th batch after: all steps of the batches before the version
-// have been made, and some of those k, which are made again where the job goes on from there. Else it is taken as it is
-// at a moment.
+// Modules in checkpoints. Each module is saved at its own version, since trainers step modules in any order. In sync,
+// the first pass of a batch comes after every step of the batches before it and before any step of its own: a trainer
+// steps its modules before it sends the last of its contributions (sender.sendHeld of package trainer). So the module
+// is captured then (CaptureAt) and belongs to that version of the job. If trainers run k batches ahead, it is captured
+// before the first pass of the k-th batch after the version: all steps of earlier batches are in it, and some of those
+// k, which a restart repeats. In other modes it is captured at any time.
 
-// Captured is the modules of a set at a moment. Release gives it back.
+// Captured is a capture of the modules of a set. Release frees it.
 type Captured struct {
 	all []*captured
 }
@@ -31,17 +30,17 @@ type captured struct {
 	tensors []state.Tensor // whose values are that version's
 }
 
-// What Capture fails with: a pass of the batch that is computed on a version came before the version was asked for, or
-// another version was asked for since; or no such pass has come.
+// Errors of Capture: a pass on the version came before the request for it, or another version has been requested since;
+// or no such pass has come.
 var (
 	ErrLate   = errors.New("was not taken at the version")
 	errNoPass = errors.New("no pass of its batch was asked for")
 )
 
-// CaptureAt has each module be taken before the first pass of a batch that is computed on a version or a later one,
-// also by a trainer that is so many batches ahead. It takes the place of what was asked for before, which is missed
-// where Capture has not had it. Where that pass has come, the version is missed. Numbers that are far from it are those
-// of a program that counts in another way.
+// CaptureAt requests a capture of each module before the first pass of a batch that is computed on a version or a later
+// one, also by a trainer that is ahead batches ahead. It replaces an earlier request, whose version is missed if
+// Capture has not returned it. If that pass has come already, the version is missed. Batch numbers far from the version
+// are ignored: some programs count differently.
 func (m *Set) CaptureAt(v schema.Version, ahead int) {
 	for _, d := range m.all() {
 		d.captureAt(v, schema.Batch(v)+schema.Batch(ahead))
@@ -69,9 +68,9 @@ func (d *hosted) dropTaken() {
 	}
 }
 
-// Capture takes what all modules are: at a version that was asked for by CaptureAt, where that has come. It waits for
-// that so long; 0 takes what there is now. Parameters are not copied, what the optimizer keeps is: a step of a module
-// waits for that. It fails with ErrLate, and where nothing has come.
+// Capture returns all modules at the version that CaptureAt requested, and waits so long for it; 0 captures the present
+// state. It copies optimizer slots, for which steps wait, but no parameters. It fails with ErrLate, or if no pass has
+// come.
 func (m *Set) Capture(ctx context.Context, v schema.Version, within time.Duration) (*Captured, error) {
 	c := &Captured{}
 	waiting, stop := context.WithTimeoutCause(ctx, within, errNoPass)
@@ -99,10 +98,10 @@ func (m *Set) Capture(ctx context.Context, v schema.Version, within time.Duratio
 	return c, nil
 }
 
-// captureEvery is how often is looked for a version.
+// captureEvery is the interval at which Capture checks for the version.
 const captureEvery = 20 * time.Millisecond
 
-// now takes the module as it is, unless a pass is just taking it at the version.
+// now captures the present state, unless a pass is capturing the version.
 func (d *hosted) now(v schema.Version) (*captured, error) {
 	d.stepLock.Lock()
 	defer d.stepLock.Unlock()
@@ -112,7 +111,7 @@ func (d *hosted) now(v schema.Version) (*captured, error) {
 	return d.capture(v), nil
 }
 
-// begin takes the module before a pass of a batch, where that is wanted. No pass of such a batch begins meanwhile.
+// begin captures the module before a pass of a batch if that is requested. Other passes of such a batch wait.
 func (d *hosted) begin(b schema.Batch) {
 	wanted := func() schema.Version {
 		d.mu.Lock()
@@ -135,14 +134,14 @@ func (d *hosted) begin(b schema.Batch) {
 	c := d.capture(v)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.want != v { // another version was asked for meanwhile
+	if d.want != v { // another version has been requested
 		d.unpinLocked(c.version)
 		return
 	}
 	d.taken, d.want = c, 0
 }
 
-// given gives what was taken at a version of the job; nil where it was not. It fails where it will not be.
+// given returns the capture of a version, nil if there is none yet, and an error if there will be none.
 func (d *hosted) given(v schema.Version) (c *captured, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -155,7 +154,7 @@ func (d *hosted) given(v schema.Version) (c *captured, err error) {
 	return c, err
 }
 
-// capture takes the module as it is. The step lock is held.
+// capture captures the present state. The step lock is held.
 func (d *hosted) capture(at schema.Version) *captured {
 	c := &captured{hosted: d, at: at, version: d.pin()}
 	c.tensors = slices.Clone(d.state.Pieces(0, c.version.number))
@@ -169,7 +168,7 @@ func (d *hosted) capture(at schema.Version) *captured {
 	return c
 }
 
-// Extent adds all of it to what an increment has.
+// Extent adds all of it to the extent of an increment.
 func (c *Captured) Extent(e *state.Extent) {
 	for i := range c.all {
 		for _, t := range c.all[i].tensors {
@@ -179,7 +178,7 @@ func (c *Captured) Extent(e *state.Extent) {
 	}
 }
 
-// Tensors gives all parameters, with what the optimizer keeps of them.
+// Tensors yields all parameters with their optimizer slots.
 func (c *Captured) Tensors(yield func(state.Tensor) error) error {
 	for i := range c.all {
 		for _, t := range c.all[i].tensors {
@@ -191,7 +190,7 @@ func (c *Captured) Tensors(yield func(state.Tensor) error) error {
 	return nil
 }
 
-// Release gives back what was captured, which is nothing then.
+// Release frees the capture, which is empty afterwards.
 func (c *Captured) Release() {
 	for i := range c.all {
 		c.all[i].hosted.unpin(c.all[i].version)
@@ -199,8 +198,8 @@ func (c *Captured) Release() {
 	c.all = nil
 }
 
-// Restore puts a stretch of a parameter in the place of what was drawn, where it is of a module here; taken says that
-// it is of a module. It is called before Open.
+// Restore replaces a range of a parameter's drawn values, if a module here has it. taken reports whether it belongs to
+// a module. Restore is called before Open.
 func (m *Set) Restore(t state.Tensor) (taken bool, err error) {
 	name, parameter, taken := m.config.Job.ModuleTensor(t.Name)
 	for _, d := range m.all() {
@@ -218,7 +217,7 @@ func (m *Set) Restore(t state.Tensor) (taken bool, err error) {
 	return taken, nil
 }
 
-// restored checks that all of a module has come, where anything was to be.
+// restored checks that a module was restored completely if it was restored at all.
 func (d *hosted) restored() error {
 	if d.restoring == nil {
 		return nil

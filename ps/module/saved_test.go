@@ -49,8 +49,8 @@ func held(c *Captured) (all []float32, steps uint64) {
 	return all, steps
 }
 
-// A module is taken before the first pass of the batch that is computed on the version, whatever is stepped then and
-// whenever it is written down; else as it is.
+// A module is captured before the first pass on the version, whatever is stepped later and whenever it is written;
+// without a request, at any time.
 func TestCapturedBeforeThePass(t *testing.T) {
 	b := newClosedBench(t, momentumJob())
 	must(t, b.Open())
@@ -77,7 +77,7 @@ func TestCapturedBeforeThePass(t *testing.T) {
 		t.Errorf("taken a second time after %d steps, want those of now, 4", steps)
 	}
 	c.Release()
-	b.CaptureAt(4, 0) // of which nobody asks any more
+	b.CaptureAt(4, 0) // replaced by the next request
 	b.train(n, 4)
 	b.CaptureAt(5, 0)
 	b.train(n+2, 5)
@@ -97,8 +97,8 @@ func TestCapturedBeforeThePass(t *testing.T) {
 	b.capture(9, 0).Release()
 }
 
-// Where trainers run ahead a module is taken when all of them have stepped it by the batches before the version: before
-// the first pass that says so.
+// If trainers run ahead, a module is captured when all of them have stepped it by the batches before the version:
+// before the first pass that shows it.
 func TestCapturedWhereTrainersRunAhead(t *testing.T) {
 	const ahead = 2
 	b := newClosedBench(t, momentumJob())
@@ -120,8 +120,8 @@ func TestCapturedWhereTrainersRunAhead(t *testing.T) {
 	}
 }
 
-// What was captured goes on in another set as in its own. Where some of it is missing, or is not of the module, that is
-// said, and requests are refused.
+// A capture continues in another set as in its own. If part of it is missing or belongs to no module, there is an error
+// and requests are refused.
 func TestRestored(t *testing.T) {
 	first := newClosedBench(t, momentumJob())
 	second, third := newClosedBench(t, momentumJob()), newClosedBench(t, momentumJob())

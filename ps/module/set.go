@@ -1,11 +1,11 @@
 // Package module hosts whole modules beside the rounds of a shard: their parameters, the computation and the optimizer.
 // Package ps gives it frames and sends what it answers.
 //
-//   - set.go is the modules of one shard of one job: who may ask what, and how many requests compute at once.
-//   - requests.go is how requests come together and are answered once; hosted.go what a request does.
-//   - saved.go is what checkpoints have of modules.
-//   - contexts.go is what passes leave behind, versions.go parameters that are never written while anybody reads them.
-//   - memory.go bounds what all of it takes.
+//   - set.go: the modules of one shard of one job, their permissions, and how many requests compute at the same time.
+//   - requests.go: assembling requests and answering each once; hosted.go: processing a request.
+//   - saved.go: modules in checkpoints.
+//   - contexts.go: the state of passes; versions.go: parameters that are not written while they have readers.
+//   - memory.go: the bound of all memory.
 //
 // It knows no subject, no connection and no other shard. A kind of request is easily added: to hosted.answer, the check
 // of its frame in package schema, and the table of refusals in module_test.go.
@@ -31,7 +31,7 @@ import (
 	"gradbus/shard/round"
 )
 
-// Config is what the modules of a shard are made from. Every field is needed.
+// Config has the parameters of New. Every field is required.
 type Config struct {
 	Shard shard.Config // the shard that they stand beside
 	Dense *Dense
@@ -39,24 +39,24 @@ type Config struct {
 	Now   func() time.Time
 	// Send publishes a frame to a trainer under a module's name. The frame may be sent again.
 	Send func(to schema.Member, name string, frame []byte)
-	// Note is told what became of a request, and why where it was refused.
+	// Note is called with the outcome of a request, and the reason if it was refused.
 	Note func(from schema.Member, reason schema.Reason, text string)
-	// Fail is told why the job must end.
+	// Fail is called with the reason why the job must end.
 	Fail func(error)
 }
 
 // refusalsPerSecond bounds the refusals that one shard's modules send.
 const refusalsPerSecond = 100
 
-// refusal says why a request was not done.
+// refusal is the reason why a request was refused.
 type refusal = schema.FrameError
 
 // Set is the modules that one shard of one job hosts. They share nothing with the shard's rounds but connections.
 //
-// Who receives a request puts its parts together. A goroutine for each trainer and module with a whole request works
-// it; as many of them compute at once as there are processors. So several trainers run in parallel, each on a net of
-// its own, and only steps of one module follow each other. Locks: a client slot's mu, then its module's; a module's
-// step lock, then its mu. Only the step lock is held while a net computes. A Set is safe for concurrent use.
+// The receiver assembles a request from its parts. Each trainer and module with a complete request has a goroutine that
+// processes it; as many of them compute at the same time as there are processors. So trainers run in parallel, each on
+// its own net, and only the steps of one module are sequential. Locks: a client slot's mu, then its module's; a
+// module's step lock, then its mu. Only the step lock is held while a net computes. A Set is safe for concurrent use.
 type Set struct {
 	Config
 	config    *shard.Config
@@ -70,7 +70,7 @@ type Set struct {
 	open   atomic.Bool // requests are taken
 }
 
-// New makes a set without modules: Build makes them, and Open has them take requests. Close ends it.
+// New returns a set without modules: Build makes them, Open admits requests, Close ends the set.
 func New(c Config) *Set {
 	m := &Set{Config: c, computing: make(chan struct{}, runtime.GOMAXPROCS(0)),
 		limit: rate.NewLimiter(refusalsPerSecond, refusalsPerSecond)}
@@ -95,7 +95,7 @@ func (m *Set) Build(ctx context.Context) error {
 	return nil
 }
 
-// Open has modules take requests. It fails where not all of one has been restored, of which anything was.
+// Open admits requests. It fails if a module was restored in part.
 func (m *Set) Open() error {
 	for _, d := range m.all() {
 		if err := d.restored(); err != nil {
@@ -106,8 +106,8 @@ func (m *Set) Open() error {
 	return nil
 }
 
-// Close waits until nothing is computed any more, and releases everything. What is delivered meanwhile, or afterwards,
-// is released at once.
+// Close waits until no request computes and releases everything. Frames that are delivered during or after Close are
+// released at once.
 func (m *Set) Close() {
 	m.cancel()
 	for _, d := range m.all() {
@@ -119,7 +119,7 @@ func (m *Set) Close() {
 	}
 }
 
-// all are the modules that are hosted here; none before they are built.
+// all returns the modules that are hosted here; none before Build.
 func (m *Set) all() (all []*hosted) {
 	if p := m.hosted.Load(); p != nil {
 		for _, d := range *p {
@@ -131,15 +131,14 @@ func (m *Set) all() (all []*hosted) {
 	return all
 }
 
-// Frame is a verified frame that a trainer has sent to a module, and the memory that it lies in.
+// Frame is a verified frame from a trainer to a module, and its memory.
 type Frame struct {
 	From    schema.Member
 	View    schema.View
 	Payload shard.Payload
 }
 
-// Deliver takes a frame for a module of a name, and releases its payload at some time. It does not wait for what is
-// computed.
+// Deliver accepts a frame for a module by name and releases its payload later. It does not wait for a computation.
 func (m *Set) Deliver(f *Frame, name string) {
 	h := f.View.Head()
 	d, contributor, refused := m.admit(f, &h, name)
@@ -153,7 +152,7 @@ func (m *Set) Deliver(f *Frame, name string) {
 	}
 }
 
-// admit checks what every request must have right.
+// admit checks the fields that every request has.
 func (m *Set) admit(f *Frame, h *schema.Head, name string) (*hosted, int, *refusal) {
 	if !h.Kind.IsModuleRequest() {
 		return nil, 0, schema.Refuse(schema.ReasonUnknownKind, "a module takes no frames of kind %v", h.Kind)
@@ -185,7 +184,7 @@ func (m *Set) admit(f *Frame, h *schema.Head, name string) (*hosted, int, *refus
 	return d, contributor, nil
 }
 
-// refuse tells the sender why a request was not done, unless it was told too often this second.
+// refuse sends the reason to the trainer, within the limit of refusals per second.
 func (m *Set) refuse(to schema.Member, name string, h *schema.Head, r *refusal) {
 	m.Note(to, r.Reason, r.Detail)
 	if r.Reason != schema.ReasonDuplicate && m.limit.AllowN(m.Now(), 1) {
@@ -203,7 +202,7 @@ func (m *Set) Expire(contributor int, cause string) {
 	}
 }
 
-// Heard is when a trainer last asked something of a module here; zero where it never did.
+// Heard returns the time of a trainer's last request to a module here; zero if there was none.
 func (m *Set) Heard(contributor int) (last time.Time) {
 	for _, d := range m.all() {
 		if at := d.slots[contributor].heard.Load(); at != nil && at.After(last) {
@@ -213,8 +212,8 @@ func (m *Set) Heard(contributor int) (last time.Time) {
 	return last
 }
 
-// compute runs f where a processor is free for it. A broken invariant ends the job, not the server; false says that f
-// was not run, or did not end.
+// compute runs f when a processor is free for it. A broken invariant ends the job, not the server. It returns false if
+// f did not run or did not return.
 func (m *Set) compute(d *hosted, f func()) (ok bool) {
 	select {
 	case m.computing <- struct{}{}:
@@ -234,14 +233,14 @@ func (m *Set) compute(d *hosted, f func()) (ok bool) {
 	return true
 }
 
-// Dense is the dense library that modules compute with: it is opened when the first one is hosted, since a server
-// without modules needs none.
+// Dense is the dense library that modules compute with. It is opened with the first module: a server without modules
+// needs none.
 type Dense struct {
 	mu   sync.Mutex
 	open *cuda.Dense
 }
 
-// env is what nets compute with.
+// env is the environment that nets compute in.
 func (l *Dense) env(backend cuda.Backend, log *slog.Logger) (nn.Env, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -255,7 +254,7 @@ func (l *Dense) env(backend cuda.Backend, log *slog.Logger) (nn.Env, error) {
 	return nn.Env{Backend: backend, Dense: l.open}, nil
 }
 
-// Close closes the library where it was opened.
+// Close closes the library if it is open.
 func (l *Dense) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -265,7 +264,7 @@ func (l *Dense) Close() {
 	}
 }
 
-// buildModule makes a module of its configuration, and says how many values a sample of its output has.
+// buildModule returns the module of a configuration and the number of values in a sample of its output.
 func buildModule(spec *schema.ModuleSpec) (nn.Module, int, error) {
 	module, is := build(spec)
 	out, err := is.outElements(spec)

@@ -10,27 +10,27 @@ import (
 	"gradbus/schema"
 )
 
-// sizesBytesMax bounds the configurations that a Sizes remembers: those of the two largest manifests.
+// sizesBytesMax bounds the configurations in a Sizes: those of the two largest manifests.
 const sizesBytesMax = 2 << 20
 
-// Sizes builds modules to see whether they can be built and what they take, each configuration once: that of a hosted
-// module of 1,000 layers takes 10 ms, and is asked for again at each step of a job's registration. It forgets all when
-// it has sizesBytesMax of them. The zero value is ready, nil remembers nothing; it is safe for concurrent use.
+// Sizes caches the sizes of modules by configuration: to build one of 1,000 layers takes 10 ms, and each step of a
+// job's registration needs its size. It is emptied when it has reached sizesBytesMax. The zero value is ready, nil
+// caches nothing; it is safe for concurrent use.
 type Sizes struct {
 	mu    sync.Mutex // a leaf
 	all   map[sizeKey]size
 	bytes int
-	// builds counts the configurations that were built.
+	// builds is the number of configurations that were built.
 	builds int
 }
 
-// sizeKey is what the size of a module depends on.
+// sizeKey identifies everything that the size of a module depends on.
 type sizeKey struct {
 	config string
 	in     string // shape of a sample
 }
 
-// size is what a module takes.
+// size is the memory of a module.
 type size struct {
 	values int     // of its parameters, each aligned
 	out    []int   // shape of a sample of its output
@@ -38,7 +38,7 @@ type size struct {
 	err    error   // why it cannot be built; all else is zero then
 }
 
-// of is the size of a module.
+// of returns the size of a module.
 func (s *Sizes) of(spec *schema.ModuleSpec) size {
 	if s == nil {
 		return measure(spec)
@@ -62,7 +62,7 @@ func (s *Sizes) of(spec *schema.ModuleSpec) size {
 	return is
 }
 
-// measure builds a module and a net of it, and gives what they take.
+// measure builds a module and a net of it, and returns their sizes.
 func measure(spec *schema.ModuleSpec) size {
 	module, is := build(spec)
 	if is.err != nil {
@@ -75,7 +75,7 @@ func measure(spec *schema.ModuleSpec) size {
 	return is
 }
 
-// build builds a module. Of its size, values and net are left out.
+// build builds a module and returns its size without values and net.
 func build(spec *schema.ModuleSpec) (module nn.Module, is size) {
 	if module, is.err = nn.Build([]byte(spec.Module)); is.err != nil {
 		return nil, is
@@ -86,7 +86,7 @@ func build(spec *schema.ModuleSpec) (module nn.Module, is size) {
 	return module, is
 }
 
-// netBytes is the memory of a net for one sample.
+// netBytes returns the memory of a net for one sample.
 func netBytes(module nn.Module, in []int) float64 {
 	backend, err := cuda.Open(cuda.Options{Name: "go"}) // always there; it only has to be one
 	if err != nil {
@@ -100,7 +100,7 @@ func netBytes(module nn.Module, in []int) float64 {
 	return float64(net.Bytes(1))
 }
 
-// outElements is how many values a sample of the output has, where those of all samples are not too many.
+// outElements returns the number of values in a sample of the output; it fails if all samples have too many.
 func (is *size) outElements(spec *schema.ModuleSpec) (int, error) {
 	if is.err != nil {
 		return 0, is.err

@@ -11,7 +11,7 @@ import (
 	"gradbus/schema"
 )
 
-// tensors is memory for all parameters of a module, or for their gradients: one block, in which each parameter begins
+// tensors is the memory of all parameters of a module, or of their gradients: one block, in which each parameter begins
 // at a multiple of 64 bytes, so that the optimizer runs over all of it in one call.
 type tensors struct {
 	flat  []float32
@@ -20,7 +20,7 @@ type tensors struct {
 
 const tensorAlign = 16 // values
 
-// aligned is the room that so many values take.
+// aligned returns the number of values rounded up to the alignment.
 func aligned(values int) int { return (values + tensorAlign - 1) / tensorAlign * tensorAlign }
 
 func newTensors(parameters []nn.Parameter) *tensors {
@@ -56,14 +56,14 @@ func (t *tensors) read(offset int, to []float32) {
 	}
 }
 
-// version is the parameters of a module after a number of steps. It is never written while anybody may read it.
+// version is the parameters of a module after a number of steps. It is not written while it has readers.
 type version struct {
 	*tensors
 	number  schema.Version
 	readers int // who pin it; the newest version counts as pinned once more
 }
 
-// pin gives the newest version, which stays as it is until unpin.
+// pin returns the newest version, which does not change until unpin.
 func (d *hosted) pin() *version {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -86,7 +86,7 @@ func (d *hosted) unpinLocked(v *version) {
 	}
 }
 
-// room gives memory for parameters or gradients, which holds anything.
+// room returns uninitialized memory for parameters or gradients.
 func (d *hosted) room() *tensors {
 	d.mu.Lock()
 	if n := len(d.idle); n > 0 {
@@ -99,12 +99,12 @@ func (d *hosted) room() *tensors {
 	return newTensors(d.parameters)
 }
 
-// step makes the next version from the newest one by the gradient sum, divided once by weight. Steps of a module follow
-// each other.
+// step makes the next version from the newest one by the gradient sum, divided once by weight. Steps of a module are
+// sequential.
 func (d *hosted) step(sum *tensors, weight float64) (schema.Version, error) {
 	d.stepLock.Lock()
 	defer d.stepLock.Unlock()
-	now, next := d.newest, d.room() // nobody else replaces it
+	now, next := d.newest, d.room() // the step lock keeps others from replacing it
 	d.next = next
 	if err := d.state.Step(0, weight, sum.flat, 1); err != nil {
 		d.giveBack(next)
@@ -117,7 +117,7 @@ func (d *hosted) step(sum *tensors, weight float64) (schema.Version, error) {
 	return d.newest.number, nil
 }
 
-// elementName names a value of the parameters as they lie in tensors.
+// elementName returns the name of a value by its position in tensors.
 func (d *hosted) elementName(at int) string {
 	for _, p := range d.parameters {
 		switch {
@@ -140,7 +140,7 @@ func (d *hosted) giveBack(t *tensors) {
 	d.idle = append(d.idle, t)
 }
 
-// net gives a net that nobody uses.
+// net returns an unused net.
 func (d *hosted) net() (*nn.Net, error) {
 	d.mu.Lock()
 	if n := len(d.nets); n > 0 {
@@ -162,7 +162,7 @@ func (d *hosted) giveNet(n *nn.Net) {
 	d.nets = append(d.nets, n)
 }
 
-// refusedBy words an error of a net or of the optimizer that is the request's own fault; nil where it is not.
+// refusedBy returns the refusal for an error of a net or optimizer that the request caused, else nil.
 func refusedBy(err error) *refusal {
 	if bad, ok := errors.AsType[*cuda.NonFiniteError](err); ok {
 		return schema.Refuse(schema.ReasonNonFinite,
