@@ -339,10 +339,8 @@ func (c *connection) connectData(ctx context.Context, d *dataServer,
 	c.connMu.Lock()
 	d.conn = conn
 	c.connMu.Unlock()
-	if need, most := c.job.MessageBytesMax(), d.conn.PayloadBytesMax(); need > most {
-		return 0, fmt.Errorf("%w: %s takes messages of at most %d bytes, and those of job %s, with chunks of %d, have up to "+
-			"%d: set max_payload there to at least that, or use smaller chunks",
-			fabric.ErrPayload, d.name(), most, c.job.Name, c.job.ChunkBytes, need)
+	if err := c.checkPayload(d.name(), d.conn.PayloadBytesMax()); err != nil {
+		return 0, err
 	}
 	at := func(to schema.Member, keyed bool) string {
 		return fabric.Pattern(string(c.job.Name), fabric.Any, fabric.Any, string(to), keyed)
@@ -359,6 +357,26 @@ func (c *connection) connectData(ctx context.Context, d *dataServer,
 		trip = min(trip, time.Since(began))
 	}
 	return trip, nil
+}
+
+// errUnknownMember is the error of a ps that gives a trainer of this job the limits of an unknown client: its run has
+// ended there, or the ps was started again.
+var errUnknownMember = errors.New("trainer not known at the data server")
+
+// checkPayload fails if a server takes no message as large as this job's. A ps takes them of members, since it was
+// checked when the job was registered; a NATS server between trainers and ps may not.
+func (c *connection) checkPayload(server string, bytesMax int) error {
+	need := c.job.MessageBytesMax()
+	switch {
+	case need <= bytesMax:
+		return nil
+	case c.config.Route != schema.DataCluster:
+		return fmt.Errorf("%w: %s takes %d bytes of %s of job %s, which sends up to %d", errUnknownMember, server, bytesMax,
+			c.joined.Member, c.job.Name, need)
+	}
+	return fmt.Errorf("%w: %s takes messages of at most %d bytes, and those of job %s, with chunks of %d, have up to "+
+		"%d: set max_payload there to at least that, or use smaller chunks",
+		fabric.ErrPayload, server, bytesMax, c.job.Name, c.job.ChunkBytes, need)
 }
 
 // sendPull asks for one result. The answer may come before it returns, and lead to more pulls.

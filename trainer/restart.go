@@ -101,8 +101,8 @@ const rejoinEvery = 250 * time.Millisecond
 // errRunRestarts is ErrServerLost where the coordinator has said so.
 var errRunRestarts = fmt.Errorf("%w", ErrServerLost)
 
-// joinWithRetry joins, and tries again for ReconnectTimeout: if the slot was lost before the trainer had begun, if no
-// answer gave it the parameters, and if it rejoins from a run whose servers were lost. The time starts over if it had a
+// joinWithRetry joins, and tries again for ReconnectTimeout: if the slot was lost before the trainer had begun, if a
+// server does not know it any more, if no answer gave it the parameters, and if it rejoins from a run whose servers were lost. The time starts over if it had a
 // slot.
 func joinWithRetry(ctx context.Context, c Config, job *schema.Job) (*membership, error) {
 	sent := false
@@ -125,7 +125,7 @@ func joinWithRetry(ctx context.Context, c Config, job *schema.Job) (*membership,
 			sent = true
 			continue
 		}
-		again := errors.Is(err, errReplaced) || errors.Is(err, ErrNoParameters) ||
+		again := errors.Is(err, errReplaced) || errors.Is(err, ErrNoParameters) || errors.Is(err, errUnknownMember) ||
 			c.rejoin != 0 && c.Resume && mayReturn(err)
 		if errors.Is(err, errReplaced) || errors.As(err, new(endedBefore)) {
 			began = time.Now() // it had a slot

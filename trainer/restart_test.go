@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gradbus/checkpoint"
+	"gradbus/fabric"
 	"gradbus/fabric/fabrictest"
 	"gradbus/internal/testkit"
 	"gradbus/ps"
@@ -163,4 +164,22 @@ func TestRunAndReadsOutliveAServer(t *testing.T) {
 				told)
 		}
 	})
+}
+
+// A ps that was started again gives a trainer the limits of an unknown client until it knows the job: the trainer joins
+// again. A NATS server with a small max_payload ends it.
+func TestSmallPayloadOfAServer(t *testing.T) {
+	t.Parallel()
+	c := &connection{job: toyJob("limited", 1, 1, schema.ApplyUpdate), config: Config{}}
+	need := c.job.MessageBytesMax()
+	if err := c.checkPayload("s", need); err != nil {
+		t.Error(err)
+	}
+	if err := c.checkPayload("s", need-1); !errors.Is(err, errUnknownMember) {
+		t.Errorf("at a ps: %v", err)
+	}
+	c.config.Route = schema.DataCluster
+	if err := c.checkPayload("s", need-1); !errors.Is(err, fabric.ErrPayload) {
+		t.Errorf("at a NATS server: %v", err)
+	}
 }
