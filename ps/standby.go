@@ -61,6 +61,7 @@ type standby struct {
 // followedJob is a job of the other ps that can go on here. mu of the standby guards it.
 type followedJob struct {
 	run      schema.RunID
+	of       uint64    // incarnation of the other ps that has it; 0: that has not said yet
 	trainers int       // that train there
 	gone     string    // why the ps that has it is lost; empty: it is not
 	since    time.Time // then
@@ -266,7 +267,6 @@ func (b *standby) heard(h *schema.Heard) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.silent.Begin(b.server.now())
-	before := b.other
 	b.refused, b.other = "", h.Incarnation
 	b.there = map[schema.JobName]bool{}
 	for _, name := range h.Jobs {
@@ -274,8 +274,10 @@ func (b *standby) heard(h *schema.Heard) {
 	}
 	for name, j := range b.jobs {
 		switch {
-		case before != 0 && before != h.Incarnation:
-			b.lose(name, j, "its ps was started anew", true)
+		case j.of == 0:
+			j.of = h.Incarnation
+		case j.of != h.Incarnation: // it has ended, and what is there now never had the run
+			b.lose(name, j, "its ps was started again", true)
 		case !b.there[name]:
 			b.server.log.Info("job has ended where it was", "job", name)
 			b.drop(name)
@@ -358,7 +360,7 @@ func (b *standby) keep(name schema.JobName, run schema.RunID, told *schema.Keep)
 			return
 		}
 		b.drop(name)
-		j = &followedJob{run: run, came: map[schema.Member]time.Time{}}
+		j = &followedJob{run: run, of: b.other, came: map[schema.Member]time.Time{}}
 		b.jobs[name] = j
 	}
 	s.keeper.keep(name, run, told, nil)

@@ -92,6 +92,27 @@ func TestHandedOverRunsStayOver(t *testing.T) {
 	}
 }
 
+// A ps that was started again never had the run of the one before, so it does not say that the run has ended: the job
+// stays here for its trainers. The ps that had it says so.
+func TestRestartedPSEndsNoJob(t *testing.T) {
+	lost := followsJob(t, &followedJob{run: 7, of: 1, gone: "ended", ended: true})
+	for range 2 {
+		if lost.heard(&schema.Heard{Incarnation: 2}); lost.jobs["followed"] == nil {
+			t.Fatal("the job is dropped")
+		}
+	}
+	running := followsJob(t, &followedJob{run: 7, of: 1})
+	if running.heard(&schema.Heard{Incarnation: 2}); running.jobs["followed"] == nil || running.jobs["followed"].gone == "" {
+		t.Error("the job of a ps that was started again is not lost")
+	}
+	over := followsJob(t, &followedJob{run: 7, of: 1})
+	kept := over.server.keeper.runs[7]
+	kept.cancel, kept.unwatch = func() {}, func() {}
+	if over.heard(&schema.Heard{Incarnation: 1}); over.jobs["followed"] != nil {
+		t.Error("a job that has ended stays")
+	}
+}
+
 // followsJob is a ps that stands by for a job of another one.
 func followsJob(t *testing.T, j *followedJob) *standby {
 	s := &Server{log: slog.New(slog.NewTextHandler(t.Output(), nil))}
