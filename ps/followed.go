@@ -3,10 +3,12 @@ package ps
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"gradbus/checkpoint"
 	"gradbus/internal/liveness"
+	"gradbus/internal/process"
 	"gradbus/schema"
 )
 
@@ -149,10 +151,29 @@ func (l *controlLoop) tellStandby(now time.Time, tick bool) {
 		if !l.stands(j) {
 			continue
 		}
+		first := j.coordinator.StandbyURL() == ""
 		if j.coordinator.StandsBy(is.url, is.silent(now)) || tick {
 			l.send(name, j.run, schema.All, schema.Control{Standby: &schema.Standby{URL: is.url}})
 		}
+		if text := j.lostTogether(process.HostAndID(), is.host); first && text != "" {
+			l.server.log.Warn("the loss of this host would stop a job", "job", name, "text", text)
+		}
 	}
+}
+
+// lostTogether says what follows if this host is lost with the trainers on it: empty if a majority of the trainers is left
+// to continue the job at the ps that stands by, or if that sees the end of this process itself.
+func (j *job) lostTogether(host, standby string) string {
+	name, _, _ := strings.Cut(host, " (")
+	if other, _, _ := strings.Cut(standby, " ("); other == name {
+		return ""
+	}
+	here, all := j.coordinator.TrainersOn(host)
+	if 2*(all-here) > all {
+		return ""
+	}
+	return fmt.Sprintf("%d of its %d trainers are on %s, as its ps is: without them it waits for %s takeover %s", here, all,
+		name, process.Invoked("ps"), j.name)
 }
 
 // stands reports whether the ps that follows this one could go on with a job.

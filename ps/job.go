@@ -40,8 +40,9 @@ func (j *job) move(to coordinator.JobState, now time.Time) {
 }
 
 // place makes the coordinator of a job that this ps has acquired. fitted is its manifest with the chunks that there is
-// room for. doubt is as in CoordinatorConfig.
-func (j *job) place(s *Server, c acquisition, found *located, fitted *schema.Job, window int64, doubt int) {
+// room for. voters are as in coordinator.Config.
+func (j *job) place(s *Server, c acquisition, found *located, fitted *schema.Job, window int64,
+	voters []schema.Voter) {
 	j.move(coordinator.Placing, s.now())
 	j.manifest, j.run, j.servers, j.ended = fitted, c.record.RunID, c.servers, c.record.Ended
 	j.watching, j.stoodBy = make([]watching, fitted.Trainers), stoodBy{was: found.fromReplica()}
@@ -51,10 +52,10 @@ func (j *job) place(s *Server, c acquisition, found *located, fitted *schema.Job
 	config := coordinator.Config{Job: fitted, RunID: j.run, Generation: generationFirst,
 		Deadline: s.config.Deadline, StallTimeout: s.config.StallTimeout, StartTimeout: s.config.StartTimeout,
 		WindowBytes: window, ParkedBytes: parkedBytes(fitted), Checkpoints: found.policy(&s.config),
-		Resume: found.resumeFrom(), Rejoining: found.runs, Doubt: doubt,
+		Resume: found.resumeFrom(), Rejoining: found.runs, Voters: voters,
 		Copies: s.config.grouped(), Process: s.process, Incarnation: s.registry.self.Incarnation,
 		TrainersBefore: found.here, SlotsMax: c.left.places, MemoryFull: c.left.cramped}
-	if s.standby != nil && found.fromReplica() && doubt == 0 {
+	if s.standby != nil && found.fromReplica() && voters == nil {
 		config.RejoinWithin = coordinator.RejoinSoonMax
 	}
 	if fitted != c.job {

@@ -1,7 +1,6 @@
 package ps
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,7 +32,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	j := l.job(m.job)
 	goesOn := false
 	if b := l.server.standby; b != nil && j == nil {
-		mine, refused := b.comes(m.job, cmp.Or(request.Was, m.from), request.Run)
+		mine, refused := b.comes(m.job, request)
 		if refused != nil {
 			l.send(m.job, 0, m.from, schema.Control{Refused: refused})
 			return
@@ -167,7 +166,7 @@ func (l *controlLoop) register(f *foundJob) {
 		return
 	}
 	fitted := l.fitChunks(c.job, l.shardsHere(&c))
-	doubt, refused := l.mayBegin(f, fitted)
+	voters, refused := l.mayBegin(f, fitted)
 	if refused != nil {
 		if c.left.places > 0 && l.history.noRoomForMore(c.job) {
 			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
@@ -177,7 +176,7 @@ func (l *controlLoop) register(f *foundJob) {
 		l.runOver(name, c.record.RunID, checkpoint.Abandon)
 		return
 	}
-	j.place(l.server, c, &f.located, fitted, l.window(fitted, l.shardsHere(&c), l.held()), doubt)
+	j.place(l.server, c, &f.located, fitted, l.window(fitted, l.shardsHere(&c), l.held()), voters)
 	l.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers",
 		c.job.Trainers, "shards", j.coordinator.Shards(), "servers", len(c.servers))
 	if err := coordinator.CheckCopies(j.manifest); err != nil && (l.server.config.grouped() || l.follower != nil) {
@@ -189,12 +188,12 @@ func (l *controlLoop) register(f *foundJob) {
 	l.admitWaiting(j)
 }
 
-// mayBegin refuses a job that cannot begin here, and takes over one of the other ps, with as many trainers in doubt as
-// takeOver says. One that there is no room for is not taken over: its replica stays, for when there is.
-func (l *controlLoop) mayBegin(f *foundJob, fitted *schema.Job) (doubt int, refused *schema.Refused) {
+// mayBegin refuses a job that cannot begin here, and takes over one of the other ps, with the voters that takeOver
+// returns. A job without room here is not taken over: its replica stays.
+func (l *controlLoop) mayBegin(f *foundJob, fitted *schema.Job) (voters []schema.Voter, refused *schema.Refused) {
 	c, b := &f.acquisition, l.server.standby
 	if refused = checkMessages(c.job, "this server", l.server.config.PayloadBytesMax); refused != nil {
-		return 0, refused
+		return nil, refused
 	}
 	switch {
 	case !f.located.fromReplica():
@@ -208,13 +207,13 @@ func (l *controlLoop) mayBegin(f *foundJob, fitted *schema.Job) (doubt int, refu
 		}
 	}
 	if refused != nil || b == nil || len(c.offers) == 0 {
-		return 0, refused
+		return nil, refused
 	}
-	doubt, ok := b.takeOver(c.job.Name, c.offers[0].run)
+	voters, ok := b.takeOver(c.job.Name, c.offers[0].run)
 	if !ok {
-		return 0, &schema.Refused{Reason: schema.RefusedBusy, Text: "the ps that has the job is back"}
+		return nil, &schema.Refused{Reason: schema.RefusedBusy, Text: "the ps that has the job is back"}
 	}
-	return doubt, nil
+	return voters, nil
 }
 
 // admitWaiting admits those who wait for a job, once all of its shard servers have been heard of. Before, one of them

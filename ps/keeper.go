@@ -47,6 +47,7 @@ type replicaJob struct {
 	unwatch func()           // the coordinator's process
 	heard   liveness.Silence // the coordinator
 	over    liveness.Silence // the run, whose trainers come back
+	waits   time.Duration    // for them
 	changed bool             // the coordinator is to be told
 	taken   bool             // its shards begin with it: it takes no memory of its own
 }
@@ -315,7 +316,7 @@ func (k *keeper) kept(run schema.RunID) schema.Kept {
 // keptOf is what is said of a run. mu is held.
 func (k *keeper) keptOf(r *replicaJob) schema.Kept {
 	said := schema.Kept{Server: k.server.ID(), Incarnation: k.server.registry.self.Incarnation, Run: r.run,
-		Series: r.told.Series, Shards: r.told.Shards, Own: r.own, Ready: r.ready, LR: r.told.LR, Runs: r.told.Runs,
+		Series: r.told.Series, Shards: r.told.Shards, Own: r.own, Ready: r.ready, Serial: r.told.Serial, LR: r.told.LR, Runs: r.told.Runs,
 		Failure: r.failure}
 	if r.state != nil && r.failure == "" && !r.taken {
 		said.Version, said.Next = r.state.Version(), r.state.Whole()
@@ -446,8 +447,19 @@ func (k *keeper) ended(run schema.RunID, back bool) {
 	case r == nil:
 	case back:
 		r.over.Begin(k.server.now())
+		r.waits = resumeWindow
 	default:
 		k.drop(run)
+	}
+}
+
+// await keeps a run that is over for its trainers.
+func (k *keeper) await(run schema.RunID, within time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if r := k.runs[run]; r != nil {
+		r.over.Begin(k.server.now())
+		r.waits = within
 	}
 }
 
@@ -461,6 +473,7 @@ func (k *keeper) lost(run schema.RunID) (name schema.JobName, incarnation uint64
 		return "", 0
 	}
 	r.over.Begin(k.server.now())
+	r.waits = resumeWindow
 	return r.job.Name, r.told.Incarnation
 }
 
@@ -471,7 +484,8 @@ func (k *keeper) tick(now time.Time, pause time.Duration) {
 	for id, r := range k.runs {
 		r.heard.Excuse(pause, now)
 		r.over.Excuse(pause, now)
-		if r.over.For(now) > resumeWindow || r.heard.For(now) > k.server.config.Deadline+graceOfCoordinator+resumeWindow {
+		silent := r.heard.For(now) > k.server.config.Deadline+graceOfCoordinator+resumeWindow
+		if r.over.Lasts() && r.over.For(now) > r.waits || !r.over.Lasts() && silent {
 			k.drop(id)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -61,13 +62,13 @@ type standby struct {
 // followedJob is a job of the other ps that can go on here. mu of the standby guards it.
 type followedJob struct {
 	run      schema.RunID
-	of       uint64    // incarnation of the other ps that has it; 0: that has not said yet
-	trainers int       // that train there
-	gone     string    // why the ps that has it is lost; empty: it is not
-	since    time.Time // then
-	ended    bool      // it is no more, and not only out of reach
-	came     map[schema.Member]time.Time
-	whole    bool // a version of all shards is here
+	of       uint64               // incarnation of the other ps that has it; 0: that has not said yet
+	voters   []schema.Voter       // trainers of the run, as the other ps said last
+	gone     string               // why the ps that has it is lost; empty: it is not
+	since    time.Time            // then
+	ended    bool                 // the ps is known to have ended, or an operator says so
+	promised map[uint64]time.Time // numbers of voters that asked to continue here, and when
+	whole    bool                 // a version of all shards is here
 }
 
 // newStandby is for the ps that a server stands by for. Nothing is dialed yet.
@@ -180,7 +181,7 @@ func (b *standby) follow(ctx context.Context) {
 			if silent := b.silent.For(now); silent > b.server.config.Deadline+graceOfCoordinator {
 				b.lose(name, j, fmt.Sprintf("its ps has said nothing for %s", liveness.Rounded(silent)), false)
 			}
-			if j.gone != "" && now.Sub(j.since) > resumeWindow {
+			if j.gone != "" && now.Sub(j.since) > b.waitsFor(j) {
 				b.server.log.Warn("nobody has come for a job", "job", name)
 				b.drop(name)
 			}
@@ -310,7 +311,7 @@ func (b *standby) probe() {
 		b.mu.Lock()
 		cut, lasts := b.cut.For(s.now()), b.cut.Lasts()
 		b.mu.Unlock()
-		why, ended := "", planted.Is(planted.TakeUnreachableForEnded)
+		why := ""
 		if cut > cutMax {
 			why = fmt.Sprintf("its ps has been out of reach for %s", liveness.Rounded(cut))
 		}
@@ -324,14 +325,14 @@ func (b *standby) probe() {
 			if err == nil {
 				conn.Close()
 			} else if errors.Is(err, syscall.ECONNREFUSED) || s.bus != nil && errors.Is(err, fabric.ErrNoServer) {
-				why, ended = "nothing listens any more where its ps was", true
+				why = "nothing listens where its ps was" // a host that is cut off may say so, too
 			}
 		}
 		if why != "" {
 			b.mu.Lock()
 			b.there = map[schema.JobName]bool{}
 			for name, j := range b.jobs {
-				b.lose(name, j, why, ended)
+				b.lose(name, j, why, planted.Is(planted.TakeUnreachableForEnded))
 			}
 			b.mu.Unlock()
 			return
@@ -360,15 +361,15 @@ func (b *standby) keep(name schema.JobName, run schema.RunID, told *schema.Keep)
 			return
 		}
 		b.drop(name)
-		j = &followedJob{run: run, of: b.other, came: map[schema.Member]time.Time{}}
+		j = &followedJob{run: run, of: b.other, promised: map[uint64]time.Time{}}
 		b.jobs[name] = j
 	}
 	s.keeper.keep(name, run, told, nil)
-	j.trainers = told.Trainers
+	j.voters = told.Voters
 	if j.gone != "" && !told.Last {
 		s.log.Info("ps is back", "job", name)
 		j.gone, j.ended = "", false
-		clear(j.came)
+		clear(j.promised)
 	}
 	v, had := b.version(j), j.whole
 	if j.whole = v > 0; j.whole && !had {
@@ -404,16 +405,31 @@ func (b *standby) processEnded(run schema.RunID) bool {
 	return false
 }
 
-// lose takes it that the ps is lost that has a job; ended says that it is no more. mu is held.
+// lose notes that the ps that has a job is lost; ended says that it is known to have ended. mu is held.
 func (b *standby) lose(name schema.JobName, j *followedJob, why string, ended bool) {
-	j.ended = j.ended || ended
-	if j.gone != "" {
+	if j.gone != "" && (j.ended || !ended) {
 		return
 	}
-	j.gone, j.since = why, b.server.now()
-	b.server.keeper.ended(j.run, true)
-	b.server.log.Warn("the ps of a job is lost, its trainers are awaited here", "job", name, "why", why, "version",
+	if j.gone == "" {
+		j.gone = why
+	}
+	j.ended, j.since = ended, b.server.now()
+	b.server.keeper.await(j.run, b.waitsFor(j))
+	text := j.gone
+	if !ended {
+		text = j.missing(name)
+	}
+	b.server.log.Warn("the ps of a job is lost, its trainers are awaited here", "job", name, "why", text, "version",
 		uint64(b.version(j)))
+}
+
+// waitsFor returns how long a lost job waits for its trainers: as long as for those of a job that starts, if it takes an
+// operator to say that its ps has ended. mu is held.
+func (b *standby) waitsFor(j *followedJob) time.Duration {
+	if j.ended {
+		return resumeWindow
+	}
+	return max(resumeWindow, b.server.config.StartTimeout)
 }
 
 // drop forgets a job. mu is held.
@@ -442,10 +458,28 @@ func (b *standby) lost(name schema.JobName, run schema.RunID) (answer schema.Los
 	return answer
 }
 
-// goesOn reports whether a job is to go on here: its ps is lost, and all of it is here. Its trainers are awaited for
-// resumeWindow. mu is held.
+// goesOn reports whether a job is to continue here: its ps is lost, all of it is here, and its trainers are awaited. mu is
+// held.
 func (b *standby) goesOn(j *followedJob) bool {
-	return j != nil && j.gone != "" && b.version(j) > 0 && b.server.now().Sub(j.since) < resumeWindow
+	return j != nil && j.gone != "" && b.version(j) > 0 && b.server.now().Sub(j.since) < b.waitsFor(j)
+}
+
+// takeover notes that an operator says that the ps of a job has ended, and answers what follows.
+func (b *standby) takeover(name schema.JobName) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch j := b.jobs[name]; {
+	case j == nil:
+		return fmt.Sprintf("this ps has no replica of job %s", name)
+	case j.gone == "":
+		return fmt.Sprintf("job %s is on the ps at %s, which answers: drain that one", name, fabric.WithoutUser(b.url))
+	case b.version(j) == 0:
+		return fmt.Sprintf("job %s: no version of it is complete here", name)
+	default:
+		b.server.log.Warn("an operator continues a job here", "job", name, "why", j.gone)
+		b.lose(name, j, j.gone, true)
+		return ""
+	}
 }
 
 // awaited are the jobs that are to go on here.
@@ -461,13 +495,13 @@ func (b *standby) awaited() (all []schema.JobName) {
 	return all
 }
 
-// comes is told that a trainer wants to join a job that is stood by for. mine says that this is for the standby to
-// answer, and refused how; where it is nil the job is to go on here.
-func (b *standby) comes(name schema.JobName, from schema.Member, run schema.RunID) (mine bool,
-	refused *schema.Refused) {
+// comes answers a trainer that asks for a job of the other ps. mine reports that the job is for this ps to answer, and
+// refused is the answer; nil if the job continues here. A voter's request is its promise to follow this ps: it has left
+// the other coordinator before.
+func (b *standby) comes(name schema.JobName, request *schema.Join) (mine bool, refused *schema.Refused) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	j, now := b.jobs[name], b.server.now()
+	j, now, run := b.jobs[name], b.server.now(), request.Run
 	goesOn := b.goesOn(j)
 	switch {
 	case j == nil && b.there == nil:
@@ -485,34 +519,41 @@ func (b *standby) comes(name schema.JobName, from schema.Member, run schema.RunI
 		return false, nil
 	}
 	if run != 0 {
-		j.came[from] = now
+		j.promised[request.Number] = now
 	}
-	here := 0
-	for who, at := range j.came {
-		if now.Sub(at) > cameWithin {
-			delete(j.came, who)
-		} else {
-			here++
-		}
+	maps.DeleteFunc(j.promised, func(_ uint64, at time.Time) bool { return now.Sub(at) > cameWithin })
+	if j.ended || mayStart(j.voters, j.promised) {
+		return true, nil
 	}
-	few := !j.ended && 2*here <= j.trainers
-	if planted.Is(planted.GoOnWithMinority) {
-		few = here == 0
-	}
-	if few {
-		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
-			"%s. The job goes on here when more than half of its %d trainers have come, and %d have: %s", j.gone,
-			j.trainers, here, strings.Join(names(j.came), " ")))}
-	}
-	return true, nil
+	return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(j.missing(name))}
 }
 
-func names(came map[schema.Member]time.Time) (all []string) {
-	for who := range came {
-		all = append(all, string(who))
+// mayStart reports whether more than half of the voters of a run have promised to follow a successor. Trainers that
+// joined later, or were started again, are no voters.
+func mayStart(voters []schema.Voter, promised map[uint64]time.Time) bool {
+	n := 0
+	for _, v := range voters {
+		if _, ok := promised[v.Number]; ok {
+			n++
+		}
 	}
-	slices.Sort(all)
-	return all
+	if planted.Is(planted.GoOnWithMinority) {
+		return n > 0
+	}
+	return 2*n > len(voters)
+}
+
+// missing says which trainers a job waits for before it may continue here, and what decides without them.
+func (j *followedJob) missing(name schema.JobName) string {
+	var not []string
+	for _, v := range j.voters {
+		if _, ok := j.promised[v.Number]; !ok {
+			not = append(not, string(v.Member))
+		}
+	}
+	return fmt.Sprintf("%s, and it may still run the job. The job continues here when more than half of its %d trainers "+
+		"have joined, of which these have not: %s. If that ps has ended: %s takeover %s", j.gone, len(j.voters),
+		strings.Join(not, " "), process.Invoked("ps"), name)
 }
 
 // lostRun is the run that a newcomer to a job goes on from, where the job is to go on here; 0: it is another job.
@@ -535,14 +576,14 @@ func (b *standby) lostRun(job *schema.Job) schema.RunID {
 	return j.run
 }
 
-// takeOver takes it that a run of the other ps goes on here; ok is false where that has it again. doubt is how many
-// trainers it had, where the other ps is only out of reach and may go on with it: 0 is no doubt.
-func (b *standby) takeOver(name schema.JobName, run schema.RunID) (doubt int, ok bool) {
+// takeOver notes that a run of the other ps continues here; ok is false if that ps has it again. voters are its trainers
+// if the other ps may still run it, and nil if that is known to have ended.
+func (b *standby) takeOver(name schema.JobName, run schema.RunID) (voters []schema.Voter, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	j := b.jobs[name]
 	if j == nil || j.run != run || j.gone == "" {
-		return 0, false
+		return nil, false
 	}
 	delete(b.jobs, name)
 	if b.over = append(b.over, schema.OverRun{Job: name, Run: run}); len(b.over) > endedMax {
@@ -550,7 +591,7 @@ func (b *standby) takeOver(name schema.JobName, run schema.RunID) (doubt int, ok
 	}
 	b.server.log.Info("job goes on here", "job", name, "version", uint64(b.version(j)), "why", j.gone)
 	if j.ended {
-		return 0, true
+		return nil, true
 	}
-	return j.trainers, true
+	return j.voters, true
 }

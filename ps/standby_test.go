@@ -27,24 +27,53 @@ func TestNewcomersGoOnFromTheLostRun(t *testing.T) {
 
 // A job goes on here once, not where its ps is back, and with a majority of its trainers where that may still be there.
 func TestJobsGoOnOnce(t *testing.T) {
+	voters := []schema.Voter{{Member: "t0", Number: 1}, {Member: "t1", Number: 2}}
 	for name, c := range map[string]struct {
-		job   followedJob
-		doubt int
-		ok    bool
+		job    followedJob
+		voters int
+		ok     bool
 	}{
-		"its ps is back":         {followedJob{run: 7, trainers: 5}, 0, false},
-		"its ps is out of reach": {followedJob{run: 7, trainers: 5, gone: "silent"}, 5, true},
-		"its ps has ended":       {followedJob{run: 7, trainers: 5, gone: "ended", ended: true}, 0, true},
-		"another run":            {followedJob{run: 8, trainers: 5, gone: "ended", ended: true}, 0, false},
+		"its ps is back":         {followedJob{run: 7, voters: voters}, 0, false},
+		"its ps is out of reach": {followedJob{run: 7, voters: voters, gone: "silent"}, 2, true},
+		"its ps has ended":       {followedJob{run: 7, voters: voters, gone: "ended", ended: true}, 0, true},
+		"another run":            {followedJob{run: 8, voters: voters, gone: "ended", ended: true}, 0, false},
 	} {
 		b := followsJob(t, &c.job)
-		doubt, ok := b.takeOver("followed", 7)
-		if doubt != c.doubt || ok != c.ok || b.isOver("followed", 7) != c.ok {
-			t.Errorf("%s: it goes on %v, in doubt of %d trainers, want %v and %d", name, ok, doubt, c.ok, c.doubt)
+		voters, ok := b.takeOver("followed", 7)
+		if len(voters) != c.voters || ok != c.ok || b.isOver("followed", 7) != c.ok {
+			t.Errorf("%s: it goes on %v, with voters %v, want %v and %d", name, ok, voters, c.ok, c.voters)
 		}
 		if _, again := b.takeOver("followed", 7); again {
 			t.Errorf("%s: it goes on twice", name)
 		}
+	}
+}
+
+// More than half of the voters decide, by their numbers: not a trainer that was started again in a voter's slot, nor one
+// that joined later. Without them an operator decides.
+func TestMayStart(t *testing.T) {
+	voters := []schema.Voter{{Member: "t0", Number: 10}, {Member: "t1", Number: 11}, {Member: "t2", Number: 12},
+		{Member: "t3", Number: 13}}
+	for name, c := range map[string]struct {
+		promised []uint64
+		want     bool
+	}{"none": {nil, false}, "half": {[]uint64{10, 11}, false}, "more than half": {[]uint64{10, 11, 13}, true},
+		"half and a newcomer": {[]uint64{10, 11, 99}, false}, "newcomers alone": {[]uint64{97, 98, 99}, false}} {
+		promised := map[uint64]time.Time{}
+		for _, n := range c.promised {
+			promised[n] = time.Time{}
+		}
+		if got := mayStart(voters, promised); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	b := followsJob(t, &followedJob{run: 7, voters: voters, gone: "cut off", since: time.Now(), promised: map[uint64]time.Time{}})
+	if b.takeover("other") == "" {
+		t.Error("a job that is not here continues")
+	}
+	if text := b.jobs["followed"].missing("followed"); !strings.Contains(text, "t0 t1 t2 t3") ||
+		!strings.Contains(text, "takeover followed") {
+		t.Errorf("it waits for: %s", text)
 	}
 }
 
@@ -78,7 +107,7 @@ func TestJobsWaitForRoom(t *testing.T) {
 
 // A run that its ps hands over ends here with the first word of it, and no repetition has it go on.
 func TestHandedOverRunsStayOver(t *testing.T) {
-	b := followsJob(t, &followedJob{run: 7, came: map[schema.Member]time.Time{}})
+	b := followsJob(t, &followedJob{run: 7, promised: map[uint64]time.Time{}})
 	b.server.loop = &controlLoop{mirrored: make(chan struct{}, 1)}
 	kept := b.server.keeper.runs[7]
 	for serial := range 2 {

@@ -36,6 +36,8 @@ type Control struct {
 	Standby *Standby `json:"standby,omitempty"`
 	AskLost *AskLost `json:"ask_lost,omitempty"`
 	Lost    *Lost    `json:"lost,omitempty"`
+	// Takeover is an operator's word that the ps of a job has ended, to the one that has its replica.
+	Takeover *Takeover `json:"takeover,omitempty"`
 
 	Keep    *Keep    `json:"keep,omitempty"`
 	Kept    *Kept    `json:"kept,omitempty"`
@@ -64,6 +66,17 @@ type Join struct {
 	Key uint64 `json:"key,omitempty,string"`
 	// Process is the process of the trainer, so that a ps on the same machine sees its end; empty: it does not.
 	Process string `json:"process,omitempty"`
+	// Number is the trainer's, drawn at its start: a trainer that was started again has another one.
+	Number uint64 `json:"number,omitempty,string"`
+	// Promised is the generation of the trainer's slot in Run when it promised another ps to follow it: Run takes it back
+	// only after the slot has a later one. 0: it has promised nothing.
+	Promised Generation `json:"promised,omitempty"`
+}
+
+// Voter is a trainer that decides with others which ps continues its run: the slot and the number of its Join.
+type Voter struct {
+	Member Member `json:"member"`
+	Number uint64 `json:"number,string"`
 }
 
 // How a trainer reaches shards.
@@ -344,10 +357,14 @@ type AskLost struct {
 	Run RunID `json:"run_id,string"`
 }
 
-// Lost answers AskLost.
+// Takeover has a ps continue a job of which it has a replica. The operator who sends it knows that the ps that had the
+// job has ended.
+type Takeover struct{}
+
+// Lost answers AskLost and Takeover.
 type Lost struct {
-	Run  RunID  `json:"run_id,string"`
-	Lost bool   `json:"lost"` // the run is over there, and goes on here
+	Run  RunID  `json:"run_id,omitempty,string"` // as of AskLost
+	Lost bool   `json:"lost"`                    // the run is over there, and continues here
 	Text string `json:"text,omitempty"`
 }
 
@@ -376,8 +393,9 @@ type Keep struct {
 	// drew at its start.
 	Process     string `json:"process,omitempty"`
 	Incarnation uint64 `json:"incarnation,omitempty,string"`
-	// Trainers is how many train. In a pair more than half of them have to come where the sender is only out of reach.
-	Trainers int `json:"trainers,omitempty" check:"lanes"`
+	// Voters are the trainers of the run. In a pair, more than half of them must join the next run unless the sender is
+	// known to have ended.
+	Voters []Voter `json:"voters,omitempty" check:"lanes"`
 	// Last says that the sender ends, and that the job is to go on at once, from Whole.
 	Last bool `json:"last,omitempty"`
 }
@@ -399,6 +417,7 @@ type Kept struct {
 	Shards      int    `json:"shards,omitempty" check:"shards"`    // of the job
 	Own         []int  `json:"own,omitempty" check:"shards,shard"` // those that it keeps
 	Ready       bool   `json:"ready,omitempty"`                    // there is room for them, and a way to those who tell
+	Serial      int    `json:"serial,omitempty" check:"serial"`    // of the last Keep
 	// Version is the one that is there; Next is a later one that is whole, and waits until others have it, too. 0: none.
 	Version Version `json:"version,omitempty"`
 	Next    Version `json:"next,omitempty"`

@@ -31,7 +31,7 @@ func testControls() []Control {
 		{Stalled: &Stalled{Member: "t1", Host: "box", Batch: 3, WaitedMS: 5000, LimitMS: 1800000}},
 		{Keep: &Keep{Serial: 2, Series: 1, Shards: 2, To: []Member{"p-a", "p-b"}, At: 18, Since: 17, Whole: 17,
 			From: []DataServer{{ID: "a", URL: "nats://10.0.0.2:4222", Shards: []int{1}}, {ID: "b", Shards: []int{0}}},
-			Runs: []RunID{4}, LR: []LRChange{{From: 500, Scale: 0.1}}, Incarnation: 7, Trainers: 2, Last: true}},
+			Runs: []RunID{4}, LR: []LRChange{{From: 500, Scale: 0.1}}, Incarnation: 7, Voters: []Voter{{"t0", 5}}, Last: true}},
 		{Kept: &Kept{Server: "b", Incarnation: 1<<64 - 1, Run: 5, Series: 1, Shards: 2, Own: []int{0, 1}, Ready: true,
 			Version: 17, Next: 18, Missed: 16, Begun: 18, TookMS: 3, Bytes: 1 << 40}},
 		{AskKept: &AskKept{Run: 5}},
@@ -44,6 +44,7 @@ func testControls() []Control {
 		{Heard: &Heard{Incarnation: 7, Jobs: []JobName{"demo"}}},
 		{Standby: &Standby{URL: "nats://10.0.0.2:4222"}},
 		{AskLost: &AskLost{Run: 5}},
+		{Takeover: &Takeover{}},
 		{Lost: &Lost{Run: 5, Lost: true, Text: "nothing listens any more where its ps was"}},
 		{TakeOver: &Joined{Member: "t2", RunID: 5, Generation: 3, LaneCount: 1, Shards: 1, DeadlineMS: 30000, Version: 7}},
 	}

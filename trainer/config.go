@@ -122,10 +122,12 @@ type Config struct {
 	SavePath  string
 	SaveEvery uint64 // batches between two saves to SavePath; 0 where that is empty
 
-	rejoin   schema.RunID  // the run that the trainer was part of, and whose job it rejoins; 0: none
-	rejoinAs schema.Member // the member that the trainer was in that run
-	standby  string        // where the job continues when the ps at Server is lost; empty: nowhere else
-	key      *uint64       // of all joins until one is answered: schema.Join.Key
+	rejoin   schema.RunID      // the run that the trainer was part of, and whose job it rejoins; 0: none
+	rejoinAs schema.Member     // the member that the trainer was in that run
+	standby  string            // where the job continues when the ps at Server is lost; empty: nowhere else
+	key      *uint64           // of all joins until one is answered: schema.Join.Key
+	number   uint64            // of this session: schema.Join.Number
+	promised schema.Generation // of the run that it was part of: schema.Join.Promised
 }
 
 // Limits of Config.WindowBytes.
@@ -263,7 +265,7 @@ func (c Config) withDefaults() Config {
 	}
 	if c.key == nil {
 		key := newJoinKey()
-		c.key = &key
+		c.key, c.number = &key, newJoinKey()
 	}
 	return c
 }

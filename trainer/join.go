@@ -163,7 +163,8 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 	}
 	j.peer, err = startPeerServer(ctx, c, job, j.conn.LocalHost())
 	j.request = &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
-		Resume: c.Resume, Process: process.Self(), Run: c.rejoin, Was: c.rejoinAs}
+		Resume: c.Resume, Process: process.Self(), Run: c.rejoin, Was: c.rejoinAs, Number: c.number,
+		Promised: c.promised}
 	if j.peer != nil {
 		j.request.URL = j.peer.url
 	}
@@ -178,7 +179,7 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 	return j, nil
 }
 
-// newJoinKey draws the key by which a coordinator knows that it was the same trainer that asked before; never 0.
+// newJoinKey draws a key or number by which ps know a trainer again; never 0.
 // Processes that were forked may draw equal numbers from math/rand, whose seed is of the time before.
 func newJoinKey() uint64 {
 	var random [8]byte

@@ -56,6 +56,54 @@ func answerOf(data []byte) (c schema.Control, ok bool) {
 // publish sends a frame to the coordinator.
 func (o *outsider) publish(frame []byte) error { return o.conn.Publish(o.subject, frame) }
 
+// ErrNoTakeover is the error of Takeover if the ps does not continue the job; its text says why.
+var ErrNoTakeover = errors.New("job not continued")
+
+// Takeover has a ps continue a job of which it has a replica, although fewer than half of the job's trainers have asked
+// it to. Use it only if the ps that had the job has ended: if it still runs, the job runs twice. c.Server is the ps with
+// the replica. Errors: ErrConfig, those of dialing, ErrNoTakeover, ErrNoAnswer, and ctx's cause.
+//
+//	err := trainer.Takeover(ctx, trainer.Config{Server: "nats://10.0.0.2:4222"}, "films")
+func Takeover(ctx context.Context, c Config, job schema.JobName) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	if err := schema.CheckName("job", string(job)); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	c = c.withDefaults()
+	answers := make(chan schema.Control, 1)
+	o, err := c.dialOutside(ctx, &schema.Job{Name: job}, func(m fabric.Message) {
+		defer m.Release()
+		if a, ok := answerOf(m.Data); ok && (a.Lost != nil || a.Refused != nil) {
+			select {
+			case answers <- a:
+			default: // of a question that was repeated
+			}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("continue job %s: %w", job, err)
+	}
+	defer o.conn.Close()
+	frame, err := schema.EncodeControl(schema.Head{}, schema.Control{Takeover: &schema.Takeover{}})
+	if err != nil {
+		return err
+	}
+	within, cancel := context.WithTimeoutCause(ctx, c.AnswerWithin, fmt.Errorf("%w within %v", ErrNoAnswer, c.AnswerWithin))
+	defer cancel()
+	answer, err := fabric.Ask(within, c.RetryAfter, func() error { return o.publish(frame) }, answers)
+	switch {
+	case err != nil:
+		return fmt.Errorf("continue job %s at %s: %w", job, c.serverName(), err)
+	case answer.Refused != nil:
+		return refusedBy(answer.Refused)
+	case !answer.Lost.Lost:
+		return fmt.Errorf("%w: %s", ErrNoTakeover, answer.Lost.Text)
+	}
+	return nil
+}
+
 // drainAskEvery is the time between two questions to a ps that ends.
 const drainAskEvery = 250 * time.Millisecond
 

@@ -73,7 +73,9 @@ func (r *restart) follows(m *membership, err error) bool {
 func (r *restart) join(ctx context.Context, m *membership, err error) *rejoining {
 	c := &r.config
 	c.Server, c.standby, c.rejoinAs, c.rejoin = m.config.Server, m.standbyAt(), m.joined.Member, m.joined.RunID
-	c.Resume = !errors.Is(err, errReplaced)
+	if c.Resume, c.promised = !errors.Is(err, errReplaced), 0; c.Resume && c.standby != "" {
+		c.promised = m.joined.Generation // the standby is asked first
+	}
 	c.Log.Warn("rejoining job", "job", m.job.Name, "member", m.joined.Member, "resume", c.Resume, "err", err)
 	j := &rejoining{done: make(chan struct{})}
 	ctx, j.cancel = context.WithCancel(context.WithoutCancel(ctx))

@@ -153,3 +153,55 @@ func TestStandbyWithoutRoom(t *testing.T) {
 		}
 	})
 }
+
+// A job whose ps is out of reach and whose trainers are gone waits: a new trainer has no vote. An operator lets it
+// continue with its replica.
+func TestOperatorContinuesAJob(t *testing.T) {
+	testkit.Waits(t, func(t *testing.T) {
+		const batches, lanes = 150, 3
+		server, standby := startPair(t, 1, 1, 0)
+		job := toyJob("taken-over", 1, lanes, schema.ApplyUpdate)
+		job.Policy = schema.PolicyRecover
+		want, _ := toyOutcome(t, lanes, batches)
+		ctx, die := context.WithCancel(testContext(t))
+		short := testConfig(t, server)
+		short.ReconnectTimeout, short.LeaveWithin = time.Second, time.Second
+		session, err := Join(testContext(t), short, job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := uint64(0)
+		err = session.Run(ctx, newToy(t, job), batches, func(p Progress) {
+			time.Sleep(10 * time.Millisecond)
+			if at == 0 && session.standbyAt() != "" {
+				at = uint64(p.Version) + 2
+			}
+			if at == uint64(p.Version) {
+				_ = server.RestartNATS(server.Close) // which cannot be heard, nor started again
+				die()
+			}
+		})
+		_ = session.Abort(err)
+		config := testConfig(t, standby)
+		ask := config
+		ask.AnswerWithin = 2 * time.Second
+		if err := Takeover(testContext(t), ask, "another"); !errors.Is(err, ErrNoTakeover) {
+			t.Errorf("of a job that is not there: %v", err)
+		}
+		var decided atomic.Bool
+		var all sync.WaitGroup
+		all.Go(func() {
+			time.Sleep(10 * time.Second)
+			decided.Store(true)
+			if err := Takeover(testContext(t), ask, job.Name); err != nil {
+				t.Error(err)
+			}
+		})
+		o := outlive(t, config, job, batches, nil)
+		all.Wait()
+		if o.err != nil || o.resumed == 0 || o.digest != want || !decided.Load() {
+			t.Errorf("the job continues with version %d, decided %v: %v, weights %x, want %x", o.resumed, decided.Load(), o.err,
+				o.digest[:8], want[:8])
+		}
+	})
+}

@@ -91,7 +91,7 @@ If there is an NVIDIA driver, ps watches the GPUs. A GPU with a fault stays unhe
 		},
 	}
 	f.add(c)
-	c.AddCommand(statusCommand(), topCommand(), tapCommand(), scaleCommand(), drainCommand(), checkpointsCommand(),
+	c.AddCommand(statusCommand(), topCommand(), tapCommand(), scaleCommand(), drainCommand(), takeoverCommand(), checkpointsCommand(),
 		doctorCommand(), runbookCommand(), gpu.ProbeCommand(), gpu.ListCommand(), gpu.AcknowledgeCommand())
 	config.Program(c, cuda.Built())
 	config.Sectioned(c, []config.Section{

@@ -22,12 +22,13 @@ import (
 	"time"
 
 	"gradbus/internal/liveness"
+	"gradbus/internal/planted"
 	"gradbus/lane"
 	"gradbus/schema"
 )
 
 // Config is what the coordinator of a job is made from. Every field but StartTimeout, WindowBytes,
-// Checkpoints, Resume, Rejoining, RejoinWithin, TrainersBefore, Doubt, Copies, Process, Incarnation, ChunkBytes,
+// Checkpoints, Resume, Rejoining, RejoinWithin, TrainersBefore, Voters, Copies, Process, Incarnation, ChunkBytes,
 // SlotsMax and MemoryFull is needed.
 type Config struct {
 	Job          *schema.Job // validated
@@ -53,9 +54,9 @@ type Config struct {
 	RejoinWithin time.Duration
 	// TrainersBefore is how many trainers the interrupted run had at its end; 0: not known.
 	TrainersBefore int
-	// Doubt is how many trainers trained in that run, where its ps was only out of reach and may go on with it: more than
-	// half of them have to come. 0 is no doubt.
-	Doubt int
+	// Voters are the trainers of that run, if its ps may still continue it: more than half of them must join before the
+	// run starts, and other trainers join after that. Empty: its ps is known to have ended.
+	Voters []schema.Voter
 	// Copies has other ps keep what the shards have, where they may: see Peers.
 	Copies bool
 	// Process and Incarnation are of the coordinator's ps, for those who keep shards.
@@ -205,10 +206,28 @@ func (c *Coordinator) Process(i int) (process string, _ schema.Generation) {
 
 // start begins the job once nobody and nothing is missing.
 func (c *Coordinator) start(now time.Time) []Decision {
-	if !c.Gathers() || !c.ready() || c.members.missing() > 0 {
+	if !c.Gathers() || !c.ready() || c.members.missing() > 0 || !c.mayStart() {
 		return nil
 	}
 	return c.begin(now)
+}
+
+// mayStart reports whether more than half of the voters have joined.
+func (c *Coordinator) mayStart() bool {
+	if planted.Is(planted.GoOnWithMinority) {
+		return true
+	}
+	here := 0
+	for i := range c.members {
+		if m := &c.members[i]; m.here() && isVoter(c.config.Voters, m.number) {
+			here++
+		}
+	}
+	return len(c.config.Voters) == 0 || 2*here > len(c.config.Voters)
+}
+
+func isVoter(voters []schema.Voter, number uint64) bool {
+	return slices.ContainsFunc(voters, func(v schema.Voter) bool { return v.Number == number && number != 0 })
 }
 
 // begin begins the job.
@@ -414,6 +433,14 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	if slices.Contains(c.former, from) {
 		return nil // said again before it left, and heard late
 	}
+	switch {
+	case c.isPromised(j):
+		return postponed(from, fmt.Sprintf("trainer %s has promised the ps at %s to follow it, and can return when its "+
+			"slot is free", j.Was, c.standby.url))
+	case len(c.config.Voters) > 0 && !isVoter(c.config.Voters, j.Number) && c.Gathers():
+		return postponed(from, "more than half of the trainers of the job's last run must join first: its ps may still be "+
+			"running")
+	}
 	if j.Run != 0 && j.Run != c.config.RunID && !slices.Contains(c.config.Rejoining, j.Run) {
 		return c.Refuse(from, RunOver(c.config.Job.Name))
 	}
@@ -430,6 +457,19 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	d := c.seatAt(now, i, c.generation, from, j)
 	d.Note = fmt.Sprintf("trainer %s joined from %s, %d missing", d.Who, j.Host, c.members.missing())
 	return append(c.routed(i, d), c.start(now)...)
+}
+
+// postponed has a trainer ask again.
+func postponed(from schema.Member, why string) []Decision {
+	return []Decision{{To: from, Control: schema.Control{Refused: &schema.Refused{Reason: schema.RefusedBusy,
+		Text: schema.Clip(why)}}}}
+}
+
+// isPromised reports whether a trainer of this run has promised another ps to follow it, which may count on that until
+// this run has gone on without the trainer: its slot has a later generation then.
+func (c *Coordinator) isPromised(j *schema.Join) bool {
+	i, ok := c.members.find(j.Was)
+	return c.IsRunning() && j.Run == c.config.RunID && j.Promised > 0 && ok && c.members[i].generation <= j.Promised
 }
 
 // readmit gives a trainer the place that it has and has not heard of: it had given up waiting for the answer, and asks
@@ -455,7 +495,7 @@ func (c *Coordinator) routed(i int, d Decision) []Decision {
 // seatAt gives a place to a newcomer, in a generation, and says so.
 func (c *Coordinator) seatAt(now time.Time, i int, g schema.Generation, who schema.Member, j *schema.Join) Decision {
 	c.members[i].become(slotJoining, member{joiner: who, host: j.Host, cluster: j.Data == schema.DataCluster, url: j.URL,
-		by: -1, process: j.Process, key: j.Key, generation: g})
+		by: -1, process: j.Process, key: j.Key, number: j.Number, generation: g})
 	c.members[i].Begin(now)
 	d := c.joined(i)
 	d.Who = schema.TrainerMember(i)

@@ -242,11 +242,12 @@ func (c *Coordinator) tooFew() string {
 func (c *Coordinator) tellKeep() (decisions []Decision) {
 	k := &c.copies
 	k.serial++
+	c.standby.tell(k.serial, c.members.voters())
 	for i := range k.plan {
 		p := &k.plan[i]
 		keep := &schema.Keep{Job: c.config.Job, Serial: k.serial, Series: k.series, Shards: c.shards, From: p.from,
 			To: p.to, At: k.at, Since: k.since, Whole: k.whole, LR: c.lr.decided, Runs: c.config.Rejoining,
-			Process: c.config.Process, Incarnation: c.config.Incarnation, Trainers: len(c.members.training()),
+			Process: c.config.Process, Incarnation: c.config.Incarnation, Voters: c.members.voters(),
 			Last: c.HandedOver()}
 		if p.said.Series == k.series {
 			keep.Job = nil
@@ -265,6 +266,7 @@ func (c *Coordinator) Kept(now time.Time, from schema.Member, said *schema.Kept)
 		return nil
 	}
 	k.plan[i].said, k.plan[i].at = *said, now
+	c.standby.heard(said.Serial)
 	k.pace(now, said.Begun)
 	return c.advanceCopies(now)
 }

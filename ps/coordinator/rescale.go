@@ -258,7 +258,7 @@ func (c *Coordinator) giveUpMissing(now time.Time) []Decision {
 // lanes, or none if the clock needs none. A job that begins with values of its trainers waits for all of them if these
 // were not durable.
 func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
-	if here := len(c.members) - c.members.missing(); !c.ready() || 2*here <= c.config.Doubt {
+	if !c.ready() || !c.mayStart() {
 		return nil
 	}
 	if c.config.Resume.version() < c.config.Job.StartVersion() {

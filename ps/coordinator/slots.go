@@ -23,6 +23,7 @@ type member struct {
 	dead          bool       // its process has ended
 	process       string     // as of schema.Join
 	key           uint64     // as of schema.Join, until it has been heard in this place
+	number        uint64     // as of schema.Join
 
 	generation schema.Generation // in which its place was taken last
 	by         int               // the trainer who computes its lanes besides its own; -1: itself
@@ -125,6 +126,16 @@ func (s slots) training() (all []schema.Member) {
 	for i := range s {
 		if m := &s[i]; m.here() && m.by < 0 {
 			all = append(all, m.joiner)
+		}
+	}
+	return all
+}
+
+// voters returns the trainers that have a slot.
+func (s slots) voters() (all []schema.Voter) {
+	for i := range s {
+		if m := &s[i]; m.here() && m.by < 0 {
+			all = append(all, schema.Voter{Member: schema.TrainerMember(i), Number: m.number})
 		}
 	}
 	return all

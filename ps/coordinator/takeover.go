@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"gradbus/internal/liveness"
@@ -173,10 +174,42 @@ func (c *Coordinator) findDeserted(now time.Time) []Decision {
 
 // standbyAt is where the job goes on when this ps is lost.
 type standbyAt struct {
-	url    string // empty: nowhere
-	silent bool   // it was not heard lately: trainers that are lost may have gone on there
-	// who trained when it was heard last, by the names that they joined under
-	with []schema.Member
+	url    string       // empty: nowhere
+	silent bool         // it was not heard lately: trainers that are lost may have gone on there
+	told   []votersTold // lists of voters that it may have: the last one that it has confirmed, and later ones
+}
+
+// votersTold is the voters that a replica was told of with a serial and later ones.
+type votersTold struct {
+	serial int
+	voters []schema.Voter
+}
+
+// tell notes that the replica is told of voters.
+func (s *standbyAt) tell(serial int, voters []schema.Voter) {
+	if n := len(s.told); n == 0 || !slices.Equal(s.told[n-1].voters, voters) {
+		s.told = append(s.told, votersTold{serial, voters})
+	}
+}
+
+// heard notes that the replica has confirmed a serial.
+func (s *standbyAt) heard(serial int) {
+	for len(s.told) > 1 && s.told[1].serial <= serial {
+		s.told = s.told[1:]
+	}
+}
+
+// lacksQuorum reports whether the trainers of some list that the replica may have are more than half gone.
+func (s *standbyAt) lacksQuorum(here []schema.Voter) bool {
+	return slices.ContainsFunc(s.told, func(t votersTold) bool {
+		n := 0
+		for _, v := range t.voters {
+			if slices.ContainsFunc(here, func(h schema.Voter) bool { return h.Number == v.Number }) {
+				n++
+			}
+		}
+		return 2*n < len(t.voters)
+	})
 }
 
 // StandsBy notes where the job goes on when this ps is lost, empty where nowhere, and whether that ps was not heard
@@ -184,28 +217,34 @@ type standbyAt struct {
 func (c *Coordinator) StandsBy(url string, silent bool) (moved bool) {
 	moved = url != c.standby.url
 	c.standby.url, c.standby.silent = url, silent
-	if !silent {
-		c.standby.with = c.members.training()
-	}
 	return moved
 }
 
 // StandbySilent notes that whoever stands by is not heard any more.
 func (c *Coordinator) StandbySilent() { c.standby.silent = true }
 
+// TrainersOn returns how many trainers of the job are on the host of a process, as schema.Join names both, and how many
+// there are.
+func (c *Coordinator) TrainersOn(process string) (there, all int) {
+	name, _, _ := strings.Cut(process, " (")
+	for i := range c.members {
+		if m := &c.members[i]; m.here() && m.by < 0 {
+			all++
+			if host, _, _ := strings.Cut(m.host, " ("); host == name {
+				there++
+			}
+		}
+	}
+	return there, all
+}
+
 // StandbyURL returns where the job goes on when this ps is lost; empty: nowhere.
 func (c *Coordinator) StandbyURL() string { return c.standby.url }
 
-// outnumbered reports that whoever stands by is not heard, and of those who trained when it was heard last less than
-// half are here: the others may go on with the job there, and it is not to go on twice.
+// outnumbered reports whether the replica's ps is not heard and fewer than half of the voters that it may know are here:
+// the others may continue the job there.
 func (c *Coordinator) outnumbered() bool {
-	here := 0
-	for _, m := range c.members.training() {
-		if slices.Contains(c.standby.with, m) {
-			here++
-		}
-	}
-	return c.standby.silent && c.standby.url != "" && 2*here < len(c.standby.with)
+	return c.standby.silent && c.standby.url != "" && c.standby.lacksQuorum(c.members.voters())
 }
 
 // offer says to whom vacant places are given, once all shard servers know that they are vacant. What they are to be

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gradbus/internal/config"
+	"gradbus/internal/connect"
+	"gradbus/schema"
+	"gradbus/trainer"
+)
+
+// takingOver is the flags of takeover.
+type takingOver struct {
+	way    connect.Flags
+	within time.Duration
+	log    config.Log
+}
+
+func takeoverCommand() *cobra.Command {
+	var t takingOver
+	c := &cobra.Command{
+		Use:   "takeover JOB",
+		Short: "Continue a job at the ps that has its replica",
+		Long: `Continue a job at the ps that has its replica (--replicas 1 --peer).
+
+A job whose ps is out of reach continues by itself when more than half of its trainers have joined the other ps, or when
+the ps is known to have ended. Otherwise it waits, and the log of the other ps and its trainers name who is missing. If you
+know that the lost ps has ended, this command lets the job continue.
+
+If the lost ps still runs, the job then runs twice: stop that ps first.`,
+		Example: `  ./bin/ps takeover films --server nats://10.0.0.2:4222 --token-file secret`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return fmt.Errorf("%d arguments: want the name of one job", len(args))
+			}
+			return schema.CheckName("job", args[0])
+		},
+	}
+	set := c.Flags()
+	set.SortFlags = false
+	t.way.AddServer(set, "nats://127.0.0.1:4222")
+	set.DurationVar(&t.within, "timeout", 10*time.Second, "`DURATION`: longest wait for the answer of the ps")
+	t.log.Add(set)
+	config.AddFileFlag(set)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		return t.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), schema.JobName(args[0]))
+	}
+	return c
+}
+
+func (t *takingOver) run(ctx context.Context, out, logTo io.Writer, job schema.JobName) error {
+	log, err := t.log.Logger(logTo)
+	if err != nil {
+		return err
+	}
+	c, err := t.way.Config(log)
+	if err != nil {
+		return err
+	}
+	c.Log, c.AnswerWithin = log, t.within
+	err = trainer.Takeover(ctx, c, job)
+	if errors.Is(err, trainer.ErrNoTakeover) || errors.Is(err, &trainer.Refused{}) {
+		return config.Exit{Status: 1, Err: err}
+	}
+	if err == nil {
+		fmt.Fprintf(out, "job %s continues at %s when its trainers join\n", job, c.Server)
+	}
+	return err
+}

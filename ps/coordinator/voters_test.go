@@ -1,0 +1,103 @@
+package coordinator
+
+import (
+	"testing"
+	"time"
+
+	"gradbus/schema"
+	"gradbus/shard/shardtest"
+)
+
+// votersOf are trainers t0, t1 and so on with numbers.
+func votersOf(numbers ...uint64) (all []schema.Voter) {
+	for i, n := range numbers {
+		all = append(all, schema.Voter{Member: schema.TrainerMember(i), Number: n})
+	}
+	return all
+}
+
+// A run that continues one whose ps may still be running starts with more than half of that run's voters. Trainers that
+// were started later, or again, join after that.
+func TestRunStartsWithItsVoters(t *testing.T) {
+	job := shardtest.SmallJob("continued", 3, 1)
+	job.Policy = schema.PolicyRecover
+	c := New(Config{Job: job, RunID: 9, Generation: 1, Deadline: time.Minute, Rejoining: []schema.RunID{7},
+		Resume: &ResumeFrom{}, Voters: votersOf(10, 11, 12), ShardServers: []ShardServer{{Member: "p-a",
+			Server: schema.DataServer{ID: "a", Shards: []int{0}}}}})
+	now := time.Now()
+	c.Assign(now)
+	join := func(name schema.Member, number uint64, run schema.RunID) *schema.Refused {
+		t.Helper()
+		for _, d := range c.Join(now, name, &schema.Join{Job: job, Host: "h", Number: number, Run: run, Resume: run != 0}) {
+			if r := d.Control.Refused; r != nil {
+				return r
+			}
+		}
+		return nil
+	}
+	if r := join("j-new", 99, 0); r == nil || r.Reason != schema.RefusedBusy {
+		t.Errorf("a newcomer before the voters: %+v, want busy", r)
+	}
+	if r := join("j-10", 10, 7); r != nil {
+		t.Fatalf("the first voter: %+v", r)
+	}
+	if c.mayStart() {
+		t.Error("the run starts with one voter of three")
+	}
+	if r := join("j-12", 12, 7); r != nil || !c.mayStart() {
+		t.Errorf("with two voters of three: %+v, starts: %v", r, c.mayStart())
+	}
+}
+
+// The coordinator of a run reassigns no lane while fewer than half of the voters are here that its replica may know:
+// those of the last list that it has confirmed, and of later ones.
+func TestQuorumCountsWhatTheReplicaMayKnow(t *testing.T) {
+	var s standbyAt
+	s.tell(1, votersOf(10, 11, 12))
+	s.tell(2, votersOf(10, 11, 12))
+	s.tell(3, votersOf(10, 11, 99)) // the slot of 12 has a newcomer
+	for _, c := range []struct {
+		heard int
+		here  []schema.Voter
+		lacks bool
+	}{
+		{0, votersOf(10, 11, 12), false},
+		{0, votersOf(10, 11), false},
+		{2, votersOf(10, 99), true}, // it may have 10, 11, 12, of which 11 and 12 may be there
+		{3, votersOf(10, 99), false},
+		{3, votersOf(99), true},
+	} {
+		s.heard(c.heard)
+		if lacks := s.lacksQuorum(c.here); lacks != c.lacks {
+			t.Errorf("the replica has confirmed %d, and %v are here: lacks %v", c.heard, c.here, lacks)
+		}
+	}
+}
+
+// A trainer that has promised another ps to follow it comes back when its slot has a later generation.
+func TestPromisedTrainerReturnsLater(t *testing.T) {
+	c := keepingCoordinator(t, 1, 2)
+	c.members[0].become(slotJoining, member{joiner: "t0", number: 10, generation: 3, by: -1})
+	join := schema.Join{Run: 7, Was: "t0", Number: 10, Promised: 3}
+	if !c.isPromised(&join) {
+		t.Error("it returns to the slot in which it has promised")
+	}
+	if join.Promised = 2; c.isPromised(&join) {
+		t.Error("it does not return, though its slot has a later generation")
+	}
+	if join.Promised = 0; c.isPromised(&join) {
+		t.Error("it has promised nothing, and does not return")
+	}
+}
+
+// The trainers on a host are those whose process is there.
+func TestTrainersOnAHost(t *testing.T) {
+	c := keepingCoordinator(t, 1, 2)
+	c.members = make(slots, 3)
+	for i, host := range []string{"box (pid 1)", "box (pid 2)", "other (pid 1)"} {
+		c.members[i].become(slotJoining, member{joiner: schema.TrainerMember(i), host: host, by: -1})
+	}
+	if there, all := c.TrainersOn("box (pid 9)"); there != 2 || all != 3 {
+		t.Errorf("%d of %d trainers, want 2 of 3", there, all)
+	}
+}
