@@ -129,8 +129,12 @@ func (b *standby) report(now time.Time) *schema.StandsByReport {
 		if len(p.Jobs) == schema.TelemetryJobsMax {
 			break
 		}
-		h := b.server.keeper.holds(name, b.jobs[name].run)
-		h.Of, h.Lost = nil, schema.ClipFailure(b.jobs[name].gone)
+		j := b.jobs[name]
+		h := b.server.keeper.holds(name, j.run)
+		if h.Of, h.Lost = nil, j.gone; j.gone != "" && !j.ended {
+			h.Lost = j.missing(name)
+		}
+		h.Lost = schema.ClipFailure(h.Lost)
 		p.Jobs = append(p.Jobs, h)
 	}
 	return p
