@@ -471,13 +471,12 @@ func (b *standby) takeover(name schema.JobName) string {
 	switch j := b.jobs[name]; {
 	case j == nil:
 		return fmt.Sprintf("this ps has no replica of job %s", name)
-	case j.gone == "":
-		return fmt.Sprintf("job %s is on the ps at %s, which answers: drain that one", name, fabric.WithoutUser(b.url))
 	case b.version(j) == 0:
 		return fmt.Sprintf("job %s: no version of it is complete here", name)
+	case j.gone == "" && !b.cut.Lasts() && b.silent.For(b.server.now()) < cutMax:
+		return fmt.Sprintf("job %s is on the ps at %s, which answers: drain that one", name, fabric.WithoutUser(b.url))
 	default:
-		b.server.log.Warn("an operator continues a job here", "job", name, "why", j.gone)
-		b.lose(name, j, j.gone, true)
+		b.lose(name, j, "an operator says that its ps has ended", true)
 		return ""
 	}
 }
