@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -29,8 +28,6 @@ const (
 	// othersFirst is for how long no newcomer begins a job here that was on the ps which is lost, and of which nothing is
 	// here: started again at once, that one has a later version, and those who come back to it.
 	othersFirst = 5 * time.Second
-	// cameWithin is for how long a trainer counts that has come from a ps that is lost. It asks again each second.
-	cameWithin = 3 * time.Second
 )
 
 // standby follows another ps, which has a registry of its own. That one tells which of its jobs are to be kept here
@@ -62,13 +59,13 @@ type standby struct {
 // followedJob is a job of the other ps that can go on here. mu of the standby guards it.
 type followedJob struct {
 	run      schema.RunID
-	of       uint64               // incarnation of the other ps that has it; 0: that has not said yet
-	voters   []schema.Voter       // trainers of the run, as the other ps said last
-	gone     string               // why the ps that has it is lost; empty: it is not
-	since    time.Time            // then
-	ended    bool                 // the ps is known to have ended, or an operator says so
-	promised map[uint64]time.Time // numbers of voters that asked to continue here, and when
-	whole    bool                 // a version of all shards is here
+	of       uint64          // incarnation of the other ps that has it; 0: that has not said yet
+	voters   []schema.Voter  // trainers of the run, as the other ps said last
+	gone     string          // why the ps that has it is lost; empty: it is not
+	since    time.Time       // then
+	ended    bool            // the ps is known to have ended, or an operator says so
+	promised map[uint64]bool // numbers of voters that have promised to follow this ps
+	whole    bool            // a version of all shards is here
 }
 
 // newStandby is for the ps that a server stands by for. Nothing is dialed yet.
@@ -361,7 +358,7 @@ func (b *standby) keep(name schema.JobName, run schema.RunID, told *schema.Keep)
 			return
 		}
 		b.drop(name)
-		j = &followedJob{run: run, of: b.other, promised: map[uint64]time.Time{}}
+		j = &followedJob{run: run, of: b.other, promised: map[uint64]bool{}}
 		b.jobs[name] = j
 	}
 	s.keeper.keep(name, run, told, nil)
@@ -518,21 +515,21 @@ func (b *standby) comes(name schema.JobName, request *schema.Join) (mine bool, r
 		return false, nil
 	}
 	if run != 0 {
-		j.promised[request.Number] = now
+		j.promised[request.Number] = true
 	}
-	maps.DeleteFunc(j.promised, func(_ uint64, at time.Time) bool { return now.Sub(at) > cameWithin })
 	if j.ended || mayStart(j.voters, j.promised) {
 		return true, nil
 	}
-	return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(j.missing(name))}
+	return true, &schema.Refused{Reason: schema.RefusedBusy, Field: schema.FieldVoters,
+		Text: schema.Clip(j.missing(name))}
 }
 
 // mayStart reports whether more than half of the voters of a run have promised to follow a successor. Trainers that
 // joined later, or were started again, are no voters.
-func mayStart(voters []schema.Voter, promised map[uint64]time.Time) bool {
+func mayStart(voters []schema.Voter, promised map[uint64]bool) bool {
 	n := 0
 	for _, v := range voters {
-		if _, ok := promised[v.Number]; ok {
+		if promised[v.Number] {
 			n++
 		}
 	}
@@ -546,7 +543,7 @@ func mayStart(voters []schema.Voter, promised map[uint64]time.Time) bool {
 func (j *followedJob) missing(name schema.JobName) string {
 	var not []string
 	for _, v := range j.voters {
-		if _, ok := j.promised[v.Number]; !ok {
+		if !j.promised[v.Number] {
 			not = append(not, string(v.Member))
 		}
 	}

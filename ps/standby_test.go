@@ -59,15 +59,15 @@ func TestMayStart(t *testing.T) {
 		want     bool
 	}{"none": {nil, false}, "half": {[]uint64{10, 11}, false}, "more than half": {[]uint64{10, 11, 13}, true},
 		"half and a newcomer": {[]uint64{10, 11, 99}, false}, "newcomers alone": {[]uint64{97, 98, 99}, false}} {
-		promised := map[uint64]time.Time{}
+		promised := map[uint64]bool{}
 		for _, n := range c.promised {
-			promised[n] = time.Time{}
+			promised[n] = true
 		}
 		if got := mayStart(voters, promised); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	b := followsJob(t, &followedJob{run: 7, voters: voters, gone: "cut off", since: time.Now(), promised: map[uint64]time.Time{}})
+	b := followsJob(t, &followedJob{run: 7, voters: voters, gone: "cut off", since: time.Now(), promised: map[uint64]bool{}})
 	if b.takeover("other") == "" {
 		t.Error("a job that is not here continues")
 	}
@@ -107,7 +107,7 @@ func TestJobsWaitForRoom(t *testing.T) {
 
 // A run that its ps hands over ends here with the first word of it, and no repetition has it go on.
 func TestHandedOverRunsStayOver(t *testing.T) {
-	b := followsJob(t, &followedJob{run: 7, promised: map[uint64]time.Time{}})
+	b := followsJob(t, &followedJob{run: 7, promised: map[uint64]bool{}})
 	b.server.loop = &controlLoop{mirrored: make(chan struct{}, 1)}
 	kept := b.server.keeper.runs[7]
 	for serial := range 2 {

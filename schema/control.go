@@ -154,6 +154,9 @@ const RefusedLR = "lr"
 // may be admitted.
 const RefusedBusy = "busy"
 
+// FieldVoters is the Field of a busy Refused by a ps that counts the trainer's promise to follow it, and waits for others.
+const FieldVoters = "voters"
+
 // RefusedOver is the reason of a Refused that answers a join to a run which is no more, or has never been known there.
 const RefusedOver = "job_over"
 

@@ -127,7 +127,8 @@ type Config struct {
 	standby  string            // where the job continues when the ps at Server is lost; empty: nowhere else
 	key      *uint64           // of all joins until one is answered: schema.Join.Key
 	number   uint64            // of this session: schema.Join.Number
-	promised schema.Generation // of the run that it was part of: schema.Join.Promised
+	rejoinAt schema.Generation // of its slot in that run
+	promised schema.Generation // rejoinAt where it has promised the standby to follow it: schema.Join.Promised; else 0
 }
 
 // Limits of Config.WindowBytes.

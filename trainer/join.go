@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"gradbus/cuda"
@@ -298,6 +299,20 @@ func (j *joiner) giveBack(joined *schema.Joined, why error) {
 // counts as one that may still be there.
 const busyWithin = 30 * time.Second
 
+// patience returns for how long a job that is put off is asked for again. A trainer that has promised to follow a ps asks
+// that one and its own in turn.
+func (j *joiner) patience() time.Duration {
+	switch {
+	case j.config.promised > 0 && j.config.standby != "":
+		return 0
+	case j.config.promised > 0:
+		return j.config.RetryAfter
+	case j.config.Resume: // reading a checkpoint takes as long as it takes
+		return math.MaxInt64
+	}
+	return busyWithin
+}
+
 // finalAnswer asks until a coordinator admits this trainer, or refuses it for good.
 func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
 	var told string
@@ -307,7 +322,7 @@ func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
 			return answer, fmt.Errorf("%w; before, it was put off: %s", err, told)
 		}
 		if err != nil || answer.Refused == nil || answer.Refused.Reason != schema.RefusedBusy ||
-			time.Since(began) > busyWithin && !j.config.Resume { // reading a checkpoint takes as long as it takes
+			time.Since(began) > j.patience() {
 			return answer, err
 		}
 		if answer.Refused.Text != told {

@@ -31,10 +31,10 @@ func (r *Refused) Error() string {
 	return fmt.Sprintf("refused (%s): %s", r.Reason, r.Text)
 }
 
-// Is matches a target of the same reason, or one without a reason.
+// Is matches a target of the same reason and field, or one without them.
 func (r *Refused) Is(target error) bool {
 	t, ok := target.(*Refused)
-	return ok && (t.Reason == "" || t.Reason == r.Reason)
+	return ok && (t.Reason == "" || t.Reason == r.Reason) && (t.Field == "" || t.Field == r.Field)
 }
 
 // refusedBy words a refusal of the coordinator. Where manifests differ it names the field and both values.

@@ -73,9 +73,7 @@ func (r *restart) follows(m *membership, err error) bool {
 func (r *restart) join(ctx context.Context, m *membership, err error) *rejoining {
 	c := &r.config
 	c.Server, c.standby, c.rejoinAs, c.rejoin = m.config.Server, m.standbyAt(), m.joined.Member, m.joined.RunID
-	if c.Resume, c.promised = !errors.Is(err, errReplaced), 0; c.Resume && c.standby != "" {
-		c.promised = m.joined.Generation // the standby is asked first
-	}
+	c.Resume, c.rejoinAt, c.promised = !errors.Is(err, errReplaced), m.joined.Generation, 0
 	c.Log.Warn("rejoining job", "job", m.job.Name, "member", m.joined.Member, "resume", c.Resume, "err", err)
 	j := &rejoining{done: make(chan struct{})}
 	ctx, j.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -104,19 +102,24 @@ const rejoinEvery = 250 * time.Millisecond
 var errRunRestarts = fmt.Errorf("%w", ErrServerLost)
 
 // joinWithRetry joins, and tries again for ReconnectTimeout: if the slot was lost before the trainer had begun, if a
-// server does not know it any more, if no answer gave it the parameters, and if it rejoins from a run whose servers were lost. The time starts over if it had a
-// slot.
+// server does not know it any more, if no answer gave it the parameters, and if it rejoins from a run whose servers were
+// lost. The time starts over if it had a slot, and while the standby asks it to wait.
 func joinWithRetry(ctx context.Context, c Config, job *schema.Job) (*membership, error) {
 	sent := false
 	for began := time.Now(); ; {
 		pause := rejoinEvery
 		if c.standby != "" && c.rejoin != 0 && c.Resume {
-			s, err := join(ctx, c.atStandby(), job, askEvery)
+			at := c.atStandby()
+			at.promised = c.rejoinAt
+			s, err := join(ctx, at, job, askEvery)
 			if err == nil {
 				return s, nil
 			}
 			if ctx.Err() != nil {
 				return nil, err
+			}
+			if c.promised = c.promisedAfter(err); errors.Is(err, errBusy) {
+				began = time.Now()
 			}
 			if mayReturn(err) {
 				pause = askEvery
@@ -128,7 +131,8 @@ func joinWithRetry(ctx context.Context, c Config, job *schema.Job) (*membership,
 			continue
 		}
 		again := errors.Is(err, errReplaced) || errors.Is(err, ErrNoParameters) || errors.Is(err, errUnknownMember) ||
-			c.rejoin != 0 && c.Resume && mayReturn(err)
+			c.rejoin != 0 && c.Resume && mayReturn(err) ||
+			c.standby != "" && (errors.Is(err, errBusy) || errors.Is(err, errElsewhere))
 		if errors.Is(err, errReplaced) || errors.As(err, new(endedBefore)) {
 			began = time.Now() // it had a slot
 		}
@@ -141,6 +145,27 @@ func joinWithRetry(ctx context.Context, c Config, job *schema.Job) (*membership,
 			return nil, err
 		}
 	}
+}
+
+// What a ps answers whose trainers may be at another one: that it counts the trainer's promise, that the trainer asks
+// again, or that it asks there.
+var (
+	errCounted   = &Refused{Reason: schema.RefusedBusy, Field: schema.FieldVoters}
+	errBusy      = &Refused{Reason: schema.RefusedBusy}
+	errElsewhere = &Refused{Reason: schema.RefusedElsewhere}
+)
+
+// promisedAfter returns the generation in which a trainer has promised the standby to follow it, after a join there: the
+// one before if the standby was not reached, and 0 if its answer says that it counts no promise. Without an answer it may
+// count it.
+func (c *Config) promisedAfter(err error) schema.Generation {
+	switch {
+	case errors.Is(err, fabric.ErrNoServer):
+		return c.promised
+	case errors.Is(err, &Refused{}) && !errors.Is(err, errCounted):
+		return 0
+	}
+	return c.rejoinAt
 }
 
 // mayReturn reports that a server which is not there, or knows nothing yet, may be started again. One that ends may

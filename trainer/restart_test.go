@@ -183,3 +183,26 @@ func TestSmallPayloadOfAServer(t *testing.T) {
 		t.Errorf("at a NATS server: %v", err)
 	}
 }
+
+// A trainer is bound to a ps from when that may count its promise until that says that it does not.
+func TestPromiseAfterAnswers(t *testing.T) {
+	busy := func(field string) error { return &Refused{Reason: schema.RefusedBusy, Field: field} }
+	for name, c := range map[string]struct {
+		before, after schema.Generation
+		err           error
+	}{
+		"not reached":          {0, 0, fabric.ErrNoServer},
+		"not reached any more": {3, 3, fabric.ErrNoServer},
+		"no answer":            {0, 3, ErrNoAnswer},
+		"lost":                 {0, 3, fabric.ErrLost},
+		"counted":              {0, 3, busy(schema.FieldVoters)},
+		"put off":              {3, 0, busy("")},
+		"the ps is there":      {3, 0, errElsewhere},
+		"the run is not known": {3, 0, &Refused{Reason: schema.RefusedOver}},
+	} {
+		config := Config{rejoinAt: 3, promised: c.before}
+		if got := config.promisedAfter(fmt.Errorf("join: %w", c.err)); got != c.after {
+			t.Errorf("%s: promised in generation %d, want %d", name, got, c.after)
+		}
+	}
+}
