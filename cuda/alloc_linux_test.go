@@ -56,7 +56,7 @@ func TestAllocIsHuge(t *testing.T) {
 					t.Errorf("%d bytes: flags %q, want hg", bytes, flags)
 				}
 			}
-			v := m.Vector(Uint8, bytes-3, 3)
+			v := m.vector(Uint8, bytes-3, 3)
 			if v.Len() != 3 || v.DType() != Uint8 {
 				t.Errorf("vector of %d %v", v.Len(), v.DType())
 			}

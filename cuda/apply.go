@@ -95,10 +95,10 @@ func (c *nonFinite) look(g []float32, weight float32, position int64) {
 // nothing.
 func (u *update) verdict(c *nonFinite, skipped int64, to *Report) error {
 	if c.count > 0 && u.nonFinite == Refuse {
-		tell(to, Report{NonFinite: c.count})
+		tell(to, Report{nonFinite: c.count})
 		return &NonFiniteError{u.op, c.at, c.count}
 	}
-	tell(to, Report{Skipped: skipped, NonFinite: c.count})
+	tell(to, Report{skipped: skipped, nonFinite: c.count})
 	return nil
 }
 

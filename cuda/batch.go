@@ -45,15 +45,15 @@ func newBatch(c commands) *Batch {
 // Len is the number of commands.
 func (b *Batch) Len() int { return b.commands.len() }
 
-// Report is what command i said when the batch last ran, zero where it did not come to it. The Report that the
+// report is what command i said when the batch last ran, zero where it did not come to it. The Report that the
 // command's arguments name is filled as well.
-func (b *Batch) Report(i int) Report { return b.commands.report(i) }
+func (b *Batch) report(i int) Report { return b.commands.report(i) }
 
 // Count is what command i returned: the number of distinct keys, or of FirstNonFinite the index.
 func (b *Batch) Count(i int) int { return b.commands.count(i) }
 
-// Reset takes all commands away and lets go of the memory they name. The batch must not be queued on a stream.
-func (b *Batch) Reset() {
+// reset takes all commands away and lets go of the memory they name. The batch must not be queued on a stream.
+func (b *Batch) reset() {
 	if b.stream != nil {
 		panic("cuda: reset of a batch that is queued on a stream")
 	}
@@ -62,7 +62,7 @@ func (b *Batch) Reset() {
 
 // Free takes all commands away and gives back the batch's own memory. A second call does nothing.
 func (b *Batch) Free() {
-	b.Reset()
+	b.reset()
 	b.commands.free()
 	runtime.SetFinalizer(b, nil)
 }
@@ -83,19 +83,18 @@ func (b *Batch) add(c command) error {
 
 // The methods below add a command. What they refuse is not in the batch.
 
-func (b *Batch) BagForward(a BagForward) error                   { return b.add(&a) }
-func (b *Batch) BagBackward(a BagBackward) error                 { return b.add(&a) }
-func (b *Batch) Coalesce(a Coalesce) error                       { return b.add(&a) }
-func (b *Batch) Merge(a Merge) error                             { return b.add(&a) }
-func (b *Batch) ApplyRows(a ApplyRows) error                     { return b.add(&a) }
-func (b *Batch) CoalesceApply(a CoalesceApply) error             { return b.add(&a) }
-func (b *Batch) ApplyDense(a ApplyDense) error                   { return b.add(&a) }
-func (b *Batch) Average(a Average) error                         { return b.add(&a) }
-func (b *Batch) AverageApply(a AverageApply) error               { return b.add(&a) }
-func (b *Batch) MatMul(a MatMul) error                           { return b.add(&a) }
-func (b *Batch) SoftmaxCrossEntropy(a SoftmaxCrossEntropy) error { return b.add(&a) }
-func (b *Batch) FirstNonFinite(values Vector) error              { return b.add(&lookForNonFinite{values}) }
-func (b *Batch) Copy(to, from Vector) error                      { return b.add(&copying{to, from}) }
+func (b *Batch) BagForward(a BagForward) error       { return b.add(&a) }
+func (b *Batch) BagBackward(a BagBackward) error     { return b.add(&a) }
+func (b *Batch) Coalesce(a Coalesce) error           { return b.add(&a) }
+func (b *Batch) Merge(a Merge) error                 { return b.add(&a) }
+func (b *Batch) ApplyRows(a ApplyRows) error         { return b.add(&a) }
+func (b *Batch) CoalesceApply(a CoalesceApply) error { return b.add(&a) }
+func (b *Batch) ApplyDense(a ApplyDense) error       { return b.add(&a) }
+func (b *Batch) Average(a Average) error             { return b.add(&a) }
+func (b *Batch) AverageApply(a AverageApply) error   { return b.add(&a) }
+func (b *Batch) matMul(a MatMul) error               { return b.add(&a) }
+func (b *Batch) FirstNonFinite(values Vector) error  { return b.add(&lookForNonFinite{values}) }
+func (b *Batch) Copy(to, from Vector) error          { return b.add(&copying{to, from}) }
 
 // lookForNonFinite and copying are the arguments of the two operations whose methods take vectors alone.
 type lookForNonFinite struct{ values Vector }

@@ -163,18 +163,18 @@ func TestBatch(t *testing.T) {
 			}
 			must(t, b.Submit(batch))
 			must(t, b.Submit(batch))
-			if batch.Len() != 7*len(all) || told != reports[0] || told.Skipped != 1 {
+			if batch.Len() != 7*len(all) || told != reports[0] || told.skipped != 1 {
 				t.Errorf("%d commands, report %+v", batch.Len(), told)
 			}
 			for i, c := range all {
-				if batch.Count(i) != counts[i] || batch.Report(i) != reports[i] {
-					t.Errorf("%T: %d, %+v, want %d, %+v", c, batch.Count(i), batch.Report(i), counts[i], reports[i])
+				if batch.Count(i) != counts[i] || batch.report(i) != reports[i] {
+					t.Errorf("%T: %d, %+v, want %d, %+v", c, batch.Count(i), batch.report(i), counts[i], reports[i])
 				}
 				if !bytes.Equal(memoryOf(c), memory[i]) {
 					t.Errorf("%T: other bits than a call's", c)
 				}
 			}
-			batch.Reset()
+			batch.reset()
 		}
 		if batch.Len() != 0 {
 			t.Errorf("%d commands after Reset", batch.Len())
@@ -197,8 +197,8 @@ func TestBatchStopsAtTheFirstFault(t *testing.T) {
 			must(t, batch.BagForward(addOne(id, outs[i:i+1])))
 		}
 		err := b.Submit(batch)
-		var bad *IDError
-		if !errors.As(err, &bad) || bad.ID != 7 || !strings.Contains(err.Error(), "command 2: bag forward") {
+		var bad *idError
+		if !errors.As(err, &bad) || bad.id != 7 || !strings.Contains(err.Error(), "command 2: bag forward") {
 			t.Errorf("error %v", err)
 		}
 		wantFloats(t, "what ran", outs, []float32{5, 6, 0, 0})
@@ -236,7 +236,7 @@ func TestBatchKeepsMemory(t *testing.T) {
 			for k := range rows {
 				rows[k], ones[k] = float32(i), 1
 			}
-			must(t, batch.MatMul(MatMul{M: 1, N: 1, K: n, A: Float32s(rows), B: Float32s(ones), C: Float32s(outs[i : i+1])}))
+			must(t, batch.matMul(MatMul{M: 1, N: 1, K: n, A: Float32s(rows), B: Float32s(ones), C: Float32s(outs[i : i+1])}))
 		}
 		var garbage [][]float32
 		runtime.GC()

@@ -145,7 +145,7 @@ func TestApplyRowsBits(t *testing.T) {
 			named := map[int64]bool{}
 			for i, row := range index {
 				if row < 0 || row >= int64(rows) {
-					want.Skipped++
+					want.skipped++
 					if !c.inPlace {
 						wantVector(t, "output of a row that was skipped", out.Slice(i*dim, (i+1)*dim),
 							unpacked(cleared(c.state.dtype, dim)))
@@ -153,7 +153,7 @@ func TestApplyRowsBits(t *testing.T) {
 					continue
 				}
 				state, g := before.only(int(row)), unpacked(grad.Slice(i*dim, (i+1)*dim))
-				want.NonFinite += badValues(g, c.weight)
+				want.nonFinite += badValues(g, c.weight)
 				named[row] = true
 				state.stepped(c.o, c.clip, &c.steps, first[i] != 0, c.weight, int(row), g)
 				c.check(t, state, out, slots, lastAfter, int(row), i)
@@ -177,7 +177,7 @@ func TestCoalesceApplyBits(t *testing.T) {
 				keys[i] = r.Int64N([]int64{int64(rows), 3, 1}[r.IntN(3)])
 				if c.skip && r.IntN(4) == 0 {
 					keys[i] = []int64{-1, int64(rows), 1 << 30}[r.IntN(3)]
-					want.Skipped++
+					want.skipped++
 					continue
 				}
 				index[keys[i]] = append(index[keys[i]], i)
@@ -209,7 +209,7 @@ func TestCoalesceApplyBits(t *testing.T) {
 			state, values := before.clone(), unpacked(grad)
 			for rank, key := range distinct {
 				sum := naiveRows(values, dim, index[key])
-				want.NonFinite += badValues(sum, c.weight)
+				want.nonFinite += badValues(sum, c.weight)
 				state.stepped(c.o, c.clip, &c.steps, false, c.weight, int(key), sum)
 				c.check(t, state, out, slots, lastAfter, int(key), rank)
 			}

@@ -133,8 +133,8 @@ func TestBagForwardBits(t *testing.T) {
 				}
 				skipped += bad
 			}
-			if report.Skipped != skipped {
-				t.Fatalf("%v: %d ids skipped, want %d", c, report.Skipped, skipped)
+			if report.skipped != skipped {
+				t.Fatalf("%v: %d ids skipped, want %d", c, report.skipped, skipped)
 			}
 		}
 	})
@@ -204,8 +204,8 @@ func TestBagBackwardBits(t *testing.T) {
 				Keys:    Int64s(keys), Out: cleared(c.outType, room*dim), Report: &report}
 			n, err := b.BagBackward(a)
 			must(t, err)
-			if !slices.Equal(keys[:n], wantKeys) || report.Skipped != skipped {
-				t.Fatalf("%v: keys %v and %d skipped, want %v and %d", c, keys[:n], report.Skipped, wantKeys, skipped)
+			if !slices.Equal(keys[:n], wantKeys) || report.skipped != skipped {
+				t.Fatalf("%v: keys %v and %d skipped, want %v and %d", c, keys[:n], report.skipped, wantKeys, skipped)
 			}
 			wantVector(t, c, a.Out.Slice(0, n*dim), naiveRounds(c.outType, wantRows))
 		}

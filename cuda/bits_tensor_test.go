@@ -67,8 +67,8 @@ func (c *denseCase) check(t *testing.T, grad []float32, report Report) {
 	if c.nonFinite == Count {
 		bad = badValues(grad, c.weight)
 	}
-	if report.NonFinite != bad {
-		t.Fatalf("%v: %d values not finite, want %d", c, report.NonFinite, bad)
+	if report.nonFinite != bad {
+		t.Fatalf("%v: %d values not finite, want %d", c, report.nonFinite, bad)
 	}
 }
 

@@ -14,9 +14,9 @@ type Buffer struct {
 // Float32s is the buffer's memory, valid until Free.
 func (b *Buffer) Float32s() []float32 { return b.values }
 
-// Vector is n elements of any type from the byte offset on, valid until Free. It panics where they are out of range, as
+// vector is n elements of any type from the byte offset on, valid until Free. It panics where they are out of range, as
 // slicing does.
-func (b *Buffer) Vector(dtype DType, offset, n int) Vector {
+func (b *Buffer) vector(dtype DType, offset, n int) Vector {
 	whole := Vector{unsafe.Pointer(unsafe.SliceData(b.values)), len(b.values) * 4, Uint8}
 	return whole.at(dtype, offset, n)
 }

@@ -141,7 +141,7 @@ func checkIDs(op string, ids Vector, limit, padding int64) error {
 func checkRange[T int32 | int64](op string, ids []T, limit, padding int64) error {
 	for i, id := range ids {
 		if uint64(int64(id)) >= uint64(limit) && (int64(id) != padding || padding == NoPadding) {
-			return &IDError{op, i, int64(id), limit}
+			return &idError{op, i, int64(id), limit}
 		}
 	}
 	return nil

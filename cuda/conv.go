@@ -9,7 +9,7 @@ const (
 )
 
 // Conv2d is the geometry of a convolution (cross-correlation, as in PyTorch): X is N images of C channels of H x W, Y
-// is N images of Out channels of the OutHeight x OutWidth that the kernel gives. Weight is [Out, C, KernelH, KernelW]
+// is N images of Out channels of the outHeight x outWidth that the kernel gives. Weight is [Out, C, KernelH, KernelW]
 // in either layout. A stride of 0 is 1; Pad values of zeros stand on each side.
 type Conv2d struct {
 	N, C, H, W       int
@@ -20,11 +20,11 @@ type Conv2d struct {
 	Layout           Layout // of X and Y and their gradients
 }
 
-// OutHeight is (H + 2 PadH - KernelH) / StrideH + 1.
-func (c *Conv2d) OutHeight() int { return windows(c.H, c.KernelH, c.StrideH, c.PadH) }
+// outHeight is (H + 2 PadH - KernelH) / StrideH + 1.
+func (c *Conv2d) outHeight() int { return windows(c.H, c.KernelH, c.StrideH, c.PadH) }
 
-// OutWidth is (W + 2 PadW - KernelW) / StrideW + 1.
-func (c *Conv2d) OutWidth() int { return windows(c.W, c.KernelW, c.StrideW, c.PadW) }
+// outWidth is (W + 2 PadW - KernelW) / StrideW + 1.
+func (c *Conv2d) outWidth() int { return windows(c.W, c.KernelW, c.StrideW, c.PadW) }
 
 // windows counts the positions of a kernel along one side.
 func windows(n, kernel, stride, pad int) int { return (n+2*pad-kernel)/max(stride, 1) + 1 }
@@ -66,7 +66,7 @@ func (c *Conv2d) check(op string, x, weight, y []float32) error {
 		return shapeError(op, "%d channels to %d", c.C, c.Out)
 	}
 	return firstOf(tensor(op, "x", x, c.N, c.C, c.H, c.W), tensor(op, "weight", weight, c.Out, c.C, c.KernelH, c.KernelW),
-		tensor(op, "y", y, c.N, c.Out, c.OutHeight(), c.OutWidth()))
+		tensor(op, "y", y, c.N, c.Out, c.outHeight(), c.outWidth()))
 }
 
 func checkBias(op string, bias []float32, n int) error {

@@ -24,8 +24,8 @@ const (
 
 // Report is what a call says beside its error. Give a pointer to one where it is of interest.
 type Report struct {
-	Skipped   int64 // ids out of range that SkipBadIDs skipped
-	NonFinite int64 // see NonFinite; counted by Count and Refuse
+	skipped   int64 // ids out of range that SkipBadIDs skipped
+	nonFinite int64 // see NonFinite; counted by Count and Refuse
 }
 
 // Backend does the arithmetic. Every method is synchronous, may be given Go memory, and leaves its outputs untouched

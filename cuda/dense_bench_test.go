@@ -82,7 +82,7 @@ func BenchmarkConv2d(b *testing.B) {
 		for _, layout := range []Layout{NCHW, NHWC} {
 			for _, c := range []Conv2d{{N: 32, C: 1, H: 28, W: 28, Out: 32, KernelH: 3, KernelW: 3, Layout: layout},
 				{N: 32, C: 32, H: 26, W: 26, Out: 64, KernelH: 3, KernelW: 3, Layout: layout}} {
-				places := c.N * c.OutHeight() * c.OutWidth()
+				places := c.N * c.outHeight() * c.outWidth()
 				x, w, y, bias := ramp(c.N*c.C*c.H*c.W), ramp(c.Out*c.C*9), ramp(c.Out*places), ramp(c.Out)
 				for name, run := range map[string]func() error{
 					"forward": func() error { return d.Conv2dForward(Conv2dForward{Conv2d: c, X: x, Weight: w, Bias: bias, Y: y}) },

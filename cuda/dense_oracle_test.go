@@ -88,7 +88,7 @@ func randomConv(r *rand.Rand) Conv2d {
 
 // each calls f for every product of the convolution: an element of x, of the weight and of y.
 func (c *Conv2d) each(f func(x, w, y int)) {
-	oh, ow := c.OutHeight(), c.OutWidth()
+	oh, ow := c.outHeight(), c.outWidth()
 	in, out := placesOf(c.Layout, c.C, c.H*c.W), placesOf(c.Layout, c.Out, oh*ow)
 	for n := range c.N {
 		for o := range c.Out {
@@ -113,7 +113,7 @@ func TestConvolutionsWithinTheBound(t *testing.T) {
 		for seed := range uint64(40) {
 			r := rand.New(rand.NewPCG(seed, 101))
 			c := randomConv(r)
-			places := c.OutHeight() * c.OutWidth()
+			places := c.outHeight() * c.outWidth()
 			x, w, bias, gradY := noise(r, c.N*c.C*c.H*c.W), noise(r, c.Out*c.C*c.KernelH*c.KernelW), noise(r, c.Out),
 				noise(r, c.N*c.Out*places)
 			wantY, wantX, wantW, wantB := make([]bounded, len(gradY)), make([]bounded, len(x)), make([]bounded, len(w)),

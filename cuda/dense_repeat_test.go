@@ -19,7 +19,7 @@ func layerCalls(d *Dense, layout Layout, offset int) (calls []func() error, outp
 	for _, c := range []Conv2d{{N: 2, C: 3, H: 9, W: 11, Out: 17, KernelH: 3, KernelW: 3, PadH: 1, PadW: 1,
 		Layout: layout},
 		{N: 3, C: 32, H: 10, W: 10, Out: 64, KernelH: 3, KernelW: 3, Layout: layout}} {
-		places := c.N * c.OutHeight() * c.OutWidth()
+		places := c.N * c.outHeight() * c.outWidth()
 		x, w, bias, gradY := at(c.N*c.C*c.H*c.W), at(c.Out*c.C*9), at(c.Out), at(c.Out*places)
 		y, gx, gw, gb := out(len(gradY)), out(len(x)), out(len(w)), out(c.Out)
 		calls = append(calls,

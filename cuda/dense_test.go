@@ -47,7 +47,7 @@ func TestMapsByHand(t *testing.T) {
 		wantFloats(t, "relu", y, []float32{0, 2, 0, nan})
 		must(t, d.ReLUBackward([]float32{0, 2, nan, 1}, []float32{5, 7, 9, nan}, y))
 		wantFloats(t, "gradient of relu", y, []float32{0, 7, 0, nan})
-		must(t, d.AddBias(AddBias{Rows: 2, Columns: 2, X: []float32{1, 2, 3, 4}, Bias: []float32{10, 20}, Y: y}))
+		must(t, d.addBias(addBias{rows: 2, columns: 2, x: []float32{1, 2, 3, 4}, bias: []float32{10, 20}, y: y}))
 		wantFloats(t, "bias", y, []float32{11, 22, 13, 24})
 		must(t, d.ColumnSums(ColumnSums{Rows: 2, Columns: 2, X: []float32{1, 2, 3, 4}, Out: y[:2]}))
 		wantFloats(t, "column sums", y[:2], []float32{4, 6})
@@ -112,7 +112,7 @@ func TestMapsBits(t *testing.T) {
 				p.KernelH = 1
 				p.PadH = 0
 			}
-			pooled := n * c * p.OutHeight() * p.OutWidth()
+			pooled := n * c * p.outHeight() * p.outWidth()
 			gradY := awkward(r, pooled, false)
 			run := func(d *Dense) (all [][]float32, at []int32) {
 				out := func(n int) []float32 {
@@ -122,7 +122,7 @@ func TestMapsBits(t *testing.T) {
 				m, at := len(x), make([]int32, pooled)
 				must(t, d.ReLUForward(x, out(m)))
 				must(t, d.ReLUBackward(x, y, out(m)))
-				must(t, d.AddBias(AddBias{Rows: n * plane, Columns: c, X: x, Bias: by[:c], Y: out(m)}))
+				must(t, d.addBias(addBias{rows: n * plane, columns: c, x: x, bias: by[:c], y: out(m)}))
 				must(t, d.ColumnSums(ColumnSums{Rows: n * plane, Columns: c, X: x, Out: out(c)}))
 				must(t, d.ColumnSums(ColumnSums{Rows: c, Columns: n * plane, X: x, Out: out(n * plane)}))
 				must(t, d.Scale(Scale{N: n, C: c, Plane: plane, Layout: p.XLayout, X: x, By: by, Out: out(m)}))
@@ -186,8 +186,8 @@ func TestMapsInPlace(t *testing.T) {
 		must(t, d.Scale(Scale{N: 1, C: 3 * 37, Plane: 1, X: x, By: y, Out: y}))
 		same("scale", in)
 		in = slices.Clone(x)
-		must(t, d.AddBias(AddBias{Rows: 3, Columns: 37, X: x, Bias: by, Y: y}))
-		must(t, d.AddBias(AddBias{Rows: 3, Columns: 37, X: in, Bias: by, Y: in}))
+		must(t, d.addBias(addBias{rows: 3, columns: 37, x: x, bias: by, y: y}))
+		must(t, d.addBias(addBias{rows: 3, columns: 37, x: in, bias: by, y: in}))
 		same("bias", in)
 	})
 }
@@ -242,7 +242,7 @@ func TestDenseRefuses(t *testing.T) {
 		{d.Scale(Scale{N: 2, C: 2, Plane: 1, X: four(), By: four()[:2], Out: four()}), ErrShape,
 			"by has 2 values, want 2 x 2"},
 		{d.Scale(Scale{N: 1, C: 2, Plane: 2, X: shared[:4], By: shared[4:6], Out: shared[2:6]}), ErrOverlap, "shifted"},
-		{d.AddBias(AddBias{Rows: 2, Columns: 2, X: four(), Bias: four(), Y: four()}), ErrShape, "bias has 4"},
+		{d.addBias(addBias{rows: 2, columns: 2, x: four(), bias: four(), y: four()}), ErrShape, "bias has 4"},
 		{d.ColumnSums(ColumnSums{Rows: 2, Columns: 2, X: four(), Out: four()}), ErrShape, "out has 4"},
 		{d.Softmax(RowSoftmax{Rows: 1, Columns: 3, X: four(), Y: four()}), ErrShape, "x has 4"},
 		{d.SoftmaxBackward(RowSoftmaxBackward{Rows: 1, Columns: 4, Y: shared[:4], GradY: four(), GradX: shared[:4]}),
@@ -285,7 +285,7 @@ func TestOwnBits(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 113))
 			c := randomConv(r)
 			x, w, gradY := noise(r, c.N*c.C*c.H*c.W), noise(r, c.Out*c.C*c.KernelH*c.KernelW),
-				noise(r, c.N*c.Out*c.OutHeight()*c.OutWidth())
+				noise(r, c.N*c.Out*c.outHeight()*c.outWidth())
 			run := func(d *Dense) []float32 {
 				y, gx, gw, gb := make([]float32, len(gradY)), make([]float32, len(x)), make([]float32, len(w)),
 					make([]float32, c.Out)

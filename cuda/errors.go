@@ -34,30 +34,30 @@ var (
 	ErrNoBackend = errors.New("backend not available")
 )
 
-// IDError says which id was out of range. It wraps ErrID.
-type IDError struct {
-	Op       string // the operation, for example "bag forward"
-	Position int    // of the first bad id among the ids of the call
-	ID       int64
-	Limit    int64 // ids must be in [0, Limit)
+// idError says which id was out of range. It wraps ErrID.
+type idError struct {
+	op       string // the operation, for example "bag forward"
+	position int    // of the first bad id among the ids of the call
+	id       int64
+	limit    int64 // ids must be in [0, Limit)
 }
 
-func (e *IDError) Error() string {
-	return fmt.Sprintf("%s: id %d at position %d is not in [0,%d)", e.Op, e.ID, e.Position, e.Limit)
+func (e *idError) Error() string {
+	return fmt.Sprintf("%s: id %d at position %d is not in [0,%d)", e.op, e.id, e.position, e.limit)
 }
 
 // Unwrap makes errors.Is(err, ErrID) true.
-func (e *IDError) Unwrap() error { return ErrID }
+func (e *idError) Unwrap() error { return ErrID }
 
 // NonFiniteError says where a gradient stopped being finite. It wraps ErrNonFinite.
 type NonFiniteError struct {
-	Op       string // the operation, for example "apply rows"
-	Position int64  // of the first value that is NaN or Inf: the gradient's row times dim plus the column
-	Count    int64  // how many there are
+	op       string // the operation, for example "apply rows"
+	position int64  // of the first value that is NaN or Inf: the gradient's row times dim plus the column
+	count    int64  // how many there are
 }
 
 func (e *NonFiniteError) Error() string {
-	return fmt.Sprintf("%s: %d gradient values are not finite, the first at position %d", e.Op, e.Count, e.Position)
+	return fmt.Sprintf("%s: %d gradient values are not finite, the first at position %d", e.op, e.count, e.position)
 }
 
 // Unwrap makes errors.Is(err, ErrNonFinite) true.

@@ -92,7 +92,7 @@ func TestSkippedIDs(t *testing.T) {
 		a.SkipBadIDs, a.Report = true, &report
 		must(t, b.BagForward(a))
 		wantFloats(t, "out", out, []float32{2, 0})
-		if report != (Report{Skipped: 2}) {
+		if report != (Report{skipped: 2}) {
 			t.Errorf("report %+v", report)
 		}
 		back := bagBackward(1, Mean, 7, 2, []int64{0, 2, 1, 7, -5}, []int64{0, 3, 5}, []float32{8, 9}, keys, out)
@@ -100,7 +100,7 @@ func TestSkippedIDs(t *testing.T) {
 		report = Report{}
 		mustCount(t, 2)(b.BagBackward(back))
 		wantFloats(t, "gradient", out, []float32{4, 4})
-		if report.Skipped != 2 {
+		if report.skipped != 2 {
 			t.Errorf("report %+v", report)
 		}
 		table, g := []float32{10, 20}, []float32{1, 2, nan, 4}
@@ -108,7 +108,7 @@ func TestSkippedIDs(t *testing.T) {
 		rows.SkipBadIDs, rows.NonFinite, rows.Report = true, Refuse, &report
 		must(t, b.ApplyRows(rows))
 		wantFloats(t, "table", table, []float32{9, 16})
-		if report != (Report{Skipped: 2}) {
+		if report != (Report{skipped: 2}) {
 			t.Errorf("report %+v", report)
 		}
 		fused := CoalesceApply{Dim: 1, Optimizer: SGD{LR: 1}, Weight: 1, SkipBadIDs: true, Table: Float32s(table),
@@ -116,7 +116,7 @@ func TestSkippedIDs(t *testing.T) {
 			Out: Float32s(table), Report: &report}
 		mustCount(t, 1)(b.CoalesceApply(fused))
 		wantFloats(t, "table", table, []float32{9, 13})
-		if report.Skipped != 2 {
+		if report.skipped != 2 {
 			t.Errorf("report %+v", report)
 		}
 	})
@@ -254,7 +254,7 @@ func TestNonFinite(t *testing.T) {
 			if !errors.As(err, &e) || !errors.Is(err, ErrNonFinite) || n != 0 {
 				t.Fatalf("%s: %d, %v, want a NonFiniteError", what, n, err)
 			}
-			if e.Position != position || e.Count != count || report.NonFinite != count {
+			if e.position != position || e.count != count || report.nonFinite != count {
 				t.Errorf("%s: %v, report %+v, want position %d and %d of them", what, err, report, position, count)
 			}
 			wantFloats(t, what+": out", out, []float32{7, 7, 7, 7})
@@ -280,7 +280,7 @@ func TestNonFinite(t *testing.T) {
 		dense.NonFinite = Count
 		must(t, b.ApplyDense(dense))
 		wantFloats(t, "counted and applied", out, []float32{0, 0, 0, -inf})
-		if report.NonFinite != 1 {
+		if report.nonFinite != 1 {
 			t.Errorf("report %+v", report)
 		}
 		// What decay adds is not looked at.

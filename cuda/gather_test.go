@@ -87,9 +87,9 @@ func TestGatherRefuses(t *testing.T) {
 				t.Errorf("%s: %v, want %v", name, err, c.want)
 			}
 		}
-		var id *IDError
+		var id *idError
 		g := Gather{Dim: 1, Rows: Float32s(table), IDs: Int64s([]int64{5, 6, 9}), Out: Float32s(make([]float32, 3))}
-		if err := b.Gather(g); !errors.As(err, &id) || id.Position != 1 || id.ID != 6 || id.Limit != 6 {
+		if err := b.Gather(g); !errors.As(err, &id) || id.position != 1 || id.id != 6 || id.limit != 6 {
 			t.Errorf("%v, want the id 6 at 1", err)
 		}
 		wantFloats(t, "untouched", out, []float32{7, 7})

@@ -60,19 +60,19 @@ func (a *Gemm) zeroProduct() {
 	}
 }
 
-// AddBias is Y = X + Bias for each row: X and Y [Rows, Columns], Bias [Columns]. Y may be X.
+// addBias is Y = X + Bias for each row: X and Y [Rows, Columns], Bias [Columns]. Y may be X.
 //
 //	X = {{1, 2}, {3, 4}}, Bias = {10, 20}   ->   Y = {{11, 22}, {13, 24}}
-type AddBias struct {
-	Rows, Columns int
-	X, Bias, Y    []float32
+type addBias struct {
+	rows, columns int
+	x, bias, y    []float32
 }
 
-// AddBias: see the type.
-func (d *Dense) AddBias(a AddBias) error {
+// addBias: see the type.
+func (d *Dense) addBias(a addBias) error {
 	const op = "add bias"
-	if err := firstOf(tensor(op, "x", a.X, a.Rows, a.Columns), tensor(op, "bias", a.Bias, a.Columns),
-		tensor(op, "y", a.Y, a.Rows, a.Columns), separate(op, "y", a.Y, a.Bias), inPlace(op, "y", a.Y, a.X)); err != nil {
+	if err := firstOf(tensor(op, "x", a.x, a.rows, a.columns), tensor(op, "bias", a.bias, a.columns),
+		tensor(op, "y", a.y, a.rows, a.columns), separate(op, "y", a.y, a.bias), inPlace(op, "y", a.y, a.x)); err != nil {
 		return err
 	}
 	d.maps.addBias(&a)

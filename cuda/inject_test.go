@@ -21,7 +21,7 @@ func TestWrongBits(t *testing.T) {
 		must(t, err)
 		defer b.Close()
 		var e *MismatchError
-		if err := c.on(b); !errors.As(err, &e) || !e.Injected || !strings.HasSuffix(e.Error(), "; a wrong bit was injected") {
+		if err := c.on(b); !errors.As(err, &e) || !e.injected || !strings.HasSuffix(e.Error(), "; a wrong bit was injected") {
 			t.Errorf("%s: %v, want a wrong bit found and said to be injected", name, err)
 		}
 		if err := c.on(b); err != nil {

@@ -89,8 +89,8 @@ func TestClip(t *testing.T) {
 			a.Clip, a.NonFinite, a.Report = c.clip, Count, &report
 			must(t, b.ApplyRows(a))
 			wantFloats(t, "rows, "+c.name, table[4:], want)
-			if report.NonFinite != bad {
-				t.Errorf("%s: %d values not finite, want %d: those before clipping", c.name, report.NonFinite, bad)
+			if report.nonFinite != bad {
+				t.Errorf("%s: %d values not finite, want %d: those before clipping", c.name, report.nonFinite, bad)
 			}
 		}
 	})

@@ -54,7 +54,7 @@ type products interface {
 type maps interface {
 	reluForward(x, y []float32)
 	reluBackward(y, gradY, gradX []float32)
-	addBias(*AddBias)
+	addBias(*addBias)
 	columnSums(*ColumnSums)
 	scale(*Scale)
 	poolForward(*MaxPool2dForward)

@@ -21,7 +21,7 @@ func (l *lowered) room(n int) (*[]float32, []float32) {
 
 // matrix is the size of an image's matrix of windows.
 func (c *Conv2d) matrix() (terms, places int) {
-	return c.C * c.KernelH * c.KernelW, c.OutHeight() * c.OutWidth()
+	return c.C * c.KernelH * c.KernelW, c.outHeight() * c.outWidth()
 }
 
 // image is image i of values, which are n images.
@@ -151,7 +151,7 @@ func inside(n, count, k, stride, pad int) (lo, hi int) {
 
 // gather copies the windows of one image into the matrix; what lies outside the image is zero.
 func (c *Conv2d) gather(matrix, x []float32) {
-	oh, ow := c.OutHeight(), c.OutWidth()
+	oh, ow := c.outHeight(), c.outWidth()
 	if c.PadH > 0 || c.PadW > 0 {
 		clear(matrix)
 	}
@@ -178,7 +178,7 @@ func (c *Conv2d) gather(matrix, x []float32) {
 
 // scatter adds the matrix's values to the places of one image that gather took them from.
 func (c *Conv2d) scatter(x, matrix []float32) {
-	oh, ow := c.OutHeight(), c.OutWidth()
+	oh, ow := c.outHeight(), c.outWidth()
 	for kh := range c.KernelH {
 		top, bottom := inside(c.H, oh, kh, c.StrideH, c.PadH)
 		for kw := range c.KernelW {

@@ -82,10 +82,10 @@ func (goMaps) reluBackward(y, gradY, gradX []float32) {
 	}
 }
 
-func (goMaps) addBias(a *AddBias) {
-	for i := range a.Rows {
-		x, y := a.X[i*a.Columns:][:a.Columns], a.Y[i*a.Columns:][:a.Columns]
-		for j, b := range a.Bias {
+func (goMaps) addBias(a *addBias) {
+	for i := range a.rows {
+		x, y := a.x[i*a.columns:][:a.columns], a.y[i*a.columns:][:a.columns]
+		for j, b := range a.bias {
 			y[j] = x[j] + b
 		}
 	}

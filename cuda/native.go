@@ -192,14 +192,14 @@ func (n *native) failure(name string, status C.gb_status, r *C.gb_report) error 
 }
 
 func reportOf(r *C.gb_report) Report {
-	return Report{Skipped: int64(r.skipped), NonFinite: int64(r.nonfinite)}
+	return Report{skipped: int64(r.skipped), nonFinite: int64(r.nonfinite)}
 }
 
 // nativeError is the library's report as an error of this package.
 func nativeError(name string, status C.gb_status, r *C.gb_report) error {
 	switch status {
 	case C.GB_ID:
-		return &IDError{name, int(r.position), int64(r.value), int64(r.limit)}
+		return &idError{name, int(r.position), int64(r.value), int64(r.limit)}
 	case C.GB_ROOM:
 		return tooFew(name, int(r.limit), int(r.value))
 	case C.GB_ORDER:

@@ -67,7 +67,7 @@ func BenchmarkAdd(b *testing.B) {
 	a := addOne(1, make([]float32, 1))
 	b.ReportAllocs()
 	for b.Loop() {
-		batch.Reset()
+		batch.reset()
 		for range 64 {
 			fail(b, batch.BagForward(a))
 		}

@@ -58,8 +58,8 @@ func (m *linkedMaps) reluBackward(y, gradY, gradX []float32) {
 	C.bridge_relu_backward(m.table, first(y), first(gradY), C.int64_t(len(y)), first(gradX))
 }
 
-func (m *linkedMaps) addBias(a *AddBias) {
-	C.bridge_add_bias(m.table, first(a.X), first(a.Bias), C.int64_t(a.Rows), C.int64_t(a.Columns), first(a.Y))
+func (m *linkedMaps) addBias(a *addBias) {
+	C.bridge_add_bias(m.table, first(a.x), first(a.bias), C.int64_t(a.rows), C.int64_t(a.columns), first(a.y))
 }
 
 func (m *linkedMaps) columnSums(a *ColumnSums) {
@@ -83,8 +83,8 @@ func (p *MaxPool2d) native() C.gb_pool_shape {
 	return C.gb_pool_shape{n: C.int64_t(p.N), c: C.int64_t(p.C), h: C.int64_t(p.H), w: C.int64_t(p.W),
 		kernel_h: C.int64_t(p.KernelH), kernel_w: C.int64_t(p.KernelW), stride_h: C.int64_t(p.StrideH),
 		stride_w: C.int64_t(p.StrideW),
-		pad_h:    C.int64_t(p.PadH), pad_w: C.int64_t(p.PadW), out_h: C.int64_t(p.OutHeight()),
-		out_w:  C.int64_t(p.OutWidth()),
+		pad_h:    C.int64_t(p.PadH), pad_w: C.int64_t(p.PadW), out_h: C.int64_t(p.outHeight()),
+		out_w:  C.int64_t(p.outWidth()),
 		x_last: lastFlag(p.XLayout), y_last: lastFlag(p.YLayout)}
 }
 

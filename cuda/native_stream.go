@@ -103,7 +103,7 @@ func (q *nativeQueue) alloc(bytes int) (*DeviceMemory, error) {
 
 // reserve makes the workspace as large as a batch needs.
 func (q *nativeQueue) reserve(bytes int) error {
-	if q.workspace.Len() >= bytes {
+	if q.workspace.len() >= bytes {
 		return nil
 	}
 	larger, err := q.alloc(bytes + bytes/4)

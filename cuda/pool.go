@@ -11,11 +11,11 @@ type MaxPool2d struct {
 	XLayout, YLayout Layout
 }
 
-// OutHeight is (H + 2 PadH - KernelH) / StrideH + 1.
-func (p *MaxPool2d) OutHeight() int { return windows(p.H, p.KernelH, p.strideH(), p.PadH) }
+// outHeight is (H + 2 PadH - KernelH) / StrideH + 1.
+func (p *MaxPool2d) outHeight() int { return windows(p.H, p.KernelH, p.strideH(), p.PadH) }
 
-// OutWidth is (W + 2 PadW - KernelW) / StrideW + 1.
-func (p *MaxPool2d) OutWidth() int { return windows(p.W, p.KernelW, p.strideW(), p.PadW) }
+// outWidth is (W + 2 PadW - KernelW) / StrideW + 1.
+func (p *MaxPool2d) outWidth() int { return windows(p.W, p.KernelW, p.strideW(), p.PadW) }
 
 func (p *MaxPool2d) strideH() int {
 	if p.StrideH == 0 {
@@ -66,7 +66,7 @@ func (p *MaxPool2d) check(op string, x, y []float32, argmax []int32) error {
 	if argmax != nil && len(argmax) != len(y) {
 		return shapeError(op, "argmax has %d values, want %d", len(argmax), len(y))
 	}
-	return firstOf(tensor(op, "x", x, p.N, p.C, p.H, p.W), tensor(op, "y", y, p.N, p.C, p.OutHeight(), p.OutWidth()))
+	return firstOf(tensor(op, "x", x, p.N, p.C, p.H, p.W), tensor(op, "y", y, p.N, p.C, p.outHeight(), p.outWidth()))
 }
 
 // MaxPool2dForward: see the type.
@@ -90,7 +90,7 @@ func (d *Dense) MaxPool2dBackward(a MaxPool2dBackward) error {
 		return shapeError(op, "no argmax: give MaxPool2dForward's")
 	}
 	if at := d.maps.poolBackward(&a); at >= 0 {
-		return &IDError{Op: op, Position: at, ID: int64(a.ArgMax[at]), Limit: int64(a.H * a.W)}
+		return &idError{op: op, position: at, id: int64(a.ArgMax[at]), limit: int64(a.H * a.W)}
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func placesOf(l Layout, channels, plane int) places {
 }
 
 func (goMaps) poolForward(a *MaxPool2dForward) {
-	oh, ow := a.OutHeight(), a.OutWidth()
+	oh, ow := a.outHeight(), a.outWidth()
 	in, out, at := placesOf(a.XLayout, a.C, a.H*a.W), placesOf(a.YLayout, a.C, oh*ow), placesOf(a.XLayout, a.C, oh*ow)
 	for image := range a.N {
 		for channel := range a.C {
@@ -142,7 +142,7 @@ func (goMaps) poolBackward(a *MaxPool2dBackward) int {
 			return i
 		}
 	}
-	windows := a.OutHeight() * a.OutWidth()
+	windows := a.outHeight() * a.outWidth()
 	in, out, at := placesOf(a.XLayout, a.C, a.H*a.W), placesOf(a.YLayout, a.C, windows), placesOf(a.XLayout, a.C, windows)
 	clear(a.GradX)
 	for image := range a.N {

@@ -22,13 +22,13 @@ func verdict(n int, err error) string {
 	if err == nil {
 		return fmt.Sprintf("%d keys", n)
 	}
-	var id *IDError
+	var id *idError
 	var bad *NonFiniteError
 	switch {
 	case errors.As(err, &id):
-		return fmt.Sprintf("id %d at %d of %d", id.ID, id.Position, id.Limit)
+		return fmt.Sprintf("id %d at %d of %d", id.id, id.position, id.limit)
 	case errors.As(err, &bad):
-		return fmt.Sprintf("%d not finite from %d", bad.Count, bad.Position)
+		return fmt.Sprintf("%d not finite from %d", bad.count, bad.position)
 	}
 	at := slices.IndexFunc(sentinels, func(s error) bool { return errors.Is(err, s) })
 	if at < 0 {
@@ -315,9 +315,9 @@ func wildCall(t *testing.T, b Backend, seed uint64) (answer string, report Repor
 		}
 	}
 	if err != nil { // what a report says beside a refusal is not promised, but for the values that were refused
-		report.Skipped = 0
+		report.skipped = 0
 		if !errors.Is(err, ErrNonFinite) {
-			report.NonFinite = 0
+			report.nonFinite = 0
 		}
 	}
 	return verdict(n, err), report, w.written
@@ -343,7 +343,7 @@ func pin(t *testing.T, b Backend, c command) (back func()) {
 			must(t, err)
 			at[was.data] = pinned
 		}
-		now := at[was.data].Vector(was.dtype, was.dtype.Bytes(), was.n)
+		now := at[was.data].vector(was.dtype, was.dtype.Bytes(), was.n)
 		copy(bytesOf(now), bytesOf(was))
 		all, *v = append(all, func() { copy(bytesOf(was), bytesOf(now)); *v = was }), now
 	})

@@ -100,7 +100,7 @@ func (r *reference) BagForward(a BagForward) error {
 		}
 		store32(to, out)
 	}
-	tell(a.Report, Report{Skipped: skipped})
+	tell(a.Report, Report{skipped: skipped})
 	return nil
 }
 
@@ -186,7 +186,7 @@ func (r *reference) BagBackward(a BagBackward) (int, error) {
 		s.sumRows(out, &from, index, position)
 		store32(to, out)
 	}
-	tell(a.Report, Report{Skipped: skipped})
+	tell(a.Report, Report{skipped: skipped})
 	return n, nil
 }
 

@@ -193,17 +193,12 @@ func (m *DeviceMemory) Vector(dtype DType, offset, n int) Vector {
 	return m.region.at(dtype, offset, n)
 }
 
-// Float32s is a vector of float32 from the byte offset on; see Vector. The methods after it are alike.
-func (m *DeviceMemory) Float32s(offset, n int) Vector  { return m.Vector(Float32, offset, n) }
-func (m *DeviceMemory) Float16s(offset, n int) Vector  { return m.Vector(Float16, offset, n) }
-func (m *DeviceMemory) BFloat16s(offset, n int) Vector { return m.Vector(BFloat16, offset, n) }
-func (m *DeviceMemory) Int32s(offset, n int) Vector    { return m.Vector(Int32, offset, n) }
-func (m *DeviceMemory) Int64s(offset, n int) Vector    { return m.Vector(Int64, offset, n) }
-func (m *DeviceMemory) Uint64s(offset, n int) Vector   { return m.Vector(Uint64, offset, n) }
-func (m *DeviceMemory) Uint8s(offset, n int) Vector    { return m.Vector(Uint8, offset, n) }
+// Float32s is a vector of float32 from the byte offset on; see Vector.
+func (m *DeviceMemory) Float32s(offset, n int) Vector { return m.Vector(Float32, offset, n) }
+func (m *DeviceMemory) uint8s(offset, n int) Vector   { return m.Vector(Uint8, offset, n) }
 
-// Len is the number of bytes.
-func (m *DeviceMemory) Len() int { return m.region.n }
+// len is the number of bytes.
+func (m *DeviceMemory) len() int { return m.region.n }
 
 // Free gives the memory back. A second call does nothing.
 func (m *DeviceMemory) Free() {

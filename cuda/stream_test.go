@@ -63,25 +63,25 @@ func carry(t *testing.T, b Backend, s *Stream, c command) *carried {
 		if v.n > 0 {
 			p := to.pieces[next]
 			next++
-			copy(bytesOf(to.host.Vector(Uint8, p.at, p.bytes)), bytesOf(*v))
+			copy(bytesOf(to.host.vector(Uint8, p.at, p.bytes)), bytesOf(*v))
 			*v = to.device.Vector(v.dtype, p.at, v.n)
 		}
 	})
-	must(t, s.Copy(to.device.Uint8s(0, total), to.host.Vector(Uint8, 0, total)))
+	must(t, s.Copy(to.device.uint8s(0, total), to.host.vector(Uint8, 0, total)))
 	return to
 }
 
 // back queues the copy to the host.
 func (c *carried) back(t *testing.T, s *Stream) {
 	t.Helper()
-	n := c.device.Len()
-	must(t, s.Copy(c.host.Vector(Uint8, 0, n), c.device.Uint8s(0, n)))
+	n := c.device.len()
+	must(t, s.Copy(c.host.vector(Uint8, 0, n), c.device.uint8s(0, n)))
 }
 
 func (c *carried) memory() []byte {
 	var all []byte
 	for _, p := range c.pieces {
-		all = append(all, bytesOf(c.host.Vector(Uint8, p.at, p.bytes))...)
+		all = append(all, bytesOf(c.host.vector(Uint8, p.at, p.bytes))...)
 	}
 	return all
 }
@@ -111,8 +111,8 @@ func TestStream(t *testing.T) {
 				t.Errorf("report %+v, want %+v", told, reports[0])
 			}
 			for i, c := range all {
-				if batch.Count(i) != counts[i] || batch.Report(i) != reports[i] {
-					t.Errorf("%T: %d, %+v, want %d, %+v", c.command, batch.Count(i), batch.Report(i), counts[i], reports[i])
+				if batch.Count(i) != counts[i] || batch.report(i) != reports[i] {
+					t.Errorf("%T: %d, %+v, want %d, %+v", c.command, batch.Count(i), batch.report(i), counts[i], reports[i])
 				}
 				if !bytes.Equal(c.memory(), memory[i]) {
 					t.Errorf("%T: other bits than the portable backend's", c.command)
@@ -161,14 +161,14 @@ func TestStreamBadID(t *testing.T) {
 			c.back(t, s)
 		}
 		err := s.Wait(t.Context())
-		var bad *IDError
-		if !errors.As(err, &bad) || bad.ID != 9 || bad.Limit != 2 ||
+		var bad *idError
+		if !errors.As(err, &bad) || bad.id != 9 || bad.limit != 2 ||
 			!strings.Contains(err.Error(), "command 1: bag forward") {
 			t.Errorf("error %v", err)
 		}
 		for i, want := range []float32{5, 7, 6} {
 			p := all[i].pieces[len(all[i].pieces)-1]
-			wantFloats(t, "out", view[float32](all[i].host.Vector(Float32, p.at, 1)), []float32{want})
+			wantFloats(t, "out", view[float32](all[i].host.vector(Float32, p.at, 1)), []float32{want})
 		}
 		must(t, s.Wait(t.Context())) // the stream is not spoilt
 	})

@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 )
 
-// VerifyAuto is one block in VerifyDefault where the backend is a GPU's, and none elsewhere; see Options.Verify.
+// VerifyAuto is one block in verifyDefault where the backend is a GPU's, and none elsewhere; see Options.Verify.
 const VerifyAuto = -1
 
-// VerifyDefault is one block in how many VerifyAuto takes on a GPU: some 0.1 % of the arithmetic.
-const VerifyDefault = 1000
+// verifyDefault is one block in how many VerifyAuto takes on a GPU: some 0.1 % of the arithmetic.
+const verifyDefault = 1000
 
 // Verified is a backend whose results are computed again, one block in so many, by another backend, and compared bit by
 // bit: whatever writes parameters, the state of an optimizer, or the sums of contributions that both follow from. These
@@ -62,7 +62,7 @@ func verifiedBy(b Backend, o Options) (Backend, error) {
 	if oneIn == VerifyAuto {
 		oneIn = 0
 		if b.Name() == "cuda" {
-			oneIn = VerifyDefault
+			oneIn = verifyDefault
 		}
 	}
 	if oneIn == 0 {
@@ -203,8 +203,8 @@ func (v *Verified) settle(op string, t *trial, refused error) error {
 
 func (v *Verified) mismatch(op string, e *MismatchError) error {
 	v.mismatches.Add(1)
-	e.Op, e.Backend, e.Oracle = op, v.Name(), v.oracle.Name()
-	e.Injected = v.Injected()
+	e.Op, e.backend, e.oracle = op, v.Name(), v.oracle.Name()
+	e.injected = v.Injected()
 	return e
 }
 

@@ -122,8 +122,8 @@ func TestVerifiedBatches(t *testing.T) {
 		*report = Report{}
 		must(t, v.Submit(b))
 		whole += plain.submitted - before
-		if b.Len() != 2 || b.Report(0).NonFinite != 1 || report.NonFinite != 1 || b.Count(1) != 5 {
-			t.Fatalf("after %d in one call: %d commands, reports %+v and %+v, position %d", whole, b.Len(), b.Report(0),
+		if b.Len() != 2 || b.report(0).nonFinite != 1 || report.nonFinite != 1 || b.Count(1) != 5 {
+			t.Fatalf("after %d in one call: %d commands, reports %+v and %+v, position %d", whole, b.Len(), b.report(0),
 				report, b.Count(1))
 		}
 	}
@@ -141,7 +141,7 @@ func TestVerifiedBatches(t *testing.T) {
 	if err := b.ApplyDense(ApplyDense{}); !errors.Is(err, ErrArgument) || b.Len() != 2 {
 		t.Errorf("a wrong command: %v, and %d commands", err, b.Len())
 	}
-	b.Reset()
+	b.reset()
 	if must(t, v.Submit(b)); b.Len() != 0 {
 		t.Errorf("%d commands after a reset", b.Len())
 	}

@@ -102,12 +102,12 @@ func (v *Verified) mergeAgain(t *trial, a *Merge, keys []uint64, size int) error
 		for i < min(n, hi-lo) && made[i] == keys[lo+i] {
 			i++
 		}
-		e := &MismatchError{What: "keys", Block: t.block, Position: lo + i, Width: 1, Key: -1, DType: Uint64}
+		e := &MismatchError{What: "keys", block: t.block, Position: lo + i, Width: 1, Key: -1, dType: Uint64}
 		if lo+i < hi {
-			e.Got = rawBytes(Uint64s([]uint64{keys[lo+i]}))
+			e.got = rawBytes(Uint64s([]uint64{keys[lo+i]}))
 		}
 		if i < n {
-			e.Want = rawBytes(Uint64s([]uint64{made[i]}))
+			e.want = rawBytes(Uint64s([]uint64{made[i]}))
 		}
 		return e
 	}

@@ -312,7 +312,7 @@ func TestVerifiedFinds(t *testing.T) {
 				if what == "keys" { // of what is missing, or of what stands in its place
 					continue
 				}
-				if wrong.What != what || slices.Equal(wrong.Got, wrong.Want) || !slices.Equal(wrong.Got, value) ||
+				if wrong.What != what || slices.Equal(wrong.got, wrong.want) || !slices.Equal(wrong.got, value) ||
 					wrong.Position != at {
 					t.Fatalf("%s (%d): flipped a bit of %s at %d, found %v", name, i, what, at, err)
 				}

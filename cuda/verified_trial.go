@@ -16,22 +16,22 @@ var ErrVerify = errors.New("verification failed")
 // MismatchError says where two backends differed. It wraps ErrVerify.
 type MismatchError struct {
 	Op       string // the operation, for example "average apply"
-	Backend  string // whose result was checked
-	Oracle   string // that checked it
-	Where    string // which parameter or table this is, as the caller knows; empty until NameMismatch
+	backend  string // whose result was checked
+	oracle   string // that checked it
+	where    string // which parameter or table this is, as the caller knows; empty until NameMismatch
 	What     string // "parameters", a slot's name, "last step", "sum", "keys" or "copy"
-	Block    int    // of the call
+	block    int    // of the call
 	Position int    // the first value that differs, in what the backend has written
 	Width    int    // values in a row of What; 1 where it has no rows
 	Key      int64  // of rows: the table's row, or the key of a sum; else -1
-	DType    DType
-	Injected bool   // Options.WrongBits had one written
-	Got      []byte // its bytes
-	Want     []byte
+	dType    DType
+	injected bool   // Options.WrongBits had one written
+	got      []byte // its bytes
+	want     []byte
 }
 
 func (e *MismatchError) Error() string {
-	where := e.Where
+	where := e.where
 	if where == "" && e.Key >= 0 {
 		where = fmt.Sprintf("row %d, element %d", e.Key, e.element())
 	}
@@ -39,12 +39,12 @@ func (e *MismatchError) Error() string {
 		where = " (" + where + ")"
 	}
 	injected := ""
-	if e.Injected {
+	if e.injected {
 		injected = "; a wrong bit was injected"
 	}
 	return fmt.Sprintf("verification failed: %s: %s at position %d%s in block %d: %s gives %s and %s gives %s%s",
-		e.Op, e.What, e.Position, where, e.Block, e.Backend, textOf(e.DType, e.Got), e.Oracle,
-		textOf(e.DType, e.Want), injected)
+		e.Op, e.What, e.Position, where, e.block, e.backend, textOf(e.dType, e.got), e.oracle,
+		textOf(e.dType, e.want), injected)
 }
 
 func (e *MismatchError) element() int { return e.Position % max(e.Width, 1) }
@@ -63,8 +63,8 @@ func (e *MismatchError) Unwrap() error { return ErrVerify }
 // NameMismatch completes a mismatch among err's by what the caller knows of the call: which parameter or table it was
 // of. Other errors stay as they are.
 func NameMismatch(err error, where func(e *MismatchError) string) error {
-	if e, ok := errors.AsType[*MismatchError](err); ok && e.Where == "" {
-		e.Where = where(e)
+	if e, ok := errors.AsType[*MismatchError](err); ok && e.where == "" {
+		e.where = where(e)
 	}
 	return err
 }
@@ -177,15 +177,15 @@ func (p *part) differs() *MismatchError {
 				at = int(key)
 			} else if p.found.n > 0 {
 				if at = rankOf(p.found, key); at < 0 {
-					return &MismatchError{What: "keys", Block: p.block, Position: p.from + r, Width: 1, Key: key, DType: Int64,
-						Want: binary.LittleEndian.AppendUint64(nil, uint64(key))}
+					return &MismatchError{What: "keys", block: p.block, Position: p.from + r, Width: 1, Key: key, dType: Int64,
+						want: binary.LittleEndian.AppendUint64(nil, uint64(key))}
 				}
 			}
 		}
 		got, want := p.got.Slice(at*p.n, (at+1)*p.n), p.want.Slice(r*p.n, (r+1)*p.n)
 		if i := firstDifference(got, want); i >= 0 {
-			return &MismatchError{What: p.what, Block: p.block, Position: at*p.n + i, Width: p.n, Key: key, DType: got.dtype,
-				Got: bytes.Clone(rawBytes(got.Slice(i, i+1))), Want: bytes.Clone(rawBytes(want.Slice(i, i+1)))}
+			return &MismatchError{What: p.what, block: p.block, Position: at*p.n + i, Width: p.n, Key: key, dType: got.dtype,
+				got: bytes.Clone(rawBytes(got.Slice(i, i+1))), want: bytes.Clone(rawBytes(want.Slice(i, i+1)))}
 		}
 	}
 	return nil
