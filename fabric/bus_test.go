@@ -192,7 +192,7 @@ func TestBusClosesWhileSubscriptionsEnd(t *testing.T) {
 		must(t, c.Subscribe(first, func(Message) {}))
 		must(t, c.Subscribe(second, func(Message) {}))
 		var both sync.WaitGroup
-		both.Go(func() { c.Unsubscribe(first) })
+		both.Go(func() { c.unsubscribe(first) })
 		both.Go(c.Close)
 		both.Wait()
 	}

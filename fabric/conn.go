@@ -176,7 +176,7 @@ func (c *Config) checkURL() error {
 // written: it may be reused at once. It waits for the network only where the socket is full. Order is kept within a
 // connection. On the bulk line nothing is allocated. Errors: ErrSubject, ErrPayload, ErrLost, ErrRefused, ErrClosed.
 func (c *Conn) Send(s Subject, data []byte) error {
-	if err := s.Check(); err != nil {
+	if err := s.check(); err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
 	l := c.lines[route(s.Kind)]
@@ -192,7 +192,7 @@ func (c *Conn) SendInPlace(s Subject, p Payload) error {
 	if !ok {
 		return c.Send(s, p.Data())
 	}
-	if err := s.Check(); err != nil {
+	if err := s.check(); err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
 	if err := l.publishInPlace(&s, p); err != nil {
@@ -208,7 +208,7 @@ func (c *Conn) Lend(s Subject, data []byte) error {
 	if !ok {
 		return c.Send(s, data)
 	}
-	if err := s.Check(); err != nil {
+	if err := s.check(); err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
 	if err := l.pass(&s, data, true); err != nil {
@@ -277,8 +277,8 @@ func (c *Conn) Subscribe(pattern string, handler func(Message)) error {
 	return c.subscribe(c.lines[at], pattern, handler)
 }
 
-// Unsubscribe ends the subscriptions of a pattern. Their handlers may still be called for what has arrived.
-func (c *Conn) Unsubscribe(pattern string) {
+// unsubscribe ends the subscriptions of a pattern. Their handlers may still be called for what has arrived.
+func (c *Conn) unsubscribe(pattern string) {
 	if at, err := routePattern(pattern); err == nil {
 		c.lines[at].unsubscribe(pattern)
 	}

@@ -121,7 +121,7 @@ func (c *Control) Publish(subject string, data []byte) error {
 
 // Send is Publish without a text for the subject.
 func (c *Control) Send(at Subject, data []byte) error {
-	if err := at.Check(); err != nil {
+	if err := at.check(); err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
 	subject := at.String()

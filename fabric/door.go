@@ -32,11 +32,11 @@ type Guard struct {
 // Limits of connections under a Guard. A name has a member's limits for as many connections as a member needs;
 // connections beyond them, and connections without a member's name, are guests.
 const (
-	// MemberConnectionsMax is one for control and three for data.
-	MemberConnectionsMax = 4
-	// GuestsMax bounds the guests: joining trainers, tools, unauthenticated clients. Beyond it the oldest guest from the
+	// memberConnectionsMax is one for control and three for data.
+	memberConnectionsMax = 4
+	// guestsMax bounds the guests: joining trainers, tools, unauthenticated clients. Beyond it the oldest guest from the
 	// address that has most of them is closed; a client of gradbus reconnects by itself.
-	GuestsMax = 256
+	guestsMax = 256
 	// GuestPayloadBytesMax holds the largest manifest. So large may be the messages of wideGuestsMax guests; the others
 	// are cut off beyond narrowPayloadBytesMax, and find more room when they are back.
 	GuestPayloadBytesMax  = 1<<20 + 64<<10
@@ -59,19 +59,19 @@ const (
 
 	// doorEvery is how often the door looks for connections that are silent or gone, and notes who is connected.
 	doorEvery = 250 * time.Millisecond
-	// silentMax is how long a connection may say nothing where half of ServerConfig.ConnectionsMax are taken.
+	// silentMax is how long a connection may say nothing where half of ServerConfig.connectionsMax are taken.
 	silentMax = time.Second
 )
 
 // GuestBytes bounds what guests and silent connections make a server hold, in unfinished messages and subscriptions.
 func GuestBytes(connectionsMax int) int64 {
-	return wideGuestsMax*GuestPayloadBytesMax + (GuestsMax-wideGuestsMax)*narrowPayloadBytesMax +
-		GuestsMax*SubsMax*subscriptionBytes + int64(connectionsMax)*connectionBytes
+	return wideGuestsMax*GuestPayloadBytesMax + (guestsMax-wideGuestsMax)*narrowPayloadBytesMax +
+		guestsMax*SubsMax*subscriptionBytes + int64(connectionsMax)*connectionBytes
 }
 
 // MemberBytes is the same for the connections that go by the name of a member.
 func MemberBytes(payloadBytes int) int64 {
-	return MemberConnectionsMax * (int64(max(payloadBytes, GuestPayloadBytesMax)) + SubsMax*subscriptionBytes)
+	return memberConnectionsMax * (int64(max(payloadBytes, GuestPayloadBytesMax)) + SubsMax*subscriptionBytes)
 }
 
 // limits are those of one connection; zero is none.
@@ -126,7 +126,7 @@ func newDoor(config *ServerConfig, secret string) (*door, error) {
 		return nil, nil
 	}
 	d := &door{
-		guard: config.Guard, log: config.Log, most: config.ConnectionsMax, own: sha256.Sum256([]byte(secret)),
+		guard: config.Guard, log: config.Log, most: config.connectionsMax, own: sha256.Sum256([]byte(secret)),
 		inside: map[uint64]*visitor{}, rights: map[limits]string{},
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -256,13 +256,13 @@ func (d *door) receive(name, address string, now time.Time) *visitor {
 	v.guest, v.subs = true, SubsMax
 	wide, guests := d.guests()
 	// A walk over all connections for each greeting would keep all of them waiting.
-	if guests >= GuestsMax && now.Sub(d.tidied) >= doorEvery {
+	if guests >= guestsMax && now.Sub(d.tidied) >= doorEvery {
 		d.tidied = now
 		d.forget()
 		d.promote()
 		wide, guests = d.guests()
 	}
-	if guests >= GuestsMax {
+	if guests >= guestsMax {
 		d.evict()
 	}
 	if v.payloadBytes = narrowPayloadBytesMax; wide < wideGuestsMax {
@@ -290,7 +290,7 @@ func (d *door) isMember(v *visitor) bool {
 			taken++
 		}
 	}
-	if taken >= MemberConnectionsMax {
+	if taken >= memberConnectionsMax {
 		return false
 	}
 	v.guest, v.limits = false, limits{max(payload, GuestPayloadBytesMax), SubsMax}
@@ -371,7 +371,7 @@ func (d *door) evict() {
 		return
 	}
 	d.log.Warn("too many connections of no member of a job; the oldest is closed", "connection", clip(d.inside[out].name),
-		"address", d.inside[out].address, "most", GuestsMax)
+		"address", d.inside[out].address, "most", guestsMax)
 	delete(d.inside, out)
 	_ = d.nats.DisconnectClientByID(out) // gone by itself, else
 }

@@ -65,7 +65,7 @@ func TestGuardLimitsMessages(t *testing.T) {
 			strings.Contains(answers[0], "reset by peer") || strings.Contains(answers[0], "broken pipe"))
 	}
 	refused := func(name string, bytes int) bool { return refusedBy(server, name, bytes) }
-	for i := range MemberConnectionsMax {
+	for i := range memberConnectionsMax {
 		if refused("job/t0", 4<<20) {
 			t.Errorf("connection %d of a member may not send its messages", i)
 		}
@@ -101,15 +101,15 @@ func TestGuardLimitsMessages(t *testing.T) {
 func TestGuardMakesRoomForGuests(t *testing.T) {
 	server := startServer(t, ServerConfig{Guard: guardOf("job/t0")})
 	member := dial(t, Config{URL: server.URL(), Name: "job/t0"})
-	for i := range GuestsMax + 50 {
+	for i := range guestsMax + 50 {
 		if _, answers := visit(t, server, fmt.Sprintf("guest-%d", i), ""); len(answers) > 0 {
 			t.Fatalf("guest %d: %q", i, answers)
 		}
 	}
 	eventually(t, "the latest guests are there, and no others", func() bool {
 		all := server.Clients()
-		return len(all) == GuestsMax+1 && !slices.Contains(all, "guest-0") &&
-			slices.Contains(all, fmt.Sprintf("guest-%d", GuestsMax+49))
+		return len(all) == guestsMax+1 && !slices.Contains(all, "guest-0") &&
+			slices.Contains(all, fmt.Sprintf("guest-%d", guestsMax+49))
 	})
 	if n := member.Stats().Reconnects; n != 0 || member.lines[bulkLine].isLost() {
 		t.Errorf("the member has lost its connection %d times", n)
@@ -118,7 +118,7 @@ func TestGuardMakesRoomForGuests(t *testing.T) {
 
 // Connections that say nothing do not keep out those that do, for however long they may be silent elsewhere.
 func TestSilentConnectionsMakeRoom(t *testing.T) {
-	server := startServer(t, ServerConfig{Guard: guardOf(), ConnectionsMax: 100, greeting: time.Hour})
+	server := startServer(t, ServerConfig{Guard: guardOf(), connectionsMax: 100, greeting: time.Hour})
 	for range 100 {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(server.URL(), "nats://"))
 		if err != nil {
@@ -153,7 +153,7 @@ func TestUnsubscribe(t *testing.T) {
 			}
 		}
 		for _, pattern := range ListenAt(Any, "s1") {
-			conn.Unsubscribe(pattern)
+			conn.unsubscribe(pattern)
 		}
 		eventually(t, "half of the subscriptions are gone", func() bool {
 			return server.serving().NumSubscriptions() == before+uint32(len(ListenAt(Any, "s0")))

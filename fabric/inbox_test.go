@@ -146,8 +146,8 @@ func compareAck(t *testing.T, got Ack, naive *naiveInbox) {
 		t.Fatalf("Ack %+v; want cumulative %d, window %d", got, naive.cumulative(), naive.off+naive.budget)
 	}
 	for s := got.Cumulative - min(got.Cumulative, 3); s < got.Cumulative+SpanMax+10; s++ {
-		if got.Has(s) != (s == 0 || naive.seen[s]) {
-			t.Fatalf("Ack %+v has %d: %v", got, s, got.Has(s))
+		if got.has(s) != (s == 0 || naive.seen[s]) {
+			t.Fatalf("Ack %+v has %d: %v", got, s, got.has(s))
 		}
 	}
 }

@@ -39,10 +39,10 @@ type OutboxConfig struct {
 	// BytesMax is how many bytes may be on the way, and the first credit, until the receiver grants more; 0 is
 	// WindowBytesDefault. One frame alone is always allowed on the way, and the first needs no credit.
 	BytesMax int
-	// ResendAfter is the time without any acknowledgement after which a frame is sent again, while no round trip has
+	// resendAfter is the time without any acknowledgement after which a frame is sent again, while no round trip has
 	// been measured; 0 is 1 s. Then it follows from what was measured: see RoundTrips; at least 50 ms. It doubles up to
-	// ResendMax (0 is 5 s).
-	ResendAfter, ResendMax time.Duration
+	// resendMax (0 is 5 s).
+	resendAfter, resendMax time.Duration
 }
 
 // Outbox is the sending side of one window: it numbers frames, holds them until they are acknowledged, and sends
@@ -114,17 +114,17 @@ func NewOutbox(config OutboxConfig) *Outbox {
 	if config.BytesMax == 0 {
 		config.BytesMax = WindowBytesDefault
 	}
-	if config.ResendAfter == 0 {
-		config.ResendAfter = resendAfterDefault
+	if config.resendAfter == 0 {
+		config.resendAfter = resendAfterDefault
 	}
-	if config.ResendMax == 0 {
-		config.ResendMax = max(resendMaxDefault, config.ResendAfter)
+	if config.resendMax == 0 {
+		config.resendMax = max(resendMaxDefault, config.resendAfter)
 	}
 	if config.Lend == nil {
 		config.Lend = config.Publish
 	}
 	if config.Envelope == nil || config.Publish == nil || config.FramesMax < 0 || config.FramesMax > SpanMax ||
-		config.BytesMax < 0 || config.ResendAfter < 0 || config.ResendMax < config.ResendAfter {
+		config.BytesMax < 0 || config.resendAfter < 0 || config.resendMax < config.resendAfter {
 		panic(fmt.Sprintf("fabric: outbox configuration %+v", config))
 	}
 	return &Outbox{
@@ -135,7 +135,7 @@ func NewOutbox(config OutboxConfig) *Outbox {
 		first:  1,
 		next:   1,
 		credit: uint64(config.BytesMax),
-		trips:  RoundTrips{First: config.ResendAfter, Slack: resendSlack, Delay: AckDelayMax, Max: config.ResendMax},
+		trips:  RoundTrips{First: config.resendAfter, Slack: resendSlack, delay: AckDelayMax, Max: config.resendMax},
 	}
 }
 
@@ -326,7 +326,7 @@ func (o *Outbox) Ack(a Ack) error {
 	lost := o.mark(SpanMax, func(s *slot) bool {
 		refused := before < s.end && s.end <= o.credit // went beyond the credit of then, and would be taken now
 		if refused {
-			o.trips.Fresh() // room was waited for, not an ack
+			o.trips.fresh() // room was waited for, not an ack
 			o.due = time.Time{}
 		}
 		return s.order < told.evidence || refused
@@ -355,7 +355,7 @@ type news struct {
 func (o *Outbox) arrived(a *Ack) (told news) {
 	for n := o.first; n < o.next; n++ {
 		s := &o.slots[n%SpanMax]
-		if !s.used || s.acked || !a.Has(n) {
+		if !s.used || s.acked || !a.has(n) {
 			continue
 		}
 		s.acked, told.progress = true, true
@@ -437,7 +437,7 @@ func (o *Outbox) repeat(marked []uint64, count *uint64) error {
 // ResendAll sends everything again that was not acknowledged. Call it when the connection is back.
 func (o *Outbox) ResendAll() error {
 	o.mu.Lock()
-	o.trips.Fresh()
+	o.trips.fresh()
 	o.due, o.probes, o.suspect = time.Time{}, 0, 0
 	all := o.mark(SpanMax, every)
 	o.mu.Unlock()

@@ -100,7 +100,7 @@ func TestTrySend(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	waiting := make(chan error)
 	go func() { waiting <- r.Send(ctx, someSubject, WithoutRoom(make([]byte, 60))) }()
-	eventually(t, "somebody waits for room", func() bool { return r.State().Full })
+	eventually(t, "somebody waits for room", func() bool { return r.State().full })
 	try("while another waits", 0, false)
 	cancel()
 	if err := <-waiting; !errors.Is(err, context.Canceled) {
@@ -311,7 +311,7 @@ func TestOutboxBlocksOnCredit(t *testing.T) {
 // again as soon as there is credit for it.
 func TestOutboxProbesForLostCredit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRecorder(OutboxConfig{BytesMax: 100, ResendAfter: 100 * time.Millisecond})
+		r := newRecorder(OutboxConfig{BytesMax: 100, resendAfter: 100 * time.Millisecond})
 		r.send(t, 1, 100)
 		r.Ack(Ack{Cumulative: 1, Window: 100})
 		s := sendInBackground(t.Context(), r, 100)

@@ -8,7 +8,7 @@ type OutboxState struct {
 	PendingBytes int // of frames that were sent and not acknowledged
 	// that may be on the way: OutboxConfig.BytesMax, or less where the receiver's credit ends before
 	WindowBytes int
-	Full        bool          // a sender waits for room
+	full        bool          // a sender waits for room
 	RoundTrip   time.Duration // from a frame's only sending until it is known to have come, lately; 0 before the first
 }
 
@@ -21,7 +21,7 @@ func (o *Outbox) State() OutboxState {
 		granted += int(min(o.credit-o.total, uint64(o.config.BytesMax)))
 	}
 	return OutboxState{OutboxStats: o.stats, PendingBytes: o.bytes, WindowBytes: min(o.config.BytesMax, granted),
-		Full: o.full, RoundTrip: o.trips.Mean()}
+		full: o.full, RoundTrip: o.trips.Mean()}
 }
 
 // Received is Ack for an owner that knows without an ack that every frame up to a number has been received.
@@ -38,5 +38,5 @@ func (o *Outbox) Expect(trip time.Duration) {
 func (o *Outbox) Usual() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.trips.Usual()
+	return o.trips.usual()
 }

@@ -62,10 +62,10 @@ func TestOutboxState(t *testing.T) {
 		}()
 		synctest.Wait()
 		want("no credit left for the third", OutboxState{OutboxStats: OutboxStats{Frames: 8, Back: 1}, PendingBytes: 400,
-			WindowBytes: 400, Full: true, RoundTrip: 9 * time.Millisecond})
+			WindowBytes: 400, full: true, RoundTrip: 9 * time.Millisecond})
 		ack(Ack{Cumulative: 7, Window: 5000})
 		<-done
-		if s := o.State(); s.Full || s.PendingBytes != 400 {
+		if s := o.State(); s.full || s.PendingBytes != 400 {
 			t.Errorf("with credit: %+v", s)
 		}
 	})

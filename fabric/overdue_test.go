@@ -46,7 +46,7 @@ func (c *clocked) want(what string, again ...[2]int) {
 // Where nothing is heard the newest is sent again, then the oldest, and so on, after twice the time each time.
 func TestOutboxTimeoutBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClocked(t, OutboxConfig{ResendAfter: 100 * time.Millisecond, ResendMax: 300 * time.Millisecond})
+		c := newClocked(t, OutboxConfig{resendAfter: 100 * time.Millisecond, resendMax: 300 * time.Millisecond})
 		c.send(t, 3, 8)
 		c.until(700)
 		c.want("no ack", [2]int{100, 3}, [2]int{300, 1}, [2]int{600, 3})
@@ -96,7 +96,7 @@ func TestOutboxTimeoutWithinCredit(t *testing.T) {
 // A process that was kept from running finds acks to be read: what is overdue then waits for the next Tick.
 func TestOutboxLateTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClocked(t, OutboxConfig{ResendAfter: 100 * time.Millisecond})
+		c := newClocked(t, OutboxConfig{resendAfter: 100 * time.Millisecond})
 		c.send(t, 2, 8)
 		c.until(50)
 		time.Sleep(300 * time.Millisecond)
@@ -107,7 +107,7 @@ func TestOutboxLateTick(t *testing.T) {
 		c.want("the ack was there")
 	})
 	synctest.Test(t, func(t *testing.T) {
-		c := newClocked(t, OutboxConfig{ResendAfter: 100 * time.Millisecond})
+		c := newClocked(t, OutboxConfig{resendAfter: 100 * time.Millisecond})
 		c.send(t, 2, 8)
 		c.until(50)
 		time.Sleep(300 * time.Millisecond)
@@ -159,7 +159,7 @@ func TestOutboxCreditEndsDoubling(t *testing.T) {
 // it is sent a third time but what was sent first.
 func TestOutboxWholeWindowLostTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClocked(t, OutboxConfig{ResendAfter: 100 * time.Millisecond})
+		c := newClocked(t, OutboxConfig{resendAfter: 100 * time.Millisecond})
 		c.send(t, SpanMax, 8)
 		if err := c.ResendAll(); err != nil {
 			t.Fatal(err)
@@ -195,7 +195,7 @@ func TestOutboxWholeWindowLostTwice(t *testing.T) {
 // Where answers are late and nothing is lost, what was on the way is not sent again for the answer of one.
 func TestOutboxLateAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClocked(t, OutboxConfig{ResendAfter: 100 * time.Millisecond})
+		c := newClocked(t, OutboxConfig{resendAfter: 100 * time.Millisecond})
 		c.send(t, 10, 8)
 		c.until(110)
 		c.want("overdue", [2]int{100, 10})

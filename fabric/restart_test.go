@@ -86,7 +86,7 @@ func newFlow(t *testing.T, from, to *Conn, back <-chan struct{}) *flow {
 // newFlowTo is a flow to a receiver that listens already.
 func newFlowTo(t *testing.T, from *Conn, r *receiver, back <-chan struct{}, bytesMax int) *flow {
 	o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: from.SendInPlace, BytesMax: bytesMax,
-		ResendAfter: 50 * time.Millisecond})
+		resendAfter: 50 * time.Millisecond})
 	err := from.Subscribe(Pattern("j", Any, KindAck, "t0", false), func(m Message) {
 		if err := o.Ack(decodeAck(m.Data)); err != nil {
 			t.Error(err)

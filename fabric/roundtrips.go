@@ -13,7 +13,7 @@ import "time"
 type RoundTrips struct {
 	First time.Duration // to wait for while nothing was measured
 	Slack time.Duration // least to wait beyond the mean: what a busy machine keeps an answer back
-	Delay time.Duration // by which the other side may put an answer off of its own will, and did not always
+	delay time.Duration // by which the other side may put an answer off of its own will, and did not always
 	Max   time.Duration // most to wait
 
 	mean, spread time.Duration // of what was measured; mean is 0 before the first
@@ -48,15 +48,15 @@ func (r *RoundTrips) Late() {
 	}
 }
 
-// Fresh ends doublings: what made them necessary is known to be over.
-func (r *RoundTrips) Fresh() { r.doublings = 0 }
+// fresh ends doublings: what made them necessary is known to be over.
+func (r *RoundTrips) fresh() { r.doublings = 0 }
 
 // Mean is how long answers take; 0 before the first measure.
 func (r *RoundTrips) Mean() time.Duration { return r.mean }
 
-// Usual is the time within which an answer comes that is not put off: First, or the mean and four deviations, at least
+// usual is the time within which an answer comes that is not put off: First, or the mean and four deviations, at least
 // Slack.
-func (r *RoundTrips) Usual() time.Duration {
+func (r *RoundTrips) usual() time.Duration {
 	if r.mean == 0 {
 		return r.First
 	}
@@ -65,9 +65,9 @@ func (r *RoundTrips) Usual() time.Duration {
 
 // Timeout is how long to wait for the next answer.
 func (r *RoundTrips) Timeout() time.Duration {
-	wait := r.Usual()
+	wait := r.usual()
 	if r.mean != 0 {
-		wait += r.Delay
+		wait += r.delay
 	}
 	for range r.doublings {
 		if wait >= r.Max {

@@ -12,11 +12,11 @@ import (
 // that.
 func TestRoundTrips(t *testing.T) {
 	const ms = time.Millisecond
-	r := RoundTrips{First: 1000 * ms, Slack: 20 * ms, Delay: 30 * ms, Max: 5000 * ms}
+	r := RoundTrips{First: 1000 * ms, Slack: 20 * ms, delay: 30 * ms, Max: 5000 * ms}
 	want := func(what string, mean, usual, timeout time.Duration) {
 		t.Helper()
-		if r.Mean() != mean || r.Usual() != usual || r.Timeout() != timeout {
-			t.Errorf("%s: mean %v, usual %v, timeout %v; want %v, %v, %v", what, r.Mean(), r.Usual(), r.Timeout(), mean,
+		if r.Mean() != mean || r.usual() != usual || r.Timeout() != timeout {
+			t.Errorf("%s: mean %v, usual %v, timeout %v; want %v, %v, %v", what, r.Mean(), r.usual(), r.Timeout(), mean,
 				usual, timeout)
 		}
 	}
@@ -35,7 +35,7 @@ func TestRoundTrips(t *testing.T) {
 		r.Late()
 	}
 	want("the most", 110*ms, 302500*time.Microsecond, 5000*ms)
-	r.Fresh()
+	r.fresh()
 	want("not any more", 110*ms, 302500*time.Microsecond, 332500*time.Microsecond)
 	r.Late()
 	r.Took(110 * ms)
@@ -70,7 +70,7 @@ func TestWaitIsDocumented(t *testing.T) {
 	}
 	r := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: func(Subject, Payload) error { return nil }}).trips
 	for what, d := range map[string]time.Duration{"before anything was measured": r.First, "slack": r.Slack,
-		"delay": r.Delay, "at most": r.Max} {
+		"delay": r.delay, "at most": r.Max} {
 		if row := fmt.Sprintf("| %s | %d |", what, d.Milliseconds()); !strings.Contains(string(text), row+"\n") {
 			t.Errorf("docs/protocol.md: want the row %q", row)
 		}

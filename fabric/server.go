@@ -58,7 +58,7 @@ type ServerConfig struct {
 	Name            string       // server name in logs; "" is "gradbus"
 	PayloadBytesMax int          // largest message, bytes; 0 is PayloadBytesMaxDefault; at most 64 MiB
 	PendingBytesMax int64        // bytes that may wait for one reader before it is cut off; 0 is PendingBytesMaxDefault
-	ConnectionsMax  int          // open connections, three a member; 0 is ConnectionsMaxDefault
+	connectionsMax  int          // open connections, three a member; 0 is ConnectionsMaxDefault
 	JetStream       bool         // also keep the buckets of Control, in memory, at most 256 MiB
 	Token           string       // secret that every TCP connection must show; "" asks for none. See CheckToken
 	Guard           *Guard       // what TCP connections may do; nil: anything
@@ -81,8 +81,8 @@ func (c *ServerConfig) validate() error {
 	if c.PendingBytesMax == 0 {
 		c.PendingBytesMax = PendingBytesMaxDefault
 	}
-	if c.ConnectionsMax == 0 {
-		c.ConnectionsMax = ConnectionsMaxDefault
+	if c.connectionsMax == 0 {
+		c.connectionsMax = ConnectionsMaxDefault
 	}
 	c.Log = loglimit.Logger(c.Log)
 	var errs []error
@@ -98,8 +98,8 @@ func (c *ServerConfig) validate() error {
 		errs = append(errs, fmt.Errorf("pending_bytes_max %d: want at least four messages, %d", c.PendingBytesMax,
 			4*c.PayloadBytesMax))
 	}
-	if c.ConnectionsMax < 0 {
-		errs = append(errs, fmt.Errorf("connections_max %d: want three a member", c.ConnectionsMax))
+	if c.connectionsMax < 0 {
+		errs = append(errs, fmt.Errorf("connections_max %d: want three a member", c.connectionsMax))
 	}
 	if len(c.Token) > tokenSecretBytesMax || c.Guard != nil && len(c.Guard.PeerToken) > tokenSecretBytesMax {
 		errs = append(errs, fmt.Errorf("token: want at most %d bytes", tokenSecretBytesMax))
@@ -207,7 +207,7 @@ func serverOptions(config *ServerConfig) *server.Options {
 		NoSigs:           true,
 		NoLog:            true, // SetLoggerV2 sets ours
 		NoSystemAccount:  true,
-		MaxConn:          config.ConnectionsMax,
+		MaxConn:          config.connectionsMax,
 		MaxClosedClients: closedMax,
 		MaxPayload:       int32(config.PayloadBytesMax),
 		MaxPending:       config.PendingBytesMax,
@@ -456,8 +456,8 @@ func (s *Server) Close() {
 	s.Stop()
 }
 
-// TokenBytesMin is the shortest token that is worth asking for: 16 hexadecimal digits are 64 bits.
-const TokenBytesMin = 16
+// tokenBytesMin is the shortest token that is worth asking for: 16 hexadecimal digits are 64 bits.
+const tokenBytesMin = 16
 
 // CheckToken says what is wrong with the token of a server that others may reach, and what would be right. None at all
 // is none of its business.
@@ -465,9 +465,9 @@ func CheckToken(token string) error {
 	switch {
 	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return errors.New("token: it holds what is no letter, digit or sign of ASCII: openssl rand -hex 16 makes one")
-	case token != "" && len(token) < TokenBytesMin:
+	case token != "" && len(token) < tokenBytesMin:
 		return fmt.Errorf("token: it has %d characters, want at least %d: openssl rand -hex 16 makes one", len(token),
-			TokenBytesMin)
+			tokenBytesMin)
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func testServerCutsOffWhoDoesNotRead(t *testing.T) {
 func TestConnectionsMax(t *testing.T) { overBoth(t, testConnectionsMax) }
 
 func testConnectionsMax(t *testing.T) {
-	server := startServer(t, ServerConfig{ConnectionsMax: 1})
+	server := startServer(t, ServerConfig{connectionsMax: 1})
 	_, err := tryDial(t, Config{URL: server.URL(), Log: discard()})
 	wantError(t, err, ErrNoServer, "no room for more connections")
 }

@@ -83,8 +83,8 @@ const (
 // AllFrom is the pattern of all that a member says, in whichever job.
 func AllFrom(member string) string { return subjectRoot + Any + "." + member + ".>" }
 
-// Check reports the first token that is not of the form [a-z0-9-]{1,63}.
-func (s Subject) Check() error {
+// check reports the first token that is not of the form [a-z0-9-]{1,63}.
+func (s Subject) check() error {
 	for _, t := range [...]struct{ what, token string }{
 		{"job", s.Job}, {"sender", s.From}, {"kind", s.Kind}, {"receiver", s.To},
 	} {
@@ -102,8 +102,8 @@ func (s Subject) Check() error {
 	return nil
 }
 
-// Append appends the subject's text to b. It allocates only where b has no room.
-func (s Subject) Append(b []byte) []byte {
+// append appends the subject's text to b. It allocates only where b has no room.
+func (s Subject) append(b []byte) []byte {
 	b = append(b, subjectRoot...)
 	b = append(b, s.Job...)
 	b = append(b, '.')
@@ -130,7 +130,7 @@ func (s Subject) Append(b []byte) []byte {
 // String is the subject's text; one allocation. Tokens are not checked.
 func (s Subject) String() string {
 	var room [128]byte
-	return string(s.Append(room[:0]))
+	return string(s.append(room[:0]))
 }
 
 // ParseSubject reads a subject's text, without allocating where it is right. What it accepts, String gives back

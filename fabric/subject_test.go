@@ -27,7 +27,7 @@ func TestSubjectLiterals(t *testing.T) {
 		if err != nil || got != c.want {
 			t.Errorf("ParseSubject(%q) = %+v, %v; want %+v", c.text, got, err, c.want)
 		}
-		if err := c.want.Check(); err != nil {
+		if err := c.want.check(); err != nil {
 			t.Errorf("Check of %q: %v", c.text, err)
 		}
 	}
@@ -64,7 +64,7 @@ func TestSubjectCheckNamesTheToken(t *testing.T) {
 		`module "net"`:    At("j", "t0", KindModule, "s0").OfModule("net").WithBatch(1),
 		`module "x"`:      {Job: "j", From: "t0", Kind: KindAck, To: "s0", Name: "x"},
 	} {
-		if err := s.Check(); !errors.Is(err, ErrSubject) || !strings.Contains(err.Error(), want) {
+		if err := s.check(); !errors.Is(err, ErrSubject) || !strings.Contains(err.Error(), want) {
 			t.Errorf("Check of %+v: %v; want ErrSubject with %q", s, err, want)
 		}
 	}
@@ -77,7 +77,7 @@ func TestSubjectAllocations(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { _, _ = ParseSubject(text) }); n != 0 {
 		t.Errorf("ParseSubject allocates %v times", n)
 	}
-	if n := testing.AllocsPerRun(100, func() { room = s.Append(room[:0]) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { room = s.append(room[:0]) }); n != 0 {
 		t.Errorf("Append allocates %v times", n)
 	}
 }
@@ -120,7 +120,7 @@ func FuzzParseSubject(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if err := s.Check(); err != nil {
+		if err := s.check(); err != nil {
 			t.Fatalf("parsed %q, but: %v", text, err)
 		}
 		if s.String() != text {

@@ -14,13 +14,13 @@ type Survey struct {
 	Address         string
 	Version         string // of the server
 	Cluster         string // its name; empty where it is alone
-	Servers         int    // of the cluster that are known
+	servers         int    // of the cluster that are known
 	PayloadBytesMax int
-	TLS             bool
+	tls             bool
 
 	JetStream error // nil where the account has JetStream
 	Memory    Share // that the account may take, and takes; of JetStream
-	Storage   Share
+	storage   Share
 	Buckets   []BucketSurvey // of those that were asked for and are there
 }
 
@@ -41,14 +41,14 @@ type BucketSurvey struct {
 // Survey asks the server for itself and for buckets by name. Errors: ErrLost.
 func (c *Control) Survey(ctx context.Context, buckets ...string) (Survey, error) {
 	if c.bus != nil {
-		return Survey{Address: c.Address(), Servers: 1, PayloadBytesMax: c.PayloadBytesMax()}, nil
+		return Survey{Address: c.Address(), servers: 1, PayloadBytesMax: c.PayloadBytesMax()}, nil
 	}
 	nc := c.nats.nats
 	s := Survey{Address: c.Address(), Version: nc.ConnectedServerVersion(), Cluster: nc.ConnectedClusterName(),
-		Servers:         max(1, len(nc.Servers())),
+		servers:         max(1, len(nc.Servers())),
 		PayloadBytesMax: c.PayloadBytesMax()}
 	_, err := nc.TLSConnectionState()
-	s.TLS = err == nil
+	s.tls = err == nil
 	asked, end := c.asking(ctx)
 	account, err := c.js.AccountInfo(asked)
 	err = end(err)
@@ -62,7 +62,7 @@ func (c *Control) Survey(ctx context.Context, buckets ...string) (Survey, error)
 		return s, fmt.Errorf("survey: %w: %s: %w", ErrLost, c.Address(), err)
 	}
 	s.Memory = Share{int64(account.Memory), account.Limits.MaxMemory}
-	s.Storage = Share{int64(account.Store), account.Limits.MaxStore}
+	s.storage = Share{int64(account.Store), account.Limits.MaxStore}
 	for _, name := range buckets {
 		stream, err := c.js.Stream(ctx, "KV_"+name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {

@@ -23,8 +23,8 @@ type Ack struct {
 	Window uint64
 }
 
-// Has reports whether the sequence number is among the received.
-func (a *Ack) Has(sequence uint64) bool {
+// has reports whether the sequence number is among the received.
+func (a *Ack) has(sequence uint64) bool {
 	if sequence <= a.Cumulative {
 		return true
 	}

@@ -120,7 +120,7 @@ func (w *wireWriter) compose(s *Subject, p *Payload) error {
 
 // phrase makes "subject bytes CRLF" in text.
 func (w *wireWriter) phrase(s *Subject, bytes int) {
-	w.text = s.Append(w.text[:0])
+	w.text = s.append(w.text[:0])
 	w.text = append(w.text, ' ')
 	w.text = strconv.AppendInt(w.text, int64(bytes), 10)
 	w.text = append(w.text, crlf...)
