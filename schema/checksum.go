@@ -38,9 +38,9 @@ func number(data []byte, pos int, sequence Sequence) {
 // Seal returned, while no other goroutine writes to them.
 type Envelope struct{}
 
-// Sequence is SequenceOf in the form that fabric asks for.
+// Sequence is sequenceOf in the form that fabric asks for.
 func (Envelope) Sequence(frame []byte) (uint64, bool) {
-	s, ok := SequenceOf(frame)
+	s, ok := sequenceOf(frame)
 	return uint64(s), ok
 }
 
@@ -51,9 +51,9 @@ func (Envelope) SetSequence(frame []byte, sequence uint64) {
 	}
 }
 
-// SequenceOf reads the sequence number of a frame, and is false where the bytes cannot be one. It checks no more than
+// sequenceOf reads the sequence number of a frame, and is false where the bytes cannot be one. It checks no more than
 // it needs, so any bytes may be given; only Verify says that the frame is whole.
-func SequenceOf(frame []byte) (Sequence, bool) {
+func sequenceOf(frame []byte) (Sequence, bool) {
 	pos, ok := headAt(frame)
 	if !ok {
 		return 0, false

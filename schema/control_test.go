@@ -177,7 +177,7 @@ func TestEncodeControlRefuses(t *testing.T) {
 		}
 	}
 	large := testJob()
-	large.Settings["x"] = strings.Repeat("x", BodyBytesMax)
+	large.Settings["x"] = strings.Repeat("x", bodyBytesMax)
 	if _, err := EncodeControl(Head{}, Control{Join: &Join{Job: large}}); err == nil ||
 		!strings.Contains(err.Error(), "1048576") {
 		t.Errorf("a body above the limit: %v", err)

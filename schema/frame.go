@@ -150,10 +150,10 @@ func checkLayout(l Layout) error {
 		mayHaveIt bool
 	}{
 		{"bytes of values", l.Values, FrameBytesMax, r.values},
-		{"keys", l.Keys, KeysMax, r.keys || r.contexts.most > 0},
+		{"keys", l.Keys, keysMax, r.keys || r.contexts.most > 0},
 		{"sections", l.Sections, SectionsMax, r.keys},
 		{"bags", l.Bags, l.Keys, r.bags && !r.pooled},
-		{"bytes of body", l.Body, BodyBytesMax, r.body != never},
+		{"bytes of body", l.Body, bodyBytesMax, r.body != never},
 	} {
 		switch {
 		case part.n < 0 || part.n > part.max:

@@ -137,7 +137,7 @@ func TestSetSequenceKeepsFrameValid(t *testing.T) {
 	if err != nil || v.Head().Sequence != 77 {
 		t.Fatalf("sequence %d, %v", v.Head().Sequence, err)
 	}
-	if s, ok := SequenceOf(data); !ok || s != 77 {
+	if s, ok := sequenceOf(data); !ok || s != 77 {
 		t.Fatalf("sequence %d %v", s, ok)
 	}
 	data[130]++
@@ -160,10 +160,10 @@ func TestNewFrameRefuses(t *testing.T) {
 		{Layout{Kind: KindDense, Values: FrameBytesMax}, "8388736 bytes: want at most 8388608"},
 		{Layout{Kind: KindDense, Keys: 1}, "1 keys: this kind has none"},
 		{Layout{Kind: KindLookup, Values: 4}, "4 bytes of values: this kind has none"},
-		{Layout{Kind: KindLookup, Keys: KeysMax + 1}, "want 0 to 1048576"},
+		{Layout{Kind: KindLookup, Keys: keysMax + 1}, "want 0 to 1048576"},
 		{Layout{Kind: KindHeartbeat, Sections: 1}, "1 sections: this kind has none"},
 		{Layout{Kind: KindDense, Body: 1}, "1 bytes of body: this kind has none"},
-		{Layout{Kind: KindControl, Body: BodyBytesMax + 1}, "want 0 to 1048576"},
+		{Layout{Kind: KindControl, Body: bodyBytesMax + 1}, "want 0 to 1048576"},
 	} {
 		if _, err := NewFrame(c.layout); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %q", c.layout, err, c.want)

@@ -27,7 +27,7 @@ type Job struct {
 	Reduce string `json:"reduce"` // who adds up: ReduceShards (also "") or ReduceTrainers
 	Apply  string `json:"apply"`  // ApplyUpdate or ApplyMean
 	// Policy is what becomes of the job when a trainer is lost: PolicyRecover, which is the default where it changes
-	// no bit (Job.TakesOver, Job.RewindsAlike), PolicyWait or PolicyFail.
+	// no bit (Job.TakesOver, Job.rewindsAlike), PolicyWait or PolicyFail.
 	Policy     string `json:"policy"`
 	ChunkBytes int    `json:"chunk_bytes"` // values in one wire frame: 4 KiB to 4 MiB, default 256 KiB
 	// of all parameters and tables that have none of their own, and of modules
@@ -250,7 +250,7 @@ func (j *Job) normalRoutes() {
 	}
 }
 
-// DecodeJob reads a manifest, of at most BodyBytesMax bytes. Unknown fields are refused, since a field that one side
+// DecodeJob reads a manifest, of at most bodyBytesMax bytes. Unknown fields are refused, since a field that one side
 // does not know cannot be agreed on. Whether the manifest makes sense is for Validate to say.
 func DecodeJob(b []byte) (*Job, error) {
 	j, sparse, err := decodeJob(b)

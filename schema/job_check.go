@@ -16,19 +16,19 @@ const (
 	// ManifestBytesMax is the limit of a manifest's encoding, and the one limit of how many parameters and tables a job
 	// has: files of models and checkpoints take all that such a manifest names. A message with a manifest has room for
 	// what else is in it.
-	ManifestBytesMax = BodyBytesMax - 64<<10
+	ManifestBytesMax = bodyBytesMax - 64<<10
 
 	ChunkBytesMin        = 4 << 10
 	ChunkBytesMax        = 4 << 20
-	PartitionsMax        = 1<<16 - 1 // of one table
-	AllPartitionsMax     = 1 << 20   // of all tables together
-	ShapeMax             = 8         // dimensions
-	ParameterElementsMax = 1<<31 - 1
-	AllElementsMax       = 1 << 34 // of all parameters together
-	TableRowsMax         = 1 << 40
-	TableElementsMax     = 1 << 44
-	SettingsMax          = 256
-	SettingBytesMax      = 4096
+	partitionsMax        = 1<<16 - 1 // of one table
+	allPartitionsMax     = 1 << 20   // of all tables together
+	shapeMax             = 8         // dimensions
+	parameterElementsMax = 1<<31 - 1
+	allElementsMax       = 1 << 34 // of all parameters together
+	tableRowsMax         = 1 << 40
+	tableElementsMax     = 1 << 44
+	settingsMax          = 256
+	settingBytesMax      = 4096
 )
 
 // FieldError is what is wrong with one field of a manifest.
@@ -223,8 +223,8 @@ func (c *jobCheck) group(j *Job) {
 var settingForm = regexp.MustCompile(`^[a-z0-9_.-]{1,63}$`)
 
 func (c *jobCheck) settings(settings map[string]string) {
-	if len(settings) > SettingsMax {
-		c.add("settings", len(settings), "at most %d", SettingsMax)
+	if len(settings) > settingsMax {
+		c.add("settings", len(settings), "at most %d", settingsMax)
 		return
 	}
 	for _, key := range sortedKeys(settings) {
@@ -232,8 +232,8 @@ func (c *jobCheck) settings(settings map[string]string) {
 		if !settingForm.MatchString(key) {
 			c.add("settings", key, "names of 1 to 63 of a-z, 0-9, _, . and -")
 		}
-		if len(value) > SettingBytesMax || strings.ContainsFunc(value, unprintable) {
-			c.add(join("settings", key), value, "at most %d bytes of printable text", SettingBytesMax)
+		if len(value) > settingBytesMax || strings.ContainsFunc(value, unprintable) {
+			c.add(join("settings", key), value, "at most %d bytes of printable text", settingBytesMax)
 		}
 	}
 }
@@ -283,17 +283,17 @@ func (c *jobCheck) parameters(j *Job) {
 	for i, p := range j.Parameters {
 		field := fmt.Sprintf("parameters[%d]", i)
 		c.tensor(field+".name", p.Name)
-		if n := len(p.Shape); n < 1 || n > ShapeMax {
-			c.add(field+".shape", p.Shape, "1 to %d dimensions", ShapeMax)
+		if n := len(p.Shape); n < 1 || n > shapeMax {
+			c.add(field+".shape", p.Shape, "1 to %d dimensions", shapeMax)
 		} else if n, ok := elements(p.Shape); !ok {
-			c.add(field+".shape", p.Shape, "dimensions of at least 1 and at most %d values", ParameterElementsMax)
+			c.add(field+".shape", p.Shape, "dimensions of at least 1 and at most %d values", parameterElementsMax)
 		} else {
 			all += n
 		}
 		c.initial(field+".init", p.Init)
 	}
-	if all > AllElementsMax {
-		c.add("parameters", all, "at most %d values in all", uint64(AllElementsMax))
+	if all > allElementsMax {
+		c.add("parameters", all, "at most %d values in all", uint64(allElementsMax))
 	}
 }
 
@@ -301,10 +301,10 @@ func (c *jobCheck) parameters(j *Job) {
 func elements(shape []int) (uint64, bool) {
 	n := uint64(1)
 	for _, d := range shape {
-		if d < 1 || uint64(d) > ParameterElementsMax {
+		if d < 1 || uint64(d) > parameterElementsMax {
 			return 0, false
 		}
-		if n *= uint64(d); n > ParameterElementsMax { // both factors are below 2^31
+		if n *= uint64(d); n > parameterElementsMax { // both factors are below 2^31
 			return 0, false
 		}
 	}
@@ -312,22 +312,22 @@ func elements(shape []int) (uint64, bool) {
 }
 
 func (c *jobCheck) tables(j *Job) {
-	if len(j.Tables) > TablesMax {
-		c.add("tables", len(j.Tables), "at most %d", TablesMax)
+	if len(j.Tables) > tablesMax {
+		c.add("tables", len(j.Tables), "at most %d", tablesMax)
 		return
 	}
 	all := 0
 	for i, t := range j.Tables {
 		field := fmt.Sprintf("tables[%d]", i)
 		c.tensor(field+".name", t.Name)
-		rowsFit := t.Rows >= 1 && t.Rows <= TableRowsMax
+		rowsFit := t.Rows >= 1 && t.Rows <= tableRowsMax
 		if !rowsFit {
-			c.add(field+".rows", t.Rows, "1 to %d", uint64(TableRowsMax))
+			c.add(field+".rows", t.Rows, "1 to %d", uint64(tableRowsMax))
 		}
-		if c.between(field+".dim", t.Dim, 1, DimMax) && rowsFit && t.Rows*uint64(t.Dim) > TableElementsMax {
-			c.add(field+".rows", t.Rows, "at most %d rows of %d values", TableElementsMax/uint64(t.Dim), t.Dim)
+		if c.between(field+".dim", t.Dim, 1, DimMax) && rowsFit && t.Rows*uint64(t.Dim) > tableElementsMax {
+			c.add(field+".rows", t.Rows, "at most %d rows of %d values", tableElementsMax/uint64(t.Dim), t.Dim)
 		}
-		if c.between(field+".partitions", t.Partitions, 1, PartitionsMax) {
+		if c.between(field+".partitions", t.Partitions, 1, partitionsMax) {
 			all += t.Partitions
 		}
 		if t.Replicated && (j.Apply != ApplyMean || j.Consistency != ConsistencySync) {
@@ -340,7 +340,7 @@ func (c *jobCheck) tables(j *Job) {
 		c.initial(field+".init", t.Init)
 		c.pooling(j, field, &t)
 	}
-	if all > AllPartitionsMax {
-		c.add("tables", all, "at most %d partitions in all", AllPartitionsMax)
+	if all > allPartitionsMax {
+		c.add("tables", all, "at most %d partitions in all", allPartitionsMax)
 	}
 }

@@ -27,7 +27,7 @@ func (j *Job) WithDefaults() *Job {
 		setDefault(&n.Tables[i].Partitions, Partitions)
 	}
 	n.resolveOptimizers()
-	if n.TakesOver() || n.RewindsAlike() {
+	if n.TakesOver() || n.rewindsAlike() {
 		setDefault(&n.Policy, PolicyRecover)
 	}
 	setDefault(&n.Policy, PolicyFail)

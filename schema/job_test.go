@@ -257,7 +257,7 @@ func TestDecodeJobRefuses(t *testing.T) {
 		`{"lanes":1e99}`:             "cannot unmarshal",
 		"{\"name\":\"\xff\"}":        "UTF-8",
 		strings.Repeat("[", 100000):  "deeper",
-		`{"name":"` + strings.Repeat("a", BodyBytesMax) + `"}`: "at most",
+		`{"name":"` + strings.Repeat("a", bodyBytesMax) + `"}`: "at most",
 	} {
 		if _, err := DecodeJob([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.40q: %v, want %q", text, err, want)
@@ -312,7 +312,7 @@ func FuzzDecodeJob(f *testing.F) {
 		for _, p := range j.Parameters {
 			n += uint64(p.Elements())
 		}
-		if n > AllElementsMax {
+		if n > allElementsMax {
 			t.Fatalf("%d elements pass", n)
 		}
 	})

@@ -13,7 +13,7 @@ import (
 // jsonDepthMax is how deep a body nests at most: a table's init within a join is at five.
 const jsonDepthMax = 8
 
-// decodeJSON reads exactly one JSON value that is UTF-8, within BodyBytesMax and jsonDepthMax, and whose names are
+// decodeJSON reads exactly one JSON value that is UTF-8, within bodyBytesMax and jsonDepthMax, and whose names are
 // known to the type, in lower case and not repeated: what encoding/json alone lets pass, two readers may understand in
 // two ways. The reader is version 2 of encoding/json with the semantics of version 1, which takes half the time of
 // that.
@@ -24,8 +24,8 @@ func decodeJSON(b []byte, to any) error { return decode(b, to, true) }
 func decodeNewerJSON(b []byte, to any) error { return decode(b, to, false) }
 
 func decode(b []byte, to any, strict bool) error {
-	if len(b) > BodyBytesMax {
-		return fmt.Errorf("%d bytes of JSON: want at most %d", len(b), BodyBytesMax)
+	if len(b) > bodyBytesMax {
+		return fmt.Errorf("%d bytes of JSON: want at most %d", len(b), bodyBytesMax)
 	}
 	if !utf8.Valid(b) {
 		return errors.New("JSON that is not UTF-8")

@@ -167,7 +167,7 @@ var rules = [kindMax + 1]rule{
 		values: true},
 	KindBackward: {module: true, place: placeChunk, weight: true, offset: true, flags: FlagInput | FlagStep, values: true,
 		contexts: contexts{1, 1}},
-	KindStep:    {module: true, place: placeChunk, weight: true, contexts: contexts{1, ModuleContextsMax}},
+	KindStep:    {module: true, place: placeChunk, weight: true, contexts: contexts{1, moduleContextsMax}},
 	KindWeights: {module: true, place: placeSeries, flags: FlagGradients, contexts: contexts{0, 1}},
 	KindOutput:  {module: true, place: placeChunk, offset: true, values: true, contexts: contexts{0, 1}},
 

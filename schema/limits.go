@@ -3,26 +3,26 @@ package schema
 // Limits of the protocol. Each is checked before anything is allocated or read by it.
 const (
 	FrameBytesMax = 8 << 20 // of one frame
-	BodyBytesMax  = 1 << 20 // of a JSON body
-	KeysMax       = 1 << 20 // in one frame
-	SectionsMax   = TablesMax
+	bodyBytesMax  = 1 << 20 // of a JSON body
+	keysMax       = 1 << 20 // in one frame
+	SectionsMax   = tablesMax
 	ChunksMax     = 1 << 20 // of one round or request
 	DimMax        = 1 << 16 // values in a row
-	TablesMax     = 1 << 12 // tables of a job
+	tablesMax     = 1 << 12 // tables of a job
 	WeightMax     = 1 << 53 // samples of a contribution, and steps of an optimizer
 )
 
 // Limits narrows the protocol's limits for one reader. Zero fields mean the protocol's own.
 type Limits struct {
 	FrameBytesMax int
-	BodyBytesMax  int
-	KeysMax       int
+	bodyBytesMax  int
+	keysMax       int
 }
 
 func (l Limits) orDefault() Limits {
 	l.FrameBytesMax = limit(l.FrameBytesMax, FrameBytesMax)
-	l.BodyBytesMax = limit(l.BodyBytesMax, BodyBytesMax)
-	l.KeysMax = limit(l.KeysMax, KeysMax)
+	l.bodyBytesMax = limit(l.bodyBytesMax, bodyBytesMax)
+	l.keysMax = limit(l.keysMax, keysMax)
 	return l
 }
 

@@ -11,8 +11,8 @@ import (
 const (
 	ModulesMax        = 64
 	ModuleConfigBytes = 64 << 10 // of one module's configuration
-	ModuleSamplesMax  = 1 << 16  // in one request
-	ModuleContextsMax = 64       // of one trainer and module
+	moduleSamplesMax  = 1 << 16  // in one request
+	moduleContextsMax = 64       // of one trainer and module
 	// ModuleTensorElementsMax bounds the values of one request's tensor, and of its answer's: 32 MiB.
 	ModuleTensorElementsMax = 8 << 20
 )
@@ -165,9 +165,9 @@ func (c *jobCheck) modules(j *Job) {
 		if m.Shard < 0 {
 			c.add(field+".shard", m.Shard, "0 or more")
 		}
-		samplesFit := c.between(field+".samples", m.Samples, 1, ModuleSamplesMax)
-		if n := len(m.In); n < 1 || n > ShapeMax {
-			c.add(field+".in", m.In, "1 to %d dimensions", ShapeMax)
+		samplesFit := c.between(field+".samples", m.Samples, 1, moduleSamplesMax)
+		if n := len(m.In); n < 1 || n > shapeMax {
+			c.add(field+".in", m.In, "1 to %d dimensions", shapeMax)
 		} else if n, ok := elements(m.In); !ok || n > ModuleTensorElementsMax {
 			c.add(field+".in", m.In, "dimensions of at least 1 and at most %d values", ModuleTensorElementsMax)
 		} else if samplesFit && n*uint64(m.Samples) > ModuleTensorElementsMax {
@@ -176,6 +176,6 @@ func (c *jobCheck) modules(j *Job) {
 		if n := len(m.Module); n < 1 || n > ModuleConfigBytes {
 			c.add(field+".module", n, "a configuration of 1 to %d bytes", ModuleConfigBytes)
 		}
-		c.between(field+".contexts", m.Contexts, 1, ModuleContextsMax)
+		c.between(field+".contexts", m.Contexts, 1, moduleContextsMax)
 	}
 }

@@ -96,7 +96,7 @@ func (o Optimizer) WithDefaults() Optimizer {
 }
 
 // Rate is the learning rate of the batch that is computed on a version.
-func (o *Optimizer) Rate(version uint64) float32 { return o.Schedule.LR(o.LR, version) }
+func (o *Optimizer) Rate(version uint64) float32 { return o.Schedule.lr(o.LR, version) }
 
 // OptimizerOf is the optimizer of a table, its own or the job's, with defaults.
 func (j *Job) OptimizerOf(t Table) Optimizer { return j.ownOrJobs(j.Tables[t].Optimizer) }
@@ -122,7 +122,7 @@ func (o Optimizer) normal() Optimizer {
 	if len(s.Steps) == 0 {
 		s.Steps = nil
 	}
-	if o.Schedule = &s; reflect.DeepEqual(s, Schedule{Kind: ScheduleConstant}) {
+	if o.Schedule = &s; reflect.DeepEqual(s, Schedule{Kind: scheduleConstant}) {
 		o.Schedule = nil
 	}
 	return o

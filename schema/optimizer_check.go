@@ -91,16 +91,16 @@ func (c *jobCheck) optimizer(field string, given *Optimizer) {
 	}
 }
 
-func (s *Schedule) varies() bool { return s != nil && (s.Kind != ScheduleConstant || s.Warmup > 0) }
+func (s *Schedule) varies() bool { return s != nil && (s.Kind != scheduleConstant || s.Warmup > 0) }
 
 func (c *jobCheck) schedule(field string, s *Schedule) {
 	if s == nil {
 		return
 	}
-	c.oneOf(field+".kind", s.Kind, ScheduleConstant, ScheduleLinear, ScheduleCosine, ScheduleSteps)
+	c.oneOf(field+".kind", s.Kind, scheduleConstant, ScheduleLinear, ScheduleCosine, scheduleSteps)
 	c.number(field+".final", s.Final)
 	c.number(field+".gamma", s.Gamma)
-	decays, steps := s.Kind == ScheduleLinear || s.Kind == ScheduleCosine, s.Kind == ScheduleSteps
+	decays, steps := s.Kind == ScheduleLinear || s.Kind == ScheduleCosine, s.Kind == scheduleSteps
 	switch {
 	case decays && s.Total <= s.Warmup:
 		c.add(field+".total", s.Total, "the version at which the rate is the final one, above warmup, %d", s.Warmup)
@@ -121,8 +121,8 @@ func (c *jobCheck) schedule(field string, s *Schedule) {
 	}
 	ascending := slices.IsSorted(s.Steps) && len(slices.Compact(slices.Clone(s.Steps))) == len(s.Steps)
 	switch {
-	case steps && (len(s.Steps) == 0 || len(s.Steps) > ScheduleStepsMax || !ascending || s.Steps[0] == 0):
-		c.add(field+".steps", s.Steps, "1 to %d versions from 1 on, ascending", ScheduleStepsMax)
+	case steps && (len(s.Steps) == 0 || len(s.Steps) > scheduleStepsMax || !ascending || s.Steps[0] == 0):
+		c.add(field+".steps", s.Steps, "1 to %d versions from 1 on, ascending", scheduleStepsMax)
 	case !steps && len(s.Steps) > 0:
 		c.add(field+".steps", s.Steps, "none: only steps have them")
 	}

@@ -34,7 +34,7 @@ func TestOptimizersThatAreRight(t *testing.T) {
 		},
 		"steps": func(j *Job) {
 			j.Parameters[0].Optimizer = &Optimizer{Kind: OptimizerAdamW,
-				Schedule: &Schedule{Kind: ScheduleSteps, Warmup: 7, Steps: []uint64{5, 9}, Gamma: 0.1}}
+				Schedule: &Schedule{Kind: scheduleSteps, Warmup: 7, Steps: []uint64{5, 9}, Gamma: 0.1}}
 		},
 		"exact": func(j *Job) { j.Tables[0].Optimizer = &Optimizer{Kind: OptimizerSGD, Exact: true, Momentum: 0.5} },
 		"norm of rows of a table that is whole": func(j *Job) {
@@ -68,7 +68,7 @@ func TestOptimizersThatAreWrong(t *testing.T) {
 		{"optimizer.exact", "sgd at a constant rate", func(j *Job) { j.Optimizer.Exact = true }},
 		{"tables[0].optimizer.exact", "sgd at a constant rate", func(j *Job) {
 			j.Tables[0].Optimizer = &Optimizer{Kind: OptimizerSGD, Exact: true,
-				Schedule: &Schedule{Kind: ScheduleConstant, Warmup: 1}}
+				Schedule: &Schedule{Kind: scheduleConstant, Warmup: 1}}
 		}},
 		{"parameters[1].optimizer.exact", "false", func(j *Job) {
 			j.Parameters[1].Optimizer = &Optimizer{Kind: OptimizerSGD, Exact: true}
@@ -79,15 +79,15 @@ func TestOptimizersThatAreWrong(t *testing.T) {
 		{"optimizer.schedule.kind", "constant or linear", func(j *Job) { j.Optimizer.Schedule = &Schedule{Kind: "poly"} }},
 		{"optimizer.schedule.total", "above warmup, 10", func(j *Job) { j.Optimizer.Schedule.Total = 10 }},
 		{"optimizer.schedule.total", "only linear and cosine",
-			func(j *Job) { j.Optimizer.Schedule = &Schedule{Kind: ScheduleConstant, Total: 3} }},
+			func(j *Job) { j.Optimizer.Schedule = &Schedule{Kind: scheduleConstant, Total: 3} }},
 		{"optimizer.schedule.final", "0 to 1", func(j *Job) { j.Optimizer.Schedule.Final = 1.5 }},
 		{"optimizer.schedule.final", "only linear and cosine",
-			func(j *Job) { j.Optimizer.Schedule = &Schedule{Kind: ScheduleConstant, Final: 1} }},
+			func(j *Job) { j.Optimizer.Schedule = &Schedule{Kind: scheduleConstant, Final: 1} }},
 		{"optimizer.schedule.gamma", "only steps", func(j *Job) { j.Optimizer.Schedule.Gamma = 0.5 }},
 		{"optimizer.schedule.gamma", "above 0",
-			func(j *Job) { j.Optimizer.Schedule = &Schedule{Kind: ScheduleSteps, Steps: []uint64{1}} }},
+			func(j *Job) { j.Optimizer.Schedule = &Schedule{Kind: scheduleSteps, Steps: []uint64{1}} }},
 		{"optimizer.schedule.steps", "ascending", func(j *Job) {
-			j.Optimizer.Schedule = &Schedule{Kind: ScheduleSteps, Gamma: 0.5, Steps: []uint64{2, 2}}
+			j.Optimizer.Schedule = &Schedule{Kind: scheduleSteps, Gamma: 0.5, Steps: []uint64{2, 2}}
 		}},
 		{"optimizer.schedule.steps", "none", func(j *Job) { j.Optimizer.Schedule.Steps = []uint64{2} }},
 		{"optimizer.clip.kind", "value or row or global", func(j *Job) { j.Optimizer.Clip = &Clipping{"norm", 1} }},
@@ -127,7 +127,7 @@ func TestOptimizersThatAreWrong(t *testing.T) {
 func TestSaidOptimizersAreDefaults(t *testing.T) {
 	a, b := adamJob(), adamJob()
 	b.Optimizer.Beta1, b.Optimizer.Beta2, b.Optimizer.Eps = 0.9, 0.999, 1e-8
-	b.Tables[0].Optimizer.Eps, b.Tables[0].Optimizer.Schedule = 1e-8, &Schedule{Kind: ScheduleConstant}
+	b.Tables[0].Optimizer.Eps, b.Tables[0].Optimizer.Schedule = 1e-8, &Schedule{Kind: scheduleConstant}
 	own := b.Optimizer
 	own.Schedule = &Schedule{Kind: ScheduleCosine, Warmup: 10, Total: 100, Final: 0.1}
 	b.Parameters[0].Optimizer = &own
@@ -232,7 +232,7 @@ func TestBucketsHaveOneOptimizer(t *testing.T) {
 // A trainer places the manifest that its program wrote, a shard the one that it was sent: optimizers that are written
 // alike lie in one bucket for both.
 func TestBucketsAreThoseOfTheEncoding(t *testing.T) {
-	constant := Optimizer{Kind: OptimizerSGD, LR: 0.1, Schedule: &Schedule{Kind: ScheduleConstant}}
+	constant := Optimizer{Kind: OptimizerSGD, LR: 0.1, Schedule: &Schedule{Kind: scheduleConstant}}
 	linear := Optimizer{Kind: OptimizerSGD, LR: 0.1, Schedule: &Schedule{Kind: ScheduleLinear, Total: 4}}
 	stepless := Optimizer{Kind: OptimizerSGD, LR: 0.1,
 		Schedule: &Schedule{Kind: ScheduleLinear, Total: 4, Steps: []uint64{}}}

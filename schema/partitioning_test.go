@@ -14,10 +14,10 @@ func shapes() (all []TableSpec) {
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
-		all = append(all, TableSpec{Rows: 1 + r.Uint64()>>(24+r.IntN(40)), Partitions: 1 + r.IntN(PartitionsMax)>>r.IntN(17)})
+		all = append(all, TableSpec{Rows: 1 + r.Uint64()>>(24+r.IntN(40)), Partitions: 1 + r.IntN(partitionsMax)>>r.IntN(17)})
 	}
-	most := TableSpec{Rows: TableRowsMax, Partitions: PartitionsMax}
-	return append(all, most, TableSpec{Rows: TableRowsMax, Partitions: 1})
+	most := TableSpec{Rows: tableRowsMax, Partitions: partitionsMax}
+	return append(all, most, TableSpec{Rows: tableRowsMax, Partitions: 1})
 }
 
 // Each key is at a place of its own, where PartitionOf says; places have no gaps, rise with keys, and lead back to

@@ -59,7 +59,7 @@ type DenseBucket struct {
 type Span struct {
 	Parameter int // index in the manifest
 	From      int // first element, within the parameter
-	Bucket    Bucket
+	bucket    Bucket
 	Offset    int // of that element within the bucket
 	Elements  int
 }
@@ -128,7 +128,7 @@ func (p *Placement) add(parameter, elements int) {
 			p.begin()
 			continue
 		}
-		s := Span{Parameter: parameter, From: from, Bucket: b.ID, Offset: b.Elements, Elements: n}
+		s := Span{Parameter: parameter, From: from, bucket: b.ID, Offset: b.Elements, Elements: n}
 		b.Spans = append(b.Spans, s)
 		b.Elements += n
 		p.spans[parameter] = append(p.spans[parameter], s)
@@ -212,8 +212,8 @@ func (p *Placement) betweenTrainers(t Table) bool {
 // IsDense reports whether b is a dense bucket of the job.
 func (p *Placement) IsDense(b Bucket) bool { return int(b) < len(p.Buckets) }
 
-// Known reports whether b is a bucket of the job, dense or sparse.
-func (p *Placement) Known(b Bucket) bool { return int(b) < len(p.Buckets)+p.Owners() }
+// known reports whether b is a bucket of the job, dense or sparse.
+func (p *Placement) known(b Bucket) bool { return int(b) < len(p.Buckets)+p.Owners() }
 
 // Chunks is the number of frames that a dense bucket's values take.
 func (p *Placement) Chunks(b Bucket) int {

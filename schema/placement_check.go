@@ -223,7 +223,7 @@ func (p *Placement) checkStretch(h *Head, owner int) *FrameError {
 			continue
 		}
 		c := Chunk((s.Offset + int(h.Offset) - s.From) / p.chunkElements)
-		return p.checkBucket(s.Bucket, c, owner)
+		return p.checkBucket(s.bucket, c, owner)
 	}
 	return Refuse(ReasonWrongShape, "element %d of parameter %q: it has %d", h.Offset, p.job.Parameters[h.Bucket].Name,
 		p.job.Parameters[h.Bucket].Elements())
@@ -241,7 +241,7 @@ func (p *Placement) checkMeans(v *View, owner int) *FrameError {
 
 func (p *Placement) checkBucket(b Bucket, c Chunk, owner int) *FrameError {
 	switch {
-	case !p.Known(b):
+	case !p.known(b):
 		return Refuse(ReasonUnknownBucket, "bucket %d: the job has %d", b, len(p.Buckets)+p.Owners())
 	case p.IsDense(b) && int64(c) >= int64(p.Chunks(b)):
 		return Refuse(ReasonWrongChunk, "chunk %d of bucket %d: it has %d", c, b, p.Chunks(b))
@@ -278,7 +278,7 @@ func (p *Placement) checkTables(v *View, owner int, stored bool) *FrameError {
 		if spec := &p.job.Tables[part.Table]; stored && spec.Replicated {
 			return Refuse(ReasonUnknownTable, "table %q is kept by the trainers", spec.Name)
 		}
-		if at := p.Elsewhere(part.Table, part.Keys, owner); at >= 0 {
+		if at := p.elsewhere(part.Table, part.Keys, owner); at >= 0 {
 			return p.refuseKey(part.Table, part.Keys[at], owner)
 		}
 	}

@@ -240,12 +240,12 @@ func TestElsewhere(t *testing.T) {
 					not = append(not, key)
 				}
 			}
-			if at := p.Elsewhere(table, has, owner); at != -1 {
+			if at := p.elsewhere(table, has, owner); at != -1 {
 				t.Errorf("table %d: key %d is not on shard %d, which has it", table, has[at], owner)
 			}
 			for _, key := range append(not, 100, 1<<40, 1<<64-1) {
 				keys := append(append([]uint64{}, has...), key)
-				if at := p.Elsewhere(table, keys, owner); at != len(has) {
+				if at := p.elsewhere(table, keys, owner); at != len(has) {
 					t.Errorf("table %d: key %d at %d is missing on shard %d, found %d", table, key, len(has), owner, at)
 				}
 			}

@@ -37,9 +37,9 @@ func (p *Placement) OwnerOfKey(t Table, key uint64) int {
 	return int(k.owners[part])
 }
 
-// Elsewhere is the position of the first of keys that the table has not, or whose row an owner has not; -1 where there
+// elsewhere is the position of the first of keys that the table has not, or whose row an owner has not; -1 where there
 // is none.
-func (p *Placement) Elsewhere(t Table, keys []uint64, owner int) int {
+func (p *Placement) elsewhere(t Table, keys []uint64, owner int) int {
 	k := &p.keys[t]
 	all := p.Plan.Tables[t].Cut.PooledByShards() // then all rows are here, or columns of them, or none
 	if _, columns := p.Columns(t, owner); all && columns == 0 {

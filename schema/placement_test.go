@@ -67,7 +67,7 @@ func TestSpansCoverEveryElementOnce(t *testing.T) {
 	for _, b := range p.Buckets {
 		next := 0
 		for _, s := range b.Spans {
-			if s.Bucket != b.ID || s.Offset != next {
+			if s.bucket != b.ID || s.Offset != next {
 				t.Fatalf("span %+v of bucket %d: want it at %d", s, b.ID, next)
 			}
 			next += s.Elements
@@ -97,8 +97,8 @@ func TestPlacementOfTables(t *testing.T) {
 	j := placementJob(8)
 	j.Tables = []TableSpec{{Rows: 100, Dim: 64, Partitions: 64}, {Rows: 100, Dim: 100, Partitions: 3}}
 	p := NewPlacement(j, 2)
-	if p.SparseBucket(0) != 1 || p.SparseBucket(1) != 2 || p.OwnerOfChunk(2, 0) != 1 || p.IsDense(1) || !p.Known(2) ||
-		p.Known(3) {
+	if p.SparseBucket(0) != 1 || p.SparseBucket(1) != 2 || p.OwnerOfChunk(2, 0) != 1 || p.IsDense(1) || !p.known(2) ||
+		p.known(3) {
 		t.Error("sparse buckets are not those after the dense one")
 	}
 	if p.OwnerOfPartition(0, 63) != 1 || p.OwnerOfPartition(1, 2) != 0 {
@@ -149,7 +149,7 @@ func TestPlacementBetweenTrainers(t *testing.T) {
 		}
 	}
 	sparse := Bucket(len(p.Buckets))
-	if p.SparseBucket(2) != sparse+2 || p.OwnerOfChunk(sparse+4, 7) != 4 || !p.Known(sparse+4) || p.Known(sparse+5) {
+	if p.SparseBucket(2) != sparse+2 || p.OwnerOfChunk(sparse+4, 7) != 4 || !p.known(sparse+4) || p.known(sparse+5) {
 		t.Error("sparse buckets are not those of the owners in turn")
 	}
 	if !p.HasRows(0) || !p.HasRows(4) || !j.NeedsShards() {

@@ -25,9 +25,9 @@ type Plan struct {
 	AsyncTables bool
 	Tables      []TablePlan // by index of the manifest
 
-	Exact      bool // an optimizer makes up for the batches that a row sat out
-	Modules    bool // shards host modules
-	GlobalClip bool // gradients are clipped by the norm of all of them together
+	exact      bool // an optimizer makes up for the batches that a row sat out
+	modules    bool // shards host modules
+	globalClip bool // gradients are clipped by the norm of all of them together
 }
 
 // TablePlan is the part of a Plan that is a table's.
@@ -105,7 +105,7 @@ func (j *Job) Plan() *Plan {
 		SkipNonfinite: j.OnNonfinite == NonfiniteSkip,
 		Roundless:     len(j.Parameters)+len(j.Tables) == 0,
 		AsyncTables:   j.TableConsistency == ConsistencyAsync,
-		Modules:       len(j.Modules) > 0}
+		modules:       len(j.Modules) > 0}
 	p.resolveOptimizers(j)
 	if p.Clock == ClockBounded {
 		p.Ahead = j.Ahead
@@ -137,8 +137,8 @@ func (p *Plan) resolveOptimizers(j *Job) {
 		optimizers = append(optimizers, j.OptimizerOf(Table(i)))
 	}
 	for _, o := range optimizers {
-		p.Exact = p.Exact || o.Exact
-		p.GlobalClip = p.GlobalClip || o.Clip != nil && o.Clip.Kind == ClipGlobal
+		p.exact = p.exact || o.Exact
+		p.globalClip = p.globalClip || o.Clip != nil && o.Clip.Kind == ClipGlobal
 	}
 }
 
@@ -261,55 +261,53 @@ func (p *Plan) String() string {
 	return s.String()
 }
 
-// Recovery is what happens to a job that loses a member.
-type Recovery uint8
+// recovery is what happens to a job that loses a member.
+type recovery uint8
 
 const (
-	RecoveryNone       Recovery = iota // the job ends with an error
-	RecoveryInPlace                    // other trainers compute the lost lanes, and the run continues
-	RecoveryRestart                    // a new run starts from a replica or a checkpoint
-	RecoveryOthersGoOn                 // the run continues without the lost lanes
+	recoveryNone       recovery = iota // the job ends with an error
+	recoveryInPlace                    // other trainers compute the lost lanes, and the run continues
+	recoveryRestart                    // a new run starts from a replica or a checkpoint
+	recoveryOthersGoOn                 // the run continues without the lost lanes
 )
 
-func (r Recovery) String() string {
+func (r recovery) String() string {
 	return [...]string{"none", "in place", "restart", "others go on"}[r]
 }
 
 // Capability is what the loss of a member can at best do to a job. The job's policy may ask for less.
 type Capability struct {
-	Trainer Recovery // of a lost trainer
-	Shard   Recovery // of a lost shard
+	trainer recovery // of a lost trainer
+	shard   recovery // of a lost shard
 }
 
-func (c Capability) String() string { return fmt.Sprintf("trainer %v, shard %v", c.Trainer, c.Shard) }
+func (c Capability) String() string { return fmt.Sprintf("trainer %v, shard %v", c.trainer, c.shard) }
 
 // Capability returns what the loss of a trainer and the loss of a shard do to a job of the plan.
-//
-//	plan.Capability().Trainer == schema.RecoveryInPlace // a lost trainer changes no bit and rewinds nothing
 func (p *Plan) Capability() Capability {
 	var c Capability
 	if !p.Roundless && !p.Reduces(ByShards) {
 		return c // shards have nothing of what the job learned
 	}
 	// Exact rows cannot be saved while each shard is at a version of its own: see Job.CheckVersions.
-	if moments := p.Moments() || !p.ClockOf(ByShards).Common(); !moments || !p.Exact {
-		c.Shard = RecoveryRestart
+	if moments := p.Moments() || !p.ClockOf(ByShards).Common(); !moments || !p.exact {
+		c.shard = recoveryRestart
 	}
 	switch {
 	case !p.Clock.Common():
-		c.Trainer = RecoveryOthersGoOn
-	case p.Sync() && p.Owner == ByShards && !p.ErrorFeedback && !p.Exact && !p.Modules:
-		c.Trainer = RecoveryInPlace
+		c.trainer = recoveryOthersGoOn
+	case p.Sync() && p.Owner == ByShards && !p.ErrorFeedback && !p.exact && !p.modules:
+		c.trainer = recoveryInPlace
 	default:
-		c.Trainer = c.Shard
+		c.trainer = c.shard
 	}
 	return c
 }
 
 // TakesOver reports whether another trainer may compute the lanes of a lost one from the middle of a batch on, without a
 // change of a bit.
-func (j *Job) TakesOver() bool { return j.Plan().Capability().Trainer == RecoveryInPlace }
+func (j *Job) TakesOver() bool { return j.Plan().Capability().trainer == recoveryInPlace }
 
 // Rewinds reports whether a job that loses a trainer restarts from its newest durable version. Where some bits change by
-// that, it does so only if asked to: see RewindsAlike.
-func (j *Job) Rewinds() bool { return j.Plan().Capability().Trainer == RecoveryRestart }
+// that, it does so only if asked to: see rewindsAlike.
+func (j *Job) Rewinds() bool { return j.Plan().Capability().trainer == recoveryRestart }

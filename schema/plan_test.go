@@ -133,12 +133,12 @@ func TestCapabilityWithOptimizersAndModules(t *testing.T) {
 			can := plan.Capability()
 			have[name+": "+words] = can.String()
 			saved := job.CheckVersions() == nil && (plan.Roundless || plan.Reduces(ByShards))
-			if want := map[bool]Recovery{true: RecoveryRestart}[saved]; can.Shard != want {
-				t.Errorf("%s: %s: a lost shard: %v, want %v", name, words, can.Shard, want)
+			if want := map[bool]recovery{true: recoveryRestart}[saved]; can.shard != want {
+				t.Errorf("%s: %s: a lost shard: %v, want %v", name, words, can.shard, want)
 			}
-			if exact := name == "exact"; plan.Exact != exact || plan.Modules != (len(job.Modules) > 0) ||
-				plan.GlobalClip != (name == "clip") {
-				t.Errorf("%s: %s: exact %v, modules %v, global clip %v", name, words, plan.Exact, plan.Modules, plan.GlobalClip)
+			if exact := name == "exact"; plan.exact != exact || plan.modules != (len(job.Modules) > 0) ||
+				plan.globalClip != (name == "clip") {
+				t.Errorf("%s: %s: exact %v, modules %v, global clip %v", name, words, plan.exact, plan.modules, plan.globalClip)
 			}
 		}
 	})

@@ -90,9 +90,9 @@ func TestDocumentHasTheRules(t *testing.T) {
 	}
 	for _, limit := range []string{
 		fmt.Sprintf("| bytes of a frame | %d |", FrameBytesMax),
-		fmt.Sprintf("| bytes of a body | %d |", BodyBytesMax),
-		fmt.Sprintf("| keys in a frame | %d |", KeysMax),
-		fmt.Sprintf("| sections in a frame, tables of a job | %d |", TablesMax),
+		fmt.Sprintf("| bytes of a body | %d |", bodyBytesMax),
+		fmt.Sprintf("| keys in a frame | %d |", keysMax),
+		fmt.Sprintf("| sections in a frame, tables of a job | %d |", tablesMax),
 		fmt.Sprintf("| chunks of a round or request | %d |", ChunksMax),
 		fmt.Sprintf("| values in a row | %d |", DimMax),
 		fmt.Sprintf("| bytes of a text for people | %d |", TextBytesMax),

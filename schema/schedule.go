@@ -4,14 +4,14 @@ import "math"
 
 // The kinds of schedules.
 const (
-	ScheduleConstant = "constant"
+	scheduleConstant = "constant"
 	ScheduleLinear   = "linear"
 	ScheduleCosine   = "cosine"
-	ScheduleSteps    = "steps"
+	scheduleSteps    = "steps"
 )
 
-// ScheduleStepsMax is the most entries of Schedule.Steps.
-const ScheduleStepsMax = 64
+// scheduleStepsMax is the most entries of Schedule.Steps.
+const scheduleStepsMax = 64
 
 // Schedule says by what the learning rate of an optimizer is multiplied at version v, the number of batches applied: a
 // pure function. In async and grouped, v counts the updates that the owner of the values has applied.
@@ -24,7 +24,7 @@ const ScheduleStepsMax = 64
 //
 // They are LambdaLR, LinearLR, CosineAnnealingLR and MultiStepLR of PyTorch, stepped after each batch.
 type Schedule struct {
-	Kind   string `json:"kind"`             // ScheduleConstant, ScheduleLinear, ScheduleCosine or ScheduleSteps
+	Kind   string `json:"kind"`             // scheduleConstant, ScheduleLinear, ScheduleCosine or scheduleSteps
 	Warmup uint64 `json:"warmup,omitempty"` // batches in which the rate rises to LR; 0 for none
 	// of linear and cosine: the version at which the rate is Final*LR; above Warmup
 	Total uint64   `json:"total,omitempty"`
@@ -33,11 +33,11 @@ type Schedule struct {
 	Gamma float32  `json:"gamma,omitempty"` // of steps: above 0
 }
 
-// LR is the rate at a version, computed in float64 and rounded once; base where s is nil. It has the same bits on every
+// lr is the rate at a version, computed in float64 and rounded once; base where s is nil. It has the same bits on every
 // processor: no product is fused with a sum, and the cosine is this package's own.
 //
 //	(&Schedule{Kind: ScheduleLinear, Warmup: 2, Total: 6}).LR(1, 4) == 0.5
-func (s *Schedule) LR(base float32, version uint64) float32 {
+func (s *Schedule) lr(base float32, version uint64) float32 {
 	if s == nil {
 		return base
 	}
@@ -58,7 +58,7 @@ func (s *Schedule) factor(version uint64) float64 {
 		return 1 - t + float64(t*final)
 	case ScheduleCosine:
 		return final + float64((1-final)*(1+cosPi(t)))/2
-	case ScheduleSteps:
+	case scheduleSteps:
 		factor := 1.0
 		for _, at := range s.Steps {
 			if version >= at {

@@ -10,27 +10,27 @@ import (
 func TestScheduleLiterals(t *testing.T) {
 	linear := &Schedule{Kind: ScheduleLinear, Warmup: 2, Total: 6}
 	cosine := &Schedule{Kind: ScheduleCosine, Total: 4, Final: 0.5}
-	steps := &Schedule{Kind: ScheduleSteps, Steps: []uint64{2, 4}, Gamma: 0.5}
+	steps := &Schedule{Kind: scheduleSteps, Steps: []uint64{2, 4}, Gamma: 0.5}
 	for _, c := range []struct {
 		name string
 		s    *Schedule
 		want []float32
 	}{
 		{"none", nil, []float32{2, 2, 2}},
-		{"constant", &Schedule{Kind: ScheduleConstant, Warmup: 4}, []float32{0.5, 1, 1.5, 2, 2}},
+		{"constant", &Schedule{Kind: scheduleConstant, Warmup: 4}, []float32{0.5, 1, 1.5, 2, 2}},
 		{"linear", linear, []float32{1, 2, 2, 1.5, 1, 0.5, 0, 0}},
 		{"cosine", cosine, []float32{2, 1.5 + math.Sqrt2/4, 1.5, 1.5 - math.Sqrt2/4, 1, 1}},
 		{"steps", steps, []float32{2, 2, 1, 1, 0.5, 0.5}},
-		{"steps in a warm-up", &Schedule{Kind: ScheduleSteps, Warmup: 4, Steps: []uint64{1}, Gamma: 0.5},
+		{"steps in a warm-up", &Schedule{Kind: scheduleSteps, Warmup: 4, Steps: []uint64{1}, Gamma: 0.5},
 			[]float32{0.5, 1, 1.5, 2, 1}},
 	} {
 		for v, want := range c.want {
-			if got := c.s.LR(2, uint64(v)); got != want {
+			if got := c.s.lr(2, uint64(v)); got != want {
 				t.Errorf("%s: %v at version %d, want %v", c.name, got, v, want)
 			}
 		}
 	}
-	if got := linear.LR(2, math.MaxUint64); got != 0 {
+	if got := linear.lr(2, math.MaxUint64); got != 0 {
 		t.Errorf("%v at the end of time", got)
 	}
 	o := Optimizer{LR: 2, Schedule: linear}
@@ -74,7 +74,7 @@ func TestSchedulesAsInPyTorch(t *testing.T) {
 			t.Fatalf("%d rates of %+v", len(c.Rates), c.Schedule)
 		}
 		for v, want := range c.Rates {
-			got := float64(c.Schedule.LR(golden.Base, uint64(v)))
+			got := float64(c.Schedule.lr(golden.Base, uint64(v)))
 			if math.Abs(got-want) > want*0x1p-23+1e-12 { // the base is rounded, and the product
 				t.Errorf("%+v at version %d: %v, want %v", c.Schedule, v, got, want)
 			}

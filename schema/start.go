@@ -6,23 +6,23 @@ package schema
 // from the batch behind them. In grouped these are groups of all trainers.
 type StartModel struct {
 	Digest  string `json:"digest"`  // of the model's weights, 64 hexadecimal digits
-	Batches int    `json:"batches"` // 1 to StartBatchesMax
+	Batches int    `json:"batches"` // 1 to startBatchesMax
 
 	Dense bool `json:"dense,omitempty"` // parameters alone: tables are drawn, as Init says
 }
 
-// StartBatchesMax bounds StartModel.Batches.
-const StartBatchesMax = 1 << 20
+// startBatchesMax bounds StartModel.Batches.
+const startBatchesMax = 1 << 20
 
-// StartBytes is how many bytes of rows an assigning batch of NewStart has: less than the smallest budget of a server
+// startBytes is how many bytes of rows an assigning batch of NewStart has: less than the smallest budget of a server
 // for gradients of open rounds, of which each trainer has its share.
-const StartBytes = 8 << 20
+const startBytes = 8 << 20
 
 // NewStart is the start from a model with this digest of a job that is otherwise whole.
 func (j *Job) NewStart(digest string) *StartModel {
-	bytes, each := int64(0), int64(max(1, StartBytes/max(1, j.Trainers)))
+	bytes, each := int64(0), int64(max(1, startBytes/max(1, j.Trainers)))
 	for i := range j.Tables {
-		bytes += int64(min(j.Tables[i].Rows, TableRowsMax)) * int64(8+4*j.Tables[i].SumDim()) // with its key
+		bytes += int64(min(j.Tables[i].Rows, tableRowsMax)) * int64(8+4*j.Tables[i].SumDim()) // with its key
 	}
 	return &StartModel{Digest: digest, Batches: int(max(1, (bytes+each-1)/each))}
 }

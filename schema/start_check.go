@@ -13,7 +13,7 @@ func (c *jobCheck) start(j *Job) {
 	if !digestForm.MatchString(j.Start.Digest) {
 		c.add("start.digest", j.Start.Digest, "64 hexadecimal digits")
 	}
-	c.between("start.batches", j.Start.Batches, 1, StartBatchesMax)
+	c.between("start.batches", j.Start.Batches, 1, startBatchesMax)
 	if n.Consistency == ConsistencyAsync {
 		c.add("start", n.Consistency, "consistency %s, %s or %s: else no batch is one of all trainers", ConsistencySync,
 			ConsistencyBounded, ConsistencyGrouped)

@@ -73,11 +73,11 @@ type TrainerReport struct {
 	Verification VerifyReport `json:"verification,omitzero"` // of what its own backend writes
 }
 
-// Bounds of lists in a report. A body as a whole has at most BodyBytesMax.
+// Bounds of lists in a report. A body as a whole has at most bodyBytesMax.
 const (
 	LinksMax            = 256
 	ReplicasMax         = 8
-	TelemetryGPUsMax    = 64
+	telemetryGPUsMax    = 64
 	TelemetryDisksMax   = 16
 	TelemetryJobsMax    = 256         // of which a ps tells
 	TelemetryKeptMax    = 256         // ps that keep shards of a job for each other
@@ -85,8 +85,8 @@ const (
 	TelemetryFollowsMax = 8           // earlier runs that a run goes on from, the latest first
 	TelemetryShardsMax  = 1024        // of all jobs on one ps
 	TelemetryBucketsMax = 64          // of one shard: its first ones, and its rows
-	TelemetryNamesMax   = ShardsMax   // members of a job, those that a round waits for, ps that keep its shards
-	TelemetryCountsMax  = 256         // entries of a map: reasons, codes of XIDs
+	telemetryNamesMax   = ShardsMax   // members of a job, those that a round waits for, ps that keep its shards
+	telemetryCountsMax  = 256         // entries of a map: reasons, codes of XIDs
 	TelemetryEveryMax   = 3600 * 1000 // milliseconds between two reports
 )
 

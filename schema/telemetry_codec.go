@@ -10,7 +10,7 @@ import (
 )
 
 // EncodeTelemetry gives a report as JSON, for a heartbeat. An error says which part of it no reader would take, or that
-// it is larger than BodyBytesMax.
+// it is larger than bodyBytesMax.
 //
 //	report, err := EncodeTelemetry(&Telemetry{Serial: 1, EveryMS: 1000, Trainer: &TrainerReport{...}})
 func EncodeTelemetry(p *Telemetry) ([]byte, error) {
@@ -18,8 +18,8 @@ func EncodeTelemetry(p *Telemetry) ([]byte, error) {
 		return nil, fmt.Errorf("encode report: %w", err)
 	}
 	report, err := json.Marshal(p)
-	if err == nil && len(report) > BodyBytesMax {
-		err = fmt.Errorf("%d bytes of JSON: want at most %d", len(report), BodyBytesMax)
+	if err == nil && len(report) > bodyBytesMax {
+		err = fmt.Errorf("%d bytes of JSON: want at most %d", len(report), bodyBytesMax)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("encode report: %w", err)
@@ -131,7 +131,7 @@ func boundOf(element reflect.Type) int {
 	case reflect.TypeFor[ReplicaDigest]():
 		return ReplicasMax
 	case reflect.TypeFor[GPUReport]():
-		return TelemetryGPUsMax
+		return telemetryGPUsMax
 	case reflect.TypeFor[DiskReport]():
 		return TelemetryDisksMax
 	case reflect.TypeFor[JobReport](), reflect.TypeFor[HeldReport]():
@@ -147,7 +147,7 @@ func boundOf(element reflect.Type) int {
 	case reflect.TypeFor[RunID]():
 		return TelemetryFollowsMax
 	}
-	return TelemetryNamesMax
+	return telemetryNamesMax
 }
 
 // failures are the texts that say what is wrong with one of many jobs.
@@ -185,8 +185,8 @@ func checkWord(at string, v reflect.Value) error {
 
 // checkCounts checks a map of counts, whose names become labels of metrics.
 func checkCounts(at string, v reflect.Value) error {
-	if v.Len() > TelemetryCountsMax {
-		return fmt.Errorf("%s of %d: want at most %d", at, v.Len(), TelemetryCountsMax)
+	if v.Len() > telemetryCountsMax {
+		return fmt.Errorf("%s of %d: want at most %d", at, v.Len(), telemetryCountsMax)
 	}
 	for _, key := range v.MapKeys() {
 		if !labelForm.MatchString(key.String()) {

@@ -38,7 +38,7 @@ func agreeOnReport(t *testing.T, b []byte) (taken bool) {
 	t.Helper()
 	got, want := new(Telemetry), new(Telemetry)
 	err := decodeNewerJSON(b, got)
-	if len(b) > BodyBytesMax || !utf8.Valid(b) || checkNames(b) != nil {
+	if len(b) > bodyBytesMax || !utf8.Valid(b) || checkNames(b) != nil {
 		if err == nil {
 			t.Fatalf("%s\nis read, and should not be looked at", b)
 		}

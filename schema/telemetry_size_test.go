@@ -24,7 +24,7 @@ func TestReportMemory(t *testing.T) {
 	links := func() *Telemetry {
 		p := testTrainerReport()
 		p.Trainer.Links = make([]LinkReport, LinksMax)
-		p.Trainer.GPUs = make([]GPUReport, TelemetryGPUsMax)
+		p.Trainer.GPUs = make([]GPUReport, telemetryGPUsMax)
 		for i := range p.Trainer.GPUs {
 			p.Trainer.GPUs[i] = GPUReport{State: GPUHealthy, Temperature: real(1), XIDs: map[string]uint64{"63": 1}}
 		}

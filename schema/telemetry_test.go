@@ -112,7 +112,7 @@ func encodeReport(h Head, p *Telemetry) ([]byte, error) {
 // tooLarge is a report within every bound but that of a body.
 func tooLarge() *Telemetry {
 	p, long := testServerReport(), strings.Repeat("x", TextBytesMax)
-	for i := range BodyBytesMax / TextBytesMax {
+	for i := range bodyBytesMax / TextBytesMax {
 		p.Server.Jobs[0].Members = append(p.Server.Jobs[0].Members, MemberReport{Member: TrainerMember(i), Host: long})
 	}
 	return p
@@ -230,7 +230,7 @@ func TestReportRefused(t *testing.T) {
 			"replicas of 9"},
 		"backend": {testTrainerReport, func(p *Telemetry) { p.Trainer.Backend = strings.Repeat("x", TextBytesMax+1) },
 			"backend of 4097 bytes"},
-		"gpus": {testTrainerReport, func(p *Telemetry) { p.Trainer.GPUs = make([]GPUReport, TelemetryGPUsMax+1) },
+		"gpus": {testTrainerReport, func(p *Telemetry) { p.Trainer.GPUs = make([]GPUReport, telemetryGPUsMax+1) },
 			"gpus of 65"},
 		"state":   {testTrainerReport, func(p *Telemetry) { p.Trainer.GPUs[0].State = "fine" }, `state "fine"`},
 		"code":    {testTrainerReport, func(p *Telemetry) { p.Trainer.GPUs[0].Code = `x"} 1` }, "code"},
@@ -259,7 +259,7 @@ func TestReportRefused(t *testing.T) {
 			"took_seconds NaN"},
 		"buckets": {testBucketsReport, func(p *Telemetry) { p.Server.Shards[0].Buckets = make([]BucketReport, 65) },
 			"buckets of 65"},
-		"keepers": {testServerReport, func(p *Telemetry) { p.Server.Jobs[0].Keepers = make([]string, TelemetryNamesMax+1) },
+		"keepers": {testServerReport, func(p *Telemetry) { p.Server.Jobs[0].Keepers = make([]string, telemetryNamesMax+1) },
 			"keepers of 4097"},
 	} {
 		c.refused(t, name)
@@ -412,7 +412,7 @@ func FuzzDecodeTelemetry(f *testing.F) {
 		f.Add(body)
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if len(body) == 0 || len(body) > BodyBytesMax {
+		if len(body) == 0 || len(body) > bodyBytesMax {
 			return
 		}
 		p, err := DecodeTelemetry(controlView(t, KindHeartbeat, string(body)))

@@ -135,10 +135,10 @@ func (v *View) checkParts(lim *Limits) *FrameError {
 		return Refuse(ReasonMalformed, "body: a %v frame has none", v.head.Kind)
 	case v.body.bytes() == 0 && r.body == always:
 		return Refuse(ReasonMalformed, "body: a %v frame has one", v.head.Kind)
-	case v.body.bytes() > lim.BodyBytesMax:
-		return Refuse(ReasonOversized, "body of %d bytes: want at most %d", v.body.bytes(), lim.BodyBytesMax)
-	case keys > lim.KeysMax:
-		return Refuse(ReasonOversized, "%d keys: want at most %d", keys, lim.KeysMax)
+	case v.body.bytes() > lim.bodyBytesMax:
+		return Refuse(ReasonOversized, "body of %d bytes: want at most %d", v.body.bytes(), lim.bodyBytesMax)
+	case keys > lim.keysMax:
+		return Refuse(ReasonOversized, "%d keys: want at most %d", keys, lim.keysMax)
 	case sections > SectionsMax:
 		return Refuse(ReasonOversized, "%d sections: want at most %d", sections, SectionsMax)
 	case v.values.bytes() != 0 && v.values.bytes()%v.head.DType.Bytes() != 0:
@@ -161,9 +161,9 @@ func (v *View) checkPull(keys, sections int) *FrameError {
 		return Refuse(ReasonWrongShape, "pull with %d sections and %d keys: want one of each, or none", sections, keys)
 	}
 	for _, s := range v.Sections() {
-		if s.Dim < 1 || s.Dim > DimMax || s.Count < 1 || s.Count > KeysMax {
+		if s.Dim < 1 || s.Dim > DimMax || s.Count < 1 || s.Count > keysMax {
 			return Refuse(ReasonWrongShape, "pull of %d rows of dim %d: want 1 to %d rows, dim 1 to %d", s.Count, s.Dim,
-				KeysMax, DimMax)
+				keysMax, DimMax)
 		}
 	}
 	return nil
@@ -208,7 +208,7 @@ func (v *View) checkSections(keys int, rows bool) *FrameError {
 				return err
 			}
 			offsets, before = offsets[b.Count:], b
-			values += uint64(b.Count) * uint64(s.Dim) // at most KeysMax * DimMax in all
+			values += uint64(b.Count) * uint64(s.Dim) // at most keysMax * DimMax in all
 			continue
 		}
 		if b.Lane != 0 {

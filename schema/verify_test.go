@@ -63,7 +63,7 @@ func sweep(v *View) (sum float64) {
 			sum++
 		}
 	}
-	s, _ := SequenceOf(v.Bytes())
+	s, _ := sequenceOf(v.Bytes())
 	return sum + float64(a.Window) + float64(len(c.Name())+len(r.Text)) + float64(s) + float64(len(describe(v)))
 }
 
@@ -272,7 +272,7 @@ func TestVerifyHoldsLimits(t *testing.T) {
 		}
 		v, err := Verify(s.frame, Limits{})
 		check(t, err)
-		_, err = Verify(s.frame, Limits{BodyBytesMax: 4, KeysMax: 2})
+		_, err = Verify(s.frame, Limits{bodyBytesMax: 4, keysMax: 2})
 		if above := len(v.Body()) > 4 || len(v.Keys()) > 2; above != (ReasonOf(err) == ReasonOversized) {
 			t.Errorf("%s with %d keys and %d bytes of body: %v", s.name, len(v.Keys()), len(v.Body()), err)
 		}

@@ -7,7 +7,7 @@ import "fmt"
 func (j *Job) CheckVersions() error {
 	plan := j.Plan()
 	switch {
-	case j.Moments() && plan.Exact:
+	case j.Moments() && plan.exact:
 		return fmt.Errorf("job %s: exact rows of shards at versions of their own: want consistency %s or %s", j.Name,
 			ConsistencySync, ConsistencyBounded)
 	case !plan.Roundless && !plan.Reduces(ByShards):
@@ -17,9 +17,9 @@ func (j *Job) CheckVersions() error {
 	return nil
 }
 
-// RewindsAlike reports whether a job that rewinds has the bits of one to which nothing happens, with however many
+// rewindsAlike reports whether a job that rewinds has the bits of one to which nothing happens, with however many
 // trainers it goes on: batches are in step, sums are not rounded on the way, and no trainer has anything of its own.
-func (j *Job) RewindsAlike() bool {
+func (j *Job) rewindsAlike() bool {
 	p := j.Plan()
 	return j.Rewinds() && p.Sync() && !j.Moments() && p.DType == DTypeFloat32 && len(j.Modules) == 0
 }

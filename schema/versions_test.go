@@ -76,9 +76,9 @@ func (c *versionsCase) check(t *testing.T) {
 	if rewinds := job.Rewinds(); rewinds != c.rewinds {
 		t.Errorf("%q: it rewinds: %v", c.says, rewinds)
 	}
-	if goes := job.Policy != PolicyFail; goes != (job.TakesOver() || c.alike) || job.RewindsAlike() != c.alike {
+	if goes := job.Policy != PolicyFail; goes != (job.TakesOver() || c.alike) || job.rewindsAlike() != c.alike {
 		t.Errorf("%q: by itself its policy is %s; its bits are those of a quiet one: %v", c.says, job.Policy,
-			job.RewindsAlike())
+			job.rewindsAlike())
 	}
 	err := job.CheckVersions()
 	if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
