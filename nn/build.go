@@ -143,7 +143,7 @@ type kind struct {
 func kinds() []kind {
 	return []kind{
 		kindOf[LinearLayer](), kindOf[BagLayer](), kindOf[Conv2d](), kindOf[MaxPool2d](), kindOf[ReLU](), kindOf[Dropout](),
-		kindOf[Dropout2d](), kindOf[Flatten](), kindOf[Softmax](), kindOf[LogSoftmax](),
+		kindOf[dropout2d](), kindOf[Flatten](), kindOf[Softmax](), kindOf[logSoftmax](),
 	}
 }
 

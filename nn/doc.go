@@ -4,7 +4,7 @@
 // runs.
 //
 // Module is a function made of layers, as configuration, written in Go or as JSON (Build): LinearLayer, BagLayer,
-// Conv2d, MaxPool2d, ReLU, Dropout, Dropout2d, Flatten, Softmax, LogSoftmax, and Sequential of them. A Net is a module
+// Conv2d, MaxPool2d, ReLU, Dropout, Dropout2d, Flatten, Softmax, logSoftmax, and Sequential of them. A Net is a module
 // with the memory of one pass. It runs forward and backward, and says of each parameter's gradient when it is final, so
 // that it travels while the rest is computed. Its products and convolutions are a library's (cuda.Dense), whose bits
 // they have; images lie inside as that library is fastest with (plan.go).

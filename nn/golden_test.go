@@ -157,9 +157,9 @@ func TestGoldenLosses(t *testing.T) {
 
 // Once warm, a net allocates nothing of its own, forward or backward. (The portable library may.)
 func TestNetReusesMemory(t *testing.T) {
-	m := Sequential(Conv2d{In: 1, Out: 2, Kernel: 3}, ReLU{}, MaxPool2d{Kernel: 2}, Dropout2d{P: 0.25}, Flatten{},
+	m := Sequential(Conv2d{In: 1, Out: 2, Kernel: 3}, ReLU{}, MaxPool2d{Kernel: 2}, dropout2d{P: 0.25}, Flatten{},
 		LinearLayer{In: 2, Out: 3},
-		ReLU{}, Dropout{P: 0.5}, LogSoftmax{})
+		ReLU{}, Dropout{P: 0.5}, logSoftmax{})
 	n := mustNet(t, m, 1, 4, 4)
 	params, err := Initial(m, 1)
 	if err != nil {

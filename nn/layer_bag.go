@@ -104,7 +104,7 @@ func (w *bagWork) backward(p *pass, gradY []float32) ([]float32, error) {
 			return nil, err
 		}
 		if grad != nil {
-			keys, rows, err := w.bag.Backward(w.spec.Rows, p.bags.IDs, p.bags.Offsets, gradY)
+			keys, rows, err := w.bag.backward(w.spec.Rows, p.bags.IDs, p.bags.Offsets, gradY)
 			if err != nil {
 				return nil, err
 			}

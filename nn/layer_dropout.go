@@ -14,8 +14,8 @@ type Dropout struct {
 	P float32 `json:"p"`
 }
 
-// Dropout2d is Dropout of whole channels of images, x [n, C, H, W].
-type Dropout2d struct {
+// dropout2d is Dropout of whole channels of images, x [n, C, H, W].
+type dropout2d struct {
 	P float32 `json:"p"`
 }
 
@@ -26,17 +26,17 @@ func (l Dropout) append(to []placed, p string) []placed   { return append(to, pl
 func (l Dropout) config() (string, any)                   { return "dropout", l }
 func (l Dropout) check() error                            { return probability("dropout", l.P) }
 func (l Dropout) layout(cuda.Layout) (cuda.Layout, bool)  { return cuda.NCHW, true }
-func (l Dropout2d) Parameters() []Parameter               { return nil }
-func (l Dropout2d) parameters() []Parameter               { return nil }
-func (l Dropout2d) append(to []placed, p string) []placed { return append(to, placed{l, p}) }
-func (l Dropout2d) config() (string, any)                 { return "dropout2d", l }
-func (l Dropout2d) check() error                          { return probability("dropout2d", l.P) }
+func (l dropout2d) Parameters() []Parameter               { return nil }
+func (l dropout2d) parameters() []Parameter               { return nil }
+func (l dropout2d) append(to []placed, p string) []placed { return append(to, placed{l, p}) }
+func (l dropout2d) config() (string, any)                 { return "dropout2d", l }
+func (l dropout2d) check() error                          { return probability("dropout2d", l.P) }
 
 // layout is any: channels are dropped whole.
-func (l Dropout2d) layout(cuda.Layout) (cuda.Layout, bool) { return 0, false }
+func (l dropout2d) layout(cuda.Layout) (cuda.Layout, bool) { return 0, false }
 
 // OutShape takes samples of shape [C, H, W].
-func (l Dropout2d) OutShape(in []int) ([]int, error) {
+func (l dropout2d) OutShape(in []int) ([]int, error) {
 	if len(in) != 3 {
 		return nil, badInput("dropout2d", in, "[C, H, W]")
 	}
@@ -54,7 +54,7 @@ func (l Dropout) work(e Env, s site) work {
 	return &dropoutWork{dense: e.Dense, p: l.P, at: s.at, channels: product(s.in), plane: 1}
 }
 
-func (l Dropout2d) work(e Env, s site) work {
+func (l dropout2d) work(e Env, s site) work {
 	return &dropoutWork{dense: e.Dense, p: l.P, at: s.at, channels: s.in[0], plane: s.in[1] * s.in[2], layout: s.inLayout}
 }
 

@@ -8,10 +8,10 @@ import "gradbus/cuda"
 //	gradX = y * (gradY - sum(gradY * y))
 type Softmax struct{}
 
-// LogSoftmax is y = x - log(sum(exp(x))) over the classes of a sample: x and y [n, classes].
+// logSoftmax is y = x - log(sum(exp(x))) over the classes of a sample: x and y [n, classes].
 //
 //	gradX = gradY - exp(y) * sum(gradY)
-type LogSoftmax struct{}
+type logSoftmax struct{}
 
 func (Softmax) Parameters() []Parameter                 { return nil }
 func (Softmax) parameters() []Parameter                 { return nil }
@@ -22,14 +22,14 @@ func (Softmax) check() error                            { return nil }
 func (Softmax) layout(cuda.Layout) (cuda.Layout, bool)  { return cuda.NCHW, true }
 func (Softmax) work(e Env, s site) work                 { return &softmaxWork{dense: e.Dense, classes: s.in[0]} }
 
-func (LogSoftmax) Parameters() []Parameter                 { return nil }
-func (LogSoftmax) parameters() []Parameter                 { return nil }
-func (LogSoftmax) OutShape(in []int) ([]int, error)        { return classes("log_softmax", in) }
-func (s LogSoftmax) append(to []placed, p string) []placed { return append(to, placed{s, p}) }
-func (s LogSoftmax) config() (string, any)                 { return "log_softmax", s }
-func (LogSoftmax) check() error                            { return nil }
-func (LogSoftmax) layout(cuda.Layout) (cuda.Layout, bool)  { return cuda.NCHW, true }
-func (LogSoftmax) work(e Env, s site) work {
+func (logSoftmax) Parameters() []Parameter                 { return nil }
+func (logSoftmax) parameters() []Parameter                 { return nil }
+func (logSoftmax) OutShape(in []int) ([]int, error)        { return classes("log_softmax", in) }
+func (s logSoftmax) append(to []placed, p string) []placed { return append(to, placed{s, p}) }
+func (s logSoftmax) config() (string, any)                 { return "log_softmax", s }
+func (logSoftmax) check() error                            { return nil }
+func (logSoftmax) layout(cuda.Layout) (cuda.Layout, bool)  { return cuda.NCHW, true }
+func (logSoftmax) work(e Env, s site) work {
 	return &softmaxWork{dense: e.Dense, classes: s.in[0], log: true}
 }
 

@@ -13,7 +13,7 @@ var ErrShape = errors.New("bad shape")
 
 // Linear is y = x W' + b, with W of shape [Out, In] as in PyTorch.
 type Linear struct {
-	In, Out int
+	in, out int
 
 	backend cuda.Backend
 	ones    []float32
@@ -24,13 +24,13 @@ func NewLinear(backend cuda.Backend, in, out int) *Linear {
 	if in < 1 || out < 1 {
 		panic(fmt.Sprintf("nn: linear layer of %d to %d", in, out))
 	}
-	return &Linear{In: in, Out: out, backend: backend}
+	return &Linear{in: in, out: out, backend: backend}
 }
 
 // InitBound is PyTorch's default for weight and bias: both are uniform in [-bound, bound), bound = 1/sqrt(in).
 //
 // Source: torch.nn.Linear.reset_parameters; Kaiming's bound with a = sqrt(5).
-func (l *Linear) InitBound() float32 { return float32(1 / math.Sqrt(float64(l.In))) }
+func (l *Linear) InitBound() float32 { return float32(1 / math.Sqrt(float64(l.in))) }
 
 // Forward writes y [n, Out] = x [n, In] times the transpose of weight [Out, In], plus bias [Out] (nil for none). All
 // are float32 and row-major; y may not overlap the others. Each sum over In runs in canonical order, the bias comes
@@ -38,12 +38,12 @@ func (l *Linear) InitBound() float32 { return float32(1 / math.Sqrt(float64(l.In
 //
 //	weight = {{1, 2}, {3, 4}}, bias = {10, 20}, x = {{1, 1}}   ->   y = {{13, 27}}
 func (l *Linear) Forward(weight, bias, x, y []float32) error {
-	n := len(x) / l.In
-	if err := errors.Join(l.checkWeight(weight), want("x", x, n, l.In), want("y", y, n, l.Out),
-		optional("bias", bias, 1, l.Out)); err != nil {
+	n := len(x) / l.in
+	if err := errors.Join(l.checkWeight(weight), want("x", x, n, l.in), want("y", y, n, l.out),
+		optional("bias", bias, 1, l.out)); err != nil {
 		return fmt.Errorf("linear forward: %w", err)
 	}
-	return l.backend.MatMul(cuda.MatMul{M: n, N: l.Out, K: l.In, TransB: true,
+	return l.backend.MatMul(cuda.MatMul{M: n, N: l.out, K: l.in, TransB: true,
 		A: cuda.Float32s(x), B: cuda.Float32s(weight), Bias: cuda.Float32s(bias), C: cuda.Float32s(y)})
 }
 
@@ -53,10 +53,10 @@ func (l *Linear) Forward(weight, bias, x, y []float32) error {
 //
 //	x = {{1, 2}}, gradY = {{3, 4}}   ->   gradWeight = {{3, 6}, {4, 8}}, gradBias = {3, 4}
 func (l *Linear) BackwardParams(x, gradY, gradWeight, gradBias []float32) error {
-	n := len(x) / l.In
-	if err := errors.Join(want("x", x, n, l.In), want("gradY", gradY, n, l.Out),
-		want("gradWeight", gradWeight, l.Out, l.In),
-		optional("gradBias", gradBias, 1, l.Out)); err != nil {
+	n := len(x) / l.in
+	if err := errors.Join(want("x", x, n, l.in), want("gradY", gradY, n, l.out),
+		want("gradWeight", gradWeight, l.out, l.in),
+		optional("gradBias", gradBias, 1, l.out)); err != nil {
 		return fmt.Errorf("linear backward: %w", err)
 	}
 	if n == 0 {
@@ -64,7 +64,7 @@ func (l *Linear) BackwardParams(x, gradY, gradWeight, gradBias []float32) error 
 		clear(gradBias)
 		return nil
 	}
-	err := l.backend.MatMul(cuda.MatMul{M: l.Out, N: l.In, K: n, TransA: true,
+	err := l.backend.MatMul(cuda.MatMul{M: l.out, N: l.in, K: n, TransA: true,
 		A: cuda.Float32s(gradY), B: cuda.Float32s(x), C: cuda.Float32s(gradWeight)})
 	if err != nil || gradBias == nil {
 		return err
@@ -72,7 +72,7 @@ func (l *Linear) BackwardParams(x, gradY, gradWeight, gradBias []float32) error 
 	for len(l.ones) < n {
 		l.ones = append(l.ones, 1)
 	}
-	return l.backend.MatMul(cuda.MatMul{M: 1, N: l.Out, K: n,
+	return l.backend.MatMul(cuda.MatMul{M: 1, N: l.out, K: n,
 		A: cuda.Float32s(l.ones[:n]), B: cuda.Float32s(gradY), C: cuda.Float32s(gradBias)})
 }
 
@@ -81,16 +81,16 @@ func (l *Linear) BackwardParams(x, gradY, gradWeight, gradBias []float32) error 
 //
 //	weight = {{1, 2}, {3, 4}}, gradY = {{1, 10}}   ->   gradX = {{31, 42}}
 func (l *Linear) BackwardInput(weight, gradY, gradX []float32) error {
-	n := len(gradY) / l.Out
-	if err := errors.Join(l.checkWeight(weight), want("gradY", gradY, n, l.Out),
-		want("gradX", gradX, n, l.In)); err != nil {
+	n := len(gradY) / l.out
+	if err := errors.Join(l.checkWeight(weight), want("gradY", gradY, n, l.out),
+		want("gradX", gradX, n, l.in)); err != nil {
 		return fmt.Errorf("linear backward: %w", err)
 	}
-	return l.backend.MatMul(cuda.MatMul{M: n, N: l.In, K: l.Out,
+	return l.backend.MatMul(cuda.MatMul{M: n, N: l.in, K: l.out,
 		A: cuda.Float32s(gradY), B: cuda.Float32s(weight), C: cuda.Float32s(gradX)})
 }
 
-func (l *Linear) checkWeight(weight []float32) error { return want("weight", weight, l.Out, l.In) }
+func (l *Linear) checkWeight(weight []float32) error { return want("weight", weight, l.out, l.in) }
 
 // want refuses a tensor that is not rows x columns.
 func want(name string, values []float32, rows, columns int) error {

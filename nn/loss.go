@@ -8,7 +8,7 @@ import (
 
 // CrossEntropy is softmax cross-entropy over a number of classes.
 type CrossEntropy struct {
-	Classes int
+	classes int
 
 	backend cuda.Backend
 	losses  []float32
@@ -19,7 +19,7 @@ func NewCrossEntropy(backend cuda.Backend, classes int) *CrossEntropy {
 	if classes < 1 {
 		panic(fmt.Sprintf("nn: cross-entropy over %d classes", classes))
 	}
-	return &CrossEntropy{Classes: classes, backend: backend}
+	return &CrossEntropy{classes: classes, backend: backend}
 }
 
 // Loss returns the sum over the samples of -log softmax(logits)[target], and writes its gradient with respect to the
@@ -30,14 +30,14 @@ func NewCrossEntropy(backend cuda.Backend, classes int) *CrossEntropy {
 //	logits = {{0, 0}}, targets = {1}   ->   0.6931472, grad = {{0.5, -0.5}}
 func (c *CrossEntropy) Loss(logits []float32, targets []int32, grad []float32) (float64, error) {
 	n := len(targets)
-	if err := want("logits", logits, n, c.Classes); err != nil {
+	if err := want("logits", logits, n, c.classes); err != nil {
 		return 0, fmt.Errorf("cross-entropy: %w", err)
 	}
-	if err := want("grad", grad, n, c.Classes); err != nil {
+	if err := want("grad", grad, n, c.classes); err != nil {
 		return 0, fmt.Errorf("cross-entropy: %w", err)
 	}
 	c.losses = grown(c.losses, n)
-	err := c.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: c.Classes, Logits: cuda.Float32s(logits),
+	err := c.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: c.classes, Logits: cuda.Float32s(logits),
 		Targets: cuda.Int32s(targets), Loss: cuda.Float32s(c.losses), Grad: cuda.Float32s(grad)})
 	if err != nil {
 		return 0, err
@@ -54,13 +54,13 @@ func (c *CrossEntropy) Loss(logits []float32, targets []int32, grad []float32) (
 //
 //	logits = {{0, 0}}   ->   out = {{0.5, 0.5}}
 func (c *CrossEntropy) Probabilities(logits, out []float32) error {
-	n := len(logits) / c.Classes
-	if err := want("logits", logits, n, c.Classes); err != nil {
+	n := len(logits) / c.classes
+	if err := want("logits", logits, n, c.classes); err != nil {
 		return fmt.Errorf("softmax: %w", err)
 	}
-	if err := want("out", out, n, c.Classes); err != nil {
+	if err := want("out", out, n, c.classes); err != nil {
 		return fmt.Errorf("softmax: %w", err)
 	}
-	return c.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: c.Classes,
+	return c.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: c.classes,
 		Logits: cuda.Float32s(logits), Probabilities: cuda.Float32s(out)})
 }

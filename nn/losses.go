@@ -48,7 +48,7 @@ func MSE(y, target, grad []float32, divisor float32) (float64, error) {
 	return sum / float64(divisor), nil
 }
 
-// NLL returns the sum over the samples of -y[target], for y [n, classes] that LogSoftmax made and targets [n] in [0,
+// NLL returns the sum over the samples of -y[target], for y [n, classes] that logSoftmax made and targets [n] in [0,
 // classes), and writes its gradient with respect to y, -onehot, to grad [n, classes], which may not overlap y. Nothing
 // is divided: the caller that knows the weight of the whole batch does that, once. It fails with ErrShape, also for a
 // target out of range, which it names; then nothing is written.

@@ -65,7 +65,7 @@ func (v *naive) layer(l layer, at int, params [][]float64, s int, x []float64, i
 		v.maxPool(l, x, in, y, out)
 	case Dropout:
 		v.drop(l.P, at, s, len(x), x, y)
-	case Dropout2d:
+	case dropout2d:
 		v.drop(l.P, at, s, in[0], x, y)
 	case Softmax:
 		total := 0.0
@@ -75,7 +75,7 @@ func (v *naive) layer(l layer, at int, params [][]float64, s int, x []float64, i
 		for i := range x {
 			y[i] = math.Exp(x[i]) / total
 		}
-	case LogSoftmax:
+	case logSoftmax:
 		total := 0.0
 		for i := range x {
 			total += math.Exp(x[i])

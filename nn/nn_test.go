@@ -111,7 +111,7 @@ func TestEmbeddingBagByHand(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantValues(t, "out", out, c.out)
-		keys, grad, err := e.Backward(2, ids, offsets, []float32{2, 4, 1, 1})
+		keys, grad, err := e.backward(2, ids, offsets, []float32{2, 4, 1, 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +133,7 @@ func TestEmbeddingBagEmpty(t *testing.T) {
 	if err := e.Forward(nil, nil, []int64{0, 0}, out[:2]); err != nil {
 		t.Fatal(err)
 	}
-	if keys, rows, err := e.Backward(0, nil, []int64{0, 0}, []float32{1, 1}); err != nil || len(keys)+len(rows) != 0 {
+	if keys, rows, err := e.backward(0, nil, []int64{0, 0}, []float32{1, 1}); err != nil || len(keys)+len(rows) != 0 {
 		t.Errorf("keys %v rows %v err %v", keys, rows, err)
 	}
 	if err := e.Forward([]float32{1, 2}, []int64{1}, []int64{0, 1}, out[:2]); !errors.Is(err, cuda.ErrID) {
@@ -187,7 +187,7 @@ func newNet(t testing.TB, dim, classes int, mode cuda.Mode) *net {
 // run computes everything; gradRows is spread over all rows.
 func (n *net) run(t testing.TB, rows, weight, bias []float32, ids, offsets []int64, targets []int32) {
 	t.Helper()
-	bags, dim, classes := len(targets), n.bag.Dim, n.loss.Classes
+	bags, dim, classes := len(targets), n.bag.dim, n.loss.classes
 	f := func(n int) []float32 { return make([]float32, n) }
 	n.pooled, n.logits, n.gradLogits = f(bags*dim), f(bags*classes), f(bags*classes)
 	n.gradWeight, n.gradBias, n.gradPooled, n.gradRows = f(classes*dim), f(classes), f(bags*dim), f(len(rows))
@@ -204,7 +204,7 @@ func (n *net) run(t testing.TB, rows, weight, bias []float32, ids, offsets []int
 	check(err)
 	check(n.linear.BackwardParams(n.pooled, n.gradLogits, n.gradWeight, n.gradBias))
 	check(n.linear.BackwardInput(weight, n.gradLogits, n.gradPooled))
-	keys, grad, err := n.bag.Backward(len(rows)/dim, ids, offsets, n.gradPooled)
+	keys, grad, err := n.bag.backward(len(rows)/dim, ids, offsets, n.gradPooled)
 	check(err)
 	for i, k := range keys {
 		copy(n.gradRows[int(k)*dim:][:dim], grad[i*dim:])
@@ -388,11 +388,11 @@ func TestInitBound(t *testing.T) {
 func TestScratchIsReused(t *testing.T) {
 	e := NewEmbeddingBag(testBackend(t), 2, cuda.Sum)
 	ids, offsets, grad := []int64{1, 0, 1}, []int64{0, 3}, []float32{1, 2}
-	first, _, err := e.Backward(2, ids, offsets, grad)
+	first, _, err := e.backward(2, ids, offsets, grad)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, _, err := e.Backward(2, ids[:2], []int64{0, 2}, grad)
+	second, _, err := e.backward(2, ids[:2], []int64{0, 2}, grad)
 	if err != nil || &first[0] != &second[0] {
 		t.Errorf("scratch moved (err %v)", err)
 	}
