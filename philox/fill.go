@@ -40,8 +40,8 @@ func NewFiller(kind string, scale float32, seed uint64, name string) (Filler, er
 	return Filler{kind: kind, scale: scale, key: [2]uint32{k[0], k[1]}}, nil
 }
 
-// Row writes the initial values of the row with the given key, len(dst) of them. A normal value costs about 15 ns.
-func (f Filler) Row(dst []float32, key uint64) { f.fill(dst, key, 0) }
+// row writes the initial values of the row with the given key, len(dst) of them. A normal value costs about 15 ns.
+func (f Filler) row(dst []float32, key uint64) { f.fill(dst, key, 0) }
 
 // Part writes the values from element from on of the row with the given key, len(dst) of them: what Row would write
 // there.
@@ -104,16 +104,16 @@ func (f Filler) fillNormal(dst []float32, high, at uint64) {
 	scale := float64(f.scale)
 	for ; len(dst) >= 4; dst = dst[4:] {
 		w := block(at, high, f.key)
-		dst[0] = float32(Normal64(w[0]) * scale)
-		dst[1] = float32(Normal64(w[1]) * scale)
-		dst[2] = float32(Normal64(w[2]) * scale)
-		dst[3] = float32(Normal64(w[3]) * scale)
+		dst[0] = float32(normal64(w[0]) * scale)
+		dst[1] = float32(normal64(w[1]) * scale)
+		dst[2] = float32(normal64(w[2]) * scale)
+		dst[3] = float32(normal64(w[3]) * scale)
 		at++
 	}
 	if len(dst) > 0 {
 		w := block(at, high, f.key)
 		for i := range dst {
-			dst[i] = float32(Normal64(w[i]) * scale)
+			dst[i] = float32(normal64(w[i]) * scale)
 		}
 	}
 }
@@ -132,6 +132,6 @@ func FillRow(dst []float32, kind string, scale float32, seed uint64, name string
 	if err != nil {
 		return err
 	}
-	f.Row(dst, key)
+	f.row(dst, key)
 	return nil
 }

@@ -2,20 +2,20 @@ package philox
 
 import "math"
 
-// Uniform32 turns 32 random bits into a number in [0, 1): the upper 24 of them times 2^-24, which is exact.
-func Uniform32(bits uint32) float32 { return float32(bits>>8) * (1.0 / (1 << 24)) }
+// uniform32 turns 32 random bits into a number in [0, 1): the upper 24 of them times 2^-24, which is exact.
+func uniform32(bits uint32) float32 { return float32(bits>>8) * (1.0 / (1 << 24)) }
 
 // symmetric turns 32 random bits into a number in [-1, 1): the upper 24 of them, less 2^23, times 2^-23, which is
 // exact.
 func symmetric(bits uint32) float32 { return float32(int32(bits>>8)-1<<23) * (1.0 / (1 << 23)) }
 
-// Normal64 turns 32 random bits into a standard normal number: the inverse of the normal distribution at
+// normal64 turns 32 random bits into a standard normal number: the inverse of the normal distribution at
 // p = (bits + 0.5) / 2^32, by algorithm AS 241, PPND16 (Wichura: The Percentage Points of the Normal Distribution,
 // Applied Statistics 37, 1988), relative error about 1e-16. Its values lie within 6.34 standard deviations.
 // All steps are float64, rounded one by one, so every processor gives the same bits.
 //
-//	philox.Normal64(0xc0000000) // 0.67448975..., the upper quartile
-func Normal64(bits uint32) float64 {
+//	normal64(0xc0000000) // 0.67448975..., the upper quartile
+func normal64(bits uint32) float64 {
 	// bits - 2^31 + 0.5 and its product with 2^-32 are exact; this is p - 1/2.
 	q := (float64(int64(bits)-1<<31) + 0.5) * (1.0 / (1 << 32))
 	if q >= -0.425 && q <= 0.425 {

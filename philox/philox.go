@@ -81,8 +81,8 @@ func New(seed uint64, purpose string, a, b, c uint64) Source {
 	return Source{key: [2]uint32{y[0], y[1]}, high: high}
 }
 
-// Uint32 gives the next 32 random bits.
-func (s *Source) Uint32() uint32 {
+// uint32 gives the next 32 random bits.
+func (s *Source) uint32() uint32 {
 	if s.left == 0 {
 		s.rest = block(s.next, s.high, s.key)
 		s.next++
@@ -94,15 +94,15 @@ func (s *Source) Uint32() uint32 {
 
 // Uint64 gives the next 64 random bits, the first word lowest.
 func (s *Source) Uint64() uint64 {
-	low := s.Uint32()
-	return uint64(low) | uint64(s.Uint32())<<32
+	low := s.uint32()
+	return uint64(low) | uint64(s.uint32())<<32
 }
 
 // Uniform gives the next number in [0, 1), a multiple of 2^-24 (see Uniform32).
-func (s *Source) Uniform() float32 { return Uniform32(s.Uint32()) }
+func (s *Source) Uniform() float32 { return uniform32(s.uint32()) }
 
 // Normal gives the next standard normal number (see Normal64).
-func (s *Source) Normal() float64 { return Normal64(s.Uint32()) }
+func (s *Source) Normal() float64 { return normal64(s.uint32()) }
 
 // Below gives the next integer in [0, n), every one equally likely: the upper half of n times 32 random bits, drawn
 // again while the lower half says that the remainder would favour some (Lemire: Fast Random Integer Generation in an
@@ -111,10 +111,10 @@ func (s *Source) Below(n uint32) uint32 {
 	if n == 0 {
 		panic("philox: Below(0)")
 	}
-	product := uint64(s.Uint32()) * uint64(n)
+	product := uint64(s.uint32()) * uint64(n)
 	if uint32(product) < n {
 		for unfair := -n % n; uint32(product) < unfair; {
-			product = uint64(s.Uint32()) * uint64(n)
+			product = uint64(s.uint32()) * uint64(n)
 		}
 	}
 	return uint32(product >> 32)

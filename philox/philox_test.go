@@ -62,7 +62,7 @@ func TestNewFolds(t *testing.T) {
 	for i := range uint64(3) {
 		want := cipher(i, high, [2]uint32{y[0], y[1]})
 		for _, w := range want {
-			if got := s.Uint32(); got != w {
+			if got := s.uint32(); got != w {
 				t.Fatalf("block %d: got %x, want one of %x", i, got, want)
 			}
 		}
@@ -89,7 +89,7 @@ func TestUniform32(t *testing.T) {
 		bits uint32
 		want float32
 	}{{0, 0}, {0xff, 0}, {0x100, 0x1p-24}, {0x80000000, 0.5}, {0xffffffff, 1 - 0x1p-24}} {
-		if got := Uniform32(c.bits); got != c.want {
+		if got := uniform32(c.bits); got != c.want {
 			t.Errorf("Uniform32(%#x) = %v, want %v", c.bits, got, c.want)
 		}
 	}
@@ -107,7 +107,7 @@ func TestLogarithm(t *testing.T) {
 	worst := 0.0
 	s := New(1, "test", 0, 0, 0)
 	for i := range 200_000 {
-		x := (float64(s.Uint32()) + 0.5) / (1 << 32)
+		x := (float64(s.uint32()) + 0.5) / (1 << 32)
 		switch i {
 		case 0:
 			x = 0x1p-33
@@ -128,7 +128,7 @@ func TestLogarithm(t *testing.T) {
 func TestNormal64Inverts(t *testing.T) {
 	s := New(2, "test", 0, 0, 0)
 	check := func(bits uint32) {
-		x := Normal64(bits)
+		x := normal64(bits)
 		low := (float64(bits) + 0.5) / (1 << 32)
 		p, q := low, math.Erfc(-x/math.Sqrt2)/2
 		if low > 0.5 { // compare on the side where p is small, so that the tail is not lost in rounding
@@ -144,7 +144,7 @@ func TestNormal64Inverts(t *testing.T) {
 		check(bits)
 	}
 	for range 100_000 {
-		check(s.Uint32())
+		check(s.uint32())
 	}
 }
 
@@ -160,7 +160,7 @@ func TestNormal64Golden(t *testing.T) {
 		{0x80000000, 0x3df40d931ff62707}, {0xc0000000, 0x3fe5956b8784e3d9}, {0xfedcba98, 0x4004ee2dc0c11755},
 		{0xffffffff, 0x40195a1198fcf3d5},
 	} {
-		if got := math.Float64bits(Normal64(c.bits)); got != c.want {
+		if got := math.Float64bits(normal64(c.bits)); got != c.want {
 			t.Errorf("bits of Normal64(%#x) = %#x, want %#x", c.bits, got, c.want)
 		}
 	}
@@ -215,7 +215,7 @@ func TestMask(t *testing.T) {
 		if f := float64(zeros) / n; math.Abs(f-float64(p)) > 6*math.Sqrt(float64(p*(1-p))/n) {
 			t.Errorf("p %v: a share of %v is dropped", p, f)
 		}
-		if s.Uint32() != numbers.Uint32() {
+		if s.uint32() != numbers.uint32() {
 			t.Errorf("p %v: the sequence goes on elsewhere", p)
 		}
 	}
@@ -263,7 +263,7 @@ func TestPermutation(t *testing.T) {
 			bound := big.NewInt(int64(i) + 1)
 			unfair := new(big.Int).Mod(full, bound)
 			for {
-				p := new(big.Int).Mul(big.NewInt(int64(s.Uint32())), bound)
+				p := new(big.Int).Mul(big.NewInt(int64(s.uint32())), bound)
 				high, low := new(big.Int).DivMod(p, full, new(big.Int))
 				if low.Cmp(unfair) >= 0 {
 					j := high.Int64()
@@ -331,7 +331,7 @@ func TestFillPlaces(t *testing.T) {
 			}
 			for i, got := range row {
 				word := block(uint64(i/4), key, [2]uint32{k[0], k[1]})[i%4]
-				want := float32(Normal64(word) * float64(float32(0.3)))
+				want := float32(normal64(word) * float64(float32(0.3)))
 				if kind == Uniform {
 					want = float32(int32(word>>8)-1<<23) / (1 << 23) * 0.3
 				}
@@ -396,7 +396,7 @@ func BenchmarkFillNormalTable(b *testing.B) {
 	}
 	b.SetBytes(4 * 64)
 	for i := range uint64(b.N) {
-		f.Row(row, i)
+		f.row(row, i)
 	}
 }
 
@@ -408,7 +408,7 @@ func BenchmarkFillUniformTable(b *testing.B) {
 	}
 	b.SetBytes(4 * 64)
 	for i := range uint64(b.N) {
-		f.Row(row, i)
+		f.row(row, i)
 	}
 }
 
@@ -420,7 +420,7 @@ func TestPartsOfARow(t *testing.T) {
 			t.Fatal(err)
 		}
 		whole := make([]float32, 41)
-		f.Row(whole, 9)
+		f.row(whole, 9)
 		for from := range len(whole) {
 			for n := range len(whole) - from + 1 {
 				part := make([]float32, n)
