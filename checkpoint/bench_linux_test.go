@@ -73,7 +73,7 @@ func BenchmarkRestore(b *testing.B) {
 			var read, restored time.Duration
 			bytes := int64(0)
 			for _, link := range m.Chain() {
-				bytes += link.Bytes()
+				bytes += link.bytes()
 			}
 			for b.Loop() {
 				paths := evict(b, dir, m)

@@ -166,8 +166,8 @@ func TestList(t *testing.T) {
 			wants(t, w.id.String(), all[i].Err, w.err, w.id.String())
 		}
 	}
-	if m := all[4].Manifest; all[4].Bytes <= m.Bytes() || all[4].Bytes > m.Bytes()+100_000 {
-		t.Errorf("%d bytes, of which parts are %d", all[4].Bytes, m.Bytes())
+	if m := all[4].Manifest; all[4].Bytes <= m.bytes() || all[4].Bytes > m.bytes()+100_000 {
+		t.Errorf("%d bytes, of which parts are %d", all[4].Bytes, m.bytes())
 	}
 	if epoch, err := NextEpoch(dir, "films"); err != nil || epoch != 8 {
 		t.Errorf("%d, %v", epoch, err)

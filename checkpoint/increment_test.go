@@ -141,8 +141,8 @@ func TestChainRoundTrip(t *testing.T) {
 			t.Errorf("version %d: %s", v, firstDifference(got, texts[v]))
 		}
 	}
-	if even := openOf(t, dir, 5); even.Bytes() > full.Bytes()/2 {
-		t.Errorf("the increment takes %d bytes, and a full checkpoint %d", even.Bytes(), full.Bytes())
+	if even := openOf(t, dir, 5); even.bytes() > full.bytes()/2 {
+		t.Errorf("the increment takes %d bytes, and a full checkpoint %d", even.bytes(), full.bytes())
 	}
 	got, want := filepath.Join(t.TempDir(), "got"), filepath.Join(t.TempDir(), "want")
 	must(t, m.Export(dir, got))
@@ -278,9 +278,9 @@ func TestChainOfALargeTable(t *testing.T) {
 	}
 	var e strings.Builder
 	for _, m := range openOf(t, dir, 4).Chain() {
-		fmt.Fprint(&e, m.Bytes(), " ")
+		fmt.Fprint(&e, m.bytes(), " ")
 	}
-	if m := openOf(t, dir, 4); m.Bytes() > m.Chain()[0].Bytes()/5 {
+	if m := openOf(t, dir, 4); m.bytes() > m.Chain()[0].bytes()/5 {
 		t.Errorf("a twelfth of the rows takes too much: %s", e.String())
 	}
 }

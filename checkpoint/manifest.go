@@ -165,8 +165,8 @@ func (m *Manifest) sizes(dir string) error {
 	return nil
 }
 
-// Bytes is how much its parts take.
-func (m *Manifest) Bytes() (n int64) {
+// bytes is how much its parts take.
+func (m *Manifest) bytes() (n int64) {
 	for _, p := range m.Parts {
 		n += p.Bytes
 	}
