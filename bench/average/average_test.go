@@ -155,11 +155,11 @@ func referenceWeights(t *testing.T, c Config) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := NewModel(s.Model, s.Criterion, testEnv(t))
+	m, err := newModel(s.Model, s.Criterion, testEnv(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, d := NewData(s.Data, s.Seed), s.dealt()
+	data, d := newData(s.Data, s.Seed), s.dealt()
 	weights := map[string][]float32{}
 	for _, p := range m.net.Parameters() {
 		w := make([]float32, p.Elements())
@@ -203,7 +203,7 @@ func referenceWeights(t *testing.T, c Config) string {
 
 // laneGradient is the gradient of the sum of the losses of samples [lo, hi), times scale, with all rows of the
 // embedding, whether it is sparse or not.
-func laneGradient(t *testing.T, m *Model, c *ModelConfig, data *Data, weights map[string][]float32,
+func laneGradient(t *testing.T, m *model, c *modelConfig, data *data, weights map[string][]float32,
 	lo, hi int, scale float32) map[string][]float32 {
 	t.Helper()
 	bags := nn.Bags{Offsets: []int64{0}}
@@ -222,13 +222,13 @@ func laneGradient(t *testing.T, m *Model, c *ModelConfig, data *Data, weights ma
 		params = append(params, weights[name])
 		out[name] = make([]float32, len(weights[name]))
 	}
-	if _, err := m.Forward(params, bags, data.Targets[lo:hi]); err != nil {
+	if _, err := m.forward(params, bags, data.Targets[lo:hi]); err != nil {
 		t.Fatal(err)
 	}
 	for i := range m.gradY {
 		m.gradY[i] *= scale
 	}
-	pooled, err := m.Backward(params, func(i int) []float32 { return out[m.names[i]] }, nil)
+	pooled, err := m.backward(params, func(i int) []float32 { return out[m.names[i]] }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,12 +12,12 @@ func BenchmarkPass(b *testing.B) {
 	for _, sparse := range []bool{false, true} {
 		b.Run(fmt.Sprintf("sparse=%v", sparse), func(b *testing.B) {
 			e := testEnv(b)
-			config, err := LoadModel("")
+			config, err := loadModel("")
 			if err != nil {
 				b.Fatal(err)
 			}
 			config.Sparse = sparse
-			m, err := NewModel(config, "cel", e)
+			m, err := newModel(config, "cel", e)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -29,8 +29,8 @@ func BenchmarkPass(b *testing.B) {
 			for i := range params {
 				grads[i] = make([]float32, len(params[i]))
 			}
-			d, _ := LoadData("")
-			data := NewData(d, 1)
+			d, _ := loadData("")
+			data := newData(d, 1)
 			bags := nn.Bags{Offsets: []int64{0}}
 			for i := range 32 {
 				for _, id := range data.IDs[i*data.Length : (i+1)*data.Length] {
@@ -44,17 +44,17 @@ func BenchmarkPass(b *testing.B) {
 			b.ReportMetric(0, e.Dense.Name())
 			b.Run("forward", func(b *testing.B) {
 				for b.Loop() {
-					if _, err := m.Forward(params, bags, data.Targets[:32]); err != nil {
+					if _, err := m.forward(params, bags, data.Targets[:32]); err != nil {
 						b.Fatal(err)
 					}
 				}
 			})
 			b.Run("both", func(b *testing.B) {
 				for b.Loop() {
-					if _, err := m.Forward(params, bags, data.Targets[:32]); err != nil {
+					if _, err := m.forward(params, bags, data.Targets[:32]); err != nil {
 						b.Fatal(err)
 					}
-					if _, err := m.Backward(params, func(i int) []float32 { return grads[i] }, nil); err != nil {
+					if _, err := m.backward(params, func(i int) []float32 { return grads[i] }, nil); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -272,8 +272,8 @@ type system struct {
 	Hook          string      `json:"hook"`
 	Epochs        int         `json:"epochs"`
 	BatchSize     int         `json:"batch_size"`
-	Data          DataConfig  `json:"data"`
-	Model         ModelConfig `json:"model"`
+	Data          dataConfig  `json:"data"`
+	Model         modelConfig `json:"model"`
 	Seed          uint64      `json:"seed"`
 	LR            float32     `json:"lr"`
 	Mean          string      `json:"mean"`
@@ -289,13 +289,13 @@ func (c *Config) system() (s system, err error) {
 	s = system{Trainers: c.Trainers, Server: c.Server, Hook: c.Hook, Epochs: c.Epochs, BatchSize: c.BatchSize,
 		Seed: c.Seed, LR: float32(c.LR), Mean: c.Mean, FirstBucket: c.FirstBucketBytes, Bucket: c.BucketBytes,
 		Criterion: c.Criterion, Preprocess: c.Preprocess, IterationStep: c.IterationStep}
-	if s.Model, err = LoadModel(c.ModelFile); err != nil {
+	if s.Model, err = loadModel(c.ModelFile); err != nil {
 		return s, err
 	}
 	if c.Sparse != nil {
 		s.Model.Sparse = *c.Sparse
 	}
-	if s.Data, err = LoadData(c.DataFile); err != nil {
+	if s.Data, err = loadData(c.DataFile); err != nil {
 		return s, err
 	}
 	return s, s.Data.fits(s.Model)

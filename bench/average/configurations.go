@@ -24,9 +24,9 @@ var modelConfigurations []byte
 //go:embed configurations/data_configurations.json
 var dataConfigurations []byte
 
-// ModelConfig is DummyModel: an embedding bag that takes the mean, linear layers without an activation between them,
+// modelConfig is DummyModel: an embedding bag that takes the mean, linear layers without an activation between them,
 // and a softmax. The fields are those of a configuration file.
-type ModelConfig struct {
+type modelConfig struct {
 	NumEmbeddings    int  `json:"num_embeddings"`     // rows of the embedding
 	EmbeddingDim     int  `json:"embedding_dim"`      // values of a row: what the first linear layer takes
 	DenseInputSize   int  `json:"dense_input_size"`   // of every linear layer
@@ -35,16 +35,16 @@ type ModelConfig struct {
 	Sparse           bool `json:"sparse"`             // the embedding's gradient travels as rows
 }
 
-// DataConfig is DummyData: samples of ids drawn with replacement from some of [0, MaxVal), and targets in [0, MaxVal).
-type DataConfig struct {
+// dataConfig is DummyData: samples of ids drawn with replacement from some of [0, MaxVal), and targets in [0, MaxVal).
+type dataConfig struct {
 	MaxVal             int `json:"max_val"`
 	SampleCount        int `json:"sample_count"`
 	SampleLength       int `json:"sample_length"`       // ids of a sample
 	SparsityPercentage int `json:"sparsity_percentage"` // of the ids, how many in a hundred no sample has
 }
 
-// IDs is how many different ids samples are drawn from.
-func (d DataConfig) IDs() int { return d.MaxVal * (100 - d.SparsityPercentage) / 100 }
+// ids is how many different ids samples are drawn from.
+func (d dataConfig) ids() int { return d.MaxVal * (100 - d.SparsityPercentage) / 100 }
 
 // Limits of configurations. Their products stay far below 2^63, and an index into samples fits 32 bits.
 const (
@@ -64,12 +64,12 @@ type number struct {
 	low, high int
 }
 
-// LoadModel reads the configuration of a model. where is the name of one of this package's, empty for DummyModel, or a
+// loadModel reads the configuration of a model. where is the name of one of this package's, empty for DummyModel, or a
 // file, or FILE:ID for one of its entries; without an id it is the entry DummyModel, or the only one. A file may also
 // hold one entry alone, or its fields. A file with a name of this package's is had with its folder: ./DummyModel.
 // Errors name file, field, value and what would be right.
-func LoadModel(where string) (ModelConfig, error) {
-	var m ModelConfig
+func loadModel(where string) (modelConfig, error) {
+	var m modelConfig
 	numbers := []number{{"num_embeddings", &m.NumEmbeddings, 1, sizeMax},
 		{"embedding_dim", &m.EmbeddingDim, 1, schema.DimMax},
 		{"dense_input_size", &m.DenseInputSize, 1, sizeMax}, {"dense_output_size", &m.DenseOutputSize, 1, sizeMax},
@@ -77,15 +77,15 @@ func LoadModel(where string) (ModelConfig, error) {
 	l := loader{what: "model", class: "model_class", id: defaultModelID, embedded: modelConfigurations, numbers: numbers,
 		flags: map[string]*bool{"sparse": &m.Sparse}}
 	if err := l.load(where); err != nil {
-		return ModelConfig{}, err
+		return modelConfig{}, err
 	}
 	if err := m.check(); err != nil {
-		return ModelConfig{}, fmt.Errorf("%s: %w", l.from, err)
+		return modelConfig{}, fmt.Errorf("%s: %w", l.from, err)
 	}
 	return m, nil
 }
 
-func (m ModelConfig) check() error {
+func (m modelConfig) check() error {
 	switch {
 	case m.EmbeddingDim != m.DenseInputSize:
 		return fmt.Errorf("embedding_dim %d: want dense_input_size, %d: the first linear layer takes a pooled row",
@@ -100,28 +100,28 @@ func (m ModelConfig) check() error {
 	return nil
 }
 
-// LoadData reads the configuration of data, as LoadModel does that of a model.
-func LoadData(where string) (DataConfig, error) {
-	var d DataConfig
+// loadData reads the configuration of data, as loadModel does that of a model.
+func loadData(where string) (dataConfig, error) {
+	var d dataConfig
 	numbers := []number{{"max_val", &d.MaxVal, 1, sizeMax}, {"sample_count", &d.SampleCount, 1, samplesMax},
 		{"sample_length", &d.SampleLength, 1, sizeMax}, {"sparsity_percentage", &d.SparsityPercentage, 0, 99}}
 	l := loader{what: "data", class: "data_class", id: defaultDataID, embedded: dataConfigurations, numbers: numbers}
 	if err := l.load(where); err != nil {
-		return DataConfig{}, err
+		return dataConfig{}, err
 	}
 	switch {
-	case d.IDs() < 1:
-		return DataConfig{}, fmt.Errorf("%s: sparsity_percentage %d: want less: of %d ids none is left", l.from,
+	case d.ids() < 1:
+		return dataConfig{}, fmt.Errorf("%s: sparsity_percentage %d: want less: of %d ids none is left", l.from,
 			d.SparsityPercentage, d.MaxVal)
 	case d.SampleCount > allIDsMax/d.SampleLength:
-		return DataConfig{}, fmt.Errorf("%s: sample_count %d: want at most %d samples of %d ids", l.from, d.SampleCount,
+		return dataConfig{}, fmt.Errorf("%s: sample_count %d: want at most %d samples of %d ids", l.from, d.SampleCount,
 			allIDsMax/d.SampleLength, d.SampleLength)
 	}
 	return d, nil
 }
 
 // fits checks data against the model that takes it.
-func (d DataConfig) fits(m ModelConfig) error {
+func (d dataConfig) fits(m modelConfig) error {
 	switch {
 	case d.MaxVal > m.NumEmbeddings:
 		return fmt.Errorf("data: max_val %d: want at most num_embeddings of the model, %d: ids are rows of it", d.MaxVal,

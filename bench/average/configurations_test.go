@@ -8,13 +8,13 @@ import (
 )
 
 func TestDefaultConfigurations(t *testing.T) {
-	m, err := LoadModel("")
-	if want := (ModelConfig{1024, 1024, 1024, 1024, 8, false}); err != nil || m != want {
+	m, err := loadModel("")
+	if want := (modelConfig{1024, 1024, 1024, 1024, 8, false}); err != nil || m != want {
 		t.Errorf("model %+v, %v: want %+v", m, err, want)
 	}
-	d, err := LoadData("")
-	if want := (DataConfig{1024, 1024, 1024, 20}); err != nil || d != want || d.IDs() != 819 {
-		t.Errorf("data %+v with %d ids, %v: want %+v with 819", d, d.IDs(), err, want)
+	d, err := loadData("")
+	if want := (dataConfig{1024, 1024, 1024, 20}); err != nil || d != want || d.ids() != 819 {
+		t.Errorf("data %+v with %d ids, %v: want %+v with 819", d, d.ids(), err, want)
 	}
 	values := 0
 	parameters, tables := m.tensors()
@@ -25,11 +25,11 @@ func TestDefaultConfigurations(t *testing.T) {
 		t.Errorf("%d values in parameters, %d tables: want 9445376 and none", values, len(tables))
 	}
 	for _, where := range []string{"DummyModelSparse", "configurations/model_configurations.json:DummyModelSparse"} {
-		if m, err = LoadModel(where); err != nil || !m.Sparse || m.NumEmbeddings != 1024 {
+		if m, err = loadModel(where); err != nil || !m.Sparse || m.NumEmbeddings != 1024 {
 			t.Errorf("%s: sparse model %+v, %v", where, m, err)
 		}
 	}
-	if small, err := LoadData("Small"); err != nil || small.MaxVal != 64 {
+	if small, err := loadData("Small"); err != nil || small.MaxVal != 64 {
 		t.Errorf("small data %+v, %v", small, err)
 	}
 	parameters, tables = m.tensors()
@@ -70,23 +70,23 @@ func TestConfigurationFiles(t *testing.T) {
 		{`{"data_class": "DummyData", "configurations": ` + fields + `, "more": 1}`, "",
 			"more: want data_class and configurations alone"},
 	} {
-		_, err := LoadData(file(t, "data.json", c.text) + c.id)
+		_, err := loadData(file(t, "data.json", c.text) + c.id)
 		checkError(t, c.text+c.id, err, c.want)
 	}
-	_, err := LoadData("/nowhere/data.json")
+	_, err := loadData("/nowhere/data.json")
 	checkError(t, "no file", err,
 		`data "/nowhere/data.json": want DummyData, Small, or a file of configurations, or FILE:ID: no such file or directory`)
-	_, err = LoadModel(t.TempDir())
+	_, err = loadModel(t.TempDir())
 	checkError(t, "folder", err, "is a directory")
-	_, err = LoadModel(
+	_, err = loadModel(
 		file(t, "m.json",
 			`{"num_embeddings": 8, "embedding_dim": 4, "dense_input_size": 8, "dense_output_size": 8, "dense_layers_count": 2, "sparse": false}`))
 	checkError(t, "dims", err, "embedding_dim 4: want dense_input_size, 8")
-	_, err = LoadModel(
+	_, err = loadModel(
 		file(t, "m.json",
 			`{"num_embeddings": 8, "embedding_dim": 8, "dense_input_size": 8, "dense_output_size": 4, "dense_layers_count": 2, "sparse": false}`))
 	checkError(t, "layers", err, "dense_output_size 4: want dense_input_size, 8: the next of 2 layers takes it")
-	_, err = LoadModel(
+	_, err = loadModel(
 		file(t, "m.json",
 			`{"num_embeddings": 8, "embedding_dim": 8, "dense_input_size": 8, "dense_output_size": 8, "dense_layers_count": 2, "sparse": 1}`))
 	checkError(t, "sparse", err, "sparse 1: want true or false")

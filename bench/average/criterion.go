@@ -7,7 +7,7 @@ import "math"
 // that, so that the gradient is finite.
 //
 //	y = {{0.25, 0.75}}, targets = {1}   ->   0.2876821, grad = {{0, -1.3333334}}
-func negativeLogarithm(m *Model, y []float32, targets []int32, grad []float32) (float64, error) {
+func negativeLogarithm(m *model, y []float32, targets []int32, grad []float32) (float64, error) {
 	const least = 0x1p-126
 	sum := 0.0
 	clear(grad)

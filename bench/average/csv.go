@@ -16,8 +16,8 @@ import (
 	"gradbus/internal/regular"
 )
 
-// Save writes the table as a CSV file, numbers with all their digits. What a table lacks is an empty field.
-func (t Table) Save(path string) error {
+// save writes the table as a CSV file, numbers with all their digits. What a table lacks is an empty field.
+func (t Table) save(path string) error {
 	if err := atomicfile.Write(path, 0o666, t.write); err != nil {
 		return fmt.Errorf("save table %s: %w", path, err)
 	}
@@ -42,8 +42,8 @@ func (t Table) write(to io.Writer) error {
 	return w.Error()
 }
 
-// LoadTable reads a file that Save wrote. Errors name the file, the line and what would be right.
-func LoadTable(path string) (Table, error) {
+// loadTable reads a file that Save wrote. Errors name the file, the line and what would be right.
+func loadTable(path string) (Table, error) {
 	f, err := regular.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("table %q: want a CSV file that --csv wrote: %w", path, reason(err))
@@ -97,16 +97,16 @@ func parseRow(fields []string) (Row, error) {
 	return r, nil
 }
 
-// Difference is one table less another.
-type Difference struct {
+// difference is one table less another.
+type difference struct {
 	Table                          // in the order of the first, under its names
 	Other                 []string // what the second calls each row of Table
 	OnlyFirst, OnlySecond []string // metrics of the first, and of the second, that the other lacks
 }
 
-// Diff is a less b, metric by metric. The name of an all-reduce has in it what carried the gradients: nats here, gloo
+// diff is a less b, metric by metric. The name of an all-reduce has in it what carried the gradients: nats here, gloo
 // or nccl in the original. A metric whose name b lacks is taken with one whose name is the same but for that.
-func Diff(a, b Table) (d Difference) {
+func diff(a, b Table) (d difference) {
 	other, taken := make([]int, len(a)), make([]bool, len(b)) // of b, by row of a: -1 for none
 	for i := range other {
 		other[i] = -1
@@ -151,21 +151,21 @@ func anyTransport(name string) string {
 
 // DiffFiles prints the difference of two files, and saves it where output is not empty.
 func DiffFiles(a, b, output string, to io.Writer) error {
-	first, err := LoadTable(a)
+	first, err := loadTable(a)
 	if err != nil {
 		return err
 	}
-	second, err := LoadTable(b)
+	second, err := loadTable(b)
 	if err != nil {
 		return err
 	}
-	d := Diff(first, second)
+	d := diff(first, second)
 	if output != "" {
-		if err := d.Save(output); err != nil {
+		if err := d.save(output); err != nil {
 			return err
 		}
 	}
-	if err := d.Print(to, fmt.Sprintf("%s less %s (ms)", a, b)); err != nil {
+	if err := d.print(to, fmt.Sprintf("%s less %s (ms)", a, b)); err != nil {
 		return err
 	}
 	var notes strings.Builder
@@ -195,15 +195,15 @@ func (t *tables) save(folder string) error {
 		return fmt.Errorf("save tables: %w", err)
 	}
 	for i, rank := range t.ranks {
-		if err := t.each[i].Save(filepath.Join(folder, fmt.Sprintf("%s_%d.csv", t.kind, rank))); err != nil {
+		if err := t.each[i].save(filepath.Join(folder, fmt.Sprintf("%s_%d.csv", t.kind, rank))); err != nil {
 			return err
 		}
 	}
-	return t.all.Save(filepath.Join(folder, t.kind+"_all.csv"))
+	return t.all.save(filepath.Join(folder, t.kind+"_all.csv"))
 }
 
 // ranked is the metrics of one member.
 type ranked struct {
 	rank    int
-	metrics Metrics
+	metrics metrics
 }

@@ -6,18 +6,18 @@ import (
 	"gradbus/philox"
 )
 
-// Data is DummyData: every sample is ids drawn with replacement from a part of all ids, chosen once, and a target. It
+// data is DummyData: every sample is ids drawn with replacement from a part of all ids, chosen once, and a target. It
 // is a pure function of the configuration and the seed.
-type Data struct {
+type data struct {
 	Length  int     // ids of a sample
 	IDs     []int32 // [samples, Length]
 	Targets []int32 // [samples]
 }
 
-// NewData draws the data. The configuration must be one that LoadData gives.
-func NewData(c DataConfig, seed uint64) *Data {
-	chosen := philox.Permutation(seed, 0, c.MaxVal)[:c.IDs()]
-	d := &Data{Length: c.SampleLength, IDs: make([]int32, c.SampleCount*c.SampleLength),
+// newData draws the data. The configuration must be one that loadData gives.
+func newData(c dataConfig, seed uint64) *data {
+	chosen := philox.Permutation(seed, 0, c.MaxVal)[:c.ids()]
+	d := &data{Length: c.SampleLength, IDs: make([]int32, c.SampleCount*c.SampleLength),
 		Targets: make([]int32, c.SampleCount)}
 	ids, targets := philox.New(seed, "dummy data ids", 0, 0, 0), philox.New(seed, "dummy data targets", 0, 0, 0)
 	for i := range d.IDs {
@@ -29,8 +29,8 @@ func NewData(c DataConfig, seed uint64) *Data {
 	return d
 }
 
-// Samples is how many there are.
-func (d *Data) Samples() int { return len(d.Targets) }
+// samples is how many there are.
+func (d *data) samples() int { return len(d.Targets) }
 
 // dealt is how samples are dealt: in their order, in batches of so many, which go to the trainers in turn. So in step
 // s, counted through the epochs, trainer t has batch s * trainers + t of its epoch, if there is one.
@@ -51,17 +51,17 @@ func (d dealt) of(step uint64, trainer int) (lo, hi int) {
 }
 
 // preprocessing is what a trainer does to the data before it trains, by name.
-type preprocessing func(*Data)
+type preprocessing func(*data)
 
 // preprocessings are the choices of --preprocess.
 var preprocessings = choice[preprocessing]{
-	{"preprocess_dummy_data", func(*Data) {}},
+	{"preprocess_dummy_data", func(*data) {}},
 	{"sort_ids", sortIDs},
 }
 
 // sortIDs puts the ids of every sample in order, which changes no mean but for its rounding.
-func sortIDs(d *Data) {
-	for i := range d.Samples() {
+func sortIDs(d *data) {
+	for i := range d.samples() {
 		slices.Sort(d.IDs[i*d.Length : (i+1)*d.Length])
 	}
 }

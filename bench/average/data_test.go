@@ -6,8 +6,8 @@ import (
 )
 
 func TestData(t *testing.T) {
-	c := DataConfig{MaxVal: 64, SampleCount: 50, SampleLength: 40, SparsityPercentage: 25}
-	d := NewData(c, 7)
+	c := dataConfig{MaxVal: 64, SampleCount: 50, SampleLength: 40, SparsityPercentage: 25}
+	d := newData(c, 7)
 	ids := slices.Compact(slices.Sorted(slices.Values(d.IDs)))
 	if len(ids) != 48 || ids[0] < 0 || ids[47] >= 64 { // 2000 draws leave none of 48 out, but for one in 10^17
 		t.Errorf("%d ids, want 48 of [0, 64): %v", len(ids), ids)
@@ -15,13 +15,13 @@ func TestData(t *testing.T) {
 	if len(d.Targets) != 50 || slices.Min(d.Targets) < 0 || slices.Max(d.Targets) >= 64 {
 		t.Errorf("targets %v, want 50 in [0, 64)", d.Targets)
 	}
-	if again := NewData(c, 7); !slices.Equal(again.IDs, d.IDs) || !slices.Equal(again.Targets, d.Targets) {
+	if again := newData(c, 7); !slices.Equal(again.IDs, d.IDs) || !slices.Equal(again.Targets, d.Targets) {
 		t.Error("the same seed gives other data")
 	}
-	if other := NewData(c, 8); slices.Equal(other.IDs, d.IDs) {
+	if other := newData(c, 8); slices.Equal(other.IDs, d.IDs) {
 		t.Error("another seed gives the same data")
 	}
-	sorted := NewData(c, 7)
+	sorted := newData(c, 7)
 	sortIDs(sorted)
 	for i := range 50 {
 		a, b := slices.Clone(d.IDs[i*40:(i+1)*40]), sorted.IDs[i*40:(i+1)*40]

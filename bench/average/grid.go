@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Print draws the table as a grid under its title.
-func (t Table) Print(to io.Writer, title string) error {
+// print draws the table as a grid under its title.
+func (t Table) print(to io.Writer, title string) error {
 	rows := make([][]string, len(t))
 	for i, r := range t {
 		rows[i] = append(rows[i], r.Name)

@@ -51,7 +51,7 @@ func TestPartsOfABatch(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(0, int64(ms)*int64(time.Millisecond)) }
 	r := &recorder{workload: &workload{times: passTimes{begun: at(12), forward: at(20), backward: at(50)}},
 		hook: hookMetrics("rpc"), spans: true}
-	r.found.Metrics = Metrics{}
+	r.found.Metrics = metrics{}
 	r.record(&trainer.Progress{Samples: 3, Loss: 2, Began: at(10), BatchTime: 90 * time.Millisecond,
 		Buckets: []trainer.BucketTimes{{Begun: at(30), Sent: at(40), Complete: at(95)}}})
 	for name, want := range map[string]float64{metricBatch: 90, metricForward: 8, metricBackward: 80,
@@ -169,7 +169,7 @@ func TestOutput(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"trainer_0.csv", "trainer_1.csv", "trainer_all.csv", "server_0.csv", "server_all.csv"} {
-		if table, err := LoadTable(filepath.Join(c.CSV, name)); err != nil || len(table) < 3 {
+		if table, err := loadTable(filepath.Join(c.CSV, name)); err != nil || len(table) < 3 {
 			t.Errorf("%s: %d rows, %v", name, len(table), err)
 		}
 	}

@@ -27,16 +27,16 @@ const (
 	transport  = "nats"                // what carries gradients here, in the place of gloo and nccl
 )
 
-// Metrics are samples by name, each in milliseconds on the clock of one process.
-type Metrics map[string][]float64
+// metrics are samples by name, each in milliseconds on the clock of one process.
+type metrics map[string][]float64
 
-func (m Metrics) add(name string, d time.Duration) {
+func (m metrics) add(name string, d time.Duration) {
 	m[name] = append(m[name], float64(d)/float64(time.Millisecond))
 }
 
 // merged is the samples of several together.
-func merged(all []Metrics) Metrics {
-	out := Metrics{}
+func merged(all []metrics) metrics {
+	out := metrics{}
 	for _, m := range all {
 		for name, values := range m {
 			out[name] = append(out[name], values...)
@@ -56,7 +56,7 @@ type Row struct {
 type Table []Row
 
 // table sums up metrics.
-func (m Metrics) table() Table {
+func (m metrics) table() Table {
 	var t Table
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		if values := m[name]; len(values) > 0 {

@@ -13,7 +13,7 @@ import (
 )
 
 func TestTableByHand(t *testing.T) {
-	m := Metrics{}
+	m := metrics{}
 	for _, d := range []time.Duration{1, 2, 6} {
 		m.add("b,two", d*time.Millisecond)
 	}
@@ -26,7 +26,7 @@ func TestTableByHand(t *testing.T) {
 		t.Errorf("row %+v", r)
 	}
 	var out bytes.Buffer
-	if err := got.Print(&out, "metrics for trainer=0 (ms)"); err != nil {
+	if err := got.print(&out, "metrics for trainer=0 (ms)"); err != nil {
 		t.Fatal(err)
 	}
 	want := `metrics for trainer=0 (ms)
@@ -44,7 +44,7 @@ func TestTableByHand(t *testing.T) {
 }
 
 func TestMerged(t *testing.T) {
-	got := merged([]Metrics{{"a": {1}, "b": {2}}, {"a": {3, 4}}})
+	got := merged([]metrics{{"a": {1}, "b": {2}}, {"a": {3, 4}}})
 	if !slices.Equal(got["a"], []float64{1, 3, 4}) || !slices.Equal(got["b"], []float64{2}) {
 		t.Errorf("merged %v", got)
 	}
@@ -53,8 +53,8 @@ func TestMerged(t *testing.T) {
 func TestDiff(t *testing.T) {
 	folder := t.TempDir()
 	a, b, out := filepath.Join(folder, "a.csv"), filepath.Join(folder, "b.csv"), filepath.Join(folder, "diff.csv")
-	for path, m := range map[string]Metrics{a: {"x,y": {3, 5}, "only,a": {1}}, b: {"x,y": {1, 2}, "only,b": {1}}} {
-		if err := m.table().Save(path); err != nil {
+	for path, m := range map[string]metrics{a: {"x,y": {3, 5}, "only,a": {1}}, b: {"x,y": {1, 2}, "only,b": {1}}} {
+		if err := m.table().save(path); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -68,12 +68,12 @@ func TestDiff(t *testing.T) {
 			t.Errorf("difference has no %q:\n%s", want, text.String())
 		}
 	}
-	saved, err := LoadTable(out)
+	saved, err := loadTable(out)
 	if want := (Row{"x,y", 2, 3, 2.5, 1.5, math.Sqrt(2) - math.Sqrt(0.5)}); err != nil || len(saved) != 1 ||
 		saved[0] != want {
 		t.Errorf("saved %+v, %v", saved, err)
 	}
-	again, err := LoadTable(a)
+	again, err := loadTable(a)
 	if err != nil || len(again) != 2 || !math.IsNaN(again[0].Stdev) || again[1] != rowOf("x,y", []float64{3, 5}) {
 		t.Errorf("read again %+v, %v", again, err)
 	}
@@ -108,15 +108,15 @@ func TestDiffWithTheOriginal(t *testing.T) {
 			for _, m := range metrics {
 				text += `"` + m + `",0.11059200018644333,12.5,3.0625,2.25,1.5` + "\n"
 			}
-			ours, err := LoadTable(filepath.Join(c.CSV, name))
+			ours, err := loadTable(filepath.Join(c.CSV, name))
 			if err != nil {
 				t.Fatal(err)
 			}
-			original, err := LoadTable(file(t, name, text))
+			original, err := loadTable(file(t, name, text))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d := Diff(ours, original); len(d.Table) != len(metrics) || len(d.OnlyFirst)+len(d.OnlySecond) != 0 {
+			if d := diff(ours, original); len(d.Table) != len(metrics) || len(d.OnlyFirst)+len(d.OnlySecond) != 0 {
 				t.Errorf("%s, %s: %d of %d rows line up; only here %q, only there %q", hook, name, len(d.Table), len(metrics),
 					d.OnlyFirst, d.OnlySecond)
 			}
@@ -133,18 +133,18 @@ func TestDiffOfTransports(t *testing.T) {
 		return all
 	}
 	const nats, gloo, other = "h,nats_dense_allreduce", "h,gloo_dense_allreduce", "g,gloo_dense_allreduce"
-	d := Diff(rows(nats), rows(gloo, nats, other))
+	d := diff(rows(nats), rows(gloo, nats, other))
 	if !slices.Equal(d.Other, []string{nats}) || !slices.Equal(d.OnlySecond, []string{gloo, other}) {
 		t.Errorf("%+v", d)
 	}
-	d = Diff(rows(nats, gloo), rows(gloo))
+	d = diff(rows(nats, gloo), rows(gloo))
 	if !slices.Equal(d.Other, []string{gloo}) || !slices.Equal(d.OnlyFirst, []string{nats}) || len(d.OnlySecond) != 0 {
 		t.Errorf("%+v", d)
 	}
 	var out bytes.Buffer
 	a, b := file(t, "a.csv", ""), file(t, "b.csv", "")
 	for path, table := range map[string]Table{a: rows(nats), b: rows(gloo)} {
-		if err := table.Save(path); err != nil {
+		if err := table.save(path); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -164,10 +164,10 @@ func TestBadTables(t *testing.T) {
 		head + "\"a,1,2,x,4,5\n":   "line 2",
 		head + "a,1,2,3,,\n" + "b": "line 3: 1 fields",
 	} {
-		_, err := LoadTable(file(t, "t.csv", text))
+		_, err := loadTable(file(t, "t.csv", text))
 		checkError(t, text, err, want)
 	}
-	_, err := LoadTable("/nowhere.csv")
+	_, err := loadTable("/nowhere.csv")
 	checkError(t, "no file", err, `table "/nowhere.csv": want a CSV file that --csv wrote: no such file or directory`)
 }
 
@@ -180,7 +180,7 @@ func TestResultsFollowNoLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	x := tables{kind: "x", ranks: []int{0}, each: []Table{nil}, all: Metrics{"a": {1}}.table()}
+	x := tables{kind: "x", ranks: []int{0}, each: []Table{nil}, all: metrics{"a": {1}}.table()}
 	for _, err := range []error{x.save(folder), (&Config{Trace: trace}).checkOutputs(),
 		saveTrace(trace, nil)} {
 		if err != nil {
@@ -190,7 +190,7 @@ func TestResultsFollowNoLinks(t *testing.T) {
 	if text, err := os.ReadFile(victim); err != nil || string(text) != "precious" {
 		t.Errorf("another's file holds %q, %v", text, err)
 	}
-	if _, err := LoadTable(table); err != nil {
+	if _, err := loadTable(table); err != nil {
 		t.Error(err)
 	}
 }

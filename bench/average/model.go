@@ -17,7 +17,7 @@ const partitions = 64
 
 // module is DummyModel: the mean of a sample's rows, linear layers, and a softmax. The criterion takes the logarithm of
 // a softmax of that once more, which is DummyModel's own and kept, since its speed is what is measured.
-func (c ModelConfig) module() nn.Module {
+func (c modelConfig) module() nn.Module {
 	bag := nn.BagLayer{Rows: c.NumEmbeddings, Dim: c.EmbeddingDim, Mode: nn.BagMean}
 	if c.Sparse {
 		bag.Rows, bag.Served = 0, true
@@ -38,7 +38,7 @@ func named(parameter string) string {
 }
 
 // tensors are the model's parameters and tables, as a job has them.
-func (c ModelConfig) tensors() (parameters []schema.Parameter, tables []schema.TableSpec) {
+func (c modelConfig) tensors() (parameters []schema.Parameter, tables []schema.TableSpec) {
 	for _, p := range c.module().Parameters() {
 		parameters = append(parameters,
 			schema.Parameter{Name: named(p.Name), Shape: p.Shape, Init: schema.Init{Kind: p.Kind, Scale: p.Scale}})
@@ -51,9 +51,9 @@ func (c ModelConfig) tensors() (parameters []schema.Parameter, tables []schema.T
 	return parameters, tables
 }
 
-// Model computes DummyModel and its loss, forward and backward. It keeps the memory of one pass and allocates nothing
+// model computes DummyModel and its loss, forward and backward. It keeps the memory of one pass and allocates nothing
 // after the first of a size; it is not safe for concurrent use.
-type Model struct {
+type model struct {
 	net       *nn.Net
 	names     []string // of the parameters, in the module's order
 	criterion criterion
@@ -62,8 +62,8 @@ type Model struct {
 	gradY     []float32
 }
 
-// NewModel readies the model. The configuration must be one that LoadModel gives, the criterion one of criteria.
-func NewModel(c ModelConfig, criterionName string, e nn.Env) (*Model, error) {
+// newModel readies the model. The configuration must be one that loadModel gives, the criterion one of criteria.
+func newModel(c modelConfig, criterionName string, e nn.Env) (*model, error) {
 	by, err := criteria.find("criterion", criterionName)
 	if err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func NewModel(c ModelConfig, criterionName string, e nn.Env) (*Model, error) {
 		return nil, fmt.Errorf("model: %w", err)
 	}
 	net.GradX = c.Sparse
-	m := &Model{net: net, criterion: by, classes: c.DenseOutputSize,
+	m := &model{net: net, criterion: by, classes: c.DenseOutputSize,
 		loss: nn.NewCrossEntropy(e.Backend, c.DenseOutputSize)}
 	for _, p := range net.Parameters() {
 		m.names = append(m.names, named(p.Name))
@@ -81,9 +81,9 @@ func NewModel(c ModelConfig, criterionName string, e nn.Env) (*Model, error) {
 	return m, nil
 }
 
-// Forward gives the sum of the losses of the samples whose ids bags has, with params in the order of names. bags.Rows
+// forward gives the sum of the losses of the samples whose ids bags has, with params in the order of names. bags.Rows
 // are the embedding's rows where those are a table.
-func (m *Model) Forward(params [][]float32, bags nn.Bags, targets []int32) (lossSum float64, err error) {
+func (m *model) forward(params [][]float32, bags nn.Bags, targets []int32) (lossSum float64, err error) {
 	y, err := m.net.ForwardBags(params, bags, nn.Mode{Train: true})
 	if err != nil {
 		return 0, err
@@ -95,21 +95,21 @@ func (m *Model) Forward(params [][]float32, bags nn.Bags, targets []int32) (loss
 	return m.criterion(m, y, targets, m.gradY)
 }
 
-// Backward goes back through the last Forward: grad(i) is where the gradient of parameter i goes, the sum over the
+// backward goes back through the last Forward: grad(i) is where the gradient of parameter i goes, the sum over the
 // samples, and done(i) says that it is there. pooled is the gradient of the pooled rows, where those are of a table.
-func (m *Model) Backward(params [][]float32, grad func(i int) []float32, done func(i int)) (pooled []float32,
+func (m *model) backward(params [][]float32, grad func(i int) []float32, done func(i int)) (pooled []float32,
 	err error) {
 	return m.net.Backward(params, m.gradY, grad, done)
 }
 
 // criterion gives the sum of the samples' losses from y [n, classes], what the model's softmax gave, and writes the
 // sum's gradient with respect to y.
-type criterion func(m *Model, y []float32, targets []int32, grad []float32) (float64, error)
+type criterion func(m *model, y []float32, targets []int32, grad []float32) (float64, error)
 
 // criteria are the choices of --criterion: cross-entropy, which takes y for logits, and the negative logarithm of y
 // itself.
 var criteria = choice[criterion]{
-	{"cel", func(m *Model, y []float32, targets []int32, grad []float32) (float64, error) {
+	{"cel", func(m *model, y []float32, targets []int32, grad []float32) (float64, error) {
 		return m.loss.Loss(y, targets, grad)
 	}},
 	{"nll", negativeLogarithm},

@@ -11,7 +11,7 @@ import (
 
 // naiveLoss is the sum of the losses in float64, from its definition: mean of rows, layers, softmax, and cross-entropy
 // of that, or the negative logarithm of it.
-func naiveLoss(c ModelConfig, criterion string, params [][]float64, ids [][]int64, targets []int32) float64 {
+func naiveLoss(c modelConfig, criterion string, params [][]float64, ids [][]int64, targets []int32) float64 {
 	sum := 0.0
 	for s, of := range ids {
 		x := make([]float64, c.EmbeddingDim)
@@ -54,14 +54,14 @@ func naiveSoftmax(x []float64) []float64 {
 // Loss and gradients agree with float64 and its central differences. The bound: losses are about 6, float32 gives 1e-6
 // of that; the differences, of step 1e-4, are exact to 1e-7, and gradients of at most about 1 have errors of some 1e-6.
 func TestModelAgainstDifferences(t *testing.T) {
-	c := ModelConfig{NumEmbeddings: 6, EmbeddingDim: 4, DenseInputSize: 4, DenseOutputSize: 4, DenseLayersCount: 2}
+	c := modelConfig{NumEmbeddings: 6, EmbeddingDim: 4, DenseInputSize: 4, DenseOutputSize: 4, DenseLayersCount: 2}
 	ids, targets := [][]int64{{0, 1, 1}, {5, 2, 0}, {3, 3, 3}}, []int32{1, 0, 3}
 	bags := nn.Bags{Offsets: []int64{0, 3, 6, 9}}
 	for _, of := range ids {
 		bags.IDs = append(bags.IDs, of...)
 	}
 	for _, criterion := range criteria.names() {
-		m, err := NewModel(c, criterion, testEnv(t))
+		m, err := newModel(c, criterion, testEnv(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,14 +78,14 @@ func TestModelAgainstDifferences(t *testing.T) {
 			}
 			params, grads, wide = append(params, v), append(grads, make([]float32, len(v))), append(wide, w)
 		}
-		loss, err := m.Forward(params, bags, targets)
+		loss, err := m.forward(params, bags, targets)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if want := naiveLoss(c, criterion, wide, ids, targets); math.Abs(loss-want) > 1e-5 {
 			t.Errorf("%s: loss %v, want %v", criterion, loss, want)
 		}
-		if _, err := m.Backward(params, func(i int) []float32 { return grads[i] }, nil); err != nil {
+		if _, err := m.backward(params, func(i int) []float32 { return grads[i] }, nil); err != nil {
 			t.Fatal(err)
 		}
 		for p := range wide {
@@ -106,11 +106,11 @@ func TestModelAgainstDifferences(t *testing.T) {
 
 func TestNegativeLogarithmByHand(t *testing.T) {
 	grad := make([]float32, 2)
-	loss, err := negativeLogarithm(&Model{classes: 2}, []float32{0.25, 0.75}, []int32{1}, grad)
+	loss, err := negativeLogarithm(&model{classes: 2}, []float32{0.25, 0.75}, []int32{1}, grad)
 	if err != nil || math.Abs(loss-0.2876821) > 1e-7 || grad[0] != 0 || grad[1] != -1/float32(0.75) {
 		t.Errorf("loss %v, gradient %v, %v", loss, grad, err)
 	}
-	if _, err := negativeLogarithm(&Model{classes: 2}, []float32{1, 0}, []int32{1}, grad); err != nil ||
+	if _, err := negativeLogarithm(&model{classes: 2}, []float32{1, 0}, []int32{1}, grad); err != nil ||
 		math.IsInf(float64(grad[1]), 0) {
 		t.Errorf("gradient at zero %v, %v", grad, err)
 	}
@@ -119,8 +119,8 @@ func TestNegativeLogarithmByHand(t *testing.T) {
 // A pass keeps its memory: what it allocates does not grow with the model, whose activations are 32 KiB here, and
 // gradients 512.
 func TestPassKeepsItsMemory(t *testing.T) {
-	c := ModelConfig{NumEmbeddings: 256, EmbeddingDim: 256, DenseInputSize: 256, DenseOutputSize: 256, DenseLayersCount: 2}
-	m, err := NewModel(c, "cel", testEnv(t))
+	c := modelConfig{NumEmbeddings: 256, EmbeddingDim: 256, DenseInputSize: 256, DenseOutputSize: 256, DenseLayersCount: 2}
+	m, err := newModel(c, "cel", testEnv(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,10 +135,10 @@ func TestPassKeepsItsMemory(t *testing.T) {
 	}
 	grad := func(i int) []float32 { return grads[i] }
 	pass := func() {
-		if _, err := m.Forward(params, bags, targets); err != nil {
+		if _, err := m.forward(params, bags, targets); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.Backward(params, grad, nil); err != nil {
+		if _, err := m.backward(params, grad, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

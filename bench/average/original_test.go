@@ -23,11 +23,11 @@ func TestConstantsOfTheOriginal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sparse, err := LoadModel("DummyModelSparse")
+	sparse, err := loadModel("DummyModelSparse")
 	if err != nil {
 		t.Fatal(err)
 	}
-	size := ModelConfig{NumEmbeddings: 1024, EmbeddingDim: 1024, DenseInputSize: 1024, DenseOutputSize: 1024,
+	size := modelConfig{NumEmbeddings: 1024, EmbeddingDim: 1024, DenseInputSize: 1024, DenseOutputSize: 1024,
 		DenseLayersCount: 8}
 	rows := size
 	rows.Sparse = true
@@ -53,8 +53,8 @@ func TestConstantsOfTheOriginal(t *testing.T) {
 		{"optimizer", job.Optimizer, schema.Optimizer{Kind: "sgd", LR: 1e-4}},
 		{"owner of the model", job.Apply, "mean"},
 		{"samples of a batch", s.BatchSize, 32},
-		{"samples, their ids, and of these unused", s.Data, DataConfig{1024, 1024, 1024, 20}},
-		{"ids that are used", s.Data.IDs(), 819},
+		{"samples, their ids, and of these unused", s.Data, dataConfig{1024, 1024, 1024, 20}},
+		{"ids that are used", s.Data.ids(), 819},
 		{"DummyModel", s.Model, size},
 		{"DummyModelSparse", sparse, rows},
 		{"values", values, 9_445_376},
@@ -112,7 +112,7 @@ func (o *original) forward(ids []int32, target int32) (loss float64, grad []floa
 
 // train goes through the samples as the trainers do, and returns the mean of their losses in the first step and in the
 // last.
-func (o *original) train(data *Data, trainers, batch, epochs int, lr float64) (first, last float64) {
+func (o *original) train(data *data, trainers, batch, epochs int, lr float64) (first, last float64) {
 	samples := len(data.Targets)
 	steps := (samples + trainers*batch - 1) / (trainers * batch)
 	losses := make([][]float64, trainers) // of the batches that each has
@@ -164,7 +164,7 @@ func TestFirstLossOfTheOriginal(t *testing.T) {
 		c.ModelFile, c.Criterion, c.InProcess = "DummyModelSparse", criterion, true
 		c.DataFile = file(t, "data.json",
 			`{"max_val": 1024, "sample_count": 64, "sample_length": 1024, "sparsity_percentage": 20}`)
-		data := NewData(DataConfig{1024, trainers * batch, 1024, 20}, c.Seed)
+		data := newData(dataConfig{1024, trainers * batch, 1024, 20}, c.Seed)
 		o, want := newOriginal(c.Seed, 1024, 1024, 8, criterion), 0.0
 		for i, target := range data.Targets {
 			loss, _ := o.forward(data.IDs[i*1024:(i+1)*1024], target)
@@ -184,7 +184,7 @@ func TestLossesOfTheOriginal(t *testing.T) {
 		c := small(t, 2, "rpc", true)
 		c.Criterion, c.Epochs, c.LR = criterion, 3, 1
 		o := newOriginal(c.Seed, 12, 8, 2, criterion)
-		first, last := o.train(NewData(DataConfig{8, 22, 5, 20}, c.Seed), 2, 4, 3, 1)
+		first, last := o.train(newData(dataConfig{8, 22, 5, 20}, c.Seed), 2, 4, 3, 1)
 		found := measure(t, c)
 		if math.Abs(found.LossFirst-first) > 1e-6 || math.Abs(found.LossLast-last) > 1e-6 {
 			t.Errorf("%s: losses %v and %v, want %v and %v", criterion, found.LossFirst, found.LossLast, first, last)

@@ -77,7 +77,7 @@ func TestRowsOfSums(t *testing.T) {
 		s.add("a", 2, schema.Real(total), schema.Real(squares), schema.Real(part[0]/1000), schema.Real(part[1]/1000))
 	}
 	s.add("one", 1, 0.002, 0.000004, 0.002, 0.002)
-	got, want := s.table(), Metrics{"a": samples, "one": {2}}.table()
+	got, want := s.table(), metrics{"a": samples, "one": {2}}.table()
 	for i := range want {
 		for k, w := range want[i].numbers() {
 			if g := got[i].numbers()[k]; math.Abs(g-w) > 1e-9 || math.IsNaN(g) != math.IsNaN(w) {

@@ -81,7 +81,7 @@ func newResult(c *Config, s *system, trained []trainerResult, served []serverRes
 	}
 	r.Seconds, r.BytesSent = harness.Median(seconds), uint64(harness.Median(sent))
 	for _, t := range trained {
-		var metrics []Metrics
+		var metrics []metrics
 		p := process{name: fmt.Sprintf("trainer %d", t.Rank)}
 		for _, one := range t.Runs {
 			metrics, p.spans = append(metrics, one.Metrics), append(p.spans, one.Spans...)
@@ -118,8 +118,8 @@ func (r *Result) medians(served []serverResult) {
 }
 
 // allOf is the samples of all ranks together.
-func allOf(ranks []ranked) Metrics {
-	var all []Metrics
+func allOf(ranks []ranked) metrics {
+	var all []metrics
 	for _, r := range ranks {
 		all = append(all, r.metrics)
 	}
@@ -173,5 +173,5 @@ func printTable(to io.Writer, title string, t Table) error {
 		_, err := fmt.Fprintf(to, "%s: none\n", title)
 		return err
 	}
-	return t.Print(to, title)
+	return t.print(to, title)
 }

@@ -22,7 +22,7 @@ type serverSettings struct {
 // serverResult is what a server found in the jobs that are measured.
 type serverResult struct {
 	Rank    int     `json:"rank"`
-	Metrics Metrics `json:"metrics"`
+	Metrics metrics `json:"metrics"`
 	Spans   []Span  `json:"spans"`
 	// OnArrival is what adding up took before a bucket closed, in milliseconds. The original has no name for it, so it is
 	// in no table.
@@ -66,7 +66,7 @@ func serverRole(ctx context.Context, m *harness.Member) (any, error) {
 	if err := m.Settings(&s); err != nil {
 		return nil, err
 	}
-	r := &rounds{jobs: s.Jobs, timeline: s.Timeline, found: serverResult{Rank: s.Rank, Metrics: Metrics{}}}
+	r := &rounds{jobs: s.Jobs, timeline: s.Timeline, found: serverResult{Rank: s.Rank, Metrics: metrics{}}}
 	if _, err := harness.Serve(ctx, m, s.Server, func(o *ps.Options) { o.Rounds = r.record }); err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ type trainerResult struct {
 }
 
 type trainerRun struct {
-	Metrics   Metrics `json:"metrics"`
+	Metrics   metrics `json:"metrics"`
 	Spans     []Span  `json:"spans"`
 	Batches   uint64  `json:"batches"`
 	Samples   uint64  `json:"samples"`
@@ -122,7 +122,7 @@ func (r *recorder) run(ctx context.Context, m *harness.Member, s *trainerSetting
 		return 0, fmt.Errorf("member %q: %w", session.Member(), err)
 	}
 	steps := s.System.steps()
-	r.found.Metrics, r.found.Run = Metrics{}, run{session.RunID(), session.Shards()}
+	r.found.Metrics, r.found.Run = metrics{}, run{session.RunID(), session.Shards()}
 	began, sent := time.Now(), session.Stats().Traffic.BytesSent
 	err = session.Run(ctx, r, steps, func(p trainer.Progress) {
 		r.record(&p)

@@ -14,11 +14,11 @@ import (
 // workload feeds and computes the lanes of a job, of which each trainer has one; it is a trainer.Workload. It is not
 // safe for concurrent use.
 type workload struct {
-	data   *Data
+	data   *data
 	dealt  dealt
 	scale  func(sizes []int, lane int) float32 // of a lane's gradient, by the mean
 	sizes  []int                               // of the lanes of a step
-	model  *Model
+	model  *model
 	sparse bool
 	step   iterationStep
 
@@ -50,11 +50,11 @@ func newWorkload(s *system, e nn.Env) (*workload, error) {
 	if err != nil {
 		return nil, err
 	}
-	model, err := NewModel(s.Model, s.Criterion, e)
+	model, err := newModel(s.Model, s.Criterion, e)
 	if err != nil {
 		return nil, err
 	}
-	w := &workload{data: NewData(s.Data, s.Seed), dealt: s.dealt(), scale: scale, model: model,
+	w := &workload{data: newData(s.Data, s.Seed), dealt: s.dealt(), scale: scale, model: model,
 		sparse: s.Model.Sparse, step: step}
 	w.grad = func(i int) []float32 { return w.now.Grad(model.names[i]) }
 	w.done = func(i int) { w.now.Done(model.names[i]) }
@@ -100,7 +100,7 @@ func (w *workload) forward(s *trainer.LaneStep) (lossSum float64, err error) {
 		}
 		bags.IDs = w.ids
 	}
-	lossSum, err = w.model.Forward(w.params, bags, w.data.Targets[lo:hi])
+	lossSum, err = w.model.forward(w.params, bags, w.data.Targets[lo:hi])
 	if scale := w.scale(w.laneSizes(uint64(s.Batch)), int(s.Lane)); scale != 1 {
 		for i := range w.model.gradY {
 			w.model.gradY[i] *= scale
@@ -122,7 +122,7 @@ func (w *workload) laneSizes(step uint64) []int {
 
 // backward is its backward pass; done is told which gradients are final.
 func (w *workload) backward(s *trainer.LaneStep, done func(i int)) error {
-	pooled, err := w.model.Backward(w.params, w.grad, done)
+	pooled, err := w.model.backward(w.params, w.grad, done)
 	if err != nil {
 		return err
 	}

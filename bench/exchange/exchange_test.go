@@ -241,11 +241,11 @@ func TestValidate(t *testing.T) {
 		"small rounds 0: want at least 1": func(c *Config) { c.SmallRounds = 0 },
 	} {
 		c := DefaultConfig()
-		if err := c.Validate(); err != nil {
+		if err := c.validate(); err != nil {
 			t.Fatal(err)
 		}
 		change(&c)
-		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+		if err := c.validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
@@ -253,7 +253,7 @@ func TestValidate(t *testing.T) {
 
 func TestValues(t *testing.T) {
 	// An embedding and eight layers of 1024 by 1024, 9,445,376 values in all.
-	p, elements := layers(DummyBytes), 0
+	p, elements := layers(dummyBytes), 0
 	for _, x := range p {
 		elements += x.Elements()
 	}

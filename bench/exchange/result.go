@@ -28,8 +28,8 @@ type Config struct {
 }
 
 const (
-	// DummyBytes is the default size of a gradient, 38 MB: an embedding and eight layers of 1024 by 1024.
-	DummyBytes = 37_781_504
+	// dummyBytes is the default size of a gradient, 38 MB: an embedding and eight layers of 1024 by 1024.
+	dummyBytes = 37_781_504
 	// chunkBytes is the default size of chunks: a frame with its NATS header is 64 KiB, what the server reads at once.
 	chunkBytes = 65024
 	// roundTrainers is how many trainers a full round has.
@@ -42,12 +42,12 @@ const (
 
 // DefaultConfig is what the documented figures are measured with.
 func DefaultConfig() Config {
-	return Config{Trainers: 4, Shards: 1, Bytes: DummyBytes, ChunkBytes: chunkBytes,
+	return Config{Trainers: 4, Shards: 1, Bytes: dummyBytes, ChunkBytes: chunkBytes,
 		WindowBytes: 4 << 20, Seconds: 2, Turns: 3, SmallRounds: smallRoundsDefault, Progress: io.Discard}
 }
 
-// Validate lists everything that is wrong, each with its value and what would be right.
-func (c *Config) Validate() error {
+// validate lists everything that is wrong, each with its value and what would be right.
+func (c *Config) validate() error {
 	var wrong []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
@@ -117,13 +117,13 @@ type Result struct {
 	Again         int  `json:"sent_again"`     // frames and requests that were sent more than once
 	SumsExact     bool `json:"sums_exact"`     // always true: Run fails otherwise
 
-	Settings Settings             `json:"settings"`
+	Settings settings             `json:"settings"`
 	Machine  machine.Machine      `json:"machine"`
 	Turns    map[string][]float64 `json:"turns"` // every figure of every turn
 }
 
-// Settings repeats what was asked for.
-type Settings struct {
+// settings repeats what was asked for.
+type settings struct {
 	Trainers      int     `json:"trainers"`
 	RoundTrainers int     `json:"round_trainers"`
 	Shards        int     `json:"shards"`

@@ -52,7 +52,7 @@ type bench struct {
 // over.
 func Run(ctx context.Context, c Config) (*Result, error) {
 	c.Bytes -= c.Bytes % 4
-	if err := c.Validate(); err != nil {
+	if err := c.validate(); err != nil {
 		return nil, err
 	}
 	b := &bench{Config: c, figures: map[string][]float64{}, raw: map[int][]float64{}}
@@ -392,7 +392,7 @@ func (b *bench) summarize() (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.Settings = Settings{Trainers: b.Trainers, RoundTrainers: roundTrainers, Shards: b.Shards, Bytes: b.Bytes,
+	r.Settings = settings{Trainers: b.Trainers, RoundTrainers: roundTrainers, Shards: b.Shards, Bytes: b.Bytes,
 		ChunkBytes:  b.ChunkBytes,
 		WindowBytes: b.WindowBytes, Seconds: b.Seconds, Turns: b.Config.Turns,
 		Backend: cuda.Describe(backend)}

@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// DeviceCPU is the device that every system computes on.
-const DeviceCPU = "cpu"
+// deviceCPU is the device that every system computes on.
+const deviceCPU = "cpu"
 
 // Device is what the model of a system is to be computed on. Systems whose layers have a GPU path have flags of their
 // own in its place.
@@ -17,7 +17,7 @@ type Device struct {
 }
 
 // DefaultDevice is the processor.
-func DefaultDevice() Device { return Device{Device: DeviceCPU} }
+func DefaultDevice() Device { return Device{Device: deviceCPU} }
 
 // AddTo gives a command the flags.
 func (d *Device) AddTo(set *pflag.FlagSet) {
@@ -35,8 +35,8 @@ func (d *Device) Validate() error {
 		return fmt.Errorf("gpus %d: want 0", d.GPUs)
 	case d.GPUs > 0:
 		return fmt.Errorf("gpus %d: want 0: %s", d.GPUs, noGPUPath)
-	case d.Device != DeviceCPU:
-		return fmt.Errorf("device %q: want %s: %s", d.Device, DeviceCPU, noGPUPath)
+	case d.Device != deviceCPU:
+		return fmt.Errorf("device %q: want %s: %s", d.Device, deviceCPU, noGPUPath)
 	}
 	return nil
 }

@@ -151,8 +151,8 @@ func (h *Handle) Answer(ctx context.Context, into any) error {
 	return nil
 }
 
-// Stop asks a member that serves to end; Result then gives what it found. One that has ended already is left alone.
-func (h *Handle) Stop(ctx context.Context) error {
+// stop asks a member that serves to end; Result then gives what it found. One that has ended already is left alone.
+func (h *Handle) stop(ctx context.Context) error {
 	if h.hasEnded() {
 		return nil
 	}

@@ -234,8 +234,8 @@ func (c *Harness) Go(ctx context.Context, members ...*Handle) error {
 	return nil
 }
 
-// Failed is why the harness ended before Close; nil where it did not.
-func (c *Harness) Failed() error {
+// failed is why the harness ended before Close; nil where it did not.
+func (c *Harness) failed() error {
 	if c.ctx == nil || c.ctx.Err() == nil {
 		return nil
 	}
@@ -267,7 +267,7 @@ func (c *Harness) Close() error {
 	c.bar.end()
 	err := c.profile()
 	c.profile = func() error { return nil }
-	if failed := c.Failed(); failed != nil {
+	if failed := c.failed(); failed != nil {
 		return failed
 	}
 	return err

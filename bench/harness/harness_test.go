@@ -215,7 +215,7 @@ func TestStop(t *testing.T) {
 				t.Errorf("a name given twice: %v", err)
 			}
 			var r testResult
-			if err := errors.Join(h.Stop(t.Context()), h.Result(t.Context(), &r), h.Stop(t.Context())); err != nil ||
+			if err := errors.Join(h.stop(t.Context()), h.Result(t.Context(), &r), h.stop(t.Context())); err != nil ||
 				r.Name != "s0" {
 				t.Fatalf("%+v, %v", r, err)
 			}
@@ -247,7 +247,7 @@ func TestServe(t *testing.T) {
 			}
 		}
 		var found testResult
-		if err := errors.Join(handles[0].Stop(t.Context()), handles[0].Result(t.Context(), &found)); err != nil ||
+		if err := errors.Join(handles[0].stop(t.Context()), handles[0].Result(t.Context(), &found)); err != nil ||
 			found.Number != 9 {
 			t.Errorf("%+v, %v", found, err)
 		}
@@ -328,7 +328,7 @@ func TestDeathWithPatience(t *testing.T) {
 					t.Fatal("nobody noticed")
 				}
 			}
-			if err := c.Failed(); err != nil {
+			if err := c.failed(); err != nil {
 				t.Errorf("without patience: %v", err)
 			}
 			start(t, c, Spec{"failer", "t2", nil}) // finds out, and fails by itself

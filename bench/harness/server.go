@@ -16,8 +16,8 @@ import (
 // RoleServer is the name of the role Server, which every harness knows.
 const RoleServer = "server"
 
-// KeyURL is what a server tells when it is ready: the address that trainers join at.
-const KeyURL = "url"
+// keyURL is what a server tells when it is ready: the address that trainers join at.
+const keyURL = "url"
 
 // serverWithin is how long a server may take until it is ready.
 const serverWithin = 30 * time.Second
@@ -52,7 +52,7 @@ func Server(ctx context.Context, m *Member) (any, error) {
 	return Serve(ctx, m, s, nil)
 }
 
-// Serve is what the role of a server does: it tells its address by KeyURL, serves until it is stopped, and says what it
+// Serve is what the role of a server does: it tells its address by keyURL, serves until it is stopped, and says what it
 // has received when it is gone. adjust, where it is not nil, may change what the server is given, for roles that look
 // into it.
 func Serve(ctx context.Context, m *Member, s ServerSettings, adjust func(*ps.Options)) (found ServerResult, err error) {
@@ -65,7 +65,7 @@ func Serve(ctx context.Context, m *Member, s ServerSettings, adjust func(*ps.Opt
 			err = e
 		}
 	}()
-	if err := m.Tell(KeyURL, server.URL()); err != nil {
+	if err := m.Tell(keyURL, server.URL()); err != nil {
 		return found, err
 	}
 	select {
@@ -135,7 +135,7 @@ func (c *Harness) StartServersAs(ctx context.Context, role string, n int, settin
 	if servers, err = c.Start(ctx, spec(0)); err != nil {
 		return servers, "", err
 	}
-	if err := servers[0].Told(within, KeyURL, &url); err != nil {
+	if err := servers[0].Told(within, keyURL, &url); err != nil {
 		return servers, "", err
 	}
 	for i := 1; i < n; i++ {
@@ -147,7 +147,7 @@ func (c *Harness) StartServersAs(ctx context.Context, role string, n int, settin
 	}
 	for _, h := range servers[1:] {
 		var own string
-		if err := h.Told(within, KeyURL, &own); err != nil {
+		if err := h.Told(within, keyURL, &own); err != nil {
 			return servers, "", err
 		}
 	}
@@ -167,7 +167,7 @@ func (c *Harness) StopServers(ctx context.Context, servers ...*Handle) (sum Serv
 // StopServersAs is StopServers for servers of StartServersAs; result says where the result of the i-th goes.
 func (c *Harness) StopServersAs(ctx context.Context, servers []*Handle, result func(i int) any) error {
 	for i := len(servers) - 1; i >= 0; i-- { // the control server last
-		if err := servers[i].Stop(ctx); err != nil {
+		if err := servers[i].stop(ctx); err != nil {
 			return err
 		}
 		if err := servers[i].Result(ctx, result(i)); err != nil {

@@ -13,16 +13,16 @@ import (
 
 // Modes: who computes.
 const (
-	Remote = "remote" // the server
-	Pull   = "pull"   // the trainers
+	remote = "remote" // the server
+	pull   = "pull"   // the trainers
 )
 
 // Ways in which trainers keep together in Pull.
 const (
-	Async   = "async"   // every gradient is applied as it comes, without waiting
+	async   = "async"   // every gradient is applied as it comes, without waiting
 	Sync    = "sync"    // a step for every batch of all
-	Bounded = "bounded" // likewise, computed on the version before the last
-	Reduce  = "reduce"  // as sync, added up between trainers
+	bounded = "bounded" // likewise, computed on the version before the last
+	reduce  = "reduce"  // as sync, added up between trainers
 )
 
 // Config is what the benchmark is told. The zero value is not usable: begin with DefaultConfig.
@@ -47,7 +47,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{Flags: harness.DefaultFlags("hosted"), Device: harness.DefaultDevice(),
 		Trainers: 2, Epochs: 1, Warmup: 5, BatchSize: 32, LR: 0.03,
-		Mode: Remote, Sync: Async,
+		Mode: remote, Sync: async,
 		Data: mnist.DataMNIST}
 }
 
@@ -68,8 +68,8 @@ func (c *Config) Validate() error {
 		harness.Between("warmup", c.Warmup, 0, batchesMax),
 		harness.Between("trainer-batch", c.BatchSize, 1, batchSizeMax),
 		c.Device.Validate(),
-		harness.OneOf("mode", c.Mode, Remote, Pull),
-		harness.OneOf("sync", c.Sync, Async, Sync, Bounded, Reduce),
+		harness.OneOf("mode", c.Mode, remote, pull),
+		harness.OneOf("sync", c.Sync, async, Sync, bounded, reduce),
 		harness.OneOf("input", c.Data, mnist.DataNames()...),
 	); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (c *Config) Idle() []config.Idle {
 		"hosts"}
 	return append(c.Flags.Idle(c.reduces()),
 		config.Idle{When: c.LocalStep, Flags: local, Why: "--local-step is one process and no server: leave it out"},
-		config.Idle{When: c.Mode == Remote, Flags: []string{"sync"},
+		config.Idle{When: c.Mode == remote, Flags: []string{"sync"},
 			Why: "in mode remote the server steps for each gradient as it comes: want --mode pull with it"},
 		config.Idle{When: c.Batches > 0, Flags: []string{"epochs"}, Why: "--batches says how long: give one of the two"},
 		config.Idle{When: c.Data == mnist.DataSynthetic, Flags: []string{"data-dir"},
@@ -94,7 +94,7 @@ func (c *Config) Idle() []config.Idle {
 }
 
 // reduces tells whether trainers listen to each other.
-func (c *Config) reduces() bool { return c.Mode == Pull && c.Sync == Reduce }
+func (c *Config) reduces() bool { return c.Mode == pull && c.Sync == reduce }
 
 // Layout is what runs where.
 func (c *Config) Layout() harness.Layout {
@@ -131,9 +131,9 @@ func (c *Config) pullSettings() mnist.Settings {
 	switch c.Sync {
 	case Sync:
 		s.Consistency = schema.ConsistencySync
-	case Bounded:
+	case bounded:
 		s.Consistency, s.Staleness = schema.ConsistencyBounded, 1
-	case Reduce:
+	case reduce:
 		s.Consistency, s.Apply, s.Reduce = schema.ConsistencySync, schema.ApplyMean, schema.ReduceTrainers
 	}
 	return s

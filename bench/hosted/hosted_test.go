@@ -55,7 +55,7 @@ func run(t *testing.T, c Config) (*Result, string) {
 func TestBothModes(t *testing.T) {
 	c := small(t)
 	c.Epochs = 2
-	for _, mode := range []string{Remote, Pull} {
+	for _, mode := range []string{remote, pull} {
 		c.Mode = mode
 		found, said := run(t, c)
 		if found.Seconds <= 0 || found.ImagesPerSecond <= 0 || found.Mode != mode || len(found.WeightsSHA256) != 64 ||
@@ -92,7 +92,7 @@ func TestBothModes(t *testing.T) {
 	}
 	c.Trainers, c.BatchSize = 1, 6
 	var weights [2]string
-	for i, mode := range []string{Remote, Pull} {
+	for i, mode := range []string{remote, pull} {
 		c.Mode = mode
 		found, _ := run(t, c)
 		weights[i] = found.WeightsSHA256
@@ -115,7 +115,7 @@ func TestAccuracyOfEachHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Way.Server, c.Mode, c.Sync, c.Here = url, Pull, Sync, 1
+	c.Way.Server, c.Mode, c.Sync, c.Here = url, pull, Sync, 1
 	ctx, cancel := context.WithTimeout(t.Context(), guard)
 	defer cancel()
 	var results [2]*Result
@@ -145,7 +145,7 @@ func TestConfigRefuses(t *testing.T) {
 		"gpus -1: want 0":                                      func(c *Config) { c.GPUs = -1 },
 		`device "cuda": want cpu: its layers have no GPU path`: func(c *Config) { c.Device.Device = "cuda" },
 		"gpus 2: want 0: its layers": func(c *Config) {
-			c.GPUs, c.Mode, c.Way.Server = 2, Pull, "nats://127.0.0.1:4222"
+			c.GPUs, c.Mode, c.Way.Server = 2, pull, "nats://127.0.0.1:4222"
 		},
 		`input "emnist": want mnist or fashion or synthetic`:    func(c *Config) { c.Data = "emnist" },
 		`sync "never": want async or sync or bounded or reduce`: func(c *Config) { c.Sync = "never" },

@@ -97,7 +97,7 @@ func TestLossesOfTheOriginal(t *testing.T) {
 		t.Fatal(err)
 	}
 	want, test := original(t, c.Seed, data, c.BatchSize, c.Batches)
-	for _, mode := range []string{Remote, Pull} {
+	for _, mode := range []string{remote, pull} {
 		c.Mode = mode
 		found, said := run(t, c)
 		if math.Abs(found.TrainLoss-want[5]) > 1e-5 || math.Abs(found.Loss-test) > 1e-5 {

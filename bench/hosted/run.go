@@ -72,7 +72,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 	}
 	part := -1
 	trainers, err := team.Start(ctx,
-		c.TrainerSpecs(RoleTrainer, c.Trainers, url, func(way connect.Flags, member schema.Member) any {
+		c.TrainerSpecs(roleTrainer, c.Trainers, url, func(way connect.Flags, member schema.Member) any {
 			part++
 			return settings{way, member, of, part}
 		})...)
@@ -90,7 +90,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 // collect waits for the trainers' results and puts them together.
 func (c *Config) collect(ctx context.Context, trainers []*harness.Handle) (*Result, error) {
 	found := &Result{Trainers: c.Trainers, Mode: c.Mode, Data: c.Data}
-	if c.Mode == Pull {
+	if c.Mode == pull {
 		found.Sync = c.Sync
 	}
 	images, right := 0, 0

@@ -17,12 +17,12 @@ import (
 	"gradbus/trainer"
 )
 
-// RoleTrainer is the name of the role of a trainer.
-const RoleTrainer = "hosted-trainer"
+// roleTrainer is the name of the role of a trainer.
+const roleTrainer = "hosted-trainer"
 
 // Roles are the roles of this benchmark.
 func Roles() map[string]harness.Role {
-	return map[string]harness.Role{RoleTrainer: trainerRole}
+	return map[string]harness.Role{roleTrainer: trainerRole}
 }
 
 // trainerResult is what one trainer found.
@@ -72,7 +72,7 @@ func trainerRole(ctx context.Context, m *harness.Member) (result any, err error)
 	}
 	defer func() { err = errors.Join(err, r.backend.Close()) }()
 	work := r.pull
-	if r.config.Mode == Remote {
+	if r.config.Mode == remote {
 		work = r.remote
 	}
 	if err := work(ctx); err != nil {

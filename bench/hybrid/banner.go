@@ -21,7 +21,7 @@ func Banner(to io.Writer, c *Config) error {
 
 // seen is what a trainer's rows have in them.
 func (c *Config) seen() string {
-	if c.Mode == ModeSync {
+	if c.Mode == modeSync {
 		return "the mean of all trainers' gradients is applied once a batch; the next rows have it"
 	}
 	return "a trainer's gradients are applied when they arrive; its next rows have all of its own updates"

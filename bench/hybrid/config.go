@@ -24,7 +24,7 @@ type Config struct {
 	Warmup     int     // warmup: epochs before them
 	Batches    int     // batches of an epoch and trainer
 	LR         float64 // lr
-	Mode       string  // mode: ModeAsync or ModeSync
+	Mode       string  // mode: modeAsync or modeSync
 	Mean       string  // mean: harness.MeanSamples or MeanLanes, over the trainers' batches
 	Placement  string  // placement of the table: schema.PlacementColumns, PlacementRows or PlacementTables
 	Dense      string  // dense: what multiplies matrices, see cuda.DenseOptions
@@ -33,8 +33,8 @@ type Config struct {
 
 // The words of Config.Mode.
 const (
-	ModeAsync = "async" // each trainer's gradients of tables are applied when they arrive
-	ModeSync  = "sync"  // their mean over all trainers, once a batch
+	modeAsync = "async" // each trainer's gradients of tables are applied when they arrive
+	modeSync  = "sync"  // their mean over all trainers, once a batch
 )
 
 // DefaultConfig is the setting of the original.
@@ -42,7 +42,7 @@ func DefaultConfig() Config {
 	return Config{Flags: harness.DefaultFlags("hybrid"), Device: harness.DefaultDevice(),
 		Trainers: 8, Servers: 8, Embeddings: 300, Dim: 64, Epochs: 100,
 		Warmup: 5, Batches: 10,
-		LR: 0.05, Mode: ModeAsync, Mean: harness.MeanSamples, Placement: schema.PlacementColumns, Dense: "auto"}
+		LR: 0.05, Mode: modeAsync, Mean: harness.MeanSamples, Placement: schema.PlacementColumns, Dense: "auto"}
 }
 
 // What a batch is drawn from, and what it is classified into.
@@ -82,7 +82,7 @@ func (c *Config) Validate() error {
 		harness.Between("warmup", c.Warmup, 0, epochsMax),
 		harness.Between("batches", c.Batches, 1, epochsMax),
 		c.Device.Validate(),
-		harness.OneOf("mode", c.Mode, ModeAsync, ModeSync),
+		harness.OneOf("mode", c.Mode, modeAsync, modeSync),
 		harness.OneOf("mean", c.Mean, harness.MeanSamples, harness.MeanLanes),
 		harness.OneOf("placement", c.Placement, schema.PlacementColumns, schema.PlacementRows, schema.PlacementTables),
 		harness.OneOf("library", c.Dense, "auto", "onednn", "openblas", "own"),

@@ -50,7 +50,7 @@ func run(t *testing.T, c Config) *Result {
 func TestSyncIsTheSameAtAnyPlacement(t *testing.T) {
 	want := ""
 	for _, placement := range []string{schema.PlacementColumns, schema.PlacementRows} {
-		r := run(t, small(2, 3, 5, ModeSync, placement))
+		r := run(t, small(2, 3, 5, modeSync, placement))
 		if want == "" {
 			want = r.WeightsSHA256
 		}
@@ -61,7 +61,7 @@ func TestSyncIsTheSameAtAnyPlacement(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	if again := run(t, small(2, 3, 5, ModeSync, schema.PlacementColumns)); again.WeightsSHA256 != want {
+	if again := run(t, small(2, 3, 5, modeSync, schema.PlacementColumns)); again.WeightsSHA256 != want {
 		t.Errorf("once more gives %s, want %s", again.WeightsSHA256, want)
 	}
 }
@@ -70,14 +70,14 @@ func TestSyncIsTheSameAtAnyPlacement(t *testing.T) {
 // placement; with one trainer there is nothing to choose.
 func TestMeanOverLanes(t *testing.T) {
 	lanes := func(c Config) Config { c.Mean = harness.MeanLanes; return c }
-	want := run(t, lanes(small(2, 3, 5, ModeSync, schema.PlacementColumns))).WeightsSHA256
-	if got := run(t, lanes(small(2, 3, 5, ModeSync, schema.PlacementRows))).WeightsSHA256; got != want {
+	want := run(t, lanes(small(2, 3, 5, modeSync, schema.PlacementColumns))).WeightsSHA256
+	if got := run(t, lanes(small(2, 3, 5, modeSync, schema.PlacementRows))).WeightsSHA256; got != want {
 		t.Errorf("by rows %s, by columns %s", got, want)
 	}
-	if run(t, small(2, 3, 5, ModeSync, schema.PlacementColumns)).WeightsSHA256 == want {
+	if run(t, small(2, 3, 5, modeSync, schema.PlacementColumns)).WeightsSHA256 == want {
 		t.Error("both means give the same weights")
 	}
-	one := small(1, 2, 4, ModeAsync, schema.PlacementColumns)
+	one := small(1, 2, 4, modeAsync, schema.PlacementColumns)
 	if run(t, one).WeightsSHA256 != run(t, lanes(one)).WeightsSHA256 {
 		t.Error("with one trainer the means differ")
 	}
@@ -86,7 +86,7 @@ func TestMeanOverLanes(t *testing.T) {
 // Of lanes of 2 and more samples, each one's gradient is scaled so that its mean counts as one of all lanes; what async
 // tables get is not, as they take no mean.
 func TestLanesAreScaled(t *testing.T) {
-	for _, mode := range []string{ModeSync, ModeAsync} {
+	for _, mode := range []string{modeSync, modeAsync} {
 		c := small(3, 1, 4, mode, schema.PlacementColumns)
 		c.Mean = harness.MeanLanes
 		w := newTestWorkload(t, &c)
@@ -118,7 +118,7 @@ func TestLanesAreScaled(t *testing.T) {
 				}
 			}
 			want := float32(1)
-			if mode == ModeSync {
+			if mode == modeSync {
 				want = by
 			}
 			if got := w.tableGrad(step, []float32{by})[0]; math.Abs(float64(got-want)) > 1e-6 {
@@ -151,7 +151,7 @@ func newTestWorkload(t *testing.T, c *Config) *workload {
 // sync, in which every batch is computed on those of the one before.
 func TestOwnUpdatesAreSeen(t *testing.T) {
 	for _, placement := range []string{schema.PlacementColumns, schema.PlacementRows, schema.PlacementTables} {
-		sync, async := run(t, small(1, 2, 4, ModeSync, placement)), run(t, small(1, 2, 4, ModeAsync, placement))
+		sync, async := run(t, small(1, 2, 4, modeSync, placement)), run(t, small(1, 2, 4, modeAsync, placement))
 		if sync.WeightsSHA256 != async.WeightsSHA256 {
 			t.Errorf("%s: weights %.12s, want %.12s", placement, async.WeightsSHA256, sync.WeightsSHA256)
 		}
@@ -160,7 +160,7 @@ func TestOwnUpdatesAreSeen(t *testing.T) {
 
 // As processes, in the way that does not wait, with one table for each server.
 func TestAsyncAsProcesses(t *testing.T) {
-	c := small(3, 2, 4, ModeAsync, schema.PlacementTables)
+	c := small(3, 2, 4, modeAsync, schema.PlacementTables)
 	c.InProcess = false
 	r := run(t, c)
 	samples := 0
@@ -211,7 +211,7 @@ func TestRates(t *testing.T) {
 func TestJoin(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	c := small(1, 2, 4, ModeSync, schema.PlacementColumns)
+	c := small(1, 2, 4, modeSync, schema.PlacementColumns)
 	servers := c.Flags.Harness("servers", Roles(), nil, nil)
 	defer func() {
 		if err := servers.Close(); err != nil {

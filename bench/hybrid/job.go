@@ -32,7 +32,7 @@ func (c *Config) job() *schema.Job {
 			schema.Parameter{Name: p.Name, Shape: p.Shape, Init: schema.Init{Kind: p.Kind, Scale: p.Scale}})
 		values += p.Elements()
 	}
-	if c.Mode == ModeAsync {
+	if c.Mode == modeAsync {
 		j.TableConsistency = schema.ConsistencyAsync
 	}
 	j.ChunkBytes = chunkBytes(c.ChunkBytes, 4*values, c.Trainers)

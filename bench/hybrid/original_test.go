@@ -106,7 +106,7 @@ func original(seed uint64, trainers, epochs int) (losses []float64) {
 // as they come and which sees its own, and of three that wait for each other. float32 shows by less than 1e-7 after
 // twenty steps, each constant by more than 1e-3.
 func TestLossesOfTheOriginal(t *testing.T) {
-	for trainers, mode := range map[int]string{1: ModeAsync, 3: ModeSync} {
+	for trainers, mode := range map[int]string{1: modeAsync, 3: modeSync} {
 		want := original(DefaultConfig().Seed, trainers, 2)
 		for epoch := range want {
 			c := DefaultConfig()

@@ -229,10 +229,10 @@ func (w *workload) scale(step *trainer.LaneStep) float32 {
 	return harness.LaneScale(w.sizes, int(step.Lane))
 }
 
-// tableGrad is the gradient of the input as tables get it. In ModeAsync no mean is taken of them: each trainer's is
+// tableGrad is the gradient of the input as tables get it. In modeAsync no mean is taken of them: each trainer's is
 // applied as it is.
 func (w *workload) tableGrad(step *trainer.LaneStep, gradX []float32) []float32 {
-	if w.config.Mode == ModeAsync {
+	if w.config.Mode == modeAsync {
 		multiply(gradX, 1/w.scale(step))
 	}
 	return gradX

@@ -23,13 +23,13 @@ type System struct {
 	Name    string
 	Shows   string
 	Args    []string
-	Figures []Figure
+	Figures []figure
 	Alone   bool // Suite.More is not for it
 }
 
-// Figure is a number in the JSON that a system prints: the path of its field, with dots, or # for how many results
+// figure is a number in the JSON that a system prints: the path of its field, with dots, or # for how many results
 // there are.
-type Figure struct{ Field, Unit string }
+type figure struct{ Field, Unit string }
 
 // Systems are the four and the other benchmarks, in settings that take a moment each and need no data.
 func Systems() []System {
@@ -37,27 +37,27 @@ func Systems() []System {
 		{"update", "a server with the model and its optimizer",
 			[]string{"update", "--trainers", "3", "--batches", "50", "--in", "100", "--out", "30", "--trainer-batch", "20",
 				"--lr", "0.001", "--momentum", "0.9"},
-			[]Figure{{"rounds_per_second", "rounds/s"}, {"loss_last", "loss"}}, false},
+			[]figure{{"rounds_per_second", "rounds/s"}, {"loss_last", "loss"}}, false},
 		{"average", "replicas, buckets averaged by a server",
 			[]string{"average", "--trainers", "2", "--servers", "1", "--server-kind", "average", "--hook", "rpc", "--epochs",
 				"1", "--sparse"},
-			[]Figure{{"batch_all_ms", "ms a batch"}, {"backward_ms", "ms backward"}}, false},
+			[]figure{{"batch_all_ms", "ms a batch"}, {"backward_ms", "ms backward"}}, false},
 		{"hybrid", "embeddings on servers, dense part all-reduced",
 			[]string{"hybrid", "--trainers", "2", "--servers", "2", "--epochs", "3", "--warmup", "1", "--mode", "sync"},
-			[]Figure{{"p50_seconds_per_epoch", "s an epoch"}, {"samples_per_second", "samples/s"}}, false},
+			[]figure{{"p50_seconds_per_epoch", "s an epoch"}, {"samples_per_second", "samples/s"}}, false},
 		{"hosted", "the whole model on a server",
 			[]string{"hosted", "--trainers", "2", "--batches", "10", "--mode", "remote", "--input",
 				"synthetic"},
-			[]Figure{{"images_per_second", "images/s"}, {"loss", "loss"}}, false},
+			[]figure{{"images_per_second", "images/s"}, {"loss", "loss"}}, false},
 		{"packages", "the workload packages, beside PyTorch where a python3 has it",
 			[]string{"packages", "--runs", "1", "--epochs", "1", "--input", "synthetic"},
-			[]Figure{{"last.samples_per_second", "samples/s"}, {"last.loss", "loss"}}, true},
+			[]figure{{"last.samples_per_second", "samples/s"}, {"last.loss", "loss"}}, true},
 		{"fabric", "the exchange of gradients alone",
 			[]string{"fabric", "--turns", "1", "--seconds", "0.3", "--bytes", "1048576"},
-			[]Figure{{"round_gb_per_second", "GB/s"}, {"request_p50_us", "us a request"}}, true},
+			[]figure{{"round_gb_per_second", "GB/s"}, {"request_p50_us", "us a request"}}, true},
 		{"kernels", "every kernel by itself",
 			[]string{"kernels", "--quick"},
-			[]Figure{{"#", "results"}}, true},
+			[]figure{{"#", "results"}}, true},
 	}
 }
 
@@ -71,7 +71,7 @@ type Outcome struct {
 	Error   string          `json:"error,omitempty"`
 	Result  json.RawMessage `json:"result,omitempty"` // the line that it printed
 
-	figures []Figure
+	figures []figure
 }
 
 // Suite is one run of systems. Path is the program, More are arguments that each gets besides its own and --json,
@@ -149,7 +149,7 @@ func (o *Outcome) check() error {
 	return nil
 }
 
-func (o *Outcome) value(f Figure) (x float64, err error) {
+func (o *Outcome) value(f figure) (x float64, err error) {
 	var at any
 	if err := json.Unmarshal(o.Result, &at); err != nil {
 		return 0, fmt.Errorf("%s: not JSON: %w", o.Name, err)

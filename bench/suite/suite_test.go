@@ -24,7 +24,7 @@ func program(t *testing.T, script string) string {
 
 func system(name string, args ...string) System {
 	return System{Name: name, Shows: "what " + name + " shows", Args: append([]string{name}, args...),
-		Figures: []Figure{{"rate", "rounds/s"}, {"loss", "loss"}}}
+		Figures: []figure{{"rate", "rounds/s"}, {"loss", "loss"}}}
 }
 
 // Systems that fail, print too much, or leave a figure out are named; those after them run all the same.

@@ -16,7 +16,7 @@ import (
 // The models.
 const (
 	Linear  = "linear"
-	Convnet = "convnet"
+	convnet = "convnet"
 )
 
 // Config is what the benchmark is told. The zero value is not usable: begin with DefaultConfig.
@@ -71,13 +71,13 @@ func (c *Config) Validate() error {
 	if c.UpdateSize < 0 || c.UpdateSize > c.Trainers {
 		return fmt.Errorf("update-size %d: want 1 to %d, the number of trainers, or 0 for as many", c.UpdateSize, c.Trainers)
 	}
-	if err := harness.OneOf("model", c.Model, Linear, Convnet); err != nil {
+	if err := harness.OneOf("model", c.Model, Linear, convnet); err != nil {
 		return err
 	}
 	if !(c.LR >= 0) || !(c.Momentum >= 0) || c.LR > 1e30 || c.Momentum > 1e30 {
 		return fmt.Errorf("lr %v and momentum %v: want finite numbers, at least 0", c.LR, c.Momentum)
 	}
-	if err := c.Job("update").Validate(); err != nil {
+	if err := c.job("update").Validate(); err != nil {
 		return err
 	}
 	if _, err := c.weights(); err != nil { // so that what is wrong with them is said once, before anything is started
@@ -88,7 +88,7 @@ func (c *Config) Validate() error {
 
 // Idle are the flags that change nothing as these are.
 func (c *Config) Idle() []config.Idle {
-	return append(c.Flags.Idle(false), config.Idle{When: c.Model == Convnet, Flags: []string{"in", "out"},
+	return append(c.Flags.Idle(false), config.Idle{When: c.Model == convnet, Flags: []string{"in", "out"},
 		Why: "the convolutional model has images and classes of its own: want --model linear with it"})
 }
 
@@ -100,7 +100,7 @@ func (c *Config) weights() (*trainer.Model, error) {
 	if c.Load == "" {
 		return nil, nil
 	}
-	m, err := trainer.OpenWeights(c.Load, c.Job(c.Flags.Job))
+	m, err := trainer.OpenWeights(c.Load, c.job(c.Flags.Job))
 	if err != nil {
 		return nil, fmt.Errorf("load %q: %w", c.Load, err)
 	}
@@ -144,8 +144,8 @@ func (c *Config) module() model {
 	return model{Module: layers, in: []int{3, imageSide, imageSide}, loss: nn.MSE, out: classes, classes: true}
 }
 
-// Job is the manifest that all trainers agree on. Each hosts one lane.
-func (c *Config) Job(name string) *schema.Job {
+// job is the manifest that all trainers agree on. Each hosts one lane.
+func (c *Config) job(name string) *schema.Job {
 	j := &schema.Job{
 		Name: schema.JobName(name), Workload: "update", Seed: c.Seed, Trainers: c.Trainers, Lanes: c.Trainers,
 		Settings: map[string]string{

@@ -15,8 +15,8 @@ import (
 // to measure.
 func TestConstantsOfTheOriginal(t *testing.T) {
 	c := DefaultConfig()
-	job, linear := c.Job("constants"), c.module()
-	c.Model = Convnet
+	job, linear := c.job("constants"), c.module()
+	c.Model = convnet
 	convnet := c.module()
 	for _, x := range []struct {
 		what       string
@@ -124,7 +124,7 @@ func TestConvnet(t *testing.T) {
 		},
 		loss: reference.MSE, classes: true}
 	c := DefaultConfig()
-	c.Model, c.Trainers, c.BatchSize, c.LR, c.Momentum = Convnet, 2, 1, 1, 0
+	c.Model, c.Trainers, c.BatchSize, c.LR, c.Momentum = convnet, 2, 1, 1, 0
 	losses := wantLosses(t, c, want, 1e-6)
 	if first, last := losses[0], losses[len(losses)-1]; last > first-1e-3 {
 		t.Errorf("loss %v, then %v: it does not fall", first, last)

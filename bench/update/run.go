@@ -77,7 +77,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 		}
 	}
 	trainers, err := team.Start(ctx,
-		c.TrainerSpecs(RoleTrainer, c.Trainers, url, func(way connect.Flags, _ schema.Member) any {
+		c.TrainerSpecs(roleTrainer, c.Trainers, url, func(way connect.Flags, _ schema.Member) any {
 			return settings{way, of}
 		})...)
 	if err != nil {
@@ -106,7 +106,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 
 // collect waits for the trainers' results and puts them together.
 func (c *Config) collect(ctx context.Context, trainers []*harness.Handle) (*Result, error) {
-	job := c.Job(c.Flags.Job)
+	job := c.job(c.Flags.Job)
 	r := &Result{Trainers: c.Trainers, UpdateSize: job.Group, Model: c.Model}
 	for _, p := range job.Parameters {
 		r.Parameters += p.Elements()

@@ -14,12 +14,12 @@ import (
 	"gradbus/trainer"
 )
 
-// RoleTrainer is the role of a trainer.
-const RoleTrainer = "update-trainer"
+// roleTrainer is the role of a trainer.
+const roleTrainer = "update-trainer"
 
 // Roles are what member processes of this system can be.
 func Roles() map[string]harness.Role {
-	return map[string]harness.Role{RoleTrainer: trainerRole}
+	return map[string]harness.Role{roleTrainer: trainerRole}
 }
 
 // trainerResult is what one trainer has to say of its measured batches.
@@ -68,7 +68,7 @@ func trainerRole(ctx context.Context, m *harness.Member) (any, error) {
 	if err := says.begin(); err != nil {
 		return nil, err
 	}
-	session, err := trainer.Join(ctx, config, c.Job(c.Flags.Job))
+	session, err := trainer.Join(ctx, config, c.job(c.Flags.Job))
 	if err != nil {
 		return nil, err
 	}

@@ -107,7 +107,7 @@ func TestLog(t *testing.T) {
 			change(of)
 			c = *of
 		})
-		checkLog(t, name, log, c.Trainers, 4, c.Job("log").Group)
+		checkLog(t, name, log, c.Trainers, 4, c.job("log").Group)
 		if t.Failed() {
 			t.Log(log)
 		}
