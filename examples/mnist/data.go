@@ -27,17 +27,17 @@ type Data struct {
 // Names of data sets.
 const (
 	DataMNIST     = "mnist"
-	DataFashion   = "fashion"
+	dataFashion   = "fashion"
 	DataSynthetic = "synthetic"
 )
 
 // DataNames are the data sets that Load knows.
-func DataNames() []string { return []string{DataMNIST, DataFashion, DataSynthetic} }
+func DataNames() []string { return []string{DataMNIST, dataFashion, DataSynthetic} }
 
 // How many images the synthetic data set has by default.
 const (
-	SyntheticTrain = 6000
-	SyntheticTest  = 1000
+	syntheticTrain = 6000
+	syntheticTest  = 1000
 )
 
 // Load gives a data set by name: mnist and fashion from the four idx files in folder (empty is data/NAME), synthetic
@@ -51,8 +51,8 @@ func Load(name, folder string) (*Data, error) {
 		if folder != "" {
 			return nil, fmt.Errorf("%w: folder %q for %s: want none, it is generated", ErrData, folder, name)
 		}
-		return Synthetic(SyntheticTrain, SyntheticTest), nil
-	case DataMNIST, DataFashion:
+		return Synthetic(syntheticTrain, syntheticTest), nil
+	case DataMNIST, dataFashion:
 	default:
 		return nil, fmt.Errorf("%w: %q: want one of %s", ErrData, name, strings.Join(DataNames(), ", "))
 	}

@@ -46,7 +46,7 @@ func TestLoad(t *testing.T) {
 		d.Train.Images[Pixels] != 255 || d.Source != folder || d.Synthetic {
 		t.Errorf("read %d and %d images, labels %v", d.Train.Len(), d.Test.Len(), d.Train.Labels)
 	}
-	other, err := Load(DataFashion, folder)
+	other, err := Load(dataFashion, folder)
 	if err != nil || other.Digest != d.Digest || d.Digest == [32]byte{} {
 		t.Errorf("digests %x and %x, err %v", d.Digest, other.Digest, err)
 	}

@@ -125,9 +125,9 @@ type Prediction struct {
 	Probability float64 `json:"probability"`
 }
 
-// Names are what the classes of a data set are called.
-func Names(data string) [Classes]string {
-	if data == DataFashion {
+// names are what the classes of a data set are called.
+func names(data string) [Classes]string {
+	if data == dataFashion {
 		return [Classes]string{"T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
 			"ankle boot"}
 	}
@@ -147,7 +147,7 @@ func (s *Saved) Predict(e nn.Env, image []byte) ([]Prediction, error) {
 	if err != nil {
 		return nil, fmt.Errorf("predict: %w", err)
 	}
-	names := Names(s.Data)
+	names := names(s.Data)
 	all := make([]Prediction, Classes)
 	for c, score := range y {
 		all[c] = Prediction{c, names[c], math.Exp(float64(score))}

@@ -40,7 +40,7 @@ func tiny(t testing.TB) *Saved {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Saved{Module: m, Data: DataFashion, Settings: map[string]string{"lr": "1"}, Params: params}
+	return &Saved{Module: m, Data: dataFashion, Settings: map[string]string{"lr": "1"}, Params: params}
 }
 
 const tinyConfig = `[{"max_pool2d":{"kernel":4}},{"flatten":{}},{"linear":{"in":49,"out":10}},{"log_softmax":{}}]`
@@ -59,7 +59,7 @@ func TestSavedRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(nn.Config(loaded.Module)) != tinyConfig || loaded.Data != DataFashion || loaded.Settings["lr"] != "1" ||
+	if string(nn.Config(loaded.Module)) != tinyConfig || loaded.Data != dataFashion || loaded.Settings["lr"] != "1" ||
 		!slices.Equal(loaded.Params[0], saved.Params[0]) || !slices.Equal(loaded.Param("2.bias"), saved.Params[1]) ||
 		loaded.Param("x") != nil {
 		t.Errorf("read back %+v", loaded)
@@ -75,7 +75,7 @@ func TestSavedRoundTrip(t *testing.T) {
 			t.Errorf("not in order: %v", all)
 		}
 	}
-	if len(all) != Classes || math.Abs(sum-1) > 1e-5 || all[0].Name != Names(DataFashion)[all[0].Class] {
+	if len(all) != Classes || math.Abs(sum-1) > 1e-5 || all[0].Name != names(dataFashion)[all[0].Class] {
 		t.Errorf("predictions %v", all)
 	}
 	if _, err := loaded.Predict(testEnv(t), nil); !errors.Is(err, nn.ErrShape) {

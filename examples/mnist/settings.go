@@ -75,12 +75,12 @@ func Job(s Settings, data *Data, m nn.Module, library string) *schema.Job {
 		"library": library,
 		"model":   string(nn.Config(m)),
 	}
-	job.Parameters = Parameters(m)
+	job.Parameters = parameters(m)
 	return job.WithDefaults()
 }
 
-// Parameters are those of a module as a job has them.
-func Parameters(m nn.Module) []schema.Parameter {
+// parameters are those of a module as a job has them.
+func parameters(m nn.Module) []schema.Parameter {
 	var all []schema.Parameter
 	for _, p := range m.Parameters() {
 		all = append(all, schema.Parameter{Name: p.Name, Shape: p.Shape, Init: schema.Init{Kind: p.Kind, Scale: p.Scale}})

@@ -67,7 +67,7 @@ func fromFile(path string) ([]Rating, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return ReadRatings(f, path)
+	return readRatings(f, path)
 }
 
 // fromR reads the 100,004 ratings of R's package dslabs.

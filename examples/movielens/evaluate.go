@@ -51,10 +51,10 @@ func Evaluate(ctx context.Context, w Weights, s Settings, mean float32, ratings 
 			return Scores{}, fmt.Errorf("evaluate: %w", err)
 		}
 		for i, r := range part {
-			score := Score(mean, rows[0][i*dim:][:dim], rows[1][i*dim:][:dim])
+			score := score(mean, rows[0][i*dim:][:dim], rows[1][i*dim:][:dim])
 			e := float64(score) - float64(r.Stars)
 			squares += e * e
-			all = append(all, scored{score, r.Stars >= Positive})
+			all = append(all, scored{score, r.Stars >= positive})
 		}
 	}
 	rmse := math.Sqrt(squares / float64(len(ratings)))

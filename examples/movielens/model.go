@@ -122,7 +122,7 @@ func (m *Model) check() error {
 // Rating is how many stars a user would give a film. Of a user or a film that the training did not have it tells little
 // beyond the other's bias.
 func (m *Model) Rating(user, film uint64) float32 {
-	return Score(m.Mean, m.Weights.Row(usersName, userRow(user, m.rows)),
+	return score(m.Mean, m.Weights.Row(usersName, userRow(user, m.rows)),
 		m.Weights.Row(moviesName, movieRow(film, m.rows)))
 }
 

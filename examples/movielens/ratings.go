@@ -22,8 +22,8 @@ type Rating struct {
 	Time        int64 // seconds since 1970
 }
 
-// Positive is from how many stars on a film was liked, as AUC counts it.
-const Positive = 4
+// positive is from how many stars on a film was liked, as AUC counts it.
+const positive = 4
 
 const (
 	starsMax     = 100
@@ -31,10 +31,10 @@ const (
 	lineBytesMax = 4096
 )
 
-// ReadRatings reads the ratings of a file as MovieLens has them: ratings.csv, whose first line names the columns
+// readRatings reads the ratings of a file as MovieLens has them: ratings.csv, whose first line names the columns
 // userId,movieId,rating,timestamp, ratings.dat, with :: between the same fields, or u.data, with tabs. It fails with
 // ErrRatings, naming the line, where there is something else. label names the input in errors.
-func ReadRatings(in io.Reader, label string) ([]Rating, error) {
+func readRatings(in io.Reader, label string) ([]Rating, error) {
 	var all []Rating
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, lineBytesMax)
@@ -117,7 +117,7 @@ func sortByTime(all []Rating) {
 
 // split cuts ratings, which are in the order of time, into those to train with and those to test with.
 func split(all []Rating, by string) (train, test []Rating) {
-	if by == SplitTime {
+	if by == splitTime {
 		cut := len(all) - len(all)/testShare
 		return all[:cut], all[cut:]
 	}

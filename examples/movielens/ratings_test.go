@@ -23,7 +23,7 @@ func TestReadRatings(t *testing.T) {
 		"u.data":        "1\t31\t2.5\t1260759144\n18446744073709551615\t1029\t5\t-3",
 		"without names": "1,31,2.5,1260759144\n18446744073709551615,1029,5.0,-3\n",
 	} {
-		if got, err := ReadRatings(strings.NewReader(text), name); err != nil || !slices.Equal(got, want) {
+		if got, err := readRatings(strings.NewReader(text), name); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: %v (%v)", name, got, err)
 		}
 	}
@@ -43,7 +43,7 @@ func TestReadRatingsRefuses(t *testing.T) {
 		"1,2,3,4\n1::2::3::4\n":             "r:2: not ratings of MovieLens: 1 fields",
 		strings.Repeat("1", 5000):           "a line of more than 4096 bytes",
 	} {
-		if got, err := ReadRatings(strings.NewReader(text), "r"); !errors.Is(err, ErrRatings) ||
+		if got, err := readRatings(strings.NewReader(text), "r"); !errors.Is(err, ErrRatings) ||
 			!strings.Contains(err.Error(), says) {
 			t.Errorf("%.30q: %v, %v, want %q", text, got, err, says)
 		}
@@ -54,7 +54,7 @@ func FuzzReadRatings(f *testing.F) {
 	f.Add([]byte("userId,movieId,rating,timestamp\n1,31,2.5,1260759144\n"))
 	f.Add([]byte("1::31::2.5::1260759144"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		all, err := ReadRatings(bytes.NewReader(text), "r")
+		all, err := readRatings(bytes.NewReader(text), "r")
 		if (err == nil) == (len(all) == 0) {
 			t.Fatalf("%d ratings, %v", len(all), err)
 		}
@@ -82,7 +82,7 @@ func TestSplit(t *testing.T) {
 		}
 		return out
 	}
-	for by, want := range map[string][]uint64{SplitUser: {6}, SplitTime: {9, 10}} {
+	for by, want := range map[string][]uint64{SplitUser: {6}, splitTime: {9, 10}} {
 		train, test := split(all, by)
 		if got := films(test); !slices.Equal(got, want) || len(train)+len(test) != len(all) {
 			t.Errorf("%s: test %v, want %v, and %d to train with", by, got, want, len(train))
@@ -119,7 +119,7 @@ func TestLoadFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("1,2,3,4\n1,3,3,5\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(path, SplitTime); !errors.Is(err, ErrRatings) ||
+	if _, err := Load(path, splitTime); !errors.Is(err, ErrRatings) ||
 		!strings.Contains(err.Error(), "2 to train with and 0 to test with") {
 		t.Errorf("two ratings: %v", err)
 	}
@@ -157,7 +157,7 @@ func TestAUC(t *testing.T) {
 }
 
 func TestScore(t *testing.T) {
-	if got := Score(3, []float32{0.5, 1, 2}, []float32{-1, 4, 0.25}); got != 7 {
+	if got := score(3, []float32{0.5, 1, 2}, []float32{-1, 4, 0.25}); got != 7 {
 		t.Errorf("score %v, want 3+0.5-1+4+0.5", got)
 	}
 }
@@ -192,7 +192,7 @@ func TestSettings(t *testing.T) {
 	}
 	for field, change := range map[string]func(s *Settings){
 		"settings.decay":  func(s *Settings) { s.Decay = 0.5 },
-		"settings.split":  func(s *Settings) { s.Split = SplitTime },
+		"settings.split":  func(s *Settings) { s.Split = splitTime },
 		"settings.batch":  func(s *Settings) { s.Batch = 3 },
 		"tables[0].dim":   func(s *Settings) { s.Factors = 3 },
 		"tables[0].rows":  func(s *Settings) { s.Rows = 3 },

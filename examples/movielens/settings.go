@@ -26,7 +26,7 @@ const (
 // How the test ratings are chosen.
 const (
 	SplitUser = "user" // the last fifth of each user's
-	SplitTime = "time" // the last fifth of all
+	splitTime = "time" // the last fifth of all
 )
 
 // ErrSettings says that settings are not usable; the text lists every one of them.
@@ -39,7 +39,7 @@ type Settings struct {
 	Factors int     // of users and films, from 1; a row has one value more, the bias
 	Rows    int     // of each of the two tables, from 1
 	Decay   float64 // of the rows that a rating uses, from 0
-	Split   string  // how the test ratings are chosen: SplitUser or SplitTime
+	Split   string  // how the test ratings are chosen: SplitUser or splitTime
 }
 
 // Defaults are the settings of the measured figures, chosen on ratings that were split off those of the training.
@@ -68,8 +68,8 @@ func (s Settings) Validate() error {
 	if d := float64(float32(s.Decay)); !(d >= 0 && d <= 1e6) {
 		c.Add("decay %v: want a number from 0 on", s.Decay)
 	}
-	if s.Split != SplitUser && s.Split != SplitTime {
-		c.Add("split %q: want %q or %q", s.Split, SplitUser, SplitTime)
+	if s.Split != SplitUser && s.Split != splitTime {
+		c.Add("split %q: want %q or %q", s.Split, SplitUser, splitTime)
 	}
 	s.CheckTraining(&c)
 	s.CheckTables(&c)

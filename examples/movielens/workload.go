@@ -20,16 +20,16 @@ func NewWorkload(session *trainer.Session, s Settings, data *Data) (trainer.Work
 func userRow(id uint64, rows int) uint64  { return trainer.HashID(id, uint64(rows), 0) }
 func movieRow(id uint64, rows int) uint64 { return trainer.HashID(id, uint64(rows), 1) }
 
-// Score is the rating that rows p of a user and q of a film give: the mean, both biases, and the product of the
+// score is the rating that rows p of a user and q of a film give: the mean, both biases, and the product of the
 // factors.
-func Score(mean float32, p, q []float32) float32 { return mean + p[0] + q[0] + nn.Dot(p[1:], q[1:]) }
+func score(mean float32, p, q []float32) float32 { return mean + p[0] + q[0] + nn.Dot(p[1:], q[1:]) }
 
 // step adds up the gradients of some ratings, and gives the sum of half their squared errors.
 func step(b *trainer.Step[Rating], mean, decay float32) (loss float64) {
 	for n, r := range b.Samples() {
 		p, q := b.Row(usersName, n), b.Row(moviesName, n)
 		gradP, gradQ := b.RowGrad(usersName, n), b.RowGrad(moviesName, n)
-		e := Score(mean, p, q) - r.Stars
+		e := score(mean, p, q) - r.Stars
 		gradP[0] += e
 		gradQ[0] += e
 		nn.Axpy(e, q[1:], gradP[1:])

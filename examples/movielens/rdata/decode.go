@@ -11,18 +11,18 @@ import (
 // ErrFormat says that bytes are no object of R, or one that this package does not read; the text says what and where.
 var ErrFormat = errors.New("not an R object that is known here")
 
-// Value is an object of R: one of the vectors is set, or none where it is NULL or of a kind without values.
-type Value struct {
+// value is an object of R: one of the vectors is set, or none where it is NULL or of a kind without values.
+type value struct {
 	Ints    []int32 // also of factors, whose names are in attribute levels, and of logicals
 	Reals   []float64
 	Texts   []string
-	List    []*Value
+	List    []*value
 	Symbol  string
-	Attribs map[string]*Value
+	Attribs map[string]*value
 }
 
-// NA is the missing value of integers and logicals.
-const NA = math.MinInt32
+// na is the missing value of integers and logicals.
+const na = math.MinInt32
 
 // Types of items, in the low byte of their flags.
 const (
@@ -51,8 +51,8 @@ const (
 	headerSize = 14      // "X\n" and three integers
 )
 
-// Decode reads one serialized object, which must be all of data. It fails with ErrFormat.
-func Decode(data []byte) (*Value, error) {
+// decode reads one serialized object, which must be all of data. It fails with ErrFormat.
+func decode(data []byte) (*value, error) {
 	d := decoder{rest: data, size: len(data)}
 	v, err := d.whole()
 	if err == nil && len(d.rest) > 0 {
@@ -68,14 +68,14 @@ type decoder struct {
 	rest   []byte
 	size   int
 	values int      // objects that were made
-	refs   []*Value // symbols, in the order in which they came
+	refs   []*value // symbols, in the order in which they came
 }
 
 func (d *decoder) fail(format string, args ...any) error {
 	return fmt.Errorf("%w: at byte %d: %s", ErrFormat, d.size-len(d.rest), fmt.Sprintf(format, args...))
 }
 
-func (d *decoder) whole() (*Value, error) {
+func (d *decoder) whole() (*value, error) {
 	if len(d.rest) < headerSize || !bytes.HasPrefix(d.rest, []byte("X\n")) {
 		return nil, d.fail("no header of R's XDR format")
 	}
@@ -128,7 +128,7 @@ func (d *decoder) chars() (string, error) {
 }
 
 // item reads an object with its attributes.
-func (d *decoder) item(depth int) (*Value, error) {
+func (d *decoder) item(depth int) (*value, error) {
 	if depth > depthMax {
 		return nil, d.fail("more than %d objects within each other", depthMax)
 	}
@@ -139,7 +139,7 @@ func (d *decoder) item(depth int) (*Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &Value{}
+	v := &value{}
 	kind := flags & 0xff
 	switch kind {
 	case typeNull, typeGlobal:
@@ -168,7 +168,7 @@ func (d *decoder) item(depth int) (*Value, error) {
 		return nil, d.fail("an object of type %d: want integers, reals, texts or a list", kind)
 	}
 	if err == nil && flags&flagAttributes != 0 {
-		var attributes *Value
+		var attributes *value
 		if attributes, err = d.item(depth + 1); err == nil {
 			v.Attribs = attributes.Attribs
 		}
@@ -176,7 +176,7 @@ func (d *decoder) item(depth int) (*Value, error) {
 	return v, err
 }
 
-func (d *decoder) reference(flags int32) (*Value, error) {
+func (d *decoder) reference(flags int32) (*value, error) {
 	at := flags >> 8
 	if at == 0 {
 		var err error
@@ -242,12 +242,12 @@ func (d *decoder) texts() ([]string, error) {
 	return out, nil
 }
 
-func (d *decoder) list(depth int) ([]*Value, error) {
+func (d *decoder) list(depth int) ([]*value, error) {
 	n, err := d.count(4)
 	if err != nil {
 		return nil, err
 	}
-	var out []*Value // which grows as they come: lists within lists could each claim all that follows
+	var out []*value // which grows as they come: lists within lists could each claim all that follows
 	for range n {
 		v, err := d.item(depth + 1)
 		if err != nil {
@@ -260,8 +260,8 @@ func (d *decoder) list(depth int) ([]*Value, error) {
 
 // pairs reads a list of pairs, the first of which has these flags, as a map by their tags; those without one are "0",
 // "1" and so on.
-func (d *decoder) pairs(flags int32, depth int) (map[string]*Value, error) {
-	all := map[string]*Value{}
+func (d *decoder) pairs(flags int32, depth int) (map[string]*value, error) {
+	all := map[string]*value{}
 	for n := range pairsMax {
 		name := fmt.Sprint(n)
 		if flags&flagAttributes != 0 {
@@ -297,15 +297,15 @@ func (d *decoder) pairs(flags int32, depth int) (map[string]*Value, error) {
 
 // altRep reads an object in one of R's compact forms: a sequence of integers, or a vector with notes on whether it is
 // sorted.
-func (d *decoder) altRep(depth int) (*Value, error) {
-	var parts [3]*Value // its class, its state, its attributes
+func (d *decoder) altRep(depth int) (*value, error) {
+	var parts [3]*value // its class, its state, its attributes
 	for i := range parts {
 		var err error
 		if parts[i], err = d.item(depth + 1); err != nil {
 			return nil, err
 		}
 	}
-	v, state := &Value{Attribs: parts[2].Attribs}, parts[1]
+	v, state := &value{Attribs: parts[2].Attribs}, parts[1]
 	class := ""
 	if first := parts[0].Attribs["0"]; first != nil {
 		class = first.Symbol

@@ -21,7 +21,7 @@ const (
 // Frame is a data frame: columns of one length.
 type Frame struct {
 	names   []string
-	columns []*Value
+	columns []*value
 	rows    int
 }
 
@@ -39,7 +39,7 @@ func Load(base, name string) (*Frame, error) {
 	return f, nil
 }
 
-func load(base, name string) (*Value, error) {
+func load(base, name string) (*value, error) {
 	packed, err := regular.Read(base+".rdx", indexBytesMax)
 	if err != nil {
 		return nil, err
@@ -78,15 +78,15 @@ func find(packed []byte, name string) (offset, length int32, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	index, err := Decode(plain)
+	index, err := decode(plain)
 	if err != nil {
 		return 0, 0, fmt.Errorf("index: %w", err)
 	}
-	variables, ok := index.Element("variables")
+	variables, ok := index.element("variables")
 	if !ok {
 		return 0, 0, fmt.Errorf("%w: the index has no variables", ErrFormat)
 	}
-	at, ok := variables.Element(name)
+	at, ok := variables.element(name)
 	if !ok || len(at.Ints) != 2 || at.Ints[0] < 0 || at.Ints[1] < 4 {
 		return 0, 0, fmt.Errorf("%w: no object of that name; there are %q", ErrFormat, variables.names())
 	}
@@ -94,7 +94,7 @@ func find(packed []byte, name string) (offset, length int32, err error) {
 }
 
 // unpackObject reads an object of the database: its length, and zlib's stream of it.
-func unpackObject(packed []byte) (*Value, error) {
+func unpackObject(packed []byte) (*value, error) {
 	want := binary.BigEndian.Uint32(packed)
 	in, err := zlib.NewReader(bytes.NewReader(packed[4:]))
 	if err != nil {
@@ -107,7 +107,7 @@ func unpackObject(packed []byte) (*Value, error) {
 	if uint32(len(plain)) != want {
 		return nil, fmt.Errorf("%w: %d bytes unpacked, want %d", ErrFormat, len(plain), want)
 	}
-	return Decode(plain)
+	return decode(plain)
 }
 
 func readAll(in io.Reader, most int64) ([]byte, error) {
@@ -121,8 +121,8 @@ func readAll(in io.Reader, most int64) ([]byte, error) {
 	return plain, nil
 }
 
-// Element gives an element of a list by its name.
-func (v *Value) Element(name string) (*Value, bool) {
+// element gives an element of a list by its name.
+func (v *value) element(name string) (*value, bool) {
 	for i, n := range v.names() {
 		if n == name && i < len(v.List) {
 			return v.List[i], true
@@ -131,25 +131,25 @@ func (v *Value) Element(name string) (*Value, bool) {
 	return nil, false
 }
 
-func (v *Value) names() []string {
+func (v *value) names() []string {
 	if names := v.Attribs["names"]; names != nil {
 		return names.Texts
 	}
 	return nil
 }
 
-// Len is the number of a vector's values.
-func (v *Value) Len() int { return max(len(v.Ints), len(v.Reals), len(v.Texts), len(v.List)) }
+// len is the number of a vector's values.
+func (v *value) len() int { return max(len(v.Ints), len(v.Reals), len(v.Texts), len(v.List)) }
 
-func frameOf(v *Value) (*Frame, error) {
+func frameOf(v *value) (*Frame, error) {
 	f := &Frame{names: v.names(), columns: v.List}
 	if len(f.columns) == 0 || len(f.names) != len(f.columns) {
 		return nil, fmt.Errorf("%w: it is no data frame", ErrFormat)
 	}
-	f.rows = f.columns[0].Len()
+	f.rows = f.columns[0].len()
 	for i, c := range f.columns {
-		if c.Len() != f.rows {
-			return nil, fmt.Errorf("%w: it is no data frame: column %s has %d values, %s has %d", ErrFormat, f.names[i], c.Len(),
+		if c.len() != f.rows {
+			return nil, fmt.Errorf("%w: it is no data frame: column %s has %d values, %s has %d", ErrFormat, f.names[i], c.len(),
 				f.names[0], f.rows)
 		}
 	}
@@ -173,7 +173,7 @@ func (f *Frame) Reals(name string) ([]float64, error) {
 	}
 	out := make([]float64, f.rows)
 	for i, x := range v.Ints {
-		if out[i] = float64(x); x == NA {
+		if out[i] = float64(x); x == na {
 			out[i] = math.NaN()
 		}
 	}
@@ -192,7 +192,7 @@ func (f *Frame) Texts(name string) ([]string, error) {
 	return v.Texts, nil
 }
 
-func (f *Frame) column(name string) (*Value, error) {
+func (f *Frame) column(name string) (*value, error) {
 	for i, n := range f.names {
 		if n == name {
 			return f.columns[i], nil

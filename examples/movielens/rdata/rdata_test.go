@@ -71,15 +71,15 @@ func TestDecodeRefuses(t *testing.T) {
 	w := newWriter()
 	w.frame()
 	whole := w.Bytes()
-	if _, err := Decode(whole); err != nil {
+	if _, err := decode(whole); err != nil {
 		t.Fatal(err)
 	}
 	for n := range whole {
-		if _, err := Decode(whole[:n]); !errors.Is(err, ErrFormat) {
+		if _, err := decode(whole[:n]); !errors.Is(err, ErrFormat) {
 			t.Fatalf("%d of %d bytes: %v", n, len(whole), err)
 		}
 	}
-	if _, err := Decode(append(slices.Clone(whole), 0)); !errors.Is(err, ErrFormat) {
+	if _, err := decode(append(slices.Clone(whole), 0)); !errors.Is(err, ErrFormat) {
 		t.Errorf("a byte too many: %v", err)
 	}
 	for says, write := range map[string]func(w *writer){
@@ -102,7 +102,7 @@ func TestDecodeRefuses(t *testing.T) {
 		} else {
 			write(w)
 		}
-		if _, err := Decode(w.Bytes()); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), says) {
+		if _, err := decode(w.Bytes()); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %q", err, says)
 		}
 	}
@@ -119,10 +119,10 @@ func TestDecodeCountsValues(t *testing.T) {
 		}
 		return w.Bytes()
 	}
-	if v, err := Decode(empty(valuesMax - 1)); err != nil || len(v.List) != valuesMax-1 {
+	if v, err := decode(empty(valuesMax - 1)); err != nil || len(v.List) != valuesMax-1 {
 		t.Errorf("%d values and their list: %v", valuesMax-1, err)
 	}
-	if _, err := Decode(empty(valuesMax)); !errors.Is(err, ErrFormat) ||
+	if _, err := decode(empty(valuesMax)); !errors.Is(err, ErrFormat) ||
 		!strings.Contains(err.Error(), "more than 65536 objects") {
 		t.Errorf("%d values and their list: %v", valuesMax, err)
 	}
@@ -176,12 +176,12 @@ func FuzzDecode(f *testing.F) {
 		f.Add(w.Bytes())
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		v, err := Decode(data)
+		v, err := decode(data)
 		if (err == nil) == (v == nil) || err != nil && !errors.Is(err, ErrFormat) {
 			t.Fatalf("%v, %v", v, err)
 		}
-		if err == nil && v.Len() > len(data) {
-			t.Fatalf("%d values of %d bytes", v.Len(), len(data))
+		if err == nil && v.len() > len(data) {
+			t.Fatalf("%d values of %d bytes", v.len(), len(data))
 		}
 		if err == nil {
 			_, _ = frameOf(v)

@@ -40,7 +40,7 @@ func (e *Examples) Len() int { return len(e.Labels) }
 // KeysOf are the keys of example i; the slice is part of e.Keys.
 func (e *Examples) KeysOf(i int) []uint64 { return e.Keys[e.Offsets[i]:e.Offsets[i+1]] }
 
-func (e *Examples) add(r Record, label int32) {
+func (e *Examples) add(r record, label int32) {
 	if len(e.Offsets) == 0 {
 		e.Offsets = append(e.Offsets, 0)
 	}
@@ -53,12 +53,12 @@ func (e *Examples) add(r Record, label int32) {
 // collector keeps the records that count: the last of each name.
 type collector struct {
 	total  int
-	byName map[string]Record
+	byName map[string]record
 }
 
-func newCollector() *collector { return &collector{byName: make(map[string]Record, 1<<16)} }
+func newCollector() *collector { return &collector{byName: make(map[string]record, 1<<16)} }
 
-func (c *collector) add(r Record) error {
+func (c *collector) add(r record) error {
 	c.total++
 	if _, known := c.byName[r.Name]; !known && len(c.byName) == recordsMax {
 		return fmt.Errorf("%w: more than %d packages", ErrTooLarge, recordsMax)
@@ -105,7 +105,7 @@ func (c *collector) data(source string) (*Data, error) {
 	for _, name := range names {
 		r := c.byName[name]
 		set := &d.Train
-		if IsTest(name) {
+		if isTest(name) {
 			set = &d.Test
 		}
 		set.add(r, labels[r.Section])
@@ -128,7 +128,7 @@ type digest struct {
 
 func newDigest() *digest { return &digest{hash: sha256.New()} }
 
-func (d *digest) add(r Record, keys []uint64) {
+func (d *digest) add(r record, keys []uint64) {
 	b := append(append(append(append(d.buffer[:0], r.Name...), 0), r.Section...), 0)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(keys)))
 	for _, k := range keys {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func dataOf(t testing.TB, records ...Record) *Data {
+func dataOf(t testing.TB, records ...record) *Data {
 	t.Helper()
 	d, err := tryData(records...)
 	if err != nil {
@@ -18,7 +18,7 @@ func dataOf(t testing.TB, records ...Record) *Data {
 	return d
 }
 
-func tryData(records ...Record) (*Data, error) {
+func tryData(records ...record) (*Data, error) {
 	c := newCollector()
 	for _, r := range records {
 		if err := c.add(r); err != nil {
@@ -29,7 +29,7 @@ func tryData(records ...Record) (*Data, error) {
 }
 
 // bash, 9mount and abacas are of the test set; the others are not.
-var five = []Record{
+var five = []record{
 	{"vim", "editors", "Vi IMproved"},
 	{"bash", "shells", "old, replaced below"},
 	{"0ad", "games", "game"},
@@ -66,7 +66,7 @@ func TestData(t *testing.T) {
 
 // The digest, spelt out: name, 0, class, 0, number of keys, keys.
 func TestDigest(t *testing.T) {
-	d := dataOf(t, Record{"vim", "a", ""}, Record{"bash", "b", ""})
+	d := dataOf(t, record{"vim", "a", ""}, record{"bash", "b", ""})
 	// zlib.crc32(b"n:bash") % 2**18 = 0x326e and zlib.crc32(b"n:vim") % 2**18 = 0x2ff1d
 	want := sha256.Sum256(
 		[]byte("bash\x00b\x00\x01\x00\x00\x00\x6e\x32\x00\x00" + "vim\x00a\x00\x01\x00\x00\x00\x1d\xff\x02\x00"))
@@ -83,18 +83,18 @@ func TestDigestTells(t *testing.T) {
 	if dataOf(t, shuffled...).Digest != base.Digest {
 		t.Error("the order of records changes the digest")
 	}
-	unseen := append(slices.Clone(five), Record{"other", "", "no section either"})
+	unseen := append(slices.Clone(five), record{"other", "", "no section either"})
 	unseen[0].Description = "VI, improved"
 	if dataOf(t, unseen...).Digest != base.Digest {
 		t.Error("what training does not see changes the digest")
 	}
 	seen := map[[32]byte]string{base.Digest: "base"}
-	for what, change := range map[string]func(r []Record){
-		"name":        func(r []Record) { r[0].Name = "vix" },
-		"section":     func(r []Record) { r[0].Section = "games" },
-		"description": func(r []Record) { r[0].Description = "Vi IMproved!?x" },
-		"order":       func(r []Record) { r[0].Description = "IMproved Vi" },
-		"last of two": func(r []Record) { r[1], r[5] = r[5], r[1] },
+	for what, change := range map[string]func(r []record){
+		"name":        func(r []record) { r[0].Name = "vix" },
+		"section":     func(r []record) { r[0].Section = "games" },
+		"description": func(r []record) { r[0].Description = "Vi IMproved!?x" },
+		"order":       func(r []record) { r[0].Description = "IMproved Vi" },
+		"last of two": func(r []record) { r[1], r[5] = r[5], r[1] },
 	} {
 		changed := slices.Clone(five)
 		change(changed)
@@ -107,7 +107,7 @@ func TestDigestTells(t *testing.T) {
 }
 
 func TestDataTooFew(t *testing.T) {
-	for want, records := range map[string][]Record{
+	for want, records := range map[string][]record{
 		"F: too few packages: 0 packages have a section, of 0 sections in all; want at least two sections": {{"vim", "", ""}},
 		"F: too few packages: 2 packages have a section, of 1 sections in all; want at least two sections": {{"vim", "a", ""},
 			{"bash", "a", ""}},
@@ -127,7 +127,7 @@ func TestDataTooManyClasses(t *testing.T) {
 	c := newCollector()
 	for i := range classesMax + 1 {
 		name := hex.EncodeToString([]byte{byte(i >> 8), byte(i)})
-		if err := c.add(Record{Name: name, Section: "s" + name}); err != nil {
+		if err := c.add(record{Name: name, Section: "s" + name}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -137,7 +137,7 @@ func TestDataTooManyClasses(t *testing.T) {
 }
 
 func TestDump(t *testing.T) {
-	d := dataOf(t, Record{"vim", "a", ""}, Record{"bash", "b", ""}, Record{"0ad", "b", "game"}, Record{"+", "b", ""})
+	d := dataOf(t, record{"vim", "a", ""}, record{"bash", "b", ""}, record{"0ad", "b", "game"}, record{"+", "b", ""})
 	var b strings.Builder
 	if err := d.Dump(&b); err != nil {
 		t.Fatal(err)

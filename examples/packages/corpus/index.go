@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Record is what the classifier uses of one package.
-type Record struct {
+// record is what the classifier uses of one package.
+type record struct {
 	Name        string
 	Section     string // after its last slash: "contrib/games" is "games"; empty where the record has none
 	Description string // its first line
@@ -23,7 +23,7 @@ const (
 	nameBytesMax = 255     // of a package name or section, as in a file name
 )
 
-// ReadIndex reads the records of a Packages index in the order of the input and gives each to yield; it returns their
+// readIndex reads the records of a Packages index in the order of the input and gives each to yield; it returns their
 // number. label names the input in errors. It holds one line at a time.
 //
 // A record is lines "Field: value", of which lines that begin with a blank continue the one before, up to an empty
@@ -31,8 +31,8 @@ const (
 // is refused with ErrCut: the last line must end; and where no empty line follows the last record, it may not both lack
 // a field that all records before it have and end with a field that ends none of them.
 //
-//	n, err := corpus.ReadIndex(strings.NewReader("Package: 0ad\nSection: games\n"), "example", func(corpus.Record) error { return nil })
-func ReadIndex(r io.Reader, label string, yield func(Record) error) (int, error) {
+//	n, err := readIndex(strings.NewReader("Package: 0ad\nSection: games\n"), "example", func(record) error { return nil })
+func readIndex(r io.Reader, label string, yield func(record) error) (int, error) {
 	x := indexReader{
 		in: bufio.NewReaderSize(r, lineBytesMax), label: label, yield: yield,
 		fields: map[string]fieldSet{}, common: ^fieldSet(0),
@@ -61,13 +61,13 @@ type fieldSet uint64
 type indexReader struct {
 	in      *bufio.Reader
 	label   string
-	yield   func(Record) error
+	yield   func(record) error
 	line    int // of the line in hand, from 1
 	records int
 
 	open   bool // within a record
 	begin  int  // its first line
-	record Record
+	record record
 	spare  string              // its Description-en, for where it has no Description
 	seen   fieldSet            // its fields
 	last   fieldSet            // the last of them
@@ -99,7 +99,7 @@ func (x *indexReader) take(line []byte) error {
 		return x.fail(x.line, ErrNotIndex, `%s is not of the form "Field: value"`, quoted(line))
 	}
 	if !x.open {
-		x.open, x.begin, x.record, x.spare, x.seen = true, x.line, Record{}, "", 0
+		x.open, x.begin, x.record, x.spare, x.seen = true, x.line, record{}, "", 0
 	}
 	x.last = x.field(name)
 	x.seen |= x.last

@@ -29,9 +29,9 @@ SHA256: 3b22
 
 `
 
-func read(text string) ([]Record, error) {
-	var records []Record
-	n, err := ReadIndex(strings.NewReader(text), "F", func(r Record) error {
+func read(text string) ([]record, error) {
+	var records []record
+	n, err := readIndex(strings.NewReader(text), "F", func(r record) error {
 		records = append(records, r)
 		return nil
 	})
@@ -42,31 +42,31 @@ func read(text string) ([]Record, error) {
 }
 
 func TestReadIndex(t *testing.T) {
-	game := Record{"0ad", "games", "Real-time strategy game of ancient warfare"}
-	compiler := Record{"g++-12", "devel", "GNU C++ compiler"}
+	game := record{"0ad", "games", "Real-time strategy game of ancient warfare"}
+	compiler := record{"g++-12", "devel", "GNU C++ compiler"}
 	for name, c := range map[string]struct {
 		text string
-		want []Record
+		want []record
 	}{
-		"as apt keeps it":         {two, []Record{game, compiler}},
-		"without last empty line": {strings.TrimSuffix(two, "\n"), []Record{game, compiler}},
-		"with more empty lines":   {"\n\n" + strings.ReplaceAll(two, "\n\n", "\n \t\n\n"), []Record{game, compiler}},
-		"lines end as in Windows": {strings.ReplaceAll(two, "\n", "\r\n"), []Record{game, compiler}},
+		"as apt keeps it":         {two, []record{game, compiler}},
+		"without last empty line": {strings.TrimSuffix(two, "\n"), []record{game, compiler}},
+		"with more empty lines":   {"\n\n" + strings.ReplaceAll(two, "\n\n", "\n \t\n\n"), []record{game, compiler}},
+		"lines end as in Windows": {strings.ReplaceAll(two, "\n", "\r\n"), []record{game, compiler}},
 		"with comments": {"# made by hand\n" + strings.ReplaceAll(two, "Section", "# not: now\nSection"),
-			[]Record{game, compiler}},
-		"one record":              {"Package: a\n", []Record{{Name: "a"}}},
-		"field names in capitals": {"PACKAGE:a\nsection:x/y/z\nDESCRIPTION:  b  \n\n", []Record{{"a", "z", "b"}}},
+			[]record{game, compiler}},
+		"one record":              {"Package: a\n", []record{{Name: "a"}}},
+		"field names in capitals": {"PACKAGE:a\nsection:x/y/z\nDESCRIPTION:  b  \n\n", []record{{"a", "z", "b"}}},
 		"long description": {"Package: a\nDescription: first\n second: line\n .\n third\nSection: s\n\n",
-			[]Record{{"a", "s", "first"}}},
+			[]record{{"a", "s", "first"}}},
 		"translated description": {"Package: a\nDescription-en: english\n long\nSection: s\n\n",
-			[]Record{{"a", "s", "english"}}},
+			[]record{{"a", "s", "english"}}},
 		"both descriptions": {"Package: a\nDescription-en: english\nDescription: d\nSection: s\n\n",
-			[]Record{{"a", "s", "d"}}},
+			[]record{{"a", "s", "d"}}},
 		"optional last field, no last empty line": {"Package: a\nSection: s\n\nPackage: b\nSection: s\nTag: x\n\nPackage: " +
 			"c\nSection: s\n",
-			[]Record{{"a", "s", ""}, {"b", "s", ""}, {"c", "s", ""}}},
-		"empty values":            {"Package: a\nSection:\nDescription:\n\n", []Record{{Name: "a"}}},
-		"section ends in a slash": {"Package: a\nSection: contrib/\n\n", []Record{{Name: "a"}}},
+			[]record{{"a", "s", ""}, {"b", "s", ""}, {"c", "s", ""}}},
+		"empty values":            {"Package: a\nSection:\nDescription:\n\n", []record{{Name: "a"}}},
+		"section ends in a slash": {"Package: a\nSection: contrib/\n\n", []record{{Name: "a"}}},
 	} {
 		got, err := read(c.text)
 		if err != nil || !slices.Equal(got, c.want) {
@@ -165,20 +165,20 @@ func TestReadIndexEveryCut(t *testing.T) {
 // However the reader deals out its bytes, the records are the same; its own error comes through with the line.
 func TestReadIndexReaders(t *testing.T) {
 	var names []string
-	if _, err := ReadIndex(iotest.OneByteReader(strings.NewReader(two)), "F", func(r Record) error {
+	if _, err := readIndex(iotest.OneByteReader(strings.NewReader(two)), "F", func(r record) error {
 		names = append(names, r.Name)
 		return nil
 	}); err != nil || !slices.Equal(names, []string{"0ad", "g++-12"}) {
 		t.Errorf("byte by byte: %q, %v", names, err)
 	}
 	broken := errors.New("disk on fire")
-	_, err := ReadIndex(io.MultiReader(strings.NewReader(two[:30]), iotest.ErrReader(broken)), "F",
-		func(Record) error { return nil })
+	_, err := readIndex(io.MultiReader(strings.NewReader(two[:30]), iotest.ErrReader(broken)), "F",
+		func(record) error { return nil })
 	if !errors.Is(err, broken) || err.Error() != "F: after line 1: disk on fire" {
 		t.Errorf("broken reader: %v", err)
 	}
 	stop := errors.New("enough")
-	n, err := ReadIndex(strings.NewReader(two), "F", func(Record) error { return stop })
+	n, err := readIndex(strings.NewReader(two), "F", func(record) error { return stop })
 	if !errors.Is(err, stop) || n != 1 {
 		t.Errorf("yield's error: %d records, %v", n, err)
 	}
@@ -191,7 +191,7 @@ func FuzzReadIndex(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		n, err := ReadIndex(strings.NewReader(text), "F", func(r Record) error {
+		n, err := readIndex(strings.NewReader(text), "F", func(r record) error {
 			if r.Name == "" || strings.ContainsAny(r.Name+r.Section, " \t\n\x00") || strings.Contains(r.Section, "/") ||
 				strings.Contains(r.Description, "\n") {
 				t.Errorf("record %q", r)

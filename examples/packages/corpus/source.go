@@ -25,12 +25,12 @@ const ownMin = 1000
 // Load reads the data of an input: the path of a Packages index (plain, gz, xz or lz4, or what apt-cache dumpavail
 // prints), "" for this machine's own index, or Synthetic. Who has a file of that name writes ./synthetic.
 //
-// For this machine's own it fails with ErrNoIndex where there is none; for a file with the errors of ReadIndex and
+// For this machine's own it fails with ErrNoIndex where there is none; for a file with the errors of readIndex and
 // Unpack, of opening (fs.ErrNotExist) and with ErrTooFew. It ends early when ctx does.
 func Load(ctx context.Context, input string) (*Data, error) {
 	switch input {
 	case "":
-		return Machine{Lists: "/var/lib/apt/lists", Dumpavail: []string{"apt-cache", "dumpavail"}}.Load(ctx)
+		return machine{Lists: "/var/lib/apt/lists", Dumpavail: []string{"apt-cache", "dumpavail"}}.load(ctx)
 	case Synthetic:
 		return loadSynthetic(ctx)
 	}
@@ -51,11 +51,11 @@ func (c *collector) readFile(ctx context.Context, path string) error {
 }
 
 func (c *collector) read(ctx context.Context, r io.Reader, label string) error {
-	text, err := Unpack(r)
+	text, err := unpack(r)
 	if err != nil {
 		return fmt.Errorf("read package index %s: %w", label, err)
 	}
-	_, err = ReadIndex(text, label, func(r Record) error {
+	_, err = readIndex(text, label, func(r record) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ func (c *collector) read(ctx context.Context, r io.Reader, label string) error {
 
 func loadSynthetic(ctx context.Context) (*Data, error) {
 	var text bytes.Buffer
-	if err := WriteSynthetic(&text, SyntheticRecords, SyntheticSeed); err != nil {
+	if err := WriteSynthetic(&text, syntheticRecords, syntheticSeed); err != nil {
 		return nil, err
 	}
 	c := newCollector()
@@ -83,16 +83,16 @@ func loadSynthetic(ctx context.Context) (*Data, error) {
 	return d, err
 }
 
-// Machine is where a machine keeps its own index.
-type Machine struct {
+// machine is where a machine keeps its own index.
+type machine struct {
 	Lists     string   // folder of the lists that apt has fetched
 	Dumpavail []string // command that prints the index where the lists cannot be read here
 }
 
-// Load reads the lists of the folder, all *_Packages files in the order of their names, plain or compressed; where
+// load reads the lists of the folder, all *_Packages files in the order of their names, plain or compressed; where
 // there are none, or some are compressed in a way not read here, what the command prints. It fails with ErrNoIndex
 // where that is nothing, or fewer than a thousand labelled packages.
-func (m Machine) Load(ctx context.Context) (*Data, error) {
+func (m machine) load(ctx context.Context) (*Data, error) {
 	paths, err := listFiles(m.Lists)
 	if err != nil {
 		return nil, fmt.Errorf("read package lists: %w", err)
@@ -153,7 +153,7 @@ func cutLast(s, sep string) (before, after string, ok bool) {
 }
 
 // dumpavail runs the command and reads what it prints.
-func (m Machine) dumpavail(ctx context.Context) (*Data, error) {
+func (m machine) dumpavail(ctx context.Context) (*Data, error) {
 	if len(m.Dumpavail) == 0 {
 		return nil, fmt.Errorf("%w: no lists in %s", ErrNoIndex, m.Lists)
 	}

@@ -89,7 +89,7 @@ func TestMachineLists(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(lists, "d_Packages"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	d, err := Machine{Lists: lists}.Load(t.Context())
+	d, err := machine{Lists: lists}.load(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestMachineListsOrder(t *testing.T) {
 	text := synthetic(t, ownMin+10)
 	one := func(section string) string { return "Package: bash\nSection: " + section + "\n\n" }
 	lists := folder(t, "m_Packages", text, "z_Packages", one("last"), "a_Packages", one("first"))
-	d, err := Machine{Lists: lists}.Load(t.Context())
+	d, err := machine{Lists: lists}.load(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,37 +121,37 @@ func TestMachineDumpavail(t *testing.T) {
 	at := folder(t, "avail", text, "few", synthetic(t, 20), "cut", text[:len(text)-30])
 	print := func(name string) []string { return []string{"cat", filepath.Join(at, name)} }
 	packed := folder(t, "a_Packages.zst", "\x28\xb5\x2f\xfdxxxx")
-	for _, m := range []Machine{{Lists: filepath.Join(at, "not there"), Dumpavail: print("avail")},
+	for _, m := range []machine{{Lists: filepath.Join(at, "not there"), Dumpavail: print("avail")},
 		{Lists: packed, Dumpavail: print("avail")}} {
-		d, err := m.Load(t.Context())
+		d, err := m.load(t.Context())
 		if err != nil || d.Records != ownMin+500 || d.Source != "cat "+filepath.Join(at, "avail") {
 			t.Errorf("%v: %+v, %v", m, d, err)
 		}
 	}
 	none := t.TempDir()
 	for name, c := range map[string]struct {
-		m    Machine
+		m    machine
 		want error
 		text string
 	}{
-		"no command": {Machine{Lists: none, Dumpavail: []string{"apt-cache-that-is-not-there"}}, ErrNoIndex,
+		"no command": {machine{Lists: none, Dumpavail: []string{"apt-cache-that-is-not-there"}}, ErrNoIndex,
 			"executable file not found"},
-		"no command at all": {Machine{Lists: none}, ErrNoIndex, "no lists in " + none},
-		"command fails": {Machine{Lists: none, Dumpavail: []string{"sh", "-c", "echo no cache >&2; exit 3"}},
+		"no command at all": {machine{Lists: none}, ErrNoIndex, "no lists in " + none},
+		"command fails": {machine{Lists: none, Dumpavail: []string{"sh", "-c", "echo no cache >&2; exit 3"}},
 			ErrNoIndex, "exit status 3: no cache"},
 		"fails after records": {
-			Machine{Lists: none, Dumpavail: []string{"sh", "-c", "cat " + filepath.Join(at, "avail") + "; exit 3"}}, ErrNoIndex,
+			machine{Lists: none, Dumpavail: []string{"sh", "-c", "cat " + filepath.Join(at, "avail") + "; exit 3"}}, ErrNoIndex,
 			"exit status 3",
 		},
-		"prints nothing": {Machine{Lists: none, Dumpavail: []string{"true"}}, ErrNoIndex,
+		"prints nothing": {machine{Lists: none, Dumpavail: []string{"true"}}, ErrNoIndex,
 			"true give 0 packages, want 1000; apt-get update fetches it"},
-		"installed alone": {Machine{Lists: none, Dumpavail: print("few")}, ErrNoIndex, "give 20 packages, want 1000"},
-		"few in lists": {Machine{Lists: folder(t, "a_Packages", synthetic(t, 20))}, ErrNoIndex,
+		"installed alone": {machine{Lists: none, Dumpavail: print("few")}, ErrNoIndex, "give 20 packages, want 1000"},
+		"few in lists": {machine{Lists: folder(t, "a_Packages", synthetic(t, 20))}, ErrNoIndex,
 			"give 20 packages, want 1000"},
-		"cut":      {Machine{Lists: none, Dumpavail: print("cut")}, ErrCut, "cat "},
-		"cut list": {Machine{Lists: folder(t, "a_Packages", text[:1000])}, ErrCut, "a_Packages:"},
+		"cut":      {machine{Lists: none, Dumpavail: print("cut")}, ErrCut, "cat "},
+		"cut list": {machine{Lists: folder(t, "a_Packages", text[:1000])}, ErrCut, "a_Packages:"},
 	} {
-		if d, err := c.m.Load(t.Context()); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+		if d, err := c.m.load(t.Context()); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: data %v, error %v", name, d != nil, err)
 		}
 	}
@@ -161,10 +161,10 @@ func TestMachineDumpavail(t *testing.T) {
 func TestDumpavailEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	script := "printf 'Package: a\\n\\n'; exec sleep 1000"
-	m := Machine{Lists: t.TempDir(), Dumpavail: []string{"sh", "-c", script}}
+	m := machine{Lists: t.TempDir(), Dumpavail: []string{"sh", "-c", script}}
 	done := make(chan error, 1)
 	go func() {
-		_, err := m.Load(ctx)
+		_, err := m.load(ctx)
 		done <- err
 	}()
 	cancel()
@@ -178,11 +178,11 @@ func TestSyntheticInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !d.Synthetic || d.Records != SyntheticRecords || !strings.Contains(d.Source, "synthetic") ||
+	if !d.Synthetic || d.Records != syntheticRecords || !strings.Contains(d.Source, "synthetic") ||
 		len(d.Classes) != len(topics) {
 		t.Errorf("synthetic %v, %d records from %q, classes %q", d.Synthetic, d.Records, d.Source, d.Classes)
 	}
-	if d.Train.Len()+d.Test.Len() != SyntheticRecords {
+	if d.Train.Len()+d.Test.Len() != syntheticRecords {
 		t.Errorf("%d and %d examples of %d records: names repeat", d.Train.Len(), d.Test.Len(), d.Records)
 	}
 	if !slices.IsSorted(d.Classes) {

@@ -11,8 +11,8 @@ import (
 
 // Size and seed of the corpus that the input Synthetic stands for.
 const (
-	SyntheticRecords = 12_000
-	SyntheticSeed    = 1
+	syntheticRecords = 12_000
+	syntheticSeed    = 1
 )
 
 // topics are the sections of the generated corpus and the words that tell them apart.

@@ -52,5 +52,5 @@ func AppendKeys(keys []uint64, name, description string) []uint64 {
 	return keys
 }
 
-// IsTest reports whether a package belongs to the test set: one in ten, by the CRC-32 of its name.
-func IsTest(name string) bool { return crc32.ChecksumIEEE([]byte(name))%10 == 0 }
+// isTest reports whether a package belongs to the test set: one in ten, by the CRC-32 of its name.
+func isTest(name string) bool { return crc32.ChecksumIEEE([]byte(name))%10 == 0 }

@@ -82,7 +82,7 @@ func TestKeys(t *testing.T) {
 func TestIsTest(t *testing.T) {
 	for name, want := range map[string]bool{"bash": true, "9mount": true, "abacas": true, "0ad": false, "vim": false,
 		"perl": false} {
-		if got := IsTest(name); got != want {
+		if got := isTest(name); got != want {
 			t.Errorf("IsTest(%q) = %v", name, got)
 		}
 	}

@@ -26,9 +26,9 @@ var magics = []struct {
 	{"zip", []byte("PK\x03\x04"), nil},
 }
 
-// Unpack gives the text of r, whichever way it is compressed; its first bytes decide, not its name. Errors of the
+// unpack gives the text of r, whichever way it is compressed; its first bytes decide, not its name. Errors of the
 // reader it returns are ErrCut and ErrDamaged; without a single byte in r it fails with ErrEmpty.
-func Unpack(r io.Reader) (io.Reader, error) {
+func unpack(r io.Reader) (io.Reader, error) {
 	in := bufio.NewReaderSize(r, 1<<16)
 	head, err := in.Peek(6)
 	if len(head) == 0 {

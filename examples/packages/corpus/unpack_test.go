@@ -17,7 +17,7 @@ import (
 )
 
 func unpackAll(packed []byte) (string, error) {
-	r, err := Unpack(bytes.NewReader(packed))
+	r, err := unpack(bytes.NewReader(packed))
 	if err != nil {
 		return "", err
 	}
