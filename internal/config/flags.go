@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Plain makes a command and its subcommands report wrong flags by FlagError, and print their help by flagUsages.
-func Plain(c *cobra.Command) {
+// plain makes a command and its subcommands report wrong flags by FlagError, and print their help by flagUsages.
+func plain(c *cobra.Command) {
 	c.SetUsageTemplate(usageTemplate(c))
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return FlagError(c, err) })
 }
@@ -24,7 +24,7 @@ func Sectioned(c *cobra.Command, sections []Section) {
 	c.InitDefaultHelpFlag()
 	c.InitDefaultVersionFlag()
 	plain := usageTemplate(c)
-	c.SetUsageTemplate(strings.Replace(plain, allFlags, Help(c.Flags(), sections), 1))
+	c.SetUsageTemplate(strings.Replace(plain, allFlags, help(c.Flags(), sections), 1))
 	for _, below := range c.Commands() {
 		below.SetUsageTemplate(plain)
 	}
@@ -139,9 +139,9 @@ func wanted(kind string) string {
 // Section is a part of a command's help: a title, and the flag that it begins with.
 type Section struct{ Title, First string }
 
-// Help is the help of a command's flags in sections, in the order in which they were added. A section whose first flag
+// help is the help of a command's flags in sections, in the order in which they were added. A section whose first flag
 // is not there is a defect of the program, and panics.
-func Help(flags *pflag.FlagSet, sections []Section) string {
+func help(flags *pflag.FlagSet, sections []Section) string {
 	begins := map[string]string{}
 	for _, s := range sections {
 		if flags.Lookup(s.First) == nil {

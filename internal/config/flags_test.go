@@ -61,7 +61,7 @@ func TestSectioned(t *testing.T) {
 	below := &cobra.Command{Use: "top", RunE: run}
 	below.Flags().String("job", "", "`name`")
 	c.AddCommand(below)
-	Plain(c)
+	plain(c)
 	Sectioned(c, []Section{{"Learning", "lr"}, {"Others", "nats"}})
 	help := func(args ...string) string {
 		var out strings.Builder
@@ -98,7 +98,7 @@ Learning:
 
 Others:
       --nats URL   of a server`
-	if got := Help(someFlags(), []Section{{"Learning", "lr"}, {"Others", "nats"}}); got != want {
+	if got := help(someFlags(), []Section{{"Learning", "lr"}, {"Others", "nats"}}); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	defer func() {
@@ -106,5 +106,5 @@ Others:
 			t.Error("a section of a flag that is not there")
 		}
 	}()
-	Help(someFlags(), []Section{{"Typo", "nat"}})
+	help(someFlags(), []Section{{"Typo", "nat"}})
 }

@@ -20,14 +20,14 @@ import (
 
 // Forms of a log.
 const (
-	LogAuto = "auto" // text on a terminal, JSON elsewhere
+	logAuto = "auto" // text on a terminal, JSON elsewhere
 	LogText = "text" // key=value, for people
 	LogJSON = "json" // one object a line, for what collects logs
 )
 
 // Log is how a command logs.
 type Log struct {
-	Format string // LogAuto, LogText or LogJSON
+	Format string // logAuto, LogText or LogJSON
 	Level  string // debug, info, warn or error
 
 	least *slog.LevelVar // of the log that is open; nil before
@@ -35,7 +35,7 @@ type Log struct {
 
 // Add gives a command the flags --log-format and --log-level.
 func (l *Log) Add(flags *pflag.FlagSet) {
-	flags.StringVar(&l.Format, "log-format", LogAuto,
+	flags.StringVar(&l.Format, "log-format", logAuto,
 		"`FORMAT`: text, json, or auto (text on a terminal, JSON elsewhere)")
 	flags.StringVar(&l.Level, "log-level", "info",
 		"`LEVEL`: lowest level that is logged: debug, info, warn or error")
@@ -57,8 +57,8 @@ func (l *Log) Logger(to io.Writer) (*slog.Logger, error) {
 	l.least.Set(least)
 	o := slog.HandlerOptions{Level: l.least}
 	format := l.Format
-	if format == LogAuto {
-		if format = LogJSON; IsTerminal(to) {
+	if format == logAuto {
+		if format = LogJSON; isTerminal(to) {
 			format = LogText
 		}
 	}
@@ -68,7 +68,7 @@ func (l *Log) Logger(to io.Writer) (*slog.Logger, error) {
 	case LogJSON:
 		return loglimit.Logger(slog.New(onceHandler{to: slog.NewJSONHandler(to, &o)})), nil
 	}
-	return nil, fmt.Errorf("log-format %q: want %s", l.Format, strings.Join([]string{LogAuto, LogText, LogJSON}, ", "))
+	return nil, fmt.Errorf("log-format %q: want %s", l.Format, strings.Join([]string{logAuto, LogText, LogJSON}, ", "))
 }
 
 // Reload gives the log that is open the level that the flag has by now, and reports whether that is another one.
@@ -96,8 +96,8 @@ func (l *Log) leastLevel() (slog.Level, error) {
 	return 0, fmt.Errorf("log-level %q: want debug, info, warn or error", l.Level)
 }
 
-// IsTerminal tells whether what is written is seen by a person at a terminal.
-func IsTerminal(to any) bool {
+// isTerminal tells whether what is written is seen by a person at a terminal.
+func isTerminal(to any) bool {
 	file, ok := to.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }

@@ -139,7 +139,7 @@ func TestColoured(t *testing.T) {
 			t.Errorf("NO_COLOR=%q TERM=%q: %v, want %v", c.no, c.term, !c.want, c.want)
 		}
 	}
-	if IsTerminal(new(bytes.Buffer)) || IsTerminal(nil) {
+	if isTerminal(new(bytes.Buffer)) || isTerminal(nil) {
 		t.Error("a buffer is no terminal")
 	}
 }

@@ -29,7 +29,7 @@ func Program(c *cobra.Command, native string) {
 	if installed := "gradbus-" + c.Name(); filepath.Base(os.Args[0]) == installed {
 		c.Use = installed
 	}
-	Plain(c)
+	plain(c)
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		info = new(debug.BuildInfo) // of a build without modules
