@@ -43,7 +43,7 @@ func (s *Sparse) Cost(c *SparseChunk) int64 {
 	for _, part := range c.View.Parts() {
 		n := uint64(len(part.Keys))
 		if part.Bags > 0 {
-			n = min(n, s.config.Tables[part.Table].Rows)
+			n = min(n, s.config.tables[part.Table].Rows)
 		}
 		rows += int64(n) * int64(8+4*part.Dim)
 	}
@@ -85,8 +85,8 @@ func (s *Sparse) expandParts() error {
 
 // expandLane sums one lane's bags up by row.
 func (s *Sparse) expandLane(parts []schema.Part) ([]uint64, cuda.Vector, error) {
-	e, spec := &s.merge.bags, &s.config.Tables[parts[0].Table]
-	keys, offsets, grad := parts[0].Keys, parts[0].Offsets, Rows(s.config.DType, &parts[0])
+	e, spec := &s.merge.bags, &s.config.tables[parts[0].Table]
+	keys, offsets, grad := parts[0].Keys, parts[0].Offsets, rows(s.config.dType, &parts[0])
 	if len(parts) > 1 {
 		e.keys, e.offsets, e.rows, e.halves = e.keys[:0], e.offsets[:0], e.rows[:0], e.halves[:0]
 		for i := range parts {
@@ -96,7 +96,7 @@ func (s *Sparse) expandLane(parts []schema.Part) ([]uint64, cuda.Vector, error) 
 			e.keys, e.rows, e.halves = append(e.keys, parts[i].Keys...), append(e.rows, parts[i].Rows...),
 				append(e.halves, parts[i].Halves...)
 		}
-		keys, offsets, grad = e.keys, e.offsets, Vector(s.config.DType, e.rows, e.halves)
+		keys, offsets, grad = e.keys, e.offsets, vector(s.config.dType, e.rows, e.halves)
 	}
 	if e.used == len(e.lanes) {
 		e.lanes = append(e.lanes, expanded{})
@@ -105,7 +105,7 @@ func (s *Sparse) expandLane(parts []schema.Part) ([]uint64, cuda.Vector, error) 
 	e.used++
 	room := int(min(uint64(len(keys)), spec.Rows))
 	out.keys, out.rows = grown(out.keys, room), grown(out.rows, room*spec.Dim)
-	n, err := s.config.Backend.BagBackward(cuda.BagBackward{
+	n, err := s.config.backend.BagBackward(cuda.BagBackward{
 		Dim: spec.Dim, Mode: cuda.Sum, Padding: cuda.NoPadding, OpenOffsets: true, R: int64(spec.Rows),
 		IDs: cuda.Int64s(signed[int64](keys)), Offsets: cuda.Int32s(signed[int32](offsets)), GradOut: grad,
 		Keys: cuda.Int64s(out.keys), Out: cuda.Float32s(out.rows),
@@ -138,7 +138,7 @@ func (s *Sparse) widen() error {
 		e.used++
 		out.rows = grown(out.rows, t.Rows.Len())
 		e.one[0] = cuda.Term{Count: 1, Values: t.Rows}
-		err := s.config.Backend.Average(cuda.Average{Lanes: 1, Weight: 1, Terms: e.one[:], Out: cuda.Float32s(out.rows)})
+		err := s.config.backend.Average(cuda.Average{Lanes: 1, Weight: 1, Terms: e.one[:], Out: cuda.Float32s(out.rows)})
 		e.one[0] = cuda.Term{}
 		if err != nil {
 			return err

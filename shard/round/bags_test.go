@@ -69,7 +69,7 @@ func newBagRounds(t testing.TB, lanes int, dtype schema.DType) (*Sparse, *Weight
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewSparse(SparseConfig{Backend: backend, Lanes: lanes, DType: dtype, Held: NewHeld(1), Tables: bagTables}),
+	return newSparse(sparseConfig{backend: backend, lanes: lanes, dType: dtype, held: NewHeld(1), tables: bagTables}),
 		new(Weights)
 }
 
@@ -99,7 +99,7 @@ func wantMerged(t testing.TB, s *Sparse, id schema.Table, keys []uint64, rows []
 	gotRows := make([]float32, vector.Len())
 	one := []cuda.Term{{Count: 1, Values: vector}}
 	if len(gotRows) > 0 {
-		if err := s.config.Backend.Average(cuda.Average{Lanes: 1, Weight: 1, Terms: one, Out: cuda.Float32s(gotRows)}); err !=
+		if err := s.config.backend.Average(cuda.Average{Lanes: 1, Weight: 1, Terms: one, Out: cuda.Float32s(gotRows)}); err !=
 			nil {
 			t.Fatal(err)
 		}
@@ -172,7 +172,7 @@ func TestBagsAgainstRows(t *testing.T) {
 				addBags(t, bags, w, bagChunk(t, schema.DTypeFloat32, node, lanes, schema.Chunk(i), schema.Chunk(len(all)), all[i]))
 			}
 			keys, sums := make([]int64, 12), make([]float32, 24)
-			n, err := rows.config.Backend.BagBackward(cuda.BagBackward{Dim: 2, Padding: cuda.NoPadding, R: 100,
+			n, err := rows.config.backend.BagBackward(cuda.BagBackward{Dim: 2, Padding: cuda.NoPadding, R: 100,
 				IDs:     cuda.Int64s(ids),
 				Offsets: cuda.Int64s(offsets), GradOut: cuda.Float32s(grad), Keys: cuda.Int64s(keys), Out: cuda.Float32s(sums)})
 			if err != nil {
@@ -186,7 +186,7 @@ func TestBagsAgainstRows(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := make([]float32, sums.Len())
-		if err := rows.config.Backend.Copy(cuda.Float32s(want), sums); err != nil {
+		if err := rows.config.backend.Copy(cuda.Float32s(want), sums); err != nil {
 			t.Fatal(err)
 		}
 		wantMerged(t, bags, 0, keys, want)

@@ -28,12 +28,12 @@ func BenchmarkDense(b *testing.B) {
 
 func benchDense(b *testing.B, backend cuda.Backend, trainers int, apart bool, summing schema.Summing) {
 	const chunks, elements = 152, 64 << 10
-	c := DenseConfig{Backend: backend, Lanes: trainers, Summing: summing, Held: NewHeld(trainers)}
+	c := denseConfig{backend: backend, lanes: trainers, summing: summing, held: NewHeld(trainers)}
 	for i := range chunks {
-		c.Chunks = append(c.Chunks, Chunk{Bucket: 0, Chunk: schema.Chunk(i), Chunks: chunks, Elements: elements})
+		c.chunks = append(c.chunks, Chunk{Bucket: 0, Chunk: schema.Chunk(i), Chunks: chunks, Elements: elements})
 	}
-	d := NewDense(c)
-	made, err := NewResults(b.Context(), c.Chunks, 2, schema.Head{Lanes: uint16(trainers)})
+	d := newDense(c)
+	made, err := newResults(b.Context(), c.chunks, 2, schema.Head{Lanes: uint16(trainers)})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func benchDense(b *testing.B, backend cuda.Backend, trainers int, apart bool, su
 				}
 			}
 		}
-		w.Reset()
+		w.reset()
 		batch++
 	}
 }

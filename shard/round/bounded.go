@@ -7,36 +7,36 @@ import (
 	"gradbus/schema"
 )
 
-// Bounded is the clock of rounds that all trainers share: a round is of one batch, over when all lanes are there, and
+// bounded is the clock of rounds that all trainers share: a round is of one batch, over when all lanes are there, and
 // all trainers hear of it. A trainer may be so many batches ahead of the oldest open one; in sync that is none.
-type Bounded struct {
+type bounded struct {
 	byBatch
 	config ClockConfig
 	hears  [1]Hearer
 }
 
 func newBounded(ctx context.Context, c ClockConfig, ahead int) (Clock, error) {
-	results, err := c.results(ctx, Kept(ahead))
+	results, err := c.results(ctx, kept(ahead))
 	if err != nil {
 		return nil, err
 	}
 	l := c.line(schema.All, c.Job.Lanes, ahead, lane.Root(c.Job.Lanes), nil)
-	l.Stays = Kept(l.Ahead)
-	return &Bounded{byBatch: byBatch{lines: []*Line{l}, results: results}, config: c}, nil
+	l.Stays = kept(l.Ahead)
+	return &bounded{byBatch: byBatch{lines: []*Line{l}, results: results}, config: c}, nil
 }
 
 // Kept implements Clock: the result is that of the batch.
-func (c *Bounded) Kept(e Entry, i int) *schema.Frame { return c.results.Of(i, e.Round) }
+func (c *bounded) Kept(e Entry, i int) *schema.Frame { return c.results.of(i, e.Round) }
 
 // Closed implements Clock: all trainers hear of it.
-func (c *Bounded) Closed(l *Line, b schema.Batch) []Hearer {
+func (c *bounded) Closed(l *Line, b schema.Batch) []Hearer {
 	l.closed(b)
 	c.hears[0] = Hearer{schema.All, b}
 	return c.hears[:]
 }
 
 // Waiting implements Clock.
-func (c *Bounded) Waiting() Waiting {
+func (c *bounded) Waiting() Waiting {
 	return c.lines[0].waiting(c.config.Contributors, c.config.Job.Lanes, c.config.Place.SparseBucket(c.config.Owner))
 }
 

@@ -92,7 +92,7 @@ func Versions(job *schema.Job) int {
 	if plan.Clock == schema.ClockGrouped {
 		return job.Trainers - plan.Group + 4
 	}
-	return Kept(plan.Ahead)
+	return kept(plan.Ahead)
 }
 
 // BatchesOpen is how many batches of each trainer may have rounds open at once.
@@ -102,7 +102,7 @@ func BatchesOpen(job *schema.Job) int { return job.Plan().Ahead + 1 }
 func (c *ClockConfig) results(ctx context.Context, versions int) (*Results, error) {
 	head := c.Head
 	head.Lanes = uint16(c.Job.Lanes)
-	return NewResults(ctx, c.Chunks, versions, head)
+	return newResults(ctx, c.Chunks, versions, head)
 }
 
 // line makes a line whose rounds need so many lanes, or what complete says.
@@ -113,15 +113,15 @@ func (c *ClockConfig) line(whose schema.Member, count, ahead int, node lane.Node
 	if complete != nil { // who has a part in a round may change until it closes
 		summing = schema.SummingAtClose
 	}
-	l.Dense = NewDense(DenseConfig{Backend: c.Backend, Lanes: lanes, Count: count, Complete: complete, Ahead: ahead,
-		Summing: summing, Held: c.Held, Chunks: c.Chunks, Place: c.Place, First: c.First})
+	l.Dense = newDense(denseConfig{backend: c.Backend, lanes: lanes, count: count, complete: complete, ahead: ahead,
+		summing: summing, held: c.Held, chunks: c.Chunks, place: c.Place, first: c.First})
 	if c.Place.HasRows(c.Owner) {
 		head := c.Head
 		head.Bucket, head.Node, head.Flags = c.Place.SparseBucket(c.Owner), node, 0
-		l.Sparse = NewSparse(SparseConfig{Backend: c.Backend, Lanes: lanes, Count: count, Ahead: ahead,
-			Summing: c.Summing, DType: c.Place.Plan.DType, Held: c.Held, Tables: c.Place.SumTables(c.Owner), First: c.First})
-		l.Means = NewRowResults(RowResultsConfig{Backend: c.Backend, Lanes: lanes, ChunkBytes: c.Job.ChunkBytes,
-			Versions: Kept(ahead), Head: head, Tables: Replicated(c.Job, c.Place.Plan, by)})
+		l.Sparse = newSparse(sparseConfig{backend: c.Backend, lanes: lanes, count: count, ahead: ahead,
+			summing: c.Summing, dType: c.Place.Plan.DType, held: c.Held, tables: c.Place.SumTables(c.Owner), first: c.First})
+		l.Means = newRowResults(rowResultsConfig{backend: c.Backend, lanes: lanes, chunkBytes: c.Job.ChunkBytes,
+			versions: kept(ahead), head: head, tables: Replicated(c.Job, c.Place.Plan, by)})
 	}
 	l.begin(c.First)
 	return l

@@ -19,8 +19,8 @@ func TestDivideByCounts(t *testing.T) {
 
 // A count that is none is refused, and its row named: it would make the row infinite.
 func TestCountsAreChecked(t *testing.T) {
-	s := NewSparse(SparseConfig{Backend: open(t), Lanes: 1, Held: NewHeld(1),
-		Tables: []schema.TableSpec{{Name: "t", Rows: 9, Dim: 2, PerRow: true}}})
+	s := newSparse(sparseConfig{backend: open(t), lanes: 1, held: NewHeld(1),
+		tables: []schema.TableSpec{{Name: "t", Rows: 9, Dim: 2, PerRow: true}}})
 	for count, refused := range map[float32]bool{0: true, 1: false, 3: false, 1.5: true, -2: true} {
 		f, err := schema.NewFrame(schema.Layout{Kind: schema.KindSparse, Values: 16, Keys: 2, Sections: 1})
 		if err != nil {

@@ -10,28 +10,28 @@ import (
 	"gradbus/schema"
 )
 
-// DenseConfig is what the dense rounds of one owner are made from.
-type DenseConfig struct {
-	Backend cuda.Backend
-	Lanes   int
-	// Count is how many lanes a round needs before it closes; 0 is all of them. Fewer are the lanes of one trainer,
+// denseConfig is what the dense rounds of one owner are made from.
+type denseConfig struct {
+	backend cuda.Backend
+	lanes   int
+	// count is how many lanes a round needs before it closes; 0 is all of them. Fewer are the lanes of one trainer,
 	// where each trainer's contributions are a round of their own.
-	Count int
-	// Complete says whether a round has all that it will get, where that is not a number of lanes; nil where it is.
-	Complete complete
-	// Ahead is how many batches a trainer may be ahead of the oldest open one: rounds of Ahead+1 batches may be open at
+	count int
+	// complete says whether a round has all that it will get, where that is not a number of lanes; nil where it is.
+	complete complete
+	// ahead is how many batches a trainer may be ahead of the oldest open one: rounds of Ahead+1 batches may be open at
 	// once.
-	Ahead int
-	// Summing is when contributions are added up: with SummingAtClose each round holds every one until its last has come.
-	Summing schema.Summing
-	// Held counts the bytes of what is held.
-	Held *Held
-	// Chunks are the owner's chunks. Their indices name them in calls.
-	Chunks []Chunk
-	// Place names values in errors.
-	Place *schema.Placement
-	// First is the first batch that there are rounds of.
-	First schema.Batch
+	ahead int
+	// summing is when contributions are added up: with SummingAtClose each round holds every one until its last has come.
+	summing schema.Summing
+	// held counts the bytes of what is held.
+	held *Held
+	// chunks are the owner's chunks. Their indices name them in calls.
+	chunks []Chunk
+	// place names values in errors.
+	place *schema.Placement
+	// first is the first batch that there are rounds of.
+	first schema.Batch
 }
 
 // Chunk is one chunk of a bucket.
@@ -53,7 +53,7 @@ type Chunk struct {
 // Invariants: sums of a batch are disjoint nodes in lane order, and together the lanes of its contributors; a closed
 // round has no sums.
 type Dense struct {
-	config DenseConfig
+	config denseConfig
 	chunks []denseChunk
 	terms  []cuda.Term  // of the round that Next gave; scratch
 	pair   [2]cuda.Term // of an early addition; scratch
@@ -96,17 +96,17 @@ type Contribution struct {
 	Payload     Payload     // released once, when Values is needed no more; may be nil
 }
 
-// NewDense makes the rounds of the first batch.
-func NewDense(c DenseConfig) *Dense {
-	if c.Count == 0 {
-		c.Count = c.Lanes
+// newDense makes the rounds of the first batch.
+func newDense(c denseConfig) *Dense {
+	if c.count == 0 {
+		c.count = c.lanes
 	}
-	if c.Complete != nil {
-		c.Count = c.Lanes + 1 // of which no round has so many
+	if c.complete != nil {
+		c.count = c.lanes + 1 // of which no round has so many
 	}
-	d := &Dense{config: c, chunks: make([]denseChunk, len(c.Chunks))}
+	d := &Dense{config: c, chunks: make([]denseChunk, len(c.chunks))}
 	for i := range d.chunks {
-		d.chunks[i] = denseChunk{Chunk: c.Chunks[i], closed: c.First, open: make([]denseRound, c.Ahead+1)}
+		d.chunks[i] = denseChunk{Chunk: c.chunks[i], closed: c.first, open: make([]denseRound, c.ahead+1)}
 	}
 	return d
 }
@@ -122,7 +122,7 @@ func (d *Dense) Chunk(i int) *Chunk { return &d.chunks[i].Chunk }
 func (d *Dense) NameMismatch(i int, err error) error {
 	return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
 		k := d.Chunk(i)
-		return d.config.Place.ElementName(k.Bucket, int(k.Offset)+e.Position)
+		return d.config.place.ElementName(k.Bucket, int(k.Offset)+e.Position)
 	})
 }
 
@@ -162,28 +162,28 @@ func (d *Dense) Nodes(i int, b schema.Batch) []lane.Node {
 func (d *Dense) Check(c *Contribution, w *Weights) *schema.FrameError {
 	r := d.chunks[c.Chunk].round(c.Batch)
 	if r == nil {
-		return w.Check(c.Node, c.Weight)
+		return w.check(c.Node, c.Weight)
 	}
-	at, refused := Place(r.nodes, c.Node)
+	at, refused := place(r.nodes, c.Node)
 	if refused == nil {
-		refused = w.Check(c.Node, c.Weight)
+		refused = w.check(c.Node, c.Weight)
 	}
 	if refused == nil {
-		refused = w.CheckTotal(d.config.Lanes, d.config.Count-r.lanes, r.nodes, r.weights, at, c.Node, c.Weight)
+		refused = w.checkTotal(d.config.lanes, d.config.count-r.lanes, r.nodes, r.weights, at, c.Node, c.Weight)
 	}
 	return refused
 }
 
 // CheckFinite refuses values that are NaN or infinite, the first of which it names.
 func (d *Dense) CheckFinite(c *Contribution) *schema.FrameError {
-	i := d.config.Backend.FirstNonFinite(c.Values)
+	i := d.config.backend.FirstNonFinite(c.Values)
 	if i < 0 {
 		return nil
 	}
-	value, help := NonFinite(d.config.Backend, c.Values, i)
+	value, help := NonFinite(d.config.backend, c.Values, i)
 	k := &d.chunks[c.Chunk]
 	return schema.Refuse(schema.ReasonNonFinite, "%s, lanes %v, is %v%s",
-		d.config.Place.ElementName(k.Bucket, int(k.Offset)+i), c.Node, value, help)
+		d.config.place.ElementName(k.Bucket, int(k.Offset)+i), c.Node, value, help)
 }
 
 // Add takes a contribution that Check has passed. It adds up what can be, unless the round is now complete and the rest
@@ -191,11 +191,11 @@ func (d *Dense) CheckFinite(c *Contribution) *schema.FrameError {
 // that cannot be trusted.
 func (d *Dense) Add(c *Contribution, w *Weights) error {
 	r := d.chunks[c.Chunk].begin(c.Batch)
-	at, refused := Place(r.nodes, c.Node)
+	at, refused := place(r.nodes, c.Node)
 	if refused != nil {
 		panic("round: a contribution was added that Check refuses")
 	}
-	w.Note(c.Node, c.Weight)
+	w.note(c.Node, c.Weight)
 	r.nodes = slices.Insert(r.nodes, at, c.Node)
 	r.weights = slices.Insert(r.weights, at, c.Weight)
 	lanes := int(c.Node.Count)
@@ -208,14 +208,14 @@ func (d *Dense) Add(c *Contribution, w *Weights) error {
 		Release(c.Payload)
 	} else {
 		s = denseSum{c.Node, c.Values, c.Contributor, c.Bytes, c.Payload}
-		d.config.Held.Add(c.Contributor, c.Bytes)
+		d.config.held.add(c.Contributor, c.Bytes)
 	}
 	at, _ = slices.BinarySearchFunc(r.sums, c.Node, func(x denseSum, n lane.Node) int {
 		return compareNodes(x.node,
 			n)
 	})
 	r.sums = slices.Insert(r.sums, at, s)
-	if s := d.config.Summing; s == schema.SummingAtClose || r.lanes == d.config.Count {
+	if s := d.config.summing; s == schema.SummingAtClose || r.lanes == d.config.count {
 		return nil
 	}
 	return d.combineUp(c.Chunk, r, at)
@@ -226,8 +226,8 @@ func (d *Dense) Add(c *Contribution, w *Weights) error {
 func (d *Dense) combineUp(chunk int, r *denseRound, at int) error {
 	for {
 		node := r.sums[at].node
-		parent, ok := lane.Parent(node, d.config.Lanes)
-		if !ok || int(parent.Count) == d.config.Lanes {
+		parent, ok := lane.Parent(node, d.config.lanes)
+		if !ok || int(parent.Count) == d.config.lanes {
 			return nil
 		}
 		left, right := parent.Split()
@@ -260,7 +260,7 @@ func (d *Dense) join(chunk int, r *denseRound, at int) (bool, error) {
 		}
 		d.pair[0] = cuda.Term{First: uint16(left.node.First), Count: left.node.Count, Values: left.values}
 		d.pair[1] = cuda.Term{First: uint16(right.node.First), Count: right.node.Count, Values: right.values}
-		err := d.config.Backend.Average(cuda.Average{Lanes: d.config.Lanes, Weight: 1, Terms: d.pair[:],
+		err := d.config.backend.Average(cuda.Average{Lanes: d.config.lanes, Weight: 1, Terms: d.pair[:],
 			Out: left.values})
 		clear(d.pair[:])
 		if err != nil {
@@ -274,13 +274,13 @@ func (d *Dense) join(chunk int, r *denseRound, at int) (bool, error) {
 
 // release gives a sum's memory back.
 func (d *Dense) release(s *denseSum) {
-	d.config.Held.Add(s.contributor, -s.bytes)
+	d.config.held.add(s.contributor, -s.bytes)
 	Release(s.payload)
 }
 
-// Forget drops what has come of an open round over the lanes [first, first+count), which no sum shares with others:
+// forget drops what has come of an open round over the lanes [first, first+count), which no sum shares with others:
 // in a Dense that adds up at the close.
-func (d *Dense) Forget(i int, b schema.Batch, first, count int) {
+func (d *Dense) forget(i int, b schema.Batch, first, count int) {
 	r := d.chunks[i].round(b)
 	if r == nil {
 		return
@@ -319,12 +319,12 @@ type Closing struct {
 func (d *Dense) Next(i int) (Closing, bool) {
 	c := &d.chunks[i]
 	r := c.round(c.closed)
-	if complete := d.config.Complete; complete != nil {
+	if complete := d.config.complete; complete != nil {
 		if !complete(c.closed, d.Nodes(i, c.closed)) {
 			return Closing{}, false
 		}
 		r = c.begin(c.closed) // of which nothing may have come
-	} else if r == nil || r.lanes < d.config.Count {
+	} else if r == nil || r.lanes < d.config.count {
 		return Closing{}, false
 	}
 	d.terms = d.terms[:0]
@@ -333,7 +333,7 @@ func (d *Dense) Next(i int) (Closing, bool) {
 			d.terms = append(d.terms, cuda.Term{First: uint16(s.node.First), Count: s.node.Count, Values: s.values})
 		}
 	}
-	return Closing{r.batch, TreeWeight(d.config.Lanes, r.nodes, r.weights), d.terms}, true
+	return Closing{r.batch, TreeWeight(d.config.lanes, r.nodes, r.weights), d.terms}, true
 }
 
 // Finish ends the round that Next gave: its payloads are released.
@@ -346,7 +346,7 @@ func (d *Dense) Finish(i int, w *Weights, total float64) {
 	clear(r.sums)
 	clear(d.terms) // payloads are released
 	r.sums = r.sums[:0]
-	w.NoteTotal(total)
+	w.noteTotal(total)
 	c.closed++
 }
 

@@ -56,14 +56,14 @@ type owner struct {
 func newOwner(t *testing.T, b cuda.Backend, lanes, ahead, chunks int, summing schema.Summing) *owner {
 	o := &owner{t: t, backend: b, lanes: lanes, held: NewHeld(lanes), weights: map[schema.Batch]*Weights{},
 		results: map[string][]float32{}}
-	c := DenseConfig{Backend: b, Lanes: lanes, Ahead: ahead, Summing: summing, Held: o.held, Place: &schema.Placement{}}
+	c := denseConfig{backend: b, lanes: lanes, ahead: ahead, summing: summing, held: o.held, place: &schema.Placement{}}
 	for i := range chunks {
-		c.Chunks = append(c.Chunks, Chunk{Bucket: 3, Chunk: schema.Chunk(i), Chunks: schema.Chunk(chunks),
+		c.chunks = append(c.chunks, Chunk{Bucket: 3, Chunk: schema.Chunk(i), Chunks: schema.Chunk(chunks),
 			Offset: uint64(i) * 100, Elements: 7 + i})
 	}
 	var err error
-	o.dense = NewDense(c)
-	if o.made, err = NewResults(t.Context(), c.Chunks, ahead+2,
+	o.dense = newDense(c)
+	if o.made, err = newResults(t.Context(), c.chunks, ahead+2,
 		schema.Head{Job: 5, Generation: 1, Lanes: uint16(lanes)}); err != nil {
 		t.Fatal(err)
 	}
@@ -333,7 +333,7 @@ func TestDenseAgainstNaiveSums(t *testing.T) {
 					if got := o.results[fmt.Sprint(b, ".", chunk)]; !equalBits(got, append([]float32{float32(weight)}, want...)) {
 						t.Fatalf("seed %d owner %d batch %d chunk %d: %v, want %v", seed, i, b, chunk, got, want)
 					}
-					at := o.made.Sealed(chunk, b+1).View()
+					at := o.made.sealed(chunk, b+1).View()
 					if h := at.Head(); (h.Batch == b) != (b+schema.Batch(ahead)+2 >= batches) {
 						t.Fatalf("seed %d: with %d ahead of %d batches, batch %d lies where %d did", seed, ahead, batches, h.Batch, b)
 					}

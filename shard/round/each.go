@@ -7,10 +7,10 @@ import (
 	"gradbus/schema"
 )
 
-// Each is the clock of rounds that are one trainer's: a round is over when that trainer's lanes are there, and it alone
+// each is the clock of rounds that are one trainer's: a round is over when that trainer's lanes are there, and it alone
 // hears of it, by its own number. No trainer waits for another. The version that a round made of a chunk may have been
 // followed by others: a pull is answered with the newest.
-type Each struct {
+type each struct {
 	byBatch
 	config ClockConfig
 	hears  [1]Hearer
@@ -22,7 +22,7 @@ func newEach(ctx context.Context, c ClockConfig) (Clock, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Each{byBatch: byBatch{results: results}, config: c}
+	e := &each{byBatch: byBatch{results: results}, config: c}
 	for _, h := range c.Contributors {
 		e.lines = append(e.lines, c.line(h.Member, h.Count, 0, lane.Node{}, nil))
 	}
@@ -30,7 +30,7 @@ func newEach(ctx context.Context, c ClockConfig) (Clock, error) {
 }
 
 // Kept implements Clock.
-func (c *Each) Kept(e Entry, i int) *schema.Frame {
+func (c *each) Kept(e Entry, i int) *schema.Frame {
 	h := schema.Head{Batch: e.Round, Weight: e.Line.Weights(e.Line.batch).Total(), Node: e.Line.Node}
 	if e.Round < c.config.First {
 		h.Weight = ResumedWeight
@@ -39,14 +39,14 @@ func (c *Each) Kept(e Entry, i int) *schema.Frame {
 }
 
 // Closed implements Clock: the line's trainer hears of it.
-func (c *Each) Closed(l *Line, b schema.Batch) []Hearer {
+func (c *each) Closed(l *Line, b schema.Batch) []Hearer {
 	l.closed(b)
 	c.hears[0] = Hearer{l.Whose, b}
 	return c.hears[:]
 }
 
 // Waiting implements Clock: no trainer waits for another.
-func (c *Each) Waiting() (w Waiting) {
+func (c *each) Waiting() (w Waiting) {
 	for _, l := range c.lines {
 		w.Batch = max(w.Batch, l.batch)
 	}

@@ -211,7 +211,7 @@ func (g *Grouped) complete(group schema.Batch, nodes []lane.Node) bool {
 // lacks reports that nodes do not cover the lanes of a trainer.
 func (g *Grouped) lacks(contributor int, nodes []lane.Node) bool {
 	h := &g.config.Contributors[contributor]
-	return Covered(nodes, int(h.First), h.Count) < h.Count
+	return covered(nodes, int(h.First), h.Count) < h.Count
 }
 
 // Reach implements Clock: of a request that begins, the group is the one that is filling.
@@ -326,7 +326,7 @@ func (g *Grouped) Pull(contributor int, b schema.Batch, _ bool) (e Entry, kept b
 
 // Kept implements Clock.
 func (g *Grouped) Kept(e Entry, i int) *schema.Frame {
-	return g.Results(e.Round+1).Of(i, e.Round)
+	return g.Results(e.Round+1).of(i, e.Round)
 }
 
 // Leave implements Clock: no group waits for lost trainers. Their complete contributions to a round count, the rest is
@@ -356,7 +356,7 @@ func (g *Grouped) leave(contributor int) {
 	}
 	for i := range dense.Chunks() {
 		if dense.Closed(i) <= k.group && g.lacks(contributor, dense.Nodes(i, k.group)) {
-			dense.Forget(i, k.group, int(h.First), h.Count)
+			dense.forget(i, k.group, int(h.First), h.Count)
 		}
 	}
 }

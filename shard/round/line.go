@@ -145,19 +145,19 @@ func (l *Line) Advance(b schema.Batch) {
 				l.open[at]))
 		}
 		l.open[at] = l.rounds
-		l.weights[at].Reset()
+		l.weights[at].reset()
 		l.settle()
 	}
 }
 
-// Kept is how many batches' results are kept. Who is slowest has contributed to batch d, the last that is complete
+// kept is how many batches' results are kept. Who is slowest has contributed to batch d, the last that is complete
 // here, and may lack the results of d-ahead and later ones; who is fastest contributes to d+1+ahead.
-func Kept[N ~uint64 | ~int](ahead N) N { return 2*ahead + 2 }
+func kept[N ~uint64 | ~int](ahead N) N { return 2*ahead + 2 }
 
 // pull says whether the result of a batch is kept, or may come to be. overtook says that the batch has begun, but not
 // here.
 func (l *Line) pull(b schema.Batch, begun bool) (overtook bool, refused *schema.FrameError) {
-	kept := Kept(l.Ahead) - 1
+	kept := kept(l.Ahead) - 1
 	if l.open[l.at(l.batch)] == l.rounds { // nothing of the newest batch has taken the place of what is oldest
 		kept++
 	}

@@ -29,17 +29,17 @@ type merging struct {
 // Merge or Close. There are none if the table was not touched.
 func (s *Sparse) Merge(id schema.Table, dim int, total float64) (keys []uint64, rows cuda.Vector, divisor float32,
 	err error) {
-	perRow := s.config.Tables[id].PerRow
+	perRow := s.config.tables[id].PerRow
 	if perRow {
 		dim++
 	}
-	keys, rows, _, err = s.mergeNode(s.round(s.closed), id, dim, lane.Root(s.config.Lanes), &s.merge.out)
+	keys, rows, _, err = s.mergeNode(s.round(s.closed), id, dim, lane.Root(s.config.lanes), &s.merge.out)
 	if err != nil || !perRow {
 		return keys, rows, float32(total), err
 	}
 	m := &s.merge
 	m.counted, m.divided = grown(m.counted, rows.Len()), grown(m.divided, len(keys)*(dim-1))
-	if err := s.config.Backend.Copy(cuda.Float32s(m.counted), rows); err != nil {
+	if err := s.config.backend.Copy(cuda.Float32s(m.counted), rows); err != nil {
 		return nil, cuda.Vector{}, 0, err
 	}
 	divideByCounts(m.divided, m.counted, dim-1)
@@ -59,7 +59,7 @@ func divideByCounts(to, counted []float32, dim int) {
 // checkCounts refuses rows whose count is none.
 func (s *Sparse) checkCounts(c *SparseChunk) *schema.FrameError {
 	for _, part := range c.View.Parts() {
-		spec := &s.config.Tables[part.Table]
+		spec := &s.config.tables[part.Table]
 		if !spec.PerRow {
 			continue
 		}
@@ -97,15 +97,15 @@ func (s *Sparse) mergeNode(r *sparseRound, id schema.Table, dim int, at lane.Nod
 		most += term.Keys.Len()
 	}
 	out.keys, out.rows = grown(out.keys, most), grown(out.rows, most*dim)
-	n, err := s.config.Backend.Merge(cuda.Merge{
-		Dim: dim, Lanes: s.config.Lanes, Terms: m.terms, OutKeys: cuda.Uint64s(out.keys), OutRows: cuda.Float32s(out.rows),
+	n, err := s.config.backend.Merge(cuda.Merge{
+		Dim: dim, Lanes: s.config.lanes, Terms: m.terms, OutKeys: cuda.Uint64s(out.keys), OutRows: cuda.Float32s(out.rows),
 	})
 	if err != nil {
 		return nil, cuda.Vector{}, false, cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
 			if e.Key < 0 {
-				return fmt.Sprintf("table %q", s.config.Tables[id].Name)
+				return fmt.Sprintf("table %q", s.config.tables[id].Name)
 			}
-			return e.InTable(s.config.Tables[id].Name, uint64(e.Key))
+			return e.InTable(s.config.tables[id].Name, uint64(e.Key))
 		})
 	}
 	out.keys, out.rows = out.keys[:n], out.rows[:n*dim]
@@ -115,7 +115,7 @@ func (s *Sparse) mergeNode(r *sparseRound, id schema.Table, dim int, at lane.Nod
 // gather lists the terms of one table below a node. A contribution in one chunk is used where it lies; one in several
 // is put together first, and bags are expanded.
 func (s *Sparse) gather(r *sparseRound, id schema.Table, at lane.Node) error {
-	m, dtype := &s.merge, s.config.DType
+	m, dtype := &s.merge, s.config.dType
 	m.terms = m.terms[:0]
 	total := 0
 	for i := range r.terms {
@@ -142,7 +142,7 @@ func (s *Sparse) gather(r *sparseRound, id schema.Table, at lane.Node) error {
 				return err
 			}
 		case chunks == 1:
-			m.add(r.nodes[i], first.Keys, Rows(dtype, &first))
+			m.add(r.nodes[i], first.Keys, rows(dtype, &first))
 		default:
 			keys, rows := m.join(t, id, dtype)
 			m.add(r.nodes[i], keys, rows)
@@ -173,7 +173,7 @@ func (m *merging) join(t *sparseTerm, id schema.Table, dtype schema.DType) ([]ui
 		m.keys, m.rows, m.halves = append(m.keys, part.Keys...), append(m.rows, part.Rows...),
 			append(m.halves, part.Halves...)
 	}
-	return m.keys[firstKey:], Vector(dtype, m.rows[floats:], m.halves[halves:])
+	return m.keys[firstKey:], vector(dtype, m.rows[floats:], m.halves[halves:])
 }
 
 // spread is the number of the term's keys of a table where they lie in more than one chunk, else 0.

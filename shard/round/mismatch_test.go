@@ -21,8 +21,8 @@ func (mistaken) Average(cuda.Average) error {
 func TestMismatchBeforeTheEndIsNamed(t *testing.T) {
 	job := &schema.Job{Lanes: 4, ChunkBytes: 4096, Parameters: []schema.Parameter{{Name: "first", Shape: []int{3}},
 		{Name: "second", Shape: []int{7}}}}
-	d := NewDense(DenseConfig{Backend: mistaken{open(t)}, Lanes: 4, Held: NewHeld(4),
-		Place: schema.NewPlacement(job, 1), Chunks: []Chunk{{Bucket: 0, Chunks: 1, Offset: 2, Elements: 8}}})
+	d := newDense(denseConfig{backend: mistaken{open(t)}, lanes: 4, held: NewHeld(4),
+		place: schema.NewPlacement(job, 1), chunks: []Chunk{{Bucket: 0, Chunks: 1, Offset: 2, Elements: 8}}})
 	w, err := &Weights{}, error(nil)
 	for lanes := range lane.Lane(2) {
 		err = d.Add(&Contribution{Node: lane.Node{First: lanes, Count: 1}, Weight: 1,

@@ -51,10 +51,10 @@ func CheckSender(contributor *Contributor, lanes int, h *schema.Head) *schema.Fr
 	return nil
 }
 
-// Place finds where a node belongs among the disjoint nodes of a round, in lane order. The same node is a repeat
+// place finds where a node belongs among the disjoint nodes of a round, in lane order. The same node is a repeat
 // (schema.ReasonDuplicate, without a text); one that shares lanes with another is refused, since those lanes have been
 // counted.
-func Place(nodes []lane.Node, n lane.Node) (int, *schema.FrameError) {
+func place(nodes []lane.Node, n lane.Node) (int, *schema.FrameError) {
 	at, found := slices.BinarySearchFunc(nodes, n, compareNodes)
 	switch {
 	case found:
@@ -74,8 +74,8 @@ func compareNodes(a, b lane.Node) int {
 	return int(a.Count) - int(b.Count)
 }
 
-// Covered is how many of the lanes [first, first+count) the disjoint nodes hold.
-func Covered(nodes []lane.Node, first, count int) int {
+// covered is how many of the lanes [first, first+count) the disjoint nodes hold.
+func covered(nodes []lane.Node, first, count int) int {
 	n := 0
 	for _, node := range nodes {
 		n += max(0, min(node.End(), first+count)-max(int(node.First), first))

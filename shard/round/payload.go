@@ -20,8 +20,8 @@ type Held struct {
 // NewHeld counts for a number of contributors.
 func NewHeld(contributors int) *Held { return &Held{byContributor: make([]int64, contributors)} }
 
-// Add counts bytes of a contributor; a negative number releases them.
-func (h *Held) Add(contributor int, bytes int64) {
+// add counts bytes of a contributor; a negative number releases them.
+func (h *Held) add(contributor int, bytes int64) {
 	h.byContributor[contributor] += bytes
 	h.total += bytes
 }

@@ -21,9 +21,9 @@ type resultChunk struct {
 	frames []*schema.Frame
 }
 
-// NewResults makes zeroed frames for a number of versions of each chunk. head is what the results' heads have in
+// newResults makes zeroed frames for a number of versions of each chunk. head is what the results' heads have in
 // common: run id, generation, lanes and flags. ctx only cuts that short.
-func NewResults(ctx context.Context, chunks []Chunk, versions int, head schema.Head) (*Results, error) {
+func newResults(ctx context.Context, chunks []Chunk, versions int, head schema.Head) (*Results, error) {
 	r := &Results{head: head, chunks: make([]resultChunk, len(chunks))}
 	for i := range r.chunks {
 		if err := ctx.Err(); err != nil {
@@ -59,21 +59,21 @@ func (r *Results) Seal(i int, v schema.Version, h schema.Head) *schema.Frame {
 	full := r.head
 	full.Batch, full.Weight, full.Node, full.Flags = h.Batch, h.Weight, h.Node, full.Flags|h.Flags
 	full.Bucket, full.Chunk, full.Chunks, full.Offset = c.Bucket, c.Chunk.Chunk, c.Chunks, c.Offset
-	f := r.Sealed(i, v)
+	f := r.sealed(i, v)
 	f.SetHead(full)
 	f.Seal()
 	return f
 }
 
-// Sealed is where a version of the i-th chunk is sealed.
-func (r *Results) Sealed(i int, v schema.Version) *schema.Frame {
+// sealed is where a version of the i-th chunk is sealed.
+func (r *Results) sealed(i int, v schema.Version) *schema.Frame {
 	return r.chunks[i].frames[r.at(i, v)]
 }
 
-// Of is the result of a batch over the i-th chunk as it was sealed; nil where it was not made here, as one of before
+// of is the result of a batch over the i-th chunk as it was sealed; nil where it was not made here, as one of before
 // the job was resumed.
-func (r *Results) Of(i int, b schema.Batch) *schema.Frame {
-	f := r.Sealed(i, schema.Version(b)+1)
+func (r *Results) of(i int, b schema.Batch) *schema.Frame {
+	f := r.sealed(i, schema.Version(b)+1)
 	v := f.View()
 	if h := v.Head(); h.Chunks == 0 || h.Batch != b { // never sealed, or as another's
 		return nil

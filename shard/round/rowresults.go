@@ -7,20 +7,20 @@ import (
 	"gradbus/schema"
 )
 
-// RowResultsConfig is what an owner's results over rows are made from.
-type RowResultsConfig struct {
-	Backend    cuda.Backend
-	Lanes      int
-	ChunkBytes int         // of values in one frame; a row that is larger travels alone
-	Versions   int         // how many batches' results are kept
-	Head       schema.Head // what the heads of results have in common: run id, generation, bucket and node
-	Tables     []RowTable  // whose means are published, ascending
+// rowResultsConfig is what an owner's results over rows are made from.
+type rowResultsConfig struct {
+	backend    cuda.Backend
+	lanes      int
+	chunkBytes int         // of values in one frame; a row that is larger travels alone
+	versions   int         // how many batches' results are kept
+	head       schema.Head // what the heads of results have in common: run id, generation, bucket and node
+	tables     []RowTable  // whose means are published, ascending
 }
 
 // RowTable is a replicated table: who owns it keeps no rows of it.
 type RowTable struct {
-	ID  schema.Table
-	Dim int
+	id  schema.Table
+	dim int
 }
 
 // Replicated lists the replicated tables of a job that are added up by a party.
@@ -28,7 +28,7 @@ func Replicated(job *schema.Job, plan *schema.Plan, by schema.Party) []RowTable 
 	var all []RowTable
 	for i, t := range job.Tables {
 		if t.Replicated && plan.Tables[i].Reducer == by {
-			all = append(all, RowTable{ID: schema.Table(i), Dim: t.Dim})
+			all = append(all, RowTable{id: schema.Table(i), dim: t.Dim})
 		}
 	}
 	return all
@@ -40,14 +40,14 @@ func Replicated(job *schema.Job, plan *schema.Plan, by schema.Party) []RowTable 
 //
 // Memory: for each kept batch its keys and rows, and the same once more while a result is made.
 type RowResults struct {
-	config RowResultsConfig
+	config rowResultsConfig
 	kept   []rowResult // of batch b at b % len
 	means  []rowMeans  // of Tables; scratch
 	term   [1]cuda.Term
 }
 
 // HasRows reports whether results have rows in them: else they only say that a round is over.
-func (r *RowResults) HasRows() bool { return len(r.config.Tables) > 0 }
+func (r *RowResults) HasRows() bool { return len(r.config.tables) > 0 }
 
 type rowResult struct {
 	made   bool
@@ -61,18 +61,18 @@ type rowMeans struct {
 	values []float32
 }
 
-// NewRowResults makes results that have no frames yet.
-func NewRowResults(c RowResultsConfig) *RowResults {
-	return &RowResults{config: c, kept: make([]rowResult, c.Versions), means: make([]rowMeans, len(c.Tables))}
+// newRowResults makes results that have no frames yet.
+func newRowResults(c rowResultsConfig) *RowResults {
+	return &RowResults{config: c, kept: make([]rowResult, c.versions), means: make([]rowMeans, len(c.tables))}
 }
 
 // Make divides the sums of the round that s.Next gave, of this weight, and puts them into frames in ascending order
 // of (table, key), which it returns sealed. They are valid until the result of Versions batches later is made. Call
 // it before s.Close. An error is the backend's.
 func (r *RowResults) Make(s *Sparse, b schema.Batch, weight float64, flags uint32) ([]*schema.Frame, error) {
-	for i, t := range r.config.Tables {
+	for i, t := range r.config.tables {
 		if err := r.mean(s, &r.means[i], t, weight); err != nil {
-			return nil, fmt.Errorf("average rows of table %d in batch %d: %w", t.ID, b, err)
+			return nil, fmt.Errorf("average rows of table %d in batch %d: %w", t.id, b, err)
 		}
 	}
 	k := &r.kept[b%schema.Batch(len(r.kept))]
@@ -87,8 +87,8 @@ func (r *RowResults) Make(s *Sparse, b schema.Batch, weight float64, flags uint3
 			return nil, err
 		}
 	}
-	h := r.config.Head
-	h.Batch, h.Weight, h.Lanes, h.Chunks, h.Flags = b, weight, uint16(r.config.Lanes), schema.Chunk(k.used), flags
+	h := r.config.head
+	h.Batch, h.Weight, h.Lanes, h.Chunks, h.Flags = b, weight, uint16(r.config.lanes), schema.Chunk(k.used), flags
 	for i, f := range k.frames[:k.used] {
 		h.Chunk = schema.Chunk(i)
 		f.SetHead(h)
@@ -111,14 +111,14 @@ func (r *RowResults) mean(s *Sparse, m *rowMeans, t RowTable, weight float64) er
 	if weight == 0 {
 		return nil
 	}
-	keys, rows, divisor, err := s.Merge(t.ID, t.Dim, weight)
+	keys, rows, divisor, err := s.Merge(t.id, t.dim, weight)
 	if err != nil || len(keys) == 0 {
 		return err
 	}
 	m.keys = append(m.keys, keys...)
-	m.values = grown(m.values, len(keys)*t.Dim)
-	r.term[0] = cuda.Term{Count: uint16(r.config.Lanes), Values: rows}
-	err = r.config.Backend.Average(cuda.Average{Lanes: r.config.Lanes, Weight: divisor, Terms: r.term[:],
+	m.values = grown(m.values, len(keys)*t.dim)
+	r.term[0] = cuda.Term{Count: uint16(r.config.lanes), Values: rows}
+	err = r.config.backend.Average(cuda.Average{Lanes: r.config.lanes, Weight: divisor, Terms: r.term[:],
 		Out: cuda.Float32s(m.values)})
 	r.term[0] = cuda.Term{}
 	return err
@@ -130,8 +130,8 @@ type rowCursor struct{ table, row int }
 // fill lays out a frame for as many rows as fit and puts them there. It reports whether rows are left.
 func (r *RowResults) fill(f *schema.Frame, next *rowCursor) (more bool, err error) {
 	begin, layout := *next, schema.Layout{Kind: schema.KindMean}
-	for free := r.config.ChunkBytes / 4; next.table < len(r.means) && free > 0; {
-		dim, left := r.config.Tables[next.table].Dim, len(r.means[next.table].keys)-next.row
+	for free := r.config.chunkBytes / 4; next.table < len(r.means) && free > 0; {
+		dim, left := r.config.tables[next.table].dim, len(r.means[next.table].keys)-next.row
 		n := min(left, free/dim)
 		if n == 0 && left > 0 {
 			if layout.Keys > 0 {
@@ -160,14 +160,14 @@ func (r *RowResults) fill(f *schema.Frame, next *rowCursor) (more bool, err erro
 func (r *RowResults) put(f *schema.Frame, at rowCursor, n int) {
 	keys, values, section := f.Keys(), f.Float32s(), 0
 	for ; n > 0; at = (rowCursor{table: at.table + 1}) {
-		t, m := r.config.Tables[at.table], &r.means[at.table]
+		t, m := r.config.tables[at.table], &r.means[at.table]
 		count := min(n, len(m.keys)-at.row)
 		if count == 0 {
 			continue
 		}
-		f.SetSection(section, schema.Section{Table: t.ID, Dim: uint32(t.Dim), Count: uint64(count)})
+		f.SetSection(section, schema.Section{Table: t.id, Dim: uint32(t.dim), Count: uint64(count)})
 		copy(keys, m.keys[at.row:at.row+count])
-		copy(values, m.values[at.row*t.Dim:(at.row+count)*t.Dim])
-		keys, values, n, section = keys[count:], values[count*t.Dim:], n-count, section+1
+		copy(values, m.values[at.row*t.dim:(at.row+count)*t.dim])
+		keys, values, n, section = keys[count:], values[count*t.dim:], n-count, section+1
 	}
 }

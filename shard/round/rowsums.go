@@ -26,8 +26,8 @@ type sumRows struct {
 // the tree to the root's children.
 func (s *Sparse) combineUp(r *sparseRound, node lane.Node) error {
 	for {
-		parent, ok := lane.Parent(node, s.config.Lanes)
-		if !ok || int(parent.Count) == s.config.Lanes {
+		parent, ok := lane.Parent(node, s.config.lanes)
+		if !ok || int(parent.Count) == s.config.lanes {
 			return nil
 		}
 		left, right := parent.Split()
@@ -52,9 +52,9 @@ func (s *Sparse) there(r *sparseRound, n lane.Node) bool {
 // addChildren makes the sum over a node of what is there of its two children.
 func (s *Sparse) addChildren(r *sparseRound, parent lane.Node) error {
 	sum := s.newSum(parent)
-	for id := range s.config.Tables {
+	for id := range s.config.tables {
 		t := &sum.tables[id]
-		keys, rows, merged, err := s.mergeNode(r, schema.Table(id), s.config.Tables[id].Dim, parent, t)
+		keys, rows, merged, err := s.mergeNode(r, schema.Table(id), s.config.tables[id].Dim, parent, t)
 		if err != nil {
 			return err
 		}
@@ -65,14 +65,14 @@ func (s *Sparse) addChildren(r *sparseRound, parent lane.Node) error {
 		if len(keys) == 0 {
 			continue
 		}
-		if err := s.config.Backend.Copy(cuda.Float32s(t.rows), rows); err != nil {
+		if err := s.config.backend.Copy(cuda.Float32s(t.rows), rows); err != nil {
 			return err
 		}
 	}
 	for i, n := range r.nodes {
 		if parent.Contains(n) && !r.terms[i].merged {
 			t := &r.terms[i]
-			s.config.Held.Add(t.contributor, -t.bytes)
+			s.config.held.add(t.contributor, -t.bytes)
 			for k := range t.parts {
 				Release(t.parts[k].Payload)
 			}
@@ -100,7 +100,7 @@ func (s *Sparse) newSum(n lane.Node) *sparseSum {
 		sum.node, *free = n, (*free)[:last]
 		return sum
 	}
-	return &sparseSum{node: n, tables: make([]sumRows, len(s.config.Tables))}
+	return &sparseSum{node: n, tables: make([]sumRows, len(s.config.tables))}
 }
 
 // freeSum puts a sum of which nothing is needed any more on the free list.
@@ -110,7 +110,7 @@ func (s *Sparse) freeSum(sum *sparseSum) {
 }
 
 func (s *Sparse) freeList(n lane.Node) *[]*sparseSum {
-	if int(n.Count) == s.config.Lanes {
+	if int(n.Count) == s.config.lanes {
 		return &s.roots
 	}
 	return &s.free

@@ -17,7 +17,7 @@ import (
 func TestRowsAreSummedOnArrival(t *testing.T) {
 	for _, summing := range []schema.Summing{schema.SummingFused, schema.SummingAtClose} {
 		s, w := newBagRounds(t, 4, schema.DTypeFloat32)
-		s.config.Summing, s.config.Held = summing, NewHeld(4)
+		s.config.summing, s.config.held = summing, NewHeld(4)
 		var leases []*lease
 		add := func(l int, keys []uint64, values ...float32) *SparseChunk {
 			c := bagChunk(t, schema.DTypeFloat32, lane.Node{First: lane.Lane(l), Count: 1}, 4, 0, 1,
@@ -57,8 +57,8 @@ func TestRowsAreSummedOnArrival(t *testing.T) {
 		wantMerged(t, s, 1, nil, nil)
 		s.Close(w, 4)
 		released(1, 1, 1, 1)
-		if s.config.Held.Bytes() != 0 {
-			t.Errorf("%d bytes are held after the end", s.config.Held.Bytes())
+		if s.config.held.Bytes() != 0 {
+			t.Errorf("%d bytes are held after the end", s.config.held.Bytes())
 		}
 	}
 }
@@ -72,14 +72,14 @@ func TestRowsOnArrivalAgainstAtClose(t *testing.T) {
 		lanes := 1 + random.IntN(9)
 		early, ew := newBagRounds(t, lanes, schema.DTypeFloat32)
 		late, lw := newBagRounds(t, lanes, schema.DTypeFloat32)
-		early.config.Summing = schema.SummingFused
-		late.config.Summing = schema.SummingAtClose
+		early.config.summing = schema.SummingFused
+		late.config.summing = schema.SummingAtClose
 		for _, s := range []*Sparse{early, late} {
-			s.config.Held = NewHeld(1)
+			s.config.held = NewHeld(1)
 		}
 		for batch := range schema.Batch(3) {
-			ew.Reset()
-			lw.Reset()
+			ew.reset()
+			lw.reset()
 			var leases []*lease
 			for _, chunk := range randomRows(t, random, lanes) {
 				leases = append(leases, &lease{})
@@ -95,7 +95,7 @@ func TestRowsOnArrivalAgainstAtClose(t *testing.T) {
 					t.Fatal(err)
 				}
 				want := make([]float32, sums.Len())
-				if err := late.config.Backend.Copy(cuda.Float32s(want), sums); err != nil {
+				if err := late.config.backend.Copy(cuda.Float32s(want), sums); err != nil {
 					t.Fatal(err)
 				}
 				wantMerged(t, early, id, keys, want)
@@ -107,7 +107,7 @@ func TestRowsOnArrivalAgainstAtClose(t *testing.T) {
 					t.Errorf("payload %d was released %d times", i, l.released)
 				}
 			}
-			if early.config.Held.Bytes() != 0 || len(early.open[0].sums) != 0 {
+			if early.config.held.Bytes() != 0 || len(early.open[0].sums) != 0 {
 				t.Errorf("held after the end: %v", early)
 			}
 		}
@@ -168,9 +168,9 @@ func BenchmarkRows(b *testing.B) {
 
 func benchRows(b *testing.B, backend cuda.Backend, trainers int, summing schema.Summing) {
 	const rows, dim = 800, 1024
-	s := NewSparse(SparseConfig{Backend: backend, Lanes: trainers, Summing: summing, DType: schema.DTypeFloat32,
-		Held:   NewHeld(trainers),
-		Tables: []schema.TableSpec{{Name: "a", Rows: 1024, Dim: dim}}})
+	s := newSparse(sparseConfig{backend: backend, lanes: trainers, summing: summing, dType: schema.DTypeFloat32,
+		held:   NewHeld(trainers),
+		tables: []schema.TableSpec{{Name: "a", Rows: 1024, Dim: dim}}})
 	var chunks []*SparseChunk
 	for l := range trainers {
 		f, err := schema.NewFrame(schema.Layout{Kind: schema.KindSparse, Keys: rows, Sections: 1, Values: 4 * rows * dim})
@@ -188,7 +188,7 @@ func benchRows(b *testing.B, backend cuda.Backend, trainers int, summing schema.
 	var w Weights
 	b.SetBytes(int64(trainers * rows * dim * 4))
 	for batch := schema.Batch(0); b.Loop(); batch++ {
-		w.Reset()
+		w.reset()
 		for _, c := range chunks {
 			c.Head.Batch = batch
 			if c.Check() != nil || s.Check(c, &w) != nil || s.CheckFinite(c) != nil || s.Add(c, &w) != nil {

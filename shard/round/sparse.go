@@ -10,17 +10,17 @@ import (
 	"gradbus/schema"
 )
 
-// SparseConfig is what the sparse rounds of one owner are made from.
-type SparseConfig struct {
-	Backend cuda.Backend
-	Lanes   int
-	Count   int // as in DenseConfig
-	Ahead   int // as in DenseConfig
-	Summing schema.Summing
-	DType   schema.DType // of the rows of contributions
-	Held    *Held        // counts the bytes of what is held
-	Tables  []schema.TableSpec
-	First   schema.Batch // the first that there are rounds of
+// sparseConfig is what the sparse rounds of one owner are made from.
+type sparseConfig struct {
+	backend cuda.Backend
+	lanes   int
+	count   int // as in denseConfig
+	ahead   int // as in denseConfig
+	summing schema.Summing
+	dType   schema.DType // of the rows of contributions
+	held    *Held        // counts the bytes of what is held
+	tables  []schema.TableSpec
+	first   schema.Batch // the first that there are rounds of
 }
 
 // ResumedWeight stands for the weight of the batch before the first of a job that has been resumed: it is no longer
@@ -34,7 +34,7 @@ const ResumedWeight = 1
 // The owner passes a frame through SparseChunk.Check, Check, CheckFinite and Add, and then closes what Next says: Merge
 // gives the sum of each table, and Close ends the round.
 type Sparse struct {
-	config SparseConfig
+	config sparseConfig
 	closed schema.Batch  // batches before this one have closed
 	weight float64       // of the last of them
 	before float64       // of the one before
@@ -99,13 +99,13 @@ func (a rowName) before(b rowName) bool {
 	return a.bags == b.bags && (a.key < b.key || a.bags && a.key == b.key)
 }
 
-// NewSparse makes the round of the first batch.
-func NewSparse(c SparseConfig) *Sparse {
-	if c.Count == 0 {
-		c.Count = c.Lanes
+// newSparse makes the round of the first batch.
+func newSparse(c sparseConfig) *Sparse {
+	if c.count == 0 {
+		c.count = c.lanes
 	}
-	s := &Sparse{config: c, open: make([]sparseRound, c.Ahead+1), closed: c.First}
-	if c.First > 0 {
+	s := &Sparse{config: c, open: make([]sparseRound, c.ahead+1), closed: c.first}
+	if c.first > 0 {
 		s.weight, s.before = ResumedWeight, ResumedWeight
 	}
 	return s
@@ -175,16 +175,16 @@ func (s *Sparse) HeldOf(b schema.Batch, contributor int) int64 {
 // changes.
 func (s *Sparse) Check(c *SparseChunk, w *Weights) *schema.FrameError {
 	h := &c.Head
-	if refused := w.Check(h.Node, h.Weight); refused != nil {
+	if refused := w.check(h.Node, h.Weight); refused != nil {
 		return refused
 	}
 	r := s.round(h.Batch)
 	if r == nil {
 		return nil
 	}
-	at, refused := Place(r.nodes, h.Node)
+	at, refused := place(r.nodes, h.Node)
 	if refused == nil {
-		return w.CheckTotal(s.config.Lanes, s.config.Count-r.begun, r.nodes, r.weights, at, h.Node, h.Weight)
+		return w.checkTotal(s.config.lanes, s.config.count-r.begun, r.nodes, r.weights, at, h.Node, h.Weight)
 	}
 	if refused.Reason != schema.ReasonDuplicate || h.Batch < s.closed {
 		return refused
@@ -241,11 +241,11 @@ func (t *sparseTerm) place(c *SparseChunk) (int, *schema.FrameError) {
 // are none.
 func (s *Sparse) CheckFinite(c *SparseChunk) *schema.FrameError {
 	values := Values(&c.View)
-	i := s.config.Backend.FirstNonFinite(values)
+	i := s.config.backend.FirstNonFinite(values)
 	if i < 0 {
 		return s.checkCounts(c)
 	}
-	value, help := NonFinite(s.config.Backend, values, i)
+	value, help := NonFinite(s.config.backend, values, i)
 	for _, part := range c.View.Parts() {
 		n, what := len(part.Keys), "key"
 		if part.Bags > 0 {
@@ -260,7 +260,7 @@ func (s *Sparse) CheckFinite(c *SparseChunk) *schema.FrameError {
 			row = part.Keys[row]
 		}
 		return schema.Refuse(schema.ReasonNonFinite, "column %d of %s %d of table %q, lanes %v, is %v%s",
-			i%part.Dim, what, row, s.config.Tables[part.Table].Name, c.Head.Node, value, help)
+			i%part.Dim, what, row, s.config.tables[part.Table].Name, c.Head.Node, value, help)
 	}
 	panic("round: a value outside of every row") // schema.Verify: rows are all values
 }
@@ -271,9 +271,9 @@ func (s *Sparse) CheckFinite(c *SparseChunk) *schema.FrameError {
 func (s *Sparse) Add(c *SparseChunk, w *Weights) error {
 	h := &c.Head
 	r := s.begin(h.Batch)
-	at, refused := Place(r.nodes, h.Node)
+	at, refused := place(r.nodes, h.Node)
 	if refused == nil {
-		w.Note(h.Node, h.Weight)
+		w.note(h.Node, h.Weight)
 		r.nodes = slices.Insert(r.nodes, at, h.Node)
 		r.weights = slices.Insert(r.weights, at, h.Weight)
 		r.begun += int(h.Node.Count)
@@ -286,13 +286,13 @@ func (s *Sparse) Add(c *SparseChunk, w *Weights) error {
 	}
 	t.parts = slices.Insert(t.parts, in, *c)
 	t.bytes, t.cost = t.bytes+c.Bytes, t.cost+s.Cost(c)
-	s.config.Held.Add(c.Contributor, c.Bytes)
+	s.config.held.add(c.Contributor, c.Bytes)
 	if len(t.parts) < int(t.chunks) {
 		return nil
 	}
 	r.lanes += int(h.Node.Count)
-	if s.config.Summing == schema.SummingAtClose || r.lanes == s.config.Count ||
-		s.config.DType != schema.DTypeFloat32 { // sums are float32
+	if s.config.summing == schema.SummingAtClose || r.lanes == s.config.count ||
+		s.config.dType != schema.DTypeFloat32 { // sums are float32
 		return nil
 	}
 	return s.combineUp(r, h.Node)
@@ -302,10 +302,10 @@ func (s *Sparse) Add(c *SparseChunk, w *Weights) error {
 // gives the sums, and Close ends it; then ask again, since a later round may have waited for it.
 func (s *Sparse) Next() (b schema.Batch, weight float64, ok bool) {
 	r := s.round(s.closed)
-	if r == nil || r.lanes < s.config.Count {
+	if r == nil || r.lanes < s.config.count {
 		return 0, 0, false
 	}
-	return r.batch, TreeWeight(s.config.Lanes, r.nodes, r.weights), true
+	return r.batch, TreeWeight(s.config.lanes, r.nodes, r.weights), true
 }
 
 // Close ends the round that Next gave, and releases its payloads.
@@ -318,12 +318,12 @@ func (s *Sparse) Close(w *Weights, total float64) {
 		s.freeSum(sum)
 	}
 	r.sums = r.sums[:0]
-	w.NoteTotal(total)
+	w.noteTotal(total)
 	s.closed, s.weight, s.before = s.closed+1, total, s.weight
 }
 
 func (s *Sparse) release(t *sparseTerm) {
-	s.config.Held.Add(t.contributor, -t.bytes)
+	s.config.held.add(t.contributor, -t.bytes)
 	for i := range t.parts {
 		Release(t.parts[i].Payload)
 	}

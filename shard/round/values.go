@@ -6,13 +6,13 @@ import (
 )
 
 // Values is the values of a frame, of whichever type, where they lie.
-func Values(v *schema.View) cuda.Vector { return Vector(v.Head().DType, v.Float32s(), v.Halves()) }
+func Values(v *schema.View) cuda.Vector { return vector(v.Head().DType, v.Float32s(), v.Halves()) }
 
-// Rows is the rows of a part of a frame whose values are of the type.
-func Rows(dtype schema.DType, p *schema.Part) cuda.Vector { return Vector(dtype, p.Rows, p.Halves) }
+// rows is the rows of a part of a frame whose values are of the type.
+func rows(dtype schema.DType, p *schema.Part) cuda.Vector { return vector(dtype, p.Rows, p.Halves) }
 
-// Vector is floats, or, where the type has 16 bits, the values whose bits are halves.
-func Vector(dtype schema.DType, floats []float32, halves []uint16) cuda.Vector {
+// vector is floats, or, where the type has 16 bits, the values whose bits are halves.
+func vector(dtype schema.DType, floats []float32, halves []uint16) cuda.Vector {
 	switch dtype {
 	case schema.DTypeBFloat16:
 		return cuda.BFloat16s(halves)

@@ -21,12 +21,12 @@ func WaitingFor(b schema.Batch, contributors []Contributor, lanes int, dense *De
 	w := waitingFor(b)
 	late := make([]bool, len(contributors))
 	look := func(nodes []lane.Node, bucket schema.Bucket, chunk schema.Chunk) {
-		if len(nodes) == 0 || Covered(nodes, 0, lanes) == lanes {
+		if len(nodes) == 0 || covered(nodes, 0, lanes) == lanes {
 			return // complete: it waits for a batch before it
 		}
 		w.Rounds++
 		for i, h := range contributors {
-			lacks := Covered(nodes, int(h.First), h.Count) < h.Count
+			lacks := covered(nodes, int(h.First), h.Count) < h.Count
 			late[i] = late[i] || lacks
 			if lacks && w.Rounds == 1 {
 				w.First, w.Bucket, w.Chunk = append(w.First, h.Member), bucket, chunk

@@ -25,8 +25,8 @@ type nodeWeight struct {
 	weight float64
 }
 
-// Reset forgets the batch.
-func (w *Weights) Reset() { w.nodes, w.total, w.totaled = w.nodes[:0], 0, false }
+// reset forgets the batch.
+func (w *Weights) reset() { w.nodes, w.total, w.totaled = w.nodes[:0], 0, false }
 
 func (w *Weights) find(n lane.Node) (int, bool) {
 	return slices.BinarySearchFunc(w.nodes, n, func(x nodeWeight, n lane.Node) int { return compareNodes(x.node, n) })
@@ -35,8 +35,8 @@ func (w *Weights) find(n lane.Node) (int, bool) {
 // String lists what is known, for logs and tests.
 func (w *Weights) String() string { return fmt.Sprint(w.nodes, w.total, w.totaled) }
 
-// Check refuses a weight that differs from an earlier one of the same node.
-func (w *Weights) Check(n lane.Node, weight float64) *schema.FrameError {
+// check refuses a weight that differs from an earlier one of the same node.
+func (w *Weights) check(n lane.Node, weight float64) *schema.FrameError {
 	if at, ok := w.find(n); ok && w.nodes[at].weight != weight {
 		return schema.Refuse(schema.ReasonWrongWeight, "weight %v of lanes %v: other contributions of this batch say %v",
 			weight, n, w.nodes[at].weight)
@@ -44,17 +44,17 @@ func (w *Weights) Check(n lane.Node, weight float64) *schema.FrameError {
 	return nil
 }
 
-// Note remembers a weight that Check has passed.
-func (w *Weights) Note(n lane.Node, weight float64) {
+// note remembers a weight that Check has passed.
+func (w *Weights) note(n lane.Node, weight float64) {
 	if at, ok := w.find(n); !ok {
 		w.nodes = slices.Insert(w.nodes, at, nodeWeight{n, weight})
 	}
 }
 
-// CheckTotal looks ahead: where a node of this weight, which belongs at index at of the nodes of a round, is the last
+// checkTotal looks ahead: where a node of this weight, which belongs at index at of the nodes of a round, is the last
 // that the round lacks, so many lanes being missing, the weights must add up to what those of other rounds of the batch
 // did.
-func (w *Weights) CheckTotal(lanes, missing int, nodes []lane.Node, weights []float64, at int, node lane.Node,
+func (w *Weights) checkTotal(lanes, missing int, nodes []lane.Node, weights []float64, at int, node lane.Node,
 	weight float64) *schema.FrameError {
 	if !w.totaled || int(node.Count) < missing {
 		return nil
@@ -68,8 +68,8 @@ func (w *Weights) CheckTotal(lanes, missing int, nodes []lane.Node, weights []fl
 	return nil
 }
 
-// NoteTotal remembers the sum over all lanes, which a round has closed with.
-func (w *Weights) NoteTotal(total float64) { w.total, w.totaled = total, true }
+// noteTotal remembers the sum over all lanes, which a round has closed with.
+func (w *Weights) noteTotal(total float64) { w.total, w.totaled = total, true }
 
 // Total is the sum over all lanes, as rounds of the batch closed with; 0 where none has.
 func (w *Weights) Total() float64 { return w.total }

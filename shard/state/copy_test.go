@@ -239,7 +239,7 @@ func TestDenseCopyOfAMoment(t *testing.T) {
 			for i := range want.Tensors {
 				want.Tensors[i].Version, want.Tensors[i].Steps = number, most[want.Tensors[i].Name]
 			}
-			got := copyWhileStepping(t, d, d.CopyNow(number), r, seed)
+			got := copyWhileStepping(t, d, d.copyNow(number), r, seed)
 			if !slices.EqualFunc(want.Tensors, got.Tensors, sameTensor) {
 				t.Errorf("%s, seed %d: the copy is not what was there", name, seed)
 			}
@@ -263,7 +263,7 @@ func TestRatesGoOnFromAMoment(t *testing.T) {
 	for range 50 {
 		step(first)
 	}
-	restore, c := second.Restore(), first.CopyNow(number)
+	restore, c := second.Restore(), first.copyNow(number)
 	for pieces, more := c.Next(); more; pieces, more = c.Next() {
 		for _, p := range pieces {
 			must(t, restore.Tensor(p))

@@ -43,9 +43,9 @@ func (d *Dense) Copy(v, since schema.Version, all bool) (*DenseCopy, error) {
 	return c, nil
 }
 
-// CopyNow begins to copy each chunk as it is, where they are at no common version. Pieces have the number v as theirs,
+// copyNow begins to copy each chunk as it is, where they are at no common version. Pieces have the number v as theirs,
 // and as many steps as any of their parameter's here.
-func (d *Dense) CopyNow(v schema.Version) *DenseCopy {
+func (d *Dense) copyNow(v schema.Version) *DenseCopy {
 	c := &DenseCopy{dense: d, version: v, early: map[int][]Tensor{}, steps: map[string]uint64{}}
 	for i := range d.chunks {
 		at := d.chunks[i].version
@@ -89,8 +89,8 @@ func (c *denseChunk) slotCount() int {
 	return len(c.rule.slots)
 }
 
-// Keeps reports whether every chunk keeps a version.
-func (d *Dense) Keeps(v schema.Version) bool {
+// keeps reports whether every chunk keeps a version.
+func (d *Dense) keeps(v schema.Version) bool {
 	for i := range d.chunks {
 		if d.has(i, v) != nil {
 			return false

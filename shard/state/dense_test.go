@@ -121,7 +121,7 @@ func TestDenseGoesOnFromASnapshot(t *testing.T) {
 				must(t, restore.Tensor(x))
 			}
 			must(t, restore.Done())
-			if at > 0 && second.Keeps(at-1) || !second.Keeps(at) {
+			if at > 0 && second.keeps(at-1) || !second.keeps(at) {
 				t.Errorf("%s seed %d: restored at version %d, it has the one before, or not that", name, seed, at)
 			}
 			for i := ahead; i < len(first.chunks); i++ {

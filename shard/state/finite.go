@@ -11,14 +11,14 @@ import (
 // keeps of one. It must not be published, whatever the job does about gradients that are not finite
 // (schema.Job.OnNonfinite).
 type NonFiniteError struct {
-	Name  string // of the value, for people
-	Value float32
+	name  string // of the value, for people
+	value float32
 }
 
 // Error implements error. It begins with the reason that such gradients are refused for.
 func (e *NonFiniteError) Error() string {
 	return fmt.Sprintf("%v: %s would be %v, and all gradients were finite; begin with an earlier model, and lower the "+
-		"learning rate or clip gradients", schema.ReasonNonFinite, e.Name, e.Value)
+		"learning rate or clip gradients", schema.ReasonNonFinite, e.name, e.value)
 }
 
 // CheckFinite looks for the first value that is not finite. name names it.

@@ -69,7 +69,7 @@ func TestNonFiniteOutcomes(t *testing.T) {
 func checkOutcome(t *testing.T, name, want string, err error) {
 	t.Helper()
 	var e *NonFiniteError
-	if (want != "") != errors.As(err, &e) || want == "" && err != nil || want != "" && !strings.HasSuffix(e.Name, want) {
+	if (want != "") != errors.As(err, &e) || want == "" && err != nil || want != "" && !strings.HasSuffix(e.name, want) {
 		t.Errorf("%s: %v, want a result that is not finite: %q", name, err, want)
 	}
 }

@@ -23,13 +23,13 @@ func (n *Norm) Add(values []float32) {
 	}
 }
 
-// Norm is that of all that was added.
-func (n *Norm) Norm() float64 { return math.Sqrt(n.squares) }
+// norm is that of all that was added.
+func (n *Norm) norm() float64 { return math.Sqrt(n.squares) }
 
 // Scale is by what every gradient is multiplied so that the norm is at most most: 1 where it is, elsewhere most/(norm +
 // 1e-6) as torch.nn.utils.clip_grad_norm_ has it, rounded once. It is 0 where the norm is infinite or none.
 func (n *Norm) Scale(most float32) float32 {
-	switch scale := float64(most) / (n.Norm() + 1e-6); {
+	switch scale := float64(most) / (n.norm() + 1e-6); {
 	case scale >= 1:
 		return 1
 	case scale > 0:

@@ -70,7 +70,7 @@ func TestRollbackAfterManyRows(t *testing.T) {
 	sums[(rows-1)*dim+3] = math.MaxFloat32 // its step is not finite
 	var bad *NonFiniteError
 	if err := a.Apply(RowGradient{Keys: keys, Sums: cuda.Float32s(sums), Weight: 1, Scale: 1}); !errors.As(err, &bad) ||
-		bad.Name != `table "t", row 3071, column 3` {
+		bad.name != `table "t", row 3071, column 3` {
 		t.Fatalf("%v", err)
 	}
 	if a.rows[0] != -4 {

@@ -50,7 +50,7 @@ func NewVersionCopy(w CopyWish, dense *Dense, names []schema.TableSpec, tables [
 	c := &VersionCopy{wish: w, touched: Extent{Rows: map[string]int64{}}}
 	if dense != nil {
 		if w.Moment {
-			c.dense = dense.CopyNow(w.At)
+			c.dense = dense.copyNow(w.At)
 		} else {
 			c.dense, c.err = dense.Copy(w.At, w.Since, w.All)
 		}
