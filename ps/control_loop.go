@@ -63,9 +63,10 @@ type controlLoop struct {
 	history     endedJobs
 	shown       []schema.JobReport // what reports tell of them
 	refused     refusedJoins
-	heap        int64           // bytes that the heap was limited to last
-	follower    *follower       // that stands by for this ps; nil: nobody does
-	gone        string          // why nobody does any more; empty: nobody ever has, or somebody does
+	heap        int64     // bytes that the heap was limited to last
+	follower    *follower // that stands by for this ps; nil: nobody does
+	gone        string    // why nobody does any more; empty: nobody ever has, or somebody does
+	foreign     foreignPeer
 	drained     []chan struct{} // closed when the last versions of all jobs are durable
 	drainers    []schema.Member // who has asked for the end of this ps, and is told of it
 }

@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"fmt"
 	"slices"
 
 	"gradbus/schema"
@@ -9,8 +10,8 @@ import (
 // drainersMax bounds those who are told at the end of a ps that it has ended, as they have asked for.
 const drainersMax = 16
 
-// drain takes it that somebody wants this ps to end, and says how far that is. Of several that share a control server
-// the others say nothing.
+// drain notes that somebody wants this ps to end, and says how far that is. It refuses if a job would be lost that a ps of
+// the same protocol would continue. Of several that share a control server the others say nothing.
 func (l *controlLoop) drain(m *message, d *schema.Drain) {
 	self := &l.server.registry.self
 	mine := d.Server == self.ID || d.Server == "" && l.server.embedsControl()
@@ -20,6 +21,12 @@ func (l *controlLoop) drain(m *message, d *schema.Drain) {
 	if d.Incarnation != 0 && d.Incarnation != self.Incarnation {
 		l.send(m.job, 0, m.from, schema.Control{Draining: &schema.Draining{Server: self.ID, Incarnation: d.Incarnation,
 			Ended: true}})
+		return
+	}
+	if job, lost := l.loses(); lost {
+		text := fmt.Sprintf("job %s would be lost: no version of it is written (--checkpoint-dir), and it is not handed over "+
+			"to the other ps: %s", job, l.foreign.why)
+		l.send(m.job, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "job_lost", Text: schema.Clip(text)}})
 		return
 	}
 	if len(l.drainers) < drainersMax && !slices.Contains(l.drainers, m.from) {

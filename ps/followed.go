@@ -28,6 +28,33 @@ type follower struct {
 	over   []schema.OverRun // that were noted
 }
 
+// foreignPeer is a ps that would stand by for this one, and reads another protocol. Nothing is handed over to it.
+type foreignPeer struct {
+	why string    // empty: there has been none
+	at  time.Time // it was heard last
+}
+
+// noteForeign notes that a message was refused which reads another protocol, if it is that of a ps that would stand by.
+func (l *controlLoop) noteForeign(m *message, err error) {
+	if m.name == "follow" && m.from.IsServer() && schema.ReasonOf(err) == schema.ReasonUnknownVersion {
+		l.foreign = foreignPeer{schema.Refusing(err).Detail, l.server.now()}
+	}
+}
+
+// loses names a job that would be lost with this ps, since the other one reads another protocol, and no version of the
+// job is written; ok is false if there is none.
+func (l *controlLoop) loses() (job schema.JobName, ok bool) {
+	if l.foreign.why == "" || l.server.now().Sub(l.foreign.at) > followedMax {
+		return "", false
+	}
+	for name, j := range l.coordinated() {
+		if c := j.coordinator; c.IsRunning() && len(c.Training()) > 0 && !c.WritesVersions() && !l.stands(j) {
+			return name, true
+		}
+	}
+	return "", false
+}
+
 // follow takes the word of a ps that stands by, or wants to. There is one.
 func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	now := l.server.now()

@@ -49,3 +49,21 @@ func TestHeardFitsAMessage(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A job is lost with its ps while a ps of another protocol would stand by, and only if it runs and is written nowhere.
+func TestJobsThatNobodyTakesAreLost(t *testing.T) {
+	j := &job{manifest: shardtest.SmallJob("kept", 1, 1), run: 7, coordinator: keptCoordinator()}
+	for name, c := range map[string]struct {
+		foreign foreignPeer
+		want    bool
+	}{
+		"nobody would stand by":   {foreignPeer{}, false},
+		"it is there":             {foreignPeer{"another protocol", time.Now()}, true},
+		"it has not said so late": {foreignPeer{"another protocol", time.Now().Add(-followedMax - time.Second)}, false},
+	} {
+		l := &controlLoop{server: &Server{registry: &registry{}}, jobs: map[schema.JobName]*job{"kept": j}, foreign: c.foreign}
+		if lost, is := l.loses(); is != c.want || is && lost != "kept" {
+			t.Errorf("%s: job %q is lost: %v, want %v", name, lost, is, c.want)
+		}
+	}
+}

@@ -224,6 +224,7 @@ func (l *controlLoop) answerEnded(m *message, run schema.RunID) *refusal {
 func (l *controlLoop) readControl(m *message) *refusal {
 	control, err := m.decode()
 	if err != nil {
+		l.noteForeign(m, err)
 		return schema.Refusing(err)
 	}
 	switch {

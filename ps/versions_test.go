@@ -110,3 +110,35 @@ func TestOtherVersionsHaveNoShards(t *testing.T) {
 		}
 	}
 }
+
+// A ps whose peer reads another protocol hands nothing over to it, and does not end when it is asked to while that would
+// lose a job.
+func TestNothingIsHandedOverToOtherVersions(t *testing.T) {
+	s := mustStart(t, Config{})
+	job := shardtest.SmallJob("runs", 1, 1)
+	newControlClient(t, s.URL(), job, "j-a").hear("it has started", func(c schema.Control) bool {
+		return c.Start != nil || c.Joined != nil && c.Joined.Started
+	})
+	newer, told := newPublisher(t, s, "p-b"), make(chan struct{}, 1)
+	must(t, newer.conn.Subscribe(fabric.Pattern(fabric.Any, "coordinator", fabric.KindCtl, "p-b", false),
+		func(fabric.Message) { told <- struct{}{} }))
+	newer.older(string(schema.TelemetryJob), "p-b",
+		`{"speaks":{"version":"7.8.9","fingerprint":"ab"},"follow":{"url":"nats://there:1","incarnation":"7","host":"there"}}`)
+	<-told
+	operator := newControlClient(t, s.URL(), &schema.Job{Name: schema.TelemetryJob}, "j-op")
+	operator.say("j-op", 0, schema.Control{Drain: &schema.Drain{}})
+	r := (<-operator.answers).Refused
+	if r == nil {
+		t.Fatal("it is not refused")
+	}
+	for _, want := range []string{"job runs would be lost", "--checkpoint-dir", "gradbus 7.8.9 (protocol ab)"} {
+		if !strings.Contains(r.Text, want) {
+			t.Errorf("refused with %q, want %q in it", r.Text, want)
+		}
+	}
+	select {
+	case <-s.Asked():
+		t.Error("it ends all the same")
+	default:
+	}
+}

@@ -178,9 +178,12 @@ func (d *drainAsker) follow(ctx context.Context, c *Config, told func(schema.Dra
 		}
 		select {
 		case answer := <-d.answers:
-			if answer.Refused != nil { // maybe by another ps than the one that is meant
-				d.refused = answer.Refused
+			switch r := answer.Refused; {
+			case r != nil && r.Reason == schema.ReasonUnknownVersion.String(): // maybe by another ps than the one that is meant
+				d.refused = r
 				continue
+			case r != nil:
+				return refusedBy(r)
 			}
 			a := *answer.Draining
 			if ended { // the ps that answers was started since

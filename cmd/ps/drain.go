@@ -29,6 +29,7 @@ func drainCommand() *cobra.Command {
 		Short: "Stop a running ps without losing a batch",
 		Long: `Stop a running ps without losing a batch, and wait until it has answered. A ps with --replicas 1 hands its jobs to the ps
 that holds the replicas; a ps with --checkpoint-dir writes a last checkpoint of each job. Ctrl-C and SIGTERM do the same.
+A ps ends only on Ctrl-C or SIGTERM if the other one was updated to another protocol, and a job has no checkpoint.
 
 Without ID, the ps at --server stops. If several ps share a NATS server, give the ID that ./bin/ps status shows.`,
 		Example: `  ./bin/ps drain

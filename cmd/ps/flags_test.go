@@ -143,6 +143,7 @@ func TestSubcommandFlags(t *testing.T) {
 		{Line: "scale-lr job 0.5 --server nats://127.0.0.1:1", Flags: joins.And(held("trainer.TestScaleLRWhileRunning",
 			"from-batch", "timeout")).And(held("trainer.TestScaleLRForced", "force"))},
 		{Line: "drain --server nats://127.0.0.1:1", Flags: joins.And(held("trainer.TestDrain", "timeout"))},
+		{Line: "takeover walked --server nats://127.0.0.1:1", Flags: joins.And(held("trainer.TestOperatorContinuesAJob", "timeout"))},
 		{Line: "checkpoints list " + folder, Flags: held("cmd/ps.TestCheckpointsCommands", "json")},
 		{Line: "checkpoints verify " + folder, Flags: held("cmd/ps.TestCheckpointsCommands", "json")},
 		{Line: "checkpoints export " + folder + " job file", Flags: held("cmd/ps.TestCheckpointsCommands", "id")},
