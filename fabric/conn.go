@@ -5,10 +5,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"gradbus/internal/loglimit"
 )
@@ -323,4 +327,413 @@ func (c *Conn) Close() {
 	case <-time.After(c.patience):
 		c.config.Log.Error("connection closed while a handler still runs", "connection", c.config.Name, "after", c.patience)
 	}
+}
+
+const (
+	// connectTimeout bounds one attempt to connect, and again one handshake: a loopback needs a millisecond, a long
+	// way with a lost packet a second, and a machine that is busy with other things some.
+	connectTimeout = 5 * time.Second
+	// writeTimeout bounds a Publish whose socket is full: a server that takes nothing for so long counts as lost.
+	writeTimeout = 10 * time.Second
+	// closeGrace is what Close gives a full socket to empty.
+	closeGrace = time.Second
+	// reconnectAfterMax bounds the pause between attempts, which begins at up to 50 ms and doubles.
+	reconnectAfterMax = time.Second
+)
+
+type lineEvent int
+
+const (
+	lineLost lineEvent = iota
+	lineBack
+	lineEnded
+)
+
+// line is one connection of a Conn: natsLine over nats.go, or dataLine over fabric's own. Both reconnect for ever.
+type line interface {
+	// publish sends a message. text is the subject's where the caller has it, else "". Errors: errReconnecting,
+	// errPayload, or what the connection says, after which whether the message went out is not known.
+	publish(s *Subject, text string, data []byte) error
+	// subscribe returns when the server knows the subscription.
+	subscribe(pattern string, handler func(Message)) error
+	// unsubscribe ends the subscriptions of a pattern. A handler that runs is not waited for.
+	unsubscribe(pattern string)
+	// flush waits for the server's word that it has taken in what was sent. ctx must have a deadline.
+	flush(ctx context.Context) error
+	isLost() bool
+	payloadMax() int
+	count(*Stats)
+	// close ends the line within about closeGrace and tells nothing afterwards. Handlers may still run.
+	close()
+}
+
+// errPayload: the message is larger than the server takes.
+var errPayload = errors.New("larger than max_payload")
+
+// reconnectAfter is the pause before an attempt to connect again: between half of what it may be and all of it, so that
+// clients which lost a server together do not reconnect together. The point in between is a function of the names of
+// connection and line and of the attempt alone: a simulation has the same pauses each time.
+func (l lineIndex) reconnectAfter(connection string, attempts int) time.Duration {
+	most := min(50*time.Millisecond<<min(attempts-1, 10), reconnectAfterMax)
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%s %d %d", connection, l, attempts)
+	z := h.Sum64() // which the end of the text alone hardly changes in its upper bits: mixed as by SplitMix64
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return most/2 + time.Duration((z^z>>31)%uint64(most/2+1))
+}
+
+// dialed is how far an attempt to connect came.
+type dialed struct {
+	reached bool  // something listens there
+	dialErr error // why it was not reached
+	tls     *tlsWitness
+}
+
+// explain says what is wrong with an attempt to connect and what would be right.
+func (d *dialed) explain(ctx context.Context, config *Config, err error) error {
+	at := address(config)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return fmt.Errorf("dial %s: %w", at, context.Cause(ctx))
+	}
+	if ctx.Err() != nil { // what is known otherwise is that the socket was closed
+		err = context.Cause(ctx)
+	}
+	switch {
+	case d.dialErr != nil:
+		return fmt.Errorf("%w at %s: %w; ./bin/ps starts one", ErrNoServer, at, d.dialErr)
+	case !d.reached: // no attempt was made
+		return fmt.Errorf("dial %s: %w", at, err)
+	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, errUnauthorized):
+		if config.Token == "" {
+			return fmt.Errorf("dial %s: %w: it asks for a token and none was given", at, ErrRefused)
+		}
+		return fmt.Errorf("dial %s: %w: wrong token", at, ErrRefused)
+	}
+	if wrong := d.tls.explain(err); wrong != nil {
+		return fmt.Errorf("dial %s: %w: %w", at, ErrRefused, wrong)
+	}
+	return fmt.Errorf("%w at %s: something listens there, but the NATS greeting failed (%w): it is another program, or "+
+		"has no room for more connections; ./bin/ps starts one",
+		ErrNoServer, at, err)
+}
+
+func address(config *Config) string {
+	if config.Server != nil && config.Server.bus == nil {
+		return "the server of this process"
+	}
+	if config.Server != nil {
+		return config.Server.bus.at
+	}
+	var hosts []string
+	for one := range strings.SplitSeq(config.URL, ",") {
+		u, err := url.Parse(one)
+		if err != nil || u.Host == "" {
+			return clip(WithoutUser(config.URL))
+		}
+		hosts = append(hosts, u.Host)
+	}
+	return strings.Join(hosts, ",")
+}
+
+// WithoutUser takes what may be a password out of addresses, separated by commas, for people to see. They need not be
+// valid.
+func WithoutUser(addresses string) string {
+	all := strings.Split(addresses, ",")
+	for i, one := range all {
+		scheme, rest, found := strings.Cut(one, "://")
+		if !found {
+			scheme, rest = "", one
+		}
+		rest = rest[strings.LastIndex(rest, "@")+1:]
+		if found {
+			rest = scheme + "://" + rest
+		}
+		all[i] = rest
+	}
+	return strings.Join(all, ",")
+}
+
+// life is what every connection has, of however many lines: its states, the goroutines that run its handlers, and why
+// it is closed.
+type life struct {
+	states   *stateLoop
+	handlers sync.WaitGroup // one count for each goroutine that runs handlers
+
+	mu  sync.Mutex // a leaf
+	err error      // why the connection is closed; nil while it is not
+}
+
+// lineEvent is told by a line what happened to it.
+func (l *life) lineEvent(event lineEvent, err error) {
+	switch event {
+	case lineLost:
+		l.states.lost()
+	case lineBack:
+		l.states.back()
+	case lineEnded:
+		l.fail(fmt.Errorf("%w: %w", ErrRefused, err))
+		l.states.end()
+	}
+}
+
+func (l *life) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = err
+	}
+}
+
+// Err is nil while the connection is open or trying to be, then ErrClosed after Close, or what ended it.
+func (l *life) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// addHandler counts one more handler, unless Close may wait for them already.
+func (l *life) addHandler() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.handlers.Add(1)
+	}
+	return l.err
+}
+
+// subscribe subscribes on a line. While it runs it counts as a handler, so that Close waits for a handler that the line
+// may add.
+func (l *life) subscribe(on line, pattern string, handler func(Message)) error {
+	if err := l.addHandler(); err != nil {
+		return fmt.Errorf("subscribe %s: %w", pattern, err)
+	}
+	defer l.handlers.Done()
+	err := on.subscribe(pattern, handler)
+	if err == nil {
+		return nil
+	}
+	if closed := l.Err(); closed != nil {
+		return fmt.Errorf("subscribe %s: %w", pattern, closed)
+	}
+	return fmt.Errorf("subscribe %s: %w: %w", pattern, ErrLost, err)
+}
+
+// flush waits until the server has taken in what was published on the lines before, at most 5 s.
+func (l *life) flush(ctx context.Context, lines ...line) error {
+	ctx, cancel := context.WithTimeout(ctx, roundTripTimeout)
+	defer cancel()
+	for _, on := range lines {
+		if err := on.flush(ctx); err != nil {
+			if closed := l.Err(); closed != nil {
+				return fmt.Errorf("flush: %w", closed)
+			}
+			return fmt.Errorf("flush: %w: %w", ErrLost, err)
+		}
+	}
+	return nil
+}
+
+// State is what OnState is told.
+type State int
+
+const (
+	// Connected: Dial has succeeded.
+	Connected State = iota + 1
+	// Lost: one of the two connections at least is gone. What was published last may not have arrived.
+	Lost
+	// Back: both are there again, with all subscriptions. What is not acknowledged should be sent again now.
+	Back
+	// Closed: the end, by Close or because the server came back and refused.
+	Closed
+)
+
+func (s State) String() string {
+	switch s {
+	case Connected:
+		return "connected"
+	case Lost:
+		return "lost"
+	case Back:
+		return "back"
+	case Closed:
+		return "closed"
+	}
+	return "unknown"
+}
+
+// stateLoop turns the events of two lines into a sequence of states, and tells them on a goroutine of its own, so that
+// OnState may take its time. The queue is bounded: a loss and return that were not told yet stand for all later ones.
+type stateLoop struct {
+	tell func(State)
+	done chan struct{}
+
+	mu    sync.Mutex
+	cond  *sync.Cond
+	queue []State // at most 4: Connected, Lost, Back, Closed
+	down  int     // lines that are lost
+	open  bool    // Dial has succeeded; before, nothing is told
+	ended bool    // Closed is queued
+}
+
+func newStateLoop(tell func(State)) *stateLoop {
+	l := &stateLoop{tell: tell, done: make(chan struct{})}
+	l.cond = sync.NewCond(&l.mu)
+	go l.run()
+	return l
+}
+
+func (l *stateLoop) connected() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// A line may have been lost between the two dials; then Connected comes first all the same.
+	l.open = true
+	l.queue = append([]State{Connected}, l.queue...)
+	l.cond.Signal()
+}
+
+func (l *stateLoop) lost() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.down++
+	if l.down == 1 {
+		l.push(Lost)
+	}
+}
+
+func (l *stateLoop) back() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.down--
+	if l.down == 0 {
+		l.push(Back)
+	}
+}
+
+// push queues Lost or Back. A Lost behind an untold Back takes that one's place away: Lost, Back, Lost is Lost.
+func (l *stateLoop) push(s State) {
+	if l.ended {
+		return
+	}
+	if n := len(l.queue); s == Lost && n > 0 && l.queue[n-1] == Back && n > 1 && l.queue[n-2] == Lost {
+		l.queue = l.queue[:n-1]
+		return
+	}
+	l.queue = append(l.queue, s)
+	l.cond.Signal()
+}
+
+// end queues Closed, once. Nothing follows it.
+func (l *stateLoop) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended {
+		l.ended = true
+		l.queue = append(l.queue, Closed)
+		l.cond.Signal()
+	}
+}
+
+func (l *stateLoop) run() {
+	defer close(l.done)
+	for {
+		l.mu.Lock()
+		for len(l.queue) == 0 || !l.open && !l.ended {
+			l.cond.Wait()
+		}
+		s, open := l.queue[0], l.open
+		l.queue = l.queue[1:]
+		l.mu.Unlock()
+		if l.tell != nil && open {
+			l.tell(s)
+		}
+		if s == Closed {
+			return
+		}
+	}
+}
+
+func (l *stateLoop) wait() { <-l.done }
+
+// Errors that a caller may test for with errors.Is. Every one arrives wrapped in a sentence with the operation, the
+// address or subject and what would be right.
+var (
+	// ErrNoServer: nothing that speaks NATS answered at the address. No connection exists.
+	ErrNoServer = errors.New("no gradbus server")
+	// ErrRefused: the server answered and turned the connection away (token, certificate). On Dial no connection
+	// exists; later it means that the server came back with other credentials, and the connection is closed for good.
+	ErrRefused = errors.New("refused by the server")
+	// ErrLost: the server is out of reach for the moment. The message may not have been sent; the connection keeps trying
+	// and reports Back when it has succeeded.
+	ErrLost = errors.New("server lost")
+	// ErrPayload: the message is larger than the server accepts. Nothing was sent.
+	ErrPayload = errors.New("message too large")
+	// ErrClosed: Close was called, on the connection or the window. Nothing was sent.
+	ErrClosed = errors.New("closed")
+	// ErrSubject: a subject or pattern is not of the form that docs/protocol.md gives. Nothing was sent or subscribed.
+	ErrSubject = errors.New("bad subject")
+	// ErrPortTaken: another process listens at the address. No server was started.
+	ErrPortTaken = errors.New("port taken")
+	// ErrNoJetStream: the control server does not have JetStream, or not for this account. Nothing was written.
+	ErrNoJetStream = errors.New("no JetStream")
+	// ErrDenied: the server does not let this client write what it was asked for. Nothing was written.
+	ErrDenied = errors.New("not allowed")
+	// ErrNoBucket: the control server has no such bucket, or lost it in a restart. Nothing was written.
+	ErrNoBucket = errors.New("no such bucket")
+	// ErrKeyExists: another client has written the key. Nothing was written.
+	ErrKeyExists = errors.New("key exists")
+	// ErrNoKey: the bucket has no such key.
+	ErrNoKey = errors.New("no such key")
+	// ErrAck: a peer acknowledged what was never sent. The window is as it was.
+	ErrAck = errors.New("bad acknowledgement")
+)
+
+// Ask repeats a request until it is answered: ask is called at once and then every retry, and the first value of
+// answers is returned. Answers come by way of the caller's own subscription, on a subject derived from the request's;
+// a request must therefore be one that may be answered more than once, and answers should have room for one value.
+//
+// ErrLost from ask is not the end, since the next repetition may find the server again; any other error is. Where ctx
+// ends first, the error wraps its cause and says how often was asked, and the last ErrLost if there was one; where it
+// has ended before, nothing is.
+//
+//	rows, err := fabric.Ask(ctx, time.Second, func() error { return conn.Publish(subject, frame) }, arrived)
+func Ask[T any](ctx context.Context, retry time.Duration, ask func() error, answers <-chan T) (T, error) {
+	var none T
+	if ctx.Err() != nil { // where all is in one process, an answer is there as soon as it was asked
+		return none, fmt.Errorf("ask: nothing was asked: %w", context.Cause(ctx))
+	}
+	timer := time.NewTimer(retry)
+	defer timer.Stop()
+	for asked := 1; ; asked++ {
+		err := ask()
+		if err != nil && !errors.Is(err, ErrLost) {
+			return none, err
+		}
+		select {
+		case answer, ok := <-answers:
+			return received(answer, ok)
+		case <-ctx.Done():
+		case <-timer.C:
+			select { // what is there by now goes before another request
+			case answer, ok := <-answers:
+				return received(answer, ok)
+			default:
+			}
+		}
+		if ctx.Err() == nil {
+			timer.Reset(retry)
+			continue
+		}
+		if err != nil {
+			return none, fmt.Errorf("ask: no answer to %d requests: %w; last: %w", asked, context.Cause(ctx), err)
+		}
+		return none, fmt.Errorf("ask: no answer to %d requests: %w", asked, context.Cause(ctx))
+	}
+}
+
+func received[T any](answer T, ok bool) (T, error) {
+	if !ok {
+		return answer, fmt.Errorf("ask: answers %w", ErrClosed)
+	}
+	return answer, nil
 }

@@ -10,28 +10,27 @@
 //
 // # The pieces
 //
-//	Server    an embedded NATS server, for ./bin/ps and for tests          server.go, serverlog.go
+//	Server    an embedded NATS server, for ./bin/ps and for tests          server.go
 //	Guard     what connections from outside may do, and how much        door.go
-//	Conn      a member's lines to a server: bulk, results and control      conn.go, life.go, line.go, tls.go
-//	dataLine  a line that speaks the protocol itself, for bulk             dataline.go, handshake.go, wireread.go, wirewrite.go
+//	Conn      a member's lines to a server: bulk, results and control      conn.go
+//	dataLine  a line that speaks the protocol itself, for bulk             dataline.go, wire.go
 //	natsLine  a line over nats.go, for control                             natsline.go
 //	Bus       servers and lines within one process                         bus.go, busline.go, busbucket.go
 //	Control   a member's connection to the server that carries control     control.go
-//	Service   a program as NATS's own tools find it                        service.go
+//	Service   a program as NATS's own tools find it                        server.go
 //	Bucket    keys and values at that server, in JetStream                 bucket.go
-//	Payload   bytes to be sent, with room around them                      payload.go
-//	Message   a delivery, and the lease of its bytes                       message.go, lease.go
-//	State     Connected, Lost, Back, Closed                                state.go
+//	Payload   bytes to be sent, with room around them                      message.go
+//	Message   a delivery, and the lease of its bytes                       message.go
+//	State     Connected, Lost, Back, Closed                                conn.go
 //	Subject   gradbus.v1.{job}.{from}.{kind}.{to}[.{batch}[.{bucket}]]     subject.go
 //	          gradbus.v1.{job}.{from}.module.{to}.{name}
-//	Ask       a request that is repeated until it is answered              ask.go
-//	Outbox    sending side of a window: numbers, holds, sends again        outbox.go, overdue.go, outboxstate.go, window.go
+//	Ask       a request that is repeated until it is answered              conn.go
+//	Outbox    sending side of a window: numbers, holds, sends again        outbox.go
 //	Inbox     receiving side: what has arrived, how much more may come     inbox.go
-//	Receipt   an Inbox, and when its sender is to hear of it               receipt.go
-//	RoundTrips how long answers take, and when one is overdue             roundtrips.go
-//	Limiter   how much may be said in a second                             limiter.go
+//	Receipt   an Inbox, and when its sender is to hear of it               inbox.go
+//	RoundTrips how long answers take, and when one is overdue             outbox.go
 //
-// A newcomer may add a kind (subject.go), an error (errors.go) and anything to tests. The rules of Outbox and Inbox are
+// A newcomer may add a kind (subject.go), an error (conn.go) and anything to tests. The rules of Outbox and Inbox are
 // protocol: a change of them is a change of docs/protocol.md and of every other client.
 //
 // # The data connection
@@ -164,6 +163,6 @@
 //
 // Permissions by member are to come: Guard tells this process and its peers from all others, and bounds these.
 // JetStream keeps buckets and nothing else: gradients never pass it. Headers and reply fields are not used, but for
-// answers to NATS's own tools (service.go): the former destroy the alignment of frames, the latter let a message
+// answers to NATS's own tools (server.go): the former destroy the alignment of frames, the latter let a message
 // choose where an answer goes.
 package fabric

@@ -2,20 +2,34 @@ package fabric
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net"
+	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
+
+	"gradbus/internal/regular"
 )
 
 // Guard says what connections from outside this process may do. Connections of this process may do anything.
@@ -433,4 +447,293 @@ func addressOf(client server.ClientAuthentication) string {
 		return at.String()
 	}
 	return host
+}
+
+// credsBytesMax bounds a file of NATS credentials: a signed token and a key.
+const credsBytesMax = 1 << 20
+
+// userCredentials reads a file of credentials for each connection, as nats.UserCredentials does, without waiting for
+// what is no file.
+func userCredentials(path string) nats.Option {
+	read := func() (o nats.Options, err error) {
+		text, err := regular.Read(path, credsBytesMax)
+		if err == nil {
+			err = nats.UserCredentialBytes(text)(&o)
+		}
+		return o, err
+	}
+	return nats.UserJWT(func() (string, error) {
+		o, err := read()
+		if err != nil {
+			return "", err
+		}
+		return o.UserJWT()
+	}, func(nonce []byte) ([]byte, error) {
+		o, err := read()
+		if err != nil {
+			return nil, err
+		}
+		return o.SignatureCB(nonce)
+	})
+}
+
+var (
+	// errUnauthorized: the server does not know the token, or asks for one.
+	errUnauthorized = errors.New("authorization violation")
+	// errNotSecure: TLS was asked for, and the server has none.
+	errNotSecure = errors.New("the server has no secure connection")
+)
+
+// serverInfo is what is read of a server's INFO.
+type serverInfo struct {
+	PayloadMax   int    `json:"max_payload"`
+	TLSRequired  bool   `json:"tls_required"`
+	TLSAvailable bool   `json:"tls_available"`
+	LameDuck     bool   `json:"ldm"`
+	Nonce        string `json:"nonce"`
+}
+
+// connectOptions is what a client says of itself.
+type connectOptions struct {
+	Verbose      bool   `json:"verbose"`
+	Pedantic     bool   `json:"pedantic"`
+	TLSRequired  bool   `json:"tls_required"`
+	Token        string `json:"auth_token,omitempty"`
+	JWT          string `json:"jwt,omitempty"`
+	Signature    string `json:"sig,omitempty"`
+	User         string `json:"user,omitempty"`
+	Password     string `json:"pass,omitempty"`
+	Name         string `json:"name"`
+	Lang         string `json:"lang"`
+	Version      string `json:"version"`
+	Protocol     int    `json:"protocol"`
+	Echo         bool   `json:"echo"`
+	Headers      bool   `json:"headers"`
+	NoResponders bool   `json:"no_responders"`
+}
+
+// wireSession is one connection that the server has let in.
+type wireSession struct {
+	conn    net.Conn
+	reader  *wireReader
+	info    serverInfo
+	witness *tlsWitness
+}
+
+// show says who the client is: by a file of credentials, by the address, or by the token, the first that is there.
+func (o *connectOptions) show(config *Config, at *url.URL, nonce string) error {
+	switch {
+	case at == nil:
+		o.Token = config.Server.token
+	case config.CredsFile != "":
+		var from nats.Options
+		if err := userCredentials(config.CredsFile)(&from); err != nil {
+			return err
+		}
+		token, err := from.UserJWT()
+		if err != nil {
+			return err
+		}
+		signature, err := from.SignatureCB([]byte(nonce))
+		if err != nil {
+			return err
+		}
+		o.JWT, o.Signature = token, base64.RawURLEncoding.EncodeToString(signature)
+	case at.User != nil:
+		if password, ok := at.User.Password(); ok {
+			o.User, o.Password = at.User.Username(), password
+		} else {
+			o.Token = at.User.Username()
+		}
+	default:
+		o.Token, _ = config.latest()
+	}
+	return nil
+}
+
+// greet takes a fresh connection to an address, nil in process, through INFO, TLS and CONNECT, until the server has
+// answered a PING. The connection is the caller's to close, also where greet fails.
+func greet(ctx context.Context, raw net.Conn, at *url.URL, config *Config, witness *tlsWitness) (*wireSession, error) {
+	if err := raw.SetDeadline(time.Now().Add(connectTimeout)); err != nil {
+		return nil, err
+	}
+	s := &wireSession{conn: raw, reader: newWireReader(raw, config.Buffers), witness: witness}
+	var e wireEvent
+	if err := s.reader.next(&e); err != nil {
+		return nil, err
+	}
+	if err := s.told(&e); err != nil {
+		return nil, err
+	}
+	if e.op != opInfo {
+		return nil, fmt.Errorf("%w: no INFO", errProtocol)
+	}
+	secure, err := s.secure(ctx, config, at)
+	if err != nil {
+		return nil, err
+	}
+	options := connectOptions{TLSRequired: secure, Name: config.Name, Lang: "go", Version: "gradbus",
+		Protocol: 1, Echo: true}
+	if err := options.show(config, at, s.info.Nonce); err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(&options)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.conn.Write([]byte("CONNECT " + string(text) + "\r\nPING\r\n")); err != nil {
+		// The server may have said why before it hung up.
+		if said := s.awaitPong(&e); said != nil {
+			return nil, said
+		}
+		return nil, err
+	}
+	if err := s.awaitPong(&e); err != nil {
+		return nil, err
+	}
+	return s, raw.SetDeadline(time.Time{})
+}
+
+// awaitPong reads until the server has taken in what was sent.
+func (s *wireSession) awaitPong(e *wireEvent) error {
+	for e.op = opNone; e.op != opPong; {
+		if err := s.reader.next(e); err != nil {
+			return err
+		}
+		e.lease.Release() // nothing is subscribed to; nil but for a strange server
+		if err := s.told(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// told takes in INFO and -ERR.
+func (s *wireSession) told(e *wireEvent) error {
+	switch e.op {
+	case opErr:
+		return serverError(e.text)
+	case opInfo:
+		var info serverInfo
+		if err := json.Unmarshal(e.text, &info); err != nil {
+			return fmt.Errorf("%w: INFO: %w", errProtocol, err)
+		}
+		if info.PayloadMax > 0 {
+			s.info.PayloadMax = min(info.PayloadMax, payloadBytesMaxMax)
+			s.reader.payloadMax = s.info.PayloadMax
+		}
+		info.PayloadMax = s.info.PayloadMax
+		s.info = info
+	}
+	return nil
+}
+
+// secure upgrades the connection where either side wants it. In process there is nothing to protect.
+func (s *wireSession) secure(ctx context.Context, config *Config, at *url.URL) (bool, error) {
+	if at == nil {
+		return false, nil
+	}
+	_, roots := config.latest()
+	wanted := roots != nil || at.Scheme == "tls"
+	if wanted && !s.info.TLSRequired && !s.info.TLSAvailable {
+		return false, errNotSecure
+	}
+	if !wanted && !s.info.TLSRequired {
+		return false, nil
+	}
+	if s.reader.lo != s.reader.hi { // injected on the way, to be read as if it had been sent under TLS
+		return false, fmt.Errorf("%w: bytes between INFO and TLS", errProtocol)
+	}
+	conn, err := s.witness.handshake(ctx, s.conn, roots, at.Hostname())
+	if err != nil {
+		return false, err
+	}
+	s.conn, s.reader.source = conn, conn
+	return true, nil
+}
+
+// serverError is what a server reports with -ERR.
+func serverError(text []byte) error {
+	said := oneLine(text)
+	lower := strings.ToLower(said)
+	if strings.HasPrefix(lower, "authorization violation") || strings.HasPrefix(lower, "user authentication") ||
+		strings.HasPrefix(lower, "account authentication") {
+		return fmt.Errorf("%w: the server says %q", errUnauthorized, said)
+	}
+	return fmt.Errorf("the server says %q", said)
+}
+
+// tlsWitness notes whether a server asked for this side's certificate, and whether one was shown. From TLS 1.3 on a
+// server looks at it after the handshake, and all that the client learns of a refusal may be that the connection is
+// cut.
+type tlsWitness struct{ asked, shown atomic.Bool }
+
+// options are those of one connection. What they are made of stays as it is.
+func (w *tlsWitness) options(from *tls.Config) *tls.Config {
+	c := &tls.Config{}
+	if from != nil {
+		c = from.Clone()
+	}
+	c.MinVersion = cmp.Or(c.MinVersion, tls.VersionTLS12)
+	own, show := slices.Clone(c.Certificates), c.GetClientCertificate
+	c.GetClientCertificate = func(request *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		shown, err := &tls.Certificate{}, error(nil)
+		if show != nil {
+			shown, err = show(request)
+		} else if len(own) > 0 {
+			shown = &own[0] // also where the server names other authorities: it then says what it wants
+		}
+		w.asked.Store(true)
+		w.shown.Store(shown != nil && len(shown.Certificate) > 0)
+		return shown, err
+	}
+	return c
+}
+
+// explain says what is wrong with certificates and what would be right; nil where something else is.
+func (w *tlsWitness) explain(err error) error {
+	var authority x509.UnknownAuthorityError
+	var host x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var record tls.RecordHeaderError
+	var unverified *tls.CertificateVerificationError
+	switch {
+	case errors.Is(err, errNotSecure) || errors.Is(err, nats.ErrSecureConnWanted):
+		return fmt.Errorf("it speaks no TLS: start it with --tls-cert and --tls-key, or dial nats:// without --tls-ca and "+
+			"--tls-cert: %w", err)
+	case errors.As(err, &authority):
+		return fmt.Errorf("its certificate is signed by an unknown authority: name its file with --tls-ca: %w", err)
+	case errors.As(err, &host):
+		return fmt.Errorf("its certificate is for another host: dial a name that it has, or have one made for this one: %w",
+			err)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return fmt.Errorf("its certificate is not good at this time: replace it there, or set the clock: %w", err)
+	case w.asked.Load() && isCut(err) && !w.shown.Load():
+		return fmt.Errorf("it asks for a certificate and none was given: show one with --tls-cert and --tls-key: %w", err)
+	case w.asked.Load() && isCut(err):
+		return fmt.Errorf("it turns the certificate down that it was shown: want one (--tls-cert, --tls-key) that its "+
+			"--tls-ca vouches for and whose time is not over: %w", err)
+	case errors.As(err, &unverified), errors.As(err, &record), isAlert(err), errors.Is(err, nats.ErrSecureConnRequired):
+		return err
+	}
+	return nil
+}
+
+// isCut tells whether the other side has hung up, with or without a word.
+func isCut(err error) bool {
+	return isAlert(err) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// isAlert tells whether the other side ended TLS, and said why.
+func isAlert(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error"
+}
+
+// handshake begins TLS on a connection.
+func (w *tlsWitness) handshake(ctx context.Context, plain net.Conn, from *tls.Config, host string) (net.Conn, error) {
+	options := w.options(from)
+	options.ServerName = cmp.Or(options.ServerName, host)
+	conn := tls.Client(plain, options)
+	return conn, conn.HandshakeContext(ctx)
 }

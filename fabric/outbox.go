@@ -493,3 +493,218 @@ func (o *Outbox) Close(err error) {
 		o.wake()
 	}
 }
+
+// OutboxState is how a window is at one moment.
+type OutboxState struct {
+	OutboxStats
+	PendingBytes int // of frames that were sent and not acknowledged
+	// that may be on the way: OutboxConfig.BytesMax, or less where the receiver's credit ends before
+	WindowBytes int
+	full        bool          // a sender waits for room
+	RoundTrip   time.Duration // from a frame's only sending until it is known to have come, lately; 0 before the first
+}
+
+// State is how the window is now.
+func (o *Outbox) State() OutboxState {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	granted := o.bytes
+	if o.credit > o.total {
+		granted += int(min(o.credit-o.total, uint64(o.config.BytesMax)))
+	}
+	return OutboxState{OutboxStats: o.stats, PendingBytes: o.bytes, WindowBytes: min(o.config.BytesMax, granted),
+		full: o.full, RoundTrip: o.trips.Mean()}
+}
+
+// Received is Ack for an owner that knows without an ack that every frame up to a number has been received.
+func (o *Outbox) Received(sequence uint64) error { return o.Ack(Ack{Cumulative: sequence}) }
+
+// Expect says how long a round trip to the receiver's server takes: the first guess, until an ack was measured.
+func (o *Outbox) Expect(trip time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.trips.Expect(trip)
+}
+
+// Usual is the time within which an answer from the receiver comes that is not put off: see RoundTrips.
+func (o *Outbox) Usual() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.trips.usual()
+}
+
+// overdue picks the frame to send again where nothing was heard: the newest that there is credit for, since its ack
+// condemns all that left before it and did not arrive; every other time the oldest, in case the receiver can take no
+// other. Called with mu held.
+func (o *Outbox) overdue() []uint64 {
+	o.probes++
+	if o.probes%2 == 1 {
+		for n := o.next - 1; n >= o.first; n-- {
+			if s := &o.slots[n%SpanMax]; s.used && !s.acked && s.busy == 0 && s.end <= o.credit {
+				return o.mark(1, func(other *slot) bool { return other == s })
+			}
+		}
+	}
+	return o.mark(1, every)
+}
+
+// Tick tells the window what time it is; call it some ten times a second or more. Where nothing was acknowledged for
+// the timeout, one frame is sent again, whose ack shows what else is missing. Where a sender waits for credit and
+// nothing is on the way, the ack that granted it may be lost, and one frame may go beyond it: its ack tells. A call
+// that comes much later than it would have had something to do leaves that to the next one, since acks may have waited
+// as it has.
+func (o *Outbox) Tick(now time.Time) error {
+	o.mu.Lock()
+	if o.next == o.first && !o.starved || o.err != nil {
+		o.due = time.Time{}
+		o.mu.Unlock()
+		return nil
+	}
+	if o.due.IsZero() {
+		o.due, o.again = now.Add(o.trips.Timeout()), false
+	}
+	late := now.Sub(o.due)
+	if late < 0 || late > tickLate && !o.again {
+		o.again = late >= 0 // acks may wait to be read, as this call did
+		o.mu.Unlock()
+		return nil
+	}
+	o.trips.Late()
+	o.due, o.again = now.Add(o.trips.Timeout()), false
+	var overdue []uint64
+	if o.next > o.first {
+		o.suspect = o.order
+		overdue = o.overdue()
+	} else {
+		o.probe = true
+		o.wake()
+	}
+	o.mu.Unlock()
+	return o.repeat(overdue, &o.stats.Timeout)
+}
+
+// recover picks what else to send again when a frame was answered that was sent again since nothing was heard: of all
+// that was on the way then twice as many as have arrived, the oldest first, as a TCP does that starts slowly. A window
+// that was lost whole, with what was sent again of it, is through after eight round trips. Where one arrives that was
+// sent once, the frames were late and not lost, and none is sent twice. Called with mu held.
+func (o *Outbox) recover(told *news) []uint64 {
+	if o.suspect == 0 || !told.progress {
+		return nil
+	}
+	var picked []uint64
+	if !told.original {
+		picked = o.mark(2*told.frames, func(s *slot) bool { return s.order <= o.suspect && s.end <= o.credit })
+	}
+	if len(picked) == 0 {
+		o.suspect = 0
+	}
+	return picked
+}
+
+// RoundTrips estimates from the times that answers took how long one may still take, as RFC 6298 does for TCP: the mean
+// with a weight of 1/8 for the newest, four mean deviations (weight 1/4) on top, and twice the time after each time
+// that was too short. It is pure: it reads no clock, and what it says follows from the calls alone. It is not safe for
+// concurrent use.
+//
+// An answer to something that was said twice is no measure, since it is not known which one was answered (Karn's rule):
+// do not call Took for it. So that a wait which is always too short is corrected all the same, a doubling stays until
+// the next measure.
+type RoundTrips struct {
+	First time.Duration // to wait for while nothing was measured
+	Slack time.Duration // least to wait beyond the mean: what a busy machine keeps an answer back
+	delay time.Duration // by which the other side may put an answer off of its own will, and did not always
+	Max   time.Duration // most to wait
+
+	mean, spread time.Duration // of what was measured; mean is 0 before the first
+	guess        bool          // mean is what was expected
+	doublings    int
+}
+
+// Took takes in a measure. What was measured proves that it is not too short any more: doublings end.
+func (r *RoundTrips) Took(trip time.Duration) {
+	trip = max(1, trip)
+	r.doublings = 0
+	if r.mean == 0 || r.guess {
+		r.mean, r.spread, r.guess = trip, trip/2, false
+		return
+	}
+	r.spread += ((r.mean - trip).Abs() - r.spread) / 4
+	r.mean = max(1, r.mean+(trip-r.mean)/8)
+}
+
+// Expect takes in how long something else took that goes the same way: a guess, until there is a measure.
+func (r *RoundTrips) Expect(trip time.Duration) {
+	if r.mean == 0 {
+		r.Took(trip)
+		r.guess = true
+	}
+}
+
+// Late says that the wait was over and no answer there: the next is twice as long.
+func (r *RoundTrips) Late() {
+	if r.Timeout() < r.Max {
+		r.doublings++
+	}
+}
+
+// fresh ends doublings: what made them necessary is known to be over.
+func (r *RoundTrips) fresh() { r.doublings = 0 }
+
+// Mean is how long answers take; 0 before the first measure.
+func (r *RoundTrips) Mean() time.Duration { return r.mean }
+
+// usual is the time within which an answer comes that is not put off: First, or the mean and four deviations, at least
+// Slack.
+func (r *RoundTrips) usual() time.Duration {
+	if r.mean == 0 {
+		return r.First
+	}
+	return r.mean + max(4*r.spread, r.Slack)
+}
+
+// Timeout is how long to wait for the next answer.
+func (r *RoundTrips) Timeout() time.Duration {
+	wait := r.usual()
+	if r.mean != 0 {
+		wait += r.delay
+	}
+	for range r.doublings {
+		if wait >= r.Max {
+			break
+		}
+		wait *= 2
+	}
+	return min(wait, r.Max)
+}
+
+// SpanMax is how far a sender may run ahead of the oldest frame that was not acknowledged: what an Ack's bitmap covers.
+const SpanMax = 256
+
+// Envelope reads and writes the sequence number inside a frame. It is all that this package is told of frames.
+type Envelope interface {
+	// Sequence is the number within a frame, false where the bytes are no frame.
+	Sequence(frame []byte) (uint64, bool)
+	// SetSequence writes the number into a frame that the caller built.
+	SetSequence(frame []byte, sequence uint64)
+}
+
+// Ack tells a sender what has arrived and how much more may come. Acks may be lost, repeated and reordered; each stands
+// alone, and an older one changes nothing.
+type Ack struct {
+	// Cumulative: every sequence number up to and including this one has arrived.
+	Cumulative uint64
+	// Bitmap: bit i%64 of word i/64 says that Cumulative+1+i has arrived. Bit 0 of word 0 is never set.
+	Bitmap [SpanMax / 64]uint64
+	// Window is the credit: how many bytes of frames, counted from the sender's first frame and each frame once, the
+	// sender may have sent. It never falls. What was received but not yet worked off still counts against it.
+	Window uint64
+}
+
+// has reports whether the sequence number is among the received.
+func (a *Ack) has(sequence uint64) bool {
+	if sequence <= a.Cumulative {
+		return true
+	}
+	i := sequence - a.Cumulative - 1
+	return i < SpanMax && a.Bitmap[i/64]>>(i%64)&1 == 1
+}

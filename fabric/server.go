@@ -2,24 +2,31 @@ package fabric
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"net"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
+
 	"gradbus/internal/loglimit"
 	"gradbus/internal/temporary"
-
-	"github.com/nats-io/nats-server/v2/server"
 )
 
 const (
@@ -470,4 +477,316 @@ func CheckToken(token string) error {
 			tokenBytesMin)
 	}
 	return nil
+}
+
+// serverLog passes what the embedded server has to say to slog, from warnings on, as one message. What clients can have
+// it say, with names of theirs, is limited together, apart from what it says itself. A reader that is cut off is a
+// warning to us, though NATS gives it as a notice.
+type serverLog struct {
+	log *slog.Logger
+
+	mu    sync.Mutex
+	first error // first fatal error; guarded by mu
+}
+
+func (l *serverLog) Noticef(format string, v ...any) {
+	if strings.Contains(format, "Slow Consumer") {
+		l.say(slog.LevelWarn, "slow consumer", fmt.Sprintf(format, v...))
+	}
+}
+
+func (l *serverLog) Warnf(format string, v ...any) { l.sayOf(slog.LevelWarn, format, v...) }
+
+func (l *serverLog) Errorf(format string, v ...any) { l.sayOf(slog.LevelError, format, v...) }
+
+// clientMark is in what NATS says of a client, which may have made the format, too.
+const clientMark = " - cid:"
+
+func (l *serverLog) sayOf(level slog.Level, format string, v ...any) {
+	text, kind := fmt.Sprintf(format, v...), format
+	if strings.Contains(text, clientMark) {
+		kind = "client"
+	}
+	l.say(level, kind, text)
+}
+
+func (l *serverLog) say(level slog.Level, kind, text string) {
+	l.log.Log(loglimit.Apart(context.Background(), kind), level, "nats server", "component", "nats", "text", text)
+}
+
+// Fatalf keeps the error for StartServer to return, with what it wraps. NATS calls it and returns; a library does not
+// exit.
+func (l *serverLog) Fatalf(format string, v ...any) {
+	err := fmt.Errorf(format, v...)
+	for _, arg := range v {
+		if cause, ok := arg.(error); ok {
+			err = cause
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.first == nil {
+		l.first = err
+	}
+}
+
+func (l *serverLog) fatal() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.first
+}
+
+func (l *serverLog) Debugf(string, ...any) {}
+func (l *serverLog) Tracef(string, ...any) {}
+
+// MonitoringPages are the pages of NATS's own monitoring that Server.Monitoring gives, each with its parameters, which
+// mean what they mean to nats-server. Left out are those that tell of the process rather than of NATS.
+var MonitoringPages = map[string][]string{
+	"varz": nil, "jsz": nil, "connz": {"subs", "offset", "limit", "sort", "state"}, "subsz": {"subs", "offset", "limit"},
+}
+
+// Monitoring is a page of NATS's own monitoring, as JSON. It costs as much as Clients, and more with subscriptions.
+// Errors: a page or a value that is not known; a server on a Bus, which has none.
+func (s *Server) Monitoring(page string, parameters url.Values) (text []byte, err error) {
+	if s.bus != nil {
+		return nil, errors.New("the server of this process is not NATS")
+	}
+	var offset, limit int
+	var subs bool
+	err = cmp.Or(number(parameters, "offset", &offset), number(parameters, "limit", &limit))
+	detail := parameters.Get("subs") == "detail"
+	if given := parameters.Get("subs"); given != "" && !detail && err == nil {
+		if subs, err = strconv.ParseBool(given); err != nil {
+			err = fmt.Errorf("subs %q: want 1, 0 or detail", clip(given))
+		}
+	}
+	state, known := map[string]server.ConnState{"": server.ConnOpen, "open": server.ConnOpen, "closed": server.ConnClosed,
+		"all": server.ConnAll}[parameters.Get("state")]
+	if !known && err == nil {
+		err = fmt.Errorf("state %q: want open, closed or all", clip(parameters.Get("state")))
+	}
+	if err != nil {
+		return nil, err
+	}
+	var found any
+	switch page {
+	case "varz":
+		found, err = s.serving().Varz(nil)
+	case "jsz":
+		found, err = s.serving().Jsz(nil)
+	case "connz":
+		found, err = s.connections(server.ConnzOptions{Subscriptions: subs, SubscriptionsDetail: detail, Offset: offset,
+			Limit: limit, Sort: server.SortOpt(parameters.Get("sort")), State: state})
+	case "subsz":
+		found, err = s.serving().Subsz(&server.SubszOptions{Subscriptions: subs || detail, Offset: offset, Limit: limit})
+	default:
+		err = fmt.Errorf("no page %q of NATS's monitoring", clip(page))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return json.MarshalIndent(found, "", "  ")
+}
+
+// number reads a parameter that counts, if it is there.
+func number(parameters url.Values, name string, to *int) (err error) {
+	if text := parameters.Get(name); text != "" {
+		if *to, err = strconv.Atoi(text); err != nil || *to < 0 {
+			return fmt.Errorf("%s %q: want a number, 0 or more", name, clip(text))
+		}
+	}
+	return nil
+}
+
+// Survey is what a NATS server reports to a client that may use it as control server: enough to see settings that would
+// lose data.
+type Survey struct {
+	Address         string
+	Version         string // of the server
+	Cluster         string // its name; empty where it is alone
+	servers         int    // of the cluster that are known
+	PayloadBytesMax int
+	tls             bool
+
+	JetStream error // nil where the account has JetStream
+	Memory    Share // that the account may take, and takes; of JetStream
+	storage   Share
+	Buckets   []BucketSurvey // of those that were asked for and are there
+}
+
+// Share is how much of something is used. Max is -1 where there is no limit.
+type Share struct{ Used, Max int64 }
+
+// BucketSurvey is how a bucket is kept.
+type BucketSurvey struct {
+	Name     string
+	InMemory bool
+	Replicas int // that it should have
+	Current  int // of these that are up to date, the leader among them
+	Keys     uint64
+	Bytes    uint64
+	BytesMax int64
+}
+
+// Survey asks the server for itself and for buckets by name. Errors: ErrLost.
+func (c *Control) Survey(ctx context.Context, buckets ...string) (Survey, error) {
+	if c.bus != nil {
+		return Survey{Address: c.Address(), servers: 1, PayloadBytesMax: c.PayloadBytesMax()}, nil
+	}
+	nc := c.nats.nats
+	s := Survey{Address: c.Address(), Version: nc.ConnectedServerVersion(), Cluster: nc.ConnectedClusterName(),
+		servers:         max(1, len(nc.Servers())),
+		PayloadBytesMax: c.PayloadBytesMax()}
+	_, err := nc.TLSConnectionState()
+	s.tls = err == nil
+	asked, end := c.asking(ctx)
+	account, err := c.js.AccountInfo(asked)
+	err = end(err)
+	switch {
+	case errors.Is(err, ErrDenied):
+		return s, fmt.Errorf("survey: %w", err)
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
+		s.JetStream = bucketError(c.Address(), err)
+		return s, nil
+	case err != nil:
+		return s, fmt.Errorf("survey: %w: %s: %w", ErrLost, c.Address(), err)
+	}
+	s.Memory = Share{int64(account.Memory), account.Limits.MaxMemory}
+	s.storage = Share{int64(account.Store), account.Limits.MaxStore}
+	for _, name := range buckets {
+		stream, err := c.js.Stream(ctx, "KV_"+name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			continue
+		}
+		if err != nil {
+			return s, fmt.Errorf("survey: bucket %s: %w", name, bucketError(c.Address(), err))
+		}
+		info := stream.CachedInfo()
+		b := BucketSurvey{Name: name, InMemory: info.Config.Storage == jetstream.MemoryStorage,
+			Replicas: info.Config.Replicas, Current: 1,
+			Keys: info.State.Msgs, Bytes: info.State.Bytes, BytesMax: info.Config.MaxBytes}
+		if info.Cluster != nil {
+			for _, r := range info.Cluster.Replicas {
+				if r.Current && !r.Offline {
+					b.Current++
+				}
+			}
+		}
+		s.Buckets = append(s.Buckets, b)
+	}
+	return s, nil
+}
+
+// ServiceConfig is what a program says of itself to tools that look for services at a NATS server.
+type ServiceConfig struct {
+	Name        string            // of the kind of service: letters, digits, - and _
+	Version     string            // of the program, as in 1.2.3
+	Description string            // for people
+	Metadata    map[string]string // what does not change while it runs
+
+	// Endpoint and Subject name one question that the service answers, and where it is asked: "status" at
+	// "gradbus-ps.a.status".
+	Endpoint, Subject string
+	// Answer is what is answered, a JSON value: to that question, and as the endpoint's data in $SRV.STATS. It is called
+	// by a goroutine of NATS's, must return at once, and what it returns is not to be changed any more. nil says that
+	// there is no answer yet.
+	Answer func() []byte
+}
+
+const (
+	// serviceMessagesMax and serviceBytesMax bound the questions that wait for one answering goroutine; beyond, they are
+	// dropped.
+	serviceMessagesMax = 256
+	serviceBytesMax    = 1 << 20
+
+	// inboxPrefix begins the reply subjects of NATS's clients, and memberInboxPrefix those of this package's connections.
+	inboxPrefix       = "_INBOX."
+	memberInboxPrefix = inboxPrefix + "gradbus"
+)
+
+// serviceSubjects gives the subjects at which a verb of NATS's service protocol is asked: of all services, of those of
+// a name, and of one alone.
+func serviceSubjects(verb micro.Verb, identity *micro.ServiceIdentity) (subjects []string) {
+	for _, of := range [][2]string{{}, {identity.Name}, {identity.Name, identity.ID}} {
+		subject, err := micro.ControlSubject(verb, of[0], of[1])
+		if err != nil {
+			panic(err) // only for verbs that do not exist
+		}
+		subjects = append(subjects, subject)
+	}
+	return subjects
+}
+
+// Service makes the program known to tools that speak NATS's service protocol: nats micro ls, info and stats find it,
+// by subjects $SRV.PING, $SRV.INFO and $SRV.STATS. It lasts until the connection ends, and may be called once. Its
+// subscriptions are static.
+func (c *Control) Service(config ServiceConfig) error {
+	if c.bus != nil {
+		return nil // no tool reaches it
+	}
+	s := &service{line: c.nats}
+	identity := micro.ServiceIdentity{Name: config.Name, ID: newSecret(), Version: config.Version,
+		Metadata: config.Metadata}
+	started := time.Now().UTC()
+	answer := func() json.RawMessage {
+		if data := config.Answer(); data != nil {
+			return data
+		}
+		return json.RawMessage("null")
+	}
+	answers := map[string]func() any{config.Subject: func() any { return answer() }}
+	for verb, says := range map[micro.Verb]func() any{
+		micro.PingVerb: func() any { return &micro.Ping{ServiceIdentity: identity, Type: micro.PingResponseType} },
+		micro.InfoVerb: func() any {
+			return &micro.Info{ServiceIdentity: identity, Type: micro.InfoResponseType, Description: config.Description,
+				Endpoints: []micro.EndpointInfo{{Name: config.Endpoint, Subject: config.Subject}}}
+		},
+		micro.StatsVerb: func() any {
+			return &micro.Stats{ServiceIdentity: identity, Type: micro.StatsResponseType, Started: started,
+				Endpoints: []*micro.EndpointStats{{Name: config.Endpoint, Subject: config.Subject,
+					NumRequests: int(s.answered.Load()), NumErrors: int(s.refused.Load()), Data: answer()}}}
+		},
+	} {
+		for _, subject := range serviceSubjects(verb, &identity) {
+			answers[subject] = says
+		}
+	}
+	if err := c.addHandler(); err != nil { // Close waits for what is subscribed here
+		return fmt.Errorf("make service %s known at %s: %w", config.Name, c.Address(), err)
+	}
+	defer c.handlers.Done()
+	for subject, says := range answers {
+		if err := c.nats.subscribeWithin(subject, serviceMessagesMax, serviceBytesMax, func(m *nats.Msg) {
+			s.respond(m, says)
+		}); err != nil {
+			return fmt.Errorf("make service %s known at %s: %w", config.Name, c.Address(), err)
+		}
+	}
+	return nil
+}
+
+// service answers what tools ask.
+type service struct {
+	line              *natsLine
+	answered, refused atomic.Uint64
+}
+
+// respond answers a question at the subject that its sender chose. This is the only place that publishes to such a
+// subject. The connection may write to JetStream, so a reply subject outside of the inboxes of NATS's clients would
+// have a stranger write there in our name ($KV.gradbus-servers.ID); one among the inboxes of members would forge an
+// answer of JetStream's.
+func (s *service) respond(m *nats.Msg, says func() any) {
+	if !strings.HasPrefix(m.Reply, inboxPrefix) || strings.HasPrefix(m.Reply, memberInboxPrefix+".") {
+		s.line.config.Log.Warn("service question refused, its reply subject is no inbox", "connection",
+			s.line.config.Name, "subject", clip(m.Subject), "reply", clip(m.Reply), "refused", s.refused.Add(1))
+		return
+	}
+	s.answered.Add(1)
+	data, err := json.Marshal(says())
+	if err == nil {
+		err = m.Respond(data)
+	}
+	if err != nil && !isClosed(err) {
+		s.line.config.Log.Debug("service question not answered", "subject", m.Subject, "err", err)
+	}
 }
