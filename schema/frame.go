@@ -1,10 +1,17 @@
 package schema
 
 import (
+	"cmp"
+	"container/heap"
 	"encoding/binary"
 	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+	"strconv"
 	"unsafe"
 
+	"gradbus/lane"
 	"gradbus/schema/wire"
 )
 
@@ -324,3 +331,450 @@ func alignedBytes(n int) []byte {
 	skip := -int(uintptr(unsafe.Pointer(&b[0]))) & (valuesAlign - 1)
 	return b[skip : skip+n : len(b)]
 }
+
+// WireVersion is the version of frames that this package writes, and the only one so far that it reads.
+const WireVersion = 1
+
+const (
+	magic       = 0x53554247 // the bytes "GBUS"
+	headBytes   = 80
+	headAlign   = 8
+	sequenceAt  = 8  // of the sequence within the head; the checksum follows
+	checksumAt  = 16 // of the checksum within the head
+	afterSealed = 20 // of what follows the checksum
+)
+
+// Head is the fixed part of every frame. docs/protocol.md says which fields a kind uses; the others are zero.
+// Magic, version and checksum are the frame's own business and not here.
+type Head struct {
+	Kind       Kind
+	Job        RunID
+	Generation Generation
+	Batch      Batch
+	Bucket     Bucket
+	Chunk      Chunk
+	Chunks     Chunk     // number of chunks of the round or request
+	Node       lane.Node // whose sum this is
+	Lanes      uint16    // of the job
+	DType      DType
+	Flags      uint32
+	Offset     uint64 // first element of the chunk within its bucket
+	Weight     float64
+	Sequence   Sequence
+}
+
+// readHead reads the head at pos, which the caller has checked to be within data.
+func readHead(data []byte, pos int) Head {
+	var w wire.Head
+	w.Init(data, flatOffset(pos))
+	return Head{
+		Kind: Kind(w.Kind()), Job: RunID(w.Job()), Generation: Generation(w.Generation()), Batch: Batch(w.Batch()),
+		Bucket: Bucket(w.Bucket()), Chunk: Chunk(w.Chunk()), Chunks: Chunk(w.Chunks()),
+		Node:  lane.Node{First: lane.Lane(w.NodeFirst()), Count: w.NodeCount()},
+		Lanes: w.Lanes(), DType: DType(w.Dtype()), Flags: w.Flags(), Offset: w.Offset(), Weight: w.Weight(),
+		Sequence: Sequence(w.Sequence()),
+	}
+}
+
+// writeHead writes h at pos, all but magic, version and checksum.
+func writeHead(data []byte, pos int, h Head) {
+	var w wire.Head
+	w.Init(data, flatOffset(pos))
+	w.MutateKind(uint16(h.Kind))
+	w.MutateSequence(uint64(h.Sequence))
+	w.MutateGeneration(uint32(h.Generation))
+	w.MutateJob(uint64(h.Job))
+	w.MutateBatch(uint64(h.Batch))
+	w.MutateOffset(h.Offset)
+	w.MutateWeight(h.Weight)
+	w.MutateBucket(uint32(h.Bucket))
+	w.MutateChunk(uint32(h.Chunk))
+	w.MutateChunks(uint32(h.Chunks))
+	w.MutateFlags(h.Flags)
+	w.MutateNodeFirst(uint16(h.Node.First))
+	w.MutateNodeCount(h.Node.Count)
+	w.MutateLanes(h.Lanes)
+	w.MutateDtype(uint16(h.DType))
+}
+
+// checkHead checks what a head of its kind must hold by itself.
+func checkHead(h *Head) *FrameError {
+	if h.Kind == 0 || h.Kind > kindMax {
+		return Refuse(ReasonUnknownKind, "%v: want 1 to %d", h.Kind, kindMax)
+	}
+	r := &rules[h.Kind]
+	if r.repeats {
+		return nil
+	}
+	if err := checkPlace(h, r.place); err != nil {
+		return err
+	}
+	if err := checkSum(h, r); err != nil {
+		return err
+	}
+	switch {
+	case (h.Kind == KindControl || h.Kind == KindHeartbeat) && h.Batch >= batchEnd:
+		return Refuse(ReasonMalformed, "batch %d of a %v frame: want less than %d", h.Batch, h.Kind, uint64(batchEnd))
+	case h.Flags&^r.flags != 0:
+		return Refuse(ReasonMalformed, "flags %#x: a %v frame may have %#x", h.Flags, h.Kind, r.flags)
+	case h.Offset != 0 && !r.offset:
+		return Refuse(ReasonMalformed, "offset %d: a %v frame has none", h.Offset, h.Kind)
+	case r.half && (h.DType == DTypeBFloat16 || h.DType == DTypeFloat16):
+	case r.values && h.DType != DTypeFloat32:
+		return Refuse(ReasonWrongDType, "%v of a %v frame: want %d (float32)%s", h.DType, h.Kind, DTypeFloat32, orHalf(r))
+	case !r.values && h.DType != DTypeNone:
+		return Refuse(ReasonWrongDType, "dtype %d: a %v frame has no values", h.DType, h.Kind)
+	}
+	return nil
+}
+
+func orHalf(r *rule) string {
+	if !r.half {
+		return ""
+	}
+	return fmt.Sprintf(", %d (bfloat16) or %d (float16)", DTypeBFloat16, DTypeFloat16)
+}
+
+// checkSum checks lanes, node and weight. Any kind may say how many lanes the job has.
+func checkSum(h *Head, r *rule) *FrameError {
+	has := h.Node != lane.Node{}
+	switch {
+	case int(h.Lanes) > lane.LanesMax:
+		return Refuse(ReasonOversized, "%d lanes: want at most %d", h.Lanes, lane.LanesMax)
+	case has && r.node == never:
+		return Refuse(ReasonMalformed, "node %v: a %v frame has none", h.Node, h.Kind)
+	case (has || r.node == always) && !lane.IsNode(h.Node, int(h.Lanes)):
+		return Refuse(ReasonWrongNode, "lanes %v: not a node of the tree over %d lanes", h.Node, h.Lanes)
+	case h.Weight != 0 && !r.weight:
+		return Refuse(ReasonMalformed, "weight %v: a %v frame has none", h.Weight, h.Kind)
+	case math.IsNaN(h.Weight) || math.IsInf(h.Weight, 0):
+		return Refuse(ReasonNonFinite, "weight %v: want a number of samples", h.Weight)
+	case h.Weight < 0:
+		return Refuse(ReasonWrongWeight, "weight %v: want at least 0", h.Weight)
+	}
+	return nil
+}
+
+func checkPlace(h *Head, p place) *FrameError {
+	switch {
+	case p == placeNone && (h.Bucket != 0 || h.Chunk != 0 || h.Chunks != 0):
+		return Refuse(ReasonMalformed, "bucket %d, chunk %d of %d: a %v frame has none", h.Bucket, h.Chunk, h.Chunks, h.Kind)
+	case p == placeNone, p == placeSeries && h.Chunks == 0:
+		return nil
+	case h.Chunk >= h.Chunks:
+		return Refuse(ReasonWrongChunk, "chunk %d of %d of a %v frame", h.Chunk, h.Chunks, h.Kind)
+	case h.Chunks > ChunksMax:
+		return Refuse(ReasonOversized, "%d chunks: want at most %d", h.Chunks, ChunksMax)
+	}
+	return nil
+}
+
+// Kind says what a frame is for. The numbers are part of the protocol.
+type Kind uint16
+
+const (
+	KindDense     Kind = 1  // a chunk of a dense gradient, summed over a node's lanes: trainer to shard
+	KindSparse    Kind = 2  // gradients of table rows, summed over a node's lanes: trainer to shard
+	KindMean      Kind = 3  // the result of a dense chunk, or of a sparse round: owner to trainers
+	KindLookup    Kind = 4  // a request for rows by key: trainer to shard
+	KindRows      Kind = 5  // rows: the answer to a lookup or to a pull of a table
+	KindPull      Kind = 6  // a request for a kept result, for parameters or for a part of a table: trainer to shard
+	KindAck       Kind = 7  // what has been received, and how much more may be in flight
+	KindControl   Kind = 8  // membership: a Control as JSON
+	KindHeartbeat Kind = 9  // a sign of life; with a telemetry report, when one is due, as JSON
+	KindRefusal   Kind = 10 // a frame was not taken: a Refusal as JSON
+
+	KindForward  Kind = 11 // the input of a hosted module: trainer to shard
+	KindBackward Kind = 12 // the gradient of the loss by a module's output, for a context: trainer to shard
+	KindStep     Kind = 13 // a request to step a module's parameters by the gradients of contexts: trainer to shard
+	KindWeights  Kind = 14 // a request for a module's parameters, or for a context's gradients: trainer to shard
+	KindOutput   Kind = 15 // what a module answers: shard to trainer
+
+	// KindState is a piece of what a shard or trainer has at one version: to the ps that stands by, or to who asks for it.
+	KindState Kind = 16
+)
+
+// kindMax is the greatest kind of this version.
+const kindMax = KindState
+
+var kindNames = [kindMax + 1]string{
+	KindDense: "dense", KindSparse: "sparse", KindMean: "mean", KindLookup: "lookup", KindRows: "rows", KindPull: "pull",
+	KindAck: "ack", KindControl: "control", KindHeartbeat: "beat", KindRefusal: "refusal",
+	KindForward: "forward", KindBackward: "backward", KindStep: "step", KindWeights: "weights", KindOutput: "output",
+	KindState: "state",
+}
+
+// String is the kind's name, or its number where it has none.
+func (k Kind) String() string {
+	if k > 0 && k <= kindMax {
+		return kindNames[k]
+	}
+	return "kind " + strconv.Itoa(int(k))
+}
+
+// DType is the type of a frame's values.
+type DType uint16
+
+const (
+	DTypeNone     DType = 0 // the kind has no values
+	DTypeFloat32  DType = 1 // IEEE 754 binary32, little-endian
+	DTypeBFloat16 DType = 2 // the upper half of a binary32; gradients only
+	DTypeFloat16  DType = 3 // IEEE 754 binary16; gradients only
+)
+
+// dtypeMax is the greatest type of this version.
+const dtypeMax = DTypeFloat16
+
+// dtypes has the types' names, as manifests spell those of gradients, and the sizes of their values.
+var dtypes = [dtypeMax + 1]struct {
+	name  string
+	bytes int
+}{{"none", 0}, {GradientsFloat32, 4}, {GradientsBFloat16, 2}, {GradientsFloat16, 2}}
+
+// Bytes is the size of one value, 0 for DTypeNone and for unknown types.
+func (d DType) Bytes() int {
+	if d > dtypeMax {
+		return 0
+	}
+	return dtypes[d].bytes
+}
+
+// String is the type's name, or its number where it has none.
+func (d DType) String() string {
+	if d > dtypeMax {
+		return "dtype " + strconv.Itoa(int(d))
+	}
+	return dtypes[d].name
+}
+
+// Flags of a head. Bits that are not listed are zero.
+const (
+	// FlagMore, of rows that answer a pull: keys above the last one are still to be asked for. Of state: the piece is of
+	// what has changed since the version before in the series, and the rest is as it was.
+	FlagMore uint32 = 1 << 0
+	// FlagParameters, of a mean: the values are the new parameters, not an average. Of a pull: parameters are asked for,
+	// and where trainers have them, what the optimizer keeps of them, too. Of state: the piece is of a parameter.
+	FlagParameters uint32 = 1 << 1
+	// FlagEvaluate, of a forward: nothing is dropped, and no context is opened.
+	FlagEvaluate uint32 = 1 << 2
+	// FlagInput, of a backward: the gradient by the module's input is asked for too.
+	FlagInput uint32 = 1 << 3
+	// FlagStep, of a backward: a step by its context follows at once.
+	FlagStep uint32 = 1 << 4
+	// FlagGradients, of a weights frame: the gradients of its context are asked for, not the parameters.
+	FlagGradients uint32 = 1 << 5
+	// FlagComplete, of a trainer's heartbeat or leave: it is between two runs, and every batch that it took part in is
+	// complete.
+	FlagComplete uint32 = 1 << 6
+	// FlagNarrow, of a contribution: its sender's window is narrower than was granted, so that each frame is to be
+	// acknowledged at once. A receiver that waits for a quarter of what it granted might wait for more than may come.
+	FlagNarrow uint32 = 1 << 7
+	// FlagCopy, of a mean, or of rows that answer a lookup: the version that it makes, or that they are of, is being
+	// written down, and the trainer of lane 0 is asked for what trainers own of it.
+	FlagCopy uint32 = 1 << 8
+)
+
+// rule is what a kind's frames hold; the table in docs/protocol.md is made from it. What a kind does not have is zero,
+// absent or empty.
+type rule struct {
+	place   place // bucket, chunk and chunks
+	node    need  // node, of the tree over lanes
+	weight  bool
+	offset  bool
+	flags   uint32
+	values  bool // values; then dtype says of which type
+	half    bool // values may be of 16 bits
+	keys    bool // sections and keys
+	rows    bool // values are exactly the rows of the sections' keys
+	someRow bool // where there are sections, likewise; else values are a chunk's
+	// sections may hold bags; their values, where the kind has them, are then exactly one row for each bag
+	bags     bool
+	pooled   bool     // bags have no keys here: only how many there are
+	contexts contexts // keys are contexts, of no section; as many
+	module   bool     // it is about a hosted module, whose index is the bucket
+	ack      bool     // an ack, always
+	body     need
+	repeats  bool // the head repeats that of a refused frame and is not checked
+}
+
+// place is what a kind's bucket, chunk and chunks are.
+type place uint8
+
+const (
+	placeNone   place = iota // zero
+	placeChunk               // chunk < chunks
+	placeSeries              // chunk < chunks, or any chunk where chunks is 0: how many there are is not known
+)
+
+// need is whether a kind has a part.
+type need uint8
+
+const (
+	never need = iota
+	maybe
+	always
+)
+
+var rules = [kindMax + 1]rule{
+	KindDense: {place: placeChunk, node: always, weight: true, offset: true, flags: FlagNarrow, values: true, half: true},
+	KindSparse: {place: placeChunk, node: always, weight: true, flags: FlagNarrow, values: true, half: true, keys: true,
+		rows: true, bags: true},
+	KindMean: {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters | FlagCopy, values: true,
+		keys: true, someRow: true},
+	KindLookup: {place: placeChunk, keys: true, bags: true},
+	KindRows: {place: placeSeries, weight: true, offset: true, flags: FlagMore | FlagCopy, values: true, keys: true,
+		rows: true, bags: true, pooled: true},
+	KindPull:      {place: placeSeries, flags: FlagParameters, keys: true},
+	KindAck:       {ack: true},
+	KindControl:   {flags: FlagComplete, body: always},
+	KindHeartbeat: {flags: FlagComplete, body: maybe},
+	KindRefusal:   {body: always, repeats: true},
+
+	KindForward: {module: true, place: placeChunk, node: always, weight: true, offset: true, flags: FlagEvaluate,
+		values: true},
+	KindBackward: {module: true, place: placeChunk, weight: true, offset: true, flags: FlagInput | FlagStep, values: true,
+		contexts: contexts{1, 1}},
+	KindStep:    {module: true, place: placeChunk, weight: true, contexts: contexts{1, moduleContextsMax}},
+	KindWeights: {module: true, place: placeSeries, flags: FlagGradients, contexts: contexts{0, 1}},
+	KindOutput:  {module: true, place: placeChunk, offset: true, values: true, contexts: contexts{0, 1}},
+
+	KindState: {place: placeSeries, weight: true, offset: true, flags: FlagMore | FlagParameters, values: true,
+		keys: true},
+}
+
+// ChunkRef names a dense chunk of a job.
+type ChunkRef struct {
+	Bucket Bucket
+	Chunk  Chunk
+}
+
+// placedChunk says where a dense chunk is.
+type placedChunk struct {
+	owner int
+	index int // among the chunks of its owner, in their order
+}
+
+// placeChunks cuts the buckets into chunks and gives each its owner.
+func (p *Placement) placeChunks() {
+	owners, base := p.Plan.DenseShards(p.Shards), 0
+	if p.Plan.Reducer == ByTrainers {
+		owners, base = p.Trainers, p.Shards
+	}
+	p.owned = make([]int, p.Owners())
+	for _, k := range spread(p.chunkSizes(), owners) {
+		p.chunks = append(p.chunks, placedChunk{owner: base + k, index: p.owned[base+k]})
+		p.owned[base+k]++
+	}
+}
+
+// chunkSizes cuts the buckets into chunks, and gives their elements.
+func (p *Placement) chunkSizes() (sizes []int) {
+	for _, b := range p.Buckets {
+		p.firstChunks = append(p.firstChunks, len(sizes))
+		for c := range p.Chunks(b.ID) {
+			_, elements := p.ChunkRange(b.ID, Chunk(c))
+			sizes = append(sizes, elements)
+		}
+	}
+	return sizes
+}
+
+// OwnerOfChunk is who adds up a chunk of a known bucket.
+func (p *Placement) OwnerOfChunk(b Bucket, c Chunk) int {
+	if !p.IsDense(b) {
+		return int(b) - len(p.Buckets)
+	}
+	return p.chunks[p.firstChunks[b]+int(c)].owner
+}
+
+// IndexOfChunk is the place of a dense chunk in OwnedChunks of its owner.
+func (p *Placement) IndexOfChunk(b Bucket, c Chunk) int {
+	return p.chunks[p.firstChunks[b]+int(c)].index
+}
+
+// OwnedChunks is the dense chunks that an owner adds up, bucket by bucket, in the order in which their rounds are sent.
+func (p *Placement) OwnedChunks(owner int) []ChunkRef {
+	var owned []ChunkRef
+	for _, b := range p.Buckets {
+		for c := range p.Chunks(b.ID) {
+			if p.OwnerOfChunk(b.ID, Chunk(c)) == owner {
+				owned = append(owned, ChunkRef{b.ID, Chunk(c)})
+			}
+		}
+	}
+	return owned
+}
+
+// spread places chunks of these sizes on owners, evenly by size, and says which chunk is where. It does so as if owners
+// came one by one: the first has all chunks, and to each that comes the fullest (the first of equals) gives chunks
+// until no owner exceeds the newcomer by more than the largest chunk.
+//
+//	spread([]int{4, 4, 4, 4, 1}, 2) == []int{0, 1, 0, 1, 0}
+//
+// Let M be the largest size, T the sum of all and S the owners. Then
+//   - the fullest has at most M above the emptiest: a chunk goes over only from a fullest with more than M above the
+//     newcomer, and so leaves it at most M below all others, and the newcomer at most M above any of them;
+//   - chunks move to the newcomer only, and at most T/S + M of them, since it ends at most M above any other.
+//
+// What is given is the last of the chunks in bitOrder, so that those of each owner are spread over all of them: rounds
+// are sent in the order of chunks, and at any time all owners shall have work.
+func spread(sizes []int, owners int) []int {
+	placed := make([]int, len(sizes))
+	if len(sizes) == 0 {
+		return placed
+	}
+	largest := slices.Max(sizes)
+	first := load{chunks: bitOrder(len(sizes))}
+	for _, n := range sizes {
+		first.size += n
+	}
+	loads := loads{first}
+	for k := 1; k < owners; k++ {
+		newcomer := load{owner: k}
+		for loads[0].size-newcomer.size > largest {
+			from := &loads[0]
+			last := len(from.chunks) - 1
+			c := from.chunks[last]
+			from.chunks, from.size = from.chunks[:last], from.size-sizes[c]
+			newcomer.chunks, newcomer.size = append(newcomer.chunks, c), newcomer.size+sizes[c]
+			placed[c] = k
+			heap.Fix(&loads, 0)
+		}
+		heap.Push(&loads, newcomer)
+	}
+	return placed
+}
+
+// bitOrder is the numbers below n ordered by their binary digits read from the last one on: any stretch of it is spread
+// over all of them.
+//
+//	bitOrder(6) == []int{0, 4, 2, 1, 5, 3}
+func bitOrder(n int) []int {
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(bits.Reverse64(uint64(a)), bits.Reverse64(uint64(b))) })
+	return order
+}
+
+// load is what an owner has while chunks are placed.
+type load struct {
+	owner, size int
+	chunks      []int
+}
+
+// loads is a heap. The first is the fullest, of equals the one that came first.
+type loads []load
+
+func (l loads) Len() int { return len(l) }
+
+func (l loads) Less(i, j int) bool {
+	return l[i].size > l[j].size || l[i].size == l[j].size && l[i].owner < l[j].owner
+}
+
+func (l loads) Swap(i, j int) { l[i], l[j] = l[j], l[i] }
+
+func (l *loads) Push(x any) { *l = append(*l, x.(load)) }
+
+func (l *loads) Pop() any { panic("schema: an owner left while chunks were placed") }

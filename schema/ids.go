@@ -1,10 +1,15 @@
 package schema
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Ids of the protocol. Each has its own type so that arguments cannot be swapped.
@@ -112,4 +117,245 @@ func rotation(group, partitions uint64) uint64 {
 	group *= 0x94d049bb133111eb
 	group ^= group >> 31
 	return (group >> 32) * partitions >> 32
+}
+
+// level is an object or array that is open.
+type level struct {
+	object bool
+	from   int                 // index of its first name
+	many   map[string]struct{} // its names, where they are more than fewNames
+}
+
+// fewNames is up to how many names an object's are compared one by one.
+const fewNames = 48
+
+// names walks a JSON text without making anything of its values.
+type names struct {
+	levels [jsonDepthMax + 1]level
+	depth  int
+	seen   [][]byte // names of open objects, those of the innermost last; parts of the text
+}
+
+// checkNames refuses names that are not lower case or stand twice in one object, what is nested too deeply, and what
+// follows an object or array. It judges nothing else: what is no JSON it may let pass, and the reader refuses. io.EOF
+// says that the text ends within a value.
+//
+// Each byte is looked at once; by tokens of encoding/json it took as long as everything else that is done with a
+// report.
+func checkNames(b []byte) error {
+	var n names
+	isName, any := false, false
+	for i := 0; i < len(b); i++ {
+		c := b[i]
+		switch c {
+		case ' ', '\t', '\n', '\r':
+			continue
+		case ':':
+			isName = false
+			continue
+		case ',':
+			isName = n.depth > 0 && n.levels[n.depth-1].object
+			continue
+		case '}', ']':
+			if n.close() {
+				return checkEnd(b[i+1:])
+			}
+			isName = false
+			continue
+		}
+		any = true
+		if n.depth > jsonDepthMax && !(c == '"' && isName) {
+			return fmt.Errorf("JSON nested deeper than %d", jsonDepthMax)
+		}
+		switch c {
+		case '{', '[':
+			n.open(c == '{')
+			isName = c == '{'
+		case '"':
+			end := stringEnd(b, i+1)
+			if end < 0 {
+				return io.EOF
+			}
+			if isName {
+				if err := n.add(b[i : end+1]); err != nil {
+					return err
+				}
+			}
+			i, isName = end, false
+		}
+	}
+	if n.depth > 0 || !any {
+		return io.EOF
+	}
+	return nil
+}
+
+// checkEnd refuses what follows a value, but for white space.
+func checkEnd(b []byte) error {
+	if len(bytes.TrimLeft(b, " \t\n\r")) > 0 {
+		return errors.New("something follows the JSON value: want exactly one")
+	}
+	return nil
+}
+
+func (n *names) open(object bool) {
+	n.levels[n.depth] = level{object: object, from: len(n.seen)}
+	n.depth++
+}
+
+// close reports whether that was the end of the value, or no JSON.
+func (n *names) close() bool {
+	if n.depth > 0 {
+		n.depth--
+		n.seen = n.seen[:n.levels[n.depth].from]
+	}
+	return n.depth == 0
+}
+
+// add takes a name with its quotes.
+func (n *names) add(quoted []byte) error {
+	name := quoted[1 : len(quoted)-1]
+	if bytes.IndexByte(name, '\\') >= 0 {
+		var plain string
+		if err := json.Unmarshal(quoted, &plain); err != nil {
+			return err
+		}
+		name = []byte(plain)
+	}
+	if !lower(name) {
+		return fmt.Errorf("JSON name %q: want lower case", name)
+	}
+	if n.has(&n.levels[n.depth-1], name) {
+		return fmt.Errorf("JSON name %q twice in one object", name)
+	}
+	n.seen = append(n.seen, name)
+	return nil
+}
+
+// has reports whether an object has a name, and keeps it where that is by a map.
+func (n *names) has(of *level, name []byte) bool {
+	if of.many != nil {
+		_, has := of.many[string(name)]
+		of.many[string(name)] = struct{}{}
+		return has
+	}
+	all := n.seen[of.from:]
+	for _, other := range all {
+		if bytes.Equal(other, name) {
+			return true
+		}
+	}
+	if len(all) >= fewNames {
+		of.many = map[string]struct{}{string(name): {}}
+		for _, other := range all {
+			of.many[string(other)] = struct{}{}
+		}
+	}
+	return false
+}
+
+func lower(name []byte) bool {
+	for _, c := range name {
+		if 'A' <= c && c <= 'Z' {
+			return false
+		}
+		if c >= 0x80 {
+			return string(name) == strings.ToLower(string(name))
+		}
+	}
+	return true
+}
+
+// stringEnd is the index of the quote that ends the string whose text begins at from; -1 where there is none.
+func stringEnd(b []byte, from int) int {
+	for i := from; ; i++ {
+		quote := bytes.IndexByte(b[i:], '"')
+		if quote < 0 {
+			return -1
+		}
+		i += quote
+		escapes := 0
+		for i-escapes > from && b[i-escapes-1] == '\\' {
+			escapes++
+		}
+		if escapes%2 == 0 {
+			return i
+		}
+	}
+}
+
+// Limits of the protocol. Each is checked before anything is allocated or read by it.
+const (
+	FrameBytesMax = 8 << 20 // of one frame
+	bodyBytesMax  = 1 << 20 // of a JSON body
+	keysMax       = 1 << 20 // in one frame
+	SectionsMax   = tablesMax
+	ChunksMax     = 1 << 20 // of one round or request
+	DimMax        = 1 << 16 // values in a row
+	tablesMax     = 1 << 12 // tables of a job
+	WeightMax     = 1 << 53 // samples of a contribution, and steps of an optimizer
+)
+
+// Limits narrows the protocol's limits for one reader. Zero fields mean the protocol's own.
+type Limits struct {
+	FrameBytesMax int
+	bodyBytesMax  int
+	keysMax       int
+}
+
+func (l Limits) orDefault() Limits {
+	l.FrameBytesMax = limit(l.FrameBytesMax, FrameBytesMax)
+	l.bodyBytesMax = limit(l.bodyBytesMax, bodyBytesMax)
+	l.keysMax = limit(l.keysMax, keysMax)
+	return l
+}
+
+func limit(own, protocol int) int {
+	if own <= 0 || own > protocol {
+		return protocol
+	}
+	return own
+}
+
+// Printable makes text of others safe to show: on one line, and nothing in it that a terminal acts upon or that hides.
+//
+//	Printable("t1\n\x1b[2Jgone") == "t1 ?[2Jgone"
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			return ' '
+		case unicode.IsPrint(r):
+			return r
+		}
+		return '?'
+	}, text)
+}
+
+// Group tells all trainers of a grouped job whose manifest asks for it (Job.GroupEvents) what becomes of a group: a
+// request was taken into it, or, with Closed, all of its rounds have closed. Shards send it before what it tells of has
+// any effect, and none is sent again.
+type Group struct {
+	Update Batch  `json:"update"` // which of the job's groups, from 0
+	Closed bool   `json:"closed,omitempty"`
+	Start  bool   `json:"start,omitempty"`                // it assigns the values of a model: StartModel
+	Member Member `json:"member,omitempty"`               // whose request it is; what follows is zero where Closed
+	Batch  Batch  `json:"batch,omitempty"`                // of that trainer's own
+	Parked int    `json:"parked,omitempty" check:"lanes"` // requests that the group has now
+	Size   int    `json:"size,omitempty" check:"lanes"`   // that it waits for, unless trainers are gone
+	AtNS   int64  `json:"at_ns,string" check:"ns"`        // nanoseconds since 1970 by the shard's clock; rises from each to the next
+}
+
+func (g *Group) check() error {
+	if g.Closed {
+		if g.Member != "" || g.Batch != 0 || g.Parked != 0 || g.Size != 0 {
+			return fmt.Errorf("group %d is closed: want no request with it", g.Update)
+		}
+		return nil
+	}
+	if g.Member == "" || g.Parked < 1 || g.Size < 1 {
+		return fmt.Errorf("group %d has %d requests of %d, the last of member %q: want at least 1, and a member", g.Update,
+			g.Parked, g.Size, g.Member)
+	}
+	return nil
 }

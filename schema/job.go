@@ -3,8 +3,18 @@ package schema
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"hash"
 	"math"
+	"reflect"
+	"slices"
+	"sort"
+	"strings"
+	"unsafe"
+
+	"gradbus/lane"
+	"gradbus/schema/crc32c"
 )
 
 // Job is the manifest of a job: all that its trainers must agree on. The first trainer registers it; the others' must
@@ -293,4 +303,318 @@ func decodeJob(b []byte) (j *Job, sparse json.RawMessage, err error) {
 	}
 	text.Job.Wire = text.Wire.Wire
 	return &text.Job, text.Wire.Sparse, nil
+}
+
+// WithDefaults gives a copy of the manifest in which every field that is zero and has an obvious value has it: one
+// trainer, lane.Default lanes, ConsistencySync, ApplyUpdate, PolicyRecover or PolicyFail, ChunkBytes, SGD, what an
+// optimizer leaves open (Optimizer.WithDefaults), Partitions for each table, and the job's name as its Workload.
+// Left are the name, what is trained, how that begins (Init) and the learning rate.
+//
+//	job := (&Job{Name: "clicks", Optimizer: Optimizer{LR: 0.1}, Tables: tables}).WithDefaults()
+func (j *Job) WithDefaults() *Job {
+	n := *j
+	setDefault(&n.Workload, string(n.Name))
+	setDefault(&n.Trainers, 1)
+	if n.Trainers <= lane.LanesMax { // with more, Validate says what is wrong
+		setDefault(&n.Lanes, lane.Default(n.Trainers))
+	}
+	setDefault(&n.Consistency, ConsistencySync)
+	setDefault(&n.Apply, ApplyUpdate)
+	if n.Reduce == ReduceTrainers && j.Apply == "" {
+		n.Apply = ApplyMean // no shard has parameters
+	}
+	setDefault(&n.ChunkBytes, ChunkBytes)
+	n.Tables = append([]TableSpec(nil), j.Tables...)
+	n.Parameters = append([]Parameter(nil), j.Parameters...)
+	for i := range n.Tables {
+		setDefault(&n.Tables[i].Partitions, Partitions)
+	}
+	n.resolveOptimizers()
+	if n.TakesOver() || n.rewindsAlike() {
+		setDefault(&n.Policy, PolicyRecover)
+	}
+	setDefault(&n.Policy, PolicyFail)
+	return &n
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Zeros, Uniform and Normal are how a tensor begins; see Init.
+func Zeros() Init                { return Init{Kind: InitZeros} }
+func Uniform(scale float32) Init { return Init{Kind: InitUniform, Scale: scale} }
+func Normal(scale float32) Init  { return Init{Kind: InitNormal, Scale: scale} }
+
+// absent stands for an entry that one side does not have.
+const absent = "absent"
+
+// Diff finds the first field, in the manifest's order, in which other differs from j: its JSON path (optimizer.lr,
+// settings.batch_size, tables[0].rows), j's value and other's as compact JSON, or "absent".
+//
+//	if field, have, want, differs := registered.Diff(offered); differs { ... }
+func (j *Job) Diff(other *Job) (field, have, want string, differs bool) {
+	d := diff("", reflect.ValueOf(*j.normal()), reflect.ValueOf(*other.normal()))
+	if d == nil {
+		return "", "", "", false
+	}
+	return d.field, d.have, d.want, true
+}
+
+type difference struct{ field, have, want string }
+
+func diff(path string, a, b reflect.Value) *difference {
+	switch a.Kind() {
+	case reflect.Struct:
+		for i := range a.NumField() {
+			if d := diff(join(path, jsonName(a.Type().Field(i))), a.Field(i), b.Field(i)); d != nil {
+				return d
+			}
+		}
+		return nil
+	case reflect.Pointer:
+		switch {
+		case a.IsNil() && b.IsNil():
+			return nil
+		case a.IsNil():
+			return &difference{path, absent, encoded(b)}
+		case b.IsNil():
+			return &difference{path, encoded(a), absent}
+		}
+		return diff(path, a.Elem(), b.Elem())
+	case reflect.Slice:
+		for i := range max(a.Len(), b.Len()) {
+			at := fmt.Sprintf("%s[%d]", path, i)
+			switch {
+			case i >= a.Len():
+				return &difference{at, absent, encoded(b.Index(i))}
+			case i >= b.Len():
+				return &difference{at, encoded(a.Index(i)), absent}
+			}
+			if d := diff(at, a.Index(i), b.Index(i)); d != nil {
+				return d
+			}
+		}
+		return nil
+	case reflect.Map:
+		return diffMaps(path, a, b)
+	}
+	if !a.Equal(b) {
+		return &difference{path, encoded(a), encoded(b)}
+	}
+	return nil
+}
+
+// diffMaps compares maps by string, keys ascending.
+func diffMaps(path string, a, b reflect.Value) *difference {
+	var keys []string
+	for _, k := range append(a.MapKeys(), b.MapKeys()...) {
+		keys = append(keys, k.String())
+	}
+	slices.Sort(keys)
+	for _, k := range slices.Compact(keys) {
+		at, key := join(path, k), reflect.ValueOf(k)
+		inA, inB := a.MapIndex(key), b.MapIndex(key)
+		switch {
+		case !inA.IsValid():
+			return &difference{at, absent, encoded(inB)}
+		case !inB.IsValid():
+			return &difference{at, encoded(inA), absent}
+		}
+		if d := diff(at, inA, inB); d != nil {
+			return d
+		}
+	}
+	return nil
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+func jsonName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}
+
+func encoded(v reflect.Value) string {
+	b, err := json.Marshal(v.Interface())
+	if err != nil { // a number that JSON cannot say
+		return fmt.Sprint(v.Interface())
+	}
+	return string(b)
+}
+
+// WeightsDigest computes the digest of a job's weights: the SHA-256 over the values of all parameters and tables, and
+// over nothing else. Tensors (parameters and tables together) come in ascending order of their names' bytes. A
+// parameter's values come in their own order; a table's rows by partition ascending, and by key ascending within a
+// partition, every key of [0, Rows) once. A value is its four bytes, little-endian, so that -0 and NaN payloads count.
+// The digest is the same at any placement, and for any number of trainers and shards.
+//
+// Values may be given as they arrive, but only in that order, which Next tells; the first mistake is kept and returned
+// by Sum. Not safe for concurrent use.
+//
+//	d := NewWeightsDigest(job)
+//	for t, ok := d.Next(); ok; t, ok = d.Next() {
+//		if t.IsTable { d.Rows(partition, keys, rows) ... } else { d.Values(parameters[t.Index]) }
+//	}
+//	sum, err := d.Sum()
+type WeightsDigest struct {
+	job     *Job
+	tensors []Tensor
+	hash    hash.Hash
+	err     error
+
+	at        int // in tensors
+	done      uint64
+	partition Partition // of the last row
+	key       uint64    // of the last row
+}
+
+// Tensor is a parameter or a table of a job.
+type Tensor struct {
+	Name    string
+	IsTable bool
+	Index   int // in the manifest's Parameters or Tables
+}
+
+// Tensors is a job's parameters and tables in ascending order of their names' bytes.
+func (j *Job) Tensors() []Tensor {
+	all := make([]Tensor, 0, len(j.Parameters)+len(j.Tables))
+	for i, p := range j.Parameters {
+		all = append(all, Tensor{p.Name, false, i})
+	}
+	for i, t := range j.Tables {
+		all = append(all, Tensor{t.Name, true, i})
+	}
+	sort.Slice(all, func(a, b int) bool { return all[a].Name < all[b].Name })
+	return all
+}
+
+// NewWeightsDigest begins the digest of a job that Validate has found right.
+func NewWeightsDigest(job *Job) *WeightsDigest {
+	return &WeightsDigest{job: job, tensors: job.Tensors(), hash: sha256.New()}
+}
+
+// Next is the tensor whose values are wanted next; false where there are no more, or after a mistake.
+func (d *WeightsDigest) Next() (Tensor, bool) {
+	if d.err != nil || d.at == len(d.tensors) {
+		return Tensor{}, false
+	}
+	return d.tensors[d.at], true
+}
+
+// Values adds values of the parameter that Next names, in order; several calls may share them out.
+func (d *WeightsDigest) Values(values []float32) error {
+	t, ok := d.Next()
+	if !ok || t.IsTable {
+		return d.fail("values where Next does not name a parameter")
+	}
+	want := uint64(d.job.Parameters[t.Index].Elements())
+	if uint64(len(values)) > want-d.done {
+		return d.fail("parameter %q: %d values more than its %d", t.Name, uint64(len(values))-(want-d.done), want)
+	}
+	d.add(values)
+	d.advance(uint64(len(values)), want)
+	return nil
+}
+
+// Rows adds rows [len(keys), Dim] of one partition of the table that Next names: keys ascending, within the call and
+// from call to call of a partition, partitions ascending. Partitions without keys may be left out.
+func (d *WeightsDigest) Rows(p Partition, keys []uint64, rows []float32) error {
+	t, ok := d.Next()
+	if !ok || !t.IsTable {
+		return d.fail("rows where Next does not name a table")
+	}
+	spec := &d.job.Tables[t.Index]
+	if len(rows) != len(keys)*spec.Dim {
+		return d.fail("table %q: %d values for %d keys of dim %d", t.Name, len(rows), len(keys), spec.Dim)
+	}
+	first := d.done == 0
+	for _, key := range keys {
+		switch {
+		case key >= spec.Rows || PartitionOf(key, spec.Partitions) != p:
+			return d.fail("table %q: key %d is not in partition %d", t.Name, key, p)
+		case !first && (p < d.partition || p == d.partition && key <= d.key):
+			return d.fail("table %q: key %d of partition %d after key %d of partition %d", t.Name, key, p, d.key, d.partition)
+		}
+		d.partition, d.key, first = p, key, false
+	}
+	d.add(rows)
+	d.advance(uint64(len(keys)), spec.Rows)
+	return nil
+}
+
+// Table adds all rows [Rows, Dim] of the table that Next names, held whole in order of the key.
+func (d *WeightsDigest) Table(rows []float32) error {
+	t, ok := d.Next()
+	if !ok || !t.IsTable || d.done != 0 {
+		return d.fail("a whole table where Next does not name one, or after some of its rows")
+	}
+	spec := &d.job.Tables[t.Index]
+	if uint64(len(rows)) != spec.Rows*uint64(spec.Dim) {
+		return d.fail("table %q: %d values, want %d rows of %d", t.Name, len(rows), spec.Rows, spec.Dim)
+	}
+	keys := spec.Partitioning()
+	for p := range Partition(spec.Partitions) {
+		for at := range keys.Rows(p) {
+			key := int(keys.Key(p, at))
+			d.add(rows[key*spec.Dim : (key+1)*spec.Dim])
+		}
+	}
+	d.advance(spec.Rows, spec.Rows)
+	return nil
+}
+
+// Sum is the digest; it fails where a call before it did, and while values are missing.
+func (d *WeightsDigest) Sum() ([sha256.Size]byte, error) {
+	var sum [sha256.Size]byte
+	if t, missing := d.Next(); missing {
+		return sum, fmt.Errorf("digest of weights: %q is not complete", t.Name)
+	}
+	if d.err != nil {
+		return sum, d.err
+	}
+	d.hash.Sum(sum[:0])
+	return sum, nil
+}
+
+func (d *WeightsDigest) add(values []float32) { d.hash.Write(bytesOf(values)) }
+
+func (d *WeightsDigest) advance(n, of uint64) {
+	if d.done += n; d.done == of {
+		d.at, d.done = d.at+1, 0
+	}
+}
+
+func (d *WeightsDigest) fail(format string, args ...any) error {
+	if d.err == nil {
+		d.err = errors.New("digest of weights: " + fmt.Sprintf(format, args...))
+	}
+	return d.err
+}
+
+// bytesOf views values as the bytes of the wire.
+func bytesOf(values []float32) []byte {
+	if len(values) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), len(values)*valueBytes)
+}
+
+// AddReplica adds values, as their little-endian bytes, to the CRC-32C of a replica of the dense parameters: what
+// ReplicaDigest tells. It begins with 0 and takes the parameters in the manifest's order. -0 and NaN payloads count.
+//
+//	sum := AddReplica(AddReplica(0, first), second)
+func AddReplica(sum uint32, values []float32) uint32 {
+	if len(values) == 0 {
+		return sum
+	}
+	return crc32c.Update(sum, unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), valueBytes*len(values)))
 }

@@ -1,6 +1,12 @@
 package schema
 
-import "reflect"
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+)
 
 // The kinds of optimizers.
 const (
@@ -173,4 +179,282 @@ func (j *Job) normalOptimizers() {
 	for i := range j.Parameters {
 		own(&j.Parameters[i].Optimizer)
 	}
+}
+
+// The kinds of schedules.
+const (
+	scheduleConstant = "constant"
+	ScheduleLinear   = "linear"
+	ScheduleCosine   = "cosine"
+	scheduleSteps    = "steps"
+)
+
+// scheduleStepsMax is the most entries of Schedule.Steps.
+const scheduleStepsMax = 64
+
+// Schedule says by what the learning rate of an optimizer is multiplied at version v, the number of batches applied: a
+// pure function. In async and grouped, v counts the updates that the owner of the values has applied.
+//
+//	v < Warmup   (v+1) / Warmup, whatever the kind; after it
+//	constant     1
+//	linear       1 - t + t*Final, where t = (v-Warmup) / (Total-Warmup), and from Total on Final
+//	cosine       Final + (1-Final) * (1 + cos(pi*t)) / 2, with the same t
+//	steps        Gamma to the power of how many of Steps are at most v
+//
+// They are LambdaLR, LinearLR, CosineAnnealingLR and MultiStepLR of PyTorch, stepped after each batch.
+type Schedule struct {
+	Kind   string `json:"kind"`             // scheduleConstant, ScheduleLinear, ScheduleCosine or scheduleSteps
+	Warmup uint64 `json:"warmup,omitempty"` // batches in which the rate rises to LR; 0 for none
+	// of linear and cosine: the version at which the rate is Final*LR; above Warmup
+	Total uint64   `json:"total,omitempty"`
+	Final float32  `json:"final,omitempty"` // of linear and cosine: 0 to 1
+	Steps []uint64 `json:"steps,omitempty"` // of steps: versions, ascending
+	Gamma float32  `json:"gamma,omitempty"` // of steps: above 0
+}
+
+// lr is the rate at a version, computed in float64 and rounded once; base where s is nil. It has the same bits on every
+// processor: no product is fused with a sum, and the cosine is this package's own.
+//
+//	(&Schedule{Kind: ScheduleLinear, Warmup: 2, Total: 6}).LR(1, 4) == 0.5
+func (s *Schedule) lr(base float32, version uint64) float32 {
+	if s == nil {
+		return base
+	}
+	return float32(float64(base) * s.factor(version))
+}
+
+func (s *Schedule) factor(version uint64) float64 {
+	if version < s.Warmup {
+		return float64(version+1) / float64(s.Warmup)
+	}
+	final := float64(s.Final)
+	t := 1.0
+	if version < s.Total {
+		t = float64(version-s.Warmup) / float64(s.Total-s.Warmup)
+	}
+	switch s.Kind {
+	case ScheduleLinear:
+		return 1 - t + float64(t*final)
+	case ScheduleCosine:
+		return final + float64((1-final)*(1+cosPi(t)))/2
+	case scheduleSteps:
+		factor := 1.0
+		for _, at := range s.Steps {
+			if version >= at {
+				factor = float64(factor * float64(s.Gamma))
+			}
+		}
+		return factor
+	}
+	return 1
+}
+
+// cosPi is cos(pi*t) for t in [0, 1], within 1e-15, by its series: math.Cos may differ by a bit from one processor to
+// another.
+func cosPi(t float64) float64 {
+	if t > 0.5 {
+		return -cosPi(1 - t)
+	}
+	square := float64(math.Pi*t) * float64(math.Pi*t)
+	sum := 1.0
+	for n := 22.0; n > 0; n -= 2 { // Horner: 1 - x²/(1*2) * (1 - x²/(3*4) * ...)
+		sum = 1 - float64(square*sum)/float64(n*(n-1))
+	}
+	return sum
+}
+
+// The words of a table's placement and pooling.
+const (
+	PlacementRows    = "rows"    // rows are cut over the shards by their partitions; the default
+	PlacementColumns = "columns" // every shard holds some columns of every row
+	PlacementTables  = "tables"  // the table is whole on one shard
+	PoolingSum       = "sum"     // a bag's output is the sum of its rows
+	PoolingMean      = "mean"    // the same, divided by the number of the bag's keys
+)
+
+// Columns is the columns [first, first+count) of a table that a shard holds: all where the table is cut by rows, none
+// where it is whole on another shard. Shard k of S has columns [k*dim/S, (k+1)*dim/S), rounded down, of one that is cut
+// by columns.
+func (p *Placement) Columns(t Table, shard int) (first, count int) {
+	spec := &p.job.Tables[t]
+	switch p.Plan.Tables[t].Cut {
+	case CutColumns:
+		if shard >= p.Shards {
+			return 0, 0
+		}
+		first = shard * spec.Dim / p.Shards
+		return first, (shard+1)*spec.Dim/p.Shards - first
+	case CutNone:
+		if shard != p.homes[t] {
+			return 0, 0
+		}
+	}
+	return 0, spec.Dim
+}
+
+// Holds reports whether an owner has rows of a partition, or columns of them.
+func (p *Placement) Holds(t Table, part Partition, owner int) bool {
+	if p.Plan.Tables[t].Cut.PooledByShards() {
+		_, n := p.Columns(t, owner)
+		return n > 0
+	}
+	return p.OwnerOfPartition(t, part) == owner
+}
+
+// SumTables are the job's tables as the rounds of an owner see them: dim is what gradients of rows have there
+// (TableSpec.SumDim), and 0 where it has no columns.
+func (p *Placement) SumTables(owner int) []TableSpec {
+	local := slices.Clone(p.job.Tables)
+	for i := range local {
+		if _, local[i].Dim = p.Columns(Table(i), owner); local[i].Dim > 0 && local[i].PerRow { // has all columns
+			local[i].Dim++
+		}
+	}
+	return local
+}
+
+// placeHomes places the tables that are whole on one shard on the shards in turn.
+func (p *Placement) placeHomes() {
+	p.homes = make([]int, len(p.job.Tables))
+	next := 0
+	for i := range p.job.Tables {
+		if p.Plan.Tables[i].Cut == CutNone && p.Shards > 0 {
+			p.homes[i] = next % p.Shards
+			next++
+		}
+	}
+}
+
+// checkPooled checks one section of an answer that has pooled rows in place of rows by key.
+func checkPooled(i int, s Section, offsets int) *FrameError {
+	if s.Count != 0 || offsets != 0 {
+		return Refuse(ReasonWrongShape, "section %d: pooled rows with %d keys and %d offsets: want none", i, s.Count, offsets)
+	}
+	return nil
+}
+
+// checkBagTables checks that only those tables travel as bags that may: gradients of any but those whose rows have
+// their count behind them, and lookups of those that shards pool.
+func (p *Placement) checkBagTables(v *View) *FrameError {
+	bags := v.Bags()
+	for i, s := range v.Sections() {
+		known := uint64(s.Table) < uint64(len(p.job.Tables))
+		switch {
+		case bags[i].Count == 0:
+		case v.head.Kind != KindSparse && !(known && p.Plan.Tables[s.Table].Cut.PooledByShards()):
+			return Refuse(ReasonWrongShape, "bags of table %d: shards pool tables of placement %s or %s", s.Table,
+				PlacementColumns, PlacementTables)
+		case v.head.Kind == KindSparse && known && p.job.Tables[s.Table].PerRow:
+			return Refuse(ReasonWrongShape, "bags of table %q: its rows have counts behind them", p.job.Tables[s.Table].Name)
+		}
+	}
+	return nil
+}
+
+// Idle says why a shard has nothing to do in the job; empty where it has chunks, rows or modules.
+//
+//	table embedding is whole on s0, dense chunks: 1, on other shards
+func (p *Placement) Idle(shard int) string {
+	if p.owned[shard] > 0 || p.HasRows(shard) {
+		return ""
+	}
+	if t := p.trainers; t != nil && t != p && t.Idle(shard) == "" { // it is p where shards add up
+		return ""
+	}
+	if slices.ContainsFunc(p.job.Modules, func(m ModuleSpec) bool { return m.Shard%p.Shards == shard }) {
+		return ""
+	}
+	var why []string
+	for i := range p.job.Tables {
+		switch t := &p.job.Tables[i]; p.Plan.Tables[i].Cut {
+		case CutNone:
+			why = append(why, fmt.Sprintf("table %s is whole on %s", t.Name, ShardMember(p.homes[i])))
+		case CutColumns:
+			why = append(why, fmt.Sprintf("table %s has fewer columns than there are shards", t.Name))
+		}
+	}
+	const named = 2
+	if n := len(why) - named; n > 0 {
+		why = append(why[:named], fmt.Sprintf("and likewise %d other tables", n))
+	}
+	if n := len(p.chunks); n > 0 {
+		why = append(why, fmt.Sprintf("dense chunks: %d, on other shards", n))
+	}
+	if len(why) == 0 {
+		return "the job has nothing for it"
+	}
+	return Clip(strings.Join(why, ", "))
+}
+
+// BusyShards returns which of a number of shards have something to do in the job: those that Placement.Idle says
+// nothing of. It takes no placement, and a time that depends on the length of the manifest and the number of shards
+// alone, since it is asked of jobs for which there may be no room.
+func (j *Job) BusyShards(shards int) []bool {
+	plan, busy := j.Plan(), make([]bool, shards)
+	asked := plan.Owner == ByTrainers && plan.Clock.Common() // for what trainers have: see OfTrainers
+	if plan.Reducer == ByShards || asked {
+		for i := range j.shardsWithChunks(plan, shards) {
+			busy[i] = true
+		}
+	}
+	homes := unplaced(j, plan, shards)
+	homes.placeHomes()
+	for t := range j.Tables {
+		if plan.Tables[t].Reducer != ByShards && !asked {
+			continue
+		}
+		if plan.Tables[t].Cut == CutNone {
+			busy[homes.homes[t]] = true
+			continue
+		}
+		if plan.Tables[t].Cut == CutRows || j.Tables[t].Dim >= shards {
+			return slices.Repeat([]bool{true}, shards) // each has rows, or columns
+		}
+		for i := range busy {
+			_, columns := homes.Columns(Table(t), i)
+			busy[i] = busy[i] || columns > 0
+		}
+	}
+	for _, m := range j.Modules {
+		busy[m.Shard%shards] = true
+	}
+	return busy
+}
+
+// countedBuckets bounds the buckets whose chunks are spread to find out how many shards get any, besides one for each
+// parameter. With a first bucket that is thousands of times as large as the others there may be more.
+const countedBuckets = 1 << 14
+
+// shardsWithChunks returns how many shards, the first ones, have dense chunks where shards add up; or more, where that
+// many buckets are not counted. Each has some where all values are more than fit one chunk of every other shard: then
+// one of these has more than the largest chunk when the last shard comes (spread).
+func (j *Job) shardsWithChunks(plan *Plan, shards int) (n int) {
+	p, all, owners := unplaced(j, plan, shards), 0, plan.DenseShards(shards)
+	for _, parameter := range j.Parameters {
+		all += parameter.Elements()
+	}
+	first, others := p.elementsMax(0), p.elementsMax(1)
+	if all > min(p.chunkElements, max(first, others))*(owners-1) || all/min(first, others) > countedBuckets {
+		return owners
+	}
+	p.placeParameters()
+	for _, owner := range spread(p.chunkSizes(), owners) {
+		n = max(n, owner+1)
+	}
+	return n
+}
+
+// PartitionsOf returns how many partitions of a table a shard holds, or holds columns of.
+func (p *Placement) PartitionsOf(t Table, shard int) int {
+	partitions := p.job.Tables[t].Partitions
+	switch {
+	case p.Plan.Tables[t].Cut.PooledByShards():
+		if _, columns := p.Columns(t, shard); columns == 0 {
+			return 0
+		}
+		return partitions
+	case p.betweenTrainers(t):
+		return 0
+	}
+	return (partitions + p.Shards - 1 - shard) / p.Shards // they go to the shards in turn
 }

@@ -2,7 +2,12 @@ package schema
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
+	"math"
+	"math/bits"
+
+	flatbuffers "github.com/google/flatbuffers/go"
 )
 
 // Sizes at which parameters are gathered into buckets. The first bucket is small so that its gradient, the first that a
@@ -20,7 +25,7 @@ const (
 // the other, a new bucket being begun where the next parameter would make it larger than 1 MiB (the first bucket) or
 // 25 MiB (the others), or what Job.FirstBucketBytes and BucketBytes say, and where its optimizer is another one, so
 // that a bucket has one optimizer. Only a parameter that is larger than that by itself is cut, into consecutive
-// buckets. Chunks are spread over the shards (chunks.go); in grouped all are on shard 0, since one shard decides who
+// buckets. Chunks are spread over the shards (frame.go); in grouped all are on shard 0, since one shard decides who
 // belongs to a group.
 //
 // Tables: a row lies in a partition (Partitioning), whose shard is the partition modulo shards; or a shard holds some
@@ -224,4 +229,590 @@ func (p *Placement) Chunks(b Bucket) int {
 func (p *Placement) ChunkRange(b Bucket, c Chunk) (offset, elements int) {
 	offset = int(c) * p.chunkElements
 	return offset, min(p.chunkElements, p.Buckets[b].Elements-offset)
+}
+
+// frameRule is what a kind's frames hold in one job, beside what all frames of the kind hold (rule). The zero value is
+// of a kind without any field that depends on the job.
+type frameRule struct {
+	names  named
+	tables bool       // sections and keys are of rows that the owner has
+	stored bool       // likewise, and shards keep these tables
+	flags  []flagRule // of flags that not every job has
+}
+
+// named is what bucket, chunk, chunks, offset and lengths of a frame say.
+type named uint8
+
+const (
+	namesNothing  named = iota
+	namesChunk          // a dense chunk that the owner adds up
+	namesRows           // the rows that the owner adds up
+	namesResult         // either
+	namesNoBucket       // none: keys say it all
+	namesAnswer         // none, or the partition that a pull has named
+	namesPulled         // a result, parameters, or a partition
+	namesModule
+	namesState // a stretch of a parameter, or rows
+)
+
+// flagRule is the jobs in which flags are legal, with a section and without.
+type flagRule struct {
+	flags uint32
+	legal func(p *Placement, section bool) bool
+}
+
+// frameRules is, with rules, the one place that says what frames may hold.
+var frameRules = [kindMax + 1]frameRule{
+	KindDense:  {names: namesChunk},
+	KindSparse: {names: namesRows, tables: true},
+	KindMean: {names: namesResult,
+		flags: []flagRule{{FlagParameters, (*Placement).haveParameters}, {FlagCopy, (*Placement).askTrainers}}},
+	KindLookup: {names: namesNoBucket, tables: true, stored: true},
+	KindRows: {names: namesAnswer, tables: true, stored: true,
+		flags: []flagRule{{FlagCopy, (*Placement).askTrainers}}},
+	KindPull:     {names: namesPulled, flags: []flagRule{{FlagParameters, (*Placement).giveParameters}}},
+	KindForward:  {names: namesModule},
+	KindBackward: {names: namesModule},
+	KindStep:     {names: namesModule},
+	KindWeights:  {names: namesModule},
+	KindOutput:   {names: namesModule},
+	KindState: {names: namesState,
+		flags: []flagRule{{FlagMore, func(*Placement, bool) bool { return false }}}}, // which shards alone tell
+}
+
+// haveParameters reports whether shards have the parameters.
+func (p *Placement) haveParameters(bool) bool { return p.Plan.Owner == ByShards }
+
+// askTrainers reports whether shards ask trainers for what these have, and so say which version is to be copied.
+func (p *Placement) askTrainers(bool) bool { return p.trainers != nil }
+
+// giveParameters reports whether parameters may be asked for, or rows that trainers have.
+func (p *Placement) giveParameters(section bool) bool {
+	return p.trainers != nil || p.Plan.Owner == ByShards && !section
+}
+
+// CheckFrame checks every field of a verified frame to or from an owner against the job: that its bucket is known and
+// is that owner's, that chunk, offset and lengths are what the placement says, that tables, dims and keys exist and are
+// that owner's, and that its flags are legal in the job. Batch, generation and sender are the receiver's to check.
+// Kinds that have none of these pass. It reads every key once and no value. Errors are *FrameError.
+func (p *Placement) CheckFrame(v *View, owner int) error {
+	if err := p.checkFrame(v, owner); err != nil {
+		return err
+	}
+	return nil
+}
+
+// checkWire checks a frame's form: gradients are of the type that the job's manifest names, and only those tables
+// travel as bags that may.
+func (p *Placement) checkWire(v *View) *FrameError {
+	if want := p.Plan.DType; rules[v.head.Kind].half && v.head.DType != want {
+		return Refuse(ReasonWrongDType, "%v values: the job's gradients travel as %v", v.head.DType, want)
+	}
+	if v.bags.bytes() != 0 {
+		return p.checkBagTables(v)
+	}
+	return nil
+}
+
+func (p *Placement) checkFrame(v *View, owner int) *FrameError {
+	h, r := &v.head, &frameRules[v.head.Kind]
+	if needed := rules[h.Kind].node != never; !rules[h.Kind].repeats && int(h.Lanes) != p.job.Lanes &&
+		(needed || h.Lanes != 0) {
+		return Refuse(ReasonWrongNode, "%d lanes: the job has %d", h.Lanes, p.job.Lanes)
+	}
+	if err := p.checkWire(v); err != nil {
+		return err
+	}
+	for _, f := range r.flags {
+		if h.Flags&f.flags != 0 && !f.legal(p, v.sections.bytes() != 0) {
+			return Refuse(ReasonMalformed, "flags %#x of a %v frame: not in a job that is %v", h.Flags&f.flags, h.Kind, p.Plan)
+		}
+	}
+	if err := p.checkNames(r.names, v, owner); err != nil || !r.tables {
+		return err
+	}
+	return p.checkTables(v, owner, r.stored)
+}
+
+// checkNames calls the check of what a frame names. It is no table of functions, through which views would escape.
+func (p *Placement) checkNames(n named, v *View, owner int) *FrameError {
+	switch n {
+	case namesChunk:
+		return p.checkDense(v, owner)
+	case namesRows:
+		return p.checkSparse(v, owner)
+	case namesResult:
+		return p.checkMean(v, owner)
+	case namesNoBucket:
+		return p.checkLookup(v)
+	case namesAnswer:
+		return p.checkRows(v, owner)
+	case namesPulled:
+		return p.checkPull(v, owner)
+	case namesModule:
+		return p.checkModule(v, owner)
+	case namesState:
+		return p.checkState(v, owner)
+	}
+	return nil
+}
+
+// checkDense checks a contribution to a dense chunk.
+func (p *Placement) checkDense(v *View, owner int) *FrameError {
+	h := &v.head
+	if err := p.checkBucket(h.Bucket, h.Chunk, owner); err != nil {
+		return err
+	}
+	if !p.IsDense(h.Bucket) {
+		return Refuse(ReasonUnknownBucket, "bucket %d of a %v frame with values is sparse", h.Bucket, h.Kind)
+	}
+	return p.checkChunk(v)
+}
+
+// checkSparse checks the bucket of a contribution to an owner's rows.
+func (p *Placement) checkSparse(v *View, owner int) *FrameError {
+	if b := v.head.Bucket; b != p.SparseBucket(owner) || !p.HasRows(owner) {
+		return Refuse(ReasonUnknownBucket, "sparse bucket %d is not on %s", b, p.Owner(owner))
+	}
+	return nil
+}
+
+// checkMean checks the result of a round, dense or sparse.
+func (p *Placement) checkMean(v *View, owner int) *FrameError {
+	h, rows := &v.head, v.sections.bytes() != 0
+	if err := p.checkBucket(h.Bucket, h.Chunk, owner); err != nil {
+		return err
+	}
+	switch {
+	case p.IsDense(h.Bucket) && rows:
+		return Refuse(ReasonUnknownBucket, "bucket %d of a %v frame with rows is dense", h.Bucket, h.Kind)
+	case p.IsDense(h.Bucket):
+		return p.checkChunk(v)
+	case v.values.bytes() != 0 && !rows:
+		return Refuse(ReasonUnknownBucket, "bucket %d of a %v frame with values is sparse", h.Bucket, h.Kind)
+	}
+	return p.checkMeans(v, owner)
+}
+
+// checkLookup: rows are asked for by their keys alone.
+func (p *Placement) checkLookup(v *View) *FrameError {
+	if b := v.head.Bucket; b != 0 {
+		return Refuse(ReasonUnknownBucket, "bucket %d: a lookup has none", b)
+	}
+	return nil
+}
+
+// checkRows: rows that answer a pull are of the partition that it named.
+func (p *Placement) checkRows(v *View, owner int) *FrameError {
+	b := v.head.Bucket
+	if b == 0 {
+		return nil
+	}
+	if v.sections.bytes() != sectionBytes {
+		return Refuse(ReasonUnknownBucket, "partition %d of rows of %d tables: want one", b, v.sections.bytes()/sectionBytes)
+	}
+	return p.checkTablePull(b, v.Section(0), owner)
+}
+
+// checkState checks a piece of what a trainer has, which the owner, a shard, has asked for. What slots the optimizer
+// has, and so how many values there are, is for its reader to check.
+func (p *Placement) checkState(v *View, owner int) *FrameError {
+	h, sections := &v.head, v.Sections()
+	parameter := h.Flags&FlagParameters != 0
+	switch {
+	case p.trainers == nil || owner >= p.Shards:
+		return Refuse(ReasonUnknownKind, "state, which %s asks no trainer for", p.Owner(owner))
+	case h.Chunks == 0:
+		return Refuse(ReasonWrongChunk, "chunk %d of state without their number", h.Chunk)
+	case h.Weight > WeightMax || h.Weight != math.Trunc(h.Weight):
+		return Refuse(ReasonWrongWeight, "%v steps: want a whole number", h.Weight)
+	case parameter && len(sections) == 0:
+		return p.trainers.checkStretch(h, owner)
+	case h.Bucket != 0 || h.Offset != 0:
+		return Refuse(ReasonUnknownBucket, "bucket %d, element %d: want them of a parameter alone", h.Bucket, h.Offset)
+	case parameter || len(sections) > 1 || len(sections) == 0 && v.values.bytes() != 0:
+		return Refuse(ReasonWrongShape, "%d sections and %d bytes of values: want those of a parameter or of one table",
+			len(sections), v.values.bytes())
+	case len(sections) == 0: // the trainer has nothing of the version any more
+		return nil
+	}
+	if t := sections[0].Table; uint64(t) < uint64(len(p.job.Tables)) && !p.job.Tables[t].Replicated {
+		return Refuse(ReasonUnknownTable, "rows of table %q, which shards keep", p.job.Tables[t].Name)
+	}
+	return p.trainers.checkTables(v, owner, false)
+}
+
+// checkStretch checks where a stretch of a parameter begins: in a chunk that the owner has.
+func (p *Placement) checkStretch(h *Head, owner int) *FrameError {
+	if uint64(h.Bucket) >= uint64(len(p.job.Parameters)) {
+		return Refuse(ReasonUnknownBucket, "parameter %d of %d", h.Bucket, len(p.job.Parameters))
+	}
+	for _, s := range p.Spans(int(h.Bucket)) {
+		if h.Offset < uint64(s.From) || h.Offset >= uint64(s.From+s.Elements) {
+			continue
+		}
+		c := Chunk((s.Offset + int(h.Offset) - s.From) / p.chunkElements)
+		return p.checkBucket(s.bucket, c, owner)
+	}
+	return Refuse(ReasonWrongShape, "element %d of parameter %q: it has %d", h.Offset, p.job.Parameters[h.Bucket].Name,
+		p.job.Parameters[h.Bucket].Elements())
+}
+
+// checkMeans checks the result of a sparse round: rows of tables that trainers keep.
+func (p *Placement) checkMeans(v *View, owner int) *FrameError {
+	for _, s := range v.Sections() {
+		if uint64(s.Table) < uint64(len(p.job.Tables)) && !p.job.Tables[s.Table].Replicated {
+			return Refuse(ReasonUnknownTable, "means of table %q, whose rows are on shards", p.job.Tables[s.Table].Name)
+		}
+	}
+	return p.checkTables(v, owner, false)
+}
+
+func (p *Placement) checkBucket(b Bucket, c Chunk, owner int) *FrameError {
+	switch {
+	case !p.known(b):
+		return Refuse(ReasonUnknownBucket, "bucket %d: the job has %d", b, len(p.Buckets)+p.Owners())
+	case p.IsDense(b) && int64(c) >= int64(p.Chunks(b)):
+		return Refuse(ReasonWrongChunk, "chunk %d of bucket %d: it has %d", c, b, p.Chunks(b))
+	case p.OwnerOfChunk(b, c) != owner:
+		return Refuse(ReasonUnknownBucket, "chunk %d of bucket %d is on %s, not on %s", c, b, p.Owner(p.OwnerOfChunk(b, c)),
+			p.Owner(owner))
+	}
+	return nil
+}
+
+// checkChunk checks a dense chunk. Without weight it may have no values: no lane contributed.
+func (p *Placement) checkChunk(v *View) *FrameError {
+	h := &v.head
+	if have, want := int64(h.Chunks), int64(p.Chunks(h.Bucket)); have != want {
+		return Refuse(ReasonWrongChunk, "%d chunks of bucket %d: it has %d", have, h.Bucket, want)
+	}
+	offset, elements := p.ChunkRange(h.Bucket, h.Chunk)
+	if h.Offset != uint64(offset) {
+		return Refuse(ReasonWrongShape, "chunk %d of bucket %d at element %d: want %d", h.Chunk, h.Bucket, h.Offset, offset)
+	}
+	have := v.values.bytes() / h.DType.Bytes()
+	if have == elements || (have == 0 && h.Weight == 0) {
+		return nil
+	}
+	return Refuse(ReasonWrongShape, "chunk %d of bucket %d with %d values: want %d", h.Chunk, h.Bucket, have, elements)
+}
+
+// checkTables checks the tables and keys of a frame; stored: the tables are those that shards keep.
+func (p *Placement) checkTables(v *View, owner int, stored bool) *FrameError {
+	for _, part := range v.Parts() {
+		if err := p.checkTable(part.Table, part.Dim, owner, v.head.Kind == KindSparse); err != nil {
+			return err
+		}
+		if spec := &p.job.Tables[part.Table]; stored && spec.Replicated {
+			return Refuse(ReasonUnknownTable, "table %q is kept by the trainers", spec.Name)
+		}
+		if at := p.elsewhere(part.Table, part.Keys, owner); at >= 0 {
+			return p.refuseKey(part.Table, part.Keys[at], owner)
+		}
+	}
+	return nil
+}
+
+func (p *Placement) refuseKey(t Table, key uint64, owner int) *FrameError {
+	spec := &p.job.Tables[t]
+	if key >= spec.Rows {
+		return Refuse(ReasonUnknownKey, "key %d of table %q: it has %d rows", key, spec.Name, spec.Rows)
+	}
+	return Refuse(ReasonUnknownKey, "key %d of table %q is on %s, not on %s", key, spec.Name,
+		p.Owner(p.OwnerOfKey(t, key)), p.Owner(owner))
+}
+
+// checkTable checks the width of rows, or, with sums, of their gradients.
+func (p *Placement) checkTable(t Table, dim, owner int, sums bool) *FrameError {
+	if uint64(t) >= uint64(len(p.job.Tables)) {
+		return Refuse(ReasonUnknownTable, "table %d: the job has %d", t, len(p.job.Tables))
+	}
+	_, want := p.Columns(t, owner)
+	if sums && p.job.Tables[t].PerRow {
+		want++
+	}
+	if dim != want {
+		return Refuse(ReasonWrongShape, "dim %d of table %q: want %d", dim, p.job.Tables[t].Name, want)
+	}
+	return nil
+}
+
+// checkPull: without a section, bucket and chunk say which result is asked for; with one, bucket is a partition. What
+// trainers have is asked for where it would be if shards had it, and passed on under a number made of the sequence.
+func (p *Placement) checkPull(v *View, owner int) *FrameError {
+	h, place := &v.head, p
+	parameters, rows := h.Flags&FlagParameters != 0, v.sections.bytes() != 0
+	if parameters && p.trainers != nil {
+		place = p.trainers
+		if most := math.MaxUint64/uint64(p.job.Trainers+1) - 1; uint64(h.Sequence) > most {
+			return Refuse(ReasonMalformed, "pull number %d: want at most %d", h.Sequence, most)
+		}
+	}
+	if rows {
+		s := v.Section(0)
+		if parameters && uint64(s.Table) < uint64(len(p.job.Tables)) && !p.job.Tables[s.Table].Replicated {
+			return Refuse(ReasonUnknownTable, "table %q is kept by the shards", p.job.Tables[s.Table].Name)
+		}
+		return place.checkTablePull(h.Bucket, s, owner)
+	}
+	if err := place.checkBucket(h.Bucket, h.Chunk, owner); err != nil {
+		return err
+	}
+	switch dense := place.IsDense(h.Bucket); {
+	case !dense && parameters:
+		return Refuse(ReasonUnknownBucket, "bucket %d is sparse: parameters are in dense ones", h.Bucket)
+	case !dense && !place.HasRows(owner):
+		return Refuse(ReasonUnknownBucket, "bucket %d: no rows are added up on %s", h.Bucket, place.Owner(owner))
+	}
+	return nil
+}
+
+func (p *Placement) checkTablePull(partition Bucket, s Section, owner int) *FrameError {
+	if err := p.checkTable(s.Table, int(s.Dim), owner, false); err != nil {
+		return err
+	}
+	spec := &p.job.Tables[s.Table]
+	switch {
+	case uint64(partition) >= uint64(spec.Partitions):
+		return Refuse(ReasonUnknownBucket, "partition %d of table %q: it has %d", partition, spec.Name, spec.Partitions)
+	case spec.Replicated:
+		return Refuse(ReasonUnknownTable, "table %q is kept by the trainers", spec.Name)
+	case !p.Holds(s.Table, Partition(partition), owner):
+		return Refuse(ReasonUnknownBucket, "partition %d is on %s, not on %s", partition,
+			p.Owner(p.OwnerOfPartition(s.Table, Partition(partition))), p.Owner(owner))
+	}
+	return nil
+}
+
+// tableKeys is where a table's keys lie, and who has them.
+type tableKeys struct {
+	Partitioning
+	owners []uint16 // by partition; of a table that is cut by columns every shard has its own (Holds)
+}
+
+// placeKeys places partitions on the shards in turn, or, where trainers add up, to these. A table that is whole on a
+// shard goes there.
+func (p *Placement) placeKeys() {
+	p.keys = make([]tableKeys, len(p.job.Tables))
+	for t := range p.job.Tables {
+		spec := &p.job.Tables[t]
+		p.keys[t] = tableKeys{spec.Partitioning(), make([]uint16, spec.Partitions)}
+		for part := range spec.Partitions {
+			owner := p.homes[t]
+			switch {
+			case p.betweenTrainers(Table(t)):
+				owner = p.Shards + part%p.Trainers
+			case p.Plan.Tables[t].Cut != CutNone:
+				owner = part % p.Shards
+			}
+			p.keys[t].owners[part] = uint16(owner)
+		}
+	}
+}
+
+// OwnerOfPartition is who adds up the gradients of a table's partition. Of a table that is cut by columns every shard
+// does, for its own (Holds).
+func (p *Placement) OwnerOfPartition(t Table, part Partition) int { return int(p.keys[t].owners[part]) }
+
+// OwnerOfKey is who adds up the gradients of a row. The table has the key.
+func (p *Placement) OwnerOfKey(t Table, key uint64) int {
+	k := &p.keys[t]
+	part, _ := k.At(key)
+	return int(k.owners[part])
+}
+
+// elsewhere is the position of the first of keys that the table has not, or whose row an owner has not; -1 where there
+// is none.
+func (p *Placement) elsewhere(t Table, keys []uint64, owner int) int {
+	k := &p.keys[t]
+	all := p.Plan.Tables[t].Cut.PooledByShards() // then all rows are here, or columns of them, or none
+	if _, columns := p.Columns(t, owner); all && columns == 0 {
+		return min(len(keys), 1) - 1
+	}
+	for i, key := range keys {
+		if key >= k.rows {
+			return i
+		}
+		if all {
+			continue
+		}
+		if part, _ := k.At(key); int(k.owners[part]) != owner {
+			return i
+		}
+	}
+	return -1
+}
+
+// Partitioning is where the keys of a table lie: each in a partition, at a position, as PartitionOf says. It goes both
+// ways, and keeps nothing of the keys. Positions of a partition rise with its keys and have no gaps. The groups that
+// are whole give each partition a row; a last one of r keys gives one more to r of them. It is read only, and for keys
+// that the table has.
+//
+//	p, at := partitioning.At(65)    // of 64 partitions: 22, 1
+//	key := partitioning.Key(22, 1)  // 65
+type Partitioning struct {
+	rows, partitions uint64
+	inverse          uint64 // 2^63/partitions, rounded up: see group
+}
+
+// Partitioning is that of the table's keys.
+func (t *TableSpec) Partitioning() Partitioning {
+	p := uint64(t.Partitions)
+	return Partitioning{rows: t.Rows, partitions: p, inverse: (1<<63 + p - 1) / p}
+}
+
+// group is key div partitions. The product is less than key/2^63 above the quotient, and only 1/partitions would
+// matter: keys are below 2^40 and partitions below 2^16.
+func (p *Partitioning) group(key uint64) uint64 {
+	high, _ := bits.Mul64(key<<1, p.inverse)
+	return high
+}
+
+// At is the partition of a key, and its position there.
+func (p *Partitioning) At(key uint64) (Partition, uint64) {
+	group := p.group(key)
+	return Partition(p.wrapped(key - (group+1)*p.partitions + rotation(group, p.partitions))), group
+}
+
+// Key is the key at a position of a partition.
+func (p *Partitioning) Key(part Partition, position uint64) uint64 {
+	return position*p.partitions + p.within(uint64(part), position)
+}
+
+// within is which key of a group is in a partition.
+func (p *Partitioning) within(part, group uint64) uint64 {
+	return p.wrapped(part - rotation(group, p.partitions))
+}
+
+// wrapped adds partitions to a number that is negative, without a branch, which would be guessed wrong half of the
+// time.
+func (p *Partitioning) wrapped(i uint64) uint64 { return i + p.partitions&uint64(int64(i)>>63) }
+
+// Rows is how many keys a partition has.
+func (p *Partitioning) Rows(part Partition) uint64 {
+	whole := p.rows / p.partitions
+	if p.within(uint64(part), whole) < p.rows%p.partitions {
+		return whole + 1
+	}
+	return whole
+}
+
+// From is the position of a partition's first key from a cursor on, or Rows where there is none.
+func (p *Partitioning) From(part Partition, cursor uint64) uint64 {
+	if cursor >= p.rows {
+		return p.Rows(part)
+	}
+	group := p.group(cursor)
+	if group*p.partitions+p.within(uint64(part), group) < cursor {
+		group++
+	}
+	return min(group, p.Rows(part))
+}
+
+// The slots of table Frame, and what surrounds it. A frame of version 1 has no others.
+const (
+	fieldHead = iota
+	fieldValues
+	fieldKeys
+	fieldSections
+	fieldAck
+	fieldBody
+	fieldBags
+	fieldOffsets
+	fieldCount
+
+	identifier   = "GB01"
+	identifierAt = 4
+	vtableMax    = 4 + 2*fieldCount
+)
+
+func flatOffset(pos int) flatbuffers.UOffsetT { return flatbuffers.UOffsetT(pos) }
+
+// flatTable is a FlatBuffers table whose bounds have been checked, but not those of what its fields point to. Problems
+// are returned as constant texts, so that looking costs no allocation.
+type flatTable struct {
+	data    []byte
+	at      int // of the table
+	bytes   int // of the table's inline part
+	vtable  int
+	vfields int // fields the vtable has room for
+}
+
+func rootTable(data []byte) (t flatTable, problem string) {
+	if len(data) < 8+4+4 {
+		return t, "shorter than any frame"
+	}
+	if string(data[identifierAt:identifierAt+len(identifier)]) != identifier {
+		return t, "no file identifier " + identifier + " at byte 4"
+	}
+	at := uint64(binary.LittleEndian.Uint32(data))
+	if at < 8 || at%4 != 0 || at+4 > uint64(len(data)) {
+		return t, "root offset outside the frame or not a multiple of 4"
+	}
+	// The vtable may lie before or after its table.
+	vtable := int64(at) - int64(int32(binary.LittleEndian.Uint32(data[at:])))
+	if vtable < 8 || vtable%2 != 0 || vtable+4 > int64(len(data)) {
+		return t, "vtable offset outside the frame or odd"
+	}
+	vbytes := int64(binary.LittleEndian.Uint16(data[vtable:]))
+	tbytes := uint64(binary.LittleEndian.Uint16(data[vtable+2:]))
+	switch {
+	case vbytes < 4 || vbytes%2 != 0 || vtable+vbytes > int64(len(data)):
+		return t, "vtable size odd, below 4 or beyond the frame"
+	case vbytes > vtableMax:
+		return t, "vtable with fields that version 1 does not have"
+	case tbytes < 4 || at+tbytes > uint64(len(data)):
+		return t, "table size below 4 or beyond the frame"
+	}
+	return flatTable{data, int(at), int(tbytes), int(vtable), int(vbytes-4) / 2}, ""
+}
+
+// field is the position of a field of the given inline size, 0 where the field is absent.
+func (t *flatTable) field(slot, size, align int) (pos int, problem string) {
+	if slot >= t.vfields {
+		return 0, ""
+	}
+	off := int(binary.LittleEndian.Uint16(t.data[t.vtable+4+2*slot:]))
+	switch {
+	case off == 0:
+		return 0, ""
+	case off < 4 || off+size > t.bytes:
+		return 0, "field outside its table"
+	case (t.at+off)%align != 0:
+		return 0, "field not aligned"
+	}
+	return t.at + off, ""
+}
+
+// vector gives the bytes [lo, hi) of a vector's elements. An absent vector is an empty one.
+func (t *flatTable) vector(slot, size, align int) (lo, hi int, problem string) {
+	pos, problem := t.field(slot, 4, 4)
+	if pos == 0 {
+		return 0, 0, problem
+	}
+	rel := binary.LittleEndian.Uint32(t.data[pos:])
+	start := uint64(pos) + uint64(rel)
+	if rel == 0 || start%4 != 0 || start+4 > uint64(len(t.data)) {
+		return 0, 0, "vector offset zero, outside the frame or not a multiple of 4"
+	}
+	end := start + 4 + uint64(binary.LittleEndian.Uint32(t.data[start:]))*uint64(size)
+	switch {
+	case end > uint64(len(t.data)):
+		return 0, 0, "vector longer than the frame"
+	case (start+4)%uint64(align) != 0:
+		return 0, 0, "vector not aligned"
+	}
+	return int(start + 4), int(end), ""
+}
+
+// headAt finds the head of any bytes, or says that there is none. It is Verify's first step and all that the sequence
+// number needs.
+func headAt(data []byte) (pos int, ok bool) {
+	t, problem := rootTable(data)
+	if problem != "" {
+		return 0, false
+	}
+	pos, _ = t.field(fieldHead, headBytes, headAlign)
+	return pos, pos != 0
 }
