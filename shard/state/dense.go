@@ -3,6 +3,7 @@ package state
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"gradbus/cuda"
@@ -301,4 +302,283 @@ func fill(values []float32, to float32) {
 	for i := range values {
 		values[i] = to
 	}
+}
+
+// DenseCopy copies a version of every chunk while later ones are made. A chunk keeps the version before its newest, so
+// only the step after the next one has to wait, for the copy of its own chunk. Its user must be allowed to step.
+type DenseCopy struct {
+	dense   *Dense
+	version schema.Version
+	at      []schema.Version  // [chunks] which of its own is copied
+	steps   map[string]uint64 // by parameter, where chunks may have had different ones; else nil
+	next    int               // chunks before it are copied
+	wanted  []bool            // [chunks]
+	touched []bool            // [chunks] may have changed since the earlier version
+	early   map[int][]Tensor
+	bytes   int64 // of early
+}
+
+// Copy begins to copy version v of chunks: of all of them, or of those that may have changed since an earlier version
+// that was copied. Each must have it; one copy at a time. It is ErrVersion where one does not.
+func (d *Dense) Copy(v, since schema.Version, all bool) (*DenseCopy, error) {
+	for i := range d.chunks {
+		if err := d.has(i, v); err != nil {
+			return nil, fmt.Errorf("copy dense parameters: %w", err)
+		}
+	}
+	c := &DenseCopy{dense: d, version: v, early: map[int][]Tensor{}}
+	less := d.intervals.room()
+	for i := range d.chunks {
+		d.chunks[i].touched -= min(d.chunks[i].touched, less)
+	}
+	from := d.intervals.since(since)
+	for i := range d.chunks {
+		touched := d.chunks[i].touched >= from || d.chunks[i].version != v
+		c.touched, c.wanted, c.at = append(c.touched, touched), append(c.wanted, all || touched), append(c.at, v)
+	}
+	d.begun(v)
+	d.copying = c
+	return c, nil
+}
+
+// copyNow begins to copy each chunk as it is, where they are at no common version. Pieces have the number v as theirs,
+// and as many steps as any of their parameter's here.
+func (d *Dense) copyNow(v schema.Version) *DenseCopy {
+	c := &DenseCopy{dense: d, version: v, early: map[int][]Tensor{}, steps: map[string]uint64{}}
+	for i := range d.chunks {
+		at := d.chunks[i].version
+		c.touched, c.wanted, c.at = append(c.touched, true), append(c.wanted, true), append(c.at, at)
+		for _, p := range d.config.Chunks[i].Pieces {
+			c.steps[p.Name] = max(c.steps[p.Name], d.chunks[i].steps[at%2])
+		}
+	}
+	d.copying = c
+	return c
+}
+
+// begun begins the next interval, with version v. Chunks that are at a later one have changed in it.
+func (d *Dense) begun(v schema.Version) {
+	d.intervals.mark(v)
+	for i := range d.chunks {
+		if d.chunks[i].version != v {
+			d.chunks[i].touched = d.intervals.now
+		}
+	}
+}
+
+// Touched is what may have changed since the earlier version, piece by piece, and what that takes in bytes.
+func (c *DenseCopy) Touched() (all []Stretch, bytes int64) {
+	for i, touched := range c.touched {
+		for _, p := range c.dense.config.Chunks[i].Pieces {
+			if touched {
+				all = append(all, Stretch{Name: p.Name, From: p.From, Elements: p.Elements})
+				bytes += int64(p.Elements*(1+c.dense.chunks[i].slotCount())) * valueBytes
+			}
+		}
+	}
+	return all, bytes
+}
+
+// slotCount is how many values the optimizer keeps for each of the chunk's.
+func (c *denseChunk) slotCount() int {
+	if c.rule == nil {
+		return 0
+	}
+	return len(c.rule.slots)
+}
+
+// keeps reports whether every chunk keeps a version.
+func (d *Dense) keeps(v schema.Version) bool {
+	for i := range d.chunks {
+		if d.has(i, v) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// has says whether a chunk keeps a version.
+func (d *Dense) has(i int, v schema.Version) error {
+	if c := &d.chunks[i]; v != c.version && (d.config.InPlace || v+1 != c.version || v < c.first) {
+		return fmt.Errorf("version %d of chunk %d, which is at %d: %w", v, i, c.version, ErrVersion)
+	}
+	return nil
+}
+
+// keep copies a chunk whose next step takes the memory of the version that is copied.
+func (c *DenseCopy) keep(i int) {
+	if c == nil || i < c.next || !c.wanted[i] || c.early[i] != nil ||
+		c.dense.chunks[i].version == c.at[i] && !c.dense.config.InPlace {
+		return
+	}
+	tensors := c.chunk(i)
+	c.early[i] = tensors
+	for _, t := range tensors {
+		c.bytes += int64(len(t.Values)*(1+len(t.Slots))) * valueBytes
+	}
+}
+
+func (c *DenseCopy) chunk(i int) []Tensor {
+	all := Cloned(c.dense.Pieces(i, c.at[i]))
+	for k := range all {
+		if t := &all[k]; c.steps != nil {
+			t.Version, t.Steps = c.version, c.steps[t.Name]
+		}
+	}
+	return all
+}
+
+// Next gives the pieces of the next chunk, in memory of their own. It is false where none is left.
+func (c *DenseCopy) Next() (pieces []Tensor, more bool) {
+	for c.next < len(c.dense.chunks) && !c.wanted[c.next] {
+		c.next++
+	}
+	if c.next == len(c.dense.chunks) {
+		return nil, false
+	}
+	pieces, ok := c.early[c.next]
+	if !ok {
+		pieces = c.chunk(c.next)
+	}
+	delete(c.early, c.next)
+	c.next++
+	return pieces, true
+}
+
+// Bytes is what chunks took that were copied before their turn.
+func (c *DenseCopy) Bytes() int64 { return c.bytes }
+
+// Close ends the copy, whether or not it is whole.
+func (c *DenseCopy) Close() {
+	if c.dense.copying == c {
+		c.dense.copying = nil
+	}
+}
+
+// Snapshot gives yield every piece of every chunk at version v, which may be a chunk's newest, or the one before unless
+// slots are kept in place; with Newest each chunk is at its own. What a Tensor holds is valid until yield returns,
+// whose error ends the snapshot and is returned. It is ErrVersion where a chunk does not keep v.
+func (d *Dense) Snapshot(v schema.Version, yield func(Tensor) error) error {
+	for i := range d.chunks {
+		if err := d.has(i, v); v != Newest && err != nil {
+			return fmt.Errorf("snapshot: %w", err)
+		}
+	}
+	for i := range d.chunks {
+		at := v
+		if v == Newest {
+			at = d.chunks[i].version
+		}
+		for p := range d.config.Chunks[i].Pieces {
+			if err := yield(d.piece(i, p, at)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// piece is a piece of a chunk at a version that is there.
+func (d *Dense) piece(i, piece int, v schema.Version) Tensor {
+	c, p := &d.chunks[i], &d.config.Chunks[i].Pieces[piece]
+	t := Tensor{Name: p.Name, From: p.From, Values: d.config.Values(i, v)[p.Offset : p.Offset+p.Elements], Version: v,
+		Steps: c.steps[v%2]}
+	if c.rule != nil {
+		for s, kept := range c.keptAt(v) {
+			t.Slots = append(t.Slots, Slot{c.rule.slots[s].name, kept[p.Offset : p.Offset+p.Elements]})
+		}
+	}
+	return t
+}
+
+// Pieces are those of a chunk at a version that is there, in the memory of the owner.
+func (d *Dense) Pieces(i int, v schema.Version) (all []Tensor) {
+	for p := range d.config.Chunks[i].Pieces {
+		all = append(all, d.piece(i, p, v))
+	}
+	return all
+}
+
+// keptAt is the slots of a version.
+func (c *denseChunk) keptAt(v schema.Version) [][]float32 {
+	return c.kept[v%schema.Version(len(c.kept))]
+}
+
+// DenseRestore puts a snapshot in the place of what a Dense has.
+type DenseRestore struct {
+	dense *Dense
+	there [][]span // [chunk] what has been restored
+}
+
+type span struct{ lo, hi int }
+
+// Restore begins a restore. Until its Done has returned nil the Dense must not be used otherwise.
+func (d *Dense) Restore() *DenseRestore {
+	d.intervals = intervals{}
+	for i := range d.chunks {
+		d.chunks[i].touched = 0
+	}
+	return &DenseRestore{dense: d, there: make([][]span, len(d.chunks))}
+}
+
+// Tensor restores what of a tensor is here.
+func (r *DenseRestore) Tensor(t Tensor) error {
+	for i := range r.dense.chunks {
+		for k := range r.dense.config.Chunks[i].Pieces {
+			p := &r.dense.config.Chunks[i].Pieces[k]
+			lo, hi := max(p.From, t.From), min(p.From+p.Elements, t.From+len(t.Values))
+			if p.Name != t.Name || lo >= hi {
+				continue
+			}
+			if err := r.put(i, &t, span{lo - t.From, hi - t.From}, lo-p.From+p.Offset); err != nil {
+				return fmt.Errorf("restore elements %d to %d of parameter %q: %w", lo, hi-1, t.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// put restores elements of a tensor to a place of a chunk.
+func (r *DenseRestore) put(i int, t *Tensor, from span, to int) error {
+	c := &r.dense.chunks[i]
+	if len(r.there[i]) == 0 {
+		c.version, c.first = t.Version, t.Version
+		c.steps[t.Version%2], c.beyond = t.Steps, beyond(t.Version, t.Steps)
+	}
+	if c.version != t.Version || c.steps[t.Version%2] != t.Steps {
+		return fmt.Errorf("%w: version %d after %d steps, and others of its chunk are of %d after %d: a chunk is of one",
+			ErrSnapshot, t.Version, t.Steps, c.version, c.steps[c.version%2])
+	}
+	if c.rule != nil {
+		if err := c.rule.checkSlots(t.Slots, func(slotShape) int { return len(t.Values) }); err != nil {
+			return err
+		}
+		for s, kept := range c.keptAt(c.version) {
+			copy(kept[to:], t.Slots[s].Values[from.lo:from.hi])
+		}
+	}
+	copy(r.dense.config.Values(i, c.version)[to:], t.Values[from.lo:from.hi])
+	r.there[i] = append(r.there[i], span{to, to + from.hi - from.lo})
+	return nil
+}
+
+// Done says whether every value was restored, once.
+func (r *DenseRestore) Done() error {
+	for i, there := range r.there {
+		slices.SortFunc(there, func(a, b span) int { return a.lo - b.lo })
+		n := 0
+		for k, s := range there {
+			if k > 0 && s.lo < there[k-1].hi {
+				return fmt.Errorf("restore chunk %d: %w: values from %d on came twice", i, ErrSnapshot, s.lo)
+			}
+			n += s.hi - s.lo
+		}
+		for _, p := range r.dense.config.Chunks[i].Pieces {
+			n -= p.Elements
+		}
+		if n != 0 {
+			return fmt.Errorf("restore chunk %d: %w: %d values are missing", i, ErrSnapshot, -n)
+		}
+	}
+	return nil
 }

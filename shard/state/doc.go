@@ -5,11 +5,11 @@
 // Dense is chunks of dense values, whose versions lie where the owner wants them: in the frames that are published, in
 // a flat space, in a module's tensors. Table is the rows of an embedding table; Array, the first of its kind, has a row
 // for every key. Where it lies follows from the key (schema.Partitioning), so it keeps rows and what optimizers keep of
-// them, and nothing of keys. Rows of large tables are drawn when they are wanted (initial.go).
+// them, and nothing of keys. Rows of large tables are drawn when they are wanted (table.go).
 //
-// A round changes rows in place. The undo log (undo.go) has what they were, where the owner may roll the round back or
-// read the version before, and while a version is copied; nothing else keeps old rows. Rows that are exact make up for
-// the steps that they sat out before anybody reads or steps them, so the table is what dense steps make of it.
+// A round changes rows in place. The undo log (snapshot.go) has what they were, where the owner may roll the round back
+// or read the version before, and while a version is copied; nothing else keeps old rows. Rows that are exact make up
+// for the steps that they sat out before anybody reads or steps them, so the table is what dense steps make of it.
 //
 // optimizer.go is the only place that makes a kernel's optimizer of a manifest's: which slots it has, its rate at a
 // version, the number of its step. A new kind is one case there; slots are allocated, stepped, counted and saved by the

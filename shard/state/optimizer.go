@@ -2,6 +2,8 @@ package state
 
 import (
 	"fmt"
+	"math"
+	"sync/atomic"
 
 	"gradbus/cuda"
 	"gradbus/schema"
@@ -125,3 +127,166 @@ const (
 	valueBytes = 4
 	stepBytes  = 8
 )
+
+// SlotShape is a slot of an optimizer as snapshots have it, for who must know their sizes before the first piece comes.
+type SlotShape struct {
+	Name   string
+	PerRow bool // one value a row of a table; of a dense parameter every slot has one an element
+}
+
+// Width is how many values of the slot a row of so many columns has.
+func (s SlotShape) Width(columns int) int {
+	if s.PerRow {
+		return 1
+	}
+	return columns
+}
+
+// SlotsOf is the slots that pieces of a tensor with this optimizer have, in the optimizer's order; none of one that is
+// not known.
+//
+//	SlotsOf(schema.Optimizer{Kind: schema.OptimizerSGD, Momentum: 0.9}) // []SlotShape{{Name: "momentum"}}
+func SlotsOf(o schema.Optimizer) []SlotShape {
+	r, err := newRule(o, nil, 0)
+	if err != nil {
+		return nil // registration refuses it
+	}
+	var shapes []SlotShape
+	for _, s := range r.slots {
+		shapes = append(shapes, SlotShape{s.name, s.perRow})
+	}
+	return shapes
+}
+
+// MarksRows says whether rows of a table with this optimizer have marks (Rows.Last).
+func MarksRows(o schema.Optimizer) bool {
+	r, err := newRule(o, nil, 0)
+	return err == nil && (r.exact || r.marks)
+}
+
+// LRChanges is the changes of a job's learning rates while it runs, for all state of one member. They are set before a
+// step of the first batch of a new one; steps of earlier batches may run at the same time. A nil *LRChanges is none.
+type LRChanges struct {
+	all atomic.Pointer[[]schema.LRChange]
+}
+
+// Set replaces the changes. They ascend by batch, and are not to be changed afterwards.
+func (c *LRChanges) Set(changes []schema.LRChange) { c.all.Store(&changes) }
+
+// scale is the factor for the step that makes the next version of v.
+func (c *LRChanges) scale(v schema.Version) float32 {
+	if c == nil {
+		return 1
+	}
+	if all := c.all.Load(); all != nil {
+		return schema.LRScale(*all, v)
+	}
+	return 1
+}
+
+// Norm is the norm of gradients that are clipped together: the root of the sum of all squares. Sums are float64, one
+// after the other, of a tensor in blocks of normBlock values from its start, each from 0. So it depends on the order of
+// the tensors, which the caller has from the manifest, and of rows, which is that of their keys, and not on chunks,
+// trainers or shards.
+type Norm struct{ squares float64 }
+
+// normBlock is short enough that a sum of squares keeps 40 of its 53 bits.
+const normBlock = 4096
+
+// Add takes a tensor, or a row.
+func (n *Norm) Add(values []float32) {
+	for len(values) > 0 {
+		block := values[:min(normBlock, len(values))]
+		sum := 0.0
+		for _, v := range block {
+			sum += float64(v) * float64(v) // exact: twice 24 bits
+		}
+		n.squares, values = n.squares+sum, values[len(block):]
+	}
+}
+
+// norm is that of all that was added.
+func (n *Norm) norm() float64 { return math.Sqrt(n.squares) }
+
+// Scale is by what every gradient is multiplied so that the norm is at most most: 1 where it is, elsewhere most/(norm +
+// 1e-6) as torch.nn.utils.clip_grad_norm_ has it, rounded once. It is 0 where the norm is infinite or none.
+func (n *Norm) Scale(most float32) float32 {
+	switch scale := float64(most) / (n.norm() + 1e-6); {
+	case scale >= 1:
+		return 1
+	case scale > 0:
+		return float32(scale)
+	}
+	return 0
+}
+
+// NonFiniteError says that what was computed of finite gradients is not finite: a mean, a value, or what an optimizer
+// keeps of one. It must not be published, whatever the job does about gradients that are not finite
+// (schema.Job.OnNonfinite).
+type NonFiniteError struct {
+	name  string // of the value, for people
+	value float32
+}
+
+// Error implements error. It begins with the reason that such gradients are refused for.
+func (e *NonFiniteError) Error() string {
+	return fmt.Sprintf("%v: %s would be %v, and all gradients were finite; begin with an earlier model, and lower the "+
+		"learning rate or clip gradients", schema.ReasonNonFinite, e.name, e.value)
+}
+
+// CheckFinite looks for the first value that is not finite. name names it.
+func CheckFinite(backend cuda.Backend, values []float32, name func(at int) string) error {
+	if at := backend.FirstNonFinite(cuda.Float32s(values)); at >= 0 {
+		return &NonFiniteError{name(at), values[at]}
+	}
+	return nil
+}
+
+// checkOutcome checks what a step, or an assignment, has made of a chunk: values and slots of its next version.
+func (d *Dense) checkOutcome(i int, out []float32, slots bool) error {
+	pieces := d.config.Chunks[i].Pieces
+	name := func(at int) string {
+		for _, p := range pieces {
+			if at >= p.Offset && at < p.Offset+p.Elements {
+				return fmt.Sprintf("parameter %q, element %d", p.Name, p.From+at-p.Offset)
+			}
+		}
+		return fmt.Sprintf("chunk %d, element %d", i, at)
+	}
+	err := CheckFinite(d.config.Backend, out, name)
+	c := &d.chunks[i]
+	for s := 0; slots && s < len(c.rule.slots) && err == nil; s++ {
+		next := c.kept[(c.version+1)%schema.Version(len(c.kept))]
+		err = CheckFinite(d.config.Backend, next[s],
+			func(at int) string { return fmt.Sprintf("%s of %s", c.rule.slots[s].name, name(at)) })
+	}
+	return err
+}
+
+// checkOutcome checks what was made of the rows of keys, and of their slots, before it takes their place.
+func (t *Array) checkOutcome(keys []uint64, slots bool) error {
+	name := func(at, width int) string {
+		return fmt.Sprintf("table %q, row %d, column %d", t.config.Spec.Name, keys[at/width], t.config.Column+at%width)
+	}
+	err := CheckFinite(t.config.Backend, t.outcome.rows, func(at int) string { return name(at, t.dim) })
+	for i := 0; slots && i < len(t.rule.slots) && err == nil; i++ {
+		s := t.rule.slots[i]
+		err = CheckFinite(t.config.Backend, t.outcome.slots[i],
+			func(at int) string { return fmt.Sprintf("%s of %s", s.name, name(at, s.width(t.dim))) })
+	}
+	return err
+}
+
+// checkRows checks rows of the table.
+func (t *Array) checkRows(places []int64) error {
+	for _, at := range places {
+		row := t.row(int(at))
+		for i, v := range row {
+			if v-v != 0 { // NaN and infinities
+				return &NonFiniteError{fmt.Sprintf("table %q, row %d, column %d", t.config.Spec.Name, t.places.key(int(at)),
+					t.config.Column+i), v}
+			}
+		}
+	}
+	return nil
+}
