@@ -129,3 +129,166 @@ func (c *ClockConfig) line(whose schema.Member, count, ahead int, node lane.Node
 
 // complete says whether a round has all that it will get.
 type complete func(b schema.Batch, nodes []lane.Node) bool
+
+// bounded is the clock of rounds that all trainers share: a round is of one batch, over when all lanes are there, and
+// all trainers hear of it. A trainer may be so many batches ahead of the oldest open one; in sync that is none.
+type bounded struct {
+	byBatch
+	config ClockConfig
+	hears  [1]Hearer
+}
+
+func newBounded(ctx context.Context, c ClockConfig, ahead int) (Clock, error) {
+	results, err := c.results(ctx, kept(ahead))
+	if err != nil {
+		return nil, err
+	}
+	l := c.line(schema.All, c.Job.Lanes, ahead, lane.Root(c.Job.Lanes), nil)
+	l.Stays = kept(l.Ahead)
+	return &bounded{byBatch: byBatch{lines: []*Line{l}, results: results}, config: c}, nil
+}
+
+// Kept implements Clock: the result is that of the batch.
+func (c *bounded) Kept(e Entry, i int) *schema.Frame { return c.results.of(i, e.Round) }
+
+// Closed implements Clock: all trainers hear of it.
+func (c *bounded) Closed(l *Line, b schema.Batch) []Hearer {
+	l.closed(b)
+	c.hears[0] = Hearer{schema.All, b}
+	return c.hears[:]
+}
+
+// Waiting implements Clock.
+func (c *bounded) Waiting() Waiting {
+	return c.lines[0].waiting(c.config.Contributors, c.config.Job.Lanes, c.config.Place.SparseBucket(c.config.Owner))
+}
+
+// byBatch is what clocks have in common whose rounds have the numbers of their trainers' batches: one line for all
+// trainers, or one for each.
+type byBatch struct {
+	lines   []*Line
+	results *Results
+}
+
+// Lines implements Clock.
+func (c *byBatch) Lines() []*Line { return c.lines }
+
+// Line implements Clock.
+func (c *byBatch) Line(contributor int) *Line { return c.lines[min(contributor, len(c.lines)-1)] }
+
+// Reach implements Clock: the round is that of the batch.
+func (c *byBatch) Reach(contributor int, b schema.Batch) (Entry, *schema.FrameError) {
+	l := c.Line(contributor)
+	fresh, refused := l.Reach(b)
+	return Entry{Line: l, Round: b, Fresh: fresh, contributor: contributor}, refused
+}
+
+// Enter implements Clock.
+func (c *byBatch) Enter(e Entry) { e.Line.Advance(e.Round) }
+
+// Pull implements Clock.
+func (c *byBatch) Pull(contributor int, b schema.Batch, begun bool) (e Entry, kept bool, refused *schema.FrameError) {
+	l := c.Line(contributor)
+	overtook, refused := l.pull(b, begun)
+	return Entry{Line: l, Round: b, Fresh: overtook, contributor: contributor}, refused == nil && !overtook, refused
+}
+
+// Begin implements Clock: there is room for the versions of all rounds that may be open.
+func (c *byBatch) Begin(schema.Batch) error { return nil }
+
+// Results implements Clock.
+func (c *byBatch) Results(schema.Version) *Results { return c.results }
+
+// Leave implements Clock: rounds wait for the next host of the lanes.
+func (c *byBatch) Leave([]schema.Member) bool { return false }
+
+// each is the clock of rounds that are one trainer's: a round is over when that trainer's lanes are there, and it alone
+// hears of it, by its own number. No trainer waits for another. The version that a round made of a chunk may have been
+// followed by others: a pull is answered with the newest.
+type each struct {
+	byBatch
+	config ClockConfig
+	hears  [1]Hearer
+}
+
+// newEach makes a line for each trainer.
+func newEach(ctx context.Context, c ClockConfig) (Clock, error) {
+	results, err := c.results(ctx, 2)
+	if err != nil {
+		return nil, err
+	}
+	e := &each{byBatch: byBatch{results: results}, config: c}
+	for _, h := range c.Contributors {
+		e.lines = append(e.lines, c.line(h.Member, h.Count, 0, lane.Node{}, nil))
+	}
+	return e, nil
+}
+
+// Kept implements Clock.
+func (c *each) Kept(e Entry, i int) *schema.Frame {
+	h := schema.Head{Batch: e.Round, Weight: e.Line.Weights(e.Line.batch).Total(), Node: e.Line.Node}
+	if e.Round < c.config.First {
+		h.Weight = ResumedWeight
+	}
+	return c.results.Seal(i, c.config.Version(i), h)
+}
+
+// Closed implements Clock: the line's trainer hears of it.
+func (c *each) Closed(l *Line, b schema.Batch) []Hearer {
+	l.closed(b)
+	c.hears[0] = Hearer{l.Whose, b}
+	return c.hears[:]
+}
+
+// Waiting implements Clock: no trainer waits for another.
+func (c *each) Waiting() (w Waiting) {
+	for _, l := range c.lines {
+		w.Batch = max(w.Batch, l.batch)
+	}
+	return w
+}
+
+// Waiting is what an open batch lacks.
+type Waiting struct {
+	schema.Waiting
+	Rounds int // open rounds that have a contribution and lack one
+}
+
+// waitingFor is a batch that lacks nothing so far.
+func waitingFor(b schema.Batch) Waiting { return Waiting{Waiting: schema.Waiting{Batch: b}} }
+
+// WaitingFor is what an owner's rounds of a batch lack of the lanes that contributors have. sparse, whose rounds are of
+// bucket rows, is nil where the owner has none.
+func WaitingFor(b schema.Batch, contributors []Contributor, lanes int, dense *Dense, sparse *Sparse,
+	rows schema.Bucket) Waiting {
+	w := waitingFor(b)
+	late := make([]bool, len(contributors))
+	look := func(nodes []lane.Node, bucket schema.Bucket, chunk schema.Chunk) {
+		if len(nodes) == 0 || covered(nodes, 0, lanes) == lanes {
+			return // complete: it waits for a batch before it
+		}
+		w.Rounds++
+		for i, h := range contributors {
+			lacks := covered(nodes, int(h.First), h.Count) < h.Count
+			late[i] = late[i] || lacks
+			if lacks && w.Rounds == 1 {
+				w.First, w.Bucket, w.Chunk = append(w.First, h.Member), bucket, chunk
+			}
+		}
+	}
+	for i := range dense.Chunks() {
+		if dense.Closed(i) <= b {
+			c := dense.Chunk(i)
+			look(dense.Nodes(i, b), c.Bucket, c.Chunk)
+		}
+	}
+	if sparse != nil && sparse.Closed() <= b {
+		look(sparse.Nodes(b), rows, 0)
+	}
+	for i, h := range contributors {
+		if late[i] {
+			w.Members = append(w.Members, h.Member)
+		}
+	}
+	return w
+}

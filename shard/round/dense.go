@@ -374,3 +374,227 @@ func (d *Dense) Release() {
 	}
 	d.chunks = nil
 }
+
+// Contributor is a trainer and its lanes: [First, First+Count).
+type Contributor struct {
+	Member schema.Member
+	First  lane.Lane
+	Count  int
+}
+
+// ContributorsOf is the trainers of a job with their lanes, in order.
+func ContributorsOf(job *schema.Job) []Contributor {
+	contributors := make([]Contributor, job.Trainers)
+	for i := range contributors {
+		first, count := lane.Share(i, job.Trainers, job.Lanes)
+		contributors[i] = Contributor{Member: schema.TrainerMember(i), First: first, Count: count}
+	}
+	return contributors
+}
+
+// Weights are sample counts. The bounds keep float32(weight) and sums of weights finite and normal.
+const (
+	weightMin = 1.0 / (1 << 40)
+	weightMax = schema.WeightMax
+)
+
+// IsWeight reports whether a sum may be divided by w samples.
+func IsWeight(w float64) bool { return w >= weightMin && w <= weightMax }
+
+// CheckSender checks what dense and sparse contributions have in common: that the node is one of the tree and
+// the contributor's, and that the weight is a number of samples.
+func CheckSender(contributor *Contributor, lanes int, h *schema.Head) *schema.FrameError {
+	node := h.Node
+	if int(h.Lanes) != lanes || !lane.IsNode(node, lanes) {
+		return schema.Refuse(schema.ReasonWrongNode, "lanes %v of %d: want a node of the tree over %d lanes", node,
+			h.Lanes, lanes)
+	}
+	if int(node.First) < int(contributor.First) || node.End() > int(contributor.First)+contributor.Count {
+		return schema.Refuse(schema.ReasonWrongSender, "lanes %v: %s hosts lanes [%d,%d)",
+			node, contributor.Member, contributor.First, int(contributor.First)+contributor.Count)
+	}
+	if w := h.Weight; w != 0 && !IsWeight(w) {
+		return schema.Refuse(schema.ReasonWrongWeight, "weight %v of lanes %v: want a number of samples, 0 to 2^53", w, node)
+	}
+	return nil
+}
+
+// place finds where a node belongs among the disjoint nodes of a round, in lane order. The same node is a repeat
+// (schema.ReasonDuplicate, without a text); one that shares lanes with another is refused, since those lanes have been
+// counted.
+func place(nodes []lane.Node, n lane.Node) (int, *schema.FrameError) {
+	at, found := slices.BinarySearchFunc(nodes, n, compareNodes)
+	switch {
+	case found:
+		return at, &schema.FrameError{Reason: schema.ReasonDuplicate}
+	case at > 0 && nodes[at-1].End() > int(n.First):
+		return at, schema.Refuse(schema.ReasonWrongNode, "lanes %v overlap lanes %v, which have contributed", n, nodes[at-1])
+	case at < len(nodes) && int(nodes[at].First) < n.End():
+		return at, schema.Refuse(schema.ReasonWrongNode, "lanes %v overlap lanes %v, which have contributed", n, nodes[at])
+	}
+	return at, nil
+}
+
+func compareNodes(a, b lane.Node) int {
+	if a.First != b.First {
+		return int(a.First) - int(b.First)
+	}
+	return int(a.Count) - int(b.Count)
+}
+
+// covered is how many of the lanes [first, first+count) the disjoint nodes hold.
+func covered(nodes []lane.Node, first, count int) int {
+	n := 0
+	for _, node := range nodes {
+		n += max(0, min(node.End(), first+count)-max(int(node.First), first))
+	}
+	return n
+}
+
+// Weights remembers what the contributions to one batch say of their weights: all rounds of a batch, dense and sparse,
+// agree on the weight of a node, and on the sum over all lanes. The zero value is ready.
+type Weights struct {
+	nodes   []nodeWeight // by first lane, then count
+	total   float64
+	totaled bool // total is known: a round of the batch has closed
+
+	// Scratch of looking ahead.
+	ahead  []lane.Node
+	aheadW []float64
+}
+
+type nodeWeight struct {
+	node   lane.Node
+	weight float64
+}
+
+// reset forgets the batch.
+func (w *Weights) reset() { w.nodes, w.total, w.totaled = w.nodes[:0], 0, false }
+
+func (w *Weights) find(n lane.Node) (int, bool) {
+	return slices.BinarySearchFunc(w.nodes, n, func(x nodeWeight, n lane.Node) int { return compareNodes(x.node, n) })
+}
+
+// String lists what is known, for logs and tests.
+func (w *Weights) String() string { return fmt.Sprint(w.nodes, w.total, w.totaled) }
+
+// check refuses a weight that differs from an earlier one of the same node.
+func (w *Weights) check(n lane.Node, weight float64) *schema.FrameError {
+	if at, ok := w.find(n); ok && w.nodes[at].weight != weight {
+		return schema.Refuse(schema.ReasonWrongWeight, "weight %v of lanes %v: other contributions of this batch say %v",
+			weight, n, w.nodes[at].weight)
+	}
+	return nil
+}
+
+// note remembers a weight that Check has passed.
+func (w *Weights) note(n lane.Node, weight float64) {
+	if at, ok := w.find(n); !ok {
+		w.nodes = slices.Insert(w.nodes, at, nodeWeight{n, weight})
+	}
+}
+
+// checkTotal looks ahead: where a node of this weight, which belongs at index at of the nodes of a round, is the last
+// that the round lacks, so many lanes being missing, the weights must add up to what those of other rounds of the batch
+// did.
+func (w *Weights) checkTotal(lanes, missing int, nodes []lane.Node, weights []float64, at int, node lane.Node,
+	weight float64) *schema.FrameError {
+	if !w.totaled || int(node.Count) < missing {
+		return nil
+	}
+	w.ahead = append(append(append(w.ahead[:0], nodes[:at]...), node), nodes[at:]...)
+	w.aheadW = append(append(append(w.aheadW[:0], weights[:at]...), weight), weights[at:]...)
+	if total := TreeWeight(lanes, w.ahead, w.aheadW); w.total != total {
+		return schema.Refuse(schema.ReasonWrongWeight, "weights add up to %v: in other rounds of this batch to %v",
+			total, w.total)
+	}
+	return nil
+}
+
+// noteTotal remembers the sum over all lanes, which a round has closed with.
+func (w *Weights) noteTotal(total float64) { w.total, w.totaled = total, true }
+
+// Total is the sum over all lanes, as rounds of the batch closed with; 0 where none has.
+func (w *Weights) Total() float64 { return w.total }
+
+// TreeWeight adds the weights of nodes that cover the tree, along the tree, so that it does not matter who added which.
+// Counts of samples are exact anyway. nodes are in lane order.
+func TreeWeight(lanes int, nodes []lane.Node, weights []float64) float64 {
+	sum, _ := treeWeight(lane.Root(lanes), nodes, weights, 0)
+	return sum
+}
+
+// treeWeight adds up what lies below at, of which nodes[next] is the first, and gives what follows it.
+func treeWeight(at lane.Node, nodes []lane.Node, weights []float64, next int) (sum float64, after int) {
+	if next < len(nodes) && nodes[next] == at {
+		return weights[next], next + 1
+	}
+	if at.Count <= 1 {
+		return 0, next
+	}
+	left, right := at.Split()
+	l, next := treeWeight(left, nodes, weights, next)
+	r, next := treeWeight(right, nodes, weights, next)
+	return l + r, next
+}
+
+// Payload is the memory that a frame lies in, and a lease of it: who is done with the bytes calls Release, once. Its
+// bytes are private to the receiver, who may write to them.
+type Payload interface{ Release() }
+
+// Release gives a payload back where there is one.
+func Release(p Payload) {
+	if p != nil {
+		p.Release()
+	}
+}
+
+// Held counts the bytes of payloads that open rounds hold, by who sent them. It is not safe for concurrent use.
+type Held struct {
+	byContributor []int64
+	total         int64
+}
+
+// NewHeld counts for a number of contributors.
+func NewHeld(contributors int) *Held { return &Held{byContributor: make([]int64, contributors)} }
+
+// add counts bytes of a contributor; a negative number releases them.
+func (h *Held) add(contributor int, bytes int64) {
+	h.byContributor[contributor] += bytes
+	h.total += bytes
+}
+
+// Bytes is what all senders' payloads hold, Of what a contributor's do.
+func (h *Held) Bytes() int64 { return h.total }
+
+// Of is the part of Bytes that came from a contributor.
+func (h *Held) Of(contributor int) int64 { return h.byContributor[contributor] }
+
+// Values is the values of a frame, of whichever type, where they lie.
+func Values(v *schema.View) cuda.Vector { return vector(v.Head().DType, v.Float32s(), v.Halves()) }
+
+// rows is the rows of a part of a frame whose values are of the type.
+func rows(dtype schema.DType, p *schema.Part) cuda.Vector { return vector(dtype, p.Rows, p.Halves) }
+
+// vector is floats, or, where the type has 16 bits, the values whose bits are halves.
+func vector(dtype schema.DType, floats []float32, halves []uint16) cuda.Vector {
+	switch dtype {
+	case schema.DTypeBFloat16:
+		return cuda.BFloat16s(halves)
+	case schema.DTypeFloat16:
+		return cuda.Float16s(halves)
+	}
+	return cuda.Float32s(floats)
+}
+
+// NonFinite is the i-th value of values, which is no finite one, and what its sender may do about it, as text to
+// append.
+func NonFinite(backend cuda.Backend, values cuda.Vector, i int) (value float32, help string) {
+	var one [1]float32
+	_ = backend.Average(cuda.Average{Lanes: 1, Weight: 1, Terms: []cuda.Term{{Count: 1, Values: values.Slice(i, i+1)}},
+		Out: cuda.Float32s(one[:])})
+	if values.DType() == cuda.Float16 && one[0] == one[0] {
+		help = "; float16 ends at 65504: scale the loss down, or let gradients travel as bfloat16"
+	}
+	return one[0], help
+}

@@ -3,8 +3,8 @@
 // Package shard uses it, in a ps and in a trainer that reduces, so that both keep the same rules:
 //
 //   - Each lane counts at most once. A contribution is a node of the lane tree; the same node again is a repeat, and
-//     one that shares lanes with another is refused (nodes.go). All rounds of a batch agree on what each node weighs
-//     (weights.go).
+//     one that shares lanes with another is refused (dense.go). All rounds of a batch agree on what each node weighs
+//     (dense.go).
 //   - A round closes by lanes: when its nodes cover the tree, or a trainer's share of it where each trainer has
 //     rounds of its own; never by a count of messages. Rounds of one chunk close in the order of their batches; where
 //     trainers may run ahead, later ones are kept until it is their turn.
@@ -22,7 +22,7 @@
 //     lack (results.go).
 //
 // Gradients of 16 bits are widened by the kernels that add them, exactly, and sums are float32. Rows of a table may
-// come as the bags of single lanes; bags.go sums them up by row first, which is what a trainer does that sends rows.
+// come as the bags of single lanes; results.go sums them up by row first, which is what a trainer does that sends rows.
 //
 // # What it must not know
 //
