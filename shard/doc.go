@@ -4,12 +4,11 @@
 //
 // # What is where
 //
-//   - shard.go takes a frame and says what became of it. contributors.go has the trainers whose frames it takes,
-//     outputs.go what it publishes and tells senders, progress.go how far its rounds are.
-//   - rounds.go is what becomes of a round. Package round has the sums, and the clocks: which rounds trainers share,
-//     when one is over, and who hears of it. No file here asks for the consistency mode.
-//   - model.go is the parameters and tables that a shard owns, lookups.go what is answered, parked.go what is answered
-//     later, copy.go copies of versions. Package state has values and optimizers.
+//   - shard.go takes a frame, says what became of it, and what becomes of a round. trainerstate.go has the trainers
+//     whose frames it takes, and how far its rounds are. Package round has the sums, and the clocks: which rounds
+//     trainers share, when one is over, and who hears of it. No file here asks for the consistency mode.
+//   - model.go is the parameters and tables that a shard owns, lookups.go what is published and answered, at once or
+//     later, standby.go copies of versions. Package state has values and optimizers.
 //   - endpoint puts a shard behind the windows of its contributors, for ps and for trainers that reduce.
 //   - shardtest has jobs, frames and a naive model of a job for tests, of other packages too.
 //
@@ -23,8 +22,8 @@
 // who holds every result of b from every shard: so b is complete everywhere, and the shard moves on. Until then the
 // results of b-1 stay for trainers that missed some.
 //
-// So it is in sync. The clocks of the other modes differ in this (round/bounded.go, each.go, grouped.go). Of a table
-// cut by columns a shard has some of every row, and so of whole bags, which it pools in the answer to a lookup.
+// So it is in sync. The clocks of the other modes differ in this (round/clock.go, grouped.go). Of a table cut by
+// columns a shard has some of every row, and so of whole bags, which it pools in the answer to a lookup.
 //
 // # What it must not know
 //

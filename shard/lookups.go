@@ -1,7 +1,9 @@
 package shard
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"gradbus/schema"
 	"gradbus/shard/round"
@@ -264,4 +266,144 @@ func (s *Shard) pullResult(contributor int, h *schema.Head, batch schema.Batch) 
 		s.outputResult(e.Line, e.Round, s.config.Contributors[contributor].Member, batch, h.Bucket, f)
 	}
 	return nil
+}
+
+// A lookup of batch b needs rows in which every batch before b-ahead is applied, by the asker's own clock. It may come
+// earlier, right behind its sender's contributions or even before them: then it is parked, and answered when the last
+// of these rounds is over. So a trainer's gradients and its next rows are one round trip.
+//
+// All frames of one batch's lookup are parked, of one batch a trainer, in a reserve that contributions have no part in.
+// A repeat takes the place of what it repeats. What finds no room is dropped: its sender asks again. A parked lookup
+// says nothing about other shards, so it does not move the shard on to its batch.
+//
+// An answer says that the rounds before its version are over. So the close alone goes to trainers without a parked
+// lookup.
+
+// parking is what waits of the lookups of one trainer.
+type parking struct {
+	batch  schema.Batch
+	frames []parkedLookup // in the order of their numbers; those before next are answered
+	bytes  int64
+	next   int
+	due    bool // its rows are there
+}
+
+// parkedLookup is one frame, in the payload that it came in.
+type parkedLookup struct {
+	head    schema.Head
+	view    schema.View
+	payload Payload
+}
+
+// parkedCost is what a frame takes of its sender's reserve.
+func parkedCost(v *schema.View) int64 { return int64(len(v.Bytes())) + FrameBytesOver }
+
+// parkedLookups are those of all trainers.
+type parkedLookups struct {
+	parked    []parking // by contributor
+	answering []int     // contributors whose parked lookups are being answered, in their order
+	most      int64     // bytes of one trainer's
+}
+
+// Due reports whether there are parked lookups whose rows are there.
+func (all *parkedLookups) Due() bool { return len(all.answering) > 0 }
+
+// park keeps a lookup that comes before its rows are there, if there is room for it, and reports whether it does.
+func (all *parkedLookups) park(contributor int, h *schema.Head, v *schema.View, payload Payload) bool {
+	p := &all.parked[contributor]
+	if p.batch != h.Batch {
+		all.forget(contributor)
+		p.batch = h.Batch
+	}
+	at, repeated := slices.BinarySearchFunc(p.frames, h.Sequence,
+		func(f parkedLookup, n schema.Sequence) int { return cmp.Compare(f.head.Sequence, n) })
+	bytes := p.bytes + parkedCost(v)
+	if repeated {
+		bytes -= parkedCost(&p.frames[at].view)
+	}
+	if bytes > all.most {
+		return false
+	}
+	if repeated {
+		round.Release(p.frames[at].payload)
+		p.frames = slices.Delete(p.frames, at, at+1)
+	}
+	p.frames, p.bytes = slices.Insert(p.frames, at, parkedLookup{*h, *v, payload}), bytes
+	return true
+}
+
+// forget forgets what waits of one trainer's lookups.
+func (all *parkedLookups) forget(contributor int) {
+	all.answering = slices.DeleteFunc(all.answering, func(due int) bool { return due == contributor })
+	all.parked[contributor].discard()
+}
+
+// discard releases what waits.
+func (p *parking) discard() {
+	for i := range p.frames[p.next:] {
+		round.Release(p.frames[p.next+i].payload)
+	}
+	clear(p.frames) // views are forgotten
+	p.frames, p.bytes, p.next, p.due = p.frames[:0], 0, 0, false
+}
+
+// Output is a frame that the shard wants published.
+type Output struct {
+	Kind   schema.Kind   // schema.KindMean, KindRows, KindRefusal, or what is asked of a trainer: KindPull, KindState
+	To     schema.Member // a trainer, or schema.All
+	Batch  schema.Batch
+	Bucket schema.Bucket
+	Reason schema.Reason // of a refusal; ReasonOK otherwise
+	Text   string        // of a refusal: what is in the frame, for a log
+	Frame  []byte        // valid until the next call of Step or Answer, and beyond where Outlasts says so
+	Built  *schema.Frame // whose bytes Frame is; nil of a refusal
+
+	until schema.Batch // of a result: the first batch whose rounds may write to the frame; 0: any may
+}
+
+// Outlasts reports whether Frame stays as it is in a Step of a frame of this kind, newest being the newest batch that
+// is under way then. A refusal has a frame of its own, as has what is rare; rows lie in that of all answers, and the
+// frames of a chunk's results take turns.
+func (o *Output) Outlasts(kind schema.Kind, newest schema.Batch) bool {
+	switch o.Kind {
+	case schema.KindRefusal, schema.KindPull, schema.KindState:
+		return true
+	case schema.KindRows:
+		return kind == schema.KindDense || kind == schema.KindSparse
+	}
+	return newest < o.until
+}
+
+// refusal says why a frame was not taken. It changes nothing but a counter.
+type refusal = schema.FrameError
+
+// outbox is what a call of the shard has to publish.
+type outbox struct{ outputs []Output }
+
+// output publishes a sealed frame.
+func (o *outbox) output(kind schema.Kind, to schema.Member, b schema.Batch, bucket schema.Bucket, f *schema.Frame) {
+	v := f.View()
+	o.outputs = append(o.outputs, Output{Kind: kind, To: to, Batch: b, Bucket: bucket, Frame: v.Bytes(), Built: f})
+}
+
+// outputResult publishes the result of a round, as that of what its receiver calls batch b.
+func (o *outbox) outputResult(l *round.Line, r schema.Batch, to schema.Member, b schema.Batch, bucket schema.Bucket,
+	f *schema.Frame) {
+	o.output(schema.KindMean, to, b, bucket, f)
+	if l.Stays > 0 {
+		o.outputs[len(o.outputs)-1].until = r + l.Stays
+	}
+}
+
+// outputRefusal tells the sender. The frame is a new one: refusals are rare and small.
+func (o *outbox) outputRefusal(to schema.Member, h schema.Head, r *refusal) {
+	o.outputs = append(o.outputs, Output{Kind: schema.KindRefusal, To: to, Batch: h.Batch, Bucket: h.Bucket,
+		Reason: r.Reason, Text: r.Detail, Frame: schema.EncodeRefusal(h, r.Reason, r.Detail)})
+}
+
+// Refuse is the refusal of a frame that the shard's owner has not stepped. It is an output as of Step.
+func (o *outbox) Refuse(to schema.Member, h schema.Head, r *schema.FrameError) []Output {
+	o.outputs = o.outputs[:0]
+	o.outputRefusal(to, h, r)
+	return o.outputs
 }
