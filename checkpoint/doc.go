@@ -10,15 +10,13 @@
 // its name: every part was on the disk by then, and so were the folders. Whatever a crash leaves before that moment is
 // incomplete, and after it whole. Removal begins with complete.json, so nothing that is half gone looks whole.
 //
-//   - id.go names checkpoints, their folders and their files.
-//   - layout.go says what a part holds, and where: it follows from the job's manifest, the number of shards and the
-//     shard, as the state of a shard does. covered.go tells what of it has come.
-//   - Part (part.go) is one that is written, from the pieces of a snapshot in any order. part_file.go reads one.
+//   - part.go says what a part holds, and where: it follows from the job's manifest, the number of shards and the
+//     shard, as the state of a shard does. Part is one that is written, from the pieces of a snapshot in any order.
 //   - Manifest (manifest.go) is complete.json. It names all parts with their sizes and checksums, and ends with a
-//     checksum of its own. Verify (verify.go) reads every byte; Read (read.go) gives the pieces again.
-//   - increment.go is what an increment has: what has changed since another checkpoint of its run. chain.go is what goes
-//     on from what, and merged.go reads a full part with the increments over it.
-//   - folder.go finds checkpoints: List, Newest, NextEpoch. prune.go removes old ones.
+//     checksum of its own. Verify reads every byte. An increment has what has changed since another checkpoint of its
+//     run; the same file has what goes on from what, and names checkpoints, their folders and their files.
+//   - Read (read.go) gives the pieces again, of a full part with the increments over it.
+//   - folder.go finds checkpoints (List, Newest, NextEpoch), removes old ones and tells what of a part has come.
 //   - export.go makes one file of a model, as trainer.Session.Save does, so that trainer.OpenModel reads it.
 //
 // # A part

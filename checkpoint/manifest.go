@@ -2,6 +2,8 @@ package checkpoint
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -9,11 +11,17 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
 	"time"
 
 	"gradbus/internal/atomicfile"
+	"gradbus/internal/regular"
+	"gradbus/internal/safetensors"
 	"gradbus/schema"
 	"gradbus/schema/crc32c"
+	"gradbus/shard/state"
 )
 
 // Formats that this package writes and reads: a full checkpoint is of format 1, an increment of format 2.
@@ -267,4 +275,518 @@ func openAlone(dir string, job schema.JobName, id ID) (*Manifest, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// ID names a checkpoint among those of a job. Its text sorts by age, as Compare does.
+type ID struct {
+	Epoch   uint64         // the number of the run, among the runs of this job name that wrote into the folder, from 1
+	Run     schema.RunID   // of the job
+	Version schema.Version // of everything in it
+}
+
+const idForm = "%06d-%016x-%012d"
+
+// String is the name of the checkpoint's folder.
+//
+//	ID{1, 0xabc, 500}.String() // 000001-0000000000000abc-000000000500
+func (id ID) String() string {
+	return fmt.Sprintf(idForm, id.Epoch, uint64(id.Run), uint64(id.Version))
+}
+
+// ParseID reads what String wrote, and nothing else.
+func ParseID(s string) (ID, error) {
+	var epoch, run, version uint64
+	_, err := fmt.Sscanf(s, "%d-%x-%d", &epoch, &run, &version)
+	id := ID{epoch, schema.RunID(run), schema.Version(version)}
+	if err != nil || id.String() != s {
+		return ID{}, fmt.Errorf("checkpoint id %q: want the number of a run, its id and a version, as %s", s,
+			ID{1, 0xabc, 500})
+	}
+	return id, nil
+}
+
+// Compare is below 0 where id is older than other, and above where it is newer.
+func (id ID) Compare(other ID) int {
+	return cmp.Or(cmp.Compare(id.Epoch, other.Epoch), cmp.Compare(id.Run, other.Run),
+		cmp.Compare(id.Version, other.Version))
+}
+
+// MarshalText and UnmarshalText are String and ParseID.
+func (id ID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
+// UnmarshalText is ParseID.
+func (id *ID) UnmarshalText(text []byte) (err error) {
+	*id, err = ParseID(string(text))
+	return err
+}
+
+// Names below a folder of checkpoints.
+const completeName = "complete.json"
+
+func jobFolder(dir string, job schema.JobName) string { return filepath.Join(dir, string(job)) }
+
+func folderOf(dir string, job schema.JobName, id ID) string {
+	return filepath.Join(jobFolder(dir, job), id.String())
+}
+
+func partPath(dir string, job schema.JobName, id ID, shard int) string {
+	return filepath.Join(folderOf(dir, job, id), fmt.Sprintf("s%d.safetensors", shard))
+}
+
+// openBelow opens a file of a folder of checkpoints, in which other users may have put links and pipes.
+func openBelow(dir, path string) (*os.File, error) {
+	name, err := filepath.Rel(dir, path)
+	if err != nil {
+		return nil, err
+	}
+	return regular.OpenIn(dir, name)
+}
+
+// checkBelow refuses a path below a folder of checkpoints that a link leads out of it: what is written there could not
+// be read (openBelow). What is not there may be made.
+func checkBelow(dir, path string) error {
+	name, err := filepath.Rel(dir, path)
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err == nil {
+		defer root.Close()
+		_, err = root.Stat(name)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if _, system := errors.AsType[syscall.Errno](err); err != nil && !system { // os has no name for it
+		err = fmt.Errorf("want a folder below %s, and no link out of it: %w", dir, err)
+	}
+	return err
+}
+
+func completePath(dir string, job schema.JobName, id ID) string {
+	return filepath.Join(folderOf(dir, job, id), completeName)
+}
+
+// content is what a part has of its layout: all of it, or the increment.
+type content struct {
+	*layout
+	inc *increment // nil of a full part
+}
+
+// increment is what the part of an increment has. What has changed since the base is in it; the rest need not be.
+type increment struct {
+	base ID
+	runs map[string][]run // by denseLayout.name, ascending; none where there are no elements
+	rows map[string]int64 // by tableLayout.name: how many
+}
+
+// run is consecutive elements of a parameter that an increment has.
+type run struct {
+	from, elements int
+	place          int64 // of the first, in the tensor of a full part
+	at             int64 // of the first, in that of the increment
+}
+
+// newIncrement is the one that has what was touched.
+func newIncrement(l *layout, base ID, e *state.Extent) (*increment, error) {
+	inc := &increment{base: base, runs: map[string][]run{}, rows: map[string]int64{}}
+	for _, t := range e.Tensors {
+		d, err := l.parameter(t.Name)
+		if err == nil {
+			err = inc.add(l, d, t.From, t.Elements)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("elements %d to %d of parameter %q: %w", t.From, t.From+t.Elements-1, t.Name, err)
+		}
+	}
+	left := 0
+	for _, n := range e.Rows {
+		if n != 0 {
+			left++
+		}
+	}
+	for i := range l.tables {
+		t := &l.tables[i]
+		n := e.Rows[t.spec.Name]
+		if n < 0 || n > t.rows() {
+			return nil, fmt.Errorf("%d rows of table %q: it has %d on shard %d", n, t.spec.Name, t.rows(), l.shard)
+		}
+		if inc.rows[t.file] = n; n > 0 {
+			left--
+		}
+	}
+	if left > 0 {
+		return nil, fmt.Errorf("rows of %d tables that are not on shard %d", left, l.shard)
+	}
+	return inc, inc.order()
+}
+
+func (inc *increment) add(l *layout, d *denseLayout, from, elements int) error {
+	s, ok := d.stretch(from, elements)
+	if !ok || elements < 1 {
+		return fmt.Errorf("not all of them are on shard %d", l.shard)
+	}
+	inc.runs[d.file] = append(inc.runs[d.file], run{from: from, elements: elements, place: s.at + int64(from-s.from)})
+	return nil
+}
+
+// order sorts runs, joins those that touch, and says where each lies.
+func (inc *increment) order() error {
+	for name, all := range inc.runs {
+		slices.SortFunc(all, func(a, b run) int { return cmp.Compare(a.from, b.from) })
+		joined := all[:0]
+		for _, r := range all {
+			last := len(joined) - 1
+			switch {
+			case last >= 0 && r.from < joined[last].from+joined[last].elements:
+				return fmt.Errorf("element %d of %s comes twice", r.from, name)
+			case last >= 0 && r.from == joined[last].from+joined[last].elements:
+				joined[last].elements += r.elements
+				continue
+			case last >= 0:
+				r.at = joined[last].at + int64(joined[last].elements)
+			}
+			joined = append(joined, r)
+		}
+		inc.runs[name] = joined
+	}
+	return nil
+}
+
+// elements is how many of a parameter are in the increment.
+func (inc *increment) elements(d *denseLayout) (n int64) {
+	for _, r := range inc.runs[d.file] {
+		n += int64(r.elements)
+	}
+	return n
+}
+
+// at is where the first of n elements lies in the part.
+func (c content) at(d *denseLayout, from, n int) (int64, error) {
+	s, ok := d.stretch(from, n)
+	if !ok {
+		return 0, fmt.Errorf("not all of them are on shard %d", c.shard)
+	}
+	if c.inc == nil {
+		return s.at + int64(from-s.from), nil
+	}
+	for _, r := range c.inc.runs[d.file] {
+		if from >= r.from && from+n <= r.from+r.elements {
+			return r.at + int64(from-r.from), nil
+		}
+	}
+	return 0, errors.New("not all of them were touched")
+}
+
+// encodeRuns and decodeRuns are what the metadata have of runs: of each parameter pairs of the first element and how
+// many there are.
+func (inc *increment) encodeRuns() string {
+	pairs := map[string][][2]int{}
+	for name, runs := range inc.runs {
+		for _, r := range runs {
+			pairs[name] = append(pairs[name], [2]int{r.from, r.elements})
+		}
+	}
+	b, err := json.Marshal(pairs)
+	if err != nil {
+		panic(fmt.Sprintf("checkpoint: encode runs: %v", err)) // numbers by strings always encode
+	}
+	return string(b)
+}
+
+func (inc *increment) decodeRuns(l *layout, text string) error {
+	var pairs map[string][][2]int
+	if err := decodeStrict([]byte(text), &pairs); err != nil {
+		return fmt.Errorf("metadata %s: %w", runsEntry, err)
+	}
+	for i := range l.dense {
+		d := &l.dense[i]
+		for _, p := range pairs[d.file] {
+			if err := inc.add(l, d, p[0], p[1]); err != nil {
+				return fmt.Errorf("metadata %s: elements from %d on, %d of them, of %s: %w", runsEntry, p[0], p[1], d.file, err)
+			}
+		}
+	}
+	return inc.order()
+}
+
+// tensors are those of the part's file.
+func (c content) tensors() (all []safetensors.Tensor) {
+	if c.inc == nil {
+		return c.layout.tensors()
+	}
+	for i := range c.dense {
+		if d := &c.dense[i]; len(c.inc.runs[d.file]) > 0 {
+			all = append(all, d.tensors(c.inc.elements(d))...)
+		}
+	}
+	for i := range c.tables {
+		t := &c.tables[i]
+		if rows := int(c.inc.rows[t.file]); rows > 0 {
+			all = append(append(all, t.tensors(rows)...), safetensors.Tensor{Name: t.keyName(), Shape: []int{rows, 2}})
+		}
+	}
+	return all
+}
+
+// names are those of parameters and tables whose steps the part says, with how many elements or rows it has of each.
+func (c content) names() map[string]int64 {
+	if c.inc == nil {
+		return c.layout.names()
+	}
+	names := map[string]int64{}
+	for i := range c.dense {
+		if d := &c.dense[i]; len(c.inc.runs[d.file]) > 0 {
+			names[d.file] = c.inc.elements(d)
+		}
+	}
+	for i := range c.tables {
+		names[c.tables[i].file] = c.inc.rows[c.tables[i].file]
+	}
+	return names
+}
+
+// keyName is where an increment has the keys of its rows; no optimizer has a slot of that name.
+func (t *tableLayout) keyName() string { return slotName(t.file, "key") }
+
+// placeOf is where the row of a key lies in a full part; false where it is not on the shard.
+func (t *tableLayout) placeOf(key uint64) (int64, bool) {
+	if key >= t.spec.Rows {
+		return 0, false
+	}
+	p, position := t.keys.At(key)
+	return t.first[p] + int64(position), t.first[p] < t.first[p+1]
+}
+
+// parameter is what of a parameter is on the shard.
+func (l *layout) parameter(name string) (*denseLayout, error) {
+	for i := range l.dense {
+		if l.dense[i].parameter == name {
+			return &l.dense[i], nil
+		}
+	}
+	return nil, fmt.Errorf("shard %d has none of it", l.shard)
+}
+
+// tableOf is what of a table is on the shard.
+func (l *layout) tableOf(name string) (*tableLayout, error) {
+	for i := range l.tables {
+		if l.tables[i].spec.Name == name {
+			return &l.tables[i], nil
+		}
+	}
+	return nil, fmt.Errorf("shard %d has none of it", l.shard)
+}
+
+// Base is the checkpoint that an increment has its changes since. It is of the same run, of an earlier version.
+type Base struct {
+	ID       ID     `json:"id"`
+	Checksum uint32 `json:"crc32c"` // of all of its complete.json
+}
+
+// check says whether an increment of a run can have such a base.
+func (b *Base) check(of ID) error {
+	if b.ID.Epoch != of.Epoch || b.ID.Run != of.Run || b.ID.Version >= of.Version || b.ID.Version == 0 {
+		return fmt.Errorf("base %s of checkpoint %s: want an earlier version of the same run", b.ID, of)
+	}
+	return nil
+}
+
+// Chain is what is read of the checkpoint: a full one, and the increments over it up to this one, oldest first.
+func (m *Manifest) Chain() (all []*Manifest) {
+	for at := m; at != nil; at = at.base {
+		all = append(all, at)
+	}
+	slices.Reverse(all)
+	return all
+}
+
+// Full is whether it is read without another.
+func (m *Manifest) Full() bool { return m.Base == nil }
+
+// onBase opens the base of an increment that is to be complete.
+func (m *Manifest) onBase(dir string) error {
+	if m.Base == nil {
+		return nil
+	}
+	base, err := Open(dir, m.Job.Name, m.Base.ID)
+	if err != nil {
+		return fmt.Errorf("its base: %w", err)
+	}
+	m.Base.Checksum = base.sum
+	if err := m.checkBase(base); err != nil {
+		return err
+	}
+	m.base = base
+	return nil
+}
+
+// checkBase compares an increment with the base that was opened for it.
+func (m *Manifest) checkBase(base *Manifest) error {
+	digest, err := digestOf(m.Job)
+	if err != nil {
+		return err
+	}
+	of, err := digestOf(base.Job)
+	switch {
+	case err != nil:
+		return err
+	case base.sum != m.Base.Checksum:
+		return fmt.Errorf("%w: its base %s has a manifest with checksum %08x, want %08x", ErrDamaged, base.ID, base.sum,
+			m.Base.Checksum)
+	case base.Shards != m.Shards || digest != of:
+		return fmt.Errorf("%w: its base %s is of another job, or of %d shards: want %d", ErrDamaged, base.ID, base.Shards,
+			m.Shards)
+	}
+	return nil
+}
+
+// opener opens checkpoints of a job, each once.
+type opener struct {
+	dir  string
+	job  schema.JobName
+	seen map[ID]opened
+}
+
+type opened struct {
+	manifest *Manifest
+	err      error
+}
+
+func newOpener(dir string, job schema.JobName) *opener { return &opener{dir, job, map[ID]opened{}} }
+
+// open is Open.
+func (o *opener) open(id ID) (*Manifest, error) {
+	if was, ok := o.seen[id]; ok {
+		return was.manifest, was.err
+	}
+	m, err := openAlone(o.dir, o.job, id)
+	if err == nil && m.Base != nil {
+		err = o.openBase(m)
+	}
+	if err != nil {
+		m, err = nil, fmt.Errorf("checkpoint %s of job %s: %w", id, o.job, err)
+	}
+	o.seen[id] = opened{m, err}
+	return m, err
+}
+
+// openBase opens the base of an increment. An increment whose base is gone is damaged.
+func (o *opener) openBase(m *Manifest) error {
+	base, err := o.open(m.Base.ID) // of an earlier version, so this ends
+	if errors.Is(err, ErrIncomplete) {
+		return fmt.Errorf("%w: its base: %v", ErrDamaged, err)
+	}
+	if err != nil {
+		return fmt.Errorf("its base: %w", err)
+	}
+	if err := m.checkBase(base); err != nil {
+		return err
+	}
+	m.base = base
+	return nil
+}
+
+// Verify reads every byte of every part, also of its bases, and compares sizes, checksums, tensors and steps with what
+// they must be. It is ErrDamaged where one differs.
+func (m *Manifest) Verify(dir string) error { return NewVerifier(context.Background(), dir).Verify(m) }
+
+// Verifier verifies checkpoints of a folder, each file once, also if it is the base of many. It is to be used for a
+// short time: what it has read is not read again.
+type Verifier struct {
+	ctx  context.Context
+	dir  string
+	seen map[verified]error
+}
+
+type verified struct {
+	job schema.JobName
+	id  ID
+}
+
+// NewVerifier makes one that has read nothing. It reads no further when ctx ends: Verify fails with its error then.
+func NewVerifier(ctx context.Context, dir string) *Verifier {
+	return &Verifier{ctx, dir, map[verified]error{}}
+}
+
+// Verify is Manifest.Verify.
+func (v *Verifier) Verify(m *Manifest) error {
+	for _, link := range m.Chain() {
+		key := verified{m.Job.Name, link.ID}
+		err, known := v.seen[key]
+		if !known {
+			err = link.verify(v.ctx, v.dir)
+			v.seen[key] = err
+		}
+		switch {
+		case err != nil && link != m:
+			return fmt.Errorf("verify checkpoint %s of job %s: its base %s: %w", m.ID, m.Job.Name, link.ID, err)
+		case err != nil:
+			return fmt.Errorf("verify checkpoint %s of job %s: %w", m.ID, m.Job.Name, err)
+		}
+	}
+	return nil
+}
+
+func (m *Manifest) verify(ctx context.Context, dir string) error {
+	if err := m.check(); err != nil {
+		return err
+	}
+	for i, want := range m.Parts {
+		path := partPath(dir, m.Job.Name, m.ID, i)
+		length, sum, err := checksum(ctx, dir, path)
+		switch {
+		case err != nil:
+			return judged(err)
+		case length != want.Bytes:
+			return fmt.Errorf("%s: %w: %d bytes, want %d", path, ErrDamaged, length, want.Bytes)
+		case sum != want.Checksum:
+			return fmt.Errorf("%s: %w: checksum %08x, want %08x", path, ErrDamaged, sum, want.Checksum)
+		}
+	}
+	return m.eachPart(dir, func(int, *partFile) error { return nil })
+}
+
+// eachPart opens the part of one shard after the other, without its bases. All parts of a tensor must have had equally
+// many steps, unless the checkpoint is fuzzy.
+func (m *Manifest) eachPart(dir string, use func(shard int, p *partFile) error) error {
+	place, steps := placementOf(m.Job, m.Shards), agreement{}
+	for shard := range m.Parts {
+		p, err := m.openPart(dir, newLayout(m.Job, place, shard), shard)
+		if err != nil {
+			return err
+		}
+		if !m.Job.Moments() {
+			err = steps.agree(shard, p.steps)
+		}
+		if err == nil {
+			err = use(shard, p)
+		}
+		p.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// agreement is how many steps tensors have had, and the part that has said so first.
+type agreement map[string]struct {
+	shard int
+	steps uint64
+}
+
+func (a agreement) agree(shard int, steps map[string]uint64) error {
+	for name, n := range steps {
+		first, ok := a[name]
+		if !ok {
+			first.shard, first.steps = shard, n
+			a[name] = first
+		}
+		if n != first.steps {
+			return fmt.Errorf("%w: part %d has %s after %d steps, and part %d after %d", ErrDamaged, shard, name, n,
+				first.shard, first.steps)
+		}
+	}
+	return nil
 }

@@ -1,16 +1,28 @@
 package checkpoint
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"math"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"gradbus/internal/atomicfile"
+	"gradbus/internal/regular"
 	"gradbus/internal/safetensors"
+	"gradbus/nn"
 	"gradbus/schema"
+	"gradbus/schema/crc32c"
 	"gradbus/shard/state"
 )
 
@@ -384,4 +396,422 @@ func removeEmpty(dir string, job schema.JobName, id ID) {
 	if syscall.Rmdir(folderOf(dir, job, id)) == nil {
 		_ = syscall.Rmdir(jobFolder(dir, job)) // which has others, mostly
 	}
+}
+
+// What the metadata of a part say.
+const (
+	partFormat    = "gradbus checkpoint part 1"
+	incFormat     = "gradbus checkpoint increment 1"
+	formatEntry   = "format"
+	idEntry       = "gradbus.checkpoint"
+	jobEntry      = "gradbus.job" // the digest of its manifest
+	shardEntry    = "gradbus.shard"
+	shardsEntry   = "gradbus.shards"
+	versionEntry  = "gradbus.version"
+	stepsEntry    = "gradbus.steps" // of each parameter and table that has anything in the part
+	baseEntry     = "gradbus.base"  // of an increment
+	runsEntry     = "gradbus.runs"  // of an increment: which elements of parameters it has
+	checksumBytes = 1 << 20         // read at once
+)
+
+// partMetadata are those of a part. They have as many bytes whatever the steps are.
+func partMetadata(digest string, id ID, shards, shard int, steps map[string]uint64, inc *increment) map[string]string {
+	most := map[string]uint64{}
+	for name := range steps {
+		most[name] = math.MaxUint64
+	}
+	metadata := map[string]string{formatEntry: partFormat, idEntry: id.String(), jobEntry: digest,
+		shardEntry: strconv.Itoa(shard), shardsEntry: strconv.Itoa(shards),
+		versionEntry: strconv.FormatUint(uint64(id.Version), 10),
+		stepsEntry:   fmt.Sprintf("%-*s", len(encodeSteps(most)), encodeSteps(steps))}
+	if inc != nil {
+		metadata[formatEntry], metadata[baseEntry], metadata[runsEntry] = incFormat, inc.base.String(), inc.encodeRuns()
+	}
+	return metadata
+}
+
+func encodeSteps(steps map[string]uint64) []byte {
+	b, err := json.Marshal(steps)
+	if err != nil {
+		panic(fmt.Sprintf("checkpoint: encode steps: %v", err)) // numbers by strings always encode
+	}
+	return b
+}
+
+// digestOf is that of a job's manifest, as parts have it.
+func digestOf(job *schema.Job) (string, error) {
+	digest, err := job.Digest()
+	return hex.EncodeToString(digest[:]), err
+}
+
+// checkShards says whether a job that is valid has a placement on so many shards, and can have checkpoints.
+func checkShards(job *schema.Job, shards int, valid error) error {
+	if valid != nil {
+		return valid
+	}
+	if shards < 1 || shards > schema.ShardsMax {
+		return fmt.Errorf("%d shards: want 1 to %d", shards, schema.ShardsMax)
+	}
+	return job.CheckVersions()
+}
+
+// partFile is a part that is read.
+type partFile struct {
+	*safetensors.Reader
+	content content
+	steps   map[string]uint64    // by content.names
+	indices map[string]*rowIndex // of an increment, by tableLayout.name; nil where there are no rows
+}
+
+// openPart opens the part of a shard, and compares what it says of itself with what the manifest says of it. It reads
+// no value, and the keys of an increment.
+func (m *Manifest) openPart(dir string, l *layout, shard int) (_ *partFile, err error) {
+	path := partPath(dir, m.Job.Name, m.ID, shard)
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, judged(err)
+	}
+	if want := m.Parts[shard].Bytes; info.Size() != want {
+		return nil, fmt.Errorf("%s: %w: %d bytes, want %d", path, ErrDamaged, info.Size(), want)
+	}
+	f, err := openBelow(dir, path)
+	if err != nil {
+		return nil, judged(err)
+	}
+	r, err := safetensors.NewReader(f)
+	if err != nil {
+		return nil, judged(err)
+	}
+	p := &partFile{Reader: r, content: content{layout: l}, indices: map[string]*rowIndex{}}
+	err = p.check(m, shard)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrDamaged, err)
+	} else {
+		err = p.readKeys()
+	}
+	if err != nil {
+		r.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return p, nil
+}
+
+// judged is an error of reading a file that must be there: ErrDamaged where the file is not what was written, and as it
+// is where another attempt, or another user, may find the file well.
+func judged(err error) error {
+	for _, damage := range []error{fs.ErrNotExist, safetensors.ErrFormat, regular.ErrNotRegular, syscall.EIO,
+		syscall.EISDIR, syscall.ENOTDIR, syscall.ELOOP} {
+		if errors.Is(err, damage) {
+			return fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+	}
+	return err
+}
+
+// check compares names, shapes and metadata with those that the part must have.
+func (p *partFile) check(m *Manifest, shard int) error {
+	shapes, metadata := map[string][]int{}, p.Metadata()
+	for _, t := range p.Tensors() {
+		shapes[t.Name] = t.Shape
+	}
+	if m.Base != nil {
+		if err := p.increment(m.Base.ID, shapes); err != nil {
+			return err
+		}
+	}
+	want := p.content.tensors()
+	if len(shapes) != len(want) {
+		return fmt.Errorf("%d tensors, want %d", len(shapes), len(want))
+	}
+	for _, t := range want {
+		if shape, ok := shapes[t.Name]; !ok || !slices.Equal(shape, t.Shape) {
+			return fmt.Errorf("tensor %q of shape %v, want %v", t.Name, shape, t.Shape)
+		}
+	}
+	d := json.NewDecoder(strings.NewReader(metadata[stepsEntry]))
+	if err := d.Decode(&p.steps); err != nil {
+		return fmt.Errorf("metadata %s: %q: %w", stepsEntry, metadata[stepsEntry], err)
+	}
+	names := p.content.names()
+	for name := range names {
+		if _, ok := p.steps[name]; !ok || len(p.steps) != len(names) {
+			return fmt.Errorf("metadata %s: %q: want the steps of each of its %d parameters and tables", stepsEntry,
+				metadata[stepsEntry], len(names))
+		}
+	}
+	digest := m.digest
+	if digest == "" {
+		var err error
+		if digest, err = digestOf(m.Job); err != nil {
+			return err
+		}
+	}
+	for key, want := range partMetadata(digest, m.ID, m.Shards, shard, p.steps, p.content.inc) {
+		if metadata[key] != want {
+			return fmt.Errorf("metadata %s: %q, want %q", key, metadata[key], want)
+		}
+	}
+	return nil
+}
+
+// increment takes what the file says of what it has.
+func (p *partFile) increment(base ID, shapes map[string][]int) error {
+	inc := &increment{base: base, runs: map[string][]run{}, rows: map[string]int64{}}
+	p.content.inc = inc
+	for i := range p.content.tables {
+		t := &p.content.tables[i]
+		if shape := shapes[t.file]; len(shape) > 0 {
+			inc.rows[t.file] = int64(shape[0])
+		}
+		if n := inc.rows[t.file]; n > t.rows() {
+			return fmt.Errorf("%d rows of %s, which has %d", n, t.file, t.rows())
+		}
+	}
+	return inc.decodeRuns(p.content.layout, p.Metadata()[runsEntry])
+}
+
+// checksum is the length of a file below dir and the CRC-32C of all of it.
+func checksum(ctx context.Context, dir, path string) (length int64, sum uint32, err error) {
+	f, err := openBelow(dir, path)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer f.Close()
+	buffer := make([]byte, checksumBytes)
+	for {
+		if err := ctx.Err(); err != nil {
+			return 0, 0, err
+		}
+		n, err := io.ReadFull(f, buffer)
+		length, sum = length+int64(n), crc32c.Update(sum, buffer[:n])
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return length, sum, nil
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+	}
+}
+
+// join appends the marks that pairs in a file stand for.
+func join(marks []int64, pairs []float32) ([]int64, error) {
+	marks, err := state.JoinMarks(marks, pairs)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return marks, nil
+}
+
+// decodeStrict reads one JSON value whose names are all known.
+func decodeStrict(b []byte, to any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the JSON value")
+	}
+	return nil
+}
+
+// layout is what the part of one shard holds, and where. It follows from the job's manifest, the number of shards and
+// the shard, so writer and reader agree on it. Read only once made.
+type layout struct {
+	shard  int
+	dense  []denseLayout // in the manifest's order
+	tables []tableLayout // likewise
+}
+
+// denseLayout is the elements of a parameter that are on the shard, or a parameter of a module that the shard hosts.
+type denseLayout struct {
+	parameter string // as pieces of a snapshot name it
+	file      string // of the tensor with its values; a slot's has the name of slotName
+	elements  int64
+	stretches []stretch // ascending, with gaps between them
+	slots     []state.SlotShape
+}
+
+// stretch is consecutive elements of a parameter.
+type stretch struct {
+	from, elements int
+	at             int64 // of the first of them, in the part's tensor
+}
+
+// tableLayout is the rows of a table that are on the shard.
+type tableLayout struct {
+	table           schema.Table
+	file            string // of the tensor with its values
+	spec            *schema.TableSpec
+	keys            schema.Partitioning
+	column, columns int
+	// first is the place of each partition's first row, where one that is not here has that of the next one, and at the
+	// end the number of rows.
+	first []int64
+	slots []state.SlotShape
+	marks bool
+}
+
+// placementOf is where what a job has lies in so many parts: where shards have it, or would, if trainers did not add up
+// what they have of it.
+func placementOf(job *schema.Job, shards int) *schema.Placement {
+	return schema.NewPlacement(job.OnShards(), shards)
+}
+
+// newLayout is that of a shard of a job that CheckVersions has found right.
+func newLayout(job *schema.Job, place *schema.Placement, shard int) *layout {
+	l := &layout{shard: shard}
+	l.addDense(job, place, shard)
+	for i := range job.Modules {
+		if place.ShardOfModule(i) == shard {
+			l.addModule(&job.Modules[i], &job.Optimizer)
+		}
+	}
+	for i := range job.Tables {
+		l.addTable(job, place, schema.Table(i), shard)
+	}
+	return l
+}
+
+// addDense gathers what the chunks on a shard have of each parameter.
+func (l *layout) addDense(job *schema.Job, place *schema.Placement, shard int) {
+	pieces := map[string][]state.Piece{}
+	for _, c := range place.OwnedChunks(shard) {
+		for _, p := range state.PlacedChunk(job, place, c.Bucket, c.Chunk, false).Pieces {
+			pieces[p.Name] = append(pieces[p.Name], p)
+		}
+	}
+	for i := range job.Parameters {
+		here := pieces[job.Parameters[i].Name]
+		if len(here) == 0 {
+			continue
+		}
+		slices.SortFunc(here, func(a, b state.Piece) int { return cmp.Compare(a.From, b.From) })
+		name := job.Parameters[i].Name
+		d := denseLayout{parameter: name, file: "dense/" + escaped(name), slots: state.SlotsOf(job.OptimizerOfParameter(i))}
+		for _, p := range here {
+			if n := len(d.stretches); n > 0 && d.stretches[n-1].from+d.stretches[n-1].elements == p.From {
+				d.stretches[n-1].elements += p.Elements
+			} else {
+				d.stretches = append(d.stretches, stretch{from: p.From, elements: p.Elements, at: d.elements})
+			}
+			d.elements += int64(p.Elements)
+		}
+		l.dense = append(l.dense, d)
+	}
+}
+
+// modulesParameters are those of a module. One that cannot be built, which no ps takes, has none.
+func modulesParameters(spec *schema.ModuleSpec) []nn.Parameter {
+	module, err := nn.Build([]byte(spec.Module))
+	if err != nil {
+		return nil
+	}
+	return module.Parameters()
+}
+
+// addModule lays out the parameters of a module.
+func (l *layout) addModule(spec *schema.ModuleSpec, optimizer *schema.Optimizer) {
+	for _, p := range modulesParameters(spec) {
+		n := p.Elements()
+		l.dense = append(l.dense, denseLayout{parameter: spec.TensorName(p.Name),
+			file: "module/" + spec.Name + "/" + escaped(p.Name), elements: int64(n),
+			stretches: []stretch{{elements: n}}, slots: state.SlotsOf(*optimizer)})
+	}
+}
+
+// addTable lays out the partitions of a table that are on a shard, unless it has no row there.
+func (l *layout) addTable(job *schema.Job, place *schema.Placement, table schema.Table, shard int) {
+	spec, optimizer := &job.Tables[table], job.OptimizerOf(table)
+	t := tableLayout{table: table, file: "table/" + escaped(spec.Name), spec: spec,
+		keys: spec.Partitioning(), first: make([]int64, spec.Partitions+1),
+		slots: state.SlotsOf(optimizer), marks: state.MarksRows(optimizer)}
+	if t.column, t.columns = place.Columns(table, shard); t.columns == 0 {
+		return
+	}
+	for p := range schema.Partition(spec.Partitions) {
+		t.first[p+1] = t.first[p]
+		if place.Holds(table, p, shard) {
+			t.first[p+1] += int64(t.keys.Rows(p))
+		}
+	}
+	if t.rows() > 0 {
+		l.tables = append(l.tables, t)
+	}
+}
+
+// rows is how many rows of the table are here.
+func (t *tableLayout) rows() int64 { return t.first[len(t.first)-1] }
+
+// escaped makes a name one without colons. Two names are never made the same one.
+func escaped(name string) string { return escapes.Replace(name) }
+
+var escapes = strings.NewReplacer("%", "%25", ":", "%3A")
+
+// slotName has a separator that escaped names do not have.
+func slotName(tensor, slot string) string { return tensor + ":" + slot }
+
+// lastName is where marks of rows are; no optimizer has a slot of that name.
+func (t *tableLayout) lastName() string { return slotName(t.file, "last") }
+
+// tensors are those of the part's file.
+func (l *layout) tensors() (all []safetensors.Tensor) {
+	for i := range l.dense {
+		all = append(all, l.dense[i].tensors(l.dense[i].elements)...)
+	}
+	for i := range l.tables {
+		all = append(all, l.tables[i].tensors(int(l.tables[i].rows()))...)
+	}
+	return all
+}
+
+// tensors are those with so many elements of the parameter.
+func (d *denseLayout) tensors(elements int64) []safetensors.Tensor {
+	all := []safetensors.Tensor{{Name: d.file, Shape: []int{int(elements)}}}
+	for _, s := range d.slots {
+		all = append(all, safetensors.Tensor{Name: slotName(d.file, s.Name), Shape: []int{int(elements)}})
+	}
+	return all
+}
+
+// tensors are those with so many rows of the table.
+func (t *tableLayout) tensors(rows int) []safetensors.Tensor {
+	all := []safetensors.Tensor{{Name: t.file, Shape: []int{rows, t.columns}}}
+	for _, s := range t.slots {
+		shape := []int{rows}
+		if !s.PerRow {
+			shape = []int{rows, t.columns}
+		}
+		all = append(all, safetensors.Tensor{Name: slotName(t.file, s.Name), Shape: shape})
+	}
+	if t.marks {
+		all = append(all, safetensors.Tensor{Name: t.lastName(), Shape: []int{rows, 2}})
+	}
+	return all
+}
+
+// names are those of parameters and tables that have anything here, as name gives them, with how many elements or rows.
+func (l *layout) names() map[string]int64 {
+	names := map[string]int64{}
+	for i := range l.dense {
+		names[l.dense[i].file] = l.dense[i].elements
+	}
+	for i := range l.tables {
+		names[l.tables[i].file] = l.tables[i].rows()
+	}
+	return names
+}
+
+// stretch is the one that has all of n elements from one on.
+func (d *denseLayout) stretch(from, n int) (stretch, bool) {
+	i, found := slices.BinarySearchFunc(d.stretches, from, func(s stretch, from int) int {
+		return cmp.Compare(s.from, from)
+	})
+	if !found {
+		i--
+	}
+	if i < 0 || from < 0 || n > d.stretches[i].elements || from-d.stretches[i].from > d.stretches[i].elements-n {
+		return stretch{}, false
+	}
+	return d.stretches[i], true
 }
