@@ -7,7 +7,7 @@
 // Conv2d, MaxPool2d, ReLU, Dropout, Dropout2d, Flatten, Softmax, logSoftmax, and Sequential of them. A Net is a module
 // with the memory of one pass. It runs forward and backward, and says of each parameter's gradient when it is final, so
 // that it travels while the rest is computed. Its products and convolutions are a library's (cuda.Dense), whose bits
-// they have; images lie inside as that library is fastest with (plan.go).
+// they have; images lie inside as that library is fastest with (net.go).
 //
 // Neither holds parameters: those belong to the session or to the server, so a layer is handed them. Gradients are sums
 // over the samples, never divided; the caller that knows the weight of the whole batch divides once. Initial values
@@ -15,9 +15,9 @@
 // operations run in the canonical order of package cuda, so that the same samples give the same bits on every backend.
 //
 // The package knows shapes and derivatives. It must not know of jobs, batches, lanes, tables' keys or optimizers. A
-// newcomer may add a layer: one file, a comment that names every shape, an entry in kinds (build.go), a naive version
-// and a case in the tests against finite differences, and golden values made with PyTorch by testdata/layers.py. Layers
-// and Nets are not safe for concurrent use; Modules are.
+// newcomer may add a layer: a type in layers.go, a comment that names every shape, an entry in kinds (net.go), a naive
+// version and a case in the tests against finite differences, and golden values made with PyTorch by
+// testdata/layers.py. Layers and Nets are not safe for concurrent use; Modules are.
 //
 // Left out on purpose: a graph that differentiates by itself. A sequence of layers with explicit backward passes is
 // what the programs need, and shows when a gradient is final.

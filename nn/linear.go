@@ -115,3 +115,90 @@ func grown[T any](s []T, n int) []T {
 	}
 	return s[:n]
 }
+
+// EmbeddingBag pools embedding rows into bags: the sum or the mean of the rows that a sample's ids name.
+type EmbeddingBag struct {
+	dim  int
+	Mode cuda.Mode
+
+	backend cuda.Backend
+	keys    []int64
+	rows    []float32
+}
+
+// NewEmbeddingBag gives a layer for rows of dim values; it panics where dim is below 1.
+func NewEmbeddingBag(backend cuda.Backend, dim int, mode cuda.Mode) *EmbeddingBag {
+	if dim < 1 {
+		panic(fmt.Sprintf("nn: embedding bag of rows of %d values", dim))
+	}
+	return &EmbeddingBag{dim: dim, Mode: mode, backend: backend}
+}
+
+// Forward writes out [B, Dim]: row b pools rows[ids[i]] for i in [offsets[b], offsets[b+1]). rows is [R, Dim], ids [N]
+// in [0, R), offsets [B+1] from 0 to N and never falling. A bag without ids is a zero row. out may not overlap rows.
+// Sums run in the order of positions, canonically, and the mean divides once. It fails with errors of the backend.
+//
+//	rows = {{1, 2}, {3, 4}}, ids = {0, 1, 1}, offsets = {0, 2, 3}, mean   ->   out = {{2, 3}, {3, 4}}
+func (e *EmbeddingBag) Forward(rows []float32, ids, offsets []int64, out []float32) error {
+	return e.backend.BagForward(cuda.BagForward{Dim: e.dim, Mode: e.Mode, Padding: cuda.NoPadding,
+		Rows: cuda.Float32s(rows), IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets), Out: cuda.Float32s(out)})
+}
+
+// backward gives the gradient of the rows from gradOut [B, Dim]: the distinct ids, ascending, and for each the sum over
+// its positions, in canonical order, of gradOut of the position's bag, divided by the bag's length first where the mode
+// is the mean. rowCount is R. The slices it returns are the layer's own, valid until the next Backward. It fails with
+// errors of the backend.
+//
+//	ids = {0, 1, 1}, offsets = {0, 2, 3}, gradOut = {{2, 4}, {1, 1}}, mean   ->   {0, 1}, {{1, 2}, {2, 3}}
+func (e *EmbeddingBag) backward(rowCount int, ids, offsets []int64, gradOut []float32) (distinct []int64,
+	rows []float32, err error) {
+	room := min(len(ids), rowCount) // no more ids than that can be distinct
+	e.keys, e.rows = grown(e.keys, room), grown(e.rows, room*e.dim)
+	n, err := e.backend.BagBackward(cuda.BagBackward{Dim: e.dim, Mode: e.Mode, Padding: cuda.NoPadding, R: int64(rowCount),
+		IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets),
+		GradOut: cuda.Float32s(gradOut), Keys: cuda.Int64s(e.keys), Out: cuda.Float32s(e.rows)})
+	if err != nil {
+		return nil, nil, err
+	}
+	return e.keys[:n], e.rows[:n*e.dim], nil
+}
+
+// Dot is the sum of x[i]*y[i], float32, of the first len(x) values of y, which may be longer. Four partial sums, of i
+// modulo 4, are added up in sequence and then as (0+1) + (2+3); products are rounded before they are added, so the bits
+// are the same on every processor.
+//
+//	Dot([]float32{1, 2, 3}, []float32{4, 5, 6}) == 32
+func Dot(x, y []float32) float32 {
+	y = y[:len(x)]
+	var a, b, c, d float32
+	i := 0
+	for ; i+4 <= len(x); i += 4 {
+		a += float32(x[i] * y[i])
+		b += float32(x[i+1] * y[i+1])
+		c += float32(x[i+2] * y[i+2])
+		d += float32(x[i+3] * y[i+3])
+	}
+	for k := 0; i < len(x); i, k = i+1, k+1 {
+		p := float32(x[i] * y[i])
+		switch k {
+		case 0:
+			a += p
+		case 1:
+			b += p
+		default:
+			c += p
+		}
+	}
+	return (a + b) + (c + d)
+}
+
+// Axpy adds a*x to y, float32, in place: y[i] += a*x[i], the product rounded first. y has at least len(x) values, and x
+// may be y.
+//
+//	y := []float32{1, 1}; Axpy(2, []float32{3, 4}, y) // y is {7, 9}
+func Axpy(a float32, x, y []float32) {
+	y = y[:len(x)]
+	for i, v := range x {
+		y[i] += float32(a * v)
+	}
+}

@@ -1,11 +1,17 @@
 package nn
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"slices"
+	"strings"
 
 	"gradbus/cuda"
+	"gradbus/philox"
 )
 
 // ErrOrder says that a Backward has no Forward before it. Nothing was written.
@@ -286,3 +292,421 @@ func (n *Net) Bytes(samples int) int64 {
 
 // same says whether a and b are the same memory.
 func same(a, b []float32) bool { return len(a) > 0 && len(b) > 0 && &a[0] == &b[0] }
+
+// ErrConfig says that a module's configuration is not usable: it names the layer, the field, the value and what would
+// be right.
+var ErrConfig = errors.New("bad module")
+
+// Limits of what a configuration may ask for.
+const (
+	sizeMax       = 1 << 24 // of any size of a linear layer or a table
+	channelsMax   = 1 << 16 // of images
+	kernelMax     = 1 << 10 // side of a kernel, its stride and padding
+	layersMax     = 1024
+	depthMax      = 8       // of sequential within sequential
+	configMax     = 1 << 20 // bytes
+	parametersMax = 1 << 30 // values of all parameters
+	sampleMax     = 1 << 28 // values of one sample between two layers
+)
+
+// Build makes a module from its configuration, a JSON list of layers, each an object with the layer's name and its
+// settings. Settings that are left out have their zero value, and unknown ones are refused. It fails with ErrConfig;
+// what it gives has bounded size whatever the configuration says, so it may be a stranger's.
+//
+//	[{"conv2d":{"in":1,"out":32,"kernel":3}}, {"relu":{}}, {"flatten":{}}, {"linear":{"in":21632,"out":10}}]
+func Build(config []byte) (Module, error) {
+	if len(config) > configMax {
+		return nil, fmt.Errorf("%w: %d bytes of configuration: want at most %d", ErrConfig, len(config), configMax)
+	}
+	b := builder{kinds: kinds()}
+	m, err := b.build(config, 1)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	total := 0
+	for _, p := range m.Parameters() { // each has at most 2^52 values, which an int holds
+		if total += p.Elements(); p.Elements() > parametersMax || total > parametersMax {
+			return nil, fmt.Errorf("%w: parameters up to %s have over %d values: want fewer", ErrConfig, p.Name, parametersMax)
+		}
+	}
+	return m, nil
+}
+
+// Config is the configuration that Build makes m from.
+func Config(m Module) []byte {
+	text, err := json.Marshal(listed(m))
+	if err != nil {
+		panic(fmt.Sprintf("nn: configuration of %v: %v", m, err)) // settings are numbers and words
+	}
+	return text
+}
+
+// listed is a module as a list of layers.
+func listed(m Module) []map[string]any {
+	all, ok := m.(sequence)
+	if !ok {
+		all = sequence{m}
+	}
+	list := make([]map[string]any, len(all))
+	for i, m := range all {
+		name, settings := m.config()
+		list[i] = map[string]any{name: settings}
+	}
+	return list
+}
+
+func (s sequence) config() (string, any) { return sequentialName, listed(s) }
+
+const sequentialName = "sequential"
+
+// builder makes the layers of one module.
+type builder struct {
+	kinds  []kind
+	layers int // that were read
+}
+
+// build reads one list of layers.
+func (b *builder) build(config []byte, depth int) (Module, error) {
+	if depth > depthMax {
+		return nil, fmt.Errorf("%w: %s is nested over %d deep: want fewer", ErrConfig, sequentialName, depthMax)
+	}
+	var list []map[string]json.RawMessage
+	if err := strict(config, &list); err != nil {
+		return nil, fmt.Errorf("%w: %w: want a list of layers, each {\"name\": {settings}}", ErrConfig, err)
+	}
+	s := make(sequence, 0, min(len(list), layersMax))
+	for i, entry := range list {
+		if b.layers++; b.layers > layersMax {
+			return nil, fmt.Errorf("%w: over %d layers: want fewer", ErrConfig, layersMax)
+		}
+		if len(entry) != 1 {
+			return nil, fmt.Errorf("layer %d: %w: %d names: want one, as in {\"relu\": {}}", i, ErrConfig, len(entry))
+		}
+		for name, settings := range entry {
+			m, err := b.buildLayer(name, settings, depth)
+			if err != nil {
+				return nil, fmt.Errorf("layer %d: %w", i, err)
+			}
+			s = append(s, m)
+		}
+	}
+	return s, nil
+}
+
+func (b *builder) buildLayer(name string, settings json.RawMessage, depth int) (Module, error) {
+	if name == sequentialName {
+		return b.build(settings, depth+1)
+	}
+	i := slices.IndexFunc(b.kinds, func(k kind) bool { return k.name == name })
+	if i < 0 {
+		var known []string
+		for _, k := range b.kinds {
+			known = append(known, k.name)
+		}
+		return nil, fmt.Errorf("%w: unknown layer %q: want one of %s, %s", ErrConfig, name, strings.Join(known, ", "),
+			sequentialName)
+	}
+	m, err := b.kinds[i].decode(settings)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrConfig, name, err)
+	}
+	return m, nil
+}
+
+// kind is a layer that a configuration may name.
+type kind struct {
+	name   string
+	decode func(settings []byte) (Module, error)
+}
+
+// kinds are all layers but sequential.
+func kinds() []kind {
+	return []kind{
+		kindOf[LinearLayer](), kindOf[BagLayer](), kindOf[Conv2d](), kindOf[MaxPool2d](), kindOf[ReLU](), kindOf[Dropout](),
+		kindOf[dropout2d](), kindOf[Flatten](), kindOf[Softmax](), kindOf[logSoftmax](),
+	}
+}
+
+func kindOf[M layer]() kind {
+	var zero M
+	name, _ := zero.config()
+	return kind{name, func(settings []byte) (Module, error) {
+		var m M
+		err := strict(settings, &m)
+		return m, err
+	}}
+}
+
+// strict decodes one JSON value and refuses unknown fields and anything that follows.
+func strict(text []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the value")
+	}
+	return nil
+}
+
+// between refuses a setting out of its range.
+func between(layer, field string, value, low, high int) error {
+	if value < low || value > high {
+		return fmt.Errorf("%w: %s %s %d: want %d to %d", ErrConfig, layer, field, value, low, high)
+	}
+	return nil
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// badInput says which samples a layer wants.
+func badInput(layer string, in []int, want string, args ...any) error {
+	return fmt.Errorf("%w: %s of samples of shape %v: want %s", ErrShape, layer, in, fmt.Sprintf(want, args...))
+}
+
+// sampleSize refuses samples beyond the limit.
+func sampleSize(shape []int) error {
+	n := 1
+	for _, d := range shape {
+		if n *= d; n > sampleMax {
+			return fmt.Errorf("%w: samples of shape %v: want at most %d values", ErrShape, shape, sampleMax)
+		}
+	}
+	return nil
+}
+
+// plan says for each layer what it takes and gives: shapes, layouts of images, and which of them compute a ReLU along
+// the way. Layers that take any layout keep the one that they are handed, but for a pool, which writes the one that is
+// wanted behind it.
+func plan(layers []placed, in []int, fast cuda.Layout) ([]site, error) {
+	sites := make([]site, len(layers))
+	shape, layout := in, cuda.NCHW
+	for i, l := range layers {
+		if _, bags := l.layer.(BagLayer); bags && i > 0 {
+			return nil, fmt.Errorf("%w: layer %d pools embedding rows: want it first", ErrShape, i)
+		}
+		out, err := l.OutShape(shape)
+		if err == nil {
+			err = sampleSize(out)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("layer %d: %w", i, err)
+		}
+		s := site{at: i, in: shape, out: out, inLayout: layout}
+		if must, only := l.layout(fast); only {
+			s.inLayout = must
+		}
+		s.outLayout = s.inLayout
+		if _, pool := l.layer.(MaxPool2d); pool {
+			s.outLayout = wanted(layers[i+1:], fast)
+		}
+		s.relu = withReLU(layers, i)
+		sites[i], shape, layout = s, out, s.outLayout
+	}
+	return sites, nil
+}
+
+// wanted is the layout that the next layer that is particular about it takes; the Net's output is NCHW.
+func wanted(layers []placed, fast cuda.Layout) cuda.Layout {
+	for _, l := range layers {
+		if must, only := l.layout(fast); only {
+			return must
+		}
+	}
+	return cuda.NCHW
+}
+
+// withReLU says whether layer i is followed by a ReLU that it computes, or is that ReLU.
+func withReLU(layers []placed, i int) bool {
+	if _, relu := layers[i].layer.(ReLU); relu {
+		return i > 0 && makesReLU(layers[i-1])
+	}
+	if i+1 == len(layers) || !makesReLU(layers[i]) {
+		return false
+	}
+	_, relu := layers[i+1].layer.(ReLU)
+	return relu
+}
+
+func makesReLU(l placed) bool {
+	switch l.layer.(type) {
+	case LinearLayer, Conv2d:
+		return true
+	}
+	return false
+}
+
+// relayoutWork moves images from one layout into the other, and their gradients back.
+type relayoutWork struct {
+	dense           *cuda.Dense
+	channels, plane int
+	from, to        cuda.Layout
+	y, gradX        []float32
+}
+
+func (w *relayoutWork) keepsY() bool { return false }
+func (w *relayoutWork) values() int  { return 2 * w.channels * w.plane }
+
+func (w *relayoutWork) forward(p *pass, x []float32) ([]float32, error) {
+	w.y = grown(w.y, len(x))
+	return w.y,
+		w.dense.Relayout(cuda.Relayout{N: p.n, C: w.channels, Plane: w.plane, From: w.from, To: w.to, X: x, Y: w.y})
+}
+
+func (w *relayoutWork) backward(p *pass, gradY []float32) ([]float32, error) {
+	if !p.wantX {
+		return nil, nil
+	}
+	w.gradX = grown(w.gradX, len(gradY))
+	return w.gradX,
+		w.dense.Relayout(cuda.Relayout{N: p.n, C: w.channels, Plane: w.plane, From: w.to, To: w.from, X: gradY, Y: w.gradX})
+}
+
+// Module is a differentiable function from samples to samples with named parameters, which it does not hold: it is
+// configuration only, safe to share between goroutines and never changed. A Net computes it. Modules are the layers of
+// this package and Sequential of them; Build makes one from its configuration and Config gives that back.
+type Module interface {
+	// Parameters are what the module is to be handed, in order, named as PyTorch's state_dict of the same module does.
+	Parameters() []Parameter
+	// OutShape is the shape of one sample that comes out, given that of one that goes in. It fails with ErrShape.
+	OutShape(in []int) ([]int, error)
+
+	// append puts the layers of the module behind to, in the order of the forward pass; prefix is what the names of their
+	// parameters begin with.
+	append(to []placed, prefix string) []placed
+	// config is the name and the settings of the module in a configuration.
+	config() (name string, settings any)
+	// check says which setting is out of its range.
+	check() error
+}
+
+// Parameter is a tensor that a module is handed: float32, row-major.
+type Parameter struct {
+	Name  string // "0.weight"
+	Shape []int  // [Out, In]
+	Kind  string // of the initial values: philox.Uniform or philox.Normal
+	Scale float32
+}
+
+// Elements is the number of values.
+func (p Parameter) Elements() int { return product(p.Shape) }
+
+// Initial draws the initial values of all parameters of m, as a job with this seed draws those of its own: a pure
+// function of (seed, name, element), with the distributions that PyTorch's modules have by default.
+func Initial(m Module, seed uint64) ([][]float32, error) {
+	parameters := m.Parameters()
+	values := make([][]float32, len(parameters))
+	for i, p := range parameters {
+		values[i] = make([]float32, p.Elements())
+		if err := philox.FillTensor(values[i], p.Kind, p.Scale, seed, p.Name); err != nil {
+			return nil, err
+		}
+	}
+	return values, nil
+}
+
+// uniform is a parameter that begins uniform in [-bound, bound), bound = 1/sqrt(fanIn): PyTorch's default of weights
+// and biases of linear and convolutional layers (kaiming_uniform_ with a = sqrt(5)).
+func uniform(name string, fanIn int, shape ...int) Parameter {
+	return Parameter{Name: name, Shape: shape, Kind: philox.Uniform, Scale: float32(1 / math.Sqrt(float64(fanIn)))}
+}
+
+// layer is a module that is not made of others.
+type layer interface {
+	Module
+	// parameters are Parameters without the names' prefix.
+	parameters() []Parameter
+	// layout is the layout of images that the layer takes and gives, where it must be a certain one; fast is the
+	// library's.
+	layout(fast cuda.Layout) (l cuda.Layout, must bool)
+	// work gives the memory of one pass.
+	work(e Env, s site) work
+}
+
+// site is where a layer stands in a Net.
+type site struct {
+	at                  int   // place among the layers of the module
+	in, out             []int // shapes of a sample, which OutShape accepted
+	inLayout, outLayout cuda.Layout
+	relu                bool // the layer before a ReLU computes it too, and the ReLU goes without
+}
+
+// placed is a layer, and what the names of its parameters begin with.
+type placed struct {
+	layer
+	prefix string
+}
+
+// flatten gives the layers of a module.
+func flatten(m Module) []placed { return m.append(nil, "") }
+
+// parametersOf gives the parameters of a module, named.
+func parametersOf(m Module) []Parameter {
+	var all []Parameter
+	for _, l := range flatten(m) {
+		for _, p := range l.parameters() {
+			p.Name = l.prefix + p.Name
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// Sequential is modules one after the other; the parameters of the i-th are named "i." and what it names them.
+//
+//	nn.Sequential(nn.LinearLayer{In: 784, Out: 128}, nn.ReLU{}, nn.LinearLayer{In: 128, Out: 10})   ->   0.weight, 0.bias, 2.weight, 2.bias
+func Sequential(modules ...Module) Module { return sequence(append([]Module(nil), modules...)) }
+
+type sequence []Module
+
+func (s sequence) Parameters() []Parameter { return parametersOf(s) }
+
+func (s sequence) OutShape(in []int) ([]int, error) {
+	for i, m := range s {
+		out, err := m.OutShape(in)
+		if err != nil {
+			return nil, fmt.Errorf("layer %d: %w", i, err)
+		}
+		in = out
+	}
+	return in, nil
+}
+
+func (s sequence) append(to []placed, prefix string) []placed {
+	for i, m := range s {
+		to = m.append(to, fmt.Sprintf("%s%d.", prefix, i))
+	}
+	return to
+}
+
+func (s sequence) check() error {
+	if len(s) == 0 {
+		return fmt.Errorf("%w: no layers: want at least one", ErrConfig)
+	}
+	for i, m := range s {
+		if err := m.check(); err != nil {
+			return fmt.Errorf("layer %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// product is the number of values of a shape; that of no dimensions is 1.
+func product(shape []int) int {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	return n
+}
