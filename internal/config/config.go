@@ -1,5 +1,5 @@
 // Package config is how a command gets its settings and how it ends: it merges the environment and a YAML file under
-// the flags, and turns interrupts and errors into one line and an exit status (run.go).
+// the flags, and turns interrupts and errors into one line and an exit status (program.go).
 //
 // A command's flags are its configuration: each has a name, a type and a default, and fills one field of the command's
 // configuration struct. A configuration file is a YAML mapping from flag names to values, as config print writes one;
@@ -13,14 +13,19 @@
 package config
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"gradbus/internal/certificate"
 	"gradbus/internal/regular"
 )
 
@@ -216,4 +221,197 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+// secretBytesMax bounds a secret, and secretFileBytesMax its file: a larger one is a mistake in the name.
+const (
+	secretBytesMax     = 4096
+	secretFileBytesMax = 1 << 16
+)
+
+// Secret reads a secret from the first line of a file, or of a pipe, so that it is never part of a command line. An
+// empty path gives an empty secret; an empty first line is an error. log is warned of a file that other users of the
+// machine may read, or write: they know the secret, or choose it.
+func Secret(path string, log *slog.Logger) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	data, err := regular.Read(path, secretFileBytesMax)
+	if err != nil {
+		return "", fmt.Errorf("token file: %w", err)
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	line = strings.TrimSpace(line)
+	switch {
+	case line == "":
+		err = errors.New("its first line is empty, want the token")
+	case len(line) > secretBytesMax:
+		err = fmt.Errorf("its first line has %d bytes, want at most %d", len(line), secretBytesMax)
+	default:
+		regular.WarnExposed(path, log)
+		return line, nil
+	}
+	return "", fmt.Errorf("token file %s: %w", path, err)
+}
+
+// TLS are the flags of encrypted connections: --tls-cert and --tls-key are what this process shows, as a server and to
+// servers that ask; --tls-ca vouches for the others. Where none is given connections are plain, but to addresses that
+// begin with tls://.
+type TLS struct {
+	Cert, Key, CA string
+
+	loaded *loadedTLS // what Load has read; nil before
+}
+
+// loadedTLS is what the files of the flags held when they were last read.
+type loadedTLS struct {
+	pair  *certificate.File // nil: none is shown
+	roots *x509.CertPool    // nil: the system's
+	serve atomic.Pointer[tls.Config]
+}
+
+// Add adds the flags. cert and ca are the help of --tls-cert and --tls-ca.
+func (t *TLS) Add(set *pflag.FlagSet, cert, ca string) {
+	set.StringVar(&t.Cert, "tls-cert", "", "`PATH`: "+cert)
+	set.StringVar(&t.Key, "tls-key", "", "`PATH`: private key (PEM) of --tls-cert")
+	set.StringVar(&t.CA, "tls-ca", "", "`PATH`: "+ca)
+}
+
+// Args are the flags for another process.
+func (t *TLS) Args() []string {
+	return GivenPairs("--tls-cert", t.Cert, "--tls-key", t.Key, "--tls-ca", t.CA)
+}
+
+// Load gives how to serve, nil for plain connections, and how to dial, nil where no flag was given. Reload changes how
+// connections are served from then on.
+func (t *TLS) Load(log *slog.Logger) (serve, dial *tls.Config, err error) {
+	if (t.Cert == "") != (t.Key == "") {
+		return nil, nil, errors.New("tls-cert and tls-key: want both or neither")
+	}
+	roots, err := RootCAs(t.CA)
+	if err != nil {
+		return nil, nil, err
+	}
+	t.loaded = &loadedTLS{}
+	if t.Cert != "" {
+		if t.loaded.pair, err = certificate.Load("tls", t.Cert, t.Key, log); err != nil {
+			return nil, nil, err
+		}
+	}
+	dial = t.loaded.trust(roots)
+	if t.loaded.pair == nil {
+		return nil, dial, nil
+	}
+	serve = t.loaded.serve.Load().Clone()
+	serve.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return t.loaded.serve.Load(), nil }
+	return serve, dial, nil
+}
+
+// Reload reads the files of the flags again, and names the flags whose files say something else. It gives how to dial
+// from now on. After an error everything stays as it was.
+func (t *TLS) Reload() (dial *tls.Config, changed []string, err error) {
+	l := t.loaded
+	if (t.Cert == "") != (l.pair == nil) || (t.Key == "") != (l.pair == nil) {
+		return nil, nil, errors.New("tls-cert, tls-key: TLS begins and ends with a restart alone")
+	}
+	roots, err := RootCAs(t.CA)
+	if err != nil {
+		return nil, nil, err
+	}
+	if (roots == nil) != (l.roots == nil) { // a lost line of the settings must not open the server
+		return nil, nil, errors.New("tls-ca: it begins and ends with a restart alone")
+	}
+	if l.pair != nil {
+		renewed, err := l.pair.Reload(t.Cert, t.Key)
+		if err != nil {
+			return nil, nil, err
+		}
+		if renewed {
+			changed = append(changed, "tls-cert")
+		}
+	}
+	if roots != nil && !roots.RootCAs.Equal(l.roots) {
+		changed = append(changed, "tls-ca")
+	}
+	return l.trust(roots), changed, nil
+}
+
+// trust takes the authorities whose certificates count from now on, and gives how to dial.
+func (l *loadedTLS) trust(roots *tls.Config) (dial *tls.Config) {
+	l.roots = nil
+	if roots != nil {
+		l.roots = roots.RootCAs
+	}
+	if l.pair == nil {
+		return roots
+	}
+	serve := &tls.Config{MinVersion: tls.VersionTLS12}
+	dial = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: l.roots}
+	l.pair.Serve(serve)
+	l.pair.Show(dial)
+	if roots != nil {
+		serve.ClientCAs, serve.ClientAuth = l.roots, tls.RequireAndVerifyClientCert
+	}
+	l.serve.Store(serve)
+	return dial
+}
+
+// addressFlag marks flags of addresses, in which NATS takes a user and a password, or a token.
+const addressFlag = "gradbus-address"
+
+// Addresses says which flags are addresses of servers. A password in one is for the file of settings alone: whoever
+// lists the processes of a machine sees its command lines, and whoever sees a unit or a container its environment.
+func Addresses(flags *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		// panics on start-up would be worse than a flag without the check
+		_ = flags.SetAnnotation(name, addressFlag, []string{"true"})
+	}
+}
+
+// HasPassword tells whether one of the addresses, with commas between, has a user, a password or a token in it.
+func HasPassword(addresses string) bool {
+	for one := range strings.SplitSeq(addresses, ",") {
+		if _, after, ok := strings.Cut(one, "://"); ok {
+			one = after
+		}
+		if host, _, _ := strings.Cut(one, "/"); strings.Contains(host, "@") {
+			return true
+		}
+	}
+	return false
+}
+
+// anyPassword tells whether one of the addresses has a password.
+func anyPassword(flags *pflag.FlagSet) (any bool) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		any = any || f.Annotations[addressFlag] != nil && HasPassword(f.Value.String())
+	})
+	return any
+}
+
+// refusePasswords fails where an address of the command line, or of the environment, which gave those that are given,
+// has a password.
+func refusePasswords(flags *pflag.FlagSet, given []string) (err error) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Annotations[addressFlag] == nil || err != nil || !HasPassword(f.Value.String()) {
+			return
+		}
+		where, who := "", ""
+		switch {
+		case f.Changed:
+			where, who = "--"+f.Name, "on a command line every user of this machine sees it"
+		case slices.Contains(given, f.Name):
+			where, who = variable(f.Name), "in the environment all that this process starts may see it"
+		default:
+			return
+		}
+		instead := "put the address into a file for --config, as " + f.Name + ": ADDRESS"
+		for _, name := range []string{"token-file", "nats-creds"} {
+			if flags.Lookup(name) != nil {
+				instead += ", or use --" + name
+			}
+		}
+		err = fmt.Errorf("%s has a password or token in its address, and %s: %s", where, who, instead)
+	})
+	return err
 }
