@@ -17,18 +17,17 @@
 // meet, and no server of gradients. All of these end with the same weights, bit for bit, at any number of servers;
 // Measure fails where two replicas differ.
 //
-// The model is DummyModel, the data DummyData (configurations.go, model.go, data.go), with the configurations' fields
-// of the original. Batches are dealt to the trainers in turn; where they do not come out even, trainers without a batch
-// contribute nothing in the last step, and no trainer waits for them.
+// The model is DummyModel, the data DummyData (model.go), with the configurations' fields of the original (config.go).
+// Batches are dealt to the trainers in turn; where they do not come out even, trainers without a batch contribute
+// nothing in the last step, and no trainer waits for them.
 //
 // # What is measured
 //
 // A whole run warms up; its figures are dropped, and the measured job starts from version 0. metrics.go has the names,
-// which are the original's, recorder.go what a trainer records, server.go what a server does. All times are
+// which are the original's, what a trainer records, the printed and saved tables and the timeline. All times are
 // milliseconds of the host's clock. batch_all is from the start of a batch, rows looked up, to the new version of the
 // parameters; forward_pass has the loss in it; backward ends with the new version, so what communication is left after
 // the backward pass counts there. The optimizer runs on each chunk when its mean arrives, so it is in backward too.
-// grid.go prints, csv.go saves and compares, trace.go writes a timeline.
 //
 // A server's times are ps.RoundTimes: a gradient counts from when all of it is there, and the average computation is
 // what was left to compute then. What was added before is in no table, as the original has no name for it.
@@ -38,8 +37,8 @@
 //
 // # What is where
 //
-// config.go is what a run is told, run.go drives it, trainer.go and server.go are the roles of its processes,
-// workload.go is a step of training, result.go what comes out.
+// config.go is what a run is told; run.go drives it and has the roles of its processes and the result; model.go has the
+// model, its data and a step of training.
 //
 // # What it knows, and what it must not know
 //
