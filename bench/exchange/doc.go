@@ -6,12 +6,12 @@
 // Every measure is a handful of processes that talk over loopback TCP, started for it and gone after it. They take
 // turns, several times over, and figures are medians over the turns.
 //
-//	raw TCP       one socket, one writer, one reader into a fixed buffer; the best of three sizes of write    raw.go
-//	NATS          the publisher of one connection to the in-process reader of the embedded server             publish.go
-//	fan-in        trainers to the shards, verified and summed; they learn that a batch has closed, not its sums    fanin.go
-//	round         two trainers push, the shard averages, both get and apply the result, by trainer.Session    round.go
-//	requests      16 bytes to the shard's process and back, idle and while a fan-in flows                     request.go
-//	small round   64 KiB from each of two trainers, averaged and back, by trainer.Session                     round.go
+//	raw TCP       one socket, one writer, one reader into a fixed buffer; the best of three sizes of write
+//	NATS          the publisher of one connection to the in-process reader of the embedded server
+//	fan-in        trainers to the shards, verified and summed; they learn that a batch has closed, not its sums
+//	round         two trainers push, the shard averages, both get and apply the result, by trainer.Session
+//	requests      16 bytes to the shard's process and back, idle and while a fan-in flows
+//	small round   64 KiB from each of two trainers, averaged and back, by trainer.Session
 //
 // Sums are checked exactly in the first and the last round, and at one element of every parameter in each round: values
 // are small integers, so that float32 holds every sum. CPU seconds are those of all processes of a measure over its
@@ -19,10 +19,9 @@
 //
 // # What is where
 //
-// Run (run.go) is the driver: it starts members (team.go), which are those of a harness (bench/harness), tells them
-// what to do and reads what they found (order.go). role.go is the other side. member.go and reply.go are a trainer that
-// takes no results, values.go says what is in the gradients, usage.go what a process has used, result.go and print.go
-// what comes out.
+// run.go is the driver, and the orders and roles of its members, which are those of a harness (bench/harness). raw.go
+// has the two streams, member.go a trainer that takes no results, trainer.go a Session, the server and the values of
+// gradients. usage.go says what a process has used, result.go what comes out.
 //
 // # What it knows, and what it must not know
 //

@@ -7,10 +7,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/lane"
 	"gradbus/schema"
 )
 
@@ -394,4 +397,337 @@ func (m *member) close() {
 		}
 	}
 	m.wait.Wait()
+}
+
+// ask publishes a request, again every second, until something comes that answers it.
+func (m *member) ask(ctx context.Context, from <-chan *schema.View, to fabric.Subject, request []byte,
+	answers func(*schema.View) bool) (*schema.View, error) {
+	for {
+		if err := m.conn.Send(to, request); err != nil && !errors.Is(err, fabric.ErrLost) {
+			return nil, err
+		}
+		late := time.NewTimer(retryAfter)
+		v, err := m.answered(ctx, from, late.C, answers)
+		late.Stop()
+		if v != nil || err != nil {
+			return v, err
+		}
+	}
+}
+
+// answered waits for an answer; nil says that it is late.
+func (m *member) answered(ctx context.Context, from <-chan *schema.View, late <-chan time.Time,
+	answers func(*schema.View) bool) (*schema.View, error) {
+	for {
+		select {
+		case v := <-from:
+			if answers(v) {
+				return v, nil
+			}
+		case <-late:
+			return nil, nil
+		case err := <-m.failed:
+			return nil, err
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// feeder contributes its values to every round of a job and takes no results but those it checks.
+type feeder struct {
+	*member
+	rounds []feederRound
+	count  atomic.Uint64
+	pull   *schema.Frame
+}
+
+// feederRound is a dense chunk.
+type feederRound struct {
+	shard         int
+	bucket        schema.Bucket
+	chunk, chunks schema.Chunk
+	offset        int // within the bucket
+	element       int // of the flat space: the buckets, one behind the other
+	elements      int
+	frame         *schema.Frame
+}
+
+func newFeeder(s *spec) (*feeder, error) { return &feeder{member: newMember(s)}, nil }
+
+func (f *feeder) order(ctx context.Context, o order) (answer, error) {
+	switch o.Op {
+	case opConnect:
+		if err := f.connect(ctx, o.URL); err != nil {
+			return answer{}, err
+		}
+		return answer{}, f.build()
+	case opRun:
+		r, err := f.run(ctx, o.Rounds)
+		return answer{Ran: r}, err
+	}
+	return answer{}, errors.New("unknown order")
+}
+
+// build makes a frame for every chunk, with the values that stay the same.
+func (f *feeder) build() (err error) {
+	element := 0
+	for _, b := range f.place.Buckets {
+		chunks := f.place.Chunks(b.ID)
+		for c := range chunks {
+			offset, elements := f.place.ChunkRange(b.ID, schema.Chunk(c))
+			r := feederRound{shard: f.place.OwnerOfChunk(b.ID, schema.Chunk(c)), bucket: b.ID, chunk: schema.Chunk(c),
+				chunks: schema.Chunk(chunks),
+				offset: offset, element: element + offset, elements: elements}
+			if r.frame, err = schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: schema.DTypeFloat32,
+				Values: elements * 4}); err != nil {
+				return err
+			}
+			for i := range elements {
+				r.frame.Float32s()[i] = pattern(f.spec.Index, r.element+i)
+			}
+			f.rounds = append(f.rounds, r)
+		}
+		element += b.Elements
+	}
+	f.pull, err = schema.NewFrame(schema.Layout{Kind: schema.KindPull})
+	return err
+}
+
+// run contributes to a number of batches. After the first and the last one the first feeder asks for every sum and
+// compares it.
+func (f *feeder) run(ctx context.Context, rounds int) (*ran, error) {
+	checks := f.spec.Index == 0
+	r := &ran{Count: rounds}
+	begin := time.Now()
+	for i := range rounds {
+		if err := f.round(ctx); err != nil {
+			return nil, fmt.Errorf("batch %d: %w", f.batch, err)
+		}
+		if i == rounds-1 {
+			r.Seconds = time.Since(begin).Seconds()
+		}
+		if checks && (f.batch == 1 || i == rounds-1) {
+			n, err := f.check(ctx, f.batch-1)
+			if err != nil {
+				return nil, fmt.Errorf("check batch %d: %w", f.batch-1, err)
+			}
+			r.Checked += n
+		}
+	}
+	r.Again = f.resent()
+	return r, nil
+}
+
+// round contributes to one batch, in the order of the flat space as all trainers do.
+func (f *feeder) round(ctx context.Context) error {
+	for i := range f.rounds {
+		c := &f.rounds[i]
+		c.frame.Float32s()[0] = stamp(f.batch)
+		h := f.contribution(f.batch)
+		h.Bucket, h.Chunk, h.Chunks, h.Offset, h.Weight = c.bucket, c.chunk, c.chunks, uint64(c.offset), 1
+		h.Node = lane.Node{First: f.joined.FirstLane, Count: uint16(f.joined.LaneCount)}
+		c.frame.SetHead(h)
+		if err := f.send(ctx, fabric.KindDense, c.shard, &h, c.frame); err != nil {
+			return err
+		}
+		f.count.Add(uint64(len(c.frame.Values())))
+	}
+	return f.finish(ctx, 1)
+}
+
+// check pulls the result of every chunk of a complete batch, one after the other, and compares every value.
+func (f *feeder) check(ctx context.Context, b schema.Batch) (values int, err error) {
+	for i := range f.rounds {
+		c := &f.rounds[i]
+		h := f.head(b)
+		h.Bucket, h.Chunk, h.Chunks = c.bucket, c.chunk, c.chunk+1
+		f.pull.SetHead(h)
+		to := f.subject(fabric.KindPull, string(schema.ShardMember(c.shard)))
+		v, err := f.ask(ctx, f.replies, to, f.pull.Seal(), func(v *schema.View) bool {
+			got := v.Head()
+			return got.Kind == schema.KindMean && got.Batch == b && got.Bucket == c.bucket && got.Chunk == c.chunk
+		})
+		if err != nil {
+			return 0, err
+		}
+		if err := f.compare(c, b, v); err != nil {
+			return 0, err
+		}
+		values += len(v.Float32s())
+	}
+	return values, nil
+}
+
+func (f *feeder) compare(c *feederRound, b schema.Batch, v *schema.View) error {
+	got := v.Float32s()
+	if len(got) != c.elements {
+		return fmt.Errorf("bucket %d chunk %d: %d values: want %d", c.bucket, c.chunk, len(got), c.elements)
+	}
+	if w := v.Head().Weight; w != float64(f.spec.Feeders) {
+		return fmt.Errorf("bucket %d chunk %d: weight %v: want %d", c.bucket, c.chunk, w, f.spec.Feeders)
+	}
+	for i, x := range got {
+		want := mean(f.spec.Feeders, c.element+i)
+		if i == 0 {
+			want = stamp(b)
+		}
+		if x != want {
+			return fmt.Errorf("bucket %d chunk %d element %d: mean %v: want %v", c.bucket, c.chunk, i, x, want)
+		}
+	}
+	return nil
+}
+
+func (f *feeder) bytes() uint64 { return f.count.Load() }
+
+// asker is a member of a job that has no samples: it contributes empty frames, and asks for rows of the version under
+// way.
+type asker struct {
+	*member
+	chunks  []*schema.Frame // empty contributions to the dense rounds, in their order
+	heads   []schema.Head
+	shards  []int
+	request *schema.Frame
+	count   atomic.Uint64
+	version atomic.Uint64 // to ask for
+	asked   schema.Chunk
+}
+
+func newAsker(s *spec) (*asker, error) { return &asker{member: newMember(s)}, nil }
+
+func (a *asker) order(ctx context.Context, o order) (answer, error) {
+	switch o.Op {
+	case opConnect:
+		if err := a.connect(ctx, o.URL); err != nil {
+			return answer{}, err
+		}
+		return answer{}, a.build()
+	case opAsk:
+		r, err := a.askFor(ctx, time.Duration(o.Seconds*float64(time.Second)))
+		return answer{Ran: r}, err
+	case opRun:
+		r, err := a.run(ctx, o.Rounds)
+		return answer{Ran: r}, err
+	}
+	return answer{}, errors.New("unknown order")
+}
+
+func (a *asker) build() (err error) {
+	for _, b := range a.place.Buckets {
+		chunks := a.place.Chunks(b.ID)
+		for c := range chunks {
+			offset, _ := a.place.ChunkRange(b.ID, schema.Chunk(c))
+			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: schema.DTypeFloat32})
+			if err != nil {
+				return err
+			}
+			h := a.head(0)
+			h.Bucket, h.Chunk, h.Chunks, h.Offset = b.ID, schema.Chunk(c), schema.Chunk(chunks), uint64(offset)
+			h.Node = lane.Node{First: a.joined.FirstLane, Count: uint16(a.joined.LaneCount)}
+			a.chunks, a.heads, a.shards = append(a.chunks, f), append(a.heads, h),
+				append(a.shards, a.place.OwnerOfChunk(b.ID, schema.Chunk(c)))
+		}
+	}
+	a.request, err = a.newLookup(0, askKeys)
+	return err
+}
+
+// askFor asks for the two rows again and again, one request after the other.
+func (a *asker) askFor(ctx context.Context, stretch time.Duration) (*ran, error) {
+	begin := time.Now()
+	return a.askUntil(ctx, func() bool { return time.Since(begin) >= stretch })
+}
+
+func (a *asker) askUntil(ctx context.Context, done func() bool) (*ran, error) {
+	to := a.subject(fabric.KindLookup, string(schema.ShardMember(0)))
+	times := make([]float64, 0, 1<<16)
+	begin := time.Now()
+	for first := true; first || !done(); first = false {
+		seconds, err := a.once(ctx, to)
+		if err != nil {
+			return nil, err
+		}
+		times = append(times, seconds)
+		a.count.Add(16)
+	}
+	r := summary(times)
+	r.Seconds = time.Since(begin).Seconds()
+	return r, nil
+}
+
+func (a *asker) once(ctx context.Context, to fabric.Subject) (float64, error) {
+	b := schema.Batch(a.version.Load())
+	a.asked = (a.asked + 1) % schema.ChunksMax
+	h := a.head(b)
+	h.Chunk, h.Chunks = a.asked, schema.ChunksMax
+	a.request.SetHead(h)
+	begin := time.Now()
+	v, err := a.ask(ctx, a.replies, to.WithBatch(uint64(b)), a.request.Seal(),
+		func(v *schema.View) bool { return v.Head().Chunk == a.asked })
+	took := time.Since(begin).Seconds()
+	if err != nil {
+		return 0, err
+	}
+	if v.Head().Kind == schema.KindRows && len(v.Float32s()) != askKeys*askDim {
+		return 0, fmt.Errorf("%d values in an answer: want %d", len(v.Float32s()), askKeys*askDim)
+	}
+	return took, nil
+}
+
+// run takes part in a number of batches and asks all the while.
+func (a *asker) run(ctx context.Context, rounds int) (*ran, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var through atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer through.Store(true)
+		for range rounds {
+			if err := a.round(ctx); err != nil {
+				cancel(fmt.Errorf("batch %d: %w", a.batch, err))
+				return
+			}
+			a.version.Store(uint64(a.batch))
+		}
+	}()
+	r, err := a.askUntil(ctx, through.Load)
+	if err != nil {
+		cancel(err)
+	}
+	<-done
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.Again = a.resent()
+	return r, nil
+}
+
+// round contributes nothing to one batch.
+func (a *asker) round(ctx context.Context) error {
+	for i, f := range a.chunks {
+		h := a.heads[i]
+		h.Batch = a.batch
+		f.SetHead(h)
+		if err := a.send(ctx, fabric.KindDense, a.shards[i], &h, f); err != nil {
+			return err
+		}
+	}
+	return a.finish(ctx, 0)
+}
+
+func (a *asker) bytes() uint64 { return a.count.Load() }
+
+// summary sorts times in seconds and gives their middle and their 99th percentile.
+func summary(times []float64) *ran {
+	slices.Sort(times)
+	r := &ran{Count: len(times)}
+	if n := len(times); n > 0 {
+		r.P50, r.P99 = times[n/2], times[min(n-1, n*99/100)]
+	}
+	return r
 }

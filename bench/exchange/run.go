@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"gradbus/bench/harness"
 	"gradbus/bench/machine"
 	"gradbus/cuda"
+	"gradbus/internal/config"
 	"gradbus/ps"
 	"gradbus/schema"
 )
@@ -406,4 +408,234 @@ func over(x, of float64) float64 {
 		return 0
 	}
 	return x / of
+}
+
+// startWithin is how long members may take for their first answers.
+const startWithin = 30 * time.Second
+
+// team is the members of one measure. The first is the receiver, whose address the others are told.
+type team []*harness.Handle
+
+// within starts the members of a measure, connects them, and ends them after do.
+func (b *bench) within(ctx context.Context, measure string, specs []spec, do func(team) error) error {
+	c := harness.Harness{Roles: Roles()}
+	if b.Profile != "" && b.turn == 0 {
+		c.Profile = b.Profile
+	}
+	defer c.Close()
+	var members []harness.Spec
+	inJob := 0
+	for _, s := range specs {
+		if s.Job != nil {
+			inJob++
+		}
+	}
+	for _, s := range specs {
+		if s.Job != nil {
+			s.Procs = config.Share(inJob) // what --spawn gives trainers
+		}
+		name := fmt.Sprintf("%s-%s%d", measure, s.Role, s.Index)
+		members = append(members, harness.Spec{Role: harnessRole, Name: name, Settings: s})
+	}
+	handles, err := c.Start(ctx, members...)
+	if err != nil {
+		return err
+	}
+	if err := team(handles).connect(ctx); err != nil {
+		return err
+	}
+	if err := do(handles); err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// connect asks the first member for its address and has the others connect to it.
+func (t team) connect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startWithin, fmt.Errorf("members not ready within %v", startWithin))
+	defer cancel()
+	at, err := t[:1].all(ctx, order{Op: opListen})
+	if err != nil {
+		return err
+	}
+	_, err = t[1:].all(ctx, order{Op: opConnect, URL: at[0].URL})
+	return err
+}
+
+// all gives every member the same order and waits for all answers.
+func (t team) all(ctx context.Context, o order) ([]answer, error) { return askAll[answer](ctx, t, o) }
+
+// marks asks every member what it has used.
+func (t team) marks(ctx context.Context) ([]mark, error) {
+	return askAll[mark](ctx, t, order{Op: opMark})
+}
+
+func askAll[A any](ctx context.Context, t team, o order) ([]A, error) {
+	for _, h := range t {
+		if err := h.Ask(ctx, o); err != nil {
+			return nil, err
+		}
+	}
+	all := make([]A, len(t))
+	for i, h := range t {
+		if err := h.Answer(ctx, &all[i]); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// marked gives all members but the first an order, with what each member had used before and after.
+func (t team) marked(ctx context.Context, o order) (got []answer, before, after []mark, err error) {
+	if before, err = t.marks(ctx); err == nil {
+		got, err = t[1:].all(ctx, o)
+	}
+	if err == nil {
+		after, err = t.marks(ctx)
+	}
+	return got, before, after, err
+}
+
+// cpu is the processor seconds that all members together used between two marks.
+func cpu(from, to []mark) float64 {
+	var s float64
+	for i := range from {
+		s += to[i].CPU - from[i].CPU
+	}
+	return s
+}
+
+// What a member may be.
+const (
+	roleSink    = "sink"    // reads a raw TCP connection
+	roleSource  = "source"  // writes one
+	roleReader  = "reader"  // embedded NATS server, read in process
+	roleWriter  = "writer"  // publishes to it
+	roleShard   = "shard"   // a parameter server
+	roleFeeder  = "feeder"  // contributes to a job and takes no results
+	roleAsker   = "asker"   // contributes nothing to a job, and asks for rows
+	roleTrainer = "trainer" // a trainer.Session
+)
+
+// spec is the settings of a member: what it is.
+type spec struct {
+	Role        string      `json:"role"`
+	Index       int         `json:"index"` // among those of its role
+	Job         *schema.Job `json:"job,omitempty"`
+	Shards      int         `json:"shards,omitempty"`
+	ChunkBytes  int         `json:"chunk_bytes,omitempty"`
+	WindowBytes int         `json:"window_bytes,omitempty"`
+	Feeders     int         `json:"feeders,omitempty"` // members of the job whose values count
+	Procs       int         `json:"procs,omitempty"`   // for harness.Member.LimitProcs
+}
+
+// Operations of an order.
+const (
+	opListen  = "listen"  // give the address to dial
+	opConnect = "connect" // to URL, and be ready
+	opWrite   = "write"   // in pieces of Bytes, until told otherwise
+	opRun     = "run"     // Rounds rounds
+	opAsk     = "ask"     // for Seconds
+	opMark    = "mark"    // say what was used so far, by a mark in place of an answer
+)
+
+// order is what a member is asked.
+type order struct {
+	Op      string  `json:"op"`
+	URL     string  `json:"url,omitempty"`
+	Bytes   int     `json:"bytes,omitempty"`
+	Rounds  int     `json:"rounds,omitempty"`
+	Seconds float64 `json:"seconds,omitempty"`
+}
+
+// answer is what it answers to each order but opMark.
+type answer struct {
+	URL string `json:"url,omitempty"`
+	Ran *ran   `json:"ran,omitempty"`
+}
+
+// ran is what came of rounds or requests.
+type ran struct {
+	Count   int     `json:"count"`
+	Seconds float64 `json:"seconds"`
+	P50     float64 `json:"p50"` // seconds of one
+	P99     float64 `json:"p99"`
+	Checked int     `json:"checked"` // values that were compared with what they must be
+	Again   int     `json:"again"`   // frames or requests that were sent again
+}
+
+// mark is what a process has done and used since it began.
+type mark struct {
+	At         float64 `json:"at"`      // seconds since the epoch
+	CPU        float64 `json:"cpu"`     // seconds, user and system
+	Bytes      uint64  `json:"bytes"`   // of payload received or sent, by role
+	RSS        int64   `json:"rss"`     // bytes
+	PeakRSS    int64   `json:"peak"`    // bytes
+	Goroutines int     `json:"threads"` // goroutines
+}
+
+// role is what a member does.
+type role interface {
+	// order does what is asked and gives the answer.
+	order(ctx context.Context, o order) (answer, error)
+	// bytes is the payload received, or sent, so far. Any goroutine may call it.
+	bytes() uint64
+	// close ends everything that the role has started and waits for it.
+	close()
+}
+
+func newRole(ctx context.Context, s *spec) (role, error) {
+	switch s.Role {
+	case roleSink:
+		return newSink()
+	case roleSource:
+		return newSource(), nil
+	case roleReader:
+		return newReader(ctx, s)
+	case roleWriter:
+		return newWriter(s), nil
+	case roleShard:
+		return newShard(ctx, s)
+	case roleFeeder:
+		return newFeeder(s)
+	case roleAsker:
+		return newAsker(s)
+	case roleTrainer:
+		return newTrainer(s)
+	}
+	return nil, fmt.Errorf("role %q: no such role", s.Role)
+}
+
+// harnessRole is the name that the members of all measures have as a role of a harness; spec says which of them one is.
+const harnessRole = "fabric"
+
+// Roles are what the members can be.
+func Roles() map[string]harness.Role { return map[string]harness.Role{harnessRole: run} }
+
+// run is a member from start to end: it does what it is asked, and says what it has used where that is the question.
+func run(ctx context.Context, m *harness.Member) (any, error) {
+	var s spec
+	if err := m.Settings(&s); err != nil {
+		return nil, err
+	}
+	m.LimitProcs(s.Procs)
+	r, err := newRole(ctx, &s)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	return nil, m.Serve(ctx, func(ctx context.Context, question json.RawMessage) (any, error) {
+		var o order
+		if err := json.Unmarshal(question, &o); err != nil {
+			return nil, err
+		}
+		if o.Op == opMark {
+			return usage(r.bytes())
+		}
+		a, err := r.order(ctx, o)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", o.Op, err)
+		}
+		return a, nil
+	})
 }
