@@ -29,7 +29,7 @@
 //
 // A member process is this program with the one argument "member", or what Harness.Launch says; it calls Child with the
 // roles of all systems. Orders come on its standard input and answers go to its standard output, one line of JSON each
-// (message.go). What a role must not do is write to standard output. As goroutines, members get and give the same JSON,
+// (member.go). What a role must not do is write to standard output. As goroutines, members get and give the same JSON,
 // so that what works one way works the other.
 //
 // The first member that fails ends all the others, and every wait of the driver gives its error: the member's name and
@@ -39,10 +39,10 @@
 //
 // # What is where
 //
-// harness.go starts and ends members, handle.go is a member as the driver sees it, member.go as the role does; lines.go
-// brings lines of all of them into the order of their times, child.go is the process, bar.go the bar of progress,
-// server.go the role of a parameter server, flags.go the flags that all systems have, hosts.go the commands for several
-// hosts, percentile.go what they say of many times.
+// harness.go starts and ends members and has a member as the driver sees it, its process and the bar of progress.
+// member.go is a member as the role sees it, the lines of all members in the order of their times, and the role of a
+// parameter server. flags.go has the flags that all systems have and the commands for several hosts, figures.go what
+// they say of many times.
 //
 // # What it knows, and what it must not know
 //

@@ -1,13 +1,22 @@
 package harness
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
+
+	"gradbus/cuda"
+	"gradbus/internal/config"
+	"gradbus/ps"
 )
 
 // Role is the work of one member. It returns when the work is done or ctx ends; its result is what encoding/json can
@@ -210,4 +219,327 @@ func (m *Member) order(o order) error {
 		return nil
 	}
 	return fmt.Errorf("order %q: no such order", o.Op)
+}
+
+// What a driver says to a member, and the other way round.
+const (
+	opBe   = "be"   // the first order: what to be
+	opGo   = "go"   // one Wait returns
+	opAsk  = "ask"  // Settings are what Serve is to answer
+	opStop = "stop" // Done is closed
+
+	opTell     = "tell"     // Key, Value
+	opAnswer   = "answer"   // Value
+	opWait     = "wait"     // the member has reached a Wait
+	opProgress = "progress" // Count of Total
+	opSay      = "say"      // Value is a line
+	opEvent    = "event"    // likewise, of the time At in the stream Key; empty: the member feeds the stream
+	opPart     = "part"     // Part of the value of the message after the parts
+	opResult   = "result"   // Value; the last message
+)
+
+// order is one line on a member's standard input.
+type order struct {
+	Op       string          `json:"op"`
+	Role     string          `json:"role,omitempty"`
+	Name     string          `json:"name,omitempty"`
+	Settings json.RawMessage `json:"settings,omitempty"`
+	Profile  string          `json:"profile,omitempty"` // a file, or empty
+}
+
+// message is one line on a member's standard output.
+type message struct {
+	Op    string          `json:"op"`
+	Key   string          `json:"key,omitempty"`
+	Value json.RawMessage `json:"value,omitempty"`
+	Part  []byte          `json:"part,omitempty"`
+	At    int64           `json:"at,omitempty,string"` // nanoseconds since 1970
+	Count int             `json:"count,omitempty"`
+	Total int             `json:"total,omitempty"`
+}
+
+const (
+	// partBytesMax bounds a value in one message: package spawn reads lines of up to 1 MiB, and a part grows by a third on
+	// its way.
+	partBytesMax = 512 << 10
+	// valueBytesMax bounds what a member may say in one value, in memory of the driver.
+	valueBytesMax = 256 << 20
+)
+
+// split gives the messages that say m, whose value may be longer than a line.
+func split(m message) ([]message, error) {
+	n := len(m.Value)
+	if n <= partBytesMax {
+		return []message{m}, nil
+	}
+	if n > valueBytesMax {
+		return nil, fmt.Errorf("%s %s: %d bytes, want at most %d", m.Op, m.Key, n, valueBytesMax)
+	}
+	var all []message
+	for rest := []byte(m.Value); len(rest) > 0; {
+		part := rest[:min(partBytesMax, len(rest))]
+		all, rest = append(all, message{Op: opPart, Part: part}), rest[len(part):]
+	}
+	m.Value = nil
+	return append(all, m), nil
+}
+
+// decode is json.Unmarshal that refuses fields that into does not have, and anything after the value.
+func decode(data []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("%d bytes after the value", len(data)-int(d.InputOffset()))
+	}
+	return nil
+}
+
+// lines are those that members say of events, which come out in the order of their times, whichever member was faster
+// to say them. A line waits until no stream that is open can bring an earlier one: so nothing waits for a clock, and a
+// line comes at the latest when all members with earlier lines have ended.
+type lines struct {
+	streams map[string]*stream
+	waiting []timedLine // in the order of their times
+	given   int64       // time of the last that is ready
+}
+
+// stream is a sequence of lines whose times rise. It is open while one of those that have fed it lives.
+type stream struct {
+	feeders map[*Handle]bool
+	mark    int64 // of the latest line: what its member says from now on is later
+}
+
+type timedLine struct {
+	at           int64 // nanoseconds since 1970
+	stream, text string
+}
+
+// feed takes a line of a stream from a member, or, where the text is empty, the word that the member feeds it.
+func (l *lines) feed(from *Handle, name string, at int64, text string) {
+	if l.streams == nil {
+		l.streams = map[string]*stream{}
+	}
+	s := l.streams[name]
+	if s == nil {
+		s = &stream{feeders: map[*Handle]bool{}}
+		l.streams[name] = s
+	}
+	if !from.hasEnded() {
+		s.feeders[from] = true
+	}
+	said := func(line timedLine) bool { return line.at == at && line.stream == name }
+	if text == "" || at <= l.given || slices.ContainsFunc(l.waiting, said) { // by another member
+		return
+	}
+	s.mark = max(s.mark, at)
+	place := l.before(at)
+	l.waiting = slices.Insert(l.waiting, place, timedLine{at, name, text})
+}
+
+// before is how many of those that wait are not later than a time.
+func (l *lines) before(at int64) int {
+	n, _ := slices.BinarySearchFunc(l.waiting, at, func(line timedLine, at int64) int {
+		if line.at <= at {
+			return -1
+		}
+		return 1
+	})
+	return n
+}
+
+// end closes the streams that a member fed alone.
+func (l *lines) end(from *Handle) {
+	for _, s := range l.streams {
+		delete(s.feeders, from)
+	}
+}
+
+// ready gives the lines that no open stream can bring an earlier one than, and forgets them.
+func (l *lines) ready() (texts []string) {
+	n := len(l.waiting)
+	for _, s := range l.streams {
+		if len(s.feeders) > 0 {
+			n = min(n, l.before(s.mark))
+		}
+	}
+	for _, line := range l.waiting[:n] {
+		texts, l.given = append(texts, line.text), line.at
+	}
+	l.waiting = slices.Delete(l.waiting, 0, n)
+	return texts
+}
+
+// clockOf gives the times of the lines that a member says of itself: each later than the last.
+type clockOf struct{ last int64 }
+
+func (c *clockOf) next(at time.Time) int64 {
+	c.last = max(at.UnixNano(), c.last+1)
+	return c.last
+}
+
+// RoleServer is the name of the role Server, which every harness knows.
+const RoleServer = "server"
+
+// keyURL is what a server tells when it is ready: the address that trainers join at.
+const keyURL = "url"
+
+// serverWithin is how long a server may take until it is ready.
+const serverWithin = 30 * time.Second
+
+// ServerSettings are those of one ps process. The zero value is a server of one shard on loopback, at any free port.
+type ServerSettings struct {
+	Shards int `json:"shards,omitempty"` // 0 means 1
+	// where several ps share a control server; their order follows from it
+	ID   string `json:"id,omitempty"`
+	NATS string `json:"nats,omitempty"` // the control server, where that is not this one
+	// of the control server, the same for all of one harness
+	ControlToken   string        `json:"control_token,omitempty"`
+	Backend        string        `json:"backend,omitempty"`          // of cuda.Names; empty is the best of the CPU
+	Threads        int           `json:"threads,omitempty"`          // of one call of the backend; 0 means 1
+	Deadline       time.Duration `json:"deadline,omitempty"`         // 0 means 30 s
+	StagedBytesMax int64         `json:"staged_bytes_max,omitempty"` // 0 means 128 MiB
+	Procs          int           `json:"procs,omitempty"`            // for Member.LimitProcs; 0 is what ./bin/ps takes
+}
+
+// ServerResult is what a server has received in all.
+type ServerResult struct {
+	Frames uint64 `json:"frames"`
+	Bytes  uint64 `json:"bytes"`
+}
+
+// Server is the role of a parameter server, as ./bin/ps is one.
+func Server(ctx context.Context, m *Member) (any, error) {
+	var s ServerSettings
+	if err := m.Settings(&s); err != nil {
+		return nil, err
+	}
+	return Serve(ctx, m, s, nil)
+}
+
+// Serve is what the role of a server does: it tells its address by keyURL, serves until it is stopped, and says what it
+// has received when it is gone. adjust, where it is not nil, may change what the server is given, for roles that look
+// into it.
+func Serve(ctx context.Context, m *Member, s ServerSettings, adjust func(*ps.Options)) (found ServerResult, err error) {
+	server, end, err := openServer(ctx, m, s, adjust)
+	if err != nil {
+		return found, err
+	}
+	defer func() {
+		if e := end(); err == nil {
+			err = e
+		}
+	}()
+	if err := m.Tell(keyURL, server.URL()); err != nil {
+		return found, err
+	}
+	select {
+	case <-m.Done():
+	case <-server.Done():
+		return found, server.Err()
+	case <-ctx.Done():
+		return found, context.Cause(ctx)
+	}
+	stats := server.Stats()
+	return ServerResult{Frames: stats.Frames, Bytes: stats.Bytes}, nil
+}
+
+// openServer starts a server. end ends it and returns when it is gone.
+func openServer(ctx context.Context, m *Member, s ServerSettings, adjust func(*ps.Options)) (server *ps.Server,
+	end func() error, err error) {
+	backend, err := cuda.Open(cuda.Options{Name: s.Backend, Threads: s.Threads})
+	if err != nil {
+		return nil, nil, err
+	}
+	c := ps.Default()
+	c.Port, c.Shards, c.ID, c.NATS, c.Deadline, c.StagedBytesMax = 0, max(1, s.Shards), s.ID, s.NATS, s.Deadline,
+		s.StagedBytesMax
+	c.StallTimeout = cmp.Or(s.Deadline, ps.Default().Deadline) // a benchmark is never in a debugger
+	c.ControlToken = s.ControlToken
+	options := ps.Options{Backend: backend}
+	m.LimitProcs(s.Procs)
+	if m.alone { // else the limit would hold for the trainers of this process as well
+		config.PaceScheduler()
+		options.LimitHeap = config.HeapLimiter()
+	}
+	if adjust != nil {
+		adjust(&options)
+	}
+	server, err = ps.Start(ctx, c, options)
+	if err != nil {
+		return nil, nil, errors.Join(err, backend.Close())
+	}
+	return server, func() error {
+		server.Close()
+		return errors.Join(server.Err(), backend.Close())
+	}, nil
+}
+
+// StartServers starts n ps processes for one job and returns when all are ready: the first, "s0", is the control server
+// of the others, "s1" and so on, and url is what trainers join. Each has s.Shards shards, which are numbered in the
+// order of the processes.
+func (c *Harness) StartServers(ctx context.Context, n int, s ServerSettings) (servers []*Handle, url string,
+	err error) {
+	return c.StartServersAs(ctx, RoleServer, n, func(_ int, its ServerSettings) any {
+		s.ID, s.NATS, s.ControlToken = its.ID, its.NATS, its.ControlToken
+		return s
+	})
+}
+
+// StartServersAs is StartServers for a role that runs a server of its own by Serve; settings gives those of
+// the i-th, with what has to be its id, its control server and the token for that.
+func (c *Harness) StartServersAs(ctx context.Context, role string, n int, settings func(i int,
+	its ServerSettings) any) (servers []*Handle, url string, err error) {
+	within, cancel := context.WithTimeoutCause(ctx, serverWithin, fmt.Errorf("servers not ready within %v", serverWithin))
+	defer cancel()
+	token := rand.Text()
+	spec := func(i int) Spec {
+		return Spec{Role: role, Name: fmt.Sprintf("s%d", i),
+			Settings: settings(i, ServerSettings{ID: fmt.Sprintf("s%02d", i), NATS: url, ControlToken: token})}
+	}
+	if servers, err = c.Start(ctx, spec(0)); err != nil {
+		return servers, "", err
+	}
+	if err := servers[0].Told(within, keyURL, &url); err != nil {
+		return servers, "", err
+	}
+	for i := 1; i < n; i++ {
+		more, err := c.Start(ctx, spec(i))
+		servers = append(servers, more...)
+		if err != nil {
+			return servers, "", err
+		}
+	}
+	for _, h := range servers[1:] {
+		var own string
+		if err := h.Told(within, keyURL, &own); err != nil {
+			return servers, "", err
+		}
+	}
+	return servers, url, nil
+}
+
+// StopServers asks servers to end and waits for their results, which it adds up.
+func (c *Harness) StopServers(ctx context.Context, servers ...*Handle) (sum ServerResult, err error) {
+	all := make([]ServerResult, len(servers))
+	err = c.StopServersAs(ctx, servers, func(i int) any { return &all[i] })
+	for _, r := range all {
+		sum.Frames, sum.Bytes = sum.Frames+r.Frames, sum.Bytes+r.Bytes
+	}
+	return sum, err
+}
+
+// StopServersAs is StopServers for servers of StartServersAs; result says where the result of the i-th goes.
+func (c *Harness) StopServersAs(ctx context.Context, servers []*Handle, result func(i int) any) error {
+	for i := len(servers) - 1; i >= 0; i-- { // the control server last
+		if err := servers[i].stop(ctx); err != nil {
+			return err
+		}
+		if err := servers[i].Result(ctx, result(i)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
