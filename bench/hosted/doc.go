@@ -6,9 +6,8 @@
 // parameters that it has seen, and its step moves the newest one. In pull the server owns parameters and optimizer as
 // in any job; --sync says how trainers keep together.
 //
-// config.go is what the command is told, run.go starts the processes and puts their results together, trainer.go is
-// what both kinds of trainers have in common, remote.go and pull.go are the two; local.go is one training step without
-// any server.
+// config.go is what the command is told. hosted.go starts the processes and puts their results together, and has both
+// kinds of trainers and one training step without any server.
 //
 // Each trainer has its share of the data, in an order that the seed gives. When all have trained, the trainers of each
 // host go through the whole test set, each through a part. The package knows the workload's data and model from
