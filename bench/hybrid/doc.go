@@ -6,8 +6,8 @@
 // part, and sends the gradients of the bags back to all servers while the trainers add their dense gradients up among
 // themselves.
 //
-// config.go is what can be set, job.go the manifest that follows from it, data.go the batches, trainer.go the role of a
-// trainer, run.go the driver, result.go what is printed, banner.go where that was measured.
+// config.go is what can be set, job.go the manifest that follows from it. hybrid.go has the driver, the batches, the
+// role of a trainer and what is printed.
 //
 // It knows packages trainer and nn as any training program does. It must not know package ps but through bench/harness.
 package hybrid
