@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -326,4 +329,146 @@ func (o *common) writables() error {
 		return nil
 	}
 	return tensorboard.Check(o.tensorboard)
+}
+
+// watchGPUs watches the GPUs where this process computes on one, and gives a context that ends, with the GPU's reason
+// as its cause, when it must not any more, until trained is called. It takes some hundred milliseconds where there is a
+// GPU, and nothing elsewhere.
+func (o *common) watchGPUs(ctx context.Context) (watched context.Context, stop func(), err error) {
+	if !o.gpu.Takes(o.backend) && o.gpu.Mode != string(gpu.Require) {
+		return ctx, func() {}, o.gpu.Check()
+	}
+	m, err := o.gpu.Watch(ctx, o.backend, cuda.LacksCUDA(), o.log)
+	if err != nil {
+		return nil, nil, err
+	}
+	watched, cancel := context.WithCancelCause(ctx)
+	trained, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(fitEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-watched.Done():
+				return
+			case <-trained:
+				return
+			case <-tick.C:
+				if err := m.Fit(); err != nil {
+					cancel(&unfitError{err})
+					return
+				}
+			}
+		}
+	}()
+	o.gpus, o.watchedFrom = m, time.Now()
+	o.endTraining = sync.OnceFunc(func() { close(trained); <-ended })
+	return watched, func() { cancel(nil); <-ended; m.Close() }, nil
+}
+
+// trained says that the training is over: from now on a fault of the GPU makes what was trained suspect, rather than
+// end the process and lose it, and other faults end this process alone.
+func (o *common) trained() {
+	if o.events != "" {
+		_ = report.Event{Trained: true}.Write(o.out) // a parent that is gone ends this process anyway
+	}
+	if o.endTraining != nil {
+		o.endTraining()
+	}
+}
+
+// blame gives the GPU's reason for an error after the training, where it has one.
+func (o *common) blame(err error) error {
+	if err == nil || o.gpus == nil {
+		return err
+	}
+	if unfit := o.gpus.Fit(); unfit != nil {
+		return fmt.Errorf("%w (%w)", unfit, err)
+	}
+	return err
+}
+
+// fitEvery is how often a trainer asks whether it may go on.
+const fitEvery = 200 * time.Millisecond
+
+// unfitError ends a trainer whose GPU is broken.
+type unfitError struct{ reason error }
+
+func (e *unfitError) Error() string { return e.reason.Error() }
+
+// because gives the GPU's reason for an error, where that is what ended the trainer.
+func because(ctx context.Context, err error) error {
+	if err != nil && isUnfit(ctx) {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func isUnfit(ctx context.Context) bool { return errors.As(context.Cause(ctx), new(*unfitError)) }
+
+// suspectWithin is how long a save waits for the word of the GPU on the time of the training.
+const suspectWithin = 5 * time.Second
+
+// suspect says why what was trained may be wrong; empty where nothing speaks for it. It waits for a word of the GPU
+// that is younger than the training.
+func (o *common) suspect(ctx context.Context) string {
+	if o.gpus == nil {
+		return ""
+	}
+	o.log.Debug("asking the GPU whether its memory was sound")
+	text := o.gpus.Doubt(ctx, o.watchedFrom, suspectWithin)
+	if text != "" {
+		o.log.Warn("what was trained is suspect", "reason", text)
+	}
+	return text
+}
+
+// aside is what a workload's command does in place of training, and the flags that this takes.
+type aside struct {
+	on    func() bool
+	takes []string
+	why   string // what the others are, and what would be right
+}
+
+// always are the flags that mean the same whatever a command does. A kernel library is among them, since it comes from
+// the environment to programs that compute nothing, too.
+var always = []string{"help", "version", "events", config.FileFlag, "log-format", "log-level", "kernel-library"}
+
+// asking is that a saved model is asked; more are the flags that this workload's takes besides.
+func (o *common) asking(more ...string) aside {
+	return aside{o.asks, append(more, "load", "predict", "json"),
+		"it is of training, and --predict asks a model that is there: give one of the two"}
+}
+
+// dumping is that the data is written to a file, which these flags say.
+func dumping(file *string, more ...string) aside {
+	return aside{func() bool { return *file != "" }, append(more, "dump"),
+		"it is of training, and --dump writes the data and trains nothing: give one of the two"}
+}
+
+// idle are the flags that change nothing as they are.
+func (o *common) idle(set *pflag.FlagSet) (rules []config.Idle) {
+	for _, a := range o.asides {
+		rule := config.Idle{When: a.on(), Why: a.why}
+		set.VisitAll(func(f *pflag.Flag) {
+			if !slices.Contains(a.takes, f.Name) && !slices.Contains(always, f.Name) {
+				rule.Flags = append(rule.Flags, f.Name)
+			}
+		})
+		rules = append(rules, rule)
+	}
+	if o.own != nil {
+		rules = append(rules, o.own()...)
+	}
+	watched := o.gpu.Takes(o.backend) || o.gpu.Mode == string(gpu.Require)
+	shardsAlone := !o.shared.Manifest("").Plan().Reduces(schema.ByTrainers)
+	return append(append(rules, o.local.idle()...),
+		config.Idle{When: shardsAlone, Flags: connect.Between,
+			Why: "trainers that send to shards alone listen nowhere: want --reduce trainers with it"},
+		config.Idle{When: shardsAlone, Flags: []string{"save-every"},
+			Why: "a ps saves versions of the job: give it --checkpoint-dir, or want --reduce trainers with it"},
+		config.Idle{When: o.save == "", Flags: []string{"save-every"}, Why: "nothing is saved: want --save with it"},
+		config.Idle{When: !watched, Flags: []string{"gpu-expected", "gpu-state", "gpu-library"},
+			Why: "no GPU is used here: want --gpu-use with it, or --backend cuda"})
 }
