@@ -1,9 +1,21 @@
 package mnist
 
 import (
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
 
+	"gradbus/internal/safetensors"
+	"gradbus/internal/settings"
+	"gradbus/lane"
 	"gradbus/nn"
+	"gradbus/schema"
+	"gradbus/trainer"
+	"gradbus/trainer/shuffle"
 )
 
 // Config is the model as configuration: two convolutions, two linear layers, 1,199,882 parameters, log-probabilities
@@ -36,4 +48,324 @@ func checkModel(m nn.Module) error {
 		return fmt.Errorf("%w: the model gives %v for an image, want [%d]", nn.ErrShape, out, Classes)
 	}
 	return nil
+}
+
+// Name is the workload's name in manifests and on command lines.
+const Name = "mnist"
+
+// ErrSettings says that settings are not usable; the text lists every one of them.
+var ErrSettings = errors.New("invalid settings")
+
+// Settings are what a person may choose. All trainers of a job must choose alike; Job puts them into the manifest.
+type Settings struct {
+	settings.Shared
+	Batches uint64 // of the whole run; 0 stands for those of Epochs
+	Batch   int    // most samples in a batch, from 1
+}
+
+// Defaults are the settings of the measured figures: the learning rate is the original's, with momentum, since a batch
+// has more samples.
+func Defaults() Settings {
+	return Settings{Shared: settings.Shared{Job: Name, Trainers: 1, Epochs: 3, LR: 0.03, Momentum: 0.9, Seed: 1,
+		Apply: schema.ApplyUpdate}, Batch: 64}
+}
+
+// Limits that keep a slip of the finger from asking for the moon.
+const (
+	batchMax   = 1 << 16
+	batchesMax = 1 << 40
+)
+
+// Validate lists everything that is wrong, each with the field, its value and what would be right.
+func (s Settings) Validate() error {
+	var c settings.Check
+	s.CheckPlace(&c)
+	c.Between("batch", s.Batch, 1, batchMax)
+	if s.Batches > batchesMax {
+		c.Add("batches %d: want 0 to %d", s.Batches, uint64(batchesMax))
+	}
+	s.CheckTraining(&c)
+	if s.TableOptimizer() != nil {
+		c.Add("clip %s: want value or global, since %s has no rows", s.Clip, Name)
+	}
+	return c.Err(ErrSettings)
+}
+
+// BatchesPerEpoch is the number of batches that n training samples are cut into.
+func (s Settings) BatchesPerEpoch(n int) int { return shuffle.PerEpoch(n, s.Batch) }
+
+// Run is the number of batches of a whole run.
+func (s Settings) Run(data *Data) uint64 {
+	if s.Batches > 0 {
+		return s.Batches
+	}
+	return uint64(s.Epochs) * uint64(s.BatchesPerEpoch(data.Train.Len()))
+}
+
+// Job is the manifest that all trainers of the job must agree on: the settings, the model's parameters, the digest of
+// the data, so that a trainer with other samples is refused, and library, the name of the dense library that computes
+// (cuda.Dense.Name), since the gradients have its bits. s must be valid.
+func Job(s Settings, data *Data, m nn.Module, library string) *schema.Job {
+	job := s.Manifest(Name)
+	job.Settings = map[string]string{
+		"batch":   strconv.Itoa(s.Batch),
+		"data":    hex.EncodeToString(data.Digest[:]),
+		"epochs":  strconv.Itoa(s.Epochs),
+		"library": library,
+		"model":   string(nn.Config(m)),
+	}
+	job.Parameters = parameters(m)
+	return job.WithDefaults()
+}
+
+// parameters are those of a module as a job has them.
+func parameters(m nn.Module) []schema.Parameter {
+	var all []schema.Parameter
+	for _, p := range m.Parameters() {
+		all = append(all, schema.Parameter{Name: p.Name, Shape: p.Shape, Init: schema.Init{Kind: p.Kind, Scale: p.Scale}})
+	}
+	return all
+}
+
+// NewWorkload makes the workload of the training samples of data for the job of s and the memory of m. The whole model
+// is computed here, with parameters that came from the shards. It fails where shuffle.New does, and with nn.ErrShape
+// where m does not take images and give a score for each class. The workload is not safe for concurrent use.
+func NewWorkload(s Settings, data *Data, m nn.Module, e nn.Env) (trainer.Workload, error) {
+	if err := checkModel(m); err != nil {
+		return nil, err
+	}
+	net, err := nn.NewNet(m, Input(), e)
+	if err != nil {
+		return nil, err
+	}
+	feed, err := NewFeed(s.Seed, &data.Train, s.Batch, s.LaneCount())
+	if err != nil {
+		return nil, err
+	}
+	var x []float32
+	var targets []int32
+	return &trainer.NetWorkload{Net: net, Seed: s.Seed,
+		Samples: func(b schema.Batch, l lane.Lane) int { return len(feed.Samples(b, l)) },
+		Input: func(step *trainer.LaneStep) ([]float32, error) {
+			x, targets = feed.Fill(step.Batch, step.Lane, x[:0], targets[:0])
+			return x, nil
+		},
+		Loss: func(_ *trainer.LaneStep, y, gradY []float32) (float64, error) {
+			return nn.NLL(y, Classes, targets, gradY)
+		},
+	}, nil
+}
+
+// Params gives dense parameters by name, nil for an unknown one; a *trainer.Session does.
+type Params interface {
+	Param(name string) []float32
+}
+
+var _ Params = (*trainer.Session)(nil)
+
+// evaluationSamples is how many samples are evaluated at once: it bounds the memory, 300 KB a sample.
+const evaluationSamples = 100
+
+// Evaluate is the share of a set's images whose highest score is that of their label (of equal scores the first
+// counts), and the mean loss, without dropout. It fails with nn.ErrShape where p has not the model's parameters, and
+// where the set is empty.
+//
+//	accuracy, loss, err := mnist.Evaluate(session, mnist.Model(), env, &data.Test)
+func Evaluate(p Params, m nn.Module, e nn.Env, set *Set) (accuracy, loss float64, err error) {
+	if set.Len() == 0 {
+		return 0, 0, fmt.Errorf("evaluate: no samples")
+	}
+	if err := checkModel(m); err != nil {
+		return 0, 0, err
+	}
+	net, err := nn.NewNet(m, Input(), e)
+	if err != nil {
+		return 0, 0, err
+	}
+	var params [][]float32
+	for _, q := range net.Parameters() {
+		params = append(params, p.Param(q.Name))
+	}
+	right, unused := 0, make([]float32, evaluationSamples*Classes)
+	err = Scan(set, evaluationSamples, func(x []float32, targets []int32) error {
+		y, err := net.Forward(params, x, nn.Mode{})
+		if err != nil {
+			return err
+		}
+		for i, t := range targets {
+			if Highest(y[i*Classes:][:Classes]) == int(t) {
+				right++
+			}
+		}
+		sum, err := nn.NLL(y, Classes, targets, unused[:len(y)])
+		loss += sum
+		return err
+	})
+	if err != nil {
+		return 0, 0, fmt.Errorf("evaluate: %w", err)
+	}
+	n := float64(set.Len())
+	return float64(right) / n, loss / n, nil
+}
+
+// Highest is the place of the highest score, the first of equal ones.
+func Highest(scores []float32) int {
+	best := 0
+	for i, s := range scores {
+		if s > scores[best] {
+			best = i
+		}
+	}
+	return best
+}
+
+// ErrModel says that a file is no model of this workload; the text says what is wrong with it.
+var ErrModel = errors.New("not a model of the workload mnist")
+
+// format names what the metadata of a saved model hold.
+const format = "gradbus mnist 1"
+
+// Saved is a trained model with what is needed to use it.
+type Saved struct {
+	Module    nn.Module
+	Data      string            // name of the data set it was trained on
+	Settings  map[string]string // how it was trained, for people
+	Params    [][]float32       // in the order of Module.Parameters
+	Synthetic bool
+	Suspect   string // why it may be wrong: memory of a GPU was, while it was trained; empty where nothing speaks for it
+}
+
+// Collect reads a whole model at its current version.
+func Collect(p Params, s Settings, name string, data *Data, m nn.Module) *Saved {
+	saved := &Saved{Module: m, Data: name, Synthetic: data.Synthetic, Settings: s.Record()}
+	saved.Settings["batch"], saved.Settings["data"] = strconv.Itoa(s.Batch), hex.EncodeToString(data.Digest[:])
+	for _, q := range m.Parameters() {
+		saved.Params = append(saved.Params, slices.Clone(p.Param(q.Name)))
+	}
+	return saved
+}
+
+// Param gives a parameter by name, nil for an unknown one; it makes a Saved a Params.
+func (s *Saved) Param(name string) []float32 {
+	i := slices.IndexFunc(s.Module.Parameters(), func(p nn.Parameter) bool { return p.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return s.Params[i]
+}
+
+// Save writes the model as a safetensors file: the module's parameters under its names, which are those of PyTorch's
+// Sequential of the same layers, and in the metadata the module's configuration and the settings. The file is there
+// whole or not at all.
+func (s *Saved) Save(path string) error {
+	metadata := map[string]string{"format": format, "module": string(nn.Config(s.Module)), "data": s.Data,
+		"synthetic": strconv.FormatBool(s.Synthetic)}
+	if s.Suspect != "" {
+		metadata["suspect"] = s.Suspect
+	}
+	for name, value := range s.Settings {
+		metadata["settings."+name] = value
+	}
+	var tensors []safetensors.Tensor
+	for i, p := range s.Module.Parameters() {
+		tensors = append(tensors, safetensors.Tensor{Name: p.Name, Shape: p.Shape, Values: s.Params[i]})
+	}
+	if err := safetensors.Save(path, metadata, tensors); err != nil {
+		return fmt.Errorf("save model: %w", err)
+	}
+	return nil
+}
+
+// LoadModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut, of other shapes, or
+// holds values that are not finite; and where it cannot be opened (fs.ErrNotExist).
+func LoadModel(path string) (*Saved, error) {
+	s, err := safetensors.Read(path, savedOf)
+	var unfit *safetensors.ContentError
+	switch {
+	case err == nil:
+		return s, nil
+	case errors.As(err, &unfit):
+		return nil, fmt.Errorf("load model %s: %w: %w", path, ErrModel, unfit.Err)
+	case errors.Is(err, safetensors.ErrFormat):
+		return nil, fmt.Errorf("load model: %w: %w", ErrModel, err)
+	}
+	return nil, fmt.Errorf("load model: %w", err)
+}
+
+func savedOf(metadata map[string]string, tensors map[string]safetensors.Tensor) (*Saved, error) {
+	if got := metadata["format"]; got != format {
+		return nil, fmt.Errorf("format %q in its metadata, want %q", got, format)
+	}
+	m, err := nn.Build([]byte(metadata["module"]))
+	if err == nil {
+		err = checkModel(m)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("its module: %w", err)
+	}
+	s := &Saved{Module: m, Data: metadata["data"], Synthetic: metadata["synthetic"] == "true",
+		Suspect: metadata["suspect"], Settings: map[string]string{}}
+	for name, value := range metadata {
+		if setting, ok := strings.CutPrefix(name, "settings."); ok {
+			s.Settings[setting] = value
+		}
+	}
+	parameters := m.Parameters()
+	for _, p := range parameters {
+		values, err := safetensors.Values(tensors, p.Name, p.Shape)
+		if err != nil {
+			return nil, err
+		}
+		s.Params = append(s.Params, values)
+	}
+	if len(tensors) != len(parameters) {
+		return nil, fmt.Errorf("%d tensors, want the module's %d alone", len(tensors), len(parameters))
+	}
+	return s, nil
+}
+
+// Prediction is a class and how probable the model holds it.
+type Prediction struct {
+	Class       int     `json:"class"`
+	Name        string  `json:"name"` // the digit, or the piece of clothing
+	Probability float64 `json:"probability"`
+}
+
+// names are what the classes of a data set are called.
+func names(data string) [Classes]string {
+	if data == dataFashion {
+		return [Classes]string{"T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
+			"ankle boot"}
+	}
+	return [Classes]string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
+}
+
+// Predict gives all classes for an image of Pixels values, the most probable first and of equal ones in their order.
+func (s *Saved) Predict(e nn.Env, image []byte) ([]Prediction, error) {
+	if len(image) != Pixels {
+		return nil, fmt.Errorf("predict: %w: an image of %d pixels, want %d", nn.ErrShape, len(image), Pixels)
+	}
+	net, err := nn.NewNet(s.Module, Input(), e)
+	if err != nil {
+		return nil, fmt.Errorf("predict: %w", err)
+	}
+	y, err := net.Forward(s.Params, appendImage(nil, image, normalized()), nn.Mode{})
+	if err != nil {
+		return nil, fmt.Errorf("predict: %w", err)
+	}
+	names := names(s.Data)
+	all := make([]Prediction, Classes)
+	for c, score := range y {
+		all[c] = Prediction{c, names[c], math.Exp(float64(score))}
+	}
+	slices.SortStableFunc(all, func(a, b Prediction) int {
+		switch {
+		case a.Probability > b.Probability:
+			return -1
+		case a.Probability < b.Probability:
+			return 1
+		}
+		return 0
+	})
+	return all, nil
 }
