@@ -15,8 +15,8 @@
 //
 // # Files
 //
-// settings.go is what a person may choose and the manifest that follows; workload.go feeds and computes a lane;
-// evaluate.go measures accuracy; model.go is a trained model: collected, saved (package safetensors), loaded, asked.
+// settings.go is what a person may choose and the manifest that follows; model.go feeds and computes a lane, and has a
+// trained model: collected, saved (package safetensors), loaded, asked, its accuracy measured.
 //
 // The package knows the session and the layers. It must not know frames, shards or flags. A newcomer may add a setting
 // (with a line in Validate, and in Job if trainers must agree on it) or a better model; package reference, which trains

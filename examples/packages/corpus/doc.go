@@ -8,6 +8,6 @@
 // The examples are a pure function of the records: they are ordered by package name, so two machines whose indexes hold
 // the same records in another order, another compression or another number of files have the same Digest.
 //
-// A newcomer may add a compression (unpack.go) or a source (source.go). How text becomes keys (tokens.go) and the order
-// of what is hashed (data.go) are fixed: saved models and running jobs depend on them.
+// A newcomer may add a compression or a source (source.go). How text becomes keys and the order of what is
+// hashed (data.go) are fixed: saved models and running jobs depend on them.
 package corpus
