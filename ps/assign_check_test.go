@@ -120,7 +120,7 @@ func TestAssignsCloseWhatTheyOpen(t *testing.T) {
 	f.assign(7, &schema.Assign{Job: job, Shards: 48, Own: ours.Shards, DeadlineMS: 3_600_000})
 	eventually(t, "the shards are here", func() bool { return s.runHere("wide") == 7 })
 	frame, err := schema.EncodeControl(schema.Head{Job: 7, Generation: generationFirst},
-		schema.Control{Release: &schema.Release{}})
+		schema.Control{Left: &schema.Left{}})
 	must(t, err)
 	must(t, f.conn.Send(fabric.At("wide", string(schema.Coordinator), fabric.KindCtl, string(s.member)), frame))
 	eventually(t, "no shard is here, and all that was opened is closed",

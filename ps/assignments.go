@@ -97,11 +97,11 @@ func (l *controlLoop) reportFailed(a *assignment, who schema.Member, err error) 
 func (l *controlLoop) readAsShardServer(ctx context.Context, name schema.JobName, run schema.RunID, c *schema.Control) {
 	a := l.assignments[name]
 	switch {
-	case c.Release != nil:
+	case c.Failed != nil, c.Left != nil:
 		if a != nil && a.run == run {
 			l.release(a)
 		}
-		l.server.keeper.ended(run, c.Release.Back)
+		l.server.keeper.ended(run, c.Failed != nil && c.Failed.Back)
 	case c.Keep != nil:
 		l.readKeep(name, run, c.Keep)
 	case c.Assign != nil:

@@ -60,7 +60,7 @@ func TestStrangersEndNoJob(t *testing.T) {
 		{"a failure in the name of the ps", func() { stranger.speak("victim", self, "coordinator", run, failed) },
 			schema.ReasonWrongSender},
 		{"a release", func() {
-			stranger.speak("victim", "coordinator", self, run, schema.Control{Release: &schema.Release{}})
+			stranger.speak("victim", "coordinator", self, run, schema.Control{Left: &schema.Left{}})
 		}, schema.ReasonWrongSender},
 		{"shards of another run", func() { stranger.speak("victim", "coordinator", self, run+1, assign("victim")) },
 			schema.ReasonWrongSender},

@@ -79,8 +79,8 @@ func (l *controlLoop) coordinatorEnded(run schema.RunID) {
 }
 
 // answerKept says what this ps keeps of a run.
-func (l *controlLoop) answerKept(m *message, ask *schema.AskKept) {
-	said := l.server.keeper.kept(ask.Run)
+func (l *controlLoop) answerKept(m *message, query *schema.Query) {
+	said := l.server.keeper.kept(query.Run)
 	l.sendAs(l.server.member, m.job, said.Run, schema.Coordinator, schema.Control{Kept: &said})
 }
 
@@ -93,18 +93,21 @@ func (l *controlLoop) releaseServers(j *job) {
 	}
 	all = append(all, j.coordinator.Keepers()...)
 	slices.Sort(all)
-	release := releaseOf(j.coordinator.Failed())
+	failed := j.coordinator.Failed()
 	for _, member := range slices.Compact(all) {
 		switch {
 		case member != l.server.member:
-			l.send(j.manifest.Name, j.run, member, schema.Control{Release: release})
+			l.send(j.manifest.Name, j.run, member, endOf(failed))
 		default:
-			l.server.keeper.ended(j.run, release.Back)
+			l.server.keeper.ended(j.run, failed != nil && failed.Back)
 		}
 	}
 }
 
-// releaseOf is what is told of a run that has ended so.
-func releaseOf(failed *schema.Failed) *schema.Release {
-	return &schema.Release{Back: failed != nil && failed.Back}
+// endOf returns the message that tells the end of a run.
+func endOf(failed *schema.Failed) schema.Control {
+	if failed != nil {
+		return schema.Control{Failed: failed}
+	}
+	return schema.Control{Left: &schema.Left{}}
 }

@@ -171,8 +171,8 @@ func (l *controlLoop) readCoordinator(ctx context.Context, m *message) {
 	}
 	a := l.assignments[m.job]
 	switch {
-	case control.AskKept != nil:
-		l.answerKept(m, control.AskKept)
+	case control.Query != nil:
+		l.answerKept(m, control.Query)
 		return
 	case control.Keep != nil && control.Keep.Job == nil && !l.server.keeper.knows(head.Job):
 		return // it is for the ps that was here before
@@ -212,10 +212,8 @@ func (l *controlLoop) answerEnded(m *message, run schema.RunID) *refusal {
 	case e == nil:
 		return schema.Refuse(schema.ReasonJobUnknown,
 			"job %s with this run id is not registered here: it has ended, or the server has restarted", m.job)
-	case e.failed != nil:
-		l.send(e.name, e.run, m.from, schema.Control{Failed: e.failed})
 	default:
-		l.send(e.name, e.run, m.from, schema.Control{Left: &schema.Left{}})
+		l.send(e.name, e.run, m.from, endOf(e.failed))
 	}
 	return nil
 }
@@ -230,10 +228,10 @@ func (l *controlLoop) readControl(m *message) *refusal {
 	switch {
 	case control.Follow != nil:
 		return l.follow(m, control.Follow)
-	case control.AskLost != nil:
-		answer := schema.Lost{Run: control.AskLost.Run, Text: "this ps stands by for nobody"}
+	case control.Query != nil:
+		answer := schema.Lost{Run: control.Query.Run, Text: "this ps stands by for nobody"}
 		if b := l.server.standby; b != nil {
-			answer = b.lost(m.job, control.AskLost.Run)
+			answer = b.lost(m.job, control.Query.Run)
 		}
 		l.send(m.job, 0, m.from, schema.Control{Lost: &answer})
 	case control.Takeover != nil:
@@ -316,7 +314,7 @@ func (l *controlLoop) readOfEnded(m *message, c *schema.Control) *refusal {
 	switch {
 	case c.Report != nil || c.Failed != nil:
 		if over := l.history.find(m, m.head.Job); over != nil {
-			l.send(m.job, m.head.Job, m.from, schema.Control{Release: releaseOf(over.failed)})
+			l.send(m.job, m.head.Job, m.from, endOf(over.failed))
 		}
 		return nil
 	case c.Leave != nil:

@@ -237,7 +237,7 @@ func (l *controlLoop) acquireJob(j *job, q acquireRequest) {
 			continue
 		}
 		j.offers.asked = append(j.offers.asked, id)
-		l.send(q.job.Name, 0, schema.ServerMember(id), schema.Control{AskKept: &schema.AskKept{Run: q.back}})
+		l.send(q.job.Name, 0, schema.ServerMember(id), schema.Control{Query: &schema.Query{Run: q.back}})
 	}
 	time.AfterFunc(spreadWithin, l.tellSoon)
 	time.AfterFunc(offersWithin, l.tellSoon)

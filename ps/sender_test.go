@@ -82,7 +82,7 @@ func TestDialingThatHangsHoldsNobodyUp(t *testing.T) {
 		t.Errorf("joined as %q", joined.Member)
 	}
 	frame, err := schema.EncodeControl(schema.Head{Job: 7, Generation: generationFirst},
-		schema.Control{Release: &schema.Release{}})
+		schema.Control{Left: &schema.Left{}})
 	must(t, err)
 	must(t, f.conn.Send(fabric.At("wide", string(schema.Coordinator), fabric.KindCtl, string(s.member)), frame))
 	eventually(t, "the job is released", func() bool { return s.runHere("wide") == 0 && len(s.Stats().Jobs) == 1 })

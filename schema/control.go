@@ -21,27 +21,23 @@ type Control struct {
 	Failed  *Failed  `json:"failed,omitempty"`
 	Assign  *Assign  `json:"assign,omitempty"`
 	Report  *Report  `json:"report,omitempty"`
-	Release *Release `json:"release,omitempty"`
 	ScaleLR *ScaleLR `json:"scale_lr,omitempty"`
 	LR      *LR      `json:"lr,omitempty"`
 	LRTaken *LRTaken `json:"lr_taken,omitempty"`
-	// TakeOver has a trainer take the place of one that was lost, besides its own.
-	TakeOver *Joined `json:"take_over,omitempty"`
-	Group    *Group  `json:"group,omitempty"`
+	Group   *Group   `json:"group,omitempty"`
 	// Stalled tells all trainers which one a batch waits for.
 	Stalled *Stalled `json:"stalled,omitempty"`
 
 	Follow  *Follow  `json:"follow,omitempty"`
 	Heard   *Heard   `json:"heard,omitempty"`
 	Standby *Standby `json:"standby,omitempty"`
-	AskLost *AskLost `json:"ask_lost,omitempty"`
 	Lost    *Lost    `json:"lost,omitempty"`
 	// Takeover is an operator's word that the ps of a job has ended, to the one that has its replica.
 	Takeover *Takeover `json:"takeover,omitempty"`
 
-	Keep    *Keep    `json:"keep,omitempty"`
-	Kept    *Kept    `json:"kept,omitempty"`
-	AskKept *AskKept `json:"ask_kept,omitempty"`
+	Keep  *Keep  `json:"keep,omitempty"`
+	Kept  *Kept  `json:"kept,omitempty"`
+	Query *Query `json:"query,omitempty"`
 
 	Drain    *Drain    `json:"drain,omitempty"`
 	Draining *Draining `json:"draining,omitempty"`
@@ -98,7 +94,8 @@ type Peer struct {
 	URL    string `json:"url" check:"url"`
 }
 
-// Joined admits a trainer. Started is true once all trainers have joined.
+// Joined admits a trainer. Started is true once all trainers have joined. A trainer that was admitted receives it for the
+// slot of a lost trainer, which it takes besides its own.
 type Joined struct {
 	Member     Member     `json:"member"`
 	RunID      RunID      `json:"run_id,string"`
@@ -163,11 +160,8 @@ const RefusedOver = "job_over"
 // RefusedReplaced is the reason of a Refused that tells a trainer that its place in the job is another's now.
 const RefusedReplaced = "replaced"
 
-// Start tells the trainers that all have joined and that Batch is the first.
-type Start struct {
-	RunID RunID `json:"run_id,string"`
-	Batch Batch `json:"batch"`
-}
+// Start tells the trainers that all have joined.
+type Start struct{}
 
 // Leave ends a trainer's membership. A Reason that is not empty says that it could not finish, and fails the job
 // unless the frame has FlagComplete: then what failed came after the training, and the others have theirs.
@@ -179,15 +173,13 @@ type Leave struct {
 	End End `json:"end,omitempty"`
 }
 
-// Left answers Leave.
+// Left answers Leave, and tells a ps that a job of which it has shards or a replica is complete.
 type Left struct{}
 
 // Leaving says that a trainer of a job that goes back leaves as soon as the others need not go back for that: it trains
-// on until the run ends, with a version that is durable. It repeats that. The coordinator answers, by Now, where it may
-// leave at once.
-type Leaving struct {
-	Now bool `json:"now,omitempty"`
-}
+// on until the run ends, with a version that is durable. It repeats that. The coordinator answers with the same message
+// if the trainer may leave at once.
+type Leaving struct{}
 
 // Stalled names a live trainer that keeps a batch waiting. The coordinator repeats it seldom while that lasts.
 type Stalled struct {
@@ -198,12 +190,13 @@ type Stalled struct {
 	LimitMS  int64  `json:"limit_ms" check:"ms"` // after which the job gives the trainer up, or ends
 }
 
-// Failed ends the job for all of its trainers. Member is who caused it.
+// Failed ends the job for all of its trainers and for every ps that has shards or a replica of it. A ps that cannot
+// continue sends it to the coordinator. Member caused it.
 type Failed struct {
 	Member Member `json:"member"`
 	Text   string `json:"text"`
-	// Back says that the job can be resumed: its trainers come back to do so. Of a ps it says that this one was told to
-	// end, or could not read what the job begins with.
+	// Back says that the job can be resumed: its trainers come back to do so, and replicas stay for a while. Of a ps it
+	// says that this one was told to end, or could not read what the job begins with.
 	Back bool `json:"back,omitempty"`
 	// End is EndStopped where a trainer or a ps was asked to end; empty is EndFailed.
 	End End `json:"end,omitempty"`
@@ -314,12 +307,6 @@ type Waiting struct {
 	First   []Member `json:"first" check:"lanes"`
 }
 
-// Release tells a ps that the job has ended.
-type Release struct {
-	// Back says that its trainers come back: what is kept of it stays for a while.
-	Back bool `json:"back,omitempty"`
-}
-
 // Follow asks a ps, some times a second, to have the sender keep what its shards have (Keep), and go on with its jobs.
 // It goes to the coordinator of TelemetryJob.
 type Follow struct {
@@ -355,8 +342,9 @@ type Standby struct {
 	URL string `json:"url" check:"url"`
 }
 
-// AskLost asks a ps that stands by whether the ps that serves a run is lost.
-type AskLost struct {
+// Query asks about a run that was lost. A trainer asks the coordinator of a ps that stands by whether the ps that serves
+// the run is lost (Lost). A ps that registers the job again asks the other ps for their replicas (Kept).
+type Query struct {
 	Run RunID `json:"run_id,string"`
 }
 
@@ -364,9 +352,9 @@ type AskLost struct {
 // job has ended.
 type Takeover struct{}
 
-// Lost answers AskLost and Takeover.
+// Lost answers Query and Takeover.
 type Lost struct {
-	Run  RunID  `json:"run_id,omitempty,string"` // as of AskLost
+	Run  RunID  `json:"run_id,omitempty,string"` // as of Query
 	Lost bool   `json:"lost"`                    // the run is over there, and continues here
 	Text string `json:"text,omitempty"`
 }
@@ -406,12 +394,7 @@ type Keep struct {
 // KeptRunsMax bounds the runs in Keep and Kept.
 const KeptRunsMax = 16
 
-// AskKept asks a ps what it keeps of a run that was lost. It goes from whoever registers the job anew.
-type AskKept struct {
-	Run RunID `json:"run_id,string"`
-}
-
-// Kept answers Keep and AskKept, and tells the coordinator what has changed since.
+// Kept answers Keep and Query, and tells the coordinator what has changed since.
 type Kept struct {
 	Server      string `json:"server" check:"id"`
 	Incarnation uint64 `json:"incarnation,string"` // that it drew at its start

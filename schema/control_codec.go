@@ -125,8 +125,6 @@ func (c Control) check() error {
 		}
 	case c.Joined != nil:
 		return c.Joined.check()
-	case c.TakeOver != nil:
-		return c.TakeOver.check()
 	case c.Leave != nil:
 		return c.Leave.End.check()
 	case c.Failed != nil:

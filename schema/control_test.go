@@ -15,7 +15,7 @@ func testControls() []Control {
 		{Joined: &Joined{Member: "t1", RunID: 1<<64 - 1, Generation: 1, FirstLane: 2, LaneCount: 2, Shards: 2, Missing: 1,
 			DeadlineMS: 30000}},
 		{Refused: &Refused{Reason: "job_differs", Field: "optimizer.lr", Have: "0.1", Want: "0.2", Text: "no"}},
-		{Start: &Start{RunID: 5, Batch: 0}},
+		{Start: &Start{}},
 		{Leave: &Leave{Reason: "disk full"}},
 		{Left: &Left{}},
 		{Failed: &Failed{Member: "t1", Text: "trainer t1 was last seen 30 s ago at batch 17 (deadline 30s)"}},
@@ -23,7 +23,7 @@ func testControls() []Control {
 			WindowBytes: 4 << 20}},
 		{Report: &Report{Serial: 2, Ready: true,
 			Waiting: []Waiting{{Batch: 17, Bucket: 3, Chunk: 1, Members: []Member{"t0", "t1"}, First: []Member{"t1"}}}}},
-		{Leaving: &Leaving{Now: true}},
+		{Leaving: &Leaving{}},
 		{ScaleLR: &ScaleLR{From: 500, Scale: 0.1}},
 		{LR: &LR{Serial: 3, Changes: []LRChange{{From: 500, Scale: 0.1}, {From: 900, Scale: 0.01}}}},
 		{LRTaken: &LRTaken{Serial: 3, Begun: 480}},
@@ -34,8 +34,7 @@ func testControls() []Control {
 			Runs: []RunID{4}, LR: []LRChange{{From: 500, Scale: 0.1}}, Incarnation: 7, Voters: []Voter{{"t0", 5}}, Last: true}},
 		{Kept: &Kept{Server: "b", Incarnation: 1<<64 - 1, Run: 5, Series: 1, Shards: 2, Own: []int{0, 1}, Ready: true,
 			Version: 17, Next: 18, Missed: 16, Begun: 18, TookMS: 3, Bytes: 1 << 40}},
-		{AskKept: &AskKept{Run: 5}},
-		{Release: &Release{Back: true}},
+		{Query: &Query{Run: 5}},
 		{Follow: &Follow{URL: "nats://10.0.0.2:4222", Incarnation: 1<<64 - 1, Host: "box 18",
 			Over: []OverRun{{Job: "demo", Run: 4}}}},
 		{Drain: &Drain{Server: "box-4222", Incarnation: 7}},
@@ -43,10 +42,8 @@ func testControls() []Control {
 			Kept: 18, To: "nats://10.0.0.2:4222"}}}},
 		{Heard: &Heard{Incarnation: 7, Jobs: []JobName{"demo"}}},
 		{Standby: &Standby{URL: "nats://10.0.0.2:4222"}},
-		{AskLost: &AskLost{Run: 5}},
 		{Takeover: &Takeover{}},
 		{Lost: &Lost{Run: 5, Lost: true, Text: "nothing listens any more where its ps was"}},
-		{TakeOver: &Joined{Member: "t2", RunID: 5, Generation: 3, LaneCount: 1, Shards: 1, DeadlineMS: 30000, Version: 7}},
 	}
 }
 

@@ -4,4 +4,4 @@ package schema
 
 // Fingerprint is a digest of all that two programs must read alike: the frames' schema, the kinds and what they hold,
 // reasons, and the control messages with the names and types of their fields.
-const Fingerprint = "ebbb84d2f8906561"
+const Fingerprint = "a2a27e74a62f16af"

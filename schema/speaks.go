@@ -19,7 +19,7 @@ type Speaks struct {
 }
 
 // greetings are the messages with which two programs begin to speak, by their JSON names. They must say Speaks.
-var greetings = map[string]bool{"join": true, "follow": true, "assign": true, "keep": true, "ask_kept": true,
+var greetings = map[string]bool{"join": true, "follow": true, "assign": true, "keep": true, "query": true,
 	"scale_lr": true, "drain": true}
 
 // This is how people know this program.

@@ -200,8 +200,6 @@ func normal(t *testing.T, frame []byte, run *schema.RunID) []byte {
 	switch {
 	case c.Joined != nil && c.Joined.RunID == *run:
 		c.Joined.RunID = schema.SampleRun
-	case c.Start != nil && c.Start.RunID == *run:
-		c.Start.RunID = schema.SampleRun
 	}
 	h.Job = schema.SampleRun
 	frame, err = schema.EncodeControl(h, c)

@@ -265,7 +265,7 @@ func (c *connection) askStandby(url string) error {
 		return err
 	}
 	defer a.conn.Close()
-	question, err := schema.EncodeControl(schema.Head{}, schema.Control{AskLost: &schema.AskLost{Run: c.joined.RunID}})
+	question, err := schema.EncodeControl(schema.Head{}, schema.Control{Query: &schema.Query{Run: c.joined.RunID}})
 	if err != nil {
 		return err
 	}

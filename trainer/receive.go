@@ -178,8 +178,8 @@ func (r *receiver) takeControl(subject *fabric.Subject, v *schema.View) error {
 		default:
 		}
 		return nil
-	case c.TakeOver != nil:
-		r.takeovers.request(c.TakeOver)
+	case c.Joined != nil:
+		r.takeovers.request(c.Joined)
 		return nil
 	case c.Stalled != nil:
 		r.logStalled(c.Stalled)

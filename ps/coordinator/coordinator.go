@@ -241,8 +241,7 @@ func (c *Coordinator) begin(now time.Time) []Decision {
 		}
 	}
 	d := Decision{
-		To: schema.All, Control: schema.Control{Start: &schema.Start{RunID: c.config.RunID,
-			Batch: schema.Batch(c.resumed())}},
+		To: schema.All, Control: schema.Control{Start: &schema.Start{}},
 		Note: fmt.Sprintf("job started, trainers: %d, shards: %d", len(c.members), c.shards),
 	}
 	if whyNotKept(c.config.Job) == "" {

@@ -156,7 +156,7 @@ func (c *Coordinator) room() int { return c.places() - len(c.members) + len(c.dr
 // Leaving notes that a trainer leaves once a version is durable, and has one written. It may leave at once if no other
 // trainer would continue from that version.
 func (c *Coordinator) Leaving(from schema.Member) (decisions []Decision) {
-	now := schema.Control{Leaving: &schema.Leaving{Now: true}}
+	now := schema.Control{Leaving: &schema.Leaving{}}
 	i, ok := c.members.find(from)
 	if !ok || !c.rescales() || !c.restarts() {
 		return []Decision{{To: from, Control: now}}

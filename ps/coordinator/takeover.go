@@ -283,7 +283,7 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 		if v.told >= 0 {
 			joined := c.joined(i).Control.Joined
 			decisions = append(decisions, Decision{To: schema.TrainerMember(v.told),
-				Control: schema.Control{TakeOver: joined}})
+				Control: schema.Control{Joined: joined}})
 		}
 	}
 	return decisions
