@@ -178,7 +178,7 @@ func go_lookup(t *C.gradbus_thread, handle C.gradbus_handle, version C.int64_t, 
 func (s *session) checkVersion(ctx context.Context, want schema.Version) error {
 	has, err := s.Wait(ctx)
 	if err == nil && has != want {
-		err = fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", trainer.ErrVersion, want, has)
+		err = fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", errVersion, want, has)
 	}
 	return err
 }

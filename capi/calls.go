@@ -29,6 +29,7 @@ var (
 	errClosed   = errors.New("closed")
 	errFault    = errors.New("fault of the library")
 	errFile     = errors.New("file")
+	errVersion  = errors.New("no such version any more")
 )
 
 // codes are those of errors, the first that fits.
@@ -41,7 +42,7 @@ var codes = []struct {
 	{errArgument, C.GRADBUS_ARGUMENT},
 	{trainer.ErrAsk, C.GRADBUS_ARGUMENT},
 	{errFile, C.GRADBUS_FILE}, {errConfig, C.GRADBUS_CONFIG}, {trainer.ErrConfig, C.GRADBUS_CONFIG},
-	{trainer.ErrVersion, C.GRADBUS_VERSION},
+	{errVersion, C.GRADBUS_VERSION},
 	{trainer.ErrOrder, C.GRADBUS_ORDER}, {&trainer.Refused{}, C.GRADBUS_JOB}, {trainer.ErrJobFailed, C.GRADBUS_JOB},
 	{trainer.ErrServerLost, C.GRADBUS_SERVER}, {trainer.ErrPeerLost, C.GRADBUS_SERVER},
 	{trainer.ErrNoParameters, C.GRADBUS_SERVER},

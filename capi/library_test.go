@@ -203,7 +203,7 @@ func TestCodes(t *testing.T) {
 		4:  schema.JobErrors{{Field: "lanes"}},
 		5:  trainer.ErrServerLost,
 		6:  trainer.ErrJobFailed,
-		7:  trainer.ErrVersion,
+		7:  errVersion,
 		8:  fmt.Errorf("%w; then %w", trainer.ErrJobFailed, errCanceled),
 		9:  trainer.ErrLeft,
 		13: fmt.Errorf("%w: %w", trainer.ErrRewound, trainer.ErrServerLost),

@@ -33,9 +33,6 @@ func NewJob(name string, trainers int) *Job {
 	return j
 }
 
-// Seed is that of all random numbers of the job; 1 where nothing is said.
-func (j *Job) Seed(seed uint64) *Job { return j.Adjust(func(m *schema.Job) { m.Seed = seed }) }
-
 // Lanes is the number of slices that every batch is cut into, and so the most trainers that the job can have with the
 // same bits.
 func (j *Job) Lanes(n int) *Job { return j.Adjust(func(m *schema.Job) { m.Lanes = n }) }

@@ -61,9 +61,6 @@ func (e *evaluation) release() {
 	e.at, e.asked = place{}, false
 }
 
-// ErrVersion: rows of another version are asked for than that which the job has. The session continues.
-var ErrVersion = errors.New("no such version any more")
-
 // ErrAsk: keys are to be looked up, or told apart, of which that is not possible. Nothing was asked for, and the
 // session continues.
 var ErrAsk = errors.New("lookup not possible")

@@ -424,26 +424,13 @@ func (s *Session) Wait(ctx context.Context) (v schema.Version, err error) {
 
 // Lookup gives the rows of keys at the current version: for each of asks, [len(Keys), dim] row-major in the order of
 // Keys, in new memory. It is for evaluation and prediction, between batches or within one, and takes any number of
-// keys. It waits until what was committed is complete; Version says then which version the rows are of.
+// keys. It waits until what was committed is complete; Version says then which version the rows are of. What a batch
+// changes is not seen before the batch is complete everywhere, so all that is read at one version is of one state of the
+// job. In async and grouped, rows move at any time, and a version says nothing about them.
 //
 //	rows, err := session.Lookup(ctx, []trainer.TableKeys{{Table: 0, Keys: []uint64{7, 7, 3}}})
 func (s *Session) Lookup(ctx context.Context, asks []TableKeys) (rows [][]float32, err error) {
 	err = s.readSettled(ctx, func(r *reader) error {
-		rows, err = r.Lookup(ctx, asks)
-		return err
-	})
-	return rows, err
-}
-
-// LookupAt is Lookup that insists on a version: it fails with ErrVersion where the job has another. What a batch
-// changes is not seen before the batch is complete everywhere, so all that is read at one version is of one state of
-// the job. In async and grouped, rows move at any time, and a version says nothing about them.
-func (s *Session) LookupAt(ctx context.Context, version schema.Version, asks []TableKeys) (rows [][]float32,
-	err error) {
-	err = s.readSettled(ctx, func(r *reader) error {
-		if has := r.Version(); has != version {
-			return fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", ErrVersion, version, has)
-		}
 		rows, err = r.Lookup(ctx, asks)
 		return err
 	})

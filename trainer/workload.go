@@ -321,36 +321,11 @@ func (c *compute) rowGrad(table int, ids []int64, values []float32) error {
 	return c.rows.add(table, c.ids, values)
 }
 
-// Gradients that come in parts: of a lane that is computed in pieces, or by a program that goes from sample to sample.
-// The parts are added up in the order of the calls, so bits follow from how a program cuts a lane, as from all that it
-// computes.
-
-// added is what was added up for one table of one lane.
+// added is the gradient of one table and lane that comes in parts (AddRowGrad). The parts are added up in the order of
+// the calls, so bits follow from how a program cuts a lane.
 type added struct {
-	form   givenAs
 	ids    []int64
 	values []float32
-}
-
-// AddGrad adds to the lane's gradient of a parameter, which begins at zero, or at what Grad was given.
-func (s *LaneStep) AddGrad(name string, values []float32) {
-	i, ok := s.param(name)
-	if !ok || s.err != nil {
-		return
-	}
-	fresh := !s.compute.dense.touched[i]
-	grad := s.Grad(name)
-	switch {
-	case s.err != nil:
-	case len(values) != len(grad):
-		s.broken("gradient of %q: %d values are added to its %d", name, len(values), len(grad))
-	case fresh:
-		copy(grad, values)
-	default:
-		for k, v := range values {
-			grad[k] += v
-		}
-	}
 }
 
 // AddRowGrad adds to the lane's gradient of a table, in place of one RowGrad or BagGrad: ids are rows of Rows in any
@@ -373,30 +348,7 @@ func (s *LaneStep) AddRowGrad(table schema.Table, ids []int64, rows []float32) {
 		}
 	}
 	a := s.compute.addedTo(s.index, table)
-	a.form, a.ids, a.values = givenRows, append(a.ids, ids...), append(a.values, rows...)
-}
-
-// AddPooledGrad adds to the lane's gradient of what Pooled gave, in place of one PooledGrad: grad is that of the bags
-// from number first on.
-func (s *LaneStep) AddPooledGrad(table schema.Table, first int, grad []float32) {
-	b, ok := s.bags(table)
-	if !ok || s.err != nil {
-		return
-	}
-	dim, bags := s.compute.tables.specs[table].Dim, len(b.offsets)-1
-	if n := len(grad) / dim; first < 0 || len(grad)%dim != 0 || first+n > bags {
-		s.broken("gradient of the bags of table %d: %d values of %d from bag %d on: the lane has %d bags", table, len(grad),
-			dim, first, bags)
-		return
-	}
-	a := s.compute.addedTo(s.index, table)
-	if a.form != givenBags {
-		a.form, a.values = givenBags, grown(a.values, bags*dim)
-		clear(a.values)
-	}
-	for k, v := range grad {
-		a.values[first*dim+k] += v
-	}
+	a.ids, a.values = append(a.ids, ids...), append(a.values, rows...)
 }
 
 // addedTo is what was added up for a table of hosted lane at.
@@ -417,7 +369,7 @@ func (c *compute) beginAdded(at int) {
 	}
 	for i := range c.added[at] {
 		a := &c.added[at][i]
-		a.form, a.ids, a.values = givenNothing, a.ids[:0], a.values[:0]
+		a.ids, a.values = a.ids[:0], a.values[:0]
 	}
 }
 
@@ -428,16 +380,12 @@ func (s *LaneStep) endAdded() {
 		return
 	}
 	for i := range c.added[s.index] {
-		a, table := &c.added[s.index][i], schema.Table(i)
+		a := &c.added[s.index][i]
 		switch {
 		case s.err != nil:
 			return
-		case a.form == givenBags:
-			s.PooledGrad(table, a.values)
-		case a.form == givenRows:
-			if err := c.rows.addBags(i, cuda.Sum, a.ids, c.rows.singles(len(a.ids)), a.values); err != nil {
-				s.err = err
-			}
+		case len(a.ids) > 0:
+			s.err = c.rows.addBags(i, cuda.Sum, a.ids, c.rows.singles(len(a.ids)), a.values)
 		}
 	}
 }
