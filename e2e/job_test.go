@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"gradbus/examples/packages/corpus"
-	"gradbus/examples/packages/reference"
+	"gradbus/examples/packages/referencetest"
 	"gradbus/internal/report"
 	"gradbus/lane"
 )
@@ -114,8 +114,8 @@ func single(t *testing.T, path string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := reference.Train(reference.Options{Epochs: 1, Batch: 32, Dim: 8, Lanes: 4, LR: 1, Seed: 1, Partitions: 64},
-		data)
+	r, err := referencetest.Train(referencetest.Options{Epochs: 1, Batch: 32, Dim: 8, Lanes: 4, LR: 1, Seed: 1,
+		Partitions: 64}, data)
 	if err != nil {
 		t.Fatal(err)
 	}

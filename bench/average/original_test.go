@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"testing"
 
-	"gradbus/bench/reference"
+	"gradbus/bench/referencetest"
 	"gradbus/nn"
 	"gradbus/philox"
 	"gradbus/schema"
@@ -72,7 +72,7 @@ func TestConstantsOfTheOriginal(t *testing.T) {
 type original struct {
 	ids, width, layers int
 	embedding          [][]float64
-	dense              *reference.Model
+	dense              *referencetest.Model
 }
 
 // newOriginal draws the initial values of a sparse model. The criterion cel takes the softmax of a softmax.
@@ -83,17 +83,17 @@ func newOriginal(seed uint64, ids, width, layers int, criterion string) *origina
 		if err := philox.FillRow(row, philox.Normal, 1, seed, "embedding.weight", uint64(key)); err != nil {
 			panic(err) // the kind is a constant
 		}
-		o.embedding = append(o.embedding, reference.Wide(row))
+		o.embedding = append(o.embedding, referencetest.Wide(row))
 	}
-	var all []reference.Layer
+	var all []referencetest.Layer
 	for range layers {
-		all = append(all, &reference.Linear{In: width, Out: width})
+		all = append(all, &referencetest.Linear{In: width, Out: width})
 	}
-	all = append(all, &reference.Softmax{})
+	all = append(all, &referencetest.Softmax{})
 	if criterion == "cel" {
-		all = append(all, &reference.Softmax{})
+		all = append(all, &referencetest.Softmax{})
 	}
-	o.dense = reference.New(seed, func(place int, parameter string) string {
+	o.dense = referencetest.New(seed, func(place int, parameter string) string {
 		return fmt.Sprintf("dense.%d.%s", place, parameter)
 	}, all...)
 	return o
@@ -107,7 +107,7 @@ func (o *original) forward(ids []int32, target int32) (loss float64, grad []floa
 			mean[j] += v / float64(len(ids))
 		}
 	}
-	return reference.NegativeLog(o.dense.Forward(mean), int(target))
+	return referencetest.NegativeLog(o.dense.Forward(mean), int(target))
 }
 
 // train goes through the samples as the trainers do, and returns the mean of their losses in the first step and in the

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"gradbus/bench/reference"
+	"gradbus/bench/referencetest"
 	"gradbus/examples/mnist"
 	"gradbus/nn"
 	"gradbus/schema"
@@ -51,16 +51,18 @@ func original(t *testing.T, seed uint64, data *mnist.Data, samples, batches int)
 	if err != nil {
 		t.Fatal(err)
 	}
-	model := reference.New(seed, func(place int, parameter string) string {
+	model := referencetest.New(seed, func(place int, parameter string) string {
 		if place > 4 {
 			place++ // a layer that flattens is before it
 		}
-		return reference.Numbered(place, parameter)
+		return referencetest.Numbered(place, parameter)
 	},
-		&reference.Conv{In: 1, Out: 32, Side: 28, Kernel: 3, Stride: 1}, &reference.ReLU{},
-		&reference.Conv{In: 32, Out: 64, Side: 26, Kernel: 3, Stride: 1}, &reference.MaxPool{Side: 24},
-		&reference.Dropout{P: 0.25, Groups: 64, Place: 4}, &reference.Linear{In: 9216, Out: 128}, &reference.ReLU{},
-		&reference.Dropout{P: 0.5, Groups: 128, Place: 8}, &reference.Linear{In: 128, Out: 10}, &reference.Softmax{})
+		&referencetest.Conv{In: 1, Out: 32, Side: 28, Kernel: 3, Stride: 1}, &referencetest.ReLU{},
+		&referencetest.Conv{In: 32, Out: 64, Side: 26, Kernel: 3, Stride: 1}, &referencetest.MaxPool{Side: 24},
+		&referencetest.Dropout{P: 0.25, Groups: 64, Place: 4},
+		&referencetest.Linear{In: 9216, Out: 128}, &referencetest.ReLU{},
+		&referencetest.Dropout{P: 0.5, Groups: 128, Place: 8},
+		&referencetest.Linear{In: 128, Out: 10}, &referencetest.Softmax{})
 	image := func(set *mnist.Set, i int) []float64 {
 		x := make([]float64, 28*28)
 		for k := range x {
@@ -69,19 +71,19 @@ func original(t *testing.T, seed uint64, data *mnist.Data, samples, batches int)
 		return x
 	}
 	for b := range batches {
-		model.Begin(reference.Pass{Seed: seed, Batch: uint64(b)})
+		model.Begin(referencetest.Pass{Seed: seed, Batch: uint64(b)})
 		of, sum := feed.Samples(schema.Batch(b), 0), 0.0
 		for _, i := range of {
-			loss, grad := reference.NegativeLog(model.Forward(image(&data.Train, int(i))), int(data.Train.Labels[i]))
+			loss, grad := referencetest.NegativeLog(model.Forward(image(&data.Train, int(i))), int(data.Train.Labels[i]))
 			model.Backward(grad)
 			sum += loss
 		}
 		model.Step(float64(len(of)), 0.03, 0)
 		losses = append(losses, sum/float64(len(of)))
 	}
-	model.Begin(reference.Pass{Evaluate: true})
+	model.Begin(referencetest.Pass{Evaluate: true})
 	for i, label := range data.Test.Labels {
-		loss, _ := reference.NegativeLog(model.Forward(image(&data.Test, i)), int(label))
+		loss, _ := referencetest.NegativeLog(model.Forward(image(&data.Test, i)), int(label))
 		test += loss / float64(len(data.Test.Labels))
 	}
 	return losses, test

@@ -5,7 +5,7 @@ import (
 	"reflect"
 	"testing"
 
-	"gradbus/bench/reference"
+	"gradbus/bench/referencetest"
 	"gradbus/nn"
 	"gradbus/philox"
 	"gradbus/schema"
@@ -52,11 +52,11 @@ func original(seed uint64, trainers, epochs int) (losses []float64) {
 		if err := philox.FillRow(row, philox.Normal, 1, seed, "embedding", uint64(key)); err != nil {
 			panic(err) // the kind is a constant
 		}
-		embedding[key] = reference.Wide(row)
+		embedding[key] = referencetest.Wide(row)
 	}
-	dense := reference.New(seed, reference.Numbered, &reference.Linear{In: dim, Out: 256},
-		&reference.Linear{In: 256, Out: 128}, &reference.ReLU{}, &reference.Linear{In: 128, Out: 64},
-		&reference.Linear{In: 64, Out: 32}, &reference.Linear{In: 32, Out: 8}, &reference.Softmax{})
+	dense := referencetest.New(seed, referencetest.Numbered, &referencetest.Linear{In: dim, Out: 256},
+		&referencetest.Linear{In: 256, Out: 128}, &referencetest.ReLU{}, &referencetest.Linear{In: 128, Out: 64},
+		&referencetest.Linear{In: 64, Out: 32}, &referencetest.Linear{In: 32, Out: 8}, &referencetest.Softmax{})
 	for epoch := range epochs {
 		sums, samples := make([]float64, trainers), make([]float64, trainers)
 		for b := range batches {
@@ -74,7 +74,7 @@ func original(seed uint64, trainers, epochs int) (losses []float64) {
 							pooled[j] += v
 						}
 					}
-					loss, grad := reference.NegativeLog(dense.Forward(pooled), int(target))
+					loss, grad := referencetest.NegativeLog(dense.Forward(pooled), int(target))
 					sums[l] += loss
 					grad = dense.Backward(grad)
 					for _, id := range bag {

@@ -5,7 +5,7 @@ import (
 	"reflect"
 	"testing"
 
-	"gradbus/bench/reference"
+	"gradbus/bench/referencetest"
 	"gradbus/nn"
 	"gradbus/philox"
 	"gradbus/schema"
@@ -45,7 +45,7 @@ type original struct {
 	trainers, batches, samples int
 	lr, momentum               float64
 	inputs, outputs            int // of a sample
-	layers                     []reference.Layer
+	layers                     []referencetest.Layer
 	name                       func(place int, parameter string) string
 	from                       [][]float32 // initial values; nil draws them
 	loss                       func(y, target []float64) (float64, []float64)
@@ -56,13 +56,13 @@ type original struct {
 func linear(c *Config) original {
 	return original{trainers: c.Trainers, batches: c.Warmup + c.Batches, samples: c.BatchSize, lr: c.LR,
 		momentum: c.Momentum, inputs: c.In, outputs: c.Out,
-		layers: []reference.Layer{&reference.Linear{In: c.In, Out: c.Out}},
-		name:   func(_ int, parameter string) string { return parameter }, loss: reference.L1}
+		layers: []referencetest.Layer{&referencetest.Linear{In: c.In, Out: c.Out}},
+		name:   func(_ int, parameter string) string { return parameter }, loss: referencetest.L1}
 }
 
 // losses are those of every batch.
 func (o original) losses(seed uint64) []float64 {
-	model := reference.New(seed, o.name, o.layers...)
+	model := referencetest.New(seed, o.name, o.layers...)
 	model.Set(o.from...)
 	labels := make([][][]float64, o.trainers)
 	for l := range labels {
@@ -99,8 +99,8 @@ func (o original) losses(seed uint64) []float64 {
 // The losses of the original's run, with its constants written out here: the rate shows by 1e-4, float32 by 1e-7.
 func TestLossesOfTheOriginal(t *testing.T) {
 	want := original{trainers: 3, batches: 4, samples: 20, lr: 0.001, momentum: 0.9, inputs: 100, outputs: 30,
-		layers: []reference.Layer{&reference.Linear{In: 100, Out: 30}},
-		name:   func(_ int, parameter string) string { return parameter }, loss: reference.L1}
+		layers: []referencetest.Layer{&referencetest.Linear{In: 100, Out: 30}},
+		name:   func(_ int, parameter string) string { return parameter }, loss: referencetest.L1}
 	c := DefaultConfig()
 	wantLosses(t, c, want, 1e-6)
 }
@@ -109,20 +109,20 @@ func TestLossesOfTheOriginal(t *testing.T) {
 // the tolerance.
 func TestConvnet(t *testing.T) {
 	want := original{trainers: 2, batches: 4, samples: 1, lr: 1, momentum: 0, inputs: 3 * 64 * 64, outputs: 30,
-		layers: []reference.Layer{
-			&reference.Conv{In: 3, Out: 32, Side: 64, Kernel: 7, Stride: 2, Padding: 3}, &reference.ReLU{},
-			&reference.MaxPool{Side: 32},
-			&reference.Conv{In: 32, Out: 64, Side: 16, Kernel: 3, Stride: 1, Padding: 1}, &reference.ReLU{},
-			&reference.Conv{In: 64, Out: 128, Side: 16, Kernel: 3, Stride: 2, Padding: 1}, &reference.ReLU{},
-			&reference.Conv{In: 128, Out: 256, Side: 8, Kernel: 3, Stride: 2, Padding: 1}, &reference.ReLU{},
-			&reference.Linear{In: 4096, Out: 30}},
+		layers: []referencetest.Layer{
+			&referencetest.Conv{In: 3, Out: 32, Side: 64, Kernel: 7, Stride: 2, Padding: 3}, &referencetest.ReLU{},
+			&referencetest.MaxPool{Side: 32},
+			&referencetest.Conv{In: 32, Out: 64, Side: 16, Kernel: 3, Stride: 1, Padding: 1}, &referencetest.ReLU{},
+			&referencetest.Conv{In: 64, Out: 128, Side: 16, Kernel: 3, Stride: 2, Padding: 1}, &referencetest.ReLU{},
+			&referencetest.Conv{In: 128, Out: 256, Side: 8, Kernel: 3, Stride: 2, Padding: 1}, &referencetest.ReLU{},
+			&referencetest.Linear{In: 4096, Out: 30}},
 		name: func(place int, parameter string) string {
 			if place == 9 {
 				place++ // a layer that flattens is before it
 			}
-			return reference.Numbered(place, parameter)
+			return referencetest.Numbered(place, parameter)
 		},
-		loss: reference.MSE, classes: true}
+		loss: referencetest.MSE, classes: true}
 	c := DefaultConfig()
 	c.Model, c.Trainers, c.BatchSize, c.LR, c.Momentum = convnet, 2, 1, 1, 0
 	losses := wantLosses(t, c, want, 1e-6)

@@ -15,7 +15,7 @@ import (
 	"gradbus/cuda"
 	"gradbus/examples/packages"
 	"gradbus/examples/packages/corpus"
-	"gradbus/examples/packages/reference"
+	"gradbus/examples/packages/referencetest"
 	"gradbus/ps"
 	"gradbus/schema"
 	"gradbus/trainer"
@@ -128,9 +128,9 @@ func settings(trainers, lanes int) packages.Settings {
 	return s
 }
 
-func referenceOf(t *testing.T, s packages.Settings, data *corpus.Data) *reference.Result {
+func referenceOf(t *testing.T, s packages.Settings, data *corpus.Data) *referencetest.Result {
 	t.Helper()
-	r, err := reference.Train(reference.Options{Epochs: s.Epochs, Batch: s.Batch, Dim: s.Dim, Lanes: s.Lanes,
+	r, err := referencetest.Train(referencetest.Options{Epochs: s.Epochs, Batch: s.Batch, Dim: s.Dim, Lanes: s.Lanes,
 		LR: float32(s.LR), Momentum: float32(s.Momentum), Seed: s.Seed, Partitions: 64}, data)
 	if err != nil {
 		t.Fatal(err)

@@ -158,8 +158,8 @@ var layers = map[string]layer{
 		noStd:  []string{"net", "net/http"},
 	},
 	// The oracle of a whole job shares nothing with what it checks but the arithmetic.
-	"examples/packages/reference": {own: []string{"cuda", "lane", "philox", "examples/packages/corpus"}, noStd: noNetwork},
-	"internal/report":             {own: []string{"schema"}, noStd: noNetwork},
+	"examples/packages/referencetest": {own: []string{"cuda", "lane", "philox", "examples/packages/corpus"}, noStd: noNetwork},
+	"internal/report":                 {own: []string{"schema"}, noStd: noNetwork},
 	"internal/safetensors": {own: []string{"internal/atomicfile", "internal/process", "internal/regular"},
 		noStd: noNetwork},
 	"internal/settings": {own: []string{"lane", "schema"}, noStd: noNetwork},
@@ -196,7 +196,7 @@ var layers = map[string]layer{
 	// What was measured on GPUs, kept and written into a document.
 	"bench/gpu": {own: []string{"internal/atomicfile", "internal/regular"}, noStd: noNetwork},
 	// The oracle of the measured systems shares nothing with them but random numbers.
-	"bench/reference": {own: []string{"philox"}, noStd: noNetwork},
+	"bench/referencetest": {own: []string{"philox"}, noStd: noNetwork},
 	// The measured systems one after the other, as commands.
 	"bench/suite": {own: []string{"internal/spawn"}, noStd: []string{"net", "net/http", "os/exec"}},
 	// A benchmark uses everything as its users do.

@@ -1,11 +1,11 @@
-// Package reference trains the packages model in one process, in the plainest way: no session, no frames, no shards, no
-// layers, no distinct keys. What a job of any number of trainers and shards gives must have the same digest, bit for
-// bit.
+// Package referencetest trains the packages model in one process, in the plainest way: no session, no frames, no
+// shards, no layers, no distinct keys. What a job of any number of trainers and shards gives must have the same digest,
+// bit for bit.
 //
 // It knows the arithmetic of package cuda, the lane tree, the random numbers and the examples. It must not know schema,
 // fabric, ps, nn or trainer, not even for a constant: the digest's rules are written here a second time on purpose. A
 // newcomer who changes the model changes it here too, by hand.
-package reference
+package referencetest
 
 import (
 	"crypto/sha256"

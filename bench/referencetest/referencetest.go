@@ -1,9 +1,9 @@
-// Package reference trains the models of the reference systems in float64, by plain loops and from their definitions
-// alone. The tests of these systems compare the losses of whole runs with it.
+// Package referencetest trains the models of the reference systems in float64, by plain loops and from their
+// definitions alone. The tests of these systems compare the losses of whole runs with it.
 //
 // It draws initial values and dropout masks from package philox, as jobs do. It must not know package nn, whose layers
 // it is there to check, nor the configurations of the systems: each test states its model again.
-package reference
+package referencetest
 
 import (
 	"fmt"
