@@ -3,6 +3,7 @@ package status
 import (
 	"math"
 	"regexp"
+	"slices"
 	"testing"
 
 	"gradbus/schema"
@@ -247,30 +248,20 @@ func TestIncidents(t *testing.T) {
 	}
 }
 
-// A cause stands before what follows from it, however bad that is, and weighs as much.
-func TestArrange(t *testing.T) {
-	gpu := new(ranking).find(codeGPUDegraded, "gpu")
-	gpu.causes = []string{"gpu:a"}
-	held := new(ranking).find(CodeHeldUp, "held").at(Critical)
-	held.follows, held.causes = []string{"gpu:a"}, []string{"member:j/t0"}
-	refused := new(ranking).find(CodeRefusals, "refused")
-	refused.follows = []string{"member:j/t0"}
-	still := new(ranking).find(codeNoProgress, "still")
-	disk := new(ranking).find(CodeDiskLow, "disk")
-	shard := new(ranking).find(CodeShardUnready, "shard")
+// The worst stands first, and of one level what stands first in the table of codes.
+func TestOrderOfFindings(t *testing.T) {
+	var j ranking
+	j.find(CodeDiskLow, "disk")
+	j.find(codeNoProgress, "still")
+	j.find(codeGPUDegraded, "gpu")
+	j.find(CodeHeldUp, "held").at(Warning)
+	j.find(CodeShardUnready, "shard")
 	var got []string
-	for _, f := range arrange([]finding{*disk, *refused, *held, *gpu, *still, *shard}) {
-		text := f.Text
-		if f.Symptom {
-			text = "> " + text
-		}
-		got = append(got, text)
+	for _, f := range slices.SortedFunc(slices.Values(j.found), func(a, b *finding) int { return compareFindings(*a, *b) }) {
+		got = append(got, f.Text)
 	}
-	want := []string{"shard", "gpu", "> held", "> refused", "still", "disk"}
-	for i := range want {
-		if i >= len(got) || got[i] != want[i] {
-			t.Fatalf("%q, want %q", got, want)
-		}
+	if want := []string{"shard", "still", "gpu", "held", "disk"}; !slices.Equal(got, want) {
+		t.Fatalf("%q, want %q", got, want)
 	}
 }
 

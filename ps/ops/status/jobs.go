@@ -23,7 +23,7 @@ func (j *ranking) job(job *Job, r *run) {
 			level = Warning // none of those who could coordinate it does: it may be anybody's invention
 		}
 		j.find(CodeCoordinator, "%s trains, and no ps that is heard of coordinates it", job.Name).
-			about(job.Name, "").at(level).before(byJob + job.Name).after(byControl)
+			about(job.Name, "").at(level)
 		if level == Warning {
 			return
 		}
@@ -46,8 +46,7 @@ func (j *ranking) job(job *Job, r *run) {
 	j.replicas(job)
 	j.learns(job, r)
 	if job.Phase == schema.PhaseGathering && job.Missing > 0 && j.s.NowMS-r.since >= missingAfter {
-		j.find(codeMissing, "%s", j.missingText(job)).about(job.Name, "").from(r.since).do(j.missingAction(job)).
-			after(byJob+job.Name, byControl)
+		j.find(codeMissing, "%s", j.missingText(job)).about(job.Name, "").from(r.since).do(j.missingAction(job))
 	}
 }
 
@@ -60,13 +59,10 @@ func (j *ranking) ended(job *Job, r *run) {
 	if job.End != schema.EndFailed || j.t.latest(r.key.name) != r {
 		return
 	}
-	f := j.find(codeJobFailed, "%s", failedText(job, j.s.NowMS)).about(job.Name, job.EndBy).from(job.EndedMS).
-		after(memberToken(job.Name, job.EndBy), byJob+job.Name, byControl)
-	f.brief = job.Name + " has failed"
+	f := j.find(codeJobFailed, "%s", failedText(job, j.s.NowMS)).about(job.Name, job.EndBy).from(job.EndedMS)
 	if r.awaited(j.s.NowMS) {
 		f.Text = fmt.Sprintf("%s was interrupted %s ago at batch %d, and its trainers are awaited: %s", job.Name,
 			ago(j.s.NowMS-job.EndedMS), job.Batch, schema.Clip(job.EndReason))
-		f.brief = job.Name + " awaits its trainers"
 		f.at(Warning).do("Wait until they have rejoined, a minute at most; then look at the log of each.")
 		return
 	}
@@ -86,7 +82,6 @@ func (j *ranking) ended(job *Job, r *run) {
 		f.Action = lookWhy(lost.Member, lost.Host)
 	case ofServer:
 		f.Action = fmt.Sprintf("Look at ps %s and its machine; start it again if it has ended, and then the job.", id)
-		f.before(byServer + id)
 	case strings.Contains(job.EndReason, schema.ReasonNonFinite.String()):
 		f.Action = "Start it from an earlier model with a smaller learning rate; look at the data of that batch."
 	case on != "" && strings.Contains(job.EndReason, "last seen"):
@@ -113,13 +108,7 @@ func needed(job *Job) bool { return schema.ClockOf(job.Consistency).Common() }
 // trainer finds what is wrong with a trainer.
 func (j *ranking) trainer(job *Job, r *run, i int) {
 	out, tr, m := &job.Trainers[i], r.trainers[i], r.member(i)
-	about := func(f *finding) {
-		token := memberToken(job.Name, out.Member)
-		f.about(job.Name, out.Member).after(token, byJob+job.Name, byHost+out.Host, byControl).before(token)
-		if out.HeldMS > 0 || needed(job) && out.State == stateSilent {
-			f.before(byJob + job.Name)
-		}
-	}
+	about := func(f *finding) { f.about(job.Name, out.Member) }
 	who := fmt.Sprintf("trainer %s on %s", out.Member, tr.where(m))
 	switch out.State {
 	case stateSilent:
@@ -133,14 +122,8 @@ func (j *ranking) trainer(job *Job, r *run, i int) {
 				from(j.s.NowMS - out.HeldMS))
 		}
 	case stateLate:
-		f := j.find(CodeHeldUp, "batch %d waits %s for %s, %s", m.WaitedBatch, ago(out.HeldMS), who, doing(tr)).
-			at(heldLevel(m, out.HeldMS)).from(j.s.NowMS - out.HeldMS)
-		f.brief = fmt.Sprintf("batch %d waits %s for %s", m.WaitedBatch, ago(out.HeldMS), out.Member)
-		if out.Shard != nil {
-			f.brief = "" // it waits for others itself
-			f.after(memberToken(job.Name, string(schema.ShardMember(*out.Shard))))
-		}
-		about(f)
+		about(j.find(CodeHeldUp, "batch %d waits %s for %s, %s", m.WaitedBatch, ago(out.HeldMS), who, doing(tr)).
+			at(heldLevel(m, out.HeldMS)).from(j.s.NowMS - out.HeldMS))
 	}
 	if tr != nil {
 		j.mismatched(who, &tr.said().Verification, about)
@@ -159,10 +142,8 @@ func (j *ranking) silentTrainer(job *Job, r *run, out *Trainer, m *schema.Member
 		level = Critical
 	}
 	text := fmt.Sprintf("%s was last seen %s ago%s", who, ago(out.AgeMS), how)
-	brief := ""
 	// another trainer's gradient may do as well
 	if m != nil && m.Waited && out.HeldMS > 0 && (needed(job) || out.HeldMS >= 1000) {
-		brief = fmt.Sprintf("batch %d waits %s for %s", m.WaitedBatch, ago(out.HeldMS), out.Member)
 		text = fmt.Sprintf("batch %d waits %s for %s, last seen %s ago%s", m.WaitedBatch, ago(out.HeldMS), who,
 			ago(out.AgeMS), how)
 	}
@@ -174,9 +155,7 @@ func (j *ranking) silentTrainer(job *Job, r *run, out *Trainer, m *schema.Member
 			action = fmt.Sprintf("%s Without a word from it for %s more it counts as lost.", c.Action, ago(leftMS))
 		}
 	}
-	f := j.find(code, "%s", text).at(level).do(action).from(j.s.NowMS - out.AgeMS)
-	f.brief = brief
-	about(f)
+	about(j.find(code, "%s", text).at(level).do(action).from(j.s.NowMS - out.AgeMS))
 }
 
 // lateAfter is for how long others may wait for a trainer before that is told of, in milliseconds: five times what a
@@ -208,10 +187,7 @@ func heldLevel(m *schema.MemberReport, heldMS int64) Level {
 // shard finds what is wrong with a shard.
 func (j *ranking) shard(job *Job, r *run, i int) {
 	out := &job.Shards[i]
-	about := func(f *finding) {
-		f.about(job.Name, out.Member).after(byServer+out.Server, byControl, byJob+job.Name).
-			before(memberToken(job.Name, out.Member))
-	}
+	about := func(f *finding) { f.about(job.Name, out.Member) }
 	k := r.kept[i]
 	switch {
 	case k == nil:
@@ -289,11 +265,7 @@ func (j *ranking) progress(job *Job, r *run) {
 	if what := j.mostly(job, r); what != "" {
 		text += ": " + what
 	}
-	f := j.find(codeNoProgress, "%s", text).about(job.Name, "").from(r.moved).after(byJob+job.Name, byControl).
-		before(byJob + job.Name)
-	if at := awaited(r); at >= 0 && at < len(job.Shards) {
-		f.after(memberToken(job.Name, job.Shards[at].Member), byServer+job.Shards[at].Server)
-	}
+	j.find(codeNoProgress, "%s", text).about(job.Name, "").from(r.moved)
 	r.blocked = true
 }
 
@@ -519,12 +491,7 @@ func (j *ranking) durability(job *Job, r *run) {
 	if d.Failure != "" {
 		text += ": " + gist(d.Failure)
 	}
-	f := j.find(codeNotDurable, "%s", text).about(job.Name, "").from(j.s.NowMS-d.LateMS).after(byJob+job.Name, byControl)
-	f.after(byDisk + r.coordinator)
-	for _, id := range r.said.Keepers {
-		f.after(byDisk+id, byServer+id)
-	}
-	f.brief = fmt.Sprintf("no version of %s has become durable for %s", job.Name, ago(d.LateMS))
+	j.find(codeNotDurable, "%s", text).about(job.Name, "").from(j.s.NowMS - d.LateMS)
 }
 
 // gist is a failure without what lies between where it was and what was wrong with which file.
@@ -663,20 +630,11 @@ func (j *ranking) standby(job *Job, r *run) {
 	if b.Peers {
 		tell = tellPeers
 	}
-	brief, action := tell(job, unready)
-	text := brief
+	text, action := tell(job, unready)
 	if b.Failure != "" {
 		text += ": " + gist(b.Failure)
 	}
-	f := j.find(CodeNotStoodBy, "%s", text).about(job.Name, "").from(j.s.NowMS-since).do(action).
-		after(byJob+job.Name, byControl, byServer+r.coordinator)
-	for _, k := range b.Kept {
-		f.after(byServer + k.Server)
-	}
-	f.brief = brief
-	if b.Server == "" && len(b.Kept) == 0 { // of the jobs of a ps the first is told, and the others below it
-		f.after(byStandby + r.coordinator).before(byStandby + r.coordinator)
-	}
+	j.find(CodeNotStoodBy, "%s", text).about(job.Name, "").from(j.s.NowMS - since).do(action)
 }
 
 // standsBy says that a ps cannot stand by as it was told to. Of several that do for each other their jobs say so.

@@ -41,7 +41,8 @@ func (t *Tracker) rank(s *Status) {
 			t.logProblem(&over[i].Problem, over[i].last, true)
 		}
 	}
-	all := arrange(there)
+	all := there
+	slices.SortFunc(all, compareFindings)
 	j.level(all)
 	for i := range s.Jobs {
 		s.Jobs[i].Why = j.whyJob(&s.Jobs[i], all)
@@ -156,8 +157,8 @@ func levelMembers(job *Job, f *finding) {
 
 // why is the sentence of everything.
 func (j *ranking) why(all []finding) Why {
-	if len(all) > 0 && weight(all[0].heavy) >= weight(Warning) {
-		return j.because(all, 0)
+	if len(all) > 0 && weight(all[0].Level) >= weight(Warning) {
+		return j.because(&all[0])
 	}
 	live := j.s.Jobs[:0:0]
 	for _, job := range j.s.Jobs {
@@ -167,7 +168,7 @@ func (j *ranking) why(all []finding) Why {
 	}
 	switch {
 	case len(live) == 0 && len(all) > 0:
-		return j.because(all, 0)
+		return j.because(&all[0])
 	case len(live) == 0:
 		return j.noJob()
 	case len(live) == 1:
@@ -184,30 +185,18 @@ func (j *ranking) why(all []finding) Why {
 	return Why{Level: OK, Text: fmt.Sprintf("%d jobs run: %s; none waits.", len(live), list(names))}
 }
 
-// because is the sentence of a finding, with what follows from it.
-func (j *ranking) because(all []finding, i int) Why {
-	f := &all[i]
+// because makes the sentence of a finding.
+func (j *ranking) because(f *finding) Why {
 	text, action := j.outage(f)
-	if text == "" {
-		text = f.Text
-	}
-	if action == "" {
-		action = f.Action
-	}
-	for k := i + 1; k < len(all) && all[k].Symptom; k++ {
-		if all[k].brief != "" && !alike(all[k].Code) && !strings.Contains(text, all[k].brief) {
-			text += "; " + all[k].brief
-			break
-		}
-	}
-	return Why{Level: f.heavy, Text: sentence(text), Action: action, Code: f.Code, Job: f.Job}
+	return Why{Level: f.Level, Text: sentence(cmp.Or(text, f.Text)), Action: cmp.Or(action, f.Action), Code: f.Code,
+		Job: f.Job}
 }
 
 // whyJob is the sentence of one job.
 func (j *ranking) whyJob(job *Job, all []finding) Why {
 	for i := range all {
-		if f := &all[i]; !f.Symptom && weight(f.heavy) >= weight(Warning) && j.concerns(all, i, job) {
-			return j.because(all, i)
+		if f := &all[i]; weight(f.Level) >= weight(Warning) && f.concerns(job) {
+			return j.because(f)
 		}
 	}
 	switch job.Phase {
@@ -231,17 +220,12 @@ func (j *ranking) whyJob(job *Job, all []finding) Why {
 	return Why{Level: OK, Job: job.Name, Text: text + "; none waits."}
 }
 
-// concerns reports whether a problem, or what follows from it, is about a job.
-func (j *ranking) concerns(all []finding, i int, job *Job) bool {
-	if all[i].Job == job.Name {
-		return job.Phase != schema.PhaseEnded || all[i].Code == codeJobFailed && isFailure(job)
+// concerns reports whether a problem is about a job.
+func (f *finding) concerns(job *Job) bool {
+	if job.Phase == schema.PhaseEnded {
+		return f.Job == job.Name && f.Code == codeJobFailed && isFailure(job)
 	}
-	for k := i + 1; k < len(all) && all[k].Symptom; k++ {
-		if all[k].Job == job.Name && job.Phase != schema.PhaseEnded {
-			return true
-		}
-	}
-	return job.Phase != schema.PhaseEnded && slices.Contains(all[i].causes, byJob+job.Name)
+	return f.Job == job.Name || slices.Contains(f.jobs, job.Name)
 }
 
 // endedText says when and how a run has ended, and why.
@@ -283,18 +267,14 @@ type finding struct {
 	rank int
 	code Code
 
-	also    []string // trainers that it names besides Member: their rows have its level
-	brief   string   // the same in a clause, for the sentence of what it follows from
-	causes  []string // what else it would explain: tokens, see byControl
-	follows []string // what would explain it
-	of      int      // index of the cause among the findings; -1 where it is none's consequence
-	heavy   Level    // the worst level of it and of what follows from it
+	also []string // trainers that it names besides Member: their rows have its level
+	jobs []string // jobs that cannot go on because of it, besides Job
 }
 
-// find adds a finding, with the level and action of its code; what follows says more of it.
+// find adds a finding, with the level and action of its code.
 func (j *ranking) find(code, format string, args ...any) *finding {
 	i, c := rank(code)
-	f := &finding{rank: i, code: c, of: -1,
+	f := &finding{rank: i, code: c,
 		Problem: Problem{Code: code, Level: c.Level, Text: fmt.Sprintf(format, args...), Action: c.Action,
 			Runbook: c.Runbook}}
 	j.found = append(j.found, f)
@@ -304,17 +284,6 @@ func (j *ranking) find(code, format string, args ...any) *finding {
 // about says of whom it is.
 func (f *finding) about(job, member string) *finding {
 	f.Job, f.Member = job, member
-	return f
-}
-
-// after says what would explain it, and before what it would explain.
-func (f *finding) after(tokens ...string) *finding {
-	f.follows = append(f.follows, tokens...)
-	return f
-}
-
-func (f *finding) before(tokens ...string) *finding {
-	f.causes = append(f.causes, tokens...)
 	return f
 }
 
@@ -443,92 +412,17 @@ func compareIncidents(a, b incident) int {
 		cmp.Compare(a.GPU, b.GPU))
 }
 
-// arrange puts problems in the order in which they are to be looked at: worst first, each cause before what follows
-// from it.
-func arrange(all []finding) []finding {
-	slices.SortFunc(all, func(a, b finding) int {
-		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(weight(b.Level), weight(a.Level)),
-			cmp.Compare(a.SinceMS, b.SinceMS),
-			cmp.Compare(a.Job, b.Job), compareMembers(a.Member, b.Member), cmp.Compare(a.GPU, b.GPU))
-	})
-	for i := range all {
-		all[i].heavy = all[i].Level
-		all[i].of = causeOf(all, i)
-	}
-	for i := range all {
-		if c := all[i].of; c >= 0 {
-			all[c].heavy = worse(all[c].heavy, all[i].Level)
-		}
-	}
-	order := make([]int, len(all))
-	for i := range order {
-		order[i] = i
-	}
-	root := func(i int) int {
-		if c := all[i].of; c >= 0 {
-			return c
-		}
-		return i
-	}
-	slices.SortStableFunc(order, func(x, y int) int {
-		a, b := root(x), root(y)
-		return cmp.Or(cmp.Compare(weight(all[b].heavy), weight(all[a].heavy)), cmp.Compare(a, b), cmp.Compare(x, y))
-	})
-	out := make([]finding, 0, len(all))
-	for _, i := range order {
-		f := all[i]
-		f.Symptom = f.of >= 0
-		out = append(out, f)
-	}
-	return out
+// compareFindings puts the worst first, and of one level what stands first in the table of codes.
+func compareFindings(a, b finding) int {
+	return cmp.Or(cmp.Compare(weight(b.Level), weight(a.Level)), cmp.Compare(a.rank, b.rank),
+		cmp.Compare(a.SinceMS, b.SinceMS),
+		cmp.Compare(a.Job, b.Job), compareMembers(a.Member, b.Member), cmp.Compare(a.GPU, b.GPU))
 }
-
-// causeOf is the first finding before the i-th that explains it, or what explains that; -1 where there is none.
-func causeOf(all []finding, i int) int {
-	for c := range i {
-		if alike(all[c].Code) && alike(all[i].Code) ||
-			!slices.ContainsFunc(all[i].follows, func(token string) bool { return slices.Contains(all[c].causes, token) }) {
-			continue
-		}
-		if all[c].of >= 0 {
-			return all[c].of
-		}
-		return c
-	}
-	return -1
-}
-
-// alike are the codes of trainers that are not heard of: one is never the cause of another.
-func alike(code string) bool { return code == CodeSilent || code == codeTrainerGone }
 
 // compareMembers orders t2 before t10.
 func compareMembers(a, b string) int {
 	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
-
-// Tokens say what depends on what: a finding that causes a token explains those that follow from it. They are made only
-// where something is wrong.
-//
-//	control              the way to the control server, of the ps that answers
-//	host:NAME            a machine
-//	server:ID            a ps
-//	job:NAME             a job's rounds, for which all its trainers wait
-//	member:JOB/t3        a trainer or a shard of a job
-//	gpu:NAME             a GPU
-//	disk:ID              the disk of the checkpoints that a ps writes
-//	standby:ID           that nobody stands by for a ps
-const (
-	byControl = "control"
-	byHost    = "host:"
-	byServer  = "server:"
-	byJob     = "job:"
-	byMember  = "member:"
-	byGPU     = "gpu:"
-	byDisk    = "disk:"
-	byStandby = "standby:"
-)
-
-func memberToken(job, member string) string { return byMember + job + "/" + member }
 
 // outage is the sentence about several trainers of a job that are not heard of, in place of that about one of them;
 // empty where it is only one.

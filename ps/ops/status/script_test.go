@@ -20,7 +20,7 @@ import (
 // -rewrite writes them anew.
 //
 //	cluster [trainers= servers= shards= hosts= control= consistency= ahead= apply= batch=seconds at=ps hosted gpus gathering no-job]
-//	play seconds=        what the page says at the end: the sentence, what to do, and all problems (symptoms further in)
+//	play seconds=        what the page says at the end: the sentence, what to do, and all problems
 //	set t1 ... | ps=0    what happens to trainers or a ps: stopped, gone, dropped-out, left, away, stuck, slow=3, loss=nan, norm=1e9, digest=7, well,
 //	                     after=0.9; of ps: idle, unready, control-lost, refuses=damaged:9,
 //	                     free=bytes, use=, promised=bytes, mismatches=1; of all: hung, deaf
@@ -111,11 +111,7 @@ func (s *script) said() string {
 		fmt.Fprintf(&b, "do: %s\n", st.Why.Action)
 	}
 	for _, p := range st.Problems {
-		indent := ""
-		if p.Symptom {
-			indent = "   "
-		}
-		fmt.Fprintf(&b, "%s- %s %s, since %s ago: %s\n", indent, p.Level, p.Code, since(st.NowMS-p.SinceMS), p.Text)
+		fmt.Fprintf(&b, "- %s %s, since %s ago: %s\n", p.Level, p.Code, since(st.NowMS-p.SinceMS), p.Text)
 	}
 	return b.String()
 }

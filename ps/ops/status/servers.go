@@ -52,15 +52,8 @@ func (j *ranking) silentServer(v *Server, s *server) {
 		what = ", is the control server" + what
 	}
 	f := j.find(code, "ps %s on %s (pid %d) was last heard %s ago%s", v.ID, v.Host, v.PID, ago(v.AgeMS), what)
-	f.about("", "p-"+v.ID).at(level).from(j.s.NowMS-v.AgeMS).do(action).before(byServer+v.ID, byHost+v.Host)
-	for _, name := range append(coordinates, keeps...) {
-		f.before(byJob + name)
-	}
-	if j.isControl(s) {
-		f.before(byControl)
-	} else if v.ID != j.t.config.Server {
-		f.after(byControl)
-	}
+	f.about("", "p-"+v.ID).at(level).from(j.s.NowMS - v.AgeMS).do(action)
+	f.jobs = append(coordinates, keeps...)
 }
 
 func hasShardOn(job *Job, server string) bool {
@@ -91,7 +84,7 @@ func (j *ranking) mismatched(who string, v *schema.VerifyReport, about func(*fin
 // server finds what a ps says of itself that is not good.
 func (j *ranking) server(v *Server, s *server) {
 	said := s.said()
-	about := func(f *finding) { f.about("", "p-"+v.ID).after(byServer + v.ID) }
+	about := func(f *finding) { f.about("", "p-"+v.ID) }
 	j.control(v, s)
 	j.serverTraffic(v, s, about)
 	j.standsBy(v, about)
@@ -151,17 +144,7 @@ func (j *ranking) gpus() {
 		if len(g.Users) > 0 {
 			text += "; used by " + list(g.Users)
 		}
-		f := j.find(code, "%s", text).at(level).do(schema.Clip(g.Action)).after(byHost + g.Host).before(byGPU + gpuName(g))
-		f.GPU = gpuName(g)
-		if code == CodeGPUUnhealthy || code == codeGPUAbsent {
-			for _, user := range g.Users {
-				if isServer(user) {
-					f.before(byServer + user[2:])
-				} else {
-					f.before(byMember + user)
-				}
-			}
-		}
+		j.find(code, "%s", text).at(level).do(schema.Clip(g.Action)).GPU = gpuName(g)
 	}
 }
 
@@ -222,14 +205,8 @@ func (j *ranking) control(v *Server, s *server) {
 		text += fmt.Sprintf("; no trainer can join, and running jobs continue for %s at most",
 			ago(int64(finite(s.said().Deadline)*1000)))
 	}
-	f := j.find(CodeControlLost, "%s", text).about("", "p-"+v.ID).at(j.ifJobs(Critical)).from(since).
-		after(byServer + v.ID).
+	j.find(CodeControlLost, "%s", text).about("", "p-"+v.ID).at(j.ifJobs(Critical)).from(since).
 		do("Look at the control server and the network to it.")
-	if self {
-		f.before(byControl)
-	} else {
-		f.after(byControl)
-	}
 }
 
 // deaf reports since when nobody but the ps that answers has been heard, where two or more could be: one alone is
@@ -422,21 +399,13 @@ func (j *ranking) disk(users []diskUser) {
 		action = fmt.Sprintf("Free %s there before the run ends; a model that cannot be saved is lost when its trainers end.",
 			amount(d.NeedBytes-d.FreeBytes))
 	}
-	f := j.find(code, "%s", text).about(worst.job, worst.member).do(action).after(byHost + worst.host)
+	f := j.find(code, "%s", text).about(worst.job, worst.member).do(action)
 	if code == codeDiskHangs {
 		f.SinceMS = j.s.NowMS - d.AgeMS
 	}
 	for _, u := range users {
 		if u.job == f.Job && u.member != f.Member {
 			f.also = append(f.also, u.member)
-		}
-	}
-	if id, ok := strings.CutPrefix(worst.member, "p-"); ok {
-		f.after(byServer + id)
-	}
-	for _, u := range users {
-		if id, ok := strings.CutPrefix(u.member, "p-"); ok && strings.Contains(u.disk.Use, UseCheckpoints) {
-			f.before(byDisk + id)
 		}
 	}
 }

@@ -27,38 +27,6 @@ func stoodBy(shards, seconds int, change func(*statustest.Cluster, *schema.Serve
 	return u
 }
 
-// A ps that stood by and is gone is one problem, whatever number of jobs it stood by for: the others are told below it.
-// What one of them has alone stands for itself.
-func TestOneGoneStandbyIsOneProblem(t *testing.T) {
-	t.Parallel()
-	u := stoodBy(1, 40, func(c *statustest.Cluster, p *schema.ServerReport) {
-		gone := &schema.StandbyReport{Failure: "ps b on box has left", UnreadyMS: 40_000}
-		p.Jobs[0].Standby = gone
-		for i, name := range []schema.JobName{"digits", "large", "quick"} {
-			other := p.Jobs[0]
-			other.Name, other.RunID, other.Batch = name, schema.RunID(100+i), schema.Batch(c.Now.Unix())
-			other.Members = slices.Clone(other.Members)
-			if name == "large" { // the ps that stands by now has no room for it
-				other.Standby = &schema.StandbyReport{Server: "c", Failure: "too large", UnreadyMS: 40_000}
-			}
-			p.Jobs = append(p.Jobs, other)
-		}
-	})
-	var jobs, below []string
-	for _, p := range u.Status.Problems {
-		switch {
-		case p.Code != status.CodeNotStoodBy:
-		case p.Symptom:
-			below = append(below, p.Job)
-		default:
-			jobs = append(jobs, p.Job)
-		}
-	}
-	if !slices.Equal(jobs, []string{"digits", "large"}) || !slices.Equal(below, []string{"packages", "quick"}) {
-		t.Errorf("problems of %v, and below them of %v: %+v", jobs, below, u.Status.Problems)
-	}
-}
-
 // Between two versions lie two batches at least, some times what telling takes, and a checkpoint: what is no later than
 // a few of these is not late.
 func TestLateStandbyIsMeasuredByWhatIsUsual(t *testing.T) {

@@ -10,7 +10,7 @@
 //	build      the view of a moment: rows of trainers, shards, ps, GPUs
 //	jobs       what is wrong with jobs: who is silent, gone, waited for; whether the newest version outlives a crash
 //	servers    what is wrong with machines, ps, GPUs and the control server; what is full, refused or not finite
-//	rank       a problem has a beginning and an end; a cause stands before what follows from it; the sentence
+//	rank       a problem has a beginning and an end; the worst stands first; the sentence
 //	events     what was: events, and the points of curves
 //
 // # Time
@@ -68,8 +68,7 @@ type Status struct {
 	Jobs     []Job    `json:"jobs"`     // running ones first, then by name; those that ended in the last minutes too
 	Servers  []Server `json:"servers"`  // by id
 	GPUs     []GPU    `json:"gpus"`     // by machine and index
-	// all that is wrong, worst first, each cause before what follows from it; at most ProblemsMax. Why is made from the
-	// first
+	// all that is wrong, the worst first, at most ProblemsMax; Why is made from the first
 	Problems []Problem `json:"problems"`
 
 	Own *schema.Telemetry `json:"-"` // the latest report of the ps that answers, for its metrics; nil before
@@ -106,7 +105,6 @@ type Problem struct {
 	GPU     string `json:"gpu,omitempty"`    // its UUID
 	SinceMS int64  `json:"since_ms"`
 	Runbook string `json:"runbook,omitempty"` // heading of /runbooks
-	Symptom bool   `json:"symptom,omitempty"` // it follows from the problem before it that is none
 }
 
 // Job is one training run.

@@ -69,7 +69,7 @@ func stalled() *status.Status {
 		Code:   "trainer-silent", Job: "packages"}
 	s.Problems = []status.Problem{{Code: "trainer-silent", Level: status.Critical, Text: text, SinceMS: now - 18_000,
 		Job: "packages", Member: "t2", Runbook: "trainer-silent"},
-		{Code: "shard-waits", Level: status.Warning, Text: "shard s1 waits for t2", SinceMS: now - 17_000, Symptom: true},
+		{Code: "shard-waits", Level: status.Warning, Text: "shard s1 waits for t2", SinceMS: now - 17_000},
 		{Code: "disk-full", Level: status.Warning, Text: "4 % of /data is free on host-a", SinceMS: now - 400_000}}
 	j := &s.Jobs[0]
 	j.Why, j.SamplesPerSecond, j.LeftMS = s.Why, 0, 0

@@ -212,11 +212,8 @@ func (s Screen) problems(view *status.Status) *table {
 	t := &table{columns: []column{{}, {head: "ALSO"}, {head: "FOR", right: true, keep: 1}}}
 	for _, p := range view.Problems[1:] {
 		_, _, style := mark(p.Level)
-		text := clean(p.Text)
-		if p.Symptom { // of the one above
-			text = "└ " + text
-		}
-		t.rows = append(t.rows, []Span{level(p.Level), {cut(text, s.Width-16), style}, {span(view.NowMS - p.SinceMS), Dim}})
+		t.rows = append(t.rows, []Span{level(p.Level), {cut(clean(p.Text), s.Width-16), style},
+			{span(view.NowMS - p.SinceMS), Dim}})
 	}
 	return t
 }

@@ -81,7 +81,6 @@ export class Sentence {
     shown.forEach((p, i) => {
       const item = (this.items[i] ||= this.item());
       attr(item.li, "data-level", levelOf(p.level));
-      item.li.classList.toggle("symptom", Boolean(p.symptom));
       setIcon(item.sign, p.level);
       text(item.text, p.text);
       text(item.since, p.since_ms ? `${age(now - p.since_ms)}` : "");
