@@ -1,14 +1,18 @@
 package ps
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/internal/process"
 	"gradbus/schema"
 )
 
@@ -17,6 +21,7 @@ type acquireRequest struct {
 	job    *schema.Job
 	left   trainersLeft  // for whom it is to have places
 	joiner schema.Member // who wants to join
+	voter  uint64        // schema.Join.Number of who comes back from a run; else 0
 	resume bool          // it wants the newest durable version
 	back   schema.RunID  // the run that it comes back from; 0: none
 	alone  bool          // all its shards are to be here
@@ -36,6 +41,7 @@ type acquisition struct {
 	peers   []leaseRecord // that may keep its shards
 	offers  []offer       // of replicas on servers; nil: none
 	ended   []endedRun    // of the name, where the join came too late
+	waits   string        // why the job of another ps is not taken yet; empty: it is
 	err     error
 }
 
@@ -134,10 +140,12 @@ func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisiti
 		err = r.write(o, func(value []byte) (uint64, error) { return r.jobs.Update(ctx, e.Key, value, e.Revision) })
 	case r.alive(all, e):
 		return nobody, nil
-	default: // Its coordinator is no more. Whoever deletes it first, one of those who look creates it next.
-		if err = r.jobs.Delete(ctx, e.Key, e.Revision); err == nil {
-			err = errAgain
+	default: // Its coordinator is not there. Whoever is first to write has the job.
+		var there jobRecord
+		if json.Unmarshal(e.Value, &there) == nil && !mayTake(there.Voters, q.voter, r.isKnownToHaveEnded(all, job.Name, &there)) {
+			return acquisition{job: job, waits: there.waits(job.Name)}, nil
 		}
+		err = r.write(o, func(value []byte) (uint64, error) { return r.jobs.Update(ctx, e.Key, value, e.Revision) })
 	}
 	switch {
 	case err == nil:
@@ -146,6 +154,45 @@ func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisiti
 		err = errAgain
 	}
 	return nobody, err
+}
+
+// mayTake reports whether a ps may take the record of a job whose coordinator is not announced: one of the voters that
+// the record names follows it, or nobody was named, or the coordinator is known to have ended.
+func mayTake(voters []schema.Voter, follower uint64, ended bool) bool {
+	return ended || voters == nil || slices.ContainsFunc(voters, func(v schema.Voter) bool {
+		return v.Number == follower && follower != 0
+	})
+}
+
+// isKnownToHaveEnded reports whether the coordinator of a job is known to have ended: its process was seen to, a ps was started
+// again with its id, or an operator says so.
+func (r *registry) isKnownToHaveEnded(announced []leaseRecord, name schema.JobName, of *jobRecord) bool {
+	r.mu.Lock()
+	at, decided := r.decided[name]
+	r.mu.Unlock()
+	return of.Incarnation == r.self.Incarnation || r.hasGone(of.Incarnation) || decided && r.now().Sub(at) < resumeWindow ||
+		slices.ContainsFunc(announced, func(a leaseRecord) bool {
+			return a.ID == of.Coordinator && a.Incarnation != of.Incarnation
+		})
+}
+
+// decide notes that an operator says that the coordinator of a job has ended.
+func (r *registry) decide(name schema.JobName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.decided[name] = r.now()
+	maps.DeleteFunc(r.decided, func(_ schema.JobName, at time.Time) bool { return r.now().Sub(at) > resumeWindow })
+}
+
+// waits says what a job waits for whose coordinator is not announced, and what decides without it.
+func (j *jobRecord) waits(name schema.JobName) string {
+	var voters []string
+	for _, v := range j.Voters {
+		voters = append(voters, string(v.Member))
+	}
+	return fmt.Sprintf("ps %s, which has the job, is not announced, and may still run it. The job continues at another ps "+
+		"when one of its trainers joins: %s. If that ps has ended: %s takeover %s", j.Coordinator,
+		cmp.Or(strings.Join(voters, " "), "none is left"), process.Invoked("ps"), name)
 }
 
 // write writes a job of ours down.

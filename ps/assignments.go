@@ -336,13 +336,18 @@ func (l *controlLoop) look(ctx context.Context, n registryNews) {
 	}
 	if n.changed.run != 0 {
 		if j := l.job(n.changed.name); j != nil && j.run == n.changed.run {
-			l.carryOut(j, j.coordinator.LRRecorded())
+			if n.changed.lr != nil {
+				l.carryOut(j, j.coordinator.LRRecorded())
+			}
+			if n.changed.voters != nil {
+				l.carryOut(j, j.coordinator.VotersRecorded(l.server.now(), n.changed.voters))
+			}
 		}
 		return
 	}
 	if j := l.job(n.stolen); n.stolen != "" && j != nil {
 		l.carryOut(j, j.coordinator.Fail(schema.Coordinator,
-			"another ps has registered the name of the job, after the control server had lost its buckets"))
+			"another ps has taken the record of the job, while this one did not reach the control server"))
 	}
 	for name, j := range l.coordinated() {
 		if l.registerAnew(j, n.servers) {

@@ -315,7 +315,10 @@ func (l *controlLoop) carryOut(j *job, decisions []coordinator.Decision) {
 	log := l.server.log.With("job", j.manifest.Name)
 	for _, decision := range decisions {
 		if decision.Record != nil {
-			l.server.registry.noteLR(lrRecord{j.manifest.Name, j.run, decision.Record})
+			l.server.registry.note(recordChange{name: j.manifest.Name, run: j.run, lr: decision.Record})
+		}
+		if decision.Voters != nil {
+			l.server.registry.note(recordChange{name: j.manifest.Name, run: j.run, voters: decision.Voters})
 		}
 		if decision.Control.LR != nil {
 			l.tellSoon()

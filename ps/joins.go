@@ -66,6 +66,20 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	l.wait(m, request, goesOn)
 }
 
+// takeover notes that an operator says that the ps of a job has ended, and answers why the job does not continue here;
+// empty: it does.
+func (l *controlLoop) takeover(name schema.JobName) string {
+	switch b := l.server.standby; {
+	case b != nil:
+		return b.takeover(name)
+	case l.job(name) != nil || l.coordinatedElsewhere(time.Now(), name):
+		return fmt.Sprintf("job %s runs: drain the ps that has it", name)
+	}
+	l.server.log.Warn("an operator continues a job here", "job", name, "why", "takeover")
+	l.server.registry.decide(name)
+	return ""
+}
+
 // wait has a join wait until its job gathers trainers. The first one of a run has it acquired.
 func (l *controlLoop) wait(m *message, request *schema.Join, goesOn bool) {
 	j := l.jobs[m.job]
@@ -88,6 +102,9 @@ func (l *controlLoop) wait(m *message, request *schema.Join, goesOn bool) {
 		}
 		q := acquireRequest{job: job, left: left, joiner: m.from, resume: request.Resume, back: request.Run, alone: goesOn,
 			over: l.server.runHere(m.job)}
+		if request.Run != 0 {
+			q.voter = request.Number
+		}
 		if goesOn && q.back == 0 {
 			q.back = l.server.standby.lostRun(job)
 			q.resume = q.resume || q.back != 0
@@ -147,6 +164,9 @@ func (l *controlLoop) acquired(c acquisition) {
 			Text: schema.Clip(fmt.Sprintf("job %s cannot be registered: %v", j.name, c.err))})
 	case c.ended != nil:
 		l.joinAgain(j, c.ended)
+	case c.waits != "":
+		l.server.log.Warn("job waits for a trainer of it", "job", j.name, "text", c.waits)
+		l.giveUp(j, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(c.waits)})
 	case c.record == nil:
 		l.takeWaiting(j)
 		j.state.Transition(coordinator.Ended)

@@ -235,10 +235,7 @@ func (l *controlLoop) readControl(m *message) *refusal {
 		}
 		l.send(m.job, 0, m.from, schema.Control{Lost: &answer})
 	case control.Takeover != nil:
-		text := "this ps is not one of a pair: the ps of a group continue the job by themselves"
-		if b := l.server.standby; b != nil {
-			text = b.takeover(m.job)
-		}
+		text := l.takeover(m.job)
 		l.send(m.job, 0, m.from, schema.Control{Lost: &schema.Lost{Lost: text == "", Text: schema.Clip(text)}})
 	case control.Kept != nil:
 		l.heardKept(m, control.Kept)

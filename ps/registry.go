@@ -72,6 +72,8 @@ type jobRecord struct {
 	Job         *schema.Job         `json:"job"`
 	Ended       []endedRun          `json:"ended,omitempty"` // earlier runs, the latest first
 	LR          []schema.LRChange   `json:"lr,omitempty"`    // changes of the learning rates while the job runs
+	// Voters are those of a run with a replica: with one of them another ps takes the record. nil: nobody is named yet.
+	Voters []schema.Voter `json:"voters"`
 }
 
 // registry writes down, where all ps of a control server see it, which of them there are and who coordinates which job.
@@ -114,9 +116,12 @@ type registry struct {
 	back chan struct{} // has room for one: the control server is back, and may have lost everything
 	peek chan struct{} // has room for one: somebody wants to know who is announced before the next renewal
 	wake chan struct{} // has room for one: jobs have ended, or changed
-	mu   sync.Mutex    // guards over, lr and ended
+	mu   sync.Mutex    // guards over, noted, decided and ended
 	over []overJob     // jobs that have ended, at most as many as there may be
-	lr   map[schema.JobName]lrRecord
+	// noted is what is to be written into records of jobs
+	noted map[schema.JobName]recordChange
+	// decided is when operators said that the coordinators of jobs have ended
+	decided map[schema.JobName]time.Time
 	// what ps drew at their starts whose processes were seen to end, the latest last, at most endedMax: what they
 	// announced holds no more
 	ended []uint64
@@ -145,7 +150,7 @@ type ownJob struct {
 type registryNews struct {
 	servers []leaseRecord  // all that are announced
 	stolen  schema.JobName // a job of ours that another ps has registered, after the registry was lost; else ""
-	changed lrRecord       // changes of learning rates that are recorded now; of no run where there are none
+	changed recordChange   // what is recorded now; of no run where nothing is
 	taken   error          // another ps goes by our id: this one has to end; else nil
 }
 
@@ -157,7 +162,8 @@ func newRegistry(control *fabric.Control, self leaseRecord, lease time.Duration,
 		assigns: make(chan assignRequest, assignsMax), answers: make(chan assignRequest),
 		news: make(chan registryNews), done: make(chan struct{}), own: map[schema.JobName]*ownJob{},
 		dead: map[string]deadJob{},
-		wake: make(chan struct{}, 1), peek: make(chan struct{}, 1), now: time.Now, lr: map[schema.JobName]lrRecord{},
+		wake: make(chan struct{}, 1), peek: make(chan struct{}, 1), now: time.Now, noted: map[schema.JobName]recordChange{},
+		decided: map[schema.JobName]time.Time{},
 	}
 }
 
@@ -294,7 +300,7 @@ func (r *registry) run(ctx context.Context) {
 			r.answer(ctx, q)
 		case <-r.wake:
 			r.dropAll(ctx)
-			r.recordLR(ctx)
+			r.recordNoted(ctx)
 		case <-ticker.C:
 			r.keep(ctx)
 		case <-r.back:
@@ -318,7 +324,7 @@ func (r *registry) keep(ctx context.Context) {
 		}
 		return
 	}
-	r.recordLR(within)
+	r.recordNoted(within)
 	r.look(within)
 	if r.looks++; r.looks == sweepEvery {
 		r.looks = 0
@@ -450,7 +456,7 @@ func (r *registry) sweep(ctx context.Context) {
 	}
 	seen := map[string]deadJob{}
 	for _, e := range entries {
-		if r.alive(servers, e) {
+		if r.alive(servers, e) || r.waitsForVoters(servers, e) {
 			continue
 		}
 		d := r.dead[e.Key]
@@ -466,6 +472,13 @@ func (r *registry) sweep(ctx context.Context) {
 		}
 	}
 	r.dead = seen
+}
+
+// waitsForVoters reports whether a job waits for a trainer of its, or an operator: its coordinator may still run it.
+func (r *registry) waitsForVoters(servers []leaseRecord, e fabric.Entry) bool {
+	var there jobRecord
+	return json.Unmarshal(e.Value, &there) == nil &&
+		!mayTake(there.Voters, 0, r.isKnownToHaveEnded(servers, schema.JobName(e.Key), &there))
 }
 
 // drain takes back what we have written. The lease record stays as a last word, until its time is over: a
@@ -551,13 +564,17 @@ func (r *registry) restore(ctx context.Context) {
 			r.log.Warn("job not written down again", "job", name, "err", err)
 			continue
 		}
-		if e, err := r.jobs.Get(ctx, string(name)); err == nil {
-			var there jobRecord
-			if json.Unmarshal(e.Value, &there) == nil && there.RunID != o.record.RunID {
-				delete(r.own, name)
-				r.tell(ctx, registryNews{stolen: name})
-			}
-		}
+		r.findStolen(ctx, name, o)
+	}
+}
+
+// findStolen finds out whether another ps has the record of a job of ours.
+func (r *registry) findStolen(ctx context.Context, name schema.JobName, o *ownJob) {
+	e, err := r.jobs.Get(ctx, string(name))
+	var there jobRecord
+	if err == nil && json.Unmarshal(e.Value, &there) == nil && there.RunID != o.record.RunID {
+		delete(r.own, name)
+		r.tell(ctx, registryNews{stolen: name})
 	}
 }
 
@@ -688,47 +705,71 @@ func (j *jobRecord) encode() ([]byte, error) {
 	return value, err
 }
 
-// lrRecord is the changes of a job's learning rates, to be written into its record.
-type lrRecord struct {
-	name    schema.JobName
-	run     schema.RunID
-	changes []schema.LRChange
+// recordChange is what is to be written into the record of a job.
+type recordChange struct {
+	name   schema.JobName
+	run    schema.RunID
+	lr     []schema.LRChange // nil: they stay
+	voters []schema.Voter    // nil: they stay
 }
 
-// noteLR asks for changes to be recorded. It never waits; the control loop hears when it is done.
-func (r *registry) noteLR(n lrRecord) {
+// with returns a change together with an earlier one that is not written yet.
+func (n recordChange) with(earlier *recordChange) recordChange {
+	if earlier.run != n.run {
+		return n
+	}
+	if n.lr == nil {
+		n.lr = earlier.lr
+	}
+	if n.voters == nil {
+		n.voters = earlier.voters
+	}
+	return n
+}
+
+// note asks for a change to be recorded. It never waits; the control loop hears when it is done.
+func (r *registry) note(n recordChange) {
 	r.mu.Lock()
-	r.lr[n.name] = n
+	earlier := r.noted[n.name]
+	r.noted[n.name] = n.with(&earlier)
 	r.mu.Unlock()
 	nudge(r.wake)
 }
 
-// recordLR writes what was noted into the records of jobs that this ps coordinates. What cannot be written now is tried
-// again at the next renewal.
-func (r *registry) recordLR(ctx context.Context) {
+// recordNoted writes what was noted into the records of jobs that this ps coordinates. What cannot be written now is
+// tried again at the next renewal.
+func (r *registry) recordNoted(ctx context.Context) {
 	r.mu.Lock()
-	noted := r.lr
-	r.lr = map[schema.JobName]lrRecord{}
+	noted := r.noted
+	r.noted = map[schema.JobName]recordChange{}
 	r.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(noted)) {
 		n, o := noted[name], r.own[name]
 		if o == nil || o.record.RunID != n.run {
 			continue // has ended
 		}
-		o.record.LR = n.changes
+		if n.lr != nil {
+			o.record.LR = n.lr
+		}
+		if n.voters != nil {
+			o.record.Voters = n.voters
+		}
 		within, cancel := context.WithTimeout(ctx, renewWithin)
 		err := r.write(o,
 			func(value []byte) (uint64, error) { return r.jobs.Update(within, string(name), value, o.revision) })
+		if errors.Is(err, fabric.ErrKeyExists) {
+			r.findStolen(within, name, o)
+		}
 		cancel()
 		if err == nil {
 			r.tell(ctx, registryNews{changed: n})
 			continue
 		}
-		r.log.Warn("learning rates not recorded, tried again", "job", name, "err", err)
+		r.log.Warn("job record not written, tried again", "job", name, "err", err)
 		r.mu.Lock()
-		if _, newer := r.lr[name]; !newer {
-			r.lr[name] = n
-		}
+		later := r.noted[name]
+		later.name, later.run = name, n.run
+		r.noted[name] = later.with(&n)
 		r.mu.Unlock()
 	}
 }

@@ -60,8 +60,8 @@ func (o *outsider) publish(frame []byte) error { return o.conn.Publish(o.subject
 var ErrNoTakeover = errors.New("job not continued")
 
 // Takeover has a ps continue a job of which it has a replica, although fewer than half of the job's trainers have asked
-// it to. Use it only if the ps that had the job has ended: if it still runs, the job runs twice. c.Server is the ps with
-// the replica. Errors: ErrConfig, those of dialing, ErrNoTakeover, ErrNoAnswer, and ctx's cause.
+// it to, or with one NATS server none. Use it only if the ps that had the job has ended: if it still runs, the job runs
+// twice. c.Server is the ps with the replica, or that NATS server. Errors: ErrConfig, those of dialing, ErrNoTakeover, ErrNoAnswer, and ctx's cause.
 //
 //	err := trainer.Takeover(ctx, trainer.Config{Server: "nats://10.0.0.2:4222"}, "films")
 func Takeover(ctx context.Context, c Config, job schema.JobName) error {

@@ -27,11 +27,12 @@ func takeoverCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "takeover JOB",
 		Short: "Continue a job at the ps that has its replica",
-		Long: `Continue a job at the ps that has its replica (--replicas 1 --peer).
+		Long: `Continue a job at the ps that has its replica (--replicas 1 with --peer or --nats).
 
 A job whose ps is out of reach continues by itself when more than half of its trainers have joined the other ps, or when
 the ps is known to have ended. Otherwise it waits, and the log of the other ps and its trainers name who is missing. If you
-know that the lost ps has ended, this command lets the job continue.
+know that the lost ps has ended, this command lets the job continue. With --nats, one of its trainers is enough, and the
+command lets any trainer continue it that joins within a minute.
 
 If the lost ps still runs, the job then runs twice: stop that ps first.`,
 		Example: `  ./bin/ps takeover films --server nats://10.0.0.2:4222 --token-file secret`,

@@ -101,6 +101,7 @@ type Coordinator struct {
 	grew         liveness.Silence // since when; before the first Tick it does not last
 	blind        liveness.Silence // since nothing can be heard
 	standby      standbyAt
+	record       voterRecord
 	lr           learningRates
 	checkpoints  checkpointing
 	newcomers    newcomers
@@ -129,6 +130,8 @@ type Decision struct {
 	// Record, where it is not nil, is the changes of the learning rates to write into the job's record; LRRecorded is told
 	// when that is done.
 	Record []schema.LRChange
+	// Voters, where they are not nil, are to be written into the job's record; VotersRecorded is told when that is done.
+	Voters []schema.Voter
 	// Later is the time after which BeginCopies is to be called; 0 is that it is not.
 	Later time.Duration
 }
@@ -247,7 +250,7 @@ func (c *Coordinator) begin(now time.Time) []Decision {
 	if whyNotKept(c.config.Job) == "" {
 		d.Later = copiesAfter
 	}
-	return []Decision{d}
+	return append([]Decision{d}, c.recordVoters()...)
 }
 
 // Heartbeat notes a sign of life of a trainer, of whose frame h is the head. It reports whether the trainer is a

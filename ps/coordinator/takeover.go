@@ -105,7 +105,7 @@ func (c *Coordinator) vacate(now time.Time, i int, text string) []Decision {
 	}
 	note := Decision{Note: fmt.Sprintf("%s; generation %d begins without it", text, c.generation), Who: name}
 	c.serial++
-	return []Decision{note}
+	return append([]Decision{note}, c.recordVoters()...)
 }
 
 // findWaitedFor vacates the places of those who keep others waiting for too long, or that were lost while nobody
@@ -255,7 +255,7 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 	}
 	for i := range c.members {
 		v := c.members[i].vacancy
-		if v == nil || !c.risen(c.members[i].generation) {
+		if v == nil || !c.risen(c.members[i].generation) || !c.mayReassign(i) {
 			continue
 		}
 		if v.newcomer != "" {
@@ -458,7 +458,7 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 	}
 	if !c.IsOver() {
 		decisions = append(append(append(decisions, c.askCheckpoint(now)...), c.assign()...), c.tickLR()...)
-		decisions = append(decisions, c.tickCopies(now)...)
+		decisions = append(append(decisions, c.tickCopies(now)...), c.recordVoters()...)
 	}
 	return decisions
 }
