@@ -58,11 +58,12 @@ func (f Filler) Part(dst []float32, key, from uint64) {
 // DrawPiece is after how many values, about a millisecond's, Draw looks whether it is still wanted.
 const DrawPiece = 1 << 16
 
-// Draw writes the values of a dense tensor from element from on, len(dst) of them, until ctx ends.
+// Draw writes the values of a dense tensor from element from on, len(dst) of them. If ctx ends first, the error is its
+// cause.
 func (f Filler) Draw(ctx context.Context, dst []float32, from int) error {
 	for len(dst) > 0 {
-		if err := ctx.Err(); err != nil {
-			return err
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		n := min(len(dst), DrawPiece)
 		f.Part(dst[:n], 0, uint64(from))

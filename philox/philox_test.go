@@ -1,6 +1,7 @@
 package philox
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"hash/fnv"
@@ -430,5 +431,19 @@ func TestPartsOfARow(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A caller whose context ends by a cause of its own finds that cause in the error.
+func TestDrawGivesTheCause(t *testing.T) {
+	f, err := NewFiller("normal", 1, 1, "w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cause := errors.New("called off")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(cause)
+	if err := f.Draw(ctx, make([]float32, 1), 0); !errors.Is(err, cause) {
+		t.Errorf("%v, want %v", err, cause)
 	}
 }

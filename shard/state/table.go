@@ -333,7 +333,7 @@ func (t *Array) draw(ctx context.Context) (err error) {
 		})
 	}
 	workers.Wait()
-	return ctx.Err()
+	return context.Cause(ctx)
 }
 
 // want draws the rows at places that are not drawn yet.
