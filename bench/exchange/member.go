@@ -453,7 +453,7 @@ type feederRound struct {
 	frame         *schema.Frame
 }
 
-func newFeeder(s *spec) (*feeder, error) { return &feeder{member: newMember(s)}, nil }
+func newFeeder(s *spec) *feeder { return &feeder{member: newMember(s)} }
 
 func (f *feeder) order(ctx context.Context, o order) (answer, error) {
 	switch o.Op {
@@ -594,7 +594,7 @@ type asker struct {
 	asked   schema.Chunk
 }
 
-func newAsker(s *spec) (*asker, error) { return &asker{member: newMember(s)}, nil }
+func newAsker(s *spec) *asker { return &asker{member: newMember(s)} }
 
 func (a *asker) order(ctx context.Context, o order) (answer, error) {
 	switch o.Op {

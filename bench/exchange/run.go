@@ -597,9 +597,9 @@ func newRole(ctx context.Context, s *spec) (role, error) {
 	case roleShard:
 		return newShard(ctx, s)
 	case roleFeeder:
-		return newFeeder(s)
+		return newFeeder(s), nil
 	case roleAsker:
-		return newAsker(s)
+		return newAsker(s), nil
 	case roleTrainer:
 		return newTrainer(s)
 	}
