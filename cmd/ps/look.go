@@ -96,7 +96,7 @@ func statusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of a running ps and its jobs",
-		Long: `Show the state of a running ps and its jobs on one screen.
+		Long: `Show the state of a running ps and its jobs: the worst problem in one sentence, then tables of at most 32 rows.
 
 The exit status is 0 if all is well, 1 after a warning, 2 if something does not work or results may be wrong, and 3 if no ps
 answers or the command line is wrong.`,
@@ -137,8 +137,8 @@ func (l *looking) status(ctx context.Context, c *cobra.Command, asJSON bool) (st
 	}
 	screen := terminal.Screen{Width: widthElsewhere, Zone: time.Local, Ps: process.Invoked("ps")}
 	colour := false
-	if columns, lines, err := term.GetSize(int(os.Stdout.Fd())); err == nil && out == os.Stdout {
-		screen.Width, screen.Height, colour = columns, max(lines-1, 10), config.Coloured()
+	if columns, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil && out == os.Stdout {
+		screen.Width, colour = columns, config.Coloured()
 	}
 	text := terminal.Join(screen.Lines(status, events[max(0, len(events)-eventsShown):]), colour)
 	_, err = fmt.Fprintln(out, text)

@@ -11,39 +11,36 @@ import (
 	"gradbus/schema"
 )
 
-// Screen is the size and the surroundings of what is shown.
+// Screen is the width and the surroundings of what is shown.
 type Screen struct {
-	Width  int // columns
-	Height int // lines; 0 is as many as it takes
-	Zone   *time.Location
-	Ps     string // the command ps as it was started; empty is ./bin/ps
+	Width int // columns
+	Zone  *time.Location
+	Ps    string // the command ps as it was started; empty is ./bin/ps
 }
 
 // widthMin is what a screen is laid out for at least; a narrower terminal cuts it.
 const widthMin = 20
 
-// Lines lays a status out, with a height in exactly so many lines.
+// Lines lays a status out: the sentence, and below it the tables that have rows, the most important first. Trainers and
+// shards are those of the first job.
 func (s Screen) Lines(view *status.Status, events []status.Event) []Line {
-	s = s.filled()
-	top := s.head(view)
-	sections := s.sections(view, events)
-	if s.Height == 0 {
-		return append(top, stack(sections, true)...)
-	}
-	lines := append(top, within(sections, s.Height-len(top))...)
-	for len(lines) < s.Height {
-		lines = append(lines, nil)
-	}
-	return lines[:s.Height]
-}
-
-// filled has defaults where nothing was said.
-func (s Screen) filled() Screen {
 	s.Width = max(s.Width, widthMin)
 	if s.Zone == nil {
 		s.Zone = time.UTC
 	}
-	return s
+	lines := s.head(view)
+	tables := []*table{s.problems(view), s.jobs(view)}
+	if len(view.Jobs) > 0 {
+		tables = append(tables, s.trainers(&view.Jobs[0]), s.shards(&view.Jobs[0]))
+	}
+	tables = append(tables, s.servers(view), s.gpus(view), s.durability(view), s.standby(view), s.standsBy(view),
+		s.events(events))
+	for _, t := range tables {
+		if t != nil && len(t.rows) > 0 {
+			lines = append(append(lines, nil), t.lines(s.Width)...)
+		}
+	}
+	return lines
 }
 
 // head is what stands at the top whatever else is shown: who answers and the one sentence.
@@ -105,90 +102,6 @@ func (s Screen) wrapped(lead, text string, style Style) []Line {
 		lines = append(lines, Line{{before, style}, {p, style}}.fit(s.Width))
 	}
 	return lines
-}
-
-// section is a table of the screen: its head and its rows.
-type section struct {
-	head Line
-	rows []Line
-}
-
-func newSection(t *table, width int) section {
-	lines := t.lines(width)
-	return section{lines[0], lines[1:]}
-}
-
-// shortened is at most n rows, the last of which says what is missing where something is.
-func (c section) shortened(n int) []Line {
-	if len(c.rows) <= n {
-		return append([]Line{c.head}, c.rows...)
-	}
-	n = max(n, 1)
-	lines := append([]Line{c.head}, c.rows[:n-1]...)
-	return append(lines, Line{{fmt.Sprintf("  … %d more", len(c.rows)-n+1), Dim}})
-}
-
-// stack puts sections below each other.
-func stack(sections []section, apart bool) []Line {
-	var lines []Line
-	for _, c := range sections {
-		if apart {
-			lines = append(lines, nil)
-		}
-		lines = append(lines, c.shortened(len(c.rows))...)
-	}
-	return lines
-}
-
-// rowsLeast is how many rows a section shows at least: with one it would only say how many there are.
-const rowsLeast = 2
-
-// least is how many lines sections take with at most so many rows each.
-func least(sections []section, most int) (lines int) {
-	for _, c := range sections {
-		lines += 1 + min(len(c.rows), most)
-	}
-	return lines
-}
-
-// within fits sections into a number of lines: the longest are shortened first, and the last left out where not even
-// rowsLeast of each fit.
-func within(sections []section, room int) []Line {
-	for len(sections) > 1 && least(sections, rowsLeast) > room {
-		sections = sections[:len(sections)-1]
-	}
-	longest, rows := 0, 0
-	for _, c := range sections {
-		longest, rows = max(longest, len(c.rows)), rows+len(c.rows)+1
-	}
-	if rows+len(sections) <= room {
-		return stack(sections, true)
-	}
-	most := max(rowsLeast, min(longest, room))
-	for ; most > rowsLeast && least(sections, most) > room; most-- {
-	}
-	var lines []Line
-	for _, c := range sections {
-		lines = append(lines, c.shortened(most)...)
-	}
-	return lines
-}
-
-// sections are the tables of a status that have rows, the most important first. Trainers and shards are those of the
-// first job.
-func (s Screen) sections(view *status.Status, events []status.Event) (all []section) {
-	tables := []*table{s.problems(view), s.jobs(view)}
-	if len(view.Jobs) > 0 {
-		tables = append(tables, s.trainers(&view.Jobs[0]), s.shards(&view.Jobs[0]))
-	}
-	tables = append(tables, s.servers(view), s.gpus(view), s.durability(view), s.standby(view), s.standsBy(view),
-		s.events(events))
-	for _, t := range tables {
-		if t != nil && len(t.rows) > 0 {
-			all = append(all, newSection(t, s.Width))
-		}
-	}
-	return all
 }
 
 // level is the cell of an icon.

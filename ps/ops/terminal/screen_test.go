@@ -18,13 +18,12 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 func nan() float64 { return math.NaN() }
 func inf() float64 { return math.Inf(1) }
 
-// TestScreens runs testdata/screens: `screen NAME width=80 height=24`.
+// TestScreens runs testdata/screens: `screen NAME width=80`.
 func TestScreens(t *testing.T) {
 	t.Parallel()
 	datadriven.RunTest(t, "testdata/screens", func(t *testing.T, d *datadriven.TestData) string {
 		s := Screen{Width: 80}
 		d.MaybeScanArgs(t, "width", &s.Width)
-		d.MaybeScanArgs(t, "height", &s.Height)
 		status := samples()[d.CmdArgs[0].Key]
 		if status == nil {
 			d.Fatalf(t, "no sample %q", d.CmdArgs[0].Key)
@@ -33,7 +32,7 @@ func TestScreens(t *testing.T) {
 	})
 }
 
-// TestScreenFits holds every screen to its width and height, and to letters that no terminal acts upon.
+// TestScreenFits holds every screen to its width, and to letters that no terminal acts upon.
 func TestScreenFits(t *testing.T) {
 	t.Parallel()
 	all := samples()
@@ -53,19 +52,13 @@ func TestScreenFits(t *testing.T) {
 	}
 	for name, status := range all {
 		for _, columns := range []int{20, 39, 80, 121, 400} {
-			for _, height := range []int{0, 5, 24, 25, 60} {
-				lines := Screen{Width: columns, Height: height}.Lines(status, events())
-				if height > 0 && len(lines) != height {
-					t.Fatalf("%s, %d columns: %d lines, want %d", name, columns, len(lines), height)
+			for _, l := range (Screen{Width: columns}).Lines(status, events()) {
+				text := l.String()
+				if width(text) > columns {
+					t.Fatalf("%s: %d columns, want at most %d: %q", name, width(text), columns, text)
 				}
-				for _, l := range lines {
-					text := l.String()
-					if width(text) > columns {
-						t.Fatalf("%s: %d columns, want at most %d: %q", name, width(text), columns, text)
-					}
-					if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-						t.Fatalf("%s: %q has what does not print", name, text)
-					}
+				if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+					t.Fatalf("%s: %q has what does not print", name, text)
 				}
 			}
 		}
@@ -75,7 +68,7 @@ func TestScreenFits(t *testing.T) {
 // What is said by colour is said by an icon and a word too: without colours nothing is lost.
 func TestJoinColour(t *testing.T) {
 	t.Parallel()
-	lines := Screen{Width: 80, Height: 24}.Lines(stalled(), events())
+	lines := Screen{Width: 80}.Lines(stalled(), events())
 	plain, colour := Join(lines, false), Join(lines, true)
 	if strings.Contains(plain, "\x1b") {
 		t.Errorf("colours where none were asked for: %q", plain)

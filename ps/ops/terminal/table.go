@@ -193,7 +193,10 @@ func (t *table) also(cell Span) {
 // gap is the number of spaces between columns.
 const gap = 2
 
-// lines gives the head and the rows, all cut to a width.
+// rowsMax bounds the rows of a table: all are in the answer of --json.
+const rowsMax = 32
+
+// lines gives the head and at most rowsMax rows, all cut to a width.
 func (t *table) lines(columns int) []Line {
 	widths := make([]int, len(t.columns))
 	for i, c := range t.columns {
@@ -211,8 +214,11 @@ func (t *table) lines(columns int) []Line {
 		head[i] = Span{c.head, Dim}
 	}
 	lines := []Line{t.line(head, widths, shown, columns)}
-	for _, row := range t.rows {
+	for _, row := range t.rows[:min(len(t.rows), rowsMax)] {
 		lines = append(lines, t.line(row, widths, shown, columns))
+	}
+	if more := len(t.rows) - rowsMax; more > 0 {
+		lines = append(lines, Line{{fmt.Sprintf("  … %d more", more), Dim}})
 	}
 	return lines
 }
