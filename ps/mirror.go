@@ -176,10 +176,10 @@ func (m *mirroring) name(at, since schema.Version) {
 	}
 }
 
-// begun is the latest batch that a shard here has begun.
+// begun returns the latest batch that a shard here has begun.
 func (m *mirroring) begun() (b schema.Batch) {
 	for _, i := range m.a.own {
-		m.a.workers[i].shard(func(e *shard.Shard) { b = max(b, e.Batch()) })
+		b = max(b, schema.Batch(m.a.workers[i].begun.Load()))
 	}
 	return b
 }

@@ -188,6 +188,23 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// begun returns the batch of the last step while another goroutine steps.
+func TestBegunWithoutStepLock(t *testing.T) {
+	b := newWorkbench(t, shardtest.New(t, shardtest.SmallJob("begun", 1, 1)), false)
+	for batch := range schema.Batch(2) {
+		for _, it := range b.frames(0, batch) {
+			b.deliver(it)
+		}
+		must(t, b.drain(t.Context()))
+	}
+	b.stepLock.Lock()
+	defer b.stepLock.Unlock()
+	m := &mirroring{a: &assignment{own: []int{0}, workers: []*worker{b.worker}}}
+	if have, want := m.begun(), b.end.Batch(); have != want || want == 0 {
+		t.Errorf("batch %d has begun, want %d", have, want)
+	}
+}
+
 // Whatever waits, lookups go first, and contributions keep their order: what comes behind a sparse one that was queued
 // is queued too.
 func TestAsksGoFirst(t *testing.T) {

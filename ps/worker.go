@@ -61,7 +61,8 @@ type worker struct {
 	checkpoints atomic.Pointer[schema.Checkpoints]
 	wished      *schema.Checkpoints
 	copying     bool
-	mirror      atomic.Pointer[mirroring] // nil: nobody stands by
+	mirror      atomic.Pointer[mirroring] // nil: no ps has a replica of the shard
+	begun       atomic.Uint64             // the latest batch that the shard has begun: the control loop waits for no step
 	mirrored    schema.Version            // that it was told of last
 	saver       *saver                    // nil where nothing is written
 	saving      atomic.Bool               // a part is being written
@@ -340,6 +341,7 @@ func (w *worker) build(ctx context.Context) (err error) {
 	w.stepLock.Lock()
 	defer w.stepLock.Unlock()
 	w.end = made
+	w.begun.Store(uint64(made.Batch()))
 	if w.modules != nil {
 		return w.modules.Open()
 	}
@@ -587,6 +589,7 @@ func (w *worker) put(taken *endpoint.Taken, over []RoundTimes) {
 	if over != nil {
 		then = func() { w.watch.published(over) }
 	}
+	w.begun.Store(uint64(w.end.Batch()))
 	w.end.Put(taken.Outputs, then)
 	if taken.Pending && !w.ackPending {
 		w.ackPending = true
