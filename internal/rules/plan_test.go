@@ -131,3 +131,24 @@ func modesRead(t *testing.T, path string, data []byte) (at []string) {
 	})
 	return at
 }
+
+// asksTime names what reads the clock, or waits.
+var asksTime = regexp.MustCompile(`\btime\.(Now|Since|Until|After|AfterFunc|Sleep|Tick|NewTicker|NewTimer)\b`)
+
+// Time comes to a coordinator with every event, so that scripts and the simulation decide what it is.
+func TestCoordinatorsAskNoClock(t *testing.T) {
+	seen := 0
+	for path, data := range sources(t) {
+		if filepath.ToSlash(filepath.Dir(path)) != "ps/coordinator" || filepath.Ext(path) != ".go" ||
+			strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		seen++
+		if at := asksTime.Find(data); at != nil {
+			t.Errorf("%s has %s: want the time of the event", path, at)
+		}
+	}
+	if seen == 0 {
+		t.Error("ps/coordinator has no files")
+	}
+}

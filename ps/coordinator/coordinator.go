@@ -3,12 +3,12 @@
 // time (Join, Heartbeat, Report, Tick), and carries out the decisions that come back. It asks no clock, starts no
 // goroutine, sends nothing and reads no file.
 //
-//   - states.go has the states of jobs and slots, slots.go the slots. coordinator.go has joins, the start, leaves, the
-//     end, and what is told of the job.
-//   - loss.go says what follows from a lost trainer. takeover.go finds lost and slow trainers, and gives their slots to
-//     others. rescale.go gathers the trainers of a restarted job, and gives the next run as many slots as there are.
-//   - shard_servers.go assigns shards, checkpoints.go has versions written, copies.go has other ps keep them, lr.go
-//     changes learning rates.
+//   - states.go has the states of jobs and slots, slots.go the slots, shard_servers.go the ps that have shards.
+//   - coordinator.go has the events: joins, leaves, reports and the end, and what reports have of the job.
+//   - loss.go chooses what a lost trainer leads to. takeover.go finds lost and slow trainers, and gives their slots to
+//     others. rescale.go gathers the trainers of a restarted job, and chooses how many slots the next run has.
+//   - admission.go decides which trainers may join, checkpoints.go which versions are written, lr.go changes of the
+//     learning rates, copies.go which ps have replicas.
 //
 // The scripts in testdata are the place to begin: change one, run go test -rewrite and look at the difference.
 package coordinator
@@ -18,11 +18,9 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"gradbus/internal/liveness"
-	"gradbus/internal/planted"
 	"gradbus/lane"
 	"gradbus/schema"
 )
@@ -77,11 +75,11 @@ type ShardServer struct {
 	Incarnation uint64 // what it drew at its start; 0: not known
 }
 
-// Coordinator decides who is a member of one job, when it starts and when it ends. It is pure: time comes with every
-// call, and what it decides goes out as decisions for its owner to publish. It is not safe for concurrent use.
+// Coordinator decides which trainers are members of one job, when it starts and when it ends. It is pure: time comes
+// with every call, and its decisions are return values, which its owner publishes. It is not safe for concurrent use.
 //
-// A job has its shards made, gathers its trainers, runs, and ends: when all have left, or when its policy ends it for
-// one who was lost. In the state ending it decides nothing more.
+// A job has its shards made, gathers its trainers, runs, and ends: when all have left, or when its policy ends it
+// because of a lost trainer. In the state ending the coordinator decides nothing more.
 type Coordinator struct {
 	config       Config
 	plan         *schema.Plan
@@ -89,9 +87,9 @@ type Coordinator struct {
 	state        JobState
 	shards       int // of all shard servers
 	members      slots
-	shardServers []shardServer
+	shardServers shardServers
 	serial       int               // of what shard servers are told: rises with every change
-	generation   schema.Generation // rises when a place is taken from a trainer
+	generation   schema.Generation // rises when a slot is taken from a trainer
 	slowest      slowest
 	ended        schema.End     // how; empty before
 	failed       *schema.Failed // why, where not all trainers left in peace
@@ -106,45 +104,43 @@ type Coordinator struct {
 	checkpoints  checkpointing
 	newcomers    newcomers
 	copies       copies
-	// who left before the start, under the names they joined under; the latest, at most formerMax
-	former []schema.Member
+	admission    admission
 }
 
-// slowest counts places that were taken because a batch waited for too long.
+// slowest counts the slots that were vacated because a batch waited for too long.
 type slowest struct {
 	at    schema.Batch
 	times int
 }
 
-// formerMax bounds who is remembered of those that left before the start: a job may wait for long.
-const formerMax = 256
-
 // Decision is something to publish, to note, or both.
 type Decision struct {
-	To      schema.Member // where empty, there is nothing to publish
+	To      schema.Member // empty: there is nothing to publish
 	Control schema.Control
-	Note    string        // for the log, where something has changed
-	Who     schema.Member // whom the note is about; empty where that is nobody alone
-	// Written, where it is not nil, is a version whose parts all shards have written. Completed is told what became of it.
+	Note    string        // for the log; empty: nothing has changed
+	Who     schema.Member // the member that the note is about; empty: no single one
+	// Written is a version whose parts all shards have written; nil: none. Its outcome goes to Completed.
 	Written *Written
-	// Record, where it is not nil, is the changes of the learning rates to write into the job's record; LRRecorded is told
-	// when that is done.
+	// Record is the changes of the learning rates to write into the job's record; nil: none. LRRecorded follows.
 	Record []schema.LRChange
-	// Voters, where they are not nil, are to be written into the job's record; VotersRecorded is told when that is done.
+	// Voters are to be written into the job's record; nil: none. VotersRecorded follows.
 	Voters []schema.Voter
-	// Later is the time after which BeginCopies is to be called; 0 is that it is not.
+	// Later is the time after which BeginCopies is due; 0: it is not.
 	Later time.Duration
 }
 
-// New makes the coordinator of a job that nobody has joined yet.
+// New makes the coordinator of a job that no trainer has joined yet.
 func New(config Config) *Coordinator {
 	plan := config.Job.Plan()
 	c := &Coordinator{config: config, plan: plan, onLoss: lossActionOf(config.Job), state: Placing, serial: 1,
-		generation: config.Generation, members: make(slots, config.Job.Trainers),
-		shardServers: make([]shardServer, len(config.ShardServers))}
+		generation: config.Generation, members: make(slots, config.Job.Trainers), lr: learningRates{job: config.Job}}
 	for _, s := range config.ShardServers {
 		c.shards += len(s.Server.Shards)
+		c.shardServers = append(c.shardServers, shardServer{ShardServer: s})
 	}
+	c.admission = admission{config: &c.config, onLoss: c.onLoss}
+	c.checkpoints = checkpointing{job: config.Job, policy: config.Checkpoints, resume: config.Resume,
+		hosts: config.ShardServers, shards: c.shards}
 	c.heardShards()
 	if config.Resume != nil {
 		c.lr.decided = config.Resume.LR
@@ -176,7 +172,7 @@ func (c *Coordinator) Finish() {
 
 // heardShards has the job gather trainers once every ps with shards of it has answered.
 func (c *Coordinator) heardShards() {
-	if c.IsPlacing() && c.unheard() < 0 {
+	if c.IsPlacing() && c.shardServers.unheard() < 0 {
 		c.state.Transition(Gathering)
 	}
 }
@@ -184,12 +180,12 @@ func (c *Coordinator) heardShards() {
 // counted is a batch as people count: see schema.Job.Counted.
 func (c *Coordinator) counted(b schema.Batch) schema.Batch { return c.config.Job.Counted(b) }
 
-// Failed says why the job ended; nil while it has not, or where all trainers left in peace.
+// Failed returns why the job ended; nil: it has not ended, or all trainers have completed it.
 func (c *Coordinator) Failed() *schema.Failed { return c.failed }
 
-// Joiners are the names under which trainers joined, of those who are members and those who left before the start.
+// Joiners returns the names under which trainers joined: of members, and of those that left before the start.
 func (c *Coordinator) Joiners() []schema.Member {
-	all := slices.Clone(c.former)
+	all := slices.Clone(c.admission.former)
 	for i := range c.members {
 		if name := c.members[i].joiner; name != "" {
 			all = append(all, name)
@@ -198,7 +194,7 @@ func (c *Coordinator) Joiners() []schema.Member {
 	return all
 }
 
-// Process returns the process that has a slot, and the generation since which it does; empty where none has.
+// Process returns the process that has a slot, and the generation since which it does; empty: none has.
 func (c *Coordinator) Process(i int) (process string, _ schema.Generation) {
 	m := &c.members[i]
 	if m.here() {
@@ -207,39 +203,21 @@ func (c *Coordinator) Process(i int) (process string, _ schema.Generation) {
 	return process, m.generation
 }
 
-// start begins the job once nobody and nothing is missing.
+// start begins the job once all trainers have joined and all shards are ready.
 func (c *Coordinator) start(now time.Time) []Decision {
-	if !c.Gathers() || !c.ready() || c.members.missing() > 0 || !c.mayStart() {
+	if !c.Gathers() || !c.ready() || c.members.missing() > 0 || !c.admission.mayStart(c.members) {
 		return nil
 	}
 	return c.begin(now)
-}
-
-// mayStart reports whether more than half of the voters have joined.
-func (c *Coordinator) mayStart() bool {
-	if planted.Is(planted.GoOnWithMinority) {
-		return true
-	}
-	here := 0
-	for i := range c.members {
-		if m := &c.members[i]; m.here() && isVoter(c.config.Voters, m.number) {
-			here++
-		}
-	}
-	return len(c.config.Voters) == 0 || 2*here > len(c.config.Voters)
-}
-
-func isVoter(voters []schema.Voter, number uint64) bool {
-	return slices.ContainsFunc(voters, func(v schema.Voter) bool { return v.Number == number && number != 0 })
 }
 
 // begin begins the job.
 func (c *Coordinator) begin(now time.Time) []Decision {
 	c.state.Transition(Running)
 	c.started = now
-	c.checkpoints.since, c.checkpoints.begun = now, schema.Batch(c.first())
+	c.checkpoints.since, c.checkpoints.begun = now, schema.Batch(c.checkpoints.first())
 	for i := range c.members {
-		if m := &c.members[i]; m.state == slotJoining && c.resumed() > 0 {
+		if m := &c.members[i]; m.state == slotJoining && c.config.Resume.version() > 0 {
 			m.state.transition(slotSyncing)
 		}
 	}
@@ -266,17 +244,18 @@ func (c *Coordinator) Heartbeat(now time.Time, from schema.Member, h *schema.Hea
 	d, m := c.taken(now, i), &c.members[i]
 	m.Begin(now)
 	if from == schema.TrainerMember(i) {
-		m.key = 0 // it has heard that it has the place
+		m.key = 0 // it has heard that it has the slot
 	}
 	// a trainer that has yet to receive what the run begins with says 0
-	if m.state == slotJoining && h.Batch > 0 || m.state == slotSyncing && h.Batch >= max(1, schema.Batch(c.resumed())) {
+	begun := schema.Batch(c.config.Resume.version())
+	if m.state == slotJoining && h.Batch > 0 || m.state == slotSyncing && h.Batch >= max(1, begun) {
 		m.state.transition(slotActive)
 	}
-	m.batch, m.complete = max(h.Batch, schema.Batch(c.resumed())), h.Flags&schema.FlagComplete != 0
+	m.batch, m.complete = max(h.Batch, begun), h.Flags&schema.FlagComplete != 0
 	return d, true
 }
 
-// replaced tells who has a place no more that it is another's.
+// replaced tells a trainer that another one has its slot.
 func (c *Coordinator) replaced(i int, from schema.Member, g schema.Generation) []Decision {
 	if g >= c.members[i].generation {
 		return nil
@@ -301,7 +280,7 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 		return []Decision{d}
 	case c.Gathers():
 		d.Note = fmt.Sprintf("trainer %s left before the start", name)
-		c.forget(m.joiner)
+		c.admission.forget(m.joiner)
 		m.become(slotVacant, member{})
 		c.endIfEmpty()
 	case l.Reason != "":
@@ -309,7 +288,7 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 		handsOver := l.HandOver && !m.complete
 		m.ended = l.End
 		text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, c.counted(m.batch), l.Reason)
-		// a newcomer that cannot begin gives its place to another one
+		// a newcomer that cannot begin gives its slot to another one
 		if handsOver && c.takesOver() && (c.members.others(i) || m.generation > c.config.Generation) {
 			d.Note = ""
 			return append(append([]Decision{d}, c.vacate(now, i, text)...), c.assign()...)
@@ -337,7 +316,7 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 	return []Decision{d}
 }
 
-// goneOn is what follows where a trainer has left and the others go on.
+// goneOn decides what follows when a trainer has left and the others continue.
 func (c *Coordinator) goneOn() []Decision {
 	c.endIfEmpty()
 	if c.onLoss == lossExclude && !c.IsOver() {
@@ -346,7 +325,7 @@ func (c *Coordinator) goneOn() []Decision {
 	return nil
 }
 
-// endIfEmpty ends a job that nobody is left of.
+// endIfEmpty ends a job without trainers.
 func (c *Coordinator) endIfEmpty() {
 	vacant := func(m member) bool { return m.vacancy != nil }
 	if !c.IsOver() && !c.members.anybody() &&
@@ -389,13 +368,12 @@ func (c *Coordinator) end(how schema.End, who schema.Member, text string) []Deci
 		Who: who}}
 }
 
-// FailBack is Fail where the job may go on: where its versions are durable, or somebody stands by, its trainers come
-// back.
+// FailBack ends the run like Fail. If versions are durable or a replica exists, the trainers rejoin the next run.
 func (c *Coordinator) FailBack(who schema.Member, text string) []Decision {
 	return c.EndBack(c.endBy(who), who, text)
 }
 
-// EndBack is end where the job may go on: see FailBack.
+// EndBack ends the run like end, and the job may restart: see FailBack.
 func (c *Coordinator) EndBack(how schema.End, who schema.Member, text string) []Decision {
 	decisions := c.end(how, who, text)
 	if decisions != nil {
@@ -407,8 +385,8 @@ func (c *Coordinator) EndBack(how schema.End, who schema.Member, text string) []
 	return decisions
 }
 
-// Connections says which connections the server has open, by name ("job/member", or the name a trainer joined under).
-// A trainer whose connection was there and is gone counts as lost sooner.
+// Connections notes which connections the server has open, by name ("job/member", or the name that a trainer joined
+// under). A trainer whose connection is gone counts as lost sooner.
 func (c *Coordinator) Connections(names []string) {
 	for i := range c.members {
 		m := &c.members[i]
@@ -432,7 +410,7 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 		c.members[i].Begin(now)
 		return []Decision{c.joined(i)}
 	}
-	if slices.Contains(c.former, from) {
+	if slices.Contains(c.admission.former, from) {
 		return nil // said again before it left, and heard late
 	}
 	switch {
@@ -449,10 +427,10 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	if i := slices.IndexFunc(c.members, func(m member) bool { return m.here() && j.Key != 0 && m.key == j.Key }); i >= 0 {
 		return c.readmit(now, i, from, j)
 	}
-	if c.IsRunning() && c.differs(j) == nil {
+	if c.IsRunning() && c.admission.differs(j) == nil {
 		return c.joinRunning(now, from, j)
 	}
-	i, refused := c.admit(now, j)
+	i, refused := c.admission.admit(now, c.members, c.Gathers(), j)
 	if refused != nil {
 		return c.Refuse(from, refused)
 	}
@@ -474,11 +452,11 @@ func (c *Coordinator) isPromised(j *schema.Join) bool {
 	return c.IsRunning() && j.Run == c.config.RunID && j.Promised > 0 && ok && c.members[i].generation <= j.Promised
 }
 
-// readmit gives a trainer the place that it has and has not heard of: it had given up waiting for the answer, and asks
-// under another name. Nobody has done anything in that place.
+// readmit gives a trainer the slot that it has and has not heard of: it had given up waiting for the answer, and asks
+// under another name. No batch was computed in that slot.
 func (c *Coordinator) readmit(now time.Time, i int, from schema.Member, j *schema.Join) []Decision {
 	m := &c.members[i]
-	c.forget(m.joiner)
+	c.admission.forget(m.joiner)
 	generation := m.generation
 	m.become(slotVacant, member{})
 	d := c.seatAt(now, i, generation, from, j)
@@ -486,7 +464,7 @@ func (c *Coordinator) readmit(now time.Time, i int, from schema.Member, j *schem
 	return c.routed(i, d)
 }
 
-// routed is what is said of a trainer that has a place, and to shard servers of the way to it.
+// routed adds to the decision for a new member how shard servers reach it.
 func (c *Coordinator) routed(i int, d Decision) []Decision {
 	if c.members[i].cluster {
 		return append([]Decision{d}, c.reassign()...)
@@ -494,7 +472,7 @@ func (c *Coordinator) routed(i int, d Decision) []Decision {
 	return []Decision{d}
 }
 
-// seatAt gives a place to a newcomer, in a generation, and says so.
+// seatAt gives a slot to a newcomer in a generation.
 func (c *Coordinator) seatAt(now time.Time, i int, g schema.Generation, who schema.Member, j *schema.Join) Decision {
 	c.members[i].become(slotJoining, member{joiner: who, host: j.Host, cluster: j.Data == schema.DataCluster, url: j.URL,
 		by: -1, process: j.Process, key: j.Key, number: j.Number, generation: g})
@@ -504,96 +482,10 @@ func (c *Coordinator) seatAt(now time.Time, i int, g schema.Generation, who sche
 	return d
 }
 
-// forget has a name be one under which somebody has joined that has no place by it any more.
-func (c *Coordinator) forget(joiner schema.Member) {
-	if c.former = append(c.former, joiner); len(c.former) > formerMax {
-		c.former = slices.Delete(c.former, 0, 1)
-	}
-}
-
-// Refuse turns a trainer away that is no member.
+// Refuse refuses a trainer that is no member.
 func (c *Coordinator) Refuse(from schema.Member, r *schema.Refused) []Decision {
-	c.endIfEmpty() // where it was the first, nobody is here
+	c.endIfEmpty() // it may have been the first
 	return []Decision{{To: from, Control: schema.Control{Refused: r}, Note: "join refused: " + r.Text, Who: from}}
-}
-
-// admit finds a place for a newcomer, or says why there is none.
-func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused) {
-	if refused := c.differs(j); refused != nil {
-		return 0, refused
-	}
-	if j.Resume != (c.config.Resume != nil) && c.config.Rejoining == nil {
-		return 0, c.refuseResume(j.Resume)
-	}
-	if !c.Gathers() {
-		return 0, c.full()
-	}
-	if c.plan.Reduces(schema.ByTrainers) && j.URL == "" {
-		return 0, c.noURL()
-	}
-	if j.Wanted != "" && (c.onLoss != lossRestart || c.config.Rejoining == nil) {
-		return c.place(now, j.Wanted)
-	}
-	for i := range c.members {
-		if c.members[i].joiner == "" {
-			return i, nil
-		}
-	}
-	if len(c.members) < c.places() {
-		return 0, c.roomSoon()
-	}
-	return 0, &schema.Refused{Reason: "job_full", Text: fmt.Sprintf("job %s has all of its %d trainers", c.config.Job.Name,
-		len(c.members))}
-}
-
-// noURL refuses a trainer that the others cannot reach.
-func (c *Coordinator) noURL() *schema.Refused {
-	return &schema.Refused{Reason: "invalid_job", Field: "url", Text: fmt.Sprintf(
-		"trainers of job %s reduce among themselves, and this one has no data server: give its url", c.config.Job.Name)}
-}
-
-// differs says in what a newcomer's manifest is another than the job's.
-func (c *Coordinator) differs(j *schema.Join) *schema.Refused {
-	field, have, want, differs := c.config.Job.WithChunkBytes(cmp.Or(c.config.ChunkBytes,
-		c.config.Job.ChunkBytes)).WithTrainers(c.places()).Diff(j.Job)
-	if !differs {
-		return nil
-	}
-	return &schema.Refused{Reason: "job_differs", Field: field, Have: have, Want: want,
-		Text: fmt.Sprintf("job %s is registered with %s %s, and this trainer has %s", c.config.Job.Name, field, have, want)}
-}
-
-// RunOver refuses who comes back to a run that is no more.
-func RunOver(job schema.JobName) *schema.Refused {
-	return &schema.Refused{Reason: schema.RefusedOver,
-		Text: fmt.Sprintf("the run of job %s that this trainer was part of has ended", job)}
-}
-
-// full refuses who comes too late.
-func (c *Coordinator) full() *schema.Refused {
-	text := fmt.Sprintf("job %s has started with its %d trainers; choose another name or wait until it has ended",
-		c.config.Job.Name, len(c.members))
-	if i := slices.IndexFunc(c.members, func(m member) bool { return m.lost() }); i >= 0 && c.onLoss == lossContinue {
-		text += fmt.Sprintf(". It goes on without %s, whose place only the process can have that was lost, if it goes on",
-			schema.TrainerMember(i))
-	}
-	return &schema.Refused{Reason: "job_full", Text: text}
-}
-
-// place is the place of a member id that a newcomer asks for.
-func (c *Coordinator) place(now time.Time, wanted schema.Member) (int, *schema.Refused) {
-	number, isTrainer := strings.CutPrefix(string(wanted), "t")
-	i, err := strconv.Atoi(number)
-	if !isTrainer || err != nil || i < 0 || i >= len(c.members) || schema.TrainerMember(i) != wanted {
-		return 0, &schema.Refused{Reason: "invalid_job", Field: "wanted", Want: string(wanted),
-			Text: fmt.Sprintf("member %q: the trainers of job %s are t0 to t%d", wanted, c.config.Job.Name, len(c.members)-1)}
-	}
-	if m := &c.members[i]; m.joiner != "" {
-		return 0, &schema.Refused{Reason: "member_taken", Field: "wanted", Want: string(wanted),
-			Text: fmt.Sprintf("member %s of job %s is taken by %s, last seen %s ago", wanted, c.config.Job.Name, m.host,
-				liveness.Rounded(m.For(now)))}
-	}
-	return i, nil
 }
 
 func (c *Coordinator) joined(i int) Decision {
@@ -602,30 +494,30 @@ func (c *Coordinator) joined(i int) Decision {
 	if c.config.ChunkBytes != 0 {
 		chunks = c.config.Job.ChunkBytes
 	}
-	if n := len(c.members); n != c.places() {
+	if n := len(c.members); n != c.admission.places() {
 		trainers = n
 	}
 	return Decision{To: c.members[i].joiner, Control: schema.Control{Joined: &schema.Joined{
 		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.members[i].generation, FirstLane: first,
 		LaneCount: count,
-		Servers:   c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.members.missing(), Started: c.IsRunning(),
-		DeadlineMS: c.config.Deadline.Milliseconds(),
-		Peers:      c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: c.config.ParkedBytes,
+		Servers:   c.shardServers.dataServers(c.members[i].cluster), Shards: c.shards, Missing: c.members.missing(),
+		Started: c.IsRunning(), DeadlineMS: c.config.Deadline.Milliseconds(),
+		Peers: c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: c.config.ParkedBytes,
 		ChunkBytes: chunks, Trainers: trainers, LR: c.lr.decided,
 		Version: c.begins(i), Resumed: c.config.Resume.version(),
 		Durable: c.config.Checkpoints != nil || c.MayKeep(), Standby: c.standby.url,
 	}}}
 }
 
-// begins is the version that a trainer begins with.
+// begins returns the version that a trainer begins with.
 func (c *Coordinator) begins(i int) schema.Version {
 	if c.members[i].generation == c.config.Generation {
-		return c.resumed()
+		return c.config.Resume.version()
 	}
 	return c.done()
 }
 
-// peers says where all trainers are reached, once they are there, in a job whose trainers reduce among themselves.
+// peers returns where all trainers of a running job are reached, if they reduce among themselves.
 func (c *Coordinator) peers() []schema.Peer {
 	if !c.plan.Reduces(schema.ByTrainers) || !c.IsRunning() {
 		return nil
@@ -635,6 +527,218 @@ func (c *Coordinator) peers() []schema.Peer {
 		all = append(all, schema.Peer{Member: schema.TrainerMember(i), URL: c.members[i].url})
 	}
 	return all
+}
+
+// Assign tells every shard server its shards. It is the first decision of a coordinator. Tick repeats it to those that
+// have not carried it out.
+func (c *Coordinator) Assign(now time.Time) []Decision {
+	for i := range c.shardServers {
+		c.shardServers[i].Begin(now)
+	}
+	return c.assign()
+}
+
+// reassign tells every shard server what has changed, such as how trainers are reached.
+func (c *Coordinator) reassign() []Decision {
+	c.serial++
+	return c.assign()
+}
+
+// assign tells the latest assignment to the shard servers that have not carried it out.
+func (c *Coordinator) assign() (decisions []Decision) {
+	for i := range c.shardServers {
+		if c.shardServers[i].serial != c.serial {
+			decisions = append(decisions, c.assignTo(i))
+		}
+	}
+	return decisions
+}
+
+func (c *Coordinator) assignTo(i int) Decision {
+	s := &c.shardServers[i]
+	assign := &schema.Assign{Job: c.config.Job, Serial: c.serial, Shards: c.shards, Own: s.Server.Shards,
+		Cluster: []schema.Member{}, DeadlineMS: c.config.Deadline.Milliseconds(), WindowBytes: c.config.WindowBytes,
+		LR: c.lr.assigned(), Checkpoints: c.checkpoints.assigned(), Since: c.since(), Incarnation: s.Incarnation,
+		Made: s.heard}
+	if c.config.Resume != nil {
+		assign.Resume = c.config.Resume.ID
+	}
+	for m := range c.members {
+		if c.members[m].cluster {
+			assign.Cluster = append(assign.Cluster, schema.TrainerMember(m))
+		}
+		if c.onLoss == lossExclude && (c.members[m].state == slotDone || c.members[m].lost()) {
+			assign.Gone = append(assign.Gone, schema.TrainerMember(m))
+		}
+	}
+	return Decision{To: s.Member, Control: schema.Control{Assign: assign}}
+}
+
+// UnheardServer names the first ps that has not been heard of yet.
+func (c *Coordinator) UnheardServer() string { return c.shardServers[c.shardServers.unheard()].name() }
+
+// Report takes what a ps says of its shards, or a trainer of the rounds that it adds up for all. It reports whether the
+// sender has any.
+func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report) ([]Decision, bool) {
+	i := c.shardServers.find(from)
+	if i < 0 {
+		at, ok := c.members.find(from)
+		if ok = ok && c.plan.Reduces(schema.ByTrainers); ok { // it is one owner, so it waits in one batch at most
+			c.members[at].waiting = r.Waiting[:min(1, len(r.Waiting))]
+		}
+		return nil, ok
+	}
+	s := &c.shardServers[i]
+	behind := r.Serial > s.serial && r.Serial < c.serial // it has carried out what is no longer the latest
+	s.Begin(now)
+	s.heard, s.ready, s.serial, s.waiting, s.writing = true, r.Ready, r.Serial, r.Waiting, r.Writing
+	c.heardShards()
+	rose := r.Generation > s.generation
+	s.generation, s.done = r.Generation, r.Done
+	if behind {
+		return []Decision{c.assignTo(i)}, true
+	}
+	decisions := append(c.start(now), c.agreeLR()...)
+	if a := c.checkpoints.wrote(r.Parts); a != nil {
+		decisions = append(decisions, Decision{Written: c.checkpoints.written(a, c.lr.decided, c.members.here(""))})
+	}
+	if rose && c.IsRunning() {
+		before := c.serial
+		decisions = append(decisions, c.offer(now)...)
+		if c.serial != before {
+			decisions = append(decisions, c.assign()...)
+		}
+	}
+	return decisions, true
+}
+
+// ShardServerFailed ends the job because a ps, or one of its shards, cannot continue. It reports whether the ps has
+// any.
+func (c *Coordinator) ShardServerFailed(from schema.Member, f *schema.Failed) ([]Decision, bool) {
+	i := c.shardServers.find(from)
+	if i < 0 {
+		return nil, false
+	}
+	text := f.Text
+	if len(c.shardServers) > 1 {
+		text = fmt.Sprintf("%s: %s", c.shardServers[i].name(), f.Text)
+	}
+	how := cmp.Or(f.End, schema.EndFailed)
+	if f.Back {
+		return c.EndBack(how, f.Member, text), true
+	}
+	return c.end(how, f.Member, text), true
+}
+
+// ShardServerGone ends the job because a ps has no shards of it any more; how says why.
+func (c *Coordinator) ShardServerGone(i int, how string) []Decision {
+	return c.FailBack(c.shardServers[i].Member, c.shardServers[i].name()+" "+how)
+}
+
+// ready reports whether all shards are, and all ps know how to reach every trainer.
+func (c *Coordinator) ready() bool {
+	return c.shardServers.ready() && c.shardServers.carriedOut(c.serial)
+}
+
+// waiting returns the rounds that all shards, and trainers that reduce, waited for when they last reported.
+func (c *Coordinator) waiting() (all []schema.Waiting) {
+	for i := range c.members {
+		all = append(all, c.members[i].waiting...)
+	}
+	for i := range c.shardServers {
+		all = append(all, c.shardServers[i].waiting...)
+	}
+	return all
+}
+
+// askCheckpoint requests a further version of a running job if one is due. The assignments that follow name it.
+func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
+	if !c.IsRunning() {
+		return nil
+	}
+	asked, decisions := c.checkpoints.tick(now, c.members, c.shardServers.isWriting(), c.wantsVersion())
+	if asked {
+		c.serial++
+	}
+	return decisions
+}
+
+// Completed notes that a version has become durable, or why it cannot. A run ends with it if other trainers wait to
+// join or to leave, since each later batch would be computed again.
+func (c *Coordinator) Completed(now time.Time, w *Written, err error) []Decision {
+	c.checkpoints.complete(now, w, err)
+	return c.rescale(now)
+}
+
+// Drain requests a last version, as soon as one can be written.
+func (c *Coordinator) Drain() { c.checkpoints.drains = true }
+
+// Drained reports whether the last version is durable, or there is none to wait for.
+func (c *Coordinator) Drained() bool {
+	return !c.IsRunning() || !c.members.anybody() || c.checkpoints.drained()
+}
+
+// Durable returns the newest version of the job that is durable; 0: none is.
+func (c *Coordinator) Durable() schema.Version {
+	return max(c.checkpoints.durable.version, c.config.Resume.version())
+}
+
+// Durability returns what reports have of the job's checkpoints.
+func (c *Coordinator) Durability(now time.Time) *schema.DurabilityReport {
+	return c.checkpoints.report(now, c.IsRunning())
+}
+
+// WritesVersions reports whether versions of the job are written.
+func (c *Coordinator) WritesVersions() bool { return c.config.Checkpoints != nil }
+
+// Progress returns which version the job has reached, and which one would outlast its ps.
+func (c *Coordinator) Progress(now time.Time) schema.DrainedJob {
+	d := schema.DrainedJob{Job: c.config.Job.Name, Durable: c.checkpoints.durable.version}
+	if c.copies.ready(now) {
+		d.Kept = c.copies.whole
+	}
+	d.Version = max(d.Durable, d.Kept, schema.Version(c.members.begun()), c.config.Resume.version())
+	return d
+}
+
+// ScaleLR takes a request to change the learning rates.
+func (c *Coordinator) ScaleLR(from schema.Member, r *schema.ScaleLR) []Decision {
+	return c.lr.request(c.state, c.members, from, r)
+}
+
+// LRTaken takes a trainer's answer to a proposed change of the learning rates.
+func (c *Coordinator) LRTaken(from schema.Member, t *schema.LRTaken) []Decision {
+	i, ok := c.members.find(from)
+	if !ok {
+		return nil
+	}
+	return append(c.lr.answer(i, from, t), c.agreeLR()...)
+}
+
+// LRRecorded notes that the changes of the learning rates which a Decision had recorded are: now they are decided.
+func (c *Coordinator) LRRecorded() []Decision {
+	if c.IsOver() {
+		return nil
+	}
+	return c.lr.recorded(c.members)
+}
+
+// agreeLR has the shard servers apply a proposed change of the learning rates that every trainer has taken, and then
+// has it recorded.
+func (c *Coordinator) agreeLR() (decisions []Decision) {
+	p := c.lr.proposal
+	if !c.lr.isAgreed(c.members) || p.stored {
+		return nil
+	}
+	if !p.assigned {
+		p.assigned = true
+		decisions = c.reassign()
+	}
+	if !c.shardServers.carriedOut(c.serial) {
+		return decisions
+	}
+	p.stored = true
+	return append(decisions, Decision{Record: c.lr.assigned()})
 }
 
 // Status is what a job is doing.
@@ -649,7 +753,7 @@ type Status struct {
 // MemberStatus is the slot of one trainer.
 type MemberStatus struct {
 	Member schema.Member
-	Host   string // empty where no trainer has the slot
+	Host   string // empty: no trainer has the slot
 	Batch  schema.Batch
 	Seen   time.Time // when it last gave a sign of life
 	State  string    // as of slotState
@@ -665,7 +769,7 @@ func (c *Coordinator) Status() Status {
 	return s
 }
 
-// Telemetry is what the coordinator knows of its job, for whoever watches.
+// Telemetry returns what reports have of the job.
 func (c *Coordinator) Telemetry(now time.Time) schema.JobReport {
 	job := c.config.Job
 	p := schema.JobReport{
@@ -701,7 +805,7 @@ func (c *Coordinator) Begun() schema.Batch { return c.members.begun() }
 // Training returns the trainers that have a slot, by the names that they joined under.
 func (c *Coordinator) Training() []schema.Member { return c.members.training() }
 
-// phase is what reports tell of the job's state: for their readers shards and trainers are missing alike.
+// phase returns the job's state in reports, which do not tell missing shards from missing trainers.
 func (c *Coordinator) phase() string {
 	switch {
 	case c.Gathers():
@@ -712,7 +816,7 @@ func (c *Coordinator) phase() string {
 	return schema.PhaseEnded
 }
 
-// handedOver reports that the trainer was asked to end, and its place waits to be taken.
+// handedOver reports whether the trainer was asked to end and its slot is vacant.
 func (m *member) handedOver() bool { return m.vacancy != nil && m.ended == schema.EndStopped }
 
 func (c *Coordinator) memberReport(i int, now time.Time) schema.MemberReport {

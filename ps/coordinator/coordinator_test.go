@@ -202,7 +202,7 @@ func (s *membership) run() string {
 		}
 		return s.tell(d)
 	case "gone":
-		return s.tell(s.c.ShardServerGone(s.c.shardServerOf(s.server()), "has ended"))
+		return s.tell(s.c.ShardServerGone(s.c.shardServers.find(s.server()), "has ended"))
 	case "blind":
 		return s.tell(s.c.Blind(s.now, "nats:4222"))
 	case "heartbeat":
@@ -259,7 +259,7 @@ func (s *membership) connections() {
 
 func (s *membership) join(from schema.Member) string {
 	job := s.manifest()
-	job.Trainers, job.Lanes = s.c.places(), s.c.config.Job.Lanes
+	job.Trainers, job.Lanes = s.c.admission.places(), s.c.config.Job.Lanes
 	return s.tell(s.c.Join(s.now, from, &schema.Join{Job: job, Wanted: schema.Member(s.text("wanted", "")),
 		Host: s.text("host", "host"), Data: map[bool]string{true: schema.DataCluster}[s.d.HasArg("cluster")],
 		Resume: s.d.HasArg("resume"), Key: uint64(s.count("key", 0)), Run: schema.RunID(s.count("run", 0)),

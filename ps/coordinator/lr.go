@@ -7,12 +7,12 @@ import (
 	"gradbus/schema"
 )
 
-// learningRates is what a coordinator knows of changes of the learning rates. A change is proposed to the trainers for
-// a batch that nobody seems to have begun; one that reaches it waits there. Where a trainer has begun the batch
-// meanwhile, a later one is proposed. Once all trainers have taken the change, so that nobody begins the batch, all
-// shard servers are told, which apply it; then it is recorded, and then the trainers go on: every owner applies it from
-// the same batch on.
+// learningRates decides changes of the learning rates. A change is proposed to the trainers for a batch that no trainer
+// seems to have begun. A trainer that reaches the batch waits there. If a trainer has begun the batch, a later one is
+// proposed. Once all trainers have taken the change, the shard servers apply it, then it is recorded, and then the
+// trainers continue: every owner applies it from the same batch on.
 type learningRates struct {
+	job      *schema.Job
 	decided  []schema.LRChange
 	serial   int         // of the last proposal
 	proposal *lrProposal // nil where none is open
@@ -33,15 +33,14 @@ const (
 	lrMarginMax   = 1 << 20
 )
 
-// ScaleLR takes a request for a change. One that asks for what is decided or proposed already is a repetition.
-func (c *Coordinator) ScaleLR(from schema.Member, r *schema.ScaleLR) []Decision {
-	l := &c.lr
-	if c.IsRunning() && r.From != 0 && slices.Contains(l.decided, schema.LRChange{From: r.From, Scale: r.Scale}) {
+// request takes a request for a change. One for a change that is decided or proposed already is a repetition.
+func (l *learningRates) request(state JobState, members slots, from schema.Member, r *schema.ScaleLR) []Decision {
+	if state == Running && r.From != 0 && slices.Contains(l.decided, schema.LRChange{From: r.From, Scale: r.Scale}) {
 		// a final word would free a trainer from what is being agreed; a proposal has what is decided, too
-		_, trainer := c.members.find(from)
-		return []Decision{{To: from, Control: c.lr.control(!trainer || l.proposal == nil)}}
+		_, trainer := members.find(from)
+		return []Decision{{To: from, Control: l.control(!trainer || l.proposal == nil)}}
 	}
-	if refused := c.checkScaleLR(r); refused != "" {
+	if refused := l.check(state, r); refused != "" {
 		return []Decision{refuseLR(from, refused)}
 	}
 	if p := l.proposal; p != nil {
@@ -58,7 +57,7 @@ func (c *Coordinator) ScaleLR(from schema.Member, r *schema.ScaleLR) []Decision 
 	}
 	if n := len(l.decided); schema.LRScale(l.decided, ^schema.Batch(0)) == r.Scale &&
 		(r.From == 0 || n > 0 && l.decided[n-1].From == r.From) {
-		return []Decision{{To: from, Control: c.lr.control(true)}}
+		return []Decision{{To: from, Control: l.control(true)}}
 	}
 	if len(l.decided) == schema.LRChangesMax {
 		return []Decision{
@@ -67,11 +66,12 @@ func (c *Coordinator) ScaleLR(from schema.Member, r *schema.ScaleLR) []Decision 
 	}
 	p := &lrProposal{change: schema.LRChange{From: r.From, Scale: r.Scale}, named: r.From != 0, margin: lrMarginFirst,
 		askers: []schema.Member{from}}
-	if begun := c.members.begun(); p.named && r.From < begun {
+	begun := members.begun()
+	if p.named && r.From < begun {
 		return []Decision{refuseLR(from, lrTooLate(r.From, begun))}
 	}
 	l.proposal = p
-	return c.lr.propose(c.members.begun(), c.config.Job)
+	return l.propose(begun)
 }
 
 func refuseLR(to schema.Member, text string) Decision {
@@ -83,15 +83,15 @@ func lrTooLate(from, begun schema.Batch) string {
 	return fmt.Sprintf("batch %d has begun: want batch %d or a later one", from, begun)
 }
 
-// checkScaleLR says why a job's learning rates cannot be changed as asked, or nothing.
-func (c *Coordinator) checkScaleLR(r *schema.ScaleLR) string {
-	if !c.IsRunning() {
-		return fmt.Sprintf("job %s is %v: want a running one", c.config.Job.Name, c.state)
+// check returns why the learning rates cannot be changed as requested; empty: they can.
+func (l *learningRates) check(state JobState, r *schema.ScaleLR) string {
+	if state != Running {
+		return fmt.Sprintf("job %s is %v: want a running one", l.job.Name, state)
 	}
-	if err := c.config.Job.CheckScaleLR(); err != nil {
+	if err := l.job.CheckScaleLR(); err != nil {
 		return err.Error()
 	}
-	if err := r.CheckScale(schema.LRScale(c.lr.decided, ^schema.Batch(0))); err != nil {
+	if err := r.CheckScale(schema.LRScale(l.decided, ^schema.Batch(0))); err != nil {
 		return err.Error()
 	}
 	return ""
@@ -99,12 +99,12 @@ func (c *Coordinator) checkScaleLR(r *schema.ScaleLR) string {
 
 // propose tells the trainers of the open proposal, which none has taken yet, for a batch that is at least ahead of
 // begun.
-func (l *learningRates) propose(begun schema.Batch, job *schema.Job) []Decision {
+func (l *learningRates) propose(begun schema.Batch) []Decision {
 	p := l.proposal
 	l.serial++
-	p.taken = make([]bool, job.Trainers)
+	p.taken = make([]bool, l.job.Trainers)
 	if !p.named {
-		p.change.From = begun + schema.Batch(job.Ahead) + p.margin
+		p.change.From = begun + schema.Batch(l.job.Ahead) + p.margin
 		p.margin = min(2*p.margin, lrMarginMax)
 	}
 	return []Decision{{To: schema.All, Control: l.control(false)}}
@@ -130,26 +130,26 @@ func (l *learningRates) changes(proposed bool) []schema.LRChange {
 	return all
 }
 
-// LRTaken takes a trainer's answer to a proposal. One to what is decided says that the trainer has not heard so.
-func (c *Coordinator) LRTaken(from schema.Member, t *schema.LRTaken) []Decision {
-	i, ok := c.members.find(from)
-	p := c.lr.proposal
+// answer takes a trainer's answer to a proposal. If no proposal is open, the trainer has not heard what was decided.
+// The caller continues with agree.
+func (l *learningRates) answer(i int, from schema.Member, t *schema.LRTaken) []Decision {
+	p := l.proposal
 	switch {
-	case !ok || t.Serial > c.lr.serial:
+	case t.Serial > l.serial:
 		return nil
 	case p == nil:
-		return []Decision{{To: from, Control: c.lr.control(true)}}
-	case t.Serial < c.lr.serial:
-		return []Decision{{To: from, Control: c.lr.control(false)}}
-	case p.assigned: // all have promised, this one too
+		return []Decision{{To: from, Control: l.control(true)}}
+	case t.Serial < l.serial:
+		return []Decision{{To: from, Control: l.control(false)}}
+	case p.assigned: // all trainers have taken it, this one too
 		return nil
 	case t.Begun <= p.change.From:
 		p.taken[i] = true
-		return c.agreeLR()
+		return nil
 	case p.named:
-		return c.lr.drop(lrTooLate(p.change.From, t.Begun))
+		return l.drop(lrTooLate(p.change.From, t.Begun))
 	}
-	return c.lr.propose(t.Begun, c.config.Job)
+	return l.propose(t.Begun)
 }
 
 // drop forgets the open proposal, of which no shard was told, and says why.
@@ -164,56 +164,51 @@ func (l *learningRates) drop(why string) []Decision {
 	return decisions
 }
 
-// agreeLR goes on with the open proposal once every trainer has taken it: shard servers are told, and when all of them
-// know, it is recorded.
-func (c *Coordinator) agreeLR() (decisions []Decision) {
-	p := c.lr.proposal
-	if p == nil || p.stored {
-		return nil
+// isAgreed reports whether every trainer of a job has taken the open proposal. A lost trainer begins no batch.
+func (l *learningRates) isAgreed(members slots) bool {
+	if l.proposal == nil {
+		return false
 	}
-	for i, taken := range p.taken {
-		if m := &c.members[i]; !taken && m.state != slotDone && !m.lost() { // who is gone begins no batch
-			return nil
+	for i, taken := range l.proposal.taken {
+		if m := &members[i]; !taken && m.state != slotDone && !m.lost() {
+			return false
 		}
 	}
-	if !p.assigned {
-		p.assigned = true
-		decisions = c.reassign()
-	}
-	if slices.ContainsFunc(c.shardServers, func(s shardServer) bool { return s.serial != c.serial }) {
-		return decisions
-	}
-	p.stored = true
-	return append(decisions, Decision{Record: c.lr.assigned()})
+	return true
 }
 
-// LRRecorded is told that the changes which a Decision had to be recorded are: now they are decided.
-func (c *Coordinator) LRRecorded() []Decision {
-	p := c.lr.proposal
-	if p == nil || !p.stored || c.IsOver() {
+// vacated notes that a slot has lost its trainer: the next one has to take an open proposal, too.
+func (l *learningRates) vacated(i int) {
+	if p := l.proposal; p != nil && !p.assigned {
+		p.taken[i] = false
+	}
+}
+
+// recorded notes that the changes of a Decision are recorded: now they are decided.
+func (l *learningRates) recorded(members slots) []Decision {
+	p := l.proposal
+	if p == nil || !p.stored {
 		return nil
 	}
-	c.lr.decided = c.lr.assigned()
-	c.lr.proposal = nil
+	l.decided, l.proposal = l.assigned(), nil
 	note := fmt.Sprintf("learning rates are %v times the manifest's from batch %d on", p.change.Scale, p.change.From)
-	decisions := []Decision{{To: schema.All, Control: c.lr.control(true), Note: note}}
+	decisions := []Decision{{To: schema.All, Control: l.control(true), Note: note}}
 	for _, m := range p.askers {
-		if _, trainer := c.members.find(m); !trainer {
-			decisions = append(decisions, Decision{To: m, Control: c.lr.control(true)})
+		if _, trainer := members.find(m); !trainer {
+			decisions = append(decisions, Decision{To: m, Control: l.control(true)})
 		}
 	}
 	return decisions
 }
 
-// tickLR says an open proposal again to the trainers who have not taken it; shard servers are told by assignments.
-// Where the last who had not has left, that was all.
-func (c *Coordinator) tickLR() (decisions []Decision) {
-	if p := c.lr.proposal; p != nil {
+// remind repeats an open proposal to the trainers that have not taken it. Assignments tell shard servers.
+func (l *learningRates) remind() (decisions []Decision) {
+	if p := l.proposal; p != nil {
 		for i, taken := range p.taken {
 			if !taken {
-				decisions = append(decisions, Decision{To: schema.TrainerMember(i), Control: c.lr.control(false)})
+				decisions = append(decisions, Decision{To: schema.TrainerMember(i), Control: l.control(false)})
 			}
 		}
 	}
-	return append(decisions, c.agreeLR()...)
+	return decisions
 }

@@ -3,10 +3,7 @@ package coordinator
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
-	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"gradbus/internal/liveness"
@@ -46,9 +43,6 @@ func (c *Coordinator) restarts() bool {
 // rescales reports whether the next run has as many slots as there are trainers.
 func (c *Coordinator) rescales() bool { return c.onLoss == lossRestart && !c.waits() }
 
-// places returns how many trainers the manifest of those who join has.
-func (c *Coordinator) places() int { return cmp.Or(c.config.SlotsMax, c.config.Job.Trainers) }
-
 // NextTrainers returns how many slots the next run has: 0 is as many as the manifest. It is as many as this one if that
 // had not begun and was not given up.
 func (c *Coordinator) NextTrainers() int {
@@ -64,13 +58,13 @@ func (c *Coordinator) NextTrainers() int {
 	if n > 0 {
 		n += len(c.newcomers.all)
 	}
-	return min(n, c.places())
+	return min(n, c.admission.places())
 }
 
 // sayRestart says how a job restarts without a trainer.
 func (c *Coordinator) sayRestart(without schema.Member) string {
 	if n := c.members.here(without); c.rescales() && n > 0 {
-		return fmt.Sprintf("the job goes back to the newest durable version, with %d of %d trainers", n, c.places())
+		return fmt.Sprintf("the job goes back to the newest durable version, with %d of %d trainers", n, c.admission.places())
 	}
 	return "the others come back, and with a new one go on from the newest durable version"
 }
@@ -78,13 +72,13 @@ func (c *Coordinator) sayRestart(without schema.Member) string {
 // joinNextRun has a version written for a trainer that joins a running job, and refuses it as busy until then.
 func (c *Coordinator) joinNextRun(now time.Time, from schema.Member, j *schema.Join) []Decision {
 	if c.room() == 0 || !c.rescales() {
-		return c.Refuse(from, c.fullFor(now, j))
+		return c.Refuse(from, c.admission.fullFor(now, c.members, j))
 	}
 	if c.plan.Reduces(schema.ByTrainers) {
 		if j.URL == "" {
-			return c.Refuse(from, c.noURL())
+			return c.Refuse(from, c.admission.noURL())
 		}
-		if refused := c.unreachable(j); refused != nil {
+		if refused := c.admission.unreachable(c.members, j); refused != nil {
 			return c.Refuse(from, refused)
 		}
 	}
@@ -92,7 +86,7 @@ func (c *Coordinator) joinNextRun(now time.Time, from schema.Member, j *schema.J
 	if c.config.MemoryFull {
 		return c.Refuse(from, &schema.Refused{Reason: schema.RefusedBusy, Text: fmt.Sprintf(
 			"job %s goes on with %d of %d trainers: there was no room for more", c.config.Job.Name, len(c.members),
-			c.places())})
+			c.admission.places())})
 	}
 	c.wantVersion()
 	i := slices.IndexFunc(k.all, func(m newcomer) bool { return m.name == from || j.Key != 0 && m.join.Key == j.Key })
@@ -104,41 +98,13 @@ func (c *Coordinator) joinNextRun(now time.Time, from schema.Member, j *schema.J
 		k.all[i].name, k.all[i].join = from, j
 		k.all[i].Begin(now)
 	}
-	return c.Refuse(from, c.roomSoon())
-}
-
-// unreachable refuses a newcomer on another machine than a member where one of them listens on its own machine alone.
-func (c *Coordinator) unreachable(j *schema.Join) *schema.Refused {
-	machine := func(process string) string {
-		boot, _, _ := strings.Cut(process, "/")
-		return boot
-	}
-	for i := range c.members {
-		m := &c.members[i]
-		if !m.here() || m.process == "" || j.Process == "" || machine(m.process) == machine(j.Process) {
-			continue
-		}
-		for _, one := range []struct{ url, host string }{{j.URL, j.Host}, {m.url, m.host}} {
-			u, err := url.Parse(one.url)
-			if err != nil {
-				continue
-			}
-			if host, err := netip.ParseAddr(u.Hostname()); err != nil || !host.IsLoopback() {
-				continue
-			}
-			return &schema.Refused{Reason: "invalid_job", Field: "url", Want: j.URL, Text: fmt.Sprintf(
-				"the trainer on %s listens to others at %s, which leads to it on its own machine alone, and there are others on "+
-					"other machines: give all of them a token (--token-file), or say where to listen (--data-host)", one.host,
-				one.url)}
-		}
-	}
-	return nil
+	return c.Refuse(from, c.admission.roomSoon(c.members))
 }
 
 // wantVersion has a version written that is newer than the newest durable one, unless one is wanted already.
 func (c *Coordinator) wantVersion() {
 	if len(c.newcomers.all) == 0 && len(c.draining()) == 0 {
-		c.newcomers.version = 1 + max(c.checkpoints.durable.version, c.first())
+		c.newcomers.version = 1 + max(c.checkpoints.durable.version, c.checkpoints.first())
 	}
 }
 
@@ -151,7 +117,7 @@ func (c *Coordinator) draining() []int {
 }
 
 // room returns how many more trainers the next run may have: those that this one has too few, and those that leave.
-func (c *Coordinator) room() int { return c.places() - len(c.members) + len(c.draining()) }
+func (c *Coordinator) room() int { return c.admission.places() - len(c.members) + len(c.draining()) }
 
 // Leaving notes that a trainer leaves once a version is durable, and has one written. It may leave at once if no other
 // trainer would continue from that version.
@@ -174,13 +140,6 @@ func (c *Coordinator) Leaving(from schema.Member) (decisions []Decision) {
 	return decisions
 }
 
-// roomSoon refuses, as busy, a trainer for which the next run has a slot.
-func (c *Coordinator) roomSoon() *schema.Refused {
-	return &schema.Refused{Reason: schema.RefusedBusy, Text: fmt.Sprintf(
-		"job %s goes on with %d of %d trainers; there is a place once a version of it is durable", c.config.Job.Name,
-		c.members.here(""), c.places())}
-}
-
 // rescale ends the run for newcomers and for trainers that leave, once a version has become durable since they said so.
 func (c *Coordinator) rescale(now time.Time) []Decision {
 	k, trains := &c.newcomers, func(m member) bool { return m.here() && !m.complete }
@@ -198,7 +157,7 @@ func (c *Coordinator) rescale(now time.Time) []Decision {
 	}
 	return c.EndBack(schema.EndStopped, schema.Coordinator, fmt.Sprintf(
 		"%s; all go on from version %d, with %d of %d trainers", text,
-		c.checkpoints.durable.version, c.members.here("")+len(k.all), c.places()))
+		c.checkpoints.durable.version, c.members.here("")+len(k.all), c.admission.places()))
 }
 
 // wantsVersion reports whether a version is to be written for newcomers or for trainers that leave.
@@ -258,7 +217,7 @@ func (c *Coordinator) giveUpMissing(now time.Time) []Decision {
 // lanes, or none if the clock needs none. A job that begins with values of its trainers waits for all of them if these
 // were not durable.
 func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
-	if !c.ready() || !c.mayStart() {
+	if !c.ready() || !c.admission.mayStart(c.members) {
 		return nil
 	}
 	if c.config.Resume.version() < c.config.Job.StartVersion() {

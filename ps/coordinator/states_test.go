@@ -119,7 +119,7 @@ func randomEvent(c *Coordinator, r *rand.Rand, now time.Time, trainers int) {
 	}
 	switch r.IntN(12) {
 	case 0, 1:
-		c.Join(now, joiner, &schema.Join{Job: c.config.Job.WithTrainers(c.places()), Host: "host",
+		c.Join(now, joiner, &schema.Join{Job: c.config.Job.WithTrainers(c.admission.places()), Host: "host",
 			Key: uint64(r.IntN(3)), Resume: c.config.Resume != nil, Run: schema.RunID(4 + r.IntN(2)*r.IntN(2))})
 	case 2:
 		c.Leave(now, name, g, &schema.Leave{Reason: []string{"", "why"}[r.IntN(2)], HandOver: r.IntN(2) == 0})

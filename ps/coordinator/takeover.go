@@ -23,6 +23,67 @@ import (
 //
 // A newcomer that finds no vacant place gets one that is computed by another trainer besides its own.
 
+// waits reports whether a lost trainer is replaced only by a new process.
+func (c *Coordinator) waits() bool { return c.config.Job.Policy == schema.PolicyWait }
+
+// takesOver reports whether lanes of a lost trainer may be taken over now.
+func (c *Coordinator) takesOver() bool { return c.onLoss == lossTakeOver && c.valuesThere() }
+
+// replacesSlow reports whether the job loses nothing when it gives up a live trainer that keeps others waiting.
+func (c *Coordinator) replacesSlow() bool {
+	return c.onLoss == lossExclude || c.onLoss == lossTakeOver && !c.waits()
+}
+
+// findLostAndSlow looks for trainers of a running job that are lost or keep others waiting, and does what follows.
+// While values are missing that the job begins with, every trainer has a part in them, and each loss ends the job.
+func (c *Coordinator) findLostAndSlow(now time.Time) []Decision {
+	switch {
+	case c.onLoss == lossContinue:
+		return c.findLost(now, c.failFor)
+	case c.onLoss == lossExclude && c.valuesThere():
+		return c.excludeLost(now)
+	case c.takesOver():
+		return c.replaceLost(now)
+	}
+	decisions := c.findLost(now, c.failFor)
+	if !c.IsOver() {
+		decisions = append(decisions, c.findSlow(now, c.waiting())...)
+	}
+	if !c.IsOver() && c.onLoss == lossRestart {
+		decisions = append(decisions, c.rescale(now)...)
+	}
+	return decisions
+}
+
+// excludeLost notes trainers that are lost, or have kept a group waiting for too long, and tells the shards. The job
+// fails when no other trainer is left.
+func (c *Coordinator) excludeLost(now time.Time) []Decision {
+	var decisions []Decision
+	waiting := c.waiting()
+	for i := range c.members {
+		m, name := &c.members[i], schema.TrainerMember(i)
+		if m.state == slotDone || m.lost() {
+			continue
+		}
+		text, lost := c.lost(now, i)
+		if c.slow(now, i, waiting) && !lost {
+			lost, text = true, c.sayWaited(now, i, "update")
+		}
+		if !lost {
+			continue
+		}
+		m.state.transition(slotLost)
+		if !c.members.anybody() {
+			return append(decisions, c.Fail(name, text)...)
+		}
+		decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
+	}
+	if decisions != nil {
+		c.serial++ // the shards are told by Tick
+	}
+	return decisions
+}
+
 // vacancy is a place that nobody has.
 type vacancy struct {
 	liveness.Silence               // since when
@@ -100,9 +161,7 @@ func (c *Coordinator) vacate(now time.Time, i int, text string) []Decision {
 			v.told = -1
 		}
 	}
-	if p := c.lr.proposal; p != nil && !p.assigned {
-		p.taken[i] = false // who takes the place has to take that, too
-	}
+	c.lr.vacated(i)
 	note := Decision{Note: fmt.Sprintf("%s; generation %d begins without it", text, c.generation), Who: name}
 	c.serial++
 	return append([]Decision{note}, c.recordVoters()...)
@@ -241,8 +300,8 @@ func (c *Coordinator) TrainersOn(process string) (there, all int) {
 // StandbyURL returns where the job goes on when this ps is lost; empty: nowhere.
 func (c *Coordinator) StandbyURL() string { return c.standby.url }
 
-// outnumbered reports whether the replica's ps is not heard and fewer than half of the voters that it may know are here:
-// the others may continue the job there.
+// outnumbered reports whether the replica's ps is not heard and fewer than half of the voters that it may know are
+// here: the others may continue the job there.
 func (c *Coordinator) outnumbered() bool {
 	return c.standby.silent && c.standby.url != "" && c.standby.lacksQuorum(c.members.voters())
 }
@@ -255,7 +314,7 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 	}
 	for i := range c.members {
 		v := c.members[i].vacancy
-		if v == nil || !c.risen(c.members[i].generation) || !c.mayReassign(i) {
+		if v == nil || !c.shardServers.risen(c.members[i].generation) || !c.mayReassign(i) {
 			continue
 		}
 		if v.newcomer != "" {
@@ -302,21 +361,9 @@ func (c *Coordinator) decline(now time.Time, i int) []Decision {
 	return decisions
 }
 
-// risen reports that all shard servers go by a generation.
-func (c *Coordinator) risen(g schema.Generation) bool {
-	return !slices.ContainsFunc(c.shardServers, func(s shardServer) bool { return s.generation < g })
-}
-
-// done is how many batches are complete at least.
+// done returns how many batches are complete at least.
 func (c *Coordinator) done() schema.Version {
-	done := c.shardServers[0].done
-	for i := range c.shardServers {
-		done = min(done, c.shardServers[i].done)
-	}
-	if planted.Is(planted.SkipBatchUnderWay) {
-		done++
-	}
-	return max(done, c.config.Resume.version())
+	return max(c.shardServers.done(), c.config.Resume.version())
 }
 
 // since is in which generation each place was taken; nil where all were in the first.
@@ -365,7 +412,7 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 		}
 	}
 	if at < 0 {
-		return c.Refuse(from, c.fullFor(now, j))
+		return c.Refuse(from, c.admission.fullFor(now, c.members, j))
 	}
 	var decisions []Decision
 	m := &c.members[at]
@@ -379,7 +426,7 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 			schema.TrainerMember(by), name, j.Host))
 	}
 	if n := m.vacancy.newcomer; n != "" && n != from {
-		c.forget(n)
+		c.admission.forget(n)
 	}
 	m.vacancy.newcomer, m.vacancy.join = from, j
 	return append(append(decisions, c.offer(now)...), c.assign()...)
@@ -389,33 +436,13 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 func (c *Coordinator) joinUntaken(now time.Time, from schema.Member, j *schema.Join) []Decision {
 	i := slices.IndexFunc(c.members, func(m member) bool { return m.state == slotLost && m.generation == 0 })
 	if i < 0 || c.onLoss == lossExclude {
-		return c.Refuse(from, c.full())
+		return c.Refuse(from, c.admission.full(c.members))
 	}
 	d := c.seatAt(now, i, c.generation, from, j)
 	c.members[i].state.transition(slotSyncing)
-	d.Note = fmt.Sprintf("trainer %s joined from %s at batch %d", d.Who, j.Host, c.counted(c.resumed()))
+	d.Note = fmt.Sprintf("trainer %s joined from %s at batch %d", d.Who, j.Host, c.counted(c.config.Resume.version()))
 	return c.routed(i, d)
 }
-
-// fullFor refuses who finds no place, unless one may be free soon: then it asks again.
-func (c *Coordinator) fullFor(now time.Time, j *schema.Join) *schema.Refused {
-	r := c.full()
-	if j.Run != 0 { // others may not have noticed yet that it has lost its place
-		r.Reason = schema.RefusedBusy
-	}
-	for i := range c.members {
-		if m := &c.members[i]; m.here() && (m.Cut() || m.For(now) > doubtAfter) {
-			r.Reason = schema.RefusedBusy
-			r.Text = fmt.Sprintf("job %s has all of its trainers, but %s on %s was last seen %s ago", c.config.Job.Name,
-				schema.TrainerMember(i), m.host, liveness.Rounded(m.For(now)))
-		}
-	}
-	return r
-}
-
-// doubtAfter is how long a trainer, of which something is heard each second, is silent before its place may be free
-// soon.
-const doubtAfter = 2500 * time.Millisecond
 
 // seat gives a vacant place to the newcomer that it is kept for. Where that is gone by now its silence will tell.
 func (c *Coordinator) seat(now time.Time, i int) []Decision {
@@ -442,8 +469,8 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 	if c.IsOver() {
 		return nil
 	}
-	if d := c.lostShardServer(now); d != nil {
-		return d
+	if i, why := c.shardServers.lost(now, c.config.Deadline); i >= 0 {
+		return c.ShardServerGone(i, why)
 	}
 	var decisions []Decision
 	if c.Gathers() {
@@ -457,10 +484,28 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 		decisions = append(decisions, c.tellStalls(now)...)
 	}
 	if !c.IsOver() {
-		decisions = append(append(append(decisions, c.askCheckpoint(now)...), c.assign()...), c.tickLR()...)
-		decisions = append(append(decisions, c.tickCopies(now)...), c.recordVoters()...)
+		decisions = append(append(decisions, c.askCheckpoint(now)...), c.assign()...)
+		decisions = append(append(append(decisions, c.lr.remind()...), c.agreeLR()...), c.tickCopies(now)...)
+		decisions = append(decisions, c.recordVoters()...)
 	}
 	return decisions
+}
+
+// Blind is called in place of Tick while the control server is out of reach, so that nobody can be heard: no clock
+// runs but that of the blindness. After the deadline the job ends.
+func (c *Coordinator) Blind(now time.Time, server string) []Decision {
+	since := c.ticks.Since(now)
+	if !c.blind.Lasts() {
+		c.blind.Begin(now.Add(-since))
+	}
+	c.excuse(since, now)
+	c.ticks.Tick(now, c.config.Deadline)
+	if gone := c.blind.For(now); gone > c.config.Deadline {
+		return c.FailBack(schema.Coordinator,
+			fmt.Sprintf("the control server at %s has been out of reach of the coordinator for %s (deadline %s)", server,
+				liveness.Rounded(gone), c.config.Deadline))
+	}
+	return nil
 }
 
 // excuse moves every deadline by a time in which nobody could be heard.
@@ -660,15 +705,12 @@ func (c *Coordinator) findSlow(now time.Time, waiting []schema.Waiting) []Decisi
 		return nil
 	}
 	text := c.sayWaited(now, slow, "batch")
-	if m := &c.members[slow]; m.lost() || m.state != slotDone && c.gains() {
+	// A live trainer restarts the job only if the next run begins at a later version, so one that is always slow ends it.
+	if m := &c.members[slow]; m.lost() || m.state != slotDone && c.checkpoints.gains() {
 		return c.failFor(slow, text)
 	}
 	return c.Fail(schema.TrainerMember(slow), text) // another run would wait for it, too
 }
-
-// gains reports whether another run would begin at a later version than this one did. So a trainer that was slow, or
-// seemed to be alive, costs what has not become durable since, and one that is always slow ends the job.
-func (c *Coordinator) gains() bool { return c.checkpoints.durable.version > c.first() }
 
 // sayWaited says why it is too late for a trainer that others wait for. What they wait for is named by a word.
 func (c *Coordinator) sayWaited(now time.Time, i int, what string) string {

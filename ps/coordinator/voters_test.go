@@ -41,11 +41,11 @@ func TestRunStartsWithItsVoters(t *testing.T) {
 	if r := join("j-10", 10, 7); r != nil {
 		t.Fatalf("the first voter: %+v", r)
 	}
-	if c.mayStart() {
+	if c.admission.mayStart(c.members) {
 		t.Error("the run starts with one voter of three")
 	}
-	if r := join("j-12", 12, 7); r != nil || !c.mayStart() {
-		t.Errorf("with two voters of three: %+v, starts: %v", r, c.mayStart())
+	if r := join("j-12", 12, 7); r != nil || !c.admission.mayStart(c.members) {
+		t.Errorf("with two voters of three: %+v, starts: %v", r, c.admission.mayStart(c.members))
 	}
 }
 
