@@ -90,7 +90,7 @@ type Coordinator struct {
 	shardServers shardServers
 	serial       int               // of what shard servers are told: rises with every change
 	generation   schema.Generation // rises when a slot is taken from a trainer
-	slowest      slowest
+	detector     detector
 	ended        schema.End     // how; empty before
 	failed       *schema.Failed // why, where not all trainers left in peace
 	started      time.Time      // zero before the start
@@ -105,12 +105,6 @@ type Coordinator struct {
 	newcomers    newcomers
 	copies       copies
 	admission    admission
-}
-
-// slowest counts the slots that were vacated because a batch waited for too long.
-type slowest struct {
-	at    schema.Batch
-	times int
 }
 
 // Decision is something to publish, to note, or both.
@@ -138,6 +132,7 @@ func New(config Config) *Coordinator {
 		c.shards += len(s.Server.Shards)
 		c.shardServers = append(c.shardServers, shardServer{ShardServer: s})
 	}
+	c.detector = detector{job: config.Job, onLoss: c.onLoss, deadline: config.Deadline, stallTimeout: config.StallTimeout}
 	c.admission = admission{config: &c.config, onLoss: c.onLoss}
 	c.checkpoints = checkpointing{job: config.Job, policy: config.Checkpoints, resume: config.Resume,
 		hosts: config.ShardServers, shards: c.shards}
@@ -176,9 +171,6 @@ func (c *Coordinator) heardShards() {
 		c.state.Transition(Gathering)
 	}
 }
-
-// counted is a batch as people count: see schema.Job.Counted.
-func (c *Coordinator) counted(b schema.Batch) schema.Batch { return c.config.Job.Counted(b) }
 
 // Failed returns why the job ended; nil: it has not ended, or all trainers have completed it.
 func (c *Coordinator) Failed() *schema.Failed { return c.failed }
@@ -287,7 +279,8 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 		d.Note = fmt.Sprintf("trainer %s left: %s", name, l.Reason)
 		handsOver := l.HandOver && !m.complete
 		m.ended = l.End
-		text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, c.counted(m.batch), l.Reason)
+		text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, c.config.Job.Counted(m.batch),
+			l.Reason)
 		// a newcomer that cannot begin gives its slot to another one
 		if handsOver && c.takesOver() && (c.members.others(i) || m.generation > c.config.Generation) {
 			d.Note = ""
@@ -300,16 +293,16 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 			break
 		}
 		switch {
-		case c.canDoWithout(m):
+		case c.detector.canDoWithout(c.members, m):
 			return append([]Decision{d}, c.goneOn()...)
 		case handsOver && c.members.others(i) && (before != slotDraining || c.members.anyStays()):
 			return append([]Decision{d}, c.failFor(i, text)...)
 		}
 		return append([]Decision{d},
-			c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, c.counted(m.batch),
+			c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, c.config.Job.Counted(m.batch),
 				l.Reason))...)
 	default:
-		d.Note = fmt.Sprintf("trainer %s left after %d batches", name, c.counted(m.batch))
+		d.Note = fmt.Sprintf("trainer %s left after %d batches", name, c.config.Job.Counted(m.batch))
 		m.leave("")
 		return append([]Decision{d}, c.goneOn()...)
 	}
@@ -558,8 +551,8 @@ func (c *Coordinator) assignTo(i int) Decision {
 	s := &c.shardServers[i]
 	assign := &schema.Assign{Job: c.config.Job, Serial: c.serial, Shards: c.shards, Own: s.Server.Shards,
 		Cluster: []schema.Member{}, DeadlineMS: c.config.Deadline.Milliseconds(), WindowBytes: c.config.WindowBytes,
-		LR: c.lr.assigned(), Checkpoints: c.checkpoints.assigned(), Since: c.since(), Incarnation: s.Incarnation,
-		Made: s.heard}
+		LR: c.lr.assigned(), Checkpoints: c.checkpoints.assigned(), Since: c.members.generations(c.config.Generation),
+		Incarnation: s.Incarnation, Made: s.heard}
 	if c.config.Resume != nil {
 		assign.Resume = c.config.Resume.ID
 	}
@@ -656,7 +649,8 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	if !c.IsRunning() {
 		return nil
 	}
-	asked, decisions := c.checkpoints.tick(now, c.members, c.shardServers.isWriting(), c.wantsVersion())
+	wanted := len(c.newcomers.all)+len(c.members.leaving()) > 0 && c.checkpoints.durable.version < c.newcomers.version
+	asked, decisions := c.checkpoints.tick(now, c.members, c.shardServers.isWriting(), wanted)
 	if asked {
 		c.serial++
 	}
@@ -829,7 +823,7 @@ func (c *Coordinator) memberReport(i int, now time.Time) schema.MemberReport {
 	p.SilentMS = m.For(now).Milliseconds()
 	p.Gone = m.Cut() && m.state != slotDone
 	if m.waitedSince.Lasts() {
-		limit, _ := c.stallLimit(i)
+		limit, _ := c.detector.limit(c.members, i)
 		p.Waited, p.WaitedBatch, p.WaitedMS = true, m.waitedBatch, m.waitedSince.For(now).Milliseconds()
 		p.LimitMS = limit.Milliseconds()
 	}

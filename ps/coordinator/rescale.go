@@ -25,6 +25,27 @@ type newcomers struct {
 	version schema.Version // that the next run is to begin with at least
 }
 
+// request has a version written that is newer than the newest durable one, unless newcomers or leaving trainers wait
+// for one already.
+func (k *newcomers) request(leaving []int, checkpoints *checkpointing) {
+	if len(k.all) == 0 && len(leaving) == 0 {
+		k.version = 1 + max(checkpoints.durable.version, checkpoints.first())
+	}
+}
+
+// put notes a newcomer that asks for one of the next run's slots, of which room are left.
+func (k *newcomers) put(now time.Time, from schema.Member, j *schema.Join, room int) {
+	i := slices.IndexFunc(k.all, func(m newcomer) bool { return m.name == from || j.Key != 0 && m.join.Key == j.Key })
+	if i < 0 && len(k.all) < room {
+		k.all = append(k.all, newcomer{})
+		i = len(k.all) - 1
+	}
+	if i >= 0 {
+		k.all[i].name, k.all[i].join = from, j
+		k.all[i].Begin(now)
+	}
+}
+
 // newcomer is a trainer that asks for a slot of the next run.
 type newcomer struct {
 	name             schema.Member // under which it asks
@@ -71,7 +92,9 @@ func (c *Coordinator) sayRestart(without schema.Member) string {
 
 // joinNextRun has a version written for a trainer that joins a running job, and refuses it as busy until then.
 func (c *Coordinator) joinNextRun(now time.Time, from schema.Member, j *schema.Join) []Decision {
-	if c.room() == 0 || !c.rescales() {
+	leaving := c.members.leaving()
+	room := c.admission.places() - len(c.members) + len(leaving) // how many more trainers the next run may have
+	if room == 0 || !c.rescales() {
 		return c.Refuse(from, c.admission.fullFor(now, c.members, j))
 	}
 	if c.plan.Reduces(schema.ByTrainers) {
@@ -82,42 +105,15 @@ func (c *Coordinator) joinNextRun(now time.Time, from schema.Member, j *schema.J
 			return c.Refuse(from, refused)
 		}
 	}
-	k := &c.newcomers
 	if c.config.MemoryFull {
 		return c.Refuse(from, &schema.Refused{Reason: schema.RefusedBusy, Text: fmt.Sprintf(
 			"job %s goes on with %d of %d trainers: there was no room for more", c.config.Job.Name, len(c.members),
 			c.admission.places())})
 	}
-	c.wantVersion()
-	i := slices.IndexFunc(k.all, func(m newcomer) bool { return m.name == from || j.Key != 0 && m.join.Key == j.Key })
-	if i < 0 && len(k.all) < c.room() {
-		k.all = append(k.all, newcomer{})
-		i = len(k.all) - 1
-	}
-	if i >= 0 {
-		k.all[i].name, k.all[i].join = from, j
-		k.all[i].Begin(now)
-	}
+	c.newcomers.request(leaving, &c.checkpoints)
+	c.newcomers.put(now, from, j, room)
 	return c.Refuse(from, c.admission.roomSoon(c.members))
 }
-
-// wantVersion has a version written that is newer than the newest durable one, unless one is wanted already.
-func (c *Coordinator) wantVersion() {
-	if len(c.newcomers.all) == 0 && len(c.draining()) == 0 {
-		c.newcomers.version = 1 + max(c.checkpoints.durable.version, c.checkpoints.first())
-	}
-}
-
-// draining returns the trainers that wait for a version to leave; none if no trainer stays.
-func (c *Coordinator) draining() []int {
-	if !c.members.anyStays() {
-		return nil
-	}
-	return c.members.draining()
-}
-
-// room returns how many more trainers the next run may have: those that this one has too few, and those that leave.
-func (c *Coordinator) room() int { return c.admission.places() - len(c.members) + len(c.draining()) }
 
 // Leaving notes that a trainer leaves once a version is durable, and has one written. It may leave at once if no other
 // trainer would continue from that version.
@@ -127,7 +123,7 @@ func (c *Coordinator) Leaving(from schema.Member) (decisions []Decision) {
 	if !ok || !c.rescales() || !c.restarts() {
 		return []Decision{{To: from, Control: now}}
 	}
-	c.wantVersion()
+	c.newcomers.request(c.members.leaving(), &c.checkpoints)
 	if m := &c.members[i]; m.here() && m.state != slotDraining {
 		m.state.transition(slotDraining)
 	}
@@ -144,7 +140,7 @@ func (c *Coordinator) Leaving(from schema.Member) (decisions []Decision) {
 func (c *Coordinator) rescale(now time.Time) []Decision {
 	k, trains := &c.newcomers, func(m member) bool { return m.here() && !m.complete }
 	k.all = slices.DeleteFunc(k.all, func(m newcomer) bool { return m.For(now) > newcomerSilentMax })
-	leave := c.draining()
+	leave := c.members.leaving()
 	if len(k.all) == 0 && len(leave) == 0 || !c.restarts() || c.checkpoints.durable.version < k.version ||
 		!slices.ContainsFunc(c.members, trains) {
 		return nil
@@ -158,11 +154,6 @@ func (c *Coordinator) rescale(now time.Time) []Decision {
 	return c.EndBack(schema.EndStopped, schema.Coordinator, fmt.Sprintf(
 		"%s; all go on from version %d, with %d of %d trainers", text,
 		c.checkpoints.durable.version, c.members.here("")+len(k.all), c.admission.places()))
-}
-
-// wantsVersion reports whether a version is to be written for newcomers or for trainers that leave.
-func (c *Coordinator) wantsVersion() bool {
-	return (len(c.newcomers.all) > 0 || len(c.draining()) > 0) && c.checkpoints.durable.version < c.newcomers.version
 }
 
 // PutOff returns the trainers that were refused as busy until the job ended.

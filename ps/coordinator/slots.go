@@ -106,6 +106,17 @@ func (s slots) others(than int) bool {
 	return false
 }
 
+// generations returns in which generation each slot was taken; nil: all were in the first.
+func (s slots) generations(first schema.Generation) (all []schema.Generation) {
+	for i := range s {
+		all = append(all, s[i].generation)
+	}
+	if !slices.ContainsFunc(all, func(g schema.Generation) bool { return g > first }) {
+		return nil
+	}
+	return all
+}
+
 // anybody reports whether any trainer is there.
 func (s slots) anybody() bool {
 	return slices.ContainsFunc(s, func(m member) bool { return m.here() })
@@ -168,6 +179,14 @@ func (s slots) draining() (all []int) {
 		}
 	}
 	return all
+}
+
+// leaving returns the slots of the trainers that wait for a version to leave; none if no trainer stays.
+func (s slots) leaving() []int {
+	if !s.anyStays() {
+		return nil
+	}
+	return s.draining()
 }
 
 // anyStays reports whether any trainer is there that is not about to leave.

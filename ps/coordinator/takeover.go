@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,11 +26,8 @@ import (
 func (c *Coordinator) waits() bool { return c.config.Job.Policy == schema.PolicyWait }
 
 // takesOver reports whether lanes of a lost trainer may be taken over now.
-func (c *Coordinator) takesOver() bool { return c.onLoss == lossTakeOver && c.valuesThere() }
-
-// replacesSlow reports whether the job loses nothing when it gives up a live trainer that keeps others waiting.
-func (c *Coordinator) replacesSlow() bool {
-	return c.onLoss == lossExclude || c.onLoss == lossTakeOver && !c.waits()
+func (c *Coordinator) takesOver() bool {
+	return c.onLoss == lossTakeOver && c.detector.hasValues(c.members)
 }
 
 // findLostAndSlow looks for trainers of a running job that are lost or keep others waiting, and does what follows.
@@ -40,7 +36,7 @@ func (c *Coordinator) findLostAndSlow(now time.Time) []Decision {
 	switch {
 	case c.onLoss == lossContinue:
 		return c.findLost(now, c.failFor)
-	case c.onLoss == lossExclude && c.valuesThere():
+	case c.onLoss == lossExclude && c.detector.hasValues(c.members):
 		return c.excludeLost(now)
 	case c.takesOver():
 		return c.replaceLost(now)
@@ -65,9 +61,9 @@ func (c *Coordinator) excludeLost(now time.Time) []Decision {
 		if m.state == slotDone || m.lost() {
 			continue
 		}
-		text, lost := c.lost(now, i)
-		if c.slow(now, i, waiting) && !lost {
-			lost, text = true, c.sayWaited(now, i, "update")
+		text, lost := c.detector.lost(now, c.members, i)
+		if c.detector.slow(now, c.members, i, waiting) && !lost {
+			lost, text = true, c.detector.describe(now, c.members, i, "update")
 		}
 		if !lost {
 			continue
@@ -108,15 +104,10 @@ func (c *Coordinator) replaceLost(now time.Time) []Decision {
 		return decisions
 	}
 	decisions = append(decisions, c.findWaitedFor(now)...)
-	if d := c.findDeserted(now); d != nil {
+	if d := c.findAbandoned(now); d != nil {
 		return append(decisions, d...)
 	}
 	return append(decisions, c.offer(now)...)
-}
-
-// valuesThere reports that all values are there that the job begins with: until then every trainer has a part in them.
-func (c *Coordinator) valuesThere() bool {
-	return c.members.begun() >= schema.Batch(c.config.Job.StartVersion())
 }
 
 // Outdated reports that who speaks has a place no more.
@@ -134,7 +125,7 @@ func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.
 	}
 	m := &c.members[i]
 	m.dead = true // which the next tick finds, where others can do without it or the job ends
-	text, _ := c.lost(now, i)
+	text, _ := c.detector.lost(now, c.members, i)
 	switch {
 	case !c.IsRunning() || m.complete:
 		return nil
@@ -167,24 +158,25 @@ func (c *Coordinator) vacate(now time.Time, i int, text string) []Decision {
 	return append([]Decision{note}, c.recordVoters()...)
 }
 
-// findWaitedFor vacates the places of those who keep others waiting for too long, or that were lost while nobody
-// needed them. Who has left in peace cannot be replaced.
+// findWaitedFor vacates the slots of trainers that keep others waiting for too long, or that were lost while no round
+// needed them. A trainer that has completed the job cannot be replaced.
 func (c *Coordinator) findWaitedFor(now time.Time) []Decision {
 	waiting := c.waiting()
 	first := firstWaitedFor(waiting)
 	for i := range c.members {
 		m, name := &c.members[i], schema.TrainerMember(i)
-		if !c.slow(now, i, waiting) || m.vacancy != nil {
+		if !c.detector.slow(now, c.members, i, waiting) || m.vacancy != nil {
 			continue
 		}
-		switch text := c.sayWaited(now, i, "batch"); {
+		switch text := c.detector.describe(now, c.members, i, "batch"); {
 		case m.state == slotDone:
 			return c.findSlow(now, waiting)
 		case m.lost():
 			return c.vacate(now, i, text)
 		case len(first) == 0 || slices.Contains(first, name):
-			if !c.mayBeSlow(m.waitedBatch) {
-				return c.tooSlow(name, m.waitedBatch)
+			if b := m.waitedBatch; !c.detector.gainsByVacating(b, len(c.members)) {
+				return c.Fail(name, fmt.Sprintf("no trainer computes batch %d within the deadline of %s: raise the server's "+
+					"--deadline", c.config.Job.Counted(b), c.config.Deadline))
 			}
 			return c.vacate(now, i, text)
 		}
@@ -192,29 +184,14 @@ func (c *Coordinator) findWaitedFor(now time.Time) []Decision {
 	return nil
 }
 
-// mayBeSlow counts how often a batch was waited for too long. It reports whether others may do better.
-func (c *Coordinator) mayBeSlow(b schema.Batch) bool {
-	if c.slowest.at != b {
-		c.slowest.at, c.slowest.times = b, 0
-	}
-	c.slowest.times++
-	return c.slowest.times <= 2*len(c.members)
-}
-
-// tooSlow ends the job because nobody is fast enough.
-func (c *Coordinator) tooSlow(name schema.Member, b schema.Batch) []Decision {
-	return c.Fail(name, fmt.Sprintf("no trainer computes batch %d within the deadline of %s: raise the server's "+
-		"--deadline", c.counted(b), c.config.Deadline))
-}
-
 // goOnSoon is what becomes of a job without trainers whose versions are written down: see resumeWindow.
 const goOnSoon = "new ones that come within a minute go on from the newest durable version, if any, later ones with " +
 	"--resume"
 
-// findDeserted ends the job where nobody has taken a place for too long.
-func (c *Coordinator) findDeserted(now time.Time) []Decision {
+// findAbandoned ends the job if a slot that a round needs was vacant for too long.
+func (c *Coordinator) findAbandoned(now time.Time) []Decision {
 	for i := range c.members {
-		// where all others are done, nobody needs the place
+		// if all others are done, no round needs the slot
 		if v := c.members[i].vacancy; v != nil && v.For(now) > c.config.Deadline &&
 			(c.members[i].waitedSince.Lasts() || !c.members.anybody()) {
 			why := fmt.Sprintf("%s; and nobody has taken its place within %s", v.why, liveness.Rounded(v.For(now)))
@@ -366,17 +343,6 @@ func (c *Coordinator) done() schema.Version {
 	return max(c.shardServers.done(), c.config.Resume.version())
 }
 
-// since is in which generation each place was taken; nil where all were in the first.
-func (c *Coordinator) since() (all []schema.Generation) {
-	if c.generation == c.config.Generation {
-		return nil
-	}
-	for i := range c.members {
-		all = append(all, c.members[i].generation)
-	}
-	return all
-}
-
 // taken notes that the trainer who was told to take a place has it.
 func (c *Coordinator) taken(now time.Time, i int) []Decision {
 	m, name := &c.members[i], schema.TrainerMember(i)
@@ -440,7 +406,8 @@ func (c *Coordinator) joinUntaken(now time.Time, from schema.Member, j *schema.J
 	}
 	d := c.seatAt(now, i, c.generation, from, j)
 	c.members[i].state.transition(slotSyncing)
-	d.Note = fmt.Sprintf("trainer %s joined from %s at batch %d", d.Who, j.Host, c.counted(c.config.Resume.version()))
+	d.Note = fmt.Sprintf("trainer %s joined from %s at batch %d", d.Who, j.Host,
+		c.config.Job.Counted(c.config.Resume.version()))
 	return c.routed(i, d)
 }
 
@@ -449,7 +416,7 @@ func (c *Coordinator) seat(now time.Time, i int) []Decision {
 	m, v := &c.members[i], c.members[i].vacancy
 	d := c.seatAt(now, i, m.generation, v.newcomer, v.join)
 	m.state.transition(slotSyncing)
-	d.Note = fmt.Sprintf("trainer %s joined from %s at batch %d, after %s", d.Who, m.host, c.counted(c.done()),
+	d.Note = fmt.Sprintf("trainer %s joined from %s at batch %d, after %s", d.Who, m.host, c.config.Job.Counted(c.done()),
 		liveness.Rounded(v.For(now)))
 	if m.cluster {
 		c.serial++
@@ -481,7 +448,7 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 		decisions = c.findLostAndSlow(now)
 	}
 	if c.IsRunning() {
-		decisions = append(decisions, c.tellStalls(now)...)
+		decisions = append(decisions, c.detector.tellStalls(now, c.members, c.waiting())...)
 	}
 	if !c.IsOver() {
 		decisions = append(append(decisions, c.askCheckpoint(now)...), c.assign()...)
@@ -530,26 +497,11 @@ func (c *Coordinator) excuse(pause time.Duration, now time.Time) {
 	c.grew.Excuse(pause, now)
 }
 
-// lost says that a trainer was silent for too long, and how to say so.
-func (c *Coordinator) lost(now time.Time, i int) (string, bool) {
-	m := &c.members[i]
-	if m.joiner == "" || m.state == slotDone {
-		return "", false
-	}
-	if m.dead {
-		return fmt.Sprintf("trainer %s on %s has ended at batch %d", schema.TrainerMember(i), m.host, c.counted(m.batch)),
-			true
-	}
-	why, lost := m.Lost(now, c.config.Deadline)
-	return fmt.Sprintf("trainer %s on %s was last seen %s ago at batch %d%s", schema.TrainerMember(i), m.host,
-		liveness.Rounded(m.For(now)), c.counted(m.batch), why), lost
-}
-
 // freePlaces takes the places of trainers that were lost before the start: nobody depends on them yet.
 func (c *Coordinator) freePlaces(now time.Time) []Decision {
 	var decisions []Decision
 	for i := range c.members {
-		if text, ok := c.lost(now, i); ok {
+		if text, ok := c.detector.lost(now, c.members, i); ok {
 			c.members[i].become(slotVacant, member{})
 			decisions = append(decisions, Decision{Note: text + "; its place is free again", Who: schema.TrainerMember(i)})
 		}
@@ -587,7 +539,7 @@ func (c *Coordinator) findLost(now time.Time, lose func(i int, text string) []De
 	var decisions []Decision
 	for i := range c.members {
 		m, name := &c.members[i], schema.TrainerMember(i)
-		text, lost := c.lost(now, i)
+		text, lost := c.detector.lost(now, c.members, i)
 		if m.vacancy != nil || lost == m.lost() {
 			continue
 		}
@@ -599,9 +551,9 @@ func (c *Coordinator) findLost(now time.Time, lose func(i int, text string) []De
 		switch {
 		case !lost:
 			decisions = append(decisions,
-				Decision{Note: fmt.Sprintf("trainer %s on %s is back at batch %d", name, m.host, c.counted(m.batch)),
+				Decision{Note: fmt.Sprintf("trainer %s on %s is back at batch %d", name, m.host, c.config.Job.Counted(m.batch)),
 					Who: name})
-		case c.canDoWithout(m):
+		case c.detector.canDoWithout(c.members, m):
 			decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
 			c.endIfEmpty()
 		default:
@@ -623,138 +575,17 @@ func (c *Coordinator) failFor(i int, text string) []Decision {
 	return c.FailBack(who, text+"; "+c.sayRestart(who))
 }
 
-// canDoWithout reports that the job may go on without a trainer that has just ended: nobody waits for another, or it
-// has trained, and what was trained is not lost with it. Where a round needs it after all, findSlow will find out.
-func (c *Coordinator) canDoWithout(m *member) bool {
-	anybody := c.members.anybody()
-	return c.onLoss == lossContinue && anybody || m.complete && (anybody || slices.ContainsFunc(c.members, completed))
-}
-
-// slow notes whether rounds wait for a trainer, and since when; it reports that it is too long.
-func (c *Coordinator) slow(now time.Time, i int, waiting []schema.Waiting) (overdue bool) {
-	m := &c.members[i]
-	at, waited := waitedFor(waiting, schema.TrainerMember(i))
-	if !waited {
-		m.waitedSince.End()
-	} else if !m.waitedSince.Lasts() || m.waitedBatch != at {
-		m.waitedSince.Begin(now)
-		m.stallTold = 0
-	}
-	m.waitedBatch = at
-	m.noteLag()
-	since := m.waitedSince.For(now)
-	limit, _ := c.stallLimit(i)
-	return waited && (since > limit || m.state == slotDone && since > liveness.CutMax || m.lost())
-}
-
-// stallLimit returns how long a live trainer may keep a batch waiting, and the flag of the ps that sets it. The
-// deadline applies only if others can take over the trainer's lanes without losing anything: a person may evaluate on
-// one trainer, or stop it in a debugger, while its heartbeats continue.
-func (c *Coordinator) stallLimit(i int) (limit time.Duration, flag string) {
-	if c.replacesSlow() && c.valuesThere() && c.members.others(i) {
-		return c.config.Deadline, "--deadline"
-	}
-	return c.config.StallTimeout, "--stall-timeout"
-}
-
-// Trainers are told of a stall after stallFirst, then each time the wait is stallGrowth times as long as at the last
-// notice, and at least every stallEvery.
-const (
-	stallFirst  = 5 * time.Second
-	stallGrowth = 6
-	stallEvery  = 5 * time.Minute
-)
-
-// tellStalls tells all trainers which trainer the earliest open round waits for.
-func (c *Coordinator) tellStalls(now time.Time) []Decision {
-	var decisions []Decision
-	for _, name := range firstWaitedFor(c.waiting()) {
-		i, ok := c.members.find(name)
-		if !ok || !c.members[i].waitedSince.Lasts() {
-			continue
-		}
-		m := &c.members[i]
-		waited := m.waitedSince.For(now)
-		if waited < max(stallFirst, min(stallGrowth*m.stallTold, m.stallTold+stallEvery)) {
-			continue
-		}
-		m.stallTold = waited
-		limit, _ := c.stallLimit(i)
-		decisions = append(decisions, Decision{To: schema.All, Control: schema.Control{Stalled: &schema.Stalled{
-			Member: name, Host: m.host, Batch: c.counted(m.waitedBatch), WaitedMS: waited.Milliseconds(),
-			LimitMS: limit.Milliseconds()}}})
-	}
-	return decisions
-}
-
 // findSlow runs the policy fail for a trainer that sends heartbeats but keeps others waiting, or that has left or was
-// lost too early. Of several it names one that the earliest round waits for, since the others may be waiting for that
-// one themselves.
+// lost too early.
 func (c *Coordinator) findSlow(now time.Time, waiting []schema.Waiting) []Decision {
-	first, slow := firstWaitedFor(waiting), -1
-	for i := range c.members {
-		name := schema.TrainerMember(i)
-		if !c.slow(now, i, waiting) {
-			continue
-		}
-		if slow < 0 || slices.Contains(first, name) && !slices.Contains(first, schema.TrainerMember(slow)) {
-			slow = i
-		}
-	}
-	if slow < 0 {
+	i := c.detector.slowest(now, c.members, waiting)
+	if i < 0 {
 		return nil
 	}
-	text := c.sayWaited(now, slow, "batch")
+	text := c.detector.describe(now, c.members, i, "batch")
 	// A live trainer restarts the job only if the next run begins at a later version, so one that is always slow ends it.
-	if m := &c.members[slow]; m.lost() || m.state != slotDone && c.checkpoints.gains() {
-		return c.failFor(slow, text)
+	if m := &c.members[i]; m.lost() || m.state != slotDone && c.checkpoints.gains() {
+		return c.failFor(i, text)
 	}
-	return c.Fail(schema.TrainerMember(slow), text) // another run would wait for it, too
-}
-
-// sayWaited says why it is too late for a trainer that others wait for. What they wait for is named by a word.
-func (c *Coordinator) sayWaited(now time.Time, i int, what string) string {
-	m := &c.members[i]
-	who, needed := fmt.Sprintf("trainer %s on %s", schema.TrainerMember(i), m.host),
-		fmt.Sprintf("and %s %d needs its lanes", what, c.counted(m.waitedBatch))
-	switch {
-	case m.state == slotDone && m.why != "":
-		return fmt.Sprintf("%s has left, %s: %s", who, needed, m.why)
-	case m.state == slotDone:
-		return fmt.Sprintf("%s has left, %s: trainers must run the same number of batches", who, needed)
-	case m.lost():
-		return fmt.Sprintf("%s was last seen %s ago, %s", who, liveness.Rounded(m.For(now)), needed)
-	}
-	limit, flag := c.stallLimit(i)
-	return fmt.Sprintf("%s has kept %s %d waiting for %s (limit %s, %s of the ps): it is alive but sends no gradients",
-		who, what, c.counted(m.waitedBatch), liveness.Rounded(m.waitedSince.For(now)), limit, flag)
-}
-
-// firstWaitedFor are the trainers that the earliest round of all shards waits for.
-func firstWaitedFor(waiting []schema.Waiting) []schema.Member {
-	var first *schema.Waiting
-	for i := range waiting {
-		if w := &waiting[i]; len(w.First) > 0 && (first == nil || before(w, first)) {
-			first = w
-		}
-	}
-	if first == nil {
-		return nil
-	}
-	return first.First
-}
-
-// before orders what two shards wait for as trainers send it.
-func before(w, v *schema.Waiting) bool {
-	return cmp.Or(cmp.Compare(w.Batch, v.Batch), cmp.Compare(w.Bucket, v.Bucket), cmp.Compare(w.Chunk, v.Chunk)) < 0
-}
-
-// waitedFor says at which batch any shard waits for a trainer; the earliest, should they differ.
-func waitedFor(waiting []schema.Waiting, name schema.Member) (batch schema.Batch, ok bool) {
-	for _, w := range waiting {
-		if slices.Contains(w.Members, name) && (!ok || w.Batch < batch) {
-			batch, ok = w.Batch, true
-		}
-	}
-	return batch, ok
+	return c.Fail(schema.TrainerMember(i), text) // another run would wait for it, too
 }
