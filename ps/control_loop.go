@@ -163,62 +163,93 @@ func (l *controlLoop) run(ctx context.Context) {
 	defer ticker.Stop()
 	ask := time.NewTimer(tickEvery - askBefore)
 	defer ask.Stop()
-	for {
-		l.began.set(l.server.now())
-		select {
-		case m := <-l.messages:
-			l.taken(m)
-			l.read(ctx, m)
-		case m := <-l.manifests.results:
-			l.manifests.taken(m)
-			l.read(ctx, m)
-		case n := <-l.news:
-			l.hear(n)
-		case c := <-l.server.registry.results:
-			l.acquired(c)
-		case f := <-l.found:
-			l.register(&f)
-		case c := <-l.completed:
-			l.tellCompleted(&c)
-			l.tellDrained()
-		case <-l.mirrored:
-			l.tellStandby(l.server.now(), false)
-			for _, j := range l.coordinated() {
-				l.carryOut(j, j.coordinator.BeginCopies(l.server.now()))
-			}
-			l.tellKept()
-			for _, j := range byName(l.jobs) {
-				l.settleOffers(j)
-			}
-			l.tellDrained()
-		case done := <-l.drains:
-			l.drained = append(l.drained, done)
-			l.tellDrained()
-		case d := <-l.deaths:
-			if l.jobs[d.job.manifest.Name] == d.job {
-				l.died(&d)
-			}
-		case run := <-l.ends:
-			l.coordinatorEnded(run)
-		case q := <-l.server.registry.answers:
-			l.answered(ctx, &q)
-		case n := <-l.server.registry.news:
-			l.look(ctx, n)
-		case <-ticker.C:
-			l.readAll(ctx)
-			l.tick(ctx, l.server.now())
-			ask.Reset(tickEvery - askBefore)
-		case <-ask.C:
-			l.askShards()
-		case <-l.shutting:
-			l.shutdown()
-			return
-		case <-ctx.Done():
-			l.shutdown()
-			return
+	for l.turn(ctx, ticker, ask) {
+	}
+	l.shutdown()
+}
+
+// turn waits for one event and handles it. It reports whether the loop continues.
+func (l *controlLoop) turn(ctx context.Context, ticker *time.Ticker, ask *time.Timer) (open bool) {
+	defer l.endIllegal(&open)
+	l.began.set(l.server.now())
+	select {
+	case m := <-l.messages:
+		l.taken(m)
+		l.read(ctx, m)
+	case m := <-l.manifests.results:
+		l.manifests.taken(m)
+		l.read(ctx, m)
+	case n := <-l.news:
+		l.hear(n)
+	case c := <-l.server.registry.results:
+		l.acquired(c)
+	case f := <-l.found:
+		l.register(&f)
+	case c := <-l.completed:
+		l.tellCompleted(&c)
+		l.tellDrained()
+	case <-l.mirrored:
+		l.tellStandby(l.server.now(), false)
+		for _, j := range l.coordinated() {
+			l.carryOut(j, j.coordinator.BeginCopies(l.server.now()))
 		}
-		l.readLocal(ctx)
-		l.publishStats()
+		l.tellKept()
+		for _, j := range byName(l.jobs) {
+			l.settleOffers(j)
+		}
+		l.tellDrained()
+	case done := <-l.drains:
+		l.drained = append(l.drained, done)
+		l.tellDrained()
+	case d := <-l.deaths:
+		if l.jobs[d.job.manifest.Name] == d.job {
+			l.died(&d)
+		}
+	case run := <-l.ends:
+		l.coordinatorEnded(run)
+	case q := <-l.server.registry.answers:
+		l.answered(ctx, &q)
+	case n := <-l.server.registry.news:
+		l.look(ctx, n)
+	case <-ticker.C:
+		l.readAll(ctx)
+		l.tick(ctx, l.server.now())
+		ask.Reset(tickEvery - askBefore)
+	case <-ask.C:
+		l.askShards()
+	case <-l.shutting:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+	l.readLocal(ctx)
+	l.publishStats()
+	return true
+}
+
+// endIllegal ends the job of which a state was to change illegally. The other jobs of this ps continue. It is deferred.
+func (l *controlLoop) endIllegal(open *bool) {
+	r := recover()
+	illegal, ok := r.(*coordinator.IllegalTransition)
+	switch {
+	case r == nil:
+		return
+	case !ok:
+		panic(r)
+	}
+	*open = true
+	for name, j := range byName(l.jobs) {
+		if !illegal.Of(&j.state, j.coordinator) {
+			continue
+		}
+		l.server.log.Error("illegal transition", "job", name, "err", illegal)
+		text := schema.Clip("internal error of the ps: " + illegal.Error())
+		if j.coordinator != nil {
+			l.carryOut(j, j.coordinator.Fail(schema.Coordinator, text))
+			continue
+		}
+		delete(l.jobs, name)
+		l.turnAway(j, &schema.Refused{Reason: "server_full", Text: text})
 	}
 }
 

@@ -1,11 +1,14 @@
 package ps
 
 import (
+	"bytes"
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"gradbus/fabric"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 	"gradbus/shard/shardtest"
 )
@@ -56,5 +59,20 @@ func TestFloodLeavesRoomForAcquisitions(t *testing.T) {
 	if len(l.messages)+len(s.registry.news) > 0 || l.joins > 0 {
 		t.Errorf("%d messages, %d joins and %d looks wait, want that all are read", len(l.messages), l.joins,
 			len(s.registry.news))
+	}
+}
+
+// A state that is to change illegally ends its job, and the log has both states. The loop and other jobs continue.
+func TestIllegalTransitionEndsTheJob(t *testing.T) {
+	var logged bytes.Buffer
+	s := &Server{log: slog.New(slog.NewTextHandler(&logged, nil)), registry: &registry{results: make(chan acquisition, 1)}}
+	l := newControlLoop(s)
+	l.jobs["other"], l.jobs["ended"] = &job{name: "other"}, &job{name: "ended", state: coordinator.Ended}
+	s.registry.results <- acquisition{job: shardtest.SmallJob("ended", 1, 1)}
+	ticker, ask := time.NewTicker(time.Hour), time.NewTimer(time.Hour)
+	defer ticker.Stop()
+	if !l.turn(t.Context(), ticker, ask) || l.jobs["ended"] != nil || l.jobs["other"] == nil ||
+		!strings.Contains(logged.String(), "from ended to ended") || !strings.Contains(logged.String(), "job=ended") {
+		t.Errorf("the loop has the jobs %v and logs %q, want that one has ended", l.jobs, logged.String())
 	}
 }

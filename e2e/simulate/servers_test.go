@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -48,7 +49,7 @@ func (s *system) start(v *server) {
 	setClock(&v.off)
 	defer setClock(nil)
 	started, err := ps.Start(context.Background(), config,
-		ps.Options{Bus: v.host, Backend: s.backend, Log: s.log.With("ps", v.id)})
+		ps.Options{Bus: v.host, Backend: s.backend, Log: slog.New(legal{s.log.Handler()}).With("ps", v.id)})
 	if err != nil {
 		s.t.Errorf("start the server: %v", err)
 		return
@@ -279,3 +280,17 @@ func (s *system) cutServer(cut time.Duration) {
 		return true
 	})
 }
+
+// legal panics when a ps logs an illegal transition, which ends the job in production.
+type legal struct{ slog.Handler }
+
+// Handle implements slog.Handler.
+func (l legal) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == "illegal transition" {
+		panic(r.Message)
+	}
+	return l.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (l legal) WithAttrs(attrs []slog.Attr) slog.Handler { return legal{l.Handler.WithAttrs(attrs)} }

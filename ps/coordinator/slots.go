@@ -52,8 +52,8 @@ func completed(m member) bool { return m.state == slotDone && m.why == "" }
 
 // become changes the state of a slot, and replaces all that it had of the state before.
 func (m *member) become(to slotState, data member) {
+	m.state.transition(to)
 	data.state = m.state
-	data.state.transition(to)
 	*m = data
 }
 

@@ -83,8 +83,29 @@ var slotTransitions = [...][]slotState{
 // transition changes the state. It is the only writer.
 func (s *slotState) transition(to slotState) { transition(slotTransitions[:], s, to) }
 
-// transition changes a state. A transition that its table does not have is a defect of this package, after which
-// nothing that is decided for the job could be trusted: it panics.
+// IllegalTransition is the value of the panic when a state is to change as its table does not allow. That is a defect
+// of this package or of its owner, after which no decision for the job can be trusted.
+type IllegalTransition struct {
+	state any // the pointer to the state that stays
+	text  string
+}
+
+func (e *IllegalTransition) Error() string { return e.text }
+
+// Of reports whether the state is that of a job at its ps, or one that its coordinator has; nil: it has none.
+func (e *IllegalTransition) Of(s *JobState, c *Coordinator) bool {
+	if e.state == any(s) || c != nil && e.state == any(&c.state) {
+		return true
+	}
+	for i := 0; c != nil && i < len(c.members); i++ {
+		if e.state == any(&c.members[i].state) {
+			return true
+		}
+	}
+	return false
+}
+
+// transition changes a state. It panics with an IllegalTransition, and changes nothing, if the table does not allow it.
 func transition[S interface {
 	~int
 	fmt.Stringer
@@ -95,5 +116,5 @@ func transition[S interface {
 			return
 		}
 	}
-	panic(fmt.Sprintf("ps: illegal transition of %T from %v to %v", to, *from, to))
+	panic(&IllegalTransition{from, fmt.Sprintf("illegal transition of %T from %v to %v", to, *from, to)})
 }

@@ -49,15 +49,29 @@ func compareDiagram[S interface {
 	}
 }
 
-// A transition that is not in the table panics, and changes nothing.
+// A transition that is not in the table panics, changes nothing, and names the job whose state it is.
 func TestIllegalTransition(t *testing.T) {
-	s := Running
-	defer func() {
-		if text := fmt.Sprint(recover()); s != Running || !strings.Contains(text, "from running to gathering") {
-			t.Errorf("state %v after panic %q", s, text)
-		}
-	}()
-	s.Transition(Gathering)
+	r := rand.New(rand.NewPCG(1, 1))
+	c, other, at := randomCoordinator(r, 3), randomCoordinator(r, 3), Running
+	for text, do := range map[string]func(){
+		"from running to gathering": func() { at.Transition(Gathering) },
+		"from gathering to placing": func() { c.state = Gathering; c.state.Transition(Placing) },
+		"from vacant to done":       func() { c.members[1].become(slotDone, member{}) },
+	} {
+		func() {
+			defer func() {
+				e, ok := recover().(*IllegalTransition)
+				if !ok || !strings.Contains(e.Error(), text) || !e.Of(&at, c) || e.Of(new(JobState), other) ||
+					e.Of(new(JobState), nil) {
+					t.Errorf("want an illegal transition %s of the job: %v", text, e)
+				}
+			}()
+			do()
+		}()
+	}
+	if at != Running || c.state != Gathering || c.members[1].state != slotVacant {
+		t.Errorf("states %v, %v and %v have changed", at, c.state, c.members[1].state)
+	}
 }
 
 // Whatever trainers and shards say, and in whichever order, no transition is illegal. A slot comes to every state.
