@@ -61,7 +61,7 @@ type askedVersion struct {
 	version schema.Version
 	at      time.Time                     // when it was asked for
 	parts   map[int]schema.CheckpointPart // by shard
-	since   schema.Version                // what was touched since this one is told; 0: everything
+	since   schema.Version                // what was touched since this one is reported; 0: everything
 	growth  checkpoint.Growth             // of that version
 	failed  bool                          // and was counted
 	// increment is that the rest is not written.
@@ -140,7 +140,7 @@ func (k *checkpointing) first() schema.Version { return max(k.resume.version(), 
 // gains reports whether another run would begin at a later version than this one.
 func (k *checkpointing) gains() bool { return k.durable.version > k.first() }
 
-// assigned returns what shard servers are told.
+// assigned returns what assignments say of checkpoints.
 func (k *checkpointing) assigned() *schema.Checkpoints {
 	if k.policy == nil {
 		return nil

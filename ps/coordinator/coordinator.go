@@ -1,7 +1,7 @@
-// Package coordinator decides about one job: who is admitted, when it starts, which versions are written and copied,
-// and what follows when a trainer or a ps is lost. Its owner makes a Coordinator (New), tells it of each event with the
-// time (Join, Heartbeat, Report, Tick), and carries out the decisions that come back. It asks no clock, starts no
-// goroutine, sends nothing and reads no file.
+// Package coordinator decides about one job: which trainers join, when it starts, which versions are written and
+// copied, and what follows when a trainer or a ps is lost. Its owner makes a Coordinator (New), tells it of each event
+// with the time (Join, Heartbeat, Report, Tick), and carries out the decisions that come back. It asks no clock, starts
+// no goroutine, sends nothing and reads no file.
 //
 //   - states.go has the states of jobs and slots, slots.go the slots, shard_servers.go the ps that have shards.
 //   - coordinator.go has the events: joins, leaves, reports and the end, and what reports have of the job.
@@ -57,10 +57,10 @@ type Config struct {
 	Voters []schema.Voter
 	// Copies has other ps keep what the shards have, where they may: see Peers.
 	Copies bool
-	// Process and Incarnation are of the coordinator's ps, for those who keep shards.
+	// Process and Incarnation are of the coordinator's ps, for the ps that have replicas.
 	Process     string
 	Incarnation uint64
-	// ChunkBytes is what the manifests of trainers have in place of Job's; 0 is Job's, which else trainers are told.
+	// ChunkBytes is what the manifests of trainers have in place of Job's; 0: Job's.
 	ChunkBytes int
 	// SlotsMax is how many slots the manifests of trainers have, if Job has fewer; 0: as many.
 	SlotsMax int
@@ -88,7 +88,7 @@ type Coordinator struct {
 	shards       int // of all shard servers
 	members      slots
 	shardServers shardServers
-	serial       int               // of what shard servers are told: rises with every change
+	serial       int               // of the latest assignment
 	generation   schema.Generation // rises when a slot is taken from a trainer
 	detector     detector
 	ended        schema.End     // how; empty before
@@ -152,7 +152,7 @@ func (c *Coordinator) Gathers() bool { return c.IsPlacing() || c.state == Gather
 // HasStarted reports whether the job has started, and may have ended since.
 func (c *Coordinator) HasStarted() bool { return !c.started.IsZero() }
 
-// IsRunning reports whether the job has started and goes on.
+// IsRunning reports whether the job has started and not ended.
 func (c *Coordinator) IsRunning() bool { return c.state == Running }
 
 // IsOver reports whether the end of the job is decided.

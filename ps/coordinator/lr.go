@@ -22,9 +22,9 @@ type lrProposal struct {
 	change   schema.LRChange
 	named    bool            // the batch was asked for: no other will do
 	margin   schema.Batch    // by which the batch is ahead of the furthest trainer
-	askers   []schema.Member // who are told if it is refused
+	askers   []schema.Member // that hear if it is refused
 	taken    []bool          // by trainer
-	assigned bool            // all trainers have taken it, and shard servers are being told
+	assigned bool            // all trainers have taken it, and the next assignment has it
 	stored   bool            // it is being recorded, or is
 }
 
@@ -110,12 +110,12 @@ func (l *learningRates) propose(begun schema.Batch) []Decision {
 	return []Decision{{To: schema.All, Control: l.control(false)}}
 }
 
-// control returns what trainers are told: what is decided, or what is proposed beside it.
+// control returns the message for trainers: what is decided, or what is proposed beside it.
 func (l *learningRates) control(final bool) schema.Control {
 	return schema.Control{LR: &schema.LR{Serial: l.serial, Changes: l.changes(!final), Final: final}}
 }
 
-// assigned returns what shard servers are told, and apply.
+// assigned returns the changes in assignments, which shard servers apply.
 func (l *learningRates) assigned() []schema.LRChange {
 	return l.changes(l.proposal != nil && l.proposal.assigned)
 }

@@ -221,7 +221,7 @@ func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
 		case m.joiner != "":
 		case c.onLoss != lossTakeOver:
 			m.become(slotLost, member{joiner: name, host: "another machine", by: -1, dead: true})
-			c.serial++ // shards are told
+			c.serial++
 			decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
 		default:
 			m.host = "another machine"

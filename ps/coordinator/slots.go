@@ -8,9 +8,9 @@ import (
 	"gradbus/schema"
 )
 
-// member is the place of one trainer.
+// member is the slot of one trainer.
 type member struct {
-	joiner        schema.Member // the name it joined under; empty where the place is free
+	joiner        schema.Member // the name it joined under; empty: the slot is free
 	host          string
 	liveness.Peer // heard of by joins and heartbeats
 	batch         schema.Batch
@@ -22,17 +22,17 @@ type member struct {
 	complete      bool       // by its last heartbeat it is between two runs, and nothing of its batches is missing
 	dead          bool       // its process has ended
 	process       string     // as of schema.Join
-	key           uint64     // as of schema.Join, until it has been heard in this place
+	key           uint64     // as of schema.Join, until it has been heard in this slot
 	number        uint64     // as of schema.Join
 
-	generation schema.Generation // in which its place was taken last
-	by         int               // the trainer who computes its lanes besides its own; -1: itself
+	generation schema.Generation // in which the slot was taken last
+	by         int               // the trainer that computes its lanes besides its own; -1: itself
 	vacancy    *vacancy          // of vacant: the slot was taken from its trainer, and a new one is sought; else nil
 
-	waiting     []schema.Waiting // whom its own rounds wait for, where trainers reduce among themselves; at most one
+	waiting     []schema.Waiting // what its own rounds wait for, if trainers reduce among themselves; at most one
 	waitedBatch schema.Batch     // that rounds wait for it at
 	waitedSince liveness.Silence // since when; it does not last where none waits
-	stallTold   time.Duration    // how long the wait was when the trainers were told of it last
+	stallTold   time.Duration    // how long the wait was at the last notice of it
 }
 
 // here reports whether a trainer has the slot.

@@ -11,16 +11,17 @@ import (
 	"gradbus/schema"
 )
 
-// What becomes of the place of a trainer that is lost, in a job whose trainers can be replaced
+// What follows for the slot of a lost trainer, in a job whose trainers can be replaced
 // (schema.Job.TakesOver).
 //
-//  1. The place is vacant. The generation rises, and shards are told: they refuse what its trainer sends from then on,
-//     and say how many batches are complete.
-//  2. Once all shard servers have said so, the place is given to a newcomer that waits, or to a trainer of the job that
-//     computes its lanes besides its own. It begins with the batch under way, of which it sends what is missing.
-//  3. A trainer has it when a heartbeat of its generation comes.
+//  1. The slot is vacant. The generation rises, and an assignment tells the shards: they refuse frames of its trainer
+//     from then on, and report how many batches are complete.
+//  2. Once all shard servers have reported, the slot is given to a newcomer that waits, or to a trainer of the job,
+//     which computes its lanes besides its own. That trainer begins with the batch under way, and sends what is missing
+//     of it.
+//  3. A trainer has the slot when a heartbeat of its generation comes.
 //
-// A newcomer that finds no vacant place gets one that is computed by another trainer besides its own.
+// A newcomer that finds no vacant slot gets one whose lanes another trainer computes besides its own.
 
 // waits reports whether a lost trainer is replaced only by a new process.
 func (c *Coordinator) waits() bool { return c.config.Job.Policy == schema.PolicyWait }
@@ -75,23 +76,23 @@ func (c *Coordinator) excludeLost(now time.Time) []Decision {
 		decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
 	}
 	if decisions != nil {
-		c.serial++ // the shards are told by Tick
+		c.serial++ // Tick tells the shards
 	}
 	return decisions
 }
 
-// vacancy is a place that nobody has.
+// vacancy is what a vacant slot has.
 type vacancy struct {
 	liveness.Silence               // since when
-	why              string        // the trainer that had it has it no more
-	newcomer         schema.Member // whom it is kept for, by the name it joins under; empty: nobody
-	join             *schema.Join  // what the newcomer has said
+	why              string        // why its trainer has lost it
+	newcomer         schema.Member // for which the slot is kept, by the name it joins under; empty: none
+	join             *schema.Join  // of the newcomer
 	toldSince        liveness.Silence
-	declined         []int // who were told in vain
-	told             int   // the trainer who was told to take it; -1: nobody
+	declined         []int // trainers that were asked to take it over and have not
+	told             int   // the trainer that was asked to take it over; -1: none
 }
 
-// keptFor reports that the place is kept for somebody who asks, perhaps under another name.
+// keptFor reports whether the slot is kept for a newcomer, perhaps under another name.
 func (v *vacancy) keptFor(from schema.Member, j *schema.Join) bool {
 	return v != nil && v.newcomer != "" && (v.newcomer == from || j.Key != 0 && v.join.Key == j.Key)
 }
@@ -110,13 +111,13 @@ func (c *Coordinator) replaceLost(now time.Time) []Decision {
 	return append(decisions, c.offer(now)...)
 }
 
-// Outdated reports that who speaks has a place no more.
+// Outdated reports whether a sender has lost its slot.
 func (c *Coordinator) Outdated(from schema.Member, g schema.Generation) bool {
 	i, ok := c.members.find(from)
 	return ok && g < c.members[i].generation
 }
 
-// Died is told that the process of a trainer has ended: it is lost without any doubt.
+// Died notes that the process of a trainer has ended: the trainer is lost without doubt.
 func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.Generation) []Decision {
 	i, ok := c.members.find(from)
 	if !ok || c.IsOver() || c.members[i].state == slotDone || c.members[i].vacancy != nil ||
@@ -124,7 +125,7 @@ func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.
 		return nil
 	}
 	m := &c.members[i]
-	m.dead = true // which the next tick finds, where others can do without it or the job ends
+	m.dead = true // the next tick finds it, if others can do without it or the job ends
 	text, _ := c.detector.lost(now, c.members, i)
 	switch {
 	case !c.IsRunning() || m.complete:
@@ -137,7 +138,7 @@ func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.
 	return append(c.vacate(now, i, text), c.assign()...)
 }
 
-// vacate takes the place of a trainer from it. Shard servers are to be told, by assign.
+// vacate takes the slot of a trainer from it. The caller tells shard servers, by assign.
 func (c *Coordinator) vacate(now time.Time, i int, text string) []Decision {
 	m, name := &c.members[i], schema.TrainerMember(i)
 	c.generation++
@@ -147,7 +148,7 @@ func (c *Coordinator) vacate(now time.Time, i int, text string) []Decision {
 	m.become(slotVacant, member{joiner: name, host: m.host, generation: c.generation, batch: m.batch, ended: m.ended,
 		by: -1, vacancy: &vacancy{why: text, told: -1}})
 	m.vacancy.Begin(now)
-	for k := range c.members { // which it was told to take
+	for k := range c.members { // it takes over no other slot
 		if v := c.members[k].vacancy; v != nil && v.told == i {
 			v.told = -1
 		}
@@ -208,7 +209,7 @@ func (c *Coordinator) findAbandoned(now time.Time) []Decision {
 	return nil
 }
 
-// standbyAt is where the job goes on when this ps is lost.
+// standbyAt is where the job continues when this ps is lost.
 type standbyAt struct {
 	url    string       // empty: nowhere
 	silent bool         // it was not heard lately: trainers that are lost may have gone on there
@@ -248,15 +249,15 @@ func (s *standbyAt) lacksQuorum(here []schema.Voter) bool {
 	})
 }
 
-// StandsBy notes where the job goes on when this ps is lost, empty where nowhere, and whether that ps was not heard
-// lately. It reports whether trainers do not know the place yet.
+// StandsBy notes the URL at which the job continues when this ps is lost, empty: at none, and whether that ps was not
+// heard lately. It reports whether trainers do not know the URL yet.
 func (c *Coordinator) StandsBy(url string, silent bool) (moved bool) {
 	moved = url != c.standby.url
 	c.standby.url, c.standby.silent = url, silent
 	return moved
 }
 
-// StandbySilent notes that whoever stands by is not heard any more.
+// StandbySilent notes that the ps with the replica is not heard any more.
 func (c *Coordinator) StandbySilent() { c.standby.silent = true }
 
 // TrainersOn returns how many trainers of the job are on the host of a process, as schema.Join names both, and how many
@@ -274,7 +275,7 @@ func (c *Coordinator) TrainersOn(process string) (there, all int) {
 	return there, all
 }
 
-// StandbyURL returns where the job goes on when this ps is lost; empty: nowhere.
+// StandbyURL returns where the job continues when this ps is lost; empty: at no other ps.
 func (c *Coordinator) StandbyURL() string { return c.standby.url }
 
 // outnumbered reports whether the replica's ps is not heard and fewer than half of the voters that it may know are
@@ -283,8 +284,8 @@ func (c *Coordinator) outnumbered() bool {
 	return c.standby.silent && c.standby.url != "" && c.standby.lacksQuorum(c.members.voters())
 }
 
-// offer says to whom vacant places are given, once all shard servers know that they are vacant. What they are to be
-// told then is for the caller to send, by assign.
+// offer gives vacant slots to trainers, once all shard servers know that they are vacant. The caller tells shard
+// servers what has changed, by assign.
 func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 	if c.outnumbered() {
 		return nil
@@ -303,10 +304,10 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 		}
 		if v.told >= 0 && v.toldSince.For(now) > declineAfter { // it cannot, or does nothing now
 			decisions = append(decisions, c.decline(now, i)...)
-			continue // shards are told first
+			continue // the shards hear of it first
 		}
 		if v.told < 0 {
-			if v.told = c.members.substitute(v.declined); v.told < 0 { // all were told: they may have been at something else
+			if v.told = c.members.substitute(v.declined); v.told < 0 { // all were asked: they may have been busy
 				v.declined = nil
 				v.told = c.members.substitute(nil)
 			}
@@ -325,10 +326,10 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 	return decisions
 }
 
-// declineAfter is for how long a trainer may not take the place that it is told to, before another one is told.
+// declineAfter is how long a trainer may leave a slot that it was asked to take over, before another one is asked.
 const declineAfter = 5 * time.Second
 
-// decline takes the place from who was told to take it, and has not: should it do so after all, it comes too late.
+// decline takes a slot from the trainer that was asked to take it over and has not: it is too late for that then.
 func (c *Coordinator) decline(now time.Time, i int) []Decision {
 	v, name := c.members[i].vacancy, schema.TrainerMember(i)
 	declined, since := append(v.declined, v.told), v.Silence
@@ -343,7 +344,7 @@ func (c *Coordinator) done() schema.Version {
 	return max(c.shardServers.done(), c.config.Resume.version())
 }
 
-// taken notes that the trainer who was told to take a place has it.
+// taken notes that the trainer that was asked to take over a slot has it.
 func (c *Coordinator) taken(now time.Time, i int) []Decision {
 	m, name := &c.members[i], schema.TrainerMember(i)
 	v := m.vacancy
@@ -358,7 +359,7 @@ func (c *Coordinator) taken(now time.Time, i int) []Decision {
 		schema.TrainerMember(v.told), liveness.Rounded(v.For(now)))}}
 }
 
-// joinRunning finds a place for a newcomer in a job that runs, or says why there is none.
+// joinRunning finds a slot for a newcomer in a running job, or refuses it.
 func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.Join) []Decision {
 	switch {
 	case c.restarts():
@@ -387,7 +388,7 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 	if m.vacancy != nil {
 		by = m.vacancy.told
 	}
-	if m.vacancy == nil || by >= 0 { // who computes it, or has begun to, is not to do so any more
+	if m.vacancy == nil || by >= 0 { // the trainer that computes its lanes, or has begun to, stops
 		decisions = c.vacate(now, at, fmt.Sprintf("%s computes lanes of %s no more, which a new trainer on %s will",
 			schema.TrainerMember(by), name, j.Host))
 	}
@@ -398,7 +399,7 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 	return append(append(decisions, c.offer(now)...), c.assign()...)
 }
 
-// joinUntaken gives a newcomer a place that nobody has had in this run, where nobody has needed it.
+// joinUntaken gives a newcomer a slot that no trainer has had in this run, if no round has needed it.
 func (c *Coordinator) joinUntaken(now time.Time, from schema.Member, j *schema.Join) []Decision {
 	i := slices.IndexFunc(c.members, func(m member) bool { return m.state == slotLost && m.generation == 0 })
 	if i < 0 || c.onLoss == lossExclude {
@@ -411,7 +412,7 @@ func (c *Coordinator) joinUntaken(now time.Time, from schema.Member, j *schema.J
 	return c.routed(i, d)
 }
 
-// seat gives a vacant place to the newcomer that it is kept for. Where that is gone by now its silence will tell.
+// seat gives a vacant slot to the newcomer that it is kept for. If that is gone by now, its silence shows it.
 func (c *Coordinator) seat(now time.Time, i int) []Decision {
 	m, v := &c.members[i], c.members[i].vacancy
 	d := c.seatAt(now, i, m.generation, v.newcomer, v.join)
@@ -427,7 +428,7 @@ func (c *Coordinator) seat(now time.Time, i int) []Decision {
 // TickEvery is the time between two calls of Tick.
 const TickEvery = time.Second
 
-// Tick looks at deadlines, and says again what was not heard. What shards wait for is as of their last report.
+// Tick checks deadlines, and repeats what was not heard. What shards wait for is as of their last report.
 func (c *Coordinator) Tick(now time.Time) []Decision {
 	if pause := c.ticks.Tick(now, c.config.Deadline); pause > 0 {
 		c.excuse(pause, now)
@@ -475,7 +476,7 @@ func (c *Coordinator) Blind(now time.Time, server string) []Decision {
 	return nil
 }
 
-// excuse moves every deadline by a time in which nobody could be heard.
+// excuse moves every deadline by a time in which no member could be heard.
 func (c *Coordinator) excuse(pause time.Duration, now time.Time) {
 	for i := range c.members {
 		c.members[i].Excuse(pause, now)
@@ -497,7 +498,7 @@ func (c *Coordinator) excuse(pause time.Duration, now time.Time) {
 	c.grew.Excuse(pause, now)
 }
 
-// freePlaces takes the places of trainers that were lost before the start: nobody depends on them yet.
+// freePlaces vacates the slots of trainers that were lost before the start: no other trainer depends on them yet.
 func (c *Coordinator) freePlaces(now time.Time) []Decision {
 	var decisions []Decision
 	for i := range c.members {
@@ -512,8 +513,8 @@ func (c *Coordinator) freePlaces(now time.Time) []Decision {
 	return decisions
 }
 
-// noteGrowth notes that fewer trainers are missing than ever. Whoever takes a place that was left before is not new, so
-// that a job gathers for a bounded time.
+// noteGrowth notes that fewer trainers are missing than ever. A trainer that takes a slot which another one left is not
+// new, so that a job gathers for a bounded time.
 func (c *Coordinator) noteGrowth(now time.Time) {
 	if missing := c.members.missing(); !c.grew.Lasts() || missing < c.fewest || missing == 0 {
 		c.grew.Begin(now)
@@ -521,7 +522,7 @@ func (c *Coordinator) noteGrowth(now time.Time) {
 	}
 }
 
-// findUngathered ends a job that has waited for missing trainers for too long, while nobody new has come.
+// findUngathered ends a job that has waited for missing trainers for too long, while no new one has joined.
 func (c *Coordinator) findUngathered(now time.Time) []Decision {
 	missing := c.members.missing()
 	if idle := c.grew.For(now); c.Gathers() && c.config.StartTimeout > 0 && idle > c.config.StartTimeout {
@@ -533,8 +534,8 @@ func (c *Coordinator) findUngathered(now time.Time) []Decision {
 	return nil
 }
 
-// findLost notes who was silent for too long, and who is back. Of one whom the others cannot do without, lose says what
-// becomes.
+// findLost notes which trainers were silent for too long, and which are back. It calls lose for a trainer that the
+// others cannot do without.
 func (c *Coordinator) findLost(now time.Time, lose func(i int, text string) []Decision) []Decision {
 	var decisions []Decision
 	for i := range c.members {
