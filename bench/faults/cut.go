@@ -1,9 +1,12 @@
 package faults
 
 import (
+	"errors"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"gradbus/fabric/chaos"
 )
 
 // cutSignal has a trainer lose its connections.
@@ -34,4 +37,53 @@ func cutConnections() {
 			_ = syscall.Shutdown(file, syscall.SHUT_RDWR)
 		}
 	}
+}
+
+// startLinks starts what trainers and the other of a pair reach a ps by, which is not there yet.
+func (b *bench) startLinks(p *server) (err error) {
+	if !b.Cut {
+		return nil
+	}
+	if p.fromTrainers, err = chaos.Start(chaos.Config{Server: "nats://" + p.at}); err != nil {
+		return err
+	}
+	p.fromPeer, err = chaos.Start(chaos.Config{Server: "nats://" + p.at})
+	return err
+}
+
+// redirectLinks leads links to where a ps is.
+func (p *server) redirectLinks() error {
+	if p.fromTrainers == nil {
+		return nil
+	}
+	return errors.Join(p.fromTrainers.Redirect("nats://"+p.at), p.fromPeer.Redirect("nats://"+p.at))
+}
+
+func (p *server) closeLinks() {
+	for _, link := range []*chaos.Proxy{p.fromTrainers, p.fromPeer} {
+		if link != nil {
+			link.Close()
+		}
+	}
+}
+
+// urlOver is what is dialed to reach a ps over a link; nil: there is none.
+func (p *server) urlOver(link *chaos.Proxy) string {
+	if link == nil {
+		return "nats://" + p.at
+	}
+	return link.URL()
+}
+
+// cut ends all connections over some links, and has new ones refused for a time.
+func (b *bench) cut(links ...*chaos.Proxy) error {
+	for _, link := range links {
+		link.Refuse(true)
+		link.Cut()
+	}
+	err := b.sleep(b.upTo(cutMax))
+	for _, link := range links {
+		link.Refuse(false)
+	}
+	return err
 }

@@ -4,7 +4,8 @@
 //
 //   - faults.go runs jobs and kills. server.go is the ps: one, two that stand by for each other, or several
 //     with shards of each job, and a NATS server.
-//   - member.go is a trainer of them, which tells of every batch; cut.go cuts its connections.
+//   - member.go is a trainer of them, which tells of every batch; cut.go cuts its connections, and links between
+//     processes.
 //   - history.go is what all trainers have told, and what follows from it.
 //   - report.go is the outcome.
 //

@@ -45,9 +45,19 @@ var kinds = []kind{
 	{name: "all trainers killed", weight: 1, all: true},
 	{name: "everything killed", weight: 1, all: true, ps: true},
 	{name: natsRestarted, weight: 1, harmless: true}, // of several ps: down for at most a second, it forgets all
+	{name: trainersCut, weight: 2},                   // all of a job, from its ps, and refused for a time
+	{name: pairCut, weight: 2, harmless: true},       // from each other: trainers reach both
 }
 
-const natsRestarted = "NATS restarted"
+// Kinds that not every Config draws.
+const (
+	natsRestarted = "NATS restarted"
+	trainersCut   = "trainers and ps cut"
+	pairCut       = "ps and ps cut"
+)
+
+// cutMax bounds how long a link is cut: shorter than a trainer may be away before it is lost.
+const cutMax = 2 * time.Second
 
 // early follows the name of a kind where a ps was killed before the other one could go on.
 const early = " before a replica had caught up"
@@ -61,6 +71,7 @@ type Config struct {
 	Replicas                int           // copies of each shard, 0 or 1: on the other of two ps, or on one of Servers
 	Hybrid                  bool          // trainers add the dense gradients up, and tables are on shards
 	Servers                 int           // ps that have shards of each job, with a NATS server; 1: one, without
+	Cut                     bool          // links between processes are cut as well
 
 	Server   string                   // the program ps
 	Member   func(m Member) *exec.Cmd // a trainer process
@@ -81,15 +92,31 @@ func (c *Config) Check() error {
 	if c.Servers < 1 {
 		return fmt.Errorf("%d servers: want at least 1", c.Servers)
 	}
+	if c.Cut && c.Servers > 1 {
+		return fmt.Errorf("cut: want 1 server with it, or a pair, not %d", c.Servers)
+	}
 	for _, name := range c.Only {
 		if !slices.Contains(Kinds(), name) {
 			return fmt.Errorf("fault %q: want some of %s", name, strings.Join(Kinds(), ", "))
 		}
-		if name == natsRestarted && c.Servers == 1 {
-			return fmt.Errorf("fault %q: want at least 2 servers with it", name)
+		if needs := c.lacks(name); needs != "" {
+			return fmt.Errorf("fault %q: want %s with it", name, needs)
 		}
 	}
 	return nil
+}
+
+// lacks says what a kind of faults needs and is not asked for; empty: nothing.
+func (c *Config) lacks(name string) string {
+	switch {
+	case name == natsRestarted && c.Servers == 1:
+		return "at least 2 servers"
+	case name == trainersCut && !c.Cut:
+		return "cut"
+	case name == pairCut && (!c.Cut || c.Replicas == 0):
+		return "cut and 1 replica"
+	}
+	return ""
 }
 
 // Kinds are the names of all faults.
@@ -133,6 +160,7 @@ func Run(ctx context.Context, c Config) (_ *Result, err error) {
 	defer func() {
 		for _, p := range b.ps {
 			p.stop(syscall.SIGTERM)
+			p.closeLinks()
 		}
 		if b.nats != nil {
 			b.nats.Close()
@@ -365,6 +393,10 @@ func (j *job) fault() error {
 		j.nats.Stop()
 		err := j.sleep(j.upTo(time.Second))
 		return errors.Join(err, j.nats.Start())
+	case trainersCut:
+		return j.cut(j.server().fromTrainers)
+	case pairCut:
+		return j.cut(j.ps[0].fromPeer, j.ps[1].fromPeer)
 	}
 	lost := j.victim()
 	if k.ps {
@@ -399,7 +431,7 @@ func (j *job) draw() kind {
 	var all []kind
 	sum := 0
 	for _, k := range kinds {
-		if (len(j.Only) == 0 || slices.Contains(j.Only, k.name)) && (k.name != natsRestarted || j.nats != nil) {
+		if (len(j.Only) == 0 || slices.Contains(j.Only, k.name)) && j.lacks(k.name) == "" {
 			all, sum = append(all, k), sum+k.weight
 		}
 	}

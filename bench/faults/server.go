@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/fabric/chaos"
 	"gradbus/internal/regular"
 )
 
@@ -22,7 +23,12 @@ type server struct {
 	number int
 	at     string // host:port
 	ended  chan struct{}
+
+	fromTrainers, fromPeer *chaos.Proxy // by which these reach it; nil: there is no link to cut
 }
+
+// anyPort is where a ps listens first; it keeps the port that it gets.
+const anyPort = "127.0.0.1:0"
 
 // startServers starts the servers. Where they keep replicas of each other, the first is started again to know the second.
 func (b *bench) startServers() (err error) {
@@ -37,7 +43,10 @@ func (b *bench) startServers() (err error) {
 	}
 	b.whole, b.hosting = make([]bool, number), make([]int, number)
 	for i := range number {
-		b.ps = append(b.ps, &server{number: i, at: "127.0.0.1:0"})
+		b.ps = append(b.ps, &server{number: i, at: anyPort})
+		if err := b.startLinks(b.ps[i]); err != nil {
+			return err
+		}
 		if err := b.startServer(b.ps[i]); err != nil {
 			return err
 		}
@@ -65,8 +74,11 @@ func (b *bench) startServer(p *server) error {
 		if b.Replicas > 0 {
 			p.Args = append(p.Args, "--replicas", "1")
 		}
-	} else if other := b.ps[len(b.ps)-1-p.number%len(b.ps)]; other != p && other.at != "127.0.0.1:0" {
-		p.Args = append(p.Args, "--replicas", "1", "--peer", "nats://"+other.at)
+	} else if other := b.ps[len(b.ps)-1-p.number%len(b.ps)]; other != p && other.at != anyPort {
+		p.Args = append(p.Args, "--replicas", "1", "--peer", other.urlOver(other.fromPeer))
+	}
+	if p.fromTrainers != nil {
+		p.Args = append(p.Args, "--advertise", strings.TrimPrefix(p.fromTrainers.URL(), "nats://"))
 	}
 	log, err := p.StderrPipe()
 	if err != nil {
@@ -89,7 +101,7 @@ func (b *bench) startServer(p *server) error {
 	for began := time.Now(); ; {
 		if url, err := regular.Read(file, 1<<10); err == nil {
 			p.at = strings.TrimPrefix(strings.TrimSpace(string(url)), "nats://")
-			return nil
+			return p.redirectLinks()
 		}
 		if time.Since(began) > 30*time.Second {
 			return errors.New("the server is not ready within 30 s")
@@ -138,7 +150,8 @@ func (b *bench) url() string {
 	if b.nats != nil {
 		return b.nats.URL()
 	}
-	return "nats://" + b.server().at
+	p := b.server()
+	return p.urlOver(p.fromTrainers)
 }
 
 // victim is a ps that has shards of the job.

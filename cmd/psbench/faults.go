@@ -26,6 +26,7 @@ func faultsCommand() *cobra.Command {
 		Example: `  ./bin/psbench faults --kills 200
   ./bin/psbench faults --kills 20 --replicas 1 --only "ps killed"
   ./bin/psbench faults --kills 20 --replicas 1 --servers 3 --only "ps killed"
+  ./bin/psbench faults --kills 20 --replicas 1 --cut
   ./bin/psbench faults --kills 20 --only "trainer killed" --json`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -49,6 +50,8 @@ func faultsCommand() *cobra.Command {
 		"trainers reduce dense gradients, shards hold tables; every loss restarts from a checkpoint")
 	set.StringSliceVar(&c.Only, "only", nil,
 		"`LIST`: kinds of faults, default all: "+strings.Join(faults.Kinds(), ", "))
+	set.BoolVar(&c.Cut, "cut", false,
+		"also cut links: of trainers to the ps of their job, and with --replicas between the two ps")
 	set.DurationVar(&c.Every, "every", time.Second, "`DURATION`: between two checkpoints")
 	set.BoolVar(&asJSON, "json", false, "print one line of JSON and nothing else")
 	set.StringVar(&member, "member", "", "what a trainer process of this command is told")

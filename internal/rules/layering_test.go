@@ -209,7 +209,7 @@ var layers = map[string]layer{
 	// It kills real processes, and restarts the NATS server between them.
 	"bench/faults": {
 		own: []string{"bench/harness", "checkpoint", "internal/regular", "cuda", "examples/packages",
-			"examples/packages/corpus", "fabric", "internal/temporary", "schema", "trainer"},
+			"examples/packages/corpus", "fabric", "fabric/chaos", "internal/temporary", "schema", "trainer"},
 		noStd: []string{"net", "net/http"},
 	},
 	"bench/hosted": {
