@@ -261,11 +261,7 @@ func (j *ranking) progress(job *Job, r *run) {
 	if r.blocked || still < limit {
 		return
 	}
-	text := fmt.Sprintf("%s has completed no batch for %s", job.Name, ago(still))
-	if what := j.mostly(job, r); what != "" {
-		text += ": " + what
-	}
-	j.find(codeNoProgress, "%s", text).about(job.Name, "").from(r.moved)
+	j.find(codeNoProgress, "%s has completed no batch for %s", job.Name, ago(still)).about(job.Name, "").from(r.moved)
 	r.blocked = true
 }
 
@@ -278,65 +274,22 @@ func (j *ranking) usualPeriod(r *run) (ms int64) {
 	return ms
 }
 
-// mostly is what most trainers do.
-func (j *ranking) mostly(job *Job, r *run) string {
-	by := map[schema.Doing][]string{}
-	var most schema.Doing
-	for out, tr := range j.speaking(job, r) {
-		d := tr.said().Doing
-		by[d] = append(by[d], out.Member)
-		if len(by[d]) > len(by[most]) {
-			most = d
-		}
-	}
-	names := by[most]
-	if len(names) == 0 {
-		return ""
-	}
-	who := list(names)
-	if len(names) == len(job.Trainers) && len(names) > 2 {
-		who = "all trainers"
-	}
-	shard := "their shards"
-	if at := awaited(r); at >= 0 && at < len(job.Shards) {
-		shard = fmt.Sprintf("shard %s on ps %s", job.Shards[at].Member, job.Shards[at].Server)
-	}
-	verb, rest, _ := strings.Cut(activities[activityOf(most)].now, " ")
-	return strings.TrimSpace(who + " " + agree(verb, len(names)) + " " + strings.ReplaceAll(rest, "<shard>", shard))
-}
-
-// awaited is the shard that most trainers wait for at the moment; -1 for none.
-func awaited(r *run) int {
-	n := map[int]int{}
-	best := -1
-	for _, tr := range r.trainers {
-		if s := tr.said().AwaitedShard; s != nil {
-			n[*s]++
-			if best < 0 || n[*s] > n[best] || n[*s] == n[best] && *s < best {
-				best = *s
-			}
-		}
-	}
-	return best
-}
-
 // phases is the number of a trainer's phases: keys, lookup, compute, send, result.
 const phases = 5
 
-// activities are what a trainer does in the words of sentences: the phases in their order, joining, and what is none of
-// these. It is never written to.
+// activities are what a trainer has done for some time, in the words of sentences: the phases in their order, joining,
+// and what is none of these. It is never written to.
 var activities = [...]struct {
 	doing schema.Doing
-	long  string // for some time
-	now   string // of one
+	text  string
 }{
-	{schema.DoingKeys, "been preparing its keys for <time>", "prepares keys"},
-	{schema.DoingLookup, "waited <time> for rows of <shard>", "waits for rows of <shard>"},
-	{schema.DoingCompute, "computed for <time>", "computes"},
-	{schema.DoingSend, "been sending to <shard> for <time>", "sends to <shard>"},
-	{schema.DoingResult, "waited <time> for results of <shard>", "waits for results of <shard>"},
-	{schema.DoingJoining, "been joining for <time>", "joins"},
-	{schema.DoingOther, "been outside of training for <time>", "is outside of training"},
+	{schema.DoingKeys, "been preparing its keys for <time>"},
+	{schema.DoingLookup, "waited <time> for rows of <shard>"},
+	{schema.DoingCompute, "computed for <time>"},
+	{schema.DoingSend, "been sending to <shard> for <time>"},
+	{schema.DoingResult, "waited <time> for results of <shard>"},
+	{schema.DoingJoining, "been joining for <time>"},
+	{schema.DoingOther, "been outside of training for <time>"},
 }
 
 // activityOf is the index of what a trainer says that it does.
@@ -347,17 +300,6 @@ func activityOf(d schema.Doing) int {
 		}
 	}
 	return len(activities) - 1
-}
-
-// agree is a verb of one thing as n of them have it.
-func agree(verb string, n int) string {
-	switch {
-	case n == 1:
-		return verb
-	case verb == "is":
-		return "are"
-	}
-	return strings.TrimSuffix(verb, "s")
 }
 
 // doing says what a trainer does at the moment.
@@ -371,7 +313,7 @@ func doing(tr *trainer) string {
 		shard = fmt.Sprintf("shard s%d", *said.AwaitedShard)
 	}
 	return "which has " + strings.NewReplacer("<time>", ago(said.DoingMS), "<shard>",
-		shard).Replace(activities[activityOf(said.Doing)].long)
+		shard).Replace(activities[activityOf(said.Doing)].text)
 }
 
 // localServer is where a trainer looks for a ps when it is not told.

@@ -476,7 +476,8 @@ var codes = [...]Code{
 	{Code: CodeHeldUp, Level: Critical, Title: "a batch waits for one trainer", linger: 3_000,
 		Action: "Look at what that trainer does: its log, its machine's load."},
 	{Code: codeNoProgress, Level: Critical, Title: "no batch is completed", linger: 2_000,
-		Action: "Look at what the trainers and shards log; without an end to it, start the job again."},
+		Action: "Look at what each trainer does (table of trainers), and at the log of the shard that it waits for; without an end " +
+			"to it, start the job again."},
 	{Code: codeGPUUnknown, Level: Warning, Title: "a GPU cannot be asked", hold: 3_000, linger: 3_000,
 		Action: "Run `./bin/ps doctor` and `nvidia-smi` on that machine."},
 	{Code: CodeRefusals, Level: Warning, Title: "frames are refused", hold: burstHold, linger: 15_000,
