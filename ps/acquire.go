@@ -25,8 +25,6 @@ type acquireRequest struct {
 	resume bool          // it wants the newest durable version
 	back   schema.RunID  // the run that it comes back from; 0: none
 	alone  bool          // all its shards are to be here
-	offers []offer       // of replicas, from which a version is complete; nil: none
-	heard  []holder      // the ps that have answered which replicas they have
 	over   schema.RunID  // an earlier run of it with shards here, whose coordinator is no more; 0 is none
 }
 
@@ -39,7 +37,6 @@ type acquisition struct {
 	record  *jobRecord    // nil where another ps has the job, the join came too late, or err is set
 	servers []leaseRecord // that the record names, in its order
 	peers   []leaseRecord // that may keep its shards
-	offers  []offer       // of replicas on servers; nil: none
 	ended   []endedRun    // of the name, where the join came too late
 	waits   string        // why the job of another ps is not taken yet; empty: it is
 	err     error
@@ -53,10 +50,7 @@ func (r *registry) acquire(ctx context.Context, q *acquireRequest) acquisition {
 		if run := r.runHere(job.Name); run != 0 && run != q.over {
 			return acquisition{job: job} // another ps was first, and has given us shards of it meanwhile
 		}
-		err := error(nil)
-		if q.offers == nil { // else its run is known to be lost, and whose it was
-			err = r.settle(ctx)
-		}
+		err := r.settle(ctx)
 		if err == nil {
 			var c acquisition
 			if c, err = r.tryAcquire(ctx, q); err == nil {
@@ -112,20 +106,12 @@ func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisiti
 	if q.alone {
 		servers = slices.DeleteFunc(slices.Clone(servers), func(a leaseRecord) bool { return a.ID != r.self.ID })
 	}
-	data, offers := dataServers(servers), q.offers
-	if c, _ := chooseOffer(offers); c != nil {
-		if there, shards := c.placeReplicas(servers); there != nil {
-			peers, servers, data = answered(servers, q.heard), there, shards
-		} else {
-			offers = nil
-		}
-	}
 	run, err := newRunID()
 	if err != nil {
 		return nobody, err
 	}
 	o := &ownJob{record: jobRecord{RunID: run, Generation: generationFirst, Coordinator: r.self.ID,
-		Incarnation: r.self.Incarnation, Servers: data, Job: job}}
+		Incarnation: r.self.Incarnation, Servers: dataServers(servers), Job: job}}
 	e, err := r.jobs.Get(ctx, string(job.Name))
 	ended := endedOf(e)
 	switch {
@@ -142,14 +128,15 @@ func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisiti
 		return nobody, nil
 	default: // Its coordinator is not there. Whoever is first to write has the job.
 		var there jobRecord
-		if json.Unmarshal(e.Value, &there) == nil && !mayTake(there.Voters, q.voter, r.isKnownToHaveEnded(all, job.Name, &there)) {
+		if json.Unmarshal(e.Value, &there) == nil &&
+			!mayTake(there.Voters, q.voter, r.isKnownToHaveEnded(all, job.Name, &there)) {
 			return acquisition{job: job, waits: there.waits(job.Name)}, nil
 		}
 		err = r.write(o, func(value []byte) (uint64, error) { return r.jobs.Update(ctx, e.Key, value, e.Revision) })
 	}
 	switch {
 	case err == nil:
-		return acquisition{job: job, record: &o.record, servers: servers, peers: peers, offers: offers}, nil
+		return acquisition{job: job, record: &o.record, servers: servers, peers: peers}, nil
 	case errors.Is(err, fabric.ErrKeyExists): // somebody was faster
 		err = errAgain
 	}
@@ -164,16 +151,16 @@ func mayTake(voters []schema.Voter, follower uint64, ended bool) bool {
 	})
 }
 
-// isKnownToHaveEnded reports whether the coordinator of a job is known to have ended: its process was seen to, a ps was started
-// again with its id, or an operator says so.
+// isKnownToHaveEnded reports whether the coordinator of a job is known to have ended: its process was seen to, a ps was
+// started again with its id, or an operator says so.
 func (r *registry) isKnownToHaveEnded(announced []leaseRecord, name schema.JobName, of *jobRecord) bool {
 	r.mu.Lock()
 	at, decided := r.decided[name]
 	r.mu.Unlock()
-	return of.Incarnation == r.self.Incarnation || r.hasGone(of.Incarnation) || decided && r.now().Sub(at) < resumeWindow ||
-		slices.ContainsFunc(announced, func(a leaseRecord) bool {
-			return a.ID == of.Coordinator && a.Incarnation != of.Incarnation
-		})
+	return of.Incarnation == r.self.Incarnation || r.hasGone(of.Incarnation) ||
+		decided && r.now().Sub(at) < resumeWindow || slices.ContainsFunc(announced, func(a leaseRecord) bool {
+		return a.ID == of.Coordinator && a.Incarnation != of.Incarnation
+	})
 }
 
 // decide notes that an operator says that the coordinator of a job has ended.
@@ -190,9 +177,47 @@ func (j *jobRecord) waits(name schema.JobName) string {
 	for _, v := range j.Voters {
 		voters = append(voters, string(v.Member))
 	}
-	return fmt.Sprintf("ps %s, which has the job, is not announced, and may still run it. The job continues at another ps "+
-		"when one of its trainers joins: %s. If that ps has ended: %s takeover %s", j.Coordinator,
+	return fmt.Sprintf("ps %s, which has the job, is not announced, and may still run it. The job continues at another "+
+		"ps when one of its trainers joins: %s. If that ps has ended: %s takeover %s", j.Coordinator,
 		cmp.Or(strings.Join(voters, " "), "none is left"), process.Invoked("ps"), name)
+}
+
+// placement is a change of the servers in the record of a job, which begins with replicas.
+type placement struct {
+	name    schema.JobName
+	run     schema.RunID
+	servers []schema.DataServer
+	done    chan error // has room for one
+}
+
+// place has the servers of a job written into its record, and waits for that.
+func (r *registry) place(ctx context.Context, name schema.JobName, run schema.RunID,
+	servers []schema.DataServer) error {
+	p := placement{name, run, servers, make(chan error, 1)}
+	select {
+	case r.places <- p:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-p.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// writeServers is place, on the registry's goroutine.
+func (r *registry) writeServers(ctx context.Context, p *placement) error {
+	o := r.own[p.name]
+	if o == nil || o.record.RunID != p.run {
+		return fmt.Errorf("job %s: %w", p.name, errAgain)
+	}
+	o.record.Servers = p.servers
+	within, cancel := context.WithTimeout(ctx, acquireWithin)
+	defer cancel()
+	return r.write(o,
+		func(value []byte) (uint64, error) { return r.jobs.Update(within, string(p.name), value, o.revision) })
 }
 
 // write writes a job of ours down.

@@ -17,7 +17,7 @@ type job struct {
 	state     coordinator.JobState // up to placing; what follows the coordinator knows
 	since     time.Time            // when it came to acquiring, locating or placing
 	waiting   []*message           // joins, until the job gathers trainers
-	offers    *offerRequest        // of acquiring: what other ps are asked; nil: nothing
+	offers    *offerRequest        // of locating: what other ps are asked; nil: nothing
 	elsewhere time.Time            // of ended: until when the job counts as another ps's
 	writing   chan struct{}        // closed when the version that it completed last is on the disk; nil: none is written
 

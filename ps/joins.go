@@ -109,7 +109,11 @@ func (l *controlLoop) wait(m *message, request *schema.Join, goesOn bool) {
 			q.back = l.server.standby.lostRun(job)
 			q.resume = q.resume || q.back != 0
 		}
-		l.acquireJob(j, q)
+		select {
+		case l.server.registry.acquires <- q:
+		default: // many others come first
+			l.giveUp(j, nil)
+		}
 	}
 }
 
@@ -226,10 +230,10 @@ func (l *controlLoop) mayBegin(f *foundJob, fitted *schema.Job) (voters []schema
 			refused = &schema.Refused{Reason: schema.RefusedBusy, Text: refused.Text}
 		}
 	}
-	if refused != nil || b == nil || len(c.offers) == 0 {
+	if refused != nil || b == nil || len(f.offers) == 0 {
 		return nil, refused
 	}
-	voters, ok := b.takeOver(c.job.Name, c.offers[0].run)
+	voters, ok := b.takeOver(c.job.Name, f.offers[0].run)
 	if !ok {
 		return nil, &schema.Refused{Reason: schema.RefusedBusy, Text: "the ps that has the job is back"}
 	}

@@ -87,6 +87,7 @@ type registry struct {
 	lease    time.Duration
 	acquires chan acquireRequest
 	results  chan acquisition // to the control loop
+	places   chan placement
 	assigns  chan assignRequest
 	answers  chan assignRequest // to the control loop
 	news     chan registryNews
@@ -158,7 +159,7 @@ func newRegistry(control *fabric.Control, self leaseRecord, lease time.Duration,
 	keeps func(schema.JobName) schema.RunID, log *slog.Logger) *registry {
 	return &registry{
 		control: control, self: self, lease: lease, log: log, free: free, runHere: keeps,
-		acquires: make(chan acquireRequest, acquiresMax), results: make(chan acquisition),
+		acquires: make(chan acquireRequest, acquiresMax), results: make(chan acquisition), places: make(chan placement),
 		assigns: make(chan assignRequest, assignsMax), answers: make(chan assignRequest),
 		news: make(chan registryNews), done: make(chan struct{}), own: map[schema.JobName]*ownJob{},
 		dead: map[string]deadJob{},
@@ -296,6 +297,8 @@ func (r *registry) run(ctx context.Context) {
 			case r.results <- c:
 			case <-ctx.Done():
 			}
+		case p := <-r.places:
+			p.done <- r.writeServers(ctx, &p)
 		case q := <-r.assigns:
 			r.answer(ctx, q)
 		case <-r.wake:

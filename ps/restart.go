@@ -217,39 +217,38 @@ const spreadWithin = 20 * time.Millisecond
 
 // offerRequest is a request to other ps for the replicas that they have of a job.
 type offerRequest struct {
-	acquire acquireRequest
-	since   time.Time
-	asked   []string // ids of the ps that are to answer
-	answers map[string]schema.Kept
+	acquired acquisition
+	since    time.Time
+	asked    []string // ids of the ps that are to answer
+	answers  map[string]schema.Kept
 }
 
-// acquireJob has a job acquired. If its trainers rejoin, all ps are asked first which replicas they have of its run.
-func (l *controlLoop) acquireJob(j *job, q acquireRequest) {
-	if l.server.config.Replicas == 0 || q.back == 0 || !q.resume {
-		l.acquireNow(j, q)
-		return
-	}
-	self := l.server.ID()
-	j.offers = &offerRequest{acquire: q, since: l.server.now(),
-		answers: map[string]schema.Kept{self: l.server.keeper.kept(q.back)}}
-	for _, id := range l.server.Announced() {
-		if id == self {
-			continue
+// foundJob is a job with the version that it begins with.
+type foundJob struct {
+	acquisition
+	offers  []offer // of replicas
+	located located
+	refused *schema.Refused
+}
+
+// find collects the offers of an acquired job, and has it registered with the version that is chosen among them. If its
+// trainers rejoin, all ps are asked first which replicas they have of its run; the folder is read after that.
+func (l *controlLoop) find(j *job, c acquisition) {
+	j.move(coordinator.Locating, l.server.now())
+	j.offers = &offerRequest{acquired: c, since: l.server.now(), answers: map[string]schema.Kept{}}
+	if l.server.config.Replicas > 0 && c.back != 0 && c.resume {
+		self := l.server.ID()
+		j.offers.answers[self] = l.server.keeper.kept(c.back)
+		for i := range c.peers {
+			if id := c.peers[i].ID; id != self {
+				j.offers.asked = append(j.offers.asked, id)
+				l.send(c.job.Name, 0, schema.ServerMember(id), schema.Control{Query: &schema.Query{Run: c.back}})
+			}
 		}
-		j.offers.asked = append(j.offers.asked, id)
-		l.send(q.job.Name, 0, schema.ServerMember(id), schema.Control{Query: &schema.Query{Run: q.back}})
+		time.AfterFunc(spreadWithin, l.tellSoon)
+		time.AfterFunc(offersWithin, l.tellSoon)
 	}
-	time.AfterFunc(spreadWithin, l.tellSoon)
-	time.AfterFunc(offersWithin, l.tellSoon)
 	l.settleOffers(j)
-}
-
-func (l *controlLoop) acquireNow(j *job, q acquireRequest) {
-	select {
-	case l.server.registry.acquires <- q:
-	default: // many others come first
-		l.giveUp(j, nil)
-	}
 }
 
 // receiveOffer notes the replicas that another ps has of a run, if they were asked for.
@@ -258,25 +257,25 @@ func (l *controlLoop) receiveOffer(j *job, said *schema.Kept) {
 		return
 	}
 	q := j.offers
-	if slices.Contains(q.asked, said.Server) && slices.Contains(append(said.Runs, said.Run), q.acquire.back) {
+	if slices.Contains(q.asked, said.Server) && slices.Contains(append(said.Runs, said.Run), q.acquired.back) {
 		q.answers[said.Server] = *said
 		l.settleOffers(j)
 	}
 }
 
-// settleOffers has a job acquired once all ps have answered, or the time for that is over.
+// settleOffers locates the version of a job once all ps have answered, or the time for that is over.
 func (l *controlLoop) settleOffers(j *job) {
 	q := j.offers
 	if q == nil {
 		return
 	}
-	var offers []offer
+	f := foundJob{acquisition: q.acquired}
 	for _, id := range slices.Sorted(maps.Keys(q.answers)) {
 		said := q.answers[id]
-		offers = append(offers, replicaOffers(&said)...)
+		f.offers = append(f.offers, replicaOffers(&said)...)
 	}
 	waits := func(id string) bool { _, ok := q.answers[id]; return !ok }
-	complete, within := hasOffer(offers), offersWithin
+	complete, within := hasOffer(f.offers), offersWithin
 	if complete {
 		within = spreadWithin
 	}
@@ -284,13 +283,42 @@ func (l *controlLoop) settleOffers(j *job) {
 		return
 	}
 	j.offers = nil
-	if complete {
-		q.acquire.offers = offers
-		for id, a := range q.answers {
-			q.acquire.heard = append(q.acquire.heard, holder{server: id, incarnation: a.Incarnation})
-		}
+	if !complete {
+		f.offers = nil
 	}
-	l.acquireNow(j, q.acquire)
+	var heard []holder
+	for id, a := range q.answers {
+		heard = append(heard, holder{server: id, incarnation: a.Incarnation})
+	}
+	writing := l.history.writing(j.name) // its version is the newest
+	l.server.releasing.Go(func() {
+		if writing != nil {
+			<-writing
+		}
+		f.located, f.refused = l.server.locate(&f.acquisition, f.offers)
+		if f.refused == nil && f.located.fromReplica() {
+			f.refused = l.server.placeReplicas(&f, heard)
+		}
+		select {
+		case l.found <- f:
+		case <-l.done:
+		}
+	})
+}
+
+// placeReplicas has the run that begins with replicas have its shards where these are, and its record say so.
+func (s *Server) placeReplicas(f *foundJob, heard []holder) *schema.Refused {
+	there, shards := f.located.from.placeReplicas(f.servers)
+	err := errAgain
+	if there != nil {
+		err = s.registry.place(s.running, f.job.Name, f.record.RunID, shards)
+	}
+	if err != nil {
+		return &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
+			"the ps that have replicas of job %s are not written down: %v", f.job.Name, err))}
+	}
+	f.peers, f.servers = answered(f.servers, heard), there
+	return nil
 }
 
 func hasOffer(offers []offer) bool {
@@ -348,10 +376,10 @@ type located struct {
 
 // locate collects the offers of a job, chooses the version that its run begins with, and notes in the folder that the
 // run begins. Trainers that rejoin begin with version 0 if there is none, as their run did.
-func (s *Server) locate(c *acquisition) (f located, refused *schema.Refused) {
+func (s *Server) locate(c *acquisition, offers []offer) (f located, refused *schema.Refused) {
 	f.epoch, f.not = s.numberRun(c.job)
 	f.since = f.epoch
-	prior, refused := s.findPriorRun(c, f.epoch)
+	prior, refused := s.findPriorRun(c, offers, f.epoch)
 	if refused != nil {
 		return f, refused
 	}
@@ -359,7 +387,7 @@ func (s *Server) locate(c *acquisition) (f located, refused *schema.Refused) {
 		s.noteRun(c, &f)
 		return f, nil
 	}
-	from, damaged, err := s.chooseVersion(c, &prior, f.not)
+	from, damaged, err := s.chooseVersion(c, offers, &prior, f.not)
 	switch {
 	case !prior.asked && errors.Is(err, checkpoint.ErrOther):
 		s.log.Warn("job begins again from version 0: its settings differ from those of the interrupted run", "job",
@@ -372,7 +400,7 @@ func (s *Server) locate(c *acquisition) (f located, refused *schema.Refused) {
 		err = fmt.Errorf("there is no durable version of it in %s: start it without --resume", s.config.Checkpoints.Dir)
 	}
 	if err != nil {
-		return f, resumeRefused(c, err)
+		return f, resumeRefused(c, offers, err)
 	}
 	f.from, f.runs, f.here, f.since = from, prior.runs, prior.trainers, cmp.Or(prior.since, f.epoch)
 	if f.runs != nil {
@@ -395,9 +423,9 @@ func (s *Server) locate(c *acquisition) (f located, refused *schema.Refused) {
 }
 
 // resumeRefused refuses a trainer whose job cannot be resumed. If there are replicas, the trainer asks again.
-func resumeRefused(c *acquisition, err error) *schema.Refused {
+func resumeRefused(c *acquisition, offers []offer, err error) *schema.Refused {
 	err = fmt.Errorf("job %s cannot be resumed: %w", c.job.Name, err)
-	if len(c.offers) > 0 {
+	if len(offers) > 0 {
 		return unreadable(err)
 	}
 	return &schema.Refused{Reason: "invalid_job", Field: "resume", Want: "true", Text: schema.Clip(err.Error())}
@@ -418,9 +446,10 @@ func (s *Server) numberRun(job *schema.Job) (epoch uint64, err error) {
 }
 
 // findPriorRun finds the run that a job continues. A trainer that rejoins a run which is over is refused.
-func (s *Server) findPriorRun(c *acquisition, epoch uint64) (prior priorRun, refused *schema.Refused) {
+func (s *Server) findPriorRun(c *acquisition, offers []offer, epoch uint64) (prior priorRun,
+	refused *schema.Refused) {
 	prior = priorRun{resume: c.resume && c.back == 0, asked: c.resume}
-	replica, _ := chooseOffer(c.offers)
+	replica, _ := chooseOffer(offers)
 	var note checkpoint.Lost
 	if dir := s.config.Checkpoints.Dir; dir != "" {
 		var err error
@@ -454,8 +483,9 @@ func (s *Server) findPriorRun(c *acquisition, epoch uint64) (prior priorRun, ref
 
 // chooseVersion chooses among the replicas and the versions in the folder, of which it verifies the one that it
 // chooses. damaged is how many in the folder are.
-func (s *Server) chooseVersion(c *acquisition, prior *priorRun, unwritten error) (from *choice, damaged int, err error) {
-	offers := slices.Clone(c.offers)
+func (s *Server) chooseVersion(c *acquisition, offers []offer, prior *priorRun, unwritten error) (from *choice,
+	damaged int, err error) {
+	offers = slices.Clone(offers)
 	dir := s.config.Checkpoints.Dir
 	if unwritten == nil {
 		saved, err := s.savedOffers(c.job, prior)

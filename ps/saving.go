@@ -18,31 +18,6 @@ import (
 // errNoFolder says that versions of jobs are not written down here.
 var errNoFolder = errors.New("this ps keeps no checkpoints: start it with --checkpoint-dir")
 
-// find locates the version that an acquired job begins with, on a goroutine of its own, and has the job registered.
-func (l *controlLoop) find(j *job, c acquisition) {
-	s := l.server
-	j.move(coordinator.Locating, s.now())
-	writing := l.history.writing(j.name) // its version is the newest
-	s.releasing.Go(func() {
-		if writing != nil {
-			<-writing
-		}
-		f := foundJob{acquisition: c}
-		f.located, f.refused = s.locate(&f.acquisition)
-		select {
-		case l.found <- f:
-		case <-l.done:
-		}
-	})
-}
-
-// foundJob is a job with the version that it begins with.
-type foundJob struct {
-	acquisition
-	located located
-	refused *schema.Refused
-}
-
 // policy is how often the versions of a job are written down; nil: never.
 func (f *located) policy(c *Config) *coordinator.CheckpointPolicy {
 	if f.epoch == 0 {

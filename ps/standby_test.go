@@ -90,7 +90,7 @@ func TestJobsWaitForRoom(t *testing.T) {
 	own := &assignment{manifest: shardtest.SmallJob("own", 1, 1)}
 	l := &controlLoop{server: s, assignments: map[schema.JobName]*assignment{"own": own}}
 	of := offer{run: 7, version: 3, shards: 1}
-	f := &foundJob{acquisition: acquisition{job: job, servers: []leaseRecord{{ID: "b", Shards: 1}}, offers: []offer{of}},
+	f := &foundJob{acquisition: acquisition{job: job, servers: []leaseRecord{{ID: "b", Shards: 1}}}, offers: []offer{of},
 		located: located{from: &choice{offer: of}}}
 	_, refused := l.mayBegin(f, job)
 	if refused == nil || refused.Reason != schema.RefusedBusy || !strings.Contains(refused.Text, "room for 1") {
