@@ -43,7 +43,7 @@ type assignment struct {
 	coordinator liveness.Peer // heard of by heartbeats and assignments
 	routes      atomic.Pointer[routes]
 	links       []*link          // by shard of the job, as workers
-	mirroring   *mirroring       // nil: nobody stands by for the job
+	mirroring   *replicaSender   // nil: nobody stands by for the job
 	series      uint32           // of what is told then
 	trainers    *trainerLiveness // where modules are hosted here; else nil
 }

@@ -101,7 +101,7 @@ func (l *controlLoop) readAsShardServer(ctx context.Context, name schema.JobName
 		if a != nil && a.run == run {
 			l.release(a)
 		}
-		l.server.keeper.ended(run, c.Failed != nil && c.Failed.Back)
+		l.server.replicas.ended(run, c.Failed != nil && c.Failed.Back)
 	case c.Keep != nil:
 		l.readKeep(name, run, c.Keep)
 	case c.Assign != nil:
@@ -191,7 +191,7 @@ func (l *controlLoop) makeShards(ctx context.Context, name schema.JobName, run s
 	}
 	of, v, kept := parseReplicaID(assign.Resume)
 	if kept {
-		l.server.keeper.yields(of)
+		l.server.replicas.yields(of)
 	}
 	r := l.checkRoom(assign.Job, len(assign.Own), assign.Shards, assign.WindowBytes)
 	if r != nil && r.Reason == schema.RefusedBusy {
@@ -202,7 +202,7 @@ func (l *controlLoop) makeShards(ctx context.Context, name schema.JobName, run s
 	var resumed func(int) *shard.Resumed
 	var err error
 	if kept {
-		resumed, err = l.server.keeper.resume(assign.Job, of, v, assign.Own)
+		resumed, err = l.server.replicas.resume(assign.Job, of, v, assign.Own)
 	} else {
 		resumed, err = l.resumed(assign.Job, assign.Resume)
 	}
@@ -257,7 +257,7 @@ func (l *controlLoop) limitHeap() {
 	for _, a := range l.held() {
 		all = append(all, a.memory)
 	}
-	all = append(all, l.server.keeper.memories()...)
+	all = append(all, l.server.replicas.memories()...)
 	if bytes := heapBytes(l.server.config.Shards, all, l.server.nats.GuestBytes()); bytes != l.heap {
 		l.heap = bytes
 		limit(bytes)

@@ -313,7 +313,7 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 		}
 	}
 	l.tellStandby(now, true)
-	l.server.keeper.tick(now, pause)
+	l.server.replicas.tick(now, pause)
 	l.noteStandby(now)
 	l.report(now)
 	l.tellDrained()

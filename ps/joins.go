@@ -223,7 +223,7 @@ func (l *controlLoop) mayBegin(f *foundJob, fitted *schema.Job) (voters []schema
 	case !f.located.fromReplica():
 		refused = l.checkServers(c, fitted)
 	case b != nil: // else its ps say for themselves whether they have room
-		stays := l.server.keeper.yields(f.located.from.run)
+		stays := l.server.replicas.yields(f.located.from.run)
 		refused = l.checkServers(c, fitted)
 		stays()
 		if refused != nil {

@@ -174,10 +174,10 @@ func (l *controlLoop) readCoordinator(ctx context.Context, m *message) {
 	case control.Query != nil:
 		l.answerKept(m, control.Query)
 		return
-	case control.Keep != nil && control.Keep.Job == nil && !l.server.keeper.knows(head.Job):
+	case control.Keep != nil && control.Keep.Job == nil && !l.server.replicas.knows(head.Job):
 		return // it is for the ps that was here before
 	case control.Assign != nil && (a == nil || a.run != head.Job),
-		control.Keep != nil && !l.server.keeper.knows(head.Job):
+		control.Keep != nil && !l.server.replicas.knows(head.Job):
 		l.askAbout(m, head.Job, control)
 		return
 	}

@@ -238,7 +238,7 @@ func (l *controlLoop) find(j *job, c acquisition) {
 	j.offers = &offerRequest{acquired: c, since: l.server.now(), answers: map[string]schema.Kept{}}
 	if l.server.config.Replicas > 0 && c.back != 0 && c.resume {
 		self := l.server.ID()
-		j.offers.answers[self] = l.server.keeper.kept(c.back)
+		j.offers.answers[self] = l.server.replicas.kept(c.back)
 		for i := range c.peers {
 			if id := c.peers[i].ID; id != self {
 				j.offers.asked = append(j.offers.asked, id)

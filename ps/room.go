@@ -132,7 +132,7 @@ func (l *controlLoop) freeBytes(jobs []*assignment) int64 {
 	for _, a := range jobs {
 		free -= a.memory.Bytes()
 	}
-	k := l.server.keeper
+	k := l.server.replicas
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return free - k.promised()

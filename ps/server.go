@@ -59,7 +59,7 @@ type Server struct {
 	posts       *sender                                  // to it
 	registry    *registry
 	standby     *standby // nil: this ps stands by for nobody
-	keeper      *keeper
+	replicas    *replicaStore
 	lease       time.Duration    // of our lease record
 	clock       func() time.Time // nil is time.Now
 	dialing     func(context.Context, int) error
@@ -139,7 +139,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	if config.Peer != "" {
 		s.standby = newStandby(s)
 	}
-	s.keeper = newKeeper(s)
+	s.replicas = newReplicaStore(s)
 	s.loop, s.reporter = newControlLoop(s), newReporter(s, &options)
 	s.reporter.start(s.running)
 	go s.loop.run(s.running)
@@ -398,7 +398,7 @@ func (s *Server) Close() {
 		if s.standby != nil {
 			s.standby.close()
 		}
-		s.keeper.close()
+		s.replicas.close()
 		s.reporter.ended.Wait()
 		if s.Err() == nil {
 			s.state.Store(schema.ServerEnded)

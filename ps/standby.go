@@ -31,7 +31,7 @@ const (
 )
 
 // standby follows another ps, which has a registry of its own. That one tells which of its jobs are to be kept here
-// (schema.Keep), and the keeper has what their shards have. When that ps has ended, a job goes on here with the first
+// (schema.Keep), and the replica store has what their shards have. When that ps has ended, a job goes on here with the first
 // trainer that comes. Where it is only out of reach it may be there all the same: then more than half of the trainers
 // have to come. Nobody counts twice, since a trainer is in one run at a time; so no two ps go on with a job.
 //
@@ -44,7 +44,7 @@ type standby struct {
 	done   sync.WaitGroup
 	soon   chan struct{} // of one: something has changed that the other ps is to know
 
-	mu     sync.Mutex // lock order: mu, then the keeper's
+	mu     sync.Mutex // lock order: mu, then the replica store's
 	closed bool       // no goroutine begins any more
 	jobs   map[schema.JobName]*followedJob
 	silent liveness.Silence        // the other ps, since it was heard
@@ -361,7 +361,7 @@ func (b *standby) keep(name schema.JobName, run schema.RunID, told *schema.Keep)
 		j = &followedJob{run: run, of: b.other, promised: map[uint64]bool{}}
 		b.jobs[name] = j
 	}
-	s.keeper.keep(name, run, told, nil)
+	s.replicas.keep(name, run, told, nil)
 	j.voters = told.Voters
 	if j.gone != "" && !told.Last {
 		s.log.Info("ps is back", "job", name)
@@ -379,7 +379,7 @@ func (b *standby) keep(name schema.JobName, run schema.RunID, told *schema.Keep)
 }
 
 // version is the one of a job that is whole here; 0: none is.
-func (b *standby) version(j *followedJob) schema.Version { return b.server.keeper.version(j.run) }
+func (b *standby) version(j *followedJob) schema.Version { return b.server.replicas.version(j.run) }
 
 // isOver reports whether this ps has gone on with a run. mu is held.
 func (b *standby) isOver(name schema.JobName, run schema.RunID) bool {
@@ -411,7 +411,7 @@ func (b *standby) lose(name schema.JobName, j *followedJob, why string, ended bo
 		j.gone = why
 	}
 	j.ended, j.since = ended, b.server.now()
-	b.server.keeper.await(j.run, b.waitsFor(j))
+	b.server.replicas.await(j.run, b.waitsFor(j))
 	text := j.gone
 	if !ended {
 		text = j.missing(name)
@@ -432,7 +432,7 @@ func (b *standby) waitsFor(j *followedJob) time.Duration {
 // drop forgets a job. mu is held.
 func (b *standby) drop(name schema.JobName) {
 	if j := b.jobs[name]; j != nil {
-		b.server.keeper.forget(j.run)
+		b.server.replicas.forget(j.run)
 		delete(b.jobs, name)
 	}
 }
@@ -560,7 +560,7 @@ func (b *standby) lostRun(job *schema.Job) schema.RunID {
 	if j == nil {
 		return 0
 	}
-	of := b.server.keeper.manifest(j.run)
+	of := b.server.replicas.manifest(j.run)
 	if of == nil {
 		return 0
 	}

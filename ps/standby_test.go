@@ -84,7 +84,7 @@ func TestJobsWaitForRoom(t *testing.T) {
 	s, job := b.server, shardtest.SmallJob("followed", 1, 1)
 	s.standby, s.registry = b, &registry{self: leaseRecord{ID: "b"}}
 	s.config = Config{JobsMax: 1}.withDefaults()
-	kept := s.keeper.runs[7]
+	kept := s.replicas.runs[7]
 	kept.memory = MemoryOf(s.config, job, 1, 1)
 	s.config.MemoryBytesMax = kept.memory.Bytes()
 	own := &assignment{manifest: shardtest.SmallJob("own", 1, 1)}
@@ -96,7 +96,7 @@ func TestJobsWaitForRoom(t *testing.T) {
 	if refused == nil || refused.Reason != schema.RefusedBusy || !strings.Contains(refused.Text, "room for 1") {
 		t.Errorf("with no room for it: %+v, want busy and why", refused)
 	}
-	if b.jobs["followed"] == nil || b.isOver("followed", 7) || s.keeper.promised() != s.config.MemoryBytesMax {
+	if b.jobs["followed"] == nil || b.isOver("followed", 7) || s.replicas.promised() != s.config.MemoryBytesMax {
 		t.Error("a job that is put off is not stood by for any more")
 	}
 	delete(l.assignments, "own")
@@ -109,7 +109,7 @@ func TestJobsWaitForRoom(t *testing.T) {
 func TestHandedOverRunsStayOver(t *testing.T) {
 	b := followsJob(t, &followedJob{run: 7, promised: map[uint64]bool{}})
 	b.server.loop = &controlLoop{mirrored: make(chan struct{}, 1)}
-	kept := b.server.keeper.runs[7]
+	kept := b.server.replicas.runs[7]
 	for serial := range 2 {
 		b.keep("followed", 7, &schema.Keep{Serial: serial + 1, Last: true})
 		if !kept.over.Lasts() {
@@ -135,7 +135,7 @@ func TestRestartedPSEndsNoJob(t *testing.T) {
 		t.Error("the job of a ps that was started again is not lost")
 	}
 	over := followsJob(t, &followedJob{run: 7, of: 1})
-	kept := over.server.keeper.runs[7]
+	kept := over.server.replicas.runs[7]
 	kept.cancel, kept.unwatch = func() {}, func() {}
 	if over.heard(&schema.Heard{Incarnation: 1}); over.jobs["followed"] != nil {
 		t.Error("a job that has ended stays")
@@ -145,7 +145,7 @@ func TestRestartedPSEndsNoJob(t *testing.T) {
 // followsJob is a ps that stands by for a job of another one.
 func followsJob(t *testing.T, j *followedJob) *standby {
 	s := &Server{log: slog.New(slog.NewTextHandler(t.Output(), nil))}
-	s.keeper = newKeeper(s)
-	s.keeper.runs[j.run] = &replicaJob{job: shardtest.SmallJob("followed", 1, 1), run: j.run}
+	s.replicas = newReplicaStore(s)
+	s.replicas.runs[j.run] = &replicaJob{job: shardtest.SmallJob("followed", 1, 1), run: j.run}
 	return &standby{server: s, jobs: map[schema.JobName]*followedJob{"followed": j}}
 }

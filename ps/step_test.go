@@ -199,7 +199,7 @@ func TestBegunWithoutStepLock(t *testing.T) {
 	}
 	b.stepLock.Lock()
 	defer b.stepLock.Unlock()
-	m := &mirroring{a: &assignment{own: []int{0}, workers: []*worker{b.worker}}}
+	m := &replicaSender{a: &assignment{own: []int{0}, workers: []*worker{b.worker}}}
 	if have, want := m.begun(), b.end.Batch(); have != want || want == 0 {
 		t.Errorf("batch %d has begun, want %d", have, want)
 	}

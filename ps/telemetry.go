@@ -267,7 +267,7 @@ func (p *reporter) fill(now time.Time) *schema.ServerReport {
 	case s.standby != nil:
 		t.StandsBy = s.standby.report(s.now())
 	case s.config.grouped():
-		t.StandsBy = s.keeper.report(!t.ControlLost)
+		t.StandsBy = s.replicas.report(!t.ControlLost)
 	}
 	return t
 }

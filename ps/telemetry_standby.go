@@ -130,7 +130,7 @@ func (b *standby) report(now time.Time) *schema.StandsByReport {
 			break
 		}
 		j := b.jobs[name]
-		h := b.server.keeper.holds(name, j.run)
+		h := b.server.replicas.holds(name, j.run)
 		if h.Of, h.Lost = nil, j.gone; j.gone != "" && !j.ended {
 			h.Lost = j.missing(name)
 		}

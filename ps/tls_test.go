@@ -35,9 +35,9 @@ func TestReplicationOverTLS(t *testing.T) {
 		if p.Version == 0 || p.Peers != peers || p.Failure != "" {
 			t.Errorf("%+v", p)
 		}
-		for _, k := range []*keeper{s.keeper, b.keeper} {
+		for _, k := range []*replicaStore{s.replicas, b.replicas} {
 			for _, from := range []*Server{s, b} {
-				if peers || k == b.keeper && from == s {
+				if peers || k == b.replicas && from == s {
 					hears := &replicaSource{server: schema.DataServer{ID: from.ID(), URL: from.registry.self.URL}}
 					must(t, k.listen(t.Context(), &replicaJob{job: m.p.Job}, hears))
 					hears.conn.Close()

@@ -61,11 +61,11 @@ type worker struct {
 	checkpoints atomic.Pointer[schema.Checkpoints]
 	wished      *schema.Checkpoints
 	copying     bool
-	mirror      atomic.Pointer[mirroring] // nil: no ps has a replica of the shard
-	begun       atomic.Uint64             // the latest batch that the shard has begun: the control loop waits for no step
-	mirrored    schema.Version            // that it was told of last
-	saver       *saver                    // nil where nothing is written
-	saving      atomic.Bool               // a part is being written
+	mirror      atomic.Pointer[replicaSender] // nil: no ps has a replica of the shard
+	begun       atomic.Uint64                 // the latest batch that the shard has begun: the control loop waits for no step
+	mirrored    schema.Version                // that it was told of last
+	saver       *saver                        // nil where nothing is written
+	saving      atomic.Bool                   // a part is being written
 	part        atomic.Pointer[schema.CheckpointPart]
 	gathered    *gathering // of what trainers own
 

@@ -14,16 +14,17 @@ import (
 	"gradbus/fabric"
 	"gradbus/internal/liveness"
 	"gradbus/internal/process"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 	"gradbus/shard"
 )
 
-// keeper keeps in memory what some shards of jobs on several ps have, its own and those of others, as coordinators say
-// (schema.Keep). All who keep shards of a job have one version of them. When a ps is lost, the job begins a new run
+// replicaStore keeps in memory what some shards of jobs on several ps have, its own and those of others, as coordinators
+// say (schema.Keep). All who keep shards of a job have one version of them. When a ps is lost, the job begins a new run
 // with it: each shard where it is kept.
 //
 // The control loop calls its methods, and fabric's goroutines hand in what shards tell.
-type keeper struct {
+type replicaStore struct {
 	server *Server
 	done   sync.WaitGroup
 
@@ -32,7 +33,7 @@ type keeper struct {
 	runs   map[schema.RunID]*replicaJob
 }
 
-// replicaJob is what is kept of a run. mu of the keeper guards it.
+// replicaJob is what is kept of a run. mu of the store guards it.
 type replicaJob struct {
 	told    schema.Keep // the last
 	job     *schema.Job
@@ -59,10 +60,12 @@ type replicaSource struct {
 	receiver receiver
 }
 
-func newKeeper(s *Server) *keeper { return &keeper{server: s, runs: map[schema.RunID]*replicaJob{}} }
+func newReplicaStore(s *Server) *replicaStore {
+	return &replicaStore{server: s, runs: map[schema.RunID]*replicaJob{}}
+}
 
 // keep takes the word of a coordinator.
-func (k *keeper) keep(name schema.JobName, run schema.RunID, told *schema.Keep, mirrors *assignment) {
+func (k *replicaStore) keep(name schema.JobName, run schema.RunID, told *schema.Keep, mirrors *assignment) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r := k.runs[run]
@@ -95,13 +98,13 @@ func (a *assignment) mirrorTo(told *schema.Keep) {
 	if a.mirroring == nil || a.series != told.Series {
 		a.unmirror()
 		a.series = told.Series
-		a.mirroring = newMirroring(a, told.To, told.Series)
+		a.mirroring = newReplicaSender(a, told.To, told.Series)
 	}
 	a.mirroring.name(told.At, told.Since)
 }
 
 // begin makes room for what is to be kept, where there is any. mu is held.
-func (k *keeper) begin(name schema.JobName, run schema.RunID, job *schema.Job, told *schema.Keep) *replicaJob {
+func (k *replicaStore) begin(name schema.JobName, run schema.RunID, job *schema.Job, told *schema.Keep) *replicaJob {
 	s := k.server
 	r := &replicaJob{told: *told, job: job, run: run, from: map[schema.Member]*replicaSource{}, cancel: func() {},
 		unwatch: func() {}}
@@ -156,7 +159,7 @@ func (k *keeper) begin(name schema.JobName, run schema.RunID, job *schema.Job, t
 }
 
 // build makes the tables that are filled then, and the ways to those who tell.
-func (k *keeper) build(ctx context.Context, r *replicaJob, shards int, memory Memory) {
+func (k *replicaStore) build(ctx context.Context, r *replicaJob, shards int, memory Memory) {
 	s := k.server
 	var configs []shard.Config
 	place := schema.NewPlacement(r.job, shards)
@@ -206,7 +209,7 @@ func (k *keeper) build(ctx context.Context, r *replicaJob, shards int, memory Me
 }
 
 // listen connects to a ps that tells what its shards have.
-func (k *keeper) listen(ctx context.Context, r *replicaJob, t *replicaSource) error {
+func (k *replicaStore) listen(ctx context.Context, r *replicaJob, t *replicaSource) error {
 	s := k.server
 	config := fabric.Config{URL: t.server.URL, Bus: s.bus, Name: "keeper/" + s.ID(), Log: s.log}
 	byControl := t.server.URL == "" // it is part of the control server
@@ -243,7 +246,7 @@ func (k *keeper) listen(ctx context.Context, r *replicaJob, t *replicaSource) er
 }
 
 // take takes a frame of what shards have, and reports whether it is released by somebody else.
-func (k *keeper) take(r *replicaJob, t *replicaSource, m *fabric.Message) bool {
+func (k *replicaStore) take(r *replicaJob, t *replicaSource, m *fabric.Message) bool {
 	subject, view, ok := k.server.readState(m)
 	if !ok {
 		return false
@@ -270,7 +273,7 @@ func (k *keeper) take(r *replicaJob, t *replicaSource, m *fabric.Message) bool {
 }
 
 // fail notes that nothing more is kept of a run; nil does nothing. mu is held.
-func (k *keeper) fail(r *replicaJob, err error) {
+func (k *replicaStore) fail(r *replicaJob, err error) {
 	if err == nil || r.failure != "" {
 		return
 	}
@@ -280,7 +283,7 @@ func (k *keeper) fail(r *replicaJob, err error) {
 }
 
 // acknowledge tells who tells what has come, where that is due. mu is held.
-func (k *keeper) acknowledge(r *replicaJob, t *replicaSource, due func(*fabric.Receipt) bool) {
+func (k *replicaStore) acknowledge(r *replicaJob, t *replicaSource, due func(*fabric.Receipt) bool) {
 	if t.conn == nil {
 		return
 	}
@@ -289,7 +292,7 @@ func (k *keeper) acknowledge(r *replicaJob, t *replicaSource, due func(*fabric.R
 }
 
 // acknowledgeLate tells what has waited for long enough.
-func (k *keeper) acknowledgeLate(r *replicaJob) {
+func (k *replicaStore) acknowledgeLate(r *replicaJob) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, t := range r.from {
@@ -298,7 +301,7 @@ func (k *keeper) acknowledgeLate(r *replicaJob) {
 }
 
 // kept is what this ps keeps of a run, or of one that went on from it.
-func (k *keeper) kept(run schema.RunID) schema.Kept {
+func (k *replicaStore) kept(run schema.RunID) schema.Kept {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	of := k.runs[run]
@@ -314,7 +317,7 @@ func (k *keeper) kept(run schema.RunID) schema.Kept {
 }
 
 // keptOf is what is said of a run. mu is held.
-func (k *keeper) keptOf(r *replicaJob) schema.Kept {
+func (k *replicaStore) keptOf(r *replicaJob) schema.Kept {
 	said := schema.Kept{Server: k.server.ID(), Incarnation: k.server.registry.self.Incarnation, Run: r.run,
 		Series: r.told.Series, Shards: r.told.Shards, Own: r.own, Ready: r.ready, Serial: r.told.Serial, LR: r.told.LR, Runs: r.told.Runs,
 		Failure: r.failure}
@@ -325,7 +328,7 @@ func (k *keeper) keptOf(r *replicaJob) schema.Kept {
 }
 
 // jobOf names the job of a run.
-func (k *keeper) jobOf(run schema.RunID) schema.JobName {
+func (k *replicaStore) jobOf(run schema.RunID) schema.JobName {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if r := k.runs[run]; r != nil {
@@ -335,7 +338,7 @@ func (k *keeper) jobOf(run schema.RunID) schema.JobName {
 }
 
 // version is the one of which all shards of a run are here; 0: none is.
-func (k *keeper) version(run schema.RunID) schema.Version {
+func (k *replicaStore) version(run schema.RunID) schema.Version {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r := k.runs[run]
@@ -346,7 +349,7 @@ func (k *keeper) version(run schema.RunID) schema.Version {
 }
 
 // manifest is that of a run; nil: nothing is kept of it.
-func (k *keeper) manifest(run schema.RunID) *schema.Job {
+func (k *replicaStore) manifest(run schema.RunID) *schema.Job {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if r := k.runs[run]; r != nil {
@@ -356,7 +359,7 @@ func (k *keeper) manifest(run schema.RunID) *schema.Job {
 }
 
 // forget drops what is kept of a run.
-func (k *keeper) forget(run schema.RunID) {
+func (k *replicaStore) forget(run schema.RunID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.drop(run)
@@ -364,7 +367,7 @@ func (k *keeper) forget(run schema.RunID) {
 
 // yields takes it that shards begin with what is kept of a run: it is promised no memory beside theirs. stays undoes it,
 // where they do not begin after all.
-func (k *keeper) yields(run schema.RunID) (stays func()) {
+func (k *replicaStore) yields(run schema.RunID) (stays func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r := k.runs[run]
@@ -381,7 +384,7 @@ func (k *keeper) yields(run schema.RunID) (stays func()) {
 }
 
 // tellOf has the coordinator of a run told what is kept of it.
-func (k *keeper) tellOf(run schema.RunID) {
+func (k *replicaStore) tellOf(run schema.RunID) {
 	k.mu.Lock()
 	if r := k.runs[run]; r != nil {
 		r.changed = true
@@ -391,7 +394,7 @@ func (k *keeper) tellOf(run schema.RunID) {
 }
 
 // changes are the runs of which coordinators are to be told something.
-func (k *keeper) changes() (all []schema.Kept) {
+func (k *replicaStore) changes() (all []schema.Kept) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(k.runs)) {
@@ -404,7 +407,7 @@ func (k *keeper) changes() (all []schema.Kept) {
 }
 
 // resume gives what shards begin with: of a run, at a version. Whatever else is kept of the run is free then.
-func (k *keeper) resume(job *schema.Job, run schema.RunID, v schema.Version, own []int) (func(int) *shard.Resumed,
+func (k *replicaStore) resume(job *schema.Job, run schema.RunID, v schema.Version, own []int) (func(int) *shard.Resumed,
 	error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -439,7 +442,7 @@ func (k *keeper) resume(job *schema.Job, run schema.RunID, v schema.Version, own
 }
 
 // ended takes it that a run is over. Where its trainers come back, what is kept of it stays for a while.
-func (k *keeper) ended(run schema.RunID, back bool) {
+func (k *replicaStore) ended(run schema.RunID, back bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r := k.runs[run]
@@ -454,7 +457,7 @@ func (k *keeper) ended(run schema.RunID, back bool) {
 }
 
 // await keeps a run that is over for its trainers.
-func (k *keeper) await(run schema.RunID, within time.Duration) {
+func (k *replicaStore) await(run schema.RunID, within time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if r := k.runs[run]; r != nil {
@@ -465,7 +468,7 @@ func (k *keeper) await(run schema.RunID, within time.Duration) {
 
 // lost takes it that the coordinator of a run has ended, and names the job and what the coordinator's ps drew at its
 // start. The name is empty of a run that is over already.
-func (k *keeper) lost(run schema.RunID) (name schema.JobName, incarnation uint64) {
+func (k *replicaStore) lost(run schema.RunID) (name schema.JobName, incarnation uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r := k.runs[run]
@@ -478,7 +481,7 @@ func (k *keeper) lost(run schema.RunID) (name schema.JobName, incarnation uint64
 }
 
 // tick drops what nobody comes back to.
-func (k *keeper) tick(now time.Time, pause time.Duration) {
+func (k *replicaStore) tick(now time.Time, pause time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for id, r := range k.runs {
@@ -492,7 +495,7 @@ func (k *keeper) tick(now time.Time, pause time.Duration) {
 }
 
 // drop forgets a run. mu is held.
-func (k *keeper) drop(run schema.RunID) {
+func (k *replicaStore) drop(run schema.RunID) {
 	r := k.runs[run]
 	if r == nil {
 		return
@@ -506,7 +509,7 @@ func (k *keeper) drop(run schema.RunID) {
 }
 
 // promised is what is promised to jobs, but for those whose shards begin with it. mu is held.
-func (k *keeper) promised() (n int64) {
+func (k *replicaStore) promised() (n int64) {
 	for _, r := range k.runs {
 		n += r.memory.Bytes()
 	}
@@ -514,7 +517,7 @@ func (k *keeper) promised() (n int64) {
 }
 
 // memories are what is promised to jobs.
-func (k *keeper) memories() (all []Memory) {
+func (k *replicaStore) memories() (all []Memory) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, r := range k.runs {
@@ -524,7 +527,7 @@ func (k *keeper) memories() (all []Memory) {
 }
 
 // close ends all. The server runs no more.
-func (k *keeper) close() {
+func (k *replicaStore) close() {
 	k.mu.Lock()
 	k.closed = true
 	k.mu.Unlock()
@@ -537,7 +540,7 @@ func (k *keeper) close() {
 }
 
 // knows reports that something is kept of a run, or was to be.
-func (k *keeper) knows(run schema.RunID) bool {
+func (k *replicaStore) knows(run schema.RunID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.runs[run] != nil
@@ -603,7 +606,7 @@ func (s *Server) fits(name schema.JobName, need Memory, promised int64) error {
 }
 
 // report is what a ps tells of the shards that it keeps for others; there says that the control server is.
-func (k *keeper) report(there bool) *schema.StandsByReport {
+func (k *replicaStore) report(there bool) *schema.StandsByReport {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	p := &schema.StandsByReport{Peers: true, Reached: there}
@@ -623,7 +626,7 @@ func (k *keeper) report(there bool) *schema.StandsByReport {
 }
 
 // holds is what is kept of a run of a job.
-func (k *keeper) holds(name schema.JobName, run schema.RunID) schema.HeldReport {
+func (k *replicaStore) holds(name schema.JobName, run schema.RunID) schema.HeldReport {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if r := k.runs[run]; r != nil {
@@ -633,7 +636,7 @@ func (k *keeper) holds(name schema.JobName, run schema.RunID) schema.HeldReport 
 }
 
 // held is what is kept of a run for others; of nobody where its shards have begun with it. mu is held.
-func (k *keeper) held(r *replicaJob) schema.HeldReport {
+func (k *replicaStore) held(r *replicaJob) schema.HeldReport {
 	h := schema.HeldReport{Job: r.job.Name, RunID: r.run, Failure: r.failure}
 	if r.taken {
 		return h
@@ -650,4 +653,108 @@ func (k *keeper) held(r *replicaJob) schema.HeldReport {
 		h.Lost = "its run has ended, and its trainers are awaited"
 	}
 	return h
+}
+
+// readKeep takes the word of a coordinator that shards are to be kept.
+func (l *controlLoop) readKeep(name schema.JobName, run schema.RunID, keep *schema.Keep) {
+	a := l.assignments[name]
+	if a != nil && a.run != run {
+		a = nil
+	}
+	l.server.replicas.keep(name, run, keep, a)
+	l.server.freeBytes.Store(l.freeBytes(l.held()))
+	l.tellKept()
+}
+
+// tellKept tells coordinators what has changed of what is kept here.
+func (l *controlLoop) tellKept() {
+	for _, said := range l.server.replicas.changes() {
+		name, run := l.server.replicas.jobOf(said.Run), said.Run
+		if a := l.assignments[name]; a != nil && a.run == run && a.mirroring != nil {
+			said.Missed, said.Begun = schema.Version(a.mirroring.missed.Load()), a.mirroring.begun()
+			said.TookMS = time.Duration(a.mirroring.took.Load()).Milliseconds()
+			said.Bytes = a.mirroring.bytes.Load()
+		}
+		if j := l.job(name); j != nil && j.run == run {
+			l.local = append(l.local, localMessage{name, run, l.server.member, schema.Control{Kept: &said}})
+			continue
+		}
+		if !l.server.standby.sayKept(name, &said) {
+			l.sendAs(l.server.member, name, run, schema.Coordinator, schema.Control{Kept: &said})
+		}
+	}
+}
+
+// heardKept takes what another ps keeps.
+func (l *controlLoop) heardKept(m *message, said *schema.Kept) {
+	if schema.ServerMember(said.Server) != m.from {
+		l.forged(m)
+		return
+	}
+	l.receiveOffer(l.jobs[m.job], said)
+	if j := l.job(m.job); j != nil && j.run == said.Run {
+		if a := l.shardsOf(j); a != nil && a.mirroring != nil { // they have gone on since this ps has said so itself
+			said.Begun = max(said.Begun, a.mirroring.begun())
+		}
+		decisions := j.coordinator.Kept(l.server.now(), m.from, said)
+		l.tellStandby(l.server.now(), false) // trainers, before others hear that they could go on with the job
+		l.carryOut(j, decisions)
+	}
+}
+
+// coordinatorEnded takes it that the process of a run's coordinator has ended. Nobody else can tell its trainers that
+// they are to come back.
+func (l *controlLoop) coordinatorEnded(run schema.RunID) {
+	if l.server.standby.processEnded(run) {
+		return
+	}
+	name, incarnation := l.server.replicas.lost(run)
+	if name == "" {
+		return
+	}
+	l.server.registry.gone(incarnation)
+	if a := l.assignments[name]; a != nil && a.run == run {
+		l.release(a)
+	}
+	if j := l.jobs[name]; j != nil && j.state == coordinator.Ended {
+		delete(l.jobs, name)
+	}
+	const why = "the ps that coordinates the job has ended"
+	l.server.log.Warn(why, "job", name)
+	failed := &schema.Failed{Member: schema.Coordinator, Text: why, Back: true}
+	l.send(name, run, schema.All, schema.Control{Failed: failed})
+}
+
+// answerKept says what this ps keeps of a run.
+func (l *controlLoop) answerKept(m *message, query *schema.Query) {
+	said := l.server.replicas.kept(query.Run)
+	l.sendAs(l.server.member, m.job, said.Run, schema.Coordinator, schema.Control{Kept: &said})
+}
+
+// releaseServers takes it that a run of a job that this ps coordinates is over, for all who have its shards, or keep
+// them.
+func (l *controlLoop) releaseServers(j *job) {
+	var all []schema.Member
+	for i := range j.servers {
+		all = append(all, schema.ServerMember(j.servers[i].ID))
+	}
+	all = append(all, j.coordinator.Keepers()...)
+	slices.Sort(all)
+	failed := j.coordinator.Failed()
+	for _, member := range slices.Compact(all) {
+		switch {
+		case member != l.server.member:
+			l.send(j.manifest.Name, j.run, member, endOf(failed))
+		default:
+			l.server.replicas.ended(j.run, failed != nil && failed.Back)
+		}
+	}
+}
+
+// endOf returns the message that tells the end of a run.
+func endOf(failed *schema.Failed) schema.Control {
+	if failed != nil {
+		return schema.Control{Failed: failed}
+	}
+	return schema.Control{Left: &schema.Left{}}
 }

@@ -25,10 +25,10 @@ const (
 	mirrorTick = 10 * time.Millisecond
 )
 
-// mirroring tells others what the shards of a job here have: all of it first, and then again and again what has
+// replicaSender tells others what the shards of a job here have: all of it first, and then again and again what has
 // changed since. All shards copy one version, which the coordinator names, at the same batch, as for a checkpoint.
 // Training goes on meanwhile.
-type mirroring struct {
+type replicaSender struct {
 	a      *assignment
 	to     []mirrored
 	series uint32
@@ -54,9 +54,9 @@ var (
 	errMissed    = errors.New("a shard had begun a later batch")
 )
 
-// newMirroring begins to tell others of the versions of a job that name names. Its goroutines end with stop.
-func newMirroring(a *assignment, to []schema.Member, series uint32) *mirroring {
-	m := &mirroring{a: a, series: series, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
+// newReplicaSender begins to tell others of the versions of a job that name names. Its goroutines end with stop.
+func newReplicaSender(a *assignment, to []schema.Member, series uint32) *replicaSender {
+	m := &replicaSender{a: a, series: series, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
 	for _, member := range to {
 		m.to = append(m.to, mirrored{member, fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{},
 			Publish: func(at fabric.Subject, frame fabric.Payload) error { return m.conn.SendInPlace(at, frame) }})})
@@ -72,7 +72,7 @@ func newMirroring(a *assignment, to []schema.Member, series uint32) *mirroring {
 }
 
 // stop ends it, and does not wait.
-func (m *mirroring) stop() {
+func (m *replicaSender) stop() {
 	for _, i := range m.a.own {
 		m.a.workers[i].mirror.CompareAndSwap(m, nil)
 	}
@@ -80,7 +80,7 @@ func (m *mirroring) stop() {
 }
 
 // run connects, and tells until ctx ends.
-func (m *mirroring) run(ctx context.Context) (err error) {
+func (m *replicaSender) run(ctx context.Context) (err error) {
 	s, name := m.a.server, string(m.a.manifest.Name)
 	m.conn, err = fabric.Dial(ctx, fabric.Config{Server: s.nats, Direct: true, Name: "ps", Log: s.log})
 	if err != nil {
@@ -106,7 +106,7 @@ func (m *mirroring) run(ctx context.Context) (err error) {
 }
 
 // tick looks at the window, until ctx ends.
-func (m *mirroring) tick(ctx context.Context) {
+func (m *replicaSender) tick(ctx context.Context) {
 	ticker := time.NewTicker(mirrorTick)
 	defer ticker.Stop()
 	for {
@@ -124,7 +124,7 @@ func (m *mirroring) tick(ctx context.Context) {
 }
 
 // acknowledged takes an ack.
-func (m *mirroring) acknowledged(outbox *fabric.Outbox, message fabric.Message) {
+func (m *replicaSender) acknowledged(outbox *fabric.Outbox, message fabric.Message) {
 	v, err := schema.Verify(message.Data, schema.Limits{})
 	if err == nil && v.Head().Job == m.a.run && v.Head().Generation == schema.Generation(m.series) {
 		if ack, ok := v.Ack(); ok {
@@ -138,7 +138,7 @@ func (m *mirroring) acknowledged(outbox *fabric.Outbox, message fabric.Message) 
 }
 
 // tell tells of the versions that are named, until ctx ends.
-func (m *mirroring) tell(ctx context.Context) {
+func (m *replicaSender) tell(ctx context.Context) {
 	for ctx.Err() == nil {
 		wish := m.wish.Load()
 		if wish != nil && uint64(wish.At) != m.last.Load() && uint64(wish.At) != m.missed.Load() {
@@ -158,7 +158,7 @@ func (m *mirroring) tell(ctx context.Context) {
 				m.a.server.log.Debug("version not told", "job", m.a.manifest.Name, "version", uint64(wish.At), "err", err)
 				m.missed.Store(uint64(wish.At))
 			}
-			m.a.server.keeper.tellOf(m.a.run)
+			m.a.server.replicas.tellOf(m.a.run)
 		}
 		select {
 		case <-m.hurry:
@@ -168,7 +168,7 @@ func (m *mirroring) tell(ctx context.Context) {
 }
 
 // name says which version is told next, in place of one that is not told yet.
-func (m *mirroring) name(at, since schema.Version) {
+func (m *replicaSender) name(at, since schema.Version) {
 	if w := m.wish.Load(); at > 0 && (w == nil || w.At != at || w.Since != since) {
 		m.wish.Store(&state.CopyWish{At: at, Since: since, All: since == 0, BytesMax: state.CopyBytesMax})
 		nudge(m.hurry)
@@ -177,7 +177,7 @@ func (m *mirroring) name(at, since schema.Version) {
 }
 
 // begun returns the latest batch that a shard here has begun.
-func (m *mirroring) begun() (b schema.Batch) {
+func (m *replicaSender) begun() (b schema.Batch) {
 	for _, i := range m.a.own {
 		b = max(b, schema.Batch(m.a.workers[i].begun.Load()))
 	}
@@ -185,7 +185,7 @@ func (m *mirroring) begun() (b schema.Batch) {
 }
 
 // copyAt has all shards copy a version, and returns when all do, or when another version is named.
-func (m *mirroring) copyAt(ctx context.Context, wish *state.CopyWish) error {
+func (m *replicaSender) copyAt(ctx context.Context, wish *state.CopyWish) error {
 	for _, i := range m.a.own {
 		ready := false
 		if !m.a.workers[i].shard(func(e *shard.Shard) { ready = e.Idle() || e.MirrorAt(*wish) }) {
@@ -231,7 +231,7 @@ func (w *worker) shard(do func(*shard.Shard)) bool {
 }
 
 // copies is told, after a step, whether a copy for a ps that stands by is being taken.
-func (m *mirroring) copies(e *shard.Shard, told *schema.Version) {
+func (m *replicaSender) copies(e *shard.Shard, told *schema.Version) {
 	if v, ok := e.Mirroring(); ok && v != *told {
 		*told = v
 		nudge(m.wake)
@@ -239,7 +239,7 @@ func (m *mirroring) copies(e *shard.Shard, told *schema.Version) {
 }
 
 // sendAll tells of a version, and returns when all of it has come.
-func (m *mirroring) sendAll(ctx context.Context, v, since schema.Version) (took time.Duration, err error) {
+func (m *replicaSender) sendAll(ctx context.Context, v, since schema.Version) (took time.Duration, err error) {
 	from := time.Now()
 	err = m.send(ctx, v, since)
 	for i := range m.to {
@@ -251,7 +251,7 @@ func (m *mirroring) sendAll(ctx context.Context, v, since schema.Version) (took 
 }
 
 // send tells of a version, all shards at once.
-func (m *mirroring) send(ctx context.Context, v, since schema.Version) error {
+func (m *replicaSender) send(ctx context.Context, v, since schema.Version) error {
 	var all sync.WaitGroup
 	errs := make([]error, len(m.a.own))
 	for n, i := range m.a.own {
@@ -262,7 +262,7 @@ func (m *mirroring) send(ctx context.Context, v, since schema.Version) error {
 }
 
 // sendShard tells what a shard has.
-func (m *mirroring) sendShard(ctx context.Context, i int, v, since schema.Version) (err error) {
+func (m *replicaSender) sendShard(ctx context.Context, i int, v, since schema.Version) (err error) {
 	w := m.a.workers[i]
 	defer w.recovered(&err)
 	head := schema.Head{Job: m.a.run, Generation: schema.Generation(m.series), Batch: schema.Batch(v),
@@ -307,7 +307,7 @@ func (m *mirroring) sendShard(ctx context.Context, i int, v, since schema.Versio
 }
 
 // sendFrame sends a frame to all who are told. Each numbers it in memory of its own.
-func (m *mirroring) sendFrame(ctx context.Context, f *schema.Frame, v schema.Version, shard int) error {
+func (m *replicaSender) sendFrame(ctx context.Context, f *schema.Frame, v schema.Version, shard int) error {
 	for n := range m.to {
 		memory, lo, hi := f.Room()
 		if n < len(m.to)-1 {
