@@ -40,8 +40,30 @@ type Bus struct {
 // busNetwork is what all hosts on a Bus share.
 type busNetwork struct {
 	mu      sync.Mutex
-	servers map[string]*busServer // by host:port
-	port    int                   // the last one that was chosen
+	servers map[string]*busServer            // by host:port
+	port    int                              // the last one that was chosen
+	links   atomic.Pointer[map[busLink]Link] // those that are not up; replaced, never changed
+}
+
+// busLink is the way from one host to another.
+type busLink struct{ from, to *busHost }
+
+// Link is the state of the way from one host to another.
+type Link uint8
+
+// The states of a link.
+const (
+	LinkUp      Link = iota
+	LinkCut          // messages are lost, without notice
+	LinkRefused      // the same, and new connections find no server
+)
+
+// link returns the state of the way from one host to another.
+func (n *busNetwork) link(from, to *busHost) Link {
+	if all := n.links.Load(); all != nil {
+		return (*all)[busLink{from, to}]
+	}
+	return LinkUp
 }
 
 // busHost is a machine whose way to the others may be cut.
@@ -60,6 +82,20 @@ func (b *Bus) Host() *Bus {
 
 // Cut loses what is sent to connections of a Host and from them, until it is called with false; they do not notice.
 func (b *Bus) Cut(cut bool) { b.host.cut.Store(cut) }
+
+// Link sets the state of the way from this Host to another one. The way back has a state of its own.
+func (b *Bus) Link(to *Bus, state Link) {
+	b.network.mu.Lock()
+	defer b.network.mu.Unlock()
+	all := map[busLink]Link{}
+	if old := b.network.links.Load(); old != nil {
+		all = maps.Clone(*old)
+	}
+	if all[busLink{b.host, to.host}] = state; state == LinkUp {
+		delete(all, busLink{b.host, to.host})
+	}
+	b.network.links.Store(&all)
+}
 
 // Kill ends the connections of a Host as the end of its machine does: servers notice, and nothing more is heard of it.
 func (b *Bus) Kill() {

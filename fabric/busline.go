@@ -38,6 +38,9 @@ func dialBus(config *Config, handlers *sync.WaitGroup, tell func(lineEvent, erro
 		if config.Bus.host.dead.Load() {
 			return nil, fmt.Errorf("%w: this host of the bus is dead", ErrNoServer)
 		}
+		if server.bus.network.link(config.Bus.host, server.bus.host) == LinkRefused {
+			return nil, fmt.Errorf("%w at %s: connection refused", ErrNoServer, server.at)
+		}
 		l.host, l.direct = config.Bus.host, false
 	}
 	if err := server.join(l); err != nil {
@@ -97,7 +100,7 @@ func (l *busLine) pass(s *Subject, data []byte, lent bool) error {
 	}
 	l.messagesSent.Add(1)
 	l.bytesSent.Add(uint64(len(data)))
-	if l.isCut() {
+	if l.isCut() || l.server.bus.network.link(l.host, l.server.bus.host) != LinkUp {
 		return nil
 	}
 	l.server.route(s, data, lent)
@@ -209,7 +212,7 @@ func (b *busSubscription) deliver(at *Subject, data []byte, lent bool) {
 		b.call(m)
 		return
 	}
-	if b.line.isCut() {
+	if b.line.isCut() || b.line.server.bus.network.link(b.line.server.bus.host, b.line.host) != LinkUp {
 		return
 	}
 	if harm := b.line.server.bus.Harm; harm != nil {

@@ -67,8 +67,9 @@ type controlLoop struct {
 	follower    *follower // that stands by for this ps; nil: nobody does
 	gone        string    // why nobody does any more; empty: nobody ever has, or somebody does
 	foreign     foreignPeer
-	drained     []chan struct{} // closed when the last versions of all jobs are durable
-	drainers    []schema.Member // who has asked for the end of this ps, and is told of it
+	yielded     map[schema.JobName]time.Time // jobs that ended here while that ps may have continued them, and when
+	drained     []chan struct{}              // closed when the last versions of all jobs are durable
+	drainers    []schema.Member              // who has asked for the end of this ps, and is told of it
 }
 
 func newControlLoop(s *Server) *controlLoop {
@@ -79,6 +80,7 @@ func newControlLoop(s *Server) *controlLoop {
 		completed: make(chan completedJob),
 		done:      make(chan struct{}), drains: make(chan chan struct{}),
 		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
+		yielded: map[schema.JobName]time.Time{},
 		leaving: map[*assignment]struct{}{}, checks: map[schema.JobName]*assignRequest{},
 	}
 	l.snapshot.Store(&Stats{})

@@ -127,6 +127,7 @@ func (l *controlLoop) goneOn(over schema.OverRun) {
 		return
 	}
 	if j := l.job(over.Job); j != nil && j.run == over.Run {
+		l.yielded[over.Job] = l.server.now()
 		l.carryOut(j, j.coordinator.FailBack(l.follower.member,
 			"this ps was out of reach, and ps "+l.follower.member.ServerID()+", which stood by, has gone on with the job"))
 	}
@@ -175,6 +176,9 @@ func (l *controlLoop) tellStandby(now time.Time, tick bool) {
 		return
 	}
 	for name, j := range l.coordinated() {
+		if is.silent(now) { // whether or not its replica still counts
+			j.coordinator.StandbySilent()
+		}
 		if !l.stands(j) {
 			continue
 		}

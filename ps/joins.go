@@ -10,6 +10,7 @@ import (
 	"gradbus/checkpoint"
 	"gradbus/fabric"
 	"gradbus/internal/liveness"
+	"gradbus/internal/process"
 	"gradbus/ps/coordinator"
 	"gradbus/schema"
 )
@@ -38,6 +39,12 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 			return
 		}
 		goesOn = mine
+	}
+	if j == nil && !goesOn && l.mayContinueElsewhere(m.job) {
+		l.send(m.job, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(
+			fmt.Sprintf("job %s has lost its trainers here, and the ps that stands by is out of reach and may continue it. If "+
+				"that ps has ended: %s takeover %s", m.job, process.Invoked("ps"), m.job))}})
+		return
 	}
 	if request.Run != 0 && !request.Resume && !goesOn && !l.runs(m.job, request.Run) {
 		l.send(m.job, 0, m.from, schema.Control{Refused: coordinator.RunOver(m.job)})
@@ -70,6 +77,9 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 // empty: it does.
 func (l *controlLoop) takeover(name schema.JobName) string {
 	switch b := l.server.standby; {
+	case l.mayContinueElsewhere(name):
+		delete(l.yielded, name)
+		return ""
 	case b != nil:
 		return b.takeover(name)
 	case l.job(name) != nil || l.coordinatedElsewhere(time.Now(), name):

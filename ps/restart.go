@@ -602,6 +602,9 @@ func (s *Server) isAlone() bool {
 // runEnded notes that a run of a job has ended, unless the job is to continue it.
 func (l *controlLoop) runEnded(j *job) {
 	failed := j.coordinator.Failed()
+	if failed != nil && j.coordinator.Outnumbered() {
+		l.yielded[j.manifest.Name] = l.server.now()
+	}
 	switch {
 	case !j.coordinator.WritesVersions():
 		return
@@ -617,6 +620,21 @@ func (l *controlLoop) runEnded(j *job) {
 		note = checkpoint.Abandon
 	}
 	l.runOver(j.manifest.Name, j.run, note)
+}
+
+// mayContinueElsewhere reports whether a job has ended here while the ps that stands by was not heard, and has not been
+// heard since: it may continue the job with the trainers that were lost.
+func (l *controlLoop) mayContinueElsewhere(name schema.JobName) bool {
+	at, ended := l.yielded[name]
+	if !ended {
+		return false
+	}
+	b, is := l.server.standby, l.follower
+	if is == nil || !is.heard.Since().After(at) || b != nil && b.isSilent() {
+		return true
+	}
+	clear(l.yielded)
+	return false
 }
 
 // runOver notes that a run has ended, by checkpoint.End, by checkpoint.Abandon if it had not begun, or by

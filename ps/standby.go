@@ -274,6 +274,8 @@ func (b *standby) heard(h *schema.Heard) {
 		switch {
 		case j.of == 0:
 			j.of = h.Incarnation
+		case j.of != h.Incarnation && b.there[name]: // it was started again, and has the job in a later run
+			b.drop(name)
 		case j.of != h.Incarnation: // it has ended, and what is there now never had the run
 			b.lose(name, j, "its ps was started again", true)
 		case !b.there[name]:
@@ -459,6 +461,13 @@ func (b *standby) lost(name schema.JobName, run schema.RunID) (answer schema.Los
 // held.
 func (b *standby) goesOn(j *followedJob) bool {
 	return j != nil && j.gone != "" && b.version(j) > 0 && b.server.now().Sub(j.since) < b.waitsFor(j)
+}
+
+// isSilent reports whether the other ps does not answer.
+func (b *standby) isSilent() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.silent.For(b.server.now()) >= cutMax
 }
 
 // takeover notes that an operator says that the ps of a job has ended, and answers what follows.

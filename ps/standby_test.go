@@ -130,6 +130,11 @@ func TestRestartedPSEndsNoJob(t *testing.T) {
 			t.Fatal("the job is dropped")
 		}
 	}
+	of := lost.server.replicas.runs[7]
+	of.cancel, of.unwatch = func() {}, func() {}
+	if lost.heard(&schema.Heard{Incarnation: 2, Jobs: []schema.JobName{"followed"}}); lost.jobs["followed"] != nil {
+		t.Error("a job that its ps has again continues here, too")
+	}
 	running := followsJob(t, &followedJob{run: 7, of: 1})
 	if running.heard(&schema.Heard{Incarnation: 2}); running.jobs["followed"] == nil || running.jobs["followed"].gone == "" {
 		t.Error("the job of a ps that was started again is not lost")

@@ -43,6 +43,7 @@ func TestSimulate(t *testing.T) {
 		return
 	}
 	failed := p.run(*first, *first+*seeds, false)
+	maps.Copy(failed, p.run(splitSeeds+*first, splitSeeds+*first+*seeds/4, false))
 	for _, seed := range slices.Sorted(maps.Keys(failed)) {
 		t.Errorf("seed %d:\n%s", seed, failed[seed])
 	}

@@ -57,8 +57,14 @@ func simulated(t *testing.T, seed uint64) {
 	synctest.Test(t, func(t *testing.T) { simulate(t, seed, backend) })
 }
 
+// splitSeeds is the first seed of pairs of servers whose network is split. Their jobs have replicas.
+const splitSeeds = 1 << 32
+
 // jobOf is the job of a seed.
 func jobOf(seed uint64, r *rand.Rand) *schema.Job {
+	if seed >= splitSeeds {
+		return manifest(r)
+	}
 	job, policies := manifest(r), [...]string{schema.PolicyRecover, schema.PolicyWait}
 	replicate := func(which func(int) bool) {
 		for i := range job.Tables {
@@ -95,6 +101,9 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	if s.rests = seed%48 == 1 || seed%24 == 2 || seed%24 == 4 || seed%24 == 8; s.rests {
 		s.batches, s.calm = 100, 5
 	}
+	if s.splits = seed >= splitSeeds; s.splits { // long enough for what a split takes to be noticed
+		s.batches, s.calm = 150, 5
+	}
 	want, err := s.quiet()
 	if err != nil {
 		t.Fatalf("the job to which nothing happens: %v", err)
@@ -102,10 +111,13 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	s.log = slog.New(listener{Handler: slog.NewTextHandler(s, &slog.HandlerOptions{ReplaceAttr: withoutTime}), system: s})
 	s.bus.Harm = s.harm(seed, r.IntN(3))
 	servers := 1 + r.IntN(2)
-	if job.Rewinds() { // nobody stands by for such a job
+	switch {
+	case seed >= splitSeeds:
+		servers = 2
+	case job.Rewinds(): // no replica is kept of such a job
 		servers = 1
 	}
-	if seed%4 == 3 {
+	if seed%4 == 3 && seed < splitSeeds {
 		if err := s.startNATS(); err != nil {
 			t.Fatal(err)
 		}
@@ -333,6 +345,10 @@ func (s *system) happen() {
 		alive := s.alive()
 		if len(alive) == 0 {
 			s.startTrainer()
+			continue
+		}
+		if s.splits && s.r.IntN(2) == 0 {
+			s.splitNetwork()
 			continue
 		}
 		m := alive[s.r.IntN(len(alive))]

@@ -33,6 +33,7 @@ type system struct {
 	batches uint64
 	calm    time.Duration  // by what faults are further apart, and batches longer: versions become durable in between
 	rests   bool           // nothing happens for a while
+	splits  bool           // the network is split in two, with a server of a pair in each half
 	resting atomic.Bool    // nothing happens now
 	servers []*server      // one, or two of which each stands by for the other; with nats, all have shards of one job
 	nats    *fabric.Server // carries control between servers; nil: each has its own
@@ -49,6 +50,7 @@ type system struct {
 	digests  map[string]string     // by member
 	runs     []*progress           // in the order in which they got anywhere
 	cuts     int                   // machines that are cut off
+	split    *split                // that the network has now
 	written  int                   // versions that have become durable
 	anew     map[schema.RunID]bool // of a pair of servers: begun with nothing, perhaps at each of them by the same name
 
@@ -75,7 +77,7 @@ func (s *system) complete(m *member, run schema.RunID, began schema.Version, b s
 	if i < 0 {
 		s.begins(began)
 		for _, p := range s.runs {
-			if !p.over && !s.anew[run] {
+			if !p.over && !s.anew[run] && !s.anew[p.run] {
 				p.over, p.most = true, p.newest+1
 			}
 		}
@@ -168,6 +170,9 @@ func (s *system) startTrainer() {
 	}
 	m := &member{name: fmt.Sprintf("m%d", len(s.trainers)), host: s.bus.Host(), gone: make(chan struct{})}
 	s.trainers = append(s.trainers, m)
+	if s.split != nil { // newcomers are in the half of the server that may continue the job
+		s.split.put(m.host, 1)
+	}
 	seed := s.job.Seed + uint64(len(s.trainers))
 	s.mu.Unlock()
 	ctx, end := context.WithCancelCause(context.Background())

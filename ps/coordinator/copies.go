@@ -266,7 +266,9 @@ func (c *Coordinator) Kept(now time.Time, from schema.Member, said *schema.Kept)
 		return nil
 	}
 	k.plan[i].said, k.plan[i].at = *said, now
-	c.standby.heard(said.Serial)
+	if len(k.plan[i].from) > 0 { // it has a replica, and does not only send one
+		c.standby.heard(said.Serial)
+	}
 	k.pace(now, said.Begun)
 	return c.advanceCopies(now)
 }

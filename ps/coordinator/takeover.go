@@ -284,6 +284,10 @@ func (c *Coordinator) outnumbered() bool {
 	return c.standby.silent && c.standby.url != "" && c.standby.lacksQuorum(c.members.voters())
 }
 
+// Outnumbered reports whether the ps with the replica is not heard, and may continue the job with the trainers that are
+// gone.
+func (c *Coordinator) Outnumbered() bool { return c.outnumbered() }
+
 // offer gives vacant slots to trainers, once all shard servers know that they are vacant. The caller tells shard
 // servers what has changed, by assign.
 func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
