@@ -15,6 +15,7 @@ import (
 	"gradbus/internal/liveness"
 	"gradbus/internal/planted"
 	"gradbus/internal/process"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 )
 
@@ -536,12 +537,7 @@ func (b *standby) comes(name schema.JobName, request *schema.Join) (mine bool, r
 // mayStart reports whether more than half of the voters of a run have promised to follow a successor. Trainers that
 // joined later, or were started again, are no voters.
 func mayStart(voters []schema.Voter, promised map[uint64]bool) bool {
-	n := 0
-	for _, v := range voters {
-		if promised[v.Number] {
-			n++
-		}
-	}
+	n := coordinator.CountVoters(voters, func(number uint64) bool { return promised[number] })
 	if planted.Is(planted.GoOnWithMinority) {
 		return n > 0
 	}

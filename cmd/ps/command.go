@@ -91,8 +91,8 @@ If there is an NVIDIA driver, ps watches the GPUs. A GPU with a fault stays unhe
 		},
 	}
 	f.add(c)
-	c.AddCommand(statusCommand(), topCommand(), tapCommand(), scaleCommand(), drainCommand(), takeoverCommand(), checkpointsCommand(),
-		doctorCommand(), runbookCommand(), gpu.ProbeCommand(), gpu.ListCommand(), gpu.AcknowledgeCommand())
+	c.AddCommand(statusCommand(), topCommand(), tapCommand(), scaleCommand(), drainCommand(), takeoverCommand(),
+		checkpointsCommand(), doctorCommand(), runbookCommand(), gpu.ProbeCommand(), gpu.ListCommand(), gpu.AcknowledgeCommand())
 	config.Program(c, cuda.Built())
 	config.Sectioned(c, []config.Section{
 		{Title: "Serving", First: "listen"}, {Title: "Several ps", First: "nats"}, {Title: "Arithmetic", First: "backend"},

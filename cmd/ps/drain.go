@@ -9,18 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus/fabric"
-	"gradbus/internal/config"
-	"gradbus/internal/connect"
 	"gradbus/schema"
 	"gradbus/trainer"
 )
 
 // draining is what ps drain is told.
-type draining struct {
-	way    connect.Flags
-	within time.Duration
-	log    config.Log
-}
+type draining struct{ asking }
 
 func drainCommand() *cobra.Command {
 	var d draining
@@ -43,12 +37,10 @@ Without ID, the ps at --server stops. If several ps share a NATS server, give th
 		},
 	}
 	set := c.Flags()
-	set.SortFlags = false
-	d.way.AddServer(set, "nats://127.0.0.1:4222")
+	d.addServer(set)
 	set.DurationVar(&d.within, "timeout", 10*time.Second,
 		"`DURATION`: longest wait for the answer of the ps")
-	d.log.Add(set)
-	config.AddFileFlag(set)
+	d.addOthers(set)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		id := ""
 		if len(args) == 1 {
@@ -60,15 +52,10 @@ Without ID, the ps at --server stops. If several ps share a NATS server, give th
 }
 
 func (d *draining) run(ctx context.Context, out, logTo io.Writer, id string) error {
-	log, err := d.log.Logger(logTo)
+	c, err := d.config(logTo)
 	if err != nil {
 		return err
 	}
-	c, err := d.way.Config(log)
-	if err != nil {
-		return err
-	}
-	c.Log, c.AnswerWithin = log, d.within
 	var last schema.Draining
 	if err := trainer.Drain(ctx, c, id, func(now schema.Draining) { last = now }); err != nil {
 		return err

@@ -12,18 +12,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus/internal/config"
-	"gradbus/internal/connect"
 	"gradbus/schema"
 	"gradbus/trainer"
 )
 
 // scaling is what ps scale-lr is told.
 type scaling struct {
-	way    connect.Flags
-	from   uint64
-	within time.Duration
-	force  bool
-	log    config.Log
+	asking
+	from  uint64
+	force bool
 }
 
 func scaleCommand() *cobra.Command {
@@ -43,14 +40,12 @@ them. It takes effect at a batch that the job's coordinator chooses, and it is r
 		},
 	}
 	set := c.Flags()
-	set.SortFlags = false
-	s.way.AddServer(set, "nats://127.0.0.1:4222")
+	s.addServer(set)
 	set.Uint64Var(&s.from, "from-batch", 0,
 		"`BATCH`: first batch with the new rates; 0 is the next that no trainer has begun")
 	set.DurationVar(&s.within, "timeout", 30*time.Second, "`DURATION`: longest wait for the trainers' agreement")
 	set.BoolVar(&s.force, "force", false, "accept a SCALE outside 1e-6 to 1e6")
-	s.log.Add(set)
-	config.AddFileFlag(set)
+	s.addOthers(set)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		scale, err := strconv.ParseFloat(args[1], 32)
 		if err != nil || !(scale >= 0 && scale <= math.MaxFloat32) {
@@ -63,15 +58,10 @@ them. It takes effect at a batch that the job's coordinator chooses, and it is r
 }
 
 func (s *scaling) run(ctx context.Context, out, logTo io.Writer, job schema.JobName, scale float32) (err error) {
-	log, err := s.log.Logger(logTo)
+	c, err := s.config(logTo)
 	if err != nil {
 		return err
 	}
-	c, err := s.way.Config(log)
-	if err != nil {
-		return err
-	}
-	c.Log, c.AnswerWithin = log, s.within
 	from, err := trainer.ScaleLR(ctx, c, job, schema.Batch(s.from), scale, s.force)
 	if errors.Is(err, &trainer.Refused{}) {
 		return config.Exit{Status: 1, Err: err}

@@ -10,17 +10,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus/internal/config"
-	"gradbus/internal/connect"
 	"gradbus/schema"
 	"gradbus/trainer"
 )
 
 // takingOver is the flags of takeover.
-type takingOver struct {
-	way    connect.Flags
-	within time.Duration
-	log    config.Log
-}
+type takingOver struct{ asking }
 
 func takeoverCommand() *cobra.Command {
 	var t takingOver
@@ -44,11 +39,9 @@ If the lost ps still runs, the job then runs twice: stop that ps first.`,
 		},
 	}
 	set := c.Flags()
-	set.SortFlags = false
-	t.way.AddServer(set, "nats://127.0.0.1:4222")
+	t.addServer(set)
 	set.DurationVar(&t.within, "timeout", 10*time.Second, "`DURATION`: longest wait for the answer of the ps")
-	t.log.Add(set)
-	config.AddFileFlag(set)
+	t.addOthers(set)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return t.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), schema.JobName(args[0]))
 	}
@@ -56,15 +49,10 @@ If the lost ps still runs, the job then runs twice: stop that ps first.`,
 }
 
 func (t *takingOver) run(ctx context.Context, out, logTo io.Writer, job schema.JobName) error {
-	log, err := t.log.Logger(logTo)
+	c, err := t.config(logTo)
 	if err != nil {
 		return err
 	}
-	c, err := t.way.Config(log)
-	if err != nil {
-		return err
-	}
-	c.Log, c.AnswerWithin = log, t.within
 	err = trainer.Takeover(ctx, c, job)
 	if errors.Is(err, trainer.ErrNoTakeover) || errors.Is(err, &trainer.Refused{}) {
 		return config.Exit{Status: 1, Err: err}

@@ -188,15 +188,9 @@ func (a *admission) mayStart(members slots) bool {
 	if planted.Is(planted.GoOnWithMinority) {
 		return true
 	}
-	here := 0
-	for i := range members {
-		if m := &members[i]; m.here() && isVoter(a.config.Voters, m.number) {
-			here++
-		}
-	}
-	return len(a.config.Voters) == 0 || 2*here > len(a.config.Voters)
-}
-
-func isVoter(voters []schema.Voter, number uint64) bool {
-	return slices.ContainsFunc(voters, func(v schema.Voter) bool { return v.Number == number && number != 0 })
+	voters := a.config.Voters
+	here := CountVoters(voters, func(number uint64) bool {
+		return number != 0 && slices.ContainsFunc(members, func(m member) bool { return m.here() && m.number == number })
+	})
+	return len(voters) == 0 || 2*here > len(voters)
 }

@@ -196,7 +196,7 @@ func (c *Coordinator) findAbandoned(now time.Time) []Decision {
 		if v := c.members[i].vacancy; v != nil && v.For(now) > c.config.Deadline &&
 			(c.members[i].waitedSince.Lasts() || !c.members.anybody()) {
 			why := fmt.Sprintf("%s; and nobody has taken its place within %s", v.why, liveness.Rounded(v.For(now)))
-			if c.outnumbered() {
+			if c.Outnumbered() {
 				why += fmt.Sprintf(", since less than half of the trainers are here, and the ps that stands by is out of "+
 					"reach: the job may go on there, at %s", c.standby.url)
 			}
@@ -239,13 +239,9 @@ func (s *standbyAt) heard(serial int) {
 // lacksQuorum reports whether the trainers of some list that the replica may have are more than half gone.
 func (s *standbyAt) lacksQuorum(here []schema.Voter) bool {
 	return slices.ContainsFunc(s.told, func(t votersTold) bool {
-		n := 0
-		for _, v := range t.voters {
-			if slices.ContainsFunc(here, func(h schema.Voter) bool { return h.Number == v.Number }) {
-				n++
-			}
-		}
-		return 2*n < len(t.voters)
+		return 2*CountVoters(t.voters, func(number uint64) bool {
+			return slices.ContainsFunc(here, func(h schema.Voter) bool { return h.Number == number })
+		}) < len(t.voters)
 	})
 }
 
@@ -278,20 +274,16 @@ func (c *Coordinator) TrainersOn(process string) (there, all int) {
 // StandbyURL returns where the job continues when this ps is lost; empty: at no other ps.
 func (c *Coordinator) StandbyURL() string { return c.standby.url }
 
-// outnumbered reports whether the replica's ps is not heard and fewer than half of the voters that it may know are
+// Outnumbered reports whether the replica's ps is not heard and fewer than half of the voters that it may know are
 // here: the others may continue the job there.
-func (c *Coordinator) outnumbered() bool {
+func (c *Coordinator) Outnumbered() bool {
 	return c.standby.silent && c.standby.url != "" && c.standby.lacksQuorum(c.members.voters())
 }
-
-// Outnumbered reports whether the ps with the replica is not heard, and may continue the job with the trainers that are
-// gone.
-func (c *Coordinator) Outnumbered() bool { return c.outnumbered() }
 
 // offer gives vacant slots to trainers, once all shard servers know that they are vacant. The caller tells shard
 // servers what has changed, by assign.
 func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
-	if c.outnumbered() {
+	if c.Outnumbered() {
 		return nil
 	}
 	for i := range c.members {

@@ -11,6 +11,20 @@ import (
 // It names the voters: a ps takes the record of a job when one of them comes to it. So a coordinator reassigns the lanes
 // of a trainer once the record names it no more, and nothing while the record cannot be written.
 
+// CountVoters returns how many voters are among the trainers whose numbers it asks for.
+func CountVoters(voters []schema.Voter, among func(number uint64) bool) (n int) {
+	for _, v := range voters {
+		if among(v.Number) {
+			n++
+		}
+	}
+	return n
+}
+
+func isVoter(voters []schema.Voter, number uint64) bool {
+	return number != 0 && slices.ContainsFunc(voters, func(v schema.Voter) bool { return v.Number == number })
+}
+
 // voterRecord is what a job's record says of its voters.
 type voterRecord struct {
 	asked   []schema.Voter // that the registry is to write last
