@@ -308,6 +308,9 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 			continue
 		}
 		j.coordinator.Connections(clients)
+		if l.server.standby.hasEnded(name) {
+			l.carryOut(j, j.coordinator.EarlierRunEnded(now))
+		}
 		l.carryOut(j, j.coordinator.Tick(now))
 		if !j.coordinator.IsOver() {
 			l.putOff(j, now)

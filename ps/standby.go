@@ -51,7 +51,7 @@ type standby struct {
 	silent liveness.Silence        // the other ps, since it was heard
 	other  uint64                  // what it drew at its start; 0: it was never heard
 	there  map[schema.JobName]bool // jobs that the other ps has; nil: it has not said yet, though it is there
-	over   []schema.OverRun        // that this ps has gone on with, the latest last; at most endedMax
+	over   []continuedRun          // the latest last; at most endedMax
 	cut    liveness.Silence
 	// why the other ps wants nobody to stand by, or somebody else; empty since it answers
 	refused string
@@ -67,6 +67,13 @@ type followedJob struct {
 	ended    bool            // the ps is known to have ended, or an operator says so
 	promised map[uint64]bool // numbers of voters that have promised to follow this ps
 	whole    bool            // a version of all shards is here
+}
+
+// continuedRun is a run of the other ps that this one has continued in another run.
+type continuedRun struct {
+	schema.OverRun
+	of    uint64 // incarnation of the other ps that had it
+	ended bool   // that ps no longer runs it, or an operator says so
 }
 
 // newStandby is for the ps that a server stands by for. Nothing is dialed yet.
@@ -174,7 +181,9 @@ func (b *standby) follow(ctx context.Context) {
 		b.mu.Lock()
 		b.silent.Excuse(ticks.Tick(now, b.server.config.Deadline), now) // in which this process did not run
 		f := b.word()
-		f.Over = slices.Clone(b.over)
+		for _, r := range b.over {
+			f.Over = append(f.Over, r.OverRun)
+		}
 		for name, j := range b.jobs {
 			if silent := b.silent.For(now); silent > b.server.config.Deadline+graceOfCoordinator {
 				b.lose(name, j, fmt.Sprintf("its ps has said nothing for %s", liveness.Rounded(silent)), false)
@@ -284,6 +293,13 @@ func (b *standby) heard(h *schema.Heard) {
 			b.drop(name)
 		}
 	}
+	for i := range b.over {
+		r := &b.over[i]
+		if r.of == h.Incarnation && (b.there[r.Job] || len(h.Jobs) == schema.FollowMax) {
+			continue // it may still have to hear that the run is over
+		}
+		r.ended = true
+	}
 }
 
 // changed is told by fabric how the way to the other ps fares.
@@ -386,7 +402,28 @@ func (b *standby) version(j *followedJob) schema.Version { return b.server.repli
 
 // isOver reports whether this ps has gone on with a run. mu is held.
 func (b *standby) isOver(name schema.JobName, run schema.RunID) bool {
-	return slices.Contains(b.over, schema.OverRun{Job: name, Run: run})
+	return slices.ContainsFunc(b.over, func(r continuedRun) bool { return r.OverRun == schema.OverRun{Job: name, Run: run} })
+}
+
+// hasEnded reports whether the last run of a job that this ps has continued is known to have ended. b may be nil.
+func (b *standby) hasEnded(name schema.JobName) bool {
+	if b == nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.continued(name)
+	return r != nil && r.ended
+}
+
+// continued is the last run of a job that this ps has continued; nil: there is none. mu is held.
+func (b *standby) continued(name schema.JobName) *continuedRun {
+	for i := len(b.over) - 1; i >= 0; i-- {
+		if r := &b.over[i]; r.Job == name {
+			return r
+		}
+	}
+	return nil
 }
 
 // processEnded takes it that the process of a run's coordinator has ended, and reports whether the other ps had it.
@@ -477,7 +514,12 @@ func (b *standby) takeover(name schema.JobName) string {
 	defer b.mu.Unlock()
 	switch j := b.jobs[name]; {
 	case j == nil:
-		return fmt.Sprintf("this ps has no replica of job %s", name)
+		r := b.continued(name)
+		if r == nil {
+			return fmt.Sprintf("this ps has no replica of job %s", name)
+		}
+		r.ended = true
+		return ""
 	case b.version(j) == 0:
 		return fmt.Sprintf("job %s: no version of it is complete here", name)
 	case j.gone == "" && !b.cut.Lasts() && b.silent.For(b.server.now()) < cutMax:
@@ -587,7 +629,7 @@ func (b *standby) takeOver(name schema.JobName, run schema.RunID) (voters []sche
 		return nil, false
 	}
 	delete(b.jobs, name)
-	if b.over = append(b.over, schema.OverRun{Job: name, Run: run}); len(b.over) > endedMax {
+	if b.over = append(b.over, continuedRun{schema.OverRun{Job: name, Run: run}, j.of, j.ended}); len(b.over) > endedMax {
 		b.over = b.over[1:]
 	}
 	b.server.log.Info("job goes on here", "job", name, "version", uint64(b.version(j)), "why", j.gone)

@@ -147,6 +147,33 @@ func TestRestartedPSEndsNoJob(t *testing.T) {
 	}
 }
 
+// A run that continues here waits for the voters of the one before, until the other ps is heard without that run, or an
+// operator decides.
+func TestEndOfContinuedRunIsNoted(t *testing.T) {
+	heard := func(incarnation uint64, jobs ...schema.JobName) func(*standby) {
+		return func(b *standby) { b.heard(&schema.Heard{Incarnation: incarnation, Jobs: jobs}) }
+	}
+	for name, c := range map[string]struct {
+		learn func(b *standby)
+		want  bool
+	}{
+		"the other ps has it":         {heard(1, "followed"), false},
+		"the other ps has ended it":   {heard(1), true},
+		"the other ps was restarted":  {heard(2, "followed"), true},
+		"its list is cut short":       {heard(1, make([]schema.JobName, schema.FollowMax)...), false},
+		"an operator decides":         {func(b *standby) { b.takeover("followed") }, true},
+		"an operator decides another": {func(b *standby) { b.takeover("other") }, false},
+	} {
+		b := followsJob(t, &followedJob{run: 7, of: 1, voters: []schema.Voter{{Member: "t0", Number: 1}}, gone: "silent"})
+		if _, ok := b.takeOver("followed", 7); !ok || b.hasEnded("followed") {
+			t.Fatal("the run does not continue, or is known to have ended")
+		}
+		if c.learn(b); b.hasEnded("followed") != c.want {
+			t.Errorf("%s: ended %v, want %v", name, !c.want, c.want)
+		}
+	}
+}
+
 // followsJob is a ps that stands by for a job of another one.
 func followsJob(t *testing.T, j *followedJob) *standby {
 	s := &Server{log: slog.New(slog.NewTextHandler(t.Output(), nil))}

@@ -25,6 +25,15 @@ func isVoter(voters []schema.Voter, number uint64) bool {
 	return number != 0 && slices.ContainsFunc(voters, func(v schema.Voter) bool { return v.Number == number })
 }
 
+// EarlierRunEnded notes that the run which this one continues is known to have ended: its voters are not needed.
+func (c *Coordinator) EarlierRunEnded(now time.Time) []Decision {
+	if c.config.Voters == nil {
+		return nil
+	}
+	c.config.Voters, c.config.RejoinWithin = nil, RejoinSoonMax
+	return c.start(now)
+}
+
 // voterRecord is what a job's record says of its voters.
 type voterRecord struct {
 	asked   []schema.Voter // that the registry is to write last

@@ -49,6 +49,28 @@ func TestRunStartsWithItsVoters(t *testing.T) {
 	}
 }
 
+// Voters that are lost after they have joined cannot be waited for: once the earlier run is known to have ended, others
+// take their slots.
+func TestRunStartsWithoutVotersOnceTheEarlierHasEnded(t *testing.T) {
+	job := shardtest.SmallJob("continued", 2, 1)
+	job.Policy = schema.PolicyRecover
+	c := New(Config{Job: job, RunID: 9, Generation: 1, Deadline: time.Minute, Rejoining: []schema.RunID{7},
+		Resume: &ResumeFrom{}, Voters: votersOf(10, 11), ShardServers: []ShardServer{{Member: "p-a",
+			Server: schema.DataServer{ID: "a", Shards: []int{0}}}}})
+	now := time.Now()
+	c.Assign(now)
+	newcomer := func() *schema.Refused {
+		return c.Join(now, "j-new", &schema.Join{Job: job, Host: "h", Number: 99})[0].Control.Refused
+	}
+	if newcomer() == nil {
+		t.Fatal("a newcomer is admitted before the voters")
+	}
+	c.EarlierRunEnded(now)
+	if r := newcomer(); r != nil || !c.admission.mayStart(c.members) {
+		t.Errorf("a newcomer after the end of the earlier run: %+v, want a slot", r)
+	}
+}
+
 // The coordinator of a run reassigns no lane while fewer than half of the voters are here that its replica may know:
 // those of the last list that it has confirmed, and of later ones.
 func TestQuorumCountsWhatTheReplicaMayKnow(t *testing.T) {
