@@ -1,8 +1,9 @@
-// Package lane is the fixed binary tree over the lanes of a job, along which every sum across lanes runs.
+// Package lane computes the fixed binary tree over the lanes of a job. Every sum across lanes follows it. Nodes lists
+// the nodes that cover the lanes of a trainer, and Share and Slice cut lanes and samples.
 //
-// A lane is a fixed slice of every global batch. The tree over lanes [0, n) splits at the largest power of two
-// below n, and so do its parts; a node is a contiguous range of lanes. Sums that follow the tree give the same bits
-// whoever computed which lane. The package knows nothing of trainers, frames or numbers: it only names nodes.
+// A lane is a fixed slice of every global batch. The tree over lanes [0, n) splits at the largest power of two below n,
+// and so do its parts; a node is a contiguous range of lanes. Sums that follow the tree have the same bits whichever
+// trainer computed which lane. The package knows nothing of trainers, frames or numbers: it only names nodes.
 package lane
 
 import (
@@ -10,16 +11,16 @@ import (
 	"math/bits"
 )
 
-// LanesMax bounds the number of lanes of a job; lanes travel as 16 bits.
+// LanesMax bounds the number of lanes of a job; frames store lanes as 16 bits.
 const LanesMax = 4096
 
 // DefaultMin is the least number of lanes that Default gives.
 const DefaultMin = 8
 
-// Default is the number of lanes of a job that says none: 8, and with more trainers than that the least power of two
-// that gives each one a lane. So up to 8 trainers make the same bits, and so do 9 to 16, and 17 to 32. Work is shared
-// evenly where the number of trainers divides that of the lanes: of seven trainers, one has two lanes of eight.
-// trainers is 1 to LanesMax.
+// Default returns the number of lanes of a job that does not set it: 8, or, with more trainers than that, the least
+// power of two that gives each trainer a lane. So up to 8 trainers make the same bits, and so do 9 to 16, and 17 to 32.
+// Work is even if the number of trainers divides the number of lanes: of seven trainers, one computes two of eight
+// lanes. trainers is 1 to LanesMax.
 //
 //	Default(1), Default(8), Default(9) // 8, 8, 16
 func Default(trainers int) int {
@@ -37,17 +38,17 @@ type Node struct {
 
 func (n Node) String() string { return fmt.Sprintf("[%d,%d)", n.First, n.End()) }
 
-// End is the first lane after the node.
+// End returns the first lane after the node.
 func (n Node) End() int { return int(n.First) + int(n.Count) }
 
-// Split returns the two children of a node of at least two lanes. The left one holds the largest power of two below
-// n.Count lanes: a node over 3 lanes splits into 2 and 1, one over 4 into 2 and 2.
+// Split returns the two children of a node of at least two lanes. The left one has the largest power of two below
+// n.Count lanes: a node over 3 lanes splits into 2 and 1, a node over 4 into 2 and 2.
 func (n Node) Split() (left, right Node) {
 	half := uint16(1) << (bits.Len16(n.Count-1) - 1)
 	return Node{n.First, half}, Node{n.First + Lane(half), n.Count - half}
 }
 
-// Root is the node over all lanes.
+// Root returns the node over all lanes.
 func Root(lanes int) Node { return Node{0, uint16(lanes)} }
 
 // Contains reports whether m lies within n.
@@ -76,7 +77,7 @@ func IsNode(n Node, lanes int) bool {
 	return true
 }
 
-// Parent is the node of the tree over lanes that n is a child of; false for the root. n must be a node of the tree.
+// Parent returns the parent of n in the tree over lanes; false for the root. n must be a node of the tree.
 func Parent(n Node, lanes int) (Node, bool) {
 	at := Root(lanes)
 	for at != n && at.Count > 1 {
@@ -91,8 +92,8 @@ func Parent(n Node, lanes int) (Node, bool) {
 	return Node{}, false
 }
 
-// Nodes returns the fewest nodes of the tree over lanes that together are exactly [first, first+count), in lane order.
-// A trainer that hosts those lanes contributes one sum for each of them.
+// Nodes returns the smallest set of nodes of the tree over lanes that together are exactly [first, first+count), in
+// lane order. A trainer that hosts those lanes contributes one sum for each of them.
 func Nodes(first Lane, count, lanes int) []Node {
 	return appendNodes(nil, Root(lanes), int(first), int(first)+count)
 }
@@ -115,7 +116,7 @@ func Share(index, trainers, lanes int) (first Lane, count int) {
 	return Lane(lo), hi - lo
 }
 
-// Slice returns the samples [lo, hi) of a global batch of n samples that belong to a lane. A lane is empty where n is
+// Slice returns the samples [lo, hi) of a global batch of n samples that belong to a lane. Some lanes are empty if n is
 // smaller than the number of lanes.
 func Slice(l Lane, lanes, n int) (lo, hi int) {
 	return int(l) * n / lanes, (int(l) + 1) * n / lanes

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// ErrKind says that a distribution's name is unknown; nothing was written.
+// ErrKind reports an unknown name of a distribution. Nothing was written.
 var ErrKind = errors.New("unknown kind of initial values")
 
 // Kinds of initial values.
@@ -23,11 +23,10 @@ type Filler struct {
 	key   [2]uint32
 }
 
-// NewFiller readies the initial values of the tensor or table name of the job with the given seed. It fails with
-// ErrKind.
+// NewFiller prepares the initial values of a tensor or table of the job with the given seed. It fails with ErrKind.
 //
-// Element i of row k is word i%4 of Block(counter = (i/4, k), key), with key the first two words of
-// Block(counter = (FNV("initial"), FNV(name)), seed). A dense tensor is row 0.
+// Element i of row k is word i%4 of Block(counter = (i/4, k), key), with key the first two words of Block(counter =
+// (FNV("initial"), FNV(name)), seed). A dense tensor is row 0.
 func NewFiller(kind string, scale float32, seed uint64, name string) (Filler, error) {
 	switch kind {
 	case Zeros, Uniform, Normal:
@@ -40,11 +39,11 @@ func NewFiller(kind string, scale float32, seed uint64, name string) (Filler, er
 	return Filler{kind: kind, scale: scale, key: [2]uint32{k[0], k[1]}}, nil
 }
 
-// row writes the initial values of the row with the given key, len(dst) of them. A normal value costs about 15 ns.
+// row writes the first len(dst) initial values of the row with the given key. A normal value costs about 15 ns.
 func (f Filler) row(dst []float32, key uint64) { f.fill(dst, key, 0) }
 
-// Part writes the values from element from on of the row with the given key, len(dst) of them: what Row would write
-// there.
+// Part writes len(dst) values of the row with the given key, beginning with element from: the values that FillRow would
+// write there.
 func (f Filler) Part(dst []float32, key, from uint64) {
 	if skip := from % 4; skip > 0 {
 		var one [4]float32
@@ -55,11 +54,10 @@ func (f Filler) Part(dst []float32, key, from uint64) {
 	f.fill(dst, key, from/4)
 }
 
-// DrawPiece is after how many values, about a millisecond's, Draw looks whether it is still wanted.
+// DrawPiece is the number of values, about a millisecond's work, after which Draw checks its context.
 const DrawPiece = 1 << 16
 
-// Draw writes the values of a dense tensor from element from on, len(dst) of them. If ctx ends first, the error is its
-// cause.
+// Draw writes len(dst) values of a dense tensor, beginning with element from. If ctx ends first, it returns the cause.
 func (f Filler) Draw(ctx context.Context, dst []float32, from int) error {
 	for len(dst) > 0 {
 		if ctx.Err() != nil {
@@ -126,8 +124,8 @@ func FillTensor(dst []float32, kind string, scale float32, seed uint64, name str
 	return FillRow(dst, kind, scale, seed, name, 0)
 }
 
-// FillRow writes the initial values of one row of the table name. Who fills many rows keeps a Filler instead. It fails
-// with ErrKind.
+// FillRow writes the initial values of one row of the table name. A caller that fills many rows keeps a Filler instead.
+// It fails with ErrKind.
 func FillRow(dst []float32, kind string, scale float32, seed uint64, name string, key uint64) error {
 	f, err := NewFiller(kind, scale, seed, name)
 	if err != nil {

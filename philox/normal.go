@@ -2,17 +2,17 @@ package philox
 
 import "math"
 
-// uniform32 turns 32 random bits into a number in [0, 1): the upper 24 of them times 2^-24, which is exact.
+// uniform32 converts 32 random bits to a number in [0, 1): the upper 24 of them times 2^-24, which is exact.
 func uniform32(bits uint32) float32 { return float32(bits>>8) * (1.0 / (1 << 24)) }
 
-// symmetric turns 32 random bits into a number in [-1, 1): the upper 24 of them, less 2^23, times 2^-23, which is
+// symmetric converts 32 random bits to a number in [-1, 1): the upper 24 of them, less 2^23, times 2^-23, which is
 // exact.
 func symmetric(bits uint32) float32 { return float32(int32(bits>>8)-1<<23) * (1.0 / (1 << 23)) }
 
-// normal64 turns 32 random bits into a standard normal number: the inverse of the normal distribution at
-// p = (bits + 0.5) / 2^32, by algorithm AS 241, PPND16 (Wichura: The Percentage Points of the Normal Distribution,
-// Applied Statistics 37, 1988), relative error about 1e-16. Its values lie within 6.34 standard deviations.
-// All steps are float64, rounded one by one, so every processor gives the same bits.
+// normal64 converts 32 random bits to a standard normal number: the inverse of the normal distribution at p = (bits +
+// 0.5) / 2^32, by algorithm AS 241, PPND16 (Wichura: The Percentage Points of the Normal Distribution, Applied
+// Statistics 37, 1988), relative error about 1e-16. Its values lie within 6.34 standard deviations. All steps are
+// float64, rounded one by one, so every processor gives the same bits.
 //
 //	normal64(0xc0000000) // 0.67448975..., the upper quartile
 func normal64(bits uint32) float64 {
@@ -72,9 +72,10 @@ func normalTail(q float64, bits uint32) float64 {
 	return n / d
 }
 
-// logarithm is the natural logarithm of a normal, positive number, the same on every processor; math.Log is assembly on
-// some. With x = 2^e * m, sqrt(1/2) <= m < sqrt(2), f = m - 1 and s = f / (2+f), log m = 2 atanh s, for which
-// W. J. Cody and W. Waite (fdlibm's e_log.c) give the polynomial below; its error is under one unit in the last place.
+// logarithm returns the natural logarithm of a normal, positive number, with the same bits on every processor; math.Log
+// is assembly on some. With x = 2^e * m, sqrt(1/2) <= m < sqrt(2), f = m - 1 and s = f / (2+f), log m = 2 atanh s, for
+// which W. J. Cody and W. Waite (fdlibm's e_log.c) give the polynomial below; its error is under one unit in the last
+// place.
 func logarithm(x float64) float64 {
 	const ( // ln 2 in two parts, so that e times the first is exact
 		ln2High = 6.93147180369123816490e-01

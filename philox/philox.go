@@ -1,16 +1,16 @@
-// Package philox draws the random numbers of gradbus.
+// Package philox draws the random numbers of gradbus. New returns a sequence for a seed and a purpose; FillTensor and
+// FillRow write initial values.
 //
-// They are counter-based: a number is a pure function of (seed, purpose, position), so every trainer and every shard
-// draws the same one without asking, in any order and from any batch on. The generator is Philox4x32-10 (Salmon,
+// The numbers are counter-based: each is a pure function of (seed, purpose, position), so every trainer and every shard
+// draws the same one without communication, in any order and from any batch on. The generator is Philox4x32-10 (Salmon,
 // Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3; SC11), which passes BigCrush and needs two
-// multiplications a round.
+// multiplications per round.
 //
-// The package knows seeds, names and positions. It must not know jobs, tables' placement, trainers or backends, and it
-// imports nothing of the project. Every value it has ever given is part of the protocol: trainers and shards of
-// different builds, on different processors, must agree on every bit. So all floating-point operations are written with
-// an explicit rounding (Go would otherwise fuse x*y + z on some processors), logarithms are its own, and a newcomer may
-// add purposes and distributions but never change the values of those that exist; the golden values in the tests say
-// so.
+// The package knows seeds, names and positions. It must not know jobs, the placement of tables, trainers or backends,
+// and it imports nothing of the project. Every value that it returns is part of the protocol: trainers and shards of
+// different builds, on different processors, must agree on every bit. So all floating-point operations have explicit
+// rounding (Go would otherwise fuse x*y + z on some processors), and logarithms are its own. A newcomer may add
+// purposes and distributions but never change the values of existing ones; golden values in the tests check that.
 package philox
 
 import "fmt"
@@ -23,7 +23,8 @@ const (
 	increment1  = 0xBB67AE85
 )
 
-// Block is Philox4x32-10: it enciphers a 128-bit counter under a 64-bit key. Distinct counters give distinct blocks.
+// Block computes Philox4x32-10: it enciphers a 128-bit counter under a 64-bit key. Distinct counters give distinct
+// blocks.
 //
 //	philox.Block([4]uint32{}, [2]uint32{}) // 6627e8d5 e169c58d bc57ac4c 9b00dbd8
 func Block(counter [4]uint32, key [2]uint32) [4]uint32 {
@@ -39,7 +40,7 @@ func Block(counter [4]uint32, key [2]uint32) [4]uint32 {
 	return [4]uint32{c0, c1, c2, c3}
 }
 
-// pair is a 64-bit number as two words, low word first; so numbers enter counters and keys everywhere.
+// pair splits a 64-bit number into two words, low word first, the form of numbers in counters and keys.
 func pair(x uint64) (uint32, uint32) { return uint32(x), uint32(x >> 32) }
 
 func block(lo, hi uint64, key [2]uint32) [4]uint32 {
@@ -48,7 +49,7 @@ func block(lo, hi uint64, key [2]uint32) [4]uint32 {
 	return Block([4]uint32{c0, c1, c2, c3}, key)
 }
 
-// FNV is FNV-1a, 64 bits, of a name.
+// FNV returns the 64-bit FNV-1a hash of a name.
 func FNV(name string) uint64 {
 	h := uint64(0xcbf29ce484222325)
 	for i := range len(name) {
@@ -62,13 +63,13 @@ func FNV(name string) uint64 {
 // safe for concurrent use, and copying it copies its position.
 type Source struct {
 	key  [2]uint32
-	high uint64 // upper half of the counter: tells sequences of one key apart
+	high uint64 // upper half of the counter: distinguishes sequences of one key
 	next uint64 // lower half of the counter: the next block
 	rest [4]uint32
-	left int // words of rest not yet given out; they are its last ones
+	left int // unused words of rest: its last ones
 }
 
-// New gives the sequence of (seed, purpose, a, b, c), for instance New(seed, "dropout", batch, lane, layer).
+// New returns the sequence of (seed, purpose, a, b, c), for instance New(seed, "dropout", batch, lane, layer).
 //
 // Two blocks fold the five into a key and the upper half of the counter: x = Block(FNV(purpose), a) under the seed,
 // then y = Block(b, c) under x's first two words; the sequence is Block(0, h), Block(1, h), ... under y's first two
@@ -81,7 +82,7 @@ func New(seed uint64, purpose string, a, b, c uint64) Source {
 	return Source{key: [2]uint32{y[0], y[1]}, high: high}
 }
 
-// uint32 gives the next 32 random bits.
+// uint32 returns the next 32 random bits.
 func (s *Source) uint32() uint32 {
 	if s.left == 0 {
 		s.rest = block(s.next, s.high, s.key)
@@ -92,21 +93,21 @@ func (s *Source) uint32() uint32 {
 	return s.rest[3-s.left]
 }
 
-// Uint64 gives the next 64 random bits, the first word lowest.
+// Uint64 returns the next 64 random bits, the first word lowest.
 func (s *Source) Uint64() uint64 {
 	low := s.uint32()
 	return uint64(low) | uint64(s.uint32())<<32
 }
 
-// Uniform gives the next number in [0, 1), a multiple of 2^-24 (see Uniform32).
+// Uniform returns the next number in [0, 1), a multiple of 2^-24.
 func (s *Source) Uniform() float32 { return uniform32(s.uint32()) }
 
-// Normal gives the next standard normal number (see Normal64).
+// Normal returns the next standard normal number.
 func (s *Source) Normal() float64 { return normal64(s.uint32()) }
 
-// Below gives the next integer in [0, n), every one equally likely: the upper half of n times 32 random bits, drawn
-// again while the lower half says that the remainder would favour some (Lemire: Fast Random Integer Generation in an
-// Interval, 2019). It panics where n is 0.
+// Below returns the next integer in [0, n), each equally likely: the upper half of n times 32 random bits, drawn again
+// while the lower half shows that the remainder would favor some integers (Lemire: Fast Random Integer Generation in an
+// Interval, 2019). It panics if n is 0.
 func (s *Source) Below(n uint32) uint32 {
 	if n == 0 {
 		panic("philox: Below(0)")
@@ -120,8 +121,8 @@ func (s *Source) Below(n uint32) uint32 {
 	return uint32(product >> 32)
 }
 
-// Mask writes a dropout mask: each value is 0 with probability p, rounded up to a multiple of 2^-24, else 1/(1-p), one
-// uniform number a value. p is in [0, 1]; where it is 1, all are 0.
+// Mask writes a dropout mask: each value is 0 with probability p, rounded up to a multiple of 2^-24, else 1/(1-p), from
+// one uniform number per value. p is in [0, 1]; if it is 1, all values are 0.
 //
 //	s := New(seed, "dropout", batch, lane, layer); s.Mask(mask, 0.5) // mask is 0 2 2 0 ...
 func (s *Source) Mask(mask []float32, p float32) {
@@ -137,8 +138,9 @@ func (s *Source) Mask(mask []float32, p float32) {
 	}
 }
 
-// Permutation gives the order in which epoch runs through n examples: each of 0..n-1 once, a pure function of (seed,
-// epoch, n). Fisher-Yates from the last place down, with the sequence New(seed, "permutation", epoch, n, 0).
+// Permutation returns the order in which an epoch runs through n examples: each of 0..n-1 once, a pure function of
+// (seed, epoch, n). It shuffles by Fisher-Yates from the last position down, with the sequence New(seed, "permutation",
+// epoch, n, 0).
 func Permutation(seed, epoch uint64, n int) []int32 {
 	order := make([]int32, n)
 	for i := range order {

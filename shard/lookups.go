@@ -15,8 +15,8 @@ const answerBytesMax = 4 << 20
 // FrameBytesOver bounds what a frame has besides its values, keys and sections.
 const FrameBytesOver = 1 << 10
 
-// stepLookup answers with the rows of the keys asked for, at the version of the batch named, or parks the lookup until
-// they are there.
+// stepLookup answers with the requested rows at the version of the requested batch, or parks the lookup until that
+// version is complete.
 func (s *Shard) stepLookup(contributor int, h *schema.Head, v *schema.View, payload Payload) (*refusal, error) {
 	early, refused := s.clock.Line(contributor).ReachRows(h.Batch)
 	previous := refused != nil && s.reachesPrevious(contributor, h.Batch)
@@ -37,7 +37,7 @@ func (s *Shard) stepLookup(contributor int, h *schema.Head, v *schema.View, payl
 	return nil, s.answerLookup(contributor, h, v)
 }
 
-// checkLookup checks that the answer to a lookup fits a frame.
+// checkLookup checks that the answer to a lookup fits into a frame.
 func checkLookup(v *schema.View) *refusal {
 	values := valuesOf(v)
 	rows, layout := len(v.Keys()), answerLayout(v, values)
@@ -68,7 +68,7 @@ func (s *Shard) answerLookup(contributor int, h *schema.Head, v *schema.View) er
 	return nil
 }
 
-// valuesOf is how many values the answer to a lookup has: a row for each key, or for each bag.
+// valuesOf returns the number of values in the answer to a lookup: a row for each key or bag.
 func valuesOf(v *schema.View) (values int) {
 	for _, part := range v.Parts() {
 		rows := len(part.Keys)
@@ -80,7 +80,7 @@ func valuesOf(v *schema.View) (values int) {
 	return values
 }
 
-// answerLayout is the room that the answer to a lookup takes. Bags are answered without their keys.
+// answerLayout returns the layout of the answer to a lookup. Answers for bags have no keys.
 func answerLayout(v *schema.View, values int) schema.Layout {
 	l := schema.Layout{Kind: schema.KindRows, Values: 4 * values, Keys: len(v.Keys()), Sections: len(v.Sections()),
 		Pooled: v.Bags() != nil}
@@ -92,7 +92,7 @@ func answerLayout(v *schema.View, values int) schema.Layout {
 	return l
 }
 
-// answer readies the frame of rows for a layout.
+// answer prepares the frame of rows for a layout.
 func (s *Shard) answer(l schema.Layout) (f *schema.Frame, err error) {
 	if s.rows == nil {
 		s.rows, err = schema.NewFrame(l)
@@ -105,8 +105,8 @@ func (s *Shard) answer(l schema.Layout) (f *schema.Frame, err error) {
 	return s.rows, nil
 }
 
-// outputRows answers the request that h is the head of: the answer has its number. It says that the rounds before the
-// version of the rows are over, and has the weight of the last of them.
+// outputRows publishes the answer to the request with head h, under the same number. The answer also says that the
+// rounds before the version of the rows have closed, with the weight of the last one.
 func (s *Shard) outputRows(contributor int, h *schema.Head, flags uint32) {
 	lag, weight := schema.Batch(0), 0.0
 	if l := s.clock.Line(contributor); l.Sparse != nil {
@@ -125,7 +125,7 @@ func (s *Shard) outputRows(contributor int, h *schema.Head, flags uint32) {
 	s.output(schema.KindRows, s.config.Contributors[contributor].Member, h.Batch, h.Bucket, s.rows)
 }
 
-// pullTable answers with the rows of one partition from a cursor key on, as many as are asked for and fit.
+// pullTable answers with the rows of one partition from a cursor key on: as many as were requested and fit.
 func (s *Shard) pullTable(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
 	l := s.clock.Line(contributor)
 	_, refused := l.Reach(h.Batch)
@@ -139,7 +139,7 @@ func (s *Shard) pullTable(contributor int, h *schema.Head, v *schema.View) (*ref
 		return refused, nil
 	}
 	sec := v.Section(0)
-	t := s.tables[sec.Table] // not nil: CheckFrame has found the partition to be on this shard
+	t := s.tables[sec.Table] // not nil: CheckFrame requires that the partition is on this shard
 	left := t.Left(schema.Partition(h.Bucket), v.Keys()[0])
 	if previous {
 		h, cursor := *h, v.Keys()[0]
@@ -150,7 +150,7 @@ func (s *Shard) pullTable(contributor int, h *schema.Head, v *schema.View) (*ref
 	return nil, s.answerPartition(contributor, h, sec, v.Keys()[0], left)
 }
 
-// answerPartition answers with the rows of a partition from a cursor on, of which so many are left.
+// answerPartition answers with the rows of a partition from a cursor on, of which left remain.
 func (s *Shard) answerPartition(contributor int, h *schema.Head, asked schema.Section, cursor uint64, left int) error {
 	_, dim := s.config.Placement.Columns(asked.Table, s.config.Index)
 	n := min(left, max(1, s.config.Job.ChunkBytes/(4*dim)))
@@ -173,16 +173,16 @@ func (s *Shard) answerPartition(contributor int, h *schema.Head, asked schema.Se
 	return nil
 }
 
-// closedRows tells a line's trainers that its sparse round of batch b is over: by the answers to what they have parked,
-// or by the frames of its result. An answer speaks of the last round that is over by then, so who has yet to be
-// answered is told of the round before by its result. Frames that have rows are for all.
+// closedRows reports the close of the sparse round of batch b to a line's trainers: by the answers to their parked
+// lookups, or by the frames of its result. An answer carries the last round that has closed by then, so a trainer whose
+// answer is still due receives the result of the round before. Frames with rows go to all trainers.
 func (s *Shard) closedRows(l *round.Line, b schema.Batch, frames []*schema.Frame) {
 	waited, bucket := false, s.config.Placement.SparseBucket(s.config.Index)
 	for contributor := range s.parked {
 		p := &s.parked[contributor]
 		switch {
 		case s.clock.Line(contributor) != l || len(p.frames) == 0 || p.next > 0 || p.batch > l.Awaiting(b):
-			continue // there is no answer to come, or the first has been given
+			continue // no answer is due, or the first was given
 		case !p.due:
 			p.due, s.answering = true, append(s.answering, contributor)
 		case !l.Means.HasRows():
@@ -202,8 +202,8 @@ func (s *Shard) closedRows(l *round.Line, b schema.Batch, frames []*schema.Frame
 	}
 }
 
-// Answer answers one frame of a parked lookup whose rows are there. The shard's owner calls it after a Step for as long
-// as Due says so; other steps may come between. The output is as of Step, and so is an error.
+// Answer answers one frame of a parked lookup whose rows are complete. The caller repeats it after a Step while Due
+// reports true; other steps may come between. Output and error are those of Step.
 func (s *Shard) Answer() ([]Output, error) {
 	contributor := s.answering[0]
 	p := &s.parked[contributor]
@@ -221,10 +221,10 @@ func (s *Shard) Answer() ([]Output, error) {
 	return s.outputs, nil
 }
 
-// stepPull answers what a trainer asks for again: a kept result, current parameters, or rows of a table.
+// stepPull answers a pull: of a kept result, of current parameters, or of rows of a table.
 func (s *Shard) stepPull(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
 	parameters := h.Flags&schema.FlagParameters != 0
-	switch ofTrainers := parameters && s.dense == nil; { // CheckFrame has found that they are to be had
+	switch ofTrainers := parameters && s.dense == nil; { // CheckFrame requires that they exist
 	case ofTrainers && len(v.Sections()) > 0:
 		return s.pullResumedRows(contributor, h, v)
 	case len(v.Sections()) > 0:
@@ -240,8 +240,8 @@ func (s *Shard) stepPull(contributor int, h *schema.Head, v *schema.View) (*refu
 	return s.pullResult(contributor, h, h.Batch-1), nil // version v is the result of batch v-1
 }
 
-// pullResult publishes a kept result once more, to one trainer. A round that is still open gives no answer; its result
-// goes out when it closes.
+// pullResult publishes a kept result again, to one trainer. An open round gives no answer; its result is published when
+// it closes.
 func (s *Shard) pullResult(contributor int, h *schema.Head, batch schema.Batch) *refusal {
 	dense := s.config.Placement.IsDense(h.Bucket)
 	e, kept, refused := s.clock.Pull(contributor, batch, batch == h.Batch)
@@ -254,7 +254,7 @@ func (s *Shard) pullResult(contributor int, h *schema.Head, batch schema.Batch) 
 	var frames []*schema.Frame
 	switch {
 	case !dense:
-		frames = e.Line.Means.Kept(e.Round) // all of it: who asks does not know how much it is
+		frames = e.Line.Means.Kept(e.Round) // all frames: the trainer does not know how many there are
 	case e.Round < e.Line.Dense.Closed(s.config.Placement.IndexOfChunk(h.Bucket, h.Chunk)):
 		f := s.clock.Kept(e, s.config.Placement.IndexOfChunk(h.Bucket, h.Chunk))
 		if f == nil {
@@ -268,47 +268,47 @@ func (s *Shard) pullResult(contributor int, h *schema.Head, batch schema.Batch) 
 	return nil
 }
 
-// A lookup of batch b needs rows in which every batch before b-ahead is applied, by the asker's own clock. It may come
-// earlier, right behind its sender's contributions or even before them: then it is parked, and answered when the last
-// of these rounds is over. So a trainer's gradients and its next rows are one round trip.
+// A lookup of batch b needs rows in which every batch before b-ahead is applied, by its sender's clock. It may come
+// earlier, behind its sender's contributions or even before them. Then it is parked, and answered when the last of
+// these rounds closes. So a trainer sends gradients and receives its next rows in one round trip.
 //
-// All frames of one batch's lookup are parked, of one batch a trainer, in a reserve that contributions have no part in.
-// A repeat takes the place of what it repeats. What finds no room is dropped: its sender asks again. A parked lookup
-// says nothing about other shards, so it does not move the shard on to its batch.
+// The shard parks the frames of one batch's lookup per trainer, in a reserve that contributions do not use. A repeat
+// replaces what it repeats. A lookup that does not fit is dropped, and its sender repeats it. A parked lookup says
+// nothing about other shards, so it does not move the shard to its batch.
 //
-// An answer says that the rounds before its version are over. So the close alone goes to trainers without a parked
+// An answer says that the rounds before its version have closed. So the close is sent only to trainers without a parked
 // lookup.
 
-// parking is what waits of the lookups of one trainer.
+// parking is the parked lookups of one trainer.
 type parking struct {
 	batch  schema.Batch
 	frames []parkedLookup // in the order of their numbers; those before next are answered
 	bytes  int64
 	next   int
-	due    bool // its rows are there
+	due    bool // the rows are complete
 }
 
-// parkedLookup is one frame, in the payload that it came in.
+// parkedLookup is one frame, in the payload in which it arrived.
 type parkedLookup struct {
 	head    schema.Head
 	view    schema.View
 	payload Payload
 }
 
-// parkedCost is what a frame takes of its sender's reserve.
+// parkedCost returns the bytes that a frame takes from its sender's reserve.
 func parkedCost(v *schema.View) int64 { return int64(len(v.Bytes())) + FrameBytesOver }
 
-// parkedLookups are those of all trainers.
+// parkedLookups has the parked lookups of all trainers.
 type parkedLookups struct {
 	parked    []parking // by contributor
-	answering []int     // contributors whose parked lookups are being answered, in their order
-	most      int64     // bytes of one trainer's
+	answering []int     // contributors whose parked lookups are being answered, in order
+	most      int64     // most bytes of one trainer
 }
 
-// Due reports whether there are parked lookups whose rows are there.
+// Due reports whether parked lookups can be answered.
 func (all *parkedLookups) Due() bool { return len(all.answering) > 0 }
 
-// park keeps a lookup that comes before its rows are there, if there is room for it, and reports whether it does.
+// park keeps a lookup whose rows are not complete yet. It reports whether there was room.
 func (all *parkedLookups) park(contributor int, h *schema.Head, v *schema.View, payload Payload) bool {
 	p := &all.parked[contributor]
 	if p.batch != h.Batch {
@@ -332,38 +332,38 @@ func (all *parkedLookups) park(contributor int, h *schema.Head, v *schema.View, 
 	return true
 }
 
-// forget forgets what waits of one trainer's lookups.
+// forget drops the parked lookups of one trainer.
 func (all *parkedLookups) forget(contributor int) {
 	all.answering = slices.DeleteFunc(all.answering, func(due int) bool { return due == contributor })
 	all.parked[contributor].discard()
 }
 
-// discard releases what waits.
+// discard releases the parked frames.
 func (p *parking) discard() {
 	for i := range p.frames[p.next:] {
 		round.Release(p.frames[p.next+i].payload)
 	}
-	clear(p.frames) // views are forgotten
+	clear(p.frames) // drops the views
 	p.frames, p.bytes, p.next, p.due = p.frames[:0], 0, 0, false
 }
 
-// Output is a frame that the shard wants published.
+// Output is a frame to publish.
 type Output struct {
-	Kind   schema.Kind   // schema.KindMean, KindRows, KindRefusal, or what is asked of a trainer: KindPull, KindState
+	Kind   schema.Kind   // schema.KindMean, KindRows, KindRefusal, or a request to a trainer: KindPull, KindState
 	To     schema.Member // a trainer, or schema.All
 	Batch  schema.Batch
 	Bucket schema.Bucket
 	Reason schema.Reason // of a refusal; ReasonOK otherwise
-	Text   string        // of a refusal: what is in the frame, for a log
-	Frame  []byte        // valid until the next call of Step or Answer, and beyond where Outlasts says so
-	Built  *schema.Frame // whose bytes Frame is; nil of a refusal
+	Text   string        // of a refusal: a description of the frame, for a log
+	Frame  []byte        // valid until the next call of Step or Answer, and longer if Outlasts reports it
+	Built  *schema.Frame // the frame whose bytes Frame is; nil for a refusal
 
-	until schema.Batch // of a result: the first batch whose rounds may write to the frame; 0: any may
+	until schema.Batch // of a result: the first batch whose rounds may overwrite the frame; 0: any
 }
 
-// Outlasts reports whether Frame stays as it is in a Step of a frame of this kind, newest being the newest batch that
-// is under way then. A refusal has a frame of its own, as has what is rare; rows lie in that of all answers, and the
-// frames of a chunk's results take turns.
+// Outlasts reports whether Frame stays valid in a Step of a frame of this kind, if newest is the newest batch under way
+// then. Refusals and rare answers have frames of their own; all answers with rows share one frame, and the results of a
+// chunk rotate through several.
 func (o *Output) Outlasts(kind schema.Kind, newest schema.Batch) bool {
 	switch o.Kind {
 	case schema.KindRefusal, schema.KindPull, schema.KindState:
@@ -374,10 +374,10 @@ func (o *Output) Outlasts(kind schema.Kind, newest schema.Batch) bool {
 	return newest < o.until
 }
 
-// refusal says why a frame was not taken. It changes nothing but a counter.
+// refusal is the reason why a frame was not applied. A refused frame changes only a counter.
 type refusal = schema.FrameError
 
-// outbox is what a call of the shard has to publish.
+// outbox collects what one call of the shard publishes.
 type outbox struct{ outputs []Output }
 
 // output publishes a sealed frame.
@@ -386,7 +386,7 @@ func (o *outbox) output(kind schema.Kind, to schema.Member, b schema.Batch, buck
 	o.outputs = append(o.outputs, Output{Kind: kind, To: to, Batch: b, Bucket: bucket, Frame: v.Bytes(), Built: f})
 }
 
-// outputResult publishes the result of a round, as that of what its receiver calls batch b.
+// outputResult publishes the result of a round under the batch number that its receiver uses.
 func (o *outbox) outputResult(l *round.Line, r schema.Batch, to schema.Member, b schema.Batch, bucket schema.Bucket,
 	f *schema.Frame) {
 	o.output(schema.KindMean, to, b, bucket, f)
@@ -395,13 +395,13 @@ func (o *outbox) outputResult(l *round.Line, r schema.Batch, to schema.Member, b
 	}
 }
 
-// outputRefusal tells the sender. The frame is a new one: refusals are rare and small.
+// outputRefusal sends a refusal, in a new frame: refusals are rare and small.
 func (o *outbox) outputRefusal(to schema.Member, h schema.Head, r *refusal) {
 	o.outputs = append(o.outputs, Output{Kind: schema.KindRefusal, To: to, Batch: h.Batch, Bucket: h.Bucket,
 		Reason: r.Reason, Text: r.Detail, Frame: schema.EncodeRefusal(h, r.Reason, r.Detail)})
 }
 
-// Refuse is the refusal of a frame that the shard's owner has not stepped. It is an output as of Step.
+// Refuse returns the refusal of a frame that the caller did not pass to Step.
 func (o *outbox) Refuse(to schema.Member, h schema.Head, r *schema.FrameError) []Output {
 	o.outputs = o.outputs[:0]
 	o.outputRefusal(to, h, r)

@@ -9,19 +9,18 @@ import (
 	"gradbus/shard/state"
 )
 
-// model is what a shard owns of a job's model.
+// model is the part of a job's model that a shard owns.
 type model struct {
-	dense  *state.Dense // nil where the trainers have the parameters
+	dense  *state.Dense // nil if trainers own the parameters
 	tables []state.Table
-	specs  []schema.TableSpec // of tables, of which those are nil that have no column here
+	specs  []schema.TableSpec // by table; nil for tables without a column on this shard
 	lr     *state.LRChanges
 }
 
-// SetLR gives the shard every change of the learning rates. It is called before a frame of the first batch of a new
-// one is stepped.
+// SetLR sets all changes of the learning rates. Call it before a frame of the first batch of a new change is stepped.
 func (m *model) SetLR(changes []schema.LRChange) { m.lr.Set(changes) }
 
-// close frees memory.
+// close frees the memory of the tables.
 func (m *model) close() {
 	for _, t := range m.tables {
 		if t != nil {
@@ -32,7 +31,7 @@ func (m *model) close() {
 	m.tables, m.dense = nil, nil
 }
 
-// makeTables lays out every table's partitions that are here and draws their initial rows.
+// makeTables lays out the partitions of every table that lie on this shard, and draws their initial rows.
 func (m *model) makeTables(ctx context.Context, c *Config) error {
 	m.specs = c.Job.Tables
 	if r := c.Resumed; r != nil && r.tables != nil {
@@ -48,8 +47,8 @@ func (m *model) makeTables(ctx context.Context, c *Config) error {
 	return nil
 }
 
-// makeTable leaves out tables that have no column here, those whose rows are the trainers', and, where a trainer adds
-// up, those whose rows are on shards.
+// makeTable makes one table. It skips tables without a column on this shard, tables whose rows trainers own, and, in a
+// trainer that reduces, tables whose rows shards own.
 func (m *model) makeTable(ctx context.Context, c *Config, id schema.Table) error {
 	spec := &m.specs[id]
 	column, columns := c.Placement.Columns(id, c.Index)
@@ -67,7 +66,7 @@ func (m *model) makeTable(ctx context.Context, c *Config, id schema.Table) error
 	return err
 }
 
-// endRound makes what a round has done to all tables the version of the next batch, or undoes it.
+// endRound commits the changes of a round in all tables, or rolls them back.
 func (m *model) endRound(commit bool) {
 	for _, t := range m.tables {
 		switch {
@@ -80,7 +79,7 @@ func (m *model) endRound(commit bool) {
 	}
 }
 
-// readPrevious reads while all rows are of the version before.
+// readPrevious calls read while all rows are at the previous version.
 func (m *model) readPrevious(read func() error) error {
 	for _, t := range m.tables {
 		if t == nil {
@@ -92,13 +91,13 @@ func (m *model) readPrevious(read func() error) error {
 	return read()
 }
 
-// readRows puts rows, and pooled rows of bags, into a frame, the answer to a lookup.
+// readRows copies rows, and pooled rows of bags, into a frame that answers a lookup.
 func (m *model) readRows(v *schema.View, f *schema.Frame) error {
 	sections, keys, out := f.Sections(), f.Keys(), f.Float32s()
 	copy(sections, v.Sections())
 	copy(f.Bags(), v.Bags())
 	for i, part := range v.Parts() {
-		t := m.tables[part.Table] // nil only where the part has no keys
+		t := m.tables[part.Table] // nil only if the part has no keys
 		if part.Bags > 0 {
 			sections[i].Count = 0
 			if err := m.pool(t, &part, out[:part.Bags*part.Dim]); err != nil {
@@ -118,8 +117,7 @@ func (m *model) readRows(v *schema.View, f *schema.Frame) error {
 	return nil
 }
 
-// pool writes a pooled row for each bag of a part: the sum over its keys in the order of their positions, or their
-// mean.
+// pool writes one pooled row for each bag of a part: the sum over its keys in order of position, or their mean.
 func (m *model) pool(t state.Table, part *schema.Part, out []float32) error {
 	spec, mode := &m.specs[part.Table], cuda.Sum
 	if spec.Mean() {

@@ -15,70 +15,71 @@ import (
 	"gradbus/shard/state"
 )
 
-// Config is what a shard is made from. Every field but Advice, Own, Lent, Undo, StaysReadable, Touches, Resumed,
-// OnGroup, OnClosing and Journal is needed.
+// Config configures a shard. All fields are required except Advice, Own, Lent, Undo, StaysReadable, Touches, Resumed,
+// OnGroup, OnClosing and Journal.
 type Config struct {
-	Job        *schema.Job       // validated; the shard keeps and does not change it
+	Job        *schema.Job       // validated; the shard keeps it and does not change it
 	Placement  *schema.Placement // of the job over all shards
-	Index      int               // of this owner in Placement: a shard, or a trainer that reduces
+	Index      int               // index of this owner in Placement: a shard, or a trainer that reduces
 	RunID      schema.RunID
 	Generation schema.Generation
 	Backend    cuda.Backend
-	// Contributors says which lanes each trainer contributes. Contributions to other lanes are refused.
+	// Contributors lists the lanes of each trainer. Contributions to other lanes are refused.
 	Contributors []Contributor
 	// StagedBytesMax bounds the payload bytes of contributions whose round is still open.
 	StagedBytesMax int64
-	// ParkedBytesMax bounds what is kept of each trainer's lookups that come before their rows are there: frames, and
-	// FrameBytesOver for each. What has no room is dropped.
+	// ParkedBytesMax bounds the bytes of each trainer's parked lookups: their frames, and FrameBytesOver for each. A
+	// lookup that does not fit is dropped, and its sender repeats it.
 	ParkedBytesMax int64
-	// Advice is what a trainer may do who exceeds that; empty is to send smaller batches.
+	// Advice tells a trainer that exceeds the budget what to do. Empty: send smaller batches.
 	Advice string
-	// Own is a trainer whose contributions lie in memory of its own, which is no part of StagedBytesMax; empty for
+	// Own is the trainer whose contributions lie in its own memory and do not count against StagedBytesMax; empty:
 	// none.
 	Own schema.Member
-	// Lent says that contributions may lie in memory of their senders', which this process must not write to: nothing is
-	// added up before a round closes.
+	// Lent is set if contributions may lie in the memory of their senders, which the shard must not write to. Nothing
+	// is added up before a round closes then.
 	Lent bool
-	// Undo records what rows were before a round over them, until the next one closes. TakeOver and StaysReadable need it.
+	// Undo records the old values of rows that a round changes, until the next round closes. TakeOver and StaysReadable
+	// need it.
 	Undo bool
-	// StaysReadable is that a value that is not finite stops the training and leaves the shard as it is, to be read: see
-	// stopOnNonFinite. Otherwise one that comes of finite gradients is an error of Step.
+	// StaysReadable stops training at the first value that is not finite and keeps the shard readable: see
+	// stopOnNonFinite. If unset, a non-finite value that was computed from finite gradients is an error of Step.
 	StaysReadable bool
-	// Touches is that rows note when they change, so that copies may have those that were touched alone.
+	// Touches makes rows record when they change, so that a copy can be limited to touched rows.
 	Touches bool
-	// Resumed is what the shard begins with in place of what is drawn; nil for that.
+	// Resumed is the state that the shard begins with; nil: it draws version 0.
 	Resumed *Resumed
-	// OnGroup is told, in grouped, what becomes of groups, in the order in which it happens; may be nil.
+	// OnGroup receives the events of groups, in order, in mode grouped; may be nil.
 	OnGroup func(GroupEvent)
-	// OnClosing is told, within Step, which round is about to be closed: whose (schema.All where all trainers share it),
-	// its number and its bucket, once for each chunk. What is computed until the next one, or until Step returns, is its
-	// outcome. May be nil.
+	// OnClosing is called within Step before a round closes, once for each chunk, with the trainer whose round it is
+	// (schema.All if all trainers share it), its number and its bucket. What is computed until the next call, or until
+	// Step returns, is its outcome. May be nil.
 	OnClosing func(whose schema.Member, round schema.Batch, bucket schema.Bucket)
-	// Journal, where it is set, is told of every lookup that is answered and of every round over rows that is
-	// applied, in their order, within Step and Answer. With it a run whose order depends on timing can be replayed.
+	// Journal receives every answered lookup and every applied round over rows, in order, within Step and Answer. A run
+	// whose order depends on timing can be replayed from it. May be nil.
 	Journal func(Journal)
 }
 
-// Journal is one entry of what a shard has done to its tables and answered from them.
+// Journal is one entry of the log of what a shard has applied to its tables and read from them.
 type Journal struct {
 	Kind  schema.Kind   // KindLookup: rows were read; KindSparse: a round was applied
-	From  schema.Member // the trainer who asked, or whose round it was; All where it was that of all
-	Batch schema.Batch  // of its frames
+	From  schema.Member // the trainer that asked, or whose round it was; All for a shared round
+	Batch schema.Batch  // batch number in its frames
 }
 
-// Shard is one shard of one job: a pure state machine. Frames go in by Step, frames come out as outputs. It reads no
-// clock, does no I/O, starts no goroutine once it is made, draws no random number and depends on no map's order, so
-// that the same frames in the same order always give the same outputs. It is not safe for concurrent use.
+// Shard is one shard of one job: a pure state machine. Frames go in by Step and come out as outputs. It reads no clock,
+// does no I/O, starts no goroutine after New, draws no random number and depends on no map's order, so the same frames
+// in the same order always give the same outputs. It is not safe for concurrent use.
 //
-// Invariants, in sync, for batch b, which is the batch under way:
+// Invariants in sync, for batch b, which is under way:
 //
-//   - version b is in the results of every dense chunk, and is not written to; a closed round of b has its outcome
-//     beside it, as version b+1;
-//   - rows are of version b until the sparse round of b closes, and of version b+1 from then on;
-//   - kept results of b-1 stay until the first round of b+1 closes, which needs every trainer to have them.
+//   - version b is in the results of every dense chunk and is not written to; a closed round of b has its outcome beside it,
+//     as version b+1;
+//   - rows are of version b until the sparse round of b closes, and of version b+1 afterwards;
+//   - results of b-1 are kept until the first round of b+1 closes, which requires that every trainer has them.
 //
-// In bounded the same holds of k+1 batches at once. In async each trainer has rounds of its own, and a chunk's version
-// counts what was applied to it. Which of this holds is the clock's to say (package round).
+// In bounded the same holds for k+1 batches at once. In async each trainer has rounds of its own, and a chunk's version
+// counts the rounds applied to it. The clock of package round decides which of this holds.
 type Shard struct {
 	config Config
 	member schema.Member
@@ -90,14 +91,14 @@ type Shard struct {
 	copier
 	outbox
 
-	trainerState trainerState  // of what trainers own of the model
+	trainerState trainerState  // of the part of the model that trainers own
 	rows         *schema.Frame // the answer to a lookup, refilled each time
-	kept         bool          // the frame of this Step stays, and its payload with it
-	stopped      *refusal      // why further contributions are refused (stopOnNonFinite); nil while the job trains
+	kept         bool          // the frame of this Step stays, and so does its payload
+	stopped      *refusal      // reason to refuse further contributions (stopOnNonFinite); nil while the job trains
 }
 
-// New makes a shard with version 0 in place: initial rows are drawn for the partitions it owns, which takes about
-// 15 ns a value and uses all processors. ctx only cuts that short. Close frees the tables.
+// New makes a shard at version 0. It draws the initial rows of the partitions that it owns, which takes about 15 ns per
+// value and uses all processors; ctx cancels only that. Close frees the tables.
 func New(ctx context.Context, c Config) (*Shard, error) {
 	c.Advice = cmp.Or(c.Advice, "send smaller batches")
 	s := &Shard{config: c, member: c.Placement.Owner(c.Index), contributors: newContributors(&c),
@@ -128,7 +129,7 @@ func (s *Shard) build(ctx context.Context) (err error) {
 	if c.Resumed != nil {
 		config.First = schema.Batch(c.Resumed.Version)
 	}
-	// In async rounds of several trainers have the same number, and each makes a version.
+	// In async the rounds of several trainers have the same number, and each makes a version.
 	config.Version = func(chunk int) schema.Version { return s.dense.Version(chunk) }
 	if c.Placement.Plan.Owner == schema.ByShards {
 		config.Head.Flags = schema.FlagParameters
@@ -140,7 +141,7 @@ func (s *Shard) build(ctx context.Context) (err error) {
 		return err
 	}
 	err = s.resume(ctx, c.Resumed)
-	s.config.Resumed = nil // which may hold much
+	s.config.Resumed = nil // which may hold much memory
 	return err
 }
 
@@ -161,17 +162,17 @@ func (s *Shard) Close() {
 	s.clock = nil
 }
 
-// Step takes one verified frame that from has sent, and returns what is to be published and what became of the frame:
-// schema.ReasonOK, schema.ReasonDuplicate where it was taken before, or why it was refused. A refused frame changes
-// nothing and gives one refusal for its sender; a repeated one gives nothing. Outputs are valid until the next call.
-// Answer gives what the frame has made due besides.
+// Step applies one verified frame from a member. It returns the frames to publish and the result: schema.ReasonOK,
+// schema.ReasonDuplicate if the frame was applied before, or the reason of a refusal. A refused frame changes nothing
+// and produces one refusal for its sender; a repeated frame produces nothing. Outputs are valid until the next call.
+// Call Answer afterwards while Due reports true.
 //
-// The View may be reused afterwards; the bytes that it views belong to payload, which the shard releases exactly once:
-// within this call where the frame is refused, repeated, a pull or a lookup that is answered, else when its round has
-// no more use for it or the lookup is answered, at the latest in Close. A nil payload is not released, and its bytes
-// must stay until the round closes.
+// The View may be reused after Step returns. The bytes that it views belong to payload, which the shard releases
+// exactly once: within this call if the frame is refused, repeated, a pull or a lookup that is answered, else when its
+// round needs it no more or the lookup is answered, at the latest in Close. A nil payload is not released, and its
+// bytes must stay valid until the round closes.
 //
-// An error says that the shard's state can no longer be trusted, because the backend failed: the job must end.
+// An error means that the backend failed and the shard's state cannot be trusted: the job must end.
 func (s *Shard) Step(from schema.Member, v *schema.View, payload Payload) ([]Output, schema.Reason, error) {
 	s.outputs, s.kept = s.outputs[:0], false
 	defer func() {
@@ -212,11 +213,11 @@ func (s *Shard) take(contributor int, h *schema.Head, v *schema.View, payload Pa
 	return schema.Refuse(schema.ReasonUnknownKind, "a shard takes no frames of kind %v", h.Kind), nil
 }
 
-// GroupEvent is what became of a group of requests.
+// GroupEvent is an event of a group of requests, in mode grouped.
 type GroupEvent = round.GroupEvent
 
-// Gone is told of trainers that will contribute no more: they have left, or were lost. It returns what is to be
-// published, as Step does, and is harmless when repeated. An error is as of Step.
+// Gone removes trainers that will contribute no more because they left or were lost. It returns the frames to publish,
+// as Step does. Repeating it has no effect. An error has the meaning of Step's.
 func (s *Shard) Gone(members []schema.Member) ([]Output, error) {
 	s.outputs = s.outputs[:0]
 	if !s.clock.Leave(members) {
@@ -232,7 +233,7 @@ func (s *Shard) Gone(members []schema.Member) ([]Output, error) {
 	return s.outputs, nil
 }
 
-// closeAll closes every round of a line whose turn it is and whose lanes are all there.
+// closeAll closes every round of a line that is next in order and has all its lanes.
 func (s *Shard) closeAll(l *round.Line) error {
 	for i := range l.Dense.Chunks() {
 		if err := s.closeDense(l, i); err != nil {
@@ -245,14 +246,14 @@ func (s *Shard) closeAll(l *round.Line) error {
 	return s.closeSparse(l)
 }
 
-// closing tells that a round is about to be closed.
+// closing reports a round that is about to close to OnClosing.
 func (s *Shard) closing(l *round.Line, b schema.Batch, bucket schema.Bucket) {
 	if s.config.OnClosing != nil {
 		s.config.OnClosing(l.Whose, b, bucket)
 	}
 }
 
-// closed tells the clock that a round has closed, and publishes its result to its receivers.
+// closed reports a closed round to the clock, and publishes its result to its receivers.
 func (s *Shard) closed(l *round.Line, b schema.Batch, bucket schema.Bucket, frames ...*schema.Frame) {
 	for _, to := range s.clock.Closed(l, b) {
 		for _, f := range frames {
@@ -267,11 +268,11 @@ func (s *Shard) closed(l *round.Line, b schema.Batch, bucket schema.Bucket, fram
 	}
 }
 
-// stopOnNonFinite runs a step that may close rounds, of the frame of a contributor; -1: of none's. Where the shard
-// stays readable, the first value that is not finite, in a contribution or in what is computed of several, refuses that
-// contribution and all later ones, and no round closes any more. So the rows stay those of the last version whose round
-// over rows has closed here: lookups and scans continue. All contributors are told, since they would wait for results
-// that will never come; Step tells the frame's own.
+// stopOnNonFinite runs a step that may close rounds, for the frame of a contributor (-1: no contributor). If the shard
+// stays readable, the first value that is not finite, in a contribution or in what is computed from several, refuses
+// that contribution and all later ones, and no round closes any more. The rows stay at the last version whose round
+// over rows has closed here, so lookups and scans continue. All contributors receive a refusal, since they would wait
+// for results that never come; Step sends the one for the frame's own sender.
 func (s *Shard) stopOnNonFinite(contributor int, h *schema.Head, step func() (*refusal, error)) (*refusal, error) {
 	if s.stopped != nil {
 		return s.stopped, nil
@@ -281,7 +282,7 @@ func (s *Shard) stopOnNonFinite(contributor int, h *schema.Head, step func() (*r
 		return refused, err
 	}
 	if _, computed := errors.AsType[*state.NonFiniteError](err); computed {
-		prefix := schema.ReasonNonFinite.String() + ": " // which the reason says already
+		prefix := schema.ReasonNonFinite.String() + ": " // already in the reason
 		refused, err = schema.Refuse(schema.ReasonNonFinite, "%s", strings.Replace(err.Error(), prefix, "", 1)), nil
 	}
 	if err != nil || refused.Reason != schema.ReasonNonFinite {
@@ -298,17 +299,16 @@ func (s *Shard) stopOnNonFinite(contributor int, h *schema.Head, step func() (*r
 	return refused, nil
 }
 
-// A trainer's place is taken over when it is lost: by another trainer or a new process, which computes the batch under
-// way again, and all after it. A lane's gradient is a function of job, version and lane. So earlier contributions stay,
-// and the same ones sent again are repeats; only a sparse contribution of which chunks are missing is dropped, so that
-// no contribution is of two. No other trainer notices: nodes, sequence numbers and windows of the others stay what they
-// are.
+// A slot is taken over when its trainer is lost: another trainer or a new process computes the batch under way again,
+// and all later ones. A lane's gradient is a function of job, version and lane, so earlier contributions stay and the
+// same ones sent again are repeats. Only a sparse contribution with missing chunks is dropped, so that no contribution
+// has chunks from two processes. Other trainers see no change: their nodes, sequence numbers and windows stay.
 //
-// The batch under way is computed on rows of its version also where its round over rows has closed: see
+// The batch under way is computed on rows of its version even if its round over rows has closed: see
 // state.Table.ReadPrevious.
 
-// TakeOver says that a contributor's place was taken in a generation: frames of an earlier one are refused from
-// here on.
+// TakeOver records that a contributor's slot was taken over in a generation. Frames of an earlier one are refused from
+// then on.
 func (s *Shard) TakeOver(contributor int, g schema.Generation) {
 	s.since[contributor] = g
 	if l := s.clock.Line(contributor).Sparse; l != nil {
@@ -317,8 +317,8 @@ func (s *Shard) TakeOver(contributor int, g schema.Generation) {
 	s.forget(contributor)
 }
 
-// reachesPrevious reports whether a read is of the version before the last round over rows, by a trainer whose place
-// was taken over, or of a job that stays readable: there another shard may have stopped before that round.
+// reachesPrevious reports whether a read needs the version before the last round over rows. It does for a trainer whose
+// slot was taken over, and in a job that stays readable, where another shard may have stopped before that round.
 func (s *Shard) reachesPrevious(contributor int, b schema.Batch) bool {
 	l := s.clock.Line(contributor).Sparse
 	may := s.since[contributor] > s.config.Generation || s.config.StaysReadable
@@ -331,10 +331,10 @@ func (s *Shard) enter(e round.Entry) {
 	s.beginCopy(e.Line)
 }
 
-// MirrorAt asks for a copy of a version for a ps that stands by. It reports whether one will begin, unless one for
-// files is under way then: it does not where the batch that is computed on the version has begun.
+// MirrorAt requests a copy of a version for a replica. It reports whether the copy will begin once no copy for files is
+// in progress; it will not if the batch that is computed on the version has begun.
 func (s *Shard) MirrorAt(w state.CopyWish) bool {
-	if s.copy != nil && s.copy.mirror { // of one that was given up
+	if s.copy != nil && s.copy.mirror { // of a copy that was given up
 		s.EndCopy()
 	}
 	if s.Began(w.At) {
@@ -344,7 +344,7 @@ func (s *Shard) MirrorAt(w state.CopyWish) bool {
 	return true
 }
 
-// closeHeld closes the rounds that have stayed open for a copy, where they may by now.
+// closeHeld closes the rounds that stayed open for a copy and may close now.
 func (s *Shard) closeHeld(l *round.Line) error {
 	if !s.holding {
 		return nil
@@ -353,7 +353,8 @@ func (s *Shard) closeHeld(l *round.Line) error {
 	return s.closeAll(l)
 }
 
-// Touched is what the copy that is being taken was to be, and what may have changed since the earlier version of that.
+// Touched returns the request of the copy in progress, and the extent of what may have changed since its earlier
+// version.
 func (s *Shard) Touched() (state.CopyWish, state.Extent) {
 	touched := s.copy.Touched()
 	if s.dense == nil {
@@ -364,20 +365,20 @@ func (s *Shard) Touched() (state.CopyWish, state.Extent) {
 	return s.copy.Of(), touched
 }
 
-// ErrResume says that a version could not be read, or is not one. The number follows, and why.
+// ErrResume reports that a version could not be read or is inconsistent. The wrapped text has the number and the cause.
 var ErrResume = errors.New("resume at version")
 
-// Resumed is a version of a job, with what its optimizers kept, that shards begin with. Read gives all pieces of it, of
-// all shards that there were, to each; its error ends it and is returned.
+// Resumed is a version of a job, with optimizer state, that shards begin with. Read passes all pieces of it, of all
+// earlier shards, to each shard; an error of a callback ends it and is returned.
 type Resumed struct {
 	Version schema.Version // 1 or later
 	Read    func(tensor func(state.Tensor) error, rows func(state.Rows) error) error
 
-	tables []state.Table // that are at the version: Read gives no rows; nil: it does
+	tables []state.Table // tables already at the version: Read passes no rows; nil: it does
 	lr     *state.LRChanges
 }
 
-// resume puts a version in the place of what was drawn, as the outcome of the batch before it.
+// resume replaces what was drawn by a version, as the outcome of the batch before it.
 func (s *Shard) resume(ctx context.Context, from *Resumed) error {
 	var dense *state.DenseRestore
 	var tables []state.RowsRestore
@@ -429,7 +430,7 @@ func (s *Shard) resume(ctx context.Context, from *Resumed) error {
 	return nil
 }
 
-// checkResumed checks that all that is here is of one version.
+// checkResumed checks that all parts of the resumed state have one version.
 func (s *Shard) checkResumed(v schema.Version) error {
 	wrong := func(id int, at schema.Version) error {
 		return fmt.Errorf("table %q: %w: it is of version %d", s.config.Job.Tables[id].Name, state.ErrSnapshot, at)
@@ -455,7 +456,7 @@ func (s *Shard) checkResumed(v schema.Version) error {
 	return nil
 }
 
-// sealResumed gives every chunk of the version the head of a result, so that trainers can ask for it.
+// sealResumed gives every chunk of the version the head of a result, so that trainers can pull it.
 func (s *Shard) sealResumed(v schema.Version) {
 	l := s.clock.Line(0)
 	s.newest = l.Done()
@@ -467,9 +468,9 @@ func (s *Shard) sealResumed(v schema.Version) {
 	}
 }
 
-// makeDense makes the state of the parameters where they are on shards, and draws version 0. The result frame of a
-// version is also where the chunk's values of that version live: the optimizer reads one frame and writes another, and
-// publishing needs no copy.
+// makeDense makes the state of parameters that shards own, and draws version 0. The result frame of a version also
+// stores the chunk's values of that version: the optimizer reads one frame and writes another, and publishing needs no
+// copy.
 func (s *Shard) makeDense(ctx context.Context, chunks []round.Chunk) (err error) {
 	if s.config.Placement.Plan.Owner != schema.ByShards {
 		return nil
@@ -482,16 +483,16 @@ func (s *Shard) makeDense(ctx context.Context, chunks []round.Chunk) (err error)
 			chunks[i].Chunk,
 			true))
 	}
-	if s.dense, err = state.NewDense(config); err != nil || s.config.Resumed != nil { // else there is another version
+	if s.dense, err = state.NewDense(config); err != nil || s.config.Resumed != nil { // else another version takes its place
 		return err
 	}
 	return s.dense.Draw(ctx)
 }
 
-// values is where a version of the i-th chunk lies.
+// values returns the memory of a version of the i-th chunk.
 func (s *Shard) values(i int, v schema.Version) []float32 { return s.clock.Results(v).Values(i, v) }
 
-// stepDense takes one node's sum over one chunk. The chunk closes when its nodes cover all lanes.
+// stepDense adds one node's sum over one chunk. The chunk closes when its nodes cover all lanes.
 func (s *Shard) stepDense(contributor int, h *schema.Head, v *schema.View, payload Payload) (*refusal, error) {
 	e, refused := s.clock.Reach(contributor, h.Batch)
 	if refused != nil {
@@ -527,8 +528,8 @@ func (s *Shard) stepDense(contributor int, h *schema.Head, v *schema.View, paylo
 	return nil, s.closeHeld(l)
 }
 
-// closeDense computes and publishes the outcome of every round of a chunk whose turn it is and whose lanes are all
-// there, but for those that wait for a copy.
+// closeDense computes and publishes the outcome of every round of a chunk that is next in order and has all its lanes,
+// except rounds that wait for a copy.
 func (s *Shard) closeDense(l *round.Line, i int) error {
 	for {
 		c, ok := l.Dense.Next(i)
@@ -553,7 +554,7 @@ func (s *Shard) closeDense(l *round.Line, i int) error {
 	}
 }
 
-// outcome computes what a round makes of a chunk, as the chunk's next version.
+// outcome computes the chunk's next version from a round.
 func (s *Shard) outcome(i int, c *round.Closing) error {
 	switch {
 	case s.dense != nil && c.Weight == 0:
@@ -578,8 +579,8 @@ func (s *Shard) outcome(i int, c *round.Closing) error {
 	})
 }
 
-// stepSparse takes one chunk of one node's contribution to the round over all rows that are here. The round closes
-// whole, when every lane's contribution is there with all its chunks.
+// stepSparse adds one chunk of one node's contribution to the round over all rows of this shard. The round closes when
+// every lane's contribution is complete.
 func (s *Shard) stepSparse(contributor int, h *schema.Head, v *schema.View, payload Payload) (*refusal, error) {
 	e, refused := s.clock.Reach(contributor, h.Batch)
 	if refused != nil {
@@ -618,16 +619,17 @@ func (s *Shard) stepSparse(contributor int, h *schema.Head, v *schema.View, payl
 	return nil, s.closeHeld(l)
 }
 
-// CheckShare refuses what does not fit its sender's share of the budget together with the sparse contributions to this
-// batch that it has sent: all of them have to be here before the round closes, so waiting for room would never end.
-// Dense contributions do not count: their rounds close without it, or, where a version is copied in bounded, wait for
-// the sparse rounds of earlier batches alone, of which every trainer sends all before anything of a later one.
+// CheckShare refuses a sparse contribution that does not fit its sender's share of the budget together with the
+// sender's other sparse contributions to this batch. All of them must be here before the round closes, so waiting for
+// room would never end. Dense contributions do not count: their rounds close without it, or, if a version is copied in
+// bounded, wait only for sparse rounds of earlier batches, which every trainer sends before any contribution of a later
+// batch.
 func (s *Shard) CheckShare(contributor int, h *schema.Head, bytes int64) *refusal {
 	share, l := s.config.StagedBytesMax/int64(len(s.config.Contributors)), s.clock.Line(contributor)
 	if h.Kind != schema.KindSparse || l.Sparse == nil || h.Batch < l.Sparse.Closed() {
 		return nil
 	}
-	held := int64(0) // of a batch that this frame is the first of
+	held := int64(0) // of a batch whose first frame this is
 	if h.Batch <= l.Batch() {
 		held = l.Sparse.HeldOf(h.Batch, contributor)
 	}
@@ -639,9 +641,9 @@ func (s *Shard) CheckShare(contributor int, h *schema.Head, bytes int64) *refusa
 			"its share of %d; %s", bytes, held, share, s.config.StagedBytesMax, s.config.Advice)
 }
 
-// closeSparse closes every round whose turn it is and whose lanes are all there, and tells who takes part. The rows of
-// version b are no longer needed then: each trainer has had its own before it contributed to the round, and what reads
-// besides waits until b is complete. Where others may finish a lost trainer's batch, they read the undo log.
+// closeSparse closes every round that is next in order and has all its lanes, and publishes the close. The rows of
+// version b are no longer needed then: each trainer received its rows before it contributed, and other readers wait
+// until b is complete. If other trainers may finish a lost trainer's batch, they read the undo log.
 func (s *Shard) closeSparse(l *round.Line) error {
 	for {
 		b, total, ok := l.Sparse.Next()
@@ -662,7 +664,7 @@ func (s *Shard) closeSparse(l *round.Line) error {
 	}
 }
 
-// applyRound merges the contributions of a round, runs the optimizer on the rows that they touch, and makes its result.
+// applyRound merges the contributions of a round, steps the rows that they touch, and makes its result.
 func (s *Shard) applyRound(l *round.Line, b schema.Batch, total float64) ([]*schema.Frame, error) {
 	for id, t := range s.tables {
 		if t == nil || total == 0 {
@@ -706,7 +708,7 @@ func (s *Shard) checkMeans(frames []*schema.Frame) error {
 	return nil
 }
 
-// ownedChunks lists the chunks that add up at an owner.
+// ownedChunks lists the chunks that an owner aggregates.
 func ownedChunks(place *schema.Placement, owner int) []round.Chunk {
 	var chunks []round.Chunk
 	for _, c := range place.OwnedChunks(owner) {
@@ -717,7 +719,8 @@ func ownedChunks(place *schema.Placement, owner int) []round.Chunk {
 	return chunks
 }
 
-// ofRound says which round an outcome that is not finite is of. Other errors stay as they are.
+// ofRound adds the batch and lanes of the round to an error about a value that is not finite. Other errors stay as they
+// are.
 func ofRound(job *schema.Job, b schema.Batch, lanes []lane.Node, err error) error {
 	if _, ok := errors.AsType[*state.NonFiniteError](err); !ok {
 		return err

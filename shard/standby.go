@@ -13,10 +13,10 @@ import (
 	"gradbus/shard/state"
 )
 
-// Standby is what the shards of a job have at one version, on a ps that goes on with the job when the one that serves
-// it is lost. It takes the series of frames by which the shards there tell of it, and gives shards here something to
-// begin with: rows lie where they will be needed. It is always of one version, whole: changes wait until all of them
-// are there, and until Commit, since others may have to have them, too. It is not safe for concurrent use.
+// Standby is a replica of the shards of a job at one version, on a ps that can continue the job. Take adds the frames
+// that the source shards send; Resumed gives the shards here their initial state. Rows are stored where these shards
+// will need them. A standby is always at one whole version: changes wait until all of them have arrived, and until
+// Commit, since other replicas may need the same version. It is not safe for concurrent use.
 type Standby struct {
 	job     *schema.Job
 	most    int64 // bytes that may wait
@@ -24,22 +24,22 @@ type Standby struct {
 	lr      *state.LRChanges
 	tables  [][]state.Table // by shard here, by table
 	dense   []state.Tensor  // of version
-	given   atomic.Int64    // shards that have it
-	version schema.Version  // 0: none is whole
+	given   atomic.Int64    // shards that have their state
+	version schema.Version  // 0: no whole version
 
-	next    schema.Version // that is being told of
-	whole   bool           // all of next has come
-	series  []seriesHeard  // by shard that tells
+	next    schema.Version // version being received
+	whole   bool           // all of next has arrived
+	series  []seriesHeard  // by source shard
 	ended   int
-	waiting []waitingPiece // of what has changed
-	bytes   int64          // of these
-	told    state.Snapshot // of next: stretches of parameters
+	waiting []waitingPiece // changes of next
+	bytes   int64          // bytes of waiting
+	told    state.Snapshot // stretches of parameters of next
 	rows    []state.RowsRestore
 }
 
-// seriesHeard is what has come of a series.
+// seriesHeard is the received part of a series.
 type seriesHeard struct {
-	frames, chunks schema.Chunk // chunks is 0 before the last has come
+	frames, chunks schema.Chunk // chunks is 0 until the last frame has arrived
 }
 
 // waitingPiece is changes of rows, which lie in a payload.
@@ -48,12 +48,12 @@ type waitingPiece struct {
 	payload Payload
 }
 
-// ErrSeries says that a series does not follow what is there, so that all has to be told anew.
+// ErrSeries reports that a series does not follow the version at hand, so that everything has to be sent again.
 var ErrSeries = errors.New("series of frames does not follow")
 
-// NewStandby makes room for what so many shards there tell. configs are those of the shards here, of which job,
-// placement, index, backend, Undo and Touches are needed. What is told of a version that is not whole may take so
-// many bytes.
+// NewStandby makes a standby for the series of a number of source shards. configs are those of the shards here; their
+// job, placement, index, backend, Undo and Touches are required. bytesMax bounds the bytes of a version that is not
+// whole yet.
 func NewStandby(ctx context.Context, told int, configs []Config, bytesMax int64) (*Standby, error) {
 	s := &Standby{job: configs[0].Job, most: bytesMax, pieces: NewPieces(configs[0].Job), lr: &state.LRChanges{},
 		series: make([]seriesHeard, told)}
@@ -69,7 +69,7 @@ func NewStandby(ctx context.Context, told int, configs []Config, bytesMax int64)
 	return s, nil
 }
 
-// Close frees memory. What was given to shards is theirs.
+// Close frees memory, except the state that shards took by Resumed.
 func (s *Standby) Close() {
 	s.forget()
 	for _, t := range slices.Concat(s.tables...) {
@@ -80,10 +80,10 @@ func (s *Standby) Close() {
 	s.tables, s.dense = nil, nil
 }
 
-// Version is the one that is whole; 0: none is.
+// Version returns the whole version; 0: none.
 func (s *Standby) Version() schema.Version { return s.version }
 
-// Whole is a later version of which all has come; 0: none is there. Commit makes it the standby's.
+// Whole returns a later version of which all has arrived, for Commit; 0: none.
 func (s *Standby) Whole() schema.Version {
 	if !s.whole {
 		return 0
@@ -91,10 +91,9 @@ func (s *Standby) Whole() schema.Version {
 	return s.next
 }
 
-// Take takes a frame of the series that a shard there tells, each once and in any order. whole says that with it all
-// have told of a later version, for Commit: a frame of one that is later still has it forgotten. The payload is
-// released when its bytes are needed no more. After ErrSeries, and after errors of what does not fit, all is to be told
-// anew.
+// Take adds a frame of the series of a source shard, each frame once and in any order. whole reports that all series of
+// a later version are complete, so that Commit can adopt it; a frame of a still later version discards it. The payload
+// is released when its bytes are needed no more. After an error the source has to send everything again.
 func (s *Standby) Take(from int, v *schema.View, payload Payload) (whole bool, err error) {
 	h := v.Head()
 	at := schema.Version(h.Batch)
@@ -102,7 +101,7 @@ func (s *Standby) Take(from int, v *schema.View, payload Payload) (whole bool, e
 		round.Release(payload)
 		return false, schema.Refuse(schema.ReasonUnknownSender, "shard %d of %d", from, len(s.series))
 	}
-	if at < s.next || at <= s.version { // of one that was given up
+	if at < s.next || at <= s.version { // of a version that was given up
 		round.Release(payload)
 		return false, nil
 	}
@@ -142,15 +141,15 @@ func (s *Standby) Take(from int, v *schema.View, payload Payload) (whole bool, e
 	return true, nil
 }
 
-// begin begins to take all that there is: nothing is whole until it has come.
+// begin starts to receive a full version: there is no whole version until it has arrived.
 func (s *Standby) begin() {
 	s.version = 0
 	s.restore(state.Table.Restore)
 }
 
-// restore begins what puts rows into all tables here.
+// restore starts to restore rows into all tables here.
 func (s *Standby) restore(begin func(state.Table) state.RowsRestore) {
-	s.rows = []state.RowsRestore{} // not nil, also where there are no tables
+	s.rows = []state.RowsRestore{} // not nil, even without tables
 	for _, t := range slices.Concat(s.tables...) {
 		if t != nil {
 			s.rows = append(s.rows, begin(t))
@@ -158,7 +157,7 @@ func (s *Standby) restore(begin func(state.Table) state.RowsRestore) {
 	}
 }
 
-// restoreRows puts rows into all tables here, which leave out what is elsewhere.
+// restoreRows restores rows into all tables here, which skip rows of other shards.
 func (s *Standby) restoreRows(r *state.Rows) error {
 	for _, t := range s.rows {
 		if err := t.Rows(*r); err != nil {
@@ -168,7 +167,7 @@ func (s *Standby) restoreRows(r *state.Rows) error {
 	return nil
 }
 
-// put restores a piece, or keeps what it changes.
+// put restores a piece, or keeps it until Commit if it is a change.
 func (s *Standby) put(piece *state.CopyPiece, payload Payload, bytes int) error {
 	waits := piece.Rows == nil || s.rows == nil
 	if waits && s.bytes+int64(bytes) > s.most {
@@ -192,7 +191,7 @@ func (s *Standby) put(piece *state.CopyPiece, payload Payload, bytes int) error 
 	return s.restoreRows(piece.Rows)
 }
 
-// Commit makes the version of which all has come the standby's. Where there is none it changes nothing.
+// Commit adopts the version of which all has arrived. Without one it does nothing.
 func (s *Standby) Commit() error {
 	if !s.whole {
 		return nil
@@ -217,8 +216,7 @@ func (s *Standby) Commit() error {
 	return nil
 }
 
-// keepTensors makes the stretches that were told of the standby's. Where they are changes, the others stay as they are,
-// at the same version.
+// keepTensors adopts the received stretches of parameters. If they are changes, the others stay, at the same version.
 func (s *Standby) keepTensors(whole bool) {
 	if whole {
 		s.dense = nil
@@ -245,7 +243,7 @@ func (s *Standby) keepTensors(whole bool) {
 	}
 }
 
-// forget drops what was told of a version that is not whole.
+// forget discards a version that is not whole.
 func (s *Standby) forget() {
 	for i := range s.waiting {
 		round.Release(s.waiting[i].payload)
@@ -254,8 +252,8 @@ func (s *Standby) forget() {
 	clear(s.series)
 }
 
-// Resumed is what the i-th shard here begins with, in place of what it would draw. It is called once for each: what
-// the standby has becomes theirs, and only Close may follow.
+// Resumed returns the state that the i-th shard here begins with. Call it once for each shard: the state becomes
+// theirs, and only Close may follow.
 func (s *Standby) Resumed(i int) *Resumed {
 	tables := s.tables[i]
 	s.tables[i] = nil
@@ -271,7 +269,7 @@ func (s *Standby) Resumed(i int) *Resumed {
 		}}
 }
 
-// Drop frees what the i-th shard here would begin with, in place of Resumed.
+// Drop frees the state of the i-th shard here instead of handing it to Resumed.
 func (s *Standby) Drop(i int) {
 	for _, t := range s.tables[i] {
 		if t != nil {
@@ -282,29 +280,28 @@ func (s *Standby) Drop(i int) {
 	s.give()
 }
 
-// give notes that one more shard here has what it begins with.
+// give counts one more shard whose state was handed over or dropped.
 func (s *Standby) give() {
 	if s.given.Add(1) == int64(len(s.tables)) {
 		s.dense = nil
 	}
 }
 
-// A copy is what the shard has at one version, with what its optimizers keep, taken piece by piece while later batches
-// are under way. It begins with the first frame of the batch that is computed on the version, which proves that the
-// version is complete everywhere and comes before any round of the batch is over: rows are of the version then, and
-// every chunk has it. So a version that all shards copy is one version. A step waits for the copy of what it is about
-// to change at most.
+// A copy is the state of a shard at one version, with its optimizer state, taken piece by piece while later batches are
+// computed. It begins with the first frame of the batch that is computed on the version. That frame proves that the
+// version is complete everywhere, and comes before any round of the batch closes: rows are of the version, and every
+// chunk has it. So the copies of all shards are of one version. A step waits at most for the copy of what it is about
+// to change.
 //
-// In async and grouped there is no common version: a copy is of what is here when the first frame comes after it was
-// asked for.
+// In async and grouped there is no common version: the copy is of the state at the first frame after the request.
 
-// A copy is for files, or for a ps that stands by (MirrorAt). There is one at a time, and the first goes before the
-// second, which is asked for again soon.
+// A copy is for files or for a replica (MirrorAt). Only one is taken at a time. Files come first, because a replica
+// requests a copy again soon.
 
-// copying is a copy that is being taken.
+// copying is a copy in progress.
 type copying struct {
 	*state.VersionCopy
-	mirror bool // it is for a ps that stands by
+	mirror bool // it is for a replica
 }
 
 // copier takes copies of a model.
@@ -313,20 +310,20 @@ type copier struct {
 	plan    *schema.Plan
 	model   *model
 	member  schema.Member
-	copy    *copying       // of a version; nil where there is none
-	copies  state.CopyWish // for files
-	mirror  state.CopyWish // for a ps that stands by
-	copied  schema.Version // the last that a copy was begun of
-	holding bool           // rounds may have stayed open for one
+	copy    *copying       // the copy in progress; nil: none
+	copies  state.CopyWish // request for files
+	mirror  state.CopyWish // request for a replica
+	copied  schema.Version // version of the last copy that was begun
+	holding bool           // rounds may have stayed open for a copy
 }
 
-// CopyAt asks for a copy of a version, in place of what was asked for before and has not begun. A version that was
-// reached before is not copied any more, nor one that is reached while another is copied.
+// CopyAt requests a copy of a version for files, and replaces an earlier request that has not begun. A version that the
+// shard has passed, or reaches while another copy is in progress, is not copied.
 func (c *copier) CopyAt(w state.CopyWish) { c.copies = w }
 
-// beginCopy begins the copy of the version before which every round has closed, and after which none has, where it is
-// wanted and no other is being taken. Where each trainer has rounds of its own it is of all as it is: where dense
-// parameters are at the version, when one of them begins the batch that is computed on it.
+// beginCopy begins the requested copy of a version if all rounds before it have closed, no round after it has, and no
+// other copy is in progress. If each trainer has rounds of its own, the copy is of the current state: it begins when
+// dense parameters are at the version and a trainer begins the batch that is computed on it.
 func (c *copier) beginCopy(l *round.Line) {
 	if plan := c.plan; !plan.ClockOf(schema.ByShards).Common() {
 		if plan.Moments() || schema.Version(l.Batch()) >= c.copies.At {
@@ -346,7 +343,7 @@ func (c *copier) beginCopy(l *round.Line) {
 	c.copy = &copying{state.NewVersionCopy(*w, c.model.dense, c.job.Tables, c.model.tables), mirror}
 }
 
-// copyNow begins a copy of all as it is, if one is wanted that was not taken.
+// copyNow begins the requested copy of the current state, if it was not taken yet.
 func (c *copier) copyNow() {
 	if w := c.copies; w.At > c.copied && c.copy == nil {
 		w.Moment, c.copied = true, w.At
@@ -354,13 +351,13 @@ func (c *copier) copyNow() {
 	}
 }
 
-// copyable reports whether what is here is at a version or has yet to come to it, and was not copied before.
+// copyable reports whether the state is at a version or has yet to reach it, and was not copied at it before.
 func (c *copier) copyable(l *round.Line, v schema.Version) bool {
 	return v > c.copied && v > c.job.StartVersion() && l.Untouched(schema.Batch(v))
 }
 
-// holds reports whether a round of batch b stays open, though its lanes are there, since a version is to be copied that
-// not all is at.
+// holds reports whether a complete round of batch b stays open because a version is to be copied that not all state has
+// reached.
 func (c *copier) holds(l *round.Line, b schema.Batch) bool {
 	at := schema.Batch(c.copies.At)
 	held := l.Ahead > 0 && b >= at && l.Done() < at && c.copy == nil && c.copyable(l, c.copies.At)
@@ -368,7 +365,7 @@ func (c *copier) holds(l *round.Line, b schema.Batch) bool {
 	return held
 }
 
-// Copying is the version that is being copied for files.
+// Copying returns the version that is being copied for files.
 func (c *copier) Copying() (v schema.Version, ok bool) {
 	if c.copy == nil || c.copy.mirror {
 		return 0, false
@@ -376,7 +373,7 @@ func (c *copier) Copying() (v schema.Version, ok bool) {
 	return c.copy.Of().At, true
 }
 
-// Mirroring is the version that is being copied for a ps that stands by.
+// Mirroring returns the version that is being copied for a replica.
 func (c *copier) Mirroring() (v schema.Version, ok bool) {
 	if c.copy == nil || !c.copy.mirror {
 		return 0, false
@@ -384,8 +381,8 @@ func (c *copier) Mirroring() (v schema.Version, ok bool) {
 	return c.copy.Of().At, true
 }
 
-// NextPiece gives the next piece of the copy that is being taken: see state.VersionCopy.Next. After the last, and after
-// an error, EndCopy is to be called.
+// NextPiece returns the next piece of the copy in progress: see state.VersionCopy.Next. Call EndCopy after the last
+// piece and after an error.
 func (c *copier) NextPiece(valuesMax int) (p state.CopyPiece, more bool, err error) {
 	if p, more, err = c.copy.Next(valuesMax); err != nil {
 		err = fmt.Errorf("version %d of %s: %w", c.copy.Of().At, c.member, err)
@@ -393,14 +390,14 @@ func (c *copier) NextPiece(valuesMax int) (p state.CopyPiece, more bool, err err
 	return p, more, err
 }
 
-// limitCopy ends a copy that holds more than it may, so that no step adds to that.
+// limitCopy ends a copy that holds more than its limit, so that no later step adds to it.
 func (c *copier) limitCopy() {
 	if c.copy != nil {
 		c.copy.Limit()
 	}
 }
 
-// EndCopy ends the copy that is being taken, if any, whether or not it is whole.
+// EndCopy ends the copy in progress, if any, whether or not it is complete.
 func (c *copier) EndCopy() {
 	if c.copy != nil {
 		c.copy.Close()
@@ -408,18 +405,17 @@ func (c *copier) EndCopy() {
 	}
 }
 
-// pieceBytesMax bounds the values of a frame of kind state, but for one row.
+// pieceBytesMax bounds the values of a frame of kind state, unless it is one row.
 const pieceBytesMax = 1 << 19
 
-// A series is the frames, of kind state, by which one shard tells what it has at one version: a frame for each stretch
-// of a parameter, and for each run of rows, each numbered by its chunk. The last holds nothing: its chunks says how
-// many there are, and its offset, where the frames have FlagMore, after which version of the job they tell what has
-// changed.
+// A series is the sequence of frames, of kind state, in which one shard sends its state at one version: one frame for
+// each stretch of a parameter and for each run of rows, numbered by chunk. The last frame is empty: its chunks field
+// has the number of frames, and its offset, if frames have FlagMore, the version since which they contain changes.
 //
-// Values of a stretch are followed by those of each slot. Rows are followed by their slots, and by two values for each
-// row's mark where the optimizer has marks (state.SplitMarks). The weight is the number of steps.
+// The values of a stretch are followed by those of each slot. Rows are followed by their slots, and by two values for
+// each row's mark if the optimizer has marks (state.SplitMarks). The weight is the number of steps.
 
-// Pieces makes pieces frames and frames pieces, of one job. It is not safe for concurrent use.
+// Pieces converts pieces of a copy to frames and back, for one job. It is not safe for concurrent use.
 type Pieces struct {
 	job    *schema.Job
 	params map[string]schema.Bucket
@@ -428,13 +424,13 @@ type Pieces struct {
 	rows   []rowShape          // by table
 }
 
-// rowShape is what pieces of a table hold.
+// rowShape is the layout of a row in pieces of a table.
 type rowShape struct {
 	slots []state.SlotShape
 	marks bool
 }
 
-// values is how many float32 a row of so many columns takes.
+// values returns the number of float32 values that a row with a number of columns takes.
 func (r *rowShape) values(columns int) int {
 	n := columns
 	for _, s := range r.slots {
@@ -446,7 +442,7 @@ func (r *rowShape) values(columns int) int {
 	return n
 }
 
-// NewPieces is for pieces of a job.
+// NewPieces returns a converter for the pieces of a job.
 func NewPieces(job *schema.Job) *Pieces {
 	p := &Pieces{job: job, params: map[string]schema.Bucket{}, tables: map[string]schema.Table{}}
 	for i := range job.Parameters {
@@ -461,11 +457,11 @@ func NewPieces(job *schema.Job) *Pieces {
 	return p
 }
 
-// Series numbers the frames of one shard's series. Head is what its frames have in common: job, generation, batch and
-// flags.
+// Series numbers the frames of one shard's series. Head has the fields that all frames share: job, generation, batch
+// and flags.
 type Series struct {
 	Head schema.Head
-	Send func(*schema.Frame) error // a frame of its own each time
+	Send func(*schema.Frame) error // a new frame each time
 	sent schema.Chunk
 	told map[string]bool // tables of which a frame was sent
 }
@@ -483,7 +479,7 @@ func (p *Pieces) Write(s *Series, piece *state.CopyPiece) error {
 	return nil
 }
 
-// End ends a series, which tells what has changed since a version; 0: all.
+// End ends a series of changes since a version; 0: of everything.
 func (s *Series) End(since schema.Version) error {
 	h := s.Head
 	h.Chunks, h.Offset = s.sent+1, uint64(since)
@@ -505,8 +501,8 @@ func (s *Series) send(l schema.Layout, h schema.Head, fill func(*schema.Frame)) 
 	return s.Send(f)
 }
 
-// Answer is the frames by which a piece is told to who has asked for it, in the order of their chunks, of which each
-// says how many there are. Of an empty piece it is one frame without values: it is not there any more.
+// Answer returns the frames that send a piece to the member that requested it, in the order of their chunks, each with
+// the number of chunks. An empty piece, of a version that is gone, gives one frame without values.
 func (p *Pieces) Answer(h schema.Head, piece *state.CopyPiece) ([]*schema.Frame, error) {
 	var all []*schema.Frame
 	s := Series{Head: h, Send: func(f *schema.Frame) error {
@@ -527,10 +523,10 @@ func (p *Pieces) Answer(h schema.Head, piece *state.CopyPiece) ([]*schema.Frame,
 	return all, err
 }
 
-// ValuesMax is how many values a frame may have at most, but for one row.
+// ValuesMax returns the largest number of values in a frame, unless it is one row.
 func (p *Pieces) ValuesMax() int { return min(pieceBytesMax, p.job.ChunkBytes) / 4 }
 
-// writeTensor cuts a stretch where it is long: no frame has more values than one of gradients may have.
+// writeTensor splits a long stretch: no frame has more values than a gradient chunk may have.
 func (p *Pieces) writeTensor(s *Series, t state.Tensor) error {
 	h := s.Head
 	h.Bucket, h.Weight, h.Flags = p.params[t.Name], float64(t.Steps), h.Flags|schema.FlagParameters
@@ -554,7 +550,7 @@ func (p *Pieces) writeTensor(s *Series, t state.Tensor) error {
 
 func (p *Pieces) writeRows(s *Series, r *state.Rows) error {
 	h, table, n := s.Head, p.tables[r.Table], len(r.Keys)
-	if n == 0 && s.told[r.Table] { // one without rows says which version it is, and how many steps there were
+	if n == 0 && s.told[r.Table] { // a frame without rows carries the version and the number of steps
 		return nil
 	}
 	if s.told == nil {
@@ -583,8 +579,8 @@ func (p *Pieces) writeRows(s *Series, r *state.Rows) error {
 	})
 }
 
-// Read gives the piece of a verified frame, which lies in the frame but for marks. It is empty of the last frame of a
-// series.
+// Read returns the piece in a verified frame, which refers to the frame's memory except for marks. It is empty for the
+// last frame of a series.
 func (p *Pieces) Read(v *schema.View) (state.CopyPiece, error) {
 	h := v.Head()
 	switch sections := v.Sections(); {

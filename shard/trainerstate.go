@@ -9,38 +9,38 @@ import (
 	"gradbus/shard/state"
 )
 
-// Where trainers own dense parameters, all of them have the same at one version, with what the optimizer keeps, and
-// shards have neither. A version that is written down needs them, and so does each trainer after a restart:
+// If trainers own dense parameters, all of them have the same values and optimizer state at one version, and shards
+// have neither. A checkpoint needs this state, and so does each trainer after a restart:
 //
-//   - The ps of a shard asks the trainer of lane 0, one chunk after the other (AskTrainerChunk). Trainers hear from the
-//     result of the batch before, or from rows in place of that, that the version is written down (schema.FlagCopy).
-//     That trainer then keeps a copy of what it will be asked for.
-//   - A trainer of a run that begins with a version asks the shard of each chunk, which has read it, until the second
-//     batch is over.
+//  - The ps of a shard asks the trainer of lane 0, one chunk after the other (AskTrainerChunk). Trainers learn from the
+//    result of the batch before, or from rows, that the version is written (schema.FlagCopy). That trainer then keeps a
+//    copy of what it will be asked for.
+//  - A trainer of a run that begins with a version asks the shard of each chunk, which has read it, until the second batch
+//    has closed.
 //
-// Where trainers add up their parameters among themselves, a chunk is asked for where it would be if shards did. Rows
-// of replicated tables are asked for where they would be if they were not replicated, a stretch at a time
-// (AskTrainerRows). An asker that gets no answer asks again.
+// If trainers reduce among themselves, a chunk is asked for by the shard that would own it without that. The same holds
+// for the rows of replicated tables, which are asked for one stretch at a time (AskTrainerRows). A request without an
+// answer is repeated.
 
-// trainerState is what a shard knows of the state that trainers own.
+// trainerState is a shard's part of the state that trainers own.
 type trainerState struct {
 	place   *schema.Placement // of the chunks and rows that are asked for here
-	chunks  []schema.ChunkRef // in their order; empty where there are none
-	rows    []TrainerRows     // likewise
-	at      schema.Version    // that the job was resumed with, while somebody may ask for it; else 0
-	resumed *state.Dense      // its chunks; nil: there are none
-	tables  []*state.Array    // its rows, by table; nil of those that are not replicated
-	pieces  *Pieces           // of what trainers have
+	chunks  []schema.ChunkRef // in order; empty if there are none
+	rows    []TrainerRows     // in order; empty if there are none
+	at      schema.Version    // version that the job resumed with, while a trainer may ask for it; else 0
+	resumed *state.Dense      // chunks of that version; nil: none
+	tables  []*state.Array    // rows of that version, by table; nil for tables that are not replicated
+	pieces  *Pieces           // converts what trainers send
 }
 
-// TrainerRows is a partition of a replicated table, and how many rows it has, of which there is one at least.
+// TrainerRows is a partition of a replicated table and its number of rows, which is at least one.
 type TrainerRows struct {
 	Table     schema.Table
 	Partition schema.Partition
 	Rows      int
 }
 
-// placeTrainerState finds the chunks that are asked for here: of parameters that all trainers have at one version.
+// placeTrainerState finds the chunks that are asked for here: parameters that all trainers have at one version.
 func (s *Shard) placeTrainerState() {
 	place, index := s.config.Placement, s.config.Index
 	if place.OfTrainers() == nil || place.PartyOf(index) == schema.ByTrainers {
@@ -60,11 +60,11 @@ func (s *Shard) placeTrainerState() {
 	}
 }
 
-// TrainerChunks is how many chunks of trainers are asked for here.
+// TrainerChunks returns the number of chunks that this shard asks trainers for.
 func (s *Shard) TrainerChunks() int { return len(s.trainerState.chunks) }
 
 // AskTrainerChunk asks the trainer of lane 0 for the i-th of these chunks at a version that it has copied. The answer
-// has the number of the question, n.
+// repeats the number n of the request.
 func (s *Shard) AskTrainerChunk(i int, v schema.Version, n schema.Sequence) (Output, error) {
 	c := s.trainerState.chunks[i]
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull})
@@ -78,9 +78,9 @@ func (s *Shard) AskTrainerChunk(i int, v schema.Version, n schema.Sequence) (Out
 // TrainerPartitions returns the partitions of replicated tables that are asked for here: table by table, ascending.
 func (s *Shard) TrainerPartitions() []TrainerRows { return s.trainerState.rows }
 
-// AskTrainerRows asks the trainer of lane 0 for the rows of one of these from a key on, at a version that it has
-// copied. The question tells that the rows before have come. One of a key behind the last of the table has no answer:
-// it tells that all rows have come that are asked for here.
+// AskTrainerRows asks the trainer of lane 0 for the rows of such a partition from a key on, at a version that it has
+// copied. The request also confirms the rows before that key. A key past the last row of the table gets no answer: it
+// confirms all rows that this shard asks for.
 func (s *Shard) AskTrainerRows(r TrainerRows, from uint64, v schema.Version, n schema.Sequence) (Output, error) {
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull, Keys: 1, Sections: 1})
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Shard) AskTrainerRows(r TrainerRows, from uint64, v schema.Version, n s
 	return s.sealAsk(f, schema.Head{Batch: schema.Batch(v), Bucket: schema.Bucket(r.Partition), Sequence: n}), nil
 }
 
-// sealAsk returns a question to the trainer of lane 0.
+// sealAsk returns a request to the trainer of lane 0.
 func (s *Shard) sealAsk(f *schema.Frame, h schema.Head) Output {
 	const zero = 0
 	h.Job, h.Generation, h.Lanes = s.config.RunID, s.since[zero], uint16(s.config.Job.Lanes)
@@ -101,7 +101,7 @@ func (s *Shard) sealAsk(f *schema.Frame, h schema.Head) Output {
 		Frame: f.Seal(), Built: f}
 }
 
-// pullResumed answers a trainer that asks for a chunk of parameters which the run began with.
+// pullResumed answers a trainer's pull of a parameter chunk of the version that the run began with.
 func (s *Shard) pullResumed(contributor int, h *schema.Head) (*refusal, error) {
 	r, v := &s.trainerState, schema.Version(h.Batch)
 	if r.resumed == nil || r.at != v {
@@ -111,13 +111,13 @@ func (s *Shard) pullResumed(contributor int, h *schema.Head) (*refusal, error) {
 	return nil, s.tellResumed(contributor, h, &state.CopyPiece{Tensors: r.resumed.Pieces(i, v)})
 }
 
-// gone says that a version is not here any more.
+// gone returns the refusal for a version that is no longer here.
 func (s *Shard) gone(v schema.Version) *refusal {
 	return schema.Refuse(schema.ReasonStaleBatch,
 		"parameters of version %d are not here: want the version that the run began with", v)
 }
 
-// tellResumed tells a trainer a piece of what the job was resumed with.
+// tellResumed sends a trainer a piece of the version that the job resumed with.
 func (s *Shard) tellResumed(contributor int, h *schema.Head, piece *state.CopyPiece) error {
 	frames, err := s.trainerState.pieces.Answer(s.resumedHead(contributor, h.Batch, h.Sequence), piece)
 	for _, f := range frames {
@@ -126,7 +126,7 @@ func (s *Shard) tellResumed(contributor int, h *schema.Head, piece *state.CopyPi
 	return err
 }
 
-// pullResumedRows answers a trainer that asks for rows of a replicated table which the job was resumed with.
+// pullResumedRows answers a trainer's pull of rows of a replicated table at the version that the job resumed with.
 func (s *Shard) pullResumedRows(contributor int, h *schema.Head, v *schema.View) (*refusal, error) {
 	r, keys, t := &s.trainerState, v.Keys(), v.Section(0).Table
 	if r.at == 0 || r.at != schema.Version(h.Batch) || r.tables[t] == nil {
@@ -136,14 +136,14 @@ func (s *Shard) pullResumedRows(contributor int, h *schema.Head, v *schema.View)
 	return nil, s.tellResumed(contributor, h, &state.CopyPiece{Rows: &rows})
 }
 
-// resumedHead is that of an answer to a contributor.
+// resumedHead returns the head of such an answer.
 func (s *Shard) resumedHead(contributor int, b schema.Batch, n schema.Sequence) schema.Head {
 	return schema.Head{Job: s.config.RunID, Generation: s.since[contributor], Batch: b, Lanes: uint16(s.config.Job.Lanes),
 		Sequence: n}
 }
 
-// resumable is what parameters of a version are put into: the shard's own, or those that trainers will ask for; nil
-// where it has no part in any. tables are those whose rows they will ask for.
+// resumable returns the memory that receives parameters of a version: the shard's own, or that which trainers will ask
+// for; nil if the shard has neither. tables are those whose rows trainers will ask for.
 func (s *Shard) resumable(ctx context.Context, v schema.Version) (dense *state.Dense, tables []*state.Array,
 	err error) {
 	r := &s.trainerState
@@ -157,7 +157,7 @@ func (s *Shard) resumable(ctx context.Context, v schema.Version) (dense *state.D
 	return r.resumed, r.tables, err
 }
 
-// resumableTables are the replicated tables, with the partitions that are asked for here.
+// resumableTables makes the replicated tables, with the partitions that are asked for here.
 func (s *Shard) resumableTables(ctx context.Context) ([]*state.Array, error) {
 	tables := make([]*state.Array, len(s.config.Job.Tables))
 	for i := range s.config.Job.Tables {
@@ -177,7 +177,7 @@ func (s *Shard) resumableTables(ctx context.Context) ([]*state.Array, error) {
 	return tables, nil
 }
 
-// resumableDense is the chunks.
+// resumableDense makes the chunks that are asked for here.
 func (s *Shard) resumableDense() (err error) {
 	chunks := s.trainersChunks()
 	values := make([][]float32, len(chunks))
@@ -190,15 +190,15 @@ func (s *Shard) resumableDense() (err error) {
 	return err
 }
 
-// DropResumed forgets the version that the job was resumed with, where a version that is there is later than the one
-// that the batch computed on it makes: then that batch is over everywhere, and nobody begins with it any more.
+// DropResumed frees the version that the job resumed with once a later version is complete: the batch that is computed
+// on the resumed one has closed everywhere, and no trainer begins with it any more.
 func (s *Shard) DropResumed(there schema.Version) {
 	if at := s.trainerState.at; at > 0 && there > at+1 {
 		s.closeResumed()
 	}
 }
 
-// closeResumed frees what the job was resumed with.
+// closeResumed frees the version that the job resumed with.
 func (s *Shard) closeResumed() {
 	r := &s.trainerState
 	if r.resumed != nil {
@@ -212,7 +212,7 @@ func (s *Shard) closeResumed() {
 	r.at, r.resumed, r.tables = 0, nil, nil
 }
 
-// trainersChunks are the chunks that are asked for here, as trainers step them.
+// trainersChunks returns the chunks that are asked for here, in the shape in which trainers step them.
 func (s *Shard) trainersChunks() (all []state.Chunk) {
 	for _, c := range s.trainerState.chunks {
 		all = append(all, state.PlacedChunk(s.config.Job, s.trainerState.place, c.Bucket, c.Chunk, true))
@@ -220,7 +220,8 @@ func (s *Shard) trainersChunks() (all []state.Chunk) {
 	return all
 }
 
-// OfTrainers is what trainers have of what is asked for here. All chunks change with every batch, and any row may.
+// OfTrainers returns the extent of the trainers' state that is asked for here. All chunks change with every batch, and
+// any row may.
 func (s *Shard) OfTrainers() (e state.Extent) {
 	for _, c := range s.trainersChunks() {
 		for _, p := range c.Pieces {
@@ -239,8 +240,7 @@ func (s *Shard) OfTrainers() (e state.Extent) {
 	return e
 }
 
-// asksToCopy returns the flags of the result that makes a version, or of rows of it, by which trainers hear that it is
-// written down.
+// asksToCopy returns the flags of the result or rows that make a version, by which trainers learn that it is written.
 func (s *Shard) asksToCopy(v schema.Version) (flags uint32) {
 	if s.trainerState.place == nil || v == 0 || v != s.copies.At { // trainers have nothing to copy
 		return 0
@@ -251,13 +251,13 @@ func (s *Shard) asksToCopy(v schema.Version) (flags uint32) {
 // Contributor is a trainer and its lanes: [First, First+Count).
 type Contributor = round.Contributor
 
-// Payload is the memory that a frame lies in, and a lease of it.
+// Payload is the memory of a frame, and a lease of it.
 type Payload = round.Payload
 
-// contributors are the trainers whose frames a shard takes.
+// contributors lists the trainers whose frames a shard accepts.
 type contributors struct {
 	all   []Contributor
-	since []schema.Generation // of each: of the frames that are taken of it
+	since []schema.Generation // by contributor: the generation of frames that are accepted
 	job   *schema.Job
 	runID schema.RunID
 	place *schema.Placement
@@ -273,7 +273,7 @@ func newContributors(c *Config) contributors {
 	return all
 }
 
-// Contributor is the index of a trainer; -1 of who is none.
+// Contributor returns the index of a trainer; -1 if the member is no contributor.
 func (c *contributors) Contributor(m schema.Member) int {
 	for i := range c.all {
 		if c.all[i].Member == m {
@@ -283,10 +283,10 @@ func (c *contributors) Contributor(m schema.Member) int {
 	return -1
 }
 
-// Since is the generation in which a contributor's place was taken.
+// Since returns the generation in which a contributor's slot was taken.
 func (c *contributors) Since(contributor int) schema.Generation { return c.since[contributor] }
 
-// CheckMember checks that a frame is of this run of the job, and from the process that has its sender's slot now. The
+// CheckMember checks that a frame is of this run of the job, and from the process that has its sender's slot. The
 // contributor is -1 if the sender is none.
 func (c *contributors) CheckMember(contributor int, v *schema.View) error {
 	if contributor < 0 {
@@ -295,9 +295,9 @@ func (c *contributors) CheckMember(contributor int, v *schema.View) error {
 	return v.CheckJob(c.runID, c.since[contributor])
 }
 
-// admit checks what every frame must have right before any field of it is used: job, generation, a sender who is a
-// trainer of the job, and all that the job says of frames of its kind (schema.Placement.CheckFrame). What is left to
-// the kinds is the batch, the sender's lanes and the values.
+// admit checks what must hold for every frame before any of its fields is used: job, generation, a sender that is a
+// trainer of the job, and what the job requires of frames of its kind (schema.Placement.CheckFrame). The kinds
+// themselves check the batch, the sender's lanes and the values.
 func (c *contributors) admit(from schema.Member, v *schema.View) (contributor int, refused *refusal) {
 	i := c.Contributor(from)
 	if err := c.CheckMember(i, v); err != nil {
@@ -315,11 +315,11 @@ func (c *contributors) admit(from schema.Member, v *schema.View) (contributor in
 // budget bounds the payload bytes of contributions whose round is still open.
 type budget struct {
 	most   int64
-	advice string        // for a trainer who exceeds that
-	own    schema.Member // whose contributions lie in memory of its own
+	advice string        // for a trainer that exceeds the budget
+	own    schema.Member // the trainer whose contributions lie in its own memory
 }
 
-// bytes is what a contribution takes of the budget.
+// bytes returns the bytes that a contribution takes from the budget.
 func (b *budget) bytes(from schema.Member, v *schema.View) int64 {
 	if from == b.own {
 		return 0
@@ -327,7 +327,7 @@ func (b *budget) bytes(from schema.Member, v *schema.View) int64 {
 	return int64(len(v.Bytes()))
 }
 
-// check refuses what the budget has no room for.
+// check refuses a contribution that exceeds the budget.
 func (b *budget) check(held, bytes int64) *refusal {
 	if held+bytes > b.most {
 		return schema.Refuse(schema.ReasonOverBudget, "%d bytes: %d of the %d bytes for open rounds are in use; %s",
@@ -336,22 +336,22 @@ func (b *budget) check(held, bytes int64) *refusal {
 	return nil
 }
 
-// progress is how far the rounds of a shard are.
+// progress is the position of a shard in its rounds.
 type progress struct {
 	clock  round.Clock
 	held   *round.Held // by contributor: bytes of its contributions to open rounds
-	rounds uint64      // that have closed
-	// for reports: batches whose rounds are all closed here; in async those of the trainer who is furthest
+	rounds uint64      // number of closed rounds
+	// Newest version whose rounds have all closed here, for reports; in async that of the furthest trainer.
 	newest schema.Version
 }
 
-// Waiting is what an open batch lacks.
+// Waiting lists what an open batch waits for.
 type Waiting = round.Waiting
 
-// Waiting says whom the rounds of the oldest batch that waits for anybody wait for.
+// Waiting returns the trainers that the rounds of the oldest incomplete batch wait for.
 func (p *progress) Waiting() Waiting { return p.clock.Waiting() }
 
-// Batch is the newest batch under way; in async that of the trainer who is furthest.
+// Batch returns the newest batch under way; in async that of the furthest trainer.
 func (p *progress) Batch() schema.Batch {
 	b := schema.Batch(0)
 	for _, l := range p.clock.Lines() {
@@ -360,23 +360,24 @@ func (p *progress) Batch() schema.Batch {
 	return b
 }
 
-// Began reports whether the batch that is computed on a version, or a later one, has begun here, of all trainers.
+// Began reports whether any trainer has begun, here, the batch that is computed on a version, or a later one.
 func (p *progress) Began(v schema.Version) bool {
 	l := p.clock.Line(0)
 	at := schema.Version(l.Batch())
 	return at > v || at == v && l.Open() < l.Rounds()
 }
 
-// Idle reports whether nothing is added up here.
+// Idle reports whether this shard aggregates nothing.
 func (p *progress) Idle() bool { return p.clock.Line(0).Rounds() == 0 }
 
-// Rounds counts those that have closed.
+// Rounds returns the number of closed rounds.
 func (p *progress) Rounds() uint64 { return p.rounds }
 
-// Newest is the version whose rounds are all closed here; in async that of the trainer who is furthest.
+// Newest returns the version whose rounds have all closed here; in async that of the furthest trainer.
 func (p *progress) Newest() schema.Version { return p.newest }
 
-// Done is how many batches are complete here, of all trainers; where nothing is added up here, all that there may be.
+// Done returns the number of batches that all trainers have completed here. If nothing is aggregated here, it is the
+// largest possible number.
 func (p *progress) Done() schema.Version {
 	if p.Idle() {
 		return schema.VersionMax
@@ -384,19 +385,19 @@ func (p *progress) Done() schema.Version {
 	return p.clock.Line(0).Done()
 }
 
-// BeginningProves reports whether a contributor, by beginning a batch, says that all which it sent of those before
-// has come, so that it needs no ack.
+// BeginningProves reports whether a contributor that begins a batch proves that everything it sent for earlier batches
+// has arrived, so that it needs no ack.
 func (p *progress) BeginningProves(contributor int) bool { return p.clock.Line(contributor).Ahead == 0 }
 
-// Answers says whose rounds the frames of a contributor belong to: its own or those of all. It is false where
-// results do not name rounds by the batches of these frames.
+// Answers returns whose rounds the frames of a contributor belong to: its own or those of all. It is false if results
+// do not name rounds by the batches of these frames.
 func (p *progress) Answers(contributor int) (whose schema.Member, ok bool) {
 	l := p.clock.Line(contributor)
 	return l.Whose, !l.Renumbered
 }
 
-// StagedBytes is the memory held by contributions to open rounds.
+// StagedBytes returns the bytes of contributions to open rounds.
 func (p *progress) StagedBytes() int64 { return p.held.Bytes() }
 
-// HeldBytes is the part of StagedBytes that came from a contributor.
+// HeldBytes returns the part of StagedBytes that came from a contributor.
 func (p *progress) HeldBytes(contributor int) int64 { return p.held.Of(contributor) }

@@ -1,11 +1,10 @@
-// Package endpoint puts a shard behind the windows of its contributors. A ps runs one for each shard of a job, and a
-// trainer that reduces one for its range, so both acknowledge, refuse and publish by the same rules.
+// Package endpoint puts a shard behind the windows of its contributors. A ps runs one endpoint for each shard of a job,
+// and a trainer that reduces runs one for its range, so both acknowledge, refuse and publish by the same rules.
 //
-//   - endpoint.go passes contributions through windows to the shard, and acknowledges.
-//   - outgoing.go publishes what the shard puts out beside its steps, in their order.
+//   - endpoint.go passes contributions through windows to the shard, and acknowledges them.
+//   - outgoing.go publishes what the shard puts out, in order, outside its steps.
 //
-// It knows no subject, no connection and no goroutine. The clock it reads tells how long publishing took, and nothing
-// else.
+// It knows no subject, connection or goroutine. It reads the clock only to measure the time spent publishing.
 package endpoint
 
 import (
@@ -18,20 +17,20 @@ import (
 	"gradbus/shard/round"
 )
 
-// Config is what an endpoint is made from. Every field is needed.
+// Config configures an endpoint. All fields are required.
 type Config struct {
 	Shard shard.Config
-	// WindowBytes is what a contributor may have under way before it hears of more.
+	// WindowBytes bounds the bytes that a contributor may have in flight.
 	WindowBytes int64
-	// Publish sends what the shard puts out: one output at a time, in the order of the steps, without the step lock.
+	// Publish sends one output of the shard at a time, in the order of the steps, without the step lock.
 	Publish func(*shard.Output)
-	// Ack sends an ack, and may not keep the frame. The step lock is held.
+	// Ack sends an ack with the step lock held. It must not keep the frame.
 	Ack func(to schema.Member, frame []byte)
 }
 
-// Endpoint is a shard, the windows of its contributors, and what waits to be published. The caller holds the step lock,
-// which is the owner's; only Flush and Waits need none, and must not be called with it where Publish waits for anybody
-// who steps.
+// Endpoint is a shard with the windows of its contributors and the queue of outputs. The caller holds its own step lock
+// during each call. Only Flush and Waits need no lock; call them without it if Publish may wait for a goroutine that
+// steps.
 type Endpoint struct {
 	*shard.Shard
 	outgoing
@@ -43,10 +42,10 @@ type Endpoint struct {
 	acks    uint64
 }
 
-// window is the receiving side of one contributor's.
+// window is the receiving side of one contributor's window.
 type window struct {
 	receipt *fabric.Receipt
-	batch   schema.Batch // the newest that the contributor has begun
+	batch   schema.Batch // newest batch that the contributor has begun
 }
 
 // New makes a shard, as shard.New does, and its windows.
@@ -70,14 +69,14 @@ func New(ctx context.Context, c Config) (*Endpoint, error) {
 	return e, nil
 }
 
-// TakeOver tells the shard that a contributor's place was taken, as shard.Shard.TakeOver does. Who has it now begins to
-// count from the first frame.
+// TakeOver records that a contributor's slot was taken over, as shard.Shard.TakeOver does. The new process numbers its
+// frames from the first.
 func (e *Endpoint) TakeOver(contributor int, g schema.Generation) {
 	e.Shard.TakeOver(contributor, g)
 	e.windows[contributor] = window{receipt: e.receipt()}
 }
 
-// Close frees the shard, once nothing is being published. What waits is not.
+// Close frees the shard once no publish is in progress. Queued outputs are dropped.
 func (e *Endpoint) Close() {
 	e.sending.Lock()
 	defer e.sending.Unlock()
@@ -87,18 +86,18 @@ func (e *Endpoint) Close() {
 	e.Shard.Close()
 }
 
-// Taken is what became of a frame.
+// Taken is the result of a step.
 type Taken struct {
 	Outputs []shard.Output // for Put
 	Reason  schema.Reason  // as of shard.Shard.Step
-	Repeat  bool           // its window has had it before, so the shard has not seen it
-	Dropped bool           // its window had no room for it: it comes again
-	Pending bool           // something is left to be acknowledged by Tick
+	Repeat  bool           // the window has seen the frame before, so the shard was not stepped
+	Dropped bool           // the window had no room: the sender retransmits the frame
+	Pending bool           // an ack remains, for Tick
 }
 
-// Step takes a frame: a contribution by way of its sender's window, then the shard, as shard.Shard.Step does. It
-// acknowledges to the sender what is due, and to everybody where a round has closed. The endpoint is ready for the
-// frame.
+// Step passes a frame to the shard, as shard.Shard.Step does; a contribution passes its sender's window first. It
+// acknowledges what is due to the sender, and to all contributors if a round has closed. Ready must have reported true
+// for the frame.
 func (e *Endpoint) Step(from schema.Member, v *schema.View, payload shard.Payload) (t Taken, err error) {
 	h, i := v.Head(), e.Contributor(from)
 	contribution := h.Kind == schema.KindDense || h.Kind == schema.KindSparse
@@ -118,7 +117,7 @@ func (e *Endpoint) Step(from schema.Member, v *schema.View, payload shard.Payloa
 	return t, nil
 }
 
-// Gone tells the shard who contributes no more, as shard.Shard.Gone does.
+// Gone removes contributors that left or were lost, as shard.Shard.Gone does.
 func (e *Endpoint) Gone(members []schema.Member) (t Taken, err error) {
 	rounds := e.Rounds()
 	if t.Outputs, err = e.Shard.Gone(members); err == nil && e.Rounds() > rounds {
@@ -127,11 +126,11 @@ func (e *Endpoint) Gone(members []schema.Member) (t Taken, err error) {
 	return t, err
 }
 
-// Acks counts those that were sent.
+// Acks returns the number of acks sent.
 func (e *Endpoint) Acks() uint64 { return e.acks }
 
-// begins notes the batch that a contribution is of. Where that proves that all its sender sent before has come, the
-// sender need not be told: it knows, since it has begun the batch. One that asks for results may have begun nothing.
+// begins records the batch of a contribution. If beginning the batch proves that all the sender's earlier frames
+// arrived, their ack is unnecessary. A pull or lookup does not prove that.
 func (e *Endpoint) begins(i int, b schema.Batch) {
 	w := &e.windows[i]
 	if b <= w.batch {
@@ -143,8 +142,8 @@ func (e *Endpoint) begins(i int, b schema.Batch) {
 	}
 }
 
-// accept passes a contribution through its sender's window. It reports whether the shard is to step it. What has no
-// room will come again; but what will not fit then either is refused, so that its sender does not wait for ever.
+// accept passes a contribution through its sender's window, and reports whether the shard must step it. A frame without
+// room is dropped and comes again; one that will never fit is refused, so that its sender does not wait forever.
 func (e *Endpoint) accept(i int, h *schema.Head, bytes int, t *Taken) bool {
 	var refused *schema.FrameError
 	if h.Sequence == 0 {
@@ -162,7 +161,7 @@ func (e *Endpoint) accept(i int, h *schema.Head, bytes int, t *Taken) bool {
 	return false
 }
 
-// settle acknowledges to one contributor, or to all where a round has closed.
+// settle acknowledges to one contributor, or to all if a round has closed.
 func (e *Endpoint) settle(contributor int, closed bool) (pending bool) {
 	for i := range e.windows {
 		if closed || i == contributor {
@@ -172,8 +171,8 @@ func (e *Endpoint) settle(contributor int, closed bool) (pending bool) {
 	return pending
 }
 
-// Tick acknowledges what has waited for long enough. It is called every third of fabric.AckDelayMax while something is
-// pending, and reports whether something still is.
+// Tick sends the acks that have waited long enough, and reports whether any remain. The caller runs it every third of
+// fabric.AckDelayMax while acks are pending.
 func (e *Endpoint) Tick() (pending bool) {
 	for i := range e.windows {
 		pending = e.acknowledge(i, (*fabric.Receipt).Tick) || pending
@@ -181,8 +180,8 @@ func (e *Endpoint) Tick() (pending bool) {
 	return pending
 }
 
-// acknowledge tells a contributor what has come in, and what of it is no longer held, where an ack is due. It reports
-// whether something is left to be told.
+// acknowledge tells a contributor which frames have arrived and how much room it has, if an ack is due. It reports
+// whether an ack remains.
 func (e *Endpoint) acknowledge(i int, due func(*fabric.Receipt) bool) (pending bool) {
 	r := e.windows[i].receipt
 	r.Holds(e.HeldBytes(i))

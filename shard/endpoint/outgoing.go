@@ -10,31 +10,30 @@ import (
 	"gradbus/shard"
 )
 
-// outgoingMax bounds what may wait to be published for one shard. Where there is more, the next step waits for it.
+// outgoingMax bounds the queued outputs of one shard. The next step waits when the queue is full.
 const outgoingMax = 256
 
-// outgoing is what a shard has put out and what is not published yet, in its order. One goroutine at a time publishes,
-// without the step lock, so that the shard can be stepped at the same time. What it publishes lies in frames of the
-// shard's: see Ready.
+// outgoing is the queue of a shard's outputs, in order. One goroutine at a time publishes them without the step lock,
+// so that the shard can be stepped meanwhile. The outputs lie in frames of the shard: see Ready.
 type outgoing struct {
 	publish func(*shard.Output)
-	spent   atomic.Int64 // time in publishing, nanoseconds
-	// sending is held by who publishes. But by Close it is never waited for with the step lock. Lock order: sending,
-	// then mu.
+	spent   atomic.Int64 // nanoseconds spent publishing
+	// sending is held by the goroutine that publishes. Only Close waits for it with the step lock held. Lock order:
+	// sending, then mu.
 	sending sync.Mutex
 
 	mu    sync.Mutex // a leaf
 	queue []queued
-	sent  int // of queue: these are published
+	sent  int // number of queue entries that are published
 }
 
-// queued is an output, and what is to be done once it is published.
+// queued is an output, and a function to call once it is published.
 type queued struct {
 	shard.Output
 	then func()
 }
 
-// Put appends what a step has put out. then, where it is not nil, is called once all of it is published.
+// Put queues the outputs of a step. If then is not nil, it is called once all of them are published.
 func (o *outgoing) Put(outputs []shard.Output, then func()) {
 	if len(outputs) == 0 {
 		return
@@ -47,7 +46,7 @@ func (o *outgoing) Put(outputs []shard.Output, then func()) {
 	o.queue[len(o.queue)-1].then = then
 }
 
-// next forgets what was published last, and gives what is to be published next. sending is held.
+// next drops the output that was published last, and returns the next one. The caller holds sending.
 func (o *outgoing) next(done bool) (next queued, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -59,20 +58,20 @@ func (o *outgoing) next(done bool) (next queued, ok bool) {
 		o.queue, o.sent = o.queue[:0], 0
 		return queued{}, false
 	}
-	if o.sent == outgoingMax { // it need never be empty
+	if o.sent == outgoingMax { // the queue may never be empty
 		o.queue, o.sent = slices.Delete(o.queue, 0, o.sent), 0
 	}
 	return o.queue[o.sent], true
 }
 
-// Waits reports whether anything is to be published, or is being.
+// Waits reports whether an output is queued or being published.
 func (o *outgoing) Waits() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.sent < len(o.queue)
 }
 
-// outlasts reports whether the frames of all that waits stay as they are in a step.
+// outlasts reports whether the frames of all queued outputs stay valid in a step.
 func (o *outgoing) outlasts(kind schema.Kind, newest schema.Batch) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -87,7 +86,7 @@ func (o *outgoing) outlasts(kind schema.Kind, newest schema.Batch) bool {
 	return true
 }
 
-// Ready reports whether a step of a frame writes to nothing that is still to be published.
+// Ready reports whether a step of a frame overwrites no queued output.
 func (e *Endpoint) Ready(kind schema.Kind, b schema.Batch) bool {
 	return e.outlasts(kind, max(b, e.Batch()))
 }
@@ -100,7 +99,7 @@ func (e *Endpoint) Await(stepLock sync.Locker, kind schema.Kind, b schema.Batch)
 	}
 }
 
-// publishUnlocked publishes what waits, without the step lock. It leaves both locks as they were also where it panics.
+// publishUnlocked publishes the queue without the step lock. Both locks are as before when it returns or panics.
 func (e *Endpoint) publishUnlocked(stepLock sync.Locker) {
 	stepLock.Unlock()
 	defer stepLock.Lock()
@@ -109,7 +108,7 @@ func (e *Endpoint) publishUnlocked(stepLock sync.Locker) {
 	e.publishAll()
 }
 
-// Flush publishes what waits, unless another goroutine is at it, which then publishes this too.
+// Flush publishes the queue, unless another goroutine is publishing, which then publishes this output, too.
 func (o *outgoing) Flush() {
 	for o.Waits() && o.sending.TryLock() {
 		func() {
@@ -119,7 +118,7 @@ func (o *outgoing) Flush() {
 	}
 }
 
-// publishAll publishes what waits. sending is held.
+// publishAll publishes the queue. The caller holds sending.
 func (o *outgoing) publishAll() {
 	began := time.Now()
 	for q, ok := o.next(false); ok; q, ok = o.next(true) {
@@ -131,5 +130,5 @@ func (o *outgoing) publishAll() {
 	o.spent.Add(int64(time.Since(began)))
 }
 
-// Publishing is the time that was spent in it.
+// Publishing returns the time spent publishing.
 func (o *outgoing) Publishing() time.Duration { return time.Duration(o.spent.Load()) }

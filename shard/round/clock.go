@@ -8,71 +8,69 @@ import (
 	"gradbus/schema"
 )
 
-// Clock says, for one owner, which rounds trainers share, when a round is over, who hears of it and by which number,
-// what is kept of it, and who is waited for. Bounded, Each and Grouped are the clocks; nothing else of an owner knows
-// which one it has. A Clock is not safe for concurrent use.
+// Clock decides, for one owner, which rounds trainers share, when a round closes, who receives its result under which
+// number, which results are kept, and which trainers are waited for. The clocks are bounded, each and Grouped; no other
+// part of an owner knows which one it uses. A Clock is not safe for concurrent use.
 type Clock interface {
-	// Lines are the sequences of rounds, each of which some trainers share. They are the clock's own.
+	// Lines returns the sequences of rounds; the slice belongs to the clock.
 	Lines() []*Line
-	// Line is the sequence that a contributor takes part in.
+	// Line returns the sequence of rounds of a contributor.
 	Line(contributor int) *Line
-	// Reach finds the round that a trainer's contribution to one of its batches belongs to, or says why there is none.
+	// Reach finds the round of a trainer's contribution to one of its batches, or returns why there is none.
 	Reach(contributor int, b schema.Batch) (Entry, *schema.FrameError)
-	// Enter opens the round of a contribution that is taken.
+	// Enter opens the round of an accepted contribution.
 	Enter(Entry)
-	// Pull finds the round whose result a trainer asks for again. begun says that the trainer has begun the batch.
-	// Without kept there is nothing to answer yet; of an entry that is Fresh then, the request has overtaken the
-	// contributions.
+	// Pull finds the round whose result a trainer requests again. begun reports that the trainer has begun the batch.
+	// If kept is false there is no answer yet; if the entry is Fresh then, the request has overtaken the contributions.
 	Pull(contributor int, b schema.Batch, begun bool) (e Entry, kept bool, refused *schema.FrameError)
-	// Kept is the result of a closed round over the i-th chunk, as it is published; nil where it was not made here.
+	// Kept returns the published result of a closed round over the i-th chunk; nil if it was not made here.
 	Kept(e Entry, i int) *schema.Frame
-	// Begin makes room for the versions that a round makes. It is called before the outcome of one of its chunks.
+	// Begin makes room for the versions that a round makes, before the outcome of one of its chunks is computed.
 	Begin(round schema.Batch) error
-	// Results is where a version of the chunks lies.
+	// Results returns the frames that store a version of the chunks.
 	Results(v schema.Version) *Results
-	// Closed is told that a round of a line has closed, and says who hears of it. The hearers are valid until the
-	// next call.
+	// Closed records that a round of a line has closed, and returns the receivers of its result, valid until the next
+	// call.
 	Closed(l *Line, round schema.Batch) []Hearer
-	// Waiting says whom the rounds of the oldest batch lack that lack anybody.
+	// Waiting returns the trainers that the rounds of the oldest incomplete batch wait for.
 	Waiting() Waiting
-	// Leave is told of trainers that contribute no more. It reports whether rounds may have become complete by that.
+	// Leave removes trainers that contribute no more. It reports whether this may have completed rounds.
 	Leave(members []schema.Member) bool
 }
 
-// Entry is a trainer's place in a round.
+// Entry is a trainer's part in a round.
 type Entry struct {
 	Line        *Line
-	Round       schema.Batch // of the line
-	Fresh       bool         // nothing of the round has been entered, or nothing of the trainer's part in it
+	Round       schema.Batch // number within the line
+	Fresh       bool         // first frame of the round, or of the trainer's part in it
 	contributor int
 }
 
-// Hearer hears of a round that has closed.
+// Hearer is a receiver of the result of a closed round.
 type Hearer struct {
 	Member schema.Member // or schema.All
-	Batch  schema.Batch  // what the member calls the round
+	Batch  schema.Batch  // the receiver's number of the round
 }
 
-// ClockConfig is what an owner's clock and its lines are made from. Every field is needed but First and
-// OnGroup.
+// ClockConfig configures an owner's clock and its lines. All fields are required except First and OnGroup.
 type ClockConfig struct {
 	Backend      cuda.Backend
 	Job          *schema.Job
 	Place        *schema.Placement
-	Owner        int // whose rounds these are: its number in Place
+	Owner        int // index of the owner in Place
 	Contributors []Contributor
 	Summing      schema.Summing
-	Head         schema.Head // what the heads of results have in common: run id, generation and flags
+	Head         schema.Head // fields that the heads of results share: run id, generation and flags
 	Held         *Held
 	Chunks       []Chunk
-	First        schema.Batch // the first that there are rounds of
-	// Version is the newest version of a chunk, where the owner keeps parameters.
+	First        schema.Batch // first batch that has rounds
+	// Version returns the newest version of a chunk, if the owner keeps parameters.
 	Version func(chunk int) schema.Version
-	// OnGroup is told, by Grouped, what becomes of groups, in the order in which it happens; may be nil.
+	// OnGroup receives the events of groups, in order, from Grouped; may be nil.
 	OnGroup func(GroupEvent)
 }
 
-// NewClock makes the clock that the job's plan names for the owner. ctx only cuts that short.
+// NewClock makes the clock that the job's plan names for the owner. ctx cancels only the allocation of memory.
 func NewClock(ctx context.Context, c ClockConfig) (Clock, error) {
 	plan := c.Place.Plan
 	switch by := c.Place.PartyOf(c.Owner); plan.ClockOf(by) {
@@ -84,9 +82,9 @@ func NewClock(ctx context.Context, c ClockConfig) (Clock, error) {
 	return newBounded(ctx, c, plan.Ahead)
 }
 
-// Versions is how many versions of a dense chunk that shards add up may be kept at once. In grouped that is one for
-// each trainer who has not asked again since, of whom the newest group has Group, the newest, the one before it, and
-// the one that is being made.
+// Versions returns the largest number of versions of a dense chunk that shards keep at once. In grouped these are one
+// for each trainer that has not sent its next request (the newest group has Group of them), the newest, the one before
+// it, and the one being made.
 func Versions(job *schema.Job) int {
 	plan := job.Plan()
 	if plan.Clock == schema.ClockGrouped {
@@ -95,22 +93,22 @@ func Versions(job *schema.Job) int {
 	return kept(plan.Ahead)
 }
 
-// BatchesOpen is how many batches of each trainer may have rounds open at once.
+// BatchesOpen returns the number of batches of each trainer that may have open rounds at once.
 func BatchesOpen(job *schema.Job) int { return job.Plan().Ahead + 1 }
 
-// results makes frames for a number of versions.
+// results makes the frames of a number of versions.
 func (c *ClockConfig) results(ctx context.Context, versions int) (*Results, error) {
 	head := c.Head
 	head.Lanes = uint16(c.Job.Lanes)
 	return newResults(ctx, c.Chunks, versions, head)
 }
 
-// line makes a line whose rounds need so many lanes, or what complete says.
+// line makes a line whose rounds close with count lanes, or when complete reports so.
 func (c *ClockConfig) line(whose schema.Member, count, ahead int, node lane.Node, complete complete) *Line {
 	l := &Line{Whose: whose, Node: node, Ahead: schema.Batch(ahead), owner: c.Place.Owner(c.Owner)}
 	lanes, by := c.Job.Lanes, c.Place.PartyOf(c.Owner)
 	summing := c.Summing
-	if complete != nil { // who has a part in a round may change until it closes
+	if complete != nil { // the members of a round may change until it closes
 		summing = schema.SummingAtClose
 	}
 	l.Dense = newDense(denseConfig{backend: c.Backend, lanes: lanes, count: count, complete: complete, ahead: ahead,
@@ -127,11 +125,12 @@ func (c *ClockConfig) line(whose schema.Member, count, ahead int, node lane.Node
 	return l
 }
 
-// complete says whether a round has all that it will get.
+// complete reports whether a round has all contributions that it will get.
 type complete func(b schema.Batch, nodes []lane.Node) bool
 
-// bounded is the clock of rounds that all trainers share: a round is of one batch, over when all lanes are there, and
-// all trainers hear of it. A trainer may be so many batches ahead of the oldest open one; in sync that is none.
+// bounded is the clock of rounds that all trainers share: a round belongs to one batch, closes when all lanes are
+// present, and its result goes to all trainers. A trainer may be ahead of the oldest open batch by a fixed number of
+// batches, which is 0 in sync.
 type bounded struct {
 	byBatch
 	config ClockConfig
@@ -151,7 +150,7 @@ func newBounded(ctx context.Context, c ClockConfig, ahead int) (Clock, error) {
 // Kept implements Clock: the result is that of the batch.
 func (c *bounded) Kept(e Entry, i int) *schema.Frame { return c.results.of(i, e.Round) }
 
-// Closed implements Clock: all trainers hear of it.
+// Closed implements Clock: all trainers receive the result.
 func (c *bounded) Closed(l *Line, b schema.Batch) []Hearer {
 	l.closed(b)
 	c.hears[0] = Hearer{schema.All, b}
@@ -163,7 +162,7 @@ func (c *bounded) Waiting() Waiting {
 	return c.lines[0].waiting(c.config.Contributors, c.config.Job.Lanes, c.config.Place.SparseBucket(c.config.Owner))
 }
 
-// byBatch is what clocks have in common whose rounds have the numbers of their trainers' batches: one line for all
+// byBatch is the common part of clocks whose rounds have the numbers of their trainers' batches: one line for all
 // trainers, or one for each.
 type byBatch struct {
 	lines   []*Line
@@ -193,7 +192,7 @@ func (c *byBatch) Pull(contributor int, b schema.Batch, begun bool) (e Entry, ke
 	return Entry{Line: l, Round: b, Fresh: overtook, contributor: contributor}, refused == nil && !overtook, refused
 }
 
-// Begin implements Clock: there is room for the versions of all rounds that may be open.
+// Begin implements Clock: there is always room for the versions of all rounds that may be open.
 func (c *byBatch) Begin(schema.Batch) error { return nil }
 
 // Results implements Clock.
@@ -202,9 +201,9 @@ func (c *byBatch) Results(schema.Version) *Results { return c.results }
 // Leave implements Clock: rounds wait for the next host of the lanes.
 func (c *byBatch) Leave([]schema.Member) bool { return false }
 
-// each is the clock of rounds that are one trainer's: a round is over when that trainer's lanes are there, and it alone
-// hears of it, by its own number. No trainer waits for another. The version that a round made of a chunk may have been
-// followed by others: a pull is answered with the newest.
+// each is the clock of rounds of a single trainer: a round closes when that trainer's lanes are present, and only that
+// trainer receives the result, under its own number. No trainer waits for another. Other rounds may have followed on
+// the version that a round made, so a pull is answered with the newest version.
 type each struct {
 	byBatch
 	config ClockConfig
@@ -233,7 +232,7 @@ func (c *each) Kept(e Entry, i int) *schema.Frame {
 	return c.results.Seal(i, c.config.Version(i), h)
 }
 
-// Closed implements Clock: the line's trainer hears of it.
+// Closed implements Clock: the line's trainer receives the result.
 func (c *each) Closed(l *Line, b schema.Batch) []Hearer {
 	l.closed(b)
 	c.hears[0] = Hearer{l.Whose, b}
@@ -248,24 +247,24 @@ func (c *each) Waiting() (w Waiting) {
 	return w
 }
 
-// Waiting is what an open batch lacks.
+// Waiting lists what an open batch waits for.
 type Waiting struct {
 	schema.Waiting
-	Rounds int // open rounds that have a contribution and lack one
+	Rounds int // open rounds that have a contribution and miss one
 }
 
-// waitingFor is a batch that lacks nothing so far.
+// waitingFor returns a Waiting that lists nothing yet.
 func waitingFor(b schema.Batch) Waiting { return Waiting{Waiting: schema.Waiting{Batch: b}} }
 
-// WaitingFor is what an owner's rounds of a batch lack of the lanes that contributors have. sparse, whose rounds are of
-// bucket rows, is nil where the owner has none.
+// WaitingFor returns what an owner's rounds of a batch still wait for, of the lanes of contributors. sparse, whose
+// rounds have bucket rows, is nil if the owner has none.
 func WaitingFor(b schema.Batch, contributors []Contributor, lanes int, dense *Dense, sparse *Sparse,
 	rows schema.Bucket) Waiting {
 	w := waitingFor(b)
 	late := make([]bool, len(contributors))
 	look := func(nodes []lane.Node, bucket schema.Bucket, chunk schema.Chunk) {
 		if len(nodes) == 0 || covered(nodes, 0, lanes) == lanes {
-			return // complete: it waits for a batch before it
+			return // complete: the trainer waits for an earlier batch
 		}
 		w.Rounds++
 		for i, h := range contributors {

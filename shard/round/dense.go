@@ -10,27 +10,28 @@ import (
 	"gradbus/schema"
 )
 
-// denseConfig is what the dense rounds of one owner are made from.
+// denseConfig configures the dense rounds of one owner.
 type denseConfig struct {
 	backend cuda.Backend
 	lanes   int
-	// count is how many lanes a round needs before it closes; 0 is all of them. Fewer are the lanes of one trainer,
-	// where each trainer's contributions are a round of their own.
+	// count is the number of lanes after which a round closes; 0: all lanes. It is smaller if each trainer has rounds
+	// of its own.
 	count int
-	// complete says whether a round has all that it will get, where that is not a number of lanes; nil where it is.
+	// complete decides when a round closes, if that is not a number of lanes; else nil.
 	complete complete
-	// ahead is how many batches a trainer may be ahead of the oldest open one: rounds of Ahead+1 batches may be open at
+	// ahead is the number of batches that a trainer may be ahead of the oldest open one; ahead+1 batches may be open at
 	// once.
 	ahead int
-	// summing is when contributions are added up: with SummingAtClose each round holds every one until its last has come.
+	// summing is the time at which contributions are added up. With SummingAtClose a round keeps every one until the
+	// last arrives.
 	summing schema.Summing
-	// held counts the bytes of what is held.
+	// held counts the bytes of payloads.
 	held *Held
-	// chunks are the owner's chunks. Their indices name them in calls.
+	// chunks are the owner's chunks. Calls refer to them by index.
 	chunks []Chunk
-	// place names values in errors.
+	// place is used to name values in errors.
 	place *schema.Placement
-	// first is the first batch that there are rounds of.
+	// first is the first batch that has rounds.
 	first schema.Batch
 }
 
@@ -43,15 +44,15 @@ type Chunk struct {
 	Elements int
 }
 
-// Dense is the state of the dense chunk rounds of one owner: who has contributed what to those that are open, and the
-// sums so far. It is not safe for concurrent use.
+// Dense is the state of the dense rounds of one owner: the contributors of each open round, and the partial sums. It is
+// not safe for concurrent use.
 //
-// The owner passes a contribution through Check, CheckFinite and Add. Then it closes what Next says, by computing the
-// outcome of the terms and calling Finish. It sees to it itself that a contribution's batch is one of the Ahead+1
-// that may be open: not more than Ahead beyond the batches that have closed for every chunk of every owner.
+// The owner passes a contribution through Check, CheckFinite and Add. Then it closes what Next returns: it computes the
+// outcome from the terms and calls Finish. The owner itself makes sure that a contribution's batch is one of the
+// Ahead+1 that may be open: at most Ahead beyond the batches that have closed for every chunk of every owner.
 //
-// Invariants: sums of a batch are disjoint nodes in lane order, and together the lanes of its contributors; a closed
-// round has no sums.
+// Invariants: the sums of a batch are disjoint nodes in lane order, and together the lanes of its contributors; a
+// closed round has no sums.
 type Dense struct {
 	config denseConfig
 	chunks []denseChunk
@@ -59,7 +60,7 @@ type Dense struct {
 	pair   [2]cuda.Term // of an early addition; scratch
 }
 
-// denseChunk is a chunk with its rounds.
+// denseChunk is a chunk and its rounds.
 type denseChunk struct {
 	Chunk
 	closed schema.Batch // batches before this one have closed
@@ -69,16 +70,16 @@ type denseChunk struct {
 // denseRound is the round of one batch over one chunk.
 type denseRound struct {
 	batch   schema.Batch
-	nodes   []lane.Node // that have contributed, in lane order; kept after closing so that repeats are known
+	nodes   []lane.Node // that have contributed, in lane order; kept after closing to recognize repeats
 	weights []float64   // of nodes
-	lanes   int         // that nodes cover
+	lanes   int         // covered by nodes
 	sums    []denseSum  // in lane order
 }
 
-// denseSum is the sum over a node of the tree, which its contributor or the additions so far have made.
+// denseSum is the sum over a node of the tree, from its contributor or from additions.
 type denseSum struct {
 	node        lane.Node
-	values      cuda.Vector // within payload; none where the lanes of the node have no samples
+	values      cuda.Vector // within payload; empty if the lanes of the node have no samples
 	contributor int         // whose payload it is
 	bytes       int64
 	payload     Payload
@@ -91,9 +92,9 @@ type Contribution struct {
 	Node        lane.Node
 	Weight      float64
 	Values      cuda.Vector // [elements of the chunk], or none where Weight is 0; written to, unless they are of 16 bits
-	Contributor int         // who sent it, as Held counts
+	Contributor int         // index in Held
 	Bytes       int64       // of the payload
-	Payload     Payload     // released once, when Values is needed no more; may be nil
+	Payload     Payload     // released once, when Values is no longer needed; may be nil
 }
 
 // newDense makes the rounds of the first batch.
@@ -102,7 +103,7 @@ func newDense(c denseConfig) *Dense {
 		c.count = c.lanes
 	}
 	if c.complete != nil {
-		c.count = c.lanes + 1 // of which no round has so many
+		c.count = c.lanes + 1 // more than any round has
 	}
 	d := &Dense{config: c, chunks: make([]denseChunk, len(c.chunks))}
 	for i := range d.chunks {
@@ -111,14 +112,14 @@ func newDense(c denseConfig) *Dense {
 	return d
 }
 
-// Chunks is the number of chunks.
+// Chunks returns the number of chunks.
 func (d *Dense) Chunks() int { return len(d.chunks) }
 
-// Chunk names the i-th chunk.
+// Chunk returns the i-th chunk.
 func (d *Dense) Chunk(i int) *Chunk { return &d.chunks[i].Chunk }
 
-// NameMismatch says which parameter a wrong result of the i-th chunk is of, where err is about one: see
-// cuda.NameMismatch. It comes before all other words about err, which would have the text of before.
+// NameMismatch adds the name of the parameter to an error about a wrong result of the i-th chunk: see
+// cuda.NameMismatch. Call it before adding other context to err, which it would replace.
 func (d *Dense) NameMismatch(i int, err error) error {
 	return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
 		k := d.Chunk(i)
@@ -126,10 +127,10 @@ func (d *Dense) NameMismatch(i int, err error) error {
 	})
 }
 
-// Closed is the number of batches that have closed for the i-th chunk.
+// Closed returns the number of batches that have closed for the i-th chunk.
 func (d *Dense) Closed(i int) schema.Batch { return d.chunks[i].closed }
 
-// round is the round of a batch, and nil if it has no contribution, or was given up for a later one.
+// round returns the round of a batch; nil if it has no contribution, or was replaced by a later one.
 func (c *denseChunk) round(b schema.Batch) *denseRound {
 	if r := &c.open[b%schema.Batch(len(c.open))]; r.batch == b {
 		return r
@@ -137,7 +138,7 @@ func (c *denseChunk) round(b schema.Batch) *denseRound {
 	return nil
 }
 
-// begin returns the round of a batch, a new one if there is none. It takes the place of one that has closed.
+// begin returns the round of a batch, and makes it in the place of a closed one if it does not exist.
 func (c *denseChunk) begin(b schema.Batch) *denseRound {
 	r := &c.open[b%schema.Batch(len(c.open))]
 	if r.batch != b {
@@ -149,7 +150,8 @@ func (c *denseChunk) begin(b schema.Batch) *denseRound {
 	return r
 }
 
-// Nodes are those that have contributed to a batch, in lane order, also after it has closed. They are the Dense's own.
+// Nodes returns the nodes that have contributed to a batch, in lane order, also after it has closed. The slice belongs
+// to the Dense.
 func (d *Dense) Nodes(i int, b schema.Batch) []lane.Node {
 	if r := d.chunks[i].round(b); r != nil {
 		return r.nodes
@@ -157,8 +159,8 @@ func (d *Dense) Nodes(i int, b schema.Batch) []lane.Node {
 	return nil
 }
 
-// Check says why a contribution cannot be added: its lanes have been counted, or its weight contradicts another one of
-// the batch. Nothing changes.
+// Check returns why a contribution cannot be added: its lanes have been counted, or its weight contradicts another one
+// of the batch. It changes nothing.
 func (d *Dense) Check(c *Contribution, w *Weights) *schema.FrameError {
 	r := d.chunks[c.Chunk].round(c.Batch)
 	if r == nil {
@@ -174,7 +176,7 @@ func (d *Dense) Check(c *Contribution, w *Weights) *schema.FrameError {
 	return refused
 }
 
-// CheckFinite refuses values that are NaN or infinite, the first of which it names.
+// CheckFinite refuses values that are NaN or infinite, and names the first.
 func (d *Dense) CheckFinite(c *Contribution) *schema.FrameError {
 	i := d.config.backend.FirstNonFinite(c.Values)
 	if i < 0 {
@@ -186,9 +188,9 @@ func (d *Dense) CheckFinite(c *Contribution) *schema.FrameError {
 		d.config.place.ElementName(k.Bucket, int(k.Offset)+i), c.Node, value, help)
 }
 
-// Add takes a contribution that Check has passed. It adds up what can be, unless the round is now complete and the rest
-// is to be fused: then Next gives all that is left, to be added in one pass. An error is the backend's, and leaves sums
-// that cannot be trusted.
+// Add adds a contribution that has passed Check. It adds up what it can, unless the round is now complete and the rest
+// is to be fused: then Next returns all terms, to be added in one pass. An error comes from the backend; the sums
+// cannot be trusted after it.
 func (d *Dense) Add(c *Contribution, w *Weights) error {
 	r := d.chunks[c.Chunk].begin(c.Batch)
 	at, refused := place(r.nodes, c.Node)
@@ -204,7 +206,7 @@ func (d *Dense) Add(c *Contribution, w *Weights) error {
 	}
 	r.lanes += lanes
 	s := denseSum{node: c.Node}
-	if c.Weight == 0 { // absent lanes: there is nothing to add
+	if c.Weight == 0 { // absent lanes add nothing
 		Release(c.Payload)
 	} else {
 		s = denseSum{c.Node, c.Values, c.Contributor, c.Bytes, c.Payload}
@@ -221,8 +223,8 @@ func (d *Dense) Add(c *Contribution, w *Weights) error {
 	return d.combineUp(c.Chunk, r, at)
 }
 
-// combineUp adds the sum at index at of a chunk's round to its sibling where that is there, and so on up the tree to
-// the root's children.
+// combineUp adds the sum at index at of a chunk's round to its sibling if that is present, and so on up the tree to the
+// root's children.
 func (d *Dense) combineUp(chunk int, r *denseRound, at int) error {
 	for {
 		node := r.sums[at].node
@@ -244,9 +246,9 @@ func (d *Dense) combineUp(chunk int, r *denseRound, at int) error {
 	}
 }
 
-// join makes the sums at and at+1 one, in the memory of the left one, and gives the other's back. An absent one is
-// left out. It reports false where it cannot: sums are float32, for which values of 16 bits have no room. They stay
-// until the round closes, at half the bytes each.
+// join adds the sums at and at+1 in the memory of the left one, and releases the other's payload. An absent one is
+// skipped. It reports false if it cannot add: sums are float32, and a payload of 16-bit values has no room for them.
+// They stay until the round closes, at half the bytes each.
 func (d *Dense) join(chunk int, r *denseRound, at int) (bool, error) {
 	left, right := &r.sums[at], &r.sums[at+1]
 	gone := *right
@@ -272,14 +274,14 @@ func (d *Dense) join(chunk int, r *denseRound, at int) (bool, error) {
 	return true, nil
 }
 
-// release gives a sum's memory back.
+// release releases a sum's payload.
 func (d *Dense) release(s *denseSum) {
 	d.config.held.add(s.contributor, -s.bytes)
 	Release(s.payload)
 }
 
-// forget drops what has come of an open round over the lanes [first, first+count), which no sum shares with others:
-// in a Dense that adds up at the close.
+// forget drops the contributions to an open round from lanes [first, first+count), which share no sum with other lanes:
+// the Dense adds up at the close.
 func (d *Dense) forget(i int, b schema.Batch, first, count int) {
 	r := d.chunks[i].round(b)
 	if r == nil {
@@ -307,15 +309,15 @@ func (d *Dense) forget(i int, b schema.Batch, first, count int) {
 	})
 }
 
-// Closing is a round whose lanes are all there.
+// Closing is a round that has all its lanes.
 type Closing struct {
 	Batch  schema.Batch
 	Weight float64     // over all lanes
-	Terms  []cuda.Term // sums over nodes that have samples, in lane order; none where Weight is 0
+	Terms  []cuda.Term // sums over nodes that have samples, in lane order; empty if Weight is 0
 }
 
-// Next gives the oldest open round of the i-th chunk if all its lanes are there. Compute its outcome and
-// call Finish, then ask again: a later round may have waited for it. Terms is valid until Finish.
+// Next returns the oldest open round of the i-th chunk if it has all its lanes. Compute its outcome, call Finish, and
+// call Next again: a later round may be complete. Terms is valid until Finish.
 func (d *Dense) Next(i int) (Closing, bool) {
 	c := &d.chunks[i]
 	r := c.round(c.closed)
@@ -323,7 +325,7 @@ func (d *Dense) Next(i int) (Closing, bool) {
 		if !complete(c.closed, d.Nodes(i, c.closed)) {
 			return Closing{}, false
 		}
-		r = c.begin(c.closed) // of which nothing may have come
+		r = c.begin(c.closed) // it may have no contribution yet
 	} else if r == nil || r.lanes < d.config.count {
 		return Closing{}, false
 	}
@@ -350,7 +352,7 @@ func (d *Dense) Finish(i int, w *Weights, total float64) {
 	c.closed++
 }
 
-// Sums is how many sums are held for a batch of the i-th chunk.
+// Sums returns the number of sums that are held for a batch of the i-th chunk.
 func (d *Dense) Sums(i int, b schema.Batch) int {
 	n := 0
 	if r := d.chunks[i].round(b); r != nil {
@@ -363,7 +365,7 @@ func (d *Dense) Sums(i int, b schema.Batch) int {
 	return n
 }
 
-// Release gives back what open rounds hold. The Dense must not be used afterwards.
+// Release releases the payloads of open rounds. The Dense must not be used afterwards.
 func (d *Dense) Release() {
 	for i := range d.chunks {
 		for j := range d.chunks[i].open {
@@ -382,7 +384,7 @@ type Contributor struct {
 	Count  int
 }
 
-// ContributorsOf is the trainers of a job with their lanes, in order.
+// ContributorsOf returns the trainers of a job with their lanes, in order.
 func ContributorsOf(job *schema.Job) []Contributor {
 	contributors := make([]Contributor, job.Trainers)
 	for i := range contributors {
@@ -392,7 +394,7 @@ func ContributorsOf(job *schema.Job) []Contributor {
 	return contributors
 }
 
-// Weights are sample counts. The bounds keep float32(weight) and sums of weights finite and normal.
+// Weights are numbers of samples. The bounds keep float32(weight) and sums of weights finite and normal.
 const (
 	weightMin = 1.0 / (1 << 40)
 	weightMax = schema.WeightMax
@@ -401,8 +403,8 @@ const (
 // IsWeight reports whether a sum may be divided by w samples.
 func IsWeight(w float64) bool { return w >= weightMin && w <= weightMax }
 
-// CheckSender checks what dense and sparse contributions have in common: that the node is one of the tree and
-// the contributor's, and that the weight is a number of samples.
+// CheckSender checks what dense and sparse contributions share: the node is in the tree and within the contributor's
+// lanes, and the weight is a number of samples.
 func CheckSender(contributor *Contributor, lanes int, h *schema.Head) *schema.FrameError {
 	node := h.Node
 	if int(h.Lanes) != lanes || !lane.IsNode(node, lanes) {
@@ -419,8 +421,8 @@ func CheckSender(contributor *Contributor, lanes int, h *schema.Head) *schema.Fr
 	return nil
 }
 
-// place finds where a node belongs among the disjoint nodes of a round, in lane order. The same node is a repeat
-// (schema.ReasonDuplicate, without a text); one that shares lanes with another is refused, since those lanes have been
+// place finds the position of a node among the disjoint nodes of a round, in lane order. The same node is a repeat
+// (schema.ReasonDuplicate, without a text); a node that overlaps another one is refused, since those lanes have been
 // counted.
 func place(nodes []lane.Node, n lane.Node) (int, *schema.FrameError) {
 	at, found := slices.BinarySearchFunc(nodes, n, compareNodes)
@@ -442,7 +444,7 @@ func compareNodes(a, b lane.Node) int {
 	return int(a.Count) - int(b.Count)
 }
 
-// covered is how many of the lanes [first, first+count) the disjoint nodes hold.
+// covered returns how many of the lanes [first, first+count) the disjoint nodes cover.
 func covered(nodes []lane.Node, first, count int) int {
 	n := 0
 	for _, node := range nodes {
@@ -451,14 +453,14 @@ func covered(nodes []lane.Node, first, count int) int {
 	return n
 }
 
-// Weights remembers what the contributions to one batch say of their weights: all rounds of a batch, dense and sparse,
-// agree on the weight of a node, and on the sum over all lanes. The zero value is ready.
+// Weights records the weights that the contributions to one batch state: all rounds of a batch, dense and sparse, agree
+// on the weight of a node, and on the sum over all lanes. The zero value is ready.
 type Weights struct {
 	nodes   []nodeWeight // by first lane, then count
 	total   float64
-	totaled bool // total is known: a round of the batch has closed
+	totaled bool // a round of the batch has closed, so total is known
 
-	// Scratch of looking ahead.
+	// Scratch memory of checkTotal.
 	ahead  []lane.Node
 	aheadW []float64
 }
@@ -468,14 +470,14 @@ type nodeWeight struct {
 	weight float64
 }
 
-// reset forgets the batch.
+// reset clears the batch.
 func (w *Weights) reset() { w.nodes, w.total, w.totaled = w.nodes[:0], 0, false }
 
 func (w *Weights) find(n lane.Node) (int, bool) {
 	return slices.BinarySearchFunc(w.nodes, n, func(x nodeWeight, n lane.Node) int { return compareNodes(x.node, n) })
 }
 
-// String lists what is known, for logs and tests.
+// String lists the weights, for logs and tests.
 func (w *Weights) String() string { return fmt.Sprint(w.nodes, w.total, w.totaled) }
 
 // check refuses a weight that differs from an earlier one of the same node.
@@ -487,16 +489,15 @@ func (w *Weights) check(n lane.Node, weight float64) *schema.FrameError {
 	return nil
 }
 
-// note remembers a weight that Check has passed.
+// note records a weight that has passed Check.
 func (w *Weights) note(n lane.Node, weight float64) {
 	if at, ok := w.find(n); !ok {
 		w.nodes = slices.Insert(w.nodes, at, nodeWeight{n, weight})
 	}
 }
 
-// checkTotal looks ahead: where a node of this weight, which belongs at index at of the nodes of a round, is the last
-// that the round lacks, so many lanes being missing, the weights must add up to what those of other rounds of the batch
-// did.
+// checkTotal looks ahead: if a node of this weight, at index at of the nodes of a round, is the last one that the round
+// needs (missing lanes are open), the weights must add up to the total of the other rounds of the batch.
 func (w *Weights) checkTotal(lanes, missing int, nodes []lane.Node, weights []float64, at int, node lane.Node,
 	weight float64) *schema.FrameError {
 	if !w.totaled || int(node.Count) < missing {
@@ -511,20 +512,20 @@ func (w *Weights) checkTotal(lanes, missing int, nodes []lane.Node, weights []fl
 	return nil
 }
 
-// noteTotal remembers the sum over all lanes, which a round has closed with.
+// noteTotal records the sum over all lanes with which a round has closed.
 func (w *Weights) noteTotal(total float64) { w.total, w.totaled = total, true }
 
-// Total is the sum over all lanes, as rounds of the batch closed with; 0 where none has.
+// Total returns the sum over all lanes with which rounds of the batch have closed; 0 before the first.
 func (w *Weights) Total() float64 { return w.total }
 
-// TreeWeight adds the weights of nodes that cover the tree, along the tree, so that it does not matter who added which.
-// Counts of samples are exact anyway. nodes are in lane order.
+// TreeWeight adds the weights of nodes that cover the tree, along the tree, so that it does not matter which member
+// added which. Numbers of samples are exact anyway. nodes are in lane order.
 func TreeWeight(lanes int, nodes []lane.Node, weights []float64) float64 {
 	sum, _ := treeWeight(lane.Root(lanes), nodes, weights, 0)
 	return sum
 }
 
-// treeWeight adds up what lies below at, of which nodes[next] is the first, and gives what follows it.
+// treeWeight returns the sum below at, whose first node is nodes[next], and the index that follows it.
 func treeWeight(at lane.Node, nodes []lane.Node, weights []float64, next int) (sum float64, after int) {
 	if next < len(nodes) && nodes[next] == at {
 		return weights[next], next + 1
@@ -538,45 +539,45 @@ func treeWeight(at lane.Node, nodes []lane.Node, weights []float64, next int) (s
 	return l + r, next
 }
 
-// Payload is the memory that a frame lies in, and a lease of it: who is done with the bytes calls Release, once. Its
-// bytes are private to the receiver, who may write to them.
+// Payload is the memory of a frame, and a lease of it: call Release once when the bytes are no longer needed. The bytes
+// are private to the receiver, which may write to them.
 type Payload interface{ Release() }
 
-// Release gives a payload back where there is one.
+// Release releases a payload unless it is nil.
 func Release(p Payload) {
 	if p != nil {
 		p.Release()
 	}
 }
 
-// Held counts the bytes of payloads that open rounds hold, by who sent them. It is not safe for concurrent use.
+// Held counts the bytes of payloads that open rounds hold, by contributor. It is not safe for concurrent use.
 type Held struct {
 	byContributor []int64
 	total         int64
 }
 
-// NewHeld counts for a number of contributors.
+// NewHeld makes a Held for a number of contributors.
 func NewHeld(contributors int) *Held { return &Held{byContributor: make([]int64, contributors)} }
 
-// add counts bytes of a contributor; a negative number releases them.
+// add adds bytes to a contributor; a negative number releases them.
 func (h *Held) add(contributor int, bytes int64) {
 	h.byContributor[contributor] += bytes
 	h.total += bytes
 }
 
-// Bytes is what all senders' payloads hold, Of what a contributor's do.
+// Bytes returns the bytes of all payloads.
 func (h *Held) Bytes() int64 { return h.total }
 
-// Of is the part of Bytes that came from a contributor.
+// Of returns the part of Bytes that came from a contributor.
 func (h *Held) Of(contributor int) int64 { return h.byContributor[contributor] }
 
-// Values is the values of a frame, of whichever type, where they lie.
+// Values returns the values of a frame, of any type, in place.
 func Values(v *schema.View) cuda.Vector { return vector(v.Head().DType, v.Float32s(), v.Halves()) }
 
-// rows is the rows of a part of a frame whose values are of the type.
+// rows returns the rows of a part of a frame, in place.
 func rows(dtype schema.DType, p *schema.Part) cuda.Vector { return vector(dtype, p.Rows, p.Halves) }
 
-// vector is floats, or, where the type has 16 bits, the values whose bits are halves.
+// vector returns floats, or, for a 16-bit type, the values with the bits in halves.
 func vector(dtype schema.DType, floats []float32, halves []uint16) cuda.Vector {
 	switch dtype {
 	case schema.DTypeBFloat16:
@@ -587,8 +588,7 @@ func vector(dtype schema.DType, floats []float32, halves []uint16) cuda.Vector {
 	return cuda.Float32s(floats)
 }
 
-// NonFinite is the i-th value of values, which is no finite one, and what its sender may do about it, as text to
-// append.
+// NonFinite returns the i-th value of values, which is not finite, and a text with advice for its sender.
 func NonFinite(backend cuda.Backend, values cuda.Vector, i int) (value float32, help string) {
 	var one [1]float32
 	_ = backend.Average(cuda.Average{Lanes: 1, Weight: 1, Terms: []cuda.Term{{Count: 1, Values: values.Slice(i, i+1)}},

@@ -10,41 +10,40 @@ import (
 	"gradbus/schema"
 )
 
-// Grouped is the clock of rounds that are made of the next requests from any trainers. A request is what a trainer
-// sends of one of its own batches. The first of its frames that is taken decides which group it belongs to, for all of
-// its chunks. Groups are numbered from 0, and group g makes version g+1 of every chunk. Each trainer has one request at
-// a time, which is parked here, at the cost of an entry in its group, until its group has what it waits for.
+// Grouped is the clock of rounds that combine the next requests from any trainers. A request is what a trainer sends
+// for one of its own batches. Its first accepted frame decides which group it belongs to, for all of its chunks. Groups
+// are numbered from 0, and group g makes version g+1 of every chunk. Each trainer has one request at a time, which
+// waits in its group, as an entry, until the group is complete.
 //
-// A group takes requests until it has the job's number of them, or those of all trainers who are still there; one that
-// assigns the values of a model (schema.StartModel) takes those of all. Its
-// rounds close chunk by chunk, those of one chunk in the order of groups, so what is applied is a sequence of updates
-// that can be replayed.
+// A group accepts requests until it has the job's number of them, or those of all trainers that remain; a group that
+// assigns the values of a model (schema.StartModel) accepts those of all. Its rounds close chunk by chunk, those of one
+// chunk in the order of groups, so the updates form a sequence that can be replayed.
 type Grouped struct {
 	config       ClockConfig
 	line         *Line
 	contributors []groupContributor // by contributor
-	there        int                // of them, not gone
-	filling      schema.Batch       // the group that takes requests
+	there        int                // contributors that are not gone
+	filling      schema.Batch       // group that accepts requests
 	members      [][]groupMember    // of group g at g % len: as many groups as may be open
 	hears        []Hearer
 
-	// Versions of all chunks, each in frames of its own: they stay until every trainer whom they answered has proved,
-	// by its next request, to have them.
+	// Versions of all chunks, each in its own frames. A version stays until every trainer that was answered with it has
+	// sent its next request, which proves that it arrived.
 	snapshots []snapshot
 	free      []*Results
 }
 
-// groupContributor is what a trainer has asked for.
+// groupContributor is the state of a trainer's requests.
 type groupContributor struct {
-	next  schema.Batch // of its own batches: that of its next request
-	group schema.Batch // of its last request, where there was one
-	gone  bool         // it contributes no more
+	next  schema.Batch // the trainer's own number of its next request
+	group schema.Batch // of the last request, if any
+	gone  bool         // contributes no more
 }
 
-// asked reports whether a trainer has had a request.
+// asked reports whether a trainer has made a request.
 func (g *Grouped) asked(k *groupContributor) bool { return k.next > g.config.First }
 
-// last reports whether a batch is that of the last request. Nothing is added to b, which may be any number.
+// last reports whether a batch is that of the last request. b may be any number, so nothing is added to it.
 func (g *Grouped) last(k *groupContributor, b schema.Batch) bool { return g.asked(k) && b == k.next-1 }
 
 // groupMember is a request in a group.
@@ -53,27 +52,27 @@ type groupMember struct {
 	batch       schema.Batch // of the trainer's own
 }
 
-// snapshot is one version of all chunks, or as much of it as there is.
+// snapshot is one version of all chunks; the newest may be incomplete.
 type snapshot struct {
 	version schema.Version
 	results *Results
-	refs    int // trainers who may ask for it again
+	refs    int // trainers that may request it again
 }
 
-// GroupEvent is that a request was taken into a group, or that all rounds of a group have closed; what follows Closed
-// is then zero, but for Start. What a grouped job has computed can be replayed from these.
+// GroupEvent reports that a request was added to a group, or, with Closed, that all rounds of a group have closed; the
+// fields after Closed are zero then, except Start. The updates of a grouped job can be replayed from these events.
 type GroupEvent struct {
 	Group  schema.Batch
-	Closed bool          // all of the group has been answered
-	Member schema.Member // whose request it is
-	Batch  schema.Batch  // of that trainer's own
-	Parked int           // requests that the group has now
-	Size   int           // that it waits for, unless trainers are gone
-	Start  bool          // it assigns the values of a model
+	Closed bool          // all requests of the group have been answered
+	Member schema.Member // sender of the request
+	Batch  schema.Batch  // the sender's own number
+	Parked int           // requests in the group
+	Size   int           // requests that the group waits for, unless trainers are gone
+	Start  bool          // the group assigns the values of a model
 }
 
-// groupsOpen is how many groups may be open at once: those that are full, of different trainers, and the one that is
-// filling.
+// groupsOpen returns how many groups may be open at once: the full ones, which have different trainers, and the one
+// that accepts requests.
 func groupsOpen(job *schema.Job) int { return job.Trainers/job.Group + 1 }
 
 func newGrouped(ctx context.Context, c ClockConfig) (Clock, error) {
@@ -83,7 +82,7 @@ func newGrouped(ctx context.Context, c ClockConfig) (Clock, error) {
 	for i := range g.contributors {
 		g.contributors[i].next = c.First
 	}
-	if err := g.begin(ctx, schema.Version(c.First), g.there); err != nil { // with which all of them begin
+	if err := g.begin(ctx, schema.Version(c.First), g.there); err != nil { // the version with which all of them begin
 		return nil, err
 	}
 	g.line = c.line(schema.All, c.Job.Lanes, groupsOpen(c.Job)-1, lane.Node{}, g.complete)
@@ -91,7 +90,7 @@ func newGrouped(ctx context.Context, c ClockConfig) (Clock, error) {
 	return g, nil
 }
 
-// Versions is how many versions are kept, and how many there is memory for beside them.
+// Versions returns the number of versions that are kept, and the number that there is memory for beside them.
 func (g *Grouped) Versions() (kept, free int) { return len(g.snapshots), len(g.free) }
 
 // Lines implements Clock.
@@ -104,7 +103,7 @@ func (g *Grouped) of(group schema.Batch) *[]groupMember {
 	return &g.members[group%schema.Batch(len(g.members))]
 }
 
-// snapshot is a version that is kept, or being made; else nil.
+// snapshot returns a version that is kept or being made; else nil.
 func (g *Grouped) snapshot(v schema.Version) *snapshot {
 	for i := range g.snapshots {
 		if g.snapshots[i].version == v {
@@ -122,7 +121,7 @@ func (g *Grouped) Results(v schema.Version) *Results {
 	panic(fmt.Sprintf("round: version %d is not kept", v))
 }
 
-// begin makes room for a version that so many trainers will be answered with.
+// begin makes room for a version that refs trainers will be answered with.
 func (g *Grouped) begin(ctx context.Context, v schema.Version, refs int) error {
 	if len(g.free) == 0 {
 		r, err := g.config.results(ctx, 1)
@@ -137,7 +136,7 @@ func (g *Grouped) begin(ctx context.Context, v schema.Version, refs int) error {
 	return nil
 }
 
-// has is the version that a trainer has, or will have when its last request is answered.
+// has returns the version that a trainer has, or will have when its last request is answered.
 func (g *Grouped) has(k *groupContributor) schema.Version {
 	if g.asked(k) {
 		return schema.Version(k.group) + 1
@@ -145,15 +144,15 @@ func (g *Grouped) has(k *groupContributor) schema.Version {
 	return schema.Version(g.config.First)
 }
 
-// unref is told that a trainer will not ask for a version again.
+// unref records that a trainer will not request a version again.
 func (g *Grouped) unref(v schema.Version) {
 	if s := g.snapshot(v); s != nil {
 		s.refs--
 	}
 }
 
-// recycle releases versions that can no longer be asked for. The newest that is whole stays, from which the next is
-// made, and the one before it, which may be being copied.
+// recycle releases versions that can no longer be requested. The newest complete version stays, because the next is
+// made from it, and the one before it, which may be being copied.
 func (g *Grouped) recycle() {
 	g.snapshots = slices.DeleteFunc(g.snapshots, func(s snapshot) bool {
 		if s.refs > 0 || s.version+1 >= schema.Version(g.line.done) {
@@ -164,10 +163,10 @@ func (g *Grouped) recycle() {
 	})
 }
 
-// starts reports that a group assigns the values of a model.
+// starts reports whether a group assigns the values of a model.
 func (g *Grouped) starts(group schema.Batch) bool { return group < g.config.Job.StartVersion() }
 
-// size is how many requests a group waits for, unless trainers are gone.
+// size returns the number of requests that a group waits for, unless trainers are gone.
 func (g *Grouped) size(group schema.Batch) int {
 	if g.starts(group) {
 		return len(g.contributors)
@@ -175,7 +174,7 @@ func (g *Grouped) size(group schema.Batch) int {
 	return g.config.Job.Group
 }
 
-// full reports that the group that is filling takes no more requests: it has its number, or those of all who are there.
+// full reports whether the open group accepts no more requests: it has its number, or those of all remaining trainers.
 func (g *Grouped) full() bool {
 	n := 0
 	for _, m := range *g.of(g.filling) {
@@ -186,7 +185,7 @@ func (g *Grouped) full() bool {
 	return n > 0 && n >= min(g.size(g.filling), g.there)
 }
 
-// fill begins the next group where this one takes no more.
+// fill opens the next group if the current one is full.
 func (g *Grouped) fill() {
 	if g.full() {
 		g.filling++
@@ -194,7 +193,7 @@ func (g *Grouped) fill() {
 	}
 }
 
-// complete reports whether a round of a group has all that it will get.
+// complete reports whether a round of a group has all contributions that it will get.
 func (g *Grouped) complete(group schema.Batch, nodes []lane.Node) bool {
 	if group >= g.filling {
 		return false
@@ -209,13 +208,13 @@ func (g *Grouped) complete(group schema.Batch, nodes []lane.Node) bool {
 	})
 }
 
-// lacks reports that nodes do not cover the lanes of a trainer.
+// lacks reports whether nodes do not cover the lanes of a trainer.
 func (g *Grouped) lacks(contributor int, nodes []lane.Node) bool {
 	h := &g.config.Contributors[contributor]
 	return covered(nodes, int(h.First), h.Count) < h.Count
 }
 
-// Reach implements Clock: of a request that begins, the group is the one that is filling.
+// Reach implements Clock: the first frame of a request belongs to the group that accepts requests.
 func (g *Grouped) Reach(contributor int, b schema.Batch) (Entry, *schema.FrameError) {
 	k, member := &g.contributors[contributor], g.config.Contributors[contributor].Member
 	e := Entry{Line: g.line, Round: k.group, contributor: contributor}
@@ -225,7 +224,7 @@ func (g *Grouped) Reach(contributor int, b schema.Batch) (Entry, *schema.FrameEr
 			"%s takes no part in job %s any more: it has left, or was taken for lost",
 			member, g.config.Job.Name)
 	case g.last(k, b) && k.group < g.line.done:
-		return e, &schema.FrameError{Reason: schema.ReasonDuplicate} // its round has closed
+		return e, &schema.FrameError{Reason: schema.ReasonDuplicate} // the round has closed
 	case g.last(k, b):
 		return e, nil
 	case b < k.next:
@@ -238,7 +237,7 @@ func (g *Grouped) Reach(contributor int, b schema.Batch) (Entry, *schema.FrameEr
 	return e, nil
 }
 
-// answered is how many requests of a trainer every round has closed of.
+// answered returns the number of a trainer's requests whose rounds have all closed.
 func (g *Grouped) answered(contributor int) schema.Batch {
 	k := &g.contributors[contributor]
 	if g.asked(k) && k.group >= g.line.done {
@@ -247,7 +246,7 @@ func (g *Grouped) answered(contributor int) schema.Batch {
 	return k.next
 }
 
-// Enter implements Clock: a request that begins becomes one of the group that is filling.
+// Enter implements Clock: the first frame of a request adds it to the group that accepts requests.
 func (g *Grouped) Enter(e Entry) {
 	if !e.Fresh {
 		return
@@ -271,7 +270,7 @@ func (g *Grouped) tell(e GroupEvent) {
 	}
 }
 
-// Begin implements Clock: there is room for what a group makes of the chunks with the first of them.
+// Begin implements Clock: the first chunk of a group makes room for the version.
 func (g *Grouped) Begin(group schema.Batch) error {
 	if g.snapshot(group+1) != nil {
 		return nil
@@ -285,9 +284,8 @@ func (g *Grouped) Begin(group schema.Batch) error {
 	return g.begin(context.Background(), group+1, refs)
 }
 
-// Closed implements Clock: each trainer with a request in the group is told, under the number that each of them calls
-// its batch. Where that is one number for all trainers of the job, and nothing else goes to each of them, one message
-// serves them all.
+// Closed implements Clock: each trainer with a request in the group receives the result under its own batch number. If
+// all trainers of the job have the same number, and nothing else is sent to each of them, one message serves all.
 func (g *Grouped) Closed(l *Line, group schema.Batch) []Hearer {
 	l.closed(group)
 	g.recycle()
@@ -295,7 +293,7 @@ func (g *Grouped) Closed(l *Line, group schema.Batch) []Hearer {
 		g.tell(GroupEvent{Group: group, Closed: true, Start: g.starts(group)})
 	}
 	members := *g.of(group)
-	alike := len(members) == len(g.contributors) && !g.config.Job.GroupEvents // which go to each
+	alike := len(members) == len(g.contributors) && !g.config.Job.GroupEvents // group events go to each trainer
 	g.hears = g.hears[:0]
 	for _, m := range members {
 		alike = alike && m.batch == group
@@ -309,10 +307,10 @@ func (g *Grouped) Closed(l *Line, group schema.Batch) []Hearer {
 	return g.hears
 }
 
-// Pull implements Clock: a trainer may ask again for what its last request got.
+// Pull implements Clock: a trainer may request the result of its last request again.
 func (g *Grouped) Pull(contributor int, b schema.Batch, _ bool) (e Entry, kept bool, refused *schema.FrameError) {
 	k := &g.contributors[contributor]
-	begins := !g.asked(k) && k.next > 0 && b == k.next-1 // with what the job was resumed with
+	begins := !g.asked(k) && k.next > 0 && b == k.next-1 // the version that the job resumed with
 	switch {
 	case k.gone:
 	case g.last(k, b):
@@ -321,7 +319,7 @@ func (g *Grouped) Pull(contributor int, b schema.Batch, _ bool) (e Entry, kept b
 		return Entry{Line: g.line, Round: b, contributor: contributor}, true, nil
 	}
 	e, refused = g.Reach(contributor, b)
-	e.Fresh = false // where it has overtaken its sender's contributions, these make the request
+	e.Fresh = false // if it has overtaken its sender's contributions, these make the request
 	return e, false, refused
 }
 
@@ -330,7 +328,7 @@ func (g *Grouped) Kept(e Entry, i int) *schema.Frame {
 	return g.Results(e.Round+1).of(i, e.Round)
 }
 
-// Leave implements Clock: no group waits for lost trainers. Their complete contributions to a round count, the rest is
+// Leave implements Clock: no group waits for lost trainers. Their complete contributions to a round count; the rest is
 // dropped.
 func (g *Grouped) Leave(members []schema.Member) (changed bool) {
 	for i := range g.contributors {
@@ -345,12 +343,12 @@ func (g *Grouped) Leave(members []schema.Member) (changed bool) {
 	return changed
 }
 
-// leave forgets a trainer, and those of its contributions that are not whole.
+// leave removes a trainer and its incomplete contributions.
 func (g *Grouped) leave(contributor int) {
 	k, h, dense := &g.contributors[contributor], &g.config.Contributors[contributor], g.line.Dense
 	k.gone = true
 	g.there--
-	g.unref(g.has(k)) // where that is there; else it was not counted
+	g.unref(g.has(k)) // if present; else it was not counted
 	g.recycle()
 	if !g.asked(k) || k.group < g.line.done {
 		return
@@ -362,8 +360,8 @@ func (g *Grouped) leave(contributor int) {
 	}
 }
 
-// Waiting implements Clock: the trainers that the first open round of the oldest open group lacks, or, if the group is
-// not full, all without a request in any.
+// Waiting implements Clock: the trainers whose contribution the first open round of the oldest open group misses, or,
+// if the group is not full, all trainers without a request.
 func (g *Grouped) Waiting() Waiting {
 	l, w := g.line, waitingFor(g.line.done)
 	if l.done >= g.filling {
@@ -398,29 +396,29 @@ func (g *Grouped) Waiting() Waiting {
 // Line is a sequence of rounds that some trainers share, numbered from 0: those of batch 0, of batch 1, and so on.
 //
 // Rounds of batches [Batch-Ahead, Batch] may be open. A trainer that sends a frame of batch b holds every result of
-// batch b-Ahead-1 from every owner, so the owner that takes the first frame of a batch knows that these are complete
+// batch b-Ahead-1 from every owner, so the owner that receives the first frame of a batch knows that these are complete
 // everywhere.
 type Line struct {
-	Whose  schema.Member // the trainer whose rounds they are; schema.All where all share them
+	Whose  schema.Member // trainer whose rounds these are; schema.All if they are shared
 	Dense  *Dense
-	Sparse *Sparse     // nil where the owner has no rows
-	Means  *RowResults // of Sparse: what is published of its rounds
-	Node   lane.Node   // the root where a round is of all lanes; else none
+	Sparse *Sparse     // nil if the owner has no rows
+	Means  *RowResults // published results of Sparse
+	Node   lane.Node   // the root if rounds have all lanes; else empty
 	Ahead  schema.Batch
-	// Stays is how many batches later a round is the first to write where a round's results lie; 0: any round may, of
-	// another line too.
+	// Stays is the number of batches after which a round may first overwrite the results of a round; 0: any round may,
+	// even of another line.
 	Stays schema.Batch
-	// Renumbered says that rounds have numbers of their own, and not those of their trainers' batches.
+	// Renumbered is set if rounds have numbers of their own instead of those of their trainers' batches.
 	Renumbered bool
 
 	owner  schema.Member
-	rounds int // of every batch here, each dense chunk counting as one
+	rounds int // rounds of every batch; each dense chunk counts as one
 
-	first   schema.Batch // the first that there are rounds of
-	batch   schema.Batch // the newest under way
-	done    schema.Batch // every round of the batches before this one is closed
-	open    []int        // rounds that are not closed, of batch b at b % len: Ahead+1
-	weights []Weights    // of the same index
+	first   schema.Batch // first batch that has rounds
+	batch   schema.Batch // newest batch under way
+	done    schema.Batch // every round of earlier batches has closed
+	open    []int        // number of open rounds of batch b, at b % len: Ahead+1
+	weights []Weights    // of batch b, at the same index
 }
 
 // begin opens the first batch.
@@ -437,19 +435,19 @@ func (l *Line) begin(first schema.Batch) {
 
 func (l *Line) at(b schema.Batch) int { return int(b % (l.Ahead + 1)) }
 
-// Batch is the newest batch under way.
+// Batch returns the newest batch under way.
 func (l *Line) Batch() schema.Batch { return l.batch }
 
-// Done is the number of batches of which every round has closed.
+// Done returns the number of batches whose rounds have all closed.
 func (l *Line) Done() schema.Batch { return l.done }
 
-// Oldest is the oldest batch whose rounds may be open.
+// Oldest returns the oldest batch that may have open rounds.
 func (l *Line) Oldest() schema.Batch { return max(l.first, l.batch-min(l.batch, l.Ahead)) }
 
-// Rounds is how many rounds every batch has here.
+// Rounds returns the number of rounds of every batch.
 func (l *Line) Rounds() int { return l.rounds }
 
-// Open is how many rounds of all batches under way are open.
+// Open returns the number of open rounds of all batches under way.
 func (l *Line) Open() (n int) {
 	for _, open := range l.open {
 		n += open
@@ -467,10 +465,10 @@ func (l *Line) Untouched(b schema.Batch) bool {
 	return true
 }
 
-// Weights are those of a batch under way.
+// Weights returns the weights of a batch under way.
 func (l *Line) Weights(b schema.Batch) *Weights { return &l.weights[l.at(b)] }
 
-// closed notes that a round of a batch has closed.
+// closed records that a round of a batch has closed.
 func (l *Line) closed(b schema.Batch) {
 	l.open[l.at(b)]--
 	l.settle()
@@ -482,8 +480,8 @@ func (l *Line) settle() {
 	}
 }
 
-// Reach says whether a frame may speak of batch b: of one under way, or of the next that may begin, fresh then being
-// true and Advance to be called when the frame is taken.
+// Reach reports whether a frame may belong to batch b: to a batch under way, or to the next one. fresh is true for the
+// next one; call Advance when the frame is accepted.
 func (l *Line) Reach(b schema.Batch) (fresh bool, refused *schema.FrameError) {
 	switch {
 	case b <= l.batch && b >= l.Oldest():
@@ -499,9 +497,9 @@ func (l *Line) Reach(b schema.Batch) (fresh bool, refused *schema.FrameError) {
 		b, oldest, l.open[l.at(oldest)], l.rounds, l.owner)
 }
 
-// ReachRows says whether rows of batch b may be asked for, and whether they are asked for early: then the round that
-// the lookup waits for is under way. Who has contributed to a batch asks for rows of the next one, so a round that is
-// over shows that a lookup of its batch came late.
+// ReachRows reports whether rows of batch b may be requested, and whether the request is early because the round that
+// it waits for is under way. A trainer that has contributed to a batch requests rows of the next one, so a lookup for a
+// batch whose round has closed is late.
 func (l *Line) ReachRows(b schema.Batch) (early bool, refused *schema.FrameError) {
 	if l.Sparse == nil {
 		_, refused = l.Reach(b)
@@ -519,10 +517,10 @@ func (l *Line) ReachRows(b schema.Batch) (early bool, refused *schema.FrameError
 	return false, refused
 }
 
-// Awaiting is the batch whose rows are there when the sparse round of batch b is over.
+// Awaiting returns the batch whose rows are complete when the sparse round of batch b has closed.
 func (l *Line) Awaiting(b schema.Batch) schema.Batch { return b + l.Ahead + 1 }
 
-// Advance opens the rounds of the batches up to b, which Reach has found that may begin.
+// Advance opens the rounds of the batches up to b, for which Reach returned fresh.
 func (l *Line) Advance(b schema.Batch) {
 	for l.batch < b {
 		l.batch++
@@ -537,20 +535,20 @@ func (l *Line) Advance(b schema.Batch) {
 	}
 }
 
-// kept is how many batches' results are kept. Who is slowest has contributed to batch d, the last that is complete
-// here, and may lack the results of d-ahead and later ones; who is fastest contributes to d+1+ahead.
+// kept returns the number of batches whose results are kept. The slowest trainer has contributed to batch d, the last
+// that is complete here, and may miss the results of d-ahead and later ones; the fastest contributes to d+1+ahead.
 func kept[N ~uint64 | ~int](ahead N) N { return 2*ahead + 2 }
 
-// pull says whether the result of a batch is kept, or may come to be. overtook says that the batch has begun, but not
-// here.
+// pull reports whether the result of a batch is kept or may still be made. overtook reports that the trainer has begun
+// the batch, but not here.
 func (l *Line) pull(b schema.Batch, begun bool) (overtook bool, refused *schema.FrameError) {
 	kept := kept(l.Ahead) - 1
-	if l.open[l.at(l.batch)] == l.rounds { // nothing of the newest batch has taken the place of what is oldest
+	if l.open[l.at(l.batch)] == l.rounds { // no result of the newest batch has replaced the oldest one
 		kept++
 	}
 	switch {
 	case begun && b > l.batch && b <= l.done+l.Ahead:
-		return true, nil // it has overtaken its sender's contributions: pulls and bulk come in on two connections
+		return true, nil // it has overtaken the contributions: pulls and bulk use different connections
 	case b > l.batch:
 		return false, schema.Refuse(schema.ReasonEarlyBatch, "result of batch %d: batch %d is under way", b, l.batch)
 	case b+kept < l.batch:
@@ -560,7 +558,7 @@ func (l *Line) pull(b schema.Batch, begun bool) (overtook bool, refused *schema.
 	return false, nil
 }
 
-// waiting says whom the rounds of the oldest batch lack that lack anybody.
+// waiting returns the trainers that the rounds of the oldest incomplete batch wait for.
 func (l *Line) waiting(contributors []Contributor, lanes int, rows schema.Bucket) Waiting {
 	w := waitingFor(l.batch)
 	for b := l.done; b <= l.batch; b++ {
@@ -571,7 +569,7 @@ func (l *Line) waiting(contributors []Contributor, lanes int, rows schema.Bucket
 	return w
 }
 
-// Release gives back what open rounds hold. The Line must not be used afterwards.
+// Release releases the payloads of open rounds. The Line must not be used afterwards.
 func (l *Line) Release() {
 	l.Dense.Release()
 	if l.Sparse != nil {

@@ -10,10 +10,10 @@ import (
 	"gradbus/schema"
 )
 
-// Results are the frames that results over dense chunks are published in, of several versions of each chunk. A result
-// is written where it is sent from. If the owner has parameters, they live here.
+// Results are the frames in which results over dense chunks are published, for several versions of each chunk. A result
+// is written where it is sent from. If the owner has parameters, they are stored here.
 //
-// Version v of a chunk is what v results have made of it, and lies at v modulo the number of versions that are kept.
+// Version v of a chunk is the outcome of v results, at index v modulo the number of versions.
 type Results struct {
 	head   schema.Head
 	chunks []resultChunk
@@ -24,8 +24,8 @@ type resultChunk struct {
 	frames []*schema.Frame
 }
 
-// newResults makes zeroed frames for a number of versions of each chunk. head is what the results' heads have in
-// common: run id, generation, lanes and flags. ctx only cuts that short.
+// newResults makes zeroed frames for a number of versions of each chunk. head has the fields that the heads of results
+// share: run id, generation, lanes and flags. ctx cancels only the allocation.
 func newResults(ctx context.Context, chunks []Chunk, versions int, head schema.Head) (*Results, error) {
 	r := &Results{head: head, chunks: make([]resultChunk, len(chunks))}
 	for i := range r.chunks {
@@ -49,14 +49,14 @@ func (r *Results) at(i int, v schema.Version) int {
 	return int(v % schema.Version(len(r.chunks[i].frames)))
 }
 
-// Values is where the values of a version of the i-th chunk lie. Once sealed they may not be changed until they are too
-// old to be asked for.
+// Values returns the memory of a version of the i-th chunk. Once sealed it must not change until the version is too old
+// to be requested.
 func (r *Results) Values(i int, v schema.Version) []float32 {
 	return r.chunks[i].frames[r.at(i, v)].Float32s()
 }
 
-// Seal gives a version of the i-th chunk its head, as the result of a batch, and its checksum. h says batch, weight,
-// node and further flags. The frame is valid until its memory is needed for a later version.
+// Seal gives a version of the i-th chunk its head, as the result of a batch, and its checksum. h has batch, weight,
+// node and further flags. The frame is valid until a later version reuses its memory.
 func (r *Results) Seal(i int, v schema.Version, h schema.Head) *schema.Frame {
 	c := &r.chunks[i]
 	full := r.head
@@ -68,39 +68,39 @@ func (r *Results) Seal(i int, v schema.Version, h schema.Head) *schema.Frame {
 	return f
 }
 
-// sealed is where a version of the i-th chunk is sealed.
+// sealed returns the frame in which a version of the i-th chunk is sealed.
 func (r *Results) sealed(i int, v schema.Version) *schema.Frame {
 	return r.chunks[i].frames[r.at(i, v)]
 }
 
-// of is the result of a batch over the i-th chunk as it was sealed; nil where it was not made here, as one of before
-// the job was resumed.
+// of returns the sealed result of a batch over the i-th chunk; nil if it was not made here, such as that of a batch
+// before the job was resumed.
 func (r *Results) of(i int, b schema.Batch) *schema.Frame {
 	f := r.sealed(i, schema.Version(b)+1)
 	v := f.View()
-	if h := v.Head(); h.Chunks == 0 || h.Batch != b { // never sealed, or as another's
+	if h := v.Head(); h.Chunks == 0 || h.Batch != b { // never sealed, or as the result of another batch
 		return nil
 	}
 	return f
 }
 
-// rowResultsConfig is what an owner's results over rows are made from.
+// rowResultsConfig configures an owner's results over rows.
 type rowResultsConfig struct {
 	backend    cuda.Backend
 	lanes      int
 	chunkBytes int         // of values in one frame; a row that is larger travels alone
-	versions   int         // how many batches' results are kept
-	head       schema.Head // what the heads of results have in common: run id, generation, bucket and node
+	versions   int         // number of batches whose results are kept
+	head       schema.Head // fields that the heads of results share: run id, generation, bucket and node
 	tables     []RowTable  // whose means are published, ascending
 }
 
-// RowTable is a replicated table: who owns it keeps no rows of it.
+// RowTable is a replicated table. Its owner keeps no rows of it.
 type RowTable struct {
 	id  schema.Table
 	dim int
 }
 
-// Replicated lists the replicated tables of a job that are added up by a party.
+// Replicated lists the replicated tables of a job that a party aggregates.
 func Replicated(job *schema.Job, plan *schema.Plan, by schema.Party) []RowTable {
 	var all []RowTable
 	for i, t := range job.Tables {
@@ -111,11 +111,11 @@ func Replicated(job *schema.Job, plan *schema.Plan, by schema.Party) []RowTable 
 	return all
 }
 
-// RowResults are the frames that the results of sparse rounds are published in: for every replicated table the keys
-// that anybody touched and the mean gradient of each row. A job without such tables gets one frame without sections a
-// batch, which says that the round has closed. It is not safe for concurrent use.
+// RowResults are the frames in which the results of sparse rounds are published: for every replicated table the touched
+// keys and the mean gradient of each row. A job without such tables gets one empty frame for each batch, which says
+// that the round has closed. It is not safe for concurrent use.
 //
-// Memory: for each kept batch its keys and rows, and the same once more while a result is made.
+// Memory: the keys and rows of each kept batch, and the same once more while a result is made.
 type RowResults struct {
 	config rowResultsConfig
 	kept   []rowResult // of batch b at b % len
@@ -123,14 +123,14 @@ type RowResults struct {
 	term   [1]cuda.Term
 }
 
-// HasRows reports whether results have rows in them: else they only say that a round is over.
+// HasRows reports whether results contain rows; else they only report that a round has closed.
 func (r *RowResults) HasRows() bool { return len(r.config.tables) > 0 }
 
 type rowResult struct {
 	made   bool
 	batch  schema.Batch
 	frames []*schema.Frame // as many as were ever needed
-	used   int             // of frames
+	used   int             // number of frames in use
 }
 
 type rowMeans struct {
@@ -138,14 +138,14 @@ type rowMeans struct {
 	values []float32
 }
 
-// newRowResults makes results that have no frames yet.
+// newRowResults makes results without frames.
 func newRowResults(c rowResultsConfig) *RowResults {
 	return &RowResults{config: c, kept: make([]rowResult, c.versions), means: make([]rowMeans, len(c.tables))}
 }
 
-// Make divides the sums of the round that s.Next gave, of this weight, and puts them into frames in ascending order
-// of (table, key), which it returns sealed. They are valid until the result of Versions batches later is made. Call
-// it before s.Close. An error is the backend's.
+// Make divides the sums of the round that s.Next returned by weight, writes them into frames in ascending order of
+// (table, key), and returns the frames sealed. They are valid until the result of Versions batches later is made. Call
+// it before s.Close. An error comes from the backend.
 func (r *RowResults) Make(s *Sparse, b schema.Batch, weight float64, flags uint32) ([]*schema.Frame, error) {
 	for i, t := range r.config.tables {
 		if err := r.mean(s, &r.means[i], t, weight); err != nil {
@@ -174,7 +174,7 @@ func (r *RowResults) Make(s *Sparse, b schema.Batch, weight float64, flags uint3
 	return k.frames[:k.used], nil
 }
 
-// Kept is the result of a batch as Make gave it; nil where it was not made or is too long ago.
+// Kept returns the result of a batch as Make returned it; nil if it was not made or is too old.
 func (r *RowResults) Kept(b schema.Batch) []*schema.Frame {
 	if k := &r.kept[b%schema.Batch(len(r.kept))]; k.made && k.batch == b {
 		return k.frames[:k.used]
@@ -201,10 +201,10 @@ func (r *RowResults) mean(s *Sparse, m *rowMeans, t RowTable, weight float64) er
 	return err
 }
 
-// rowCursor is the next row to go into a frame.
+// rowCursor is the position of the next row to write.
 type rowCursor struct{ table, row int }
 
-// fill lays out a frame for as many rows as fit and puts them there. It reports whether rows are left.
+// fill lays out a frame for as many rows as fit and writes them. It reports whether rows remain.
 func (r *RowResults) fill(f *schema.Frame, next *rowCursor) (more bool, err error) {
 	begin, layout := *next, schema.Layout{Kind: schema.KindMean}
 	for free := r.config.chunkBytes / 4; next.table < len(r.means) && free > 0; {
@@ -224,7 +224,7 @@ func (r *RowResults) fill(f *schema.Frame, next *rowCursor) (more bool, err erro
 		}
 	}
 	for next.table < len(r.means) && len(r.means[next.table].keys) == next.row {
-		*next = rowCursor{table: next.table + 1} // what is left is nothing
+		*next = rowCursor{table: next.table + 1} // nothing remains
 	}
 	if err := f.Reset(layout); err != nil {
 		return false, fmt.Errorf("lay out a result of %d rows: %w", layout.Keys, err)
@@ -249,11 +249,11 @@ func (r *RowResults) put(f *schema.Frame, at rowCursor, n int) {
 	}
 }
 
-// A contribution in form bags is brought into form rows here, lane by lane: each distinct key gets the sum over its
-// positions of its bags' gradients, in canonical order. That is what a trainer does for form rows, whose order of keys
-// and positions the frames keep; so both forms give equal bits.
+// A contribution in form bags is converted to form rows here, lane by lane: each distinct key gets the sum over its
+// positions of its bags' gradients, in canonical order. A trainer that sends rows does the same, and frames keep the
+// order of keys and positions, so both forms give equal bits.
 
-// expanding is scratch, reused from batch to batch.
+// expanding is scratch memory, reused from batch to batch.
 type expanding struct {
 	lanes []expanded // of the table that is merged
 	used  int
@@ -261,7 +261,7 @@ type expanding struct {
 	parts []schema.Part // of one lane
 	one   [1]cuda.Term
 
-	// One lane's bags of several chunks put together.
+	// One lane's bags, joined from several chunks.
 	keys    []uint64
 	offsets []uint32
 	rows    []float32
@@ -274,8 +274,9 @@ type expanded struct {
 	rows []float32
 }
 
-// Cost is how many bytes a chunk counts as in its sender's share: what it holds, or, with bags, what their rows may
-// come to where that is more. So a share bounds the memory of expanding, too, which the length of a frame does not.
+// Cost returns the bytes that a chunk counts against its sender's share: the bytes that it holds, or, with bags, the
+// bytes that their rows may take if that is more. So a share also bounds the memory of expansion, which the length of a
+// frame does not.
 func (s *Sparse) Cost(c *SparseChunk) int64 {
 	if c.View.Bags() == nil {
 		return c.Bytes
@@ -291,13 +292,13 @@ func (s *Sparse) Cost(c *SparseChunk) int64 {
 	return max(c.Bytes, rows)
 }
 
-// expand appends the terms of a contribution whose rows of a table travel as bags.
+// expand appends the terms of a contribution whose rows of a table were sent as bags.
 func (s *Sparse) expand(t *sparseTerm, id schema.Table) error {
 	e := &s.merge.bags
 	e.parts = e.parts[:0]
 	for k := range t.parts {
 		for _, part := range t.parts[k].View.Parts() {
-			if part.Table != id || len(part.Keys) == 0 { // which says nothing, and has no lane
+			if part.Table != id || len(part.Keys) == 0 { // an empty part has no lane
 				continue
 			}
 			if len(e.parts) > 0 && e.parts[0].Lane != part.Lane {
@@ -311,7 +312,7 @@ func (s *Sparse) expand(t *sparseTerm, id schema.Table) error {
 	return s.expandParts()
 }
 
-// expandParts appends the term of the one lane whose parts have been collected.
+// expandParts appends the term of the one lane whose parts were collected.
 func (s *Sparse) expandParts() error {
 	e := &s.merge.bags
 	keys, rows, err := s.expandLane(e.parts)
@@ -319,12 +320,12 @@ func (s *Sparse) expandParts() error {
 		return err
 	}
 	s.merge.add(lane.Node{First: e.parts[0].Lane, Count: 1}, keys, rows)
-	clear(e.parts) // payloads are released
+	clear(e.parts) // drops the payloads
 	e.parts = e.parts[:0]
 	return nil
 }
 
-// expandLane sums one lane's bags up by row.
+// expandLane sums one lane's bags by row.
 func (s *Sparse) expandLane(parts []schema.Part) ([]uint64, cuda.Vector, error) {
 	e, spec := &s.merge.bags, &s.config.tables[parts[0].Table]
 	keys, offsets, grad := parts[0].Keys, parts[0].Offsets, rows(s.config.dType, &parts[0])
@@ -357,14 +358,13 @@ func (s *Sparse) expandLane(parts []schema.Part) ([]uint64, cuda.Vector, error) 
 	return signed[uint64](out.keys[:n]), cuda.Float32s(out.rows[:n*spec.Dim]), nil
 }
 
-// signed is the same numbers under the other sign: keys, which are below 2^40, and offsets, below 2^20, are none the
-// less.
+// signed views the same numbers with the other signedness. Keys are below 2^40 and offsets below 2^20, so none changes.
 func signed[To, From int32 | uint32 | int64 | uint64](s []From) []To {
 	return unsafe.Slice((*To)(unsafe.Pointer(unsafe.SliceData(s))), len(s))
 }
 
-// widen makes terms float32 where rows of 16 bits meet rows that were expanded, since terms of a sum are of one type.
-// It is exact, and what the sum would do.
+// widen converts 16-bit terms to float32 if they meet rows that were expanded, because all terms of a sum have one
+// type. The conversion is exact; the sum would do the same.
 func (s *Sparse) widen() error {
 	for i := range s.merge.terms {
 		t := &s.merge.terms[i]

@@ -10,7 +10,7 @@ import (
 	"gradbus/schema"
 )
 
-// sparseConfig is what the sparse rounds of one owner are made from.
+// sparseConfig configures the sparse rounds of one owner.
 type sparseConfig struct {
 	backend cuda.Backend
 	lanes   int
@@ -18,40 +18,39 @@ type sparseConfig struct {
 	ahead   int // as in denseConfig
 	summing schema.Summing
 	dType   schema.DType // of the rows of contributions
-	held    *Held        // counts the bytes of what is held
+	held    *Held        // counts the bytes of payloads
 	tables  []schema.TableSpec
-	first   schema.Batch // the first that there are rounds of
+	first   schema.Batch // first batch that has rounds
 }
 
-// ResumedWeight stands for the weight of the batch before the first of a job that has been resumed: it is no longer
-// known, and nothing depends on it but that it is not 0.
+// ResumedWeight replaces the weight of the batch before the first one of a resumed job: it is no longer known, and only
+// has to differ from 0.
 const ResumedWeight = 1
 
-// Sparse is the state of the sparse rounds of one owner, over all rows that it owns of all tables. A round closes
-// whole, when every lane's contribution is there with all its chunks, and rounds close in the order of their batches.
-// It is not safe for concurrent use.
+// Sparse is the state of the sparse rounds of one owner, over its rows of all tables. A round closes when every lane's
+// contribution has all its chunks, and rounds close in the order of their batches. It is not safe for concurrent use.
 //
-// The owner passes a frame through SparseChunk.Check, Check, CheckFinite and Add, and then closes what Next says: Merge
-// gives the sum of each table, and Close ends the round.
+// The owner passes a frame through SparseChunk.Check, Check, CheckFinite and Add. Then it closes what Next returns:
+// Merge returns the sum of each table, and Close ends the round.
 type Sparse struct {
 	config sparseConfig
-	closed schema.Batch  // batches before this one have closed
-	weight float64       // of the last of them
-	before float64       // of the one before
+	closed schema.Batch  // earlier batches have closed
+	weight float64       // of the last closed batch
+	before float64       // of the batch before it
 	open   []sparseRound // of batch b at b % len: Ahead+1
 	merge  merging
-	free   []*sparseSum // free list: of no round, to be used again
-	roots  []*sparseSum // the same of sums over all lanes, so that no other grows to their size
+	free   []*sparseSum // free list of sums
+	roots  []*sparseSum // free list of sums over all lanes, so that no other sum grows to their size
 }
 
 // sparseRound is the round of one batch.
 type sparseRound struct {
 	batch   schema.Batch
-	nodes   []lane.Node  // that have contributed, if only in part; in lane order, kept after closing
+	nodes   []lane.Node  // that have contributed, completely or in part; in lane order, kept after closing
 	weights []float64    // of nodes
 	terms   []sparseTerm // of nodes; without parts after closing
-	lanes   int          // of nodes whose contribution is there with all chunks
-	begun   int          // of nodes
+	lanes   int          // of nodes whose contribution is complete
+	begun   int          // nodes with at least one chunk
 	sums    []*sparseSum // of terms that are merged, in lane order
 }
 
@@ -59,29 +58,29 @@ type sparseRound struct {
 type sparseTerm struct {
 	contributor int
 	chunks      schema.Chunk
-	parts       []SparseChunk // by chunk; complete when there are chunks of them
+	parts       []SparseChunk // by chunk; complete when it has chunks entries
 	bytes       int64
-	cost        int64 // of its chunks, as Cost counts
-	merged      bool  // into one of the round's sums, without parts
+	cost        int64 // sum of Cost over its chunks
+	merged      bool  // added to one of the round's sums; has no parts
 }
 
-// SparseChunk is one chunk of one node's contribution, as it lies in the received payload.
+// SparseChunk is one chunk of one node's contribution, in the received payload.
 type SparseChunk struct {
 	Head        schema.Head
 	View        schema.View
-	Contributor int     // who sent it, as Held counts
+	Contributor int     // index in Held
 	Bytes       int64   // of the payload
-	Payload     Payload // released once, when the rows are needed no more; may be nil
+	Payload     Payload // released once, when the rows are no longer needed; may be nil
 
-	low, high rowName // first and last row, where there is any
+	low, high rowName // first and last row, if any
 }
 
-// rowName orders rows as they follow each other over the chunks of a contribution, and bags: those of one lane may go
-// on in the next chunk. A table has one form in all chunks.
+// rowName is the position of a row, or of a bag, in the order in which the chunks of a contribution list them. The bags
+// of one lane may continue in the next chunk. A table has one form in all chunks.
 type rowName struct {
 	table schema.Table
 	bags  bool
-	key   uint64 // or the lane, of bags
+	key   uint64 // the lane, for bags
 }
 
 func rowNames(p *schema.Part) (low, high rowName) {
@@ -111,13 +110,13 @@ func newSparse(c sparseConfig) *Sparse {
 	return s
 }
 
-// Closed is the number of batches that have closed.
+// Closed returns the number of closed batches.
 func (s *Sparse) Closed() schema.Batch { return s.closed }
 
-// Weight is that of the round that closed last, over all lanes; 0 before the first.
+// Weight returns the weight, over all lanes, of the round that closed last; 0 before the first.
 func (s *Sparse) Weight() float64 { return s.weight }
 
-// WeightBefore is that of the round before it.
+// WeightBefore returns the weight of the round before it.
 func (s *Sparse) WeightBefore() float64 { return s.before }
 
 func (s *Sparse) round(b schema.Batch) *sparseRound {
@@ -127,7 +126,7 @@ func (s *Sparse) round(b schema.Batch) *sparseRound {
 	return nil
 }
 
-// begin returns the round of a batch, a new one if there is none. It takes the place of one that has closed.
+// begin returns the round of a batch, and makes it in the place of a closed one if it does not exist.
 func (s *Sparse) begin(b schema.Batch) *sparseRound {
 	r := &s.open[b%schema.Batch(len(s.open))]
 	if r.batch != b {
@@ -139,7 +138,7 @@ func (s *Sparse) begin(b schema.Batch) *sparseRound {
 	return r
 }
 
-// Nodes are those whose contributions to a batch are there with all chunks.
+// Nodes returns the nodes whose contributions to a batch are complete.
 func (s *Sparse) Nodes(b schema.Batch) []lane.Node {
 	var nodes []lane.Node
 	if r := s.round(b); r != nil {
@@ -152,12 +151,12 @@ func (s *Sparse) Nodes(b schema.Batch) []lane.Node {
 	return nodes
 }
 
-// complete reports that the i-th contribution is there with all its chunks.
+// complete reports whether the i-th contribution has all its chunks.
 func (r *sparseRound) complete(s *Sparse, i int) bool {
 	return r.batch < s.closed || r.terms[i].merged || len(r.terms[i].parts) == int(r.terms[i].chunks)
 }
 
-// HeldOf is the cost of what a batch's open round holds of a sender.
+// HeldOf returns the cost of what a batch's open round holds from a contributor.
 func (s *Sparse) HeldOf(b schema.Batch, contributor int) int64 {
 	n := int64(0)
 	if r := s.round(b); r != nil && b >= s.closed {
@@ -170,9 +169,9 @@ func (s *Sparse) HeldOf(b schema.Batch, contributor int) int64 {
 	return n
 }
 
-// Check says why a chunk cannot be added: it was, its lanes have been counted, its weight contradicts another one of
-// the batch, or its keys do not follow on those of the contribution's other chunks. c.Check comes first. Nothing
-// changes.
+// Check returns why a chunk cannot be added: it was added before, its lanes have been counted, its weight contradicts
+// another one of the batch, or its keys do not follow those of the contribution's other chunks. Call c.Check first. It
+// changes nothing.
 func (s *Sparse) Check(c *SparseChunk, w *Weights) *schema.FrameError {
 	h := &c.Head
 	if refused := w.check(h.Node, h.Weight); refused != nil {
@@ -193,7 +192,7 @@ func (s *Sparse) Check(c *SparseChunk, w *Weights) *schema.FrameError {
 	return refused
 }
 
-// Check checks a chunk on its own, and finds its first and last row.
+// Check checks a chunk by itself, and finds its first and last row.
 func (c *SparseChunk) Check() *schema.FrameError {
 	if c.Head.Chunks > 1 && len(c.View.Keys()) == 0 {
 		return schema.Refuse(schema.ReasonWrongShape,
@@ -214,7 +213,7 @@ func (c *SparseChunk) Check() *schema.FrameError {
 	return nil
 }
 
-// place finds where a chunk belongs among those of its contribution.
+// place finds the position of a chunk among those of its contribution.
 func (t *sparseTerm) place(c *SparseChunk) (int, *schema.FrameError) {
 	h := &c.Head
 	if t.chunks != h.Chunks {
@@ -237,8 +236,7 @@ func (t *sparseTerm) place(c *SparseChunk) (int, *schema.FrameError) {
 	return in, nil
 }
 
-// CheckFinite refuses values that are NaN or infinite, and names row and column of the first; and counts of rows that
-// are none.
+// CheckFinite refuses values that are NaN or infinite, naming row and column of the first, and invalid counts of rows.
 func (s *Sparse) CheckFinite(c *SparseChunk) *schema.FrameError {
 	values := Values(&c.View)
 	i := s.config.backend.FirstNonFinite(values)
@@ -262,12 +260,12 @@ func (s *Sparse) CheckFinite(c *SparseChunk) *schema.FrameError {
 		return schema.Refuse(schema.ReasonNonFinite, "column %d of %s %d of table %q, lanes %v, is %v%s",
 			i%part.Dim, what, row, s.config.tables[part.Table].Name, c.Head.Node, value, help)
 	}
-	panic("round: a value outside of every row") // schema.Verify: rows are all values
+	panic("round: a value outside of every row") // unreachable: schema.Verify requires that values are rows
 }
 
-// Add takes a chunk that Check has passed. Where it completes a contribution it adds up what can be, unless the round
-// is now complete and the rest is to be fused: then Merge adds all that is left. An error is the backend's, and leaves
-// sums that cannot be trusted.
+// Add adds a chunk that has passed Check. If it completes a contribution, Add adds up what it can, unless the round is
+// now complete and the rest is to be fused: then Merge adds all that remains. An error comes from the backend; the sums
+// cannot be trusted after it.
 func (s *Sparse) Add(c *SparseChunk, w *Weights) error {
 	h := &c.Head
 	r := s.begin(h.Batch)
@@ -298,8 +296,8 @@ func (s *Sparse) Add(c *SparseChunk, w *Weights) error {
 	return s.combineUp(r, h.Node)
 }
 
-// Next gives the oldest open round if all its lanes are there: its batch and its weight over all lanes. Merge then
-// gives the sums, and Close ends it; then ask again, since a later round may have waited for it.
+// Next returns the oldest open round if it has all its lanes: its batch, and its weight over all lanes. Call Merge for
+// the sums, Close to end it, and Next again, since a later round may be complete.
 func (s *Sparse) Next() (b schema.Batch, weight float64, ok bool) {
 	r := s.round(s.closed)
 	if r == nil || r.lanes < s.config.count {
@@ -308,7 +306,7 @@ func (s *Sparse) Next() (b schema.Batch, weight float64, ok bool) {
 	return r.batch, TreeWeight(s.config.lanes, r.nodes, r.weights), true
 }
 
-// Close ends the round that Next gave, and releases its payloads.
+// Close ends the round that Next returned, and releases its payloads.
 func (s *Sparse) Close(w *Weights, total float64) {
 	r := s.round(s.closed)
 	for i := range r.terms {
@@ -330,7 +328,7 @@ func (s *Sparse) release(t *sparseTerm) {
 	t.parts, t.bytes, t.cost = nil, 0, 0
 }
 
-// Forget drops what has come of a contributor's contributions to open rounds that lack chunks, and makes room for them.
+// Forget drops a contributor's incomplete contributions to open rounds.
 func (s *Sparse) Forget(contributor int) {
 	for i := range s.open {
 		r := &s.open[i]
@@ -349,7 +347,7 @@ func (s *Sparse) Forget(contributor int) {
 	}
 }
 
-// Chunks is how many chunks are held of a batch.
+// Chunks returns the number of chunks that are held of a batch.
 func (s *Sparse) Chunks(b schema.Batch) int {
 	n := 0
 	if r := s.round(b); r != nil {
@@ -360,7 +358,7 @@ func (s *Sparse) Chunks(b schema.Batch) int {
 	return n
 }
 
-// String lists what is known of the open rounds, for tests.
+// String lists the open rounds, for tests.
 func (s *Sparse) String() string {
 	text := fmt.Sprint("closed ", s.closed)
 	for i := range s.open {
@@ -374,7 +372,7 @@ func (s *Sparse) String() string {
 	return text
 }
 
-// Release gives back what open rounds hold. The Sparse must not be used afterwards.
+// Release releases the payloads of open rounds. The Sparse must not be used afterwards.
 func (s *Sparse) Release() {
 	for i := range s.open {
 		for k := range s.open[i].terms {
@@ -384,24 +382,25 @@ func (s *Sparse) Release() {
 	s.open = nil
 }
 
-// merging is scratch of sums over rows, reused from batch to batch; at most the size of what a round merges.
+// merging is scratch memory of sums over rows, reused from batch to batch. It is at most as large as what a round
+// merges.
 type merging struct {
 	terms    []cuda.RowsTerm
-	lastKeys []uint64 // the last of terms as slices, for a round of one term
+	lastKeys []uint64 // last of terms as slices, for a round of one term
 	lastRows cuda.Vector
-	keys     []uint64 // chunks of one term put together
+	keys     []uint64 // joined chunks of one term
 	rows     []float32
-	halves   []uint16 // or these, where values are of 16 bits
-	out      sumRows  // of a table when the round closes
+	halves   []uint16 // the same for 16-bit values
+	out      sumRows  // rows of a table when the round closes
 	bags     expanding
 	counted  []float32 // rows with their counts, of a table that is divided by them
 	divided  []float32
 }
 
-// Merge adds up the contributions to one table of the round that Next gave, along the lane tree: keys ascending and a
-// row of dim values for each, which is yet to be divided by divisor, once: by total, the round's weight. Of a table
-// with PerRow each row has been divided by its own count, and divisor is 1. Keys and rows are valid until the next
-// Merge or Close. There are none if the table was not touched.
+// Merge adds up the contributions to one table of the round that Next returned, along the lane tree. It returns
+// ascending keys, a row of dim values for each, and the divisor of the rows: total, the round's weight. Rows of a table
+// with PerRow are already divided by their own counts, and the divisor is 1. Keys and rows are valid until the next
+// Merge or Close, and empty if the table was not touched.
 func (s *Sparse) Merge(id schema.Table, dim int, total float64) (keys []uint64, rows cuda.Vector, divisor float32,
 	err error) {
 	perRow := s.config.tables[id].PerRow
@@ -421,7 +420,7 @@ func (s *Sparse) Merge(id schema.Table, dim int, total float64) (keys []uint64, 
 	return keys, cuda.Float32s(m.divided), 1, nil
 }
 
-// divideByCounts divides rows of dim values by the count behind each.
+// divideByCounts divides rows of dim values by the count that follows each.
 func divideByCounts(to, counted []float32, dim int) {
 	for ; len(counted) > 0; to, counted = to[dim:], counted[dim+1:] {
 		count := counted[dim]
@@ -431,7 +430,7 @@ func divideByCounts(to, counted []float32, dim int) {
 	}
 }
 
-// checkCounts refuses rows whose count is none.
+// checkCounts refuses rows with an invalid count.
 func (s *Sparse) checkCounts(c *SparseChunk) *schema.FrameError {
 	for _, part := range c.View.Parts() {
 		spec := &s.config.tables[part.Table]
@@ -449,12 +448,12 @@ func (s *Sparse) checkCounts(c *SparseChunk) *schema.FrameError {
 	return nil
 }
 
-// mergeNode is Merge over one node of the tree, whose lanes are there as far as the round needs them. Where there is
-// anything to add up, the outcome is merged into the memory of out; else it lies where it came in.
+// mergeNode merges one table over one node of the tree, whose required lanes are present. The sum is merged into the
+// memory of out; a single term is returned in place.
 func (s *Sparse) mergeNode(r *sparseRound, id schema.Table, dim int, at lane.Node, out *sumRows) (keys []uint64,
 	rows cuda.Vector, merged bool, err error) {
 	m := &s.merge
-	defer func() { // payloads are released
+	defer func() { // drops the payloads
 		clear(m.terms)
 		m.lastKeys, m.lastRows = nil, cuda.Vector{}
 	}()
@@ -487,8 +486,8 @@ func (s *Sparse) mergeNode(r *sparseRound, id schema.Table, dim int, at lane.Nod
 	return out.keys, cuda.Float32s(out.rows), true, nil
 }
 
-// gather lists the terms of one table below a node. A contribution in one chunk is used where it lies; one in several
-// is put together first, and bags are expanded.
+// gather lists the terms of one table below a node. A contribution in one chunk is used in place; one in several chunks
+// is joined first, and bags are expanded.
 func (s *Sparse) gather(r *sparseRound, id schema.Table, at lane.Node) error {
 	m, dtype := &s.merge, s.config.dType
 	m.terms = m.terms[:0]
@@ -540,7 +539,7 @@ func (m *merging) addSum(sum *sparseSum, id schema.Table) {
 	}
 }
 
-// join puts the chunks of one term together.
+// join concatenates the chunks of one term.
 func (m *merging) join(t *sparseTerm, id schema.Table, dtype schema.DType) ([]uint64, cuda.Vector) {
 	firstKey, floats, halves := len(m.keys), len(m.rows), len(m.halves)
 	for k := range t.parts {
@@ -551,7 +550,7 @@ func (m *merging) join(t *sparseTerm, id schema.Table, dtype schema.DType) ([]ui
 	return m.keys[firstKey:], vector(dtype, m.rows[floats:], m.halves[halves:])
 }
 
-// spread is the number of the term's keys of a table where they lie in more than one chunk, else 0.
+// spread returns the number of the term's keys of a table if they are in more than one chunk, else 0.
 func (t *sparseTerm) spread(id schema.Table) int {
 	if first, chunks := t.first(id); chunks < 2 || first.Bags > 0 {
 		return 0
@@ -563,7 +562,7 @@ func (t *sparseTerm) spread(id schema.Table) int {
 	return keys
 }
 
-// first is the term's first part of a table, and in how many chunks there are some.
+// first returns the term's first part of a table, and the number of chunks that have one.
 func (t *sparseTerm) first(id schema.Table) (first schema.Part, chunks int) {
 	for i := range t.parts {
 		if own := t.parts[i].section(id); len(own.Keys) > 0 {
@@ -575,7 +574,7 @@ func (t *sparseTerm) first(id schema.Table) (first schema.Part, chunks int) {
 	return first, chunks
 }
 
-// section is a chunk's first part of a table, without keys where there is none. In form rows it is the only one.
+// section returns a chunk's first part of a table, or one without keys. In form rows it is the only part.
 func (c *SparseChunk) section(id schema.Table) schema.Part {
 	for _, part := range c.View.Parts() {
 		if part.Table == id {
@@ -585,7 +584,7 @@ func (c *SparseChunk) section(id schema.Table) schema.Part {
 	return schema.Part{}
 }
 
-// grown gives n elements that reuse s where it is large enough. They are what they happen to be.
+// grown returns n elements, with undefined values, that reuse s if it is large enough.
 func grown[T any](s []T, n int) []T {
 	if cap(s) >= n {
 		return s[:n]
@@ -593,21 +592,21 @@ func grown[T any](s []T, n int) []T {
 	return slices.Grow(s[:0], n)[:n]
 }
 
-// sparseSum is the sum over a node of the tree, of every table, made of contributions that were there before the last
-// of the round was. They are released.
+// sparseSum is the sum over a node of the tree, for every table, of contributions that arrived before the last one of
+// the round. Their payloads are released.
 type sparseSum struct {
 	node   lane.Node
 	tables []sumRows // by table
 }
 
-// sumRows are rows in memory of their own, keys ascending.
+// sumRows are rows in separate memory, with ascending keys.
 type sumRows struct {
 	keys []uint64
 	rows []float32
 }
 
-// combineUp adds the contribution of a node, which is complete, to its sibling where that is there too, and so on up
-// the tree to the root's children.
+// combineUp adds the complete contribution of a node to its sibling if that is complete, too, and so on up the tree to
+// the root's children.
 func (s *Sparse) combineUp(r *sparseRound, node lane.Node) error {
 	for {
 		parent, ok := lane.Parent(node, s.config.lanes)
@@ -625,7 +624,7 @@ func (s *Sparse) combineUp(r *sparseRound, node lane.Node) error {
 	}
 }
 
-// there reports that a node's rows are there: as one contribution with all its chunks, or as a sum.
+// there reports whether a node's rows are present: as a complete contribution or as a sum.
 func (s *Sparse) there(r *sparseRound, n lane.Node) bool {
 	if at, ok := slices.BinarySearchFunc(r.nodes, n, compareNodes); ok {
 		return r.complete(s, at)
@@ -633,7 +632,7 @@ func (s *Sparse) there(r *sparseRound, n lane.Node) bool {
 	return slices.ContainsFunc(r.sums, func(x *sparseSum) bool { return x.node == n })
 }
 
-// addChildren makes the sum over a node of what is there of its two children.
+// addChildren makes the sum over a node from those of its two children that are present.
 func (s *Sparse) addChildren(r *sparseRound, parent lane.Node) error {
 	sum := s.newSum(parent)
 	for id := range s.config.tables {
@@ -660,7 +659,7 @@ func (s *Sparse) addChildren(r *sparseRound, parent lane.Node) error {
 			for k := range t.parts {
 				Release(t.parts[k].Payload)
 			}
-			t.merged, t.parts, t.bytes = true, nil, 0 // its cost stays: it is what the sum may take
+			t.merged, t.parts, t.bytes = true, nil, 0 // the cost stays, as a bound of the sum's memory
 		}
 	}
 	r.sums = slices.DeleteFunc(r.sums, func(x *sparseSum) bool {
@@ -676,7 +675,7 @@ func (s *Sparse) addChildren(r *sparseRound, parent lane.Node) error {
 	return nil
 }
 
-// newSum is a sum over a node, of the free list, or a new one.
+// newSum returns a sum over a node, from the free list if possible.
 func (s *Sparse) newSum(n lane.Node) *sparseSum {
 	free := s.freeList(n)
 	if last := len(*free) - 1; last >= 0 {
@@ -687,7 +686,7 @@ func (s *Sparse) newSum(n lane.Node) *sparseSum {
 	return &sparseSum{node: n, tables: make([]sumRows, len(s.config.tables))}
 }
 
-// freeSum puts a sum of which nothing is needed any more on the free list.
+// freeSum puts a sum that is no longer needed on the free list.
 func (s *Sparse) freeSum(sum *sparseSum) {
 	free := s.freeList(sum.node)
 	*free = append(*free, sum)
@@ -700,7 +699,7 @@ func (s *Sparse) freeList(n lane.Node) *[]*sparseSum {
 	return &s.free
 }
 
-// over is the sum that a contribution was added to.
+// over returns the sum to which a contribution was added.
 func (r *sparseRound) over(n lane.Node) *sparseSum {
 	for _, sum := range r.sums {
 		if sum.node.Contains(n) {

@@ -1,6 +1,6 @@
-// Package shardtest is what tests of shards, and of what runs them, have in common: a job whose gradients are a pure
-// function of batch and lane, the frames of its trainers, a naive model of what comes of them, and payloads that count
-// how often they are released. It knows frames and kernels, and must not know shards.
+// Package shardtest provides what tests of shards and of their callers share: a job whose gradients are a pure function
+// of batch and lane, the frames of its trainers, a naive model of the result, and payloads that count their releases.
+// It knows frames and kernels, and must not know shards.
 package shardtest
 
 import (
@@ -15,20 +15,20 @@ import (
 	"gradbus/schema"
 )
 
-// RunID and Generation are what frames of tests are of.
+// RunID and Generation are those of the frames in tests.
 const (
 	RunID      schema.RunID      = 77
 	Generation schema.Generation = 1
 )
 
-// Problem is a job whose gradients are a pure function of (batch, lane), as those of a real one are.
+// Problem is a job whose gradients are a pure function of (batch, lane).
 type Problem struct {
 	Job     *schema.Job
 	Backend cuda.Backend
-	Absent  map[int]bool // lanes that contribute nothing, for the sum over some alone
+	Absent  map[int]bool // lanes that contribute nothing
 }
 
-// LaneWork is what one lane contributes to a batch.
+// LaneWork is the contribution of one lane to a batch.
 type LaneWork struct {
 	Weight float64
 	Dense  [][]float32 // by parameter
@@ -54,7 +54,7 @@ func SmallJob(name string, trainers, lanes int) *schema.Job {
 	}
 }
 
-// New makes the problem of a job, which is valid, with the portable backend.
+// New makes a Problem for a valid job, with the portable backend.
 func New(t testing.TB, job *schema.Job) *Problem {
 	t.Helper()
 	if err := job.Validate(); err != nil {
@@ -171,7 +171,7 @@ type Model struct {
 	rowsSeen []map[uint64]bool
 }
 
-// Model is the model at version 0.
+// Model returns the model at version 0.
 func (p *Problem) Model(t testing.TB) *Model {
 	t.Helper()
 	m := &Model{p: p}
@@ -242,7 +242,7 @@ type Contribution struct {
 	Frame  *schema.Frame
 }
 
-// Frames builds all that a node contributes to a batch, in the order of the job: dense buckets, then sparse ones.
+// Frames builds the contributions of a node to a batch, in the order of the job: dense buckets, then sparse ones.
 func (p *Problem) Frames(t testing.TB, place *schema.Placement, run schema.RunID, b schema.Batch,
 	n lane.Node) []Contribution {
 	t.Helper()
@@ -317,7 +317,7 @@ func (p *Problem) SparseFrames(t testing.TB, place *schema.Placement, head schem
 	return out
 }
 
-// NewFrame makes a frame of a layout.
+// NewFrame makes a frame with a layout.
 func NewFrame(t testing.TB, l schema.Layout) *schema.Frame {
 	t.Helper()
 	f, err := schema.NewFrame(l)
@@ -352,7 +352,7 @@ func LookupFrame(t testing.TB, job *schema.Job, run schema.RunID, b schema.Batch
 	return f
 }
 
-// FirstDifference names where two slices differ in any bit, or gives "".
+// FirstDifference returns the position of the first value whose bits differ, or "".
 func FirstDifference(have, want []float32) string {
 	if len(have) != len(want) {
 		return fmt.Sprintf("%d values, want %d", len(have), len(want))

@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// Leases counts what becomes of the payloads that a shard was given.
+// Leases counts the releases of payloads that a shard was given.
 type Leases struct{ All []*Lease }
 
-// Lease is the payload of one frame. What is released is overwritten, so that who reads it later gives wrong results.
+// Lease is the payload of one frame. Releasing it overwrites the frame, so that a later reader gets wrong results.
 type Lease struct {
 	frame    []byte
 	released int
@@ -23,7 +23,7 @@ func (l *Leases) Of(frame []byte) *Lease {
 	return p
 }
 
-// Release counts.
+// Release counts the release and overwrites the frame.
 func (p *Lease) Release() {
 	p.released++
 	for i := range p.frame {
@@ -31,7 +31,7 @@ func (p *Lease) Release() {
 	}
 }
 
-// Check wants every payload to be released once, but for those that are held.
+// Check fails if a payload was not released exactly once, except for held ones.
 func (l *Leases) Check(t testing.TB, held int) {
 	t.Helper()
 	open := 0
@@ -49,13 +49,13 @@ func (l *Leases) Check(t testing.TB, held int) {
 	}
 }
 
-// Fading is a context that ends after a number of looks at it.
+// Fading is a context that ends after a number of calls of Err.
 type Fading struct {
 	context.Context
 	Looks atomic.Int64
 }
 
-// Err counts a look.
+// Err counts the call.
 func (f *Fading) Err() error {
 	if f.Looks.Add(-1) < 0 {
 		return context.Canceled

@@ -12,7 +12,7 @@ import (
 	"gradbus/schema"
 )
 
-// ArrayConfig is what an array table is made from. Every field but LR, Start and Late is needed.
+// ArrayConfig configures an Array. All fields are required except LR, Start and Late.
 type ArrayConfig struct {
 	Backend   cuda.Backend
 	Spec      *schema.TableSpec
@@ -20,60 +20,60 @@ type ArrayConfig struct {
 	LR        *LRChanges
 	Seed      uint64 // of the job
 	Here      func(schema.Partition) bool
-	Column    int // the first column that is here
-	Columns   int // that are here
+	Column    int // first column stored here
+	Columns   int // number of columns stored here
 
-	// Start is the first version that steps move: before it they assign (schema.StartModel).
+	// Start is the first version that steps apply to; earlier ones assign values (schema.StartModel).
 	Start schema.Version
 
-	// Undo records what rows were before a round, until the next one is committed: for Rollback and ReadPrevious, and so
-	// that an open round does not show. A table without it has none of these.
+	// Undo records the old rows of a round until the next one is committed, for Rollback and ReadPrevious, and so that
+	// readers do not see an open round. Without it an Array has none of these.
 	Undo bool
 
-	// Touches is that rows note when they change, for copies of what was touched: a byte a row.
+	// Touches records when rows change, one byte for each row, for copies of touched rows.
 	Touches bool
 
-	// Late is that rows are drawn when they are first wanted, however few they are: of a table that will be restored.
+	// Late draws rows when they are first used, however few they are. Use it for a table that will be restored.
 	Late bool
 
-	// For tests: what gives zeroed memory and how to free it, nil for Backend.Alloc.
+	// For tests: allocates zeroed memory and returns a function that frees it; nil: Backend.Alloc.
 	alloc func(values int) ([]float32, func(), error)
 }
 
-// Array is a Table over keys [0, Rows): a row for each in an array in host memory, outside the Go heap.
+// Array is a Table over keys [0, Rows), with one row for each key in an array in host memory, outside the Go heap.
 type Array struct {
 	places  places
 	config  ArrayConfig
 	rule    *rule
-	dim     int // columns that are here
+	dim     int // columns stored here
 	version schema.Version
-	steps   uint64         // that were done
+	steps   uint64         // number of steps done
 	beyond  schema.Version // as of a denseChunk
-	free    []func()       // of memory
+	free    []func()       // frees the memory
 	initial initial
 
 	rows    []float32   // [places, dim], of version
 	slots   [][]float32 // [rule.slots][places, width]
-	stepped []uint8     // [places] the row has had a step; nil where the optimizer does not ask
+	stepped []uint8     // [places] 1 if the row has had a step; nil if the optimizer does not need it
 	last    []int64     // [places] the newest step of the row, from 1; in place of stepped where steps are made up for
 
-	copying *arrayCopy // nil where nothing is copied
+	copying *arrayCopy // nil if no copy is in progress
 	touched touched
 
 	undo     undoLog
 	stepping bool     // the open round is a step
-	outcome  rowState // of the rows that are stepped at once
+	outcome  rowState // new values of the rows that are stepped together
 	first    []uint8
 	pass     []cuda.Slot
 	ids      []int64 // scratch of locate
-	late     []int64 // of catchUp
+	late     []int64 // scratch of catchUp
 	bags     []int64
 	zeros    []float32
 }
 
-// NewArray draws version 0 of the rows that are here, which takes about 15 ns a value and uses all processors, unless
-// ctx ends before. Rows of more than 1 GiB are drawn when they are first wanted. Close frees it, also after an error of
-// a later part of what it belongs to.
+// NewArray draws version 0 of the rows of this owner, which takes about 15 ns per value on all processors; ctx cancels
+// it. Rows of more than 1 GiB in all are drawn when they are first used. Close frees the memory; call it even if later
+// setup fails.
 func NewArray(ctx context.Context, c ArrayConfig) (_ *Array, err error) {
 	t := &Array{places: newPlaces(c.Spec, c.Here), config: c, dim: c.Columns}
 	defer func() {
@@ -114,7 +114,7 @@ func NewArray(ctx context.Context, c ArrayConfig) (_ *Array, err error) {
 	return t, t.draw(ctx)
 }
 
-// alloc gives n zeros, until Close.
+// alloc allocates n zeros until Close.
 func alloc[T any](t *Array, n int) ([]T, error) {
 	var zero T
 	values, free, err := t.config.memory((n*int(unsafe.Sizeof(zero)) + valueBytes - 1) / valueBytes)
@@ -136,7 +136,7 @@ func (c *ArrayConfig) memory(values int) ([]float32, func(), error) {
 	return b.Float32s(), b.Free, nil
 }
 
-// Close frees rows, slots and what is known of rows.
+// Close frees all memory.
 func (t *Array) Close() {
 	for _, free := range t.free {
 		free()
@@ -144,7 +144,7 @@ func (t *Array) Close() {
 	t.free, t.rows, t.slots, t.stepped, t.last, t.initial.drawn, t.touched.at = nil, nil, nil, nil, nil, nil, nil
 }
 
-// String is what is known of the table, and checksums of what is there, for tests and logs.
+// String lists the table's state with checksums, for tests and logs.
 func (t *Array) String() string {
 	text := fmt.Sprintf("%s: version %d steps %d rows %08x marks %d open %d", t.config.Spec.Name, t.version, t.steps,
 		checksum(t.rows), len(t.stepped)+len(t.last), len(t.undo.open.places))
@@ -154,13 +154,13 @@ func (t *Array) String() string {
 	return text
 }
 
-// row is the row at a place.
+// row returns the row at a place.
 func (t *Array) row(at int) []float32 { return t.rows[at*t.dim : (at+1)*t.dim] }
 
-// Version counts commits.
+// Version returns the number of commits.
 func (t *Array) Version() schema.Version { return t.version }
 
-// Gather copies the rows of keys.
+// Gather copies the rows of keys to rows.
 func (t *Array) Gather(keys []uint64, rows []float32) error {
 	t.hideOpen()
 	defer t.hideOpen()
@@ -171,7 +171,7 @@ func (t *Array) Gather(keys []uint64, rows []float32) error {
 		Out: cuda.Float32s(rows[:len(keys)*t.dim])})
 }
 
-// locate puts the places of keys into ids, whose rows may then be read.
+// locate writes the places of keys to ids, and makes their rows ready to read.
 func (t *Array) locate(keys []uint64) error {
 	t.ids = grown(t.ids, len(keys))
 	t.places.find(keys, t.ids)
@@ -182,7 +182,7 @@ func (t *Array) locate(keys []uint64) error {
 	return nil
 }
 
-// Pool makes each bag one row.
+// Pool implements Table.
 func (t *Array) Pool(b Bags, out []float32) error {
 	t.hideOpen()
 	defer t.hideOpen()
@@ -198,13 +198,13 @@ func (t *Array) Pool(b Bags, out []float32) error {
 		Rows: cuda.Float32s(t.rows), IDs: cuda.Int64s(t.ids), Offsets: cuda.Int64s(t.bags), Out: cuda.Float32s(out)})
 }
 
-// Left is how many rows a partition has from a key on.
+// Left returns the number of rows of a partition from a key on.
 func (t *Array) Left(p schema.Partition, cursor uint64) int {
 	first, end := t.places.from(p, cursor)
 	return end - first
 }
 
-// Scan reads rows of a partition.
+// Scan implements Table.
 func (t *Array) Scan(p schema.Partition, cursor uint64, keys []uint64, rows []float32) error {
 	t.hideOpen()
 	defer t.hideOpen()
@@ -217,7 +217,7 @@ func (t *Array) Scan(p schema.Partition, cursor uint64, keys []uint64, rows []fl
 	return nil
 }
 
-// grown gives n elements that reuse s where it is large enough. They are what they happen to be.
+// grown returns n elements, with undefined values, that reuse s if it is large enough.
 func grown[T any](s []T, n int) []T {
 	if cap(s) >= n {
 		return s[:n]
@@ -225,10 +225,10 @@ func grown[T any](s []T, n int) []T {
 	return slices.Grow(s[:0], n)[:n]
 }
 
-// extended gives s n elements more, whatever they are.
+// extended returns s with n more elements, with undefined values.
 func extended[T any](s []T, n int) []T { return slices.Grow(s, n)[:len(s)+n] }
 
-// Copy begins to copy rows of the version that the table is at. One copy at a time.
+// Copy begins to copy rows of the table's version. Only one copy may be open.
 func (t *Array) Copy(since schema.Version, all bool) RowsCopy {
 	c := t.copyAll()
 	c.all = all
@@ -259,19 +259,19 @@ func (t *Array) copyAll() *arrayCopy {
 	return t.copying
 }
 
-// arrayCopy copies places in their order. The table's undo log holds old values of rows that change before it reaches
-// them.
+// arrayCopy copies places in order. The table's undo log keeps the old values of rows that change before the copy
+// reaches them.
 type arrayCopy struct {
 	table   *Array
 	version schema.Version
 	steps   uint64
 
-	all          bool // rows; else those that have changed in intervals from since to until
+	all          bool // copy all rows; else those that changed in intervals since to until
 	since, until uint8
-	touched      int64 // rows that have, at the start
+	touched      int64 // number of changed rows at the start
 
-	partition schema.Partition // where the next place is, or before it
-	next      int              // places before it are copied
+	partition schema.Partition // partition of the next place, or one before it
+	next      int              // earlier places are copied
 
 	each int // values of a row with its slots
 }
@@ -299,7 +299,7 @@ func (c *arrayCopy) Stretch(p schema.Partition, cursor uint64, valuesMax int) Ro
 	return c.rowsAt(p, first, min(end, first+c.table.stretchRows(valuesMax)))
 }
 
-// rowsAt is the rows at places [first, end) as they were.
+// rowsAt returns the rows at places [first, end) with their old values.
 func (c *arrayCopy) rowsAt(p schema.Partition, first, end int) Rows {
 	r := c.table.rowsAt(p, first, end)
 	r.Version, r.Steps = c.version, c.steps
@@ -310,10 +310,10 @@ func (c *arrayCopy) rowsAt(p schema.Partition, first, end int) Rows {
 	return r
 }
 
-// scanMax is how many rows are looked at for a piece, at most: some 50 us.
+// scanMax bounds the rows that are examined for a piece, which takes about 50 us.
 const scanMax = 1 << 16
 
-// nextTouched gives the first rows, up to so many, of those at places [first, end) that were touched.
+// nextTouched returns the first rows, at most so many, at places [first, end) that were touched.
 func (c *arrayCopy) nextTouched(first, end, rows int) Rows {
 	t := c.table
 	end = min(end, first+scanMax)
@@ -347,7 +347,8 @@ func (c *arrayCopy) nextTouched(first, end, rows int) Rows {
 	return r
 }
 
-// wants says whether a row was touched in time. One that has changed since the copy began is in the undo log if it was.
+// wants reports whether a row was touched in the intervals of the copy. For a row that has changed since the copy
+// began, the undo log decides.
 func (c *arrayCopy) wants(at int64) bool {
 	notes := c.table.touched.at
 	if notes == nil {
@@ -360,7 +361,7 @@ func (c *arrayCopy) wants(at int64) bool {
 	return notes[at] >= c.since
 }
 
-// keyBytes is what the key of a row takes where rows are not consecutive.
+// keyBytes is the size of a row's key if rows are not consecutive.
 const keyBytes = 8
 
 // Touched implements RowsCopy.
@@ -392,10 +393,10 @@ func (c *arrayCopy) Close() {
 	}
 }
 
-// marked says that rows have marks of their steps.
+// marked reports whether rows have marks of their steps.
 func (t *Array) marked() bool { return t.last != nil || t.stepped != nil }
 
-// setMark sets the mark of the row at a place, of a table that has marks.
+// setMark sets the mark of the row at a place, in a table that has marks.
 func (t *Array) setMark(at int, mark int64) {
 	if t.last != nil {
 		t.last[at] = mark
@@ -404,7 +405,7 @@ func (t *Array) setMark(at int, mark int64) {
 	}
 }
 
-// mark is that of the row at a place, of a table that has marks.
+// mark returns the mark of the row at a place, in a table that has marks.
 func (t *Array) mark(at int) int64 {
 	if t.last != nil {
 		return t.last[at]
@@ -412,8 +413,8 @@ func (t *Array) mark(at int) int64 {
 	return int64(t.stepped[at])
 }
 
-// Snapshot gives yield all rows of the table's version, without an open round: partitions and keys ascending, about
-// valuesMax values at a time. Its error ends the snapshot and is returned.
+// Snapshot passes all rows of the table's version, without an open round, to yield: partitions and keys ascending,
+// about valuesMax values at a time. An error of yield ends it and is returned.
 func (t *Array) Snapshot(valuesMax int, yield func(Rows) error) error {
 	c := t.copyAll()
 	defer c.Close()
@@ -425,8 +426,8 @@ func (t *Array) Snapshot(valuesMax int, yield func(Rows) error) error {
 	return nil
 }
 
-// Stretch is rows of a partition from a key on, of the table's version: about so many values with slots, in memory of
-// their own. There is one at least, unless none are left.
+// Stretch returns rows of a partition from a key on, at the table's version: about valuesMax values including slots, in
+// new memory. It returns at least one row unless none remain.
 func (t *Array) Stretch(p schema.Partition, cursor uint64, valuesMax int) Rows {
 	t.hideOpen()
 	defer t.hideOpen()
@@ -436,7 +437,7 @@ func (t *Array) Stretch(p schema.Partition, cursor uint64, valuesMax int) Rows {
 	return r
 }
 
-// stretchRows is how many rows a stretch of so many values has, with slots and marks: at least one.
+// stretchRows returns the number of rows, at least one, in a stretch of so many values including slots and marks.
 func (t *Array) stretchRows(valuesMax int) int {
 	each := t.dim
 	for _, s := range t.rule.slots {
@@ -448,7 +449,7 @@ func (t *Array) stretchRows(valuesMax int) int {
 	return max(1, valuesMax/each)
 }
 
-// rowsAt is the rows at places [first, end). Keys and marks are in new memory.
+// rowsAt returns the rows at places [first, end). Keys and marks are in new memory.
 func (t *Array) rowsAt(p schema.Partition, first, end int) Rows {
 	r := t.piece(p, end-first)
 	r.Values = t.rows[first*t.dim : end*t.dim]
@@ -464,7 +465,7 @@ func (t *Array) rowsAt(p schema.Partition, first, end int) Rows {
 	return r
 }
 
-// piece is rows of a partition, with room for n keys, and without values.
+// piece returns a Rows of a partition with room for n keys, and without values.
 func (t *Array) piece(p schema.Partition, n int) Rows {
 	return Rows{Table: t.config.Spec.Name, Partition: p, Column: t.config.Column, Columns: t.dim, Version: t.version,
 		Steps: t.steps, Keys: make([]uint64, n)}
@@ -474,26 +475,26 @@ func (t *Array) piece(p schema.Partition, n int) Rows {
 func (t *Array) Restore() RowsRestore {
 	t.undo.reset()
 	t.stepping = false
-	t.initial.drawn = nil // no row stays
+	t.initial.drawn = nil // replaces all rows
 	t.touched.reset()
 	return &arrayRestore{table: t, there: make([]int32, t.places.count())}
 }
 
-// Update begins a restore of rows that have changed.
+// Update begins a restore of the rows that have changed.
 func (t *Array) Update() RowsRestore {
 	t.undo.reset()
 	t.stepping = false
 	return &arrayRestore{table: t}
 }
 
-// arrayRestore puts a snapshot in the place of what an Array has.
+// arrayRestore replaces the contents of an Array by a snapshot.
 type arrayRestore struct {
 	table *Array
 	any   bool
-	there []int32 // [places] columns that have been restored; nil: the others stay
+	there []int32 // [places] restored columns; nil: an update, in which other rows stay
 }
 
-// Rows restores those that are here.
+// Rows restores the rows of this owner and skips others.
 func (r *arrayRestore) Rows(rows Rows) error {
 	t := r.table
 	if rows.Table != t.config.Spec.Name {
@@ -538,7 +539,7 @@ func (r *arrayRestore) Rows(rows Rows) error {
 	return nil
 }
 
-// check compares rows with the table and with those before them.
+// check checks that rows fit the table and agree with earlier rows.
 func (r *arrayRestore) check(rows *Rows) error {
 	t, n := r.table, len(rows.Keys)
 	if !r.any {
@@ -558,7 +559,7 @@ func (r *arrayRestore) check(rows *Rows) error {
 	return t.rule.checkSlots(rows.Slots, func(s slotShape) int { return n * s.width(rows.Columns) })
 }
 
-// Done says whether every row was restored, once, or, of an update, whether anything was.
+// Done returns nil if every row was restored once, or, for an update, if anything was.
 func (r *arrayRestore) Done() error {
 	if r.there == nil && !r.any {
 		return fmt.Errorf("update table %q: %w: nothing came of it", r.table.config.Spec.Name, ErrSnapshot)
@@ -572,16 +573,16 @@ func (r *arrayRestore) Done() error {
 	return nil
 }
 
-// places say where the rows of a table's keys lie: one partition that is here after the other, and in each by position,
-// so that keys ascend. They take 8 bytes a partition, and nothing for keys. Read only once made.
+// places maps keys of a table to the places of their rows: the partitions of this owner one after the other, in each by
+// position, so keys ascend. It takes 8 bytes per partition and nothing per key. It is read-only once made.
 type places struct {
 	keys schema.Partitioning
-	// first is the first place of each partition, where one without rows here has that of the next one, and at the end the
-	// number of rows.
+	// First place of each partition, and at the end the number of rows. A partition without rows here has the place of
+	// the next one.
 	first []int
 }
 
-// newPlaces lays out the partitions of a table that are here.
+// newPlaces lays out the partitions of a table that this owner has.
 func newPlaces(spec *schema.TableSpec, here func(schema.Partition) bool) places {
 	l := places{keys: spec.Partitioning(), first: make([]int, spec.Partitions+1)}
 	for p := range spec.Partitions {
@@ -593,16 +594,16 @@ func newPlaces(spec *schema.TableSpec, here func(schema.Partition) bool) places 
 	return l
 }
 
-// count is how many rows are here.
+// count returns the number of rows here.
 func (l *places) count() int { return l.first[len(l.first)-1] }
 
-// has says whether the row of a key of the table is here.
+// has reports whether the row of a key is here.
 func (l *places) has(key uint64) bool {
 	p, _ := l.keys.At(key)
 	return l.first[p] < l.first[p+1]
 }
 
-// find writes the places of keys that are here to to, which is as long.
+// find writes the places of keys, whose rows are here, to to, which has the same length.
 func (l *places) find(keys []uint64, to []int64) {
 	for i, key := range keys {
 		p, at := l.keys.At(key)
@@ -610,12 +611,12 @@ func (l *places) find(keys []uint64, to []int64) {
 	}
 }
 
-// partition is the one that a place is in.
+// partition returns the partition of a place.
 func (l *places) partition(at int) schema.Partition {
 	return schema.Partition(sort.Search(len(l.first)-1, func(p int) bool { return l.first[p+1] > at }))
 }
 
-// key is that of the row at a place.
+// key returns the key of the row at a place.
 func (l *places) key(at int) uint64 {
 	p := l.partition(at)
 	return l.keys.Key(p, uint64(at-l.first[p]))
@@ -628,13 +629,13 @@ func (l *places) list(p schema.Partition, at int, keys []uint64) {
 	}
 }
 
-// from is the places of a partition from a key on; none where it is not here.
+// from returns the places of a partition from a key on; none if the partition is not here.
 func (l *places) from(p schema.Partition, cursor uint64) (first, end int) {
 	return min(l.first[p]+int(l.keys.From(p, cursor)), l.first[p+1]), l.first[p+1]
 }
 
-// PlacedChunk is a chunk of a job's dense bucket as placement cuts it. With steps it is stepped where it lies, by the
-// optimizer that its parameters have in common; else its values are set.
+// PlacedChunk returns a chunk of a job's dense bucket as placement cuts it. With steps, it is stepped here by the
+// optimizer that its parameters share; else its values are only set.
 func PlacedChunk(job *schema.Job, place *schema.Placement, bucket schema.Bucket, chunk schema.Chunk, steps bool) Chunk {
 	offset, elements := place.ChunkRange(bucket, chunk)
 	c := Chunk{Elements: elements}
@@ -654,15 +655,15 @@ func PlacedChunk(job *schema.Job, place *schema.Placement, bucket schema.Bucket,
 	return c
 }
 
-// Step says that the next Commit is of a step.
+// Step implements Table.
 func (t *Array) Step() { t.stepping = true }
 
-// applyValues is how many values, with those of slots, are stepped at once: 256 KiB, so that rows are still in the
-// processor's cache when their outcome takes their place.
+// applyValues is the number of values, including slots, that are stepped together: 256 KiB, so that rows are still in
+// the processor's cache when their new values are copied back.
 const applyValues = 1 << 16
 
-// Apply implements Table. Kernels want their outputs beside their inputs, unless the index ascends, and what is not
-// finite must not get into the table: so an outcome is checked before it takes the place of its rows.
+// Apply implements Table. Kernels need outputs that do not overlap their inputs, unless the index ascends, and values
+// that are not finite must not get into the table. So new values are checked before they replace the rows.
 func (t *Array) Apply(g RowGradient) error {
 	t.stepping = true
 	n := len(g.Keys)
@@ -696,7 +697,7 @@ func (t *Array) Apply(g RowGradient) error {
 	return nil
 }
 
-// valuesPerRow is how many values a row has with its slots.
+// valuesPerRow returns the number of values of a row with its slots.
 func (t *Array) valuesPerRow() int {
 	n := t.dim
 	for _, s := range t.rule.slots {
@@ -705,7 +706,7 @@ func (t *Array) valuesPerRow() int {
 	return n
 }
 
-// stepRows makes a step of rows the outcome.
+// stepRows writes a step of rows to outcome.
 func (t *Array) stepRows(places []int64, g RowGradient) error {
 	out, n := &t.outcome, len(places)
 	a := t.stepOf(places, g)
@@ -734,7 +735,7 @@ func (t *Array) stepRows(places []int64, g RowGradient) error {
 	})
 }
 
-// assignRows makes sums by their weight the outcome: no step, so nothing that the optimizer keeps changes.
+// assignRows writes sums divided by their weight to outcome. This is no step, so the optimizer's state stays.
 func (t *Array) assignRows(g RowGradient) error {
 	t.stepping = false
 	t.outcome.rows = grown(t.outcome.rows, len(g.Keys)*t.dim)
@@ -742,7 +743,7 @@ func (t *Array) assignRows(g RowGradient) error {
 		Terms: []cuda.Term{{Count: 1, Values: g.Sums}}, Out: cuda.Float32s(t.outcome.rows)})
 }
 
-// stepOf is a step of rows; where its outcome goes is for the caller to say, of each slot in pass.
+// stepOf returns the kernel call that steps rows. The caller sets the outputs, and those of each slot in pass.
 func (t *Array) stepOf(places []int64, g RowGradient) cuda.ApplyRows {
 	t.pass = t.pass[:0]
 	for i, s := range t.rule.slots {
@@ -755,8 +756,8 @@ func (t *Array) stepOf(places []int64, g RowGradient) cuda.ApplyRows {
 	}
 }
 
-// Commit implements Table. A step counts also where none of its rows are here, so that the number does not depend on
-// how a table is cut.
+// Commit implements Table. A step counts even if none of its rows are here, so that the number does not depend on how a
+// table is cut.
 func (t *Array) Commit() {
 	if t.stepping && t.version >= t.config.Start {
 		t.steps++
@@ -766,8 +767,8 @@ func (t *Array) Commit() {
 	t.version++
 }
 
-// catchUp makes up, in the table, for the steps that rows have sat out: each as one with a gradient of zero. The last
-// of them is a step with that gradient, and those before it are the kernel's to repeat.
+// catchUp applies, in the table, the steps that rows have missed, each as a step with a gradient of zero. The last one
+// is a step with that gradient; the kernel repeats those before it.
 func (t *Array) catchUp(places []int64) error {
 	late := t.late[:0]
 	for _, at := range places {

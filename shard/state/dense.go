@@ -11,28 +11,29 @@ import (
 	"gradbus/schema"
 )
 
-// DenseConfig is what dense state is made from. Every field but LR, NonFinite and Start is needed.
+// DenseConfig configures dense state. All fields are required except LR, NonFinite and Start.
 type DenseConfig struct {
 	Backend cuda.Backend
 	Lanes   int
-	// Values is where a version of a chunk lies: in frames that are published, in a flat space, in a module's tensors.
-	// What it gives for a chunk's newest version stays as it is until that of the next is whole. The two may not overlap.
+	// Values returns the memory of a version of a chunk: in frames that are published, in a flat space, or in a
+	// module's tensors. The memory of a chunk's newest version must stay unchanged until the next version is complete.
+	// The two must not overlap.
 	Values func(chunk int, v schema.Version) []float32
 	Chunks []Chunk
 	LR     *LRChanges
-	// InPlace keeps slots of the newest version alone. Else those of the version before are there, too.
+	// InPlace keeps only the slots of the newest version. Else those of the version before it are kept, too.
 	InPlace bool
-	// NonFinite is what becomes of gradients that are not finite: cuda.Refuse leaves the chunk as it is.
+	// NonFinite is the treatment of gradients that are not finite: cuda.Refuse leaves the chunk unchanged.
 	NonFinite cuda.NonFinite
-	// Start is the first version that steps move: before it they assign (schema.StartModel).
+	// Start is the first version that steps apply to; earlier ones assign values (schema.StartModel).
 	Start schema.Version
 }
 
-// Chunk is a stretch of dense values that one optimizer steps at once.
+// Chunk is a stretch of dense values that one optimizer steps in one call.
 type Chunk struct {
 	Elements  int
-	Optimizer *schema.Optimizer // nil where values are only set, by Set
-	Pieces    []Piece           // what the chunk is made of; between them there may be gaps, of zeros
+	Optimizer *schema.Optimizer // nil if values are only set, by Set
+	Pieces    []Piece           // parts of the chunk; gaps between them are zero
 }
 
 // Piece is a stretch of a named tensor within a chunk.
@@ -45,10 +46,9 @@ type Piece struct {
 	Elements int
 }
 
-// Dense is chunks of dense parameters in versions, with their optimizers. Version v of a chunk is what v outcomes have
-// made of it: each is a step, or, where no lane had a sample, the values as they were. Values lie where the owner wants
-// them; slots lie here, outside the Go heap. Different chunks may be stepped at the same time; otherwise it is not safe
-// for concurrent use.
+// Dense stores chunks of dense parameters in versions, with their optimizers. Version v of a chunk is the outcome of v
+// steps; a batch without samples leaves the values unchanged. Values are stored where the owner wants them, slots here,
+// outside the Go heap. Different chunks may be stepped concurrently; otherwise it is not safe for concurrent use.
 //
 //	d, err := NewDense(config)
 //	err = d.Draw(ctx)
@@ -60,22 +60,22 @@ type Dense struct {
 
 	intervals intervals // between copies
 
-	copying *DenseCopy // nil where nothing is copied
+	copying *DenseCopy // nil if no copy is in progress
 }
 
-// denseChunk is a chunk's newest version. Index v % len of what is kept by version is version v's.
+// denseChunk is the newest version of a chunk. Fields that are kept by version have version v at index v % len.
 type denseChunk struct {
 	version schema.Version
-	first   schema.Version // that has been here: one that was restored, or 0
-	rule    *rule          // its own: a step changes it
-	kept    [][][]float32  // of each version, each slot of the rule
+	first   schema.Version // first version here: one that was restored, or 0
+	rule    *rule          // of this chunk alone, because a step changes it
+	kept    [][][]float32  // each slot of the rule, by version
 	slots   [][]cuda.Slot  // the same, from each version to the next
-	steps   [2]uint64      // that were done by then
+	steps   [2]uint64      // number of steps, by version
 	beyond  schema.Version // by which the steps of a restored moment were more than its number: learning rates count them
-	touched uint8          // the interval in which it changed last
+	touched uint8          // the interval of its last change
 }
 
-// NewDense makes state whose values are what Values holds: see Draw.
+// NewDense makes state whose values are in the memory that Values returns: see Draw.
 func NewDense(c DenseConfig) (*Dense, error) {
 	d := &Dense{config: c, chunks: make([]denseChunk, len(c.Chunks))}
 	values := 0
@@ -108,7 +108,7 @@ func (d *Dense) versions() int {
 	return 2
 }
 
-// lay gives a chunk its slots, and the rest of the memory back.
+// lay gives a chunk its slots, and returns the rest of the memory.
 func (c *denseChunk) lay(free []float32, elements, versions int) []float32 {
 	if c.rule == nil {
 		return free
@@ -131,7 +131,7 @@ func (c *denseChunk) lay(free []float32, elements, versions int) []float32 {
 	return free
 }
 
-// aligned is the room that so many values take, where all begin at multiples of 64 bytes.
+// aligned rounds a number of values up so that the next ones begin at a multiple of 64 bytes.
 func aligned(values int) int { return (values + 15) / 16 * 16 }
 
 // Draw fills version 0 of every chunk.
@@ -151,8 +151,7 @@ func (d *Dense) Draw(ctx context.Context) error {
 	return nil
 }
 
-// Begin makes v the newest version of every chunk, as if so many outcomes had been set. Its values are those that lie
-// there.
+// Begin sets the version of every chunk to v, with the values in the memory of that version.
 func (d *Dense) Begin(v schema.Version) {
 	for i := range d.chunks {
 		d.chunks[i].version = v
@@ -167,7 +166,7 @@ func (d *Dense) Close() {
 	}
 }
 
-// String is versions, steps and checksums of slots, for tests and logs.
+// String lists versions, steps and checksums of slots, for tests and logs.
 func (d *Dense) String() string {
 	if d == nil {
 		return "none"
@@ -186,17 +185,17 @@ func (d *Dense) String() string {
 	return b.String()
 }
 
-// Version is a chunk's newest version.
+// Version returns a chunk's newest version.
 func (d *Dense) Version(i int) schema.Version { return d.chunks[i].version }
 
-// begin is what a step of a chunk starts from and where it ends.
+// begin returns the input and the output of a step of a chunk.
 func (d *Dense) begin(i int) (c *denseChunk, now, out []float32) {
 	c = &d.chunks[i]
 	d.copying.keep(i)
 	return c, d.config.Values(i, c.version), d.config.Values(i, c.version+1)
 }
 
-// done makes what begin gave the newest version, with a step more or none.
+// done makes the output of begin the newest version, after a number of further steps.
 func (c *denseChunk) done(steps uint64) {
 	next := c.version + 1
 	c.steps[next%2] = c.steps[c.version%2] + steps
@@ -208,8 +207,8 @@ func (c *denseChunk) slotsNow() []cuda.Slot {
 }
 
 // Average steps a chunk by the sum of terms, which the optimizer divides once by weight, in one pass. After an error
-// the chunk is as it was, unless the error says that the backend failed. An outcome that is not finite is an error,
-// *NonFiniteError; with InPlace the slots are lost then.
+// the chunk is unchanged unless the backend failed. An outcome that is not finite is an error, *NonFiniteError; with
+// InPlace the slots are lost then.
 func (d *Dense) Average(i int, weight float64, terms []cuda.Term) error {
 	c, now, out := d.begin(i)
 	c.touched = d.intervals.now
@@ -231,7 +230,7 @@ func (d *Dense) Average(i int, weight float64, terms []cuda.Term) error {
 	return err
 }
 
-// Step is Average of one sum. scale is by what the gradient is multiplied once it is divided: 1, or what Norm says.
+// Step is Average for a single sum. The gradient is multiplied by scale after the division: 1, or the factor from Norm.
 func (d *Dense) Step(i int, weight float64, sum []float32, scale float32) error {
 	c, now, out := d.begin(i)
 	c.touched = d.intervals.now
@@ -253,7 +252,7 @@ func (d *Dense) Step(i int, weight float64, sum []float32, scale float32) error 
 	return err
 }
 
-// Keep makes the next version of a chunk what the newest is: no lane had a sample.
+// Keep makes the next version of a chunk equal to the newest, for a batch without samples.
 func (d *Dense) Keep(i int) {
 	c, now, out := d.begin(i)
 	copy(out, now)
@@ -261,7 +260,7 @@ func (d *Dense) Keep(i int) {
 	c.done(0)
 }
 
-// assign makes the sum of terms by weight the next version of a chunk, which is no step.
+// assign makes the sum of terms divided by weight the next version of a chunk. This is no step.
 func (d *Dense) assign(i int, c *denseChunk, out []float32, lanes int, weight float64, terms []cuda.Term) error {
 	if err := d.config.Backend.Average(cuda.Average{Lanes: lanes, Weight: float32(weight), Terms: terms,
 		Out: cuda.Float32s(out)}); err != nil {
@@ -275,7 +274,7 @@ func (d *Dense) assign(i int, c *denseChunk, out []float32, lanes int, weight fl
 	return nil
 }
 
-// keepSlots makes the slots of the next version those of the newest.
+// keepSlots copies the slots of the newest version to the next.
 func (c *denseChunk) keepSlots() {
 	if c.rule != nil {
 		at := c.version % schema.Version(len(c.kept))
@@ -286,7 +285,7 @@ func (c *denseChunk) keepSlots() {
 	}
 }
 
-// Set makes values the next version of a chunk: another owner has stepped it.
+// Set makes values the next version of a chunk that another owner has stepped.
 func (d *Dense) Set(i int, values []float32) {
 	c, _, out := d.begin(i)
 	c.touched = d.intervals.now
@@ -294,7 +293,7 @@ func (d *Dense) Set(i int, values []float32) {
 	c.done(0)
 }
 
-// fill sets memory that is zeroed.
+// fill sets zeroed memory to a value.
 func fill(values []float32, to float32) {
 	if to == 0 {
 		return // untouched pages cost nothing
@@ -305,21 +304,22 @@ func fill(values []float32, to float32) {
 }
 
 // DenseCopy copies a version of every chunk while later ones are made. A chunk keeps the version before its newest, so
-// only the step after the next one has to wait, for the copy of its own chunk. Its user must be allowed to step.
+// only the second step after the copy began waits, for the copy of its own chunk. The user must hold the lock for
+// stepping.
 type DenseCopy struct {
 	dense   *Dense
 	version schema.Version
-	at      []schema.Version  // [chunks] which of its own is copied
-	steps   map[string]uint64 // by parameter, where chunks may have had different ones; else nil
-	next    int               // chunks before it are copied
+	at      []schema.Version  // [chunks] version that is copied
+	steps   map[string]uint64 // by parameter, if its chunks may have had different numbers; else nil
+	next    int               // earlier chunks are copied
 	wanted  []bool            // [chunks]
 	touched []bool            // [chunks] may have changed since the earlier version
 	early   map[int][]Tensor
 	bytes   int64 // of early
 }
 
-// Copy begins to copy version v of chunks: of all of them, or of those that may have changed since an earlier version
-// that was copied. Each must have it; one copy at a time. It is ErrVersion where one does not.
+// Copy begins to copy version v of all chunks, or of those that may have changed since an earlier version that was
+// copied. Only one copy may be open. It fails with ErrVersion if a chunk does not keep v.
 func (d *Dense) Copy(v, since schema.Version, all bool) (*DenseCopy, error) {
 	for i := range d.chunks {
 		if err := d.has(i, v); err != nil {
@@ -341,8 +341,8 @@ func (d *Dense) Copy(v, since schema.Version, all bool) (*DenseCopy, error) {
 	return c, nil
 }
 
-// copyNow begins to copy each chunk as it is, where they are at no common version. Pieces have the number v as theirs,
-// and as many steps as any of their parameter's here.
+// copyNow begins to copy each chunk at its own version, if they have none in common. Pieces get the version number v,
+// and the largest number of steps of their parameter here.
 func (d *Dense) copyNow(v schema.Version) *DenseCopy {
 	c := &DenseCopy{dense: d, version: v, early: map[int][]Tensor{}, steps: map[string]uint64{}}
 	for i := range d.chunks {
@@ -356,7 +356,7 @@ func (d *Dense) copyNow(v schema.Version) *DenseCopy {
 	return c
 }
 
-// begun begins the next interval, with version v. Chunks that are at a later one have changed in it.
+// begun begins the next interval, with version v. Chunks at a later version have changed in it.
 func (d *Dense) begun(v schema.Version) {
 	d.intervals.mark(v)
 	for i := range d.chunks {
@@ -366,7 +366,7 @@ func (d *Dense) begun(v schema.Version) {
 	}
 }
 
-// Touched is what may have changed since the earlier version, piece by piece, and what that takes in bytes.
+// Touched returns what may have changed since the earlier version, piece by piece, and its size in bytes.
 func (c *DenseCopy) Touched() (all []Stretch, bytes int64) {
 	for i, touched := range c.touched {
 		for _, p := range c.dense.config.Chunks[i].Pieces {
@@ -379,7 +379,7 @@ func (c *DenseCopy) Touched() (all []Stretch, bytes int64) {
 	return all, bytes
 }
 
-// slotCount is how many values the optimizer keeps for each of the chunk's.
+// slotCount returns the number of values that the optimizer keeps for each value of the chunk.
 func (c *denseChunk) slotCount() int {
 	if c.rule == nil {
 		return 0
@@ -397,7 +397,7 @@ func (d *Dense) keeps(v schema.Version) bool {
 	return true
 }
 
-// has says whether a chunk keeps a version.
+// has returns ErrVersion if a chunk does not keep a version.
 func (d *Dense) has(i int, v schema.Version) error {
 	if c := &d.chunks[i]; v != c.version && (d.config.InPlace || v+1 != c.version || v < c.first) {
 		return fmt.Errorf("version %d of chunk %d, which is at %d: %w", v, i, c.version, ErrVersion)
@@ -405,7 +405,7 @@ func (d *Dense) has(i int, v schema.Version) error {
 	return nil
 }
 
-// keep copies a chunk whose next step takes the memory of the version that is copied.
+// keep copies a chunk whose next step overwrites the version that is being copied.
 func (c *DenseCopy) keep(i int) {
 	if c == nil || i < c.next || !c.wanted[i] || c.early[i] != nil ||
 		c.dense.chunks[i].version == c.at[i] && !c.dense.config.InPlace {
@@ -428,7 +428,7 @@ func (c *DenseCopy) chunk(i int) []Tensor {
 	return all
 }
 
-// Next gives the pieces of the next chunk, in memory of their own. It is false where none is left.
+// Next returns the pieces of the next chunk, in new memory; false if none remain.
 func (c *DenseCopy) Next() (pieces []Tensor, more bool) {
 	for c.next < len(c.dense.chunks) && !c.wanted[c.next] {
 		c.next++
@@ -445,19 +445,20 @@ func (c *DenseCopy) Next() (pieces []Tensor, more bool) {
 	return pieces, true
 }
 
-// Bytes is what chunks took that were copied before their turn.
+// Bytes returns the size of the chunks that were copied before their turn.
 func (c *DenseCopy) Bytes() int64 { return c.bytes }
 
-// Close ends the copy, whether or not it is whole.
+// Close ends the copy, whether or not it is complete.
 func (c *DenseCopy) Close() {
 	if c.dense.copying == c {
 		c.dense.copying = nil
 	}
 }
 
-// Snapshot gives yield every piece of every chunk at version v, which may be a chunk's newest, or the one before unless
-// slots are kept in place; with Newest each chunk is at its own. What a Tensor holds is valid until yield returns,
-// whose error ends the snapshot and is returned. It is ErrVersion where a chunk does not keep v.
+// Snapshot passes every piece of every chunk at version v to yield. v may be a chunk's newest version, or the one
+// before it unless slots are kept in place; with Newest, each chunk is at its own. The contents of a Tensor are valid
+// until yield returns; an error of yield ends the snapshot and is returned. It fails with ErrVersion if a chunk does
+// not keep v.
 func (d *Dense) Snapshot(v schema.Version, yield func(Tensor) error) error {
 	for i := range d.chunks {
 		if err := d.has(i, v); v != Newest && err != nil {
@@ -478,7 +479,7 @@ func (d *Dense) Snapshot(v schema.Version, yield func(Tensor) error) error {
 	return nil
 }
 
-// piece is a piece of a chunk at a version that is there.
+// piece returns a piece of a chunk at a version that is kept.
 func (d *Dense) piece(i, piece int, v schema.Version) Tensor {
 	c, p := &d.chunks[i], &d.config.Chunks[i].Pieces[piece]
 	t := Tensor{Name: p.Name, From: p.From, Values: d.config.Values(i, v)[p.Offset : p.Offset+p.Elements], Version: v,
@@ -491,7 +492,7 @@ func (d *Dense) piece(i, piece int, v schema.Version) Tensor {
 	return t
 }
 
-// Pieces are those of a chunk at a version that is there, in the memory of the owner.
+// Pieces returns the pieces of a chunk at a version that is kept, in the owner's memory.
 func (d *Dense) Pieces(i int, v schema.Version) (all []Tensor) {
 	for p := range d.config.Chunks[i].Pieces {
 		all = append(all, d.piece(i, p, v))
@@ -499,15 +500,15 @@ func (d *Dense) Pieces(i int, v schema.Version) (all []Tensor) {
 	return all
 }
 
-// keptAt is the slots of a version.
+// keptAt returns the slots of a version.
 func (c *denseChunk) keptAt(v schema.Version) [][]float32 {
 	return c.kept[v%schema.Version(len(c.kept))]
 }
 
-// DenseRestore puts a snapshot in the place of what a Dense has.
+// DenseRestore replaces the contents of a Dense by a snapshot.
 type DenseRestore struct {
 	dense *Dense
-	there [][]span // [chunk] what has been restored
+	there [][]span // [chunk] restored spans
 }
 
 type span struct{ lo, hi int }
@@ -521,7 +522,7 @@ func (d *Dense) Restore() *DenseRestore {
 	return &DenseRestore{dense: d, there: make([][]span, len(d.chunks))}
 }
 
-// Tensor restores what of a tensor is here.
+// Tensor restores the part of a tensor that is here.
 func (r *DenseRestore) Tensor(t Tensor) error {
 	for i := range r.dense.chunks {
 		for k := range r.dense.config.Chunks[i].Pieces {
@@ -538,7 +539,7 @@ func (r *DenseRestore) Tensor(t Tensor) error {
 	return nil
 }
 
-// put restores elements of a tensor to a place of a chunk.
+// put restores elements of a tensor to an offset of a chunk.
 func (r *DenseRestore) put(i int, t *Tensor, from span, to int) error {
 	c := &r.dense.chunks[i]
 	if len(r.there[i]) == 0 {
@@ -562,7 +563,7 @@ func (r *DenseRestore) put(i int, t *Tensor, from span, to int) error {
 	return nil
 }
 
-// Done says whether every value was restored, once.
+// Done returns nil if every value was restored once.
 func (r *DenseRestore) Done() error {
 	for i, there := range r.there {
 		slices.SortFunc(there, func(a, b span) int { return a.lo - b.lo })

@@ -9,9 +9,9 @@ import (
 	"gradbus/schema"
 )
 
-// rule is an optimizer of a manifest, made ready for the kernels. It is the one place that knows which optimizer of
-// package cuda a kind is, what it keeps and how its numbers change from version to version. A rule belongs to one table
-// or chunk and is not safe for concurrent use: at changes it in place, so that a batch allocates nothing.
+// rule is a manifest's optimizer, prepared for the kernels. It alone knows which optimizer of package cuda belongs to a
+// kind, what it stores and how its numbers change from version to version. A rule belongs to one table or chunk and is
+// not safe for concurrent use: at changes it in place, so that a batch allocates nothing.
 type rule struct {
 	named   schema.Optimizer
 	slots   []slotShape
@@ -19,10 +19,10 @@ type rule struct {
 	changes *LRChanges
 	start   schema.Version // schedules count from it
 	marks   bool           // the first step of a value or row differs from the others
-	exact   bool           // a row that sits a step out has to make up for it
-	clip    cuda.Clip      // by value or by the norm of a row; that of all gradients is a factor of each step
+	exact   bool           // a row that misses a step has to catch up on it
+	clip    cuda.Clip      // by value or by the norm of a row; a clip of all gradients is a factor of each step
 
-	optimizer cuda.Optimizer // points to the one below that the kind names
+	optimizer cuda.Optimizer // points to the field below that the kind names
 	sgd       cuda.SGD
 	adagrad   cuda.Adagrad
 	rowwise   cuda.RowwiseAdagrad
@@ -31,13 +31,13 @@ type rule struct {
 	ftrl      cuda.FTRL
 }
 
-// slotShape is a named state of an optimizer: as many values as the row or tensor has, or one a row.
+// slotShape is a named state of an optimizer: one value for each value of the row or tensor, or one for each row.
 type slotShape struct {
 	name   string
 	perRow bool
 }
 
-// width is how many values of the slot a row of dim values has.
+// width returns the number of values of the slot for a row of dim values.
 func (s slotShape) width(dim int) int {
 	if s.perRow {
 		return 1
@@ -45,7 +45,7 @@ func (s slotShape) width(dim int) int {
 	return dim
 }
 
-// newRule fails on a kind that Validate refuses. Fields of o that are 0 get their defaults.
+// newRule fails for a kind that Validate refuses. Zero fields of o get their defaults.
 func newRule(o schema.Optimizer, changes *LRChanges, start schema.Version) (*rule, error) {
 	o = o.WithDefaults()
 	r := &rule{named: o, initial: o.InitialAccumulator, changes: changes, start: start}
@@ -85,7 +85,7 @@ func newRule(o schema.Optimizer, changes *LRChanges, start schema.Version) (*rul
 	return r, nil
 }
 
-// at is the optimizer for the step that makes the next version of v, where steps have been done before it. It is valid
+// at returns the optimizer of the step that makes the version after v, after a number of earlier steps. It is valid
 // until the next call.
 func (r *rule) at(v schema.Version, steps uint64) cuda.Optimizer {
 	lr := r.named.Rate(uint64(max(v, r.start)-r.start)) * r.changes.scale(v)
@@ -94,7 +94,7 @@ func (r *rule) at(v schema.Version, steps uint64) cuda.Optimizer {
 	return r.optimizer
 }
 
-// clipped is how the gradient of a step is bounded: as the optimizer says, or by a factor that follows from all
+// clipped returns how a step bounds its gradient: as the optimizer says, or by a factor that was computed from all
 // gradients.
 func (r *rule) clipped(scale float32) cuda.Clip {
 	if scale == 1 {
@@ -103,8 +103,8 @@ func (r *rule) clipped(scale float32) cuda.Clip {
 	return cuda.Clip{Kind: cuda.ClipScale, By: scale}
 }
 
-// SlotBytes is what an optimizer keeps of a tensor, or of a table of so many rows: the bytes of its slots, and those
-// that tell which steps a row has had, or whether it is drawn.
+// SlotBytes returns the bytes that an optimizer stores for a tensor or a table: those of its slots, and those of the
+// marks of rows (their steps, and whether they are drawn).
 func SlotBytes(o schema.Optimizer, rows, dim int64) (slots, marks int64) {
 	r, err := newRule(o, nil, 0)
 	if err != nil {
@@ -128,13 +128,13 @@ const (
 	stepBytes  = 8
 )
 
-// SlotShape is a slot of an optimizer as snapshots have it, for who must know their sizes before the first piece comes.
+// SlotShape is a slot of an optimizer in snapshots, for readers that need sizes before the first piece arrives.
 type SlotShape struct {
 	Name   string
-	PerRow bool // one value a row of a table; of a dense parameter every slot has one an element
+	PerRow bool // one value for each row of a table; a dense parameter has one for each element
 }
 
-// Width is how many values of the slot a row of so many columns has.
+// Width returns the number of values of the slot for a row with a number of columns.
 func (s SlotShape) Width(columns int) int {
 	if s.PerRow {
 		return 1
@@ -142,8 +142,8 @@ func (s SlotShape) Width(columns int) int {
 	return columns
 }
 
-// SlotsOf is the slots that pieces of a tensor with this optimizer have, in the optimizer's order; none of one that is
-// not known.
+// SlotsOf returns the slots of a tensor's pieces with this optimizer, in the optimizer's order; none for an unknown
+// kind.
 //
 //	SlotsOf(schema.Optimizer{Kind: schema.OptimizerSGD, Momentum: 0.9}) // []SlotShape{{Name: "momentum"}}
 func SlotsOf(o schema.Optimizer) []SlotShape {
@@ -158,22 +158,22 @@ func SlotsOf(o schema.Optimizer) []SlotShape {
 	return shapes
 }
 
-// MarksRows says whether rows of a table with this optimizer have marks (Rows.Last).
+// MarksRows reports whether rows of a table with this optimizer have marks (Rows.Last).
 func MarksRows(o schema.Optimizer) bool {
 	r, err := newRule(o, nil, 0)
 	return err == nil && (r.exact || r.marks)
 }
 
-// LRChanges is the changes of a job's learning rates while it runs, for all state of one member. They are set before a
-// step of the first batch of a new one; steps of earlier batches may run at the same time. A nil *LRChanges is none.
+// LRChanges has the changes of a job's learning rates while it runs, for all state of one member. Set them before a
+// step of the first batch of a new change; steps of earlier batches may run concurrently. A nil *LRChanges has none.
 type LRChanges struct {
 	all atomic.Pointer[[]schema.LRChange]
 }
 
-// Set replaces the changes. They ascend by batch, and are not to be changed afterwards.
+// Set replaces the changes. They ascend by batch, and must not be modified afterwards.
 func (c *LRChanges) Set(changes []schema.LRChange) { c.all.Store(&changes) }
 
-// scale is the factor for the step that makes the next version of v.
+// scale returns the factor of the step that makes the version after v.
 func (c *LRChanges) scale(v schema.Version) float32 {
 	if c == nil {
 		return 1
@@ -184,16 +184,16 @@ func (c *LRChanges) scale(v schema.Version) float32 {
 	return 1
 }
 
-// Norm is the norm of gradients that are clipped together: the root of the sum of all squares. Sums are float64, one
-// after the other, of a tensor in blocks of normBlock values from its start, each from 0. So it depends on the order of
-// the tensors, which the caller has from the manifest, and of rows, which is that of their keys, and not on chunks,
-// trainers or shards.
+// Norm computes the norm of gradients that are clipped together: the root of the sum of all squares. Sums are float64,
+// one after the other, of a tensor in blocks of normBlock values from its start, each from 0. So the result depends
+// only on the order of the tensors, which follows from the manifest, and of rows, which is that of their keys; not on
+// chunks, trainers or shards.
 type Norm struct{ squares float64 }
 
 // normBlock is short enough that a sum of squares keeps 40 of its 53 bits.
 const normBlock = 4096
 
-// Add takes a tensor, or a row.
+// Add adds a tensor or a row.
 func (n *Norm) Add(values []float32) {
 	for len(values) > 0 {
 		block := values[:min(normBlock, len(values))]
@@ -205,11 +205,11 @@ func (n *Norm) Add(values []float32) {
 	}
 }
 
-// norm is that of all that was added.
+// norm returns the norm of everything that was added.
 func (n *Norm) norm() float64 { return math.Sqrt(n.squares) }
 
-// Scale is by what every gradient is multiplied so that the norm is at most most: 1 where it is, elsewhere most/(norm +
-// 1e-6) as torch.nn.utils.clip_grad_norm_ has it, rounded once. It is 0 where the norm is infinite or none.
+// Scale returns the factor that brings the norm to at most most: 1 if it already is, else most/(norm + 1e-6), as
+// torch.nn.utils.clip_grad_norm_ computes it, rounded once. It is 0 if the norm is infinite or NaN.
 func (n *Norm) Scale(most float32) float32 {
 	switch scale := float64(most) / (n.norm() + 1e-6); {
 	case scale >= 1:
@@ -220,21 +220,21 @@ func (n *Norm) Scale(most float32) float32 {
 	return 0
 }
 
-// NonFiniteError says that what was computed of finite gradients is not finite: a mean, a value, or what an optimizer
-// keeps of one. It must not be published, whatever the job does about gradients that are not finite
+// NonFiniteError reports that a value computed from finite gradients is not finite: a mean, a parameter, or a slot of
+// an optimizer. It must not be published, whatever the job does about gradients that are not finite
 // (schema.Job.OnNonfinite).
 type NonFiniteError struct {
 	name  string // of the value, for people
 	value float32
 }
 
-// Error implements error. It begins with the reason that such gradients are refused for.
+// Error implements error. It begins with the reason for which such gradients are refused.
 func (e *NonFiniteError) Error() string {
 	return fmt.Sprintf("%v: %s would be %v, and all gradients were finite; begin with an earlier model, and lower the "+
 		"learning rate or clip gradients", schema.ReasonNonFinite, e.name, e.value)
 }
 
-// CheckFinite looks for the first value that is not finite. name names it.
+// CheckFinite returns an error for the first value that is not finite. name returns the name of a value.
 func CheckFinite(backend cuda.Backend, values []float32, name func(at int) string) error {
 	if at := backend.FirstNonFinite(cuda.Float32s(values)); at >= 0 {
 		return &NonFiniteError{name(at), values[at]}
@@ -242,7 +242,7 @@ func CheckFinite(backend cuda.Backend, values []float32, name func(at int) strin
 	return nil
 }
 
-// checkOutcome checks what a step, or an assignment, has made of a chunk: values and slots of its next version.
+// checkOutcome checks the values and slots of a chunk's next version.
 func (d *Dense) checkOutcome(i int, out []float32, slots bool) error {
 	pieces := d.config.Chunks[i].Pieces
 	name := func(at int) string {
@@ -263,7 +263,7 @@ func (d *Dense) checkOutcome(i int, out []float32, slots bool) error {
 	return err
 }
 
-// checkOutcome checks what was made of the rows of keys, and of their slots, before it takes their place.
+// checkOutcome checks new values of the rows of keys, and of their slots, before they replace the rows.
 func (t *Array) checkOutcome(keys []uint64, slots bool) error {
 	name := func(at, width int) string {
 		return fmt.Sprintf("table %q, row %d, column %d", t.config.Spec.Name, keys[at/width], t.config.Column+at%width)

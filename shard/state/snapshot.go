@@ -12,36 +12,36 @@ import (
 	"gradbus/schema"
 )
 
-// A snapshot is what an owner has at one version, piece by piece, each by the name of its tensor: a writer streams it,
-// and nothing of it says how tensors were cut. Dense.Copy and Table.Copy give pieces in a fixed order while later
-// versions are made: chunks as they are numbered, partitions and keys ascending. A restore takes pieces in any order
-// and leaves out those of elsewhere, so all pieces of a job can be given to every owner, however many there are now;
-// Done says whether anything was missing.
+// A snapshot is the state of an owner at one version, piece by piece, each with the name of its tensor. Nothing in it
+// depends on how tensors were cut. Dense.Copy and Table.Copy return pieces in a fixed order while later versions are
+// made: chunks by number, partitions and keys ascending. A restore accepts pieces in any order and skips those of other
+// owners, so all pieces of a job can be passed to every owner, however many there are now; Done reports whether
+// anything was missing.
 
 // Tensor is a stretch of a dense parameter.
 type Tensor struct {
 	Name    string
-	From    int // its first element
+	From    int // first element
 	Values  []float32
 	Slots   []Slot // in the optimizer's order, each as long as Values
 	Version schema.Version
-	Steps   uint64 // that were done by then; the first is yet to come where there are none
+	Steps   uint64 // number of steps done; 0 before the first
 }
 
-// Rows are rows of a partition of a table, or columns of them.
+// Rows are rows of a partition of a table, or some columns of them.
 type Rows struct {
 	Table     string
 	Partition schema.Partition
-	Column    int      // the first
-	Columns   int      // how many
+	Column    int      // first column
+	Columns   int      // number of columns
 	Keys      []uint64 // ascending
 	Values    []float32
-	Slots     []Slot // [len(Keys), Columns], or [len(Keys)] of a slot that has one value a row
-	// Last says of each row which steps it has had, where the optimizer asks: 0 for none, else its last one where steps
-	// are made up for (Optimizer.Exact), else 1.
+	Slots     []Slot // [len(Keys), Columns], or [len(Keys)] for a slot with one value per row
+	// Mark of each row, if the optimizer has marks: 0 if the row has had no step, else the number of its last step if
+	// rows catch up on steps (Optimizer.Exact), else 1.
 	Last    []int64
 	Version schema.Version
-	Steps   uint64 // of the table that were done by then
+	Steps   uint64 // number of steps of the table
 }
 
 // Slot is a named state of an optimizer.
@@ -50,37 +50,38 @@ type Slot struct {
 	Values []float32
 }
 
-// Newest stands for the newest version of each chunk or table, where they need not have one in common.
+// Newest stands for the newest version of each chunk or table, if they have none in common.
 const Newest = schema.Version(math.MaxUint64)
 
 // Errors of snapshots and restores.
 var (
-	// ErrVersion says that a version is not kept: it is to come, or a later one has taken its memory. Nothing changed.
+	// ErrVersion reports that a version is not kept: it does not exist yet, or a later one has replaced it. Nothing was
+	// changed.
 	ErrVersion = errors.New("version is not kept")
-	// ErrSnapshot says that a piece does not fit what it is restored to, or that some are missing. What was restored by
-	// then stays, and the owner must not be used.
+	// ErrSnapshot reports that a piece does not fit, or that pieces are missing. What was restored before stays, and
+	// the owner must not be used.
 	ErrSnapshot = errors.New("snapshot does not fit")
 )
 
-// beyond is how many more steps there were than a version has batches: of a moment, where each trainer has made steps
-// by itself (CopyWish.Moment). Else there are none.
+// beyond returns by how many the steps exceed the batches of a version. They may in a fuzzy checkpoint, where each
+// trainer has made steps by itself (CopyWish.Moment).
 func beyond(v schema.Version, steps uint64) schema.Version {
 	return max(v, schema.Version(steps)) - v
 }
 
-// Snapshot holds pieces in memory of their own. Its methods are what Dense.Snapshot and Array.Snapshot call.
+// Snapshot holds pieces in separate memory. Pass its methods to Dense.Snapshot and Array.Snapshot.
 type Snapshot struct {
 	Tensors []Tensor
 	Rows    []Rows
 }
 
-// AddTensor keeps a copy.
+// AddTensor adds a copy of a stretch.
 func (s *Snapshot) AddTensor(t Tensor) error {
 	s.Tensors = append(s.Tensors, Cloned([]Tensor{t})...)
 	return nil
 }
 
-// Cloned are tensors in memory of their own.
+// Cloned returns copies of tensors in new memory.
 func Cloned(tensors []Tensor) []Tensor {
 	all := slices.Clone(tensors)
 	for i, t := range all {
@@ -89,7 +90,7 @@ func Cloned(tensors []Tensor) []Tensor {
 	return all
 }
 
-// AddRows keeps a copy.
+// AddRows adds a copy of rows.
 func (s *Snapshot) AddRows(r Rows) error {
 	r.Keys, r.Values, r.Slots, r.Last = slices.Clone(r.Keys), slices.Clone(r.Values), cloned(r.Slots), slices.Clone(r.Last)
 	s.Rows = append(s.Rows, r)
@@ -104,7 +105,7 @@ func cloned(slots []Slot) []Slot {
 	return all
 }
 
-// checkSlots compares the slots of a piece with those of a rule. size is how many values a slot has.
+// checkSlots compares the slots of a piece with those of a rule. size returns the number of values of a slot.
 func (r *rule) checkSlots(slots []Slot, size func(slotShape) int) error {
 	if len(slots) != len(r.slots) {
 		return fmt.Errorf("%w: %d slots, %s has %d", ErrSnapshot, len(slots), r.named.Kind, len(r.slots))
@@ -118,45 +119,46 @@ func (r *rule) checkSlots(slots []Slot, size func(slotShape) int) error {
 	return nil
 }
 
-// ErrCopyBehind: a copy was ended because batches change rows faster than they are copied.
+// ErrCopyBehind reports that a copy was ended because batches change rows faster than they are copied.
 var ErrCopyBehind = errors.New("copy fell behind")
 
-// Bounds of a copy beside a training job.
+// Limits of a copy that is taken while a job trains.
 const (
-	// CopyBytesMax bounds what is kept of rows that change while a version is copied (CopyWish.BytesMax).
+	// CopyBytesMax bounds the old values of rows that change while a version is copied (CopyWish.BytesMax).
 	CopyBytesMax = 64 << 20
-	// CopyValues is how many values are copied at once, with slots: 64 KiB, which hold up a batch for some 0.1 ms.
+	// CopyValues is the number of values, including slots, that are copied at once: 64 KiB, which delay a batch by
+	// about 0.1 ms.
 	CopyValues = 1 << 14
 )
 
-// CopyWish says of which version a copy is wanted.
+// CopyWish is a request for a copy.
 type CopyWish struct {
-	At       schema.Version // of this one; 0: none
-	Since    schema.Version // an earlier one, from whose copy on it is told what was touched; 0: none
-	All      bool           // everything is copied; else what may have changed since that version
-	BytesMax int64          // of old values, beyond which a copy ends
-	Moment   bool           // all is copied as it is, under that version's number
+	At       schema.Version // version to copy; 0: none
+	Since    schema.Version // earlier copied version, since which changes are wanted; 0: none
+	All      bool           // copy everything; else what may have changed since Since
+	BytesMax int64          // limit of old values; the copy ends beyond it
+	Moment   bool           // fuzzy checkpoint: copy the current state, under the number At
 }
 
-// VersionCopy copies state at one version, piece by piece, while later ones are made. Its user must be allowed to step
-// that state.
+// VersionCopy copies state at one version, piece by piece, while later versions are made. Its user must hold the lock
+// for stepping that state.
 type VersionCopy struct {
 	wish    CopyWish
 	touched Extent
-	dense   *DenseCopy // nil where there are no parameters
+	dense   *DenseCopy // nil if there are no parameters
 	tables  []RowsCopy
-	next    int // of tables
+	next    int // next table
 	err     error
 }
 
-// CopyPiece is a piece of a copy, in memory of its own: stretches of parameters, or rows.
+// CopyPiece is a piece of a copy, in separate memory: stretches of parameters, or rows.
 type CopyPiece struct {
 	Tensors []Tensor
 	Rows    *Rows
 }
 
-// NewVersionCopy begins to copy the version that the wish names, which parameters and tables are at: dense, which may
-// be nil, and tables by their names. One copy of each at a time.
+// NewVersionCopy begins to copy the requested version, at which the parameters and tables are. dense may be nil; names
+// are those of tables. Only one copy of each may be open.
 func NewVersionCopy(w CopyWish, dense *Dense, names []schema.TableSpec, tables []Table) *VersionCopy {
 	c := &VersionCopy{wish: w, touched: Extent{Rows: map[string]int64{}}}
 	if dense != nil {
@@ -181,14 +183,14 @@ func NewVersionCopy(w CopyWish, dense *Dense, names []schema.TableSpec, tables [
 	return c
 }
 
-// Of is what the copy was to be.
+// Of returns the request.
 func (c *VersionCopy) Of() CopyWish { return c.wish }
 
-// Touched is what may have changed since the earlier version that the wish names.
+// Touched returns what may have changed since the earlier version of the request.
 func (c *VersionCopy) Touched() Extent { return c.touched }
 
-// Next gives the next piece, of about so many values; more is false where none is left. After that, and after an error,
-// Close is to be called. It is ErrCopyBehind where old values took more room than there is.
+// Next returns the next piece, of about valuesMax values; more is false if none remain. Call Close after that, and
+// after an error. It fails with ErrCopyBehind if old values exceed the limit.
 func (c *VersionCopy) Next(valuesMax int) (p CopyPiece, more bool, err error) {
 	if c.err != nil {
 		return CopyPiece{}, false, c.err
@@ -209,7 +211,7 @@ func (c *VersionCopy) Next(valuesMax int) (p CopyPiece, more bool, err error) {
 	return CopyPiece{}, false, nil
 }
 
-// Limit ends a copy that holds more than it may, so that no step adds to that. It is called after each step.
+// Limit ends a copy that exceeds its limit, so that no later step adds to it. Call it after each step.
 func (c *VersionCopy) Limit() {
 	if c.err != nil || c.bytes() <= c.wish.BytesMax {
 		return
@@ -229,7 +231,7 @@ func (c *VersionCopy) bytes() (n int64) {
 	return n
 }
 
-// Close gives back what is held of the version, whether or not the copy is whole. A second call does nothing.
+// Close frees what the copy holds, whether or not it is complete. A second call does nothing.
 func (c *VersionCopy) Close() {
 	if c.dense != nil {
 		c.dense.Close()
@@ -240,56 +242,56 @@ func (c *VersionCopy) Close() {
 	c.dense, c.tables = nil, nil
 }
 
-// checksum tells values from others, for tests and logs.
+// checksum returns a checksum of values, for tests and logs.
 func checksum(values []float32) uint32 {
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), 4*len(values))
 	return crc32.Checksum(bytes, crc32.MakeTable(crc32.Castagnoli))
 }
 
-// undoLog holds old values of a table's rows; nothing else stores them. A round is applied in place, and each part of
-// the log has one reader:
+// undoLog holds the old values of a table's rows; nothing else keeps them. A round is applied in place, and each part
+// of the log has one reader:
 //
-//	open  what the open round has changed, for Rollback
-//	last  rows alone, of the round that Commit has ended, for ReadPrevious
-//	held  what has changed since the copy in progress began and before the copy has reached it
+//	open  changes of the open round, for Rollback
+//	last  old rows, without slots, of the round that was committed last, for ReadPrevious
+//	held  rows that have changed since the copy in progress began, and that it has not reached
 //
-// Bytes, for rows of so many values, slots included, with ArrayConfig.Undo:
+// Bytes, for rows of so many values including slots, with ArrayConfig.Undo:
 //
 //	open  rows of the largest round * (4 values + 16)
 //	last  rows of the largest round * (4 columns + 8)
 //
-// and, whether or not there is Undo, as long as a copy is in progress, whose owner limits it (CopyWish.BytesMax):
+// With or without Undo, while a copy is in progress, whose owner limits it (CopyWish.BytesMax):
 //
 //	held  rows * (4 values + 8 + heldIndexBytes)
 type undoLog struct {
 	open undoRecords
 	last undoRecords
 
-	held   []undoRecords // each of one change
+	held   []undoRecords // one entry for each change
 	index  map[int64]heldRecord
 	wanted []int64 // scratch of hold
 }
 
-// undoRecords are what rows, slots and marks were, by place.
+// undoRecords are the old rows, slots and marks at places.
 type undoRecords struct {
 	places []int64 // distinct
 	rowState
 }
 
-// rowState is rows one after the other, with what the optimizer keeps of them. Its memory is reused.
+// rowState is consecutive rows with their optimizer state. Its memory is reused.
 type rowState struct {
 	rows  []float32   // [n, dim]
 	slots [][]float32 // [rule.slots][n, width]
-	marks []int64     // [n] of a table that has marks
+	marks []int64     // [n] if the table has marks
 }
 
 // heldRecord is record i of undoLog.held[change].
 type heldRecord struct{ change, i int32 }
 
-// heldIndexBytes is what the index of held takes for a record, with growth.
+// heldIndexBytes is the memory of a record in the index of held, including growth.
 const heldIndexBytes = 64
 
-// record appends what the rows at places are.
+// record appends the current rows at places.
 func (t *Array) record(u *undoRecords, places []int64) {
 	u.places = append(u.places, places...)
 	u.rows = appendValues(u.rows, t.rows, places, t.dim)
@@ -304,7 +306,7 @@ func (t *Array) record(u *undoRecords, places []int64) {
 	}
 }
 
-// appendValues appends the values of places, width each.
+// appendValues appends the values of width at each place.
 func appendValues(to, table []float32, places []int64, width int) []float32 {
 	n := len(to)
 	to = extended(to, len(places)*width)
@@ -314,7 +316,7 @@ func appendValues(to, table []float32, places []int64, width int) []float32 {
 	return to
 }
 
-// put makes rows, and with slots also slots and marks, those at places.
+// put overwrites the rows at places, and with slots their slots and marks.
 func (t *Array) put(places []int64, s *rowState, slots bool) {
 	putValues(t.rows, s.rows, places, t.dim)
 	for k := 0; k < len(s.slots) && slots; k++ {
@@ -331,7 +333,7 @@ func putValues(table, values []float32, places []int64, width int) {
 	}
 }
 
-// cut forgets all records. Their memory stays.
+// cut drops all records and keeps their memory.
 func (u *undoRecords) cut() {
 	u.places, u.rows, u.marks = u.places[:0], u.rows[:0], u.marks[:0]
 	for k := range u.slots {
@@ -339,7 +341,7 @@ func (u *undoRecords) cut() {
 	}
 }
 
-// bytes is what the records take.
+// bytes returns the size of the records.
 func (u *undoRecords) bytes() int64 {
 	n := int64(cap(u.places)+cap(u.marks))*stepBytes + int64(cap(u.rows))*valueBytes
 	for _, values := range u.slots {
@@ -348,14 +350,14 @@ func (u *undoRecords) bytes() int64 {
 	return n
 }
 
-// Rollback implements Table. That its rows were touched stays noted.
+// Rollback implements Table. The rows stay marked as touched.
 func (t *Array) Rollback() {
 	t.put(t.undo.open.places, &t.undo.open.rowState, true)
 	t.undo.open.cut()
 	t.stepping = false
 }
 
-// hideOpen hides an open round from a reader; called once more it shows the round again.
+// hideOpen hides an open round from a reader; a second call shows the round again.
 func (t *Array) hideOpen() {
 	u := &t.undo.open
 	if len(u.places) == 0 {
@@ -373,7 +375,7 @@ func (t *Array) hideOpen() {
 	}
 }
 
-// exchangeValues exchanges the values of places, width each, with others that lie one after the other.
+// exchangeValues swaps the values of width at each place with consecutive values.
 func exchangeValues(table, values []float32, places []int64, width int) {
 	for i, at := range places {
 		here, there := table[int(at)*width:int(at)*width+width], values[i*width:(i+1)*width]
@@ -383,7 +385,7 @@ func exchangeValues(table, values []float32, places []int64, width int) {
 	}
 }
 
-// retain keeps the rows of the open round, which Commit ends.
+// retain keeps the old rows of the open round, which Commit ends.
 func (u *undoLog) retain() {
 	u.open.places, u.last.places = u.last.places, u.open.places
 	u.open.rows, u.last.rows = u.last.rows, u.open.rows
@@ -401,13 +403,13 @@ func (t *Array) ReadPrevious(read func() error) error {
 	return read()
 }
 
-// change is told of rows that are about to change.
+// change records rows that are about to change.
 func (t *Array) change(places []int64) {
 	t.hold(places)
 	t.touched.note(places)
 }
 
-// hold records what the rows at places are, where the copy in progress has yet to reach them.
+// hold records the current rows at places that the copy in progress has yet to reach.
 func (t *Array) hold(places []int64) {
 	c, u := t.copying, &t.undo
 	if c == nil {
@@ -427,7 +429,7 @@ func (t *Array) hold(places []int64) {
 	}
 }
 
-// putHeld puts the held values of a place in the place of row i of a piece, if there are any.
+// putHeld replaces row i of a piece by the held values of a place, if any.
 func (t *Array) putHeld(r *Rows, i int, at int64) {
 	record, held := t.undo.index[at]
 	if !held {
@@ -444,7 +446,7 @@ func (t *Array) putHeld(r *Rows, i int, at int64) {
 	}
 }
 
-// heldBytes is what held takes.
+// heldBytes returns the size of held.
 func (u *undoLog) heldBytes() (n int64) {
 	for i := range u.held {
 		n += u.held[i].bytes()
@@ -455,5 +457,5 @@ func (u *undoLog) heldBytes() (n int64) {
 // release frees what was held for a copy.
 func (u *undoLog) release() { u.held, u.index = nil, nil }
 
-// reset forgets the rounds: other rows take the place of those that they were of.
+// reset drops the records of rounds, because other rows replace theirs.
 func (u *undoLog) reset() { u.open, u.last = undoRecords{}, undoRecords{} }

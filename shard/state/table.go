@@ -14,9 +14,9 @@ import (
 	"gradbus/schema"
 )
 
-// Table is the rows of an embedding table that one owner has, with their optimizer. A round changes rows in place, in
-// one or several calls of Apply, and ends with Commit or Rollback. Readers see the version that was committed last. The
-// caller has checked that the rows are here. Where rows and slots are stored is up to the implementation. A Table is
+// Table is the part of an embedding table that one owner has: rows with their optimizer state. A round changes rows in
+// place, in one or several calls of Apply, and ends with Commit or Rollback. Readers see the last committed version.
+// The caller has checked that the rows are here. The implementation chooses where rows and slots are stored. A Table is
 // not safe for concurrent use.
 //
 //	t.Gather(keys, rows)            // version v
@@ -24,88 +24,87 @@ import (
 //	t.Gather(keys, rows)            // version v, still
 //	t.Commit()                      // version v+1
 type Table interface {
-	// Version counts commits.
+	// Version returns the number of commits.
 	Version() schema.Version
 	// Gather copies the rows of keys to rows [len(keys), dim].
 	Gather(keys []uint64, rows []float32) error
-	// Pool makes each bag one row of out: the sum over its keys in the order of their positions, or their mean.
+	// Pool writes one row of out for each bag: the sum over its keys in order of position, or their mean.
 	Pool(b Bags, out []float32) error
-	// Apply steps rows by their gradients. Its keys are in no other call of the round. After an error, of what is not
-	// finite or of the backend, the round can only be rolled back.
+	// Apply steps rows by their gradients. Its keys must not be in another call of the same round. After an error (a
+	// value that is not finite, or a failed backend) the round can only be rolled back.
 	Apply(g RowGradient) error
-	// Step says that the next Commit is of a step, also where it has touched no row here; Apply says so, too. Versions
-	// without one are those of batches without samples.
+	// Step makes the next Commit count as a step even if no row here was touched; Apply implies it. Versions without a
+	// step are those of batches without samples.
 	Step()
-	// Commit ends the round: its rows, if any, are those of the next version.
+	// Commit ends the round and makes its rows the next version.
 	Commit()
-	// Rollback undoes the open round, bit for bit, where the table records what it changes (ArrayConfig.Undo).
+	// Rollback undoes the open round, bit for bit, if the table records old rows (ArrayConfig.Undo).
 	Rollback()
-	// ReadPrevious calls read while the rows are those of the version before the last Commit: Gather, Pool and Scan give
-	// them then. No round may be open. The table must retain them (ArrayConfig.Undo), and make up for no steps when
-	// it is read.
+	// ReadPrevious calls read while Gather, Pool and Scan return the rows of the version before the last Commit. No
+	// round may be open. The table must record old rows (ArrayConfig.Undo), and its rows must not catch up on steps
+	// when they are read.
 	ReadPrevious(read func() error) error
-	// Left is how many rows a partition has here from a key on.
+	// Left returns the number of rows of a partition from a key on.
 	Left(p schema.Partition, cursor uint64) int
-	// Scan reads the rows of a partition from a key on, keys ascending: len(keys) of them, not more than are left.
+	// Scan reads len(keys) rows of a partition from a key on, keys ascending. At least as many must be left.
 	Scan(p schema.Partition, cursor uint64, keys []uint64, rows []float32) error
-	// Copy begins to copy the rows of the version, without an open round, while later versions are made: all of them, or
-	// those that may have changed since an earlier version that was copied. The copy before it is closed.
+	// Copy begins to copy the rows of the version, without an open round, while later versions are made: all rows, or
+	// those that may have changed since an earlier copied version. The copy before it must be closed.
 	Copy(since schema.Version, all bool) RowsCopy
-	// Restore begins to put a snapshot in the place of what is here. Until Done has returned nil the table must not be
-	// used.
+	// Restore begins to replace all rows by a snapshot. The table must not be used until Done has returned nil.
 	Restore() RowsRestore
-	// Update begins to put rows of another version in the place of what is here; the others are the same in both.
+	// Update begins to replace the rows that differ in another version.
 	Update() RowsRestore
 	// Close frees memory. The table must not be used afterwards.
 	Close()
 }
 
-// RowsCopy copies the rows of the version that its table was at when it began. Steps that change rows during the copy
-// keep the old values until they are copied. Its user must be allowed to use the table.
+// RowsCopy copies the rows of the version at which it began. Steps that change rows during the copy keep the old values
+// until they are copied. Its user must hold the lock for using the table.
 type RowsCopy interface {
-	// Touched is how many rows may have changed since the earlier version, and what they take; all where that is not
-	// known.
+	// Touched returns how many rows may have changed since the earlier version, and their bytes; all rows if that is
+	// not known.
 	Touched() (rows, bytes int64)
-	// Next gives the next rows, in memory of their own: partitions and keys ascending, about so many values with those of
-	// slots. There may be none among those that it has looked at. It is false where none are left.
+	// Next returns the next rows in new memory: partitions and keys ascending, about valuesMax values including slots.
+	// The result may be empty if no examined row was touched. more is false if none remain.
 	Next(valuesMax int) (r Rows, more bool)
-	// Stretch is rows of a partition from a key on, in any order of questions, as often as wanted: about so many values
-	// with those of slots, in memory of their own. There is one at least, unless none are left. Who uses it does not use
-	// Next, so that no old row is given up before Close.
+	// Stretch returns rows of a partition from a key on, for any sequence of requests and repetitions: about valuesMax
+	// values including slots, in new memory. It returns at least one row unless none remain. Do not combine it with
+	// Next, so that no old row is freed before Close.
 	Stretch(p schema.Partition, cursor uint64, valuesMax int) Rows
-	// Bytes is what old rows take.
+	// Bytes returns the size of the old rows.
 	Bytes() int64
-	// Close ends the copy, whether or not it is whole.
+	// Close ends the copy, whether or not it is complete.
 	Close()
 }
 
-// RowsRestore takes the rows of a snapshot, in any order, and leaves out those of elsewhere. Done is ErrSnapshot where
-// any were missing, or came twice.
+// RowsRestore accepts the rows of a snapshot in any order, and skips rows of other owners. Done returns ErrSnapshot if
+// a row was missing or came twice.
 type RowsRestore interface {
 	Rows(r Rows) error
 	Done() error
 }
 
-// RowGradient is what moves rows.
+// RowGradient is the gradient of some rows.
 type RowGradient struct {
 	Keys   []uint64    // distinct
 	Sums   cuda.Vector // [len(Keys), dim]
-	Weight float32     // by which the optimizer divides once
-	Scale  float32     // by what the quotient is multiplied: 1, or what Norm says
+	Weight float32     // the optimizer divides by it once
+	Scale  float32     // factor of the quotient: 1, or that of Norm
 }
 
-// Bags are bags of keys: bag i has those from Offsets[i] on, up to the next bag's.
+// Bags are bags of keys: bag i has the keys from Offsets[i] up to the next bag's first.
 type Bags struct {
 	Mode    cuda.Mode // cuda.Sum or cuda.Mean
 	Keys    []uint64
 	Offsets []uint32
 }
 
-// Extent is what a copy of what was touched since an earlier version will have. What one has that was not touched does
-// no harm, so who does not know takes everything.
+// Extent is what a copy of changes since an earlier version contains. It may contain unchanged values as well: if the
+// changes are not known, it is everything.
 type Extent struct {
-	Tensors []Stretch        // of parameters; none touches another of its name
-	Rows    map[string]int64 // by table; nothing where there are none
+	Tensors []Stretch        // of parameters; those of one name do not touch
+	Rows    map[string]int64 // number of rows by table; tables without rows are absent
 	Bytes   int64            // of values, slots, marks and keys
 }
 
@@ -115,9 +114,8 @@ type Stretch struct {
 	From, Elements int
 }
 
-// intervals are the times between copies, numbered from 1. Whatever changes a chunk or row notes the number of the one
-// under way, in a byte: so what has changed since any of the versions that were copied is known, and a copy that comes
-// to nothing costs nothing.
+// intervals numbers the times between copies, from 1. A change of a chunk or row records the number of the current
+// interval in one byte. So the changes since any copied version are known, and a copy that fails costs nothing.
 type intervals struct {
 	now   uint8
 	began []schema.Version // interval i+1 begins with version began[i]
@@ -125,13 +123,13 @@ type intervals struct {
 
 const (
 	intervalsMax = 255
-	// forgotten is how many intervals are forgotten at once: a copy for files follows some hundred for a ps that stands
-	// by.
+	// forgotten is the number of intervals that are forgotten at once. About a hundred copies for a replica are taken
+	// between two copies for files.
 	forgotten = 128
 )
 
-// room makes room for one more interval, where numbers have run out: the oldest are forgotten, and count as before all
-// others from then on. The caller takes what room gives from its notes, none of which gets below 0.
+// room makes room for one more interval. If the numbers have run out, the oldest intervals are forgotten and count as
+// before all others. The caller subtracts the result from its recorded numbers, without going below 0.
 func (s *intervals) room() (less uint8) {
 	if s.now < intervalsMax {
 		return 0
@@ -141,13 +139,13 @@ func (s *intervals) room() (less uint8) {
 	return forgotten
 }
 
-// mark begins the next interval, with version v. There is room for it.
+// mark begins the next interval, with version v, after room.
 func (s *intervals) mark(v schema.Version) {
 	s.now++
 	s.began = append(s.began, v)
 }
 
-// since is the first interval after a version; 0, which is before all others, where it is not known.
+// since returns the first interval after a version; 0, which is before all others, if it is not known.
 func (s *intervals) since(v schema.Version) uint8 {
 	for i := len(s.began) - 1; i >= 0 && v > 0; i-- {
 		if s.began[i] == v {
@@ -157,17 +155,17 @@ func (s *intervals) since(v schema.Version) uint8 {
 	return 0
 }
 
-// TouchedBytes is what it takes to note when a row has changed.
+// TouchedBytes is the memory that records when a row has changed.
 const TouchedBytes = 1
 
-// touched is when each row of a table was changed last: a byte a row. The zero value notes nothing.
+// touched records when each row of a table was changed last, in a byte per row. The zero value records nothing.
 type touched struct {
 	intervals
 	at    []uint8                 // [places]; nil if not counted
 	count [intervalsMax + 1]int64 // rows by interval
 }
 
-// note notes rows that change. Of rows at random it takes some 10 ns each, a fifth of what their commit takes.
+// note records rows that change. Random rows take about 10 ns each, a fifth of the time of their commit.
 func (s *touched) note(places []int64) {
 	if s.at == nil {
 		return
@@ -181,7 +179,7 @@ func (s *touched) note(places []int64) {
 	}
 }
 
-// rowsSince is how many rows have changed from an interval on.
+// rowsSince returns the number of rows that have changed from an interval on.
 func (s *touched) rowsSince(interval uint8) (n int64) {
 	for _, rows := range s.count[interval:] {
 		n += rows
@@ -189,7 +187,7 @@ func (s *touched) rowsSince(interval uint8) (n int64) {
 	return n
 }
 
-// room makes room for one more interval. That takes some 10 ms for 100 million rows, once in 128 copies.
+// room makes room for one more interval. It takes about 10 ms for 100 million rows, once in 128 copies.
 func (s *touched) room() {
 	less := s.intervals.room()
 	if less == 0 {
@@ -207,7 +205,7 @@ func (s *touched) room() {
 	s.count[0] = before
 }
 
-// reset forgets everything: rows were put there.
+// reset forgets all changes, because other rows were restored.
 func (s *touched) reset() {
 	clear(s.at)
 	s.intervals = intervals{}
@@ -218,8 +216,8 @@ func (s *touched) forget() {
 	s.count = [intervalsMax + 1]int64{0: int64(len(s.at))}
 }
 
-// Marks of rows (Rows.Last) travel as two float32 each, of so many bits, which a float32 holds exactly: the upper ones
-// first.
+// In frames and files a mark of a row (Rows.Last) is two float32 values of MarkBits bits each, upper bits first. A
+// float32 holds them exactly.
 const (
 	MarkBits = 24
 	markLow  = 1<<MarkBits - 1
@@ -236,7 +234,7 @@ func SplitMarks(pairs []float32, marks []int64) ([]float32, error) {
 	return pairs, nil
 }
 
-// JoinMarks appends the marks that SplitMarks made pairs of, or says which pair is none.
+// JoinMarks appends the marks of pairs that SplitMarks made, or reports an invalid pair.
 func JoinMarks(marks []int64, pairs []float32) ([]int64, error) {
 	for i := 0; i < len(pairs); i += 2 {
 		high, low := int64(pairs[i]), int64(pairs[i+1])
@@ -248,15 +246,15 @@ func JoinMarks(marks []int64, pairs []float32) ([]int64, error) {
 	return marks, nil
 }
 
-// Scanner reads all rows of a table that is whole here, piece by piece: partitions ascending, and keys ascending within
-// each. Its memory is reused from scan to scan.
+// Scanner reads all rows of a table that one owner has completely, piece by piece: partitions ascending, and keys
+// ascending within each. Its memory is reused from scan to scan.
 type Scanner struct {
 	keys []uint64
 	rows []float32
 }
 
-// Scan gives yield pieces of at most valuesMax values, or one row; both slices are valid until it returns. An error of
-// yield ends the scan and is returned.
+// Scan passes pieces of at most valuesMax values, or one row, to yield; both slices are valid until yield returns. An
+// error of yield ends the scan and is returned.
 func (s *Scanner) Scan(t Table, spec *schema.TableSpec, valuesMax int, yield func(p schema.Partition, keys []uint64,
 	rows []float32) error) error {
 	most := max(1, valuesMax/spec.Dim)
@@ -281,12 +279,12 @@ func (s *Scanner) Scan(t Table, spec *schema.TableSpec, valuesMax int, yield fun
 	return nil
 }
 
-// initial is version 0 of the rows of an Array, and of what the optimizer keeps of them. It is drawn block by block:
-// all of them, in parallel, when the table is made; or, where that would take long, each when the first of its rows is
-// wanted. Memory of rows that are never wanted is not touched then.
+// initial is version 0 of the rows of an Array and of their slots. It is drawn block by block: all blocks in parallel
+// when the table is made, or, if that would take long, each when one of its rows is first used. Memory of unused rows
+// is never touched then.
 type initial struct {
 	filler philox.Filler
-	drawn  []uint64 // a bit for each block; nil where all are drawn
+	drawn  []uint64 // a bit for each block; nil if all are drawn
 }
 
 const (
@@ -294,10 +292,10 @@ const (
 	blockValues    = 64      // of a block at most, unless it is one row: 1 us of a lookup, and a bit for 256 bytes
 )
 
-// blockShift is the power of two that is the number of rows in a block.
+// blockShift returns the binary logarithm of the number of rows in a block.
 func blockShift(dim int) int { return bits.Len(uint(max(1, blockValues/dim))) - 1 }
 
-// drawnBytes is what tells which blocks of a table are drawn.
+// drawnBytes returns the memory that records which blocks of a table are drawn.
 func drawnBytes(rows, dim int64) int64 {
 	if rows*dim <= drawnAtOnceMax {
 		return 0
@@ -305,14 +303,14 @@ func drawnBytes(rows, dim int64) int64 {
 	return rows>>blockShift(int(dim))/8 + 8
 }
 
-// draw draws all rows, unless ctx ends before, or sees to it that they are when they are wanted.
+// draw draws all rows, unless ctx ends before, or prepares to draw them when they are used.
 func (t *Array) draw(ctx context.Context) (err error) {
 	init, n := t.config.Spec.Init, t.places.count()
 	if t.initial.filler, err = philox.NewFiller(init.Kind, init.Scale, t.config.Seed, t.config.Spec.Name); err != nil {
 		return err
 	}
 	if init.Kind == schema.InitZeros && t.rule.initial == 0 {
-		return nil // as the memory is
+		return nil // memory is zeroed already
 	}
 	blocks := (n-1)>>blockShift(t.dim) + 1
 	if n*t.dim > drawnAtOnceMax || t.config.Late {
@@ -347,7 +345,7 @@ func (t *Array) want(places []int64) {
 	}
 }
 
-// wantAll draws those of the places [first, end).
+// wantAll draws the rows at places [first, end) that are not drawn yet.
 func (t *Array) wantAll(first, end int) {
 	if t.initial.drawn == nil || first == end {
 		return
