@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"gradbus/internal/certificate/certtest"
-	"gradbus/internal/flagwalk"
 	"gradbus/internal/testkit"
+	"gradbus/internal/testkit/flagwalk"
 )
 
 // untilReady is what a command writes to, until it has said that it serves.

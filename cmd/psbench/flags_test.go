@@ -15,8 +15,8 @@ import (
 	"gradbus/cuda"
 	"gradbus/examples/mnist/mnisttest"
 	"gradbus/internal/certificate/certtest"
-	"gradbus/internal/flagwalk"
 	"gradbus/internal/testkit"
+	"gradbus/internal/testkit/flagwalk"
 	"gradbus/ps"
 )
 

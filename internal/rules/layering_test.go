@@ -184,7 +184,7 @@ var layers = map[string]layer{
 		others: []string{"github.com/spf13/"},
 		noStd:  []string{"net/http", "os/exec"}},
 	// The walk of all flags of a command, for tests.
-	"internal/flagwalk": {others: []string{"github.com/spf13/"}, noStd: noNetwork},
+	"internal/testkit/flagwalk": {others: []string{"github.com/spf13/"}, noStd: noNetwork},
 	// Processes of a measured system; what they do is not its business.
 	"bench/harness": {
 		own: []string{"internal/atomicfile", "internal/config", "internal/connect", "internal/process", "cuda", "ps",

@@ -123,20 +123,20 @@ func styleOf(path string, data []byte) []string {
 
 // openers are the files that may open a file by its name without internal/regular, and what they open.
 var openers = map[string]string{
-	"bench/exchange/usage.go":           "/proc",
-	"bench/machine/machine.go":          "/proc",
-	"bench/machine/processors.go":       "/sys",
-	"capi/local.go":                     "a log, for writing",
-	"cuda/bench/host.go":                "/proc",
-	"e2e/plants/main.go":                "its own output",
-	"e2e/plants/sites.go":               "sources of this repository",
-	"internal/atomicfile/atomicfile.go": "files for writing, and folders",
-	"internal/flagwalk/flagwalk.go":     "sources of this repository, in tests",
-	"internal/gpu/state.go":             "a lock, for writing, and /proc",
-	"internal/process/alive_linux.go":   "/proc",
-	"internal/process/process_linux.go": "/proc",
-	"internal/regular/regular.go":       "what it checks",
-	"internal/tensorboard/writer.go":    "a new file, for writing",
+	"bench/exchange/usage.go":               "/proc",
+	"bench/machine/machine.go":              "/proc",
+	"bench/machine/processors.go":           "/sys",
+	"capi/local.go":                         "a log, for writing",
+	"cuda/bench/host.go":                    "/proc",
+	"e2e/plants/main.go":                    "its own output",
+	"e2e/plants/sites.go":                   "sources of this repository",
+	"internal/atomicfile/atomicfile.go":     "files for writing, and folders",
+	"internal/gpu/state.go":                 "a lock, for writing, and /proc",
+	"internal/process/alive_linux.go":       "/proc",
+	"internal/process/process_linux.go":     "/proc",
+	"internal/regular/regular.go":           "what it checks",
+	"internal/tensorboard/writer.go":        "a new file, for writing",
+	"internal/testkit/flagwalk/flagwalk.go": "sources of this repository",
 }
 
 // opensByName tells whether a file uses a function that opens whatever has a name.
