@@ -11,17 +11,16 @@ import (
 	"gradbus/lane"
 )
 
-// A control message comes from any client that reaches the server, and what it says becomes an index, a length, a path
-// or an address. So every field is checked once, where the message is decoded, by its type and by its tag check:
+// A control message may come from any client that reaches the server, and its contents become an index, a length, a
+// path or an address. So every field is checked once, where the message is decoded, by its type and by its tag check:
 //
-//   - names of jobs and members, by their types, are those that subjects may have; a field that may be left out may be
-//     empty
-//   - numbers with a sign, and lists, have a bound that the tag names; after a comma follows that of a list's numbers
-//   - texts have at most TextBytesMax bytes; a tag names another form
+//   - names of jobs and members, by their types, must be valid in subjects; an optional field may be empty
+//   - signed numbers and lists have a bound that the tag names; the bound of a list's numbers follows a comma
+//   - texts have at most TextBytesMax bytes, unless a tag names another form
 //
-// Numbers of batches and versions are below batchEnd. Those of runs, generations and the like have no wrong value. A
-// manifest within a message is the receiver's to validate, but for the name of its job. TestEveryFieldIsChecked finds a
-// field without a check.
+// Numbers of batches and versions are below batchEnd. Runs, generations and the like may have any value. The receiver
+// validates a manifest within a message, except the name of its job. TestEveryFieldIsChecked finds a field without a
+// check.
 
 // batchEnd is above every batch and version in a control message: sums of some of them do not overflow.
 const batchEnd = 1 << 62
@@ -29,8 +28,8 @@ const batchEnd = 1 << 62
 // VersionMax is the highest version that a control message may have.
 const VersionMax Version = batchEnd - 1
 
-// numberBounds are what numbers with a sign may be at most, and lists may have, by the name in a tag. Both are at least
-// 0.
+// numberBounds are the upper bounds of signed numbers and of the lengths of lists, by the name in a tag. Both are at
+// least 0.
 var numberBounds = map[string]int64{
 	"shards":  ShardsMax,
 	"shard":   ShardsMax - 1,
@@ -40,15 +39,15 @@ var numberBounds = map[string]int64{
 	"jobs":    FollowMax,
 	"runs":    KeptRunsMax,
 	"changes": LRChangesMax,
-	"serial":  1 << 53, // which JSON holds whole
+	"serial":  1 << 53, // exact in JSON
 	"bytes":   1 << 60,
-	"ms":      1 << 43, // which has its nanoseconds in 64 bits
+	"ms":      1 << 43, // its nanoseconds fit into 64 bits
 	"ns":      math.MaxInt64,
 }
 
 var resumeForm = regexp.MustCompile(`^[a-z0-9-]{0,127}$`)
 
-// textForms are what texts may be that are no words for people, by the name in a tag.
+// textForms check texts that are not meant for people, by the name in a tag.
 var textForms = map[string]func(text string) error{
 	"id": func(text string) error {
 		if len(text) > ServerIDBytesMax || text != "" && !nameForm.MatchString(text) {
@@ -90,7 +89,7 @@ func checkFields(message reflect.Value, at string) error {
 	return nil
 }
 
-// field is how a value is checked.
+// field is the check of one value.
 type field struct {
 	name     string // its path, for people
 	check    string
@@ -106,7 +105,7 @@ func (f *field) verify(v reflect.Value) error {
 	switch value := v.Interface().(type) {
 	case *Job:
 		if value == nil {
-			return nil // where it has to be there the message's own check says so
+			return nil // the message's own check refuses it if it is required
 		}
 		name := field{name: f.name + ".name"}
 		return name.verify(reflect.ValueOf(value.Name))

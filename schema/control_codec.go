@@ -11,7 +11,7 @@ import (
 // TextBytesMax bounds texts for people in control messages and refusals; longer ones are cut when written.
 const TextBytesMax = 4096
 
-// EncodeControl gives the sealed frame of a control message. Of the head, Kind is the frame's own.
+// EncodeControl returns the sealed frame of a control message. It ignores Kind of the head.
 //
 //	frame, err := EncodeControl(Head{Job: run, Generation: 1}, Control{Leave: &Leave{}})
 func EncodeControl(h Head, c Control) ([]byte, error) {
@@ -26,8 +26,8 @@ func EncodeControl(h Head, c Control) ([]byte, error) {
 	return encodeBody(KindControl, h, c.clipped())
 }
 
-// clipped is c with every text for people cut to what a reader takes, and a manifest with its defaults written out. c
-// itself is not changed.
+// clipped returns c with every text for people cut to the length that readers accept, and a manifest with its defaults
+// written out. c itself is not changed.
 func (c Control) clipped() Control {
 	switch {
 	case c.Join != nil:
@@ -57,9 +57,9 @@ func (c Control) clipped() Control {
 	return c
 }
 
-// DecodeControl reads the body of a verified control frame: strict JSON with exactly one message. A manifest within it
-// has not been validated. One of a program that reads another protocol is refused as ReasonUnknownVersion, with both
-// versions, before anything else of it is read.
+// DecodeControl reads the body of a verified control frame: strict JSON with exactly one message. It does not validate
+// a manifest. A message from a program with another protocol is refused as ReasonUnknownVersion, with both versions,
+// before anything else in it is read.
 func DecodeControl(v *View) (Control, error) {
 	var c Control
 	if v.head.Kind != KindControl {
@@ -85,15 +85,15 @@ func decodeControl(body []byte) (c Control, refused error) {
 	return c, nil
 }
 
-// Name is the JSON name of the message that is set, or empty.
+// Name returns the JSON name of the message that is set, or "".
 func (c Control) Name() string {
 	name, _ := c.only()
 	return name
 }
 
-// only is the name of the one message that is set.
+// only returns the name of the one message that is set.
 func (c Control) only() (name string, err error) {
-	c.Speaks = nil // which is none
+	c.Speaks = nil // not a message
 	v := reflect.ValueOf(c)
 	for i := range v.NumField() {
 		if v.Field(i).IsNil() {
@@ -110,7 +110,7 @@ func (c Control) only() (name string, err error) {
 	return name, nil
 }
 
-// check checks what a message must hold by itself: every field (see checkFields), and what fields must have together.
+// check checks a message by itself: every field (see checkFields), and the relations between fields.
 func (c Control) check() error {
 	if err := checkFields(reflect.ValueOf(c), ""); err != nil {
 		return err
@@ -152,8 +152,8 @@ func (j *Joined) check() error {
 	return nil
 }
 
-// EncodeRefusal gives the sealed frame that tells a sender that its frame was not taken. The head is that of the
-// refused frame, so that the sender knows which one it was. The text is clipped, so that it always fits.
+// EncodeRefusal returns the sealed frame that refuses a sender's frame. The head is that of the refused frame, so that
+// the sender can identify it. The text is clipped, so that it always fits.
 func EncodeRefusal(h Head, reason Reason, text string) []byte {
 	frame, err := encodeBody(KindRefusal, h, Refusal{Reason: reason.String(), Text: Clip(text)})
 	if err != nil {
@@ -162,8 +162,8 @@ func EncodeRefusal(h Head, reason Reason, text string) []byte {
 	return frame
 }
 
-// DecodeRefusal reads the body of a verified refusal frame. A reason that this program does not know is not an error:
-// its name is in the Refusal.
+// DecodeRefusal reads the body of a verified refusal frame. An unknown reason is not an error: its name is in the
+// Refusal.
 func DecodeRefusal(v *View) (Refusal, error) {
 	var r Refusal
 	if v.head.Kind != KindRefusal {
@@ -180,7 +180,8 @@ func DecodeRefusal(v *View) (Refusal, error) {
 	return r, nil
 }
 
-// Clip cuts a text for people to TextBytesMax bytes, and makes it UTF-8, which JSON would do later and make it longer.
+// Clip cuts a text for people to TextBytesMax bytes and makes it valid UTF-8; JSON would do that later and make it
+// longer.
 func Clip(text string) string {
 	text = strings.ToValidUTF8(text, "\ufffd")
 	if len(text) <= TextBytesMax {
@@ -202,7 +203,7 @@ func encodeBody(k Kind, h Head, body any) ([]byte, error) {
 	return bodyFrame(k, h, b)
 }
 
-// bodyFrame is the sealed frame around a body.
+// bodyFrame returns the sealed frame with a body.
 func bodyFrame(k Kind, h Head, b []byte) ([]byte, error) {
 	f, err := NewFrame(Layout{Kind: k, Body: len(b)})
 	if err != nil {

@@ -1,13 +1,11 @@
-// Package schema is what goes over the wire: one FlatBuffers message, the frame, for every kind of traffic, the job's
-// manifest, the control messages and the placement of parameters and tables.
+// Package schema builds, checks and reads everything that goes over the wire: one FlatBuffers message, the frame, for
+// every kind of traffic, the job's manifest, the control messages, and the placement of parameters and tables.
 //
-// It knows the bytes, and the rules for a single frame or manifest. It must not know sockets, subjects, time, who is a
-// member, or any arithmetic. The packages above it (ps, trainer) use Head, View and Frame; only this package touches
-// the generated accessors in schema/wire.
+// # Use
 //
-// Writing: NewFrame lays a frame out once, SetHead, Float32s, Keys and SetSection refill it in place, and Seal puts the
-// checksum in and returns the bytes. Reading: Verify checks all of the bytes before anything is read through them, and
-// the View that it returns points into them without a copy:
+// To write a frame, NewFrame lays it out once; SetHead, Float32s, Keys and SetSection refill it in place; and Seal adds
+// the checksum and returns the bytes. To read a frame, Verify checks all of its bytes first, and returns a View that
+// refers to them without a copy:
 //
 //	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, Values: 4 * len(gradient)})
 //	f.SetHead(schema.Head{Batch: 7, Chunks: 1, Node: lane.Node{Count: 1}, Lanes: 4, Weight: 32})
@@ -21,11 +19,17 @@
 // frame. Every number, text, name and list is checked when a report is written and when it is read, so readers need no
 // checks of their own.
 //
-// The format is gradbus.fbs; docs/protocol.md says how to speak it from another language. schema/wire is generated:
-// scripts/generate.sh writes it again, and `make verify` compares. Values are little-endian and are viewed in place, so
-// the package compiles for little-endian machines only.
+// # What it knows and what it must not know
 //
-// A newcomer may add a control message (control.go), a reason (reason.go) or a check of the manifest (job_check.go).
-// A change of gradbus.fbs, of the rules of a kind or of the checksum needs a new version number, golden frames in
+// It knows the bytes, and the rules for a single frame or manifest. It must not know sockets, subjects, time,
+// membership, or any arithmetic. The packages above it (ps, trainer) use Head, View and Frame; only this package uses
+// the generated accessors in schema/wire.
+//
+// The format is gradbus.fbs; docs/protocol.md describes it for other languages. scripts/generate.sh generates
+// schema/wire, and `make verify` compares. Values are little-endian and are viewed in place, so the package compiles
+// for little-endian machines only.
+//
+// A newcomer may add a control message (control.go), a reason (reason.go) or a check of the manifest (job_check.go). A
+// change of gradbus.fbs, of the rules of a kind or of the checksum needs a new version number, golden frames in
 // testdata beside the old ones, and a change of docs/protocol.md.
 package schema

@@ -2,5 +2,6 @@
 
 package schema
 
-// onlyForLittleEndianMachines makes other machines fail to compile: views of values and keys are the bytes of the wire.
+// onlyForLittleEndianMachines makes compilation fail on other machines: views of values and keys are the bytes of the
+// wire.
 const onlyForLittleEndianMachines = true

@@ -15,12 +15,12 @@ import (
 	"gradbus/schema/wire"
 )
 
-// Where this package lays out what it writes. Readers must not rely on it: they follow the vtable.
+// Offsets at which this package writes the parts of a frame. Readers must not rely on them: they follow the vtable.
 //
 //	0    root offset, identifier
 //	8    vtable, 16 bytes
 //	24   table: offset of the vtable, offset of values, head (at 32), offsets of keys, sections and body, ack (at 128)
-//	124  first vector's length, where the frame has no ack; sections, keys, body, values follow in that order
+//	124  first vector's length, if the frame has no ack; sections, keys, body, values follow in that order
 //
 // So the values of a dense chunk start at byte 128. A frame with bags continues with its own vtable instead:
 //
@@ -48,28 +48,29 @@ const (
 	bagsBytes    = 8
 	valuesAlign  = 64
 
-	// headroomBytes and tailroomBytes lie before and behind a frame in memory, for what a transport puts around it.
+	// headroomBytes and tailroomBytes are unused memory before and after a frame, which a transport can fill with its
+	// own framing.
 	headroomBytes = 8 * valuesAlign
 	tailroomBytes = 2
 )
 
-// Layout is what a frame has room for.
+// Layout is the kind and the sizes of a frame.
 type Layout struct {
 	Kind     Kind
 	DType    DType // of the values; zero is float32 in kinds that have some
 	Values   int   // bytes
 	Keys     int
 	Sections int
-	Bags     int  // of all sections together; zero says that all of them are rows
-	Pooled   bool // sections say how many bags they have, and their keys and offsets are left out
+	Bags     int  // of all sections together; zero: all sections are rows
+	Pooled   bool // sections have the number of bags, but no keys and offsets
 	Body     int  // bytes
 }
 
-// Frame is a frame being written: built once for a layout, refilled in place and sealed any number of times. Its bytes
-// belong to the frame: a caller that got them from Seal may use them until the next refill, so a frame that is in
-// flight is refilled only after it was acknowledged. Not safe for concurrent use.
+// Frame is a frame being written: it is built once for a layout, refilled in place and sealed any number of times. Its
+// bytes belong to the frame: a caller that got them from Seal may use them until the next refill, so a frame in flight
+// is refilled only after it was acknowledged. Not safe for concurrent use.
 type Frame struct {
-	memory   []byte // data, and the room before and behind it
+	memory   []byte // data, with the room before and after it
 	data     []byte
 	kind     Kind
 	dtype    DType
@@ -86,7 +87,7 @@ type span struct{ lo, hi int }
 
 func (s span) bytes() int { return s.hi - s.lo }
 
-// NewFrame builds a zeroed frame of the layout. It fails on a layout that no frame of the kind can have.
+// NewFrame builds a zeroed frame with a layout. It fails for a layout that no frame of the kind can have.
 //
 //	f, err := NewFrame(Layout{Kind: KindSparse, Sections: 1, Keys: 2, Values: 2 * 4 * dim})
 func NewFrame(l Layout) (*Frame, error) {
@@ -95,9 +96,9 @@ func NewFrame(l Layout) (*Frame, error) {
 }
 
 // Reset lays the frame out again, in the same memory if that is large enough. Values, keys, offsets and body are
-// undefined: the caller writes all of them. Sections and bags are zero. On an error the frame is as it was.
+// undefined: the caller writes all of them. Sections and bags are zero. After an error the frame is unchanged.
 //
-// Under the race detector what is to be written holds garbage, so that tests see what is not.
+// Under the race detector undefined memory is filled with garbage, so that tests detect what is not written.
 func (f *Frame) Reset(l Layout) error { return f.layOut(l, raced) }
 
 func (f *Frame) layOut(l Layout, garbage bool) error {
@@ -132,7 +133,7 @@ func (f *Frame) layOut(l Layout, garbage bool) error {
 			f.data[i] = 0xdb
 		}
 	}
-	// What callers do not write: the fixed part, the gaps between vectors, sections and bags.
+	// Parts that callers do not write: the fixed part, the gaps between vectors, sections and bags.
 	written := 0
 	for _, to := range [...]span{offsets, keys, body, values, {at, at}} {
 		if to.hi > 0 {
@@ -181,8 +182,8 @@ func checkLayout(l Layout) error {
 	return nil
 }
 
-// room finds room for a vector of n elements after at: its length, then its elements, aligned. An empty vector is left
-// out and takes none.
+// room finds room for a vector of n elements after at: its length, then its elements, aligned. An empty vector is
+// omitted and takes none.
 func room(at, n, size, align int) (elements span, end int) {
 	if n == 0 {
 		return span{}, at
@@ -192,7 +193,7 @@ func room(at, n, size, align int) (elements span, end int) {
 	return span{lo, hi}, hi
 }
 
-// writeFixed writes what only a new layout changes: offsets, vtable, vector lengths, magic, version, kind and dtype.
+// writeFixed writes what only Reset changes: offsets, vtable, vector lengths, magic, version, kind and dtype.
 func (f *Frame) writeFixed() {
 	le, d := binary.LittleEndian, f.data
 	le.PutUint32(d, tableAt)
@@ -232,36 +233,36 @@ func (f *Frame) writeFixed() {
 	f.SetHead(Head{})
 }
 
-// Kind is the layout's kind.
+// Kind returns the layout's kind.
 func (f *Frame) Kind() Kind { return f.kind }
 
-// Bytes is the size of the whole frame.
+// Bytes returns the size of the whole frame.
 func (f *Frame) Bytes() int { return len(f.data) }
 
-// SetHead writes the head. Kind and DType are the frame's own: what h says of them is ignored, so that a refusal may be
-// given the head of what it refuses.
+// SetHead writes the head. The frame keeps its own Kind and DType and ignores those of h, so that a refusal can be
+// given the head of the refused frame.
 func (f *Frame) SetHead(h Head) {
 	h.Kind, h.DType = f.kind, f.dtype
 	writeHead(f.data, frameHeadAt, h)
 }
 
-// View is the frame as who receives it sees it, without a checksum or any check: for an owner that takes its own
-// frames. It is valid until the next Reset, and shows what is written to the frame later.
+// View returns the frame as a receiver would see it, without a checksum or any check, for an owner that processes its
+// own frames. It is valid until the next Reset, and shows later writes to the frame.
 func (f *Frame) View() View {
 	return View{data: f.data, head: readHead(f.data, frameHeadAt), values: f.values, keys: f.keys, sections: f.sections,
 		bags: f.bags, offsets: f.offsets, body: f.body}
 }
 
-// SetSequence numbers the frame; it may be called after Seal, whose checksum stays valid.
+// SetSequence numbers the frame. It may be called after Seal; the checksum stays valid.
 func (f *Frame) SetSequence(s Sequence) { number(f.data, frameHeadAt, s) }
 
-// Values is the frame's values as bytes, to be written to.
+// Values returns the frame's values as bytes, for writing.
 func (f *Frame) Values() []byte { return f.data[f.values.lo:f.values.hi:f.values.hi] }
 
-// DType is the type of the values.
+// DType returns the type of the values.
 func (f *Frame) DType() DType { return f.dtype }
 
-// Float32s is the frame's values, to be written to in place: no copy. It is nil where they are of another type.
+// Float32s returns the frame's values for writing in place; nil if they have another type.
 func (f *Frame) Float32s() []float32 {
 	if f.dtype != DTypeFloat32 {
 		return nil
@@ -269,7 +270,7 @@ func (f *Frame) Float32s() []float32 {
 	return float32sOf(f.Values())
 }
 
-// Halves is the bits of the frame's values, to be written to in place; nil where they are not of 16 bits.
+// Halves returns the bits of the frame's 16-bit values for writing in place; nil if they have another type.
 func (f *Frame) Halves() []uint16 {
 	if f.dtype.Bytes() != 2 {
 		return nil
@@ -277,25 +278,25 @@ func (f *Frame) Halves() []uint16 {
 	return halvesOf(f.Values())
 }
 
-// Keys is the frame's keys, to be written to in place.
+// Keys returns the frame's keys for writing in place.
 func (f *Frame) Keys() []uint64 { return keysOf(f.data[f.keys.lo:f.keys.hi]) }
 
-// Sections is the frame's sections, to be written to in place.
+// Sections returns the frame's sections for writing in place.
 func (f *Frame) Sections() []Section { return sectionsOf(f.data[f.sections.lo:f.sections.hi]) }
 
 // SetSection writes the i-th section; i is below the layout's Sections.
 func (f *Frame) SetSection(i int, s Section) { f.Sections()[i] = s }
 
-// Bags is what each section holds, to be written to in place; nil where all are rows.
+// Bags returns the contents of each section for writing in place; nil if all sections are rows.
 func (f *Frame) Bags() []Bags { return bagsOf(f.data[f.bags.lo:f.bags.hi]) }
 
-// Offsets is where each bag's keys begin within its section's, to be written to in place.
+// Offsets returns, for writing in place, where each bag's keys begin within those of its section.
 func (f *Frame) Offsets() []uint32 { return offsetsOf(f.data[f.offsets.lo:f.offsets.hi]) }
 
-// Body is the frame's body, to be written to in place.
+// Body returns the frame's body for writing in place.
 func (f *Frame) Body() []byte { return f.data[f.body.lo:f.body.hi:f.body.hi] }
 
-// SetAck writes the ack of a frame of KindAck; in another kind it does nothing.
+// SetAck writes the ack of a frame of KindAck; for other kinds it does nothing.
 func (f *Frame) SetAck(a Ack) {
 	if f.kind != KindAck {
 		return
@@ -311,28 +312,27 @@ func (f *Frame) SetAck(a Ack) {
 }
 
 // Seal writes the checksum and returns the frame's bytes, which are valid until the frame is next refilled. It reads
-// every byte once and checks nothing: what it returns is as right as what was put in, and Verify at the other end
-// tells.
+// every byte once and checks nothing; Verify checks at the receiver.
 func (f *Frame) Seal() []byte {
 	binary.LittleEndian.PutUint32(f.data[frameHeadAt+checksumAt:], checksum(f.data, frameHeadAt))
 	return f.data
 }
 
-// Room is the memory that the frame's bytes lie in, memory[lo:hi], with room before and behind them for what a
-// transport puts around them. It is valid as long as what Seal gave.
+// Room returns the memory that contains the frame's bytes, memory[lo:hi], with unused room before and after them for a
+// transport. It is valid as long as the result of Seal.
 func (f *Frame) Room() (memory []byte, lo, hi int) {
 	return f.memory, headroomBytes, headroomBytes + len(f.data)
 }
 
-// alignedBytes allocates n bytes whose address is a multiple of 64, so that values are as aligned in memory as they are
-// within the frame.
+// alignedBytes allocates n bytes at an address that is a multiple of 64, so that values are aligned in memory as they
+// are within the frame.
 func alignedBytes(n int) []byte {
 	b := make([]byte, n+valuesAlign)
 	skip := -int(uintptr(unsafe.Pointer(&b[0]))) & (valuesAlign - 1)
 	return b[skip : skip+n : len(b)]
 }
 
-// WireVersion is the version of frames that this package writes, and the only one so far that it reads.
+// WireVersion is the version of frames that this package writes and reads.
 const WireVersion = 1
 
 const (
@@ -344,8 +344,8 @@ const (
 	afterSealed = 20 // of what follows the checksum
 )
 
-// Head is the fixed part of every frame. docs/protocol.md says which fields a kind uses; the others are zero.
-// Magic, version and checksum are the frame's own business and not here.
+// Head is the fixed part of every frame. docs/protocol.md lists the fields that each kind uses; the others are zero.
+// Frame and Verify handle magic, version and checksum.
 type Head struct {
 	Kind       Kind
 	Job        RunID
@@ -354,7 +354,7 @@ type Head struct {
 	Bucket     Bucket
 	Chunk      Chunk
 	Chunks     Chunk     // number of chunks of the round or request
-	Node       lane.Node // whose sum this is
+	Node       lane.Node // node of the sum
 	Lanes      uint16    // of the job
 	DType      DType
 	Flags      uint32
@@ -376,7 +376,7 @@ func readHead(data []byte, pos int) Head {
 	}
 }
 
-// writeHead writes h at pos, all but magic, version and checksum.
+// writeHead writes h at pos, except magic, version and checksum.
 func writeHead(data []byte, pos int, h Head) {
 	var w wire.Head
 	w.Init(data, flatOffset(pos))
@@ -397,7 +397,7 @@ func writeHead(data []byte, pos int, h Head) {
 	w.MutateDtype(uint16(h.DType))
 }
 
-// checkHead checks what a head of its kind must hold by itself.
+// checkHead checks the fields of a head by themselves, by the rules of its kind.
 func checkHead(h *Head) *FrameError {
 	if h.Kind == 0 || h.Kind > kindMax {
 		return Refuse(ReasonUnknownKind, "%v: want 1 to %d", h.Kind, kindMax)
@@ -435,7 +435,7 @@ func orHalf(r *rule) string {
 	return fmt.Sprintf(", %d (bfloat16) or %d (float16)", DTypeBFloat16, DTypeFloat16)
 }
 
-// checkSum checks lanes, node and weight. Any kind may say how many lanes the job has.
+// checkSum checks lanes, node and weight. Any kind may state the job's number of lanes.
 func checkSum(h *Head, r *rule) *FrameError {
 	has := h.Node != lane.Node{}
 	switch {
@@ -469,7 +469,7 @@ func checkPlace(h *Head, p place) *FrameError {
 	return nil
 }
 
-// Kind says what a frame is for. The numbers are part of the protocol.
+// Kind is the purpose of a frame. The numbers are part of the protocol.
 type Kind uint16
 
 const (
@@ -479,18 +479,19 @@ const (
 	KindLookup    Kind = 4  // a request for rows by key: trainer to shard
 	KindRows      Kind = 5  // rows: the answer to a lookup or to a pull of a table
 	KindPull      Kind = 6  // a request for a kept result, for parameters or for a part of a table: trainer to shard
-	KindAck       Kind = 7  // what has been received, and how much more may be in flight
+	KindAck       Kind = 7  // receipt of frames, and how much more may be in flight
 	KindControl   Kind = 8  // membership: a Control as JSON
-	KindHeartbeat Kind = 9  // a sign of life; with a telemetry report, when one is due, as JSON
-	KindRefusal   Kind = 10 // a frame was not taken: a Refusal as JSON
+	KindHeartbeat Kind = 9  // a sign of life; with a telemetry report as JSON when one is due
+	KindRefusal   Kind = 10 // a frame was refused: a Refusal as JSON
 
 	KindForward  Kind = 11 // the input of a hosted module: trainer to shard
 	KindBackward Kind = 12 // the gradient of the loss by a module's output, for a context: trainer to shard
 	KindStep     Kind = 13 // a request to step a module's parameters by the gradients of contexts: trainer to shard
 	KindWeights  Kind = 14 // a request for a module's parameters, or for a context's gradients: trainer to shard
-	KindOutput   Kind = 15 // what a module answers: shard to trainer
+	KindOutput   Kind = 15 // the answer of a module: shard to trainer
 
-	// KindState is a piece of what a shard or trainer has at one version: to the ps that stands by, or to who asks for it.
+	// KindState is a piece of the state of a shard or trainer at one version: to a replica, or to the member that
+	// requests it.
 	KindState Kind = 16
 )
 
@@ -504,7 +505,7 @@ var kindNames = [kindMax + 1]string{
 	KindState: "state",
 }
 
-// String is the kind's name, or its number where it has none.
+// String returns the kind's name, or its number if it has none.
 func (k Kind) String() string {
 	if k > 0 && k <= kindMax {
 		return kindNames[k]
@@ -525,13 +526,13 @@ const (
 // dtypeMax is the greatest type of this version.
 const dtypeMax = DTypeFloat16
 
-// dtypes has the types' names, as manifests spell those of gradients, and the sizes of their values.
+// dtypes has the names of types, as manifests spell those of gradients, and the sizes of their values.
 var dtypes = [dtypeMax + 1]struct {
 	name  string
 	bytes int
 }{{"none", 0}, {GradientsFloat32, 4}, {GradientsBFloat16, 2}, {GradientsFloat16, 2}}
 
-// Bytes is the size of one value, 0 for DTypeNone and for unknown types.
+// Bytes returns the size of one value; 0 for DTypeNone and unknown types.
 func (d DType) Bytes() int {
 	if d > dtypeMax {
 		return 0
@@ -539,7 +540,7 @@ func (d DType) Bytes() int {
 	return dtypes[d].bytes
 }
 
-// String is the type's name, or its number where it has none.
+// String returns the type's name, or its number if it has none.
 func (d DType) String() string {
 	if d > dtypeMax {
 		return "dtype " + strconv.Itoa(int(d))
@@ -549,64 +550,64 @@ func (d DType) String() string {
 
 // Flags of a head. Bits that are not listed are zero.
 const (
-	// FlagMore, of rows that answer a pull: keys above the last one are still to be asked for. Of state: the piece is of
-	// what has changed since the version before in the series, and the rest is as it was.
+	// FlagMore, in rows that answer a pull: keys above the last one remain. In state: the piece contains changes since
+	// the version before in the series, and the rest is unchanged.
 	FlagMore uint32 = 1 << 0
-	// FlagParameters, of a mean: the values are the new parameters, not an average. Of a pull: parameters are asked for,
-	// and where trainers have them, what the optimizer keeps of them, too. Of state: the piece is of a parameter.
+	// FlagParameters, in a mean: the values are new parameters, not an average. In a pull: it requests parameters, and,
+	// if trainers own them, their optimizer state. In state: the piece is of a parameter.
 	FlagParameters uint32 = 1 << 1
-	// FlagEvaluate, of a forward: nothing is dropped, and no context is opened.
+	// FlagEvaluate, in a forward: dropout is off, and no context is opened.
 	FlagEvaluate uint32 = 1 << 2
-	// FlagInput, of a backward: the gradient by the module's input is asked for too.
+	// FlagInput, in a backward: it requests the gradient by the module's input, too.
 	FlagInput uint32 = 1 << 3
-	// FlagStep, of a backward: a step by its context follows at once.
+	// FlagStep, in a backward: a step by its context follows at once.
 	FlagStep uint32 = 1 << 4
-	// FlagGradients, of a weights frame: the gradients of its context are asked for, not the parameters.
+	// FlagGradients, in a weights frame: it requests the gradients of its context, not the parameters.
 	FlagGradients uint32 = 1 << 5
-	// FlagComplete, of a trainer's heartbeat or leave: it is between two runs, and every batch that it took part in is
+	// FlagComplete, in a trainer's heartbeat or leave: it is between two runs, and every batch that it took part in is
 	// complete.
 	FlagComplete uint32 = 1 << 6
-	// FlagNarrow, of a contribution: its sender's window is narrower than was granted, so that each frame is to be
-	// acknowledged at once. A receiver that waits for a quarter of what it granted might wait for more than may come.
+	// FlagNarrow, in a contribution: its sender's window is narrower than was granted, so each frame has to be
+	// acknowledged at once. A receiver that waited for a quarter of the granted window might wait forever.
 	FlagNarrow uint32 = 1 << 7
-	// FlagCopy, of a mean, or of rows that answer a lookup: the version that it makes, or that they are of, is being
-	// written down, and the trainer of lane 0 is asked for what trainers own of it.
+	// FlagCopy, in a mean, or in rows that answer a lookup: the version that it makes or that the rows have is being
+	// written, and the trainer of lane 0 will be asked for the part that trainers own.
 	FlagCopy uint32 = 1 << 8
 )
 
-// rule is what a kind's frames hold; the table in docs/protocol.md is made from it. What a kind does not have is zero,
-// absent or empty.
+// rule is the contents of a kind's frames; the table in docs/protocol.md is made from it. Parts that a kind does not
+// have are zero, absent or empty.
 type rule struct {
 	place   place // bucket, chunk and chunks
-	node    need  // node, of the tree over lanes
+	node    need  // node, a node of the tree over lanes
 	weight  bool
 	offset  bool
 	flags   uint32
-	values  bool // values; then dtype says of which type
-	half    bool // values may be of 16 bits
+	values  bool // values, of type dtype
+	half    bool // values may have 16 bits
 	keys    bool // sections and keys
 	rows    bool // values are exactly the rows of the sections' keys
-	someRow bool // where there are sections, likewise; else values are a chunk's
-	// sections may hold bags; their values, where the kind has them, are then exactly one row for each bag
+	someRow bool // as rows if there are sections; else values are a chunk's
+	// Sections may contain bags; their values, if the kind has them, are then one row for each bag.
 	bags     bool
-	pooled   bool     // bags have no keys here: only how many there are
-	contexts contexts // keys are contexts, of no section; as many
-	module   bool     // it is about a hosted module, whose index is the bucket
-	ack      bool     // an ack, always
+	pooled   bool     // bags have no keys, only their number
+	contexts contexts // number of contexts in keys, without sections
+	module   bool     // a message of a hosted module, whose index is the bucket
+	ack      bool     // an ack, required
 	body     need
 	repeats  bool // the head repeats that of a refused frame and is not checked
 }
 
-// place is what a kind's bucket, chunk and chunks are.
+// place is the meaning of a kind's bucket, chunk and chunks.
 type place uint8
 
 const (
 	placeNone   place = iota // zero
 	placeChunk               // chunk < chunks
-	placeSeries              // chunk < chunks, or any chunk where chunks is 0: how many there are is not known
+	placeSeries              // chunk < chunks, or any chunk if chunks is 0: the number is not known yet
 )
 
-// need is whether a kind has a part.
+// need says whether a kind requires a part.
 type need uint8
 
 const (
@@ -648,13 +649,13 @@ type ChunkRef struct {
 	Chunk  Chunk
 }
 
-// placedChunk says where a dense chunk is.
+// placedChunk is the owner of a dense chunk, and its place there.
 type placedChunk struct {
 	owner int
 	index int // among the chunks of its owner, in their order
 }
 
-// placeChunks cuts the buckets into chunks and gives each its owner.
+// placeChunks cuts the buckets into chunks and gives each an owner.
 func (p *Placement) placeChunks() {
 	owners, base := p.Plan.DenseShards(p.Shards), 0
 	if p.Plan.Reducer == ByTrainers {
@@ -667,7 +668,7 @@ func (p *Placement) placeChunks() {
 	}
 }
 
-// chunkSizes cuts the buckets into chunks, and gives their elements.
+// chunkSizes cuts the buckets into chunks and returns their numbers of elements.
 func (p *Placement) chunkSizes() (sizes []int) {
 	for _, b := range p.Buckets {
 		p.firstChunks = append(p.firstChunks, len(sizes))
@@ -679,7 +680,7 @@ func (p *Placement) chunkSizes() (sizes []int) {
 	return sizes
 }
 
-// OwnerOfChunk is who adds up a chunk of a known bucket.
+// OwnerOfChunk returns the owner that aggregates a chunk of a known bucket.
 func (p *Placement) OwnerOfChunk(b Bucket, c Chunk) int {
 	if !p.IsDense(b) {
 		return int(b) - len(p.Buckets)
@@ -687,12 +688,13 @@ func (p *Placement) OwnerOfChunk(b Bucket, c Chunk) int {
 	return p.chunks[p.firstChunks[b]+int(c)].owner
 }
 
-// IndexOfChunk is the place of a dense chunk in OwnedChunks of its owner.
+// IndexOfChunk returns the index of a dense chunk in OwnedChunks of its owner.
 func (p *Placement) IndexOfChunk(b Bucket, c Chunk) int {
 	return p.chunks[p.firstChunks[b]+int(c)].index
 }
 
-// OwnedChunks is the dense chunks that an owner adds up, bucket by bucket, in the order in which their rounds are sent.
+// OwnedChunks lists the dense chunks that an owner aggregates, bucket by bucket, in the order in which their rounds are
+// sent.
 func (p *Placement) OwnedChunks(owner int) []ChunkRef {
 	var owned []ChunkRef
 	for _, b := range p.Buckets {
@@ -705,19 +707,20 @@ func (p *Placement) OwnedChunks(owner int) []ChunkRef {
 	return owned
 }
 
-// spread places chunks of these sizes on owners, evenly by size, and says which chunk is where. It does so as if owners
-// came one by one: the first has all chunks, and to each that comes the fullest (the first of equals) gives chunks
-// until no owner exceeds the newcomer by more than the largest chunk.
+// spread distributes chunks of these sizes over owners, evenly by size, and returns the owner of each chunk. It adds
+// owners one by one: the first has all chunks, and each new one takes chunks from the fullest owner (the first of
+// equals) until no owner exceeds the new one by more than the largest chunk.
 //
 //	spread([]int{4, 4, 4, 4, 1}, 2) == []int{0, 1, 0, 1, 0}
 //
-// Let M be the largest size, T the sum of all and S the owners. Then
-//   - the fullest has at most M above the emptiest: a chunk goes over only from a fullest with more than M above the
-//     newcomer, and so leaves it at most M below all others, and the newcomer at most M above any of them;
-//   - chunks move to the newcomer only, and at most T/S + M of them, since it ends at most M above any other.
+// Let M be the largest size, T the sum of all and S the number of owners. Then
 //
-// What is given is the last of the chunks in bitOrder, so that those of each owner are spread over all of them: rounds
-// are sent in the order of chunks, and at any time all owners shall have work.
+//   - the fullest owner has at most M more than the emptiest: a chunk leaves only a fullest owner with more than M above the
+//     new one, and so leaves it at most M below all others, and the new one at most M above any of them;
+//   - chunks move to the new owner only, and at most T/S + M of them, since it ends at most M above any other.
+//
+// The chunk that moves is the last one in bitOrder, so that the chunks of each owner are spread over all of them:
+// rounds are sent in the order of chunks, and all owners should have work at any time.
 func spread(sizes []int, owners int) []int {
 	placed := make([]int, len(sizes))
 	if len(sizes) == 0 {
@@ -745,8 +748,8 @@ func spread(sizes []int, owners int) []int {
 	return placed
 }
 
-// bitOrder is the numbers below n ordered by their binary digits read from the last one on: any stretch of it is spread
-// over all of them.
+// bitOrder returns the numbers below n ordered by their binary digits in reverse, so that any part of the result is
+// spread over all of them.
 //
 //	bitOrder(6) == []int{0, 4, 2, 1, 5, 3}
 func bitOrder(n int) []int {
@@ -758,13 +761,13 @@ func bitOrder(n int) []int {
 	return order
 }
 
-// load is what an owner has while chunks are placed.
+// load is the load of an owner while chunks are placed.
 type load struct {
 	owner, size int
 	chunks      []int
 }
 
-// loads is a heap. The first is the fullest, of equals the one that came first.
+// loads is a heap whose first element is the fullest owner; of equals, the one added first.
 type loads []load
 
 func (l loads) Len() int { return len(l) }

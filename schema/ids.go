@@ -19,7 +19,7 @@ type (
 	// Member names a process within a job: t0, t1, ... for trainers, s0, s1, ... for shards, "coordinator", p-{id} for a
 	// ps.
 	Member string
-	// RunID tells apart two jobs of one name; the coordinator draws it when the job is registered.
+	// RunID distinguishes two runs of one job name; the coordinator draws it when the job is registered.
 	RunID uint64
 	// Generation is the incarnation of a job's membership, from 1.
 	Generation uint32
@@ -45,7 +45,7 @@ const (
 	All         Member = "all"
 )
 
-// TelemetryJob stands where subjects have a job's name, in reports of a ps. A job may go by it too: its members are
+// TelemetryJob replaces a job's name in the subjects of a ps's reports. A job may have this name, too: its members are
 // trainers.
 const TelemetryJob JobName = "ps"
 
@@ -54,7 +54,7 @@ var (
 	labelForm = regexp.MustCompile(`^[a-z0-9_-]{1,63}$`)
 )
 
-// CheckName reports what is wrong with a job or member name.
+// CheckName returns why a job or member name is invalid, or nil.
 func CheckName(what, name string) error {
 	if !nameForm.MatchString(name) {
 		return fmt.Errorf("%s %q: want 1 to 63 of a-z, 0-9 and -", what, name)
@@ -62,11 +62,11 @@ func CheckName(what, name string) error {
 	return nil
 }
 
-// derivedMark stands in the name of every job that gradbus derives from another one, such as films--dense, and in none
-// that a program chooses: so the two never meet.
+// derivedMark is part of every job name that gradbus derives from another one, such as films--dense. Programs cannot
+// choose such names, so the two never collide.
 const derivedMark = "--"
 
-// CheckChosen reports that a program has chosen a name of those that gradbus derives.
+// CheckChosen returns an error if a program chose a name of the kind that gradbus derives.
 func CheckChosen(job JobName) error {
 	if strings.Contains(string(job), derivedMark) {
 		return fmt.Errorf("job %q: names with %s are those that gradbus derives from others: want another one", job,
@@ -75,7 +75,7 @@ func CheckChosen(job JobName) error {
 	return nil
 }
 
-// TrainerMember and ShardMember are the member names of the i-th trainer and shard.
+// TrainerMember returns the member name of the i-th trainer.
 func TrainerMember(i int) Member { return Member(fmt.Sprintf("t%d", i)) }
 
 // HasTrainer reports whether a member is one of the job's trainers.
@@ -85,31 +85,31 @@ func (j *Job) HasTrainer(m Member) bool {
 	return found && err == nil && int(n) < j.Trainers && m == TrainerMember(int(n))
 }
 
-// ShardMember is the member name of the i-th shard.
+// ShardMember returns the member name of the i-th shard.
 func ShardMember(i int) Member { return Member(fmt.Sprintf("s%d", i)) }
 
-// ServerIDBytesMax is the length of the longest id of a ps, which is a member under that name with p- before it.
+// ServerIDBytesMax is the length of the longest id of a ps. Its member name is the id after p-.
 const ServerIDBytesMax = 61
 
-// ServerMember is the member name of the ps with an id.
+// ServerMember returns the member name of the ps with an id.
 func ServerMember(id string) Member { return Member("p-" + id) }
 
-// ServerID is the id of a ps that is a member.
+// ServerID returns the id of a ps from its member name.
 func (m Member) ServerID() string { return strings.TrimPrefix(string(m), "p-") }
 
 // IsServer reports whether a member is a ps.
 func (m Member) IsServer() bool { return strings.HasPrefix(string(m), "p-") }
 
-// PartitionOf is the partition of a key in a table cut into the given number of partitions. It is part of the protocol:
-// trainers and shards must agree. Keys come in groups of as many as there are partitions. A group has one key in each:
-// key i of group g is in partition (i + h(g)) modulo partitions, at position g of it. h(g) is the splitmix64 finaliser
-// of g, its upper 32 bits scaled to [0, partitions), so that keys of any stride are spread.
+// PartitionOf returns the partition of a key in a table that is cut into a number of partitions. It is part of the
+// protocol: trainers and shards must agree. Keys come in groups of as many keys as there are partitions. A group has
+// one key in each: key i of group g is in partition (i + h(g)) modulo partitions, at position g of it. h(g) is the
+// splitmix64 finalizer of g, its upper 32 bits scaled to [0, partitions), so that keys of any stride are spread.
 func PartitionOf(key uint64, partitions int) Partition {
 	p := uint64(partitions)
 	return Partition((key%p + rotation(key/p, p)) % p)
 }
 
-// rotation is h(g): by how many partitions a group is turned.
+// rotation returns h(g), the number of partitions by which a group is rotated.
 func rotation(group, partitions uint64) uint64 {
 	group ^= group >> 30
 	group *= 0xbf58476d1ce4e5b9
@@ -119,29 +119,28 @@ func rotation(group, partitions uint64) uint64 {
 	return (group >> 32) * partitions >> 32
 }
 
-// level is an object or array that is open.
+// level is an open object or array.
 type level struct {
 	object bool
 	from   int                 // index of its first name
-	many   map[string]struct{} // its names, where they are more than fewNames
+	many   map[string]struct{} // its names, if there are more than fewNames
 }
 
-// fewNames is up to how many names an object's are compared one by one.
+// fewNames is the number of names of an object up to which they are compared one by one.
 const fewNames = 48
 
-// names walks a JSON text without making anything of its values.
+// names scans a JSON text without interpreting its values.
 type names struct {
 	levels [jsonDepthMax + 1]level
 	depth  int
-	seen   [][]byte // names of open objects, those of the innermost last; parts of the text
+	seen   [][]byte // names of open objects, the innermost last; parts of the text
 }
 
-// checkNames refuses names that are not lower case or stand twice in one object, what is nested too deeply, and what
-// follows an object or array. It judges nothing else: what is no JSON it may let pass, and the reader refuses. io.EOF
-// says that the text ends within a value.
+// checkNames refuses names that are not lower case or repeated within one object, nesting that is too deep, and
+// anything after an object or array. It checks nothing else: it may accept invalid JSON, which the reader refuses.
+// io.EOF reports that the text ends within a value.
 //
-// Each byte is looked at once; by tokens of encoding/json it took as long as everything else that is done with a
-// report.
+// Each byte is read once. With tokens of encoding/json this took as long as everything else that is done with a report.
 func checkNames(b []byte) error {
 	var n names
 	isName, any := false, false
@@ -190,7 +189,7 @@ func checkNames(b []byte) error {
 	return nil
 }
 
-// checkEnd refuses what follows a value, but for white space.
+// checkEnd refuses anything but white space after a value.
 func checkEnd(b []byte) error {
 	if len(bytes.TrimLeft(b, " \t\n\r")) > 0 {
 		return errors.New("something follows the JSON value: want exactly one")
@@ -203,7 +202,7 @@ func (n *names) open(object bool) {
 	n.depth++
 }
 
-// close reports whether that was the end of the value, or no JSON.
+// close reports whether the value ended, or is not JSON.
 func (n *names) close() bool {
 	if n.depth > 0 {
 		n.depth--
@@ -212,7 +211,7 @@ func (n *names) close() bool {
 	return n.depth == 0
 }
 
-// add takes a name with its quotes.
+// add adds a name with its quotes.
 func (n *names) add(quoted []byte) error {
 	name := quoted[1 : len(quoted)-1]
 	if bytes.IndexByte(name, '\\') >= 0 {
@@ -232,7 +231,7 @@ func (n *names) add(quoted []byte) error {
 	return nil
 }
 
-// has reports whether an object has a name, and keeps it where that is by a map.
+// has reports whether an object has a name, and adds it if names are in a map.
 func (n *names) has(of *level, name []byte) bool {
 	if of.many != nil {
 		_, has := of.many[string(name)]
@@ -266,7 +265,7 @@ func lower(name []byte) bool {
 	return true
 }
 
-// stringEnd is the index of the quote that ends the string whose text begins at from; -1 where there is none.
+// stringEnd returns the index of the quote that ends the string whose text begins at from; -1 if there is none.
 func stringEnd(b []byte, from int) int {
 	for i := from; ; i++ {
 		quote := bytes.IndexByte(b[i:], '"')
@@ -284,7 +283,7 @@ func stringEnd(b []byte, from int) int {
 	}
 }
 
-// Limits of the protocol. Each is checked before anything is allocated or read by it.
+// Limits of the protocol. Each is checked before anything is allocated or indexed by the number.
 const (
 	FrameBytesMax = 8 << 20 // of one frame
 	bodyBytesMax  = 1 << 20 // of a JSON body
@@ -296,7 +295,7 @@ const (
 	WeightMax     = 1 << 53 // samples of a contribution, and steps of an optimizer
 )
 
-// Limits narrows the protocol's limits for one reader. Zero fields mean the protocol's own.
+// Limits are lower limits of one reader. Zero fields mean the protocol's own.
 type Limits struct {
 	FrameBytesMax int
 	bodyBytesMax  int
@@ -317,7 +316,7 @@ func limit(own, protocol int) int {
 	return own
 }
 
-// Printable makes text of others safe to show: on one line, and nothing in it that a terminal acts upon or that hides.
+// Printable makes foreign text safe to print: on one line, without characters that control a terminal or are invisible.
 //
 //	Printable("t1\n\x1b[2Jgone") == "t1 ?[2Jgone"
 func Printable(text string) string {
@@ -332,17 +331,17 @@ func Printable(text string) string {
 	}, text)
 }
 
-// Group tells all trainers of a grouped job whose manifest asks for it (Job.GroupEvents) what becomes of a group: a
-// request was taken into it, or, with Closed, all of its rounds have closed. Shards send it before what it tells of has
-// any effect, and none is sent again.
+// Group reports the events of a group to all trainers of a grouped job whose manifest requests them (Job.GroupEvents):
+// a request was added to it, or, with Closed, all of its rounds have closed. Shards send it before the event has any
+// effect, and send none twice.
 type Group struct {
-	Update Batch  `json:"update"` // which of the job's groups, from 0
+	Update Batch  `json:"update"` // number of the group, from 0
 	Closed bool   `json:"closed,omitempty"`
 	Start  bool   `json:"start,omitempty"`                // it assigns the values of a model: StartModel
-	Member Member `json:"member,omitempty"`               // whose request it is; what follows is zero where Closed
-	Batch  Batch  `json:"batch,omitempty"`                // of that trainer's own
-	Parked int    `json:"parked,omitempty" check:"lanes"` // requests that the group has now
-	Size   int    `json:"size,omitempty" check:"lanes"`   // that it waits for, unless trainers are gone
+	Member Member `json:"member,omitempty"`               // sender of the request; this and the fields below are zero if Closed
+	Batch  Batch  `json:"batch,omitempty"`                // sender of the request; zero from here on if Closed
+	Parked int    `json:"parked,omitempty" check:"lanes"` // requests in the group
+	Size   int    `json:"size,omitempty" check:"lanes"`   // requests that the group waits for, unless trainers are gone
 	AtNS   int64  `json:"at_ns,string" check:"ns"`        // nanoseconds since 1970 by the shard's clock; rises from each to the next
 }
 

@@ -17,77 +17,78 @@ import (
 	"gradbus/schema/crc32c"
 )
 
-// Job is the manifest of a job: all that its trainers must agree on. The first trainer registers it; the others' must
-// be equal field by field. It travels as JSON within a control frame, with all of its fields; a program may leave out
-// those that WithDefaults knows.
+// Job is the manifest of a job: everything that its trainers must agree on. The first trainer registers it; the others'
+// must be equal field by field. It is sent as JSON within a control frame, with all of its fields; a program may omit
+// those that WithDefaults sets.
 type Job struct {
 	Name     JobName           `json:"name"`
-	Workload string            `json:"workload"` // what the trainers run, for example "packages"
+	Workload string            `json:"workload"` // program that the trainers run, for example "packages"
 	Settings map[string]string `json:"settings"` // the workload's own settings and the digest of its data
-	Seed     uint64            `json:"seed"`     // of all random numbers of the job
+	Seed     uint64            `json:"seed"`     // of all random numbers
 	Trainers int               `json:"trainers"` // how many take part
 	Lanes    int               `json:"lanes"`    // >= Trainers, at most lane.LanesMax
 	// ConsistencySync, ConsistencyBounded, ConsistencyAsync or ConsistencyGrouped
 	Consistency string `json:"consistency"`
-	// batches that a trainer may run ahead where that is bounded; else 0
+	// Batches that a trainer may run ahead in ConsistencyBounded; else 0.
 	Ahead int `json:"ahead"`
-	// trainers whose contributions make one update where they are grouped; else 0
+	// Trainers whose contributions make one update in ConsistencyGrouped; else 0.
 	Group  int    `json:"group,omitempty"`
-	Wire   Wire   `json:"wire"`   // how gradients travel
-	Reduce string `json:"reduce"` // who adds up: ReduceShards (also "") or ReduceTrainers
+	Wire   Wire   `json:"wire"`   // types of gradients in frames
+	Reduce string `json:"reduce"` // who aggregates: ReduceShards (also "") or ReduceTrainers
 	Apply  string `json:"apply"`  // ApplyUpdate or ApplyMean
-	// Policy is what becomes of the job when a trainer is lost: PolicyRecover, which is the default where it changes
-	// no bit (Job.TakesOver, Job.rewindsAlike), PolicyWait or PolicyFail.
+	// Policy is the reaction to the loss of a trainer: PolicyRecover, which is the default if it changes no bit
+	// (Job.TakesOver, Job.rewindsAlike), PolicyWait or PolicyFail.
 	Policy     string `json:"policy"`
 	ChunkBytes int    `json:"chunk_bytes"` // values in one wire frame: 4 KiB to 4 MiB, default 256 KiB
-	// of all parameters and tables that have none of their own, and of modules
+	// Optimizer of all parameters and tables without one of their own, and of modules.
 	Optimizer  Optimizer    `json:"optimizer"`
 	Parameters []Parameter  `json:"parameters"` // dense tensors, in the order of the forward pass
 	Tables     []TableSpec  `json:"tables"`
-	Modules    []ModuleSpec `json:"modules,omitempty"` // that shards host; left out where there are none
+	Modules    []ModuleSpec `json:"modules,omitempty"` // hosted by shards; omitted if there are none
 
-	// What follows is left out of the encoding where it has its default.
+	// The fields below are omitted from the encoding if they have their default.
 
-	// Sum is when contributions are added up: SumFused (also ""), or SumClose, which is for comparison and in sync alone,
-	// where shards add up parameters, or a replicated table, that trainers own. The bits are the same.
+	// Sum is the time at which contributions are added up: SumFused (also ""), or SumClose, which is for comparison and
+	// only legal in sync, if shards aggregate parameters, or a replicated table, that trainers own. The bits are the
+	// same.
 	Sum string `json:"sum,omitempty"`
-	// OnNonfinite is what becomes of a lane whose gradient has a value that is not finite: NonfiniteFail (also ""),
-	// the job ends, or NonfiniteSkip, the lane is absent from its batch as one without samples is. Gradients leave
-	// later with it: a lane's when its backward pass has ended.
+	// OnNonfinite is the treatment of a lane whose gradient has a value that is not finite: NonfiniteFail (also ""),
+	// which ends the job, or NonfiniteSkip, which treats the lane as one without samples. With NonfiniteSkip a lane's
+	// gradients are sent only when its backward pass has ended.
 	OnNonfinite string `json:"on_nonfinite,omitempty"`
-	// FirstBucketBytes and BucketBytes are the sizes at which parameters are gathered into buckets, the first of
-	// which is small so that its gradient is on its way early; 0 for 1 MiB and 25 MiB. Else 4 KiB to 1 GiB, multiples
-	// of 4.
+	// FirstBucketBytes and BucketBytes are the sizes of buckets. The first bucket is small so that its gradient is sent
+	// early. 0: 1 MiB and 25 MiB. Else 4 KiB to 1 GiB, multiples of 4.
 	FirstBucketBytes int `json:"first_bucket_bytes,omitempty"`
 	BucketBytes      int `json:"bucket_bytes,omitempty"`
-	// TableConsistency is "" or ConsistencySync where tables keep to Consistency; ConsistencyAsync where each trainer's
-	// contribution to them is applied when it arrives, undivided by others, while dense gradients stay in step.
+	// TableConsistency is "" or ConsistencySync if tables follow Consistency. With ConsistencyAsync, each trainer's
+	// contribution to tables is applied alone when it arrives, while dense gradients stay in step.
 	TableConsistency string `json:"table_consistency,omitempty"`
-	// GroupEvents has shards tell all trainers what becomes of groups, where Consistency is grouped: Control.Group.
+	// GroupEvents makes shards send the events of groups to all trainers (Control.Group), if Consistency is grouped.
 	GroupEvents bool `json:"group_events,omitempty"`
-	// Start is the model whose values the job begins with; nil where Init draws them.
+	// Start is the model whose values the job begins with; nil if Init draws them.
 	Start *StartModel `json:"start,omitempty"`
 }
 
-// The words of a manifest.
+// Values of the mode fields of a manifest.
 const (
 	ConsistencySync    = "sync"     // every batch is computed on the version that the batch before it made
-	ConsistencyBounded = "bounded"  // a trainer may be up to Ahead batches ahead of the version it computes on
+	ConsistencyBounded = "bounded"  // a trainer may be up to Ahead batches ahead of the version that it computes on
 	ConsistencyAsync   = "async"    // every contribution is applied when it arrives
 	ConsistencyGrouped = "grouped"  // the next Group contributions from any trainers make one update
-	ReduceShards       = "shards"   // contributions go to shards, which own the sums
-	ReduceTrainers     = "trainers" // every trainer owns some chunks and adds them up for all
-	// two children of a lane-tree node are added as soon as both are there; the last sum is one pass with the division
+	ReduceShards       = "shards"   // contributions go to shards, which compute the sums
+	ReduceTrainers     = "trainers" // every trainer owns some chunks and sums them for all
+	// Two children of a lane-tree node are added as soon as both have arrived; the last sum is one pass with the
+	// division.
 	SumFused          = "fused"
-	SumClose          = "close" // a round keeps all contributions and adds them up when the last has come
+	SumClose          = "close" // a round keeps all contributions and adds them up when the last has arrived
 	GradientsFloat32  = "float32"
 	GradientsBFloat16 = "bfloat16" // summed in float32; a contribution is rounded once, when it is sent
 	GradientsFloat16  = "float16"
 	ApplyUpdate       = "update"  // shards own dense parameters and their optimizer, and publish new parameters
-	ApplyMean         = "mean"    // shards average, and every trainer keeps dense parameters and their optimizer
+	ApplyMean         = "mean"    // shards average, and every trainer has dense parameters and their optimizer
 	PolicyFail        = "fail"    // a lost trainer ends the job
-	PolicyWait        = "wait"    // a new process has to take its place
-	PolicyRecover     = "recover" // others compute its lanes, unless a new process takes its place
+	PolicyWait        = "wait"    // a new process has to take its slot
+	PolicyRecover     = "recover" // others compute its lanes, unless a new process takes its slot
 	NonfiniteFail     = "fail"    // a gradient that is not finite ends the job
 	NonfiniteSkip     = "skip"    // its lane is absent from the batch
 	InitZeros         = "zeros"
@@ -98,21 +99,20 @@ const (
 	Partitions        = 64        // the default of TableSpec.Partitions
 )
 
-// Wire says how gradients travel. The zero value is float32.
+// Wire is the type of gradients in frames. The zero value is float32.
 //
-// In float32 results have equal bits at any number of trainers. In 16 bits a trainer rounds the sum over each node
-// of the lane tree that it hosts, and which nodes those are follows from the lanes it has: so bits depend on the
-// number of trainers, and are the same in each run of as many. ErrorFeedback keeps a remainder for each of these
-// nodes.
+// With float32, results have equal bits at any number of trainers. With 16 bits, a trainer rounds the sum over each
+// node of the lane tree that it hosts, and the nodes depend on its lanes: so bits depend on the number of trainers, and
+// are equal in all runs with the same number. ErrorFeedback keeps a remainder for each of these nodes.
 type Wire struct {
 	Gradients string `json:"gradients"` // GradientsFloat32 (also ""), GradientsBFloat16 or GradientsFloat16
-	// what rounding to 16 bits took away is added to the next batch's gradient
+	// Adds the rounding error of a 16-bit gradient to the next batch's gradient.
 	ErrorFeedback bool `json:"error_feedback"`
 }
 
-// Init says how a tensor's first values are drawn. Kind is InitZeros, InitUniform (in [-Scale, Scale)) or
-// InitNormal (mean 0, standard deviation Scale). Values are a pure function of (seed, tensor name, element) or
-// (seed, table name, key).
+// Init is the distribution of a tensor's first values. Kind is InitZeros, InitUniform (in [-Scale, Scale)) or
+// InitNormal (mean 0, standard deviation Scale). Values are a pure function of (seed, tensor name, element) or (seed,
+// table name, key).
 type Init struct {
 	Kind  string  `json:"kind"`
 	Scale float32 `json:"scale"`
@@ -124,10 +124,10 @@ type Parameter struct {
 	Shape []int  `json:"shape"`
 	Init  Init   `json:"init"`
 
-	Optimizer *Optimizer `json:"optimizer,omitempty"` // in place of the job's, whole
+	Optimizer *Optimizer `json:"optimizer,omitempty"` // replaces the job's optimizer
 }
 
-// Elements is the number of values of the parameter.
+// Elements returns the number of values of the parameter.
 func (p Parameter) Elements() int {
 	n := 1
 	for _, d := range p.Shape {
@@ -142,30 +142,29 @@ type TableSpec struct {
 	Rows       uint64 `json:"rows"`
 	Dim        int    `json:"dim"`
 	Partitions int    `json:"partitions"`
-	// every trainer keeps the whole table and its optimizer, and is told mean gradients
+	// Every trainer has the whole table with its optimizer, and receives mean gradients.
 	Replicated bool   `json:"replicated"`
 	Init       Init   `json:"init"`
 	Placement  string `json:"placement,omitempty"` // PlacementRows (also ""), PlacementColumns or PlacementTables
-	Pooling    string `json:"pooling,omitempty"`   // of bags: PoolingSum or PoolingMean; "" where the table has none
+	Pooling    string `json:"pooling,omitempty"`   // of bags: PoolingSum or PoolingMean; "" if the table has none
 
-	// Reduce is who adds up a replicated table's gradients: "" as the job's, ReduceShards or ReduceTrainers.
+	// Reduce is who aggregates a replicated table's gradients: "" as for the job, ReduceShards or ReduceTrainers.
 	Reduce string `json:"reduce,omitempty"`
 
-	Optimizer *Optimizer `json:"optimizer,omitempty"` // in place of the job's, whole
-	// a row's sum is divided by how often the lanes that gave it name its key
+	Optimizer *Optimizer `json:"optimizer,omitempty"` // replaces the job's optimizer
+	// Divides a row's sum by the number of times that the contributing lanes name its key.
 	PerRow bool `json:"per_row,omitempty"`
-	// key whose row begins as zeros, whatever Init says: what a program pads its samples with and does not train
+	// Key whose row begins as zeros, whatever Init says, for samples that a program pads and does not train.
 	Padding *uint64 `json:"padding,omitempty"`
-	// by which salts programs hash ids to keys (docs/ids.md), null of one whose ids are keys: what reads a model by ids
-	// hashes them alike, and trainers that differ are refused
+	// Salts with which programs hash ids to keys (docs/ids.md), null for an input whose ids are keys. A reader of the
+	// model hashes ids with the same salts, and trainers that differ are refused.
 	Salts []*int64 `json:"salts,omitempty"`
 }
 
-// Pads reports whether key is the table's padding.
+// Pads reports whether key is the table's padding key.
 func (t *TableSpec) Pads(key uint64) bool { return t.Padding != nil && *t.Padding == key }
 
-// SumDim is how many values the gradient of a row has on its way: those of the row, and behind them, with PerRow, its
-// own count.
+// SumDim returns the number of values of a row's gradient in frames: those of the row, and, with PerRow, its own count.
 func (t *TableSpec) SumDim() int {
 	if t.PerRow {
 		return t.Dim + 1
@@ -173,7 +172,7 @@ func (t *TableSpec) SumDim() int {
 	return t.Dim
 }
 
-// Values is the number of values in all parameters and tables.
+// Values returns the number of values in all parameters and tables.
 func (j *Job) Values() int64 {
 	total := 0.0
 	for _, p := range j.Parameters {
@@ -182,10 +181,10 @@ func (j *Job) Values() int64 {
 	for _, t := range j.Tables {
 		total += float64(t.Rows) * float64(t.Dim)
 	}
-	return int64(min(total, math.MaxInt64/8)) // of which the bytes are a number, too
+	return int64(min(total, math.MaxInt64/8)) // so that the number of bytes fits, too
 }
 
-// Digest is the SHA-256 of the manifest's canonical encoding.
+// Digest returns the SHA-256 of the manifest's canonical encoding.
 func (j *Job) Digest() ([32]byte, error) {
 	b, err := j.Encode()
 	if err != nil {
@@ -194,8 +193,8 @@ func (j *Job) Digest() ([32]byte, error) {
 	return sha256.Sum256(b), nil
 }
 
-// Encode gives the canonical encoding: compact JSON as encoding/json writes it, fields in the order of the type, map
-// keys sorted, and empty lists and maps rather than null. It fails on a number that is NaN or infinite.
+// Encode returns the canonical encoding: compact JSON as encoding/json writes it, fields in the order of the type, map
+// keys sorted, and empty lists and maps instead of null. It fails for a number that is NaN or infinite.
 func (j *Job) Encode() ([]byte, error) {
 	b, err := json.Marshal(j.normal())
 	if err != nil {
@@ -204,7 +203,7 @@ func (j *Job) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// normal is j with defaults, empty lists and maps for absent ones, so that they are one thing to Encode and to Diff.
+// normal returns j with defaults, and empty lists and maps for absent ones, so that Encode and Diff treat them alike.
 func (j *Job) normal() *Job {
 	n := *j
 	for _, d := range []struct {
@@ -221,7 +220,7 @@ func (j *Job) normal() *Job {
 	n.Tables = append([]TableSpec{}, n.Tables...)
 	for i := range n.Tables {
 		if n.Tables[i].Placement == PlacementRows {
-			n.Tables[i].Placement = "" // the default is left out
+			n.Tables[i].Placement = "" // the default is omitted
 		}
 	}
 	n.Parameters = append([]Parameter{}, n.Parameters...)
@@ -238,8 +237,8 @@ func (j *Job) normal() *Job {
 	return &n
 }
 
-// normalRoutes leaves out what says the default; j has its tables to itself. Fields that a manifest was given after
-// others are absent where they say nothing, so that manifests without them stay what they were.
+// normalRoutes omits defaults; j must own its tables. Fields that were added later are absent if they have their
+// default, so that the encoding of older manifests stays the same.
 func (j *Job) normalRoutes() {
 	if j.Sum == SumFused {
 		j.Sum = ""
@@ -260,8 +259,8 @@ func (j *Job) normalRoutes() {
 	}
 }
 
-// DecodeJob reads a manifest, of at most bodyBytesMax bytes. Unknown fields are refused, since a field that one side
-// does not know cannot be agreed on. Whether the manifest makes sense is for Validate to say.
+// DecodeJob reads a manifest of at most bodyBytesMax bytes. Unknown fields are refused, because both sides cannot agree
+// on a field that one does not know. Validate checks the manifest itself.
 func DecodeJob(b []byte) (*Job, error) {
 	j, sparse, err := decodeJob(b)
 	if err == nil && sparse != nil {
@@ -274,9 +273,8 @@ func DecodeJob(b []byte) (*Job, error) {
 	return j, nil
 }
 
-// DecodeStoredJob is DecodeJob for the manifest of a checkpoint or a model, which an older program may have written:
-// it ignores a field that manifests no longer have, and a sum that is no longer legal, neither of which changes what
-// was stored.
+// DecodeStoredJob is DecodeJob for the manifest of a checkpoint or a model, which an older program may have written: it
+// ignores a field that manifests no longer have, and a sum that is no longer legal. Neither changes what was stored.
 func DecodeStoredJob(b []byte) (*Job, error) {
 	j, _, err := decodeJob(b)
 	if err != nil {
@@ -289,7 +287,7 @@ func DecodeStoredJob(b []byte) (*Job, error) {
 	return j, nil
 }
 
-// decodeJob reads a manifest, and wire.sparse beside it, which is nil where the manifest does not have it.
+// decodeJob reads a manifest, and wire.sparse beside it, which is nil if the manifest does not have it.
 func decodeJob(b []byte) (j *Job, sparse json.RawMessage, err error) {
 	var text struct {
 		Job
@@ -305,17 +303,17 @@ func decodeJob(b []byte) (j *Job, sparse json.RawMessage, err error) {
 	return &text.Job, text.Wire.Sparse, nil
 }
 
-// WithDefaults gives a copy of the manifest in which every field that is zero and has an obvious value has it: one
-// trainer, lane.Default lanes, ConsistencySync, ApplyUpdate, PolicyRecover or PolicyFail, ChunkBytes, SGD, what an
-// optimizer leaves open (Optimizer.WithDefaults), Partitions for each table, and the job's name as its Workload.
-// Left are the name, what is trained, how that begins (Init) and the learning rate.
+// WithDefaults returns a copy of the manifest in which every zero field with an obvious value has that value: one
+// trainer, lane.Default lanes, ConsistencySync, ApplyUpdate, PolicyRecover or PolicyFail, ChunkBytes, SGD, the defaults
+// of an optimizer (Optimizer.WithDefaults), Partitions for each table, and the job's name as its Workload. What remains
+// are the name, the tensors and their Init, and the learning rate.
 //
 //	job := (&Job{Name: "clicks", Optimizer: Optimizer{LR: 0.1}, Tables: tables}).WithDefaults()
 func (j *Job) WithDefaults() *Job {
 	n := *j
 	setDefault(&n.Workload, string(n.Name))
 	setDefault(&n.Trainers, 1)
-	if n.Trainers <= lane.LanesMax { // with more, Validate says what is wrong
+	if n.Trainers <= lane.LanesMax { // Validate reports more than that
 		setDefault(&n.Lanes, lane.Default(n.Trainers))
 	}
 	setDefault(&n.Consistency, ConsistencySync)
@@ -344,16 +342,16 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Zeros, Uniform and Normal are how a tensor begins; see Init.
+// Zeros, Uniform and Normal return the Init of a distribution.
 func Zeros() Init                { return Init{Kind: InitZeros} }
 func Uniform(scale float32) Init { return Init{Kind: InitUniform, Scale: scale} }
 func Normal(scale float32) Init  { return Init{Kind: InitNormal, Scale: scale} }
 
-// absent stands for an entry that one side does not have.
+// absent represents an entry that one side does not have.
 const absent = "absent"
 
-// Diff finds the first field, in the manifest's order, in which other differs from j: its JSON path (optimizer.lr,
-// settings.batch_size, tables[0].rows), j's value and other's as compact JSON, or "absent".
+// Diff finds the first field, in the manifest's order, in which other differs from j. It returns its JSON path
+// (optimizer.lr, settings.batch_size, tables[0].rows), j's value and other's as compact JSON, or "absent".
 //
 //	if field, have, want, differs := registered.Diff(offered); differs { ... }
 func (j *Job) Diff(other *Job) (field, have, want string, differs bool) {
@@ -445,7 +443,7 @@ func jsonName(f reflect.StructField) string {
 
 func encoded(v reflect.Value) string {
 	b, err := json.Marshal(v.Interface())
-	if err != nil { // a number that JSON cannot say
+	if err != nil { // a number that JSON cannot represent
 		return fmt.Sprint(v.Interface())
 	}
 	return string(b)
@@ -454,11 +452,11 @@ func encoded(v reflect.Value) string {
 // WeightsDigest computes the digest of a job's weights: the SHA-256 over the values of all parameters and tables, and
 // over nothing else. Tensors (parameters and tables together) come in ascending order of their names' bytes. A
 // parameter's values come in their own order; a table's rows by partition ascending, and by key ascending within a
-// partition, every key of [0, Rows) once. A value is its four bytes, little-endian, so that -0 and NaN payloads count.
-// The digest is the same at any placement, and for any number of trainers and shards.
+// partition, every key of [0, Rows) once. A value is its four bytes, little-endian, so -0 and NaN payloads count. The
+// digest is the same for any placement, and for any number of trainers and shards.
 //
-// Values may be given as they arrive, but only in that order, which Next tells; the first mistake is kept and returned
-// by Sum. Not safe for concurrent use.
+// Values may be added in pieces, but only in that order, which Next returns. The first mistake is kept and returned by
+// Sum. Not safe for concurrent use.
 //
 //	d := NewWeightsDigest(job)
 //	for t, ok := d.Next(); ok; t, ok = d.Next() {
@@ -484,7 +482,7 @@ type Tensor struct {
 	Index   int // in the manifest's Parameters or Tables
 }
 
-// Tensors is a job's parameters and tables in ascending order of their names' bytes.
+// Tensors returns a job's parameters and tables in ascending order of their names' bytes.
 func (j *Job) Tensors() []Tensor {
 	all := make([]Tensor, 0, len(j.Parameters)+len(j.Tables))
 	for i, p := range j.Parameters {
@@ -497,12 +495,12 @@ func (j *Job) Tensors() []Tensor {
 	return all
 }
 
-// NewWeightsDigest begins the digest of a job that Validate has found right.
+// NewWeightsDigest begins the digest of a validated job.
 func NewWeightsDigest(job *Job) *WeightsDigest {
 	return &WeightsDigest{job: job, tensors: job.Tensors(), hash: sha256.New()}
 }
 
-// Next is the tensor whose values are wanted next; false where there are no more, or after a mistake.
+// Next returns the tensor whose values come next; false at the end, or after a mistake.
 func (d *WeightsDigest) Next() (Tensor, bool) {
 	if d.err != nil || d.at == len(d.tensors) {
 		return Tensor{}, false
@@ -510,7 +508,7 @@ func (d *WeightsDigest) Next() (Tensor, bool) {
 	return d.tensors[d.at], true
 }
 
-// Values adds values of the parameter that Next names, in order; several calls may share them out.
+// Values adds values of the parameter that Next returned, in order, in one or several calls.
 func (d *WeightsDigest) Values(values []float32) error {
 	t, ok := d.Next()
 	if !ok || t.IsTable {
@@ -525,8 +523,8 @@ func (d *WeightsDigest) Values(values []float32) error {
 	return nil
 }
 
-// Rows adds rows [len(keys), Dim] of one partition of the table that Next names: keys ascending, within the call and
-// from call to call of a partition, partitions ascending. Partitions without keys may be left out.
+// Rows adds rows [len(keys), Dim] of one partition of the table that Next returned: keys ascending, within the call and
+// from call to call of a partition, partitions ascending. Partitions without keys may be omitted.
 func (d *WeightsDigest) Rows(p Partition, keys []uint64, rows []float32) error {
 	t, ok := d.Next()
 	if !ok || !t.IsTable {
@@ -551,7 +549,7 @@ func (d *WeightsDigest) Rows(p Partition, keys []uint64, rows []float32) error {
 	return nil
 }
 
-// Table adds all rows [Rows, Dim] of the table that Next names, held whole in order of the key.
+// Table adds all rows [Rows, Dim] of the table that Next returned, in order of the key.
 func (d *WeightsDigest) Table(rows []float32) error {
 	t, ok := d.Next()
 	if !ok || !t.IsTable || d.done != 0 {
@@ -572,7 +570,7 @@ func (d *WeightsDigest) Table(rows []float32) error {
 	return nil
 }
 
-// Sum is the digest; it fails where a call before it did, and while values are missing.
+// Sum returns the digest. It fails if an earlier call failed, or if values are missing.
 func (d *WeightsDigest) Sum() ([sha256.Size]byte, error) {
 	var sum [sha256.Size]byte
 	if t, missing := d.Next(); missing {
@@ -600,7 +598,7 @@ func (d *WeightsDigest) fail(format string, args ...any) error {
 	return d.err
 }
 
-// bytesOf views values as the bytes of the wire.
+// bytesOf views values as bytes in the wire's order.
 func bytesOf(values []float32) []byte {
 	if len(values) == 0 {
 		return nil
@@ -608,8 +606,8 @@ func bytesOf(values []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), len(values)*valueBytes)
 }
 
-// AddReplica adds values, as their little-endian bytes, to the CRC-32C of a replica of the dense parameters: what
-// ReplicaDigest tells. It begins with 0 and takes the parameters in the manifest's order. -0 and NaN payloads count.
+// AddReplica adds values, as their little-endian bytes, to the CRC-32C of a replica of the dense parameters, which
+// ReplicaDigest reports. The first sum is 0, and parameters come in the manifest's order. -0 and NaN payloads count.
 //
 //	sum := AddReplica(AddReplica(0, first), second)
 func AddReplica(sum uint32, values []float32) uint32 {

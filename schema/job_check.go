@@ -14,9 +14,9 @@ import (
 
 // Limits of a manifest.
 const (
-	// ManifestBytesMax is the limit of a manifest's encoding, and the one limit of how many parameters and tables a job
-	// has: files of models and checkpoints take all that such a manifest names. A message with a manifest has room for
-	// what else is in it.
+	// ManifestBytesMax bounds a manifest's encoding, and so the number of parameters and tables of a job: files of
+	// models and checkpoints can store all that such a manifest names. A message with a manifest has room for its other
+	// fields.
 	ManifestBytesMax = bodyBytesMax - 64<<10
 
 	ChunkBytesMin        = 4 << 10
@@ -32,16 +32,16 @@ const (
 	settingBytesMax      = 4096
 )
 
-// FieldError is what is wrong with one field of a manifest.
+// FieldError reports one invalid field of a manifest.
 type FieldError struct {
 	Field string // JSON path, for example tables[0].dim
 	Value string
-	Want  string // what would be right
+	Want  string // a valid value
 }
 
 func (e FieldError) Error() string { return fmt.Sprintf("%s: %s: want %s", e.Field, e.Value, e.Want) }
 
-// JobErrors is all that Validate found, in the order of the manifest.
+// JobErrors lists every error that Validate found, in the order of the manifest.
 type JobErrors []FieldError
 
 func (e JobErrors) Error() string {
@@ -57,8 +57,8 @@ func (e JobErrors) Error() string {
 	return "invalid job: " + strings.Join(texts, "; ")
 }
 
-// Validate reports everything that is wrong with the manifest, as JobErrors, or nil. A manifest that passes has sizes
-// whose products do not overflow; whether there is memory for them is for the server to say.
+// Validate returns everything that is wrong with the manifest, as JobErrors, or nil. A valid manifest has sizes whose
+// products do not overflow; the server checks whether there is memory for them.
 func (j *Job) Validate() error {
 	c := &jobCheck{}
 	c.stored(j)
@@ -66,8 +66,8 @@ func (j *Job) Validate() error {
 	return c.err()
 }
 
-// ValidateStored is Validate for the manifest of a checkpoint or a model: of modes that were once legal together it
-// says nothing.
+// ValidateStored is Validate for the manifest of a checkpoint or a model: it accepts combinations of modes that were
+// legal once.
 func (j *Job) ValidateStored() error {
 	c := &jobCheck{}
 	c.stored(j)
@@ -81,7 +81,7 @@ func (c *jobCheck) err() error {
 	return c.errors
 }
 
-// stored checks everything but combinations.
+// stored checks everything except combinations.
 func (c *jobCheck) stored(j *Job) {
 	c.head(j)
 	c.settings(j.Settings)
@@ -97,7 +97,7 @@ func (c *jobCheck) stored(j *Job) {
 	}
 }
 
-// combinations refuses modes that work together, but that no job needs together.
+// combinations refuses modes that would work together, but that no job needs together.
 func (c *jobCheck) combinations(j *Job) {
 	if j.Apply == ApplyMean && j.Consistency == ConsistencyBounded {
 		c.add("apply", j.Apply, "%q, or consistency %s: else trainers do not stay in step", ApplyUpdate, ConsistencySync)
@@ -115,7 +115,7 @@ func (c *jobCheck) combinations(j *Job) {
 	}
 }
 
-// size checks what the manifest takes, where it can be encoded: other checks say what is wrong with numbers.
+// size checks the size of the encoded manifest. If it cannot be encoded, other checks report the numbers.
 func (c *jobCheck) size(j *Job) {
 	if text, err := j.Encode(); err == nil && len(text) > ManifestBytesMax {
 		c.add("manifest", len(text), "at most %d bytes: fewer parameters, tables or settings, or shorter names",
@@ -125,7 +125,7 @@ func (c *jobCheck) size(j *Job) {
 
 type jobCheck struct {
 	errors JobErrors
-	names  map[string]string // of tensors, to the field that has them
+	names  map[string]string // field by name of tensor
 }
 
 func (c *jobCheck) add(field string, value any, want string, args ...any) {
@@ -179,14 +179,14 @@ func (c *jobCheck) head(j *Job) {
 	case j.TakesOver() || j.Rewinds():
 		c.oneOf("policy", j.Policy, PolicyFail, PolicyWait, PolicyRecover)
 	default:
-		c.oneOf("policy", j.Policy, PolicyFail) // what a trainer has is lost with it
+		c.oneOf("policy", j.Policy, PolicyFail) // the state of a trainer is lost with it
 	}
 	if c.between("chunk_bytes", j.ChunkBytes, ChunkBytesMin, ChunkBytesMax) && j.ChunkBytes%valuesAlign != 0 {
 		c.add("chunk_bytes", j.ChunkBytes, "a multiple of %d", valuesAlign)
 	}
 }
 
-// consistency checks what a mode of consistency asks of other fields.
+// consistency checks the fields that a consistency requires.
 func (c *jobCheck) consistency(j *Job) {
 	c.oneOf("consistency", j.Consistency, ConsistencySync, ConsistencyBounded, ConsistencyAsync, ConsistencyGrouped)
 	least, most := 0, 0
@@ -203,7 +203,7 @@ func (c *jobCheck) consistency(j *Job) {
 	}
 }
 
-// group checks what grouped asks of other fields, and that nothing else speaks of groups.
+// group checks the fields that grouped requires, and that no other mode has them.
 func (c *jobCheck) group(j *Job) {
 	if j.Consistency != ConsistencyGrouped {
 		c.between("group", j.Group, 0, 0)
@@ -258,11 +258,11 @@ func (c *jobCheck) initial(field string, i Init) {
 // tensorNameBytesMax bounds the name of a parameter or table.
 const tensorNameBytesMax = 127
 
-// tensorReserved is what the metadata of a safetensors file are called: a tensor of that name cannot be saved.
+// tensorReserved is the name of the metadata of a safetensors file: a tensor with that name cannot be saved.
 const tensorReserved = "__metadata__"
 
-// tensor checks the name of a parameter or table: they share one space of names, by which the digest of weights orders.
-// A program may call them as it likes, as PyTorch does; what derives names of them keeps these apart.
+// tensor checks the name of a parameter or table: both share one space of names, by which the digest of weights is
+// ordered. A program may choose names freely, as PyTorch does; code that derives names from them keeps these apart.
 func (c *jobCheck) tensor(field, name string) {
 	if n := len(name); n < 1 || n > tensorNameBytesMax || !utf8.ValidString(name) ||
 		strings.ContainsFunc(name, unprintable) || name == tensorReserved {
@@ -298,7 +298,7 @@ func (c *jobCheck) parameters(j *Job) {
 	}
 }
 
-// elements is the product of the dimensions, false where one is below 1 or the product too large.
+// elements returns the product of the dimensions, false if one is below 1 or the product is too large.
 func elements(shape []int) (uint64, bool) {
 	n := uint64(1)
 	for _, d := range shape {
@@ -349,14 +349,14 @@ func (c *jobCheck) tables(j *Job) {
 var optimizerKinds = []string{OptimizerSGD, OptimizerAdagrad, OptimizerRowwiseAdagrad, OptimizerAdam, OptimizerAdamW,
 	OptimizerFTRL}
 
-// Validate says what is wrong with an optimizer by itself. Whether it suits a job is for the job's Validate.
+// Validate returns what is wrong with an optimizer by itself. The job's Validate checks whether it suits the job.
 func (o *Optimizer) Validate() JobErrors {
 	c := &jobCheck{}
 	c.optimizer("optimizer", o)
 	return c.errors
 }
 
-// optimizers checks the job's optimizer and those of tensors, each by itself and with what has it.
+// optimizers checks the job's optimizer and those of tensors, each by itself and with its tensor.
 func (c *jobCheck) optimizers(j *Job) {
 	c.optimizer("optimizer", &j.Optimizer)
 	for i := range j.Parameters {
@@ -468,7 +468,7 @@ func (c *jobCheck) schedule(field string, s *Schedule) {
 	}
 }
 
-// tableOptimizer checks what a table's optimizer and PerRow ask of the table and of the job.
+// tableOptimizer checks what a table's optimizer and PerRow require of the table and of the job.
 func (c *jobCheck) tableOptimizer(j *Job, i int) {
 	t, field := &j.Tables[i], fmt.Sprintf("tables[%d]", i)
 	o := j.OptimizerOf(Table(i))
@@ -494,7 +494,7 @@ func (c *jobCheck) tableOptimizer(j *Job, i int) {
 	}
 }
 
-// rowClip refuses the norm of a row where something has no rows.
+// rowClip refuses a clip by the norm of a row for tensors without rows.
 func (c *jobCheck) rowClip(j *Job) {
 	const want = `"value" or "global", or tables with an optimizer of their own: %s has no rows`
 	byRow := func(o Optimizer) bool { return o.Clip != nil && o.Clip.Kind == ClipRow }
@@ -513,8 +513,7 @@ func (c *jobCheck) rowClip(j *Job) {
 	}
 }
 
-// globalClip checks that all gradients of which a norm is taken together are where their means meet before anything
-// steps, and that they agree on its bound.
+// globalClip checks that all gradients with a common norm meet at one owner before any step, and have the same bound.
 func (c *jobCheck) globalClip(j *Job) {
 	clips := map[string]float32{}
 	for i := range j.Parameters {
@@ -567,7 +566,7 @@ const (
 	BucketBytesMax = 1 << 30
 )
 
-// pooling checks what placement and pooling of a table ask of each other and of the job.
+// pooling checks placement and pooling of a table together, and with the job.
 func (c *jobCheck) pooling(j *Job, field string, t *TableSpec) {
 	if t.Placement != "" {
 		c.oneOf(field+".placement", t.Placement, PlacementRows, PlacementColumns, PlacementTables)
@@ -586,7 +585,7 @@ func (c *jobCheck) pooling(j *Job, field string, t *TableSpec) {
 	}
 }
 
-// tableConsistency checks how tables are kept beside dense parameters.
+// tableConsistency checks a consistency of tables that differs from that of dense parameters.
 func (c *jobCheck) tableConsistency(j *Job) {
 	if j.TableConsistency == "" {
 		return
@@ -601,7 +600,7 @@ func (c *jobCheck) tableConsistency(j *Job) {
 	}
 }
 
-// routes checks what a manifest says of ways, sums and buckets.
+// routes checks Reduce, Sum and the sizes of buckets.
 func (c *jobCheck) routes(j *Job) {
 	c.sum(j)
 	if j.OnNonfinite != "" {
@@ -617,7 +616,7 @@ func (c *jobCheck) routes(j *Job) {
 	}
 }
 
-// sum checks when contributions are added up.
+// sum checks the time at which contributions are added up.
 func (c *jobCheck) sum(j *Job) {
 	if j.Sum == "" {
 		return
@@ -633,7 +632,7 @@ func (c *jobCheck) sum(j *Job) {
 	}
 }
 
-// tableRoute checks who adds a table up.
+// tableRoute checks which party aggregates a table.
 func (c *jobCheck) tableRoute(field string, t *TableSpec) {
 	if t.Reduce == "" {
 		return
@@ -646,7 +645,7 @@ func (c *jobCheck) tableRoute(field string, t *TableSpec) {
 
 var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// start checks that what is assigned arrives with equal bits, at one version of all owners.
+// start checks that assigned values arrive with equal bits, at one version of all owners.
 func (c *jobCheck) start(j *Job) {
 	if j.Start == nil {
 		return

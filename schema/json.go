@@ -10,16 +10,15 @@ import (
 	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
-// jsonDepthMax is how deep a body nests at most: a table's init within a join is at five.
+// jsonDepthMax bounds the nesting of a body: a table's init within a join is at depth five.
 const jsonDepthMax = 8
 
 // decodeJSON reads exactly one JSON value that is UTF-8, within bodyBytesMax and jsonDepthMax, and whose names are
-// known to the type, in lower case and not repeated: what encoding/json alone lets pass, two readers may understand in
-// two ways. The reader is version 2 of encoding/json with the semantics of version 1, which takes half the time of
-// that.
+// known to the type, in lower case and not repeated: two readers may interpret differently what encoding/json alone
+// accepts. The reader is version 2 of encoding/json with the semantics of version 1, which takes half the time.
 func decodeJSON(b []byte, to any) error { return decode(b, to, true) }
 
-// decodeNewerJSON is decodeJSON, and skips unknown names with their values: the writer may be newer. They count for
+// decodeNewerJSON is decodeJSON that skips unknown names with their values: the writer may be newer. They count against
 // every bound.
 func decodeNewerJSON(b []byte, to any) error { return decode(b, to, false) }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // LRChange is one change of a job's learning rates while it runs: batches from From on are applied with Scale times the
-// rate that the manifest gives them. Scale replaces that of the change before, so a repeated change changes nothing.
+// manifest's rate. Scale replaces that of the change before, so a repeated change has no effect.
 type LRChange struct {
 	From  Batch   `json:"from"`
 	Scale float32 `json:"scale"` // finite, at least 0
@@ -16,7 +16,7 @@ type LRChange struct {
 // LRChangesMax bounds the changes of one job.
 const LRChangesMax = 256
 
-// LRScale is the factor of batch b under changes that ascend by From: 1 before the first.
+// LRScale returns the factor of batch b under changes that ascend by From: 1 before the first.
 //
 //	LRScale([]LRChange{{From: 10, Scale: 0.1}}, 9)  // 1
 //	LRScale([]LRChange{{From: 10, Scale: 0.1}}, 10) // 0.1
@@ -31,23 +31,23 @@ func LRScale(changes []LRChange, b Batch) float32 {
 	return scale
 }
 
-// ScaleLR asks the coordinator for a change of the learning rates. From 0 is the first batch that no trainer has begun;
-// another is that batch, and the request is refused if a trainer has begun it.
+// ScaleLR asks the coordinator to change the learning rates. From 0 means the first batch that no trainer has begun.
+// Any other batch is used as it is, and the request is refused if a trainer has begun it.
 type ScaleLR struct {
 	From  Batch   `json:"from,omitempty"`
 	Scale float32 `json:"scale"`
-	// Force asks for it where the rates would be beyond LRScaleMin and LRScaleMax times the manifest's.
+	// Force accepts rates beyond LRScaleMin and LRScaleMax times the manifest's.
 	Force bool `json:"force,omitempty"`
 }
 
-// Bounds of a scale that is not forced, unless it is 0. A scale beyond them is probably a typing error.
+// Bounds of a scale that is not forced, unless it is 0. A scale outside them is probably a typing error.
 const (
 	LRScaleMin = 1e-6
 	LRScaleMax = 1e6
 )
 
-// CheckScale says why a scale is not taken unless it is forced, where now is that of the newest change; or nothing.
-// Scales are absolute, so this one alone is by what the manifest's rates would be multiplied.
+// CheckScale returns why a scale is refused unless it is forced, or nil. now is the scale of the newest change. Scales
+// are absolute: only this one multiplies the manifest's rates.
 func (r *ScaleLR) CheckScale(now float32) error {
 	if s := r.Scale; r.Force || s == 0 || s >= LRScaleMin && s <= LRScaleMax {
 		return nil
@@ -56,16 +56,15 @@ func (r *ScaleLR) CheckScale(now float32) error {
 		"unless it is forced (--force)", r.Scale, now, float32(LRScaleMin), float32(LRScaleMax))
 }
 
-// LR tells trainers the changes of the learning rates, in full. Where it is not final, the last one is proposed: a
-// trainer that has not begun its batch says so by LRTaken, and does not begin it before a final LR, or another
-// proposal.
+// LR tells trainers all changes of the learning rates. If it is not final, the last one is proposed: a trainer that has
+// not begun its batch answers with LRTaken, and does not begin it before a final LR or another proposal.
 type LR struct {
 	Serial  int        `json:"serial" check:"serial"` // rises with every proposal
 	Changes []LRChange `json:"changes" check:"changes"`
 	Final   bool       `json:"final"`
 }
 
-// LRTaken answers a proposal. Begun is the number of batches that the trainer has begun; the proposal holds only where
+// LRTaken answers a proposal. Begun is the number of batches that the trainer has begun; the proposal is valid only if
 // that is at most the batch of the change.
 type LRTaken struct {
 	Serial int   `json:"serial" check:"serial"`
@@ -79,7 +78,7 @@ func checkScale(scale float32) error {
 	return nil
 }
 
-// checkLR checks changes by themselves: bounded, ascending, each with a scale that makes sense.
+// checkLR checks a list of changes by itself: bounded, ascending, each with a valid scale.
 func checkLR(changes []LRChange) error {
 	if len(changes) > LRChangesMax {
 		return fmt.Errorf("%d changes of the learning rate: want at most %d", len(changes), LRChangesMax)
@@ -96,7 +95,7 @@ func checkLR(changes []LRChange) error {
 	return nil
 }
 
-// CheckScaleLR says why the learning rates of a job cannot be changed while it runs, or nothing.
+// CheckScaleLR returns why the learning rates of a job cannot be changed while it runs, or nil.
 func (j *Job) CheckScaleLR() error {
 	switch p := j.Plan(); {
 	case !p.Clock.Common():

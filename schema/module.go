@@ -13,17 +13,16 @@ const (
 	ModuleConfigBytes = 64 << 10 // of one module's configuration
 	moduleSamplesMax  = 1 << 16  // in one request
 	moduleContextsMax = 64       // of one trainer and module
-	// ModuleTensorElementsMax bounds the values of one request's tensor, and of its answer's: 32 MiB.
+	// ModuleTensorElementsMax bounds the number of values in one request's tensor, and in its answer's: 32 MiB.
 	ModuleTensorElementsMax = 8 << 20
 )
 
-// ModuleSpec is a module that a shard hosts: it holds the parameters and computes, and trainers send inputs and
-// gradients of outputs. Its optimizer is the job's. Shards know what a configuration means; the manifest only carries
-// it.
+// ModuleSpec is a module that a shard hosts: the shard has the parameters and computes, and trainers send inputs and
+// gradients of outputs. Its optimizer is the job's. Shards interpret the configuration; the manifest only carries it.
 type ModuleSpec struct {
 	Name     string `json:"name"`     // a token of subjects: 1 to 63 of a-z, 0-9 and -
-	Shard    int    `json:"shard"`    // of S shards it is on shard Shard mod S
-	Seed     uint64 `json:"seed"`     // of its initial values and of what it drops
+	Shard    int    `json:"shard"`    // with S shards it is on shard Shard mod S
+	Seed     uint64 `json:"seed"`     // of its initial values and dropout
 	In       []int  `json:"in"`       // shape of one sample of its input
 	Module   string `json:"module"`   // configuration, JSON, as package nn builds from it
 	Samples  int    `json:"samples"`  // most samples in one request
@@ -33,44 +32,44 @@ type ModuleSpec struct {
 // TensorName names a parameter of the module among all tensors of the job: no parameter of the job has such a name.
 func (m *ModuleSpec) TensorName(parameter string) string { return m.Name + moduleSeparator + parameter }
 
-// ModuleTensor is the module and the parameter of a name that TensorName has given; ok is false of any other.
+// ModuleTensor returns the module and the parameter for a name that TensorName returned; ok is false for any other.
 func (j *Job) ModuleTensor(name string) (module, parameter string, ok bool) {
 	module, parameter, ok = strings.Cut(name, moduleSeparator)
 	return module, parameter, ok && slices.ContainsFunc(j.Modules, func(m ModuleSpec) bool { return m.Name == module })
 }
 
-// StaysReadable reports whether a job in one process can still give its last version whole after a value that is not
-// finite has ended its training. Hosted modules step by themselves, before their batch is sent, and then hold a later
-// version than rows and parameters.
+// StaysReadable reports whether a job in one process can still return its last version after a value that is not finite
+// has ended its training. Hosted modules step by themselves before their batch is sent, and then have a later version
+// than rows and parameters.
 func (j *Job) StaysReadable() bool { return len(j.Modules) == 0 }
 
-// moduleSeparator is in no name of a module. A parameter or table may have it, but not behind the name of a module.
+// moduleSeparator is in no name of a module. A parameter or table may have it, but not after the name of a module.
 const moduleSeparator = ":"
 
-// InElements is the number of values of one sample of the input.
+// InElements returns the number of values of one sample of the input.
 func (m *ModuleSpec) InElements() int { return Parameter{Shape: m.In}.Elements() }
 
-// ShardOfModule is the shard that hosts the i-th module of the manifest.
+// ShardOfModule returns the shard that hosts the i-th module of the manifest.
 func (p *Placement) ShardOfModule(i int) int { return p.job.Modules[i].Shard % max(1, p.Shards) }
 
-// TensorChunks is how many frames a tensor of so many values takes, at least one.
+// TensorChunks returns the number of frames, at least one, of a tensor with a number of values.
 func (p *Placement) TensorChunks(elements int) int {
 	return max(1, (elements+p.chunkElements-1)/p.chunkElements)
 }
 
-// TensorRange is the elements [offset, offset+count) of a tensor that one of its frames carries.
+// TensorRange returns the elements [offset, offset+count) of a tensor that one of its frames has.
 func (p *Placement) TensorRange(elements, chunk int) (offset, count int) {
 	offset = chunk * p.chunkElements
 	return offset, min(p.chunkElements, elements-offset)
 }
 
-// IsModuleRequest reports whether frames of the kind ask something of a hosted module.
+// IsModuleRequest reports whether frames of the kind are requests to a hosted module.
 func (k Kind) IsModuleRequest() bool {
 	return k == KindForward || k == KindBackward || k == KindStep || k == KindWeights
 }
 
-// checkModule checks a request to a module, or an answer of it: that it exists and is that shard's, and that chunk and
-// lengths fit each other. How long a tensor is in all only the module knows.
+// checkModule checks a request to a module, or its answer: the module exists on that shard, and chunk and lengths fit
+// each other. Only the module knows the length of the whole tensor.
 func (p *Placement) checkModule(v *View, owner int) *FrameError {
 	h := &v.head
 	switch {
@@ -112,7 +111,7 @@ func (p *Placement) checkModule(v *View, owner int) *FrameError {
 	return nil
 }
 
-// checkContexts checks that a frame's keys are as many contexts as its kind has, ascending.
+// checkContexts checks that a frame's keys are as many ascending contexts as its kind requires.
 func (v *View) checkContexts(r *rule) *FrameError {
 	keys := v.Keys()
 	if n := len(keys); n < r.contexts.least || n > r.contexts.most {
@@ -127,7 +126,7 @@ func (v *View) checkContexts(r *rule) *FrameError {
 	return nil
 }
 
-// contexts is how many contexts a kind's frames name.
+// contexts is the number of contexts in a kind's frames.
 type contexts struct{ least, most int }
 
 func (c contexts) String() string {

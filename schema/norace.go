@@ -2,5 +2,5 @@
 
 package schema
 
-// raced says that the race detector is on.
+// raced reports that the race detector is off.
 const raced = false

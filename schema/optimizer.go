@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// The kinds of optimizers.
+// Kinds of optimizers.
 const (
 	OptimizerSGD            = "sgd"
 	OptimizerAdagrad        = "adagrad"
@@ -59,18 +59,18 @@ type Optimizer struct {
 	L1                 float32 `json:"l1,omitempty"`   // of ftrl; default 0
 	L2                 float32 `json:"l2,omitempty"`   // of ftrl; default 0
 
-	Schedule *Schedule `json:"schedule,omitempty"` // of LR; nil where it is constant
-	Clip     *Clipping `json:"clip,omitempty"`     // of the mean gradient; nil where nothing is clipped
-	// Exact makes up, when a row is used again, for the batches that it sat out, each as one with a gradient of zero:
-	// momentum and weight decay then act on every row in every batch. Of sgd at a constant rate.
+	Schedule *Schedule `json:"schedule,omitempty"` // of LR; nil: constant
+	Clip     *Clipping `json:"clip,omitempty"`     // of the mean gradient; nil: none
+	// Exact catches up, when a row is used again, on the batches that it missed, each as one with a gradient of zero:
+	// momentum and weight decay then act on every row in every batch. For sgd at a constant rate.
 	Exact bool `json:"exact,omitempty"`
 }
 
-// The kinds of clipping.
+// Kinds of clipping.
 const (
 	ClipValue  = "value"  // each value of the mean gradient to [-Max, Max]
 	ClipRow    = "row"    // each row of a table's gradient to a norm of at most Max
-	ClipGlobal = "global" // all gradients that are clipped so, together, to a norm of at most Max
+	ClipGlobal = "global" // all gradients of this kind, together, to a norm of at most Max
 )
 
 // Clipping bounds the mean gradient before the optimizer sees it. A norm is the root of the sum of squares.
@@ -79,8 +79,8 @@ type Clipping struct {
 	Max  float32 `json:"max"`
 }
 
-// WithDefaults gives a copy in which fields that are 0 have the default of the kind: PyTorch's, of rowwise_adagrad
-// FBGEMM's, of ftrl those of the paper. The copy shares Schedule and Clip.
+// WithDefaults returns a copy in which zero fields have the default of the kind: PyTorch's; for rowwise_adagrad
+// FBGEMM's; for ftrl those of the paper. The copy shares Schedule and Clip.
 func (o Optimizer) WithDefaults() Optimizer {
 	setDefault(&o.Kind, OptimizerSGD)
 	switch o.Kind {
@@ -92,7 +92,7 @@ func (o Optimizer) WithDefaults() Optimizer {
 		setDefault(&o.Beta1, 0.9)
 		setDefault(&o.Beta2, 0.999)
 		setDefault(&o.Eps, 1e-8)
-		if o.Kind == OptimizerAdamW { // without decay it is adam
+		if o.Kind == OptimizerAdamW { // without decay it would be adam
 			setDefault(&o.WeightDecay, 0.01)
 		}
 	case OptimizerFTRL:
@@ -101,13 +101,14 @@ func (o Optimizer) WithDefaults() Optimizer {
 	return o
 }
 
-// Rate is the learning rate of the batch that is computed on a version.
+// Rate returns the learning rate of the batch that is computed on a version.
 func (o *Optimizer) Rate(version uint64) float32 { return o.Schedule.lr(o.LR, version) }
 
-// OptimizerOf is the optimizer of a table, its own or the job's, with defaults.
+// OptimizerOf returns the optimizer of a table, its own or the job's, with defaults.
 func (j *Job) OptimizerOf(t Table) Optimizer { return j.ownOrJobs(j.Tables[t].Optimizer) }
 
-// OptimizerOfParameter is the optimizer of the i-th parameter of the manifest, its own or the job's, with defaults.
+// OptimizerOfParameter returns the optimizer of the i-th parameter of the manifest, its own or the job's, with
+// defaults.
 func (j *Job) OptimizerOfParameter(i int) Optimizer { return j.ownOrJobs(j.Parameters[i].Optimizer) }
 
 func (j *Job) ownOrJobs(own *Optimizer) Optimizer {
@@ -117,8 +118,7 @@ func (j *Job) ownOrJobs(own *Optimizer) Optimizer {
 	return j.Optimizer.normal()
 }
 
-// normal gives a copy in the one way in which an optimizer is written: with defaults, and without a schedule that says
-// nothing.
+// normal returns a copy in canonical form: with defaults, and without a schedule that has no effect.
 func (o Optimizer) normal() Optimizer {
 	o = o.WithDefaults()
 	if o.Schedule == nil {
@@ -140,7 +140,7 @@ func (j *Job) oneOptimizer(a, b int) bool {
 	return own == other || reflect.DeepEqual(j.ownOrJobs(own), j.ownOrJobs(other))
 }
 
-// resolveOptimizers gives every optimizer its defaults; j has its tables and parameters to itself.
+// resolveOptimizers sets the defaults of every optimizer; j must own its tables and parameters.
 func (j *Job) resolveOptimizers() {
 	j.Optimizer = j.Optimizer.WithDefaults()
 	resolve := func(own **Optimizer) {
@@ -157,10 +157,10 @@ func (j *Job) resolveOptimizers() {
 	}
 }
 
-// normalOptimizers writes optimizers in the one way that Encode and Diff know: with defaults, without a schedule that
-// says nothing, and none of its own for a tensor that has the job's. j has its tables and parameters to itself.
+// normalOptimizers brings optimizers to the form that Encode and Diff compare: with defaults, without a schedule that
+// has no effect, and without an own one for a tensor that has the job's. j must own its tables and parameters.
 func (j *Job) normalOptimizers() {
-	if j.Optimizer.Kind != "" { // what no program wrote stays as it is, so that Diff and Validate can say so
+	if j.Optimizer.Kind != "" { // Diff and Validate report an optimizer that no program set
 		j.resolveOptimizers()
 		j.Optimizer = j.Optimizer.normal()
 	}
@@ -181,7 +181,7 @@ func (j *Job) normalOptimizers() {
 	}
 }
 
-// The kinds of schedules.
+// Kinds of schedules.
 const (
 	scheduleConstant = "constant"
 	ScheduleLinear   = "linear"
@@ -189,11 +189,11 @@ const (
 	scheduleSteps    = "steps"
 )
 
-// scheduleStepsMax is the most entries of Schedule.Steps.
+// scheduleStepsMax bounds the number of entries of Schedule.Steps.
 const scheduleStepsMax = 64
 
-// Schedule says by what the learning rate of an optimizer is multiplied at version v, the number of batches applied: a
-// pure function. In async and grouped, v counts the updates that the owner of the values has applied.
+// Schedule is the factor of an optimizer's learning rate at version v, the number of batches applied: a pure function.
+// In async and grouped, v counts the updates that the owner of the values has applied.
 //
 //	v < Warmup   (v+1) / Warmup, whatever the kind; after it
 //	constant     1
@@ -201,19 +201,19 @@ const scheduleStepsMax = 64
 //	cosine       Final + (1-Final) * (1 + cos(pi*t)) / 2, with the same t
 //	steps        Gamma to the power of how many of Steps are at most v
 //
-// They are LambdaLR, LinearLR, CosineAnnealingLR and MultiStepLR of PyTorch, stepped after each batch.
+// These are LambdaLR, LinearLR, CosineAnnealingLR and MultiStepLR of PyTorch, stepped after each batch.
 type Schedule struct {
 	Kind   string `json:"kind"`             // scheduleConstant, ScheduleLinear, ScheduleCosine or scheduleSteps
 	Warmup uint64 `json:"warmup,omitempty"` // batches in which the rate rises to LR; 0 for none
-	// of linear and cosine: the version at which the rate is Final*LR; above Warmup
+	// For linear and cosine: the version at which the rate is Final*LR; above Warmup.
 	Total uint64   `json:"total,omitempty"`
 	Final float32  `json:"final,omitempty"` // of linear and cosine: 0 to 1
 	Steps []uint64 `json:"steps,omitempty"` // of steps: versions, ascending
 	Gamma float32  `json:"gamma,omitempty"` // of steps: above 0
 }
 
-// lr is the rate at a version, computed in float64 and rounded once; base where s is nil. It has the same bits on every
-// processor: no product is fused with a sum, and the cosine is this package's own.
+// lr returns the rate at a version, computed in float64 and rounded once; base if s is nil. It has the same bits on
+// every processor: no product is fused with a sum, and the cosine is this package's own.
 //
 //	(&Schedule{Kind: ScheduleLinear, Warmup: 2, Total: 6}).LR(1, 4) == 0.5
 func (s *Schedule) lr(base float32, version uint64) float32 {
@@ -249,8 +249,8 @@ func (s *Schedule) factor(version uint64) float64 {
 	return 1
 }
 
-// cosPi is cos(pi*t) for t in [0, 1], within 1e-15, by its series: math.Cos may differ by a bit from one processor to
-// another.
+// cosPi returns cos(pi*t) for t in [0, 1], within 1e-15, by its series: math.Cos may differ by a bit between
+// processors.
 func cosPi(t float64) float64 {
 	if t > 0.5 {
 		return -cosPi(1 - t)
@@ -263,18 +263,18 @@ func cosPi(t float64) float64 {
 	return sum
 }
 
-// The words of a table's placement and pooling.
+// Values of a table's placement and pooling.
 const (
-	PlacementRows    = "rows"    // rows are cut over the shards by their partitions; the default
+	PlacementRows    = "rows"    // rows are divided over the shards by their partitions; the default
 	PlacementColumns = "columns" // every shard holds some columns of every row
 	PlacementTables  = "tables"  // the table is whole on one shard
 	PoolingSum       = "sum"     // a bag's output is the sum of its rows
 	PoolingMean      = "mean"    // the same, divided by the number of the bag's keys
 )
 
-// Columns is the columns [first, first+count) of a table that a shard holds: all where the table is cut by rows, none
-// where it is whole on another shard. Shard k of S has columns [k*dim/S, (k+1)*dim/S), rounded down, of one that is cut
-// by columns.
+// Columns returns the columns [first, first+count) of a table that a shard has: all if the table is cut by rows, none
+// if it is whole on another shard. If it is cut by columns, shard k of S has columns [k*dim/S, (k+1)*dim/S), rounded
+// down.
 func (p *Placement) Columns(t Table, shard int) (first, count int) {
 	spec := &p.job.Tables[t]
 	switch p.Plan.Tables[t].Cut {
@@ -301,8 +301,8 @@ func (p *Placement) Holds(t Table, part Partition, owner int) bool {
 	return p.OwnerOfPartition(t, part) == owner
 }
 
-// SumTables are the job's tables as the rounds of an owner see them: dim is what gradients of rows have there
-// (TableSpec.SumDim), and 0 where it has no columns.
+// SumTables returns the job's tables in the form of an owner's rounds: Dim is the number of values in gradients of rows
+// there (TableSpec.SumDim), and 0 if it has no columns.
 func (p *Placement) SumTables(owner int) []TableSpec {
 	local := slices.Clone(p.job.Tables)
 	for i := range local {
@@ -333,8 +333,8 @@ func checkPooled(i int, s Section, offsets int) *FrameError {
 	return nil
 }
 
-// checkBagTables checks that only those tables travel as bags that may: gradients of any but those whose rows have
-// their count behind them, and lookups of those that shards pool.
+// checkBagTables checks that only those tables are sent as bags that may be: gradients of all tables without PerRow,
+// and lookups of tables that shards pool.
 func (p *Placement) checkBagTables(v *View) *FrameError {
 	bags := v.Bags()
 	for i, s := range v.Sections() {
@@ -351,14 +351,14 @@ func (p *Placement) checkBagTables(v *View) *FrameError {
 	return nil
 }
 
-// Idle says why a shard has nothing to do in the job; empty where it has chunks, rows or modules.
+// Idle returns why a shard has nothing to do in the job; empty if it has chunks, rows or modules.
 //
 //	table embedding is whole on s0, dense chunks: 1, on other shards
 func (p *Placement) Idle(shard int) string {
 	if p.owned[shard] > 0 || p.HasRows(shard) {
 		return ""
 	}
-	if t := p.trainers; t != nil && t != p && t.Idle(shard) == "" { // it is p where shards add up
+	if t := p.trainers; t != nil && t != p && t.Idle(shard) == "" { // it is p if shards aggregate
 		return ""
 	}
 	if slices.ContainsFunc(p.job.Modules, func(m ModuleSpec) bool { return m.Shard%p.Shards == shard }) {
@@ -386,12 +386,12 @@ func (p *Placement) Idle(shard int) string {
 	return Clip(strings.Join(why, ", "))
 }
 
-// BusyShards returns which of a number of shards have something to do in the job: those that Placement.Idle says
-// nothing of. It takes no placement, and a time that depends on the length of the manifest and the number of shards
-// alone, since it is asked of jobs for which there may be no room.
+// BusyShards returns which of a number of shards have something to do in the job: those for which Placement.Idle
+// returns "". It needs no placement, and takes time by the length of the manifest and the number of shards only,
+// because it is also called for jobs that there may be no memory for.
 func (j *Job) BusyShards(shards int) []bool {
 	plan, busy := j.Plan(), make([]bool, shards)
-	asked := plan.Owner == ByTrainers && plan.Clock.Common() // for what trainers have: see OfTrainers
+	asked := plan.Owner == ByTrainers && plan.Clock.Common() // for the state of trainers: see OfTrainers
 	if plan.Reducer == ByShards || asked {
 		for i := range j.shardsWithChunks(plan, shards) {
 			busy[i] = true
@@ -421,13 +421,13 @@ func (j *Job) BusyShards(shards int) []bool {
 	return busy
 }
 
-// countedBuckets bounds the buckets whose chunks are spread to find out how many shards get any, besides one for each
-// parameter. With a first bucket that is thousands of times as large as the others there may be more.
+// countedBuckets bounds the buckets whose chunks are distributed to count the shards that get any, in addition to one
+// for each parameter. If the first bucket is thousands of times as large as the others, there may be more.
 const countedBuckets = 1 << 14
 
-// shardsWithChunks returns how many shards, the first ones, have dense chunks where shards add up; or more, where that
-// many buckets are not counted. Each has some where all values are more than fit one chunk of every other shard: then
-// one of these has more than the largest chunk when the last shard comes (spread).
+// shardsWithChunks returns the number of shards, the first ones, that have dense chunks if shards aggregate; or more,
+// if that many buckets are not counted. Each shard has some if all values exceed one chunk on every other shard: then
+// one of these has more than the largest chunk when the last shard is added (spread).
 func (j *Job) shardsWithChunks(plan *Plan, shards int) (n int) {
 	p, all, owners := unplaced(j, plan, shards), 0, plan.DenseShards(shards)
 	for _, parameter := range j.Parameters {
@@ -444,7 +444,7 @@ func (j *Job) shardsWithChunks(plan *Plan, shards int) (n int) {
 	return n
 }
 
-// PartitionsOf returns how many partitions of a table a shard holds, or holds columns of.
+// PartitionsOf returns the number of partitions of which a shard has rows or columns.
 func (p *Placement) PartitionsOf(t Table, shard int) int {
 	partitions := p.job.Tables[t].Partitions
 	switch {
@@ -456,5 +456,5 @@ func (p *Placement) PartitionsOf(t Table, shard int) int {
 	case p.betweenTrainers(t):
 		return 0
 	}
-	return (partitions + p.Shards - 1 - shard) / p.Shards // they go to the shards in turn
+	return (partitions + p.Shards - 1 - shard) / p.Shards // partitions go to the shards in turn
 }

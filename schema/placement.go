@@ -10,34 +10,33 @@ import (
 	flatbuffers "github.com/google/flatbuffers/go"
 )
 
-// Sizes at which parameters are gathered into buckets. The first bucket is small so that its gradient, the first that a
-// backward pass finishes, is on its way early.
+// Sizes of buckets. The first bucket is small so that its gradient, the first that a backward pass finishes, is sent
+// early.
 const (
 	firstBucketBytesMax = 1 << 20
 	bucketBytesMax      = 25 << 20
 	valueBytes          = 4
 )
 
-// Placement is where everything of a job lies: a pure function of the manifest and the number of shards, computed alike
-// by trainers and shards. Read only once it is made, so it may be shared.
+// Placement maps everything in a job to its owners: a pure function of the manifest and the number of shards, computed
+// alike by trainers and shards. It is read-only once made, and may be shared.
 //
-// Dense buckets: the parameters in reverse order of the manifest (the last layer's gradient is ready first), one after
-// the other, a new bucket being begun where the next parameter would make it larger than 1 MiB (the first bucket) or
-// 25 MiB (the others), or what Job.FirstBucketBytes and BucketBytes say, and where its optimizer is another one, so
-// that a bucket has one optimizer. Only a parameter that is larger than that by itself is cut, into consecutive
-// buckets. Chunks are spread over the shards (frame.go); in grouped all are on shard 0, since one shard decides who
-// belongs to a group.
+// Dense buckets contain the parameters in reverse order of the manifest, because the last layer's gradient is ready
+// first. A new bucket begins if the next parameter would exceed 1 MiB (the first bucket) or 25 MiB (the others), or
+// Job.FirstBucketBytes and BucketBytes, and if it has another optimizer: a bucket has one optimizer. Only a parameter
+// that exceeds that size by itself is cut, into consecutive buckets. Chunks are spread over the shards (frame.go). In
+// grouped, all are on shard 0, which decides the membership of groups.
 //
-// Tables: a row lies in a partition (Partitioning), whose shard is the partition modulo shards; or a shard holds some
-// columns of every row (Columns), or a table is whole on one. All rows on shard k are
-// one sparse bucket, whose id is the number of dense buckets plus k.
+// Tables: a row is in a partition (Partitioning), whose shard is the partition modulo shards; or a shard has some
+// columns of every row (Columns); or one shard has the whole table. All rows of shard k are one sparse bucket, whose id
+// is the number of dense buckets plus k.
 //
-// Owners are who adds up: the shards, and after them, where anything is reduced between trainers, the trainers. Where
-// dense gradients are, their chunks are spread over the trainers in the same way. The partitions of tables that are go
-// to the trainers in turn; all rows that trainer k adds up are one sparse bucket, the k-th after those of the shards.
+// Owners aggregate: the shards, and after them the trainers if anything is reduced between trainers. If dense gradients
+// are, their chunks are spread over the trainers in the same way. The partitions of tables that trainers reduce go to
+// the trainers in turn; all rows that trainer k aggregates are one sparse bucket, the k-th after those of the shards.
 type Placement struct {
 	Shards   int
-	Trainers int           // that add up: those of the job where anything is reduced between trainers, else 0
+	Trainers int           // trainers that aggregate: all if anything is reduced between trainers, else 0
 	Buckets  []DenseBucket // by id
 
 	Plan *Plan // of the job
@@ -46,18 +45,18 @@ type Placement struct {
 	trainers      *Placement // see OfTrainers
 	chunkElements int
 	spans         [][]Span      // by parameter, in its order
-	firstChunks   []int         // by bucket: how many chunks the buckets before it have
-	chunks        []placedChunk // of all dense buckets, counted through in their order
-	owned         []int         // by owner: how many chunks it has
-	homes         []int         // by table: the shard of one that is whole on one
+	firstChunks   []int         // by bucket: number of chunks in earlier buckets
+	chunks        []placedChunk // of all dense buckets, in order
+	owned         []int         // by owner: number of its chunks
+	homes         []int         // by table: the shard of a table that is whole on one
 	keys          []tableKeys
 }
 
-// DenseBucket is a stretch of dense values: what a backward pass finishes at a time.
+// DenseBucket is a stretch of dense values that a backward pass completes together.
 type DenseBucket struct {
 	ID       Bucket
 	Elements int
-	Spans    []Span // what it is made of, in order, without gaps
+	Spans    []Span // contents, in order, without gaps
 }
 
 // Span is a stretch of a parameter within a bucket.
@@ -69,8 +68,7 @@ type Span struct {
 	Elements  int
 }
 
-// NewPlacement places a job that Validate has found right on one or more shards; on none where the job has no use for
-// them (Job.NeedsShards).
+// NewPlacement places a validated job on shards; shards is 0 if the job has no use for them (Job.NeedsShards).
 //
 //	p := NewPlacement(job, 2)
 //	for _, c := range p.OwnedChunks(0) { accept(c.Bucket, c.Chunk) }
@@ -92,25 +90,25 @@ func NewPlacement(job *Job, shards int) *Placement {
 	return p
 }
 
-// unplaced is a placement before anything is placed.
+// unplaced returns a placement without any buckets or owners.
 func unplaced(job *Job, plan *Plan, shards int) *Placement {
 	return &Placement{Shards: shards, Plan: plan, job: job, chunkElements: job.ChunkBytes / valueBytes,
 		spans: make([][]Span, len(job.Parameters))}
 }
 
-// placeParameters gathers the parameters into buckets.
+// placeParameters puts the parameters into buckets.
 func (p *Placement) placeParameters() {
 	for i := len(p.job.Parameters) - 1; i >= 0; i-- {
 		p.add(i, p.job.Parameters[i].Elements())
 	}
 }
 
-// OfTrainers is where shards are asked for what trainers have at one version, parameters and replicated tables, and ask
-// for it: OnShards. It is nil where shards have the parameters, or trainers have them at no common version.
+// OfTrainers returns the placement by which shards request the state of trainers at one version, parameters and
+// replicated tables: that of OnShards. It is nil if shards own the parameters, or trainers have no common version.
 func (p *Placement) OfTrainers() *Placement { return p.trainers }
 
-// OnShards is the placement of Job.OnShards: where what trainers add up would be if shards did. It is p itself where
-// there is nothing of that.
+// OnShards returns the placement of Job.OnShards: the owners that shards would have if trainers aggregated nothing. It
+// is p itself if trainers aggregate nothing.
 func (p *Placement) OnShards() *Placement {
 	job := p.job.OnShards()
 	if job == p.job {
@@ -119,7 +117,7 @@ func (p *Placement) OnShards() *Placement {
 	return NewPlacement(job, p.Shards)
 }
 
-// add places a parameter behind what is there.
+// add places a parameter behind those already placed.
 func (p *Placement) add(parameter, elements int) {
 	last := len(p.Buckets) - 1
 	if last < 0 || p.Buckets[last].Elements+elements > p.elementsMax(last) || !p.job.oneOptimizer(parameter, parameter+1) {
@@ -152,15 +150,15 @@ func (p *Placement) elementsMax(bucket int) int {
 	return cmp.Or(p.job.BucketBytes, bucketBytesMax) / valueBytes
 }
 
-// Spans is where a parameter lies, in the order of its elements. Read only.
+// Spans returns the places of a parameter, in the order of its elements. Read-only.
 func (p *Placement) Spans(parameter int) []Span { return p.spans[parameter] }
 
-// OptimizerOf is the optimizer of a dense bucket: that of each of its parameters.
+// OptimizerOf returns the optimizer of a dense bucket, which all its parameters share.
 func (p *Placement) OptimizerOf(b Bucket) Optimizer {
 	return p.job.OptimizerOfParameter(p.Buckets[b].Spans[0].Parameter)
 }
 
-// ElementName names the value at a place of a bucket, for people: the parameter, and which element of it.
+// ElementName names the value at a place of a bucket, for people: the parameter and the element.
 func (p *Placement) ElementName(b Bucket, at int) string {
 	if int(b) < len(p.Buckets) {
 		for _, s := range p.Buckets[b].Spans {
@@ -172,11 +170,11 @@ func (p *Placement) ElementName(b Bucket, at int) string {
 	return fmt.Sprintf("bucket %d, element %d", b, at)
 }
 
-// Owners is how many members add up: shards, then trainers where they reduce among themselves. Owner numbers run
-// through both, so that shard i is owner i.
+// Owners returns the number of members that aggregate: shards, then trainers if they reduce among themselves. Owner
+// numbers run through both, so shard i is owner i.
 func (p *Placement) Owners() int { return p.Shards + p.Trainers }
 
-// Owner is the member id of an owner.
+// Owner returns the member id of an owner.
 func (p *Placement) Owner(i int) Member {
 	if i < p.Shards {
 		return ShardMember(i)
@@ -184,7 +182,7 @@ func (p *Placement) Owner(i int) Member {
 	return TrainerMember(i - p.Shards)
 }
 
-// PartyOf is which party an owner belongs to.
+// PartyOf returns the party of an owner.
 func (p *Placement) PartyOf(owner int) Party {
 	if owner < p.Shards {
 		return ByShards
@@ -192,11 +190,11 @@ func (p *Placement) PartyOf(owner int) Party {
 	return ByTrainers
 }
 
-// SparseBucket is the bucket of all rows whose gradients an owner adds up.
+// SparseBucket returns the bucket of all rows whose gradients an owner aggregates.
 func (p *Placement) SparseBucket(owner int) Bucket { return Bucket(len(p.Buckets) + owner) }
 
-// HasRows reports whether an owner has a sparse round in every batch: a shard has one where any table is on shards, a
-// trainer where any is reduced between trainers.
+// HasRows reports whether an owner has a sparse round in every batch: a shard if any table is on shards, a trainer if
+// any is reduced between trainers.
 func (p *Placement) HasRows(owner int) bool {
 	for i := range p.job.Tables {
 		if p.betweenTrainers(Table(i)) != (owner >= p.Shards) {
@@ -209,7 +207,7 @@ func (p *Placement) HasRows(owner int) bool {
 	return false
 }
 
-// betweenTrainers reports whether the trainers add up a table's gradients.
+// betweenTrainers reports whether trainers aggregate a table's gradients.
 func (p *Placement) betweenTrainers(t Table) bool {
 	return p.Plan.Tables[t].Reducer == ByTrainers
 }
@@ -220,48 +218,48 @@ func (p *Placement) IsDense(b Bucket) bool { return int(b) < len(p.Buckets) }
 // known reports whether b is a bucket of the job, dense or sparse.
 func (p *Placement) known(b Bucket) bool { return int(b) < len(p.Buckets)+p.Owners() }
 
-// Chunks is the number of frames that a dense bucket's values take.
+// Chunks returns the number of frames of a dense bucket's values.
 func (p *Placement) Chunks(b Bucket) int {
 	return (p.Buckets[b].Elements + p.chunkElements - 1) / p.chunkElements
 }
 
-// ChunkRange is the elements [offset, offset+elements) of a dense bucket that one of its chunks carries.
+// ChunkRange returns the elements [offset, offset+elements) of a dense bucket that one of its chunks has.
 func (p *Placement) ChunkRange(b Bucket, c Chunk) (offset, elements int) {
 	offset = int(c) * p.chunkElements
 	return offset, min(p.chunkElements, p.Buckets[b].Elements-offset)
 }
 
-// frameRule is what a kind's frames hold in one job, beside what all frames of the kind hold (rule). The zero value is
-// of a kind without any field that depends on the job.
+// frameRule is the contents of a kind's frames in one job, in addition to rule. The zero value is that of a kind whose
+// fields do not depend on the job.
 type frameRule struct {
 	names  named
-	tables bool       // sections and keys are of rows that the owner has
-	stored bool       // likewise, and shards keep these tables
-	flags  []flagRule // of flags that not every job has
+	tables bool       // sections and keys must be of rows that the owner has
+	stored bool       // likewise, and shards must own these tables
+	flags  []flagRule // rules of flags that only some jobs have
 }
 
-// named is what bucket, chunk, chunks, offset and lengths of a frame say.
+// named is the meaning of bucket, chunk, chunks, offset and lengths of a frame.
 type named uint8
 
 const (
 	namesNothing  named = iota
-	namesChunk          // a dense chunk that the owner adds up
-	namesRows           // the rows that the owner adds up
-	namesResult         // either
-	namesNoBucket       // none: keys say it all
-	namesAnswer         // none, or the partition that a pull has named
+	namesChunk          // a dense chunk that the owner aggregates
+	namesRows           // the rows that the owner aggregates
+	namesResult         // either of both
+	namesNoBucket       // none: keys are enough
+	namesAnswer         // none, or the partition that a pull named
 	namesPulled         // a result, parameters, or a partition
 	namesModule
 	namesState // a stretch of a parameter, or rows
 )
 
-// flagRule is the jobs in which flags are legal, with a section and without.
+// flagRule lists the jobs in which flags are legal, with and without a section.
 type flagRule struct {
 	flags uint32
 	legal func(p *Placement, section bool) bool
 }
 
-// frameRules is, with rules, the one place that says what frames may hold.
+// frameRules, together with rules, is the only description of what frames may contain.
 var frameRules = [kindMax + 1]frameRule{
 	KindDense:  {names: namesChunk},
 	KindSparse: {names: namesRows, tables: true},
@@ -277,24 +275,24 @@ var frameRules = [kindMax + 1]frameRule{
 	KindWeights:  {names: namesModule},
 	KindOutput:   {names: namesModule},
 	KindState: {names: namesState,
-		flags: []flagRule{{FlagMore, func(*Placement, bool) bool { return false }}}}, // which shards alone tell
+		flags: []flagRule{{FlagMore, func(*Placement, bool) bool { return false }}}}, // only shards set it
 }
 
-// haveParameters reports whether shards have the parameters.
+// haveParameters reports whether shards own the parameters.
 func (p *Placement) haveParameters(bool) bool { return p.Plan.Owner == ByShards }
 
-// askTrainers reports whether shards ask trainers for what these have, and so say which version is to be copied.
+// askTrainers reports whether shards request the state of trainers, and so announce the version to copy.
 func (p *Placement) askTrainers(bool) bool { return p.trainers != nil }
 
-// giveParameters reports whether parameters may be asked for, or rows that trainers have.
+// giveParameters reports whether parameters, or rows that trainers own, may be requested.
 func (p *Placement) giveParameters(section bool) bool {
 	return p.trainers != nil || p.Plan.Owner == ByShards && !section
 }
 
-// CheckFrame checks every field of a verified frame to or from an owner against the job: that its bucket is known and
-// is that owner's, that chunk, offset and lengths are what the placement says, that tables, dims and keys exist and are
-// that owner's, and that its flags are legal in the job. Batch, generation and sender are the receiver's to check.
-// Kinds that have none of these pass. It reads every key once and no value. Errors are *FrameError.
+// CheckFrame checks every field of a verified frame to or from an owner against the job: its bucket exists and belongs
+// to the owner; chunk, offset and lengths fit the placement; tables, dims and keys exist and belong to the owner; and
+// its flags are legal in the job. The receiver checks batch, generation and sender. Kinds without such fields pass. It
+// reads every key once and no value. Errors are *FrameError.
 func (p *Placement) CheckFrame(v *View, owner int) error {
 	if err := p.checkFrame(v, owner); err != nil {
 		return err
@@ -302,8 +300,7 @@ func (p *Placement) CheckFrame(v *View, owner int) error {
 	return nil
 }
 
-// checkWire checks a frame's form: gradients are of the type that the job's manifest names, and only those tables
-// travel as bags that may.
+// checkWire checks a frame's form: gradients have the manifest's type, and only those tables that may are sent as bags.
 func (p *Placement) checkWire(v *View) *FrameError {
 	if want := p.Plan.DType; rules[v.head.Kind].half && v.head.DType != want {
 		return Refuse(ReasonWrongDType, "%v values: the job's gradients travel as %v", v.head.DType, want)
@@ -334,7 +331,7 @@ func (p *Placement) checkFrame(v *View, owner int) *FrameError {
 	return p.checkTables(v, owner, r.stored)
 }
 
-// checkNames calls the check of what a frame names. It is no table of functions, through which views would escape.
+// checkNames checks what a frame names. It is no table of functions, because views would escape through them.
 func (p *Placement) checkNames(n named, v *View, owner int) *FrameError {
 	switch n {
 	case namesChunk:
@@ -394,7 +391,7 @@ func (p *Placement) checkMean(v *View, owner int) *FrameError {
 	return p.checkMeans(v, owner)
 }
 
-// checkLookup: rows are asked for by their keys alone.
+// checkLookup checks a request for rows by key.
 func (p *Placement) checkLookup(v *View) *FrameError {
 	if b := v.head.Bucket; b != 0 {
 		return Refuse(ReasonUnknownBucket, "bucket %d: a lookup has none", b)
@@ -402,7 +399,7 @@ func (p *Placement) checkLookup(v *View) *FrameError {
 	return nil
 }
 
-// checkRows: rows that answer a pull are of the partition that it named.
+// checkRows checks that rows that answer a pull are of the partition that it named.
 func (p *Placement) checkRows(v *View, owner int) *FrameError {
 	b := v.head.Bucket
 	if b == 0 {
@@ -414,8 +411,8 @@ func (p *Placement) checkRows(v *View, owner int) *FrameError {
 	return p.checkTablePull(b, v.Section(0), owner)
 }
 
-// checkState checks a piece of what a trainer has, which the owner, a shard, has asked for. What slots the optimizer
-// has, and so how many values there are, is for its reader to check.
+// checkState checks a piece of a trainer's state that the owner, a shard, has requested. The reader checks the slots
+// and so the number of values.
 func (p *Placement) checkState(v *View, owner int) *FrameError {
 	h, sections := &v.head, v.Sections()
 	parameter := h.Flags&FlagParameters != 0
@@ -433,7 +430,7 @@ func (p *Placement) checkState(v *View, owner int) *FrameError {
 	case parameter || len(sections) > 1 || len(sections) == 0 && v.values.bytes() != 0:
 		return Refuse(ReasonWrongShape, "%d sections and %d bytes of values: want those of a parameter or of one table",
 			len(sections), v.values.bytes())
-	case len(sections) == 0: // the trainer has nothing of the version any more
+	case len(sections) == 0: // the trainer no longer has the version
 		return nil
 	}
 	if t := sections[0].Table; uint64(t) < uint64(len(p.job.Tables)) && !p.job.Tables[t].Replicated {
@@ -442,7 +439,7 @@ func (p *Placement) checkState(v *View, owner int) *FrameError {
 	return p.trainers.checkTables(v, owner, false)
 }
 
-// checkStretch checks where a stretch of a parameter begins: in a chunk that the owner has.
+// checkStretch checks that a stretch of a parameter begins in a chunk that the owner has.
 func (p *Placement) checkStretch(h *Head, owner int) *FrameError {
 	if uint64(h.Bucket) >= uint64(len(p.job.Parameters)) {
 		return Refuse(ReasonUnknownBucket, "parameter %d of %d", h.Bucket, len(p.job.Parameters))
@@ -458,7 +455,7 @@ func (p *Placement) checkStretch(h *Head, owner int) *FrameError {
 		p.job.Parameters[h.Bucket].Elements())
 }
 
-// checkMeans checks the result of a sparse round: rows of tables that trainers keep.
+// checkMeans checks the result of a sparse round: rows of tables that trainers own.
 func (p *Placement) checkMeans(v *View, owner int) *FrameError {
 	for _, s := range v.Sections() {
 		if uint64(s.Table) < uint64(len(p.job.Tables)) && !p.job.Tables[s.Table].Replicated {
@@ -481,7 +478,7 @@ func (p *Placement) checkBucket(b Bucket, c Chunk, owner int) *FrameError {
 	return nil
 }
 
-// checkChunk checks a dense chunk. Without weight it may have no values: no lane contributed.
+// checkChunk checks a dense chunk. With weight 0 it may have no values: no lane contributed.
 func (p *Placement) checkChunk(v *View) *FrameError {
 	h := &v.head
 	if have, want := int64(h.Chunks), int64(p.Chunks(h.Bucket)); have != want {
@@ -498,7 +495,7 @@ func (p *Placement) checkChunk(v *View) *FrameError {
 	return Refuse(ReasonWrongShape, "chunk %d of bucket %d with %d values: want %d", h.Chunk, h.Bucket, have, elements)
 }
 
-// checkTables checks the tables and keys of a frame; stored: the tables are those that shards keep.
+// checkTables checks the tables and keys of a frame. With stored, shards must own the tables.
 func (p *Placement) checkTables(v *View, owner int, stored bool) *FrameError {
 	for _, part := range v.Parts() {
 		if err := p.checkTable(part.Table, part.Dim, owner, v.head.Kind == KindSparse); err != nil {
@@ -538,8 +535,9 @@ func (p *Placement) checkTable(t Table, dim, owner int, sums bool) *FrameError {
 	return nil
 }
 
-// checkPull: without a section, bucket and chunk say which result is asked for; with one, bucket is a partition. What
-// trainers have is asked for where it would be if shards had it, and passed on under a number made of the sequence.
+// checkPull checks a pull. Without a section, bucket and chunk name the requested result; with a section, the bucket is
+// a partition. State of trainers is requested from the shard that would own it without them, and is passed on under a
+// number that contains the sequence.
 func (p *Placement) checkPull(v *View, owner int) *FrameError {
 	h, place := &v.head, p
 	parameters, rows := h.Flags&FlagParameters != 0, v.sections.bytes() != 0
@@ -585,13 +583,13 @@ func (p *Placement) checkTablePull(partition Bucket, s Section, owner int) *Fram
 	return nil
 }
 
-// tableKeys is where a table's keys lie, and who has them.
+// tableKeys maps the keys of a table to its owners.
 type tableKeys struct {
 	Partitioning
-	owners []uint16 // by partition; of a table that is cut by columns every shard has its own (Holds)
+	owners []uint16 // by partition; if the table is cut by columns, every shard has its own columns (Holds)
 }
 
-// placeKeys places partitions on the shards in turn, or, where trainers add up, to these. A table that is whole on a
+// placeKeys assigns partitions to the shards in turn, or to the trainers if they aggregate. A table that is whole on a
 // shard goes there.
 func (p *Placement) placeKeys() {
 	p.keys = make([]tableKeys, len(p.job.Tables))
@@ -611,22 +609,22 @@ func (p *Placement) placeKeys() {
 	}
 }
 
-// OwnerOfPartition is who adds up the gradients of a table's partition. Of a table that is cut by columns every shard
-// does, for its own (Holds).
+// OwnerOfPartition returns the owner that aggregates the gradients of a table's partition. If the table is cut by
+// columns, every shard does, for its own columns (Holds).
 func (p *Placement) OwnerOfPartition(t Table, part Partition) int { return int(p.keys[t].owners[part]) }
 
-// OwnerOfKey is who adds up the gradients of a row. The table has the key.
+// OwnerOfKey returns the owner that aggregates the gradients of a row. The table must have the key.
 func (p *Placement) OwnerOfKey(t Table, key uint64) int {
 	k := &p.keys[t]
 	part, _ := k.At(key)
 	return int(k.owners[part])
 }
 
-// elsewhere is the position of the first of keys that the table has not, or whose row an owner has not; -1 where there
-// is none.
+// elsewhere returns the position of the first key that the table does not have, or whose row an owner does not have; -1
+// if there is none.
 func (p *Placement) elsewhere(t Table, keys []uint64, owner int) int {
 	k := &p.keys[t]
-	all := p.Plan.Tables[t].Cut.PooledByShards() // then all rows are here, or columns of them, or none
+	all := p.Plan.Tables[t].Cut.PooledByShards() // then all rows, or columns of all rows, are here, or none
 	if _, columns := p.Columns(t, owner); all && columns == 0 {
 		return min(len(keys), 1) - 1
 	}
@@ -644,10 +642,9 @@ func (p *Placement) elsewhere(t Table, keys []uint64, owner int) int {
 	return -1
 }
 
-// Partitioning is where the keys of a table lie: each in a partition, at a position, as PartitionOf says. It goes both
-// ways, and keeps nothing of the keys. Positions of a partition rise with its keys and have no gaps. The groups that
-// are whole give each partition a row; a last one of r keys gives one more to r of them. It is read only, and for keys
-// that the table has.
+// Partitioning maps the keys of a table to partitions and positions, by PartitionOf, and back, without an index.
+// Positions in a partition rise with its keys and have no gaps. Every whole group gives each partition a row; a last
+// one of r keys gives one more to r of them. It is read-only, and only for keys that the table has.
 //
 //	p, at := partitioning.At(65)    // of 64 partitions: 22, 1
 //	key := partitioning.Key(22, 1)  // 65
@@ -656,40 +653,39 @@ type Partitioning struct {
 	inverse          uint64 // 2^63/partitions, rounded up: see group
 }
 
-// Partitioning is that of the table's keys.
+// Partitioning returns the partitioning of the table's keys.
 func (t *TableSpec) Partitioning() Partitioning {
 	p := uint64(t.Partitions)
 	return Partitioning{rows: t.Rows, partitions: p, inverse: (1<<63 + p - 1) / p}
 }
 
-// group is key div partitions. The product is less than key/2^63 above the quotient, and only 1/partitions would
+// group returns key div partitions. The product is less than key/2^63 above the quotient, and only 1/partitions would
 // matter: keys are below 2^40 and partitions below 2^16.
 func (p *Partitioning) group(key uint64) uint64 {
 	high, _ := bits.Mul64(key<<1, p.inverse)
 	return high
 }
 
-// At is the partition of a key, and its position there.
+// At returns the partition of a key, and its position there.
 func (p *Partitioning) At(key uint64) (Partition, uint64) {
 	group := p.group(key)
 	return Partition(p.wrapped(key - (group+1)*p.partitions + rotation(group, p.partitions))), group
 }
 
-// Key is the key at a position of a partition.
+// Key returns the key at a position of a partition.
 func (p *Partitioning) Key(part Partition, position uint64) uint64 {
 	return position*p.partitions + p.within(uint64(part), position)
 }
 
-// within is which key of a group is in a partition.
+// within returns the index, within a group, of the key in a partition.
 func (p *Partitioning) within(part, group uint64) uint64 {
 	return p.wrapped(part - rotation(group, p.partitions))
 }
 
-// wrapped adds partitions to a number that is negative, without a branch, which would be guessed wrong half of the
-// time.
+// wrapped adds partitions to a negative number, without a branch, which would be mispredicted half of the time.
 func (p *Partitioning) wrapped(i uint64) uint64 { return i + p.partitions&uint64(int64(i)>>63) }
 
-// Rows is how many keys a partition has.
+// Rows returns the number of keys of a partition.
 func (p *Partitioning) Rows(part Partition) uint64 {
 	whole := p.rows / p.partitions
 	if p.within(uint64(part), whole) < p.rows%p.partitions {
@@ -698,7 +694,7 @@ func (p *Partitioning) Rows(part Partition) uint64 {
 	return whole
 }
 
-// From is the position of a partition's first key from a cursor on, or Rows where there is none.
+// From returns the position of a partition's first key from a cursor on, or Rows if there is none.
 func (p *Partitioning) From(part Partition, cursor uint64) uint64 {
 	if cursor >= p.rows {
 		return p.Rows(part)
@@ -710,7 +706,7 @@ func (p *Partitioning) From(part Partition, cursor uint64) uint64 {
 	return min(group, p.Rows(part))
 }
 
-// The slots of table Frame, and what surrounds it. A frame of version 1 has no others.
+// Slots of table Frame, and the parts around it. A frame of version 1 has no others.
 const (
 	fieldHead = iota
 	fieldValues
@@ -729,8 +725,8 @@ const (
 
 func flatOffset(pos int) flatbuffers.UOffsetT { return flatbuffers.UOffsetT(pos) }
 
-// flatTable is a FlatBuffers table whose bounds have been checked, but not those of what its fields point to. Problems
-// are returned as constant texts, so that looking costs no allocation.
+// flatTable is a FlatBuffers table whose own bounds have been checked, but not those of what its fields refer to.
+// Errors are constant texts, so that checking allocates nothing.
 type flatTable struct {
 	data    []byte
 	at      int // of the table
@@ -750,7 +746,7 @@ func rootTable(data []byte) (t flatTable, problem string) {
 	if at < 8 || at%4 != 0 || at+4 > uint64(len(data)) {
 		return t, "root offset outside the frame or not a multiple of 4"
 	}
-	// The vtable may lie before or after its table.
+	// The vtable may be before or after its table.
 	vtable := int64(at) - int64(int32(binary.LittleEndian.Uint32(data[at:])))
 	if vtable < 8 || vtable%2 != 0 || vtable+4 > int64(len(data)) {
 		return t, "vtable offset outside the frame or odd"
@@ -768,7 +764,7 @@ func rootTable(data []byte) (t flatTable, problem string) {
 	return flatTable{data, int(at), int(tbytes), int(vtable), int(vbytes-4) / 2}, ""
 }
 
-// field is the position of a field of the given inline size, 0 where the field is absent.
+// field returns the position of a field with an inline size, 0 if it is absent.
 func (t *flatTable) field(slot, size, align int) (pos int, problem string) {
 	if slot >= t.vfields {
 		return 0, ""
@@ -785,7 +781,7 @@ func (t *flatTable) field(slot, size, align int) (pos int, problem string) {
 	return t.at + off, ""
 }
 
-// vector gives the bytes [lo, hi) of a vector's elements. An absent vector is an empty one.
+// vector returns the bytes [lo, hi) of a vector's elements. An absent vector is an empty one.
 func (t *flatTable) vector(slot, size, align int) (lo, hi int, problem string) {
 	pos, problem := t.field(slot, 4, 4)
 	if pos == 0 {
@@ -806,8 +802,8 @@ func (t *flatTable) vector(slot, size, align int) (lo, hi int, problem string) {
 	return int(start + 4), int(end), ""
 }
 
-// headAt finds the head of any bytes, or says that there is none. It is Verify's first step and all that the sequence
-// number needs.
+// headAt finds the head of any bytes; ok is false if there is none. It is Verify's first step, and enough for the
+// sequence number.
 func headAt(data []byte) (pos int, ok bool) {
 	t, problem := rootTable(data)
 	if problem != "" {

@@ -5,57 +5,57 @@ import (
 	"strings"
 )
 
-// Plan is a manifest resolved once into typed choices. Only this file, and what checks manifests, reads their mode
-// strings: everybody else asks the plan, which a Placement holds. Read only once it is made, so it may be shared.
+// Plan is a manifest resolved once into typed choices. Only this file, and the checks of manifests, read mode strings;
+// other code uses the plan in a Placement. It is read-only once made, and may be shared.
 type Plan struct {
 	Clock Clock
 	Ahead int // batches that a trainer may be ahead of the version it computes on; 0 in sync, async and grouped
 	Group int // contributors to an update in ClockGrouped; else 0
 
-	Roundless     bool  // there are neither parameters nor tables, so nothing is added up
-	Reducer       Party // who adds up dense gradients
+	Roundless     bool  // there are neither parameters nor tables, so nothing is aggregated
+	Reducer       Party // who aggregates dense gradients
 	Owner         Party // who owns dense parameters and their optimizer
 	Summing       Summing
 	DType         DType // of gradients on the wire
 	ErrorFeedback bool
-	SkipNonfinite bool // a lane whose gradient is not finite is absent from its batch
+	SkipNonfinite bool // treat a lane whose gradient is not finite as absent from its batch
 
-	// AsyncTables is that each trainer's contribution to tables is applied when it arrives, by itself, while dense
-	// gradients are averaged over all trainers.
+	// AsyncTables applies each trainer's contribution to tables alone when it arrives, while dense gradients are
+	// averaged over all trainers.
 	AsyncTables bool
 	Tables      []TablePlan // by index of the manifest
 
-	exact      bool // an optimizer makes up for the batches that a row sat out
+	exact      bool // an optimizer catches up on the batches that a row missed
 	modules    bool // shards host modules
-	globalClip bool // gradients are clipped by the norm of all of them together
+	globalClip bool // the norm of all gradients together is clipped
 }
 
-// TablePlan is the part of a Plan that is a table's.
+// TablePlan is the plan of one table.
 type TablePlan struct {
 	Cut     Cut
-	Owner   Party // who keeps its rows: ByTrainers where each has them all
-	Reducer Party // who adds up its gradients
+	Owner   Party // who has its rows: ByTrainers if each trainer has them all
+	Reducer Party // who aggregates its gradients
 }
 
-// Clock is who shares a round, when it is over and who hears of it.
+// Clock is the rule by which trainers share a round, by which it closes, and by which its result is sent.
 type Clock uint8
 
 const (
 	ClockBounded Clock = iota // all trainers, when all have contributed; sync is no batch ahead
-	ClockEach                 // async: each trainer has rounds of its own, which are over when it has contributed
+	ClockEach                 // async: each trainer has rounds of its own, which close with its contribution
 	ClockGrouped              // the next Plan.Group contributions from any trainers
 )
 
-// Common reports whether rounds are of all trainers, who call each of them by the same batch.
+// Common reports whether rounds belong to all trainers, under the same batch number.
 func (c Clock) Common() bool { return c == ClockBounded }
 
 // Waits reports whether trainers wait for each other.
 func (c Clock) Waits() bool { return c != ClockEach }
 
-// Renumbers reports whether results have numbers of their own, and not those of their receivers' batches.
+// Renumbers reports whether results have numbers of their own instead of those of their receivers' batches.
 func (c Clock) Renumbers() bool { return c == ClockGrouped }
 
-// Party is who does a thing.
+// Party is shards or trainers.
 type Party uint8
 
 const (
@@ -63,12 +63,12 @@ const (
 	ByTrainers
 )
 
-// Summing is when contributions are added up. The bits are the same.
+// Summing is the time at which contributions are added up. The bits are the same.
 type Summing uint8
 
 const (
-	// SummingFused adds two children of a lane-tree node as soon as both are there; what the last contribution of a
-	// round completes is left to the pass that divides and runs the optimizer.
+	// SummingFused adds two children of a lane-tree node as soon as both have arrived. The last addition of a round is
+	// left to the pass that divides and runs the optimizer.
 	SummingFused Summing = iota
 	// SummingAtClose keeps all contributions, and adds them up in that pass.
 	SummingAtClose
@@ -83,7 +83,7 @@ func summingOf(word string) Summing {
 
 func (s Summing) String() string { return [...]string{SumFused, SumClose}[s] }
 
-// Cut is how a table lies on shards.
+// Cut is how a table is divided over shards.
 type Cut uint8
 
 const (
@@ -92,11 +92,11 @@ const (
 	CutNone               // the table is whole on one shard
 )
 
-// PooledByShards reports whether a shard that holds anything of the table holds it of every row, so that it can pool
-// whole bags: then bags go there in lookups, pooled rows come back, and gradients travel as bags.
+// PooledByShards reports whether a shard that has part of the table has part of every row, so that it can pool whole
+// bags: then lookups carry bags, answers carry pooled rows, and gradients are sent as bags.
 func (c Cut) PooledByShards() bool { return c != CutRows }
 
-// Plan resolves a manifest that Validate has found right.
+// Plan resolves a validated manifest.
 //
 //	if job.Plan().Clock == ClockGrouped { ... }
 func (j *Job) Plan() *Plan {
@@ -127,7 +127,7 @@ func (j *Job) Plan() *Plan {
 	return p
 }
 
-// resolveOptimizers sets what follows from the job's optimizers and those of its parameters and tables.
+// resolveOptimizers sets the fields that depend on the optimizers of the job, its parameters and tables.
 func (p *Plan) resolveOptimizers(j *Job) {
 	optimizers := []Optimizer{j.Optimizer}
 	for i := range j.Parameters {
@@ -142,7 +142,7 @@ func (p *Plan) resolveOptimizers(j *Job) {
 	}
 }
 
-// ClockOf is the clock of a consistency, as manifests and telemetry reports name it.
+// ClockOf returns the clock of a consistency, as manifests and telemetry reports name it.
 func ClockOf(consistency string) Clock {
 	switch consistency {
 	case ConsistencyAsync:
@@ -153,7 +153,7 @@ func ClockOf(consistency string) Clock {
 	return ClockBounded
 }
 
-// OwnerOf is who owns dense parameters, by what manifests and telemetry reports say of who applies.
+// OwnerOf returns the owner of dense parameters, by the word for it in manifests and telemetry reports.
 func OwnerOf(apply string) Party { return partyOf(apply, ApplyMean) }
 
 func partyOf(word, trainers string) Party {
@@ -163,7 +163,7 @@ func partyOf(word, trainers string) Party {
 	return ByShards
 }
 
-// Cut is how the table lies on shards.
+// Cut returns how the table is divided over shards.
 func (t *TableSpec) Cut() Cut {
 	switch t.Placement {
 	case PlacementColumns:
@@ -174,10 +174,10 @@ func (t *TableSpec) Cut() Cut {
 	return CutRows
 }
 
-// Mean reports whether the table's bags are pooled by their mean, not by their sum.
+// Mean reports whether the table's bags are pooled by their mean instead of their sum.
 func (t *TableSpec) Mean() bool { return t.Pooling == PoolingMean }
 
-// DType is the type of the values of dense and sparse frames: the gradients' own.
+// DType returns the type of the values of dense and sparse frames.
 func (w Wire) DType() DType {
 	switch w.Gradients {
 	case GradientsBFloat16:
@@ -188,10 +188,10 @@ func (w Wire) DType() DType {
 	return DTypeFloat32
 }
 
-// Sync reports whether every batch is computed on the version that the batch before it made.
+// Sync reports whether every batch is computed on the version made by the batch before it.
 func (p *Plan) Sync() bool { return p.Clock == ClockBounded && p.Ahead == 0 }
 
-// ClockOf is the clock of the rounds that a party adds up. What trainers add up is in step.
+// ClockOf returns the clock of the rounds of a party. Trainers aggregate in step.
 func (p *Plan) ClockOf(by Party) Clock {
 	switch {
 	case by == ByTrainers:
@@ -202,8 +202,8 @@ func (p *Plan) ClockOf(by Party) Clock {
 	return p.Clock
 }
 
-// DenseShards is how many of a number of shards have dense chunks. In grouped it is one, which decides who belongs to
-// a group.
+// DenseShards returns how many of a number of shards have dense chunks. In grouped it is one, which decides the
+// membership of groups.
 func (p *Plan) DenseShards(shards int) int {
 	if p.Clock == ClockGrouped {
 		return min(1, shards)
@@ -211,8 +211,8 @@ func (p *Plan) DenseShards(shards int) int {
 	return shards
 }
 
-// Reduces reports whether a party adds up anything: dense gradients, or those of a table. Trainers that do have a
-// data server each.
+// Reduces reports whether a party aggregates anything: dense gradients, or those of a table. Trainers that reduce have
+// a data server each.
 func (p *Plan) Reduces(by Party) bool {
 	for i := range p.Tables {
 		if p.Tables[i].Reducer == by {
@@ -222,7 +222,7 @@ func (p *Plan) Reduces(by Party) bool {
 	return p.Reducer == by
 }
 
-// NeedsShards reports whether the job has anything for shards to do: they host modules, or add up gradients.
+// NeedsShards reports whether shards have work in the job: they host modules, or aggregate gradients.
 func (j *Job) NeedsShards() bool { return len(j.Modules) > 0 || j.Plan().Reduces(ByShards) }
 
 func (c Clock) String() string {
@@ -233,7 +233,7 @@ func (p Party) String() string { return [...]string{"shards", "trainers"}[p] }
 
 func (c Cut) String() string { return [...]string{"rows", "columns", "whole"}[c] }
 
-// String is the plan in one line, for people.
+// String returns the plan in one line, for people.
 //
 //	bounded+2, owned by trainers, reduced by shards, sums fused, float32; tables: columns by shards
 func (p *Plan) String() string {
@@ -261,7 +261,7 @@ func (p *Plan) String() string {
 	return s.String()
 }
 
-// recovery is what happens to a job that loses a member.
+// recovery is the consequence of losing a member.
 type recovery uint8
 
 const (
@@ -275,7 +275,7 @@ func (r recovery) String() string {
 	return [...]string{"none", "in place", "restart", "others go on"}[r]
 }
 
-// Capability is what the loss of a member can at best do to a job. The job's policy may ask for less.
+// Capability is the best possible recovery of a job. The job's policy may request less.
 type Capability struct {
 	trainer recovery // of a lost trainer
 	shard   recovery // of a lost shard
@@ -283,13 +283,13 @@ type Capability struct {
 
 func (c Capability) String() string { return fmt.Sprintf("trainer %v, shard %v", c.trainer, c.shard) }
 
-// Capability returns what the loss of a trainer and the loss of a shard do to a job of the plan.
+// Capability returns how a job with this plan recovers from the loss of a trainer and of a shard.
 func (p *Plan) Capability() Capability {
 	var c Capability
 	if !p.Roundless && !p.Reduces(ByShards) {
-		return c // shards have nothing of what the job learned
+		return c // shards have no part of what the job learned
 	}
-	// Exact rows cannot be saved while each shard is at a version of its own: see Job.CheckVersions.
+	// Exact rows cannot be saved if shards have no common version: see Job.CheckVersions.
 	if moments := p.Moments() || !p.ClockOf(ByShards).Common(); !moments || !p.exact {
 		c.shard = recoveryRestart
 	}
@@ -304,10 +304,10 @@ func (p *Plan) Capability() Capability {
 	return c
 }
 
-// TakesOver reports whether another trainer may compute the lanes of a lost one from the middle of a batch on, without a
-// change of a bit.
+// TakesOver reports whether another trainer can compute the lanes of a lost one from the middle of a batch on, with
+// equal bits.
 func (j *Job) TakesOver() bool { return j.Plan().Capability().trainer == recoveryInPlace }
 
-// Rewinds reports whether a job that loses a trainer restarts from its newest durable version. Where some bits change by
-// that, it does so only if asked to: see rewindsAlike.
+// Rewinds reports whether a job that loses a trainer restarts from its newest durable version. If that changes bits, it
+// does so only on request: see rewindsAlike.
 func (j *Job) Rewinds() bool { return j.Plan().Capability().trainer == recoveryRestart }

@@ -6,15 +6,15 @@ import (
 	"strconv"
 )
 
-// Reason says why a frame was not taken. Names, not numbers, travel (in a Refusal) and label counters.
+// Reason is the result of a frame: accepted, or why it was refused. Refusals and counters use names, not numbers.
 type Reason uint8
 
 const (
-	ReasonOK              Reason = iota // taken
-	ReasonDuplicate                     // taken before; answered again, not counted again
-	ReasonStaleBatch                    // of a batch that is over
+	ReasonOK              Reason = iota // accepted
+	ReasonDuplicate                     // accepted before; answered again, not counted again
+	ReasonStaleBatch                    // of a batch that has closed
 	ReasonEarlyBatch                    // of a batch that has not begun
-	ReasonForeignJob                    // of another run of the job, or one that has ended
+	ReasonForeignJob                    // of another run of the job, or of one that has ended
 	ReasonJobUnknown                    // no such job here
 	ReasonOldGeneration                 // from before the last change of membership
 	ReasonEarlyGeneration               // from a change of membership that is not known here yet
@@ -29,15 +29,15 @@ const (
 	ReasonDamaged                       // the checksum does not match
 	ReasonMalformed                     // not a frame, or one with fields that its kind does not have
 	ReasonOversized                     // above a limit
-	ReasonUnknownVersion                // of a version that this program does not speak
+	ReasonUnknownVersion                // of a version that this program does not read
 	ReasonUnknownKind                   // of a kind that is not known, or not taken here
 	ReasonUnknownBucket                 // no such bucket, or not of this shard
 	ReasonUnknownTable                  // no such table
 	ReasonUnknownKey                    // no such key, or not of this shard
 	ReasonUnsortedKeys                  // sections or keys that are not strictly ascending
-	ReasonOverBudget                    // would need more memory than there is
+	ReasonOverBudget                    // would need more memory than the budget
 	ReasonUnknownModule                 // no such module, or not on this shard
-	ReasonUnknownContext                // no such context: never opened, stepped, released, expired, or another trainer's
+	ReasonUnknownContext                // no such context: never opened, stepped, released, expired, or foreign
 	reasonCount
 )
 
@@ -56,7 +56,7 @@ var reasonNames = [reasonCount]string{
 	ReasonOverBudget: "over_budget", ReasonUnknownModule: "unknown_module", ReasonUnknownContext: "unknown_context",
 }
 
-// String is the reason's name on the wire and in counters, or its number where it has none.
+// String returns the reason's name on the wire and in counters, or its number if it has none.
 func (r Reason) String() string {
 	if r < reasonCount {
 		return reasonNames[r]
@@ -64,7 +64,7 @@ func (r Reason) String() string {
 	return "reason " + strconv.Itoa(int(r))
 }
 
-// FrameError says why a frame was refused. Nothing of the frame has been used.
+// FrameError reports why a frame was refused. Nothing in the frame has been used.
 type FrameError struct {
 	Reason Reason
 	Detail string // what was found and what would be right
@@ -72,12 +72,12 @@ type FrameError struct {
 
 func (e *FrameError) Error() string { return fmt.Sprintf("frame refused (%v): %s", e.Reason, e.Detail) }
 
-// Refuse says why a frame is refused, in the form of fmt.Sprintf.
+// Refuse returns a FrameError; the arguments are those of fmt.Sprintf.
 func Refuse(r Reason, format string, args ...any) *FrameError {
 	return &FrameError{r, fmt.Sprintf(format, args...)}
 }
 
-// Refusing is the FrameError within err; where there is none, err becomes the text of one.
+// Refusing returns the FrameError within err; if there is none, one with the text of err.
 func Refusing(err error) *FrameError {
 	if e, ok := errors.AsType[*FrameError](err); ok {
 		return e
@@ -85,7 +85,8 @@ func Refusing(err error) *FrameError {
 	return &FrameError{ReasonOf(err), err.Error()}
 }
 
-// ReasonOf is the reason within err: that of a FrameError, ReasonOK for nil, and ReasonMalformed for any other error.
+// ReasonOf returns the reason within err: that of a FrameError, ReasonOK for nil, and ReasonMalformed for any other
+// error.
 func ReasonOf(err error) Reason {
 	if err == nil {
 		return ReasonOK

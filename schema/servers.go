@@ -9,17 +9,17 @@ import (
 // ShardsMax bounds the shards of a job, over all ps.
 const ShardsMax = 4096
 
-// windowBytesMax bounds what one trainer may have under way to one shard: no window is larger than the usual 4 MiB and
-// than two messages.
+// windowBytesMax bounds the bytes that one trainer may have in flight to one shard: no window exceeds both the usual 4
+// MiB and two messages.
 const windowBytesMax = 2 * FrameBytesMax
 
-// Buckets of the control server, in which ps write down what others have to know. Keys are ids of ps and names of jobs.
+// Buckets of the control server, in which ps record what others have to know. Keys are ids of ps and names of jobs.
 const (
 	ServersBucket = "gradbus-servers"
 	JobsBucket    = "gradbus-jobs"
 )
 
-// check checks what an assignment must hold by itself; its manifest is the receiver's to validate.
+// check checks an assignment by itself; the receiver validates its manifest.
 func (a *Assign) check() error {
 	switch {
 	case a.Job == nil:
@@ -83,8 +83,8 @@ func checkKept(own []int, shards int) error {
 	return nil
 }
 
-// ServerOfShard says which of servers keeps each shard, as indices; nil, without an error, where servers is empty: then
-// one server keeps all. Every shard must be kept once.
+// ServerOfShard returns, by shard, the index of the server that has it; nil, without an error, if servers is empty:
+// then one server has all shards. Every shard must appear once.
 //
 //	at, err := ServerOfShard([]DataServer{{ID: "a", Shards: []int{0, 2}}, {ID: "b", Shards: []int{1}}}, 3) // 0, 1, 0
 func ServerOfShard(servers []DataServer, shards int) ([]int, error) {
@@ -109,10 +109,10 @@ func ServerOfShard(servers []DataServer, shards int) ([]int, error) {
 	return at, nil
 }
 
-// frameBytesOver bounds what a frame has besides its values, keys and sections.
+// frameBytesOver bounds the bytes of a frame besides its values, keys and sections.
 const frameBytesOver = 1 << 10
 
-// WithChunkBytes is the manifest with chunks of n bytes: j itself where it has them.
+// WithChunkBytes returns the manifest with chunks of n bytes: j itself if they already have that size.
 func (j *Job) WithChunkBytes(n int) *Job {
 	if j.ChunkBytes == n {
 		return j
@@ -122,7 +122,7 @@ func (j *Job) WithChunkBytes(n int) *Job {
 	return &other
 }
 
-// WithTrainers is the manifest with so many trainers: j itself where it has them.
+// WithTrainers returns the manifest with n trainers: j itself if it already has that number.
 func (j *Job) WithTrainers(n int) *Job {
 	if j.Trainers == n {
 		return j
@@ -132,8 +132,8 @@ func (j *Job) WithTrainers(n int) *Job {
 	return &other
 }
 
-// OnShards is the manifest with everything on shards, which add it up: what trainers add up, and tables that they have.
-// It is j itself where there is nothing of that.
+// OnShards returns the manifest with everything on shards, including what trainers reduce and tables that trainers own.
+// It is j itself if there is nothing of that.
 func (j *Job) OnShards() *Job {
 	if !j.Plan().Reduces(ByTrainers) && !slices.ContainsFunc(j.Tables, func(t TableSpec) bool { return t.Replicated }) {
 		return j
@@ -146,7 +146,7 @@ func (j *Job) OnShards() *Job {
 	return &other
 }
 
-// SmallerChunks is the manifest with chunks of half the size, or nil where there are none.
+// SmallerChunks returns the manifest with chunks of half the size, or nil if that is too small.
 func (j *Job) SmallerChunks() *Job {
 	n := j.ChunkBytes / 2 / valuesAlign * valuesAlign
 	if n < ChunkBytesMin {
@@ -155,8 +155,8 @@ func (j *Job) SmallerChunks() *Job {
 	return j.WithChunkBytes(n)
 }
 
-// MessageBytesMax is how large the frames of a job with gradients, rows and results may be: a chunk's values, or one
-// row that is larger, and the keys of as many rows as that holds, and a section for every table.
+// MessageBytesMax returns the size of the largest frame of a job with gradients, rows or results: a chunk's values, or
+// one row that is larger, with the keys of as many rows as that contains, and a section for every table.
 func (j *Job) MessageBytesMax() int {
 	need := j.ChunkBytes
 	for _, t := range j.Tables {

@@ -11,29 +11,29 @@ import (
 	"gradbus"
 )
 
-// Speaks says which program has sent a control message. It stands first in the body, before the message itself, and is
+// Speaks identifies the program that sent a control message. It stands first in the body, before the message, and is
 // read by itself: a reader that cannot decode the message can still say why. Its form never changes.
 type Speaks struct {
 	Version     string `json:"version"`     // of the program, for people
-	Fingerprint string `json:"fingerprint"` // of what it reads: see Fingerprint
+	Fingerprint string `json:"fingerprint"` // of its protocol: see Fingerprint
 }
 
-// greetings are the messages with which two programs begin to speak, by their JSON names. They must say Speaks.
+// greetings are the messages with which two programs begin to communicate, by their JSON names. They must have Speaks.
 var greetings = map[string]bool{"join": true, "follow": true, "assign": true, "keep": true, "query": true,
 	"scale_lr": true, "drain": true}
 
-// This is how people know this program.
+// String returns the program and its version, for people.
 func (s Speaks) String() string {
 	return fmt.Sprintf("gradbus %s (protocol %s)", s.Version, s.Fingerprint)
 }
 
-// ThisProgram is what this program says.
+// ThisProgram returns the Speaks of this program.
 func ThisProgram() Speaks { return Speaks{gradbus.Version, Fingerprint} }
 
-// OlderProgram stands for one that does not tell its version.
+// OlderProgram names a program that does not state its version.
 const OlderProgram = "gradbus 0.1.0 or older (it does not tell which)"
 
-// checkSpeaks refuses a message of a program that reads another protocol than this one.
+// checkSpeaks refuses a message of a program with another protocol.
 func checkSpeaks(body []byte) *FrameError {
 	theirs, message := envelope(body)
 	switch {
@@ -50,14 +50,14 @@ func checkSpeaks(body []byte) *FrameError {
 		theirs, message)
 }
 
-// MessageOf is the name of the message in a verified control frame, of whatever version its sender is.
+// MessageOf returns the name of the message in a verified control frame, whatever the version of its sender.
 func MessageOf(v *View) string {
 	_, name := envelope(v.Body())
 	return name
 }
 
-// envelope reads who has sent a body, and the name of the message in it, of whatever version that is: nil where it does
-// not say. It reads no further than that name.
+// envelope reads the sender of a body, and the name of the message in it, of any version. theirs is nil if the body
+// does not say. It reads nothing after that name.
 func envelope(body []byte) (theirs *Speaks, message string) {
 	d := jsontext.NewDecoder(bytes.NewReader(body))
 	if open, err := d.ReadToken(); err != nil || open.Kind() != '{' {
@@ -75,7 +75,7 @@ func envelope(body []byte) (theirs *Speaks, message string) {
 		return nil, ""
 	}
 	theirs = new(Speaks)
-	_ = decodeNewerJSON(said, theirs) // what cannot be read is not ours
+	_ = decodeNewerJSON(said, theirs) // what cannot be read is of another version
 	theirs.Version, theirs.Fingerprint = brief(theirs.Version), brief(theirs.Fingerprint)
 	if name, err = d.ReadToken(); err == nil && name.Kind() == '"' {
 		message = brief(name.String())
@@ -83,7 +83,7 @@ func envelope(body []byte) (theirs *Speaks, message string) {
 	return theirs, message
 }
 
-// brief is a word of another program as a line for people may have it.
+// brief shortens a word of another program for a line of text.
 func brief(word string) string {
 	word = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -95,8 +95,8 @@ func brief(word string) string {
 	return word[:min(len(word), most)]
 }
 
-// RefusedByOlder is what a refusal of a control message says to people, where the program that sent it reads another
-// protocol: one from before Speaks takes it for a name that no message has. It is nil of any other refusal.
+// RefusedByOlder returns the refusal of a control message by a program with another protocol, for people: a program
+// from before Speaks takes it for an unknown message name. It is nil for any other refusal.
 func RefusedByOlder(v *View) *Refused {
 	r, err := DecodeRefusal(v)
 	if err != nil || r.Reason != ReasonMalformed.String() || !strings.Contains(r.Text, "speaks") {
@@ -106,8 +106,7 @@ func RefusedByOlder(v *View) *Refused {
 		"%s does not speak with %s, which the ps is: update the ps", ThisProgram(), OlderProgram))}
 }
 
-// CheckVersions says why no version of a job can be written down, or nothing. What Validate refuses is not for it to
-// say.
+// CheckVersions returns why no version of a job can be written, or nil. It does not repeat the checks of Validate.
 func (j *Job) CheckVersions() error {
 	plan := j.Plan()
 	switch {
@@ -121,20 +120,20 @@ func (j *Job) CheckVersions() error {
 	return nil
 }
 
-// rewindsAlike reports whether a job that rewinds has the bits of one to which nothing happens, with however many
-// trainers it goes on: batches are in step, sums are not rounded on the way, and no trainer has anything of its own.
+// rewindsAlike reports whether a job that rewinds has the bits of an undisturbed one, with any number of trainers:
+// batches are in step, sums are not rounded in transit, and no trainer has state of its own.
 func (j *Job) rewindsAlike() bool {
 	p := j.Plan()
 	return j.Rewinds() && p.Sync() && !j.Moments() && p.DType == DTypeFloat32 && len(j.Modules) == 0
 }
 
-// Moments reports whether anything of what is written down as a version is what a shard has at a moment: all of it
-// (Plan.Moments), or rows alone, of tables whose gradients are applied as they arrive.
+// Moments reports whether a checkpoint of the job is fuzzy, at least in part: it contains the current state of each
+// shard (Plan.Moments), or of rows of tables whose gradients are applied as they arrive.
 func (j *Job) Moments() bool {
 	p := j.Plan()
 	return p.Moments() || !p.ClockOf(ByShards).Common()
 }
 
-// Moments reports whether what is written down as a version is what each shard has at a moment, and not what all of
-// them have after the same batches: these are not the same for all trainers then, or nothing is added up.
+// Moments reports whether checkpoints are fuzzy: they contain the current state of each shard, and not the state of all
+// after the same batches. So it is if the trainers' batches differ, or nothing is aggregated.
 func (p *Plan) Moments() bool { return !p.Clock.Common() || p.Roundless }

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// bounds checks a value of one type, which stands under a name in a report. They are made once from the types, so that
-// a new field needs nothing, and since a walk over types and tags costs more than ten times as much as the checks.
+// bounds checks a value of one type, named at in a report. The checks are built once from the types, so that a new
+// field needs no code; walking types and tags each time would cost ten times as much.
 type bounds func(at string, v reflect.Value) error
 
-// telemetryBounds are those of Telemetry.
+// telemetryBounds checks a Telemetry.
 var telemetryBounds = boundsOf(reflect.TypeFor[Telemetry]())
 
-// boundsOf is nil where there is nothing to check.
+// boundsOf builds the check of a type; nil if there is nothing to check.
 func boundsOf(t reflect.Type) bounds {
 	switch t.Kind() {
 	case reflect.Int, reflect.Int64:
@@ -86,7 +86,7 @@ func boundsOfStruct(t reflect.Type) bounds {
 	}
 }
 
-// checkInt and checkReal: no whole number is below zero, and seconds are finite and not below zero either.
+// checkInt and checkReal check that integers are not negative, and that seconds are finite and not negative.
 func checkInt(at string, v reflect.Value) error {
 	if v.Int() < 0 {
 		return fmt.Errorf("%s %d: want at least 0", at, v.Int())

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// EncodeTelemetry gives a report as JSON, for a heartbeat. An error says which part of it no reader would take, or that
-// it is larger than bodyBytesMax.
+// EncodeTelemetry returns a report as JSON, for a heartbeat. It fails if a reader would refuse the report, or if it is
+// larger than bodyBytesMax.
 //
 //	report, err := EncodeTelemetry(&Telemetry{Serial: 1, EveryMS: 1000, Trainer: &TrainerReport{...}})
 func EncodeTelemetry(p *Telemetry) ([]byte, error) {
@@ -27,18 +27,17 @@ func EncodeTelemetry(p *Telemetry) ([]byte, error) {
 	return report, nil
 }
 
-// EncodeHeartbeat gives the sealed frame of a heartbeat. h is that of the sender's frames; of a ps, which is in no run,
-// it is empty. report is what EncodeTelemetry gave, or nil where none is due. Without one there is no error.
+// EncodeHeartbeat returns the sealed frame of a heartbeat. h is the head of the sender's frames, empty for a ps, which
+// is in no run. report is the result of EncodeTelemetry, or nil if none is due. Without a report there is no error.
 //
 //	frame, err := EncodeHeartbeat(Head{Job: run, Generation: 1, Batch: 7}, report)
 func EncodeHeartbeat(h Head, report []byte) ([]byte, error) {
 	return bodyFrame(KindHeartbeat, h, report)
 }
 
-// DecodeTelemetry reads the report of a verified heartbeat, which has one where it has a body: every number, text, name
-// and list that is known within its bounds, and whatever is not known passed over, since a newer member may say more
-// and is not to vanish from sight for it. Who sent it is not in it, and is the subject's sender alone; CheckFrom
-// compares the two.
+// DecodeTelemetry reads the report of a verified heartbeat that has a body. Known numbers, texts, names and lists are
+// within their bounds; unknown names are skipped, so that a newer member stays visible. The sender is not in the report
+// but in the subject; CheckFrom compares the two.
 func DecodeTelemetry(v *View) (*Telemetry, error) {
 	if v.head.Kind != KindHeartbeat {
 		return nil, Refuse(ReasonUnknownKind, "%v frame: want a heartbeat", v.head.Kind)
@@ -54,8 +53,8 @@ func DecodeTelemetry(v *View) (*Telemetry, error) {
 	return p, nil
 }
 
-// CheckFrom says whether a member may have sent the report under a job's name: a trainer its own, and a ps the one of
-// its id, under TelemetryJob.
+// CheckFrom returns an error unless a member may send the report under a job's name: a trainer its own, and a ps the
+// one with its id, under TelemetryJob.
 func (p *Telemetry) CheckFrom(job JobName, from Member) error {
 	if p.Trainer != nil {
 		if !isTrainer(from) {
@@ -76,7 +75,7 @@ func isTrainer(m Member) bool {
 	return found && digits != "" && len(digits) <= 4 && strings.Trim(digits, "0123456789") == ""
 }
 
-// check checks what a report must hold by itself. It is as strict for who writes it as for who reads it.
+// check checks a report by itself, with the same rules for writers and readers.
 func (p *Telemetry) check() error {
 	if (p.Trainer == nil) == (p.Server == nil) {
 		return errors.New("of a trainer and of a ps: want exactly one")
@@ -102,7 +101,7 @@ func (p *Telemetry) check() error {
 
 var doings = [...]Doing{DoingJoining, DoingKeys, DoingLookup, DoingCompute, DoingSend, DoingResult, DoingOther}
 
-// Known says that it is one of those there are, as every report that was decoded has.
+// Known reports whether d is a known value, as in every decoded report.
 func (d Doing) Known() bool {
 	for _, known := range doings {
 		if d == known {
@@ -123,7 +122,7 @@ func (s GPUState) known() bool {
 	return false
 }
 
-// boundOf is how many elements a list in a report may have, by what they are.
+// boundOf returns the largest number of elements of a list in a report, by their type.
 func boundOf(element reflect.Type) int {
 	switch element {
 	case reflect.TypeFor[LinkReport]():
@@ -150,10 +149,10 @@ func boundOf(element reflect.Type) int {
 	return telemetryNamesMax
 }
 
-// failures are the texts that say what is wrong with one of many jobs.
+// failures are the names of texts that describe an error of one of many jobs.
 var failures = [...]string{"failure", "off", "lost"}
 
-// checkWord checks a text, or what names something.
+// checkWord checks a text or name.
 func checkWord(at string, v reflect.Value) error {
 	text := v.String()
 	switch v.Type() {
@@ -183,7 +182,7 @@ func checkWord(at string, v reflect.Value) error {
 	return nil
 }
 
-// checkCounts checks a map of counts, whose names become labels of metrics.
+// checkCounts checks a map of counts, whose keys become labels of metrics.
 func checkCounts(at string, v reflect.Value) error {
 	if v.Len() > telemetryCountsMax {
 		return fmt.Errorf("%s of %d: want at most %d", at, v.Len(), telemetryCountsMax)

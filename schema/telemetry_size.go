@@ -2,19 +2,19 @@ package schema
 
 import "reflect"
 
-// sizes tells how many bytes a value of one type refers to, beside its own. Like bounds they are made once from the
-// types.
+// sizes returns the number of bytes that a value of one type refers to, in addition to its own. Like bounds they are
+// built once from the types.
 type sizes func(v reflect.Value) int
 
 var telemetryType = reflect.TypeFor[Telemetry]()
 
-// telemetrySizes are those of Telemetry.
+// telemetrySizes returns the size of a Telemetry.
 var telemetrySizes = sizesOf(telemetryType)
 
-// mapEntryBytes is what an entry of a map takes beside key and value, about.
+// mapEntryBytes is the approximate memory of a map entry in addition to key and value.
 const mapEntryBytes = 16
 
-// MemoryBytes is what the report takes in memory, about: a report that was decoded may take a dozen times its frame.
+// MemoryBytes returns the approximate memory of the report. A decoded report may take a dozen times its frame.
 func (p *Telemetry) MemoryBytes() int {
 	if p == nil {
 		return 0
@@ -22,7 +22,7 @@ func (p *Telemetry) MemoryBytes() int {
 	return int(telemetryType.Size()) + telemetrySizes(reflect.ValueOf(p).Elem())
 }
 
-// sizesOf is nil where a value refers to nothing.
+// sizesOf builds the function of a type; nil if its values refer to nothing.
 func sizesOf(t reflect.Type) sizes {
 	switch t.Kind() {
 	case reflect.String:
@@ -68,7 +68,7 @@ func sizesOfMap(t reflect.Type) sizes {
 	return func(v reflect.Value) int {
 		n := v.Len() * each
 		for at := v.MapRange(); at.Next(); {
-			n += at.Key().Len() // of names, to numbers
+			n += at.Key().Len() // keys are names, values numbers
 		}
 		return n
 	}

@@ -10,18 +10,18 @@ import (
 	"gradbus/schema/wire"
 )
 
-// readAlign is what the address of received bytes must be a multiple of for keys to be viewed in place.
+// readAlign is the alignment of received bytes that viewing keys in place requires.
 const readAlign = 8
 
 // Verify checks that data is a whole frame of this version before anything is read through it: size, identifier, every
 // offset, bound and alignment, magic, version, kind, checksum, and that the parts are those of the kind and fit each
-// other. After it, no method of the View can read outside data or panic, whatever the bytes were.
+// other. After it, no method of the View can read outside data or panic, whatever the bytes are.
 //
-// What depends on the job is left to the caller: who sent it, run id and generation, and CheckFrame of Placement for
-// buckets, tables and lengths. Values are not looked at; NaN and infinities pass.
+// The caller checks what depends on the job: the sender, run id and generation, and, by CheckFrame of Placement,
+// buckets, tables and lengths. Values are not checked; NaN and infinities pass.
 //
-// The View points into data, which must not change while it is used. Only where the address of data is not a multiple
-// of 8 the bytes are copied, once; otherwise nothing is allocated. An error is always a *FrameError.
+// The View refers to data, which must not change while it is used. If the address of data is not a multiple of 8 the
+// bytes are copied, once; otherwise nothing is allocated. An error is always a *FrameError.
 //
 //	v, err := Verify(message.Data, Limits{})
 func Verify(data []byte, lim Limits) (View, error) {
@@ -65,7 +65,7 @@ func verify(data []byte, lim Limits) (View, *FrameError) {
 	return v, v.checkParts(&lim)
 }
 
-// checkSeal checks what makes the rest of the frame worth reading: magic, version and checksum.
+// checkSeal checks magic, version and checksum, before the rest of the frame is read.
 func checkSeal(data []byte, headPos int) *FrameError {
 	var w wire.Head
 	w.Init(data, flatOffset(headPos))
@@ -158,7 +158,8 @@ func (v *View) checkParts(lim *Limits) *FrameError {
 	return v.checkSections(keys, r.rows || r.someRow && sections > 0)
 }
 
-// checkPull: a pull of a table has one section, and the key to go on from; other pulls have neither.
+// checkPull checks that a pull of a table has one section and one key, from which the answer continues, and that other
+// pulls have neither.
 func (v *View) checkPull(keys, sections int) *FrameError {
 	if keys != sections || keys > 1 {
 		return Refuse(ReasonWrongShape, "pull with %d sections and %d keys: want one of each, or none", sections, keys)
@@ -239,12 +240,12 @@ func (v *View) checkSections(keys int, rows bool) *FrameError {
 	return nil
 }
 
-// follows reports whether a section with bags may follow one of the same table: with those of a later lane.
+// follows reports whether a section with bags may follow one of the same table: with bags of a later lane.
 func follows(s Section, b Bags, last Section, before Bags) bool {
 	return s.Table == last.Table && b.Count > 0 && before.Count > 0 && b.Lane > before.Lane
 }
 
-// checkBags checks one section's bags: their lane is one of the node's, and each has a key of its own.
+// checkBags checks one section's bags: their lane is one of the node's, and each has at least one key.
 func checkBags(i int, b Bags, offsets []uint32, keys int, h *Head) *FrameError {
 	if rules[h.Kind].node == never && b.Lane >= lane.LanesMax {
 		return Refuse(ReasonWrongNode, "section %d: bags of lane %d: want one below %d", i, b.Lane, lane.LanesMax)
@@ -268,7 +269,7 @@ func checkBags(i int, b Bags, offsets []uint32, keys int, h *Head) *FrameError {
 	return nil
 }
 
-// CheckJob checks that the frame is of this run of the job and of its present membership.
+// CheckJob checks that the frame belongs to this run of the job and to its current membership.
 func (v *View) CheckJob(run RunID, generation Generation) error {
 	switch {
 	case v.head.Job != run:
@@ -281,32 +282,32 @@ func (v *View) CheckJob(run RunID, generation Generation) error {
 	return nil
 }
 
-// Section says that the next Count keys of a frame, and rows of Dim values where the kind has them, belong to a table.
-// It lies in memory as on the wire.
+// Section says that the next Count keys of a frame, and rows of Dim values if the kind has them, belong to a table. Its
+// memory layout is that of the wire.
 type Section struct {
 	Table Table
 	Dim   uint32
 	Count uint64
 }
 
-// Bags says what a section of a sparse frame, a lookup or its answer holds: rows, where Count is 0, or the bags of one
-// lane, Count of them. It lies in memory as on the wire.
+// Bags is the contents of a section of a sparse frame, a lookup or its answer: rows, if Count is 0, or Count bags of
+// one lane. Its memory layout is that of the wire.
 type Bags struct {
 	Lane  uint32
 	Count uint32
 }
 
-// Ack is what a receiver has of the frames of one (trainer, shard) pair: every sequence up to Cumulative, and
-// Cumulative+1+i where bit i of Bitmap is set (bit i%64 of word i/64). Window is the credit: how many bytes of frames
-// the sender may have sent in all, each frame counted once, from its first frame on. It is fabric.Ack, field by field.
+// Ack is the receipt of frames of one (trainer, shard) pair: every sequence up to Cumulative, and Cumulative+1+i if bit
+// i of Bitmap is set (bit i%64 of word i/64). Window is the credit: how many bytes of frames the sender may have sent
+// in all since its first frame, each frame counted once. It equals fabric.Ack field by field.
 type Ack struct {
 	Cumulative uint64
 	Bitmap     [4]uint64
 	Window     uint64
 }
 
-// View is a frame that Verify has found whole. Its slices point into the frame's bytes without a copy and live as long
-// as they do; they must not be written to. The zero View is an empty frame of no kind.
+// View is a frame that has passed Verify. Its slices refer to the frame's bytes without a copy and are valid as long as
+// these; they must not be written to. The zero View is an empty frame of no kind.
 type View struct {
 	data     []byte
 	head     Head
@@ -316,23 +317,23 @@ type View struct {
 	bags     span
 	offsets  span
 	body     span
-	ack      int // position, 0 where there is none
+	ack      int // position; 0 if there is none
 	copied   bool
 }
 
-// Head is the frame's head, already decoded.
+// Head returns the frame's decoded head.
 func (v *View) Head() Head { return v.head }
 
-// Bytes is the whole frame.
+// Bytes returns the whole frame.
 func (v *View) Bytes() []byte { return v.data }
 
-// Copied reports that the received bytes were not aligned to 8 in memory, so that Verify had to copy them once.
+// Copied reports whether the received bytes were not aligned to 8 in memory, so that Verify copied them.
 func (v *View) Copied() bool { return v.copied }
 
-// Values is the values as bytes.
+// Values returns the values as bytes.
 func (v *View) Values() []byte { return v.data[v.values.lo:v.values.hi:v.values.hi] }
 
-// Float32s is the values; nil where they are of another type.
+// Float32s returns the values; nil if they have another type.
 func (v *View) Float32s() []float32 {
 	if v.head.DType != DTypeFloat32 {
 		return nil
@@ -340,7 +341,7 @@ func (v *View) Float32s() []float32 {
 	return float32sOf(v.Values())
 }
 
-// Halves is the bits of the values; nil where they are not of 16 bits.
+// Halves returns the bits of 16-bit values; nil if they have another type.
 func (v *View) Halves() []uint16 {
 	if v.head.DType.Bytes() != 2 {
 		return nil
@@ -348,25 +349,25 @@ func (v *View) Halves() []uint16 {
 	return halvesOf(v.Values())
 }
 
-// Keys is the keys of all sections.
+// Keys returns the keys of all sections.
 func (v *View) Keys() []uint64 { return keysOf(v.data[v.keys.lo:v.keys.hi]) }
 
-// Sections is the sections, tables strictly ascending.
+// Sections returns the sections, tables strictly ascending.
 func (v *View) Sections() []Section { return sectionsOf(v.data[v.sections.lo:v.sections.hi]) }
 
-// Section is the i-th section; i is below len(Sections()).
+// Section returns the i-th section; i is below len(Sections()).
 func (v *View) Section(i int) Section { return v.Sections()[i] }
 
-// Bags is what each section holds; nil where all are rows.
+// Bags returns the contents of each section; nil if all sections are rows.
 func (v *View) Bags() []Bags { return bagsOf(v.data[v.bags.lo:v.bags.hi]) }
 
-// Offsets is where each bag's keys begin within its section's, bags of all sections one after the other.
+// Offsets returns where each bag's keys begin within those of its section, for the bags of all sections in order.
 func (v *View) Offsets() []uint32 { return offsetsOf(v.data[v.offsets.lo:v.offsets.hi]) }
 
-// Body is the JSON body.
+// Body returns the JSON body.
 func (v *View) Body() []byte { return v.data[v.body.lo:v.body.hi:v.body.hi] }
 
-// Ack is the frame's ack; false where its kind has none.
+// Ack returns the frame's ack; false if its kind has none.
 func (v *View) Ack() (Ack, bool) {
 	if v.ack == 0 {
 		return Ack{}, false
@@ -376,12 +377,12 @@ func (v *View) Ack() (Ack, bool) {
 	return Ack{w.Cumulative(), [4]uint64{w.B0(), w.B1(), w.B2(), w.B3()}, w.Window()}, true
 }
 
-// Part is a section with its keys, and its rows [len(Keys), Dim] where the kind has them: in Rows where the frame's
-// values are float32, else their bits in Halves.
+// Part is a section with its keys and, if the kind has them, its rows [len(Keys), Dim]: in Rows if the frame's values
+// are float32, else their bits in Halves.
 //
 // In form bags a part is Bags bags of one lane, at least one, and Rows or Halves are their gradients [Bags, Dim]. Bag i
-// has the keys from Offsets[i] on, up to the next bag's; they ascend in no way and may repeat. In form rows Bags is 0.
-// In a lookup they ask for the bags' pooled rows; in its answer Rows are these, without keys and offsets.
+// has the keys from Offsets[i] up to the next bag's first; they are in no order and may repeat. In form rows Bags is 0.
+// In a lookup, bags request pooled rows; in its answer, Rows are these, without keys and offsets.
 type Part struct {
 	Table   Table
 	Dim     int
@@ -400,7 +401,7 @@ func (v *View) Parts() iter.Seq2[int, Part] {
 		for i, s := range v.Sections() {
 			n := int(s.Count)
 			if v.head.Kind == KindPull {
-				n = len(keys) // Count is how many rows are asked for
+				n = len(keys) // Count is the number of requested rows
 			}
 			p := Part{Table: s.Table, Dim: int(s.Dim), Keys: keys[:n:n]}
 			keys = keys[n:]
@@ -426,7 +427,7 @@ func (v *View) Parts() iter.Seq2[int, Part] {
 	}
 }
 
-// The views below are of bytes whose address and length Verify or Reset has made fit. An empty one is nil.
+// The functions below view bytes whose address and length Verify or Reset has checked. An empty view is nil.
 
 func float32sOf(b []byte) []float32 {
 	if len(b) == 0 {
@@ -470,7 +471,7 @@ func offsetsOf(b []byte) []uint32 {
 	return unsafe.Slice((*uint32)(unsafe.Pointer(&b[0])), len(b)/4)
 }
 
-// Section and Bags have to be exactly the wire's 16 and 8 bytes.
+// Section and Bags must have exactly the wire's 16 and 8 bytes.
 var (
 	_ = [1]struct{}{}[unsafe.Sizeof(Section{})-sectionBytes]
 	_ = [1]struct{}{}[unsafe.Sizeof(Bags{})-bagsBytes]
@@ -478,21 +479,20 @@ var (
 
 const _ = onlyForLittleEndianMachines
 
-// sealedZeros stands in for sequence and checksum. Read only.
+// sealedZeros replaces sequence and checksum in the sum. Read-only.
 var sealedZeros [afterSealed - sequenceAt]byte
 
-// checksum is the CRC-32C of a frame whose head is at pos, with the head's sequence and checksum taken as zero, and
-// with that of the sequence on top: a frame may be numbered, and numbered again, after it was sealed, without another
-// pass.
+// checksum returns the CRC-32C of a frame whose head is at pos, computed with the head's sequence and checksum as zero,
+// combined with that of the sequence: a frame can be numbered again after it was sealed, without another pass.
 func checksum(data []byte, pos int) uint32 {
 	sum := crc32c.Update(0, data[:pos+sequenceAt])
 	sum = crc32c.Update(sum, sealedZeros[:])
 	return crc32c.Update(sum, data[pos+afterSealed:]) ^ numberSum(data[pos+sequenceAt:])
 }
 
-// numberSum is what a sequence number adds to a checksum: the CRC-32C of its eight bytes, less that of eight zeros, so
-// that number 0 adds nothing. A number that was changed on the way would otherwise mark another frame as received,
-// which would then never be taken.
+// numberSum returns the part of a checksum that a sequence number adds: the CRC-32C of its eight bytes, less that of
+// eight zeros, so that number 0 adds nothing. Without it, a number damaged in transit would mark another frame as
+// received, which would then never be delivered.
 func numberSum(sequence []byte) uint32 {
 	const zeros = 0x8c28b28a // the CRC-32C of eight zero bytes
 	return crc32c.Update(0, sequence[:8]) ^ zeros
@@ -506,25 +506,25 @@ func number(data []byte, pos int, sequence Sequence) {
 	le.PutUint32(data[pos+checksumAt:], sum^numberSum(at))
 }
 
-// Envelope gives fabric the only field of a frame that it needs. Both methods may be called on frames that Verify or
-// Seal returned, while no other goroutine writes to them.
+// Envelope gives fabric access to the only field of a frame that it needs. Both methods may be called on frames that
+// Verify or Seal returned, while no other goroutine writes to them.
 type Envelope struct{}
 
-// Sequence is sequenceOf in the form that fabric asks for.
+// Sequence returns the sequence number in the form that fabric needs.
 func (Envelope) Sequence(frame []byte) (uint64, bool) {
 	s, ok := sequenceOf(frame)
 	return uint64(s), ok
 }
 
-// SetSequence numbers one of the caller's own frames. It panics where that is not a frame, which is a defect.
+// SetSequence numbers one of the caller's own frames. It panics if the bytes are not a frame, which is a defect.
 func (Envelope) SetSequence(frame []byte, sequence uint64) {
 	if !SetSequence(frame, Sequence(sequence)) {
 		panic("schema: sequence set on bytes that are not a frame")
 	}
 }
 
-// sequenceOf reads the sequence number of a frame, and is false where the bytes cannot be one. It checks no more than
-// it needs, so any bytes may be given; only Verify says that the frame is whole.
+// sequenceOf reads the sequence number of a frame; ok is false if the bytes cannot be one. It checks no more than it
+// needs, so any bytes may be passed; only Verify checks the whole frame.
 func sequenceOf(frame []byte) (Sequence, bool) {
 	pos, ok := headAt(frame)
 	if !ok {
@@ -533,8 +533,8 @@ func sequenceOf(frame []byte) (Sequence, bool) {
 	return Sequence(binary.LittleEndian.Uint64(frame[pos+sequenceAt:])), true
 }
 
-// SetSequence writes the sequence number of a frame in place and leaves its checksum valid. It is false, with nothing
-// written, where the bytes cannot be a frame.
+// SetSequence writes the sequence number of a frame in place and keeps its checksum valid. It returns false, with
+// nothing written, if the bytes cannot be a frame.
 func SetSequence(frame []byte, sequence Sequence) bool {
 	pos, ok := headAt(frame)
 	if ok {
