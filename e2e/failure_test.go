@@ -27,11 +27,6 @@ func short(url, data string, more ...string) []string {
 // A trainer killed with -9 ends the others with an error that names it, and the next job of that name runs at once.
 func TestTrainerKilled(t *testing.T) { killed(t, "--failure-policy", "fail") }
 
-// So does one of those who add up among themselves, each of whom has a part of the sums.
-func TestReducingTrainerKilled(t *testing.T) {
-	killed(t, "--apply", "mean", "--reduce", "trainers", "--failure-policy", "fail")
-}
-
 func killed(t *testing.T, flags ...string) {
 	_, url := server(t, "--deadline", "10s")
 	data := index(t, 200)
@@ -42,53 +37,6 @@ func killed(t *testing.T, flags ...string) {
 	second.says(t, "batch 1 of")
 	second.signal(t, syscall.SIGKILL)
 	first.fails(t, "t1")
-	start(t, "trainer", short(url, data)...).succeeds(t)
-}
-
-// In async a trainer killed with -9 is named by the server, and the other one finishes.
-func TestAsyncTrainerKilled(t *testing.T) {
-	ps, url := server(t, "--deadline", "10s")
-	data := index(t, 200)
-	async := []string{"--trainers", "2", "--consistency", "async", "--epochs", "2000"}
-	first := start(t, "trainer", short(url, data, append(async, "--id", "t0")...)...)
-	second := start(t, "trainer", short(url, data, append(async, "--id", "t1")...)...)
-	first.says(t, "batch 1 of")
-	second.says(t, "batch 1 of")
-	second.signal(t, syscall.SIGKILL)
-	first.succeeds(t)
-	if out := first.stdout.String(); !strings.Contains(out, "the end of trainer t0: others may have trained longer") {
-		t.Errorf("it is not said whose weights these are:\n%s", out)
-	}
-	ps.says(t, "trainer t1 on")
-}
-
-// A server killed with -9 ends its trainers with an error that says so; one started again at the address serves.
-func TestServerKilled(t *testing.T) {
-	ps, url := server(t)
-	data := index(t, 200)
-	trainers := []*process{
-		start(t, "trainer", long(url, data, "--trainers", "2")...),
-		start(t, "trainer", long(url, data, "--trainers", "2")...),
-	}
-	for _, p := range trainers {
-		p.says(t, "batch 1 of")
-	}
-	ps.signal(t, syscall.SIGKILL)
-	ps.status(t)
-	address := strings.TrimPrefix(url, "nats://")
-	poll(t, "a ps at the same address", func() bool { // which a connection to somewhere else may have taken for a moment
-		again := start(t, "ps", "--listen", address, "--http", "off")
-		for !again.ended() {
-			if strings.Contains(again.stdout.String()+again.stderr.String(), "is ready at") {
-				return true
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-		return false
-	})
-	for _, p := range trainers {
-		p.fails(t, "server")
-	}
 	start(t, "trainer", short(url, data)...).succeeds(t)
 }
 

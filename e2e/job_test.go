@@ -122,62 +122,6 @@ func single(t *testing.T, path string) string {
 	return hex.EncodeToString(r.Digest[:])
 }
 
-// Trainers that add up among themselves, with the table kept by each of them, make the weights that shards make.
-func TestSameWeightsReducedByTrainers(t *testing.T) {
-	_, url := server(t)
-	data := index(t, 200)
-	want := single(t, data)
-	for _, trainers := range []string{"1", "2", "4"} {
-		p := start(t, "trainer", short(url, data, "--spawn", "--trainers", trainers, "--json", "--apply", "mean", "--reduce",
-			"trainers")...)
-		p.succeeds(t)
-		if got := p.result(t).WeightsSHA256; got != want {
-			t.Errorf("%s trainers: weights %s, want %s", trainers, got, want)
-		}
-	}
-}
-
-// Owning the dense parameters or only averaging their gradients is the same arithmetic.
-func TestSameWeightsUpdateAndMean(t *testing.T) {
-	_, url := server(t)
-	data := index(t, 200)
-	var weights []string
-	for _, apply := range []string{"update", "mean"} {
-		p := start(t, "trainer", short(url, data, "--spawn", "--trainers", "2", "--json", "--apply", apply)...)
-		p.succeeds(t)
-		weights = append(weights, p.result(t).WeightsSHA256)
-	}
-	if weights[0] != weights[1] {
-		t.Errorf("update %s, mean %s", weights[0], weights[1])
-	}
-}
-
-// Two jobs on one server at once end as each does alone.
-func TestTwoJobsAtOnce(t *testing.T) {
-	_, url := server(t)
-	data := index(t, 200)
-	args := func(job string, seed int) []string {
-		return short(url, data, "--spawn", "--trainers", "2", "--json", "--job", job, "--seed", strconv.Itoa(seed),
-			"--epochs", "3")
-	}
-	alone := make([]string, 2)
-	for i := range alone {
-		p := start(t, "trainer", args("alone", i+1)...)
-		p.succeeds(t)
-		alone[i] = p.result(t).WeightsSHA256
-	}
-	if alone[0] == alone[1] {
-		t.Fatal("two seeds gave the same weights")
-	}
-	together := []*process{start(t, "trainer", args("a", 1)...), start(t, "trainer", args("b", 2)...)}
-	for i, p := range together {
-		p.succeeds(t)
-		if got := p.result(t).WeightsSHA256; got != alone[i] {
-			t.Errorf("job %d beside another: weights %s, alone %s", i, got, alone[i])
-		}
-	}
-}
-
 // A trainer whose job differs is turned away with the field and both values; one that wants a taken id likewise. The
 // job that they wanted to join is not disturbed.
 func TestTurnedAway(t *testing.T) {

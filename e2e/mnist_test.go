@@ -51,13 +51,6 @@ func TestMNIST(t *testing.T) {
 	}
 }
 
-// Without a flag for it, the weights are the same however many trainers there are.
-func TestMNISTSameWeightsByDefault(t *testing.T) {
-	t.Parallel()
-	_, url := server(t)
-	sameByDefault(t, "mnist", "--server", url, "--input", "synthetic", "--batches", "3", "--batch", "20")
-}
-
 // drawSample writes a synthetic image as a PNG.
 func drawSample(t *testing.T, path string) {
 	t.Helper()

@@ -85,7 +85,7 @@ func TestKilledAndLoaded(t *testing.T) {
 // which nothing happened.
 func TestKilledAndReplaced(t *testing.T) {
 	if testing.Short() {
-		t.Skip("-short: trainer.TestLostTrainersAreReplaced and e2e/simulate do the same in one process")
+		t.Skip("-short: e2e/simulate does the same in one process")
 	}
 	for name, flags := range map[string][]string{
 		"packages": {"packages", "--input", index(t, 200), "--lanes", "6", "--batch", "32", "--dim", "8", "--epochs", "4000",
@@ -125,7 +125,7 @@ func killedAndReplaced(t *testing.T, flags, keep []string, lost string) {
 // other: nothing is on a disk, and the weights are those of a job in which nothing has happened.
 func TestKilledAndStoodByFor(t *testing.T) {
 	if testing.Short() {
-		t.Skip("-short: trainer.TestStandbyGoesOnWithTheJob and e2e/simulate do the same in one process")
+		t.Skip("-short: e2e/simulate does the same in one process")
 	}
 	flags := []string{"movielens", "--input", "synthetic", "--epochs", "1500", "--optimizer", "adam", "--lr", "0.001"}
 	quiet := start(t, "trainer", append(flags, "--local", "--json")...)

@@ -7,9 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"gradbus/internal/testkit"
 	"gradbus/lane"
-	"gradbus/ps"
 	"gradbus/schema"
 )
 
@@ -325,37 +323,6 @@ func TestGroupEventsComeBeforeAnswers(t *testing.T) {
 			if events[k].AtNS <= events[k-1].AtNS {
 				t.Errorf("trainer %d hears of %d after %d", i, events[k].AtNS, events[k-1].AtNS)
 			}
-		}
-	}
-}
-
-// A trainer that dies in the middle of a group is named in the server's log, and the others go on without it, to the
-// end.
-func TestGroupedGoesOnWithoutTheLost(t *testing.T) { testkit.Waits(t, groupedGoesOnWithoutTheLost) }
-
-func groupedGoesOnWithoutTheLost(t *testing.T) {
-	server := startServer(t, 1)
-	job := groupedJob("lost-grouped", 3, 3, 3)
-	sessions := joinAll(t, testConfig(t, server), job)
-	waitForHeartbeats(t, sessions[0], 2)
-	var running sync.WaitGroup
-	for _, s := range sessions[:2] {
-		running.Go(func() {
-			if err := s.Run(testContext(t), &pull{job: job}, 3, nil); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	sessions[2].close() // no leave
-	running.Wait()
-	poll(t, "the server says that t2 is lost", func() bool { // which it tells the shards first
-		return slices.ContainsFunc(server.Stats().Jobs, func(j ps.JobStatus) bool {
-			return len(j.Members) == 3 && j.Members[2].State == "lost"
-		})
-	})
-	for _, s := range sessions[:2] {
-		if err := s.Close(); err != nil {
-			t.Error(err)
 		}
 	}
 }

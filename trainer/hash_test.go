@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"fmt"
 	"math"
 	"os"
 	"regexp"
@@ -61,75 +60,6 @@ func TestHashDocumented(t *testing.T) {
 	}
 	if len(ids) < 6 || len(texts) < 3 {
 		t.Errorf("read %d vectors of ids and %d of texts", len(ids), len(texts))
-	}
-}
-
-// Ids as they are found have their rows as if those were drawn: the sum over B rows of (count-n/B)^2/(n/B) is
-// chi-square of B-1 degrees, whose mean is B-1 and whose deviation sqrt(2(B-1)). Six deviations to either side are left
-// by one in a billion of fair draws; ids that kept their order would fall below, and a mix that loses bits lies far
-// above.
-func TestHashIsUniform(t *testing.T) {
-	const rows, n = 1000, 1 << 18
-	low, high := rows-1-6*math.Sqrt(2*(rows-1)), rows-1+6*math.Sqrt(2*(rows-1))
-	for name, id := range map[string]func(i uint64) uint64{
-		"from 0 on": func(i uint64) uint64 { return i }, "multiples of 4096": func(i uint64) uint64 { return i << 12 },
-		"high bits": func(i uint64) uint64 { return i << 46 }, "negative": func(i uint64) uint64 { return -i },
-		"texts":                         func(i uint64) uint64 { return HashString(fmt.Sprint("user:", i)) },
-		"multiples of the golden ratio": func(i uint64) uint64 { return i * 0x9e3779b97f4a7c15 },
-	} {
-		for _, salt := range []uint64{0, 1, math.MaxUint64} {
-			var counts [rows]float64
-			for i := range uint64(n) {
-				counts[HashID(id(i), rows, salt)]++
-			}
-			chi := 0.0
-			for _, c := range counts {
-				chi += (c - n/float64(rows)) * (c - n/float64(rows)) / (n / float64(rows))
-			}
-			if chi < low || chi > high {
-				t.Errorf("%s, salt %d: chi-square %.0f, want %.0f to %.0f", name, salt, chi, low, high)
-			}
-		}
-	}
-}
-
-// As many ids share rows as the comment says, and with another salt others do. Of n ids the number that are alone in
-// their row has the mean n(1-1/rows)^(n-1), and a variance below n; six deviations.
-func TestHashCollisions(t *testing.T) {
-	const rows, n = 1 << 16, 1 << 14
-	shared := func(salt uint64) map[uint64]bool {
-		by := map[uint64][]uint64{}
-		for id := range uint64(n) {
-			row := HashID(id, rows, salt)
-			by[row] = append(by[row], id)
-		}
-		all := map[uint64]bool{}
-		for _, ids := range by {
-			for i := range len(ids) - 1 {
-				all[ids[i]<<32|ids[i+1]] = true
-			}
-			if len(ids) > 1 {
-				for _, id := range ids {
-					all[id] = true
-				}
-			}
-		}
-		return all
-	}
-	first, second, ids, both := shared(0), shared(1), 0.0, 0
-	for pair := range first {
-		if pair < n {
-			ids++
-		} else if second[pair] {
-			both++
-		}
-	}
-	want := n * (1 - math.Pow(1-1/float64(rows), n-1))
-	if math.Abs(ids-want) > 6*math.Sqrt(n) {
-		t.Errorf("%v of %d ids share a row, want about %.0f", ids, n, want)
-	}
-	if both > 3 { // of about 2000 pairs, one in 65536
-		t.Errorf("%d pairs of ids share a row by either salt", both)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"gradbus/internal/testkit"
 	"gradbus/lane"
@@ -251,37 +250,6 @@ func (s *Session) tablesDigest(ctx context.Context) (sum [32]byte, err error) {
 		}
 	}
 	return d.Sum()
-}
-
-// In async a trainer that dies is named, and stops nobody.
-func TestAsyncGoesOnWithoutTheLost(t *testing.T) { testkit.Waits(t, asyncGoesOnWithoutTheLost) }
-
-func asyncGoesOnWithoutTheLost(t *testing.T) {
-	server := startServer(t, 1)
-	job := asyncJob("async-lost", 2, 2)
-	job.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD} // thousands of batches, which need not lead anywhere
-	sessions := joinAll(t, testConfig(t, server), job)
-	waitForHeartbeats(t, sessions[0], 2)
-	sessions[1].close() // no leave
-	until := time.Now().Add(testTimeout / 2)
-	for lost := false; !lost; { // batch after batch, until the server says so
-		time.Sleep(100 * time.Millisecond) // batches need not wait for anything
-		if err := sessions[0].Run(testContext(t), newToy(t, job), 5, nil); err != nil {
-			t.Fatal(err)
-		}
-		for _, j := range server.Stats().Jobs {
-			lost = lost || len(j.Members) == 2 && j.Members[1].State == "lost"
-		}
-		if time.Now().After(until) {
-			t.Fatal("the server does not say that t1 is lost")
-		}
-	}
-	if err := sessions[0].Run(testContext(t), newToy(t, job), 5, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := sessions[0].Close(); err != nil {
-		t.Error(err)
-	}
 }
 
 // Every mode learns: with the same gradients, computed on somewhat older weights, the loss falls to where sync takes

@@ -139,14 +139,3 @@ func TestGradientNormIsSeldom(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkGradientNorm(b *testing.B) {
-	values := make([]float32, 1<<20)
-	for i := range values {
-		values[i] = float32(i)
-	}
-	b.SetBytes(4 << 20)
-	for b.Loop() {
-		_ = sumOfSquares(values)
-	}
-}

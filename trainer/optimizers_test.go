@@ -32,47 +32,6 @@ var optimizerJobs = map[string]func(*schema.Job){
 	},
 }
 
-// Whatever the optimizer, and of whatever it is, a job has the same bits on any number of trainers and shards, whoever
-// steps the dense parameters and the rows, and whichever way gradients take.
-func TestEveryOptimizerGivesEqualBits(t *testing.T) {
-	const lanes, batches = 5, 7
-	config := []Config{testConfig(t, startServer(t, 1)), testConfig(t, startServer(t, 2))}
-	seen := map[string]string{}
-	for name, change := range optimizerJobs {
-		want := ""
-		for i, c := range []struct {
-			shards, trainers int
-			apply, reduce    string
-			replicated       bool
-			chunks           int
-		}{
-			{1, 1, schema.ApplyUpdate, "", false, 4 << 10}, {2, 4, schema.ApplyUpdate, "", false, 64 << 10},
-			{2, 2, schema.ApplyMean, "", false, 4 << 10},
-			{1, 2, schema.ApplyMean, "", true, 16 << 10}, {2, 4, schema.ApplyMean, schema.ReduceTrainers, true, 4 << 10},
-		} {
-			job := toyJob(fmt.Sprintf("optimizer-%d-%d", len(seen), i), c.trainers, lanes, c.apply)
-			job.Reduce, job.ChunkBytes = c.reduce, c.chunks
-			for k := range job.Tables {
-				job.Tables[k].Replicated = c.replicated
-			}
-			change(job)
-			for k, o := range trainAll(t, config[c.shards-1], job, batches) {
-				got := fmt.Sprintf("%x", o.digest)
-				if want == "" {
-					want = got
-				}
-				if o.err != nil || got != want {
-					t.Errorf("%s, %+v, trainer %d: %s, want %s: %v", name, c, k, got, want, o.err)
-				}
-			}
-		}
-		if other, same := seen[want]; same {
-			t.Errorf("%s and %s give the same weights", name, other)
-		}
-		seen[want] = name
-	}
-}
-
 // Gradients that are clipped by the norm of all of them together are held until all are there. The norm does not depend
 // on chunks, trainers, shards or the way that they take.
 func TestGlobalClippingGivesEqualBits(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -112,73 +111,4 @@ func checkHostedExport(t *testing.T, dir string, s *Session) {
 	if err != nil || len(m.Param("head:0.weight")) != 12 {
 		t.Errorf("the exported model has no weights of the module: %v", err)
 	}
-}
-
-// The trainers of a hosted module go back to its newest durable version when one is lost: under policy wait together
-// with a new one, and under recover those that are left, until that comes.
-func TestHostedGoesBack(t *testing.T) {
-	testkit.Beside(t)
-	for policy, sessions := range map[string]int{schema.PolicyWait: 3, schema.PolicyRecover: 4} {
-		t.Run(policy, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { hostedGoesBack(t, policy, sessions) }) })
-	}
-}
-
-// hostedGoesBack has the one who stays and the new one have so many sessions.
-func hostedGoesBack(t *testing.T, policy string, sessions int) {
-	const batches = 200
-	job := moduleJob("back", 2, schema.ConsistencySync)
-	job.Policy = policy
-	kept := ps.Config{Shards: 2, Deadline: 3 * time.Second,
-		Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 10}}
-	config := testConfig(t, startServerWith(t, kept))
-	began, steps := make([][]schema.Version, 3), make([]schema.Version, 3)
-	var all sync.WaitGroup
-	for i := range began {
-		all.Go(func() {
-			if i == 2 { // in the place of the one that is lost
-				time.Sleep(6 * time.Second)
-			}
-			err := trainOnce(t, config, job, func(s *Session) (err error) {
-				for goesOn := true; goesOn && !errors.Is(err, errKilled); { // in each run of the job
-					began[i] = append(began[i], s.Version())
-					if steps[i], err = hostedBatches(t, s, batches, i == 0); err == nil {
-						return nil
-					}
-					_, broken := s.Wait(testContext(t))
-					goesOn = broken == nil
-				}
-				return err
-			})
-			if err != nil {
-				t.Errorf("trainer %d: %v", i, err)
-			}
-		})
-	}
-	all.Wait()
-	for i := 1; i < 3; i++ {
-		last := began[i][len(began[i])-1]
-		if last == 0 || len(began[1])+len(began[2]) != sessions || max(steps[1], steps[2]) < 2*batches {
-			t.Errorf("trainer %d began at versions %v; the module has had %d steps, want %d or more", i, began[i], steps[i],
-				2*batches)
-		}
-	}
-}
-
-// hostedBatches trains to the end, or ends without a word when some versions are durable. It gives how many steps the
-// module has had.
-func hostedBatches(t *testing.T, s *Session, batches uint64, dies bool) (steps schema.Version, err error) {
-	m, err := s.Module("net")
-	first, lanes := s.Lanes()
-	for b := uint64(s.Version()); b < batches && err == nil; b++ {
-		for l := 0; l < lanes && err == nil; l += 2 {
-			var step moduleStep
-			step, err = driveBatch(testContext(t), m, b, uint64(first)+uint64(l))
-			steps = max(steps, step.made)
-		}
-		time.Sleep(50 * time.Millisecond)
-		if dies && b == 80 {
-			return steps, errKilled
-		}
-	}
-	return steps, err
 }

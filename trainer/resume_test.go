@@ -236,3 +236,20 @@ func checkpointsThatCannotBeWritten(t *testing.T) {
 		}
 	}
 }
+
+// digestAfter is what the first of all trainers of a job takes for its weights, after so many batches.
+func digestAfter(t *testing.T, sessions []*Session, w Workload, batches uint64) [32]byte {
+	t.Helper()
+	trainTo(t, sessions, w, batches)
+	return digestsOf(t, sessions)[0]
+}
+
+// trainTo has all trainers of a job train until so many batches are done.
+func trainTo(t *testing.T, sessions []*Session, w Workload, batches uint64) {
+	t.Helper()
+	for i, err := range runAll(testContext(t), sessions, w, batches-uint64(sessions[0].Version())) {
+		if err != nil {
+			t.Fatalf("trainer %d: %v", i, err)
+		}
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -123,50 +122,6 @@ func TestServerAsControl(t *testing.T) {
 	all.Wait()
 	if second.Stats().Bytes == 0 {
 		t.Error("nothing went to the second ps")
-	}
-}
-
-// The control server is out of reach in the middle of a job, for trainers and ps alike: batches go on meanwhile, and
-// the weights are what they would have been.
-func TestControlLostWhileDataFlows(t *testing.T) {
-	const lanes, batches, from, to = 4, 60, 5, 30
-	away := 10 * time.Second
-	if testing.Short() {
-		away = 2 * time.Second
-	}
-	want := digestOnOne(t, 2, toyJob("here", 2, lanes, schema.ApplyUpdate), batches)
-	control := startControl(t, fabric.ServerConfig{})
-	p := startProxy(t, control.URL())
-	startSeveral(t, p.url(), ps.Config{}, 1, 1)
-	job := toyJob("away", 2, lanes, schema.ApplyUpdate)
-	var lost, back atomic.Bool
-	since := time.Time{}
-	w := newToy(t, job)
-	w.enter = func(b schema.Batch, l lane.Lane) {
-		switch {
-		case b == from && l == 0 && !lost.Swap(true):
-			since = time.Now()
-			p.cut(true)
-		case b == to && l == 0 && !back.Swap(true): // both trainers have come this far without it
-			time.Sleep(time.Until(since.Add(away)))
-			p.cut(false)
-		}
-	}
-	out := make([]outcome, 2)
-	var all sync.WaitGroup
-	for i := range out {
-		c := controlConfig(t, p.url())
-		c.Member = schema.TrainerMember(i)
-		all.Go(func() { out[i] = train(testContext(t), c, job, w, batches) })
-	}
-	all.Wait()
-	for i, o := range out {
-		if o.err != nil || o.digest != want {
-			t.Errorf("trainer %d: %v, weights %x, want %x", i, o.err, o.digest[:6], want[:6])
-		}
-	}
-	if !back.Load() {
-		t.Error("the control server was not away")
 	}
 }
 

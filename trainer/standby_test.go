@@ -62,55 +62,6 @@ func outlive(t *testing.T, config Config, job *schema.Job, batches uint64, end f
 	return o
 }
 
-// A ps ends, with a word or without, and whoever stands by goes on with its job: the
-// weights are those of a job in which nothing has happened, and nothing is on any disk.
-func TestStandbyGoesOnWithTheJob(t *testing.T) {
-	testkit.Beside(t)
-	for name, end := range map[string]func(*ps.Server){
-		"killed": func(s *ps.Server) { _ = s.RestartNATS(s.Close) }, // which cannot be heard, nor started again
-		"ended": func(s *ps.Server) {
-			within, cancel := context.WithTimeout(context.Background(), testTimeout)
-			defer cancel()
-			s.Drain(within)
-			s.Close()
-		},
-	} {
-		t.Run(name, func(t *testing.T) { testkit.Waits(t, func(t *testing.T) { goOn(t, end) }) })
-	}
-}
-
-func goOn(t *testing.T, end func(*ps.Server)) {
-	const batches, trainers, lanes = 150, 3, 5
-	server, standby := startPair(t, 2, 3, 0)
-	job := toyJob("outlived", trainers, lanes, schema.ApplyUpdate)
-	job.Policy = schema.PolicyRecover
-	want, _ := toyOutcome(t, lanes, batches)
-	out := make([]outlived, trainers)
-	var ending atomic.Bool
-	var all sync.WaitGroup
-	for i := range out {
-		all.Go(func() {
-			out[i] = outlive(t, testConfig(t, server), job, batches, func() {
-				if !ending.Swap(true) {
-					all.Go(func() { end(server) })
-				}
-			})
-		})
-	}
-	all.Wait()
-	for i, o := range out {
-		switch {
-		case o.err != nil:
-			t.Errorf("trainer %d: %v", i, o.err)
-		case o.server != standby.URL() || o.resumed == 0:
-			t.Errorf("trainer %d ended at %s, where it began with version %d: want a later one at %s", i, o.server, o.resumed,
-				standby.URL())
-		case o.digest != want:
-			t.Errorf("trainer %d: weights %x, want %x", i, o.digest[:8], want[:8])
-		}
-	}
-}
-
 // Who comes to a ps that stands by is sent on to where the job is.
 func TestNewcomersAreSentOn(t *testing.T) {
 	testkit.Waits(t, func(t *testing.T) {

@@ -34,7 +34,6 @@ type harness struct {
 	config  Config
 	job     *schema.Job
 	batches uint64
-	held    bool // they hold their batches
 	all     sync.WaitGroup
 	alive   atomic.Int64
 
@@ -54,13 +53,7 @@ func (c *harness) run(s *Session, r *rand.Rand, dies uint64) {
 				s.fail(errKilled)
 			}
 		}
-		var err error
-		if c.held {
-			err = holdAssigned(testContext(c.t), s, newToy(c.t, c.job), schema.Version(c.batches), done)
-		} else {
-			err = s.Run(testContext(c.t), newToy(c.t, c.job), c.batches-min(c.batches, uint64(s.Version())),
-				func(p Progress) { done(p.Batch) })
-		}
+		err := holdAssigned(testContext(c.t), s, newToy(c.t, c.job), schema.Version(c.batches), done)
 		c.mu.Lock()
 		c.hosted += len(s.takeovers.hosted)
 		c.mu.Unlock()
@@ -101,38 +94,37 @@ func quietly(t *testing.T, config Config, job *schema.Job, batches uint64) strin
 	return fmt.Sprintf("%x", out[0].digest[:8])
 }
 
-// Trainers die in the middle of batches, several of them, and those who have taken their places too; new ones come. The
-// weights are those of a job in which nothing has happened.
+// Trainers whose programs hold their batches die in the middle of batches, and so do trainers that compute the lanes of
+// lost ones; new ones join. The weights are those of a job in which nothing happens. Trainers in Run are in
+// e2e/simulate.
 func TestLostTrainersAreReplaced(t *testing.T) {
 	seeds := uint64(2)
 	if testing.Short() {
 		seeds = 8 // which wait for nothing
 	}
-	for _, held := range []bool{false, true} {
-		var dead, hosted atomic.Int64
-		t.Cleanup(func() { // when all have ended, which in real time run at once
-			if d, h := dead.Load(), hosted.Load(); d < int64(seeds)/2 || testing.Short() && h == 0 {
-				t.Errorf("held=%v: %d have died, and %d places were taken by others: that is too few", held, d, h)
-			}
-		})
-		for seed := range seeds {
-			t.Run(fmt.Sprintf("held=%v/%d", held, seed), func(t *testing.T) {
-				testkit.Waits(t, func(t *testing.T) {
-					c := replaceLost(t, seed, held)
-					dead.Add(int64(c.dead))
-					hosted.Add(int64(c.hosted))
-				})
-			})
+	var dead, hosted atomic.Int64
+	t.Cleanup(func() { // when all have ended, which in real time run at once
+		if d, h := dead.Load(), hosted.Load(); d < int64(seeds)/2 || testing.Short() && h == 0 {
+			t.Errorf("%d have died, and %d slots were taken by others: that is too few", d, h)
 		}
+	})
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			testkit.Waits(t, func(t *testing.T) {
+				c := replaceLost(t, seed)
+				dead.Add(int64(c.dead))
+				hosted.Add(int64(c.hosted))
+			})
+		})
 	}
 }
 
-func replaceLost(t *testing.T, seed uint64, held bool) *harness {
+func replaceLost(t *testing.T, seed uint64) *harness {
 	r := rand.New(rand.NewPCG(seed, 0))
 	trainers := 2 + r.IntN(3)
 	lanes := trainers + r.IntN(4)
 	server := startServerWith(t, ps.Config{Shards: 1 + r.IntN(3), Deadline: 3 * time.Second})
-	c := &harness{t: t, held: held, config: testConfig(t, server), batches: 30, job: toyJob("replaced", trainers, lanes,
+	c := &harness{t: t, config: testConfig(t, server), batches: 30, job: toyJob("replaced", trainers, lanes,
 		schema.ApplyUpdate)}
 	c.job.Policy = schema.PolicyRecover
 	want := quietly(t, c.config, c.job, c.batches)

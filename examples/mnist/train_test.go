@@ -212,26 +212,3 @@ func ownSteps(t *testing.T, s mnist.Settings, data *mnist.Data, e nn.Env) [][]fl
 	}
 	return params
 }
-
-// Each optimizer learns it, with the same bits for one trainer and two.
-func TestOptimizersTrain(t *testing.T) {
-	data := mnist.Synthetic(300, 100)
-	for _, c := range []struct {
-		optimizer string
-		lr        float64
-	}{{"adagrad", 0.05}, {"rowwise_adagrad", 0.05}, {"adam", 0.01}, {"adamw", 0.01}, {"ftrl", 0.3}} {
-		s := settings(1, 4)
-		s.Epochs, s.Batch, s.Momentum, s.Optimizer, s.LR, s.Clip = 6, 20, 0, c.optimizer, c.lr, "value:1"
-		if err := s.Validate(); err != nil {
-			t.Fatal(err)
-		}
-		one := train(t, s, data, "go")[0]
-		t.Logf("%s: accuracy %.3f, loss from %.3f to %.3f", c.optimizer, one.accuracy, one.first, one.loss)
-		if one.accuracy < 0.8 || one.loss > one.first/2 {
-			t.Errorf("%s: accuracy %.3f, loss from %.3f to %.3f", c.optimizer, one.accuracy, one.first, one.loss)
-		}
-		if s.Trainers = 2; train(t, s, data, "go")[0].digest != one.digest {
-			t.Errorf("%s: two trainers end with other bits than one", c.optimizer)
-		}
-	}
-}

@@ -131,29 +131,6 @@ func TestOneDigest(t *testing.T) {
 	}
 }
 
-// Each optimizer gives one digest too, for one trainer and one shard as for several.
-func TestOneDigestOfOptimizers(t *testing.T) {
-	data := small(t)
-	seen := map[[32]byte]string{}
-	for optimizer, lr := range map[string]float64{schema.OptimizerSGD: 10, schema.OptimizerRowwiseAdagrad: 0.05,
-		schema.OptimizerAdam:  0.001,
-		schema.OptimizerAdamW: 0.001, schema.OptimizerFTRL: 0.1} {
-		s := settings(1)
-		s.Epochs, s.Optimizer, s.LR = 1, optimizer, lr
-		want := train(t, s, data, 1)[0]
-		if before := seen[want.digest]; before != "" {
-			t.Errorf("%s has the weights of %s", optimizer, before)
-		}
-		seen[want.digest] = optimizer
-		s.Trainers = 2
-		for i, o := range train(t, s, data, 3) {
-			if o.digest != want.digest {
-				t.Errorf("%s, trainer %d of 2: weights %x, want %x", optimizer, i, o.digest[:8], want.digest[:8])
-			}
-		}
-	}
-}
-
 // What is learned foretells ratings better than their mean does; what is collected, saved and loaded answers as the
 // session did.
 func TestLearnsAndKeeps(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -165,24 +164,6 @@ func TestSameAsSingleProcess(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// With momentum, and with a number of lanes that is no power of two and larger than some batches.
-func TestSameAsSingleProcessMomentum(t *testing.T) {
-	data := small(t, 300)
-	for _, route := range [][2]string{{schema.ApplyUpdate}, {schema.ApplyMean},
-		{schema.ApplyMean, schema.ReduceTrainers}} {
-		apply := strings.TrimSpace(route[0] + " " + route[1])
-		s := settings(2, 7)
-		s.Momentum, s.LR, s.Batch, s.Apply, s.Reduce = 0.9, 0.5, 5, route[0], route[1]
-		s.Epochs = 1
-		want := referenceOf(t, s, data)
-		for i, o := range train(t, s, data, 2, "auto") {
-			if o.digest != want.Digest {
-				t.Errorf("%s: trainer %d: weights %x, want %x", apply, i, o.digest[:8], want.Digest[:8])
-			}
-		}
 	}
 }
 
