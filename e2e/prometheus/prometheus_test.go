@@ -149,7 +149,7 @@ func parameterServer(t *testing.T, more ...string) (ps *process, nats, page stri
 // what we say that we export.
 func liveMetrics(t *testing.T, pages ...string) {
 	t.Helper()
-	golden, err := os.ReadFile("../../ps/ops/metrics/testdata/families.txt")
+	golden, err := os.ReadFile("../../ps/ops/metrics/families.txt")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,14 +1,13 @@
-// Package metrics tells Prometheus of a ps: of the jobs it coordinates with their trainers, of the shards it keeps, of
+// Package metrics tells Prometheus of a ps: of the jobs it coordinates with their trainers, of the shards it has, of
 // its process, memory, disks and GPUs, and of what is wrong.
 //
 // It reads the status, with the reports that it was made of, and nothing else: a scrape asks no GPU, no shard and no
-// network, and takes no lock that anybody else holds for longer than it takes to copy pointers. What a report does not
-// tell is absent, never 0; a loss that is not a number is exported as NaN.
+// network. What a report does not tell is absent, never 0; a loss that is not a number is exported as NaN.
 //
 // # Who exports what
 //
 // Sums over all ps of a cluster must count everything once. So a job and its trainers are exported by the ps that
-// coordinates the job, shards by the ps that keeps them, processes by themselves. GPUs are exported by every ps that
+// coordinates the job, shards by the ps that has them, processes by themselves. GPUs are exported by every ps that
 // sees them, as are problems: aggregate those with max.
 //
 // Labels are bounded: job_name (Prometheus has a label job of its own, which would win), member (t3, s0: as in subjects
@@ -17,17 +16,16 @@
 //
 // # Families
 //
-// A family is a row of a table: name, type, help, labels and the function that reads it from its subject (trainer.go,
-// shard.go, ...). The golden file testdata/families.txt and docs/metrics.md are written from these tables. Samples are
-// put into the data model of client_golang directly, not through its Collector interface, which hashes and sorts every
-// sample again; a pedantic registry checks the same families in tests.
-//
-// Whoever adds a figure adds a row here, runs the tests of this package with -rewrite, and reads the difference.
+// families.txt has a line for each family: name, type, labels in the order in which put is given them, and help.
+// docs/metrics.md describes them. A new figure is a line there and a call of put.
 package metrics
 
 import (
-	"cmp"
+	_ "embed"
+	"maps"
 	"net/http"
+	"reflect"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,63 +66,36 @@ const staleAfter = 10 * time.Second
 // spare.
 const scrapesMax = 4
 
+// Bounds of lists that a GPU's report carries, so that no driver and no trainer can make labels without end.
+const (
+	throttlesMax = 16
+	xidsMax      = 64
+	nameBytesMax = 40 // of a throttling reason, an XID's code
+	problemsMax  = 200
+)
+
+// families is a table of all families but those of Go and the process.
+//
+//go:embed families.txt
+var families string
+
+// family is one metric: its description, its type and its labels.
+type family struct {
+	desc   *prometheus.Desc
+	kind   prometheus.ValueType
+	labels []string
+}
+
 // Exporter answers scrapes. It is safe for concurrent use.
 type Exporter struct {
-	config  Config
-	tables  tables
-	process *prometheus.Registry // of Go and the process
-	handler http.Handler
+	config   Config
+	families map[string]family // by name
+	registry *prometheus.Registry
+	handler  http.Handler
 
 	mutex   sync.Mutex // a leaf: nothing is called under it
 	scrapes uint64
 	seconds float64 // spent on them
-}
-
-// tables are all that is told, and the sheets it is written on.
-type tables struct {
-	sheets
-	build   table[string]
-	server  table[server]
-	ops     table[ops]
-	problem table[*status.Status]
-	job     table[job]
-	place   table[place]
-	trainer table[trainer]
-	moment  table[trainer]
-	shard   table[shard]
-	bucket  table[*schema.BucketReport]
-	gpu     table[gpu]
-	disk    table[disk]
-}
-
-func newTables() (t tables) {
-	var at []*int
-	t.build, t.server = enter(&t, &at, buildTable()), enter(&t, &at, serverTable())
-	t.ops, t.problem = enter(&t, &at, opsTable()), enter(&t, &at, problemTable())
-	t.job, t.place = enter(&t, &at, jobTable()), enter(&t, &at, placeTable())
-	t.trainer, t.moment = enter(&t, &at, trainerTable()), enter(&t, &at, momentTable())
-	t.shard, t.bucket = enter(&t, &at, shardTable()), enter(&t, &at, bucketTable())
-	t.gpu, t.disk = enter(&t, &at, gpuTable()), enter(&t, &at, diskTable())
-	slices.SortFunc(at, func(a, b *int) int { return cmp.Compare(t.of[*a].name, t.of[*b].name) })
-	sorted := make([]family, len(at))
-	for i, index := range at {
-		sorted[i], *index = t.of[*index], i
-	}
-	t.of = sorted
-	return t
-}
-
-// enter adds a table's families to all of them. at are the indices of families in all, to be set once these are in
-// order.
-func enter[T any](t *tables, at *[]*int, from table[T]) table[T] {
-	for i := range from.figures {
-		f := &from.figures[i]
-		f.at = len(t.of)
-		all := f.family
-		all.labels = slices.Concat(from.labels, f.labels)
-		t.of, *at = append(t.of, all), append(*at, &f.at)
-	}
-	return from
 }
 
 // New is an Exporter that has answered no scrape yet.
@@ -132,8 +103,21 @@ func New(c Config) *Exporter {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	e := &Exporter{config: c, tables: newTables(), process: prometheus.NewRegistry()}
-	e.process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	e := &Exporter{config: c, families: map[string]family{}, registry: prometheus.NewRegistry()}
+	for line := range strings.Lines(families) {
+		part := strings.SplitN(strings.TrimSpace(line), " ", 4)
+		f := family{kind: prometheus.GaugeValue}
+		if part[2] != "-" {
+			f.labels = strings.Split(part[2], ",")
+		}
+		if part[1] == "counter" {
+			f.kind = prometheus.CounterValue
+		}
+		f.desc = prometheus.NewDesc(part[0], part[3], f.labels, nil)
+		e.families[part[0]] = f
+	}
+	e.registry.MustRegister(collectors.NewGoCollector(), e,
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	e.handler = promhttp.HandlerFor(e, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError,
 		MaxRequestsInFlight: scrapesMax, DisableCompression: true})
 	return e
@@ -142,6 +126,47 @@ func New(c Config) *Exporter {
 // ServeHTTP implements http.Handler: the text format of Prometheus, not compressed, since a scrape crosses a local
 // network and compressing it would take as long again as making it.
 func (e *Exporter) ServeHTTP(w http.ResponseWriter, r *http.Request) { e.handler.ServeHTTP(w, r) }
+
+// Gather implements prometheus.Gatherer.
+func (e *Exporter) Gather() ([]*dto.MetricFamily, error) {
+	from := time.Now()
+	all, err := e.registry.Gather()
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	e.scrapes++
+	e.seconds += time.Since(from).Seconds()
+	return all, err
+}
+
+// Describe implements prometheus.Collector.
+func (e *Exporter) Describe(out chan<- *prometheus.Desc) {
+	for _, f := range e.families {
+		out <- f.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (e *Exporter) Collect(out chan<- prometheus.Metric) {
+	view := e.config.Status()
+	s := &scrape{Exporter: e, out: out, view: view, now: e.config.Now(), seen: map[string]bool{}}
+	s.put("gradbus_build_info", 1, e.config.Version, runtime.Version())
+	s.ops()
+	if view == nil {
+		return
+	}
+	s.problems()
+	if own := view.Own; own != nil && own.Server != nil {
+		s.server(own)
+		s.shards(own.Server)
+		s.gpus(own, own.Server.GPUs)
+		s.disks(own, own.Server.Disks)
+		for i := range own.Server.Jobs {
+			if j := &own.Server.Jobs[i]; j == coordinated(own.Server, j.Name) {
+				s.job(j, shownJob(view, j))
+			}
+		}
+	}
+}
 
 // coordinated is the job of that name in the ps's own report.
 func coordinated(own *schema.ServerReport, name schema.JobName) (found *schema.JobReport) {
@@ -153,423 +178,501 @@ func coordinated(own *schema.ServerReport, name schema.JobName) (found *schema.J
 	return found
 }
 
-// Gather implements prometheus.Gatherer.
-func (e *Exporter) Gather() ([]*dto.MetricFamily, error) {
-	from := time.Now()
-	s := e.tables.new()
-	e.write(s)
-	all := s.filled()
-	process, err := e.process.Gather()
-	all = append(all, process...)
-	slices.SortFunc(all, func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) })
-	e.mutex.Lock()
-	defer e.mutex.Unlock()
-	e.scrapes++
-	e.seconds += time.Since(from).Seconds()
-	return all, err
+// shownJob is the job as the status has it; empty where it has not.
+func shownJob(view *status.Status, j *schema.JobReport) *status.Job {
+	for i := range view.Jobs {
+		if s := &view.Jobs[i]; s.Name == string(j.Name) && s.RunID == strconv.FormatUint(uint64(j.RunID), 10) {
+			return s
+		}
+	}
+	return &status.Job{}
 }
 
-// write puts all that is known on a sheet.
-func (e *Exporter) write(s *sheet) {
-	now, view := e.config.Now(), e.config.Status()
-	t := &e.tables
-	t.build.write(s, e.config.Version)
-	t.ops.write(s, e.cost())
-	if view == nil {
-		return
+// scrape is one Collect.
+type scrape struct {
+	*Exporter
+	out  chan<- prometheus.Metric
+	view *status.Status
+	now  time.Time
+	seen map[string]bool // samples by name and labels: a second one of the same would spoil the whole scrape
+}
+
+// put writes a sample: a number, a truth value, or a pointer to a number, of which nil is absent.
+func (s *scrape) put(name string, value any, labels ...string) {
+	v := reflect.ValueOf(value)
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return
+		}
+		v = v.Elem()
 	}
-	t.problem.write(s, view)
-	own := view.Own
-	if own == nil || own.Server == nil {
-		return
+	f := 0.0
+	switch {
+	case v.CanInt():
+		f = float64(v.Int())
+	case v.CanUint():
+		f = float64(v.Uint())
+	case v.CanFloat():
+		f = v.Float()
+	case v.Bool():
+		f = 1
 	}
-	t.server.write(s, server{own, own.Server, e.loopAge(now)})
-	for i := range own.Server.Shards {
-		sh := &own.Server.Shards[i]
-		member := string(schema.ShardMember(sh.Shard))
-		t.shard.write(s, shard{sh, shownShard(view, sh.Job, member)}, string(sh.Job), member)
-		t.writeBuckets(s, sh.Job, member, sh.Buckets)
+	s.send(name, labels, func(of family) prometheus.Metric {
+		return prometheus.MustNewConstMetric(of.desc, of.kind, f, labels...)
+	})
+}
+
+// summary writes a number of observations and their sum, without quantiles.
+func (s *scrape) summary(name string, count uint64, sum float64, labels ...string) {
+	s.send(name, labels, func(of family) prometheus.Metric {
+		return prometheus.MustNewConstSummary(of.desc, count, sum, nil, labels...)
+	})
+}
+
+// send makes labels fit, UTF-8 and no longer than texts of the protocol, and writes a sample once.
+func (s *scrape) send(name string, labels []string, metric func(family) prometheus.Metric) {
+	for i := range labels {
+		labels[i] = schema.Clip(labels[i])
 	}
-	for i := range own.Server.Ended {
-		sh := &own.Server.Ended[i]
-		t.writeBuckets(s, sh.Job, string(schema.ShardMember(sh.Shard)), sh.Buckets)
+	key := name + "\xff" + strings.Join(labels, "\xff")
+	if !s.seen[key] {
+		s.seen[key] = true
+		s.out <- metric(s.families[name])
 	}
-	e.writeGPUs(s, own, own.Server.GPUs, now)
-	e.writeDisks(s, own, own.Server.Disks, now)
-	for i := range own.Server.Jobs {
-		if j := &own.Server.Jobs[i]; j == coordinated(own.Server, j.Name) {
-			subject := job{j, shown(view, j)}
-			t.job.write(s, subject, string(j.Name))
-			e.writeTrainers(s, subject, now)
+}
+
+// known writes what may not be known: positive values alone.
+func (s *scrape) known(name string, value float64, labels ...string) {
+	if value > 0 {
+		s.put(name, value, labels...)
+	}
+}
+
+func seconds(ms int64) float64 { return float64(ms) / 1000 }
+
+// ops tells what observing costs; the scrape under way is not in it.
+func (s *scrape) ops() {
+	s.mutex.Lock()
+	scrapes, spent := s.scrapes, s.seconds
+	s.mutex.Unlock()
+	s.summary("gradbus_ops_scrape_seconds", scrapes, spent)
+	if s.config.Ops != nil {
+		o := s.config.Ops()
+		s.put("gradbus_ops_stream_clients", o.StreamClients)
+		s.put("gradbus_ops_updates_dropped_total", o.UpdatesDropped)
+		s.put("gradbus_ops_reports_dropped_total", o.ReportsDropped)
+		s.put("gradbus_ops_requests_total", o.Requests)
+	}
+}
+
+// problems tells what is wrong, in all the cluster, as every ps sees it. Every code is there, 0 or not, so that alerts
+// see a change.
+func (s *scrape) problems() {
+	type coded struct {
+		code  string
+		level status.Level
+	}
+	counts := map[coded]int{}
+	for _, c := range status.Codes() {
+		counts[coded{c.Code, c.Level}] = 0
+	}
+	for i := range s.view.Problems[:min(len(s.view.Problems), problemsMax)] {
+		p := &s.view.Problems[i]
+		counts[coded{p.Code, p.Level}]++
+		s.put("gradbus_problem_info", 1, p.Code, string(p.Level), p.Job, p.Member, p.GPU)
+	}
+	for c, n := range counts {
+		s.put("gradbus_problem", n, c.code, string(c.level))
+	}
+}
+
+// server tells of this ps.
+func (s *scrape) server(own *schema.Telemetry) {
+	r := own.Server
+	s.put("gradbus_ps_info", 1, r.ID, own.Host, r.Backend)
+	turned := time.Time{}
+	if s.config.Alive != nil {
+		turned = s.config.Alive()
+	}
+	if turned.IsZero() {
+		turned = s.now
+	}
+	s.put("gradbus_ps_control_loop_age_seconds", max(0, s.now.Sub(turned).Seconds()))
+	s.put("gradbus_ps_deadline_seconds", r.Deadline)
+	s.put("gradbus_ps_control_lost", r.ControlLost)
+	for _, phase := range phases() {
+		n := 0
+		for i := range r.Jobs {
+			if r.Jobs[i].Phase == phase {
+				n++
+			}
+		}
+		s.put("gradbus_ps_jobs", n, phase)
+	}
+	s.put("gradbus_ps_frames_total", r.Frames)
+	s.put("gradbus_ps_frame_bytes_total", r.Bytes)
+	for reason := schema.ReasonOK + 1; int(reason) < schema.ReasonCount; reason++ { // 0 or not: else there is no increase
+		s.put("gradbus_ps_frames_refused_total", r.Reasons[reason.String()], reason.String())
+	}
+	for backend, n := range r.Calls {
+		s.put("gradbus_ps_calls_total", n, backend)
+	}
+	s.put("gradbus_ps_dropped_messages_total", r.Dropped)
+	s.put("gradbus_ps_slow_readers_total", r.SlowReaders)
+	s.traffic("gradbus_ps", &r.Traffic)
+	s.put("gradbus_ps_memory_promised_bytes", r.Memory.PromisedBytes)
+	s.put("gradbus_ps_memory_limit_bytes", r.Memory.MaxBytes)
+	s.put("gradbus_ps_cpus", r.Process.CPUs)
+	s.verification("gradbus_ps", &r.Verification)
+	if b := r.StandsBy; b != nil {
+		if !b.Peers {
+			s.put("gradbus_ps_standby_reached", b.Reached)
+		}
+		for _, h := range b.Jobs {
+			s.put("gradbus_ps_standby_job_ready", h.Version > 0, string(h.Job))
+			s.put("gradbus_ps_standby_job_version", h.Version, string(h.Job))
 		}
 	}
 }
 
-// writeTrainers puts the trainers of a job on a sheet.
-func (e *Exporter) writeTrainers(s *sheet, j job, now time.Time) {
+func phases() []string {
+	return []string{schema.PhaseGathering, schema.PhaseRunning, schema.PhaseEnded}
+}
+
+// traffic tells what went over all connections of a member.
+func (s *scrape) traffic(of string, t *schema.Traffic, labels ...string) {
+	to := func(direction string) []string { return append(slices.Clone(labels), direction) }
+	s.put(of+"_network_bytes_total", t.BytesSent, to("sent")...)
+	s.put(of+"_network_bytes_total", t.BytesReceived, to("received")...)
+	s.put(of+"_network_messages_total", t.MessagesSent, to("sent")...)
+	s.put(of+"_network_messages_total", t.MessagesReceived, to("received")...)
+	s.put(of+"_network_reconnects_total", t.Reconnects, labels...)
+}
+
+// verification tells what a member has computed again; nothing where it computes nothing again.
+func (s *scrape) verification(of string, v *schema.VerifyReport, labels ...string) {
+	if v.OneIn > 0 {
+		s.put(of+"_verified_blocks_total", v.Blocks, labels...)
+		s.put(of+"_verify_mismatches_total", v.Mismatches, labels...)
+		s.put(of+"_verify_interval_blocks", v.OneIn, labels...)
+	}
+}
+
+// shards tells of the shards of this ps, and of the buckets of those that have ended.
+func (s *scrape) shards(own *schema.ServerReport) {
+	for i := range own.Shards {
+		r := &own.Shards[i]
+		job, member := string(r.Job), string(schema.ShardMember(r.Shard))
+		put := func(name string, value any) { s.put("gradbus_shard_"+name, value, job, member) }
+		put("ready", r.Ready)
+		put("version", r.Version)
+		put("rounds_total", r.Rounds)
+		put("frames_total", r.Frames)
+		put("frame_bytes_total", r.Bytes)
+		put("acks_total", r.Acks)
+		put("lookups_total", r.Lookups)
+		put("pulls_total", r.Pulls)
+		put("repeats_total", r.Repeats)
+		put("staged_bytes", r.StagedBytes)
+		put("staged_limit_bytes", r.StagedBytesMax)
+		put("queue_frames", r.QueueFrames)
+		put("queue_bytes", r.QueueBytes)
+		put("held_bytes", r.HeldBytes)
+		put("memory_bytes", r.MemoryBytes)
+		awaited := 0
+		if r.Waiting != nil {
+			awaited = len(r.Waiting.Members)
+		}
+		put("awaited_trainers", awaited)
+		put("step_seconds_total", r.StepSeconds)
+		put("publish_seconds_total", r.PublishSeconds)
+		put("kernel_seconds_total", r.ApplySeconds)
+		put("kernel_bytes_total", r.ApplyBytes)
+		s.buckets(job, member, r.Buckets)
+	}
+	for i := range own.Ended {
+		r := &own.Ended[i]
+		s.buckets(string(r.Job), string(schema.ShardMember(r.Shard)), r.Buckets)
+	}
+}
+
+func (s *scrape) buckets(job, member string, buckets []schema.BucketReport) {
+	for i := range buckets {
+		b := &buckets[i]
+		labels := []string{job, member, strconv.FormatUint(uint64(b.Bucket), 10), "dense"}
+		if b.Sparse {
+			labels[3] = "sparse"
+		}
+		for name, sum := range map[string]schema.Real{"straggler": b.StragglerSeconds, "batch": b.BatchSeconds,
+			"arrival": b.ArrivalSeconds, "average": b.AverageSeconds} {
+			s.summary("gradbus_shard_bucket_"+name+"_seconds", b.Rounds, float64(sum), labels...)
+		}
+		s.put("gradbus_shard_bucket_straggler_max_seconds", b.StragglerMaxSeconds, labels...)
+		s.put("gradbus_shard_bucket_batch_max_seconds", b.BatchMaxSeconds, labels...)
+	}
+}
+
+// job tells of a job that this ps coordinates: as its coordinator sees it, and as it is shown.
+func (s *scrape) job(j *schema.JobReport, shown *status.Job) {
+	name, running := string(j.Name), j.Phase == schema.PhaseRunning
+	put := func(name string, value any, labels ...string) {
+		s.put("gradbus_job_"+name, value, append([]string{string(j.Name)}, labels...)...)
+	}
+	put("info", 1, strconv.FormatUint(uint64(j.RunID), 10), j.Workload, j.Consistency, j.Apply, j.Reduce)
+	for _, phase := range phases() {
+		put("phase", j.Phase == phase, phase)
+	}
+	end := j.End
+	if shown.End != "" { // another ps may have gone on with it
+		end = shown.End
+	}
+	for _, of := range schema.Ends() {
+		if end != "" {
+			put("end", end == of, string(of))
+		}
+	}
+	missing := 0
+	for i := range j.Members {
+		if m := &j.Members[i]; j.Phase != schema.PhaseEnded && (m.Host == "" || m.Left || m.Lost) {
+			missing++
+		}
+	}
+	put("trainers", j.Trainers)
+	put("trainers_missing", missing)
+	put("shards", j.Shards)
+	put("lanes", j.Lanes)
+	put("parameters", j.Parameters)
+	put("batch", j.Batch)
+	s.known("gradbus_job_start_timestamp_seconds", seconds(j.StartedMS), name)
+	s.known("gradbus_job_end_timestamp_seconds", seconds(j.EndedMS), name)
+	if running {
+		put("loss", shown.Loss)
+	}
+	if shown.Replicas != nil && len(shown.Replicas.Digests) > 1 {
+		put("replicas_equal", shown.Replicas.Equal)
+	}
+	s.durability(name, shown.Durability)
+	s.standby(name, shown.Standby)
+	s.trainers(j, shown)
+}
+
+// durability tells how durable a job is.
+func (s *scrape) durability(job string, d *status.Durability) {
+	if d == nil {
+		return
+	}
+	s.put("gradbus_job_checkpoints_enabled", d.Off == "", job)
+	if d.Off != "" {
+		return
+	}
+	s.put("gradbus_job_checkpoint_late_seconds", seconds(d.LateMS), job)
+	s.put("gradbus_job_checkpoint_failing", d.Failure != "", job)
+	s.put("gradbus_job_checkpoint_failures_total", d.Failures, job)
+	if d.Version > 0 {
+		s.put("gradbus_job_durable_version", d.Version, job)
+		s.put("gradbus_job_durable_age_seconds", seconds(d.AgeMS), job)
+		s.put("gradbus_job_checkpoint_bytes", d.Bytes, job)
+		s.known("gradbus_job_checkpoint_seconds", seconds(d.TookMS), job)
+	}
+}
+
+// standby tells who would go on with a job; nothing where no ps has ever stood by, or none can.
+func (s *scrape) standby(job string, b *status.Standby) {
+	if b == nil || b.Off != "" {
+		return
+	}
+	s.put("gradbus_job_standby_ready", b.Ready, job)
+	s.put("gradbus_job_standby_bytes_total", b.Bytes, job)
+	s.put("gradbus_job_standby_unready_seconds", seconds(b.UnreadyMS), job)
+	s.put("gradbus_job_standby_late_seconds", seconds(b.LateMS), job)
+	if b.Version > 0 {
+		s.put("gradbus_job_standby_version", b.Version, job)
+		s.put("gradbus_job_standby_age_seconds", seconds(b.AgeMS), job)
+		s.put("gradbus_job_standby_seconds", seconds(b.TookMS), job)
+	}
+}
+
+// trainers tells of the trainers of a job: what their coordinator says of them, and what they say of themselves.
+func (s *scrape) trainers(j *schema.JobReport, shown *status.Job) {
 	for i := range j.Members {
 		m := &j.Members[i]
+		var out *status.Trainer
+		if i < len(shown.Trainers) && shown.Trainers[i].Member == string(m.Member) {
+			out = &shown.Trainers[i]
+		}
 		labels := []string{string(j.Name), string(m.Member)}
-		out := shownTrainer(j.shown, i, string(m.Member))
 		if m.Host != "" && !m.Left && j.Phase != schema.PhaseEnded {
-			e.tables.place.write(s, place{m, out}, labels...)
+			s.slot(m, out, labels)
 		}
 		if out == nil || out.Report == nil {
 			continue
 		}
-		p := out.Report
-		subject := trainer{p, p.Trainer, e.heard(out)}
-		e.tables.trainer.write(s, subject, labels...)
-		if subject.age <= staleAfter && j.Phase != schema.PhaseEnded {
-			e.tables.moment.write(s, subject, labels...)
-			e.writeGPUs(s, p, p.Trainer.GPUs, now)
-			e.writeDisks(s, p, p.Trainer.Disks, now)
+		age := time.Duration(s.view.NowMS-out.HeardMS) * time.Millisecond // the machine's clock may be set meanwhile
+		if s.config.Age != nil {
+			age += s.config.Age()
+		}
+		s.trainer(out.Report, max(0, age), labels)
+		if age <= staleAfter && j.Phase != schema.PhaseEnded {
+			s.moment(out.Report.Trainer, labels)
+			s.gpus(out.Report, out.Report.Trainer.GPUs)
+			s.disks(out.Report, out.Report.Trainer.Disks)
 		}
 	}
 }
 
-// heard is how long ago a trainer was, by the clock of the status: the machine's may be set meanwhile.
-func (e *Exporter) heard(t *status.Trainer) time.Duration {
-	age := time.Duration(e.config.Status().NowMS-t.HeardMS) * time.Millisecond
-	if e.config.Age != nil {
-		age += e.config.Age()
+// slot tells of a trainer of a job that has not ended, by what its coordinator says. One that was given up is silent for
+// ever, and no trainer waits for it.
+func (s *scrape) slot(m *schema.MemberReport, shown *status.Trainer, labels []string) {
+	s.put("gradbus_trainer_lost", m.Lost, labels...)
+	if m.Lost {
+		return
 	}
-	return max(0, age)
+	awaited := 0.0
+	if m.Waited {
+		awaited = seconds(m.WaitedMS)
+	}
+	s.put("gradbus_trainer_silent_seconds", seconds(m.SilentMS), labels...)
+	s.put("gradbus_trainer_awaited_seconds", awaited, labels...)
+	s.put("gradbus_trainer_awaited_first", m.Waited && m.First, labels...)
+	s.put("gradbus_trainer_disconnected", m.Gone, labels...)
 }
 
-// loopAge is how long ago the control loop last turned.
-func (e *Exporter) loopAge(now time.Time) time.Duration {
-	if e.config.Alive == nil {
-		return 0
+// trainer tells of a trainer what lasts: it is true of the report heard last, however old, and to the end of the job.
+func (s *scrape) trainer(p *schema.Telemetry, age time.Duration, labels []string) {
+	t := p.Trainer
+	put := func(name string, value any, more ...string) {
+		s.put("gradbus_trainer_"+name, value, slices.Concat(labels, more)...)
 	}
-	last := e.config.Alive()
-	if last.IsZero() {
-		return 0
-	}
-	return max(0, now.Sub(last))
+	put("info", 1, p.Host, t.Backend)
+	put("start_timestamp_seconds", seconds(p.StartedMS))
+	put("report_age_seconds", age.Seconds())
+	put("batches_total", t.Batches)
+	put("samples_total", t.Samples)
+	put("behind_versions_total", t.Behind)
+	s.summary("gradbus_trainer_sample_loss", t.Loss.Samples, float64(t.Loss.Sum), slices.Clone(labels)...)
+	put("bad_loss_batches_total", t.Loss.Bad)
+	put("phase_seconds_total", t.KeysSeconds, "keys")
+	put("phase_seconds_total", t.LookupSeconds, "lookup")
+	put("phase_seconds_total", t.ComputeSeconds, "compute")
+	put("phase_seconds_total", t.SendSeconds, "send")
+	put("phase_seconds_total", t.ResultSeconds, "result")
+	s.traffic("gradbus_trainer", &t.Traffic, labels...)
+	put("network_dropped_messages_total", t.Traffic.Dropped)
+	put("gradient_frames_total", t.GradientFrames)
+	put("gradient_frames_resent_total", t.Resent)
+	put("results_total", t.Results)
+	put("results_repeated_total", t.ResultsRepeated)
+	put("lanes_skipped_total", t.LanesSkipped)
+	put("lookups_repeated_total", t.LookupsRepeated)
+	put("pulls_total", t.Pulls)
+	s.verification("gradbus_trainer", &t.Verification, labels...)
+	put("cpu_seconds_total", t.Process.CPUSeconds)
 }
 
-// writeGPUs puts GPUs on a sheet, each once: what this ps itself says of one comes first.
-func (e *Exporter) writeGPUs(s *sheet, of *schema.Telemetry, gpus []schema.GPUReport, now time.Time) {
-	for i := range gpus {
-		g := gpu{&gpus[i], now}
-		e.tables.gpu.write(s, g, g.name(), of.Host)
+// moment tells of a trainer what is true of a moment only.
+func (s *scrape) moment(t *schema.TrainerReport, labels []string) {
+	put := func(name string, value any, more ...string) {
+		s.put("gradbus_trainer_"+name, value, slices.Concat(labels, more)...)
+	}
+	put("batch", t.Batch)
+	s.known("gradbus_trainer_end_batch", float64(t.Planned), slices.Clone(labels)...)
+	if t.Batches > 0 {
+		put("loss", t.Loss.Last)
+	}
+	put("gradient_norm", t.GradientNorm)
+	if t.Doing.Known() { // the label is bounded, whatever the report says
+		put("doing_seconds", seconds(t.DoingMS), string(t.Doing))
+	}
+	put("connected", t.Traffic.Connected)
+	var pending, window int64
+	var trip schema.Real
+	for i := range t.Links {
+		l := &t.Links[i]
+		pending, window, trip = pending+l.PendingBytes, window+l.WindowBytes, max(trip, l.RoundTrip)
+	}
+	put("pending_bytes", pending)
+	put("window_bytes", window)
+	s.known("gradbus_trainer_round_trip_seconds", float64(trip), slices.Clone(labels)...)
+	put("resident_bytes", t.Process.ResidentBytes)
+	put("heap_bytes", t.Process.HeapBytes)
+	put("goroutines", t.Process.Goroutines)
+	put("cpus", t.Process.CPUs)
+}
+
+// disks tells of file systems that this ps and the trainers of its jobs write to, each path of a machine once.
+func (s *scrape) disks(of *schema.Telemetry, disks []schema.DiskReport) {
+	for i := range disks {
+		d := &disks[i]
+		s.put("gradbus_disk_free_bytes", d.FreeBytes, of.Host, d.Path)
+		s.put("gradbus_disk_size_bytes", d.TotalBytes, of.Host, d.Path)
+		s.put("gradbus_disk_needed_bytes", d.NeedBytes, of.Host, d.Path)
+		if d.SampleMS > 0 {
+			s.put("gradbus_disk_sample_age_seconds", max(0, seconds(s.now.UnixMilli()-d.SampleMS)), of.Host, d.Path)
+		}
 	}
 }
 
-// shown is the job as the status has it.
-func shown(view *status.Status, j *schema.JobReport) *status.Job {
-	at := slices.IndexFunc(view.Jobs, func(s status.Job) bool {
-		return s.Name == string(j.Name) && s.RunID == strconv.FormatUint(uint64(j.RunID), 10)
+// names are those of a list that are fit for labels: short, each once, in order, and not too many.
+func names(of []string, most int) []string {
+	of = slices.DeleteFunc(slices.Clone(of), func(name string) bool {
+		return name == "" || len(name) > nameBytesMax || schema.Clip(name) != name
 	})
-	if at < 0 {
-		return nil
-	}
-	return &view.Jobs[at]
+	slices.Sort(of)
+	of = slices.Compact(of)
+	return of[:min(len(of), most)]
 }
 
-// shownTrainer is the i-th trainer of a job as the status has it.
-func shownTrainer(j *status.Job, i int, member string) *status.Trainer {
-	if j == nil || i >= len(j.Trainers) || j.Trainers[i].Member != member {
-		return nil
-	}
-	return &j.Trainers[i]
-}
-
-// shownShard is a shard of the run of that name that has not ended, as the status has it.
-func shownShard(view *status.Status, name schema.JobName, member string) *status.Shard {
-	for i := range view.Jobs {
-		j := &view.Jobs[i]
-		if j.Name != string(name) || j.Phase == schema.PhaseEnded {
-			continue
-		}
-		at := slices.IndexFunc(j.Shards, func(s status.Shard) bool { return s.Member == member })
-		if at >= 0 {
-			return &j.Shards[at]
-		}
-	}
-	return nil
-}
-
-// family is one metric: its name, its type and what it says.
-type family struct {
-	name   string
-	kind   dto.MetricType
-	help   string
-	labels []string // besides those of its subject
-}
-
-// figure is a family that is read from a T.
-type figure[T any] struct {
-	family
-	read func(T, *row)
-	at   int // index in the sheet
-}
-
-// table is what is told of subjects of one sort.
-type table[T any] struct {
-	labels  []string // that name the subject
-	figures []figure[T]
-}
-
-// counter and gauge are families with one sample for each subject.
-func counter[T any](name, help string, read func(T) float64) figure[T] {
-	return figure[T]{family: family{name: name, kind: dto.MetricType_COUNTER, help: help},
-		read: func(s T, r *row) { r.value(read(s)) }}
-}
-
-func gauge[T any](name, help string, read func(T) float64) figure[T] {
-	return figure[T]{family: family{name: name, kind: dto.MetricType_GAUGE, help: help},
-		read: func(s T, r *row) { r.value(read(s)) }}
-}
-
-// counters and gauges are families with any number of samples for each subject, told apart by labels.
-func counters[T any](name, help string, labels []string, read func(T, *row)) figure[T] {
-	return figure[T]{family: family{name, dto.MetricType_COUNTER, help, labels}, read: read}
-}
-
-func gauges[T any](name, help string, labels []string, read func(T, *row)) figure[T] {
-	return figure[T]{family: family{name, dto.MetricType_GAUGE, help, labels}, read: read}
-}
-
-// summary is a number of observations and their sum, without quantiles.
-func summary[T any](name, help string, read func(T) (count uint64, sum float64)) figure[T] {
-	return figure[T]{family: family{name: name, kind: dto.MetricType_SUMMARY, help: help},
-		read: func(s T, r *row) { r.summary(read(s)) }}
-}
-
-// row takes the samples of one family and one subject.
-type row struct {
-	on     *sheet
-	into   *dto.MetricFamily
-	kind   dto.MetricType
-	base   []*dto.LabelPair // of the subject, by name
-	labels []string
-}
-
-// value adds a sample. values are those of the family's own labels, in their order.
-func (r *row) value(v float64, values ...string) {
-	s := r.on.sample()
-	s.value, s.metric.Label = v, r.pairs(values)
-	if r.kind == dto.MetricType_COUNTER {
-		s.counter.Value, s.metric.Counter = &s.value, &s.counter
-	} else {
-		s.gauge.Value, s.metric.Gauge = &s.value, &s.gauge
-	}
-	r.into.Metric = append(r.into.Metric, &s.metric)
-}
-
-// summary adds a sample of a summary.
-func (r *row) summary(count uint64, sum float64) {
-	r.into.Metric = append(r.into.Metric,
-		&dto.Metric{Label: r.pairs(nil), Summary: &dto.Summary{SampleCount: &count, SampleSum: &sum}})
-}
-
-// pairs are the subject's labels and these, by name.
-func (r *row) pairs(values []string) []*dto.LabelPair {
-	if len(values) != len(r.labels) {
-		// the tables and their readers are of this package
-		panic("metrics: " + r.into.GetName() + " has other labels than it says")
-	}
-	if len(values) == 0 {
-		return r.base
-	}
-	all := append(make([]*dto.LabelPair, 0, len(r.base)+len(values)), r.base...)
-	return byName(appendPairs(all, r.labels, values))
-}
-
-func appendPairs(all []*dto.LabelPair, names, values []string) []*dto.LabelPair {
-	for i := range names {
-		value := label(values[i])
-		all = append(all, &dto.LabelPair{Name: &names[i], Value: &value})
-	}
-	return all
-}
-
-func byName(pairs []*dto.LabelPair) []*dto.LabelPair {
-	slices.SortFunc(pairs, func(a, b *dto.LabelPair) int { return cmp.Compare(a.GetName(), b.GetName()) })
-	return pairs
-}
-
-// label makes a value fit for a label: UTF-8, and no longer than texts of the protocol.
-func label(value string) string { return schema.Clip(value) }
-
-// sheet is one scrape: a family for every row of every table, in the order of their names.
-type sheet struct {
-	families []*dto.MetricFamily
-	samples  []sample        // made together, since a scrape has thousands
-	seen     map[string]bool // subjects that are on it: a second of the same labels would spoil the whole scrape
-}
-
-// sample is a sample with all that it points to.
-type sample struct {
-	metric  dto.Metric
-	gauge   dto.Gauge
-	counter dto.Counter
-	value   float64
-}
-
-// samplesAtOnce is how many are made together: some tens of KiB.
-const samplesAtOnce = 128
-
-func (s *sheet) sample() *sample {
-	if len(s.samples) == 0 {
-		s.samples = make([]sample, samplesAtOnce)
-	}
-	first := &s.samples[0]
-	s.samples = s.samples[1:]
-	return first
-}
-
-// sheets makes empty ones.
-type sheets struct{ of []family }
-
-func (s *sheets) new() *sheet {
-	out := &sheet{families: make([]*dto.MetricFamily, len(s.of)), seen: map[string]bool{}}
-	all := make([]dto.MetricFamily, len(s.of))
-	for i := range s.of {
-		f := &s.of[i]
-		all[i].Name, all[i].Help, all[i].Type = &f.name, &f.help, &f.kind
-		out.families[i] = &all[i]
-	}
-	return out
-}
-
-// filled are the families that have samples.
-func (s *sheet) filled() []*dto.MetricFamily {
-	return slices.DeleteFunc(s.families, func(f *dto.MetricFamily) bool { return len(f.Metric) == 0 })
-}
-
-// write puts a subject on the sheet, once. values are those of the table's labels, and are made fit for them.
-func (t *table[T]) write(to *sheet, subject T, values ...string) {
-	if len(t.figures) == 0 {
-		return
-	}
-	for i := range values {
-		values[i] = label(values[i]) // before they are compared
-	}
-	key := t.figures[0].name + "\xff" + strings.Join(values, "\xff")
-	if to.seen[key] {
-		return
-	}
-	to.seen[key] = true
-	base := byName(appendPairs(nil, t.labels, values))
-	r := &row{on: to, base: base}
-	for i := range t.figures {
-		f := &t.figures[i]
-		r.into, r.kind, r.labels = to.families[f.at], f.kind, f.labels
-		f.read(subject, r)
+// gpus tells of GPUs, each once: what this ps itself says of one comes first.
+func (s *scrape) gpus(of *schema.Telemetry, gpus []schema.GPUReport) {
+	for i := range gpus {
+		s.gpu(&gpus[i], of.Host)
 	}
 }
 
-// truth is a bool as Prometheus has it.
-func truth(b bool) float64 {
-	if b {
-		return 1
+func (s *scrape) gpu(g *schema.GPUReport, host string) {
+	name := g.UUID
+	if name == "" { // the driver does not tell it
+		name = "index-" + strconv.Itoa(g.Index)
 	}
-	return 0
-}
-
-// ops is what observing costs.
-type ops struct {
-	Ops
-	known   bool // whether the HTTP side tells
-	scrapes uint64
-	seconds float64
-}
-
-// cost is what observing has cost so far; the scrape under way is not in it.
-func (e *Exporter) cost() ops {
-	o := ops{}
-	if e.config.Ops != nil {
-		o.Ops, o.known = e.config.Ops(), true
+	put := func(of string, value any, labels ...string) {
+		s.put("gradbus_gpu_"+of, value, append([]string{name, host}, labels...)...)
 	}
-	e.mutex.Lock()
-	defer e.mutex.Unlock()
-	o.scrapes, o.seconds = e.scrapes, e.seconds
-	return o
-}
-
-// ifServed is a value that the HTTP side tells; nothing where it does not.
-func ifServed(read func(Ops) float64) func(ops, *row) {
-	return func(o ops, r *row) {
-		if o.known {
-			r.value(read(o.Ops))
-		}
+	put("info", 1, strconv.Itoa(g.Index), g.Name, g.PCI, g.Driver)
+	for _, state := range []schema.GPUState{schema.GPUAbsent, schema.GPUUnknown, schema.GPUHealthy, schema.GPUDegraded,
+		schema.GPUUnhealthy} {
+		put("state", g.State == state, string(state))
 	}
-}
-
-// opsTable tells what observing costs.
-func opsTable() table[ops] {
-	return table[ops]{nil, []figure[ops]{
-		summary("gradbus_ops_scrape_seconds", "Scrapes answered before this one, and the time spent on gathering them.",
-			func(o ops) (uint64, float64) { return o.scrapes, o.seconds }),
-		gauges("gradbus_ops_stream_clients", "Clients that follow the stream of updates.", nil,
-			ifServed(func(o Ops) float64 { return float64(o.StreamClients) })),
-		counters("gradbus_ops_updates_dropped_total", "Updates of the stream that a client was too slow for.", nil,
-			ifServed(func(o Ops) float64 { return float64(o.UpdatesDropped) })),
-		counters("gradbus_ops_reports_dropped_total", "Reports that came faster than they could be shown.", nil,
-			ifServed(func(o Ops) float64 { return float64(o.ReportsDropped) })),
-		counters("gradbus_ops_requests_total", "HTTP requests that were answered.", nil,
-			ifServed(func(o Ops) float64 { return float64(o.Requests) })),
-	}}
-}
-
-// problemsMax bounds the problems that are told one by one; the worst come first.
-const problemsMax = 200
-
-// problemTable tells what is wrong, in all the cluster, as every ps sees it.
-func problemTable() table[*status.Status] {
-	type view = *status.Status
-	return table[view]{nil, []figure[view]{
-		gauges("gradbus_problem", "Problems there are, by code; 0 for those that are not.", []string{"code", "level"},
-			countProblems),
-		gauges("gradbus_problem_info", "Each problem there is and what it is about; always 1.",
-			[]string{"code", "level", "job_name", "member", "gpu"}, listProblems),
-	}}
-}
-
-// coded is a kind of problem.
-type coded struct {
-	code  string
-	level status.Level
-}
-
-// countProblems has every code there is, 0 or not, so that alerts see a change.
-func countProblems(s *status.Status, r *row) {
-	codes := status.Codes()
-	order, known := make([]coded, 0, len(codes)), make(map[coded]bool, len(codes))
-	for _, c := range codes {
-		order = append(order, coded{c.Code, c.Level})
-		known[order[len(order)-1]] = true
+	if g.Code != "" {
+		put("problem", 1, g.Code)
 	}
-	counts := map[coded]int{}
-	for i := range s.Problems {
-		c := coded{s.Problems[i].Code, s.Problems[i].Level}
-		if !known[c] && len(order) < len(codes)+problemsMax { // some are less bad at times
-			order = append(order, c)
-			known[c] = true
-		}
-		counts[c]++
+	s.known("gradbus_gpu_state_since_timestamp_seconds", seconds(g.SinceMS), name, host)
+	if g.SampleMS > 0 {
+		put("sample_age_seconds", max(0, seconds(s.now.UnixMilli()-g.SampleMS)))
 	}
-	for _, c := range order {
-		r.value(float64(counts[c]), c.code, string(c.level))
+	put("used", g.Used)
+	put("injected", g.Injected)
+	for _, reason := range names(g.Throttled, throttlesMax) {
+		put("throttled", 1, reason)
 	}
-}
-
-func listProblems(s *status.Status, r *row) {
-	type about struct {
-		coded
-		job, member, gpu string
+	for _, code := range names(slices.Collect(maps.Keys(g.XIDs)), xidsMax) {
+		put("xid_events_total", g.XIDs[code], code)
 	}
-	seen := map[about]bool{}
-	for i := range s.Problems {
-		p := &s.Problems[i]
-		a := about{coded{p.Code, p.Level}, p.Job, p.Member, p.GPU}
-		if seen[a] || len(seen) == problemsMax {
-			continue
-		}
-		seen[a] = true
-		r.value(1, p.Code, string(p.Level), p.Job, p.Member, p.GPU)
-	}
+	put("ecc_errors_total", g.ECCCorrected, "corrected")
+	put("ecc_errors_total", g.ECCUncorrected, "uncorrected")
+	put("temperature_celsius", g.Temperature)
+	put("thermal_margin_celsius", g.ThermalMargin)
+	put("power_watts", g.PowerWatts)
+	put("power_limit_watts", g.PowerLimitWatts)
+	put("utilisation_ratio", g.Utilisation)
+	put("memory_used_bytes", g.MemoryUsed)
+	put("memory_size_bytes", g.MemoryTotal)
+	put("memory_others_bytes", g.MemoryOthers)
+	put("sm_clock_hertz", g.SMClockHz)
+	put("memory_clock_hertz", g.MemoryClockHz)
+	put("remapped_rows_total", g.RowsRemapped)
+	put("retired_pages_total", g.RetiredPages)
+	put("pcie_replays_total", g.PCIeReplays)
+	put("pcie_lanes", g.PCIeWidth)
+	put("pcie_lanes_max", g.PCIeWidthMax)
+	put("nvlink_errors_total", g.NVLinkErrors)
 }

@@ -104,7 +104,6 @@ func TestScrapeSaysWhatReportsSay(t *testing.T) {
 		`gradbus_job_phase{job_name="words",phase="ended"}`:                                         0,
 		`gradbus_job_loss{job_name="words"}`:                                                        0.25,
 		`gradbus_job_replicas_equal{job_name="words"}`:                                              1,
-		`gradbus_trainer_lag_batches{job_name="words",member="t2"}`:                                 2,
 		`gradbus_trainer_awaited_seconds{job_name="words",member="t1"}`:                             1.5,
 		`gradbus_trainer_awaited_seconds{job_name="words",member="t0"}`:                             0,
 		`gradbus_trainer_silent_seconds{job_name="words",member="t0"}`:                              0.25,
@@ -120,7 +119,6 @@ func TestScrapeSaysWhatReportsSay(t *testing.T) {
 		`gradbus_trainer_doing_seconds{doing="result",job_name="words",member="t0"}`:                0.04,
 		`gradbus_trainer_info{backend="cpu avx2",host="b",job_name="words",member="t0"}`:            1,
 		`gradbus_shard_kernel_seconds_total{job_name="words",member="s1"}`:                          0.5,
-		`gradbus_shard_lag_versions{job_name="words",member="s1"}`:                                  1,
 		`gradbus_shard_awaited_trainers{job_name="words",member="s0"}`:                              1,
 		`gradbus_gpu_state{gpu="GPU-a",host="a",state="degraded"}`:                                  1,
 		`gradbus_gpu_state{gpu="GPU-a",host="a",state="healthy"}`:                                   0,
@@ -158,7 +156,7 @@ func TestWhatIsNotToldIsAbsent(t *testing.T) {
 	got := samples(t, c.exporter())
 	absent(t, got, "gradbus_ps_veri", "gradbus_disk", "gradbus_problem_info", "gradbus_job_loss", "gradbus_job_replicas",
 		"gradbus_job_start", "gradbus_job_end",
-		"gradbus_trainer_loss", "gradbus_trainer_batches", "gradbus_trainer_lag", "gradbus_shard_lag",
+		"gradbus_trainer_loss", "gradbus_trainer_batches",
 		"gradbus_gpu_temperature", "gradbus_gpu_memory", "gradbus_gpu_ecc", "gradbus_gpu_xid",
 		"gradbus_gpu_thr", "gradbus_gpu_problem", "gradbus_gpu_sample_age", "gradbus_gpu_state_since", "gradbus_gpu_pcie")
 	wantSamples(t, got, map[string]float64{`gradbus_gpu_state{gpu="index-3",host="a",state="unknown"}`: 1,
@@ -251,7 +249,7 @@ func TestStaleMembersVanish(t *testing.T) {
 	c, e = full(2, 1)
 	c.own.Server.Jobs[0].Phase, c.own.Server.Jobs[0].EndedMS = "ended", 1_700_000_008_000
 	got = samples(t, e)
-	absent(t, got, "gradbus_trainer_loss", "gradbus_trainer_silent", "gradbus_trainer_lag", "gradbus_job_loss")
+	absent(t, got, "gradbus_trainer_loss", "gradbus_trainer_silent", "gradbus_job_loss")
 	wantSamples(t, got, map[string]float64{`gradbus_trainer_batches_total{job_name="words",member="t0"}`: 19,
 		`gradbus_job_end_timestamp_seconds{job_name="words"}`: 1_700_000_008})
 
@@ -326,45 +324,10 @@ func TestHostileReports(t *testing.T) {
 	pedantic(t, e)
 }
 
-// strict lets client_golang's strictest registry look at what an Exporter gathers.
-type strict struct {
-	t *testing.T
-	e *Exporter
-	d map[string]*prometheus.Desc
-}
-
-func (s strict) Describe(out chan<- *prometheus.Desc) {
-	for _, f := range s.e.tables.of {
-		s.d[f.name] = prometheus.NewDesc(f.name, f.help, f.labels, nil)
-		out <- s.d[f.name]
-	}
-}
-
-func (s strict) Collect(out chan<- prometheus.Metric) {
-	on := s.e.tables.new()
-	s.e.write(on)
-	for _, f := range on.filled() {
-		for _, m := range f.Metric {
-			out <- gathered{s.d[f.GetName()], m}
-		}
-	}
-}
-
-type gathered struct {
-	d *prometheus.Desc
-	m *dto.Metric
-}
-
-func (g gathered) Desc() *prometheus.Desc { return g.d }
-func (g gathered) Write(m *dto.Metric) error {
-	m.Label, m.Counter, m.Gauge, m.Summary = g.m.Label, g.m.Counter, g.m.Gauge, g.m.Summary
-	return nil
-}
-
 func pedantic(t *testing.T, e *Exporter) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	if err := registry.Register(strict{t, e, map[string]*prometheus.Desc{}}); err != nil {
+	if err := registry.Register(e); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := registry.Gather(); err != nil {
@@ -401,9 +364,9 @@ func TestFamiliesAreWellFormed(t *testing.T) {
 	for key := range samples(t, c.exporter()) {
 		told[strings.SplitN(key, "{", 2)[0]] = true
 	}
-	for _, f := range e.tables.of {
-		if !told[f.name] {
-			t.Errorf("%s is never told in these tests", f.name)
+	for name := range e.families {
+		if !told[name] {
+			t.Errorf("%s is never told in these tests", name)
 		}
 	}
 }
@@ -449,37 +412,6 @@ func BenchmarkScrape(b *testing.B) {
 		size = counted.n
 	}
 	b.ReportMetric(float64(size), "bytes")
-}
-
-// BenchmarkGather is the part of it that is not writing text.
-func BenchmarkGather(b *testing.B) {
-	_, e := full(64, 16)
-	n := 0
-	for b.Loop() {
-		all, err := e.Gather()
-		if err != nil {
-			b.Fatal(err)
-		}
-		n = 0
-		for _, f := range all {
-			n += len(f.Metric)
-		}
-	}
-	b.ReportMetric(float64(n), "samples")
-}
-
-// BenchmarkCollector is the same by way of a Collector in a registry, to compare.
-func BenchmarkCollector(b *testing.B) {
-	_, e := full(64, 16)
-	registry := prometheus.NewRegistry()
-	if err := registry.Register(strict{nil, e, map[string]*prometheus.Desc{}}); err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if _, err := registry.Gather(); err != nil {
-			b.Fatal(err)
-		}
-	}
 }
 
 type counting struct {

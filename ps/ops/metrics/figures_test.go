@@ -74,7 +74,6 @@ func TestFigures(t *testing.T) {
 	n.fill("trainer", reflect.ValueOf(report.Trainer).Elem())
 	s := status.Status{Jobs: c.status.Jobs}
 	n.fill("shown.trainer", reflect.ValueOf(&s.Jobs[0].Trainers[0]).Elem())
-	n.fill("shown.shard", reflect.ValueOf(&s.Jobs[0].Shards[0]).Elem())
 	n.fill("shown.loss", reflect.ValueOf(s.Jobs[0].Loss))
 	n.fill("shown.durability", reflect.ValueOf(s.Jobs[0].Durability))
 	n.fill("shown.standby", reflect.ValueOf(s.Jobs[0].Standby))

@@ -79,11 +79,7 @@ func everything(trainers, shards int) *cluster {
 		},
 	}
 	for i := range trainers {
-		view.Jobs[0].Trainers = append(view.Jobs[0].Trainers,
-			status.Trainer{Member: string(schema.TrainerMember(i)), Lag: uint64(i % 3)})
-	}
-	for i := range shards {
-		view.Jobs[0].Shards = append(view.Jobs[0].Shards, status.Shard{Member: string(schema.ShardMember(i)), Lag: uint64(i)})
+		view.Jobs[0].Trainers = append(view.Jobs[0].Trainers, status.Trainer{Member: string(schema.TrainerMember(i))})
 	}
 	return &cluster{
 		own: &schema.Telemetry{Serial: 9, StartedMS: 1_699_999_000_000, NowMS: 1_700_000_009_500, EveryMS: 1000, Host: "a",
