@@ -5,13 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"gradbus"
 	"gradbus/fabric"
@@ -21,7 +21,6 @@ import (
 	"gradbus/internal/process"
 	"gradbus/ps/ops/doctor"
 	"gradbus/ps/ops/status"
-	"gradbus/ps/ops/terminal"
 	"gradbus/schema"
 )
 
@@ -132,14 +131,10 @@ func (d *doctoring) run(c *cobra.Command) (status.Level, error) {
 	}
 	out := c.OutOrStdout()
 	if d.asJSON {
-		return terminal.Worst(all), json.NewEncoder(out).Encode(map[string]any{"level": terminal.Worst(all), "findings": all})
+		return doctor.Worst(all), json.NewEncoder(out).Encode(map[string]any{"level": doctor.Worst(all), "findings": all})
 	}
-	width, colour := widthElsewhere, false
-	if columns, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil && out == os.Stdout {
-		width, colour = columns, config.Coloured()
-	}
-	_, err = fmt.Fprintln(out, terminal.Join(terminal.Report(all, width), colour))
-	return terminal.Worst(all), err
+	_, err = io.WriteString(out, doctor.Text(all))
+	return doctor.Worst(all), err
 }
 
 // askKept looks at the file in which is remembered what is wrong with GPUs.

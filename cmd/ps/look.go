@@ -3,14 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	stdlog "log"
 	"os"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"gradbus/internal/config"
 	"gradbus/internal/process"
@@ -87,9 +85,6 @@ func exitOf(level status.Level, err error) error {
 	return nil
 }
 
-// widthElsewhere is the width of what is written to no terminal.
-const widthElsewhere = 120
-
 func statusCommand() *cobra.Command {
 	var l looking
 	var asJSON bool
@@ -135,13 +130,8 @@ func (l *looking) status(ctx context.Context, c *cobra.Command, asJSON bool) (st
 	if err != nil {
 		return "", err
 	}
-	screen := terminal.Screen{Width: widthElsewhere, Zone: time.Local, Ps: process.Invoked("ps")}
-	colour := false
-	if columns, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil && out == os.Stdout {
-		screen.Width, colour = columns, config.Coloured()
-	}
-	text := terminal.Join(screen.Lines(status, events[max(0, len(events)-eventsShown):]), colour)
-	_, err = fmt.Fprintln(out, text)
+	_, err = io.WriteString(out, terminal.Text(status, events[max(0, len(events)-eventsShown):], time.Local,
+		process.Invoked("ps")))
 	return status.Why.Level, err
 }
 

@@ -102,9 +102,6 @@ func isTerminal(to any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// Coloured tells whether a terminal shows colours, and whoever sits there wants them (no-color.org).
-func Coloured() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
-
 // Relay hands on what another process of ours logs as JSON, in the form that this one logs in.
 type Relay struct {
 	To    slog.Handler

@@ -128,17 +128,7 @@ func TestLoggerGivesKeysOnce(t *testing.T) {
 	}
 }
 
-func TestColoured(t *testing.T) {
-	for _, c := range []struct {
-		no, term string
-		want     bool
-	}{{"", "xterm", true}, {"1", "xterm", false}, {"", "dumb", false}, {"", "", true}} {
-		t.Setenv("NO_COLOR", c.no)
-		t.Setenv("TERM", c.term)
-		if Coloured() != c.want {
-			t.Errorf("NO_COLOR=%q TERM=%q: %v, want %v", c.no, c.term, !c.want, c.want)
-		}
-	}
+func TestIsTerminal(t *testing.T) {
 	if isTerminal(new(bytes.Buffer)) || isTerminal(nil) {
 		t.Error("a buffer is no terminal")
 	}

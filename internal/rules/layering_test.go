@@ -80,11 +80,7 @@ var layers = map[string]layer{
 		noStd: []string{"os/exec"},
 	},
 	// A client of a ps's page: it asks over HTTP and knows nothing else of the process it runs in.
-	"ps/ops/terminal": {
-		own:    []string{"ps/ops/status", "schema"},
-		others: []string{"github.com/charmbracelet/x/ansi"},
-		noStd:  []string{"os", "os/exec"},
-	},
+	"ps/ops/terminal": {own: []string{"ps/ops/status", "schema"}, noStd: []string{"os", "os/exec"}},
 	// What a ps shows, put together for whoever runs one.
 	"ps/ops/display": {
 		own: []string{"", "docs", "fabric", "internal/process", "ps", "ps/ops", "ps/ops/metrics", "ps/ops/status",

@@ -88,9 +88,6 @@ func styleOf(path string, data []byte) []string {
 		}
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
-		if platforms(n) {
-			return false
-		}
 		call, ok := n.(*ast.SelectorExpr)
 		if !ok {
 			return true
@@ -169,14 +166,4 @@ func TestPackageComments(t *testing.T) {
 			t.Errorf("%s: no package comment: say what it knows and what it must not know", folder)
 		}
 	}
-}
-
-// platforms tells whether a node asks for a variable of the platform, which says what a terminal can show.
-func platforms(n ast.Node) bool {
-	call, ok := n.(*ast.CallExpr)
-	if !ok || len(call.Args) != 1 {
-		return false
-	}
-	name, ok := call.Args[0].(*ast.BasicLit)
-	return ok && (name.Value == `"NO_COLOR"` || name.Value == `"TERM"`)
 }

@@ -1,7 +1,7 @@
 // Package doctor looks at a machine, a NATS server and a running ps for what would slow a job down, stop it or lose
 // something, and says of each what would be right.
 //
-// What it finds is one list of terminal.Finding. Deciding is apart from looking: functions named judge take facts and
+// What it finds is one list of findings. Deciding is apart from looking: functions named judge take facts and
 // give findings. Facts that cannot be had are findings of level Info: never OK.
 //
 // It changes nothing: no setting, no file but one that it takes away again, no message but questions.
@@ -19,9 +19,11 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"text/tabwriter"
 	"time"
 
 	"gradbus/cuda"
@@ -53,7 +55,7 @@ type Config struct {
 }
 
 // Examine looks at everything. It takes as long as the slowest answer, or until ctx ends.
-func Examine(ctx context.Context, c Config) []terminal.Finding {
+func Examine(ctx context.Context, c Config) []Finding {
 	all := c.build()
 	all = append(all, c.gpus(ctx)...)
 	all = append(all, judgeMachine(readMachine(c.Root))...)
@@ -69,25 +71,58 @@ func Examine(ctx context.Context, c Config) []terminal.Finding {
 	return append(all, c.nats(ctx)...)
 }
 
-func ok(name, format string, args ...any) terminal.Finding {
-	return terminal.Finding{Level: status.OK, Name: name, Text: fmt.Sprintf(format, args...)}
+// Finding is one line of an examination: what was found, and where that is not as it should be, what would be right.
+type Finding struct {
+	Level status.Level `json:"level"` // OK, Info (cannot be known, or is not used), Warning or Critical
+	Name  string       `json:"name"`  // of what was examined, short
+	Text  string       `json:"text"`
+	Want  string       `json:"want,omitempty"`
 }
 
-func info(name, format string, args ...any) terminal.Finding {
-	return terminal.Finding{Level: status.Info, Name: name, Text: fmt.Sprintf(format, args...)}
+// Worst returns the worst level of findings; OK where there are none.
+func Worst(all []Finding) status.Level {
+	levels := []status.Level{status.OK, status.Info, status.Warning, status.Critical}
+	worst := 0
+	for _, f := range all {
+		worst = max(worst, slices.Index(levels, f.Level))
+	}
+	return levels[worst]
 }
 
-func warn(name, want, format string, args ...any) terminal.Finding {
-	return terminal.Finding{Level: status.Warning, Name: name, Text: fmt.Sprintf(format, args...), Want: want}
+// Text lays findings out, a line each, with what would be right below it.
+func Text(all []Finding) string {
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	for _, f := range all {
+		fmt.Fprintf(w, "%s %s\t%s\t%s\n", terminal.Icon(f.Level), strings.ToUpper(string(f.Level)), schema.Printable(f.Name),
+			schema.Printable(f.Text))
+		if f.Want != "" {
+			fmt.Fprintf(w, "\t\t→ %s\n", schema.Printable(f.Want))
+		}
+	}
+	w.Flush()
+	return text.String()
 }
 
-func fail(name, want, format string, args ...any) terminal.Finding {
-	return terminal.Finding{Level: status.Critical, Name: name, Text: fmt.Sprintf(format, args...), Want: want}
+func ok(name, format string, args ...any) Finding {
+	return Finding{Level: status.OK, Name: name, Text: fmt.Sprintf(format, args...)}
+}
+
+func info(name, format string, args ...any) Finding {
+	return Finding{Level: status.Info, Name: name, Text: fmt.Sprintf(format, args...)}
+}
+
+func warn(name, want, format string, args ...any) Finding {
+	return Finding{Level: status.Warning, Name: name, Text: fmt.Sprintf(format, args...), Want: want}
+}
+
+func fail(name, want, format string, args ...any) Finding {
+	return Finding{Level: status.Critical, Name: name, Text: fmt.Sprintf(format, args...), Want: want}
 }
 
 // build says what this program is and computes with.
-func (c *Config) build() []terminal.Finding {
-	all := []terminal.Finding{ok("gradbus", "%s, %s, %s/%s", c.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)}
+func (c *Config) build() []Finding {
+	all := []Finding{ok("gradbus", "%s, %s, %s/%s", c.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)}
 	backend, err := cuda.Open(cuda.Options{})
 	if err != nil {
 		return append(all, fail("kernels", "build with make", "%v", err))
@@ -114,19 +149,19 @@ func (c *Config) build() []terminal.Finding {
 }
 
 // gpus asks for every GPU.
-func (c *Config) gpus(ctx context.Context) []terminal.Finding {
+func (c *Config) gpus(ctx context.Context) []Finding {
 	if c.GPUs == nil {
-		return []terminal.Finding{info("GPUs", "not asked for")}
+		return []Finding{info("GPUs", "not asked for")}
 	}
 	gpus, none, broken := c.GPUs(ctx)
 	switch {
 	case broken:
-		return []terminal.Finding{warn("GPUs", "see what nvidia-smi says, and install the driver again; or --gpu off",
+		return []Finding{warn("GPUs", "see what nvidia-smi says, and install the driver again; or --gpu off",
 			"none can be used: %s", none)}
 	case len(gpus) == 0:
-		return []terminal.Finding{info("GPUs", "none: %s", none)}
+		return []Finding{info("GPUs", "none: %s", none)}
 	}
-	var all []terminal.Finding
+	var all []Finding
 	for _, g := range gpus {
 		all = append(all, judgeGPU(&g))
 	}
@@ -142,7 +177,7 @@ func (c *Config) gpus(ctx context.Context) []terminal.Finding {
 	return append(all, ok("GPU state", "%s", text))
 }
 
-func judgeGPU(g *schema.GPUReport) terminal.Finding {
+func judgeGPU(g *schema.GPUReport) Finding {
 	name := fmt.Sprintf("GPU %d", g.Index)
 	text := fmt.Sprintf("%s, driver %s: %s", g.Name, g.Driver, g.State)
 	if g.Reason != "" {
@@ -163,15 +198,15 @@ func judgeGPU(g *schema.GPUReport) terminal.Finding {
 const clockApartMax = 2 * time.Second
 
 // running looks at a ps that may be there.
-func (c *Config) running(ctx context.Context) (there bool, all []terminal.Finding) {
+func (c *Config) running(ctx context.Context) (there bool, all []Finding) {
 	if c.Client == nil {
 		return false, nil
 	}
 	view, _, err := c.Client.Status(ctx)
 	if err != nil {
-		return false, []terminal.Finding{info("ps", "not examined: %v", err)}
+		return false, []Finding{info("ps", "not examined: %v", err)}
 	}
-	all = []terminal.Finding{{Level: view.Why.Level, Name: "ps",
+	all = []Finding{{Level: view.Why.Level, Name: "ps",
 		Text: fmt.Sprintf("%s at %s: %s", view.Server, c.Client.URL(), view.Why.Text), Want: view.Why.Action}}
 	if view.Version != c.Version {
 		all = append(all, warn("ps version", "run one version of ps and trainers", "%s is of version %s, this command of %s",
@@ -275,11 +310,11 @@ func size(n int64) string {
 }
 
 // judgeMachine looks at limits, memory, processors and huge pages.
-func judgeMachine(m machine) []terminal.Finding {
-	return []terminal.Finding{judgeFiles(m), judgeMemory(m), judgeProcessors(m), judgeHuge(m)}
+func judgeMachine(m machine) []Finding {
+	return []Finding{judgeFiles(m), judgeMemory(m), judgeProcessors(m), judgeHuge(m)}
 }
 
-func judgeFiles(m machine) terminal.Finding {
+func judgeFiles(m machine) Finding {
 	const name, want = "open files", "raise it: ulimit -n 65536, or LimitNOFILE= of the service"
 	switch {
 	case m.files < 0:
@@ -292,7 +327,7 @@ func judgeFiles(m machine) terminal.Finding {
 	return ok(name, "%d and more", filesMin)
 }
 
-func judgeMemory(m machine) terminal.Finding {
+func judgeMemory(m machine) Finding {
 	const name = "memory"
 	if m.memory <= 0 {
 		return info(name, "not known")
@@ -312,7 +347,7 @@ func judgeMemory(m machine) terminal.Finding {
 	return ok(name, "%s", text)
 }
 
-func judgeProcessors(m machine) terminal.Finding {
+func judgeProcessors(m machine) Finding {
 	if m.quota <= 0 || m.quota >= float64(m.processors) {
 		return ok("processors", "%d", m.processors)
 	}
@@ -324,7 +359,7 @@ func judgeProcessors(m machine) terminal.Finding {
 	return ok("processors", "%s", text)
 }
 
-func judgeHuge(m machine) terminal.Finding {
+func judgeHuge(m machine) Finding {
 	const name = "huge pages"
 	switch m.huge {
 	case "always", "madvise":
@@ -336,7 +371,7 @@ func judgeHuge(m machine) terminal.Finding {
 		"the TLB less", "transparent ones: %s", m.huge)
 }
 
-func judgeClock(c process.Clock) terminal.Finding {
+func judgeClock(c process.Clock) Finding {
 	switch {
 	case !c.Known:
 		return info("clock", "not known whether anybody synchronises it")
@@ -348,7 +383,7 @@ func judgeClock(c process.Clock) terminal.Finding {
 }
 
 // judgeDisk writes a file of one page and takes it away again.
-func judgeDisk(dir string) terminal.Finding {
+func judgeDisk(dir string) Finding {
 	name := "disk " + dir
 	probe, err := os.CreateTemp(dir, ".gradbus-doctor-*")
 	if err == nil {
@@ -380,7 +415,7 @@ func tryPort(address string) error {
 }
 
 // judgePort says whether a ps could listen at an address; err is of trying to, and running says that a ps is there.
-func judgePort(address string, err error, running bool) terminal.Finding {
+func judgePort(address string, err error, running bool) Finding {
 	name := "port " + address
 	switch {
 	case err == nil:
@@ -407,23 +442,23 @@ const (
 )
 
 // nats looks at the control server, where there is one of its own.
-func (c *Config) nats(ctx context.Context) []terminal.Finding {
+func (c *Config) nats(ctx context.Context) []Finding {
 	if c.Control == nil {
-		return []terminal.Finding{
+		return []Finding{
 			info("NATS", "not examined: --nats names a server or cluster; a ps that embeds its own sets it up itself"),
 		}
 	}
 	control, err := fabric.DialControl(ctx, *c.Control)
 	if err != nil {
-		return []terminal.Finding{fail("NATS", "start it, or correct --nats and what it needs", "%v", err)}
+		return []Finding{fail("NATS", "start it, or correct --nats and what it needs", "%v", err)}
 	}
 	defer control.Close()
 	survey, err := control.Survey(ctx, schema.ServersBucket, schema.JobsBucket)
 	if errors.Is(err, fabric.ErrDenied) {
-		return []terminal.Finding{info("NATS", "not examined: %v", err)}
+		return []Finding{info("NATS", "not examined: %v", err)}
 	}
 	if err != nil {
-		return []terminal.Finding{fail("NATS", "look at its log", "%v", err)}
+		return []Finding{fail("NATS", "look at its log", "%v", err)}
 	}
 	all := judgeNATS(&survey)
 	if c.Monitor == "" {
@@ -441,8 +476,8 @@ func (c *Config) nats(ctx context.Context) []terminal.Finding {
 }
 
 // judgeNATS looks at what a server tells everybody who may use it.
-func judgeNATS(s *fabric.Survey) []terminal.Finding {
-	all := []terminal.Finding{judgeVersion(s.Address, s.Version)}
+func judgeNATS(s *fabric.Survey) []Finding {
+	all := []Finding{judgeVersion(s.Address, s.Version)}
 	if s.PayloadBytesMax < payloadMin {
 		all = append(all, warn("NATS messages", "set max_payload to 8MB",
 			"at most %d KiB: trainers with --route cluster are refused at the default chunk size", s.PayloadBytesMax>>10))
@@ -476,7 +511,7 @@ func judgeNATS(s *fabric.Survey) []terminal.Finding {
 // memoryOfBuckets is what the two buckets take at most.
 const memoryOfBuckets = 20 << 20
 
-func judgeVersion(address, version string) terminal.Finding {
+func judgeVersion(address, version string) Finding {
 	parts := strings.SplitN(version, ".", 3)
 	if len(parts) == 3 {
 		major, err := strconv.Atoi(parts[0])
@@ -493,7 +528,7 @@ func judgeVersion(address, version string) terminal.Finding {
 }
 
 // judgeBucket: memory is where these buckets belong, since what they hold is written again by those who are there.
-func judgeBucket(s *fabric.Survey, b fabric.BucketSurvey) terminal.Finding {
+func judgeBucket(s *fabric.Survey, b fabric.BucketSurvey) Finding {
 	name := "bucket " + strings.TrimPrefix(b.Name, "gradbus-")
 	kept := "on disk"
 	if b.InMemory {
@@ -575,8 +610,8 @@ func readMonitor(ctx context.Context, url, token string) (v varz, err error) {
 }
 
 // judgeMonitor looks at what only the monitoring tells.
-func judgeMonitor(v varz) []terminal.Finding {
-	var all []terminal.Finding
+func judgeMonitor(v varz) []Finding {
+	var all []Finding
 	if v.MaxPending < pendingMin {
 		all = append(all, warn("NATS pending", "set max_pending to 256MB",
 			"max_pending is %s: a reader that stands still for a moment is cut off", size(v.MaxPending)))

@@ -117,20 +117,20 @@ func TestJudge(t *testing.T) {
 }
 
 // one is a list of one.
-func one(f terminal.Finding) []terminal.Finding { return []terminal.Finding{f} }
+func one(f Finding) []Finding { return []Finding{f} }
 
 // judged is what was made of facts, and what should have been.
 type judged struct {
 	name  string
-	all   []terminal.Finding
+	all   []Finding
 	worst status.Level
 	says  string
 }
 
 func (c *judged) check(t *testing.T) {
 	t.Helper()
-	text := terminal.Join(terminal.Report(c.all, 400), false)
-	if worst := terminal.Worst(c.all); worst != c.worst || !strings.Contains(text, c.says) {
+	text := Text(c.all)
+	if worst := Worst(c.all); worst != c.worst || !strings.Contains(text, c.says) {
 		t.Errorf("%s: level %s, want %s and %q in:\n%s", c.name, worst, c.worst, c.says, text)
 	}
 	for _, f := range c.all {
@@ -142,13 +142,13 @@ func (c *judged) check(t *testing.T) {
 
 func TestJudgeNATS(t *testing.T) {
 	t.Parallel()
-	survey := func(change func(*fabric.Survey)) []terminal.Finding {
+	survey := func(change func(*fabric.Survey)) []Finding {
 		s := fabric.Survey{Address: "h:4222", Version: "2.15.2", PayloadBytesMax: 1 << 20,
 			Memory: fabric.Share{Used: 1, Max: -1}}
 		change(&s)
 		return judgeNATS(&s)
 	}
-	bucket := func(cluster string, b fabric.BucketSurvey) []terminal.Finding {
+	bucket := func(cluster string, b fabric.BucketSurvey) []Finding {
 		return one(judgeBucket(&fabric.Survey{Cluster: cluster}, b))
 	}
 	store := varz{MaxPending: 64 << 20}
@@ -212,7 +212,7 @@ func TestNATS(t *testing.T) {
 	c := Config{Control: &fabric.Config{URL: url, Name: "doctor"}, Monitor: monitor}
 	said := func() (string, status.Level) {
 		all := c.nats(t.Context())
-		return terminal.Join(terminal.Report(all, 400), false), terminal.Worst(all)
+		return Text(all), Worst(all)
 	}
 	text, level := said()
 	// Its store is in this test's folder, which is below /tmp.
@@ -255,7 +255,7 @@ func TestNATSWrong(t *testing.T) {
 		{with, page.URL, "404"},
 	} {
 		all := (&Config{Control: &fabric.Config{URL: c.url, Name: "doctor"}, Monitor: c.monitor}).nats(t.Context())
-		if text := terminal.Join(terminal.Report(all, 400), false); terminal.Worst(all) != status.Critical ||
+		if text := Text(all); Worst(all) != status.Critical ||
 			!strings.Contains(text, c.want) {
 			t.Errorf("%s %s: want %q in:\n%s", c.url, c.monitor, c.want, text)
 		}
@@ -280,7 +280,7 @@ func TestMonitorToken(t *testing.T) {
 	}
 	url, _ := natsServer(t, true)
 	all := (&Config{Control: &fabric.Config{URL: url, Name: "doctor"}, Monitor: s.URL}).nats(t.Context())
-	if text := terminal.Join(terminal.Report(all, 400), false); !strings.Contains(text, "--http-token-file") {
+	if text := Text(all); !strings.Contains(text, "--http-token-file") {
 		t.Errorf("without the token:\n%s", text)
 	}
 	away := strings.Replace(s.URL, "127.0.0.1", "monitor.example", 1)
@@ -329,7 +329,7 @@ func TestRunning(t *testing.T) {
 		{"not ready", fakePS(t, status.OK, "1", time.Now(), false), status.Critical, "registry: not renewed"},
 	} {
 		_, all := (&Config{Version: "1", Client: c.client}).running(t.Context())
-		if text := terminal.Join(terminal.Report(all, 400), false); terminal.Worst(all) != c.worst ||
+		if text := Text(all); Worst(all) != c.worst ||
 			!strings.Contains(text, c.says) {
 			t.Errorf("%s: want %s and %q in:\n%s", c.name, c.worst, c.says, text)
 		}

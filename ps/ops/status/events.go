@@ -31,7 +31,7 @@ func (t *Tracker) logProblem(p *Problem, at int64, over bool) {
 	e := Event{Level: p.Level, Code: p.Code, Text: p.Text, Job: p.Job, Member: p.Member, GPU: p.GPU}
 	if over {
 		_, c := rank(p.Code)
-		e.Level, e.Text = OK, fmt.Sprintf("over after %s: %s%s", ago(at-p.SinceMS), about(p), c.Title)
+		e.Level, e.Text = OK, fmt.Sprintf("over after %s: %s%s", Ago(at-p.SinceMS), about(p), c.Title)
 	}
 	t.log.add(at, e)
 }
@@ -227,7 +227,7 @@ func (t *Tracker) watchRefused(s *server) {
 		told[key] = r.Count
 		again := ""
 		if r.Count > 1 {
-			again = fmt.Sprintf(", %s times so far", count(float64(r.Count)))
+			again = fmt.Sprintf(", %s times so far", Count(float64(r.Count)))
 		}
 		t.event(Warning, eventJobRefused, Event{Job: string(r.Job), Member: "p-" + s.id},
 			"ps %s refused a trainer of %s from %s%s: %s", s.id, r.Job, schema.Clip(r.Host), again, schema.Clip(r.Text))

@@ -13,27 +13,27 @@ func TestWords(t *testing.T) {
 	for ms, want := range map[int64]string{-5: "0.1 s", 0: "0.1 s", 420: "0.4 s", 1999: "1 s", 17_900: "17 s",
 		119_999: "119 s", 120_000: "2 min",
 		7_199_000: "119 min", 7_200_000: "2 h", 7_500_000: "2 h 5 min", 172_800_000: "2 days", 1 << 50: "13031248 days"} {
-		if got := ago(ms); got != want {
-			t.Errorf("ago(%d) = %q, want %q", ms, got, want)
+		if got := Ago(ms); got != want {
+			t.Errorf("Ago(%d) = %q, want %q", ms, got, want)
 		}
 	}
 	for f, want := range map[float64]string{0: "0", 1.25: "1.2", 9.96: "10.0", 12: "12", 999: "999", 1000: "1,000",
 		12_345.6: "12,346", 1e9: "1,000,000,000",
 		-1234: "-1,234", -123: "-123", 1e16: "very many", math.Inf(1): "very many"} {
-		if got := count(f); got != want {
-			t.Errorf("count(%v) = %q, want %q", f, got, want)
+		if got := Count(f); got != want {
+			t.Errorf("Count(%v) = %q, want %q", f, got, want)
 		}
 	}
 	for f, want := range map[float64]string{0: "0", 0.4123: "0.412", 12.34: "12.3", 1234.5: "1,235", 1e7: "1e+07",
 		math.Inf(-1): "infinite", 1e-9: "1e-09"} {
-		if got := figure(f); got != want {
-			t.Errorf("figure(%v) = %q, want %q", f, got, want)
+		if got := Figure(f); got != want {
+			t.Errorf("Figure(%v) = %q, want %q", f, got, want)
 		}
 	}
 	for bytes, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1 << 20: "1.0 MiB", 12 << 30: "12 GiB",
 		5 << 50: "5.0 PiB"} {
-		if got := amount(bytes); got != want {
-			t.Errorf("amount(%d) = %q, want %q", bytes, got, want)
+		if got := Amount(bytes); got != want {
+			t.Errorf("Amount(%d) = %q, want %q", bytes, got, want)
 		}
 	}
 	for want, names := range map[string][]string{"nobody": nil, "a": {"a"}, "a and b": {"a", "b"},

@@ -62,7 +62,7 @@ func (j *ranking) ended(job *Job, r *run) {
 	f := j.find(codeJobFailed, "%s", failedText(job, j.s.NowMS)).about(job.Name, job.EndBy).from(job.EndedMS)
 	if r.awaited(j.s.NowMS) {
 		f.Text = fmt.Sprintf("%s was interrupted %s ago at batch %d, and its trainers are awaited: %s", job.Name,
-			ago(j.s.NowMS-job.EndedMS), job.Batch, schema.Clip(job.EndReason))
+			Ago(j.s.NowMS-job.EndedMS), job.Batch, schema.Clip(job.EndReason))
 		f.at(Warning).do("Wait until they have rejoined, a minute at most; then look at the log of each.")
 		return
 	}
@@ -114,7 +114,7 @@ func (j *ranking) trainer(job *Job, r *run, i int) {
 	case stateSilent:
 		j.silentTrainer(job, r, out, m, who, about)
 	case stateLost:
-		about(j.find(CodeTrainerLost, "%s continues without %s, last seen %s ago", job.Name, who, ago(out.AgeMS)).
+		about(j.find(CodeTrainerLost, "%s continues without %s, last seen %s ago", job.Name, who, Ago(out.AgeMS)).
 			from(j.s.NowMS - out.AgeMS))
 	case stateLeft:
 		if m != nil && m.Waited && m.First && m.WaitedMS >= 1000 {
@@ -122,7 +122,7 @@ func (j *ranking) trainer(job *Job, r *run, i int) {
 				from(j.s.NowMS - out.HeldMS))
 		}
 	case stateLate:
-		about(j.find(CodeHeldUp, "batch %d waits %s for %s, %s", m.WaitedBatch, ago(out.HeldMS), who, doing(tr)).
+		about(j.find(CodeHeldUp, "batch %d waits %s for %s, %s", m.WaitedBatch, Ago(out.HeldMS), who, doing(tr)).
 			at(heldLevel(m, out.HeldMS)).from(j.s.NowMS - out.HeldMS))
 	}
 	if tr != nil {
@@ -141,18 +141,18 @@ func (j *ranking) silentTrainer(job *Job, r *run, out *Trainer, m *schema.Member
 	if needed(job) {
 		level = Critical
 	}
-	text := fmt.Sprintf("%s was last seen %s ago%s", who, ago(out.AgeMS), how)
+	text := fmt.Sprintf("%s was last seen %s ago%s", who, Ago(out.AgeMS), how)
 	// another trainer's gradient may do as well
 	if m != nil && m.Waited && out.HeldMS > 0 && (needed(job) || out.HeldMS >= 1000) {
-		text = fmt.Sprintf("batch %d waits %s for %s, last seen %s ago%s", m.WaitedBatch, ago(out.HeldMS), who,
-			ago(out.AgeMS), how)
+		text = fmt.Sprintf("batch %d waits %s for %s, last seen %s ago%s", m.WaitedBatch, Ago(out.HeldMS), who,
+			Ago(out.AgeMS), how)
 	}
 	action := ""
 	if s := j.t.servers[r.coordinator]; s != nil && needed(job) && job.Phase == schema.PhaseRunning {
 		deadline := int64(finite(s.said().Deadline) * 1000)
 		if leftMS := deadline - out.AgeMS; leftMS > 0 && code == CodeSilent {
 			_, c := rank(code)
-			action = fmt.Sprintf("%s Without a word from it for %s more it counts as lost.", c.Action, ago(leftMS))
+			action = fmt.Sprintf("%s Without a word from it for %s more it counts as lost.", c.Action, Ago(leftMS))
 		}
 	}
 	about(j.find(code, "%s", text).at(level).do(action).from(j.s.NowMS - out.AgeMS))
@@ -195,7 +195,7 @@ func (j *ranking) shard(job *Job, r *run, i int) {
 			about(j.find(codeShardSilent, "no ps tells of shard %s of %s", out.Member, job.Name))
 		}
 	case !k.fresh(j.s.NowMS):
-		about(j.find(codeShardSilent, "shard %s of %s was last told of %s ago by ps %s", out.Member, job.Name, ago(out.AgeMS),
+		about(j.find(codeShardSilent, "shard %s of %s was last told of %s ago by ps %s", out.Member, job.Name, Ago(out.AgeMS),
 			out.Server).from(j.s.NowMS - out.AgeMS))
 	case !out.Ready && (job.Phase == schema.PhaseRunning || job.Missing == 0):
 		about(j.find(CodeShardUnready, "shard %s of %s on ps %s is not ready", out.Member, job.Name, out.Server))
@@ -261,7 +261,7 @@ func (j *ranking) progress(job *Job, r *run) {
 	if r.blocked || still < limit {
 		return
 	}
-	j.find(codeNoProgress, "%s has completed no batch for %s", job.Name, ago(still)).about(job.Name, "").from(r.moved)
+	j.find(codeNoProgress, "%s has completed no batch for %s", job.Name, Ago(still)).about(job.Name, "").from(r.moved)
 	r.blocked = true
 }
 
@@ -312,7 +312,7 @@ func doing(tr *trainer) string {
 	if said.AwaitedShard != nil {
 		shard = fmt.Sprintf("shard s%d", *said.AwaitedShard)
 	}
-	return "which has " + strings.NewReplacer("<time>", ago(said.DoingMS), "<shard>",
+	return "which has " + strings.NewReplacer("<time>", Ago(said.DoingMS), "<shard>",
 		shard).Replace(activities[activityOf(said.Doing)].text)
 }
 
@@ -362,7 +362,7 @@ func (j *ranking) missingText(job *Job) string {
 	if r.said != nil {
 		n = max(n, min(r.said.Trainers, TrainersMax))
 	}
-	return fmt.Sprintf("%s waits %s for %d of %s to join: %s", job.Name, ago(j.s.NowMS-r.since), job.Missing,
+	return fmt.Sprintf("%s waits %s for %d of %s to join: %s", job.Name, Ago(j.s.NowMS-r.since), job.Missing,
 		plural(n, "trainer"), list(missing(job, r)))
 }
 
@@ -425,10 +425,10 @@ func (j *ranking) durability(job *Job, r *run) {
 	if d == nil || d.Off != "" || job.Phase != schema.PhaseRunning || d.LateMS <= j.lateLimit(d, r) {
 		return
 	}
-	text := fmt.Sprintf("no version of %s is durable, and one has been due for %s", job.Name, ago(d.LateMS))
+	text := fmt.Sprintf("no version of %s is durable, and one has been due for %s", job.Name, Ago(d.LateMS))
 	if d.Version > 0 {
 		text = fmt.Sprintf("no version of %s has become durable since version %d, %s ago, and one has been due for %s",
-			job.Name, d.Version, ago(d.AgeMS), ago(d.LateMS))
+			job.Name, d.Version, Ago(d.AgeMS), Ago(d.LateMS))
 	}
 	if d.Failure != "" {
 		text += ": " + gist(d.Failure)
@@ -590,7 +590,7 @@ func (j *ranking) standsBy(v *Server, about func(*finding)) {
 		about(j.find(CodeStandbyCut, "ps %s has not reached the ps at %s, which it is to stand by for", v.ID, b.URL))
 	case !b.Reached:
 		about(j.find(CodeStandbyCut, "ps %s has heard nothing for %s of the ps at %s, which it stands by for", v.ID,
-			ago(b.SilentMS), b.URL))
+			Ago(b.SilentMS), b.URL))
 	}
 }
 
@@ -598,13 +598,13 @@ func (j *ranking) standsBy(v *Server, about func(*finding)) {
 func tellStandby(job *Job, unready bool) (text, action string) {
 	switch b := job.Standby; {
 	case unready && b.Server == "":
-		return fmt.Sprintf("no ps has stood by for %s for %s", job.Name, ago(b.UnreadyMS)), ""
+		return fmt.Sprintf("no ps has stood by for %s for %s", job.Name, Ago(b.UnreadyMS)), ""
 	case unready:
-		return fmt.Sprintf("ps %s, which stands by, has had no version of %s for %s", b.Server, job.Name, ago(b.UnreadyMS)),
+		return fmt.Sprintf("ps %s, which stands by, has had no version of %s for %s", b.Server, job.Name, Ago(b.UnreadyMS)),
 			fmt.Sprintf("Look at what ps %s says of it: mostly it has too little memory (`./bin/ps --memory-mib`).", b.Server)
 	default:
 		return fmt.Sprintf("ps %s, which stands by, has taken no version of %s since version %d, %s ago", b.Server, job.Name,
-				b.Version, ago(b.AgeMS)),
+				b.Version, Ago(b.AgeMS)),
 			fmt.Sprintf("Look at the load of ps %s and of this one, and at the network between them.", b.Server)
 	}
 }
@@ -627,15 +627,15 @@ func tellPeers(job *Job, unready bool) (text, action string) {
 	}
 	switch {
 	case unready && len(b.Kept) == 0:
-		return fmt.Sprintf("the shards of %s have not been kept at two ps for %s", job.Name, ago(b.UnreadyMS)),
+		return fmt.Sprintf("the shards of %s have not been kept at two ps for %s", job.Name, Ago(b.UnreadyMS)),
 			"Have every ps with shards of the job, and another one, run with `--replicas 1`: when one is lost now, the job " +
 				"goes on from its newest durable version, or from nothing."
 	case unready:
-		return fmt.Sprintf("no version of %s has been kept at two ps for %s", job.Name, ago(b.UnreadyMS)) + waits,
+		return fmt.Sprintf("no version of %s has been kept at two ps for %s", job.Name, Ago(b.UnreadyMS)) + waits,
 			"Look at what the ps that is named says of it: mostly it has too little memory (`./bin/ps --memory-mib`)."
 	default:
 		return fmt.Sprintf("no version of %s has been kept at two ps since version %d, %s ago", job.Name, b.Version,
-				ago(b.AgeMS)) + waits,
+				Ago(b.AgeMS)) + waits,
 			"Look at the load of the ps that keep its shards, and at the network between them."
 	}
 }

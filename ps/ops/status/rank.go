@@ -212,10 +212,10 @@ func (j *ranking) whyJob(job *Job, all []finding) Why {
 	}
 	text := fmt.Sprintf("%s runs: batch %d", job.Name, job.Batch)
 	if job.SamplesPerSecond > 0 {
-		text += fmt.Sprintf(", %s samples/s", count(float64(job.SamplesPerSecond)))
+		text += fmt.Sprintf(", %s samples/s", Count(float64(job.SamplesPerSecond)))
 	}
 	if job.Loss != nil {
-		text += ", loss " + figure(float64(*job.Loss))
+		text += ", loss " + Figure(float64(*job.Loss))
 	}
 	return Why{Level: OK, Job: job.Name, Text: text + "; none waits."}
 }
@@ -230,7 +230,7 @@ func (f *finding) concerns(job *Job) bool {
 
 // endedText says when and how a run has ended, and why.
 func (j *ranking) endedText(job *Job) string {
-	age := ago(j.s.NowMS - job.EndedMS)
+	age := Ago(j.s.NowMS - job.EndedMS)
 	switch {
 	case job.End == schema.EndFailed:
 		return sentence(failedText(job, j.s.NowMS))
@@ -245,7 +245,7 @@ func (j *ranking) endedText(job *Job) string {
 
 // failedText says when a run has failed, and why.
 func failedText(job *Job, now int64) string {
-	return fmt.Sprintf("%s failed %s ago at batch %d: %s", job.Name, ago(now-job.EndedMS), job.Batch,
+	return fmt.Sprintf("%s failed %s ago at batch %d: %s", job.Name, Ago(now-job.EndedMS), job.Batch,
 		schema.Clip(job.EndReason))
 }
 
@@ -480,9 +480,9 @@ func (j *ranking) severalSilent(job *Job, r *run) (text, action string) {
 		}
 	}
 	if held > 0 {
-		return fmt.Sprintf("batch %d waits %s for %s, last seen %s ago", batch, ago(held), who, ago(age)), action
+		return fmt.Sprintf("batch %d waits %s for %s, last seen %s ago", batch, Ago(held), who, Ago(age)), action
 	}
-	return fmt.Sprintf("%s of %s were last seen %s ago", who, job.Name, ago(age)), action
+	return fmt.Sprintf("%s of %s were last seen %s ago", who, job.Name, Ago(age)), action
 }
 
 // all is the word for n of n: "both", "all 3".

@@ -51,7 +51,7 @@ func (j *ranking) silentServer(v *Server, s *server) {
 	if j.isControl(s) {
 		what = ", is the control server" + what
 	}
-	f := j.find(code, "ps %s on %s (pid %d) was last heard %s ago%s", v.ID, v.Host, v.PID, ago(v.AgeMS), what)
+	f := j.find(code, "ps %s on %s (pid %d) was last heard %s ago%s", v.ID, v.Host, v.PID, Ago(v.AgeMS), what)
 	f.about("", "p-"+v.ID).at(level).from(j.s.NowMS - v.AgeMS).do(action)
 	f.jobs = append(coordinates, keeps...)
 }
@@ -78,7 +78,7 @@ func (j *ranking) mismatched(who string, v *schema.VerifyReport, about func(*fin
 		on += " (injected)"
 	}
 	about(j.find(CodeVerification, "%s: %s of %s optimizer blocks gave other bits%s than when computed again", who,
-		count(float64(v.Mismatches)), count(float64(v.Blocks)), on))
+		Count(float64(v.Mismatches)), Count(float64(v.Blocks)), on))
 }
 
 // server finds what a ps says of itself that is not good.
@@ -90,8 +90,8 @@ func (j *ranking) server(v *Server, s *server) {
 	j.standsBy(v, about)
 	j.mismatched(fmt.Sprintf("ps %s on %s", v.ID, v.Host), &said.Verification, about)
 	if v.MemoryMaxBytes > 0 && float64(v.PromisedBytes) >= 0.9*float64(v.MemoryMaxBytes) {
-		about(j.find(codeMemory, "ps %s has promised %s of its %s of memory to jobs", v.ID, amount(v.PromisedBytes),
-			amount(v.MemoryMaxBytes)))
+		about(j.find(codeMemory, "ps %s has promised %s of its %s of memory to jobs", v.ID, Amount(v.PromisedBytes),
+			Amount(v.MemoryMaxBytes)))
 	}
 }
 
@@ -199,11 +199,11 @@ func (j *ranking) control(v *Server, s *server) {
 	}
 	text := fmt.Sprintf("ps %s on %s cannot reach %s", v.ID, v.Host, where)
 	if !v.ControlLost {
-		text = fmt.Sprintf("ps %s on %s has heard no other member for %s by way of %s", v.ID, v.Host, ago(j.s.NowMS-since), where)
+		text = fmt.Sprintf("ps %s on %s has heard no other member for %s by way of %s", v.ID, v.Host, Ago(j.s.NowMS-since), where)
 	}
 	if j.ifJobs(Critical) == Critical {
 		text += fmt.Sprintf("; no trainer can join, and running jobs continue for %s at most",
-			ago(int64(finite(s.said().Deadline)*1000)))
+			Ago(int64(finite(s.said().Deadline)*1000)))
 	}
 	j.find(CodeControlLost, "%s", text).about("", "p-"+v.ID).at(j.ifJobs(Critical)).from(since).
 		do("Look at the control server and the network to it.")
@@ -382,14 +382,14 @@ func (j *ranking) disk(users []diskUser) {
 			}
 		}
 	}
-	text := fmt.Sprintf("%s has %s free of %s", where, amount(d.FreeBytes), amount(d.TotalBytes))
+	text := fmt.Sprintf("%s has %s free of %s", where, Amount(d.FreeBytes), Amount(d.TotalBytes))
 	switch {
 	case code == codeDiskHangs:
-		text = fmt.Sprintf("%s has not answered for %s", where, ago(d.AgeMS))
+		text = fmt.Sprintf("%s has not answered for %s", where, Ago(d.AgeMS))
 	case d.FreeBytes < d.NeedBytes:
-		text += fmt.Sprintf(", and %s needs %s for a model: saving it will fail", worst.who(), amount(d.NeedBytes))
+		text += fmt.Sprintf(", and %s needs %s for a model: saving it will fail", worst.who(), Amount(d.NeedBytes))
 	case d.FreeBytes/2 < d.NeedBytes:
-		text += fmt.Sprintf(", and %s needs %s for a model", worst.who(), amount(d.NeedBytes))
+		text += fmt.Sprintf(", and %s needs %s for a model", worst.who(), Amount(d.NeedBytes))
 	}
 	if len(use) > 0 && d.NeedBytes == 0 {
 		text += " (for " + list(use) + ")"
@@ -397,7 +397,7 @@ func (j *ranking) disk(users []diskUser) {
 	action := ""
 	if code == CodeDiskFull && d.FreeBytes < d.NeedBytes {
 		action = fmt.Sprintf("Free %s there before the run ends; a model that cannot be saved is lost when its trainers end.",
-			amount(d.NeedBytes-d.FreeBytes))
+			Amount(d.NeedBytes-d.FreeBytes))
 	}
 	f := j.find(code, "%s", text).about(worst.job, worst.member).do(action)
 	if code == codeDiskHangs {
@@ -428,7 +428,7 @@ func (j *ranking) serverTraffic(v *Server, s *server, about func(*finding)) {
 		return
 	}
 	if rate := sp.rate(sRefused); rate >= refusedRate {
-		about(j.find(CodeRefusals, "ps %s on %s refuses %s frames/s: %s", v.ID, v.Host, count(rate), s.reasonsOver(&sp)))
+		about(j.find(CodeRefusals, "ps %s on %s refuses %s frames/s: %s", v.ID, v.Host, Count(rate), s.reasonsOver(&sp)))
 	}
 }
 
@@ -478,10 +478,10 @@ func (j *ranking) learns(job *Job, r *run) {
 		}
 	}
 	if len(bad) > 0 {
-		j.find(codeLossBad, "the loss of %s is %s on %s, at batch %d", job.Name, figure(what), list(bad), job.Batch).
+		j.find(codeLossBad, "the loss of %s is %s on %s, at batch %d", job.Name, Figure(what), list(bad), job.Batch).
 			about(job.Name, "").also = bad
 	} else if n := job.GradientNorm; n != nil && (math.IsNaN(float64(*n)) || math.IsInf(float64(*n), 0)) {
-		j.find(codeLossBad, "the gradient norm of %s is %s, at batch %d", job.Name, figure(float64(*n)), job.Batch).
+		j.find(codeLossBad, "the gradient norm of %s is %s, at batch %d", job.Name, Figure(float64(*n)), job.Batch).
 			about(job.Name, "")
 	}
 }

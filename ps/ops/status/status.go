@@ -539,7 +539,7 @@ func worse(a, b Level) Level {
 }
 
 // ago is a time of ms milliseconds as sentences say it: "0.4 s", "18 s", "3 min", "2 h 5 min", "3 days".
-func ago(ms int64) string {
+func Ago(ms int64) string {
 	switch s := ms / 1000; {
 	case s < 1:
 		return fmt.Sprintf("0.%d s", max(ms/100, 1))
@@ -559,7 +559,7 @@ func ago(ms int64) string {
 
 // count is a quantity with its thousands apart: "12,300". Numbers of batches and versions are names, and stand as they
 // are in logs.
-func count(f float64) string {
+func Count(f float64) string {
 	if math.IsNaN(f) || math.Abs(f) >= 1e15 {
 		return "very many"
 	}
@@ -574,7 +574,7 @@ func count(f float64) string {
 }
 
 // figure is a number with three significant digits: "0.41", "12.3", "NaN".
-func figure(f float64) string {
+func Figure(f float64) string {
 	switch {
 	case math.IsNaN(f):
 		return "NaN"
@@ -583,13 +583,13 @@ func figure(f float64) string {
 	case f == 0:
 		return "0"
 	case math.Abs(f) >= 1000 && math.Abs(f) < 1e6:
-		return count(f)
+		return Count(f)
 	}
 	return strconv.FormatFloat(f, 'g', 3, 64)
 }
 
 // bytes is an amount: "512 MiB".
-func amount(bytes int64) string {
+func Amount(bytes int64) string {
 	const units = "KMGTP"
 	f, unit := float64(bytes), ""
 	for i := 0; f >= 1024 && i < len(units); i++ {

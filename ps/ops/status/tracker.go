@@ -593,7 +593,7 @@ func (t *Tracker) abandon(r *run) {
 	}
 	switch {
 	case s == nil || t.now-r.saidAt > goneKept:
-		failed("nothing was heard of ps %s, which coordinated it, for %s", r.coordinator, ago(t.now-r.saidAt))
+		failed("nothing was heard of ps %s, which coordinated it, for %s", r.coordinator, Ago(t.now-r.saidAt))
 	case s.heard.at() > r.saidAt && s.since > r.saidAt:
 		failed("ps %s, which coordinated it, was started again", r.coordinator)
 	case s.heard.at() > r.saidAt:

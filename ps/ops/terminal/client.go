@@ -1,8 +1,8 @@
 // Package terminal shows in a terminal what a ps tells on its page.
 //
 //   - Client (client.go) asks a ps, and says in one line why it does not answer.
-//   - Screen (screen.go, table.go) is pure: a status, a width and a height in, lines out. Texts in a status come from
-//     other machines, so a terminal never receives what it would take for a command.
+//   - Text (screen.go) is pure: a status in, text out. Texts in a status come from other machines, so a terminal never
+//     receives what it would take for a command.
 //
 // It knows the ps by its API only and takes nothing from the process it runs in: neither environment nor standard
 // streams.

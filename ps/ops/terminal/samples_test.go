@@ -20,7 +20,7 @@ func samples() map[string]*status.Status {
 		"running": running(2),
 		"stalled": stalled(),
 		"many":    running(64),
-		"gpus":    gpus(),
+		"gpus":    withGPUs(),
 		"hostile": hostile(),
 		"stoodby": stoodBy(),
 		"stands":  stands(),
@@ -83,8 +83,8 @@ func stalled() *status.Status {
 	j.Trainers[1].Disks = []status.Disk{{Path: "/curves", FreeBytes: 90 << 30, TotalBytes: 100 << 30, AgeMS: 95_000}}
 	j.Trainers[1].LanesSkipped = 12
 	last := &j.Trainers[2]
-	last.State, last.Level, last.AgeMS, last.HeldMS, last.Lag, last.Batch, last.Shard, last.Doing = "silent",
-		status.Critical, 17_000, 18_000, 1, 10431, nil, "compute"
+	last.State, last.Level, last.AgeMS, last.HeldMS, last.Batch, last.Shard, last.Doing = "silent",
+		status.Critical, 17_000, 18_000, 10431, nil, "compute"
 	j.Shards[1].WaitsFor, j.Shards[1].WaitsMS, j.Shards[1].WaitsBatch = []string{"t2"}, 18_000, 10432
 	j.Shards[1].Level = status.Warning
 	s.Jobs = append(s.Jobs, status.Job{Name: "digits", Series: "digits", Phase: "gathering", Missing: 1,
@@ -149,7 +149,7 @@ func peers() *status.Status {
 	return s
 }
 
-func gpus() *status.Status {
+func withGPUs() *status.Status {
 	s := running(1)
 	s.Injected = true
 	s.Why = status.Why{Level: status.Critical, Text: "GPU 0 of host-a fell off the bus (XID 79)",
