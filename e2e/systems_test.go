@@ -2,14 +2,12 @@ package e2e
 
 import (
 	"encoding/json"
-	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
-	"gradbus/ps/ops/status"
 )
 
 // All four reference systems work in their small settings, as processes, and each prints the figures that it is known
@@ -89,46 +87,15 @@ func TestSystemsNameTheDead(t *testing.T) {
 	}
 }
 
-// A ps that runs tells how the buckets of a job fare that was joined from elsewhere: of every batch until a call resets
-// that, then of those since.
+// A ps that runs tells how the buckets of a job fare that was joined from elsewhere.
 func TestBucketsOfARunningServer(t *testing.T) {
 	_, nats, at := page(t)
 	p := start(t, "psbench", "average", "--server", nats, "--model", "Small", "--input", "Small", "--sparse", "--epochs",
 		"1000000")
-	missed := func() (missed, rounds uint64) { // batches that no round of the first shard's buckets is of
-		_, body := get(t, at+"api/v1/shards?job=average-warmup")
-		var answer struct{ Shards []status.Shard }
-		if err := json.Unmarshal([]byte(body), &answer); err != nil || len(answer.Shards) == 0 {
-			return 0, 0
-		}
-		s := answer.Shards[0]
-		for _, b := range s.Buckets {
-			rounds = max(rounds, b.Rounds)
-		}
-		return s.Version - min(s.Version, rounds), rounds
-	}
-	const enough = 20
-	poll(t, "rounds of buckets", func() bool {
-		none, rounds := missed()
-		if rounds > 0 && none > enough/2 {
-			t.Errorf("%d batches are missed of %d", none, rounds)
-		}
-		return rounds >= enough
-	})
-	_, rounds := missed()
 	poll(t, "the metrics of buckets", func() bool {
 		_, body := get(t, at+"metrics")
 		return strings.Contains(body, `gradbus_shard_bucket_straggler_seconds_count{bucket="0",job_name="average-warmup"`)
 	})
-	answer, err := http.Post(at+"api/v1/buckets/reset?job=average-warmup", "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer.Body.Close()
-	if answer.StatusCode != http.StatusNoContent {
-		t.Fatalf("reset: status %d", answer.StatusCode)
-	}
-	poll(t, "buckets begin again", func() bool { none, _ := missed(); return none >= rounds })
 	p.signal(t, syscall.SIGINT)
 	<-p.done
 }

@@ -42,7 +42,4 @@ func TestEndedShards(t *testing.T) {
 	if all = e.report(now, time.Hour, nil); len(all) != endedShardsMax || all[0].Job != "job-1" {
 		t.Errorf("%d kept, first %s", len(all), all[0].Job)
 	}
-	if e.forget("none") || !e.forget("job-1") || !e.forget("") || len(e.report(now, time.Hour, nil)) > 0 {
-		t.Error("not forgotten")
-	}
 }

@@ -488,23 +488,6 @@ func (p *reporter) shards() []schema.ShardReport {
 	return all
 }
 
-// ResetBuckets has the reports of this ps begin anew what they say of each bucket: of a job, or of all jobs where it is
-// empty. Other ps keep what they say of theirs. It reports whether this ps has shards of the job, or
-// figures of some that have ended.
-func (s *Server) ResetBuckets(job schema.JobName) (found bool) {
-	now := time.Now()
-	for name, a := range *s.jobs.Load() {
-		if job != "" && name != job {
-			continue
-		}
-		for _, i := range a.own {
-			a.workers[i].watch.times.reset(now)
-			found = true
-		}
-	}
-	return s.ended.forget(job) || found || job == ""
-}
-
 // stepped counts a frame that was stepped.
 func (t *tally) stepped(h *schema.Head, reason schema.Reason, bytes int, began time.Time) {
 	t.step += time.Since(began)
@@ -598,7 +581,7 @@ func (w *worker) report(a *assignment) schema.ShardReport {
 }
 
 // endedShards keeps the last figures of buckets of shards that have ended, for as long as jobs may wait for trainers
-// (Config.StartTimeout): a program that has trained, and a scrape, come after the end of the job.
+// (Config.StartTimeout): a program that has trained comes after the end of the job.
 type endedShards struct {
 	mu  sync.Mutex // a leaf
 	all []endedShard
@@ -614,24 +597,15 @@ const endedShardsMax = 256
 
 // add keeps the figures of a job's shards here, in the place of those of an earlier run.
 func (e *endedShards) add(now time.Time, a *assignment) {
-	e.forget(a.manifest.Name)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.all = slices.DeleteFunc(e.all, func(s endedShard) bool { return s.Job == a.manifest.Name })
 	for _, i := range a.own {
 		w := a.workers[i]
 		e.all = append(e.all, endedShard{now, schema.EndedShard{Job: a.manifest.Name, Run: a.run, Shard: w.config.Index,
 			Buckets: w.watch.times.report()}})
 	}
 	e.all = slices.Delete(e.all, 0, max(0, len(e.all)-endedShardsMax))
-}
-
-// forget drops the figures of a job, of all jobs where it is empty. It reports whether there were any.
-func (e *endedShards) forget(job schema.JobName) (found bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	before := len(e.all)
-	e.all = slices.DeleteFunc(e.all, func(s endedShard) bool { return job == "" || s.Job == job })
-	return len(e.all) < before
 }
 
 // report lists the figures that are kept, but those of jobs that have shards here again.

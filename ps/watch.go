@@ -218,9 +218,8 @@ func (t *watch) published(over []RoundTimes) {
 
 // bucketTimes is what the rounds of each bucket came to, of the first buckets of a shard and its rows.
 type bucketTimes struct {
-	mu    sync.Mutex // a leaf
-	of    []schema.BucketReport
-	since time.Time // of the last reset: rounds that began before do not count
+	mu sync.Mutex // a leaf
+	of []schema.BucketReport
 }
 
 func (s *bucketTimes) begin(dense []schema.Bucket, rows schema.Bucket) {
@@ -234,7 +233,7 @@ func (s *bucketTimes) add(r *RoundTimes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := slices.IndexFunc(s.of, func(b schema.BucketReport) bool { return b.Bucket == r.Bucket })
-	if at < 0 || r.First.Before(s.since) {
+	if at < 0 {
 		return
 	}
 	b := &s.of[at]
@@ -257,21 +256,11 @@ func (s *bucketTimes) add(r *RoundTimes) {
 	b.Rounds++
 }
 
-// report lists the buckets that have had a round since the last reset.
+// report lists the buckets that have had a round.
 func (s *bucketTimes) report() []schema.BucketReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(s.of), func(b schema.BucketReport) bool { return b.Rounds == 0 })
-}
-
-// reset begins anew.
-func (s *bucketTimes) reset(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.since = now
-	for i := range s.of {
-		s.of[i] = schema.BucketReport{Bucket: s.of[i].Bucket, Sparse: s.of[i].Sparse}
-	}
 }
 
 // timedBackend times what a shard has its backend do to gradients and parameters: sums, merges and optimizers. Whoever

@@ -192,7 +192,7 @@ func TestRoundsWithoutResultsAreNotTimed(t *testing.T) {
 	}
 }
 
-// A report has what the rounds of a bucket came to since the last reset; one that began before does not count.
+// A report has what the rounds of a bucket came to.
 func TestBucketsAreSummedUp(t *testing.T) {
 	var s bucketTimes
 	s.begin([]schema.Bucket{3, 4}, 7)
@@ -213,15 +213,6 @@ func TestBucketsAreSummedUp(t *testing.T) {
 			BatchMinSeconds: 1, BatchSquaredSeconds: 1, AverageMinSeconds: 1, AverageMaxSeconds: 1, AverageSquaredSeconds: 1}}
 	if got := s.report(); !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
-	}
-	s.reset(at(20))
-	round(4, 19, 25, 26)
-	if got := s.report(); len(got) != 0 {
-		t.Errorf("after a reset: %+v", got)
-	}
-	round(4, 21, 25, 26)
-	if got := s.report(); len(got) != 1 || got[0].Rounds != 1 || got[0].StragglerMaxSeconds != 4 {
-		t.Errorf("after a reset and a round: %+v", got)
 	}
 }
 

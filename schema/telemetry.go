@@ -23,6 +23,8 @@ type Telemetry struct {
 
 	Trainer *TrainerReport `json:"trainer,omitempty"`
 	Server  *ServerReport  `json:"server,omitempty"`
+
+	FrameBytes int `json:"-"` // of the frame that it was read from; 0 of one that was not
 }
 
 // TrainerReport is what a trainer says of itself, from its start or its last restart on. Times are totals in seconds of
@@ -376,9 +378,8 @@ type EndedShard struct {
 	Buckets []BucketReport `json:"buckets,omitempty"`
 }
 
-// BucketReport is how the rounds of one bucket have fared on a shard since it was made, or since the figures were
-// reset. Times are sums over the rounds, and where the name says so, the least, the most, or sums of squares. Jobs in
-// grouped have none.
+// BucketReport is how the rounds of one bucket have fared on a shard since it was made. Times are sums over the rounds,
+// and where the name says so, the least, the most, or sums of squares. Jobs in grouped have none.
 type BucketReport struct {
 	Bucket Bucket `json:"bucket"`
 	Sparse bool   `json:"sparse,omitempty"` // all rows on the shard

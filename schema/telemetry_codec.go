@@ -42,7 +42,7 @@ func DecodeTelemetry(v *View) (*Telemetry, error) {
 	if v.head.Kind != KindHeartbeat {
 		return nil, Refuse(ReasonUnknownKind, "%v frame: want a heartbeat", v.head.Kind)
 	}
-	p := new(Telemetry)
+	p := &Telemetry{FrameBytes: len(v.Bytes())}
 	err := decodeNewerJSON(v.Body(), p)
 	if err == nil {
 		err = p.check()

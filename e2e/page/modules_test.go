@@ -61,12 +61,12 @@ func TestHistory(t *testing.T) {
 	const series = `const h = new m.History("a"); h.take({at_ms: [1000, 2000, 3000, 9000, 10000], columns: {loss: [1, null, "NaN", 4, 5]}});`
 	for _, c := range []struct{ what, body, want string }{
 		{"nulls, NaN and missing points are gaps",
-			`const v = h.view(0, 20000, 10000, ["loss"]); return [v.at, v.columns[0]];`,
+			`const v = h.view(0, 20000, ["loss"]); return [v.at, v.columns[0]];`,
 			`[[1000,2000,3000,4000,9000,10000],[1,null,null,null,4,5]]`},
-		{"a range has a point on either side", `const v = h.view(2500, 3500, 10000, ["loss"]); return v.at;`,
+		{"a range has a point on either side", `const v = h.view(2500, 3500, ["loss"]); return v.at;`,
 			`[2000,3000,4000,9000]`},
 		{"minutes may be a minute apart",
-			`const o = new m.History("a"); o.take({at_ms: [0, 60000, 120000], columns: {}}); return o.view(0, 1e9, 20 * 3600000, ["loss"]).at;`, `[0,60000,120000]`},
+			`const o = new m.History("a"); o.take({at_ms: [0, 60000, 120000], every_ms: 60000, columns: {}}); return o.view(0, 1e9, ["loss"]).at;`, `[0,60000,120000]`},
 		{"the newest value that was told", `return [h.latest("loss"), h.latest("norm")];`, `[{"value":5,"at":10000},null]`},
 		{"a point that is known is replaced",
 			`h.add({at_ms: 10000, loss: 6}); return [h.at.length, h.columns.loss.at(-1), h.columns.norm.at(-1)];`, `[5,6,null]`},

@@ -184,9 +184,9 @@ func liveMetrics(t *testing.T, pages ...string) {
 // filled are panels that have something to show of any job.
 var filled = []string{"Critical problems", "ps that answer", "Jobs that run", "Jobs", "Loss", "Samples per second",
 	"Batches per second", "Where the time goes",
-	"Between trainers and shards", "Behind the foremost", "Silent for", "Computing", "Processors", "Memory of trainers",
+	"Between trainers and shards", "Batches between the first and the last trainer", "Silent for", "Computing", "Processors", "Memory of trainers",
 	"Who and where", "Load", "Rounds per second",
-	"Waiting at the shard", "Versions behind the foremost", "Processors of ps", "Memory of ps", "Frames",
+	"Waiting at the shard", "Versions between the first and the last shard", "Processors of ps", "Memory of ps", "Frames",
 	"Cost of looking",
 	"In kernels", "Kernels' memory traffic", "Gradient norm", "Round-trip", "Problems", "State", "Utilisation",
 	"Temperature", "Power", "GPU memory", "Clocks", "XID events"}

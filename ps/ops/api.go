@@ -31,10 +31,6 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("/api/v1/status", s.api(s.status))
 	mux.HandleFunc("/api/v1/series", s.api(s.series, "job", "since"))
 	mux.HandleFunc("/api/v1/events", s.api(s.events, "since"))
-	mux.HandleFunc("/api/v1/gpus", s.api(s.gpus))
-	mux.HandleFunc("/api/v1/trainers", s.api(s.trainers, "job"))
-	mux.HandleFunc("/api/v1/shards", s.api(s.shards, "job"))
-	mux.HandleFunc(resetPath, s.taking(http.HandlerFunc(s.resetBuckets), "job"))
 	mux.HandleFunc("/api/v1/stream", s.taking(http.HandlerFunc(s.stream)))
 	mux.HandleFunc("/healthz", s.taking(http.HandlerFunc(s.healthz)))
 	mux.HandleFunc("/readyz", s.taking(http.HandlerFunc(s.readyz), "verbose"))
@@ -46,25 +42,17 @@ func (s *Server) handler() http.Handler {
 	return s.guarded(s.guard, mux)
 }
 
-// Paths with rules of their own: resetPath is the one that changes what others are shown.
-const (
-	resetPath   = "/api/v1/buckets/reset"
-	metricsPath = "/metrics"
-)
+const metricsPath = "/metrics"
 
 var (
 	readMethods  = []string{http.MethodGet, http.MethodHead}
 	loginMethods = []string{http.MethodGet, http.MethodHead, http.MethodPost}
-	resetMethods = []string{http.MethodPost}
 )
 
 // methods are those that a path takes.
 func (s *Server) methods(path string) []string {
-	switch {
-	case path == "/login" && s.tokens.Load().page != nil:
+	if path == "/login" && s.tokens.Load().page != nil {
 		return loginMethods
-	case path == resetPath:
-		return resetMethods
 	}
 	return readMethods
 }
@@ -220,82 +208,11 @@ func (s *Server) made(text lazy, compress bool) (body, packed []byte, err error)
 	return body, packed, err
 }
 
-// listed is a list and the time that it is of. It is never null, as [] and null are two things to those who read JSON.
-func listed[T any](view *status.Status, name string, all []T) (lazy, error) {
-	if all == nil {
-		all = []T{}
-	}
-	return func() ([]byte, error) { return json.Marshal(map[string]any{"now_ms": view.NowMS, name: all}) }, nil
-}
-
-// gpus are all GPUs of all machines.
-func (s *Server) gpus(_ context.Context, view *status.Status, _ url.Values) (lazy, error) {
-	return listed(view, "gpus", view.GPUs)
-}
-
-// trainers are those of one job, or of all, each with its job.
-func (s *Server) trainers(_ context.Context, view *status.Status, values url.Values) (lazy, error) {
-	type trainer struct {
-		Job string `json:"job"`
-		status.Trainer
-	}
-	return listedOfJobs(view, values, "trainers", func(j *status.Job) (all []trainer) {
-		for _, t := range j.Trainers {
-			all = append(all, trainer{j.Name, t})
-		}
-		return all
-	})
-}
-
-// shards are those of one job, or of all, each with its job.
-func (s *Server) shards(_ context.Context, view *status.Status, values url.Values) (lazy, error) {
-	type shard struct {
-		Job string `json:"job"`
-		status.Shard
-	}
-	return listedOfJobs(view, values, "shards", func(j *status.Job) (all []shard) {
-		for _, t := range j.Shards {
-			all = append(all, shard{j.Name, t})
-		}
-		return all
-	})
-}
-
-// listedOfJobs is the list of what the jobs have that a request is about.
-func listedOfJobs[T any](view *status.Status, values url.Values, name string, of func(*status.Job) []T) (lazy, error) {
-	var all []T
-	found := !values.Has("job")
-	for i := range view.Jobs {
-		if j := &view.Jobs[i]; !values.Has("job") || j.Name == values.Get("job") {
-			found = true
-			all = append(all, of(j)...)
-		}
-	}
-	if !found {
-		return nil, noJob(view, values, func(j *status.Job) string { return j.Name })
-	}
-	return listed(view, name, all)
-}
-
-// resetBuckets begins anew what is shown of each bucket.
-func (s *Server) resetBuckets(w http.ResponseWriter, r *http.Request) {
-	view, values := s.hub.Status(), r.URL.Query()
-	switch {
-	case view == nil:
-		w.Header().Set("Retry-After", "1")
-		fail(w, http.StatusServiceUnavailable, ErrStarting.Error())
-	case s.config.ResetBuckets != nil && s.config.ResetBuckets(values.Get("job")):
-		w.WriteHeader(http.StatusNoContent)
-	default:
-		fail(w, http.StatusNotFound, fmt.Sprintf("no shard of job %q is on this ps", clip(values.Get("job"))))
-	}
-}
-
-// noJob names those that there are, by what of says of each.
-func noJob(view *status.Status, values url.Values, of func(*status.Job) string) error {
+// noJob names the series that there are.
+func noJob(view *status.Status, values url.Values) error {
 	var known []string
 	for i := range view.Jobs {
-		known = append(known, of(&view.Jobs[i]))
+		known = append(known, view.Jobs[i].Series)
 	}
 	there := "there is none"
 	if len(known) > 0 {
@@ -317,7 +234,7 @@ func (s *Server) series(ctx context.Context, view *status.Status, values url.Val
 		return answer
 	})
 	if err == nil && !found {
-		err = noJob(view, values, func(j *status.Job) string { return j.Series })
+		err = noJob(view, values)
 	}
 	return func() ([]byte, error) { return json.Marshal(answer) }, err
 }
@@ -333,7 +250,9 @@ func (s *Server) events(ctx context.Context, view *status.Status, values url.Val
 	if err != nil {
 		return nil, err
 	}
-	return listed(view, "events", found)
+	return func() ([]byte, error) {
+		return json.Marshal(map[string]any{"now_ms": view.NowMS, "events": append([]status.Event{}, found...)}) // never null
+	}, nil
 }
 
 // hello begins a stream: how soon a browser that lost it should ask for another, in milliseconds.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,11 +30,6 @@ func TestAPI(t *testing.T) {
 		{"/api/v1/status", "server", `"p1"`, 0},
 		{"/api/v1/status", "why", `"all is well"`, 0},
 		{"/api/v1/status", "jobs", `"name":"packages"`, 2},
-		{"/api/v1/gpus", "gpus", `"host":"a"`, 1},
-		{"/api/v1/trainers", "trainers", `"job":"packages"`, 3},
-		{"/api/v1/trainers?job=mnist", "trainers", `"job":"mnist"`, 1},
-		{"/api/v1/shards", "shards", `"member":"s0"`, 3},
-		{"/api/v1/shards?job=mnist", "shards", `"member":"s1"`, 2},
 		{"/api/v1/series?job=packages&since=41", "at_ms", `42`, 1},
 		{"/api/v1/series", "job", `"packages"`, 0},
 		{"/api/v1/events?since=6", "events", `"serial":7`, 1},
@@ -73,13 +67,12 @@ func TestAPIErrors(t *testing.T) {
 		{"/healthz?x=1", 400, []string{`parameter "x"`, "none"}},
 		{"/readyz?verbos", 400, []string{`parameter "verbos"`, "want verbose"}},
 		{"/api/v1/status?job=packages", 400, []string{`parameter "job"`, "none"}},
-		{"/api/v1/trainers?jobs=packages", 400, []string{`parameter "jobs"`, "want job"}},
-		{"/api/v1/trainers?job=a&job=b", 400, []string{`parameter "job"`, "once"}},
+		{"/api/v1/series?jobs=packages", 400, []string{`parameter "jobs"`, "want job"}},
+		{"/api/v1/series?job=a&job=b", 400, []string{`parameter "job"`, "once"}},
 		{"/api/v1/series?since=-x", 400, []string{`since "-x"`, "milliseconds"}},
 		{"/api/v1/events?since=-1", 400, []string{`since "-1"`, "serial"}},
 		{"/api/v1/series?job=nope", 404, []string{`no job "nope"`, "packages, mnist"}},
-		{"/api/v1/shards?job=nope", 404, []string{`no job "nope"`, "packages, mnist"}},
-		{"/api/v1/trainers?%zz", 400, []string{"name=value"}},
+		{"/api/v1/series?%zz", 400, []string{"name=value"}},
 		{"/api/v1/nope", 404, []string{`"/api/v1/nope"`, "/api/v1/"}},
 		{"/metrics", 404, []string{"/metrics"}},
 		{"/login", 404, []string{"no token"}},
@@ -92,67 +85,8 @@ func TestAPIErrors(t *testing.T) {
 	s.tracker.status.Jobs = nil
 	s.tracker.mu.Unlock()
 	s.tick(t)
-	answer, body := s.get(t, "/api/v1/trainers?job=nope")
+	answer, body := s.get(t, "/api/v1/series?job=nope")
 	wantError(t, answer, body, 404, "there is none")
-	if _, body := s.get(t, "/api/v1/trainers"); string(fields(t, body)["trainers"]) != "[]" {
-		t.Errorf("no trainers: %s", body)
-	}
-}
-
-// A call resets the figures of buckets of a job, or of all: by POST alone, without a body, with the token where one is
-// asked for, and not by a page of another site.
-func TestBucketsAreReset(t *testing.T) {
-	t.Parallel()
-	var reset []string
-	give := func(c *Config) {
-		c.ResetBuckets = func(job string) bool {
-			reset = append(reset, job)
-			return job == "" || job == "packages"
-		}
-	}
-	s := start(t, give)
-	for _, c := range []struct {
-		method, path, body string
-		headers            []string
-		status             int
-		parts              []string
-	}{
-		{"POST", "?job=packages", "", nil, 204, nil},
-		{"POST", "", "", nil, 204, nil},
-		{"POST", "?job=nope", "", nil, 404, []string{`no shard of job "nope"`}},
-		{"POST", "?name=packages", "", nil, 400, []string{`parameter "name"`, "want job"}},
-		{"GET", "?job=packages", "", nil, 405, []string{"method GET", "want POST"}},
-		{"DELETE", "", "", nil, 405, []string{"want POST"}},
-		{"POST", "", "x", nil, 413, []string{"a body"}},
-		{"POST", "", "", []string{"Origin: http://evil.example"}, 403, []string{"another site"}},
-		{"POST", "", "", []string{"Sec-Fetch-Site: cross-site"}, 403, []string{"another site"}},
-	} {
-		var sent io.Reader
-		if c.body != "" {
-			sent = strings.NewReader(c.body)
-		}
-		answer, body := s.do(t, c.method, resetPath+c.path, sent, c.headers...)
-		if c.status == 204 {
-			if answer.StatusCode != 204 || body != "" {
-				t.Errorf("%s %s: %d %q", c.method, c.path, answer.StatusCode, body)
-			}
-			continue
-		}
-		wantError(t, answer, body, c.status, c.parts...)
-	}
-	if want := []string{"packages", "", "nope"}; !slices.Equal(reset, want) {
-		t.Errorf("reset of %q, want %q", reset, want)
-	}
-	s = start(t, func(c *Config) { give(c); withToken(c) })
-	answer, body := s.do(t, "POST", resetPath, nil)
-	wantError(t, answer, body, http.StatusUnauthorized)
-	if answer, _ := s.do(t, "POST", resetPath, nil, "Authorization: Bearer "+someToken); answer.StatusCode != 204 ||
-		len(reset) != 4 {
-		t.Errorf("with the token: %d", answer.StatusCode)
-	}
-	s = start(t, nil)
-	answer, body = s.do(t, "POST", resetPath, nil)
-	wantError(t, answer, body, http.StatusNotFound)
 }
 
 // Before the first view everything says so, and the probes answer.
@@ -167,7 +101,7 @@ func TestAPIBeforeTheStart(t *testing.T) {
 	defer h.Close()
 	defer s.Close()
 	site := &site{Server: s, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
-	for _, path := range []string{"status", "series", "events", "gpus", "trainers", "shards"} {
+	for _, path := range []string{"status", "series", "events"} {
 		answer, body := site.get(t, "/api/v1/"+path)
 		wantError(t, answer, body, http.StatusServiceUnavailable, "starts")
 	}

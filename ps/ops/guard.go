@@ -125,7 +125,7 @@ func (g *guard) check(r *http.Request, methods []string, anyHost bool) *refusal 
 	case !slices.Contains(methods, r.Method):
 		return &refusal{http.StatusMethodNotAllowed, fmt.Sprintf("method %s: this path takes others, want %s",
 			clip(r.Method), strings.Join(methods, " or "))}
-	case (r.Method != http.MethodPost || r.URL.Path == resetPath) && r.ContentLength != 0:
+	case r.Method != http.MethodPost && r.ContentLength != 0:
 		return &refusal{http.StatusRequestEntityTooLarge, "the request has a body: want none with " + r.Method}
 	case g.cross.Check(r) != nil:
 		return &refusal{http.StatusForbidden, "the request comes from a page of another site"}

@@ -34,8 +34,8 @@ const (
 	// reportsMax bounds the reports that wait for the Hub: some seconds of the largest jobs. It waits for nothing but the
 	// processor, so a full queue says that the machine is short of that, and the newest report tells most.
 	reportsMax = 1024
-	// reportBytesMax bounds them in bytes of memory: those of some seconds of the largest jobs, again.
-	reportBytesMax = 32 << 20
+	// reportBytesMax bounds them in bytes of their frames; decoded they take a dozen times that at most.
+	reportBytesMax = 4 << 20
 	// asksMax bounds the questions that wait for the Hub; who asks more waits before the queue.
 	asksMax = 16
 	// tickEvery is how often a view is made, and tickSoonest what keeps a storm of urgent reports from making more.
@@ -123,7 +123,7 @@ func (h *Hub) Close() {
 // Take is ps.Options.Telemetry: it keeps p, which must not change afterwards, and never blocks. When the queue is full
 // the oldest report is dropped and counted.
 func (h *Hub) Take(job schema.JobName, from schema.Member, p *schema.Telemetry) {
-	in := heard{h.now(), job, from, p, int64(p.MemoryBytes())}
+	in := heard{h.now(), job, from, p, int64(p.FrameBytes)}
 	for h.waiting.Add(in.bytes); ; {
 		if h.waiting.Load() <= reportBytesMax || len(h.reports) == 0 {
 			select {

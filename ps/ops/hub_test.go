@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -170,14 +169,14 @@ func TestHubDropsTheOldest(t *testing.T) {
 func TestHubBoundsBytes(t *testing.T) {
 	t.Parallel()
 	h := NewHub(nil)
-	large := &schema.Telemetry{Host: strings.Repeat("x", 1<<20)}
+	large := &schema.Telemetry{FrameBytes: 1 << 20}
 	for range 100 {
 		h.Take("packages", "t0", large)
 	}
 	if n, most := len(h.reports), reportBytesMax>>20; n > most || n < most-1 || h.Dropped() != uint64(100-n) {
 		t.Errorf("%d of 1 MiB wait, and %d were dropped", n, h.Dropped())
 	}
-	h.Take("packages", "t0", &schema.Telemetry{Host: strings.Repeat("x", reportBytesMax)})
+	h.Take("packages", "t0", &schema.Telemetry{FrameBytes: reportBytesMax})
 	if n := len(h.reports); n != 1 || h.waiting.Load() < reportBytesMax {
 		t.Errorf("%d wait, of %d bytes", n, h.waiting.Load())
 	}

@@ -18,8 +18,7 @@
 //
 // # What clients may do
 //
-// Look. Every path is read-only but one, which resets figures of buckets, of which no job hears. Requests under foreign
-// names, from pages of other sites, with other methods, bodies, or large or slow headers are refused, and counted.
+// Look. Every path is read-only. Requests under foreign names, from pages of other sites, with other methods, bodies, or large or slow headers are refused, and counted.
 // Beyond this machine a token and TLS are asked for. Connections and streams are bounded. The newest connection is
 // always taken: the one that has waited longest for its client makes room.
 //
@@ -65,7 +64,7 @@ import (
 	"gradbus/internal/loglimit"
 )
 
-// Server is the HTTP side of a ps. It shows, and changes nothing but what it shows of buckets.
+// Server is the HTTP side of a ps. It shows, and changes nothing.
 type Server struct {
 	config  Config
 	limits  limits
@@ -398,9 +397,6 @@ type Config struct {
 	// what is wrong with these, or ErrStarting.
 	NATS      func(page string, parameters url.Values) ([]byte, error)
 	NATSPages map[string][]string
-	// ResetBuckets begins anew what the shards of a job here say of each bucket, of all jobs where it is empty. It reports
-	// whether the job has shards here, and must not block. nil resets nothing.
-	ResetBuckets func(job string) bool
 	// Alive is when the control loop of the ps last turned; zero before it does. It must not block.
 	Alive func() time.Time
 	// Checks is what has to hold for the ps to be ready. It must not block.

@@ -47,7 +47,7 @@ func Open(ctx context.Context, c ops.Config, notKept func() string) (*Display, e
 	c.Hub, c.Page, c.Runbooks, c.Metrics = d.hub, page.Files, process.AsInvoked(docs.Runbooks()), exporter
 	c.Machine = append(c.Machine, process.HostNames()...)
 	c.NATS, c.NATSPages = d.nats, fabric.MonitoringPages
-	c.Alive, c.Checks, c.ResetBuckets = d.alive, d.checks, d.resetBuckets
+	c.Alive, c.Checks = d.alive, d.checks
 	d.config = c
 	if d.server, err = ops.Start(ctx, c); err != nil {
 		return nil, err
@@ -111,11 +111,6 @@ func (d *Display) nats(page string, parameters url.Values) ([]byte, error) {
 		return nil, ops.ErrStarting
 	}
 	return server.NATSMonitoring(page, parameters)
-}
-
-func (d *Display) resetBuckets(job string) bool {
-	server := d.of.Load()
-	return server != nil && server.ResetBuckets(schema.JobName(job))
 }
 
 func (d *Display) alive() time.Time {

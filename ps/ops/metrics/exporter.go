@@ -358,7 +358,7 @@ func (s *scrape) verification(of string, v *schema.VerifyReport, labels ...strin
 	}
 }
 
-// shards tells of the shards of this ps, and of the buckets of those that have ended.
+// shards tells of the shards of this ps.
 func (s *scrape) shards(own *schema.ServerReport) {
 	for i := range own.Shards {
 		r := &own.Shards[i]
@@ -389,10 +389,6 @@ func (s *scrape) shards(own *schema.ServerReport) {
 		put("kernel_seconds_total", r.ApplySeconds)
 		put("kernel_bytes_total", r.ApplyBytes)
 		s.buckets(job, member, r.Buckets)
-	}
-	for i := range own.Ended {
-		r := &own.Ended[i]
-		s.buckets(string(r.Job), string(schema.ShardMember(r.Shard)), r.Buckets)
 	}
 }
 

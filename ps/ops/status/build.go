@@ -3,7 +3,6 @@ package status
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 
@@ -16,11 +15,9 @@ func (t *Tracker) build() *Status {
 	s := &Status{NowMS: t.now, Serial: t.serial, Server: t.config.Server, Version: t.config.Version,
 		Jobs: []Job{}, Servers: []Server{}, GPUs: []GPU{}, Problems: []Problem{}}
 	for _, r := range t.sortedRuns() {
-		if t.visible(r) {
-			s.Jobs = append(s.Jobs, t.buildJob(r))
-			for _, tr := range r.trainers {
-				s.Injected = s.Injected || rehearsed(&tr.said().Verification)
-			}
+		s.Jobs = append(s.Jobs, t.buildJob(r))
+		for _, tr := range r.trainers {
+			s.Injected = s.Injected || rehearsed(&tr.said().Verification)
 		}
 	}
 	for _, id := range sortedKeys(t.servers) {
@@ -28,7 +25,7 @@ func (t *Tracker) build() *Status {
 		s.Injected = s.Injected || rehearsed(&t.servers[id].said().Verification)
 	}
 	if own := t.servers[t.config.Server]; own != nil {
-		s.Own = own.report
+		s.Own = own.heard.report
 	}
 	t.buildGPUs(s)
 	return s
@@ -36,20 +33,6 @@ func (t *Tracker) build() *Status {
 
 // rehearsed reports that a wrong bit was found which was asked for.
 func rehearsed(v *schema.VerifyReport) bool { return v.Mismatches > 0 && v.Injected }
-
-// visible reports whether a run is shown. One that no ps has told of is, once its trainers have gone on speaking of it
-// for shownAfter, and for as long as they do: a last word that came late is no run under way.
-func (t *Tracker) visible(r *run) bool {
-	if r.said != nil {
-		return true
-	}
-	for _, tr := range r.trainers {
-		if tr.heard.at()-r.since >= shownAfter && tr.heard.fresh(t.now) {
-			return true
-		}
-	}
-	return false
-}
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 	keys := make([]K, 0, len(m))
@@ -66,8 +49,8 @@ func (t *Tracker) sortedRuns() []*run {
 	for _, r := range t.runs {
 		all = append(all, r)
 	}
-	slices.SortFunc(all, func(a, b *run) int { // what a ps tells of stands before what trainers alone say
-		return cmp.Or(oneIf(a.over())-oneIf(b.over()), oneIf(a.said == nil)-oneIf(b.said == nil),
+	slices.SortFunc(all, func(a, b *run) int {
+		return cmp.Or(oneIf(a.over())-oneIf(b.over()),
 			cmp.Compare(a.key.name, b.key.name), cmp.Compare(b.since, a.since), cmp.Compare(a.key.id, b.key.id))
 	})
 	return all
@@ -102,17 +85,13 @@ func (t *Tracker) seriesKey(r *run) string {
 func runID(id schema.RunID) string { return strconv.FormatUint(uint64(id), 10) }
 
 func (t *Tracker) buildJob(r *run) Job {
-	j := Job{Name: string(r.key.name), RunID: runID(r.key.id), Phase: schema.PhaseRunning, Coordinator: r.coordinator,
-		AgeMS:    t.now - r.since,
-		Trainers: []Trainer{}, Shards: []Shard{}, Series: t.seriesKey(r), Loss: r.loss}
-	if said := r.said; said != nil {
-		j.Phase, j.Consistency, j.Apply, j.Reduce, j.Lanes = said.Phase, said.Consistency, said.Apply, said.Reduce, said.Lanes
-		j.Workload, j.Parameters, j.Batch = said.Workload, said.Parameters, uint64(said.Batch)
-		j.AgeMS = t.now - r.saidAt
-		if s := t.servers[r.coordinator]; s != nil { // the coordinator's times, by the clock here
-			j.StartedMS, j.EndedMS = hereMS(said.StartedMS, &s.heard), hereMS(said.EndedMS, &s.heard)
-		}
-		j.Durability, j.Standby = t.durabilityOf(r), t.standbyOf(r)
+	said := r.said
+	j := Job{Name: string(r.key.name), RunID: runID(r.key.id), Phase: said.Phase, Coordinator: r.coordinator,
+		Consistency: said.Consistency, Apply: said.Apply, Reduce: said.Reduce, Lanes: said.Lanes, Workload: said.Workload,
+		Parameters: said.Parameters, Batch: uint64(said.Batch), AgeMS: t.now - r.saidAt, Trainers: []Trainer{},
+		Shards: []Shard{}, Series: t.seriesKey(r), Loss: r.loss, Durability: t.durabilityOf(r), Standby: t.standbyOf(r)}
+	if s := t.servers[r.coordinator]; s != nil { // the coordinator's times, by the clock here
+		j.StartedMS, j.EndedMS = hereMS(said.StartedMS, &s.heard), hereMS(said.EndedMS, &s.heard)
 	}
 	if r.over() {
 		j.Phase = schema.PhaseEnded
@@ -143,7 +122,7 @@ func hereMS(ms int64, by *heard) int64 {
 
 func (t *Tracker) buildTrainers(r *run, j *Job) {
 	var foremost uint64
-	for i := range r.places() {
+	for i := range r.shown {
 		tr := t.buildTrainer(r, i)
 		foremost = max(foremost, tr.Batch)
 		j.Trainers = append(j.Trainers, tr)
@@ -156,7 +135,6 @@ func (t *Tracker) buildTrainers(r *run, j *Job) {
 			continue
 		}
 		known := r.trainers[i]
-		tr.Lag = min(t.lag(foremost, tr, known), r.lagMax())
 		if known == nil || r.over() {
 			continue
 		}
@@ -177,58 +155,9 @@ func (t *Tracker) buildTrainers(r *run, j *Job) {
 		mean := schema.Real(norm / float64(norms))
 		j.GradientNorm = &mean
 	}
-	j.LeftMS = left(r, j, t.now)
-}
-
-// lagMax is how far a trainer can be behind, by what shards let others do: nobody begins a batch before all have handed
-// in the last that it may run ahead of. The rest of a difference is the age of a word.
-func (r *run) lagMax() uint64 {
-	if r.said != nil && schema.ClockOf(r.said.Consistency).Common() {
-		return uint64(max(0, min(r.said.Ahead, schema.AheadMax))) + 1
+	if j.BatchesPerSecond > 0 && j.Planned > j.Batch {
+		j.LeftMS = int64(min(float64(j.Planned-j.Batch)/float64(j.BatchesPerSecond)*1000, msMax))
 	}
-	return math.MaxUint64
-}
-
-// lag is how far a trainer is behind the foremost: by what it has surely done since it last spoke, it is less.
-func (t *Tracker) lag(foremost uint64, out *Trainer, tr *trainer) uint64 {
-	if tr == nil || !tr.heard.fresh(t.now) {
-		return foremost - out.Batch
-	}
-	return lagOf(foremost, out.Batch, &tr.ring, cBatches, t.now-tr.heard.at()+tr.heard.every)
-}
-
-// lagOf is how far a member at some version, ms milliseconds ago at most, is behind. Members speak at different
-// moments.
-func lagOf(foremost, at uint64, r *ring, c counter, ms int64) uint64 {
-	lag := foremost - at
-	if sp, ok := r.over(rateWindow); ok && lag > 0 {
-		if since := sp.rate(c) * float64(ms) / 1000; since >= float64(lag) {
-			return 0
-		}
-	}
-	return lag
-}
-
-// leftWindow is what the estimate of the time left goes by, in milliseconds: the rates of some seconds, which are
-// shown, would have it jump.
-const leftWindow = 60_000
-
-// left estimates how long the run will take: from the trainer that has most to do. It is 0, not known, while no batch
-// is completed.
-func left(r *run, j *Job, now int64) (ms int64) {
-	if j.BatchesPerSecond <= 0 {
-		return 0
-	}
-	for _, tr := range r.trainers {
-		said := tr.said()
-		if said.Planned == 0 || r.over() || said.Batch >= said.Planned {
-			continue
-		}
-		if period := tr.past.period(now - leftWindow); period > 0 {
-			ms = max(ms, int64(min(float64(said.Planned-said.Batch)*period*1000, 1e15)))
-		}
-	}
-	return ms
 }
 
 // States of a trainer.
@@ -249,7 +178,7 @@ func (t *Tracker) buildTrainer(r *run, i int) Trainer {
 	if m != nil {
 		out.Host, out.Batch, out.AgeMS = m.Host, uint64(m.Batch), min(max(m.SilentMS, 0), msMax)+t.now-r.saidAt
 		if m.Waited && m.First && !r.over() {
-			out.HeldMS = t.heldMS(r, tr, m)
+			out.HeldMS = t.heldMS(r, m)
 		}
 	}
 	if tr != nil {
@@ -269,24 +198,18 @@ func (t *Tracker) buildTrainer(r *run, i int) Trainer {
 	return out
 }
 
-// heldLeast is for how long others must have waited for a trainer, in milliseconds, so that they are taken to wait
-// still.
-const heldLeast = 200
-
-// heldMS is for how long others have waited for a trainer, by what the coordinator said and the time since.
-// A wait that had only begun then says nothing of the time since: batches come and go.
-func (t *Tracker) heldMS(r *run, tr *trainer, m *schema.MemberReport) int64 {
-	if m.WaitedMS < heldLeast {
+// heldMS is for how long others have waited for a trainer, by what the coordinator said and the time since. A wait that
+// had only begun then says nothing of the time since: batches come and go.
+func (t *Tracker) heldMS(r *run, m *schema.MemberReport) int64 {
+	const begun = 200
+	if m.WaitedMS < begun {
 		return max(m.WaitedMS, 0)
 	}
 	since := t.now - r.saidAt
 	if s := t.servers[r.coordinator]; s != nil {
 		since = min(since, s.heard.silentAfter())
 	}
-	if tr != nil && tr.heard.at() > r.saidAt && tr.handedIn() {
-		return 0 // it says so itself, later
-	}
-	return min(max(m.WaitedMS, 0), msMax) + since
+	return min(m.WaitedMS, msMax) + since
 }
 
 func (t *Tracker) fillTrainer(out *Trainer, tr *trainer, member bool) {
@@ -325,20 +248,14 @@ func (t *Tracker) fillTrainer(out *Trainer, tr *trainer, member bool) {
 	out.Phases = sharesOf(&sp)
 }
 
-// sharesOf are the phases of a span; together at most 1.
+// sharesOf are the phases of a span, together at most 1.
 func sharesOf(sp *span) Phases {
-	var all [phases]float64
 	sum := 0.0
-	for i := range all {
-		all[i] = sp.share(i)
-		sum += all[i]
+	for i := range phases {
+		sum += sp.share(cKeys + counter(i))
 	}
-	if sum > 1 {
-		for i := range all {
-			all[i] /= sum
-		}
-	}
-	return Phases{schema.Real(all[0]), schema.Real(all[1]), schema.Real(all[2]), schema.Real(all[3]), schema.Real(all[4])}
+	share := func(c counter) schema.Real { return schema.Real(sp.share(c) / max(sum, 1)) }
+	return Phases{share(cKeys), share(cLookup), share(cCompute), share(cSend), share(cResult)}
 }
 
 // stateOf says what a trainer is up to.
@@ -362,9 +279,9 @@ func (t *Tracker) stateOf(r *run, tr *trainer, m *schema.MemberReport, out *Trai
 		return stateLost
 	case m != nil && m.Gone, out.AgeMS > silentAfter, tr != nil && !tr.heard.fresh(t.now):
 		return stateSilent
-	case tr != nil && m != nil && m.Waited && m.First && out.AgeMS > tr.heard.every*3/2 && out.HeldMS >= t.lateAfter(r):
+	case tr != nil && m != nil && m.Waited && m.First && out.AgeMS > tr.heard.every*3/2 && out.HeldMS >= missedAfter:
 		return stateSilent // it is missed already
-	case r.said != nil && r.said.Phase == schema.PhaseGathering:
+	case r.said.Phase == schema.PhaseGathering:
 		return stateJoining
 	case m != nil && m.Waited && m.First && out.HeldMS >= t.lateAfter(r):
 		return stateLate
@@ -379,13 +296,17 @@ func (t *Tracker) stateOf(r *run, tr *trainer, m *schema.MemberReport, out *Trai
 // msMax bounds times that others tell, in milliseconds: a year.
 const msMax = 365 * 86_400_000
 
+// missedAfter is from when on a trainer that others wait for is missed after one and a half of its intervals, in
+// milliseconds.
+const missedAfter = 2_000
+
 // defaultSilentAfter holds for trainers that send heartbeats but no reports.
 const defaultSilentAfter = 3_000
 
 // replicasOf compares the trainers' replicas at the newest version at which two differ, else at the newest that two or
 // more have told of.
 func replicasOf(r *run) *Replicas {
-	if r.said == nil || schema.OwnerOf(r.said.Apply) != schema.ByTrainers {
+	if schema.OwnerOf(r.said.Apply) != schema.ByTrainers {
 		return nil
 	}
 	type at struct {
@@ -436,7 +357,7 @@ func (t *Tracker) takeShards(s *server, p *schema.Telemetry) {
 				continue
 			}
 		}
-		if r.said == nil || r.over() || h.Shard < 0 || h.Shard >= r.shards ||
+		if r.over() || h.Shard < 0 || h.Shard >= r.shards ||
 			s.id != r.coordinator && !slices.Contains(r.said.Keepers, s.id) {
 			continue
 		}
@@ -444,7 +365,7 @@ func (t *Tracker) takeShards(s *server, p *schema.Telemetry) {
 		if k != nil && k.server != s.id && k.fresh(t.now) {
 			continue // another ps's, which is still heard
 		}
-		if k == nil && !t.mayKeep(t.rankOf(r)) {
+		if k == nil && t.total(r, func(r *run) int { return len(r.kept) }) >= ShardsMax {
 			t.beyond("shards")
 			return
 		}
@@ -475,29 +396,15 @@ func (k *shard) take(now int64, s *server, p *schema.Telemetry, h *schema.ShardR
 }
 
 func (t *Tracker) buildShards(r *run, j *Job) {
-	var foremost uint64
 	for i := range r.shardsShown() {
 		out := Shard{Member: string(schema.ShardMember(i)), Level: OK, WaitsFor: []string{}}
 		if k := r.kept[i]; k != nil {
 			t.fillShard(&out, k)
-			foremost = max(foremost, out.Version)
 		} else {
 			out.AgeMS = t.now - r.since
 		}
 		j.Shards = append(j.Shards, out)
 	}
-	for i := range j.Shards {
-		if k := r.kept[i]; k != nil && k.works() {
-			j.Shards[i].Lag = lagOf(foremost, j.Shards[i].Version, &k.ring, sVersion, k.age(t.now)+k.every)
-		}
-	}
-}
-
-// works reports whether anything was ever sent to a shard. One of a job with fewer buckets than shards has nothing to
-// do: it stays at the version with which the job began, and is not behind.
-func (k *shard) works() bool {
-	h := k.report
-	return h.Frames > 0 || h.Lookups > 0
 }
 
 // shardsShown is the number of shards to show: those that some ps told of, and what is missing, up to a bound.
@@ -527,16 +434,6 @@ func (t *Tracker) fillShard(out *Shard, k *shard) {
 		out.BytesPerSecond, out.RoundsPerSec = schema.Real(sp.rate(sBytes)), schema.Real(sp.rate(sRounds))
 		out.Load = schema.Real(sp.rate(sStep) + sp.rate(sPublish))
 	}
-	for i := range h.Buckets {
-		out.Buckets = append(out.Buckets, bucketOf(&h.Buckets[i]))
-	}
-}
-
-func bucketOf(b *schema.BucketReport) Bucket {
-	mean := func(sum schema.Real) schema.Real { return sum / schema.Real(max(1, b.Rounds)) }
-	return Bucket{Bucket: uint32(b.Bucket), Sparse: b.Sparse, Rounds: b.Rounds, Straggler: mean(b.StragglerSeconds),
-		StragglerMax: b.StragglerMaxSeconds, Batch: mean(b.BatchSeconds), BatchMax: b.BatchMaxSeconds,
-		Arrival: mean(b.ArrivalSeconds), Average: mean(b.AverageSeconds)}
 }
 
 func (t *Tracker) buildServer(s *server) Server {

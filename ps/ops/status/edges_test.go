@@ -66,24 +66,6 @@ func TestServersAreForgotten(t *testing.T) {
 	}
 }
 
-// In sync nobody is more than a batch behind, whatever the age of its word; elsewhere it may be.
-func TestLagBySync(t *testing.T) {
-	for consistency, want := range map[string]uint64{"sync": 1, "async": 500} {
-		c := statustest.NewCluster(statustest.Options{Consistency: consistency})
-		u := altered(c, c.NewTracker(), 100, func(p *schema.Telemetry) {
-			switch {
-			case p.Server != nil:
-				p.Server.Jobs[0].Members[1].Batch = 0
-			case p.PID == 7101:
-				p.Trainer.Batch = p.Trainer.Batch - min(p.Trainer.Batch, 500)
-			}
-		})
-		if lag := u.Status.Jobs[0].Trainers[1].Lag; lag != want {
-			t.Errorf("%s: lag %d, want %d", consistency, lag, want)
-		}
-	}
-}
-
 // Two replicas are enough to differ.
 func TestTwoReplicasDiffer(t *testing.T) {
 	c := statustest.NewCluster(statustest.Options{Apply: "mean"})
@@ -114,8 +96,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
-// A trainer holds others up after five times what a batch takes, two seconds at least and a third of the deadline at
-// most; one that has left, after a second.
+// A trainer holds others up after a third of the deadline; one that has left, after a second.
 func TestWhoHoldsOthersUp(t *testing.T) {
 	for _, c := range []struct {
 		batch  float64 // seconds that trainers compute for one
@@ -124,9 +105,7 @@ func TestWhoHoldsOthersUp(t *testing.T) {
 		code   string
 		want   bool
 	}{
-		{0.1, false, 1900, status.CodeHeldUp, false}, {0.1, false, 2100, status.CodeHeldUp, true},
-		{1, false, 5900, status.CodeHeldUp, false}, {1, false, 6600, status.CodeHeldUp, true},
-		{4, false, 9900, status.CodeHeldUp, false}, {4, false, 10_100, status.CodeHeldUp, true},
+		{0.1, false, 9900, status.CodeHeldUp, false}, {0.1, false, 10_100, status.CodeHeldUp, true},
 		{0.1, true, 900, status.CodeLeftEarly, false}, {0.1, true, 1000, status.CodeLeftEarly, true},
 	} {
 		cluster := statustest.NewCluster(statustest.Options{BatchSeconds: c.batch})
@@ -190,24 +169,6 @@ func TestOldWordsOfAGPU(t *testing.T) {
 	c.Trainers[1].Stopped = true
 	if u := c.Play(tracker, 5); u.Status.GPUs[0].State != schema.GPUHealthy || u.Status.GPUs[0].Server != "p-box-4222" {
 		t.Errorf("%+v", u.Status.GPUs[0])
-	}
-}
-
-// A machine is at fault where nobody on it is heard of, and not where some are.
-func TestAllOfAMachine(t *testing.T) {
-	for _, c := range []struct {
-		stopped []int
-		want    string
-	}{{[]int{0, 1}, "2 of 6 trainers (t0 and t1)"}, {[]int{0, 1, 2}, "all 3 trainers on box-0"}} {
-		cluster := statustest.NewCluster(statustest.Options{Trainers: 6, Hosts: 2})
-		tracker := cluster.NewTracker()
-		cluster.Play(tracker, 20)
-		for _, i := range c.stopped {
-			cluster.Trainers[i].Stopped = true
-		}
-		if u := cluster.Play(tracker, 6); !strings.Contains(u.Status.Why.Text, c.want) {
-			t.Errorf("%q, want %q", u.Status.Why.Text, c.want)
-		}
 	}
 }
 

@@ -3,7 +3,6 @@ package status
 import (
 	"fmt"
 	"maps"
-	"math"
 
 	"gradbus/schema"
 )
@@ -74,9 +73,6 @@ type place struct {
 // watchRuns writes what has become of jobs and trainers.
 func (t *Tracker) watchRuns() {
 	for _, r := range t.sortedRuns() {
-		if r.said == nil {
-			continue
-		}
 		if r.seen.trainer == nil {
 			r.seen.trainer = t.placesBefore(r)
 		}
@@ -84,7 +80,7 @@ func (t *Tracker) watchRuns() {
 		if r.over() {
 			continue
 		}
-		for i := range r.places() {
+		for i := range r.shown {
 			t.watchTrainer(r, i)
 		}
 		r.seen.any = true
@@ -301,10 +297,9 @@ func (l *eventLog) since(serial uint64) []Event {
 // Events are what has happened since the event of that serial, newest last: at most eventsMax.
 func (t *Tracker) Events(since uint64) []Event { return t.log.since(since) }
 
-// Rings of points: seconds for ten minutes, means of ten seconds for three hours, means of a minute for two days.
-const (
-	secondsKept, tensKept, minutesKept = 600, 1080, 2880
-)
+// pointsMax bounds the points of a run: when they are full every second one is dropped, and points are taken half as
+// often from then on.
+const pointsMax = 3600
 
 // columnNames are the columns of a Series, in the order of values.
 var columnNames = [columns]string{"batch", "loss", "norm", "samples", "keys", "lookup", "compute", "send", "result",
@@ -320,96 +315,29 @@ type values struct {
 	n   float64 // batch, which float32 is too short for
 }
 
-// points is a ring.
-type points struct {
-	kept []values // grows up to most
-	most int
-	next int
-}
-
-func (r *points) add(v values) {
-	if len(r.kept) < r.most {
-		r.kept = append(r.kept, v)
-		return
-	}
-	r.kept[r.next] = v
-	r.next = (r.next + 1) % r.most
-}
-
-// each calls f in the order of time.
-func (r *points) each(f func(*values)) {
-	for i := range r.kept {
-		f(&r.kept[(r.next+i)%len(r.kept)])
-	}
-}
-
-// from is the time from which on every point is kept: 0 while none has been dropped.
-func (r *points) from() int64 {
-	if len(r.kept) == 0 || len(r.kept) < r.most {
-		return 0
-	}
-	return r.kept[r.next].at
-}
-
-// series are a run's points of three grains.
+// series are a run's points.
 type series struct {
-	seconds, tens, minutes points
-	ten, minute            mean
-	last                   Point
-	any                    bool
-}
-
-// mean adds up points of one stretch.
-type mean struct {
-	at     int64
-	any    bool
-	last   float64 // batch
-	sum    [columns]float64
-	n      [columns]int
-	length int64
+	kept  []values
+	every int64 // milliseconds between two
+	last  Point
+	any   bool
 }
 
 func (s *series) add(p Point) {
 	if s.any && p.AtMS <= s.last.AtMS {
 		return
 	}
-	if !s.any {
-		s.seconds.most, s.tens.most, s.minutes.most = secondsKept, tensKept, minutesKept
-		s.ten.length, s.minute.length = 10_000, 60_000
+	s.last, s.any, s.every = p, true, max(s.every, 1000)
+	if n := len(s.kept); n > 0 && p.AtMS-s.kept[n-1].at < s.every {
+		return
 	}
-	s.last, s.any = p, true
-	v := valuesOf(&p)
-	s.seconds.add(v)
-	s.ten.add(&v, &s.tens)
-	s.minute.add(&v, &s.minutes)
-}
-
-// add takes a point, and puts the mean of the stretch before into its ring when another begins.
-func (m *mean) add(v *values, to *points) {
-	at := v.at / m.length * m.length
-	if m.any && at != m.at {
-		to.add(m.take())
-		*m = mean{length: m.length}
-	}
-	m.at, m.any, m.last = at, true, v.n
-	for i := 1; i < columns; i++ {
-		// one such second is no reason to hide sixty
-		if f := float64(v.v[i]); v.has>>i&1 == 1 && !math.IsNaN(f) && !math.IsInf(f, 0) {
-			m.sum[i] += f
-			m.n[i]++
+	if len(s.kept) == pointsMax {
+		for i := range pointsMax / 2 {
+			s.kept[i] = s.kept[2*i]
 		}
+		s.kept, s.every = s.kept[:pointsMax/2], 2*s.every
 	}
-}
-
-func (m *mean) take() values {
-	v := values{at: m.at, has: 1, n: m.last}
-	for i := 1; i < columns; i++ {
-		if m.n[i] > 0 {
-			v.v[i] = float32(m.sum[i] / float64(m.n[i]))
-			v.has |= 1 << i
-		}
-	}
-	return v
+	s.kept = append(s.kept, valuesOf(&p))
 }
 
 func valuesOf(p *Point) values {
@@ -427,16 +355,16 @@ func valuesOf(p *Point) values {
 // newest is the point of the latest second.
 func (s *series) newest() (Point, bool) { return s.last, s.any }
 
-// columns are the points after a time, of each time the finest that is kept; where the finer ones begin within a
-// coarser one, that stays.
+// columns are the points after a time.
 func (s *series) columns(job, run string, since int64) Series {
-	out := Series{Job: job, RunID: run, AtMS: []int64{}, Columns: map[string][]*schema.Real{}}
+	out := Series{Job: job, RunID: run, EveryMS: max(s.every, 1000), AtMS: []int64{}, Columns: map[string][]*schema.Real{}}
 	for _, name := range columnNames {
 		out.Columns[name] = []*schema.Real{}
 	}
-	add := func(v *values) {
+	for k := range s.kept {
+		v := &s.kept[k]
 		if v.at <= since {
-			return
+			continue
 		}
 		out.AtMS = append(out.AtMS, v.at)
 		for i, name := range columnNames {
@@ -450,24 +378,5 @@ func (s *series) columns(job, run string, since int64) Series {
 			out.Columns[name] = append(out.Columns[name], f)
 		}
 	}
-	second, ten := s.seconds.from(), s.tens.from()
-	until := int64(0) // what was added so far
-	s.minutes.each(func(v *values) {
-		if v.at < ten && v.at < second {
-			add(v)
-			until = v.at + 60_000
-		}
-	})
-	s.tens.each(func(v *values) {
-		if v.at >= until && v.at < second {
-			add(v)
-			until = v.at + 10_000
-		}
-	})
-	s.seconds.each(func(v *values) {
-		if v.at >= until {
-			add(v)
-		}
-	})
 	return out
 }

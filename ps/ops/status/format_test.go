@@ -68,66 +68,37 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// Each time is in one grain only: minutes, then tens of seconds, then seconds, without a gap; what was not told stays
-// so.
-func TestSeriesGrains(t *testing.T) {
+// A series has a point a second, and when it is full one every two, then every four: without a gap, and what was not
+// told stays so.
+func TestSeriesThinsOut(t *testing.T) {
 	var s series
-	const begin, seconds = 1_700_000_040_000, 4 * 3600 // begins with a minute
+	const begin, seconds = 1_700_000_040_000, 4 * 3600
 	for i := range int64(seconds) {
 		p := Point{AtMS: begin + i*1000, Batch: uint64(i)}
-		if i%2 == 0 {
+		if i%8 == 0 {
 			p.Samples = real(float64(i))
 		}
 		s.add(p)
 		s.add(p) // a second twice counts once
 	}
 	got := s.columns("job", "7", 0)
-	if n := len(got.AtMS); n != 600+(3*3600-600)/10+60 && (n < 1600 || n > 1750) {
-		t.Errorf("%d times", n)
+	if n := len(got.AtMS); got.EveryMS != 4000 || n != pointsMax {
+		t.Errorf("%d times, %d ms apart", n, got.EveryMS)
 	}
-	steps := map[int64]int{}
-	for i := 1; i < len(got.AtMS); i++ {
-		steps[got.AtMS[i]-got.AtMS[i-1]]++
-	}
-	if len(steps) != 3 || steps[1000] != 599 || steps[10_000] < 1000 || steps[60_000] < 59 {
-		t.Errorf("steps %v", steps)
+	for i := range got.AtMS {
+		if got.AtMS[i] != begin+4000*int64(i) || *got.Columns["batch"][i] != schema.Real(4*i) ||
+			(got.Columns["samples"][i] != nil) != (i%2 == 0) || got.Columns["loss"][i] != nil {
+			t.Fatalf("point %d at %d: batch %v, samples %v", i, got.AtMS[i]-begin, *got.Columns["batch"][i],
+				got.Columns["samples"][i])
+		}
 	}
 	for name, column := range got.Columns {
 		if len(column) != len(got.AtMS) {
 			t.Errorf("%s has %d values of %d", name, len(column), len(got.AtMS))
 		}
 	}
-	last := len(got.AtMS) - 1
-	if got.Columns["samples"][last] != nil || *got.Columns["samples"][last-1] != seconds-2 ||
-		*got.Columns["batch"][last] != seconds-1 || got.Columns["loss"][last] != nil {
-		t.Errorf("the last points are %v %v", got.Columns["samples"][last-1], got.Columns["batch"][last])
-	}
-	if first := got.Columns["samples"][0]; first == nil || *first != 29 { // 0, 2, ... 58
-		t.Errorf("the first minute's mean is %v, want 29", first)
-	}
-	later := s.columns("job", "7", got.AtMS[last-5])
-	if len(later.AtMS) != 5 {
+	if later := s.columns("job", "7", got.AtMS[pointsMax-6]); len(later.AtMS) != 5 {
 		t.Errorf("%d times after the sixth last, want 5", len(later.AtMS))
-	}
-}
-
-// A second that is not a number does not hide the minute that it is in.
-func TestSeriesMeansAreOfNumbers(t *testing.T) {
-	var s series
-	for i := range int64(121) {
-		loss := 2.0
-		if i == 7 || i >= 60 {
-			loss = math.NaN()
-		}
-		s.add(Point{AtMS: 1_700_000_040_000 + i*1000, Loss: real(loss), Norm: real(math.Inf(1))})
-	}
-	var minutes []values
-	s.minutes.each(func(v *values) { minutes = append(minutes, *v) })
-	if len(minutes) != 2 || minutes[0].v[1] != 2 || minutes[1].has>>1&1 != 0 || minutes[0].has>>2&1 != 0 {
-		t.Errorf("minutes %+v, want a loss of 2 in the first, none in the second, and no norm", minutes)
-	}
-	if got := s.columns("job", "7", 0).Columns["loss"]; !math.IsNaN(float64(*got[7])) || *got[8] != 2 {
-		t.Errorf("seconds %v %v, want them as they were told", *got[7], *got[8])
 	}
 }
 
@@ -293,56 +264,5 @@ func TestProblemsComeAgain(t *testing.T) {
 		if told && (want < 0) != (len(there) == 0) || want > 0 && len(there) > 0 && there[0].SinceMS != want {
 			t.Errorf("after %d s: %+v, want since %d", at/1000, there, want)
 		}
-	}
-}
-
-// Who was heard half a second earlier than another is not behind, however fast the run is; who does not move is.
-func TestLag(t *testing.T) {
-	var fast, still ring
-	for i := range int64(11) {
-		s := sample{at: i * 1000, clock: i * 1000}
-		s.totals[cBatches] = float64(i) * 500
-		fast.add(s, false)
-		s.totals[cBatches] = 4000
-		still.add(s, false)
-	}
-	if lag := lagOf(5400, 5000, &fast, cBatches, 1000); lag != 0 {
-		t.Errorf("lag %d of who does 500 batches a second", lag)
-	}
-	if lag := lagOf(5600, 5000, &fast, cBatches, 1000); lag != 600 {
-		t.Errorf("lag %d, want 600", lag)
-	}
-	if lag := lagOf(5400, 4000, &still, cBatches, 1000); lag != 1400 {
-		t.Errorf("lag %d of who stands still, want 1400", lag)
-	}
-}
-
-// The time in which a trainer was stopped is not what it needs for a batch; that of others counts, also while a batch
-// is long.
-func TestPeriodLeavesStopsOut(t *testing.T) {
-	tr := &trainer{}
-	batches, compute := uint64(0), schema.Real(0)
-	report := func(at int64, doing int64) {
-		p := &schema.Telemetry{Serial: uint64(at / 1000), StartedMS: 1, NowMS: at, EveryMS: 1000,
-			Trainer: &schema.TrainerReport{Batches: batches, ComputeSeconds: compute,
-				Planned: 1000, Doing: schema.DoingCompute, DoingMS: doing}}
-		if tr.heard.take(at, p) {
-			tr.take(at, p, true)
-		}
-	}
-	at := int64(1_700_000_040_000)
-	for range 20 { // ten batches a second, of 80 ms of computing each
-		at, batches, compute = at+1000, batches+10, compute+0.8
-		report(at, 0)
-	}
-	at += 12_000 // stopped in the middle of a batch
-	report(at, 12_000)
-	batches, compute = batches+1, compute+12.08 // which is over now
-	for range 5 {
-		at, batches, compute = at+1000, batches+10, compute+0.8
-		report(at, 0)
-	}
-	if period := tr.past.period(0); period < 0.09 || period > 0.11 {
-		t.Errorf("%.3f s a batch, want 0.1", period)
 	}
 }

@@ -17,32 +17,21 @@ func (j *ranking) job(job *Job, r *run) {
 		j.ended(job, r)
 		return
 	}
-	if r.said == nil {
-		level := Level("")
-		if j.t.config.Registered != nil {
-			level = Warning // none of those who could coordinate it does: it may be anybody's invention
-		}
-		j.find(CodeCoordinator, "%s trains, and no ps that is heard of coordinates it", job.Name).
-			about(job.Name, "").at(level)
-		if level == Warning {
-			return
-		}
-	}
-	r.blocked = false
+	blocked := false // a batch waits for a member that another problem names
 	for i := range job.Trainers {
 		j.trainer(job, r, i)
 		state := job.Trainers[i].State
-		r.blocked = r.blocked || state == stateLate || state == stateSilent && needed(job)
+		blocked = blocked || state == stateLate || state == stateSilent && needed(job)
 	}
 	for i := range job.Shards {
 		j.shard(job, r, i)
 	}
 	for i := range job.Shards {
-		r.blocked = r.blocked || r.kept[i] != nil && !r.kept[i].fresh(j.s.NowMS)
+		blocked = blocked || r.kept[i] != nil && !r.kept[i].fresh(j.s.NowMS)
 	}
-	j.progress(job, r)
-	j.durability(job, r)
-	j.standby(job, r)
+	j.progress(job, r, blocked)
+	j.durability(job)
+	j.standby(job)
 	j.replicas(job)
 	j.learns(job, r)
 	if job.Phase == schema.PhaseGathering && job.Missing > 0 && j.s.NowMS-r.since >= missingAfter {
@@ -158,22 +147,14 @@ func (j *ranking) silentTrainer(job *Job, r *run, out *Trainer, m *schema.Member
 	about(j.find(code, "%s", text).at(level).do(action).from(j.s.NowMS - out.AgeMS))
 }
 
-// lateAfter is for how long others may wait for a trainer before that is told of, in milliseconds: five times what a
-// batch takes, 2 s at least, and a third of the deadline at most.
+// lateAfter is for how long others may wait for a trainer before that is told of, in milliseconds: a third of the
+// deadline.
 func (t *Tracker) lateAfter(r *run) int64 {
-	const least = 2_000
-	late := int64(least)
-	for _, tr := range r.trainers {
-		if sp, ok := tr.ring.over(rateWindow); ok && sp.rise(cBatches) > 0 {
-			late = max(late, int64(5000*sp.seconds/sp.rise(cBatches)))
-		}
+	const least, unknown = 2_000, 10_000
+	if s := t.servers[r.coordinator]; s != nil && finite(s.said().Deadline) > 0 {
+		return max(least, int64(finite(s.said().Deadline)*1000/3))
 	}
-	if s := t.servers[r.coordinator]; s != nil {
-		if deadline := int64(finite(s.said().Deadline) * 1000); deadline > 0 {
-			late = max(least, min(late, deadline/3))
-		}
-	}
-	return late
+	return unknown
 }
 
 // heldLevel returns critical once half of the time is over that the coordinator allows a live trainer.
@@ -208,98 +189,51 @@ func (j *ranking) replicas(job *Job) {
 		return
 	}
 	groups := map[string][]string{}
-	for i := range job.Trainers {
-		m := job.Trainers[i].Member
-		if d, ok := job.Replicas.Digests[m]; ok {
-			groups[d] = append(groups[d], m)
-		}
+	for _, m := range sortedKeys(job.Replicas.Digests) {
+		d := job.Replicas.Digests[m]
+		groups[d] = append(groups[d], m)
 	}
-	var parts, odd []string
-	most := 0
-	for _, members := range groups {
-		most = max(most, len(members))
-	}
+	var parts, members []string
 	for _, d := range sortedKeys(groups) {
-		parts = append(parts, fmt.Sprintf("%s of %s", d, list(groups[d])))
-		// without a majority any of them may be the one that is wrong
-		if 2*most <= len(job.Replicas.Digests) || len(groups[d]) < most {
-			odd = append(odd, groups[d]...)
-		}
+		parts, members = append(parts, fmt.Sprintf("%s of %s", d, list(groups[d]))), append(members, groups[d]...)
 	}
-	f := j.find(CodeReplicas, "replicas of %s differ at version %d: %s", job.Name, job.Replicas.Version,
-		strings.Join(parts[:min(len(parts), 4)], ", ")).
-		about(job.Name, "")
-	if 2*most > len(job.Replicas.Digests) {
-		f.Action = fmt.Sprintf("Stop the job: its results are not those of the data. Start it again from its last good "+
-			"model, without the machine of %s.", list(odd))
-	}
-	f.also = odd
+	j.find(CodeReplicas, "replicas of %s differ at version %d: %s", job.Name, job.Replicas.Version,
+		strings.Join(parts[:min(len(parts), 4)], ", ")).about(job.Name, "").also = members
 }
 
-// Limits of how long no batch may be completed, in milliseconds, where nobody is to blame.
-const (
-	stillLeast = 10_000
-	stillFirst = 60_000 // for the first batch
-	stillTimes = 5      // what a batch takes
-)
+// stillAfter is from when on it is told that no batch is completed, in milliseconds, where no member is known to be the
+// cause.
+const stillAfter = 120_000
 
-// progress says that a run does not go on though nobody is known to hold it up.
-func (j *ranking) progress(job *Job, r *run) {
-	now, done := j.s.NowMS, job.Batch
+// progress says that a run does not go on though no member is known to hold it up.
+func (j *ranking) progress(job *Job, r *run, blocked bool) {
+	now, done, asked := j.s.NowMS, job.Batch, false
 	for _, tr := range r.trainers {
-		done += tr.said().Batches
+		said := tr.said()
+		done += said.Batches
+		asked = asked || (said.Planned > 0 || said.Hosted) && tr.heard.age(now) < stillAfter
 	}
-	if done != r.done || r.moved == 0 || !r.inRun(now) || job.Phase != schema.PhaseRunning {
+	if done != r.done || r.moved == 0 || !asked || job.Phase != schema.PhaseRunning {
 		r.done, r.moved = done, now
 		return
 	}
-	limit := int64(stillFirst)
-	if period := j.usualPeriod(r); period > 0 {
-		limit = max(stillLeast, stillTimes*period)
+	if still := now - r.moved; still >= stillAfter && !blocked {
+		j.find(codeNoProgress, "%s has completed no batch for %s", job.Name, Ago(still)).about(job.Name, "").from(r.moved)
 	}
-	still := now - r.moved
-	if r.blocked || still < limit {
-		return
-	}
-	j.find(codeNoProgress, "%s has completed no batch for %s", job.Name, Ago(still)).about(job.Name, "").from(r.moved)
-	r.blocked = true
-}
-
-// usualPeriod is what a batch took in the last minutes, in milliseconds: of the slowest trainer; 0 where that is not
-// known.
-func (j *ranking) usualPeriod(r *run) (ms int64) {
-	for _, tr := range r.trainers {
-		ms = max(ms, int64(tr.past.period(0)*1000))
-	}
-	return ms
 }
 
 // phases is the number of a trainer's phases: keys, lookup, compute, send, result.
 const phases = 5
 
-// activities are what a trainer has done for some time, in the words of sentences: the phases in their order, joining,
-// and what is none of these. It is never written to.
-var activities = [...]struct {
-	doing schema.Doing
-	text  string
-}{
-	{schema.DoingKeys, "been preparing its keys for <time>"},
-	{schema.DoingLookup, "waited <time> for rows of <shard>"},
-	{schema.DoingCompute, "computed for <time>"},
-	{schema.DoingSend, "been sending to <shard> for <time>"},
-	{schema.DoingResult, "waited <time> for results of <shard>"},
-	{schema.DoingJoining, "been joining for <time>"},
-	{schema.DoingOther, "been outside of training for <time>"},
-}
-
-// activityOf is the index of what a trainer says that it does.
-func activityOf(d schema.Doing) int {
-	for i := range activities {
-		if activities[i].doing == d {
-			return i
-		}
-	}
-	return len(activities) - 1
+// activities are what a trainer has done for some time, in the words of sentences. It is never written to.
+var activities = map[schema.Doing]string{
+	schema.DoingKeys:    "been preparing its keys for <time>",
+	schema.DoingLookup:  "waited <time> for rows of <shard>",
+	schema.DoingCompute: "computed for <time>",
+	schema.DoingSend:    "been sending to <shard> for <time>",
+	schema.DoingResult:  "waited <time> for results of <shard>",
+	schema.DoingJoining: "been joining for <time>",
+	schema.DoingOther:   "been outside of training for <time>",
 }
 
 // doing says what a trainer does at the moment.
@@ -313,7 +247,7 @@ func doing(tr *trainer) string {
 		shard = fmt.Sprintf("shard s%d", *said.AwaitedShard)
 	}
 	return "which has " + strings.NewReplacer("<time>", Ago(said.DoingMS), "<shard>",
-		shard).Replace(activities[activityOf(said.Doing)].text)
+		shard).Replace(activities[said.Doing])
 }
 
 // localServer is where a trainer looks for a ps when it is not told.
@@ -350,7 +284,7 @@ func (j *ranking) noJob() Why {
 func missing(job *Job, r *run) []string {
 	var names []string
 	for i := range job.Trainers {
-		if m := r.member(i); m != nil && m.Host == "" && !m.Left || m == nil && job.Trainers[i].State == stateFree {
+		if m := r.member(i); m != nil && m.Host == "" && !m.Left {
 			names = append(names, job.Trainers[i].Member)
 		}
 	}
@@ -358,10 +292,8 @@ func missing(job *Job, r *run) []string {
 }
 
 func (j *ranking) missingText(job *Job) string {
-	n, r := len(job.Trainers), j.jobs[job.Name+"."+job.RunID]
-	if r.said != nil {
-		n = max(n, min(r.said.Trainers, TrainersMax))
-	}
+	r := j.jobs[job.Name+"."+job.RunID]
+	n := max(len(job.Trainers), min(r.said.Trainers, TrainersMax))
 	return fmt.Sprintf("%s waits %s for %d of %s to join: %s", job.Name, Ago(j.s.NowMS-r.since), job.Missing,
 		plural(n, "trainer"), list(missing(job, r)))
 }
@@ -420,9 +352,9 @@ func (t *Tracker) durabilityOf(r *run) *Durability {
 }
 
 // durability says that versions do not become durable in time.
-func (j *ranking) durability(job *Job, r *run) {
+func (j *ranking) durability(job *Job) {
 	d := job.Durability
-	if d == nil || d.Off != "" || job.Phase != schema.PhaseRunning || d.LateMS <= j.lateLimit(d, r) {
+	if d == nil || d.Off != "" || job.Phase != schema.PhaseRunning || d.LateMS <= lateLimit(job) {
 		return
 	}
 	text := fmt.Sprintf("no version of %s is durable, and one has been due for %s", job.Name, Ago(d.LateMS))
@@ -446,10 +378,10 @@ func gist(failure string) string {
 }
 
 // lateLimit is from when on a version is late, in milliseconds.
-func (j *ranking) lateLimit(d *Durability, r *run) int64 {
-	interval := float64(d.EveryMS)
-	if interval == 0 {
-		interval = float64(d.EveryBatches) * float64(j.usualPeriod(r))
+func lateLimit(job *Job) int64 {
+	interval := float64(job.Durability.EveryMS)
+	if interval == 0 && job.BatchesPerSecond > 0 {
+		interval = float64(job.Durability.EveryBatches) / float64(job.BatchesPerSecond) * 1000
 	}
 	return int64(min(max(lateIntervals*interval, lateLeast), msMax))
 }
@@ -458,10 +390,9 @@ const (
 	// standbyGrace is for how long a job may be without a standby, in milliseconds: a ps that is started again, as in a
 	// rolling restart, is back by then, and has been told all of a job that is not large.
 	standbyGrace = 30_000
-	// tellings is how many times what the last version took is between two versions, about, and batchesApart how many
-	// batches lie between them where these take longer than telling.
-	tellings     = 6
-	batchesApart = 2
+	// standbyLate is for how long trainers may be past the version that another ps has, in milliseconds, before that is
+	// told of; where telling takes long, three times that.
+	standbyLate = 60_000
 )
 
 // Standby is which ps stands by for a job, and what that has of it.
@@ -557,14 +488,14 @@ func standsByOf(h *heard, said *schema.StandsByReport, now int64) *StandsBy {
 }
 
 // standby says that a job would not go on elsewhere though it was to, or with what is much older than usual.
-func (j *ranking) standby(job *Job, r *run) {
+func (j *ranking) standby(job *Job) {
 	b := job.Standby
 	if b == nil || b.Off != "" || job.Phase != schema.PhaseRunning {
 		return
 	}
 	unready, since := b.UnreadyMS > standbyGrace, b.UnreadyMS
 	if !unready {
-		if since = b.LateMS; since <= j.standbyLimit(job, r) {
+		if since = b.LateMS; since <= max(standbyLate, 3*b.TookMS) {
 			return
 		}
 	}
@@ -638,13 +569,4 @@ func tellPeers(job *Job, unready bool) (text, action string) {
 				Ago(b.AgeMS)) + waits,
 			"Look at the load of the ps that keep its shards, and at the network between them."
 	}
-}
-
-// standbyLimit is from when on a version is late, in milliseconds. While a checkpoint is written none is told.
-func (j *ranking) standbyLimit(job *Job, r *run) int64 {
-	interval := tellings*float64(job.Standby.TookMS) + batchesApart*float64(j.usualPeriod(r))
-	if d := job.Durability; d != nil {
-		interval += float64(d.TookMS)
-	}
-	return int64(min(max(lateIntervals*interval, lateLeast), msMax))
 }

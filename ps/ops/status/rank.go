@@ -182,14 +182,12 @@ func (j *ranking) why(all []finding) Why {
 	for i := range live {
 		names[i] = live[i].Name
 	}
-	return Why{Level: OK, Text: fmt.Sprintf("%d jobs run: %s; none waits.", len(live), list(names))}
+	return Why{Level: OK, Text: fmt.Sprintf("%d jobs run: %s.", len(live), list(names))}
 }
 
 // because makes the sentence of a finding.
 func (j *ranking) because(f *finding) Why {
-	text, action := j.outage(f)
-	return Why{Level: f.Level, Text: sentence(cmp.Or(text, f.Text)), Action: cmp.Or(action, f.Action), Code: f.Code,
-		Job: f.Job}
+	return Why{Level: f.Level, Text: sentence(f.Text), Action: f.Action, Code: f.Code, Job: f.Job}
 }
 
 // whyJob is the sentence of one job.
@@ -205,11 +203,6 @@ func (j *ranking) whyJob(job *Job, all []finding) Why {
 	case schema.PhaseEnded:
 		return Why{Level: Info, Job: job.Name, Text: j.endedText(job)}
 	}
-	if r := j.jobs[job.Name+"."+job.RunID]; len(r.trainers) > 0 && !r.inRun(j.s.NowMS) {
-		return Why{Level: OK, Job: job.Name,
-			Text: fmt.Sprintf("%s has done %d batches; its trainers are outside of training at the moment.",
-				job.Name, job.Batch)}
-	}
 	text := fmt.Sprintf("%s runs: batch %d", job.Name, job.Batch)
 	if job.SamplesPerSecond > 0 {
 		text += fmt.Sprintf(", %s samples/s", Count(float64(job.SamplesPerSecond)))
@@ -217,7 +210,7 @@ func (j *ranking) whyJob(job *Job, all []finding) Why {
 	if job.Loss != nil {
 		text += ", loss " + Figure(float64(*job.Loss))
 	}
-	return Why{Level: OK, Job: job.Name, Text: text + "; none waits."}
+	return Why{Level: OK, Job: job.Name, Text: text + "."}
 }
 
 // concerns reports whether a problem is about a job.
@@ -422,73 +415,4 @@ func compareFindings(a, b finding) int {
 // compareMembers orders t2 before t10.
 func compareMembers(a, b string) int {
 	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
-}
-
-// outage is the sentence about several trainers of a job that are not heard of, in place of that about one of them;
-// empty where it is only one.
-func (j *ranking) outage(f *finding) (text, action string) {
-	if f.Code != CodeSilent && f.Code != codeTrainerGone {
-		return "", ""
-	}
-	for i := range j.s.Jobs {
-		if job := &j.s.Jobs[i]; job.Name == f.Job && job.Phase != schema.PhaseEnded {
-			return j.severalSilent(job, j.jobs[job.Name+"."+job.RunID])
-		}
-	}
-	return "", ""
-}
-
-func (j *ranking) severalSilent(job *Job, r *run) (text, action string) {
-	var names []string
-	var held, age, trainers, beside int64
-	batch := schema.Batch(0)
-	hosts := map[string]bool{}
-	for i := range job.Trainers {
-		out := &job.Trainers[i]
-		if out.State != stateFree && out.State != stateLeft {
-			trainers++
-		}
-		if out.State != stateSilent {
-			continue
-		}
-		names, hosts[out.Host] = append(names, out.Member), true
-		if age == 0 || out.AgeMS < age {
-			age = out.AgeMS
-		}
-		if out.HeldMS > held {
-			held, batch = out.HeldMS, r.member(i).WaitedBatch
-		}
-	}
-	if len(names) < 2 {
-		return "", ""
-	}
-	for i := range job.Trainers { // who is well on the same machines
-		if out := &job.Trainers[i]; hosts[out.Host] && out.State != stateSilent && out.State != stateFree &&
-			out.State != stateLeft {
-			beside++
-		}
-	}
-	who := fmt.Sprintf("%d of %d trainers (%s)", len(names), trainers, list(names))
-	switch {
-	case int64(len(names)) == trainers:
-		who = all(len(names)) + " trainers"
-		action = fmt.Sprintf("Look at the network between them and ps %s, and at the control server.", job.Coordinator)
-	case len(hosts) == 1 && beside == 0:
-		for host := range hosts {
-			who = fmt.Sprintf("%s trainers on %s", all(len(names)), host)
-			action = fmt.Sprintf("Look whether %s is up and reachable.", host)
-		}
-	}
-	if held > 0 {
-		return fmt.Sprintf("batch %d waits %s for %s, last seen %s ago", batch, Ago(held), who, Ago(age)), action
-	}
-	return fmt.Sprintf("%s of %s were last seen %s ago", who, job.Name, Ago(age)), action
-}
-
-// all is the word for n of n: "both", "all 3".
-func all(n int) string {
-	if n == 2 {
-		return "both"
-	}
-	return fmt.Sprintf("all %d", n)
 }

@@ -31,7 +31,7 @@ import (
 //	standby [server=b | peers server=a,b,c] [failure=word_word off=word_word stuck]
 //	restart ps=0 | t1
 //	events               what has happened since they were asked for last
-//	rows                 trainers and shards: state, level, lag, what they do
+//	rows                 trainers and shards: state, level, what they do
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		s := &script{}
@@ -144,12 +144,12 @@ func (s *script) rows() string {
 			}
 		}
 		for _, t := range j.Trainers {
-			fmt.Fprintf(&b, "%s %s %s %s, batch %d lag %d held %s, %.0f samples/s\n", t.Member, t.Host, t.State, t.Level,
-				t.Batch, t.Lag, since(t.HeldMS), float64(t.SamplesPerSecond))
+			fmt.Fprintf(&b, "%s %s %s %s, batch %d held %s, %.0f samples/s\n", t.Member, t.Host, t.State, t.Level,
+				t.Batch, since(t.HeldMS), float64(t.SamplesPerSecond))
 		}
 		for _, h := range j.Shards {
-			fmt.Fprintf(&b, "%s of %q %s, version %d lag %d, load %.2f, waits for %v\n", h.Member, h.Server, h.Level, h.Version,
-				h.Lag, float64(h.Load), h.WaitsFor)
+			fmt.Fprintf(&b, "%s of %q %s, version %d, load %.2f, waits for %v\n", h.Member, h.Server, h.Level, h.Version,
+				float64(h.Load), h.WaitsFor)
 		}
 	}
 	for _, g := range s.update.Status.GPUs {

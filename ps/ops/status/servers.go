@@ -3,6 +3,7 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -14,17 +15,16 @@ import (
 func (j *ranking) servers() {
 	for i := range j.s.Servers {
 		v := &j.s.Servers[i]
-		s := j.t.servers[v.ID]
-		if !s.heard.fresh(j.s.NowMS) {
-			j.silentServer(v, s)
-			continue
+		if s := j.t.servers[v.ID]; s.heard.fresh(j.s.NowMS) {
+			j.server(v, s)
+		} else {
+			j.silentServer(v)
 		}
-		j.server(v, s)
 	}
 }
 
 // silentServer says that a ps is not heard of, and what that means for jobs.
-func (j *ranking) silentServer(v *Server, s *server) {
+func (j *ranking) silentServer(v *Server) {
 	var coordinates, keeps []string
 	for i := range j.s.Jobs {
 		job := &j.s.Jobs[i]
@@ -47,9 +47,6 @@ func (j *ranking) silentServer(v *Server, s *server) {
 	action := ""
 	if len(coordinates)+len(keeps) > 0 {
 		action = "Look at that ps and its machine. If it has ended, its jobs cannot continue: start it again, then the jobs."
-	}
-	if j.isControl(s) {
-		what = ", is the control server" + what
 	}
 	f := j.find(code, "ps %s on %s (pid %d) was last heard %s ago%s", v.ID, v.Host, v.PID, Ago(v.AgeMS), what)
 	f.about("", "p-"+v.ID).at(level).from(j.s.NowMS - v.AgeMS).do(action)
@@ -154,11 +151,6 @@ func (j *ranking) bounds() {
 	if l := t.refused; l.what != "" && t.now-l.at < 10_000 {
 		j.find(CodeTooMany, "there are more %s than can be shown", l.what)
 	}
-	j.unlisted()
-	for key := range t.rivals {
-		j.find(CodeClaimed, "ps %s says that it coordinates %s, which another ps does", key.server, key.name).
-			about(string(key.name), "p-"+key.server)
-	}
 	versions := map[string]string{}
 	for i := range j.s.Servers {
 		if v := &j.s.Servers[i]; v.Version != "" && v.AgeMS < heldFor {
@@ -174,105 +166,21 @@ func (j *ranking) bounds() {
 	}
 }
 
-// deafAfter is for how long nobody else may be heard before that is told, in milliseconds: others speak once a second
-// each, at moments of their own.
-const deafAfter = 1_900
-
-// control says that a ps cannot reach the control server, or, of the one that answers, that nobody is heard by way of
-// it: then nothing is known of others, and that they are silent says nothing of them.
+// control says that a ps cannot reach the control server.
 func (j *ranking) control(v *Server, s *server) {
-	self := v.ID == j.t.config.Server
-	since, deaf := int64(0), false
-	if self && s.said().Control != "" {
-		since, deaf = j.deaf(s)
-	}
-	c := j.controller(s)
-	if !v.ControlLost && !deaf || c != nil && !c.heard.fresh(j.s.NowMS) { // its silence says it
+	if !v.ControlLost {
 		return
 	}
 	where := "the control server"
 	if at := s.said().Control; at != "" {
 		where += " at " + schema.Clip(at)
 	}
-	if c != nil {
-		where += fmt.Sprintf(", which is ps %s on %s (pid %d)", c.id, c.report.Host, c.report.PID)
-	}
 	text := fmt.Sprintf("ps %s on %s cannot reach %s", v.ID, v.Host, where)
-	if !v.ControlLost {
-		text = fmt.Sprintf("ps %s on %s has heard no other member for %s by way of %s", v.ID, v.Host, Ago(j.s.NowMS-since), where)
-	}
 	if j.ifJobs(Critical) == Critical {
 		text += fmt.Sprintf("; no trainer can join, and running jobs continue for %s at most",
 			Ago(int64(finite(s.said().Deadline)*1000)))
 	}
-	j.find(CodeControlLost, "%s", text).about("", "p-"+v.ID).at(j.ifJobs(Critical)).from(since).
-		do("Look at the control server and the network to it.")
-}
-
-// deaf reports since when nobody but the ps that answers has been heard, where two or more could be: one alone is
-// silent itself. Where there is training, gradients that still come show that the others are alive; without them the
-// trainers themselves are missed.
-func (j *ranking) deaf(self *server) (since int64, deaf bool) {
-	n, training := 0, false
-	hear := func(h *heard) {
-		if j.s.NowMS-h.at() < goneKept/2 { // who has been silent for long does not count
-			n, since = n+1, max(since, h.at()+h.every-1_000)
-		}
-	}
-	for id, s := range j.t.servers {
-		if id != j.t.config.Server {
-			hear(&s.heard)
-		}
-	}
-	for i := range j.s.Jobs {
-		job := &j.s.Jobs[i]
-		r := j.jobs[job.Name+"."+job.RunID]
-		if r.over() {
-			continue
-		}
-		training = training || job.Phase == schema.PhaseRunning && r.inRun(j.s.NowMS)
-		for k := range job.Trainers {
-			if tr := r.trainers[k]; tr != nil && job.Trainers[k].State != stateLeft && job.Trainers[k].State != stateFree {
-				hear(&tr.heard)
-			}
-		}
-	}
-	return since, n >= 2 && j.s.NowMS-since >= deafAfter && (!training || self.hasGot(since))
-}
-
-// hasGot reports that a ps has got frames since a time.
-func (s *server) hasGot(since int64) bool {
-	last := s.ring.last()
-	for k := 1; last != nil; k++ {
-		from := s.ring.back(k)
-		if from == nil || from.at < since {
-			return false
-		}
-		if last.totals[sFrames] > from.totals[sFrames] {
-			return true
-		}
-	}
-	return false
-}
-
-// isControl reports that a ps is the control server of the one that answers.
-func (j *ranking) isControl(s *server) bool {
-	self := j.t.servers[j.t.config.Server]
-	return self != nil && s != self && j.controller(self) == s
-}
-
-// controller is the ps that a ps has as its control server; nil where it has another one.
-func (j *ranking) controller(of *server) *server {
-	at := of.said().Control
-	if at == "" {
-		return nil
-	}
-	for _, s := range j.t.servers {
-		if s != of && s.said().Control == "" && strings.TrimPrefix(s.said().URL, "nats://") == at {
-			return s
-		}
-	}
-	return nil
+	j.find(CodeControlLost, "%s", text).about("", "p-"+v.ID).at(j.ifJobs(Critical))
 }
 
 // Disks are asked every ten seconds. One that has not answered for diskHangs hangs: whoever writes to it waits.
@@ -428,39 +336,21 @@ func (j *ranking) serverTraffic(v *Server, s *server, about func(*finding)) {
 		return
 	}
 	if rate := sp.rate(sRefused); rate >= refusedRate {
-		about(j.find(CodeRefusals, "ps %s on %s refuses %s frames/s: %s", v.ID, v.Host, Count(rate), s.reasonsOver(&sp)))
+		about(j.find(CodeRefusals, "ps %s on %s refuses %s frames/s: %s", v.ID, v.Host, Count(rate), s.reasons()))
 	}
 }
 
-// reasonsOver names what frames were refused for, most first.
-func (s *server) reasonsOver(sp *span) string {
-	type part struct {
-		reason string
-		n      uint64
-	}
-	var all []part
-	was := s.reasonsAt(sp.from)
-	for reason, n := range s.said().Reasons {
-		if isRefusal(reason) && n > was[reason] {
-			all = append(all, part{reason, n - was[reason]})
-		}
-	}
-	slices.SortFunc(all, func(a, b part) int { return cmp.Or(cmp.Compare(b.n, a.n), cmp.Compare(a.reason, b.reason)) })
-	var names []string
-	for _, p := range all {
-		names = append(names, schema.Clip(p.reason))
+// reasons names what frames were refused for since the ps started, most first.
+func (s *server) reasons() string {
+	all := maps.Clone(s.said().Reasons)
+	maps.DeleteFunc(all, func(reason string, n uint64) bool { return n == 0 || !isRefusal(reason) })
+	names := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		return cmp.Or(cmp.Compare(all[b], all[a]), cmp.Compare(a, b))
+	})
+	for i := range names {
+		names[i] = schema.Clip(names[i])
 	}
 	return list(names)
-}
-
-// reasonsAt is what had been refused at a sample of the ring.
-func (s *server) reasonsAt(at *sample) map[string]uint64 {
-	for i := range s.ring.kept {
-		if &s.ring.kept[i] == at {
-			return s.reasons[i]
-		}
-	}
-	return nil
 }
 
 // learns finds losses and gradients that are not finite.

@@ -2,11 +2,11 @@
 // and in the terminal, with the sentence that says why a job does not go on.
 //
 // It is pure: reports and times in, statuses out. It knows no HTTP, no clock and no NATS, and its only state is a
-// Tracker's. Whoever is paged shall see in five seconds what is wrong, on which trainer, shard or GPU, since when, and
+// Tracker's. A person on call shall see in five seconds what is wrong, on which trainer, shard or GPU, since when, and
 // what to do. So everything here ends in problems, and problems in one sentence:
 //
 //	tracker    what is taken of reports, once a second a status, and what is forgotten when
-//	members    who is heard of: ps, runs, trainers, shards; whose word counts; what counters say over ten seconds
+//	members    ps, runs, trainers and shards as they are known; what counters say over ten seconds
 //	build      the view of a moment: rows of trainers, shards, ps, GPUs
 //	jobs       what is wrong with jobs: who is silent, gone, waited for; whether the newest version outlives a crash
 //	servers    what is wrong with machines, ps, GPUs and the control server; what is full, refused or not finite
@@ -17,32 +17,31 @@
 //
 // Only the caller's times count, and durations that reports tell: clocks of other machines may be hours off, or be set
 // while a job runs. A member that says nothing grows older and does not vanish: trainers stay with their run, a ps or a
-// GPU for ten minutes. Who is missed is told after two intervals and 0.9 s, and a trainer that a batch waits for
-// already after one and a half. A pause of the process that looks is nobody's silence.
+// GPU for ten minutes. A missing member is told after two intervals and 0.9 s, and a trainer that a batch waits for
+// already after one and a half. Members do not become silent by a pause of the process that looks.
 //
-// # Whose word counts
+// # Which reports count
 //
-// Who speaks is said by a report's subject, which the NATS server enforces; a body that claims to be another changes
-// nothing. Of a ps that is not in the registry nothing is taken (members.go). A member is believed for as long as it
-// goes on (members.go): what was said before, or is repeated, takes nobody's place. A run belongs to the ps that told
-// of it first, while that is heard of. Shards are told of by the ps that the run's coordinator names. A GPU is known by
-// its machine and UUID, and the worst that anybody on it says counts. Counters that fall begin a new life: rates are
-// never negative.
+// The sender of a report is that of its subject, which the NATS server enforces; a body that claims to be another
+// changes nothing. Of a ps that is not in the registry nothing is taken, and of a trainer only in a run that a ps has
+// told of. Repeated and late reports change nothing. A run belongs to the ps that told of it first, while that is heard
+// of. Shards are told of by the ps that the run's coordinator names. A GPU is known by its machine and UUID, and the
+// worst report of it counts. Counters that fall begin a new life: rates are never negative.
 //
 // # Memory
 //
 // A Tracker keeps, in bytes at most:
 //
-//	a run        80 x (600 + 1080 + 2880) for its series: 0.4 MB, after two days
-//	a trainer    8,000, and its latest report: up to 8 KiB, more where there is room among 32 MiB for all, and never above 64 KiB
+//	a run        80 x 3600 for its series: 0.3 MB
+//	a trainer    6,000
 //	a shard      6,000
-//	a ps         6,000, its latest report and the refusals of the 12 latest: up to 64 KiB, more where there is room among 32 MiB for all
+//	a ps         6,000
 //	a GPU        200 for each that speaks of it, with 64 of these at most
 //	events       2000 x (200 + text)
 //
-// times JobsMax, TrainersMax, ShardsMax, ServersMax and GPUsMax: trainers and shards of the ps that answers and of all
-// others apart, so that these take no room from those, and 256 trainers of runs that no ps tells of. A job of 64
-// trainers and 16 shards takes about 3 MB. What is beyond a bound is not shown, and a problem says so.
+// times JobsMax, TrainersMax, ShardsMax, ServersMax and GPUsMax, and the latest reports of all members, of 64 MiB as
+// frames. A job of 64 trainers and 16 shards takes about 3 MB. What is beyond a bound is not shown, and a problem says
+// so.
 package status
 
 import (
@@ -156,7 +155,6 @@ type Trainer struct {
 	Level   Level  `json:"level"`
 	AgeMS   int64  `json:"age_ms"` // since it last spoke; of its reports, and where there are none, of its heartbeats
 	Batch   uint64 `json:"batch"`
-	Lag     uint64 `json:"lag"`     // batches behind the foremost trainer
 	HeldMS  int64  `json:"held_ms"` // for how long others have waited for it; 0 where nobody does
 	Doing   string `json:"doing"`   // schema.Doing
 	DoingMS int64  `json:"doing_ms"`
@@ -202,7 +200,6 @@ type Shard struct {
 	AgeMS          int64       `json:"age_ms"`
 	Ready          bool        `json:"ready"`
 	Version        uint64      `json:"version"`
-	Lag            uint64      `json:"lag"` // versions behind the foremost shard
 	BytesPerSecond schema.Real `json:"bytes_per_second"`
 	RoundsPerSec   schema.Real `json:"rounds_per_second"`
 	Load           schema.Real `json:"load"` // share of one processor's time spent in steps and publishing
@@ -215,22 +212,6 @@ type Shard struct {
 	WaitsFor       []string    `json:"waits_for"`      // trainers
 	WaitsBatch     uint64      `json:"waits_batch"`
 	WaitsMS        int64       `json:"waits_ms"`
-	Buckets        []Bucket    `json:"buckets,omitempty"` // that have had a round, ascending
-}
-
-// Bucket is how the rounds of one bucket fare on a shard, since it was made or since POST /api/v1/buckets/reset. Times
-// are means over its rounds, and where the name says max, those of the slowest.
-type Bucket struct {
-	Bucket    uint32      `json:"bucket"`
-	Sparse    bool        `json:"sparse,omitempty"` // all rows on the shard
-	Rounds    uint64      `json:"rounds"`
-	Straggler schema.Real `json:"straggler_seconds"` // from the first trainer's whole gradient to the last one's
-
-	StragglerMax schema.Real `json:"straggler_max_seconds"`
-	Batch        schema.Real `json:"batch_seconds"` // from the first until all were answered
-	BatchMax     schema.Real `json:"batch_max_seconds"`
-	Arrival      schema.Real `json:"arrival_seconds"` // adding gradients up as they came
-	Average      schema.Real `json:"average_seconds"` // the rest of the sum, and the division
 }
 
 // Replicas compares the trainers' replicas at one version.
@@ -328,12 +309,12 @@ type Point struct {
 }
 
 // Series is what GET /api/v1/series?job=NAME&since=MS answers: columns of equal length, times ascending, null where
-// nothing was told. Seconds are kept for ten minutes, means of ten seconds for three hours, and of a minute for two
-// days; each time is in one of them only.
+// nothing was told. Points are EveryMS apart: a second at first, and twice as long whenever 3,600 points are kept.
 type Series struct {
-	Job   string  `json:"job"`
-	RunID string  `json:"run_id"`
-	AtMS  []int64 `json:"at_ms"`
+	Job     string  `json:"job"`
+	RunID   string  `json:"run_id"`
+	EveryMS int64   `json:"every_ms"`
+	AtMS    []int64 `json:"at_ms"`
 	// Columns by name: batch, loss, norm, samples, keys, lookup, compute, send, result, sent, received, pending, refused,
 	// resent.
 	Columns map[string][]*schema.Real `json:"columns"`
@@ -410,7 +391,6 @@ const (
 	CodeNotStoodBy   = "not-stood-by"
 	CodeStandbyCut   = "standby-unreached"
 	codeMissing      = "trainers-missing"
-	CodeClaimed      = "job-claimed-twice"
 	codeVersions     = "versions-differ"
 	CodeTooMany      = "too-many-members"
 )
@@ -498,9 +478,6 @@ var codes = [...]Code{
 			"or the certificates of `--peer` may be wrong."},
 	{Code: codeMissing, Level: Warning, Title: "a job waits for trainers to join",
 		Action: "Start the trainers that are missing."},
-	{Code: CodeClaimed, Level: Warning, Title: "two ps say that they coordinate one job", hold: 5_000,
-		linger: 10_000,
-		Action: "Look whether two control servers have been mixed up; the one that came first is shown."},
 	{Code: codeVersions, Level: Warning, Title: "ps of different versions run together", hold: 5_000,
 		Action: "Run one version everywhere."},
 	{Code: CodeTooMany, Level: Warning, Title: "there is more than can be shown", linger: 60_000,

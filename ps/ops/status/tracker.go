@@ -3,6 +3,7 @@ package status
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,25 +13,21 @@ import (
 
 // Bounds of what a Tracker keeps, whatever it is told. What is beyond them is not shown, and a problem says so.
 const (
-	// runs: those under way, and those that ended lately; half of them of one ps, unless it is the one that answers
-	JobsMax            = 64
-	unknownRunsMax     = 8   // runs that trainers speak of, and no ps
-	unknownTrainersMax = 256 // trainers of such runs, of one and of all
-	ServersMax         = 256 // ps
-	// of one run, of all that are shown, and of all that are kept of the ps that answers, and of other ps
-	TrainersMax = 4096
-	ShardsMax   = 4096 // of one run, and of all that are kept, as of trainers
+	JobsMax     = 64   // runs: those under way, and those that ended lately; half of them of one other ps
+	ServersMax  = 256  // ps
+	TrainersMax = 4096 // of one run, and of all
+	ShardsMax   = 4096 // of one run, and of all
 	GPUsMax     = 1024
 	gpusPerReport,
 	disksPerReport = 64, 32
+	reportsBytesMax = 64 << 20 // latest reports of all members, as frames
 )
 
 // How long things are kept, in milliseconds.
 const (
-	endedKept  = 10 * 60_000 // a run that has ended
-	goneKept   = 10 * 60_000 // a ps, or a GPU, of which nothing is heard
-	shownAfter = 5_000       // trainers that go on speaking of a run that no ps coordinates are shown
-	heldFor    = 10_000      // a run stays with the ps that coordinates it for so long after its last word
+	endedKept = 10 * 60_000 // a run that has ended
+	goneKept  = 10 * 60_000 // a ps, or a GPU, of which nothing is heard
+	heldFor   = 10_000      // a run stays with the ps that coordinates it for so long after its last word
 )
 
 // Config says who watches.
@@ -61,15 +58,12 @@ type Tracker struct {
 	ended     map[string]int64 // ps whose last report has come: when they were started
 	runs      map[runKey]*run
 	gpus      map[gpuKey]*gpu
-	rivals    map[rivalKey]int64 // ps that claim what is another's, and when they did last
 	incidents incidents
 	log       eventLog
 	refused   limits
 
-	listed     map[string]int64  // ps in the registry, when they were there last
-	unlisted   map[string]*spoke // ps that are not
-	ofServers  budget
-	ofTrainers budget
+	listed map[string]int64 // ps in the registry, when they were there last
+	bytes  int              // of the latest reports of all members
 }
 
 // limits counts what was beyond a bound, since the last Tick and before.
@@ -83,17 +77,11 @@ type runKey struct {
 	id   schema.RunID
 }
 
-type rivalKey struct {
-	server string
-	name   schema.JobName
-}
-
 // New is a Tracker that knows nothing.
 func New(c Config) *Tracker {
 	t := &Tracker{config: c, servers: map[string]*server{}, ended: map[string]int64{},
 		runs: map[runKey]*run{}, gpus: map[gpuKey]*gpu{},
-		rivals: map[rivalKey]int64{}, incidents: newIncidents(), listed: map[string]int64{}, unlisted: map[string]*spoke{}}
-	t.weigh()
+		incidents: newIncidents(), listed: map[string]int64{}}
 	return t
 }
 
@@ -133,7 +121,6 @@ func trainerIndex(m schema.Member) (int, bool) {
 
 func (t *Tracker) takeServer(id string, p *schema.Telemetry) (urgent bool) {
 	if !t.isListed(id) {
-		t.noteUnlisted(id)
 		return false
 	}
 	if at, ok := t.ended[id]; ok && p.StartedMS <= at {
@@ -147,22 +134,15 @@ func (t *Tracker) takeServer(id string, p *schema.Telemetry) (urgent bool) {
 		}
 		s = &server{id: id}
 	}
-	was, bytes := s.report, serverReportBytes(p)
-	if !t.ofServers.fits(s.heard.bytes, bytes) {
-		t.beyond("large reports of ps")
+	was := s.heard.report
+	if !t.hear(&s.heard, p) {
 		return false
 	}
-	if !s.heard.take(t.now, p) {
-		return false
-	}
-	t.servers[id], s.report = s, p
-	t.ofServers.swap(s.heard.bytes, bytes)
-	s.heard.bytes = bytes
+	t.servers[id] = s
 	if s.heard.anew {
 		s.since = t.now
 	}
 	s.ring.add(serverSample(t.now, p), s.heard.anew)
-	s.reasons[(s.ring.n-1)%ringLen] = p.Server.Reasons
 	defer t.takeShards(s, p)
 	urgent = was != nil && p.Server.ControlLost && !was.Server.ControlLost
 	for i := range p.Server.Jobs {
@@ -181,15 +161,10 @@ func (t *Tracker) takeJob(s *server, j *schema.JobReport) (urgent bool) {
 		return false
 	}
 	r := t.runs[runKey{j.Name, j.RunID}]
-	if j.Phase == schema.PhaseEnded {
-		delete(t.rivals, rivalKey{s.id, j.Name})
-	} else if r == nil || r.said == nil { // trainers may speak of it first
+	if j.Phase != schema.PhaseEnded && r == nil {
 		t.continueIn(j)
 	}
 	if other := t.holder(j); other != nil && other.coordinator != s.id {
-		if j.Phase != schema.PhaseEnded && len(t.rivals) < JobsMax {
-			t.rivals[rivalKey{s.id, j.Name}] = t.now
-		}
 		return false
 	}
 	if r == nil {
@@ -200,11 +175,7 @@ func (t *Tracker) takeJob(s *server, j *schema.JobReport) (urgent bool) {
 			t.beyond("jobs")
 			return false
 		}
-		own := rankOther
-		if s.id == t.config.Server {
-			own = rankOwn
-		}
-		if r = t.addRun(j.Name, j.RunID, own); r == nil {
+		if r = t.addRun(j.Name, j.RunID, s.id == t.config.Server); r == nil {
 			return false
 		}
 	}
@@ -273,7 +244,7 @@ func (t *Tracker) endServer(s *server) {
 // it.
 func (t *Tracker) holder(j *schema.JobReport) *run {
 	for k, r := range t.runs {
-		if k.name != j.Name || r.said == nil || r.over() && k.id != j.RunID {
+		if k.name != j.Name || r.over() && k.id != j.RunID {
 			continue
 		}
 		s := t.servers[r.coordinator]
@@ -284,32 +255,15 @@ func (t *Tracker) holder(j *schema.JobReport) *run {
 	return nil
 }
 
-// Ranks of runs, by who tells of them.
-const (
-	rankTrainers = iota // trainers alone
-	rankOther           // another ps
-	rankOwn             // the ps that answers
-)
-
-func (t *Tracker) rankOf(r *run) int {
-	switch {
-	case r.said == nil:
-		return rankTrainers
-	case r.coordinator == t.config.Server:
-		return rankOwn
-	}
-	return rankOther
-}
-
-// addRun makes room for a run; nil where there is none. What ended first makes way, and else one of a lower rank.
-func (t *Tracker) addRun(name schema.JobName, id schema.RunID, of int) *run {
+// addRun makes room for a run; nil where there is none. The run that ended first makes way, and else one of another ps
+// for one of the ps that answers.
+func (t *Tracker) addRun(name schema.JobName, id schema.RunID, own bool) *run {
 	if len(t.runs) >= JobsMax {
 		var least *run
 		for _, r := range t.runs {
 			switch {
-			case !r.over() && t.rankOf(r) >= of:
-			case least == nil, r.over() && (!least.over() || r.endedAt < least.endedAt),
-				!r.over() && !least.over() && t.rankOf(r) < t.rankOf(least):
+			case !r.over() && (!own || t.own(r)):
+			case least == nil, r.over() && (!least.over() || r.endedAt < least.endedAt):
 				least = r
 			}
 		}
@@ -326,74 +280,56 @@ func (t *Tracker) addRun(name schema.JobName, id schema.RunID, of int) *run {
 	return r
 }
 
+// takeTrainer notes what a trainer says of itself, in a run that a ps has told of.
 func (t *Tracker) takeTrainer(job schema.JobName, i int, p *schema.Telemetry) (urgent bool) {
-	if job == "" {
-		return false
-	}
-	key := runKey{job, p.Trainer.RunID}
-	r := t.runs[key]
-	if r == nil {
-		if !t.mayAppear(key) {
-			return false
-		}
-		if i >= unknownTrainersMax || !t.mayJoin(rankTrainers) {
-			t.beyond("trainers")
-			return false
-		}
-		if r = t.addRun(key.name, key.id, rankTrainers); r == nil {
-			return false
-		}
-	}
-	if i >= r.trainersMax() {
+	r := t.runs[runKey{job, p.Trainer.RunID}]
+	if r == nil || i >= min(len(r.said.Members), TrainersMax) {
 		return false
 	}
 	tr := r.trainers[i]
 	if tr == nil {
-		if !t.mayJoin(t.rankOf(r)) {
+		if t.total(r, func(r *run) int { return len(r.trainers) }) >= TrainersMax {
 			t.beyond("trainers")
 			return false
 		}
 		tr = &trainer{index: i, member: schema.TrainerMember(i)}
 	}
-	bytes := p.MemoryBytes()
-	if bytes > r.reportBytesMax() || !t.ofTrainers.fits(tr.heard.bytes, bytes) {
-		t.beyond("large reports of trainers")
-		return false
-	}
-	if !tr.heard.take(t.now, p) {
+	if !t.hear(&tr.heard, p) {
 		return false
 	}
 	r.trainers[i] = tr
-	t.ofTrainers.swap(tr.heard.bytes, bytes)
-	tr.heard.bytes = bytes
-	tr.take(t.now, p, !r.blocked)
-	if r.said == nil {
-		return false // whose GPUs they are nobody knows
-	}
+	tr.take(t.now, p)
 	return t.takeGPUs(p, string(job)+"/"+string(tr.member), "", p.Trainer.GPUs)
 }
 
-// mayAppear reports whether a trainer may bring a run that no ps has told of: one of each name, and only a few, while
-// no other of that name is under way.
-func (t *Tracker) mayAppear(key runKey) bool {
-	n := 0
-	for k, r := range t.runs {
-		if r.said != nil && !r.over() && k.name == key.name {
-			return false
-		}
-		if r.said != nil {
-			continue
-		}
-		if k.name == key.name {
-			if r.anybody(t.now, shownAfter) {
-				return false
-			}
-			delete(t.runs, k)
-			continue
-		}
-		n++
+// hear notes a report, where there is room for it and it is not a late one.
+func (t *Tracker) hear(h *heard, p *schema.Telemetry) bool {
+	was := 0
+	if h.report != nil {
+		was = h.report.FrameBytes
 	}
-	return n < unknownRunsMax
+	if t.bytes-was+p.FrameBytes > reportsBytesMax {
+		t.beyond("large reports")
+		return false
+	}
+	if !h.take(t.now, p) {
+		return false
+	}
+	t.bytes += p.FrameBytes - was
+	return true
+}
+
+// weigh counts the latest reports again: those that were forgotten are counted until then.
+func (t *Tracker) weigh() {
+	t.bytes = 0
+	for _, s := range t.servers {
+		t.bytes += s.heard.report.FrameBytes
+	}
+	for _, r := range t.runs {
+		for _, tr := range r.trainers {
+			t.bytes += tr.heard.report.FrameBytes
+		}
+	}
 }
 
 // runsOf is the number of runs that a ps coordinates.
@@ -406,60 +342,31 @@ func (t *Tracker) runsOf(server string) (n int) {
 	return n
 }
 
-// trainersMax bounds the numbers of a run's trainers.
-func (r *run) trainersMax() int {
-	if r.said == nil {
-		return unknownTrainersMax
-	}
-	return min(len(r.said.Members), TrainersMax)
-}
+// own reports whether the ps that answers coordinates a run.
+func (t *Tracker) own(r *run) bool { return r.coordinator == t.config.Server }
 
-// reportBytesMax bounds what one of its trainers may say.
-func (r *run) reportBytesMax() int {
-	if r.said == nil {
-		return trainerBytes
-	}
-	return trainerBytesMax
-}
-
-// mayJoin reports whether there is room for one more trainer of a run of a rank: none takes it from another.
-func (t *Tracker) mayJoin(rank int) bool {
-	most := TrainersMax
-	if rank == rankTrainers {
-		most = unknownTrainersMax
-	}
-	return t.ofRank(rank, func(r *run) int { return len(r.trainers) }) < most
-}
-
-// mayKeep reports the same for one more shard.
-func (t *Tracker) mayKeep(rank int) bool {
-	return t.ofRank(rank, func(r *run) int { return len(r.kept) }) < ShardsMax
-}
-
-// ofRank adds up what runs of a rank have.
-func (t *Tracker) ofRank(rank int, have func(*run) int) (n int) {
+// total adds up what the runs have that are, or are not, of the ps that answers, as a run is: others take no room from
+// it.
+func (t *Tracker) total(of *run, have func(*run) int) (n int) {
 	for _, r := range t.runs {
-		if t.rankOf(r) == rank {
+		if t.own(r) == t.own(of) {
 			n += have(r)
 		}
 	}
 	return n
 }
 
-// allot says how many trainers of each run are shown: TrainersMax of all, and those of the ps that answers first.
+// allot says how many trainers of each run are shown: TrainersMax of all, those of the ps that answers first.
 func (t *Tracker) allot() {
 	left := TrainersMax
-	all := t.sortedRuns()
-	for rank := rankOwn; rank >= rankTrainers; rank-- {
-		for _, r := range all {
-			if t.rankOf(r) != rank {
-				continue
-			}
-			if r.shown = min(r.numbered(), left); r.shown < r.numbered() {
-				t.beyond("trainers")
-			}
-			left -= r.shown
+	runs := t.sortedRuns()
+	slices.SortStableFunc(runs, func(a, b *run) int { return oneIf(t.own(b)) - oneIf(t.own(a)) })
+	for _, r := range runs {
+		all := min(len(r.said.Members), TrainersMax)
+		if r.shown = min(all, left); r.shown < all {
+			t.beyond("trainers")
 		}
+		left -= r.shown
 	}
 }
 
@@ -494,7 +401,7 @@ func (t *Tracker) Tick(now time.Time) Update {
 	u := Update{Status: *s, Points: map[string]Point{}, Events: t.log.since(t.told)}
 	t.told = t.log.serial
 	for _, r := range t.runs {
-		if p, ok := r.series.newest(); ok && !r.over() && t.visible(r) {
+		if p, ok := r.series.newest(); ok && !r.over() {
 			u.Points[t.seriesKey(r)] = p
 		}
 	}
@@ -516,10 +423,7 @@ func (t *Tracker) forgive(now int64) {
 		s.heard.Excuse(length, end)
 	}
 	for _, r := range t.runs {
-		if r.said != nil {
-			r.saidAt = min(r.saidAt+pause, now)
-		}
-		r.moved = min(r.moved+pause, now)
+		r.saidAt, r.moved = min(r.saidAt+pause, now), min(r.moved+pause, now)
 		for _, tr := range r.trainers {
 			tr.heard.Excuse(length, end)
 		}
@@ -538,9 +442,6 @@ func (t *Tracker) forgive(now int64) {
 // the first of Status.Jobs. ok is false where there is no such job.
 func (t *Tracker) Series(job string, since int64) (s Series, ok bool) {
 	for _, r := range t.sortedRuns() {
-		if !t.visible(r) {
-			continue
-		}
 		if job == "" {
 			job = t.seriesKey(r)
 		}
@@ -559,10 +460,6 @@ func (t *Tracker) forget() {
 			if t.now-r.endedAt > endedKept {
 				delete(t.runs, key)
 			}
-		case r.said == nil:
-			if !r.anybody(t.now, goneKept) {
-				delete(t.runs, key)
-			}
 		default:
 			t.abandon(r)
 		}
@@ -575,11 +472,6 @@ func (t *Tracker) forget() {
 	for id, at := range t.ended {
 		if t.now-at > goneKept { // it has not come back
 			delete(t.ended, id)
-		}
-	}
-	for key, at := range t.rivals {
-		if t.now-at > heldFor {
-			delete(t.rivals, key)
 		}
 	}
 	t.forgetGPUs()
@@ -628,25 +520,12 @@ func (t *Tracker) forgetGPUs() {
 	}
 }
 
-// anybody reports whether any trainer was heard within some time.
-func (r *run) anybody(now, within int64) bool {
-	for _, tr := range r.trainers {
-		if now-tr.heard.at() <= within {
-			return true
-		}
-	}
-	return false
-}
-
 // note takes a point of a run, and its loss.
 func (t *Tracker) note(r *run) {
 	if r.over() {
 		return
 	}
-	p := Point{AtMS: t.now / 1000 * 1000}
-	if r.said != nil {
-		p.Batch = uint64(r.said.Batch)
-	}
+	p := Point{AtMS: t.now / 1000 * 1000, Batch: uint64(r.said.Batch)}
 	t.noteLoss(r, &p)
 	t.noteRates(r, &p)
 	r.series.add(p)
@@ -700,7 +579,7 @@ const pointWindow = 3_000
 func (t *Tracker) noteRates(r *run, p *Point) {
 	var n int
 	var samples, sent, received, resent, pending, refused float64
-	var shares [phases]float64
+	var shares [phases]float64 // in the order of counters
 	for _, tr := range r.trainers {
 		sp, ok := tr.ring.over(pointWindow)
 		if !ok || !tr.heard.fresh(t.now) {
@@ -710,7 +589,7 @@ func (t *Tracker) noteRates(r *run, p *Point) {
 		samples, sent, received = samples+sp.rate(cSamples), sent+sp.rate(cSent), received+sp.rate(cReceived)
 		resent += sp.rate(cResent)
 		for i := range shares {
-			shares[i] += sp.share(i)
+			shares[i] += sp.share(cKeys + counter(i))
 		}
 		for _, l := range tr.said().Links {
 			pending += float64(l.PendingBytes)
@@ -722,7 +601,7 @@ func (t *Tracker) noteRates(r *run, p *Point) {
 		for i, to := range []**schema.Real{&p.Keys, &p.Lookup, &p.Compute, &p.Send, &p.Result} {
 			*to = real(shares[i] / float64(n))
 		}
-	} else if len(r.trainers) > 0 && r.said != nil && r.said.Phase == schema.PhaseRunning {
+	} else if len(r.trainers) > 0 && r.said.Phase == schema.PhaseRunning {
 		p.Samples = real(0)
 	}
 	heardOf := false
@@ -743,19 +622,6 @@ func (r *run) keptBy(server string) bool {
 	}
 	for _, k := range r.kept {
 		if k.server == server {
-			return true
-		}
-	}
-	return false
-}
-
-// training reports that a trainer is asked for batches.
-func training(said *schema.TrainerReport) bool { return said.Planned > 0 || said.Hosted }
-
-// inRun reports whether any trainer is asked for batches at this moment. Between two runs nothing is slow.
-func (r *run) inRun(now int64) bool {
-	for _, tr := range r.trainers {
-		if said := tr.said(); training(said) && tr.heard.age(now) < 60_000 {
 			return true
 		}
 	}

@@ -152,10 +152,7 @@ func TestRivals(t *testing.T) {
 	if len(u.Status.Jobs) != 1 || u.Status.Jobs[0].Coordinator != "box-4222" || u.Status.Jobs[0].Batch > 1e6 {
 		t.Fatalf("%+v", u.Status.Jobs)
 	}
-	if got := codesOf(&u.Status); !slices.Equal(got, []string{status.CodeClaimed}) {
-		t.Fatalf("problems %q", got)
-	}
-	c.Servers[0].Stopped = true // now it is anybody's
+	c.Servers[0].Stopped = true // now another ps may have it
 	u = play(15)
 	if len(u.Status.Jobs) != 2 || !slices.ContainsFunc(u.Status.Jobs,
 		func(j status.Job) bool { return j.Coordinator == "other" && j.RunID == "4711" }) {
@@ -337,13 +334,13 @@ func check(t *testing.T, u *status.Update) {
 			if sum := float64(p.Keys + p.Lookup + p.Compute + p.Send + p.Result); !(sum >= 0) || sum > 1.0001 {
 				t.Errorf("phases %+v of %s", p, tr.Member)
 			}
-			if tr.AgeMS < 0 || tr.HeldMS < 0 || tr.Lag > 1e18 {
-				t.Errorf("%s: age %d, held %d, lag %d", tr.Member, tr.AgeMS, tr.HeldMS, tr.Lag)
+			if tr.AgeMS < 0 || tr.HeldMS < 0 {
+				t.Errorf("%s: age %d, held %d", tr.Member, tr.AgeMS, tr.HeldMS)
 			}
 		}
 		for _, h := range j.Shards {
 			rate("load", h.Load)
-			if h.AgeMS < 0 || h.WaitsMS < 0 || h.Lag > 1e18 {
+			if h.AgeMS < 0 || h.WaitsMS < 0 {
 				t.Errorf("%+v", h)
 			}
 		}
@@ -370,7 +367,7 @@ func TestTwoJobs(t *testing.T) {
 		}
 		return u
 	}
-	if u := play(30); u.Status.Why.Text != "2 jobs run: digits and packages; none waits." ||
+	if u := play(30); u.Status.Why.Text != "2 jobs run: digits and packages." ||
 		u.Status.Why.Level != status.OK || len(u.Points) != 2 {
 		t.Errorf("%+v, points %v", u.Status.Why, u.Points)
 	}

@@ -172,7 +172,7 @@ class Panel {
   /** data are the columns as they are drawn: smoothed where asked, added up from below where stacked. */
   data(from, to) {
     const { spec, charts } = this;
-    const { at, columns } = charts.history.view(from, to, charts.now, spec.lines.map((l) => l.column));
+    const { at, columns } = charts.history.view(from, to, spec.lines.map((l) => l.column));
     const log = spec.log && charts.log;
     spec.lines.forEach((l, i) => {
       if (l.smooth) columns[i] = charts.history.smooth(l.column, at, Math.max(3000, (to - from) / 50));

@@ -13,6 +13,8 @@ export class History {
   constructor(job) {
     this.job = job;
     this.clear();
+    this.every = 1000;
+    this.until = 0;
     this.askedAt = 0;
     this.version = 0;
   }
@@ -27,6 +29,8 @@ export class History {
   take(series) {
     this.clear();
     this.at = series.at_ms || [];
+    this.every = series.every_ms || 1000;
+    this.until = this.at.length ? this.at[this.at.length - 1] : 0; // later points are of the stream
     for (const c of COLUMNS) {
       const from = (series.columns || {})[c] || [];
       const to = new Array(this.at.length);
@@ -74,16 +78,16 @@ export class History {
     return null;
   }
 
-  /** spacing is the time between points at `at`, as the server keeps them: seconds, then tens of seconds, then minutes. */
-  static spacing(ago) {
-    return ago < 590000 ? 1000 : ago < 3 * 3600000 ? 10000 : 60000;
+  /** spacing is the time between points at `at`: as the server keeps them, or a second in the stream. */
+  spacing(at) {
+    return at < this.until ? this.every : 1000;
   }
 
   /**
    * view cuts the columns to a range, with one point on either side. Where points are missing, a row of nulls says so:
    * charts show a gap, never a line over it.
    */
-  view(from, to, now, names) {
+  view(from, to, names) {
     const lo = Math.max(0, this.lower(from) - 1);
     const hi = Math.min(this.at.length, this.lower(to) + 1);
     const at = [];
@@ -91,7 +95,7 @@ export class History {
     for (let i = lo; i < hi; i++) {
       if (i > lo) {
         const missing = this.at[i] - this.at[i - 1];
-        const due = History.spacing(now - this.at[i - 1]);
+        const due = this.spacing(this.at[i - 1]);
         if (missing > 2.6 * due) {
           at.push(this.at[i - 1] + due);
           for (const o of out) o.push(null);

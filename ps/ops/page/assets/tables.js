@@ -23,18 +23,15 @@ const onDisk = (d) => `${d.path}${d.use ? ` (${d.use})` : ""} ${bytes(d.free_byt
 const disk = { id: "disk", title: "Disk free", hint: "Where it writes to: models, curves, what is wrong with GPUs", num: true, where: (r) => (r.disks || []).length > 0,
   value: (r) => tight(r)?.free_bytes ?? null, draw: (c, r) => named(c, tight(r) ? bytes(tight(r).free_bytes) + asked(tight(r)) : NONE, (r.disks || []).map(onDisk).join("; ")) };
 
-/** behind is a lag that counts: trainers tell of their batch once a second, so less than two seconds of batches says nothing. */
-const behind = (t) => (t.lag > 2 && t.lag > 2 * t.rate ? t.lag : 0);
-
-/** trainers: who is in trouble first, then the furthest behind. */
+/** trainers: the ones in trouble first. */
 function trainers() {
   return new Table({
     section: "trainers", title: "Trainers", noun: "trainers", limit: 12, first: true, key: (t) => t.member,
-    order: (a, b) => badness(a) - badness(b) || behind(b) - behind(a) || byName(a.member, b.member),
+    order: (a, b) => badness(a) - badness(b) || byName(a.member, b.member),
     columns: [
       { id: "member", title: "Trainer", value: (t) => t.member, text: (t) => t.member },
       { id: "state", title: "State", value: (t) => badness(t), draw: (c, t) => state(c, levelOf(t.level), t.state) },
-      { id: "lag", title: "Lag", hint: "Batches behind the foremost trainer", num: true, value: (t) => t.lag, text: (t) => count(t.lag) },
+      { id: "batch", title: "Batch", num: true, value: (t) => t.batch, text: (t) => count(t.batch) },
       { id: "held", title: "Holds up", hint: "For how long others have waited for it", num: true, cls: "held", value: (t) => t.held_ms, text: (t) => (t.held_ms ? age(t.held_ms) : NONE) },
       { id: "doing", title: "Doing", hint: "What it does or waits for at this moment, and for how long", cls: "words", value: (t) => t.doing, text: (t) => doing(t) },
       heard,
@@ -76,7 +73,6 @@ function shards() {
       { id: "member", title: "Shard", value: (s) => s.member, text: (s) => s.member },
       { id: "state", title: "State", value: (s) => badness(s), draw: (c, s) => state(c, levelOf(s.level), !s.ready ? "not ready" : s.idle ? "idle" : s.waits_for && s.waits_for.length && s.waits_ms > 1000 ? "waits" : "serves") },
       { id: "version", title: "Version", num: true, value: (s) => s.version, text: (s) => count(s.version) },
-      { id: "lag", title: "Lag", hint: "Versions behind the foremost shard", num: true, value: (s) => s.lag, text: (s) => count(s.lag) },
       { id: "load", title: "Load", hint: "Share of one processor's time spent in steps and publishing", num: true, value: (s) => real(s.load), draw: (c, s) => bar(c, real(s.load), load(s.load)) },
       { id: "waits", title: "Waits for", hint: "Trainers that its open rounds lack", cls: "words", value: (s) => s.waits_ms, text: (s) => waits(s) },
       heard,
@@ -96,27 +92,6 @@ function waits(s) {
   if (!s.waits_for || !s.waits_for.length || s.waits_ms < 1000) return NONE;
   const some = s.waits_for.slice(0, 3).join(", ") + (s.waits_for.length > 3 ? ` and ${s.waits_for.length - 3} more` : "");
   return `${some}, batch ${count(s.waits_batch)}, ${age(s.waits_ms)}`;
-}
-
-const took = (v) => (real(v) === 0 ? "0" : seconds(v));
-
-/** buckets: how the rounds of each bucket fare on each shard, since the shard was made or the figures were reset. */
-function buckets() {
-  const times = (id, title, hint) => ({ id, title, hint, num: true, value: (b) => real(b[id + "_seconds"]), text: (b) => took(b[id + "_seconds"]) });
-  return new Table({
-    section: "buckets", title: "Buckets", noun: "buckets", limit: 8, first: true, key: (b) => `${b.member} ${b.bucket}`,
-    order: (a, b) => byName(a.member, b.member) || a.bucket - b.bucket,
-    columns: [
-      { id: "bucket", title: "Bucket", value: (b) => `${b.member} ${b.bucket}`, text: (b) => `${b.member} / ${b.bucket}${b.sparse ? ", rows" : ""}` },
-      { id: "rounds", title: "Rounds", num: true, value: (b) => b.rounds, text: (b) => count(b.rounds) },
-      times("straggler", "Straggler", "From the first trainer's whole gradient to the last one's, mean"),
-      times("straggler_max", "Longest", "The longest time between these gradients"),
-      times("batch", "Batch", "From the first whole gradient until all trainers were answered, mean"),
-      times("batch_max", "Longest", "The longest time until all were answered"),
-      times("arrival", "Sums", "Adding gradients up as they came, mean"),
-      times("average", "Average", "The rest of the sum and the division, mean; with the optimizer where the shard has it"),
-    ],
-  });
 }
 
 /** gpuLevel is what the sign of a GPU shows: of one that nobody can ask or find, that nothing is known. */
@@ -227,33 +202,27 @@ function onlyThere(address) {
   }
 }
 
-/** Tables owns the sections of trainers, shards, buckets, replicas, GPUs and servers. */
+/** Tables owns the sections of trainers, shards, replicas, GPUs and servers. */
 export class Tables {
   constructor() {
     this.trainers = trainers();
     this.shards = shards();
-    this.buckets = buckets();
     this.replicas = byId("s-replicas");
     this.gpus = gpus();
     this.servers = servers();
   }
 
   update(status, job) {
-    const perSecond = job ? real(job.batches_per_second) || 0 : 0;
-    const stale = (rows, over) => rows.map((r) => ({ ...r, over, rate: perSecond, stale: !over && r.age_ms > STALE_MS, now: status.now_ms }));
+    const stale = (rows, over) => rows.map((r) => ({ ...r, over, stale: !over && r.age_ms > STALE_MS, now: status.now_ms }));
     if (job) {
       const over = job.phase === "ended"; // what is old then is so for good
       this.trainers.update({ rows: stale(job.trainers || [], over).map((t) => (t.state === "free" ? { ...t, over: true, stale: false } : t)), summary: states(job.trainers || []), nothing: "No trainer has joined." });
       if (over && !(job.shards || []).length) this.shards.hide();
       else this.shards.update({ rows: stale(job.shards || [], over), summary: "", nothing: "No shard has told of itself yet." });
-      const rounds = (job.shards || []).flatMap((s) => (s.buckets || []).map((b) => ({ ...b, member: s.member })));
-      if (rounds.length) this.buckets.update({ rows: rounds });
-      else this.buckets.hide();
       this.digests(job.replicas);
     } else {
       this.trainers.hide();
       this.shards.hide();
-      this.buckets.hide();
       show(this.replicas, false);
     }
     this.gpus.update({ rows: stale(status.gpus || []), summary: states(status.gpus || []), nothing: "No GPU is seen by any process: the arithmetic runs on processors." });
