@@ -35,7 +35,7 @@ func (f *pageFlags) add(c *cobra.Command) {
 	set.StringVar(&f.hosts, "http-host", "",
 		"`NAMES`: further host names of the page, separated by commas, for example a proxy's")
 	set.StringVar(&f.tokenFile, "http-token-file", "",
-		"`PATH`: file with the page's token (first line), for /login or as a bearer token")
+		"`PATH`: file with the page's token (first line), to enter on the page or send as a bearer token")
 	set.StringVar(&f.metricsTokenFile, "metrics-token-file", "",
 		"`PATH`: file with a bearer token (first line) that opens /metrics alone")
 	set.StringVar(&f.certFile, "http-tls-cert", "", "`PATH`: certificate (PEM) of the page")

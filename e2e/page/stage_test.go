@@ -151,7 +151,7 @@ func (s *stage) login(w http.ResponseWriter, r *http.Request) {
 	}
 	http.SetCookie(w, &http.Cookie{Name: "stage", Value: "known", Path: "/", HttpOnly: true,
 		SameSite: http.SameSiteStrictMode})
-	http.Redirect(w, r, "/", http.StatusSeeOther)
+	w.WriteHeader(http.StatusNoContent)
 }
 
 func (s *stage) known(r *http.Request) bool {

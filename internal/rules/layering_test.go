@@ -68,8 +68,7 @@ var layers = map[string]layer{
 
 	// What operators see. ps knows none of it.
 	"ps/ops": {own: []string{"internal/certificate", "internal/loglimit", "ps/ops/status", "schema"},
-		others: []string{"golang.org/x/time/rate"},
-		noStd:  []string{"os/exec"}},
+		noStd: []string{"os/exec"}},
 	"ps/ops/status":            {own: []string{"internal/liveness", "schema"}, noStd: noNetwork},
 	"ps/ops/status/statustest": {own: []string{"ps/ops/status", "schema"}, noStd: noNetwork},
 	"ps/ops/metrics": {own: []string{"ps/ops/status", "schema"}, others: []string{"github.com/prometheus/"},

@@ -3,7 +3,6 @@ package ops
 import (
 	"bytes"
 	"cmp"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -19,7 +18,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"gradbus/ps/ops/status"
@@ -46,7 +44,7 @@ const metricsPath = "/metrics"
 
 var (
 	readMethods  = []string{http.MethodGet, http.MethodHead}
-	loginMethods = []string{http.MethodGet, http.MethodHead, http.MethodPost}
+	loginMethods = []string{http.MethodPost}
 )
 
 // methods are those that a path takes.
@@ -169,15 +167,9 @@ func (s *Server) status(context.Context, *status.Status, url.Values) (lazy, erro
 	return s.hub.latest.Load().asStatus, nil
 }
 
-// answer sends JSON, compressed where that is worth it. A quarter of the processors may make answers at once: what many
-// ask for must not keep shards from theirs. Nobody waits here for a client.
+// answer sends JSON.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, text lazy) {
-	select {
-	case s.making <- struct{}{}:
-	case <-r.Context().Done():
-		return
-	}
-	body, packed, err := s.made(text, acceptsGzip(r) && r.Method != http.MethodHead)
+	body, err := text()
 	if why := (*refusal)(nil); errors.As(err, &why) {
 		fail(w, why.status, why.text)
 		return
@@ -188,24 +180,8 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, text lazy) {
 		fail(w, http.StatusInternalServerError, "the answer cannot be written: see the log of the ps")
 		return
 	}
-	h := w.Header()
-	h.Set("Content-Type", "application/json; charset=utf-8")
-	h.Set("Vary", "Accept-Encoding")
-	if packed != nil {
-		h.Set("Content-Encoding", "gzip")
-		body = packed
-	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	send(w, r, http.StatusOK, body)
-}
-
-// made makes an answer, and its compressed form where that is worth it, and gives back the place among those who do.
-func (s *Server) made(text lazy, compress bool) (body, packed []byte, err error) {
-	const worth = 2 << 10 // bytes; below that it is one packet or two in any case
-	defer func() { <-s.making }()
-	if body, err = text(); err == nil && compress && len(body) > worth {
-		packed = gzipped(body, gzip.BestSpeed)
-	}
-	return body, packed, err
 }
 
 // noJob names the series that there are.
@@ -397,14 +373,13 @@ func text(w http.ResponseWriter, r *http.Request, status int, body string) {
 	send(w, r, status, []byte(body))
 }
 
-// files are the page: read once, compressed once, and served from memory by their whole path alone. There is no folder
+// files are the page: read once, and served from memory by their whole path alone. There is no folder
 // to list, and no path leads out.
 type files struct{ byPath map[string]*file }
 
 type file struct {
 	kind, tag string // Content-Type; hash of the content
-	plain     []byte
-	packed    func() []byte // gzip, made when the first asks; nil where it gains nothing
+	text      []byte
 }
 
 // placeholder stands where there is no page.
@@ -443,23 +418,7 @@ func load(from fs.FS) (*files, error) {
 
 func newFile(name string, data []byte) *file {
 	sum := sha256.Sum256(data)
-	return &file{kind: kindOf(name), tag: hex.EncodeToString(sum[:12]), plain: data,
-		packed: sync.OnceValue(func() []byte { return gzipped(data, gzip.BestCompression) })}
-}
-
-// gzipped is nil where it gains nothing.
-func gzipped(data []byte, level int) []byte {
-	var b bytes.Buffer
-	w, err := gzip.NewWriterLevel(&b, level)
-	if err != nil {
-		panic(err) // no such level, which is a constant
-	}
-	_, _ = w.Write(data) // a bytes.Buffer takes everything
-	_ = w.Close()
-	if b.Len() >= len(data) {
-		return nil
-	}
-	return b.Bytes()
+	return &file{kind: kindOf(name), tag: `"` + hex.EncodeToString(sum[:12]) + `"`, text: data}
 }
 
 // kindOf is the Content-Type of a file by its name; the system's table, which differs between machines, is not asked.
@@ -488,18 +447,10 @@ func (f *files) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h := w.Header()
-	body, tag := found.plain, `"`+found.tag+`"`
-	if acceptsGzip(r) {
-		if packed := found.packed(); packed != nil {
-			body, tag = packed, `"`+found.tag+`-gzip"`
-			h.Set("Content-Encoding", "gzip")
-		}
-	}
 	h.Set("Cache-Control", "no-cache")
-	h.Set("Vary", "Accept-Encoding")
-	h.Set("ETag", tag)
+	h.Set("ETag", found.tag)
 	h.Set("Content-Type", found.kind)
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(found.text))
 }
 
 // send writes a whole body.
@@ -509,19 +460,6 @@ func send(w http.ResponseWriter, r *http.Request, status int, body []byte) {
 	if r.Method != http.MethodHead {
 		_, _ = w.Write(body) // the client is gone where this fails
 	}
-}
-
-// acceptsGzip reads Accept-Encoding, in which q=0 is a refusal.
-func acceptsGzip(r *http.Request) bool {
-	for each := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
-		name, parameters, _ := strings.Cut(strings.TrimSpace(each), ";")
-		if name = strings.TrimSpace(name); !strings.EqualFold(name, "gzip") && name != "*" {
-			continue
-		}
-		q, isQ := strings.CutPrefix(strings.ReplaceAll(parameters, " ", ""), "q=")
-		return !isQ || strings.Trim(q, "0.") != ""
-	}
-	return false
 }
 
 // runbooksPage is the page of the runbooks, in the dress of the page. Like the page's own files it is that of every

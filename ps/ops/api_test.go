@@ -1,9 +1,7 @@
 package ops
 
 import (
-	"compress/gzip"
 	"encoding/json"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -114,34 +112,6 @@ func TestAPIBeforeTheStart(t *testing.T) {
 	}
 	if _, body := site.get(t, "/"); !strings.Contains(body, "This ps has no page") {
 		t.Errorf("page %q", body)
-	}
-}
-
-// A large answer is compressed for those who take it.
-func TestAPICompresses(t *testing.T) {
-	t.Parallel()
-	s := start(t, nil)
-	s.tracker.mu.Lock()
-	for range 5 {
-		s.tracker.status.Jobs = append(s.tracker.status.Jobs, s.tracker.status.Jobs...)
-	}
-	s.tracker.mu.Unlock()
-	s.tick(t)
-	_, plain := s.get(t, "/api/v1/status")
-	answer, packed := s.get(t, "/api/v1/status", "Accept-Encoding: gzip;q=0.5")
-	if answer.Header.Get("Content-Encoding") != "gzip" || len(packed) > len(plain)/5 {
-		t.Fatalf("%d bytes of %d, headers %v", len(packed), len(plain), answer.Header)
-	}
-	r, err := gzip.NewReader(strings.NewReader(packed))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := io.ReadAll(r); err != nil || !json.Valid(got) || len(got) < len(plain)-10 {
-		t.Errorf("%d bytes, %v", len(got), err)
-	}
-	if answer, _ := s.get(t, "/api/v1/status", "Accept-Encoding: gzip;q=0, br"); answer.Header.Get("Content-Encoding") !=
-		"" {
-		t.Errorf("compressed against its will: %v", answer.Header)
 	}
 }
 

@@ -6,20 +6,16 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
 
 	"gradbus/internal/certificate"
 )
@@ -174,9 +170,6 @@ type token struct {
 	key    [sha256.Size]byte // of cookies
 	cookie http.Cookie
 	now    func() time.Time
-
-	// of the form. Headers are not slowed: what watches a ps must not be locked out by who shares its address
-	throttle *throttle
 }
 
 // tokens are those that are asked for; nil is none.
@@ -216,7 +209,6 @@ const loginBytesMax = 8 << 10
 
 func newToken(secret string, secure bool) *token {
 	t := &token{sum: sha256.Sum256([]byte(secret)), now: time.Now}
-	t.throttle = newThrottle(func() time.Time { return t.now() })
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write([]byte("gradbus page cookie 1"))
 	mac.Sum(t.key[:0])
@@ -282,31 +274,22 @@ func (t *token) sign(text string) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// deny answers a request without token: a browser that asks for a page is sent to the form.
+// deny answers a request without token.
 func (s *Server) deny(w http.ResponseWriter, r *http.Request) {
 	s.refused.Add(1)
-	if r.Header.Get("Sec-Fetch-Dest") == "document" || strings.HasPrefix(r.Header.Get("Accept"), "text/html") {
-		w.Header().Set("Location", "/login")
-		w.WriteHeader(http.StatusSeeOther)
-		return
-	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="gradbus"`)
-	want := "want the token of --http-token-file: as Authorization: Bearer TOKEN, or in a browser at /login"
+	want := "want the token of --http-token-file: as Authorization: Bearer TOKEN, or in a browser on the page"
 	if s.tokens.Load().metrics != nil && r.URL.Path == metricsPath {
 		want = "want the token of --metrics-token-file, as Authorization: Bearer TOKEN"
 	}
 	fail(w, http.StatusUnauthorized, want)
 }
 
-// login shows the form, and takes it.
+// login takes the token that a person has entered on the page, and answers with a cookie.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	token := s.tokens.Load().page
 	if token == nil {
 		fail(w, http.StatusNotFound, "no token is asked for here")
-		return
-	}
-	if r.Method != http.MethodPost {
-		showLogin(w, http.StatusOK, "")
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, loginBytesMax)
@@ -316,125 +299,14 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 			"login: want a form of at most 8 KiB with the field token, within %s", s.limits.formTime)})
 		return
 	}
-	if left := token.throttle.wait(r.RemoteAddr); left > 0 {
-		s.refused.Add(1)
-		seconds := strconv.Itoa(int((left + time.Second - 1) / time.Second))
-		w.Header().Set("Retry-After", seconds)
-		showLogin(w, http.StatusTooManyRequests, "Too many wrong tokens came from your address. Try again in "+seconds+" s.")
-		return
-	}
 	if token.is(strings.TrimSpace(r.PostForm.Get("token"))) {
-		token.throttle.succeeded(r.RemoteAddr)
 		cookie := token.cookie
 		cookie.Value = token.issue()
 		http.SetCookie(w, &cookie)
-		w.Header().Set("Location", "/")
-		w.WriteHeader(http.StatusSeeOther)
+		w.WriteHeader(http.StatusNoContent)
 		return
 	}
 	s.refused.Add(1)
 	s.log.Warn("a wrong token was shown at /login", "address", r.RemoteAddr, "times", s.wrong.Add(1))
-	showLogin(w, http.StatusForbidden, "That is not the token.")
-}
-
-// showLogin writes the form, with what was wrong above it.
-func showLogin(w http.ResponseWriter, status int, wrong string) {
-	if wrong != "" {
-		wrong = `<p role="alert"><strong>` + wrong + `</strong></p>`
-	}
-	w.Header().Set("Content-Security-Policy", strings.NewReplacer("style-src 'self'", "style-src "+hashOf(loginStyle),
-		"form-action 'none'", "form-action 'self'").Replace(policy))
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(status)
-	_, _ = w.Write([]byte(loginHead + loginStyle + loginBody + wrong + loginForm))
-}
-
-// The form is whole in itself, as nothing else is served without the token.
-const (
-	loginHead  = `<!doctype html><html lang="en"><meta charset="utf-8"><title>gradbus: log in</title><meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark"><style>`
-	loginStyle = `body{font:16px/1.5 system-ui,sans-serif;max-width:28rem;margin:15vh auto;padding:0 1rem}label,input,button{display:block;width:100%;box-sizing:border-box;font:inherit;padding:.5rem;margin:.25rem 0}label{padding:0}`
-	loginBody  = `</style><main><h1>gradbus</h1>`
-	loginForm  = `<form method="post" action="/login"><label for="token">Token: the first line of the file that this ps was given with --http-token-file</label>` +
-		`<input id="token" name="token" type="password" autocomplete="current-password" required autofocus><button>Log in</button></form></main></html>`
-)
-
-// hashOf is a text as a Content-Security-Policy allows it within a page.
-func hashOf(text string) string {
-	sum := sha256.Sum256([]byte(text))
-	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
-}
-
-// throttle slows down who guesses: an address has some tries, and then one every ten seconds. Others are not slowed: it
-// goes by address, or by network of 64 bits in IPv6, of which one user has many addresses. Whoever shares an address
-// with one who guesses (a proxy, a machine) waits with them at the form, but is let in with a cookie or a header as
-// ever.
-type throttle struct {
-	now func() time.Time
-
-	mu  sync.Mutex
-	try map[netip.Prefix]*rate.Limiter // at most addressesMax
-}
-
-const (
-	triesFree = 5
-	tryEvery  = 10 * time.Second // after these
-	// addressesMax bounds the table, some 100 KiB. Where it is full, the address with the most tries left is forgotten.
-	addressesMax = 1024
-)
-
-func newThrottle(now func() time.Time) *throttle {
-	return &throttle{now: now, try: map[netip.Prefix]*rate.Limiter{}}
-}
-
-// origin is whose failures count together: the zero value for what is no address.
-func origin(remote string) netip.Prefix {
-	host, _, err := net.SplitHostPort(remote)
-	if err != nil {
-		host = remote
-	}
-	ip, err := netip.ParseAddr(host)
-	if err != nil {
-		return netip.Prefix{}
-	}
-	ip = ip.Unmap().WithZone("")
-	bits := 64
-	if ip.Is4() {
-		bits = 32
-	}
-	p, _ := ip.Prefix(bits) // which is within an address's length
-	return p
-}
-
-// wait is how long an address has to wait until it may try; 0 lets it try now. A try that is let counts until succeeded
-// takes that back, so that many at once are no more than one.
-func (t *throttle) wait(remote string) time.Duration {
-	from, now := origin(remote), t.now()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.try[from] == nil {
-		if len(t.try) >= addressesMax {
-			var most netip.Prefix
-			left := -1.0
-			for each, l := range t.try {
-				if n := l.TokensAt(now); n > left {
-					most, left = each, n
-				}
-			}
-			delete(t.try, most)
-		}
-		t.try[from] = rate.NewLimiter(rate.Every(tryEvery), triesFree)
-	}
-	r := t.try[from].ReserveN(now, 1)
-	left := r.DelayFrom(now)
-	if left > 0 {
-		r.CancelAt(now)
-	}
-	return left
-}
-
-// succeeded forgets what an address did wrong.
-func (t *throttle) succeeded(remote string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.try, origin(remote))
+	fail(w, http.StatusForbidden, "that is not the token")
 }

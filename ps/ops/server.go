@@ -11,8 +11,7 @@
 // # What looking costs
 //
 // A view is made once a second whether or not anybody looks, since it keeps the curves. Everything else happens when
-// asked for: the JSON of an update and its compressed form are made by the first client that wants them, and shared by
-// all. A client that is slow gets the newest update when it has taken the last one, and is cut off when it does not
+// asked for: the JSON of an update is made by the first client that wants it, and shared by all. A client that is slow gets the newest update when it has taken the last one, and is cut off when it does not
 // take it; it holds a goroutine, some 28 KiB and what the kernel buffers. Nothing here is ever waited for by a shard,
 // the control loop or the status.
 //
@@ -52,7 +51,6 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/url"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -73,7 +71,6 @@ type Server struct {
 	url     string
 	guard   *guard
 	tokens  atomic.Pointer[tokens]
-	making  chan struct{} // holds one for each answer of the API that is being made
 	conns   *connections
 	serving []*http.Server
 	files   *files
@@ -107,7 +104,6 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 		config: config, limits: config.limits.withDefaults(), log: loglimit.Logger(config.Log), hub: config.Hub,
 		stop:   make(chan struct{}),
 		ended:  make(chan struct{}),
-		making: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/4)),
 	}
 	var secure *certificate.File
 	var err error
@@ -156,9 +152,7 @@ func (s *Server) Reload(c Config) (changed []string, err error) {
 			changed = append(changed, "http-tls-cert")
 		}
 	}
-	if was.page.equal(now.page) {
-		now.page = was.page // and who has guessed wrongly
-	} else {
+	if !was.page.equal(now.page) {
 		changed = append(changed, "http-token-file")
 	}
 	if !was.metrics.equal(now.metrics) {

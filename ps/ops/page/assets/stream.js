@@ -22,12 +22,11 @@ export async function get(path, signal) {
 
 /**
  * login shows the token to the server, which answers with a cookie that no script can read. It returns what was wrong, or "".
- * Where the token is right the server sends browsers on to the page; here they are on it.
  */
 export async function login(token) {
   try {
-    const answer = await fetch("login", { method: "POST", body: new URLSearchParams({ token }), redirect: "manual", credentials: "same-origin" });
-    if (answer.type === "opaqueredirect" || answer.ok) return "";
+    const answer = await fetch("login", { method: "POST", body: new URLSearchParams({ token }), credentials: "same-origin" });
+    if (answer.ok) return "";
     return answer.status === 403 ? "That is not the token." : `The server refuses: ${answer.status} ${answer.statusText}`;
   } catch {
     return "The server cannot be reached.";
