@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
 )
 
 // All four reference systems work in their small settings, as processes, and each prints the figures that it is known

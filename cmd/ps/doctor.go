@@ -31,7 +31,6 @@ type doctoring struct {
 	nats, creds  string
 	controlToken string // a file
 	tls          config.TLS
-	monitor      string
 	dirs         []string
 	asJSON       bool
 	gpu          string
@@ -52,7 +51,7 @@ func doctorCommand() *cobra.Command {
 
 The exit status is 0 if all is well, 1 after a warning, 2 if something does not work, 3 if the command line is wrong.`,
 		Example: `  ./bin/ps doctor
-  ./bin/ps doctor --nats nats://10.0.0.1:4222 --nats-monitor http://10.0.0.1:8222
+  ./bin/ps doctor --nats nats://10.0.0.1:4222
   ./bin/ps doctor --dir /models --dir /runs --json`,
 		Args: func(c *cobra.Command, args []string) error { return wrongly(noArguments(c, args)) },
 	}
@@ -65,8 +64,6 @@ The exit status is 0 if all is well, 1 after a warning, 2 if something does not 
 	set.StringVar(&d.controlToken, "control-token-file", "",
 		"`PATH`: file with the token for --nats (first line) if that is a ps; empty is none")
 	d.tls.Add(set, "certificate (PEM) for --nats, if it asks for one", "CA bundle (PEM) for --nats; empty is the system's")
-	set.StringVar(&d.monitor, "nats-monitor", "",
-		"`URL`: monitoring address of --nats (nats-server -m), for example http://host:8222")
 	set.StringArrayVar(&d.dirs, "dir", []string{"."},
 		"`DIR`: folder that models or curves are written to; repeatable")
 	set.StringVar(&d.gpu, "gpu", string(gpu.Auto),
@@ -88,8 +85,7 @@ The exit status is 0 if all is well, 1 after a warning, 2 if something does not 
 // run prints what is found, and gives the worst of it.
 func (d *doctoring) run(c *cobra.Command) (status.Level, error) {
 	if err := config.RefuseIdle(c.Flags(), []config.Idle{
-		{When: d.nats == "", Flags: []string{"nats-creds", "control-token-file", "tls-cert", "tls-key", "tls-ca",
-			"nats-monitor"},
+		{When: d.nats == "", Flags: []string{"nats-creds", "control-token-file", "tls-cert", "tls-key", "tls-ca"},
 			Why: "it is for --nats: want that with it"},
 		{When: d.gpu == string(gpu.Off), Flags: []string{"gpu-state", "gpu-library"},
 			Why: "--gpu off watches no GPU: leave it out"},
@@ -102,7 +98,7 @@ func (d *doctoring) run(c *cobra.Command) (status.Level, error) {
 	}
 	defer client.Close()
 	examined := doctor.Config{Version: gradbus.Version, Root: os.DirFS("/"), Listen: []string{d.listen, d.page},
-		Dirs: d.dirs, Client: client, Monitor: d.monitor, Token: d.token}
+		Dirs: d.dirs, Client: client}
 	switch d.gpu {
 	case string(gpu.Auto):
 		examined.GPUs, examined.Kept = d.askDriver, d.askKept

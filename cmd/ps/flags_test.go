@@ -91,7 +91,7 @@ func TestServeFlags(t *testing.T) {
 	for _, name := range []string{"gpu-expected", "gpu-state"} {
 		refused(t, "--listen 127.0.0.1:0 --gpu off", name, "--gpu off watches no GPU")
 	}
-	for _, name := range []string{"nats-creds", "control-token-file", "tls-cert", "tls-key", "tls-ca", "nats-monitor"} {
+	for _, name := range []string{"nats-creds", "control-token-file", "tls-cert", "tls-key", "tls-ca"} {
 		refused(t, "doctor", name, on)
 	}
 	refused(t, "doctor --gpu off", "gpu-state", "--gpu off watches no GPU")
@@ -138,7 +138,7 @@ func TestSubcommandFlags(t *testing.T) {
 	settings := []flagwalk.Setting{
 		{Line: "status --ps http://127.0.0.1:1", Flags: looks.And(held("e2e.TestStatus", "json"))},
 		{Line: "tap --server nats://127.0.0.1:1", Flags: joins.And(held("ps/ops/tap.TestFilters", "from", "to", "kind",
-			"batch", "bucket")).And(held("ps/ops/tap.TestLines", "values")).And(held("ps/ops/tap.TestCount", "count")).And(
+			"batch", "bucket")).And(held("ps/ops/tap.TestCount", "count")).And(
 			held("ps/ops/tap.TestJSON", "json"))},
 		{Line: "scale-lr job 0.5 --server nats://127.0.0.1:1", Flags: joins.And(held("trainer.TestScaleLRWhileRunning",
 			"from-batch", "timeout")).And(held("trainer.TestScaleLRForced", "force"))},
@@ -150,7 +150,7 @@ func TestSubcommandFlags(t *testing.T) {
 		{Line: "checkpoints prune " + folder + " job", Flags: flagwalk.Flags{"keep": flagwalk.Fails("1", "--keep 1")}},
 		{Line: "doctor --ps http://127.0.0.1:1" + nats, Flags: held("e2e.TestDoctorAsksTheDriver", "gpu", "gpu-library",
 			"json").And(held("e2e.TestStatus", "ps", "timeout")).And(held("ps/ops/doctor.TestExamine", "listen", "http")).And(
-			held("ps/ops/doctor.TestNATS", "nats", "nats-creds", "nats-monitor")).And(
+			held("ps/ops/doctor.TestNATS", "nats", "nats-creds")).And(
 			held("ps/ops/doctor.TestKept", "gpu-state")).And(held("e2e.TestKernelLibrary", "kernel-library")).And(
 			held("ps/ops/doctor.TestExamine", "dir")).And(flagwalk.Flags{
 			"http-token-file": looks["http-token-file"], "http-ca": looks["http-ca"],

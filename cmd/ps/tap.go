@@ -31,7 +31,7 @@ func tapCommand() *cobra.Command {
 the checksum is right. The job is not slowed down: frames that arrive faster than they can be printed are dropped and
 counted. Trainers that reduce among themselves (--reduce trainers) use their own servers; --server can name one of them.`,
 		Example: `  ./bin/ps tap
-  ./bin/ps tap packages --kind dense --batch 12 --values 4
+  ./bin/ps tap packages --kind dense --batch 12
   ./bin/ps tap packages --from t0 --count 100 --json`,
 		Args: cobra.MaximumNArgs(1),
 	}
@@ -44,7 +44,6 @@ counted. Trainers that reduce among themselves (--reduce trainers) use their own
 		"`KIND`: dense, sparse, mean, lookup, pool, rows, pull, ack, ctl, beat, module or reduce; empty is all")
 	set.StringVar(&t.batch, "batch", "", "`N`: batch number; empty is any")
 	set.StringVar(&t.bucket, "bucket", "", "`N`: bucket number; empty is any")
-	set.IntVar(&t.Values, "values", 0, "`N`: values to show of each frame, at even distances")
 	set.IntVar(&t.Count, "count", 0, "`N`: frames to show; 0 runs until interrupted")
 	set.BoolVar(&t.JSON, "json", false, "print one JSON object per line")
 	t.log.Add(set)

@@ -59,4 +59,3 @@ func TestLoadChecksThePage(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
-

@@ -16,7 +16,6 @@ import (
 	"strings"
 	"time"
 
-
 	"gradbus/internal/certificate"
 )
 

@@ -102,8 +102,8 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 	}
 	s := &Server{
 		config: config, limits: config.limits.withDefaults(), log: loglimit.Logger(config.Log), hub: config.Hub,
-		stop:   make(chan struct{}),
-		ended:  make(chan struct{}),
+		stop:  make(chan struct{}),
+		ended: make(chan struct{}),
 	}
 	var secure *certificate.File
 	var err error

@@ -9,14 +9,11 @@ package doctor
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"net"
-	"net/http"
 	"os"
 	"runtime"
 	"slices"
@@ -50,8 +47,6 @@ type Config struct {
 	Kept func() (text string, err error)
 
 	Control *fabric.Config // of the NATS server given by --nats; nil for none
-	Monitor string         // URL of its monitoring, http://host:8222; empty for none
-	Token   string         // of the page of a ps, whose own monitoring asks for it; empty is none
 }
 
 // Examine looks at everything. It takes as long as the slowest answer, or until ctx ends.
@@ -435,10 +430,6 @@ const (
 	natsMinor = 10
 	// payloadMin is the size of a chunk's message at the default of 256 KiB, and some.
 	payloadMin = 512 << 10
-	// pendingMin is the default of nats-server, below which a reader that is slow for a moment is cut off.
-	pendingMin    = 64 << 20
-	monitorWithin = 5 * time.Second
-	varzBytesMax  = 1 << 20
 )
 
 // nats looks at the control server, where there is one of its own.
@@ -460,19 +451,7 @@ func (c *Config) nats(ctx context.Context) []Finding {
 	if err != nil {
 		return []Finding{fail("NATS", "look at its log", "%v", err)}
 	}
-	all := judgeNATS(&survey)
-	if c.Monitor == "" {
-		return append(all,
-			info("NATS monitor", "max_pending, slow consumers and where JetStream stores: not asked; --nats-monitor names the "+
-				"server's monitoring address"))
-	}
-	v, err := readMonitor(ctx, c.Monitor, c.Token)
-	if errors.Is(err, errToken) {
-		return append(all, fail("NATS monitor", "name a file with the token of its page: --http-token-file", "%v", err))
-	} else if err != nil {
-		return append(all, fail("NATS monitor", "start nats-server with -m 8222, and name http://host:8222", "%v", err))
-	}
-	return append(all, judgeMonitor(v)...)
+	return judgeNATS(&survey)
 }
 
 // judgeNATS looks at what a server tells everybody who may use it.
@@ -550,96 +529,4 @@ func judgeBucket(s *fabric.Survey, b fabric.BucketSurvey) Finding {
 		return ok(name, "%s; a restart of the server empties it, and those who are there write it again", text)
 	}
 	return ok(name, "%s", text)
-}
-
-// varz is what of a NATS server's monitoring says whether something would be lost.
-type varz struct {
-	Version       string `json:"version"`
-	MaxPending    int64  `json:"max_pending"`
-	SlowConsumers int64  `json:"slow_consumers"`
-	Connections   int    `json:"connections"`
-	MaxConn       int    `json:"max_connections"`
-	JetStream     struct {
-		Config *struct {
-			StoreDir string `json:"store_dir"`
-		} `json:"config"`
-	} `json:"jetstream"`
-}
-
-// errToken says that monitoring wants another token.
-var errToken = errors.New("it wants a token, or another one")
-
-// monitorRequest asks for a NATS server's monitoring. The token goes to this machine alone: that of a ps is nowhere
-// else, and a NATS server's own asks for none.
-func monitorRequest(ctx context.Context, url, token string) (*http.Request, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/varz", nil)
-	if err != nil {
-		return nil, fmt.Errorf("monitoring at %s: %w", schema.Clip(url), err)
-	}
-	if host := request.URL.Hostname(); token != "" && (host == "localhost" || net.ParseIP(host).IsLoopback()) {
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
-	return request, nil
-}
-
-// readMonitor asks a NATS server's monitoring.
-func readMonitor(ctx context.Context, url, token string) (v varz, err error) {
-	ctx, cancel := context.WithTimeout(ctx, monitorWithin)
-	defer cancel()
-	request, err := monitorRequest(ctx, url, token)
-	if err != nil {
-		return v, err
-	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Do(request)
-	if err != nil {
-		return v, fmt.Errorf("monitoring at %s: %w", url, errors.Unwrap(err))
-	}
-	defer answer.Body.Close()
-	switch answer.StatusCode {
-	case http.StatusOK:
-	case http.StatusUnauthorized:
-		return v, fmt.Errorf("monitoring at %s: %w", url, errToken)
-	default:
-		return v, fmt.Errorf("monitoring at %s: /varz answers %s", url, answer.Status)
-	}
-	if err := json.NewDecoder(io.LimitReader(answer.Body, varzBytesMax)).Decode(&v); err != nil || v.Version == "" {
-		return v, fmt.Errorf("monitoring at %s: /varz is not that of a NATS server", url)
-	}
-	return v, nil
-}
-
-// judgeMonitor looks at what only the monitoring tells.
-func judgeMonitor(v varz) []Finding {
-	var all []Finding
-	if v.MaxPending < pendingMin {
-		all = append(all, warn("NATS pending", "set max_pending to 256MB",
-			"max_pending is %s: a reader that stands still for a moment is cut off", size(v.MaxPending)))
-	} else {
-		all = append(all, ok("NATS pending", "max_pending is %s", size(v.MaxPending)))
-	}
-	if v.SlowConsumers > 0 {
-		all = append(all, warn("NATS readers", "look for busy machines and thin networks, or raise max_pending",
-			"%d were cut off because they did not read in time, since it started", v.SlowConsumers))
-	} else {
-		all = append(all, ok("NATS readers", "%d connections, none was cut off for being slow", v.Connections))
-	}
-	if v.MaxConn > 0 && v.Connections > v.MaxConn/10*9 {
-		all = append(all, warn("NATS connections", "raise max_connections", "%d of at most %d", v.Connections, v.MaxConn))
-	}
-	if c := v.JetStream.Config; c != nil && temporary(c.StoreDir) {
-		all = append(all, warn("JetStream store", "set store_dir to a folder that is kept",
-			"%s: what others keep in streams on disk is gone after a restart", schema.Clip(c.StoreDir)))
-	}
-	return all
-}
-
-// temporary tells whether a folder is emptied by restarts.
-func temporary(dir string) bool {
-	for _, of := range []string{"/tmp", "/var/tmp", "/dev/shm", "/run"} {
-		if dir == of || strings.HasPrefix(dir, of+"/") {
-			return true
-		}
-	}
-	return false
 }

@@ -151,10 +151,6 @@ func TestJudgeNATS(t *testing.T) {
 	bucket := func(cluster string, b fabric.BucketSurvey) []Finding {
 		return one(judgeBucket(&fabric.Survey{Cluster: cluster}, b))
 	}
-	store := varz{MaxPending: 64 << 20}
-	store.JetStream.Config = &struct {
-		StoreDir string `json:"store_dir"`
-	}{StoreDir: "/tmp/nats/jetstream"}
 	for _, c := range []judged{
 		{"NATS", survey(func(*fabric.Survey) {}), status.Info, "nats-server 2.15.2"},
 		{"NATS old", survey(func(s *fabric.Survey) { s.Version = "2.9.3" }), status.Warning, "2.10 or newer"},
@@ -178,21 +174,15 @@ func TestJudgeNATS(t *testing.T) {
 		{"bucket without two", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 1}), status.Critical, "quorum"},
 		{"bucket full", bucket("", fabric.BucketSurvey{Replicas: 1, Current: 1, Bytes: 95, BytesMax: 100}),
 			status.Warning, "90 %"},
-		{"monitor", judgeMonitor(varz{MaxPending: 64 << 20, Connections: 3}), status.OK, "3 connections"},
-		{"little pending", judgeMonitor(varz{MaxPending: 1 << 20}), status.Warning, "256MB"},
-		{"slow readers", judgeMonitor(varz{MaxPending: 64 << 20, SlowConsumers: 7}), status.Warning, "7 were cut off"},
-		{"many connections", judgeMonitor(varz{MaxPending: 64 << 20, Connections: 100, MaxConn: 100}), status.Warning,
-			"max_connections"},
-		{"store that goes", judgeMonitor(store), status.Warning, "/tmp/nats"},
 	} {
 		c.check(t)
 	}
 }
 
-// natsServer is one with JetStream and monitoring, as anybody runs it.
-func natsServer(t *testing.T, js bool) (url, monitor string) {
+// natsServer is one with JetStream or without.
+func natsServer(t *testing.T, js bool) (url string) {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, HTTPHost: "127.0.0.1", HTTPPort: -1,
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1,
 		JetStream: js, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
 	if err != nil {
 		t.Fatal(err)
@@ -202,22 +192,19 @@ func natsServer(t *testing.T, js bool) (url, monitor string) {
 	if !s.ReadyForConnections(10 * time.Second) {
 		t.Fatal("the NATS server is not ready")
 	}
-	return s.ClientURL(), "http://" + s.MonitorAddr().String()
+	return s.ClientURL()
 }
 
 // A real server, before and after a ps has made its buckets there.
 func TestNATS(t *testing.T) {
 	t.Parallel()
-	url, monitor := natsServer(t, true)
-	c := Config{Control: &fabric.Config{URL: url, Name: "doctor"}, Monitor: monitor}
+	c := Config{Control: &fabric.Config{URL: natsServer(t, true), Name: "doctor"}}
 	said := func() (string, status.Level) {
 		all := c.nats(t.Context())
 		return Text(all), Worst(all)
 	}
 	text, level := said()
-	// Its store is in this test's folder, which is below /tmp.
-	if level != status.Warning && level != status.Info || !strings.Contains(text, "none yet") ||
-		!strings.Contains(text, "max_pending is 64 MiB") {
+	if level != status.Warning && level != status.Info || !strings.Contains(text, "none yet") {
 		t.Errorf("level %s:\n%s", level, text)
 	}
 	control, err := fabric.DialControl(t.Context(), *c.Control)
@@ -236,56 +223,16 @@ func TestNATS(t *testing.T) {
 		!strings.Contains(text, "1 keys, in memory, 1 of 1 replicas") {
 		t.Errorf("with a bucket:\n%s", text)
 	}
-	c.Monitor = ""
-	if text, _ = said(); !strings.Contains(text, "--nats-monitor") {
-		t.Errorf("without monitoring:\n%s", text)
-	}
 }
 
 func TestNATSWrong(t *testing.T) {
 	t.Parallel()
-	without, _ := natsServer(t, false)
-	page := httptest.NewServer(http.NotFoundHandler())
-	t.Cleanup(page.Close)
-	with, _ := natsServer(t, true)
-	for _, c := range []struct{ url, monitor, want string }{
-		{"nats://127.0.0.1:1", "", "connection refused"},
-		{without, "", "no JetStream"},
-		{with, "http://127.0.0.1:1", "refused"},
-		{with, page.URL, "404"},
-	} {
-		all := (&Config{Control: &fabric.Config{URL: c.url, Name: "doctor"}, Monitor: c.monitor}).nats(t.Context())
-		if text := Text(all); Worst(all) != status.Critical ||
-			!strings.Contains(text, c.want) {
-			t.Errorf("%s %s: want %q in:\n%s", c.url, c.monitor, c.want, text)
+	for url, want := range map[string]string{"nats://127.0.0.1:1": "connection refused",
+		natsServer(t, false): "no JetStream"} {
+		all := (&Config{Control: &fabric.Config{URL: url, Name: "doctor"}}).nats(t.Context())
+		if text := Text(all); Worst(all) != status.Critical || !strings.Contains(text, want) {
+			t.Errorf("%s: want %q in:\n%s", url, want, text)
 		}
-	}
-}
-
-// The monitoring of a ps asks for the token of its page, which goes to this machine alone.
-func TestMonitorToken(t *testing.T) {
-	t.Parallel()
-	const token = "0123456789abcdef"
-	asked := ""
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if asked = r.Header.Get("Authorization"); asked != "Bearer "+token {
-			w.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-		fmt.Fprint(w, `{"version":"2.0.0","max_pending":67108864}`)
-	}))
-	t.Cleanup(s.Close)
-	if v, err := readMonitor(t.Context(), s.URL, token); err != nil || v.MaxPending != 64<<20 {
-		t.Errorf("with the token: %+v, %v", v, err)
-	}
-	url, _ := natsServer(t, true)
-	all := (&Config{Control: &fabric.Config{URL: url, Name: "doctor"}, Monitor: s.URL}).nats(t.Context())
-	if text := Text(all); !strings.Contains(text, "--http-token-file") {
-		t.Errorf("without the token:\n%s", text)
-	}
-	away := strings.Replace(s.URL, "127.0.0.1", "monitor.example", 1)
-	if request, err := monitorRequest(t.Context(), away, token); err != nil || request.Header.Get("Authorization") != "" {
-		t.Errorf("another machine is shown the token: %v, %v", request, err)
 	}
 }
 

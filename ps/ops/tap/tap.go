@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,14 +30,11 @@ type Config struct {
 	Job, From, Kind, To string  // a token of the subject; empty for any
 	Batch               *uint64 // nil for any
 	Bucket              *uint32
-	Values              int  // of each frame to show, at most ValuesMax
 	Count               int  // of frames, after which it is over; 0: until ctx ends
 	JSON                bool // one object a line
 }
 
 const (
-	// ValuesMax bounds the values that are shown of a frame.
-	ValuesMax = 1024
 	// linesMax bounds the frames that wait to be written. One more is missed, and counted.
 	linesMax = 4096
 	// pendingBytes bounds what waits to be looked at on one connection. One message more is missed, and counted.
@@ -64,9 +60,6 @@ func (c *Config) Check() error {
 		if err := schema.CheckName(of.name, of.token); err != nil {
 			wrong = append(wrong, err)
 		}
-	}
-	if c.Values < 0 || c.Values > ValuesMax {
-		wrong = append(wrong, fmt.Errorf("values %d: want 0 to %d", c.Values, ValuesMax))
 	}
 	if c.Count < 0 {
 		wrong = append(wrong, fmt.Errorf("count %d: want 0 for no end, or more", c.Count))
@@ -117,7 +110,7 @@ func (l *listener) take(m fabric.Message) {
 		l.missed.Add(1)
 		return
 	}
-	f := Read(time.Now(), subject, m.Data, l.config.Values)
+	f := Read(time.Now(), subject, m.Data)
 	if !l.config.wanted(&f) {
 		return
 	}
@@ -265,17 +258,16 @@ type Frame struct {
 	Why    string  `json:"why,omitempty"` // where they are not: the reason, and what was found
 
 	// What follows is of frames that are OK.
-	Is     string        `json:"is,omitempty"` // the frame's own kind
-	Chunk  uint32        `json:"chunk,omitempty"`
-	Chunks uint32        `json:"chunks,omitempty"`
-	DType  string        `json:"dtype,omitempty"`
-	Keys   int           `json:"keys,omitempty"`
-	Count  int           `json:"count,omitempty"`  // values
-	Values []schema.Real `json:"values,omitempty"` // a sample of them
+	Is     string `json:"is,omitempty"` // the frame's own kind
+	Chunk  uint32 `json:"chunk,omitempty"`
+	Chunks uint32 `json:"chunks,omitempty"`
+	DType  string `json:"dtype,omitempty"`
+	Keys   int    `json:"keys,omitempty"`
+	Count  int    `json:"count,omitempty"` // values
 }
 
-// Read looks at a message. samples is how many of its values to take, evenly over all of them.
-func Read(at time.Time, subject fabric.Subject, data []byte, samples int) Frame {
+// Read looks at a message.
+func Read(at time.Time, subject fabric.Subject, data []byte) Frame {
 	f := Frame{Time: at, Job: subject.Job, From: subject.From, Kind: subject.Kind, To: subject.To, Module: subject.Name,
 		Bytes: len(data)}
 	if subject.HasBatch {
@@ -301,52 +293,8 @@ func Read(at time.Time, subject fabric.Subject, data []byte, samples int) Frame 
 	}
 	if h.DType != schema.DTypeNone {
 		f.DType, f.Count = h.DType.String(), len(v.Values())/h.DType.Bytes()
-		f.Values = sample(&v, samples)
 	}
 	return f
-}
-
-// sample takes n of a frame's values, the first among them; all where it has no more.
-func sample(v *schema.View, n int) []schema.Real {
-	var value func(i int) float32
-	count := 0
-	switch h := v.Head(); h.DType {
-	case schema.DTypeFloat32:
-		all := v.Float32s()
-		count, value = len(all), func(i int) float32 { return all[i] }
-	case schema.DTypeBFloat16:
-		all := v.Halves()
-		count, value = len(all), func(i int) float32 { return math.Float32frombits(uint32(all[i]) << 16) }
-	case schema.DTypeFloat16:
-		all := v.Halves()
-		count, value = len(all), func(i int) float32 { return float16(all[i]) }
-	}
-	n = min(n, count)
-	if n <= 0 {
-		return nil
-	}
-	values := make([]schema.Real, n)
-	for i := range values {
-		values[i] = schema.Real(value(i * count / n))
-	}
-	return values
-}
-
-// float16 is the value of an IEEE 754 binary16.
-func float16(bits uint16) float32 {
-	sign, exponent, mantissa := 1.0, int(bits>>10&31), float64(bits&1023)
-	if bits>>15 == 1 {
-		sign = -1
-	}
-	switch {
-	case exponent == 31 && mantissa != 0:
-		return float32(math.NaN())
-	case exponent == 31:
-		return float32(math.Inf(int(sign)))
-	case exponent == 0:
-		return float32(sign * math.Ldexp(mantissa, -24))
-	}
-	return float32(sign * math.Ldexp(1024+mantissa, exponent-25))
 }
 
 // String is the line for people: time, job, from, to, kind, place, size and whether the frame is whole.
@@ -381,12 +329,5 @@ func (f *Frame) String() string {
 		b.WriteString(" BAD " + f.Why)
 		return b.String()
 	}
-	b.WriteString(" ok")
-	for i, v := range f.Values {
-		if i == 0 {
-			b.WriteString(" :")
-		}
-		b.WriteString(" " + strconv.FormatFloat(float64(v), 'g', 6, 32))
-	}
-	return b.String()
+	return b.String() + " ok"
 }

@@ -10,10 +10,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/internal/testkit"
-	"gradbus/schema"
 )
-
-func schemaReal(f float64) schema.Real { return schema.Real(f) }
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
@@ -213,7 +210,7 @@ func TestCount(t *testing.T) {
 }
 
 func TestConfigRefused(t *testing.T) {
-	for name, c := range map[string]Config{"job": {Job: "a.b"}, "from": {From: "T0"}, "values": {Values: ValuesMax + 1},
+	for name, c := range map[string]Config{"job": {Job: "a.b"}, "from": {From: "T0"},
 		"count": {Count: -1}} {
 		if err := c.Check(); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
