@@ -12,11 +12,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// BucketConfig describes a bucket: small values by key, kept in the memory of the control server.
+// BucketConfig configures a bucket: small values by key, in the memory of the control server.
 type BucketConfig struct {
 	Name     string
 	BytesMax int64         // of all keys and values
-	TTL      time.Duration // after which a key that was not written again expires; 0 is never
+	TTL      time.Duration // after which a key that was not written again expires; 0: never
 }
 
 // Bucket is a key-value bucket of JetStream. Its content is lost when the control server restarts: every method then
@@ -26,12 +26,12 @@ type Bucket struct {
 	control *Control
 	kv      jetstream.KeyValue
 	stream  jetstream.Stream
-	opened  bool // by OpenBucket: it is ours to keep tidy
+	opened  bool // by OpenBucket, so that All purges markers
 
-	memory *busBucket // in place of these, at a server on a Bus
+	memory *busBucket // replaces the fields above for a server on a Bus
 }
 
-// Entry is a key and its value. Revisions rise with every write to the bucket.
+// Entry is a key and its value. Every write to the bucket gets a higher revision.
 type Entry struct {
 	Key      string
 	Value    []byte
@@ -39,31 +39,31 @@ type Entry struct {
 }
 
 const (
-	// clusterReplicas is how many servers of a cluster keep a bucket, so that it outlives one of them.
+	// clusterReplicas is the number of servers of a cluster that keep a bucket, so that it outlives one of them.
 	clusterReplicas = 3
 
-	// openWithin bounds OpenBucket where ctx does not: a cluster that has just begun elects two leaders, which takes
-	// seconds each where its machines are busy.
+	// openWithin bounds OpenBucket if ctx does not. A cluster that has just started elects two leaders, which takes
+	// seconds each on busy machines.
 	openWithin = 30 * time.Second
-	// openAnswered is how long the first attempt waits, and openAnsweredMax the later ones, each twice as long as the one
-	// before; openPause lies between them.
+	// openAnswered is the timeout of the first attempt, and openAnsweredMax bounds those of later ones, each twice the
+	// one before. openPause is the time between attempts.
 	openAnswered    = 250 * time.Millisecond
 	openAnsweredMax = 4 * time.Second
 	openPause       = 50 * time.Millisecond
 
-	// What a server says that cannot keep a stream on several, and where those of a cluster elect a leader.
+	// Errors of a server that cannot keep a stream on several servers, and of a cluster that is electing a leader.
 	errCodeNoPeers     jetstream.ErrorCode = 10005
 	errCodeNoReplicas  jetstream.ErrorCode = 10074
 	errCodeUnavailable jetstream.ErrorCode = 10008
 )
 
 // OpenBucket finds a bucket, or makes it: on a cluster of three servers or more on three of them, else on one. Errors:
-// ErrNoJetStream; ErrLost where the server does not answer, wrapped with the cause of ctx.
+// ErrNoJetStream; ErrLost if the server does not answer, wrapping the cause of ctx.
 //
-// That no answer comes says nothing. Several ps that start together send equal requests to make a stream, and a
-// cluster may answer none of them: the assignment of a later one replaces that of an earlier one, with the subject to
-// answer at, before the stream has elected the leader that answers. The stream is made all the same. So the request is
-// repeated, which first looks whether it is there.
+// The absence of an answer proves nothing. Several ps that start together send equal requests to make a stream, and a
+// cluster may answer none of them: the assignment of a later request replaces that of an earlier one, including the
+// reply subject, before the stream has elected the leader that answers. The stream is made anyway. So OpenBucket
+// repeats the request, which first looks for the bucket.
 func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (b *Bucket, err error) {
 	if c.bus != nil {
 		memory, err := c.bus.openBucket(config)
@@ -77,7 +77,7 @@ func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (b *Bucke
 	for within := openAnswered; ; within = min(2*within, openAnsweredMax) {
 		attempt, cancel := context.WithTimeout(ctx, within)
 		b, err = c.makeBucket(attempt, config)
-		// What was just made may not be known yet to the server that is asked for it.
+		// The server that is asked may not know yet what was just made.
 		unanswered := attempt.Err() != nil || isUnavailable(err) || errors.Is(err, ErrNoBucket)
 		cancel()
 		if err == nil || !unanswered || c.nats.isLost() {
@@ -91,22 +91,22 @@ func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (b *Bucke
 	}
 }
 
-// errLeaderless: the servers that keep a stream have not elected the one among them that answers for it.
+// errLeaderless reports that the servers that keep a stream have not elected a leader to answer for it.
 var errLeaderless = errors.New("its stream has no leader yet")
 
-// isUnavailable reports that JetStream, or a stream, does not answer at present.
+// isUnavailable reports whether an error says that JetStream, or a stream, does not answer at present.
 func isUnavailable(err error) bool {
 	var refused *jetstream.APIError
 	return isUnanswered(err) || errors.Is(err, errLeaderless) ||
 		errors.As(err, &refused) && refused.ErrorCode == errCodeUnavailable
 }
 
-// isUnanswered reports that the subject of a request has no subscriber: a stream that is gone, or has no leader.
+// isUnanswered reports whether the subject of a request has no subscriber: the stream is gone, or has no leader.
 func isUnanswered(err error) bool {
 	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders)
 }
 
-// makeBucket is one attempt of OpenBucket.
+// makeBucket makes one attempt of OpenBucket.
 func (c *Control) makeBucket(ctx context.Context, config BucketConfig) (*Bucket, error) {
 	wanted := jetstream.KeyValueConfig{
 		Bucket: config.Name, MaxBytes: config.BytesMax, TTL: config.TTL, History: 1, Storage: jetstream.MemoryStorage,
@@ -118,7 +118,7 @@ func (c *Control) makeBucket(ctx context.Context, config BucketConfig) (*Bucket,
 	asked, end := c.asking(ctx)
 	kv, err := c.js.CreateOrUpdateKeyValue(asked, wanted)
 	var refused *jetstream.APIError
-	if wanted.Replicas > 1 && errors.As(err, &refused) && // fewer servers, or not all of them there
+	if wanted.Replicas > 1 && errors.As(err, &refused) && // fewer servers, or not all of them running
 		(refused.ErrorCode == errCodeNoPeers || refused.ErrorCode == errCodeNoReplicas) {
 		wanted.Replicas = 1
 		kv, err = c.js.CreateOrUpdateKeyValue(asked, wanted)
@@ -133,7 +133,7 @@ func (c *Control) makeBucket(ctx context.Context, config BucketConfig) (*Bucket,
 	return b, err
 }
 
-// bucket finds the stream in which a bucket is kept.
+// bucket finds the stream that stores a bucket.
 func (c *Control) bucket(ctx context.Context, config BucketConfig, kv jetstream.KeyValue,
 	opened bool) (*Bucket, error) {
 	asked, end := c.nats.whileConnected(ctx)
@@ -144,7 +144,7 @@ func (c *Control) bucket(ctx context.Context, config BucketConfig, kv jetstream.
 	return &Bucket{config: config, control: c, kv: kv, stream: stream, opened: opened}, nil
 }
 
-// LookBucket finds a bucket without making one: ErrNoBucket where there is none.
+// LookBucket finds a bucket without making one. It fails with ErrNoBucket if there is none.
 func (c *Control) LookBucket(ctx context.Context, name string) (*Bucket, error) {
 	if c.bus != nil {
 		memory, err := c.bus.lookBucket(name)
@@ -161,14 +161,14 @@ func (c *Control) LookBucket(ctx context.Context, name string) (*Bucket, error) 
 		}
 		if _, account := c.js.AccountInfo(ctx); errors.Is(account, jetstream.ErrJetStreamNotEnabled) ||
 			errors.Is(account, jetstream.ErrJetStreamNotEnabledForAccount) {
-			err = account // JetStream is off, so there is no bucket either way
+			err = account // JetStream is off, so there is no bucket in any case
 		}
 		return nil, fmt.Errorf("look for bucket %s: %w", name, bucketError(c.Address(), err))
 	}
 	return c.bucket(ctx, BucketConfig{Name: name}, kv, false)
 }
 
-// bucketError turns what the library says into the errors of this package.
+// bucketError converts an error of the library to one of this package.
 func bucketError(at string, err error) error {
 	var refused *jetstream.APIError
 	switch {
@@ -189,15 +189,16 @@ func bucketError(at string, err error) error {
 	return fmt.Errorf("%w: %s: %w", ErrLost, at, err)
 }
 
-// ask asks something of the server, or of the memory that is in its place. The error says what was asked.
+// ask performs an operation at the server, or in memory on a Bus. The error names the operation.
 func (b *Bucket) ask(ctx context.Context, operation, key string, ofMemory func(m *busBucket) error,
 	ofServer func(ctx context.Context) error) (err error) {
-	if b.memory != nil { // whose errors are of this package
+	if b.memory != nil { // its errors are of this package
 		err = ofMemory(b.memory)
 	} else {
 		asked, end := b.control.nats.whileConnected(ctx)
 		if err = ofServer(asked); isUnanswered(err) {
-			// The bucket is gone only where JetStream says so. A cluster that elects a leader answers otherwise, or not.
+			// The bucket is gone only if JetStream says so. A cluster that elects a leader answers otherwise, or not at
+			// all.
 			if _, said := b.stream.Info(asked); said != nil {
 				err = said
 			}
@@ -212,7 +213,7 @@ func (b *Bucket) ask(ctx context.Context, operation, key string, ofMemory func(m
 	return nil
 }
 
-// Create writes a key that does not exist: of several who try, one succeeds and the others get ErrKeyExists.
+// Create writes a key that does not exist. If several clients try, one succeeds and the others get ErrKeyExists.
 func (b *Bucket) Create(ctx context.Context, key string, value []byte) (revision uint64, err error) {
 	return b.write(ctx, "create", key, value, 0, func(ctx context.Context) (uint64, error) {
 		return b.kv.Create(ctx, key, value)
@@ -226,7 +227,7 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte) (revision ui
 	})
 }
 
-// Update writes a key whose last write had a revision; it returns ErrKeyExists if another client has written it since.
+// Update writes a key whose last write had a revision. It returns ErrKeyExists if another client has written it since.
 func (b *Bucket) Update(ctx context.Context, key string, value []byte, last uint64) (revision uint64, err error) {
 	return b.write(ctx, "update", key, value, last, func(ctx context.Context) (uint64, error) {
 		return b.kv.Update(ctx, key, value, last)
@@ -245,7 +246,7 @@ func (b *Bucket) write(ctx context.Context, operation, key string, value []byte,
 	return revision, err
 }
 
-// Get reads a key: ErrNoKey where there is none.
+// Get reads a key. It fails with ErrNoKey if there is none.
 func (b *Bucket) Get(ctx context.Context, key string) (e Entry, err error) {
 	err = b.ask(ctx, "get", key, func(m *busBucket) (err error) {
 		e, err = m.get(key)
@@ -260,16 +261,14 @@ func (b *Bucket) Get(ctx context.Context, key string) (e Entry, err error) {
 	return e, err
 }
 
-// A marker is a message which says that a key is deleted, as any client of the bucket reads it. Those of the server
-// have a reason instead.
+// A marker is a message that says that a key is deleted. Those of the server have a reason instead of an operation.
 const (
 	markerHeader = "KV-Operation"
 	markerPurge  = "PURGE"
 )
 
-// Delete removes a key if its last write had the revision, else it returns ErrKeyExists. Nothing of the key stays: the
-// marker by which it is deleted, and which JetStream would keep for good, is purged. Where that fails it goes with the
-// next All.
+// Delete removes a key if its last write had the revision, else it returns ErrKeyExists. It also purges the marker of
+// the deletion, which JetStream would keep forever; if that fails the next All purges it.
 func (b *Bucket) Delete(ctx context.Context, key string, last uint64) error {
 	return b.ask(ctx, "delete", key, func(m *busBucket) error { return m.delete(key, last) },
 		func(ctx context.Context) error {
@@ -287,12 +286,12 @@ func (b *Bucket) Delete(ctx context.Context, key string, last uint64) error {
 
 func (b *Bucket) subject(key string) string { return "$KV." + b.config.Name + "." + key }
 
-// purge leaves nothing of a key up to a revision. What was written later stays.
+// purge removes everything of a key up to a revision. Later writes stay.
 func (b *Bucket) purge(ctx context.Context, key string, last uint64) error {
 	return b.stream.Purge(ctx, jetstream.WithPurgeSubject(b.subject(key)), jetstream.WithPurgeSequence(last+1))
 }
 
-// Look reports whether the bucket is there: ErrNoBucket where it is not.
+// Look returns nil if the bucket exists, and ErrNoBucket if it does not.
 func (b *Bucket) Look(ctx context.Context) error {
 	return b.ask(ctx, "look for", "any key", (*busBucket).look, func(ctx context.Context) error {
 		_, err := b.stream.Info(ctx)
@@ -300,14 +299,14 @@ func (b *Bucket) Look(ctx context.Context) error {
 	})
 }
 
-// listAgain is how long a key may take to reach the server of a cluster that is asked for it.
+// listAgain is the time for which a server of a cluster may not have a listed key yet.
 const listAgain = 20 * time.Millisecond
 
-// All reads every key, in no particular order. It takes a round trip for each. (Watching the bucket would take one for
-// all, but never returns if a key expires while it runs.) A key that is listed and cannot be read is asked for again: a
-// server of a cluster may not have it yet. Markers of deleted keys, as others leave them, are purged from a bucket that
-// was opened, and passed over in one that was looked for. After an error those that were read are gone, and the next
-// call has fewer before it.
+// All reads every key, in no particular order, in one round trip per key. (Watching the bucket would take one round
+// trip in all, but never returns if a key expires while it runs.) A key that is listed and cannot be read is requested
+// again: a server of a cluster may not have it yet. Markers of keys that other clients deleted are purged from a bucket
+// that was opened by OpenBucket, and ignored in others. After an error, keys that were read are lost; fewer remain for
+// the next call.
 func (b *Bucket) All(ctx context.Context) (entries []Entry, err error) {
 	err = b.ask(ctx, "list", "*", func(m *busBucket) (err error) {
 		entries, err = m.all()
@@ -335,7 +334,7 @@ func (b *Bucket) all(ctx context.Context) (entries []Entry, err error) {
 			m, err := b.stream.GetLastMsgForSubject(ctx, subject)
 			switch {
 			case errors.Is(err, jetstream.ErrMsgNotFound):
-				// deleted, or run out; or a server of a cluster answers that lacks it yet
+				// The key was deleted or has expired, or a server of a cluster answers that does not have it yet.
 				again = true
 				continue
 			case err != nil:

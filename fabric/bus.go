@@ -14,51 +14,52 @@ import (
 	"time"
 )
 
-// busScheme is that of the addresses of servers on a Bus.
+// busScheme is the scheme of addresses of servers on a Bus.
 const busScheme = "memory"
 
-// Bus is a network within one process, for jobs that live in one and for tests: servers are started on it
-// (ServerConfig.Bus) and dialed (Config.Bus) as they are over TCP, by addresses like memory://local:1, and no socket,
-// no NATS and no goroutine but those of handlers is behind them. It keeps the promises of a NATS server: order within a
-// pattern, at most once, a bound on what waits, and Lost and Back for all connections of a server that stops and starts
-// again. Who is in the process is trusted: no token is asked for, and nothing is encrypted. It is safe for concurrent
-// use.
+// Bus is a network within one process, for jobs that live in one and for tests. Servers are started on it
+// (ServerConfig.Bus) and dialed (Config.Bus) as over TCP, by addresses like memory://local:1. It uses no socket, no
+// NATS and no goroutines but those of handlers. It has the guarantees of a NATS server: order within a pattern,
+// delivery at most once, a bound on waiting messages, and Lost and Back for all connections of a server that stops and
+// starts again. All members are in one process and trusted: tokens are not checked, and nothing is encrypted. It is
+// safe for concurrent use.
 //
 // A message goes from Send to its handlers by a call, or over one queue for each subscription: see Config.Direct.
 type Bus struct {
-	// Delay is how long every message takes, from Send to its handler; over any of it Config.Direct is none. It is set
-	// before anything is started, and is for tests of what members do who are far from each other.
+	// Delay is the time that every message takes from Send to its handler; with a delay, Config.Direct has no effect.
+	// Set it before anything is started. It is for tests of distant members.
 	Delay time.Duration
-	// Harm says how often a message arrives at the connection of a name, and how much later than it would; 1 and 0 are no
-	// harm. Messages that are later than others change their order. It is set as Delay is, and for the same.
+	// Harm returns how many copies of a message arrive at the connection with a name, and how much later than usual; 1
+	// and 0 mean no harm. Different delays change the order of messages. Set it before anything is started. It is for
+	// tests.
 	Harm func(name string, at *Subject) (copies int, later time.Duration)
 
 	network *busNetwork
-	host    *busHost // that is dialed from; nil for one that nothing happens to
+	host    *busHost // host that is dialed from; nil: a host without faults
 }
 
 // busNetwork is what all hosts on a Bus share.
 type busNetwork struct {
 	mu      sync.Mutex
 	servers map[string]*busServer            // by host:port
-	port    int                              // the last one that was chosen
-	links   atomic.Pointer[map[busLink]Link] // those that are not up; replaced, never changed
+	port    int                              // last chosen port
+	links   atomic.Pointer[map[busLink]Link] // links that are not up; replaced, never modified
 }
 
-// busLink is the way from one host to another.
+// busLink is the link from one host to another.
 type busLink struct{ from, to *busHost }
 
-// Link is the state of the way from one host to another.
+// Link is the state of the link from one host to another.
 type Link uint8
 
-// The states of a link.
+// States of a link.
 const (
 	LinkUp      Link = iota
-	LinkCut          // messages are lost, without notice
-	LinkRefused      // the same, and new connections find no server
+	LinkCut          // messages are lost without notice
+	LinkRefused      // messages are lost, and new connections are refused
 )
 
-// link returns the state of the way from one host to another.
+// link returns the state of the link from one host to another.
 func (n *busNetwork) link(from, to *busHost) Link {
 	if all := n.links.Load(); all != nil {
 		return (*all)[busLink{from, to}]
@@ -66,24 +67,24 @@ func (n *busNetwork) link(from, to *busHost) Link {
 	return LinkUp
 }
 
-// busHost is a machine whose way to the others may be cut.
+// busHost is a machine whose links can be cut.
 type busHost struct {
-	cut  atomic.Bool // what is sent to it or from it is lost
-	dead atomic.Bool // for good, and its connections have ended
+	cut  atomic.Bool // messages to and from it are lost
+	dead atomic.Bool // permanently; its connections have ended
 }
 
 // NewBus makes a network without servers.
 func NewBus() *Bus { return &Bus{network: &busNetwork{servers: map[string]*busServer{}}} }
 
-// Host is the same network as a further machine sees it, of which Cut and Kill are the faults.
+// Host returns the same network as seen by another machine, to which Cut and Kill apply.
 func (b *Bus) Host() *Bus {
 	return &Bus{Delay: b.Delay, Harm: b.Harm, network: b.network, host: &busHost{}}
 }
 
-// Cut loses what is sent to connections of a Host and from them, until it is called with false; they do not notice.
+// Cut loses the messages to and from the connections of a Host, until it is called with false. They do not notice.
 func (b *Bus) Cut(cut bool) { b.host.cut.Store(cut) }
 
-// Link sets the state of the way from this Host to another one. The way back has a state of its own.
+// Link sets the state of the link from this Host to another one. The reverse link has its own state.
 func (b *Bus) Link(to *Bus, state Link) {
 	b.network.mu.Lock()
 	defer b.network.mu.Unlock()
@@ -97,7 +98,7 @@ func (b *Bus) Link(to *Bus, state Link) {
 	b.network.links.Store(&all)
 }
 
-// Kill ends the connections of a Host as the end of its machine does: servers notice, and nothing more is heard of it.
+// Kill ends the connections of a Host as the end of its machine does: servers notice, and nothing more arrives from it.
 func (b *Bus) Kill() {
 	b.host.cut.Store(true)
 	b.host.dead.Store(true)
@@ -109,7 +110,7 @@ func (b *Bus) Kill() {
 	}
 }
 
-// bury forgets the lines of a host that is dead.
+// bury removes the lines of a dead host.
 func (s *busServer) bury(host *busHost) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,8 +118,7 @@ func (s *busServer) bury(host *busHost) {
 	s.change()
 }
 
-// add starts a server at an address, or at one that is free where the port is 0. Its config is the server's from then
-// on.
+// add starts a server at an address, or at a free one if the port is 0. The server owns config afterwards.
 func (b *Bus) add(config *ServerConfig) (*busServer, error) {
 	b.network.mu.Lock()
 	defer b.network.mu.Unlock()
@@ -143,7 +143,7 @@ func (b *Bus) add(config *ServerConfig) (*busServer, error) {
 	return s, nil
 }
 
-// find is the server of the first of the addresses at which there is one.
+// find returns the server of the first of the addresses that has one.
 func (b *Bus) find(addresses string) (s *busServer, err error) {
 	for one := range strings.SplitSeq(addresses, ",") {
 		u, err := url.Parse(one)
@@ -161,7 +161,7 @@ func (b *Bus) find(addresses string) (s *busServer, err error) {
 	return nil, fmt.Errorf("%w at %s: none was started on this bus", ErrNoServer, clip(WithoutUser(addresses)))
 }
 
-// busServer carries messages between the lines that are open to it.
+// busServer carries messages between its open lines.
 //
 // Lock order: that of the bus, then mu, then that of a line, then that of a subscription. None is held while a handler
 // runs.
@@ -169,26 +169,26 @@ type busServer struct {
 	bus    *Bus
 	at     string
 	config atomic.Pointer[ServerConfig]
-	pool   Buffers                   // of what waits, and of what is kept beyond a call
-	routes atomic.Pointer[busRoutes] // of all subscriptions; replaced, never changed
-	slow   atomic.Int64              // readers that had more wait for them than is allowed
+	pool   Buffers                   // of waiting messages and of copies by Keep
+	routes atomic.Pointer[busRoutes] // of all subscriptions; replaced, never modified
+	slow   atomic.Int64              // readers whose queue exceeded the limit
 
 	mu      sync.Mutex
 	up      bool
-	closed  bool // for good; who is still connected waits for another server at the address
+	closed  bool // permanently; connected clients wait for another server at the address
 	lines   map[*busLine]struct{}
 	buckets map[string]*busBucket
 }
 
-// busRoutes finds the subscriptions that a subject matches.
+// busRoutes finds the subscriptions that match a subject.
 type busRoutes struct {
-	to  map[string][]*busSubscription // by receiver, of patterns that name one
-	any []*busSubscription            // of all others
+	to  map[string][]*busSubscription // by receiver, for patterns that name one
+	any []*busSubscription            // all others
 }
 
 func (s *busServer) url() string { return busScheme + "://" + s.at }
 
-// change replaces the routes. The lock is held.
+// change rebuilds the routes. The caller holds the lock.
 func (s *busServer) change() {
 	r := &busRoutes{to: map[string][]*busSubscription{}}
 	for l := range s.lines {
@@ -203,8 +203,8 @@ func (s *busServer) change() {
 	s.routes.Store(r)
 }
 
-// route hands a message to every subscription that it matches. lent says that the data stays as it is for as long as
-// anybody may look at it.
+// route hands a message to every matching subscription. lent says that the data stays unchanged for as long as a
+// receiver may read it.
 func (s *busServer) route(at *Subject, data []byte, lent bool) {
 	r := s.routes.Load()
 	for _, sub := range r.to[at.To] {
@@ -219,7 +219,7 @@ func (s *busServer) route(at *Subject, data []byte, lent bool) {
 	}
 }
 
-// join opens a line; the error is ErrNoServer where the server is down.
+// join opens a line. It fails with ErrNoServer if the server is down.
 func (s *busServer) join(l *busLine) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,7 +249,7 @@ func (s *busServer) clients() []string {
 	return slices.Compact(names)
 }
 
-// stop loses every line and every bucket, and, as a crash does, what waits.
+// stop drops every line and every bucket, and, if it crashes, the waiting messages.
 func (s *busServer) stop(crashes bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,7 +275,8 @@ func (s *busServer) start() {
 	}
 }
 
-// close stops the server for good: its address is free. What has arrived is still handled, as last words may be.
+// close stops the server permanently and frees its address. Messages that have arrived are still handled, because they
+// may be the last ones.
 func (s *busServer) close() {
 	s.stop(false)
 	s.mu.Lock()
@@ -284,7 +285,7 @@ func (s *busServer) close() {
 	s.bus.forget(s)
 }
 
-// forget frees the address of a server that was closed, once no connection waits for another server there.
+// forget frees the address of a closed server, once no connection waits for another server there.
 func (b *Bus) forget(s *busServer) {
 	b.network.mu.Lock()
 	defer b.network.mu.Unlock()
@@ -295,8 +296,8 @@ func (b *Bus) forget(s *busServer) {
 	}
 }
 
-// revive starts a server in place of one that was closed, and whose connections wait for it. The lock of the bus is
-// held.
+// revive starts a server in the place of a closed one, whose connections wait for it. The caller holds the lock of the
+// bus.
 func (s *busServer) revive(config *ServerConfig) bool {
 	s.mu.Lock()
 	if !s.closed {
@@ -312,13 +313,13 @@ func (s *busServer) revive(config *ServerConfig) bool {
 
 func (s *busServer) log() *slog.Logger { return s.config.Load().Log }
 
-// busPattern is a pattern over subjects, taken apart.
+// busPattern is a parsed pattern over subjects.
 type busPattern struct {
 	text                string
-	job, from, kind, to string   // "" is any
-	keyed               bool     // something follows on the receiver
-	tail                []string // of it, what is named; nil where anything may
-	short               []string // where the pattern ends before the receiver: all tokens, the last being >
+	job, from, kind, to string   // "": any
+	keyed               bool     // tokens follow the receiver
+	tail                []string // named tokens after the receiver; nil: any
+	short               []string // for a pattern that ends before the receiver: all tokens, the last one being >
 }
 
 func newBusPattern(text string) busPattern {
@@ -357,7 +358,7 @@ func (p *busPattern) matches(s *Subject) bool {
 	return matchTokens(p.tail, text[len(At(s.Job, s.From, s.Kind, s.To).String())+1:])
 }
 
-// matchTokens compares a pattern's tokens with a text's.
+// matchTokens compares the tokens of a pattern with those of a text.
 func matchTokens(pattern []string, text string) bool {
 	tokens := strings.Split(text, ".")
 	for i, want := range pattern {

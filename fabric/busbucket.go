@@ -8,7 +8,7 @@ import (
 
 // busBucket is a bucket of a server on a Bus.
 type busBucket struct {
-	server   *busServer // whose lock guards what follows
+	server   *busServer // its lock guards the fields below
 	config   BucketConfig
 	revision uint64
 	bytes    int64
@@ -40,7 +40,7 @@ func (s *busServer) openBucket(config BucketConfig) (*busBucket, error) {
 	return b, nil
 }
 
-// lookBucket is nil where there is none.
+// lookBucket returns a bucket; nil if there is none.
 func (s *busServer) lookBucket(name string) (*busBucket, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +55,7 @@ func (s *busServer) lookBucket(name string) (*busBucket, error) {
 	return nil, fmt.Errorf("%w at %s", ErrNoBucket, s.at)
 }
 
-// lock gives the bucket as it is now, without keys whose time is over. The caller unlocks the server in either case.
+// lock locks the server and removes expired keys. The caller unlocks the server, also after an error.
 func (b *busBucket) lock() error {
 	s := b.server
 	s.mu.Lock()
@@ -81,10 +81,10 @@ func (b *busBucket) remove(key string) {
 	delete(b.values, key)
 }
 
-// anyRevision stands for a write that looks at nothing.
+// anyRevision makes a write unconditional.
 const anyRevision = ^uint64(0)
 
-// write puts a value where the last write of the key had a revision, 0 being that there is no such key.
+// write writes a value if the last write of the key had a revision; 0: if the key does not exist.
 func (b *busBucket) write(key string, value []byte, last uint64) (uint64, error) {
 	defer b.server.mu.Unlock()
 	if err := b.lock(); err != nil {

@@ -13,7 +13,7 @@ import (
 type busLine struct {
 	server   *busServer
 	config   *Config
-	handlers *sync.WaitGroup // one count for each subscription whose goroutine runs
+	handlers *sync.WaitGroup // one count for each subscription with a running goroutine
 	tell     func(lineEvent, error)
 	direct   bool
 	host     *busHost // may be nil
@@ -49,7 +49,7 @@ func dialBus(config *Config, handlers *sync.WaitGroup, tell func(lineEvent, erro
 	return l, nil
 }
 
-// busOf is the server on a Bus that a configuration leads to; nil where it leads to none on a Bus.
+// busOf returns the server on a Bus that a configuration refers to; nil if it does not refer to a Bus.
 func busOf(config *Config) (*busServer, error) {
 	switch {
 	case config.Server != nil:
@@ -66,8 +66,8 @@ func (l *busLine) all() []*busSubscription {
 	return slices.Clone(l.subscriptions)
 }
 
-// lose is called with the server's lock held, as comeBack is: the two are told in order. What waits is lost where the
-// server crashes.
+// lose and comeBack are called with the server's lock held, so that they are reported in order. Waiting messages are
+// lost if the server crashes.
 func (l *busLine) lose(crashes bool) {
 	if l.lost.Swap(true) {
 		return
@@ -90,7 +90,7 @@ func (l *busLine) comeBack() {
 
 func (l *busLine) publish(s *Subject, _ string, data []byte) error { return l.pass(s, data, false) }
 
-// pass is publish, of data that is lent or not.
+// pass is publish for data that may be lent.
 func (l *busLine) pass(s *Subject, data []byte, lent bool) error {
 	if l.lost.Load() {
 		return errReconnecting
@@ -161,8 +161,8 @@ func (l *busLine) count(s *Stats) {
 	s.Dropped += l.dropped.Load()
 }
 
-// close ends the line. Handlers that run on goroutines of the line's are told to end, and those that others run are
-// waited for.
+// close ends the line. Handlers on the line's own goroutines are asked to end; close waits for those that publishers
+// run.
 func (l *busLine) close() {
 	l.mu.Lock()
 	was := l.closed
@@ -182,27 +182,27 @@ func (l *busLine) close() {
 	}
 }
 
-// busSubscription is a handler and what waits for it.
+// busSubscription is a handler and its queue.
 type busSubscription struct {
 	line    *busLine
 	pattern busPattern
 	handler func(Message)
 
 	mu      sync.Mutex   // a leaf
-	changed sync.Cond    // something waits, a call is over, or the end
-	queue   []busMessage // that wait; never any where the line is direct
+	changed sync.Cond    // a message waits, a call has returned, or the end
+	queue   []busMessage // waiting messages; always empty if the line is direct
 	bytes   int
-	calls   int // of the handler by publishers
+	calls   int // running calls of the handler by publishers
 	ended   bool
 }
 
-// busMessage is a message that waits for its handler.
+// busMessage is a waiting message.
 type busMessage struct {
 	Message
-	due time.Time // when it arrives; zero: at once
+	due time.Time // arrival time; zero: at once
 }
 
-// deliver calls the handler, or has the message wait for it.
+// deliver calls the handler, or queues the message.
 func (b *busSubscription) deliver(at *Subject, data []byte, lent bool) {
 	m := Message{Data: data, subject: *at, parsed: true}
 	if b.line.direct {
@@ -224,14 +224,14 @@ func (b *busSubscription) deliver(at *Subject, data []byte, lent bool) {
 			copies--
 		}
 		for range copies {
-			b.arrive(m, data, false) // each keeps what it was
+			b.arrive(m, data, false) // each subscription gets its own copy
 		}
 		return
 	}
 	b.arrive(m, data, lent)
 }
 
-// arrive has a message wait for the handler.
+// arrive queues a message for the handler.
 func (b *busSubscription) arrive(m Message, data []byte, lent bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -307,7 +307,7 @@ func (b *busSubscription) run() {
 	}
 }
 
-// drop loses what waits.
+// drop discards the queue.
 func (b *busSubscription) drop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -317,7 +317,7 @@ func (b *busSubscription) drop() {
 	b.queue, b.bytes = nil, 0
 }
 
-// end has no handler called any more, but for what waits already.
+// end stops deliveries, except those that are queued.
 func (b *busSubscription) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -18,74 +18,74 @@ import (
 )
 
 const (
-	// dialTimeout bounds connecting, of all lines, handshake and all, where ctx does not.
+	// dialTimeout bounds connecting all lines, including handshakes, if ctx does not.
 	dialTimeout = 15 * time.Second
-	// closeTimeout bounds Close: handlers that do not return by then are named in the log and left.
+	// closeTimeout bounds Close: handlers that do not return by then are logged and abandoned.
 	closeTimeout = 5 * time.Second
-	// roundTripTimeout bounds the wait for the server's word that it has taken in what was sent.
+	// roundTripTimeout bounds the wait for the server's confirmation that it has processed what was sent.
 	roundTripTimeout = 5 * time.Second
-	// pendingMessagesMax bounds small messages that wait for one handler, which pendingBytesMax would let through in
-	// great numbers.
+	// pendingMessagesMax bounds the number of messages that wait for one handler: pendingBytesMax alone would allow
+	// very many small ones.
 	pendingMessagesMax = 1 << 16
 )
 
-// lineIndex names one of the connections of a Conn. Bulk goes one way on each of the first two, so that what comes in
-// never waits for what goes out.
+// lineIndex names one of the connections of a Conn. Bulk uses one connection for each direction, so that incoming
+// messages never wait behind outgoing ones.
 type lineIndex int
 
 const (
-	bulkLine    lineIndex = iota // what is published: dense, sparse, reduce, mean, rows
-	resultsLine                  // what is subscribed to of these kinds
-	controlLine                  // ack, ctl, beat, pull and lookup, both ways
+	bulkLine    lineIndex = iota // published bulk: dense, sparse, reduce, mean, rows
+	resultsLine                  // subscribed bulk of the same kinds
+	controlLine                  // ack, ctl, beat, pull and lookup, both directions
 	lineCount
 )
 
 func (l lineIndex) String() string { return [...]string{"bulk", "results", "control"}[l] }
 
-// Config describes a connection.
+// Config configures a connection.
 type Config struct {
 	URL       string  // nats://host:port or tls://host:port
-	Server    *Server // a server in this process, reached without a socket; URL, Token, CredsFile, TLS, Renew are not used
-	Bus       *Bus    // the network that URL is an address of; nil is TCP
+	Server    *Server // a server in this process; URL, Token, CredsFile, TLS, Renew are ignored
+	Bus       *Bus    // network of the URL; nil: TCP
 	Name      string  // connection name, "job/member"; Server.Clients lists it
-	Token     string  // secret that the server asks for; "" is none
-	CredsFile string  // file with NATS credentials, where the server wants such; "" is none
-	// how to check the server's certificate; nil is plain TCP, or the system's roots for tls://
+	Token     string  // secret that the server requires; "": none
+	CredsFile string  // file with NATS credentials; "": none
+	// Checks the server's certificate; nil: plain TCP, or the system's roots for tls://.
 	TLS *tls.Config
-	// what Token and TLS are by now, for each attempt to connect; nil: as they are here. Where TLS is nil it stays nil
+	// Returns the current Token and TLS for each attempt to connect; nil: those above. If TLS is nil it stays nil.
 	Renew   func() (token string, tls *tls.Config)
-	Log     *slog.Logger // receives faults; nil discards them
-	OnState func(State)  // told of every change of state, in order, by one goroutine; it must not call Close
-	// bytes that may wait for one handler on a line over nats.go before messages are dropped and counted; 0 is
-	// PendingBytesMaxDefault
+	Log     *slog.Logger // receives errors; nil discards them
+	OnState func(State)  // receives every change of state, in order, on one goroutine; it must not call Close
+	// Bytes that may wait for one handler of a line over nats.go before messages are dropped and counted; 0:
+	// PendingBytesMaxDefault.
 	PendingBytesMax int
-	// that messages are read into, perhaps by several connections; nil: its own, of FreeBytesMaxDefault
+	// Buffers for received messages, which several connections may share; nil: its own, of FreeBytesMaxDefault.
 	Buffers *Buffers
-	Plain   bool // bulk too goes over nats.go: slower, with allocations and copies, otherwise the same
+	Plain   bool // use nats.go for bulk, too: slower, with allocations and copies, otherwise the same
 
-	// Direct has a server on a Bus call handlers on the goroutine that publishes, within Send and under whatever locks its
-	// caller holds, and several at a time. Such a handler waits for no lock that anybody holds while it publishes. What it
-	// is given ends with the call, but for Message.Keep. Elsewhere it says nothing.
+	// Direct makes a server on a Bus call handlers on the goroutine that publishes, within Send and under the locks of
+	// its caller, several at a time. Such a handler must not wait for a lock that is held during a publish. Its message
+	// ends with the call unless it calls Message.Keep. Other servers ignore Direct.
 	Direct bool
 }
 
-// Conn is a member's way to the others over one server: three NATS connections, one for bulk that goes out, one for
-// bulk that comes in and one for control, so that neither an ack nor a heartbeat ever waits behind gradients. It
-// reconnects by itself, for ever. It is safe for concurrent use.
+// Conn connects a member to the others through one server, by three NATS connections: one for outgoing bulk, one for
+// incoming bulk and one for control, so that acks and heartbeats never wait behind gradients. It reconnects by itself,
+// forever. It is safe for concurrent use.
 type Conn struct {
 	config   Config
 	lines    [lineCount]line // nil after a failed Dial
-	patience time.Duration   // closeTimeout
+	patience time.Duration   // for Close: closeTimeout
 
 	life
 }
 
-// Stats counts since Dial, over all connections. A message that arrives for two subscriptions counts twice.
+// Stats are counts since Dial, over all connections. A message that arrives for two subscriptions counts twice.
 type Stats struct {
 	BytesSent, BytesReceived       uint64
 	MessagesSent, MessagesReceived uint64
 	Reconnects                     uint64
-	Dropped                        uint64 // messages that were dropped because a handler was too slow: a fault
+	Dropped                        uint64 // messages dropped because a handler was too slow: a fault
 }
 
 // Add adds the counts of another connection.
@@ -95,8 +95,8 @@ func (s *Stats) Add(n Stats) {
 	s.Reconnects, s.Dropped = s.Reconnects+n.Reconnects, s.Dropped+n.Dropped
 }
 
-// Dial connects all lines. It takes at most as long as ctx, or 5 s. Errors: ErrNoServer where nothing listens, or what
-// listens does not speak NATS; ErrRefused where the token or a certificate was refused; the cause of ctx.
+// Dial connects all lines. It takes at most as long as ctx, or 15 s. Errors: ErrNoServer if nothing listens, or not a
+// NATS server; ErrRefused if the token or a certificate was refused; the cause of ctx.
 func Dial(ctx context.Context, config Config) (*Conn, error) {
 	if config.PendingBytesMax == 0 {
 		config.PendingBytesMax = PendingBytesMaxDefault
@@ -147,7 +147,7 @@ func (c *Conn) dialLine(ctx context.Context, at lineIndex) error {
 	return nil
 }
 
-// latest is what Token and TLS are by now.
+// latest returns the current Token and TLS.
 func (c *Config) latest() (token string, tls *tls.Config) {
 	if c.Renew == nil {
 		return c.Token, c.TLS
@@ -158,8 +158,8 @@ func (c *Config) latest() (token string, tls *tls.Config) {
 	return token, tls
 }
 
-// checkURL checks where the connection leads. One to a server of this process has no address, shows the server's own
-// secret, and is never TLS: the scheme of an address would have nats.go ask for it on a pipe that has none.
+// checkURL checks the address. A connection to a server of this process has no address, uses the server's own secret,
+// and never uses TLS: with the scheme of an address nats.go would start TLS on a pipe that has none.
 func (c *Config) checkURL() error {
 	if c.Server != nil {
 		c.URL, c.Token, c.CredsFile, c.TLS, c.Renew = "", "", "", nil, nil
@@ -176,9 +176,9 @@ func (c *Config) checkURL() error {
 	return nil
 }
 
-// Send sends data to a subject, on the connection that its kind belongs to, and returns when the data was copied or
-// written: it may be reused at once. It waits for the network only where the socket is full. Order is kept within a
-// connection. On the bulk line nothing is allocated. Errors: ErrSubject, ErrPayload, ErrLost, ErrRefused, ErrClosed.
+// Send sends data to a subject, on the connection of its kind, and returns when the data was copied or written: the
+// caller may reuse it at once. It waits for the network only if the socket is full. Order is kept within a connection.
+// On the bulk line nothing is allocated. Errors: ErrSubject, ErrPayload, ErrLost, ErrRefused, ErrClosed.
 func (c *Conn) Send(s Subject, data []byte) error {
 	if err := s.check(); err != nil {
 		return fmt.Errorf("publish: %w", err)
@@ -190,7 +190,7 @@ func (c *Conn) Send(s Subject, data []byte) error {
 	return nil
 }
 
-// SendInPlace is Send of bytes with room around them, which is the connection's until it returns.
+// SendInPlace is Send for bytes with room around them, which the connection may write to until it returns.
 func (c *Conn) SendInPlace(s Subject, p Payload) error {
 	l, ok := c.lines[route(s.Kind)].(*dataLine)
 	if !ok {
@@ -205,8 +205,8 @@ func (c *Conn) SendInPlace(s Subject, p Payload) error {
 	return nil
 }
 
-// Lend sends data that must not change until its receiver says, by a protocol of the two, that it is done with it. A
-// receiver on a Bus may read the data in place until then, and never writes to it.
+// Lend sends data that must not change until its receiver says so, by a protocol between the two. A receiver on a Bus
+// may read the data in place until then, and never writes to it.
 func (c *Conn) Lend(s Subject, data []byte) error {
 	l, ok := c.lines[route(s.Kind)].(*busLine)
 	if !ok {
@@ -221,7 +221,7 @@ func (c *Conn) Lend(s Subject, data []byte) error {
 	return nil
 }
 
-// Publish is Send to a subject's text.
+// Publish is Send with the text of a subject.
 func (c *Conn) Publish(subject string, data []byte) error {
 	s, err := ParseSubject(subject)
 	if err != nil {
@@ -244,11 +244,11 @@ func (c *Conn) publishError(l line, subject string, bytes int, err error) error 
 	case c.Err() != nil:
 		return fmt.Errorf("publish %s: %w: %w", subject, c.Err(), err)
 	}
-	// Reconnecting, or a failed write, after which the line reconnects: whether the message went out is not known.
+	// Reconnecting, or a failed write, after which the line reconnects: the message may or may not have been sent.
 	return fmt.Errorf("publish %s: %w: %w", subject, ErrLost, err)
 }
 
-// LocalHost is this machine's address on the way to the server; "" within one process.
+// LocalHost returns this machine's address on the route to the server; "" within one process.
 func (c *Conn) LocalHost() string {
 	if l, ok := c.lines[controlLine].(*natsLine); ok {
 		return l.localHost()
@@ -256,21 +256,21 @@ func (c *Conn) LocalHost() string {
 	return ""
 }
 
-// PayloadBytesMax is the size of the largest message that the server takes.
+// PayloadBytesMax returns the size of the largest message that the server accepts.
 func (c *Conn) PayloadBytesMax() int { return c.lines[bulkLine].payloadMax() }
 
 // Subscribe calls the handler for every message that matches the pattern, in order of arrival, until Close. The
-// subscription is active at the server when Subscribe returns. Where the pattern's kind is a wildcard, a pattern of six
-// tokens is delivered on the control connection and a longer one on the results connection: see ListenAt. Where two
-// patterns match a message both handlers get it.
+// subscription is active at the server when Subscribe returns. If the pattern's kind is a wildcard, a pattern of six
+// tokens is delivered on the control connection and a longer one on the results connection: see ListenAt. If two
+// patterns match a message, both handlers receive it.
 //
-// On the control connection each subscription has a goroutine of its own. Messages wait for a slow handler up to
-// Config.PendingBytesMax and 65536 messages; beyond, they are dropped, counted in Stats and logged.
+// On the control connection each subscription has its own goroutine. Messages wait for a slow handler up to
+// Config.PendingBytesMax and 65536 messages; beyond that they are dropped, counted in Stats and logged.
 //
-// On the results connection all handlers run one after the other on the goroutine that reads, and nothing waits here:
-// while a handler runs, messages wait in the socket and in the server, up to its ServerConfig.PendingBytesMax. Then the
-// server cuts the connection off: the state is Lost, then Back, Stats.Reconnects counts it, and windows send again what
-// was dropped. So a handler that may take long passes its work on.
+// On the results connection all handlers run one after the other on the goroutine that reads, and no messages are
+// queued: while a handler runs, messages wait in the socket and in the server, up to its ServerConfig.PendingBytesMax.
+// Then the server cuts the connection: the state is Lost, then Back, Stats.Reconnects counts it, and windows retransmit
+// what was dropped. So a handler that may take long passes its work on.
 //
 // A handler must not call Close, nor, on the results connection, Subscribe or Flush.
 func (c *Conn) Subscribe(pattern string, handler func(Message)) error {
@@ -281,23 +281,23 @@ func (c *Conn) Subscribe(pattern string, handler func(Message)) error {
 	return c.subscribe(c.lines[at], pattern, handler)
 }
 
-// unsubscribe ends the subscriptions of a pattern. Their handlers may still be called for what has arrived.
+// unsubscribe ends the subscriptions of a pattern. Their handlers may still be called for messages that have arrived.
 func (c *Conn) unsubscribe(pattern string) {
 	if at, err := routePattern(pattern); err == nil {
 		c.lines[at].unsubscribe(pattern)
 	}
 }
 
-// errReconnecting explains an ErrLost that was given without trying.
+// errReconnecting is the cause of an ErrLost that was returned without an attempt.
 var errReconnecting = errors.New("reconnecting")
 
-// Flush waits until the server has taken in all that was published before, at most 5 s. Publishing does not need it:
-// what was published leaves by itself within microseconds.
+// Flush waits until the server has processed everything published before, at most 5 s. Publishing does not need it:
+// messages are sent by themselves within microseconds.
 func (c *Conn) Flush(ctx context.Context) error {
 	return c.flush(ctx, c.lines[:]...)
 }
 
-// Stats counts what went through.
+// Stats returns the counts.
 func (c *Conn) Stats() Stats {
 	var s Stats
 	for _, l := range c.lines {
@@ -306,8 +306,8 @@ func (c *Conn) Stats() Stats {
 	return s
 }
 
-// Close sends what was published, closes all connections and waits until every handler and OnState have returned, at
-// most about 10 s in all: where one does not return, the log says so. It may be called again.
+// Close sends pending messages, closes all connections and waits until every handler and OnState have returned, at most
+// about 10 s in all; it logs handlers that do not return. It may be called again.
 func (c *Conn) Close() {
 	c.fail(fmt.Errorf("connection %w", ErrClosed))
 	for _, l := range c.lines {
@@ -330,12 +330,12 @@ func (c *Conn) Close() {
 }
 
 const (
-	// connectTimeout bounds one attempt to connect, and again one handshake: a loopback needs a millisecond, a long
-	// way with a lost packet a second, and a machine that is busy with other things some.
+	// connectTimeout bounds one attempt to connect, and separately one handshake: loopback needs a millisecond, a long
+	// route with a lost packet a second, and a busy machine some.
 	connectTimeout = 5 * time.Second
-	// writeTimeout bounds a Publish whose socket is full: a server that takes nothing for so long counts as lost.
+	// writeTimeout bounds a Publish into a full socket: a server that accepts nothing for so long counts as lost.
 	writeTimeout = 10 * time.Second
-	// closeGrace is what Close gives a full socket to empty.
+	// closeGrace is the time that Close gives a full socket to drain.
 	closeGrace = time.Second
 	// reconnectAfterMax bounds the pause between attempts, which begins at up to 50 ms and doubles.
 	reconnectAfterMax = time.Second
@@ -349,54 +349,54 @@ const (
 	lineEnded
 )
 
-// line is one connection of a Conn: natsLine over nats.go, or dataLine over fabric's own. Both reconnect for ever.
+// line is one connection of a Conn: natsLine over nats.go, or dataLine over fabric's own. Both reconnect forever.
 type line interface {
-	// publish sends a message. text is the subject's where the caller has it, else "". Errors: errReconnecting,
-	// errPayload, or what the connection says, after which whether the message went out is not known.
+	// publish sends a message. text is the subject's text if the caller has it, else "". Errors: errReconnecting,
+	// errPayload, or the connection's, after which the message may or may not have been sent.
 	publish(s *Subject, text string, data []byte) error
 	// subscribe returns when the server knows the subscription.
 	subscribe(pattern string, handler func(Message)) error
-	// unsubscribe ends the subscriptions of a pattern. A handler that runs is not waited for.
+	// unsubscribe ends the subscriptions of a pattern. It does not wait for a running handler.
 	unsubscribe(pattern string)
-	// flush waits for the server's word that it has taken in what was sent. ctx must have a deadline.
+	// flush waits for the server's confirmation that it has processed what was sent. ctx must have a deadline.
 	flush(ctx context.Context) error
 	isLost() bool
 	payloadMax() int
 	count(*Stats)
-	// close ends the line within about closeGrace and tells nothing afterwards. Handlers may still run.
+	// close ends the line within about closeGrace and reports no events afterwards. Handlers may still run.
 	close()
 }
 
-// errPayload: the message is larger than the server takes.
+// errPayload reports a message larger than the server accepts.
 var errPayload = errors.New("larger than max_payload")
 
-// reconnectAfter is the pause before an attempt to connect again: between half of what it may be and all of it, so that
-// clients which lost a server together do not reconnect together. The point in between is a function of the names of
-// connection and line and of the attempt alone: a simulation has the same pauses each time.
+// reconnectAfter returns the pause before another attempt to connect: between half of its maximum and all of it, so
+// that clients that lost a server together do not reconnect together. The point in between depends only on the names of
+// connection and line and on the attempt: a simulation has the same pauses each time.
 func (l lineIndex) reconnectAfter(connection string, attempts int) time.Duration {
 	most := min(50*time.Millisecond<<min(attempts-1, 10), reconnectAfterMax)
 	h := fnv.New64a()
 	_, _ = fmt.Fprintf(h, "%s %d %d", connection, l, attempts)
-	z := h.Sum64() // which the end of the text alone hardly changes in its upper bits: mixed as by SplitMix64
+	z := h.Sum64() // the end of the text hardly changes the upper bits of h: mix them as SplitMix64 does
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return most/2 + time.Duration((z^z>>31)%uint64(most/2+1))
 }
 
-// dialed is how far an attempt to connect came.
+// dialed is the progress of an attempt to connect.
 type dialed struct {
 	reached bool  // something listens there
 	dialErr error // why it was not reached
 	tls     *tlsWitness
 }
 
-// explain says what is wrong with an attempt to connect and what would be right.
+// explain returns what is wrong with an attempt to connect, and how to fix it.
 func (d *dialed) explain(ctx context.Context, config *Config, err error) error {
 	at := address(config)
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return fmt.Errorf("dial %s: %w", at, context.Cause(ctx))
 	}
-	if ctx.Err() != nil { // what is known otherwise is that the socket was closed
+	if ctx.Err() != nil { // the error itself only says that the socket was closed
 		err = context.Cause(ctx)
 	}
 	switch {
@@ -436,8 +436,7 @@ func address(config *Config) string {
 	return strings.Join(hosts, ",")
 }
 
-// WithoutUser takes what may be a password out of addresses, separated by commas, for people to see. They need not be
-// valid.
+// WithoutUser removes passwords from addresses, separated by commas, for people. They need not be valid.
 func WithoutUser(addresses string) string {
 	all := strings.Split(addresses, ",")
 	for i, one := range all {
@@ -454,8 +453,8 @@ func WithoutUser(addresses string) string {
 	return strings.Join(all, ",")
 }
 
-// life is what every connection has, of however many lines: its states, the goroutines that run its handlers, and why
-// it is closed.
+// life is the common part of connections with any number of lines: states, the goroutines that run handlers, and the
+// reason why it is closed.
 type life struct {
 	states   *stateLoop
 	handlers sync.WaitGroup // one count for each goroutine that runs handlers
@@ -464,7 +463,7 @@ type life struct {
 	err error      // why the connection is closed; nil while it is not
 }
 
-// lineEvent is told by a line what happened to it.
+// lineEvent handles an event of a line.
 func (l *life) lineEvent(event lineEvent, err error) {
 	switch event {
 	case lineLost:
@@ -485,14 +484,14 @@ func (l *life) fail(err error) {
 	}
 }
 
-// Err is nil while the connection is open or trying to be, then ErrClosed after Close, or what ended it.
+// Err returns nil while the connection is open or reconnecting, then ErrClosed after Close, or the error that ended it.
 func (l *life) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-// addHandler counts one more handler, unless Close may wait for them already.
+// addHandler counts one more handler, unless Close may already wait for them.
 func (l *life) addHandler() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -502,7 +501,7 @@ func (l *life) addHandler() error {
 	return l.err
 }
 
-// subscribe subscribes on a line. While it runs it counts as a handler, so that Close waits for a handler that the line
+// subscribe subscribes on a line. It counts as a handler while it runs, so that Close waits for a handler that the line
 // may add.
 func (l *life) subscribe(on line, pattern string, handler func(Message)) error {
 	if err := l.addHandler(); err != nil {
@@ -519,7 +518,7 @@ func (l *life) subscribe(on line, pattern string, handler func(Message)) error {
 	return fmt.Errorf("subscribe %s: %w: %w", pattern, ErrLost, err)
 }
 
-// flush waits until the server has taken in what was published on the lines before, at most 5 s.
+// flush waits until the server has processed everything published on the lines before, at most 5 s.
 func (l *life) flush(ctx context.Context, lines ...line) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTripTimeout)
 	defer cancel()
@@ -534,17 +533,17 @@ func (l *life) flush(ctx context.Context, lines ...line) error {
 	return nil
 }
 
-// State is what OnState is told.
+// State is the state that OnState receives.
 type State int
 
 const (
-	// Connected: Dial has succeeded.
+	// Connected reports that Dial has succeeded.
 	Connected State = iota + 1
-	// Lost: one of the two connections at least is gone. What was published last may not have arrived.
+	// Lost reports that at least one connection is gone. Messages published last may not have arrived.
 	Lost
-	// Back: both are there again, with all subscriptions. What is not acknowledged should be sent again now.
+	// Back reports that all connections are restored, with all subscriptions. Retransmit what is not acknowledged.
 	Back
-	// Closed: the end, by Close or because the server came back and refused.
+	// Closed is the last state, after Close, or because the server came back and refused the connection.
 	Closed
 )
 
@@ -562,8 +561,8 @@ func (s State) String() string {
 	return "unknown"
 }
 
-// stateLoop turns the events of two lines into a sequence of states, and tells them on a goroutine of its own, so that
-// OnState may take its time. The queue is bounded: a loss and return that were not told yet stand for all later ones.
+// stateLoop converts the events of the lines to a sequence of states, and reports them on its own goroutine, so that
+// OnState may block. The queue is bounded: an unreported loss and return represent all later ones.
 type stateLoop struct {
 	tell func(State)
 	done chan struct{}
@@ -571,8 +570,8 @@ type stateLoop struct {
 	mu    sync.Mutex
 	cond  *sync.Cond
 	queue []State // at most 4: Connected, Lost, Back, Closed
-	down  int     // lines that are lost
-	open  bool    // Dial has succeeded; before, nothing is told
+	down  int     // number of lost lines
+	open  bool    // Dial has succeeded; before, nothing is reported
 	ended bool    // Closed is queued
 }
 
@@ -586,7 +585,7 @@ func newStateLoop(tell func(State)) *stateLoop {
 func (l *stateLoop) connected() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// A line may have been lost between the two dials; then Connected comes first all the same.
+	// A line may have been lost between the dials; Connected still comes first.
 	l.open = true
 	l.queue = append([]State{Connected}, l.queue...)
 	l.cond.Signal()
@@ -610,7 +609,7 @@ func (l *stateLoop) back() {
 	}
 }
 
-// push queues Lost or Back. A Lost behind an untold Back takes that one's place away: Lost, Back, Lost is Lost.
+// push queues Lost or Back. A Lost after an unreported Back replaces it: Lost, Back, Lost is Lost.
 func (l *stateLoop) push(s State) {
 	if l.ended {
 		return
@@ -623,7 +622,7 @@ func (l *stateLoop) push(s State) {
 	l.cond.Signal()
 }
 
-// end queues Closed, once. Nothing follows it.
+// end queues Closed, once, as the last state.
 func (l *stateLoop) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -655,51 +654,52 @@ func (l *stateLoop) run() {
 
 func (l *stateLoop) wait() { <-l.done }
 
-// Errors that a caller may test for with errors.Is. Every one arrives wrapped in a sentence with the operation, the
-// address or subject and what would be right.
+// Errors that a caller may test for with errors.Is. Each is wrapped in a sentence with the operation, the address or
+// subject, and what would be valid.
 var (
-	// ErrNoServer: nothing that speaks NATS answered at the address. No connection exists.
+	// ErrNoServer reports that no NATS server answered at the address. No connection exists.
 	ErrNoServer = errors.New("no gradbus server")
-	// ErrRefused: the server answered and turned the connection away (token, certificate). On Dial no connection
-	// exists; later it means that the server came back with other credentials, and the connection is closed for good.
+	// ErrRefused reports that the server answered and refused the connection (token, certificate). After Dial no
+	// connection exists; later, the server came back with other credentials and the connection is closed permanently.
 	ErrRefused = errors.New("refused by the server")
-	// ErrLost: the server is out of reach for the moment. The message may not have been sent; the connection keeps trying
-	// and reports Back when it has succeeded.
+	// ErrLost reports that the server is unreachable at the moment. The message may not have been sent; the connection
+	// keeps reconnecting and reports Back when it has succeeded.
 	ErrLost = errors.New("server lost")
-	// ErrPayload: the message is larger than the server accepts. Nothing was sent.
+	// ErrPayload reports that the message is larger than the server accepts. Nothing was sent.
 	ErrPayload = errors.New("message too large")
-	// ErrClosed: Close was called, on the connection or the window. Nothing was sent.
+	// ErrClosed reports that the connection or window was closed. Nothing was sent.
 	ErrClosed = errors.New("closed")
-	// ErrSubject: a subject or pattern is not of the form that docs/protocol.md gives. Nothing was sent or subscribed.
+	// ErrSubject reports a subject or pattern that docs/protocol.md does not allow. Nothing was sent or subscribed.
 	ErrSubject = errors.New("bad subject")
-	// ErrPortTaken: another process listens at the address. No server was started.
+	// ErrPortTaken reports that another process listens at the address. No server was started.
 	ErrPortTaken = errors.New("port taken")
-	// ErrNoJetStream: the control server does not have JetStream, or not for this account. Nothing was written.
+	// ErrNoJetStream reports that the control server does not have JetStream, or not for this account. Nothing was
+	// written.
 	ErrNoJetStream = errors.New("no JetStream")
-	// ErrDenied: the server does not let this client write what it was asked for. Nothing was written.
+	// ErrDenied reports that the server does not permit this client to write. Nothing was written.
 	ErrDenied = errors.New("not allowed")
-	// ErrNoBucket: the control server has no such bucket, or lost it in a restart. Nothing was written.
+	// ErrNoBucket reports that the control server has no such bucket, or lost it in a restart. Nothing was written.
 	ErrNoBucket = errors.New("no such bucket")
-	// ErrKeyExists: another client has written the key. Nothing was written.
+	// ErrKeyExists reports that another client has written the key. Nothing was written.
 	ErrKeyExists = errors.New("key exists")
-	// ErrNoKey: the bucket has no such key.
+	// ErrNoKey reports that the bucket has no such key.
 	ErrNoKey = errors.New("no such key")
-	// ErrAck: a peer acknowledged what was never sent. The window is as it was.
+	// ErrAck reports that a peer acknowledged frames that were never sent. The window is unchanged.
 	ErrAck = errors.New("bad acknowledgement")
 )
 
-// Ask repeats a request until it is answered: ask is called at once and then every retry, and the first value of
-// answers is returned. Answers come by way of the caller's own subscription, on a subject derived from the request's;
-// a request must therefore be one that may be answered more than once, and answers should have room for one value.
+// Ask repeats a request until it is answered: it calls ask at once and then every retry, and returns the first value of
+// answers. Answers arrive through the caller's own subscription, on a subject derived from the request's. The request
+// must be one that may be answered more than once, and answers should have room for one value.
 //
-// ErrLost from ask is not the end, since the next repetition may find the server again; any other error is. Where ctx
-// ends first, the error wraps its cause and says how often was asked, and the last ErrLost if there was one; where it
-// has ended before, nothing is.
+// ErrLost from ask does not end it, since the next repetition may reach the server; any other error does. If ctx ends
+// first, the error wraps its cause and has the number of requests, and the last ErrLost if there was one. If ctx has
+// already ended, ask is not called.
 //
 //	rows, err := fabric.Ask(ctx, time.Second, func() error { return conn.Publish(subject, frame) }, arrived)
 func Ask[T any](ctx context.Context, retry time.Duration, ask func() error, answers <-chan T) (T, error) {
 	var none T
-	if ctx.Err() != nil { // where all is in one process, an answer is there as soon as it was asked
+	if ctx.Err() != nil { // within one process an answer may have arrived already
 		return none, fmt.Errorf("ask: nothing was asked: %w", context.Cause(ctx))
 	}
 	timer := time.NewTimer(retry)
@@ -714,7 +714,7 @@ func Ask[T any](ctx context.Context, retry time.Duration, ask func() error, answ
 			return received(answer, ok)
 		case <-ctx.Done():
 		case <-timer.C:
-			select { // what is there by now goes before another request
+			select { // an answer that has arrived goes before another request
 			case answer, ok := <-answers:
 				return received(answer, ok)
 			default:

@@ -9,21 +9,21 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Control is a member's connection to the NATS server, or cluster, that carries control: messages between members,
-// heartbeats, and the buckets in which ps processes and jobs are written down. Gradients never travel on it. It
-// reconnects by itself, for ever, to any server of the cluster. It is safe for concurrent use.
+// Control is a member's connection to the NATS server or cluster that carries control: messages between members,
+// heartbeats, and the buckets that list ps processes and jobs. Gradients never use it. It reconnects by itself,
+// forever, to any server of the cluster. It is safe for concurrent use.
 type Control struct {
 	config Config
 	line   line
-	nats   *natsLine           // the line, where it is one over nats.go
+	nats   *natsLine           // the line, if it uses nats.go
 	js     jetstream.JetStream // there
-	bus    *busServer          // that the line leads to, where it is on a Bus; else nil
+	bus    *busServer          // the line's server, if it is on a Bus; else nil
 
 	life
 }
 
-// DialControl connects. Config.URL may name several servers of one cluster, separated by commas, and may carry
-// user:password; otherwise it is as for Dial, and so are the errors.
+// DialControl connects. Config.URL may name several servers of one cluster, separated by commas, and may contain
+// user:password. Otherwise it behaves like Dial, with the same errors.
 func DialControl(ctx context.Context, config Config) (*Control, error) {
 	if config.PendingBytesMax == 0 {
 		config.PendingBytesMax = PendingBytesMaxDefault
@@ -34,7 +34,7 @@ func DialControl(ctx context.Context, config Config) (*Control, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer within %s", dialTimeout))
 	defer cancel()
-	config.Direct = false // handlers of control may take their time, and locks
+	config.Direct = false // handlers of control may take long, and take locks
 	c := &Control{config: config, life: life{states: newStateLoop(config.OnState)}}
 	if err := c.open(ctx); err != nil {
 		c.states.end()
@@ -70,8 +70,8 @@ func (c *Control) open(ctx context.Context) error {
 	return nil
 }
 
-// asking is the context of a first question to JetStream, which a server that does not let this client ask leaves
-// without an answer. end gives the error to report: ErrDenied where that was so, else as of whileConnected.
+// asking returns the context of a first request to JetStream, which a server without permission for this client leaves
+// unanswered. end returns the error to report: ErrDenied in that case, else that of whileConnected.
 func (c *Control) asking(ctx context.Context) (within context.Context, end func(err error) error) {
 	within, answered := c.nats.whileConnected(ctx)
 	within, cancel := context.WithCancel(within)
@@ -98,10 +98,10 @@ func (c *Control) asking(ctx context.Context) (within context.Context, end func(
 	}
 }
 
-// Address is the host and port that was dialed, without credentials, for messages to people.
+// Address returns the host and port that was dialed, without credentials, for people.
 func (c *Control) Address() string { return address(&c.config) }
 
-// LocalHost is this machine's address on the way to the server; "" within one process.
+// LocalHost returns this machine's address on the route to the server; "" within one process.
 func (c *Control) LocalHost() string {
 	if c.nats == nil {
 		return ""
@@ -109,8 +109,8 @@ func (c *Control) LocalHost() string {
 	return c.nats.localHost()
 }
 
-// Publish sends data, which may be reused at once. Nothing is queued while the server is lost. Errors: ErrSubject,
-// ErrPayload, ErrLost, ErrRefused, ErrClosed.
+// Publish sends data, which the caller may reuse at once. Nothing is queued while the server is lost. Errors:
+// ErrSubject, ErrPayload, ErrLost, ErrRefused, ErrClosed.
 func (c *Control) Publish(subject string, data []byte) error {
 	parsed, err := ParseSubject(subject)
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *Control) Publish(subject string, data []byte) error {
 	return c.Send(parsed, data)
 }
 
-// Send is Publish without a text for the subject.
+// Send is Publish without a subject's text.
 func (c *Control) Send(at Subject, data []byte) error {
 	if err := at.check(); err != nil {
 		return fmt.Errorf("publish: %w", err)
@@ -139,11 +139,11 @@ func (c *Control) Send(at Subject, data []byte) error {
 	return fmt.Errorf("publish %s: %w: %w", subject, ErrLost, err)
 }
 
-// PayloadBytesMax is the size of the largest message that the server takes.
+// PayloadBytesMax returns the size of the largest message that the server accepts.
 func (c *Control) PayloadBytesMax() int { return c.line.payloadMax() }
 
-// Subscribe calls the handler for every message that matches the pattern, in order, on a goroutine of its own that
-// lasts until Close. The subscription is active at the server when Subscribe returns. A handler must not call Close.
+// Subscribe calls the handler for every message that matches the pattern, in order, on its own goroutine, until Close.
+// The subscription is active at the server when Subscribe returns. A handler must not call Close.
 func (c *Control) Subscribe(pattern string, handler func(Message)) error {
 	if _, err := routePattern(pattern); err != nil {
 		return fmt.Errorf("subscribe: %w", err)
@@ -151,18 +151,18 @@ func (c *Control) Subscribe(pattern string, handler func(Message)) error {
 	return c.subscribe(c.line, pattern, handler)
 }
 
-// Stats counts what went through.
+// Stats returns the counts.
 func (c *Control) Stats() (s Stats) {
 	c.line.count(&s)
 	return s
 }
 
-// Flush waits until the server has taken in all that was published before, at most 5 s.
+// Flush waits until the server has processed everything published before, at most 5 s.
 func (c *Control) Flush(ctx context.Context) error {
 	return c.flush(ctx, c.line)
 }
 
-// Close sends what was published, closes the connection and waits until every handler and OnState have returned. It may
+// Close sends pending messages, closes the connection and waits until every handler and OnState have returned. It may
 // be called again.
 func (c *Control) Close() {
 	c.fail(fmt.Errorf("connection %w", ErrClosed))

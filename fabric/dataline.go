@@ -13,11 +13,11 @@ import (
 	"unsafe"
 )
 
-// watchEvery is how often a line looks after its connection.
+// watchEvery is the interval at which a line checks its connection.
 const watchEvery = time.Second
 
 // dataLine is a line over fabric's own connection: NATS's protocol with as few copies as it allows. Messages are read
-// into leased buffers and handled on the goroutine that reads; what is published is written from where it lies.
+// into leased buffers and handled on the goroutine that reads; published messages are written from where they lie.
 //
 // Lock order: writer.mu, then mu.
 type dataLine struct {
@@ -25,7 +25,7 @@ type dataLine struct {
 	config *Config
 	tell   func(lineEvent, error)
 	writer wireWriter
-	tokens tokenTable    // the reading goroutine's
+	tokens tokenTable    // used by the reading goroutine only
 	ended  chan struct{} // closed when the goroutine has returned
 
 	ctx    context.Context // of all dialing; ends with close
@@ -43,7 +43,7 @@ type dataLine struct {
 	subscriptions map[uint64]subscription // by sid
 	sid           uint64                  // the last
 	waiting       []chan struct{}         // for PONGs, in the order of the PINGs; nil: no flush waits
-	silent        int                     // PINGs since the server last said anything
+	silent        int                     // PINGs since the server last sent anything
 }
 
 type subscription struct {
@@ -51,8 +51,8 @@ type subscription struct {
 	handler func(Message)
 }
 
-// dialData connects, or says clearly why not. tell is called from one goroutine, in order, and not after close has
-// returned, unless that is in a handler.
+// dialData connects, or returns why not. tell is called from one goroutine, in order, and not after close has returned,
+// except within a handler.
 func dialData(ctx context.Context, config *Config, index lineIndex, handlers *sync.WaitGroup, tell func(lineEvent,
 	error)) (*dataLine, error) {
 	l := &dataLine{index: index, config: config, tell: tell, tokens: tokenTable{},
@@ -94,7 +94,7 @@ func (l *dataLine) connect() (session *wireSession, came dialed, err error) {
 	return session, came, nil
 }
 
-// dial reaches the first server of the list that takes a connection. at is nil in process.
+// dial connects to the first server of the list that accepts. at is nil in process.
 func (l *dataLine) dial(ctx context.Context) (socket net.Conn, at *url.URL, err error) {
 	if l.config.Server != nil {
 		socket, err = l.config.Server.inProcess()
@@ -116,7 +116,7 @@ func (l *dataLine) dial(ctx context.Context) (socket net.Conn, at *url.URL, err 
 	return nil, nil, err
 }
 
-// use makes a session the line's, unless the line has been closed.
+// use adopts a session, unless the line has been closed.
 func (l *dataLine) use(s *wireSession) {
 	l.maximum.Store(int64(s.info.PayloadMax))
 	l.writer.use(s.conn, s.info.PayloadMax)
@@ -128,7 +128,7 @@ func (l *dataLine) use(s *wireSession) {
 	}
 }
 
-// run is the line's goroutine: it reads, and connects again, until close.
+// run is the line's goroutine: it reads, and reconnects, until close.
 func (l *dataLine) run(session *wireSession) {
 	defer close(l.ended)
 	refused := false
@@ -181,13 +181,13 @@ func (l *dataLine) leave() {
 	defer l.mu.Unlock()
 	for _, w := range l.waiting {
 		if w != nil {
-			close(w) // who waits sees that the line is lost
+			close(w) // waiting callers see that the line is lost
 		}
 	}
 	l.waiting = nil
 }
 
-// serve reads one connection to its end. On a later connection it subscribes again, and reports Back once the server
+// serve reads one connection until it ends. On a later connection it subscribes again, and reports Back once the server
 // has all subscriptions.
 func (l *dataLine) serve(s *wireSession, again bool) error {
 	done := make(chan struct{})
@@ -228,14 +228,14 @@ func (l *dataLine) serve(s *wireSession, again bool) error {
 			if s.info.LameDuck {
 				l.config.Log.Warn("the server is about to leave", "connection", l.config.Name, "line", l.index.String())
 			}
-		case opErr: // where it is the end, the server hangs up
+		case opErr: // if it is fatal, the server closes the connection
 			l.config.Log.Warn("connection fault", "connection", l.config.Name, "line", l.index.String(), "err",
 				serverError(e.text))
 		}
 	}
 }
 
-// deliver hands a message to its handler.
+// deliver passes a message to its handler.
 func (l *dataLine) deliver(e *wireEvent) {
 	l.messagesReceived.Add(1)
 	l.bytesReceived.Add(uint64(len(e.data)))
@@ -248,7 +248,7 @@ func (l *dataLine) deliver(e *wireEvent) {
 		return
 	}
 	m := Message{Data: e.data, lease: e.lease}
-	// The text is read in place and not kept: a token that is new is copied.
+	// The text is read in place and not kept: a new token is copied.
 	if s, err := ParseSubject(unsafe.String(unsafe.SliceData(e.subject), len(e.subject))); err == nil {
 		l.tokens.keepSubject(&s)
 		m.subject, m.parsed = s, true
@@ -260,7 +260,7 @@ func (l *dataLine) deliver(e *wireEvent) {
 	l.handling.Store(false)
 }
 
-// pong takes the oldest waiting flush.
+// pong returns the oldest waiting flush.
 func (l *dataLine) pong() chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -276,7 +276,8 @@ func (l *dataLine) pong() chan struct{} {
 	return w
 }
 
-// ping sends words and a PING behind them, and gives what is closed when that was answered, or the line lost.
+// ping sends words and a PING after them, and returns a channel that is closed when it was answered, or the line was
+// lost.
 func (l *dataLine) ping(words string) (chan struct{}, error) {
 	answered := make(chan struct{})
 	l.writer.mu.Lock() // so that the order of waiting is that of sending
@@ -290,7 +291,7 @@ func (l *dataLine) ping(words string) (chan struct{}, error) {
 	return answered, l.writer.rawLocked(words + "PING\r\n")
 }
 
-// resubscribe asks for all subscriptions at once.
+// resubscribe requests all subscriptions at once.
 func (l *dataLine) resubscribe() (chan struct{}, error) {
 	l.mu.Lock()
 	words := ""
@@ -301,11 +302,11 @@ func (l *dataLine) resubscribe() (chan struct{}, error) {
 	return l.ping(words)
 }
 
-// watch sends a PING now and then, and cuts a connection whose server does not answer, or takes nothing.
+// watch sends a PING at intervals, and cuts a connection whose server does not answer, or accepts nothing.
 func (l *dataLine) watch(s *wireSession, done <-chan struct{}) {
 	ticks := time.NewTicker(watchEvery)
 	defer ticks.Stop()
-	var write uint64 // the one in progress
+	var write uint64 // write in progress
 	var since, pinged time.Time
 	for {
 		select {
@@ -337,8 +338,8 @@ func (l *dataLine) watch(s *wireSession, done <-chan struct{}) {
 	}
 }
 
-// overdue tells whether too many PINGs went unanswered. While a handler runs answers are not heard, and while bulk
-// comes in they stand behind it.
+// overdue reports whether too many PINGs were not answered. Answers are not read while a handler runs, and are queued
+// behind incoming bulk.
 func (l *dataLine) overdue() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -361,14 +362,14 @@ func (l *dataLine) keepAlive() {
 	l.waiting = append(l.waiting, nil)
 	l.silent++
 	l.mu.Unlock()
-	_ = l.writer.rawLocked("PING\r\n") // the reader finds the connection cut
+	_ = l.writer.rawLocked("PING\r\n") // the reader notices the cut connection
 }
 
 func (l *dataLine) publish(s *Subject, _ string, data []byte) error {
 	return l.publishInPlace(s, WithoutRoom(data))
 }
 
-// publishInPlace is publish of bytes with room around them.
+// publishInPlace is publish for bytes with room around them.
 func (l *dataLine) publishInPlace(s *Subject, p Payload) error {
 	if l.lost.Load() {
 		return errReconnecting
@@ -400,7 +401,7 @@ func (l *dataLine) subscribe(pattern string, handler func(Message)) error {
 		l.mu.Lock()
 		delete(l.subscriptions, sid)
 		l.mu.Unlock()
-		_ = l.writer.raw(fmt.Sprintf("UNSUB %d\r\n", sid)) // what matters is err
+		_ = l.writer.raw(fmt.Sprintf("UNSUB %d\r\n", sid)) // err is what matters
 	}
 	return err
 }
@@ -418,12 +419,12 @@ func (l *dataLine) unsubscribe(pattern string) {
 	if words == "" {
 		return
 	}
-	_ = l.writer.raw(words) // a connection that is lost has no subscriptions, and the next begins with those that are left
+	_ = l.writer.raw(words) // a lost connection has no subscriptions, and the next one starts with the current ones
 }
 
 func (l *dataLine) flush(ctx context.Context) error { return l.roundTrip(ctx, "") }
 
-// roundTrip sends words and waits until the server has taken them in.
+// roundTrip sends words and waits until the server has processed them.
 func (l *dataLine) roundTrip(ctx context.Context, words string) error {
 	if l.lost.Load() {
 		return errReconnecting
@@ -454,8 +455,8 @@ func (l *dataLine) count(s *Stats) {
 	s.Reconnects += l.reconnects.Load()
 }
 
-// close cuts the connection: what publish has returned for was written. It waits for the reading goroutine, but not for
-// a handler that it may be in.
+// close cuts the connection; messages whose publish has returned were written. It waits for the reading goroutine, but
+// not for a handler that it may run.
 func (l *dataLine) close() {
 	l.cancel()
 	l.mu.Lock()

@@ -32,69 +32,71 @@ import (
 	"gradbus/internal/regular"
 )
 
-// Guard says what connections from outside this process may do. Connections of this process may do anything.
+// Guard limits connections from outside this process. Connections of this process are not limited.
 type Guard struct {
-	// PeerToken is a secret; a connection that shows it may do anything, too. With "" no client may.
+	// PeerToken is a secret that lifts the limits of a connection that shows it. If it is "", no client can.
 	PeerToken string
-	// Publish lists the patterns that others may publish to, Deny those of them that they may not.
+	// Publish lists the patterns that other connections may publish to, and Deny exceptions from them.
 	Publish, Deny []string
-	// Member gives the size of the largest message of the member that connections of a name belong to; 0: there is no such
-	// member. Names are what clients say of themselves. It is called at once for each connection, and must not wait.
+	// Member returns the size of the largest message of the member with a connection's name; 0: there is no such
+	// member. Clients choose their names themselves. It is called once for each connection, and must not block.
 	Member func(name string) (payloadBytes int)
 }
 
-// Limits of connections under a Guard. A name has a member's limits for as many connections as a member needs;
-// connections beyond them, and connections without a member's name, are guests.
+// Limits of connections under a Guard. Connections with a member's name have its limits, up to the number that a member
+// needs; further ones, and connections without a member's name, are guests.
 const (
 	// memberConnectionsMax is one for control and three for data.
 	memberConnectionsMax = 4
-	// guestsMax bounds the guests: joining trainers, tools, unauthenticated clients. Beyond it the oldest guest from the
-	// address that has most of them is closed; a client of gradbus reconnects by itself.
+	// guestsMax bounds the guests: joining trainers, tools, unauthenticated clients. Beyond it the oldest guest from
+	// the address that has most of them is closed; a client of gradbus reconnects by itself.
 	guestsMax = 256
-	// GuestPayloadBytesMax holds the largest manifest. So large may be the messages of wideGuestsMax guests; the others
-	// are cut off beyond narrowPayloadBytesMax, and find more room when they are back.
+	// GuestPayloadBytesMax fits the largest manifest. wideGuestsMax guests may send messages of that size; the others
+	// are cut off beyond narrowPayloadBytesMax, and may find room when they reconnect.
 	GuestPayloadBytesMax  = 1<<20 + 64<<10
 	wideGuestsMax         = 16
 	narrowPayloadBytesMax = 32 << 10
 	// SubsMax bounds the subscriptions of a connection: those of ListenAt for three names and some more. A trainer has
-	// some three.
+	// about three.
 	SubsMax = 32
 
-	// controlLineBytesMax bounds a line of the protocol: a subject with up to 1 KiB of spaces, or a greeting with a token.
+	// controlLineBytesMax bounds a line of the protocol: a subject with up to 1 KiB of spaces, or a greeting with a
+	// token.
 	controlLineBytesMax = 2 << 10
 	tokenSecretBytesMax = 1 << 10
-	// subTokensMax is above subjectTokensMax and what NATS's own protocols take.
+	// subTokensMax exceeds subjectTokensMax and the length of subjects in NATS's own protocols.
 	subTokensMax = 12
-	// subscriptionBytes is what a subscription takes at most: a subject of controlLineBytesMax and subTokensMax tokens,
-	// twice, and what leads to it.
+	// subscriptionBytes is the most memory of a subscription: a subject of controlLineBytesMax and subTokensMax tokens,
+	// twice, and its index.
 	subscriptionBytes = 11 << 10
-	// connectionBytes is what a connection takes that does nothing, in the server and in the runtime.
+	// connectionBytes is the memory of an idle connection, in the server and in the runtime.
 	connectionBytes = 20 << 10
 
-	// doorEvery is how often the door looks for connections that are silent or gone, and notes who is connected.
+	// doorEvery is the interval at which the door looks for silent or gone connections, and lists the clients.
 	doorEvery = 250 * time.Millisecond
-	// silentMax is how long a connection may say nothing where half of ServerConfig.connectionsMax are taken.
+	// silentMax is the time for which a connection may be silent if half of ServerConfig.connectionsMax are in use.
 	silentMax = time.Second
 )
 
-// GuestBytes bounds what guests and silent connections make a server hold, in unfinished messages and subscriptions.
+// GuestBytes bounds the memory that guests and silent connections make a server use, in unfinished messages and
+// subscriptions.
 func GuestBytes(connectionsMax int) int64 {
 	return wideGuestsMax*GuestPayloadBytesMax + (guestsMax-wideGuestsMax)*narrowPayloadBytesMax +
 		guestsMax*SubsMax*subscriptionBytes + int64(connectionsMax)*connectionBytes
 }
 
-// MemberBytes is the same for the connections that go by the name of a member.
+// MemberBytes is the same bound for the connections with the name of a member.
 func MemberBytes(payloadBytes int) int64 {
 	return memberConnectionsMax * (int64(max(payloadBytes, GuestPayloadBytesMax)) + SubsMax*subscriptionBytes)
 }
 
-// limits are those of one connection; zero is none.
+// limits are the limits of one connection; zero: none.
 type limits struct {
 	payloadBytes int
 	subs         int
 }
 
-// visitor is a connection that was let in.
+// visitor is an admitted connection.
 type visitor struct {
 	name    string
 	address string // without the port
@@ -103,38 +105,39 @@ type visitor struct {
 	limits
 }
 
-// door lets connections in to one NATS server, gives each its limits, and closes clients that keep others out. NATS
-// knows limits of single connections only by JWT, so the door writes one for each kind of limits and has the server
-// read it.
+// door admits connections to one NATS server, gives each its limits, and closes clients that keep others out. NATS
+// supports limits of single connections only by JWT, so the door writes one for each set of limits and passes it to the
+// server.
 type door struct {
-	guard *Guard // nil: who shows the token may do anything
+	guard *Guard // nil: connections that show the token are not limited
 	log   *slog.Logger
-	most  int // connections
+	most  int // largest number of connections
 
-	own         [sha256.Size]byte // digests, so that comparing takes the same time for any
+	own         [sha256.Size]byte // digests, so that comparison takes the same time for any secret
 	permissions *server.Permissions
 	account     nkeys.KeyPair
 	user        string // public key
 
-	// mu is held while anything of a client is written that the server reads under its own lock: no other goroutine may
-	// end a client while it is held, and shut keeps the server from doing so. Lock order: mu, then the locks of NATS.
+	// mu is held while the door writes a field of a client that the server reads under its own lock: no other goroutine
+	// may end a client while it is held, and shut keeps the server from doing so. Lock order: mu, then the locks of
+	// NATS.
 	mu   sync.Mutex
-	nats *server.Server // nil until it was made
+	nats *server.Server // nil until it is made
 	shut bool
-	// what others show; asked for where it is not empty
+	// Secrets of others; required if not empty.
 	asksToken, asksPeer bool
 	token, peer         [sha256.Size]byte
 	inside              map[uint64]*visitor // by NATS's id of the connection
 	rights              map[limits]string   // as JWTs
-	tidied              time.Time           // when all were looked over last because there were too many
+	tidied              time.Time           // last check of all connections because there were too many
 
-	seen atomic.Pointer[connected] // the latest, for readers that must not wait for the door
+	seen atomic.Pointer[connected] // the latest list, for readers that must not wait for the door
 
 	stop chan struct{}
 	done chan struct{}
 }
 
-// newDoor makes the door of a server whose own connections show a secret; nil where everybody may do anything.
+// newDoor makes the door of a server whose own connections show a secret; nil if connections are not limited.
 func newDoor(config *ServerConfig, secret string) (*door, error) {
 	if config.Guard == nil && config.Token == "" {
 		return nil, nil
@@ -161,7 +164,7 @@ func newDoor(config *ServerConfig, secret string) (*door, error) {
 	return d, err
 }
 
-// ask has the door ask for the tokens of a configuration. Who is inside stays.
+// ask makes the door require the tokens of a configuration. Admitted connections stay.
 func (d *door) ask(config *ServerConfig) {
 	peer := ""
 	if config.Guard != nil {
@@ -173,10 +176,10 @@ func (d *door) ask(config *ServerConfig) {
 	d.asksPeer, d.peer = peer != "", sha256.Sum256([]byte(peer))
 }
 
-// newSecret draws what the connections of this process show.
+// newSecret draws the secret of this process's connections.
 func newSecret() string { return rand.Text() }
 
-// open begins to look after the connections of a server, until close.
+// open begins to watch the connections of a server, until close.
 func (d *door) open(nats *server.Server) {
 	d.mu.Lock()
 	d.nats = nats
@@ -185,7 +188,7 @@ func (d *door) open(nats *server.Server) {
 	go d.run()
 }
 
-// shutPause is how long a client that dials an ending server is kept waiting for the end.
+// shutPause is the time for which a client that dials an ending server is kept waiting for the end.
 const shutPause = 250 * time.Millisecond
 
 // close admits no further client. The server ends the present ones.
@@ -222,7 +225,7 @@ func is(digest, want [sha256.Size]byte) bool {
 	return subtle.ConstantTimeCompare(digest[:], want[:]) == 1
 }
 
-// Check implements server.Authentication. A client that greets twice stays what it is.
+// Check implements server.Authentication. A client that greets twice keeps its limits.
 func (d *door) Check(client server.ClientAuthentication) bool {
 	options := client.GetOpts()
 	shown := sha256.Sum256([]byte(options.Token))
@@ -230,7 +233,7 @@ func (d *door) Check(client server.ClientAuthentication) bool {
 	defer d.mu.Unlock()
 	if d.shut {
 		d.mu.Unlock()
-		time.Sleep(shutPause) // the end of the server ends the connection: to be refused means that the token is wrong
+		time.Sleep(shutPause) // the end of the server ends the connection; a refusal would mean a wrong token
 		d.mu.Lock()
 		return false
 	}
@@ -261,7 +264,7 @@ func (d *door) Check(client server.ClientAuthentication) bool {
 	return true
 }
 
-// receive finds the limits of a connection that has no special right, and makes room for it.
+// receive finds the limits of a connection without special rights, and makes room for it.
 func (d *door) receive(name, address string, now time.Time) *visitor {
 	v := &visitor{name: name, address: address, since: now}
 	if d.isMember(v) {
@@ -269,7 +272,7 @@ func (d *door) receive(name, address string, now time.Time) *visitor {
 	}
 	v.guest, v.subs = true, SubsMax
 	wide, guests := d.guests()
-	// A walk over all connections for each greeting would keep all of them waiting.
+	// Checking all connections for each greeting would delay all of them.
 	if guests >= guestsMax && now.Sub(d.tidied) >= doorEvery {
 		d.tidied = now
 		d.forget()
@@ -285,7 +288,7 @@ func (d *door) receive(name, address string, now time.Time) *visitor {
 	return v
 }
 
-// isMember gives a visitor a member's limits where it goes by the name of one who has not all its connections yet.
+// isMember gives a visitor a member's limits if it has the name of one that does not have all its connections yet.
 func (d *door) isMember(v *visitor) bool {
 	if d.guard.Member == nil {
 		return false
@@ -323,7 +326,7 @@ func (d *door) guests() (wide, all int) {
 	return wide, all
 }
 
-// look notes who is connected.
+// look lists the clients.
 func (d *door) look() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -332,7 +335,7 @@ func (d *door) look() {
 	}
 }
 
-// held bounds what the guests who are inside can make the server hold, and the connections that are silent. mu is held.
+// held bounds the memory that the present guests and silent connections can make the server use. The caller holds mu.
 func (d *door) held() int64 {
 	d.forget()
 	total := int64(d.nats.NumClients()) * connectionBytes
@@ -344,7 +347,7 @@ func (d *door) held() int64 {
 	return total
 }
 
-// forget takes those off the list who are gone.
+// forget removes connections that have ended.
 func (d *door) forget() {
 	for id := range d.inside {
 		if d.nats.GetClient(id) == nil {
@@ -353,8 +356,8 @@ func (d *door) forget() {
 	}
 }
 
-// promote counts guests as members who have become such: a server may hear of a job after its trainers have dialed.
-// NATS keeps to the limits that they came with.
+// promote counts guests as members if they have become such: a server may learn of a job after its trainers have
+// dialed. NATS keeps the limits that they were admitted with.
 func (d *door) promote() {
 	for _, v := range d.inside {
 		if v.guest {
@@ -363,7 +366,7 @@ func (d *door) promote() {
 	}
 }
 
-// evict shows the oldest guest out of those from the address that has most.
+// evict closes the oldest guest from the address that has most guests.
 func (d *door) evict() {
 	from := map[string]int{}
 	for _, v := range d.inside {
@@ -387,10 +390,10 @@ func (d *door) evict() {
 	d.log.Warn("too many connections of no member of a job; the oldest is closed", "connection", clip(d.inside[out].name),
 		"address", d.inside[out].address, "most", guestsMax)
 	delete(d.inside, out)
-	_ = d.nats.DisconnectClientByID(out) // gone by itself, else
+	_ = d.nats.DisconnectClientByID(out) // else it has ended by itself
 }
 
-// makeRoom ends connections that have said nothing for silentMax, the oldest first, where half of all are taken.
+// makeRoom closes connections that have been silent for silentMax, the oldest first, if half of all are in use.
 func (d *door) makeRoom(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -408,7 +411,7 @@ func (d *door) makeRoom(now time.Time) {
 	})
 	slices.SortFunc(silent, func(a, b *server.ConnInfo) int { return cmp.Compare(a.Cid, b.Cid) })
 	for _, c := range silent[:min(tooMany, len(silent))] {
-		_ = d.nats.DisconnectClientByID(c.Cid) // gone by itself, else
+		_ = d.nats.DisconnectClientByID(c.Cid) // else it has ended by itself
 	}
 	if len(silent) > 0 {
 		d.log.Warn("half of all connections are taken; those that say nothing are closed", "closed",
@@ -416,7 +419,7 @@ func (d *door) makeRoom(now time.Time) {
 	}
 }
 
-// write gives the JWT that says limits, which the server checks as if it came with the client.
+// write returns the JWT with limits, which the server checks as if the client had sent it.
 func (d *door) write(l limits) (string, error) {
 	if text, ok := d.rights[l]; ok {
 		return text, nil
@@ -434,7 +437,7 @@ func (d *door) write(l limits) (string, error) {
 	return text, nil
 }
 
-// rightsMax bounds the limits that are remembered: one for each size of message of jobs.
+// rightsMax bounds the number of cached limits: one for each message size of jobs.
 const rightsMax = 64
 
 func addressOf(client server.ClientAuthentication) string {
@@ -452,8 +455,8 @@ func addressOf(client server.ClientAuthentication) string {
 // credsBytesMax bounds a file of NATS credentials: a signed token and a key.
 const credsBytesMax = 1 << 20
 
-// userCredentials reads a file of credentials for each connection, as nats.UserCredentials does, without waiting for
-// what is no file.
+// userCredentials reads a file of credentials for each connection, as nats.UserCredentials does, without blocking on
+// special files.
 func userCredentials(path string) nats.Option {
 	read := func() (o nats.Options, err error) {
 		text, err := regular.Read(path, credsBytesMax)
@@ -478,13 +481,13 @@ func userCredentials(path string) nats.Option {
 }
 
 var (
-	// errUnauthorized: the server does not know the token, or asks for one.
+	// errUnauthorized reports that the server requires a token, or another one.
 	errUnauthorized = errors.New("authorization violation")
-	// errNotSecure: TLS was asked for, and the server has none.
+	// errNotSecure reports that TLS was requested and the server has none.
 	errNotSecure = errors.New("the server has no secure connection")
 )
 
-// serverInfo is what is read of a server's INFO.
+// serverInfo is the part of a server's INFO that is used.
 type serverInfo struct {
 	PayloadMax   int    `json:"max_payload"`
 	TLSRequired  bool   `json:"tls_required"`
@@ -493,7 +496,7 @@ type serverInfo struct {
 	Nonce        string `json:"nonce"`
 }
 
-// connectOptions is what a client says of itself.
+// connectOptions is the CONNECT message of a client.
 type connectOptions struct {
 	Verbose      bool   `json:"verbose"`
 	Pedantic     bool   `json:"pedantic"`
@@ -512,7 +515,7 @@ type connectOptions struct {
 	NoResponders bool   `json:"no_responders"`
 }
 
-// wireSession is one connection that the server has let in.
+// wireSession is one authenticated connection.
 type wireSession struct {
 	conn    net.Conn
 	reader  *wireReader
@@ -520,7 +523,7 @@ type wireSession struct {
 	witness *tlsWitness
 }
 
-// show says who the client is: by a file of credentials, by the address, or by the token, the first that is there.
+// show authenticates the client by a file of credentials, by the address, or by the token: the first that is set.
 func (o *connectOptions) show(config *Config, at *url.URL, nonce string) error {
 	switch {
 	case at == nil:
@@ -551,8 +554,8 @@ func (o *connectOptions) show(config *Config, at *url.URL, nonce string) error {
 	return nil
 }
 
-// greet takes a fresh connection to an address, nil in process, through INFO, TLS and CONNECT, until the server has
-// answered a PING. The connection is the caller's to close, also where greet fails.
+// greet takes a new connection to an address, nil in process, through INFO, TLS and CONNECT, until the server has
+// answered a PING. The caller closes the connection, also if greet fails.
 func greet(ctx context.Context, raw net.Conn, at *url.URL, config *Config, witness *tlsWitness) (*wireSession, error) {
 	if err := raw.SetDeadline(time.Now().Add(connectTimeout)); err != nil {
 		return nil, err
@@ -582,7 +585,7 @@ func greet(ctx context.Context, raw net.Conn, at *url.URL, config *Config, witne
 		return nil, err
 	}
 	if _, err := s.conn.Write([]byte("CONNECT " + string(text) + "\r\nPING\r\n")); err != nil {
-		// The server may have said why before it hung up.
+		// The server may have sent a reason before it closed the connection.
 		if said := s.awaitPong(&e); said != nil {
 			return nil, said
 		}
@@ -594,13 +597,13 @@ func greet(ctx context.Context, raw net.Conn, at *url.URL, config *Config, witne
 	return s, raw.SetDeadline(time.Time{})
 }
 
-// awaitPong reads until the server has taken in what was sent.
+// awaitPong reads until the server has answered a PING.
 func (s *wireSession) awaitPong(e *wireEvent) error {
 	for e.op = opNone; e.op != opPong; {
 		if err := s.reader.next(e); err != nil {
 			return err
 		}
-		e.lease.Release() // nothing is subscribed to; nil but for a strange server
+		e.lease.Release() // nothing is subscribed to; nil except from an odd server
 		if err := s.told(e); err != nil {
 			return err
 		}
@@ -608,7 +611,7 @@ func (s *wireSession) awaitPong(e *wireEvent) error {
 	return nil
 }
 
-// told takes in INFO and -ERR.
+// told handles INFO and -ERR.
 func (s *wireSession) told(e *wireEvent) error {
 	switch e.op {
 	case opErr:
@@ -628,7 +631,7 @@ func (s *wireSession) told(e *wireEvent) error {
 	return nil
 }
 
-// secure upgrades the connection where either side wants it. In process there is nothing to protect.
+// secure upgrades the connection if either side requires it. In process there is nothing to protect.
 func (s *wireSession) secure(ctx context.Context, config *Config, at *url.URL) (bool, error) {
 	if at == nil {
 		return false, nil
@@ -641,7 +644,7 @@ func (s *wireSession) secure(ctx context.Context, config *Config, at *url.URL) (
 	if !wanted && !s.info.TLSRequired {
 		return false, nil
 	}
-	if s.reader.lo != s.reader.hi { // injected on the way, to be read as if it had been sent under TLS
+	if s.reader.lo != s.reader.hi { // bytes injected before TLS must not be read as if they had been sent under it
 		return false, fmt.Errorf("%w: bytes between INFO and TLS", errProtocol)
 	}
 	conn, err := s.witness.handshake(ctx, s.conn, roots, at.Hostname())
@@ -652,7 +655,7 @@ func (s *wireSession) secure(ctx context.Context, config *Config, at *url.URL) (
 	return true, nil
 }
 
-// serverError is what a server reports with -ERR.
+// serverError returns the error that a server reports with -ERR.
 func serverError(text []byte) error {
 	said := oneLine(text)
 	lower := strings.ToLower(said)
@@ -663,12 +666,11 @@ func serverError(text []byte) error {
 	return fmt.Errorf("the server says %q", said)
 }
 
-// tlsWitness notes whether a server asked for this side's certificate, and whether one was shown. From TLS 1.3 on a
-// server looks at it after the handshake, and all that the client learns of a refusal may be that the connection is
-// cut.
+// tlsWitness records whether a server asked for this side's certificate, and whether one was shown. From TLS 1.3 on the
+// server checks it after the handshake, and all that the client may see of a refusal is a closed connection.
 type tlsWitness struct{ asked, shown atomic.Bool }
 
-// options are those of one connection. What they are made of stays as it is.
+// options returns the TLS configuration of one connection. It does not change from.
 func (w *tlsWitness) options(from *tls.Config) *tls.Config {
 	c := &tls.Config{}
 	if from != nil {
@@ -681,7 +683,7 @@ func (w *tlsWitness) options(from *tls.Config) *tls.Config {
 		if show != nil {
 			shown, err = show(request)
 		} else if len(own) > 0 {
-			shown = &own[0] // also where the server names other authorities: it then says what it wants
+			shown = &own[0] // even if the server names other authorities: its refusal says what it wants
 		}
 		w.asked.Store(true)
 		w.shown.Store(shown != nil && len(shown.Certificate) > 0)
@@ -690,7 +692,7 @@ func (w *tlsWitness) options(from *tls.Config) *tls.Config {
 	return c
 }
 
-// explain says what is wrong with certificates and what would be right; nil where something else is.
+// explain returns what is wrong with certificates and what would be valid; nil if the error has another cause.
 func (w *tlsWitness) explain(err error) error {
 	var authority x509.UnknownAuthorityError
 	var host x509.HostnameError
@@ -719,12 +721,12 @@ func (w *tlsWitness) explain(err error) error {
 	return nil
 }
 
-// isCut tells whether the other side has hung up, with or without a word.
+// isCut reports whether the other side has closed the connection.
 func isCut(err error) bool {
 	return isAlert(err) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// isAlert tells whether the other side ended TLS, and said why.
+// isAlert reports whether the other side ended TLS with an alert.
 func isAlert(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error"

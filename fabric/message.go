@@ -7,21 +7,21 @@ import (
 	"unsafe"
 )
 
-// Message is one delivery. Data belongs to the receiver, who may write to it, until Release; the receiver that never
-// calls it keeps Data for good. Data begins at a multiple of 64 in memory where it came over a data connection.
+// Message is one delivery. Data belongs to the receiver, which may write to it, until Release; a receiver that never
+// calls Release keeps Data. Over a data connection, Data begins at a multiple of 64 in memory.
 type Message struct {
 	Data []byte
 
 	subject Subject
-	text    string // where it is no subject
+	text    string // set if it is not a valid subject
 	parsed  bool
 	lease   *Lease // nil: Data has no other user
 
-	borrowedFrom *Buffers // where Data is the publisher's and only for the time of the call; Keep takes a buffer from it
+	borrowedFrom *Buffers // set if Data belongs to the publisher during the call; Keep takes a buffer from it
 }
 
-// Keep makes Data the receiver's, as it is everywhere but on a connection of Config.Direct: there it ends with the call
-// of the handler, unless Keep has made a copy of it.
+// Keep makes Data the receiver's own. That is always so except on a connection with Config.Direct, where Data ends with
+// the call of the handler unless Keep has copied it.
 func (m *Message) Keep() {
 	if m.borrowedFrom == nil {
 		return
@@ -30,7 +30,7 @@ func (m *Message) Keep() {
 	m.Data, m.borrowedFrom = m.lease.room[:copy(m.lease.room, m.Data)], nil
 }
 
-// NewMessage is a message with a subject's text, as if it had arrived.
+// NewMessage returns a message with a subject's text, as if it had arrived.
 func NewMessage(subject string, data []byte) Message {
 	m := Message{Data: data}
 	var err error
@@ -42,7 +42,7 @@ func NewMessage(subject string, data []byte) Message {
 	return m
 }
 
-// Parse gives the subject, without allocating where it is right.
+// Parse returns the subject, without allocating if it is valid.
 func (m *Message) Parse() (Subject, error) {
 	if m.parsed {
 		return m.subject, nil
@@ -50,13 +50,13 @@ func (m *Message) Parse() (Subject, error) {
 	return ParseSubject(m.text)
 }
 
-// Module is the name of the module that the message is to or from; false where it is about none.
+// Module returns the name of the module that the message is to or from; false if there is none.
 func (m *Message) Module() (name string, is bool) {
 	s, err := m.Parse()
 	return s.Name, err == nil && s.Kind == KindModule
 }
 
-// Text is the subject as it arrived; one allocation.
+// Text returns the subject's text, with one allocation.
 func (m *Message) Text() string {
 	if m.parsed {
 		return m.subject.String()
@@ -64,15 +64,15 @@ func (m *Message) Text() string {
 	return m.text
 }
 
-// Release is Lease().Release().
+// Release releases the lease.
 func (m *Message) Release() { m.lease.Release() }
 
-// Lease gives the right to Data apart from the message, to be passed on without an allocation. It may be nil, whose
+// Lease returns the right to Data apart from the message, to be passed on without an allocation. It may be nil, whose
 // Release does nothing.
 func (m *Message) Lease() *Lease { return m.lease }
 
-// tokenTable keeps one string for each token that a line has seen, so that subjects are read without allocating.
-// Bounded, since an unauthenticated client may invent tokens: once full it is emptied.
+// tokenTable has one string for each token that a line has seen, so that subjects are read without allocating. It is
+// bounded, since an unauthenticated client may invent tokens: a full table is cleared.
 type tokenTable map[string]string
 
 const tokenTableMax = 4096
@@ -89,7 +89,7 @@ func (t tokenTable) keep(token string) string {
 	return kept
 }
 
-// keepSubject makes a subject's tokens outlive the text they were read from.
+// keepSubject replaces a subject's tokens by strings that outlive the text they were read from.
 func (t tokenTable) keepSubject(s *Subject) {
 	s.Job, s.From, s.Kind, s.To = t.keep(s.Job), t.keep(s.From), t.keep(s.Kind), t.keep(s.To)
 	if s.Name != "" {
@@ -97,35 +97,34 @@ func (t tokenTable) keepSubject(s *Subject) {
 	}
 }
 
-// Payload is bytes to be sent, with headroom before them and tailroom behind them: a connection writes what its
-// protocol puts around them there, so that one write takes all of it from where it lies. It may write there as long
-// as it sends, so a Payload goes out on one connection at a time. Where there is too little room it is sent as by
-// Send.
+// Payload is bytes to send, with unused room before and after them, where a connection writes the framing of its
+// protocol, so that one write sends everything from where it lies. It may write there while it sends, so a Payload is
+// sent on one connection at a time. Without enough room it is sent as by Send.
 type Payload struct {
 	memory []byte
 	lo, hi int
 }
 
-// HeadroomBytes and TailroomBytes are room enough for the words of any message, and for those that fill one with
-// 65024 bytes of values up to a read of the server's.
+// HeadroomBytes and TailroomBytes are enough for the framing of any message, including the padding of a message with
+// 65024 bytes of values to a full read of the server.
 const (
 	HeadroomBytes = 512
 	TailroomBytes = 2
 )
 
-// NewPayload is memory[lo:hi] with the rest of memory as its room.
+// NewPayload returns memory[lo:hi] with the rest of memory as its room.
 func NewPayload(memory []byte, lo, hi int) Payload { return Payload{memory, lo, hi} }
 
 // WithoutRoom returns a payload of bytes whose surrounding memory must not be written.
 func WithoutRoom(data []byte) Payload { return Payload{data, 0, len(data)} }
 
-// Data is what is sent.
+// Data returns the bytes to send.
 func (p *Payload) Data() []byte { return p.memory[p.lo:p.hi:p.hi] }
 
-// Len is how many bytes are sent.
+// Len returns the number of bytes to send.
 func (p *Payload) Len() int { return p.hi - p.lo }
 
-// around puts head before the bytes and an end of line behind them, and gives all of it; nil where there is no room.
+// around writes head before the bytes and an end of line after them, and returns everything; nil if there is no room.
 func (p *Payload) around(head []byte) []byte {
 	lo, hi := p.lo-len(head), p.hi+len(crlf)
 	if lo < 0 || hi > len(p.memory) {

@@ -13,51 +13,50 @@ import (
 const (
 	// WindowBytesDefault is the default of OutboxConfig.BytesMax: enough to keep a 10 Gbit/s link busy over 3 ms.
 	WindowBytesDefault = 4 << 20
-	// AckDelayMax is the longest that who receives may put an ack off, where nothing is missing.
+	// AckDelayMax is the longest time for which a receiver may delay an ack if nothing is missing.
 	AckDelayMax = 30 * time.Millisecond
 
 	resendAfterDefault = time.Second
 	resendSlack        = 20 * time.Millisecond
 	resendMaxDefault   = 5 * time.Second
-	// tickLate: a Tick so long after it had something to do says that this process was kept from running.
+	// tickLate is the delay of a Tick, after it had something to do, which shows that this process was suspended.
 	tickLate = 20 * time.Millisecond
 )
 
-// OutboxConfig describes the sending side of one window.
+// OutboxConfig configures the sending side of a window.
 type OutboxConfig struct {
 	// Envelope writes sequence numbers into frames. Required.
 	Envelope Envelope
-	// Publish sends a frame and may block for a while. Required. ErrLost from it is not the end: the frame stays in the
-	// window and is sent again. Any other error is.
+	// Publish sends a frame and may block. Required. After ErrLost the frame stays in the window and is retransmitted.
+	// Any other error ends the window.
 	Publish func(subject Subject, frame Payload) error
-	// Lend is Publish for a frame that is sent for the first time, of which the receiver may use the bytes where they
-	// lie, until the frame's owner refills it: see Conn.Lend. What is sent again goes by Publish, so that no receiver
-	// looks at a frame that it has been through with. nil is Publish.
+	// Lend is Publish for the first transmission of a frame. The receiver may use the bytes in place until the frame's
+	// owner refills it: see Conn.Lend. Retransmissions use Publish, so that no receiver reads a frame that it has
+	// finished with. nil: Publish.
 	Lend func(subject Subject, frame Payload) error
-	// FramesMax is how many frames may be on the way, 1 to SpanMax; 0 is SpanMax.
+	// FramesMax bounds the frames in flight, 1 to SpanMax; 0: SpanMax.
 	FramesMax int
-	// BytesMax is how many bytes may be on the way, and the first credit, until the receiver grants more; 0 is
-	// WindowBytesDefault. One frame alone is always allowed on the way, and the first needs no credit.
+	// BytesMax bounds the bytes in flight, and is the first credit until the receiver grants more; 0:
+	// WindowBytesDefault. A single frame is always allowed, and the first needs no credit.
 	BytesMax int
-	// resendAfter is the time without any acknowledgement after which a frame is sent again, while no round trip has
-	// been measured; 0 is 1 s. Then it follows from what was measured: see RoundTrips; at least 50 ms. It doubles up to
-	// resendMax (0 is 5 s).
+	// resendAfter is the time without any ack after which a frame is retransmitted, until a round trip has been
+	// measured; 0: 1 s. Then the time follows from the measurements: see RoundTrips; at least 50 ms. It doubles up to
+	// resendMax (0: 5 s).
 	resendAfter, resendMax time.Duration
 }
 
-// Outbox is the sending side of one window: it numbers frames, holds them until they are acknowledged, and sends
-// again what was lost. It has no goroutine, and no clock but to measure round trips: its owner calls Ack for every
-// ack that arrives, Tick a few times a second, and ResendAll when the connection is back. All methods are safe for
-// concurrent use.
+// Outbox is the sending side of a window: it numbers frames, keeps them until they are acknowledged, and retransmits
+// what was lost. It has no goroutine, and uses the clock only to measure round trips: its owner calls Ack for every
+// ack, Tick a few times a second, and ResendAll when the connection is back. All methods are safe for concurrent use.
 //
-// Memory: it holds the caller's frames, at most FramesMax and, but for one, BytesMax bytes of them; itself it is of
-// fixed size.
+// Memory: it refers to the caller's frames, at most FramesMax of them and, except for one frame, BytesMax bytes. Its
+// own size is fixed.
 type Outbox struct {
 	config OutboxConfig
 	epoch  time.Time
 
-	// turn is held by the one sender that waits for room or publishes, so that frames leave in the order of their
-	// numbers. Lock order: turn, then mu. A channel, so that waiting for it ends with ctx.
+	// turn is held by the one sender that waits for room or publishes, so that frames are sent in the order of their
+	// numbers. Lock order: turn, then mu. It is a channel, so that waiting for it ends with ctx.
 	turn chan struct{}
 
 	mu      sync.Mutex    // never held while publishing
@@ -69,29 +68,29 @@ type Outbox struct {
 	total   uint64        // bytes of all frames ever numbered
 	credit  uint64        // highest window that the receiver granted
 	order   uint64        // counts transmissions
-	trips   RoundTrips    // how long acks take
-	due     time.Time     // when one is sent again for want of acks; zero: to be set by the next Tick
-	again   bool          // that time is over, and the next Tick is to look again
-	probes  int           // how often it was, since there was progress
-	// orders up to this one were on the way when it was over last; 0 where these are known not to be lost, or sent again
+	trips   RoundTrips    // duration of round trips
+	due     time.Time     // time of the next retransmission without acks; zero: set by the next Tick
+	again   bool          // that time has passed, and the next Tick looks again
+	probes  int           // number of timeouts since there was progress
+	// Orders up to this one were in flight at the last timeout; 0: known not to be lost, or retransmitted.
 	suspect uint64
-	full    bool          // the sender whose turn it is waits for room
-	starved bool          // the sender whose turn it is waits for credit alone
-	probe   bool          // it may send one frame beyond the credit, to learn whether an ack was lost
-	err     error         // what ended the window; set once
-	changed chan struct{} // closed when callers of Drained should check again; nil without one
-	room    chan struct{} // of one: told when the sender whose turn it is should check again; allocates nothing
+	full    bool          // the sender with the turn waits for room
+	starved bool          // the sender with the turn waits only for credit
+	probe   bool          // it may send one frame beyond the credit, to find out whether an ack was lost
+	err     error         // the reason why the window ended; set once
+	changed chan struct{} // closed when callers of Drained should check again; nil if there are none
+	room    chan struct{} // capacity 1: wakes the sender with the turn without an allocation
 	stats   OutboxStats
 }
 
-// slot holds one frame on its way.
+// slot is one frame in flight.
 type slot struct {
 	subject  Subject
 	frame    Payload
 	order    uint64        // of its latest transmission
 	earliest uint64        // order of its first transmission
 	at       time.Duration // of its first transmission, since Outbox.epoch
-	end      uint64        // bytes of all frames up to and with this one
+	end      uint64        // bytes of all frames up to and including this one
 	busy     int           // transmissions in progress, which read frame
 	acked    bool
 	used     bool
@@ -99,14 +98,13 @@ type slot struct {
 
 // OutboxStats counts what a window did.
 type OutboxStats struct {
-	Frames  uint64 // sent for the first time
-	Gaps    uint64 // sent again because later ones had arrived
-	Timeout uint64 // sent again because nothing was heard
-	Back    uint64 // sent again because the connection was lost in between
+	Frames  uint64 // first transmissions
+	Gaps    uint64 // retransmitted because later frames had arrived
+	Timeout uint64 // retransmitted after a timeout
+	Back    uint64 // retransmitted after the connection was lost
 }
 
-// NewOutbox makes an empty window. It panics where Envelope or Publish is missing or a bound is out of range, which is
-// a fault of the program.
+// NewOutbox makes an empty window. It panics if Envelope or Publish is missing or a bound is out of range.
 func NewOutbox(config OutboxConfig) *Outbox {
 	if config.FramesMax == 0 {
 		config.FramesMax = SpanMax
@@ -139,11 +137,11 @@ func NewOutbox(config OutboxConfig) *Outbox {
 	}
 }
 
-// Send numbers a frame and publishes it. It blocks while the window is full, until ctx ends. The frame, with its
-// room, belongs to the window and may not be changed before it was acknowledged and released: see Drained.
+// Send numbers a frame and publishes it. It blocks while the window is full, until ctx ends. The frame, with its room,
+// belongs to the window and must not be changed until it was acknowledged and released: see Drained.
 //
-// An error says that the frame was not sent and took no number. That the server is lost is no error here: the frame is
-// in the window and will be sent again.
+// An error means that the frame was not sent and took no number. A lost server is no error here: the frame is in the
+// window and will be retransmitted.
 func (o *Outbox) Send(ctx context.Context, subject Subject, frame Payload) error {
 	select {
 	case o.turn <- struct{}{}:
@@ -158,7 +156,7 @@ func (o *Outbox) Send(ctx context.Context, subject Subject, frame Payload) error
 }
 
 // TrySend is Send without waiting for room: sent is false if there is none, or if another goroutine is sending.
-// Publishing may still block for a while.
+// Publishing may still block.
 func (o *Outbox) TrySend(subject Subject, frame Payload) (sent bool, err error) {
 	select {
 	case o.turn <- struct{}{}:
@@ -179,7 +177,7 @@ func (o *Outbox) TrySend(subject Subject, frame Payload) (sent bool, err error) 
 	return true, o.send(subject, frame)
 }
 
-// send numbers and publishes a frame that there is room for. The caller has the turn.
+// send numbers and publishes a frame that fits. The caller has the turn.
 func (o *Outbox) send(subject Subject, frame Payload) error {
 	sequence := o.admit(subject, frame)
 	err := o.config.Lend(subject, frame)
@@ -194,7 +192,7 @@ func (o *Outbox) send(subject Subject, frame Payload) error {
 	return nil
 }
 
-// waitForRoom returns when a frame of the given size fits. Only the holder of the turn calls it, so room stays.
+// waitForRoom returns when a frame of a size fits. Only the holder of the turn calls it, so the room stays.
 func (o *Outbox) waitForRoom(ctx context.Context, bytes int) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -219,24 +217,24 @@ func (o *Outbox) waitForRoom(ctx context.Context, bytes int) error {
 	}
 }
 
-// roomFor says whether a frame of the given size fits into the window, and whether the receiver has granted it.
-// Called with mu held.
+// roomFor reports whether a frame of a size fits into the window, and whether the receiver has granted it. The caller
+// holds mu.
 func (o *Outbox) roomFor(bytes int) (fits, granted bool) {
 	fits = o.next-o.first < uint64(o.config.FramesMax) && (o.bytes == 0 || o.bytes+bytes <= o.config.BytesMax)
-	return fits, o.total == 0 || o.total+uint64(bytes) <= o.credit // no receiver has room for less than a frame
+	return fits, o.total == 0 || o.total+uint64(bytes) <= o.credit // every receiver has room for at least one frame
 }
 
-// admit gives a frame its number and puts it into the window, before it is published: its ack may be faster than the
-// publisher's return.
+// admit gives a frame its number and puts it into the window before it is published: its ack may arrive before the
+// publish returns.
 func (o *Outbox) admit(subject Subject, frame Payload) uint64 {
 	o.mu.Lock()
 	sequence := o.next
 	o.mu.Unlock()
-	o.config.Envelope.SetSequence(frame.Data(), sequence) // not yet in the window, so not read by another goroutine
+	o.config.Envelope.SetSequence(frame.Data(), sequence) // not yet in the window, so no other goroutine reads it
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.first == o.next {
-		o.due = time.Time{} // what it was for is not on the way
+		o.due = time.Time{} // the frame that it was set for is not in flight
 	}
 	o.order++
 	o.next++
@@ -248,10 +246,10 @@ func (o *Outbox) admit(subject Subject, frame Payload) uint64 {
 	return sequence
 }
 
-// retract takes back the newest frame, which was refused before anything was sent.
+// retract removes the newest frame, which was refused before anything was sent.
 func (o *Outbox) retract(sequence uint64) {
 	s := &o.slots[sequence%SpanMax]
-	if s.acked { // by a peer that cannot have it; the number is spent
+	if s.acked { // by a peer that cannot have it; the number is used up
 		o.published(sequence)
 		return
 	}
@@ -272,7 +270,7 @@ func (o *Outbox) published(sequence uint64) {
 	}
 }
 
-// release gives a frame back to its owner: it is acknowledged and has no reader.
+// release returns a frame to its owner: it is acknowledged and not being read.
 func (o *Outbox) release(s *slot) {
 	*s = slot{}
 	o.pending--
@@ -282,11 +280,11 @@ func (o *Outbox) release(s *slot) {
 	o.wake()
 }
 
-// wake wakes the waiting goroutines; change is what they wait for. Both are called with mu held.
+// wake wakes the waiting goroutines, and change returns the channel that they wait for. The caller holds mu.
 func (o *Outbox) wake() {
 	select {
 	case o.room <- struct{}{}:
-	default: // told already
+	default: // already woken
 	}
 	if o.changed != nil {
 		close(o.changed)
@@ -301,9 +299,9 @@ func (o *Outbox) change() <-chan struct{} {
 	return o.changed
 }
 
-// Ack takes an acknowledgement in. A frame that is missing though one sent after it has arrived is sent again at once,
-// and not again before one sent after the repetition has arrived. An ack of frames that were never sent changes nothing
-// and gives ErrAck; old and repeated acks are fine.
+// Ack processes an acknowledgement. A missing frame is retransmitted at once if one that was sent after it has arrived,
+// and not again before one that was sent after the retransmission has arrived. An ack for frames that were never sent
+// changes nothing and returns ErrAck; old and repeated acks are fine.
 func (o *Outbox) Ack(a Ack) error {
 	o.mu.Lock()
 	if err := o.check(&a); err != nil {
@@ -324,9 +322,9 @@ func (o *Outbox) Ack(a Ack) error {
 		o.wake()
 	}
 	lost := o.mark(SpanMax, func(s *slot) bool {
-		refused := before < s.end && s.end <= o.credit // went beyond the credit of then, and would be taken now
+		refused := before < s.end && s.end <= o.credit // it exceeded the credit of then, and would be accepted now
 		if refused {
-			o.trips.fresh() // room was waited for, not an ack
+			o.trips.fresh() // the wait was for room, not for an ack
 			o.due = time.Time{}
 		}
 		return s.order < told.evidence || refused
@@ -336,22 +334,22 @@ func (o *Outbox) Ack(a Ack) error {
 	return errors.Join(o.repeat(lost, &o.stats.Gaps), o.repeat(overdue, &o.stats.Timeout))
 }
 
-// news is what an ack told that was not known.
+// news is the new information in an ack.
 type news struct {
 	progress bool   // frames have arrived
-	frames   int    // so many
-	original bool   // of these one was sent once, and is among the suspects
+	frames   int    // number of them
+	original bool   // one of them was sent once, and is among the suspects
 	latest   uint64 // order of the latest transmission of any of them
-	// that was its frame's only one: its arrival may have brought the ack about, and no repetition has
+	// That transmission was its frame's only one: its arrival may have caused the ack.
 	once bool
-	at   time.Duration // when its frame was sent first, since Outbox.epoch
-	// evidence is the order of the latest transmission known to have arrived. Of a frame that was sent several times
-	// it is not known which one did, so it proves no more than its first: else a late original would condemn all that
-	// left before its repetition.
+	at   time.Duration // first transmission of its frame, since Outbox.epoch
+	// evidence is the order of the latest transmission that is known to have arrived. For a frame that was sent several
+	// times it is not known which one did, so it proves no more than the first: otherwise a late original would condemn
+	// everything sent before its retransmission.
 	evidence uint64
 }
 
-// arrived marks what an ack says has arrived, and releases it. Called with mu held.
+// arrived marks and releases the frames that an ack covers. The caller holds mu.
 func (o *Outbox) arrived(a *Ack) (told news) {
 	for n := o.first; n < o.next; n++ {
 		s := &o.slots[n%SpanMax]
@@ -390,7 +388,7 @@ func (o *Outbox) check(a *Ack) error {
 	return nil
 }
 
-// mark picks frames to send again, oldest first, and holds them until repeat is through with them.
+// mark selects frames to retransmit, oldest first, and keeps them until repeat has sent them.
 func (o *Outbox) mark(framesMax int, missing func(*slot) bool) []uint64 {
 	var picked []uint64
 	for n := o.first; n < o.next && len(picked) < framesMax; n++ {
@@ -407,8 +405,8 @@ func (o *Outbox) mark(framesMax int, missing func(*slot) bool) []uint64 {
 
 func every(*slot) bool { return true }
 
-// repeat publishes marked frames, except those that have been acknowledged since, and counts them. It stops at the
-// first error: ErrLost is left to the next Tick or ResendAll, any other ends the window.
+// repeat publishes marked frames, except those acknowledged since, and counts them. It stops at the first error: after
+// ErrLost the next Tick or ResendAll continues, any other error ends the window.
 func (o *Outbox) repeat(marked []uint64, count *uint64) error {
 	var failed error
 	for _, n := range marked {
@@ -434,7 +432,7 @@ func (o *Outbox) repeat(marked []uint64, count *uint64) error {
 	return failed
 }
 
-// ResendAll sends everything again that was not acknowledged. Call it when the connection is back.
+// ResendAll retransmits everything that was not acknowledged. Call it when the connection is back.
 func (o *Outbox) ResendAll() error {
 	o.mu.Lock()
 	o.trips.fresh()
@@ -444,7 +442,7 @@ func (o *Outbox) ResendAll() error {
 	return o.repeat(all, &o.stats.Back)
 }
 
-// Pending is the number of frames that are not released: not acknowledged, or just being sent again.
+// Pending returns the number of frames that are not released: not acknowledged, or being retransmitted.
 func (o *Outbox) Pending() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -454,7 +452,7 @@ func (o *Outbox) Pending() int {
 // Drained waits until every frame sent before was released, so that all of them may be refilled.
 func (o *Outbox) Drained(ctx context.Context) error { return o.DrainedTo(ctx, math.MaxUint64) }
 
-// DrainedTo waits until every frame up to a number was released, whatever is on the way beyond it.
+// DrainedTo waits until every frame up to a number was released, whatever is in flight beyond it.
 func (o *Outbox) DrainedTo(ctx context.Context, sequence uint64) error {
 	for {
 		o.mu.Lock()
@@ -474,14 +472,14 @@ func (o *Outbox) DrainedTo(ctx context.Context, sequence uint64) error {
 	}
 }
 
-// Stats counts what the window did.
+// Stats returns the counts.
 func (o *Outbox) Stats() OutboxStats {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.stats
 }
 
-// Close ends the window with an error (nil is ErrClosed), which everyone who waits is given. It may be called again.
+// Close ends the window with an error (nil: ErrClosed), which all waiting callers receive. It may be called again.
 func (o *Outbox) Close(err error) {
 	if err == nil {
 		err = fmt.Errorf("window %w", ErrClosed)
@@ -494,17 +492,17 @@ func (o *Outbox) Close(err error) {
 	}
 }
 
-// OutboxState is how a window is at one moment.
+// OutboxState is the state of a window.
 type OutboxState struct {
 	OutboxStats
-	PendingBytes int // of frames that were sent and not acknowledged
-	// that may be on the way: OutboxConfig.BytesMax, or less where the receiver's credit ends before
+	PendingBytes int // bytes that were sent and not acknowledged
+	// Bytes that may be in flight: OutboxConfig.BytesMax, or less if the receiver's credit ends before.
 	WindowBytes int
 	full        bool          // a sender waits for room
-	RoundTrip   time.Duration // from a frame's only sending until it is known to have come, lately; 0 before the first
+	RoundTrip   time.Duration // of frames that were sent once, lately; 0 before the first measurement
 }
 
-// State is how the window is now.
+// State returns the current state.
 func (o *Outbox) State() OutboxState {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -519,23 +517,23 @@ func (o *Outbox) State() OutboxState {
 // Received is Ack for an owner that knows without an ack that every frame up to a number has been received.
 func (o *Outbox) Received(sequence uint64) error { return o.Ack(Ack{Cumulative: sequence}) }
 
-// Expect says how long a round trip to the receiver's server takes: the first guess, until an ack was measured.
+// Expect sets the first guess of a round trip to the receiver's server, until an ack was measured.
 func (o *Outbox) Expect(trip time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.trips.Expect(trip)
 }
 
-// Usual is the time within which an answer from the receiver comes that is not put off: see RoundTrips.
+// Usual returns the time within which an undelayed answer from the receiver arrives: see RoundTrips.
 func (o *Outbox) Usual() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.trips.usual()
 }
 
-// overdue picks the frame to send again where nothing was heard: the newest that there is credit for, since its ack
-// condemns all that left before it and did not arrive; every other time the oldest, in case the receiver can take no
-// other. Called with mu held.
+// overdue selects the frame to retransmit after a timeout: the newest one that there is credit for, because its ack
+// condemns everything that was sent before it and did not arrive; every other time the oldest, in case the receiver can
+// accept no other. The caller holds mu.
 func (o *Outbox) overdue() []uint64 {
 	o.probes++
 	if o.probes%2 == 1 {
@@ -548,11 +546,10 @@ func (o *Outbox) overdue() []uint64 {
 	return o.mark(1, every)
 }
 
-// Tick tells the window what time it is; call it some ten times a second or more. Where nothing was acknowledged for
-// the timeout, one frame is sent again, whose ack shows what else is missing. Where a sender waits for credit and
-// nothing is on the way, the ack that granted it may be lost, and one frame may go beyond it: its ack tells. A call
-// that comes much later than it would have had something to do leaves that to the next one, since acks may have waited
-// as it has.
+// Tick passes the time to the window; call it at least ten times a second. If nothing was acknowledged for the timeout,
+// one frame is retransmitted, whose ack shows what else is missing. If a sender waits for credit and nothing is in
+// flight, the ack that granted it may be lost, and one frame may exceed it: its ack tells. A call that comes much later
+// than it would have had something to do leaves that to the next one, since acks may be waiting as well.
 func (o *Outbox) Tick(now time.Time) error {
 	o.mu.Lock()
 	if o.next == o.first && !o.starved || o.err != nil {
@@ -565,7 +562,7 @@ func (o *Outbox) Tick(now time.Time) error {
 	}
 	late := now.Sub(o.due)
 	if late < 0 || late > tickLate && !o.again {
-		o.again = late >= 0 // acks may wait to be read, as this call did
+		o.again = late >= 0 // acks may still be unread, as this call was late
 		o.mu.Unlock()
 		return nil
 	}
@@ -583,10 +580,10 @@ func (o *Outbox) Tick(now time.Time) error {
 	return o.repeat(overdue, &o.stats.Timeout)
 }
 
-// recover picks what else to send again when a frame was answered that was sent again since nothing was heard: of all
-// that was on the way then twice as many as have arrived, the oldest first, as a TCP does that starts slowly. A window
-// that was lost whole, with what was sent again of it, is through after eight round trips. Where one arrives that was
-// sent once, the frames were late and not lost, and none is sent twice. Called with mu held.
+// recover selects further frames to retransmit when a frame that was retransmitted after a timeout is acknowledged: of
+// everything in flight then, twice as many as have arrived, the oldest first, like TCP slow start. A window that was
+// lost completely, with its retransmissions, recovers in eight round trips. If a frame arrives that was sent once, the
+// frames were late and not lost, and none is sent twice. The caller holds mu.
 func (o *Outbox) recover(told *news) []uint64 {
 	if o.suspect == 0 || !told.progress {
 		return nil
@@ -601,26 +598,26 @@ func (o *Outbox) recover(told *news) []uint64 {
 	return picked
 }
 
-// RoundTrips estimates from the times that answers took how long one may still take, as RFC 6298 does for TCP: the mean
-// with a weight of 1/8 for the newest, four mean deviations (weight 1/4) on top, and twice the time after each time
-// that was too short. It is pure: it reads no clock, and what it says follows from the calls alone. It is not safe for
-// concurrent use.
+// RoundTrips estimates, from the times that answers took, how long one may still take, as RFC 6298 does for TCP: the
+// mean with a weight of 1/8 for the newest, plus four mean deviations (weight 1/4), doubled after each time that was
+// too short. It is pure: it reads no clock, and its results depend on the calls only. It is not safe for concurrent
+// use.
 //
-// An answer to something that was said twice is no measure, since it is not known which one was answered (Karn's rule):
-// do not call Took for it. So that a wait which is always too short is corrected all the same, a doubling stays until
-// the next measure.
+// An answer to something that was sent twice is not measured, since it is not known which one was answered (Karn's
+// rule): do not call Took for it. So that a timeout that is always too short is still corrected, a doubling stays until
+// the next measurement.
 type RoundTrips struct {
-	First time.Duration // to wait for while nothing was measured
-	Slack time.Duration // least to wait beyond the mean: what a busy machine keeps an answer back
-	delay time.Duration // by which the other side may put an answer off of its own will, and did not always
-	Max   time.Duration // most to wait
+	First time.Duration // timeout before the first measurement
+	Slack time.Duration // least time above the mean: a busy machine delays answers
+	delay time.Duration // the time for which the other side may delay an answer
+	Max   time.Duration // longest timeout
 
-	mean, spread time.Duration // of what was measured; mean is 0 before the first
-	guess        bool          // mean is what was expected
+	mean, spread time.Duration // measurements; mean is 0 before the first
+	guess        bool          // mean is only expected
 	doublings    int
 }
 
-// Took takes in a measure. What was measured proves that it is not too short any more: doublings end.
+// Took adds a measurement. It proves that the timeout is long enough, so it ends doublings.
 func (r *RoundTrips) Took(trip time.Duration) {
 	trip = max(1, trip)
 	r.doublings = 0
@@ -632,7 +629,7 @@ func (r *RoundTrips) Took(trip time.Duration) {
 	r.mean = max(1, r.mean+(trip-r.mean)/8)
 }
 
-// Expect takes in how long something else took that goes the same way: a guess, until there is a measure.
+// Expect sets a guess, from something else on the same route, until there is a measurement.
 func (r *RoundTrips) Expect(trip time.Duration) {
 	if r.mean == 0 {
 		r.Took(trip)
@@ -640,20 +637,20 @@ func (r *RoundTrips) Expect(trip time.Duration) {
 	}
 }
 
-// Late says that the wait was over and no answer there: the next is twice as long.
+// Late records a timeout without an answer: the next timeout is twice as long.
 func (r *RoundTrips) Late() {
 	if r.Timeout() < r.Max {
 		r.doublings++
 	}
 }
 
-// fresh ends doublings: what made them necessary is known to be over.
+// fresh ends doublings, because their cause is known to be over.
 func (r *RoundTrips) fresh() { r.doublings = 0 }
 
-// Mean is how long answers take; 0 before the first measure.
+// Mean returns the mean duration of answers; 0 before the first measurement.
 func (r *RoundTrips) Mean() time.Duration { return r.mean }
 
-// usual is the time within which an answer comes that is not put off: First, or the mean and four deviations, at least
+// usual returns the time within which an undelayed answer arrives: First, or the mean and four deviations, at least
 // Slack.
 func (r *RoundTrips) usual() time.Duration {
 	if r.mean == 0 {
@@ -662,7 +659,7 @@ func (r *RoundTrips) usual() time.Duration {
 	return r.mean + max(4*r.spread, r.Slack)
 }
 
-// Timeout is how long to wait for the next answer.
+// Timeout returns how long to wait for the next answer.
 func (r *RoundTrips) Timeout() time.Duration {
 	wait := r.usual()
 	if r.mean != 0 {
@@ -677,30 +674,30 @@ func (r *RoundTrips) Timeout() time.Duration {
 	return min(wait, r.Max)
 }
 
-// SpanMax is how far a sender may run ahead of the oldest frame that was not acknowledged: what an Ack's bitmap covers.
+// SpanMax bounds how far a sender may be ahead of the oldest unacknowledged frame: the length of an Ack's bitmap.
 const SpanMax = 256
 
-// Envelope reads and writes the sequence number inside a frame. It is all that this package is told of frames.
+// Envelope reads and writes the sequence number inside a frame. This package knows nothing else of frames.
 type Envelope interface {
-	// Sequence is the number within a frame, false where the bytes are no frame.
+	// Sequence returns the number within a frame; false if the bytes are no frame.
 	Sequence(frame []byte) (uint64, bool)
 	// SetSequence writes the number into a frame that the caller built.
 	SetSequence(frame []byte, sequence uint64)
 }
 
-// Ack tells a sender what has arrived and how much more may come. Acks may be lost, repeated and reordered; each stands
-// alone, and an older one changes nothing.
+// Ack tells a sender what has arrived and how much more may come. Acks may be lost, repeated and reordered; each is
+// complete, and an older one changes nothing.
 type Ack struct {
-	// Cumulative: every sequence number up to and including this one has arrived.
+	// Cumulative is the number up to which every frame has arrived, inclusive.
 	Cumulative uint64
-	// Bitmap: bit i%64 of word i/64 says that Cumulative+1+i has arrived. Bit 0 of word 0 is never set.
+	// Bitmap has bit i%64 of word i/64 set if Cumulative+1+i has arrived. Bit 0 of word 0 is never set.
 	Bitmap [SpanMax / 64]uint64
-	// Window is the credit: how many bytes of frames, counted from the sender's first frame and each frame once, the
-	// sender may have sent. It never falls. What was received but not yet worked off still counts against it.
+	// Window is the credit: how many bytes of frames the sender may have sent, counted from its first frame and each
+	// frame once. It never falls. Received frames that are not processed yet still count against it.
 	Window uint64
 }
 
-// has reports whether the sequence number is among the received.
+// has reports whether a sequence number has arrived.
 func (a *Ack) has(sequence uint64) bool {
 	if sequence <= a.Cumulative {
 		return true

@@ -30,49 +30,50 @@ import (
 )
 
 const (
-	// PayloadBytesMaxDefault is the largest message the embedded server accepts where its configuration is silent:
-	// twice the largest chunk that is of any use, and the size beyond which NATS itself advises against more.
+	// PayloadBytesMaxDefault is the default size of the largest message: twice the largest useful chunk, and the size
+	// beyond which NATS itself advises against more.
 	PayloadBytesMaxDefault = 8 << 20
-	// PendingBytesMaxDefault bounds what waits for one reader. Windows of 4 MiB each may fill half of it, so it serves
-	// 32 trainers that all send to one shard.
+	// PendingBytesMaxDefault bounds the bytes that wait for one reader. Windows of 4 MiB each may fill half of it, so
+	// it serves 32 trainers that all send to one shard.
 	PendingBytesMaxDefault = 256 << 20
 
-	// ConnectionsMaxDefault bounds the server's memory and descriptors; a member holds three connections.
+	// ConnectionsMaxDefault bounds the server's memory and descriptors; a member has three connections.
 	ConnectionsMaxDefault = 4096
 
-	// writeDeadline is how long a reader may leave its socket full before the server cuts it off.
+	// writeDeadline is the time for which a reader may leave its socket full before the server cuts it off.
 	writeDeadline = 10 * time.Second
-	// pingInterval and pingsMax find a peer that vanished without a word after 10 to 15 s.
+	// pingInterval and pingsMax detect a peer that vanished silently after 10 to 15 s.
 	pingInterval = 5 * time.Second
 	pingsMax     = 2
-	// greetingTimeout is how long a connection may take to say who it is, and as long for TLS: as long as those of ours
-	// do.
+	// greetingTimeout bounds the time until a connection has authenticated, and separately the TLS handshake, as for
+	// this package's own connections.
 	greetingTimeout = connectTimeout
-	// readyTimeout bounds the start of a server, which takes milliseconds where the machine is not busy.
+	// readyTimeout bounds the start of a server, which takes milliseconds on an idle machine.
 	readyTimeout = 30 * time.Second
-	// closedMax bounds what the server remembers of connections that have ended, some hundred bytes each.
+	// closedMax bounds the number of ended connections that the server remembers, a few hundred bytes each.
 	closedMax = 1024
-	// bucketBytesMax bounds what JetStream keeps in memory.
+	// bucketBytesMax bounds the memory of JetStream.
 	bucketBytesMax = 256 << 20
 )
 
-// ServerConfig describes an embedded NATS server.
+// ServerConfig configures an embedded NATS server.
 type ServerConfig struct {
-	// serve members within this process, by calls; of what follows Port and the bounds count, and JetStream. nil is NATS
+	// Serves members within this process by calls; of the fields below only Port, the limits and JetStream apply. nil:
+	// NATS.
 	Bus             *Bus
 	Host            string       // address to listen at; "" is 127.0.0.1
-	Port            int          // TCP port; 0 is any free one
+	Port            int          // TCP port; 0: any free one
 	Name            string       // server name in logs; "" is "gradbus"
 	PayloadBytesMax int          // largest message, bytes; 0 is PayloadBytesMaxDefault; at most 64 MiB
 	PendingBytesMax int64        // bytes that may wait for one reader before it is cut off; 0 is PendingBytesMaxDefault
 	connectionsMax  int          // open connections, three a member; 0 is ConnectionsMaxDefault
-	JetStream       bool         // also keep the buckets of Control, in memory, at most 256 MiB
-	Token           string       // secret that every TCP connection must show; "" asks for none. See CheckToken
-	Guard           *Guard       // what TCP connections may do; nil: anything
-	TLS             *tls.Config  // server certificate; nil is plain TCP
+	JetStream       bool         // also serve the buckets of Control, in memory, at most 256 MiB
+	Token           string       // secret that every TCP connection must show; "": none required. See CheckToken
+	Guard           *Guard       // limits of TCP connections; nil: none
+	TLS             *tls.Config  // server certificate; nil: plain TCP
 	Log             *slog.Logger // receives warnings and errors; nil discards them
 
-	greeting time.Duration // that a connection may take to say who it is; 0 is greetingTimeout
+	greeting time.Duration // bounds the time until a connection has authenticated; 0: greetingTimeout
 }
 
 func (c *ServerConfig) validate() error {
@@ -100,7 +101,8 @@ func (c *ServerConfig) validate() error {
 		errs = append(errs, fmt.Errorf("payload_bytes_max %d: want 1 to %d", c.PayloadBytesMax,
 			server.MAX_PAYLOAD_MAX_SIZE*8))
 	}
-	// A message counts as pending a little beyond its arrival: with room for two, a reader who is on time is cut off.
+	// A message counts as pending slightly beyond its arrival: with room for only two, a punctual reader would be cut
+	// off.
 	if c.PendingBytesMax < 4*int64(c.PayloadBytesMax) {
 		errs = append(errs, fmt.Errorf("pending_bytes_max %d: want at least four messages, %d", c.PendingBytesMax,
 			4*c.PayloadBytesMax))
@@ -117,24 +119,25 @@ func (c *ServerConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// Server is an embedded NATS server, or what stands for one on a Bus. It is safe for concurrent use.
+// Server is an embedded NATS server, or its replacement on a Bus. It is safe for concurrent use.
 type Server struct {
 	config ServerConfig
 	url    string
-	bus    *busServer // in place of what follows; nil is NATS
-	token  string     // of this process's connections: drawn at random, and known to this process alone
+	bus    *busServer // replaces the fields below; nil: NATS
+	token  string     // of this process's connections: random, and secret to the process
 
-	turn sync.Mutex // of Stop and Start, which take their time. Lock order: turn, then mu
+	turn sync.Mutex // held by Stop and Start, which may take long. Lock order: turn, then mu
 
 	mu     sync.Mutex // never held for long
 	nats   *server.Server
-	door   *door // of nats; nil where everybody may do anything
-	cutOff int64 // readers, by servers before the present one
+	door   *door // of nats; nil if all connections may do anything
+	cutOff int64 // readers cut off by earlier servers
 	closed bool
 }
 
-// StartServer starts a server and returns when it accepts connections. The caller owns it and calls Close. It installs
-// no signal handlers. Errors: ErrPortTaken; a host that is not of this machine; a configuration error naming the field.
+// StartServer starts a server and returns when it accepts connections. The caller must call Close. It installs no
+// signal handlers. Errors: ErrPortTaken; a host that is not of this machine; a configuration error that names the
+// field.
 func StartServer(config ServerConfig) (*Server, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("start server: %w", err)
@@ -154,11 +157,11 @@ func StartServer(config ServerConfig) (*Server, error) {
 		return nil, err
 	}
 	at := nats.Addr().(*net.TCPAddr)
-	config.Port = at.Port // of every later one too
+	config.Port = at.Port // also for later restarts
 	return &Server{config: config, nats: nats, door: door, token: secret, url: serverURL(at, config.TLS != nil)}, nil
 }
 
-// startNATS starts what serves, and waits until it accepts connections.
+// startNATS starts a NATS server, and waits until it accepts connections.
 func startNATS(config *ServerConfig, secret string) (*server.Server, *door, error) {
 	address := net.JoinHostPort(config.Host, strconv.Itoa(config.Port))
 	options := serverOptions(config)
@@ -173,7 +176,7 @@ func startNATS(config *ServerConfig, secret string) (*server.Server, *door, erro
 		if options.StoreDir, err = temporary.Folder("folder of JetStream"); err != nil {
 			return nil, nil, fmt.Errorf("start server at %s: %w", address, err)
 		}
-		defer os.RemoveAll(options.StoreDir) // empty folders that JetStream wants to see when it starts, and never again
+		defer os.RemoveAll(options.StoreDir) // empty folders that JetStream needs only when it starts
 	}
 	nats, err := server.NewServer(options)
 	if err != nil {
@@ -212,7 +215,7 @@ func serverOptions(config *ServerConfig) *server.Options {
 		Host:             config.Host,
 		Port:             config.Port,
 		NoSigs:           true,
-		NoLog:            true, // SetLoggerV2 sets ours
+		NoLog:            true, // SetLoggerV2 sets the logger
 		NoSystemAccount:  true,
 		MaxConn:          config.connectionsMax,
 		MaxClosedClients: closedMax,
@@ -229,7 +232,7 @@ func serverOptions(config *ServerConfig) *server.Options {
 		options.Port = server.RANDOM_PORT
 	}
 	if config.JetStream {
-		// 0 would be three quarters of the disk
+		// 0 would mean three quarters of the disk.
 		options.JetStream, options.JetStreamMaxMemory, options.JetStreamMaxStore = true, bucketBytesMax, 1
 	}
 	if config.TLS != nil {
@@ -241,7 +244,7 @@ func serverOptions(config *ServerConfig) *server.Options {
 	return options
 }
 
-// startError says what a person may do about a server that does not start. folder is JetStream's; empty: there is none.
+// startError returns what a person can do about a server that does not start. folder is JetStream's; empty: none.
 func startError(address, folder string, err error) error {
 	if folder != "" && strings.Contains(err.Error(), folder) {
 		return fmt.Errorf("start server at %s: folder of JetStream: %w", address, temporary.Advise(err))
@@ -266,7 +269,7 @@ func serverURL(at *net.TCPAddr, secure bool) string {
 	return scheme + "://" + net.JoinHostPort(host, strconv.Itoa(at.Port))
 }
 
-// URL is the address that members on this machine dial, with the port that was chosen.
+// URL returns the address that members on this machine dial, with the chosen port.
 func (s *Server) URL() string { return s.url }
 
 // inProcess connects to the server without a socket.
@@ -278,14 +281,14 @@ func (s *Server) serving() *server.Server {
 	return s.nats
 }
 
-// connected is who is connected, as of a look.
+// connected lists the connections at one moment.
 type connected struct {
 	names, faded []string
 	guestBytes   int64
 }
 
-// connected is as of at most doorEvery ago, or longer where new connections keep the door busy: who asks must not wait
-// for those. Without a door it is as of now.
+// connected returns a list that is at most doorEvery old, or older if new connections keep the door busy: callers must
+// not wait for those. Without a door it is current.
 func (s *Server) connected() *connected {
 	s.mu.Lock()
 	nats, door := s.nats, s.door
@@ -296,8 +299,8 @@ func (s *Server) connected() *connected {
 	return &connected{names: openNames(nats), faded: fadedNames(nats)}
 }
 
-// Clients lists the names of the open client connections, ascending, each once though a member holds three. It waits
-// for no connection: what it gives may be some hundred milliseconds old.
+// Clients lists the names of the open client connections, ascending, each once even if a member has three. It does not
+// block; the list may be some hundred milliseconds old.
 func (s *Server) Clients() []string {
 	if s.bus != nil {
 		return s.bus.clients()
@@ -305,7 +308,7 @@ func (s *Server) Clients() []string {
 	return s.connected().names
 }
 
-// openNames are those of the open connections. It takes some microseconds a connection.
+// openNames returns the names of open connections. It takes some microseconds per connection.
 func openNames(nats *server.Server) []string {
 	connections, err := nats.Connz(&server.ConnzOptions{Limit: math.MaxInt32})
 	if err != nil {
@@ -316,10 +319,10 @@ func openNames(nats *server.Server) []string {
 		names = append(names, c.Name)
 	}
 	slices.Sort(names)
-	return slices.Clip(slices.Compact(names)) // shared: what a reader appends goes elsewhere
+	return slices.Clip(slices.Compact(names)) // shared: appending must not overwrite it
 }
 
-// connections asks the server for its connections while the door writes nothing of any.
+// connections asks the server for its connections while the door writes nothing to any of them.
 func (s *Server) connections(options server.ConnzOptions) (*server.Connz, error) {
 	s.mu.Lock()
 	nats, door := s.nats, s.door
@@ -331,9 +334,9 @@ func (s *Server) connections(options server.ConnzOptions) (*server.Connz, error)
 	return nats.Connz(&options)
 }
 
-// Faded lists the names of connections that this server gave up, because nothing came from them or they took nothing,
-// and that were not closed otherwise since: their members may be cut off rather than gone. It looks at the last
-// closedMax connections that have ended, when Clients does.
+// Faded lists the names of connections that the server gave up because they sent nothing or accepted nothing, and that
+// were not closed otherwise since: their members may be cut off rather than gone. It examines the last closedMax
+// connections that have ended, when Clients does.
 func (s *Server) Faded() []string {
 	if s.bus != nil {
 		return nil
@@ -364,8 +367,8 @@ func fadedNames(nats *server.Server) []string {
 	return names
 }
 
-// GuestBytes bounds what connections that are there can make the server hold as guests: at most the GuestBytes of all.
-// It is 0 without a Guard, and as old as Clients.
+// GuestBytes bounds the memory that the current connections can make the server use as guests; at most the GuestBytes
+// of all. It is 0 without a Guard, and as old as Clients.
 func (s *Server) GuestBytes() int64 {
 	if s.bus != nil {
 		return 0
@@ -373,7 +376,7 @@ func (s *Server) GuestBytes() int64 {
 	return s.connected().guestBytes
 }
 
-// SlowConsumers counts the readers that were cut off because they did not read in time, since StartServer.
+// SlowConsumers returns the number of readers that were cut off because they did not read in time, since StartServer.
 func (s *Server) SlowConsumers() int64 {
 	if s.bus != nil {
 		return s.bus.slow.Load()
@@ -405,8 +408,8 @@ func (s *Server) SetTokens(token, peer string) {
 	}
 }
 
-// Stop cuts all connections and stops serving, until Start. Connections, also those of this process, are Lost and keep
-// trying.
+// Stop cuts all connections and stops serving, until Start. Connections, including those of this process, are Lost and
+// keep reconnecting.
 func (s *Server) Stop() {
 	if s.bus != nil {
 		s.bus.stop(true)
@@ -420,7 +423,7 @@ func (s *Server) Stop() {
 	stopNATS(nats, door)
 }
 
-// Start serves again after Stop, at the same address. Errors as of StartServer, and ErrClosed after Close.
+// Start serves again after Stop, at the same address. Errors are those of StartServer, and ErrClosed after Close.
 func (s *Server) Start() error {
 	s.turn.Lock()
 	defer s.turn.Unlock()
@@ -448,14 +451,14 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// Close cuts all connections, stops the server and waits until it is gone. It may be called again.
+// Close cuts all connections, stops the server and waits until it has ended. It may be called again.
 func (s *Server) Close() {
 	s.mu.Lock()
 	was := s.closed
 	s.closed = true
 	s.mu.Unlock()
 	if s.bus != nil {
-		if !was { // its address may be another's by now
+		if !was { // another server may have the address by now
 			s.bus.close()
 		}
 		return
@@ -463,11 +466,11 @@ func (s *Server) Close() {
 	s.Stop()
 }
 
-// tokenBytesMin is the shortest token that is worth asking for: 16 hexadecimal digits are 64 bits.
+// tokenBytesMin is the length of the shortest accepted token: 16 hexadecimal digits are 64 bits.
 const tokenBytesMin = 16
 
-// CheckToken says what is wrong with the token of a server that others may reach, and what would be right. None at all
-// is none of its business.
+// CheckToken returns what is wrong with the token of a server that others may reach, and what would be valid. It
+// accepts an empty token.
 func CheckToken(token string) error {
 	switch {
 	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
@@ -479,9 +482,9 @@ func CheckToken(token string) error {
 	return nil
 }
 
-// serverLog passes what the embedded server has to say to slog, from warnings on, as one message. What clients can have
-// it say, with names of theirs, is limited together, apart from what it says itself. A reader that is cut off is a
-// warning to us, though NATS gives it as a notice.
+// serverLog passes the embedded server's messages, from warnings on, to slog under one message. Those that clients can
+// cause, with names that they choose, share a rate limit of their own. A reader that is cut off is logged as a warning,
+// although NATS reports it as a notice.
 type serverLog struct {
 	log *slog.Logger
 
@@ -499,7 +502,7 @@ func (l *serverLog) Warnf(format string, v ...any) { l.sayOf(slog.LevelWarn, for
 
 func (l *serverLog) Errorf(format string, v ...any) { l.sayOf(slog.LevelError, format, v...) }
 
-// clientMark is in what NATS says of a client, which may have made the format, too.
+// clientMark is part of NATS's messages about a client, which may have chosen parts of the format.
 const clientMark = " - cid:"
 
 func (l *serverLog) sayOf(level slog.Level, format string, v ...any) {
@@ -514,7 +517,7 @@ func (l *serverLog) say(level slog.Level, kind, text string) {
 	l.log.Log(loglimit.Apart(context.Background(), kind), level, "nats server", "component", "nats", "text", text)
 }
 
-// Fatalf keeps the error for StartServer to return, with what it wraps. NATS calls it and returns; a library does not
+// Fatalf keeps the error, with what it wraps, for StartServer to return. NATS calls it and returns; a library does not
 // exit.
 func (l *serverLog) Fatalf(format string, v ...any) {
 	err := fmt.Errorf(format, v...)
@@ -539,14 +542,14 @@ func (l *serverLog) fatal() error {
 func (l *serverLog) Debugf(string, ...any) {}
 func (l *serverLog) Tracef(string, ...any) {}
 
-// MonitoringPages are the pages of NATS's own monitoring that Server.Monitoring gives, each with its parameters, which
-// mean what they mean to nats-server. Left out are those that tell of the process rather than of NATS.
+// MonitoringPages lists the pages of NATS's own monitoring that Server.Monitoring returns, each with its parameters,
+// which have their meaning in nats-server. Pages about the process rather than about NATS are omitted.
 var MonitoringPages = map[string][]string{
 	"varz": nil, "jsz": nil, "connz": {"subs", "offset", "limit", "sort", "state"}, "subsz": {"subs", "offset", "limit"},
 }
 
-// Monitoring is a page of NATS's own monitoring, as JSON. It costs as much as Clients, and more with subscriptions.
-// Errors: a page or a value that is not known; a server on a Bus, which has none.
+// Monitoring returns a page of NATS's own monitoring, as JSON. It costs as much as Clients, and more with
+// subscriptions. Errors: an unknown page or value; a server on a Bus, which has none.
 func (s *Server) Monitoring(page string, parameters url.Values) (text []byte, err error) {
 	if s.bus != nil {
 		return nil, errors.New("the server of this process is not NATS")
@@ -588,7 +591,7 @@ func (s *Server) Monitoring(page string, parameters url.Values) (text []byte, er
 	return json.MarshalIndent(found, "", "  ")
 }
 
-// number reads a parameter that counts, if it is there.
+// number reads an optional numeric parameter.
 func number(parameters url.Values, name string, to *int) (err error) {
 	if text := parameters.Get(name); text != "" {
 		if *to, err = strconv.Atoi(text); err != nil || *to < 0 {
@@ -598,37 +601,37 @@ func number(parameters url.Values, name string, to *int) (err error) {
 	return nil
 }
 
-// Survey is what a NATS server reports to a client that may use it as control server: enough to see settings that would
-// lose data.
+// Survey is what a NATS server reports to a client that may use it as control server: enough to detect settings that
+// would lose data.
 type Survey struct {
 	Address         string
 	Version         string // of the server
-	Cluster         string // its name; empty where it is alone
-	servers         int    // of the cluster that are known
+	Cluster         string // its name; empty if the server is alone
+	servers         int    // known servers of the cluster
 	PayloadBytesMax int
 	tls             bool
 
-	JetStream error // nil where the account has JetStream
-	Memory    Share // that the account may take, and takes; of JetStream
+	JetStream error // nil if the account has JetStream
+	Memory    Share // limit and use of the account's JetStream memory
 	storage   Share
-	Buckets   []BucketSurvey // of those that were asked for and are there
+	Buckets   []BucketSurvey // requested buckets that exist
 }
 
-// Share is how much of something is used. Max is -1 where there is no limit.
+// Share is the used part of something. Max is -1 if there is no limit.
 type Share struct{ Used, Max int64 }
 
-// BucketSurvey is how a bucket is kept.
+// BucketSurvey is the state of a bucket.
 type BucketSurvey struct {
 	Name     string
 	InMemory bool
-	Replicas int // that it should have
-	Current  int // of these that are up to date, the leader among them
+	Replicas int // wanted number
+	Current  int // number that is up to date, including the leader
 	Keys     uint64
 	Bytes    uint64
 	BytesMax int64
 }
 
-// Survey asks the server for itself and for buckets by name. Errors: ErrLost.
+// Survey asks the server for its state and for buckets by name. Errors: ErrLost.
 func (c *Control) Survey(ctx context.Context, buckets ...string) (Survey, error) {
 	if c.bus != nil {
 		return Survey{Address: c.Address(), servers: 1, PayloadBytesMax: c.PayloadBytesMax()}, nil
@@ -677,35 +680,36 @@ func (c *Control) Survey(ctx context.Context, buckets ...string) (Survey, error)
 	return s, nil
 }
 
-// ServiceConfig is what a program says of itself to tools that look for services at a NATS server.
+// ServiceConfig describes a program to tools that look for services at a NATS server.
 type ServiceConfig struct {
 	Name        string            // of the kind of service: letters, digits, - and _
 	Version     string            // of the program, as in 1.2.3
 	Description string            // for people
-	Metadata    map[string]string // what does not change while it runs
+	Metadata    map[string]string // fixed while it runs
 
-	// Endpoint and Subject name one question that the service answers, and where it is asked: "status" at
+	// Endpoint and Subject name the request that the service answers, and its subject: "status" at
 	// "gradbus-ps.a.status".
 	Endpoint, Subject string
-	// Answer is what is answered, a JSON value: to that question, and as the endpoint's data in $SRV.STATS. It is called
-	// by a goroutine of NATS's, must return at once, and what it returns is not to be changed any more. nil says that
-	// there is no answer yet.
+	// Answer returns the answer, a JSON value: to that request, and as the endpoint's data in $SRV.STATS. NATS calls it
+	// on its own goroutine; it must return at once, and its result must not be changed afterwards. nil: there is no
+	// answer yet.
 	Answer func() []byte
 }
 
 const (
-	// serviceMessagesMax and serviceBytesMax bound the questions that wait for one answering goroutine; beyond, they are
+	// serviceMessagesMax and serviceBytesMax bound the requests that wait for one answering goroutine; further ones are
 	// dropped.
 	serviceMessagesMax = 256
 	serviceBytesMax    = 1 << 20
 
-	// inboxPrefix begins the reply subjects of NATS's clients, and memberInboxPrefix those of this package's connections.
+	// inboxPrefix begins the reply subjects of NATS's clients, and memberInboxPrefix those of this package's
+	// connections.
 	inboxPrefix       = "_INBOX."
 	memberInboxPrefix = inboxPrefix + "gradbus"
 )
 
-// serviceSubjects gives the subjects at which a verb of NATS's service protocol is asked: of all services, of those of
-// a name, and of one alone.
+// serviceSubjects returns the subjects of a verb of NATS's service protocol: for all services, for those of a name, and
+// for a single one.
 func serviceSubjects(verb micro.Verb, identity *micro.ServiceIdentity) (subjects []string) {
 	for _, of := range [][2]string{{}, {identity.Name}, {identity.Name, identity.ID}} {
 		subject, err := micro.ControlSubject(verb, of[0], of[1])
@@ -717,12 +721,12 @@ func serviceSubjects(verb micro.Verb, identity *micro.ServiceIdentity) (subjects
 	return subjects
 }
 
-// Service makes the program known to tools that speak NATS's service protocol: nats micro ls, info and stats find it,
-// by subjects $SRV.PING, $SRV.INFO and $SRV.STATS. It lasts until the connection ends, and may be called once. Its
-// subscriptions are static.
+// Service registers the program with NATS's service protocol: nats micro ls, info and stats find it, by subjects
+// $SRV.PING, $SRV.INFO and $SRV.STATS. It lasts until the connection ends, and may be called once. Its subscriptions
+// are static.
 func (c *Control) Service(config ServiceConfig) error {
 	if c.bus != nil {
-		return nil // no tool reaches it
+		return nil // no tool can reach it
 	}
 	s := &service{line: c.nats}
 	identity := micro.ServiceIdentity{Name: config.Name, ID: newSecret(), Version: config.Version,
@@ -751,7 +755,7 @@ func (c *Control) Service(config ServiceConfig) error {
 			answers[subject] = says
 		}
 	}
-	if err := c.addHandler(); err != nil { // Close waits for what is subscribed here
+	if err := c.addHandler(); err != nil { // Close waits for subscriptions that are made here
 		return fmt.Errorf("make service %s known at %s: %w", config.Name, c.Address(), err)
 	}
 	defer c.handlers.Done()
@@ -765,16 +769,16 @@ func (c *Control) Service(config ServiceConfig) error {
 	return nil
 }
 
-// service answers what tools ask.
+// service answers requests of tools.
 type service struct {
 	line              *natsLine
 	answered, refused atomic.Uint64
 }
 
-// respond answers a question at the subject that its sender chose. This is the only place that publishes to such a
-// subject. The connection may write to JetStream, so a reply subject outside of the inboxes of NATS's clients would
-// have a stranger write there in our name ($KV.gradbus-servers.ID); one among the inboxes of members would forge an
-// answer of JetStream's.
+// respond answers a request at the subject that its sender chose. No other code publishes to such a subject. The
+// connection may write to JetStream, so a reply subject outside of the inboxes of NATS's clients would let a client
+// write there in the server's name ($KV.gradbus-servers.ID); one among the inboxes of members would forge an answer of
+// JetStream's.
 func (s *service) respond(m *nats.Msg, says func() any) {
 	if !strings.HasPrefix(m.Reply, inboxPrefix) || strings.HasPrefix(m.Reply, memberInboxPrefix+".") {
 		s.line.config.Log.Warn("service question refused, its reply subject is no inbox", "connection",

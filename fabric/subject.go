@@ -6,29 +6,29 @@ import (
 	"strings"
 )
 
-// Kinds of message, the fifth token of a subject. Acks, control, heartbeats, pulls and lookups travel on the
-// control connection, all others on the bulk connection of who sends and the results connection of who receives.
+// Kinds of message, the fifth token of a subject. Acks, control, heartbeats, pulls and lookups use the control
+// connection, all others the bulk connection of the sender and the results connection of the receiver.
 const (
 	KindDense     = "dense"
 	KindSparse    = "sparse"
 	KindReduce    = "reduce" // dense and sparse contributions from trainer to trainer
 	KindMean      = "mean"
 	KindLookup    = "lookup"
-	KindPool      = "pool" // a lookup that goes with bulk: it is read together with what its sender has sent just before
+	KindPool      = "pool" // a lookup on the bulk connection, read together with earlier contributions
 	KindRows      = "rows"
 	KindPull      = "pull"
 	KindAck       = "ack"
 	KindCtl       = "ctl"
-	KindHeartbeat = "beat"    // with what a member says of itself, when that is due
-	KindState     = "state"   // what a shard has, to a ps that stands by
-	KindReplica   = "replica" // parameters that trainers own, to a shard that writes them, and from one that has read them
-	KindModule    = "module"  // to and from a hosted module, whose name the subject ends with
+	KindHeartbeat = "beat"    // with a telemetry report when one is due
+	KindState     = "state"   // state of a shard, to a replica
+	KindReplica   = "replica" // parameters that trainers own, to and from the shard that stores them
+	KindModule    = "module"  // to and from a hosted module, whose name ends the subject
 
 	// KindFill is padding that the data connection occasionally publishes without a subscriber; it is no frame.
 	KindFill = "fill"
 )
 
-// Any stands for every value of a token in a pattern.
+// Any matches every value of a token in a pattern.
 const Any = "*"
 
 const (
@@ -37,50 +37,50 @@ const (
 	subjectTokensMax = 8 // gradbus v1 job from kind to batch bucket
 )
 
-// Subject is an address: who says what kind of thing to whom, and of which round.
+// Subject is the address of a message: sender, kind, receiver and round.
 //
 //	gradbus.v1.{job}.{from}.{kind}.{to}[.{batch}[.{bucket}]]
 //	gradbus.v1.{job}.{from}.module.{to}.{name}
 type Subject struct {
 	Job, From, Kind, To string
-	Name                string // of a module; of kind module only, and always there
-	Batch               uint64 // meaningful where HasBatch
-	Bucket              uint32 // meaningful where HasBucket
+	Name                string // of a module; for kind module only, and required there
+	Batch               uint64 // valid if HasBatch
+	Bucket              uint32 // valid if HasBucket
 	HasBatch, HasBucket bool   // HasBucket implies HasBatch
 }
 
-// At is the subject without a batch. The tokens are checked where it is used (Publish), or by Check.
+// At returns the subject without a batch. The tokens are checked by Publish.
 func At(job, from, kind, to string) Subject {
 	return Subject{Job: job, From: from, Kind: kind, To: to}
 }
 
-// OfModule is the subject of kind module about the module of that name.
+// OfModule returns the subject of kind module with the name of a module.
 func (s Subject) OfModule(name string) Subject {
 	s.Kind, s.Name = KindModule, name
 	return s
 }
 
-// WithBatch is the subject keyed by a batch.
+// WithBatch returns the subject with a batch.
 func (s Subject) WithBatch(batch uint64) Subject {
 	s.Batch, s.HasBatch = batch, true
 	s.Bucket, s.HasBucket = 0, false
 	return s
 }
 
-// WithBucket is the subject keyed by a batch and a bucket.
+// WithBucket returns the subject with a batch and a bucket.
 func (s Subject) WithBucket(batch uint64, bucket uint32) Subject {
 	s.Batch, s.HasBatch = batch, true
 	s.Bucket, s.HasBucket = bucket, true
 	return s
 }
 
-// Patterns for Guard, of all subjects of this package, and of those of NATS's service protocol.
+// Patterns for Guard, for all subjects of this package, and for those of NATS's service protocol.
 const (
 	All         = subjectRoot + ">"
 	AllServices = "$SRV.>"
 )
 
-// AllFrom is the pattern of all that a member says, in whichever job.
+// AllFrom returns the pattern of everything that a member sends, in any job.
 func AllFrom(member string) string { return subjectRoot + Any + "." + member + ".>" }
 
 // check reports the first token that is not of the form [a-z0-9-]{1,63}.
@@ -102,7 +102,7 @@ func (s Subject) check() error {
 	return nil
 }
 
-// append appends the subject's text to b. It allocates only where b has no room.
+// append appends the subject's text to b. It allocates only if b has no room.
 func (s Subject) append(b []byte) []byte {
 	b = append(b, subjectRoot...)
 	b = append(b, s.Job...)
@@ -127,14 +127,14 @@ func (s Subject) append(b []byte) []byte {
 	return b
 }
 
-// String is the subject's text; one allocation. Tokens are not checked.
+// String returns the subject's text, with one allocation. Tokens are not checked.
 func (s Subject) String() string {
 	var room [128]byte
 	return string(s.append(room[:0]))
 }
 
-// ParseSubject reads a subject's text, without allocating where it is right. What it accepts, String gives back
-// unchanged: numbers have no leading zeros and no sign.
+// ParseSubject parses a subject's text, without allocating if it is valid. String returns the same text: numbers have
+// no leading zeros and no sign.
 func ParseSubject(text string) (Subject, error) {
 	rest, ok := strings.CutPrefix(text, subjectRoot)
 	if !ok {
@@ -172,9 +172,9 @@ func ParseSubject(text string) (Subject, error) {
 	return s, nil
 }
 
-// ListenAt gives the patterns that together catch everything addressed to a member, from anybody: first what is keyed
-// by no batch (acks, control, heartbeats, pulls), then each kind that is keyed by one, and what is for modules. No
-// message matches two of them. Job may be Any.
+// ListenAt returns the patterns that together match everything addressed to a member: first subjects without a batch
+// (acks, control, heartbeats, pulls), then each kind with a batch, and those of modules. No message matches two of
+// them. job may be Any.
 func ListenAt(job, to string) []string {
 	patterns := []string{Pattern(job, Any, Any, to, false)}
 	for _, kind := range []string{KindLookup, KindPool, KindDense, KindSparse, KindReduce, KindMean, KindRows,
@@ -184,7 +184,7 @@ func ListenAt(job, to string) []string {
 	return patterns
 }
 
-// Pattern is a pattern over subjects of one kind, keyed or not as told. Any token may be Any.
+// Pattern returns a pattern over subjects of one kind, with or without a batch. Any token may be Any.
 func Pattern(job, from, kind, to string, keyed bool) string {
 	p := Subject{Job: job, From: from, Kind: kind, To: to}.String()
 	if keyed {
@@ -193,7 +193,7 @@ func Pattern(job, from, kind, to string, keyed bool) string {
 	return p
 }
 
-// route says which connection sends a kind.
+// route returns the connection that sends a kind.
 func route(kind string) lineIndex {
 	if small(kind) {
 		return controlLine
@@ -201,7 +201,7 @@ func route(kind string) lineIndex {
 	return bulkLine
 }
 
-// small tells the kinds that must not wait behind bulk. A lookup's keys are a hundredth of the rows that answer it.
+// small reports whether a kind must not wait behind bulk. A lookup's keys are a hundredth of the rows that answer it.
 func small(kind string) bool {
 	switch kind {
 	case KindAck, KindCtl, KindHeartbeat, KindPull, KindLookup:
@@ -210,8 +210,8 @@ func small(kind string) bool {
 	return false
 }
 
-// routePattern checks a pattern and says which connection is to deliver it. Where the kind is a wildcard, what is
-// keyed by a batch counts as bulk and what is not as small.
+// routePattern checks a pattern and returns the connection that delivers it. If the kind is a wildcard, subjects with a
+// batch count as bulk and others as small.
 func routePattern(pattern string) (lineIndex, error) {
 	tokens := strings.Split(pattern, ".")
 	bad := func(why string) (lineIndex, error) {
@@ -249,7 +249,7 @@ func validToken(token string) bool {
 	return true
 }
 
-// decimal reads digits without sign or leading zeros, up to a limit.
+// decimal parses digits without sign or leading zeros, up to a limit.
 func decimal(text string, limit uint64) (uint64, bool) {
 	if text == "" || len(text) > 1 && text[0] == '0' {
 		return 0, false

@@ -13,24 +13,24 @@ import (
 )
 
 const (
-	// lineBytesMax bounds a line of the protocol: an INFO that lists a large cluster is the longest.
+	// lineBytesMax bounds a line of the protocol; an INFO that lists a large cluster is the longest.
 	lineBytesMax = 32 << 10
-	// peekBytes is read at a time where a line is expected: enough for several small messages, and little enough that
-	// the first bytes of a large one, which are then copied, do not count.
+	// peekBytes is the size of a read where a line is expected: enough for several small messages, and little enough
+	// that copying the first bytes of a large one costs little.
 	peekBytes = 4 << 10
-	// smallBytes is the size up to which messages are read together with the line before them, where the last one was not
-	// larger: a copy of as much costs less than another read, which between goroutines of one process is two switches.
+	// smallBytes is the size up to which messages are read together with the line before them, if the last one was not
+	// larger: copying that much costs less than another read, which is two context switches within a process.
 	smallBytes = 16 << 10
 	// beyondBytesMax is read beyond the end of a large message, so that the next line needs no read of its own.
 	beyondBytesMax = 512
-	// emptyReadsMax bounds reads that bring nothing.
+	// emptyReadsMax bounds consecutive reads without data.
 	emptyReadsMax = 100
 )
 
-// errProtocol: the server sent what is not NATS. The connection is unusable.
+// errProtocol reports that the server does not speak NATS. The connection is unusable.
 var errProtocol = errors.New("not the NATS protocol")
 
-// wireOp is what a server says.
+// wireOp is an operation that a server sends.
 type wireOp int
 
 const (
@@ -42,7 +42,7 @@ const (
 	opErr
 )
 
-// wireEvent is one word of the server's. Its bytes are those of the reader, until the next is read.
+// wireEvent is one operation of the server. Its bytes belong to the reader, until the next one is read.
 type wireEvent struct {
 	op      wireOp
 	text    []byte // of opInfo, opErr
@@ -52,16 +52,16 @@ type wireEvent struct {
 	lease   *Lease
 }
 
-// wireReader reads what a NATS server sends to a client. Payloads are read from the connection right into leased,
-// aligned buffers, but for the first bytes that came with the line before them. It allocates nothing but leases, and
-// none for a length that was not checked. It belongs to one goroutine; after an error it is of no more use.
+// wireReader reads the operations of a NATS server. Payloads are read from the connection right into leased, aligned
+// buffers, except the first bytes that came with the line before them. It allocates nothing but leases, and none for an
+// unchecked length. It belongs to one goroutine, and is unusable after an error.
 type wireReader struct {
 	source     io.Reader
 	pool       *Buffers
 	payloadMax int
 	ahead      []byte // lines are read into the first lineBytesMax
-	lo, hi     int    // ahead[lo:hi] was read and not looked at
-	peek       int    // how much to read where a line is expected
+	lo, hi     int    // ahead[lo:hi] was read and not parsed
+	peek       int    // size of a read where a line is expected
 }
 
 func newWireReader(source io.Reader, pool *Buffers) *wireReader {
@@ -69,7 +69,7 @@ func newWireReader(source io.Reader, pool *Buffers) *wireReader {
 		ahead: make([]byte, lineBytesMax+beyondBytesMax)}
 }
 
-// next reads one word.
+// next reads one operation.
 func (r *wireReader) next(e *wireEvent) error {
 	line, err := r.line()
 	if err != nil {
@@ -112,9 +112,9 @@ func isVerb(got []byte, want string) bool {
 	return true
 }
 
-// line gives the next line without its end.
+// line returns the next line without its end.
 func (r *wireReader) line() ([]byte, error) {
-	if r.lo > lineBytesMax/2 { // so that there is always room behind a line
+	if r.lo > lineBytesMax/2 { // so that there is always room after a line
 		r.compact()
 	}
 	for seen := r.lo; ; {
@@ -146,7 +146,7 @@ func (r *wireReader) read(into []byte) (int, error) {
 	for range emptyReadsMax {
 		n, err := r.source.Read(into)
 		if n > 0 {
-			return n, nil // an error comes again
+			return n, nil // the error is returned again
 		}
 		if err != nil {
 			return 0, err
@@ -155,7 +155,7 @@ func (r *wireReader) read(into []byte) (int, error) {
 	return 0, io.ErrNoProgress
 }
 
-// message reads "subject sid [reply] bytes" and the payload behind it.
+// message reads "subject sid [reply] bytes" and the payload after it.
 func (r *wireReader) message(line []byte, e *wireEvent) error {
 	var fields [4][]byte
 	n := 0
@@ -184,7 +184,7 @@ func (r *wireReader) message(line []byte, e *wireEvent) error {
 	return r.payload(int(size), e)
 }
 
-// payload reads a message's bytes and its end. The line before it stays where it is.
+// payload reads a message's bytes and its end. The line before it stays in place.
 func (r *wireReader) payload(size int, e *wireEvent) error {
 	if r.peek = peekBytes; size <= smallBytes {
 		r.peek += size
@@ -205,7 +205,7 @@ func (r *wireReader) payload(size int, e *wireEvent) error {
 		lease.Release()
 		return fmt.Errorf("%w: a message that does not end after %d bytes", errProtocol, size)
 	}
-	if n > size+2 { // all that was ahead is used up; the line with the subject lies before it
+	if n > size+2 { // everything read ahead is used; the line with the subject is before it
 		r.lo = r.hi
 		r.hi += copy(r.ahead[r.hi:], room[size+2:n])
 	}
@@ -213,7 +213,7 @@ func (r *wireReader) payload(size int, e *wireEvent) error {
 	return nil
 }
 
-// decimalBytes is decimal for bytes that are not kept. Leading zeros are taken.
+// decimalBytes is decimal for bytes that are not kept. Leading zeros are accepted.
 func decimalBytes(text []byte, limit uint64) (uint64, bool) {
 	if len(text) == 0 {
 		return 0, false
@@ -230,19 +230,19 @@ func decimalBytes(text []byte, limit uint64) (uint64, bool) {
 }
 
 const (
-	// A NATS server reads 64 KiB at a time. A message that lies whole in one read is passed on from there; any other is
-	// first put together in memory that is allocated for it. So messages a little smaller than 64 or 32 KiB are filled
-	// up with spaces, which the protocol allows between words: then one, or two, fill a read, and the next begins with
-	// the next. It saves a copy, the clearing and the collection of each byte (docs/memory.md, Copies).
+	// A NATS server reads 64 KiB at a time. It passes on a message that one read contains completely; it first
+	// assembles any other in newly allocated memory. So messages slightly smaller than 64 or 32 KiB are padded with
+	// spaces, which the protocol allows between words: then one or two messages fill a read, and the next one begins
+	// with the next read. That saves a copy, the clearing and the collection of each byte (docs/memory.md, Copies).
 	readBytes   = 64 << 10
 	padBytesMax = 1 << 10
-	// fillEvery is how many bytes at least go between two fillings: if messages of other sizes have misaligned the stream,
-	// one without a subscriber realigns it, at a cost of half of readBytes on average.
+	// fillEvery is the least number of bytes between two fillings: if messages of other sizes have misaligned the
+	// stream, a message without a subscriber realigns it, at a cost of half of readBytes on average.
 	fillEvery = 1 << 20
-	// joinBytesMax is the size up to which a message without headroom is copied together for one write, where the
-	// connection has no vectors: to a reader in process each write is a read.
+	// joinBytesMax is the size up to which a message without headroom is copied together for one write, if the
+	// connection has no vectors: each write is a read for a reader in process.
 	joinBytesMax = readBytes
-	// smallBytesMax is the payload up to which a copy is cheaper than two vectors more.
+	// smallBytesMax is the payload up to which a copy is cheaper than two more vectors.
 	smallBytesMax = 2 << 10
 )
 
@@ -250,29 +250,29 @@ var crlf = []byte("\r\n")
 
 const padding = "                                                                "
 
-// wireWriter writes what a client sends. Safe for concurrent use.
+// wireWriter writes the operations of a client. Safe for concurrent use.
 type wireWriter struct {
-	// writes counts the beginnings and ends of writes: odd while one is in progress. Who sees the same odd number for
-	// too long knows that the socket is full.
+	// writes counts the beginnings and ends of writes: odd while one is in progress. If it stays the same odd number
+	// for too long, the socket is full.
 	writes atomic.Uint64
 
 	mu      sync.Mutex // held while writing
-	conn    net.Conn   // nil while there is none
+	conn    net.Conn   // nil: not connected
 	vectors bool       // conn takes vectors: one system call, no copy
 	text    []byte     // scratch: "subject bytes CRLF"
-	join    []byte     // scratch of joinBytesMax where there are no vectors, else of what head and small messages need
+	join    []byte     // scratch of joinBytesMax without vectors, else of the head and of small messages
 	parts   [3][]byte
 	buffers net.Buffers
-	phase   int // bytes written since the last that filled a read
+	phase   int // bytes written since the last message that filled a read
 	since   int // bytes written since the last filling
-	// payloadMax is what the server takes.
+	// payloadMax is the largest payload that the server accepts.
 	payloadMax int
 }
 
-// nothing is what fillings are made of.
+// nothing is the contents of fillings.
 var nothing [readBytes]byte
 
-// use makes a connection, whose server takes so much in a message, the one that is written to; nil is none.
+// use sets the connection, whose server accepts payloads up to payloadMax; nil: none.
 func (w *wireWriter) use(conn net.Conn, payloadMax int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -284,7 +284,7 @@ func (w *wireWriter) use(conn net.Conn, payloadMax int) {
 	}
 }
 
-// raw writes words other than messages. ErrLost-like: errReconnecting where there is no connection.
+// raw writes operations other than messages. It returns errReconnecting if there is no connection.
 func (w *wireWriter) raw(text string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -305,7 +305,7 @@ func (w *wireWriter) rawLocked(text string) error {
 	return err
 }
 
-// abandon cuts a connection that failed in the middle of a word. Its reader does the rest.
+// abandon cuts a connection that failed within an operation. Its reader handles the rest.
 func (w *wireWriter) abandon() {
 	w.conn.Close()
 	w.conn = nil
@@ -325,7 +325,7 @@ func (w *wireWriter) message(s *Subject, p Payload) error {
 	return err
 }
 
-// compose writes one message, and before it a filling where that is of use and allowed.
+// compose writes one message, after a filling if that is useful and allowed.
 func (w *wireWriter) compose(s *Subject, p *Payload) error {
 	w.phrase(s, p.Len())
 	bare := len("PUB ") + len(w.text) + p.Len() + len(crlf)
@@ -339,7 +339,7 @@ func (w *wireWriter) compose(s *Subject, p *Payload) error {
 	return w.put(pad, p)
 }
 
-// phrase makes "subject bytes CRLF" in text.
+// phrase writes "subject bytes CRLF" to text.
 func (w *wireWriter) phrase(s *Subject, bytes int) {
 	w.text = s.append(w.text[:0])
 	w.text = append(w.text, ' ')
@@ -347,7 +347,7 @@ func (w *wireWriter) phrase(s *Subject, bytes int) {
 	w.text = append(w.text, crlf...)
 }
 
-// put writes a message whose phrase is in text, with so many spaces more than needed.
+// put writes a message whose phrase is in text, with pad extra spaces.
 func (w *wireWriter) put(pad int, p *Payload) error {
 	head := append(w.join[:0], "PUB "...)
 	for left := pad; left > 0; {
@@ -357,13 +357,13 @@ func (w *wireWriter) put(pad int, p *Payload) error {
 	}
 	head = append(head, w.text...)
 	w.step(len(head) + p.Len() + len(crlf))
-	w.join = head[:0] // with the room that it has now
+	w.join = head[:0] // with its present room
 	w.writes.Add(1)
 	defer w.writes.Add(1)
 	return w.write(head, p)
 }
 
-// step counts what is written.
+// step counts written bytes.
 func (w *wireWriter) step(bytes int) {
 	w.phase = (w.phase + bytes) % readBytes
 	w.since += bytes
@@ -372,7 +372,7 @@ func (w *wireWriter) step(bytes int) {
 // fill realigns the stream with the server's reads by a message of the same sender without a subscriber.
 func (w *wireWriter) fill(s *Subject) error {
 	to := Subject{Job: s.Job, From: s.From, Kind: KindFill, To: "nobody"}
-	w.phrase(&to, readBytes) // five digits; of fewer, spaces take the place
+	w.phrase(&to, readBytes) // five digits; spaces replace missing ones
 	bare := len("PUB ") + len(w.text) + len(crlf)
 	size := readBytes - w.phase - bare
 	if size < 0 {
@@ -406,7 +406,7 @@ func (w *wireWriter) write(head []byte, p *Payload) error {
 		_, err := w.conn.Write(whole)
 		return err
 	}
-	// One full read first, then the rest as it lies.
+	// One full read first, then the rest from where it lies.
 	first := joinBytesMax - len(head)
 	first = min(first, len(data))
 	if _, err := w.conn.Write(append(head, data[:first]...)); err != nil {
@@ -419,7 +419,7 @@ func (w *wireWriter) write(head []byte, p *Payload) error {
 	return err
 }
 
-// padBytes is by how much a message of n bytes in all is filled up.
+// padBytes returns the padding of a message of n bytes in all.
 func padBytes(n int) int {
 	for _, full := range [...]int{readBytes, readBytes / 2} {
 		if n <= full && full-n <= padBytesMax {
@@ -429,7 +429,7 @@ func padBytes(n int) int {
 	return 0
 }
 
-// subscribeText asks for a pattern.
+// subscribeText returns the text that subscribes to a pattern.
 func subscribeText(pattern string, sid uint64) string {
 	return "SUB " + pattern + " " + strconv.FormatUint(sid, 10) + "\r\n"
 }

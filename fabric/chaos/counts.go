@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Counts is what happened to the messages of one kind in one direction. Every message that was read counts in Messages,
-// and in one more at most.
+// Counts is the fate of the messages of one kind in one direction. Every message that was read counts in Messages, and
+// in at most one other field.
 type Counts struct {
 	Messages, Bytes uint64 // read, and bytes of their payloads
 	Dropped         uint64
@@ -15,17 +15,17 @@ type Counts struct {
 	Delayed         uint64
 	Reordered       uint64
 	Flipped         uint64
-	Spared          uint64 // would have been delayed or put behind, but too much was held back already
+	Spared          uint64 // would have been delayed or reordered, but too much was held back already
 }
 
-// Delivered is how many messages were passed on, repetitions included, once nothing is held back and no connection was
-// cut.
+// Delivered returns the number of messages that were passed on, including repeats, once nothing is held back and no
+// connection was cut.
 func (c Counts) Delivered() uint64 { return c.Messages - c.Dropped + c.Repeated }
 
-// Harmed is how many messages suffered something.
+// Harmed returns the number of messages that were harmed.
 func (c Counts) Harmed() uint64 { return c.Dropped + c.Repeated + c.Delayed + c.Reordered + c.Flipped }
 
-// Add is the sum of two counts.
+// Add returns the sum of two counts.
 func (c Counts) Add(o Counts) Counts {
 	return Counts{c.Messages + o.Messages, c.Bytes + o.Bytes, c.Dropped + o.Dropped, c.Repeated + o.Repeated,
 		c.Delayed + o.Delayed, c.Reordered + o.Reordered, c.Flipped + o.Flipped, c.Spared + o.Spared}
@@ -36,21 +36,21 @@ func (c Counts) String() string {
 		c.Messages, c.Dropped, c.Repeated, c.Delayed, c.Reordered, c.Flipped, c.Spared)
 }
 
-// Totals is what a Proxy did to connections.
+// Totals counts what a Proxy did to connections.
 type Totals struct {
-	Connections uint64 // that were let through
+	Connections uint64 // accepted
 	Cut         uint64
 	Refused     uint64
-	Broken      uint64 // ended because what they carried was not the NATS protocol, or too large
+	Broken      uint64 // ended because their data was not the NATS protocol, or too large
 }
 
-// kinds are those that are counted apart; what is none of them counts as Other.
+// kinds are counted separately; all others count as Other.
 var kinds = [...]string{Other, "dense", "sparse", "mean", "lookup", "rows", "pull", "ack", "ctl", "beat",
 	"reduce", "module"}
 
 const subjectRoot = "gradbus.v1."
 
-// kindOf is the kind that a subject names, as one of kinds, and its index.
+// kindOf returns the kind in a subject, as one of kinds, and its index.
 func kindOf(subject []byte) int {
 	rest, ok := strings.CutPrefix(string(subject), subjectRoot)
 	if !ok {
@@ -68,7 +68,7 @@ func kindOf(subject []byte) int {
 	return 0
 }
 
-// counters are the Counts of one kind in one direction, as they are written.
+// counters are the Counts of one kind in one direction while they are written.
 type counters struct {
 	messages, bytes, dropped, repeated, delayed, reordered, flipped, spared atomic.Uint64
 }

@@ -15,13 +15,12 @@ const (
 	messageBytesMax = 16 << 20
 )
 
-// frame is one unit of the protocol as it lies in the stream: a line, and what follows it. Its bytes are valid until
-// the next read.
+// frame is one unit of the protocol: a line, and the data that follows it. Its bytes are valid until the next read.
 type frame struct {
 	raw     []byte
-	subject []byte // of a message; nil of anything else
+	subject []byte // of a message; else nil
 	payload []byte // within raw, without the header block of HPUB and HMSG
-	name    string // of the connection, where the line was a CONNECT with one
+	name    string // of the connection, if the line was a CONNECT with a name
 }
 
 // errProtocol ends a connection whose framing is lost.
@@ -49,7 +48,7 @@ func (r *reader) next() (frame, error) {
 	}
 	r.raw = append(r.raw[:0], line...)
 	verb, rest, _ := bytes.Cut(bytes.TrimRight(r.raw, "\r\n"), []byte(" "))
-	var sizes int // that the line ends with: of the header block, and of all
+	var sizes int // numbers at the end of the line: of the header block, and of all
 	switch {
 	case is(verb, "PUB"), is(verb, "MSG"):
 		sizes = 1
@@ -59,7 +58,7 @@ func (r *reader) next() (frame, error) {
 		var options struct {
 			Name string `json:"name"`
 		}
-		_ = json.Unmarshal(rest, &options) // the server will say what is wrong with it
+		_ = json.Unmarshal(rest, &options) // the server will report what is wrong with it
 		return frame{raw: r.raw, name: options.Name}, nil
 	default:
 		return frame{raw: r.raw}, nil
@@ -100,5 +99,5 @@ func (r *reader) message(rest []byte, sizes int) (frame, error) {
 	return frame{raw: r.raw, subject: subject, payload: r.raw[line+header : line+total]}, nil
 }
 
-// idle says that nothing more has been read ahead.
+// idle reports whether nothing more has been read ahead.
 func (r *reader) idle() bool { return r.from.Buffered() == 0 }

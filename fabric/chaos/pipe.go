@@ -14,14 +14,14 @@ const (
 	writeBytes      = 64 << 10
 )
 
-// link is one connection of a member: two sockets, and a pipe each way.
+// link is one connection of a member: two sockets, and a pipe for each direction.
 type link struct {
 	proxy  *Proxy
 	member net.Conn
 	server net.Conn
 
 	mu   sync.Mutex
-	name string // of the member's connection, once it has said it; guarded by mu
+	name string // of the member's connection, once it has sent it; guarded by mu
 }
 
 func (l *link) setName(name string) {
@@ -41,7 +41,7 @@ func (l *link) close() {
 	l.server.Close()
 }
 
-// pipe is one direction of a link. One goroutine reads; it writes too, and so do the timers of what was held back.
+// pipe is one direction of a link. One goroutine reads and writes; timers of held messages write, too.
 type pipe struct {
 	link      *link
 	direction Direction
@@ -54,10 +54,10 @@ type pipe struct {
 	bytes int // of held
 }
 
-// held is a message that was held back.
+// held is a message that is held back.
 type held struct {
 	raw   []byte
-	after int // messages that have to pass before it; 0 where only time counts
+	after int // messages that have to pass before it; 0: only time counts
 	timer *time.Timer
 }
 
@@ -86,7 +86,7 @@ func (p *pipe) run() error {
 		p.link.proxy.waitWhileStalled(p.direction, p.link.getName(), kind, func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			_ = p.out.Flush() // what came before is not stalled; an error shows at the next write
+			_ = p.out.Flush() // earlier messages are not stalled; an error shows at the next write
 		})
 		if f.name != "" {
 			p.link.setName(f.name)
@@ -145,7 +145,7 @@ func (p *pipe) handle(f *frame, idle bool) error {
 	return p.flush(idle)
 }
 
-// write passes a frame on, then what waited for it. Called with mu held.
+// write passes a frame on, then the messages that waited for it. The caller holds mu.
 func (p *pipe) write(raw []byte) error {
 	if _, err := p.out.Write(raw); err != nil {
 		return err
@@ -176,7 +176,7 @@ func (p *pipe) flush(idle bool) error {
 	return p.out.Flush()
 }
 
-// hold keeps a message back. Called with mu held.
+// hold holds a message back. The caller holds mu.
 func (p *pipe) hold(f *frame, what fate, bits uint64, rule *Rule) {
 	h := &held{raw: bytes.Clone(f.raw)}
 	most := rule.DelayMax
@@ -198,7 +198,7 @@ func (p *pipe) hold(f *frame, what fate, bits uint64, rule *Rule) {
 	})
 }
 
-// release passes a message on whose time has come.
+// release passes on a message whose time has come.
 func (p *pipe) release(h *held) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -206,7 +206,7 @@ func (p *pipe) release(h *held) {
 		if p.held[i] == h {
 			p.remove(i)
 			if _, err := p.out.Write(h.raw); err == nil {
-				_ = p.out.Flush() // a socket that is gone ends the reader too
+				_ = p.out.Flush() // a socket that has ended ends the reader, too
 			}
 			return
 		}
@@ -226,14 +226,14 @@ func (p *pipe) remove(i int) {
 	p.held = append(p.held[:i], p.held[i+1:]...)
 }
 
-// holds is the number of messages that are held back.
+// holds returns the number of messages that are held back.
 func (p *pipe) holds() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.held)
 }
 
-// end closes the link and forgets what was held back.
+// end closes the link and drops held messages.
 func (p *pipe) end() {
 	p.link.close()
 	p.mu.Lock()

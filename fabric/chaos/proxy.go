@@ -15,7 +15,7 @@ import (
 // dialTimeout bounds connecting to the server, which is near in every test.
 const dialTimeout = 5 * time.Second
 
-// Config describes a Proxy.
+// Config configures a Proxy.
 type Config struct {
 	Server string       // nats://host:port of the server behind it
 	Listen string       // host:port to listen at; "" is a free port of 127.0.0.1
@@ -46,7 +46,7 @@ type Proxy struct {
 
 type stall struct {
 	direction    Direction
-	member, kind string // "" is every one
+	member, kind string // "": all
 }
 
 func (s stall) holds(d Direction, member, kind string) bool {
@@ -83,18 +83,18 @@ func hostPort(address string) (string, error) {
 	return u.Host, nil
 }
 
-// URL is where members dial the proxy.
+// URL returns the address at which members dial the proxy.
 func (p *Proxy) URL() string { return "nats://" + p.listener.Addr().String() }
 
-// SetRules changes what happens to messages from now on.
+// SetRules replaces the rules for messages from now on.
 func (p *Proxy) SetRules(rules ...Rule) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rules = slices.Clone(rules)
 }
 
-// decide says what happens to a message. Each counts, whether or not a rule is for it, so that decisions do not depend
-// on what the rules were before.
+// decide returns the fate of a message. Every message counts, whether or not a rule matches it, so that decisions do
+// not depend on earlier rules.
 func (p *Proxy) decide(d Direction, member, kind string, subject []byte) (fate, uint64, *Rule) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,7 +162,7 @@ func (p *Proxy) serve(member net.Conn) {
 	p.mu.Unlock()
 }
 
-// Cut ends all connections, with whatever is on the way. New ones are let through unless Refuse says otherwise.
+// Cut ends all connections, losing what is in transit. New ones are accepted unless Refuse forbids it.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -172,14 +172,14 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Refuse says whether new connections are turned away. Those that exist stay: see Cut.
+// Refuse sets whether new connections are refused. Existing ones stay: see Cut.
 func (p *Proxy) Refuse(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.down = refuse
 }
 
-// Redirect leads new connections to another server.
+// Redirect connects new connections to another server.
 func (p *Proxy) Redirect(server string) error {
 	at, err := hostPort(server)
 	if err != nil {
@@ -191,9 +191,8 @@ func (p *Proxy) Redirect(server string) error {
 	return nil
 }
 
-// Stall stops reading in one direction on the connections of that name, or on all where it is empty, from the next
-// message of that kind on, or from the next unit of any sort where kind is empty: to the sender its peer is one that
-// has stopped reading. Resume ends every stall.
+// Stall stops reading in one direction on the connections with a name (empty: all), from the next message of a kind on
+// (empty: from the next unit of any sort): the sender sees a peer that has stopped reading. Resume ends every stall.
 func (p *Proxy) Stall(d Direction, member, kind string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -209,7 +208,7 @@ func (p *Proxy) Resume() {
 	p.resumed = make(chan struct{})
 }
 
-// waitWhileStalled calls before once, where it has to wait.
+// waitWhileStalled calls before once if it has to wait.
 func (p *Proxy) waitWhileStalled(d Direction, member, kind string, before func()) {
 	for {
 		p.mu.Lock()
@@ -228,7 +227,7 @@ func (p *Proxy) waitWhileStalled(d Direction, member, kind string, before func()
 	}
 }
 
-// Holds is the number of messages that are held back at the moment.
+// Holds returns the number of messages that are held back at the moment.
 func (p *Proxy) Holds() int {
 	p.mu.Lock()
 	var pipes []*pipe
@@ -243,7 +242,7 @@ func (p *Proxy) Holds() int {
 	return n
 }
 
-// Counts is what happened so far to the messages of one kind (Other among them), or of all where kind is empty.
+// Counts returns the counts so far of the messages of one kind (Other among them), or of all if kind is empty.
 func (p *Proxy) Counts(d Direction, kind string) Counts {
 	var sum Counts
 	for i, k := range kinds {
@@ -254,12 +253,12 @@ func (p *Proxy) Counts(d Direction, kind string) Counts {
 	return sum
 }
 
-// Totals is what happened so far to connections.
+// Totals returns the counts so far of connections.
 func (p *Proxy) Totals() Totals {
 	return Totals{p.connections.Load(), p.cut.Load(), p.refused.Load(), p.broken.Load()}
 }
 
-// Close ends all connections and waits until every goroutine is gone. It may be called again.
+// Close ends all connections and waits until every goroutine has ended. It may be called again.
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	if !p.closed {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Direction is which way a message goes.
+// Direction is the direction of a message.
 type Direction uint8
 
 const (
@@ -17,24 +17,24 @@ const (
 func (d Direction) String() string { return [...]string{"to server", "from server"}[d] }
 
 // Rule says what happens to some of the messages. The five shares are of the messages that match, each 0 to 1, their
-// sum at most 1: a message suffers one thing or none.
+// sum at most 1: a message is harmed in at most one way.
 type Rule struct {
 	Direction Direction
-	Kinds     []string // fifth tokens of subjects; nil is every kind. Other marks what is not a subject of gradbus
-	Members   []string // names of connections, as in the members' CONNECT; nil is every one
+	Kinds     []string // fifth tokens of subjects; nil: all. Other matches subjects that are not of gradbus
+	Members   []string // names of connections, as in the members' CONNECT; nil: all
 
-	Drop    float64 // is not passed on
-	Repeat  float64 // is passed on twice
-	Delay   float64 // is passed on up to DelayMax later; what comes after it does not wait
-	Reorder float64 // is passed on after 1 to 8 later messages of its connection, or after DelayMax where there are none
-	Flip    float64 // has one bit of its payload changed; one without a payload is passed on
+	Drop    float64 // dropped
+	Repeat  float64 // passed on twice
+	Delay   float64 // passed on up to DelayMax later; later messages do not wait
+	Reorder float64 // passed on after 1 to 8 later messages of its connection, or after DelayMax if there are none
+	Flip    float64 // one bit of the payload is changed; a message without a payload is passed on
 
-	DelayMax time.Duration // 0 is 20 ms
+	DelayMax time.Duration // 0: 20 ms
 }
 
 const (
 	delayMaxDefault = 20 * time.Millisecond
-	reorderMax      = 8 // later messages that a reordered one waits for
+	reorderMax      = 8 // bound of the later messages that a reordered one waits for
 )
 
 // Other is the kind of messages whose subject is not one of gradbus.
@@ -45,7 +45,7 @@ func (r *Rule) matches(d Direction, member, kind string) bool {
 		(r.Members == nil || slices.Contains(r.Members, member))
 }
 
-// fate is what happens to one message.
+// fate is the treatment of one message.
 type fate uint8
 
 const (
@@ -57,7 +57,7 @@ const (
 	flip
 )
 
-// fate divides [0, 1) among what may happen.
+// fate maps [0, 1) to the treatments of the rule.
 func (r *Rule) fate(u float64) fate {
 	for _, share := range []struct {
 		of   float64
@@ -71,7 +71,8 @@ func (r *Rule) fate(u float64) fate {
 	return pass
 }
 
-// dice draws for messages: a pure function of seed, direction, member, subject and how many have gone that way before.
+// dice draws for messages: a pure function of seed, direction, member, subject and the number of earlier messages of
+// these.
 type dice struct {
 	seed        uint64
 	now, before map[uint64]uint64 // messages seen, by key; two generations, so that memory is bounded
@@ -103,7 +104,7 @@ func (d *dice) roll(direction Direction, member string, subject []byte) uint64 {
 	return mix(mix(key) + n)
 }
 
-// mix is the finaliser of SplitMix64.
+// mix is the finalizer of SplitMix64.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

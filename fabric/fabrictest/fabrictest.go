@@ -1,4 +1,5 @@
-// Package fabrictest is what tests have in common whose packages start NATS servers, or miss them.
+// Package fabrictest provides what tests share whose packages start NATS servers, or need addresses without one. Main
+// runs a package's tests and fails on leaked goroutines.
 package fabrictest
 
 import (
@@ -12,13 +13,13 @@ import (
 	"gradbus/internal/testkit"
 )
 
-// clock is one goroutine of nats-server's: the clock that all its stores in a process share, which ends with the last
-// of them. A store that is made while its server shuts down is occasionally not deregistered there, and the clock keeps
+// clock is a goroutine of nats-server: the clock that all its stores in a process share, which ends with the last of
+// them. A store that is made while its server shuts down is occasionally not deregistered there, and the clock keeps
 // running; a leaked server would leave much more.
 const clock = "github.com/nats-io/nats-server/v2/server/ats.Register.func1"
 
-// Main runs a package's tests, and ends the process with their status: a goroutine that is left over at the end is a
-// failure. It is for TestMain.
+// Main runs a package's tests, and ends the process with their status. A goroutine that is left over at the end is a
+// failure. Call it from TestMain.
 func Main(m *testing.M) { testkit.Main(m, goleak.IgnoreTopFunction(clock)) }
 
 // DeadPort returns a loopback port at which no process listens while the test runs: it is bound, and nothing more.
@@ -39,7 +40,7 @@ func DeadPort(t testing.TB) int {
 	return at.(*syscall.SockaddrInet4).Port
 }
 
-// PortOf is the port of a server's URL.
+// PortOf returns the port of a server's URL.
 func PortOf(t testing.TB, server string) int {
 	t.Helper()
 	u, err := url.Parse(server)
