@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"gradbus/lane"
@@ -142,40 +141,6 @@ func randomNodes(r *rand.Rand, at lane.Node) []lane.Node {
 	}
 	left, right := at.Split()
 	return append(randomNodes(r, left), randomNodes(r, right)...)
-}
-
-// TestMergeInTwoSteps: terms that were merged at the nodes below give what merging them all at once gives.
-func TestMergeInTwoSteps(t *testing.T) {
-	onEach(t, func(t *testing.T, b Backend) {
-		for seed := range uint64(50) {
-			r := rand.New(rand.NewPCG(seed, 37))
-			lanes, dim := 2+r.IntN(12), 1+r.IntN(70)
-			left, right := lane.Root(lanes).Split()
-			merge := func(terms []RowsTerm, node lane.Node) RowsTerm {
-				keys, rows := make([]uint64, 40), make([]float32, 40*dim)
-				n, err := b.Merge(merge(dim, lanes, terms, keys, rows))
-				must(t, err)
-				return rowsTerm(uint16(node.First), node.Count, keys[:n], rows[:n*dim])
-			}
-			var halves [2][]RowsTerm
-			for l := range lanes {
-				var keys []uint64
-				for key := range uint64(40) {
-					if r.IntN(2) == 0 {
-						keys = append(keys, key)
-					}
-				}
-				half := min(1, l/int(left.Count))
-				halves[half] = append(halves[half], rowsTerm(uint16(l), 1, keys, awkward(r, len(keys)*dim, false)))
-			}
-			once := merge(slices.Concat(halves[0], halves[1]), lane.Root(lanes))
-			twice := merge([]RowsTerm{merge(halves[0], left), merge(halves[1], right)}, lane.Root(lanes))
-			if !slices.Equal(view[uint64](once.Keys), view[uint64](twice.Keys)) ||
-				!sameBits(view[float32](once.Rows), view[float32](twice.Rows)) {
-				t.Fatalf("seed %d, %d lanes: merging in two steps differs", seed, lanes)
-			}
-		}
-	})
 }
 
 // TestOneSegmentOfAMillion holds the order of a sum with many superblocks.

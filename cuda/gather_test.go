@@ -3,7 +3,6 @@ package cuda
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"testing"
 )
@@ -94,31 +93,4 @@ func TestGatherRefuses(t *testing.T) {
 		}
 		wantFloats(t, "untouched", out, []float32{7, 7})
 	})
-}
-
-// BenchmarkGather is rows of a table far larger than the caches. Backend go is a loop of copies.
-func BenchmarkGather(b *testing.B) {
-	const keys, bytes = 4096, 2 << 30
-	memory, err := allocate(bytes / 4)
-	fail(b, err)
-	defer memory.Free()
-	table, r := memory.Float32s(), rand.New(rand.NewPCG(1, 1))
-	for i := 0; i < len(table); i += 1024 {
-		table[i] = 1
-	}
-	for _, dim := range []int{4, 16, 64} {
-		lists := make([][]int64, 64) // so many that no row is in a cache from the time before
-		for i := range lists {
-			for range keys {
-				lists[i] = append(lists[i], r.Int64N(int64(len(table)/dim)))
-			}
-		}
-		out, i := make([]float32, keys*dim), 0
-		b.Run(fmt.Sprint("dim=", dim), func(b *testing.B) {
-			benchEach(b, keys*dim*4, func(b *testing.B, k Backend) {
-				fail(b, k.Gather(Gather{Dim: dim, Rows: Float32s(table), IDs: Int64s(lists[i%len(lists)]), Out: Float32s(out)}))
-				i++
-			})
-		})
-	}
 }

@@ -56,20 +56,3 @@ func median(x []float64) float64 {
 	slices.Sort(x)
 	return x[len(x)/2]
 }
-
-// BenchmarkAdd is what it costs to encode a batch of 64 commands anew, pins and all.
-func BenchmarkAdd(b *testing.B) {
-	k, err := Open(Options{Name: "cpu"})
-	fail(b, err)
-	defer k.Close()
-	batch := k.NewBatch()
-	defer batch.Free()
-	a := addOne(1, make([]float32, 1))
-	b.ReportAllocs()
-	for b.Loop() {
-		batch.reset()
-		for range 64 {
-			fail(b, batch.BagForward(a))
-		}
-	}
-}

@@ -225,20 +225,6 @@ func TestPaddingBeyondTheTable(t *testing.T) {
 	})
 }
 
-func TestZeroWork(t *testing.T) {
-	onEach(t, func(t *testing.T, b Backend) {
-		mustCount(t, 0)(b.BagBackward(BagBackward{Dim: 3, Padding: NoPadding, Offsets: int64sOf(0)}))
-		mustCount(t, 0)(b.Coalesce(Coalesce{Dim: 3}))
-		mustCount(t, 0)(b.Merge(Merge{Dim: 3, Lanes: 2}))
-		mustCount(t, 0)(b.Merge(Merge{Dim: 3, Lanes: 2, Terms: []RowsTerm{{First: 0, Count: 2}}}))
-		must(t, b.ApplyRows(ApplyRows{Dim: 3, Weight: 1, Optimizer: SGD{}}))
-		must(t, b.ApplyDense(ApplyDense{Weight: 1, Optimizer: SGD{}}))
-		must(t, b.Average(Average{Lanes: 1, Weight: 1, Terms: []Term{{First: 0, Count: 1}}}))
-		must(t, b.MatMul(MatMul{K: 5, N: 0, M: 0}))
-		must(t, b.SoftmaxCrossEntropy(SoftmaxCrossEntropy{Classes: 4}))
-	})
-}
-
 func TestAlloc(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		m, err := b.Alloc(1000)

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"errors"
 	"flag"
 	"slices"
 	"strings"
@@ -18,31 +17,4 @@ func leftOut(t *testing.T, thing string, why error) {
 		t.Fatalf("%s is required: %v", thing, why)
 	}
 	t.Logf("%s is not tested here: %v", thing, why)
-}
-
-// TestTableBeyond2To31 reads and writes rows whose elements lie beyond 2^31. Only the pages touched cost memory.
-func TestTableBeyond2To31(t *testing.T) {
-	onEach(t, func(t *testing.T, b Backend) {
-		if b.Name() == "cuda" {
-			t.Log("cuda copies whole tables to the device in this version, so it is not asked")
-			return
-		}
-		const dim, row = 1 << 20, 1<<11 + 3
-		m, err := b.Alloc((row + 1) * dim)
-		if errors.Is(err, ErrMemory) {
-			leftOut(t, "big", err)
-			return
-		}
-		must(t, err)
-		defer m.Free()
-		table := m.Float32s()
-		copy(table[row*dim:], []float32{1, 2, 3})
-		out := make([]float32, dim)
-		must(t, b.BagForward(bagForward(dim, Sum, NoPadding, table, []int64{row, 0, row}, []int64{0, 3}, out)))
-		wantFloats(t, "bag", out[:4], []float32{2, 4, 6, 0})
-		g := make([]float32, dim)
-		g[2] = 8
-		must(t, b.ApplyRows(applyRows(dim, SGD{LR: 0.5}, 2, table, []int64{row}, nil, g, out)))
-		wantFloats(t, "row", out[:4], []float32{1, 2, 1, 0})
-	})
 }

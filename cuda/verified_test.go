@@ -386,53 +386,23 @@ func (b *losing) CoalesceApply(a CoalesceApply) (int, error) {
 	return n - b.n, err
 }
 
-// What a backend refuses it refuses still, and a NaN is a NaN.
+// Random calls, right and wrong: what a backend refuses it refuses when it is
+// verified, and a NaN is no mismatch.
 func TestVerifiedRefusesAlike(t *testing.T) {
 	plain := newReference()
-	v := verified(t, plain, 1)
-	nans := Float32s([]float32{nan, 1, inf, -inf})
-	table := Float32s([]float32{1, 2, 3, 4})
-	for i, a := range []command{
-		&ApplyDense{Optimizer: SGD{LR: 1}, Weight: 1, Param: zeros(4), Grad: zeros(3), Out: zeros(4)},
-		&ApplyDense{Optimizer: SGD{LR: 1}, Weight: 0, Param: zeros(4), Grad: zeros(4), Out: zeros(4)},
-		&ApplyDense{Optimizer: SGD{LR: 1, Momentum: 0.5}, Weight: 1, Param: zeros(4), Grad: zeros(4), Out: zeros(4)},
-		&ApplyDense{Optimizer: SGD{LR: 1}, Weight: 1, Param: zeros(4), Grad: nans, Out: zeros(4), NonFinite: Refuse},
-		&ApplyDense{Optimizer: SGD{LR: 1}, Weight: 1, Param: table, Grad: nans, Out: table, NonFinite: Refuse},
-		&ApplyDense{Optimizer: SGD{LR: 1}, Weight: 1, Param: zeros(4), Grad: nans, Out: zeros(4)},
-		&ApplyDense{Dim: -1, Optimizer: SGD{LR: 1}, Weight: 1, Param: zeros(4), Grad: zeros(4), Out: zeros(4)},
-		&ApplyDense{Optimizer: SGD{LR: 1}, Weight: 1},
-		&ApplyDense{Weight: 1, Param: zeros(4), Grad: zeros(4), Out: zeros(4)},
-		&AverageApply{Optimizer: SGD{LR: 1}, Weight: 1, Param: zeros(4), Out: zeros(4)},
-		&Average{Lanes: 1, Weight: 1, Out: zeros(4), Terms: []Term{{0, 1, zeros(3)}}},
-		&Merge{Dim: 2, Lanes: 1, OutKeys: Uint64s(nil), OutRows: zeros(0),
-			Terms: []RowsTerm{{0, 1, Uint64s([]uint64{3}), zeros(2)}}},
-		&Merge{Dim: 2, Lanes: 1, OutKeys: Uint64s(nil), OutRows: zeros(0), Terms: []RowsTerm{{0, 1, Uint64s(nil), zeros(0)}}},
-		&copying{zeros(3), zeros(4)},
-		&copying{zeros(4).Slice(0, 0), zeros(4).Slice(1, 1)},
-		&ApplyRows{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Index: Int64s([]int64{5}), Grad: zeros(2),
-			Out: zeros(2)},
-		&ApplyRows{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Index: Int64s([]int64{5, 1}), Grad: zeros(4),
-			Out: zeros(4), SkipBadIDs: true},
-		&ApplyRows{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Index: Int64s([]int64{0, 1}), Grad: zeros(3),
-			Out: zeros(4)},
-		&ApplyRows{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Index: Int64s([]int64{1, 0}), Grad: zeros(4),
-			Out: table},
-		&ApplyRows{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table},
-		&ApplyRows{Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Index: Int64s([]int64{1})},
-		&CoalesceApply{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Keys: Int64s([]int64{0, 2}), Rows: zeros(4),
-			OutKeys: Int64s(make([]int64, 2)), Out: zeros(4)},
-		&CoalesceApply{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Keys: Int64s([]int64{1, 2, -1, 1}),
-			Rows: zeros(8), OutKeys: Int64s(make([]int64, 1)), Out: zeros(2), SkipBadIDs: true},
-		&CoalesceApply{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Keys: Uint64s([]uint64{1, math.MaxUint64}),
-			Rows: zeros(4), Out: table, SkipBadIDs: true},
-		&CoalesceApply{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Keys: Int64s([]int64{1, 0}), Rows: zeros(4),
-			OutKeys: Int64s(make([]int64, 1)), Out: zeros(2)},
-	} {
-		n, want := a.on(plain)
-		m, got := a.on(v)
-		if fmt.Sprint(n, want) != fmt.Sprint(m, got) {
-			t.Errorf("call %d: %d, %v, and verified %d, %v", i, n, want, m, got)
+	v := verified(t, newReference(), 1)
+	for seed := range uint64(4000) {
+		want, _, wantWritten := wildCall(t, plain, seed)
+		got, _, written := wildCall(t, v, seed)
+		if got != want {
+			t.Fatalf("seed %d: %q, not verified %q", seed, got, want)
 		}
+		for i := range written {
+			sameVector(t, fmt.Sprintf("seed %d (%s): output %d", seed, want, i), written[i], wantWritten[i])
+		}
+	}
+	if _, wrong := v.Checked(); wrong != 0 {
+		t.Errorf("%d mismatches, want none", wrong)
 	}
 }
 

@@ -2,22 +2,16 @@ package e2e
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
-	"gradbus/fabric"
 	"gradbus/ps/ops/status"
-	"gradbus/schema"
 )
 
 // page starts a ps that serves a page at a free port, and returns its URL.
@@ -91,124 +85,6 @@ func TestEveryPageShowsTheJob(t *testing.T) {
 	for _, at := range []string{first, second} {
 		shows(at, "who was killed", func(s *status.Status) bool {
 			return s.Why.Level == status.Critical && strings.Contains(s.Why.Text, "t1")
-		})
-	}
-}
-
-// Reports in the names of ps that there are not, however many and large, are one line of the page, and what there is
-// goes on to be shown.
-func TestInventedServersAreNotShown(t *testing.T) {
-	t.Parallel()
-	_, nats, at := page(t, "--id", "real", "--control-token-file", secretFile(t, "secret-of-all-ps"))
-	// whose messages may be large
-	conn, err := fabric.DialControl(t.Context(), fabric.Config{URL: nats, Name: "stranger", Token: "secret-of-all-ps"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	p := &schema.Telemetry{StartedMS: 1, NowMS: 1, EveryMS: 1000, Host: "there",
-		Server: &schema.ServerReport{Jobs: []schema.JobReport{{Name: "invented", RunID: 7, Phase: schema.PhaseRunning}}}}
-	for range 2000 {
-		p.Server.Jobs[0].Members = append(p.Server.Jobs[0].Members,
-			schema.MemberReport{Member: "t0", Host: strings.Repeat("x", 50)})
-	}
-	var s status.Status
-	var body string
-	poll(t, "one line tells of them", func() bool {
-		p.Serial++
-		for i := range 64 {
-			p.Server.ID = fmt.Sprintf("a-%d", i)
-			report, err := schema.EncodeTelemetry(p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			frame, err := schema.EncodeHeartbeat(schema.Head{}, report)
-			if err == nil {
-				err = conn.Send(fabric.At("ps", "p-"+p.Server.ID, fabric.KindHeartbeat, "all"), frame)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(time.Second) // as often as ps speak
-		s = status.Status{}
-		_, body = get(t, at+"api/v1/status")
-		return json.Unmarshal([]byte(body), &s) == nil && len(s.Problems) > 0
-	})
-	if len(s.Servers) != 1 || s.Servers[0].ID != "real" || len(s.Jobs) != 0 || len(s.Problems) != 1 ||
-		!strings.Contains(s.Problems[0].Text, "registry") || len(body) > 16<<10 {
-		t.Errorf("%d ps, %d jobs, %d bytes, problems %+v", len(s.Servers), len(s.Jobs), len(body), s.Problems)
-	}
-}
-
-// A report of a trainer that an unauthenticated client repeats, with the highest number there is, does not silence the
-// trainer, which is shown as it goes on.
-func TestReplayedReportSilencesNobody(t *testing.T) {
-	t.Parallel()
-	_, nats, at := page(t)
-	conn, err := fabric.DialControl(t.Context(), fabric.Config{URL: nats, Name: "stranger"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	heard := make(chan fabric.Message, 64)
-	if err := conn.Subscribe(fabric.Pattern(fabric.Any, "t0", fabric.KindHeartbeat, "all", false), func(m fabric.Message) {
-		if v, err := schema.Verify(m.Data, schema.Limits{}); err != nil || len(v.Body()) == 0 {
-			return // without a report
-		}
-		select {
-		case heard <- fabric.NewMessage(m.Text(), slices.Clone(m.Data)):
-		default: // one will do
-		}
-	}); err != nil {
-		t.Fatal(err)
-	}
-	start(t, "trainer", long(nats, index(t, 200))...)
-	batch := func(beyond uint64) (shown uint64, ok bool) {
-		var s status.Status
-		_, body := get(t, at+"api/v1/status")
-		if json.Unmarshal([]byte(body), &s) != nil || len(s.Jobs) != 1 || len(s.Jobs[0].Trainers) != 1 {
-			return 0, false
-		}
-		one := &s.Jobs[0].Trainers[0]
-		return one.Batch, one.State == "running" && one.Doing != "" && one.AgeMS < 5000 && one.Batch > beyond
-	}
-	var first uint64
-	poll(t, "the trainer is shown", func() (ok bool) { first, ok = batch(0); return ok })
-	m := <-heard
-	v, err := schema.Verify(m.Data, schema.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	report, err := schema.DecodeTelemetry(&v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	report.Serial = math.MaxUint64
-	body, err := schema.EncodeTelemetry(report)
-	if err != nil {
-		t.Fatal(err)
-	}
-	frame, err := schema.EncodeHeartbeat(v.Head(), body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	subject, err := m.Parse()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 3 { // one for each second that is shown
-		if err := conn.Send(subject, frame); err != nil {
-			t.Fatal(err)
-		}
-		<-heard // what was sent comes back, and the trainer goes on to speak
-		<-heard
-		poll(t, "the trainer goes on to be shown", func() bool {
-			next, ok := batch(first)
-			if ok {
-				first = next
-			}
-			return ok
 		})
 	}
 }

@@ -129,25 +129,6 @@ func benchWindow(b *testing.B, from, to *Conn) *Outbox {
 	return o
 }
 
-func BenchmarkParseSubject(b *testing.B) {
-	text := At("debian", "t3", KindDense, "s0").WithBucket(1234, 17).String()
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := ParseSubject(text); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkClients(b *testing.B) {
-	server, _, _ := benchPair(b, false)
-	for b.Loop() {
-		if len(server.Clients()) != 2 {
-			b.Fatal("lost a client")
-		}
-	}
-}
-
 // benchPair is a server with one connection over TCP and one of the given sort.
 func benchPair(b *testing.B, inProcess bool) (server *Server, a, z *Conn) {
 	server, err := StartServer(ServerConfig{})

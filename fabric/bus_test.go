@@ -3,7 +3,6 @@ package fabric
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -353,36 +352,6 @@ func TestBusBucketTTL(t *testing.T) {
 		c.Close()
 		server.Close()
 	})
-}
-
-// BenchmarkBus is a request and its answer over a bus: two calls.
-func BenchmarkBus(b *testing.B) {
-	for _, direct := range []bool{true, false} {
-		b.Run(fmt.Sprintf("direct=%v", direct), func(b *testing.B) {
-			server, err := StartServer(ServerConfig{Bus: NewBus()})
-			must(b, err)
-			defer server.Close()
-			conn := func(name string) *Conn {
-				c, err := Dial(b.Context(), Config{Server: server, Name: name, Direct: direct})
-				must(b, err)
-				return c
-			}
-			x, y := conn("t0"), conn("s0")
-			defer x.Close()
-			defer y.Close()
-			request, reply := At("j", "t0", KindLookup, "s0").WithBatch(1), At("j", "s0", KindRows, "t0").WithBatch(1)
-			must(b,
-				y.Subscribe(Pattern("j", Any, KindLookup, "s0", true), func(m Message) { _ = y.Send(reply, m.Data); m.Release() }))
-			arrived := make(chan struct{}, 1)
-			must(b, x.Subscribe(Pattern("j", Any, Any, "t0", true), func(m Message) { m.Release(); arrived <- struct{}{} }))
-			data := make([]byte, 4096)
-			b.ReportAllocs()
-			for b.Loop() {
-				must(b, x.Send(request, data))
-				<-arrived
-			}
-		})
-	}
 }
 
 // What has arrived when a server is closed is handled, since it may be the last word of who has closed it. Where the

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -18,7 +17,6 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/internal/process"
-	"gradbus/ps/coordinator"
 	"gradbus/schema"
 	"gradbus/shard/shardtest"
 )
@@ -417,30 +415,4 @@ func TestServersAreFoundAsServices(t *testing.T) {
 		var p schema.Telemetry
 		return err == nil && json.Unmarshal(m.Data, &p) == nil && p.Server != nil && p.Server.ID == "b"
 	})
-}
-
-// BenchmarkTelemetry is what a ps does once a second for whoever watches, with four shards of a job of 64 trainers.
-func BenchmarkTelemetry(b *testing.B) {
-	s, err := Start(context.Background(), Config{Shards: 4},
-		Options{Telemetry: func(schema.JobName, schema.Member, *schema.Telemetry) {}})
-	must(b, err)
-	b.Cleanup(s.Close)
-	job := shardtest.SmallJob("large", 64, 64)
-	c := coordinator.New(coordinator.Config{Job: job, RunID: 1,
-		ShardServers: []coordinator.ShardServer{{Member: "p-a",
-			Server: schema.DataServer{ID: "a", Shards: []int{0, 1, 2, 3}}}}})
-	for i := range 64 {
-		c.Join(time.Now(), schema.Member(fmt.Sprint("j-", i)), &schema.Join{Job: job, Host: "a-machine (pid 12345)"})
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		now := time.Now()
-		jobs := &jobReports{when: now, jobs: []schema.JobReport{c.Telemetry(now)}}
-		p := &reporter{server: s, meter: process.NewMeter()}
-		p.jobs.Store(jobs)
-		report := &schema.Telemetry{Serial: 1, EveryMS: 1000, Server: p.fill(now)}
-		if _, err := p.encode(report); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

@@ -95,27 +95,3 @@ func TestPartitioningSpreads(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkPartitioning(b *testing.B) {
-	spec := TableSpec{Rows: 1 << 30, Partitions: 64}
-	p, keys, sum := spec.Partitioning(), make([]uint64, 1300), uint64(0)
-	for i := range keys {
-		keys[i] = rand.Uint64N(spec.Rows)
-	}
-	b.Run("at", func(b *testing.B) {
-		for b.Loop() {
-			for _, key := range keys {
-				part, at := p.At(key)
-				sum += uint64(part) + at
-			}
-		}
-	})
-	b.Run("of", func(b *testing.B) {
-		for b.Loop() {
-			for _, key := range keys {
-				sum += uint64(PartitionOf(key, spec.Partitions))
-			}
-		}
-	})
-	_ = sum
-}

@@ -437,39 +437,3 @@ func FuzzDecodeTelemetry(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkTelemetry(b *testing.B) {
-	p := testTrainerReport()
-	frame, err := encodeReport(Head{}, p)
-	if err != nil {
-		b.Fatal(err)
-	}
-	v, err := Verify(frame, Limits{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Run("encode", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			_, _ = EncodeTelemetry(p)
-		}
-	})
-	b.Run("decode", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			_, _ = DecodeTelemetry(&v)
-		}
-	})
-	b.Run("check", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			_ = p.check()
-		}
-	})
-	b.Run("names", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			_ = checkNames(v.Body())
-		}
-	})
-}

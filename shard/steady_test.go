@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"fmt"
 	"testing"
 
 	"gradbus/cuda"
@@ -101,26 +100,6 @@ func TestDenseChunksAllocateNothing(t *testing.T) {
 			if n := testing.AllocsPerRun(20, func() { f.step(t) }); n != 0 {
 				t.Errorf("%s, %s: %v allocations for a batch of %d chunks", apply, gradients, n, len(f.frames))
 			}
-		}
-	}
-}
-
-// BenchmarkDenseBatch is a batch of 9.96 million values in 152 chunks for 2 and 4 trainers, sealed, verified, stepped
-// and closed. Bytes are those that come in.
-func BenchmarkDenseBatch(b *testing.B) {
-	for _, gradients := range []string{schema.GradientsFloat32, schema.GradientsBFloat16} {
-		for _, trainers := range []int{2, 4} {
-			b.Run(fmt.Sprintf("gradients=%s/trainers=%d", gradients, trainers), func(b *testing.B) {
-				wire := schema.Wire{Gradients: gradients}
-				f := newDenseFlow(b, schema.ApplyMean, wire, trainers, 152, 256<<10)
-				f.step(b)
-				f.step(b)
-				b.SetBytes(int64(trainers * 152 * (64 << 10) * wire.DType().Bytes()))
-				b.ReportAllocs()
-				for b.Loop() {
-					f.step(b)
-				}
-			})
 		}
 	}
 }

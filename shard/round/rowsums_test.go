@@ -1,7 +1,6 @@
 package round
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -153,51 +152,4 @@ func randomRows(t *testing.T, random *rand.Rand, lanes int) (all []*SparseChunk)
 	lay(lane.Root(lanes))
 	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all
-}
-
-// BenchmarkRows is what an owner does with the rows of T trainers, 800 of 1024 values each: 3.3 MB.
-func BenchmarkRows(b *testing.B) {
-	backend := open(b)
-	for _, trainers := range []int{2, 4, 8} {
-		for _, summing := range []schema.Summing{schema.SummingFused, schema.SummingAtClose} {
-			b.Run(fmt.Sprintf("trainers=%d/sum=%v", trainers, summing),
-				func(b *testing.B) { benchRows(b, backend, trainers, summing) })
-		}
-	}
-}
-
-func benchRows(b *testing.B, backend cuda.Backend, trainers int, summing schema.Summing) {
-	const rows, dim = 800, 1024
-	s := newSparse(sparseConfig{backend: backend, lanes: trainers, summing: summing, dType: schema.DTypeFloat32,
-		held:   NewHeld(trainers),
-		tables: []schema.TableSpec{{Name: "a", Rows: 1024, Dim: dim}}})
-	var chunks []*SparseChunk
-	for l := range trainers {
-		f, err := schema.NewFrame(schema.Layout{Kind: schema.KindSparse, Keys: rows, Sections: 1, Values: 4 * rows * dim})
-		if err != nil {
-			b.Fatal(err)
-		}
-		f.SetHead(schema.Head{Chunks: 1, Node: lane.Node{First: lane.Lane(l), Count: 1}, Lanes: uint16(trainers), Weight: 1})
-		f.SetSection(0, schema.Section{Dim: dim, Count: rows})
-		for i := range f.Keys() {
-			f.Keys()[i] = uint64(i + l)
-		}
-		v := f.View()
-		chunks = append(chunks, &SparseChunk{Head: v.Head(), View: v, Contributor: l, Bytes: 4 * rows * dim})
-	}
-	var w Weights
-	b.SetBytes(int64(trainers * rows * dim * 4))
-	for batch := schema.Batch(0); b.Loop(); batch++ {
-		w.reset()
-		for _, c := range chunks {
-			c.Head.Batch = batch
-			if c.Check() != nil || s.Check(c, &w) != nil || s.CheckFinite(c) != nil || s.Add(c, &w) != nil {
-				b.Fatal("not taken")
-			}
-		}
-		if _, _, _, err := s.Merge(0, dim, 1); err != nil {
-			b.Fatal(err)
-		}
-		s.Close(&w, float64(trainers))
-	}
 }
