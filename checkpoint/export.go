@@ -10,7 +10,7 @@ import (
 	"gradbus/schema"
 )
 
-// What the metadata of a saved model say. Package trainer, which must not be imported here, has the same (model.go).
+// Metadata of a saved model. Package trainer, which must not be imported here, has the same constants (model.go).
 const (
 	modelFormat        = "gradbus model 1"
 	modelManifestEntry = "gradbus.manifest"
@@ -19,11 +19,11 @@ const (
 	modelModulesEntry  = "gradbus.modules"
 )
 
-// Export verifies the checkpoint and writes its model to one file, which is that of trainer.Session.Save at the same
-// version, to the byte: parameters and tables under their names, parameters of modules under those that
-// schema.ModuleSpec.TensorName gives, and in the metadata the job's manifest, the version and the digest of the
-// weights, but for those of modules. It holds about 1 MiB of values, or a few rows. The file is there whole or not at
-// all.
+// Export verifies the checkpoint and writes its model to one file, with the bytes of trainer.Session.Save at the same
+// version: parameters and tables under their names, parameters of modules under the names of
+// schema.ModuleSpec.TensorName, and in the metadata the job's manifest, the version and the digest of the weights
+// without those of modules. It needs memory for about 1 MiB of values, or a few rows. The file is written completely or
+// not at all.
 func (m *Manifest) Export(dir, path string) error {
 	err := m.Verify(dir)
 	if err == nil {
@@ -73,7 +73,7 @@ func (m *Manifest) export(dir, path string) error {
 	return e.out.Commit(metadata)
 }
 
-// modelMetadata are those of the model's file.
+// modelMetadata returns the metadata of the model's file.
 func (m *Manifest) modelMetadata(digest, hosted [32]byte) (map[string]string, error) {
 	manifest, err := m.Job.Encode()
 	if err != nil {
@@ -88,7 +88,7 @@ func (m *Manifest) modelMetadata(digest, hosted [32]byte) (map[string]string, er
 	return all, nil
 }
 
-// modelTensors are those of the model's file.
+// modelTensors lists the tensors of the model's file.
 func (m *Manifest) modelTensors() (all []safetensors.Tensor) {
 	for _, p := range m.Job.Parameters {
 		all = append(all, safetensors.Tensor{Name: p.Name, Shape: p.Shape})
@@ -102,7 +102,7 @@ func (m *Manifest) modelTensors() (all []safetensors.Tensor) {
 	return all
 }
 
-// modulesOf is a job that has the parameters of another one's modules as its own.
+// modulesOf returns a job whose parameters are those of another one's modules.
 func modulesOf(job *schema.Job) *schema.Job {
 	of := &schema.Job{}
 	for i := range job.Modules {
@@ -113,7 +113,7 @@ func modulesOf(job *schema.Job) *schema.Job {
 	return of
 }
 
-// exporter brings the values of all parts together.
+// exporter combines the values of all parts.
 type exporter struct {
 	m     *Manifest
 	parts []*shardFile // by shard
@@ -128,8 +128,8 @@ func (e *exporter) close() {
 	}
 }
 
-// parameters writes the parameters of a job, and reads its tables too for the digest of all weights, which has an order
-// of its own.
+// parameters writes the parameters of a job, and reads its tables for the digest of all weights, which has its own
+// order.
 func (e *exporter) parameters(job *schema.Job) ([32]byte, error) {
 	d := schema.NewWeightsDigest(job)
 	for t, ok := d.Next(); ok; t, ok = d.Next() {
@@ -146,7 +146,7 @@ func (e *exporter) parameters(job *schema.Job) ([32]byte, error) {
 	return d.Sum()
 }
 
-// placed is a stretch of a parameter, with the part that has it.
+// placed is a stretch of a parameter, and the part that has it.
 type placed struct {
 	stretch
 	layout *denseLayout
@@ -184,7 +184,7 @@ func (e *exporter) parameter(name string, d *schema.WeightsDigest) error {
 	return nil
 }
 
-// rowsMost is how many rows of a table are read at once.
+// rowsMost returns the number of rows of a table that are read at once.
 func rowsMost(spec *schema.TableSpec) uint64 { return uint64(max(1, valuesMax/spec.Dim)) }
 
 // digestTable adds all rows of a table to the digest, by partition and key.
@@ -210,8 +210,8 @@ func (e *exporter) digestTable(table schema.Table, d *schema.WeightsDigest) erro
 	return nil
 }
 
-// table writes all rows of a table by key. Consecutive keys are in different partitions: of each partition the rows of
-// one block of keys are read at once, and the block is written at once.
+// table writes all rows of a table by key. Consecutive keys are in different partitions: the rows of one block of keys
+// are read at once from each partition, and the block is written at once.
 func (e *exporter) table(table schema.Table) error {
 	spec := &e.m.Job.Tables[table]
 	partitioning := spec.Partitioning()
@@ -265,7 +265,7 @@ func (e *exporter) rows(table schema.Table, partition schema.Partition, position
 	return e.values, nil
 }
 
-// resized gives n values that reuse memory where it is large enough. They are what they happen to be.
+// resized returns n values, undefined, that reuse memory if it is large enough.
 func resized(values []float32, n int) []float32 {
 	if cap(values) < n {
 		return make([]float32, n)

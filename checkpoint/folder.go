@@ -21,22 +21,22 @@ import (
 )
 
 var (
-	// ErrNone says that a job has no checkpoint that could be used.
+	// ErrNone reports that a job has no usable checkpoint.
 	ErrNone = errors.New("no durable checkpoint")
-	// ErrOther says that a checkpoint is of another manifest than the job's.
+	// ErrOther reports that a checkpoint is of another manifest than the job's.
 	ErrOther = errors.New("checkpoint of another job")
 )
 
 // Found is a checkpoint in a folder.
 type Found struct {
 	ID       ID
-	Manifest *Manifest // nil where Err is not
-	Bytes    int64     // of all files that are there
-	Err      error     // ErrIncomplete, ErrDamaged, ErrNewer, or why that is not known
+	Manifest *Manifest // nil if Err is not
+	Bytes    int64     // size of all existing files
+	Err      error     // ErrIncomplete, ErrDamaged, ErrNewer, or an error of reading
 }
 
-// CheckFolder makes a folder for checkpoints where it is not there, and fails where nothing can be written to it, so
-// that this is known before there is anything to lose.
+// CheckFolder makes a folder for checkpoints if it does not exist, and fails if it is not writable, so that this is
+// known before there is anything to lose.
 func CheckFolder(dir string) error {
 	err := atomicfile.MakeFolder(dir, folderMode)
 	if err == nil {
@@ -48,7 +48,8 @@ func CheckFolder(dir string) error {
 	return nil
 }
 
-// Jobs are the names of jobs that have checkpoints in a folder, whole or not. It fails where the folder cannot be read.
+// Jobs lists the names of jobs that have checkpoints in a folder, complete or not. It fails if the folder cannot be
+// read.
 func Jobs(dir string) ([]schema.JobName, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -70,7 +71,7 @@ func Jobs(dir string) ([]schema.JobName, error) {
 	return jobs, nil
 }
 
-// idsOf are the ids of a job's checkpoints, whole or not, newest first. A folder that is not there has none.
+// idsOf lists the ids of a job's checkpoints, complete or not, newest first. A missing folder has none.
 func idsOf(dir string, job schema.JobName) ([]ID, error) {
 	if err := schema.CheckName("job", string(job)); err != nil {
 		return nil, fmt.Errorf("find checkpoints in %s: %w", dir, err)
@@ -92,9 +93,8 @@ func idsOf(dir string, job schema.JobName) ([]ID, error) {
 	return ids, nil
 }
 
-// NextEpoch is the number of a run that begins to write: 1 more than the largest of those that have written, whether
-// anything of theirs is complete or not, and 1 where the folder is not there. It fails where the job's folder is a link
-// out of dir.
+// NextEpoch returns the number of a new run that writes checkpoints: 1 more than the largest of those that have
+// written, complete or not, and 1 if the folder does not exist. It fails if the job's folder is a link out of dir.
 func NextEpoch(dir string, job schema.JobName) (uint64, error) {
 	ids, err := idsOf(dir, job)
 	if err == nil {
@@ -106,8 +106,8 @@ func NextEpoch(dir string, job schema.JobName) (uint64, error) {
 	return ids[0].Epoch + 1, nil
 }
 
-// List is the checkpoints of a job, newest first, as their manifests and the sizes of their parts have them; Verify
-// reads the rest.
+// List returns the checkpoints of a job, newest first, after a check of their manifests and the sizes of their parts.
+// Verify reads the rest.
 func List(dir string, job schema.JobName) ([]Found, error) {
 	ids, err := idsOf(dir, job)
 	if err != nil {
@@ -126,7 +126,7 @@ func List(dir string, job schema.JobName) ([]Found, error) {
 	return all, nil
 }
 
-// bytesOf is how much the files of a folder take. Files removed while it runs count nothing.
+// bytesOf returns the size of the files of a folder. Files that are removed while it runs do not count.
 func bytesOf(folder string) (n int64, err error) {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -140,13 +140,13 @@ func bytesOf(folder string) (n int64, err error) {
 	return n, err
 }
 
-// CheckSame is ErrOther if the manifest of the checkpoint's job differs from that of another, and names the field.
+// CheckSame returns ErrOther, with the name of the field, if the manifest of the checkpoint's job differs from another.
 // trainers, chunk_bytes and policy may differ, and so may the dense values that a program began with.
 func (m *Manifest) CheckSame(job *schema.Job) error {
 	other := *job
 	other.Trainers, other.ChunkBytes, other.Policy = m.Job.Trainers, m.Job.ChunkBytes, m.Job.Policy
 	if a, b := m.Job.Start, job.Start; a != nil && b != nil && a.Dense && b.Dense {
-		other.Start = a // values that a program had before it knew better
+		other.Start = a // values from before the checkpoint
 	}
 	if field, have, want, differs := m.Job.Diff(&other); differs {
 		return fmt.Errorf("checkpoint %s of job %s: %w: %s is %s in the checkpoint and %s in the job: want the same, or "+
@@ -155,16 +155,17 @@ func (m *Manifest) CheckSame(job *schema.Job) error {
 	return nil
 }
 
-// KeepMin is how many checkpoints Prune keeps at least: where the newest is damaged, there is the one before.
+// KeepMin is the least number of checkpoints that Prune keeps: if the newest is damaged, there is the one before.
 const KeepMin = 2
 
-// Prune removes a job's checkpoints but for the keep newest complete ones, what they go on from, and whatever is newer
-// than the newest of them, which may be on its way. Where all of these go on from one full checkpoint, the newest that
-// goes on from another stays, too: damage to one file must not take everything.
+// Prune removes a job's checkpoints except the keep newest complete ones, their bases, and everything newer than the
+// newest of them, which may be in progress. If all of these have one full checkpoint as a base, the newest one with
+// another base stays, too: damage to one file must not destroy everything.
 //
-// What it cannot judge it leaves: newer formats, what may not be read, and what of the same run is older, from which
-// those may go on. Of each that goes complete.json goes first, so what a crash leaves does not look whole; the next
-// Prune removes it. Whatever goes on from another goes before it. removed are those that are gone, also where it fails.
+// It keeps what it cannot judge: newer formats, unreadable checkpoints, and older ones of the same run, which may be
+// their bases. It removes complete.json of a checkpoint first, so that a crash leaves an incomplete checkpoint, which
+// the next Prune removes. It removes increments before their bases. removed lists the removed checkpoints, also after
+// an error.
 func Prune(dir string, job schema.JobName, keep int) (removed []ID, err error) {
 	if keep < KeepMin {
 		return nil, fmt.Errorf("prune checkpoints of job %s: keep %d: want at least %d", job, keep, KeepMin)
@@ -186,7 +187,7 @@ func Prune(dir string, job schema.JobName, keep int) (removed []ID, err error) {
 	return removed, nil
 }
 
-// staying is those of all, newest first, that Prune leaves.
+// staying returns those of all, newest first, that Prune keeps.
 func staying(all []Found, keep int) map[ID]bool {
 	stays := map[ID]bool{}
 	unjudged := map[ID]bool{} // runs, by an ID without a version
@@ -218,7 +219,7 @@ func staying(all []Found, keep int) map[ID]bool {
 	return stays
 }
 
-// remove removes a checkpoint. complete.json is off the disk before anything else goes.
+// remove removes a checkpoint: first complete.json, and after that has left the disk the rest.
 func remove(dir string, job schema.JobName, id ID) error {
 	if err := atomicfile.Remove(completePath(dir, job, id)); err != nil {
 		return err
@@ -226,8 +227,8 @@ func remove(dir string, job schema.JobName, id ID) error {
 	return atomicfile.Remove(folderOf(dir, job, id))
 }
 
-// DropPart removes the part of a shard from a checkpoint that is not complete and never will be; of a complete one it
-// removes nothing. A part that is not there is none to remove.
+// DropPart removes the part of a shard from a checkpoint that will never be complete; it removes nothing from a
+// complete one. A missing part is no error.
 func DropPart(dir string, job schema.JobName, id ID, shard int) error {
 	_, err := os.Stat(filepath.Join(folderOf(dir, job, id), completeName))
 	if err == nil {
@@ -242,15 +243,15 @@ func DropPart(dir string, job schema.JobName, id ID, shard int) error {
 	return fmt.Errorf("remove part %d of checkpoint %s of job %s: %w", shard, id, job, err)
 }
 
-// Policy is where and how often versions of jobs are written down. The zero value writes nothing.
+// Policy says where and how often versions of jobs are written. The zero value writes nothing.
 type Policy struct {
-	Dir     string        // the folder; empty: nothing is written
-	Every   time.Duration // between two versions, 1 s to 24 h; 0 means 10 s, unless Batches is set
-	Batches int           // the same as a number of batches; 0 means by time alone
-	Keep    int           // checkpoints of a job that stay, 2 to 1000; older ones are removed. 0 means 2
+	Dir     string        // empty: nothing is written
+	Every   time.Duration // between two versions, 1 s to 24 h; 0: 10 s, unless Batches is set
+	Batches int           // between two versions; 0: by time only
+	Keep    int           // checkpoints of a job to keep, 2 to 1000; 0: 2
 }
 
-// Bounds of a Policy.
+// Limits of a Policy.
 const (
 	everyMin     = time.Second
 	everyMax     = 24 * time.Hour
@@ -258,7 +259,7 @@ const (
 	keepMax      = 1000
 )
 
-// WithDefaults puts in what zero means.
+// WithDefaults replaces zero fields by their defaults.
 func (p Policy) WithDefaults() Policy {
 	if p.Batches == 0 && p.Every == 0 {
 		p.Every = everyDefault
@@ -269,7 +270,7 @@ func (p Policy) WithDefaults() Policy {
 	return p
 }
 
-// SetInterval sets how often from what a person writes: a time, as "10s", or a number of batches, as "500".
+// SetInterval sets Every or Batches from a text: a time, such as "10s", or a number of batches, such as "500".
 func (p *Policy) SetInterval(text string) error {
 	p.Every, p.Batches = 0, 0
 	var err error
@@ -283,7 +284,7 @@ func (p *Policy) SetInterval(text string) error {
 	return nil
 }
 
-// Interval is how often, for people.
+// Interval returns the interval, for people.
 func (p *Policy) Interval() string {
 	if p.Batches > 0 {
 		return fmt.Sprintf("%d batches", p.Batches)
@@ -291,7 +292,7 @@ func (p *Policy) Interval() string {
 	return p.Every.String()
 }
 
-// Check lists what is wrong, each with the field, its value and what would be right. The policy is one with defaults.
+// Check lists what is wrong with a policy with defaults, each with the field, its value and what would be valid.
 func (p Policy) Check() (wrong []error) {
 	if p.Every != 0 && (p.Every < everyMin || p.Every > everyMax) {
 		wrong = append(wrong, fmt.Errorf("checkpoint_every %s: want %s to %s", p.Every, everyMin, everyMax))
@@ -305,26 +306,26 @@ func (p Policy) Check() (wrong []error) {
 	return wrong
 }
 
-// incrementsMax bounds how many increments are over a full checkpoint: a restore reads all of them.
+// incrementsMax bounds the number of increments over a full checkpoint: a restore reads all of them.
 const incrementsMax = 32
 
-// Growth is what a durable version goes on from, and what tells whether the next one is to be an increment over it. The
-// zero value is that of no version.
+// Growth is the size of a durable version and its bases, and decides whether the next one is an increment. The zero
+// value is that of no version.
 type Growth struct {
-	full    int64 // bytes of the full checkpoint; 0: there is none
-	over    int64 // of the increments over it
-	length  int   // how many they are
-	touched int64 // what the newest increment took, or would have taken
+	full    int64 // size of the full checkpoint; 0: none
+	over    int64 // size of the increments over it
+	length  int   // number of increments
+	touched int64 // size of the newest increment, or the size that it would have
 }
 
-// GoesOn says whether an increment over it is worth while: until all of them take as much as a full checkpoint, so that
-// a restore reads twice that at most.
+// GoesOn reports whether another increment is worthwhile: until all increments are as large as the full checkpoint, so
+// that a restore reads at most twice that.
 func (g Growth) GoesOn() bool {
 	return g.full > 0 && g.length < incrementsMax && g.over+g.touched < g.full
 }
 
-// With is the growth with a further version, of so many bytes. touched is what an increment takes, or would have taken;
-// 0: that is not known, so it is all.
+// With returns the growth after a further version with a number of bytes. touched is the size of an increment, written
+// or not; 0: not known, so everything.
 func (g Growth) With(increment bool, bytes, touched int64) Growth {
 	if !increment {
 		return Growth{full: bytes, touched: touched}
@@ -332,13 +333,13 @@ func (g Growth) With(increment bool, bytes, touched int64) Growth {
 	return Growth{full: g.full, over: g.over + bytes, length: g.length + 1, touched: touched}
 }
 
-// covered is which numbers have come, of those from 0 on: spans that ascend and do not touch. Pieces of a snapshot come
-// nearly in order, so they are few.
+// covered is the set of numbers, from 0 on, that have arrived: ascending spans that do not touch. Pieces of a snapshot
+// arrive nearly in order, so there are few spans.
 type covered []span
 
 type span struct{ lo, hi int64 }
 
-// add fails where any of [lo, hi) has come before, and then changes nothing.
+// add adds [lo, hi). It fails, and changes nothing, if any of these was added before.
 func (c *covered) add(lo, hi int64) error {
 	if lo >= hi {
 		return nil
@@ -370,7 +371,7 @@ func (c *covered) add(lo, hi int64) error {
 	return nil
 }
 
-// missing is the first of [0, n) that has not come; false where all have.
+// missing returns the first of [0, n) that was not added; false if all were.
 func (c covered) missing(n int64) (int64, bool) {
 	switch {
 	case n == 0:
@@ -381,28 +382,28 @@ func (c covered) missing(n int64) (int64, bool) {
 	return c[0].hi, c[0].hi < n
 }
 
-// runningName is the file that a job's folder has while a run of it is under way: with the run's id, so that a ps
-// that is started again knows what was lost with the one before it.
+// runningName is the file in a job's folder while a run of it is in progress: it has the run's id, so that a restarted
+// ps knows what its predecessor was running.
 const runningName = "running"
 
-// runsMax is how many runs are noted: trainers of one that was lost before those come back seldom.
+// runsMax bounds the number of recorded runs: trainers of older ones rarely rejoin.
 const runsMax = 16
 
-// runningBytesMax bounds the note: ids of 17 bytes, two numbers and a checksum.
+// runningBytesMax bounds the file: ids of 17 bytes, two numbers and a checksum.
 const runningBytesMax = 17*runsMax + 64
 
-// Lost is a run of a job that was under way when whoever noted it ended.
+// Lost is a run of a job that was in progress when the ps that recorded it ended.
 type Lost struct {
-	Runs     []schema.RunID // the run, and before it those that it goes on from, the latest first; nil: none is noted
-	Since    uint64         // the first run of the job's name whose versions it may go on from
-	Trainers int            // that it had places for; 0: nobody has noted that
-	At       time.Time      // when it began, or ended to go on (Leave), by the clock of the disk
+	Runs     []schema.RunID // the run, and before it those that it continues, the latest first; nil: none
+	Since    uint64         // first run of the job's name whose versions it may continue from
+	Trainers int            // number of slots; 0: not recorded
+	At       time.Time      // when it began, or was interrupted (Leave), by the clock of the disk
 }
 
 func runningText(run schema.RunID) string { return fmt.Sprintf("%016x ", uint64(run)) }
 
-// Begin notes that a run of a job is under way, for how many trainers, and which earlier runs it continues, the latest
-// first: trainers that have not heard of it yet rejoin under these. since is the first run of the job's name whose
+// Begin records that a run of a job is in progress, its number of trainers, and which earlier runs it continues, the
+// latest first: trainers that do not know it yet rejoin under these. since is the first run of the job's name whose
 // versions it may continue from.
 func Begin(dir string, job schema.JobName, run schema.RunID, since uint64, trainers int, others ...schema.RunID) error {
 	line := fmt.Sprintf("%s%d/%d", runningText(run), since, trainers)
@@ -429,8 +430,8 @@ func Begin(dir string, job schema.JobName, run schema.RunID, since uint64, train
 	return nil
 }
 
-// End notes that a run of a job has ended, unless a later one is under way. The folder of a job without checkpoints
-// goes.
+// End records that a run of a job has ended, unless a later one is in progress. It removes the folder of a job without
+// checkpoints.
 func End(dir string, job schema.JobName, run schema.RunID) error {
 	path, is, err := noteOf(dir, job, run)
 	if err == nil && is {
@@ -440,12 +441,12 @@ func End(dir string, job schema.JobName, run schema.RunID) error {
 		return fmt.Errorf("note that job %s has ended: %w", job, err)
 	}
 	if is {
-		_ = os.Remove(jobFolder(dir, job)) // fails where there is anything in it
+		_ = os.Remove(jobFolder(dir, job)) // fails unless it is empty
 	}
 	return nil
 }
 
-// noteOf finds the note of a job, and whether it is of a run.
+// noteOf returns the record of a job, and whether it is of a run.
 func noteOf(dir string, job schema.JobName, run schema.RunID) (path string, is bool, err error) {
 	path = filepath.Join(jobFolder(dir, job), runningName)
 	text, err := readRunning(dir, job)
@@ -455,12 +456,12 @@ func noteOf(dir string, job schema.JobName, run schema.RunID) (path string, is b
 	return path, strings.HasPrefix(string(text), runningText(run)), err
 }
 
-// readRunning reads the note of a job: what the folder has under that name, if it is a file.
+// readRunning reads the record of a job, if it is a regular file.
 func readRunning(dir string, job schema.JobName) ([]byte, error) {
 	return regular.ReadIn(dir, filepath.Join(string(job), runningName), runningBytesMax)
 }
 
-// Leave notes that a run of a job has ended just now and is to go on, unless a later one is under way.
+// Leave records that a run of a job was interrupted just now and will continue, unless a later one is in progress.
 func Leave(dir string, job schema.JobName, run schema.RunID) error {
 	path, is, err := noteOf(dir, job, run)
 	if err == nil && is {
@@ -473,8 +474,8 @@ func Leave(dir string, job schema.JobName, run schema.RunID) error {
 	return nil
 }
 
-// Abandon notes that a run of a job has ended before it began: what it was to go on from is lost as before. Trainers
-// may come back to that.
+// Abandon records that a run of a job ended before it began: the run that it was to continue is interrupted as before,
+// and trainers may rejoin it.
 func Abandon(dir string, job schema.JobName, run schema.RunID) error {
 	lost, err := Running(dir, job)
 	switch {
@@ -486,7 +487,8 @@ func Abandon(dir string, job schema.JobName, run schema.RunID) error {
 	return Begin(dir, job, lost.Runs[1], lost.Since, lost.Trainers, lost.Runs[2:]...)
 }
 
-// Running finds the run of a job that was under way when whoever noted it ended. Errors: ErrDamaged; those of reading.
+// Running returns the run of a job that was in progress when the ps that recorded it ended. Errors: ErrDamaged; those
+// of reading.
 func Running(dir string, job schema.JobName) (Lost, error) {
 	path := filepath.Join(jobFolder(dir, job), runningName)
 	text, err := readRunning(dir, job)

@@ -24,53 +24,52 @@ import (
 	"gradbus/shard/state"
 )
 
-// Formats that this package writes and reads: a full checkpoint is of format 1, an increment of format 2.
+// Formats that this package writes and reads: a full checkpoint has format 1, an increment format 2.
 const (
 	formatFull = 1
 	Format     = 2 // the highest
 )
 
-// Why a checkpoint cannot be used.
+// Reasons why a checkpoint cannot be used.
 var (
-	// ErrIncomplete says that a checkpoint has no manifest: it is being written, was given up, or is being removed.
+	// ErrIncomplete reports that a checkpoint has no manifest: it is being written or removed, or was abandoned.
 	ErrIncomplete = errors.New("incomplete checkpoint")
-	// ErrDamaged says that a file of a complete checkpoint is missing, or not what was written.
+	// ErrDamaged reports that a file of a complete checkpoint is missing or was changed.
 	ErrDamaged = errors.New("damaged checkpoint")
-	// ErrNewer says that a checkpoint is of a format that this program does not know. It may be whole.
+	// ErrNewer reports that a checkpoint has a format that this program does not know. It may be complete.
 	ErrNewer = errors.New("checkpoint of a newer format")
 )
 
-// manifestBytesMax is more than a manifest takes: that of a job has at most 1 MiB, which indentation may triple, and
-// each of 4096 parts some 100 bytes.
+// manifestBytesMax exceeds the size of any manifest: that of a job has at most 1 MiB, which indentation may triple, and
+// each of 4096 parts takes about 100 bytes.
 const manifestBytesMax = 8 << 20
 
-// Manifest is what complete.json says: that a checkpoint is whole, and what it is. Its fields are not to be changed
-// once it was read.
+// Manifest is the contents of complete.json. Its fields must not be changed after it was read.
 type Manifest struct {
 	Format  int               `json:"format"`
 	ID      ID                `json:"id"`
-	Job     *schema.Job       `json:"-"` // as the shards had it; its own encoding stands under "job"
+	Job     *schema.Job       `json:"-"` // as the shards had it; encoded separately under "job"
 	Shards  int               `json:"shards"`
 	Parts   []PartInfo        `json:"parts"`                   // of all shards, ascending
-	LR      []schema.LRChange `json:"lr"`                      // the changes of the learning rates by then, ascending by batch
-	Here    int               `json:"trainers_here,omitempty"` // trainers that there were then; 0: nobody has noted that
+	LR      []schema.LRChange `json:"lr"`                      // changes of the learning rates so far, ascending
+	Here    int               `json:"trainers_here,omitempty"` // number of trainers at that time; 0: not recorded
 	Created time.Time         `json:"created"`
-	Base    *Base             `json:"base,omitempty"` // of an increment; nil of a full one
+	Base    *Base             `json:"base,omitempty"` // of an increment; nil for a full checkpoint
 
-	digest string    // of the job's manifest as it was read; "" if it was not
-	base   *Manifest // as it was opened
+	digest string    // of the job's manifest as it was read; "" if it was not read
+	base   *Manifest // the opened base
 	sum    uint32    // of the text, as Base.Checksum has it
 }
 
 // manifestFile is complete.json, field by field. The checksum is the last field of every format, and is the CRC-32C of
-// all bytes before its digits, so that no byte can change unnoticed.
+// all bytes before its digits, so that every change is detected.
 type manifestFile struct {
 	Manifest
 	Job      json.RawMessage `json:"job"`
 	Checksum string          `json:"crc32c,omitempty"`
 }
 
-// What stands before and behind the digits of the checksum.
+// Text before and after the digits of the checksum.
 const (
 	checksumHead   = ",\n  \"crc32c\": \""
 	checksumDigits = 8
@@ -78,8 +77,8 @@ const (
 )
 
 // Complete writes the manifest of a checkpoint, which counts from then on. It sets Format, Base.Checksum, and Created
-// where that is zero. It is refused where a part is not there with its size, or is not what it should be, where the
-// base of an increment cannot be used, or the manifest is not right by itself; then nothing on the disk has changed.
+// if that is zero. It fails, and changes nothing on the disk, if a part is missing or has another size or contents, if
+// the base of an increment cannot be used, or if the manifest is invalid.
 func Complete(dir string, m *Manifest) error {
 	if err := complete(dir, m); err != nil {
 		return fmt.Errorf("complete checkpoint %s in %s: %w", m.ID, dir, err)
@@ -111,7 +110,7 @@ func complete(dir string, m *Manifest) error {
 	if err != nil {
 		return err
 	}
-	if _, err := decodeManifest(text); err != nil { // who cannot read it would take it for damaged
+	if _, err := decodeManifest(text); err != nil { // else a reader would report it as damaged
 		return err
 	}
 	return atomicfile.Write(completePath(dir, m.Job.Name, m.ID), fileMode, func(w io.Writer) error {
@@ -120,7 +119,7 @@ func complete(dir string, m *Manifest) error {
 	})
 }
 
-// check says what is wrong with a manifest by itself.
+// check returns what is wrong with a manifest by itself.
 func (m *Manifest) check() error {
 	switch {
 	case m.Format == formatFull && m.Base != nil || m.Format == Format && m.Base == nil:
@@ -150,7 +149,7 @@ func (m *Manifest) check() error {
 				m.LR[i-1].From)
 		}
 	}
-	if !m.Job.NeedsShards() && m.Shards == 1 { // a trainer of an earlier build wrote it, under any policy: it is a model
+	if !m.Job.NeedsShards() && m.Shards == 1 { // written by a trainer of an earlier build, under any policy
 		model := *m.Job
 		model.Policy = schema.PolicyFail
 		return model.ValidateStored()
@@ -158,7 +157,7 @@ func (m *Manifest) check() error {
 	return checkShards(m.Job, m.Shards, m.Job.ValidateStored())
 }
 
-// sizes says which part is not there with its size.
+// sizes returns an error for a part that is missing or has another size.
 func (m *Manifest) sizes(dir string) error {
 	for i, p := range m.Parts {
 		path := partPath(dir, m.Job.Name, m.ID, i)
@@ -173,7 +172,7 @@ func (m *Manifest) sizes(dir string) error {
 	return nil
 }
 
-// bytes is how much its parts take.
+// bytes returns the size of all parts.
 func (m *Manifest) bytes() (n int64) {
 	for _, p := range m.Parts {
 		n += p.Bytes
@@ -202,7 +201,7 @@ func (m *Manifest) encode() ([]byte, error) {
 	return text, nil
 }
 
-// decodeManifest reads what encode wrote, to the byte.
+// decodeManifest reads the text that encode wrote, and refuses any other byte.
 func decodeManifest(text []byte) (*Manifest, error) {
 	body, found := bytes.CutSuffix(text, []byte(checksumTail))
 	at := len(body) - checksumDigits
@@ -226,7 +225,7 @@ func decodeManifest(text []byte) (*Manifest, error) {
 	m := &file.Manifest
 	m.sum = crc32c.Update(0, text)
 	var job bytes.Buffer
-	err := json.Compact(&job, file.Job) // which has a bound, that blanks do not count for
+	err := json.Compact(&job, file.Job) // its bound does not count blanks
 	if err == nil {
 		m.digest = fmt.Sprintf("%x", sha256.Sum256(job.Bytes()))
 		m.Job, err = schema.DecodeStoredJob(job.Bytes())
@@ -240,13 +239,13 @@ func decodeManifest(text []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// Open reads the manifests of a checkpoint and of its bases, and looks at the sizes of their parts. It is
-// ErrIncomplete, ErrDamaged or ErrNewer where the checkpoint cannot be used.
+// Open reads the manifests of a checkpoint and of its bases, and checks the sizes of their parts. It fails with
+// ErrIncomplete, ErrDamaged or ErrNewer if the checkpoint cannot be used.
 func Open(dir string, job schema.JobName, id ID) (*Manifest, error) {
 	return newOpener(dir, job).open(id)
 }
 
-// openAlone opens a checkpoint without what it goes on from.
+// openAlone opens a checkpoint without its base.
 func openAlone(dir string, job schema.JobName, id ID) (*Manifest, error) {
 	path := completePath(dir, job, id)
 	f, err := openBelow(dir, path)
@@ -281,19 +280,19 @@ func openAlone(dir string, job schema.JobName, id ID) (*Manifest, error) {
 type ID struct {
 	Epoch   uint64         // the number of the run, among the runs of this job name that wrote into the folder, from 1
 	Run     schema.RunID   // of the job
-	Version schema.Version // of everything in it
+	Version schema.Version // of everything in the checkpoint
 }
 
 const idForm = "%06d-%016x-%012d"
 
-// String is the name of the checkpoint's folder.
+// String returns the name of the checkpoint's folder.
 //
 //	ID{1, 0xabc, 500}.String() // 000001-0000000000000abc-000000000500
 func (id ID) String() string {
 	return fmt.Sprintf(idForm, id.Epoch, uint64(id.Run), uint64(id.Version))
 }
 
-// ParseID reads what String wrote, and nothing else.
+// ParseID parses a result of String, and nothing else.
 func ParseID(s string) (ID, error) {
 	var epoch, run, version uint64
 	_, err := fmt.Sscanf(s, "%d-%x-%d", &epoch, &run, &version)
@@ -305,16 +304,16 @@ func ParseID(s string) (ID, error) {
 	return id, nil
 }
 
-// Compare is below 0 where id is older than other, and above where it is newer.
+// Compare returns a negative number if id is older than other, and a positive one if it is newer.
 func (id ID) Compare(other ID) int {
 	return cmp.Or(cmp.Compare(id.Epoch, other.Epoch), cmp.Compare(id.Run, other.Run),
 		cmp.Compare(id.Version, other.Version))
 }
 
-// MarshalText and UnmarshalText are String and ParseID.
+// MarshalText implements encoding.TextMarshaler by String.
 func (id ID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
-// UnmarshalText is ParseID.
+// UnmarshalText implements encoding.TextUnmarshaler by ParseID.
 func (id *ID) UnmarshalText(text []byte) (err error) {
 	*id, err = ParseID(string(text))
 	return err
@@ -333,7 +332,7 @@ func partPath(dir string, job schema.JobName, id ID, shard int) string {
 	return filepath.Join(folderOf(dir, job, id), fmt.Sprintf("s%d.safetensors", shard))
 }
 
-// openBelow opens a file of a folder of checkpoints, in which other users may have put links and pipes.
+// openBelow opens a file in a folder of checkpoints, in which other users may have put links and pipes.
 func openBelow(dir, path string) (*os.File, error) {
 	name, err := filepath.Rel(dir, path)
 	if err != nil {
@@ -342,8 +341,8 @@ func openBelow(dir, path string) (*os.File, error) {
 	return regular.OpenIn(dir, name)
 }
 
-// checkBelow refuses a path below a folder of checkpoints that a link leads out of it: what is written there could not
-// be read (openBelow). What is not there may be made.
+// checkBelow refuses a path that a link leads out of a folder of checkpoints: openBelow could not read what is written
+// there. A path that does not exist may be made.
 func checkBelow(dir, path string) error {
 	name, err := filepath.Rel(dir, path)
 	if err != nil {
@@ -367,27 +366,27 @@ func completePath(dir string, job schema.JobName, id ID) string {
 	return filepath.Join(folderOf(dir, job, id), completeName)
 }
 
-// content is what a part has of its layout: all of it, or the increment.
+// content is what a part has of its layout: all of it, or an increment.
 type content struct {
 	*layout
-	inc *increment // nil of a full part
+	inc *increment // nil for a full part
 }
 
-// increment is what the part of an increment has. What has changed since the base is in it; the rest need not be.
+// increment is the contents of the part of an increment: everything that has changed since the base, and perhaps more.
 type increment struct {
 	base ID
-	runs map[string][]run // by denseLayout.name, ascending; none where there are no elements
-	rows map[string]int64 // by tableLayout.name: how many
+	runs map[string][]run // by denseLayout.name, ascending; absent if there are no elements
+	rows map[string]int64 // number of rows by tableLayout.name
 }
 
-// run is consecutive elements of a parameter that an increment has.
+// run is consecutive elements of a parameter in an increment.
 type run struct {
 	from, elements int
-	place          int64 // of the first, in the tensor of a full part
-	at             int64 // of the first, in that of the increment
+	place          int64 // of the first element, in the tensor of a full part
+	at             int64 // of the first element, in the tensor of the increment
 }
 
-// newIncrement is the one that has what was touched.
+// newIncrement returns the increment with everything that was touched.
 func newIncrement(l *layout, base ID, e *state.Extent) (*increment, error) {
 	inc := &increment{base: base, runs: map[string][]run{}, rows: map[string]int64{}}
 	for _, t := range e.Tensors {
@@ -430,7 +429,7 @@ func (inc *increment) add(l *layout, d *denseLayout, from, elements int) error {
 	return nil
 }
 
-// order sorts runs, joins those that touch, and says where each lies.
+// order sorts runs, joins those that are adjacent, and sets their positions.
 func (inc *increment) order() error {
 	for name, all := range inc.runs {
 		slices.SortFunc(all, func(a, b run) int { return cmp.Compare(a.from, b.from) })
@@ -453,7 +452,7 @@ func (inc *increment) order() error {
 	return nil
 }
 
-// elements is how many of a parameter are in the increment.
+// elements returns the number of elements of a parameter in the increment.
 func (inc *increment) elements(d *denseLayout) (n int64) {
 	for _, r := range inc.runs[d.file] {
 		n += int64(r.elements)
@@ -461,7 +460,7 @@ func (inc *increment) elements(d *denseLayout) (n int64) {
 	return n
 }
 
-// at is where the first of n elements lies in the part.
+// at returns the position of the first of n elements in the part.
 func (c content) at(d *denseLayout, from, n int) (int64, error) {
 	s, ok := d.stretch(from, n)
 	if !ok {
@@ -478,8 +477,8 @@ func (c content) at(d *denseLayout, from, n int) (int64, error) {
 	return 0, errors.New("not all of them were touched")
 }
 
-// encodeRuns and decodeRuns are what the metadata have of runs: of each parameter pairs of the first element and how
-// many there are.
+// encodeRuns and decodeRuns convert runs to and from metadata: for each parameter, pairs of the first element and the
+// number of elements.
 func (inc *increment) encodeRuns() string {
 	pairs := map[string][][2]int{}
 	for name, runs := range inc.runs {
@@ -489,7 +488,7 @@ func (inc *increment) encodeRuns() string {
 	}
 	b, err := json.Marshal(pairs)
 	if err != nil {
-		panic(fmt.Sprintf("checkpoint: encode runs: %v", err)) // numbers by strings always encode
+		panic(fmt.Sprintf("checkpoint: encode runs: %v", err)) // numbers by strings can always be encoded
 	}
 	return string(b)
 }
@@ -510,7 +509,7 @@ func (inc *increment) decodeRuns(l *layout, text string) error {
 	return inc.order()
 }
 
-// tensors are those of the part's file.
+// tensors lists the tensors of the part's file.
 func (c content) tensors() (all []safetensors.Tensor) {
 	if c.inc == nil {
 		return c.layout.tensors()
@@ -529,7 +528,7 @@ func (c content) tensors() (all []safetensors.Tensor) {
 	return all
 }
 
-// names are those of parameters and tables whose steps the part says, with how many elements or rows it has of each.
+// names returns, by parameter and table whose steps the part has, its number of elements or rows.
 func (c content) names() map[string]int64 {
 	if c.inc == nil {
 		return c.layout.names()
@@ -546,10 +545,10 @@ func (c content) names() map[string]int64 {
 	return names
 }
 
-// keyName is where an increment has the keys of its rows; no optimizer has a slot of that name.
+// keyName returns the tensor of the keys of an increment's rows; no optimizer has a slot of that name.
 func (t *tableLayout) keyName() string { return slotName(t.file, "key") }
 
-// placeOf is where the row of a key lies in a full part; false where it is not on the shard.
+// placeOf returns the place of the row of a key in a full part; false if it is not on the shard.
 func (t *tableLayout) placeOf(key uint64) (int64, bool) {
 	if key >= t.spec.Rows {
 		return 0, false
@@ -558,7 +557,7 @@ func (t *tableLayout) placeOf(key uint64) (int64, bool) {
 	return t.first[p] + int64(position), t.first[p] < t.first[p+1]
 }
 
-// parameter is what of a parameter is on the shard.
+// parameter returns the layout of a parameter on the shard.
 func (l *layout) parameter(name string) (*denseLayout, error) {
 	for i := range l.dense {
 		if l.dense[i].parameter == name {
@@ -568,7 +567,7 @@ func (l *layout) parameter(name string) (*denseLayout, error) {
 	return nil, fmt.Errorf("shard %d has none of it", l.shard)
 }
 
-// tableOf is what of a table is on the shard.
+// tableOf returns the layout of a table on the shard.
 func (l *layout) tableOf(name string) (*tableLayout, error) {
 	for i := range l.tables {
 		if l.tables[i].spec.Name == name {
@@ -578,13 +577,13 @@ func (l *layout) tableOf(name string) (*tableLayout, error) {
 	return nil, fmt.Errorf("shard %d has none of it", l.shard)
 }
 
-// Base is the checkpoint that an increment has its changes since. It is of the same run, of an earlier version.
+// Base is the checkpoint since which an increment has the changes. It is an earlier version of the same run.
 type Base struct {
 	ID       ID     `json:"id"`
-	Checksum uint32 `json:"crc32c"` // of all of its complete.json
+	Checksum uint32 `json:"crc32c"` // of its whole complete.json
 }
 
-// check says whether an increment of a run can have such a base.
+// check returns an error unless an increment of a run can have this base.
 func (b *Base) check(of ID) error {
 	if b.ID.Epoch != of.Epoch || b.ID.Run != of.Run || b.ID.Version >= of.Version || b.ID.Version == 0 {
 		return fmt.Errorf("base %s of checkpoint %s: want an earlier version of the same run", b.ID, of)
@@ -592,7 +591,7 @@ func (b *Base) check(of ID) error {
 	return nil
 }
 
-// Chain is what is read of the checkpoint: a full one, and the increments over it up to this one, oldest first.
+// Chain lists the checkpoints to read: a full one, and the increments over it up to this one, oldest first.
 func (m *Manifest) Chain() (all []*Manifest) {
 	for at := m; at != nil; at = at.base {
 		all = append(all, at)
@@ -601,10 +600,10 @@ func (m *Manifest) Chain() (all []*Manifest) {
 	return all
 }
 
-// Full is whether it is read without another.
+// Full reports whether the checkpoint has no base.
 func (m *Manifest) Full() bool { return m.Base == nil }
 
-// onBase opens the base of an increment that is to be complete.
+// onBase opens the base of an increment that is to be completed.
 func (m *Manifest) onBase(dir string) error {
 	if m.Base == nil {
 		return nil
@@ -621,7 +620,7 @@ func (m *Manifest) onBase(dir string) error {
 	return nil
 }
 
-// checkBase compares an increment with the base that was opened for it.
+// checkBase compares an increment with its opened base.
 func (m *Manifest) checkBase(base *Manifest) error {
 	digest, err := digestOf(m.Job)
 	if err != nil {
@@ -671,9 +670,9 @@ func (o *opener) open(id ID) (*Manifest, error) {
 	return m, err
 }
 
-// openBase opens the base of an increment. An increment whose base is gone is damaged.
+// openBase opens the base of an increment. An increment without its base is damaged.
 func (o *opener) openBase(m *Manifest) error {
-	base, err := o.open(m.Base.ID) // of an earlier version, so this ends
+	base, err := o.open(m.Base.ID) // of an earlier version, so the recursion ends
 	if errors.Is(err, ErrIncomplete) {
 		return fmt.Errorf("%w: its base: %v", ErrDamaged, err)
 	}
@@ -687,12 +686,12 @@ func (o *opener) openBase(m *Manifest) error {
 	return nil
 }
 
-// Verify reads every byte of every part, also of its bases, and compares sizes, checksums, tensors and steps with what
-// they must be. It is ErrDamaged where one differs.
+// Verify reads every byte of every part, including its bases, and compares sizes, checksums, tensors and steps with the
+// manifest. It fails with ErrDamaged if one differs.
 func (m *Manifest) Verify(dir string) error { return NewVerifier(context.Background(), dir).Verify(m) }
 
-// Verifier verifies checkpoints of a folder, each file once, also if it is the base of many. It is to be used for a
-// short time: what it has read is not read again.
+// Verifier verifies checkpoints of a folder, each file once, even if it is the base of many. Use it for a short time:
+// files that it has read are not read again.
 type Verifier struct {
 	ctx  context.Context
 	dir  string
@@ -704,7 +703,7 @@ type verified struct {
 	id  ID
 }
 
-// NewVerifier makes one that has read nothing. It reads no further when ctx ends: Verify fails with its error then.
+// NewVerifier makes a Verifier. After ctx ends, Verify fails with its error.
 func NewVerifier(ctx context.Context, dir string) *Verifier {
 	return &Verifier{ctx, dir, map[verified]error{}}
 }
@@ -747,8 +746,8 @@ func (m *Manifest) verify(ctx context.Context, dir string) error {
 	return m.eachPart(dir, func(int, *partFile) error { return nil })
 }
 
-// eachPart opens the part of one shard after the other, without its bases. All parts of a tensor must have had equally
-// many steps, unless the checkpoint is fuzzy.
+// eachPart opens the part of one shard after the other, without its bases. All parts of a tensor must have the same
+// number of steps, unless the checkpoint is fuzzy.
 func (m *Manifest) eachPart(dir string, use func(shard int, p *partFile) error) error {
 	place, steps := placementOf(m.Job, m.Shards), agreement{}
 	for shard := range m.Parts {
@@ -770,7 +769,7 @@ func (m *Manifest) eachPart(dir string, use func(shard int, p *partFile) error) 
 	return nil
 }
 
-// agreement is how many steps tensors have had, and the part that has said so first.
+// agreement has the number of steps of each tensor, and the first part that stated it.
 type agreement map[string]struct {
 	shard int
 	steps uint64

@@ -26,15 +26,15 @@ import (
 	"gradbus/shard/state"
 )
 
-// PartInfo is what is announced of a part that is on the disk.
+// PartInfo describes a part that is on the disk.
 type PartInfo struct {
 	Shard    int    `json:"shard"`
 	Bytes    int64  `json:"bytes"`
 	Checksum uint32 `json:"crc32c"` // of the whole file
 }
 
-// Part is the part of one shard while it is written: the pieces of a snapshot come in any order, each value once. It
-// holds no more than 64 KiB of values and what tells which have come. Not safe for concurrent use.
+// Part is the part of one shard while it is written: the pieces of a snapshot arrive in any order, each value once. It
+// needs memory for at most 64 KiB of values and for the record of what has arrived. Not safe for concurrent use.
 //
 //	p, err := NewPart(dir, job, id, shards, shard)
 //	defer p.Discard()
@@ -52,34 +52,34 @@ type Part struct {
 	writer    *safetensors.Writer
 	came      map[string]*arrived // by layout.names
 	keys      []int64             // scratch
-	pairs     []float32           // scratch: marks and keys as they are written
-	failed    error               // of the first piece that was refused; then nothing is committed
+	pairs     []float32           // scratch: marks and keys in the form of the file
+	failed    error               // error of the first refused piece; then nothing is committed
 }
 
-// arrived is what has come of one parameter or table.
+// arrived is the received part of one parameter or table.
 type arrived struct {
 	covered covered // elements or rows
-	last    int64   // of an increment: the place of the newest row in a full part
+	last    int64   // of an increment: the place of its newest row in a full part
 	any     bool
 	steps   uint64
 }
 
-// What permissions files and folders have, before the user's mask: those of saved models.
+// Permissions of files and folders, before the user's mask: those of saved models.
 const (
 	fileMode   = 0o666
 	folderMode = 0o777
 )
 
-// NewPart begins a part, and makes the folders that are not there. It fails where the checkpoint is complete already,
-// the job can have none (schema.Job.CheckVersions), or the file cannot be written; then it leaves nothing of the
+// NewPart begins a part, and makes missing folders. It fails if the checkpoint is already complete, if the job cannot
+// have checkpoints (schema.Job.CheckVersions), or if the file cannot be written; then it leaves nothing of the
 // checkpoint.
 func NewPart(dir string, job *schema.Job, id ID, shards, shard int) (*Part, error) {
 	return newPart(dir, job, id, shards, shard, nil)
 }
 
-// NewIncrement begins a part of a checkpoint that goes on from another: what came since then, which is as much as
-// touched says. Rows of a table come in the order of a full part, and of every table with rows on the shard comes a
-// piece, perhaps without rows, which says how many steps it has had. It fails as NewPart does.
+// NewIncrement begins a part of an increment over another checkpoint, with the changes in touched. Rows of a table
+// arrive in the order of a full part. Every table with rows on the shard gets a piece, perhaps without rows, with its
+// number of steps. It fails as NewPart does.
 func NewIncrement(dir string, job *schema.Job, id, base ID, shards, shard int, touched *state.Extent) (*Part, error) {
 	return newPart(dir, job, id, shards, shard, func(l *layout) (*increment, error) {
 		if err := (&Base{ID: base}).check(id); err != nil {
@@ -113,7 +113,7 @@ func newPart(dir string, job *schema.Job, id ID, shards, shard int, over func(*l
 		p.came[name] = &arrived{last: -1}
 	}
 	err = p.create()
-	if errors.Is(err, fs.ErrNotExist) { // who has given up another part may just have removed the folder
+	if errors.Is(err, fs.ErrNotExist) { // another part's Discard may just have removed the folder
 		err = p.create()
 	}
 	if err != nil {
@@ -140,7 +140,7 @@ func (p *Part) create() error {
 	return err
 }
 
-// metadata are those of the part's file, with the steps that are known. They have one length.
+// metadata returns the metadata of the part's file, with the steps known so far. Their length is constant.
 func (p *Part) metadata() map[string]string {
 	steps := map[string]uint64{}
 	for name, a := range p.came {
@@ -230,14 +230,14 @@ func (p *Part) rows(r *state.Rows) error {
 		func(s state.SlotShape) int64 { return place * int64(s.Width(t.columns)) }, t.slots)
 }
 
-// place is where the first of rows lies in the part.
+// place returns the place of the first row in the part.
 func (p *Part) place(t *tableLayout, a *arrived, r *state.Rows) (int64, error) {
 	if p.content.inc == nil {
 		return t.place(r)
 	}
 	at, last := int64(0), a.last
 	if len(a.covered) > 0 {
-		at = a.covered[0].hi // they come in their order, so there is one span
+		at = a.covered[0].hi // rows arrive in order, so there is one span
 	}
 	for _, key := range r.Keys {
 		place, ok := t.placeOf(key)
@@ -279,7 +279,7 @@ func (p *Part) put(name string, at int64, values []float32, slots []state.Slot, 
 	return nil
 }
 
-// place is where the first of consecutive rows lies in a full part.
+// place returns the place of the first of consecutive rows in a full part.
 func (t *tableLayout) place(r *state.Rows) (int64, error) {
 	if int(r.Partition) >= t.spec.Partitions || t.first[r.Partition] == t.first[r.Partition+1] {
 		return 0, errors.New("the partition is not on this shard")
@@ -302,7 +302,7 @@ func (t *tableLayout) place(r *state.Rows) (int64, error) {
 	return t.first[partition] + int64(position), nil
 }
 
-// checkRows compares the sizes of rows with what the part has room for.
+// checkRows checks the sizes of rows.
 func (t *tableLayout) checkRows(r *state.Rows) error {
 	n := len(r.Keys)
 	marks := 0
@@ -332,7 +332,7 @@ func checkSlots(want []state.SlotShape, slots []state.Slot, size func(state.Slot
 	return nil
 }
 
-// check compares version and steps of a piece with the checkpoint's and with those of the pieces before it.
+// check compares version and steps of a piece with the checkpoint's and with those of earlier pieces.
 func (a *arrived) check(want, version schema.Version, steps uint64) error {
 	if version != want {
 		return fmt.Errorf("version %d: want %d", version, want)
@@ -344,7 +344,7 @@ func (a *arrived) check(want, version schema.Version, steps uint64) error {
 	return nil
 }
 
-// fail remembers that the part is not what it says.
+// fail records that the part is invalid.
 func (p *Part) fail(err error) error {
 	if p.failed == nil {
 		p.failed = err
@@ -352,8 +352,8 @@ func (p *Part) fail(err error) error {
 	return err
 }
 
-// Commit gives the part its name; it is on the disk when Commit returns. It fails where a piece was refused or is
-// missing. After an error there is no part, and the caller calls Discard.
+// Commit gives the part its name; it is on the disk when Commit returns. It fails if a piece was refused or is missing.
+// After an error there is no part, and the caller calls Discard.
 func (p *Part) Commit() (PartInfo, error) {
 	info, err := p.commit()
 	if err != nil {
@@ -384,37 +384,37 @@ func (p *Part) commit() (PartInfo, error) {
 	return PartInfo{Shard: p.shard, Bytes: bytes, Checksum: sum}, nil
 }
 
-// Discard ends a part that was not committed, and leaves nothing of it, not even folders that are empty. After a Commit
-// it does nothing.
+// Discard ends a part that was not committed, and leaves nothing of it, not even empty folders. After a Commit it does
+// nothing.
 func (p *Part) Discard() {
 	p.writer.Discard()
 	removeEmpty(p.dir, p.job.Name, p.id)
 }
 
-// removeEmpty removes the folders of a checkpoint that has no files, and of a job that has no checkpoints.
+// removeEmpty removes the folder of a checkpoint without files, and that of a job without checkpoints.
 func removeEmpty(dir string, job schema.JobName, id ID) {
 	if syscall.Rmdir(folderOf(dir, job, id)) == nil {
-		_ = syscall.Rmdir(jobFolder(dir, job)) // which has others, mostly
+		_ = syscall.Rmdir(jobFolder(dir, job)) // fails unless it is empty
 	}
 }
 
-// What the metadata of a part say.
+// Entries of the metadata of a part.
 const (
 	partFormat    = "gradbus checkpoint part 1"
 	incFormat     = "gradbus checkpoint increment 1"
 	formatEntry   = "format"
 	idEntry       = "gradbus.checkpoint"
-	jobEntry      = "gradbus.job" // the digest of its manifest
+	jobEntry      = "gradbus.job" // digest of its manifest
 	shardEntry    = "gradbus.shard"
 	shardsEntry   = "gradbus.shards"
 	versionEntry  = "gradbus.version"
-	stepsEntry    = "gradbus.steps" // of each parameter and table that has anything in the part
+	stepsEntry    = "gradbus.steps" // of each parameter and table in the part
 	baseEntry     = "gradbus.base"  // of an increment
-	runsEntry     = "gradbus.runs"  // of an increment: which elements of parameters it has
+	runsEntry     = "gradbus.runs"  // of an increment: elements of parameters
 	checksumBytes = 1 << 20         // read at once
 )
 
-// partMetadata are those of a part. They have as many bytes whatever the steps are.
+// partMetadata returns the metadata of a part. Their length does not depend on the steps.
 func partMetadata(digest string, id ID, shards, shard int, steps map[string]uint64, inc *increment) map[string]string {
 	most := map[string]uint64{}
 	for name := range steps {
@@ -433,18 +433,18 @@ func partMetadata(digest string, id ID, shards, shard int, steps map[string]uint
 func encodeSteps(steps map[string]uint64) []byte {
 	b, err := json.Marshal(steps)
 	if err != nil {
-		panic(fmt.Sprintf("checkpoint: encode steps: %v", err)) // numbers by strings always encode
+		panic(fmt.Sprintf("checkpoint: encode steps: %v", err)) // numbers by strings can always be encoded
 	}
 	return b
 }
 
-// digestOf is that of a job's manifest, as parts have it.
+// digestOf returns the digest of a job's manifest, as parts have it.
 func digestOf(job *schema.Job) (string, error) {
 	digest, err := job.Digest()
 	return hex.EncodeToString(digest[:]), err
 }
 
-// checkShards says whether a job that is valid has a placement on so many shards, and can have checkpoints.
+// checkShards returns an error unless a valid job can be placed on a number of shards and have checkpoints.
 func checkShards(job *schema.Job, shards int, valid error) error {
 	if valid != nil {
 		return valid
@@ -460,11 +460,11 @@ type partFile struct {
 	*safetensors.Reader
 	content content
 	steps   map[string]uint64    // by content.names
-	indices map[string]*rowIndex // of an increment, by tableLayout.name; nil where there are no rows
+	indices map[string]*rowIndex // of an increment, by tableLayout.name; nil without rows
 }
 
-// openPart opens the part of a shard, and compares what it says of itself with what the manifest says of it. It reads
-// no value, and the keys of an increment.
+// openPart opens the part of a shard, and compares it with the manifest. It reads the keys of an increment, but no
+// values.
 func (m *Manifest) openPart(dir string, l *layout, shard int) (_ *partFile, err error) {
 	path := partPath(dir, m.Job.Name, m.ID, shard)
 	info, err := os.Lstat(path)
@@ -496,8 +496,8 @@ func (m *Manifest) openPart(dir string, l *layout, shard int) (_ *partFile, err 
 	return p, nil
 }
 
-// judged is an error of reading a file that must be there: ErrDamaged where the file is not what was written, and as it
-// is where another attempt, or another user, may find the file well.
+// judged returns the error of reading a required file: ErrDamaged if the file is not what was written, and err itself
+// if another attempt, or another user, may succeed.
 func judged(err error) error {
 	for _, damage := range []error{fs.ErrNotExist, safetensors.ErrFormat, regular.ErrNotRegular, syscall.EIO,
 		syscall.EISDIR, syscall.ENOTDIR, syscall.ELOOP} {
@@ -554,7 +554,7 @@ func (p *partFile) check(m *Manifest, shard int) error {
 	return nil
 }
 
-// increment takes what the file says of what it has.
+// increment reads the metadata of an increment.
 func (p *partFile) increment(base ID, shapes map[string][]int) error {
 	inc := &increment{base: base, runs: map[string][]run{}, rows: map[string]int64{}}
 	p.content.inc = inc
@@ -570,7 +570,7 @@ func (p *partFile) increment(base ID, shapes map[string][]int) error {
 	return inc.decodeRuns(p.content.layout, p.Metadata()[runsEntry])
 }
 
-// checksum is the length of a file below dir and the CRC-32C of all of it.
+// checksum returns the length of a file below dir and the CRC-32C of its contents.
 func checksum(ctx context.Context, dir, path string) (length int64, sum uint32, err error) {
 	f, err := openBelow(dir, path)
 	if err != nil {
@@ -593,7 +593,7 @@ func checksum(ctx context.Context, dir, path string) (length int64, sum uint32, 
 	}
 }
 
-// join appends the marks that pairs in a file stand for.
+// join appends the marks in the pairs of a file.
 func join(marks []int64, pairs []float32) ([]int64, error) {
 	marks, err := state.JoinMarks(marks, pairs)
 	if err != nil {
@@ -602,7 +602,7 @@ func join(marks []int64, pairs []float32) ([]int64, error) {
 	return marks, nil
 }
 
-// decodeStrict reads one JSON value whose names are all known.
+// decodeStrict reads one JSON value without unknown names.
 func decodeStrict(b []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -615,8 +615,8 @@ func decodeStrict(b []byte, to any) error {
 	return nil
 }
 
-// layout is what the part of one shard holds, and where. It follows from the job's manifest, the number of shards and
-// the shard, so writer and reader agree on it. Read only once made.
+// layout is the contents of the part of one shard. It follows from the job's manifest, the number of shards and the
+// shard, so writer and reader agree on it. Read-only once made.
 type layout struct {
 	shard  int
 	dense  []denseLayout // in the manifest's order
@@ -625,8 +625,8 @@ type layout struct {
 
 // denseLayout is the elements of a parameter that are on the shard, or a parameter of a module that the shard hosts.
 type denseLayout struct {
-	parameter string // as pieces of a snapshot name it
-	file      string // of the tensor with its values; a slot's has the name of slotName
+	parameter string // name in pieces of a snapshot
+	file      string // name of the tensor with its values; slotName names those of slots
 	elements  int64
 	stretches []stretch // ascending, with gaps between them
 	slots     []state.SlotShape
@@ -635,30 +635,30 @@ type denseLayout struct {
 // stretch is consecutive elements of a parameter.
 type stretch struct {
 	from, elements int
-	at             int64 // of the first of them, in the part's tensor
+	at             int64 // of the first element, in the part's tensor
 }
 
 // tableLayout is the rows of a table that are on the shard.
 type tableLayout struct {
 	table           schema.Table
-	file            string // of the tensor with its values
+	file            string // name of the tensor with its values
 	spec            *schema.TableSpec
 	keys            schema.Partitioning
 	column, columns int
-	// first is the place of each partition's first row, where one that is not here has that of the next one, and at the
-	// end the number of rows.
+	// First place of each partition, and at the end the number of rows. A partition that is not here has the place of
+	// the next one.
 	first []int64
 	slots []state.SlotShape
 	marks bool
 }
 
-// placementOf is where what a job has lies in so many parts: where shards have it, or would, if trainers did not add up
-// what they have of it.
+// placementOf returns the placement of a job in a number of parts: that of its shards, or that which they would have if
+// trainers reduced nothing.
 func placementOf(job *schema.Job, shards int) *schema.Placement {
 	return schema.NewPlacement(job.OnShards(), shards)
 }
 
-// newLayout is that of a shard of a job that CheckVersions has found right.
+// newLayout returns the layout of a shard of a job that has passed CheckVersions.
 func newLayout(job *schema.Job, place *schema.Placement, shard int) *layout {
 	l := &layout{shard: shard}
 	l.addDense(job, place, shard)
@@ -673,7 +673,7 @@ func newLayout(job *schema.Job, place *schema.Placement, shard int) *layout {
 	return l
 }
 
-// addDense gathers what the chunks on a shard have of each parameter.
+// addDense adds the parts of parameters that are in the chunks of a shard.
 func (l *layout) addDense(job *schema.Job, place *schema.Placement, shard int) {
 	pieces := map[string][]state.Piece{}
 	for _, c := range place.OwnedChunks(shard) {
@@ -701,7 +701,7 @@ func (l *layout) addDense(job *schema.Job, place *schema.Placement, shard int) {
 	}
 }
 
-// modulesParameters are those of a module. One that cannot be built, which no ps takes, has none.
+// modulesParameters lists the parameters of a module. A module that cannot be built, which no ps accepts, has none.
 func modulesParameters(spec *schema.ModuleSpec) []nn.Parameter {
 	module, err := nn.Build([]byte(spec.Module))
 	if err != nil {
@@ -740,21 +740,21 @@ func (l *layout) addTable(job *schema.Job, place *schema.Placement, table schema
 	}
 }
 
-// rows is how many rows of the table are here.
+// rows returns the number of rows of the table here.
 func (t *tableLayout) rows() int64 { return t.first[len(t.first)-1] }
 
-// escaped makes a name one without colons. Two names are never made the same one.
+// escaped returns a name without colons, different for different names.
 func escaped(name string) string { return escapes.Replace(name) }
 
 var escapes = strings.NewReplacer("%", "%25", ":", "%3A")
 
-// slotName has a separator that escaped names do not have.
+// slotName joins names by a separator that escaped names do not have.
 func slotName(tensor, slot string) string { return tensor + ":" + slot }
 
-// lastName is where marks of rows are; no optimizer has a slot of that name.
+// lastName returns the tensor of the marks of rows; no optimizer has a slot of that name.
 func (t *tableLayout) lastName() string { return slotName(t.file, "last") }
 
-// tensors are those of the part's file.
+// tensors lists the tensors of the part's file.
 func (l *layout) tensors() (all []safetensors.Tensor) {
 	for i := range l.dense {
 		all = append(all, l.dense[i].tensors(l.dense[i].elements)...)
@@ -765,7 +765,7 @@ func (l *layout) tensors() (all []safetensors.Tensor) {
 	return all
 }
 
-// tensors are those with so many elements of the parameter.
+// tensors lists the tensors of a parameter with a number of elements.
 func (d *denseLayout) tensors(elements int64) []safetensors.Tensor {
 	all := []safetensors.Tensor{{Name: d.file, Shape: []int{int(elements)}}}
 	for _, s := range d.slots {
@@ -774,7 +774,7 @@ func (d *denseLayout) tensors(elements int64) []safetensors.Tensor {
 	return all
 }
 
-// tensors are those with so many rows of the table.
+// tensors lists the tensors of a table with a number of rows.
 func (t *tableLayout) tensors(rows int) []safetensors.Tensor {
 	all := []safetensors.Tensor{{Name: t.file, Shape: []int{rows, t.columns}}}
 	for _, s := range t.slots {
@@ -790,7 +790,7 @@ func (t *tableLayout) tensors(rows int) []safetensors.Tensor {
 	return all
 }
 
-// names are those of parameters and tables that have anything here, as name gives them, with how many elements or rows.
+// names returns, by parameter and table with elements or rows here, their number.
 func (l *layout) names() map[string]int64 {
 	names := map[string]int64{}
 	for i := range l.dense {
@@ -802,7 +802,7 @@ func (l *layout) names() map[string]int64 {
 	return names
 }
 
-// stretch is the one that has all of n elements from one on.
+// stretch returns the stretch that contains n elements from one on.
 func (d *denseLayout) stretch(from, n int) (stretch, bool) {
 	i, found := slices.BinarySearchFunc(d.stretches, from, func(s stretch, from int) int {
 		return cmp.Compare(s.from, from)

@@ -9,12 +9,12 @@ import (
 	"gradbus/shard/state"
 )
 
-// valuesMax is how many values a piece has at most, slots and marks counted, unless one row has more: 1 MiB of them.
+// valuesMax bounds the values of a piece, including slots and marks, unless one row has more: 1 MiB.
 const valuesMax = 1 << 18
 
-// Read gives all pieces of all parts, shard by shard, for state.DenseRestore.Tensor and state.RowsRestore.Rows. What a
-// piece holds is valid until the call returns; an error of a call ends the reading and is returned. Sizes are looked
-// at, and checksums are not: Verify or Newest has done that.
+// Read passes all pieces of all parts, shard by shard, to state.DenseRestore.Tensor and state.RowsRestore.Rows. A piece
+// is valid until the call returns; an error of a call ends the reading and is returned. Read checks sizes but not
+// checksums: Verify or Newest does that.
 //
 //	err := m.Read(dir, restore.Tensor, func(r state.Rows) error { return tables[r.Table].Rows(r) })
 func (m *Manifest) Read(dir string, tensor func(state.Tensor) error, rows func(state.Rows) error) error {
@@ -29,7 +29,7 @@ func (m *Manifest) Read(dir string, tensor func(state.Tensor) error, rows func(s
 	return nil
 }
 
-// pieces reads parts piece by piece, into memory of its own that it uses again.
+// pieces reads parts piece by piece into memory that it reuses.
 type pieces struct {
 	tensor func(state.Tensor) error
 	rows   func(state.Rows) error
@@ -104,7 +104,7 @@ func (r *pieces) readPartition(f *shardFile, t *tableLayout, partition schema.Pa
 	return nil
 }
 
-// readRows reads n rows of a partition, from the one at a place of the part on.
+// readRows reads n rows of a partition, from a place of the part on.
 func (r *pieces) readRows(f *shardFile, t *tableLayout, partition schema.Partition, at int64, n int) error {
 	rows := state.Rows{Table: t.spec.Name, Partition: partition, Column: t.column, Columns: t.columns, Version: f.version,
 		Steps: f.steps[t.file]}
@@ -153,7 +153,7 @@ func (r *pieces) readSlots(shapes []state.SlotShape, values func(state.SlotShape
 	return slots, nil
 }
 
-// read reads n values of a tensor into memory that is made longer where it is too short.
+// read reads n values of a tensor into memory, which it extends if necessary.
 func read(p *partFile, name string, first int64, n int, memory *[]float32) ([]float32, error) {
 	if cap(*memory) < n {
 		*memory = make([]float32, n)
@@ -165,17 +165,17 @@ func read(p *partFile, name string, first int64, n int, memory *[]float32) ([]fl
 	return values, nil
 }
 
-// shardFile is what a shard has had at the version of a checkpoint: a full part, and those of increments over it.
+// shardFile is the state of a shard at the version of a checkpoint: a full part, and those of increments over it.
 type shardFile struct {
 	*layout
 	version schema.Version
-	files   []*partFile       // the full one, then the increments, oldest first
+	files   []*partFile       // the full part, then the increments, oldest first
 	steps   map[string]uint64 // by layout.names
 
 	over []float32 // scratch
 }
 
-// openShard opens what a shard has. It holds 64 KiB for each file, and 8 bytes for 128 rows of increments.
+// openShard opens the files of a shard. It needs 64 KiB for each file, and 8 bytes for 128 rows of increments.
 func (m *Manifest) openShard(dir string, place *schema.Placement, shard int) (*shardFile, error) {
 	f := &shardFile{layout: newLayout(m.Job, place, shard), version: m.ID.Version, steps: map[string]uint64{}}
 	for _, link := range m.Chain() {
@@ -185,7 +185,7 @@ func (m *Manifest) openShard(dir string, place *schema.Placement, shard int) (*s
 			return nil, err
 		}
 		f.files = append(f.files, p)
-		for name, n := range p.steps { // what an increment does not name has had none since
+		for name, n := range p.steps { // tensors that an increment does not name had no further steps
 			f.steps[name] = n
 		}
 	}
@@ -199,8 +199,8 @@ func (f *shardFile) Close() {
 	}
 }
 
-// eachShard opens what one shard after the other has. All of a tensor's parts must have had as many steps. Where each
-// is of a moment of its own, all count as if they had had as many as the one with most.
+// eachShard opens the files of one shard after the other. All parts of a tensor must have the same number of steps. In
+// a fuzzy checkpoint all count with the largest number.
 func (m *Manifest) eachShard(dir string, use func(f *shardFile) error) error {
 	place, steps, most := placementOf(m.Job, m.Shards), agreement{}, map[string]uint64{}
 	if m.Job.Moments() {
@@ -233,8 +233,8 @@ func (m *Manifest) eachShard(dir string, use func(f *shardFile) error) error {
 	return nil
 }
 
-// elements reads n elements of a parameter's tensor from a place of the full part on, or of a slot, as they are with
-// all increments. They lie in memory, which is made longer where it is too short.
+// elements reads n elements of a parameter's tensor, or of a slot, from a place of the full part on, with all
+// increments applied. The result is in memory, which is extended if necessary.
 func (f *shardFile) elements(d *denseLayout, tensor string, place int64, n int, memory *[]float32) ([]float32, error) {
 	values, err := read(f.files[0], tensor, place, n, memory)
 	if err != nil {
@@ -255,7 +255,7 @@ func (f *shardFile) elements(d *denseLayout, tensor string, place int64, n int, 
 	return values, nil
 }
 
-// rows reads n rows of a table's tensor, or of a slot or the marks, of so many values each, likewise.
+// rows reads n rows of a table's tensor, or of a slot or the marks, with a number of values each, in the same way.
 func (f *shardFile) rows(t *tableLayout, tensor string, width int, place int64, n int, memory *[]float32) ([]float32,
 	error) {
 	values, err := read(f.files[0], tensor, place*int64(width), n*width, memory)
@@ -285,14 +285,14 @@ func (f *shardFile) rows(t *tableLayout, tensor string, width int, place int64, 
 	return values, nil
 }
 
-// rowIndex is where the rows of an increment lie in a full part, ascending. Of each 128 it holds the first.
+// rowIndex maps the rows of an increment to their ascending places in a full part. It stores the first of every 128.
 type rowIndex struct {
 	file   *partFile
 	table  *tableLayout
 	n      int64
 	fences []int64
 
-	from, end int64 // of the newest call of within, which is repeated for each tensor
+	from, end int64 // of the last call of within, which is repeated for each tensor
 	first     int64
 	places    []int64
 	all       []int64
@@ -333,7 +333,7 @@ func (p *partFile) readKeys() error {
 	return nil
 }
 
-// read reads where rows [first, end) of the increment lie.
+// read returns the places of rows [first, end) of the increment.
 func (x *rowIndex) read(first, end int64) ([]int64, error) {
 	pairs, err := read(x.file, x.table.keyName(), 2*first, int(2*(end-first)), &x.pairs)
 	if err != nil {
@@ -352,7 +352,7 @@ func (x *rowIndex) read(first, end int64) ([]int64, error) {
 	return x.all, nil
 }
 
-// within is the rows that lie at places [from, end), and which of the increment the first of them is. They are valid
+// within returns the rows at places [from, end), and the index in the increment of the first of them. They are valid
 // until the next call.
 func (x *rowIndex) within(from, end int64) (first int64, places []int64, err error) {
 	if x.from == from && x.end == end {
