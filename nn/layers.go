@@ -8,8 +8,8 @@ import (
 	"gradbus/philox"
 )
 
-// LinearLayer is y = x W' + b as a module: x [n, In], W [Out, In] called "weight", b [Out] called "bias", y [n, Out].
-// Both begin uniform in [-1/sqrt(In), 1/sqrt(In)), as in PyTorch.
+// LinearLayer computes y = x W' + b as a module: x [n, In], W [Out, In] named "weight", b [Out] named "bias", y [n,
+// Out]. Initial values of both are uniform in [-1/sqrt(In), 1/sqrt(In)), as in PyTorch.
 //
 //	gradW = gradY' x      gradB = the sum of gradY over the samples      gradX = gradY W
 type LinearLayer struct {
@@ -28,7 +28,7 @@ func (l LinearLayer) parameters() []Parameter {
 	return all
 }
 
-// OutShape takes samples of shape [In].
+// OutShape accepts samples of shape [In].
 func (l LinearLayer) OutShape(in []int) ([]int, error) {
 	if len(in) != 1 || in[0] != l.In {
 		return nil, badInput("linear", in, "[%d]", l.In)
@@ -107,21 +107,21 @@ func (w *linearWork) backwardParams(p *pass, gradY []float32) error {
 	return nil
 }
 
-// BagLayer pools embedding rows into one of Dim values a sample, as the first layer of a module; see Bags for what it
-// takes in place of x. Its rows are a parameter, [Rows, Dim] called "weight", that begins normal with deviation 1 as in
-// PyTorch, and whose gradient has a row for each of them, zero where no sample has the id. Or they are Served: those of
-// a table that the session looked up, Bags.Rows. Then there is no parameter, and Net.GradX makes Backward give gradX
-// [n, Dim], the gradient of what was pooled, which is what trainer.LaneStep.BagGrad takes with the same offsets.
+// BagLayer pools embedding rows to one row of Dim values for each sample, as the first layer of a module; its input is
+// a Bags. Its rows are a parameter, [Rows, Dim] named "weight", with initial values of standard deviation 1 as in
+// PyTorch, whose gradient has a row for each of them, zero if no sample has the id. If it is Served, its rows are those
+// of a table that the session looked up, Bags.Rows. Then there is no parameter, and with Net.GradX Backward returns
+// gradX [n, Dim], the gradient of the pooled rows, which trainer.LaneStep.BagGrad accepts with the same offsets.
 //
 // A bag without ids is a zero row. The mean divides the sum once. Sums are canonical.
 type BagLayer struct {
-	Rows   int     `json:"rows,omitempty"` // 0 where served
+	Rows   int     `json:"rows,omitempty"` // 0 if served
 	Dim    int     `json:"dim"`
 	Mode   BagMode `json:"mode,omitempty"` // "sum", also "", or "mean"
 	Served bool    `json:"served,omitempty"`
 }
 
-// BagMode says how rows become one.
+// BagMode is the way in which rows are pooled.
 type BagMode string
 
 // Modes of a BagLayer.
@@ -139,7 +139,7 @@ func (l BagLayer) parameters() []Parameter {
 	return []Parameter{{Name: "weight", Shape: []int{l.Rows, l.Dim}, Kind: philox.Normal, Scale: 1}}
 }
 
-// OutShape takes samples without a shape: they are Bags.
+// OutShape accepts samples without a shape: they are Bags.
 func (l BagLayer) OutShape(in []int) ([]int, error) {
 	if len(in) != 0 {
 		return nil, badInput("embedding_bag", in, "none, since samples are bags")
@@ -220,10 +220,10 @@ func (w *bagWork) backward(p *pass, gradY []float32) ([]float32, error) {
 	return gradY, nil
 }
 
-// Conv2d is a convolution of images (cross-correlation, as in PyTorch): x [n, In, H, W], W [Out, In, Kernel, Kernel]
-// called "weight", b [Out] called "bias", y [n, Out, H', W'] with H' = (H + 2 Padding - Kernel) / Stride + 1, W'
-// likewise. Both begin uniform in [-bound, bound), bound = 1/sqrt(In * Kernel * Kernel), as in PyTorch. A Stride of 0
-// is 1.
+// Conv2d computes a convolution of images (cross-correlation, as in PyTorch): x [n, In, H, W], W [Out, In, Kernel,
+// Kernel] named "weight", b [Out] named "bias", y [n, Out, H', W'] with H' = (H + 2 Padding - Kernel) / Stride + 1, W'
+// likewise. Initial values of both are uniform in [-bound, bound), bound = 1/sqrt(In * Kernel * Kernel), as in PyTorch.
+// A Stride of 0 is 1.
 //
 //	y[o, i, j] = b[o] + the sum over c, k, l of W[o, c, k, l] * x[c, i*Stride + k - Padding, j*Stride + l - Padding]
 type Conv2d struct {
@@ -246,7 +246,7 @@ func (l Conv2d) parameters() []Parameter {
 	return all
 }
 
-// OutShape takes samples of shape [In, H, W], where the kernel fits into the padded image.
+// OutShape accepts samples of shape [In, H, W] if the kernel fits into the padded image.
 func (l Conv2d) OutShape(in []int) ([]int, error) {
 	if len(in) != 3 || in[0] != l.In || windows(in[1], l.Kernel, l.Stride, l.Padding) < 1 ||
 		windows(in[2], l.Kernel, l.Stride, l.Padding) < 1 {
@@ -256,7 +256,7 @@ func (l Conv2d) OutShape(in []int) ([]int, error) {
 	return []int{l.Out, windows(in[1], l.Kernel, l.Stride, l.Padding), windows(in[2], l.Kernel, l.Stride, l.Padding)}, nil
 }
 
-// windows counts the positions of a kernel along a side; below 1 where it does not fit.
+// windows returns the number of positions of a kernel along a side; below 1 if it does not fit.
 func windows(side, kernel, stride, padding int) int {
 	if side < 1 || side+2*padding < kernel {
 		return 0
@@ -275,7 +275,7 @@ func (l Conv2d) check() error {
 		between(name, "padding", l.Padding, 0, max(l.Kernel-1, 0)))
 }
 
-// layout is the library's.
+// layout returns the library's layout.
 func (l Conv2d) layout(fast cuda.Layout) (cuda.Layout, bool) { return fast, true }
 
 func (l Conv2d) work(e Env, s site) work {
@@ -292,7 +292,7 @@ type convWork struct {
 	inSize, outSize int
 	x               []float32
 	y, gradX        []float32
-	unwanted        []float32 // a weight's gradient that is not wanted
+	unwanted        []float32 // receives a weight's gradient that the caller does not want
 }
 
 func (w *convWork) keepsY() bool { return false }
@@ -343,9 +343,9 @@ func (w *convWork) backwardParams(p *pass, gradY []float32) (err error) {
 	return nil
 }
 
-// MaxPool2d is the largest value of each window of an image: x [n, C, H, W], y [n, C, H', W'] with H' = (H + 2 Padding
-// - Kernel) / Stride + 1, W' likewise. A Stride of 0 is Kernel. Beyond the edges stands -Inf. Of equal values the first
-// by row and column counts, and a NaN counts as the largest; the gradient goes to that one alone.
+// MaxPool2d computes the largest value of each window of an image: x [n, C, H, W], y [n, C, H', W'] with H' = (H + 2
+// Padding - Kernel) / Stride + 1, W' likewise. A Stride of 0 is Kernel. Values beyond the edges are -Inf. The first of
+// equal values by row and column wins, and a NaN counts as the largest; the gradient goes to that value alone.
 type MaxPool2d struct {
 	Kernel  int `json:"kernel"`
 	Stride  int `json:"stride,omitempty"`
@@ -362,7 +362,7 @@ func (l MaxPool2d) stride() int {
 	return l.Stride
 }
 
-// OutShape takes samples of shape [C, H, W], where the kernel fits into the padded image.
+// OutShape accepts samples of shape [C, H, W] if the kernel fits into the padded image.
 func (l MaxPool2d) OutShape(in []int) ([]int, error) {
 	if len(in) != 3 || windows(in[1], l.Kernel, l.stride(), l.Padding) < 1 ||
 		windows(in[2], l.Kernel, l.stride(), l.Padding) < 1 {
@@ -382,7 +382,7 @@ func (l MaxPool2d) check() error {
 		between(name, "padding", l.Padding, 0, max(l.Kernel/2, 0)))
 }
 
-// layout is any: it reads one and may write the other.
+// layout allows any: the layer reads one and may write the other.
 func (l MaxPool2d) layout(cuda.Layout) (cuda.Layout, bool) { return 0, false }
 
 func (l MaxPool2d) work(e Env, s site) work {
@@ -418,8 +418,8 @@ func (w *poolWork) backward(p *pass, gradY []float32) ([]float32, error) {
 		w.dense.MaxPool2dBackward(cuda.MaxPool2dBackward{MaxPool2d: w.shape, GradY: gradY, ArgMax: w.places, GradX: w.gradX})
 }
 
-// ReLU is y = max(x, 0), element by element; x and y have any shape. A NaN stays one, as in PyTorch. Behind a
-// convolution or a linear layer it is computed with that.
+// ReLU computes y = max(x, 0), element by element; x and y have any shape. A NaN stays NaN, as in PyTorch. After a
+// convolution or a linear layer it is computed together with that.
 //
 //	gradX = gradY where y > 0, else 0
 type ReLU struct{}
@@ -443,7 +443,7 @@ type reluWork struct {
 	y, own, gradX []float32
 }
 
-// keepsY is true: where y is 0 the gradient is.
+// keepsY returns true: the gradient is 0 where y is.
 func (w *reluWork) keepsY() bool { return true }
 func (w *reluWork) values() int  { return 2 * w.size }
 
@@ -471,7 +471,7 @@ func (w *reluWork) backward(p *pass, gradY []float32) ([]float32, error) {
 	return gradX, w.dense.ReLUBackward(w.y, gradY, gradX)
 }
 
-// Flatten makes one dimension of all that a sample has: [C, H, W] becomes [C*H*W]. No value moves.
+// Flatten reshapes a sample to one dimension: [C, H, W] becomes [C*H*W]. No value moves.
 type Flatten struct{}
 
 func (Flatten) Parameters() []Parameter                 { return nil }
@@ -493,8 +493,8 @@ func (flattenWork) forward(_ *pass, x []float32) ([]float32, error) { return x, 
 func (flattenWork) backward(_ *pass, gradY []float32) ([]float32, error) { return gradY, nil }
 
 // Dropout sets each value to 0 with probability P in training and multiplies the others by 1/(1-P); in evaluation it
-// passes them on. x and y have any shape, and the gradient goes through the same mask. What is dropped is drawn from
-// the pass's Random and the layer's place alone, sample after sample, value after value in the order [C, H, W].
+// passes them on. x and y have any shape, and the gradient passes the same mask. The mask depends only on the pass's
+// Random and the layer's index; values are drawn sample after sample in the order [C, H, W].
 type Dropout struct {
 	P float32 `json:"p"`
 }
@@ -517,10 +517,10 @@ func (l dropout2d) append(to []placed, p string) []placed { return append(to, pl
 func (l dropout2d) config() (string, any)                 { return "dropout2d", l }
 func (l dropout2d) check() error                          { return probability("dropout2d", l.P) }
 
-// layout is any: channels are dropped whole.
+// layout allows any: channels are dropped as a whole.
 func (l dropout2d) layout(cuda.Layout) (cuda.Layout, bool) { return 0, false }
 
-// OutShape takes samples of shape [C, H, W].
+// OutShape accepts samples of shape [C, H, W].
 func (l dropout2d) OutShape(in []int) ([]int, error) {
 	if len(in) != 3 {
 		return nil, badInput("dropout2d", in, "[C, H, W]")
@@ -546,7 +546,7 @@ func (l dropout2d) work(e Env, s site) work {
 type dropoutWork struct {
 	dense           *cuda.Dense
 	p               float32
-	at              int // place of the layer
+	at              int // index of the layer
 	channels, plane int
 	layout          cuda.Layout
 	mask            []float32 // [n, channels]: 0, or 1/(1-p)
@@ -576,7 +576,7 @@ func (w *dropoutWork) backward(p *pass, gradY []float32) ([]float32, error) {
 	return w.through(p, gradY, &w.gradX)
 }
 
-// through multiplies by the mask, in place where that is allowed.
+// through multiplies by the mask, in place if that is allowed.
 func (w *dropoutWork) through(p *pass, x []float32, own *[]float32) ([]float32, error) {
 	out := x
 	if !p.mayWrite {
@@ -587,13 +587,13 @@ func (w *dropoutWork) through(p *pass, x []float32, own *[]float32) ([]float32, 
 		w.dense.Scale(cuda.Scale{N: p.n, C: w.channels, Plane: w.plane, Layout: w.layout, X: x, By: w.mask, Out: out})
 }
 
-// Softmax is y = exp(x) / sum(exp(x)) over the classes of a sample: x and y [n, classes]. The largest x is taken off
-// first, so that nothing overflows.
+// Softmax computes y = exp(x) / sum(exp(x)) over the classes of a sample: x and y [n, classes]. The largest x is
+// subtracted first, so that nothing overflows.
 //
 //	gradX = y * (gradY - sum(gradY * y))
 type Softmax struct{}
 
-// logSoftmax is y = x - log(sum(exp(x))) over the classes of a sample: x and y [n, classes].
+// logSoftmax computes y = x - log(sum(exp(x))) over the classes of a sample: x and y [n, classes].
 //
 //	gradX = gradY - exp(y) * sum(gradY)
 type logSoftmax struct{}
@@ -632,7 +632,7 @@ type softmaxWork struct {
 	y, own, gradX []float32
 }
 
-// keepsY is true: the gradient is made from y.
+// keepsY returns true: the gradient is computed from y.
 func (w *softmaxWork) keepsY() bool { return true }
 func (w *softmaxWork) values() int  { return 2 * w.classes }
 

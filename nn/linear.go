@@ -8,10 +8,10 @@ import (
 	"gradbus/cuda"
 )
 
-// ErrShape says that the lengths of the arguments do not fit the layer. Nothing was written.
+// ErrShape reports that the lengths of the arguments do not fit the layer. Nothing was written.
 var ErrShape = errors.New("bad shape")
 
-// Linear is y = x W' + b, with W of shape [Out, In] as in PyTorch.
+// Linear computes y = x W' + b, with W of shape [Out, In] as in PyTorch.
 type Linear struct {
 	in, out int
 
@@ -19,7 +19,7 @@ type Linear struct {
 	ones    []float32
 }
 
-// NewLinear gives a layer for the sizes; it panics where one is below 1.
+// NewLinear returns a layer with these sizes; it panics if one is below 1.
 func NewLinear(backend cuda.Backend, in, out int) *Linear {
 	if in < 1 || out < 1 {
 		panic(fmt.Sprintf("nn: linear layer of %d to %d", in, out))
@@ -27,7 +27,8 @@ func NewLinear(backend cuda.Backend, in, out int) *Linear {
 	return &Linear{in: in, out: out, backend: backend}
 }
 
-// InitBound is PyTorch's default for weight and bias: both are uniform in [-bound, bound), bound = 1/sqrt(in).
+// InitBound returns PyTorch's default bound for weight and bias: both are uniform in [-bound, bound), bound =
+// 1/sqrt(in).
 //
 // Source: torch.nn.Linear.reset_parameters; Kaiming's bound with a = sqrt(5).
 func (l *Linear) InitBound() float32 { return float32(1 / math.Sqrt(float64(l.in))) }
@@ -92,7 +93,7 @@ func (l *Linear) BackwardInput(weight, gradY, gradX []float32) error {
 
 func (l *Linear) checkWeight(weight []float32) error { return want("weight", weight, l.out, l.in) }
 
-// want refuses a tensor that is not rows x columns.
+// want refuses a tensor whose size is not rows x columns.
 func want(name string, values []float32, rows, columns int) error {
 	if len(values) != rows*columns {
 		return fmt.Errorf("%w: %s has %d values, want %d x %d", ErrShape, name, len(values), rows, columns)
@@ -108,7 +109,7 @@ func optional(name string, values []float32, rows, columns int) error {
 	return want(name, values, rows, columns)
 }
 
-// grown gives s the length n, keeping its memory where that suffices. Values are what they happen to be.
+// grown returns s with length n, keeping its memory if that is large enough. Values are undefined.
 func grown[T any](s []T, n int) []T {
 	if cap(s) < n {
 		return make([]T, n, n+n/4)
@@ -126,7 +127,7 @@ type EmbeddingBag struct {
 	rows    []float32
 }
 
-// NewEmbeddingBag gives a layer for rows of dim values; it panics where dim is below 1.
+// NewEmbeddingBag returns a layer for rows of dim values; it panics if dim is below 1.
 func NewEmbeddingBag(backend cuda.Backend, dim int, mode cuda.Mode) *EmbeddingBag {
 	if dim < 1 {
 		panic(fmt.Sprintf("nn: embedding bag of rows of %d values", dim))
@@ -144,15 +145,15 @@ func (e *EmbeddingBag) Forward(rows []float32, ids, offsets []int64, out []float
 		Rows: cuda.Float32s(rows), IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets), Out: cuda.Float32s(out)})
 }
 
-// backward gives the gradient of the rows from gradOut [B, Dim]: the distinct ids, ascending, and for each the sum over
-// its positions, in canonical order, of gradOut of the position's bag, divided by the bag's length first where the mode
-// is the mean. rowCount is R. The slices it returns are the layer's own, valid until the next Backward. It fails with
-// errors of the backend.
+// backward returns the gradient of the rows from gradOut [B, Dim]: the distinct ids, ascending, and for each the sum
+// over its positions, in canonical order, of gradOut of the position's bag, divided by the bag's length first if the
+// mode is the mean. rowCount is R. The returned slices belong to the layer, and are valid until the next call. It fails
+// with errors of the backend.
 //
 //	ids = {0, 1, 1}, offsets = {0, 2, 3}, gradOut = {{2, 4}, {1, 1}}, mean   ->   {0, 1}, {{1, 2}, {2, 3}}
 func (e *EmbeddingBag) backward(rowCount int, ids, offsets []int64, gradOut []float32) (distinct []int64,
 	rows []float32, err error) {
-	room := min(len(ids), rowCount) // no more ids than that can be distinct
+	room := min(len(ids), rowCount) // there are at most that many distinct ids
 	e.keys, e.rows = grown(e.keys, room), grown(e.rows, room*e.dim)
 	n, err := e.backend.BagBackward(cuda.BagBackward{Dim: e.dim, Mode: e.Mode, Padding: cuda.NoPadding, R: int64(rowCount),
 		IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets),
@@ -163,9 +164,9 @@ func (e *EmbeddingBag) backward(rowCount int, ids, offsets []int64, gradOut []fl
 	return e.keys[:n], e.rows[:n*e.dim], nil
 }
 
-// Dot is the sum of x[i]*y[i], float32, of the first len(x) values of y, which may be longer. Four partial sums, of i
-// modulo 4, are added up in sequence and then as (0+1) + (2+3); products are rounded before they are added, so the bits
-// are the same on every processor.
+// Dot returns the sum of x[i]*y[i], in float32, over the first len(x) values of y, which may be longer. Four partial
+// sums, of i modulo 4, are added up in sequence and then as (0+1) + (2+3); products are rounded before they are added,
+// so the bits are the same on every processor.
 //
 //	Dot([]float32{1, 2, 3}, []float32{4, 5, 6}) == 32
 func Dot(x, y []float32) float32 {

@@ -7,7 +7,7 @@ import (
 	"gradbus/cuda"
 )
 
-// CrossEntropy is softmax cross-entropy over a number of classes.
+// CrossEntropy computes softmax cross-entropy over a number of classes.
 type CrossEntropy struct {
 	classes int
 
@@ -15,7 +15,7 @@ type CrossEntropy struct {
 	losses  []float32
 }
 
-// NewCrossEntropy gives a loss for so many classes; it panics where there are none.
+// NewCrossEntropy returns a loss for a number of classes; it panics if that is below 1.
 func NewCrossEntropy(backend cuda.Backend, classes int) *CrossEntropy {
 	if classes < 1 {
 		panic(fmt.Sprintf("nn: cross-entropy over %d classes", classes))
@@ -67,17 +67,17 @@ func (c *CrossEntropy) Probabilities(logits, out []float32) error {
 }
 
 // L1 returns the sum of |y - target| over all elements, divided by divisor, and writes its gradient, sign(y - target) /
-// divisor, to grad: of two equal values it is 0. y, target and grad have the same length, and grad may be y. Nothing is
-// divided by the number of samples: the caller that knows the weight of the whole batch does that, once. So with
-// divisor the number of elements of a sample a job computes PyTorch's l1_loss with reduction "mean"; 1 leaves it the
-// sum. Losses are added up in float64, element after element. It fails with ErrShape.
+// divisor, to grad; for two equal values it is 0. y, target and grad have the same length, and grad may be y. L1 does
+// not divide by the number of samples: the caller that knows the weight of the whole batch does that, once. So a job
+// with divisor the number of elements of a sample computes PyTorch's l1_loss with reduction "mean"; with 1 it computes
+// the sum. Losses are added up in float64, element after element. It fails with ErrShape.
 //
 //	y = {1, -2}, target = {0, 0}, divisor 2   ->   1.5, grad = {0.5, -0.5}
 func L1(y, target, grad []float32, divisor float32) (float64, error) {
 	if err := elementwise("l1", y, target, grad, divisor); err != nil {
 		return 0, err
 	}
-	// The sign is copied bit by bit: as a branch it would be guessed wrong every other time.
+	// The sign is copied bit by bit: a branch would be mispredicted half of the time.
 	sum, step := 0.0, math.Float32bits(1/divisor)
 	y, grad = y[:len(target)], grad[:len(target)]
 	for i, t := range target {
@@ -109,9 +109,9 @@ func MSE(y, target, grad []float32, divisor float32) (float64, error) {
 	return sum / float64(divisor), nil
 }
 
-// NLL returns the sum over the samples of -y[target], for y [n, classes] that logSoftmax made and targets [n] in [0,
-// classes), and writes its gradient with respect to y, -onehot, to grad [n, classes], which may not overlap y. Nothing
-// is divided: the caller that knows the weight of the whole batch does that, once. It fails with ErrShape, also for a
+// NLL returns the sum over the samples of -y[target], for y [n, classes] from logSoftmax and targets [n] in [0,
+// classes), and writes its gradient with respect to y, -onehot, to grad [n, classes], which may not overlap y. It does
+// not divide: the caller that knows the weight of the whole batch does that, once. It fails with ErrShape, also for a
 // target out of range, which it names; then nothing is written.
 //
 //	y = {{-1, -0.5}}, targets = {1}   ->   0.5, grad = {{0, -1}}

@@ -14,84 +14,84 @@ import (
 	"gradbus/philox"
 )
 
-// ErrOrder says that a Backward has no Forward before it. Nothing was written.
+// ErrOrder reports a Backward without a Forward before it. Nothing was written.
 var ErrOrder = errors.New("backward without forward")
 
-// Env is what a Net computes with: bags by Backend, everything else by Dense. A nil Dense stands for the library own,
+// Env is what a Net computes with: Backend for bags, Dense for everything else. A nil Dense means the library own,
 // whose sums are canonical and slower.
 type Env struct {
 	Backend cuda.Backend
 	Dense   *cuda.Dense
 }
 
-// Mode is how a forward pass runs. The zero value is evaluation.
+// Mode is the mode of a forward pass. The zero value is evaluation.
 type Mode struct {
-	Train  bool   // dropout drops
-	Random Random // what it drops; of no effect without Train
+	Train  bool   // enable dropout
+	Random Random // of dropout; no effect without Train
 }
 
 // Random keys the random numbers of a pass, so that a pass can be repeated anywhere: layer i draws from
-// philox.New(Seed, "dropout", Batch, Lane, i), i being its place among all layers of the module.
+// philox.New(Seed, "dropout", Batch, Lane, i), i being its index among all layers of the module.
 type Random struct {
 	Seed, Batch, Lane uint64
 }
 
-// Bags are what a module that begins with a BagLayer pools: sample b is the rows IDs[Offsets[b]:Offsets[b+1]]. Offsets
-// [n+1] begin with 0, never fall, and end with the number of IDs. Rows [R, Dim] are those of a served table and nil
-// with a local one, whose rows are a parameter.
+// Bags is the input of a module that begins with a BagLayer: sample b is the rows IDs[Offsets[b]:Offsets[b+1]]. Offsets
+// [n+1] begin with 0, do not decrease, and end with the number of IDs. Rows [R, Dim] are those of a served table, and
+// nil with a local one, whose rows are a parameter.
 type Bags struct {
 	Rows         []float32
 	IDs, Offsets []int64
 }
 
-// Net is a module and the memory of one pass: what its layers compute, kept from the forward pass for the backward one
-// and reused from call to call, so that nothing is allocated after the first call with the most samples. It is not safe
-// for concurrent use; several Nets of one module run in parallel.
+// Net is a module and the memory of one pass: what its layers compute is kept from the forward pass for the backward
+// one and reused from call to call, so that nothing is allocated after the first call with the most samples. It is not
+// safe for concurrent use; several Nets of one module may run in parallel.
 type Net struct {
-	// GradX makes Backward give the gradient of its input too: of x, or of a served BagLayer's output.
+	// GradX makes Backward return the gradient of its input, too: of x, or of a served BagLayer's output.
 	GradX bool
 
 	layers []placed
 	steps  []step
-	first  []int // index of each layer's first parameter; one more, the number of parameters
+	first  []int // index of each layer's first parameter, and at the end the number of parameters
 	params []Parameter
 	in     []int
 	out    []int
 
 	pass    pass
-	forward bool // a forward pass is there to go back through
+	forward bool // Backward may follow
 	y       []float32
 }
 
-// step is one piece of work of a pass: a layer's, or moving images from one layout into the other before it.
+// step is one piece of work of a pass: a layer, or a change of the layout of images before it.
 type step struct {
 	work
 	layer  int
-	before int // parameters of the layers before it
+	before int // parameters of earlier layers
 }
 
-// pass is what the layers are told of the pass under way.
+// pass is the state of a pass for the layers.
 type pass struct {
 	n    int // samples
 	mode Mode
 	bags Bags
 
-	params   [][]float32 // of the layer at hand
+	params   [][]float32 // of the current layer
 	from     int         // index of the first of them
 	grad     func(i int) []float32
 	done     func(i int)
 	wantX    bool
-	mayWrite bool // the layer may write over what it is handed
+	mayWrite bool // the layer may overwrite its input
 }
 
-// finish says that parameter i of the layer at hand has its gradient.
+// finish reports that parameter i of the current layer has its gradient.
 func (p *pass) finish(i int) {
 	if p.done != nil {
 		p.done(p.from + i)
 	}
 }
 
-// gradOf is where the gradient of parameter i of the layer at hand goes; nil where it is not wanted.
+// gradOf returns the memory for the gradient of parameter i of the current layer; nil if it is not wanted.
 func (p *pass) gradOf(i int) ([]float32, error) {
 	if p.grad == nil {
 		return nil, nil
@@ -106,20 +106,21 @@ func (p *pass) gradOf(i int) ([]float32, error) {
 
 // work is the memory of one layer of a Net.
 type work interface {
-	// forward gives y [n, out] from x [n, in]. y is the work's own, or x itself, which it may change only where
+	// forward returns y [n, out] from x [n, in]. y is the work's own memory, or x itself, which it may change only if
 	// p.mayWrite.
 	forward(p *pass, x []float32) (y []float32, err error)
-	// backward writes the gradients of the parameters from gradY [n, out], says of each that it is final, and then gives
-	// gradX [n, in] where p.wantX. gradX is the work's own, or gradY itself, which it may change only where p.mayWrite.
+	// backward writes the gradients of the parameters from gradY [n, out], reports each as final, and then returns
+	// gradX [n, in] if p.wantX. gradX is the work's own memory, or gradY itself, which it may change only if
+	// p.mayWrite.
 	backward(p *pass, gradY []float32) (gradX []float32, err error)
-	// keepsY says that the backward pass reads y again, so that the next layer may not write over it.
+	// keepsY reports whether the backward pass reads y again, so that the next layer must not overwrite it.
 	keepsY() bool
-	// values is how many values of memory a sample takes at most.
+	// values returns the largest number of values of memory that a sample needs.
 	values() int
 }
 
-// NewNet gives the memory of a pass of m over samples of the shape in, which is nil where m begins with a BagLayer. It
-// fails with ErrShape where the module cannot take such samples, and with ErrConfig where a layer's settings are wrong.
+// NewNet returns a Net of m for samples of the shape in, which is nil if m begins with a BagLayer. It fails with
+// ErrShape if the module cannot take such samples, and with ErrConfig if a layer's settings are invalid.
 //
 //	net, err := nn.NewNet(module, []int{1, 28, 28}, nn.Env{Backend: backend})
 func NewNet(m Module, in []int, e Env) (*Net, error) {
@@ -130,7 +131,7 @@ func NewNet(m Module, in []int, e Env) (*Net, error) {
 		return nil, errors.New("net without a backend")
 	}
 	if e.Dense == nil {
-		own, err := cuda.OpenDense(e.Backend, cuda.DenseOptions{Library: "own"}) // holds nothing that is to be closed
+		own, err := cuda.OpenDense(e.Backend, cuda.DenseOptions{Library: "own"}) // has nothing to close
 		if err != nil {
 			return nil, err
 		}
@@ -139,7 +140,7 @@ func NewNet(m Module, in []int, e Env) (*Net, error) {
 	return netIn(m, in, e, e.Dense.Layout())
 }
 
-// netIn is NewNet with the layout of images in which convolutions are to run.
+// netIn is NewNet with the layout of images in which convolutions run.
 func netIn(m Module, in []int, e Env, fast cuda.Layout) (*Net, error) {
 	n := &Net{layers: flatten(m), params: m.Parameters(), in: slices.Clone(in)}
 	sites, err := plan(n.layers, n.in, fast)
@@ -147,7 +148,7 @@ func netIn(m Module, in []int, e Env, fast cuda.Layout) (*Net, error) {
 		return nil, err
 	}
 	n.out = n.in
-	layout, from := cuda.NCHW, 0 // of x, and of what comes out
+	layout, from := cuda.NCHW, 0 // of x, and of the output
 	for i, l := range n.layers {
 		s := sites[i]
 		n.relayout(e, step{nil, i, from}, s.in, layout, s.inLayout)
@@ -160,7 +161,7 @@ func netIn(m Module, in []int, e Env, fast cuda.Layout) (*Net, error) {
 	return n, nil
 }
 
-// relayout adds the step that moves images from one layout into the other, where they differ.
+// relayout adds the step that changes the layout of images, if necessary.
 func (n *Net) relayout(e Env, s step, shape []int, from, to cuda.Layout) {
 	if from != to && len(shape) == 3 && shape[0] > 1 {
 		s.work = &relayoutWork{dense: e.Dense, channels: shape[0], plane: shape[1] * shape[2], from: from, to: to}
@@ -168,7 +169,7 @@ func (n *Net) relayout(e Env, s step, shape []int, from, to cuda.Layout) {
 	}
 }
 
-// In and Out are the shapes of a sample; Parameters are the module's.
+// In and Out return the shapes of a sample; Parameters returns the module's parameters.
 func (n *Net) In() []int               { return n.in }
 func (n *Net) Out() []int              { return n.out }
 func (n *Net) Parameters() []Parameter { return n.params }
@@ -188,7 +189,7 @@ func (n *Net) Forward(params [][]float32, x []float32, mode Mode) (y []float32, 
 	return n.run(params, x, len(x)/size, mode, Bags{})
 }
 
-// ForwardBags is Forward of a module that begins with a BagLayer.
+// ForwardBags is Forward for a module that begins with a BagLayer.
 func (n *Net) ForwardBags(params [][]float32, bags Bags, mode Mode) (y []float32, err error) {
 	if !n.pools() {
 		return nil, fmt.Errorf("%w: the module pools no embedding rows: want Forward", ErrShape)
@@ -213,7 +214,7 @@ func (n *Net) run(params [][]float32, x []float32, samples int, mode Mode, bags 
 		return nil, fmt.Errorf("forward: %w", err)
 	}
 	n.pass = pass{n: samples, mode: mode, bags: bags}
-	mayWrite := false // x is the caller's
+	mayWrite := false // x belongs to the caller
 	for _, s := range n.steps {
 		n.enter(s.layer, params, mayWrite)
 		y, err := s.forward(&n.pass, x)
@@ -227,12 +228,12 @@ func (n *Net) run(params [][]float32, x []float32, samples int, mode Mode, bags 
 	return x, nil
 }
 
-// Backward goes back through the last Forward, with the same params: from gradY [n, Out], the gradient of the loss with
-// respect to y, it writes the gradient of parameter i to grad(i), which it overwrites, and calls done(i) as soon as
-// that is final, while the rest is still to be computed. Parameters come in reverse order of layers. Gradients are sums
-// over the samples, never divided. grad is asked once for each parameter and may give nil where the gradient is not
-// wanted; done may be nil. gradX [n, In] is nil unless the field GradX is set; it is the Net's and valid until the next
-// call. It fails with ErrOrder, with ErrShape, or with an error of the backend.
+// Backward runs the backward pass of the last Forward, with the same params. From gradY [n, Out], the gradient of the
+// loss with respect to y, it writes the gradient of parameter i to grad(i), which it overwrites, and calls done(i) as
+// soon as that is final, while the rest is still being computed. Parameters come in reverse order of layers. Gradients
+// are sums over the samples, never divided. grad is called once for each parameter and may return nil if the gradient
+// is not wanted; done may be nil. gradX [n, In] is nil unless the field GradX is set; it belongs to the Net and is
+// valid until the next call. It fails with ErrOrder, with ErrShape, or with an error of the backend.
 func (n *Net) Backward(params [][]float32, gradY []float32, grad func(i int) []float32,
 	done func(i int)) (gradX []float32, err error) {
 	if !n.forward {
@@ -245,8 +246,8 @@ func (n *Net) Backward(params [][]float32, gradY []float32, grad func(i int) []f
 		return nil, fmt.Errorf("backward: %w: gradY has %d values, want %d", ErrShape, len(gradY), len(n.y))
 	}
 	n.pass.grad, n.pass.done = grad, done
-	n.forward = false // layers write over what they kept
-	mayWrite := false // gradY is the caller's
+	n.forward = false // layers overwrite what they kept
+	mayWrite := false // gradY belongs to the caller
 	for _, s := range slices.Backward(n.steps) {
 		n.enter(s.layer, params, mayWrite)
 		n.pass.wantX = s.before > 0 || n.GradX
@@ -263,7 +264,7 @@ func (n *Net) Backward(params [][]float32, gradY []float32, grad func(i int) []f
 	return gradY, nil
 }
 
-// enter sets the pass up for layer i.
+// enter prepares the pass for layer i.
 func (n *Net) enter(i int, params [][]float32, mayWrite bool) {
 	n.pass.params, n.pass.from, n.pass.mayWrite = params[n.first[i]:n.first[i+1]], n.first[i], mayWrite
 }
@@ -280,8 +281,8 @@ func (n *Net) checkParams(params [][]float32) error {
 	return nil
 }
 
-// Bytes is the memory that the Net takes for passes over so many samples, beside parameters and their gradients, and
-// beside what the library of Env.Dense takes while it computes.
+// Bytes returns the memory of the Net for passes over a number of samples, without parameters, their gradients, and the
+// workspace of the library in Env.Dense.
 func (n *Net) Bytes(samples int) int64 {
 	total := int64(0)
 	for _, s := range n.steps {
@@ -290,16 +291,16 @@ func (n *Net) Bytes(samples int) int64 {
 	return total + total/4 // grown's reserve
 }
 
-// same says whether a and b are the same memory.
+// same reports whether a and b are the same memory.
 func same(a, b []float32) bool { return len(a) > 0 && len(b) > 0 && &a[0] == &b[0] }
 
-// ErrConfig says that a module's configuration is not usable: it names the layer, the field, the value and what would
-// be right.
+// ErrConfig reports an invalid configuration of a module: it names the layer, the field, the value and what would be
+// valid.
 var ErrConfig = errors.New("bad module")
 
-// Limits of what a configuration may ask for.
+// Limits of a configuration.
 const (
-	sizeMax       = 1 << 24 // of any size of a linear layer or a table
+	sizeMax       = 1 << 24 // size of a linear layer or a table
 	channelsMax   = 1 << 16 // of images
 	kernelMax     = 1 << 10 // side of a kernel, its stride and padding
 	layersMax     = 1024
@@ -310,8 +311,8 @@ const (
 )
 
 // Build makes a module from its configuration, a JSON list of layers, each an object with the layer's name and its
-// settings. Settings that are left out have their zero value, and unknown ones are refused. It fails with ErrConfig;
-// what it gives has bounded size whatever the configuration says, so it may be a stranger's.
+// settings. Omitted settings have their zero value, and unknown ones are refused. It fails with ErrConfig. The size of
+// the result is bounded for any configuration, so it may come from an untrusted source.
 //
 //	[{"conv2d":{"in":1,"out":32,"kernel":3}}, {"relu":{}}, {"flatten":{}}, {"linear":{"in":21632,"out":10}}]
 func Build(config []byte) (Module, error) {
@@ -335,7 +336,7 @@ func Build(config []byte) (Module, error) {
 	return m, nil
 }
 
-// Config is the configuration that Build makes m from.
+// Config returns the configuration from which Build makes m.
 func Config(m Module) []byte {
 	text, err := json.Marshal(listed(m))
 	if err != nil {
@@ -344,7 +345,7 @@ func Config(m Module) []byte {
 	return text
 }
 
-// listed is a module as a list of layers.
+// listed returns a module as a list of layers.
 func listed(m Module) []map[string]any {
 	all, ok := m.(sequence)
 	if !ok {
@@ -365,7 +366,7 @@ const sequentialName = "sequential"
 // builder makes the layers of one module.
 type builder struct {
 	kinds  []kind
-	layers int // that were read
+	layers int // layers read so far
 }
 
 // build reads one list of layers.
@@ -416,13 +417,13 @@ func (b *builder) buildLayer(name string, settings json.RawMessage, depth int) (
 	return m, nil
 }
 
-// kind is a layer that a configuration may name.
+// kind is a layer that a configuration can name.
 type kind struct {
 	name   string
 	decode func(settings []byte) (Module, error)
 }
 
-// kinds are all layers but sequential.
+// kinds lists all layers but sequential.
 func kinds() []kind {
 	return []kind{
 		kindOf[LinearLayer](), kindOf[BagLayer](), kindOf[Conv2d](), kindOf[MaxPool2d](), kindOf[ReLU](), kindOf[Dropout](),
@@ -440,7 +441,7 @@ func kindOf[M layer]() kind {
 	}}
 }
 
-// strict decodes one JSON value and refuses unknown fields and anything that follows.
+// strict decodes one JSON value and refuses unknown fields and anything after it.
 func strict(text []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -453,7 +454,7 @@ func strict(text []byte, into any) error {
 	return nil
 }
 
-// between refuses a setting out of its range.
+// between refuses a setting outside of its range.
 func between(layer, field string, value, low, high int) error {
 	if value < low || value > high {
 		return fmt.Errorf("%w: %s %s %d: want %d to %d", ErrConfig, layer, field, value, low, high)
@@ -470,7 +471,7 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-// badInput says which samples a layer wants.
+// badInput returns the error that names the samples that a layer needs.
 func badInput(layer string, in []int, want string, args ...any) error {
 	return fmt.Errorf("%w: %s of samples of shape %v: want %s", ErrShape, layer, in, fmt.Sprintf(want, args...))
 }
@@ -486,9 +487,9 @@ func sampleSize(shape []int) error {
 	return nil
 }
 
-// plan says for each layer what it takes and gives: shapes, layouts of images, and which of them compute a ReLU along
-// the way. Layers that take any layout keep the one that they are handed, but for a pool, which writes the one that is
-// wanted behind it.
+// plan computes the input and output of each layer: shapes, layouts of images, and which layers compute a following
+// ReLU. Layers that accept any layout keep that of their input, except a pool, which writes the layout that is wanted
+// after it.
 func plan(layers []placed, in []int, fast cuda.Layout) ([]site, error) {
 	sites := make([]site, len(layers))
 	shape, layout := in, cuda.NCHW
@@ -517,7 +518,7 @@ func plan(layers []placed, in []int, fast cuda.Layout) ([]site, error) {
 	return sites, nil
 }
 
-// wanted is the layout that the next layer that is particular about it takes; the Net's output is NCHW.
+// wanted returns the layout that the next layer with a fixed layout needs; the Net's output is NCHW.
 func wanted(layers []placed, fast cuda.Layout) cuda.Layout {
 	for _, l := range layers {
 		if must, only := l.layout(fast); only {
@@ -527,7 +528,7 @@ func wanted(layers []placed, fast cuda.Layout) cuda.Layout {
 	return cuda.NCHW
 }
 
-// withReLU says whether layer i is followed by a ReLU that it computes, or is that ReLU.
+// withReLU reports whether layer i computes the ReLU that follows it, or is that ReLU.
 func withReLU(layers []placed, i int) bool {
 	if _, relu := layers[i].layer.(ReLU); relu {
 		return i > 0 && makesReLU(layers[i-1])
@@ -547,7 +548,7 @@ func makesReLU(l placed) bool {
 	return false
 }
 
-// relayoutWork moves images from one layout into the other, and their gradients back.
+// relayoutWork changes the layout of images, and that of their gradients back.
 type relayoutWork struct {
 	dense           *cuda.Dense
 	channels, plane int
@@ -573,25 +574,26 @@ func (w *relayoutWork) backward(p *pass, gradY []float32) ([]float32, error) {
 		w.dense.Relayout(cuda.Relayout{N: p.n, C: w.channels, Plane: w.plane, From: w.to, To: w.from, X: gradY, Y: w.gradX})
 }
 
-// Module is a differentiable function from samples to samples with named parameters, which it does not hold: it is
-// configuration only, safe to share between goroutines and never changed. A Net computes it. Modules are the layers of
-// this package and Sequential of them; Build makes one from its configuration and Config gives that back.
+// Module is a differentiable function from samples to samples with named parameters, which it does not store: it is
+// only configuration, immutable and safe to share between goroutines. A Net computes it. Modules are the layers of this
+// package and Sequential of them; Build makes one from its configuration and Config returns that.
 type Module interface {
-	// Parameters are what the module is to be handed, in order, named as PyTorch's state_dict of the same module does.
+	// Parameters lists the parameters that the module needs, in order, with their names in PyTorch's state_dict of the
+	// same module.
 	Parameters() []Parameter
-	// OutShape is the shape of one sample that comes out, given that of one that goes in. It fails with ErrShape.
+	// OutShape returns the shape of an output sample for that of an input sample. It fails with ErrShape.
 	OutShape(in []int) ([]int, error)
 
-	// append puts the layers of the module behind to, in the order of the forward pass; prefix is what the names of their
-	// parameters begin with.
+	// append appends the layers of the module to to, in the order of the forward pass; prefix begins the names of their
+	// parameters.
 	append(to []placed, prefix string) []placed
-	// config is the name and the settings of the module in a configuration.
+	// config returns the name and the settings of the module in a configuration.
 	config() (name string, settings any)
-	// check says which setting is out of its range.
+	// check returns an error for a setting outside of its range.
 	check() error
 }
 
-// Parameter is a tensor that a module is handed: float32, row-major.
+// Parameter is a tensor that a module needs: float32, row-major.
 type Parameter struct {
 	Name  string // "0.weight"
 	Shape []int  // [Out, In]
@@ -599,11 +601,11 @@ type Parameter struct {
 	Scale float32
 }
 
-// Elements is the number of values.
+// Elements returns the number of values.
 func (p Parameter) Elements() int { return product(p.Shape) }
 
 // Initial draws the initial values of all parameters of m, as a job with this seed draws those of its own: a pure
-// function of (seed, name, element), with the distributions that PyTorch's modules have by default.
+// function of (seed, name, element), with the default distributions of PyTorch's modules.
 func Initial(m Module, seed uint64) ([][]float32, error) {
 	parameters := m.Parameters()
 	values := make([][]float32, len(parameters))
@@ -616,42 +618,42 @@ func Initial(m Module, seed uint64) ([][]float32, error) {
 	return values, nil
 }
 
-// uniform is a parameter that begins uniform in [-bound, bound), bound = 1/sqrt(fanIn): PyTorch's default of weights
-// and biases of linear and convolutional layers (kaiming_uniform_ with a = sqrt(5)).
+// uniform returns a parameter whose initial values are uniform in [-bound, bound), bound = 1/sqrt(fanIn): PyTorch's
+// default for weights and biases of linear and convolutional layers (kaiming_uniform_ with a = sqrt(5)).
 func uniform(name string, fanIn int, shape ...int) Parameter {
 	return Parameter{Name: name, Shape: shape, Kind: philox.Uniform, Scale: float32(1 / math.Sqrt(float64(fanIn)))}
 }
 
-// layer is a module that is not made of others.
+// layer is a module that is not composed of others.
 type layer interface {
 	Module
-	// parameters are Parameters without the names' prefix.
+	// parameters returns Parameters without the names' prefix.
 	parameters() []Parameter
-	// layout is the layout of images that the layer takes and gives, where it must be a certain one; fast is the
+	// layout returns the layout of images that the layer reads and writes, if it must be a certain one; fast is the
 	// library's.
 	layout(fast cuda.Layout) (l cuda.Layout, must bool)
-	// work gives the memory of one pass.
+	// work makes the memory of one pass.
 	work(e Env, s site) work
 }
 
-// site is where a layer stands in a Net.
+// site is the position of a layer in a Net.
 type site struct {
-	at                  int   // place among the layers of the module
+	at                  int   // index among the layers of the module
 	in, out             []int // shapes of a sample, which OutShape accepted
 	inLayout, outLayout cuda.Layout
-	relu                bool // the layer before a ReLU computes it too, and the ReLU goes without
+	relu                bool // the layer before a ReLU computes it, too, and the ReLU is skipped
 }
 
-// placed is a layer, and what the names of its parameters begin with.
+// placed is a layer, and the prefix of the names of its parameters.
 type placed struct {
 	layer
 	prefix string
 }
 
-// flatten gives the layers of a module.
+// flatten lists the layers of a module.
 func flatten(m Module) []placed { return m.append(nil, "") }
 
-// parametersOf gives the parameters of a module, named.
+// parametersOf lists the parameters of a module with their names.
 func parametersOf(m Module) []Parameter {
 	var all []Parameter
 	for _, l := range flatten(m) {
@@ -663,9 +665,10 @@ func parametersOf(m Module) []Parameter {
 	return all
 }
 
-// Sequential is modules one after the other; the parameters of the i-th are named "i." and what it names them.
+// Sequential returns the composition of modules; the parameters of the i-th are named "i." and the module's own names.
 //
-//	nn.Sequential(nn.LinearLayer{In: 784, Out: 128}, nn.ReLU{}, nn.LinearLayer{In: 128, Out: 10})   ->   0.weight, 0.bias, 2.weight, 2.bias
+//	nn.Sequential(nn.LinearLayer{In: 784, Out: 128}, nn.ReLU{}, nn.LinearLayer{In: 128, Out: 10})
+//	->   0.weight, 0.bias, 2.weight, 2.bias
 func Sequential(modules ...Module) Module { return sequence(append([]Module(nil), modules...)) }
 
 type sequence []Module
@@ -702,7 +705,7 @@ func (s sequence) check() error {
 	return nil
 }
 
-// product is the number of values of a shape; that of no dimensions is 1.
+// product returns the number of values of a shape; without dimensions it is 1.
 func product(shape []int) int {
 	n := 1
 	for _, d := range shape {
