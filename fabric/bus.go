@@ -56,7 +56,7 @@ type Link uint8
 const (
 	LinkUp      Link = iota
 	LinkCut          // messages are lost without notice
-	LinkRefused      // messages are lost, and new connections are refused
+	LinkRefused      // connections end, and new ones are refused
 )
 
 // link returns the state of the link from one host to another.
@@ -96,6 +96,26 @@ func (b *Bus) Link(to *Bus, state Link) {
 		delete(all, busLink{b.host, to.host})
 	}
 	b.network.links.Store(&all)
+	for _, s := range b.network.servers {
+		if s.bus.host == to.host {
+			s.relink(b.host, state)
+		}
+	}
+}
+
+// relink ends the lines of a host that are refused from now on, and has them come back when they no longer are.
+func (s *busServer) relink(host *busHost, state Link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.lines {
+		switch {
+		case l.host != host:
+		case state == LinkRefused:
+			l.lose(true)
+		case s.up:
+			l.comeBack()
+		}
+	}
 }
 
 // Kill ends the connections of a Host as the end of its machine does: servers notice, and nothing more arrives from it.
@@ -243,7 +263,9 @@ func (s *busServer) clients() []string {
 	defer s.mu.Unlock()
 	var names []string
 	for l := range s.lines {
-		names = append(names, l.config.Name)
+		if !l.isLost() {
+			names = append(names, l.config.Name)
+		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
@@ -271,7 +293,9 @@ func (s *busServer) start() {
 	}
 	s.up = true
 	for l := range s.lines {
-		l.comeBack()
+		if s.bus.network.link(l.host, s.bus.host) != LinkRefused {
+			l.comeBack()
+		}
 	}
 }
 

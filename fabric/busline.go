@@ -78,7 +78,7 @@ func (l *busLine) lose(crashes bool) {
 		}
 	}
 	l.tell(lineLost, nil)
-	l.config.Log.Warn("connection lost", "connection", l.config.Name, "err", "the server has stopped")
+	l.config.Log.Warn("connection lost", "connection", l.config.Name, "err", "the server has stopped, or refuses it")
 }
 
 func (l *busLine) comeBack() {

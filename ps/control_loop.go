@@ -311,6 +311,9 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 		if l.server.standby.hasEnded(name) {
 			l.carryOut(j, j.coordinator.EarlierRunEnded(now))
 		}
+		if j.coordinator.Gathers() && l.server.standby.yields(name) {
+			l.carryOut(j, j.coordinator.FailBack(schema.Coordinator, "the job has begun at the other ps of the pair, too"))
+		}
 		l.carryOut(j, j.coordinator.Tick(now))
 		if !j.coordinator.IsOver() {
 			l.putOff(j, now)

@@ -75,7 +75,7 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 		if is != nil && is.member == m.from {
 			l.unfollow("has left")
 			for _, j := range l.coordinated() {
-				j.coordinator.StandsBy("", false)
+				j.coordinator.StandsNoMore()
 			}
 		}
 		return nil
@@ -183,7 +183,7 @@ func (l *controlLoop) tellStandby(now time.Time, tick bool) {
 			continue
 		}
 		first := j.coordinator.StandbyURL() == ""
-		if j.coordinator.StandsBy(is.url, is.silent(now)) || tick {
+		if j.coordinator.StandsBy(is.url) || tick {
 			l.send(name, j.run, schema.All, schema.Control{Standby: &schema.Standby{URL: is.url}})
 		}
 		if text := j.lostTogether(process.HostAndID(), is.host); first && text != "" {

@@ -80,6 +80,9 @@ func (l *controlLoop) takeover(name schema.JobName) string {
 	case l.mayContinueElsewhere(name):
 		delete(l.yielded, name)
 		return ""
+	case l.job(name) != nil && l.job(name).coordinator.Outnumbered():
+		l.job(name).coordinator.StandsNoMore()
+		return ""
 	case b != nil:
 		return b.takeover(name)
 	case l.job(name) != nil || l.coordinatedElsewhere(time.Now(), name):

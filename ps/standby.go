@@ -50,7 +50,7 @@ type standby struct {
 	jobs   map[schema.JobName]*followedJob
 	silent liveness.Silence        // the other ps, since it was heard
 	other  uint64                  // what it drew at its start; 0: it was never heard
-	there  map[schema.JobName]bool // jobs that the other ps has; nil: it has not said yet, though it is there
+	there  map[schema.JobName]bool // jobs that the other ps has; nil: it has not said yet, and may have any
 	over   []continuedRun          // the latest last; at most endedMax
 	cut    liveness.Silence
 	// why the other ps wants nobody to stand by, or somebody else; empty since it answers
@@ -88,7 +88,6 @@ func (b *standby) start(ctx context.Context) error {
 	if !errors.Is(err, fabric.ErrNoServer) {
 		return err
 	}
-	b.there = map[schema.JobName]bool{} // nobody is there, and no job
 	b.server.log.Warn("the ps to stand by for is not there yet", "at", fabric.WithoutUser(b.url), "err", err)
 	b.run(func() {
 		for err != nil && b.server.running.Err() == nil {
@@ -346,7 +345,6 @@ func (b *standby) probe() {
 		}
 		if why != "" {
 			b.mu.Lock()
-			b.there = map[schema.JobName]bool{}
 			for name, j := range b.jobs {
 				b.lose(name, j, why, planted.Is(planted.TakeUnreachableForEnded))
 			}
@@ -414,6 +412,20 @@ func (b *standby) hasEnded(name schema.JobName) bool {
 	defer b.mu.Unlock()
 	r := b.continued(name)
 	return r != nil && r.ended
+}
+
+// yields reports whether a job that begins here has begun at the other ps, too, which keeps it: the one that drew the
+// higher number at its start. b may be nil.
+func (b *standby) yields(name schema.JobName) bool {
+	if b == nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r := b.continued(name); r != nil && !r.ended {
+		return false // the other ps has to hear that its run is over
+	}
+	return b.there[name] && b.other > b.drawn
 }
 
 // continued is the last run of a job that this ps has continued; nil: there is none. mu is held.
@@ -512,22 +524,24 @@ func (b *standby) isSilent() bool {
 func (b *standby) takeover(name schema.JobName) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch j := b.jobs[name]; {
-	case j == nil:
-		r := b.continued(name)
-		if r == nil {
-			return fmt.Sprintf("this ps has no replica of job %s", name)
-		}
+	r, j := b.continued(name), b.jobs[name]
+	answers := !b.cut.Lasts() && b.silent.For(b.server.now()) < cutMax
+	switch {
+	case r != nil && !r.ended && j == nil:
 		r.ended = true
-		return ""
-	case b.version(j) == 0:
-		return fmt.Sprintf("job %s: no version of it is complete here", name)
-	case j.gone == "" && !b.cut.Lasts() && b.silent.For(b.server.now()) < cutMax:
+	case answers && (b.there[name] || j != nil && j.gone == ""):
 		return fmt.Sprintf("job %s is on the ps at %s, which answers: drain that one", name, fabric.WithoutUser(b.url))
-	default:
+	case j != nil && b.version(j) > 0:
 		b.lose(name, j, "an operator says that its ps has ended", true)
-		return ""
+	case j == nil && b.there != nil && !b.there[name]:
+		return fmt.Sprintf("this ps does not wait with job %s for another one", name)
+	default:
+		b.drop(name)
+		if delete(b.there, name); b.there == nil {
+			b.there = map[schema.JobName]bool{}
+		}
 	}
+	return ""
 }
 
 // awaited are the jobs that are to go on here.
@@ -554,7 +568,8 @@ func (b *standby) comes(name schema.JobName, request *schema.Join) (mine bool, r
 	switch {
 	case j == nil && b.there == nil:
 		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
-			"this ps stands by for the one at %s, and has to hear first which jobs are there", fabric.WithoutUser(b.url)))}
+			"this ps stands by for the one at %s, and has to hear first which jobs are there. If that ps has ended: %s takeover %s",
+			fabric.WithoutUser(b.url), process.Invoked("ps"), name))}
 	case !goesOn && b.there[name] && b.silent.For(now) < cutMax, j != nil && j.gone == "":
 		there := fabric.WithoutUser(b.url)
 		return true, &schema.Refused{Reason: schema.RefusedElsewhere, Field: "server", Have: there,
@@ -563,6 +578,10 @@ func (b *standby) comes(name schema.JobName, request *schema.Join) (mine bool, r
 		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
 			"job %s was on the ps at %s, of which this one has nothing: %s. It may go on there first", name,
 			fabric.WithoutUser(b.url), j.gone))}
+	case !goesOn && (j != nil && !j.ended || j == nil && b.there[name]):
+		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
+			"job %s is on the ps at %s, which does not answer and may still run it. If that ps has ended: %s takeover %s",
+			name, fabric.WithoutUser(b.url), process.Invoked("ps"), name))}
 	case !goesOn || run != 0 && run != j.run:
 		return false, nil
 	}

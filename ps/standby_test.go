@@ -179,5 +179,5 @@ func followsJob(t *testing.T, j *followedJob) *standby {
 	s := &Server{log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	s.replicas = newReplicaStore(s)
 	s.replicas.runs[j.run] = &replicaJob{job: shardtest.SmallJob("followed", 1, 1), run: j.run}
-	return &standby{server: s, jobs: map[schema.JobName]*followedJob{"followed": j}}
+	return &standby{server: s, jobs: map[schema.JobName]*followedJob{"followed": j}, there: map[schema.JobName]bool{}}
 }

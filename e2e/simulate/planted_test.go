@@ -22,7 +22,7 @@ var (
 
 const often = 400 // seeds within which a defect shows that is looked for without -rare
 
-// defects are those with which jobs must come to a wrong end, or to none, within so many seeds: from 0, or splitSeeds, on.
+// defects are those with which jobs must come to a wrong end, or to none, within so many seeds.
 var defects = []struct {
 	defect planted.Defect
 	name   string
@@ -34,8 +34,6 @@ var defects = []struct {
 	{planted.AnswerWithOldRows, "a parked lookup answered with old rows", 5},
 	{planted.ReadChangedRows, "rows of a batch under way that have changed", 120},
 	{planted.SkipEmptyBatch, "the weights of a batch without samples", 400},
-	{planted.TakeUnreachableForEnded, "a ps that is out of reach taken for one that has ended", splitSeeds + 100},
-	{planted.GoOnWithMinority, "less than half of the trainers go on elsewhere", splitSeeds + 100},
 	{planted.SkipReplicaSteps, "steps of rows that a standby is not told of", 60},
 	{planted.KeepFirstPieces, "stretches of parameters that stay as they were told first", 60},
 	{planted.SkipFolderSync, "a name in a folder that is not brought to the disk", 400},
@@ -61,22 +59,42 @@ func TestPlantedDefectsAreFound(t *testing.T) {
 	defer p.close()
 	for _, d := range defects {
 		t.Run(d.name, func(t *testing.T) {
-			first := uint64(0)
-			if d.seeds > splitSeeds {
-				first = splitSeeds
-			}
-			if d.seeds-first > often && !*rare {
+			if d.seeds > often && !*rare {
 				t.Skip("shows in one seed of many hundreds: -rare")
 			}
 			p.defect = d.defect
-			found := p.run(first, d.seeds, true)
+			found := p.run(0, d.seeds, true)
 			if len(found) == 0 {
-				t.Fatalf("not found within %d seeds", d.seeds-first)
+				t.Fatalf("not found within %d seeds", d.seeds)
 			}
 			seed := slices.Min(slices.Collect(maps.Keys(found)))
 			_, text, _ := strings.Cut(found[seed], ".go:")
 			t.Logf("found at seed %d:%.200s", seed, text)
 		})
+	}
+}
+
+// Where the network of a pair is split, a defect of who may continue the job shows as two runs that both go on.
+func TestPlantedSplitsAreFound(t *testing.T) {
+	if !*plants {
+		t.Skip("takes minutes: -planted")
+	}
+	p, err := compile("planted")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	for _, d := range []struct {
+		defect planted.Defect
+		how    string
+	}{{planted.TakeUnreachableForEnded, splitRefused}, {planted.GoOnWithMinority, splitRefused},
+		{planted.GoOnWithMinority, splitCut}} {
+		p.defect = d.defect
+		row := splitRow("one trainer of 3", d.how)
+		text, result, err := p.recovers(row.String(), *rowChance)
+		if err == nil || !strings.Contains(text, "while another goes on") {
+			t.Errorf("defect %d, %v: %+v, %v, want two runs; have\n%s", d.defect, row, result, err, text)
+		}
 	}
 }
 

@@ -35,7 +35,8 @@ const recoveryHead = `# How jobs recover when processes die. TestRecovery runs e
 #   job | shards,trainers | state to go on from | who dies | when : outcome; batches computed again; the end
 #
 # A folder holds a version of the job every few batches. With a replica there is another ps, and the folder. What has
-# died is started again after 4 s: a ps as it was, trainers without --resume. Outcomes:
+# died is started again after 4 s: a ps as it was, trainers without --resume. The last rows split the network of a pair
+# for 27 s: with the replica's ps some trainers are cut off from the coordinator's, and more start there. Outcomes:
 #
 #   in place           the run goes on
 #   restart            a new run goes on from a version of the run before

@@ -42,6 +42,18 @@ const (
 	whenWriting   = "version written"
 )
 
+// Who is cut off with the replica's ps from the coordinator's, and how, while trainers start on its side.
+var (
+	splitWith = []string{"no trainer", "one trainer of 3", "two trainers of 3"}
+	splitHow  = []string{splitCut, splitRefused, splitOneWay}
+)
+
+const (
+	splitCut     = "cut"
+	splitRefused = "refused"     // connections are
+	splitOneWay  = "cut one way" // what the coordinator's side sends arrives
+)
+
 // recoveryRow is a row of the recovery table.
 type recoveryRow struct {
 	job              string
@@ -108,7 +120,22 @@ func recoveryTable() (rows []recoveryRow) {
 	slices.SortStableFunc(chosen, func(a, b recoveryRow) int {
 		return cmp.Compare(slices.Index(recoveryJobs, a.job), slices.Index(recoveryJobs, b.job))
 	})
+	for _, with := range splitWith {
+		for _, how := range splitHow {
+			chosen = append(chosen, splitRow(with, how))
+		}
+	}
 	return append(rows, chosen...)
+}
+
+func splitRow(with, how string) recoveryRow {
+	return recoveryRow{"sync update shards rows", 1, 3, keepsReplica, with, how}
+}
+
+// split is how many trainers are with the replica's ps when the network is split; ok is false if it is not.
+func (r recoveryRow) split() (trainers int, ok bool) {
+	trainers = slices.Index(splitWith, r.who)
+	return trainers, trainers >= 0
 }
 
 // cover chooses of rows until they have, with those that are there, all that any of them has. It takes the row with the

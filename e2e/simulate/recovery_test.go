@@ -29,6 +29,9 @@ const (
 	diesAt        = 16              // the batch in or before which processes die
 	versionEvery  = 4               // batches between two versions in a folder
 	startedAfter  = 4 * time.Second // after which they are started again, when they count as lost
+	splitAt       = 6               // the batch after which the network is split
+	startedBeyond = 8 * time.Second // after the network is split, trainers are
+	splitFor      = 27 * time.Second
 	rowEndsWithin = 2 * time.Minute
 	diskWrites    = 12 // operations of a disk after which a version is half written
 )
@@ -63,6 +66,7 @@ type recovery struct {
 	members   []*recoveringTrainer
 	allFailed chan struct{} // gets one value when all of the first trainers have been killed or have failed
 	stopped   chan struct{} // closed when no process is to start any more
+	beyond    *server       // that new trainers name, in or after a split; nil: the coordinator's
 	struck    bool          // the processes have died; guarded by system.mu, as are the fields below
 
 	runs      []schema.RunID
@@ -191,10 +195,16 @@ func (r *recovery) start(again bool) {
 	m := &recoveringTrainer{again: again}
 	m.member = member{name: fmt.Sprintf("m%d", len(r.members)), host: r.bus.Host(), gone: make(chan struct{})}
 	r.members = append(r.members, m)
+	if r.split != nil {
+		r.split.put(m.host, 1)
+	}
 	r.mu.Unlock()
 	ctx, end := context.WithCancelCause(context.Background())
 	m.end = end
 	at, _ := r.coordinators()
+	if r.beyond != nil {
+		at = r.beyond
+	}
 	config := trainer.Config{Server: at.url, Bus: m.host, Backend: r.backend, Log: r.log.With("process", m.name),
 		HeartbeatEvery: 500 * time.Millisecond, RetryAfter: 300 * time.Millisecond, ReconnectTimeout: 20 * time.Second,
 		LeaveWithin: time.Second, AnswerWithin: 5 * time.Second, TelemetryEvery: -1}
@@ -217,8 +227,8 @@ func (r *recovery) start(again bool) {
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if m.failed = true; r.over {
-			return // the error says so
+		if m.failed = true; r.over || r.beyond != nil && again {
+			return // the error says so, or what it cannot reach
 		}
 		r.errors = append(r.errors, err.Error())
 		if !slices.ContainsFunc(r.members, func(m *recoveringTrainer) bool { return !m.again && !m.dead && !m.failed }) {
@@ -269,8 +279,16 @@ func (r *recovery) train(ctx context.Context, config trainer.Config, m *recoveri
 	}
 	err = session.Run(ctx, w, left, func(p trainer.Progress) {
 		follow()
+		if _, ok := r.row.split(); ok {
+			r.system.complete(&m.member, run, session.Version(), p.Batch)
+		}
 		r.completes(session, p.Batch)
 		time.Sleep(batchTakes / 2)
+		if p.Batch == splitAt && r.beyond == nil {
+			if _, ok := r.row.split(); ok {
+				r.strikeAndWait()
+			}
+		}
 		if p.Batch == diesAt-1 && victim && r.row.who != whoNobody {
 			switch r.row.when {
 			case whenBetween:
@@ -329,6 +347,10 @@ func (r *recovery) strike() {
 		return
 	}
 	has, other := r.coordinators()
+	if n, ok := r.row.split(); ok {
+		r.splitNetwork(has, other, n)
+		return
+	}
 	var servers []*server
 	switch r.row.who {
 	case whoTrainer, whoBoth:
@@ -368,6 +390,47 @@ func (r *recovery) strike() {
 		for range members {
 			r.startUnlessOver(true)
 		}
+	})
+}
+
+// splitNetwork cuts the coordinator's ps off from the replica's and the last n trainers, for a while. On their side as many
+// trainers start as the job has.
+func (r *recovery) splitNetwork(has, other *server, n int) {
+	p := &split{link: fabric.LinkCut, oneWay: r.row.when == splitOneWay}
+	if r.row.when == splitRefused {
+		p.link = fabric.LinkRefused
+	}
+	r.note("the network is split")
+	p.put(has.host, 0)
+	p.put(other.host, 1)
+	r.mu.Lock()
+	r.split, r.beyond = p, other
+	members := slices.Clone(r.members)
+	r.mu.Unlock()
+	for i, m := range members {
+		half := 0
+		if i >= len(members)-n {
+			half = 1
+		}
+		p.put(m.host, half)
+	}
+	r.all.Go(func() {
+		time.Sleep(startedBeyond)
+		for range r.row.trainers {
+			r.startUnlessOver(true)
+		}
+		time.Sleep(splitFor - startedBeyond)
+		r.mu.Lock()
+		r.split = nil
+		for _, m := range r.members {
+			if m.again && r.over { // it would begin a new job
+				m.host.Kill()
+				m.end(errDead)
+			}
+		}
+		r.mu.Unlock()
+		p.heal()
+		r.note("the network is whole")
 	})
 }
 

@@ -77,7 +77,7 @@ func (s *system) complete(m *member, run schema.RunID, began schema.Version, b s
 	if i < 0 {
 		s.begins(began)
 		for _, p := range s.runs {
-			if !p.over && !s.anew[run] && !s.anew[p.run] {
+			if !p.over && !s.anew[run] {
 				p.over, p.most = true, p.newest+1
 			}
 		}

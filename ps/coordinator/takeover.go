@@ -189,17 +189,17 @@ func (c *Coordinator) findWaitedFor(now time.Time) []Decision {
 const goOnSoon = "new ones that come within a minute go on from the newest durable version, if any, later ones with " +
 	"--resume"
 
-// findAbandoned ends the job if a slot that a round needs was vacant for too long.
+// findAbandoned ends the job if a slot that a round needs was vacant for too long. A job that may have continued with
+// the lost trainers elsewhere waits until that is known.
 func (c *Coordinator) findAbandoned(now time.Time) []Decision {
+	if c.Outnumbered() {
+		return nil
+	}
 	for i := range c.members {
 		// if all others are done, no round needs the slot
 		if v := c.members[i].vacancy; v != nil && v.For(now) > c.config.Deadline &&
 			(c.members[i].waitedSince.Lasts() || !c.members.anybody()) {
 			why := fmt.Sprintf("%s; and nobody has taken its place within %s", v.why, liveness.Rounded(v.For(now)))
-			if c.Outnumbered() {
-				why += fmt.Sprintf(", since less than half of the trainers are here, and the ps that stands by is out of "+
-					"reach: the job may go on there, at %s", c.standby.url)
-			}
 			if !c.members.anybody() && c.config.Checkpoints != nil {
 				return c.FailBack(schema.TrainerMember(i), why+"; "+goOnSoon)
 			}
@@ -211,9 +211,10 @@ func (c *Coordinator) findAbandoned(now time.Time) []Decision {
 
 // standbyAt is where the job continues when this ps is lost.
 type standbyAt struct {
-	url    string       // empty: nowhere
-	silent bool         // it was not heard lately: trainers that are lost may have gone on there
-	told   []votersTold // lists of voters that it may have: the last one that it has confirmed, and later ones
+	url      string       // empty: nowhere
+	silent   bool         // trainers that are lost may have continued there
+	silentAt int          // serial that it was told last when it became silent: it has to confirm a later one
+	told     []votersTold // lists of voters that it may have: the last one that it has confirmed, and later ones
 }
 
 // votersTold is the voters that a replica was told of with a serial and later ones.
@@ -229,8 +230,18 @@ func (s *standbyAt) tell(serial int, voters []schema.Voter) {
 	}
 }
 
+// becomesSilent notes that the replica's ps is not heard any more, which was told a serial last.
+func (s *standbyAt) becomesSilent(serial int) {
+	if !s.silent {
+		s.silent, s.silentAt = true, serial
+	}
+}
+
 // heard notes that the replica has confirmed a serial.
 func (s *standbyAt) heard(serial int) {
+	if serial > s.silentAt {
+		s.silent = false
+	}
 	for len(s.told) > 1 && s.told[1].serial <= serial {
 		s.told = s.told[1:]
 	}
@@ -245,16 +256,21 @@ func (s *standbyAt) lacksQuorum(here []schema.Voter) bool {
 	})
 }
 
-// StandsBy notes the URL at which the job continues when this ps is lost, empty: at none, and whether that ps was not
-// heard lately. It reports whether trainers do not know the URL yet.
-func (c *Coordinator) StandsBy(url string, silent bool) (moved bool) {
+// StandsBy notes the URL at which the job continues when this ps is lost. It reports whether trainers do not know the
+// URL yet.
+func (c *Coordinator) StandsBy(url string) (moved bool) {
 	moved = url != c.standby.url
-	c.standby.url, c.standby.silent = url, silent
+	c.standby.url = url
 	return moved
 }
 
-// StandbySilent notes that the ps with the replica is not heard any more.
-func (c *Coordinator) StandbySilent() { c.standby.silent = true }
+// StandsNoMore notes that no other ps continues the job: the one that could have has left, or an operator says that it
+// has ended.
+func (c *Coordinator) StandsNoMore() { c.standby = standbyAt{} }
+
+// StandbySilent notes that the ps with the replica is not heard any more. It may continue the job from now on, until it
+// confirms that it has heard this one again.
+func (c *Coordinator) StandbySilent() { c.standby.becomesSilent(c.copies.serial) }
 
 // TrainersOn returns how many trainers of the job are on the host of a process, as schema.Join names both, and how many
 // there are.

@@ -96,6 +96,21 @@ func TestQuorumCountsWhatTheReplicaMayKnow(t *testing.T) {
 	}
 }
 
+// A coordinator that has lost its replica from sight may be replaced until the replica confirms what it was told since.
+func TestReplicaConfirmsThatItHearsTheCoordinator(t *testing.T) {
+	var s standbyAt
+	s.becomesSilent(5)
+	s.becomesSilent(8) // still
+	for _, c := range []struct {
+		confirmed int
+		silent    bool
+	}{{5, true}, {6, false}} {
+		if s.heard(c.confirmed); s.silent != c.silent {
+			t.Errorf("it confirms serial %d: silent %v", c.confirmed, s.silent)
+		}
+	}
+}
+
 // A trainer that has promised another ps to follow it comes back when its slot has a later generation.
 func TestPromisedTrainerReturnsLater(t *testing.T) {
 	c := keepingCoordinator(t, 1, 2)
