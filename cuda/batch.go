@@ -47,11 +47,11 @@ func newBatch(c commands) *Batch {
 // Len is the number of commands.
 func (b *Batch) Len() int { return b.commands.len() }
 
-// report is what command i said when the batch last ran, zero where it did not come to it. The Report that the
-// command's arguments name is filled as well.
+// report returns the report of command i from the last run, zero if the run did not reach it. The Report in the
+// command's arguments is filled as well.
 func (b *Batch) report(i int) Report { return b.commands.report(i) }
 
-// Count is what command i returned: the number of distinct keys, or of FirstNonFinite the index.
+// Count returns the result of command i: the number of distinct keys, or the index of FirstNonFinite.
 func (b *Batch) Count(i int) int { return b.commands.count(i) }
 
 // reset takes all commands away and lets go of the memory they name. The batch must not be queued on a stream.

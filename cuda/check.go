@@ -308,7 +308,7 @@ func firstOf(errs ...error) error {
 	return nil
 }
 
-// pooling is what BagForward and BagBackward have in common.
+// pooling is the common part of BagForward and BagBackward.
 type pooling struct {
 	op                            string
 	dim                           int

@@ -1,6 +1,6 @@
 package cuda
 
-// update is what the four operations with an optimizer have in common.
+// update is the common part of the four operations with an optimizer.
 type update struct {
 	op        string
 	hyper     hyper
@@ -83,7 +83,7 @@ func (u *update) sortSlots() error {
 	return nil
 }
 
-// slotWidth is how many values of a slot a row of dim values has.
+// slotWidth returns the number of values of a slot for a row of dim values.
 func (u *update) slotWidth(dim int) int {
 	if u.hyper.rowwise() {
 		return 1
@@ -321,7 +321,8 @@ func (a *AverageApply) update() update {
 		table: a.Param, out: a.Out}
 }
 
-// width is how many values of a dense tensor are one row: dim, which counts for row-wise optimizers only, or all.
+// width returns the number of values of a dense tensor that make one row: dim, which matters to row-wise optimizers
+// only, or all.
 func (u *update) width(dim int) int {
 	if dim == 0 || !u.hyper.rowwise() {
 		return max(u.table.n, 1)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Mode says how a bag of rows becomes one row.
+// Mode is the way in which a bag of rows is pooled.
 type Mode uint32
 
 const (
@@ -14,10 +14,10 @@ const (
 	Max  Mode = 2 // out = the largest of each column; NaN passes on, of equals the first is taken
 )
 
-// NoPadding is the padding id of calls that have none.
+// NoPadding is the padding id of calls without one.
 const NoPadding int64 = -1
 
-// NonFinite says what to do with gradient values that are NaN or Inf when the optimizer would use them, that is after
+// NonFinite is the treatment of gradient values that are NaN or Inf when the optimizer would use them, that is after
 // the sum and the division.
 type NonFinite uint32
 
@@ -27,22 +27,22 @@ const (
 	Refuse NonFinite = 2 // refuse the whole call: ErrNonFinite
 )
 
-// Report is what a call says beside its error. Give a pointer to one where it is of interest.
+// Report has further results of a call. Pass a pointer to one if they are needed.
 type Report struct {
 	skipped   int64 // ids out of range that SkipBadIDs skipped
 	nonFinite int64 // see NonFinite; counted by Count and Refuse
 }
 
-// Backend does the arithmetic. Every method is synchronous, may be given Go memory, and leaves its outputs untouched
-// when it returns an error (see the errors below). Every backend gives the same bits: float32 accumulation in
-// canonical order (doc.go), true division, no fused multiply-add, one rounding to nearest even where less than float32
-// is stored. Methods may be called from several goroutines at once.
+// Backend does the arithmetic. Every method is synchronous, accepts Go memory, and leaves its outputs untouched when it
+// returns an error (see the errors below). Every backend gives the same bits: float32 accumulation in canonical order
+// (doc.go), true division, no fused multiply-add, one rounding to nearest even where less than float32 is stored.
+// Methods may be called from several goroutines at once.
 type Backend interface {
-	// Name is "go", "cpu" or "cuda"; ISA is the instruction set in use ("portable", "baseline", "avx2", "avx512",
+	// Name returns "go", "cpu" or "cuda"; ISA returns the instruction set ("portable", "baseline", "avx2", "avx512",
 	// "sm_90").
 	Name() string
 	ISA() string
-	// Threads is how many threads one call may use.
+	// Threads returns the number of threads that one call may use.
 	Threads() int
 
 	// BagForward pools rows into bags: Out[b] = mode over i in [Offsets[b], Offsets[b+1]) of Weights[i] * Rows[IDs[i]].
@@ -70,22 +70,22 @@ type Backend interface {
 	AverageApply(AverageApply) error
 	// MatMul is C = op(A) x op(B) (+ Bias), canonical order over K.
 	MatMul(MatMul) error
-	// SoftmaxCrossEntropy gives the loss of each sample and the gradient with respect to the logits, undivided.
+	// SoftmaxCrossEntropy computes the loss of each sample and the gradient with respect to the logits, undivided.
 	SoftmaxCrossEntropy(SoftmaxCrossEntropy) error
-	// FirstNonFinite is the index of the first NaN or Inf of a vector of floats, or -1.
+	// FirstNonFinite returns the index of the first NaN or Inf of a vector of floats, or -1.
 	FirstNonFinite(values Vector) int
 	// Gather copies chosen rows of a table.
 	Gather(Gather) error
 	// Copy copies from to to, which are of equal type and length and share no memory.
 	Copy(to, from Vector) error
 
-	// NewBatch gives an empty batch of commands for this backend; Submit runs one in a single call.
+	// NewBatch returns an empty batch of commands for this backend; Submit runs it in a single call.
 	NewBatch() *Batch
 	// Submit runs the batch's commands in order and stops at the first that fails, which the error names. It allocates
 	// nothing; the batch may be submitted again.
 	Submit(*Batch) error
 
-	// Alloc gives zeroed memory outside the Go heap, aligned to 64 bytes, on huge pages where there are some. The caller
+	// Alloc returns zeroed memory outside the Go heap, aligned to 64 bytes, on huge pages if there are some. The caller
 	// frees it.
 	Alloc(float32s int) (*Buffer, error)
 	Close() error
@@ -169,11 +169,11 @@ type Merge struct {
 	OutRows Vector
 }
 
-// Steps says which steps a row has had. Rows are lazy: those that no gradient names do not move. With Exact a row first
-// makes up for the steps it sat out, each as if with a gradient of zero, so that the table is bit for bit what dense
-// steps make of it (not for Adam, AdamW and FTRL). Last [R] int64 is the number of the step that wrote each row, 0 for
-// none; LastAfter, laid out as the operation's Out rows, gets Step, which counts from 1. Both may be none: every row
-// then counts as having had a step.
+// Steps records which steps a row has had. Rows are lazy: those without a gradient do not move. With Exact a row first
+// catches up on the steps that it missed, each as if with a gradient of zero, so that the table is bit for bit what
+// dense steps make of it (not for Adam, AdamW and FTRL). Last [R] int64 is the number of the step that wrote each row,
+// 0 for none; LastAfter, laid out as the operation's Out rows, gets Step, which counts from 1. Both may be absent:
+// every row then counts as having had a step.
 type Steps struct {
 	Last      Vector
 	LastAfter Vector
@@ -299,29 +299,33 @@ type SoftmaxCrossEntropy struct {
 // Every error of a Backend wraps one of these. The outputs of the call are untouched, and the backend stays usable,
 // unless the sentence says otherwise.
 var (
-	// ErrUnsupported: the backend lacks the operation, the mode or the type; another backend may have it.
+	// ErrUnsupported reports that the backend does not have the operation, the mode or the type; another backend may
+	// have it.
 	ErrUnsupported = errors.New("unsupported")
-	// ErrShape: the lengths of the arguments do not fit together.
+	// ErrShape reports that the lengths of the arguments do not fit together.
 	ErrShape = errors.New("bad shape")
-	// ErrArgument: a number that is not a length is wrong: a mode, a weight, a hyperparameter.
+	// ErrArgument reports an invalid number that is not a length: a mode, a weight, a hyperparameter.
 	ErrArgument = errors.New("bad argument")
-	// ErrID: an id, index key or target is out of range. The error is an *IDError, which names the first one.
+	// ErrID reports that an id, index key or target is out of range. The error is an *IDError, which names the first
+	// one.
 	ErrID = errors.New("id out of range")
-	// ErrOrder: keys that must be strictly ascending are not.
+	// ErrOrder reports keys that are not strictly ascending.
 	ErrOrder = errors.New("keys out of order")
-	// ErrNode: the terms of a sum across lanes are not disjoint nodes of the lane tree in lane order.
+	// ErrNode reports that the terms of a sum across lanes are not disjoint nodes of the lane tree in lane order.
 	ErrNode = errors.New("bad tree nodes")
-	// ErrOverlap: an output shares memory with another argument that it may not share with.
+	// ErrOverlap reports that an output shares memory with another argument that it must not share with.
 	ErrOverlap = errors.New("overlapping arguments")
-	// ErrNonFinite: a gradient value is NaN or Inf and the call was to refuse such. The error is a *NonFiniteError.
+	// ErrNonFinite reports that a gradient value is NaN or Inf in a call that refuses them. The error is a
+	// *NonFiniteError.
 	ErrNonFinite = errors.New("value not finite")
-	// ErrMemory: the memory asked for is not to be had.
+	// ErrMemory reports that memory could not be allocated.
 	ErrMemory = errors.New("out of memory")
-	// ErrClosed: the backend was closed.
+	// ErrClosed reports that the backend was closed.
 	ErrClosed = errors.New("backend closed")
-	// ErrDevice: the device failed or was lost. Outputs are undefined and the backend answers ErrDevice from now on.
+	// ErrDevice reports that the device failed or was lost. Outputs are undefined, and all later calls return
+	// ErrDevice.
 	ErrDevice = errors.New("device failed")
-	// ErrNoBackend: Open cannot give the backend asked for; the text says why and what would work.
+	// ErrNoBackend reports that Open cannot provide the requested backend; the text says why and what would work.
 	ErrNoBackend = errors.New("backend not available")
 )
 
@@ -340,7 +344,7 @@ func (e *idError) Error() string {
 // Unwrap makes errors.Is(err, ErrID) true.
 func (e *idError) Unwrap() error { return ErrID }
 
-// NonFiniteError says where a gradient stopped being finite. It wraps ErrNonFinite.
+// NonFiniteError reports where a gradient is not finite. It wraps ErrNonFinite.
 type NonFiniteError struct {
 	op       string // the operation, for example "apply rows"
 	position int64  // of the first value that is NaN or Inf: the gradient's row times dim plus the column

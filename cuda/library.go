@@ -41,7 +41,7 @@ type Dense struct {
 	why      string
 }
 
-// products is what a library does. The arguments were checked, and no length is zero.
+// products are the operations of a library. The arguments were checked, and no length is zero.
 type products interface {
 	name() string
 	gemm(*Gemm) error

@@ -54,7 +54,7 @@ type call struct {
 
 const commandWords = C.sizeof_bridge_command / 8
 
-// workspaceBytes is what a new call starts with; a larger need shows in the first call and is kept.
+// workspaceBytes is the initial workspace of a call; a larger one, found in the first call, is kept.
 const workspaceBytes = 64 << 10
 
 func openNative(name, why string, o Options) (Backend, error) {

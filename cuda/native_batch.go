@@ -308,7 +308,7 @@ func (n *native) submit(b *Batch, times int) error {
 	return err
 }
 
-// addresses are what the library is given, as numbers, since cgo would look into what pointers lead to.
+// addresses returns the arguments of the library as numbers, because cgo would check the memory that pointers refer to.
 func (c *nativeBatch) addresses() (list C.uintptr_t, n C.int64_t, answer C.uintptr_t) {
 	return C.uintptr_t(uintptr(unsafe.Pointer(c.list))), C.int64_t(len(c.encoded)),
 		C.uintptr_t(uintptr(unsafe.Pointer(c.answer)))

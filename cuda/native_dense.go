@@ -22,7 +22,7 @@ import (
 	"unsafe"
 )
 
-// packages are what to install for a library, on Debian.
+// packages names the Debian packages of a library.
 var packages = map[string]string{
 	"onednn":   "libdnnl2",
 	"openblas": "libopenblas0-pthread or libopenblas0-serial",

@@ -2,8 +2,8 @@
 
 package cuda
 
-// work is what a call has to do on memory of the host, as far as it says where that is done sooner: by the GPU, which
-// then copies what it cannot reach, or by the cpu backend, whose bits are the same.
+// work is the amount of work of a call on host memory, as far as it decides whether the GPU, which copies what it
+// cannot reach, or the cpu backend, which has the same bits, is faster.
 type work struct {
 	pageable int // bytes that the device has to have copied
 	pinned   int // bytes that it reaches

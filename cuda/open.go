@@ -15,9 +15,9 @@ type Options struct {
 	// EveryCall has a GPU do every call. Else those that the CPU should end sooner, by their sizes, stay there: most that
 	// only move memory, which a GPU gets at by way of the bus. The bits are the same. Batches are a GPU's always.
 	EveryCall bool
-	// Threads is how many threads one call of the cpu backend may use, its caller's among them: at most 256, and 0 is 1.
-	// The results do not depend on it. The go backend runs on its caller's thread whatever it says. Of cuda it is
-	// said of the calls that the CPU does, whose number it raises.
+	// Threads is the number of threads of one call of the cpu backend, including its caller's: at most 256; 0: 1. The
+	// results do not depend on it. The go backend always runs on its caller's thread. For cuda it applies to calls that
+	// the CPU does, and raises their number.
 	Threads int
 	// ISA forces an instruction set of the cpu backend: "" (the best), "baseline", "avx2" or "avx512".
 	ISA string

@@ -14,7 +14,7 @@ type Optimizer interface {
 	kind() uint32
 }
 
-// ClipKind is what a Clip does.
+// ClipKind is the kind of a Clip.
 type ClipKind uint32
 
 // The kinds of clipping.
@@ -329,7 +329,7 @@ func folded(part *[columnSums]float32) float32 {
 	return part[0]
 }
 
-// rowFactor is what a row is multiplied by so that its norm is at most the clip's.
+// rowFactor returns the factor that brings the norm of a row to at most the clip's.
 func (h *hyper) rowFactor(weight float32, g []float32) float32 {
 	var part [columnSums]float32
 	for i, v := range g {
@@ -446,7 +446,7 @@ func (u *update) slot(v Vector, at span) Vector {
 }
 
 // move runs the optimizer on one span of the table, or of a dense tensor, and writes the result to a span of out.
-// replay is how many steps with a gradient of zero come first; where it is not 0, first belongs to the first of them.
+// replay steps with a gradient of zero come first; if there are any, first belongs to the first of them.
 func (u *update) move(s *scratch, first bool, replay int64, g []float32, from, to span) {
 	p := u.table.Slice(from.lo, from.lo+from.n)
 	out := u.out.Slice(to.lo, to.lo+to.n)
@@ -469,8 +469,8 @@ func (u *update) move(s *scratch, first bool, replay int64, g []float32, from, t
 	}
 }
 
-// replay makes up for steps that a row sat out, in scratch memory: each as if with a gradient of zero, and stored and
-// read again. It ends early where a step changed nothing, since all further ones would change nothing either.
+// replay catches up on steps that a row missed, in scratch memory: each as if with a gradient of zero, and stored and
+// read again. It ends early if a step changed nothing, since no further one would.
 func (u *update) replay(s *scratch, first bool, steps int64, p []float32, slots *[slotsMax][]float32) []float32 {
 	copyOf := func(buf *[]float32, x []float32) []float32 {
 		*buf = append((*buf)[:0], x...)

@@ -783,7 +783,8 @@ func lowest(depths []int) int {
 	return low
 }
 
-// tileValues is how much of a dense term is summed at a time, so that the waiting sums stay in the first-level cache.
+// tileValues is the number of values of a dense term that are summed at a time, so that the waiting sums stay in the
+// first-level cache.
 const tileValues = 512
 
 // planOf is the plan of a sum of dense terms.

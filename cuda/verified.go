@@ -90,7 +90,7 @@ func verifiedBy(b Backend, o Options) (Backend, error) {
 	return v, nil
 }
 
-// Checked is how many blocks were checked, and how many of these differed.
+// Checked returns the number of blocks that were checked, and of those that differed.
 func (v *Verified) Checked() (blocks, mismatches uint64) {
 	return v.checked.Load(), v.mismatches.Load()
 }
@@ -101,7 +101,7 @@ func (v *Verified) Injected() bool {
 	return ok && w.injected()
 }
 
-// OneIn is what share of blocks is checked.
+// OneIn returns n if one block in n is checked.
 func (v *Verified) OneIn() int { return int(v.oneIn) }
 
 // Close implements Backend. The oracle is closed where Open gave it.
@@ -225,12 +225,12 @@ const (
 	verifyRows   = 64
 )
 
-// rowsInBlock is how many rows of some values a block has.
+// rowsInBlock returns the number of rows in a block.
 func rowsInBlock(dim int) int {
 	return min(max(verifyValues/max(dim, 1), 1), verifyRows)
 }
 
-// blocksOf is how many blocks of some size n things are.
+// blocksOf returns the number of blocks of a size that n things make.
 func blocksOf(n, size int) int { return (n + size - 1) / size }
 
 // cut is a dense tensor of n values in blocks.
@@ -416,7 +416,7 @@ func (c *verifiedBatch) add(a command) error {
 	return c.given.add(a)
 }
 
-// blocksOfCommand is how many blocks a command can have: of a merge, all keys may be distinct.
+// blocksOfCommand returns the largest number of blocks of a command: in a merge, all keys may be distinct.
 func blocksOfCommand(a command) int {
 	switch a := a.(type) {
 	case *ApplyDense:

@@ -9,7 +9,7 @@ import (
 //go:embed runbooks.md
 var runbooks string
 
-// Runbooks is what to do about each problem that a ps names, as Markdown: a list of all codes, then a section for each.
+// Runbooks is the text of runbooks.md: a list of all problem codes, then a section with instructions for each.
 func Runbooks() string { return runbooks }
 
 // Runbook is the section of Runbooks about a code; false where there is none.

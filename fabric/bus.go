@@ -38,7 +38,7 @@ type Bus struct {
 	host    *busHost // host that is dialed from; nil: a host without faults
 }
 
-// busNetwork is what all hosts on a Bus share.
+// busNetwork is the state that all hosts on a Bus share.
 type busNetwork struct {
 	mu      sync.Mutex
 	servers map[string]*busServer            // by host:port

@@ -231,7 +231,7 @@ func (p *Buffers) put(l *Lease) {
 	p.idle[l.size] = append(p.idle[l.size], l)
 }
 
-// idleBytes is what waits to be used again.
+// idleBytes returns the size of free buffers.
 func (p *Buffers) idleBytes() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

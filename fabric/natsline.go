@@ -22,8 +22,8 @@ type natsLine struct {
 	nats     *nats.Conn
 	handlers *sync.WaitGroup // one count for each subscription whose goroutine runs
 	ended    chan struct{}   // closed when NATS is through with the connection
-	// connection is what answers can come by: it ends when that is lost, and each question with it. That says whether NATS
-	// reconnects: NATS itself holds a lock during an attempt, for which Publish must not wait.
+	// connection is the context of answers: it ends when the connection is lost, and each request with it. It also
+	// shows whether NATS reconnects: NATS holds a lock during an attempt, for which Publish must not wait.
 	connection atomic.Pointer[connection]
 	// maximum is the payload that the server takes, bytes. NATS gives it under a lock that it holds while it writes.
 	maximum atomic.Int64
@@ -325,7 +325,7 @@ func (l *natsLine) count(s *Stats) {
 	s.Dropped += l.dropped + l.droppedNow()
 }
 
-// droppedNow is what the open subscriptions have dropped. The caller holds the lock.
+// droppedNow returns the number of messages that open subscriptions have dropped. The caller holds the lock.
 func (l *natsLine) droppedNow() (sum uint64) {
 	for _, sub := range l.subscriptions {
 		if n, err := sub.Dropped(); err == nil {

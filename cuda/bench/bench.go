@@ -47,7 +47,7 @@ type Result struct {
 	Threads int     `json:"threads"`
 	Dim     int     `json:"dim"` // 0 where there are no rows
 	Seconds float64 `json:"seconds"`
-	// Runs is how many times were measured; Seconds is their median.
+	// Runs is the number of measurements; Seconds is their median.
 	Runs  int   `json:"runs"`
 	Bytes int64 `json:"bytes"` // that the operation must move: each distinct row once
 	// GBPerSecond is Bytes/Seconds/1e9; ShareOfStream is that over the best streaming rate of the same run.
@@ -224,7 +224,8 @@ const (
 	averageValues = 25 * million / 4
 )
 
-// streams are what shares refer to: read is a search for a NaN that is not there, copy is a copy. Each is of 1 GiB.
+// streams are the reference for shares: read is a search for a NaN that does not occur, copy is a copy. Each is of 1
+// GiB.
 func streams(quick bool) []spec {
 	n := 1 << 28
 	if quick {

@@ -21,7 +21,7 @@ type host struct {
 	buffers map[cuda.Vector]*cuda.Buffer
 }
 
-// noiseValues is how many different values there are; they are repeated as often as it takes.
+// noiseValues is the number of different values; they are repeated as often as necessary.
 const noiseValues = 1 << 20
 
 func newHost(b cuda.Backend) (*host, error) {
@@ -165,7 +165,7 @@ func checkFound(b *cuda.Batch, args any) error {
 // reserveBytes stay free: ids, workspaces, and what else runs.
 const reserveBytes = 1 << 30
 
-// available is how much memory the system can give without taking it from others.
+// available returns the memory that the system can provide without taking it from other processes.
 func available() (bytes int64, known bool) {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {

@@ -291,7 +291,7 @@ func (d *device) alloc(n int, dtype cuda.DType) (cuda.Vector, *cuda.DeviceMemory
 	return v, m, nil
 }
 
-// wordsOf is how many 32-bit words hold n elements.
+// wordsOf returns the number of 32-bit words for n elements.
 func wordsOf(n int, dtype cuda.DType) int { return (n*dtype.Bytes() + 3) / 4 }
 
 // upload copies words through the pinned buffer to the device; fill(part, at) writes those from word at on.
@@ -374,7 +374,7 @@ func (d *device) close() {
 	_ = d.stream.Close() // whatever failed has been told by the last Wait
 }
 
-// burstSeconds is how long the calls take that are timed together: long next to a wait for their end.
+// burstSeconds is the duration of calls that are timed together: long compared with the wait for their end.
 const burstSeconds = 10e-3
 
 // seconds queues so many calls that waiting for their end does not show.

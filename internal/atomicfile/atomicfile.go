@@ -1,19 +1,18 @@
-// Package atomicfile writes files that appear whole or not at all, also where others may write in their folder.
+// Package atomicfile writes files completely or not at all, also in folders that other users may write to. Create
+// begins a file, and Commit gives it its name.
 //
-// A file is written under a random name beside its own, which nobody can guess and which must not be there yet: a link
-// that somebody has planted is never followed. It is brought to the disk, renamed, and then the folder is brought to
-// the disk.
+// A file is written under a random name beside its own, which cannot be guessed and must not exist: a planted link is
+// never followed. The file is synced and renamed, and then the folder is synced.
 //
-//   - A name that is a symbolic link is replaced; what the link leads to stays as it is.
-//   - A file that is there keeps neither its permissions nor its other hard links: it is replaced.
-//   - A character device that is named itself, such as /dev/null, is written to. Folders, pipes and sockets, and links
-//     to anything but
-//     files, are refused.
+//   - A name that is a symbolic link is replaced; the target of the link is unchanged.
+//   - An existing file is replaced: it keeps neither its permissions nor its other hard links.
+//   - A character device that is named directly, such as /dev/null, is written to. Folders, pipes and sockets, and links to
+//     anything but files, are refused.
 //   - A process that is killed while it writes leaves a file .NAME.RANDOM.tmp, which may be removed.
 //
-// Everything that a command leaves behind is written by it, but for the event files of internal/tensorboard, which grow
-// for as long as a training runs and are read meanwhile. Folders that files shall be in, and that outlast a power cut
-// as they do, are made and removed by folder.go. It knows files. It must not know what is in them.
+// All files that commands leave are written by it, except the event files of internal/tensorboard, which grow during a
+// training and are read meanwhile. folder.go makes and removes folders that survive a power cut like the files in them.
+// The package knows files. It must not know their contents.
 package atomicfile
 
 import (
@@ -35,7 +34,7 @@ const (
 	baseBytesMax = 200 // of the name in that of the temporary file: file systems allow 255
 )
 
-// File is a file on its way. Write fills it; Commit gives it its name.
+// File is a file being written. Write appends to it; Commit gives it its name.
 type File struct {
 	*os.File
 	path   string
@@ -43,9 +42,9 @@ type File struct {
 	over   bool
 }
 
-// Create begins a file that shall be at path. mode are its permissions before the user's mask. It fails where the file
-// could not take that name, and then there is nothing new in the folder. The caller calls Discard, which after Commit
-// does nothing.
+// Create begins a file that will be at path. mode has its permissions before the user's mask. It fails, and leaves
+// nothing new in the folder, if the file could not have that name. The caller calls Discard, which does nothing after
+// Commit.
 func Create(path string, mode fs.FileMode) (*File, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeCharDevice != 0 {
 		device, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NOFOLLOW, 0)
@@ -65,7 +64,7 @@ func Create(path string, mode fs.FileMode) (*File, error) {
 func createAs(name, path string, mode fs.FileMode) (*File, error) {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
-		at.Path = path // nobody has asked for the other name
+		at.Path = path // the device itself was named
 	}
 	if err != nil {
 		return nil, err
@@ -113,8 +112,8 @@ func (f *File) Discard() {
 	}
 }
 
-// syncFolder brings the names in a folder to the disk. A folder that may not be read, and a file system that does not
-// know of it, cannot do that, and nobody hears of it.
+// syncFolder syncs the names in a folder to the disk. It ignores errors: an unreadable folder, or a file system without
+// that operation, cannot be synced.
 func syncFolder(folder string) error {
 	d, err := os.Open(folder)
 	if errors.Is(err, fs.ErrPermission) {

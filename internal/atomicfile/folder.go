@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// MakeFolder makes a folder, and those above it, where they are not there yet, and brings their names to the disk, and
-// that of the lowest one that is there: whoever made it may have failed to. mode are the permissions of new ones before
-// the user's mask. It fails where a name is that of something else.
+// MakeFolder makes a folder, with its missing parents, and syncs their names to the disk, together with that of the
+// lowest existing folder, which another process may not have synced. mode has the permissions of new folders before the
+// user's mask. It fails if a name is that of something else.
 func MakeFolder(path string, mode fs.FileMode) error {
 	switch info, err := os.Stat(path); {
 	case err == nil && info.IsDir():

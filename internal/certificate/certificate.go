@@ -22,7 +22,7 @@ import (
 // bytesMax bounds a file with a certificate and those above it, or with a key.
 const bytesMax = 1 << 20
 
-// lookEvery is how often the files are looked at, at most.
+// lookEvery is the shortest interval between checks of the files.
 const lookEvery = 10 * time.Second
 
 // File is a certificate and its key as their files have them. It is safe for concurrent use.

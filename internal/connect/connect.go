@@ -46,7 +46,7 @@ var (
 	Between = []string{"data-host", "advertise"}
 )
 
-// AddServer adds the flags of the server itself. Its address is that one where nobody says another.
+// AddServer adds the flags of the server. server is the default of its address.
 func (f *Flags) AddServer(set *pflag.FlagSet, server string) {
 	set.StringVar(&f.Server, "server", server,
 		"`URL`: address of a ps, or of the NATS server that several ps share")

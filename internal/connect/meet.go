@@ -45,7 +45,7 @@ func (m *Meeting) Wait(ctx context.Context, occasion string) error {
 	return nil
 }
 
-// look ends the wait when the session has: nobody would come.
+// look ends the wait when the session has ended: no trainer would join.
 func (m *Meeting) look(ctx context.Context, cancel context.CancelCauseFunc) {
 	tick := time.NewTicker(time.Second / 5)
 	defer tick.Stop()

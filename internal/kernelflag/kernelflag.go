@@ -1,6 +1,5 @@
-// Package kernelflag is the flag --kernel-library of the commands that compute.
-//
-// It wires cuda.LibraryVariable to a command line. It must not know any command.
+// Package kernelflag adds the flag --kernel-library to commands that compute. It connects the flag to
+// cuda.LibraryVariable. It must not know any command.
 package kernelflag
 
 import (
@@ -13,8 +12,8 @@ import (
 	"gradbus/cuda"
 )
 
-// Add adds the flag. Its value becomes the variable, which has its name. So it holds for every backend of this process,
-// and for the processes that it starts: trainers, servers and members of a benchmark.
+// Add adds the flag. Its value is set as the environment variable, so it applies to every backend of this process and
+// to the processes that it starts: trainers, servers and members of a benchmark.
 func Add(set *pflag.FlagSet) {
 	set.Var(new(library), "kernel-library",
 		"`PATH`: libgradbus.so to load kernels from; empty is the built-in library")
@@ -25,10 +24,10 @@ type library struct{ path string }
 
 func (l *library) String() string { return l.path }
 
-// Type is what the settings of a command take it for.
+// Type returns the type of the value for the settings of a command.
 func (l *library) Type() string { return "string" }
 
-// Set makes the path absolute: the dynamic linker looks for a bare name elsewhere, and what is started may have
+// Set makes the path absolute: the dynamic linker searches for a bare name elsewhere, and child processes may have
 // another working directory.
 func (l *library) Set(path string) error {
 	if l.path = path; path == "" {

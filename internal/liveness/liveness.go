@@ -1,9 +1,8 @@
-// Package liveness decides who counts as gone: who was silent for too long, where the time does not count in which this
-// process did not run and so heard nobody. The coordinator asks it about trainers and shard servers, a shard server
-// about its coordinator and trainers, a session about coordinator and servers, and the page about everybody.
+// Package liveness decides which members are lost because they were silent for too long. Time during which this process
+// did not run does not count, because it received nothing. The coordinator uses it for trainers and shard servers, a
+// shard server for its coordinator and trainers, a session for coordinator and servers, and the page for all members.
 //
-// It is pure: time comes in with the call. It knows no messages and no connections. Nothing here is safe for concurrent
-// use.
+// It is pure: time is an argument. It knows no messages and no connections. It is not safe for concurrent use.
 package liveness
 
 import (
@@ -13,22 +12,22 @@ import (
 	"gradbus/internal/planted"
 )
 
-// CutMax is how long one whose connections have ended may be silent: time for connections that were broken between two
-// who both live to be made again.
+// CutMax is how long a member whose connections have ended may be silent: enough to restore connections that were cut
+// between two live processes.
 const CutMax = 6 * time.Second
 
-// How late a tick must be for a pause of this process: half of the deadline, within these. Processes tick every second,
-// or more often.
+// Bounds of the delay of a tick that shows a pause of this process: half of the deadline, within these. Processes tick
+// at least every second.
 const (
 	pauseMin = 1500 * time.Millisecond
 	pauseMax = 5 * time.Second
 )
 
-// Silence is how long something has lasted: since somebody was heard of, or since a server is out of reach. The zero
-// value does not last.
+// Silence measures how long something lasts: the time since a member was heard, or since a server is unreachable. The
+// zero value does not last.
 type Silence struct{ since time.Time }
 
-// Begin has it last from a time on, unless it began later: signs of life may be told out of order.
+// Begin starts the silence at a time, unless it began later: signs of life may be reported out of order.
 func (s *Silence) Begin(at time.Time) {
 	if at.After(s.since) {
 		if planted.Is(planted.TrustDates) {
@@ -38,16 +37,16 @@ func (s *Silence) Begin(at time.Time) {
 	}
 }
 
-// End has it last no more.
+// End ends the silence.
 func (s *Silence) End() { s.since = time.Time{} }
 
-// Lasts reports whether it does.
+// Lasts reports whether the silence lasts.
 func (s Silence) Lasts() bool { return !s.since.IsZero() }
 
-// Since is when it began, later by what was excused; zero where it does not last.
+// Since returns its beginning, later by excused pauses; zero if it does not last.
 func (s Silence) Since() time.Time { return s.since }
 
-// For is how long it has lasted; 0 where it does not.
+// For returns its duration; 0 if it does not last.
 func (s Silence) For(now time.Time) time.Duration {
 	if !s.Lasts() {
 		return 0
@@ -55,7 +54,7 @@ func (s Silence) For(now time.Time) time.Duration {
 	return max(0, now.Sub(s.since))
 }
 
-// Excuse takes a pause that ends now out of all that it has lasted.
+// Excuse subtracts a pause that ends now.
 func (s *Silence) Excuse(pause time.Duration, now time.Time) {
 	if !s.Lasts() {
 		return
@@ -65,24 +64,24 @@ func (s *Silence) Excuse(pause time.Duration, now time.Time) {
 	}
 }
 
-// Peer is a member whom others depend on. Its Silence begins with each sign of life; before the first it is not lost.
+// Peer is a member that others depend on. Its Silence begins with each sign of life; before the first it is not lost.
 type Peer struct {
 	Silence
-	connected bool // a connection of it was seen
-	cut       bool // and then seen no more
+	connected bool // a connection was seen
+	cut       bool // and has ended
 }
 
-// Connection says whether a connection of the peer is there.
+// Connection records whether the peer has a connection.
 func (p *Peer) Connection(there bool) {
 	p.cut = p.connected && !there
 	p.connected = p.connected || there
 }
 
-// Cut reports that the peer had a connection and has none.
+// Cut reports whether the peer had a connection and has none.
 func (p *Peer) Cut() bool { return p.cut }
 
-// Lost reports whether the peer was silent for longer than the deadline, or than CutMax where it is cut. why is what to
-// append to a sentence that says for how long.
+// Lost reports whether the peer was silent for longer than the deadline, or than CutMax if it is cut. why is appended
+// to a sentence with the duration.
 func (p *Peer) Lost(now time.Time, deadline time.Duration) (why string, lost bool) {
 	switch silent := p.For(now); {
 	case silent > deadline:
@@ -93,18 +92,18 @@ func (p *Peer) Lost(now time.Time, deadline time.Duration) (why string, lost boo
 	return "", false
 }
 
-// Ticks finds when this process did not run: stopped by a signal, by its container, or with its machine.
+// Ticks detects pauses of this process: stopped by a signal, by its container, or with its machine.
 type Ticks struct{ last time.Time }
 
-// Tick notes a tick, and gives the pause that ends with it: see Pause.
+// Tick records a tick, and returns the pause that ends with it: see Pause.
 func (t *Ticks) Tick(now time.Time, deadline time.Duration) time.Duration {
 	pause := t.Pause(now, deadline)
 	t.last = now
 	return pause
 }
 
-// Pause is how long this process has not run until now, where that is longer than on a busy machine; else 0. Of a job
-// with a long deadline a longer time is none.
+// Pause returns how long this process has not run until now, if that is longer than on a busy machine; else 0. With a
+// long deadline only a longer time counts.
 func (t *Ticks) Pause(now time.Time, deadline time.Duration) time.Duration {
 	if since := t.Since(now); since > min(pauseMax, max(pauseMin, deadline/2)) {
 		return since
@@ -112,7 +111,7 @@ func (t *Ticks) Pause(now time.Time, deadline time.Duration) time.Duration {
 	return 0
 }
 
-// Since is how long the last tick is ago; 0 before the first.
+// Since returns the time since the last tick; 0 before the first.
 func (t *Ticks) Since(now time.Time) time.Duration { return Silence{t.last}.For(now) }
 
 // Rounded shortens a duration for people.

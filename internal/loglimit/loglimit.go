@@ -1,11 +1,11 @@
-// Package loglimit bounds how often a log repeats a message, so that what others send to a program cannot fill its
-// disk or bury what matters.
+// Package loglimit limits how often a log repeats a message, so that remote input cannot fill a disk or hide what
+// matters. Logger wraps a logger.
 //
-// Most messages are fixed texts, and what varies is in attributes: see docs/logs.md. Each, at each level, passes burst
-// times at once and then once a second. The next that passes says in the attribute suppressed how many did not. Some
-// texts have words of others in them, of which there is no end. So beyond messagesMax texts the place in the program
-// that logs stands for a message: what others make up there takes nothing from other places. Records below INFO pass
-// always: they are asked for. Apart is for one text that stands for several places, such as those of a library.
+// Most messages are fixed texts with attributes: see docs/logs.md. Each message, at each level, passes burst times at
+// once and then once a second. The next one that passes has the number of suppressed ones in the attribute suppressed.
+// Some texts contain remote input, and are unlimited in number. So beyond messagesMax texts, the place in the program
+// that logs represents a message: remote input there does not use the quota of other places. Records below INFO always
+// pass, because they were requested. Apart is for one text of several places, such as those of a library.
 //
 // The package knows log/slog. It must not know what is logged.
 package loglimit
@@ -25,8 +25,8 @@ const (
 	messagesMax = 1024        // texts that are known at once; others share what the place that logs them has
 )
 
-// Logger gives a logger whose messages are limited; nil becomes one that drops everything. A logger that is limited
-// already is given back as it is.
+// Logger returns a logger whose messages are limited; for nil, one that drops everything. A logger that is already
+// limited is returned as it is.
 func Logger(log *slog.Logger) *slog.Logger {
 	if log == nil {
 		return slog.New(slog.DiscardHandler)
@@ -37,7 +37,7 @@ func Logger(log *slog.Logger) *slog.Logger {
 	return slog.New(handler{log.Handler(), &limits{of: map[message]*quota{}, now: time.Now}})
 }
 
-// handler passes what is within the limits, which it shares with the handlers made of it.
+// handler passes messages within the limits, which it shares with the handlers derived from it.
 type handler struct {
 	slog.Handler
 	limits *limits
@@ -77,7 +77,7 @@ type message struct {
 // kindKey finds the kind in a record's context.
 type kindKey struct{}
 
-// Apart gives a context whose records are limited by their kind, too. There are to be few kinds of a text.
+// Apart returns a context whose records are limited by their kind, too. Use few kinds for a text.
 func Apart(ctx context.Context, kind string) context.Context {
 	return context.WithValue(ctx, kindKey{}, kind)
 }
@@ -95,13 +95,14 @@ type limits struct {
 	of map[message]*quota
 }
 
-// quota is what a message may still use.
+// quota is the remaining use of a message.
 type quota struct {
 	*rate.Limiter
-	missed uint64 // since the last that passed
+	missed uint64 // since the last one that passed
 }
 
-// allow counts a message that a place in the program logs, and tells whether it passes, and how many before it did not.
+// allow counts a message of a place in the program, and returns whether it passes, and how many were suppressed before
+// it.
 func (l *limits) allow(m message, place uintptr) (missed uint64, pass bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,7 +128,7 @@ func (l *limits) allow(m message, place uintptr) (missed uint64, pass bool) {
 	return missed, true
 }
 
-// forget drops the messages that have their whole burst again, and of which none was suppressed.
+// forget drops the messages that have their whole burst again, and none of which was suppressed.
 func (l *limits) forget(now time.Time) {
 	for m, q := range l.of {
 		if q.missed == 0 && q.TokensAt(now) >= burst {

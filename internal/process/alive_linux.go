@@ -25,8 +25,7 @@ func Self() string {
 	return fmt.Sprintf("%s/%d/%d", where, os.Getpid(), began)
 }
 
-// here is what processes have in common that see each other by their ids: the kernel since it was booted, and the
-// namespace.
+// here returns what processes that see each other by their ids share: the boot of the kernel, and the namespace.
 func here() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -39,7 +38,7 @@ func here() (string, error) {
 	return strings.TrimSpace(string(boot)) + "/" + namespace, nil
 }
 
-// startOf is when a process began, in ticks since the machine did.
+// startOf returns when a process began, in ticks since the machine did.
 func startOf(pid int) (uint64, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -53,7 +52,7 @@ func startOf(pid int) (uint64, error) {
 	return strconv.ParseUint(string(words[field]), 10, 64)
 }
 
-// ErrElsewhere says that a process cannot be watched from here.
+// ErrElsewhere reports that a process cannot be watched from here.
 var ErrElsewhere = errors.New("the process is of another machine or namespace")
 
 // Watch calls ended once the process that Self names has ended, unless stop is called before. Errors: ErrElsewhere, and

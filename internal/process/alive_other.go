@@ -4,10 +4,10 @@ package process
 
 import "errors"
 
-// Self names this process; nowhere but on Linux can it be watched.
+// Self returns "": a process can be watched on Linux only.
 func Self() string { return "" }
 
-// ErrElsewhere says that a process cannot be watched from here.
+// ErrElsewhere reports that a process cannot be watched from here.
 var ErrElsewhere = errors.New("processes cannot be watched on this system")
 
 // Watch watches nothing.

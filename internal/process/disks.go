@@ -13,13 +13,15 @@ import (
 	"gradbus/schema"
 )
 
-// Folder is where a process writes.
+// Folder is a folder that a process writes to.
 type Folder struct {
-	Path string // a folder, or a file in it; neither need be there yet
-	Use  string // what is written there, in a word or two: "models"
-	// NeedBytes is what it will write there at once; 0 where that is little, or not known.
+	Path string // a folder, or a file in it; neither need exist
+	Use  string // what is written there, in one or two words: "models"
+	// NeedBytes is the size of a single write there; 0 if it is small or not known.
 	NeedBytes int64
-	// Ask gives the file system under a path, or an error where it cannot be asked; it may hang. nil is Disk.
+	// Ask returns the file system of a path, or an error if it cannot be asked; it may hang. nil: Disk. disksEndWithin
+	// bounds the time for which Close waits for a file system that does not answer: a call that hangs in the kernel
+	// ends with the process.
 	Ask func(path string) (schema.DiskReport, error)
 }
 
@@ -31,20 +33,20 @@ const (
 	disksEndWithin = 100 * time.Millisecond
 )
 
-// Disks asks now and then how much room there is where a process writes. Nobody ever waits for an answer: each folder
-// has a goroutine of its own, since a network file system may hang for ever, and what it said last grows old meanwhile.
+// Disks measures, at intervals, the free space where a process writes. Callers never wait: each folder has its own
+// goroutine, since a network file system may hang forever, and its last answer ages meanwhile.
 type Disks struct {
 	every time.Duration
 	stop  context.CancelFunc
 	done  chan struct{}
 
 	mu  sync.Mutex
-	all []schema.DiskReport // by folder, as it answered last; TotalBytes 0 before
+	all []schema.DiskReport // by folder: its last answer; TotalBytes is 0 before the first
 }
 
-// WatchDisks begins to ask, and asks again every ten seconds. The caller calls Close. Folders beyond those that a
-// report has room for are not watched; those without a path are none. The result is nil, of which every method may be
-// called, where there is none.
+// WatchDisks begins to measure, and repeats it every ten seconds. The caller calls Close. Folders beyond those that a
+// report has room for, and folders without a path, are not watched. The result is nil if none is left; every method may
+// be called on nil.
 func WatchDisks(folders []Folder) *Disks { return watchDisks(folders, disksEvery) }
 
 func watchDisks(folders []Folder, every time.Duration) *Disks {
@@ -70,7 +72,7 @@ func watchDisks(folders []Folder, every time.Duration) *Disks {
 	return d
 }
 
-// Close ends the watch. It waits for its goroutines but for those whose file system does not answer.
+// Close ends the measurements. It waits for its goroutines, except those whose file system does not answer.
 func (d *Disks) Close() {
 	if d == nil {
 		return
@@ -101,7 +103,7 @@ func (d *Disks) watch(ctx context.Context, i int, f Folder) {
 	}
 }
 
-// askUpwards asks of a path, and where that is not there yet, of the folder that it will be in.
+// askUpwards asks for a path, or, if that does not exist, for the folder that it will be in.
 func askUpwards(f Folder) (p schema.DiskReport, err error) {
 	ask := f.Ask
 	if ask == nil {
@@ -123,13 +125,13 @@ func askUpwards(f Folder) (p schema.DiskReport, err error) {
 	}
 }
 
-// missing says that a path is not there, or leads through a file.
+// missing reports that a path does not exist, or has a file among its folders.
 func missing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// Read is what is known of the file systems, each once: by the folder that was named first, with all that is written
-// there. It waits for nobody. What never answered is not in it.
+// Read returns the known file systems, each once, under the folder that was named first, with everything that is
+// written there. It does not wait. File systems that never answered are absent.
 func (d *Disks) Read() []schema.DiskReport {
 	if d == nil {
 		return nil

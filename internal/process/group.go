@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Group is what the control group of a process allows, and those around it: the least of each. 0 is no limit.
+// Group is the limits of the control group of a process and of the groups around it: the least of each. 0: no limit.
 type Group struct {
 	MemoryBytes int64
 	Processors  float64 // processors' worth of time
@@ -115,11 +115,11 @@ func MachineBytes(root fs.FS) (all, available int64) {
 	return all, available
 }
 
-// MemoryBytes is how much memory this process may take: that of the machine, of its control group and of those around
-// it, or GOMEMLIMIT, whichever is least; 0 where none says.
+// MemoryBytes returns the memory that this process may use: the least of that of the machine, of its control group and
+// the groups around it, and of GOMEMLIMIT; 0 if none is known.
 func MemoryBytes() int64 { return leastOf(RoomBytes(), debug.SetMemoryLimit(-1)) }
 
-// RoomBytes is MemoryBytes whatever GOMEMLIMIT says, which is when to collect garbage, and ends nothing.
+// RoomBytes is MemoryBytes without GOMEMLIMIT, which only controls garbage collection.
 func RoomBytes() int64 {
 	root := os.DirFS("/")
 	all, _ := MachineBytes(root)

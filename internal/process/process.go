@@ -1,9 +1,9 @@
-// Package process says what this process is and takes of its machine: what the reports of trainers and ps have in
-// common.
+// Package process reads what this process is and uses: the common part of the reports of trainers and ps. A Meter reads
+// its resources.
 //
-// A Meter costs some microseconds a reading, most of it the kernel's, and stops nobody: it asks getrusage,
-// /proc/self/statm and runtime/metrics, whose numbers need no pause of the program. What a platform does not say is 0.
-// It knows the schema's ProcessReport and nothing of jobs, subjects or time.
+// A reading takes some microseconds, mostly in the kernel, and stops no goroutine: it uses getrusage, /proc/self/statm
+// and runtime/metrics, which need no pause of the program. Values that a platform does not have are 0. The package
+// knows the schema's ProcessReport and nothing of jobs, subjects or time.
 package process
 
 import (
@@ -17,7 +17,8 @@ import (
 	"gradbus/schema"
 )
 
-// Host is the machine's name, for people.
+// Host returns the machine's name, for people. HostNames returns the machine's names: in full, and without its domain
+// if it has one.
 func Host() string {
 	name, err := os.Hostname()
 	if err != nil {
@@ -41,8 +42,7 @@ func HostNames() []string {
 // HostAndID names this process for people: "box (pid 71)".
 func HostAndID() string { return fmt.Sprintf("%s (pid %d)", Host(), os.Getpid()) }
 
-// Meter reads what this process takes. It keeps what a reading needs, an open file of the kernel's among it; not for
-// concurrent use.
+// Meter reads the resources of this process. It keeps an open file of the kernel; not for concurrent use.
 type Meter struct {
 	samples [1]metrics.Sample
 	memory  *os.File // nil where there is none
@@ -55,14 +55,14 @@ func NewMeter() *Meter {
 	return m
 }
 
-// Close closes the file. A Meter that is closed reads a resident memory of 0. It may be called again, and of nil.
+// Close closes the file. A closed Meter reads a resident memory of 0. It may be called again, and on nil.
 func (m *Meter) Close() {
 	if m != nil && m.memory != nil {
 		_ = m.memory.Close() // it was only read
 	}
 }
 
-// Read is what the process takes now.
+// Read returns the current resources of the process.
 func (m *Meter) Read() schema.ProcessReport {
 	metrics.Read(m.samples[:])
 	heap := int64(0)
@@ -75,7 +75,7 @@ func (m *Meter) Read() schema.ProcessReport {
 	}
 }
 
-// Clock is what the kernel says of its clock.
+// Clock is the kernel's state of its clock.
 type Clock struct {
 	Known        bool // the rest is known
 	Synchronised bool

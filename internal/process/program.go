@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// AsInvoked is a text in which commands are written as documents write them, ./bin/ps status, with each as Invoked
-// gives it. What a program prints for people goes through it where it leaves the program.
+// AsInvoked replaces the commands in a text, in the form of documents (./bin/ps status), by the form of Invoked. Text
+// that a program prints for people passes through it.
 func AsInvoked(text string) string { return asInvoked(os.Args[0], text) }
 
 // written is a command as documents write it. What stands before it is no part of a path, so that ../bin/ps stays what
@@ -22,9 +22,9 @@ func asInvoked(arg, text string) string {
 	})
 }
 
-// Invoked is one of gradbus's programs as a shell of whoever started this one finds it: ./bin/ps for a process that was
-// started as ./bin/trainer, or ps where that was found through PATH. Texts that tell a person what to run use it: where
-// nothing else is said, the ps that a shell knows is another.
+// Invoked returns a program of gradbus in the form in which the user's shell finds it: ./bin/ps for a process that was
+// started as ./bin/trainer, or ps if that was found through PATH. Texts that tell a person what to run use it, because
+// a shell otherwise finds the ps of procps.
 func Invoked(program string) string { return invoked(os.Args[0], program) }
 
 // invoked is Invoked for a process that was started as arg.

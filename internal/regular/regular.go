@@ -32,7 +32,7 @@ var (
 	ErrTooLarge   = errors.New("file too large")
 )
 
-// pipeTime is how long Read waits for all that the writer of a pipe has to say: a password manager asks its user.
+// pipeTime bounds the time for which Read waits for the writer of a pipe: a password manager asks its user.
 const pipeTime = 30 * time.Second
 
 // Open opens a regular file for reading. It fails with ErrNotRegular where path is anything else. The caller closes the
@@ -85,7 +85,7 @@ func readPipe(path string, bytesMax int64, within time.Duration) ([]byte, error)
 	return data, err
 }
 
-// pipes are those that Read has read. They are settings and secrets that a user names, so they are few.
+// pipes are the pipes that Read has read. They are settings and secrets that a user names, so they are few.
 var pipes remembered
 
 // remembered has what pipes gave, by path. It is safe for concurrent use.
@@ -94,7 +94,7 @@ type remembered struct {
 	of map[string]pipeData
 }
 
-// pipeData is what a pipe gave. info tells it from a later pipe of the same path.
+// pipeData is the contents of a pipe. info distinguishes it from a later pipe at the same path.
 type pipeData struct {
 	info fs.FileInfo
 	data []byte

@@ -23,7 +23,7 @@ func (r Rates) Median() float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// Comparison is what a benchmark of two contenders, run in turn on the same data, found.
+// Comparison is the result of a benchmark of two contenders, run in turn on the same data.
 type Comparison struct {
 	Gradbus  Rates   `json:"gradbus"`
 	Baseline *Rates  `json:"baseline,omitempty"`

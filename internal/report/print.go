@@ -9,7 +9,7 @@ import (
 	"gradbus/schema"
 )
 
-// plainLines is how many lines of progress a whole run prints where there is no terminal.
+// plainLines is the number of lines of progress that a whole run prints without a terminal.
 const plainLines = 20
 
 // Plain prints progress as lines: for logs, and wherever there is no terminal.
@@ -76,7 +76,7 @@ weights    sha256 %s
 	return err
 }
 
-// scores are what was measured on the test set.
+// scores returns the results on the test set.
 func (r Result) scores() string {
 	if r.RMSE > 0 {
 		return fmt.Sprintf("error      RMSE %.4f, AUC %.4f", r.RMSE, r.AUC)

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Reader reads a file piece by piece, so that nobody has to hold it: it has the header and 64 KiB of its own. Not safe
+// Reader reads a file piece by piece, without holding it in memory: it needs memory for the header and 64 KiB. Not safe
 // for concurrent use.
 //
 //	f, err := regular.Open(path)

@@ -29,9 +29,9 @@ import (
 )
 
 var (
-	// ErrFormat says that a file is no safetensors file of float32 tensors; the text says what is wrong with it.
+	// ErrFormat reports that a file is not a safetensors file of float32 tensors; the text says what is wrong.
 	ErrFormat = errors.New("not a file of float32 tensors")
-	// ErrMemory says that the tensors of a file do not fit into the memory of this machine or control group.
+	// ErrMemory reports that the tensors of a file do not fit into the memory of this machine or control group.
 	ErrMemory = errors.New("tensors do not fit into memory")
 )
 
@@ -175,7 +175,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// bytesOf is how much a tensor of a shape takes in a file. Its type is one of known.
+// bytesOf returns the size of a tensor in a file. Its type is one of known.
 func bytesOf(name, dtype string, known map[string]int64, shape []int) (int64, error) {
 	bytes, ok := known[dtype]
 	if !ok {
@@ -344,7 +344,7 @@ func (h *header) read(r io.Reader) (map[string]Tensor, error) {
 	return tensors, nil
 }
 
-// header is what stands before the values of a file.
+// header is the part of a file before the values.
 type header struct {
 	metadata map[string]string
 	tensors  []Tensor // without values, in the order of the file

@@ -10,8 +10,8 @@ import (
 	"gradbus/internal/atomicfile"
 )
 
-// Writer writes a file whose values come piece by piece, in any order, so that nobody has to hold them: it has 64 KiB
-// of its own. Not safe for concurrent use.
+// Writer writes a file whose values arrive piece by piece, in any order, without holding them in memory: it needs 64
+// KiB. Not safe for concurrent use.
 //
 //	w, err := safetensors.Create(path, metadata, []safetensors.Tensor{{Name: "users", Shape: []int{1 << 30, 4}}})
 //	defer w.Discard()

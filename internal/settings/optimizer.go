@@ -142,7 +142,7 @@ func (s Shared) TableOptimizer() *schema.Optimizer {
 	return &o
 }
 
-// Resolve gives LR and Momentum the values that suit the optimizer, where nobody has given them.
+// Resolve sets LR and Momentum to the defaults of the optimizer, if they are not given.
 func (s *Shared) Resolve(given func(flag string) bool) error {
 	if s.Kind() == schema.OptimizerSGD {
 		return nil

@@ -36,7 +36,7 @@ type Process struct {
 }
 
 const (
-	// graceDefault is how long processes have between being asked to end and being killed.
+	// graceDefault is the time between asking processes to end and killing them.
 	graceDefault = 10 * time.Second
 	// lineBytesMax bounds one line of a process's output.
 	lineBytesMax = 1 << 20
@@ -45,8 +45,8 @@ const (
 // Group runs processes. Its zero value is ready.
 type Group struct {
 	Grace time.Duration // 0: ten seconds
-	// Patience is how long the others may go on after one was killed by a signal. They may find out for themselves who is
-	// missing, and tell others so, where they would else be the ones who were asked to end. 0: not at all.
+	// Patience is the time for which the others may continue after one was killed by a signal, so that they can report
+	// themselves which one is missing, instead of being asked to end. 0: none.
 	Patience time.Duration
 }
 

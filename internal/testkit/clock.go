@@ -10,8 +10,8 @@ import (
 // not set off.
 type Clock struct{ off atomic.Int64 }
 
-// Now is what time.Now would give had the machine's clock been set by all jumps so far: another date, and the same
-// monotonic reading, by which differences go.
+// Now returns time.Now with the date changed by all jumps so far, and with the same monotonic reading, which
+// differences use.
 func (c *Clock) Now() time.Time { return jumped(time.Now(), time.Duration(c.off.Load())) }
 
 // Jump sets the clock forward, or back, by whole seconds.

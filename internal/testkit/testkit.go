@@ -14,8 +14,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience is what goroutines have to end in after all tests: they have been told to, and a busy machine may keep them
-// waiting.
+// patience is the time that goroutines have to end after all tests: they were asked to, and a busy machine may delay
+// them.
 const patience = 20 * time.Second
 
 // Main runs a package's tests and ends the process with their status: a goroutine that is left over at the end, and is
@@ -31,7 +31,7 @@ func Main(m *testing.M, ignored ...goleak.Option) {
 	os.Exit(code)
 }
 
-// leftOver is what goleak says of goroutines that are still there after so long; nil as soon as there are none.
+// leftOver returns goleak's report of goroutines that still run after a time; nil as soon as there are none.
 func leftOver(long time.Duration, ignored ...goleak.Option) error {
 	for deadline := time.Now().Add(long); ; { // goleak itself waits for less than half a second
 		if err := goleak.Find(ignored...); err == nil || time.Now().After(deadline) {
@@ -40,7 +40,7 @@ func leftOver(long time.Duration, ignored ...goleak.Option) error {
 	}
 }
 
-// Text is what was written, by any number of goroutines, whole writes one after the other. The zero value is empty.
+// Text collects what any number of goroutines write, whole writes one after the other. The zero value is empty.
 type Text struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -6,12 +6,12 @@ import (
 	"testing/synctest"
 )
 
-// fakeTime names the subtests in which time passes as soon as everybody waits.
+// fakeTime names the subtests in which time passes as soon as all goroutines wait.
 const fakeTime = "fake time"
 
-// Waits runs the body of a test that mostly waits where time passes as soon as everybody waits (testing/synctest), and
-// where all tests are wanted in real time too. In fake time nothing goes over a socket: InFakeTime says where a body
-// is. It is called at the beginning of a test, which in real time waits beside others.
+// Waits runs the body of a test that mostly waits, with time that passes as soon as all goroutines wait
+// (testing/synctest), and, without -short, in real time, too. In fake time no socket can be used: InFakeTime tells a
+// body which it is. Call it at the beginning of a test; in real time it waits beside other tests.
 func Waits(t *testing.T, body func(*testing.T)) {
 	Beside(t)
 	t.Run(fakeTime, func(t *testing.T) { synctest.Test(t, body) })

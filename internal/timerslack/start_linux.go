@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// standard is the slack of a process that nobody has given another, in nanoseconds (man 2 PR_SET_TIMERSLACK).
+// standard is the default slack of a process, in nanoseconds (man 2 PR_SET_TIMERSLACK).
 const standard = 50_000
 
 // Standard runs start on a thread with the kernel's own slack, so that processes which it starts have that as well:

@@ -17,7 +17,7 @@ import (
 	"gradbus/schema"
 )
 
-// Flags are what a command line says of it.
+// Flags are the flags of verification.
 type Flags struct {
 	OneIn int
 }
@@ -54,8 +54,9 @@ func GPUs(b cuda.Backend, m *gpu.Monitor) func() []schema.GPUReport {
 	}
 }
 
-// Fit says why a process must not compute any more: what fit says, or, of a processor that no monitor watches, that a
-// result was wrong on it. A GPU's state says so of itself, until somebody has seen to it.
+// Fit returns a function that says why a process must not compute any more: the error of fit, or, for a processor
+// without a monitor, that a result was wrong on it. The state of a GPU reports that itself until an operator
+// acknowledges it.
 func Fit(b cuda.Backend, fit func() error) func() error {
 	checked, ok := b.(*cuda.Verified)
 	if !ok || b.Name() == "cuda" {

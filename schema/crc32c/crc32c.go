@@ -2,7 +2,7 @@ package crc32c
 
 import "hash/crc32"
 
-// castagnoli is what the standard library computes from, by instruction on amd64 and arm64. Read only.
+// castagnoli is the table with which the standard library computes, by instruction on amd64 and arm64. Read-only.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Update adds bytes to a checksum: Update(0, data) is the CRC-32C of data, and Update(Update(0, a), b) that of a and b.

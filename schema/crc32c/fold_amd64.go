@@ -35,7 +35,7 @@ func power(n int) uint64 {
 }
 
 // fold writes to state 64 bytes with the remainder of state xor the first 64 bytes of data, and what follows them.
-// blocks is how many blocks of 64 bytes data has, at least 4. The processor must have what folds asks for.
+// blocks is the number of 64-byte blocks in data, at least 4. The processor must have what folds asks for.
 //
 //go:noescape
 func fold(state *[blockBytes]byte, data *byte, blocks int, keys *[4]uint64)

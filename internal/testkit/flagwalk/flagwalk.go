@@ -1,11 +1,10 @@
-// Package flagwalk is a test of commands: every flag of a command, given to it in each of its settings, changes what
-// the command does, or is refused with its name. A flag that is accepted and ignored fails, and so does one that nobody
-// has put on the list.
+// Package flagwalk tests commands: every flag of a command, set to each of its values, changes what the command does,
+// or is refused by name. A flag that is accepted and ignored fails, and so does one that is not on the list.
 //
-// What a command does is what anybody sees of it: what it prints, but for times and rates, how it ends, and the files
-// that it leaves. Runs of one command line have to do the same, or nothing could be told of a change.
+// The effect of a command is its visible result: its output, except times and rates, its exit status, and the files
+// that it leaves. Repeated runs of one command line must have the same effect, or changes could not be detected.
 //
-// It knows cobra and files. It must not know any command. It is imported by tests alone.
+// It knows cobra and files. It must not know any command. Only tests import it.
 package flagwalk
 
 import (
@@ -65,7 +64,7 @@ type Setting struct {
 	Flags Flags
 	// Fails says that the command ends with an error in this setting, as the only sign of its life.
 	Fails bool
-	// Sees is what else is to be seen of a run that is under way, of its own process; nil for nothing.
+	// Sees returns what else is visible of a run in progress, for its own process; nil: nothing.
 	Sees func() string
 }
 
@@ -154,7 +153,7 @@ func (w *Walker) one(t *testing.T, s Setting, name string, before map[string]str
 	}
 }
 
-// outcome is what a command line does.
+// outcome is the visible result of a command line.
 func (w *Walker) outcome(t *testing.T, s Setting, line, given string) (string, error) {
 	t.Helper()
 	dir, err := os.MkdirTemp(t.TempDir(), "")
