@@ -79,7 +79,7 @@ func TestEveryByteOfAnIncrement(t *testing.T) {
 	dir, f, _ := chained(t)
 	path := completePath(dir, "films", link(5))
 	altered(t, path, func(whole []byte, try func([]byte, string)) {
-		for i := 0; i < len(whole); i += stride() {
+		for i := 0; i < len(whole); i += stride {
 			if try(flipped(whole, i, 1), "flipped"); i%8 == 0 {
 				try(whole[:i], "cut")
 			}
@@ -90,7 +90,7 @@ func TestEveryByteOfAnIncrement(t *testing.T) {
 	})
 	m, path := openOf(t, dir, 5), partPath(dir, "films", link(5), 1)
 	altered(t, path, func(whole []byte, try func([]byte, string)) {
-		for i := 0; i < len(whole); i += stride() {
+		for i := 0; i < len(whole); i += stride {
 			try(flipped(whole, i, byte(1<<(i%8))), "flipped")
 		}
 		for n := 0; n < len(whole); n += 512 {

@@ -39,6 +39,7 @@ func left(t *testing.T, dir string) (files []string) {
 
 // A model that does not fit is an error, and no part of one is left that looks like a model.
 func TestSaveOnFullDisk(t *testing.T) {
+	t.Parallel()
 	_, url := server(t)
 	dir := t.TempDir()
 	p := within(t, 2, "trainer", short(url, index(t, 200), "--save", filepath.Join(dir, "m.safetensors"))...)
@@ -50,6 +51,7 @@ func TestSaveOnFullDisk(t *testing.T) {
 
 // It ends that trainer alone: the other one of the trained job saves its own.
 func TestTrainedJobOutlivesAFullDisk(t *testing.T) {
+	t.Parallel()
 	_, url := server(t)
 	data, dir := index(t, 200), t.TempDir()
 	two := func(to string) []string {

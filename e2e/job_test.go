@@ -34,6 +34,7 @@ func TestSpawnJSON(t *testing.T) {
 // The weights do not depend on how many trainers and shards there are, nor on the backend of either: they are those of
 // a single process that knows neither frames nor shards.
 func TestSameWeightsEverywhere(t *testing.T) {
+	t.Parallel()
 	data := index(t, 200)
 	want := single(t, data)
 	for _, backend := range backends {
@@ -82,6 +83,7 @@ func sameByDefault(t *testing.T, workload string, flags ...string) {
 // Who pools changes no bit of what processes train; 16 bits do, but equally on any backend and any number of shards, as
 // flags have it.
 func TestSameWeightsOfWireForms(t *testing.T) {
+	t.Parallel()
 	data := index(t, 200)
 	want := single(t, data)
 	var rounded []string
@@ -160,6 +162,7 @@ func TestResultForPeople(t *testing.T) {
 
 // A saved model answers without a server.
 func TestSaveAndPredict(t *testing.T) {
+	t.Parallel()
 	ps, url := server(t)
 	model := filepath.Join(t.TempDir(), "m.safetensors")
 	p := start(t, "trainer", short(url, index(t, 400), "--spawn", "--trainers", "2", "--epochs", "20", "--save", model)...)
@@ -182,6 +185,7 @@ func TestSaveAndPredict(t *testing.T) {
 
 // The benchmark starts its own server and ends it; without PyTorch it says what gradbus does alone.
 func TestBenchmark(t *testing.T) {
+	t.Parallel()
 	p := start(t, "psbench", "packages", "--input", index(t, 200), "--python", "none", "--runs", "2", "--epochs",
 		"1", "--json")
 	p.succeeds(t)

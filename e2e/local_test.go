@@ -11,6 +11,7 @@ import (
 
 // A job in one process ends with the weights of a server's, and shows its page while it runs.
 func TestLocalSameWeights(t *testing.T) {
+	t.Parallel()
 	data := index(t, 200)
 	want := single(t, data)
 	for _, trainers := range []int{1, 4} {
@@ -30,6 +31,7 @@ func TestLocalSameWeights(t *testing.T) {
 
 // What contradicts --local is refused, in one line that says why.
 func TestLocalRefusals(t *testing.T) {
+	t.Parallel()
 	for flags, want := range map[string]string{
 		"--local --spawn":                              "--local runs all of them in this one",
 		"--local --server nats://a:1":                  "--local needs none",
@@ -58,6 +60,7 @@ func TestLocalRefusals(t *testing.T) {
 // A job begins with the weights of a saved model, on any number of trainers, in one process and at a server, in every
 // workload; what does not fit is refused.
 func TestLoadBeginsWithTheModel(t *testing.T) {
+	t.Parallel()
 	data := index(t, 200)
 	_, url := server(t)
 	for workload, flags := range map[string]string{

@@ -12,6 +12,7 @@ import (
 // All four reference systems work in their small settings, as processes, and each prints the figures that it is known
 // by.
 func TestSystems(t *testing.T) {
+	t.Parallel()
 	p := start(t, "psbench", "all", "--json")
 	p.succeeds(t)
 	var all struct {

@@ -10,6 +10,7 @@ import (
 // P6: a wrong bit in what a server computes ends the job with what it was, nothing is saved, and the server, whose
 // processor no driver watches, computes nothing more.
 func TestWrongBitOnServer(t *testing.T) {
+	t.Parallel()
 	ps, url, at := page(t, "--verify", "1", "--inject", "bit,after=1s")
 	data, model := index(t, 200), filepath.Join(t.TempDir(), "model.safetensors")
 	first := start(t, "trainer", long(url, data, "--trainers", "2", "--save", model)...)
@@ -37,6 +38,7 @@ func TestWrongBitOnServer(t *testing.T) {
 
 // So does one in what a trainer computes that keeps the parameters, and the server goes on.
 func TestWrongBitOnTrainer(t *testing.T) {
+	t.Parallel()
 	_, url := server(t)
 	data, model := index(t, 200), filepath.Join(t.TempDir(), "model.safetensors")
 	first := start(t, "trainer", long(url, data, "--apply", "mean", "--trainers", "2", "--id", "t0", "--save", model)...)

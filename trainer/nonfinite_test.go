@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gradbus/checkpoint"
+	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/ps"
 	"gradbus/schema"
@@ -169,12 +170,15 @@ func TestNonFiniteResultEndsTheJob(t *testing.T) {
 
 // An error that ends a job at a ps names the version of it that is on disk, and how to go on from there: to the trainer
 // whose gradient is refused, and to the others.
-func TestErrorNamesTheDurableVersion(t *testing.T) {
+func TestErrorNamesTheDurableVersion(t *testing.T) { testkit.Waits(t, errorNamesTheDurableVersion) }
+
+func errorNamesTheDurableVersion(t *testing.T) {
 	server := startServerWith(t, ps.Config{Shards: 2,
 		Checkpoints: checkpoint.Policy{Dir: t.TempDir(), Batches: 1, Every: time.Hour}})
 	job := toyJob("durable-named", 2, 2, schema.ApplyUpdate)
 	sessions := joinAll(t, testConfig(t, server), job)
 	w := newToy(t, job)
+	w.enter = func(schema.Batch, lane.Lane) { time.Sleep(10 * time.Millisecond) } // a version takes seconds
 	w.spoil = func(step *LaneStep, bias []float32) {
 		if step.Lane == 0 && sessions[0].durable.Load() > 0 && sessions[1].durable.Load() > 0 {
 			bias[1] = float32(math.NaN())
