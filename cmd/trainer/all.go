@@ -15,7 +15,6 @@ import (
 	"gradbus/internal/atomicfile"
 	"gradbus/internal/config"
 	"gradbus/internal/report"
-	"gradbus/internal/settings"
 	"gradbus/internal/spawn"
 	"gradbus/internal/temporary"
 	"gradbus/schema"
@@ -31,9 +30,9 @@ const (
 // they asked to end at once, one of them would be named in its place.
 const patience = 15 * time.Second
 
-// trainAll starts every trainer of the job of s as a process, the i-th with the flags args(i), and adds up their
-// results.
-func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i int) []string) (report.Result, error) {
+// trainAll starts every trainer of the job as a process, and adds up their results.
+func (o *common) trainAll(ctx context.Context) (report.Result, error) {
+	s := o.shared
 	if o.id != "" {
 		return report.Result{}, fmt.Errorf("--id %s names one trainer, --spawn starts all: give one of the two", o.id)
 	}
@@ -53,7 +52,7 @@ func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i i
 	for i := range processes {
 		name := fmt.Sprintf("t%d", i)
 		relay := config.Relay{To: o.log.With("member", name).Handler(), Least: slog.LevelWarn}
-		processes[i] = spawn.Process{Name: name, Path: self, Args: append(args(i), server...), OnLog: relay.Line,
+		processes[i] = spawn.Process{Name: name, Path: self, Args: append(o.childArgs(i), server...), OnLog: relay.Line,
 			Alone: func() bool { return trained[i] }, OnLine: func(line []byte) {
 				e, err := report.ParseEvent(line)
 				switch {

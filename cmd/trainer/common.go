@@ -43,7 +43,7 @@ type common struct {
 	threads          int
 	verify           verification.Flags
 	spawn, json      bool
-	save, load       string
+	save, model      string // --load is model
 	saveEvery        uint64
 	tensorboard      string
 	predict          string
@@ -58,7 +58,11 @@ type common struct {
 	quiet            bool          // another trainer of this process shows progress
 	shared           *settings.Shared
 	asides           []aside
-	own              func() []config.Idle // of the workload; nil for none
+	workload
+
+	data  func() (*dataset, error) // reads it, once
+	name  string                   // of the workload
+	flags *pflag.FlagSet           // of its command
 
 	out    io.Writer
 	errOut *os.File
@@ -78,7 +82,8 @@ func (o *common) addServer(set *pflag.FlagSet) {
 }
 
 // addPlace adds the flags of the job's name and size, and of the trainer's place in it.
-func (o *common) addPlace(set *pflag.FlagSet, s *settings.Shared) {
+func (o *common) addPlace(set *pflag.FlagSet) {
+	s := o.shared
 	set.StringVar(&s.Job, "job", s.Job, "`NAME`: name of the job")
 	set.IntVar(&s.Trainers, "trainers", s.Trainers, "`N`: trainers of the job")
 	set.IntVar(&s.Lanes, "lanes", s.Lanes,
@@ -92,8 +97,8 @@ func (o *common) addPlace(set *pflag.FlagSet, s *settings.Shared) {
 
 // addTraining adds the flags of how a job learns. drawn names what follows from the seed; dense is "dense " where the
 // workload has tables besides its parameters.
-func (o *common) addTraining(set *pflag.FlagSet, s *settings.Shared, drawn, dense string) {
-	o.shared = s
+func (o *common) addTraining(set *pflag.FlagSet, drawn, dense string) {
+	s := o.shared
 	set.Float64Var(&s.LR, "lr", s.LR,
 		"`RATE`: learning rate; default 0.001 for adam and adamw, 0.01 for adagrad and rowwise_adagrad")
 	set.StringVar(&s.Optimizer, "optimizer", s.Optimizer,
@@ -139,7 +144,7 @@ func (o *common) addOutput(set *pflag.FlagSet) {
 		"`PATH`: write the trained model to this safetensors file, replacing an existing one")
 	set.Uint64Var(&o.saveEvery, "save-every", 0,
 		"`N`: batches between two saves to --save, with --reduce trainers; 0 saves at the end only")
-	set.StringVar(&o.load, "load", "",
+	set.StringVar(&o.model, "load", "",
 		"`PATH`: safetensors model to start from, or to ask with --predict")
 	set.StringVar(&o.tensorboard, "tensorboard", "",
 		"`DIR`: write TensorBoard curves to DIR/JOB-RUN/MEMBER")
@@ -158,28 +163,22 @@ func (o *common) openBackend() (cuda.Backend, error) {
 		wrongBits))
 }
 
-// childArgs are the flags of the i-th trainer that every workload has: those of this process, from wherever it had
-// them.
-func (o *common) childArgs(i int, s *settings.Shared) []string {
-	args := config.GivenPairs("--job", s.Job, "--trainers", strconv.Itoa(s.Trainers),
-		"--lanes", strconv.Itoa(s.Lanes), "--epochs", strconv.Itoa(s.Epochs), "--lr", settings.Number(s.LR),
-		"--momentum", settings.Number(s.Momentum), "--optimizer", s.Optimizer, "--schedule",
-		s.Schedule, "--clip", s.Clip, "--seed", strconv.FormatUint(s.Seed, 10),
-		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--staleness", strconv.Itoa(s.Staleness),
-		"--group", strconv.Itoa(s.Group),
-		"--failure-policy", s.FailurePolicy, "--on-nonfinite", s.OnNonfinite,
-		"--wire", s.Wire.Gradients, "--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
-		"--threads", strconv.Itoa(o.threads), "--reconnect-timeout", o.reconnectTimeout.String(), "--window-mib",
-		strconv.Itoa(o.windowMiB), "--load", o.load, "--tensorboard", o.tensorboard)
-	args = append(args, "--error-feedback="+strconv.FormatBool(s.Wire.ErrorFeedback))
+// parentFlags are the flags that a process with --spawn does not hand on as they are to the trainers that it starts.
+var parentFlags = strings.Fields("help version config server data-host advertise id spawn local shards memory-mib http " +
+	"kernel-library gpu gpu-expected gpu-use gpu-state gpu-library inject json save save-every predict dump log-format " +
+	"log-level events")
+
+// childArgs returns the arguments of the i-th trainer: the flags of this process, from wherever it had them.
+func (o *common) childArgs(i int) []string {
+	args := []string{o.name, "--id", fmt.Sprintf("t%d", i)}
+	o.flags.VisitAll(func(f *pflag.Flag) {
+		if value := f.Value.String(); value != "" && !slices.Contains(parentFlags, f.Name) {
+			args = append(args, "--"+f.Name+"="+value)
+		}
+	})
 	way := o.way.Of(i)
-	args = append(args, way.Args()...)
-	if o.resume {
-		args = append(args, "--resume")
-	}
-	args = append(args, o.logging.Args(config.LogJSON)...) // which is read and handed on
-	args = append(args, "--verify", strconv.Itoa(o.verify.OneIn))
-	args = append(args, o.gpu.Args()...)
+	args = slices.Concat(args, config.GivenPairs("--data-host", way.DataHost, "--advertise", way.Advertise),
+		o.logging.Args(config.LogJSON), o.gpu.Args()) // the log is read and handed on
 	if i > 0 {
 		return append(args, "--events", eventsResult)
 	}
@@ -187,8 +186,9 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 		strconv.FormatUint(o.saveEvery, 10))...)
 }
 
-// workloadCommand is the command of a workload: it reads the flags' file, and then runs.
-func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context) error) *cobra.Command {
+// command completes the command of a workload, which has all of its flags.
+func (o *common) command(c *cobra.Command) *cobra.Command {
+	o.name, o.flags = c.Name(), c.Flags()
 	c.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			return fmt.Errorf("unexpected argument %q: settings are flags (see trainer %s --help)", args[0], c.Name())
@@ -215,7 +215,7 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 		if err := o.shared.Resolve(given); err != nil {
 			return err
 		}
-		return run(c.Context())
+		return o.run(c.Context())
 	}
 	c.Flags().SortFlags = false
 	config.Sectioned(c, []config.Section{
@@ -228,7 +228,7 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 }
 
 // asks tells that a model is asked, and nothing trained.
-func (o *common) asks() bool { return o.load != "" && o.predict != "" }
+func (o *common) asks() bool { return o.model != "" && o.predict != "" }
 
 // join makes this process a trainer of a job.
 func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job) (*trainer.Session, error) {
@@ -246,8 +246,8 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	}
 	c.Backend, c.Log, c.Writes = backend, o.log, o.writes(job)
 	c.OnWaiting = func(missing int) { o.showWaiting(string(job.Name), missing) }
-	if o.load != "" {
-		if c.From, err = trainer.OpenWeights(o.load, job); err != nil {
+	if o.model != "" {
+		if c.From, err = trainer.OpenWeights(o.model, job); err != nil {
 			return nil, fmt.Errorf("--load: %w", err)
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"gradbus/internal/config"
 	"gradbus/internal/connect"
 	"gradbus/internal/report"
-	"gradbus/internal/settings"
 	"gradbus/internal/verification"
 	"gradbus/local"
 	"gradbus/ps"
@@ -77,10 +76,10 @@ func (f *localFlags) idle() []config.Idle {
 // memoryMiBMax keeps --memory-mib within what a number of bytes can say.
 const memoryMiBMax = 1 << 30
 
-// trainLocal runs the whole job of s in this process, every trainer by a call of train with its own part of what this
-// process was told, and adds up their results.
-func (o *common) trainLocal(ctx context.Context, backend cuda.Backend, s *settings.Shared, train func(context.Context,
-	common) (report.Result, error)) (r report.Result, err error) {
+// trainLocal runs the whole job in this process, every trainer with its own part of what this process was told, and
+// adds up their results.
+func (o *common) trainLocal(ctx context.Context, backend cuda.Backend) (r report.Result, err error) {
+	s := o.shared
 	shown, err := o.openPage(ctx)
 	if err != nil {
 		return r, err
@@ -116,7 +115,7 @@ func (o *common) trainLocal(ctx context.Context, backend cuda.Backend, s *settin
 			of.save, of.saveEvery = "", 0
 		}
 		var err error
-		results[i], err = train(ctx, of)
+		results[i], err = of.trainOne(ctx, backend)
 		return err
 	})
 	if err != nil {
