@@ -2,7 +2,6 @@ package average
 
 import (
 	"bytes"
-	"cmp"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -11,11 +10,8 @@ import (
 	"math"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-
-	"github.com/spf13/pflag"
 
 	"gradbus/bench/harness"
 	"gradbus/cuda"
@@ -24,39 +20,41 @@ import (
 	"gradbus/schema"
 )
 
-// Config is what a run of the benchmark is told. Names in the comments are those of the flags, and of errors.
+// Config has the settings of a run. The zero value is not usable: begin with DefaultConfig.
 type Config struct {
-	harness.Flags
+	Trainers int    `flag:"trainers" default:"2" range:"1 256" help:"N: trainers"`
+	Servers  int    `flag:"servers" default:"1" range:"0 64" help:"N: servers, which share the buckets; 0 for the hooks allreduce and hybrid"`
+	Server   string `flag:"server-kind" default:"average" words:"average average-batch" help:"KIND: average adds gradients as they arrive; average-batch when the last has arrived"`
+	Hook     string `flag:"hook" default:"rpc" words:"allreduce hybrid rpc sparse-rpc" help:"NAME: what averages: allreduce, hybrid, rpc or sparse-rpc; hybrid is allreduce with a metric for rows"`
 
-	Trainers, Servers int
-	// (server-kind) how servers add up: average, as gradients arrive, or average-batch, when the last is there
-	Server            string
-	Hook              string // (hook) who averages what: allreduce, hybrid, rpc or sparse-rpc
-	Epochs, BatchSize int
-	DataFile          string // (data) a configuration of DummyData, a name, FILE or FILE:ID; empty is DummyData
-	ModelFile         string // (model) a configuration of DummyModel, likewise
-	Sparse            *bool  // (sparse) instead of what the model's configuration says; nil leaves that
-	FirstBucketBytes  int    // (first-bucket-bytes) size of the bucket that is ready first; 0 is 1 MiB
-	BucketBytes       int    // (bucket-bytes) of the others; 0 is 25 MiB
-	LR                float64
-	Mean              string        // (mean) what a mean weighs alike: samples, or lanes, which are the trainers' batches
-	Timeout           time.Duration // (rpc-timeout) how long a member may be silent or out of reach before the run ends
-	Criterion         string
-	Preprocess        string
-	IterationStep     string
-	Device            string // (backend) of trainers: cpu or cuda
-	ServerDevice      string // (server-backend) of servers: cpu or cuda
-	CSV               string // (csv) folder for the tables; empty for none
-	Trace             string // (trace) file for the timeline; empty for none
+	Epochs    int    `flag:"epochs" default:"1" range:"1 1048576" help:"N: epochs"`
+	BatchSize int    `flag:"trainer-batch" default:"32" range:"1 1048576" help:"N: samples in a batch; batches are dealt to the trainers in turn"`
+	DataFile  string `flag:"input" help:"NAME: data configuration: DummyData, Small, a file, or FILE:ID of a file with several"`
+	ModelFile string `flag:"model" help:"NAME: model configuration: DummyModel, DummyModelSparse, Small, a file, or FILE:ID of a file with several"`
+	Sparse    *bool  `flag:"sparse" help:"send the embedding's gradient as rows, or whole with =false; default is what the model says"`
+
+	FirstBucketBytes int           `flag:"first-bucket-bytes" help:"BYTES: size of the dense bucket that is ready first; 0 is 1 MiB"`
+	BucketBytes      int           `flag:"bucket-bytes" help:"BYTES: size of the other dense buckets; 0 is 25 MiB"`
+	LR               float64       `flag:"lr" default:"1e-4" range:"0 3.4e38" help:"RATE: learning rate of SGD"`
+	Mean             string        `flag:"mean" default:"samples" words:"samples lanes" help:"NAME: a mean gives equal weight to: samples, or lanes (as DDP to trainers)"`
+	Timeout          time.Duration `flag:"rpc-timeout" default:"30s" range:"1s 1h0m0s" unit:"s" help:"SECONDS: a member that is silent for this long ends the run"`
+
+	Criterion     string `flag:"criterion" default:"cel" words:"cel nll" help:"NAME: loss: cel, or nll, which leaves out the second softmax"`
+	Preprocess    string `flag:"preprocess" default:"preprocess_dummy_data" words:"preprocess_dummy_data sort_ids" help:"NAME: preprocessing of the data: preprocess_dummy_data or sort_ids"`
+	IterationStep string `flag:"iteration-step" default:"basic_iteration_step" words:"basic_iteration_step sequential_iteration_step" help:"NAME: basic_iteration_step, or sequential_iteration_step, which sends after the backward pass"`
+
+	Device       string `flag:"backend" default:"cpu" words:"cpu cuda" help:"NAME: arithmetic of the trainers: cpu or cuda"`
+	ServerDevice string `flag:"server-backend" default:"cpu" words:"cpu cuda" help:"NAME: arithmetic of the servers: cpu or cuda"`
+	CSV          string `flag:"csv" help:"DIR: write the tables of metrics to this folder"`
+	Trace        string `flag:"trace" help:"PATH: write a timeline for chrome://tracing or Perfetto to this file"`
+	harness.Flags
 }
 
 // DefaultConfig is the setting of the original: two trainers and a server, by the rpc hook.
-func DefaultConfig() Config {
-	return Config{Flags: harness.DefaultFlags("average"), Trainers: 2, Servers: 1, Server: servers[0].name, Hook: "rpc",
-		Epochs: 1, BatchSize: 32,
-		LR: 1e-4, Mean: means[0].name, Timeout: 30 * time.Second, Criterion: criteria[0].name,
-		Preprocess:    preprocessings[0].name,
-		IterationStep: iterationSteps[0].name, Device: deviceCPU, ServerDevice: deviceCPU}
+func DefaultConfig() (c Config) {
+	harness.SetDefaults(&c)
+	c.Job = "average"
+	return c
 }
 
 // Devices of trainers and servers.
@@ -65,11 +63,17 @@ const (
 	deviceCUDA = "cuda"
 )
 
-// devices are the backends of the devices.
-var devices = choice[string]{{deviceCPU, "auto"}, {deviceCUDA, "cuda"}}
-
-// servers are when servers add up: schema.Job.Sum.
-var servers = choice[string]{{"average", schema.SumFused}, {"average-batch", schema.SumClose}}
+// What the words of settings stand for: the declarations of Config say which there are. These are never written to.
+var (
+	devices = map[string]string{deviceCPU: "auto", deviceCUDA: "cuda"}                        // backends
+	servers = map[string]string{"average": schema.SumFused, "average-batch": schema.SumClose} // schema.Job.Sum
+	hooks   = map[string]hook{
+		"allreduce":  {schema.ReduceTrainers, schema.ReduceTrainers},
+		"hybrid":     {schema.ReduceTrainers, schema.ReduceTrainers},
+		"rpc":        {schema.ReduceShards, schema.ReduceShards},
+		"sparse-rpc": {schema.ReduceTrainers, schema.ReduceShards},
+	}
+)
 
 // hook says who averages what.
 type hook struct {
@@ -77,110 +81,13 @@ type hook struct {
 	sparse string // schema.TableSpec.Reduce
 }
 
-var hooks = choice[hook]{
-	{"allreduce", hook{schema.ReduceTrainers, schema.ReduceTrainers}},
-	{"hybrid", hook{schema.ReduceTrainers, schema.ReduceTrainers}},
-	{"rpc", hook{schema.ReduceShards, schema.ReduceShards}},
-	{"sparse-rpc", hook{schema.ReduceTrainers, schema.ReduceShards}},
-}
-
-// seconds is a flag that takes a time with its unit, or a number of seconds.
-type seconds time.Duration
-
-func (s *seconds) String() string { return time.Duration(*s).String() }
-func (s *seconds) Type() string   { return "seconds" }
-func (s *seconds) Set(text string) error {
-	d, err := time.ParseDuration(text)
-	if v, e := strconv.ParseFloat(text, 64); e == nil && math.Abs(v) < 1e9 {
-		d, err = time.Duration(v*float64(time.Second)), nil
-	}
-	if err != nil {
-		return fmt.Errorf("want seconds, as in 30, or a time with its unit, as in 500ms")
-	}
-	*s = seconds(d)
-	return nil
-}
-
-// maybe is a flag that is true or false, or was not given.
-type maybe struct{ to **bool }
-
-func (m maybe) String() string {
-	if m.to == nil || *m.to == nil {
-		return ""
-	}
-	return strconv.FormatBool(**m.to)
-}
-func (m maybe) Type() string { return "bool" }
-func (m maybe) Set(text string) error {
-	v, err := strconv.ParseBool(text)
-	if err != nil {
-		return fmt.Errorf("want true or false")
-	}
-	*m.to = &v
-	return nil
-}
-
-// AddTo gives a command the flags, with what is in c as their defaults.
-func (c *Config) AddTo(set *pflag.FlagSet) {
-	set.IntVar(&c.Trainers, "trainers", c.Trainers, "`N`: trainers")
-	set.IntVar(&c.Servers, "servers", c.Servers,
-		"`N`: servers, which share the buckets; 0 for the hooks allreduce and hybrid")
-	set.StringVar(&c.Server, "server-kind", c.Server,
-		"`KIND`: average adds gradients as they arrive; average-batch when the last has arrived")
-	set.StringVar(&c.Hook, "hook", c.Hook,
-		"`NAME`: what averages: allreduce, hybrid, rpc or sparse-rpc; hybrid is allreduce with a metric for rows")
-	set.IntVar(&c.Epochs, "epochs", c.Epochs, "`N`: epochs")
-	set.IntVar(&c.BatchSize, "trainer-batch", c.BatchSize,
-		"`N`: samples in a batch; batches are dealt to the trainers in turn")
-	set.StringVar(&c.DataFile, "input", c.DataFile,
-		"`NAME`: data configuration: DummyData, Small, a file, or FILE:ID of a file with several")
-	set.StringVar(&c.ModelFile, "model", c.ModelFile,
-		"`NAME`: model configuration: DummyModel, DummyModelSparse, Small, a file, or FILE:ID of a file with several")
-	set.VarPF(maybe{&c.Sparse}, "sparse", "", "send the embedding's gradient as rows, or whole with =false; "+
-		"default is what the model says").NoOptDefVal = "true"
-	set.IntVar(&c.FirstBucketBytes, "first-bucket-bytes", c.FirstBucketBytes,
-		"`BYTES`: size of the dense bucket that is ready first; 0 is 1 MiB")
-	set.IntVar(&c.BucketBytes, "bucket-bytes", c.BucketBytes,
-		"`BYTES`: size of the other dense buckets; 0 is 25 MiB")
-	set.Float64Var(&c.LR, "lr", c.LR, "`RATE`: learning rate of SGD")
-	set.StringVar(&c.Mean, "mean", c.Mean, harness.MeanUsage)
-	set.Var((*seconds)(&c.Timeout), "rpc-timeout",
-		"`SECONDS`: a member that is silent for this long ends the run")
-	set.StringVar(&c.Criterion, "criterion", c.Criterion,
-		"`NAME`: loss: cel, or nll, which leaves out the second softmax")
-	set.StringVar(&c.Preprocess, "preprocess", c.Preprocess,
-		"`NAME`: preprocessing of the data: preprocess_dummy_data or sort_ids")
-	set.StringVar(&c.IterationStep, "iteration-step", c.IterationStep,
-		"`NAME`: basic_iteration_step, or sequential_iteration_step, which sends after the backward pass")
-	set.StringVar(&c.Device, "backend", c.Device, "`NAME`: arithmetic of the trainers: cpu or cuda")
-	set.StringVar(&c.ServerDevice, "server-backend", c.ServerDevice,
-		"`NAME`: arithmetic of the servers: cpu or cuda")
-	set.StringVar(&c.CSV, "csv", c.CSV, "`DIR`: write the tables of metrics to this folder")
-	set.StringVar(&c.Trace, "trace", c.Trace,
-		"`PATH`: write a timeline for chrome://tracing or Perfetto to this file")
-	c.Flags.AddTo(set)
-}
-
-// Limits of a run.
-const (
-	trainersMax = 256
-	serversMax  = 64
-	epochsMax   = 1 << 20
-	batchMax    = 1 << 20
-	timeoutMin  = time.Second
-	timeoutMax  = time.Hour
-	runsMax     = 1000
-)
-
-// Validate says what is wrong first: the flag, its value and what would be right.
+// Validate returns an error for the first wrong setting: the flag, its value and what would be right.
 func (c *Config) Validate() error {
-	if err := cmp.Or(
-		harness.Between("trainers", c.Trainers, 1, trainersMax),
-		harness.Between("servers", c.Servers, 0, serversMax),
-		harness.Between("epochs", c.Epochs, 1, epochsMax),
-		harness.Between("trainer-batch", c.BatchSize, 1, batchMax),
-		harness.Between("runs", c.Runs, 1, runsMax),
-	); err != nil {
+	if kind := config.Meant(strings.TrimPrefix(c.Way.Server, "nats://"), slices.Sorted(maps.Keys(servers))); kind != "" {
+		return fmt.Errorf("server %q: want the address of a ps that runs (did you mean --server-kind %s?)", c.Way.Server,
+			kind)
+	}
+	if err := c.Flags.Validate(c, c.Trainers); err != nil {
 		return err
 	}
 	for _, n := range []struct {
@@ -192,35 +99,11 @@ func (c *Config) Validate() error {
 				schema.BucketBytesMax)
 		}
 	}
-	if c.Timeout < timeoutMin || c.Timeout > timeoutMax {
-		return fmt.Errorf("rpc-timeout %v: want %v to %v", c.Timeout, timeoutMin, timeoutMax)
-	}
-	if !(c.LR >= 0) || c.LR > math.MaxFloat32 {
-		return fmt.Errorf("lr %v: want a number, at least 0", c.LR)
-	}
-	for _, find := range []func() error{
-		func() error { _, err := servers.find("server-kind", c.Server); return err },
-		func() error { _, err := hooks.find("hook", c.Hook); return err },
-		func() error { _, err := means.find("mean", c.Mean); return err },
-		func() error { _, err := criteria.find("criterion", c.Criterion); return err },
-		func() error { _, err := preprocessings.find("preprocess", c.Preprocess); return err },
-		func() error { _, err := iterationSteps.find("iteration-step", c.IterationStep); return err },
-		func() error { _, err := devices.find("backend", c.Device); return err },
-		func() error { _, err := devices.find("server-backend", c.ServerDevice); return err },
-	} {
-		if err := find(); err != nil {
-			return err
-		}
-	}
-	if kind := config.Meant(strings.TrimPrefix(c.Way.Server, "nats://"), servers.names()); kind != "" {
-		return fmt.Errorf("server %q: want the address of a ps that runs (did you mean --server-kind %s?)", c.Way.Server,
-			kind)
-	}
 	if c.Servers == 0 && c.reduce(schema.ByShards) {
-		return fmt.Errorf("servers 0: want 1 to %d with hook %s, by which servers average; 0 is for allreduce and hybrid",
-			serversMax, c.Hook)
+		return fmt.Errorf("servers 0: want 1 to 64 with hook %s, by which servers average; 0 is for allreduce and hybrid",
+			c.Hook)
 	}
-	return c.Flags.Validate(c.Trainers)
+	return nil
 }
 
 // aboutServers are the flags that say what is started beside the trainers.
@@ -328,20 +211,13 @@ func (s *system) job(name, dense string) (*schema.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	by, err := hooks.find("hook", s.Hook)
-	if err != nil {
-		return nil, err
-	}
-	sum, err := servers.find("server-kind", s.Server)
-	if err != nil {
-		return nil, err
-	}
+	by := hooks[s.Hook]
 	j := &schema.Job{Name: schema.JobName(name), Workload: "average", Seed: s.Seed, Trainers: s.Trainers,
 		Lanes: s.Trainers,
 		Settings: map[string]string{"model": string(model), "data": string(data), "hook": s.Hook, "criterion": s.Criterion,
 			"preprocess": s.Preprocess, "mean": s.Mean, "dense": dense,
 			"batch_size": fmt.Sprint(s.BatchSize), "epochs": fmt.Sprint(s.Epochs)},
-		Consistency: schema.ConsistencySync, Reduce: by.dense, Sum: sum, Apply: schema.ApplyMean, Policy: schema.PolicyFail,
+		Consistency: schema.ConsistencySync, Reduce: by.dense, Sum: servers[s.Server], Apply: schema.ApplyMean, Policy: schema.PolicyFail,
 		ChunkBytes:       chunkBytes,
 		FirstBucketBytes: s.FirstBucket, BucketBytes: s.Bucket,
 		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: s.LR}}
@@ -646,32 +522,6 @@ func shown(value json.RawMessage) string {
 		text = text[:40] + "..."
 	}
 	return text
-}
-
-// choice is what one of several names stands for. The first is the default.
-type choice[T any] []struct {
-	name string
-	of   T
-}
-
-// names lists the names.
-func (c choice[T]) names() []string {
-	names := make([]string, len(c))
-	for i := range c {
-		names[i] = c[i].name
-	}
-	return names
-}
-
-// find gives what a name stands for.
-func (c choice[T]) find(field, name string) (T, error) {
-	for i := range c {
-		if c[i].name == name {
-			return c[i].of, nil
-		}
-	}
-	var none T
-	return none, harness.OneOf(field, name, c.names()...) // it is none of them
 }
 
 // negativeLogarithm is -log y[target], summed up over the samples in their order, for probabilities y: what remains of

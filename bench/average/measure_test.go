@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,7 +74,7 @@ func TestPartsOfABatch(t *testing.T) {
 // has more than two; one of kind average-batch adds nothing before. Both have something to do then.
 func TestServersDiffer(t *testing.T) {
 	for _, trainers := range []int{1, 2, 4} {
-		for _, kind := range servers.names() {
+		for _, kind := range slices.Sorted(maps.Keys(servers)) {
 			t.Run(fmt.Sprintf("%s/trainers=%d", kind, trainers), func(t *testing.T) {
 				t.Parallel()
 				c := small(t, trainers, "rpc", true)

@@ -71,16 +71,12 @@ type model struct {
 
 // newModel readies the model. The configuration must be one that loadModel gives, the criterion one of criteria.
 func newModel(c modelConfig, criterionName string, e nn.Env) (*model, error) {
-	by, err := criteria.find("criterion", criterionName)
-	if err != nil {
-		return nil, err
-	}
 	net, err := nn.NewNet(c.module(), nil, e)
 	if err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
 	net.GradX = c.Sparse
-	m := &model{net: net, criterion: by, classes: c.DenseOutputSize,
+	m := &model{net: net, criterion: criteria[criterionName], classes: c.DenseOutputSize,
 		loss: nn.NewCrossEntropy(e.Backend, c.DenseOutputSize)}
 	for _, p := range net.Parameters() {
 		m.names = append(m.names, named(p.Name))
@@ -115,11 +111,11 @@ type criterion func(m *model, y []float32, targets []int32, grad []float32) (flo
 
 // criteria are the choices of --criterion: cross-entropy, which takes y for logits, and the negative logarithm of y
 // itself.
-var criteria = choice[criterion]{
-	{"cel", func(m *model, y []float32, targets []int32, grad []float32) (float64, error) {
+var criteria = map[string]criterion{
+	"cel": func(m *model, y []float32, targets []int32, grad []float32) (float64, error) {
 		return m.loss.Loss(y, targets, grad)
-	}},
-	{"nll", negativeLogarithm},
+	},
+	"nll": negativeLogarithm,
 }
 
 // data is DummyData: every sample is ids drawn with replacement from a part of all ids, chosen once, and a target. It
@@ -170,10 +166,7 @@ func (d dealt) of(step uint64, trainer int) (lo, hi int) {
 type preprocessing func(*data)
 
 // preprocessings are the choices of --preprocess.
-var preprocessings = choice[preprocessing]{
-	{"preprocess_dummy_data", func(*data) {}},
-	{"sort_ids", sortIDs},
-}
+var preprocessings = map[string]preprocessing{"preprocess_dummy_data": func(*data) {}, "sort_ids": sortIDs}
 
 // sortIDs puts the ids of every sample in order, which changes no mean but for its rounding.
 func sortIDs(d *data) {
@@ -209,27 +202,15 @@ var _ trainer.Workload = (*workload)(nil)
 
 // newWorkload draws the data and readies the model.
 func newWorkload(s *system, e nn.Env) (*workload, error) {
-	preprocess, err := preprocessings.find("preprocess", s.Preprocess)
-	if err != nil {
-		return nil, err
-	}
-	step, err := iterationSteps.find("iteration-step", s.IterationStep)
-	if err != nil {
-		return nil, err
-	}
-	scale, err := means.find("mean", s.Mean)
-	if err != nil {
-		return nil, err
-	}
 	model, err := newModel(s.Model, s.Criterion, e)
 	if err != nil {
 		return nil, err
 	}
-	w := &workload{data: newData(s.Data, s.Seed), dealt: s.dealt(), scale: scale, model: model,
-		sparse: s.Model.Sparse, step: step}
+	w := &workload{data: newData(s.Data, s.Seed), dealt: s.dealt(), scale: means[s.Mean], model: model,
+		sparse: s.Model.Sparse, step: iterationSteps[s.IterationStep]}
 	w.grad = func(i int) []float32 { return w.now.Grad(model.names[i]) }
 	w.done = func(i int) { w.now.Done(model.names[i]) }
-	preprocess(w.data)
+	preprocessings[s.Preprocess](w.data)
 	return w, nil
 }
 
@@ -305,18 +286,18 @@ func (w *workload) backward(s *trainer.LaneStep, done func(i int)) error {
 }
 
 // means are the choices of --mean.
-var means = choice[func(sizes []int, lane int) float32]{
-	{harness.MeanSamples, func([]int, int) float32 { return 1 }},
-	{harness.MeanLanes, harness.LaneScale},
+var means = map[string]func(sizes []int, lane int) float32{
+	harness.MeanSamples: func([]int, int) float32 { return 1 },
+	harness.MeanLanes:   harness.LaneScale,
 }
 
 // iterationStep is what a trainer does with a batch, by name.
 type iterationStep func(w *workload, s *trainer.LaneStep) (lossSum float64, err error)
 
 // iterationSteps are the choices of --iteration-step. Both give the same weights.
-var iterationSteps = choice[iterationStep]{
-	{"basic_iteration_step", basicStep},
-	{"sequential_iteration_step", sequentialStep},
+var iterationSteps = map[string]iterationStep{
+	"basic_iteration_step":      basicStep,
+	"sequential_iteration_step": sequentialStep,
 }
 
 // basicStep sends each gradient as soon as it is final, while the backward pass continues.

@@ -1,8 +1,10 @@
 package average
 
 import (
+	"maps"
 	"math"
 	"runtime"
+	"slices"
 	"testing"
 
 	"gradbus/nn"
@@ -60,7 +62,7 @@ func TestModelAgainstDifferences(t *testing.T) {
 	for _, of := range ids {
 		bags.IDs = append(bags.IDs, of...)
 	}
-	for _, criterion := range criteria.names() {
+	for _, criterion := range slices.Sorted(maps.Keys(criteria)) {
 		m, err := newModel(c, criterion, testEnv(t))
 		if err != nil {
 			t.Fatal(err)

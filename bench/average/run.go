@@ -145,13 +145,9 @@ func (d *driver) run(ctx context.Context) (*Result, error) {
 }
 
 func (d *driver) startServers(ctx context.Context) ([]*harness.Handle, string, error) {
-	device, err := devices.find("server-backend", d.config.ServerDevice)
-	if err != nil {
-		return nil, "", err
-	}
 	processes := max(1, d.config.Servers) // with none there is a ps all the same, at which the trainers meet
 	return d.members.StartServersAs(ctx, serverRoleName, processes, func(i int, its harness.ServerSettings) any {
-		its.Backend, its.Deadline = device, d.config.Timeout
+		its.Backend, its.Deadline = devices[d.config.ServerDevice], d.config.Timeout
 		return serverSettings{Server: its, Rank: i,
 			Jobs: d.config.jobs()[1:], Timeline: d.config.Trace != ""}
 	})
@@ -295,15 +291,11 @@ func trainerRole(ctx context.Context, m *harness.Member) (result any, err error)
 // openEnv opens what a trainer computes with on a device: a backend, and the library of matrix products that goes with
 // it.
 func openEnv(device string) (e nn.Env, end func() error, err error) {
-	name, err := devices.find("backend", device)
-	if err != nil {
-		return e, nil, err
-	}
 	var o cuda.DenseOptions
 	if device == deviceCUDA {
 		o.Library = "cublas"
 	}
-	if e.Backend, err = cuda.Open(cuda.Options{Name: name}); err != nil {
+	if e.Backend, err = cuda.Open(cuda.Options{Name: devices[device]}); err != nil {
 		return e, nil, err
 	}
 	if e.Dense, err = cuda.OpenDense(e.Backend, o); err != nil {

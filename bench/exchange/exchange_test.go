@@ -175,7 +175,7 @@ func TestWrongSumIsFound(t *testing.T) {
 	} {
 		b := &bench{Config: tiny(), figures: map[string][]float64{}}
 		job := withTable(jobOf("fan-in", b.Trainers, b.Bytes, b.ChunkBytes))
-		specs := b.feeders(job, b.WindowBytes)
+		specs := b.feeders(job, b.windowBytes())
 		if name == "round" {
 			specs = b.sessions(jobOf("round", roundTrainers, b.Bytes, b.ChunkBytes))
 		}
@@ -230,15 +230,14 @@ func TestCompare(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		"trainers 0: want 1 to 32":        func(c *Config) { c.Trainers = 0 },
-		"shards 99: want 1 to 16":         func(c *Config) { c.Shards = 99 },
-		"bytes 3: want 4 to":              func(c *Config) { c.Bytes = 3 },
-		"chunk 5: want":                   func(c *Config) { c.ChunkBytes = 5 },
-		"window 1 bytes: want":            func(c *Config) { c.WindowBytes = 1 },
-		"seconds 0: want more than 0":     func(c *Config) { c.Seconds = 0 },
-		"rounds -1: want 0 to":            func(c *Config) { c.Rounds = -1 },
-		"turns 0: want 1 to":              func(c *Config) { c.Turns = 0 },
-		"small rounds 0: want at least 1": func(c *Config) { c.SmallRounds = 0 },
+		"trainers 0: want 1 to 32":     func(c *Config) { c.Trainers = 0 },
+		"shards 99: want 1 to 16":      func(c *Config) { c.Shards = 99 },
+		"bytes 3: want 4 to":           func(c *Config) { c.Bytes = 3 },
+		"chunk 5: want":                func(c *Config) { c.ChunkBytes = 5 },
+		"window-mib 0: want 1 to 256":  func(c *Config) { c.WindowMiB = 0 },
+		"seconds 0: want 1e-9 to 3600": func(c *Config) { c.Seconds = 0 },
+		"rounds -1: want 0 to":         func(c *Config) { c.Rounds = -1 },
+		"turns 0: want 1 to":           func(c *Config) { c.Turns = 0 },
 	} {
 		c := DefaultConfig()
 		if err := c.validate(); err != nil {
@@ -253,7 +252,7 @@ func TestValidate(t *testing.T) {
 
 func TestValues(t *testing.T) {
 	// An embedding and eight layers of 1024 by 1024, 9,445,376 values in all.
-	p, elements := layers(dummyBytes), 0
+	p, elements := layers(DefaultConfig().Bytes), 0
 	for _, x := range p {
 		elements += x.Elements()
 	}

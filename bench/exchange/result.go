@@ -1,81 +1,65 @@
 package exchange
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"text/tabwriter"
 
+	"gradbus/bench/harness"
 	"gradbus/bench/machine"
 	"gradbus/schema"
 )
 
-// Config says what Run measures.
+// Config has the settings of Run. The zero value is not usable: begin with DefaultConfig.
 type Config struct {
-	Trainers    int     // of the fan-in; rounds always have two
-	Shards      int     // in one server process
-	Bytes       int     // of float32 gradients that each trainer has in a batch; rounded down to values
-	ChunkBytes  int     // of values in one frame
-	WindowBytes int     // of each trainer and shard; requests under load take 4 MiB and 1 MiB
-	Seconds     float64 // of each measure in each turn, about
-	Rounds      int     // of the full round in each turn; 0 is as many as Seconds hold
-	Turns       int     // that the measures take
-	SmallRounds int     // in each turn
-	// measures to take, by their names in Result.CPU; empty is all. What is left out is zero in the result
-	Only     []string
-	Profile  string // directory for profiles of the members of the first turn; empty for none
-	Progress io.Writer
+	Trainers   int     `flag:"trainers" default:"4" range:"1 32" help:"N: trainers of the fan-in; full rounds have two" json:"trainers"`
+	Shards     int     `flag:"shards" default:"1" range:"1 16" help:"N: shards" json:"shards"` // in one server process
+	Bytes      int     `flag:"bytes" default:"37781504" range:"4 1073741824" help:"BYTES: float32 gradients of a trainer in a batch" json:"bytes"`
+	ChunkBytes int     `flag:"chunk" default:"65024" help:"BYTES: values in one frame" json:"chunk_bytes"`
+	WindowMiB  int     `flag:"window-mib" default:"4" range:"1 256" help:"MIB: window from each trainer to each shard" json:"-"`
+	Seconds    float64 `flag:"seconds" default:"2" range:"1e-9 3600" help:"SECONDS: time of each measurement in each turn" json:"seconds"`
+	Rounds     int     `flag:"rounds" range:"0 1048576" help:"N: full rounds in each turn; 0 is as many as fit in --seconds" json:"-"`
+	Turns      int     `flag:"turns" default:"3" range:"1 1000" help:"N: turns; figures are medians over them" json:"turns"`
+	JSON       bool    `flag:"json" help:"print one line of JSON and nothing else" json:"-"`
+
+	Profile string   `flag:"profile" hidden:"yes" help:"DIR: write profiles of each process of the first turn to this folder" json:"-"`
+	Only    []string `flag:"only" hidden:"yes" help:"LIST: measurements to take; the others are 0 in the result" json:"-"`
+
+	SmallRounds int       `json:"-"` // in each turn; a 99th percentile needs some
+	Progress    io.Writer `json:"-"`
 }
 
 const (
-	// dummyBytes is the default size of a gradient, 38 MB: an embedding and eight layers of 1024 by 1024.
-	dummyBytes = 37_781_504
-	// chunkBytes is the default size of chunks: a frame with its NATS header is 64 KiB, what the server reads at once.
-	chunkBytes = 65024
-	// roundTrainers is how many trainers a full round has.
-	roundTrainers = 2
-	// smallBytes is what a trainer contributes to a small round.
-	smallBytes = 64 << 10
-	// smallRoundsDefault is what a 99th percentile needs to mean something.
-	smallRoundsDefault = 2000
+	roundTrainers = 2        // trainers of a full round
+	smallBytes    = 64 << 10 // gradients of a trainer in a small round
 )
 
-// DefaultConfig is what the documented figures are measured with.
+// DefaultConfig is what the documented figures are measured with. The gradients are those of an embedding and eight layers
+// of 1024 by 1024. A frame with its NATS header is 64 KiB, what the server reads at once.
 func DefaultConfig() Config {
-	return Config{Trainers: 4, Shards: 1, Bytes: dummyBytes, ChunkBytes: chunkBytes,
-		WindowBytes: 4 << 20, Seconds: 2, Turns: 3, SmallRounds: smallRoundsDefault, Progress: io.Discard}
+	c := Config{SmallRounds: 2000, Progress: io.Discard}
+	harness.SetDefaults(&c)
+	return c
 }
 
-// validate lists everything that is wrong, each with its value and what would be right.
+// windowBytes is the window of each trainer and shard; requests under load have windows of 4 MiB and 1 MiB.
+func (c *Config) windowBytes() int { return c.WindowMiB << 20 }
+
+// validate returns an error for the first wrong setting: the flag, its value and what would be right.
 func (c *Config) validate() error {
-	var wrong []error
-	check := func(ok bool, format string, args ...any) {
-		if !ok {
-			wrong = append(wrong, fmt.Errorf(format, args...))
-		}
-	}
-	check(c.Trainers >= 1 && c.Trainers <= 32, "trainers %d: want 1 to 32", c.Trainers)
-	check(c.Shards >= 1 && c.Shards <= 16, "shards %d: want 1 to 16", c.Shards)
-	check(c.Bytes >= 4 && c.Bytes <= 1<<30, "bytes %d: want 4 to %d", c.Bytes, 1<<30)
-	check(c.ChunkBytes >= schema.ChunkBytesMin && c.ChunkBytes <= schema.ChunkBytesMax && c.ChunkBytes%4 == 0,
-		"chunk %d: want %d to %d, a multiple of 4", c.ChunkBytes, schema.ChunkBytesMin, schema.ChunkBytesMax)
-	check(c.WindowBytes >= 1<<18 && c.WindowBytes <= 256<<20, "window %d bytes: want 256 KiB to 256 MiB", c.WindowBytes)
-	check(c.Seconds > 0 && c.Seconds <= 3600, "seconds %v: want more than 0, up to 3600", c.Seconds)
-	check(c.Rounds >= 0 && c.Rounds <= 1<<20, "rounds %d: want 0 to %d", c.Rounds, 1<<20)
-	check(c.Turns >= 1 && c.Turns <= 1000, "turns %d: want 1 to 1000", c.Turns)
-	for _, name := range c.Only {
-		known := slices.ContainsFunc((&bench{}).measures(), func(m measure) bool { return m.name == name })
-		check(known, "only %q: no such measure", name)
-	}
-	check(c.SmallRounds >= 1, "small rounds %d: want at least 1", c.SmallRounds)
-	if wrong != nil {
-		return errors.Join(wrong...)
-	}
-	if err := jobOf("check", c.Trainers, c.Bytes, c.ChunkBytes).Validate(); err != nil {
+	if err := harness.CheckSettings(c); err != nil {
 		return err
 	}
-	return nil
+	if c.ChunkBytes < schema.ChunkBytesMin || c.ChunkBytes > schema.ChunkBytesMax || c.ChunkBytes%4 != 0 {
+		return fmt.Errorf("chunk %d: want %d to %d, a multiple of 4", c.ChunkBytes, schema.ChunkBytesMin, schema.ChunkBytesMax)
+	}
+	for _, name := range c.Only {
+		if !slices.ContainsFunc((&bench{}).measures(), func(m measure) bool { return m.name == name }) {
+			return fmt.Errorf("only %q: no such measure", name)
+		}
+	}
+	return jobOf("check", c.Trainers, c.Bytes, c.ChunkBytes).Validate()
 }
 
 // Result is what Run has found: medians over the turns. Its JSON names are part of the interface of `psbench fabric
@@ -125,15 +109,10 @@ type Result struct {
 
 // settings repeats what was asked for.
 type settings struct {
-	Trainers      int     `json:"trainers"`
-	RoundTrainers int     `json:"round_trainers"`
-	Shards        int     `json:"shards"`
-	Bytes         int     `json:"bytes"`
-	ChunkBytes    int     `json:"chunk_bytes"`
-	WindowBytes   int     `json:"window_bytes"`
-	Seconds       float64 `json:"seconds"`
-	Turns         int     `json:"turns"`
-	Backend       string  `json:"backend"`
+	Config
+	RoundTrainers int    `json:"round_trainers"`
+	WindowBytes   int    `json:"window_bytes"`
+	Backend       string `json:"backend"`
 }
 
 // What is to be reached, on two cores, with separate processes and loopback TCP.

@@ -165,8 +165,8 @@ func (b *bench) rawTCP(ctx context.Context) error {
 }
 
 func (b *bench) nats(ctx context.Context) error {
-	specs := []spec{{Role: roleReader, WindowBytes: b.WindowBytes},
-		{Role: roleWriter, WindowBytes: b.WindowBytes, ChunkBytes: b.ChunkBytes}}
+	specs := []spec{{Role: roleReader, WindowBytes: b.windowBytes()},
+		{Role: roleWriter, WindowBytes: b.windowBytes(), ChunkBytes: b.ChunkBytes}}
 	return b.within(ctx, nameNATS, specs, func(t team) error {
 		seconds, bytes, cpu, err := b.flow(ctx, t, b.stretch(1))
 		if err != nil {
@@ -189,7 +189,7 @@ func (b *bench) feeders(job *schema.Job, window int) []spec {
 
 func (b *bench) fanIn(ctx context.Context) error {
 	job := withTable(jobOf("fan-in", b.Trainers, b.Bytes, b.ChunkBytes))
-	return b.within(ctx, nameFanIn, b.feeders(job, b.WindowBytes), func(t team) error {
+	return b.within(ctx, nameFanIn, b.feeders(job, b.windowBytes()), func(t team) error {
 		_, err := b.rounds(ctx, t, nameFanIn, b.Trainers)
 		if err != nil {
 			return err
@@ -298,14 +298,14 @@ func (b *bench) round(ctx context.Context) error {
 func (b *bench) sessions(job *schema.Job) []spec {
 	specs := []spec{{Role: roleShard, Shards: b.Shards}}
 	for i := range roundTrainers {
-		specs = append(specs, spec{Role: roleTrainer, Index: i, Job: job, WindowBytes: b.WindowBytes, Feeders: roundTrainers})
+		specs = append(specs, spec{Role: roleTrainer, Index: i, Job: job, WindowBytes: b.windowBytes(), Feeders: roundTrainers})
 	}
 	return specs
 }
 
 func (b *bench) requests(ctx context.Context) error {
 	job := withTable(jobOf("requests", 1, b.Bytes, b.ChunkBytes))
-	specs := []spec{{Role: roleShard, Shards: b.Shards}, {Role: roleAsker, Job: job, WindowBytes: b.WindowBytes}}
+	specs := []spec{{Role: roleShard, Shards: b.Shards}, {Role: roleAsker, Job: job, WindowBytes: b.windowBytes()}}
 	return b.within(ctx, nameRequest, specs, func(t team) error {
 		if _, err := t[1:].all(ctx, order{Op: opAsk, Seconds: warmUp.Seconds()}); err != nil {
 			return err
@@ -394,10 +394,7 @@ func (b *bench) summarize() (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.Settings = settings{Trainers: b.Trainers, RoundTrainers: roundTrainers, Shards: b.Shards, Bytes: b.Bytes,
-		ChunkBytes:  b.ChunkBytes,
-		WindowBytes: b.WindowBytes, Seconds: b.Seconds, Turns: b.Config.Turns,
-		Backend: cuda.Describe(backend)}
+	r.Settings = settings{b.Config, roundTrainers, b.windowBytes(), cuda.Describe(backend)}
 	r.SumsExact, r.Machine, r.Turns = true, machine.This(), b.figures
 	return r, backend.Close()
 }

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"gradbus/bench/harness"
 	"gradbus/fabric"
 	"gradbus/internal/temporary"
 )
@@ -62,16 +63,20 @@ const cutMax = 2 * time.Second
 // early follows the name of a kind where a ps was killed before the other one could go on.
 const early = " before a replica had caught up"
 
-// Config is what to do.
+// Config has the settings of a measurement. The zero value is not usable: begin with harness.SetDefaults.
 type Config struct {
-	Kills, Trainers, Epochs int
-	Seed                    uint64
-	Only                    []string      // kinds; none is all
-	Every                   time.Duration // between two versions that become durable
-	Replicas                int           // copies of each shard, 0 or 1: on the other of two ps, or on one of Servers
-	Hybrid                  bool          // trainers add the dense gradients up, and tables are on shards
-	Servers                 int           // ps that have shards of each job, with a NATS server; 1: one, without
-	Cut                     bool          // links between processes are cut as well
+	Kills    int    `flag:"kills" default:"20" range:"1 1000000" help:"N: faults in all, at times drawn from the seed"`
+	Trainers int    `flag:"trainers" default:"3" range:"1 256" help:"N: trainers of each job"`
+	Epochs   int    `flag:"epochs" default:"400" range:"1 1000000" help:"N: epochs of each job, of 43 batches each"`
+	Seed     uint64 `flag:"seed" default:"1" help:"SEED: determines times and victims"`
+	Replicas int    `flag:"replicas" range:"0 1" help:"N: copies of each shard, 0 or 1: on the other of two ps, or with --servers on one of the others"`
+	Servers  int    `flag:"servers" default:"1" range:"1 64" help:"N: ps that hold shards of each job; several use a NATS server"`
+	Hybrid   bool   `flag:"hybrid" help:"trainers reduce dense gradients, shards hold tables; every loss restarts from a checkpoint"`
+
+	Only  []string      `flag:"only" help:"LIST: kinds of faults, default all: "`
+	Cut   bool          `flag:"cut" help:"also cut links: of trainers to the ps of their job, and with --replicas between the two ps"`
+	Every time.Duration `flag:"every" default:"1s" range:"1ms 1h" help:"DURATION: between two checkpoints"`
+	JSON  bool          `flag:"json" help:"print one line of JSON and nothing else"`
 
 	Server   string                   // the program ps
 	Member   func(m Member) *exec.Cmd // a trainer process
@@ -80,17 +85,11 @@ type Config struct {
 
 // Check says what is wrong with a Config.
 func (c *Config) Check() error {
-	if c.Kills < 1 || c.Trainers < 1 || c.Epochs < 1 {
-		return fmt.Errorf("%d kills, %d trainers, %d epochs: want at least 1 of each", c.Kills, c.Trainers, c.Epochs)
-	}
-	if c.Replicas < 0 || c.Replicas > 1 {
-		return fmt.Errorf("%d replicas: want 0 or 1", c.Replicas)
+	if err := harness.CheckSettings(c); err != nil {
+		return err
 	}
 	if c.Hybrid && c.Replicas > 0 {
 		return errors.New("hybrid: want no replicas with it: such a job goes back to what is durable")
-	}
-	if c.Servers < 1 {
-		return fmt.Errorf("%d servers: want at least 1", c.Servers)
 	}
 	if c.Cut && c.Servers > 1 {
 		return fmt.Errorf("cut: want 1 server with it, or a pair, not %d", c.Servers)

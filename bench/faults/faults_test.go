@@ -1,6 +1,10 @@
 package faults
 
-import "testing"
+import (
+	"testing"
+
+	"gradbus/bench/harness"
+)
 
 // A kind of fault is refused where there is nothing that it could cut.
 func TestCheckCuts(t *testing.T) {
@@ -14,7 +18,9 @@ func TestCheckCuts(t *testing.T) {
 		{true, 1, 1, pairCut, true}, {true, 1, 0, pairCut, false}, {false, 1, 1, pairCut, false},
 		{true, 3, 0, "", false}, {false, 3, 0, natsRestarted, true}, {false, 1, 0, natsRestarted, false},
 	} {
-		config := Config{Kills: 1, Trainers: 1, Epochs: 1, Servers: c.servers, Replicas: c.replicas, Cut: c.cut}
+		var config Config
+		harness.SetDefaults(&config)
+		config.Servers, config.Replicas, config.Cut = c.servers, c.replicas, c.cut
 		if c.only != "" {
 			config.Only = []string{c.only}
 		}

@@ -11,9 +11,6 @@ const (
 	MeanLanes   = "lanes"   // all lanes that have any count the same: the mean of their means, as DDP takes it of trainers
 )
 
-// MeanUsage is what a command says of its flag --mean.
-const MeanUsage = "`NAME`: a mean gives equal weight to: samples, or lanes (as DDP to trainers)"
-
 // LaneScale is what a lane's gradient, the sum over its samples, is multiplied by so that the mean over the samples of
 // all lanes becomes MeanLanes: with sizes the samples of each lane, and L lanes that have any,
 //

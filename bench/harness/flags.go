@@ -22,48 +22,27 @@ import (
 	"gradbus/schema"
 )
 
-// Flags are those that every measured system has. Their names are those of the command line.
+// Flags are the settings that every measured system has.
 type Flags struct {
-	JSON      bool // print one line of JSON and nothing else
-	InProcess bool // members are goroutines
-	// Way is that to a running ps, or to where several find each other; without an address (server), servers are started.
-	Way  connect.Flags
-	Here int // how many of the job's trainers run on this host; 0 is all
-	// Hosts (hosts) are those that commands are printed for, in place of a run; empty runs.
-	Hosts   []string
-	Job     string // name of the job
-	Seed    uint64
-	Runs    int // figures are medians over them
-	Profile string
+	Seed uint64 `flag:"seed" default:"1" help:"SEED: determines initial values and data"`
+	Runs int    `flag:"runs" default:"1" range:"1 1000" help:"N: runs; figures are medians over them"`
+	// Way is the way to a running ps, or to where several ps find each other. Without an address, servers are started.
+	Way connect.Flags `flag:"server" help:"URL: join a job at this ps, or at the NATS server that several ps share; starts no server"`
+
+	Here      int      `flag:"here" help:"N: trainers of the job on this host, with --server; 0 is all"`
+	Hosts     []string `flag:"hosts" help:"LIST: print the commands for these hosts (HOST or HOST:PORT of each ps) and exit"`
+	Job       string   `flag:"job" help:"NAME: name of the job"`
+	InProcess bool     `flag:"in-process" help:"run servers and trainers as goroutines of this process, for debugging"`
+	JSON      bool     `flag:"json" help:"print one line of JSON and nothing else"`
+
+	Profile string `flag:"profile" hidden:"yes" help:"DIR: write CPU and allocation profiles of each process to this folder"`
 }
 
-// DefaultFlags are the flags of a system whose job has its name.
-func DefaultFlags(system string) Flags { return Flags{Job: system, Seed: 1, Runs: 1} }
-
-// AddTo gives a command these flags, with what is in f as their defaults.
-func (f *Flags) AddTo(set *pflag.FlagSet) {
-	set.Uint64Var(&f.Seed, "seed", f.Seed, "`SEED`: determines initial values and data")
-	set.IntVar(&f.Runs, "runs", f.Runs, "`N`: runs; figures are medians over them")
-	f.Way.AddServer(set, f.Way.Server)
-	set.Lookup("server").Usage = "`URL`: join a job at this ps, or at the NATS server that several ps share; starts no server"
-	f.Way.AddData(set)
-	set.IntVar(&f.Here, "here", f.Here, "`N`: trainers of the job on this host, with --server; 0 is all")
-	set.StringSliceVar(&f.Hosts, "hosts", f.Hosts,
-		"`LIST`: print the commands for these hosts (HOST or HOST:PORT of each ps) and exit")
-	set.StringVar(&f.Job, "job", f.Job, "`NAME`: name of the job")
-	set.BoolVar(&f.InProcess, "in-process", f.InProcess,
-		"run servers and trainers as goroutines of this process, for debugging")
-	set.BoolVar(&f.JSON, "json", f.JSON, "print one line of JSON and nothing else")
-	set.StringVar(&f.Profile, "profile", f.Profile,
-		"`DIR`: write CPU and allocation profiles of each process to this folder")
-	_ = set.MarkHidden("profile") // it exists
-}
-
-// Validate says what is wrong with the flags of a system with so many trainers: the flag, its value and what would be
-// right.
-func (f *Flags) Validate(trainers int) error {
-	if f.Runs < 1 {
-		return fmt.Errorf("runs %d: want at least 1", f.Runs)
+// Validate returns an error for the first wrong setting of a system with so many trainers: the flag, its value and what
+// would be right. The configuration is a pointer to the one that these flags belong to.
+func (f *Flags) Validate(configuration any, trainers int) error {
+	if err := CheckSettings(configuration); err != nil {
+		return err
 	}
 	if f.Here != 0 && !f.Joined() {
 		return fmt.Errorf("here %d: only with --server, where other hosts run the other trainers", f.Here)
@@ -75,26 +54,6 @@ func (f *Flags) Validate(trainers int) error {
 		return err
 	}
 	return schema.CheckName("job", f.Job)
-}
-
-// Between is nil where low <= value <= high, and else says the flag, its value and what would be right.
-func Between(flag string, value, low, high int) error {
-	if value < low || value > high {
-		return fmt.Errorf("%s %d: want %d to %d", flag, value, low, high)
-	}
-	return nil
-}
-
-// OneOf is nil where the value is one of the words, and else says the flag, its value and what would be right.
-func OneOf(flag, value string, words ...string) error {
-	if slices.Contains(words, value) {
-		return nil
-	}
-	hint := ""
-	if meant := config.Meant(value, words); meant != "" {
-		hint = fmt.Sprintf(" (did you mean --%s %s?)", flag, meant)
-	}
-	return fmt.Errorf("%s %q: want %s%s", flag, value, strings.Join(words, " or "), hint)
 }
 
 // Idle are the flags of this kind that change nothing as these flags are. reduces says whether trainers listen to each
@@ -210,7 +169,7 @@ func hostOf(text string) (host, port string, err error) {
 	return host, port, nil
 }
 
-// Elsewhere tells whether nothing is to run here, and commands for other hosts are to be printed.
+// Elsewhere reports whether commands for other hosts are printed in place of a run.
 func (f *Flags) Elsewhere() bool { return len(f.Hosts) > 0 }
 
 // checkHosts says what is wrong with the hosts.
@@ -360,37 +319,20 @@ func special(r rune) bool {
 	return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && !strings.ContainsRune("-_=+:,./@%", r)
 }
 
-// deviceCPU is the device that every system computes on.
-const deviceCPU = "cpu"
-
-// Device is what the model of a system is to be computed on. Systems whose layers have a GPU path have flags of their
-// own in its place.
+// Device is what computes the model of a system. Systems whose layers have a GPU path have settings of their own.
 type Device struct {
-	GPUs   int
-	Device string
+	GPUs   int    `flag:"gpus" help:"N: GPUs that compute the model; only 0 is supported"`
+	Device string `flag:"device" default:"cpu" help:"NAME: device that computes the model; only cpu is supported"`
 }
-
-// DefaultDevice is the processor.
-func DefaultDevice() Device { return Device{Device: deviceCPU} }
-
-// AddTo gives a command the flags.
-func (d *Device) AddTo(set *pflag.FlagSet) {
-	set.IntVar(&d.GPUs, "gpus", d.GPUs, "`N`: GPUs that compute the model; only 0 is supported")
-	set.StringVar(&d.Device, "device", d.Device, "`NAME`: device that computes the model; only cpu is supported")
-}
-
-// noGPUPath is why a model cannot be computed on a GPU.
-const noGPUPath = "its layers have no GPU path yet, and would stay on the CPU"
 
 // Validate refuses whatever would leave a part of the model on the CPU, before anything is started.
 func (d *Device) Validate() error {
-	switch {
-	case d.GPUs < 0:
-		return fmt.Errorf("gpus %d: want 0", d.GPUs)
-	case d.GPUs > 0:
+	const noGPUPath = "its layers have no GPU path yet, and would stay on the CPU"
+	if d.GPUs != 0 {
 		return fmt.Errorf("gpus %d: want 0: %s", d.GPUs, noGPUPath)
-	case d.Device != deviceCPU:
-		return fmt.Errorf("device %q: want %s: %s", d.Device, deviceCPU, noGPUPath)
+	}
+	if d.Device != "cpu" {
+		return fmt.Errorf("device %q: want cpu: %s", d.Device, noGPUPath)
 	}
 	return nil
 }

@@ -434,14 +434,14 @@ func TestSplit(t *testing.T) {
 }
 
 func TestFlags(t *testing.T) {
-	ok := DefaultFlags("update")
+	ok := toyFlags()
 	for _, c := range []struct {
 		change func(*Flags)
 		want   string
 	}{
 		{func(*Flags) {}, ""},
 		{func(f *Flags) { f.Way.Server, f.Here = "nats://10.0.0.1:4222", 2 }, ""},
-		{func(f *Flags) { f.Runs = 0 }, "runs 0: want at least 1"},
+		{func(f *Flags) { f.Runs = 0 }, "runs 0: want 1 to 1000"},
 		{func(f *Flags) { f.Way.Server = "here" }, `invalid trainer configuration: server "here": want an address such as nats://127.0.0.1:4222`},
 		{func(f *Flags) { f.Here = 1 }, "here 1: only with --server"},
 		{func(f *Flags) { f.Way.Server, f.Here = "nats://10.0.0.1:4222", 4 }, "here 4: want 1 to 3, the number of trainers"},
@@ -449,7 +449,7 @@ func TestFlags(t *testing.T) {
 	} {
 		f := ok
 		c.change(&f)
-		err := f.Validate(3)
+		err := f.Validate(&f, 3)
 		if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("got %v, want %q", err, c.want)
 		}

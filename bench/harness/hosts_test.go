@@ -9,6 +9,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
+func toyFlags() (f Flags) {
+	SetDefaults(&f)
+	f.Job = "toy"
+	return f
+}
+
 // The commands of each host, with shards and trainers spread over all.
 func TestPrintHosts(t *testing.T) {
 	for _, c := range []struct {
@@ -49,13 +55,12 @@ func TestPrintHosts(t *testing.T) {
 				"b: psbench toy --server nats://n:4222 --here 1 --token-file mine --nats-creds f.creds",
 			}},
 	} {
-		f, set := DefaultFlags("toy"), pflag.NewFlagSet("toy", pflag.ContinueOnError)
-		set.SortFlags = false
-		f.AddTo(set)
+		f, set := toyFlags(), pflag.NewFlagSet("toy", pflag.ContinueOnError)
+		AddFlags(set, &f)
 		if err := set.Parse(strings.Fields(c.line)); err != nil {
 			t.Fatal(err)
 		}
-		if err := f.Validate(c.layout.Trainers); err != nil {
+		if err := f.Validate(&f, c.layout.Trainers); err != nil {
 			t.Fatal(err)
 		}
 		var out strings.Builder
@@ -96,15 +101,15 @@ func TestHostsThatAreWrong(t *testing.T) {
 		"a,": `hosts "": want names or IPs`, "a:b": `hosts "a:b": want names`, "nats://a:1": `hosts "nats://a:1": want names`,
 		"a,b,a": `hosts "a": want each host once`, "a:0": `hosts "a:0": want names`, "a,b": "",
 	} {
-		f := DefaultFlags("toy")
+		f := toyFlags()
 		f.Hosts = strings.Split(hosts, ",")
-		if err := f.Validate(1); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		if err := f.Validate(&f, 1); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", hosts, err, want)
 		}
 	}
-	f := DefaultFlags("toy")
+	f := toyFlags()
 	f.Way.Server, f.Hosts = "nats://ann:secret@n:4222", []string{"a"}
-	if err := f.Validate(1); err == nil || strings.Contains(err.Error(), "secret") ||
+	if err := f.Validate(&f, 1); err == nil || strings.Contains(err.Error(), "secret") ||
 		!strings.Contains(err.Error(), "want --nats-creds") {
 		t.Errorf("a password: %v", err)
 	}

@@ -25,59 +25,40 @@ const (
 	reduce  = "reduce"  // as sync, added up between trainers
 )
 
-// Config is what the benchmark is told. The zero value is not usable: begin with DefaultConfig.
+// Config has the settings of the benchmark. The zero value is not usable: begin with DefaultConfig.
 type Config struct {
-	harness.Flags
+	Trainers int    `flag:"trainers" default:"2" range:"1 64" help:"N: trainers, each with its share of the data"`
+	Epochs   int    `flag:"epochs" default:"1" range:"1 10000" help:"N: epochs"`
+	Batches  int    `flag:"batches" range:"0 16777216" help:"N: measured batches of each trainer, in place of --epochs"`
+	Warmup   int    `flag:"warmup" default:"5" range:"0 16777216" help:"N: batches of each trainer before the measured ones"`
+	Mode     string `flag:"mode" default:"remote" words:"remote pull" help:"MODE: remote: the server computes; pull: trainers pull parameters, compute and push gradients"`
+	Sync     string `flag:"sync" default:"async" words:"async sync bounded reduce" help:"MODE: consistency in --mode pull: async, sync, bounded, or reduce (between trainers)"`
 	harness.Device
-	Trainers  int
-	Epochs    int
-	Batches   int // of each trainer, measured; 0 is those of Epochs
-	Warmup    int // batches of each trainer that are not measured
-	BatchSize int // samples of each trainer in a batch
-	LR        float64
-	Momentum  float64
-	Mode      string // Remote or Pull
-	Sync      string // of Pull
-	Data      string // of mnist.DataNames
-	DataDir   string // empty is data/NAME
-	LocalStep bool   // measure a training step without any server
+	Data      string  `flag:"input" default:"mnist" words:"mnist fashion synthetic" help:"NAME: data: mnist, fashion, or synthetic (generated)"`
+	DataDir   string  `flag:"data-dir" help:"DIR: folder with the idx files of mnist or fashion; empty is data/NAME"`
+	BatchSize int     `flag:"trainer-batch" default:"32" range:"1 1024" help:"N: samples in a batch of one trainer"`
+	LR        float64 `flag:"lr" default:"0.03" help:"RATE: learning rate of SGD"`
+	Momentum  float64 `flag:"momentum" help:"MOMENTUM: momentum of SGD"`
+	LocalStep bool    `flag:"local-step" hidden:"yes" help:"measure a training step in this process instead"`
+	harness.Flags
 }
 
 // DefaultConfig is the original's setting.
-func DefaultConfig() Config {
-	return Config{Flags: harness.DefaultFlags("hosted"), Device: harness.DefaultDevice(),
-		Trainers: 2, Epochs: 1, Warmup: 5, BatchSize: 32, LR: 0.03,
-		Mode: remote, Sync: async,
-		Data: mnist.DataMNIST}
+func DefaultConfig() (c Config) {
+	harness.SetDefaults(&c)
+	c.Job = "hosted"
+	return c
 }
 
-// Limits of a run.
-const (
-	trainersMax  = 64
-	epochsMax    = 10_000
-	batchesMax   = 1 << 24
-	batchSizeMax = 1 << 10
-)
-
-// Validate says what is wrong first: the flag, its value, and what would be right.
+// Validate returns an error for the first wrong setting: the flag, its value, and what would be right.
 func (c *Config) Validate() error {
-	if err := cmp.Or(
-		harness.Between("trainers", c.Trainers, 1, trainersMax),
-		harness.Between("epochs", c.Epochs, 1, epochsMax),
-		harness.Between("batches", c.Batches, 0, batchesMax),
-		harness.Between("warmup", c.Warmup, 0, batchesMax),
-		harness.Between("trainer-batch", c.BatchSize, 1, batchSizeMax),
-		c.Device.Validate(),
-		harness.OneOf("mode", c.Mode, remote, pull),
-		harness.OneOf("sync", c.Sync, async, Sync, bounded, reduce),
-		harness.OneOf("input", c.Data, mnist.DataNames()...),
-	); err != nil {
+	if err := cmp.Or(c.Device.Validate(), c.Flags.Validate(c, c.Trainers)); err != nil {
 		return err
 	}
 	if !(c.LR > 0) || c.LR > 1e30 || !(c.Momentum >= 0) || c.Momentum >= 1 {
 		return fmt.Errorf("lr %v and momentum %v: want a finite number above 0, and 0 or more and below 1", c.LR, c.Momentum)
 	}
-	return c.Flags.Validate(c.Trainers)
+	return nil
 }
 
 // Idle are the flags that change nothing as these are.

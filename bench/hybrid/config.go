@@ -3,32 +3,32 @@ package hybrid
 import (
 	"cmp"
 	"fmt"
-	"math"
 
 	"gradbus/bench/harness"
 	"gradbus/internal/config"
-	"gradbus/lane"
 	"gradbus/schema"
 )
 
-// Config is all that can be set. Names in the comments are those of flags.
+// Config has the settings of the benchmark. The zero value is not usable: begin with DefaultConfig.
 type Config struct {
-	harness.Flags
-	harness.Device
+	Trainers   int     `flag:"trainers" default:"8" range:"1 64" help:"N: trainers"`
+	Servers    int     `flag:"servers" default:"8" range:"1 64" help:"N: ps processes, each with one shard"`
+	Embeddings int     `flag:"embeddings" default:"300" range:"1 16777216" help:"ROWS: rows of the table, or of each server's table"`
+	Dim        int     `flag:"dim" default:"64" help:"N: columns on each server; the dense part has servers*N inputs"`
+	Epochs     int     `flag:"epochs" default:"100" range:"1 1048576" help:"N: measured epochs"`
+	Warmup     int     `flag:"warmup" default:"5" range:"0 1048576" help:"N: epochs before the measured ones"`
+	Batches    int     `flag:"batches" default:"10" range:"1 1048576" help:"N: batches of each trainer in an epoch"`
+	LR         float64 `flag:"lr" default:"0.05" range:"0 3.4e38" help:"RATE: learning rate"`
 
-	Trainers   int     // trainers
-	Servers    int     // servers
-	Embeddings int     // embeddings: rows of each server's table
-	Dim        int     // dim: columns on each server
-	Epochs     int     // epochs that are measured
-	Warmup     int     // warmup: epochs before them
-	Batches    int     // batches of an epoch and trainer
-	LR         float64 // lr
-	Mode       string  // mode: modeAsync or modeSync
-	Mean       string  // mean: harness.MeanSamples or MeanLanes, over the trainers' batches
-	Placement  string  // placement of the table: schema.PlacementColumns, PlacementRows or PlacementTables
-	Dense      string  // dense: what multiplies matrices, see cuda.DenseOptions
-	ChunkBytes int     // chunk: bytes of dense gradients in one message; 0 is all of them, or half
+	// Mode is when gradients of tables are applied, Mean what a mean over the trainers' batches weighs alike.
+	Mode string `flag:"mode" default:"async" words:"async sync" help:"MODE: table gradients are applied on arrival (async) or as their mean once per batch (sync)"`
+	Mean string `flag:"mean" default:"samples" words:"samples lanes" help:"NAME: a mean gives equal weight to: samples, or lanes (as DDP to trainers)"`
+
+	Placement  string `flag:"placement" default:"columns" words:"columns rows tables" help:"HOW: embeddings are placed by columns, rows or tables"`
+	Dense      string `flag:"library" default:"auto" words:"auto onednn openblas own" help:"NAME: dense library: auto, onednn, openblas or own"`
+	ChunkBytes int    `flag:"chunk" help:"BYTES: dense gradients in one message; 0 picks"`
+	harness.Device
+	harness.Flags
 }
 
 // The words of Config.Mode.
@@ -38,11 +38,10 @@ const (
 )
 
 // DefaultConfig is the setting of the original.
-func DefaultConfig() Config {
-	return Config{Flags: harness.DefaultFlags("hybrid"), Device: harness.DefaultDevice(),
-		Trainers: 8, Servers: 8, Embeddings: 300, Dim: 64, Epochs: 100,
-		Warmup: 5, Batches: 10,
-		LR: 0.05, Mode: modeAsync, Mean: harness.MeanSamples, Placement: schema.PlacementColumns, Dense: "auto"}
+func DefaultConfig() (c Config) {
+	harness.SetDefaults(&c)
+	c.Job = "hybrid"
+	return c
 }
 
 // What a batch is drawn from, and what it is classified into.
@@ -50,12 +49,6 @@ const (
 	idsMin, idsMax = 20, 50 // ids of a batch
 	bagMax         = 10     // most of a bag
 	classes        = 8
-)
-
-// Limits of a configuration.
-const (
-	membersMax = 64
-	epochsMax  = 1 << 20
 )
 
 // Idle are the flags that change nothing as these are.
@@ -68,29 +61,13 @@ func (c *Config) Layout() harness.Layout {
 	return harness.Layout{Trainers: c.Trainers, Shards: c.Servers, Reduces: true}
 }
 
-// Validate says what is wrong: the flag, its value and what would be right.
+// Validate returns an error for the first wrong setting: the flag, its value and what would be right.
 func (c *Config) Validate() error {
-	if err := c.Flags.Validate(c.Trainers); err != nil {
+	if err := cmp.Or(c.Device.Validate(), c.Flags.Validate(c, c.Trainers)); err != nil {
 		return err
 	}
-	if err := cmp.Or(
-		harness.Between("trainers", c.Trainers, 1, min(membersMax, lane.LanesMax)),
-		harness.Between("servers", c.Servers, 1, membersMax),
-		harness.Between("embeddings", c.Embeddings, 1, 1<<24),
-		harness.Between("dim", c.Dim, 1, schema.DimMax/max(1, c.Servers)),
-		harness.Between("epochs", c.Epochs, 1, epochsMax),
-		harness.Between("warmup", c.Warmup, 0, epochsMax),
-		harness.Between("batches", c.Batches, 1, epochsMax),
-		c.Device.Validate(),
-		harness.OneOf("mode", c.Mode, modeAsync, modeSync),
-		harness.OneOf("mean", c.Mean, harness.MeanSamples, harness.MeanLanes),
-		harness.OneOf("placement", c.Placement, schema.PlacementColumns, schema.PlacementRows, schema.PlacementTables),
-		harness.OneOf("library", c.Dense, "auto", "onednn", "openblas", "own"),
-	); err != nil {
-		return err
-	}
-	if lr := float32(c.LR); math.IsNaN(c.LR) || lr < 0 || math.IsInf(float64(lr), 0) {
-		return fmt.Errorf("lr %v: want a finite number, at least 0", c.LR)
+	if most := schema.DimMax / c.Servers; c.Dim < 1 || c.Dim > most {
+		return fmt.Errorf("dim %d: want 1 to %d", c.Dim, most)
 	}
 	return c.job().Validate()
 }

@@ -278,7 +278,7 @@ func TestConfigsRefused(t *testing.T) {
 		{func(c *Config) { c.Placement = "diagonals" }, `placement "diagonals": want columns or rows or tables`},
 		{func(c *Config) { c.GPUs = 1 }, "gpus 1: want 0: its layers have no GPU path"},
 		{func(c *Config) { c.Device.Device = "gpu" }, `device "gpu": want cpu`},
-		{func(c *Config) { c.LR = -1 }, "lr -1: want a finite number"},
+		{func(c *Config) { c.LR = -1 }, "lr -1: want 0 to 3.4e38"},
 		{func(c *Config) { c.Job = "A" }, "job"},
 	} {
 		config := DefaultConfig()

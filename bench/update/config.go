@@ -15,75 +15,53 @@ import (
 
 // The models.
 const (
-	Linear  = "linear"
-	convnet = "convnet"
+	linearModel = "linear"
+	convnet     = "convnet"
 )
 
-// Config is what the benchmark is told. The zero value is not usable: begin with DefaultConfig.
+// Config has the settings of the benchmark. The zero value is not usable: begin with DefaultConfig.
 type Config struct {
-	harness.Flags
+	Trainers int `flag:"trainers" default:"3" range:"1 256" help:"N: trainers"`
+	Batches  int `flag:"batches" default:"200" range:"1 16777216" help:"N: measured batches of each trainer"`
+	Warmup   int `flag:"warmup" default:"20" range:"0 16777216" help:"N: batches of each trainer before the measured ones"`
+	In       int `flag:"in" default:"100" range:"1 65536" help:"N: inputs of the linear model"`
+	Out      int `flag:"out" default:"30" range:"1 65536" help:"N: outputs of the linear model"`
+
+	BatchSize  int     `flag:"trainer-batch" default:"20" range:"1 16384" help:"N: samples in a batch of one trainer"`
+	LR         float64 `flag:"lr" default:"0.001" range:"0 1e30" help:"RATE: learning rate of the server's SGD"`
+	Momentum   float64 `flag:"momentum" default:"0.9" range:"0 1e30" help:"MOMENTUM: momentum of the server's SGD"`
+	UpdateSize int     `flag:"update-size" help:"N: gradients that make an update; 0 is the number of trainers"`
+	Model      string  `flag:"model" default:"linear" words:"linear convnet" help:"NAME: linear (L1 loss) or convnet (squared error)"`
+	Load       string  `flag:"load" help:"PATH: safetensors file with the server's initial weights; empty draws them"`
 	harness.Device
-	Trainers       int
-	Batches        int // of each trainer, measured
-	Warmup         int // of each trainer before these
-	In, Out        int // of the linear model
-	BatchSize      int // samples of each trainer in a batch
-	LR             float64
-	Momentum       float64
-	UpdateSize     int // requests that make an update; 0 is the number of trainers
-	Model          string
-	Load           string        // safetensors file of the weights that the server begins with; empty draws them
-	TelemetryEvery time.Duration // of a trainer, who says then how it fares
-	HeartbeatEvery time.Duration // of a trainer, whose reports leave with heartbeats
-	Procs          int           // of Go's scheduler in each process; 0 is what Go takes
-	Log            bool          // say what happens, line by line
+	Log bool `flag:"log" help:"log every step"`
+
+	Procs          int           `flag:"procs" default:"1" hidden:"yes" help:"N: GOMAXPROCS of each process; 0 is the number of processors"`
+	TelemetryEvery time.Duration `flag:"telemetry-every" default:"1s" hidden:"yes" help:"DURATION: between two telemetry reports of a trainer"`
+	HeartbeatEvery time.Duration `flag:"heartbeat-every" default:"1s" hidden:"yes" help:"DURATION: between two heartbeats of a trainer"`
+	harness.Flags
 }
 
 // DefaultConfig is the small setting.
-func DefaultConfig() Config {
-	return Config{Flags: harness.DefaultFlags("update"), Device: harness.DefaultDevice(),
-		Trainers: 3, Batches: 200, Warmup: 20, In: 100, Out: 30,
-		BatchSize: 20, LR: 0.001,
-		Momentum: 0.9, Model: Linear, TelemetryEvery: time.Second, HeartbeatEvery: time.Second, Procs: 1}
+func DefaultConfig() (c Config) {
+	harness.SetDefaults(&c)
+	c.Flags.Job = "update"
+	return c
 }
 
-// Limits of a run.
-const (
-	trainersMax  = 256
-	batchesMax   = 1 << 24
-	sizeMax      = 1 << 16
-	batchSizeMax = 1 << 14
-)
-
-// Validate says what is wrong first: the flag, its value, and what would be right.
+// Validate returns an error for the first wrong setting: the flag, its value, and what would be right.
 func (c *Config) Validate() error {
-	if err := cmp.Or(
-		harness.Between("trainers", c.Trainers, 1, trainersMax),
-		harness.Between("batches", c.Batches, 1, batchesMax),
-		harness.Between("warmup", c.Warmup, 0, batchesMax),
-		harness.Between("in", c.In, 1, sizeMax),
-		harness.Between("out", c.Out, 1, sizeMax),
-		harness.Between("trainer-batch", c.BatchSize, 1, batchSizeMax),
-		c.Device.Validate(),
-	); err != nil {
+	if err := cmp.Or(c.Device.Validate(), c.Flags.Validate(c, c.Trainers)); err != nil {
 		return err
 	}
 	if c.UpdateSize < 0 || c.UpdateSize > c.Trainers {
 		return fmt.Errorf("update-size %d: want 1 to %d, the number of trainers, or 0 for as many", c.UpdateSize, c.Trainers)
 	}
-	if err := harness.OneOf("model", c.Model, Linear, convnet); err != nil {
-		return err
-	}
-	if !(c.LR >= 0) || !(c.Momentum >= 0) || c.LR > 1e30 || c.Momentum > 1e30 {
-		return fmt.Errorf("lr %v and momentum %v: want finite numbers, at least 0", c.LR, c.Momentum)
-	}
 	if err := c.job("update").Validate(); err != nil {
 		return err
 	}
-	if _, err := c.weights(); err != nil { // so that what is wrong with them is said once, before anything is started
-		return err
-	}
-	return c.Flags.Validate(c.Trainers)
+	_, err := c.weights() // so that what is wrong with them is said once, before anything is started
+	return err
 }
 
 // Idle are the flags that change nothing as these are.
@@ -132,7 +110,7 @@ const (
 
 // module is the model by its name.
 func (c *Config) module() model {
-	if c.Model == Linear {
+	if c.Model == linearModel {
 		return model{Module: nn.LinearLayer{In: c.In, Out: c.Out}, in: []int{c.In}, loss: nn.L1, out: c.Out}
 	}
 	layers := nn.Sequential(

@@ -323,17 +323,17 @@ func TestInputsAreFreshInEveryBatch(t *testing.T) {
 
 func TestBadFlags(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		"update-size 4: want 1 to 3":                    func(c *Config) { c.UpdateSize = 4 },
-		"update-size -1: want 1 to 3":                   func(c *Config) { c.UpdateSize = -1 },
-		"trainers 0: want 1 to 256":                     func(c *Config) { c.Trainers = 0 },
-		"batches 0: want 1":                             func(c *Config) { c.Batches = 0 },
-		"in 0: want 1 to 65536":                         func(c *Config) { c.In = 0 },
-		`model "resnet": want linear or convnet`:        func(c *Config) { c.Model = "resnet" },
-		"lr NaN and momentum 0.9: want finite numbers":  func(c *Config) { c.LR = math.NaN() },
-		"lr 0.001 and momentum -1: want finite numbers": func(c *Config) { c.Momentum = -1 },
-		"gpus 1: want 0: its layers have no GPU path":   func(c *Config) { c.GPUs = 1 },
-		`device "cuda:0": want cpu`:                     func(c *Config) { c.Device.Device = "cuda:0" },
-		"runs 0: want at least 1":                       func(c *Config) { c.Runs = 0 },
+		"update-size 4: want 1 to 3":                  func(c *Config) { c.UpdateSize = 4 },
+		"update-size -1: want 1 to 3":                 func(c *Config) { c.UpdateSize = -1 },
+		"trainers 0: want 1 to 256":                   func(c *Config) { c.Trainers = 0 },
+		"batches 0: want 1":                           func(c *Config) { c.Batches = 0 },
+		"in 0: want 1 to 65536":                       func(c *Config) { c.In = 0 },
+		`model "resnet": want linear or convnet`:      func(c *Config) { c.Model = "resnet" },
+		"lr NaN: want 0 to 1e30":                      func(c *Config) { c.LR = math.NaN() },
+		"momentum -1: want 0 to 1e30":                 func(c *Config) { c.Momentum = -1 },
+		"gpus 1: want 0: its layers have no GPU path": func(c *Config) { c.GPUs = 1 },
+		`device "cuda:0": want cpu`:                   func(c *Config) { c.Device.Device = "cuda:0" },
+		"runs 0: want 1 to 1000":                      func(c *Config) { c.Runs = 0 },
 	} {
 		c := DefaultConfig()
 		change(&c)

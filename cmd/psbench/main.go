@@ -5,6 +5,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -109,7 +111,28 @@ func command() *cobra.Command {
 	return root
 }
 
-// system is a measured system as it was told to be.
+// result is what a benchmark found.
+type result interface{ Print(to io.Writer) error }
+
+// benchmark completes the command of a benchmark: its flags are the settings of a configuration, and run gives its result.
+func benchmark(c *cobra.Command, configuration any, asJSON *bool, run func(ctx context.Context, out, errs io.Writer) (
+	result, error)) *cobra.Command {
+	c.Args = cobra.NoArgs
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		found, err := run(c.Context(), c.OutOrStdout(), c.ErrOrStderr())
+		switch {
+		case err != nil || found == nil:
+			return err
+		case *asJSON:
+			return harness.PrintJSON(c.OutOrStdout(), found)
+		}
+		return found.Print(c.OutOrStdout())
+	}
+	harness.AddFlags(c.Flags(), configuration)
+	return c
+}
+
+// system is the configuration of a measured system.
 type system interface {
 	Validate() error
 	Idle() []config.Idle
@@ -118,18 +141,18 @@ type system interface {
 	Elsewhere() bool
 }
 
-// measured runs a system, or prints how to on several hosts, where nothing is wrong with what it was told.
-func measured(c *cobra.Command, s system, run func() error) error {
-	if err := s.Validate(); err != nil {
-		return err
-	}
-	if err := config.RefuseIdle(c.Flags(), s.Idle()); err != nil {
-		return err
-	}
-	if s.Elsewhere() {
-		return s.PrintHosts(c.OutOrStdout(), c.Flags(), c.Name(), s.Layout())
-	}
-	return run()
+// measured completes the command of a system, which prints how to run the system on several hosts if that is asked for.
+func measured(c *cobra.Command, s system, asJSON *bool, run func(ctx context.Context, out, errs io.Writer) (result,
+	error)) *cobra.Command {
+	return benchmark(c, s, asJSON, func(ctx context.Context, out, errs io.Writer) (result, error) {
+		if err := cmp.Or(s.Validate(), config.RefuseIdle(c.Flags(), s.Idle())); err != nil {
+			return nil, err
+		}
+		if s.Elsewhere() {
+			return nil, s.PrintHosts(out, c.Flags(), c.Name(), s.Layout())
+		}
+		return run(ctx, out, errs)
+	})
 }
 
 func memberCommand() *cobra.Command {

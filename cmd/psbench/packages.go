@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gradbus/bench/harness"
 	"gradbus/internal/regular"
 	"gradbus/internal/report"
 	"gradbus/internal/temporary"
@@ -26,58 +27,48 @@ import (
 // startWithin is how long the server may take until it is ready.
 const startWithin = 30 * time.Second
 
-// comparison is what `psbench packages` was told.
+// comparison has the settings of `psbench packages`.
 type comparison struct {
-	runs, epochs, trainers, shards, lanes int
-	input, python                         string
-	local, json                           bool
+	Runs     int    `flag:"runs" default:"3" range:"1 1000" help:"N: runs of each side"`
+	Epochs   int    `flag:"epochs" default:"4" help:"N: epochs of each run"`
+	Local    bool   `flag:"local" help:"run shards and trainers in one process, without a server"`
+	Trainers int    `flag:"trainers" default:"2" help:"N: trainers, each a process unless --local"`
+	Shards   int    `flag:"shards" default:"2" help:"N: shards"`
+	Lanes    int    `flag:"lanes" help:"N: lanes; 0 is the trainer's default"`
+	Input    string `flag:"input" help:"PATH: package index; empty is this machine's"`
+	Python   string `flag:"python" help:"PROGRAM: python3 that has torch; empty searches for one, none skips PyTorch"`
+	JSON     bool   `flag:"json" help:"print one line of JSON and nothing else"`
 
 	bin, scripts, work string // folders
 	progress           io.Writer
 }
 
 func packagesCommand() *cobra.Command {
-	p := comparison{}
-	c := &cobra.Command{
+	var p comparison
+	harness.SetDefaults(&p)
+	return benchmark(&cobra.Command{
 		Use:   "packages",
 		Short: "Measure the workload packages next to one PyTorch process, in alternating runs",
 		Example: `  ./bin/psbench packages
   ./bin/psbench packages --runs 5 --trainers 1 --shards 1
   ./bin/psbench packages --local                   shards and trainers in one process
   ./bin/psbench packages --input Packages.xz --json`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			p.progress = c.ErrOrStderr()
-			return p.run(c.Context(), c.OutOrStdout())
-		},
-	}
-	set := c.Flags()
-	set.SortFlags = false
-	set.IntVar(&p.runs, "runs", 3, "`N`: runs of each side")
-	set.IntVar(&p.epochs, "epochs", 4, "`N`: epochs of each run")
-	set.BoolVar(&p.local, "local", false, "run shards and trainers in one process, without a server")
-	set.IntVar(&p.trainers, "trainers", 2, "`N`: trainers, each a process unless --local")
-	set.IntVar(&p.shards, "shards", 2, "`N`: shards")
-	set.IntVar(&p.lanes, "lanes", 0, "`N`: lanes; 0 is the trainer's default")
-	set.StringVar(&p.input, "input", "", "`PATH`: package index; empty is this machine's")
-	set.StringVar(&p.python, "python", "",
-		"`PROGRAM`: python3 that has torch; empty searches for one, none skips PyTorch")
-	set.BoolVar(&p.json, "json", false, "print one line of JSON and nothing else")
-	return c
+	}, &p, &p.JSON, p.run)
 }
 
-func (p *comparison) run(ctx context.Context, out io.Writer) (err error) {
-	if p.runs < 1 {
-		return fmt.Errorf("runs %d: want at least 1", p.runs)
+func (p *comparison) run(ctx context.Context, _, errs io.Writer) (found result, err error) {
+	if err := harness.CheckSettings(p); err != nil {
+		return nil, err
 	}
+	p.progress = errs
 	self, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
+		return nil, fmt.Errorf("find this program: %w", err)
 	}
 	p.bin = filepath.Dir(self)
 	p.scripts = filepath.Join(p.bin, "..", "scripts")
 	if p.work, err = temporary.Folder("folder of the benchmark"); err != nil {
-		return err
+		return nil, err
 	}
 	defer os.RemoveAll(p.work)
 
@@ -85,29 +76,29 @@ func (p *comparison) run(ctx context.Context, out io.Writer) (err error) {
 	data := filepath.Join(p.work, "examples.tsv")
 	if python != "" {
 		if _, err := p.output(ctx, p.program("trainer"), p.inputFlags("packages", "--dump", data)...); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	url := ""
-	if !p.local {
+	if !p.Local {
 		var end func()
 		if url, end, err = p.server(ctx); err != nil {
-			return err
+			return nil, err
 		}
 		defer end()
 	}
 
 	form := ""
-	if p.local {
+	if p.Local {
 		form = ", one process"
 	}
-	ours := report.Rates{Name: fmt.Sprintf("gradbus (trainers %d, shards %d%s)", p.trainers, p.shards, form)}
+	ours := report.Rates{Name: fmt.Sprintf("gradbus (trainers %d, shards %d%s)", p.Trainers, p.Shards, form)}
 	torch := &report.Rates{Name: "PyTorch (one process)"}
 	var last report.Result
-	for i := range p.runs {
-		fmt.Fprintf(p.progress, "run %d of %d\n", i+1, p.runs)
+	for i := range p.Runs {
+		fmt.Fprintf(p.progress, "run %d of %d\n", i+1, p.Runs)
 		if last, err = p.train(ctx, url); err != nil {
-			return err
+			return nil, err
 		}
 		ours.Rates = append(ours.Rates, last.SamplesPerSecond)
 		if python == "" {
@@ -115,33 +106,29 @@ func (p *comparison) run(ctx context.Context, out io.Writer) (err error) {
 		}
 		rate, err := p.torch(ctx, python, data)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		torch.Rates = append(torch.Rates, rate)
 	}
 	if python == "" {
 		torch = nil
 	}
-	found := report.Compare(ours, torch, last)
-	if p.json {
-		return json.NewEncoder(out).Encode(found)
-	}
-	return found.Print(out)
+	return report.Compare(ours, torch, last), nil
 }
 
 func (p *comparison) program(name string) string { return filepath.Join(p.bin, name) }
 
 func (p *comparison) inputFlags(args ...string) []string {
-	if p.input != "" {
-		args = append(args, "--input", p.input)
+	if p.Input != "" {
+		args = append(args, "--input", p.Input)
 	}
 	return args
 }
 
 // findPython is a python that can import torch, or "".
 func (p *comparison) findPython(ctx context.Context) string {
-	candidates := []string{p.python}
-	switch p.python {
+	candidates := []string{p.Python}
+	switch p.Python {
 	case "none":
 		return ""
 	case "":
@@ -186,7 +173,7 @@ func (p *comparison) server(ctx context.Context) (url string, end func(), err er
 	file := filepath.Join(p.work, "url")
 	var stderr bytes.Buffer
 	command := exec.Command(p.program("ps"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--port-file", file,
-		"--shards", strconv.Itoa(p.shards))
+		"--shards", strconv.Itoa(p.Shards))
 	command.Stderr = &stderr
 	if err := command.Start(); err != nil {
 		return "", nil, fmt.Errorf("start the server: %w", err)
@@ -219,11 +206,11 @@ func (p *comparison) server(ctx context.Context) (url string, end func(), err er
 
 func (p *comparison) train(ctx context.Context, url string) (report.Result, error) {
 	form := []string{"packages", "--server", url, "--spawn"}
-	if p.local {
-		form = []string{"packages", "--local", "--shards", strconv.Itoa(p.shards)}
+	if p.Local {
+		form = []string{"packages", "--local", "--shards", strconv.Itoa(p.Shards)}
 	}
 	out, err := p.output(ctx, p.program("trainer"), p.inputFlags(append(form, "--job", "psbench", "--json",
-		"--trainers", strconv.Itoa(p.trainers), "--lanes", strconv.Itoa(p.lanes), "--epochs", strconv.Itoa(p.epochs))...)...)
+		"--trainers", strconv.Itoa(p.Trainers), "--lanes", strconv.Itoa(p.Lanes), "--epochs", strconv.Itoa(p.Epochs))...)...)
 	if err != nil {
 		return report.Result{}, err
 	}
@@ -236,7 +223,7 @@ func (p *comparison) train(ctx context.Context, url string) (report.Result, erro
 
 func (p *comparison) torch(ctx context.Context, python, data string) (float64, error) {
 	out, err := p.output(ctx, python, filepath.Join(p.scripts, "packages_torch.py"), "--data", data, "--epochs",
-		strconv.Itoa(p.epochs))
+		strconv.Itoa(p.Epochs))
 	if err != nil {
 		return 0, err
 	}

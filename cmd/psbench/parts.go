@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -14,115 +15,60 @@ import (
 	"gradbus/cuda/bench"
 )
 
-// fabric is what `psbench fabric` was told.
-type fabric struct {
-	exchange.Config
-	windowMiB int
-	json      bool
-}
-
 func fabricCommand() *cobra.Command {
-	f := fabric{Config: exchange.DefaultConfig()}
-	c := &cobra.Command{
+	f := exchange.DefaultConfig()
+	return benchmark(&cobra.Command{
 		Use:   "fabric",
 		Short: "Measure the exchange of gradients between processes as a share of one TCP connection",
 		Example: `  ./bin/psbench fabric
   ./bin/psbench fabric --trainers 2 --bytes 1048576 --json
   ./bin/psbench fabric --turns 1 --rounds 10000      is memory flat?`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			f.Progress = c.ErrOrStderr()
-			return f.run(c.Context(), c.OutOrStdout())
-		},
-	}
-	set := c.Flags()
-	set.SortFlags = false
-	set.IntVar(&f.Trainers, "trainers", f.Trainers, "`N`: trainers of the fan-in; full rounds have two")
-	set.IntVar(&f.Shards, "shards", f.Shards, "`N`: shards")
-	set.IntVar(&f.Bytes, "bytes", f.Bytes, "`BYTES`: float32 gradients of a trainer in a batch")
-	set.IntVar(&f.ChunkBytes, "chunk", f.ChunkBytes, "`BYTES`: values in one frame")
-	set.IntVar(&f.windowMiB, "window-mib", f.WindowBytes>>20, "`MIB`: window from each trainer to each shard")
-	set.Float64Var(&f.Seconds, "seconds", f.Seconds, "`SECONDS`: time of each measurement in each turn")
-	set.IntVar(&f.Rounds, "rounds", f.Rounds, "`N`: full rounds in each turn; 0 is as many as fit in --seconds")
-	set.IntVar(&f.Turns, "turns", f.Turns, "`N`: turns; figures are medians over them")
-	set.BoolVar(&f.json, "json", false, "print one line of JSON and nothing else")
-	set.StringVar(&f.Profile, "profile", "",
-		"`DIR`: write profiles of each process of the first turn to this folder")
-	set.StringSliceVar(&f.Only, "only", nil, "`LIST`: measurements to take; the others are 0 in the result")
-	for _, name := range []string{"profile", "only"} {
-		_ = set.MarkHidden(name) // it exists
-	}
-	return c
+	}, &f, &f.JSON, func(ctx context.Context, _, errs io.Writer) (result, error) {
+		f.Progress = errs
+		return exchange.Run(ctx, f)
+	})
 }
 
-func (f *fabric) run(ctx context.Context, out io.Writer) error {
-	f.WindowBytes = f.windowMiB << 20
-	found, err := exchange.Run(ctx, f.Config)
-	if err != nil {
-		return err
-	}
-	if f.json {
-		return harness.PrintJSON(out, found)
-	}
-	return found.Print(out)
-}
-
-// kernels is what `psbench kernels` was told.
+// kernels has the settings of `psbench kernels`.
 type kernels struct {
-	backend, isa string
-	threads      int
-	ops          []string
-	quick, json  bool
-	progress     io.Writer
+	Backend string   `flag:"backend" default:"auto" help:"NAME: what computes: "`
+	Threads int      `flag:"threads" default:"1" range:"1 1024" help:"N: threads of one call on the CPU"`
+	ISA     string   `flag:"isa" help:"NAME: instruction set of the CPU: baseline, avx2 or avx512; empty is the best"`
+	Ops     []string `flag:"ops" help:"LIST: operations to measure, of "`
+	Quick   bool     `flag:"quick" help:"small sizes and short runs, to see that it works; the figures mean little"`
+	JSON    bool     `flag:"json" help:"print one line of JSON and nothing else"`
 }
+
+// measurements are the results of all kernels.
+type measurements []bench.Result
+
+func (m measurements) Print(to io.Writer) error { return bench.Print(to, m) }
 
 func kernelsCommand() *cobra.Command {
-	k := kernels{}
-	c := &cobra.Command{
+	var k kernels
+	harness.SetDefaults(&k)
+	c := benchmark(&cobra.Command{
 		Use:   "kernels",
 		Short: "Measure every kernel as a share of this machine's memory bandwidth",
 		Example: `  ./bin/psbench kernels --threads 2
   ./bin/psbench kernels --ops bag_forward,coalesce --isa avx2 --json
   ./bin/psbench kernels --backend cuda`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			k.progress = c.ErrOrStderr()
-			return k.run(c.Context(), c.OutOrStdout())
-		},
-	}
-	set := c.Flags()
-	set.SortFlags = false
-	set.StringVar(&k.backend, "backend", "auto", "`NAME`: what computes: "+strings.Join(cuda.Names(), ", "))
-	set.IntVar(&k.threads, "threads", 1, "`N`: threads of one call on the CPU")
-	set.StringVar(&k.isa, "isa", "",
-		"`NAME`: instruction set of the CPU: baseline, avx2 or avx512; empty is the best")
-	set.StringSliceVar(&k.ops, "ops", nil, "`LIST`: operations to measure, of "+strings.Join(bench.Ops(), ", "))
-	set.BoolVar(&k.quick, "quick", false,
-		"small sizes and short runs, to see that it works; the figures mean little")
-	set.BoolVar(&k.json, "json", false, "print one line of JSON and nothing else")
+	}, &k, &k.JSON, k.run)
+	c.Flags().Lookup("backend").Usage += strings.Join(cuda.Names(), ", ")
+	c.Flags().Lookup("ops").Usage += strings.Join(bench.Ops(), ", ")
 	return c
 }
 
-func (k *kernels) run(ctx context.Context, out io.Writer) (err error) {
-	if k.threads < 1 {
-		return fmt.Errorf("threads %d: want at least 1", k.threads)
+func (k *kernels) run(ctx context.Context, _, errs io.Writer) (found result, err error) {
+	if err := harness.CheckSettings(k); err != nil {
+		return nil, err
 	}
-	backend, err := cuda.Open(cuda.Options{Name: k.backend, Threads: k.threads, ISA: k.isa})
+	backend, err := cuda.Open(cuda.Options{Name: k.Backend, Threads: k.Threads, ISA: k.ISA})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() {
-		if e := backend.Close(); err == nil {
-			err = e
-		}
-	}()
-	fmt.Fprintln(k.progress, cuda.Describe(backend))
-	results, err := bench.Run(ctx, bench.Config{Backend: backend, Quick: k.quick, Ops: k.ops, Progress: k.progress})
-	if err != nil {
-		return err
-	}
-	if k.json {
-		return bench.PrintJSON(out, results)
-	}
-	return bench.Print(out, results)
+	defer func() { err = errors.Join(err, backend.Close()) }()
+	fmt.Fprintln(errs, cuda.Describe(backend))
+	all, err := bench.Run(ctx, bench.Config{Backend: backend, Quick: k.Quick, Ops: k.Ops, Progress: errs})
+	return measurements(all), err
 }

@@ -99,6 +99,7 @@ type commands struct {
 var (
 	declares = regexp.MustCompile(
 		`^(String|Bool|Int|Int64|Uint|Uint32|Uint64|Float32|Float64|Duration|StringArray|StringSlice|Text|Count|Func|BoolFunc)?(Var)?P?F?$`)
+	tagged     = regexp.MustCompile("`flag:\"([a-z0-9-]+)\"")
 	flagName   = regexp.MustCompile(`^[a-z][a-z0-9-]+$`)
 	flagWord   = regexp.MustCompile(`^--([a-z][a-z0-9-]*)`)
 	uses       = regexp.MustCompile(`\bUse:\s+"([a-z-]+)`)
@@ -117,6 +118,8 @@ func readCommands(t *testing.T) commands {
 		of := ""
 		if folder, ok := strings.CutPrefix(file, "cmd/"); ok {
 			of, _, _ = strings.Cut(folder, "/")
+		} else if strings.HasPrefix(file, "bench/") {
+			of = "psbench"
 		}
 		if known.flags[of] == nil {
 			known.flags[of] = map[string]bool{}
@@ -128,6 +131,9 @@ func readCommands(t *testing.T) commands {
 			known.below[of][string(m[1])] = true
 		}
 		maps.Copy(known.flags[of], declared(t, file, data))
+		for _, m := range tagged.FindAllSubmatch(data, -1) {
+			known.flags[of][string(m[1])] = true
+		}
 	}
 	makefile, err := os.ReadFile("Makefile")
 	if err != nil {
