@@ -193,7 +193,7 @@ func TestWrongSumIsFound(t *testing.T) {
 // Of a chunk of sums every value counts, and so does the weight.
 func TestCompare(t *testing.T) {
 	const members, values = 2, 64
-	f := &feeder{member: newMember(&spec{Feeders: members})}
+	f := newMember(t.Context(), &spec{Feeders: members})
 	frame := func(kind schema.Kind) *schema.Frame {
 		made, err := schema.NewFrame(schema.Layout{Kind: kind, Values: 4 * values})
 		if err != nil {
@@ -201,7 +201,7 @@ func TestCompare(t *testing.T) {
 		}
 		return made
 	}
-	c := &feederRound{element: 1000, elements: values, frame: frame(schema.KindDense)}
+	c := &chunk{element: 1000, elements: values, frame: frame(schema.KindDense)}
 	compare := func(weight float64, at int, off float32) error {
 		m := frame(schema.KindMean)
 		for i := range values {

@@ -23,7 +23,10 @@ const (
 )
 
 // member is a trainer as small as the protocol allows: it contributes, and of the results takes only the close of the
-// sparse rounds, which says that a batch is complete. It asks for other results, or for rows, only when told to.
+// sparse rounds, which says that a batch is complete. It asks for other results, or for rows, only when told to. A
+// trainer.Session cannot take its place: it applies every result, and answers no read before its batch is complete.
+//
+// A feeder has values for every dense chunk. An asker has none, and asks for rows of the version under way instead.
 type member struct {
 	spec     *spec
 	job      *schema.Job
@@ -35,16 +38,22 @@ type member struct {
 	sent     []uint64         // by shard
 	rows     []*schema.Frame  // by shard: the sparse contribution, which is empty
 	lookup   []*schema.Frame  // by shard: a request for one row
+	chunks   []chunk          // of all dense buckets, in the order of the flat space
+	pull     *schema.Frame
+	request  *schema.Frame // of an asker
+	asked    schema.Chunk  // number of its last request
 	batch    schema.Batch
-	again    int // frames sent again, as resent last counted
+	again    int           // frames sent again, as resent last counted
+	count    atomic.Uint64 // bytes contributed, or received for requests
+	version  atomic.Uint64 // under way
 
 	control chan schema.Control
 	closed  chan closedRound  // sparse rounds
 	replies chan *schema.View // pulled results, rows, and refusals of what asked for them
 	opened  chan *schema.View // rows of the next version, by which it is known that a batch is complete
-	failed  chan error        // has room for one
+	ctx     context.Context   // ends with the member, or with the first failure, which is its cause
+	fail    context.CancelCauseFunc
 	wait    sync.WaitGroup
-	cancel  context.CancelFunc
 }
 
 type closedRound struct {
@@ -52,19 +61,48 @@ type closedRound struct {
 	shard int
 }
 
-func newMember(s *spec) *member {
-	return &member{spec: s, job: s.Job, control: make(chan schema.Control, 16), closed: make(chan closedRound, 256),
-		replies: make(chan *schema.View, 16), opened: make(chan *schema.View, 16), failed: make(chan error, 1),
-		cancel: func() {}}
+// chunk is one contribution to a dense bucket.
+type chunk struct {
+	shard    int
+	head     schema.Head // without the batch
+	element  int         // of the flat space: the buckets, one behind the other
+	elements int
+	frame    *schema.Frame
 }
 
+func newMember(ctx context.Context, s *spec) *member {
+	m := &member{spec: s, job: s.Job, control: make(chan schema.Control, 16), closed: make(chan closedRound, 256),
+		replies: make(chan *schema.View, 16), opened: make(chan *schema.View, 16)}
+	m.ctx, m.fail = context.WithCancelCause(ctx)
+	return m
+}
+
+func (m *member) order(_ context.Context, o order) (a answer, err error) {
+	switch o.Op {
+	case opConnect:
+		if err = m.connect(o.URL); err == nil {
+			err = m.build()
+		}
+	case opRun:
+		a.Ran, err = m.run(o.Rounds)
+	case opAsk:
+		begin, stretch := time.Now(), time.Duration(o.Seconds*float64(time.Second))
+		a.Ran, err = m.askUntil(func() bool { return time.Since(begin) >= stretch })
+	default:
+		err = errors.New("unknown order")
+	}
+	return a, err
+}
+
+func (m *member) bytes() uint64 { return m.count.Load() }
+
 // connect joins the job and returns when it has started.
-func (m *member) connect(ctx context.Context, url string) error {
+func (m *member) connect(url string) error {
 	var random [6]byte
 	_, _ = rand.Read(random[:]) // never fails
 	joiner, job := "j-"+hex.EncodeToString(random[:]), string(m.job.Name)
 	var err error
-	if m.joiner, err = fabric.Dial(ctx, fabric.Config{URL: url, Name: job + "/" + joiner}); err != nil {
+	if m.joiner, err = fabric.Dial(m.ctx, fabric.Config{URL: url, Name: job + "/" + joiner}); err != nil {
 		return err
 	}
 	if err := m.joiner.Subscribe(fabric.Pattern(job, string(schema.Coordinator), fabric.KindCtl, joiner, false),
@@ -79,7 +117,7 @@ func (m *member) connect(ctx context.Context, url string) error {
 	}
 	to := fabric.At(job, joiner, fabric.KindCtl, string(schema.Coordinator))
 	ask := func() error { return m.joiner.Send(to, request) }
-	first, err := fabric.Ask(ctx, retryAfter, ask, m.control)
+	first, err := fabric.Ask(m.ctx, retryAfter, ask, m.control)
 	if err != nil {
 		return err
 	}
@@ -87,11 +125,11 @@ func (m *member) connect(ctx context.Context, url string) error {
 		return fmt.Errorf("join job %s: %+v", job, first)
 	}
 	m.joined = *first.Joined
-	if err := m.listen(ctx, url); err != nil {
+	if err := m.listen(url); err != nil {
 		return err
 	}
 	for started := m.joined.Started; !started; {
-		c, err := fabric.Ask(ctx, 50*time.Millisecond, ask, m.control)
+		c, err := fabric.Ask(m.ctx, 50*time.Millisecond, ask, m.control)
 		if err != nil {
 			return err
 		}
@@ -104,11 +142,11 @@ func (m *member) connect(ctx context.Context, url string) error {
 }
 
 // listen connects under the member's name.
-func (m *member) listen(ctx context.Context, url string) error {
+func (m *member) listen(url string) error {
 	job, me, shards := string(m.job.Name), string(m.joined.Member), m.joined.Shards
 	m.place = schema.NewPlacement(m.job, shards)
 	var err error
-	if m.conn, err = fabric.Dial(ctx, fabric.Config{URL: url, Name: job + "/" + me}); err != nil {
+	if m.conn, err = fabric.Dial(m.ctx, fabric.Config{URL: url, Name: job + "/" + me}); err != nil {
 		return err
 	}
 	patterns := []string{fabric.Pattern(job, fabric.Any, fabric.Any, me, false),
@@ -135,13 +173,12 @@ func (m *member) listen(ctx context.Context, url string) error {
 			return err
 		}
 	}
-	ctx, m.cancel = context.WithCancel(ctx)
-	m.wait.Go(func() { tick(ctx, m.outboxes...) })
-	m.wait.Go(func() { m.heartbeat(ctx) })
+	m.wait.Go(func() { tick(m.ctx, m.outboxes...) })
+	m.wait.Go(m.heartbeat)
 	return nil
 }
 
-func (m *member) heartbeat(ctx context.Context) {
+func (m *member) heartbeat() {
 	frame, err := schema.NewFrame(schema.Layout{Kind: schema.KindHeartbeat})
 	if err != nil {
 		m.fail(err)
@@ -153,20 +190,13 @@ func (m *member) heartbeat(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		select {
-		case <-ctx.Done():
+		case <-m.ctx.Done():
 			return
 		case <-ticker.C:
 			if err := m.conn.Send(subject, frame.Seal()); err != nil {
 				m.fail(err)
 			}
 		}
-	}
-}
-
-func (m *member) fail(err error) {
-	select {
-	case m.failed <- err:
-	default:
 	}
 }
 
@@ -274,6 +304,7 @@ func (m *member) head(b schema.Batch) schema.Head {
 // contribution is the head of a contribution.
 func (m *member) contribution(b schema.Batch) schema.Head {
 	h := m.head(b)
+	h.Node = lane.Node{First: m.joined.FirstLane, Count: uint16(m.joined.LaneCount)}
 	if m.spec.WindowBytes < int(cmp.Or(m.joined.WindowBytes, fabric.WindowBytesDefault)) {
 		h.Flags = schema.FlagNarrow
 	}
@@ -285,25 +316,23 @@ func (m *member) subject(kind, to string) fabric.Subject {
 }
 
 // send seals a contribution and sends it to the shard that owns its bucket.
-func (m *member) send(ctx context.Context, kind string, shard int, h *schema.Head, f *schema.Frame) error {
+func (m *member) send(kind string, shard int, h *schema.Head, f *schema.Frame) error {
 	subject := m.subject(kind, string(schema.ShardMember(shard))).WithBucket(uint64(h.Batch), uint32(h.Bucket))
 	f.Seal()
-	if err := m.outboxes[shard].Send(ctx, subject, fabric.NewPayload(f.Room())); err != nil {
+	if err := m.outboxes[shard].Send(m.ctx, subject, fabric.NewPayload(f.Room())); err != nil {
 		return err
 	}
 	m.sent[shard]++
 	return nil
 }
 
-// finish sends the empty sparse contributions of a batch and waits until its rounds have closed everywhere. weight is
-// the member's number of samples.
-func (m *member) finish(ctx context.Context, weight float64) error {
+// finish sends the empty sparse contributions of a batch and waits until its rounds have closed everywhere.
+func (m *member) finish() error {
 	for shard, f := range m.rows {
 		h := m.contribution(m.batch)
-		h.Bucket, h.Chunks, h.Weight = m.place.SparseBucket(shard), 1, weight
-		h.Node.First, h.Node.Count = m.joined.FirstLane, uint16(m.joined.LaneCount)
+		h.Bucket, h.Chunks, h.Weight = m.place.SparseBucket(shard), 1, m.weight()
 		f.SetHead(h)
-		if err := m.send(ctx, fabric.KindSparse, shard, &h, f); err != nil {
+		if err := m.send(fabric.KindSparse, shard, &h, f); err != nil {
 			return err
 		}
 	}
@@ -313,23 +342,22 @@ func (m *member) finish(ctx context.Context, weight float64) error {
 			if c.batch != m.batch {
 				return fmt.Errorf("batch %d has closed on shard %d: want batch %d", c.batch, c.shard, m.batch)
 			}
-		case err := <-m.failed:
-			return err
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		case <-m.ctx.Done():
+			return context.Cause(m.ctx)
 		}
 	}
 	for shard := range m.lookup {
-		if err := m.open(ctx, shard); err != nil {
+		if err := m.open(shard); err != nil {
 			return err
 		}
 	}
 	m.batch++
+	m.version.Store(uint64(m.batch))
 	for shard, o := range m.outboxes { // what has closed has arrived, whether or not the ack has
 		if err := o.Ack(fabric.Ack{Cumulative: m.sent[shard]}); err != nil {
 			return err
 		}
-		if err := o.Drained(ctx); err != nil {
+		if err := o.Drained(m.ctx); err != nil {
 			return err
 		}
 	}
@@ -337,7 +365,7 @@ func (m *member) finish(ctx context.Context, weight float64) error {
 }
 
 // open waits until a shard answers for the next version, which it does once every round of the batch has closed.
-func (m *member) open(ctx context.Context, shard int) error {
+func (m *member) open(shard int) error {
 	const pause = 2 * time.Millisecond
 	f, next := m.lookup[shard], m.batch+1
 	h := m.head(next)
@@ -345,11 +373,11 @@ func (m *member) open(ctx context.Context, shard int) error {
 	f.SetHead(h)
 	to := m.subject(fabric.KindLookup, string(schema.ShardMember(shard))).WithBatch(uint64(next))
 	for {
-		v, err := m.ask(ctx, m.opened, to, f.Seal(), func(v *schema.View) bool { return v.Head().Batch == next })
+		v, err := m.ask(m.opened, to, f.Seal(), func(v *schema.View) bool { return v.Head().Batch == next })
 		if err != nil || v.Head().Kind == schema.KindRows {
 			return err
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := sleep(m.ctx, pause); err != nil {
 			return err
 		}
 	}
@@ -387,7 +415,7 @@ func (m *member) resent() int {
 }
 
 func (m *member) close() {
-	m.cancel()
+	m.fail(errors.New("measure is over"))
 	for _, o := range m.outboxes {
 		o.Close(errors.New("measure is over"))
 	}
@@ -400,327 +428,209 @@ func (m *member) close() {
 }
 
 // ask publishes a request, again every second, until something comes that answers it.
-func (m *member) ask(ctx context.Context, from <-chan *schema.View, to fabric.Subject, request []byte,
+func (m *member) ask(from <-chan *schema.View, to fabric.Subject, request []byte,
 	answers func(*schema.View) bool) (*schema.View, error) {
+	for len(from) > 0 { // answers to what was asked twice
+		<-from
+	}
 	for {
-		if err := m.conn.Send(to, request); err != nil && !errors.Is(err, fabric.ErrLost) {
-			return nil, err
-		}
-		late := time.NewTimer(retryAfter)
-		v, err := m.answered(ctx, from, late.C, answers)
-		late.Stop()
-		if v != nil || err != nil {
+		v, err := fabric.Ask(m.ctx, retryAfter, func() error { return m.conn.Send(to, request) }, from)
+		if err != nil || answers(v) {
 			return v, err
 		}
 	}
 }
 
-// answered waits for an answer; nil says that it is late.
-func (m *member) answered(ctx context.Context, from <-chan *schema.View, late <-chan time.Time,
-	answers func(*schema.View) bool) (*schema.View, error) {
-	for {
-		select {
-		case v := <-from:
-			if answers(v) {
-				return v, nil
-			}
-		case <-late:
-			return nil, nil
-		case err := <-m.failed:
-			return nil, err
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
+// feeds reports whether the member has values.
+func (m *member) feeds() bool { return m.spec.Role == roleFeeder }
+
+// weight is the member's number of samples.
+func (m *member) weight() float64 {
+	if m.feeds() {
+		return 1
 	}
-}
-
-// feeder contributes its values to every round of a job and takes no results but those it checks.
-type feeder struct {
-	*member
-	rounds []feederRound
-	count  atomic.Uint64
-	pull   *schema.Frame
-}
-
-// feederRound is a dense chunk.
-type feederRound struct {
-	shard         int
-	bucket        schema.Bucket
-	chunk, chunks schema.Chunk
-	offset        int // within the bucket
-	element       int // of the flat space: the buckets, one behind the other
-	elements      int
-	frame         *schema.Frame
-}
-
-func newFeeder(s *spec) *feeder { return &feeder{member: newMember(s)} }
-
-func (f *feeder) order(ctx context.Context, o order) (answer, error) {
-	switch o.Op {
-	case opConnect:
-		if err := f.connect(ctx, o.URL); err != nil {
-			return answer{}, err
-		}
-		return answer{}, f.build()
-	case opRun:
-		r, err := f.run(ctx, o.Rounds)
-		return answer{Ran: r}, err
-	}
-	return answer{}, errors.New("unknown order")
+	return 0
 }
 
 // build makes a frame for every chunk, with the values that stay the same.
-func (f *feeder) build() (err error) {
+func (m *member) build() (err error) {
 	element := 0
-	for _, b := range f.place.Buckets {
-		chunks := f.place.Chunks(b.ID)
-		for c := range chunks {
-			offset, elements := f.place.ChunkRange(b.ID, schema.Chunk(c))
-			r := feederRound{shard: f.place.OwnerOfChunk(b.ID, schema.Chunk(c)), bucket: b.ID, chunk: schema.Chunk(c),
-				chunks: schema.Chunk(chunks),
-				offset: offset, element: element + offset, elements: elements}
-			if r.frame, err = schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: schema.DTypeFloat32,
-				Values: elements * 4}); err != nil {
+	for _, b := range m.place.Buckets {
+		chunks := m.place.Chunks(b.ID)
+		for i := range chunks {
+			offset, elements := m.place.ChunkRange(b.ID, schema.Chunk(i))
+			h := m.contribution(0)
+			h.Bucket, h.Chunk, h.Chunks, h.Offset, h.Weight = b.ID, schema.Chunk(i), schema.Chunk(chunks), uint64(offset),
+				m.weight()
+			c := chunk{m.place.OwnerOfChunk(b.ID, h.Chunk), h, element + offset, elements, nil}
+			layout := schema.Layout{Kind: schema.KindDense, DType: schema.DTypeFloat32}
+			if m.feeds() {
+				layout.Values = elements * 4
+			}
+			if c.frame, err = schema.NewFrame(layout); err != nil {
 				return err
 			}
-			for i := range elements {
-				r.frame.Float32s()[i] = pattern(f.spec.Index, r.element+i)
+			for i := range c.frame.Float32s() {
+				c.frame.Float32s()[i] = pattern(m.spec.Index, c.element+i)
 			}
-			f.rounds = append(f.rounds, r)
+			m.chunks = append(m.chunks, c)
 		}
 		element += b.Elements
 	}
-	f.pull, err = schema.NewFrame(schema.Layout{Kind: schema.KindPull})
+	if m.pull, err = schema.NewFrame(schema.Layout{Kind: schema.KindPull}); err == nil && !m.feeds() {
+		m.request, err = m.newLookup(0, askKeys)
+	}
 	return err
 }
 
-// run contributes to a number of batches. After the first and the last one the first feeder asks for every sum and
-// compares it.
-func (f *feeder) run(ctx context.Context, rounds int) (*ran, error) {
-	checks := f.spec.Index == 0
-	r := &ran{Count: rounds}
-	begin := time.Now()
-	for i := range rounds {
-		if err := f.round(ctx); err != nil {
-			return nil, fmt.Errorf("batch %d: %w", f.batch, err)
+// run takes part in a number of batches. An asker asks all the while.
+func (m *member) run(batches int) (r *ran, err error) {
+	if m.feeds() {
+		r, err = m.contribute(batches)
+	} else {
+		through := make(chan struct{})
+		go func() {
+			defer close(through)
+			if _, err := m.contribute(batches); err != nil {
+				m.fail(err)
+			}
+		}()
+		r, err = m.askUntil(func() bool { // the goroutine ends with the batches, or with ctx
+			select {
+			case <-through:
+				return true
+			default:
+				return false
+			}
+		})
+		if err != nil {
+			m.fail(err)
 		}
-		if i == rounds-1 {
+		<-through
+		err = cmp.Or(err, context.Cause(m.ctx))
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.Again = m.resent()
+	return r, nil
+}
+
+// contribute contributes to a number of batches. After the first and the last one the first feeder asks for every sum
+// and compares it.
+func (m *member) contribute(batches int) (*ran, error) {
+	checks := m.feeds() && m.spec.Index == 0
+	r := &ran{Count: batches}
+	begin := time.Now()
+	for i := range batches {
+		if err := m.round(); err != nil {
+			return nil, fmt.Errorf("batch %d: %w", m.batch, err)
+		}
+		if i == batches-1 {
 			r.Seconds = time.Since(begin).Seconds()
 		}
-		if checks && (f.batch == 1 || i == rounds-1) {
-			n, err := f.check(ctx, f.batch-1)
+		if checks && (m.batch == 1 || i == batches-1) {
+			n, err := m.check(m.batch - 1)
 			if err != nil {
-				return nil, fmt.Errorf("check batch %d: %w", f.batch-1, err)
+				return nil, fmt.Errorf("check batch %d: %w", m.batch-1, err)
 			}
 			r.Checked += n
 		}
 	}
-	r.Again = f.resent()
 	return r, nil
 }
 
 // round contributes to one batch, in the order of the flat space as all trainers do.
-func (f *feeder) round(ctx context.Context) error {
-	for i := range f.rounds {
-		c := &f.rounds[i]
-		c.frame.Float32s()[0] = stamp(f.batch)
-		h := f.contribution(f.batch)
-		h.Bucket, h.Chunk, h.Chunks, h.Offset, h.Weight = c.bucket, c.chunk, c.chunks, uint64(c.offset), 1
-		h.Node = lane.Node{First: f.joined.FirstLane, Count: uint16(f.joined.LaneCount)}
+func (m *member) round() error {
+	for i := range m.chunks {
+		c := &m.chunks[i]
+		if m.feeds() {
+			c.frame.Float32s()[0] = stamp(m.batch)
+			m.count.Add(uint64(len(c.frame.Values())))
+		}
+		h := c.head
+		h.Batch = m.batch
 		c.frame.SetHead(h)
-		if err := f.send(ctx, fabric.KindDense, c.shard, &h, c.frame); err != nil {
+		if err := m.send(fabric.KindDense, c.shard, &h, c.frame); err != nil {
 			return err
 		}
-		f.count.Add(uint64(len(c.frame.Values())))
 	}
-	return f.finish(ctx, 1)
+	return m.finish()
 }
 
 // check pulls the result of every chunk of a complete batch, one after the other, and compares every value.
-func (f *feeder) check(ctx context.Context, b schema.Batch) (values int, err error) {
-	for i := range f.rounds {
-		c := &f.rounds[i]
-		h := f.head(b)
-		h.Bucket, h.Chunk, h.Chunks = c.bucket, c.chunk, c.chunk+1
-		f.pull.SetHead(h)
-		to := f.subject(fabric.KindPull, string(schema.ShardMember(c.shard)))
-		v, err := f.ask(ctx, f.replies, to, f.pull.Seal(), func(v *schema.View) bool {
+func (m *member) check(b schema.Batch) (values int, err error) {
+	for i := range m.chunks {
+		c := &m.chunks[i]
+		h := m.head(b)
+		h.Bucket, h.Chunk, h.Chunks = c.head.Bucket, c.head.Chunk, c.head.Chunk+1
+		m.pull.SetHead(h)
+		to := m.subject(fabric.KindPull, string(schema.ShardMember(c.shard)))
+		v, err := m.ask(m.replies, to, m.pull.Seal(), func(v *schema.View) bool {
 			got := v.Head()
-			return got.Kind == schema.KindMean && got.Batch == b && got.Bucket == c.bucket && got.Chunk == c.chunk
+			return got.Kind == schema.KindMean && got.Batch == b && got.Bucket == h.Bucket && got.Chunk == h.Chunk
 		})
 		if err != nil {
 			return 0, err
 		}
-		if err := f.compare(c, b, v); err != nil {
+		if err := m.compare(c, b, v); err != nil {
 			return 0, err
 		}
-		values += len(v.Float32s())
+		values += c.elements
 	}
 	return values, nil
 }
 
-func (f *feeder) compare(c *feederRound, b schema.Batch, v *schema.View) error {
-	got := v.Float32s()
-	if len(got) != c.elements {
-		return fmt.Errorf("bucket %d chunk %d: %d values: want %d", c.bucket, c.chunk, len(got), c.elements)
+func (m *member) compare(c *chunk, b schema.Batch, v *schema.View) error {
+	got, feeders := v.Float32s(), m.spec.Feeders
+	wrong := func(what string, got, want any) error {
+		return fmt.Errorf("bucket %d chunk %d: %s %v: want %v", c.head.Bucket, c.head.Chunk, what, got, want)
 	}
-	if w := v.Head().Weight; w != float64(f.spec.Feeders) {
-		return fmt.Errorf("bucket %d chunk %d: weight %v: want %d", c.bucket, c.chunk, w, f.spec.Feeders)
+	if len(got) != c.elements {
+		return wrong("values", len(got), c.elements)
+	}
+	if w := v.Head().Weight; w != float64(feeders) {
+		return wrong("weight", w, feeders)
 	}
 	for i, x := range got {
-		want := mean(f.spec.Feeders, c.element+i)
+		want := mean(feeders, c.element+i)
 		if i == 0 {
 			want = stamp(b)
 		}
 		if x != want {
-			return fmt.Errorf("bucket %d chunk %d element %d: mean %v: want %v", c.bucket, c.chunk, i, x, want)
+			return wrong(fmt.Sprintf("element %d: mean", i), x, want)
 		}
 	}
 	return nil
 }
 
-func (f *feeder) bytes() uint64 { return f.count.Load() }
-
-// asker is a member of a job that has no samples: it contributes empty frames, and asks for rows of the version under
-// way.
-type asker struct {
-	*member
-	chunks  []*schema.Frame // empty contributions to the dense rounds, in their order
-	heads   []schema.Head
-	shards  []int
-	request *schema.Frame
-	count   atomic.Uint64
-	version atomic.Uint64 // to ask for
-	asked   schema.Chunk
-}
-
-func newAsker(s *spec) *asker { return &asker{member: newMember(s)} }
-
-func (a *asker) order(ctx context.Context, o order) (answer, error) {
-	switch o.Op {
-	case opConnect:
-		if err := a.connect(ctx, o.URL); err != nil {
-			return answer{}, err
-		}
-		return answer{}, a.build()
-	case opAsk:
-		r, err := a.askFor(ctx, time.Duration(o.Seconds*float64(time.Second)))
-		return answer{Ran: r}, err
-	case opRun:
-		r, err := a.run(ctx, o.Rounds)
-		return answer{Ran: r}, err
-	}
-	return answer{}, errors.New("unknown order")
-}
-
-func (a *asker) build() (err error) {
-	for _, b := range a.place.Buckets {
-		chunks := a.place.Chunks(b.ID)
-		for c := range chunks {
-			offset, _ := a.place.ChunkRange(b.ID, schema.Chunk(c))
-			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: schema.DTypeFloat32})
-			if err != nil {
-				return err
-			}
-			h := a.head(0)
-			h.Bucket, h.Chunk, h.Chunks, h.Offset = b.ID, schema.Chunk(c), schema.Chunk(chunks), uint64(offset)
-			h.Node = lane.Node{First: a.joined.FirstLane, Count: uint16(a.joined.LaneCount)}
-			a.chunks, a.heads, a.shards = append(a.chunks, f), append(a.heads, h),
-				append(a.shards, a.place.OwnerOfChunk(b.ID, schema.Chunk(c)))
-		}
-	}
-	a.request, err = a.newLookup(0, askKeys)
-	return err
-}
-
-// askFor asks for the two rows again and again, one request after the other.
-func (a *asker) askFor(ctx context.Context, stretch time.Duration) (*ran, error) {
-	begin := time.Now()
-	return a.askUntil(ctx, func() bool { return time.Since(begin) >= stretch })
-}
-
-func (a *asker) askUntil(ctx context.Context, done func() bool) (*ran, error) {
-	to := a.subject(fabric.KindLookup, string(schema.ShardMember(0)))
+// askUntil asks for two rows again and again, one request after the other, at least once.
+func (m *member) askUntil(done func() bool) (*ran, error) {
+	to := m.subject(fabric.KindLookup, string(schema.ShardMember(0)))
 	times := make([]float64, 0, 1<<16)
 	begin := time.Now()
 	for first := true; first || !done(); first = false {
-		seconds, err := a.once(ctx, to)
+		b := schema.Batch(m.version.Load())
+		m.asked = (m.asked + 1) % schema.ChunksMax
+		h := m.head(b)
+		h.Chunk, h.Chunks = m.asked, schema.ChunksMax
+		m.request.SetHead(h)
+		sent := time.Now()
+		v, err := m.ask(m.replies, to.WithBatch(uint64(b)), m.request.Seal(),
+			func(v *schema.View) bool { return v.Head().Chunk == m.asked })
 		if err != nil {
 			return nil, err
 		}
-		times = append(times, seconds)
-		a.count.Add(16)
+		times = append(times, time.Since(sent).Seconds())
+		if v.Head().Kind == schema.KindRows && len(v.Float32s()) != askKeys*askDim {
+			return nil, fmt.Errorf("%d values in an answer: want %d", len(v.Float32s()), askKeys*askDim)
+		}
+		m.count.Add(16)
 	}
 	r := summary(times)
 	r.Seconds = time.Since(begin).Seconds()
 	return r, nil
 }
-
-func (a *asker) once(ctx context.Context, to fabric.Subject) (float64, error) {
-	b := schema.Batch(a.version.Load())
-	a.asked = (a.asked + 1) % schema.ChunksMax
-	h := a.head(b)
-	h.Chunk, h.Chunks = a.asked, schema.ChunksMax
-	a.request.SetHead(h)
-	begin := time.Now()
-	v, err := a.ask(ctx, a.replies, to.WithBatch(uint64(b)), a.request.Seal(),
-		func(v *schema.View) bool { return v.Head().Chunk == a.asked })
-	took := time.Since(begin).Seconds()
-	if err != nil {
-		return 0, err
-	}
-	if v.Head().Kind == schema.KindRows && len(v.Float32s()) != askKeys*askDim {
-		return 0, fmt.Errorf("%d values in an answer: want %d", len(v.Float32s()), askKeys*askDim)
-	}
-	return took, nil
-}
-
-// run takes part in a number of batches and asks all the while.
-func (a *asker) run(ctx context.Context, rounds int) (*ran, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var through atomic.Bool
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer through.Store(true)
-		for range rounds {
-			if err := a.round(ctx); err != nil {
-				cancel(fmt.Errorf("batch %d: %w", a.batch, err))
-				return
-			}
-			a.version.Store(uint64(a.batch))
-		}
-	}()
-	r, err := a.askUntil(ctx, through.Load)
-	if err != nil {
-		cancel(err)
-	}
-	<-done
-	if err == nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		return nil, err
-	}
-	r.Again = a.resent()
-	return r, nil
-}
-
-// round contributes nothing to one batch.
-func (a *asker) round(ctx context.Context) error {
-	for i, f := range a.chunks {
-		h := a.heads[i]
-		h.Batch = a.batch
-		f.SetHead(h)
-		if err := a.send(ctx, fabric.KindDense, a.shards[i], &h, f); err != nil {
-			return err
-		}
-	}
-	return a.finish(ctx, 0)
-}
-
-func (a *asker) bytes() uint64 { return a.count.Load() }
 
 // summary sorts times in seconds and gives their middle and their 99th percentile.
 func summary(times []float64) *ran {

@@ -593,10 +593,8 @@ func newRole(ctx context.Context, s *spec) (role, error) {
 		return newWriter(s), nil
 	case roleShard:
 		return newShard(ctx, s)
-	case roleFeeder:
-		return newFeeder(s), nil
-	case roleAsker:
-		return newAsker(s), nil
+	case roleFeeder, roleAsker:
+		return newMember(ctx, s), nil
 	case roleTrainer:
 		return newTrainer(s)
 	}
