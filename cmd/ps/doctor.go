@@ -142,8 +142,8 @@ func (d *doctoring) askKept() (text string, err error) {
 	case file == nil:
 		return "what is wrong with them is not remembered: --gpu-state off", nil
 	}
-	n, err := file.Check()
-	return fmt.Sprintf("what is wrong with %d of them is remembered in %s", n, file.Path()), err
+	all, err := file.Read()
+	return fmt.Sprintf("what is wrong with %d of them is remembered in %s", len(all), file.Path()), err
 }
 
 // askDriver has a probe ask for all GPUs once.

@@ -156,7 +156,6 @@ func TestSubcommandFlags(t *testing.T) {
 			"http-token-file": looks["http-token-file"], "http-ca": looks["http-ca"],
 			"control-token-file": looks["http-token-file"], "config": flagwalk.Fails(none, none),
 			"tls-cert": joins["tls-cert"], "tls-key": joins["tls-key"], "tls-ca": flagwalk.Fails(none, none)})},
-		{Line: "gpu-list", Flags: held("internal/gpu.TestList", "gpu-state", "json")},
 		{Line: "gpu-ack 0", Flags: held("internal/gpu.TestAcknowledgeIn", "gpu-state")},
 	}
 	walked := map[*cobra.Command]bool{}

@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"io"
 	stdlog "log"
 	"os"
@@ -138,11 +138,10 @@ func (l *looking) status(ctx context.Context, c *cobra.Command, asJSON bool) (st
 // eventsShown is how many events are shown at most.
 const eventsShown = 10
 
-// topCommand refuses a command of earlier versions.
-func topCommand() *cobra.Command {
-	return &cobra.Command{Use: "top", Hidden: true, DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error {
-		return errors.New("top: there is no such command any more: ./bin/ps status prints the same once, and the page of " +
-			"the ps (http://127.0.0.1:8080/) follows it")
+// withdrawn refuses a command of earlier versions.
+func withdrawn(name, instead string) *cobra.Command {
+	return &cobra.Command{Use: name, Hidden: true, DisableFlagParsing: true, RunE: func(*cobra.Command, []string) error {
+		return fmt.Errorf("%s: there is no such command any more: use %s", name, instead)
 	}}
 }
 

@@ -24,8 +24,7 @@ type pageFlags struct {
 	insecure          bool
 	portFile, pprof   string
 	natsMonitor       string
-	anyPort           bool          // nobody asked for the port
-	notKept           func() string // why what is wrong with GPUs is not remembered
+	anyPort           bool // the port is the default, not asked for
 }
 
 func (f *pageFlags) add(c *cobra.Command) {
@@ -67,7 +66,7 @@ func (f *pageFlags) open(ctx context.Context, log *slog.Logger, secrets secrets,
 	}
 	return display.Open(ctx, ops.Config{Listen: f.listen, AnyPort: f.anyPort, Hosts: names(f.hosts), Machine: machine,
 		Token: secrets.page, MetricsToken: secrets.metrics, CertFile: f.certFile, KeyFile: f.keyFile, Insecure: f.insecure,
-		Pprof: f.pprof, Monitor: f.natsMonitor, Log: log}, f.notKept)
+		Pprof: f.pprof, Monitor: f.natsMonitor, Log: log})
 }
 
 // names are those in a list with commas.

@@ -132,7 +132,7 @@ func (o *common) openPage(ctx context.Context) (*display.Display, error) {
 	if !strings.Contains(o.local.http, ":") {
 		return nil, errors.New("--http " + o.local.http + ": want host:port, for example 127.0.0.1:8080")
 	}
-	shown, err := display.Open(ctx, ops.Config{Listen: o.local.http, Log: o.log}, nil)
+	shown, err := display.Open(ctx, ops.Config{Listen: o.local.http, Log: o.log})
 	if err == nil {
 		fmt.Fprintf(o.errOut, "The page:  %s\n", shown.URL())
 	}

@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -25,7 +25,6 @@ type ProbeOptions struct {
 // Bounds of what a probe may say.
 const (
 	lineBytesMax   = 256 << 10 // a hello of GPUsMax GPUs fits many times
-	errorBytesMax  = 4 << 10   // of its standard error, the first: a panic names its reason before its goroutines
 	linesQueued    = 256       // read and not taken yet; the probe waits where there are more
 	badLinesMax    = 8         // that are no lines of a probe; then it is none
 	probeGraceTime = 500 * time.Millisecond
@@ -42,14 +41,6 @@ type child struct {
 	none  bool          // it said that there is nothing to ask
 }
 
-// head keeps the first bytes that are written.
-type head []byte
-
-func (h *head) Write(text []byte) (int, error) {
-	*h = append(*h, text[:min(len(text), errorBytesMax-len(*h))]...)
-	return len(text), nil
-}
-
 // startChild starts a probe.
 func startChild(argv []string) (*child, error) {
 	if len(argv) == 0 {
@@ -60,9 +51,8 @@ func startChild(argv []string) (*child, error) {
 		ended: make(chan struct{})}
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for the parent, which then ends the probe
 	c.cmd.WaitDelay = probeGraceTime                        // a child of its own may hold its standard error open
-	var errs head
-	c.cmd.Stderr = &errs
-	in, err := c.cmd.StdinPipe() // closing it tells the probe to end, which Wait does, and the end of this process
+	c.cmd.Stderr = os.Stderr                                // what ends it is said there
+	in, err := c.cmd.StdinPipe()                            // closing it tells the probe to end, which Wait does, and the end of this process
 	var out io.ReadCloser
 	if err == nil {
 		out, err = c.cmd.StdoutPipe()
@@ -88,7 +78,10 @@ func startChild(argv []string) (*child, error) {
 		case !inTime:
 			c.why = "the probe has closed its output without ending, and was killed"
 		default:
-			c.why = endOf(status, string(errs))
+			c.why = "the probe ended"
+			if status != nil {
+				c.why = fmt.Sprintf("the probe ended: %v", status)
+			}
 		}
 		c.kill()
 		close(c.ended)
@@ -139,23 +132,4 @@ func (c *child) hasEnded(within time.Duration) bool {
 	case <-timer.C:
 		return false
 	}
-}
-
-// endOf says in one sentence how a probe ended.
-func endOf(status error, stderr string) string {
-	because := ""
-	if said, _, _ := strings.Cut(strings.TrimSpace(stderr), "\n"); said != "" {
-		because = " (" + said[:min(len(said), 200)] + ")"
-	}
-	var exit *exec.ExitError
-	switch {
-	case status == nil:
-		return "the probe ended by itself" + because
-	case !errors.As(status, &exit):
-		return fmt.Sprintf("the probe ended: %v%s", status, because)
-	}
-	if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return fmt.Sprintf("the probe was ended by signal %d (%s)%s", ws.Signal(), ws.Signal(), because)
-	}
-	return fmt.Sprintf("the probe ended with status %d%s", exit.ExitCode(), because)
 }

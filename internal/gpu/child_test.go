@@ -25,17 +25,15 @@ func TestBadProbes(t *testing.T) {
 	}
 	for _, c := range []struct{ name, script, want string }{
 		{"dynamic linker", `echo "probe: symbol lookup error: undefined symbol: nvmlFoo" >&2; echo more >&2; exit 127`,
-			"the probe ended with status 127 (probe: symbol lookup error: undefined symbol: nvmlFoo)"},
-		{"status", `echo "panic: oops" >&2; echo "goroutine 1" >&2; exit 3`, "the probe ended with status 3 (panic: oops)"},
-		{"ended", `exit 0`, "the probe ended by itself"},
-		{"signal", `kill -SEGV $$`, "the probe was ended by signal 11"},
+			"the probe ended: exit status 127"},
+		{"status", `echo "panic: oops" >&2; echo "goroutine 1" >&2; exit 3`, "the probe ended: exit status 3"},
+		{"ended", `exit 0`, "the probe ended"},
+		{"signal", `kill -SEGV $$`, "the probe ended: signal: segmentation fault"},
 		{"no lines of a probe", `while :; do echo '{"what":1}'; done`,
 			"the probe was ended: it writes lines that are not a probe's"},
 		{"line without end", `while :; do printf xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done`,
 			"the probe was ended: it writes a line of more than 262144 bytes"},
 		{"closes its output", `exec >&-; sleep 60`, "the probe has closed its output without ending, and was killed"},
-		{"talks to itself",
-			`i=0; while [ $i -lt 3000 ]; do echo "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" >&2; i=$((i+1)); done; exit 1`, "the probe ended with status 1 (xxxx"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -3,7 +3,6 @@ package gpu
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -177,28 +176,10 @@ func ProbeCommand() *cobra.Command {
 	return c
 }
 
-// KeptNowhere is the value of --gpu-state by which nothing is remembered.
-const KeptNowhere = "off"
-
 // AddKept adds the flag that names the file in which is remembered what is wrong with GPUs.
 func AddKept(set *pflag.FlagSet, to *string) {
 	set.StringVar(to, "gpu-state", "",
 		"`PATH`: file that remembers GPU faults; empty is gradbus/gpus.json in the state folder, off is none")
-}
-
-// StateFile is the file that a value of that flag names; nil where it is to be none.
-func StateFile(flag string) (*File, error) {
-	switch flag {
-	case KeptNowhere:
-		return nil, nil
-	case "":
-		path, err := DefaultPath()
-		if err != nil {
-			return nil, err
-		}
-		return FileAt(path), nil
-	}
-	return FileAt(flag), nil
 }
 
 // AcknowledgedBy is the command that acknowledges a GPU, whose index follows, in the file that a value of the flag names.
@@ -213,51 +194,6 @@ func AcknowledgedBy(flag string) string {
 		flag = strconv.Quote(flag)
 	}
 	return process.Invoked("ps") + " gpu-ack --gpu-state " + flag
-}
-
-// stateCommand is a subcommand that works on the file.
-func stateCommand(c *cobra.Command, run func(c *cobra.Command, file *File, flag string, args []string) error) *cobra.Command {
-	var path string
-	AddKept(c.Flags(), &path)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		file, err := StateFile(path)
-		if err == nil && file == nil {
-			err = errors.New("gpu-state off: want a file")
-		}
-		if err != nil {
-			return err
-		}
-		return run(c, file, path, args)
-	}
-	return c
-}
-
-// ListCommand is the subcommand that shows what is remembered.
-func ListCommand() *cobra.Command {
-	var asJSON bool
-	c := stateCommand(&cobra.Command{
-		Use:   "gpu-list",
-		Short: "Show what is remembered of this machine's GPUs: what is wrong with them, since when, and what to do",
-		Long: `Show what is remembered of this machine's GPUs: what is wrong with them, since when, and what to do.
-
-It reads the file that every ps and trainer of this user on this machine shares (--gpu-state), and asks neither a driver nor a ps. A GPU
-of which nothing is wrong is not in it: ./bin/ps doctor and ./bin/ps status show all.`,
-		Example: `  ./bin/ps gpu-list
-  ./bin/ps gpu-list --json | jq '.gpus[].uuid'`,
-		Args: cobra.NoArgs,
-	}, func(c *cobra.Command, file *File, flag string, _ []string) error {
-		all, err := file.Read()
-		if err != nil {
-			return fmt.Errorf("read what is remembered of GPUs: %w", err)
-		}
-		if asJSON {
-			return json.NewEncoder(c.OutOrStdout()).Encode(map[string]any{"path": file.Path(), "gpus": append([]Kept{}, all...)})
-		}
-		_, err = io.WriteString(c.OutOrStdout(), list(all, AcknowledgedBy(flag), time.Local))
-		return err
-	})
-	c.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON")
-	return c
 }
 
 // list says what holds.
@@ -295,69 +231,76 @@ const nothing = "Nothing is remembered that is wrong with a GPU.\n"
 // String names a GPU for people.
 func (g *GPU) String() string { return fmt.Sprintf("GPU %d %s (%s)", g.Index, g.UUID, g.Name) }
 
-// AcknowledgeCommand is the subcommand that acknowledges.
+// AcknowledgeCommand is the subcommand that shows what is remembered, and acknowledges it.
 func AcknowledgeCommand() *cobra.Command {
-	return stateCommand(&cobra.Command{
-		Use:   "gpu-ack UUID|INDEX|all...",
-		Short: "Acknowledge what was wrong with a GPU of this machine, when it has been seen to",
-		Long: `Acknowledge what was wrong with a GPU of this machine, when it has been seen to. A GPU is named by its UUID, the beginning of one,
-or its index; all are all of them.
+	var path string
+	c := &cobra.Command{
+		Use:   "gpu-ack [UUID|INDEX|all]...",
+		Short: "Show and acknowledge the remembered faults of this machine's GPUs",
+		Long: `Acknowledge the faults of a GPU of this machine, when they have been seen to. A GPU is named by its UUID, the beginning of
+one, or its index; all are all of them. Without an argument the command shows what is remembered: what is wrong with which
+GPU, since when, and what to do. A GPU with which nothing is wrong is not in it: ./bin/ps doctor and ./bin/ps status show all.
 
-It changes the file that every ps and trainer of this user on this machine shares (--gpu-state): those that run notice within a
-second or two, those that are started later begin with it. What is still wrong comes back with the next sample. Faults that were
-injected are in no file: SIGUSR1 to the ps or trainer acknowledges those.
+It reads and changes the file that every ps and trainer of this user on this machine shares (--gpu-state): those that run notice
+within a second or two, those that are started later begin with it. A fault that persists comes back with the next sample.
+Injected faults are in no file: SIGUSR1 to the ps or trainer acknowledges those.
 
-The exit status is 0 where something was acknowledged, or all were asked for and nothing was wrong; else 1.`,
-		Example: `  ./bin/ps gpu-ack 0
+The exit status is 0 if something was acknowledged, or all were asked for and nothing was wrong; else 1.`,
+		Example: `  ./bin/ps gpu-ack
+  ./bin/ps gpu-ack 0
   ./bin/ps gpu-ack GPU-8f2a
   ./bin/ps gpu-ack all`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return errors.New("gpu-ack: want a GPU: its UUID, the beginning of one, its index, or all")
-			}
-			return nil
-		},
-	}, func(c *cobra.Command, file *File, _ string, args []string) error {
-		return acknowledgeIn(file, args, time.Now(), c.OutOrStdout())
-	})
+	}
+	AddKept(c.Flags(), &path)
+	c.RunE = func(c *cobra.Command, names []string) error {
+		file, err := StateFile(path)
+		if err == nil && file == nil {
+			err = errors.New("gpu-state off: want a file")
+		}
+		if err != nil {
+			return err
+		}
+		all, err := file.Read() // so that nothing is made where there is nothing
+		if err != nil {
+			return fmt.Errorf("read what is remembered of GPUs: %w", err)
+		}
+		text := list(all, AcknowledgedBy(path), time.Local)
+		if len(names) > 0 {
+			text, err = acknowledgeIn(file, all, names)
+		}
+		if err == nil {
+			_, err = io.WriteString(c.OutOrStdout(), text)
+		}
+		return err
+	}
+	return c
 }
 
-// acknowledgeIn acknowledges GPUs in a file.
-func acknowledgeIn(file *File, names []string, now time.Time, out io.Writer) error {
-	all, err := file.Read() // so that nothing is made where there is nothing
-	if err != nil {
-		return fmt.Errorf("read what is remembered of GPUs: %w", err)
+// acknowledgeIn acknowledges GPUs in a file that held all, and says what it did.
+func acknowledgeIn(file *File, all []Kept, names []string) (said string, err error) {
+	if chosen, err := chosen(all, names, file.Path()); err != nil || len(chosen) == 0 {
+		return nothing, err
 	}
-	if chosen, err := chosen(all, names, file.Path()); err != nil {
-		return err
-	} else if len(chosen) == 0 {
-		_, err := io.WriteString(out, nothing)
-		return err
-	}
-	var said strings.Builder
+	var text strings.Builder
 	var wrong error
 	err = file.Change(func(all []Kept) ([]Kept, bool) {
 		var picked []*Kept
 		picked, wrong = chosen(all, names, file.Path())
 		for _, k := range picked {
-			findings, incidents := k.Acknowledge(now)
-			for _, f := range findings {
-				line(&said, "%s: acknowledged %s, %s", &k.GPU, f.Code, f.Reason)
+			for _, f := range k.Findings {
+				line(&text, "%s: acknowledged %s, %s", &k.GPU, f.Code, f.Reason)
 			}
-			for _, x := range incidents {
-				line(&said, "%s: forgot XID %d", &k.GPU, x.XID)
+			for _, x := range k.Incidents {
+				line(&text, "%s: forgot XID %d", &k.GPU, x.XID)
 			}
+			k.Findings, k.Incidents = nil, nil
 		}
 		return all, len(picked) > 0
 	})
-	if wrong != nil {
-		return wrong
+	if wrong == nil && err != nil {
+		wrong = fmt.Errorf("acknowledge GPUs in %s: %w", file.Path(), err)
 	}
-	if err != nil {
-		return fmt.Errorf("acknowledge GPUs in %s: %w", file.Path(), err)
-	}
-	_, err = io.WriteString(out, cmp.Or(said.String(), nothing)) // nothing where somebody else was faster
-	return err
+	return cmp.Or(text.String(), nothing), wrong // nothing where another process was faster
 }
 
 // chosen gives the GPUs that are named and of which something holds, each once. path is of the file, for errors.

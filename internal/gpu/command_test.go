@@ -13,20 +13,19 @@ import (
 	"gradbus/schema"
 )
 
-// remembered is a file with two GPUs of which something holds, and two of which nothing does, the last with the index
-// of the first.
+// remembered is a file with two GPUs of which something holds.
 func remembered(t *testing.T) *File {
 	t.Helper()
-	file := FileAt(filepath.Join(t.TempDir(), "gpus.json"))
+	file := &File{filepath.Join(t.TempDir(), "gpus.json"), lockTime}
 	of := func(index int, uuid string) Kept {
-		return Kept{GPU: GPU{Index: index, UUID: uuid, Name: "H100"}, AcknowledgedMS: nowMS}
+		return Kept{GPU: GPU{Index: index, UUID: uuid, Name: "H100"}}
 	}
 	a, b, c, d := of(0, "GPU-aa10"), of(1, "GPU-aa20"), of(2, "GPU-c"), of(0, "GPU-d")
 	a.Findings = []KeptFinding{
-		{Code: "xid-48", Reason: "XID 48: uncorrectable memory error", Action: "Reset it.", SinceMS: nowMS, SeenMS: nowMS,
+		{Code: "xid-48", Reason: "XID 48: uncorrectable memory error", Action: "Reset it.", SinceMS: nowMS,
 			Memory: true},
 		{Code: "remap-failed", Reason: "a faulty memory row could not be remapped", Action: "Have it replaced.",
-			SinceMS: nowMS + 1000, SeenMS: nowMS + 1000}}
+			SinceMS: nowMS + 1000}}
 	b.Incidents = []KeptIncident{{XID: 31, AtMS: nowMS}}
 	if err := file.Change(func([]Kept) ([]Kept, bool) { return []Kept{a, b, c, d}, true }); err !=
 		nil {
@@ -64,18 +63,19 @@ GPU 1 GPU-aa20 (H100)
 // What stands in another user's file is shown, and nothing in it that a terminal acts upon.
 func TestListIsPrintable(t *testing.T) {
 	t.Parallel()
-	file := FileAt(filepath.Join(t.TempDir(), "gpus.json"))
+	file := &File{filepath.Join(t.TempDir(), "gpus.json"), lockTime}
 	bad := Kept{GPU: GPU{UUID: "GPU-a\x1b[2J", Name: "H\u009b100"},
-		Findings: []KeptFinding{{Code: "x\x07", Reason: "r\nforged: all is well", Action: "a\u202e", SinceMS: nowMS,
-			SeenMS: nowMS}}}
+		Findings: []KeptFinding{{Code: "x\x07", Reason: "r\nforged: all is well", Action: "a\u202e", SinceMS: nowMS}}}
 	var out bytes.Buffer
 	out.WriteString(list([]Kept{bad}, "c", time.UTC))
 	if err := file.Change(func([]Kept) ([]Kept, bool) { return []Kept{bad}, true }); err != nil {
 		t.Fatal(err)
 	}
-	if err := acknowledgeIn(file, []string{"0"}, time.UnixMilli(nowMS), &out); err != nil {
+	said, err := acknowledgeIn(file, []Kept{bad}, []string{"0"})
+	if err != nil {
 		t.Fatal(err)
 	}
+	out.WriteString(said)
 	for line := range strings.Lines(out.String()) {
 		if line = strings.TrimSuffix(line, "\n"); line != schema.Printable(line) || strings.HasPrefix(line, "forged") {
 			t.Errorf("a terminal is shown %q", line)
@@ -120,8 +120,11 @@ func TestAcknowledgeIn(t *testing.T) {
 		{[]string{""}, nil, nil, `GPU "", of those`},
 	} {
 		file := remembered(t)
-		var out bytes.Buffer
-		err := acknowledgeIn(file, c.names, time.UnixMilli(nowMS+5000), &out)
+		held, err := file.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := acknowledgeIn(file, held, c.names)
 		if (err != nil) != (c.wrong != "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
 			t.Errorf("%q: %v, want %q", c.names, err, c.wrong)
 		}
@@ -141,8 +144,8 @@ func TestAcknowledgeIn(t *testing.T) {
 		if slices.Sort(left); !slices.Equal(left, c.left) {
 			t.Errorf("%q: %q still hold, want %q", c.names, left, c.left)
 		}
-		lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
-		if c.wrong == "" && !slices.EqualFunc(lines, c.said, strings.HasPrefix) || c.wrong != "" && out.Len() > 0 {
+		lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+		if c.wrong == "" && !slices.EqualFunc(lines, c.said, strings.HasPrefix) {
 			t.Errorf("%q: said %q, want %q", c.names, lines, c.said)
 		}
 	}
@@ -152,13 +155,12 @@ func TestAcknowledgeIn(t *testing.T) {
 func TestAcknowledgeNothing(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	file := FileAt(filepath.Join(folder, "state", "gpus.json"))
-	var out bytes.Buffer
-	if err := acknowledgeIn(file, []string{"all"}, time.Now(), &out); err != nil ||
-		out.String() != "Nothing is remembered that is wrong with a GPU.\n" {
-		t.Errorf("said %q, %v", out.String(), err)
+	file := &File{filepath.Join(folder, "state", "gpus.json"), lockTime}
+	if out, err := acknowledgeIn(file, nil, []string{"all"}); err != nil ||
+		out != "Nothing is remembered that is wrong with a GPU.\n" {
+		t.Errorf("said %q, %v", out, err)
 	}
-	if err := acknowledgeIn(file, []string{"0"}, time.Now(), &out); err == nil ||
+	if _, err := acknowledgeIn(file, nil, []string{"0"}); err == nil ||
 		err.Error() != `GPU "0", of those of which something is remembered in `+file.Path()+": there is none" {
 		t.Errorf("%v", err)
 	}

@@ -21,18 +21,18 @@ const nowMS = 1_800_000_000_000
 func one(uuid string) Kept {
 	return Kept{GPU: GPU{Index: 1, UUID: uuid, Name: "H100", PCI: "0000:3b:00.0"},
 		Findings: []KeptFinding{{Code: "xid-48", Reason: "XID 48: bad", Action: "Reset it.", SinceMS: nowMS - 5,
-			SeenMS: nowMS - 4, Memory: true}},
-		Incidents: []KeptIncident{{XID: 31, AtMS: nowMS - 9}}, AcknowledgedMS: nowMS - 10, Boot: "b"}
+			Memory: true}},
+		Incidents: []KeptIncident{{XID: 31, AtMS: nowMS - 9}}, Boot: "b"}
 }
 
 // text is what the file of one GPU is, letter by letter: what an earlier gradbus has written is to be read for ever.
 const text = `{"version":1,"gpus":[{"index":1,"uuid":"GPU-a","name":"H100","pci":"0000:3b:00.0",` +
-	`"findings":[{"code":"xid-48","reason":"XID 48: bad","action":"Reset it.","since_ms":1799999999995,"seen_ms":1799999999996,"memory":true}],` +
-	`"incidents":[{"xid":31,"at_ms":1799999999991}],"acknowledged_ms":1799999999990,"boot":"b"}]}` + "\n"
+	`"findings":[{"code":"xid-48","reason":"XID 48: bad","action":"Reset it.","since_ms":1799999999995,"memory":true}],` +
+	`"incidents":[{"xid":31,"at_ms":1799999999991}],"boot":"b"}]}` + "\n"
 
 func at(t *testing.T, content string) *File {
 	t.Helper()
-	f := FileAt(filepath.Join(t.TempDir(), "state", "gradbus", "gpus.json"))
+	f := &File{filepath.Join(t.TempDir(), "state", "gradbus", "gpus.json"), lockTime}
 	if content != "" {
 		if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
 			t.Fatal(err)
@@ -75,9 +75,9 @@ func TestFile(t *testing.T) {
 	if err := f.Change(func([]Kept) ([]Kept, bool) { return nil, false }); err != nil {
 		t.Errorf("no change: %v", err)
 	}
-	// of an earlier gradbus, which remembered counters
-	old := at(t, strings.Replace(text, `"boot":"b"`, `"reset_ms":1,"counters":{"at_ms":1800000000000,"boot":"b"}`, 1))
-	if all, err := old.Read(); err != nil || len(all) != 1 || !all[0].Same(ptr(one("GPU-a"))) || all[0].Boot != "" {
+	// of an earlier gradbus, which remembered more
+	old := at(t, strings.Replace(text, `"boot":"b"`, `"acknowledged_ms":1,"counters":{"at_ms":1800000000000},"boot":"b"`, 1))
+	if all, err := old.Read(); err != nil || !reflect.DeepEqual(all, []Kept{one("GPU-a")}) {
 		t.Errorf("read %+v, %v", all, err)
 	}
 }
@@ -95,23 +95,21 @@ func TestDamaged(t *testing.T) {
 		"cut":             {text[:100], ErrDamaged, "end of JSON"},
 		"zeros":           {strings.Repeat("\x00", 300), ErrDamaged, "invalid character"},
 		"two":             {text + text, ErrDamaged, "after top-level value"},
-		"no version":      {with(`"version":1,`, ""), ErrDamaged, "no version"},
-		"version 0":       {with(`"version":1`, `"version":0`), ErrDamaged, "no version"},
+		"no version":      {with(`"version":1,`, ""), ErrDamaged, "version 0 of 1 GPUs"},
+		"version 0":       {with(`"version":1`, `"version":0`), ErrDamaged, "version 0 of 1 GPUs"},
 		"newer":           {`{"version":2,"what":["else"]}`, ErrNewer, "version 2, and this one knows 1"},
 		"text for number": {with(`"index":1`, `"index":"1"`), ErrDamaged, "index"},
-		"negative index":  {with(`"index":1`, `"index":-1`), ErrDamaged, "index -1"},
-		"large index":     {with(`"index":1`, `"index":64`), ErrDamaged, "index 64"},
-		"no UUID":         {with(`GPU-a`, ``), ErrDamaged, "no UUID"},
-		"made up":         {with(`GPU-a`, `SIMULATED-0`), ErrDamaged, "no UUID"},
+		"negative index":  {with(`"index":1`, `"index":-1`), ErrDamaged, "or is none"},
+		"large index":     {with(`"index":1`, `"index":64`), ErrDamaged, "or is none"},
+		"no UUID":         {with(`GPU-a`, ``), ErrDamaged, "or is none"},
+		"made up":         {with(`GPU-a`, `SIMULATED-0`), ErrDamaged, "or is none"},
 		"twice": {with(`"gpus":[`, `"gpus":[{"index":1,"uuid":"GPU-a","name":"","pci":""},`),
 			ErrDamaged, "there twice"},
-		"no code":          {with(`xid-48`, ``), ErrDamaged, "not whole"},
-		"no since":         {with(`"since_ms":1799999999995`, `"since_ms":0`), ErrDamaged, "not whole"},
-		"seen before":      {with(`"seen_ms":1799999999996`, `"seen_ms":1`), ErrDamaged, "not whole"},
-		"XID without time": {with(`1799999999991`, `0`), ErrDamaged, "XID 31 has no time"},
-		"before 1970":      {with(`1799999999990`, `-1`), ErrDamaged, "before 1970"},
+		"no code":          {with(`xid-48`, ``), ErrDamaged, "or is none"},
+		"no since":         {with(`"since_ms":1799999999995`, `"since_ms":0`), ErrDamaged, "or is none"},
+		"XID without time": {with(`1799999999991`, `0`), ErrDamaged, "or is none"},
 		"vast":             {strings.Repeat(" ", bytesMax+1), ErrDamaged, "bytes"},
-		"many GPUs":        {`{"version":1,"gpus":[` + strings.Repeat("{},", rememberedMax) + `{}]}`, ErrDamaged, "too many"},
+		"many GPUs":        {`{"version":1,"gpus":[` + strings.Repeat("{},", rememberedMax) + `{}]}`, ErrDamaged, "of 257 GPUs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -166,24 +164,12 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// Where nothing can be written that is an error, and what is there can be read all the same.
+// Where nothing can be written that is an error.
 func TestUnwritable(t *testing.T) {
 	t.Parallel()
-	f := at(t, text)
-	blocked := FileAt(filepath.Join(f.path, "below", "gpus.json")) // a file is in the way, which stops also root
+	blocked := &File{filepath.Join(at(t, text).path, "below", "gpus.json"), lockTime} // a file is in the way, which stops also root
 	if err := blocked.Change(replace(one("GPU-a"))); err == nil {
 		t.Error("written below a file")
-	}
-	if _, err := blocked.Check(); err == nil {
-		t.Error("nothing is wrong with a folder that is a file")
-	}
-	for path, want := range map[string]string{f.path: "", filepath.Join(t.TempDir(), "a", "b", "gpus.json"): ""} {
-		if _, err := FileAt(path).Check(); (err == nil) != (want == "") {
-			t.Errorf("%s: %v", path, err)
-		}
-	}
-	if n, err := f.Check(); n != 1 || err != nil {
-		t.Errorf("%d GPUs, %v", n, err)
 	}
 }
 
@@ -195,7 +181,7 @@ func TestLock(t *testing.T) {
 	var all sync.WaitGroup
 	for w := range writers {
 		all.Go(func() {
-			own := FileAt(f.path)
+			own := &File{f.path, lockTime}
 			for r := range rounds {
 				for { // a loaded machine may let one wait longer than the lock's time
 					err := own.Change(func(all []Kept) ([]Kept, bool) {
@@ -230,41 +216,27 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// The file is bounded: what holds is kept before what is over, and new before old.
+// The file is bounded.
 func TestBounds(t *testing.T) {
 	t.Parallel()
-	now := time.UnixMilli(nowMS)
 	var all []Kept
 	for i := range 2 * rememberedMax {
-		k := Kept{GPU: GPU{Index: i % 8, UUID: fmt.Sprintf("GPU-%d", i)}, AcknowledgedMS: nowMS + int64(i)}
-		if i < 3 {
-			for j := range 2 * findingsMax {
-				k.Findings = append(k.Findings,
-					KeptFinding{Code: fmt.Sprintf("xid-%d", j), Reason: strings.Repeat("x", 2*textMax), SinceMS: 1, SeenMS: 1})
-			}
+		k := Kept{GPU: GPU{Index: i % 8, UUID: fmt.Sprintf("GPU-%d", i)}}
+		for j := range 2 * findingsMax * max(0, 1-i) { // of the first alone
+			k.Findings = append(k.Findings, KeptFinding{Code: fmt.Sprintf("xid-%d", j), Reason: strings.Repeat("x", 2*textMax), SinceMS: 1})
 		}
-		if i > 2*rememberedMax-3 { // over for long
-			k.AcknowledgedMS = nowMS - idleTime.Milliseconds() - 1
+		if i > 0 && i%2 == 0 {
+			k.Incidents = []KeptIncident{{31, 1}}
 		}
 		all = append(all, k)
 	}
-	text := encode(all, now)
+	text := encode(all)
 	got, err := decode(text)
 	if err != nil || len(got) != rememberedMax || len(text) > bytesMax {
 		t.Fatalf("%d GPUs, %d bytes: %v", len(got), len(text), err)
 	}
-	have := map[string]Kept{}
-	for _, k := range got {
-		have[k.UUID] = k
-	}
-	for uuid, want := range map[string]bool{"GPU-0": true, "GPU-2": true, "GPU-3": false,
-		fmt.Sprintf("GPU-%d", 2*rememberedMax-3): true, fmt.Sprintf("GPU-%d", 2*rememberedMax-1): false} {
-		if _, ok := have[uuid]; ok != want {
-			t.Errorf("%s is kept: %v", uuid, ok)
-		}
-	}
-	if f := have["GPU-0"].Findings; len(f) != findingsMax || len(f[0].Reason) != textMax {
-		t.Errorf("%d findings", len(f))
+	if f := got[0].Findings; got[0].UUID != "GPU-0" || len(f) != findingsMax || len(f[0].Reason) != textMax {
+		t.Errorf("%d findings of %s", len(f), got[0].UUID)
 	}
 }
 
@@ -281,7 +253,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		if _, err := decode(encode(all, time.UnixMilli(nowMS))); err != nil {
+		if _, err := decode(encode(all)); err != nil {
 			t.Fatalf("%q is read and cannot be written: %v", text, err)
 		}
 	})
@@ -297,8 +269,9 @@ func TestDefault(t *testing.T) {
 	} {
 		t.Setenv("HOME", c.home)
 		t.Setenv("XDG_STATE_HOME", c.state)
-		if got, err := DefaultPath(); got != c.want || (err == nil) != (c.want != "") {
-			t.Errorf("HOME=%q XDG_STATE_HOME=%q: %q, %v", c.home, c.state, got, err)
+		got, err := StateFile("")
+		if (err == nil) != (c.want != "") || err == nil && got.Path() != c.want {
+			t.Errorf("HOME=%q XDG_STATE_HOME=%q: %+v, %v", c.home, c.state, got, err)
 		}
 	}
 }

@@ -72,40 +72,6 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// 36 of the last 60 slots of ten seconds are six minutes of ten.
-func TestSlowdown(t *testing.T) {
-	b := newBench(t)
-	slow := func(s *Sample) { s.Slower = ptr(uint64(SlowerHWThermal | 1)) }
-	for range 5*60 + 50 {
-		b.sample(slow)
-	}
-	b.is(schema.GPUHealthy, "", "")
-	for range 3*60 + 30 { // a pause, in which nothing is forgotten
-		b.sample(nil)
-	}
-	b.is(schema.GPUHealthy, "", "")
-	for range 20 {
-		b.sample(slow)
-	}
-	b.is(schema.GPUDegraded, "hw-slowdown", "The hardware has slowed the GPU down for 6m")
-	if got := b.m.GPUs("")[0].Throttled; len(got) != 1 || got[0] != "hw_thermal" {
-		t.Errorf("clocks are lowered for %v: idling is no reason", got)
-	}
-	for range 2 * 60 {
-		b.sample(nil)
-	}
-	b.is(schema.GPUHealthy, "", "")
-	for range 7 * 60 {
-		b.sample(slow)
-	}
-	b.is(schema.GPUDegraded, "hw-slowdown", "")
-	b.now = b.now.Add(time.Hour) // in which nobody answers
-	for range 3 {
-		b.sample(slow)
-	}
-	b.is(schema.GPUHealthy, "", "")
-}
-
 // What was computed before a sample that shows a memory fault is suspect.
 func TestSuspect(t *testing.T) {
 	b := newBench(t)

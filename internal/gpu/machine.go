@@ -25,13 +25,9 @@ const (
 	burst       = time.Minute      // within which equal XIDs are one incident: the driver reports some for every channel
 	burstBefore = 5 * time.Second  // the same, where the last one was before this process: what ran then has ended
 
-	correctedMax, correctedSpan        = 100, 10 * time.Minute             // correctable ECC errors
-	retiredPagesSoft, retiredPagesMany = 15, 63                            // degraded, unhealthy from here on
-	slowdownSpan, slowdownMax          = 10 * time.Minute, 6 * time.Minute // slowed by the hardware
-	thermalMarginMin                   = 5                                 // degrees Celsius to the next slowdown
-	pcieReplaysMax, linkErrorsMax      = 8, 0                              // in rateSpan
-	rateSpan                           = time.Minute
-	othersShareMax                     = 0.1 // of a GPU's memory that processes other than ours may hold
+	retiredPagesSoft, retiredPagesMany = 15, 63 // degraded, unhealthy from here on
+	thermalMarginMin                   = 5      // degrees Celsius to the next slowdown
+	othersShareMax                     = 0.1    // of a GPU's memory that processes other than ours may hold
 
 	xidsMax = 64 // different XIDs of a GPU that are counted; others go under 0
 )
@@ -48,7 +44,6 @@ type Machine struct {
 	injected bool   // the silence is
 	since    time.Time
 
-	boot    string          // names the present run of the machine
 	kept    map[string]Kept // what is remembered, by UUID
 	command string          // that acknowledges a GPU, to be followed by its index; empty where nothing is remembered
 }
@@ -68,30 +63,26 @@ type gpu struct {
 
 	uncorrectedFrom   *uint64 // count that this process, or who acknowledged it, started from
 	uncorrectedBefore uint64
-	corrected         window
-	replays           window
-	linkErrors        window
-	slow              window
-	slowFor           time.Duration // in all
 
 	xids         map[uint64]uint64   // by number, since the start
 	incidents    map[uint64]incident // of class Restart: the last one
-	acknowledged int64               // milliseconds since 1970: what was found up to then is forgotten, in all processes
+	acknowledged bool                // here, which the file has yet to be told
 }
 
 // incident is a XID of class Restart.
 type incident struct {
 	at     time.Time
 	before bool // before this process knew the GPU: what ran on it then is gone
+	kept   bool // the file has it
 }
 
 // condition is a finding that holds.
 type condition struct {
 	Finding
 	since time.Time
-	seen  time.Time // the last event; zero where there was one only
 	until time.Time // an event counts as a sign until then; zero where it is no event
 	clean int       // polls in a row without a sign
+	kept  bool      // the file has it
 
 	injected bool
 }
@@ -156,7 +147,7 @@ func (m *Machine) find(now time.Time, id GPU) *gpu {
 	g := &gpu{GPU: id, state: schema.GPUUnknown, since: now, silent: notAsked, xids: map[uint64]uint64{},
 		incidents: map[uint64]incident{}}
 	if k, ok := m.kept[id.UUID]; ok {
-		g.adopt(&k, true)
+		g.merge(now, &k, true, false)
 	}
 	m.gpus = append(m.gpus, g)
 	slices.SortStableFunc(m.gpus, func(a, b *gpu) int { return a.Index - b.Index })
@@ -201,7 +192,7 @@ func (m *Machine) XID(now time.Time, x *XID, injected bool) []Change {
 			f.State, f.Sticky, f.Action = schema.GPUUnhealthy, true, actReset
 			f.Reason += fmt.Sprintf(", for the second time within %s", short(repeatSpan))
 		}
-		g.add(now, &condition{Finding: f, since: now, seen: now, until: now.Add(eventHold), injected: injected})
+		g.add(now, &condition{Finding: f, since: now, until: now.Add(eventHold), injected: injected})
 	}
 	told.Reason, told.Action = sentence(f.Reason), f.Action
 	return m.settle(now, g, told)
@@ -242,7 +233,7 @@ func (g *gpu) add(now time.Time, c *condition) {
 		g.found = append(g.found, c)
 		return
 	}
-	old.clean, old.until, old.seen, old.Reason, old.Action = 0, c.until, now, c.Reason, c.Action
+	old.clean, old.until, old.Reason, old.Action = 0, c.until, c.Reason, c.Action
 	old.injected = old.injected && c.injected
 	if c.State == schema.GPUUnhealthy && old.State != schema.GPUUnhealthy {
 		// a rehearsal makes no real warning a real quarantine
@@ -297,9 +288,6 @@ func (g *gpu) condition(code string) *condition {
 func (g *gpu) drop(code string) {
 	g.found = slices.DeleteFunc(g.found, func(c *condition) bool { return c.Code == code })
 }
-
-// last is when there was a sign of a condition last, as far as signs are events.
-func (c *condition) last() int64 { return max(c.since.UnixMilli(), c.seen.UnixMilli()) }
 
 // worst is the condition that the state comes of: the worst, and of these the one that has held longest.
 func (g *gpu) worst() *condition {
@@ -434,11 +422,7 @@ func (m *Machine) Acknowledge(now time.Time, uuid string) ([]Change, error) {
 	if len(g.found) == 0 {
 		return nil, fmt.Errorf("GPU %s: nothing is wrong with it", g.UUID)
 	}
-	if k := g.kept(now); k.Holds() {
-		k.Acknowledge(now)
-		g.acknowledged = k.AcknowledgedMS
-	}
-	g.found = nil
+	g.found, g.acknowledged = nil, true
 	clear(g.incidents)
 	g.forget()
 	changes := m.settle(now, g, Change{})
@@ -459,7 +443,6 @@ func (g *gpu) forget() {
 	if s := g.last.ECCUncorrected; s != nil {
 		g.uncorrectedFrom = ptr(*s)
 	}
-	g.corrected, g.replays, g.linkErrors, g.slow = window{}, window{}, window{}, window{}
 }
 
 // pick gives the GPU that a name is of.
@@ -475,139 +458,111 @@ func (m *Machine) pick(name string) (*gpu, error) {
 	return m.gpus[i], nil
 }
 
-// Kept gives what is to be remembered of every GPU of which something is.
-func (m *Machine) Kept(now time.Time) []Kept {
-	var all []Kept
-	for _, g := range m.gpus {
-		_, known := m.kept[g.UUID]
-		k := g.kept(now)
-		if known || k.Holds() || k.Keepable() && g.acknowledged > now.Add(-idleTime).UnixMilli() {
-			k.Boot = m.boot
-			all = append(all, k)
-		}
-	}
-	return all
-}
-
-func (g *gpu) kept(now time.Time) Kept {
-	k := Kept{GPU: g.GPU, AcknowledgedMS: g.acknowledged}
-	if !g.Keepable() {
-		return k
-	}
-	for _, c := range g.found {
-		if c.Sticky {
-			seen := max(c.last(), g.acknowledged+1) // also where the clock was set back since
-			k.Findings = append(k.Findings, KeptFinding{c.Code, c.Reason, c.Action, c.since.UnixMilli(), seen, c.Memory})
-		}
-	}
-	slices.SortFunc(k.Findings, func(a, b KeptFinding) int { return strings.Compare(a.Code, b.Code) })
-	for _, number := range slices.Sorted(maps.Keys(g.incidents)) {
-		if i := g.incidents[number]; now.Sub(i.at) <= repeatSpan {
-			k.Incidents = append(k.Incidents, KeptIncident{number, i.at.UnixMilli()})
-		}
-	}
-	return k
-}
-
-// Learn takes what is remembered of GPUs: when the process begins, and whenever another one has changed it. boot names
-// the present run of the machine: what was found in another one has ended with that.
-func (m *Machine) Learn(now time.Time, boot string, all []Kept) []Change {
-	m.boot, m.kept = boot, map[string]Kept{}
+// Merge brings together what the file holds and what is known here, and gives what the file shall hold, and whether that
+// is news to it; write says that it is written now. What this process has in the file and is not there any more was
+// acknowledged by another process. boot names the present run of the machine: what was found in another one has ended
+// with that.
+func (m *Machine) Merge(now time.Time, boot string, all []Kept, write bool) (changes []Change, to []Kept, news bool) {
+	m.kept = map[string]Kept{}
 	for _, k := range all {
-		if k.Boot != "" && boot != "" && k.Boot != boot {
-			k.Findings = nil
+		if k.Boot != "" && boot != "" && k.Boot != boot && len(k.Findings) > 0 {
+			k.Findings, news = nil, true
 		}
 		m.kept[k.UUID] = k
 	}
-	var changes []Change
 	for _, g := range m.gpus {
-		k, ok := m.kept[g.UUID]
-		if !ok {
+		if !g.keepable() {
 			continue
 		}
-		had := len(g.found) > 0
-		acknowledged := g.adopt(&k, false)
+		k, had := m.kept[g.UUID], len(g.found) > 0
+		k.GPU = g.GPU
+		acknowledged, more := g.merge(now, &k, false, write)
+		if news = news || more; more {
+			k.Boot = boot
+		}
 		told := m.settle(now, g, Change{})
 		for i := range told {
 			if acknowledged && had && told[i].To != schema.GPUUnhealthy {
 				told[i].Code, told[i].Reason, told[i].Action = acknowledgedCode, acknowledgedReason, ""
 			}
 		}
-		changes = append(changes, told...)
+		m.kept[g.UUID], changes = k, append(changes, told...)
 	}
-	return changes
+	return changes, slices.Collect(maps.Values(m.kept)), news
 }
 
-// adopt takes what is remembered of a GPU. fresh says that this process has just begun to know it.
-func (g *gpu) adopt(k *Kept, fresh bool) (acknowledged bool) {
-	if k.AcknowledgedMS > g.acknowledged {
-		g.acknowledged, acknowledged = k.AcknowledgedMS, true
-		had := len(g.found) > 0
-		g.found = slices.DeleteFunc(g.found, func(c *condition) bool { return c.last() <= g.acknowledged })
-		if had && len(g.found) == 0 {
-			g.forget()
+// unkept says that the file may have nothing of what is known here: all is written again.
+func (m *Machine) unkept() {
+	for _, g := range m.gpus {
+		for _, c := range g.found {
+			c.kept = false
 		}
-		maps.DeleteFunc(g.incidents, func(_ uint64, i incident) bool { return i.at.UnixMilli() <= g.acknowledged })
+		for number, i := range g.incidents {
+			i.kept = false
+			g.incidents[number] = i
+		}
 	}
+}
+
+// merge takes what the file holds of a GPU, and adds to it what it lacks. fresh says that this process has just begun to
+// know the GPU. It tells whether another process has acknowledged something, and whether the file lacked something.
+func (g *gpu) merge(now time.Time, k *Kept, fresh, write bool) (acknowledged, news bool) {
+	if g.acknowledged {
+		news = k.Holds()
+		k.Findings, k.Incidents, g.acknowledged = nil, nil, !write && news
+	}
+	has := func(code string) bool {
+		return slices.ContainsFunc(k.Findings, func(f KeptFinding) bool { return f.Code == code })
+	}
+	known := len(g.found)
+	g.found = slices.DeleteFunc(g.found, func(c *condition) bool { return c.kept && !has(c.Code) })
+	if acknowledged = len(g.found) < known; acknowledged && len(g.found) == 0 {
+		g.forget()
+	}
+	maps.DeleteFunc(g.incidents, func(number uint64, i incident) bool {
+		return i.kept && !slices.ContainsFunc(k.Incidents, func(o KeptIncident) bool { return o.XID == number })
+	})
 	for _, f := range k.Findings {
-		if f.last() > g.acknowledged {
-			g.recall(&f)
-		}
+		g.recall(&f)
 	}
 	for _, i := range k.Incidents {
 		at := time.UnixMilli(i.AtMS)
-		if known, ok := g.incidents[i.XID]; i.AtMS > g.acknowledged && (!ok || known.at.Before(at)) {
-			g.incidents[i.XID] = incident{at: at, before: fresh}
+		if known, ok := g.incidents[i.XID]; !ok || known.at.Before(at) {
+			g.incidents[i.XID] = incident{at: at, before: fresh, kept: true}
 		}
 	}
-	return acknowledged
+	for _, c := range g.found {
+		if c.Sticky && !c.injected && !c.kept {
+			k.Findings = append(slices.Clone(k.Findings), KeptFinding{c.Code, c.Reason, c.Action, c.since.UnixMilli(), c.Memory})
+			c.kept, news = write, true
+		}
+	}
+	for _, number := range slices.Sorted(maps.Keys(g.incidents)) {
+		if i := g.incidents[number]; !i.kept && now.Sub(i.at) <= repeatSpan {
+			k.Incidents = append(slices.DeleteFunc(slices.Clone(k.Incidents), func(o KeptIncident) bool {
+				return o.XID == number || now.Sub(time.UnixMilli(o.AtMS)) > repeatSpan
+			}), KeptIncident{number, i.at.UnixMilli()})
+			i.kept, news = write, true
+			g.incidents[number] = i
+		}
+	}
+	return acknowledged, news
 }
 
 // recall makes a finding hold that is remembered.
 func (g *gpu) recall(f *KeptFinding) {
-	since, seen := time.UnixMilli(f.SinceMS), time.UnixMilli(f.last())
+	since := time.UnixMilli(f.SinceMS)
 	c := g.condition(f.Code)
 	if c == nil || !c.Sticky || c.injected {
 		g.drop(f.Code)
 		c = &condition{Finding: Finding{Code: f.Code, State: schema.GPUUnhealthy, Reason: f.Reason, Action: f.Action,
-			Sticky: true, Memory: f.Memory}, since: since, seen: seen}
+			Sticky: true, Memory: f.Memory}, since: since}
 		g.found = append(g.found, c)
-		if f.Memory && seen.After(g.faulted) {
-			g.faulted = seen
+		if f.Memory && since.After(g.faulted) {
+			g.faulted = since
 		}
 	}
-	if since.Before(c.since) {
+	if c.kept = true; since.Before(c.since) {
 		c.since = since
 	}
-	if seen.UnixMilli() > c.last() {
-		c.seen = seen
-	}
-}
-
-// window remembers a counter over a span of time, so that its rise can be told. It holds at most windowPoints points:
-// one that comes within a windowPoints-th of the span after another takes its place.
-type window struct {
-	points []point
-}
-
-type point struct {
-	at    time.Time
-	value uint64
-}
-
-const windowPoints = 60
-
-// rise adds a value and says by how much the counter has risen over the last span. A counter that fell, since the GPU
-// was reset, begins anew.
-func (w *window) rise(now time.Time, value uint64, span time.Duration) uint64 {
-	if n := len(w.points); n > 0 && value < w.points[n-1].value {
-		w.points = w.points[:0]
-	}
-	w.points = slices.DeleteFunc(w.points, func(p point) bool { return now.Sub(p.at) > span })
-	if n := len(w.points); n < 2 || now.Sub(w.points[n-2].at) >= span/windowPoints {
-		w.points = append(w.points, point{now, value})
-	} else {
-		w.points[n-1] = point{now, value}
-	}
-	return value - w.points[0].value
 }

@@ -43,13 +43,10 @@ type Config struct {
 	// Kept is where is remembered what must outlive this process; nil remembers nothing. With Inject it is not written to:
 	// a rehearsal is not remembered.
 	Kept        *File
-	KeptErr     error  // why there is no Kept although there should be: it is said where there is a driver
-	KeptAsIs    bool   // what Kept holds is taken, and nothing is written
-	KeptCommand string // acknowledges a GPU in Kept, followed by its index; empty is ./bin/ps gpu-ack
-	// LastWords is how long Close listens for an error of the driver that may have ended this process, where it has used a
-	// GPU and there is Kept; 0 is 200 ms.
-	LastWords time.Duration
-	Boot      func() string // names the present run of the machine; nil asks the kernel
+	KeptErr     error         // why there is no Kept although there should be: it is said where there is a driver
+	KeptAsIs    bool          // what Kept holds is taken, and nothing is written
+	KeptCommand string        // acknowledges a GPU in Kept, followed by its index; empty is ./bin/ps gpu-ack
+	Boot        func() string // names the present run of the machine; nil asks the kernel
 	// Unused is logged with the first GPUs that are found, where this process computes on none: how it would. Empty logs
 	// nothing.
 	Unused string
@@ -64,7 +61,6 @@ func (c Config) withDefaults() Config {
 	c.Mode, c.KeptCommand = cmp.Or(c.Mode, Auto), cmp.Or(c.KeptCommand, "./bin/ps gpu-ack")
 	c.Every, c.Silence = cmp.Or(c.Every, time.Second), cmp.Or(c.Silence, 8*time.Second)
 	c.Patience, c.Backoff = cmp.Or(c.Patience, time.Minute), cmp.Or(c.Backoff, time.Second)
-	c.LastWords = cmp.Or(c.LastWords, 200*time.Millisecond)
 	c.KeptAsIs = c.KeptAsIs || len(c.Inject) > 0
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -93,7 +89,6 @@ type Monitor struct {
 	lost    string        // why what this process has on its GPU is gone for good; empty where it is not
 	heard   chan struct{} // closed by hear, with the first word of the driver, or that there is none
 	hear    func()
-	notKept string // why nothing is remembered; empty where it is
 }
 
 // Start watches the GPUs of this machine until ctx ends or Close is called. With Require it waits until the driver has
@@ -129,7 +124,6 @@ func Start(ctx context.Context, c Config) (*Monitor, error) {
 	ctx, m.stop = context.WithCancel(ctx)
 	switch {
 	case probe && c.KeptErr != nil:
-		m.notKept = fmt.Sprintf("%s: %v", notKept, c.KeptErr)
 		c.Log.Warn(notKept, "err", c.KeptErr)
 	case probe && c.Kept != nil:
 		m.keeper = newKeeper(m, time.Now())
@@ -168,14 +162,6 @@ func (m *Monitor) Close() {
 	if m.keeper != nil {
 		m.keeper.close()
 	}
-}
-
-// NotKept says why what is wrong with GPUs is not remembered beyond the end of this process, although it should be;
-// empty where it is.
-func (m *Monitor) NotKept() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.notKept
 }
 
 // KeptAt is the file in which what is wrong with GPUs is remembered; empty where nothing is.
@@ -466,7 +452,6 @@ func (m *Monitor) run(ctx context.Context, probe bool) {
 		}
 		select {
 		case <-ctx.Done():
-			w.lastWords()
 			w.endAll()
 			return
 		case line, ok := <-lines:
@@ -482,33 +467,6 @@ func (m *Monitor) run(ctx context.Context, probe bool) {
 		case now := <-tick.C:
 			w.injectOnce(now)
 			w.simulate(now)
-		}
-	}
-}
-
-// lastWords listens on for a moment where this process has used a GPU: what has ended it may be an error whose XID is
-// on its way, and is to be remembered.
-func (w *watch) lastWords() {
-	w.m.mu.Lock()
-	used := w.m.used
-	w.m.mu.Unlock()
-	if w.m.keeper == nil || w.child == nil || used == "" {
-		return
-	}
-	timer := time.NewTimer(w.m.config.LastWords)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-			return
-		case line, ok := <-w.child.lines:
-			if !ok {
-				return
-			}
-			w.line(time.Now(), line)
-			if line.XID != nil {
-				return
-			}
 		}
 	}
 }

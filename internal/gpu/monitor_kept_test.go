@@ -18,11 +18,16 @@ import (
 func kept(t *testing.T, l *fake.Library, path, boot string, alter func(*gpu.Config)) (*gpu.Monitor, *safeLog) {
 	t.Helper()
 	return start(t, l.Path, func(c *gpu.Config) {
-		c.Kept, c.Boot = gpu.FileAt(path), func() string { return boot }
+		c.Kept, c.Boot = fileAt(path), func() string { return boot }
 		if alter != nil {
 			alter(c)
 		}
 	})
+}
+
+func fileAt(path string) *gpu.File {
+	f, _ := gpu.StateFile(path) // an error is of the default alone
+	return f
 }
 
 func statePath(t *testing.T) string { return filepath.Join(t.TempDir(), "state", "gpus.json") }
@@ -98,25 +103,10 @@ func TestMonitorKeptRepeat(t *testing.T) {
 	}
 }
 
-// An error that comes as the process ends, since it has ended it, is remembered.
-func TestMonitorKeptLastWords(t *testing.T) {
-	t.Parallel()
-	l, path := build(t), statePath(t)
-	m, _ := kept(t, l, path, "boot-1", func(c *gpu.Config) { c.LastWords = time.Minute }) // which the XID cuts short
-	untilState(t, m, 0, schema.GPUHealthy, "")
-	m.Use("GPU-fake-0")
-	l.XID(0, 13)
-	m.Close()
-	if all, err := gpu.FileAt(path).Read(); err != nil || len(all) != 1 || len(all[0].Incidents) != 1 ||
-		all[0].Incidents[0].XID != 13 {
-		t.Errorf("remembered %+v, %v", all, err)
-	}
-}
-
 // ago makes what is remembered so much older.
 func ago(t *testing.T, path string, by time.Duration) {
 	t.Helper()
-	err := gpu.FileAt(path).Change(func(all []gpu.Kept) ([]gpu.Kept, bool) {
+	err := fileAt(path).Change(func(all []gpu.Kept) ([]gpu.Kept, bool) {
 		if len(all) == 0 {
 			t.Error("nothing is remembered")
 		}
@@ -148,8 +138,8 @@ func TestMonitorKeptBeside(t *testing.T) {
 	untilState(t, a, 0, schema.GPUHealthy, "")
 	a.Mismatch("GPU-fake-0", "2 of 10 blocks", false)
 	untilState(t, b, 0, schema.GPUUnhealthy, "verify-mismatch")
-	if err := gpu.FileAt(path).Change(func(all []gpu.Kept) ([]gpu.Kept, bool) {
-		all[0].Acknowledge(time.Now())
+	if err := fileAt(path).Change(func(all []gpu.Kept) ([]gpu.Kept, bool) {
+		all[0].Findings = nil
 		return all, true
 	}); err != nil {
 		t.Fatal(err)
@@ -173,7 +163,7 @@ func TestMonitorKeptBoot(t *testing.T) {
 	m, _ = kept(t, l, path, "boot-2", nil)
 	untilState(t, m, 0, schema.GPUHealthy, "")
 	m.Close()
-	if all, err := gpu.FileAt(path).Read(); err != nil || len(all) != 0 {
+	if all, err := fileAt(path).Read(); err != nil || len(all) != 0 {
 		t.Errorf("remembered %+v, %v", all, err)
 	}
 }
@@ -192,7 +182,7 @@ func TestMonitorKeptNotInjected(t *testing.T) {
 	m.AcknowledgeAll()
 	m.Mismatch("GPU-fake-1", "1 of 10 blocks", true)
 	m.Close()
-	made, err := gpu.Start(t.Context(), gpu.Config{Driver: func() bool { return false }, Kept: gpu.FileAt(path),
+	made, err := gpu.Start(t.Context(), gpu.Config{Driver: func() bool { return false }, Kept: fileAt(path),
 		Inject: inject(t, "gpu=0,xid=79")})
 	if err != nil {
 		t.Fatal(err)
@@ -241,13 +231,12 @@ func TestMonitorKeptNowhere(t *testing.T) {
 			l.XID(0, 79)
 			untilState(t, m, 0, schema.GPUUnhealthy, "xid-79")
 			if c.content == "{" { // set aside, and a new one in its place
-				until(t, "a new file", func() bool { all, err := gpu.FileAt(path).Read(); return err == nil && len(all) == 1 })
-				until(t, "no complaint any more", func() bool { return m.NotKept() == "" })
+				until(t, "a new file", func() bool { all, err := fileAt(path).Read(); return err == nil && len(all) == 1 })
 				if !isThere(t, path+".damaged") {
 					t.Error("the damaged file is gone")
 				}
 			} else {
-				until(t, "why nothing is remembered", func() bool { return strings.Contains(m.NotKept(), c.want) })
+				until(t, "why nothing is remembered", func() bool { return strings.Contains(log.String(), c.want) })
 			}
 			m.Close()
 			if n := strings.Count(log.String(), "what is wrong with GPUs is not remembered"); n != 1 ||

@@ -80,11 +80,6 @@ func (l *looking) memory() {
 		}
 		l.sign(l.now, f, "ecc-uncorrectable", "ecc-uncorrectable-before")
 	}
-	if v := s.ECCCorrected; v != nil {
-		n := l.corrected.rise(l.now, *v, correctedSpan)
-		l.check(n > correctedMax, degraded("ecc-correctable-rate", actSupport,
-			"%d memory errors were corrected in the last %s (over %d is many)", n, short(correctedSpan), correctedMax))
-	}
 	l.flag(s.SRAMThreshold, broughtMemory(broken("sram-threshold", actReplace,
 		"uncorrectable errors in the GPU's caches have passed the driver's threshold")))
 	l.flag(s.RemapFailed, broken("remap-failed", actReplace, "a faulty memory row could not be remapped"))
@@ -108,16 +103,12 @@ func (l *looking) memory() {
 func (l *looking) load() {
 	s := l.s
 	if v := s.Slower; v != nil {
-		if *v&(SlowerHardware|SlowerHWThermal|SlowerPowerBrake) != 0 && !l.lastAt.IsZero() {
-			l.slowFor += min(l.now.Sub(l.lastAt), slowdownSpan/windowPoints)
-		}
 		action := "Check the machine's cooling and power supply."
 		if *v&SlowerPowerBrake != 0 {
 			action = "Check the machine's power supply: it asks the GPU to draw less."
 		}
-		slow := time.Duration(l.slow.rise(l.now, uint64(l.slowFor), slowdownSpan))
-		l.check(slow >= slowdownMax, degraded("hw-slowdown", action,
-			"the hardware has slowed the GPU down for %s of the last %s", short(slow), short(slowdownSpan)))
+		l.check(*v&(SlowerHardware|SlowerHWThermal|SlowerPowerBrake) != 0, degraded("hw-slowdown", action,
+			"the hardware slows the GPU down"))
 	}
 	if v := s.ThermalMargin; v != nil {
 		l.check(*v < thermalMarginMin, degraded("thermal-margin", "Check the machine's cooling.",
@@ -137,22 +128,12 @@ func (l *looking) load() {
 
 const actSlot = "Check how the GPU sits in its slot, and the riser."
 
-// links looks at PCIe and NVLinks.
+// links looks at PCIe.
 func (l *looking) links() {
 	s := l.s
-	if v := s.PCIeReplays; v != nil {
-		n := l.replays.rise(l.now, *v, rateSpan)
-		l.check(n > pcieReplaysMax, degraded("pcie-replays", actSlot,
-			"%d transfers over PCIe were repeated in the last %s (over %d is many)", n, short(rateSpan), pcieReplaysMax))
-	}
 	if s.PCIeWidth != nil && s.PCIeWidthMax != nil {
 		l.check(*s.PCIeWidth < *s.PCIeWidthMax, degraded("pcie-width", actSlot, "the GPU's PCIe link has %d of %d lanes",
 			*s.PCIeWidth, *s.PCIeWidthMax))
-	}
-	if v := s.NVLinkErrors; v != nil {
-		n := l.linkErrors.rise(l.now, *v, rateSpan)
-		l.check(n > linkErrorsMax, degraded("nvlink-errors", actSupport, "%s of NVLinks in the last %s",
-			count(n, "replay or recovery", "replays or recoveries"), short(rateSpan)))
 	}
 }
 

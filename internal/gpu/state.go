@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -28,9 +27,7 @@ type Kept struct {
 	GPU                      // as it was last seen
 	Findings  []KeptFinding  `json:"findings,omitempty"`  // that hold until they are acknowledged
 	Incidents []KeptIncident `json:"incidents,omitempty"` // of class Restart: the last of each XID
-	// AcknowledgedMS is when everything up to then was acknowledged: who still has older findings drops them.
-	AcknowledgedMS int64  `json:"acknowledged_ms,omitempty"`
-	Boot           string `json:"boot,omitempty"` // names the run of the machine in which all was found
+	Boot      string         `json:"boot,omitempty"`      // names the run of the machine in which all was found
 }
 
 // KeptFinding is a finding that is remembered. It makes the GPU unhealthy.
@@ -39,7 +36,6 @@ type KeptFinding struct {
 	Reason  string `json:"reason"`
 	Action  string `json:"action"`
 	SinceMS int64  `json:"since_ms"`
-	SeenMS  int64  `json:"seen_ms"` // the last sign of it that is an event
 	Memory  bool   `json:"memory,omitempty"`
 }
 
@@ -49,38 +45,12 @@ type KeptIncident struct {
 	AtMS int64  `json:"at_ms"`
 }
 
-// Keepable says whether what is found of a GPU may be remembered: it is no made up one, nor one that could not say
+// keepable says whether what is found of a GPU may be remembered: it is no simulated one, nor one that could not say
 // which it is.
-func (g *GPU) Keepable() bool { return strings.HasPrefix(g.UUID, "GPU-") }
+func (g *GPU) keepable() bool { return strings.HasPrefix(g.UUID, "GPU-") }
 
 // Holds says whether anything is remembered that an acknowledgement would end.
 func (k *Kept) Holds() bool { return len(k.Findings)+len(k.Incidents) > 0 }
-
-// Acknowledge forgets what was wrong, and gives what it forgets.
-func (k *Kept) Acknowledge(now time.Time) (findings []KeptFinding, incidents []KeptIncident) {
-	findings, incidents = k.Findings, k.Incidents
-	at := max(now.UnixMilli(), k.AcknowledgedMS+1)
-	for _, f := range findings { // a clock that was set back must not make it void
-		at = max(at, f.last())
-	}
-	for _, i := range incidents {
-		at = max(at, i.AtMS)
-	}
-	k.AcknowledgedMS, k.Findings, k.Incidents = at, nil, nil
-	return findings, incidents
-}
-
-func (f *KeptFinding) last() int64 { return max(f.SinceMS, f.SeenMS) }
-
-// Same says that a record says nothing new. The words of a finding are no reason to write one: every process counts from
-// its own beginning in them, and two that watch the same GPU must come to rest.
-func (k *Kept) Same(other *Kept) bool {
-	same := func(a, b KeptFinding) bool {
-		return a.Code == b.Code && a.SinceMS == b.SinceMS && a.SeenMS == b.SeenMS && a.Memory == b.Memory
-	}
-	return slices.EqualFunc(k.Findings, other.Findings, same) && slices.Equal(k.Incidents, other.Incidents) &&
-		k.AcknowledgedMS == other.AcknowledgedMS
-}
 
 // Bounds of the file.
 const (
@@ -89,7 +59,6 @@ const (
 	findingsMax   = 64
 	textMax       = 1000 // bytes of a text
 	bytesMax      = 4 << 20
-	idleTime      = 30 * 24 * time.Hour // after which a GPU of which nothing holds is dropped
 )
 
 // ErrDamaged is the error of a file that is not one of ours, or is cut. It is left as it is until something is to be
@@ -105,17 +74,9 @@ type content struct {
 }
 
 // encode gives the file's text, within its bounds.
-func encode(all []Kept, now time.Time) []byte {
-	all = slices.DeleteFunc(slices.Clone(all), func(k Kept) bool {
-		return !k.Holds() && k.AcknowledgedMS < now.Add(-idleTime).UnixMilli()
-	})
-	order := func(k *Kept) int64 { // those of which something holds first, then the newest
-		if k.Holds() {
-			return -1 << 62
-		}
-		return -k.AcknowledgedMS
-	}
-	slices.SortStableFunc(all, func(a, b Kept) int { return cmp.Compare(order(&a), order(&b)) })
+func encode(all []Kept) []byte {
+	all = slices.DeleteFunc(slices.Clone(all), func(k Kept) bool { return !k.Holds() })
+	slices.SortStableFunc(all, func(a, b Kept) int { return cmp.Compare(a.Index, b.Index) })
 	all = all[:min(len(all), rememberedMax)]
 	cut := func(text string) string { return text[:min(len(text), textMax)] }
 	for i := range all {
@@ -128,7 +89,6 @@ func encode(all []Kept, now time.Time) []byte {
 			f.Reason, f.Action = cut(f.Reason), cut(f.Action)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Kept) int { return a.Index - b.Index })
 	text, err := json.Marshal(content{version, append([]Kept{}, all...)})
 	if err != nil {
 		panic(fmt.Sprintf("numbers and texts do not become JSON: %v", err))
@@ -147,19 +107,14 @@ func decode(text []byte) ([]Kept, error) {
 		return nil, fmt.Errorf("%w: version %d, and this one knows %d", ErrNewer, c.Version, version)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
-	case c.Version < 1:
-		return nil, fmt.Errorf("%w: it has no version", ErrDamaged)
-	case len(c.GPUs) > rememberedMax:
-		return nil, fmt.Errorf("%w: %d GPUs are too many", ErrDamaged, len(c.GPUs))
+	case c.Version < 1 || len(c.GPUs) > rememberedMax:
+		return nil, fmt.Errorf("%w: version %d of %d GPUs", ErrDamaged, c.Version, len(c.GPUs))
 	}
 	known := map[string]bool{}
-	for _, k := range c.GPUs {
-		err := k.valid()
-		if err == nil && known[k.UUID] {
-			err = errors.New("it is there twice")
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%w: GPU %.60q: %w", ErrDamaged, k.UUID, err)
+	for i := range c.GPUs {
+		k := &c.GPUs[i]
+		if known[k.UUID] || !k.valid() {
+			return nil, fmt.Errorf("%w: GPU %.60q is there twice, or is none", ErrDamaged, k.UUID)
 		}
 		known[k.UUID] = true
 	}
@@ -167,54 +122,43 @@ func decode(text []byte) ([]Kept, error) {
 }
 
 // valid finds what cannot have been written.
-func (k *Kept) valid() error {
-	switch {
-	case !k.Keepable() || len(k.UUID) > textMax:
-		return errors.New("no UUID of a GPU")
-	case k.Index < 0 || k.Index >= GPUsMax:
-		return fmt.Errorf("index %d", k.Index)
-	case len(k.Findings) > findingsMax || len(k.Incidents) > findingsMax:
-		return errors.New("too many findings")
-	case k.AcknowledgedMS < 0:
-		return errors.New("a time before 1970")
-	}
-	for _, f := range k.Findings {
-		if f.Code == "" || f.Reason == "" || f.SinceMS <= 0 || f.SeenMS < f.SinceMS {
-			return fmt.Errorf("finding %.60q is not whole", f.Code)
-		}
-	}
-	for _, i := range k.Incidents {
-		if i.AtMS <= 0 {
-			return fmt.Errorf("XID %d has no time", i.XID)
-		}
-	}
-	return nil
+func (k *Kept) valid() bool {
+	return k.keepable() && len(k.UUID) <= textMax && k.Index >= 0 && k.Index < GPUsMax &&
+		len(k.Findings) <= findingsMax && len(k.Incidents) <= findingsMax &&
+		!slices.ContainsFunc(k.Findings, func(f KeptFinding) bool { return f.Code == "" || f.Reason == "" || f.SinceMS <= 0 }) &&
+		!slices.ContainsFunc(k.Incidents, func(i KeptIncident) bool { return i.AtMS <= 0 })
 }
 
 // File is the file at a path. It may be used by any number of processes and goroutines.
 type File struct {
 	path   string
-	within time.Duration // that somebody else may hold the lock
+	within time.Duration // that another process may hold the lock
 }
 
 // lockTime is long: the lock is held for one short write, which a disk that is busy draws out.
 const lockTime = 10 * time.Second
 
-// FileAt gives the file at a path. Nothing is opened or made.
-func FileAt(path string) *File { return &File{path, lockTime} }
+// KeptNowhere is the value of --gpu-state by which nothing is remembered.
+const KeptNowhere = "off"
 
-// DefaultPath is where the file is unless somebody says otherwise: gradbus/gpus.json below $XDG_STATE_HOME, or
-// ~/.local/state.
-func DefaultPath() (string, error) {
-	folder := os.Getenv("XDG_STATE_HOME")
-	if !filepath.IsAbs(folder) { // such as empty; others are to be ignored
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return "", fmt.Errorf("where to remember GPUs: %w", err)
-		}
-		folder = filepath.Join(home, ".local", "state")
+// StateFile is the file that a value of --gpu-state names; nil where it is to be none. Nothing is opened or made. An
+// empty value is gradbus/gpus.json below $XDG_STATE_HOME, or ~/.local/state.
+func StateFile(flag string) (*File, error) {
+	if flag == KeptNowhere {
+		return nil, nil
 	}
-	return filepath.Join(folder, "gradbus", "gpus.json"), nil
+	if flag == "" {
+		folder := os.Getenv("XDG_STATE_HOME")
+		if !filepath.IsAbs(folder) { // such as empty; others are to be ignored
+			home, err := os.UserHomeDir()
+			if err != nil {
+				return nil, fmt.Errorf("where to remember GPUs: %w", err)
+			}
+			folder = filepath.Join(home, ".local", "state")
+		}
+		flag = filepath.Join(folder, "gradbus", "gpus.json")
+	}
+	return &File{flag, lockTime}, nil
 }
 
 // Path is the file's name.
@@ -241,33 +185,7 @@ func (f *File) Read() ([]Kept, error) {
 	return all, nil
 }
 
-// Check finds what would keep the file from being read or changed, and gives the number of GPUs with which something is
-// wrong. It changes nothing.
-func (f *File) Check() (wrong int, err error) {
-	all, err := f.Read()
-	if err != nil {
-		return 0, err
-	}
-	for _, k := range all {
-		if len(k.Findings) > 0 {
-			wrong++
-		}
-	}
-	folder := filepath.Dir(f.path)
-	for { // the nearest that is there: those below would be made
-		const writable, passable = 2, 1
-		err := syscall.Access(folder, writable|passable)
-		if err == nil {
-			return wrong, nil
-		}
-		if !errors.Is(err, fs.ErrNotExist) || folder == filepath.Dir(folder) {
-			return wrong, fmt.Errorf("write in %s: %w", folder, err)
-		}
-		folder = filepath.Dir(folder)
-	}
-}
-
-// Change changes what the file holds, while nobody else does. edit gets what it holds, and gives what it shall, and
+// Change changes what the file holds, while no other process does. edit gets what it holds, and gives what it shall, and
 // whether that is something else. A damaged file counts as empty, and is set aside when another one takes its place.
 func (f *File) Change(edit func([]Kept) ([]Kept, bool)) error {
 	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
@@ -295,7 +213,7 @@ func (f *File) Change(edit func([]Kept) ([]Kept, bool)) error {
 			return err
 		}
 	}
-	return f.write(encode(all, time.Now()))
+	return f.write(encode(all))
 }
 
 // write puts a new file in the place of the old one, on the disk before it has the name.
@@ -325,16 +243,15 @@ const (
 )
 
 // keeper holds a Monitor's machine and a file to the same. It is the only one that touches the file, since a disk may
-// take its time: nobody waits for it but Close, and not for ever.
+// take its time: only Close waits for it, and not for ever.
 type keeper struct {
 	m     *Monitor
 	file  *File
 	boot  string
 	dirty chan struct{} // has room for one: something may be to be written
 	ended chan struct{} // closed when run has returned
-
-	held  []Kept    // what the file holds, as far as is known
-	again time.Time // after a failure
+	again time.Time     // after a failure
+	why   string        // of that; empty since
 }
 
 // bootID names the present run of the machine; empty where the kernel does not say.
@@ -351,9 +268,7 @@ func newKeeper(m *Monitor, now time.Time) *keeper {
 	k := &keeper{m: m, file: m.config.Kept, boot: m.config.Boot(), dirty: make(chan struct{}, 1),
 		ended: make(chan struct{})}
 	m.machine.command = m.config.KeptCommand
-	all, err := k.file.Read()
-	k.learn(now, all)
-	k.note(now, err)
+	k.sync(now)
 	return k
 }
 
@@ -362,7 +277,6 @@ func (k *keeper) run() {
 	defer close(k.ended)
 	tick := time.NewTicker(keepEvery)
 	defer tick.Stop()
-	var wrote time.Time
 	for {
 		select {
 		case <-k.m.ended:
@@ -370,13 +284,9 @@ func (k *keeper) run() {
 			k.sync(time.Now())
 			return
 		case <-k.dirty:
-			if time.Since(wrote) < keepEvery {
-				continue // with the next tick
-			}
+			k.sync(time.Now())
 		case <-tick.C:
-		}
-		if k.sync(time.Now()) {
-			wrote = time.Now()
+			k.sync(time.Now())
 		}
 	}
 }
@@ -392,64 +302,51 @@ func (k *keeper) close() {
 	}
 }
 
-// sync takes what others have written, and writes what they have not. A damaged file is replaced as soon as there is
-// something to write.
-func (k *keeper) sync(now time.Time) (wrote bool) {
+const notKept = "what is wrong with GPUs is not remembered"
+
+// sync takes what other processes have written, and writes what they have not. A damaged file is replaced as soon as
+// there is something to write.
+func (k *keeper) sync(now time.Time) {
 	if now.Before(k.again) {
-		return false
+		return
 	}
 	all, err := k.file.Read()
-	if err == nil && !reflect.DeepEqual(all, k.held) {
-		k.learn(now, all)
+	damaged := errors.Is(err, ErrDamaged)
+	if damaged {
+		k.m.change(func(m *Machine) []Change { m.unkept(); return nil })
 	}
-	if (err == nil || errors.Is(err, ErrDamaged)) && !k.m.config.KeptAsIs && len(k.news(now)) > 0 {
-		err = k.file.Change(func(all []Kept) ([]Kept, bool) {
-			k.learn(now, all)
-			news := k.news(now)
-			for _, one := range news {
-				all = append(slices.DeleteFunc(all, func(o Kept) bool { return o.UUID == one.UUID }), one)
+	if err == nil || damaged {
+		_, news := k.merge(now, all, false)
+		if news && !k.m.config.KeptAsIs {
+			if err = k.file.Change(func(all []Kept) ([]Kept, bool) { return k.merge(now, all, true) }); err != nil {
+				k.m.change(func(m *Machine) []Change { m.unkept(); return nil })
 			}
-			k.held, wrote = all, len(news) > 0
-			return all, wrote
-		})
+		}
 	}
 	k.note(now, err)
-	return wrote && err == nil
 }
 
-// news is what the file lacks of what this process would have remembered.
-func (k *keeper) news(now time.Time) []Kept {
-	k.m.mu.Lock()
-	defer k.m.mu.Unlock()
-	return slices.DeleteFunc(k.m.machine.Kept(now), func(ours Kept) bool {
-		return slices.ContainsFunc(k.held, func(o Kept) bool { return o.UUID == ours.UUID && o.Same(&ours) })
+func (k *keeper) merge(now time.Time, all []Kept, write bool) (to []Kept, news bool) {
+	k.m.change(func(m *Machine) (changes []Change) {
+		changes, to, news = m.Merge(now, k.boot, all, write)
+		return changes
 	})
+	return to, news
 }
-
-func (k *keeper) learn(now time.Time, all []Kept) {
-	k.held = slices.Clone(all)
-	k.m.change(func(m *Machine) []Change { return m.Learn(now, k.boot, all) })
-}
-
-const notKept = "what is wrong with GPUs is not remembered"
 
 // note says once what is wrong with the file, and once that it is well again. It is tried again after a while.
 func (k *keeper) note(now time.Time, err error) {
-	why := ""
-	if err != nil {
-		why = fmt.Sprintf("%s: %v", notKept, err)
+	before := k.why
+	if k.why = ""; err != nil {
+		k.why = err.Error()
 		if !errors.Is(err, ErrDamaged) {
 			k.again = now.Add(keepAgain)
 		}
 	}
-	k.m.mu.Lock()
-	before := k.m.notKept
-	k.m.notKept = why
-	k.m.mu.Unlock()
 	switch {
-	case why != "" && before == "":
+	case k.why != "" && before == "":
 		k.m.config.Log.Warn(notKept, "path", k.file.Path(), "err", err)
-	case why == "" && before != "":
+	case k.why == "" && before != "":
 		k.m.config.Log.Info("what is wrong with GPUs is remembered again", "path", k.file.Path())
 	}
 }

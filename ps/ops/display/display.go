@@ -22,17 +22,16 @@ import (
 
 // Display is what a ps shows; nil is nothing. It is safe for concurrent use.
 type Display struct {
-	hub     *ops.Hub
-	server  *ops.Server
-	of      atomic.Pointer[ps.Server] // nil until it has started
-	config  ops.Config
-	notKept func() string
+	hub    *ops.Hub
+	server *ops.Server
+	of     atomic.Pointer[ps.Server] // nil until it has started
+	config ops.Config
 }
 
-// Open begins to serve, before the ps is there: who asks meanwhile is told that it starts. c is where and to whom; what
-// is shown is filled in. notKept says why what is wrong with GPUs is not remembered, empty where it is; nil is that.
-func Open(ctx context.Context, c ops.Config, notKept func() string) (*Display, error) {
-	d := &Display{hub: ops.NewHub(c.Log), notKept: notKept}
+// Open begins to serve, before the ps is there: requests until then are told that it starts. c is where and to whom;
+// what is shown is filled in.
+func Open(ctx context.Context, c ops.Config) (*Display, error) {
+	d := &Display{hub: ops.NewHub(c.Log)}
 	var server atomic.Pointer[ops.Server] // scrapes may come before Start returns
 	exporter := metrics.New(metrics.Config{Version: gradbus.Version, Status: d.hub.Status, Age: d.hub.Age, Alive: d.alive,
 		Ops: func() (cost metrics.Ops) {
@@ -127,12 +126,6 @@ func (d *Display) checks() (all []ops.Check) {
 	}
 	for _, c := range server.Checks() {
 		all = append(all, ops.Check(c))
-	}
-	if d.notKept == nil {
-		return all
-	}
-	if text := d.notKept(); text != "" { // which keeps nobody from working
-		all = append(all, ops.Check{Name: "gpu-state", OK: true, Text: text})
 	}
 	return all
 }
