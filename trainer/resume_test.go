@@ -72,10 +72,7 @@ type haver struct {
 }
 
 var havers = []haver{{name: "update", apply: schema.ApplyUpdate, policy: schema.PolicyFail},
-	{name: "mean", apply: schema.ApplyMean, policy: schema.PolicyFail},
 	{name: "hybrid", apply: schema.ApplyMean, hybrid: true, policy: schema.PolicyFail},
-	{name: "replicated, added up by shards", apply: schema.ApplyMean, routes: replicateAll,
-		policy: schema.PolicyFail},
 	{name: "replicated, rows added up by shards", apply: schema.ApplyMean, policy: schema.PolicyFail,
 		routes: func(j *schema.Job) {
 			replicateAll(j)

@@ -154,9 +154,9 @@ func TestJobsOfAllShapes(t *testing.T) {
 		{"tables-only", 2, nil, []schema.TableSpec{{Name: "t", Rows: 9, Dim: 2, Partitions: 2, Init: small}}},
 		// and shards without any
 		{"one-row", 3, nil, []schema.TableSpec{{Name: "t", Rows: 1, Dim: 2, Partitions: 4, Init: small}}},
-		{"large", 1, []schema.Parameter{{Name: "w", Shape: []int{700, 1024}, Init: zeros},
-			{Name: "v", Shape: []int{500, 1024}, Init: zeros}},
-			[]schema.TableSpec{{Name: "t", Rows: 5000, Dim: 256, Partitions: 7, Init: zeros}}},
+		{"large", 1, []schema.Parameter{{Name: "w", Shape: []int{175, 1024}, Init: zeros},
+			{Name: "v", Shape: []int{125, 1024}, Init: zeros}},
+			[]schema.TableSpec{{Name: "t", Rows: 1250, Dim: 256, Partitions: 7, Init: zeros}}},
 	} {
 		jobOf := func(trainers int, apply string) *schema.Job {
 			job := toyJob(c.name, trainers, 3, apply)
@@ -176,7 +176,9 @@ func TestJobsOfAllShapes(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("%s/%d/%s", c.name, trainers, apply), func(t *testing.T) {
 					job := jobOf(trainers, apply)
-					sessions := joinAll(t, testConfig(t, server), job)
+					config := testConfig(t, server)
+					config.WindowBytes = 1 << 20
+					sessions := joinAll(t, config, job)
 					for _, err := range runAll(testContext(t), sessions, plain{job}, 2) {
 						if err != nil {
 							t.Fatal(err)

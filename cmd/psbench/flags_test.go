@@ -124,10 +124,8 @@ func TestAverageFlags(t *testing.T) {
 	flags := averageFlags(t)
 	noServer := "no server adds anything up"
 	for hook, changed := range map[string]flagwalk.Flags{
-		"rpc":        {},
-		"sparse-rpc": {},
-		"allreduce":  {"server-kind": flagwalk.Refused("average", noServer)},
-		"hybrid":     {"server-kind": flagwalk.Refused("average", noServer)},
+		"rpc":    {},
+		"hybrid": {"server-kind": flagwalk.Refused("average", noServer)},
 	} {
 		walker.Walk(t, flagwalk.Setting{Flags: flags.And(changed),
 			Line: averageBase + " --in-process --json --hook " + hook})
@@ -137,15 +135,16 @@ func TestAverageFlags(t *testing.T) {
 const hybridBase = "hybrid --trainers 1 --servers 2 --embeddings 30 --dim 4 --epochs 1 --warmup 1 --batches 2"
 
 func TestHybridFlags(t *testing.T) {
-	for mode, own := range map[string]flagwalk.Flags{
-		"async": {"mean": flagwalk.Held("bench/hybrid.TestMeanOverLanes")}, // of several trainers, who come as they come
-		"sync":  {"mean": {Value: "lanes", With: "--trainers 2"}},
+	for _, c := range []struct {
+		mode, placement string
+		mean            flagwalk.Flag
+	}{
+		{"async", "rows", flagwalk.Held("bench/hybrid.TestMeanOverLanes")}, // of several trainers, who come as they come
+		{"sync", "tables", flagwalk.Flag{Value: "lanes", With: "--trainers 2"}},
 	} {
-		for _, placement := range []string{"columns", "rows", "tables"} {
-			walker.Walk(t, flagwalk.Setting{
-				Line:  hybridBase + " --in-process --json --mode " + mode + " --placement " + placement,
-				Flags: common(t).And(hybridFlags()).And(own)})
-		}
+		walker.Walk(t, flagwalk.Setting{
+			Line:  hybridBase + " --in-process --json --mode " + c.mode + " --placement " + c.placement,
+			Flags: common(t).And(hybridFlags()).And(flagwalk.Flags{"mean": c.mean})})
 	}
 }
 
@@ -180,9 +179,7 @@ func TestHostedFlags(t *testing.T) {
 	stepping := "in mode remote the server steps for each gradient"
 	walker.Walk(t, flagwalk.Setting{Line: base, Flags: flags.And(flagwalk.Flags{
 		"sync": flagwalk.Refused("async", stepping)})})
-	for _, sync := range []string{"async", "sync", "reduce"} {
-		walker.Walk(t, flagwalk.Setting{Line: base + " --mode pull --sync " + sync, Flags: flags})
-	}
+	walker.Walk(t, flagwalk.Setting{Line: base + " --mode pull --sync reduce", Flags: flags})
 	// of two batches, the second is of one version or of another
 	walker.Walk(t, flagwalk.Setting{Line: base + " --mode pull --sync bounded --warmup 0 --batches 1",
 		Flags: flags.And(flagwalk.Flags{"epochs": flagwalk.Refused("1", "--batches says how long"),
@@ -275,27 +272,37 @@ func joined(t *testing.T) flagwalk.Flags {
 	}
 }
 
+// known are flags whose effect a test of this package shows without a running server.
+func known(test string, flags flagwalk.Flags) flagwalk.Flags {
+	all := flagwalk.Flags{}
+	for name := range flags {
+		all[name] = flagwalk.Held("cmd/psbench." + test)
+	}
+	return all
+}
+
+// At servers that run, the flags of the way to them are walked; the others say what they say elsewhere.
 func TestJoinedFlags(t *testing.T) {
 	alone := flagwalk.Flags{"data-host": flagwalk.Refused("::1", alone), "advertise": flagwalk.Refused("a", alone)}
 	walk := func(line string, flags flagwalk.Flags) {
 		t.Helper()
-		at, sees := observed(t) // a server for each: one that has registered more than 100 jobs at once logs fewer of them
+		at, sees := observed(t)
 		walker.Walk(t, flagwalk.Setting{Line: line + " --in-process --json " + at, Flags: flags, Sees: sees})
 	}
-	walk(updateBase, updateFlags(t).And(joined(t)).And(alone))
-	walk(averageBase, averageFlags(t).And(joined(t)).And(alone).And(flagwalk.Flags{
-		"servers": flagwalk.Refused("1", run), "server-backend": flagwalk.Refused("cpu", run)}))
-	walk(averageBase+" --hook allreduce", averageFlags(t).And(joined(t)).And(flagwalk.Flags{
-		"servers": flagwalk.Refused("1", run), "server-backend": flagwalk.Refused("cpu", run),
+	walk(updateBase, known("TestUpdateFlags", updateFlags(t)).And(joined(t)).And(alone))
+	average := known("TestAverageFlags", averageFlags(t)).And(joined(t)).And(flagwalk.Flags{
+		"runs": flagwalk.Set("2"), "servers": flagwalk.Refused("1", run), "server-backend": flagwalk.Refused("cpu", run)})
+	walk(averageBase, average.And(alone))
+	walk(averageBase+" --hook allreduce", average.And(flagwalk.Flags{
 		"server-kind": flagwalk.Refused("average", "no server adds anything up")}))
-	walk(hybridBase+" --trainers 2 --mode sync --placement rows", hybridFlags().And(common(t)).And(joined(t)).And(
-		flagwalk.Flags{"trainers": flagwalk.Set("1"), "placement": flagwalk.Set("columns"), "chunk": flagwalk.Set("4096"),
-			"mean": flagwalk.Set("lanes")}))
+	walk(hybridBase+" --trainers 2 --mode sync --placement rows", known("TestHybridFlags", hybridFlags().And(common(t))).And(
+		joined(t)).And(flagwalk.Flags{"trainers": flagwalk.Set("1"), "placement": flagwalk.Set("columns"),
+		"chunk": flagwalk.Set("4096"), "mean": flagwalk.Set("lanes")}))
 	base, hosted := hostedFlags(t)
-	walk(base, hosted.And(joined(t)).And(alone).And(flagwalk.Flags{
+	hosted = known("TestHostedFlags", hosted).And(joined(t))
+	walk(base, hosted.And(alone).And(flagwalk.Flags{
 		"sync": flagwalk.Refused("async", "in mode remote"), "here": flagwalk.Refused("2", "want 1 to 1")}))
-	walk(base+" --mode pull --sync reduce --trainers 2", hosted.And(joined(t)).And(flagwalk.Flags{
-		"trainers": flagwalk.Set("1")}))
+	walk(base+" --mode pull --sync reduce --trainers 2", hosted.And(flagwalk.Flags{"trainers": flagwalk.Set("1")}))
 }
 
 // With --hosts every flag goes into what is printed, but for those that say there what each host is told.
