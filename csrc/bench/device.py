@@ -61,7 +61,7 @@ class Device:
         return to
 
     def release(self, *tensors):
-        """Frees the memory of tensors from empty; nobody may use them afterwards. The GPU's frees itself."""
+        """Frees the memory of tensors from empty, which must not be used afterwards. PyTorch frees a GPU's."""
         gone = {t.data_ptr() for t in tensors}
         for address, size in [o for o in self._owned if o[0] in gone]:
             self.backend.free(address, size)

@@ -10,7 +10,7 @@ namespace GB_DEVICE_NAMESPACE {
 
 // Longs is what the device knows of long segments (segments.cuh).
 struct Longs {
-  unsigned any;    // not 0: there are some; set by whoever makes the segments
+  unsigned any;    // not 0: there are some; set by the kernel that makes segments
   unsigned count;  // how many are in the list of them
 };
 

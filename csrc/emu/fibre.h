@@ -26,7 +26,7 @@ struct Stack {
   size_t bytes = 0;
 };
 
-// TakeStack gives a stack that nobody uses, or one without memory where there is none. Stacks are
+// TakeStack returns an unused stack, or one without memory if there is none. Stacks are
 // kept and given again; they may hold what the last fibre left.
 Stack TakeStack();
 void GiveStack(Stack stack);

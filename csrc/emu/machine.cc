@@ -216,7 +216,7 @@ void Machine::Start() {
   m.Leave();
 }
 
-// Leave ends the thread that runs. Nobody may be waiting for it.
+// Leave ends the running thread. No other thread may wait for it.
 void Machine::Leave() {
   Thread& t = *current_;
   if (waiting_ > 0) {

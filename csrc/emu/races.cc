@@ -38,7 +38,7 @@ struct Cell {
 
 struct Page {
   Cell cells[kPageBytes / 4];
-  uint32_t writable;  // the launch in which somebody was seen to be allowed to write here
+  uint32_t writable;  // the launch in which a thread was allowed to write here
 };
 
 struct Shadow {

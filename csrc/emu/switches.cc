@@ -114,7 +114,7 @@ cudaError_t Lost() { return static_cast<cudaError_t>(Now().lost.load()); }
 cudaError_t Return(cudaError_t e) {
   if (e == cudaSuccess) return e;
   last_error = e;
-  if (Loses(e) && Now().lost.exchange(e) == 0) RunAll(true);  // whoever waits is told
+  if (Loses(e) && Now().lost.exchange(e) == 0) RunAll(true);  // waiting threads are woken
   return e;
 }
 

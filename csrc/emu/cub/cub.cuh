@@ -132,7 +132,7 @@ struct DeviceRadixSort {
                                int end_bit = sizeof(K) * 8, cudaStream_t stream = nullptr,
                                bool = false) {
     const int64_t items = static_cast<int64_t>(n);
-    // Asked for the size alone, nobody has to have the arrays.
+    // A call for the size alone needs no arrays.
     const bool overlap = temporary != nullptr &&
                          (internal::Overlap(keys_in, const_cast<const K*>(keys_out), items) ||
                           internal::Overlap(values_in, const_cast<const V*>(values_out), items));
