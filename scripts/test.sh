@@ -7,7 +7,7 @@
 #   cuda         packages that take ten times as long under it, by their arithmetic or their many runs: without it, then with it what
 #                goroutines of cuda share
 #   portable     Go's tests without cgo
-#   simulate     500 seeds of simulated faults (150 in rest), the table of recoveries, and planted defects that these have to find
+#   simulate     500 seeds of simulated faults (100 in rest), the table of recoveries, and planted defects that these have to find
 #   hosts        several hosts, in network namespaces (as root)
 #   faults       every fault, at its whole volume; jobs that are killed, resumed and replaced
 #   page         the page in a real browser
@@ -19,7 +19,7 @@
 # of race what shares nothing between goroutines (examples, formats, rules), and what runs processes, which are not under the race detector
 # anyway; and the portable part only where another backend or other files are compiled: the packages above see a backend by its contract
 # alone. rest has the other parts, native and cuda for the library that was built, and long for what skips by -short. all and rest run
-# the parts from hosts to python, which mostly wait, beside those that compute. A single part is whole.
+# long and the parts from hosts to python, which mostly wait, beside those that compute. A single part is whole.
 # make calls it, and says how cgo compiles.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -30,7 +30,7 @@ beside=() short=() native=(-tags native,emu) emu=ON what=${1:-}
 case $what in
   short) short=(-short) native=(-tags native) emu=OFF ;;
   all) parts+=(simulate fuzz) beside=("${waiting[@]}") ;;
-  rest) parts=(native long cuda simulate fuzz) beside=("${waiting[@]}") seeds=150 ;;
+  rest) parts=(native cuda simulate fuzz) beside=(long "${waiting[@]}") seeds=100 ;;
   *)
     [[ " ${parts[*]} long simulate fuzz ${waiting[*]} " == *" ${what:-none} "* ]] ||
       { echo "test: want short, rest, all or one of ${parts[*]} long simulate ${waiting[*]} fuzz" >&2; exit 2; }
@@ -42,11 +42,14 @@ scripts/deps.sh --check go || exit
 
 # What mostly waits begins first, with four tests of a package at a time, and three packages: more starve connections of their greeting.
 slow=(./trainer ./ps)
-# Of what shares nothing between goroutines, or runs processes.
-alone=(./e2e ./e2e/page ./e2e/prometheus ./examples/... ./bench/average ./bench/hosted ./bench/hybrid ./bench/machine
-  ./bench/suite ./bench/update ./capi ./internal/atomicfile ./internal/config ./internal/gpu ./internal/report ./internal/rules
-  ./internal/safetensors ./internal/settings ./internal/spawn ./internal/timerslack ./lane ./nn ./philox ./ps/ops/doctor ./ps/ops/page
-  ./ps/ops/status/... ./schema/... ./shard/round ./trainer/shuffle)
+# Of what shares little between goroutines, or runs processes: make test has it without the race detector, test-race with it.
+alone=(./e2e ./e2e/page ./e2e/prometheus ./e2e/simulate/disk ./examples/... ./bench/average ./bench/faults/... ./bench/gpu/...
+  ./bench/hosted ./bench/hybrid ./bench/machine ./bench/suite ./bench/update ./capi ./cuda/bench/... ./internal/atomicfile/...
+  ./internal/certificate/... ./internal/config ./internal/connect/... ./internal/gpu/... ./internal/liveness/... ./internal/loglimit/...
+  ./internal/regular/... ./internal/report ./internal/rules ./internal/safetensors ./internal/settings ./internal/spawn
+  ./internal/temporary/... ./internal/tensorboard/... ./internal/testkit/... ./internal/timerslack/... ./internal/verification/... ./lane
+  ./nn ./philox ./ps/coordinator/... ./ps/ops/doctor/... ./ps/ops/metrics/... ./ps/ops/page/... ./ps/ops/status/... ./ps/ops/terminal/...
+  ./schema/... ./shard/round ./trainer/internal/exchange/... ./trainer/shuffle)
 export GORACE="atexit_sleep_ms=10 ${GORACE:-}" # by itself each program waits for a second at its end
 # make lint vets what these compile.
 go_test=(go test -p 3 -parallel 4 -shuffle=on -timeout 20m -vet=off '-ldflags=-s -w')
