@@ -36,11 +36,11 @@ type replicaSender struct {
 	wake   chan struct{} // of one: a shard has begun to copy
 	hurry  chan struct{} // of one: the next version is wanted at once, or another one
 	cancel context.CancelFunc
-	bytes  atomic.Uint64                  // that were told
-	took   atomic.Int64                   // of the last version, nanoseconds
-	last   atomic.Uint64                  // the version that was told last; 0: none
-	wish   atomic.Pointer[state.CopyWish] // that it has named last; nil: none
-	missed atomic.Uint64                  // the last version that was to be told and was not
+	bytes  atomic.Uint64                     // that were told
+	took   atomic.Int64                      // of the last version, nanoseconds
+	last   atomic.Uint64                     // the version that was told last; 0: none
+	wish   atomic.Pointer[state.CopyRequest] // that it has named last; nil: none
+	missed atomic.Uint64                     // the last version that was to be told and was not
 }
 
 // mirrored is somebody who is told.
@@ -170,7 +170,7 @@ func (m *replicaSender) tell(ctx context.Context) {
 // name says which version is told next, in place of one that is not told yet.
 func (m *replicaSender) name(at, since schema.Version) {
 	if w := m.wish.Load(); at > 0 && (w == nil || w.At != at || w.Since != since) {
-		m.wish.Store(&state.CopyWish{At: at, Since: since, All: since == 0, BytesMax: state.CopyBytesMax})
+		m.wish.Store(&state.CopyRequest{At: at, Since: since, All: since == 0, BytesMax: state.CopyBytesMax})
 		nudge(m.hurry)
 		nudge(m.wake)
 	}
@@ -185,10 +185,10 @@ func (m *replicaSender) begun() (b schema.Batch) {
 }
 
 // copyAt has all shards copy a version, and returns when all do, or when another version is named.
-func (m *replicaSender) copyAt(ctx context.Context, wish *state.CopyWish) error {
+func (m *replicaSender) copyAt(ctx context.Context, wish *state.CopyRequest) error {
 	for _, i := range m.a.own {
 		ready := false
-		if !m.a.workers[i].shard(func(e *shard.Shard) { ready = e.Idle() || e.MirrorAt(*wish) }) {
+		if !m.a.workers[i].shard(func(e *shard.Shard) { ready = e.Idle() || e.ReplicateAt(*wish) }) {
 			return context.Canceled
 		}
 		if !ready {
@@ -199,7 +199,7 @@ func (m *replicaSender) copyAt(ctx context.Context, wish *state.CopyWish) error 
 		copied, missed := true, false
 		for _, i := range m.a.own {
 			m.a.workers[i].shard(func(e *shard.Shard) {
-				at, copies := e.Mirroring()
+				at, copies := e.Replicating()
 				copies = copies && at == wish.At || e.Idle()
 				copied, missed = copied && copies, missed || !copies && e.Began(wish.At)
 			})
@@ -232,7 +232,7 @@ func (w *worker) shard(do func(*shard.Shard)) bool {
 
 // copies is told, after a step, whether a copy for a ps that stands by is being taken.
 func (m *replicaSender) copies(e *shard.Shard, told *schema.Version) {
-	if v, ok := e.Mirroring(); ok && v != *told {
+	if v, ok := e.Replicating(); ok && v != *told {
 		*told = v
 		nudge(m.wake)
 	}
@@ -279,7 +279,7 @@ func (m *replicaSender) sendShard(ctx context.Context, i int, v, since schema.Ve
 		var piece state.CopyPiece
 		err = context.Canceled
 		w.shard(func(e *shard.Shard) {
-			switch at, ok := e.Mirroring(); {
+			switch at, ok := e.Replicating(); {
 			case e.Idle():
 				more, err = false, nil
 			case ok && at == v:
@@ -296,7 +296,7 @@ func (m *replicaSender) sendShard(ctx context.Context, i int, v, since schema.Ve
 		}
 	}
 	w.shard(func(e *shard.Shard) {
-		if at, ok := e.Mirroring(); ok && at == v {
+		if at, ok := e.Replicating(); ok && at == v {
 			e.EndCopy()
 		}
 	})

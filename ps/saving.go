@@ -173,7 +173,7 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	defer v.worker.recovered(&err)
 	w, began := v.worker, time.Now()
 	wish, touched := w.checkpoints.Load(), state.Extent{}
-	of := state.CopyWish{Since: wish.Since, All: !wish.Increment}
+	of := state.CopyRequest{Since: wish.Since, All: !wish.Increment}
 	w.stepLock.Lock()
 	at, copying := w.end.Copying()
 	if copying {
@@ -252,7 +252,7 @@ func (v *saver) capture(ctx context.Context, at schema.Version, there bool) (*mo
 }
 
 // begin begins the part of a version.
-func (v *saver) begin(id checkpoint.ID, of *state.CopyWish, touched *state.Extent) (*checkpoint.Part, error) {
+func (v *saver) begin(id checkpoint.ID, of *state.CopyRequest, touched *state.Extent) (*checkpoint.Part, error) {
 	job, index := v.worker.config.Job, v.worker.config.Index
 	if of.All {
 		return checkpoint.NewPart(v.dir, job, id, v.shards, index)

@@ -547,7 +547,7 @@ func (w *worker) step(it *item) (err error) {
 	}
 	if wish := w.checkpoints.Load(); wish != w.wished {
 		w.wished = wish
-		w.end.CopyAt(state.CopyWish{At: wish.At, Since: wish.Since, All: !wish.Increment, BytesMax: state.CopyBytesMax})
+		w.end.CopyAt(state.CopyRequest{At: wish.At, Since: wish.Since, All: !wish.Increment, BytesMax: state.CopyBytesMax})
 	}
 	before := w.watch.begin()
 	taken, err := w.end.Step(it.from, &it.view, it.payload)

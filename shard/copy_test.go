@@ -97,7 +97,7 @@ func (s *simulation) copySome(pieces int) {
 				if s.r.IntN(4) > 0 {
 					c.since = v
 				}
-				s.shards[i].CopyAt(state.CopyWish{At: v + c.every, Since: v, All: c.since == 0, BytesMax: 1 << 30})
+				s.shards[i].CopyAt(state.CopyRequest{At: v + c.every, Since: v, All: c.since == 0, BytesMax: 1 << 30})
 			}
 		}
 	}
@@ -120,7 +120,7 @@ func (s *simulation) checkExtent(i int, c *copied) {
 // copying has all shards copy versions that are multiples of every, which copySome asks for.
 func (s *simulation) copying(every schema.Version) {
 	for _, shard := range s.shards {
-		shard.CopyAt(state.CopyWish{At: every, All: true, BytesMax: 1 << 30})
+		shard.CopyAt(state.CopyRequest{At: every, All: true, BytesMax: 1 << 30})
 		s.copies = append(s.copies, &copied{every: every, whole: map[schema.Version]state.Snapshot{}})
 	}
 }
@@ -235,7 +235,7 @@ func resumeCopies(t *testing.T, simulate func(t *testing.T, seed uint64) *simula
 func TestCopiesThatAreWanted(t *testing.T) {
 	s := newSimulation(t, 1)
 	for _, shard := range s.shards {
-		shard.CopyAt(state.CopyWish{At: 2, All: true, BytesMax: 1 << 30})
+		shard.CopyAt(state.CopyRequest{At: 2, All: true, BytesMax: 1 << 30})
 	}
 	s.run(5)
 	for i, shard := range s.shards {
@@ -266,7 +266,7 @@ func TestCopyFallsBehind(t *testing.T) {
 func fallsBehind(t *testing.T, s *simulation) {
 	t.Helper()
 	for _, shard := range s.shards {
-		shard.CopyAt(state.CopyWish{At: 1, All: true, BytesMax: 100})
+		shard.CopyAt(state.CopyRequest{At: 1, All: true, BytesMax: 100})
 	}
 	s.run(6)
 	behind := 0

@@ -191,7 +191,7 @@ func newFuzzed(t *testing.T, jobs []*schema.Job, in *fuzzInput) *fuzzed {
 	var err error
 	z.shard, err = New(context.Background(), config)
 	must(t, err)
-	z.shard.CopyAt(state.CopyWish{At: schema.Version(how >> 4), All: true, BytesMax: state.CopyBytesMax})
+	z.shard.CopyAt(state.CopyRequest{At: schema.Version(how >> 4), All: true, BytesMax: state.CopyBytesMax})
 	if how&10 == 10 && z.place.Plan.Sync() {
 		z.shard.TakeOver(1, shardtest.Generation+1)
 	}

@@ -74,7 +74,7 @@ func (s *script) run() string {
 	case "rows":
 		return s.rows()
 	case "copy":
-		s.shard.CopyAt(state.CopyWish{At: schema.Version(s.count("at", 0)), All: true, BytesMax: 1 << 20})
+		s.shard.CopyAt(state.CopyRequest{At: schema.Version(s.count("at", 0)), All: true, BytesMax: 1 << 20})
 		return ""
 	case "ask":
 		o, err := s.shard.AskTrainerChunk(s.count("chunk", 0), schema.Version(s.count("batch", 0)),

@@ -331,16 +331,16 @@ func (s *Shard) enter(e round.Entry) {
 	s.beginCopy(e.Line)
 }
 
-// MirrorAt requests a copy of a version for a replica. It reports whether the copy will begin once no copy for files is
+// ReplicateAt requests a copy of a version for a replica. It reports whether the copy will begin once no copy for files is
 // in progress; it will not if the batch that is computed on the version has begun.
-func (s *Shard) MirrorAt(w state.CopyWish) bool {
-	if s.copy != nil && s.copy.mirror { // of a copy that was given up
+func (s *Shard) ReplicateAt(w state.CopyRequest) bool {
+	if s.copy != nil && s.copy.replica { // of a copy that was given up
 		s.EndCopy()
 	}
 	if s.Began(w.At) {
 		return false
 	}
-	s.mirror = w
+	s.replica = w
 	return true
 }
 
@@ -355,7 +355,7 @@ func (s *Shard) closeHeld(l *round.Line) error {
 
 // Touched returns the request of the copy in progress, and the extent of what may have changed since its earlier
 // version.
-func (s *Shard) Touched() (state.CopyWish, state.Extent) {
+func (s *Shard) Touched() (state.CopyRequest, state.Extent) {
 	touched := s.copy.Touched()
 	if s.dense == nil {
 		others := s.OfTrainers()

@@ -61,18 +61,18 @@ type simulation struct {
 	contributors []Contributor
 	model        *shardtest.Model
 
-	batch  schema.Batch
-	want   []expectation            // by batch
-	seen   map[string]int           // results of the batch, by bucket and chunk, or by bucket and who was told
-	parked map[string]*parkedFrames // by shard and trainer
-	asked  schema.Sequence
-	waited *int       // where not nil: counts the answers to these
-	copies []*copied  // by shard; nil where nothing is copied
-	mirror *mirrored  // nil where nobody stands by
-	old    []delivery // of batches that are over
-	sent   []delivery // of this batch
-	counts map[schema.Reason]int
-	leases shardtest.Leases
+	batch   schema.Batch
+	want    []expectation            // by batch
+	seen    map[string]int           // results of the batch, by bucket and chunk, or by bucket and who was told
+	parked  map[string]*parkedFrames // by shard and trainer
+	asked   schema.Sequence
+	waited  *int       // where not nil: counts the answers to these
+	copies  []*copied  // by shard; nil where nothing is copied
+	replica *mirrored  // nil where nobody stands by
+	old     []delivery // of batches that are over
+	sent    []delivery // of this batch
+	counts  map[schema.Reason]int
+	leases  shardtest.Leases
 
 	// Of takeover_test.go.
 	takingOver bool

@@ -18,27 +18,27 @@ import (
 // will need them. A standby is always at one whole version: changes wait until all of them have arrived, and until
 // Commit, since other replicas may need the same version. It is not safe for concurrent use.
 type Standby struct {
-	job     *schema.Job
-	most    int64 // bytes that may wait
-	pieces  *Pieces
-	lr      *state.LRChanges
-	tables  [][]state.Table // by shard here, by table
-	dense   []state.Tensor  // of version
-	given   atomic.Int64    // shards that have their state
-	version schema.Version  // 0: no whole version
+	job      *schema.Job
+	bytesMax int64 // bytes that may wait
+	pieces   *Pieces
+	lr       *state.LRChanges
+	tables   [][]state.Table // by shard here, by table
+	dense    []state.Tensor  // of version
+	given    atomic.Int64    // shards that have their state
+	version  schema.Version  // 0: no whole version
 
-	next    schema.Version // version being received
-	whole   bool           // all of next has arrived
-	series  []seriesHeard  // by source shard
-	ended   int
-	waiting []waitingPiece // changes of next
-	bytes   int64          // bytes of waiting
-	told    state.Snapshot // stretches of parameters of next
-	rows    []state.RowsRestore
+	next     schema.Version   // version being received
+	whole    bool             // all of next has arrived
+	series   []receivedSeries // by source shard
+	ended    int
+	waiting  []waitingPiece // changes of next
+	bytes    int64          // bytes of waiting
+	received state.Snapshot // stretches of parameters of next
+	rows     []state.RowsRestore
 }
 
-// seriesHeard is the received part of a series.
-type seriesHeard struct {
+// receivedSeries is the received part of a series.
+type receivedSeries struct {
 	frames, chunks schema.Chunk // chunks is 0 until the last frame has arrived
 }
 
@@ -54,9 +54,9 @@ var ErrSeries = errors.New("series of frames does not follow")
 // NewStandby makes a standby for the series of a number of source shards. configs are those of the shards here; their
 // job, placement, index, backend, Undo and Touches are required. bytesMax bounds the bytes of a version that is not
 // whole yet.
-func NewStandby(ctx context.Context, told int, configs []Config, bytesMax int64) (*Standby, error) {
-	s := &Standby{job: configs[0].Job, most: bytesMax, pieces: NewPieces(configs[0].Job), lr: &state.LRChanges{},
-		series: make([]seriesHeard, told)}
+func NewStandby(ctx context.Context, sources int, configs []Config, bytesMax int64) (*Standby, error) {
+	s := &Standby{job: configs[0].Job, bytesMax: bytesMax, pieces: NewPieces(configs[0].Job), lr: &state.LRChanges{},
+		series: make([]receivedSeries, sources)}
 	for i := range configs {
 		one := model{lr: s.lr}
 		err := one.makeTables(ctx, &configs[i])
@@ -121,11 +121,11 @@ func (s *Standby) Take(from int, v *schema.View, payload Payload) (whole bool, e
 		round.Release(payload)
 		return false, err
 	}
-	heard := &s.series[from]
-	heard.frames++
+	source := &s.series[from]
+	source.frames++
 	if h.Chunks > 0 {
 		s.ended++
-		if heard.chunks = h.Chunks; changes && schema.Version(h.Offset) != s.version {
+		if source.chunks = h.Chunks; changes && schema.Version(h.Offset) != s.version {
 			round.Release(payload)
 			return false, fmt.Errorf("%w: version %d is told as changes since version %d, and version %d is there", ErrSeries,
 				at, h.Offset, s.version)
@@ -134,7 +134,7 @@ func (s *Standby) Take(from int, v *schema.View, payload Payload) (whole bool, e
 	if err := s.put(&piece, payload, len(v.Bytes())); err != nil {
 		return false, err
 	}
-	if s.ended < len(s.series) || slices.ContainsFunc(s.series, func(h seriesHeard) bool { return h.frames < h.chunks }) {
+	if s.ended < len(s.series) || slices.ContainsFunc(s.series, func(h receivedSeries) bool { return h.frames < h.chunks }) {
 		return false, nil
 	}
 	s.whole = true
@@ -170,15 +170,15 @@ func (s *Standby) restoreRows(r *state.Rows) error {
 // put restores a piece, or keeps it until Commit if it is a change.
 func (s *Standby) put(piece *state.CopyPiece, payload Payload, bytes int) error {
 	waits := piece.Rows == nil || s.rows == nil
-	if waits && s.bytes+int64(bytes) > s.most {
+	if waits && s.bytes+int64(bytes) > s.bytesMax {
 		round.Release(payload)
-		return fmt.Errorf("%w: what is told of version %d takes more than %d bytes", ErrSeries, s.next, s.most)
+		return fmt.Errorf("%w: what is told of version %d takes more than %d bytes", ErrSeries, s.next, s.bytesMax)
 	}
 	if waits {
 		s.bytes += int64(bytes)
 	}
 	for _, t := range piece.Tensors {
-		_ = s.told.AddTensor(t) // never fails
+		_ = s.received.AddTensor(t) // never fails
 	}
 	if piece.Rows != nil && s.rows == nil {
 		s.waiting = append(s.waiting, waitingPiece{piece.Rows, payload})
@@ -230,7 +230,7 @@ func (s *Standby) keepTensors(whole bool) {
 		s.dense[i].Version = s.version
 		at[place{s.dense[i].Name, s.dense[i].From}] = i
 	}
-	for _, t := range s.told.Tensors {
+	for _, t := range s.received.Tensors {
 		if i, ok := at[place{t.Name, t.From}]; ok {
 			if planted.Is(planted.KeepFirstPieces) {
 				s.dense[i].Steps = t.Steps
@@ -248,7 +248,7 @@ func (s *Standby) forget() {
 	for i := range s.waiting {
 		round.Release(s.waiting[i].payload)
 	}
-	s.waiting, s.told, s.rows, s.bytes, s.ended, s.whole = nil, state.Snapshot{}, nil, 0, 0, false
+	s.waiting, s.received, s.rows, s.bytes, s.ended, s.whole = nil, state.Snapshot{}, nil, 0, 0, false
 	clear(s.series)
 }
 
@@ -301,7 +301,7 @@ func (s *Standby) give() {
 // copying is a copy in progress.
 type copying struct {
 	*state.VersionCopy
-	mirror bool // it is for a replica
+	replica bool // it is for a replica
 }
 
 // copier takes copies of a model.
@@ -310,16 +310,16 @@ type copier struct {
 	plan    *schema.Plan
 	model   *model
 	member  schema.Member
-	copy    *copying       // the copy in progress; nil: none
-	copies  state.CopyWish // request for files
-	mirror  state.CopyWish // request for a replica
-	copied  schema.Version // version of the last copy that was begun
-	holding bool           // rounds may have stayed open for a copy
+	copy    *copying          // the copy in progress; nil: none
+	copies  state.CopyRequest // request for files
+	replica state.CopyRequest // request for a replica
+	copied  schema.Version    // version of the last copy that was begun
+	holding bool              // rounds may have stayed open for a copy
 }
 
 // CopyAt requests a copy of a version for files, and replaces an earlier request that has not begun. A version that the
 // shard has passed, or reaches while another copy is in progress, is not copied.
-func (c *copier) CopyAt(w state.CopyWish) { c.copies = w }
+func (c *copier) CopyAt(w state.CopyRequest) { c.copies = w }
 
 // beginCopy begins the requested copy of a version if all rounds before it have closed, no round after it has, and no
 // other copy is in progress. If each trainer has rounds of its own, the copy is of the current state: it begins when
@@ -331,22 +331,22 @@ func (c *copier) beginCopy(l *round.Line) {
 		}
 		return
 	}
-	v, w, mirror := schema.Version(l.Done()), &c.copies, false
+	v, w, replica := schema.Version(l.Done()), &c.copies, false
 	if v != w.At {
-		w, mirror = &c.mirror, true
+		w, replica = &c.replica, true
 	}
-	if v != w.At || !c.copyable(l, v) || c.copy != nil && (mirror || !c.copy.mirror) {
+	if v != w.At || !c.copyable(l, v) || c.copy != nil && (replica || !c.copy.replica) {
 		return
 	}
 	c.EndCopy()
 	c.copied = v
-	c.copy = &copying{state.NewVersionCopy(*w, c.model.dense, c.job.Tables, c.model.tables), mirror}
+	c.copy = &copying{state.NewVersionCopy(*w, c.model.dense, c.job.Tables, c.model.tables), replica}
 }
 
 // copyNow begins the requested copy of the current state, if it was not taken yet.
 func (c *copier) copyNow() {
 	if w := c.copies; w.At > c.copied && c.copy == nil {
-		w.Moment, c.copied = true, w.At
+		w.Fuzzy, c.copied = true, w.At
 		c.copy = &copying{state.NewVersionCopy(w, c.model.dense, c.job.Tables, c.model.tables), false}
 	}
 }
@@ -367,15 +367,15 @@ func (c *copier) holds(l *round.Line, b schema.Batch) bool {
 
 // Copying returns the version that is being copied for files.
 func (c *copier) Copying() (v schema.Version, ok bool) {
-	if c.copy == nil || c.copy.mirror {
+	if c.copy == nil || c.copy.replica {
 		return 0, false
 	}
 	return c.copy.Of().At, true
 }
 
-// Mirroring returns the version that is being copied for a replica.
-func (c *copier) Mirroring() (v schema.Version, ok bool) {
-	if c.copy == nil || !c.copy.mirror {
+// Replicating returns the version that is being copied for a replica.
+func (c *copier) Replicating() (v schema.Version, ok bool) {
+	if c.copy == nil || !c.copy.replica {
 		return 0, false
 	}
 	return c.copy.Of().At, true
@@ -460,10 +460,10 @@ func NewPieces(job *schema.Job) *Pieces {
 // Series numbers the frames of one shard's series. Head has the fields that all frames share: job, generation, batch
 // and flags.
 type Series struct {
-	Head schema.Head
-	Send func(*schema.Frame) error // a new frame each time
-	sent schema.Chunk
-	told map[string]bool // tables of which a frame was sent
+	Head   schema.Head
+	Send   func(*schema.Frame) error // a new frame each time
+	sent   schema.Chunk
+	tables map[string]bool // tables of which a frame was sent
 }
 
 // Write sends a piece.
@@ -530,9 +530,9 @@ func (p *Pieces) ValuesMax() int { return min(pieceBytesMax, p.job.ChunkBytes) /
 func (p *Pieces) writeTensor(s *Series, t state.Tensor) error {
 	h := s.Head
 	h.Bucket, h.Weight, h.Flags = p.params[t.Name], float64(t.Steps), h.Flags|schema.FlagParameters
-	most := max(1, p.ValuesMax()/(1+len(t.Slots)))
-	for lo := 0; lo < len(t.Values); lo += most {
-		hi := min(lo+most, len(t.Values))
+	perFrame := max(1, p.ValuesMax()/(1+len(t.Slots)))
+	for lo := 0; lo < len(t.Values); lo += perFrame {
+		hi := min(lo+perFrame, len(t.Values))
 		h.Offset = uint64(t.From + lo)
 		err := s.send(schema.Layout{Values: 4 * (hi - lo) * (1 + len(t.Slots))}, h, func(f *schema.Frame) {
 			to := f.Float32s()
@@ -550,13 +550,13 @@ func (p *Pieces) writeTensor(s *Series, t state.Tensor) error {
 
 func (p *Pieces) writeRows(s *Series, r *state.Rows) error {
 	h, table, n := s.Head, p.tables[r.Table], len(r.Keys)
-	if n == 0 && s.told[r.Table] { // a frame without rows carries the version and the number of steps
+	if n == 0 && s.tables[r.Table] { // a frame without rows carries the version and the number of steps
 		return nil
 	}
-	if s.told == nil {
-		s.told = map[string]bool{}
+	if s.tables == nil {
+		s.tables = map[string]bool{}
 	}
-	s.told[r.Table] = true
+	s.tables[r.Table] = true
 	h.Offset, h.Weight = uint64(r.Column), float64(r.Steps)
 	last := r.Last
 	if planted.Is(planted.SkipReplicaSteps) {

@@ -40,12 +40,12 @@ func (s *simulation) mirroring(shards int) {
 	standby, err := NewStandby(context.Background(), len(s.shards), configs, 1<<30)
 	must(s.t, err)
 	s.t.Cleanup(standby.Close)
-	s.mirror = &mirrored{standby: standby, pieces: NewPieces(s.p.Job)}
+	s.replica = &mirrored{standby: standby, pieces: NewPieces(s.p.Job)}
 }
 
 // mirrorSome tells some pieces, asks for the next version where none is being told of, and gives one up now and then.
 func (s *simulation) mirrorSome() {
-	m := s.mirror
+	m := s.replica
 	if m == nil {
 		return
 	}
@@ -56,7 +56,7 @@ func (s *simulation) mirrorSome() {
 	}
 	open := 0
 	for i, shard := range s.shards {
-		at, ok := shard.Mirroring()
+		at, ok := shard.Replicating()
 		if m.series[i] == nil || !shard.Idle() && (!ok || at != m.version) {
 			if m.series[i] != nil {
 				open++
@@ -87,7 +87,7 @@ func (s *simulation) mirrorSome() {
 
 // mirrorNext asks all shards for a version that none has begun a batch on.
 func (s *simulation) mirrorNext() {
-	m := s.mirror
+	m := s.replica
 	if m.version != 0 {
 		m.given++
 	}
@@ -97,10 +97,10 @@ func (s *simulation) mirrorNext() {
 	}
 	m.version, m.frames, m.series = v, nil, nil
 	for i, shard := range s.shards {
-		if _, ok := shard.Mirroring(); ok {
+		if _, ok := shard.Replicating(); ok {
 			shard.EndCopy()
 		}
-		if !shard.Idle() && !shard.MirrorAt(state.CopyWish{At: v, Since: m.since, All: m.since == 0, BytesMax: 1 << 30}) {
+		if !shard.Idle() && !shard.ReplicateAt(state.CopyRequest{At: v, Since: m.since, All: m.since == 0, BytesMax: 1 << 30}) {
 			s.t.Fatalf("shard %d has begun batch %d, and is at %d", i, v, shard.Batch())
 		}
 		head := schema.Head{Batch: schema.Batch(v)}
@@ -117,7 +117,7 @@ func (s *simulation) mirrorNext() {
 
 // takeMirrored gives the standby all frames of a version, in any order.
 func (s *simulation) takeMirrored() {
-	m := s.mirror
+	m := s.replica
 	for n, at := range s.r.Perm(len(m.frames)) {
 		f := m.frames[at]
 		v := f.frame.View()
@@ -161,7 +161,7 @@ func TestStandbyGoesOn(t *testing.T) {
 			shards := 1 + int(seed/3%3)
 			first.mirroring(shards)
 			first.run(batches)
-			m := first.mirror
+			m := first.replica
 			changes, given = changes+m.changes, given+m.given
 			if m.told == 0 {
 				t.Skip("nothing was told in time")
@@ -190,7 +190,7 @@ func TestStandbyRefuses(t *testing.T) {
 	}
 	s.mirroring(1)
 	s.run(9)
-	m := s.mirror
+	m := s.replica
 	if m.told == 0 {
 		t.Fatal("nothing was told")
 	}

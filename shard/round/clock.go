@@ -31,7 +31,7 @@ type Clock interface {
 	Results(v schema.Version) *Results
 	// Closed records that a round of a line has closed, and returns the receivers of its result, valid until the next
 	// call.
-	Closed(l *Line, round schema.Batch) []Hearer
+	Closed(l *Line, round schema.Batch) []Receiver
 	// Waiting returns the trainers that the rounds of the oldest incomplete batch wait for.
 	Waiting() Waiting
 	// Leave removes trainers that contribute no more. It reports whether this may have completed rounds.
@@ -46,8 +46,8 @@ type Entry struct {
 	contributor int
 }
 
-// Hearer is a receiver of the result of a closed round.
-type Hearer struct {
+// Receiver is a receiver of the result of a closed round.
+type Receiver struct {
 	Member schema.Member // or schema.All
 	Batch  schema.Batch  // the receiver's number of the round
 }
@@ -133,8 +133,8 @@ type complete func(b schema.Batch, nodes []lane.Node) bool
 // batches, which is 0 in sync.
 type bounded struct {
 	byBatch
-	config ClockConfig
-	hears  [1]Hearer
+	config    ClockConfig
+	receivers [1]Receiver
 }
 
 func newBounded(ctx context.Context, c ClockConfig, ahead int) (Clock, error) {
@@ -151,10 +151,10 @@ func newBounded(ctx context.Context, c ClockConfig, ahead int) (Clock, error) {
 func (c *bounded) Kept(e Entry, i int) *schema.Frame { return c.results.of(i, e.Round) }
 
 // Closed implements Clock: all trainers receive the result.
-func (c *bounded) Closed(l *Line, b schema.Batch) []Hearer {
+func (c *bounded) Closed(l *Line, b schema.Batch) []Receiver {
 	l.closed(b)
-	c.hears[0] = Hearer{schema.All, b}
-	return c.hears[:]
+	c.receivers[0] = Receiver{schema.All, b}
+	return c.receivers[:]
 }
 
 // Waiting implements Clock.
@@ -206,8 +206,8 @@ func (c *byBatch) Leave([]schema.Member) bool { return false }
 // the version that a round made, so a pull is answered with the newest version.
 type each struct {
 	byBatch
-	config ClockConfig
-	hears  [1]Hearer
+	config    ClockConfig
+	receivers [1]Receiver
 }
 
 // newEach makes a line for each trainer.
@@ -233,10 +233,10 @@ func (c *each) Kept(e Entry, i int) *schema.Frame {
 }
 
 // Closed implements Clock: the line's trainer receives the result.
-func (c *each) Closed(l *Line, b schema.Batch) []Hearer {
+func (c *each) Closed(l *Line, b schema.Batch) []Receiver {
 	l.closed(b)
-	c.hears[0] = Hearer{l.Whose, b}
-	return c.hears[:]
+	c.receivers[0] = Receiver{l.Whose, b}
+	return c.receivers[:]
 }
 
 // Waiting implements Clock: no trainer waits for another.

@@ -251,11 +251,11 @@ func (d *Dense) combineUp(chunk int, r *denseRound, at int) error {
 // They stay until the round closes, at half the bytes each.
 func (d *Dense) join(chunk int, r *denseRound, at int) (bool, error) {
 	left, right := &r.sums[at], &r.sums[at+1]
-	gone := *right
+	released := *right
 	switch {
 	case right.values.Len() == 0:
 	case left.values.Len() == 0:
-		gone, *left = *left, *right
+		released, *left = *left, *right
 	default:
 		if left.values.DType() != cuda.Float32 || right.values.DType() != cuda.Float32 {
 			return false, nil
@@ -269,7 +269,7 @@ func (d *Dense) join(chunk int, r *denseRound, at int) (bool, error) {
 			return false, fmt.Errorf("add lanes %v and %v: %w", left.node, right.node, d.NameMismatch(chunk, err))
 		}
 	}
-	d.release(&gone)
+	d.release(&released)
 	r.sums = slices.Delete(r.sums, at+1, at+2)
 	return true, nil
 }

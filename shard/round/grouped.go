@@ -22,10 +22,10 @@ type Grouped struct {
 	config       ClockConfig
 	line         *Line
 	contributors []groupContributor // by contributor
-	there        int                // contributors that are not gone
+	remaining    int                // contributors that are not gone
 	filling      schema.Batch       // group that accepts requests
 	members      [][]groupMember    // of group g at g % len: as many groups as may be open
-	hears        []Hearer
+	receivers    []Receiver
 
 	// Versions of all chunks, each in its own frames. A version stays until every trainer that was answered with it has
 	// sent its next request, which proves that it arrived.
@@ -35,9 +35,9 @@ type Grouped struct {
 
 // groupContributor is the state of a trainer's requests.
 type groupContributor struct {
-	next  schema.Batch // the trainer's own number of its next request
-	group schema.Batch // of the last request, if any
-	gone  bool         // contributes no more
+	next     schema.Batch // the trainer's own number of its next request
+	group    schema.Batch // of the last request, if any
+	departed bool         // contributes no more
 }
 
 // asked reports whether a trainer has made a request.
@@ -76,13 +76,13 @@ type GroupEvent struct {
 func groupsOpen(job *schema.Job) int { return job.Trainers/job.Group + 1 }
 
 func newGrouped(ctx context.Context, c ClockConfig) (Clock, error) {
-	g := &Grouped{config: c, there: len(c.Contributors), contributors: make([]groupContributor, len(c.Contributors)),
+	g := &Grouped{config: c, remaining: len(c.Contributors), contributors: make([]groupContributor, len(c.Contributors)),
 		members: make([][]groupMember, groupsOpen(c.Job))}
 	g.filling = c.First
 	for i := range g.contributors {
 		g.contributors[i].next = c.First
 	}
-	if err := g.begin(ctx, schema.Version(c.First), g.there); err != nil { // the version with which all of them begin
+	if err := g.begin(ctx, schema.Version(c.First), g.remaining); err != nil { // the version with which all of them begin
 		return nil, err
 	}
 	g.line = c.line(schema.All, c.Job.Lanes, groupsOpen(c.Job)-1, lane.Node{}, g.complete)
@@ -178,11 +178,11 @@ func (g *Grouped) size(group schema.Batch) int {
 func (g *Grouped) full() bool {
 	n := 0
 	for _, m := range *g.of(g.filling) {
-		if !g.contributors[m.contributor].gone {
+		if !g.contributors[m.contributor].departed {
 			n++
 		}
 	}
-	return n > 0 && n >= min(g.size(g.filling), g.there)
+	return n > 0 && n >= min(g.size(g.filling), g.remaining)
 }
 
 // fill opens the next group if the current one is full.
@@ -199,11 +199,11 @@ func (g *Grouped) complete(group schema.Batch, nodes []lane.Node) bool {
 		return false
 	}
 	members := *g.of(group)
-	if len(nodes) < len(members) && g.there == len(g.contributors) {
+	if len(nodes) < len(members) && g.remaining == len(g.contributors) {
 		return false
 	}
 	return !slices.ContainsFunc(members, func(m groupMember) bool {
-		return !g.contributors[m.contributor].gone && g.lacks(m.contributor,
+		return !g.contributors[m.contributor].departed && g.lacks(m.contributor,
 			nodes)
 	})
 }
@@ -219,7 +219,7 @@ func (g *Grouped) Reach(contributor int, b schema.Batch) (Entry, *schema.FrameEr
 	k, member := &g.contributors[contributor], g.config.Contributors[contributor].Member
 	e := Entry{Line: g.line, Round: k.group, contributor: contributor}
 	switch {
-	case k.gone:
+	case k.departed:
 		return e, schema.Refuse(schema.ReasonUnknownSender,
 			"%s takes no part in job %s any more: it has left, or was taken for lost",
 			member, g.config.Job.Name)
@@ -277,7 +277,7 @@ func (g *Grouped) Begin(group schema.Batch) error {
 	}
 	refs := 0
 	for _, m := range *g.of(group) {
-		if !g.contributors[m.contributor].gone {
+		if !g.contributors[m.contributor].departed {
 			refs++
 		}
 	}
@@ -286,7 +286,7 @@ func (g *Grouped) Begin(group schema.Batch) error {
 
 // Closed implements Clock: each trainer with a request in the group receives the result under its own batch number. If
 // all trainers of the job have the same number, and nothing else is sent to each of them, one message serves all.
-func (g *Grouped) Closed(l *Line, group schema.Batch) []Hearer {
+func (g *Grouped) Closed(l *Line, group schema.Batch) []Receiver {
 	l.closed(group)
 	g.recycle()
 	if l.done > group {
@@ -294,17 +294,17 @@ func (g *Grouped) Closed(l *Line, group schema.Batch) []Hearer {
 	}
 	members := *g.of(group)
 	alike := len(members) == len(g.contributors) && !g.config.Job.GroupEvents // group events go to each trainer
-	g.hears = g.hears[:0]
+	g.receivers = g.receivers[:0]
 	for _, m := range members {
 		alike = alike && m.batch == group
-		if !g.contributors[m.contributor].gone {
-			g.hears = append(g.hears, Hearer{g.config.Contributors[m.contributor].Member, m.batch})
+		if !g.contributors[m.contributor].departed {
+			g.receivers = append(g.receivers, Receiver{g.config.Contributors[m.contributor].Member, m.batch})
 		}
 	}
 	if alike {
-		g.hears = append(g.hears[:0], Hearer{schema.All, group})
+		g.receivers = append(g.receivers[:0], Receiver{schema.All, group})
 	}
-	return g.hears
+	return g.receivers
 }
 
 // Pull implements Clock: a trainer may request the result of its last request again.
@@ -312,7 +312,7 @@ func (g *Grouped) Pull(contributor int, b schema.Batch, _ bool) (e Entry, kept b
 	k := &g.contributors[contributor]
 	begins := !g.asked(k) && k.next > 0 && b == k.next-1 // the version that the job resumed with
 	switch {
-	case k.gone:
+	case k.departed:
 	case g.last(k, b):
 		return Entry{Line: g.line, Round: k.group, contributor: contributor}, true, nil
 	case begins:
@@ -332,7 +332,7 @@ func (g *Grouped) Kept(e Entry, i int) *schema.Frame {
 // dropped.
 func (g *Grouped) Leave(members []schema.Member) (changed bool) {
 	for i := range g.contributors {
-		if !g.contributors[i].gone && slices.Contains(members, g.config.Contributors[i].Member) {
+		if !g.contributors[i].departed && slices.Contains(members, g.config.Contributors[i].Member) {
 			g.leave(i)
 			changed = true
 		}
@@ -346,8 +346,8 @@ func (g *Grouped) Leave(members []schema.Member) (changed bool) {
 // leave removes a trainer and its incomplete contributions.
 func (g *Grouped) leave(contributor int) {
 	k, h, dense := &g.contributors[contributor], &g.config.Contributors[contributor], g.line.Dense
-	k.gone = true
-	g.there--
+	k.departed = true
+	g.remaining--
 	g.unref(g.has(k)) // if present; else it was not counted
 	g.recycle()
 	if !g.asked(k) || k.group < g.line.done {
@@ -370,7 +370,7 @@ func (g *Grouped) Waiting() Waiting {
 			return w
 		}
 		for i := range g.contributors {
-			if k := &g.contributors[i]; !k.gone && (!g.asked(k) || k.group < l.done) {
+			if k := &g.contributors[i]; !k.departed && (!g.asked(k) || k.group < l.done) {
 				w.Members = append(w.Members, g.config.Contributors[i].Member)
 			}
 		}
@@ -384,7 +384,7 @@ func (g *Grouped) Waiting() Waiting {
 		c := l.Dense.Chunk(i)
 		w.Rounds++
 		for _, m := range *g.of(w.Batch) {
-			if !g.contributors[m.contributor].gone && w.Rounds == 1 && g.lacks(m.contributor, l.Dense.Nodes(i, w.Batch)) {
+			if !g.contributors[m.contributor].departed && w.Rounds == 1 && g.lacks(m.contributor, l.Dense.Nodes(i, w.Batch)) {
 				w.Members, w.Bucket, w.Chunk = append(w.Members, g.config.Contributors[m.contributor].Member), c.Bucket, c.Chunk
 			}
 		}

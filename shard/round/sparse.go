@@ -50,7 +50,7 @@ type sparseRound struct {
 	weights []float64    // of nodes
 	terms   []sparseTerm // of nodes; without parts after closing
 	lanes   int          // of nodes whose contribution is complete
-	begun   int          // nodes with at least one chunk
+	started int          // nodes with at least one chunk
 	sums    []*sparseSum // of terms that are merged, in lane order
 }
 
@@ -183,7 +183,7 @@ func (s *Sparse) Check(c *SparseChunk, w *Weights) *schema.FrameError {
 	}
 	at, refused := place(r.nodes, h.Node)
 	if refused == nil {
-		return w.checkTotal(s.config.lanes, s.config.count-r.begun, r.nodes, r.weights, at, h.Node, h.Weight)
+		return w.checkTotal(s.config.lanes, s.config.count-r.started, r.nodes, r.weights, at, h.Node, h.Weight)
 	}
 	if refused.Reason != schema.ReasonDuplicate || h.Batch < s.closed {
 		return refused
@@ -274,7 +274,7 @@ func (s *Sparse) Add(c *SparseChunk, w *Weights) error {
 		w.note(h.Node, h.Weight)
 		r.nodes = slices.Insert(r.nodes, at, h.Node)
 		r.weights = slices.Insert(r.weights, at, h.Weight)
-		r.begun += int(h.Node.Count)
+		r.started += int(h.Node.Count)
 		r.terms = slices.Insert(r.terms, at, sparseTerm{contributor: c.Contributor, chunks: h.Chunks})
 	}
 	t := &r.terms[at]
@@ -340,7 +340,7 @@ func (s *Sparse) Forget(contributor int) {
 				continue
 			}
 			s.release(&r.terms[k])
-			r.begun -= int(r.nodes[k].Count)
+			r.started -= int(r.nodes[k].Count)
 			r.terms = slices.Delete(r.terms, k, k+1)
 			r.nodes, r.weights = slices.Delete(r.nodes, k, k+1), slices.Delete(r.weights, k, k+1)
 		}
@@ -466,11 +466,11 @@ func (s *Sparse) mergeNode(r *sparseRound, id schema.Table, dim int, at lane.Nod
 	case 1: // a node with one present child is that child
 		return m.lastKeys, m.lastRows, false, nil
 	}
-	most := 0
+	keysMax := 0
 	for _, term := range m.terms {
-		most += term.Keys.Len()
+		keysMax += term.Keys.Len()
 	}
-	out.keys, out.rows = grown(out.keys, most), grown(out.rows, most*dim)
+	out.keys, out.rows = grown(out.keys, keysMax), grown(out.rows, keysMax*dim)
 	n, err := s.config.backend.Merge(cuda.Merge{
 		Dim: dim, Lanes: s.config.lanes, Terms: m.terms, OutKeys: cuda.Uint64s(out.keys), OutRows: cuda.Float32s(out.rows),
 	})
@@ -500,7 +500,7 @@ func (s *Sparse) gather(r *sparseRound, id schema.Table, at lane.Node) error {
 	for i := range r.terms {
 		t := &r.terms[i]
 		if t.merged && at.Contains(r.nodes[i]) {
-			if sum := r.over(r.nodes[i]); sum != last {
+			if sum := r.sumOf(r.nodes[i]); sum != last {
 				last = sum
 				m.addSum(sum, id)
 			}
@@ -614,7 +614,7 @@ func (s *Sparse) combineUp(r *sparseRound, node lane.Node) error {
 			return nil
 		}
 		left, right := parent.Split()
-		if !s.there(r, left) || !s.there(r, right) {
+		if !s.present(r, left) || !s.present(r, right) {
 			return nil
 		}
 		if err := s.addChildren(r, parent); err != nil {
@@ -624,8 +624,8 @@ func (s *Sparse) combineUp(r *sparseRound, node lane.Node) error {
 	}
 }
 
-// there reports whether a node's rows are present: as a complete contribution or as a sum.
-func (s *Sparse) there(r *sparseRound, n lane.Node) bool {
+// present reports whether a node's rows are present: as a complete contribution or as a sum.
+func (s *Sparse) present(r *sparseRound, n lane.Node) bool {
 	if at, ok := slices.BinarySearchFunc(r.nodes, n, compareNodes); ok {
 		return r.complete(s, at)
 	}
@@ -699,8 +699,8 @@ func (s *Sparse) freeList(n lane.Node) *[]*sparseSum {
 	return &s.free
 }
 
-// over returns the sum to which a contribution was added.
-func (r *sparseRound) over(n lane.Node) *sparseSum {
+// sumOf returns the sum to which a contribution was added.
+func (r *sparseRound) sumOf(n lane.Node) *sparseSum {
 	for _, sum := range r.sums {
 		if sum.node.Contains(n) {
 			return sum

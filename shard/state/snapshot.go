@@ -131,19 +131,19 @@ const (
 	CopyValues = 1 << 14
 )
 
-// CopyWish is a request for a copy.
-type CopyWish struct {
+// CopyRequest is a request for a copy.
+type CopyRequest struct {
 	At       schema.Version // version to copy; 0: none
 	Since    schema.Version // earlier copied version, since which changes are wanted; 0: none
 	All      bool           // copy everything; else what may have changed since Since
 	BytesMax int64          // limit of old values; the copy ends beyond it
-	Moment   bool           // fuzzy checkpoint: copy the current state, under the number At
+	Fuzzy    bool           // fuzzy checkpoint: copy the current state, under the number At
 }
 
 // VersionCopy copies state at one version, piece by piece, while later versions are made. Its user must hold the lock
 // for stepping that state.
 type VersionCopy struct {
-	wish    CopyWish
+	request CopyRequest
 	touched Extent
 	dense   *DenseCopy // nil if there are no parameters
 	tables  []RowsCopy
@@ -159,10 +159,10 @@ type CopyPiece struct {
 
 // NewVersionCopy begins to copy the requested version, at which the parameters and tables are. dense may be nil; names
 // are those of tables. Only one copy of each may be open.
-func NewVersionCopy(w CopyWish, dense *Dense, names []schema.TableSpec, tables []Table) *VersionCopy {
-	c := &VersionCopy{wish: w, touched: Extent{Rows: map[string]int64{}}}
+func NewVersionCopy(w CopyRequest, dense *Dense, names []schema.TableSpec, tables []Table) *VersionCopy {
+	c := &VersionCopy{request: w, touched: Extent{Rows: map[string]int64{}}}
 	if dense != nil {
-		if w.Moment {
+		if w.Fuzzy {
 			c.dense = dense.copyNow(w.At)
 		} else {
 			c.dense, c.err = dense.Copy(w.At, w.Since, w.All)
@@ -184,7 +184,7 @@ func NewVersionCopy(w CopyWish, dense *Dense, names []schema.TableSpec, tables [
 }
 
 // Of returns the request.
-func (c *VersionCopy) Of() CopyWish { return c.wish }
+func (c *VersionCopy) Of() CopyRequest { return c.request }
 
 // Touched returns what may have changed since the earlier version of the request.
 func (c *VersionCopy) Touched() Extent { return c.touched }
@@ -202,8 +202,8 @@ func (c *VersionCopy) Next(valuesMax int) (p CopyPiece, more bool, err error) {
 	}
 	for ; c.next < len(c.tables); c.next++ {
 		if rows, more := c.tables[c.next].Next(valuesMax); more {
-			if c.wish.Moment {
-				rows.Version = c.wish.At
+			if c.request.Fuzzy {
+				rows.Version = c.request.At
 			}
 			return CopyPiece{Rows: &rows}, true, nil
 		}
@@ -213,11 +213,11 @@ func (c *VersionCopy) Next(valuesMax int) (p CopyPiece, more bool, err error) {
 
 // Limit ends a copy that exceeds its limit, so that no later step adds to it. Call it after each step.
 func (c *VersionCopy) Limit() {
-	if c.err != nil || c.bytes() <= c.wish.BytesMax {
+	if c.err != nil || c.bytes() <= c.request.BytesMax {
 		return
 	}
 	c.err = fmt.Errorf("%w: rows that have changed since take %d bytes, want at most %d", ErrCopyBehind, c.bytes(),
-		c.wish.BytesMax)
+		c.request.BytesMax)
 	c.Close()
 }
 
