@@ -126,12 +126,12 @@ func (b *Bus) Kill() {
 	servers := slices.Collect(maps.Values(b.network.servers))
 	b.network.mu.Unlock()
 	for _, s := range servers {
-		s.bury(b.host)
+		s.removeHost(b.host)
 	}
 }
 
-// bury removes the lines of a dead host.
-func (s *busServer) bury(host *busHost) {
+// removeHost removes the lines of a dead host.
+func (s *busServer) removeHost(host *busHost) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.lines, func(l *busLine, _ struct{}) bool { return l.host == host })
@@ -149,7 +149,7 @@ func (b *Bus) add(config *ServerConfig) (*busServer, error) {
 		}
 	}
 	at := net.JoinHostPort(host, strconv.Itoa(config.Port))
-	if there := b.network.servers[at]; there != nil && there.revive(config) {
+	if there := b.network.servers[at]; there != nil && there.restartAt(config) {
 		return there, nil
 	} else if there != nil {
 		return nil, fmt.Errorf("start server: %w: %s is in use on this bus; want another port, or 0 for any free one",
@@ -320,9 +320,9 @@ func (b *Bus) forget(s *busServer) {
 	}
 }
 
-// revive starts a server in the place of a closed one, whose connections wait for it. The caller holds the lock of the
+// restartAt starts a server in the place of a closed one, whose connections wait for it. The caller holds the lock of the
 // bus.
-func (s *busServer) revive(config *ServerConfig) bool {
+func (s *busServer) restartAt(config *ServerConfig) bool {
 	s.mu.Lock()
 	if !s.closed {
 		s.mu.Unlock()

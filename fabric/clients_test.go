@@ -42,13 +42,13 @@ func TestClientsWhileConnecting(t *testing.T) {
 func TestClientsDoNotWaitForTheDoor(t *testing.T) {
 	s := startServer(t, ServerConfig{Guard: guardOf()})
 	dial(t, Config{URL: s.URL(), Name: "guest"})
-	eventually(t, "it is a client", func() bool { return len(s.Clients()) == 1 && s.GuestBytes() > 0 })
+	eventually(t, "it is a client", func() bool { return len(s.Clients()) == 1 && s.AnonymousBytes() > 0 })
 	s.door.mu.Lock()
 	defer s.door.mu.Unlock()
 	asked := make(chan struct{})
 	go func() {
 		defer close(asked)
-		if len(s.Clients()) != 1 || len(s.Faded()) != 0 || s.GuestBytes() == 0 || s.SlowConsumers() != 0 {
+		if len(s.Clients()) != 1 || len(s.Faded()) != 0 || s.AnonymousBytes() == 0 || s.SlowConsumers() != 0 {
 			t.Error("who is connected is not known while the door is busy")
 		}
 	}()

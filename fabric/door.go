@@ -44,18 +44,18 @@ type Guard struct {
 }
 
 // Limits of connections under a Guard. Connections with a member's name have its limits, up to the number that a member
-// needs; further ones, and connections without a member's name, are guests.
+// needs; further ones, and connections without a member's name, are anonymous clients.
 const (
 	// memberConnectionsMax is one for control and three for data.
 	memberConnectionsMax = 4
-	// guestsMax bounds the guests: joining trainers, tools, unauthenticated clients. Beyond it the oldest guest from
-	// the address that has most of them is closed; a client of gradbus reconnects by itself.
-	guestsMax = 256
-	// GuestPayloadBytesMax fits the largest manifest. wideGuestsMax guests may send messages of that size; the others
-	// are cut off beyond narrowPayloadBytesMax, and may find room when they reconnect.
-	GuestPayloadBytesMax  = 1<<20 + 64<<10
-	wideGuestsMax         = 16
-	narrowPayloadBytesMax = 32 << 10
+	// anonymousMax bounds the anonymous clients: joining trainers, tools, unauthenticated clients. Beyond it the oldest
+	// one from the address that has most of them is closed; a client of gradbus reconnects by itself.
+	anonymousMax = 256
+	// AnonymousPayloadBytesMax fits the largest manifest. wideAnonymousMax clients may send messages of that size; the
+	// others are cut off beyond narrowPayloadBytesMax, and may find room when they reconnect.
+	AnonymousPayloadBytesMax = 1<<20 + 64<<10
+	wideAnonymousMax         = 16
+	narrowPayloadBytesMax    = 32 << 10
 	// SubsMax bounds the subscriptions of a connection: those of ListenAt for three names and some more. A trainer has
 	// about three.
 	SubsMax = 32
@@ -78,16 +78,16 @@ const (
 	silentMax = time.Second
 )
 
-// GuestBytes bounds the memory that guests and silent connections make a server use, in unfinished messages and
+// AnonymousBytes bounds the memory that anonymous and silent connections make a server use, in unfinished messages and
 // subscriptions.
-func GuestBytes(connectionsMax int) int64 {
-	return wideGuestsMax*GuestPayloadBytesMax + (guestsMax-wideGuestsMax)*narrowPayloadBytesMax +
-		guestsMax*SubsMax*subscriptionBytes + int64(connectionsMax)*connectionBytes
+func AnonymousBytes(connectionsMax int) int64 {
+	return wideAnonymousMax*AnonymousPayloadBytesMax + (anonymousMax-wideAnonymousMax)*narrowPayloadBytesMax +
+		anonymousMax*SubsMax*subscriptionBytes + int64(connectionsMax)*connectionBytes
 }
 
 // MemberBytes is the same bound for the connections with the name of a member.
 func MemberBytes(payloadBytes int) int64 {
-	return memberConnectionsMax * (int64(max(payloadBytes, GuestPayloadBytesMax)) + SubsMax*subscriptionBytes)
+	return memberConnectionsMax * (int64(max(payloadBytes, AnonymousPayloadBytesMax)) + SubsMax*subscriptionBytes)
 }
 
 // limits are the limits of one connection; zero: none.
@@ -98,10 +98,10 @@ type limits struct {
 
 // visitor is an admitted connection.
 type visitor struct {
-	name    string
-	address string // without the port
-	since   time.Time
-	guest   bool
+	name            string
+	address         string // without the port
+	since           time.Time
+	anonymousClient bool
 	limits
 }
 
@@ -270,20 +270,20 @@ func (d *door) receive(name, address string, now time.Time) *visitor {
 	if d.isMember(v) {
 		return v
 	}
-	v.guest, v.subs = true, SubsMax
-	wide, guests := d.guests()
+	v.anonymousClient, v.subs = true, SubsMax
+	wide, anonymous := d.anonymous()
 	// Checking all connections for each greeting would delay all of them.
-	if guests >= guestsMax && now.Sub(d.tidied) >= doorEvery {
+	if anonymous >= anonymousMax && now.Sub(d.tidied) >= doorEvery {
 		d.tidied = now
 		d.forget()
 		d.promote()
-		wide, guests = d.guests()
+		wide, anonymous = d.anonymous()
 	}
-	if guests >= guestsMax {
+	if anonymous >= anonymousMax {
 		d.evict()
 	}
-	if v.payloadBytes = narrowPayloadBytesMax; wide < wideGuestsMax {
-		v.payloadBytes = GuestPayloadBytesMax
+	if v.payloadBytes = narrowPayloadBytesMax; wide < wideAnonymousMax {
+		v.payloadBytes = AnonymousPayloadBytesMax
 	}
 	return v
 }
@@ -300,7 +300,7 @@ func (d *door) isMember(v *visitor) bool {
 	taken := 0
 	for id, there := range d.inside {
 		switch {
-		case there.guest || there.name != v.name:
+		case there.anonymousClient || there.name != v.name:
 		case d.nats.GetClient(id) == nil: // gone
 			delete(d.inside, id)
 		default:
@@ -310,13 +310,13 @@ func (d *door) isMember(v *visitor) bool {
 	if taken >= memberConnectionsMax {
 		return false
 	}
-	v.guest, v.limits = false, limits{max(payload, GuestPayloadBytesMax), SubsMax}
+	v.anonymousClient, v.limits = false, limits{max(payload, AnonymousPayloadBytesMax), SubsMax}
 	return true
 }
 
-func (d *door) guests() (wide, all int) {
+func (d *door) anonymous() (wide, all int) {
 	for _, v := range d.inside {
-		if v.guest {
+		if v.anonymousClient {
 			all++
 			if v.payloadBytes > narrowPayloadBytesMax {
 				wide++
@@ -331,16 +331,17 @@ func (d *door) look() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.shut {
-		d.seen.Store(&connected{names: openNames(d.nats), faded: fadedNames(d.nats), guestBytes: d.held()})
+		d.seen.Store(&connected{names: openNames(d.nats), faded: fadedNames(d.nats), anonymousBytes: d.held()})
 	}
 }
 
-// held bounds the memory that the present guests and silent connections can make the server use. The caller holds mu.
+// held bounds the memory that the present anonymous and silent connections can make the server use. The caller holds
+// mu.
 func (d *door) held() int64 {
 	d.forget()
 	total := int64(d.nats.NumClients()) * connectionBytes
 	for _, v := range d.inside {
-		if v.guest {
+		if v.anonymousClient {
 			total += int64(v.payloadBytes) + int64(v.subs)*subscriptionBytes
 		}
 	}
@@ -356,27 +357,27 @@ func (d *door) forget() {
 	}
 }
 
-// promote counts guests as members if they have become such: a server may learn of a job after its trainers have
-// dialed. NATS keeps the limits that they were admitted with.
+// promote counts anonymous clients as members if they have become such: a server may learn of a job after its trainers
+// have dialed. NATS keeps the limits that they were admitted with.
 func (d *door) promote() {
 	for _, v := range d.inside {
-		if v.guest {
+		if v.anonymousClient {
 			d.isMember(v)
 		}
 	}
 }
 
-// evict closes the oldest guest from the address that has most guests.
+// evict closes the oldest one from the address that has most guests.
 func (d *door) evict() {
 	from := map[string]int{}
 	for _, v := range d.inside {
-		if v.guest {
+		if v.anonymousClient {
 			from[v.address]++
 		}
 	}
 	out := uint64(0)
 	for id, v := range d.inside {
-		if !v.guest {
+		if !v.anonymousClient {
 			continue
 		}
 		if there := d.inside[out]; out == 0 ||
@@ -388,7 +389,7 @@ func (d *door) evict() {
 		return
 	}
 	d.log.Warn("too many connections of no member of a job; the oldest is closed", "connection", clip(d.inside[out].name),
-		"address", d.inside[out].address, "most", guestsMax)
+		"address", d.inside[out].address, "most", anonymousMax)
 	delete(d.inside, out)
 	_ = d.nats.DisconnectClientByID(out) // else it has ended by itself
 }

@@ -71,16 +71,16 @@ func TestGuardLimitsMessages(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"job/t0", "job/t1", ""} {
-		if !refused(name, GuestPayloadBytesMax+1) {
+		if !refused(name, AnonymousPayloadBytesMax+1) {
 			t.Errorf("%q may send what joining does not take", name)
 		}
-		if refused(name, GuestPayloadBytesMax) {
+		if refused(name, AnonymousPayloadBytesMax) {
 			t.Errorf("%q may not send what joining takes", name)
 		}
 	}
 	// Where no guest has gone whose place is free at some later time.
 	many := startServer(t, ServerConfig{Guard: guardOf()})
-	for range wideGuestsMax {
+	for range wideAnonymousMax {
 		visit(t, many, "job/j-0", "")
 	}
 	if !refusedBy(many, "job/j-1", narrowPayloadBytesMax+1) || refusedBy(many, "job/j-1", narrowPayloadBytesMax) {
@@ -101,15 +101,15 @@ func TestGuardLimitsMessages(t *testing.T) {
 func TestGuardMakesRoomForGuests(t *testing.T) {
 	server := startServer(t, ServerConfig{Guard: guardOf("job/t0")})
 	member := dial(t, Config{URL: server.URL(), Name: "job/t0"})
-	for i := range guestsMax + 50 {
+	for i := range anonymousMax + 50 {
 		if _, answers := visit(t, server, fmt.Sprintf("guest-%d", i), ""); len(answers) > 0 {
 			t.Fatalf("guest %d: %q", i, answers)
 		}
 	}
 	eventually(t, "the latest guests are there, and no others", func() bool {
 		all := server.Clients()
-		return len(all) == guestsMax+1 && !slices.Contains(all, "guest-0") &&
-			slices.Contains(all, fmt.Sprintf("guest-%d", guestsMax+49))
+		return len(all) == anonymousMax+1 && !slices.Contains(all, "guest-0") &&
+			slices.Contains(all, fmt.Sprintf("guest-%d", anonymousMax+49))
 	})
 	if n := member.Stats().Reconnects; n != 0 || member.lines[bulkLine].isLost() {
 		t.Errorf("the member has lost its connection %d times", n)
@@ -183,9 +183,9 @@ func TestGuardsFormulaHolds(t *testing.T) {
 		return int64(m.HeapAlloc + m.StackInuse)
 	}
 	before := held()
-	const guests = 64
+	const anonymous = 64
 	var conns []net.Conn
-	for i := range guests {
+	for i := range anonymous {
 		var words strings.Builder
 		for j := range SubsMax {
 			subject := fmt.Sprintf("%d.%d", i, j)
@@ -200,13 +200,13 @@ func TestGuardsFormulaHolds(t *testing.T) {
 		}
 		conns = append(conns, conn)
 	}
-	if n := server.serving().NumSubscriptions(); n < guests*SubsMax {
-		t.Fatalf("%d subscriptions, want %d", n, guests*SubsMax)
+	if n := server.serving().NumSubscriptions(); n < anonymous*SubsMax {
+		t.Fatalf("%d subscriptions, want %d", n, anonymous*SubsMax)
 	}
 	over := held() - before
-	t.Logf("%d bytes a subscription", over/guests/SubsMax)
-	if most := int64(guests * (SubsMax*subscriptionBytes + connectionBytes)); over > most {
-		t.Errorf("%d bytes for %d subscriptions, want at most %d", over, guests*SubsMax, most)
+	t.Logf("%d bytes a subscription", over/anonymous/SubsMax)
+	if most := int64(anonymous * (SubsMax*subscriptionBytes + connectionBytes)); over > most {
+		t.Errorf("%d bytes for %d subscriptions, want at most %d", over, anonymous*SubsMax, most)
 	}
 	before = held()
 	const silent = 500

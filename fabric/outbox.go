@@ -184,7 +184,7 @@ func (o *Outbox) send(subject Subject, frame Payload) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err != nil && !errors.Is(err, ErrLost) {
-		o.retract(sequence)
+		o.withdraw(sequence)
 		return fmt.Errorf("send %s: %w", subject, err)
 	}
 	o.stats.Frames++
@@ -246,8 +246,8 @@ func (o *Outbox) admit(subject Subject, frame Payload) uint64 {
 	return sequence
 }
 
-// retract removes the newest frame, which was refused before anything was sent.
-func (o *Outbox) retract(sequence uint64) {
+// withdraw removes the newest frame, which was refused before anything was sent.
+func (o *Outbox) withdraw(sequence uint64) {
 	s := &o.slots[sequence%SpanMax]
 	if s.acked { // by a peer that cannot have it; the number is used up
 		o.published(sequence)

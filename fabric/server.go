@@ -283,8 +283,8 @@ func (s *Server) serving() *server.Server {
 
 // connected lists the connections at one moment.
 type connected struct {
-	names, faded []string
-	guestBytes   int64
+	names, faded   []string
+	anonymousBytes int64
 }
 
 // connected returns a list that is at most doorEvery old, or older if new connections keep the door busy: callers must
@@ -367,13 +367,13 @@ func fadedNames(nats *server.Server) []string {
 	return names
 }
 
-// GuestBytes bounds the memory that the current connections can make the server use as guests; at most the GuestBytes
-// of all. It is 0 without a Guard, and as old as Clients.
-func (s *Server) GuestBytes() int64 {
+// AnonymousBytes bounds the memory that the present anonymous clients can make the server use; at most the function
+// AnonymousBytes for all connections. It is 0 without a Guard, and as old as Clients.
+func (s *Server) AnonymousBytes() int64 {
 	if s.bus != nil {
 		return 0
 	}
-	return s.connected().guestBytes
+	return s.connected().anonymousBytes
 }
 
 // SlowConsumers returns the number of readers that were cut off because they did not read in time, since StartServer.

@@ -258,7 +258,7 @@ func (l *controlLoop) limitHeap() {
 		all = append(all, a.memory)
 	}
 	all = append(all, l.server.replicas.memories()...)
-	if bytes := heapBytes(l.server.config.Shards, all, l.server.nats.GuestBytes()); bytes != l.heap {
+	if bytes := heapBytes(l.server.config.Shards, all, l.server.nats.AnonymousBytes()); bytes != l.heap {
 		l.heap = bytes
 		limit(bytes)
 	}

@@ -201,7 +201,7 @@ func JobBytes(c Config, job *schema.Job, shards int) int64 {
 func ProcessBytes(c Config, jobs ...*schema.Job) int64 {
 	shards := c.withDefaults().Shards
 	total := baseBytes + garbageBytes + fabric.FreeBytesMaxDefault + int64(shards)*linkBytes
-	total += fabric.GuestBytes(fabric.ConnectionsMaxDefault)
+	total += fabric.AnonymousBytes(fabric.ConnectionsMaxDefault)
 	for _, job := range jobs {
 		total += JobBytes(c, job, shards)
 	}

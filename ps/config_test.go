@@ -126,7 +126,7 @@ func TestJobBytes(t *testing.T) {
 	check("all", JobBytes(c, job, shards), m.Tables+m.Parameters+m.Staged+m.Scratch+m.Parked+
 		m.UnderWay+m.FanOut+m.Connections)
 	check("connections", m.Connections, 2*4*(1<<20+64<<10+32*11<<10))
-	fixed := baseBytes + garbageBytes + 32<<20 + 2<<20 + fabric.GuestBytes(4096)
+	fixed := baseBytes + garbageBytes + 32<<20 + 2<<20 + fabric.AnonymousBytes(4096)
 	check("process", ProcessBytes(c, job), JobBytes(c, job, shards)+fixed)
 	check("links, where another ps has shards too", MemoryOf(c, job, 2, 3).Links, 2<<20)
 	job.Modules = []schema.ModuleSpec{{Name: "m", In: []int{2}, Samples: 3, Contexts: 2,

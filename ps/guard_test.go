@@ -197,7 +197,7 @@ func TestStrangersStayWithinTheFormula(t *testing.T) {
 	}
 	subjects.Reset()
 	over := heapNow() - before
-	if most := fabric.GuestBytes(fabric.ConnectionsMaxDefault) +
+	if most := fabric.AnonymousBytes(fabric.ConnectionsMaxDefault) +
 		2*fabric.MemberBytes(s.config.messageBytes(p.Job)); over > most || over > 64<<20 {
 		t.Errorf("%d bytes are held for strangers, want at most %d, and of so few 64 MiB", over, most)
 	}
@@ -217,7 +217,7 @@ func TestHeapFollowsGuests(t *testing.T) {
 	must(t, err)
 	t.Cleanup(s.Close)
 	eventually(t, "the heap has a limit", func() bool { return limit.Load() > 0 })
-	alone, all := limit.Load(), fabric.GuestBytes(fabric.ConnectionsMaxDefault)
+	alone, all := limit.Load(), fabric.AnonymousBytes(fabric.ConnectionsMaxDefault)
 	if most := ProcessBytes(Config{}) - all; alone > most {
 		t.Fatalf("the heap of a server without guests may hold %d bytes, want at most %d", alone, most)
 	}

@@ -571,7 +571,7 @@ func (c *Config) messageBytes(job *schema.Job) int {
 	if whole {
 		return c.PayloadBytesMax
 	}
-	return max(job.MessageBytesMax(), fabric.GuestPayloadBytesMax)
+	return max(job.MessageBytesMax(), fabric.AnonymousPayloadBytesMax)
 }
 
 // advertised is where trainers find our data server: on the server that carries control, or at an address.

@@ -76,7 +76,7 @@ func TestServerStaysWithinItsFormula(t *testing.T) {
 			if peak > bound {
 				t.Errorf("peak of %d bytes, and the formula says %d", peak, bound)
 			}
-			if least := bound - fabric.GuestBytes(fabric.ConnectionsMaxDefault); c.most > 0 && max(peak, least) > c.most {
+			if least := bound - fabric.AnonymousBytes(fabric.ConnectionsMaxDefault); c.most > 0 && max(peak, least) > c.most {
 				t.Errorf("peak of %d bytes, and without strangers the formula says %d: want at most %d", peak, least, c.most)
 			}
 			for i, s := range r.sessions {

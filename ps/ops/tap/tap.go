@@ -121,8 +121,8 @@ func (l *listener) take(m fabric.Message) {
 	}
 }
 
-// Run shows frames until ctx ends or Count of them were shown. It subscribes as a guest, publishes nothing, and drops
-// what comes faster than it can be written. Errors: those of fabric.DialControl, and of Out.
+// Run shows frames until ctx ends or Count of them were shown. It subscribes as an anonymous client, publishes nothing,
+// and drops frames that arrive faster than it can write them. Errors: those of fabric.DialControl, and of Out.
 func Run(ctx context.Context, c Config) (Result, error) {
 	if err := c.Check(); err != nil {
 		return Result{}, err
