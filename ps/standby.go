@@ -648,6 +648,7 @@ func (b *standby) takeOver(name schema.JobName, run schema.RunID) (voters []sche
 		return nil, false
 	}
 	delete(b.jobs, name)
+	delete(b.there, name) // until the other ps says that it has the job again
 	if b.over = append(b.over, continuedRun{schema.OverRun{Job: name, Run: run}, j.of, j.ended}); len(b.over) > endedMax {
 		b.over = b.over[1:]
 	}

@@ -174,6 +174,32 @@ func TestEndOfContinuedRunIsNoted(t *testing.T) {
 	}
 }
 
+// Of two ps that both begin a job the one yields that drew the lower number, not one that continues a run of the other.
+func TestOneOfTwoYields(t *testing.T) {
+	both := &schema.Heard{Incarnation: 5, Jobs: []schema.JobName{"followed"}}
+	for name, c := range map[string]struct {
+		drawn     uint64
+		continues bool
+		want      bool
+	}{"it drew less": {4, false, true}, "it drew more": {6, false, false}, "it continues the other's run": {4, true, false}} {
+		b := followsJob(t, &followedJob{run: 7, of: 5, gone: "silent"})
+		if b.drawn = c.drawn; c.continues {
+			b.heard(both)
+			b.takeOver("followed", 7)
+		} else {
+			delete(b.jobs, "followed")
+		}
+		if b.heard(both); b.yields("followed") != c.want {
+			t.Errorf("%s: it yields: %v", name, !c.want)
+		}
+	}
+	b := followsJob(t, &followedJob{run: 7, of: 5, gone: "ended", ended: true})
+	b.drawn, b.there = 4, map[schema.JobName]bool{"followed": true}
+	if b.takeOver("followed", 7); b.yields("followed") {
+		t.Error("it yields to a ps that has ended")
+	}
+}
+
 // followsJob is a ps that stands by for a job of another one.
 func followsJob(t *testing.T, j *followedJob) *standby {
 	s := &Server{log: slog.New(slog.NewTextHandler(t.Output(), nil))}

@@ -89,7 +89,7 @@ type recoveringTrainer struct {
 // runRow runs one row to its end.
 func runRow(t *testing.T, row recoveryRow, backend cuda.Backend) recoveryResult {
 	s := &system{t: t, r: rand.New(rand.NewPCG(1, 0)), job: recoveryJob(row.job, row.trainers), bus: fabric.NewBus(),
-		backend: backend, done: make(chan struct{}), anew: map[schema.RunID]bool{}, began: time.Now()}
+		backend: backend, done: make(chan struct{}), begun: map[schema.RunID]begun{}, began: time.Now()}
 	s.log = slog.New(listener{Handler: slog.NewTextHandler(s, &slog.HandlerOptions{ReplaceAttr: withoutTime}), system: s})
 	r := &recovery{system: s, row: row, stopped: make(chan struct{}), allFailed: make(chan struct{}, 1)}
 	for l := range r.complete {

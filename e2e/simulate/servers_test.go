@@ -125,6 +125,11 @@ func (s *system) killServer(down time.Duration) {
 
 // endServer ends a server without a word.
 func (s *system) endServer(v *server) {
+	s.mu.Lock()
+	for _, p := range s.runs {
+		p.ended = p.ended || s.begun[p.run].server == v.id
+	}
+	s.mu.Unlock()
 	control(v.disk, diskFails, 0)
 	if s.nats != nil {
 		v.host.Kill()
@@ -201,7 +206,9 @@ func (s *system) returns(server string, next bool, run schema.RunID) {
 	}
 	if !next && !v.returns {
 		s.doubtLocked(v)
-		s.anew[run] = s.nats == nil && len(s.servers) > 1 && !v.takes
+	}
+	if pair := s.nats == nil && len(s.servers) > 1; !next {
+		s.begun[run] = begun{server: v.id, at: time.Now(), takes: v.takes, anew: pair && !v.takes && !v.returns}
 	}
 	v.takes = false
 	if v.returns = next; next {

@@ -95,7 +95,7 @@ func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	job := jobOf(seed, r)
 	s := &system{t: t, r: r, job: job, bus: fabric.NewBus(), backend: backend,
-		done: make(chan struct{}), digests: map[string]string{}, anew: map[schema.RunID]bool{},
+		done: make(chan struct{}), digests: map[string]string{}, begun: map[schema.RunID]begun{},
 		inputs: map[input][2]uint32{}, began: time.Now(),
 		batches: 50, calm: 1 + 4*time.Duration(seed%2)}
 	if s.rests = seed%48 == 1 || seed%24 == 2 || seed%24 == 4 || seed%24 == 8; s.rests {

@@ -42,8 +42,7 @@ func (p *split) heal() {
 }
 
 // splitNetwork puts the servers of a pair, and each trainer, into one of two halves for a while, in which trainers start
-// and end. At most one half may continue the job. No server ends in that time: two that have both lost the job may both
-// begin it again when they reach each other.
+// and end, as servers do. At most one half may continue the job.
 func (s *system) splitNetwork() {
 	first := s.r.IntN(2)
 	p := &split{link: fabric.LinkCut, oneWay: s.r.IntN(4) == 0}
@@ -71,9 +70,12 @@ func (s *system) splitNetwork() {
 		if s.finished(while / 4) {
 			break
 		}
-		if alive := s.alive(); len(alive) > 0 && s.r.IntN(3) == 0 {
+		switch alive, what := s.alive(), s.r.IntN(4); {
+		case what == 0 && len(alive) > 0:
 			s.kill(alive[s.r.IntN(len(alive))])
-		} else {
+		case what == 1:
+			s.killServer(time.Duration(s.r.IntN(3000)) * time.Millisecond)
+		default:
 			s.startTrainer()
 		}
 	}

@@ -47,12 +47,12 @@ type system struct {
 	began    time.Time
 	trace    []string
 	trainers []*member
-	digests  map[string]string     // by member
-	runs     []*progress           // in the order in which they got anywhere
-	cuts     int                   // machines that are cut off
-	split    *split                // that the network has now
-	written  int                   // versions that have become durable
-	anew     map[schema.RunID]bool // of a pair of servers: begun with nothing, perhaps at each of them by the same name
+	digests  map[string]string // by member
+	runs     []*progress       // in the order in which they got anywhere
+	cuts     int               // machines that are cut off
+	split    *split            // that the network has now
+	written  int               // versions that have become durable
+	begun    map[schema.RunID]begun
 
 	// of the job to which nothing happens: the weights of every version, and what each lane is computed on
 	weights []uint32
@@ -66,6 +66,22 @@ type progress struct {
 	newest schema.Batch // that somebody has completed
 	most   schema.Batch // that may be, since another run goes on
 	over   bool         // another does
+	ended  bool         // its server has ended
+}
+
+// begun is where and when a run began.
+type begun struct {
+	server string
+	at     time.Time
+	takes  bool // it continues one of the other server of a pair
+	anew   bool // it begins with nothing at a server of a pair, perhaps at each of them by the same name
+}
+
+// apart reports whether a run is no successor of another one: it begins with nothing, or both began at once at the
+// servers of a pair, of which neither had the job any more and neither has heard of the other's.
+func (s *system) apart(run, other schema.RunID) bool {
+	a, b := s.begun[run], s.begun[other]
+	return a.anew || !a.takes && !b.takes && a.server != b.server && a.at.Sub(b.at).Abs() < time.Second
 }
 
 // complete notes that a batch of a run is complete. What was under way when another run began may be, and nothing that
@@ -77,7 +93,7 @@ func (s *system) complete(m *member, run schema.RunID, began schema.Version, b s
 	if i < 0 {
 		s.begins(began)
 		for _, p := range s.runs {
-			if !p.over && !s.anew[run] {
+			if !p.over && !s.apart(run, p.run) {
 				p.over, p.most = true, p.newest+1
 			}
 		}
@@ -85,6 +101,9 @@ func (s *system) complete(m *member, run schema.RunID, began schema.Version, b s
 		s.runs = append(s.runs, &progress{run: run})
 	}
 	p := s.runs[i]
+	if p.over && !slices.ContainsFunc(s.runs[i+1:], func(p *progress) bool { return !p.ended }) {
+		p.over = false // it continues after those that went on from it have ended with their servers
+	}
 	if p.newest = max(p.newest, b); p.over && b > p.most {
 		s.noteLocked("%s completes batch %d of run %d, while another goes on", m.name, b, run)
 		s.t.Errorf("%s completes batch %d of a run that was at batch %d when another began", m.name, b, p.most-1)
