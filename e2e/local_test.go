@@ -33,22 +33,10 @@ func TestLocalSameWeights(t *testing.T) {
 func TestLocalRefusals(t *testing.T) {
 	t.Parallel()
 	for flags, want := range map[string]string{
-		"--local --spawn":                              "--local runs all of them in this one",
-		"--local --server nats://a:1":                  "--local needs none",
-		"--local --id t1":                              "--local runs all of them",
-		"--shards 2":                                   "want --local",
-		"--http 127.0.0.1:0":                           "want --local",
-		"--local --shards 65":                          "shards 65: want 1 to 64",
-		"--local --token-file f":                       "--local needs none",
-		"--local --nats-creds f":                       "--local needs none",
-		"--local --tls-ca f":                           "--local has none",
-		"--local --data-host a":                        "--local has no others",
-		"--local --http 8080":                          "want host:port",
-		"--local --shards 0":                           "shards 0: want 1 to 64",
-		"--local --epochs 0":                           "epochs 0",
-		"--memory-mib 64":                              "want --local",
-		"--local --memory-mib 1":                       "--memory-mib",
-		"--load none --predict 1 --save m.safetensors": "give one of the two",
+		"--local --server nats://a:1": "--local needs none",
+		"--shards 2":                  "want --local",
+		"--local --shards 65":         "shards 65: want 1 to 64",
+		"--local --memory-mib 1":      "--memory-mib",
 	} {
 		for _, workload := range []string{"packages", "mnist", "movielens"} {
 			p := start(t, "trainer", append([]string{workload, "--input", "synthetic"}, strings.Fields(flags)...)...)

@@ -7,37 +7,6 @@ import (
 	"gradbus/lane"
 )
 
-// A chunk of 16-bit values, down to the byte, and what a view of each type offers.
-func TestHalfFrameLiteral(t *testing.T) {
-	for dtype, want := range map[DType][]byte{
-		DTypeBFloat16: {0x80, 0x3f, 0x00, 0xc0, 0x00, 0x3f},
-		DTypeFloat16:  {0x00, 0x3c, 0x00, 0xc0, 0x00, 0x38},
-	} {
-		f, err := NewFrame(Layout{Kind: KindDense, DType: dtype, Values: 6})
-		check(t, err)
-		f.SetHead(Head{Chunks: 1, Node: lane.Node{Count: 1}, Lanes: 1, Weight: 1, DType: DTypeFloat32})
-		copy(f.Values(), want)
-		if f.Float32s() != nil || len(f.Halves()) != 3 || f.Halves()[1] != 0xc000 || f.DType() != dtype {
-			t.Errorf("%v: floats %v, halves %04x of %v", dtype, f.Float32s(), f.Halves(), f.DType())
-		}
-		data := f.Seal()
-		v, err := Verify(data, Limits{})
-		check(t, err)
-		if v.Head().DType != dtype || v.Float32s() != nil || len(v.Halves()) != 3 ||
-			v.Halves()[0] != uint16(want[0])|uint16(want[1])<<8 {
-			t.Errorf("%v: read as %v, floats %v, halves %04x", dtype, v.Head().DType, v.Float32s(), v.Halves())
-		}
-		if len(data) != 134 || string(data[128:]) != string(want) || data[110] != byte(dtype) {
-			t.Errorf("%v: %d bytes, dtype %d, values % x", dtype, len(data), data[110], data[128:])
-		}
-	}
-	f, err := NewFrame(Layout{Kind: KindMean, Values: 4})
-	check(t, err)
-	if f.Halves() != nil || len(f.Float32s()) != 1 {
-		t.Error("float32 values are taken for 16-bit ones")
-	}
-}
-
 func TestLayoutRefusesTypes(t *testing.T) {
 	for _, c := range []struct {
 		layout Layout

