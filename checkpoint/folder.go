@@ -310,7 +310,7 @@ func (p Policy) Check() (wrong []error) {
 const incrementsMax = 32
 
 // Growth is the size of a durable version and its bases, and decides whether the next one is an increment. The zero
-// value is that of no version.
+// value belongs to no version.
 type Growth struct {
 	full    int64 // size of the full checkpoint; 0: none
 	over    int64 // size of the increments over it

@@ -366,7 +366,7 @@ func completePath(dir string, job schema.JobName, id ID) string {
 	return filepath.Join(folderOf(dir, job, id), completeName)
 }
 
-// content is what a part has of its layout: all of it, or an increment.
+// content is the contents of a part: all of its layout, or an increment.
 type content struct {
 	*layout
 	inc *increment // nil for a full part

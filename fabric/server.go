@@ -601,8 +601,8 @@ func number(parameters url.Values, name string, to *int) (err error) {
 	return nil
 }
 
-// Survey is what a NATS server reports to a client that may use it as control server: enough to detect settings that
-// would lose data.
+// Survey is the part of a NATS server's state that a client of it as control server needs: enough to detect settings
+// that would lose data.
 type Survey struct {
 	Address         string
 	Version         string // of the server

@@ -1,15 +1,15 @@
 // Package local runs a whole job in one process: shards, coordinator and trainers, without a server and without a
-// socket. Frames are those of a job on several machines and go to whom they are for by a call (fabric.Bus), so that the
-// digest is the same, and moving on to a server changes where trainers dial and nothing else.
+// socket. Frames are those of a job on several machines and reach their receiver by a call (fabric.Bus), so the digest
+// is the same, and moving to a server changes only the address that trainers dial.
 //
 //	shards, err := local.Start(ctx, local.Options{Shards: 2})
 //	if err != nil { ... }
 //	defer shards.Close()
 //	session, err := trainer.Join(ctx, shards.Config(), job)
 //
-// It stands above ps and trainer, and knows no arithmetic, no frames and no flags. What a job loses here: a process
-// that ends takes all of it along, and trainers share the processors with shards. Memory of gradients is shared between
-// the two, so it is counted once.
+// It is above ps and trainer, and knows no arithmetic, no frames and no flags. The end of the process ends the whole
+// job, and trainers share the processors with shards. Memory of gradients is shared between the two, so it is counted
+// once.
 package local
 
 import (
@@ -28,24 +28,23 @@ import (
 
 // Options say what the shards are. The zero value is one shard.
 type Options struct {
-	// Shards is how many shards each job is cut into, 1 to 64. 0 means 1.
+	// Shards is the number of shards of each job, 1 to 64. 0: 1.
 	Shards int
 	// Backend does the arithmetic of shards and of trainers. The caller closes it. nil means that Start opens the fastest,
 	// and Close closes it.
 	Backend cuda.Backend
-	// Log receives what a person may want to know later, what shards say at level info at level debug: here they are no
-	// news. nil discards it.
+	// Log receives the log of the shards, with records of level info at level debug. nil discards it.
 	Log *slog.Logger
 	// MemoryBytesMax bounds what jobs may hold on shards; 0 is three quarters of what the process may take.
 	MemoryBytesMax int64
-	// MemorySetting is what the program's user knows MemoryBytesMax by, for errors. Empty is its name here.
+	// MemorySetting is the user's name of MemoryBytesMax, for errors. Empty: its name here.
 	MemorySetting string
 	// Adjust may change what the shards are told and given, such as deadlines, and who is told of reports; nil for
 	// nothing.
 	Adjust func(*ps.Config, *ps.Options)
 }
 
-// Shards are those of any number of jobs, within this process. They are safe for concurrent use.
+// Shards are the shards of any number of jobs, within this process. They are safe for concurrent use.
 type Shards struct {
 	bus     *fabric.Bus
 	server  *ps.Server
@@ -85,12 +84,12 @@ func Start(ctx context.Context, o Options) (*Shards, error) {
 	return s, nil
 }
 
-// Config is how a trainer in this process joins jobs here; its other fields may be set.
+// Config returns the configuration with which a trainer in this process joins jobs here; its other fields may be set.
 func (s *Shards) Config() trainer.Config {
 	return trainer.Config{Server: s.server.URL(), Bus: s.bus, Local: true, Backend: s.backend, Log: s.log}
 }
 
-// Server runs the shards, for who wants to show it.
+// Server returns the server that runs the shards, for monitoring.
 func (s *Shards) Server() *ps.Server { return s.server }
 
 // Run calls train for each of so many trainers, all at the same time, and returns when all have returned. The first

@@ -17,8 +17,8 @@ import (
 // ErrOrder reports a Backward without a Forward before it. Nothing was written.
 var ErrOrder = errors.New("backward without forward")
 
-// Env is what a Net computes with: Backend for bags, Dense for everything else. A nil Dense means the library own,
-// whose sums are canonical and slower.
+// Env is the arithmetic of a Net: Backend for bags, Dense for everything else. A nil Dense means the library own, whose
+// sums are canonical and slower.
 type Env struct {
 	Backend cuda.Backend
 	Dense   *cuda.Dense

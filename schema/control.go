@@ -428,7 +428,7 @@ const RefusedElsewhere = "elsewhere"
 type Drain struct {
 	// Server is the id of the ps; empty: the one that embeds the control server.
 	Server string `json:"server,omitempty" check:"id"`
-	// Incarnation is that of the answers so far; 0: there was none. A ps that was restarted is not drained.
+	// Incarnation is the incarnation of the answers so far; 0: there was none. A ps that was restarted is not drained.
 	Incarnation uint64 `json:"incarnation,omitempty,string"`
 }
 

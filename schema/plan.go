@@ -83,7 +83,7 @@ func summingOf(word string) Summing {
 
 func (s Summing) String() string { return [...]string{SumFused, SumClose}[s] }
 
-// Cut is how a table is divided over shards.
+// Cut is the way in which a table is divided over shards.
 type Cut uint8
 
 const (

@@ -128,7 +128,7 @@ func (c *Config) reduce(by schema.Party) bool {
 	return err != nil || j.Plan().Reduces(by)
 }
 
-// Layout is what runs where.
+// Layout returns the processes of the benchmark, for spreading it over hosts.
 func (c *Config) Layout() harness.Layout {
 	l := harness.Layout{Trainers: c.Trainers, Shards: max(1, c.Servers), Reduces: c.reduce(schema.ByTrainers),
 		Server: []string{"--deadline", c.Timeout.String()}, Serving: aboutServers}
@@ -155,7 +155,8 @@ func (c *Config) checkDevices() error {
 	return nil
 }
 
-// system is what trainers and servers are told: the parts of a Config that follow from files, loaded and checked.
+// system is the configuration of trainers and servers: the parts of a Config that follow from files, loaded and
+// checked.
 type system struct {
 	Trainers      int         `json:"trainers"`
 	Server        string      `json:"server"`
@@ -193,7 +194,7 @@ func (c *Config) system() (s system, err error) {
 
 func (s *system) dealt() dealt { return dealt{s.Data.SampleCount, s.BatchSize, s.Trainers} }
 
-// steps is how many batches a run of the job has.
+// steps returns the number of batches in a run of the job.
 func (s *system) steps() uint64 { return uint64(s.dealt().steps()) * uint64(s.Epochs) }
 
 // chunkBytes is the size of values in a frame: with its head it is what the NATS server reads at once, which is what
@@ -261,7 +262,7 @@ type dataConfig struct {
 	SparsityPercentage int `json:"sparsity_percentage"` // of the ids, how many in a hundred no sample has
 }
 
-// ids is how many different ids samples are drawn from.
+// ids returns the number of different ids from which samples are drawn.
 func (d dataConfig) ids() int { return d.MaxVal * (100 - d.SparsityPercentage) / 100 }
 
 // Limits of configurations. Their products stay far below 2^63, and an index into samples fits 32 bits.
@@ -415,7 +416,7 @@ func (l *loader) read(where string) (text []byte, id string, err error) {
 	return text, id, nil
 }
 
-// reason is what is wrong with a file, without its name.
+// reason returns what is wrong with a file, without its name.
 func reason(err error) error {
 	var path *os.PathError
 	if errors.As(err, &path) {

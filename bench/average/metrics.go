@@ -508,8 +508,8 @@ func (r *recorder) record(p *trainer.Progress) {
 	}
 }
 
-// reported is what the ps at --server say of a shard's buckets in the runs that are measured, when these have ended.
-// They keep sums and no samples.
+// reported is the report of the ps at --server on a shard's buckets in the measured runs, after these have ended. It
+// has sums and no samples.
 type reported struct {
 	rank    int
 	sums    sums
@@ -517,7 +517,7 @@ type reported struct {
 	rounds  float64
 }
 
-// sums is what the samples of metrics come to, in milliseconds.
+// sums are the sums of the samples of metrics, in milliseconds.
 type sums map[string]sum
 
 type sum struct{ n, total, squares, least, most float64 }
@@ -598,7 +598,7 @@ func (r *reports) hear(m fabric.Message) {
 	}
 }
 
-// missing is how many shards have not been heard of.
+// missing returns the number of shards without a report.
 func (r *reports) missing(runs []run) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -608,7 +608,8 @@ func (r *reports) missing(runs []run) (n int) {
 	return n
 }
 
-// reportedWithin is how long the ps at --server have to report on a job that has ended, which they do each second.
+// reportedWithin bounds the time for which the ps at --server may take to report on an ended job, which they do each
+// second.
 const reportedWithin = 15 * time.Second
 
 // askServers listens for the figures of runs that have ended at the servers, by shard. The servers keep them for a
@@ -647,7 +648,7 @@ func (c *Config) askServers(ctx context.Context, runs []run) ([]reported, error)
 	return r.reported(), nil
 }
 
-// reported is what was said, by shard.
+// reported returns the reports by shard.
 func (r *reports) reported() []reported {
 	r.mu.Lock()
 	defer r.mu.Unlock()

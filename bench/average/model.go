@@ -19,7 +19,7 @@ import (
 // linear layers are dense.0.weight, dense.0.bias, dense.1.weight, and so on.
 const embeddingName = "embedding.weight"
 
-// partitions is how many parts the embedding's rows are cut into, which shards or trainers share.
+// partitions is the number of parts of the embedding's rows, which shards or trainers share.
 const partitions = 64
 
 // module is DummyModel: the mean of a sample's rows, linear layers, and a softmax. The criterion takes the logarithm of
@@ -141,19 +141,20 @@ func newData(c dataConfig, seed uint64) *data {
 	return d
 }
 
-// samples is how many there are.
+// samples returns the number of samples.
 func (d *data) samples() int { return len(d.Targets) }
 
-// dealt is how samples are dealt: in their order, in batches of so many, which go to the trainers in turn. So in step
-// s, counted through the epochs, trainer t has batch s * trainers + t of its epoch, if there is one.
+// dealt is the assignment of samples to trainers: in their order, in batches of a fixed size, which go to the trainers
+// in turn. So in step s, counted through the epochs, trainer t has batch s * trainers + t of its epoch, if there is
+// one.
 type dealt struct {
 	samples, batchSize, trainers int
 }
 
-// batches is how many batches an epoch has; the last may be smaller than the others.
+// batches returns the number of batches in an epoch; the last may be smaller than the others.
 func (d dealt) batches() int { return (d.samples + d.batchSize - 1) / d.batchSize }
 
-// steps is how many steps an epoch takes. In the last there may be trainers without a batch.
+// steps returns the number of steps in an epoch. In the last one some trainers may have no batch.
 func (d dealt) steps() int { return (d.batches() + d.trainers - 1) / d.trainers }
 
 // of gives the samples [lo, hi) of a trainer in a step; none where it has no batch.
@@ -162,7 +163,7 @@ func (d dealt) of(step uint64, trainer int) (lo, hi int) {
 	return min(lo, d.samples), min(lo+d.batchSize, d.samples)
 }
 
-// preprocessing is what a trainer does to the data before it trains, by name.
+// preprocessing is a transformation of the data before training, by name.
 type preprocessing func(*data)
 
 // preprocessings are the choices of --preprocess.
@@ -291,7 +292,7 @@ var means = map[string]func(sizes []int, lane int) float32{
 	harness.MeanLanes:   harness.LaneScale,
 }
 
-// iterationStep is what a trainer does with a batch, by name.
+// iterationStep is the work of a trainer on a batch, by name.
 type iterationStep func(w *workload, s *trainer.LaneStep) (lossSum float64, err error)
 
 // iterationSteps are the choices of --iteration-step. Both give the same weights.

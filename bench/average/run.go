@@ -29,7 +29,7 @@ const (
 	serverRoleName  = "average-server"
 )
 
-// Roles are what the members of this system can be.
+// Roles returns the roles of members of this system.
 func Roles() map[string]harness.Role {
 	return map[string]harness.Role{trainerRoleName: trainerRole, serverRoleName: serverRole}
 }
@@ -170,13 +170,13 @@ type serverSettings struct {
 	Timeline bool                   `json:"timeline"`
 }
 
-// serverResult is what a server found in the jobs that are measured.
+// serverResult is the result of a server for the measured jobs.
 type serverResult struct {
 	Rank    int     `json:"rank"`
 	Metrics metrics `json:"metrics"`
 	Spans   []Span  `json:"spans"`
-	// OnArrival is what adding up took before a bucket closed, in milliseconds. The original has no name for it, so it is
-	// in no table.
+	// OnArrival is the time spent adding gradients before a bucket closed, in milliseconds. The original has no name
+	// for it, so it is in no table.
 	OnArrival []float64 `json:"on_arrival"`
 }
 
@@ -235,7 +235,7 @@ type trainerSettings struct {
 	Timeline bool          `json:"timeline"` // spans are wanted
 }
 
-// trainerResult is what a trainer found in all runs but the first.
+// trainerResult is the result of a trainer for all runs but the first.
 type trainerResult struct {
 	Rank  int          `json:"rank"`
 	Dense string       `json:"dense"` // whose matrix products
@@ -344,10 +344,10 @@ func (r *recorder) run(ctx context.Context, m *harness.Member, s *trainerSetting
 	return rank, nil
 }
 
-// Result is what a run of the benchmark found, as JSON. Times are in milliseconds, medians over the batches of all
+// Result is the result of a run of the benchmark, as JSON. Times are in milliseconds, medians over the batches of all
 // trainers that were started here, or over the rounds of all servers. Those of servers that were running before are
-// means, since these keep sums and no samples. A figure that was not measured is null: those of servers where gradients
-// went between trainers alone.
+// means, because these keep sums and no samples. A figure that was not measured is null: those of servers if gradients
+// went between trainers only.
 type Result struct {
 	Hook          string   `json:"hook"`
 	Server        string   `json:"server"`

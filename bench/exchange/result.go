@@ -35,8 +35,8 @@ const (
 	smallBytes    = 64 << 10 // gradients of a trainer in a small round
 )
 
-// DefaultConfig is what the documented figures are measured with. The gradients are those of an embedding and eight layers
-// of 1024 by 1024. A frame with its NATS header is 64 KiB, what the server reads at once.
+// DefaultConfig returns the configuration of the documented figures. The gradients are those of an embedding and eight
+// layers of 1024 by 1024. A frame with its NATS header is 64 KiB, the size of one read of the server.
 func DefaultConfig() Config {
 	c := Config{SmallRounds: 2000, Progress: io.Discard}
 	harness.SetDefaults(&c)
@@ -62,7 +62,7 @@ func (c *Config) validate() error {
 	return jobOf("check", c.Trainers, c.Bytes, c.ChunkBytes).Validate()
 }
 
-// Result is what Run has found: medians over the turns. Its JSON names are part of the interface of `psbench fabric
+// Result is the result of Run: medians over the turns. Its JSON names are part of the interface of `psbench fabric
 // --json`: fields may be added, none changes its meaning.
 type Result struct {
 	RawTCP      float64 `json:"raw_tcp_gb_per_second"`

@@ -407,7 +407,7 @@ func over(x, of float64) float64 {
 	return x / of
 }
 
-// startWithin is how long members may take for their first answers.
+// startWithin bounds the time until the first answers of members.
 const startWithin = 30 * time.Second
 
 // team is the members of one measure. The first is the receiver, whose address the others are told.
@@ -536,7 +536,7 @@ const (
 	opMark    = "mark"    // say what was used so far, by a mark in place of an answer
 )
 
-// order is what a member is asked.
+// order is a request to a member.
 type order struct {
 	Op      string  `json:"op"`
 	URL     string  `json:"url,omitempty"`
@@ -545,13 +545,13 @@ type order struct {
 	Seconds float64 `json:"seconds,omitempty"`
 }
 
-// answer is what it answers to each order but opMark.
+// answer is the answer of a member to each order but opMark.
 type answer struct {
 	URL string `json:"url,omitempty"`
 	Ran *ran   `json:"ran,omitempty"`
 }
 
-// ran is what came of rounds or requests.
+// ran is the result of rounds or requests.
 type ran struct {
 	Count   int     `json:"count"`
 	Seconds float64 `json:"seconds"`
@@ -561,7 +561,7 @@ type ran struct {
 	Again   int     `json:"again"`   // frames or requests that were sent again
 }
 
-// mark is what a process has done and used since it began.
+// mark is the work and the use of resources of a process since its start.
 type mark struct {
 	At         float64 `json:"at"`      // seconds since the epoch
 	CPU        float64 `json:"cpu"`     // seconds, user and system
@@ -571,7 +571,7 @@ type mark struct {
 	Goroutines int     `json:"threads"` // goroutines
 }
 
-// role is what a member does.
+// role is the work of a member.
 type role interface {
 	// order does what is asked and gives the answer.
 	order(ctx context.Context, o order) (answer, error)
@@ -604,7 +604,7 @@ func newRole(ctx context.Context, s *spec) (role, error) {
 // harnessRole is the name that the members of all measures have as a role of a harness; spec says which of them one is.
 const harnessRole = "fabric"
 
-// Roles are what the members can be.
+// Roles returns the roles of members.
 func Roles() map[string]harness.Role { return map[string]harness.Role{harnessRole: run} }
 
 // run is a member from start to end: it does what it is asked, and says what it has used where that is the question.

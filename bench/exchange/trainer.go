@@ -167,7 +167,7 @@ func pattern(member, element int) float32 {
 // stamp tells one batch's gradient from the next one's.
 func stamp(b schema.Batch) float32 { return float32(b % stampMax) }
 
-// mean is what the shard makes of the values of all members at an element, each being a sum over one sample.
+// mean returns the shard's result for the values of all members at an element, each a sum over one sample.
 func mean(members, element int) float32 {
 	sum := float32(0)
 	for m := range members {
@@ -223,7 +223,7 @@ type shard struct {
 	server  *ps.Server
 }
 
-// serverConfig is that of the server, at any free port.
+// serverConfig returns the configuration of a server at any free port.
 func serverConfig(shards int) ps.Config {
 	c := ps.Default()
 	c.Port, c.Shards = 0, shards

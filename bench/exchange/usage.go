@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// usage is what this process has used so far.
+// usage returns the resources that this process has used so far.
 func usage(bytes uint64) (mark, error) {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {

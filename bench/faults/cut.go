@@ -67,7 +67,7 @@ func (p *server) closeLinks() {
 	}
 }
 
-// urlOver is what is dialed to reach a ps over a link; nil: there is none.
+// urlOver returns the address at which a ps is reached over a link; nil: there is no link.
 func (p *server) urlOver(link *chaos.Proxy) string {
 	if link == nil {
 		return "nats://" + p.at

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// history is what the trainers of one job have told. It may be used by several goroutines.
+// history is the progress that the trainers of one job have reported. Several goroutines may use it.
 type history struct {
 	mu      sync.Mutex
 	began   map[event]int64 // when a batch of a run was first complete, in nanoseconds since 1970
@@ -14,7 +14,7 @@ type history struct {
 	digests []string
 }
 
-// event is that a batch of a run is complete.
+// event is the completion of a batch of a run.
 type event struct{ run, batch uint64 }
 
 // batch takes the word of one trainer.
@@ -38,7 +38,7 @@ func (h *history) digest(text string) {
 	h.digests = append(h.digests, text)
 }
 
-// count is how many batches of all runs are complete.
+// count returns the number of completed batches of all runs.
 func (h *history) count() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -57,8 +57,8 @@ func (h *history) times() []int64 {
 	return all
 }
 
-// again is how many batches were computed again by runs that began after one time and not after another: those that the
-// run before had completed.
+// again returns the number of batches that runs begun within (from, to] computed again: those that the run before had
+// completed.
 func (h *history) again(from, to time.Time) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"gradbus/trainer"
 )
 
-// Member is what a trainer process is told.
+// Member is the configuration of a trainer process.
 type Member struct {
 	Server, Job      string
 	Trainers, Epochs int

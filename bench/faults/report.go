@@ -8,7 +8,7 @@ import (
 	"gradbus/bench/harness"
 )
 
-// Result is what many kills have cost.
+// Result is the cost of many kills.
 type Result struct {
 	Seed     uint64 `json:"seed"`
 	Trainers int    `json:"trainers"`
@@ -16,8 +16,8 @@ type Result struct {
 	Servers  int    `json:"servers"`
 	Jobs     int    `json:"jobs"`
 	Kills    int    `json:"kills"`
-	// Differ is how many digests were others than that of the job in which nothing happened, and Lost how many jobs did
-	// not come to their end.
+	// Differ is the number of digests that differ from that of the undisturbed job, and Lost the number of jobs that
+	// did not complete.
 	Differ int    `json:"digests_differ"`
 	Lost   int    `json:"jobs_lost"`
 	Digest string `json:"weights_sha256"`

@@ -145,7 +145,7 @@ func (p *server) stop(s syscall.Signal) {
 	<-p.ended
 }
 
-// url is what trainers dial: the NATS server of several ps, or the ps that has the jobs.
+// url returns the address that trainers dial: the NATS server of several ps, or the ps that has the jobs.
 func (b *bench) url() string {
 	if b.nats != nil {
 		return b.nats.URL()

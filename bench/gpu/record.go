@@ -16,7 +16,7 @@ import (
 	"gradbus/internal/regular"
 )
 
-// phase is what scripts/gpu_run.sh writes of one.
+// phase is the record of one phase of scripts/gpu_run.sh.
 type phase struct {
 	Phase        string             `json:"phase"`
 	Emulated     bool               `json:"emulated"`

@@ -11,12 +11,12 @@ const (
 	MeanLanes   = "lanes"   // all lanes that have any count the same: the mean of their means, as DDP takes it of trainers
 )
 
-// LaneScale is what a lane's gradient, the sum over its samples, is multiplied by so that the mean over the samples of
+// LaneScale returns the factor of a lane's gradient, the sum over its samples, by which the mean over the samples of
 // all lanes becomes MeanLanes: with sizes the samples of each lane, and L lanes that have any,
 //
 //	sum over lanes of scale*gradient / sum(sizes)  =  sum over lanes of gradient/size / L
 //
-// It is exactly 1 where all of these are of one size.
+// It is exactly 1 if all of these have one size.
 //
 //	LaneScale([]int{4, 2}, 1)   ->   1.5
 func LaneScale(sizes []int, lane int) float32 {

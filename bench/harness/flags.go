@@ -71,8 +71,8 @@ func (f *Flags) Idle(reduces bool) []config.Idle {
 // Joined tells whether servers run already.
 func (f *Flags) Joined() bool { return f.Way.Server != "" }
 
-// Address is that of the running server; empty where servers are started. What is wrong with the files of the way there
-// is said here, once, before members find it out.
+// Address returns the address of the running server; empty if servers are started. It reports errors in the files for
+// reaching it once, before members find them.
 func (f *Flags) Address() (string, error) {
 	if !f.Joined() {
 		return "", nil
@@ -81,7 +81,7 @@ func (f *Flags) Address() (string, error) {
 	return f.Way.Server, err
 }
 
-// TrainersHere is how many of the job's trainers this process starts.
+// TrainersHere returns the number of the job's trainers that this process starts.
 func (f *Flags) TrainersHere(trainers int) int {
 	if f.Here == 0 {
 		return trainers
@@ -146,7 +146,7 @@ func PrintJSON(to io.Writer, result any) error {
 	return err
 }
 
-// Layout is what a system runs, for spreading it over hosts.
+// Layout is the processes of a system, for spreading it over hosts.
 type Layout struct {
 	Trainers int
 	Shards   int      // of all servers
@@ -319,7 +319,7 @@ func special(r rune) bool {
 	return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && !strings.ContainsRune("-_=+:,./@%", r)
 }
 
-// Device is what computes the model of a system. Systems whose layers have a GPU path have settings of their own.
+// Device is where the model of a system is computed. Systems whose layers have a GPU path have settings of their own.
 type Device struct {
 	GPUs   int    `flag:"gpus" help:"N: GPUs that compute the model; only 0 is supported"`
 	Device string `flag:"device" default:"cpu" help:"NAME: device that computes the model; only cpu is supported"`

@@ -45,9 +45,8 @@ type Harness struct {
 	// Profile is a folder for CPU profiles, one of each member, by name, or one of all where they are goroutines. Empty
 	// for none.
 	Profile string
-	// Patience is how long the others may go on after a process was killed by a signal, so that they find out for
-	// themselves who is missing, and the job ends with that one's name rather than with that of the first who was asked to
-	// end. 0: not at all.
+	// Patience is the time for which the others may continue after a process was killed by a signal, so that the job
+	// ends with the name of the missing process instead of that of the first one asked to end. 0: none.
 	Patience time.Duration
 
 	grace time.Duration // 0 means graceAtEnd
@@ -73,7 +72,7 @@ type Spec struct {
 	Settings   any
 }
 
-// graceAtEnd is what member processes get between being asked to end and being killed.
+// graceAtEnd is the time between asking member processes to end and killing them.
 const graceAtEnd = 5 * time.Second
 
 // errClosed is the cause of the end by Close.
@@ -279,7 +278,7 @@ func (c *Harness) Close() error {
 	return err
 }
 
-// reportWithin is how long the end of a process may take to be known after an order could not be written to it.
+// reportWithin bounds the time until the end of a process is known after an order could not be written to it.
 const reportWithin = 2 * graceAtEnd
 
 // Handle is one member, as the driver sees it.
@@ -313,7 +312,7 @@ func (h *Handle) line(text []byte) {
 // take does what a member's message says. It is called from one goroutine at a time.
 func (h *Handle) take(m message) {
 	if m.Op == opResult {
-		h.harness.order(func(l *lines) { l.end(h) }) // before anybody learns that it has ended, and says so in a line
+		h.harness.order(func(l *lines) { l.end(h) }) // before any other member learns of its end and prints a line about it
 	}
 	h.mu.Lock()
 	if m.Op == opPart {
@@ -489,7 +488,7 @@ func (c *Harness) print(line string) {
 		return
 	}
 	c.bar.clear()
-	_, _ = io.WriteString(c.Out, line+"\n") // the result tells, whether anybody reads lines or not
+	_, _ = io.WriteString(c.Out, line+"\n") // the result is reported even if no process reads the lines
 }
 
 // draw shows the progress of all members together.
@@ -629,7 +628,7 @@ func writeAllocations(path string) error {
 	return nil
 }
 
-// barEvery is how often the bar is drawn at most.
+// barEvery is the shortest interval between two drawings of the bar.
 const barEvery = 100 * time.Millisecond
 
 // bar is the progress of a harness on a terminal. A new one begins where there is more to do than before, or less was

@@ -26,12 +26,12 @@ type Role func(ctx context.Context, m *Member) (result any, err error)
 // ErrStopped: the driver wanted the member to end while it was waiting to begin.
 var ErrStopped = errors.New("stopped while waiting to begin")
 
-// progressEvery is how often a member tells its progress at most.
+// progressEvery is the shortest interval between two progress reports of a member.
 const progressEvery = 100 * time.Millisecond
 
-// Member is what a role knows of itself and of its driver. Its methods may be called from any goroutine.
+// Member is the view that a role has of itself and of its driver. Its methods may be called from any goroutine.
 type Member struct {
-	// Name is what the driver calls this member, for example t0.
+	// Name is the driver's name of this member, for example t0.
 	Name string
 
 	alone    bool // it has a process of its own
@@ -339,7 +339,7 @@ func (l *lines) feed(from *Handle, name string, at int64, text string) {
 	l.waiting = slices.Insert(l.waiting, place, timedLine{at, name, text})
 }
 
-// before is how many of those that wait are not later than a time.
+// before returns the number of waiting lines that are not later than a time.
 func (l *lines) before(at int64) int {
 	n, _ := slices.BinarySearchFunc(l.waiting, at, func(line timedLine, at int64) int {
 		if line.at <= at {
@@ -383,10 +383,10 @@ func (c *clockOf) next(at time.Time) int64 {
 // RoleServer is the name of the role Server, which every harness knows.
 const RoleServer = "server"
 
-// keyURL is what a server tells when it is ready: the address that trainers join at.
+// keyURL is the key under which a ready server reports the address that trainers join at.
 const keyURL = "url"
 
-// serverWithin is how long a server may take until it is ready.
+// serverWithin bounds the time until a server is ready.
 const serverWithin = 30 * time.Second
 
 // ServerSettings are those of one ps process. The zero value is a server of one shard on loopback, at any free port.
@@ -404,7 +404,7 @@ type ServerSettings struct {
 	Procs          int           `json:"procs,omitempty"`            // for Member.LimitProcs; 0 is what ./bin/ps takes
 }
 
-// ServerResult is what a server has received in all.
+// ServerResult counts everything that a server has received.
 type ServerResult struct {
 	Frames uint64 `json:"frames"`
 	Bytes  uint64 `json:"bytes"`
@@ -419,9 +419,8 @@ func Server(ctx context.Context, m *Member) (any, error) {
 	return Serve(ctx, m, s, nil)
 }
 
-// Serve is what the role of a server does: it tells its address by keyURL, serves until it is stopped, and says what it
-// has received when it is gone. adjust, where it is not nil, may change what the server is given, for roles that look
-// into it.
+// Serve is the role of a server: it reports its address under keyURL, serves until it is stopped, and then reports what
+// it has received. adjust, if it is not nil, may change the options of the server, for roles that inspect it.
 func Serve(ctx context.Context, m *Member, s ServerSettings, adjust func(*ps.Options)) (found ServerResult, err error) {
 	server, end, err := openServer(ctx, m, s, adjust)
 	if err != nil {

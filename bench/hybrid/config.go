@@ -56,7 +56,7 @@ func (c *Config) Idle() []config.Idle {
 	return c.Flags.Idle(true)
 }
 
-// Layout is what runs where.
+// Layout returns the processes of the benchmark, for spreading it over hosts.
 func (c *Config) Layout() harness.Layout {
 	return harness.Layout{Trainers: c.Trainers, Shards: c.Servers, Reduces: true}
 }

@@ -96,14 +96,15 @@ func (c *Config) procs() int {
 	return 0
 }
 
-// waits is how often trainers wait for each other: before what is measured, after it, and after the weights were read.
+// waits is the number of times that trainers wait for each other: before the measurement, after it, and after the
+// weights were read.
 const waits = 3
 
 var errNothing = errors.New("no trainer ran here")
 
 const trainerRole = "hybrid-trainer"
 
-// Roles are what the members of this system can be.
+// Roles returns the roles of members of this system.
 func Roles() map[string]harness.Role {
 	return map[string]harness.Role{trainerRole: train}
 }
@@ -115,7 +116,7 @@ type settings struct {
 	Member schema.Member `json:"member"` // empty: the next that is free
 }
 
-// measured is what one trainer found.
+// measured is the result of one trainer.
 type measured struct {
 	Member  schema.Member        `json:"member"`
 	Epochs  []float64            `json:"epochs"`  // seconds of each
@@ -217,7 +218,7 @@ func measure(ctx context.Context, m *harness.Member, session *trainer.Session, w
 	return found, wait("read")
 }
 
-// less is what was counted since before.
+// less returns the counts since before.
 func less(now, before schema.TrainerReport) schema.TrainerReport {
 	now.Batches -= before.Batches
 	now.KeysSeconds -= before.KeysSeconds
@@ -301,7 +302,7 @@ func (w *workload) pooled(step *trainer.LaneStep) []float32 {
 	return w.x
 }
 
-// scale is what a lane's gradient is multiplied by so that the mean over all lanes is the one that is wanted.
+// scale returns the factor of a lane's gradient by which the mean over all lanes becomes the requested one.
 func (w *workload) scale(step *trainer.LaneStep) float32 {
 	if w.config.Mean != harness.MeanLanes {
 		return 1
@@ -379,7 +380,7 @@ func (x *batch) draw(seed uint64, number uint64, lane uint64, embeddings int) {
 	x.offsets = append(x.offsets, int64(n))
 }
 
-// Result is what was measured, over all runs.
+// Result is the result over all runs.
 type Result struct {
 	P50              float64 `json:"p50_seconds_per_epoch"` // over the epochs of all trainers
 	P75              float64 `json:"p75_seconds_per_epoch"`
@@ -506,7 +507,7 @@ func Banner(to io.Writer, c *Config) error {
 	return err
 }
 
-// seen is what a trainer's rows have in them.
+// seen describes the contents of a trainer's rows.
 func (c *Config) seen() string {
 	if c.Mode == modeSync {
 		return "the mean of all trainers' gradients is applied once a batch; the next rows have it"

@@ -50,10 +50,10 @@ func (c *Config) job() *schema.Job {
 	return j
 }
 
-// chunkBytes is what was asked for, or room for all dense gradients, or half of them where there are more than a few
-// trainers: one of them, or two, then add up for all. The bytes that travel are as many with any chunk, 2 (T-1) times
-// the gradients, but messages are T times fewer than with a reduce range for each trainer, and messages are what costs
-// where processes outnumber cores. With one owner alone 7 others wait for one process, on one core.
+// chunkBytes returns the requested size, or room for all dense gradients, or for half of them with more than a few
+// trainers: one or two trainers then add up for all. The bytes sent are the same with any chunk, 2 (T-1) times the
+// gradients, but there are T times fewer messages than with a reduce range for each trainer, and messages are the cost
+// if processes outnumber cores. With a single owner, 7 others would wait for one process, on one core.
 func chunkBytes(wanted, bytes, trainers int) int {
 	const unit, few = 64, 3
 	if trainers > few {

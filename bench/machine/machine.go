@@ -1,6 +1,6 @@
-// Package machine says where a measurement ran, for the head of what a benchmark prints.
+// Package machine describes the machine of a measurement, for the head of a benchmark's output.
 //
-// It reads what the operating system tells anybody. It must not know any benchmark.
+// It reads what the operating system shows to every user. It must not know any benchmark.
 package machine
 
 import (

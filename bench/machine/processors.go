@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Processors is how the processors of a machine lie, as the kernel says it. What it does not say is 0 or empty.
+// Processors is the layout of the processors of a machine, according to the kernel. Unknown values are 0 or empty.
 type Processors struct {
 	Online  string // as 0-63
 	Sockets int

@@ -1,8 +1,8 @@
-// Package suite runs the four reference systems and the other benchmarks one after the other in small settings and says
-// what became of each.
+// Package suite runs the four reference systems and the other benchmarks one after the other in small settings, and
+// reports the outcome of each.
 //
-// It knows the systems by their commands and what they print, as anybody does who types them: each is this program
-// again, told to print one line of JSON. It must not know their packages.
+// It knows the systems by their commands and output, as a user does: each is this program again, which prints one line
+// of JSON. It must not know their packages.
 package suite
 
 import (
@@ -61,7 +61,7 @@ func Systems() []System {
 	}
 }
 
-// Outcome is what became of one system.
+// Outcome is the outcome of one system.
 type Outcome struct {
 	Name    string          `json:"name"`
 	Shows   string          `json:"shows"`
@@ -83,7 +83,7 @@ type Suite struct {
 	Progress io.Writer
 }
 
-// grace is what a system gets to end its own processes when it is interrupted.
+// grace is the time for a system to end its own processes when it is interrupted.
 const grace = 15 * time.Second
 
 // Run runs the systems one after the other, each whether those before it worked or not, and ends early only with ctx.

@@ -70,7 +70,7 @@ func (c *Config) Idle() []config.Idle {
 		Why: "the convolutional model has images and classes of its own: want --model linear with it"})
 }
 
-// Layout is what runs where.
+// Layout returns the processes of the benchmark, for spreading it over hosts.
 func (c *Config) Layout() harness.Layout { return harness.Layout{Trainers: c.Trainers, Shards: 1} }
 
 // weights are those that the job begins with; nil where it draws them.
@@ -89,7 +89,7 @@ func (c *Config) weights() (*trainer.Model, error) {
 // Copies).
 const chunkBytes = 65024
 
-// model is what a module is trained on.
+// model is the data and shape that a module is trained on.
 type model struct {
 	nn.Module
 	in []int // shape of a sample

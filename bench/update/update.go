@@ -19,7 +19,7 @@ import (
 	"gradbus/trainer"
 )
 
-// Result is what a run found; rates are medians over the runs, and losses those of the last.
+// Result is the result of a run; rates are medians over the runs, and losses those of the last.
 type Result struct {
 	RoundsPerSecond    float64 `json:"rounds_per_second"`     // updates of the server
 	PushBytesPerSecond float64 `json:"push_bytes_per_second"` // of gradients, as float32, from all trainers
@@ -154,12 +154,12 @@ func (r *Result) Print(to io.Writer) error {
 // roleTrainer is the role of a trainer.
 const roleTrainer = "update-trainer"
 
-// Roles are what member processes of this system can be.
+// Roles returns the roles of member processes of this system.
 func Roles() map[string]harness.Role {
 	return map[string]harness.Role{roleTrainer: trainerRole}
 }
 
-// trainerResult is what one trainer has to say of its measured batches.
+// trainerResult is the result of one trainer for its measured batches.
 type trainerResult struct {
 	Seconds float64 `json:"seconds"`  // from the answer to the last batch of the warm-up to that of the last
 	Updates uint64  `json:"updates"`  // of the server in that time, as the versions of the answers say

@@ -48,7 +48,7 @@ func benchmarks() []*cobra.Command {
 	}
 }
 
-// roles are what the member processes of all systems can be.
+// roles returns the roles of member processes of all systems.
 func roles() map[string]harness.Role {
 	return merged(
 		map[string]harness.Role{harness.RoleServer: harness.Server},
@@ -111,7 +111,7 @@ func command() *cobra.Command {
 	return root
 }
 
-// result is what a benchmark found.
+// result is the result of a benchmark.
 type result interface{ Print(to io.Writer) error }
 
 // benchmark completes the command of a benchmark: its flags are the settings of a configuration, and run gives its result.

@@ -24,7 +24,7 @@ import (
 	"gradbus/internal/timerslack"
 )
 
-// startWithin is how long the server may take until it is ready.
+// startWithin bounds the time until the server is ready.
 const startWithin = 30 * time.Second
 
 // comparison has the settings of `psbench packages`.

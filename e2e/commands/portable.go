@@ -5,5 +5,5 @@ package commands
 // flags are those of go build.
 func flags() []string { return nil }
 
-// kind is that of the commands of make, which are native.
+// kind returns no flags: the commands of make are native.
 func kind() []string { return nil }

@@ -1,4 +1,4 @@
-// Command natsd is a NATS server for tests: the one that anybody runs, with JetStream and without anything of gradbus.
+// Command natsd is a plain NATS server for tests, with JetStream and without anything of gradbus.
 //
 //	natsd -host 127.0.0.1 -port 4222 [-user NAME -password WORD] [-jetstream=false]
 //

@@ -263,7 +263,7 @@ type TLS struct {
 	loaded *loadedTLS // what Load has read; nil before
 }
 
-// loadedTLS is what the files of the flags held when they were last read.
+// loadedTLS is the contents of the flags' files when they were last read.
 type loadedTLS struct {
 	pair  *certificate.File // nil: none is shown
 	roots *x509.CertPool    // nil: the system's
@@ -359,8 +359,9 @@ func (l *loadedTLS) trust(roots *tls.Config) (dial *tls.Config) {
 // addressFlag marks flags of addresses, in which NATS takes a user and a password, or a token.
 const addressFlag = "gradbus-address"
 
-// Addresses says which flags are addresses of servers. A password in one is for the file of settings alone: whoever
-// lists the processes of a machine sees its command lines, and whoever sees a unit or a container its environment.
+// Addresses marks flags as addresses of servers. A password in an address is accepted in the file of settings only:
+// every user of a machine can list its processes with their command lines, and a unit or container shows its
+// environment.
 func Addresses(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		// panics on start-up would be worse than a flag without the check

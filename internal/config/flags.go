@@ -124,7 +124,7 @@ func refuseEmpty(flags *pflag.FlagSet) (err error) {
 	return err
 }
 
-// wanted is what a value of a type of pflag looks like; empty of a type that says so itself.
+// wanted describes the values of a type of pflag; empty for a type that describes them itself.
 func wanted(kind string) string {
 	switch kind {
 	case "int", "int64":
@@ -386,7 +386,7 @@ func below(c *cobra.Command, name string, exact bool) error {
 		invokedPath(c), with[0], flag, strings.Join(with, ", "))
 }
 
-// kindOf is what a command calls those below it in its usage line: the workload of trainer WORKLOAD.
+// kindOf returns the name of subcommands in a usage line: the workload of trainer WORKLOAD.
 func kindOf(c *cobra.Command) string {
 	if use := strings.Fields(c.Use); len(use) > 1 {
 		return strings.ToLower(use[1])

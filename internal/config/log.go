@@ -25,7 +25,7 @@ const (
 	LogJSON = "json" // one object a line, for what collects logs
 )
 
-// Log is how a command logs.
+// Log is the logging configuration of a command.
 type Log struct {
 	Format string // logAuto, LogText or LogJSON
 	Level  string // debug, info, warn or error

@@ -87,7 +87,7 @@ func version(name, native string, info *debug.BuildInfo) string {
 		schema.Fingerprint)
 }
 
-// commit is what the sources were when they were built, as far as Go was told.
+// commit returns the version of the sources of the build, if Go knew it.
 func commit(info *debug.BuildInfo) string {
 	revision := setting(info, "vcs.revision")
 	switch {
@@ -214,11 +214,11 @@ func Run(name string, errs io.Writer, execute func(context.Context) error, more 
 	return status
 }
 
-// processorsMin is how many goroutines a server may run at once at least. Go looks for what has arrived on sockets when
-// a processor of its scheduler has nothing else to do, or 10 ms after the last time. Where gradients keep all of them
-// busy, a request would wait for that long; with more of them than the machine has, one is always waiting for sockets,
-// and the kernel runs it at once. Measured on two cores that were busy with other work too, 99 of 100 lookups under
-// full load took less than 8.8 ms instead of 13, for 0.1 to 0.2 processor seconds a gigabyte more.
+// processorsMin is the least number of goroutines that a server may run at once. Go polls sockets when a processor of
+// its scheduler has nothing else to do, or 10 ms after the last time. If gradients keep all of them busy, a request
+// waits for that long; with more of them than the machine has, one always waits for sockets, and the kernel runs it at
+// once. Measured on two cores with other load, 99 of 100 lookups under full load took less than 8.8 ms instead of 13,
+// for 0.1 to 0.2 more processor seconds per gigabyte.
 const processorsMin = 4
 
 // PaceScheduler lets a server on a small machine answer requests while gradients keep it busy, unless GOMAXPROCS
@@ -229,9 +229,9 @@ func PaceScheduler() {
 	}
 }
 
-// Share is how many goroutines each of so many processes of this host is to run at once, at least one. With more of
-// them than cores, every message wakes a thread that finds no core: on two cores 16 trainers that exchange small
-// batches did a quarter more of them with one each than with two.
+// Share returns the number of goroutines that each of a number of processes on this host should run at once, at least
+// one. With more of them than cores, every message wakes a thread that finds no core: on two cores 16 trainers that
+// exchange small batches did a quarter more of them with one each than with two.
 func Share(processes int) int { return max(1, runtime.NumCPU()/max(1, processes)) }
 
 // ShareScheduler gives this process its share of the host's processors, unless GOMAXPROCS already says something else

@@ -12,7 +12,7 @@ import (
 	"gradbus/internal/planted"
 )
 
-// CutMax is how long a member whose connections have ended may be silent: enough to restore connections that were cut
+// CutMax bounds the silence of a member whose connections have ended: enough to restore connections that were cut
 // between two live processes.
 const CutMax = 6 * time.Second
 

@@ -28,8 +28,8 @@ type Folder struct {
 const (
 	disksEvery = 10 * time.Second
 	foldersMax = schema.TelemetryDisksMax
-	// disksEndWithin is how long Close waits for a file system that does not answer: what hangs in the kernel ends with
-	// the process.
+	// disksEndWithin bounds the time for which Close waits for a file system that does not answer: a call that hangs in
+	// the kernel ends with the process.
 	disksEndWithin = 100 * time.Millisecond
 )
 

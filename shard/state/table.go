@@ -100,8 +100,8 @@ type Bags struct {
 	Offsets []uint32
 }
 
-// Extent is what a copy of changes since an earlier version contains. It may contain unchanged values as well: if the
-// changes are not known, it is everything.
+// Extent is the contents of a copy of changes since an earlier version. It may include unchanged values: if the changes
+// are not known, it is everything.
 type Extent struct {
 	Tensors []Stretch        // of parameters; those of one name do not touch
 	Rows    map[string]int64 // number of rows by table; tables without rows are absent

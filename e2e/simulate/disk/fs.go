@@ -177,7 +177,7 @@ func (f *file) Stat() (sys.Stat_t, experimental.Errno)             { return f.no
 func (f *file) Datasync() experimental.Errno                       { return f.Sync() }
 func (f *file) Close() experimental.Errno                          { return 0 }
 
-// file is what is open. It is read and written from its beginning to its end, or anywhere by offset, without Seek.
+// file is an open file. It is read and written from its beginning to its end, or anywhere by offset, without Seek.
 type file struct {
 	experimental.UnimplementedFile
 	disk   *Disk

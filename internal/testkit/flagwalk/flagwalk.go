@@ -25,8 +25,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Flag is what is given to one flag, and what has to come of it. Without Refused and Test, the command does something
-// else than without the flag.
+// Flag is the value of one flag, and its expected effect. Without Refused and Test, the command does something else
+// than without the flag.
 type Flag struct {
 	Value   string
 	With    string // more of the command line, which the run that it is compared with has too
