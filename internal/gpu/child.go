@@ -18,7 +18,7 @@ type ProbeOptions struct {
 	Library string        // name or path of the driver's library
 	Every   time.Duration // between samples
 	Out     io.Writer     // gets the lines
-	In      io.Reader     // is read until it ends, and then the process does: whoever started it holds the other end
+	In      io.Reader     // read until it ends, and then the process ends: its parent has the other end
 	Parent  int           // process whose memory is ours, and that of programs beside it; 0 is none
 }
 

@@ -23,7 +23,7 @@ import (
 	"gradbus/schema"
 )
 
-// Flags are what a command line says of GPUs.
+// Flags are the flags of GPU monitoring.
 type Flags struct {
 	Mode     string
 	Expected int
@@ -187,7 +187,7 @@ func AcknowledgedBy(flag string) string {
 	if flag == "" {
 		return process.Invoked("ps") + " gpu-ack"
 	}
-	if path, err := filepath.Abs(flag); err == nil { // for whoever reads it elsewhere
+	if path, err := filepath.Abs(flag); err == nil { // for readers with another working directory
 		flag = path
 	}
 	if strings.ContainsAny(flag, " '\"$\\") {

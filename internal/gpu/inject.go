@@ -29,8 +29,8 @@ type kind struct {
 
 func ptr[T any](v T) *T { return &v }
 
-// KindBit is a wrong bit in what the arithmetic writes, on a GPU or not, which --verify 1 finds. It is the one fault
-// that is no GPU's and that a Monitor leaves alone: whoever opens the arithmetic sees to it.
+// KindBit is a wrong bit in the results of the arithmetic, on a GPU or not, which --verify 1 finds. It is the only
+// fault that is not of a GPU, and that a Monitor ignores: the code that opens the arithmetic injects it.
 const KindBit = "bit"
 
 func kinds() map[string]kind {

@@ -1,10 +1,10 @@
-// Package gpu watches the GPUs of this machine for whoever computes on them or shows them: samples of what the driver
-// says and the errors that it reports go in, and a state with a reason, the time since when, and what to do come out.
-// README.md has the states, signals and rules.
+// Package gpu watches the GPUs of this machine for processes that compute on them or show them. Samples and errors of
+// the driver go in; a state with a reason, its time, and what to do come out. README.md has the states, signals and
+// rules.
 //
-// Machine decides. It is pure: it knows no driver, no process and no clock, and is fed lines of a probe with the time at
-// which each came. Monitor runs the probe in a process of its own, since calls of NVIDIA's driver may hang for ever, and
-// answers from memory. It must not know jobs, NATS or HTTP.
+// Machine decides. It is pure: it knows no driver, no process and no clock, and receives the lines of a probe with
+// their times. Monitor runs the probe in a process of its own, because calls of NVIDIA's driver may hang forever, and
+// answers from memory. The package must not know jobs, NATS or HTTP.
 package gpu
 
 import (
@@ -32,8 +32,8 @@ const (
 	xidsMax = 64 // different XIDs of a GPU that are counted; others go under 0
 )
 
-// Machine is what is thought of the GPUs of one machine. It is not safe for concurrent use, and knows no clock: times
-// come in with every call and never run backwards by much.
+// Machine is the state of the GPUs of one machine. It is not safe for concurrent use, and knows no clock: every call
+// has a time, and times never go back by much.
 type Machine struct {
 	expected int    // GPUs that the machine should have; those that are not there are absent
 	gpus     []*gpu // in order of their indices
@@ -123,8 +123,8 @@ func (m *Machine) Hello(now time.Time, h *Hello) []Change {
 // Poll takes the end of a round of samples: somebody answers.
 func (m *Machine) Poll() { m.nobody, m.absent = "", false }
 
-// Silent says that nobody answers for a reason, and that nothing is known of any GPU until somebody does. absent says
-// that there is no driver, rather than one that does not answer.
+// Silent records that no driver answers, with the reason, so that nothing is known of any GPU until one does. absent
+// says that there is no driver, rather than one that does not answer.
 func (m *Machine) Silent(now time.Time, reason string, absent, injected bool) []Change {
 	if m.nobody == "" {
 		m.since = now
@@ -318,7 +318,7 @@ func (m *Machine) settle(now time.Time, g *gpu, happened Change) []Change {
 	from, to := g.state, schema.GPUHealthy
 	worst := g.worst()
 	switch {
-	case worst != nil && worst.State == schema.GPUUnhealthy: // what is known to be broken stays so while nobody answers
+	case worst != nil && worst.State == schema.GPUUnhealthy: // a broken GPU stays broken while no driver answers
 		to = schema.GPUUnhealthy
 	case g.silent != "":
 		to = schema.GPUUnknown
@@ -412,8 +412,8 @@ func (m *Machine) May(uuid string) error {
 		g.since.UTC().Format(time.RFC3339), reason, action)
 }
 
-// Acknowledge says that somebody has seen to a GPU: what was wrong is forgotten, and what still is comes back with the
-// next sample. uuid may be an unambiguous beginning, or an index.
+// Acknowledge records that an operator has dealt with a GPU: earlier findings are dropped, and what is still wrong
+// returns with the next sample. uuid may be an unambiguous prefix, or an index.
 func (m *Machine) Acknowledge(now time.Time, uuid string) ([]Change, error) {
 	g, err := m.pick(uuid)
 	if err != nil {
@@ -437,7 +437,7 @@ const (
 	acknowledgedReason = "Somebody has acknowledged what was wrong."
 )
 
-// forget begins to count anew, where somebody acknowledges what was.
+// forget resets the counts when an operator acknowledges earlier findings.
 func (g *gpu) forget() {
 	g.uncorrectedFrom, g.uncorrectedBefore = nil, 0
 	if s := g.last.ECCUncorrected; s != nil {

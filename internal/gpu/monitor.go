@@ -32,11 +32,11 @@ type Config struct {
 	Probe    []string // program that asks the driver, and its arguments: it writes Line as JSON, one a line
 	// Every is the time between samples of made up GPUs, at most; 0 is a second.
 	Every time.Duration
-	// Silence is how long the driver may not answer until its GPUs are Unknown; 0 is 8 s. The probe is killed after three
-	// times that, since a driver that is merely slow must get to its answer.
+	// Silence is the time without an answer of the driver after which its GPUs are Unknown; 0: 8 s. The probe is killed
+	// after three times that, since a driver that is only slow must get to its answer.
 	Silence time.Duration
-	// Patience is how long the driver may take to answer for the first time until the probe is killed; 0 is a minute: on
-	// a machine of eight GPUs without persistence mode it takes twenty seconds.
+	// Patience is the time for the first answer of the driver, after which the probe is killed; 0: a minute. A machine
+	// of eight GPUs without persistence mode takes twenty seconds.
 	Patience time.Duration
 	Backoff  time.Duration // before a probe that ended is started again, doubled up to a minute; 0 is a second
 	Inject   []Injection   // faults that are made up
@@ -221,8 +221,8 @@ func (m *Monitor) Nobody() string {
 	return m.machine.Nobody()
 }
 
-// GPUs is what is known of every GPU at this moment: those that are there by index, then those that are expected and
-// are not. It is empty on a machine without a driver where none is expected.
+// GPUs returns the state of every GPU: present ones by index, then expected ones that are missing. It is empty on a
+// machine without a driver if none is expected.
 func (m *Monitor) GPUs() []schema.GPUReport {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -275,7 +275,7 @@ func (m *Monitor) Doubt(ctx context.Context, since time.Time, atMost time.Durati
 	return ""
 }
 
-// doubtEvery is how often Doubt looks for a new sample.
+// doubtEvery is the interval at which Doubt looks for a new sample.
 const doubtEvery = 20 * time.Millisecond
 
 // Mismatch says that results of a GPU differed from those of the CPU: it is unhealthy from now on. uuid may be empty
@@ -289,8 +289,8 @@ func (m *Monitor) Mismatch(uuid, what string, injected bool) {
 	})
 }
 
-// Acknowledge says that somebody has seen to a GPU: what was wrong is forgotten. What still is comes back with the next
-// sample. uuid may be the beginning of one, or an index.
+// Acknowledge records that an operator has dealt with a GPU: earlier findings are dropped, and what is still wrong
+// returns with the next sample. uuid may be a prefix of one, or an index.
 func (m *Monitor) Acknowledge(uuid string) error {
 	var err error
 	m.change(func(machine *Machine) (changes []Change) {
@@ -365,8 +365,8 @@ func (m *Monitor) take(changes []Change) {
 	}
 }
 
-// orderDevices makes CUDA count its devices as the driver does, unless whoever started this process wants another
-// order. It gives the value of CUDA_VISIBLE_DEVICES, and is called before CUDA is used. Both are CUDA's own variables.
+// orderDevices makes CUDA count its devices as the driver does, unless the environment of this process sets another
+// order. It returns the value of CUDA_VISIBLE_DEVICES. Call it before CUDA is used. Both are CUDA's own variables.
 func orderDevices() (visible string, err error) {
 	const order = "CUDA_DEVICE_ORDER"
 	if os.Getenv(order) == "" {
@@ -377,13 +377,13 @@ func orderDevices() (visible string, err error) {
 	return os.Getenv("CUDA_VISIBLE_DEVICES"), nil
 }
 
-// takeWait is how long Take waits for the driver's first word.
+// takeWait bounds the time for which Take waits for the driver's first answer.
 const takeWait = 20 * time.Second
 
-// Take asks whether this process may compute on the GPU that CUDA gives it first, and notes that it does. visible is
-// the value of CUDA_VISIBLE_DEVICES, and CUDA must count devices as the driver does (CUDA_DEVICE_ORDER=PCI_BUS_ID). The
-// error says why the GPU may not be used, and what to do. A GPU of which nothing is known may be used: whoever wants to
-// be sure requires the GPUs.
+// Take asks whether this process may compute on the GPU that CUDA lists first, and records that it does. visible is the
+// value of CUDA_VISIBLE_DEVICES, and CUDA must count devices as the driver does (CUDA_DEVICE_ORDER=PCI_BUS_ID). The
+// error says why the GPU may not be used, and what to do. A GPU of unknown state may be used; a caller that must be
+// sure requires the GPUs.
 func (m *Monitor) Take(ctx context.Context, visible string) error {
 	m.Wait(ctx, takeWait)
 	name, _, _ := strings.Cut(visible, ",")
@@ -406,7 +406,7 @@ func (m *Monitor) Take(ctx context.Context, visible string) error {
 	return nil
 }
 
-// watch is what the goroutine of a Monitor holds.
+// watch is the state of a Monitor's goroutine.
 type watch struct {
 	m     *Monitor
 	start time.Time
@@ -519,7 +519,7 @@ func (w *watch) later(now time.Time) {
 	w.backoff = min(2*w.backoff, time.Minute)
 }
 
-// ended sees to a probe that has ended by itself, or was ended by somebody else.
+// ended handles a probe that has ended by itself, or was ended by another process.
 func (w *watch) ended(now time.Time) {
 	switch {
 	case w.child.none: // a driver that comes is found within a minute

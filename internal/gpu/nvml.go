@@ -53,9 +53,8 @@ func (p *probe) write(l Line) error {
 	return nil
 }
 
-// Serve asks the driver until ctx or its input ends or nobody reads its output any more. It is to run in a process of
-// its own: a call of the driver may never return. A driver that is not there or does not work is said in a line, and is
-// no error.
+// Serve asks the driver until ctx or its input ends, or its output is closed. Run it in a process of its own: a call of
+// the driver may never return. A missing or failing driver is reported in a line, and is no error.
 func Serve(ctx context.Context, o ProbeOptions) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -314,8 +313,7 @@ func sampleFields(h nvml.Device, s *Sample) {
 	s.NVLinkErrors = sum(fieldValue(&fields[3]), fieldValue(&fields[4]))
 }
 
-// fieldValue is what a field holds, nil where the driver does not tell. Negative and fractional values are none of
-// ours.
+// fieldValue returns the value of a field, nil if the driver has none. Negative and fractional values are not used.
 func fieldValue(f *nvml.FieldValue) *uint64 {
 	if nvml.Return(f.NvmlReturn) != nvml.SUCCESS {
 		return nil
@@ -399,7 +397,7 @@ func (p *probe) listen() (events nvml.EventSet, without []int) {
 	return events, without
 }
 
-// eventWait is how long one call waits for an event; the call may also hang for ever.
+// eventWait bounds one call that waits for an event; the call may also hang forever.
 const eventWait = time.Second
 
 // waitEvents passes events on until ctx ends.

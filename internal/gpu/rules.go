@@ -137,7 +137,7 @@ func (l *looking) links() {
 	}
 }
 
-// recovery is what follows from the recovery that the driver asks for, by its number.
+// recovery returns the finding for the recovery that the driver requests, by its number.
 func recovery(action uint64) *Finding {
 	switch action {
 	case 0:
@@ -224,7 +224,7 @@ const (
 	Ignore
 )
 
-// xidEntry is what follows from a XID.
+// xidEntry is the class and the action of an XID.
 type xidEntry struct {
 	class  Class
 	memory bool   // what was computed meanwhile may be wrong
@@ -244,7 +244,7 @@ const (
 	actLink       = "See nvidia-smi nvlink for the link and what is at its other end; reset the GPU when nothing runs on it."
 )
 
-// asked is what follows from an action that the catalog asks for at once.
+// asked returns the class and the action for an immediate action of the catalog.
 func asked(action string) (Class, string) {
 	class, known := map[string]struct {
 		class Class
@@ -286,7 +286,7 @@ func row(table string, number uint64) []string {
 	return append(strings.Split(line, "\t"), "", "")[:3]
 }
 
-// entryOf is what follows from a XID: by the catalog, in our words where there are any.
+// entryOf returns the entry of an XID: from the catalog, with texts of this package if there are any.
 func entryOf(number uint64) xidEntry {
 	listed, own := row(catalog, number), row(ownWords, number)
 	class, action := asked(strings.TrimPrefix(listed[1], "-"))

@@ -48,8 +48,8 @@ type GPU struct {
 	PCI   string `json:"pci"` // domain:bus:device.function
 }
 
-// Sample is what the driver says of one GPU at one moment: which one it is, the figures of a report, and what rules look
-// at besides. What it does not say is nil, never 0: "not supported" is no sample.
+// Sample is the driver's state of one GPU at one moment: its identity, the figures of a report, and what rules examine
+// besides. Unknown values are nil, never 0: "not supported" is no sample.
 type Sample struct {
 	schema.GPUReport
 	Lost   string  `json:"lost,omitempty"`   // LostGone or LostReset: what any call said; else empty
@@ -97,8 +97,8 @@ func (l *Line) Valid() bool {
 		(l.XID == nil || l.XID.UUID != "") && (l.Hello == nil || len(l.Hello.GPUs) <= GPUsMax)
 }
 
-// GPUs is what is told of the machine's GPUs: those that are there in order of their indices, then those that should
-// be. used names the GPU that this process computes on; empty is none.
+// GPUs reports the machine's GPUs: present ones by index, then missing ones. used names the GPU that this process
+// computes on; empty: none.
 func (m *Machine) GPUs(used string) []schema.GPUReport {
 	var all []schema.GPUReport
 	for _, g := range m.gpus {

@@ -21,8 +21,8 @@ import (
 	"gradbus/internal/regular"
 )
 
-// Kept is what is remembered of a GPU beyond the end of the process that found it out, and shared with others that
-// watch it. Times are milliseconds since 1970.
+// Kept is the state of a GPU that outlives the process, and is shared with others that watch it. Times are milliseconds
+// since 1970.
 type Kept struct {
 	GPU                      // as it was last seen
 	Findings  []KeptFinding  `json:"findings,omitempty"`  // that hold until they are acknowledged

@@ -237,9 +237,9 @@ const hello = "retry: 1000\n\n"
 var errNoRoom = &refusal{http.StatusServiceUnavailable,
 	"too many streams are open: close a page that shows this ps, or ask /api/v1/status now and then"}
 
-// stream sends an update once a second, and at once when what is first on the page changes. Its clients share every
-// update. One that is slow is sent the newest when it has taken the last, and is cut off when that
-// takes longer than streamTime; it delays nobody and holds on to one update at most, that which it is being sent.
+// stream sends an update once a second, and at once when the first problem on the page changes. Its clients share every
+// update. A slow client receives the newest update when it has read the last, and is cut off when that takes longer
+// than streamTime; it delays no other client and holds at most one update, the one being sent.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	if s.streams.Add(1) > int64(s.limits.streamsMax) {

@@ -73,7 +73,7 @@ func (g *guard) answersTo(r *http.Request) bool {
 	return local != nil && local.IP.String() == name
 }
 
-// certified are the names that a certificate vouches for, without those with a *, which may be anybody's.
+// certified lists the names in a certificate, without those with a *, which may belong to any host.
 func certified(pair *tls.Certificate) []string {
 	var names []string
 	for _, name := range pair.Leaf.DNSNames {
@@ -200,7 +200,7 @@ func (k *tokens) lets(r *http.Request) bool {
 		k.page != nil && k.page.lets(r)
 }
 
-// loginTime is how long a cookie lasts.
+// loginTime is the lifetime of a cookie.
 const loginTime = 7 * 24 * time.Hour
 
 // loginBytesMax bounds the form of /login.

@@ -16,7 +16,7 @@ import (
 	"gradbus/schema"
 )
 
-// Tracker is what a Hub needs of status.Tracker. The Hub alone calls it, from one goroutine.
+// Tracker is the part of status.Tracker that a Hub uses. Only the Hub calls it, from one goroutine.
 type Tracker interface {
 	// Take is given a report as it was heard, and keeps it.
 	Take(now time.Time, job schema.JobName, from schema.Member, p *schema.Telemetry)
@@ -38,7 +38,7 @@ const (
 	reportBytesMax = 4 << 20
 	// asksMax bounds the questions that wait for the Hub; who asks more waits before the queue.
 	asksMax = 16
-	// tickEvery is how often a view is made, and tickSoonest what keeps a storm of urgent reports from making more.
+	// tickEvery is the interval of views, and tickSoonest the shortest time between two if urgent reports arrive.
 	tickEvery   = time.Second
 	tickSoonest = 100 * time.Millisecond
 	// panicsLogged bounds what is logged of a Tracker that fails on every report.
@@ -51,8 +51,8 @@ var ErrStarting = errors.New("the ps still starts: ask again in a second")
 // errEnding says that the Hub was closed.
 var errEnding = errors.New("the ps ends")
 
-// Hub owns the Tracker: one goroutine gives it the reports that come in, and makes a view of all jobs once a second,
-// which whoever shows it reads without a lock. Views are made into JSON only when somebody asks, once for all who do.
+// Hub owns the Tracker: one goroutine passes it the reports, and makes a view of all jobs once a second, which readers
+// use without a lock. A view is converted to JSON on the first request, once for all readers.
 type Hub struct {
 	log     *slog.Logger
 	reports chan heard
@@ -152,13 +152,13 @@ func (h *Hub) Status() *status.Status {
 // Dropped counts reports that came faster than they were taken.
 func (h *Hub) Dropped() uint64 { return h.dropped.Load() }
 
-// Age is how old Status is; 0 before the first.
+// Age returns the age of Status; 0 before the first.
 func (h *Hub) Age() time.Duration {
 	age, _ := h.age(h.now())
 	return age
 }
 
-// age is how old the latest view is; false before the first.
+// age returns the age of the latest view; false before the first.
 func (h *Hub) age(now time.Time) (time.Duration, bool) {
 	v := h.latest.Load()
 	return now.Sub(v.at), v.made()
@@ -196,8 +196,8 @@ func (h *Hub) run() {
 	}
 }
 
-// untilTick is how long it is to the next middle of a second: curves have a point for each second, and ticks that fall
-// near its edge would now and then give one second two and the next none.
+// untilTick returns the time until the next middle of a second: curves have a point for each second, and ticks near its
+// edge would sometimes give one second two points and the next none.
 func untilTick(now time.Time) time.Duration {
 	return now.Add(-tickEvery / 2).Truncate(tickEvery).Add(tickEvery * 3 / 2).Sub(now.Round(0))
 }
@@ -246,7 +246,7 @@ func ask[T any](ctx context.Context, h *Hub, f func(Tracker) T) (answer T, err e
 	if !h.latest.Load().made() {
 		return answer, ErrStarting
 	}
-	answers := make(chan T, 1) // whoever gave up on the answer need not be waited for
+	answers := make(chan T, 1) // so that the sender does not block if the receiver has given up
 	question := func(t Tracker) {
 		defer close(answers) // without an answer, where the Tracker failed
 		answers <- f(t)
@@ -349,9 +349,8 @@ func (h *Hub) record(u *status.Update) {
 	}
 }
 
-// concerns reports whether an event is this ps's to log: of a job that it coordinates, or of itself. What no other ps
-// can log concerns all: one that is silent, and a job whose coordinator is. What becomes of a GPU is logged by whoever
-// asks it.
+// concerns reports whether this ps logs an event: of a job that it coordinates, or of itself. An event that no other ps
+// can log concerns all: a silent ps, and a job whose coordinator is silent. The ps that reads a GPU logs its events.
 func (h *Hub) concerns(s *status.Status, e *status.Event) bool {
 	switch {
 	case e.Code == status.CodeCoordinator || e.Code == status.CodeServerSilent:
@@ -367,9 +366,10 @@ func (h *Hub) concerns(s *status.Status, e *status.Event) bool {
 	return true
 }
 
-// clock gives the Tracker its times: those of the machine's clock, which may be set while jobs run, but never falling.
-// Set forward, they leap with it, which the Tracker takes for a pause of the process. Set back, they go on, a tenth
-// slower, until it has caught up: if they stood still for an hour, nobody would be found silent for an hour.
+// clock provides the Tracker's times: those of the machine's clock, which may be set while jobs run, but never falling.
+// If the clock is set forward, they jump with it, and the Tracker takes the jump for a pause of the process. If it is
+// set back, they continue a tenth slower until the clock has caught up: if they stood still for an hour, no silent
+// member would be found for an hour.
 type clock struct {
 	began time.Time
 	read  time.Duration // since began, at the latest call, by the monotonic clock

@@ -91,7 +91,7 @@ type Server struct {
 	unwatch  func() bool
 }
 
-// shutdownTime is what requests under way have at the end; streams are told at once.
+// shutdownTime is the time for requests in progress at the end; streams end at once.
 const shutdownTime = 500 * time.Millisecond
 
 // Start serves until ctx ends or Close is called. An error says what could not be had; nothing is then left. What goes
@@ -217,7 +217,7 @@ func (s *Server) begin(ctx context.Context, listener net.Listener, sides []*side
 	close(watched)
 }
 
-// reachable is an address as somebody on this machine would dial it.
+// reachable returns an address in the form that clients on this machine dial.
 func reachable(at net.Addr) string {
 	host, port, err := net.SplitHostPort(at.String())
 	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
@@ -247,7 +247,7 @@ func (s *Server) server(ctx context.Context, h http.Handler) *http.Server {
 	}
 }
 
-// headerSlop is what net/http reads of a request beyond its MaxHeaderBytes before it refuses it.
+// headerSlop is the number of bytes that net/http reads beyond MaxHeaderBytes before it refuses a request.
 const headerSlop = 4 << 10
 
 // connKey finds the connection in a request's context.
@@ -271,7 +271,7 @@ func (f faultLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// URL is where somebody on this machine finds the page: http://127.0.0.1:8080/.
+// URL returns the address of the page for browsers on this machine: http://127.0.0.1:8080/.
 func (s *Server) URL() string { return s.url }
 
 // Public is where others find it: under the first of the names that were given for it, or that its certificate has;
@@ -352,7 +352,7 @@ func (s *Server) enter() bool {
 	return !s.closed
 }
 
-// Config is what a Server is told and given. Names in parentheses are those of the flags, which errors use.
+// Config configures a Server. Names in parentheses are those of the flags, which errors use.
 type Config struct {
 	// Listen (http) is the host:port to serve at; port 0 means any free one.
 	Listen string
@@ -393,7 +393,7 @@ type Config struct {
 	NATSPages map[string][]string
 	// Alive is when the control loop of the ps last turned; zero before it does. It must not block.
 	Alive func() time.Time
-	// Checks is what has to hold for the ps to be ready. It must not block.
+	// Checks returns the checks that must pass for the ps to be ready. It must not block.
 	Checks func() []Check
 	// Log is told of faults; nil discards. No request is logged.
 	Log *slog.Logger
@@ -541,8 +541,8 @@ func (s *Server) profiles() http.Handler {
 	return s.guarded(newGuard(Config{Listen: s.config.Pprof}, nil), mux)
 }
 
-// monitoring is what NATS says of its server. NATS serves the same itself, to pages of all sites, with the stacks and
-// the command line of the process.
+// monitoring serves the monitoring pages of the NATS server. NATS's own server would serve them to pages of all sites,
+// with the stacks and the command line of the process.
 func (s *Server) monitoring() http.Handler {
 	mux := http.NewServeMux()
 	for page, known := range s.config.NATSPages {
@@ -580,7 +580,7 @@ type connections struct {
 	open map[*connection]struct{}
 }
 
-// phase is what a connection is used for, in the order in which connections make room.
+// phase is the use of a connection, in the order in which connections are closed to make room.
 type phase uint8
 
 const (
@@ -674,11 +674,11 @@ func plainOf(conn net.Conn) *connection {
 	return in
 }
 
-// sendBufferBytes is what the kernel may keep of a stream for a client that does not read: a few updates. Linux doubles
-// it. It is memory of the machine, not of the process.
+// sendBufferBytes bounds what the kernel buffers of a stream for a client that does not read: a few updates. Linux
+// doubles it. It is memory of the machine, not of the process.
 const sendBufferBytes = 32 << 10
 
-// connectionOf is that of a request; nil where it came by none of ours.
+// connectionOf returns the connection of a request; nil if it is not one of the Server's.
 func connectionOf(r *http.Request) *connection {
 	in, _ := r.Context().Value(connKey{}).(*connection)
 	return in

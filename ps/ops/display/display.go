@@ -1,5 +1,5 @@
-// Package display puts together what a ps shows: hub, metrics and page, from what the ps tells (ps.Options) to an HTTP
-// server. Whoever runs a ps has one of it: the command, and jobs that live in one process.
+// Package display assembles the monitoring of a ps: hub, metrics and page, from the reports of the ps (ps.Options) to
+// an HTTP server. The command has one, and so has a job in one process.
 package display
 
 import (
@@ -20,7 +20,7 @@ import (
 	"gradbus/schema"
 )
 
-// Display is what a ps shows; nil is nothing. It is safe for concurrent use.
+// Display is the monitoring of a ps; nil shows nothing. It is safe for concurrent use.
 type Display struct {
 	hub    *ops.Hub
 	server *ops.Server
@@ -55,7 +55,7 @@ func Open(ctx context.Context, c ops.Config) (*Display, error) {
 	return d, nil
 }
 
-// Options are what the ps is given so that something can be shown.
+// Options sets the options of the ps that monitoring needs.
 func (d *Display) Options(o *ps.Options) {
 	if d == nil {
 		return

@@ -31,7 +31,7 @@ import (
 	"gradbus/schema"
 )
 
-// Config is what is examined. What is nil or empty is left out, and said to be.
+// Config is the subject of an examination. Nil or empty parts are skipped, and reported as such.
 type Config struct {
 	Version string
 	Root    fs.FS    // of the machine, os.DirFS("/"): proc and sys are read
@@ -189,7 +189,8 @@ func judgeGPU(g *schema.GPUReport) Finding {
 	return fail(name, g.Action, "%s", text)
 }
 
-// clockApartMax is how far the clock of a ps may be from ours before times on the page mislead.
+// clockApartMax is the difference between the clock of a ps and the local one up to which times on the page are not
+// misleading.
 const clockApartMax = 2 * time.Second
 
 // running looks at a ps that may be there.
@@ -226,7 +227,7 @@ func (c *Config) running(ctx context.Context) (there bool, all []Finding) {
 	return true, all
 }
 
-// machine is what a process may take here.
+// machine is the limits of a process on this machine.
 type machine struct {
 	files             int64   // that it may have open; -1 is not known, math.MaxInt64 no limit
 	memory, available int64   // bytes; 0 is not known
@@ -454,7 +455,7 @@ func (c *Config) nats(ctx context.Context) []Finding {
 	return judgeNATS(&survey)
 }
 
-// judgeNATS looks at what a server tells everybody who may use it.
+// judgeNATS checks the settings that a NATS server reports to its clients.
 func judgeNATS(s *fabric.Survey) []Finding {
 	all := []Finding{judgeVersion(s.Address, s.Version)}
 	if s.PayloadBytesMax < payloadMin {
@@ -487,7 +488,7 @@ func judgeNATS(s *fabric.Survey) []Finding {
 	return all
 }
 
-// memoryOfBuckets is what the two buckets take at most.
+// memoryOfBuckets is the most memory of the two buckets.
 const memoryOfBuckets = 20 << 20
 
 func judgeVersion(address, version string) Finding {

@@ -41,7 +41,7 @@ import (
 	"gradbus/schema"
 )
 
-// Config is what an Exporter reads. Nothing of it may block.
+// Config is the sources of an Exporter. Their functions must not block.
 type Config struct {
 	Version string                // of gradbus
 	Status  func() *status.Status // of all jobs, the latest; nil before the first
@@ -51,7 +51,7 @@ type Config struct {
 	Now     func() time.Time      // nil is time.Now
 }
 
-// Ops is what the HTTP side of a ps costs.
+// Ops is the cost of the HTTP side of a ps.
 type Ops struct {
 	StreamClients  int    // that follow the stream of updates now
 	UpdatesDropped uint64 // that a client was too slow for

@@ -268,7 +268,7 @@ func (t *Tracker) stateOf(r *run, tr *trainer, m *schema.MemberReport, out *Trai
 	case r.over() && m != nil && r.lostWith(m, silentAfter):
 		return stateLost
 	case r.over() && tr != nil:
-		return stateLeft // whoever left before the start gave its place back
+		return stateLeft // a trainer that left before the start has returned its slot
 	case m != nil && m.Host == "" && !m.Left && (tr == nil || !tr.heard.fresh(t.now)):
 		return stateFree
 	case m == nil && tr == nil:

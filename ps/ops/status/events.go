@@ -55,14 +55,14 @@ func (t *Tracker) event(level Level, code string, e Event, text string, args ...
 	t.log.add(t.now, e)
 }
 
-// seen is what events have told of a run.
+// seen is the part of a run that events have reported.
 type seen struct {
 	phase   string
 	any     bool // trainers were looked at
 	trainer map[int]place
 }
 
-// place is what events have told of a trainer.
+// place is the part of a trainer that events have reported.
 type place struct {
 	host string
 	left bool
@@ -87,7 +87,7 @@ func (t *Tracker) watchRuns() {
 	}
 }
 
-// placesBefore is what events have told of the trainers that a run goes on with: they do not join it as others do.
+// placesBefore returns the reported state of the trainers that a run continues with: they do not join it as others do.
 func (t *Tracker) placesBefore(r *run) map[int]place {
 	for _, id := range r.said.Follows {
 		if before := t.runs[runKey{r.key.name, id}]; before != nil && before.seen.trainer != nil {
@@ -285,7 +285,7 @@ func (l *eventLog) add(now int64, e Event) {
 	l.kept = append(l.kept, e)
 }
 
-// since are the events with greater serials, newest last, at most eventsMax. Nobody writes to them.
+// since returns the events with greater serials, newest last, at most eventsMax. The slice must not be modified.
 func (l *eventLog) since(serial uint64) []Event {
 	if serial >= l.serial {
 		return []Event{}
@@ -294,7 +294,7 @@ func (l *eventLog) since(serial uint64) []Event {
 	return l.kept[len(l.kept)-n : len(l.kept) : len(l.kept)]
 }
 
-// Events are what has happened since the event of that serial, newest last: at most eventsMax.
+// Events returns the events after the one with that serial, newest last: at most eventsMax.
 func (t *Tracker) Events(since uint64) []Event { return t.log.since(since) }
 
 // pointsMax bounds the points of a run: when they are full every second one is dropped, and points are taken half as

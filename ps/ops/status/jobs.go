@@ -225,7 +225,7 @@ func (j *ranking) progress(job *Job, r *run, blocked bool) {
 // phases is the number of a trainer's phases: keys, lookup, compute, send, result.
 const phases = 5
 
-// activities are what a trainer has done for some time, in the words of sentences. It is never written to.
+// activities are the texts for what a trainer has done for some time. The map is never written to.
 var activities = map[schema.Doing]string{
 	schema.DoingKeys:    "been preparing its keys for <time>",
 	schema.DoingLookup:  "waited <time> for rows of <shard>",
@@ -253,7 +253,7 @@ func doing(tr *trainer) string {
 // localServer is where a trainer looks for a ps when it is not told.
 const localServer = "nats://127.0.0.1:4222"
 
-// command is what starts a trainer.
+// command returns the command line that starts a trainer.
 func (j *ranking) command(workload string, flags ...string) string {
 	if workload == "" {
 		workload = "packages"
@@ -326,10 +326,10 @@ const (
 	lateLeast     = 15_000
 )
 
-// UseCheckpoints is what a ps writes to the folder of checkpoints, as its reports name the use of a disk.
+// UseCheckpoints is the use of a disk, in reports, for the folder of checkpoints.
 const UseCheckpoints = "checkpoints"
 
-// durabilityOf is what a run's coordinator says of checkpoints, with the age of the newest by the clock here.
+// durabilityOf returns the coordinator's report on checkpoints of a run, with the age of the newest by the local clock.
 func (t *Tracker) durabilityOf(r *run) *Durability {
 	said, by := r.said.Durability, (*heard)(nil)
 	if s := t.servers[r.coordinator]; s != nil {
@@ -414,7 +414,7 @@ type Standby struct {
 	LateMS    int64 `json:"late_ms"`
 }
 
-// Kept is what a ps keeps of a job's shards, where several stand by for each other.
+// Kept is the replica that a ps has of a job's shards, if several ps stand by for each other.
 type Kept struct {
 	Server  string   `json:"server"`
 	Of      []string `json:"of"`      // ids of the ps that serve those shards
@@ -434,7 +434,7 @@ type StandsBy struct {
 	Jobs     []Held `json:"jobs"`              // of the other ps, by name
 }
 
-// Held is what a ps that stands by has of a job.
+// Held is the replica of a job at a standby.
 type Held struct {
 	Job     string   `json:"job"`
 	RunID   string   `json:"run_id"`
@@ -444,7 +444,7 @@ type Held struct {
 	Lost    string   `json:"lost,omitempty"`    // why the job's ps counts as lost, so that its trainers are awaited here
 }
 
-// standbyOf is what a run's coordinator says of who stands by, with the age of the version by the clock here.
+// standbyOf returns the coordinator's report on the standby of a run, with the age of the version by the local clock.
 func (t *Tracker) standbyOf(r *run) *Standby {
 	said := r.said.Standby
 	if said == nil || r.over() {
@@ -473,7 +473,7 @@ func briefs(texts []string) (all []string) {
 	return all
 }
 
-// standsByOf is what a ps says of the one that it stands by for.
+// standsByOf returns a ps's report on the one that it stands by for.
 func standsByOf(h *heard, said *schema.StandsByReport, now int64) *StandsBy {
 	if said == nil {
 		return nil

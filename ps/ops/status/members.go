@@ -139,7 +139,7 @@ func (r *run) member(i int) *schema.MemberReport {
 	return &r.said.Members[i]
 }
 
-// missing is how many trainers have not joined.
+// missing returns the number of trainers that have not joined.
 func (r *run) missing() (n int) {
 	if r.over() {
 		return 0
@@ -165,7 +165,7 @@ type shard struct {
 	ring       ring
 }
 
-// spoken is since when somebody has been silent who speaks every so often. Times are in milliseconds.
+// spoken measures the silence of a member that reports at intervals. Times are in milliseconds.
 type spoken struct {
 	liveness.Silence
 	every int64 // until the next word, as the last one says
@@ -177,16 +177,17 @@ func (s *spoken) speak(now, every int64) {
 	s.every = min(max(every, 100), 60_000)
 }
 
-// at is when the last word was, but for the time in which this process stood still since: nobody could be heard then.
+// at returns the time of the last report, moved by the time for which this process has stood still since: it could
+// receive nothing then.
 func (s *spoken) at() int64 { return s.Since().UnixMilli() }
 
-// age is how long ago that was.
+// age returns the time since the last report.
 func (s *spoken) age(now int64) int64 { return s.For(time.UnixMilli(now)).Milliseconds() }
 
-// silentAfter is for how long somebody may say nothing before that is told.
+// silentAfter returns the silence after which a member is shown as silent.
 func (s *spoken) silentAfter() int64 { return s.every*2 + 900 }
 
-// fresh reports whether somebody speaks as often as they say.
+// fresh reports whether a member reports as often as it announced.
 func (s *spoken) fresh(now int64) bool { return s.Lasts() && s.age(now) <= s.silentAfter() }
 
 // heard is when a member was last heard, and of which of its lives.
@@ -256,13 +257,13 @@ const (
 // totals are a member's counters at one report.
 type totals [countersMax]float64
 
-// sample is what a report said, with when it came and when it was made, by the clock there.
+// sample is the contents of a report, with the time of its arrival and the sender's time.
 type sample struct {
 	at, clock int64
 	totals
 }
 
-// rateWindow is what rates are taken over, in milliseconds, and ringLen how many reports that takes.
+// rateWindow is the time over which rates are computed, in milliseconds, and ringLen the number of reports in it.
 const (
 	rateWindow = 10_000
 	ringLen    = 12
@@ -301,7 +302,7 @@ func (r *ring) back(k int) *sample {
 	return &r.kept[(r.n-1-k)%ringLen]
 }
 
-// span is what happened between two samples.
+// span is the difference between two samples.
 type span struct {
 	from, to *sample
 	seconds  float64
@@ -331,7 +332,7 @@ func (r *ring) over(ms int64) (sp span, ok bool) {
 	return sp, sp.from != nil && sp.seconds > 0.05
 }
 
-// rate is how much a counter rose, per second.
+// rate returns the increase of a counter per second.
 func (sp *span) rate(c counter) float64 { return sp.rise(c) / sp.seconds }
 
 func (sp *span) rise(c counter) float64 { return max(sp.to.totals[c]-sp.from.totals[c], 0) }
@@ -385,7 +386,7 @@ func isRefusal(reason string) bool {
 // shownTextBytesMax bounds a text that the status repeats each second.
 const shownTextBytesMax = 256
 
-// isListed reports whether a ps is in the registry, or was ten minutes ago: who is not may be anybody's invention.
+// isListed reports whether a ps is in the registry, or was within ten minutes. Any client could have invented others.
 func (t *Tracker) isListed(id string) bool {
 	if t.config.Registered == nil || id == t.config.Server {
 		return true

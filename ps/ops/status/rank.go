@@ -280,7 +280,7 @@ func (f *finding) about(job, member string) *finding {
 	return f
 }
 
-// do is what to do, where more is known of the case than of the code; empty says nothing.
+// do sets the action, if more is known of the case than of its code; empty changes nothing.
 func (f *finding) do(action string) *finding {
 	f.Action = cmp.Or(action, f.Action)
 	return f

@@ -62,7 +62,7 @@ func hasShardOn(job *Job, server string) bool {
 	return false
 }
 
-// mismatched finds that somebody's results came out otherwise when they were computed again.
+// mismatched adds a finding if a member's results differed when they were computed again.
 func (j *ranking) mismatched(who string, v *schema.VerifyReport, about func(*finding)) {
 	if v.Mismatches == 0 {
 		return
@@ -102,7 +102,7 @@ func (j *ranking) ifJobs(l Level) Level {
 	return Warning
 }
 
-// gpuName is how problems and events name a GPU: by its UUID, or where it has none by machine and index.
+// gpuName returns the name of a GPU in problems and events: its UUID, or without one its machine and index.
 func gpuName(g *GPU) string {
 	if g.UUID != "" {
 		return g.UUID
@@ -183,19 +183,19 @@ func (j *ranking) control(v *Server, s *server) {
 	j.find(CodeControlLost, "%s", text).about("", "p-"+v.ID).at(j.ifJobs(Critical))
 }
 
-// Disks are asked every ten seconds. One that has not answered for diskHangs hangs: whoever writes to it waits.
+// Disks are asked every ten seconds. One that has not answered for diskHangs hangs: processes that write to it wait.
 const diskHangs = 30_000
 
-// Bounds of what is left of a file system, besides what a model takes, in bytes. Below lowShare of its size alone they
-// count: a memory file system of 64 MiB is not full all of its life. A hundredth of a large one may be much, and is no
-// reason to wake anybody.
+// Bounds of the free space of a file system, beyond the size of a model, in bytes. They apply only below lowShare of
+// its size: a memory file system of 64 MiB is not full all the time. A hundredth of a large one may be much, and is no
+// reason to wake an operator.
 const (
 	fullBytes = 64 << 20
 	lowBytes  = 1 << 30
 	lowShare  = 0.10
 )
 
-// disksOf is what a member says of its file systems, with their ages.
+// disksOf returns a member's report of its file systems, with their ages.
 func disksOf(h *heard, said []schema.DiskReport, now int64) (all []Disk) {
 	for _, d := range said[:min(len(said), disksPerReport)] {
 		out := Disk{Path: brief(d.Path), Use: brief(d.Use), FreeBytes: max(d.FreeBytes, 0), TotalBytes: max(d.TotalBytes, 0),
@@ -225,13 +225,14 @@ func (d *Disk) code() string {
 	return ""
 }
 
-// diskUser is somebody who writes to a file system.
+// diskUser is a process that writes to a file system.
 type diskUser struct {
 	host, job, member string
 	disk              *Disk
 }
 
-// disks finds file systems that are full, nearly so, or do not answer: each once, whoever writes to it.
+// disks adds findings for file systems that are full, nearly full, or do not answer: each once, for all processes that
+// write to it.
 func (j *ranking) disks() {
 	type key struct{ host, name string }
 	var order []key
@@ -318,7 +319,7 @@ func (j *ranking) disk(users []diskUser) {
 	}
 }
 
-// who names somebody who writes.
+// who names a process that writes.
 func (u diskUser) who() string {
 	if u.job == "" {
 		return u.member
@@ -326,7 +327,7 @@ func (u diskUser) who() string {
 	return "trainer " + u.member + " of " + u.job
 }
 
-// refusedRate is how many frames a second may be refused, over the last ten seconds.
+// refusedRate is the number of refused frames per second, over the last ten seconds, that is normal.
 const refusedRate = 1.0
 
 // serverTraffic finds what a ps refuses.

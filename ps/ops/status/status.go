@@ -53,9 +53,9 @@ import (
 	"gradbus/schema"
 )
 
-// Status is everything that the page, the API and the terminal show of this moment: one whole view of all jobs,
-// trainers, shards and GPUs that this ps hears of, whoever coordinates them. It is what GET /api/v1/status answers and
-// what the stream sends once a second. It is immutable once made. Times are milliseconds since 1970 by the clock of the
+// Status is everything that the page, the API and the terminal show of this moment: one view of all jobs, trainers,
+// shards and GPUs that this ps receives reports of, whichever ps coordinates them. GET /api/v1/status returns it and
+// the stream sends it once a second. It is immutable once made. Times are milliseconds since 1970 by the clock of the
 // ps that answers; ages are milliseconds.
 type Status struct {
 	NowMS    int64    `json:"now_ms"`
@@ -221,7 +221,7 @@ type Replicas struct {
 	Digests map[string]string `json:"digests"` // by member, hexadecimal
 }
 
-// Durability is what of a job outlives all of its processes.
+// Durability is the part of a job that survives the end of all of its processes.
 type Durability struct {
 	Off          string `json:"off,omitempty"` // why nothing is durable; empty where versions are written
 	Version      uint64 `json:"version"`       // the newest that is durable; 0: none yet
@@ -308,8 +308,8 @@ type Point struct {
 	Resent   *schema.Real `json:"resent"`   // frames per second
 }
 
-// Series is what GET /api/v1/series?job=NAME&since=MS answers: columns of equal length, times ascending, null where
-// nothing was told. Points are EveryMS apart: a second at first, and twice as long whenever 3,600 points are kept.
+// Series is the answer of GET /api/v1/series?job=NAME&since=MS: columns of equal length, times ascending, null where
+// there was no report. Points are EveryMS apart: a second at first, and twice as long whenever 3,600 points are kept.
 type Series struct {
 	Job     string  `json:"job"`
 	RunID   string  `json:"run_id"`
@@ -338,9 +338,9 @@ const (
 	ProblemsMax = 256
 )
 
-// Update is what GET /api/v1/stream sends as event "update", once a second and at once when the worst problem changes.
-// A client that is slow misses updates and never delays anybody; it sees by Serial that it has, and asks for the series
-// and events since what it knows.
+// Update is the event "update" of GET /api/v1/stream, sent once a second and at once when the worst problem changes. A
+// slow client misses updates and delays no other; it notices that by Serial, and requests the series and events since
+// what it knows.
 type Update struct {
 	Status Status           `json:"status"`
 	Points map[string]Point `json:"points"` // the newest of each running job

@@ -44,9 +44,9 @@ type Config struct {
 	Registered func() []string
 }
 
-// Tracker makes the view of all jobs out of reports. It is not safe for concurrent use, and reads no clock: whoever
-// calls it says what time it is. Times may stand still, and must not fall: who is silent would not be found until they
-// have caught up.
+// Tracker makes the view of all jobs out of reports. It is not safe for concurrent use, and reads no clock: the caller
+// passes the time. Times may stand still, and must not fall: silent members would not be found until they have caught
+// up.
 type Tracker struct {
 	config    Config
 	serial    uint64
@@ -240,8 +240,8 @@ func (t *Tracker) endServer(s *server) {
 	delete(t.servers, s.id)
 }
 
-// holder is the run under way of that name which a ps coordinates that is still heard of; nil where anybody may claim
-// it.
+// holder returns the run in progress of that name with a coordinating ps that still reports; nil if any ps may claim
+// the name.
 func (t *Tracker) holder(j *schema.JobReport) *run {
 	for k, r := range t.runs {
 		if k.name != j.Name || r.over() && k.id != j.RunID {
@@ -408,11 +408,11 @@ func (t *Tracker) Tick(now time.Time) Update {
 	return u
 }
 
-// pauseLeast is for how long nobody may have looked before that is taken for a pause of this process.
+// pauseLeast is the time without a call after which the process counts as paused.
 const pauseLeast = 3_000
 
-// forgive moves what was heard by the time in which this process, or its machine, did not run: nobody could be heard
-// then.
+// forgive moves the times of reports by the time for which this process, or its machine, did not run: it could receive
+// nothing then.
 func (t *Tracker) forgive(now int64) {
 	pause := now - t.ticked - 1_000
 	if t.ticked == 0 || pause < pauseLeast-1_000 {
@@ -495,7 +495,7 @@ func (t *Tracker) abandon(r *run) {
 	r.endedAt = t.now
 }
 
-// forgetGPUs drops what nobody speaks of any more: who does not list a GPU that it has listed takes its word back.
+// forgetGPUs drops GPUs that no member reports any more: a member that no longer lists a GPU withdraws its report.
 func (t *Tracker) forgetGPUs() {
 	latest := map[string]int64{}
 	for id, s := range t.servers {
@@ -571,8 +571,8 @@ func real(f float64) *schema.Real {
 	return &r
 }
 
-// pointWindow is what the rates of a point are taken over, in milliseconds: a second alone would show how reports and
-// batches happen to fall.
+// pointWindow is the time over which the rates of a point are computed, in milliseconds: a single second would show how
+// reports and batches happen to fall.
 const pointWindow = 3_000
 
 // noteRates takes what trainers and shards do, by their latest reports.

@@ -1,8 +1,8 @@
 // Package tap shows the frames that pass a NATS server, one line each, for people and programs.
 //
-// It knows subjects, frames and the connection that it listens on. It must not know what sends frames or what they lead
-// to, and it says nothing to anybody: a job that is watched runs as one that is not. A newcomer may add what a line
-// says.
+// It knows subjects, frames and the connection that it listens on. It must not know the senders or the effect of
+// frames, and it publishes nothing: a job that is watched runs like one that is not. A newcomer may add to the contents
+// of a line.
 package tap
 
 import (
@@ -39,11 +39,11 @@ const (
 	linesMax = 4096
 	// pendingBytes bounds what waits to be looked at on one connection. One message more is missed, and counted.
 	pendingBytes = 32 << 20
-	// messagesMissedEvery is how often messages that a connection has dropped are looked for.
+	// messagesMissedEvery is the interval at which dropped messages of a connection are counted.
 	messagesMissedEvery = time.Second
 )
 
-// Result is what was shown.
+// Result counts what was shown.
 type Result struct {
 	Shown  int
 	Missed uint64 // of frames that came faster than they could be looked at or written
@@ -242,7 +242,7 @@ func (c *Config) write(ctx context.Context, lines <-chan Frame, missed func() ui
 	return r, nil
 }
 
-// Frame is what a line says of one message.
+// Frame is the contents of a line about one message.
 type Frame struct {
 	Time   time.Time `json:"time"` // of its arrival here
 	Job    string    `json:"job"`

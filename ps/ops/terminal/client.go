@@ -51,7 +51,7 @@ const (
 	answerBytesMax = 64 << 20
 )
 
-// NewClient checks an address. It asks nobody yet.
+// NewClient checks an address. It sends no request yet.
 func NewClient(c Config) (*Client, error) {
 	if c.Timeout == 0 {
 		c.Timeout = timeoutDefault
@@ -77,7 +77,7 @@ func NewClient(c Config) (*Client, error) {
 		http: &http.Client{Transport: transport, CheckRedirect: refuseRedirect}}, nil
 }
 
-// refuseRedirect gives a redirect as the answer: a token is shown to nobody but the ps that was named.
+// refuseRedirect returns a redirect as the answer: a token is sent only to the named ps.
 func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // URL is that of the ps, without a path.
@@ -88,7 +88,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Errors of a Client: each is one line that says what to do.
 var (
-	// ErrUnreachable is said where nobody answers at the address.
+	// ErrUnreachable reports that no ps answers at the address.
 	ErrUnreachable = errors.New("no ps answers")
 	// ErrToken is said where the ps wants another token than was shown, or one at all.
 	ErrToken = errors.New("the ps wants a token")
@@ -100,7 +100,7 @@ var (
 	errNotYet = fmt.Errorf("%w yet", ErrOther)
 )
 
-// notYetEvery is how often a ps that has just begun is asked again.
+// notYetEvery is the interval of requests to a ps that has just started.
 const notYetEvery = 200 * time.Millisecond
 
 // Status asks for a status. raw is the answer as it came, without line breaks. A ps that has just begun, and has none
@@ -266,7 +266,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 		schema.Clip(last(err).Error()))
 }
 
-// last is what lies innermost in an error: "connection refused" without who dialled whom.
+// last returns the innermost text of an error: "connection refused" without the addresses.
 func last(err error) error {
 	for {
 		inner := errors.Unwrap(err)

@@ -277,7 +277,7 @@ func happened(events []status.Event, zone *time.Location) table {
 	return t
 }
 
-// durability is what of each job outlives its processes.
+// durability returns the table of what survives the processes of each job.
 func durability(view *status.Status) table {
 	t := table{head: []string{"CHECKPOINTS", "DURABLE", "AGE", "SIZE", "TOOK", "EVERY", "FAILED", "WHY"}}
 	for i := range view.Jobs {
@@ -333,7 +333,7 @@ func standby(view *status.Status) table {
 	return t
 }
 
-// standsBy is what each ps that stands by for another has of its jobs.
+// standsBy returns the table of the replicas of each ps that stands by for another.
 func standsBy(view *status.Status) table {
 	t := table{head: []string{"STANDS BY FOR", "STATE", "JOB", "VERSION", "SERVER", "WHY"}}
 	for i := range view.Servers {

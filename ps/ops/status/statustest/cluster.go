@@ -1,8 +1,8 @@
-// Package statustest plays jobs that are not there: it makes the reports of trainers and ps, well or not, for tests of what
-// shows them.
+// Package statustest simulates jobs: it makes the reports of trainers and ps, healthy or not, for tests of what shows
+// them.
 //
-// It is a model of a job of its own and no part of one: a batch takes as long as its slowest trainer, everybody waits
-// for who has stopped, and nothing is random. It knows no clock and no network.
+// It is a model of a job and no part of one: a batch takes as long as its slowest trainer, all trainers wait for a
+// stopped one, and nothing is random. It knows no clock and no network.
 package statustest
 
 import (
@@ -75,7 +75,7 @@ type Cluster struct {
 	frozen  float64 // seconds for which no batch has been completed
 }
 
-// Trainer is what may be changed of a trainer.
+// Trainer is the adjustable state of a trainer.
 type Trainer struct {
 	Away    bool    // has not joined
 	Stopped bool    // says nothing, does nothing: killed, or its machine is off
@@ -101,7 +101,7 @@ type Trainer struct {
 	report  schema.TrainerReport
 }
 
-// Server is what may be changed of a ps.
+// Server is the adjustable state of a ps.
 type Server struct {
 	Stopped     bool
 	ControlLost bool
@@ -277,7 +277,7 @@ func (c *Cluster) Second() []Heard {
 	return all
 }
 
-// blocking are the trainers that nobody can go on without.
+// blocking returns the trainers without which the job cannot continue.
 func (c *Cluster) blocking() []*Trainer {
 	var all []*Trainer
 	for _, t := range c.Trainers {
@@ -338,7 +338,7 @@ func (c *Cluster) share() float64 {
 	return share
 }
 
-// advanceAlone computes for a second where nobody waits for another.
+// advanceAlone computes for a second without waiting of trainers for each other.
 func (c *Cluster) advanceAlone() {
 	for _, t := range c.Trainers {
 		if t.Stopped || t.Gone || t.Stuck || t.Left || c.deaf() >= 0 || c.Hung {
@@ -353,7 +353,7 @@ func (c *Cluster) advanceAlone() {
 	}
 }
 
-// computes is how long a trainer computes for a batch.
+// computes returns the time that a trainer computes for a batch.
 func (c *Cluster) computes(t *Trainer) float64 {
 	if t.Slow > 0 {
 		return c.BatchSeconds * t.Slow
@@ -443,7 +443,7 @@ func (c *Cluster) gpus(all []schema.GPUReport) []schema.GPUReport {
 	return all
 }
 
-// trainerReport is what a trainer says at this second.
+// trainerReport returns the report of a trainer at this second.
 func (c *Cluster) trainerReport(t *Trainer) *schema.Telemetry {
 	t.report.Resent += t.Resends
 	t.report.LanesSkipped = t.Skipped
@@ -505,7 +505,7 @@ func (c *Cluster) digest(t *Trainer, v schema.Version) uint32 {
 	return d ^ c.Digests[string(schema.TrainerMember(t.index))]
 }
 
-// serverReport is what a ps says at this second.
+// serverReport returns the report of a ps at this second.
 func (c *Cluster) serverReport(s *Server) *schema.Telemetry {
 	p := c.head(s.Host, &s.life)
 	for reason, n := range s.Refused {
@@ -635,7 +635,7 @@ func (c *Cluster) jobReport() schema.JobReport {
 	return j
 }
 
-// Checkpoints is how versions of the job are written; the zero value tells nothing of it.
+// Checkpoints is the writing of versions of the job; the zero value reports none.
 type Checkpoints struct {
 	Off     string       // why none is
 	Every   int          // seconds between two that become durable
@@ -664,7 +664,7 @@ func (c *Cluster) write() {
 	}
 }
 
-// durability is what the coordinator says of it.
+// durability returns the coordinator's report on checkpoints.
 func (c *Cluster) durability() *schema.DurabilityReport {
 	d := &c.Durable
 	if d.Off != "" {
@@ -687,7 +687,7 @@ func (c *Cluster) durability() *schema.DurabilityReport {
 	return p
 }
 
-// Standby is who stands by for the job; the zero value is nobody, now as ever.
+// Standby is the standby of the job; the zero value means that there has never been one.
 type Standby struct {
 	Server  string // id of the ps, or of several (Peers) with commas; empty: none does, where one has before
 	Failure string // why it cannot take the job, or is gone
@@ -725,7 +725,7 @@ func (c *Cluster) tell() {
 	}
 }
 
-// standby is what the coordinator says of it.
+// standby returns the coordinator's report on the standby.
 func (c *Cluster) standby() *schema.StandbyReport {
 	b := &c.StoodBy
 	if !b.known || c.Phase == schema.PhaseEnded {
@@ -751,7 +751,7 @@ func (c *Cluster) standby() *schema.StandbyReport {
 	return p
 }
 
-// kept is what each of several keeps, of itself and of the one before.
+// kept returns the replicas of each of several ps, of itself and of the one before.
 func (b *Standby) kept(newest schema.Version) (all []schema.KeptReport) {
 	ids := strings.Split(b.Server, ",")
 	for i, id := range ids {
