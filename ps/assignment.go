@@ -19,8 +19,8 @@ import (
 // graceOfCoordinator is added to the deadline for a coordinator's silence, so that it ends the job first.
 const graceOfCoordinator = 5 * time.Second
 
-// assignment is the shards of a job on this ps, whoever coordinates the job, with a worker each. The control loop's
-// goroutine owns it, but for routes, which workers read.
+// assignment is the shards of a job on this ps, for any coordinator, with a worker each. The control loop's goroutine
+// owns it, except routes, which workers read.
 type assignment struct {
 	server   *Server
 	manifest *schema.Job
@@ -43,15 +43,15 @@ type assignment struct {
 	coordinator liveness.Peer // heard of by heartbeats and assignments
 	routes      atomic.Pointer[routes]
 	links       []*link          // by shard of the job, as workers
-	mirroring   *replicaSender   // nil: nobody stands by for the job
+	mirroring   *replicaSender   // nil: the job has no replica
 	series      uint32           // of what is told then
 	trainers    *trainerLiveness // where modules are hosted here; else nil
 }
 
 // routes are the ways to the trainers of a job.
 type routes struct {
-	direct    bool                       // somebody is on our own data server, to which each shard has its link
-	cluster   *fabric.Conn               // by way of the control cluster; nil where nobody is
+	direct    bool                       // a trainer uses this ps's own data server, to which each shard has its link
+	cluster   *fabric.Conn               // through the control cluster; nil if no trainer uses it
 	onCluster map[schema.Member]struct{} // whom it leads to; all others are direct
 }
 
@@ -107,7 +107,7 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 	return a
 }
 
-// shardConfig is what a shard of a job is made from, whether it serves it or stands by.
+// shardConfig returns the configuration of a shard of a job, for serving and for a replica.
 func (s *Server) shardConfig(job *schema.Job, place *schema.Placement, i int) shard.Config {
 	c := &s.config
 	return shard.Config{Job: job, Placement: place, Index: i, Generation: generationFirst, Backend: s.backend,

@@ -17,14 +17,14 @@ const (
 	// baseBytes is a server without jobs: 26 MiB resident, most of it the program's own pages, and as much again for
 	// connections, stacks and what the runtime keeps of its own.
 	baseBytes = 48 << 20
-	// garbageBytes is what may lie about until the collector has been by.
+	// garbageBytes bounds the garbage between two collections.
 	garbageBytes = 48 << 20
 	// linkBytes bounds a link. One that does nothing takes 375 KiB: 276 KiB are buffers of its data lines, 56 KiB those of
 	// nats.go, the rest is stacks. With traffic the server's buffers grow to 64 KiB for each of its three connections.
 	linkBytes  = 1 << 20
 	valueBytes = 4
 	keyBytes   = 8
-	// partitionBytes is what a shard keeps of a partition of any table: where its rows begin, and who has it.
+	// partitionBytes is the memory of a shard for a partition of any table: the place of its first row, and its owner.
 	partitionBytes = 16
 )
 
@@ -59,8 +59,8 @@ func (m Memory) Bytes() int64 {
 		m.UnderWay + m.FanOut + m.Connections + m.Links + m.Modules + m.Copies
 }
 
-// MemoryOf is what a job takes on a ps of this configuration that has own of its shards: of rows as many have their
-// share, of dense values each has at most its share and one chunk.
+// MemoryOf returns the memory of a job on a ps of this configuration that has own of its shards: each has at most its
+// share of the rows, and its share of dense values and one chunk.
 func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	c = c.withDefaults()
 	plan, busy := job.Plan(), min(own, count(job.BusyShards(shards))) // others take no gradients, lookups and copies
@@ -139,8 +139,8 @@ func count(all []bool) (n int) {
 	return n
 }
 
-// copiesBytes is what copies of versions take, of shards that have so many bytes of dense values. Where trainers have
-// these, what they are told when the job is resumed and what they say of a version come on top.
+// copiesBytes returns the memory of copies of versions, for shards with a number of bytes of dense values. If trainers
+// own these, the values that trainers receive on a resume and send for a version are added.
 func copiesBytes(c *Config, job *schema.Job, own int, here int64) int64 {
 	switch {
 	case !isCopied(c, job):
@@ -172,8 +172,8 @@ func slotBytes(c *Config, job *schema.Job, table schema.Table) (slots, marks int
 	return slots, marks
 }
 
-// rowsHere is how many rows own shards have at most of a table that is cut by rows: partitions go to the shards in
-// turn, and each has as many rows as the others, or one more.
+// rowsHere returns the largest number of rows that own shards have of a table that is cut by rows: partitions go to the
+// shards in turn, and each has as many rows as the others, or one more.
 func rowsHere(t *schema.TableSpec, own, shards int) int64 {
 	ceil := func(a, b int64) int64 { return (a + b - 1) / b }
 	rows, partitions := int64(t.Rows), int64(t.Partitions)
@@ -189,8 +189,8 @@ func memoryTold(c Config, job *schema.Job, own, shards int, window int64) Memory
 	return m
 }
 
-// JobBytes is what a job takes on a ps that has all of its shards: Memory.Bytes. Registration refuses a job whose
-// part exceeds what is left of Config.MemoryBytesMax.
+// JobBytes returns the memory of a job on a ps that has all of its shards: Memory.Bytes. Registration refuses a job
+// whose part exceeds what is left of Config.MemoryBytesMax.
 func JobBytes(c Config, job *schema.Job, shards int) int64 {
 	return MemoryOf(c, job, shards, shards).Bytes()
 }
@@ -208,7 +208,7 @@ func ProcessBytes(c Config, jobs ...*schema.Job) int64 {
 	return total
 }
 
-// heapStep is what limits of the heap differ by: setting one stops the process for a moment.
+// heapStep is the least difference between limits of the heap: setting one stops the process for a moment.
 const heapStep = 8 << 20
 
 // heapBytes is the part of a process's memory that is on the Go heap, with so many shards of its own, these jobs, and
@@ -248,9 +248,9 @@ const (
 	parkedAllMax   = 32 << 20
 )
 
-// parkedBytes is what each shard keeps of a trainer's lookups that come before their rows are there
-// (shard.Config.ParkedBytesMax). Of tables whose shards give rows nobody asks for more than all keys, and their frames
-// have no more of them than rows fit a chunk. Every ps of a job finds the same.
+// parkedBytes returns the bound of each shard's parked lookups of a trainer (shard.Config.ParkedBytesMax). For tables
+// whose shards answer with rows, a lookup has at most all keys, and its frames at most as many keys as rows fit a
+// chunk. All ps of a job compute the same value.
 func parkedBytes(job *schema.Job) int64 {
 	need := int64(0)
 	for i, t := range job.Plan().Tables {
@@ -271,10 +271,10 @@ func parkedBytes(job *schema.Job) int64 {
 // while another is worked.
 func windowBytesMin(job *schema.Job) int64 { return 2 * int64(job.MessageBytesMax()) }
 
-// windowBytes is what a trainer may have under way to one shard before it hears of more, which is its first credit: 4
-// MiB, or windowBytesMin where that is more, but for each no more than half of its share of the budget for open rounds,
-// and for all trainers and shards here together no more than share: or than one message each takes, where that is more
-// and not beyond most. The result may be too small for the job: see checkWindows.
+// windowBytes returns the bytes that a trainer may have in flight to one shard, which are its first credit: 4 MiB, or
+// windowBytesMin if that is more; but for each no more than half of its share of the budget for open rounds, and for
+// all trainers and shards here together no more than share, or than one message each if that is more and not above
+// most. The result may be too small for the job: see checkWindows.
 func windowBytes(job *schema.Job, own int, stagedBytesMax, share, most int64) int64 {
 	pairs := int64(job.Trainers * own)
 	all := max(0, min(most, max(share, pairs*int64(job.MessageBytesMax()))))
@@ -282,9 +282,9 @@ func windowBytes(job *schema.Job, own int, stagedBytesMax, share, most int64) in
 		all/pairs)
 }
 
-// windowShare is what the windows of a new job take of half of pending_bytes_max, and what they may take at most,
-// beside so many others of which these bytes are left. Half of all is shared evenly by as many jobs as there may be,
-// and stays for those to come. The first job takes half of all, a further one half of what is left beyond that.
+// windowShare returns the part of half of pending_bytes_max that the windows of a new job use, and may use at most,
+// beside a number of other jobs, if free bytes are left. Half of all is shared evenly by the largest number of jobs,
+// and reserved for later ones. The first job gets half of all, a further one half of what is left beyond that.
 func windowShare(c *Config, others int, free int64) (share, most int64) {
 	slot, later := c.PendingBytesMax/4/int64(c.JobsMax), max(0, c.JobsMax-others-1)
 	most = free - int64(later)*slot

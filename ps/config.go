@@ -32,12 +32,12 @@ type Config struct {
 	Shards int
 	// Token (token) is what every connection must show, of at least 16 characters. Empty means that none is asked for.
 	Token string
-	// ControlToken (control_token) is what other ps show that use this one as control server, and what this ps shows to
-	// the one at NATS. Whoever shows it may do all that a ps may. Empty means that no other ps may use this one, and that
-	// it shows Token.
+	// ControlToken (control_token) is the secret of other ps that use this one as control server, and the one that this
+	// ps sends to the server at NATS. A client with it may do everything that a ps may. Empty: no other ps may use this
+	// one, and it sends Token.
 	ControlToken string
-	// Insecure (insecure) allows listening beyond loopback without a token. Whoever reaches the port can then train, read
-	// and end every job.
+	// Insecure (insecure) allows listening beyond loopback without a token. Every client that reaches the port can then
+	// train, read and end every job.
 	Insecure bool
 	// TLS encrypts all connections but those of this process where it is not nil: it has the certificate, and may ask for
 	// those of others.
@@ -117,26 +117,26 @@ type Config struct {
 // Folder is a place that a process writes to.
 type Folder = process.Folder
 
-// Options are what a server is given rather than told.
+// Options are the callbacks and objects of a server, as opposed to its settings.
 type Options struct {
 	Backend cuda.Backend // does the arithmetic; nil means that the server opens and closes the one that Config names
 	Log     *slog.Logger // nil discards
-	// LimitHeap is told, whenever jobs or connections of nobody come and go, how much the Go heap of this process may hold
-	// so that ProcessBytes holds; nil for nothing. ./bin/ps gives the runtime that limit.
+	// LimitHeap is called, when jobs or anonymous connections come and go, with the size of the Go heap within which
+	// ProcessBytes holds; nil: none. ./bin/ps gives the runtime that limit.
 	LimitHeap func(bytes int64)
 	// Journal is told what the shards of jobs do to their tables and answer from them, as ShardConfig.Journal says; nil
 	// for nothing. Shards call it at the same time.
 	Journal func(job schema.JobName, shard int, entry shard.Journal)
-	// Rounds is told how each bucket of each batch has fared on a shard here, once its last result is published; nil for
-	// nothing. It is called by whoever publishes for a shard, by several at a time, and must return
-	// at once. Jobs in grouped, and those whose tables are applied alone, are not told of.
+	// Rounds receives the times of each bucket of each batch on a shard here, once its last result is published; nil:
+	// none. The goroutines that publish for shards call it, several at a time, and it must return at once. Jobs in
+	// grouped, and those whose tables are applied alone, are not reported.
 	Rounds func(RoundTimes)
 
-	// Telemetry is told of every report that is heard, and once a second of this ps's own, also while the control server
-	// is out of reach: of which job and member, as the subject says, and what is said, which is whoever is told's to keep
-	// and nobody's to change. It is never called twice at once, must return at once, and must not call Close. The sender
-	// and every bound of a report have been checked; how many jobs and members there are has not. nil: nothing is listened
-	// to. Own reports are sent in either case.
+	// Telemetry receives every report that arrives, and once a second this ps's own, also while the control server is
+	// unreachable: the job and member of the subject, and the report, which it may keep and must not change. It is
+	// never called concurrently, must return at once, and must not call Close. The sender and every bound of a report
+	// have been checked; the number of jobs and members has not. nil: reports of others are not received. Own reports
+	// are sent in any case.
 	Telemetry func(job schema.JobName, from schema.Member, p *schema.Telemetry)
 	// GPUs is asked once a second for what reports say of this machine's GPUs; nil for nothing. It must return at once,
 	// and what it returns is not to be changed any more.

@@ -10,8 +10,8 @@ import (
 // drainersMax bounds those who are told at the end of a ps that it has ended, as they have asked for.
 const drainersMax = 16
 
-// drain notes that somebody wants this ps to end, and says how far that is. It refuses if a job would be lost that a ps of
-// the same protocol would continue. Of several that share a control server the others say nothing.
+// drain records that a client wants this ps to end, and answers with the progress. It refuses if a job would be lost
+// that a ps of the same protocol would continue. Others that share the control server do not answer.
 func (l *controlLoop) drain(m *message, d *schema.Drain) {
 	self := &l.server.registry.self
 	mine := d.Server == self.ID || d.Server == "" && l.server.embedsControl()
@@ -39,14 +39,14 @@ func (l *controlLoop) drain(m *message, d *schema.Drain) {
 	l.tellDrainer(m.from, false)
 }
 
-// tellDrainer tells somebody who wanted this ps to end how far its jobs are.
+// tellDrainer reports the progress of this ps's jobs to a client that wanted it to end.
 func (l *controlLoop) tellDrainer(to schema.Member, ended bool) {
 	self := &l.server.registry.self
 	l.send(schema.TelemetryJob, 0, to, schema.Control{Draining: &schema.Draining{Server: self.ID,
 		Incarnation: self.Incarnation, Ended: ended, Jobs: l.drainedJobs()}})
 }
 
-// drainedJobs is how far the jobs are that this ps coordinates.
+// drainedJobs returns the progress of the jobs that this ps coordinates.
 func (l *controlLoop) drainedJobs() (all []schema.DrainedJob) {
 	for _, j := range l.coordinated() {
 		d := j.coordinator.Progress(l.server.now())
@@ -65,6 +65,6 @@ func (l *controlLoop) tellDrainers(ended bool) {
 	}
 }
 
-// Asked is closed when somebody wants this ps to end (trainer.Drain): Drain and Close are to follow, as after an
-// interrupt.
+// Asked returns a channel that is closed when a client wants this ps to end (trainer.Drain): call Drain and Close then,
+// as after an interrupt.
 func (s *Server) Asked() <-chan struct{} { return s.asked }

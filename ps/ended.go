@@ -7,10 +7,11 @@ import (
 	"gradbus/schema"
 )
 
-// endedMax is how many ended jobs are remembered, so that a trainer that missed the end is told when it next speaks.
+// endedMax bounds the number of remembered ended jobs, so that a trainer that missed the end learns of it with its next
+// message.
 const endedMax = 64
 
-// endedJob is what is remembered of a run of a job that has ended.
+// endedJob is the remembered part of an ended run of a job.
 type endedJob struct {
 	name    schema.JobName
 	run     schema.RunID
@@ -70,7 +71,7 @@ func (e endedJobs) comesLate(m *message) bool {
 	return e.last(m.job, func(e *endedJob) bool { return slices.Contains(e.late, m.from) }) != nil
 }
 
-// trainersLeft is what is known of the trainers of a job that goes back, when it is registered.
+// trainersLeft is the known state of the trainers of a job that rewinds, when it is registered.
 type trainersLeft struct {
 	places  int  // that their manifest has, where the job is to have as many as are left; else 0
 	cramped bool // there was no room for more than are left

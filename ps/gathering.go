@@ -17,14 +17,14 @@ import (
 const (
 	// gatheredBytesMax bounds the frames that wait to be written: of one chunk with what an optimizer keeps.
 	gatheredBytesMax = 16 << 20
-	// gatherEvery is how long an answer is waited for before the trainer is asked again: it may not have the version yet.
+	// gatherEvery is the time after which an unanswered request is repeated: the trainer may not have the version yet.
 	gatherEvery = 100 * time.Millisecond
 	// gatherWithin is after how long without any answer a version is given up.
 	gatherWithin = 30 * time.Second
 )
 
-// gathering is what a worker asks the trainer of lane 0 for: one chunk at a time, so that a disk keeps up. The saver
-// alone asks.
+// gathering requests the state of the trainer of lane 0: one chunk at a time, so that a disk keeps up. Only the saver
+// uses it.
 type gathering struct {
 	number schema.Sequence // of the question that was asked last
 	asked  atomic.Uint64   // the number of the one that is open; 0: none is
@@ -109,7 +109,7 @@ func (w *worker) gatherOne(ctx context.Context, a *answer,
 	g.asked.Store(uint64(g.number))
 	defer func() {
 		g.asked.Store(0)
-		release(g.came.swap(nil)) // nobody waits for it any more
+		release(g.came.swap(nil)) // the request has ended
 	}()
 	again, late := time.NewTimer(0), time.NewTimer(a.within)
 	defer again.Stop()
@@ -152,7 +152,7 @@ func (w *worker) gatherOne(ctx context.Context, a *answer,
 	return nil
 }
 
-// answer is what has come of a chunk.
+// answer is the received part of a chunk.
 type answer struct {
 	version schema.Version
 	from    schema.Member
@@ -166,7 +166,7 @@ type answer struct {
 
 func (a *answer) whole() bool { return len(a.came) > 0 && a.left == 0 }
 
-// take gives what a frame has, unless it has come before, or is of somebody else.
+// take adds the contents of a frame, unless it was received before or belongs to another request.
 func (a *answer) take(w *worker, it *item) error {
 	err := error(nil)
 	w.shard(func(e *shard.Shard) { err = e.CheckMember(e.Contributor(it.from), &it.view) })

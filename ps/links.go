@@ -81,7 +81,7 @@ func (l *link) wait(ctx context.Context) error {
 	}
 }
 
-// release closes a link that nobody else has taken, and waits until it is closed.
+// release closes a link that no other assignment uses, and waits until it is closed.
 func (s *links) release(l *link) {
 	s.mu.Lock()
 	l.users--
@@ -186,10 +186,10 @@ func (s *Server) dialLink(ctx context.Context, l *link) error {
 // refusal says why a frame was not taken. It changes nothing but a counter.
 type refusal = schema.FrameError
 
-// receive takes what comes in for one shard, of whichever job: verified here, once, then given to the job's worker,
+// receive processes what arrives for one shard, of any job: it is verified here, once, and passed to the job's worker,
 // which may step it at once. It runs on the goroutines of the shard's lines and waits for no step lock, so that no job
-// holds up another for longer than a step. The message is released by whoever sees the last of it. Who is refused is
-// told on the connection it came by.
+// delays another for longer than a step. The last user of the message releases it. A refusal is sent on the connection
+// on which the frame arrived.
 func (s *Server) receive(conn *fabric.Conn, shard int, m fabric.Message) {
 	s.counters.received(len(m.Data))
 	m.Keep() // but for what its sender lends
@@ -208,7 +208,7 @@ func (s *Server) receive(conn *fabric.Conn, shard int, m fabric.Message) {
 func (s *Server) admit(conn *fabric.Conn, shard int, m *fabric.Message) (it item, to *worker, ok bool) {
 	subject, err := m.Parse()
 	if err != nil {
-		s.counters.count(schema.ReasonMalformed) // whoever sent it cannot be told
+		s.counters.count(schema.ReasonMalformed) // the sender is not known
 		return it, nil, false
 	}
 	a := (*s.jobs.Load())[schema.JobName(subject.Job)]
@@ -306,8 +306,8 @@ const (
 	sendBytesMax = 16 << 20
 )
 
-// sender sends the control messages of this ps on a goroutine of its own, in their order. A socket that is full holds
-// up whoever writes to it for up to 10 s, and the control loop waits for no server.
+// sender sends the control messages of this ps on its own goroutine, in order. A full socket blocks its writer for up
+// to 10 s, and the control loop must not wait for a server.
 type sender struct {
 	publish func(fabric.Subject, []byte)
 	queue   chan unsent

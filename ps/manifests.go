@@ -20,7 +20,7 @@ const (
 	checkingBytesMax = 16 << 20
 	// largeBytesMax is the part of it that joins of more than largeControlBytes may have.
 	largeBytesMax = checkingBytesMax / 4 * 3
-	// verdictsMax is how many manifests are remembered that were checked: more than wait to be acquired.
+	// verdictsMax bounds the number of remembered checked manifests: more than wait to be acquired.
 	verdictsMax = 4 * acquiresMax
 )
 
@@ -115,7 +115,7 @@ func (f *manifests) run(ctx context.Context) {
 	}
 }
 
-// oldestTurn is how many joins are read for one that waits for longest, so that none waits for ever.
+// oldestTurn is the number of joins after which the longest waiting one is read, so that none waits forever.
 const oldestTurn = 16
 
 // next takes the join that is read next: the smallest of those that are to be decoded, else of those that are to be

@@ -9,8 +9,8 @@ import (
 	"gradbus/schema"
 )
 
-// trainerLiveness is how long the trainers of a job that has modules here were silent: contexts end with their trainer,
-// also in a job that goes on without it. A trainer that was never heard of holds nothing.
+// trainerLiveness measures the silence of the trainers of a job with modules here: contexts end with their trainer,
+// also in a job that continues without it. A trainer that was never heard has none.
 type trainerLiveness struct {
 	job      schema.JobName
 	deadline time.Duration

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// mirrorLook is how often it looks whether a version is copied; it is woken when one is.
+	// mirrorLook is the interval at which it checks whether a version is copied; a completed copy wakes it.
 	mirrorLook = 100 * time.Millisecond
-	// mirrorValues is how many values are copied at once: with what optimizers keep of them, and keys, they fit the
-	// smallest payload that a ps may take.
+	// mirrorValues is the number of values that are copied at once: with slots and keys, they fit the smallest payload
+	// that a ps may accept.
 	mirrorValues = 1 << 15
-	// mirrorTick is how often it looks at its window.
+	// mirrorTick is the interval at which it checks its window.
 	mirrorTick = 10 * time.Millisecond
 )
 
@@ -43,7 +43,7 @@ type replicaSender struct {
 	missed atomic.Uint64                     // the last version that was to be told and was not
 }
 
-// mirrored is somebody who is told.
+// mirrored is a receiver of the replica.
 type mirrored struct {
 	member schema.Member
 	outbox *fabric.Outbox

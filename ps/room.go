@@ -37,7 +37,7 @@ func (l *controlLoop) checkServers(c *acquisition, fitted *schema.Job) *schema.R
 	return nil
 }
 
-// shardsHere is how many shards of a job are here.
+// shardsHere returns the number of shards of a job on this ps.
 func (l *controlLoop) shardsHere(c *acquisition) int {
 	for _, s := range c.servers {
 		if s.ID == l.server.registry.self.ID {
@@ -103,7 +103,7 @@ func (l *controlLoop) checkBeside(manifest *schema.Job, own, shards int, told in
 	return c.checkWindows(manifest, own, l.window(manifest, own, others))
 }
 
-// window is what each trainer of a job may have under way to each of its own shards here, beside other jobs.
+// window returns the bytes that each trainer of a job may have in flight to each of its shards here, beside other jobs.
 func (l *controlLoop) window(manifest *schema.Job, own int, others []*assignment) int64 {
 	c := &l.server.config
 	free := c.PendingBytesMax / 2

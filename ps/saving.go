@@ -18,7 +18,7 @@ import (
 // errNoFolder says that versions of jobs are not written down here.
 var errNoFolder = errors.New("this ps keeps no checkpoints: start it with --checkpoint-dir")
 
-// policy is how often the versions of a job are written down; nil: never.
+// policy returns how often the versions of a job are written; nil: never.
 func (f *located) policy(c *Config) *coordinator.CheckpointPolicy {
 	if f.epoch == 0 {
 		return nil
@@ -40,7 +40,7 @@ func (f *located) resumeFrom() *coordinator.ResumeFrom {
 	return from
 }
 
-// resumed is what shards, by their numbers, read that begin with a version; nil where they draw version 0.
+// resumed returns, by shard, the version that shards read; nil if they draw version 0.
 func (l *controlLoop) resumed(job *schema.Job, id string) (func(int) *shard.Resumed, error) {
 	s := l.server
 	if id == "" {
@@ -97,7 +97,7 @@ func (l *controlLoop) complete(j *job, w *coordinator.Written) {
 	})
 }
 
-// tellCompleted tells the coordinator, and whoever looks at a job that has ended meanwhile.
+// tellCompleted notifies the coordinator, and clients that wait for a job that has ended meanwhile.
 func (l *controlLoop) tellCompleted(c *completedJob) {
 	now := l.server.now()
 	decisions := c.job.coordinator.Completed(now, c.written, c.err)
@@ -233,8 +233,8 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	return version, nil
 }
 
-// moduleWithin is how long a shard that adds up nothing waits for a version that trainers are to have: for the first
-// answer, or a pass of the batch that is computed on it.
+// moduleWithin is how long a shard that aggregates nothing waits for a version of trainers: for the first answer, or
+// for a pass of the batch that is computed on it.
 const moduleWithin = 10 * gatherWithin
 
 // capture takes what modules here are, now that a version is there: it is where the shard has begun to copy it. One
@@ -262,8 +262,7 @@ func (v *saver) begin(id checkpoint.ID, of *state.CopyRequest, touched *state.Ex
 	return checkpoint.NewIncrement(v.dir, job, id, base, v.shards, index, touched)
 }
 
-// wrote notes a part that is on the disk, and removes the one that nobody waits for any more, unless its version has
-// become durable.
+// wrote records a part that is on the disk, and removes the one before it unless its version has become durable.
 func (v *saver) wrote(id checkpoint.ID) {
 	if v.parts = append(v.parts, id); len(v.parts) <= coordinator.AskedMax {
 		return
@@ -322,8 +321,7 @@ func (w *worker) wish(c *schema.Checkpoints) {
 	w.saver.tell()
 }
 
-// tellDrained has the last versions of all jobs made durable, where anybody waits for that, and tells them when they
-// are.
+// tellDrained makes the last versions of all jobs durable if a client waits for that, and notifies it.
 func (l *controlLoop) tellDrained() {
 	if len(l.drained) == 0 {
 		return

@@ -58,7 +58,7 @@ type Server struct {
 	control     *fabric.Control                          // where members, jobs and the other ps are heard of
 	posts       *sender                                  // to it
 	registry    *registry
-	standby     *standby // nil: this ps stands by for nobody
+	standby     *standby // nil: this ps stands by for no other
 	replicas    *replicaStore
 	lease       time.Duration    // of our lease record
 	clock       func() time.Time // nil is time.Now
@@ -71,7 +71,7 @@ type Server struct {
 	reporter    *reporter
 	ended       endedShards
 
-	// jobs is what receiving goroutines look jobs up in. Only the control loop replaces it.
+	// jobs is the lookup table of receiving goroutines. Only the control loop replaces it.
 	jobs atomic.Pointer[map[schema.JobName]*assignment]
 
 	// trust is the configuration whose tokens and TLS count by now; of the rest config counts.
@@ -92,7 +92,7 @@ type Server struct {
 	done    chan struct{}
 
 	state     atomic.Value  // schema.ServerState; nil while it serves
-	asked     chan struct{} // closed when somebody wants this ps to end
+	asked     chan struct{} // closed when a client wants this ps to end
 	askedOnce sync.Once
 }
 
@@ -194,7 +194,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 // embedsControl reports whether control is on the server of this process.
 func (s *Server) embedsControl() bool { return s.config.NATS == "" }
 
-// controlConfig is how to reach the server that carries control.
+// controlConfig returns the configuration of a connection to the server that carries control.
 func (s *Server) controlConfig(name string) fabric.Config {
 	if s.embedsControl() {
 		return fabric.Config{Server: s.nats, Name: name, Log: s.log}
@@ -533,8 +533,9 @@ func renewing(c fabric.Config, latest func() (token string, tls *tls.Config)) fa
 	return c
 }
 
-// guard says what whoever dials the embedded server may do. Trainers publish frames of their own, and tools ask for the
-// services of ps: only ps write the registry, and only they speak as coordinators and shards, and as this ps.
+// guard returns the permissions of clients of the embedded server. Trainers publish frames of their own, and tools
+// request the services of ps; only ps write the registry, and only they publish as coordinators and shards, and as this
+// ps.
 func (s *Server) guard() *fabric.Guard {
 	g := &fabric.Guard{
 		PeerToken: s.config.ControlToken, Member: s.messageBytesOf,
@@ -625,12 +626,12 @@ type Check struct {
 }
 
 const (
-	// aliveWithin is how long the control loop may be busy with one iteration. It begins one at least once a tick.
+	// aliveWithin bounds one iteration of the control loop. It begins one at least once a tick.
 	aliveWithin = 5 * tickEvery
 )
 
-// Alive is when the control loop, which every job depends on, last began an iteration: it does so several times a
-// second, and a server whose control loop hangs serves nobody.
+// Alive returns when the control loop, which every job depends on, last began an iteration: it does so several times a
+// second, and a server whose control loop hangs is of no use.
 func (s *Server) Alive() time.Time { return s.loop.began.get() }
 
 // Checks looks at what must be so for the server to take jobs and to keep those it has. It waits for nothing.

@@ -7,7 +7,7 @@ import (
 	"gradbus/schema"
 )
 
-// Stats is what a server has done since it started, and what it is doing.
+// Stats is the work of a server since it started, and its current state.
 type Stats struct {
 	Frames  uint64 // received, by shards and coordinator
 	Bytes   uint64 // received

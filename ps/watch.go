@@ -11,8 +11,8 @@ import (
 	"gradbus/shard"
 )
 
-// RoundTimes is how one bucket of one batch fared on a shard: all chunks of it there, of a dense bucket, or its sparse
-// round.
+// RoundTimes are the times of one bucket of one batch on a shard: all its chunks there, for a dense bucket, or its
+// sparse round.
 type RoundTimes struct {
 	Job    schema.JobName
 	Shard  int
@@ -36,9 +36,9 @@ func (r *RoundTimes) Straggler() time.Duration { return r.LastGradient.Sub(r.Fir
 // Turnaround is from the first gradient until all were answered.
 func (r *RoundTimes) Turnaround() time.Duration { return r.Answered.Sub(r.FirstGradient) }
 
-// watch times the rounds of a worker, and sums up what its buckets took (bucketTimes). Rounds are not watched where no
-// result says by its batch that one is over (shard.Answers). The shard reads no time. But for times it belongs to
-// whoever holds the step lock.
+// watch times the rounds of a worker, and adds up the times of its buckets (bucketTimes). It does not watch rounds if
+// no result names by its batch one that has closed (shard.Answers). The shard reads no clock. Except for times, the
+// holder of the step lock owns it.
 type watch struct {
 	tell         func(RoundTimes)      // Options.Rounds; may be nil
 	timed        *timedBackend         // what the shard adds up with
@@ -216,7 +216,7 @@ func (t *watch) published(over []RoundTimes) {
 	}
 }
 
-// bucketTimes is what the rounds of each bucket came to, of the first buckets of a shard and its rows.
+// bucketTimes are the times of the rounds of each bucket: the first buckets of a shard, and its rows.
 type bucketTimes struct {
 	mu sync.Mutex // a leaf
 	of []schema.BucketReport
@@ -263,9 +263,8 @@ func (s *bucketTimes) report() []schema.BucketReport {
 	return slices.DeleteFunc(slices.Clone(s.of), func(b schema.BucketReport) bool { return b.Rounds == 0 })
 }
 
-// timedBackend times what a shard has its backend do to gradients and parameters: sums, merges and optimizers. Whoever
-// has the step lock of the shard's worker guards it; what is answered to lookups, and what hosted modules compute, is
-// not in it.
+// timedBackend times a shard's backend calls on gradients and parameters: sums, merges and optimizers. The step lock of
+// the shard's worker guards it. It does not include answers to lookups, or the work of hosted modules.
 type timedBackend struct {
 	cuda.Backend
 	spent time.Duration

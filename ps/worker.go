@@ -30,7 +30,7 @@ type worker struct {
 	log    *slog.Logger
 	queue  *queue
 	watch  *watch
-	ask    chan struct{} // has room for one: somebody wants a fresh waiting
+	ask    chan struct{} // capacity 1: requests a fresh waiting
 	left   chan struct{} // has room for one: gone or since has changed
 	done   chan struct{}
 
@@ -51,7 +51,7 @@ type worker struct {
 	tally             tally // what was done so far
 	timed             *timedBackend
 
-	ackWake chan struct{} // has room for one: somebody is to be acknowledged soon
+	ackWake chan struct{} // capacity 1: acks are due soon
 	// of the learning rates, as the coordinator said last; a step sees them before its frame
 	lr      atomic.Pointer[[]schema.LRChange]
 	changes *[]schema.LRChange // those that the shard knows
@@ -86,7 +86,7 @@ type worker struct {
 	promised int64 // bytes of memory; does not change
 }
 
-// takenOver is how far a shard was when it began to go by generations of trainers' places.
+// takenOver is the progress of a shard when it began to apply the generations of trainers' slots.
 type takenOver struct {
 	generation schema.Generation // the newest of them
 	done       schema.Version
@@ -217,8 +217,8 @@ func (w *worker) serve(ctx context.Context, saving *sync.WaitGroup) (err error) 
 	}
 }
 
-// tally counts what was done for one shard. It belongs to whoever holds the step lock; a copy is made for reports when
-// the control loop asks.
+// tally counts the work for one shard. The holder of the step lock owns it; reports use a copy that is made when the
+// control loop asks.
 type tally struct {
 	frames, bytes, acks, lookups, pulls, repeats, rounds uint64
 
@@ -287,7 +287,7 @@ func (w *worker) takeOver() bool {
 	return true
 }
 
-// takenOver is how far the shard was when it began to go by the generations that it goes by.
+// takenOver returns the progress of the shard when it began to apply its current generations.
 func (w *worker) takenOver() takenOver {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -398,18 +398,18 @@ func (w *worker) refresh() {
 	nudge(w.ask)
 }
 
-// lately is what the shard waited for when it last answered refresh.
+// lately returns what the shard waited for when it last answered refresh.
 func (w *worker) lately() shard.Waiting {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.waiting
 }
 
-// Who steps a shard. A frame that finds nobody stepping and nothing waiting is stepped by the goroutine that has
-// received it: its bytes are still in the cache from being verified, and nobody has to be woken. Otherwise it is
-// queued: for the worker's goroutine, or, where it is a lookup or a pull, for whoever steps, who looks for those after
-// every step. Sparse contributions are always queued, since what their close takes would hold up the other jobs of the
-// goroutine that receives; but for small ones, of which it takes little.
+// Which goroutine steps a shard: if no other one steps and nothing waits, the goroutine that has received a frame steps
+// it, because its bytes are still in the cache from verification and no goroutine has to be woken. Otherwise the frame
+// is queued: for the worker's goroutine, or, if it is a lookup or a pull, for the goroutine that steps, which looks for
+// those after every step. Sparse contributions are always queued, except small ones, because closing their round would
+// delay the other jobs of the receiving goroutine.
 
 // sparseHereBytes is the size up to which a sparse contribution is small: stepping it takes some ten microseconds,
 // about as much as waking another goroutine.
@@ -623,7 +623,7 @@ func (w *worker) answerParked(wait bool) (err error) {
 	return w.err
 }
 
-// acknowledgeLate tells everybody what has waited for long enough. It reports whether something is left to be said.
+// acknowledgeLate sends the acks that have waited long enough. It reports whether any remain.
 func (w *worker) acknowledgeLate() bool {
 	w.stepLock.Lock()
 	defer w.stepLock.Unlock()
@@ -643,9 +643,9 @@ type item struct {
 	came    time.Time // when it arrived
 }
 
-// queue holds frames that could not be stepped by whoever received them. The reader takes all that is there at once, so
-// that one wake-up and one ack serve many frames. What trainers wait for, lookups and pulls, is kept apart, since it
-// goes first: it may overtake contributions, which come on another connection anyway.
+// queue holds frames that their receiving goroutine could not step. The reader takes all of them at once, so that one
+// wake-up and one ack serve many frames. Lookups and pulls, for which trainers wait, are kept apart and go first: they
+// may overtake contributions, which arrive on another connection anyway.
 type queue struct {
 	wake     chan struct{} // has room for one: something was put in, or close was called
 	ask      atomic.Int32  // len(asks), to be read without the lock
@@ -728,14 +728,14 @@ func (q *queue) empty() bool {
 	return len(q.items) == 0 && !q.closed
 }
 
-// load is how much waits.
+// load returns the number of waiting frames and their bytes.
 func (q *queue) load() (frames int, bytes int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.items) + len(q.asks), int64(q.bytes)
 }
 
-// close makes every further put fail, and releases what nobody has taken.
+// close makes every later put fail, and releases the waiting frames.
 func (q *queue) close() {
 	q.mu.Lock()
 	items := append(q.items, q.asks...)
@@ -750,7 +750,7 @@ func release(items []item) {
 	}
 }
 
-// nudge has whoever reads c look once more. It never waits: one who has yet to look finds what is new, too.
+// nudge makes the reader of c look once more. It never blocks: a reader that has yet to look finds what is new as well.
 func nudge(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

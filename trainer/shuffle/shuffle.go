@@ -33,8 +33,8 @@ type order struct {
 	of    []int32
 }
 
-// New shuffles so many samples for lanes, at most batch of them to all lanes of a batch together. It fails where there
-// is nothing to shuffle, or nobody to have it.
+// New shuffles a number of samples for lanes, with at most batch of them in all lanes of a batch together. It fails
+// without samples or lanes.
 //
 //	New(1, 10, 4, 2) // three batches of 3, 3 and 4 samples: 1 and 2, 1 and 2, 2 and 2
 func New(seed uint64, samples, batch, lanes int) (*Shuffler, error) {

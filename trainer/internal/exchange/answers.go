@@ -10,7 +10,7 @@ import (
 // Asker is one who asks, whose requests are answered together: numbered from 0.
 type Asker int
 
-// ask is what an asker has asked for last.
+// ask is the last request of an asker.
 type ask struct {
 	first    schema.Sequence // number of requests[0]; the others' follow
 	requests []request
@@ -57,8 +57,8 @@ func (x *Exchange) Ask(who Asker, first schema.Sequence, owners []int, now time.
 	a.repeated, a.lost = false, false
 }
 
-// ClaimAnswer says whether the caller is to put a part of an answer in place, and of which request: nobody else is told
-// so. It fails on a part that a correct owner cannot have sent.
+// ClaimAnswer reports whether the caller must put a part of an answer in place, and of which request: no other caller
+// is told so. It fails for a part that a correct owner cannot have sent.
 func (x *Exchange) ClaimAnswer(who Asker, owner int, number schema.Sequence, part, of int) (i int, fresh bool,
 	err error) {
 	a := &x.asks[who]
@@ -116,7 +116,7 @@ func (a *ask) again() (requests []int) {
 	return requests
 }
 
-// parts are what has come of something that may come in several frames.
+// parts are the received parts of an answer in several frames.
 type parts struct {
 	n, left int    // of it, and that are not in place; 0 before the first
 	taken   []bool // [part], where there are several

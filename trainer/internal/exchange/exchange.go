@@ -20,7 +20,7 @@ type Config struct {
 	Askers             int // of rows: how long answers take is known of all of them together
 	Modules            int // askers behind these, each with times of its own
 
-	// RetryAfter is how long an answer is waited for where it is not known how long answers take.
+	// RetryAfter is the time for which an answer is awaited before the duration of answers is known.
 	RetryAfter time.Duration
 }
 

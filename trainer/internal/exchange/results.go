@@ -32,7 +32,7 @@ type Result struct {
 	ByRows      bool           // rows of the next version say that the round is over, in place of a result
 }
 
-// batch is what has come of one batch.
+// batch is the received part of one batch.
 type batch struct {
 	owners  []missing
 	open    int // results that are not in place
@@ -41,13 +41,13 @@ type batch struct {
 	version schema.Version
 }
 
-// missing is what has come of one owner's results.
+// missing is the received part of one owner's results.
 type missing struct {
 	results []result // [round]
 	low     int      // first that is not in place
 }
 
-// result is what has come of one result.
+// result is the received part of one result.
 type result struct {
 	parts
 	pulled bool // asked for since the last probe
@@ -84,7 +84,7 @@ func (x *Exchange) Begin(b schema.Batch) {
 	x.begun = b + 1
 }
 
-// Claim says whether the caller is to put a result in place: nobody else is told so. It fails on a result that a
+// Claim reports whether the caller must put a result in place: no other caller is told so. It fails for a result that a
 // correct owner cannot have sent.
 func (x *Exchange) Claim(r Result) (fresh bool, err error) {
 	if r.Batch < x.complete || r.Batch >= x.begun {

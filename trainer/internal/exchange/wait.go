@@ -8,17 +8,18 @@ import (
 )
 
 const (
-	// probeAfter is how long at least nothing may come before an owner is asked for its oldest missing result. Its
+	// probeAfter is the least time without a message after which an owner is asked for its oldest missing result. Its
 	// answer proves that results were lost; without one the round is still open, and there was nothing to lose.
 	probeAfter = 25 * time.Millisecond
-	// answerSlack is how much later than usual an answer may be: a busy machine's scheduling takes as long.
+	// answerSlack is the delay beyond the usual within which an answer is not late: scheduling on a busy machine takes
+	// as long.
 	answerSlack = 50 * time.Millisecond
 )
 
 // Results is waited for as if it were an Asker.
 const Results Asker = -1
 
-// wait is what is waited for, and when it is asked for again.
+// wait is a pending request, with the time of its repetition.
 type wait struct {
 	on     bool
 	who    Asker
@@ -29,7 +30,7 @@ type wait struct {
 	due    time.Duration   // when it is over
 }
 
-// Actions are what to do now.
+// Actions are the actions to take now.
 type Actions struct {
 	Done     bool          // what was waited for is there
 	Next     time.Duration // else when to look again, if nothing happens before
@@ -64,14 +65,14 @@ func (x *Exchange) begin(w wait, now time.Duration) {
 // Stop ends the wait: the next one for the same starts over.
 func (x *Exchange) Stop() { x.wait.on = false }
 
-// patience is how long to wait for answers at first: as the estimate has it, but four times the mean at least, up to
-// RetryAfter. An answer is large and seldom lost, and a shard that is busy for a moment gives it late.
+// patience returns the first timeout of an answer: the estimate, but at least four times the mean, up to RetryAfter. An
+// answer is large and seldom lost, and a busy shard delays it.
 func (x *Exchange) patience(who Asker) time.Duration {
 	trips := x.trips(who)
 	return max(trips.Timeout(), min(4*trips.Mean(), x.config.RetryAfter))
 }
 
-// trips are how long answers take: those of modules each by itself, with what the shard computes for them.
+// trips returns the durations of answers: those of modules separately, because they include the work of the shard.
 func (x *Exchange) trips(who Asker) *fabric.RoundTrips {
 	return &x.roundTrips[max(0, int(who)-x.config.Askers+1)]
 }
@@ -88,7 +89,7 @@ func (x *Exchange) Back() {
 	}
 }
 
-// mayBeLost is whether what is waited for may be lost.
+// mayBeLost returns the flag that says whether an awaited message may be lost.
 func (x *Exchange) mayBeLost() *bool {
 	if x.wait.who == Results {
 		return &x.lost
@@ -129,8 +130,8 @@ func (x *Exchange) Tick(now time.Duration) Actions {
 	return a
 }
 
-// sendAgain is what to send again. moved says that results have come since it was asked last: then there is nothing to
-// ask for yet.
+// sendAgain returns the requests to repeat. moved says that results have arrived since the last request: then there is
+// nothing to ask for yet.
 func (x *Exchange) sendAgain(lost bool) (_ Actions, moved bool) {
 	w := &x.wait
 	if w.who == Results {
