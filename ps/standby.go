@@ -608,10 +608,8 @@ func mayStart(voters []schema.Voter, promised map[uint64]bool) bool {
 // missing says which trainers a job waits for before it may continue here, and what decides without them.
 func (j *followedJob) missing(name schema.JobName) string {
 	var not []string
-	for _, v := range j.voters {
-		if !j.promised[v.Number] {
-			not = append(not, string(v.Member))
-		}
+	for _, m := range j.absent() {
+		not = append(not, string(m))
 	}
 	return fmt.Sprintf("%s, and it may still run the job. The job continues here when more than half of its %d trainers "+
 		"have joined, of which these have not: %s. If that ps has ended: %s takeover %s", j.gone, len(j.voters),

@@ -71,6 +71,9 @@ func TestMayStart(t *testing.T) {
 	if b.takeover("other") == "" {
 		t.Error("a job that is not here continues")
 	}
+	if h := b.report(time.Now()).Jobs[0]; len(h.Missing) != 4 || h.Lost == "" {
+		t.Errorf("told is %+v, want the four trainers", h)
+	}
 	if text := b.jobs["followed"].missing("followed"); !strings.Contains(text, "t0 t1 t2 t3") ||
 		!strings.Contains(text, "takeover followed") {
 		t.Errorf("it waits for: %s", text)

@@ -215,7 +215,7 @@ func leaveOutShards(s *schema.ServerReport) {
 		fewer := *s.StandsBy
 		fewer.Jobs = slices.Clone(fewer.Jobs[:min(len(fewer.Jobs), 16)])
 		for i := range fewer.Jobs {
-			fewer.Jobs[i].Of = nil
+			fewer.Jobs[i].Of, fewer.Jobs[i].Missing = nil, nil
 		}
 		s.StandsBy = &fewer
 	}

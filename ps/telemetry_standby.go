@@ -132,10 +132,20 @@ func (b *standby) report(now time.Time) *schema.StandsByReport {
 		j := b.jobs[name]
 		h := b.server.replicas.holds(name, j.run)
 		if h.Of, h.Lost = nil, j.gone; j.gone != "" && !j.ended {
-			h.Lost = j.missing(name)
+			h.Lost, h.Missing = j.missing(name), j.absent()
 		}
 		h.Lost = schema.ClipFailure(h.Lost)
 		p.Jobs = append(p.Jobs, h)
 	}
 	return p
+}
+
+// absent are the voters of a job that have not joined here.
+func (j *followedJob) absent() (all []schema.Member) {
+	for _, v := range j.voters {
+		if !j.promised[v.Number] {
+			all = append(all, v.Member)
+		}
+	}
+	return all
 }

@@ -54,4 +54,6 @@ type HeldReport struct {
 	Version Version  `json:"version"`           // that it has whole; 0: none
 	Failure string   `json:"failure,omitempty"` // why it has none, and will have none
 	Lost    string   `json:"lost,omitempty"`    // why the job's ps counts as lost, so that its trainers are awaited here
+	// Missing is the trainers that have not joined here, where the job waits for more than half of them.
+	Missing []Member `json:"missing,omitempty"`
 }

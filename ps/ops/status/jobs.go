@@ -442,6 +442,7 @@ type Held struct {
 	Version uint64   `json:"version"`           // with which it could go on; 0: none
 	Failure string   `json:"failure,omitempty"` // why it has none, and will have none
 	Lost    string   `json:"lost,omitempty"`    // why the job's ps counts as lost, so that its trainers are awaited here
+	Missing []string `json:"missing,omitempty"` // trainers that have not joined, where it waits for more than half of them
 }
 
 // standbyOf returns the coordinator's report on the standby of a run, with the age of the version by the local clock.
@@ -482,9 +483,16 @@ func standsByOf(h *heard, said *schema.StandsByReport, now int64) *StandsBy {
 		SilentMS: min(said.SilentMS, msMax), Refused: said.Refused, Jobs: []Held{}}
 	for _, j := range said.Jobs {
 		b.Jobs = append(b.Jobs, Held{Job: string(j.Job), RunID: runID(j.RunID), Of: briefs(j.Of),
-			Version: uint64(j.Version), Failure: j.Failure, Lost: j.Lost})
+			Version: uint64(j.Version), Failure: j.Failure, Lost: j.Lost, Missing: names(j.Missing)})
 	}
 	return b
+}
+
+func names(members []schema.Member) (all []string) {
+	for _, m := range members[:min(len(members), TrainersMax)] {
+		all = append(all, string(m))
+	}
+	return all
 }
 
 // standby says that a job would not go on elsewhere though it was to, or with what is much older than usual.
@@ -513,6 +521,12 @@ func (j *ranking) standby(job *Job) {
 // standsBy says that a ps cannot stand by as it was told to. Of several that do for each other their jobs say so.
 func (j *ranking) standsBy(v *Server, about func(*finding)) {
 	b := v.StandsBy
+	for i := 0; b != nil && i < len(b.Jobs); i++ {
+		if h := &b.Jobs[i]; len(h.Missing) > 0 {
+			j.find(codeMajority, "%s waits at ps %s for more than half of its trainers; not joined: %s", h.Job, v.ID,
+				list(h.Missing)).about(h.Job, "p-"+v.ID)
+		}
+	}
 	switch {
 	case b == nil || b.Peers:
 	case b.Refused != "":

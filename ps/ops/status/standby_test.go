@@ -3,6 +3,7 @@ package status_test
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"gradbus/ps/ops/status"
@@ -94,5 +95,22 @@ func TestStandbyUnreachedIsAProblem(t *testing.T) {
 		if got := slices.Contains(codesOf(&u.Status), status.CodeStandbyCut); got != c.want {
 			t.Errorf("%s: a problem %v, want %v: %+v", name, got, c.want, u.Status.Problems)
 		}
+	}
+}
+
+// A job whose ps is lost, and that may continue only with more than half of its trainers, names those that are missing.
+func TestMajorityMissing(t *testing.T) {
+	t.Parallel()
+	u := stoodBy(1, 5, func(_ *statustest.Cluster, p *schema.ServerReport) {
+		p.StandsBy = &schema.StandsByReport{URL: "nats://b:4222", Jobs: []schema.HeldReport{{Job: "films", Version: 7,
+			Lost: "it is silent", Missing: []schema.Member{"t1", "t2"}}}}
+	})
+	i := slices.IndexFunc(u.Status.Problems, func(p status.Problem) bool { return p.Code == "majority-missing" })
+	if i < 0 || u.Status.Problems[i].Job != "films" ||
+		!strings.Contains(u.Status.Problems[i].Text, "more than half of its trainers; not joined: t1 and t2") {
+		t.Errorf("problems %+v", u.Status.Problems)
+	}
+	if got := u.Status.Servers[0].StandsBy.Jobs[0].Missing; !slices.Equal(got, []string{"t1", "t2"}) {
+		t.Errorf("shown are %q", got)
 	}
 }

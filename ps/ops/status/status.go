@@ -391,6 +391,7 @@ const (
 	CodeNotStoodBy   = "not-stood-by"
 	CodeStandbyCut   = "standby-unreached"
 	codeMissing      = "trainers-missing"
+	codeMajority     = "majority-missing"
 	codeVersions     = "versions-differ"
 	CodeTooMany      = "too-many-members"
 )
@@ -440,6 +441,9 @@ var codes = [...]Code{
 		Action: "Start the job again with the same number of batches on every trainer."},
 	{Code: codeJobFailed, Level: Critical, Title: "a job has failed",
 		Action: "Fix the cause and start the job again."},
+	{Code: codeMajority, Level: Critical, Title: "a job waits for the majority of its trainers",
+		Action: "Start the trainers that are named, or let them reach that ps. If the lost ps has ended, let the job continue " +
+			"without them: `./bin/ps takeover JOB`."},
 	{Code: codeLossBad, Level: Critical, Title: "the loss, or the gradient, is NaN or infinite",
 		Action: "Stop the job and start it from an earlier model with a smaller learning rate; look at the data of " +
 			"that batch."},
