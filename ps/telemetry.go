@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,11 +31,6 @@ const (
 	// job.
 	reportsMax     = 2 * 4096
 	reportBytesMax = 16 << 20
-	// reportsPerSender bounds those of one sender in a second, who sends one; strangersMax bounds the senders in a second
-	// of whom nothing here tells that they exist. strangersShare is their part of what waits to be read.
-	reportsPerSender = 4
-	strangersMax     = 4096
-	strangersShare   = 2 // a half
 )
 
 // reporter sends this ps's own heartbeat once a second, with what it knows of itself and of its jobs, and hears the
@@ -63,7 +57,6 @@ type reporter struct {
 	hear   func(schema.JobName, schema.Member, *schema.Telemetry)
 	heard  chan *heardReport
 	bytes  atomic.Int64 // of those in heard
-	gate   senderGate   // of the goroutine that receives
 
 	ended sync.WaitGroup
 }
@@ -293,47 +286,23 @@ func (p *reporter) tell(job schema.JobName, from schema.Member, report *schema.T
 	p.hear(job, from, report)
 }
 
-// receive takes a heartbeat that others have sent, whose report nobody waits for: what finds no room is dropped and
+// receive takes a heartbeat that others have sent, for whose report no member waits: what finds no room is dropped and
 // counted. It never waits.
 func (p *reporter) receive(subject *fabric.Subject, view *schema.View) {
 	if p.hear == nil || len(view.Body()) == 0 || subject.From == string(p.server.member) &&
 		subject.Job == string(schema.TelemetryJob) {
 		return // our own is told where it is made
 	}
-	bytes, share, known := int64(len(view.Bytes())), 1, p.knows(subject.Job, subject.From)
-	if !known {
-		share = strangersShare
-	}
-	if p.gate.allow(time.Now(), subject.Job, subject.From, known) {
-		if p.bytes.Add(bytes) <= int64(reportBytesMax/share) && len(p.heard) < reportsMax/share {
-			select {
-			case p.heard <- &heardReport{schema.JobName(subject.Job), schema.Member(subject.From), *view}:
-				return
-			default:
-			}
+	bytes := int64(len(view.Bytes()))
+	if p.bytes.Add(bytes) <= reportBytesMax {
+		select {
+		case p.heard <- &heardReport{schema.JobName(subject.Job), schema.Member(subject.From), *view}:
+			return
+		default:
 		}
-		p.bytes.Add(-bytes)
 	}
+	p.bytes.Add(-bytes)
 	p.server.counters.reportsDropped.Add(1)
-}
-
-// knows reports whether a sender is a trainer of a job that is coordinated, or has shards, here, or a ps of the
-// registry.
-func (p *reporter) knows(job, from string) bool {
-	if id, isServer := strings.CutPrefix(from, "p-"); isServer {
-		return job == string(schema.TelemetryJob) && slices.Contains(p.server.Announced(), id)
-	}
-	if a := (*p.server.jobs.Load())[schema.JobName(job)]; a != nil {
-		return a.manifest.HasTrainer(schema.Member(from))
-	}
-	if jobs := p.jobs.Load(); jobs != nil {
-		for i := range jobs.jobs {
-			if j := &jobs.jobs[i]; string(j.Name) == job {
-				return (&schema.Job{Trainers: j.Trainers}).HasTrainer(schema.Member(from))
-			}
-		}
-	}
-	return false
 }
 
 // read is the goroutine that reads the reports of others. What is none, or not its sender's, is counted by reason and
@@ -365,36 +334,6 @@ func (p *reporter) open(h *heardReport) (*schema.Telemetry, error) {
 			report.Trainer.RunID, run)
 	}
 	return report, report.CheckFrom(h.job, h.from)
-}
-
-// senderGate lets some reports of each sender pass in each second. Known senders are at most all trainers and ps. Of
-// strangers, whose names cost nothing, any one is forgotten where there are too many: a new one is never shut out.
-type senderGate struct {
-	second           int64
-	known, strangers map[[2]string]int // reports in this second, by job and member
-}
-
-func (g *senderGate) allow(now time.Time, job, from string, known bool) bool {
-	if second := now.Unix(); second != g.second || g.known == nil {
-		g.second, g.known, g.strangers = second, map[[2]string]int{}, map[[2]string]int{}
-	}
-	passed := g.strangers
-	if known {
-		passed = g.known
-	}
-	key := [2]string{job, from}
-	n, seen := passed[key]
-	if n == reportsPerSender {
-		return false
-	}
-	if !seen && !known && len(passed) >= strangersMax {
-		for one := range passed {
-			delete(passed, one)
-			break
-		}
-	}
-	passed[key] = n + 1
-	return true
 }
 
 const (
