@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"gradbus/internal/tensorboard"
@@ -44,17 +43,7 @@ func (o *common) openBoard(session *trainer.Session) (*board, error) {
 	if err == nil {
 		w.Text(0, tensorboard.TagManifest, "    "+string(manifest))
 	}
-	w.Start(hyperparameters(job))
 	return &board{o: o, writer: w, run: tensorboard.NewRun(w), session: session}, nil
-}
-
-// hyperparameters are what runs of a workload differ by.
-func hyperparameters(job *schema.Job) map[string]any {
-	all := tensorboard.Settings(job.Settings)
-	all["seed"], all["trainers"], all["lanes"] = strconv.FormatUint(job.Seed, 10), float64(job.Trainers),
-		float64(job.Lanes)
-	all["consistency"], all["apply"], all["reduce"] = job.Consistency, job.Apply, job.Reduce
-	return all
 }
 
 func (b *board) batch(p trainer.Progress) {
@@ -86,12 +75,11 @@ func (b *board) accuracy(x float64) {
 	}
 }
 
-// end closes the file of a run that ended with err. What could not be written is no reason for the run to fail.
-func (b *board) end(err error) {
+// end closes the file. What could not be written is no reason for the run to fail.
+func (b *board) end() {
 	if b == nil {
 		return
 	}
-	b.writer.End(err == nil)
 	if err := b.writer.Close(); err != nil {
 		b.o.log.Warn("the curves of this run have gaps", "job", b.session.Job().Name, "member",
 			b.session.Member(), "err", err)

@@ -142,7 +142,7 @@ func (o *common) trainOne(ctx context.Context, backend cuda.Backend) (r report.R
 	if m.board, err = o.openBoard(session); err != nil {
 		return r, err
 	}
-	defer func() { m.board.end(err) }()
+	defer func() { m.board.end() }() // that of the last run
 	err = m.train(ctx, w)
 	m.show.End()
 	if err != nil {
@@ -271,7 +271,7 @@ func (m *meter) batch(p trainer.Progress) {
 // restart begins the curves and the loss of another run, in which the job goes on from an earlier version.
 func (m *meter) restart(run schema.RunID) {
 	m.run, m.own, m.loss = run, 0, 0
-	m.board.end(trainer.ErrRewound)
+	m.board.end()
 	var err error
 	if m.board, err = m.o.openBoard(m.session); err != nil {
 		m.o.log.Warn("curves end with the run", "job", m.session.Job().Name, "err", err)

@@ -85,11 +85,3 @@ func TestRunNaN(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
-
-func TestSettings(t *testing.T) {
-	t.Parallel()
-	got := Settings(map[string]string{"lr": "0.5", "input": "synthetic", "dim": "64"})
-	if want := map[string]any{"lr": 0.5, "input": "synthetic", "dim": 64.0}; !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-}

@@ -1,7 +1,7 @@
 // Package tensorboard writes training runs as event files that TensorBoard reads.
 //
-//   - The format is records with masked CRC-32C sums around Event messages, as TensorFlow's RecordWriter and event.proto,
-//     summary.proto and plugin_data.proto have them.
+//   - The format is records with masked CRC-32C sums around Event messages, as TensorFlow's RecordWriter, event.proto
+//     and summary.proto have them.
 //   - Writer is one file: what is to be written waits in memory, a goroutine writes it every two seconds. A disk that
 //     fails delays nobody and costs one warning; what does not fit in memory by then is counted and lost.
 //   - Run says what of a training run is worth a curve.
@@ -16,12 +16,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -144,20 +141,6 @@ func (w *Writer) Text(step uint64, tag, text string) {
 	w.add(textEvent(seconds(w.config.Now()), step, tag, text))
 }
 
-// Start says with what settings a run begins, for the comparison of runs: strings, booleans and float64.
-func (w *Writer) Start(settings map[string]any) {
-	w.add(startEvent(seconds(w.config.Now()), settings))
-}
-
-// End says how it ended.
-func (w *Writer) End(ok bool) {
-	status := uint64(statusFailure)
-	if ok {
-		status = statusSuccess
-	}
-	w.add(endEvent(seconds(w.config.Now()), status))
-}
-
 func (w *Writer) add(event []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -271,34 +254,16 @@ const (
 	metadataPlugin = 1
 	metadataClass  = 4 // enum DataClass
 	pluginName     = 1 // string
-	pluginContent  = 2 // bytes
 
 	tensorType   = 1 // enum DataType
 	tensorShape  = 2
-	tensorFloats = 5 // packed
 	tensorString = 8 // bytes
-	shapeDim     = 2
-	dimSize      = 1 // int64
-
-	hparamsStart = 3
-	hparamsEnd   = 4
-	startParams  = 1 // map from name to google.protobuf.Value
-	startTime    = 5 // double
-	endStatus    = 1 // enum Status
-	endTime      = 2 // double
-
-	structNumber = 2 // of google.protobuf.Value
-	structString = 3
-	structBool   = 4
 )
 
 // Values of enumerations.
 const (
-	classTensor   = 2
-	typeFloat     = 1
-	typeString    = 7
-	statusSuccess = 1
-	statusFailure = 2
+	classTensor = 2
+	typeString  = 7
 )
 
 // appendRecord frames data as TensorFlow's record files do: its length as uint64, the masked sum of these eight bytes,
@@ -366,43 +331,6 @@ func tensorEvent(wall float64, step uint64, tag string, plugin, tensor []byte) [
 	value = appendBytes(value, valueMetadata, metadata)
 	value = appendBytes(value, valueTensor, tensor)
 	return appendBytes(event(wall, step), eventSummary, appendBytes(nil, summaryValue, value))
-}
-
-// hparamsEvent is data of the plugin that compares runs by their settings.
-func hparamsEvent(wall float64, tag string, data []byte) []byte {
-	plugin := appendText(nil, pluginName, "hparams")
-	plugin = appendBytes(plugin, pluginContent, data)
-	tensor := appendVarint(nil, tensorType, typeFloat) // the plugin wants one, whatever is in it
-	tensor = appendBytes(tensor, tensorShape, appendBytes(nil, shapeDim, appendVarint(nil, dimSize, 1)))
-	tensor = appendBytes(tensor, tensorFloats, make([]byte, 4))
-	return tensorEvent(wall, 0, tag, plugin, tensor)
-}
-
-// startEvent names the settings of a run: strings, booleans and numbers.
-func startEvent(wall float64, settings map[string]any) []byte {
-	var start []byte
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		var value []byte
-		switch x := settings[name].(type) {
-		case string:
-			value = appendText(nil, structString, x)
-		case bool:
-			value = appendVarint(nil, structBool, protowire.EncodeBool(x))
-		case float64:
-			value = appendDouble(nil, structNumber, x)
-		default:
-			continue // nothing else has a form there
-		}
-		start = appendBytes(start, startParams, appendBytes(appendText(nil, 1, name), 2, value))
-	}
-	start = appendDouble(start, startTime, wall)
-	return hparamsEvent(wall, "_hparams_/session_start_info", appendBytes(nil, hparamsStart, start))
-}
-
-// endEvent says how a run ended.
-func endEvent(wall float64, status uint64) []byte {
-	end := appendDouble(appendVarint(nil, endStatus, status), endTime, wall)
-	return hparamsEvent(wall, "_hparams_/session_end_info", appendBytes(nil, hparamsEnd, end))
 }
 
 func appendText(b []byte, field protowire.Number, text string) []byte {
@@ -516,17 +444,4 @@ func (r *Run) Batch(b Batch) {
 // Accuracy ends the curves of a run of so many batches.
 func (r *Run) Accuracy(batches uint64, accuracy float64) {
 	r.writer.Scalars(batches, Scalar{TagAccuracy, accuracy})
-}
-
-// Settings gives a manifest's settings as Writer.Start takes them: what reads as a number is one.
-func Settings(of map[string]string) map[string]any {
-	all := map[string]any{}
-	for name, text := range of {
-		if x, err := strconv.ParseFloat(text, 64); err == nil {
-			all[name] = x
-		} else {
-			all[name] = text
-		}
-	}
-	return all
 }

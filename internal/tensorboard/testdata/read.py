@@ -6,7 +6,6 @@ import sys
 
 from tensorboard.backend.event_processing import event_file_loader
 from tensorboard.backend.event_processing import plugin_event_accumulator
-from tensorboard.plugins.hparams import metadata as hparams
 from tensorboard.util import tensor_util
 
 
@@ -24,10 +23,6 @@ def main(path):
             print(lead, v.tag, "plugin", d.plugin_name, "class", v.metadata.data_class, "content", d.content.hex(),
                   "type", t.dtype, "dims", len(t.tensor_shape.dim), 'string "%s"' % text.replace('"', '\\"'))
             tensor_util.make_ndarray(t)  # it has to be one
-            if v.tag == hparams.SESSION_START_INFO_TAG:
-                hparams.parse_session_start_info_plugin_data(d.content)
-            if v.tag == hparams.SESSION_END_INFO_TAG:
-                hparams.parse_session_end_info_plugin_data(d.content)
     # As the server loads it.
     accumulator = plugin_event_accumulator.EventAccumulator(path)
     accumulator.Reload()
