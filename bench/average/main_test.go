@@ -8,13 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/bench/harness"
+	"gradbus/bench/harness/harnesstest"
 )
 
 func TestMain(m *testing.M) {
-	if status, is := harness.RunIfMember(testRoles()); is {
-		os.Exit(status)
-	}
+	harnesstest.ExitIfMember(testRoles())
 	os.Exit(m.Run())
 }
 

@@ -14,15 +14,14 @@ import (
 	"time"
 
 	"gradbus/bench/harness"
+	"gradbus/bench/harness/harnesstest"
 	"gradbus/fabric/fabrictest"
 	"gradbus/lane"
 	"gradbus/schema"
 )
 
 func TestMain(m *testing.M) {
-	if status, is := harness.RunIfMember(Roles()); is {
-		os.Exit(status)
-	}
+	harnesstest.ExitIfMember(Roles())
 	fabrictest.Main(m)
 }
 

@@ -7,6 +7,10 @@
 // A system is a table of roles and a driver. A role is a function that does the work of one process and returns its
 // result; the driver starts members, each a role with settings, and talks to them through handles:
 //
+//	found, err := harness.Once[trainerResult](ctx, &flags, harness.System{...}, os.Stdout, os.Stderr)
+//
+// Once does these steps, which a driver may do one by one:
+//
 //	c := flags.Harness("update", roles, os.Stdout, os.Stderr)
 //	defer c.Close()
 //	servers, url, err := c.StartServers(ctx, 1, harness.ServerSettings{})  // ps processes on free ports
@@ -41,8 +45,8 @@
 //
 // harness.go starts and ends members and has a member as the driver sees it, its process and the bar of progress.
 // member.go is a member as the role sees it, the lines of all members in the order of their times, and the role of a
-// parameter server. flags.go has the flags that all systems have and the commands for several hosts, figures.go what
-// they say of many times.
+// parameter server, and whole runs. settings.go declares the settings of a benchmark, flags.go has those that all systems
+// have and the commands for several hosts, figures.go what they say of many times.
 //
 // # What it knows, and what it must not know
 //

@@ -556,17 +556,6 @@ func Child(ctx context.Context, roles map[string]Role, in io.Reader, out io.Writ
 	return m.run(ctx, role)
 }
 
-// RunIfMember is for the main of a test program, whose members are that program again: where its argument says that it
-// is one, it runs it, and status is what to exit with.
-func RunIfMember(roles map[string]Role) (status int, is bool) {
-	if len(os.Args) != 2 || os.Args[1] != ChildArgument {
-		return 0, false
-	}
-	return config.Run(filepath.Base(os.Args[0]), os.Stderr, func(ctx context.Context) error {
-		return Child(ctx, roles, os.Stdin, os.Stdout)
-	}), true
-}
-
 // run is the role from start to end, with its result sent.
 func (m *Member) run(ctx context.Context, role Role) error {
 	result, err := role(ctx, m)

@@ -19,12 +19,15 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/fabric/fabrictest"
+	"gradbus/internal/config"
 	"gradbus/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
-	if status, is := RunIfMember(testRoles()); is {
-		os.Exit(status)
+	if len(os.Args) == 2 && os.Args[1] == ChildArgument { // as harnesstest has it
+		os.Exit(config.Run(filepath.Base(os.Args[0]), os.Stderr, func(ctx context.Context) error {
+			return Child(ctx, testRoles(), os.Stdin, os.Stdout)
+		}))
 	}
 	fabrictest.Main(m)
 }

@@ -16,7 +16,9 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/internal/config"
+	"gradbus/internal/connect"
 	"gradbus/ps"
+	"gradbus/schema"
 )
 
 // Role is the work of one member. It returns when the work is done or ctx ends; its result is what encoding/json can
@@ -541,4 +543,52 @@ func (c *Harness) StopServersAs(ctx context.Context, servers []*Handle, result f
 		}
 	}
 	return nil
+}
+
+// System is what one run starts: servers, where none runs already, and the trainers of this host.
+type System struct {
+	Title    string
+	Roles    map[string]Role
+	Servers  int
+	Procs    int    // of each server: see Member.LimitProcs
+	Role     string // of the trainers
+	Trainers int    // of the job
+	Settings func(connect.Flags, schema.Member) any
+	Waits    int                 // how often the trainers wait for each other
+	// Begin is called when all of them wait for the first time, and End when all have given their results.
+	Begin, End func(team *Harness)
+}
+
+// Once runs a system from start to end, and returns the results of the trainers that ran here.
+func Once[R any](ctx context.Context, f *Flags, s System, out, errs io.Writer) (found []R, err error) {
+	team := f.Harness(s.Title, s.Roles, out, errs)
+	defer func() { err = cmp.Or(err, team.Close()) }()
+	var servers []*Handle
+	url, err := f.Address()
+	if err == nil && url == "" {
+		servers, url, err = team.StartServers(ctx, s.Servers, ServerSettings{Procs: s.Procs})
+	}
+	if err != nil {
+		return nil, err
+	}
+	trainers, err := team.Start(ctx, f.TrainerSpecs(s.Role, s.Trainers, url, s.Settings)...)
+	if err == nil && s.Begin != nil {
+		if err = team.Gather(ctx, trainers...); err == nil {
+			s.Begin(team)
+		}
+	}
+	for i := 0; i < s.Waits && err == nil; i++ {
+		err = team.Go(ctx, trainers...)
+	}
+	found = make([]R, len(trainers))
+	for i := 0; i < len(trainers) && err == nil; i++ {
+		err = trainers[i].Result(ctx, &found[i])
+	}
+	if err == nil && s.End != nil {
+		s.End(team)
+	}
+	if err == nil {
+		_, err = team.StopServers(ctx, servers...)
+	}
+	return found, err
 }

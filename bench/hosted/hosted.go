@@ -62,55 +62,27 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 	if run > 0 {
 		of.Job = fmt.Sprintf("%s-%d", c.Job, run)
 	}
-	team := c.Harness("hosted", Roles(), out, errs)
-	defer func() {
-		if e := team.Close(); err == nil {
-			err = e
-		}
-	}()
-	url, err := c.Address()
-	if err != nil {
-		return nil, err
-	}
-	if url == "" {
-		if _, url, err = team.StartServers(ctx, 1, harness.ServerSettings{}); err != nil {
-			return nil, err
-		}
-	}
 	part := -1
-	trainers, err := team.Start(ctx,
-		c.TrainerSpecs(roleTrainer, c.Trainers, url, func(way connect.Flags, member schema.Member) any {
+	// they wait to begin, when all have trained, and when all have looked at the weights
+	trained, err := harness.Once[trainerResult](ctx, &c.Flags, harness.System{Title: "hosted", Roles: Roles(), Servers: 1,
+		Role: roleTrainer, Trainers: c.Trainers, Waits: 3, Settings: func(way connect.Flags, member schema.Member) any {
 			part++
 			return settings{way, member, of, part}
-		})...)
+		}}, out, errs)
 	if err != nil {
 		return nil, err
 	}
-	for range 3 { // to begin, when all have trained, and when all have looked at the weights
-		if err := team.Go(ctx, trainers...); err != nil {
-			return nil, err
-		}
-	}
-	return c.collect(ctx, trainers)
-}
-
-// collect waits for the trainers' results and puts them together.
-func (c *Config) collect(ctx context.Context, trainers []*harness.Handle) (*Result, error) {
-	found := &Result{Trainers: c.Trainers, Mode: c.Mode, Data: c.Data}
+	found = &Result{Trainers: c.Trainers, Mode: c.Mode, Data: c.Data}
 	if c.Mode == pull {
 		found.Sync = c.Sync
 	}
 	images, right := 0, 0
-	for _, h := range trainers {
-		var t trainerResult
-		if err := h.Result(ctx, &t); err != nil {
-			return nil, err
-		}
+	for _, t := range trained {
 		images, right = images+t.Images, right+t.Right
 		found.TestImages += t.Seen
 		found.Seconds = max(found.Seconds, t.Seconds)
 		found.Loss += t.LossSum
-		found.TrainLoss += t.Loss / float64(len(trainers))
+		found.TrainLoss += t.Loss / float64(len(trained))
 		found.Library, found.WeightsSHA256 = t.Library, t.Digest
 	}
 	found.ImagesPerSecond = float64(images) / found.Seconds

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -15,14 +14,13 @@ import (
 	"time"
 
 	"gradbus/bench/harness"
+	"gradbus/bench/harness/harnesstest"
 	"gradbus/examples/mnist/mnisttest"
 	"gradbus/fabric/fabrictest"
 )
 
 func TestMain(m *testing.M) {
-	if status, is := harness.RunIfMember(Roles()); is {
-		os.Exit(status)
-	}
+	harnesstest.ExitIfMember(Roles())
 	fabrictest.Main(m)
 }
 

@@ -31,7 +31,11 @@ func Run(ctx context.Context, c Config, out, errs io.Writer) (*Result, error) {
 	}
 	r := newResult(c)
 	for range c.Runs {
-		found, err := once(ctx, c, out, errs)
+		found, err := harness.Once[measured](ctx, &c.Flags, harness.System{Title: "hybrid", Roles: Roles(),
+			Servers: c.Servers, Procs: c.procs(), Role: trainerRole, Trainers: c.Trainers, Waits: waits,
+			Settings: func(way connect.Flags, member schema.Member) any {
+				return settings{Config: c, Way: way, Member: member}
+			}}, out, errs)
 		if err != nil {
 			return nil, err
 		}
@@ -40,51 +44,6 @@ func Run(ctx context.Context, c Config, out, errs io.Writer) (*Result, error) {
 		}
 	}
 	return r, nil
-}
-
-// once is one run.
-func once(ctx context.Context, c Config, out, errs io.Writer) (found []measured, err error) {
-	all := c.Flags.Harness("hybrid", Roles(), out, errs)
-	defer func() {
-		if e := all.Close(); err == nil {
-			err = e
-		}
-	}()
-	var servers []*harness.Handle
-	url, err := c.Address()
-	if err != nil {
-		return nil, err
-	}
-	if url == "" {
-		settings := harness.ServerSettings{Procs: c.procs()}
-		if servers, url, err = all.StartServers(ctx, c.Servers, settings); err != nil {
-			return nil, err
-		}
-	}
-	specs := c.TrainerSpecs(trainerRole, c.Trainers, url, func(way connect.Flags, member schema.Member) any {
-		return settings{Config: c, Way: way, Member: member}
-	})
-	trainers, err := all.Start(ctx, specs...)
-	if err != nil {
-		return nil, err
-	}
-	for range waits {
-		if err := all.Go(ctx, trainers...); err != nil {
-			return nil, err
-		}
-	}
-	found = make([]measured, len(trainers))
-	for i, h := range trainers {
-		if err := h.Result(ctx, &found[i]); err != nil {
-			return nil, err
-		}
-	}
-	if len(servers) > 0 {
-		if _, err := all.StopServers(ctx, servers...); err != nil {
-			return nil, err
-		}
-	}
-	return found, nil
 }
 
 // procs is for harness.Member.LimitProcs: where processes outnumber the cores of this host, one, since a second would

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gradbus/bench/harness"
+	"gradbus/bench/harness/harnesstest"
 	"gradbus/bench/machine"
 	"gradbus/cuda"
 	"gradbus/lane"
@@ -19,9 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if status, is := harness.RunIfMember(Roles()); is {
-		os.Exit(status)
-	}
+	harnesstest.ExitIfMember(Roles())
 	os.Exit(m.Run())
 }
 

@@ -69,62 +69,37 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 	if run > 0 {
 		of.Flags.Job = fmt.Sprintf("%s-%d", c.Flags.Job, run)
 	}
-	team := c.Harness("update", Roles(), out, errs)
-	defer func() {
-		if e := team.Close(); err == nil {
-			err = e
+	system := harness.System{Title: "update", Roles: Roles(), Servers: 1, Procs: c.Procs, Role: roleTrainer,
+		Trainers: c.Trainers, Waits: 1,
+		Settings: func(way connect.Flags, _ schema.Member) any { return settings{way, of} }}
+	if c.Log {
+		var begun time.Time
+		system.Begin = func(team *harness.Harness) { // all have joined
+			begun = time.Now()
+			team.Say(stamped(begun, "Start training"))
 		}
-	}()
-	url, err := c.Address()
+		system.End = func(team *harness.Harness) {
+			finished := time.Now()
+			team.Say(stamped(finished, "Finish training"))
+			team.Say(stamped(finished, fmt.Sprintf("Time spent training: %.3fs", finished.Sub(begun).Seconds())))
+		}
+	}
+	trained, err := harness.Once[trainerResult](ctx, &c.Flags, system, out, errs)
 	if err != nil {
 		return nil, err
 	}
-	if url == "" {
-		if _, url, err = team.StartServers(ctx, 1, harness.ServerSettings{Procs: c.Procs}); err != nil {
-			return nil, err
-		}
-	}
-	trainers, err := team.Start(ctx,
-		c.TrainerSpecs(roleTrainer, c.Trainers, url, func(way connect.Flags, _ schema.Member) any {
-			return settings{way, of}
-		})...)
-	if err != nil {
-		return nil, err
-	}
-	if err := team.Gather(ctx, trainers...); err != nil { // each waits when all have joined
-		return nil, err
-	}
-	begun := time.Now()
-	if c.Log {
-		team.Say(stamped(begun, "Start training"))
-	}
-	if err := team.Go(ctx, trainers...); err != nil {
-		return nil, err
-	}
-	if found, err = c.collect(ctx, trainers); err != nil {
-		return nil, err
-	}
-	if c.Log {
-		finished := time.Now()
-		team.Say(stamped(finished, "Finish training"))
-		team.Say(stamped(finished, fmt.Sprintf("Time spent training: %.3fs", finished.Sub(begun).Seconds())))
-	}
-	return found, nil
+	return c.collect(trained), nil
 }
 
-// collect waits for the trainers' results and puts them together.
-func (c *Config) collect(ctx context.Context, trainers []*harness.Handle) (*Result, error) {
+// collect puts the trainers' results together.
+func (c *Config) collect(trained []trainerResult) *Result {
 	job := c.job(c.Flags.Job)
 	r := &Result{Trainers: c.Trainers, UpdateSize: job.Group, Model: c.Model}
 	for _, p := range job.Parameters {
 		r.Parameters += p.Elements()
 	}
 	var rates []float64
-	for _, h := range trainers {
-		var t trainerResult
-		if err := h.Result(ctx, &t); err != nil {
-			return nil, err
-		}
+	for _, t := range trained {
 		rates = append(rates, float64(t.Updates)/t.Seconds)
 		if r.Seconds = max(r.Seconds, t.Seconds); t.Version >= r.Updates {
 			r.Updates, r.WeightsSHA256 = t.Version, t.Digest
@@ -132,14 +107,14 @@ func (c *Config) collect(ctx context.Context, trainers []*harness.Handle) (*Resu
 		if r.BeganMS = max(r.BeganMS, t.BeganMS); r.EndedMS == 0 || t.EndedMS < r.EndedMS {
 			r.EndedMS = t.EndedMS
 		}
-		r.LossFirst += t.First / float64(len(trainers))
-		r.LossLast += t.Last / float64(len(trainers))
+		r.LossFirst += t.First / float64(len(trained))
+		r.LossLast += t.Last / float64(len(trained))
 	}
 	// Every trainer counts updates by the versions of its own answers and on its own clock, so that hosts need no common
 	// one.
 	r.RoundsPerSecond = harness.Median(rates)
 	r.PushBytesPerSecond = 4 * float64(r.Parameters) * float64(c.Trainers) * float64(c.Batches) / r.Seconds
-	return r, nil
+	return r
 }
 
 // Print writes a result for people.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gradbus/bench/harness"
+	"gradbus/bench/harness/harnesstest"
 	"gradbus/cuda"
 	"gradbus/fabric/fabrictest"
 	"gradbus/internal/safetensors"
@@ -20,9 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if status, is := harness.RunIfMember(Roles()); is {
-		os.Exit(status)
-	}
+	harnesstest.ExitIfMember(Roles())
 	fabrictest.Main(m)
 }
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/bench/harness"
+	"gradbus/bench/harness/harnesstest"
 	"gradbus/cuda"
 	"gradbus/examples/mnist/mnisttest"
 	"gradbus/internal/certificate/certtest"
@@ -21,9 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if status, is := harness.RunIfMember(roles()); is { // of runs that are not within one process
-		os.Exit(status)
-	}
+	harnesstest.ExitIfMember(roles())
 	os.Exit(m.Run())
 }
 

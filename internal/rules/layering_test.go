@@ -180,6 +180,7 @@ var layers = map[string]layer{
 		noStd:  []string{"net/http", "os/exec"}},
 	// The walk of all flags of a command, for tests.
 	"internal/testkit/flagwalk": {others: []string{"github.com/spf13/"}, noStd: noNetwork},
+	"bench/harness/harnesstest": {own: []string{"bench/harness", "internal/config"}, noStd: noNetwork},
 	// Processes of a measured system; what they do is not its business.
 	"bench/harness": {
 		own: []string{"internal/atomicfile", "internal/config", "internal/connect", "internal/process", "cuda", "ps",
