@@ -175,7 +175,7 @@ func OpenModel(path string) (*Model, error) {
 // err, which may be safetensors.ErrFormat, why it was not read.
 func readModel(path string, of func(map[string]string, map[string]safetensors.Tensor) (*Model, error)) (m *Model,
 	unfit, err error) {
-	m, err = safetensors.ReadAny(path, of)
+	m, err = safetensors.Read(path, of)
 	if err == nil {
 		return m, m.checkDigests(), nil
 	}

@@ -554,7 +554,7 @@ type System struct {
 	Role     string // of the trainers
 	Trainers int    // of the job
 	Settings func(connect.Flags, schema.Member) any
-	Waits    int                 // how often the trainers wait for each other
+	Waits    int // how often the trainers wait for each other
 	// Begin is called when all of them wait for the first time, and End when all have given their results.
 	Begin, End func(team *Harness)
 }

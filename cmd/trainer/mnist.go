@@ -81,11 +81,7 @@ func loadMNIST(s *mnist.Settings, input, folder string) (*dataset, error) {
 			accuracy, _, err := mnist.Evaluate(session, m, e, &data.Test)
 			return accuracy, err
 		},
-		save: func(_ context.Context, session *trainer.Session, path, suspect string) error {
-			saved := mnist.Collect(session, *s, input, data, m)
-			saved.Suspect = suspect
-			return saved.Save(path)
-		}}, nil
+		metadata: mnist.Metadata(input)}, nil
 }
 
 func (o *common) askMNIST() error {
@@ -116,5 +112,5 @@ func (o *common) askMNIST() error {
 		lines = append(lines, fmt.Sprintf("%-12s %.4f", p.Name, p.Probability))
 	}
 	return o.answer(map[string]any{"file": filepath.Base(o.predict), "answer": predictions[0].Name,
-		"predictions": predictions}, model.Suspect, model.Synthetic, "images", lines)
+		"predictions": predictions}, model.File, "images", lines)
 }

@@ -80,14 +80,7 @@ func loadMovielens(s *movielens.Settings, input string) (*dataset, error) {
 			r.RMSE, r.AUC = scores.RMSE, scores.AUC
 			return fmt.Sprintf("RMSE %.4f  AUC %.4f", r.RMSE, r.AUC), err
 		},
-		save: func(ctx context.Context, session *trainer.Session, path, suspect string) error {
-			model, err := movielens.Collect(ctx, session, data)
-			if err != nil {
-				return err
-			}
-			model.Suspect = suspect
-			return model.Save(path)
-		}}, nil
+		metadata: movielens.Metadata(data)}, nil
 }
 
 func (o *common) askMovielens() error {
@@ -108,5 +101,5 @@ func (o *common) askMovielens() error {
 		}
 		lines = append(lines, fmt.Sprintf("%.2f  %s", f.Stars, schema.Printable(name)))
 	}
-	return o.answer(map[string]any{"user": user, "films": films}, model.Suspect, model.Synthetic, "ratings", lines)
+	return o.answer(map[string]any{"user": user, "films": films}, model.Weights, "ratings", lines)
 }

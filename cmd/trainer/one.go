@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"strconv"
 	"sync"
 	"time"
 
@@ -47,7 +49,7 @@ type dataset struct {
 	epoch func(ctx context.Context, session *trainer.Session, r *report.Result) (note string, err error)
 	// accuracy measures the trained model on the test set; nil where epoch does.
 	accuracy func(ctx context.Context, session *trainer.Session, e nn.Env) (float64, error)
-	save     func(ctx context.Context, session *trainer.Session, path, suspect string) error
+	metadata map[string]string // of the file of a model
 }
 
 // run does what the command was told.
@@ -197,7 +199,12 @@ func (m *meter) conclude(ctx context.Context, e nn.Env) (err error) {
 	r.WeightsSHA256 = hex.EncodeToString(digest[:])
 	r.Suspect = o.suspect(ctx)
 	if o.save != "" {
-		if err := data.save(ctx, m.session, o.save, r.Suspect); err != nil {
+		about := maps.Clone(data.metadata)
+		about[syntheticEntry] = strconv.FormatBool(data.synthetic)
+		if r.Suspect != "" {
+			about[suspectEntry] = r.Suspect
+		}
+		if err := m.session.SaveExtra(ctx, o.save, trainer.Extra{Metadata: about}); err != nil {
 			return err
 		}
 		r.Saved = o.save
@@ -205,14 +212,21 @@ func (m *meter) conclude(ctx context.Context, e nn.Env) (err error) {
 	return nil
 }
 
+// Entries of the metadata of every saved model.
+const (
+	syntheticEntry = "synthetic" // whether it was trained on generated data
+	suspectEntry   = "suspect"   // why it may be wrong: memory of a GPU was, while it was trained
+)
+
 // answer writes what a saved model says: as JSON, or in lines behind notes on what the model is worth. trainedOn names
 // its data.
-func (o *common) answer(said map[string]any, suspect string, synthetic bool, trainedOn string, lines []string) error {
+func (o *common) answer(said map[string]any, model *trainer.Model, trainedOn string, lines []string) error {
+	synthetic := model.Metadata[syntheticEntry] == "true"
 	if o.json {
 		said["synthetic"] = synthetic
 		return json.NewEncoder(o.out).Encode(said)
 	}
-	if suspect != "" {
+	if suspect := model.Metadata[suspectEntry]; suspect != "" {
 		fmt.Fprintf(o.errOut, "note: this model may be wrong, and should be trained again: %s\n", schema.Printable(suspect))
 	}
 	if synthetic {

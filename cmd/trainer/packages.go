@@ -72,14 +72,7 @@ func loadPackages(ctx context.Context, s *packages.Settings, input string) (*dat
 		accuracy: func(ctx context.Context, session *trainer.Session, e nn.Env) (float64, error) {
 			return packages.Evaluate(ctx, session, e.Backend, s.Dim, len(data.Classes), &data.Test)
 		},
-		save: func(ctx context.Context, session *trainer.Session, path, suspect string) error {
-			model, err := packages.Collect(ctx, session, *s, data)
-			if err != nil {
-				return err
-			}
-			model.Suspect = suspect
-			return model.Save(path)
-		}}, nil
+		metadata: packages.Metadata(data)}, nil
 }
 
 func (o *common) askPackages() error {
@@ -100,6 +93,6 @@ func (o *common) askPackages() error {
 	for _, p := range predictions[:min(sectionsShown, len(predictions))] {
 		lines = append(lines, fmt.Sprintf("%-16s %.4f", schema.Printable(p.Section), p.Probability))
 	}
-	return o.answer(map[string]any{"text": o.predict, "predictions": predictions}, model.Suspect, model.Synthetic, "packages",
+	return o.answer(map[string]any{"text": o.predict, "predictions": predictions}, model.File, "packages",
 		lines)
 }

@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"gradbus/internal/safetensors"
 	"gradbus/internal/settings"
@@ -102,17 +101,20 @@ func (s Settings) Run(data *Data) uint64 {
 	return uint64(s.Epochs) * uint64(s.BatchesPerEpoch(data.Train.Len()))
 }
 
+// modelSetting is the setting of the manifest that has the configuration of the model.
+const modelSetting = "model"
+
 // Job is the manifest that all trainers of the job must agree on: the settings, the model's parameters, the digest of
 // the data, so that a trainer with other samples is refused, and library, the name of the dense library that computes
 // (cuda.Dense.Name), since the gradients have its bits. s must be valid.
 func Job(s Settings, data *Data, m nn.Module, library string) *schema.Job {
 	job := s.Manifest(Name)
 	job.Settings = map[string]string{
-		"batch":   strconv.Itoa(s.Batch),
-		"data":    hex.EncodeToString(data.Digest[:]),
-		"epochs":  strconv.Itoa(s.Epochs),
-		"library": library,
-		"model":   string(nn.Config(m)),
+		"batch":      strconv.Itoa(s.Batch),
+		"data":       hex.EncodeToString(data.Digest[:]),
+		"epochs":     strconv.Itoa(s.Epochs),
+		"library":    library,
+		modelSetting: string(nn.Config(m)),
 	}
 	job.Parameters = parameters(m)
 	return job.WithDefaults()
@@ -163,6 +165,14 @@ type Params interface {
 
 var _ Params = (*trainer.Session)(nil)
 
+// params are the values of a net's parameters, in its order.
+func params(p Params, net *nn.Net) (all [][]float32) {
+	for _, q := range net.Parameters() {
+		all = append(all, p.Param(q.Name))
+	}
+	return all
+}
+
 // evaluationSamples is how many samples are evaluated at once: it bounds the memory, 300 KB a sample.
 const evaluationSamples = 100
 
@@ -182,13 +192,9 @@ func Evaluate(p Params, m nn.Module, e nn.Env, set *Set) (accuracy, loss float64
 	if err != nil {
 		return 0, 0, err
 	}
-	var params [][]float32
-	for _, q := range net.Parameters() {
-		params = append(params, p.Param(q.Name))
-	}
-	right, unused := 0, make([]float32, evaluationSamples*Classes)
+	values, right, unused := params(p, net), 0, make([]float32, evaluationSamples*Classes)
 	err = Scan(set, evaluationSamples, func(x []float32, targets []int32) error {
-		y, err := net.Forward(params, x, nn.Mode{})
+		y, err := net.Forward(values, x, nn.Mode{})
 		if err != nil {
 			return err
 		}
@@ -222,106 +228,74 @@ func Highest(scores []float32) int {
 // ErrModel says that a file is no model of this workload; the text says what is wrong with it.
 var ErrModel = errors.New("not a model of the workload mnist")
 
-// format names what the metadata of a saved model hold.
-const format = "gradbus mnist 1"
+// earlierFormat names the files that this workload had before they had a manifest.
+const earlierFormat = "gradbus mnist 1"
+
+// dataEntry is the entry of a saved model's metadata that has the name of the data set.
+const dataEntry = "data"
 
 // Saved is a trained model with what is needed to use it.
 type Saved struct {
-	Module    nn.Module
-	Data      string            // name of the data set it was trained on
-	Settings  map[string]string // how it was trained, for people
-	Params    [][]float32       // in the order of Module.Parameters
-	Synthetic bool
-	Suspect   string // why it may be wrong: memory of a GPU was, while it was trained; empty where nothing speaks for it
+	Params
+	Module nn.Module
+	Data   string         // name of the data set it was trained on
+	File   *trainer.Model // that it was loaded from
 }
 
-// Collect reads a whole model at its current version.
-func Collect(p Params, s Settings, name string, data *Data, m nn.Module) *Saved {
-	saved := &Saved{Module: m, Data: name, Synthetic: data.Synthetic, Settings: s.Record()}
-	saved.Settings["batch"], saved.Settings["data"] = strconv.Itoa(s.Batch), hex.EncodeToString(data.Digest[:])
-	for _, q := range m.Parameters() {
-		saved.Params = append(saved.Params, slices.Clone(p.Param(q.Name)))
-	}
-	return saved
-}
+// Metadata is what the file of a model says besides its weights and its manifest: see trainer.Session.SaveExtra. name is
+// that of the data set.
+func Metadata(name string) map[string]string { return map[string]string{dataEntry: name} }
 
-// Param gives a parameter by name, nil for an unknown one; it makes a Saved a Params.
-func (s *Saved) Param(name string) []float32 {
-	i := slices.IndexFunc(s.Module.Parameters(), func(p nn.Parameter) bool { return p.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return s.Params[i]
-}
-
-// Save writes the model as a safetensors file: the module's parameters under its names, which are those of PyTorch's
-// Sequential of the same layers, and in the metadata the module's configuration and the settings. The file is there
-// whole or not at all.
-func (s *Saved) Save(path string) error {
-	metadata := map[string]string{"format": format, "module": string(nn.Config(s.Module)), "data": s.Data,
-		"synthetic": strconv.FormatBool(s.Synthetic)}
-	if s.Suspect != "" {
-		metadata["suspect"] = s.Suspect
-	}
-	for name, value := range s.Settings {
-		metadata["settings."+name] = value
-	}
-	var tensors []safetensors.Tensor
-	for i, p := range s.Module.Parameters() {
-		tensors = append(tensors, safetensors.Tensor{Name: p.Name, Shape: p.Shape, Values: s.Params[i]})
-	}
-	if err := safetensors.Save(path, metadata, tensors); err != nil {
-		return fmt.Errorf("save model: %w", err)
-	}
-	return nil
-}
-
-// LoadModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut, of other shapes, or
-// holds values that are not finite; and where it cannot be opened (fs.ErrNotExist).
+// LoadModel reads a file that was saved with Metadata. It fails with ErrModel where it is something else, cut or changed,
+// and where it cannot be opened (fs.ErrNotExist).
 func LoadModel(path string) (*Saved, error) {
-	s, err := safetensors.Read(path, savedOf)
-	var unfit *safetensors.ContentError
-	switch {
-	case err == nil:
-		return s, nil
-	case errors.As(err, &unfit):
-		return nil, fmt.Errorf("load model %s: %w: %w", path, ErrModel, unfit.Err)
-	case errors.Is(err, safetensors.ErrFormat):
-		return nil, fmt.Errorf("load model: %w: %w", ErrModel, err)
+	file, err := trainer.OpenModel(path)
+	if errors.Is(err, trainer.ErrModel) {
+		file, err = openEarlier(path, err)
 	}
-	return nil, fmt.Errorf("load model: %w", err)
-}
-
-func savedOf(metadata map[string]string, tensors map[string]safetensors.Tensor) (*Saved, error) {
-	if got := metadata["format"]; got != format {
-		return nil, fmt.Errorf("format %q in its metadata, want %q", got, format)
+	if errors.Is(err, trainer.ErrModel) {
+		return nil, fmt.Errorf("%w: %w", ErrModel, err)
+	} else if err != nil {
+		return nil, err
 	}
-	m, err := nn.Build([]byte(metadata["module"]))
-	if err == nil {
-		err = checkModel(m)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("its module: %w", err)
-	}
-	s := &Saved{Module: m, Data: metadata["data"], Synthetic: metadata["synthetic"] == "true",
-		Suspect: metadata["suspect"], Settings: map[string]string{}}
-	for name, value := range metadata {
-		if setting, ok := strings.CutPrefix(name, "settings."); ok {
-			s.Settings[setting] = value
-		}
-	}
-	parameters := m.Parameters()
-	for _, p := range parameters {
-		values, err := safetensors.Values(tensors, p.Name, p.Shape)
-		if err != nil {
-			return nil, err
-		}
-		s.Params = append(s.Params, values)
-	}
-	if len(tensors) != len(parameters) {
-		return nil, fmt.Errorf("%d tensors, want the module's %d alone", len(tensors), len(parameters))
+	s := &Saved{Params: file, Data: file.Metadata[dataEntry], File: file}
+	if err := s.check(); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrModel, path, err)
 	}
 	return s, nil
+}
+
+// openEarlier opens a file of an earlier version, which has no manifest, or returns otherwise, the error of any other file.
+func openEarlier(path string, otherwise error) (*trainer.Model, error) {
+	metadata, _, err := safetensors.Load(path, func(map[string]string, map[string]safetensors.Tensor) error { return nil })
+	if err != nil || metadata["format"] != earlierFormat {
+		return nil, otherwise
+	}
+	m, err := nn.Build([]byte(metadata["module"]))
+	if err != nil {
+		return nil, otherwise
+	}
+	return trainer.OpenWeights(path, Job(Defaults(), &Data{}, m, ""))
+}
+
+// check takes what the manifest says.
+func (s *Saved) check() (err error) {
+	job := s.File.Job()
+	if job.Workload != Name {
+		return fmt.Errorf("it is of workload %q: want %s", job.Workload, Name)
+	}
+	if s.Module, err = nn.Build([]byte(job.Settings[modelSetting])); err == nil {
+		err = checkModel(s.Module)
+	}
+	if err != nil {
+		return fmt.Errorf("its module: %w", err)
+	}
+	for _, p := range s.Module.Parameters() {
+		if len(s.Param(p.Name)) != p.Elements() {
+			return fmt.Errorf("its parameters are not those of its module: %s", p.Name)
+		}
+	}
+	return nil
 }
 
 // Prediction is a class and how probable the model holds it.
@@ -349,7 +323,7 @@ func (s *Saved) Predict(e nn.Env, image []byte) ([]Prediction, error) {
 	if err != nil {
 		return nil, fmt.Errorf("predict: %w", err)
 	}
-	y, err := net.Forward(s.Params, appendImage(nil, image, normalized()), nn.Mode{})
+	y, err := net.Forward(params(s.Params, net), appendImage(nil, image, normalized()), nn.Mode{})
 	if err != nil {
 		return nil, fmt.Errorf("predict: %w", err)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +37,7 @@ func small(t testing.TB) nn.Module {
 
 // outcome is what one trainer ends with.
 type outcome struct {
+	model          *trainer.Model
 	digest         [32]byte
 	accuracy, loss float64
 	first          float64 // mean loss of the first batch
@@ -107,6 +110,9 @@ func trainOne(ctx context.Context, url string, s mnist.Settings, data *mnist.Dat
 	for _, p := range m.Parameters() {
 		o.params = append(o.params, slices.Clone(session.Param(p.Name)))
 	}
+	if o.model, o.err = session.Weights(ctx); o.err != nil {
+		return o
+	}
 	o.accuracy, o.loss, o.err = mnist.Evaluate(session, m, e, &data.Test)
 	return o
 }
@@ -143,6 +149,45 @@ func TestLearns(t *testing.T) {
 	o := train(t, s, mnist.Synthetic(300, 100), "go")[0]
 	if o.accuracy < 0.8 || o.loss > o.first/2 {
 		t.Errorf("accuracy %.3f, loss from %.3f to %.3f", o.accuracy, o.first, o.loss)
+	}
+}
+
+// What is saved and loaded is what was trained, and answers alike. A file that lacks something is no model.
+func TestModelOfSession(t *testing.T) {
+	data := mnist.Synthetic(80, 20)
+	o := train(t, settings(1, 4), data, "go")[0]
+	path := filepath.Join(t.TempDir(), "m.safetensors")
+	load := func() (*mnist.Saved, error) {
+		if err := o.model.Save(path); err != nil {
+			t.Fatal(err)
+		}
+		return mnist.LoadModel(path)
+	}
+	o.model.Metadata = mnist.Metadata("fashion")
+	saved, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range saved.Module.Parameters() {
+		if !slices.Equal(saved.Param(p.Name), o.params[i]) {
+			t.Errorf("%s differs from what was trained", p.Name)
+		}
+	}
+	if saved.Data != "fashion" {
+		t.Errorf("trained on %q", saved.Data)
+	}
+	for _, c := range []struct{ says, name, value string }{
+		{"its parameters are not those of its module", "model", `[{"flatten":{}},{"linear":{"in":784,"out":10}}]`},
+		{"want [10]", "model", `[{"relu":{}}]`}, {"its module: bad module", "model", "x"},
+	} {
+		o.model.Job().Settings[c.name] = c.value
+		if _, err := load(); !errors.Is(err, mnist.ErrModel) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%v, want it to say %s", err, c.says)
+		}
+	}
+	o.model.Job().Workload = "other"
+	if _, err := load(); !errors.Is(err, mnist.ErrModel) || !strings.Contains(err.Error(), `workload "other"`) {
+		t.Errorf("another workload: %v", err)
 	}
 }
 

@@ -17,8 +17,7 @@
 // # Files
 //
 // settings.go is what a person may choose and the manifest that follows; data.go reads the files of MovieLens, finds
-// and splits them; workload.go computes ratings; model.go is a trained model: collected, saved, loaded, asked,
-// measured. Package rdata reads R's own format, in which Debian has some of the ratings.
+// and splits them; workload.go computes ratings; model.go is a trained model: loaded, asked, measured. Package rdata reads R's own format, in which Debian has some of the ratings.
 //
 // The package knows the session. It must not know frames, shards or flags. A newcomer may add a setting (with a line in
 // Validate, and in Job if trainers must agree on it); examples/torch/movielens.py, which trains the same model with

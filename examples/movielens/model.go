@@ -26,31 +26,17 @@ type Film struct {
 
 // Model is a trained model with what is needed to use it.
 type Model struct {
-	Mean      float32
-	Films     []Film // of the training ratings, by id
-	Synthetic bool
-	Suspect   string // why it may be wrong: memory of a GPU was, while it was trained; empty where nothing speaks for it
-	Weights   *trainer.Model
-	rows      int // of each table
+	Mean    float32
+	Films   []Film // of the training ratings, by id
+	Weights *trainer.Model
+	rows    int // of each table
 }
 
 // Entries of a saved model's metadata.
 const (
-	filmsEntry     = "films"
-	meanEntry      = "mean"
-	syntheticEntry = "synthetic"
-	suspectEntry   = "suspect"
+	filmsEntry = "films"
+	meanEntry  = "mean"
 )
-
-// Collect reads the whole model from a session at its current version.
-func Collect(ctx context.Context, session *trainer.Session, data *Data) (*Model, error) {
-	weights, err := session.Weights(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("collect the model: %w", err)
-	}
-	return &Model{Mean: data.Mean, Films: data.films(), Synthetic: data.Synthetic, Weights: weights,
-		rows: int(session.Job().Tables[users].Rows)}, nil
-}
 
 // films are those of the training ratings, by id.
 func (d *Data) films() []Film {
@@ -66,21 +52,13 @@ func (d *Data) films() []Film {
 	return all
 }
 
-// Save writes the model as trainer.Model.Save does, with the films and the mean in its metadata.
-func (m *Model) Save(path string) error {
-	films, err := json.Marshal(m.Films)
-	if err != nil {
-		return fmt.Errorf("save model: %w", err)
-	}
-	m.Weights.Metadata = map[string]string{filmsEntry: string(films), meanEntry: settings.Number(float64(m.Mean)),
-		syntheticEntry: strconv.FormatBool(m.Synthetic)}
-	if m.Suspect != "" {
-		m.Weights.Metadata[suspectEntry] = m.Suspect
-	}
-	return m.Weights.Save(path)
+// Metadata is what the file of a model says besides its weights and its manifest: see trainer.Session.SaveExtra.
+func Metadata(data *Data) map[string]string {
+	films, _ := json.Marshal(data.films()) // numbers and texts
+	return map[string]string{filmsEntry: string(films), meanEntry: settings.Number(float64(data.Mean))}
 }
 
-// LoadModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut or changed; and where
+// LoadModel reads a file that was saved with Metadata. It fails with ErrModel where it is something else, cut or changed; and where
 // it cannot be opened (fs.ErrNotExist).
 func LoadModel(path string) (*Model, error) {
 	weights, err := trainer.OpenModel(path)
@@ -90,8 +68,7 @@ func LoadModel(path string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Weights: weights, Synthetic: weights.Metadata[syntheticEntry] == "true",
-		Suspect: weights.Metadata[suspectEntry]}
+	m := &Model{Weights: weights}
 	if err := m.check(); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrModel, path, err)
 	}

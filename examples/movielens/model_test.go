@@ -36,12 +36,8 @@ func saved(t *testing.T, s Settings, path string) {
 	if err == nil {
 		err = session.Run(t.Context(), w, uint64(s.Epochs*s.BatchesPerEpoch(len(data.Train))), nil)
 	}
-	var m *Model
 	if err == nil {
-		m, err = Collect(t.Context(), session, data)
-	}
-	if err == nil {
-		err = m.Save(path)
+		err = session.SaveExtra(t.Context(), path, trainer.Extra{Metadata: Metadata(data)})
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -6,8 +6,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,7 +57,7 @@ func small(t testing.TB, records int) *corpus.Data {
 type outcome struct {
 	digest   [32]byte
 	accuracy float64
-	model    *packages.Model
+	model    *trainer.Model
 	stats    schema.TrainerReport // of the training alone
 	err      error
 }
@@ -117,7 +119,7 @@ func trainOne(ctx context.Context, c trainer.Config, s packages.Settings, data *
 	if o.accuracy, o.err = packages.Evaluate(ctx, session, b, s.Dim, len(data.Classes), &data.Test); o.err != nil {
 		return o
 	}
-	o.model, o.err = packages.Collect(ctx, session, s, data)
+	o.model, o.err = session.Weights(ctx)
 	return o
 }
 
@@ -167,22 +169,27 @@ func TestSameAsSingleProcess(t *testing.T) {
 	}
 }
 
-// What is collected, saved and loaded is what was trained, and answers alike.
+// What is saved and loaded is what was trained, and answers alike. A file that lacks something is no model.
 func TestModelOfSession(t *testing.T) {
 	data := small(t, 300)
 	s := settings(1, 1)
 	o := train(t, s, data, 2, "go")[0]
 	want := referenceOf(t, s, data)
 	path := filepath.Join(t.TempDir(), "m.safetensors")
-	if err := o.model.Save(path); err != nil {
-		t.Fatal(err)
+	load := func() (*packages.Model, error) {
+		if err := o.model.Save(path); err != nil {
+			t.Fatal(err)
+		}
+		return packages.LoadModel(path)
 	}
-	m, err := packages.LoadModel(path)
+	o.model.Metadata = packages.Metadata(data)
+	m, err := load()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string][2][]float32{
-		"embedding": {m.Embedding, want.Embedding}, "weight": {m.Weight, want.Weight}, "bias": {m.Bias, want.Bias},
+		"embedding": {m.File.Table("embedding.weight"), want.Embedding}, "weight": {m.Param("linear.weight"), want.Weight},
+		"bias": {m.Param("linear.bias"), want.Bias},
 	} {
 		if !equalBits(c[0], c[1]) {
 			t.Errorf("%s differs from what was trained", name)
@@ -191,6 +198,29 @@ func TestModelOfSession(t *testing.T) {
 	accuracy, err := packages.Evaluate(t.Context(), m, backend(t, "go"), m.Dim, len(m.Classes), &data.Test)
 	if err != nil || accuracy != o.accuracy {
 		t.Errorf("accuracy %v of the loaded model, %v of the session (%v)", accuracy, o.accuracy, err)
+	}
+	for _, c := range []struct {
+		says   string
+		change func()
+	}{
+		{"do not fit its 1 classes", func() { o.model.Metadata = map[string]string{"classes": `["a"]`} }},
+		{"its classes are no list", func() { o.model.Metadata = map[string]string{"classes": "a,b"} }},
+		{`tokenizer "words"`, func() { o.model.Job().Settings["tokenizer"] = "words" }},
+		{`workload "other"`, func() { o.model.Job().Workload = "other" }},
+	} {
+		c.change()
+		if _, err := load(); !errors.Is(err, packages.ErrModel) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%v, want it to say %s", err, c.says)
+		}
+	}
+	if err := os.WriteFile(path, []byte("Package: 0ad"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := packages.LoadModel(path); !errors.Is(err, packages.ErrModel) {
+		t.Errorf("text: %v", err)
+	}
+	if _, err := packages.LoadModel(path + ".none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("missing: %v", err)
 	}
 }
 

@@ -16,7 +16,7 @@
 // # Files
 //
 // settings.go is what a person may choose and the manifest that follows; model.go feeds and computes a lane, and has a
-// trained model: collected, saved (package safetensors), loaded, asked, its accuracy measured.
+// trained model: loaded from the file that a session saved, asked, its accuracy measured.
 //
 // The package knows the session and the layers. It must not know frames, shards or flags. A newcomer may add a setting
 // (with a line in Validate, and in Job if trainers must agree on it) or a better model; package reference, which trains

@@ -4,9 +4,9 @@ import (
 	"math"
 	"testing"
 
-	"gradbus/examples/packages"
 	"gradbus/examples/packages/corpus"
 	"gradbus/schema"
+	"gradbus/trainer"
 )
 
 // Who pools changes no bit. Where shards pool, neither gradients nor lookups carry rows; where trainers do, gradients
@@ -99,21 +99,22 @@ func TestWireTypesConverge(t *testing.T) {
 }
 
 // lossOf is the mean loss of a model over the training set, in float64.
-func lossOf(m *packages.Model, data *corpus.Data) float64 {
-	sum := 0.0
+func lossOf(m *trainer.Model, data *corpus.Data) float64 {
+	sum, weight, bias := 0.0, m.Param("linear.weight"), m.Param("linear.bias")
+	dim := len(weight) / len(bias)
 	for i := range data.Train.Len() {
-		pooled := make([]float64, m.Dim)
+		pooled := make([]float64, dim)
 		keys := data.Train.KeysOf(i)
 		for _, key := range keys {
 			for d := range pooled {
-				pooled[d] += float64(m.Embedding[int(key)*m.Dim+d]) / float64(len(keys))
+				pooled[d] += float64(m.Row("embedding.weight", key)[d]) / float64(len(keys))
 			}
 		}
 		total, own := 0.0, 0.0
-		for c := range m.Bias {
-			logit := float64(m.Bias[c])
+		for c := range bias {
+			logit := float64(bias[c])
 			for d, x := range pooled {
-				logit += x * float64(m.Weight[c*m.Dim+d])
+				logit += x * float64(weight[c*dim+d])
 			}
 			total += math.Exp(logit)
 			if c == int(data.Train.Labels[i]) {

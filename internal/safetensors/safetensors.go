@@ -197,22 +197,16 @@ func bytesOf(name, dtype string, known map[string]int64, shape []int) (int64, er
 type Check func(metadata map[string]string, shapes map[string]Tensor) error
 
 // Load reads a whole file. It fails where it cannot be opened (fs.ErrNotExist), and with ErrFormat where the file is
-// not a safetensors file of float32 tensors whose places tile the rest of the file exactly. It is ErrMemory where they
+// not a safetensors file of tensors whose places tile the rest of the file exactly. It is ErrMemory where they
 // are more than the memory of the machine or of a control group. Nothing is allocated for values, of which a file
 // without content may claim any number, before check has found that the tensors are the ones that the caller wants.
 func Load(path string, check Check) (metadata map[string]string, tensors map[string]Tensor, err error) {
-	return load(path, float32Alone, check)
-}
-
-// load is Load of tensors of these types.
-func load(path string, known map[string]int64, check Check) (metadata map[string]string, tensors map[string]Tensor,
-	err error) {
 	f, err := regular.Open(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer f.Close()
-	h, err := headerOf(f, known)
+	h, err := headerOf(f, dtypes)
 	if err == nil {
 		err = check(maps.Clone(h.metadata), h.shapes())
 	}
@@ -237,21 +231,13 @@ func (e *ContentError) Error() string { return e.Err.Error() }
 // Unwrap gives what the reader said.
 func (e *ContentError) Unwrap() error { return e.Err }
 
-// Read gives what a caller makes of a file. It calls of with the header, whose tensors have no values, before anything
-// is allocated for these, and again with all of the file. An error of of's is a ContentError, others are those of Load.
-func Read[M any](path string, of func(metadata map[string]string, tensors map[string]Tensor) (M, error)) (M, error) {
-	return readAs(path, float32Alone, of)
-}
-
-// ReadAny is Read of a file whose tensors have any type that PyTorch has: those that are not float32 have Data.
-func ReadAny[M any](path string, of func(metadata map[string]string, tensors map[string]Tensor) (M, error)) (M,
-	error) {
-	return readAs(path, dtypes, of)
-}
-
-func readAs[M any](path string, known map[string]int64, of func(metadata map[string]string,
-	tensors map[string]Tensor) (M, error)) (m M, err error) {
-	metadata, tensors, err := load(path, known, func(metadata map[string]string, shapes map[string]Tensor) error {
+// Read gives what a caller makes of a file, whose tensors may have any type that PyTorch has: those that are not float32
+// have Data. It calls of with the header, whose tensors have no values, before anything is allocated for these, and again
+// with all of the file. An error of of's is a ContentError. Others: the file cannot be opened (fs.ErrNotExist), ErrFormat,
+// ErrMemory.
+func Read[M any](path string, of func(metadata map[string]string, tensors map[string]Tensor) (M, error)) (m M,
+	err error) {
+	metadata, tensors, err := Load(path, func(metadata map[string]string, shapes map[string]Tensor) error {
 		if _, err := of(metadata, shapes); err != nil {
 			return &ContentError{err}
 		}
@@ -266,8 +252,8 @@ func readAs[M any](path string, known map[string]int64, of func(metadata map[str
 	return m, err
 }
 
-// Find gives the tensor of a name. Where there is none, the error names those that are there.
-func Find(tensors map[string]Tensor, name string) (Tensor, error) {
+// find gives the tensor of a name. Where there is none, the error names those that are there.
+func find(tensors map[string]Tensor, name string) (Tensor, error) {
 	if t, ok := tensors[name]; ok {
 		return t, nil
 	}
@@ -284,7 +270,7 @@ func Find(tensors map[string]Tensor, name string) (Tensor, error) {
 
 // Values gives the values of the tensor of a name, which must be there, of this shape and with finite values.
 func Values(tensors map[string]Tensor, name string, shape []int) ([]float32, error) {
-	t, err := Find(tensors, name)
+	t, err := find(tensors, name)
 	if err != nil {
 		return nil, err
 	}
