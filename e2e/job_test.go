@@ -80,35 +80,6 @@ func sameByDefault(t *testing.T, workload string, flags ...string) {
 	}
 }
 
-// Who pools changes no bit of what processes train; 16 bits do, but equally on any backend and any number of shards, as
-// flags have it.
-func TestSameWeightsOfWireForms(t *testing.T) {
-	t.Parallel()
-	data := index(t, 200)
-	want := single(t, data)
-	var rounded []string
-	for i, backend := range backends {
-		_, url := server(t, "--shards", strconv.Itoa(1+2*i), "--backend", backend)
-		for _, flags := range [][]string{{"--placement", "rows"}, {"--placement", "tables"},
-			{"--wire", "bfloat16", "--error-feedback"}} {
-			p := start(t, "trainer",
-				short(url, data, append(flags, "--spawn", "--trainers", "2", "--json", "--backend", backend)...)...)
-			p.succeeds(t)
-			got := p.result(t).WeightsSHA256
-			if flags[0] == "--wire" {
-				rounded = append(rounded, got)
-			} else if got != want {
-				t.Errorf("%v, backend %s: weights %s, want %s", flags, backend, got, want)
-			}
-		}
-	}
-	for _, got := range rounded {
-		if got != rounded[0] || got == want {
-			t.Errorf("rounded weights %v, float32's %s: want the rounded ones equal, and others than that", rounded, want)
-		}
-	}
-}
-
 // single is the digest of the weights that the job of short has when one process trains it on the portable backend.
 func single(t *testing.T, path string) string {
 	t.Helper()

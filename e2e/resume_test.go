@@ -87,18 +87,19 @@ func TestKilledAndReplaced(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: e2e/simulate does the same in one process")
 	}
-	for name, flags := range map[string][]string{
-		"packages": {"packages", "--input", index(t, 200), "--lanes", "6", "--batch", "32", "--dim", "8", "--epochs", "4000",
-			"--optimizer", "adam", "--lr", "0.001"},
-		"mnist":     {"mnist", "--input", "synthetic", "--batch", "48", "--lanes", "6", "--batches", "120"},
-		"movielens": {"movielens", "--input", "synthetic", "--epochs", "1500", "--optimizer", "adam", "--lr", "0.001"},
+	for name, c := range map[string]struct {
+		flags []string
+		lost  string // what the ps says of the trainer
+	}{
+		"shards own the parameters": {[]string{"packages", "--input", index(t, 200), "--lanes", "6", "--batch", "32", "--dim", "8",
+			"--epochs", "4000", "--optimizer", "adam", "--lr", "0.001", "--apply", "update"}, "are computed by"},
+		"trainers own them": {[]string{"mnist", "--input", "synthetic", "--batch", "48", "--lanes", "6", "--batches", "120",
+			"--apply", "mean"}, "the job goes back"},
 	} {
-		for apply, lost := range map[string]string{"update": "are computed by", "mean": "the job goes back"} {
-			t.Run(name+", "+apply, func(t *testing.T) {
-				keep := []string{"--checkpoint-dir", filepath.Join(t.TempDir(), "checkpoints"), "--checkpoint-every", "1s"}
-				killedAndReplaced(t, append(slices.Clip(flags), "--apply", apply), keep, lost)
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			keep := []string{"--checkpoint-dir", filepath.Join(t.TempDir(), "checkpoints"), "--checkpoint-every", "1s"}
+			killedAndReplaced(t, c.flags, keep, c.lost)
+		})
 	}
 }
 

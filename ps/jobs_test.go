@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"gradbus/fabric"
-	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/ps/coordinator"
 	"gradbus/schema"
@@ -276,21 +275,6 @@ func gatherBeating(t testing.TB, s *Server, p *shardtest.Problem, joiners ...str
 // shortDeadline lets tests wait for its end. Who is to be heard meanwhile has a fair part of it for a stall of the
 // machine.
 const shortDeadline = 5 * time.Second
-
-// A trainer that is gone without a word is named, and the job ends.
-func TestLostTrainerIsNamed(t *testing.T) { testkit.Waits(t, lostTrainerIsNamed) }
-
-func lostTrainerIsNamed(t *testing.T) {
-	s := startServer(t, Config{Deadline: shortDeadline})
-	trainers, silence := gatherBeating(t, s, shardtest.New(t, shardtest.SmallJob("lost", 2, 2)), "j-a", "j-b")
-	silence[1]()
-	trainers[1].conn.Close()
-	f := trainers[0].failure()
-	if f.Member != "t1" || !strings.Contains(f.Text, "trainer t1 on test was last seen") ||
-		!strings.Contains(f.Text, "(deadline 5s)") {
-		t.Errorf("told %+v", f)
-	}
-}
 
 func TestPortTaken(t *testing.T) {
 	s := startServer(t, Config{})

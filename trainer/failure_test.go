@@ -222,23 +222,6 @@ func (k keysOnly) Keys(_ schema.Batch, _ lane.Lane, keys [][]uint64) (int, [][]u
 }
 func (k keysOnly) Lane(*LaneStep) (float64, error) { return 0, nil }
 
-// A server that shuts down tells its trainers; Run ends at once, with the server's word.
-func TestServerClosedInMidRun(t *testing.T) {
-	server := startServer(t, 1)
-	job := toyJob("closed", 2, 2, schema.ApplyUpdate)
-	w := newToy(t, job)
-	w.enter = func(b schema.Batch, _ lane.Lane) {
-		if b >= 4 {
-			server.Close()
-		}
-	}
-	for i, err := range runAll(testContext(t), joinAll(t, testConfig(t, server), job), w, 1000) {
-		if !errors.Is(err, ErrJobFailed) && !errors.Is(err, ErrServerLost) {
-			t.Errorf("trainer %d: error %v, want that the job failed or the server was lost", i, err)
-		}
-	}
-}
-
 func TestCancelEndsCleanly(t *testing.T) {
 	server := startServer(t, 1)
 	job := toyJob("cancel", 2, 4, schema.ApplyUpdate)

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"testing"
 
-	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/schema"
 )
@@ -170,21 +169,6 @@ func runAhead(t *testing.T, config Config, job *schema.Job, batches schema.Batch
 		}
 	}
 	return out
-}
-
-// In bounded a trainer that dies holds up the others for as long as they may run ahead, and then ends the job by its
-// name.
-func TestLostTrainerIsNamedInBounded(t *testing.T) { testkit.Waits(t, lostTrainerIsNamedInBounded) }
-
-func lostTrainerIsNamedInBounded(t *testing.T) {
-	server := startServer(t, 1)
-	job := boundedJob("lost-bounded", 2, 2, 2)
-	sessions := joinAll(t, testConfig(t, server), job)
-	waitForHeartbeats(t, sessions[0], 2)
-	sessions[1].close() // no leave
-	err := sessions[0].Run(testContext(t), newToy(t, job), 10, nil)
-	checkError(t, err, ErrJobFailed, "trainer t1", "last seen")
-	_ = sessions[0].Abort(err)
 }
 
 func asyncJob(name string, trainers, lanes int) *schema.Job {

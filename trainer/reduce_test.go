@@ -2,7 +2,6 @@ package trainer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"gradbus/internal/testkit"
-	"gradbus/lane"
 	"gradbus/schema"
 )
 
@@ -64,28 +62,6 @@ func TestEveryRouteGivesEqualBits(t *testing.T) {
 			}
 		}
 		server.Close()
-	}
-}
-
-// A trainer whose data server cannot be reached any more is named by the others, and by the job's end.
-func TestLostPeerIsNamed(t *testing.T) {
-	server := startServer(t, 1)
-	c := testConfig(t, server)
-	c.ReconnectTimeout = 300 * time.Millisecond
-	sessions := joinAll(t, c, routeJob("lost-peer", 4, 2, 4))
-	job := sessions[0].Job()
-	w := newToy(t, job)
-	w.enter = func(b schema.Batch, l lane.Lane) {
-		if b == 2 && l == 2 { // t1 computes it
-			sessions[1].peer.server.Close()
-		}
-	}
-	errs := runAll(testContext(t), sessions, w, 5)
-	if !errors.Is(errs[0], ErrPeerLost) && !errors.Is(errs[0], ErrJobFailed) {
-		t.Fatalf("t0: %v, want that a peer was lost", errs[0])
-	}
-	if !strings.Contains(errs[0].Error(), "t1") {
-		t.Errorf("t0: %v, want t1 to be named", errs[0])
 	}
 }
 

@@ -100,31 +100,6 @@ func TestSeveralServersSameWeights(t *testing.T) {
 	}
 }
 
-// A ps may be the control server of others; each job is on all of them, and several jobs go on side by side.
-func TestServerAsControl(t *testing.T) {
-	const batches = 5
-	first := startOn(t, nil, ps.Config{ID: "b", Shards: 1, Token: "secret-of-sixteen", ControlToken: "the-token-of-peers"})
-	second := startServerWith(t,
-		ps.Config{ID: "a", Shards: 2, Token: "secret-of-sixteen", ControlToken: "the-token-of-peers", NATS: first.URL()})
-	want := digestOnOne(t, 3, toyJob("alone", 2, 4, schema.ApplyUpdate), batches)
-	var all sync.WaitGroup
-	for _, name := range []string{"left", "right", "middle"} {
-		all.Go(func() {
-			c := controlConfig(t, first.URL())
-			c.Token, c.Route = "secret-of-sixteen", map[string]string{"middle": schema.DataCluster}[name]
-			for i, o := range trainAll(t, c, toyJob(name, 2, 4, schema.ApplyUpdate), batches) {
-				if o.err != nil || o.digest != want {
-					t.Errorf("job %s, trainer %d: %v, weights %x, want %x", name, i, o.err, o.digest[:6], want[:6])
-				}
-			}
-		})
-	}
-	all.Wait()
-	if second.Stats().Bytes == 0 {
-		t.Error("nothing went to the second ps")
-	}
-}
-
 // After the job's deadline without a control server everybody gives up, and says why.
 func TestControlGoneIsNamed(t *testing.T) { testkit.Waits(t, controlGoneIsNamed) }
 

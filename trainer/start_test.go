@@ -137,61 +137,6 @@ func checkStarted(t *testing.T, what string, sessions []*Session, begins, want [
 	}
 }
 
-// Train begins with a model, also where shards pool, and only the trainer that has lane 0 needs it.
-func TestTrainFromModel(t *testing.T) {
-	server := startServer(t, 2)
-	data := Samples(ratings(500), 50, 1, ratingKeys)
-	train := func(job *Job, c Config) (*Session, [32]byte) {
-		s, err := Train(testContext(t), c, job, data, factors)
-		if err != nil {
-			t.Error(err)
-			return nil, [32]byte{}
-		}
-		digest, err := s.Digest(testContext(t))
-		if err != nil {
-			t.Error(err)
-		}
-		return s, digest
-	}
-	first, _ := train(ratingJob("first", 1).LR(3), testConfig(t, server))
-	m, err := first.Weights(testContext(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want [32]byte
-	for i, adjust := range []func(*Job){func(*Job) {}, byShards} {
-		for trainers := 1; trainers <= 2; trainers++ {
-			got := make([][32]byte, trainers)
-			var all sync.WaitGroup
-			for k := range trainers {
-				job := ratingJob(fmt.Sprintf("again-%d-%d", i, trainers), trainers).LR(3).From(m)
-				adjust(job)
-				c := testConfig(t, server)
-				c.Member = schema.TrainerMember(k)
-				all.Go(func() {
-					s, digest := train(job, c)
-					got[k] = digest
-					if s != nil {
-						_ = s.Close()
-					}
-				})
-			}
-			all.Wait()
-			if want == [32]byte{} {
-				want = got[0]
-			}
-			for k, digest := range got {
-				if digest != want || digest == m.digest {
-					t.Errorf("%d trainers, way %d, trainer %d: weights %x, want %x", trainers, i, k, digest[:6], want[:6])
-				}
-			}
-		}
-	}
-	if err := first.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
 // Bounded begins as sync does, also with negative zeros, and a trainer without lane 0 without a file.
 func TestBoundedStartsFromModel(t *testing.T) {
 	c := testConfig(t, startServer(t, 2))
