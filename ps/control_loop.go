@@ -193,7 +193,7 @@ func (l *controlLoop) turn(ctx context.Context, ticker *time.Ticker, ask *time.T
 	case <-l.mirrored:
 		l.tellStandby(l.server.now(), false)
 		for _, j := range l.coordinated() {
-			l.carryOut(j, j.coordinator.BeginCopies(l.server.now()))
+			l.carryOut(j, j.coordinator.BeginReplicas(l.server.now()))
 		}
 		l.tellKept()
 		for _, j := range byName(l.jobs) {

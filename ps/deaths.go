@@ -2,6 +2,7 @@ package ps
 
 import (
 	"gradbus/internal/process"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 )
 
@@ -31,7 +32,7 @@ func (l *controlLoop) died(d *death) {
 
 // watchServers watches the processes of those who have shards.
 func (l *controlLoop) watchServers(j *job) {
-	if !j.coordinator.MayKeep() {
+	if !l.server.config.grouped() || coordinator.CheckReplicas(j.manifest) != nil {
 		return
 	}
 	j.serving = make([]watching, len(j.servers))

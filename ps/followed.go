@@ -104,7 +104,7 @@ func (l *controlLoop) heard() *schema.Heard {
 	heard := &schema.Heard{Incarnation: l.server.registry.self.Incarnation}
 	var others []schema.JobName
 	for name, j := range l.coordinated() {
-		if len(j.coordinator.Keepers()) > 0 {
+		if len(j.coordinator.Replicas(l.server.now()).Members) > 0 {
 			heard.Jobs = append(heard.Jobs, name) // first, since a job that is not named is dropped there
 		} else {
 			others = append(others, name)
@@ -209,8 +209,8 @@ func (j *job) lostTogether(host, standby string) string {
 
 // stands reports whether the ps that follows this one could go on with a job.
 func (l *controlLoop) stands(j *job) bool {
-	return l.follower != nil && slices.Contains(j.coordinator.Keepers(), l.follower.member) &&
-		j.coordinator.KeptVersion(l.server.now()) > 0
+	r := j.coordinator.Replicas(l.server.now())
+	return l.follower != nil && r.Ready && slices.Contains(r.Members, l.follower.member)
 }
 
 // keepers are the ps that may keep what shards have, of those that are announced: those that say so, or this one with
@@ -246,6 +246,7 @@ func (l *controlLoop) handsOver(j *job) (stands, told bool) {
 	if !l.stands(j) || len(j.coordinator.Training()) == 0 {
 		return false, false
 	}
-	l.carryOut(j, j.coordinator.HandOver(l.server.now()))
-	return true, j.coordinator.HandedOver()
+	decisions, told := j.coordinator.HandOver(l.server.now())
+	l.carryOut(j, decisions)
+	return true, told
 }

@@ -15,7 +15,7 @@ import (
 func keptCoordinator() *coordinator.Coordinator {
 	job, now := shardtest.SmallJob("kept", 1, 1), time.Unix(1000, 0)
 	job.Policy = schema.PolicyRecover
-	c := coordinator.New(coordinator.Config{Job: job, RunID: 7, Generation: 1, Deadline: time.Minute, Copies: true,
+	c := coordinator.New(coordinator.Config{Job: job, RunID: 7, Generation: 1, Deadline: time.Minute, RecordDecides: true,
 		ShardServers: []coordinator.ShardServer{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0}}}}})
 	c.Assign(now)
 	c.Report(now, "p-a", &schema.Report{Serial: 1, Ready: true})
@@ -27,7 +27,7 @@ func keptCoordinator() *coordinator.Coordinator {
 func TestHeardFitsAMessage(t *testing.T) {
 	idle, kept := keptCoordinator(), keptCoordinator()
 	kept.Peers(time.Unix(1001, 0), []coordinator.Peer{{ID: "a", Keeps: true}, {ID: "b", Keeps: true}})
-	if len(kept.Keepers()) == 0 {
+	if len(kept.Replicas(time.Unix(1001, 0)).Members) == 0 {
 		t.Fatal("nobody keeps shards of a job")
 	}
 	l := &controlLoop{server: &Server{registry: &registry{}}, jobs: map[schema.JobName]*job{},

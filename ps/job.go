@@ -53,7 +53,7 @@ func (j *job) place(s *Server, c acquisition, found *located, fitted *schema.Job
 		Deadline: s.config.Deadline, StallTimeout: s.config.StallTimeout, StartTimeout: s.config.StartTimeout,
 		WindowBytes: window, ParkedBytes: parkedBytes(fitted), Checkpoints: found.policy(&s.config),
 		Resume: found.resumeFrom(), Rejoining: found.runs, Voters: voters,
-		Copies: s.config.grouped(), Process: s.process, Incarnation: s.registry.self.Incarnation,
+		RecordDecides: s.config.grouped(), Process: s.process, Incarnation: s.registry.self.Incarnation,
 		TrainersBefore: found.here, SlotsMax: c.left.places, MemoryFull: c.left.cramped}
 	if s.standby != nil && found.fromReplica() && voters == nil {
 		config.RejoinWithin = coordinator.RejoinSoonMax

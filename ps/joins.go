@@ -216,7 +216,7 @@ func (l *controlLoop) register(f *foundJob) {
 	j.place(l.server, c, &f.located, fitted, l.window(fitted, l.shardsHere(&c), l.held()), voters)
 	l.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers",
 		c.job.Trainers, "shards", j.coordinator.Shards(), "servers", len(c.servers))
-	if err := coordinator.CheckCopies(j.manifest); err != nil && (l.server.config.grouped() || l.follower != nil) {
+	if err := coordinator.CheckReplicas(j.manifest); err != nil && (l.server.config.grouped() || l.follower != nil) {
 		l.server.log.Warn("no replica of the job is kept", "job", name, "err", err)
 	}
 	l.carryOut(j, j.coordinator.Assign(time.Now()))

@@ -738,7 +738,7 @@ func (l *controlLoop) releaseServers(j *job) {
 	for i := range j.servers {
 		all = append(all, schema.ServerMember(j.servers[i].ID))
 	}
-	all = append(all, j.coordinator.Keepers()...)
+	all = append(all, j.coordinator.Replicas(l.server.now()).Members...)
 	slices.Sort(all)
 	failed := j.coordinator.Failed()
 	for _, member := range slices.Compact(all) {

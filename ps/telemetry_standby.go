@@ -37,13 +37,13 @@ type stoodBy struct {
 // noteStandby notes of all jobs what others keep of them.
 func (l *controlLoop) noteStandby(now time.Time) {
 	for _, j := range l.coordinated() {
-		j.stoodBy.batch, j.stoodBy.peers = schema.Version(j.coordinator.Begun()), l.server.config.grouped()
-		j.stoodBy.note(now, j.coordinator.CopiesReport(now), l.follower, l.gone)
+		j.stoodBy.batch, j.stoodBy.peers = schema.Version(j.coordinator.Status().Batch), l.server.config.grouped()
+		j.stoodBy.note(now, j.coordinator.Replicas(now), l.follower, l.gone)
 	}
 }
 
 // note notes what others keep of a job. by is whoever follows its ps: nil where nobody does, for the reason gone.
-func (s *stoodBy) note(now time.Time, k coordinator.CopiesReport, by *follower, gone string) {
+func (s *stoodBy) note(now time.Time, k coordinator.ReplicaReport, by *follower, gone string) {
 	if by != s.by {
 		s.by, s.failure = by, ""
 	}

@@ -14,7 +14,7 @@ import (
 
 // What is told of a job that another ps stands by for, second by second.
 func TestStoodBy(t *testing.T) {
-	var k coordinator.CopiesReport
+	var k coordinator.ReplicaReport
 	at := time.UnixMilli(1_700_000_000_000)
 	var s stoodBy
 	by := &follower{member: "p-b", host: "box", url: "nats://u:secret@10.0.0.2:4222"}
@@ -43,7 +43,7 @@ func TestStoodBy(t *testing.T) {
 		{"it is silent", func() {}, schema.StandbyReport{Ready: true, Version: 9}},
 		{"for too long", func() {}, schema.StandbyReport{Version: 9}},
 		{"and is back", func() { has(9, "") }, schema.StandbyReport{Ready: true, Version: 9}},
-		{"it is gone", func() { by, gone, k = nil, "ps b on box has left", coordinator.CopiesReport{} },
+		{"it is gone", func() { by, gone, k = nil, "ps b on box has left", coordinator.ReplicaReport{} },
 			schema.StandbyReport{Failure: "ps b on box has left"}},
 		{"still", func() {}, schema.StandbyReport{Failure: "ps b on box has left", UnreadyMS: 1000}},
 		{"another one is told all", func() { by, gone = &follower{member: "p-c", url: "nats://c"}, ""; has(0, "") },
@@ -66,7 +66,7 @@ func TestStoodBy(t *testing.T) {
 		t.Errorf("nobody has ever stood by, and it is told: %+v", p)
 	}
 	s = stoodBy{was: true}
-	s.note(at, coordinator.CopiesReport{}, nil, "")
+	s.note(at, coordinator.ReplicaReport{}, nil, "")
 	p := s.report(at.Add(time.Second))
 	if p == nil || p.UnreadyMS != 1000 || !strings.Contains(p.Failure, "gone on here") {
 		t.Errorf("a job that has gone on here, where nobody stands by: %+v", p)

@@ -8,7 +8,7 @@
 //   - loss.go chooses what a lost trainer leads to. takeover.go finds lost and slow trainers, and gives their slots to
 //     others. rescale.go gathers the trainers of a restarted job, and chooses how many slots the next run has.
 //   - admission.go decides which trainers may join, checkpoints.go which versions are written, lr.go changes of the
-//     learning rates, copies.go which ps have replicas.
+//     learning rates, replicas.go which ps have replicas.
 //
 // The scripts in testdata are the place to begin: change one, run go test -rewrite and look at the difference.
 package coordinator
@@ -26,7 +26,7 @@ import (
 )
 
 // Config is what the coordinator of a job is made from. Every field but StartTimeout, WindowBytes,
-// Checkpoints, Resume, Rejoining, RejoinWithin, TrainersBefore, Voters, Copies, Process, Incarnation, ChunkBytes,
+// Checkpoints, Resume, Rejoining, RejoinWithin, TrainersBefore, Voters, RecordDecides, Process, Incarnation, ChunkBytes,
 // SlotsMax and MemoryFull is needed.
 type Config struct {
 	Job          *schema.Job // validated
@@ -55,8 +55,8 @@ type Config struct {
 	// Voters are the trainers of that run, if its ps may still continue it: more than half of them must join before the
 	// run starts, and other trainers join after that. Empty: its ps is known to have ended.
 	Voters []schema.Voter
-	// Copies has other ps keep what the shards have, where they may: see Peers.
-	Copies bool
+	// RecordDecides reports that several ps hold replicas for each other: the job's record decides which of them has it.
+	RecordDecides bool
 	// Process and Incarnation are of the coordinator's ps, for the ps that have replicas.
 	Process     string
 	Incarnation uint64
@@ -103,7 +103,7 @@ type Coordinator struct {
 	lr           learningRates
 	checkpoints  checkpointing
 	newcomers    newcomers
-	copies       copies
+	replicas     replicas
 	admission    admission
 }
 
@@ -119,7 +119,7 @@ type Decision struct {
 	Record []schema.LRChange
 	// Voters are to be written into the job's record; nil: none. VotersRecorded follows.
 	Voters []schema.Voter
-	// Later is the time after which BeginCopies is due; 0: it is not.
+	// Later is the time after which BeginReplicas is due; 0: it is not.
 	Later time.Duration
 }
 
@@ -136,6 +136,11 @@ func New(config Config) *Coordinator {
 	c.admission = admission{config: &c.config, onLoss: c.onLoss}
 	c.checkpoints = checkpointing{job: config.Job, policy: config.Checkpoints, resume: config.Resume,
 		hosts: config.ShardServers, shards: c.shards}
+	c.replicas = replicas{config: &c.config, shards: c.shards}
+	if err := CheckReplicas(config.Job); err != nil {
+		c.replicas.off = err.Error()
+	}
+	c.record.decides = config.RecordDecides && c.replicas.off == ""
 	c.heardShards()
 	if config.Resume != nil {
 		c.lr.decided = config.Resume.LR
@@ -217,10 +222,10 @@ func (c *Coordinator) begin(now time.Time) []Decision {
 		To: schema.All, Control: schema.Control{Start: &schema.Start{}},
 		Note: fmt.Sprintf("job started, trainers: %d, shards: %d", len(c.members), c.shards),
 	}
-	if whyNotKept(c.config.Job) == "" {
-		d.Later = copiesAfter
+	if c.replicas.off == "" {
+		d.Later = replicateAfter
 	}
-	return append([]Decision{d}, c.recordVoters()...)
+	return append([]Decision{d}, c.record.note(c.members.voters())...)
 }
 
 // Heartbeat notes a sign of life of a trainer, of whose frame h is the head. It reports whether the trainer is a
@@ -370,7 +375,7 @@ func (c *Coordinator) FailBack(who schema.Member, text string) []Decision {
 func (c *Coordinator) EndBack(how schema.End, who schema.Member, text string) []Decision {
 	decisions := c.end(how, who, text)
 	if decisions != nil {
-		c.failed.Back = c.config.Checkpoints != nil || c.standby.url != "" || c.copies.whole > 0
+		c.failed.Back = c.config.Checkpoints != nil || c.standby.url != "" || c.replicas.whole > 0
 		if c.failed.Back && c.onLoss == lossRestart {
 			decisions[0].Note = c.failed.Text
 		}
@@ -498,7 +503,7 @@ func (c *Coordinator) joined(i int) Decision {
 		Peers: c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: c.config.ParkedBytes,
 		ChunkBytes: chunks, Trainers: trainers, LR: c.lr.decided,
 		Version: c.begins(i), Resumed: c.config.Resume.version(),
-		Durable: c.config.Checkpoints != nil || c.MayKeep(), Standby: c.standby.url,
+		Durable: c.config.Checkpoints != nil || c.record.decides, Standby: c.standby.url,
 	}}}
 }
 
@@ -688,11 +693,68 @@ func (c *Coordinator) WritesVersions() bool { return c.config.Checkpoints != nil
 // Progress returns which version the job has reached, and which one would outlast its ps.
 func (c *Coordinator) Progress(now time.Time) schema.DrainedJob {
 	d := schema.DrainedJob{Job: c.config.Job.Name, Durable: c.checkpoints.durable.version}
-	if c.copies.ready(now) {
-		d.Kept = c.copies.whole
+	if c.Replicas(now).Ready {
+		d.Kept = c.replicas.whole
 	}
 	d.Version = max(d.Durable, d.Kept, schema.Version(c.members.begun()), c.config.Resume.version())
 	return d
+}
+
+// Peers notes which ps are announced.
+func (c *Coordinator) Peers(now time.Time, servers []Peer) []Decision {
+	c.replicas.setPeers(servers)
+	late := c.ticks.Pause(now, c.config.Deadline) > 0 // what has come since is read before the next tick
+	if c.state == Running && c.replicas.hasLost(now, servers, late) {
+		return c.replicate(c.replicas.choose(now))
+	}
+	return c.BeginReplicas(now)
+}
+
+// BeginReplicas has the shards replicated if it is time and they are not yet.
+func (c *Coordinator) BeginReplicas(now time.Time) []Decision {
+	if c.state != Running {
+		return nil
+	}
+	return c.replicate(c.replicas.begin(now, c.started))
+}
+
+// Kept takes what a ps says that it has of the shards.
+func (c *Coordinator) Kept(now time.Time, from schema.Member, said *schema.Kept) []Decision {
+	h := c.replicas.find(from, said)
+	if c.state != Running || h == nil {
+		return nil
+	}
+	if len(h.from) > 0 { // it has a replica, and does not only send one
+		c.standby.heard(said.Serial)
+	}
+	return c.replicate(c.replicas.heard(now, h, said))
+}
+
+// HandOver has the job continue at the ps with the replica, from the version that is sent next. It reports whether that
+// version is whole.
+func (c *Coordinator) HandOver(now time.Time) (_ []Decision, done bool) {
+	return c.replicate(c.replicas.handOver(now), ""), c.replicas.handedOver()
+}
+
+// Replicas returns what other ps have of the shards.
+func (c *Coordinator) Replicas(now time.Time) ReplicaReport {
+	return c.replicas.report(now, c.state == Running)
+}
+
+// replicate tells the holders of replicas what is to be if that has changed, and logs a note.
+func (c *Coordinator) replicate(tell bool, note string) (decisions []Decision) {
+	if tell {
+		voters := c.members.voters()
+		decisions = c.replicas.keeps(voters, c.lr.decided)
+		c.standby.tell(c.replicas.serial, voters)
+	}
+	if note != "" && decisions == nil {
+		return []Decision{{Note: note}}
+	}
+	if note != "" {
+		decisions[0].Note = note
+	}
+	return decisions
 }
 
 // ScaleLR takes a request to change the learning rates.
@@ -792,9 +854,6 @@ func (c *Coordinator) Telemetry(now time.Time) schema.JobReport {
 
 // Shards returns the number of shards of the job.
 func (c *Coordinator) Shards() int { return c.shards }
-
-// Begun returns the number of batches that the furthest trainer had begun at its last heartbeat.
-func (c *Coordinator) Begun() schema.Batch { return c.members.begun() }
 
 // Training returns the trainers that have a slot, by the names that they joined under.
 func (c *Coordinator) Training() []schema.Member { return c.members.training() }

@@ -156,7 +156,10 @@ func (c *Coordinator) vacate(now time.Time, i int, text string) []Decision {
 	c.lr.vacated(i)
 	note := Decision{Note: fmt.Sprintf("%s; generation %d begins without it", text, c.generation), Who: name}
 	c.serial++
-	return append([]Decision{note}, c.recordVoters()...)
+	if c.IsRunning() {
+		return append([]Decision{note}, c.record.note(c.members.voters())...)
+	}
+	return []Decision{note}
 }
 
 // findWaitedFor vacates the slots of trainers that keep others waiting for too long, or that were lost while no round
@@ -209,53 +212,6 @@ func (c *Coordinator) findAbandoned(now time.Time) []Decision {
 	return nil
 }
 
-// standbyAt is where the job continues when this ps is lost.
-type standbyAt struct {
-	url      string       // empty: nowhere
-	silent   bool         // trainers that are lost may have continued there
-	silentAt int          // serial that it was told last when it became silent: it has to confirm a later one
-	told     []votersTold // lists of voters that it may have: the last one that it has confirmed, and later ones
-}
-
-// votersTold is the voters that a replica was told of with a serial and later ones.
-type votersTold struct {
-	serial int
-	voters []schema.Voter
-}
-
-// tell notes that the replica is told of voters.
-func (s *standbyAt) tell(serial int, voters []schema.Voter) {
-	if n := len(s.told); n == 0 || !slices.Equal(s.told[n-1].voters, voters) {
-		s.told = append(s.told, votersTold{serial, voters})
-	}
-}
-
-// becomesSilent notes that the replica's ps is not heard any more, which was told a serial last.
-func (s *standbyAt) becomesSilent(serial int) {
-	if !s.silent {
-		s.silent, s.silentAt = true, serial
-	}
-}
-
-// heard notes that the replica has confirmed a serial.
-func (s *standbyAt) heard(serial int) {
-	if serial > s.silentAt {
-		s.silent = false
-	}
-	for len(s.told) > 1 && s.told[1].serial <= serial {
-		s.told = s.told[1:]
-	}
-}
-
-// lacksQuorum reports whether the trainers of some list that the replica may have are more than half gone.
-func (s *standbyAt) lacksQuorum(here []schema.Voter) bool {
-	return slices.ContainsFunc(s.told, func(t votersTold) bool {
-		return 2*CountVoters(t.voters, func(number uint64) bool {
-			return slices.ContainsFunc(here, func(h schema.Voter) bool { return h.Number == number })
-		}) < len(t.voters)
-	})
-}
-
 // StandsBy notes the URL at which the job continues when this ps is lost. It reports whether trainers do not know the
 // URL yet.
 func (c *Coordinator) StandsBy(url string) (moved bool) {
@@ -270,7 +226,7 @@ func (c *Coordinator) StandsNoMore() { c.standby = standbyAt{} }
 
 // StandbySilent notes that the ps with the replica is not heard any more. It may continue the job from now on, until it
 // confirms that it has heard this one again.
-func (c *Coordinator) StandbySilent() { c.standby.becomesSilent(c.copies.serial) }
+func (c *Coordinator) StandbySilent() { c.standby.becomesSilent(c.replicas.serial) }
 
 // TrainersOn returns how many trainers of the job are on the host of a process, as schema.Join names both, and how many
 // there are.
@@ -304,7 +260,7 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 	}
 	for i := range c.members {
 		v := c.members[i].vacancy
-		if v == nil || !c.shardServers.risen(c.members[i].generation) || !c.mayReassign(i) {
+		if v == nil || !c.shardServers.risen(c.members[i].generation) || !c.record.mayReassign(i) {
 			continue
 		}
 		if v.newcomer != "" {
@@ -465,8 +421,11 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 	}
 	if !c.IsOver() {
 		decisions = append(append(decisions, c.askCheckpoint(now)...), c.assign()...)
-		decisions = append(append(append(decisions, c.lr.remind()...), c.agreeLR()...), c.tickCopies(now)...)
-		decisions = append(decisions, c.recordVoters()...)
+		decisions = append(append(decisions, c.lr.remind()...), c.agreeLR()...)
+		if c.IsRunning() {
+			decisions = append(decisions, c.replicate(c.replicas.tick(now, c.started))...)
+			decisions = append(decisions, c.record.note(c.members.voters())...)
+		}
 	}
 	return decisions
 }
@@ -504,9 +463,7 @@ func (c *Coordinator) excuse(pause time.Duration, now time.Time) {
 	for i := range c.newcomers.all {
 		c.newcomers.all[i].Excuse(pause, now)
 	}
-	for i := range c.copies.plan {
-		c.copies.plan[i].at = c.copies.plan[i].at.Add(pause)
-	}
+	c.replicas.excuse(pause)
 	c.grew.Excuse(pause, now)
 }
 

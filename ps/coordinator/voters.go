@@ -25,6 +25,76 @@ func isVoter(voters []schema.Voter, number uint64) bool {
 	return number != 0 && slices.ContainsFunc(voters, func(v schema.Voter) bool { return v.Number == number })
 }
 
+// voterRecord is what a job's record says of its voters.
+type voterRecord struct {
+	decides bool           // which ps has the job
+	asked   []schema.Voter // that the registry is to write last
+	written []schema.Voter // that the record is known to have; nil: none yet
+}
+
+// note has the voters written into the job's record if they have changed.
+func (r *voterRecord) note(voters []schema.Voter) []Decision {
+	if !r.decides || r.asked != nil && slices.Equal(r.asked, voters) {
+		return nil
+	}
+	r.asked = append([]schema.Voter{}, voters...)
+	return []Decision{{Voters: r.asked}}
+}
+
+// mayReassign reports whether another ps can no longer take the job with the trainer that had a slot: the record names
+// others.
+func (r *voterRecord) mayReassign(i int) bool {
+	return !r.decides || r.written != nil && slices.Equal(r.written, r.asked) &&
+		!slices.ContainsFunc(r.written, func(v schema.Voter) bool { return v.Member == schema.TrainerMember(i) })
+}
+
+// standbyAt is where the job continues when this ps is lost.
+type standbyAt struct {
+	url      string       // empty: nowhere
+	silent   bool         // trainers that are lost may have continued there
+	silentAt int          // serial that it was told last when it became silent: it has to confirm a later one
+	told     []votersTold // lists of voters that it may have: the last one that it has confirmed, and later ones
+}
+
+// votersTold is the voters that a replica was told of with a serial and later ones.
+type votersTold struct {
+	serial int
+	voters []schema.Voter
+}
+
+// tell notes that the replica is told of voters.
+func (s *standbyAt) tell(serial int, voters []schema.Voter) {
+	if n := len(s.told); n == 0 || !slices.Equal(s.told[n-1].voters, voters) {
+		s.told = append(s.told, votersTold{serial, voters})
+	}
+}
+
+// becomesSilent notes that the replica's ps is not heard any more, which was told a serial last.
+func (s *standbyAt) becomesSilent(serial int) {
+	if !s.silent {
+		s.silent, s.silentAt = true, serial
+	}
+}
+
+// heard notes that the replica has confirmed a serial.
+func (s *standbyAt) heard(serial int) {
+	if serial > s.silentAt {
+		s.silent = false
+	}
+	for len(s.told) > 1 && s.told[1].serial <= serial {
+		s.told = s.told[1:]
+	}
+}
+
+// lacksQuorum reports whether the trainers of some list that the replica may have are more than half gone.
+func (s *standbyAt) lacksQuorum(here []schema.Voter) bool {
+	return slices.ContainsFunc(s.told, func(t votersTold) bool {
+		return 2*CountVoters(t.voters, func(number uint64) bool {
+			return slices.ContainsFunc(here, func(h schema.Voter) bool { return h.Number == number })
+		}) < len(t.voters)
+	})
+}
+
 // EarlierRunEnded notes that the run which this one continues is known to have ended: its voters are not needed.
 func (c *Coordinator) EarlierRunEnded(now time.Time) []Decision {
 	if c.config.Voters == nil {
@@ -34,22 +104,6 @@ func (c *Coordinator) EarlierRunEnded(now time.Time) []Decision {
 	return c.start(now)
 }
 
-// voterRecord is what a job's record says of its voters.
-type voterRecord struct {
-	asked   []schema.Voter // that the registry is to write last
-	written []schema.Voter // that the record is known to have; nil: none yet
-}
-
-// recordVoters has the voters written into the job's record if they have changed.
-func (c *Coordinator) recordVoters() []Decision {
-	voters := append([]schema.Voter{}, c.members.voters()...)
-	if !c.MayKeep() || !c.IsRunning() || c.record.asked != nil && slices.Equal(c.record.asked, voters) {
-		return nil
-	}
-	c.record.asked = voters
-	return []Decision{{Voters: voters}}
-}
-
 // VotersRecorded notes that the voters of a Decision are in the job's record.
 func (c *Coordinator) VotersRecorded(now time.Time, voters []schema.Voter) []Decision {
 	c.record.written = voters
@@ -57,16 +111,4 @@ func (c *Coordinator) VotersRecorded(now time.Time, voters []schema.Voter) []Dec
 		return nil
 	}
 	return append(c.offer(now), c.assign()...)
-}
-
-// mayReassign reports whether another ps can no longer take the job with the trainer that had a slot: the record names
-// others.
-func (c *Coordinator) mayReassign(i int) bool {
-	if !c.MayKeep() {
-		return true
-	}
-	r := &c.record
-	return r.written != nil && slices.Equal(r.written, r.asked) && !slices.ContainsFunc(r.written, func(v schema.Voter) bool {
-		return v.Member == schema.TrainerMember(i)
-	})
 }

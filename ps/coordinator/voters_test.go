@@ -141,11 +141,9 @@ func TestTrainersOnAHost(t *testing.T) {
 
 // Where a record decides who has the job, lanes are reassigned once it is known to name their trainer no more.
 func TestRecordIsWrittenBeforeLanesAreReassigned(t *testing.T) {
-	job := shardtest.SmallJob("recorded", 2, 2)
-	job.Policy = schema.PolicyRecover
 	voters := []schema.Voter{{Member: "t0", Number: 10}, {Member: "t1", Number: 11}}
 	for name, c := range map[string]struct {
-		copies         bool
+		decides        bool
 		asked, written []schema.Voter
 		want           bool
 	}{
@@ -156,7 +154,7 @@ func TestRecordIsWrittenBeforeLanesAreReassigned(t *testing.T) {
 		"another change is under way": {true, voters, voters[:1], false},
 		"nobody is left":              {true, []schema.Voter{}, []schema.Voter{}, true},
 	} {
-		is := Coordinator{config: Config{Job: job, Copies: c.copies}, record: voterRecord{c.asked, c.written}}
+		is := voterRecord{c.decides, c.asked, c.written}
 		if got := is.mayReassign(1); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}

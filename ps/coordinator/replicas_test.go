@@ -24,7 +24,7 @@ func somePeers(n int) (all []Peer) {
 func keepingCoordinator(t *testing.T, hosts, shards int) *Coordinator {
 	job := shardtest.SmallJob("kept", 1, 1)
 	job.Policy = schema.PolicyRecover
-	config := Config{Job: job, RunID: 7, Generation: 1, Deadline: time.Minute, Copies: true}
+	config := Config{Job: job, RunID: 7, Generation: 1, Deadline: time.Minute, RecordDecides: true}
 	for i, p := range somePeers(hosts) {
 		d := schema.DataServer{ID: p.ID, URL: "nats://" + p.ID + ":4222"}
 		for k := range shards {
@@ -34,7 +34,7 @@ func keepingCoordinator(t *testing.T, hosts, shards int) *Coordinator {
 			Incarnation: p.Incarnation})
 	}
 	c := New(config)
-	if !c.MayKeep() {
+	if c.replicas.off != "" {
 		t.Fatal("nobody may keep shards of the job")
 	}
 	c.state = Running
@@ -80,14 +80,14 @@ func TestWhoKeepsWhat(t *testing.T) {
 func TestWhoKeepsInPlaceOfAnother(t *testing.T) {
 	c, now := keepingCoordinator(t, 1, 2), time.Now()
 	c.started = now
-	if got := told(c.Peers(now.Add(copiesAfter-1), somePeers(3))); len(got) > 0 {
+	if got := told(c.Peers(now.Add(replicateAfter-1), somePeers(3))); len(got) > 0 {
 		t.Errorf("at once: %v", got)
 	}
-	now = now.Add(copiesAfter)
-	first := told(c.BeginCopies(now))
-	c.Kept(now, schema.ServerMember("b"), &schema.Kept{Run: 7, Series: c.copies.series, Failure: "no room"})
-	early := told(c.tickCopies(now.Add(copiesRetry - 1)))
-	later := told(c.tickCopies(now.Add(copiesRetry)))
+	now = now.Add(replicateAfter)
+	first := told(c.BeginReplicas(now))
+	c.Kept(now, schema.ServerMember("b"), &schema.Kept{Run: 7, Series: c.replicas.series, Failure: "no room"})
+	early := told(c.replicate(c.replicas.tick(now.Add(replicateRetry-1), c.started)))
+	later := told(c.replicate(c.replicas.tick(now.Add(replicateRetry), c.started)))
 	before, after := map[string]string{"a": "", "b": "a[0 1]"}, map[string]string{"a": "", "c": "a[0 1]"}
 	if !maps.Equal(first, before) || !maps.Equal(early, before) || !maps.Equal(later, after) {
 		t.Errorf("kept by %v, then %v and %v: want %v twice and %v", first, early, later, before, after)
@@ -103,13 +103,13 @@ func TestVersionsThatAreKept(t *testing.T) {
 	step := func(id string, change func(*schema.Kept)) {
 		now = now.Add(10 * time.Millisecond)
 		k := said[id]
-		k.Run, k.Series, k.Shards, k.Own = 7, c.copies.series, 2, []int{0, 1}
+		k.Run, k.Series, k.Shards, k.Own = 7, c.replicas.series, 2, []int{0, 1}
 		change(k)
 		last = c.Kept(now, schema.ServerMember(id), k)
 	}
 	check := func(what string, at, since, whole schema.Version) {
 		t.Helper()
-		k := &c.copies
+		k := &c.replicas
 		if k.at != at || k.since != since || k.whole != whole {
 			t.Fatalf("%s: version %d since %d, %d is whole: want %d, %d, %d", what, k.at, k.since, k.whole, at, since, whole)
 		}
@@ -124,10 +124,10 @@ func TestVersionsThatAreKept(t *testing.T) {
 	}
 	step("a", func(k *schema.Kept) { k.Next = 5 })
 	step("b", func(k *schema.Kept) { k.Missed, k.Begun = 5, 9 })
-	if c.copies.at <= 9 || c.copies.since != 0 {
-		t.Fatalf("version %d since %d is told after one that was missed at batch 9", c.copies.at, c.copies.since)
+	if c.replicas.at <= 9 || c.replicas.since != 0 {
+		t.Fatalf("version %d since %d is told after one that was missed at batch 9", c.replicas.at, c.replicas.since)
 	}
-	at := c.copies.at
+	at := c.replicas.at
 	step("a", func(k *schema.Kept) { k.Next = at })
 	check("one has it", at, 0, 0)
 	step("b", func(k *schema.Kept) { k.Next = at })
@@ -138,21 +138,21 @@ func TestVersionsThatAreKept(t *testing.T) {
 	step("a", func(k *schema.Kept) { k.Version, k.Next = at, 0 })
 	check("one has heard it", at, 0, at)
 	step("b", func(k *schema.Kept) { k.Version, k.Next = at, 0 })
-	if c.copies.at <= at || c.copies.since != at {
-		t.Fatalf("version %d since %d is told after %d", c.copies.at, c.copies.since, at)
+	if c.replicas.at <= at || c.replicas.since != at {
+		t.Fatalf("version %d since %d is told after %d", c.replicas.at, c.replicas.since, at)
 	}
-	series := c.copies.series
+	series := c.replicas.series
 	c.Peers(now, nil) // of a control server that has forgotten all
-	c.tickCopies(now.Add(keptSilentMax - time.Second))
-	if len(c.copies.plan) != 2 || c.copies.series != series {
-		t.Errorf("%+v is kept by two who are not announced for a moment", c.copies)
+	c.replicate(c.replicas.tick(now.Add(holderSilentMax-time.Second), c.started))
+	if len(c.replicas.plan) != 2 || c.replicas.series != series {
+		t.Errorf("%+v is kept by two who are not announced for a moment", c.replicas)
 	}
-	c.Peers(now.Add(keptSilentMax+1), somePeers(1))
-	if len(c.copies.plan) > 0 || c.copies.whole > 0 {
-		t.Errorf("%+v is kept without a second ps", c.copies)
+	c.Peers(now.Add(holderSilentMax+1), somePeers(1))
+	if len(c.replicas.plan) > 0 || c.replicas.whole > 0 {
+		t.Errorf("%+v is kept without a second ps", c.replicas)
 	}
-	if c.copies.series != series+1 {
-		t.Errorf("series %d follows %d", c.copies.series, series)
+	if c.replicas.series != series+1 {
+		t.Errorf("series %d follows %d", c.replicas.series, series)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestPeersOfAJob(t *testing.T) {
 	c.state = Gathering
 	at := time.UnixMilli(1_700_000_000_000)
 	says := func(id string, k schema.Kept) {
-		k.Run, k.Series, k.Shards, k.Own = 7, c.copies.series, 2, []int{0, 1}
+		k.Run, k.Series, k.Shards, k.Own = 7, c.replicas.series, 2, []int{0, 1}
 		c.Kept(at, schema.ServerMember(id), &k)
 	}
 	both := func(k schema.Kept) {
@@ -176,37 +176,37 @@ func TestPeersOfAJob(t *testing.T) {
 	for _, step := range []struct {
 		name string
 		do   func()
-		want CopiesReport
+		want ReplicaReport
 		kept string
 	}{
-		{"trainers are awaited", func() {}, CopiesReport{Off: "it has not started"}, ""},
-		{"one ps is there", func() { c.state = Running; c.Peers(at, somePeers(1)) }, CopiesReport{Missing: notThere},
+		{"trainers are awaited", func() {}, ReplicaReport{Off: "it has not started"}, ""},
+		{"one ps is there", func() { c.state = Running; c.Peers(at, somePeers(1)) }, ReplicaReport{Missing: notThere},
 			""},
-		{"both are", func() { c.Peers(at, somePeers(2)) }, CopiesReport{}, "a[a b]0 b[b a]0"},
+		{"both are", func() { c.Peers(at, somePeers(2)) }, ReplicaReport{}, "a[a b]0 b[b a]0"},
 		{"one has no room", func() { says("b", schema.Kept{Failure: "too large"}) },
-			CopiesReport{Failure: "ps b: too large"}, "a[a b]0 b[b a]0"},
+			ReplicaReport{Failure: "ps b: too large"}, "a[a b]0 b[b a]0"},
 		{"both have a version", func() {
 			both(schema.Kept{})
-			first = c.copies.at
+			first = c.replicas.at
 			both(schema.Kept{Next: first, TookMS: 250, Bytes: 500})
-		}, CopiesReport{Ready: true, Version: 1, Took: 250 * time.Millisecond, Bytes: 1000}, "a[a b]1 b[b a]1"},
+		}, ReplicaReport{Ready: true, Version: 1, Took: 250 * time.Millisecond, Bytes: 1000}, "a[a b]1 b[b a]1"},
 		{"all have heard it", func() { both(schema.Kept{Version: first, Bytes: 700}) },
-			CopiesReport{Ready: true, Version: 1, Bytes: 1400}, "a[a b]1 b[b a]1"},
+			ReplicaReport{Ready: true, Version: 1, Bytes: 1400}, "a[a b]1 b[b a]1"},
 		{"one is silent", func() {
-			at = at.Add(2 * keptSilentMax)
+			at = at.Add(2 * holderSilentMax)
 			says("a", schema.Kept{Ready: true, Version: first, Bytes: 700})
-		}, CopiesReport{Failure: "ps b has not said for 11s what it keeps", Version: 1, Bytes: 1400},
+		}, ReplicaReport{Failure: "ps b has not said for 11s what it keeps", Version: 1, Bytes: 1400},
 			"a[a b]1 b[b a]1"},
 		{"and is back", func() { both(schema.Kept{Version: first, Bytes: 700}) },
-			CopiesReport{Ready: true, Version: 1, Bytes: 1400}, "a[a b]1 b[b a]1"},
+			ReplicaReport{Ready: true, Version: 1, Bytes: 1400}, "a[a b]1 b[b a]1"},
 		{"all is told anew to three", func() { c.Peers(at, left); c.Peers(at, somePeers(3)) },
-			CopiesReport{Bytes: 1400}, "a[a]0 b[b]0 c[a b]0"},
+			ReplicaReport{Bytes: 1400}, "a[a]0 b[b]0 c[a b]0"},
 		{"one has left", func() { c.Peers(at, left) },
-			CopiesReport{Bytes: 1400, Missing: notThere}, ""},
+			ReplicaReport{Bytes: 1400, Missing: notThere}, ""},
 	} {
 		at = at.Add(time.Second)
 		step.do()
-		got := c.CopiesReport(at)
+		got := c.Replicas(at)
 		if (got.At.IsZero()) && got.Version > 0 {
 			t.Errorf("%s: %+v", step.name, got)
 		}
@@ -216,7 +216,7 @@ func TestPeersOfAJob(t *testing.T) {
 		if kept := keptText(got.Kept, first); kept != step.kept {
 			t.Errorf("%s: kept %s, want %s", step.name, kept, step.kept)
 		}
-		got.At, got.Kept = time.Time{}, nil
+		got.At, got.Kept, got.Members = time.Time{}, nil, nil
 		if !reflect.DeepEqual(got, step.want) {
 			t.Errorf("%s: %+v, want %+v", step.name, got, step.want)
 		}
@@ -228,7 +228,7 @@ func TestDrainedWithPeers(t *testing.T) {
 	c, now := keepingCoordinator(t, 2, 1), time.Now()
 	c.Peers(now, somePeers(2))
 	says := func(id string, k schema.Kept) {
-		k.Run, k.Series, k.Shards, k.Own, k.Ready = 7, c.copies.series, 2, []int{0, 1}, true
+		k.Run, k.Series, k.Shards, k.Own, k.Ready = 7, c.replicas.series, 2, []int{0, 1}, true
 		c.Kept(now, schema.ServerMember(id), &k)
 	}
 	check := func(what string, want schema.Version) {
@@ -240,7 +240,7 @@ func TestDrainedWithPeers(t *testing.T) {
 	check("at first", 0)
 	says("a", schema.Kept{})
 	says("b", schema.Kept{})
-	v := c.copies.at
+	v := c.replicas.at
 	says("a", schema.Kept{Next: v})
 	check("one has a version", 0)
 	says("b", schema.Kept{Next: v})
@@ -270,7 +270,9 @@ func TestJobsThatPeersDoNotKeep(t *testing.T) {
 	} {
 		c := keepingCoordinator(t, 2, 1)
 		change(c.config.Job)
-		if p := c.CopiesReport(time.Now()); p.Ready || !strings.Contains(p.Off, want) || p.Failure+p.Missing != "" {
+		c = New(c.config)
+		c.state = Running
+		if p := c.Replicas(time.Now()); p.Ready || !strings.Contains(p.Off, want) || p.Failure+p.Missing != "" {
 			t.Errorf("%+v, want %q", p, want)
 		}
 	}
@@ -300,7 +302,7 @@ func TestVersionsKeepPace(t *testing.T) {
 		var sent, wholeAt time.Time
 		for now := begin; now.Before(begin.Add(lasts)); now = now.Add(step) {
 			begun := schema.Batch(now.Sub(begin).Seconds() * float64(test.rate))
-			k := &c.copies
+			k := &c.replicas
 			if sending == 0 && k.at > has && schema.Version(begun) >= k.at { // a copies it
 				sending, sent = k.at, now.Add(test.next)
 				if has == 0 {
@@ -321,7 +323,7 @@ func TestVersionsKeepPace(t *testing.T) {
 			}
 			c.Kept(now, schema.ServerMember("b"), &said)
 			if now.Sub(begin)%TickEvery == 0 {
-				c.tickCopies(now)
+				c.replicate(c.replicas.tick(now, c.started))
 			}
 		}
 		if oldest = max(oldest, begin.Add(lasts).Sub(wholeAt)); has == 0 || oldest > test.oldest {
@@ -336,31 +338,31 @@ func TestHandOver(t *testing.T) {
 	c.Peers(now, somePeers(2))
 	says := func(id string, k schema.Kept) []Decision {
 		now = now.Add(time.Millisecond)
-		k.Run, k.Series, k.Shards = 7, c.copies.series, 2
+		k.Run, k.Series, k.Shards = 7, c.replicas.series, 2
 		return c.Kept(now, schema.ServerMember(id), &k)
 	}
 	says("a", schema.Kept{Ready: true, Begun: 10, TookMS: 10_000})
 	says("b", schema.Kept{Ready: true, Own: []int{0, 1}})
-	first := c.copies.at
+	first := c.replicas.at
 	says("b", schema.Kept{Ready: true, Own: []int{0, 1}, Next: first})
 	now = now.Add(time.Second)
 	says("a", schema.Kept{Ready: true, Begun: 200, TookMS: 10_000})
 	says("b", schema.Kept{Ready: true, Own: []int{0, 1}, Version: first})
-	if far := c.copies.at; far < 1000 {
+	if far := c.replicas.at; far < 1000 {
 		t.Fatalf("version %d follows %d, want one far off", far, first)
 	}
-	if c.HandOver(now); c.HandedOver() || c.copies.at > 210 {
-		t.Errorf("version %d is handed over, handed over %v, at batch 200", c.copies.at, c.HandedOver())
+	if c.HandOver(now); c.replicas.handedOver() || c.replicas.at > 210 {
+		t.Errorf("version %d is handed over, handed over %v, at batch 200", c.replicas.at, c.replicas.handedOver())
 	}
-	last := c.copies.at
+	last := c.replicas.at
 	decisions := says("b", schema.Kept{Ready: true, Own: []int{0, 1}, Version: first, Next: last})
-	if !c.HandedOver() || len(decisions) == 0 || !decisions[0].Control.Keep.Last {
+	if !c.replicas.handedOver() || len(decisions) == 0 || !decisions[0].Control.Keep.Last {
 		t.Errorf("all of version %d has come, and it is not handed over: %+v", last, decisions)
 	}
-	if got := c.KeptVersion(now); got != last {
-		t.Errorf("version %d is kept, want %d", got, last)
+	if r := c.Replicas(now); !r.Ready || r.Version != last {
+		t.Errorf("%+v, want version %d", r, last)
 	}
-	if says("b", schema.Kept{Own: []int{0, 1}, Failure: "no room"}); c.KeptVersion(now) != 0 {
-		t.Errorf("version %d is kept by a ps that failed", c.KeptVersion(now))
+	if says("b", schema.Kept{Own: []int{0, 1}, Failure: "no room"}); c.Replicas(now).Ready {
+		t.Error("the replica of a ps that failed is ready")
 	}
 }
