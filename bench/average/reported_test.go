@@ -61,7 +61,7 @@ func TestServersElsewhere(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := servers.StopServers(ctx, handles...); err != nil {
+	if err := servers.StopServers(ctx, handles...); err != nil {
 		t.Error(err)
 	}
 }

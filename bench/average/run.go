@@ -218,7 +218,7 @@ func serverRole(ctx context.Context, m *harness.Member) (any, error) {
 		return nil, err
 	}
 	r := &rounds{jobs: s.Jobs, timeline: s.Timeline, found: serverResult{Rank: s.Rank, Metrics: metrics{}}}
-	if _, err := harness.Serve(ctx, m, s.Server, func(o *ps.Options) { o.Rounds = r.record }); err != nil {
+	if err := harness.Serve(ctx, m, s.Server, func(o *ps.Options) { o.Rounds = r.record }); err != nil {
 		return nil, err
 	}
 	return &r.found, nil // the server is gone, and with it the recorder

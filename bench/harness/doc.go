@@ -31,8 +31,7 @@
 //
 // # Processes
 //
-// A member process is this program with the one argument "member", or what Harness.Launch says; it calls Child with the
-// roles of all systems. Orders come on its standard input and answers go to its standard output, one line of JSON each
+// A member process is this program with the one argument "member"; it calls Child with the roles of all systems. Orders come on its standard input and answers go to its standard output, one line of JSON each
 // (member.go). What a role must not do is write to standard output. As goroutines, members get and give the same JSON,
 // so that what works one way works the other.
 //

@@ -24,19 +24,11 @@ import (
 	"gradbus/internal/spawn"
 )
 
-// Launch says how a member process is started: a program, which calls Child, and its arguments. The zero value is this
-// program with the argument "member".
-type Launch struct {
-	Path string
-	Args []string
-}
-
 // Harness is the members of one measured system. Its fields are set before the first Start. Methods may be called from
 // any goroutine.
 type Harness struct {
 	Roles     map[string]Role // what members can be; RoleServer is always known
 	InProcess bool            // members are goroutines of this process
-	Launch    Launch
 	// Out takes the lines that members and driver say; nil drops them.
 	Out io.Writer
 	// Bar is the terminal that the members' progress is drawn on; nil for none. Title stands before the bar.
@@ -157,13 +149,9 @@ func (c *Harness) goroutine(h *Handle, role Role, settings json.RawMessage) {
 
 // process runs a role in a process of its own.
 func (c *Harness) process(h *Handle, s Spec, settings json.RawMessage) error {
-	launch := c.Launch
-	if launch.Path == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return fmt.Errorf("find this program: %w", err)
-		}
-		launch = Launch{Path: self, Args: []string{ChildArgument}}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -176,13 +164,13 @@ func (c *Harness) process(h *Handle, s Spec, settings json.RawMessage) error {
 	to := json.NewEncoder(w)
 	h.order = func(o order) error { return to.Encode(o) }
 	c.members.Go(func() {
-		p := spawn.Process{Name: s.Name, Path: launch.Path, Args: launch.Args, Stdin: r, OnLine: h.line}
+		p := spawn.Process{Name: s.Name, Path: self, Args: []string{ChildArgument}, Stdin: r, OnLine: h.line}
 		err := spawn.Group{Grace: cmp.Or(c.grace, graceAtEnd)}.Run(c.ctx, []spawn.Process{p})
 		r.Close()
 		w.Close()
 		var failed *spawn.Error
 		if errors.As(err, &failed) { // a copy: it may be another member's, whom others look at
-			err = &spawn.Error{Name: failed.Name, Said: strings.TrimPrefix(failed.Said, filepath.Base(launch.Path)+": "),
+			err = &spawn.Error{Name: failed.Name, Said: strings.TrimPrefix(failed.Said, filepath.Base(self)+": "),
 				Err: failed.Err}
 		}
 		if err == nil && !h.hasEnded() {

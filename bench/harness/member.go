@@ -393,23 +393,14 @@ const serverWithin = 30 * time.Second
 
 // ServerSettings are those of one ps process. The zero value is a server of one shard on loopback, at any free port.
 type ServerSettings struct {
-	Shards int `json:"shards,omitempty"` // 0 means 1
 	// where several ps share a control server; their order follows from it
 	ID   string `json:"id,omitempty"`
 	NATS string `json:"nats,omitempty"` // the control server, where that is not this one
 	// of the control server, the same for all of one harness
-	ControlToken   string        `json:"control_token,omitempty"`
-	Backend        string        `json:"backend,omitempty"`          // of cuda.Names; empty is the best of the CPU
-	Threads        int           `json:"threads,omitempty"`          // of one call of the backend; 0 means 1
-	Deadline       time.Duration `json:"deadline,omitempty"`         // 0 means 30 s
-	StagedBytesMax int64         `json:"staged_bytes_max,omitempty"` // 0 means 128 MiB
-	Procs          int           `json:"procs,omitempty"`            // for Member.LimitProcs; 0 is what ./bin/ps takes
-}
-
-// ServerResult counts everything that a server has received.
-type ServerResult struct {
-	Frames uint64 `json:"frames"`
-	Bytes  uint64 `json:"bytes"`
+	ControlToken string        `json:"control_token,omitempty"`
+	Backend      string        `json:"backend,omitempty"`  // of cuda.Names; empty is the best of the CPU
+	Deadline     time.Duration `json:"deadline,omitempty"` // 0 means 30 s
+	Procs        int           `json:"procs,omitempty"`    // for Member.LimitProcs; 0 is what ./bin/ps takes
 }
 
 // Server is the role of a parameter server, as ./bin/ps is one.
@@ -418,45 +409,37 @@ func Server(ctx context.Context, m *Member) (any, error) {
 	if err := m.Settings(&s); err != nil {
 		return nil, err
 	}
-	return Serve(ctx, m, s, nil)
+	return nil, Serve(ctx, m, s, nil)
 }
 
 // Serve is the role of a server: it reports its address under keyURL, serves until it is stopped, and then reports what
 // it has received. adjust, if it is not nil, may change the options of the server, for roles that inspect it.
-func Serve(ctx context.Context, m *Member, s ServerSettings, adjust func(*ps.Options)) (found ServerResult, err error) {
+func Serve(ctx context.Context, m *Member, s ServerSettings, adjust func(*ps.Options)) error {
 	server, end, err := openServer(ctx, m, s, adjust)
 	if err != nil {
-		return found, err
+		return err
 	}
-	defer func() {
-		if e := end(); err == nil {
-			err = e
+	if err = m.Tell(keyURL, server.URL()); err == nil {
+		select {
+		case <-m.Done():
+		case <-server.Done():
+			err = server.Err()
+		case <-ctx.Done():
+			err = context.Cause(ctx)
 		}
-	}()
-	if err := m.Tell(keyURL, server.URL()); err != nil {
-		return found, err
 	}
-	select {
-	case <-m.Done():
-	case <-server.Done():
-		return found, server.Err()
-	case <-ctx.Done():
-		return found, context.Cause(ctx)
-	}
-	stats := server.Stats()
-	return ServerResult{Frames: stats.Frames, Bytes: stats.Bytes}, nil
+	return cmp.Or(err, end())
 }
 
 // openServer starts a server. end ends it and returns when it is gone.
 func openServer(ctx context.Context, m *Member, s ServerSettings, adjust func(*ps.Options)) (server *ps.Server,
 	end func() error, err error) {
-	backend, err := cuda.Open(cuda.Options{Name: s.Backend, Threads: s.Threads})
+	backend, err := cuda.Open(cuda.Options{Name: s.Backend})
 	if err != nil {
 		return nil, nil, err
 	}
 	c := ps.Default()
-	c.Port, c.Shards, c.ID, c.NATS, c.Deadline, c.StagedBytesMax = 0, max(1, s.Shards), s.ID, s.NATS, s.Deadline,
-		s.StagedBytesMax
+	c.Port, c.Shards, c.ID, c.NATS, c.Deadline = 0, 1, s.ID, s.NATS, s.Deadline
 	c.StallTimeout = cmp.Or(s.Deadline, ps.Default().Deadline) // a benchmark is never in a debugger
 	c.ControlToken = s.ControlToken
 	options := ps.Options{Backend: backend}
@@ -479,8 +462,8 @@ func openServer(ctx context.Context, m *Member, s ServerSettings, adjust func(*p
 }
 
 // StartServers starts n ps processes for one job and returns when all are ready: the first, "s0", is the control server
-// of the others, "s1" and so on, and url is what trainers join. Each has s.Shards shards, which are numbered in the
-// order of the processes.
+// of the others, "s1" and so on, and url is what trainers join. Each has one shard, with the number of its
+// process.
 func (c *Harness) StartServers(ctx context.Context, n int, s ServerSettings) (servers []*Handle, url string,
 	err error) {
 	return c.StartServersAs(ctx, RoleServer, n, func(_ int, its ServerSettings) any {
@@ -522,14 +505,9 @@ func (c *Harness) StartServersAs(ctx context.Context, role string, n int, settin
 	return servers, url, nil
 }
 
-// StopServers asks servers to end and waits for their results, which it adds up.
-func (c *Harness) StopServers(ctx context.Context, servers ...*Handle) (sum ServerResult, err error) {
-	all := make([]ServerResult, len(servers))
-	err = c.StopServersAs(ctx, servers, func(i int) any { return &all[i] })
-	for _, r := range all {
-		sum.Frames, sum.Bytes = sum.Frames+r.Frames, sum.Bytes+r.Bytes
-	}
-	return sum, err
+// StopServers asks servers to end, and waits until they are gone.
+func (c *Harness) StopServers(ctx context.Context, servers ...*Handle) error {
+	return c.StopServersAs(ctx, servers, func(int) any { return nil })
 }
 
 // StopServersAs is StopServers for servers of StartServersAs; result says where the result of the i-th goes.
@@ -588,7 +566,7 @@ func Once[R any](ctx context.Context, f *Flags, s System, out, errs io.Writer) (
 		s.End(team)
 	}
 	if err == nil {
-		_, err = team.StopServers(ctx, servers...)
+		err = team.StopServers(ctx, servers...)
 	}
 	return found, err
 }

@@ -130,7 +130,7 @@ func TestAccuracyOfEachHost(t *testing.T) {
 	if one.TestImages != 6 || other.TestImages != 6 || one.Accuracy != other.Accuracy || one.Loss != other.Loss {
 		t.Errorf("%+v and %+v: want one accuracy of six images", one, other)
 	}
-	if _, err := servers.StopServers(ctx, handles...); err != nil {
+	if err := servers.StopServers(ctx, handles...); err != nil {
 		t.Error(err)
 	}
 }

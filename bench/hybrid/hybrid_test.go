@@ -226,7 +226,7 @@ func TestJoin(t *testing.T) {
 	if got := run(t, c).WeightsSHA256; got != want {
 		t.Errorf("joined: %s, want %s", got, want)
 	}
-	if _, err := servers.StopServers(ctx, handles...); err != nil {
+	if err := servers.StopServers(ctx, handles...); err != nil {
 		t.Error(err)
 	}
 }
