@@ -13,11 +13,11 @@
 // an incomplete checkpoint, and a crash after it a complete one. Removal begins with complete.json, so a partly removed
 // checkpoint is incomplete.
 //
-//   - part.go: the contents of a part, which follow from the job's manifest, the number of shards and the shard, like the
-//     state of a shard. Part is a part that is written, from the pieces of a snapshot in any order.
+//   - part.go: the contents of a part, which follow from the job's manifest, the number of shards and the shard, like
+//     the state of a shard. Part is a part that is written, from the pieces of a snapshot in any order.
 //   - manifest.go: Manifest is complete.json. It lists all parts with their sizes and checksums, and ends with its own
-//     checksum. Verify reads every byte. An increment has the changes since another checkpoint of its run. The file also
-//     has the names of checkpoints, their folders and their files.
+//     checksum. Verify reads every byte. An increment has the changes since another checkpoint of its run. The file
+//     also has the names of checkpoints, their folders and their files.
 //   - read.go: Read returns the pieces, of a full part with the increments over it.
 //   - folder.go: finds checkpoints (List, Newest, NextEpoch), removes old ones, and tracks which pieces of a part have
 //     arrived.

@@ -28,25 +28,25 @@ const (
 	partitionBytes = 16
 )
 
-// Memory is what a job takes on one ps, in bytes, each part at its most. With T trainers, n nodes of the lane tree that
-// they contribute all together, and S of the job's shards here:
+// Memory is the memory of a job on one ps, in bytes, each part at its maximum. With T trainers, n nodes of the lane tree
+// that they contribute all together, and S of the job's shards here:
 //
-//	Tables      rows*dim*4, what optimizers keep of them (state.SlotBytes), 16 a partition and shard
-//	Parameters  2*ahead+2 versions of every value of 4 bytes in its frame, ahead being 0 but in bounded, and what
-//	            optimizers keep of them in two versions. In grouped, of groups of N, T-N+4 versions, all on the ps with
+//	Tables      rows*dim*4, the optimizers' state (state.SlotBytes), 16 for each partition and shard
+//	Parameters  2*ahead+2 versions of every value of 4 bytes in its frame, ahead being 0 except in bounded, and the
+//	            optimizers' state in two versions. In grouped, with groups of N, T-N+4 versions, all on the ps with
 //	            shard 0
-//	Staged      contributions to open rounds: the budget of each shard, or n*(ahead+1) times all gradients where that is
+//	Staged      contributions to open rounds: the budget of each shard, or n*(ahead+1) times all gradients if that is
 //	            less
-//	Scratch     of the sparse round of each shard: 2 times what it merges, and the new rows beside the old ones
-//	Parked      lookups that wait for their rows: of each trainer on each shard what parkedBytes says
-//	UnderWay    2*T windows for each shard, 8 MiB at least: frames and their repetitions between socket and shard
+//	Scratch     for the sparse round of each shard: 2 times what it merges, and the new rows beside the old ones
+//	Parked      lookups that wait for their rows: parkedBytes for each trainer and shard
+//	UnderWay    2*T windows for each shard, at least 8 MiB: frames and their repetitions between socket and shard
 //	FanOut      for each trainer that does not read: results of ahead+1 batches and its rows, at most pending_bytes_max
-//	Connections what its trainers' connections to the NATS server may hold in unfinished messages and subscriptions
-//	Links       1 MiB for each shard here of a job that has shards on other ps too: their numbers may be no other job's
-//	Modules     what hosted modules take, all of the job's: see module.Sizes.Bytes
-//	Copies      with checkpoints: what each shard may keep of rows that change while a version is copied, 64 MiB, and 1
-//	            MiB of what is written. Where trainers have the parameters, what they have of them, too: a version that
-//	            the job was resumed with, and 16 MiB of each shard's chunks
+//	Connections unfinished messages and subscriptions of its trainers' connections to the NATS server
+//	Links       1 MiB for each shard here of a job that also has shards on other ps: no other job uses their numbers
+//	Modules     hosted modules, all of the job's: see module.Sizes.Bytes
+//	Copies      with checkpoints: old rows that each shard keeps while a version is copied, 64 MiB, and 1 MiB being
+//	            written. If trainers own parameters, also the version that the job was resumed with, and 16 MiB of
+//	            each shard's chunks
 type Memory struct {
 	Tables, Parameters, Staged, Scratch, Parked, UnderWay, FanOut, Connections, Links, Modules, Copies int64
 

@@ -715,8 +715,8 @@ func (p *Placement) OwnedChunks(owner int) []ChunkRef {
 //
 // Let M be the largest size, T the sum of all and S the number of owners. Then
 //
-//   - the fullest owner has at most M more than the emptiest: a chunk leaves only a fullest owner with more than M above the
-//     new one, and so leaves it at most M below all others, and the new one at most M above any of them;
+//   - the fullest owner has at most M more than the emptiest: a chunk leaves only a fullest owner with more than M
+//     above the new one, and so leaves it at most M below all others, and the new one at most M above any of them;
 //   - chunks move to the new owner only, and at most T/S + M of them, since it ends at most M above any other.
 //
 // The chunk that moves is the last one in bitOrder, so that the chunks of each owner are spread over all of them:

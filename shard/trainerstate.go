@@ -15,8 +15,8 @@ import (
 //  - The ps of a shard asks the trainer of lane 0, one chunk after the other (AskTrainerChunk). Trainers learn from the
 //    result of the batch before, or from rows, that the version is written (schema.FlagCopy). That trainer then keeps a
 //    copy of what it will be asked for.
-//  - A trainer of a run that begins with a version asks the shard of each chunk, which has read it, until the second batch
-//    has closed.
+//  - A trainer of a run that begins with a version asks the shard of each chunk, which has read it, until the second
+//    batch has closed.
 //
 // If trainers reduce among themselves, a chunk is asked for by the shard that would own it without that. The same holds
 // for the rows of replicated tables, which are asked for one stretch at a time (AskTrainerRows). A request without an

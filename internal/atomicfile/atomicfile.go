@@ -6,8 +6,8 @@
 //
 //   - A name that is a symbolic link is replaced; the target of the link is unchanged.
 //   - An existing file is replaced: it keeps neither its permissions nor its other hard links.
-//   - A character device that is named directly, such as /dev/null, is written to. Folders, pipes and sockets, and links to
-//     anything but files, are refused.
+//   - A character device that is named directly, such as /dev/null, is written to. Folders, pipes and sockets, and
+//     links to anything but files, are refused.
 //   - A process that is killed while it writes leaves a file .NAME.RANDOM.tmp, which may be removed.
 //
 // All files that commands leave are written by it, except the event files of internal/tensorboard, which grow during a
