@@ -80,7 +80,7 @@ func (s *session) bagBackward(pieces []C.gradbus_rows) (a cuda.BagBackward, err 
 		IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets), GradOut: cuda.Float32s(grad)}, nil
 }
 
-// arithmetic is what computes: the session's own, or that of the shards that it joined at.
+// arithmetic returns the backend: the session's own, or that of the shards that it joined at.
 func (s *session) arithmetic() cuda.Backend {
 	if s.backend != nil {
 		return s.backend

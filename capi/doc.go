@@ -10,11 +10,11 @@
 //
 // A call that waits runs on the thread of its caller: what it waits for ends with the thread's patience, by
 // trainer.ErrAgain, and goes on with gradbus_resume. The caller's memory is viewed as slices during the call and is
-// kept by nobody afterwards; no memory of Go's is given away.
+// not kept afterwards; no memory of Go's is given away.
 //
 // It knows package trainer, package local and JSON. It must not know what computes a forward pass, and does no
 // arithmetic. A newcomer may add a call: its contract in gradbus.h, a line in shim.c, a function here, and a case in
 // testdata/session_test.c.
 package main
 
-func main() {} // which a library has, and nobody calls
+func main() {} // a library has none

@@ -75,7 +75,7 @@ func options(text *C.char, to any) error {
 	return nil
 }
 
-// logTo appends warnings to a file; without one nobody hears them.
+// logTo appends warnings to a file; without a path it discards them.
 func logTo(path string) (*slog.Logger, *os.File, error) {
 	if path == "" {
 		return slog.New(slog.DiscardHandler), nil, nil
@@ -145,8 +145,7 @@ func go_local_close(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 	})
 }
 
-// addresses are what a process can have at most, in bytes; a product of one slice's length and a table's dim is below
-// 2^63.
+// addresses bounds the memory of a process in bytes; a product of one slice's length and a table's dim is below 2^63.
 const addresses = 1 << 47
 
 // slice is n elements at a caller's pointer.

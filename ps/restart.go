@@ -174,7 +174,7 @@ func assignShards(of *offer, offers []offer) ([]holder, error) {
 	return slices.DeleteFunc(all, func(h holder) bool { return len(h.held) == 0 }), nil
 }
 
-// resumeWindow is how long after a restart a join to an interrupted job counts as a rejoin.
+// resumeWindow is the time after a restart within which a join to an interrupted job counts as a rejoin.
 const resumeWindow = time.Minute
 
 // interruptedRuns is when runs have ended here that jobs are to continue, by job.
@@ -209,10 +209,10 @@ func (r *interruptedRuns) lately(name schema.JobName, now time.Time) bool {
 	return ended && now.Sub(at) <= resumeWindow
 }
 
-// offersWithin is how long the replicas of other ps are awaited: one of them may be the lost one.
+// offersWithin bounds the wait for the replicas of other ps: one of them may be the lost one.
 const offersWithin = 300 * time.Millisecond
 
-// spreadWithin is how long others are awaited once a version is complete: with more ps, each has fewer shards.
+// spreadWithin bounds the wait for further ps once a version is complete: with more ps, each has fewer shards.
 const spreadWithin = 20 * time.Millisecond
 
 // offerRequest is a request to other ps for the replicas that they have of a job.
@@ -364,7 +364,7 @@ type priorRun struct {
 	asked    bool           // a trainer has asked to resume
 }
 
-// located is what a run begins with, and where its versions are written.
+// located is the version that a run begins with, and the place of its checkpoints.
 type located struct {
 	from  *choice        // nil: version 0
 	runs  []schema.RunID // interrupted, which its trainers rejoin, the latest first; nil: none

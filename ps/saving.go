@@ -233,8 +233,8 @@ func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	return version, nil
 }
 
-// moduleWithin is how long a shard that aggregates nothing waits for a version of trainers: for the first answer, or
-// for a pass of the batch that is computed on it.
+// moduleWithin bounds the time for which a shard that aggregates nothing waits for a version of trainers: for the first
+// answer, or for a pass of the batch that is computed on it.
 const moduleWithin = 10 * gatherWithin
 
 // capture takes what modules here are, now that a version is there: it is where the shard has begun to copy it. One

@@ -25,7 +25,7 @@ type denseSums struct {
 	frame  func(node, chunk int) cuda.Vector
 	closed func(node, chunk int) error
 
-	// residuals are what rounding has taken from each hosted node, as long as the flat space; nil without error feedback.
+	// residuals are the rounding errors of each hosted node, as long as the flat space; nil without error feedback.
 	residuals [][]float32
 
 	held    bool     // a lane's gradients are added up when all of them are final, not as they become so

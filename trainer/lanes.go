@@ -17,7 +17,7 @@ type lanePlan struct {
 	weights []int // samples of each node
 }
 
-// laneSums is what follows the computation of one lane.
+// laneSums does the work after the computation of one lane.
 type laneSums struct {
 	slot   int
 	adds   []slotSum // in this order

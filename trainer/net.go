@@ -20,7 +20,7 @@ type NetWorkload struct {
 	Net  *nn.Net
 	Seed uint64 // of what layers drop, keyed by batch and lane
 
-	// Samples is how many samples a lane has. It may be nil where Keys is another's.
+	// Samples returns the number of samples of a lane. It may be nil if another type provides Keys.
 	Samples func(b schema.Batch, l lane.Lane) int
 	// Input is the input of the net, [samples, In]. It stays as it is until the lane ends.
 	Input func(step *LaneStep) (x []float32, err error)

@@ -243,7 +243,7 @@ func (s *scatter) scatterWhole(b *bagGrad, table, lane int) {
 	}
 }
 
-// dim is how many columns of a table a shard has.
+// dim returns the number of columns of a table on a shard.
 func (s *scatter) dim(shard, table int) int {
 	if !s.sums.bags.whole[table] {
 		return s.rows.dims[table]

@@ -243,7 +243,7 @@ func (r *reducer) waiting() []schema.Waiting {
 	return []schema.Waiting{w.Waiting}
 }
 
-// peerServer is what a trainer of a job that reduces between trainers is reached at, and the connection by which it
+// peerServer is the data server of a trainer in a job that reduces between trainers, and the connection by which it
 // reads what arrives there.
 type peerServer struct {
 	server *fabric.Server
@@ -310,7 +310,7 @@ func splitPort(address string) (host, port string) {
 	return strings.Trim(address, "[]"), ""
 }
 
-// checkDataHost refuses a data server that other machines reach and anybody may use.
+// checkDataHost refuses a data server that other machines reach without a token.
 func checkDataHost(c Config) error {
 	host, _ := splitPort(c.DataHost)
 	ip := net.ParseIP(host)

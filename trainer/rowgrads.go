@@ -282,7 +282,7 @@ type rowCounts struct {
 	times  []float32 // by local id; scratch
 }
 
-// dim is how many values of a row's gradient the workload gives, of so many that travel.
+// dim returns the number of values of a row's gradient that the workload computes, of those that are sent.
 func (c *rowCounts) dim(table, dims int) int {
 	if c == nil {
 		return dims
@@ -512,7 +512,7 @@ func (g *bagGrads) bytes(table, lo, hi, dim, distinct int) (rows, bags int) {
 	return rows, bags
 }
 
-// counted is what was counted last of a shard's: its rows have a section; the lane and the bag, from 1.
+// counted is the last counted item of a shard: its rows have a section; the lane and the bag, from 1.
 type counted struct {
 	any       bool
 	lane, bag int

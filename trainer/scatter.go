@@ -2,10 +2,10 @@ package trainer
 
 import "gradbus/schema"
 
-// scatter is what a node's gradients of tables come to on each shard, cut into messages. A table travels as rows, or,
-// where bagGrads says so, as bags: a shard then gets, of each lane, the bags that have a key there, with these keys
-// alone. A share is cut table by table, and within a table lane by lane. A bag that does not fit continues in the next
-// message with the same gradient, which changes nothing: a gradient counts once for each key.
+// scatter divides a node's gradients of tables into messages for each shard. A table is sent as rows, or, if bagGrads
+// decides so, as bags: a shard then gets, for each lane, the bags that have a key there, with only these keys. A share
+// is cut table by table, and within a table lane by lane. A bag that does not fit continues in the next message with
+// the same gradient, which changes nothing: a gradient counts once for each key.
 type scatter struct {
 	sums  *rowSums
 	place *schema.Placement
@@ -19,14 +19,14 @@ type scatter struct {
 	chunks [][]scatterPiece // of one shard
 }
 
-// routedBags is what one shard gets of one lane's bags of one table.
+// routedBags is one shard's part of one lane's bags of one table.
 type routedBags struct {
 	keys   []uint64
 	bags   []int32 // of the lane
 	starts []int   // first of keys of each bag
 }
 
-// scatterPiece is what one message has of a table: rows where lane is negative, else bags of a lane.
+// scatterPiece is one message's part of a table: rows if lane is negative, else bags of a lane.
 type scatterPiece struct {
 	piece
 	lane     int // number of the hosted lane

@@ -15,7 +15,7 @@ import (
 	"gradbus/trainer/internal/exchange"
 )
 
-// heartbeatLate is how long beyond its time a report may wait for keepTime, which sends it with a heartbeat.
+// heartbeatLate bounds the delay of a report, which keepTime sends with a heartbeat.
 const heartbeatLate = 500 * time.Millisecond
 
 // reports makes what a session says of itself, once a second, to watchers. A goroutine of its own makes a
@@ -260,8 +260,8 @@ const (
 var doingNames = [...]schema.Doing{schema.DoingJoining, schema.DoingKeys, schema.DoingLookup, schema.DoingCompute,
 	schema.DoingSend, schema.DoingResult, schema.DoingOther}
 
-// activity is what the goroutine that calls Run does, and since when: one word, which that goroutine stores some times
-// a batch and a report reads. Zero is joining since the session was made.
+// activity is the activity of the goroutine that calls Run, and its beginning: one word, which that goroutine stores
+// several times per batch and a report reads. Zero means joining since the session was made.
 type activity struct {
 	epoch time.Time
 	word  atomic.Uint64 // time since epoch in ns, times 8, and a doing
@@ -275,7 +275,7 @@ func (a *activity) beginAt(d doing, now time.Time) {
 	a.word.Store(uint64(max(0, now.Sub(a.epoch)))<<3 | uint64(d))
 }
 
-// now is what is done at a time since epoch, and for how long it has been.
+// now returns the activity at a time since epoch, and its duration so far.
 func (a *activity) now(at time.Duration) (schema.Doing, time.Duration) {
 	word := a.word.Load()
 	return doingNames[word&7], max(0, at-time.Duration(word>>3))

@@ -8,8 +8,8 @@ import (
 	"gradbus/schema"
 )
 
-// BucketTimes is how the gradient of one bucket of one batch fared, as this trainer saw it: all chunks of a dense
-// bucket, or the rows that one owner adds up. Begun to Complete is what a communication hook takes.
+// BucketTimes are the times of the gradient of one bucket of one batch, as seen by this trainer: all chunks of a dense
+// bucket, or the rows that one owner aggregates. Begun to Complete is the time of a communication hook.
 type BucketTimes struct {
 	Bucket schema.Bucket
 	Sparse bool

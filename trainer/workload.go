@@ -9,9 +9,9 @@ import (
 	"gradbus/schema"
 )
 
-// Workload is what a job trains: where the samples come from, and forward, loss and backward of one lane. Both methods
-// must be pure functions of batch, lane and parameters, with random numbers keyed by (seed, batch, lane), so that it
-// does not matter who computes a lane. They are called from the goroutine that calls Run, lane after lane.
+// Workload is the training of a job: the source of samples, and forward, loss and backward of one lane. Both methods
+// must be pure functions of batch, lane and parameters, with random numbers keyed by (seed, batch, lane), so that any
+// trainer can compute a lane. They are called from the goroutine that calls Run, lane after lane.
 type Workload interface {
 	// Keys appends to keys[table] the keys of every example of the lane, in the order in which the lane will use them,
 	// and returns the number of samples and the slices. It is called for batch b+1 while the results of b are under way,
@@ -28,10 +28,10 @@ type Workload interface {
 	Lane(step *LaneStep) (lossSum float64, err error)
 }
 
-// LaneStep is what a workload sees of one lane of one batch. It and all slices it gives are valid until Lane returns.
+// LaneStep is a workload's view of one lane of one batch. It and all slices it returns are valid until Lane returns.
 //
-// What is asked for against the rules (a name that the job lacks, a gradient that is final) gives memory that leads
-// nowhere, and Run fails with ErrWorkload and the reason when Lane returns.
+// A request that breaks the rules (a name that the job does not have, a gradient that is final) returns unused memory,
+// and Run fails with ErrWorkload and the reason when Lane returns.
 type LaneStep struct {
 	Batch   schema.Batch
 	Lane    lane.Lane
@@ -351,7 +351,7 @@ func (s *LaneStep) AddRowGrad(table schema.Table, ids []int64, rows []float32) {
 	a.ids, a.values = append(a.ids, ids...), append(a.values, rows...)
 }
 
-// addedTo is what was added up for a table of hosted lane at.
+// addedTo returns the sum for a table of hosted lane at.
 func (c *compute) addedTo(at int, table schema.Table) *added {
 	if c.added == nil {
 		c.added = make([][]added, len(c.samples))

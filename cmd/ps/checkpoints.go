@@ -79,7 +79,7 @@ type shownCheckpoint struct {
 	Created *time.Time     `json:"created,omitempty"`
 }
 
-// stateOf is what a checkpoint is, by the error that it gave, or none.
+// stateOf returns the state of a checkpoint for its error; well if there is none.
 func stateOf(err error, well string) string {
 	switch {
 	case err == nil:

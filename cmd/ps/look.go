@@ -16,7 +16,7 @@ import (
 	"gradbus/ps/ops/terminal"
 )
 
-// looking is what the commands that look at a running ps are told.
+// looking is the configuration of the commands that look at a running ps.
 type looking struct {
 	ps, tokenFile, ca string
 	token             string // of tokenFile, once there is a client
@@ -135,7 +135,7 @@ func (l *looking) status(ctx context.Context, c *cobra.Command, asJSON bool) (st
 	return status.Why.Level, err
 }
 
-// eventsShown is how many events are shown at most.
+// eventsShown bounds the number of events that are shown.
 const eventsShown = 10
 
 // withdrawn refuses a command of earlier versions.

@@ -14,7 +14,7 @@ import (
 	"gradbus/ps/ops/tap"
 )
 
-// tapping is what ps tap is told.
+// tapping is the configuration of ps tap.
 type tapping struct {
 	tap.Config
 	way           connect.Flags

@@ -81,8 +81,8 @@ func (o *common) trainAll(ctx context.Context) (report.Result, error) {
 	return report.Add(results, schema.ClockOf(s.Consistency).Common())
 }
 
-// serverArgs are the flags by which started trainers find the server. An address with a password goes by a file of
-// settings that nobody else reads, which forget removes: it must stand on no command line.
+// serverArgs returns the flags by which started trainers find the server. An address with a password is passed in a
+// private file of settings, which forget removes: it must not appear on a command line.
 func (o *common) serverArgs() (args []string, forget func(), err error) {
 	if !config.HasPassword(o.way.Server) {
 		return []string{"--server", o.way.Server}, func() {}, nil

@@ -5,5 +5,5 @@
 // chromium: scripts/deps.sh page installs it.
 //
 // `go test ./e2e/page -run Screenshots -write docs/images` makes the pictures of docs/operations.md again, and
-// `go test ./e2e/page -run Stage -serve 127.0.0.1:8099 -scene waiting` shows a stage to whoever works on the page.
+// `go test ./e2e/page -run Stage -serve 127.0.0.1:8099 -scene waiting` shows a stage for work on the page.
 package page

@@ -2,7 +2,7 @@
 // network within the process, and has happen to them what a seed draws: messages are lost, repeated, late and out
 // of order, machines are cut off or stand still, their clocks are set, trainers and servers end at any moment, and new
 // ones come; disks fail, fill up, lie, rot, and lose in a power cut what was not brought to them. Time passes as soon
-// as everybody waits, so hours of timeouts take seconds. Whatever happens, the weights at the end have the bits of a
+// as all wait, so hours of timeouts take seconds. Whatever happens, the weights at the end have the bits of a
 // job in which nothing did, and what was durable is not lost.
 //
 //	go test ./e2e/simulate -run Simulate -seeds 500

@@ -196,7 +196,7 @@ func synthetic(users, movies int) []Rating {
 // ErrRatings says that an input holds no ratings, or something else among them; the text says where.
 var ErrRatings = errors.New("not ratings of MovieLens")
 
-// Rating is how many stars a user gave a film, and when.
+// Rating is a user's stars for a film, and the time.
 type Rating struct {
 	User, Movie uint64
 	Stars       float32

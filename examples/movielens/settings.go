@@ -32,7 +32,7 @@ const (
 // ErrSettings says that settings are not usable; the text lists every one of them.
 var ErrSettings = errors.New("invalid settings")
 
-// Settings are what a person may choose. All trainers of a job must choose alike; Job puts them into the manifest.
+// Settings are the user's choices. All trainers of a job must choose alike; Job puts them into the manifest.
 type Settings struct {
 	settings.Shared
 	Batch   int     // most ratings in a batch, from 1

@@ -31,15 +31,15 @@ const (
 // ErrSettings says that settings are not usable; the text lists every one of them.
 var ErrSettings = errors.New("invalid settings")
 
-// Settings are what a person may choose. All trainers of a job must choose alike; Job puts them into the manifest.
+// Settings are the user's choices. All trainers of a job must choose alike; Job puts them into the manifest.
 type Settings struct {
 	settings.Shared
 	Batch int // most samples in a batch, from 1
 	Dim   int // values in an embedding row, from 1
 
-	// Placement is how the table lies on the shards: "tables" (whole on one of them) and "columns" pool there, in sync and
-	// with reduce "shards"; "rows" pools in the trainers. "" is tables where they can be had, else rows: columns send
-	// every key to every shard, which one table of this size does not repay. With gradients in float32 no bit depends on
+	// Placement divides the table over the shards: "tables" (whole on one shard) and "columns" pool there, in sync and
+	// with reduce "shards"; "rows" pools in the trainers. "" means tables if possible, else rows: columns send every
+	// key to every shard, which does not pay for one table of this size. With gradients in float32 no bit depends on
 	// it.
 	Placement string
 }
@@ -83,7 +83,7 @@ func (s Settings) poolsOnShards() bool {
 	return s.Reduce != schema.ReduceTrainers && (s.Consistency == "" || s.Consistency == schema.ConsistencySync)
 }
 
-// placement is how the table lies on the shards, the default filled in.
+// placement returns the placement of the table, with the default filled in.
 func (s Settings) placement() string {
 	if s.Placement == "" && s.poolsOnShards() {
 		return schema.PlacementTables

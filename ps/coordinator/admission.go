@@ -138,7 +138,7 @@ func (a *admission) fullFor(now time.Time, members slots, j *schema.Join) *schem
 	return r
 }
 
-// doubtAfter is how long a trainer, which is heard each second, is silent before its slot may be vacant soon.
+// doubtAfter is the silence of a trainer, which is heard each second, after which its slot may be vacant soon.
 const doubtAfter = 2500 * time.Millisecond
 
 // roomSoon refuses, as busy, a trainer for which the next run has a slot.

@@ -10,8 +10,8 @@ import (
 	"gradbus/schema"
 )
 
-// CheckpointPolicy is how often the versions of a job are written down. A further one is asked for when either has gone
-// by since the last was.
+// CheckpointPolicy is the interval of checkpoints. A version is requested when either interval has passed since the
+// last one.
 type CheckpointPolicy struct {
 	Epoch   uint64         // of this run among those of the job's name
 	Every   time.Duration  // 0: by batches alone
@@ -64,7 +64,7 @@ type askedVersion struct {
 	since   schema.Version                // what was touched since this one is reported; 0: everything
 	growth  checkpoint.Growth             // of that version
 	failed  bool                          // and was counted
-	// increment is that the rest is not written.
+	// increment is set if only changes are written.
 	increment bool
 }
 
@@ -202,7 +202,7 @@ func (k *checkpointing) base() (since schema.Version, increment bool) {
 	return k.durable.version, k.durable.version > 0 && k.growth.GoesOn()
 }
 
-// durability is what a coordinator tells of versions that are durable, and of those that were to be and are not.
+// durability is the coordinator's report on durable versions, and on those that failed to become durable.
 type durability struct {
 	version schema.Version // the newest; 0: none of this run
 	at      time.Time

@@ -2,7 +2,7 @@ package coordinator
 
 import "gradbus/schema"
 
-// lossAction is what follows when a trainer of a running job is lost, keeps others waiting, or ends early. It follows
+// lossAction is the reaction when a trainer of a running job is lost, keeps others waiting, or ends early. It follows
 // from the plan's capability, the job's policy and its clock.
 type lossAction int
 

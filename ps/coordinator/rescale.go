@@ -53,7 +53,7 @@ type newcomer struct {
 	liveness.Silence // since it asked last
 }
 
-// newcomerSilentMax is how long a newcomer, which asks each second, may be silent before it counts as gone.
+// newcomerSilentMax is the silence of a newcomer, which repeats its request each second, after which it counts as gone.
 const newcomerSilentMax = 4 * time.Second
 
 // restarts reports whether the loss of a trainer restarts the job now.
@@ -168,7 +168,7 @@ func (c *Coordinator) PutOff() (all []schema.Member) {
 }
 
 const (
-	// rejoinMax is how long trainers that rejoin wait for the others of their run.
+	// rejoinMax bounds the time for which trainers that rejoin wait for the others of their run.
 	rejoinMax = 10 * time.Second
 	// RejoinSoonMax is the wait if as many trainers have rejoined as the run had at its end, or if their ps has ended and
 	// a replica takes over: then all rejoin at once.

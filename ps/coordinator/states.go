@@ -46,7 +46,7 @@ type slotState int
 
 // States of a slot.
 const (
-	// slotVacant: no process has the slot. Nobody has joined in it, or it was taken from its trainer.
+	// slotVacant: no process has the slot. No trainer has joined in it, or it was taken from its trainer.
 	slotVacant slotState = iota
 	// slotJoining: its trainer is admitted, and has begun no batch.
 	slotJoining

@@ -1,4 +1,4 @@
-// Package mnisttest has a small data set as files, for tests of whoever reads one.
+// Package mnisttest writes a small data set as files, for tests of readers.
 package mnisttest
 
 import (
@@ -22,7 +22,7 @@ func Folder(t testing.TB) string {
 	return folder
 }
 
-// header is how an idx file begins: a magic number, and its sizes.
+// header returns the beginning of an idx file: a magic number, and its sizes.
 func header(magic uint32, sizes ...int) []byte {
 	h := binary.BigEndian.AppendUint32(nil, magic)
 	for _, n := range sizes {

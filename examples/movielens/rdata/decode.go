@@ -315,7 +315,7 @@ func (d *decoder) altRep(depth int) (*value, error) {
 		if len(state.Reals) != 3 || !(state.Reals[0] >= 0 && state.Reals[0] <= math.MaxInt32) {
 			return nil, d.fail("a sequence that is none")
 		}
-		v.Ints = []int32{int32(state.Reals[0])} // its length is all that anybody asks for: row names
+		v.Ints = []int32{int32(state.Reals[0])} // only its length is used: row names
 		return v, nil
 	case "wrap_integer", "wrap_real", "wrap_string", "wrap_logical", "wrap_list":
 		vector := state.Attribs["0"]

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// record is what the classifier uses of one package.
+// record is the part of a package that the classifier uses.
 type record struct {
 	Name        string
 	Section     string // after its last slash: "contrib/games" is "games"; empty where the record has none

@@ -19,7 +19,7 @@ import (
 	"gradbus/philox"
 )
 
-// Options are what the result depends on, besides the examples.
+// Options are the settings that determine the result, besides the examples.
 type Options struct {
 	Epochs, Batch, Dim, Lanes int
 	LR, Momentum              float32

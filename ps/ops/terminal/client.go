@@ -80,7 +80,7 @@ func NewClient(c Config) (*Client, error) {
 // refuseRedirect returns a redirect as the answer: a token is sent only to the named ps.
 func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// URL is that of the ps, without a path.
+// URL returns the address of the ps, without a path.
 func (c *Client) URL() string { return c.base }
 
 // Close ends idle connections.
