@@ -336,12 +336,7 @@ func (l *controlLoop) look(ctx context.Context, n registryNews) {
 	}
 	if n.changed.run != 0 {
 		if j := l.job(n.changed.name); j != nil && j.run == n.changed.run {
-			if n.changed.lr != nil {
-				l.carryOut(j, j.coordinator.LRRecorded())
-			}
-			if n.changed.voters != nil {
-				l.carryOut(j, j.coordinator.VotersRecorded(l.server.now(), n.changed.voters))
-			}
+			l.carryOut(j, j.coordinator.Recorded(l.server.now(), n.changed.lr, n.changed.voters))
 		}
 		return
 	}

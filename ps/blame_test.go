@@ -54,7 +54,7 @@ func TestStalledTrainerIsNamedAmongThoseItStalls(t *testing.T) {
 		c.Report(now, "p-a", report)
 		c.Tick(now)
 	}
-	if f := c.Failed(); f == nil || f.Member != "t1" {
+	if f := c.Outcome().Failed; f == nil || f.Member != "t1" {
 		t.Errorf("%+v, want a failure of t1", f)
 	}
 }

@@ -311,11 +311,11 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 		if l.server.standby.hasEnded(name) {
 			l.carryOut(j, j.coordinator.EarlierRunEnded(now))
 		}
-		if j.coordinator.Gathers() && l.server.standby.yields(name) {
-			l.carryOut(j, j.coordinator.FailBack(schema.Coordinator, "the job has begun at the other ps of the pair, too"))
+		if j.coordinator.State().Gathers() && l.server.standby.yields(name) {
+			l.carryOut(j, j.coordinator.Restart("", schema.Coordinator, "the job has begun at the other ps of the pair, too"))
 		}
 		l.carryOut(j, j.coordinator.Tick(now))
-		if !j.coordinator.IsOver() {
+		if !j.coordinator.State().IsOver() {
 			l.putOff(j, now)
 			l.heartbeat(j)
 		}
@@ -389,7 +389,7 @@ func (l *controlLoop) carryOut(j *job, decisions []coordinator.Decision) {
 			about.Info(decision.Note)
 		}
 	}
-	if j.coordinator.IsOver() {
+	if j.coordinator.State().IsOver() {
 		l.free(j)
 		return
 	}
@@ -418,13 +418,14 @@ func (l *controlLoop) free(j *job) {
 	if l.jobs[j.manifest.Name] != j {
 		return
 	}
-	l.drop(j)
-	l.history.remember(j)
-	l.runEnded(j)
-	if j.coordinator.NextTrainers() == 0 {
+	outcome := j.coordinator.Outcome()
+	l.drop(j, &outcome)
+	l.history.remember(j, &outcome)
+	l.runEnded(j, &outcome)
+	if outcome.NextTrainers == 0 {
 		l.show(j, time.Now())
 	}
-	if f := j.coordinator.Failed(); f != nil { // before anybody was admitted
+	if f := outcome.Failed; f != nil { // before anybody was admitted
 		l.turnAway(j, &schema.Refused{Reason: "server_full", Text: f.Text})
 	}
 	l.takeWaiting(j) // of an end without a failure: they are repeated
@@ -439,13 +440,13 @@ func (l *controlLoop) noteWritten(j *job) {
 }
 
 // drop takes a job out of the registry and has its shards released.
-func (l *controlLoop) drop(j *job) {
+func (l *controlLoop) drop(j *job, outcome *coordinator.Outcome) {
 	delete(l.jobs, j.manifest.Name)
 	for _, w := range slices.Concat(j.watching, j.serving) {
 		w.stop()
 	}
-	l.server.registry.end(j.manifest.Name, endedRun{RunID: j.run, Joiners: j.coordinator.Joiners()})
-	l.releaseServers(j)
+	l.server.registry.end(j.manifest.Name, endedRun{RunID: j.run, Joiners: outcome.Joiners})
+	l.releaseServers(j, outcome.Failed)
 	if a := l.shardsOf(j); a != nil {
 		l.release(a)
 	}
@@ -463,7 +464,7 @@ func (l *controlLoop) shutdown() {
 	}
 	l.tellDrainers(true)
 	for _, j := range l.coordinated() {
-		l.carryOut(j, j.coordinator.EndBack(how, schema.Coordinator, why))
+		l.carryOut(j, j.coordinator.Restart(how, schema.Coordinator, why))
 	}
 	for _, a := range byName(l.assignments) {
 		l.tell(a, schema.Control{Failed: &schema.Failed{Member: l.server.member, Text: why, Back: true, End: how}})

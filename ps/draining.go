@@ -51,7 +51,7 @@ func (l *controlLoop) drainedJobs() (all []schema.DrainedJob) {
 	for _, j := range l.coordinated() {
 		d := j.coordinator.Progress(l.server.now())
 		if l.stands(j) {
-			d.To, d.Kept = j.coordinator.StandbyURL(), 0
+			d.To, d.Kept = l.follower.url, 0
 		}
 		all = append(all, d)
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"gradbus/checkpoint"
+	"gradbus/ps/coordinator"
 	"gradbus/schema"
 )
 
@@ -30,14 +31,13 @@ type endedJob struct {
 type endedJobs []endedJob
 
 // remember adds a run that has ended. The oldest one whose last version is written makes way for it.
-func (e *endedJobs) remember(j *job) {
+func (e *endedJobs) remember(j *job, o *coordinator.Outcome) {
 	if len(*e) == endedMax {
 		i := max(0, slices.IndexFunc(*e, func(e endedJob) bool { return isClosed(e.writing) }))
 		*e = slices.Delete(*e, i, i+1)
 	}
-	c := j.coordinator
-	*e = append(*e, endedJob{name: j.manifest.Name, run: j.run, joiners: c.Joiners(), failed: c.Failed(),
-		places: c.NextTrainers(), manifest: j.manifest, late: c.PutOff(), writing: j.writing})
+	*e = append(*e, endedJob{name: j.manifest.Name, run: j.run, joiners: o.Joiners, failed: o.Failed,
+		places: o.NextTrainers, manifest: j.manifest, late: o.PutOff, writing: j.writing})
 }
 
 // last returns the run of a name that has ended last, of those that a condition holds for; nil: none is remembered.

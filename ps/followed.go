@@ -48,7 +48,7 @@ func (l *controlLoop) loses() (job schema.JobName, ok bool) {
 		return "", false
 	}
 	for name, j := range l.coordinated() {
-		if c := j.coordinator; c.IsRunning() && len(c.Training()) > 0 && !c.WritesVersions() && !l.stands(j) {
+		if c := j.coordinator; c.Trains() && !c.WritesVersions() && !l.stands(j) {
 			return name, true
 		}
 	}
@@ -128,7 +128,7 @@ func (l *controlLoop) goneOn(over schema.OverRun) {
 	}
 	if j := l.job(over.Job); j != nil && j.run == over.Run {
 		l.yielded[over.Job] = l.server.now()
-		l.carryOut(j, j.coordinator.FailBack(l.follower.member,
+		l.carryOut(j, j.coordinator.Restart("", l.follower.member,
 			"this ps was out of reach, and ps "+l.follower.member.ServerID()+", which stood by, has gone on with the job"))
 	}
 	l.runOver(over.Job, over.Run, checkpoint.End)
@@ -182,11 +182,11 @@ func (l *controlLoop) tellStandby(now time.Time, tick bool) {
 		if !l.stands(j) {
 			continue
 		}
-		first := j.coordinator.StandbyURL() == ""
-		if j.coordinator.StandsBy(is.url) || tick {
+		was := j.coordinator.StandsBy(is.url)
+		if was != is.url || tick {
 			l.send(name, j.run, schema.All, schema.Control{Standby: &schema.Standby{URL: is.url}})
 		}
-		if text := j.lostTogether(process.HostAndID(), is.host); first && text != "" {
+		if text := j.lostTogether(process.HostAndID(), is.host); was == "" && text != "" {
 			l.server.log.Warn("the loss of this host would stop a job", "job", name, "text", text)
 		}
 	}
@@ -243,7 +243,7 @@ func (l *controlLoop) shardsOf(j *job) *assignment {
 
 // handsOver has a job go on with whoever stands by, if anybody does, and reports whether that has been told all of it.
 func (l *controlLoop) handsOver(j *job) (stands, told bool) {
-	if !l.stands(j) || len(j.coordinator.Training()) == 0 {
+	if !l.stands(j) || !j.coordinator.Trains() {
 		return false, false
 	}
 	decisions, told := j.coordinator.HandOver(l.server.now())

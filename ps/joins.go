@@ -50,7 +50,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 		l.send(m.job, 0, m.from, schema.Control{Refused: coordinator.RunOver(m.job)})
 		return
 	}
-	if j != nil && !j.coordinator.IsPlacing() {
+	if j != nil && j.coordinator.State() != coordinator.Placing {
 		if !tookPart(j.ended, m.from) {
 			l.admit(j, m, request)
 		}
@@ -80,7 +80,7 @@ func (l *controlLoop) takeover(name schema.JobName) string {
 	case l.mayContinueElsewhere(name):
 		delete(l.yielded, name)
 		return ""
-	case l.job(name) != nil && l.job(name).coordinator.Outnumbered():
+	case l.job(name) != nil && l.job(name).coordinator.Outcome().LacksQuorum:
 		l.job(name).coordinator.StandsNoMore()
 		return ""
 	case b != nil:
@@ -215,7 +215,7 @@ func (l *controlLoop) register(f *foundJob) {
 	}
 	j.place(l.server, c, &f.located, fitted, l.window(fitted, l.shardsHere(&c), l.held()), voters)
 	l.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers",
-		c.job.Trainers, "shards", j.coordinator.Shards(), "servers", len(c.servers))
+		c.job.Trainers, "shards", j.coordinator.Telemetry(l.server.now()).Shards, "servers", len(c.servers))
 	if err := coordinator.CheckReplicas(j.manifest); err != nil && (l.server.config.grouped() || l.follower != nil) {
 		l.server.log.Warn("no replica of the job is kept", "job", name, "err", err)
 	}
@@ -256,7 +256,7 @@ func (l *controlLoop) mayBegin(f *foundJob, fitted *schema.Job) (voters []schema
 // admitWaiting admits those who wait for a job, once all of its shard servers have been heard of. Before, one of them
 // may be dead, whose lease has not run out: nobody is to wait for it.
 func (l *controlLoop) admitWaiting(j *job) {
-	if j.coordinator.IsPlacing() {
+	if j.coordinator.State() == coordinator.Placing {
 		return
 	}
 	for _, m := range l.takeWaiting(j) {
@@ -279,7 +279,7 @@ func (l *controlLoop) putOff(j *job, now time.Time) {
 		text = fmt.Sprintf(
 			"its checkpoints have been read and verified for %s, and the job begins when that is done",
 			liveness.Rounded(since))
-	case j.state == coordinator.Placing && j.coordinator.IsPlacing():
+	case j.coordinator != nil && j.coordinator.State() == coordinator.Placing:
 		text = fmt.Sprintf("%s is announced and has not answered for %s: it may be dead, which counts %s after its last "+
 			"sign; the job is registered without it then", j.coordinator.UnheardServer(),
 			liveness.Rounded(since), l.server.registry.lease)
@@ -292,7 +292,7 @@ func (l *controlLoop) putOff(j *job, now time.Time) {
 // registerAnew drops a job that nobody was admitted to, because one of its shard servers is no more, and has it
 // acquired for those who wait, among the ps that there are now. It reports whether it did.
 func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
-	if !j.coordinator.IsPlacing() {
+	if j.coordinator.State() != coordinator.Placing {
 		return false
 	}
 	dead := slices.IndexFunc(j.servers, func(s leaseRecord) bool {
@@ -305,7 +305,7 @@ func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
 	}
 	l.server.log.Warn("ps is no more, its job is registered anew", "job", j.manifest.Name, "server", j.servers[dead].ID)
 	waiting := l.takeWaiting(j)
-	l.drop(j)
+	l.drop(j, &coordinator.Outcome{})
 	j.state.Transition(coordinator.Ended)
 	l.runOver(j.manifest.Name, j.run, checkpoint.Abandon)
 	for _, m := range waiting {

@@ -287,9 +287,7 @@ func (l *controlLoop) readForJob(m *message, c *schema.Control) *refusal {
 	case c.ScaleLR != nil:
 		l.carryOut(j, j.coordinator.ScaleLR(m.from, c.ScaleLR))
 	case c.LRTaken != nil:
-		if !j.coordinator.Outdated(m.from, m.head.Generation) {
-			l.carryOut(j, j.coordinator.LRTaken(m.from, c.LRTaken))
-		}
+		l.carryOut(j, j.coordinator.LRTaken(m.from, m.head.Generation, c.LRTaken))
 	case c.Leaving != nil:
 		l.carryOut(j, j.coordinator.Leaving(m.from))
 	case c.Leave != nil:

@@ -733,14 +733,13 @@ func (l *controlLoop) answerKept(m *message, query *schema.Query) {
 
 // releaseServers takes it that a run of a job that this ps coordinates is over, for all who have its shards, or keep
 // them.
-func (l *controlLoop) releaseServers(j *job) {
+func (l *controlLoop) releaseServers(j *job, failed *schema.Failed) {
 	var all []schema.Member
 	for i := range j.servers {
 		all = append(all, schema.ServerMember(j.servers[i].ID))
 	}
 	all = append(all, j.coordinator.Replicas(l.server.now()).Members...)
 	slices.Sort(all)
-	failed := j.coordinator.Failed()
 	for _, member := range slices.Compact(all) {
 		switch {
 		case member != l.server.member:

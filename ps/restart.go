@@ -600,9 +600,9 @@ func (s *Server) isAlone() bool {
 }
 
 // runEnded notes that a run of a job has ended, unless the job is to continue it.
-func (l *controlLoop) runEnded(j *job) {
-	failed := j.coordinator.Failed()
-	if failed != nil && j.coordinator.Outnumbered() {
+func (l *controlLoop) runEnded(j *job, outcome *coordinator.Outcome) {
+	failed := outcome.Failed
+	if failed != nil && outcome.LacksQuorum {
 		l.yielded[j.manifest.Name] = l.server.now()
 	}
 	switch {
@@ -616,7 +616,7 @@ func (l *controlLoop) runEnded(j *job) {
 		return
 	}
 	note := checkpoint.End
-	if !j.coordinator.HasStarted() {
+	if !outcome.Began {
 		note = checkpoint.Abandon
 	}
 	l.runOver(j.manifest.Name, j.run, note)

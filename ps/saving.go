@@ -107,7 +107,7 @@ func (l *controlLoop) tellCompleted(c *completedJob) {
 	l.noteWritten(c.job)
 	for i := range l.shown {
 		if l.shown[i].RunID == c.job.run {
-			l.shown[i].Durability = c.job.coordinator.Durability(now)
+			l.shown[i].Durability = c.job.coordinator.Telemetry(now).Durability
 		}
 	}
 }
@@ -328,12 +328,12 @@ func (l *controlLoop) tellDrained() {
 	}
 	open := false
 	for _, j := range l.coordinated() {
-		j.coordinator.Drain() // also where it is handed over, which may fail
+		drained := j.coordinator.Drain() // also where it is handed over, which may fail
 		if waits, done := l.handsOver(j); waits {
 			open = open || !done
 			continue
 		}
-		open = open || !j.coordinator.Drained()
+		open = open || !drained
 	}
 	if open {
 		return

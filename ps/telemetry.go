@@ -405,7 +405,7 @@ func (j *job) telemetry(now time.Time) schema.JobReport {
 	if p.Durability.Off != "" {
 		p.Durability.Off = schema.ClipFailure(cmp.Or(j.notSaved, p.Durability.Off))
 	}
-	if !j.coordinator.IsOver() {
+	if !j.coordinator.State().IsOver() {
 		p.Standby = j.stoodBy.report(now)
 	}
 	return p
@@ -615,7 +615,7 @@ func (l *controlLoop) joinRefused(job schema.JobName, from schema.Member, host s
 	}
 	l.server.log.Warn("join refused", "job", job, "member", from, "host", host, "reason", why.Reason, "text",
 		why.Text, "times", n)
-	if j := l.job(job); j != nil && j.coordinator.Gathers() {
+	if j := l.job(job); j != nil && j.coordinator.State().Gathers() {
 		told := *why
 		told.Text = fmt.Sprintf("a trainer on %s was refused: %s", host, why.Text)
 		l.send(job, j.run, schema.All, schema.Control{Refused: &told})

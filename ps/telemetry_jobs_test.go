@@ -67,7 +67,7 @@ func TestCoordinatorReport(t *testing.T) {
 		t.Errorf("who is waited for later: %+v", m)
 	}
 
-	for s := 4 * time.Second; !c.IsOver() && s < time.Minute; s += time.Second {
+	for s := 4 * time.Second; !c.State().IsOver() && s < time.Minute; s += time.Second {
 		c.Report(after(s), "p-a", &schema.Report{Serial: 1, Ready: true})
 		c.Report(after(s), "p-b", &schema.Report{Serial: 1, Ready: true})
 		c.Heartbeat(after(s), "t0", &schema.Head{Generation: 1, Batch: 18})

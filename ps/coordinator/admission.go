@@ -42,7 +42,7 @@ func (a *admission) admit(now time.Time, members slots, gathers bool, j *schema.
 	if a.config.Job.Plan().Reduces(schema.ByTrainers) && j.URL == "" {
 		return 0, a.noURL()
 	}
-	if j.Wanted != "" && (a.onLoss != lossRestart || a.config.Rejoining == nil) {
+	if j.Wanted != "" && (!a.onLoss.restarts() || a.config.Rejoining == nil) {
 		return a.slotOf(now, members, j.Wanted)
 	}
 	for i := range members {

@@ -17,7 +17,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"gradbus/internal/liveness"
@@ -89,14 +88,14 @@ type Coordinator struct {
 	members      slots
 	shardServers shardServers
 	serial       int               // of the latest assignment
+	assigned     int               // serial that shard servers were told last; Tick repeats it
 	generation   schema.Generation // rises when a slot is taken from a trainer
 	detector     detector
 	ended        schema.End     // how; empty before
 	failed       *schema.Failed // why, where not all trainers left in peace
 	started      time.Time      // zero before the start
 	ticks        liveness.Ticks
-	fewest       int              // missing trainers that there have ever been while the job gathers
-	grew         liveness.Silence // since when; before the first Tick it does not last
+	gathering    gathering
 	blind        liveness.Silence // since nothing can be heard
 	standby      standbyAt
 	record       voterRecord
@@ -115,9 +114,9 @@ type Decision struct {
 	Who     schema.Member // the member that the note is about; empty: no single one
 	// Written is a version whose parts all shards have written; nil: none. Its outcome goes to Completed.
 	Written *Written
-	// Record is the changes of the learning rates to write into the job's record; nil: none. LRRecorded follows.
+	// Record is the changes of the learning rates to write into the job's record; nil: none. Recorded follows.
 	Record []schema.LRChange
-	// Voters are to be written into the job's record; nil: none. VotersRecorded follows.
+	// Voters are to be written into the job's record; nil: none. Recorded follows.
 	Voters []schema.Voter
 	// Later is the time after which BeginReplicas is due; 0: it is not.
 	Later time.Duration
@@ -141,27 +140,17 @@ func New(config Config) *Coordinator {
 		c.replicas.off = err.Error()
 	}
 	c.record.decides = config.RecordDecides && c.replicas.off == ""
-	c.heardShards()
+	if c.shardServers.unheard() < 0 {
+		c.state.Transition(Gathering)
+	}
 	if config.Resume != nil {
 		c.lr.decided = config.Resume.LR
 	}
 	return c
 }
 
-// IsPlacing reports whether not every ps that is to make shards has answered.
-func (c *Coordinator) IsPlacing() bool { return c.state == Placing }
-
-// Gathers reports whether the job has yet to start.
-func (c *Coordinator) Gathers() bool { return c.IsPlacing() || c.state == Gathering }
-
-// HasStarted reports whether the job has started, and may have ended since.
-func (c *Coordinator) HasStarted() bool { return !c.started.IsZero() }
-
-// IsRunning reports whether the job has started and not ended.
-func (c *Coordinator) IsRunning() bool { return c.state == Running }
-
-// IsOver reports whether the end of the job is decided.
-func (c *Coordinator) IsOver() bool { return c.state >= Ending }
+// State returns the state of the run.
+func (c *Coordinator) State() JobState { return c.state }
 
 // Finish ends a job that is ending. Its last version is on the disk.
 func (c *Coordinator) Finish() {
@@ -170,25 +159,36 @@ func (c *Coordinator) Finish() {
 	}
 }
 
-// heardShards has the job gather trainers once every ps with shards of it has answered.
-func (c *Coordinator) heardShards() {
-	if c.IsPlacing() && c.shardServers.unheard() < 0 {
-		c.state.Transition(Gathering)
-	}
+// Outcome is how a run has ended, and what the next one has of it.
+type Outcome struct {
+	Failed *schema.Failed // why it ended; nil: it has not, or all trainers have completed it
+	Began  bool           // it had started
+	// LacksQuorum reports that the ps with the replica may continue the job with the trainers that are lost.
+	LacksQuorum bool
+	Joiners     []schema.Member // names under which trainers joined: of members, and of those that left before the start
+	PutOff      []schema.Member // trainers that were refused as busy until the job ended
+	// NextTrainers is how many slots the next run has: 0 is as many as the manifest. It is as many as this one if that had
+	// not begun and was not given up.
+	NextTrainers int
 }
 
-// Failed returns why the job ended; nil: it has not ended, or all trainers have completed it.
-func (c *Coordinator) Failed() *schema.Failed { return c.failed }
-
-// Joiners returns the names under which trainers joined: of members, and of those that left before the start.
-func (c *Coordinator) Joiners() []schema.Member {
-	all := slices.Clone(c.admission.former)
-	for i := range c.members {
-		if name := c.members[i].joiner; name != "" {
-			all = append(all, name)
+// Outcome returns how the run has ended.
+func (c *Coordinator) Outcome() Outcome {
+	o := Outcome{Failed: c.failed, Began: !c.started.IsZero(), LacksQuorum: c.standby.lacksQuorum(c.members.voters()),
+		Joiners: slices.Concat(c.admission.former, c.members.joiners())}
+	if c.state.IsOver() && c.failed == nil && o.Began {
+		o.PutOff = c.newcomers.names()
+	}
+	switch {
+	case c.onLoss != lossRescale:
+	case c.failed == nil && !o.Began && c.config.SlotsMax != 0:
+		o.NextTrainers = len(c.members)
+	case c.failed != nil && c.failed.Back:
+		if n := c.members.here(c.failed.Member); n > 0 {
+			o.NextTrainers = min(n+len(c.newcomers.all), c.admission.places())
 		}
 	}
-	return all
+	return o
 }
 
 // Process returns the process that has a slot, and the generation since which it does; empty: none has.
@@ -202,7 +202,7 @@ func (c *Coordinator) Process(i int) (process string, _ schema.Generation) {
 
 // start begins the job once all trainers have joined and all shards are ready.
 func (c *Coordinator) start(now time.Time) []Decision {
-	if !c.Gathers() || !c.ready() || c.members.missing() > 0 || !c.admission.mayStart(c.members) {
+	if !c.state.Gathers() || !c.shardServers.ready(c.serial) || c.members.missing() > 0 || !c.admission.mayStart(c.members) {
 		return nil
 	}
 	return c.begin(now)
@@ -235,10 +235,10 @@ func (c *Coordinator) Heartbeat(now time.Time, from schema.Member, h *schema.Hea
 	if !ok {
 		return nil, false
 	}
-	if d := c.replaced(i, from, h.Generation); d != nil {
+	if d := c.members.replaced(i, from, h.Generation); d != nil {
 		return d, true
 	}
-	d, m := c.taken(now, i), &c.members[i]
+	d, m := c.members.taken(now, i), &c.members[i]
 	m.Begin(now)
 	if from == schema.TrainerMember(i) {
 		m.key = 0 // it has heard that it has the slot
@@ -252,85 +252,64 @@ func (c *Coordinator) Heartbeat(now time.Time, from schema.Member, h *schema.Hea
 	return d, true
 }
 
-// replaced tells a trainer that another one has its slot.
-func (c *Coordinator) replaced(i int, from schema.Member, g schema.Generation) []Decision {
-	if g >= c.members[i].generation {
-		return nil
-	}
-	return []Decision{{To: from, Control: schema.Control{Refused: &schema.Refused{Reason: schema.RefusedReplaced,
-		Have: strconv.Itoa(int(c.members[i].generation)), Want: strconv.Itoa(int(g)),
-		Text: fmt.Sprintf("the place of %s was taken from generation %d of the job and is in generation %d: join anew", from,
-			g, c.members[i].generation)}}}}
-}
-
 // Leave ends a trainer's membership. A reason fails the job for the others, once it runs, unless they do not wait for
 // it: in async, or where all batches of the trainer are complete.
 func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generation, l *schema.Leave) []Decision {
 	i, ok := c.members.find(from)
-	if !ok || c.IsRunning() && g < c.members[i].generation {
+	if !ok || c.state == Running && g < c.members[i].generation {
 		return []Decision{{To: from, Control: schema.Control{Left: &schema.Left{}}}} // has left before, or was replaced
 	}
 	m, name := &c.members[i], schema.TrainerMember(i)
-	d := Decision{To: from, Control: schema.Control{Left: &schema.Left{}}, Who: name}
+	before, at := m.state, c.config.Job.Counted(m.batch)
+	d := []Decision{{To: from, Control: schema.Control{Left: &schema.Left{}}, Who: name}}
 	switch {
-	case m.state == slotDone, m.state == slotVacant:
-		return []Decision{d}
-	case c.Gathers():
-		d.Note = fmt.Sprintf("trainer %s left before the start", name)
+	case before == slotDone, before == slotVacant:
+		return d
+	case c.state.Gathers():
+		d[0].Note = fmt.Sprintf("trainer %s left before the start", name)
 		c.admission.forget(m.joiner)
 		m.become(slotVacant, member{})
 		c.endIfEmpty()
-	case l.Reason != "":
-		d.Note = fmt.Sprintf("trainer %s left: %s", name, l.Reason)
+		return d
+	case l.Reason == "":
+		d[0].Note = fmt.Sprintf("trainer %s left after %d batches", name, at)
+		m.leave("")
+	default:
 		handsOver := l.HandOver && !m.complete
 		m.ended = l.End
-		text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, c.config.Job.Counted(m.batch),
-			l.Reason)
+		text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, at, l.Reason)
 		// a newcomer that cannot begin gives its slot to another one
-		if handsOver && c.takesOver() && (c.members.others(i) || m.generation > c.config.Generation) {
-			d.Note = ""
-			return append(append([]Decision{d}, c.vacate(now, i, text)...), c.assign()...)
+		if handsOver && c.detector.replaces(c.members) && (c.members.others(i) || m.generation > c.config.Generation) {
+			return c.withAssignment(append(d, c.vacate(now, i, text)...))
 		}
-		before := m.state
+		d[0].Note = fmt.Sprintf("trainer %s left: %s", name, l.Reason)
 		m.leave(l.Reason)
-		if before == slotLost && // and the others went on without it
-			c.members.anybody() {
-			break
-		}
 		switch {
+		case before == slotLost && c.members.anybody(): // and the others went on without it
+			return d
 		case c.detector.canDoWithout(c.members, m):
-			return append([]Decision{d}, c.goneOn()...)
 		case handsOver && c.members.others(i) && (before != slotDraining || c.members.anyStays()):
-			return append([]Decision{d}, c.failFor(i, text)...)
-		}
-		return append([]Decision{d},
-			c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, c.config.Job.Counted(m.batch),
+			return append(d, c.failFor(i, text)...)
+		default:
+			return append(d, c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, at,
 				l.Reason))...)
-	default:
-		d.Note = fmt.Sprintf("trainer %s left after %d batches", name, c.config.Job.Counted(m.batch))
-		m.leave("")
-		return append([]Decision{d}, c.goneOn()...)
+		}
 	}
-	return []Decision{d}
-}
-
-// goneOn decides what follows when a trainer has left and the others continue.
-func (c *Coordinator) goneOn() []Decision {
 	c.endIfEmpty()
-	if c.onLoss == lossExclude && !c.IsOver() {
-		return c.reassign() // no group waits for it
+	if c.onLoss == lossExclude {
+		c.serial++ // no group waits for it
 	}
-	return nil
+	return c.withAssignment(d)
 }
 
 // endIfEmpty ends a job without trainers.
 func (c *Coordinator) endIfEmpty() {
 	vacant := func(m member) bool { return m.vacancy != nil }
-	if !c.IsOver() && !c.members.anybody() &&
+	if !c.state.IsOver() && !c.members.anybody() &&
 		(!slices.ContainsFunc(c.members, vacant) || slices.ContainsFunc(c.members, completed)) {
 		c.state.Transition(Ending)
 		c.ended = schema.EndCompleted
-		if !c.HasStarted() {
+		if c.started.IsZero() {
 			c.ended = schema.EndStopped
 		}
 	}
@@ -338,22 +317,12 @@ func (c *Coordinator) endIfEmpty() {
 
 // Fail ends the job and tells every trainer why. It is no failure where that trainer was asked to end.
 func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
-	return c.end(c.endBy(who), who, text)
-}
-
-// endBy returns how a job ends because of a member. If the job had lost another trainer for good, a supervisor may
-// have ended the rest because of that.
-func (c *Coordinator) endBy(who schema.Member) schema.End {
-	lost := func(m member) bool { return m.state == slotLost && m.ended == "" }
-	if i, ok := c.members.find(who); ok && c.members[i].ended != "" && !slices.ContainsFunc(c.members, lost) {
-		return c.members[i].ended
-	}
-	return schema.EndFailed
+	return c.end(c.members.endBy(who), who, text)
 }
 
 // end ends the job and tells every trainer how and why.
 func (c *Coordinator) end(how schema.End, who schema.Member, text string) []Decision {
-	if c.IsOver() {
+	if c.state.IsOver() {
 		return nil
 	}
 	c.state.Transition(Ending)
@@ -366,17 +335,13 @@ func (c *Coordinator) end(how schema.End, who schema.Member, text string) []Deci
 		Who: who}}
 }
 
-// FailBack ends the run like Fail. If versions are durable or a replica exists, the trainers rejoin the next run.
-func (c *Coordinator) FailBack(who schema.Member, text string) []Decision {
-	return c.EndBack(c.endBy(who), who, text)
-}
-
-// EndBack ends the run like end, and the job may restart: see FailBack.
-func (c *Coordinator) EndBack(how schema.End, who schema.Member, text string) []Decision {
-	decisions := c.end(how, who, text)
+// Restart ends the run and tells every trainer how and why; how is empty where that follows from the member. If versions
+// are durable or a replica exists, the trainers rejoin the next run.
+func (c *Coordinator) Restart(how schema.End, who schema.Member, text string) []Decision {
+	decisions := c.end(cmp.Or(how, c.members.endBy(who)), who, text)
 	if decisions != nil {
 		c.failed.Back = c.config.Checkpoints != nil || c.standby.url != "" || c.replicas.whole > 0
-		if c.failed.Back && c.onLoss == lossRestart {
+		if c.failed.Back && c.onLoss.restarts() {
 			decisions[0].Note = c.failed.Text
 		}
 	}
@@ -386,20 +351,15 @@ func (c *Coordinator) EndBack(how schema.End, who schema.Member, text string) []
 // Connections notes which connections the server has open, by name ("job/member", or the name that a trainer joined
 // under). A trainer whose connection is gone counts as lost sooner.
 func (c *Coordinator) Connections(names []string) {
-	for i := range c.members {
-		m := &c.members[i]
-		if m.joiner == "" {
-			continue
-		}
-		m.Connection(slices.Contains(names, c.connectionOf(m.joiner)) ||
-			slices.Contains(names, c.connectionOf(schema.TrainerMember(i))))
-		m.noteLag()
+	open := func(name schema.Member) bool {
+		return slices.Contains(names, string(c.config.Job.Name)+"/"+string(name))
 	}
-}
-
-// connectionOf names the connection of a trainer, which goes by its member id or the name that it joined under.
-func (c *Coordinator) connectionOf(name schema.Member) string {
-	return string(c.config.Job.Name) + "/" + string(name)
+	for i := range c.members {
+		if m := &c.members[i]; m.joiner != "" {
+			m.Connection(open(m.joiner) || open(schema.TrainerMember(i)))
+			m.noteLag()
+		}
+	}
 }
 
 // Join answers a trainer that wants to take part. A repeated request gets the same answer, brought up to date.
@@ -412,29 +372,33 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 		return nil // said again before it left, and heard late
 	}
 	switch {
-	case c.isPromised(j):
+	case c.state == Running && j.Run == c.config.RunID && c.members.hasPromised(j):
 		return postponed(from, fmt.Sprintf("trainer %s has promised the ps at %s to follow it, and can return when its "+
 			"slot is free", j.Was, c.standby.url))
-	case len(c.config.Voters) > 0 && !isVoter(c.config.Voters, j.Number) && c.Gathers():
+	case len(c.config.Voters) > 0 && !isVoter(c.config.Voters, j.Number) && c.state.Gathers():
 		return postponed(from, "more than half of the trainers of the job's last run must join first: its ps may still be "+
 			"running")
 	}
 	if j.Run != 0 && j.Run != c.config.RunID && !slices.Contains(c.config.Rejoining, j.Run) {
 		return c.Refuse(from, RunOver(c.config.Job.Name))
 	}
-	if i := slices.IndexFunc(c.members, func(m member) bool { return m.here() && j.Key != 0 && m.key == j.Key }); i >= 0 {
-		return c.readmit(now, i, from, j)
+	if i, ok := c.members.asking(j); ok {
+		generation := c.members[i].generation
+		c.admission.forget(c.members[i].joiner)
+		c.members[i].become(slotVacant, member{})
+		return c.withAssignment(c.seat(now, i, generation, from, j, fmt.Sprintf(
+			"trainer %s asked again from %s, and had not heard that it has joined", schema.TrainerMember(i), j.Host)))
 	}
-	if c.IsRunning() && c.admission.differs(j) == nil {
+	if c.state == Running && c.admission.differs(j) == nil {
 		return c.joinRunning(now, from, j)
 	}
-	i, refused := c.admission.admit(now, c.members, c.Gathers(), j)
+	i, refused := c.admission.admit(now, c.members, c.state.Gathers(), j)
 	if refused != nil {
 		return c.Refuse(from, refused)
 	}
-	d := c.seatAt(now, i, c.generation, from, j)
-	d.Note = fmt.Sprintf("trainer %s joined from %s, %d missing", d.Who, j.Host, c.members.missing())
-	return append(c.routed(i, d), c.start(now)...)
+	decisions := c.seat(now, i, c.generation, from, j, "")
+	decisions[0].Note = fmt.Sprintf("trainer %s joined from %s, %d missing", decisions[0].Who, j.Host, c.members.missing())
+	return append(c.withAssignment(decisions), c.start(now)...)
 }
 
 // postponed has a trainer ask again.
@@ -443,41 +407,22 @@ func postponed(from schema.Member, why string) []Decision {
 		Text: schema.Clip(why)}}}}
 }
 
-// isPromised reports whether a trainer of this run has promised another ps to follow it, which may count on that until
-// this run has gone on without the trainer: its slot has a later generation then.
-func (c *Coordinator) isPromised(j *schema.Join) bool {
-	i, ok := c.members.find(j.Was)
-	return c.IsRunning() && j.Run == c.config.RunID && j.Promised > 0 && ok && c.members[i].generation <= j.Promised
-}
-
-// readmit gives a trainer the slot that it has and has not heard of: it had given up waiting for the answer, and asks
-// under another name. No batch was computed in that slot.
-func (c *Coordinator) readmit(now time.Time, i int, from schema.Member, j *schema.Join) []Decision {
+// seat gives a slot to a newcomer in a generation.
+func (c *Coordinator) seat(now time.Time, i int, g schema.Generation, who schema.Member, j *schema.Join,
+	note string) []Decision {
 	m := &c.members[i]
-	c.admission.forget(m.joiner)
-	generation := m.generation
-	m.become(slotVacant, member{})
-	d := c.seatAt(now, i, generation, from, j)
-	d.Note = fmt.Sprintf("trainer %s asked again from %s, and had not heard that it has joined", d.Who, j.Host)
-	return c.routed(i, d)
-}
-
-// routed adds to the decision for a new member how shard servers reach it.
-func (c *Coordinator) routed(i int, d Decision) []Decision {
-	if c.members[i].cluster {
-		return append([]Decision{d}, c.reassign()...)
-	}
-	return []Decision{d}
-}
-
-// seatAt gives a slot to a newcomer in a generation.
-func (c *Coordinator) seatAt(now time.Time, i int, g schema.Generation, who schema.Member, j *schema.Join) Decision {
-	c.members[i].become(slotJoining, member{joiner: who, host: j.Host, cluster: j.Data == schema.DataCluster, url: j.URL,
+	m.become(slotJoining, member{joiner: who, host: j.Host, cluster: j.Data == schema.DataCluster, url: j.URL,
 		by: -1, process: j.Process, key: j.Key, number: j.Number, generation: g})
-	c.members[i].Begin(now)
+	m.Begin(now)
+	if c.state == Running {
+		m.state.transition(slotSyncing)
+	}
+	if m.cluster {
+		c.serial++ // shard servers hear how it is reached
+	}
 	d := c.joined(i)
-	d.Who = schema.TrainerMember(i)
-	return d
+	d.Who, d.Note = schema.TrainerMember(i), note
+	return []Decision{d}
 }
 
 // Refuse refuses a trainer that is no member.
@@ -495,36 +440,24 @@ func (c *Coordinator) joined(i int) Decision {
 	if n := len(c.members); n != c.admission.places() {
 		trainers = n
 	}
+	var peers []schema.Peer
+	if c.plan.Reduces(schema.ByTrainers) && c.state == Running {
+		peers = c.members.peers()
+	}
+	version := c.config.Resume.version()
+	if c.members[i].generation != c.config.Generation {
+		version = c.shardServers.done(version)
+	}
 	return Decision{To: c.members[i].joiner, Control: schema.Control{Joined: &schema.Joined{
 		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.members[i].generation, FirstLane: first,
 		LaneCount: count,
 		Servers:   c.shardServers.dataServers(c.members[i].cluster), Shards: c.shards, Missing: c.members.missing(),
-		Started: c.IsRunning(), DeadlineMS: c.config.Deadline.Milliseconds(),
-		Peers: c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: c.config.ParkedBytes,
+		Started: c.state == Running, DeadlineMS: c.config.Deadline.Milliseconds(),
+		Peers: peers, WindowBytes: c.config.WindowBytes, ParkedBytes: c.config.ParkedBytes,
 		ChunkBytes: chunks, Trainers: trainers, LR: c.lr.decided,
-		Version: c.begins(i), Resumed: c.config.Resume.version(),
+		Version: version, Resumed: c.config.Resume.version(),
 		Durable: c.config.Checkpoints != nil || c.record.decides, Standby: c.standby.url,
 	}}}
-}
-
-// begins returns the version that a trainer begins with.
-func (c *Coordinator) begins(i int) schema.Version {
-	if c.members[i].generation == c.config.Generation {
-		return c.config.Resume.version()
-	}
-	return c.done()
-}
-
-// peers returns where all trainers of a running job are reached, if they reduce among themselves.
-func (c *Coordinator) peers() []schema.Peer {
-	if !c.plan.Reduces(schema.ByTrainers) || !c.IsRunning() {
-		return nil
-	}
-	var all []schema.Peer
-	for i := range c.members {
-		all = append(all, schema.Peer{Member: schema.TrainerMember(i), URL: c.members[i].url})
-	}
-	return all
 }
 
 // Assign tells every shard server its shards. It is the first decision of a coordinator. Tick repeats it to those that
@@ -533,17 +466,16 @@ func (c *Coordinator) Assign(now time.Time) []Decision {
 	for i := range c.shardServers {
 		c.shardServers[i].Begin(now)
 	}
-	return c.assign()
+	return c.withAssignment(nil)
 }
 
-// reassign tells every shard server what has changed, such as how trainers are reached.
-func (c *Coordinator) reassign() []Decision {
-	c.serial++
-	return c.assign()
-}
-
-// assign tells the latest assignment to the shard servers that have not carried it out.
-func (c *Coordinator) assign() (decisions []Decision) {
+// withAssignment adds to decisions the assignment for the shard servers that have not carried it out, if an event has
+// changed it, such as how trainers are reached.
+func (c *Coordinator) withAssignment(decisions []Decision) []Decision {
+	if c.assigned == c.serial || c.state.IsOver() {
+		return decisions
+	}
+	c.assigned = c.serial
 	for i := range c.shardServers {
 		if c.shardServers[i].serial != c.serial {
 			decisions = append(decisions, c.assignTo(i))
@@ -590,7 +522,9 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 	behind := r.Serial > s.serial && r.Serial < c.serial // it has carried out what is no longer the latest
 	s.Begin(now)
 	s.heard, s.ready, s.serial, s.waiting, s.writing = true, r.Ready, r.Serial, r.Waiting, r.Writing
-	c.heardShards()
+	if c.state == Placing && c.shardServers.unheard() < 0 {
+		c.state.Transition(Gathering)
+	}
 	rose := r.Generation > s.generation
 	s.generation, s.done = r.Generation, r.Done
 	if behind {
@@ -600,14 +534,10 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 	if a := c.checkpoints.wrote(r.Parts); a != nil {
 		decisions = append(decisions, Decision{Written: c.checkpoints.written(a, c.lr.decided, c.members.here(""))})
 	}
-	if rose && c.IsRunning() {
-		before := c.serial
+	if rose && c.state == Running {
 		decisions = append(decisions, c.offer(now)...)
-		if c.serial != before {
-			decisions = append(decisions, c.assign()...)
-		}
 	}
-	return decisions, true
+	return c.withAssignment(decisions), true
 }
 
 // ShardServerFailed ends the job because a ps, or one of its shards, cannot continue. It reports whether the ps has
@@ -623,43 +553,14 @@ func (c *Coordinator) ShardServerFailed(from schema.Member, f *schema.Failed) ([
 	}
 	how := cmp.Or(f.End, schema.EndFailed)
 	if f.Back {
-		return c.EndBack(how, f.Member, text), true
+		return c.Restart(how, f.Member, text), true
 	}
 	return c.end(how, f.Member, text), true
 }
 
 // ShardServerGone ends the job because a ps has no shards of it any more; how says why.
 func (c *Coordinator) ShardServerGone(i int, how string) []Decision {
-	return c.FailBack(c.shardServers[i].Member, c.shardServers[i].name()+" "+how)
-}
-
-// ready reports whether all shards are, and all ps know how to reach every trainer.
-func (c *Coordinator) ready() bool {
-	return c.shardServers.ready() && c.shardServers.carriedOut(c.serial)
-}
-
-// waiting returns the rounds that all shards, and trainers that reduce, waited for when they last reported.
-func (c *Coordinator) waiting() (all []schema.Waiting) {
-	for i := range c.members {
-		all = append(all, c.members[i].waiting...)
-	}
-	for i := range c.shardServers {
-		all = append(all, c.shardServers[i].waiting...)
-	}
-	return all
-}
-
-// askCheckpoint requests a further version of a running job if one is due. The assignments that follow name it.
-func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
-	if !c.IsRunning() {
-		return nil
-	}
-	wanted := len(c.newcomers.all)+len(c.members.leaving()) > 0 && c.checkpoints.durable.version < c.newcomers.version
-	asked, decisions := c.checkpoints.tick(now, c.members, c.shardServers.isWriting(), wanted)
-	if asked {
-		c.serial++
-	}
-	return decisions
+	return c.Restart("", c.shardServers[i].Member, c.shardServers[i].name()+" "+how)
 }
 
 // Completed notes that a version has become durable, or why it cannot. A run ends with it if other trainers wait to
@@ -669,22 +570,19 @@ func (c *Coordinator) Completed(now time.Time, w *Written, err error) []Decision
 	return c.rescale(now)
 }
 
-// Drain requests a last version, as soon as one can be written.
-func (c *Coordinator) Drain() { c.checkpoints.drains = true }
-
-// Drained reports whether the last version is durable, or there is none to wait for.
-func (c *Coordinator) Drained() bool {
-	return !c.IsRunning() || !c.members.anybody() || c.checkpoints.drained()
+// Drain requests a last version, as soon as one can be written. It reports whether that is durable, or there is none to
+// wait for.
+func (c *Coordinator) Drain() (done bool) {
+	c.checkpoints.drains = true
+	return !c.Trains() || c.checkpoints.drained()
 }
+
+// Trains reports whether the job runs and has trainers.
+func (c *Coordinator) Trains() bool { return c.state == Running && c.members.anybody() }
 
 // Durable returns the newest version of the job that is durable; 0: none is.
 func (c *Coordinator) Durable() schema.Version {
 	return max(c.checkpoints.durable.version, c.config.Resume.version())
-}
-
-// Durability returns what reports have of the job's checkpoints.
-func (c *Coordinator) Durability(now time.Time) *schema.DurabilityReport {
-	return c.checkpoints.report(now, c.IsRunning())
 }
 
 // WritesVersions reports whether versions of the job are written.
@@ -762,39 +660,40 @@ func (c *Coordinator) ScaleLR(from schema.Member, r *schema.ScaleLR) []Decision 
 	return c.lr.request(c.state, c.members, from, r)
 }
 
-// LRTaken takes a trainer's answer to a proposed change of the learning rates.
-func (c *Coordinator) LRTaken(from schema.Member, t *schema.LRTaken) []Decision {
+// LRTaken takes a trainer's answer, in a generation, to a proposed change of the learning rates.
+func (c *Coordinator) LRTaken(from schema.Member, g schema.Generation, t *schema.LRTaken) []Decision {
 	i, ok := c.members.find(from)
-	if !ok {
+	if !ok || g < c.members[i].generation {
 		return nil
 	}
-	return append(c.lr.answer(i, from, t), c.agreeLR()...)
+	return c.withAssignment(append(c.lr.answer(i, from, t), c.agreeLR()...))
 }
 
-// LRRecorded notes that the changes of the learning rates which a Decision had recorded are: now they are decided.
-func (c *Coordinator) LRRecorded() []Decision {
-	if c.IsOver() {
-		return nil
+// agreeLR has a change that every trainer has taken applied by the shard servers, and recorded.
+func (c *Coordinator) agreeLR() []Decision {
+	tell, decisions := c.lr.agree(c.members, c.shardServers.carriedOut(c.serial))
+	if tell {
+		c.serial++
 	}
-	return c.lr.recorded(c.members)
+	return decisions
 }
 
-// agreeLR has the shard servers apply a proposed change of the learning rates that every trainer has taken, and then
-// has it recorded.
-func (c *Coordinator) agreeLR() (decisions []Decision) {
-	p := c.lr.proposal
-	if !c.lr.isAgreed(c.members) || p.stored {
+// Recorded notes what of Decisions is in the job's record: changes of the learning rates, which are decided now, or
+// voters.
+func (c *Coordinator) Recorded(now time.Time, lr []schema.LRChange, voters []schema.Voter) (decisions []Decision) {
+	if voters != nil {
+		c.record.written = voters
+	}
+	if c.state.IsOver() {
 		return nil
 	}
-	if !p.assigned {
-		p.assigned = true
-		decisions = c.reassign()
+	if lr != nil {
+		decisions = c.lr.recorded(c.members)
 	}
-	if !c.shardServers.carriedOut(c.serial) {
-		return decisions
+	if voters != nil {
+		decisions = append(decisions, c.offer(now)...)
 	}
-	p.stored = true
-	return append(decisions, Decision{Record: c.lr.assigned()})
+	return c.withAssignment(decisions)
 }
 
 // Status is what a job is doing.
@@ -829,62 +728,25 @@ func (c *Coordinator) Status() Status {
 func (c *Coordinator) Telemetry(now time.Time) schema.JobReport {
 	job := c.config.Job
 	p := schema.JobReport{
-		Name: job.Name, Workload: job.Workload, RunID: c.config.RunID, Phase: c.phase(), Consistency: job.Consistency,
+		Name: job.Name, Workload: job.Workload, RunID: c.config.RunID, Phase: c.state.phase(), Consistency: job.Consistency,
 		Apply: job.Apply, Reduce: job.Reduce,
 		Trainers: job.Trainers, Shards: c.shards, Lanes: job.Lanes, Ahead: job.Ahead, Parameters: job.Values(),
 		End: c.ended, Failed: c.failed,
 		Follows:    c.config.Rejoining[:min(len(c.config.Rejoining), schema.TelemetryFollowsMax)],
-		Durability: c.Durability(now),
+		Durability: c.checkpoints.report(now, c.state == Running),
 		Members:    make([]schema.MemberReport, 0, len(c.members)), Keepers: make([]string, 0, len(c.config.ShardServers)),
 	}
-	if c.HasStarted() {
+	if !c.started.IsZero() {
 		p.StartedMS = c.started.UnixMilli()
 	}
-	first := firstWaitedFor(c.waiting())
+	first := firstWaitedFor(c.shardServers.waiting(c.members))
 	for i := range c.members {
-		m := c.memberReport(i, now)
+		m := c.detector.report(now, c.members, i)
 		m.First = m.Waited && slices.Contains(first, m.Member)
 		p.Members, p.Batch = append(p.Members, m), max(p.Batch, m.Batch)
 	}
 	for _, s := range c.config.ShardServers {
 		p.Keepers = append(p.Keepers, s.Server.ID)
-	}
-	return p
-}
-
-// Shards returns the number of shards of the job.
-func (c *Coordinator) Shards() int { return c.shards }
-
-// Training returns the trainers that have a slot, by the names that they joined under.
-func (c *Coordinator) Training() []schema.Member { return c.members.training() }
-
-// phase returns the job's state in reports, which do not tell missing shards from missing trainers.
-func (c *Coordinator) phase() string {
-	switch {
-	case c.Gathers():
-		return schema.PhaseGathering
-	case c.IsRunning():
-		return schema.PhaseRunning
-	}
-	return schema.PhaseEnded
-}
-
-// handedOver reports whether the trainer was asked to end and its slot is vacant.
-func (m *member) handedOver() bool { return m.vacancy != nil && m.ended == schema.EndStopped }
-
-func (c *Coordinator) memberReport(i int, now time.Time) schema.MemberReport {
-	m := &c.members[i]
-	p := schema.MemberReport{Member: schema.TrainerMember(i), Host: m.host, Batch: m.batch,
-		Left: m.state == slotDone || m.handedOver(), Lost: m.lost() && !m.handedOver()}
-	if m.joiner == "" {
-		return p
-	}
-	p.SilentMS = m.For(now).Milliseconds()
-	p.Gone = m.Cut() && m.state != slotDone
-	if m.waitedSince.Lasts() {
-		limit, _ := c.detector.limit(c.members, i)
-		p.Waited, p.WaitedBatch, p.WaitedMS = true, m.waitedBatch, m.waitedSince.For(now).Milliseconds()
-		p.LimitMS = limit.Milliseconds()
 	}
 	return p
 }

@@ -188,7 +188,7 @@ func (s *membership) run() string {
 	case "job":
 		return s.begin()
 	case "places":
-		return fmt.Sprintf("of the next run: %d\n", s.c.NextTrainers())
+		return fmt.Sprintf("of the next run: %d\n", s.c.Outcome().NextTrainers)
 	case "join":
 		return s.join(from)
 	case "ready", "unready":
@@ -341,10 +341,10 @@ func (s *membership) learningRates(from schema.Member) string {
 		return s.tell(s.c.ScaleLR(from, &schema.ScaleLR{From: schema.Batch(s.count("batch", 0)), Scale: float32(scale),
 			Force: s.d.HasArg("force")}))
 	case "lr-taken":
-		return s.tell(s.c.LRTaken(from,
+		return s.tell(s.c.LRTaken(from, s.generation(from),
 			&schema.LRTaken{Serial: s.count("serial", s.c.lr.serial), Begun: schema.Batch(s.count("begun", 0))}))
 	}
-	return s.tell(s.c.LRRecorded())
+	return s.tell(s.c.Recorded(s.now, []schema.LRChange{}, nil))
 }
 
 // waiting reads 17:t0+t1, once for each shard.
@@ -403,7 +403,7 @@ func (s *membership) tell(decisions []Decision) string {
 			fmt.Fprintf(&b, "log of %s: %s\n", d.Who, d.Note)
 		}
 	}
-	if s.c.IsOver() {
+	if s.c.state.IsOver() {
 		fmt.Fprintf(&b, "the job has ended\n")
 	}
 	return b.String()

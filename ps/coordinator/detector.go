@@ -31,12 +31,12 @@ func (d *detector) gainsByVacating(b schema.Batch, trainers int) bool {
 	return d.vacated <= 2*trainers
 }
 
-// slowest returns the trainer that a round waits for too long; -1: none. Of several it is one that the earliest round
-// waits for, since the others may be waiting for that one themselves.
+// slowest returns a trainer that a round waits for too long and that nothing was done about; -1: none. Of several it is
+// one that the earliest round waits for, since the others may be waiting for that one themselves.
 func (d *detector) slowest(now time.Time, members slots, waiting []schema.Waiting) int {
 	first, slowest := firstWaitedFor(waiting), -1
 	for i := range members {
-		if !d.slow(now, members, i, waiting) {
+		if !d.slow(now, members, i, waiting) || members[i].vacancy != nil || d.excludes(members) && !members[i].here() {
 			continue
 		}
 		if slowest < 0 || slices.Contains(first, schema.TrainerMember(i)) &&
@@ -51,6 +51,16 @@ func (d *detector) slowest(now time.Time, members slots, waiting []schema.Waitin
 // them.
 func (d *detector) hasValues(members slots) bool {
 	return members.begun() >= schema.Batch(d.job.StartVersion())
+}
+
+// replaces reports whether lanes of a lost trainer may be taken over now, in place.
+func (d *detector) replaces(members slots) bool {
+	return (d.onLoss == lossTakeOver || d.onLoss == lossAwait) && d.hasValues(members)
+}
+
+// excludes reports whether groups are made without a lost trainer now.
+func (d *detector) excludes(members slots) bool {
+	return d.onLoss == lossExclude && d.hasValues(members)
 }
 
 // lost reports whether a trainer has ended or was silent for too long, and describes it.
@@ -97,8 +107,7 @@ func (d *detector) slow(now time.Time, members slots, i int, waiting []schema.Wa
 // deadline applies only if others can take over the trainer's lanes without losing anything: a person may evaluate on
 // one trainer, or stop it in a debugger, while its heartbeats continue.
 func (d *detector) limit(members slots, i int) (limit time.Duration, flag string) {
-	replaces := d.onLoss == lossExclude || d.onLoss == lossTakeOver && d.job.Policy != schema.PolicyWait
-	if replaces && d.hasValues(members) && members.others(i) {
+	if (d.onLoss == lossExclude || d.onLoss == lossTakeOver) && d.hasValues(members) && members.others(i) {
 		return d.deadline, "--deadline"
 	}
 	return d.stallTimeout, "--stall-timeout"
@@ -134,9 +143,12 @@ func (d *detector) tellStalls(now time.Time, members slots, waiting []schema.Wai
 	return decisions
 }
 
-// describe says why a trainer that rounds wait for is too late. what names a round: a batch or an update.
-func (d *detector) describe(now time.Time, members slots, i int, what string) string {
-	m := &members[i]
+// describe says why a trainer that rounds wait for is too late.
+func (d *detector) describe(now time.Time, members slots, i int) string {
+	m, what := &members[i], "batch"
+	if d.excludes(members) {
+		what = "update"
+	}
 	who, needed := fmt.Sprintf("trainer %s on %s", schema.TrainerMember(i), m.host),
 		fmt.Sprintf("and %s %d needs its lanes", what, d.job.Counted(m.waitedBatch))
 	switch {
@@ -150,6 +162,25 @@ func (d *detector) describe(now time.Time, members slots, i int, what string) st
 	limit, flag := d.limit(members, i)
 	return fmt.Sprintf("%s has kept %s %d waiting for %s (limit %s, %s of the ps): it is alive but sends no gradients",
 		who, what, d.job.Counted(m.waitedBatch), liveness.Rounded(m.waitedSince.For(now)), limit, flag)
+}
+
+// report returns what reports have of a slot.
+func (d *detector) report(now time.Time, members slots, i int) schema.MemberReport {
+	m := &members[i]
+	handedOver := m.vacancy != nil && m.ended == schema.EndStopped // its trainer was asked to end
+	p := schema.MemberReport{Member: schema.TrainerMember(i), Host: m.host, Batch: m.batch,
+		Left: m.state == slotDone || handedOver, Lost: m.lost() && !handedOver}
+	if m.joiner == "" {
+		return p
+	}
+	p.SilentMS = m.For(now).Milliseconds()
+	p.Gone = m.Cut() && m.state != slotDone
+	if m.waitedSince.Lasts() {
+		limit, _ := d.limit(members, i)
+		p.Waited, p.WaitedBatch, p.WaitedMS = true, m.waitedBatch, m.waitedSince.For(now).Milliseconds()
+		p.LimitMS = limit.Milliseconds()
+	}
+	return p
 }
 
 // firstWaitedFor returns the trainers that the earliest round of all shards waits for.

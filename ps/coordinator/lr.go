@@ -177,6 +177,22 @@ func (l *learningRates) isAgreed(members slots) bool {
 	return true
 }
 
+// agree has the shard servers apply an open proposal that every trainer has taken, and has it recorded once they have. It
+// reports whether they are to be told.
+func (l *learningRates) agree(members slots, carriedOut bool) (tell bool, _ []Decision) {
+	p := l.proposal
+	switch {
+	case !l.isAgreed(members) || p.stored:
+	case !p.assigned:
+		p.assigned = true
+		return true, nil
+	case carriedOut:
+		p.stored = true
+		return false, []Decision{{Record: l.assigned()}}
+	}
+	return false, nil
+}
+
 // vacated notes that a slot has lost its trainer: the next one has to take an open proposal, too.
 func (l *learningRates) vacated(i int) {
 	if p := l.proposal; p != nil && !p.assigned {

@@ -10,9 +10,9 @@ import (
 	"gradbus/schema"
 )
 
-// A job that restarts (lossRestart) has no slot that another trainer could take over in the middle of a batch. When a
-// trainer is lost the run ends, and the others rejoin a run that begins with the newest durable version. Under
-// schema.PolicyRecover that run has as many slots as there are trainers:
+// A job that restarts (lossRestart, lossRescale) has no slot that another trainer could take over in the middle of a
+// batch. When a trainer is lost the run ends, and the others rejoin a run that begins with the newest durable version.
+// Under lossRescale that run has as many slots as there are trainers:
 //
 //  1. A run that ends says how many trainers are left. The next one has as many slots.
 //  2. If a slot is not taken within rejoinWithin, that run ends as well, and the next one has fewer.
@@ -46,6 +46,21 @@ func (k *newcomers) put(now time.Time, from schema.Member, j *schema.Join, room 
 	}
 }
 
+// names returns the names under which they ask.
+func (k *newcomers) names() (all []schema.Member) {
+	for i := range k.all {
+		all = append(all, k.all[i].name)
+	}
+	return all
+}
+
+// excuse moves deadlines by a time in which nobody could be heard.
+func (k *newcomers) excuse(pause time.Duration, now time.Time) {
+	for i := range k.all {
+		k.all[i].Excuse(pause, now)
+	}
+}
+
 // newcomer is a trainer that asks for a slot of the next run.
 type newcomer struct {
 	name             schema.Member // under which it asks
@@ -58,43 +73,14 @@ const newcomerSilentMax = 4 * time.Second
 
 // restarts reports whether the loss of a trainer restarts the job now.
 func (c *Coordinator) restarts() bool {
-	return c.onLoss == lossRestart && c.config.Checkpoints != nil && c.IsRunning()
-}
-
-// rescales reports whether the next run has as many slots as there are trainers.
-func (c *Coordinator) rescales() bool { return c.onLoss == lossRestart && !c.waits() }
-
-// NextTrainers returns how many slots the next run has: 0 is as many as the manifest. It is as many as this one if that
-// had not begun and was not given up.
-func (c *Coordinator) NextTrainers() int {
-	switch {
-	case !c.rescales():
-		return 0
-	case c.failed == nil && !c.HasStarted() && c.config.SlotsMax != 0:
-		return len(c.members)
-	case c.failed == nil || !c.failed.Back:
-		return 0
-	}
-	n := c.members.here(c.failed.Member)
-	if n > 0 {
-		n += len(c.newcomers.all)
-	}
-	return min(n, c.admission.places())
-}
-
-// sayRestart says how a job restarts without a trainer.
-func (c *Coordinator) sayRestart(without schema.Member) string {
-	if n := c.members.here(without); c.rescales() && n > 0 {
-		return fmt.Sprintf("the job goes back to the newest durable version, with %d of %d trainers", n, c.admission.places())
-	}
-	return "the others come back, and with a new one go on from the newest durable version"
+	return c.onLoss.restarts() && c.config.Checkpoints != nil && c.state == Running
 }
 
 // joinNextRun has a version written for a trainer that joins a running job, and refuses it as busy until then.
 func (c *Coordinator) joinNextRun(now time.Time, from schema.Member, j *schema.Join) []Decision {
 	leaving := c.members.leaving()
 	room := c.admission.places() - len(c.members) + len(leaving) // how many more trainers the next run may have
-	if room == 0 || !c.rescales() {
+	if room == 0 || c.onLoss != lossRescale {
 		return c.Refuse(from, c.admission.fullFor(now, c.members, j))
 	}
 	if c.plan.Reduces(schema.ByTrainers) {
@@ -120,7 +106,7 @@ func (c *Coordinator) joinNextRun(now time.Time, from schema.Member, j *schema.J
 func (c *Coordinator) Leaving(from schema.Member) (decisions []Decision) {
 	now := schema.Control{Leaving: &schema.Leaving{}}
 	i, ok := c.members.find(from)
-	if !ok || !c.rescales() || !c.restarts() {
+	if !ok || c.onLoss != lossRescale || !c.restarts() {
 		return []Decision{{To: from, Control: now}}
 	}
 	c.newcomers.request(c.members.leaving(), &c.checkpoints)
@@ -151,20 +137,9 @@ func (c *Coordinator) rescale(now time.Time) []Decision {
 	} else {
 		text = "a trainer has come from " + k.all[0].join.Host
 	}
-	return c.EndBack(schema.EndStopped, schema.Coordinator, fmt.Sprintf(
+	return c.Restart(schema.EndStopped, schema.Coordinator, fmt.Sprintf(
 		"%s; all go on from version %d, with %d of %d trainers", text,
 		c.checkpoints.durable.version, c.members.here("")+len(k.all), c.admission.places()))
-}
-
-// PutOff returns the trainers that were refused as busy until the job ended.
-func (c *Coordinator) PutOff() (all []schema.Member) {
-	if !c.IsOver() || c.failed != nil || !c.HasStarted() {
-		return nil
-	}
-	for i := range c.newcomers.all {
-		all = append(all, c.newcomers.all[i].name)
-	}
-	return all
 }
 
 const (
@@ -175,40 +150,63 @@ const (
 	RejoinSoonMax = time.Second
 )
 
-// rejoinWithin returns how long the trainers of an interrupted run wait for each other.
-func (c *Coordinator) rejoinWithin() time.Duration {
-	within := cmp.Or(c.config.RejoinWithin, rejoinMax)
-	if n := c.config.TrainersBefore; n > 0 && len(c.members)-c.members.missing() >= n {
+// gathering is how long a job has waited for trainers.
+type gathering struct {
+	fewest int              // missing trainers that there have ever been
+	grew   liveness.Silence // since when; before the first tick it does not last
+}
+
+// note notes how many trainers are missing. A trainer that takes a slot which another one left is not new, so that a
+// job gathers for a bounded time.
+func (g *gathering) note(now time.Time, missing int) {
+	if !g.grew.Lasts() || missing < g.fewest || missing == 0 {
+		g.grew.Begin(now)
+		g.fewest = missing
+	}
+}
+
+// rejoinWithin returns how long the trainers of an interrupted run wait for each other, if so many have joined.
+func (c *Config) rejoinWithin(joined int) time.Duration {
+	within := cmp.Or(c.RejoinWithin, rejoinMax)
+	if n := c.TrainersBefore; n > 0 && joined >= n {
 		within = RejoinSoonMax
 	}
-	if c.config.StartTimeout > 0 {
-		within = min(within, c.config.StartTimeout)
+	if c.StartTimeout > 0 {
+		within = min(within, c.StartTimeout)
 	}
 	return within
 }
 
-// giveUpMissing starts a job, or its next run with fewer slots, without the trainers that have not rejoined in time.
-func (c *Coordinator) giveUpMissing(now time.Time) []Decision {
-	within := c.rejoinWithin()
-	switch {
-	case !c.Gathers() || c.config.Rejoining == nil || !c.members.anybody() || c.members.missing() == 0 ||
-		c.grew.For(now) < within:
-		return nil
-	case c.rescales(): // the next run has fewer slots
-		return c.FailBack(schema.Coordinator, fmt.Sprintf(
-			"%d of %d trainers have not come back within %s; the job goes on without them", c.members.missing(), len(c.members),
-			liveness.Rounded(within)))
-	case c.onLoss == lossContinue || c.onLoss == lossExclude || c.onLoss == lossTakeOver && !c.waits():
-		return c.startWithout(now)
+// tickGathering starts a job, or its next run with fewer slots, without the trainers that have not rejoined in time. It
+// ends one that has waited for missing trainers for too long, while no new one has joined.
+func (c *Coordinator) tickGathering(now time.Time) (decisions []Decision) {
+	missing := c.members.missing()
+	c.gathering.note(now, missing)
+	idle, within := c.gathering.grew.For(now), c.config.rejoinWithin(len(c.members)-missing)
+	if c.config.Rejoining != nil && c.members.anybody() && missing > 0 && idle >= within {
+		switch c.onLoss {
+		case lossRescale: // the next run has fewer slots
+			return c.Restart("", schema.Coordinator, fmt.Sprintf(
+				"%d of %d trainers have not come back within %s; the job goes on without them", missing, len(c.members),
+				liveness.Rounded(within)))
+		case lossContinue, lossExclude, lossTakeOver:
+			decisions = c.startWithout(now)
+		}
 	}
-	return nil
+	if c.state.Gathers() && c.config.StartTimeout > 0 && idle > c.config.StartTimeout {
+		return c.Fail(schema.Coordinator,
+			fmt.Sprintf("job %s has waited %s for %d of its %d trainers, and no new one has joined (limit %s): start all of "+
+				"them within that time, or raise the server's --start-timeout",
+				c.config.Job.Name, liveness.Rounded(idle), missing, len(c.members), c.config.StartTimeout))
+	}
+	return decisions
 }
 
 // startWithout starts a job without the trainers that have not rejoined, once all else is ready: others compute their
 // lanes, or none if the clock needs none. A job that begins with values of its trainers waits for all of them if these
 // were not durable.
 func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
-	if !c.ready() || !c.admission.mayStart(c.members) {
+	if !c.shardServers.ready(c.serial) || !c.admission.mayStart(c.members) {
 		return nil
 	}
 	if c.config.Resume.version() < c.config.Job.StartVersion() {

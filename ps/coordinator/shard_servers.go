@@ -56,14 +56,25 @@ func (all shardServers) isWriting() bool {
 	return slices.ContainsFunc(all, func(s shardServer) bool { return s.writing })
 }
 
+// waiting returns the rounds that all shards, and trainers that reduce, waited for when they last reported.
+func (all shardServers) waiting(members slots) (waiting []schema.Waiting) {
+	for i := range members {
+		waiting = append(waiting, members[i].waiting...)
+	}
+	for i := range all {
+		waiting = append(waiting, all[i].waiting...)
+	}
+	return waiting
+}
+
 // carriedOut reports whether every ps has carried out the assignment of a serial.
 func (all shardServers) carriedOut(serial int) bool {
 	return !slices.ContainsFunc(all, func(s shardServer) bool { return s.serial != serial })
 }
 
-// ready reports whether every shard is.
-func (all shardServers) ready() bool {
-	return !slices.ContainsFunc(all, func(s shardServer) bool { return !s.ready })
+// ready reports whether every shard is, and every ps has carried out the assignment of a serial.
+func (all shardServers) ready(serial int) bool {
+	return all.carriedOut(serial) && !slices.ContainsFunc(all, func(s shardServer) bool { return !s.ready })
 }
 
 // risen reports whether the shards of every ps go by a generation.
@@ -71,12 +82,13 @@ func (all shardServers) risen(g schema.Generation) bool {
 	return !slices.ContainsFunc(all, func(s shardServer) bool { return s.generation < g })
 }
 
-// done returns how many batches are complete at least.
-func (all shardServers) done() schema.Version {
+// done returns how many batches are complete at least, in a run that has begun with a version.
+func (all shardServers) done(first schema.Version) schema.Version {
 	done := all[0].done
 	for i := range all {
 		done = min(done, all[i].done)
 	}
+	done = max(done, first)
 	if planted.Is(planted.SkipBatchUnderWay) {
 		done++
 	}

@@ -1,7 +1,10 @@
 package coordinator
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"gradbus/internal/liveness"
@@ -33,6 +36,22 @@ type member struct {
 	waitedBatch schema.Batch     // that rounds wait for it at
 	waitedSince liveness.Silence // since when; it does not last where none waits
 	stallTold   time.Duration    // how long the wait was at the last notice of it
+}
+
+// vacancy is what a vacant slot has.
+type vacancy struct {
+	liveness.Silence               // since when
+	why              string        // why its trainer has lost it
+	newcomer         schema.Member // for which the slot is kept, by the name it joins under; empty: none
+	join             *schema.Join  // of the newcomer
+	toldSince        liveness.Silence
+	declined         []int // trainers that were asked to take it over and have not
+	told             int   // the trainer that was asked to take it over; -1: none
+}
+
+// keptFor reports whether the slot is kept for a newcomer, perhaps under another name.
+func (v *vacancy) keptFor(from schema.Member, j *schema.Join) bool {
+	return v != nil && v.newcomer != "" && (v.newcomer == from || j.Key != 0 && v.join.Key == j.Key)
 }
 
 // here reports whether a trainer has the slot.
@@ -86,6 +105,73 @@ func (s slots) find(name schema.Member) (int, bool) {
 	return 0, false
 }
 
+// hasPromised reports whether a trainer has promised another ps to follow it, which may count on that until the run has
+// gone on without the trainer: its slot has a later generation then.
+func (s slots) hasPromised(j *schema.Join) bool {
+	i, ok := s.find(j.Was)
+	return ok && j.Promised > 0 && s[i].generation <= j.Promised
+}
+
+// asking returns the slot of a trainer that has it and has not heard of it: it had given up waiting for the answer, and
+// asks under another name. No batch was computed in that slot.
+func (s slots) asking(j *schema.Join) (int, bool) {
+	i := slices.IndexFunc(s, func(m member) bool { return m.here() && j.Key != 0 && m.key == j.Key })
+	return i, i >= 0
+}
+
+// replaced tells a trainer of an earlier generation that another one has its slot; nil: none has.
+func (s slots) replaced(i int, from schema.Member, g schema.Generation) []Decision {
+	if g >= s[i].generation {
+		return nil
+	}
+	return []Decision{{To: from, Control: schema.Control{Refused: &schema.Refused{Reason: schema.RefusedReplaced,
+		Have: strconv.Itoa(int(s[i].generation)), Want: strconv.Itoa(int(g)),
+		Text: fmt.Sprintf("the place of %s was taken from generation %d of the job and is in generation %d: join anew", from,
+			g, s[i].generation)}}}}
+}
+
+// peers returns where all trainers are reached that reduce among themselves.
+func (s slots) peers() (all []schema.Peer) {
+	for i := range s {
+		all = append(all, schema.Peer{Member: schema.TrainerMember(i), URL: s[i].url})
+	}
+	return all
+}
+
+// joiners returns the names under which members joined.
+func (s slots) joiners() (all []schema.Member) {
+	for i := range s {
+		if name := s[i].joiner; name != "" {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// endBy returns how a job ends because of a member. If the job had lost another trainer for good, a supervisor may have
+// ended the rest because of that.
+func (s slots) endBy(who schema.Member) schema.End {
+	lost := func(m member) bool { return m.state == slotLost && m.ended == "" }
+	if i, ok := s.find(who); ok && s[i].ended != "" && !slices.ContainsFunc(s, lost) {
+		return s[i].ended
+	}
+	return schema.EndFailed
+}
+
+// on returns how many trainers are on the host of a process, as schema.Join names both, and how many there are.
+func (s slots) on(process string) (there, all int) {
+	name, _, _ := strings.Cut(process, " (")
+	for i := range s {
+		if m := &s[i]; m.here() && m.by < 0 {
+			all++
+			if host, _, _ := strings.Cut(m.host, " ("); host == name {
+				there++
+			}
+		}
+	}
+	return there, all
+}
+
 // missing returns the number of trainers that have not joined.
 func (s slots) missing() (n int) {
 	for i := range s {
@@ -130,16 +216,6 @@ func (s slots) here(besides schema.Member) (n int) {
 		}
 	}
 	return n
-}
-
-// training returns the trainers that have a slot, by the names that they joined under.
-func (s slots) training() (all []schema.Member) {
-	for i := range s {
-		if m := &s[i]; m.here() && m.by < 0 {
-			all = append(all, m.joiner)
-		}
-	}
-	return all
 }
 
 // voters returns the trainers that have a slot.
@@ -213,4 +289,59 @@ func (s slots) substitute(declined []int) int {
 		}
 	}
 	return best
+}
+
+// taken notes that the trainer that was asked to take over a slot has it.
+func (s slots) taken(now time.Time, i int) []Decision {
+	m, name := &s[i], schema.TrainerMember(i)
+	v := m.vacancy
+	if v == nil || v.told < 0 {
+		return nil
+	}
+	by := &s[v.told]
+	m.become(slotJoining, member{joiner: name, host: by.host, process: by.process, generation: m.generation, by: v.told,
+		batch: m.batch, cluster: m.cluster})
+	m.Begin(now)
+	return []Decision{{Who: name, Note: fmt.Sprintf("lanes of %s are computed by %s, after %s", name,
+		schema.TrainerMember(v.told), liveness.Rounded(v.For(now)))}}
+}
+
+// slotFor returns the slot that a newcomer to a running job may have; -1: none. It may be one that others compute besides
+// their own.
+func (s slots) slotFor(from schema.Member, j *schema.Join) int {
+	at, kept := -1, func(i int) bool { return s[i].vacancy.keptFor(from, j) }
+	for i := range s {
+		m := &s[i]
+		free := m.vacancy != nil && (m.vacancy.newcomer == "" || kept(i)) || m.here() && m.by >= 0
+		if !free || j.Wanted != "" && j.Wanted != schema.TrainerMember(i) {
+			continue
+		}
+		if at < 0 || kept(i) || !kept(at) && m.vacancy != nil && s[at].vacancy == nil {
+			at = i
+		}
+	}
+	return at
+}
+
+// choose chooses the trainer that is asked to take over a vacant slot. It reports whether there is one.
+func (s slots) choose(now time.Time, i int) bool {
+	v := s[i].vacancy
+	if v.told = s.substitute(v.declined); v.told < 0 { // all were asked: they may have been busy
+		v.declined = nil
+		v.told = s.substitute(nil)
+	}
+	v.toldSince.Begin(now)
+	return v.told >= 0
+}
+
+// excuse moves every deadline by a time in which no trainer could be heard.
+func (s slots) excuse(pause time.Duration, now time.Time) {
+	for i := range s {
+		s[i].Excuse(pause, now)
+		s[i].waitedSince.Excuse(pause, now)
+		if v := s[i].vacancy; v != nil {
+			v.Excuse(pause, now)
+			v.toldSince.Excuse(pause, now)
+		}
+	}
 }

@@ -1,6 +1,10 @@
 package coordinator
 
-import "fmt"
+import (
+	"fmt"
+
+	"gradbus/schema"
+)
 
 // JobState is the state of a run of a job at a ps. A restart is a new run, which begins in acquiring.
 type JobState int
@@ -22,6 +26,23 @@ const (
 	// Ended: this ps does nothing for the job. Another ps may coordinate it.
 	Ended
 )
+
+// Gathers reports whether the run has yet to start.
+func (s JobState) Gathers() bool { return s == Placing || s == Gathering }
+
+// IsOver reports whether the end of the run is decided.
+func (s JobState) IsOver() bool { return s >= Ending }
+
+// phase returns the state in reports, which do not tell missing shards from missing trainers.
+func (s JobState) phase() string {
+	switch {
+	case s.Gathers():
+		return schema.PhaseGathering
+	case s == Running:
+		return schema.PhaseRunning
+	}
+	return schema.PhaseEnded
+}
 
 func (s JobState) String() string {
 	return [...]string{"acquiring", "locating", "placing", "gathering", "running", "ending", "ended"}[s]

@@ -154,7 +154,7 @@ func randomEvent(c *Coordinator, r *rand.Rand, now time.Time, trainers int) {
 		var names []string
 		for i := range trainers {
 			if r.IntN(3) > 0 {
-				names = append(names, c.connectionOf(schema.TrainerMember(i)))
+				names = append(names, "random/"+string(schema.TrainerMember(i)))
 			}
 		}
 		c.Connections(names)

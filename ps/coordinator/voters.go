@@ -86,9 +86,10 @@ func (s *standbyAt) heard(serial int) {
 	}
 }
 
-// lacksQuorum reports whether the trainers of some list that the replica may have are more than half gone.
+// lacksQuorum reports whether the replica's ps is not heard, and more than half of the trainers of some list that it may
+// have are gone: they may continue the job there.
 func (s *standbyAt) lacksQuorum(here []schema.Voter) bool {
-	return slices.ContainsFunc(s.told, func(t votersTold) bool {
+	return s.silent && s.url != "" && slices.ContainsFunc(s.told, func(t votersTold) bool {
 		return 2*CountVoters(t.voters, func(number uint64) bool {
 			return slices.ContainsFunc(here, func(h schema.Voter) bool { return h.Number == number })
 		}) < len(t.voters)
@@ -104,11 +105,20 @@ func (c *Coordinator) EarlierRunEnded(now time.Time) []Decision {
 	return c.start(now)
 }
 
-// VotersRecorded notes that the voters of a Decision are in the job's record.
-func (c *Coordinator) VotersRecorded(now time.Time, voters []schema.Voter) []Decision {
-	c.record.written = voters
-	if c.IsOver() {
-		return nil
-	}
-	return append(c.offer(now), c.assign()...)
+// StandsBy notes the URL at which the job continues when this ps is lost. It returns the one that trainers know.
+func (c *Coordinator) StandsBy(url string) (was string) {
+	was, c.standby.url = c.standby.url, url
+	return was
 }
+
+// StandsNoMore notes that no other ps continues the job: the one that could have has left, or an operator says that it
+// has ended.
+func (c *Coordinator) StandsNoMore() { c.standby = standbyAt{} }
+
+// StandbySilent notes that the ps with the replica is not heard any more. It may continue the job from now on, until it
+// confirms that it has heard this one again.
+func (c *Coordinator) StandbySilent() { c.standby.becomesSilent(c.replicas.serial) }
+
+// TrainersOn returns how many trainers of the job are on the host of a process, as schema.Join names both, and how many
+// there are.
+func (c *Coordinator) TrainersOn(process string) (there, all int) { return c.members.on(process) }

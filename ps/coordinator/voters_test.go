@@ -74,7 +74,7 @@ func TestRunStartsWithoutVotersOnceTheEarlierHasEnded(t *testing.T) {
 // The coordinator of a run reassigns no lane while fewer than half of the voters are here that its replica may know:
 // those of the last list that it has confirmed, and of later ones.
 func TestQuorumCountsWhatTheReplicaMayKnow(t *testing.T) {
-	var s standbyAt
+	s := standbyAt{url: "nats://b", silent: true, silentAt: 9}
 	s.tell(1, votersOf(10, 11, 12))
 	s.tell(2, votersOf(10, 11, 12))
 	s.tell(3, votersOf(10, 11, 99)) // the slot of 12 has a newcomer
@@ -116,13 +116,13 @@ func TestPromisedTrainerReturnsLater(t *testing.T) {
 	c := keepingCoordinator(t, 1, 2)
 	c.members[0].become(slotJoining, member{joiner: "t0", number: 10, generation: 3, by: -1})
 	join := schema.Join{Run: 7, Was: "t0", Number: 10, Promised: 3}
-	if !c.isPromised(&join) {
+	if !c.members.hasPromised(&join) {
 		t.Error("it returns to the slot in which it has promised")
 	}
-	if join.Promised = 2; c.isPromised(&join) {
+	if join.Promised = 2; c.members.hasPromised(&join) {
 		t.Error("it does not return, though its slot has a later generation")
 	}
-	if join.Promised = 0; c.isPromised(&join) {
+	if join.Promised = 0; c.members.hasPromised(&join) {
 		t.Error("it has promised nothing, and does not return")
 	}
 }
