@@ -282,7 +282,7 @@ type JobReport struct {
 	Keepers     []string       `json:"keepers"`           // ids of the ps that keep its shards
 
 	Durability *DurabilityReport `json:"durability,omitempty"` // nil from a ps that does not say
-	Standby    *StandbyReport    `json:"standby,omitempty"`    // nil where nobody has stood by
+	Standby    *StandbyReport    `json:"standby,omitempty"`    // nil where no ps has stood by
 }
 
 // DurabilityReport is what of a job outlives all of its processes, and how old that is.
@@ -426,7 +426,6 @@ type GPUReport struct {
 	Utilisation     *Real  `json:"utilisation_ratio,omitempty"` // 0 to 1
 	MemoryUsed      *int64 `json:"memory_used_bytes,omitempty"`
 	MemoryTotal     *int64 `json:"memory_total_bytes,omitempty"`
-	MemoryOthers    *int64 `json:"memory_others_bytes,omitempty"` // used by processes that are not ours
 	SMClockHz       *int64 `json:"sm_clock_hz,omitempty"`
 	MemoryClockHz   *int64 `json:"memory_clock_hz,omitempty"`
 

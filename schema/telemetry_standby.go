@@ -3,7 +3,7 @@ package schema
 // StandbyReport is which ps stands by for a job, and what that has of it. The ps that coordinates the job tells it once
 // another one has stood by. Where several stand by for each other it always does.
 type StandbyReport struct {
-	Off    string `json:"off,omitempty"`    // why nobody can stand by for the job; empty: somebody can
+	Off    string `json:"off,omitempty"`    // why no ps can stand by for the job; empty: one can
 	Server string `json:"server,omitempty"` // id of the ps that stands by; empty: none does, or several do
 	URL    string `json:"url,omitempty"`    // where trainers find that
 	Ready  bool   `json:"ready,omitempty"`  // the job would go on there now

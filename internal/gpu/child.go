@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -19,12 +19,12 @@ type ProbeOptions struct {
 	Every   time.Duration // between samples
 	Out     io.Writer     // gets the lines
 	In      io.Reader     // read until it ends, and then the process ends: its parent has the other end
-	Parent  int           // process whose memory is ours, and that of programs beside it; 0 is none
 }
 
 // Bounds of what a probe may say.
 const (
 	lineBytesMax   = 256 << 10 // a hello of GPUsMax GPUs fits many times
+	errorBytesMax  = 200       // of its standard error, the first
 	linesQueued    = 256       // read and not taken yet; the probe waits where there are more
 	badLinesMax    = 8         // that are no lines of a probe; then it is none
 	probeGraceTime = 500 * time.Millisecond
@@ -41,6 +41,14 @@ type child struct {
 	none  bool          // it said that there is nothing to ask
 }
 
+// head keeps the first bytes that are written: a panic names its reason before its goroutines.
+type head []byte
+
+func (h *head) Write(text []byte) (int, error) {
+	*h = append(*h, text[:min(len(text), errorBytesMax-len(*h))]...)
+	return len(text), nil
+}
+
 // startChild starts a probe.
 func startChild(argv []string) (*child, error) {
 	if len(argv) == 0 {
@@ -51,8 +59,9 @@ func startChild(argv []string) (*child, error) {
 		ended: make(chan struct{})}
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for the parent, which then ends the probe
 	c.cmd.WaitDelay = probeGraceTime                        // a child of its own may hold its standard error open
-	c.cmd.Stderr = os.Stderr                                // what ends it is said there
-	in, err := c.cmd.StdinPipe()                            // closing it tells the probe to end, which Wait does, and the end of this process
+	var errs head                                           // not ours, which a probe that hangs would hold open
+	c.cmd.Stderr = &errs
+	in, err := c.cmd.StdinPipe() // closing it tells the probe to end, which Wait does, and the end of this process
 	var out io.ReadCloser
 	if err == nil {
 		out, err = c.cmd.StdoutPipe()
@@ -79,8 +88,8 @@ func startChild(argv []string) (*child, error) {
 			c.why = "the probe has closed its output without ending, and was killed"
 		default:
 			c.why = "the probe ended"
-			if status != nil {
-				c.why = fmt.Sprintf("the probe ended: %v", status)
+			if said, _, _ := strings.Cut(strings.TrimSpace(string(errs)), "\n"); status != nil {
+				c.why = strings.TrimSuffix(fmt.Sprintf("the probe ended: %v: %s", status, said), ": ")
 			}
 		}
 		c.kill()

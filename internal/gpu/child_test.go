@@ -25,8 +25,8 @@ func TestBadProbes(t *testing.T) {
 	}
 	for _, c := range []struct{ name, script, want string }{
 		{"dynamic linker", `echo "probe: symbol lookup error: undefined symbol: nvmlFoo" >&2; echo more >&2; exit 127`,
-			"the probe ended: exit status 127"},
-		{"status", `echo "panic: oops" >&2; echo "goroutine 1" >&2; exit 3`, "the probe ended: exit status 3"},
+			"the probe ended: exit status 127: probe: symbol lookup error: undefined symbol: nvmlFoo"},
+		{"status", `echo "panic: oops" >&2; echo "goroutine 1" >&2; exit 3`, "the probe ended: exit status 3: panic: oops"},
 		{"ended", `exit 0`, "the probe ended"},
 		{"signal", `kill -SEGV $$`, "the probe ended: signal: segmentation fault"},
 		{"no lines of a probe", `while :; do echo '{"what":1}'; done`,

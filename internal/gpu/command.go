@@ -142,7 +142,7 @@ func (f *Flags) config(log *slog.Logger) (c Config, err error) {
 	if err != nil {
 		return c, fmt.Errorf("find the program of the GPU probe: %w", err)
 	}
-	c.Probe = []string{self, probeName, "--parent", strconv.Itoa(os.Getpid())}
+	c.Probe = []string{self, probeName}
 	if f.Mode != string(Off) {
 		c.Kept, c.KeptErr = StateFile(f.Kept)
 		c.KeptCommand = AcknowledgedBy(f.Kept)
@@ -172,7 +172,6 @@ func ProbeCommand() *cobra.Command {
 	set := c.Flags()
 	set.DurationVar(&o.Every, "every", time.Second, "`DURATION`: between two samples")
 	set.StringVar(&o.Library, "library", "libnvidia-ml.so.1", "`PATH`: the driver's library")
-	set.IntVar(&o.Parent, "parent", 0, "`PID`: process whose GPU memory is ours")
 	return c
 }
 

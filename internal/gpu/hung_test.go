@@ -16,11 +16,11 @@ func TestHungProbesAreBounded(t *testing.T) {
 	for range hungMax {
 		w.hung = append(w.hung, &child{ended: make(chan struct{})})
 	}
-	if w.drive(now); m.Nobody() != "" {
-		t.Errorf("a further one was to be started: %s", m.Nobody())
+	if w.drive(now); m.Unavailable() != "" {
+		t.Errorf("a further one was to be started: %s", m.Unavailable())
 	}
 	close(w.hung[1].ended)
-	if w.drive(now); m.Nobody() == "" || len(w.hung) != hungMax-1 {
+	if w.drive(now); m.Unavailable() == "" || len(w.hung) != hungMax-1 {
 		t.Errorf("none is started although one has ended; %d hang", len(w.hung))
 	}
 }

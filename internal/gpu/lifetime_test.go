@@ -200,7 +200,7 @@ func randomSample(r *rand.Rand) *Sample {
 	s.ECCCorrected, s.ECCUncorrected, s.RetiredPages, s.RowsRemapped = n(300), n(3), n(80), n(5)
 	s.PCIeReplays, s.NVLinkErrors, s.Slower, s.RecoveryAction = n(40), n(5), n(512), n(7)
 	s.SRAMThreshold, s.RemapPending, s.RemapFailed, s.RetiredPending = yes(), yes(), yes(), yes()
-	s.MemoryOthers, s.MemoryTotal = ptr(int64(r.IntN(20))), ptr(int64(r.IntN(30)))
+	s.MemoryTotal = ptr(int64(r.IntN(30)))
 	if r.IntN(30) == 0 {
 		s.Lost = []string{LostGone, LostReset}[r.IntN(2)]
 	}

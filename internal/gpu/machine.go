@@ -27,7 +27,6 @@ const (
 
 	retiredPagesSoft, retiredPagesMany = 15, 63 // degraded, unhealthy from here on
 	thermalMarginMin                   = 5      // degrees Celsius to the next slowdown
-	othersShareMax                     = 0.1    // of a GPU's memory that processes other than ours may hold
 
 	xidsMax = 64 // different XIDs of a GPU that are counted; others go under 0
 )
@@ -39,8 +38,8 @@ type Machine struct {
 	gpus     []*gpu // in order of their indices
 
 	driver   string
-	nobody   string // why nothing can be asked at all; empty where something can be, or nothing was tried
-	absent   bool   // nobody says that there is no driver, rather than one that does not answer
+	noAnswer string // why nothing can be asked at all; empty where something can be, or nothing was tried
+	absent   bool   // noAnswer says that there is no driver, rather than one that does not answer
 	injected bool   // the silence is
 	since    time.Time
 
@@ -107,7 +106,7 @@ func New(expected int) *Machine { return &Machine{expected: expected} }
 
 // Hello takes a probe's first line.
 func (m *Machine) Hello(now time.Time, h *Hello) []Change {
-	m.driver, m.nobody, m.absent = h.Driver, "", false
+	m.driver, m.noAnswer, m.absent = h.Driver, "", false
 	for _, g := range m.gpus { // of an earlier probe
 		if !slices.ContainsFunc(h.GPUs, func(id GPU) bool { return id.UUID == g.UUID }) {
 			g.add(now, &condition{Finding: *broken("gpu-lost", actPower, "the driver does not list the GPU any more"),
@@ -120,16 +119,16 @@ func (m *Machine) Hello(now time.Time, h *Hello) []Change {
 	return m.settleAll(now)
 }
 
-// Poll takes the end of a round of samples: somebody answers.
-func (m *Machine) Poll() { m.nobody, m.absent = "", false }
+// Poll takes the end of a round of samples: the driver answers.
+func (m *Machine) Poll() { m.noAnswer, m.absent = "", false }
 
 // Silent records that no driver answers, with the reason, so that nothing is known of any GPU until one does. absent
 // says that there is no driver, rather than one that does not answer.
 func (m *Machine) Silent(now time.Time, reason string, absent, injected bool) []Change {
-	if m.nobody == "" {
+	if m.noAnswer == "" {
 		m.since = now
 	}
-	m.nobody, m.absent, m.injected = reason, absent, injected
+	m.noAnswer, m.absent, m.injected = reason, absent, injected
 	for _, g := range m.gpus {
 		g.silent = reason
 	}
@@ -158,7 +157,7 @@ func (m *Machine) find(now time.Time, id GPU) *gpu {
 // Sample takes what the driver said of a GPU.
 func (m *Machine) Sample(now time.Time, s *Sample, injected bool) []Change {
 	g := m.find(now, s.gpu())
-	m.nobody, m.absent = "", false
+	m.noAnswer, m.absent = "", false
 	g.injected, g.silent = injected, ""
 	l := looking{g, s, now}
 	l.memory()
@@ -434,7 +433,7 @@ func (m *Machine) Acknowledge(now time.Time, uuid string) ([]Change, error) {
 
 const (
 	acknowledgedCode   = "acknowledged"
-	acknowledgedReason = "Somebody has acknowledged what was wrong."
+	acknowledgedReason = "What was wrong has been acknowledged."
 )
 
 // forget resets the counts when an operator acknowledges earlier findings.

@@ -42,7 +42,7 @@ func healthy() *Sample {
 		*flag = ptr(false)
 	}
 	s.ThermalMargin, s.PCIeWidth, s.PCIeWidthMax = ptr(schema.Real(40)), ptr(16), ptr(16)
-	s.MemoryTotal, s.MemoryOthers = ptr(int64(80<<30)), ptr(int64(0))
+	s.MemoryTotal = ptr(int64(80 << 30))
 	return s
 }
 
@@ -117,9 +117,6 @@ func signs() []sign {
 		{func(s *Sample) { s.ThermalMargin = ptr(schema.Real(-1)) }, schema.GPUDegraded, "thermal-margin", "The GPU is -1 degrees"},
 		{func(s *Sample) { s.PCIeWidth = ptr(8) }, schema.GPUDegraded, "pcie-width",
 			"The GPU's PCIe link has 8 of 16 lanes."},
-		{func(s *Sample) { s.MemoryOthers, s.Others = ptr(int64(9<<30)), ptr(1) }, schema.GPUDegraded, "memory-others",
-			"Another process holds 11 % of the GPU's memory."},
-		{func(s *Sample) { s.MemoryOthers = ptr(int64(8 << 30)) }, schema.GPUHealthy, "", ""},
 		{func(s *Sample) { *s = *sampleOf(s.gpu()) }, schema.GPUHealthy, "", ""},
 	}
 }

@@ -18,7 +18,6 @@ func TestMain(m *testing.M) {
 		var o gpu.ProbeOptions
 		set := flag.NewFlagSet("gpu-probe", flag.ExitOnError)
 		set.StringVar(&o.Library, "library", "", "")
-		set.IntVar(&o.Parent, "parent", 0, "")
 		set.DurationVar(&o.Every, "every", 20*time.Millisecond, "")
 		_ = set.Parse(os.Args[2:])
 		o.In, o.Out = os.Stdin, os.Stdout

@@ -195,7 +195,7 @@ func (m *Monitor) required(ctx context.Context) error {
 		return fmt.Errorf("gpu require: the driver has not answered within %s; see whether nvidia-smi does",
 			m.config.Patience)
 	}
-	if reason := m.machine.Nobody(); reason != "" {
+	if reason := m.machine.noAnswer; reason != "" {
 		return fmt.Errorf("gpu require: %s; use --gpu auto to continue without GPUs", reason)
 	}
 	gpus := m.machine.GPUs("")
@@ -213,12 +213,11 @@ func (m *Monitor) required(ctx context.Context) error {
 	return nil
 }
 
-// Nobody is why there is nobody to ask for GPUs: NoDriver, or what is wrong with the driver; empty where there is
-// somebody.
-func (m *Monitor) Nobody() string {
+// Unavailable returns why no GPU can be asked for: NoDriver, or what is wrong with the driver; empty if one can.
+func (m *Monitor) Unavailable() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.machine.Nobody()
+	return m.machine.noAnswer
 }
 
 // GPUs returns the state of every GPU: present ones by index, then expected ones that are missing. It is empty on a
@@ -561,7 +560,7 @@ func (w *watch) line(now time.Time, l *Line) {
 	case l.Hello != nil:
 		w.greet(now, l.Hello)
 	case l.None != nil:
-		w.nobody(now, l.None)
+		w.noDriver(now, l.None)
 	case l.Sample != nil:
 		w.at = fmt.Sprintf("GPU %d was asked", l.Sample.Index)
 		injected := w.alter(now, l.Sample)
@@ -573,9 +572,9 @@ func (w *watch) line(now time.Time, l *Line) {
 	}
 }
 
-// nobody takes a probe's word that there is nothing to ask. The next probe will mostly say the same: that is no news,
+// noDriver takes a probe's word that there is nothing to ask. The next probe will mostly say the same: that is no news,
 // and made up GPUs do not mind.
-func (w *watch) nobody(now time.Time, n *None) {
+func (w *watch) noDriver(now time.Time, n *None) {
 	w.child.none = true
 	if n.Driver || n.Reason != w.none {
 		w.none = ""

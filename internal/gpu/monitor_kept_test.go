@@ -147,7 +147,7 @@ func TestMonitorKeptBeside(t *testing.T) {
 	untilState(t, a, 0, schema.GPUHealthy, "")
 	untilState(t, b, 0, schema.GPUHealthy, "")
 	until(t, "the acknowledgement in the log",
-		func() bool { return strings.Contains(log.String(), "Somebody has acknowledged what was wrong.") })
+		func() bool { return strings.Contains(log.String(), "What was wrong has been acknowledged.") })
 }
 
 // A restart of the machine in between ends what was.

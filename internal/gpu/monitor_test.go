@@ -66,7 +66,7 @@ func start(t *testing.T, library string, alter func(*gpu.Config)) (*gpu.Monitor,
 	needProbe(t)
 	log := &safeLog{}
 	c := gpu.Config{
-		Probe:   []string{os.Args[0], "gpu-probe", "--library", library, "--parent", strconv.Itoa(os.Getpid())},
+		Probe:   []string{os.Args[0], "gpu-probe", "--library", library},
 		Silence: 5 * time.Second, Backoff: 20 * time.Millisecond, Driver: func() bool { return true },
 		Log: slog.New(slog.NewTextHandler(log, nil)),
 	}
@@ -132,7 +132,7 @@ func TestMonitorHealthy(t *testing.T) {
 	}
 	if *g.Temperature != 55 || *g.ThermalMargin != 32 || *g.PowerWatts != 300 || *g.PowerLimitWatts != 700 ||
 		*g.Utilisation != 0.42 ||
-		*g.MemoryTotal != 80<<30 || *g.MemoryUsed != 8<<30 || *g.MemoryOthers != 0 || *g.SMClockHz != 1_980_000_000 ||
+		*g.MemoryTotal != 80<<30 || *g.MemoryUsed != 8<<30 || *g.SMClockHz != 1_980_000_000 ||
 		*g.MemoryClockHz != 2_619_000_000 ||
 		*g.ECCCorrected != 0 || *g.ECCUncorrected != 0 || *g.RowsRemapped != 0 || *g.PCIeReplays != 0 || *g.PCIeWidth != 16 ||
 		*g.PCIeWidthMax != 16 {
@@ -143,7 +143,7 @@ func TestMonitorHealthy(t *testing.T) {
 	}
 	silent := m.GPUs()[1]
 	if silent.Temperature != nil || silent.PowerWatts != nil || silent.ECCCorrected != nil || silent.MemoryUsed != nil ||
-		silent.PCIeWidth != nil || silent.MemoryOthers != nil {
+		silent.PCIeWidth != nil {
 		t.Errorf("GPU 1 tells nothing, and is shown as %+v", silent)
 	}
 	absent := m.GPUs()[2]

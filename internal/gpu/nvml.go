@@ -12,7 +12,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -284,7 +283,6 @@ func (p *probe) sample(d *device) *Sample {
 	number(s, &s.PCIeReplays, h.GetPcieReplayCounter)
 	number(s, &s.PCIeWidth, h.GetCurrPcieLinkWidth)
 	number(s, &s.PCIeWidthMax, h.GetMaxPcieLinkWidth)
-	p.sampleProcesses(h, s)
 	return s
 }
 
@@ -334,52 +332,6 @@ func fieldValue(f *nvml.FieldValue) *uint64 {
 		return nil
 	}
 	return &raw
-}
-
-// sampleProcesses asks what else uses the GPU's memory. Where a process cannot be told, as from within a container that
-// does not see it, nothing is.
-func (p *probe) sampleProcesses(h nvml.Device, s *Sample) {
-	all, ok := ask(s, h.GetComputeRunningProcesses)
-	if !ok {
-		return
-	}
-	if graphics, ok := ask(s, h.GetGraphicsRunningProcesses); ok {
-		all = append(all, graphics...)
-	}
-	var others int
-	var bytes int64
-	counted := map[uint32]bool{}
-	for _, process := range all {
-		if counted[process.Pid] {
-			continue
-		}
-		counted[process.Pid] = true
-		switch mine, known := ours(int(process.Pid), p.options.Parent); {
-		case !known || !mine && process.UsedGpuMemory == math.MaxUint64: // the driver's "not available"
-			return
-		case !mine:
-			others++
-			bytes += int64(process.UsedGpuMemory)
-		}
-	}
-	s.Others, s.MemoryOthers = &others, &bytes
-}
-
-// ours says whether a process belongs to gradbus: it is the one that started the probe, or its program lies beside the
-// probe's. known is false where the process cannot be seen.
-func ours(pid, parent int) (mine, known bool) {
-	if pid == parent || pid == os.Getpid() {
-		return true, true
-	}
-	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil {
-		return false, false
-	}
-	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-	if err != nil { // of another user, who does not run our jobs
-		return false, true
-	}
-	own, err := os.Executable()
-	return err == nil && filepath.Dir(theirs) == filepath.Dir(own), true
 }
 
 // listen asks the driver for events of every GPU. It gives nil where it sends none, and the indices of the GPUs for

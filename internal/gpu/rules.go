@@ -99,7 +99,7 @@ func (l *looking) memory() {
 		"a faulty memory page waits to be retired, which takes a reset"))
 }
 
-// load looks at heat, clocks, and who else uses the GPU.
+// load looks at heat and clocks.
 func (l *looking) load() {
 	s := l.s
 	if v := s.Slower; v != nil {
@@ -113,16 +113,6 @@ func (l *looking) load() {
 	if v := s.ThermalMargin; v != nil {
 		l.check(*v < thermalMarginMin, degraded("thermal-margin", "Check the machine's cooling.",
 			"the GPU is %.0f degrees from being slowed down by heat (under %d is close)", *v, thermalMarginMin))
-	}
-	if s.MemoryOthers != nil && s.MemoryTotal != nil && *s.MemoryTotal > 0 {
-		share := float64(*s.MemoryOthers) / float64(*s.MemoryTotal)
-		who := "other processes hold"
-		if s.Others != nil && *s.Others == 1 {
-			who = "another process holds"
-		}
-		l.check(share > othersShareMax, degraded("memory-others",
-			"End what else runs on the GPU (nvidia-smi lists it), or use another.", "%s %.0f %% of the GPU's memory", who,
-			share*100))
 	}
 }
 

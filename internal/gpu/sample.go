@@ -54,7 +54,6 @@ type Sample struct {
 	schema.GPUReport
 	Lost   string  `json:"lost,omitempty"`   // LostGone or LostReset: what any call said; else empty
 	Slower *uint64 `json:"slower,omitempty"` // bits: why clocks are lowered
-	Others *int    `json:"others,omitempty"` // number of processes that are not ours
 
 	RecoveryAction *uint64 `json:"recovery_action,omitempty"` // field 230
 	SRAMThreshold  *bool   `json:"sram_threshold,omitempty"`
@@ -109,20 +108,17 @@ func (m *Machine) GPUs(used string) []schema.GPUReport {
 		p := schema.GPUReport{Index: i, Driver: m.driver, State: schema.GPUAbsent, Code: "gpu-missing",
 			Reason: fmt.Sprintf("%d GPUs are expected and the driver counts %d.", m.expected, known),
 			Action: "See whether the machine lists it (lspci) and what the kernel's log says of it; check its seat and power."}
-		if m.nobody != "" {
-			p.Code, p.Reason, p.SinceMS = "no-driver", sentence(m.nobody), m.since.UnixMilli()
+		if m.noAnswer != "" {
+			p.Code, p.Reason, p.SinceMS = "no-driver", sentence(m.noAnswer), m.since.UnixMilli()
 		}
 		all = append(all, p)
 	}
-	if len(all) == 0 && m.nobody != "" && !m.absent {
-		all = append(all, schema.GPUReport{State: schema.GPUUnknown, Code: "no-answer", Reason: sentence(m.nobody),
+	if len(all) == 0 && m.noAnswer != "" && !m.absent {
+		all = append(all, schema.GPUReport{State: schema.GPUUnknown, Code: "no-answer", Reason: sentence(m.noAnswer),
 			Action: actAnswer, SinceMS: m.since.UnixMilli(), Injected: m.injected})
 	}
 	return all
 }
-
-// Nobody is why nothing can be asked; empty where something can be.
-func (m *Machine) Nobody() string { return m.nobody }
 
 func (m *Machine) report(g *gpu, used bool) schema.GPUReport {
 	p := g.last.GPUReport

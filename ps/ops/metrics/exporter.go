@@ -662,7 +662,6 @@ func (s *scrape) gpu(g *schema.GPUReport, host string) {
 	put("utilisation_ratio", g.Utilisation)
 	put("memory_used_bytes", g.MemoryUsed)
 	put("memory_size_bytes", g.MemoryTotal)
-	put("memory_others_bytes", g.MemoryOthers)
 	put("sm_clock_hertz", g.SMClockHz)
 	put("memory_clock_hertz", g.MemoryClockHz)
 	put("remapped_rows_total", g.RowsRemapped)

@@ -215,7 +215,7 @@ func GPU(host string, i int) schema.GPUReport {
 		Used: true, State: schema.GPUHealthy, SinceMS: start.UnixMilli(), SampleMS: start.UnixMilli(),
 		Temperature: real(54), ThermalMargin: real(33), PowerWatts: real(412), PowerLimitWatts: real(700),
 		Utilisation: real(0.91),
-		MemoryUsed:  integer(21 << 30), MemoryTotal: integer(80 << 30), MemoryOthers: integer(0),
+		MemoryUsed:  integer(21 << 30), MemoryTotal: integer(80 << 30),
 		SMClockHz: integer(1_755_000_000), MemoryClockHz: integer(2_619_000_000),
 		XIDs: map[string]uint64{},
 	}
