@@ -71,7 +71,7 @@ func TestGPUAcknowledge(t *testing.T) {
 		"has fallen off the bus\n" {
 		t.Errorf("printed %q", out)
 	}
-	beside.says(t, "Somebody has acknowledged what was wrong.")
+	beside.says(t, "What was wrong has been acknowledged.")
 	server(t, append(flags, "--gpu-use", "0")...)
 	start(t, "ps", "gpu-ack", "--gpu-state", state, "all").succeeds(t)
 }

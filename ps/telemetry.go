@@ -124,7 +124,7 @@ func (p *reporter) say(ctx context.Context) {
 	}
 }
 
-// send sends the heartbeat of this ps, with how it fares, and tells whoever watches here.
+// send sends the heartbeat of this ps, with how it fares, and tells the watcher here.
 func (p *reporter) send(now time.Time) {
 	s := p.server
 	p.serial++

@@ -14,12 +14,12 @@ import (
 // stoodBy is what is told of who stands by for a job. It is noted when the other ps has said what it has, and at each
 // tick.
 type stoodBy struct {
-	known bool           // somebody stands by for this ps, or has
-	off   string         // why nobody can for this job
-	by    *follower      // nil: nobody does
+	known bool           // a ps stands by for this one, or has
+	off   string         // why none can for this job
+	by    *follower      // nil: none does
 	gone  string         // why not
-	was   bool           // somebody could go on with the job, or has: this ps
-	ready bool           // somebody can
+	was   bool           // another ps could go on with the job, or this one has
+	ready bool           // another ps can
 	at    time.Time      // when version became that
 	late  time.Time      // since when trainers are past it; zero: they are not
 	since time.Time      // since when the job is not ready, though it was to be; zero: it is, or is not to be
@@ -42,7 +42,7 @@ func (l *controlLoop) noteStandby(now time.Time) {
 	}
 }
 
-// note notes what others keep of a job. by is whoever follows its ps: nil where nobody does, for the reason gone.
+// note notes what others keep of a job. by is whoever follows its ps: nil where none does, for the reason gone.
 func (s *stoodBy) note(now time.Time, k coordinator.ReplicaReport, by *follower, gone string) {
 	if by != s.by {
 		s.by, s.failure = by, ""
@@ -83,7 +83,7 @@ func (s *stoodBy) has(now time.Time, version schema.Version, failure string, rea
 	}
 }
 
-// report is what is told of it; nil where nobody has ever stood by.
+// report is what is told of it; nil where no ps has ever stood by.
 func (s *stoodBy) report(now time.Time) *schema.StandbyReport {
 	if !s.known {
 		return nil
@@ -111,7 +111,7 @@ func (s *stoodBy) report(now time.Time) *schema.StandbyReport {
 	return p
 }
 
-// goneText says that nobody stands by any more.
+// goneText says that no ps stands by any more.
 func (f *follower) goneText(why string) string {
 	return fmt.Sprintf("ps %s on %s %s", f.member.ServerID(), f.host, why)
 }

@@ -343,7 +343,7 @@ func (f *flags) removePorts() {
 
 // fill completes the server's configuration from the flags that are not fields of it.
 func (f *flags) fill(log *slog.Logger) error {
-	// What zero stands for in ps.Config is a default, which nobody who writes 0 means.
+	// What zero stands for in ps.Config is a default, which is not what 0 on a command line means.
 	switch {
 	case f.server.Shards == 0:
 		return errors.New("shards 0: want at least 1")

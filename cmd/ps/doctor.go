@@ -167,7 +167,7 @@ func (d *doctoring) askDriver(ctx context.Context) (gpus []schema.GPUReport, non
 	if gpus = m.GPUs(); len(gpus) > 0 {
 		return gpus, "", false
 	}
-	none = cmp.Or(m.Nobody(), "the driver has not answered within "+gpuWithin.String()+", or counts none")
+	none = cmp.Or(m.Unavailable(), "the driver has not answered within "+gpuWithin.String()+", or counts none")
 	// A machine without a GPU may have the library all the same.
 	return nil, none, none != gpu.NoDriver && !strings.Contains(none, "not loaded")
 }

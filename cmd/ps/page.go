@@ -12,7 +12,7 @@ import (
 	"gradbus/ps/ops/display"
 )
 
-// httpDefault is where the page is when nobody asks for another place; where that is taken, at any free port.
+// httpDefault is the address of the page unless another one is asked for; if it is taken, a free port is used.
 const httpDefault = "127.0.0.1:8080"
 
 // pageFlags are what may be said of the page, the API and the metrics.

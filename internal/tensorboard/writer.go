@@ -3,7 +3,7 @@
 //   - The format is records with masked CRC-32C sums around Event messages, as TensorFlow's RecordWriter, event.proto
 //     and summary.proto have them.
 //   - Writer is one file: what is to be written waits in memory, a goroutine writes it every two seconds. A disk that
-//     fails delays nobody and costs one warning; what does not fit in memory by then is counted and lost.
+//     fails delays no trainer and costs one warning; what does not fit in memory by then is counted and lost.
 //   - Run says what of a training run is worth a curve.
 //
 // It is handed numbers and knows nothing of sessions. One process writes one file, in a directory of its own: two files
@@ -33,7 +33,7 @@ type Config struct {
 	Host string // in the file's name
 	PID  int    // likewise
 	Now  func() time.Time
-	Log  *slog.Logger // warned once; nil is nobody
+	Log  *slog.Logger // warned once; nil discards
 	// Every is the time between two writes; 0 is two seconds.
 	Every time.Duration
 

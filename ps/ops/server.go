@@ -10,7 +10,7 @@
 //
 // # What looking costs
 //
-// A view is made once a second whether or not anybody looks, since it keeps the curves. Everything else happens when
+// A view is made once a second whether or not it is looked at, since it keeps the curves. Everything else happens when
 // asked for: the JSON of an update is made by the first client that wants it, and shared by all. A client that is slow gets the newest update when it has taken the last one, and is cut off when it does not
 // take it; it holds a goroutine, some 28 KiB and what the kernel buffers. Nothing here is ever waited for by a shard,
 // the control loop or the status.

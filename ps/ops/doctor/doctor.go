@@ -370,7 +370,7 @@ func judgeHuge(m machine) Finding {
 func judgeClock(c process.Clock) Finding {
 	switch {
 	case !c.Known:
-		return info("clock", "not known whether anybody synchronises it")
+		return info("clock", "not known whether it is synchronised")
 	case !c.Synchronised:
 		return warn("clock", "run chrony or systemd-timesyncd: events of several machines are shown in the order of "+
 			"their clocks", "the kernel reports it as not synchronized")

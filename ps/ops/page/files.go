@@ -6,7 +6,7 @@
 // types.
 //
 // The page is served with a policy that refuses scripts and styles inside HTML, so there are none. Names of hosts, jobs
-// and members come from whoever reaches the server: assets/dom.js is the one way from data into the document, as text.
+// and members come from any client of the server: assets/dom.js is the one way from data into the document, as text.
 // Charts are uPlot, a copy of its release with its licence, below assets/vendor; files_test.go holds its version and
 // hashes.
 //

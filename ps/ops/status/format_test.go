@@ -36,7 +36,7 @@ func TestWords(t *testing.T) {
 			t.Errorf("Amount(%d) = %q, want %q", bytes, got, want)
 		}
 	}
-	for want, names := range map[string][]string{"nobody": nil, "a": {"a"}, "a and b": {"a", "b"},
+	for want, names := range map[string][]string{"none": nil, "a": {"a"}, "a and b": {"a", "b"},
 		"a, b, c and d":      {"a", "b", "c", "d"},
 		"a, b, c and 2 more": {"a", "b", "c", "d", "e"}} {
 		if got := list(names); got != want {

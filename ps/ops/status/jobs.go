@@ -397,7 +397,7 @@ const (
 
 // Standby is which ps stands by for a job, and what that has of it.
 type Standby struct {
-	Off     string `json:"off,omitempty"`  // why nobody can stand by for the job; empty: somebody can
+	Off     string `json:"off,omitempty"`  // why no ps can stand by for the job; empty: one can
 	Server  string `json:"server"`         // id of the ps that stands by; empty: none does, or several do
 	URL     string `json:"url"`            // where trainers find that
 	Peers   bool   `json:"peers"`          // several ps stand by for each other

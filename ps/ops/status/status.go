@@ -140,7 +140,7 @@ type Job struct {
 	Replicas *Replicas `json:"replicas"` // nil but in mean
 	// nil where its coordinator does not say
 	Durability *Durability `json:"durability"`
-	Standby    *Standby    `json:"standby"` // nil where nobody has stood by
+	Standby    *Standby    `json:"standby"` // nil where no ps has stood by
 	// key of GET /api/v1/series?job=: the name, and for a run that a later one has followed NAME.RUN_ID
 	Series string `json:"series"`
 	Why    Why    `json:"why"`
@@ -155,7 +155,7 @@ type Trainer struct {
 	Level   Level  `json:"level"`
 	AgeMS   int64  `json:"age_ms"` // since it last spoke; of its reports, and where there are none, of its heartbeats
 	Batch   uint64 `json:"batch"`
-	HeldMS  int64  `json:"held_ms"` // for how long others have waited for it; 0 where nobody does
+	HeldMS  int64  `json:"held_ms"` // for how long others have waited for it; 0 where none does
 	Doing   string `json:"doing"`   // schema.Doing
 	DoingMS int64  `json:"doing_ms"`
 	Shard   *int   `json:"shard,omitempty"` // that it waits for
@@ -586,7 +586,7 @@ func Amount(bytes int64) string {
 func list(names []string) string {
 	switch n := len(names); {
 	case n == 0:
-		return "nobody"
+		return "none"
 	case n == 1:
 		return names[0]
 	case n <= 4:

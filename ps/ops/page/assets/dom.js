@@ -1,4 +1,4 @@
-// The only way from data to the document. Names of hosts, jobs and members come from whoever reaches the server, so text
+// The only way from data to the document. Names of hosts, jobs and members come from any client of the server, so text
 // goes in as text only; nothing here, or anywhere on the page, parses HTML.
 
 /** el makes an element: el("td", {class: "num"}, "text", child). Attributes that are null are left out. */

@@ -145,11 +145,11 @@ export class Jobs {
     for (const name of ["durable", "failures"]) attr(this.facts[name].box, "data-level", written && d.failure ? "warning" : null);
   }
 
-  /** standby shows where the job would go on if its ps were lost; b is null where nobody has ever stood by. */
+  /** standby shows where the job would go on if its ps were lost; b is null where no ps has ever stood by. */
   standby(b) {
     const kept = (b && b.kept) || [];
     const who = b && b.peers ? kept.map((k) => k.server).join(", ") || "several" : b && b.server;
-    this.set("standby", "standby", !b ? null : b.off ? `nobody: ${b.off}` : b.ready ? `${who}, version ${count(b.version)}, ${age(b.age_ms)} ago` : `not ready: ${b.failure || `${who} ${kept.length > 1 ? "are" : "is"} told all of it`}`);
+    this.set("standby", "standby", !b ? null : b.off ? `none: ${b.off}` : b.ready ? `${who}, version ${count(b.version)}, ${age(b.age_ms)} ago` : `not ready: ${b.failure || `${who} ${kept.length > 1 ? "are" : "is"} told all of it`}`);
     this.set("kept", "shards kept", kept.length ? kept.map(keeps).join("; ") : null);
     this.set("mirrored", "told the standby", b && b.bytes ? bytes(b.bytes) + (b.took_ms ? `, the last in ${span(b.took_ms)}` : "") : null);
     attr(this.facts.standby.box, "data-level", b && !b.off && !b.ready ? "warning" : null);

@@ -94,7 +94,7 @@ function waits(s) {
   return `${some}, batch ${count(s.waits_batch)}, ${age(s.waits_ms)}`;
 }
 
-/** gpuLevel is what the sign of a GPU shows: of one that nobody can ask or find, that nothing is known. */
+/** gpuLevel is what the sign of a GPU shows: of one that no process can ask or find, that nothing is known. */
 function gpuLevel(g) {
   const level = levelOf(g.level);
   return level === "info" || (level === "ok" && g.state !== "healthy") ? "unknown" : level;
