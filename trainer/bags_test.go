@@ -2,7 +2,6 @@ package trainer
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -134,120 +133,6 @@ func TestFormOfHalvesIgnoresShards(t *testing.T) {
 	// Rows: 3 keys of 12 bytes and a section of 16. Bags: 6 positions of 8, 3 bags of 8, a section of 24 for each lane.
 	if rows, bags := sums.bags.bytes(0, 0, 2, 2, 3); rows != 52 || bags != 120 {
 		t.Errorf("%d bytes of rows and %d of bags, want 52 and 120", rows, bags)
-	}
-}
-
-// Random bags of several lanes and tables, cut into messages of any size: put together again they are the bags that
-// were given, each position once, with its own gradient, and no message is larger than it may be.
-func TestSharesHoldEveryPosition(t *testing.T) {
-	seed := rand.Uint64()
-	random := rand.New(rand.NewPCG(seed, 6))
-	for range 300 {
-		shards, lanes, valuesMax := 1+random.IntN(3), 1+random.IntN(3), 1+random.IntN(40)
-		dims := []int{1 + random.IntN(6), 1 + random.IntN(6)}
-		keys := [][]uint64{{2, 3, 5, 7, 11, 13, 17}, {0, 1, 4}}
-		owners := newRouting(dims, shards, valuesMax, func(_ int, key uint64) int { return int(key) % shards })
-		owners.assign(keys)
-		plan := newLanePlan(0, lanes, lanes)
-		samples := make([]int, lanes)
-		for i := range samples {
-			samples[i] = 1
-		}
-		plan.present(samples)
-		sums := newRowSums(testBackend(t), lanes,
-			newBagGrads(schema.DTypeFloat32, plan, owners, make([]schema.TableSpec, len(dims))), dims)
-		sums.count = func(table int) int { return len(keys[table]) }
-		sums.reset()
-		want := map[position][]float32{} // gradients in the order of positions
-		for l := range lanes {
-			sums.begin(l, plan.lanes[l])
-			for table, dim := range dims {
-				ids, offsets, grad := randomBags(random, len(keys[table]), dim)
-				if err := sums.addBags(table, cuda.Sum, ids, offsets, grad); err != nil {
-					t.Fatal(err)
-				}
-				for bag := range len(offsets) - 1 {
-					for _, id := range ids[offsets[bag]:offsets[bag+1]] {
-						p := position{table, l, keys[table][id]}
-						want[p] = append(want[p], grad[bag*dim:(bag+1)*dim]...)
-					}
-				}
-			}
-			if err := sums.end(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for table := range dims {
-			sums.bags.form[0][table] = true
-		}
-		s := newScatter(sums, newRouting(dims, shards, valuesMax, nil), nil, func(table int) []uint64 { return keys[table] })
-		if err := s.assign(0, owners); err != nil {
-			t.Fatal(err)
-		}
-		got := map[position][]float32{}
-		for shard := range shards {
-			for _, pieces := range s.share(shard) {
-				readShare(t, s, shard, pieces, got)
-			}
-		}
-		if len(got) != len(want) {
-			t.Fatalf("seed %d: %d keys of %d arrive", seed, len(got), len(want))
-		}
-		for p, values := range want {
-			if !slices.Equal(got[p], values) {
-				t.Fatalf("seed %d: %v gets %v, want %v", seed, p, got[p], values)
-			}
-		}
-	}
-}
-
-type position struct {
-	table, lane int
-	key         uint64
-}
-
-func randomBags(random *rand.Rand, keys, dim int) (ids, offsets []int64, grad []float32) {
-	offsets = []int64{0}
-	for range random.IntN(5) {
-		for range random.IntN(30) {
-			ids = append(ids, random.Int64N(int64(keys)))
-		}
-		offsets = append(offsets, int64(len(ids)))
-		for range dim {
-			grad = append(grad, random.Float32())
-		}
-	}
-	return ids, offsets, grad
-}
-
-func readShare(t *testing.T, s *scatter, shard int, pieces []scatterPiece, got map[position][]float32) {
-	t.Helper()
-	f, err := schema.NewFrame(s.layout(shard, pieces))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.SetHead(schema.Head{Chunks: 1, Node: lane.Node{Count: uint16(len(s.sums.bags.lanes))},
-		Lanes: uint16(len(s.sums.bags.lanes)), Weight: 4})
-	s.fill(f, shard, pieces)
-	v, err := schema.Verify(f.Seal(), schema.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	size := len(v.Float32s()) + len(v.Offsets()) + 2*len(v.Keys())
-	if single := len(v.Offsets()) == 1 && len(v.Keys()) <= max(1, s.rows.valuesMax/2); size > s.rows.valuesMax && !single {
-		t.Fatalf("a message of %d values, of %d", size, s.rows.valuesMax)
-	}
-	for _, part := range v.Parts() {
-		for i, begin := range part.Offsets {
-			end := len(part.Keys)
-			if i+1 < part.Bags {
-				end = int(part.Offsets[i+1])
-			}
-			for _, key := range part.Keys[begin:end] {
-				p := position{int(part.Table), int(part.Lane), key}
-				got[p] = append(got[p], part.Rows[i*part.Dim:(i+1)*part.Dim]...)
-			}
-		}
 	}
 }
 
