@@ -180,15 +180,21 @@ func (r *runner) goRun(command string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// failed is the first test that an output names as failed.
+// failed returns the first test that an output names as failed, or else the panic that ended the run. A run that timed
+// out has found the change only if it does so again by itself on a calm machine.
 func failed(out string) string {
+	ended := "(no test by name)"
 	for line := range strings.Lines(out) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "--- FAIL: "); ok {
+		line = strings.TrimSpace(line)
+		if name, ok := strings.CutPrefix(line, "--- FAIL: "); ok {
 			name, _, _ = strings.Cut(name, " ")
 			return name
 		}
+		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
+			ended = "(" + line + ")"
+		}
 	}
-	return "(no test by name)"
+	return ended
 }
 
 // draw orders changes by the seed: one of each function, then further ones of the same functions.
