@@ -34,7 +34,7 @@ const (
 // standby follows another ps, which has a registry of its own. That one tells which of its jobs are to be kept here
 // (schema.Keep), and the replica store has what their shards have. When that ps has ended, a job goes on here with the first
 // trainer that comes. Where it is only out of reach it may be there all the same: then more than half of the trainers
-// have to come. Nobody counts twice, since a trainer is in one run at a time; so no two ps go on with a job.
+// have to come. No trainer counts twice, since it is in one run at a time; so no two ps continue a job.
 //
 // Its methods are called by the control loop, by fabric's goroutines, and by its own, which end with the server.
 type standby struct {
@@ -53,7 +53,7 @@ type standby struct {
 	there  map[schema.JobName]bool // jobs that the other ps has; nil: it has not said yet, and may have any
 	over   []continuedRun          // the latest last; at most endedMax
 	cut    liveness.Silence
-	// why the other ps wants nobody to stand by, or somebody else; empty since it answers
+	// Why the other ps refuses a standby, or has another one; empty since it answers.
 	refused string
 }
 
@@ -158,7 +158,7 @@ func (b *standby) close() {
 	b.conn.Close()
 }
 
-// word is what all that is said to the other ps has in common.
+// word returns the common part of all messages to the other ps.
 func (b *standby) word() *schema.Follow {
 	return &schema.Follow{URL: b.server.announced(b.conn.LocalHost()), Incarnation: b.drawn, Host: process.HostAndID()}
 }
@@ -259,7 +259,7 @@ func (b *standby) hear(m fabric.Message) {
 	}
 }
 
-// turnedAway takes it that the other ps wants nobody to stand by, or somebody else.
+// turnedAway records that the other ps refuses a standby, or has another one.
 func (b *standby) turnedAway(why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -523,7 +523,7 @@ func (c *Harness) StopServersAs(ctx context.Context, servers []*Handle, result f
 	return nil
 }
 
-// System is what one run starts: servers, where none runs already, and the trainers of this host.
+// System is the processes of one run: servers, unless one runs already, and the trainers of this host.
 type System struct {
 	Title    string
 	Roles    map[string]Role

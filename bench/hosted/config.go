@@ -77,7 +77,7 @@ func (c *Config) Idle() []config.Idle {
 // reduces tells whether trainers listen to each other.
 func (c *Config) reduces() bool { return c.Mode == pull && c.Sync == reduce }
 
-// Layout is what runs where.
+// Layout returns the processes of the benchmark, for spreading it over hosts.
 func (c *Config) Layout() harness.Layout {
 	return harness.Layout{Trainers: c.Trainers, Shards: 1, Reduces: c.reduces()}
 }
@@ -85,7 +85,7 @@ func (c *Config) Layout() harness.Layout {
 // moduleName is the hosted module's.
 const moduleName = "mnist"
 
-// evaluationSamples is how many samples are evaluated at once.
+// evaluationSamples is the number of samples that are evaluated at once.
 const evaluationSamples = 100
 
 // remoteJob is the manifest in which a shard hosts the model.
@@ -128,7 +128,7 @@ type settings struct {
 	Part   int           `json:"part"` // of the test set, among the trainers that were started here
 }
 
-// batches is how many batches each trainer does in all, and how many of them come before those that are measured.
+// batches returns the number of batches of each trainer, and how many of them come before the measured ones.
 func (c *Config) batches(perEpoch int) (all, warmup int) {
 	if c.Batches > 0 {
 		return c.Warmup + c.Batches, c.Warmup

@@ -16,7 +16,7 @@ import (
 	"gradbus/trainer"
 )
 
-// classesShown is how many classes a prediction lists for people.
+// classesShown is the number of classes in a prediction.
 const classesShown = 3
 
 func mnistCommand() *cobra.Command {

@@ -15,7 +15,7 @@ import (
 	"gradbus/trainer"
 )
 
-// filmsShown is how many films a recommendation lists.
+// filmsShown is the number of films in a recommendation.
 const filmsShown = 10
 
 func movielensCommand() *cobra.Command {

@@ -15,7 +15,7 @@ import (
 	"gradbus/trainer"
 )
 
-// sectionsShown is how many sections a prediction lists for people.
+// sectionsShown is the number of sections in a prediction.
 const sectionsShown = 5
 
 func packagesCommand() *cobra.Command {

@@ -58,12 +58,12 @@ const (
 	replicateShare = 5
 	// replicateRetry is the time after which another ps is chosen in place of one that failed.
 	replicateRetry = 10 * time.Second
-	// replicateAfter is how long a run has been training before its shards are replicated. Sending all of them takes
+	// replicateAfter is the time for which a run trains before its shards are replicated. Sending all of them takes
 	// processors and memory, and trainers that have just lost a ps wait for their first batch.
 	replicateAfter = 200 * time.Millisecond
-	// nameAhead is how long before a version is reached it is named: a message takes that to all shards.
+	// nameAhead is the time before a version is reached at which it is named: the time of a message to all shards.
 	nameAhead = 10 * time.Millisecond
-	// holderSilentMax is how long a holder may be silent before its replica counts for nothing. It is asked each second.
+	// holderSilentMax is the silence of a holder after which its replica does not count. It is asked each second.
 	holderSilentMax = 5 * time.Second
 )
 
@@ -119,8 +119,8 @@ func (k *replicas) hasLost(now time.Time, servers []Peer, late bool) bool {
 	})
 }
 
-// isMissing reports whether a holder is not announced, and has not said anything for a while: a control server that was
-// started anew knows nobody at first.
+// isMissing reports whether a holder is not announced, and has been silent for a while: a control server that was
+// restarted knows no ps at first.
 func (k *replicas) isMissing(h *holder, now time.Time) bool {
 	return k.peer(h.is.ID, h.is.Incarnation) < 0 && now.Sub(h.at) > holderSilentMax
 }
@@ -186,7 +186,7 @@ func (k *replicas) choose(now time.Time) (tell bool, note string) {
 	return true, ""
 }
 
-// tooFew says which ps are not there, so that nobody holds replicas.
+// tooFew says which ps are not there, so that there are no replicas.
 func (k *replicas) tooFew() string {
 	var not []string
 	for _, s := range k.config.ShardServers {
@@ -335,7 +335,7 @@ func (k *replicas) excuse(pause time.Duration) {
 	}
 }
 
-// ReplicaReport is what other ps have of a job's shards.
+// ReplicaReport is the state of a job's replicas at other ps.
 type ReplicaReport struct {
 	Off     string          // why there is no replica; empty: there may be one
 	Missing string          // which ps are not there, so that there is none; empty: they are
