@@ -152,7 +152,7 @@ func (s *session) knows(table C.int32_t) error {
 func go_lookup(t *C.gradbus_thread, handle C.gradbus_handle, version C.int64_t, p *C.gradbus_ask,
 	n C.int32_t) C.int32_t {
 	s, err := usable(handle)
-	var into []trainer.RowsInto
+	var into []trainer.Query
 	if err == nil {
 		err = guarded(func() (err error) {
 			into, err = s.into(p, int64(n))
@@ -176,20 +176,20 @@ func go_lookup(t *C.gradbus_thread, handle C.gradbus_handle, version C.int64_t, 
 
 // checkVersion refuses another version than the one that is asked for.
 func (s *session) checkVersion(ctx context.Context, want schema.Version) error {
-	has, err := s.Wait(ctx)
-	if err == nil && has != want {
+	_, err := s.Wait(ctx)
+	if has := s.Version(); err == nil && has != want {
 		err = fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", errVersion, want, has)
 	}
 	return err
 }
 
 // into are asks that are to be looked up.
-func (s *session) into(p *C.gradbus_ask, n int64) ([]trainer.RowsInto, error) {
+func (s *session) into(p *C.gradbus_ask, n int64) ([]trainer.Query, error) {
 	asks, err := slice("asks", p, n)
 	if err != nil {
 		return nil, err
 	}
-	into := make([]trainer.RowsInto, len(asks))
+	into := make([]trainer.Query, len(asks))
 	for i := range asks {
 		a, to := &asks[i], &into[i]
 		if err = s.knows(a.table); err == nil && s.pools(int(a.table)) {
@@ -222,7 +222,7 @@ func go_commit(t *C.gradbus_thread, handle C.gradbus_handle, p *C.gradbus_lane_s
 			return err
 		}
 		b := s.batch
-		if err := s.TrainingErr(); err != nil {
+		if err := s.Err(); err != nil {
 			return err
 		}
 		if b == nil {
@@ -383,7 +383,7 @@ func go_finish(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 			return err
 		}
 		if s.elastic {
-			further, err := s.Settle(ctx)
+			further, err := s.Wait(ctx)
 			if err != nil {
 				return err
 			}

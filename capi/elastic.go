@@ -43,7 +43,7 @@ func go_settle(t *C.gradbus_thread, handle C.gradbus_handle, further *C.int32_t)
 			return fmt.Errorf("%w: settle: batch %d is under way: want gradbus_commit before", trainer.ErrOrder,
 				s.batch.Number())
 		}
-		left, err := s.Settle(ctx)
+		left, err := s.Wait(ctx)
 		if *further = 0; left {
 			*further = 1
 		}

@@ -198,7 +198,7 @@ func TestCodes(t *testing.T) {
 	var nothing []int
 	panicked := guarded(func() error { _ = nothing[len(nothing)]; return nil })
 	for want, err := range map[int]error{
-		2:  fmt.Errorf("x: %w", trainer.ErrAsk),
+		2:  fmt.Errorf("x: %w", trainer.ErrWorkload),
 		3:  fmt.Errorf("x: %w", trainer.ErrOrder),
 		4:  schema.JobErrors{{Field: "lanes"}},
 		5:  trainer.ErrServerLost,
@@ -266,7 +266,7 @@ func BenchmarkBatch(b *testing.B) {
 		batch, err := s.Next()
 		n, err1 := s.Distinct(0, keys, unique, ids)
 		err = errors.Join(err, err1,
-			s.LookupInto(b.Context(), []trainer.RowsInto{{Table: 0, Keys: unique[:n], Rows: rows[:n*16]}}))
+			s.LookupInto(b.Context(), []trainer.Query{{Table: 0, Keys: unique[:n], Rows: rows[:n*16]}}))
 		batch.Samples(0, 1)
 		batch.Keys(0, 0, unique[:n]...)
 		err = errors.Join(err, batch.SkipFetch(b.Context()))

@@ -37,7 +37,7 @@ func (s *session) wantRows(table int, bags int64, offsets *C.int64_t) error {
 }
 
 // bagsInto is an ask for bags that is to be looked up.
-func (s *session) bagsInto(a *C.gradbus_ask) (to trainer.RowsInto, err error) {
+func (s *session) bagsInto(a *C.gradbus_ask) (to trainer.Query, err error) {
 	table := int(a.table)
 	if a.distinct != 0 || a.bags == 0 && a.count != 0 {
 		return to, s.wantBags(table)
@@ -101,8 +101,8 @@ func (s *session) offsets(table int, to []int64, p *C.int64_t, bags, keys int64)
 
 // bagFits refuses a bag whose keys no frame has room for.
 func bagFits(bag, keys int64) error {
-	if keys > trainer.BagKeysMax {
-		return fmt.Errorf("%w: bag %d of %d keys: want at most %d", errArgument, bag, keys, trainer.BagKeysMax)
+	if keys > schema.BagKeysMax {
+		return fmt.Errorf("%w: bag %d of %d keys: want at most %d", errArgument, bag, keys, schema.BagKeysMax)
 	}
 	return nil
 }

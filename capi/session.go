@@ -429,7 +429,7 @@ func (s *session) abort(cause error) {
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
 	if s.Session != nil {
-		_ = s.AbortTraining(cause) // gradbus_leave says so, too
+		_ = s.Abort(cause) // gradbus_leave says so, too
 	}
 }
 
@@ -452,11 +452,11 @@ func (s *session) leave(t *C.gradbus_thread, handle C.gradbus_handle, reason err
 		defer func() { <-s.turn }()
 		all.remove(uint64(handle))
 		defer s.gone()
-		if reason == nil && s.TrainingErr() == nil {
+		if reason == nil && s.Err() == nil {
 			if err := s.giveBack(); err != nil {
 				return errors.Join(err, s.Abort(err))
 			}
 		}
-		return s.AbortTraining(cmp.Or(context.Cause(s.ctx), reason)) // what ended it first
+		return s.Abort(cmp.Or(context.Cause(s.ctx), reason)) // what ended it first
 	})
 }

@@ -122,7 +122,7 @@ func go_table(t *C.gradbus_thread, handle C.gradbus_handle, table C.int32_t, fir
 				keys[i] = uint64(first) + uint64(int(count)-len(to)/spec.Dim+i)
 			}
 			values := len(keys) * spec.Dim
-			into := []trainer.RowsInto{{Table: schema.Table(table), Keys: keys, Rows: to[:values]}}
+			into := []trainer.Query{{Table: schema.Table(table), Keys: keys, Rows: to[:values]}}
 			if err := s.LookupInto(ctx, into); err != nil {
 				return err
 			}
@@ -143,7 +143,7 @@ func go_save(t *C.gradbus_thread, handle C.gradbus_handle, path *C.char, tensors
 		if err != nil {
 			return err
 		}
-		err = s.SaveExtra(s.ctx, C.GoString(path), extra)
+		err = s.Save(s.ctx, C.GoString(path), extra)
 		if err != nil && codeOf(err) == C.GRADBUS_INTERNAL { // whatever else is wrong with a file
 			err = fmt.Errorf("%w: %w", errFile, err)
 		}
@@ -164,7 +164,7 @@ func extraOf(tensors *C.gradbus_tensor, n C.int32_t, metadata *C.char) (extra tr
 		if t.name == nil || t.dtype == nil {
 			return extra, fmt.Errorf("%w: tensor %d: name or dtype is NULL", errArgument, i)
 		}
-		one := trainer.ExtraTensor{Name: C.GoString(t.name), DType: C.GoString(t.dtype)}
+		one := trainer.Tensor{Name: C.GoString(t.name), DType: C.GoString(t.dtype)}
 		shape, err := slice("shape", (*int64)(unsafe.Pointer(t.shape)), int64(t.dims))
 		if err == nil {
 			one.Data, err = slice("values", (*byte)(t.values), int64(t.bytes))

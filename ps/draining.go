@@ -65,6 +65,6 @@ func (l *controlLoop) tellDrainers(ended bool) {
 	}
 }
 
-// Asked returns a channel that is closed when a client wants this ps to end (trainer.Drain): call Drain and Close then,
+// Asked returns a channel that is closed when a client wants this ps to end (ps drain): call Drain and Close then,
 // as after an interrupt.
 func (s *Server) Asked() <-chan struct{} { return s.asked }

@@ -286,13 +286,15 @@ func stringEnd(b []byte, from int) int {
 // Limits of the protocol. Each is checked before anything is allocated or indexed by the number.
 const (
 	FrameBytesMax = 8 << 20 // of one frame
-	bodyBytesMax  = 1 << 20 // of a JSON body
-	keysMax       = 1 << 20 // in one frame
-	SectionsMax   = tablesMax
-	ChunksMax     = 1 << 20 // of one round or request
-	DimMax        = 1 << 16 // values in a row
-	tablesMax     = 1 << 12 // tables of a job
-	WeightMax     = 1 << 53 // samples of a contribution, and steps of an optimizer
+	// BagKeysMax is how many keys a bag may have of a table that shards pool: they travel in one frame.
+	BagKeysMax   = FrameBytesMax / 16
+	bodyBytesMax = 1 << 20 // of a JSON body
+	keysMax      = 1 << 20 // in one frame
+	SectionsMax  = tablesMax
+	ChunksMax    = 1 << 20 // of one round or request
+	DimMax       = 1 << 16 // values in a row
+	tablesMax    = 1 << 12 // tables of a job
+	WeightMax    = 1 << 53 // samples of a contribution, and steps of an optimizer
 )
 
 // Limits are lower limits of one reader. Zero fields mean the protocol's own.

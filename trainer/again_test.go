@@ -66,8 +66,8 @@ func TestInterruptedCallsGoOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		insist(b.Wait, begins)
-		insist(func(ctx context.Context) error { return s.LookupInto(ctx, []RowsInto{{0, keys, rows, nil}}) }, func() {})
-		want, err := s.Lookup(t.Context(), []TableKeys{{0, keys}})
+		insist(func(ctx context.Context) error { return s.LookupInto(ctx, []Query{{0, keys, rows, nil}}) }, func() {})
+		want, err := s.Lookup(t.Context(), []Query{{Table: 0, Keys: keys}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -205,7 +205,7 @@ func (b *Batch) broken(format string, args ...any) {
 
 // out says why a call may not be made now, or nil.
 func (b *Batch) out(call string, want stage) error {
-	if err := b.of.TrainingErr(); err != nil {
+	if err := b.of.trainingErr(); err != nil {
 		return err
 	}
 	if b != b.run.now || b.run != b.of.run {
@@ -288,7 +288,7 @@ func (b *Batch) fetch(ctx, wait context.Context) error {
 	if wait == nil {
 		wait = ctx
 	}
-	if err := cmp.Or(b.wait(wait), s.TrainingErr()); err != nil { // the report of a batch may have ended the session
+	if err := cmp.Or(b.wait(wait), s.trainingErr()); err != nil { // the report of a batch may have ended the session
 		return err
 	}
 	if err := s.lr.awaitLR(ctx, b.number); err != nil {
@@ -445,7 +445,7 @@ func (b *Batch) GiveBack() error {
 //
 //	b, err := session.Next()
 //	n, err := session.Distinct(users, keys, unique, ids)
-//	err = session.LookupInto(ctx, []trainer.RowsInto{{Table: users, Keys: unique[:n], Rows: rows[:n*dim]}})
+//	err = session.LookupInto(ctx, []trainer.Query{{Table: users, Keys: unique[:n], Rows: rows[:n*dim]}})
 //	... // forward and backward pass
 //	b.Samples(l, 2)
 //	b.Keys(l, users, unique[:n]...)

@@ -140,7 +140,7 @@ func TestGradientsInParts(t *testing.T) {
 	if err := errors.Join(step.End(1), b.Commit(ctx)); err != nil {
 		t.Fatal(err)
 	}
-	rows, err := s.Lookup(ctx, []TableKeys{{0, []uint64{3, 7, 0}}})
+	rows, err := s.Lookup(ctx, []Query{{Table: 0, Keys: []uint64{3, 7, 0}}})
 	if err != nil || s.Version() != 1 {
 		t.Fatalf("version %d, %v: want 1", s.Version(), err)
 	}
@@ -241,14 +241,14 @@ func TestWaitStopsBeforeTheBatchUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	poll(t, "the results of batch 0", func() bool { return get(s.exchange, (*exchange.Exchange).Completed) == 1 })
-	if v, err := s.Wait(ctx); v != 0 || err != nil || !slices.Equal(s.Param("p"), []float32{0, 0}) {
-		t.Errorf("before the Commit: version %d with %v, %v; want 0 with zeros", v, s.Param("p"), err)
+	if _, err := s.Wait(ctx); s.Version() != 0 || err != nil || !slices.Equal(s.Param("p"), []float32{0, 0}) {
+		t.Errorf("before the Commit: version %d with %v, %v; want 0 with zeros", s.Version(), s.Param("p"), err)
 	}
 	if err := b.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if v, err := s.Wait(ctx); v != 1 || err != nil || !slices.Equal(s.Param("p"), []float32{-2, -4}) {
-		t.Errorf("after the Commit: version %d with %v, %v; want 1 with -2, -4", v, s.Param("p"), err)
+	if _, err := s.Wait(ctx); s.Version() != 1 || err != nil || !slices.Equal(s.Param("p"), []float32{-2, -4}) {
+		t.Errorf("after the Commit: version %d with %v, %v; want 1 with -2, -4", s.Version(), s.Param("p"), err)
 	}
 }
 
@@ -331,7 +331,7 @@ func TestHeldBags(t *testing.T) {
 		job.Tables[0].Placement, job.Tables[0].Pooling, job.Tables[0].Init = placement, schema.PoolingMean, schema.Normal(1)
 		s := joinAll(t, testConfig(t, server), job.WithDefaults())[0]
 		ctx := testContext(t)
-		before, err := s.Lookup(ctx, []TableKeys{{0, []uint64{3, 7}}})
+		before, err := s.Lookup(ctx, []Query{{Table: 0, Keys: []uint64{3, 7}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -349,7 +349,7 @@ func TestHeldBags(t *testing.T) {
 		if err := errors.Join(step.End(0), b.Commit(ctx)); err != nil {
 			t.Fatal(err)
 		}
-		after, err := s.Lookup(ctx, []TableKeys{{0, []uint64{3, 7}}})
+		after, err := s.Lookup(ctx, []Query{{Table: 0, Keys: []uint64{3, 7}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -74,7 +74,7 @@ func TestDrawingEndsWithTheJoin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer j.conn.Close()
+	defer j.Close()
 	answer, err := j.finalAnswer(testContext(t))
 	if err != nil || answer.Joined == nil {
 		t.Fatalf("%+v, %v, want to be admitted", answer, err)
@@ -98,7 +98,7 @@ func TestAJoinWhoseAnswerCameTooLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	answer, err := j.finalAnswer(testContext(t))
-	j.conn.Close()
+	j.Close()
 	if err != nil || answer.Joined == nil {
 		t.Fatalf("%+v, %v, want to be admitted", answer, err)
 	}

@@ -13,7 +13,6 @@ import (
 	"gradbus/fabric"
 	"gradbus/internal/loglimit"
 	"gradbus/internal/process"
-	"gradbus/internal/safetensors"
 	"gradbus/schema"
 )
 
@@ -30,7 +29,7 @@ type Config struct {
 	// say nothing.
 	Bus *fabric.Bus
 	// Local says that shards and trainers of the job are one program, by package local: then a value that is not finite
-	// ends the training alone, and the session stays readable where the job has no modules (Session.TrainingErr).
+	// ends the training alone, and the session stays readable where the job has no modules (Session.Err).
 	Local bool
 	// Derived says that gradbus has derived the name of the job from another job's. A program that chooses a name leaves
 	// it false, and is refused one of those (schema.CheckChosen).
@@ -115,13 +114,6 @@ type Config struct {
 	// LeaveWithin bounds the time that Close and Abort wait for the coordinator. Zero means 10 s.
 	LeaveWithin time.Duration
 
-	// SavePath is the file that the trainer of lane 0 saves the model to (Session.Save) every SaveEvery batches while the
-	// job runs, in a job whose shards add up nothing: nothing else outlives the loss of one of its members. A new job
-	// begins with it by From. The batches wait for the file. Empty is none; versions of other jobs are saved by ps
-	// (--checkpoint-dir).
-	SavePath  string
-	SaveEvery uint64 // batches between two saves to SavePath; 0 where that is empty
-
 	rejoin   schema.RunID      // the run that the trainer was part of, and whose job it rejoins; 0: none
 	rejoinAs schema.Member     // the member that the trainer was in that run
 	standby  string            // where the job continues when the ps at Server is lost; empty: nowhere else
@@ -141,28 +133,20 @@ const (
 var (
 	// ErrConfig: the Config is not usable; nothing was sent.
 	ErrConfig = errors.New("invalid trainer configuration")
-	// ErrNoServers: the NATS server is there, and no ps has announced itself at it.
-	ErrNoServers = errors.New("no ps is announced at")
-	// ErrNoAnswer: the server is there, and no coordinator of it has answered: it is no ps, or one of another build that
-	// does not understand this trainer.
+	// ErrNoAnswer: the server is there, and no coordinator of it has answered, since it is no ps, or one of another build;
+	// or another trainer of a job that reduces between trainers is out of reach.
 	ErrNoAnswer = errors.New("no coordinator answered")
 	// ErrServerLost: the server was there and is not any more, with the job's state, and the job does not continue from a
 	// durable version or at another ps. Where it does, the session joins its next run and gives no error.
 	ErrServerLost = errors.New("server lost")
-	// ErrPeerLost: another trainer's data server could not be reached, or is out of reach, in a job that reduces between
-	// trainers.
-	ErrPeerLost = errors.New("data server of a trainer lost")
-	// ErrNoParameters: a new trainer did not get the parameters that trainers have: those that have them are gone, or out
-	// of reach. Another join may find one, or that the job has ended.
-	ErrNoParameters = errors.New("no other trainer says what parameters it has")
-	// ErrJobFailed: the coordinator ended the job for all of its trainers. Its name may be used again.
+	// ErrJobFailed: the coordinator ended the job for all of its trainers, also because one of them, or a ps, was asked to
+	// end. Its name may be used again.
 	ErrJobFailed = errors.New("job failed")
-	// ErrJobStopped: it did so because another trainer or a ps was asked to end. It is ErrJobFailed, too.
-	ErrJobStopped error = jobStopped{}
 	// ErrInterrupted is what a program gives Abort that was told to end, and has not failed: others may compute its lanes.
 	// The end of a context by context.Canceled is the same.
 	ErrInterrupted = errors.New("interrupted")
-	// ErrWorkload: the workload broke its contract or returned an error; nothing of the lane was sent.
+	// ErrWorkload: the program asked for, or gave, what the job does not have, or a Workload returned an error. Nothing
+	// was sent. Session.Distinct, Lookup and LookupInto leave the session usable.
 	ErrWorkload = errors.New("workload")
 	// ErrAgain is the cause with which a context may end that is to interrupt a wait and not the session. Batch.Wait,
 	// NextAssigned, Wait, Finish, LookupInto, and every read that waits for the job's next run give it; the same call,
@@ -172,11 +156,26 @@ var (
 	ErrLeft = errors.New("session has left its job")
 )
 
-// jobStopped is the type of ErrJobStopped.
-type jobStopped struct{}
+// Errors that the package tells apart, and a program does not.
+var (
+	errNoServers error = &kindError{"no ps is announced at", ErrNoAnswer}
+	// errPeerLost: another trainer's data server is out of reach.
+	errPeerLost error = &kindError{"data server of a trainer lost", ErrNoAnswer}
+	// errNoParameters: a new trainer did not get the parameters that other trainers own. Another join may get them.
+	errNoParameters error = &kindError{"no other trainer says what parameters it has", ErrNoAnswer}
+	errJobStopped   error = &kindError{"job stopped by request", ErrJobFailed}
+	// errActivation: an activation of a module has ended. The session continues.
+	errActivation = errors.New("context is gone")
+)
 
-func (jobStopped) Error() string        { return "job stopped by request" }
-func (jobStopped) Is(target error) bool { return target == ErrJobFailed }
+// kindError is an error of a kind that programs know.
+type kindError struct {
+	text string
+	kind error
+}
+
+func (e *kindError) Error() string        { return e.text }
+func (e *kindError) Is(target error) bool { return target == e.kind }
 
 // Validate lists everything that is wrong, each with the field, its value and what would be right.
 func (c Config) Validate() error {
@@ -222,23 +221,6 @@ func (c Config) Validate() error {
 	}
 	if len(wrong) > 0 {
 		return fmt.Errorf("%w: %w", ErrConfig, errors.Join(wrong...))
-	}
-	return nil
-}
-
-// checkSaving refuses a file for models that is not of use to the job, or cannot be written.
-func (c *Config) checkSaving(job *schema.Job) error {
-	switch {
-	case c.SavePath == "" && c.SaveEvery == 0:
-		return nil
-	case c.SavePath == "" || c.SaveEvery == 0:
-		return fmt.Errorf("%w: save path %q, save every %d batches: want both or neither", ErrConfig, c.SavePath, c.SaveEvery)
-	case job.Plan().Capability() != (schema.Capability{}):
-		return fmt.Errorf("%w: save every %d batches: a ps saves versions of job %s: give it --checkpoint-dir", ErrConfig,
-			c.SaveEvery, job.Name)
-	}
-	if err := safetensors.CheckSave(c.SavePath); err != nil {
-		return fmt.Errorf("%w: save path: %w", ErrConfig, err)
 	}
 	return nil
 }

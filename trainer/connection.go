@@ -19,7 +19,7 @@ import (
 )
 
 // connection is what a trainer has of one run of a job before it computes anything: its name and slot there, the
-// connections to the coordinator, the shards and other trainers, and whether these are heard. Err, TrainingErr, Member,
+// connections to the coordinator, the shards and other trainers, and whether these are heard. Err, trainingErr, Member,
 // Job and the like may be called from any goroutine.
 type connection struct {
 	config Config
@@ -52,7 +52,6 @@ type connection struct {
 	batch        atomic.Uint64 // under way; also the version that is whole here
 	planned      atomic.Uint64 // batch before which the Run under way ends; 0 between runs
 	durable      atomic.Uint64 // newest durable version that this trainer knows of; 0: none
-	savedAt      atomic.Uint64 // version that Config.SavePath has; 0: none
 	faults       atomic.Uint64 // frames that did not verify
 	watch        watch
 	epoch        time.Time // when it was made
@@ -114,8 +113,8 @@ func (c *connection) Err() error {
 	return context.Cause(c.ctx)
 }
 
-// TrainingErr is nil while the membership can train, and then why it cannot: see Session.TrainingErr.
-func (c *connection) TrainingErr() error {
+// trainingErr is nil while the membership can train, and then why it cannot: see Session.Err.
+func (c *connection) trainingErr() error {
 	if c.trainable.Err() == nil {
 		return nil
 	}
@@ -187,7 +186,7 @@ func (d *dataServer) name() string {
 // lostError is what the loss of the server is to the session.
 func (d *dataServer) lostError() error {
 	if d.peer != "" {
-		return ErrPeerLost
+		return errPeerLost
 	}
 	return ErrServerLost
 }
@@ -300,17 +299,23 @@ func notLost(err error) error {
 	return err
 }
 
-// fabricConfig is how to reach a server under a member's name.
-func (c *Config) fabricConfig(job *schema.Job, member string, onState func(fabric.State)) fabric.Config {
-	return fabric.Config{URL: c.Server, Bus: c.Bus, Direct: true, Name: string(job.Name) + "/" + member, Token: c.Token,
-		CredsFile: c.CredsFile, TLS: c.TLS, Log: c.Log, OnState: onState}
+// dialConfig returns how to reach Server.
+func (c *Config) dialConfig() fabric.Config {
+	return fabric.Config{URL: c.Server, Bus: c.Bus, Token: c.Token, CredsFile: c.CredsFile, TLS: c.TLS, Log: c.Log}
+}
+
+// dialConfig returns how to reach Server under the trainer's name.
+func (c *connection) dialConfig(onState func(fabric.State)) fabric.Config {
+	to := c.config.dialConfig()
+	to.Direct, to.Name, to.OnState = true, string(c.job.Name)+"/"+string(c.joined.Member), onState
+	return to
 }
 
 // connectData dials a server, listens there, and tells how long it took to answer. A chunk that it would not take is an
 // error now, not in the middle of a batch.
 func (c *connection) connectData(ctx context.Context, d *dataServer,
 	receive func(fabric.Message)) (trip time.Duration, err error) {
-	config := c.config.fabricConfig(c.job, string(c.joined.Member), func(state fabric.State) { c.dataChanged(d, state) })
+	config := c.dialConfig(func(state fabric.State) { c.dataChanged(d, state) })
 	if !d.own {
 		config.URL, config.CredsFile = d.url, ""
 		if !strings.HasPrefix(d.url, "tls:") {
@@ -329,7 +334,7 @@ func (c *connection) connectData(ctx context.Context, d *dataServer,
 		case d.peer != "":
 			return 0, fmt.Errorf("%w: %s announces its data server at %s, where this one does not reach it: %w; it has to "+
 				"listen and advertise where that leads to it from here (--data-host, --advertise), with a token (--token-file)",
-				ErrPeerLost, d.peer, d.url, err)
+				errPeerLost, d.peer, d.url, err)
 		}
 		return 0, fmt.Errorf("ps %s announces itself at %s, where this trainer does not reach it: %w; if it has died a moment "+
 			"ago, join again; else it has to advertise an address that leads to it from here (--advertise), or this trainer to "+

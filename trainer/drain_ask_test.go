@@ -7,9 +7,15 @@ import (
 	"time"
 
 	"gradbus/checkpoint"
+	"gradbus/internal/client"
 	"gradbus/ps"
 	"gradbus/schema"
 )
+
+// operatorOf asks the server of a trainer.
+func operatorOf(c Config) *client.Operator {
+	return &client.Operator{Server: c.dialConfig(), AnswerWithin: testTimeout}
+}
 
 // endsWhenAsked ends a server once somebody wants that, as its command does.
 func endsWhenAsked(t *testing.T, s *ps.Server) {
@@ -31,14 +37,14 @@ func TestDrain(t *testing.T) {
 	control := startOn(t, nil, ps.Config{Shards: 1, ControlToken: token})
 	second := startOn(t, nil, ps.Config{Shards: 1, ControlToken: token, NATS: control.URL(), ID: "second"})
 	endsWhenAsked(t, second)
-	ask := testConfig(t, control)
+	ask := operatorOf(testConfig(t, control))
 	ask.AnswerWithin = 300 * time.Millisecond
-	if err := Drain(testContext(t), ask, "nobody", nil); err == nil ||
-		!strings.Contains(err.Error(), "no ps nobody has answered at "+control.URL()) {
+	if _, err := ask.Drain(testContext(t), "nobody"); err == nil ||
+		!strings.Contains(err.Error(), control.URL()+": no ps nobody has answered within") {
 		t.Errorf("of an id that nobody has: %v", err)
 	}
 	ask.AnswerWithin = testTimeout
-	if err := Drain(testContext(t), ask, "second", nil); err != nil {
+	if _, err := ask.Drain(testContext(t), "second"); err != nil {
 		t.Error(err)
 	}
 	<-second.Done()
@@ -66,8 +72,8 @@ func TestDrain(t *testing.T) {
 		})
 	}()
 	<-trained
-	var last schema.Draining
-	if err := Drain(testContext(t), testConfig(t, server), "", func(d schema.Draining) { last = d }); err != nil {
+	last, err := operatorOf(testConfig(t, server)).Drain(testContext(t), "")
+	if err != nil {
 		t.Fatal(err)
 	}
 	<-server.Done()
@@ -79,7 +85,7 @@ func TestDrain(t *testing.T) {
 	}) || last.Server != "a" {
 		t.Errorf("told at the end: %+v", last)
 	}
-	if err := Drain(testContext(t), testConfig(t, server), "", nil); err == nil {
+	if _, err := operatorOf(testConfig(t, server)).Drain(testContext(t), ""); err == nil {
 		t.Error("a ps that is gone was drained")
 	}
 }

@@ -54,7 +54,7 @@ func Example() {
 	}
 	err = session.Run(ctx, parity{nn.NewCrossEntropy(backend, 2)}, 20,
 		func(p trainer.Progress) { losses = append(losses, p.Loss) })
-	rows, _ := session.Lookup(ctx, []trainer.TableKeys{{Table: 0, Keys: []uint64{2, 3}}})
+	rows, _ := session.Lookup(ctx, []trainer.Query{{Table: 0, Keys: []uint64{2, 3}}})
 	fmt.Printf("loss %.4f, then %.4f\n", losses[0], losses[19])
 	fmt.Println("2 is odd:", rows[0][1] > rows[0][0], " 3 is odd:", rows[0][3] > rows[0][2], " errors:", err,
 		session.Close())

@@ -21,14 +21,14 @@ func TestSaveExtra(t *testing.T) {
 	s := joinAll(t, c, job)[0]
 	folder := t.TempDir()
 	path := func(name string) string { return filepath.Join(folder, name) }
-	extra := Extra{Metadata: map[string]string{"k": "v"}, Tensors: []ExtraTensor{
+	extra := Extra{Metadata: map[string]string{"k": "v"}, Tensors: []Tensor{
 		{Name: "flag", DType: "BOOL", Shape: []int{3}, Data: []byte{1, 0, 1}},
 		{Name: "steps", DType: "I64", Data: []byte{7, 0, 0, 0, 0, 0, 0, 0}},
 		{Name: "epochs", DType: "I64", Data: []byte{2, 0, 0, 0, 0, 0, 0, 0}},
 		{Name: "count", DType: "I64", Data: []byte{3, 0, 0, 0, 0, 0, 0, 0}},
 		{Name: "mean", DType: "F32", Shape: []int{1, 1}, Data: []byte{0, 0, 0x80, 0x3f}}}}
-	if err := errors.Join(s.Save(testContext(t), path("plain")), s.SaveExtra(testContext(t), path("empty"), Extra{}),
-		s.SaveExtra(testContext(t), path("saved"), extra)); err != nil {
+	if err := errors.Join(s.Save(testContext(t), path("plain")), s.Save(testContext(t), path("empty"), Extra{}),
+		s.Save(testContext(t), path("saved"), extra)); err != nil {
 		t.Fatal(err)
 	}
 	plain, err := OpenModel(path("plain"))
@@ -63,7 +63,7 @@ func TestSaveExtra(t *testing.T) {
 			t.Errorf("%v, want %q", err, name)
 		}
 	}
-	for says, wrong := range map[string]ExtraTensor{
+	for says, wrong := range map[string]Tensor{
 		`"words" is there twice`:      {Name: "words", DType: "I64", Data: make([]byte, 8)},
 		`dtype "X2"`:                  {Name: "x", DType: "X2"},
 		`3 bytes of tensor "x"`:       {Name: "x", DType: "F16", Shape: []int{2}, Data: []byte{1, 2, 3}},
@@ -71,7 +71,7 @@ func TestSaveExtra(t *testing.T) {
 		"a tensor without a name":     {DType: "U8", Data: []byte{1}},
 		"which is the name of the me": {Name: "__metadata__", DType: "U8", Data: []byte{1}},
 	} {
-		err := s.SaveExtra(testContext(t), path("wrong"), Extra{Tensors: []ExtraTensor{wrong}})
+		err := s.Save(testContext(t), path("wrong"), Extra{Tensors: []Tensor{wrong}})
 		if _, there := os.Stat(path("wrong")); err == nil || !strings.Contains(err.Error(), says) || there == nil {
 			t.Errorf("%v, want %q and no file", err, says)
 		}
@@ -98,7 +98,7 @@ func TestExtraIsTheFilesOwn(t *testing.T) {
 		t.Errorf("%v of a file without the further tensors of which it has the digest", err)
 	}
 	for _, entry := range []string{"format", "gradbus.extra", "gradbus.modules"} {
-		err := s.SaveExtra(testContext(t), path("wrong"), Extra{Metadata: map[string]string{entry: "x"}})
+		err := s.Save(testContext(t), path("wrong"), Extra{Metadata: map[string]string{entry: "x"}})
 		if err == nil || !strings.Contains(err.Error(), entry) {
 			t.Errorf("%v, want that the entry %s is the file's own", err, entry)
 		}
@@ -125,7 +125,7 @@ func TestPaddingBeginsAsZeros(t *testing.T) {
 			job := toyJob(name, 1, 4, schema.ApplyMean)
 			job.Tables[0].Padding, job.Tables[0].Replicated = &key, replicated
 			sessions := joinAll(t, c, job)
-			rows, err := sessions[0].Lookup(testContext(t), []TableKeys{{Table: 0, Keys: []uint64{key, key + 1}}})
+			rows, err := sessions[0].Lookup(testContext(t), []Query{{Table: 0, Keys: []uint64{key, key + 1}}})
 			if err != nil {
 				t.Fatal(err)
 			}

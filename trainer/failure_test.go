@@ -265,7 +265,7 @@ func TestErrorOfASessionThatEndedIsItsOwn(t *testing.T) {
 
 // A program that was going to train on ends between two runs of batches: the others hear why, and do not have to miss
 // it.
-func TestAbortTrainingEndsTheOthers(t *testing.T) {
+func TestAbortOfHeldBatchesEndsTheOthers(t *testing.T) {
 	server := startServer(t, 1)
 	job := toyJob("between", 2, 4, schema.ApplyUpdate)
 	sessions := joinAll(t, testConfig(t, server), job)
@@ -274,7 +274,8 @@ func TestAbortTrainingEndsTheOthers(t *testing.T) {
 			t.Errorf("trainer %d: %v", i, err)
 		}
 	}
-	if err := sessions[1].AbortTraining(errors.New("no space left for the log")); err != nil {
+	sessions[1].form = formOwn
+	if err := sessions[1].Abort(errors.New("no space left for the log")); err != nil {
 		t.Errorf("leave: %v", err)
 	}
 	err := sessions[0].Run(testContext(t), newToy(t, job), 10, nil)
@@ -283,18 +284,18 @@ func TestAbortTrainingEndsTheOthers(t *testing.T) {
 
 // Where a trainer was asked to end, the others hear that the job was stopped, and not that it failed.
 func TestStoppedTrainerStopsTheJob(t *testing.T) {
-	for reason, want := range map[error]error{ErrInterrupted: ErrJobStopped, context.Canceled: ErrJobStopped,
+	for reason, want := range map[error]error{ErrInterrupted: errJobStopped, context.Canceled: errJobStopped,
 		errors.New("no space left"): ErrJobFailed} {
 		server := startServer(t, 1)
 		job := toyJob("asked", 2, 4, schema.ApplyUpdate)
 		job.Policy = schema.PolicyFail
 		sessions := joinAll(t, testConfig(t, server), job)
-		if err := sessions[1].AbortTraining(reason); err != nil {
+		if err := sessions[1].Abort(reason); err != nil {
 			t.Errorf("leave: %v", err)
 		}
 		err := sessions[0].Run(testContext(t), newToy(t, job), 10, nil)
 		checkError(t, err, want, "trainer t1", reason.Error())
-		if stopped := errors.Is(err, ErrJobStopped); stopped != (want == ErrJobStopped) || !errors.Is(err, ErrJobFailed) {
+		if stopped := errors.Is(err, errJobStopped); stopped != (want == errJobStopped) || !errors.Is(err, ErrJobFailed) {
 			t.Errorf("%v: the other trainer ends with %v", reason, err)
 		}
 	}

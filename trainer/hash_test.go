@@ -100,7 +100,7 @@ func TestIDsOutsideATable(t *testing.T) {
 		job := toyJob("outside-"+name, 1, 1, schema.ApplyUpdate)
 		change(job)
 		session := joinAll(t, testConfig(t, server), job)[0]
-		_, err := session.Lookup(testContext(t), []TableKeys{{Table: 1, Keys: []uint64{1, 12345678901}}})
+		_, err := session.Lookup(testContext(t), []Query{{Table: 1, Keys: []uint64{1, 12345678901}}})
 		checkHas(t, name+", lookup", err, words)
 		if name != "pooled" { // the toy has no bags
 			checkHas(t, name, session.Run(testContext(t), strayKeys{newToy(t, job), 12345678901}, 1, nil), words)

@@ -69,8 +69,8 @@ func (j *Job) Adjust(change func(*schema.Job)) *Job {
 
 // Dense adds a dense parameter, which begins at zero where nothing else is said.
 func (j *Job) Dense(name string, shape ...int) *Dense {
-	d := &Dense{parameter: schema.Parameter{Name: name, Shape: shape, Init: schema.Zeros()}}
-	d.self = d
+	d := &Dense{name: name, shape: shape}
+	d.optimizing.self, d.drawing = d, drawing[*Dense]{d, schema.Zeros()}
 	j.dense = append(j.dense, d)
 	return d
 }
@@ -78,7 +78,7 @@ func (j *Job) Dense(name string, shape ...int) *Dense {
 // Module adds the parameters of a module of nn, with the names and the first values that it says.
 func (j *Job) Module(m nn.Module) *Job {
 	for _, p := range m.Parameters() {
-		j.Dense(p.Name, p.Shape...).parameter.Init = schema.Init{Kind: p.Kind, Scale: p.Scale}
+		j.Dense(p.Name, p.Shape...).init = schema.Init{Kind: p.Kind, Scale: p.Scale}
 	}
 	return j
 }
@@ -86,7 +86,7 @@ func (j *Job) Module(m nn.Module) *Job {
 // Table adds an embedding table: so many rows of dim values, by keys from 0 on. How the rows begin has to be said.
 func (j *Job) Table(name string, rows, dim int) *Table {
 	t := &Table{spec: schema.TableSpec{Name: name, Rows: uint64(max(rows, 0)), Dim: dim}}
-	t.self = t
+	t.optimizing.self, t.drawing.self = t, t
 	j.tables = append(j.tables, t)
 	return t
 }
@@ -94,36 +94,26 @@ func (j *Job) Table(name string, rows, dim int) *Table {
 // Dense is a dense parameter of a Job.
 type Dense struct {
 	optimizing[*Dense]
-	parameter schema.Parameter
+	drawing[*Dense]
+	name  string
+	shape []int
 }
-
-// Normal, Uniform and Zeros say how the values begin: with mean 0 and a standard deviation, within [-bound, bound), or
-// at zero.
-func (d *Dense) Normal(deviation float32) *Dense {
-	d.parameter.Init = schema.Normal(deviation)
-	return d
-}
-func (d *Dense) Uniform(bound float32) *Dense { d.parameter.Init = schema.Uniform(bound); return d }
-func (d *Dense) Zeros() *Dense                { d.parameter.Init = schema.Zeros(); return d }
 
 // Table is an embedding table of a Job.
 type Table struct {
 	optimizing[*Table]
+	drawing[*Table]
 	spec schema.TableSpec
 }
-
-// Normal, Uniform and Zeros say how the rows begin: with mean 0 and a standard deviation, within [-bound, bound), or at
-// zero.
-func (t *Table) Normal(deviation float32) *Table { t.spec.Init = schema.Normal(deviation); return t }
-func (t *Table) Uniform(bound float32) *Table    { t.spec.Init = schema.Uniform(bound); return t }
-func (t *Table) Zeros() *Table                   { t.spec.Init = schema.Zeros(); return t }
 
 // PerRow divides the sum of a row's gradients by their own number, and not by the samples of the batch: the rate is
 // then one for each row, however rare it is.
 func (t *Table) PerRow() *Table { t.spec.PerRow = true; return t }
 
-// Sum and Mean make bags of the table's keys, which are used pooled: by their sum, or by their mean.
-func (t *Table) Sum() *Table  { t.spec.Pooling = schema.PoolingSum; return t }
+// Sum makes bags of the table's keys, of which a program uses the sum.
+func (t *Table) Sum() *Table { t.spec.Pooling = schema.PoolingSum; return t }
+
+// Mean makes bags of the table's keys, of which a program uses the mean.
 func (t *Table) Mean() *Table { t.spec.Pooling = schema.PoolingMean; return t }
 
 // Replicated keeps the whole table, with its optimizer, at every trainer.
@@ -145,13 +135,13 @@ func (j *Job) Manifest() (*schema.Job, error) {
 		return o.own(m.Optimizer)
 	}
 	for _, d := range j.dense {
-		p := d.parameter
+		p := schema.Parameter{Name: d.name, Shape: d.shape, Init: d.init}
 		p.Optimizer = own(fmt.Sprintf("parameter %q", p.Name), &d.optimizing)
 		m.Parameters = append(m.Parameters, p)
 	}
 	for _, t := range j.tables {
 		spec := t.spec
-		if spec.Init.Kind == "" {
+		if spec.Init = t.init; spec.Init.Kind == "" {
 			wrong = append(wrong,
 				fmt.Errorf("table %q does not say how its rows begin: want Normal, Uniform or Zeros", spec.Name))
 			spec.Init = schema.Zeros()
@@ -195,6 +185,21 @@ func dataSettings(m *schema.Job, values map[string]int) {
 	}
 	m.Settings = settings
 }
+
+// drawing is how a parameter or a table begins; B is which of them.
+type drawing[B any] struct {
+	self B
+	init schema.Init
+}
+
+// Normal draws the first values from a normal distribution with mean 0 and a standard deviation.
+func (d *drawing[B]) Normal(deviation float32) B { d.init = schema.Normal(deviation); return d.self }
+
+// Uniform draws the first values from [-bound, bound).
+func (d *drawing[B]) Uniform(bound float32) B { d.init = schema.Uniform(bound); return d.self }
+
+// Zeros begins with zeros.
+func (d *drawing[B]) Zeros() B { d.init = schema.Zeros(); return d.self }
 
 // optimizing is what a job, a parameter and a table say of their optimizer; B is which of them. A parameter or table of
 // which something is said has an optimizer of its own: the job's, with that changed.
@@ -268,11 +273,17 @@ func (o *optimizing[B]) Exact() B {
 	return o.change(func(to *schema.Optimizer) { to.Exact = true })
 }
 
-// Adagrad, RowwiseAdagrad, Adam and AdamW are what they are elsewhere, with PyTorch's defaults.
-func (o *optimizing[B]) Adagrad() B        { return o.kind(schema.OptimizerAdagrad, nil) }
+// Adagrad is PyTorch's Adagrad, with its defaults.
+func (o *optimizing[B]) Adagrad() B { return o.kind(schema.OptimizerAdagrad, nil) }
+
+// RowwiseAdagrad is Adagrad with one sum of squares for a row.
 func (o *optimizing[B]) RowwiseAdagrad() B { return o.kind(schema.OptimizerRowwiseAdagrad, nil) }
-func (o *optimizing[B]) Adam() B           { return o.kind(schema.OptimizerAdam, nil) }
-func (o *optimizing[B]) AdamW() B          { return o.kind(schema.OptimizerAdamW, nil) }
+
+// Adam is PyTorch's Adam, with its defaults.
+func (o *optimizing[B]) Adam() B { return o.kind(schema.OptimizerAdam, nil) }
+
+// AdamW is PyTorch's AdamW, with its defaults.
+func (o *optimizing[B]) AdamW() B { return o.kind(schema.OptimizerAdamW, nil) }
 
 // FTRL is FTRL-proximal, with its two regularisations; it has no Decay.
 func (o *optimizing[B]) FTRL(l1, l2 float32) B {
@@ -294,10 +305,13 @@ func (o *optimizing[B]) Schedule(s schema.Schedule) B {
 	return o.change(func(to *schema.Optimizer) { to.Schedule = &s })
 }
 
-// ClipValue, ClipRow and ClipGlobal bound the mean gradient: each value, the norm of each row, or the norm of all that
-// is clipped so.
-func (o *optimizing[B]) ClipValue(most float32) B  { return o.clip(schema.ClipValue, most) }
-func (o *optimizing[B]) ClipRow(most float32) B    { return o.clip(schema.ClipRow, most) }
+// ClipValue bounds each value of the mean gradient.
+func (o *optimizing[B]) ClipValue(most float32) B { return o.clip(schema.ClipValue, most) }
+
+// ClipRow bounds the norm of the mean gradient of each row.
+func (o *optimizing[B]) ClipRow(most float32) B { return o.clip(schema.ClipRow, most) }
+
+// ClipGlobal bounds the norm of the mean gradient of all that is clipped so.
 func (o *optimizing[B]) ClipGlobal(most float32) B { return o.clip(schema.ClipGlobal, most) }
 
 func (o *optimizing[B]) clip(kind string, most float32) B {

@@ -12,6 +12,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
+	"gradbus/internal/client"
 	"gradbus/internal/loglimit"
 	"gradbus/internal/process"
 	"gradbus/schema"
@@ -52,9 +53,6 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	}
 	if err := schema.CheckChosen(job.Name); err != nil && !c.Derived {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	if err := c.checkSaving(job); err != nil {
-		return nil, err
 	}
 	c.Dense = nil
 	if c.Backend != nil {
@@ -133,7 +131,7 @@ func joinOnce(ctx context.Context, c Config, job *schema.Job, retry time.Duratio
 	if err != nil {
 		return nil, fmt.Errorf("join job %s: %w", job.Name, err)
 	}
-	defer j.conn.Close()
+	defer j.Close()
 	j.retry = retry
 	s, err := j.join(ctx)
 	if err != nil {
@@ -145,7 +143,7 @@ func joinOnce(ctx context.Context, c Config, job *schema.Job, retry time.Duratio
 
 // joiner asks for a slot in a job. A trainer has no member id before it is admitted.
 type joiner struct {
-	outsider
+	*client.Client
 	config  Config
 	job     *schema.Job
 	peer    *peerServer // of a job that reduces between trainers; else nil
@@ -159,10 +157,10 @@ type joiner struct {
 func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) {
 	j := &joiner{config: c, job: job, answers: make(chan schema.Control, 1)}
 	var err error
-	if j.outsider, err = c.dialOutside(ctx, job, j.receive); err != nil {
+	if j.Client, err = client.Dial(ctx, c.dialConfig(), job.Name, j.receive); err != nil {
 		return nil, err
 	}
-	j.peer, err = startPeerServer(ctx, c, job, j.conn.LocalHost())
+	j.peer, err = startPeerServer(ctx, c, job, j.Control().LocalHost())
 	j.request = &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
 		Resume: c.Resume, Process: process.Self(), Run: c.rejoin, Was: c.rejoinAs, Number: c.number,
 		Promised: c.promised}
@@ -174,7 +172,7 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 	}
 	if err != nil {
 		j.peer.close()
-		j.conn.Close()
+		j.Close()
 		return nil, err
 	}
 	return j, nil
@@ -199,7 +197,7 @@ func (j *joiner) encode(run schema.RunID) (err error) {
 
 // receive keeps the latest answer.
 func (j *joiner) receive(m fabric.Message) {
-	c, ok := answerOf(m.Data)
+	c, ok := client.Answer(m.Data)
 	if !ok || c.Joined == nil && c.Refused == nil {
 		return
 	}
@@ -216,7 +214,7 @@ func (j *joiner) receive(m fabric.Message) {
 	}
 }
 
-func (j *joiner) ask() error { return j.publish(j.frame) }
+func (j *joiner) ask() error { return j.Publish(j.frame) }
 
 // join asks until it is admitted, then builds the session and waits for the start.
 func (j *joiner) join(ctx context.Context) (*membership, error) {
@@ -288,7 +286,7 @@ func (j *joiner) giveBack(joined *schema.Joined, why error) {
 	}
 	leave, broken := schema.EncodeControl(head, schema.Control{Leave: l})
 	if broken == nil {
-		broken = j.publish(leave)
+		broken = j.Publish(leave)
 	}
 	if broken != nil {
 		j.config.Log.Warn("leave after failed join failed", "job", j.job.Name, "member", joined.Member, "err", broken)
@@ -358,7 +356,7 @@ func (j *joiner) explain(ctx, within context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, j.config.AnswerWithin)
 	defer cancel()
 	var there []fabric.Entry
-	bucket, looked := j.conn.LookBucket(ctx, schema.ServersBucket)
+	bucket, looked := j.Control().LookBucket(ctx, schema.ServersBucket)
 	if looked == nil {
 		there, looked = bucket.All(ctx)
 	}
@@ -366,7 +364,7 @@ func (j *joiner) explain(ctx, within context.Context, err error) error {
 	case errors.Is(looked, fabric.ErrNoJetStream):
 		return fmt.Errorf("%w; %w", err, looked)
 	case errors.Is(looked, fabric.ErrNoBucket), looked == nil && len(there) == 0:
-		return fmt.Errorf("%w %s; ./bin/ps --nats %s starts one; %w", ErrNoServers, at, at, err)
+		return fmt.Errorf("%w %s; ./bin/ps --nats %s starts one; %w", errNoServers, at, at, err)
 	case looked == nil:
 		return fmt.Errorf("%w; ps that are announced there: %d, the first is %s: want one of this trainer's version, which "+
 			"has wire %d; "+

@@ -100,7 +100,7 @@ func readAll(t *testing.T, s *Session, tables ...int) (looked, scanned []float32
 	for i := range keys {
 		keys[i] = uint64(i)
 	}
-	got, err := s.Lookup(testContext(t), []TableKeys{{lateTable, keys}, {1, []uint64{3, 30, 7}}, {0, []uint64{5}}})
+	got, err := s.Lookup(testContext(t), []Query{{Table: lateTable, Keys: keys}, {Table: 1, Keys: []uint64{3, 30, 7}}, {Table: 0, Keys: []uint64{5}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func openRequests(t *testing.T, s *Session) map[string]func() (still func() bool
 			l := s.reader.kept.lookups
 			rows := make([]float32, len(keys)*s.job.Tables[table].Dim)
 			s.reader.kept.forget()
-			s.reader.kept.add([]RowsInto{{Table: schema.Table(table), Keys: keys, Rows: rows}}, new(place))
+			s.reader.kept.add([]Query{{Table: schema.Table(table), Keys: keys, Rows: rows}}, new(place))
 			if err := l.build(s.head(s.Version())); err != nil {
 				t.Fatal(err)
 			}

@@ -108,12 +108,8 @@ func (c *connection) withDurable(err error) error {
 
 // withStart says of an error that ends a job whose shards keep nothing how a new one begins with what was learned.
 func (c *connection) withStart(err error) error {
-	if !errors.Is(err, ErrServerLost) && !errors.Is(err, ErrPeerLost) && !errors.Is(err, ErrJobFailed) {
+	if !errors.Is(err, ErrServerLost) && !errors.Is(err, errPeerLost) && !errors.Is(err, ErrJobFailed) {
 		return err
-	}
-	if v := c.savedAt.Load(); v > 0 {
-		return fmt.Errorf("%w; shards keep nothing of this job: begin a new one with version %d of it by --load %s", err, v,
-			c.config.SavePath)
 	}
 	return fmt.Errorf("%w; shards keep nothing of this job: begin a new one with a saved model by --load", err)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/internal/client"
 	"gradbus/internal/liveness"
 	"gradbus/schema"
 )
@@ -250,13 +251,11 @@ func (c *connection) askStandby(url string) error {
 	defer cancel()
 	config, answers := c.config, make(chan schema.Lost, 1)
 	config.Server, config.CredsFile = url, ""
-	a, err := config.dialOutside(ctx, c.job, func(m fabric.Message) {
-		if v, err := schema.Verify(m.Data, schema.Limits{}); err == nil {
-			if word, err := schema.DecodeControl(&v); err == nil && word.Lost != nil && word.Lost.Run == c.joined.RunID {
-				select {
-				case answers <- *word.Lost:
-				default: // it has one
-				}
+	a, err := client.Dial(ctx, config.dialConfig(), c.job.Name, func(m fabric.Message) {
+		if a, ok := client.Answer(m.Data); ok && a.Lost != nil && a.Lost.Run == c.joined.RunID {
+			select {
+			case answers <- *a.Lost:
+			default: // it has one
 			}
 		}
 		m.Release()
@@ -264,13 +263,13 @@ func (c *connection) askStandby(url string) error {
 	if err != nil {
 		return err
 	}
-	defer a.conn.Close()
+	defer a.Close()
 	question, err := schema.EncodeControl(schema.Head{}, schema.Control{Query: &schema.Query{Run: c.joined.RunID}})
 	if err != nil {
 		return err
 	}
 	for !c.connected() {
-		answer, err := fabric.Ask(ctx, askEvery, func() error { return a.publish(question) }, answers)
+		answer, err := fabric.Ask(ctx, askEvery, func() error { return a.Publish(question) }, answers)
 		if err != nil {
 			return err
 		}

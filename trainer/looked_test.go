@@ -73,7 +73,7 @@ func giveRows(t *testing.T, b *Batch, rows [2][]float32) {
 // lookUp gives the rows of the distinct ones of keys.
 func lookUp(t *testing.T, s *Session, used [2][]uint64) (rows [2][]float32) {
 	t.Helper()
-	var asks []RowsInto
+	var asks []Query
 	for table, keys := range used {
 		unique, ids := make([]uint64, len(keys)), make([]int64, len(keys))
 		n, err := s.Distinct(schema.Table(table), keys, unique, ids)
@@ -86,7 +86,7 @@ func lookUp(t *testing.T, s *Session, used [2][]uint64) (rows [2][]float32) {
 			}
 		}
 		rows[table] = make([]float32, n*s.Job().Tables[table].Dim)
-		asks = append(asks, RowsInto{Table: schema.Table(table), Keys: unique[:n], Rows: rows[table]})
+		asks = append(asks, Query{Table: schema.Table(table), Keys: unique[:n], Rows: rows[table]})
 	}
 	if err := s.LookupInto(testContext(t), asks); err != nil {
 		t.Fatal(err)
@@ -124,18 +124,18 @@ func TestLookedRefuses(t *testing.T) {
 	s, ctx := oneSession(t, pairsJob("looked")), testContext(t)
 	b := pairs(t, s)
 	rows := make([]float32, 4)
-	for want, ask := range map[string]RowsInto{
+	for want, ask := range map[string]Query{
 		"table 1":       {1, nil, nil, nil},
 		"2 rows of 2":   {0, []uint64{1, 2}, rows[:3], nil},
 		"ascending":     {0, []uint64{2, 1}, rows, nil},
 		"outside [0, 1": {0, []uint64{1, 10}, rows, nil},
 	} {
-		if err := s.LookupInto(ctx, []RowsInto{{0, []uint64{1}, rows[:2], nil}, ask}); !errors.Is(err, ErrAsk) ||
+		if err := s.LookupInto(ctx, []Query{{0, []uint64{1}, rows[:2], nil}, ask}); !errors.Is(err, ErrWorkload) ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want something about %s", err, want)
 		}
 	}
-	if _, err := s.Distinct(0, []uint64{1, 10}, make([]uint64, 2), make([]int64, 2)); !errors.Is(err, ErrAsk) ||
+	if _, err := s.Distinct(0, []uint64{1, 10}, make([]uint64, 2), make([]int64, 2)); !errors.Is(err, ErrWorkload) ||
 		!strings.Contains(err.Error(), "key number 1") {
 		t.Errorf("%v, want something about key number 1", err)
 	}
@@ -165,7 +165,7 @@ func TestLookedRefuses(t *testing.T) {
 func TestRounds(t *testing.T) {
 	e := &evaluation{tables: newTables([]schema.TableSpec{{Dim: evaluationValuesMax/2 + 1}, {Dim: 1}}, 1)}
 	big := make([]float32, 3*(evaluationValuesMax/2+1))
-	asks := []RowsInto{{0, []uint64{1, 2}, big[:2*(evaluationValuesMax/2+1)], nil}, {1, nil, nil, nil},
+	asks := []Query{{0, []uint64{1, 2}, big[:2*(evaluationValuesMax/2+1)], nil}, {1, nil, nil, nil},
 		{1, []uint64{5, 6}, big[:2], nil}, {1, []uint64{5}, big[:1], nil}}
 	var got [][2]int
 	for at := (place{}); at.ask < len(asks); {

@@ -26,7 +26,7 @@ func pullBags(t *testing.T, s *Session, m *bagToy, looked bool) {
 			continue
 		}
 		offsets := m.Bags(b.Number(), l, make([][]int64, 2))
-		var asks []RowsInto
+		var asks []Query
 		for i := range keys {
 			table := schema.Table(i)
 			b.Keys(l, table, keys[i]...)
@@ -35,7 +35,7 @@ func pullBags(t *testing.T, s *Session, m *bagToy, looked bool) {
 			for k := range room {
 				room[k] = 99 // also where a bag is empty
 			}
-			asks = append(asks, RowsInto{table, keys[i], room, offsets[i]})
+			asks = append(asks, Query{table, keys[i], room, offsets[i]})
 		}
 		if !looked {
 			continue
@@ -114,7 +114,7 @@ func TestLookedBagsRefuse(t *testing.T) {
 	job.Tables[1].Placement = ""
 	s, rows := oneSession(t, job), make([]float32, 2*toyWordDim)
 	ctx := testContext(t)
-	for want, ask := range map[string]RowsInto{
+	for want, ask := range map[string]Query{
 		"1 offsets: want one more": {0, []uint64{1}, rows[:toyWordDim], []int64{0}},
 		"0 offsets: want one more": {0, nil, nil, []int64{}},
 		"offset 0 after 1":         {0, []uint64{1}, rows, []int64{0, 1, 0, 1}},
@@ -122,17 +122,17 @@ func TestLookedBagsRefuse(t *testing.T) {
 		"outside":                  {0, []uint64{1 << 40}, rows[:toyWordDim], []int64{0, 1}},
 		"whose shards give rows":   {1, []uint64{1}, rows[:toyTagDim], []int64{0, 1}},
 		"want 1 bags of 5":         {0, []uint64{1}, rows, nil},
-		"bag 0 of 524289 keys":     {0, make([]uint64, BagKeysMax+1), rows[:toyWordDim], []int64{0, BagKeysMax + 1}},
+		"bag 0 of 524289 keys":     {0, make([]uint64, schema.BagKeysMax+1), rows[:toyWordDim], []int64{0, schema.BagKeysMax + 1}},
 	} {
-		if err := s.LookupInto(ctx, []RowsInto{ask}); !errors.Is(err, ErrAsk) || !strings.Contains(err.Error(), want) {
+		if err := s.LookupInto(ctx, []Query{ask}); !errors.Is(err, ErrWorkload) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want something about %s", err, want)
 		}
 	}
-	each := []RowsInto{{Table: 0, Keys: []uint64{7, 3}, Rows: rows}} // each a bag
+	each := []Query{{Table: 0, Keys: []uint64{7, 3}, Rows: rows}} // each a bag
 	if err := s.LookupInto(ctx, each); err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.Lookup(ctx, []TableKeys{{0, []uint64{7, 3}}})
+	got, err := s.Lookup(ctx, []Query{{Table: 0, Keys: []uint64{7, 3}}})
 	if err != nil || !slices.Equal(got[0], rows) {
 		t.Errorf("%v: %v, want %v", err, rows, got)
 	}
@@ -145,7 +145,7 @@ func TestRoundsOfBags(t *testing.T) {
 	spec := schema.TableSpec{Dim: dim, Rows: 9, Placement: schema.PlacementTables, Pooling: schema.PoolingSum}
 	e := &evaluation{tables: newTables([]schema.TableSpec{spec, {Dim: 1, Rows: 9}}, 1)}
 	rows := make([]float32, 6*dim)
-	asks := []RowsInto{{0, []uint64{4, 4, 5, 1}, rows, []int64{0, 2, 2, 3, 4, 4, 4}}, {1, []uint64{5}, rows[:1], nil},
+	asks := []Query{{0, []uint64{4, 4, 5, 1}, rows, []int64{0, 2, 2, 3, 4, 4, 4}}, {1, []uint64{5}, rows[:1], nil},
 		{0, nil, rows[:dim], []int64{0, 0}},
 		{0, []uint64{8}, rows[:dim], nil}}
 	type round struct {

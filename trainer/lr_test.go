@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"gradbus/internal/client"
 	"gradbus/schema"
 )
 
@@ -105,7 +107,7 @@ func TestScaleLRWhileRunning(t *testing.T) {
 				if i == 0 && p.Batch == ask {
 					go func() {
 						defer close(answered)
-						at, err := ScaleLR(testContext(t), config, job.Name, 0, 0.25, false)
+						at, err := operatorOf(config).ScaleLR(testContext(t), job.Name, 0, 0.25, false)
 						if err != nil {
 							t.Error(err)
 						}
@@ -162,7 +164,7 @@ func TestProposalBringsDecision(t *testing.T) {
 // What cannot be done is refused with the reason, and the job goes on.
 func TestScaleLRRefused(t *testing.T) {
 	config := testConfig(t, startServer(t, 1))
-	if _, err := ScaleLR(testContext(t), config, "nobody", 0, 0.5, false); !errors.Is(err, &Refused{}) {
+	if _, err := operatorOf(config).ScaleLR(testContext(t), "nobody", 0, 0.5, false); !errors.Is(err, client.ErrRefused) {
 		t.Errorf("a job that is not there: %v, want a refusal", err)
 	}
 	async := toyJob("async", 1, 1, schema.ApplyUpdate)
@@ -190,13 +192,14 @@ func TestScaleLRRefused(t *testing.T) {
 		}
 	}
 	for _, scale := range []float64{-1, math.NaN(), math.Inf(1)} {
-		if _, err := ScaleLR(testContext(t), config, "nobody", 0, float32(scale), false); !errors.Is(err, ErrConfig) {
-			t.Errorf("scale %v: %v, want %v", scale, err, ErrConfig)
+		if _, err := operatorOf(config).ScaleLR(testContext(t), "nobody", 0, float32(scale), false); err == nil ||
+			!strings.Contains(err.Error(), "want a finite number") {
+			t.Errorf("scale %v: %v", scale, err)
 		}
 	}
 	ended, cancel := context.WithCancel(testContext(t))
 	cancel()
-	if _, err := ScaleLR(ended, config, "nobody", 0, 0.5, false); !errors.Is(err, context.Canceled) {
+	if _, err := operatorOf(config).ScaleLR(ended, "nobody", 0, 0.5, false); !errors.Is(err, context.Canceled) {
 		t.Errorf("after its context has ended: %v", err)
 	}
 }
@@ -205,11 +208,11 @@ func TestScaleLRRefused(t *testing.T) {
 func TestScaleLRForced(t *testing.T) {
 	config, job := testConfig(t, startServer(t, 1)), toyJob("forced", 1, 1, schema.ApplyUpdate)
 	s := joinAll(t, config, job)[0]
-	_, err := ScaleLR(testContext(t), config, job.Name, 0, 1e-7, false)
-	checkError(t, err, &Refused{}, "would be 1e-07 times the manifest's, and are 1 times these now", "--force")
+	_, err := operatorOf(config).ScaleLR(testContext(t), job.Name, 0, 1e-7, false)
+	checkError(t, err, client.ErrRefused, "would be 1e-07 times the manifest's, and are 1 times these now", "--force")
 	asked := make(chan error, 1)
 	go func() {
-		_, err := ScaleLR(testContext(t), config, job.Name, 0, 1e-7, true)
+		_, err := operatorOf(config).ScaleLR(testContext(t), job.Name, 0, 1e-7, true)
 		asked <- err
 	}()
 	for deadline := time.Now().Add(time.Minute); s.LRScale() != 1e-7; {

@@ -164,7 +164,7 @@ func (s *membership) Close() error {
 	if s.left {
 		return nil
 	}
-	if s.TrainingErr() == nil {
+	if s.trainingErr() == nil {
 		if err := s.Finish(context.Background()); err != nil {
 			return errors.Join(err, s.leave(err.Error()))
 		}
@@ -182,8 +182,8 @@ func (s *membership) Abort(err error) error {
 	return s.leave(err.Error())
 }
 
-// AbortTraining is Session.AbortTraining in this run.
-func (s *membership) AbortTraining(err error) error {
+// abortTraining is Abort that ends the job for the others, also where what was committed is complete.
+func (s *membership) abortTraining(err error) error {
 	if err != nil && !s.left {
 		s.complete.Store(false)
 	}
@@ -197,7 +197,7 @@ func (s *membership) leave(reason string) error {
 	}
 	s.left = true
 	ctx := context.Background()
-	if err := s.TrainingErr(); err != nil && reason == "" {
+	if err := s.trainingErr(); err != nil && reason == "" {
 		reason = err.Error()
 	}
 	s.takeovers.leaveAll(reason, s.handsOver || errors.Is(s.Err(), errReplaced) || errors.Is(s.Err(), ErrServerLost))
@@ -290,8 +290,7 @@ func (s *membership) connect(ctx context.Context, own *peerServer) error {
 	s.noteHeard(string(schema.Coordinator))
 	s.reconnected = func() { s.exchange.do((*exchange.Exchange).Back) }
 	var err error
-	if s.control, err = fabric.DialControl(ctx,
-		s.config.fabricConfig(s.job, string(s.joined.Member), s.controlChanged)); err != nil {
+	if s.control, err = fabric.DialControl(ctx, s.dialConfig(s.controlChanged)); err != nil {
 		return err
 	}
 	for _, to := range []schema.Member{s.joined.Member, schema.All} {

@@ -59,14 +59,7 @@ type Model struct {
 // Extra is what a program adds to the file of a model: what it trains or keeps itself. OpenModel passes it through.
 type Extra struct {
 	Metadata map[string]string
-	Tensors  []ExtraTensor
-}
-
-// ExtraTensor is a tensor of any type that safetensors and PyTorch have in common, row-major, such as an "I64" counter.
-type ExtraTensor struct {
-	Name, DType string
-	Shape       []int
-	Data        []byte // little-endian
+	Tensors  []Tensor
 }
 
 // holdable says why the weights of a job cannot be held whole, or nil.
@@ -337,7 +330,7 @@ func (m *Model) Param(name string) []float32 {
 }
 
 // Lookup gives rows as a session does, so that one evaluation does for both.
-func (m *Model) Lookup(_ context.Context, asks []TableKeys) ([][]float32, error) {
+func (m *Model) Lookup(_ context.Context, asks []Query) ([][]float32, error) {
 	out := make([][]float32, len(asks))
 	for i, ask := range asks {
 		if int(ask.Table) >= len(m.job.Tables) {

@@ -2,7 +2,6 @@ package trainer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -15,10 +14,6 @@ import (
 	"gradbus/schema"
 	"gradbus/trainer/internal/exchange"
 )
-
-// ErrActivation: a module's activation is gone: it was stepped or released, or the shard has ended it because it had
-// not heard of this trainer for too long. The session continues.
-var ErrActivation = errors.New("context is gone")
 
 // Module is a module that a shard of the job hosts, as a trainer sees it: parameters, activations, gradients and the
 // optimizer are on the shard, and only inputs, outputs and gradients of outputs travel. Any number of trainers use it
@@ -44,18 +39,15 @@ type hostedModule struct {
 	answer moduleAnswer
 }
 
-// Tensor is a parameter of a module, or its gradient: row-major.
+// Tensor is a named tensor, row-major. One of float32 has Values; another, of the types that safetensors and PyTorch have
+// in common, has DType, such as "I64", and Data.
 type Tensor struct {
 	Name   string
 	Shape  []int
 	Values []float32
-}
 
-// Pass says which samples a forward pass is of: what is dropped follows from it, so a pass can be repeated. Versions of
-// a job that has modules alone are numbered by Batch, so that continues from Session.Version.
-type Pass struct {
-	Batch schema.Batch // by the trainer's own count
-	Lane  lane.Lane    // one that it hosts
+	DType string // "" is F32
+	Data  []byte // little-endian, in place of Values
 }
 
 // Activation is a forward pass in training that the shard remembers: its activations, then its gradients, and the
@@ -137,10 +129,13 @@ func (m *modules) weights(ctx context.Context) (all []Tensor, err error) {
 // Parameters are the names, shapes and first values of the module's parameters.
 func (m *hostedModule) Parameters() []nn.Parameter { return m.parameters }
 
-// Forward runs a pass in training over x [n, In], n samples, and gives y [n, Out]. The activation remembers the pass.
-func (m *hostedModule) Forward(ctx context.Context, x []float32, at Pass) (*Activation, []float32, error) {
-	m.host.begins(at.Batch)
-	y, err := m.forward(ctx, x, at, 0)
+// Forward runs a pass in training over x [n, In], n samples of a lane that the trainer hosts, and gives y [n, Out]. The
+// activation remembers the pass. What is dropped follows from batch and lane, so a pass can be repeated. The trainer counts
+// batches from Session.Version on; versions of a job that has modules alone are numbered by them.
+func (m *hostedModule) Forward(ctx context.Context, b schema.Batch, l lane.Lane, x []float32) (*Activation, []float32,
+	error) {
+	m.host.begins(b)
+	y, err := m.forward(ctx, b, l, x, 0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -160,10 +155,10 @@ func (m *hostedModule) Evaluate(ctx context.Context, x []float32) (y []float32, 
 		return nil, m.badInput(x)
 	}
 	if len(x) <= m.spec.Samples*in {
-		return m.forward(ctx, x, Pass{Lane: m.host.joined.FirstLane}, schema.FlagEvaluate)
+		return m.forward(ctx, 0, m.host.joined.FirstLane, x, schema.FlagEvaluate)
 	}
 	for part := range slices.Chunk(x, m.spec.Samples*in) {
-		values, err := m.forward(ctx, part, Pass{Lane: m.host.joined.FirstLane}, schema.FlagEvaluate)
+		values, err := m.forward(ctx, 0, m.host.joined.FirstLane, part, schema.FlagEvaluate)
 		if err != nil {
 			return nil, err
 		}
@@ -177,13 +172,14 @@ func (m *hostedModule) badInput(x []float32) error {
 		m.spec.Samples, m.spec.In)
 }
 
-func (m *hostedModule) forward(ctx context.Context, x []float32, at Pass, flags uint32) ([]float32, error) {
+func (m *hostedModule) forward(ctx context.Context, b schema.Batch, l lane.Lane, x []float32, flags uint32) ([]float32,
+	error) {
 	in := m.spec.InElements()
 	n := len(x) / in
 	if n < 1 || n > m.spec.Samples || len(x)%in != 0 {
 		return nil, m.badInput(x)
 	}
-	head := schema.Head{Kind: schema.KindForward, Batch: at.Batch, Node: lane.Node{First: at.Lane, Count: 1},
+	head := schema.Head{Kind: schema.KindForward, Batch: b, Node: lane.Node{First: l, Count: 1},
 		Weight: float64(n), Flags: flags}
 	y, err := m.ask(ctx, head, nil, x)
 	if err == nil && len(y) != n*m.out {
@@ -349,7 +345,7 @@ func (m *hostedModule) read(ctx context.Context, c *Activation, flags uint32) ([
 	}
 	tensors := make([]Tensor, len(m.parameters))
 	for i, p := range m.parameters {
-		tensors[i] = Tensor{p.Name, p.Shape, all[:p.Elements():p.Elements()]}
+		tensors[i] = Tensor{Name: p.Name, Shape: p.Shape, Values: all[:p.Elements():p.Elements()]}
 		all = all[p.Elements():]
 	}
 	return tensors, nil
@@ -491,7 +487,7 @@ func (m *hostedModule) refuse(number schema.Sequence, r schema.Refusal) {
 	}
 	m.answer.refused = refusedFrame("module "+m.spec.Name, r.Reason, r.Text)
 	if r.Reason == schema.ReasonUnknownContext.String() {
-		m.answer.refused = fmt.Errorf("%w: %w", ErrActivation, m.answer.refused)
+		m.answer.refused = fmt.Errorf("%w: %w", errActivation, m.answer.refused)
 	}
 	e.wakeWaiter()
 }
@@ -620,7 +616,7 @@ func (c *passClock) training(now time.Time) bool {
 // given here, divided once by the samples of these passes; the job's parameters take part as ever. The pass has gone
 // Backward, and ends with the batch. One that no lane was given is the caller's to Step or to Release.
 //
-//	pass, y, err := head.Forward(ctx, features, trainer.Pass{Batch: b.Number(), Lane: step.Lane})
+//	pass, y, err := head.Forward(ctx, b.Number(), step.Lane, features)
 //	lossSum, err := loss.Loss(y, classes, gradY)
 //	gradFeatures, err := pass.BackwardInput(ctx, gradY)
 //	step.Step(pass)

@@ -88,7 +88,7 @@ func trainBodySlowly(ctx context.Context, s *Session, body nn.Module, batches in
 				params, grads = append(params, step.Param("body."+p.Name)), append(grads, step.Grad("body."+p.Name))
 			}
 			loss, err := bodyLane(net, params, b.Number(), l, grads, func(x, target []float32) ([]float32, float64, error) {
-				pass, y, err := head.Forward(ctx, x, Pass{Batch: b.Number(), Lane: l})
+				pass, y, err := head.Forward(ctx, b.Number(), l, x)
 				if err != nil {
 					return nil, 0, err
 				}

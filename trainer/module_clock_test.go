@@ -36,7 +36,7 @@ func TestHostedPhasesAreTold(t *testing.T) {
 	}
 	says("nothing is done yet", schema.DoingOther, false, -1, 0)
 	x, gradY := moduleInput(0, 0, 600, 700)
-	pass, _, err := m.Forward(ctx, x, Pass{})
+	pass, _, err := m.Forward(ctx, 0, 0, x)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestHostedPhasesAreTold(t *testing.T) {
 		t.Errorf("after a step: %d samples, lookup %v, compute %v, result %v", p.Samples, p.LookupSeconds, p.ComputeSeconds,
 			p.ResultSeconds)
 	}
-	if pass, _, err = m.Forward(ctx, x, Pass{Batch: 1}); err == nil {
+	if pass, _, err = m.Forward(ctx, 1, 0, x); err == nil {
 		err = pass.Release(ctx)
 	}
 	if err != nil {

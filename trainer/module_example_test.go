@@ -34,7 +34,7 @@ func ExampleModule() {
 	}
 	x, target, gradY := []float32{-1, 0, 1}, []float32{-1, 1, 3}, make([]float32, 3) // y = 2x + 1
 	for b := range schema.Batch(200) {
-		pass, y, err := line.Forward(ctx, x, trainer.Pass{Batch: b})
+		pass, y, err := line.Forward(ctx, b, 0, x)
 		if err != nil {
 			panic(err)
 		}

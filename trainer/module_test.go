@@ -78,7 +78,7 @@ func driveBatch(ctx context.Context, m *Module, b, first uint64) (step moduleSte
 		var x []float32
 		x, gradY = moduleInput(b, l, 600, 700)
 		if err == nil {
-			pass, y, err = m.Forward(ctx, x, Pass{Batch: schema.Batch(b), Lane: lane.Lane(l)})
+			pass, y, err = m.Forward(ctx, schema.Batch(b), lane.Lane(l), x)
 		}
 		return pass, y, gradY
 	}
@@ -224,39 +224,39 @@ func TestHostedModuleRefuses(t *testing.T) {
 	if _, err := sessions[0].Module("huge"); err == nil || !strings.Contains(err.Error(), `"huge"`) {
 		t.Errorf("unknown module: %v", err)
 	}
-	pass, _, err := m.Forward(ctx, []float32{1, 2}, Pass{})
+	pass, _, err := m.Forward(ctx, 0, 0, []float32{1, 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, _, err := m.Forward(ctx, []float32{1, 2}, Pass{})
+	second, _, err := m.Forward(ctx, 0, 0, []float32{1, 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = m.Forward(ctx, []float32{1, 2}, Pass{})
+	_, _, err = m.Forward(ctx, 0, 0, []float32{1, 2})
 	checkError(t, err, &Refused{}, "over_budget", "t0 has 2 contexts", "allows 2")
-	_, _, err = m.Forward(ctx, []float32{1, 2}, Pass{Lane: 2})
+	_, _, err = m.Forward(ctx, 0, 2, []float32{1, 2})
 	checkError(t, err, &Refused{}, "wrong_sender")
 	other, err := sessions[1].Module("tiny")
 	if err != nil {
 		t.Fatal(err)
 	}
 	stolen := &Activation{module: other.hostedModule, id: pass.id, samples: 1}
-	checkError(t, stolen.Backward(ctx, []float32{1}), ErrActivation, "another trainer's")
+	checkError(t, stolen.Backward(ctx, []float32{1}), errActivation, "another trainer's")
 	_, err = m.Step(ctx, 1, pass)
-	checkError(t, err, ErrActivation, "has no gradients")
+	checkError(t, err, errActivation, "has no gradients")
 	if err := pass.Backward(ctx, []float32{1}); err != nil {
 		t.Fatal(err)
 	}
-	checkError(t, pass.Backward(ctx, []float32{1}), ErrActivation, "no pass to go back through")
+	checkError(t, pass.Backward(ctx, []float32{1}), errActivation, "no pass to go back through")
 	if _, err := m.Step(ctx, 1, pass); err != nil {
 		t.Fatal(err)
 	}
 	_, err = m.Step(ctx, 1, pass)
-	checkError(t, err, ErrActivation, "was stepped")
+	checkError(t, err, errActivation, "was stepped")
 	if err := second.Release(ctx); err != nil {
 		t.Fatal(err)
 	}
-	pass, _, err = m.Forward(ctx, []float32{3e38, 3e38}, Pass{})
+	pass, _, err = m.Forward(ctx, 0, 0, []float32{3e38, 3e38})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +296,7 @@ func TestWeightsGivenUpLeaveNoPin(t *testing.T) {
 		t.Errorf("the release of a pin that nobody awaits any more: %v", err)
 	}
 	pin.samples = 1
-	checkError(t, pin.Release(testContext(t)), ErrActivation, "")
+	checkError(t, pin.Release(testContext(t)), errActivation, "")
 	leaveAll(t, []*Session{s})
 }
 
@@ -314,7 +314,7 @@ func hostedContextsExpireWithTheirTrainer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pass, _, err := m.Forward(ctx, []float32{1, 2}, Pass{Lane: lane.Lane(2 * i)})
+		pass, _, err := m.Forward(ctx, 0, lane.Lane(2*i), []float32{1, 2})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -328,7 +328,7 @@ func hostedContextsExpireWithTheirTrainer(t *testing.T) {
 		time.Sleep(shortDeadline + 2200*time.Millisecond) // the deadline, a tick and more
 		_, err = passes[1].Gradients(ctx)
 	}
-	checkError(t, err, ErrActivation, "expired", "t1 was not heard of for", "deadline "+shortDeadline.String())
+	checkError(t, err, errActivation, "expired", "t1 was not heard of for", "deadline "+shortDeadline.String())
 	if _, err := passes[0].BackwardStep(ctx, []float32{1}, 1); err != nil {
 		t.Errorf("the context of the trainer that was heard: %v", err)
 	}

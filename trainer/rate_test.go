@@ -74,7 +74,7 @@ func TestLearningRateIsOfTheMean(t *testing.T) {
 			if len(job.Tables) == 0 {
 				return
 			}
-			rows, err := sessions[0].Lookup(testContext(t), []TableKeys{{Table: 0, Keys: []uint64{0, 1}}})
+			rows, err := sessions[0].Lookup(testContext(t), []Query{{Table: 0, Keys: []uint64{0, 1}}})
 			if err != nil || rows[0][0] != c.first || rows[0][1] != c.other {
 				t.Errorf("rows %v, %v, want %v and %v", rows, err, c.first, c.other)
 			}

@@ -3,7 +3,6 @@ package trainer
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -12,12 +11,6 @@ import (
 	"gradbus/internal/safetensors"
 	"gradbus/schema"
 )
-
-// TableKeys are keys of one table to look up: in any order, and as often as one likes.
-type TableKeys struct {
-	Table schema.Table
-	Keys  []uint64
-}
 
 // evaluationValuesMax bounds the values that one round of an evaluation's lookups asks for: 16 MiB.
 const evaluationValuesMax = 4 << 20
@@ -61,12 +54,8 @@ func (e *evaluation) release() {
 	e.at, e.asked = place{}, false
 }
 
-// ErrAsk: keys are to be looked up, or told apart, of which that is not possible. Nothing was asked for, and the
-// session continues.
-var ErrAsk = errors.New("lookup not possible")
-
 // Lookup is Session.Lookup in this run.
-func (r *reader) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, error) {
+func (r *reader) Lookup(ctx context.Context, asks []Query) ([][]float32, error) {
 	out := make([][]float32, len(asks))
 	for i, ask := range asks {
 		if int(ask.Table) >= len(r.job.Tables) {
@@ -89,7 +78,7 @@ func (r *reader) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, err
 func (r *reader) lookup(ctx context.Context, table schema.Table, keys []uint64, out []float32) error {
 	spec := &r.job.Tables[table]
 	if pooledByShards(*spec) {
-		into := RowsInto{Table: table, Keys: keys, Rows: out[:len(keys)*spec.Dim]}
+		into := Query{Table: table, Keys: keys, Rows: out[:len(keys)*spec.Dim]}
 		if err := r.checkInto(&into); err != nil {
 			return err
 		}
@@ -101,7 +90,7 @@ func (r *reader) lookup(ctx context.Context, table schema.Table, keys []uint64, 
 		return err
 	}
 	rows := make([]float32, n*dim)
-	if err := r.lookRows(ctx, RowsInto{Table: table, Keys: unique[:n], Rows: rows}); err != nil {
+	if err := r.lookRows(ctx, Query{Table: table, Keys: unique[:n], Rows: rows}); err != nil {
 		return err
 	}
 	for i, id := range ids {
@@ -303,13 +292,14 @@ func (r *reader) scanPartition(ctx context.Context, scan *scan, p schema.Partiti
 	return nil
 }
 
-// RowsInto are keys of one table to look up, distinct and ascending, and the memory that their rows go to, [len(Keys),
-// dim] row-major.
+// Query is keys of one table to look up. Lookup takes them in any order, and as often as one likes, and reads nothing
+// but Table and Keys. LookupInto takes distinct and ascending ones, and writes their rows to Rows, [len(Keys), dim]
+// row-major.
 //
-// Of a table that shards pool these are the keys of bags, in any order and as often as one likes. Bag i has
+// For LookupInto of a table that shards pool, Keys are those of bags, in any order and as often as one likes. Bag i has
 // Keys[Bags[i]:Bags[i+1]], and Rows, [len(Bags)-1, dim], are the pooled rows, zeros of an empty bag. Without Bags each
 // key is a bag. Other tables have none.
-type RowsInto struct {
+type Query struct {
 	Table schema.Table
 	Keys  []uint64
 	Rows  []float32
@@ -317,18 +307,18 @@ type RowsInto struct {
 }
 
 // lookRows looks up what one ask wants at the current version.
-func (r *reader) lookRows(ctx context.Context, ask RowsInto) error {
+func (r *reader) lookRows(ctx context.Context, ask Query) error {
 	defer r.evaluating().release() // also where it panics
 	both, stop := r.readable(ctx)
 	defer stop()
 	if err := r.Err(); err != nil {
 		return err
 	}
-	return r.lookupInto(both, r.newest(), []RowsInto{ask})
+	return r.lookupInto(both, r.newest(), []Query{ask})
 }
 
 // lookupInto gets what was not asked for ahead, for batch b, one round after the other.
-func (r *reader) lookupInto(ctx context.Context, b schema.Batch, asks []RowsInto) error {
+func (r *reader) lookupInto(ctx context.Context, b schema.Batch, asks []Query) error {
 	for e := r.evaluating(); ; e.asked = false {
 		if !e.asked && e.at.ask == len(asks) {
 			return nil
@@ -348,9 +338,9 @@ func (r *reader) lookupInto(ctx context.Context, b schema.Batch, asks []RowsInto
 	}
 }
 
-func (r *reader) checkInto(a *RowsInto) error {
+func (r *reader) checkInto(a *Query) error {
 	if int(a.Table) >= len(r.job.Tables) {
-		return fmt.Errorf("%w: table %d: the job has %d", ErrAsk, a.Table, len(r.job.Tables))
+		return fmt.Errorf("%w: table %d: the job has %d", ErrWorkload, a.Table, len(r.job.Tables))
 	}
 	spec, n := &r.job.Tables[a.Table], len(a.Keys)
 	switch {
@@ -358,13 +348,13 @@ func (r *reader) checkInto(a *RowsInto) error {
 		return a.checkBags(spec)
 	case a.Bags != nil:
 		return fmt.Errorf("%w: bags of table %q, whose shards give rows: want its keys alone, or a placement columns "+
-			"or tables in the manifest", ErrAsk, spec.Name)
+			"or tables in the manifest", ErrWorkload, spec.Name)
 	case len(a.Rows) != n*spec.Dim:
-		return fmt.Errorf("%w: table %q: room for %d values: want %d rows of %d", ErrAsk, spec.Name, len(a.Rows), n, spec.Dim)
+		return fmt.Errorf("%w: table %q: room for %d values: want %d rows of %d", ErrWorkload, spec.Name, len(a.Rows), n, spec.Dim)
 	case !ascend(a.Keys):
-		return fmt.Errorf("%w: table %q: want distinct keys, ascending", ErrAsk, spec.Name)
+		return fmt.Errorf("%w: table %q: want distinct keys, ascending", ErrWorkload, spec.Name)
 	case n > 0 && a.Keys[n-1] >= spec.Rows:
-		return fmt.Errorf("%w: %w", ErrAsk, outside(spec, a.Keys[n-1]))
+		return fmt.Errorf("%w: %w", ErrWorkload, outside(spec, a.Keys[n-1]))
 	}
 	return nil
 }
@@ -374,7 +364,7 @@ type place struct{ ask, key int }
 
 // add takes as many keys as one round may have, from a place on, which it moves. Their rows go to the memory of the
 // asks.
-func (e *evaluation) add(asks []RowsInto, at *place) (keys int) {
+func (e *evaluation) add(asks []Query, at *place) (keys int) {
 	for room := evaluationValuesMax; at.ask < len(asks); {
 		a := &asks[at.ask]
 		table, dim := int(a.Table), e.tables.specs[a.Table].Dim
@@ -420,16 +410,16 @@ var keySets = sync.Pool{New: func() any { return new(keySet) }}
 // Distinct is Session.Distinct in this run.
 func (r *reader) Distinct(table schema.Table, keys, unique []uint64, ids []int64) (n int, err error) {
 	if int(table) >= len(r.job.Tables) {
-		return 0, fmt.Errorf("%w: table %d: the job has %d", ErrAsk, table, len(r.job.Tables))
+		return 0, fmt.Errorf("%w: table %d: the job has %d", ErrWorkload, table, len(r.job.Tables))
 	}
 	if len(unique) != len(keys) || len(ids) != len(keys) {
-		return 0, fmt.Errorf("%w: room for %d distinct keys and %d ids of %d keys: want as much", ErrAsk, len(unique),
+		return 0, fmt.Errorf("%w: room for %d distinct keys and %d ids of %d keys: want as much", ErrWorkload, len(unique),
 			len(ids), len(keys))
 	}
 	spec := &r.job.Tables[table]
 	for i, key := range keys {
 		if key >= spec.Rows {
-			return 0, fmt.Errorf("%w: key number %d: %w", ErrAsk, i, outside(spec, key))
+			return 0, fmt.Errorf("%w: key number %d: %w", ErrWorkload, i, outside(spec, key))
 		}
 	}
 	set := keySets.Get().(*keySet)
@@ -442,11 +432,8 @@ func (r *reader) Distinct(table schema.Table, keys, unique []uint64, ids []int64
 
 // Bags of tables that shards pool, among what LookupInto asks for.
 
-// BagKeysMax is how many keys a bag may have of a table that shards pool: they go to a shard in one frame.
-const BagKeysMax = schema.FrameBytesMax / 16
-
 // bags are how many pooled rows the answer has.
-func (a *RowsInto) bags() int {
+func (a *Query) bags() int {
 	if a.Bags == nil {
 		return len(a.Keys)
 	}
@@ -454,7 +441,7 @@ func (a *RowsInto) bags() int {
 }
 
 // end is where the bags before bag i end among the keys.
-func (a *RowsInto) end(i int) int {
+func (a *Query) end(i int) int {
 	if a.Bags == nil {
 		return i
 	}
@@ -462,28 +449,28 @@ func (a *RowsInto) end(i int) int {
 }
 
 // checkBags checks an ask for bags. spec is that of its table, which shards pool.
-func (a *RowsInto) checkBags(spec *schema.TableSpec) error {
+func (a *Query) checkBags(spec *schema.TableSpec) error {
 	bags := a.bags()
 	if bags < 0 || a.end(0) != 0 || a.end(bags) != len(a.Keys) {
-		return fmt.Errorf("%w: table %q: %d offsets: want one more than bags, from 0 to %d, the number of keys", ErrAsk,
+		return fmt.Errorf("%w: table %q: %d offsets: want one more than bags, from 0 to %d, the number of keys", ErrWorkload,
 			spec.Name, len(a.Bags), len(a.Keys))
 	}
 	for i := range bags {
 		if a.end(i+1) < a.end(i) {
-			return fmt.Errorf("%w: table %q: offset %d after %d: want offsets that do not fall", ErrAsk, spec.Name,
+			return fmt.Errorf("%w: table %q: offset %d after %d: want offsets that do not fall", ErrWorkload, spec.Name,
 				a.end(i+1), a.end(i))
 		}
-		if n := a.end(i+1) - a.end(i); n > BagKeysMax {
-			return fmt.Errorf("%w: table %q: bag %d of %d keys: want at most %d", ErrAsk, spec.Name, i, n, BagKeysMax)
+		if n := a.end(i+1) - a.end(i); n > schema.BagKeysMax {
+			return fmt.Errorf("%w: table %q: bag %d of %d keys: want at most %d", ErrWorkload, spec.Name, i, n, schema.BagKeysMax)
 		}
 	}
 	if len(a.Rows) != bags*spec.Dim {
-		return fmt.Errorf("%w: table %q: room for %d values: want %d bags of %d", ErrAsk, spec.Name, len(a.Rows),
+		return fmt.Errorf("%w: table %q: room for %d values: want %d bags of %d", ErrWorkload, spec.Name, len(a.Rows),
 			bags, spec.Dim)
 	}
 	for _, key := range a.Keys {
 		if key >= spec.Rows {
-			return fmt.Errorf("%w: %w", ErrAsk, outside(spec, key))
+			return fmt.Errorf("%w: %w", ErrWorkload, outside(spec, key))
 		}
 	}
 	return nil
@@ -491,7 +478,7 @@ func (a *RowsInto) checkBags(spec *schema.TableSpec) error {
 
 // addBags takes bags of an ask from a place on, which it moves, as long as there is room for values; it takes one where
 // some has to be taken. A key is as long as two values.
-func (e *evaluation) addBags(a *RowsInto, at *place, room int, some bool) (values int) {
+func (e *evaluation) addBags(a *Query, at *place, room int, some bool) (values int) {
 	t, dim := e.tables, e.tables.specs[a.Table].Dim
 	first, n := at.key, a.bags()
 	b := &t.bags[a.Table][0]
@@ -556,8 +543,12 @@ func (r *reader) Weights(ctx context.Context) (*Model, error) {
 	return m, err
 }
 
-// SaveExtra is Session.SaveExtra in this run.
-func (r *reader) SaveExtra(ctx context.Context, path string, extra Extra) error {
+// save is Session.Save in this run.
+func (r *reader) save(ctx context.Context, path string, extras ...Extra) error {
+	var extra Extra
+	if len(extras) > 0 {
+		extra = extras[0]
+	}
 	for _, entry := range append([]string{formatEntry}, weighedEntries...) {
 		if _, there := extra.Metadata[entry]; there {
 			return fmt.Errorf("save model: entry %q of the metadata is the file's own: want another name", entry)
@@ -565,7 +556,7 @@ func (r *reader) SaveExtra(ctx context.Context, path string, extra Extra) error 
 	}
 	m := &Model{Version: r.Version(), Metadata: extra.Metadata, job: r.job}
 	for _, t := range extra.Tensors {
-		m.extra = append(m.extra, safetensors.Tensor{Name: t.Name, Shape: t.Shape, DType: t.DType, Data: t.Data})
+		m.extra = append(m.extra, safetensors.Tensor(t))
 	}
 	slices.SortFunc(m.extra, byName)
 	var err error

@@ -193,7 +193,7 @@ func (r *receiver) takeControl(subject *fabric.Subject, v *schema.View) error {
 		return fmt.Errorf("%w: job %s: %s", errRunRestarts, r.job.Name, c.Failed.Text)
 	}
 	if c.Failed != nil && c.Failed.End == schema.EndStopped {
-		return fmt.Errorf("%w: job %s: %s", ErrJobStopped, r.job.Name, c.Failed.Text)
+		return fmt.Errorf("%w: job %s: %s", errJobStopped, r.job.Name, c.Failed.Text)
 	}
 	if c.Failed != nil {
 		return fmt.Errorf("%w: job %s: %s", ErrJobFailed, r.job.Name, c.Failed.Text)
@@ -233,7 +233,7 @@ func (r *receiver) refused(from string, v *schema.View) error {
 		// A repetition that came late: of a contribution whose ack was late, or of a lookup or pull that others have
 		// overtaken. They could not have continued without this trainer's own contributions.
 		// A session that trains no more waits for nothing else.
-		if h.Node.Count > 0 || h.Batch < r.newest() || r.TrainingErr() == nil &&
+		if h.Node.Count > 0 || h.Batch < r.newest() || r.trainingErr() == nil &&
 			get(r.exchange, func(x *exchange.Exchange) bool { return x.Began(h.Batch) }) {
 			return nil
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 // Refused is the error of a request that the coordinator or a shard turned away: a join, a change of learning rates, or
-// a frame. A refused frame ends the session. If the job stays readable (Session.TrainingErr), its weights are those
+// a frame. A refused frame ends the session. If the job stays readable (Session.Err), its weights are those
 // before the batch; in other jobs some shards may have applied their parts of it. Any other refusal changes nothing.
 //
 //	if r, ok := errors.AsType[*trainer.Refused](err); ok && r.Reason == "job_differs" {

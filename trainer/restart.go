@@ -130,7 +130,7 @@ func joinWithRetry(ctx context.Context, c Config, job *schema.Job) (*membership,
 			sent = true
 			continue
 		}
-		again := errors.Is(err, errReplaced) || errors.Is(err, ErrNoParameters) || errors.Is(err, errUnknownMember) ||
+		again := errors.Is(err, errReplaced) || errors.Is(err, errNoParameters) || errors.Is(err, errUnknownMember) ||
 			c.rejoin != 0 && c.Resume && mayReturn(err) ||
 			c.standby != "" && (errors.Is(err, errBusy) || errors.Is(err, errElsewhere))
 		if errors.Is(err, errReplaced) || errors.As(err, new(endedBefore)) {
@@ -171,8 +171,10 @@ func (c *Config) promisedAfter(err error) schema.Generation {
 // mayReturn reports that a server which is not there, or knows nothing yet, may be started again. One that ends may
 // refuse trainers that it had admitted.
 func mayReturn(err error) bool {
-	for _, e := range []error{fabric.ErrNoServer, fabric.ErrLost, fabric.ErrRefused, ErrServerLost, ErrNoAnswer,
-		ErrNoServers} {
+	if errors.Is(err, errPeerLost) || errors.Is(err, errNoParameters) {
+		return false // a trainer's, not a server's
+	}
+	for _, e := range []error{fabric.ErrNoServer, fabric.ErrLost, fabric.ErrRefused, ErrServerLost, ErrNoAnswer} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -31,7 +31,7 @@ type Progress struct {
 
 // Run is Session.Run in this run of the job.
 func (s *membership) Run(ctx context.Context, w Workload, batches uint64, report func(Progress)) error {
-	if err := s.TrainingErr(); err != nil {
+	if err := s.trainingErr(); err != nil {
 		return err
 	}
 	if w == nil {
@@ -107,7 +107,7 @@ func (s *membership) endRun() {
 
 // Finish is Session.Finish in this run.
 func (s *membership) Finish(ctx context.Context) error {
-	if err := s.TrainingErr(); err != nil {
+	if err := s.trainingErr(); err != nil {
 		return err
 	}
 	r := s.run
@@ -140,7 +140,7 @@ func (s *membership) settled(ctx context.Context) error {
 	if err := s.Err(); err != nil || s.run == nil {
 		return err
 	}
-	if s.TrainingErr() != nil {
+	if s.trainingErr() != nil {
 		err := s.settle(ctx, 0)
 		s.endRun()
 		return err
@@ -179,7 +179,7 @@ func (s *membership) interrupted(ctx context.Context, b schema.Batch, err error)
 func (s *membership) failed(ctx context.Context, b schema.Batch, err error) error {
 	err = fmt.Errorf("batch %d: %w", s.job.Counted(b), err)
 	if errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) {
-		err = cmp.Or(context.Cause(ctx), s.TrainingErr(), err) // says the batch itself, or that of another trainer
+		err = cmp.Or(context.Cause(ctx), s.trainingErr(), err) // says the batch itself, or that of another trainer
 	}
 	s.fail(err)
 	s.endRun()
@@ -265,7 +265,6 @@ func (s *membership) completeBatch(r *run, b schema.Batch) {
 	if b < s.job.StartVersion() {
 		return
 	}
-	s.saveWhileRunning(b + 1)
 	s.fingerprint(b + 1)
 	r.done++
 	r.skipped += uint64(w.skipped)
@@ -295,7 +294,7 @@ func (s *membership) completeBatch(r *run, b schema.Batch) {
 
 // Next is Session.Next in this run.
 func (s *membership) Next() (*Batch, error) {
-	if err := s.TrainingErr(); err != nil {
+	if err := s.trainingErr(); err != nil {
 		return nil, err
 	}
 	r := s.run
@@ -317,14 +316,8 @@ func (s *membership) Next() (*Batch, error) {
 	return r.now, nil
 }
 
-// Wait is Session.Wait in this run.
-func (s *membership) Wait(ctx context.Context) (schema.Version, error) {
-	err := s.settled(ctx)
-	return s.Version(), err
-}
-
 // LookupInto is Session.LookupInto in this run.
-func (s *membership) LookupInto(ctx context.Context, asks []RowsInto) (err error) {
+func (s *membership) LookupInto(ctx context.Context, asks []Query) (err error) {
 	for i := range asks {
 		if err := s.reader.checkInto(&asks[i]); err != nil {
 			return fmt.Errorf("lookup: ask %d: %w", i, err)
@@ -338,7 +331,7 @@ func (s *membership) LookupInto(ctx context.Context, asks []RowsInto) (err error
 	}()
 	both, stop := s.readable(ctx)
 	defer stop()
-	if s.TrainingErr() != nil { // the batch whose keys are being named will never be computed
+	if s.trainingErr() != nil { // the batch whose keys are being named will never be computed
 		err = s.settled(both)
 	}
 	if err := cmp.Or(err, s.Err()); err != nil {
@@ -355,7 +348,7 @@ func (s *membership) LookupInto(ctx context.Context, asks []RowsInto) (err error
 }
 
 // lookAhead asks for rows that what was committed is about to make.
-func (s *membership) lookAhead(e *evaluation, asks []RowsInto) error {
+func (s *membership) lookAhead(e *evaluation, asks []Query) error {
 	r := s.run // whose report may look rows up itself
 	if e.asked || r == nil || r.report != nil || r.committed == s.newest() || s.job.Ahead > 0 && !r.naming() {
 		return nil
@@ -387,22 +380,6 @@ func (s *membership) awaitRows(ctx context.Context) (schema.Batch, error) {
 	}
 	err := s.settled(ctx)
 	return s.newest(), err
-}
-
-// saveWhileRunning saves the model at a version that has just become the current one, if Config.SaveEvery says so. A
-// disk that fails stops no training.
-func (s *membership) saveWhileRunning(v schema.Version) {
-	every, counted, path := s.config.SaveEvery, uint64(s.job.Counted(v)), s.config.SavePath
-	if every == 0 || counted%every != 0 || s.joined.FirstLane != 0 {
-		return
-	}
-	log := s.config.Log.With("job", s.job.Name, "member", s.joined.Member, "version", counted, "path", path)
-	if err := s.reader.SaveExtra(s.ctx, path, Extra{}); err != nil {
-		log.Error("model not saved", "err", err)
-		return
-	}
-	s.savedAt.Store(counted)
-	log.Info("model saved")
 }
 
 // fingerprint takes the digest of a version that has just become the current one, where one is due.

@@ -27,7 +27,7 @@ var ErrRewound = errors.New("batch void: the job resumed at another version, or 
 //
 // A session that has failed stays failed: every call gives the first error, and only Close and Abort are of use. But
 // where a job within this process (package local) ends its training because a value is not finite, its last complete
-// version stays readable, if it has no hosted modules: see TrainingErr.
+// version stays readable, if it has no hosted modules: see Err.
 type Session struct {
 	*membership            // in the run under way; mu guards its change
 	mu          sync.Mutex // a leaf
@@ -113,13 +113,10 @@ func (s *Session) Distinct(table schema.Table, keys, unique []uint64, ids []int6
 	return s.current().reader.Distinct(table, keys, unique, ids)
 }
 
-// Err is nil while the session is usable, and then why it is not.
-func (s *Session) Err() error { return s.unlessRestarted(s.membership.Err()) }
-
-// TrainingErr is nil while the session can train, and then why it cannot. It differs from Err where a value was not
-// finite in a job within this process that has no hosted modules: then nothing of that batch was applied, and Param,
-// Lookup, Table, Digest and Save continue to give the last complete version.
-func (s *Session) TrainingErr() error { return s.unlessRestarted(s.membership.TrainingErr()) }
+// Err is nil while the session can train, and then why it cannot. Where the reason is a value that was not finite, in a
+// job within this process that has no hosted modules, nothing of that batch was applied, and Param, Lookup, Table, Digest
+// and Save continue to give the last complete version.
+func (s *Session) Err() error { return s.unlessRestarted(s.membership.trainingErr()) }
 
 // unlessRestarted is the error of the run under way, or nil where the next call joins another one.
 func (s *Session) unlessRestarted(err error) error {
@@ -317,17 +314,6 @@ func (s *Session) rewound(of *membership, err error) error {
 	return fmt.Errorf("%w: %w", ErrRewound, err)
 }
 
-// Settle waits until what was committed is complete. further reports that it is not, since lanes of the last batch
-// remain that were a lost trainer's: NextAssigned gives these, and reads give the version on which they are computed.
-func (s *Session) Settle(ctx context.Context) (further bool, err error) {
-	err = s.read(ctx, func(m *membership) error {
-		_, err := m.Wait(ctx)
-		further = m != s.membership
-		return err
-	})
-	return further, err
-}
-
 // read makes a call that reads. In the report of Run the error is that of the run, and Run continues after a restart.
 func (s *Session) read(ctx context.Context, call func(m *membership) error) error {
 	switch {
@@ -412,14 +398,15 @@ func (s *Session) Param(name string) []float32 {
 	return s.membership.Param(name)
 }
 
-// Wait returns when the batches that were committed are complete, with the version that they made. Lookup, Table and
-// Digest wait by themselves.
-func (s *Session) Wait(ctx context.Context) (v schema.Version, err error) {
+// Wait returns when the batches that were committed are complete. Lookup, Table and Digest wait by themselves. With
+// NextAssigned, further reports that the last batch is not complete, since lanes of it remain that were a lost trainer's:
+// NextAssigned gives these, and reads give the version on which they are computed.
+func (s *Session) Wait(ctx context.Context) (further bool, err error) {
 	err = s.read(ctx, func(m *membership) error {
-		v, err = m.Wait(ctx)
-		return err
+		further = m != s.membership
+		return m.settled(ctx)
 	})
-	return v, err
+	return further, err
 }
 
 // Lookup gives the rows of keys at the current version: for each of asks, [len(Keys), dim] row-major in the order of
@@ -428,8 +415,8 @@ func (s *Session) Wait(ctx context.Context) (v schema.Version, err error) {
 // changes is not seen before the batch is complete everywhere, so all that is read at one version is of one state of the
 // job. In async and grouped, rows move at any time, and a version says nothing about them.
 //
-//	rows, err := session.Lookup(ctx, []trainer.TableKeys{{Table: 0, Keys: []uint64{7, 7, 3}}})
-func (s *Session) Lookup(ctx context.Context, asks []TableKeys) (rows [][]float32, err error) {
+//	rows, err := session.Lookup(ctx, []trainer.Query{{Table: 0, Keys: []uint64{7, 7, 3}}})
+func (s *Session) Lookup(ctx context.Context, asks []Query) (rows [][]float32, err error) {
 	err = s.readSettled(ctx, func(r *reader) error {
 		rows, err = r.Lookup(ctx, asks)
 		return err
@@ -443,9 +430,9 @@ func (s *Session) Lookup(ctx context.Context, asks []TableKeys) (rows [][]float3
 // being named, rows are those that the batch is computed on: in bounded they may lack as many batches as the trainer
 // may be ahead.
 //
-// ErrAsk says that an ask is not possible: nothing was asked for, and the session continues. ErrAgain is to be followed
-// by the same call: the memory stays in use until then. Any other error is that of the session, or the cause of ctx.
-func (s *Session) LookupInto(ctx context.Context, asks []RowsInto) error {
+// ErrWorkload says that an ask is not possible: nothing was asked for, and the session continues. ErrAgain is to be
+// followed by the same call: the memory stays in use until then. Any other error is that of the session, or the cause of ctx.
+func (s *Session) LookupInto(ctx context.Context, asks []Query) error {
 	return s.read(ctx, func(m *membership) error { return m.LookupInto(ctx, asks) })
 }
 
@@ -482,14 +469,11 @@ func (s *Session) Weights(ctx context.Context) (w *Model, err error) {
 // Save writes the model at the current version to a file, from which OpenModel reads it; see Model.Save. Rows go to the
 // file as they come, of which this process holds no more than a piece of ChunkBytes. Any trainer may do it, and where
 // several do at one path, the file is the same.
-func (s *Session) Save(ctx context.Context, path string) error {
-	return s.SaveExtra(ctx, path, Extra{})
-}
-
-// SaveExtra is Save of a file with more tensors. It fails where one of them has the name of another or of a weight, or
-// the metadata have an entry that Save writes.
-func (s *Session) SaveExtra(ctx context.Context, path string, extra Extra) error {
-	return s.readSettled(ctx, func(r *reader) error { return r.SaveExtra(ctx, path, extra) })
+//
+// extra, at most one, goes into the file, too. Save fails where a tensor of it has the name of another or of a weight, or
+// its metadata have an entry that Save writes.
+func (s *Session) Save(ctx context.Context, path string, extra ...Extra) error {
+	return s.readSettled(ctx, func(r *reader) error { return r.save(ctx, path, extra...) })
 }
 
 // ScaleLR changes the learning rates of the job, of every parameter and table: from a batch on that it returns they are
@@ -517,7 +501,7 @@ func (s *Session) ScaleLR(ctx context.Context, from schema.Batch, scale float32)
 // Module gives the module of a name, which the manifest has. It stays the session's after a restart.
 //
 //	net, err := session.Module("net")
-//	pass, y, err := net.Forward(ctx, x, trainer.Pass{Batch: b, Lane: first})
+//	pass, y, err := net.Forward(ctx, b, first, x)
 //	lossSum, err := loss.Loss(y, classes, gradY)
 //	_, err = pass.BackwardStep(ctx, gradY, samples)
 func (s *Session) Module(name string) (*Module, error) {
@@ -551,7 +535,8 @@ func (s *Session) Close() error {
 
 // Abort is Close for a program that could not finish: err ends the job for the others, with its text as the reason. But
 // where the last run of batches went well, and no other has begun, what failed came after the training: this trainer
-// ends alone, and the others only if they continue and a batch needs it. Without an error it is Close, so that a function
+// ends alone, and the others only if they continue and a batch needs it. A program that holds its batches (Next,
+// NextAssigned) may have meant to continue, and ends the job in any case. Without an error it is Close, so that a function
 // may end with
 //
 //	return errors.Join(err, session.Abort(err))
@@ -561,18 +546,10 @@ func (s *Session) Abort(err error) error {
 	}
 	defer s.free()
 	s.endJoin(err)
-	return s.membership.Abort(err)
-}
-
-// AbortTraining is Abort that ends the job for the others in any case, also where what this trainer has committed is
-// complete: for a program that holds its batches, and may have meant to continue.
-func (s *Session) AbortTraining(err error) error {
-	if err == nil {
-		return s.Close()
+	if s.form == formOwn || s.form == formAssigned {
+		return s.membership.abortTraining(err)
 	}
-	defer s.free()
-	s.endJoin(err)
-	return s.membership.AbortTraining(err)
+	return s.membership.Abort(err)
 }
 
 // free frees what the session has beside its membership.

@@ -130,7 +130,7 @@ func train(ctx context.Context, c Config, job *schema.Job, w Workload, batches u
 	// In two runs, with a look at the weights in between.
 	o.err = s.Run(ctx, w, batches/2, func(p Progress) { o.progress = append(o.progress, p) })
 	if o.err == nil {
-		_, o.err = s.Lookup(ctx, []TableKeys{{0, []uint64{3, 3, 1}}})
+		_, o.err = s.Lookup(ctx, []Query{{Table: 0, Keys: []uint64{3, 3, 1}}})
 	}
 	if o.err == nil {
 		o.err = s.Run(ctx, w, batches-batches/2, func(p Progress) { o.progress = append(o.progress, p) })

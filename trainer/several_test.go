@@ -140,7 +140,7 @@ func TestSeveralServersErrors(t *testing.T) {
 	c := controlConfig(t, control.URL())
 	c.AnswerWithin = time.Second
 	t.Run("nobody is announced", func(t *testing.T) {
-		checkError(t, join(c), ErrNoServers, control.URL(), "ps --nats "+control.URL())
+		checkError(t, join(c), errNoServers, control.URL(), "ps --nats "+control.URL())
 	})
 	t.Run("a ps that does not answer", func(t *testing.T) {
 		conn, err := fabric.DialControl(testContext(t), fabric.Config{URL: control.URL(), Name: "mute"})

@@ -294,7 +294,7 @@ func (a *rowsAsk) send(to *connection, i int) error {
 
 // askShards asks owners, and waits for their answers, for the job's deadline at most.
 func (s *share) askShards(ctx context.Context, a asker, first schema.Sequence, owners []int) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.deadline(), ErrNoParameters)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.deadline(), errNoParameters)
 	defer cancel()
 	s.exchange.ask(resumeAsked, a, first, owners, s.since(), false)
 	for i := range owners {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/internal/client"
 	"gradbus/internal/testkit"
 	"gradbus/ps"
 	"gradbus/schema"
@@ -134,9 +135,8 @@ func TestOperatorContinuesAJob(t *testing.T) {
 		})
 		_ = session.Abort(err)
 		config := testConfig(t, standby)
-		ask := config
-		ask.AnswerWithin = 2 * time.Second
-		if err := Takeover(testContext(t), ask, "another"); !errors.Is(err, ErrNoTakeover) {
+		operator := operatorOf(config)
+		if err := operator.Takeover(testContext(t), "another"); !errors.Is(err, client.ErrRefused) {
 			t.Errorf("of a job that is not there: %v", err)
 		}
 		var decided atomic.Bool
@@ -144,7 +144,7 @@ func TestOperatorContinuesAJob(t *testing.T) {
 		all.Go(func() {
 			time.Sleep(10 * time.Second)
 			decided.Store(true)
-			if err := Takeover(testContext(t), ask, job.Name); err != nil {
+			if err := operator.Takeover(testContext(t), job.Name); err != nil {
 				t.Error(err)
 			}
 		})

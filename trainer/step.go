@@ -100,46 +100,20 @@ func (s *Step[T]) Fail(err error) {
 	}
 }
 
-// Row is the row of a table that sample n uses, of as many values as the table is wide: that of its one key, or, where
-// the table has a pooling, the sum or the mean of those of its keys.
-func (s *Step[T]) Row(table string, n int) []float32 {
-	t := s.table(table)
-	if t == nil {
-		return s.scratchRow(t)
-	}
-	at, ok := s.only(t, n)
-	if !ok {
-		return s.scratchRow(t)
-	}
-	return t.row(at)
-}
-
-// RowGrad is where the gradient of Row is to be added.
-func (s *Step[T]) RowGrad(table string, n int) []float32 {
-	t := s.table(table)
-	if t == nil {
-		return s.scratchRow(t)
-	}
-	at, ok := s.only(t, n)
-	if !ok {
-		return s.scratchRow(t)
-	}
-	return t.grad(at)
-}
-
-// RowOf is the row of sample n's key number k of a table without a pooling, and RowGradOf where its gradient is to be
-// added.
-func (s *Step[T]) RowOf(table string, n, k int) []float32 {
-	t, at := s.place(table, n, k)
+// Row is the row of a table that sample n uses, [dim]: that of its one key, or, where the table has a pooling, the sum or
+// the mean of those of its keys. Of a table without a pooling whose samples have several keys, key is the number of one
+// among those of the sample.
+func (s *Step[T]) Row(table string, n int, key ...int) []float32 {
+	t, at := s.place(table, n, key)
 	if at < 0 {
 		return s.scratchRow(t)
 	}
 	return t.row(at)
 }
 
-// RowGradOf is where the gradient of RowOf is to be added.
-func (s *Step[T]) RowGradOf(table string, n, k int) []float32 {
-	t, at := s.place(table, n, k)
+// RowGrad is where the gradient of Row is to be added, [dim].
+func (s *Step[T]) RowGrad(table string, n int, key ...int) []float32 {
+	t, at := s.place(table, n, key)
 	if at < 0 {
 		return s.scratchRow(t)
 	}
@@ -213,42 +187,35 @@ func (s *Step[T]) param(name string) *stepParam {
 	return nil
 }
 
-// only is the place of the one row of a sample.
-func (s *Step[T]) only(t *stepTable, n int) (at int, ok bool) {
-	if uint(n) >= uint(len(s.chosen)) {
-		s.lane.broken("table %q: sample %d: the step has %d samples", t.name, n, len(s.chosen))
-		return 0, false
-	}
-	if t.pooled {
-		return n, true
-	}
-	first := t.offsets[n]
-	if keys := t.offsets[n+1] - first; keys != 1 {
-		s.lane.broken("table %q: sample %d has %d keys, and the table no pooling: want one key, RowOf, or Sum or Mean "+
-			"of the table", t.name, n, keys)
-		return 0, false
-	}
-	return int(first), true
-}
-
-// place is the place of one of a sample's rows, or -1.
-func (s *Step[T]) place(table string, n, k int) (*stepTable, int) {
+// place returns a table and the place of a row of a sample in it; -1 for none.
+func (s *Step[T]) place(table string, n int, key []int) (*stepTable, int) {
 	t := s.table(table)
 	switch {
 	case t == nil:
 		return t, -1
-	case t.pooled:
-		s.lane.broken("table %q: its rows are pooled: want Row", t.name)
-		return t, -1
 	case uint(n) >= uint(len(s.chosen)):
 		s.lane.broken("table %q: sample %d: the step has %d samples", t.name, n, len(s.chosen))
 		return t, -1
+	case t.pooled && len(key) == 0:
+		return t, n
+	case t.pooled:
+		s.lane.broken("table %q: its rows are pooled: want no number of a key", t.name)
+		return t, -1
 	}
-	if keys := t.offsets[n+1] - t.offsets[n]; k < 0 || int64(k) >= keys {
+	first, keys := t.offsets[n], t.offsets[n+1]-t.offsets[n]
+	if len(key) == 0 && keys == 1 {
+		return t, int(first)
+	}
+	if len(key) != 1 {
+		s.lane.broken("table %q: sample %d has %d keys, and the table no pooling: want one key, its number, or Sum or Mean "+
+			"of the table", t.name, n, keys)
+		return t, -1
+	}
+	if k := key[0]; k < 0 || int64(k) >= keys {
 		s.lane.broken("table %q: key number %d of sample %d, which has %d", t.name, k, n, keys)
 		return t, -1
 	}
-	return t, int(t.offsets[n]) + k
+	return t, int(first) + key[0]
 }
 
 // scratchRow is memory in place of a row of a table, or of one that the job lacks.
@@ -449,7 +416,7 @@ type Keys struct {
 }
 
 // Add appends keys to those that the sample uses of a table. A table without a pooling has one key a sample as a rule;
-// see Step.RowOf.
+// see Step.Row.
 func (k *Keys) Add(table string, keys ...uint64) {
 	for i := range k.tables {
 		if k.tables[i].Name == table {

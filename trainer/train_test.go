@@ -223,9 +223,9 @@ func TestStepWithSeveralKeys(t *testing.T) {
 						continue
 					}
 					for k := range 2 {
-						copy(b.RowGradOf("users", n, k), []float32{2, 4})
+						copy(b.RowGrad("users", n, k), []float32{2, 4})
 					}
-					if r := b.RowOf("users", n, 1); len(r) != 2 || r[0] != 0 {
+					if r := b.Row("users", n, 1); len(r) != 2 || r[0] != 0 {
 						b.Fail(fmt.Errorf("row %v", r))
 					}
 				}
@@ -234,7 +234,7 @@ func TestStepWithSeveralKeys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rows, err := s.Lookup(testContext(t), []TableKeys{{0, []uint64{1, 2, 3}}})
+		rows, err := s.Lookup(testContext(t), []Query{{Table: 0, Keys: []uint64{1, 2, 3}}})
 		if got := fmt.Sprint(rows, s.Param("mu")); err != nil || got != "[[-1 -2 -2 -4 -1 -2]] [0 -2]" {
 			t.Errorf("pooled %v: %v, %v", pooled, got, err)
 		}
@@ -261,7 +261,7 @@ func TestTrainSaysWhatIsWrong(t *testing.T) {
 			`table "user": the job has ["users" "items"]`},
 		{ratingKeys, func(b *Step[rating]) float64 { b.RowGrad("users", 1000)[0]++; return 0 },
 			`table "users": sample 1000: the step has`},
-		{ratingKeys, func(b *Step[rating]) float64 { b.RowGradOf("users", 0, 1)[0]++; return 0 },
+		{ratingKeys, func(b *Step[rating]) float64 { b.RowGrad("users", 0, 1)[0]++; return 0 },
 			`table "users": key number 1 of sample 0, which has 1`},
 		{ratingKeys, func(b *Step[rating]) float64 { b.Grad("mu")[0]++; return 0 }, `parameter "mu"`},
 		{ratingKeys, func(b *Step[rating]) float64 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gradbus/fabric"
+	"gradbus/internal/client"
 	"gradbus/schema"
 )
 
@@ -56,7 +57,7 @@ func TestOtherVersionsAreNamed(t *testing.T) {
 		{"a word of a later version", control(`{"speaks":{"version":"7.8.9","fingerprint":"ab"},"joined":{"new":1}}`),
 			"does not speak with gradbus 7.8.9 (protocol ab), which sent joined: update the older one"},
 	} {
-		got, ok := answerOf(c.answer)
+		got, ok := client.Answer(c.answer)
 		if ok != (c.want != "") {
 			t.Errorf("%s: %+v, %v", c.name, got, ok)
 			continue

@@ -27,7 +27,7 @@ func TestLookupAndTableAgree(t *testing.T) {
 			t.Fatalf("version %d after batch %d", s.Version(), b)
 		}
 		keys := []uint64{96, 0, 5, 96, 1, 2, 3, 4}
-		got, err := s.Lookup(testContext(t), []TableKeys{{0, keys}, {1, nil}, {1, []uint64{30}}})
+		got, err := s.Lookup(testContext(t), []Query{{Table: 0, Keys: keys}, {Table: 1, Keys: nil}, {Table: 1, Keys: []uint64{30}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,11 +80,11 @@ func TestReadingErrorsLeaveTheSessionUsable(t *testing.T) {
 	server := startServer(t, 1)
 	job := toyJob("reading", 1, 1, schema.ApplyUpdate)
 	s := joinAll(t, testConfig(t, server), job)[0]
-	_, err := s.Lookup(testContext(t), []TableKeys{{1, []uint64{toyTags}}})
+	_, err := s.Lookup(testContext(t), []Query{{Table: 1, Keys: []uint64{toyTags}}})
 	if err == nil || !strings.Contains(err.Error(), `table "tags": id 31 is outside [0, 31)`) {
 		t.Errorf("lookup beyond the table: %v", err)
 	}
-	if _, err = s.Lookup(testContext(t), []TableKeys{{7, nil}}); err == nil ||
+	if _, err = s.Lookup(testContext(t), []Query{{Table: 7, Keys: nil}}); err == nil ||
 		!strings.Contains(err.Error(), "table 7: the job has 2") {
 		t.Errorf("lookup in no table: %v", err)
 	}

@@ -302,9 +302,8 @@ func (r *runner) remoteBatches(ctx context.Context, module *trainer.Module, feed
 				return err
 			}
 		}
-		at := trainer.Pass{Batch: schema.Batch(b), Lane: r.lane()}
-		x, targets = feed.Fill(at.Batch, at.Lane, x[:0], targets[:0])
-		pass, y, err := module.Forward(ctx, x, at)
+		x, targets = feed.Fill(schema.Batch(b), r.lane(), x[:0], targets[:0])
+		pass, y, err := module.Forward(ctx, schema.Batch(b), r.lane(), x)
 		if err != nil {
 			return err
 		}

@@ -1,14 +1,16 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"gradbus/fabric"
+	"gradbus/internal/client"
 	"gradbus/internal/config"
 	"gradbus/internal/connect"
-	"gradbus/trainer"
 )
 
 // asking is the flags of commands that ask a running ps for something: drain, scale-lr, takeover.
@@ -30,13 +32,24 @@ func (a *asking) addOthers(set *pflag.FlagSet) {
 	config.AddFileFlag(set)
 }
 
-// config returns how to reach the ps.
-func (a *asking) config(logTo io.Writer) (trainer.Config, error) {
+// operator returns what asks the ps.
+func (a *asking) operator(logTo io.Writer) (*client.Operator, error) {
 	log, err := a.log.Logger(logTo)
 	if err != nil {
-		return trainer.Config{}, err
+		return nil, err
 	}
 	c, err := a.way.Config(log)
-	c.Log, c.AnswerWithin = log, a.within
-	return c, err
+	if err == nil {
+		err = c.Validate()
+	}
+	return &client.Operator{AnswerWithin: a.within, Server: fabric.Config{URL: c.Server, Token: c.Token,
+		CredsFile: c.CredsFile, TLS: c.TLS, Log: log}}, err
+}
+
+// exit gives an error of a request its status: 1 where the ps refused it.
+func exit(err error) error {
+	if errors.Is(err, client.ErrRefused) {
+		return config.Exit{Status: 1, Err: err}
+	}
+	return err
 }

@@ -10,7 +10,6 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/schema"
-	"gradbus/trainer"
 )
 
 // draining is what ps drain is told.
@@ -52,12 +51,12 @@ Without ID, the ps at --server stops. If several ps share a NATS server, give th
 }
 
 func (d *draining) run(ctx context.Context, out, logTo io.Writer, id string) error {
-	c, err := d.config(logTo)
+	o, err := d.operator(logTo)
 	if err != nil {
 		return err
 	}
-	var last schema.Draining
-	if err := trainer.Drain(ctx, c, id, func(now schema.Draining) { last = now }); err != nil {
+	last, err := o.Drain(ctx, id)
+	if err != nil {
 		return err
 	}
 	for i := range last.Jobs {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -11,9 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gradbus/internal/config"
 	"gradbus/schema"
-	"gradbus/trainer"
 )
 
 // scaling is what ps scale-lr is told.
@@ -58,16 +55,16 @@ them. It takes effect at a batch that the job's coordinator chooses, and it is r
 }
 
 func (s *scaling) run(ctx context.Context, out, logTo io.Writer, job schema.JobName, scale float32) (err error) {
-	c, err := s.config(logTo)
+	o, err := s.operator(logTo)
+	if err == nil {
+		err = schema.CheckName("job", string(job))
+	}
 	if err != nil {
 		return err
 	}
-	from, err := trainer.ScaleLR(ctx, c, job, schema.Batch(s.from), scale, s.force)
-	if errors.Is(err, &trainer.Refused{}) {
-		return config.Exit{Status: 1, Err: err}
-	}
+	from, err := o.ScaleLR(ctx, job, schema.Batch(s.from), scale, s.force)
 	if err == nil {
 		fmt.Fprintf(out, "learning rates of %s are %v times the manifest's from batch %d on\n", job, scale, from)
 	}
-	return err
+	return exit(err)
 }

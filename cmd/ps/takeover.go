@@ -2,16 +2,14 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"gradbus/internal/config"
+	"gradbus/fabric"
 	"gradbus/schema"
-	"gradbus/trainer"
 )
 
 // takingOver is the flags of takeover.
@@ -49,16 +47,12 @@ If the lost ps still runs, the job then runs twice: stop that ps first.`,
 }
 
 func (t *takingOver) run(ctx context.Context, out, logTo io.Writer, job schema.JobName) error {
-	c, err := t.config(logTo)
+	o, err := t.operator(logTo)
 	if err != nil {
 		return err
 	}
-	err = trainer.Takeover(ctx, c, job)
-	if errors.Is(err, trainer.ErrNoTakeover) || errors.Is(err, &trainer.Refused{}) {
-		return config.Exit{Status: 1, Err: err}
+	if err = o.Takeover(ctx, job); err == nil {
+		fmt.Fprintf(out, "job %s continues at %s when its trainers join\n", job, fabric.WithoutUser(o.Server.URL))
 	}
-	if err == nil {
-		fmt.Fprintf(out, "job %s continues at %s when its trainers join\n", job, c.Server)
-	}
-	return err
+	return exit(err)
 }

@@ -45,6 +45,7 @@ type common struct {
 	spawn, json      bool
 	save, model      string // --load is model
 	saveEvery        uint64
+	savedAt          schema.Version // that --save-every has saved last; 0: none
 	tensorboard      string
 	predict          string
 	gpu              gpu.Flags
@@ -241,9 +242,6 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	}
 	c.Member, c.WindowBytes = schema.Member(o.id), o.windowMiB<<20
 	c.ReconnectTimeout, c.Resume = o.reconnectTimeout, o.resume
-	if o.saveEvery > 0 {
-		c.SavePath, c.SaveEvery = o.save, o.saveEvery
-	}
 	c.Backend, c.Log, c.Writes = backend, o.log, o.writes(job)
 	c.OnWaiting = func(missing int) { o.showWaiting(string(job.Name), missing) }
 	if o.model != "" {
@@ -279,8 +277,26 @@ func left(all uint64, session *trainer.Session) uint64 {
 	return all - min(all, uint64(session.Version()))
 }
 
+// saveWhileRunning saves the model at a version that has just become the current one, where --save-every says so. A disk
+// that fails stops no training.
+func (o *common) saveWhileRunning(ctx context.Context, session *trainer.Session, v schema.Version) {
+	if first, _ := session.Lanes(); o.saveEvery == 0 || uint64(v)%o.saveEvery != 0 || first != 0 {
+		return
+	}
+	log := o.log.With("job", session.Job().Name, "member", session.Member(), "version", uint64(v), "path", o.save)
+	if err := session.Save(ctx, o.save); err != nil {
+		log.Error("model not saved", "err", err)
+		return
+	}
+	o.savedAt = v
+	log.Info("model saved")
+}
+
 // leave ends a session that ended with err, and gives that, or what went wrong with leaving.
-func leave(ctx context.Context, session *trainer.Session, err error) error {
+func (o *common) leave(ctx context.Context, session *trainer.Session, err error) error {
+	if err != nil && o.savedAt > 0 && session.Job().Plan().Capability() == (schema.Capability{}) {
+		err = fmt.Errorf("%w %s, which has version %d", err, o.save, o.savedAt)
+	}
 	reason := err
 	switch {
 	case err != nil && isUnfit(ctx):

@@ -135,12 +135,12 @@ func (o *common) trainOne(ctx context.Context, backend cuda.Backend) (r report.R
 	if err != nil {
 		return r, err
 	}
-	defer func() { err = leave(ctx, session, err) }()
+	defer func() { err = o.leave(ctx, session, err) }()
 	w, err := data.workload(session, e)
 	if err != nil {
 		return r, err
 	}
-	m := newMeter(o, data, session)
+	m := newMeter(ctx, o, data, session)
 	if m.board, err = o.openBoard(session); err != nil {
 		return r, err
 	}
@@ -204,7 +204,7 @@ func (m *meter) conclude(ctx context.Context, e nn.Env) (err error) {
 		if r.Suspect != "" {
 			about[suspectEntry] = r.Suspect
 		}
-		if err := m.session.SaveExtra(ctx, o.save, trainer.Extra{Metadata: about}); err != nil {
+		if err := m.session.Save(ctx, o.save, trainer.Extra{Metadata: about}); err != nil {
 			return err
 		}
 		r.Saved = o.save
@@ -243,6 +243,7 @@ func (o *common) answer(said map[string]any, model *trainer.Model, trainedOn str
 
 // meter adds up what the batches report.
 type meter struct {
+	ctx     context.Context // of the training
 	o       *common
 	session *trainer.Session
 	run     schema.RunID // that the last batch was of
@@ -257,8 +258,8 @@ type meter struct {
 	last    trainer.Progress
 }
 
-func newMeter(o *common, data *dataset, session *trainer.Session) *meter {
-	return &meter{o: o, session: session, run: session.RunID(), show: newShower(o), data: data,
+func newMeter(ctx context.Context, o *common, data *dataset, session *trainer.Session) *meter {
+	return &meter{ctx: ctx, o: o, session: session, run: session.RunID(), show: newShower(o), data: data,
 		common: session.Job().Plan().Clock.Common()}
 }
 
@@ -277,6 +278,7 @@ func (m *meter) batch(p trainer.Progress) {
 	m.own += float64(p.Samples)
 	m.loss += p.Loss * float64(p.Samples)
 	m.last = p
+	m.o.saveWhileRunning(m.ctx, m.session, p.Version)
 	m.board.batch(p)
 	m.show.Show(report.Progress{Batch: uint64(p.Batch), Batches: m.data.batches,
 		Loss: p.Loss, SamplesPerSecond: m.rate()})

@@ -32,7 +32,7 @@ func TestScanBesideAStoppedServer(t *testing.T) {
 		keys[i] = uint64(i)
 	}
 	lookup := func(keys []uint64) []float32 {
-		got, err := s.Lookup(guarded(t), []trainer.TableKeys{{Table: 0, Keys: keys}})
+		got, err := s.Lookup(guarded(t), []trainer.Query{{Table: 0, Keys: keys}})
 		if err != nil {
 			t.Fatal(err)
 		}

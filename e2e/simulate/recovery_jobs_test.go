@@ -184,8 +184,7 @@ func (c counted) Lane(step *trainer.LaneStep) (float64, error) {
 
 // pass has a lane's pass through the hosted module, which steps with the batch.
 func (c counted) pass(step *trainer.LaneStep, x []float32) error {
-	at := trainer.Pass{Batch: step.Batch, Lane: step.Lane}
-	pass, y, err := c.module.Forward(c.ctx, slices.Clone(x), at)
+	pass, y, err := c.module.Forward(c.ctx, step.Batch, step.Lane, slices.Clone(x))
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func (r *recovery) ends(ctx context.Context, session *trainer.Session) error {
 		for i := range keys {
 			keys[i] = uint64(i)
 		}
-		if rows, err = session.Lookup(ctx, []trainer.TableKeys{{Table: 1, Keys: keys}}); err != nil {
+		if rows, err = session.Lookup(ctx, []trainer.Query{{Table: 1, Keys: keys}}); err != nil {
 			return err
 		}
 	}

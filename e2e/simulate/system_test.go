@@ -280,7 +280,7 @@ func (s *system) train(ctx context.Context, config trainer.Config, m *member, r 
 
 // expect checks that an error is one that faults lead to. Any other ends jobs, too, but by a defect.
 func (s *system) expect(m *member, err error) {
-	for _, e := range []error{trainer.ErrServerLost, &trainer.Refused{}, trainer.ErrNoAnswer, trainer.ErrNoServers,
+	for _, e := range []error{trainer.ErrServerLost, &trainer.Refused{}, trainer.ErrNoAnswer,
 		fabric.ErrNoServer, fabric.ErrLost} {
 		if errors.Is(err, e) {
 			return

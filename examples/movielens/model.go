@@ -52,7 +52,7 @@ func (d *Data) films() []Film {
 	return all
 }
 
-// Metadata is what the file of a model says besides its weights and its manifest: see trainer.Session.SaveExtra.
+// Metadata is what the file of a model says besides its weights and its manifest: see trainer.Session.Save.
 func Metadata(data *Data) map[string]string {
 	films, _ := json.Marshal(data.films()) // numbers and texts
 	return map[string]string{filmsEntry: string(films), meanEntry: settings.Number(float64(data.Mean))}
@@ -129,7 +129,7 @@ func (m *Model) Recommend(user uint64, n int) []Recommendation {
 // Weights gives the rows of a model in training; a *trainer.Session is one.
 type Weights interface {
 	// Lookup gives the rows [len(Keys), dim] of each of asks.
-	Lookup(ctx context.Context, asks []trainer.TableKeys) ([][]float32, error)
+	Lookup(ctx context.Context, asks []trainer.Query) ([][]float32, error)
 }
 
 var _ Weights = (*trainer.Session)(nil)
@@ -156,7 +156,7 @@ func Evaluate(ctx context.Context, w Weights, s Settings, mean float32, ratings 
 	dim := 1 + s.Factors
 	squares, all := 0.0, make([]scored, 0, len(ratings))
 	for part := range slices.Chunk(ratings, evaluationRatings) {
-		asks := []trainer.TableKeys{{Table: users}, {Table: movies}}
+		asks := []trainer.Query{{Table: users}, {Table: movies}}
 		for _, r := range part {
 			asks[0].Keys = append(asks[0].Keys, userRow(r.User, s.Rows))
 			asks[1].Keys = append(asks[1].Keys, movieRow(r.Movie, s.Rows))

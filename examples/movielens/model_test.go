@@ -37,7 +37,7 @@ func saved(t *testing.T, s Settings, path string) {
 		err = session.Run(t.Context(), w, uint64(s.Epochs*s.BatchesPerEpoch(len(data.Train))), nil)
 	}
 	if err == nil {
-		err = session.SaveExtra(t.Context(), path, trainer.Extra{Metadata: Metadata(data)})
+		err = session.Save(t.Context(), path, trainer.Extra{Metadata: Metadata(data)})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func saved(t *testing.T, s Settings, path string) {
 // constant is a model whose values are all the same.
 type constant float32
 
-func (c constant) Lookup(_ context.Context, asks []trainer.TableKeys) (rows [][]float32, err error) {
+func (c constant) Lookup(_ context.Context, asks []trainer.Query) (rows [][]float32, err error) {
 	for _, ask := range asks {
 		rows = append(rows, slices.Repeat([]float32{float32(c)}, 2*len(ask.Keys)))
 	}

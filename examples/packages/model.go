@@ -37,7 +37,7 @@ type Model struct {
 	File    *trainer.Model // that it was loaded from
 }
 
-// Metadata is what the file of a model says besides its weights and its manifest: see trainer.Session.SaveExtra.
+// Metadata is what the file of a model says besides its weights and its manifest: see trainer.Session.Save.
 func Metadata(data *corpus.Data) map[string]string {
 	classes, _ := json.Marshal(data.Classes) // texts
 	return map[string]string{classesEntry: string(classes)}
@@ -240,7 +240,7 @@ func grown[T any](s []T, n int) []T {
 // Weights gives the weights of a model in training; a *trainer.Session is one.
 type Weights interface {
 	// Lookup gives the rows [len(Keys), dim] of each of asks.
-	Lookup(ctx context.Context, asks []trainer.TableKeys) ([][]float32, error)
+	Lookup(ctx context.Context, asks []trainer.Query) ([][]float32, error)
 	// Param gives a dense parameter.
 	Param(name string) []float32
 }
@@ -293,7 +293,7 @@ type evaluator struct {
 
 // scores gives the logits [n, classes] of samples whose keys begin at e.offsets. They are valid until the next call.
 func (e *evaluator) scores(ctx context.Context, keys []uint64) ([]float32, error) {
-	rows, err := e.weights.Lookup(ctx, []trainer.TableKeys{{Table: 0, Keys: keys}})
+	rows, err := e.weights.Lookup(ctx, []trainer.Query{{Table: 0, Keys: keys}})
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ type byHand map[string][]float32
 
 func (w byHand) Param(name string) []float32 { return w[name] }
 
-func (w byHand) Lookup(_ context.Context, asks []trainer.TableKeys) ([][]float32, error) {
+func (w byHand) Lookup(_ context.Context, asks []trainer.Query) ([][]float32, error) {
 	var rows []float32
 	for _, key := range asks[0].Keys {
 		rows = append(rows, w[embeddingName][key])
@@ -89,7 +89,7 @@ func TestEvaluateInPieces(t *testing.T) {
 
 type failing struct{ *Model }
 
-func (failing) Lookup(context.Context, []trainer.TableKeys) ([][]float32, error) {
+func (failing) Lookup(context.Context, []trainer.Query) ([][]float32, error) {
 	return nil, errors.New("shard on fire")
 }
 

@@ -64,7 +64,7 @@ func TestMeeting(t *testing.T) {
 	}
 	waits := make(chan error)
 	go func() { waits <- all[1].Wait(ctx, "third") }()
-	_ = all[0].Session.AbortTraining(errors.New("out of luck"))
+	_ = all[0].Session.Abort(errors.New("out of luck"))
 	if err := <-waits; !errors.Is(err, trainer.ErrJobFailed) {
 		t.Errorf("the other has failed: %v", err)
 	}

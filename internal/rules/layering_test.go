@@ -116,7 +116,7 @@ var layers = map[string]layer{
 		noStd: []string{"context", "net", "net/http", "os", "os/exec", "sync", "sync/atomic"}},
 	"ps/module": {own: []string{"cuda", "fabric", "nn", "schema", "shard", "shard/round", "shard/state"},
 		others: []string{"golang.org/x/time/rate"}, noStd: []string{"net", "net/http", "os", "os/exec"}},
-	"trainer": {own: []string{"checkpoint", "cuda", "fabric", "lane", "nn", "philox", "internal/liveness",
+	"trainer": {own: []string{"checkpoint", "cuda", "fabric", "lane", "nn", "philox", "internal/client", "internal/liveness",
 		"internal/loglimit", "internal/planted", "internal/process", "internal/safetensors", "schema", "shard",
 		"shard/endpoint", "shard/round", "shard/state",
 		"trainer/shuffle", "trainer/internal/exchange"}, others: []string{"golang.org/x/time/rate"},
@@ -178,6 +178,8 @@ var layers = map[string]layer{
 	"internal/connect": {own: []string{"internal/config", "internal/regular", "schema", "trainer"},
 		others: []string{"github.com/spf13/"},
 		noStd:  []string{"net/http", "os/exec"}},
+	// What a process that is no member asks a ps.
+	"internal/client": {own: []string{"fabric", "schema"}, noStd: []string{"net", "net/http", "os/exec"}},
 	// The walk of all flags of a command, for tests.
 	"internal/testkit/flagwalk": {others: []string{"github.com/spf13/"}, noStd: noNetwork},
 	"bench/harness/harnesstest": {own: []string{"bench/harness", "internal/config"}, noStd: noNetwork},
