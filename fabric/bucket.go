@@ -1,11 +1,15 @@
 package fabric
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -26,7 +30,7 @@ type Bucket struct {
 	control *Control
 	kv      jetstream.KeyValue
 	stream  jetstream.Stream
-	opened  bool // by OpenBucket, so that All purges markers
+	created time.Time // when its stream was made
 
 	memory *busBucket // replaces the fields above for a server on a Bus
 }
@@ -51,6 +55,9 @@ const (
 	openAnsweredMax = 4 * time.Second
 	openPause       = 50 * time.Millisecond
 
+	// markerTTL is how long JetStream keeps the marker of a key that was deleted or has expired. Markers tell watches.
+	markerTTL = 10 * time.Second
+
 	// Errors of a server that cannot keep a stream on several servers, and of a cluster that is electing a leader.
 	errCodeNoPeers     jetstream.ErrorCode = 10005
 	errCodeNoReplicas  jetstream.ErrorCode = 10074
@@ -70,7 +77,7 @@ func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (b *Bucke
 		if err != nil {
 			return nil, fmt.Errorf("open bucket %s: %w", config.Name, err)
 		}
-		return &Bucket{config: config, control: c, memory: memory, opened: true}, nil
+		return &Bucket{config: config, control: c, memory: memory}, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, openWithin, fmt.Errorf("no answer within %s", openWithin))
 	defer cancel()
@@ -110,7 +117,7 @@ func isUnanswered(err error) bool {
 func (c *Control) makeBucket(ctx context.Context, config BucketConfig) (*Bucket, error) {
 	wanted := jetstream.KeyValueConfig{
 		Bucket: config.Name, MaxBytes: config.BytesMax, TTL: config.TTL, History: 1, Storage: jetstream.MemoryStorage,
-		Replicas: 1,
+		Replicas: 1, LimitMarkerTTL: markerTTL,
 	}
 	if c.nats.nats.ConnectedClusterName() != "" {
 		wanted.Replicas = clusterReplicas
@@ -123,10 +130,13 @@ func (c *Control) makeBucket(ctx context.Context, config BucketConfig) (*Bucket,
 		wanted.Replicas = 1
 		kv, err = c.js.CreateOrUpdateKeyValue(asked, wanted)
 	}
-	if err = end(err); err != nil {
+	if err = end(err); errors.Is(err, jetstream.ErrLimitMarkerTTLNotSupported) {
+		return nil, fmt.Errorf("open bucket %s: nats-server %s at %s is too old, want 2.11 or newer", config.Name,
+			c.nats.nats.ConnectedServerVersion(), c.Address())
+	} else if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", config.Name, bucketError(c.Address(), err))
 	}
-	b, err := c.bucket(ctx, config, kv, true)
+	b, err := c.bucket(ctx, config, kv)
 	if err == nil && b.stream.CachedInfo().Cluster != nil && b.stream.CachedInfo().Cluster.Leader == "" {
 		return nil, fmt.Errorf("open bucket %s: %w: %s: %w", config.Name, ErrLost, c.Address(), errLeaderless)
 	}
@@ -134,14 +144,14 @@ func (c *Control) makeBucket(ctx context.Context, config BucketConfig) (*Bucket,
 }
 
 // bucket finds the stream that stores a bucket.
-func (c *Control) bucket(ctx context.Context, config BucketConfig, kv jetstream.KeyValue,
-	opened bool) (*Bucket, error) {
+func (c *Control) bucket(ctx context.Context, config BucketConfig, kv jetstream.KeyValue) (*Bucket, error) {
 	asked, end := c.nats.whileConnected(ctx)
 	stream, err := c.js.Stream(asked, "KV_"+config.Name)
 	if err = end(err); err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", config.Name, bucketError(c.Address(), err))
 	}
-	return &Bucket{config: config, control: c, kv: kv, stream: stream, opened: opened}, nil
+	return &Bucket{config: config, control: c, kv: kv, stream: stream,
+		created: stream.CachedInfo().Created}, nil
 }
 
 // LookBucket finds a bucket without making one. It fails with ErrNoBucket if there is none.
@@ -165,7 +175,7 @@ func (c *Control) LookBucket(ctx context.Context, name string) (*Bucket, error) 
 		}
 		return nil, fmt.Errorf("look for bucket %s: %w", name, bucketError(c.Address(), err))
 	}
-	return c.bucket(ctx, BucketConfig{Name: name}, kv, false)
+	return c.bucket(ctx, BucketConfig{Name: name}, kv)
 }
 
 // bucketError converts an error of the library to one of this package.
@@ -193,7 +203,9 @@ func bucketError(at string, err error) error {
 func (b *Bucket) ask(ctx context.Context, operation, key string, ofMemory func(m *busBucket) error,
 	ofServer func(ctx context.Context) error) (err error) {
 	if b.memory != nil { // its errors are of this package
-		err = ofMemory(b.memory)
+		if err = b.control.Err(); err == nil {
+			err = ofMemory(b.memory)
+		}
 	} else {
 		asked, end := b.control.nats.whileConnected(ctx)
 		if err = ofServer(asked); isUnanswered(err) {
@@ -261,100 +273,130 @@ func (b *Bucket) Get(ctx context.Context, key string) (e Entry, err error) {
 	return e, err
 }
 
-// A marker is a message that says that a key is deleted. Those of the server have a reason instead of an operation.
-const (
-	markerHeader = "KV-Operation"
-	markerPurge  = "PURGE"
-)
-
-// Delete removes a key if its last write had the revision, else it returns ErrKeyExists. It also purges the marker of
-// the deletion, which JetStream would keep forever; if that fails the next All purges it.
+// Delete removes a key if its last write had the revision, else it returns ErrKeyExists. JetStream keeps a marker of
+// the deletion for markerTTL.
 func (b *Bucket) Delete(ctx context.Context, key string, last uint64) error {
 	return b.ask(ctx, "delete", key, func(m *busBucket) error { return m.delete(key, last) },
 		func(ctx context.Context) error {
-			marker := nats.NewMsg(b.subject(key))
-			marker.Header.Set(markerHeader, markerPurge)
-			marker.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-			marker.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
-			done, err := b.control.js.PublishMsg(ctx, marker)
-			if err == nil {
-				_ = b.purge(ctx, key, done.Sequence)
-			}
-			return err
+			return b.kv.Purge(ctx, key, jetstream.LastRevision(last), jetstream.PurgeTTL(markerTTL))
 		})
 }
 
-func (b *Bucket) subject(key string) string { return "$KV." + b.config.Name + "." + key }
-
-// purge removes everything of a key up to a revision. Later writes stay.
-func (b *Bucket) purge(ctx context.Context, key string, last uint64) error {
-	return b.stream.Purge(ctx, jetstream.WithPurgeSubject(b.subject(key)), jetstream.WithPurgeSequence(last+1))
-}
-
-// Look returns nil if the bucket exists, and ErrNoBucket if it does not.
+// Look returns nil if the bucket exists, and ErrNoBucket if it does not, or is another one of the same name.
 func (b *Bucket) Look(ctx context.Context) error {
 	return b.ask(ctx, "look for", "any key", (*busBucket).look, func(ctx context.Context) error {
-		_, err := b.stream.Info(ctx)
+		info, err := b.stream.Info(ctx)
+		if err == nil && !info.Created.Equal(b.created) {
+			return jetstream.ErrBucketNotFound
+		}
 		return err
 	})
 }
 
-// listAgain is the time for which a server of a cluster may not have a listed key yet.
-const listAgain = 20 * time.Millisecond
-
-// All reads every key, in no particular order, in one round trip per key. (Watching the bucket would take one round
-// trip in all, but never returns if a key expires while it runs.) A key that is listed and cannot be read is requested
-// again: a server of a cluster may not have it yet. Markers of keys that other clients deleted are purged from a bucket
-// that was opened by OpenBucket, and ignored in others. After an error, keys that were read are lost; fewer remain for
-// the next call.
-func (b *Bucket) All(ctx context.Context) (entries []Entry, err error) {
-	err = b.ask(ctx, "list", "*", func(m *busBucket) (err error) {
-		entries, err = m.all()
-		return err
-	}, func(ctx context.Context) (err error) {
-		entries, err = b.all(ctx)
-		return err
-	})
-	return entries, err
+// All reads every key, sorted. The caller must not change the values.
+func (b *Bucket) All(ctx context.Context) ([]Entry, error) {
+	w, err := b.Watch(ctx, func() {})
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	return w.All(), nil
 }
 
-func (b *Bucket) all(ctx context.Context) (entries []Entry, err error) {
-	prefix, read := b.subject(""), map[string]bool{}
+// Watch is a copy of a bucket that the server keeps up to date. It misses changes while the connection is lost, and all
+// that follow the loss of the bucket: its owner then starts a new one. It is safe for concurrent use.
+type Watch struct {
+	changed func()
+	stop    func()
+
+	mu       sync.Mutex
+	entries  map[string]Entry
+	revision uint64        // of the latest change that was applied
+	next     chan struct{} // closed by the next change
+}
+
+// Watch reads every key, then applies each change until Close. ctx bounds the first reading. changed is called after a
+// key was added or removed or got another value, and must not block.
+func (b *Bucket) Watch(ctx context.Context, changed func()) (*Watch, error) {
+	w := &Watch{changed: changed, entries: map[string]Entry{}, next: make(chan struct{})}
+	return w, b.ask(ctx, "watch", "all keys", func(m *busBucket) error { return m.watch(w) },
+		func(ctx context.Context) error { return b.watch(ctx, w) })
+}
+
+func (b *Bucket) watch(ctx context.Context, w *Watch) error {
+	running, stop := context.WithCancel(b.control.nats.ctx)
+	w.stop = stop
+	begun := context.AfterFunc(ctx, stop)
+	from, err := b.kv.WatchAll(running)
+	if err = cmp.Or(err, running.Err()); err != nil { // the library may never report the end of this watch
+		stop()
+		return err
+	}
+	read := make(chan struct{})
+	b.control.handlers.Go(func() {
+		for e := range from.Updates() {
+			if e == nil {
+				close(read)
+				continue
+			}
+			w.apply(Entry{e.Key(), e.Value(), e.Revision()}, e.Operation() == jetstream.KeyValuePut)
+		}
+	})
+	select {
+	case <-read:
+		begun()
+		return nil
+	case <-ctx.Done():
+		stop()
+		return context.Cause(ctx)
+	}
+}
+
+// apply applies a change: a key has a value, or does not exist.
+func (w *Watch) apply(e Entry, there bool) {
+	w.mu.Lock()
+	was, had := w.entries[e.Key]
+	if there {
+		w.entries[e.Key] = e
+	} else {
+		delete(w.entries, e.Key)
+	}
+	w.revision = max(w.revision, e.Revision)
+	close(w.next)
+	w.next = make(chan struct{})
+	w.mu.Unlock()
+	if had != there || !bytes.Equal(was.Value, e.Value) && there {
+		w.changed()
+	}
+}
+
+// All returns every key, sorted. The caller must not change the values.
+func (w *Watch) All() []Entry {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.SortedFunc(maps.Values(w.entries), func(a, b Entry) int { return strings.Compare(a.Key, b.Key) })
+}
+
+// Reach waits until the copy has every write up to a revision. It fails with ErrLost when ctx ends first.
+func (w *Watch) Reach(ctx context.Context, revision uint64) error {
 	for {
-		info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
-		if err != nil {
-			return nil, err
-		}
-		again := false
-		for subject := range info.State.Subjects {
-			key := strings.TrimPrefix(subject, prefix)
-			if read[key] {
-				continue
-			}
-			m, err := b.stream.GetLastMsgForSubject(ctx, subject)
-			switch {
-			case errors.Is(err, jetstream.ErrMsgNotFound):
-				// The key was deleted or has expired, or a server of a cluster answers that does not have it yet.
-				again = true
-				continue
-			case err != nil:
-				return nil, fmt.Errorf("get %s: %w", key, err)
-			case m.Header.Get(markerHeader) == "" && m.Header.Get(jetstream.MarkerReasonHeader) == "":
-				entries = append(entries, Entry{key, m.Data, m.Sequence})
-			case b.opened:
-				if err := b.purge(ctx, key, m.Sequence); err != nil {
-					return nil, fmt.Errorf("purge %s: %w", key, err)
-				}
-			}
-			read[key] = true
-		}
-		if !again {
-			return entries, nil
+		w.mu.Lock()
+		reached, next := w.revision >= revision, w.next
+		w.mu.Unlock()
+		if reached {
+			return nil
 		}
 		select {
-		case <-time.After(listAgain):
+		case <-next:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return fmt.Errorf("%w: watch: revision %d not reached: %w", ErrLost, revision, context.Cause(ctx))
 		}
+	}
+}
+
+// Close ends the watch and keeps the copy. It may be called on nil.
+func (w *Watch) Close() {
+	if w != nil {
+		w.stop()
 	}
 }

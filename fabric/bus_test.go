@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -326,6 +327,72 @@ func TestBusBucket(t *testing.T) {
 			}
 			if _, err = b.Put(t.Context(), "large", make([]byte, 8192)); err == nil {
 				t.Error("more than the bucket holds was taken")
+			}
+		})
+	}
+}
+
+// A watch has all keys, then every change: also of keys that expire, which take a revision. One test over both.
+func TestBucketWatch(t *testing.T) {
+	bus := NewBus()
+	for name, server := range map[string]*Server{"bus": startServer(t, ServerConfig{Bus: bus, JetStream: true}),
+		"nats": startServer(t, ServerConfig{JetStream: true})} {
+		t.Run(name, func(t *testing.T) {
+			ctx := guarded(t)
+			c, err := DialControl(ctx, Config{Server: server, Name: "a"})
+			must(t, err)
+			defer c.Close()
+			b, err := c.OpenBucket(ctx, BucketConfig{Name: "jobs", BytesMax: 4096})
+			must(t, err)
+			_, err = b.Create(ctx, "first", []byte("1"))
+			must(t, err)
+			changes := make(chan struct{}, 100)
+			w, err := b.Watch(ctx, func() { changes <- struct{}{} })
+			must(t, err)
+			if all := w.All(); len(all) != 1 || all[0].Key != "first" || string(all[0].Value) != "1" {
+				t.Errorf("%+v, want what was there", all)
+			}
+			for len(changes) > 0 {
+				<-changes
+			}
+			second, err := b.Put(ctx, "second", []byte("2"))
+			must(t, err)
+			must(t, w.Reach(ctx, second))
+			<-changes
+			if all := w.All(); len(all) != 2 || string(all[1].Value) != "2" || all[1].Revision != second {
+				t.Errorf("%+v, want the second key at revision %d", all, second)
+			}
+			second, err = b.Update(ctx, "second", []byte("2"), second) // which is no change
+			must(t, err)
+			must(t, b.Delete(ctx, "second", second))
+			must(t, w.Reach(ctx, second+1))
+			<-changes
+			if all := w.All(); len(all) != 1 || all[0].Key != "first" {
+				t.Errorf("%+v, want the first key alone", all)
+			}
+			third, err := b.Create(ctx, "second", nil)
+			must(t, err)
+			must(t, w.Reach(ctx, third))
+			if w.Close(); third != second+2 || len(w.All()) != 2 {
+				t.Errorf("revision %d after %d: %+v", third, second, w.All())
+			}
+			soon, cancel := context.WithCancel(ctx)
+			cancel()
+			wantError(t, w.Reach(soon, third+1), ErrLost)
+
+			b, err = c.OpenBucket(ctx, BucketConfig{Name: "leases", BytesMax: 4096, TTL: time.Second})
+			must(t, err)
+			w, err = b.Watch(ctx, func() {})
+			must(t, err)
+			defer w.Close()
+			first, err := b.Create(ctx, "first", nil)
+			must(t, err)
+			must(t, w.Reach(ctx, first+1))
+			if all := w.All(); len(all) > 0 {
+				t.Errorf("%+v is left after its time", all)
+			}
+			if again, err := b.Create(ctx, "first", nil); err != nil || again != first+2 {
+				t.Errorf("revision %d after %d, %v, want one more than that of the end", again, first, err)
 			}
 		})
 	}

@@ -13,6 +13,7 @@ type busBucket struct {
 	revision uint64
 	bytes    int64
 	values   map[string]busValue
+	watches  []*Watch
 }
 
 type busValue struct {
@@ -79,6 +80,15 @@ func (b *busBucket) lock() error {
 func (b *busBucket) remove(key string) {
 	b.bytes -= int64(len(key) + len(b.values[key].value))
 	delete(b.values, key)
+	b.tell(key, nil, false)
+}
+
+// tell assigns a revision to a change and applies it to all watches.
+func (b *busBucket) tell(key string, value []byte, there bool) {
+	b.revision++
+	for _, w := range b.watches {
+		w.apply(Entry{key, value, b.revision}, there)
+	}
 }
 
 // anyRevision makes a write unconditional.
@@ -101,9 +111,13 @@ func (b *busBucket) write(key string, value []byte, last uint64) (uint64, error)
 	if b.config.BytesMax > 0 && b.bytes+more > b.config.BytesMax {
 		return 0, fmt.Errorf("%w: the bucket has no room for %d bytes more", ErrLost, more)
 	}
-	b.revision++
 	b.bytes += more
-	b.values[key] = busValue{slices.Clone(value), b.revision, time.Now()}
+	value = slices.Clone(value)
+	b.tell(key, value, true)
+	b.values[key] = busValue{value, b.revision, time.Now()}
+	if b.config.TTL > 0 {
+		time.AfterFunc(b.config.TTL, func() { _ = b.look() }) // removes the key and tells the watches
+	}
 	return b.revision, nil
 }
 
@@ -128,7 +142,6 @@ func (b *busBucket) delete(key string, last uint64) error {
 		return ErrKeyExists
 	}
 	b.remove(key)
-	b.revision++
 	return nil
 }
 
@@ -137,13 +150,22 @@ func (b *busBucket) look() error {
 	return b.lock()
 }
 
-func (b *busBucket) all() (entries []Entry, err error) {
-	defer b.server.mu.Unlock()
+// watch copies all keys to a watch, and each later change.
+func (b *busBucket) watch(w *Watch) error {
+	s := b.server
+	defer s.mu.Unlock()
 	if err := b.lock(); err != nil {
-		return nil, err
+		return err
 	}
 	for key, v := range b.values {
-		entries = append(entries, Entry{key, slices.Clone(v.value), v.revision})
+		w.entries[key] = Entry{key, v.value, v.revision}
 	}
-	return entries, nil
+	w.revision = b.revision
+	b.watches = append(b.watches, w)
+	w.stop = func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		b.watches = slices.DeleteFunc(b.watches, func(other *Watch) bool { return other == w })
+	}
+	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 func dialControl(t *testing.T, config Config) *Control {
@@ -98,76 +100,49 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-// stored is how many messages a bucket is made of, markers among them.
-func stored(t *testing.T, b *Bucket) uint64 {
-	t.Helper()
-	info, err := b.stream.Info(guarded(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return info.State.Msgs
-}
-
-// A deleted key leaves nothing. What others leave of theirs is no key, and is gone once somebody has listed the bucket
-// who opened it; who only looked for it takes nothing away. A key that was written again stays, whoever deletes what it
-// was before.
-func TestDeletedKeysLeaveNothing(t *testing.T) {
+// A marker of a deleted key, whoever has left it, is no key, and the name is free. A key that was written again stays,
+// whoever deletes what it was before. The marker of a key that was deleted here does not stay.
+func TestMarkersAreNoKeys(t *testing.T) {
 	server := startServer(t, ServerConfig{JetStream: true})
 	ctx := guarded(t)
 	c := dialControl(t, Config{Server: server, Name: "c"})
 	b, err := c.OpenBucket(ctx, BucketConfig{Name: "things", BytesMax: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
+	must(t, err)
+	first, err := b.Create(ctx, "a", []byte("first"))
+	must(t, err)
+	must(t, b.Delete(ctx, "a", first))
+	marker, err := b.stream.GetLastMsgForSubject(ctx, "$KV.things.a")
+	if err != nil || marker.Header.Get("Nats-TTL") != markerTTL.String() {
+		t.Errorf("%+v, %v, want a marker for %v", marker, err, markerTTL)
 	}
-	const keys = 200
-	for i := range keys {
-		key := fmt.Sprint("k", i)
-		first, err := b.Create(ctx, key, []byte("first"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := b.Delete(ctx, key, first); err != nil {
-			t.Fatal(err)
-		}
-		if i%2 == 0 {
-			continue
-		}
-		if _, err := b.Create(ctx, key, []byte("again")); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.Delete(ctx, key, first); !errors.Is(err, ErrKeyExists) {
-			t.Fatalf("delete of the one before: %v, want ErrKeyExists", err)
-		}
+	_, err = b.Create(ctx, "a", []byte("again"))
+	must(t, err)
+	wantError(t, b.Delete(ctx, "a", first), ErrKeyExists)
+	for _, key := range []string{"deleted", "purged"} {
+		_, err := b.Put(ctx, key, nil)
+		must(t, err)
 	}
-	if n := stored(t, b); n != keys/2 {
-		t.Errorf("%d messages are stored, want the %d keys that there are", n, keys/2)
+	must(t, b.kv.Delete(ctx, "deleted"))
+	must(t, b.kv.Purge(ctx, "purged"))
+	all, err := b.All(ctx)
+	if err != nil || len(all) != 1 || all[0].Key != "a" || string(all[0].Value) != "again" {
+		t.Errorf("%+v, %v, want a alone", all, err)
 	}
-	for i := range keys {
-		if err := b.kv.Purge(ctx, fmt.Sprint("k", i)); err != nil { // as a client does that leaves markers
-			t.Fatal(err)
-		}
-	}
-	if err := b.kv.Delete(ctx, "other"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Create(ctx, "k0", []byte("alive")); err != nil {
-		t.Fatal(err)
-	}
-	looker, err := c.LookBucket(ctx, "things")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, of := range []struct {
-		bucket *Bucket
-		left   uint64
-	}{{looker, keys + 1}, {b, 1}} {
-		all, err := of.bucket.All(ctx)
-		if err != nil || len(all) != 1 || all[0].Key != "k0" || string(all[0].Value) != "alive" {
-			t.Errorf("%+v, %v, want k0 alone", all, err)
-		}
-		if n := stored(t, b); n != of.left {
-			t.Errorf("%d messages are stored, want %d", n, of.left)
-		}
+}
+
+// A server that cannot tell of keys that expire is refused, with its version.
+func TestOldServerIsRefused(t *testing.T) {
+	server := startServer(t, ServerConfig{})
+	old, err := nats.Connect(server.URL())
+	must(t, err)
+	defer old.Close()
+	_, err = old.Subscribe("$JS.API.INFO", func(m *nats.Msg) { _ = m.Respond([]byte(`{"api":{"level":0}}`)) })
+	must(t, err)
+	must(t, old.Flush())
+	_, err = dialControl(t, Config{URL: server.URL(), Name: "c"}).OpenBucket(guarded(t), BucketConfig{Name: "things"})
+	if want := "nats-server " + old.ConnectedServerVersion() + " at "; err == nil ||
+		!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "2.11 or newer") {
+		t.Errorf("%v, want %q and the version that is needed", err, want)
 	}
 }
 
@@ -231,6 +206,9 @@ func TestNoBuckets(t *testing.T) {
 	if err := b.Look(ctx); !errors.Is(err, ErrNoBucket) {
 		t.Errorf("look: %v, want ErrNoBucket", err)
 	}
+	_, err = c.OpenBucket(ctx, BucketConfig{Name: "things", BytesMax: 1 << 20})
+	must(t, err)
+	wantError(t, b.Look(ctx), ErrNoBucket) // another one
 }
 
 // A question is given up when the connection is cut off by which its answer would have come, and the next one is

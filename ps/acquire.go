@@ -50,13 +50,10 @@ func (r *registry) acquire(ctx context.Context, q *acquireRequest) acquisition {
 		if run := r.runHere(job.Name); run != 0 && run != q.over {
 			return acquisition{job: job} // another ps was first, and has given us shards of it meanwhile
 		}
-		err := r.settle(ctx)
+		c, err := r.tryAcquire(ctx, q)
 		if err == nil {
-			var c acquisition
-			if c, err = r.tryAcquire(ctx, q); err == nil {
-				c.resume, c.back, c.left = q.resume, q.back, q.left
-				return c
-			}
+			c.resume, c.back, c.left = q.resume, q.back, q.left
+			return c
 		}
 		if errors.Is(err, fabric.ErrNoBucket) {
 			if err := r.renew(ctx); err != nil {
@@ -90,18 +87,18 @@ var errAgain = errors.New("changed meanwhile")
 func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisition, error) {
 	job := q.job
 	nobody := acquisition{job: job}
-	servers, err := r.list(ctx)
+	err := r.writeLease(ctx)
+	if err == nil {
+		err = r.settle(ctx)
+	}
+	if err == nil { // the watch then has every ps that was announced before our write
+		err = r.leases.Reach(ctx, r.revision)
+	}
 	if err != nil {
 		return nobody, err
 	}
-	if !slices.ContainsFunc(servers, func(a leaseRecord) bool { return a.ID == r.self.ID }) {
-		if err := r.renew(ctx); err != nil {
-			return nobody, err
-		}
-		return nobody, errAgain
-	}
-	all := servers
-	servers = slices.DeleteFunc(slices.Clone(servers), func(a leaseRecord) bool { return !r.speaks(a) })
+	all := r.list()
+	servers := slices.DeleteFunc(slices.Clone(all), func(a leaseRecord) bool { return !r.speaks(a) })
 	peers := servers
 	if q.alone {
 		servers = slices.DeleteFunc(slices.Clone(servers), func(a leaseRecord) bool { return a.ID != r.self.ID })

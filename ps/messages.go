@@ -129,7 +129,6 @@ func (l *controlLoop) verifyLater(m *message) {
 		return
 	}
 	l.unverified = append(l.unverified, unverified{message: *m})
-	l.server.registry.lookSoon()
 }
 
 // verify reads the messages of coordinators that another ps can have sent. It is called after a look.
@@ -144,7 +143,6 @@ func (l *controlLoop) verify(ctx context.Context) {
 			l.forged(&q.message)
 		default:
 			l.unverified = append(l.unverified, q)
-			l.server.registry.lookSoon()
 		}
 	}
 }

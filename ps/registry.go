@@ -1,7 +1,6 @@
 package ps
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,8 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/time/rate"
 
 	"gradbus/fabric"
 	"gradbus/ps/coordinator"
@@ -29,12 +26,12 @@ const (
 	// unknown.
 	aloneAfter = 4
 	renewals   = 4
-	// sweepEvery is after how many renewals jobs of the registry are looked at whose coordinator is gone. What is found
-	// twice is deleted; what says that a job has ended, when it was found goneLooks times: until then a late join may
-	// come.
-	sweepEvery = 5
-	deadLooks  = 2
-	goneLooks  = 7
+	// readEvery is the number of renewals between two full reads of both buckets, which find what the watches missed. A
+	// sweep follows each. deadLooks is the number of sweeps that must find a job without a coordinator before its key is
+	// deleted, and goneLooks the number for the key of a job that has ended: a late join may come until then.
+	readEvery = 15
+	deadLooks = 2
+	goneLooks = 3
 
 	// Bounds of the buckets: lease records of some hundred bytes, and manifests of some kilobytes, at most 1 MiB.
 	serversBytesMax = 8 << 20
@@ -102,20 +99,21 @@ type registry struct {
 
 	alone atomic.Bool // no other ps is announced, nor was one lately, as of the last look
 
+	changed chan struct{} // has room for one: a lease record was added, changed or removed
+
 	// What follows belongs to the goroutine, and to open before it runs.
-	servers, jobs *fabric.Bucket
-	revision      uint64 // of our lease record
-	own           map[schema.JobName]*ownJob
-	dead          map[string]deadJob // jobs without a coordinator
-	looks         int                // since the last sweep
-	rival         rival              // the ps that last wrote our lease record in our place
-	company       time.Time          // when another ps was announced last; zero: never
-	remade        time.Time          // when a bucket that was lost was made anew; zero: never
-	left          []leftEnded        // what we wrote of jobs that have ended, the oldest first
-	leftBytes     int
+	servers, jobs   *fabric.Bucket
+	leases, records *fabric.Watch // copies of servers and jobs; nil before open
+	revision        uint64        // of our lease record
+	own             map[schema.JobName]*ownJob
+	dead            map[string]deadJob // jobs without a coordinator
+	rival           rival              // the ps that last wrote our lease record in our place
+	company         time.Time          // when another ps was announced last; zero: never
+	remade          time.Time          // when a bucket that was lost was made anew; zero: never
+	left            []leftEnded        // what we wrote of jobs that have ended, the oldest first
+	leftBytes       int
 
 	back chan struct{} // has room for one: the control server is back, and may have lost everything
-	peek chan struct{} // has room for one: somebody wants to know who is announced before the next renewal
 	wake chan struct{} // has room for one: jobs have ended, or changed
 	mu   sync.Mutex    // guards over, noted, decided and ended
 	over []overJob     // jobs that have ended, at most as many as there may be
@@ -163,8 +161,8 @@ func newRegistry(control *fabric.Control, self leaseRecord, lease time.Duration,
 		assigns: make(chan assignRequest, assignsMax), answers: make(chan assignRequest),
 		news: make(chan registryNews), done: make(chan struct{}), own: map[schema.JobName]*ownJob{},
 		dead: map[string]deadJob{},
-		wake: make(chan struct{}, 1), peek: make(chan struct{}, 1), now: time.Now, noted: map[schema.JobName]recordChange{},
-		decided: map[schema.JobName]time.Time{},
+		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), now: time.Now,
+		noted: map[schema.JobName]recordChange{}, decided: map[schema.JobName]time.Time{},
 	}
 }
 
@@ -245,6 +243,23 @@ func (r *registry) openBuckets(ctx context.Context) error {
 		return err
 	}
 	r.servers, r.jobs = servers, jobs
+	return r.watch(ctx)
+}
+
+// watch reads both buckets and starts to watch them.
+func (r *registry) watch(ctx context.Context) error {
+	leases, err := r.servers.Watch(ctx, func() { nudge(r.changed) })
+	if err != nil {
+		return err // the earlier watches continue
+	}
+	records, err := r.jobs.Watch(ctx, func() {})
+	if err != nil {
+		leases.Close()
+		return err
+	}
+	r.leases.Close()
+	r.records.Close()
+	r.leases, r.records = leases, records
 	return nil
 }
 
@@ -270,25 +285,23 @@ func (r *registry) encodeLease() []byte {
 func (r *registry) run(ctx context.Context) {
 	defer close(r.done)
 	defer r.drain(context.WithoutCancel(ctx))
-	ticker := time.NewTicker(r.renewEvery())
+	ticker, reads := time.NewTicker(r.renewEvery()), time.NewTicker(readEvery*r.renewEvery())
 	defer ticker.Stop()
+	defer reads.Stop()
 	r.look(ctx)
-	peeks := rate.NewLimiter(1, 1)
 	for {
 		select {
 		case <-ticker.C: // first, however many acquisitions wait: a lease outlasts one of them and one renewal
-			r.keep(ctx)
+			r.keep(ctx, false)
 			continue
 		case <-r.back: // our jobs are there again before others look for them
-			r.keep(ctx)
+			r.keep(ctx, true)
 			continue
 		default:
 		}
 		select {
-		case <-r.peek:
-			if peeks.Allow() {
-				r.look(ctx)
-			}
+		case <-r.changed:
+			r.look(ctx)
 		case q := <-r.acquires:
 			within, cancel := context.WithTimeout(ctx, acquireWithin)
 			c := r.acquire(within, &q)
@@ -305,20 +318,27 @@ func (r *registry) run(ctx context.Context) {
 			r.dropAll(ctx)
 			r.recordNoted(ctx)
 		case <-ticker.C:
-			r.keep(ctx)
+			r.keep(ctx, false)
 		case <-r.back:
-			r.keep(ctx)
+			r.keep(ctx, true)
+		case <-reads.C:
+			r.keep(ctx, true)
+			r.sweep(ctx)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// keep renews the lease and looks around.
-func (r *registry) keep(ctx context.Context) {
+// keep renews the lease, reads both buckets in full if read is set, and reports which ps are announced.
+func (r *registry) keep(ctx context.Context, read bool) {
 	within, cancel := context.WithTimeout(ctx, renewWithin)
 	defer cancel()
-	if err := r.renew(within); err != nil {
+	err := r.renew(within)
+	if err == nil && read {
+		err = r.watch(within)
+	}
+	if err != nil {
 		if ctx.Err() == nil {
 			r.log.Warn("registry not renewed", "server", r.self.ID, "err", err)
 		}
@@ -329,32 +349,22 @@ func (r *registry) keep(ctx context.Context) {
 	}
 	r.recordNoted(within)
 	r.look(within)
-	if r.looks++; r.looks == sweepEvery {
-		r.looks = 0
-		r.sweep(within)
-	}
 }
 
 // list is who is announced, by id, without those that are leaving.
-func (r *registry) list(ctx context.Context) ([]leaseRecord, error) {
-	all, err := r.listAll(ctx)
-	return slices.DeleteFunc(all, func(a leaseRecord) bool { return a.Leaving }), err
+func (r *registry) list() []leaseRecord {
+	return slices.DeleteFunc(r.listAll(), func(a leaseRecord) bool { return a.Leaving })
 }
 
-func (r *registry) listAll(ctx context.Context) (all []leaseRecord, err error) {
-	entries, err := r.servers.All(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range entries {
+func (r *registry) listAll() (all []leaseRecord) {
+	for _, e := range r.leases.All() {
 		var a leaseRecord
 		if json.Unmarshal(e.Value, &a) == nil && a.ID == e.Key && a.Shards > 0 && !r.hasGone(a.Incarnation) {
 			a.Stands = a.Stands && r.speaks(a)
 			all = append(all, a)
 		}
 	}
-	slices.SortFunc(all, func(a, b leaseRecord) int { return cmp.Compare(a.ID, b.ID) })
-	return all, nil
+	return all
 }
 
 // gone takes it that the process of a ps has ended.
@@ -378,18 +388,14 @@ func (r *registry) hasGone(incarnation uint64) bool {
 
 // look tells the control loop who is announced.
 func (r *registry) look(ctx context.Context) {
-	all, err := r.listAll(ctx)
-	if err != nil {
-		return // the next look is soon, and renew says what is wrong
-	}
-	ids := make([]string, len(all))
-	for i := range all {
-		ids[i] = all[i].ID
+	all := r.listAll()
+	var ids []string
+	for _, a := range all {
+		if ids = append(ids, a.ID); a.ID != r.self.ID {
+			r.company = time.Now()
+		}
 	}
 	r.listed.Store(&ids)
-	if slices.ContainsFunc(ids, func(id string) bool { return id != r.self.ID }) {
-		r.company = time.Now()
-	}
 	r.alone.Store(time.Since(r.company) > aloneAfter*r.lease) // long since, where there never was any
 	r.tell(ctx, registryNews{servers: all})
 }
@@ -399,11 +405,6 @@ func (r *registry) tell(ctx context.Context, n registryNews) {
 	case r.news <- n:
 	case <-ctx.Done():
 	}
-}
-
-// lookSoon asks for a look at who is announced. It never waits.
-func (r *registry) lookSoon() {
-	nudge(r.peek)
 }
 
 // end notes that a job of ours has ended, and who took part. It never waits.
@@ -446,19 +447,13 @@ func (r *registry) drop(ctx context.Context, over *overJob) {
 	}
 }
 
-// sweep deletes the jobs whose coordinator is gone, once it has found them so twice, and restores our own.
+// sweep deletes the jobs whose coordinator has been gone for a while, and restores our own.
 func (r *registry) sweep(ctx context.Context) {
-	servers, err := r.list(ctx)
-	if err != nil {
-		return
-	}
+	ctx, cancel := context.WithTimeout(ctx, renewWithin)
+	defer cancel()
 	r.restore(ctx)
-	entries, err := r.jobs.All(ctx)
-	if err != nil {
-		return
-	}
-	seen := map[string]deadJob{}
-	for _, e := range entries {
+	servers, seen := r.list(), map[string]deadJob{}
+	for _, e := range r.records.All() {
 		if r.alive(servers, e) || r.waitsForVoters(servers, e) {
 			continue
 		}
@@ -489,6 +484,8 @@ func (r *registry) waitsForVoters(servers []leaseRecord, e fabric.Entry) bool {
 func (r *registry) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, drainWithin)
 	defer cancel()
+	defer r.leases.Close()
+	defer r.records.Close()
 	r.dropAll(ctx)
 	for name := range r.own {
 		r.drop(ctx, &overJob{name: name})
@@ -550,6 +547,9 @@ func (r *registry) writeLease(ctx context.Context) error {
 	}
 	if had { // it is gone, perhaps with everything else: another ps has made the bucket anew
 		r.remade = time.Now()
+		if err := r.watch(ctx); err != nil {
+			return err
+		}
 	}
 	r.restore(ctx)
 	return nil

@@ -428,7 +428,7 @@ func judgePort(address string, err error, running bool) Finding {
 
 const (
 	// natsMinor is the least version 2.x of nats-server that this was written for.
-	natsMinor = 10
+	natsMinor = 11
 	// payloadMin is the size of a chunk's message at the default of 256 KiB, and some.
 	payloadMin = 512 << 10
 )
@@ -498,7 +498,7 @@ func judgeVersion(address, version string) Finding {
 		minor, other := strconv.Atoi(parts[1])
 		if err == nil && other == nil {
 			if major < 2 || major == 2 && minor < natsMinor {
-				return warn("NATS", fmt.Sprintf("use nats-server 2.%d or newer", natsMinor), "nats-server %s at %s",
+				return fail("NATS", fmt.Sprintf("use nats-server 2.%d or newer", natsMinor), "nats-server %s at %s",
 					version, address)
 			}
 			return ok("NATS", "nats-server %s at %s", version, address)

@@ -153,7 +153,7 @@ func TestJudgeNATS(t *testing.T) {
 	}
 	for _, c := range []judged{
 		{"NATS", survey(func(*fabric.Survey) {}), status.Info, "nats-server 2.15.2"},
-		{"NATS old", survey(func(s *fabric.Survey) { s.Version = "2.9.3" }), status.Warning, "2.10 or newer"},
+		{"NATS old", survey(func(s *fabric.Survey) { s.Version = "2.9.3" }), status.Critical, "2.11 or newer"},
 		{"NATS of tomorrow", survey(func(s *fabric.Survey) { s.Version = "3.0.0-beta" }), status.Info, "3.0.0-beta"},
 		{"NATS unknown", survey(func(s *fabric.Survey) { s.Version = "x" }), status.Info, `version "x"`},
 		{"small messages", survey(func(s *fabric.Survey) { s.PayloadBytesMax = 64 << 10 }), status.Warning, "max_payload"},
