@@ -578,7 +578,7 @@ func (b *standby) comes(name schema.JobName, request *schema.Join) (mine bool, r
 		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
 			"job %s was on the ps at %s, of which this one has nothing: %s. It may go on there first", name,
 			fabric.WithoutUser(b.url), j.gone))}
-	case !goesOn && (j != nil && !j.ended || j == nil && b.there[name]):
+	case (!goesOn || run != 0 && run != j.run) && (j != nil && !j.ended || j == nil && b.there[name]):
 		return true, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
 			"job %s is on the ps at %s, which does not answer and may still run it. If that ps has ended: %s takeover %s",
 			name, fabric.WithoutUser(b.url), process.Invoked("ps"), name))}

@@ -203,6 +203,37 @@ func TestOneOfTwoYields(t *testing.T) {
 	}
 }
 
+// A trainer of an earlier run, which this ps may have in its folder, begins no job that the other ps may still run.
+func TestTrainersOfEarlierRunsWait(t *testing.T) {
+	voters := []schema.Voter{{Member: "t0", Number: 1}}
+	for name, c := range map[string]struct {
+		there map[schema.JobName]bool
+		job   *followedJob
+		busy  bool
+	}{
+		"the other ps is silent and has the job":     {map[schema.JobName]bool{"followed": true}, nil, true},
+		"the other ps is silent and never had it":    {map[schema.JobName]bool{}, nil, false},
+		"the other ps was not heard since the start": {nil, nil, true},
+		"the other ps may still run the job": {map[schema.JobName]bool{"followed": true},
+			&followedJob{run: 7, voters: voters, gone: "silent", promised: map[uint64]bool{}}, true},
+		"the other ps has ended": {map[schema.JobName]bool{}, &followedJob{run: 7, gone: "ended", ended: true}, false},
+	} {
+		b := followsJob(t, &followedJob{run: 7})
+		if delete(b.jobs, "followed"); c.job != nil {
+			b.jobs["followed"], c.job.since = c.job, time.Now()
+		}
+		b.silent.Begin(time.Now().Add(-time.Minute))
+		b.there = c.there
+		refused := func() *schema.Refused {
+			_, refused := b.comes("followed", &schema.Join{Run: 3, Number: 9})
+			return refused
+		}()
+		if busy := refused != nil && refused.Reason == schema.RefusedBusy; busy != c.busy {
+			t.Errorf("%s: %+v, want busy %v", name, refused, c.busy)
+		}
+	}
+}
+
 // followsJob is a ps that stands by for a job of another one.
 func followsJob(t *testing.T, j *followedJob) *standby {
 	s := &Server{log: slog.New(slog.NewTextHandler(t.Output(), nil))}
