@@ -70,7 +70,7 @@ func codeOf(err error) C.int32_t {
 	return C.GRADBUS_INTERNAL
 }
 
-// end is what a call gives: its code, with the text for the thread.
+// end returns the code of an error, and stores its text for the thread.
 func end(t *C.gradbus_thread, err error) C.int32_t {
 	if err == nil {
 		return C.GRADBUS_OK
@@ -84,7 +84,7 @@ func end(t *C.gradbus_thread, err error) C.int32_t {
 	return codeOf(err)
 }
 
-// guarded is what a body gives; a panic is an error, since it would end a process that is not ours.
+// guarded returns the error of a body. A panic becomes an error, since it would end the caller's process.
 func guarded(body func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -175,7 +175,7 @@ func go_resume(t *C.gradbus_thread) C.int32_t {
 	return end(t, err)
 }
 
-// handles are what callers know by number.
+// handles maps the numbers that callers use to objects.
 type handles struct {
 	mu   sync.RWMutex // a leaf
 	last uint64
@@ -184,7 +184,7 @@ type handles struct {
 
 var all = &handles{of: map[uint64]any{}}
 
-// spread makes numbers that nobody meets by counting; since it is odd, and times gathered is 1, each comes from one.
+// spread makes numbers that counting does not reach; since it is odd, and times gathered is 1, each comes from one.
 const (
 	spread   = 0x9e3779b97f4a7c15
 	gathered = 0xf1de83e19937733d
@@ -204,7 +204,7 @@ func (h *handles) remove(handle uint64) {
 	delete(h.of, handle)
 }
 
-// get is what a handle stands for.
+// get returns the object of a handle.
 func get[T any](handle uint64) (T, error) {
 	all.mu.RLock()
 	what, last := all.of[handle], all.last

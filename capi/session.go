@@ -56,7 +56,7 @@ type session struct {
 // fileBytesMax bounds the files of a token and of certificates.
 const fileBytesMax = 4 << 20
 
-// config is that of gradbus_join.
+// config is the configuration of gradbus_join.
 type config struct {
 	arithmetic
 	Local     uint64 `json:"local"`
@@ -69,7 +69,7 @@ type config struct {
 	TLSKey    string `json:"tls_key"`
 	ID        string `json:"id"`
 	Log       string `json:"log"`
-	// ReconnectTimeout is how many seconds a lost server may take to come back; 0 for trainer.Config's default.
+	// ReconnectTimeout is the time, in seconds, for a lost server to return; 0: the default of trainer.Config.
 	ReconnectTimeout float64 `json:"reconnect_timeout"`
 	From             string  `json:"from"`   // a saved model
 	Resume           bool    `json:"resume"` // begin with the newest durable version
@@ -79,12 +79,12 @@ type config struct {
 	Derived bool `json:"derived"`
 }
 
-// elasticity is whether a program computes whatever lanes gradbus_begin gives.
+// elasticity says whether a program computes any lanes that gradbus_begin assigns.
 type elasticity int
 
 const (
 	inelastic    elasticity = iota
-	elastic                 // whoever registers the job
+	elastic                 // for the trainer that registers the job
 	asRegistered            // where the job is registered so
 )
 
@@ -416,7 +416,7 @@ func go_cancel(t *C.gradbus_thread, handle C.gradbus_handle, text *C.char) C.int
 	})
 }
 
-// reasonOf is what a caller gives as the reason of an end by an error; nil where it gives none.
+// reasonOf returns the caller's reason of an end by an error; nil if there is none.
 func reasonOf(text *C.char) error {
 	if text == nil {
 		return nil

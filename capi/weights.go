@@ -94,7 +94,7 @@ func go_scale_lr(t *C.gradbus_thread, handle C.gradbus_handle, from C.uint64_t, 
 	})
 }
 
-// tableKeys is how many rows of a table are asked for at once.
+// tableKeys is the number of rows of a table in one request.
 const tableKeys = 1 << 16
 
 //export go_table
@@ -151,7 +151,7 @@ func go_save(t *C.gradbus_thread, handle C.gradbus_handle, path *C.char, tensors
 	})
 }
 
-// extraOf is what a caller adds to a file. The bytes of the tensors stay the caller's.
+// extraOf returns the caller's additions to a file. The bytes of the tensors stay the caller's.
 func extraOf(tensors *C.gradbus_tensor, n C.int32_t, metadata *C.char) (extra trainer.Extra, err error) {
 	if metadata != nil {
 		if err := json.Unmarshal([]byte(C.GoString(metadata)), &extra.Metadata); err != nil {

@@ -28,7 +28,7 @@ type acquireRequest struct {
 	over   schema.RunID  // an earlier run of it with shards here, whose coordinator is no more; 0 is none
 }
 
-// acquisition is the outcome: this ps coordinates the job, or another does, or nobody can, or the joiner had its run.
+// acquisition is the outcome: this ps coordinates the job, or another does, or none can, or the joiner had its run.
 type acquisition struct {
 	job     *schema.Job
 	left    trainersLeft
@@ -86,7 +86,7 @@ var errAgain = errors.New("changed meanwhile")
 
 func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisition, error) {
 	job := q.job
-	nobody := acquisition{job: job}
+	none := acquisition{job: job}
 	err := r.writeLease(ctx)
 	if err == nil {
 		err = r.settle(ctx)
@@ -95,7 +95,7 @@ func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisiti
 		err = r.leases.Reach(ctx, r.revision)
 	}
 	if err != nil {
-		return nobody, err
+		return none, err
 	}
 	all := r.list()
 	servers := slices.DeleteFunc(slices.Clone(all), func(a leaseRecord) bool { return !r.speaks(a) })
@@ -105,7 +105,7 @@ func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisiti
 	}
 	run, err := newRunID()
 	if err != nil {
-		return nobody, err
+		return none, err
 	}
 	o := &ownJob{record: jobRecord{RunID: run, Generation: generationFirst, Coordinator: r.self.ID,
 		Incarnation: r.self.Incarnation, Servers: dataServers(servers), Job: job}}
@@ -115,15 +115,15 @@ func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisiti
 	case errors.Is(err, fabric.ErrNoKey):
 		err = r.write(o, func(value []byte) (uint64, error) { return r.jobs.Create(ctx, string(job.Name), value) })
 	case err != nil:
-		return nobody, err
+		return none, err
 	case tookPart(ended, q.joiner):
 		return acquisition{job: job, ended: ended}, nil
 	case len(ended) > 0:
 		o.record.Ended = ended
 		err = r.write(o, func(value []byte) (uint64, error) { return r.jobs.Update(ctx, e.Key, value, e.Revision) })
 	case r.alive(all, e):
-		return nobody, nil
-	default: // Its coordinator is not there. Whoever is first to write has the job.
+		return none, nil
+	default: // Its coordinator is not there. The first ps to write has the job.
 		var there jobRecord
 		if json.Unmarshal(e.Value, &there) == nil &&
 			!mayTake(there.Voters, q.voter, r.isKnownToHaveEnded(all, job.Name, &there)) {
@@ -134,14 +134,14 @@ func (r *registry) tryAcquire(ctx context.Context, q *acquireRequest) (acquisiti
 	switch {
 	case err == nil:
 		return acquisition{job: job, record: &o.record, servers: servers, peers: peers}, nil
-	case errors.Is(err, fabric.ErrKeyExists): // somebody was faster
+	case errors.Is(err, fabric.ErrKeyExists): // another ps was faster
 		err = errAgain
 	}
-	return nobody, err
+	return none, err
 }
 
 // mayTake reports whether a ps may take the record of a job whose coordinator is not announced: one of the voters that
-// the record names follows it, or nobody was named, or the coordinator is known to have ended.
+// the record names follows it, or none was named, or the coordinator is known to have ended.
 func mayTake(voters []schema.Voter, follower uint64, ended bool) bool {
 	return ended || voters == nil || slices.ContainsFunc(voters, func(v schema.Voter) bool {
 		return v.Number == follower && follower != 0

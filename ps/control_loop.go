@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// tickEvery is how often coordinators look at deadlines and send heartbeats.
+	// tickEvery is the interval at which coordinators check deadlines and send heartbeats.
 	tickEvery = coordinator.TickEvery
-	// askBefore is how long before a tick shards are asked how they fare, so that what it looks at is no older.
+	// askBefore is the time before a tick at which shards are asked for their state, so that the tick's view is recent.
 	askBefore = 100 * time.Millisecond
 	// messagesMax and messageBytesMax bound what waits for the control loop: some seconds of heartbeats of the largest
 	// job, and the bodies of control messages, of up to 1 MiB. What finds it full is dropped; trainers repeat all of it.
@@ -64,8 +64,8 @@ type controlLoop struct {
 	shown       []schema.JobReport // what reports tell of them
 	refused     refusedJoins
 	heap        int64     // bytes that the heap was limited to last
-	follower    *follower // that stands by for this ps; nil: nobody does
-	gone        string    // why nobody does any more; empty: nobody ever has, or somebody does
+	follower    *follower // standby of this ps; nil: none
+	gone        string    // why there is no standby any more; empty: there is one, or never was
 	foreign     foreignPeer
 	yielded     map[schema.JobName]time.Time // jobs that ended here while that ps may have continued them, and when
 	drained     []chan struct{}              // closed when the last versions of all jobs are durable
@@ -259,7 +259,7 @@ func (l *controlLoop) endIllegal(open *bool) {
 // sign of life all the same. Where so many wait that reading them takes until the next tick, what the registry has
 // found out goes between them.
 func (l *controlLoop) readAll(ctx context.Context) {
-	for range len(l.messages) { // nobody else takes any
+	for range len(l.messages) { // no other goroutine receives
 		l.began.set(l.server.now())
 		m := <-l.messages
 		l.taken(m)
@@ -425,7 +425,7 @@ func (l *controlLoop) free(j *job) {
 	if outcome.NextTrainers == 0 {
 		l.show(j, time.Now())
 	}
-	if f := outcome.Failed; f != nil { // before anybody was admitted
+	if f := outcome.Failed; f != nil { // before a trainer was admitted
 		l.turnAway(j, &schema.Refused{Reason: "server_full", Text: f.Text})
 	}
 	l.takeWaiting(j) // of an end without a failure: they are repeated
@@ -455,7 +455,7 @@ func (l *controlLoop) drop(j *job, outcome *coordinator.Outcome) {
 // shuttingDown answers joins. It concerns this ps and no job: another ps, or the next process here, may admit them.
 var shuttingDown = schema.Refused{Reason: schema.RefusedBusy, Text: "the parameter server is shutting down"}
 
-// shutdown ends every job. Whoever waits for the control loop waits for what it has released, too.
+// shutdown ends every job. A goroutine that waits for the control loop also waits for what it has released.
 func (l *controlLoop) shutdown() {
 	why := shuttingDown.Text
 	how := schema.EndStopped

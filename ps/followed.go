@@ -15,7 +15,7 @@ import (
 // A ps that stands by follows this one: it says so some times a second (Follow). Coordinators here have it keep what the
 // shards of their jobs have (Keep), and trainers are told where it is (Standby).
 
-// followedMax is how long a ps that stands by may be silent before it counts as none.
+// followedMax is the silence of a standby after which it does not count any more.
 const followedMax = 5 * time.Second
 
 // follower is the ps that stands by for this one.
@@ -99,7 +99,7 @@ func (l *controlLoop) follow(m *message, f *schema.Follow) *refusal {
 	return nil
 }
 
-// heard is what the ps that stands by is answered.
+// heard returns the answer to a standby.
 func (l *controlLoop) heard() *schema.Heard {
 	heard := &schema.Heard{Incarnation: l.server.registry.self.Incarnation}
 	var others []schema.JobName
@@ -134,7 +134,7 @@ func (l *controlLoop) goneOn(over schema.OverRun) {
 	l.runOver(over.Job, over.Run, checkpoint.End)
 }
 
-// unfollow takes it that nobody stands by any more.
+// unfollow records that there is no standby any more.
 func (l *controlLoop) unfollow(why string) {
 	is := l.follower
 	if is == nil {
@@ -146,7 +146,7 @@ func (l *controlLoop) unfollow(why string) {
 		l.carryOut(j, j.coordinator.Peers(l.server.now(),
 			peersOf(l.pair(leaseRecord{ID: is.member.ServerID(), Leaving: true}))))
 	}
-	l.server.log.Warn("nobody stands by", "server", is.member.ServerID(), "host", is.host, "why", why)
+	l.server.log.Warn("no ps stands by", "server", is.member.ServerID(), "host", is.host, "why", why)
 	for _, a := range l.assignments {
 		a.unmirror()
 	}
@@ -241,7 +241,7 @@ func (l *controlLoop) shardsOf(j *job) *assignment {
 	return nil
 }
 
-// handsOver has a job go on with whoever stands by, if anybody does, and reports whether that has been told all of it.
+// handsOver makes the standby, if there is one, continue a job, and reports whether it has received all of it.
 func (l *controlLoop) handsOver(j *job) (stands, told bool) {
 	if !l.stands(j) || !j.coordinator.Trains() {
 		return false, false

@@ -18,7 +18,7 @@ import (
 // joinsMax bounds the joins that wait until it is known who coordinates their job. They are repeated each second.
 const joinsMax = 256
 
-// join takes a trainer's wish to take part to the job's coordinator. A job that nobody coordinates, as far as this ps
+// join takes a trainer's wish to take part to the job's coordinator. A job without a coordinator, as far as this ps
 // knows, is acquired: the registry decides which ps it is.
 func (l *controlLoop) join(m *message, request *schema.Join) {
 	if e := l.history.find(m, 0); e != nil { // a late repetition of a join that led to a job which has ended
@@ -140,7 +140,7 @@ func (l *controlLoop) runs(name schema.JobName, run schema.RunID) bool {
 }
 
 // coordinatedElsewhere reports whether another ps is known to coordinate a job. A shard server of it hears that ps
-// every second, but for times when nobody can be heard: then, and some heartbeats longer, the registry may have lost
+// every second, except when no ps can be heard: then, and some heartbeats longer, the registry may have lost
 // the job.
 func (l *controlLoop) coordinatedElsewhere(now time.Time, name schema.JobName) bool {
 	if a := l.assignments[name]; a != nil {
@@ -254,7 +254,7 @@ func (l *controlLoop) mayBegin(f *foundJob, fitted *schema.Job) (voters []schema
 }
 
 // admitWaiting admits those who wait for a job, once all of its shard servers have been heard of. Before, one of them
-// may be dead, whose lease has not run out: nobody is to wait for it.
+// may be dead with a valid lease: no trainer should wait for it.
 func (l *controlLoop) admitWaiting(j *job) {
 	if j.coordinator.State() == coordinator.Placing {
 		return
@@ -289,7 +289,7 @@ func (l *controlLoop) putOff(j *job, now time.Time) {
 	l.turnAway(j, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(text)})
 }
 
-// registerAnew drops a job that nobody was admitted to, because one of its shard servers is no more, and has it
+// registerAnew drops a job without admitted trainers, because one of its shard servers is no more, and has it
 // acquired for those who wait, among the ps that there are now. It reports whether it did.
 func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
 	if j.coordinator.State() != coordinator.Placing {

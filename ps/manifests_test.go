@@ -203,7 +203,7 @@ func lateLoopLosesNobody(t *testing.T) {
 	if jobs := s.Stats().Jobs; len(jobs) != 1 || jobs[0].State != coordinator.Running.String() {
 		t.Errorf("jobs %+v, want that it goes on", jobs)
 	}
-	if text := log.String(); late.Load() || strings.Contains(text, "nobody stands by") || strings.Contains(text, "other") {
+	if text := log.String(); late.Load() || strings.Contains(text, "no ps stands by") || strings.Contains(text, "other") {
 		t.Errorf("late: %v; the log: %s", late.Load(), text)
 	}
 	all[0].leave("")

@@ -101,11 +101,11 @@ func (l *controlLoop) refuseVersion(m *message, r *refusal) {
 func isJoiner(name schema.Member) bool { return strings.HasPrefix(string(name), "j-") }
 
 // forged counts a message that cannot be its sender's: of the coordinator of a job that this ps coordinates, or where
-// no other ps is that could, or of this ps to itself. Nobody is told.
+// no other ps is that could, or of this ps to itself. No answer is sent.
 func (l *controlLoop) forged(m *message) {
 	l.server.counters.count(schema.ReasonWrongSender)
 	l.server.logRefusal(string(m.job), string(m.from), schema.ReasonWrongSender,
-		"somebody speaks for "+string(m.from)+", which is here")
+		"another process speaks for "+string(m.from)+", which is here")
 }
 
 // unverified is a message of a coordinator that came while no other ps was known that could be one.
@@ -227,7 +227,7 @@ func (l *controlLoop) readControl(m *message) *refusal {
 	case control.Follow != nil:
 		return l.follow(m, control.Follow)
 	case control.Query != nil:
-		answer := schema.Lost{Run: control.Query.Run, Text: "this ps stands by for nobody"}
+		answer := schema.Lost{Run: control.Query.Run, Text: "this ps stands by for no other"}
 		if b := l.server.standby; b != nil {
 			answer = b.lost(m.job, control.Query.Run)
 		}

@@ -59,7 +59,7 @@ type leaseRecord struct {
 	Fingerprint string `json:"fingerprint"`       // schema.Fingerprint of its program; "" of those that had none
 }
 
-// jobRecord says who coordinates a job and where its shards are; or, without a coordinator, that nobody does any more.
+// jobRecord says who coordinates a job and where its shards are; or, without a coordinator, that none does any more.
 type jobRecord struct {
 	RunID       schema.RunID        `json:"run_id,string"`
 	Generation  schema.Generation   `json:"generation"`
@@ -69,7 +69,7 @@ type jobRecord struct {
 	Job         *schema.Job         `json:"job"`
 	Ended       []endedRun          `json:"ended,omitempty"` // earlier runs, the latest first
 	LR          []schema.LRChange   `json:"lr,omitempty"`    // changes of the learning rates while the job runs
-	// Voters are those of a run with a replica: with one of them another ps takes the record. nil: nobody is named yet.
+	// Voters are those of a run with a replica: with one of them another ps takes the record. nil: none is named yet.
 	Voters []schema.Voter `json:"voters"`
 }
 
@@ -603,12 +603,12 @@ func (r *registry) reacquire(ctx context.Context) error {
 			return fmt.Errorf("%w: another ps of id %s was started on %s, at %s", errTaken, r.self.ID, there.Host, there.URL)
 		}
 		r.rival = rival{there.Incarnation, now}
-		r.log.Warn("lease record written by somebody else; it is written again", "server", r.self.ID, "host", there.Host,
+		r.log.Warn("lease record written by another process; it is written again", "server", r.self.ID, "host", there.Host,
 			"url", there.URL)
 	}
 	revision, err := r.servers.Update(ctx, r.self.ID, r.encodeLease(), e.Revision)
 	if err != nil {
-		return err // whoever was faster is found by the next renewal
+		return err // the next renewal finds the process that was faster
 	}
 	r.revision = revision
 	return nil
@@ -641,7 +641,7 @@ type leftEnded struct {
 	bytes    int
 }
 
-// withEnded puts a run before earlier ones, of which the oldest are forgotten. One that nobody has taken part in is
+// withEnded puts a run before earlier ones, of which the oldest are forgotten. One without trainers is
 // none.
 func withEnded(run endedRun, earlier []endedRun) []endedRun {
 	all := slices.Clone(earlier)
@@ -662,7 +662,7 @@ func tookPart(runs []endedRun, joiner schema.Member) bool {
 	return slices.ContainsFunc(runs, func(r endedRun) bool { return slices.Contains(r.Joiners, joiner) })
 }
 
-// endedOf reads what a key says of earlier runs, where it says that nobody coordinates the job any more; else nothing.
+// endedOf reads what a key says of earlier runs, where it says that no ps coordinates the job any more; else nothing.
 func endedOf(e fabric.Entry) []endedRun {
 	var record jobRecord
 	if json.Unmarshal(e.Value, &record) != nil || record.Coordinator != "" {

@@ -33,7 +33,7 @@ type replicaStore struct {
 	runs   map[schema.RunID]*replicaJob
 }
 
-// replicaJob is what is kept of a run. mu of the store guards it.
+// replicaJob is the replica of a run. mu of the store guards it.
 type replicaJob struct {
 	told    schema.Keep // the last
 	job     *schema.Job
@@ -245,7 +245,7 @@ func (k *replicaStore) listen(ctx context.Context, r *replicaJob, t *replicaSour
 	return err
 }
 
-// take takes a frame of what shards have, and reports whether it is released by somebody else.
+// take adds a frame of a replica, and reports whether another function releases it.
 func (k *replicaStore) take(r *replicaJob, t *replicaSource, m *fabric.Message) bool {
 	subject, view, ok := k.server.readState(m)
 	if !ok {
@@ -300,7 +300,7 @@ func (k *replicaStore) acknowledgeLate(r *replicaJob) {
 	}
 }
 
-// kept is what this ps keeps of a run, or of one that went on from it.
+// kept returns the state of the replica of a run, or of one that continued it.
 func (k *replicaStore) kept(run schema.RunID) schema.Kept {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -316,7 +316,7 @@ func (k *replicaStore) kept(run schema.RunID) schema.Kept {
 	return schema.Kept{Server: k.server.ID(), Incarnation: k.server.registry.self.Incarnation, Run: run}
 }
 
-// keptOf is what is said of a run. mu is held.
+// keptOf returns the report of a replica. mu is held.
 func (k *replicaStore) keptOf(r *replicaJob) schema.Kept {
 	said := schema.Kept{Server: k.server.ID(), Incarnation: k.server.registry.self.Incarnation, Run: r.run,
 		Series: r.told.Series, Shards: r.told.Shards, Own: r.own, Ready: r.ready, Serial: r.told.Serial, LR: r.told.LR, Runs: r.told.Runs,
@@ -348,7 +348,7 @@ func (k *replicaStore) version(run schema.RunID) schema.Version {
 	return r.state.Version()
 }
 
-// manifest is that of a run; nil: nothing is kept of it.
+// manifest returns the manifest of a run; nil: there is no replica of it.
 func (k *replicaStore) manifest(run schema.RunID) *schema.Job {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -480,7 +480,7 @@ func (k *replicaStore) lost(run schema.RunID) (name schema.JobName, incarnation 
 	return r.job.Name, r.told.Incarnation
 }
 
-// tick drops what nobody comes back to.
+// tick drops replicas of runs whose trainers do not rejoin.
 func (k *replicaStore) tick(now time.Time, pause time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -508,7 +508,7 @@ func (k *replicaStore) drop(run schema.RunID) {
 	}
 }
 
-// promised is what is promised to jobs, but for those whose shards begin with it. mu is held.
+// promised returns the memory that is promised to jobs, without those whose shards begin with the replica. mu is held.
 func (k *replicaStore) promised() (n int64) {
 	for _, r := range k.runs {
 		n += r.memory.Bytes()
@@ -516,7 +516,7 @@ func (k *replicaStore) promised() (n int64) {
 	return n
 }
 
-// memories are what is promised to jobs.
+// memories lists the memory that is promised to jobs.
 func (k *replicaStore) memories() (all []Memory) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -605,7 +605,8 @@ func (s *Server) fits(name schema.JobName, need Memory, promised int64) error {
 	return nil
 }
 
-// report is what a ps tells of the shards that it keeps for others; there says that the control server is.
+// report returns the report of a ps on the replicas that it has for others; there reports that the control server is
+// reachable.
 func (k *replicaStore) report(there bool) *schema.StandsByReport {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -625,7 +626,7 @@ func (k *replicaStore) report(there bool) *schema.StandsByReport {
 	return p
 }
 
-// holds is what is kept of a run of a job.
+// holds returns the state of the replica of a run of a job.
 func (k *replicaStore) holds(name schema.JobName, run schema.RunID) schema.HeldReport {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -635,7 +636,8 @@ func (k *replicaStore) holds(name schema.JobName, run schema.RunID) schema.HeldR
 	return schema.HeldReport{Job: name, RunID: run}
 }
 
-// held is what is kept of a run for others; of nobody where its shards have begun with it. mu is held.
+// held returns the report on the replica of a run, for others; it is empty if its shards have begun with it. mu is
+// held.
 func (k *replicaStore) held(r *replicaJob) schema.HeldReport {
 	h := schema.HeldReport{Job: r.job.Name, RunID: r.run, Failure: r.failure}
 	if r.taken {
@@ -702,8 +704,8 @@ func (l *controlLoop) heardKept(m *message, said *schema.Kept) {
 	}
 }
 
-// coordinatorEnded takes it that the process of a run's coordinator has ended. Nobody else can tell its trainers that
-// they are to come back.
+// coordinatorEnded records that the process of a run's coordinator has ended. No other ps can tell its trainers to
+// rejoin.
 func (l *controlLoop) coordinatorEnded(run schema.RunID) {
 	if l.server.standby.processEnded(run) {
 		return

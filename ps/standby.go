@@ -188,7 +188,7 @@ func (b *standby) follow(ctx context.Context) {
 				b.lose(name, j, fmt.Sprintf("its ps has said nothing for %s", liveness.Rounded(silent)), false)
 			}
 			if j.gone != "" && now.Sub(j.since) > b.waitsFor(j) {
-				b.server.log.Warn("nobody has come for a job", "job", name)
+				b.server.log.Warn("no trainer has joined a lost job", "job", name)
 				b.drop(name)
 			}
 		}
@@ -265,7 +265,7 @@ func (b *standby) turnedAway(why string) {
 	defer b.mu.Unlock()
 	if b.there = map[schema.JobName]bool{}; b.refused != why {
 		b.refused = why
-		b.server.log.Warn("standing by for nobody", "text", why)
+		b.server.log.Warn("standby refused by the other ps", "text", why)
 	}
 }
 

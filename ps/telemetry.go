@@ -24,8 +24,8 @@ import (
 
 const (
 	telemetryEvery = time.Second
-	// telemetryLate is how long a report waits for the control loop's news beyond the time at which they are due; it then
-	// says what it has.
+	// telemetryLate bounds the time for which a report waits for the control loop's news after they are due; then it
+	// uses what it has.
 	telemetryLate = telemetryEvery / 2
 	// reportsMax and reportBytesMax bound the reports of others that wait to be read: some seconds of those of the largest
 	// job.
@@ -83,7 +83,7 @@ func (p *reporter) start(ctx context.Context) {
 	}
 }
 
-// serviceName is what a ps is to tools that look for services at a NATS server.
+// serviceName is the name of a ps for tools that look for services at a NATS server.
 const serviceName = "gradbus-ps"
 
 // announce makes this ps known to such tools.
@@ -124,7 +124,7 @@ func (p *reporter) say(ctx context.Context) {
 	}
 }
 
-// send sends the heartbeat of this ps, with how it fares, and tells the watcher here.
+// send sends the heartbeat of this ps with its report, and passes it to local readers.
 func (p *reporter) send(now time.Time) {
 	s := p.server
 	p.serial++
@@ -222,7 +222,7 @@ func (p *reporter) url() string {
 	return p.server.announced("")
 }
 
-// fill is what this ps says of itself.
+// fill returns the report of this ps on itself.
 func (p *reporter) fill(now time.Time) *schema.ServerReport {
 	s := p.server
 	state, _ := s.state.Load().(schema.ServerState)
@@ -265,7 +265,7 @@ func (p *reporter) fill(now time.Time) *schema.ServerReport {
 	return t
 }
 
-// traffic is what went over the connections of this ps.
+// traffic returns the traffic of the connections of this ps.
 func (p *reporter) traffic() schema.Traffic {
 	s := p.server
 	n := s.links.stats()
@@ -286,8 +286,8 @@ func (p *reporter) tell(job schema.JobName, from schema.Member, report *schema.T
 	p.hear(job, from, report)
 }
 
-// receive takes a heartbeat that others have sent, for whose report no member waits: what finds no room is dropped and
-// counted. It never waits.
+// receive processes a heartbeat of another member. No goroutine waits for its report: what finds no room is dropped and
+// counted. It never blocks.
 func (p *reporter) receive(subject *fabric.Subject, view *schema.View) {
 	if p.hear == nil || len(view.Body()) == 0 || subject.From == string(p.server.member) &&
 		subject.Job == string(schema.TelemetryJob) {
@@ -343,15 +343,14 @@ const (
 	endedShownMax = 16
 )
 
-// jobReports is what the control loop knew of the jobs that this ps coordinates, at one time. It is not changed any
-// more.
+// jobReports is the control loop's state of the jobs that this ps coordinates, at one time. It is immutable.
 type jobReports struct {
 	when    time.Time
 	jobs    []schema.JobReport
 	refused []schema.RefusedReport
 }
 
-// at is what of it still holds at a later time: silences have grown, where the control loop has not looked since.
+// at returns the reports for a later time: silences have grown if the control loop has not looked since.
 func (p *jobReports) at(now time.Time) []schema.JobReport {
 	since := now.Sub(p.when).Milliseconds()
 	if since < 100 {
@@ -399,7 +398,7 @@ func (l *controlLoop) show(j *job, now time.Time) {
 	l.shown = append(l.shown, p)
 }
 
-// telemetry is what is told of the job.
+// telemetry returns the report of the job.
 func (j *job) telemetry(now time.Time) schema.JobReport {
 	p := j.coordinator.Telemetry(now)
 	if p.Durability.Off != "" {
@@ -411,7 +410,7 @@ func (j *job) telemetry(now time.Time) schema.JobReport {
 	return p
 }
 
-// shards is what the shards here have last said of themselves.
+// shards returns the last reports of the shards here.
 func (p *reporter) shards() []schema.ShardReport {
 	jobs := *p.server.jobs.Load()
 	var all []schema.ShardReport
@@ -475,7 +474,7 @@ func (w *worker) noteHeld() {
 	w.idle, w.held = idle, held
 }
 
-// stateBytes is what a shard holds of a job's rows and parameters, with what optimizers keep of them.
+// stateBytes returns the memory of a shard for a job's rows and parameters, with the optimizers' state.
 func stateBytes(c *Config, job *schema.Job, place *schema.Placement, shard int) (n int64) {
 	for i := range job.Tables {
 		t := &job.Tables[i]
@@ -498,7 +497,7 @@ func stateBytes(c *Config, job *schema.Job, place *schema.Placement, shard int) 
 	return n
 }
 
-// report is what one shard has last said of itself, and what waits for it now.
+// report returns the last report of a shard, with what waits for it now.
 func (w *worker) report(a *assignment) schema.ShardReport {
 	w.mu.Lock()
 	t, waiting, held, idle := w.told, w.waiting, w.held, w.idle

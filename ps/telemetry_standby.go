@@ -11,8 +11,7 @@ import (
 	"gradbus/schema"
 )
 
-// stoodBy is what is told of who stands by for a job. It is noted when the other ps has said what it has, and at each
-// tick.
+// stoodBy is the state of a job's standby, for reports. It is updated when the other ps reports, and at each tick.
 type stoodBy struct {
 	known bool           // a ps stands by for this one, or has
 	off   string         // why none can for this job
@@ -42,7 +41,7 @@ func (l *controlLoop) noteStandby(now time.Time) {
 	}
 }
 
-// note notes what others keep of a job. by is whoever follows its ps: nil where none does, for the reason gone.
+// note records the replicas of a job. by is the standby of its ps: nil if there is none, for the reason gone.
 func (s *stoodBy) note(now time.Time, k coordinator.ReplicaReport, by *follower, gone string) {
 	if by != s.by {
 		s.by, s.failure = by, ""
@@ -111,7 +110,7 @@ func (s *stoodBy) report(now time.Time) *schema.StandbyReport {
 	return p
 }
 
-// goneText says that no ps stands by any more.
+// goneText returns the text that there is no standby any more.
 func (f *follower) goneText(why string) string {
 	return fmt.Sprintf("ps %s on %s %s", f.member.ServerID(), f.host, why)
 }

@@ -69,7 +69,7 @@ func TestStoodBy(t *testing.T) {
 	s.note(at, coordinator.ReplicaReport{}, nil, "")
 	p := s.report(at.Add(time.Second))
 	if p == nil || p.UnreadyMS != 1000 || !strings.Contains(p.Failure, "gone on here") {
-		t.Errorf("a job that has gone on here, where nobody stands by: %+v", p)
+		t.Errorf("a job that has gone on here, where no ps stands by: %+v", p)
 	}
 }
 
@@ -121,7 +121,7 @@ func TestStandbyIsTold(t *testing.T) {
 	second.Close()
 
 	b.Close()
-	gone := told("that nobody stands by", func(p *schema.StandbyReport) bool { return p.Server == "" && p.UnreadyMS > 0 })
+	gone := told("that no ps stands by", func(p *schema.StandbyReport) bool { return p.Server == "" && p.UnreadyMS > 0 })
 	if !strings.HasPrefix(gone.Failure, "ps b on ") || gone.Ready || gone.Version != 0 || gone.Bytes < first.Bytes {
 		t.Errorf("%+v", gone)
 	}

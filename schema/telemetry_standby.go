@@ -26,7 +26,7 @@ type StandbyReport struct {
 	LateMS int64 `json:"late_ms,omitempty"`
 }
 
-// KeptReport is what a ps keeps of a job's shards, as it has told the coordinator.
+// KeptReport is the replica that a ps has of a job's shards, as it has reported it to the coordinator.
 type KeptReport struct {
 	Server  string   `json:"server"`          // its id
 	Of      []string `json:"of"`              // ids of the ps that serve those shards, its own first
@@ -46,7 +46,7 @@ type StandsByReport struct {
 	Jobs     []HeldReport `json:"jobs,omitempty"`    // of other ps, by name
 }
 
-// HeldReport is what a ps that stands by has of a job.
+// HeldReport is the replica of a job at a standby.
 type HeldReport struct {
 	Job     JobName  `json:"job"`
 	RunID   RunID    `json:"run_id,string"`

@@ -65,7 +65,7 @@ func (b *Batch) outcome(err error) error {
 	return b.rewound(err)
 }
 
-// stage is how far a batch is.
+// stage is the progress of a batch.
 type stage int
 
 const (

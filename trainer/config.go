@@ -90,8 +90,8 @@ type Config struct {
 	// Timeline asks for Progress.Buckets: when each bucket's gradient left and when its result was in place.
 	Timeline bool
 
-	// WindowBytes is how many bytes of gradients may be on the way to each shard, 64 KiB to 64 MiB; the server may grant
-	// less. 0 means what it grants: 4 MiB as a rule, which keeps 10 Gbit/s busy over 3 ms; with less, requests wait less
+	// WindowBytes bounds the bytes of gradients in flight to each shard, 64 KiB to 64 MiB; the server may grant less.
+	// 0: what the server grants, usually 4 MiB, which keeps 10 Gbit/s busy over 3 ms. With less, requests wait less
 	// behind gradients.
 	WindowBytes int
 
@@ -101,15 +101,14 @@ type Config struct {
 	// TelemetryEvery is the time between two reports, by which a page, a metric or a terminal shows how this trainer
 	// fares. Zero means 1 s; below zero none are sent. It must not exceed an hour.
 	TelemetryEvery time.Duration
-	// RetryAfter is how long an answer may be missing before it is asked for again, where it is not known how long answers
-	// take (then it follows from that, for lookups and the like); from time to time twice as long, up to eight times. Zero
-	// means 1 s.
+	// RetryAfter is the time after which a missing answer is requested again, before the duration of answers is known
+	// (then it follows from that, for lookups and the like). It doubles at times, up to eight times. Zero: 1 s.
 	RetryAfter time.Duration
-	// AnswerWithin is how long the coordinator may take for its first answer to a join. Zero means 10 s.
+	// AnswerWithin bounds the time of the coordinator's first answer to a join. Zero: 10 s.
 	AnswerWithin time.Duration
-	// ReconnectTimeout is how long a lost connection to shards may take to return before the session ends with
-	// ErrServerLost. Zero means 30 s, after which a job's other members give up this one too, unless the server's
-	// deadline is another.
+	// ReconnectTimeout is the time for a lost connection to shards to return before the session ends with
+	// ErrServerLost. Zero: 30 s, after which a job's other members give up this one too, unless the server has another
+	// deadline.
 	ReconnectTimeout time.Duration
 	// LeaveWithin bounds the time that Close and Abort wait for the coordinator. Zero means 10 s.
 	LeaveWithin time.Duration
@@ -142,8 +141,8 @@ var (
 	// ErrJobFailed: the coordinator ended the job for all of its trainers, also because one of them, or a ps, was asked to
 	// end. Its name may be used again.
 	ErrJobFailed = errors.New("job failed")
-	// ErrInterrupted is what a program gives Abort that was told to end, and has not failed: others may compute its lanes.
-	// The end of a context by context.Canceled is the same.
+	// ErrInterrupted is the argument of Abort for a program that was told to end, and has not failed: other trainers
+	// may compute its lanes. The end of a context by context.Canceled has the same meaning.
 	ErrInterrupted = errors.New("interrupted")
 	// ErrWorkload: the program asked for, or gave, what the job does not have, or a Workload returned an error. Nothing
 	// was sent. Session.Distinct, Lookup and LookupInto leave the session usable.

@@ -18,7 +18,7 @@ import (
 	"gradbus/trainer/internal/exchange"
 )
 
-// connection is what a trainer has of one run of a job before it computes anything: its name and slot there, the
+// connection is the part of a run that a trainer needs before it computes anything: its name and slot there, the
 // connections to the coordinator, the shards and other trainers, and whether these are heard. Err, trainingErr, Member,
 // Job and the like may be called from any goroutine.
 type connection struct {
@@ -83,8 +83,8 @@ func (c *connection) Member() schema.Member { return c.joined.Member }
 // Job is the manifest, with chunks as the server has room for them. It is not to be changed.
 func (c *connection) Job() *schema.Job { return c.job }
 
-// Backend is what does the session's arithmetic, for a workload that wants it too. It ends with the session where the
-// Config had none.
+// Backend returns the backend of the session's arithmetic, for workloads. It ends with the session if the Config had
+// none.
 func (c *connection) Backend() cuda.Backend { return c.config.Backend }
 
 // RunID tells this run of the job from others of its name.
@@ -121,7 +121,7 @@ func (c *connection) trainingErr() error {
 	return context.Cause(c.trainable)
 }
 
-// head is what all frames of a batch have in common.
+// head returns the common fields of all frames of a batch.
 func (c *connection) head(b schema.Batch) schema.Head {
 	return schema.Head{Job: c.joined.RunID, Generation: c.joined.Generation, Batch: b, Lanes: uint16(c.job.Lanes)}
 }
@@ -171,7 +171,7 @@ type dataServer struct {
 	lost liveness.Silence // since it is out of reach; guarded by watch.mu
 }
 
-// name is what messages to people call it.
+// name returns the name of the server in messages for people.
 func (d *dataServer) name() string {
 	at := fabric.WithoutUser(d.url)
 	switch {
@@ -183,7 +183,7 @@ func (d *dataServer) name() string {
 	return at
 }
 
-// lostError is what the loss of the server is to the session.
+// lostError returns the session's error for the loss of the server.
 func (d *dataServer) lostError() error {
 	if d.peer != "" {
 		return errPeerLost
@@ -251,8 +251,7 @@ func (c *connection) findServers() error {
 	return nil
 }
 
-// granted is how many bytes may be on the way to an owner, and the first credit, which it counts on. Trainers grant
-// what is usual.
+// granted returns the bytes that may be in flight to an owner, which are the first credit. Trainers grant the default.
 func (c *connection) granted(reduce bool) int {
 	if granted := int(min(c.joined.WindowBytes, windowBytesMax)); granted > 0 && !reduce {
 		return granted
@@ -260,8 +259,8 @@ func (c *connection) granted(reduce bool) int {
 	return fabric.WindowBytesDefault
 }
 
-// lend is how contributions leave for the first time: a job in which no frame is refilled before its batch is complete
-// lends them. nil is as everything does.
+// lend returns the function for the first transmission of contributions: a job in which no frame is refilled before its
+// batch is complete lends them. nil: like all others.
 func (c *connection) lend(l *shardLink) func(fabric.Subject, fabric.Payload) error {
 	if c.config.Bus == nil || !c.place.Plan.Clock.Common() {
 		return nil

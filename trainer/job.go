@@ -186,7 +186,7 @@ func dataSettings(m *schema.Job, values map[string]int) {
 	m.Settings = settings
 }
 
-// drawing is how a parameter or a table begins; B is which of them.
+// drawing sets the initial values of a parameter or a table; B is which of them.
 type drawing[B any] struct {
 	self B
 	init schema.Init
@@ -201,8 +201,8 @@ func (d *drawing[B]) Uniform(bound float32) B { d.init = schema.Uniform(bound); 
 // Zeros begins with zeros.
 func (d *drawing[B]) Zeros() B { d.init = schema.Zeros(); return d.self }
 
-// optimizing is what a job, a parameter and a table say of their optimizer; B is which of them. A parameter or table of
-// which something is said has an optimizer of its own: the job's, with that changed.
+// optimizing sets the optimizer of a job, a parameter or a table; B is which of them. A parameter or table for which
+// anything is set has an optimizer of its own: the job's, with these changes.
 type optimizing[B any] struct {
 	self    B
 	changes []func(*schema.Optimizer)
@@ -258,7 +258,7 @@ func (o *optimizing[B]) Decay(rate float32) B {
 	return o.change(func(to *schema.Optimizer) { to.WeightDecay = rate })
 }
 
-// SGD is what a job has where nothing else is said, with a momentum; 0 for none.
+// SGD sets the default optimizer, with a momentum; 0: none.
 func (o *optimizing[B]) SGD(momentum float32) B {
 	return o.kind(schema.OptimizerSGD, func(to *schema.Optimizer) { to.Momentum = momentum })
 }
@@ -295,7 +295,7 @@ func (o *optimizing[B]) Betas(first, second float32) B {
 	return o.change(func(to *schema.Optimizer) { to.Beta1, to.Beta2 = first, second })
 }
 
-// Eps is what keeps Adagrad and Adam from dividing by zero.
+// Eps sets the number that keeps Adagrad and Adam from dividing by zero.
 func (o *optimizing[B]) Eps(eps float32) B {
 	return o.change(func(to *schema.Optimizer) { to.Eps = eps })
 }

@@ -22,8 +22,8 @@ const (
 	pauseTold = 30 * time.Second
 )
 
-// watch is how those fare whom the session cannot do without: the coordinator, the control server, and servers of
-// shards (dataServer.lost). Goroutines of fabric's note what they see, and keepTime looks.
+// watch measures the silence of members that the session depends on: the coordinator, the control server, and servers
+// of shards (dataServer.lost). Goroutines of fabric record events, and keepTime checks.
 type watch struct {
 	mu          sync.Mutex       // guards what follows, and lost of all servers. A leaf
 	ticks       liveness.Ticks   // of keepTime
@@ -47,7 +47,7 @@ func (w *watch) lasts(s *liveness.Silence, now time.Time) (long time.Duration, l
 	return long, lasts
 }
 
-// deadline is that of the job.
+// deadline returns the deadline of the job.
 func (c *connection) deadline() time.Duration {
 	return time.Duration(c.joined.DeadlineMS) * time.Millisecond
 }

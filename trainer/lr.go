@@ -10,8 +10,8 @@ import (
 	"gradbus/shard/state"
 )
 
-// learningRates is what a session knows of changes of the learning rates. A proposal holds its batch up: it is not
-// begun before the coordinator has decided, so that no owner applies it at another rate than the others.
+// learningRates is a session's state of changes of the learning rates. A proposal delays its batch: it is not begun
+// before the coordinator has decided, so that no owner applies it at another rate than the others.
 type learningRates struct {
 	*connection
 

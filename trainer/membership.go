@@ -238,7 +238,7 @@ func (s *membership) close() {
 	}
 }
 
-// drainEvery is how often a trainer that leaves says again that it has all results: nothing acknowledges that.
+// drainEvery is the interval at which a leaving trainer repeats that it has all results, which is not acknowledged.
 const drainEvery = 100 * time.Millisecond
 
 // sendComplete tells the other trainers, in a job that reduces between trainers, that this one has all results of the
@@ -368,8 +368,7 @@ func (s *membership) connectServer(ctx context.Context, d *dataServer) error {
 	return nil
 }
 
-// tickEvery is how often windows look for what was not acknowledged: often enough for the shortest wait of theirs, 50
-// ms.
+// tickEvery is the interval at which windows check for missing acks: often enough for their shortest timeout, 50 ms.
 const tickEvery = 10 * time.Millisecond
 
 // keepTime is a goroutine of the session, beside keepReports: it drives the windows, sends heartbeats, and ends the

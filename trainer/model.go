@@ -39,8 +39,8 @@ const (
 // weighedEntries are those of the metadata that a file of a model is checked by.
 var weighedEntries = []string{manifestEntry, digestEntry, versionEntry, modulesEntry, extraEntry}
 
-// Model is what was trained, at one version: the weights of all parameters and tables, and of hosted modules as they
-// are then, whole in memory, with the manifest of the job. It is read from a session (Weights) or a file (OpenModel),
+// Model is a trained model at one version: the weights of all parameters and tables, and of hosted modules at that
+// time, completely in memory, with the manifest of the job. It is read from a session (Weights) or a file (OpenModel),
 // and needs no server. It may be read from several goroutines.
 type Model struct {
 	Version  schema.Version
@@ -56,7 +56,7 @@ type Model struct {
 	open   func() (*Model, error) // reads its file once more; nil where it is of none
 }
 
-// Extra is what a program adds to the file of a model: what it trains or keeps itself. OpenModel passes it through.
+// Extra is a program's addition to the file of a model: what it trains or stores itself. OpenModel passes it through.
 type Extra struct {
 	Metadata map[string]string
 	Tensors  []Tensor

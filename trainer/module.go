@@ -63,7 +63,7 @@ type Activation struct {
 // Version is the version of the parameters that the pass has seen.
 func (a *Activation) Version() schema.Version { return a.version }
 
-// hosting is what the hosted modules of one run share.
+// hosting is the common state of the hosted modules of one run.
 type hosting struct {
 	*connection
 	exchange *exchanging
@@ -276,7 +276,8 @@ func (m *hostedModule) Weights(ctx context.Context) ([]Tensor, schema.Version, e
 	return all, pin.version, err
 }
 
-// unpinWithin is how long a shard may take to say that a version is pinned no more; the request is repeated until then.
+// unpinWithin bounds the time for a shard to confirm that a version is not pinned any more; the request is repeated
+// until then.
 const unpinWithin = 2 * time.Second
 
 // unpin ends the pin of a version, which is no pass. Where ctx has ended the shard is to hear of it all the same: a pin

@@ -28,7 +28,7 @@ type reader struct {
 	kept *evaluation // nil before it is needed
 }
 
-// evaluation is what Lookup needs, kept from call to call.
+// evaluation is the state of Lookup, kept from call to call.
 type evaluation struct {
 	tables  *tables
 	lookups *lookups
@@ -359,7 +359,7 @@ func (r *reader) checkInto(a *Query) error {
 	return nil
 }
 
-// place is how far asks were asked for; key is the number of a bag where shards pool.
+// place is the progress of requests; key is the number of a bag if shards pool.
 type place struct{ ask, key int }
 
 // add takes as many keys as one round may have, from a place on, which it moves. Their rows go to the memory of the
@@ -432,7 +432,7 @@ func (r *reader) Distinct(table schema.Table, keys, unique []uint64, ids []int64
 
 // Bags of tables that shards pool, among what LookupInto asks for.
 
-// bags are how many pooled rows the answer has.
+// bags returns the number of pooled rows in the answer.
 func (a *Query) bags() int {
 	if a.Bags == nil {
 		return len(a.Keys)

@@ -10,7 +10,7 @@ import (
 	"gradbus/schema"
 )
 
-// restart is how a session joins the next run of its job.
+// restart joins a session to the next run of its job.
 type restart struct {
 	config Config
 	job    *schema.Job
@@ -29,8 +29,8 @@ type rejoining struct {
 	err        error
 }
 
-// restartsMax is how many runs in a row may end without a version that none reached before. A batch that ends its ps
-// would otherwise do so for ever.
+// restartsMax bounds the consecutive runs that end without a version that no earlier run reached. A batch that ends its
+// ps would otherwise do so forever.
 const restartsMax = 10
 
 // bound counts a run that err has ended, and returns the end of the session if the job makes no progress.

@@ -203,7 +203,7 @@ type run struct {
 	waited     time.Duration // for results, since a batch was complete
 }
 
-// batchDone is what this trainer has done of a batch that is to be completed.
+// batchDone is this trainer's progress in a batch that is to be completed.
 type batchDone struct {
 	samples int
 	skipped int

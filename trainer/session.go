@@ -52,7 +52,7 @@ type Session struct {
 	restarts bool        // the program knows that the run has ended
 }
 
-// form is how a program gets its batches, on which its part in a restart depends.
+// form is the way in which a program gets its batches, on which its part in a restart depends.
 type form int
 
 const (

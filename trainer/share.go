@@ -17,8 +17,8 @@ import (
 // Where trainers own dense parameters and their optimizer (apply "mean"), the trainer of lane 0 sends a version that is
 // written down to the shards, and all trainers receive it from there after a restart: see shard/trainerstate.go.
 
-// share is what the trainer of lane 0 sends of a version: a copy of the dense parameters and of replicated tables, with
-// what their optimizers keep.
+// share is the part of a version that the trainer of lane 0 sends: a copy of the dense parameters and of replicated
+// tables, with the optimizers' state.
 type share struct {
 	*connection
 	exchange *exchanging
@@ -218,7 +218,7 @@ type rowsPart struct {
 	cursor    uint64 // first key; behind the last that has come
 }
 
-// rowsAskedMax is how many stretches are asked for at once, each of one frame.
+// rowsAskedMax bounds the stretches that are requested at once, each in one frame.
 const rowsAskedMax = 16
 
 // all gets all rows.

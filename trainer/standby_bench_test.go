@@ -82,7 +82,7 @@ func benchmarkStandby(b *testing.B, backend cuda.Backend, idle time.Duration) {
 	}
 	for began := time.Now(); sessions[1].standbyAt() == ""; turn(false) {
 		if time.Since(began) > testTimeout {
-			b.Fatal("nobody stands by")
+			b.Fatal("no ps stands by")
 		}
 	}
 	b.ResetTimer()

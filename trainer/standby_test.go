@@ -86,7 +86,7 @@ func TestNewcomersAreSentOn(t *testing.T) {
 	})
 }
 
-// Without memory for a job nobody stands by for it, and it trains as ever.
+// Without memory for a job no ps stands by for it, and it trains as ever.
 func TestStandbyWithoutRoom(t *testing.T) {
 	testkit.Waits(t, func(t *testing.T) {
 		server, _ := startPair(t, 1, 1, 1<<20)

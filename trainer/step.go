@@ -226,7 +226,7 @@ func (s *Step[T]) scratchRow(t *stepTable) []float32 {
 	return make([]float32, t.dim)
 }
 
-// row is that of a place; the key of the place has it among the distinct rows, where they are not pooled.
+// row returns the row at a place; the key of the place has it among the distinct rows, if they are not pooled.
 func (t *stepTable) row(at int) []float32 {
 	if !t.pooled {
 		at = int(t.ids[at])
@@ -309,7 +309,7 @@ func trainEpochs[T any](ctx context.Context, s *Session, data *Data[T], step fun
 	return r.err
 }
 
-// errPanicked is what the other trainers hear where a function of the program did not return.
+// errPanicked is the reason that the other trainers receive if a function of the program did not return.
 var errPanicked = errors.New("the program's function did not return")
 
 // Epoch is one time through the data, as this trainer sees it.
@@ -493,7 +493,7 @@ func (w *sampled[T]) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (samples
 	return len(chosen), k.keys
 }
 
-// fault is what was wrong with the keys.
+// fault returns the error in the keys.
 func (w *sampled[T]) fault() error { return w.keys.err }
 
 // Bags implements Bagged: a sample's keys of a table are one bag.

@@ -18,7 +18,7 @@ import (
 	"gradbus/trainer"
 )
 
-// Result is what a run found; figures are medians over the runs, accuracy, losses and digest those of the last.
+// Result is the result of a run; figures are medians over the runs, accuracy, losses and digest those of the last.
 type Result struct {
 	ImagesPerSecond float64 `json:"images_per_second"` // of all trainers together, after the warm-up
 	Accuracy        float64 `json:"accuracy"`          // on the test set, at the end
@@ -115,7 +115,7 @@ func Roles() map[string]harness.Role {
 	return map[string]harness.Role{roleTrainer: trainerRole}
 }
 
-// trainerResult is what one trainer found.
+// trainerResult is the result of one trainer.
 type trainerResult struct {
 	Images  int     `json:"images"`  // that were trained on while time was taken
 	Seconds float64 `json:"seconds"` // that this took
@@ -127,7 +127,7 @@ type trainerResult struct {
 	Library string  `json:"library"`  // that computed here; empty where the server did
 }
 
-// lossEvery is how many batches go by from one line about the loss to the next, beginning with the first.
+// lossEvery is the number of batches from one line about the loss to the next, beginning with the first.
 const lossEvery = 5
 
 // runner is one trainer.
@@ -390,7 +390,7 @@ func (r *runner) evaluateHere(model nn.Module, env nn.Env) error {
 	return r.test(func(x []float32) ([]float32, error) { return net.Forward(params, x, nn.Mode{}) })
 }
 
-// LocalResult is what a training step takes without any server, on one thread.
+// LocalResult is the time of a training step without a server, on one thread.
 type LocalResult struct {
 	LocalStepMS float64 `json:"local_step_ms"` // median: forward, loss, backward and optimizer
 	ForwardMS   float64 `json:"forward_ms"`

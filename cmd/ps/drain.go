@@ -12,7 +12,7 @@ import (
 	"gradbus/schema"
 )
 
-// draining is what ps drain is told.
+// draining is the configuration of ps drain.
 type draining struct{ asking }
 
 func drainCommand() *cobra.Command {
@@ -79,5 +79,5 @@ func drained(j *schema.DrainedJob) string {
 	case j.Durable > 0:
 		return at + fmt.Sprintf("version %d is durable, with which it goes on when the ps is there again", j.Durable)
 	}
-	return at + "nothing of it is durable, and nobody stands by: it is lost"
+	return at + "nothing of it is durable, and no ps has a replica: it is lost"
 }

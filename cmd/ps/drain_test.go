@@ -14,7 +14,7 @@ func TestDrained(t *testing.T) {
 		"version 8 is kept by other ps, with which it goes on":                   {Durable: 7, Kept: 8},
 		"version 9 is durable, with which it goes on":                            {Durable: 9, Kept: 8},
 		"version 7 is durable, with which it goes on when the ps is there again": {Durable: 7},
-		"nothing of it is durable, and nobody stands by: it is lost":             {},
+		"nothing of it is durable, and no ps has a replica: it is lost":          {},
 	} {
 		j.Job, j.Version = "demo", 9
 		if got := drained(&j); got != "job demo, at batch 9: "+want {

@@ -13,7 +13,7 @@ import (
 	"gradbus/schema"
 )
 
-// scaling is what ps scale-lr is told.
+// scaling is the configuration of ps scale-lr.
 type scaling struct {
 	asking
 	from  uint64

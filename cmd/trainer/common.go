@@ -32,7 +32,7 @@ import (
 	"gradbus/trainer"
 )
 
-// common is what every workload's command is told: where the server is, what computes, and what to write.
+// common is the configuration of every workload's command: the server, the backend, and the output.
 type common struct {
 	way              connect.Flags
 	id               string
@@ -272,7 +272,7 @@ func (o *common) writes(job *schema.Job) []process.Folder {
 	return all
 }
 
-// left is how many of the batches of a job are to come: all, unless it was resumed.
+// left returns the number of batches of a job that remain: all, unless it was resumed.
 func left(all uint64, session *trainer.Session) uint64 {
 	return all - min(all, uint64(session.Version()))
 }
@@ -323,7 +323,7 @@ func (o *common) showWaiting(job string, missing int) {
 	}
 }
 
-// print writes a result for whoever started this process.
+// print writes a result for the parent process.
 func (o *common) print(result report.Result) error {
 	switch {
 	case o.events != "":
@@ -405,7 +405,7 @@ func (o *common) blame(err error) error {
 	return err
 }
 
-// fitEvery is how often a trainer asks whether it may go on.
+// fitEvery is the interval at which a trainer checks whether it may continue.
 const fitEvery = 200 * time.Millisecond
 
 // unfitError ends a trainer whose GPU is broken.
@@ -423,7 +423,7 @@ func because(ctx context.Context, err error) error {
 
 func isUnfit(ctx context.Context) bool { return errors.As(context.Cause(ctx), new(*unfitError)) }
 
-// suspectWithin is how long a save waits for the word of the GPU on the time of the training.
+// suspectWithin bounds the time for which a save waits for the state of the GPU during the training.
 const suspectWithin = 5 * time.Second
 
 // suspect says why what was trained may be wrong; empty where nothing speaks for it. It waits for a word of the GPU
@@ -440,7 +440,7 @@ func (o *common) suspect(ctx context.Context) string {
 	return text
 }
 
-// aside is what a workload's command does in place of training, and the flags that this takes.
+// aside is the work of a workload's command instead of training, with the flags that it accepts.
 type aside struct {
 	on    func() bool
 	takes []string
@@ -451,13 +451,13 @@ type aside struct {
 // the environment to programs that compute nothing, too.
 var always = []string{"help", "version", "events", config.FileFlag, "log-format", "log-level", "kernel-library"}
 
-// asking is that a saved model is asked; more are the flags that this workload's takes besides.
+// asking is the aside that queries a saved model; more are further flags of this workload's.
 func (o *common) asking(more ...string) aside {
 	return aside{o.asks, append(more, "load", "predict", "json"),
 		"it is of training, and --predict asks a model that is there: give one of the two"}
 }
 
-// dumping is that the data is written to a file, which these flags say.
+// dumping is the aside that writes the data to a file, which these flags name.
 func dumping(file *string, more ...string) aside {
 	return aside{func() bool { return *file != "" }, append(more, "dump"),
 		"it is of training, and --dump writes the data and trains nothing: give one of the two"}

@@ -22,7 +22,7 @@ import (
 	"gradbus/trainer"
 )
 
-// barEvery is how often the bar on a terminal is drawn at most.
+// barEvery is the shortest interval between two drawings of the bar on a terminal.
 const barEvery = 100 * time.Millisecond
 
 // workload has the parts in which the commands of workloads differ.

@@ -286,7 +286,7 @@ func (s *system) expect(m *member, err error) {
 			return
 		}
 	}
-	if errors.Is(err, trainer.ErrJobFailed) && (strings.Contains(err.Error(), "nobody has taken its place") ||
+	if errors.Is(err, trainer.ErrJobFailed) && (strings.Contains(err.Error(), "no trainer has taken its place") ||
 		strings.Contains(err.Error(), "no trainer is left that had the parameters") ||
 		s.nats != nil && strings.Contains(err.Error(), "after the control server had lost its buckets")) {
 		return

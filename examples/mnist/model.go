@@ -55,7 +55,7 @@ const Name = "mnist"
 // ErrSettings says that settings are not usable; the text lists every one of them.
 var ErrSettings = errors.New("invalid settings")
 
-// Settings are what a person may choose. All trainers of a job must choose alike; Job puts them into the manifest.
+// Settings are the user's choices. All trainers of a job must choose alike; Job puts them into the manifest.
 type Settings struct {
 	settings.Shared
 	Batches uint64 // of the whole run; 0 stands for those of Epochs
@@ -173,7 +173,7 @@ func params(p Params, net *nn.Net) (all [][]float32) {
 	return all
 }
 
-// evaluationSamples is how many samples are evaluated at once: it bounds the memory, 300 KB a sample.
+// evaluationSamples is the number of samples that are evaluated at once: it bounds the memory, 300 KB per sample.
 const evaluationSamples = 100
 
 // Evaluate is the share of a set's images whose highest score is that of their label (of equal scores the first
@@ -242,8 +242,8 @@ type Saved struct {
 	File   *trainer.Model // that it was loaded from
 }
 
-// Metadata is what the file of a model says besides its weights and its manifest: see trainer.Session.Save. name is
-// that of the data set.
+// Metadata returns the text in the file of a model besides its weights and its manifest: see trainer.Session.SaveExtra.
+// name is that of the data set.
 func Metadata(name string) map[string]string { return map[string]string{dataEntry: name} }
 
 // LoadModel reads a file that was saved with Metadata. It fails with ErrModel where it is something else, cut or changed,
@@ -305,7 +305,7 @@ type Prediction struct {
 	Probability float64 `json:"probability"`
 }
 
-// names are what the classes of a data set are called.
+// names returns the names of the classes of a data set.
 func names(data string) [Classes]string {
 	if data == dataFashion {
 		return [Classes]string{"T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",

@@ -52,7 +52,7 @@ func (d *Data) films() []Film {
 	return all
 }
 
-// Metadata is what the file of a model says besides its weights and its manifest: see trainer.Session.Save.
+// Metadata returns the text in the file of a model besides its weights and its manifest: see trainer.Session.SaveExtra.
 func Metadata(data *Data) map[string]string {
 	films, _ := json.Marshal(data.films()) // numbers and texts
 	return map[string]string{filmsEntry: string(films), meanEntry: settings.Number(float64(data.Mean))}
@@ -97,8 +97,8 @@ func (m *Model) check() error {
 	return nil
 }
 
-// Rating is how many stars a user would give a film. Of a user or a film that the training did not have it tells little
-// beyond the other's bias.
+// Rating returns the predicted stars of a user for a film. For a user or a film without training ratings it depends on
+// little but the other's bias.
 func (m *Model) Rating(user, film uint64) float32 {
 	return score(m.Mean, m.Weights.Row(usersName, userRow(user, m.rows)),
 		m.Weights.Row(moviesName, movieRow(film, m.rows)))
@@ -110,7 +110,7 @@ type Recommendation struct {
 	Stars float64 `json:"stars"`
 }
 
-// ratingsLeast is how many training ratings a film has that is recommended: of others little is known.
+// ratingsLeast is the number of training ratings that a recommended film has: little is known about others.
 const ratingsLeast = 10
 
 // Recommend gives the n films that a user would like best of those with some ratings, the best first and of equal ones
@@ -134,14 +134,14 @@ type Weights interface {
 
 var _ Weights = (*trainer.Session)(nil)
 
-// Scores are how well ratings are foretold.
+// Scores measure the quality of predicted ratings.
 type Scores struct {
 	RMSE float64 // root of the mean squared error, in stars
 	// how probably a film that was liked (Positive stars and more) is put above one that was not; 0.5 is chance
 	AUC float64
 }
 
-// evaluationRatings is how many ratings are evaluated at once: it bounds the rows that are held, two a rating.
+// evaluationRatings is the number of ratings that are evaluated at once: it bounds the rows in memory, two per rating.
 const evaluationRatings = 1 << 14
 
 // ErrDiverged says that a model has values that are not finite, and so no scores.

@@ -37,7 +37,7 @@ type Model struct {
 	File    *trainer.Model // that it was loaded from
 }
 
-// Metadata is what the file of a model says besides its weights and its manifest: see trainer.Session.Save.
+// Metadata returns the text in the file of a model besides its weights and its manifest: see trainer.Session.SaveExtra.
 func Metadata(data *corpus.Data) map[string]string {
 	classes, _ := json.Marshal(data.Classes) // texts
 	return map[string]string{classesEntry: string(classes)}
@@ -247,7 +247,8 @@ type Weights interface {
 
 var _ Weights = (*trainer.Session)(nil)
 
-// evaluationSamples is how many samples are evaluated at once: it bounds the rows that are held, about 10 a sample.
+// evaluationSamples is the number of samples that are evaluated at once: it bounds the rows in memory, about 10 per
+// sample.
 const evaluationSamples = 4096
 
 // Evaluate is the share of examples whose highest score is that of their class; of equal scores the first counts. dim

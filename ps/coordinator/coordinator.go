@@ -33,23 +33,24 @@ type Config struct {
 	Generation   schema.Generation
 	ShardServers []ShardServer // of all shards, each once
 	Deadline     time.Duration // after which a silent member counts as lost, and a slow one that others can replace
-	// StallTimeout is how long a live trainer may keep a batch waiting when its loss would end or rewind the job.
+	// StallTimeout bounds the time for which a live trainer may keep a batch waiting when its loss would end or rewind
+	// the job.
 	StallTimeout time.Duration
 	StartTimeout time.Duration // after which a job that waits for trainers ends, where no new one has joined; 0: never
-	// WindowBytes is what a trainer may have under way to one shard at first; 0 says nothing, and trainers begin with 4
-	// MiB.
+	// WindowBytes bounds the bytes that a trainer may have in flight to one shard at first; 0: not set, and trainers
+	// begin with 4 MiB.
 	WindowBytes int64
-	// ParkedBytes is what each shard keeps of a trainer's lookups that come before their rows.
+	// ParkedBytes bounds each shard's parked lookups of a trainer.
 	ParkedBytes int64
-	// Checkpoints is how often versions are written down; nil: never.
+	// Checkpoints is the interval of checkpoints; nil: none.
 	Checkpoints *CheckpointPolicy
 	// Resume is the version that the job begins with; nil: version 0.
 	Resume *ResumeFrom
 	// Rejoining are the interrupted runs whose trainers rejoin, the latest first; nil: none.
 	Rejoining []schema.RunID
-	// RejoinWithin is how long trainers that rejoin wait for the others; 0: 10 s.
+	// RejoinWithin bounds the time for which trainers that rejoin wait for the others; 0: 10 s.
 	RejoinWithin time.Duration
-	// TrainersBefore is how many trainers the interrupted run had at its end; 0: not known.
+	// TrainersBefore is the number of trainers of the interrupted run at its end; 0: not known.
 	TrainersBefore int
 	// Voters are the trainers of that run, if its ps may still continue it: more than half of them must join before the
 	// run starts, and other trainers join after that. Empty: its ps is known to have ended.
@@ -59,9 +60,9 @@ type Config struct {
 	// Process and Incarnation are of the coordinator's ps, for the ps that have replicas.
 	Process     string
 	Incarnation uint64
-	// ChunkBytes is what the manifests of trainers have in place of Job's; 0: Job's.
+	// ChunkBytes is the chunk size in the manifests of trainers, if it differs from Job's; 0: Job's.
 	ChunkBytes int
-	// SlotsMax is how many slots the manifests of trainers have, if Job has fewer; 0: as many.
+	// SlotsMax is the number of slots in the manifests of trainers, if Job has fewer; 0: as many.
 	SlotsMax int
 	// MemoryFull says that there was no memory for more slots than Job has.
 	MemoryFull bool
@@ -285,7 +286,7 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 		d[0].Note = fmt.Sprintf("trainer %s left: %s", name, l.Reason)
 		m.leave(l.Reason)
 		switch {
-		case before == slotLost && c.members.anybody(): // and the others went on without it
+		case before == slotLost && c.members.anyHere(): // and the others went on without it
 			return d
 		case c.detector.canDoWithout(c.members, m):
 		case handsOver && c.members.others(i) && (before != slotDraining || c.members.anyStays()):
@@ -305,7 +306,7 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 // endIfEmpty ends a job without trainers.
 func (c *Coordinator) endIfEmpty() {
 	vacant := func(m member) bool { return m.vacancy != nil }
-	if !c.state.IsOver() && !c.members.anybody() &&
+	if !c.state.IsOver() && !c.members.anyHere() &&
 		(!slices.ContainsFunc(c.members, vacant) || slices.ContainsFunc(c.members, completed)) {
 		c.state.Transition(Ending)
 		c.ended = schema.EndCompleted
@@ -578,7 +579,7 @@ func (c *Coordinator) Drain() (done bool) {
 }
 
 // Trains reports whether the job runs and has trainers.
-func (c *Coordinator) Trains() bool { return c.state == Running && c.members.anybody() }
+func (c *Coordinator) Trains() bool { return c.state == Running && c.members.anyHere() }
 
 // Durable returns the newest version of the job that is durable; 0: none is.
 func (c *Coordinator) Durable() schema.Version {
@@ -696,7 +697,7 @@ func (c *Coordinator) Recorded(now time.Time, lr []schema.LRChange, voters []sch
 	return c.withAssignment(decisions)
 }
 
-// Status is what a job is doing.
+// Status is the current state of a job.
 type Status struct {
 	Name    schema.JobName
 	RunID   schema.RunID

@@ -82,8 +82,8 @@ func (d *detector) lost(now time.Time, members slots, i int) (string, bool) {
 // another, or it has completed its batches and their result is not lost with it. If a round needs it after all, slow
 // finds it.
 func (d *detector) canDoWithout(members slots, m *member) bool {
-	anybody := members.anybody()
-	return d.onLoss == lossContinue && anybody || m.complete && (anybody || slices.ContainsFunc(members, completed))
+	anyHere := members.anyHere()
+	return d.onLoss == lossContinue && anyHere || m.complete && (anyHere || slices.ContainsFunc(members, completed))
 }
 
 // slow notes whether rounds wait for a trainer, and since when. It reports whether they wait for too long.

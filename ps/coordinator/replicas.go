@@ -142,7 +142,7 @@ func (k *replicas) peer(id string, incarnation uint64) int {
 
 // choose chooses who holds what: every ps its own shards, unless it has all of them, and of the others the one that has
 // least, of those that could before. All is sent anew then. If a ps with shards may not hold any, or no other one is
-// there, nobody does.
+// there, none does.
 func (k *replicas) choose(now time.Time) (tell bool, note string) {
 	had := k.whole > 0
 	k.bytes = k.sent()
@@ -161,7 +161,7 @@ func (k *replicas) choose(now time.Time) (tell bool, note string) {
 		i := k.peer(s.Server.ID, s.Incarnation)
 		if i < 0 || len(plan) < 2 {
 			if had {
-				note = "nobody stands by for the shards any more: " + k.tooFew()
+				note = "no ps keeps a replica of the shards any more: " + k.tooFew()
 			}
 			return false, note
 		}

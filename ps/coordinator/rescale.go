@@ -54,7 +54,7 @@ func (k *newcomers) names() (all []schema.Member) {
 	return all
 }
 
-// excuse moves deadlines by a time in which nobody could be heard.
+// excuse moves deadlines by a time in which no sender could be heard.
 func (k *newcomers) excuse(pause time.Duration, now time.Time) {
 	for i := range k.all {
 		k.all[i].Excuse(pause, now)
@@ -183,7 +183,7 @@ func (c *Coordinator) tickGathering(now time.Time) (decisions []Decision) {
 	missing := c.members.missing()
 	c.gathering.note(now, missing)
 	idle, within := c.gathering.grew.For(now), c.config.rejoinWithin(len(c.members)-missing)
-	if c.config.Rejoining != nil && c.members.anybody() && missing > 0 && idle >= within {
+	if c.config.Rejoining != nil && c.members.anyHere() && missing > 0 && idle >= within {
 		switch c.onLoss {
 		case lossRescale: // the next run has fewer slots
 			return c.Restart("", schema.Coordinator, fmt.Sprintf(

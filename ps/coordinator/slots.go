@@ -203,8 +203,8 @@ func (s slots) generations(first schema.Generation) (all []schema.Generation) {
 	return all
 }
 
-// anybody reports whether any trainer is there.
-func (s slots) anybody() bool {
+// anyHere reports whether any trainer is there.
+func (s slots) anyHere() bool {
 	return slices.ContainsFunc(s, func(m member) bool { return m.here() })
 }
 

@@ -48,7 +48,7 @@ func (c *Coordinator) lose(now time.Time, i int, text string) []Decision {
 		if m.state != slotLost {
 			m.state.transition(slotLost)
 		}
-		if c.members.anybody() {
+		if c.members.anyHere() {
 			c.serial++
 			return []Decision{{Note: text + "; the job goes on without it", Who: schema.TrainerMember(i)}}
 		}
@@ -156,7 +156,7 @@ func (c *Coordinator) vacate(now time.Time, i int, text string) []Decision {
 	return []Decision{note}
 }
 
-// goOnSoon is what becomes of a job without trainers whose versions are written down: see resumeWindow.
+// goOnSoon describes what a job without trainers waits for if its versions are written: see resumeWindow.
 const goOnSoon = "new ones that come within a minute go on from the newest durable version, if any, later ones with " +
 	"--resume"
 
@@ -169,9 +169,9 @@ func (c *Coordinator) findAbandoned(now time.Time) []Decision {
 	for i := range c.members {
 		// if all others are done, no round needs the slot
 		if v := c.members[i].vacancy; v != nil && v.For(now) > c.config.Deadline &&
-			(c.members[i].waitedSince.Lasts() || !c.members.anybody()) {
-			why := fmt.Sprintf("%s; and nobody has taken its place within %s", v.why, liveness.Rounded(v.For(now)))
-			if !c.members.anybody() && c.config.Checkpoints != nil {
+			(c.members[i].waitedSince.Lasts() || !c.members.anyHere()) {
+			why := fmt.Sprintf("%s; and no trainer has taken its place within %s", v.why, liveness.Rounded(v.For(now)))
+			if !c.members.anyHere() && c.config.Checkpoints != nil {
 				return c.Restart("", schema.TrainerMember(i), why+"; "+goOnSoon)
 			}
 			return c.Fail(schema.TrainerMember(i), why)
@@ -213,7 +213,8 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 	return decisions
 }
 
-// declineAfter is how long a trainer may leave a slot that it was asked to take over, before another one is asked.
+// declineAfter is the time for which a trainer may not take over a slot that it was asked to, before another one is
+// asked.
 const declineAfter = 5 * time.Second
 
 // joinRunning finds a slot for a newcomer in a running job, or refuses it.
@@ -311,7 +312,7 @@ func (c *Coordinator) tickRunning(now time.Time) (decisions []Decision) {
 	return append(decisions, notes...)
 }
 
-// Blind is called in place of Tick while the control server is out of reach, so that nobody can be heard: no clock
+// Blind is called in place of Tick while the control server is out of reach, so that no trainer can be heard: no clock
 // runs but that of the blindness. After the deadline the job ends.
 func (c *Coordinator) Blind(now time.Time, server string) []Decision {
 	since := c.ticks.Since(now)

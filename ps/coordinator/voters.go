@@ -25,7 +25,7 @@ func isVoter(voters []schema.Voter, number uint64) bool {
 	return number != 0 && slices.ContainsFunc(voters, func(v schema.Voter) bool { return v.Number == number })
 }
 
-// voterRecord is what a job's record says of its voters.
+// voterRecord is the part of a job's record about its voters.
 type voterRecord struct {
 	decides bool           // which ps has the job
 	asked   []schema.Voter // that the registry is to write last

@@ -60,7 +60,7 @@ type Cluster struct {
 	Digests  map[string]uint32 // in mean: of trainers that differ from the others
 	NoJob    bool              // ps alone
 	By       int               // the ps that coordinates the job
-	Hung     bool              // nothing goes on, and nobody says why
+	Hung     bool              // nothing progresses, and no process says why
 	Deaf     bool              // the control server hangs: the first ps hears itself alone
 	Durable  Checkpoints
 	StoodBy  Standby
@@ -115,7 +115,7 @@ type Server struct {
 	Mismatches  uint64
 	Amnesic     bool                   // knows no job
 	Joins       []schema.RefusedReport // that it refused
-	StandsBy    *schema.StandsByReport // nil: for nobody
+	StandsBy    *schema.StandsByReport // nil: for no other
 
 	last    *schema.JobReport // of its job, where it has been asked to end
 	id      string
@@ -691,7 +691,7 @@ func (c *Cluster) durability() *schema.DurabilityReport {
 type Standby struct {
 	Server  string // id of the ps, or of several (Peers) with commas; empty: none does, where one has before
 	Failure string // why it cannot take the job, or is gone
-	Off     string // why nobody can stand by for the job
+	Off     string // why the job can have no replica
 	Stuck   bool   // it takes no version
 	Peers   bool   // several stand by for each other, of which the last fails, or is stuck
 
