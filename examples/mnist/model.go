@@ -242,7 +242,7 @@ type Saved struct {
 	File   *trainer.Model // that it was loaded from
 }
 
-// Metadata returns the text in the file of a model besides its weights and its manifest: see trainer.Session.SaveExtra.
+// Metadata returns the text in the file of a model besides its weights and its manifest: see trainer.Session.Save.
 // name is that of the data set.
 func Metadata(name string) map[string]string { return map[string]string{dataEntry: name} }
 

@@ -52,7 +52,7 @@ func (d *Data) films() []Film {
 	return all
 }
 
-// Metadata returns the text in the file of a model besides its weights and its manifest: see trainer.Session.SaveExtra.
+// Metadata returns the text in the file of a model besides its weights and its manifest: see trainer.Session.Save.
 func Metadata(data *Data) map[string]string {
 	films, _ := json.Marshal(data.films()) // numbers and texts
 	return map[string]string{filmsEntry: string(films), meanEntry: settings.Number(float64(data.Mean))}

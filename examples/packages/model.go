@@ -37,7 +37,7 @@ type Model struct {
 	File    *trainer.Model // that it was loaded from
 }
 
-// Metadata returns the text in the file of a model besides its weights and its manifest: see trainer.Session.SaveExtra.
+// Metadata returns the text in the file of a model besides its weights and its manifest: see trainer.Session.Save.
 func Metadata(data *corpus.Data) map[string]string {
 	classes, _ := json.Marshal(data.Classes) // texts
 	return map[string]string{classesEntry: string(classes)}

@@ -14,7 +14,7 @@ from phase import Failed, Skip
 # Tests whose vectors are small: for compute-sanitizer, and for the emulated device.
 SMALL = ("^(TestBagForward|TestBagBackward|TestCoalesce|TestMerge|TestAverage|TestApply|TestMatMul|TestSoftmaxCrossEntropy|TestFirstNonFinite|TestCopy"
          "|TestWeights|TestMaximum|TestSkippedIDs|TestSteps|TestAdagrad|TestAdam|TestNonFinite|TestRoundedOnce|TestMisaligned|TestOrdersOfIDs"
-         "|TestMergeInTwoSteps|TestStream|TestStreamBadID)$")
+         "|TestStream|TestStreamBadID)$")
 BACKENDS = ("go", "cpu", "cuda")
 JOBS = ("--trainers 2 --dim 64", "--trainers 2 --optimizer adam --batch 1024", "--trainers 2 --optimizer rowwise_adagrad --placement rows",
         "--trainers 2 --apply mean --reduce trainers", "--trainers 1 --dim 256 --batch 8192 --lr 5")
@@ -207,7 +207,7 @@ def nvml(step, kit):
     for wrong in differences(metrics, before, after):
         step.wrong(wrong)
     step.figure("values of NVML compared with nvidia-smi", len(fields), "count")
-    for words in (["status", "--ps", ps.page], ["gpu-list", "--gpu-state", kit.work / "nvml.json"]):  # for the log, as users see it
+    for words in (["status", "--ps", ps.page], ["gpu-ack", "--gpu-state", kit.work / "nvml.json"]):  # for the log, as users see it
         step.log.write(step.run([kit.need("bin/ps"), *words], kit))
     ps.end()
 
