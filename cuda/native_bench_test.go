@@ -56,3 +56,9 @@ func median(x []float64) float64 {
 	slices.Sort(x)
 	return x[len(x)/2]
 }
+
+func fail(b *testing.B, err error) {
+	if err != nil {
+		b.Fatal(err)
+	}
+}
